@@ -139,6 +139,7 @@ int run_kernels(const settings *s);
 int run_recipes(const settings *s);
 int run_formats(const settings *s);
 int run_explain(const settings *s);
+int write_training_keys(const settings *s); /* nibble train --keys */
 int run_plan(const settings *s);
 int run_advise(const settings *s);
 int run_quantize(const settings *s);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble devices, kernels, recipes, formats, explain: what needs no model.
+ * nibble devices, kernels, recipes, formats, explain, train --keys: what needs no model.
  */
 #include "cli.h"
 
-typedef nib_status (*writer)(nib_engine *, nib_form, const nib_sink *, nib_err *);
+typedef nib_status (*writer)(nib_engine *, const settings *, const nib_sink *, nib_err *);
 
 static int write_table(const settings *s, writer write)
 {
@@ -14,43 +14,62 @@ static int write_table(const settings *s, writer write)
         return status;
     nib_err err;
     const nib_sink sink = report_sink(s);
-    const nib_status written = write(engine, form_of(s), &sink, &err);
+    const nib_status written = write(engine, s, &sink, &err);
     nib_engine_close(engine);
     return written == NIB_OK ? finish_stdout(0) : fail(&err);
 }
 
-int run_devices(const settings *s)
+/* The argument; NULL: none. */
+static const char *name_of(const settings *s)
 {
-    const char *name = s->arguments.count != 0 ? s->arguments.items[0] : NULL;
-    nib_engine *engine;
-    const int status = open_engine(&engine, s);
-    if (status)
-        return status;
-    nib_err err;
-    const nib_sink sink = report_sink(s);
-    nib_status done = s->measure ? nib_devices_measure(engine, name, &err) : NIB_OK;
-    clear_progress();
-    if (done == NIB_OK)
-        done = name != NULL ? nib_device_write(engine, name, form_of(s), &sink, &err)
-                            : nib_devices_write(engine, form_of(s), &sink, &err);
-    nib_engine_close(engine);
-    return done == NIB_OK ? finish_stdout(0) : fail(&err);
+    return s->arguments.count != 0 ? s->arguments.items[0] : NULL;
 }
 
-int run_explain(const settings *s)
+static nib_status write_devices(nib_engine *e, const settings *s, const nib_sink *sink,
+                                nib_err *err)
 {
-    nib_engine *engine;
-    const int status = open_engine(&engine, s);
-    if (status)
-        return status;
-    nib_err err;
-    const nib_sink sink = report_sink(s);
-    const nib_status done = nib_codes_write(
-        engine, s->arguments.count != 0 ? s->arguments.items[0] : NULL, form_of(s), &sink, &err);
-    nib_engine_close(engine);
-    return done == NIB_OK ? finish_stdout(0) : fail(&err);
+    const char *name = name_of(s);
+    if (s->measure) {
+        const nib_status status = nib_devices_measure(e, name, err);
+        clear_progress();
+        if (status != NIB_OK)
+            return status;
+    }
+    return name != NULL ? nib_device_write(e, name, form_of(s), sink, err)
+                        : nib_devices_write(e, form_of(s), sink, err);
 }
 
-int run_kernels(const settings *s) { return write_table(s, nib_kernels_write); }
-int run_recipes(const settings *s) { return write_table(s, nib_recipes_write); }
-int run_formats(const settings *s) { return write_table(s, nib_formats_write); }
+static nib_status write_kernels(nib_engine *e, const settings *s, const nib_sink *sink,
+                                nib_err *err)
+{
+    return nib_kernels_write(e, form_of(s), sink, err);
+}
+
+static nib_status write_recipes(nib_engine *e, const settings *s, const nib_sink *sink,
+                                nib_err *err)
+{
+    return nib_recipes_write(e, form_of(s), sink, err);
+}
+
+static nib_status write_formats(nib_engine *e, const settings *s, const nib_sink *sink,
+                                nib_err *err)
+{
+    return nib_formats_write(e, form_of(s), sink, err);
+}
+
+static nib_status write_codes(nib_engine *e, const settings *s, const nib_sink *sink, nib_err *err)
+{
+    return nib_codes_write(e, name_of(s), form_of(s), sink, err);
+}
+
+static nib_status write_keys(nib_engine *e, const settings *s, const nib_sink *sink, nib_err *err)
+{
+    return nib_train_keys_write(e, form_of(s), sink, err);
+}
+
+int run_devices(const settings *s) { return write_table(s, write_devices); }
+int run_kernels(const settings *s) { return write_table(s, write_kernels); }
+int run_recipes(const settings *s) { return write_table(s, write_recipes); }
+int run_formats(const settings *s) { return write_table(s, write_formats); }
+int run_explain(const settings *s) { return write_table(s, write_codes); }
+int write_training_keys(const settings *s) { return write_table(s, write_keys); }

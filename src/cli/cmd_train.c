@@ -5,21 +5,6 @@
  */
 #include "cli.h"
 
-static int write_keys(const settings *s)
-{
-    nib_engine *engine;
-    const int status = open_engine(&engine, s);
-    if (status)
-        return status;
-    nib_err err;
-    const nib_sink sink = report_sink(s);
-    const int end = nib_train_keys_write(engine, form_of(s), &sink, &err) == NIB_OK
-                        ? finish_stdout(0)
-                        : fail(&err);
-    nib_engine_close(engine);
-    return end;
-}
-
 typedef struct job {
     nib_engine *engine;
     nib_model *model;
@@ -89,7 +74,7 @@ int run_train(const settings *s)
     if (end)
         return end;
     if (s->keys)
-        return write_keys(s);
+        return write_training_keys(s);
     nib_ranks *ranks;
     end = join_ranks(&ranks, s);
     if (end)
