@@ -81,13 +81,14 @@ nib_status nib__recipe_add_rule(nib_recipe *r, const nib_rule *rule, nib_err *er
     return NIB_OK;
 }
 
-nib_status nib__recipe_add_only(nib_recipe *r, const char *text, nib_err *err)
+nib_status nib__recipe_add_only(nib_recipe *r, const char *text, const char *by, nib_err *err)
 {
     void *only = r->only;
     if (!nib__reserve(&r->allocator, &only, &r->only_capacity, r->only_count + 1, sizeof *r->only))
         return nib__fail_memory(err, sizeof *r->only, "a pattern");
     r->only = only;
     nib_only *added = &r->only[r->only_count];
+    added->by = by;
     added->text = nib__arena_copy(&r->arena, text, strlen(text));
     if (added->text == NULL)
         return nib__fail_memory(err, strlen(text), "a pattern");
@@ -156,6 +157,14 @@ nib_status nib__recipe_add_named(nib_recipe *r, const char *name, nib_err *err)
     const size_t base = strcspn(name, "+");
     unsigned seen = 0;
     nib_scheme own;
+    if (strcmp(name, NIB_WEIGHT_ONLY) == 0)
+        return nib__recipe_add_rule(r,
+                                    &(nib_rule){.match = NIB_MATCH_ALL,
+                                                .reach = NIB_REACH_ANY,
+                                                .keep = true,
+                                                .weight_only = true,
+                                                .words = NIB_WEIGHT_ONLY},
+                                    err);
     NIB_TRY(nib__scheme_parse(&own, name, base, err));
     for (const char *part = name + base; *part == '+';) {
         part++;
@@ -268,7 +277,8 @@ static bool rule_names(const nib_recipe *r, const nib_rule *rule, const nib_reci
                 strstr(meta, rule->text) != NULL);
     case NIB_MATCH_NONE_OF:
         for (size_t i = 0; i < r->only_count; i++)
-            if (nib__layer_matches(r->only[i].pattern, layer->name, err))
+            if (strcmp(r->only[i].by, rule->text) == 0 &&
+                nib__layer_matches(r->only[i].pattern, layer->name, err))
                 return false;
         return true;
     }
@@ -431,13 +441,11 @@ static nib_status tell_dead_only(nib_recipe *r, const nib_recipe_input *in, cons
             return NIB_OK;
         keeper = rule;
     }
-    return nib__recipe_add_setting(r, err,
-                                   &(nib_ledger_setting){.code = "filter",
-                                                         .name = "--only",
-                                                         .asked = only->text,
-                                                         .relation = NIB_SETTING_NONE},
-                                   "it quantizes nothing: %s",
-                                   keeper != NULL ? keeper->words : "no rule names its layers");
+    return nib__recipe_add_setting(
+        r, err,
+        &(nib_ledger_setting){
+            .code = "filter", .name = only->by, .asked = only->text, .relation = NIB_SETTING_NONE},
+        "it quantizes nothing: %s", keeper != NULL ? keeper->words : "no rule names its layers");
 }
 
 /* What the user wrote and what decides nothing: a rule whose layers all have an earlier one, or a
@@ -483,6 +491,26 @@ static nib_status tell_dead(nib_recipe *r, const nib_recipe_input *in, nib_err *
     return status;
 }
 
+/* An output is written by itself where it is not quantized as the embedding is. */
+static nib_status tell_tied(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
+{
+    for (size_t i = 0; i < in->count && r->untie; i++) {
+        if (in->layers[i].role == NIB_ROLE_EMBED && quantizes_layer(rule_of(r, &in->layers[i])))
+            return NIB_OK;
+        if (in->layers[i].role != NIB_ROLE_HEAD || !in->layers[i].tied ||
+            quantizes_layer(rule_of(r, &in->layers[i])))
+            continue;
+        return nib__recipe_add_setting(
+            r, err,
+            &(nib_ledger_setting){.code = "recipe",
+                                  .name = "untie_embedding_weights",
+                                  .asked = "true",
+                                  .relation = NIB_SETTING_NONE},
+            "%s and the embedding stay one tensor, as neither is quantized", in->layers[i].name);
+    }
+    return NIB_OK;
+}
+
 /* ---- loading ---- */
 
 static nib_status add_skips(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
@@ -498,19 +526,34 @@ static nib_status add_skips(nib_recipe *r, const nib_recipe_input *in, nib_err *
         NIB_TRY(nib__recipe_add_rule(r, &rule, err));
     }
     for (size_t i = 0; i < in->only.count; i++)
-        NIB_TRY(nib__recipe_add_only(r, in->only.items[i], err));
+        NIB_TRY(nib__recipe_add_only(r, in->only.items[i], NIB_ONLY_OPTION, err));
     return NIB_OK;
 }
 
-/* Comes after --skip and before every other rule, also when a file adds the patterns. */
+/* Come after --skip and before every other rule, also when a file adds the patterns. */
 static nib_status add_none_of(nib_recipe *r, nib_err *err)
 {
-    return nib__recipe_add_rule(r,
-                                &(nib_rule){.match = NIB_MATCH_NONE_OF,
-                                            .reach = 0, /* until there is an --only */
-                                            .keep = true,
-                                            .words = "not named by --only"},
-                                err);
+    static const struct {
+        const char *by, *words;
+    } lists[] = {{NIB_ONLY_OPTION, "not named by --only"},
+                 {NIB_ONLY_FILE, "not named by \"only\""}};
+    for (size_t i = 0; i < COUNT(lists); i++)
+        NIB_TRY(nib__recipe_add_rule(r,
+                                     &(nib_rule){.match = NIB_MATCH_NONE_OF,
+                                                 .reach = 0, /* until it has patterns */
+                                                 .keep = true,
+                                                 .text = lists[i].by,
+                                                 .words = lists[i].words},
+                                     err));
+    return NIB_OK;
+}
+
+static void reach_none_of(nib_recipe *r)
+{
+    for (size_t i = 0; i < r->rule_count; i++)
+        for (size_t p = 0; p < r->only_count && r->rules[i].match == NIB_MATCH_NONE_OF; p++)
+            if (strcmp(r->only[p].by, r->rules[i].text) == 0)
+                r->rules[i].reach = NIB_REACH_ANY;
 }
 
 static nib_status read_file(nib_recipe *r, const char *path, nib_err *err)
@@ -531,14 +574,6 @@ static nib_status read_text(nib_recipe *r, const char *text, nib_err *err)
         return nib__recipe_read_json(r, "recipe", text, size, err);
     if (strchr(text, '/') != NULL || (size > 5 && strcmp(text + size - 5, ".json") == 0))
         return read_file(r, text, err);
-    if (strcmp(text, NIB_WEIGHT_ONLY) == 0)
-        return nib__recipe_add_rule(r,
-                                    &(nib_rule){.match = NIB_MATCH_ALL,
-                                                .reach = NIB_REACH_ANY,
-                                                .keep = true,
-                                                .weight_only = true,
-                                                .words = NIB_WEIGHT_ONLY},
-                                    err);
     NIB_TRY(nib__recipe_add_named(r, text, err));
     return nib__recipe_add_tail(r, err);
 }
@@ -549,7 +584,6 @@ static nib_status load(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
     if (r->text == NULL)
         return nib__fail_memory(err, SAY_MAX, "a recipe");
     NIB_TRY(add_skips(r, in, err));
-    const size_t none_of = r->rule_count;
     NIB_TRY(add_none_of(r, err));
     if (in->text == NULL)
         NIB_TRY(nib__recipe_add_rule(
@@ -559,12 +593,12 @@ static nib_status load(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
             err));
     else
         NIB_TRY(read_text(r, in->text, err));
-    if (r->only_count > 0)
-        r->rules[none_of].reach = NIB_REACH_ANY;
+    reach_none_of(r);
     if (in->count == 0)
         return NIB_OK;
     NIB_TRY(check_rules(r, in, err));
     NIB_TRY(check_only(r, in, err));
+    NIB_TRY(tell_tied(r, in, err));
     return tell_dead(r, in, err);
 }
 

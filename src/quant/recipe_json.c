@@ -12,6 +12,8 @@
  */
 #include "recipe_rules.h"
 
+#include <stdlib.h>
+
 enum { EVENTS_MAX = 2000000, SECTIONS_DEEP = 4 };
 
 /* Keys of the own form, as bits: what was seen, and what a pass reads. */
@@ -107,9 +109,6 @@ static nib_status read_rule(nib_recipe *r, nib_json *json, int index, nib_err *e
                 json, NIB_BAD_INPUT, err, "a rule has no key \"%s\"%s", key == NULL ? "" : key,
                 nib__recipe_suggest(r, key == NULL ? "" : key, "keys", members, COUNT(members)));
         }
-        if (seen & 1U << which)
-            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "\"%s\" is given twice in a rule",
-                                    members[which]);
         seen |= 1U << which;
         if (which == 1) {
             NIB_TRY(read_scheme(r, json, &rule, err));
@@ -155,7 +154,7 @@ static nib_status add_listed(nib_recipe *r, nib_json *json, unsigned key, const 
         .match = NIB_MATCH_SUBSTRING, .reach = NIB_REACH_ANY, .text = text, .keep = true};
     if (key == K_ONLY) {
         nib_err inner = {0};
-        const nib_status status = nib__recipe_add_only(r, text, &inner);
+        const nib_status status = nib__recipe_add_only(r, text, NIB_ONLY_FILE, &inner);
         return status == NIB_OK ? NIB_OK : nib__recipe_fail(json, status, err, "%s", inner.text);
     }
     if (strcmp(text, "auto_filter_small_kn") == 0)
@@ -297,9 +296,6 @@ static nib_status read_pass(nib_recipe *r, nib_json json, unsigned wanted, own_f
             continue;
         }
         const unsigned key = which < COUNT(keys) ? 1U << which : 0;
-        if (first && (form->seen & key) != 0)
-            return nib__recipe_fail(&json, NIB_BAD_INPUT, err, "\"%s\" is given twice",
-                                    keys[which]);
         if (first)
             form->seen |= key;
         if ((key & wanted) != 0)
@@ -343,6 +339,9 @@ static nib_status add_rest(nib_recipe *r, nib_json *json, own_form *form, nib_er
     }
     rest.keep = (form->seen & K_ELSE) == 0 || form->rest.keep;
     rest.scheme = form->rest.scheme;
+    rest.weight_only = form->rest.weight_only;
+    if (rest.weight_only)
+        rest.reach = NIB_REACH_ANY;
     rest.words = "else";
     return nib__recipe_add_rule(r, &rest, err);
 }
@@ -367,6 +366,78 @@ static nib_status read_own(nib_recipe *r, nib_json *json, nib_err *err)
     return add_rest(r, json, &form, err);
 }
 
+/* ---- keys given twice ---- */
+
+typedef struct written_key {
+    const char *at; /* as it is written, between its quotes */
+    size_t size, object;
+} written_key;
+
+static int by_object_and_text(const void *a, const void *b)
+{
+    const written_key *x = a, *y = b;
+    if (x->object != y->object)
+        return x->object < y->object ? -1 : 1;
+    if (x->size != y->size)
+        return x->size < y->size ? -1 : 1;
+    const int order = memcmp(x->at, y->at, x->size);
+    return order != 0 ? order : x->at < y->at ? -1 : 1;
+}
+
+/* The keys of every object of the document; *count of them. */
+static nib_status gather_keys(nib_recipe *r, nib_json json, written_key **keys_out, size_t *count,
+                              nib_err *err)
+{
+    size_t open[NIB_JSON_DEPTH + 1] = {0}, objects = 0, capacity = 0;
+    void *list = NULL;
+    *count = 0;
+    while (nib__json_next(&json) != NIB_JSON_END) {
+        if (json.event == NIB_JSON_ERROR) {
+            nib__release(&r->allocator, list);
+            return nib__json_status(&json, err);
+        }
+        if (json.event == NIB_JSON_OBJECT)
+            open[json.depth] = ++objects;
+        if (json.event != NIB_JSON_KEY)
+            continue;
+        if (!nib__reserve(&r->allocator, &list, &capacity, *count + 1, sizeof **keys_out)) {
+            nib__release(&r->allocator, list);
+            return nib__fail_memory(err, (*count + 1) * sizeof **keys_out, "the keys");
+        }
+        ((written_key *)list)[(*count)++] =
+            (written_key){json.token, json.token_size, open[json.depth]};
+    }
+    *keys_out = list;
+    return NIB_OK;
+}
+
+/* All of it is JSON before any of it counts, and no object has two values of one key: readers
+ * disagree on which of them holds. */
+static nib_status check_document(nib_recipe *r, const nib_json *json, nib_err *err)
+{
+    written_key *found = NULL;
+    size_t count;
+    nib_json place = *json;
+    char shown[64];
+    NIB_TRY(gather_keys(r, *json, &found, &count, err));
+    if (count > 1)
+        qsort(found, count, sizeof *found, by_object_and_text);
+    const written_key *twice = NULL;
+    for (size_t i = 1; i < count; i++)
+        if (found[i].object == found[i - 1].object && found[i].size == found[i - 1].size &&
+            memcmp(found[i].at, found[i - 1].at, found[i].size) == 0 &&
+            (twice == NULL || found[i].at < twice->at))
+            twice = &found[i];
+    nib_status status = NIB_OK;
+    if (twice != NULL) {
+        place.from = twice->at - 1;
+        status = nib__recipe_fail(&place, NIB_BAD_INPUT, err, "\"%s\" is given twice",
+                                  nib__say_name(shown, sizeof shown, twice->at, twice->size));
+    }
+    nib__release(&r->allocator, found);
+    return status;
+}
+
 /* ---- which form ---- */
 
 typedef enum json_form { FORM_UNKNOWN, FORM_OWN, FORM_TORCHAO, FORM_HF, FORM_TORCHCHAT } json_form;
@@ -387,20 +458,26 @@ static json_form form_of_key(const nib_json *json)
     return colon ? FORM_TORCHCHAT : FORM_UNKNOWN;
 }
 
-/* Finds the form of the object at *json; steps into a section that holds it. */
+/* Finds the form of the object at *json; steps into the one section that holds it. */
 static nib_status find_form(nib_json *json, json_form *form, nib_err *err)
 {
     for (int deep = 0; deep < SECTIONS_DEEP; deep++) {
         nib_json scan = *json, inside = *json;
-        bool has_section = false;
+        size_t section = COUNT(sections);
         *form = FORM_UNKNOWN;
         if (!nib__json_expect(&scan, NIB_JSON_OBJECT))
             return nib__json_status(&scan, err);
         while (nib__json_next(&scan) == NIB_JSON_KEY) {
             if (*form == FORM_UNKNOWN)
                 *form = form_of_key(&scan);
-            if (!has_section && index_of(&scan, sections, COUNT(sections)) < COUNT(sections)) {
-                has_section = true;
+            const size_t which = index_of(&scan, sections, COUNT(sections));
+            if (which < COUNT(sections) && section < COUNT(sections))
+                return nib__recipe_fail(
+                    &scan, NIB_BAD_INPUT, err,
+                    "\"%s\" and \"%s\" can each hold a recipe; keep the one that is meant",
+                    sections[section], sections[which]);
+            if (which < COUNT(sections)) {
+                section = which;
                 inside = scan;
             }
             if (!nib__json_skip(&scan))
@@ -408,7 +485,7 @@ static nib_status find_form(nib_json *json, json_form *form, nib_err *err)
         }
         if (scan.event != NIB_JSON_OBJECT_END)
             return nib__json_status(&scan, err);
-        if (*form != FORM_UNKNOWN || !has_section)
+        if (*form != FORM_UNKNOWN || section == COUNT(sections))
             break;
         *json = inside;
     }
@@ -427,10 +504,7 @@ nib_status nib__recipe_read_json(nib_recipe *r, const char *name, const char *te
     json_form form;
     const nib_json_limits limits = {.events = EVENTS_MAX};
     nib__json_init(&json, name, text, size, &limits);
-    nib_json whole = json;
-    while (nib__json_next(&whole) != NIB_JSON_END) /* all of it is JSON before any of it counts */
-        if (whole.event == NIB_JSON_ERROR)
-            return nib__json_status(&whole, err);
+    NIB_TRY(check_document(r, &json, err));
     NIB_TRY(find_form(&json, &form, err));
     switch (form) {
     case FORM_TORCHCHAT: NIB_TRY(nib__recipe_read_torchchat(r, &json, err)); break;

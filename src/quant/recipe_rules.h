@@ -26,7 +26,7 @@ typedef enum nib_match {
     NIB_MATCH_MODULE,    /* the module's only: one half of torchao's precedence */
     NIB_MATCH_PARAMETER, /* the module's name with ".weight": the other half */
     NIB_MATCH_SUBSTRING, /* torchtitan: text is part of the name */
-    NIB_MATCH_NONE_OF,   /* not one of the --only patterns */
+    NIB_MATCH_NONE_OF,   /* not one of the patterns of its --only or "only" */
 } nib_match;
 
 typedef struct nib_rule {
@@ -34,7 +34,7 @@ typedef struct nib_rule {
     unsigned reach;
     bool exact; /* narrowed after reading: a pattern reaches an embedding or a tied output only if
                    it is exact or matches nothing else */
-    const char *text;       /* of the pattern or substring */
+    const char *text;       /* of the pattern or substring; NONE_OF: whose patterns */
     nib_pattern *pattern;   /* NULL for ALL and SUBSTRING */
     bool keep, weight_only; /* as in nib_choice */
     nib_scheme scheme;
@@ -50,12 +50,19 @@ typedef struct nib_rule {
 typedef struct nib_only {
     nib_pattern *pattern;
     const char *text;
+    const char *by; /* one of the two below */
 } nib_only;
+
+/* Who gives patterns outside of which nothing is quantized: the option, or a recipe's file. A layer
+ * has to be among those of both. */
+#define NIB_ONLY_OPTION "--only"
+#define NIB_ONLY_FILE "only"
 
 struct nib_recipe {
     nib_allocator allocator;
     nib_arena arena;
     const char *text, *dtype, *device;
+    bool untie; /* a file asks for an output of its own */
     nib_rule *rules;
     size_t rule_count, rule_capacity;
     nib_only *only;
@@ -76,8 +83,8 @@ nib_status nib__recipe_add_setting(nib_recipe *r, nib_err *err, const nib_ledger
 /* Adds a rule; a NAME, MODULE or PARAMETER rule has its pattern made from text. words NULL: no
  * memory was left. */
 nib_status nib__recipe_add_rule(nib_recipe *r, const nib_rule *rule, nib_err *err);
-nib_status nib__recipe_add_only(nib_recipe *r, const char *text, nib_err *err);
-/* The rules of a name: BASE[+head[-SCHEME]][+embed[-SCHEME]]. */
+nib_status nib__recipe_add_only(nib_recipe *r, const char *text, const char *by, nib_err *err);
+/* The rules of a name: BASE[+head[-SCHEME]][+embed[-SCHEME]], or weight-only. */
 nib_status nib__recipe_add_named(nib_recipe *r, const char *name, nib_err *err);
 /* The last rules of every recipe: tied outputs and embeddings are kept. */
 nib_status nib__recipe_add_tail(nib_recipe *r, nib_err *err);

@@ -238,7 +238,6 @@ static nib_status read_quantizer(nib_recipe *r, nib_json *json, quantizer q, nib
 
 nib_status nib__recipe_read_torchchat(nib_recipe *r, nib_json *json, nib_err *err)
 {
-    unsigned seen = 0;
     const char *names[COUNT(quantizers)];
     for (size_t i = 0; i < COUNT(quantizers); i++)
         names[i] = quantizers[i].name;
@@ -256,9 +255,6 @@ nib_status nib__recipe_read_torchchat(nib_recipe *r, nib_json *json, nib_err *er
                                     key,
                                     nib__recipe_suggest(r, key, "quantizers", names, COUNT(names)));
         }
-        if (seen & 1U << q)
-            return nib__recipe_fail(json, NIB_BAD_INPUT, err, "%s is given twice", names[q]);
-        seen |= 1U << q;
         NIB_TRY(read_quantizer(r, json, (quantizer)q, err));
     }
     if (json->event != NIB_JSON_OBJECT_END)

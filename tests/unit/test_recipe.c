@@ -380,7 +380,7 @@ static void test_torchchat_refused(void **state)
     refuse("{\"linear:int8\":{\"node_type\":\"head\"}}", NIB_BAD_INPUT, "node_type \"head\"");
     refuse("{\"precision\":{\"dtype\":\"bf8\"}}", NIB_BAD_INPUT, "no dtype \"bf8\"");
     refuse("{\"precision\":{}}", NIB_BAD_INPUT, "lacks \"dtype\"");
-    refuse("{\"embedding\":{},\"embedding\":{}}", NIB_BAD_INPUT, "embedding is given twice");
+    refuse("{\"embedding\":{},\"embedding\":{}}", NIB_BAD_INPUT, "\"embedding\" is given twice");
     refuse("{\"embedding\":3}", NIB_BAD_INPUT, "expected");
 }
 
