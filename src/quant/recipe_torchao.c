@@ -90,7 +90,23 @@ static nib_status read_map(nib_recipe *r, nib_json json, nib_err *err)
                                 err);
 }
 
-/* "_data" of FqnToConfig holds the map; the older key repeats it. */
+/* Whether the values behind two KEYs are one, written alike; *empty: the second has no member. */
+static bool is_same_value(nib_json a, nib_json b, bool *empty)
+{
+    const int depth = b.depth;
+    bool same = true;
+    *empty = true;
+    do {
+        const nib_json_event other = nib__json_next(&b);
+        *empty = *empty && other != NIB_JSON_KEY;
+        same = same && nib__json_next(&a) == other &&
+               (other < NIB_JSON_KEY || other > NIB_JSON_NUMBER ||
+                (a.token_size == b.token_size && memcmp(a.token, b.token, a.token_size) == 0));
+    } while (b.event != NIB_JSON_ERROR && b.depth > depth);
+    return same;
+}
+
+/* "_data" of FqnToConfig holds the map; the older key repeats it, or has it alone. */
 static nib_status read_fqn_config(nib_recipe *r, nib_json *data, nib_err *err)
 {
     nib_json map, older;
@@ -116,7 +132,15 @@ static nib_status read_fqn_config(nib_recipe *r, nib_json *data, nib_err *err)
         return nib__json_status(data, err);
     if (!has_map && !has_older)
         return nib__recipe_fail(data, NIB_BAD_INPUT, err, "FqnToConfig lacks \"fqn_to_config\"");
-    return read_map(r, has_map ? map : older, err);
+    bool no_older = true, no_map = true;
+    if (has_map && has_older && !is_same_value(map, older, &no_older)) {
+        (void)is_same_value(older, map, &no_map);
+        if (!no_map && !no_older)
+            return nib__recipe_fail(data, NIB_BAD_INPUT, err,
+                                    "FqnToConfig: fqn_to_config and module_fqn_to_config differ; "
+                                    "keep one of them");
+    }
+    return read_map(r, has_map && (no_older || !no_map) ? map : older, err);
 }
 
 /* A config by itself, its first event just read: all linear layers, or a map of names. */
@@ -128,8 +152,10 @@ static nib_status read_whole(nib_recipe *r, nib_json *json, nib_err *err)
     if (c.type == NULL)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err,
                                 "the config is null, so nothing is asked for");
-    if (strcmp(c.type, "FqnToConfig") == 0 || strcmp(c.type, "ModuleFqnToConfig") == 0)
+    if (strcmp(c.type, "FqnToConfig") == 0 || strcmp(c.type, "ModuleFqnToConfig") == 0) {
+        NIB_TRY(nib__ao_check_version(&c, err));
         return read_fqn_config(r, &data, err);
+    }
     nib_rule rule = {.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR};
     NIB_TRY(nib__ao_fill_rule(r, &c, &data, &rule, err));
     rule.words = nib__recipe_say(r, "torchao %s", c.type);
@@ -163,15 +189,27 @@ static nib_status read_hf_member(nib_recipe *r, const nib_json *key, nib_json *v
             return nib__recipe_fail(value, NIB_BAD_INPUT, err,
                                     "include_input_output_embeddings is neither true nor false");
     } else if (nib__json_is(key, "quant_method")) {
-        if (value->event == NIB_JSON_STRING && !nib__json_is(value, "torchao"))
+        if (value->event != NIB_JSON_STRING)
+            return nib__recipe_fail(value, NIB_BAD_INPUT, err, "quant_method is not a name");
+        if (!nib__json_is(value, "torchao"))
             return nib__recipe_fail(
                 value, NIB_UNSUPPORTED, err,
                 "quant_method \"%.*s\" is not torchao, the one that can be a recipe",
                 (int)nib__min((int64_t)value->token_size, 40), value->token);
     } else if (nib__json_is(key, "quant_type_kwargs")) {
-        hf->has_settings = value->event == NIB_JSON_OBJECT;
+        nib_json first = *value;
+        hf->has_settings =
+            value->event == NIB_JSON_OBJECT && nib__json_next(&first) == NIB_JSON_KEY;
         hf->settings = *key;
-    } else if (!nib__json_is(key, "untie_embedding_weights")) { /* a setting of the loader */
+        if (value->event != NIB_JSON_OBJECT && !is_null)
+            return nib__recipe_fail(value, NIB_BAD_INPUT, err,
+                                    "quant_type_kwargs is neither an object nor null");
+    } else if (nib__json_is(key, "untie_embedding_weights")) {
+        r->untie = value->event == NIB_JSON_TRUE;
+        if (!r->untie && value->event != NIB_JSON_FALSE && !is_null)
+            return nib__recipe_fail(value, NIB_BAD_INPUT, err,
+                                    "untie_embedding_weights is neither true nor false");
+    } else {
         char shown[96];
         return nib__recipe_add_setting(
             r, err,
@@ -310,6 +348,15 @@ static nib_status read_hf(nib_recipe *r, nib_json *json, nib_err *err)
         if (nib__json_next(&type) == NIB_JSON_ERROR)
             return nib__json_status(&type, err);
         NIB_TRY(read_whole(r, &type, err));
+        if (nib__json_next(&type) != NIB_JSON_OBJECT_END)
+            return nib__recipe_fail(&type, NIB_BAD_INPUT, err,
+                                    "quant_type holds more than \"default\"");
+        if (hf.has_settings)
+            NIB_TRY(nib__recipe_add_setting(
+                r, err,
+                &(nib_ledger_setting){
+                    .code = "recipe", .name = "quant_type_kwargs", .relation = NIB_SETTING_NONE},
+                "quant_type is a config, which holds its own settings"));
     }
     for (size_t i = from; hf.embeddings && i < r->rule_count; i++)
         if (r->rules[i].match == NIB_MATCH_ALL)

@@ -71,6 +71,23 @@ static nib_status no_meaning(nib_ao_config *c, nib_err *err, const char *setting
                             setting);
 }
 
+/* What a granularity holds, by its type. */
+static nib_status check_granularity(nib_ao_config *c, const nib_ao_field *f, nib_err *err)
+{
+    static const struct {
+        const char *type, *key;
+    } known[] = {{"PerGroup", "group_size"}, {"PerRow", "dim"}, {"PerAxis", "axis"}};
+    const char *key = NULL;
+    for (size_t i = 0; i < COUNT(known); i++)
+        if (f->type != NULL && strcmp(f->type, known[i].type) == 0)
+            key = known[i].key;
+    for (size_t i = 0; i < COUNT(f->inner); i++)
+        if (f->inner[i] != NULL && (key == NULL || strcmp(f->inner[i], key) != 0))
+            return nib__recipe_fail(&c->at, NIB_BAD_INPUT, err, "%s: %s has no setting \"%s\"",
+                                    c->type, f->type != NULL ? f->type : f->key, f->inner[i]);
+    return NIB_OK;
+}
+
 /* "-gN", "-row" or "-tensor" of a granularity; a number alone is a group size. */
 static nib_status size_of(nib_ao_config *c, const char *key, const char *otherwise, char out[32],
                           nib_err *err)
@@ -84,6 +101,8 @@ static nib_status size_of(nib_ao_config *c, const char *key, const char *otherwi
     if (f->first_type != NULL && strcmp(f->first_type, "PerRow") != 0 &&
         strcmp(f->first_type, "PerTensor") != 0)
         return no_meaning(c, err, f->first_type);
+    if (f->type == NULL || strcmp(f->type, "PerBlock") != 0)
+        NIB_TRY(check_granularity(c, f, err));
     /* a row is torchao's group of -1, dimension -1 (of 2: 1), or axis 0 */
     const bool is_row = f->type != NULL && strcmp(f->type, "PerRow") == 0 &&
                         (!f->has_number || f->number == -1 || f->number == 1);
@@ -227,18 +246,39 @@ static nib_status tell_sparse(nib_recipe *r, const meaning *m, nib_err *err)
                                    "weights are not made 2:4 sparse: all of them are kept");
 }
 
+/* Of version 1 scales had the weight's type, and the numbers of a token lay in -127..127. */
+static nib_status tell_first_version(nib_recipe *r, const nib_ao_config *c, const char *differs,
+                                     nib_err *err)
+{
+    if (c->version != 1)
+        return NIB_OK;
+    return nib__recipe_add_setting(r, err,
+                                   &(nib_ledger_setting){.code = "scale-type",
+                                                         .name = c->type,
+                                                         .asked = "version 1",
+                                                         .done = "version 2",
+                                                         .relation = NIB_SETTING_OTHER},
+                                   "layers are quantized as by its version 2; version 1 %s",
+                                   differs);
+}
+
 /* ---- one function per type ---- */
 
 typedef nib_status (*meaning_of)(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err);
 
 static nib_status int8_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
 {
-    (void)r;
     char size[32], old[32];
     NIB_TRY(size_of(c, "group_size", "", old, err));
+    if (old[0] != 0 && find(c, "granularity") != NULL)
+        return nib__recipe_fail(&c->at, NIB_BAD_INPUT, err,
+                                "%s: group_size and granularity both say what shares a scale; "
+                                "keep granularity",
+                                c->type);
     NIB_TRY(size_of(c, "granularity", old[0] != 0 ? old : "-row", size, err));
     snprintf(m->name, sizeof m->name, "int8wo%s", size);
-    return NIB_OK;
+    return size[1] == 'g' ? NIB_OK
+                          : tell_first_version(r, c, "kept scales in the weight's type", err);
 }
 
 /* otherwise: the type of a granularity that is not given. */
@@ -267,7 +307,8 @@ static nib_status int8_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_
     NIB_TRY(one_scale_per_token(r, c, "PerRow", err));
     snprintf(m->name, sizeof m->name, "int8dq%s%s", size,
              mapping(c, "act_mapping_type", "SYMMETRIC", "", "-actasym"));
-    return NIB_OK;
+    return tell_first_version(
+        r, c, "kept scales in the weight's type, and activations in -127..127", err);
 }
 
 static nib_status int8_static(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
@@ -472,10 +513,19 @@ static nib_status nv_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_er
                   : "for the batch, so that a token's result does not depend on its batch");
 }
 
-/* Settings that say how torchao's own kernels run. */
 /* Of torchao 0.18's configs. A later one may mean something else by the same keys. */
 enum { VERSION = 2 };
 
+nib_status nib__ao_check_version(nib_ao_config *c, nib_err *err)
+{
+    if (c->version >= 1 && c->version <= VERSION)
+        return NIB_OK;
+    return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err,
+                            "%s of version %lld is not known here; versions 1 and %d are", c->type,
+                            (long long)c->version, VERSION);
+}
+
+/* Settings that say how torchao's own kernels run. */
 #define ANY "set_inductor_config", "version"
 
 static const struct {
@@ -578,10 +628,7 @@ static nib_status mean(nib_recipe *r, nib_ao_config *c, nib_json *data, meaning 
         const nib_ao_field *version = find(c, "version"); /* torchao takes it before "_version" */
         if (version != NULL && version->has_number)
             c->version = version->number;
-        if (c->version < 1 || c->version > VERSION)
-            return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err,
-                                    "%s of version %lld is not known here; versions 1 and %d are",
-                                    c->type, (long long)c->version, VERSION);
+        NIB_TRY(nib__ao_check_version(c, err));
         NIB_TRY(types[i].read(r, c, m, err));
         note_wish(c, m);
         NIB_TRY(tell_kernels(r, c, err));

@@ -6,18 +6,43 @@
 
 /* ---- one field ---- */
 
+/* The KEY just read stands beside "_type" and "_data", where torchao has no settings. */
+static nib_status stray_key(nib_recipe *r, nib_json *json, nib_err *err)
+{
+    const char *key = nib__recipe_string(r, json);
+    if (key == NULL)
+        return nib__json_status(json, err);
+    return nib__recipe_fail(json, NIB_BAD_INPUT, err,
+                            "\"%s\" stands beside \"_type\"; settings belong into \"_data\"", key);
+}
+
+/* The settings of an object inside of a field, its OBJECT just read. */
+static nib_status read_inner(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_err *err)
+{
+    size_t count = 0;
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        const bool fast = nib__json_is(json, "use_fast_accum");
+        if (count < COUNT(f->inner) && (f->inner[count++] = nib__recipe_string(r, json)) == NULL)
+            return nib__json_status(json, err);
+        const nib_json_event value = nib__json_next(json);
+        f->has_other_flag |= value == (fast ? NIB_JSON_FALSE : NIB_JSON_TRUE);
+        if (value == NIB_JSON_NUMBER && !f->has_number) /* the first is what it is about */
+            f->has_number = nib__json_int64(json, &f->number);
+        else if (!nib__json_skip(json))
+            return nib__json_status(json, err);
+    }
+    return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
+}
+
 /* The members of an object inside of a field, its OBJECT just read. */
 static nib_status read_nested(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_err *err)
 {
     while (nib__json_next(json) == NIB_JSON_KEY) {
         const bool is_type = nib__json_is(json, "_type"), is_data = nib__json_is(json, "_data");
-        if (!is_type && !is_data) {
-            if (!nib__json_skip(json))
-                break;
-            continue;
-        }
+        if (!is_type && !is_data && !nib__json_is(json, "_version"))
+            return stray_key(r, json, err);
         const nib_json_event event = nib__json_next(json);
-        if (event == NIB_JSON_STRING) {
+        if (event == NIB_JSON_STRING && (is_type || is_data)) {
             const char *text = nib__recipe_string(r, json);
             if (text == NULL)
                 return nib__json_status(json, err);
@@ -26,17 +51,7 @@ static nib_status read_nested(nib_recipe *r, nib_json *json, nib_ao_field *f, ni
             else
                 f->text = text;
         } else if (is_data && event == NIB_JSON_OBJECT) {
-            while (nib__json_next(json) == NIB_JSON_KEY) {
-                const bool fast = nib__json_is(json, "use_fast_accum");
-                const nib_json_event value = nib__json_next(json);
-                f->has_other_flag |= value == (fast ? NIB_JSON_FALSE : NIB_JSON_TRUE);
-                if (value == NIB_JSON_NUMBER && !f->has_number) /* the first is what it is about */
-                    f->has_number = nib__json_int64(json, &f->number);
-                else if (!nib__json_skip(json))
-                    return nib__json_status(json, err);
-            }
-            if (json->event != NIB_JSON_OBJECT_END)
-                return nib__json_status(json, err);
+            NIB_TRY(read_inner(r, json, f, err));
         } else if (!nib__json_skip(json)) {
             break;
         }
@@ -76,6 +91,10 @@ static nib_status read_field(nib_recipe *r, nib_json *json, nib_ao_field *f, nib
         return read_one(r, json, f, err);
     const char *first = NULL;
     for (int i = 0; nib__json_next(json) != NIB_JSON_ARRAY_END; i++) {
+        if (i == 2 && json->event != NIB_JSON_ERROR)
+            return nib__recipe_fail(json, NIB_BAD_INPUT, err,
+                                    "%s is a list of more than two, of activations and weights",
+                                    f->key);
         *f = (nib_ao_field){.key = f->key};
         NIB_TRY(read_one(r, json, f, err));
         if (json->event == NIB_JSON_ERROR)
@@ -126,12 +145,13 @@ nib_status nib__ao_read(nib_ao_config *out, nib_recipe *r, nib_json *json, nib_j
         } else if (nib__json_is(json, "_version")) {
             if (!nib__json_read_int64(json, 0, INT64_MAX, &c->version))
                 return nib__json_status(json, err);
-        } else {
-            has_data |= nib__json_is(json, "_data");
-            if (nib__json_is(json, "_data"))
-                *data = *json;
+        } else if (nib__json_is(json, "_data")) {
+            has_data = true;
+            *data = *json;
             if (!nib__json_skip(json))
                 return nib__json_status(json, err);
+        } else {
+            return stray_key(r, json, err);
         }
     }
     if (json->event != NIB_JSON_OBJECT_END)

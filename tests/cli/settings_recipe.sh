@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# What could be silent (tests/SILENT.md) in recipes and in what is written: keys given twice or not read, lists that are given
+# by an option and by a file, options without an effect, and what a written model says of itself.
+model=$MODEL
+
+# setting LABEL COMMAND...: the command says this, folded, before its result
+setting() {
+    local label=$1
+    shift
+    check "$*" nibble "$@"
+    grep -qF -- "$label" <(cat "$seen.err" "$seen.out" | tr -s ' \n' ' ') && return
+    failures=$((failures + 1))
+    echo "FAIL no line \"$label\" from: nibble $*"
+    head -c 600 "$seen.out"
+}
+
+# denied GLOB COMMAND...: status 4 and this sentence
+denied() {
+    local glob=$1 status=0 sentence
+    shift
+    nibble "$@" >"$seen.out" 2>"$seen.err" </dev/null || status=$?
+    sentence=$(tail -n 1 "$seen.err")
+    # shellcheck disable=SC2053 # a glob is meant
+    [ "$status" = 4 ] && [[ $sentence == "nibble: --strict: "$glob ]] && return
+    failures=$((failures + 1))
+    echo "FAIL wanted --strict: $glob; got $status, $sentence: nibble $*"
+}
+
+# settings COMMAND...: code and relation of each setting of its JSON
+settings() {
+    nibble "$@" --json 2>err | python3 -c 'import json, sys; print(*(s["code"] + "=" + s["relation"] for s in json.load(sys.stdin)["settings"]), sep=", ")'
+}
+
+# done_of MODEL ARGUMENT...: the schemes of its layers, each once
+done_of() {
+    nibble plan "$@" --json --quiet | python3 -c 'import json, sys; print(*sorted({l["done"].split("@")[0] for l in json.load(sys.stdin)["layers"]}))'
+}
+
+# weight-only is what the rest gets, too
+nibble quantize "$model" codes --recipe 8da4w --format nibble --quiet >out 2>err
+equal 'weight-only for the rest' 'bf16 int4wo-g32-sym' "$(done_of codes --recipe '{"else": "weight-only"}')"
+equal 'weight-only by name in a file' 'bf16 int4wo-g32-sym' "$(done_of codes --recipe '{"recipe": "weight-only"}')"
+
+# two values of one key, wherever it stands
+int8='{"_type": "Int8WeightOnlyConfig", "_version": 2, "_data": {}}'
+refused 3 '*: "group_size" is given twice' plan "$model" --recipe '{"_type": "Int4WeightOnlyConfig", "_version": 2, "_data": {"group_size": 32, "group_size": 64}}'
+refused 3 '*: "_type" is given twice' plan "$model" --recipe '{"_type": "Int8WeightOnlyConfig", "_type": "Int4WeightOnlyConfig", "_version": 2, "_data": {}}'
+refused 3 '*: "groupsize" is given twice' plan "$model" --recipe '{"linear:int4": {"groupsize": 32, "groupsize": 64}}'
+refused 3 '*: "lm_head" is given twice' plan "$model" --recipe "{\"_type\": \"FqnToConfig\", \"_version\": 1, \"_data\": {\"fqn_to_config\": {\"lm_head\": $int8, \"lm_head\": null}}}"
+equal 'one key in two objects' 'bf16 int4wo-g64' "$(done_of "$model" --recipe '{"rules": [{"match": "lm_head", "scheme": "keep"}, {"match": "*.*", "scheme": "int4wo-g64"}]}')"
+
+# torchao's configs: keys at the wrong place, and two that say the same
+refused 3 '*: "group_size" stands beside "_type"; settings belong into "_data"' plan "$model" --recipe '{"_type": "Int8WeightOnlyConfig", "_version": 2, "_data": {}, "group_size": 32}'
+refused 3 '*: PerGroup has no setting "groupsize"' plan "$model" --recipe '{"_type": "Int8WeightOnlyConfig", "_version": 2, "_data": {"granularity": {"_type": "PerGroup", "_version": 1, "_data": {"groupsize": 32}}}}'
+refused 3 '*: group_size and granularity both say what shares a scale; *' plan "$model" --recipe '{"_type": "Int8WeightOnlyConfig", "_version": 2, "_data": {"group_size": 32, "granularity": {"_type": "PerRow", "_data": {}}}}'
+row='{"_type": "PerRow", "_data": {}}'
+refused 3 '*: granularity is a list of more than two, *' plan "$model" --recipe "{\"_type\": \"Int8DynamicActivationInt8WeightConfig\", \"_version\": 2, \"_data\": {\"granularity\": [$row, {\"_type\": \"PerTensor\", \"_data\": {}}, $row]}}"
+refused 3 '*: fqn_to_config and module_fqn_to_config differ; *' plan "$model" --recipe "{\"_type\": \"FqnToConfig\", \"_version\": 1, \"_data\": {\"fqn_to_config\": {\"lm_head\": null}, \"module_fqn_to_config\": {\"_default\": $int8}}}"
+equal 'one of them may be empty' 'bf16 int8wo' "$(done_of "$model" --recipe "{\"_type\": \"FqnToConfig\", \"_version\": 1, \"_data\": {\"fqn_to_config\": {}, \"module_fqn_to_config\": {\"_default\": $int8}}}")"
+refused 3 '*: FqnToConfig of version 9 is not known here; *' plan "$model" --recipe "{\"_type\": \"FqnToConfig\", \"_version\": 9, \"_data\": {\"fqn_to_config\": {\"_default\": $int8}}}"
+setting 'not as asked: Int8DynamicActivationInt8WeightConfig version 1 (recipe): layers are quantized as by its version 2' plan "$model" --recipe '{"_type": "Int8DynamicActivationInt8WeightConfig", "_version": 1, "_data": {}}'
+equal 'of version 2 there is nothing to say' '' "$(settings plan "$model" --recipe "$int8")"
+
+# Hugging Face's object around them
+refused 3 '*: quant_type holds more than "default"' plan "$model" --recipe "{\"quant_type\": {\"default\": $int8, \"other\": $int8}}"
+setting 'without effect: quant_type_kwargs (recipe): quant_type is a config' plan "$model" --recipe "{\"quant_type\": {\"default\": $int8}, \"quant_type_kwargs\": {\"group_size\": 64}}"
+refused 3 '*: quant_type_kwargs is neither an object nor null' plan "$model" --recipe '{"quant_type": "int8_weight_only", "quant_type_kwargs": [32]}'
+refused 3 '*: "mx" and "float8" can each hold a recipe; *' plan "$model" --recipe '{"mx": {"recipe_name": "mxfp8"}, "float8": {"recipe_name": "rowwise"}}'
+cp -r "$model" tied
+"$REPO/tests/cli/tensors" tied/model.safetensors drop lm_head.weight
+sed -i 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' tied/config.json
+setting 'without effect: untie_embedding_weights true (recipe): lm_head and the embedding stay one tensor' plan tied --recipe "{\"quant_type\": {\"default\": $int8}, \"untie_embedding_weights\": true}"
+equal 'untied where one is quantized' '' "$(settings plan tied --recipe "{\"quant_type\": {\"default\": $int8}, \"untie_embedding_weights\": true, \"include_input_output_embeddings\": true}")"
+
+# nothing outside of either list
+denied '--recipe {*} (option): it quantizes no layer: *' plan "$model" --recipe '{"recipe": "8da4w", "only": ["*.q_proj"]}' --only '*.k_proj' --strict
+setting 'without effect: only lm_head (recipe): it quantizes nothing: a tied output is kept' plan tied --recipe '{"recipe": "8da4w", "only": ["lm_head", "*.q_proj"]}'
