@@ -45,7 +45,7 @@ static void add_missing(nib_text *out, const nib_json_edit *edits, const bool *d
                         bool empty)
 {
     for (size_t i = 0; i < count; i++) {
-        if (done[i] || edits[i].value == NULL)
+        if (done[i] || edits[i].value == NULL || edits[i].only_there)
             continue;
         nib__text_format(out, "%s\n  \"%s\": %s", empty ? "" : ",", edits[i].key, edits[i].value);
         empty = false;

@@ -11,6 +11,7 @@
 typedef struct nib_json_edit {
     const char *key;
     const char *value; /* JSON text; NULL: the output has no such member */
+    bool only_there;   /* replaced where it stands, never added */
 } nib_json_edit;
 
 nib_status nib__json_edit(nib_text *out, const char *name, const char *text, size_t size,

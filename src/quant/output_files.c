@@ -93,6 +93,25 @@ static const nib_stored *fit_all(const nib_rewriting *r, nib_arena *arena)
     return stored;
 }
 
+/* The type that config.json says of the weights, as JSON; NULL: it stays. As a plan has it, the
+ * first linear weight in floats decides, where it gets a type that was asked for. */
+static const char *written_type(const nib_quantize_job *job)
+{
+    for (size_t i = 0; i < job->count; i++) {
+        const nib_quantize_layer *l = &job->layers[i];
+        const bool kept = l->choice.keep;
+        if (l->role == NIB_ROLE_EMBED || l->role == NIB_ROLE_HEAD || nib__layer_is_quantized(l))
+            continue;
+        switch (kept ? NIB_TYPE_NONE : nib__float_type(l->choice.scheme.code)) {
+        case NIB_TYPE_F32: return "\"float32\"";
+        case NIB_TYPE_F16: return "\"float16\"";
+        case NIB_TYPE_BF16: return "\"bfloat16\"";
+        default: return NULL;
+        }
+    }
+    return NULL;
+}
+
 static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_rewriting *r,
                                const char *directory)
 {
@@ -112,11 +131,18 @@ static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_
     nib__text_init(&quantization, job->allocator);
     nib__text_init(&edited, job->allocator);
     nib__quantization_config(&quantization, job, stored, r->dialect);
-    const nib_json_edit edits[] = {{"quantization_config", quantization.at},
-                                   {"tie_word_embeddings", "false"}};
+    nib_json_edit edits[4] = {{.key = "quantization_config", .value = quantization.at}};
+    size_t count = 1;
+    const char *type = written_type(job);
+    if (untied)
+        edits[count++] = (nib_json_edit){.key = "tie_word_embeddings", .value = "false"};
+    if (type != NULL) {
+        edits[count++] = (nib_json_edit){.key = "torch_dtype", .value = type, .only_there = true};
+        edits[count++] = (nib_json_edit){.key = "dtype", .value = type, .only_there = true};
+    }
     nib_status status = quantization.failed
                             ? nib__fail_memory(err, quantization.size, from)
-                            : nib__json_edit(&edited, from, text, size, edits, untied ? 2 : 1, err);
+                            : nib__json_edit(&edited, from, text, size, edits, count, err);
     if (status == NIB_OK)
         status = nib__file_write(to, edited.at, edited.size, job->allocator, err);
     if (status == NIB_OK)
