@@ -316,7 +316,8 @@ typedef struct nib_convert_options {
     const char *out;    /* a directory for a directory, else a file */
     const char *format; /* "torchao", "nibble", "8da4w", "compressed-tensors", "gguf", or
                            "safetensors" for plain floats */
-    const char *dtype;  /* of plain floats: "f32", "f16", "bf16"; NULL: "f32" for codes */
+    const char *dtype;  /* of plain floats: "f32", "f16", "bf16"; NULL: "f32" for codes. Weights get
+                           it; norms and biases keep theirs, which the ledger says */
     bool force;         /* replace an existing OUT */
     bool dry_run;       /* sizes and ledger only */
     const char *bias;   /* of quantized layers: "float", "int8", "int32"; NULL: as stored */

@@ -54,7 +54,8 @@ typedef struct nib_quantize_job {
     const char *extra_name;
     const float *extra;
     int64_t extra_count;
-    bool convert; /* layers are told as kept, and how well */
+    bool convert;      /* layers are told as kept, and how well */
+    const char *dtype; /* of a conversion: the type asked for plain floats; NULL: none was */
     bool force, dry_run;
     struct nib_quant_device *device; /* where weights become codes; NULL: here */
     nib_pool *pool;

@@ -382,6 +382,64 @@ static nib_status list_shared(nib_rewriting *r)
     return NIB_OK;
 }
 
+/* Vectors, and whatever else is no layer's weight, keep the type they have. */
+static void tell_types(nib_rewriting *r)
+{
+    size_t count = 0;
+    char a[NIB_SHOWN];
+    const nib_tensor *first = NULL;
+    for (size_t i = 0; i < r->count && r->job->dtype != NULL; i++) {
+        const nib_rewrite *w = &r->rewrites[i];
+        if (w->kind != NIB_REWRITE_COPY || w->cast != NIB_TYPE_NONE || w->line != SIZE_MAX ||
+            !nib__type_is_float(w->from->type) ||
+            strcmp(nib__type_name(w->from->type), r->job->dtype) == 0)
+            continue;
+        if (count++ == 0)
+            first = w->from;
+    }
+    if (first != NULL)
+        nib__ledger_add_setting(r->ledger,
+                                &(nib_ledger_setting){.code = "dtype",
+                                                      .name = "--dtype",
+                                                      .asked = r->job->dtype,
+                                                      .by = NIB_BY_OPTION,
+                                                      .relation = NIB_SETTING_NARROWER},
+                                "%zu norms, biases and other tensors keep their own type; the "
+                                "first is %s, %s",
+                                count, nib__shown(a, first->name), nib__type_name(first->type));
+}
+
+/* Codes that run with quantized activations, by themselves or as their container's readers have it,
+ * and that are written without: as floats, or where only the scheme says what activations are. */
+static void tell_float_activations(nib_rewriting *r)
+{
+    size_t count = 0;
+    char scheme[64], a[NIB_SHOWN];
+    for (size_t i = 0; i < r->job->count; i++) {
+        const nib_quantize_layer *l = &r->job->layers[i];
+        nib_scheme was = r->origins[i].weight.scheme;
+        was.act = nib__weight_act(&r->origins[i].weight);
+        const bool lost = !nib__layer_is_quantized(l) ||
+                          (nib__act_block(was.act) > 0 && r->dialect != NIB_DIALECT_GGUF);
+        if (!l->recode || l->choice.weight_only || l->role == NIB_ROLE_EMBED || !lost ||
+            !nib__scheme_is_quantized(&was) || was.act == NIB_ACT_FLOAT || count++ != 0)
+            continue;
+        nib__shown(a, l->name);
+        nib__scheme_name(scheme, &was);
+    }
+    if (count != 0)
+        nib__ledger_add_setting(r->ledger,
+                                &(nib_ledger_setting){.code = "activations",
+                                                      .name = a,
+                                                      .asked = scheme,
+                                                      .done = "floats",
+                                                      .by = NIB_BY_CHECKPOINT,
+                                                      .relation = NIB_SETTING_NARROWER},
+                                "activations of %zu layers are quantized, which the format %s "
+                                "cannot say: what reads it multiplies floats",
+                                count, nib__dialect_writer(r->dialect)->name);
+}
+
 /* Weights whose activations were quantized, in a format that has no words for those. */
 static void tell_activations(nib_rewriting *r)
 {
@@ -423,8 +481,8 @@ static void tell_blocks(nib_rewriting *r)
     for (size_t i = 0; i < r->job->count && r->dialect == NIB_DIALECT_GGUF; i++) {
         const nib_quantize_layer *l = &r->job->layers[i];
         const nib_origin *o = &r->origins[i];
-        const bool had_blocks = l->recode && !l->choice.weight_only &&
-                                nib__act_block(nib__weight_act(&o->weight)) > 0;
+        const bool had_blocks =
+            l->recode && !l->choice.weight_only && nib__act_block(nib__weight_act(&o->weight)) > 0;
         if (l->role == NIB_ROLE_EMBED || !nib__layer_is_quantized(l) ||
             l->choice.scheme.act != NIB_ACT_FLOAT || had_blocks || count++ != 0)
             continue;
@@ -544,6 +602,8 @@ nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit)
         nib__writer_use_gguf(r->writer, r->job->gguf);
     NIB_TRY(list_stored(r));
     NIB_TRY(list_shared(r));
+    tell_types(r);
+    tell_float_activations(r);
     tell_activations(r);
     tell_blocks(r);
     tell_order(r);

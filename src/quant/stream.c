@@ -280,15 +280,16 @@ static bool cast_take(cast *c, nib_arena *arena)
     return c->from != NULL && c->to != NULL && c->out != NULL;
 }
 
-static nib_status too_large(const nib_rewrite *r, double value, uint64_t index, nib_err *err)
+static nib_status too_large(const nib_stream *s, const nib_rewrite *r, double value, uint64_t index,
+                            nib_err *err)
 {
     char shown[160];
     const char *name = r->from->name;
-    return nib__fail(err, NIB_BAD_INPUT,
-                     "%s: the value %.9g at index %" PRIu64
-                     " is too large for %s; give bf16 or f32, or leave the layer out with --skip",
-                     nib__say_name(shown, sizeof shown, name, strlen(name)), value, index,
-                     nib__type_name(r->cast));
+    return nib__fail(
+        err, NIB_BAD_INPUT,
+        "%s: the value %.9g at index %" PRIu64 " is too large for %s; give bf16 or f32%s",
+        nib__say_name(shown, sizeof shown, name, strlen(name)), value, index,
+        nib__type_name(r->cast), s->job->convert ? "" : ", or leave the layer out with --skip");
 }
 
 static nib_status put_cast(nib_stream *s, const nib_rewrite *r, cast *c, uint64_t at, size_t bytes,
@@ -304,7 +305,7 @@ static nib_status put_cast(nib_stream *s, const nib_rewrite *r, cast *c, uint64_
         for (size_t i = 0; i < some; i++) {
             const double x = (double)c->from[i], e = x - (double)c->to[i];
             if (!isfinite(c->to[i]))
-                return too_large(r, x, (at + done) / width + i, err);
+                return too_large(s, r, x, (at + done) / width + i, err);
             c->signal += x * x;
             c->error += e * e;
         }

@@ -199,6 +199,31 @@ static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *r
     return nib__quantize(&w->ledger, report, job, err);
 }
 
+/* A tokenizer that nothing would use; calibrate: the text that it turns into tokens; NULL: none. */
+static nib_status check_tokenizer(const nib_model *model, const char *format, const char *calibrate,
+                                  nib_err *err)
+{
+    if (model->tokenizer_path == NULL || calibrate != NULL || is_gguf(format))
+        return NIB_OK;
+    return nib__fail(err, NIB_USAGE,
+                     "a tokenizer is named, but the format %s has none inside: the model's own is "
+                     "copied; the format gguf takes it, and so does --calibrate of `nibble "
+                     "quantize`",
+                     format != NULL ? format : "torchao");
+}
+
+/* A name that promises a kind of file that is not written. */
+static nib_status check_name(const work *w, const char *format, nib_err *err)
+{
+    char a[NIB_SHOWN];
+    if (is_gguf(format) || !nib__ends_with(w->out, ".gguf"))
+        return NIB_OK;
+    return nib__fail(err, NIB_USAGE,
+                     "%s: the name is a GGUF's, and the format is %s; give --format gguf, or "
+                     "another name",
+                     nib__shown(a, w->out), format != NULL ? format : "torchao");
+}
+
 /* They lie beside the config.json of a directory. */
 static nib_status check_pack(const work *w, bool pack, const char *format, nib_err *err)
 {
@@ -355,6 +380,8 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     struct nib_quant_device *device = NULL;
     nib_quantize_report report;
     NIB_TRY(name_output(w, o->out, err));
+    NIB_TRY(check_name(w, o->format, err));
+    NIB_TRY(check_tokenizer(w->model, o->format, o->calibrate, err));
     NIB_TRY(check_pack(w, o->pack, o->format, err));
     NIB_TRY(choose_layers(w, err));
     NIB_TRY(nib__quantize_where(&device, &w->ledger, w->model, o, err));
@@ -472,11 +499,13 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
 {
     nib_quantize_report report;
     NIB_TRY(name_output(w, o->out, err));
+    NIB_TRY(check_name(w, o->format, err));
     NIB_TRY(check_pack(w, o->pack, o->format, err));
     NIB_TRY(keep_layers(w, o, err));
     nib_quantize_job job = {.recipe = "as stored",
                             .format = o->format,
                             .convert = true,
+                            .dtype = o->dtype,
                             .strict = o->strict,
                             .allow = &o->allow,
                             .decided = note_biases,
@@ -511,11 +540,7 @@ nib_status nib_convert(nib_model *model, const nib_convert_options *options, nib
                          "a float type is asked for, but the format %s keeps codes; the format "
                          "safetensors has plain floats",
                          options->format);
-    if (model->tokenizer_path && !is_gguf(options->format))
-        return nib__fail(err, NIB_USAGE,
-                         "a tokenizer is named, but the format %s has none inside: the model's own "
-                         "is copied; the format gguf takes it",
-                         options->format);
+    NIB_TRY(check_tokenizer(model, options->format, NULL, err));
     work_open(&w, model);
     const nib_status status = convert(&w, options, form, sink, err);
     work_close(&w);

@@ -76,3 +76,33 @@ equal 'untied where one is quantized' '' "$(settings plan tied --recipe "{\"quan
 # nothing outside of either list
 denied '--recipe {*} (option): it quantizes no layer: *' plan "$model" --recipe '{"recipe": "8da4w", "only": ["*.q_proj"]}' --only '*.k_proj' --strict
 setting 'without effect: only lm_head (recipe): it quantizes nothing: a tied output is kept' plan tied --recipe '{"recipe": "8da4w", "only": ["lm_head", "*.q_proj"]}'
+
+# what is written says what it is: a model that Nibble made as asked has nothing to say of itself
+for made in "convert $model --format safetensors --dtype f32" "convert codes --format safetensors" "quantize $model --recipe f16"; do
+    read -r command from rest <<<"$made"
+    # shellcheck disable=SC2086 # words are meant
+    check "$made" nibble "$command" "$from" made $rest --force --quiet
+    equal "nothing of the type of $made" '' "$(settings plan made)"
+done
+check 'a type that was not asked for stays' grep -q '"torch_dtype": "bfloat16"' codes/config.json
+nibble quantize "$model" made --recipe 8da4w+head-f32 --force --quiet >out 2>err
+equal 'codes run in the type that they had' '' "$(settings plan made)"
+setting 'in part: --dtype f32 (option): 26 norms, biases and other tensors keep their own type' convert "$model" made --format safetensors --dtype f32 --force
+equal 'their own type needs no line' '' "$(settings convert "$model" made --format safetensors --dtype bf16 --force)"
+
+# activations that a format does not keep
+setting 'in part: model.layers.0.self_attn.q_proj 8da4w-g32 (checkpoint): activations of 36 layers are quantized, which the format safetensors' \
+    convert codes made --format safetensors --force
+nibble quantize "$model" blocks.gguf --recipe int4wo-sym-ggml --format gguf --quiet >out 2>err
+setting 'in part: model.layers.0.self_attn.q_proj i4+a8b32-g32 (checkpoint): activations of 36 layers are quantized, which the format nibble' \
+    convert blocks.gguf made --format nibble --force
+equal 'weight-only was asked for' '' "$(settings quantize blocks.gguf made --recipe weight-only --format nibble --force)"
+
+# options and names that nothing follows, and remedies that a command has
+refused 2 'a tokenizer is named, but the format torchao has none inside: *' quantize "$model" out --recipe 8da4w --tokenizer nosuch
+refused 2 'out.gguf: the name is a GGUF'\''s, and the format is torchao; *' quantize "$model" out.gguf --recipe 8da4w
+refused 2 'out.gguf: the name is a GGUF'\''s, and the format is nibble; *' convert "$model" out.gguf --format nibble
+cp -r "$model" large
+"$REPO/tests/cli/tensors" large/model.safetensors put lm_head.weight 0 0048
+refused 3 'lm_head.weight: the value 131072 at index 0 is too large for f16; give bf16 or f32' convert large made --format safetensors --dtype f16 --force
+refused 3 'lm_head.weight: the value * is too large for f16; * leave the layer out with --skip' quantize large made --recipe f16 --force
