@@ -89,6 +89,7 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_CODE_NOTE, "device", "where the weights were quantized"},
     {NIB_CODE_NOTE, "dot4", "whether the device's 4-bit dot product is used"},
     {NIB_CODE_NOTE, "drawn", "where tokens are sampled, and what moves for that"},
+    {NIB_CODE_NOTE, "files", "files beside the weights that are not copied"},
     {NIB_CODE_NOTE, "for", "how the result runs on the machine of `--for`"},
     {NIB_CODE_NOTE, "host", "what stays on the host while a device trains"},
     {NIB_CODE_NOTE, "lookup", "steps of several tokens, by prompt lookup"},

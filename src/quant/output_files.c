@@ -10,6 +10,7 @@
 #include "renames.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { CONFIG_MAX = 16 << 20, COPY_MAX = 256 << 20 };
 
@@ -169,6 +170,80 @@ static nib_status write_vocabulary(nib_side_files *out, nib_arena *arena,
     if (status == NIB_OK)
         status = add_file(out, name, text.at, text.size, err);
     nib__text_free(&text);
+    return status;
+}
+
+/* ---- what stays behind ---- */
+
+enum { LEFT_SHOWN = 8, LEFT_MAX = 256 };
+
+typedef struct left {
+    nib_arena *arena;
+    const char *names[LEFT_MAX];
+    size_t count; /* of all; names has the first of them */
+} left;
+
+/* Weights, what describes them, what this program writes anew, and what no model is made of. */
+static bool is_of_weights(const char *name)
+{
+    static const char *const whole[] = {"config.json", "nibble.json", "nibble.pack",
+                                        "nibble.tokens", "params.json"};
+    static const char *const ends[] = {".safetensors", ".index.json", ".bin",
+                                       ".pth",         ".pt",         ".gguf"};
+    for (size_t i = 0; i < COUNT(whole); i++)
+        if (strcmp(name, whole[i]) == 0)
+            return true;
+    for (size_t i = 0; i < COUNT(ends); i++)
+        if (nib__ends_with(name, ends[i]))
+            return true;
+    return name[0] == '.';
+}
+
+static void see_name(void *ctx, const char *name)
+{
+    left *l = ctx;
+    for (size_t i = 0; i < COUNT(copied); i++)
+        if (strcmp(name, copied[i]) == 0)
+            return;
+    if (is_of_weights(name))
+        return;
+    if (l->count < LEFT_MAX)
+        l->names[l->count] = nib__arena_copy(l->arena, name, strlen(name));
+    if (l->count >= LEFT_MAX || l->names[l->count] != NULL)
+        l->count++;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+nib_status nib__side_files_tell(nib_rewriting *r)
+{
+    const char *from = nib__checkpoint_directory(r->job->checkpoint);
+    left l = {.arena = &r->arena};
+    if (!r->directory || from == NULL || nib__checkpoint_gguf(r->job->checkpoint) != NULL)
+        return NIB_OK;
+    NIB_TRY(nib__directory_each(from, see_name, &l, r->err));
+    if (l.count == 0)
+        return NIB_OK;
+    const size_t kept = l.count < LEFT_MAX ? l.count : LEFT_MAX;
+    const size_t shown = kept < LEFT_SHOWN ? kept : LEFT_SHOWN;
+    nib_text list;
+    char a[NIB_SHOWN];
+    qsort(l.names, kept, sizeof *l.names, by_name);
+    nib__text_init(&list, r->job->allocator);
+    for (size_t i = 0; i < shown; i++)
+        nib__text_format(&list, "%s%s", i == 0 ? "" : ", ", nib__shown(a, l.names[i]));
+    if (shown < l.count)
+        nib__text_format(&list, " and %zu more", l.count - shown);
+    if (!list.failed)
+        nib__ledger_add_note(r->ledger, "files", "%zu file%s beside the weights %s not copied: %s",
+                             l.count, l.count == 1 ? "" : "s", l.count == 1 ? "is" : "are",
+                             list.at);
+    const nib_status status =
+        list.failed ? nib__fail_memory(r->err, list.size, "the names of files") : NIB_OK;
+    nib__text_free(&list);
     return status;
 }
 

@@ -22,9 +22,11 @@ typedef struct nib_side_files {
     size_t count;
 } nib_side_files;
 
-/* config.json of the source with quantization_config if a layer is quantized, and
- * tie_word_embeddings false where the head is untied, into directory; then every tokenizer and
- * generation file that the source has. */
+/* A note of the files beside the source's weights that an output in a directory does not get. */
+nib_status nib__side_files_tell(nib_rewriting *r);
+/* config.json of the source with quantization_config if a layer is quantized, tie_word_embeddings
+ * false where the head is untied, and the float type that was asked for, into directory; then every
+ * tokenizer and generation file that the source has. */
 nib_status nib__side_files_write(nib_side_files *out, const nib_rewriting *r,
                                  const char *directory);
 

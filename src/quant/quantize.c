@@ -182,6 +182,7 @@ static nib_status run(nib_rewriting *r, nib_quantize_report *report)
     const uint64_t start = nib__now_ns();
     NIB_TRY(check_output(r));
     NIB_TRY(nib__rewriting_list(r, r->directory ? shard_limit : 0));
+    NIB_TRY(nib__side_files_tell(r));
     if (job->decided != NULL)
         job->decided(r->ledger, job->ctx);
     if (job->allow != NULL)

@@ -106,3 +106,9 @@ cp -r "$model" large
 "$REPO/tests/cli/tensors" large/model.safetensors put lm_head.weight 0 0048
 refused 3 'lm_head.weight: the value 131072 at index 0 is too large for f16; give bf16 or f32' convert large made --format safetensors --dtype f16 --force
 refused 3 'lm_head.weight: the value * is too large for f16; * leave the layer out with --skip' quantize large made --recipe f16 --force
+
+# files that an output does not get
+nibble quantize "$model" made --recipe 8da4w --force --json >out 2>err
+check 'files that stay behind' grep -q '"2 files beside the weights are not copied: README.md, heldout.txt"' out
+nibble convert made again --format nibble --json >out 2>err
+equal 'all are copied' 0 "$(grep -c 'beside the weights' out)"
