@@ -127,6 +127,8 @@ nib_status nib__plan_open(nib_plan_opener open, void *ctx, const nib_plan **plan
 /* The names of the kernels that match one of the patterns; a pattern without one is NIB_USAGE. */
 nib_status nib__choose_without(nib_strings *out, const nib_strings *patterns, nib_arena *arena,
                                const nib_allocator *a, nib_err *err);
+/* A line where torchao's quantization_config says other schemes than the stored tensors have. */
+nib_status nib__tell_stored_config(nib_model *model, nib_err *err);
 /* The request's recipe against the model's layers, with the layers as the recipe sees them:
  * [net.site_count], in the arena. */
 nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,

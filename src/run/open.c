@@ -28,6 +28,11 @@ nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
         nib__release(&engine->allocator, m);
         return status;
     }
+    status = nib__tell_stored_config(m, err);
+    if (status != NIB_OK) {
+        nib_model_close(m);
+        return status;
+    }
     const char *tokenizer = o->tokenizer ? o->tokenizer : m->net.train.tokenizer;
     if (tokenizer) {
         m->tokenizer_path = nib__arena_copy(&m->net.arena, tokenizer, strlen(tokenizer));

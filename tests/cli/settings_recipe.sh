@@ -112,3 +112,14 @@ nibble quantize "$model" made --recipe 8da4w --force --json >out 2>err
 check 'files that stay behind' grep -q '"2 files beside the weights are not copied: README.md, heldout.txt"' out
 nibble convert made again --format nibble --json >out 2>err
 equal 'all are copied' 0 "$(grep -c 'beside the weights' out)"
+
+# a torchao config that says another scheme than the tensors have
+cp -r made other
+sed -i 's/"group_size": 32/"group_size": 16/' other/config.json
+setting 'not as asked: model.layers.0.self_attn.q_proj 8da4w-g16 (config): quantization_config and the stored tensors differ on 35 layers; these are 8da4w-g32' plan other
+denied '*quantization_config and the stored tensors differ*--allow quantization-config accepts it' generate other -p x -n 1 --strict --quiet
+equal 'quantize and convert say it, too' 'quantization-config=other' "$(settings convert other again --format nibble --dry-run)"
+for recipe in int8wo int8wo-tensor int8dq-actasym int4wo int4wo-intzero 8da4w-row fp8dq mxfp8-floor mxfp4dq nvfp4 nvfp4dq-block 8da4w+embed+head-int8wo; do
+    nibble quantize tied made --recipe "$recipe" --force --quiet >out 2>err
+    equal "the config of $recipe is what is stored" '' "$(settings plan made)"
+done
