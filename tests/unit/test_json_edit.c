@@ -11,7 +11,9 @@
 static void test_edit(void **state)
 {
     (void)state;
-    static const nib_json_edit edits[] = {{"q", "{\"a\": 1}"}, {"tie", "false"}};
+    static const nib_json_edit edits[] = {{.key = "q", .value = "{\"a\": 1}"},
+                                          {.key = "tie", .value = "false"},
+                                          {.key = "type", .value = "2", .only_there = true}};
     static const struct {
         const char *from, *to;
     } cases[] = {
@@ -22,6 +24,7 @@ static void test_edit(void **state)
          "{\"q\":{\"a\": 1},\"y\":NaN,\"tie\":false}"},
         {"\xef\xbb\xbf{\"t\\u0069e\":\"no\",\"\\u0071\":\"}\"}",
          "\xef\xbb\xbf{\"t\\u0069e\":false,\"\\u0071\":{\"a\": 1}}"},
+        {"{\"type\":1,\"q\":0,\"tie\":0}", "{\"type\":2,\"q\":{\"a\": 1},\"tie\":false}"},
         {"{\"a\":[[],{}],\"q\":-1.50e+3}", "{\"a\":[[],{}],\"q\":{\"a\": 1},\n  \"tie\": false}"},
     };
     const nib_allocator a = nib__allocator_default();
@@ -41,7 +44,7 @@ static void test_edit(void **state)
 static void test_no_value(void **state)
 {
     (void)state;
-    static const nib_json_edit edit = {"q", NULL};
+    static const nib_json_edit edit = {.key = "q"};
     static const char *const cases[][2] = {
         {"{\"a\": 1, \"q\": {\"old\": [1]} }", "{\"a\": 1 }"},
         {"{\n  \"a\": 1,\n  \"q\": 2,\n  \"b\": 3\n}", "{\n  \"a\": 1,\n  \"b\": 3\n}"},
@@ -63,7 +66,7 @@ static void test_no_value(void **state)
 static void test_bad(void **state)
 {
     (void)state;
-    static const nib_json_edit edit = {"q", "1"};
+    static const nib_json_edit edit = {.key = "q", .value = "1"};
     static const char *const texts[] = {"", "[]", "{\"a\":1", "{\"a\" 1}", "{} x", "{\"q\":}"};
     const nib_allocator a = nib__allocator_default();
     for (size_t i = 0; i < COUNT(texts); i++) {
