@@ -4,48 +4,6 @@
 # command and in its JSON, and --strict refuses it unless --allow names it.
 model=$MODEL
 
-# edit FILE PYTHON: d is the object that the JSON file holds
-edit() {
-    python3 - "$1" "$2" <<'END'
-import json, sys
-with open(sys.argv[1]) as f:
-    d = json.load(f)
-exec(sys.argv[2])
-with open(sys.argv[1], "w") as f:
-    json.dump(d, f)
-END
-}
-
-# setting LABEL COMMAND...: the command says this, folded, before its result, and its JSON has it
-setting() {
-    local label=$1
-    shift
-    check "$*" nibble "$@"
-    tr -s ' \n' ' ' <"$seen.err" >"$seen.said"
-    tr -s ' \n' ' ' <"$seen.out" >>"$seen.said"
-    grep -qF -- "$label" "$seen.said" && return
-    failures=$((failures + 1))
-    echo "FAIL no line \"$label\" from: nibble $*"
-    head -c 600 "$seen.said"
-}
-
-# denied GLOB COMMAND...: status 4 and this sentence, whatever was reported before it
-denied() {
-    local glob=$1 status=0 sentence
-    shift
-    nibble "$@" >"$seen.out" 2>"$seen.err" </dev/null || status=$?
-    sentence=$(tail -n 1 "$seen.err")
-    # shellcheck disable=SC2053 # a glob is meant
-    [ "$status" = 4 ] && [[ $sentence == "nibble: --strict: "$glob ]] && return
-    failures=$((failures + 1))
-    echo "FAIL wanted --strict: $glob; got $status, $sentence: nibble $*"
-}
-
-# settings COMMAND...: code and relation of each setting of its JSON
-settings() {
-    nibble "$@" --json 2>err | python3 -c 'import json, sys; print(*(s["code"] + "=" + s["relation"] for s in json.load(sys.stdin)["settings"]), sep=", ")'
-}
-
 # a model whose files say other things than its tensors
 cp -r "$model" odd
 edit odd/config.json 'd.update(tie_word_embeddings=True, mood=3)'
