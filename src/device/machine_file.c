@@ -26,7 +26,7 @@ enum {
 };
 
 const char *const nib__rate_names[] = {
-    "bytes_per_s", "memory", "launch_s", "copy_bytes_per_s", "f32", "bf16",
+    "bytes_per_s", "memory", "launch_s", "copy_bytes_per_s", "f32",    "bf16",
     "i8",          "fp8",    "mx8",      "i8_dot",           "scalar", NULL,
 };
 _Static_assert(COUNT(nib__rate_names) == NIB_RATE_COUNT + 1, "a name for each rate");
@@ -343,6 +343,29 @@ static nib_status fail_source(const reader *r, const char *file, size_t line, ni
     return status;
 }
 
+/* Facts that cannot all be true of one machine; NULL: none. */
+static const char *find_contradiction(const reader *r)
+{
+    const int64_t *fact = r->out->facts.fact;
+    const char *const *has = r->keys;
+    const bool is_cpu = fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU;
+    if (!is_cpu && has[NIB_FACT_ISA] != NULL)
+        return "isa is a fact of CPUs, and device is another one";
+    if (is_cpu && r->host != NULL)
+        return "a CPU has no host";
+    if (has[NIB_FACT_SM] != NULL && (is_cpu || fact[NIB_FACT_MAKER] != NIB_MAKER_NVIDIA))
+        return "sm is a fact of NVIDIA GPUs, and maker or device is another one";
+    if (has[NIB_FACT_CDNA] != NULL && (is_cpu || fact[NIB_FACT_MAKER] != NIB_MAKER_AMD))
+        return "cdna is a fact of AMD GPUs, and maker or device is another one";
+    if (has[NIB_FACT_FP8_UNIT] != NULL && fact[NIB_FACT_FP8_UNIT] == 0 &&
+        r->out->rate[NIB_UNIT_FP8] > 0)
+        return "it has a rate fp8, and fp8_unit is false";
+    if (has[NIB_FACT_MX_UNIT] != NULL && fact[NIB_FACT_MX_UNIT] == 0 &&
+        r->out->rate[NIB_UNIT_MX8] > 0)
+        return "it has a rate mx8, and mx_unit is false";
+    return NULL;
+}
+
 /* What was read, into the arena. */
 static nib_status finish(reader *r, const char *file, nib_err *err)
 {
@@ -367,6 +390,9 @@ static nib_status finish(reader *r, const char *file, nib_err *err)
         if (lines[m->source_count++].source == NULL)
             return fail_source(r, file, i, err);
     }
+    const char *wrong = find_contradiction(r);
+    if (wrong != NULL)
+        return nib__fail(err, NIB_BAD_INPUT, "%s: %s", file, wrong);
     const bool is_cpu = m->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU;
     if (m->launch_s == 0) /* waking a pool that spins; starting a kernel */
         m->launch_s = is_cpu ? 2e-6 : 5e-6;
@@ -423,16 +449,26 @@ static nib_status name_of(const char **out, const char *path, nib_arena *arena, 
                          "%s: a machine is named by its file: up to 63 letters, digits, -, _ and .",
                          nib__shown(shown, path));
     *out = nib__arena_copy(arena, name, size);
-    return *out != NULL ? NIB_OK : nib__fail_memory(err, size, "a machine's name");
+    if (*out == NULL)
+        return nib__fail_memory(err, size, "a machine's name");
+    if (strcmp(*out, "cpu") == 0 || strcmp(*out, "auto") == 0)
+        return nib__fail(err, NIB_USAGE,
+                         "%s: a machine is named after its file, and \"%s\" is taken; rename the "
+                         "file",
+                         nib__shown(shown, path), *out);
+    return NIB_OK;
 }
 
 static nib_status find_host(nib_machine *m, const char *path, const char *host,
                             const nib_machines *known, nib_arena *arena, nib_err *err)
 {
+    char shown[NIB_SHOWN];
     m->host = nib__machines_find(known, host);
+    if (m->host != NULL && m->host->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)
+        return nib__fail(err, NIB_BAD_INPUT, "%s: its host \"%s\" is a GPU; a CPU is wanted", path,
+                         nib__shown(shown, host));
     if (m->host != NULL)
         return NIB_OK;
-    char shown[NIB_SHOWN];
     nib_text near;
     const char **names = nib__arena_take(arena, known->count, sizeof *names);
     if (names == NULL)
@@ -452,7 +488,7 @@ static nib_status find_host(nib_machine *m, const char *path, const char *host,
 nib_status nib__machine_read(nib_machine *out, const char *path, const nib_machines *known,
                              nib_arena *arena, nib_err *err)
 {
-    const char *name, *host = NULL;
+    const char *name = NULL, *host = NULL;
     char *text;
     size_t size;
     NIB_TRY(name_of(&name, path, arena, err));

@@ -132,6 +132,8 @@ static void what_is_wrong_is_said(void **state)
         {FILE_OF("", SOURCES, FACTS, "\"f32\":{\"value\":1e12,\"source\":\"a\"}"),
          "mine.json: the machine lacks the rate bytes_per_s"},
         {"{\"title\":\"Mine\"} x", "mine.json: line 1"},
+        {FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":80,\"source\":\"a\"}", RATES),
+         "sm is a fact of NVIDIA GPUs"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         nib_machine m;
