@@ -11,12 +11,22 @@
 
 enum { TEXT_LIMIT = 1 << 30 };
 
+/* .json, too: data sets are published so, torchtitan's c4_test among them. */
+static bool is_json_lines(const char *path)
+{
+    static const char *const ends[] = {".jsonl", ".JSONL", ".json", ".JSON"};
+    for (size_t i = 0; i < COUNT(ends); i++)
+        if (nib__ends_with(path, ends[i]))
+            return true;
+    return false;
+}
+
 nib_status nib__documents_open(nib_documents *out, const char *path, const nib_allocator *a,
                                nib_err *err)
 {
     *out = (nib_documents){.path = path, .allocator = a};
     NIB_TRY(nib__file_read(&out->text, &out->size, path, TEXT_LIMIT, a, err));
-    out->lines = nib__ends_with(path, ".jsonl");
+    out->lines = is_json_lines(path);
     nib__arena_init(&out->arena, a, 0);
     return NIB_OK;
 }

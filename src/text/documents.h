@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The documents of a text file: each line's `text` member where the name ends in .jsonl, else the
- * whole file. What evaluation and training read.
+ * The documents of a text file: each line's `text` member where the name ends in .jsonl or .json,
+ * else the whole file. What evaluation and training read.
  */
 #ifndef NIB_DOCUMENTS_H
 #define NIB_DOCUMENTS_H
