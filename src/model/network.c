@@ -351,6 +351,13 @@ static nib_status check_path(nib_network *net, const char *path, const char *con
         return nib__fail(err, NIB_IO, "%s: is neither a file nor a directory", shown);
     if (kind == NIB_PATH_DIRECTORY || is_json)
         return NIB_OK;
+    if (nib__ends_with(path, ".toml"))
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: a training config is read as JSON, with the sections and keys of "
+                         "TOML: python3 -c 'import json, sys, tomllib; "
+                         "print(json.dumps(tomllib.load(sys.stdin.buffer)))' <CONFIG.toml "
+                         ">CONFIG.json",
+                         shown);
     if (nib__path_kind(config) != NIB_PATH_NONE || net->inspected)
         return NIB_OK;
     /* other formats have words of their own */
