@@ -5,7 +5,8 @@
 # a space or "=".
 #   NGPU=4 ./run_train.sh --model.converters mx --mx.recipe_name "mxfp8" --mx.filter_fqns "output"
 # NGPU: ranks on this machine, started by mpirun; default 1, without it. CONFIG_FILE: instead of the debug model with an
-# output 2256 wide. NIBBLE: the program, instead of build/release/nibble, which is built if it is missing.
+# output 2256 wide. COMM_MODE: comm.mode of the config. NIBBLE: the program, instead of build/release/nibble, which is built if
+# it is missing. Torchtitan's other variables are refused with values that would have to do something.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 ranks=${NGPU:-1}
@@ -16,6 +17,14 @@ fail() {
     echo "run_train.sh: $2" >&2
     exit "$1"
 }
+
+[ "${LOG_RANK:-0}" = 0 ] || fail 2 "LOG_RANK is \"$LOG_RANK\"; rank 0 writes the steps, so leave it out"
+[[ ${TRAIN_FILE:-torchtitan.train} =~ ^(torchtitan[./]train(\.py)?)$ ]] ||
+    fail 2 "TRAIN_FILE is \"$TRAIN_FILE\"; \`nibble train\` is what runs here, so leave it out"
+for name in MODULE CONFIG TORCHFT_LIGHTHOUSE; do
+    [ -z "${!name:-}" ] || fail 2 "$name is \"${!name}\", which nothing here reads; CONFIG_FILE names a config, so leave it out"
+done
+[ -z "${COMM_MODE:-}" ] || set -- "--comm.mode=$COMM_MODE" "$@"
 
 [[ $ranks =~ ^[1-9][0-9]{0,3}$ ]] || fail 2 "NGPU is \"$ranks\"; a number of ranks from 1 to 9999 is wanted"
 if [ ! -x "$program" ]; then
