@@ -262,6 +262,7 @@ typedef struct nib_request {
                        and are checked in one step; the text is what it is without. 0: 15 where that
                        is so, on the CPU; negative: none */
     int ranks;      /* of training: how many run; 0: 1 */
+    bool exports;   /* of training: nib_train_options.out will name a directory */
     /* Options that nib_generate will be called with, so that the ledger lists those without effect;
      * its prompt and stop strings are not read. NULL: not known. */
     const struct nib_generate_options *generation;

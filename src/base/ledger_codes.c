@@ -30,6 +30,7 @@ const nib_ledger_code nib__ledger_codes[] = {
      "a filter or rule that matches no layer, or that other rules overrule everywhere"},
     {NIB_CODE_SETTING, "format", "the output has another format than the default"},
     {NIB_CODE_SETTING, "generation-key", "a key of generation_config.json that nothing reads"},
+    {NIB_CODE_SETTING, "isa", "an instruction set limit for a machine that is not here"},
     {NIB_CODE_SETTING, "lookup", "no tokens are drafted by prompt lookup"},
     {NIB_CODE_SETTING, "quantization-config",
      "a part of the quantization config in config.json is not followed"},
@@ -38,7 +39,7 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_CODE_SETTING, "rope", "config.json does not describe RoPE scaling completely"},
     {NIB_CODE_SETTING, "sampling", "a sampling option that another one makes useless"},
     {NIB_CODE_SETTING, "scale-type", "scales are stored in another type than the config asks for"},
-    {NIB_CODE_SETTING, "threads", "more threads than processors"},
+    {NIB_CODE_SETTING, "threads", "more threads than processors, or a thread count for a machine that is not here"},
     {NIB_CODE_SETTING, "tie",
      "config.json and the stored tensors disagree on whether the output head is tied to the "
      "embedding"},

@@ -502,14 +502,14 @@ static const char *option_of_models(const settings *s)
     return first_given(options, sizeof options / sizeof *options);
 }
 
-/* One that --kernels or --predict has no use for; NULL: none. */
+/* One that --kernels, --predict or --train has no use for; NULL: none. */
 static const char *option_of_steps(const settings *s)
 {
     const given options[] = {{"max-tokens", s->max_tokens >= 0},
-                             {"repeats", s->repeats != 0},
+                             {"repeats", !s->train && s->repeats != 0},
                              {"operations", s->operations},
                              {"device", s->kernels && s->device != NULL},
-                             {"prompt-tokens", s->kernels && s->prompt_tokens != 0}};
+                             {"prompt-tokens", !s->predict && s->prompt_tokens != 0}};
     return first_given(options, sizeof options / sizeof *options);
 }
 
@@ -535,7 +535,7 @@ static int check_bench(const settings *s, const char *path)
                        : s->train      ? "train"
                        : s->operations ? "operations"
                                        : NULL;
-    const char *useless = s->kernels || s->predict ? option_of_steps(s) : NULL;
+    const char *useless = s->kernels || s->predict || s->train ? option_of_steps(s) : NULL;
     if (useless == NULL && path == NULL && (s->kernels || s->predict))
         useless = option_of_models(s);
     if (what != NULL && useless == NULL)

@@ -16,6 +16,7 @@ static nib_status open_job(job *j, const settings *s, const nib_ranks *ranks, ni
     const nib_model_options options = model_options_of(s, (nib_model_options){0});
     nib_request request = request_of(s);
     request.ranks = nib_ranks_count(ranks);
+    request.exports = s->out != NULL;
     nib_status status = start_engine(&j->engine, s, ranks, err);
     if (status == NIB_OK)
         status = nib_model_open(&j->model, j->engine, model_path(s), &options, err);

@@ -22,6 +22,8 @@ static void say_crowded(const nib_engine *e, const nib_engine_options *o, int co
 static nib_status open_parts(nib_engine *e, const nib_engine_options *o, nib_err *err)
 {
     NIB_TRY(nib__cpu_isa_mask(&e->isa, o->isa, err));
+    e->asked_threads = o->threads;
+    snprintf(e->asked_isa, sizeof e->asked_isa, "%s", o->isa != NULL ? o->isa : "");
     if (o->slices > 1 && (o->slice < 0 || o->slice >= o->slices))
         return nib__fail(err, NIB_USAGE, "slice %d of %d: slices count from 0", o->slice,
                          o->slices);

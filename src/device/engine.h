@@ -14,6 +14,8 @@ struct nib_engine {
     nib_callbacks callbacks;
     nib_pool *pool;
     int64_t isa;
+    int asked_threads;  /* 0: as many as there are */
+    char asked_isa[16]; /* empty: the highest */
     nib_machine here;
     char *cache_path;    /* NULL: none */
     nib_tuned tuned;     /* here.tuned */

@@ -9,6 +9,7 @@
 #include "train_values.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 enum { NAME_MAX_SIZE = 128, SECTION_DEPTH = 4 };
@@ -223,67 +224,6 @@ static nib_status read_option(nib_train_reader *r, const char *option, nib_err *
 
 /* ---- what follows from the values ---- */
 
-/* Whether a row was given, and why it changes nothing; NULL: it was not, or does something. */
-static const char *idle_reason(const nib_train_reader *r, size_t row)
-{
-    const nib_train_key *k = &nib__train_keys[row];
-    const bool idle = k->at == NIB_KEY_NOWHERE && k->least < 0;
-    return idle && (r->given[row] & NIB_GIVEN_TO_DO) != 0 ? k->instead : NULL;
-}
-
-/* A line of the ledger for each key that changes nothing. */
-static void note_idle(const nib_train_reader *r)
-{
-    for (size_t i = 0; i < nib__train_key_count; i++) {
-        const char *why = idle_reason(r, i);
-        const nib_train_key *k = &nib__train_keys[i];
-        if (why != NULL)
-            nib__ledger_add_setting(r->source->notes,
-                                    &(nib_ledger_setting){.code = "training-key",
-                                                          .name = k->name,
-                                                          .asked = r->asked[i],
-                                                          .by = nib__train_asker(r, i),
-                                                          .relation = k->relation},
-                                    "%s", why);
-    }
-}
-
-/* Keys that do something only where a flag is set, and the names of that flag. */
-static const struct {
-    const char *key, *flag, *old;
-} dependent[] = {
-    {"checkpoint.interval", "checkpoint.enable", "checkpoint.enable_checkpoint"},
-    {"checkpoint.keep_latest_k", "checkpoint.enable", "checkpoint.enable_checkpoint"},
-    {"checkpoint.load_step", "checkpoint.enable", "checkpoint.enable_checkpoint"},
-    {"validation.dataset_path", "validation.enable", "validation.enabled"},
-    {"validation.freq", "validation.enable", "validation.enabled"},
-    {"validation.steps", "validation.enable", "validation.enabled"},
-    {"validation.local_batch_size", "validation.enable", "validation.enabled"},
-    {"validation.seq_len", "validation.enable", "validation.enabled"},
-};
-
-/* A line for each of them whose flag is not set, but where whoever gave the key unset the flag. */
-static void note_dependent(const nib_train_reader *r)
-{
-    for (size_t i = 0; i < COUNT(dependent); i++) {
-        const size_t row = nib__train_key_find(dependent[i].key);
-        const size_t flag = nib__train_key_find(dependent[i].flag);
-        const size_t old = nib__train_key_find(dependent[i].old);
-        const bool *value = (const bool *)((const char *)&r->draft + nib__train_keys[flag].at);
-        const unsigned by =
-            (r->given[row] & NIB_GIVEN_AS_OPTION) != 0 ? NIB_GIVEN_AS_OPTION : NIB_GIVEN_IN_FILE;
-        if (r->given[row] == 0 || *value || ((r->given[flag] | r->given[old]) & by) != 0)
-            continue;
-        nib__ledger_add_setting(r->source->notes,
-                                &(nib_ledger_setting){.code = "training-key",
-                                                      .name = dependent[i].key,
-                                                      .asked = r->asked[row],
-                                                      .by = nib__train_asker(r, row),
-                                                      .relation = NIB_SETTING_NONE},
-                                "%s is not set", dependent[i].flag);
-    }
-}
-
 static nib_status check_validation(nib_train_reader *r, nib_err *err)
 {
     const nib_train_draft *d = &r->draft;
@@ -308,6 +248,20 @@ static nib_status check_validation(nib_train_reader *r, nib_err *err)
     return NIB_OK;
 }
 
+/* Of keys that are held against options of the command, or against a checkpoint. */
+static void note_asked(nib_train_reader *r)
+{
+    nib_train_config *c = &r->draft.out;
+    c->asked.replicas = nib__train_asked(r, "parallelism.data_parallel_replicate_degree");
+    c->asked.shards = nib__train_asked(r, "parallelism.data_parallel_shard_degree");
+    c->asked.dtype = nib__train_asked(r, "training.mixed_precision_param");
+    c->asked.tokenizer = nib__train_asked(r, "model.tokenizer_path");
+    c->asked.export_dtype = nib__train_asked(r, "checkpoint.export_dtype");
+    c->asked.seed = nib__train_asked(r, "training.seed");
+    c->asked.initial_load = nib__train_asked(r, "checkpoint.initial_load_path");
+    c->asked.wgrad_with_hp = nib__train_asked(r, "quantize.wgrad_with_hp");
+}
+
 static nib_status finish(nib_train_reader *r, nib_err *err)
 {
     static const nib_type exports[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16};
@@ -321,8 +275,7 @@ static nib_status finish(nib_train_reader *r, nib_err *err)
     c->checkpointing = modes[d->checkpointing];
     c->document_mask = d->attention == 1;
     c->global_batch = nib__max(c->global_batch, 0);
-    c->replicas_by =
-        nib__train_asker(r, nib__train_key_find("parallelism.data_parallel_replicate_degree"));
+    note_asked(r);
     if (!c->tokenizer && d->hf_config && nib__path_kind(d->hf_config) == NIB_PATH_DIRECTORY)
         c->tokenizer = d->hf_config;
     if (c->batch > INT32_MAX / c->sequence)
@@ -351,6 +304,16 @@ static nib_status finish(nib_train_reader *r, nib_err *err)
                          "%s: quantize.qat wants a recipe that it trains for: quantize.recipe",
                          r->source->name);
     return NIB_OK;
+}
+
+nib_train_stages nib__train_stages(const nib_train_config *c)
+{
+    nib_train_stages s = {.warmup = nib__min(c->warmup, c->steps)};
+    const int64_t rest = c->steps - s.warmup;
+    s.asked_decay =
+        c->decay_ratio < 0 ? rest : (int64_t)nearbyint((double)c->steps * c->decay_ratio);
+    s.decay = nib__min(rest, s.asked_decay);
+    return s;
 }
 
 void nib__train_draft_defaults(nib_train_draft *out)
@@ -398,8 +361,6 @@ static nib_status read_all(nib_train_reader *r, nib_err *err)
         return nib__json_status(&json, err);
     for (size_t i = 0; i < source->options.count; i++)
         NIB_TRY(read_option(r, source->options.items[i], err));
-    note_idle(r);
-    note_dependent(r);
     return NIB_OK;
 }
 
@@ -410,6 +371,7 @@ nib_status nib__train_config_parse(nib_train_config *out, nib_config *model,
     nib__train_draft_defaults(&r.draft);
     NIB_TRY(read_all(&r, err));
     NIB_TRY(finish(&r, err));
+    nib__train_notes(&r);
     NIB_TRY(nib__train_model(model, &r, err));
     *out = r.draft.out;
     return NIB_OK;

@@ -12,6 +12,13 @@
 typedef enum nib_ac { NIB_AC_NONE, NIB_AC_SELECTIVE, NIB_AC_FULL } nib_ac;
 typedef enum nib_decay { NIB_DECAY_LINEAR, NIB_DECAY_SQRT, NIB_DECAY_COSINE } nib_decay;
 
+/* How a key was given, for what a plan says of it. */
+typedef struct nib_train_asked {
+    const char *key;   /* NULL: it was not given */
+    const char *value; /* as a sentence shows it */
+    nib_asker by;
+} nib_train_asked;
+
 /* Strings lie in the arena of the parse; NULL: not given. */
 typedef struct nib_train_config {
     /* job */
@@ -60,10 +67,23 @@ typedef struct nib_train_config {
     int64_t validation_every, validation_steps; /* steps -1: all of the text */
     /* parallelism */
     int64_t replicas; /* ranks that data_parallel_replicate_degree asks for; 0: any number */
-    nib_asker replicas_by;
+    int64_t shards;   /* for each of them, of data_parallel_shard_degree; 0: one; -1: any number */
     /* comm */
     double timeout_s; /* that a rank waits for another */
+    /* what a plan, which knows the options beside them, or a checkpoint is held against */
+    struct {
+        nib_train_asked replicas, shards, dtype, tokenizer, wgrad_with_hp, export_dtype, seed,
+            initial_load;
+    } asked;
 } nib_train_config;
+
+/* The schedule of the rate in steps, as torchtitan fits it into a run: a warm-up that is not longer
+ * than the run, and a decay that the warm-up leaves room for. */
+typedef struct nib_train_stages {
+    int64_t warmup, decay;
+    int64_t asked_decay; /* of decay_ratio */
+} nib_train_stages;
+nib_train_stages nib__train_stages(const nib_train_config *config);
 
 /* Whether a JSON text is a training config: an object with one under the name of a section, and
  * without the "model_type" that a model has. */

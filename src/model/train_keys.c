@@ -66,6 +66,15 @@
     {                                                                                              \
         name, type, NOWHERE, -MANY, MANY, NULL, NULL, instead, NIB_SETTING_EQUIVALENT              \
     }
+/* The same, but for values that ask for what is done anyway: they have no line. */
+#define IDLE_BUT(name, type, values, instead)                                                      \
+    {                                                                                              \
+        name, type, NOWHERE, -MANY, MANY, values, NULL, instead, NIB_SETTING_NONE                  \
+    }
+#define MET_BUT(name, type, values, instead)                                                       \
+    {                                                                                              \
+        name, type, NOWHERE, -MANY, MANY, values, NULL, instead, NIB_SETTING_EQUIVALENT            \
+    }
 /* Only one value is built. */
 #define OFF(name, type, instead)                                                                   \
     {                                                                                              \
@@ -189,7 +198,7 @@ const nib_train_key nib__train_keys[] = {
 
     /* ---- training ---- */
     TEXT("training.dataset_path", NIB_KEY_READ, OUT(dataset),
-         "a text, or JSON lines with a `text` key (.jsonl)"),
+         "a text, or JSON lines with a `text` key (.jsonl, .json)"),
     IDLE("training.dataset", NIB_KEY_TEXT, DATASET),
     WHOLE("training.local_batch_size", OUT(batch), 1, 2147483648.0, "sequences of a micro-batch"),
     WHOLE("training.batch_size", OUT(batch), 1, 2147483648.0, NULL),
@@ -216,7 +225,7 @@ const nib_train_key nib__train_keys[] = {
     MET("training.enable_cpu_offload", NIB_KEY_FLAG, IN_MEMORY),
     MET("training.gc_freq", NIB_KEY_WHOLE, NO_PYTHON),
     MET("training.gc_debug", NIB_KEY_FLAG, NO_PYTHON),
-    MET("training.dataloader.num_workers", NIB_KEY_WHOLE, STREAM),
+    MET_BUT("training.dataloader.num_workers", NIB_KEY_WHOLE, "0", STREAM),
     MET("training.dataloader.persistent_workers", NIB_KEY_FLAG, STREAM),
     MET("training.dataloader.pin_memory", NIB_KEY_FLAG, STREAM),
     MET("training.dataloader.prefetch_factor", NIB_KEY_WHOLE, STREAM),
@@ -230,8 +239,9 @@ const nib_train_key nib__train_keys[] = {
     /* ---- parallelism ---- */
     WHOLE("parallelism.data_parallel_replicate_degree", OUT(replicas), 1, MANY,
           "ranks with all weights each; `mpirun -n N` starts them, and another number is said"),
-    IDLE("parallelism.data_parallel_shard_degree", NIB_KEY_WHOLE, WHOLE_RANKS),
-    IDLE("parallelism.fsdp_reshard_after_forward", NIB_KEY_TEXT, WHOLE_RANKS),
+    WHOLE("parallelism.data_parallel_shard_degree", OUT(shards), -1, MANY,
+          "ranks that share the data, which hold all weights each; -1: those that run"),
+    IDLE_BUT("parallelism.fsdp_reshard_after_forward", NIB_KEY_TEXT, "default", WHOLE_RANKS),
     MET("parallelism.enable_compiled_autograd", NIB_KEY_FLAG, AHEAD),
     ONE("parallelism.tensor_parallel_degree", DATA_PARALLEL),
     ONE("parallelism.pipeline_parallel_degree", DATA_PARALLEL),
@@ -240,12 +250,12 @@ const nib_train_key nib__train_keys[] = {
     ONE("parallelism.expert_tensor_parallel_degree", DATA_PARALLEL),
     IDLE("parallelism.disable_loss_parallel", NIB_KEY_FLAG, WHOLE_RANKS),
     IDLE("parallelism.enable_async_tensor_parallel", NIB_KEY_FLAG, WHOLE_RANKS),
-    IDLE("parallelism.pipeline_parallel_schedule", NIB_KEY_TEXT, WHOLE_RANKS),
-    IDLE("parallelism.pipeline_parallel_schedule_csv", NIB_KEY_TEXT, WHOLE_RANKS),
-    IDLE("parallelism.pipeline_parallel_microbatch_size", NIB_KEY_WHOLE, WHOLE_RANKS),
+    IDLE_BUT("parallelism.pipeline_parallel_schedule", NIB_KEY_TEXT, "1F1B", WHOLE_RANKS),
+    IDLE_BUT("parallelism.pipeline_parallel_schedule_csv", NIB_KEY_TEXT, "", WHOLE_RANKS),
+    IDLE_BUT("parallelism.pipeline_parallel_microbatch_size", NIB_KEY_WHOLE, "1", WHOLE_RANKS),
     IDLE("parallelism.pipeline_parallel_layers_per_stage", NIB_KEY_WHOLE, WHOLE_RANKS),
     IDLE("parallelism.pipeline_parallel_split_points", NIB_KEY_LIST, WHOLE_RANKS),
-    IDLE("parallelism.context_parallel_rotate_method", NIB_KEY_TEXT, WHOLE_RANKS),
+    IDLE_BUT("parallelism.context_parallel_rotate_method", NIB_KEY_TEXT, "allgather", WHOLE_RANKS),
     IDLE("parallelism.context_parallel_load_balancer", NIB_KEY_TEXT, WHOLE_RANKS),
 
     /* ---- checkpoint, activation_checkpoint ---- */
@@ -268,7 +278,7 @@ const nib_train_key nib__train_keys[] = {
         "a model to start from has no moments to load"),
     IDLE("checkpoint.last_save_model_only", NIB_KEY_FLAG, FULL_STATE),
     IDLE("checkpoint.model_weights_only", NIB_KEY_FLAG, FULL_STATE),
-    MET("checkpoint.async_mode", NIB_KEY_TEXT, BETWEEN),
+    MET_BUT("checkpoint.async_mode", NIB_KEY_TEXT, "disabled", BETWEEN),
     OFF("checkpoint.exclude_from_loading", NIB_KEY_LIST, FULL_STATE),
     OFF("checkpoint.enable_first_step_checkpoint", NIB_KEY_FLAG,
         "checkpoints come each checkpoint.interval steps, and at the end"),

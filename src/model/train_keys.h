@@ -29,7 +29,8 @@ typedef struct nib_train_key {
     nib_key_type type;
     size_t at;           /* in nib_train_draft; NIB_KEY_NOWHERE: without effect */
     double least, most;  /* WHOLE, REAL; most 0 of FLAG, TEXT, LIST: only false, or empty */
-    const char *words;   /* WORD: "linear|sqrt|cosine"; REAL: "null" is taken, and -1 */
+    const char *words;   /* WORD: "linear|sqrt|cosine"; REAL: "null" is taken, and -1; of a key
+                            without effect: the values that ask for none, NULL: every one asks */
     const char *means;   /* for documentation; NULL: another name of the row above */
     const char *instead; /* why nothing changes, or what is built, at the end of a sentence */
     nib_setting_relation

@@ -117,6 +117,34 @@ static nib_status by_sizes(nib_config *out, const nib_train_reader *r, nib_err *
     return NIB_OK;
 }
 
+/* Keys of a model's config that change nothing but a training run. */
+static void note_training_keys(const nib_train_reader *r, const char *text, size_t size)
+{
+    static const char *const dropouts[] = {"attention_dropout", "hidden_dropout", "attn_pdrop",
+                                           "residual_dropout",  "resid_pdrop",    "embd_pdrop"};
+    const bool begins = !r->draft.out.initial_load;
+    nib_json json;
+    nib__json_init(&json, "", text, size, NULL);
+    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
+    while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
+        const char *key = nib__json_string(&json, r->source->arena, NULL);
+        nib_ledger_setting line = {
+            .code = "config-key", .name = key, .by = NIB_BY_CONFIG, .relation = NIB_SETTING_OTHER};
+        bool drops = false;
+        for (size_t i = 0; key && i < COUNT(dropouts); i++)
+            drops |= strcmp(key, dropouts[i]) == 0;
+        line.asked = key ? nib__json_raw(&json, r->source->arena) : NULL;
+        ok = line.asked != NULL;
+        if (ok && drops && strcmp(line.asked, "null") != 0 &&
+            strspn(line.asked, "0.") < strlen(line.asked))
+            nib__ledger_add_setting(r->source->notes, &line, "training drops nothing");
+        if (ok && begins && strcmp(key, "initializer_range") == 0)
+            nib__ledger_add_setting(r->source->notes, &line,
+                                    "weights begin as torchtitan's do, unless "
+                                    "checkpoint.initial_load_path names a model");
+    }
+}
+
 static nib_status by_config(nib_config *out, const nib_train_reader *r, nib_err *err)
 {
     static const char *const sizes[] = {"model.flavor",
@@ -151,6 +179,8 @@ static nib_status by_config(nib_config *out, const nib_train_reader *r, nib_err 
     NIB_TRY(nib__file_read(&text, &size, path, CONFIG_LIMIT, a, err));
     const nib_status status =
         nib__config_parse(out, path, text, size, source->arena, source->notes, err);
+    if (status == NIB_OK)
+        note_training_keys(r, text, size);
     nib__release(a, text);
     out->quantized = false; /* what is trained is floats, whatever that checkpoint holds */
     return status;

@@ -62,6 +62,20 @@ static bool is_float8(const char *name)
     return strcmp(name, "float8") == 0 || strcmp(name, "quantize.linear.float8") == 0;
 }
 
+/* What a converter says of the gradients of weights; the section quantize may not deny it. */
+static nib_status ask_high(nib_train_reader *r, const char *key, nib_err *err)
+{
+    nib_train_config *c = &r->draft.out;
+    if (nib__train_given(r, "quantize.wgrad_with_hp") && !c->wgrad_with_hp)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: %s asks for gradients of weights in bf16, and "
+                         "quantize.wgrad_with_hp is false; keep one",
+                         r->source->name, key);
+    c->wgrad_with_hp = true;
+    c->asked.wgrad_with_hp = nib__train_asked(r, key);
+    return NIB_OK;
+}
+
 /* torchao's recipes: without a name tensorwise; only the last two leave out a weight's scales. */
 static nib_status float8_recipe(const char **out, nib_train_reader *r, nib_err *err)
 {
@@ -74,7 +88,8 @@ static nib_status float8_recipe(const char **out, nib_train_reader *r, nib_err *
         part.recipe = "fp8dq-tensor+head";
     } else if (strcmp(name, "rowwise") == 0 || high) {
         part.recipe_name = "rowwise";
-        r->draft.out.wgrad_with_hp |= high;
+        if (high)
+            NIB_TRY(ask_high(r, "float8.recipe_name", err));
     } else {
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: float8.recipe_name \"%s\" is none of tensorwise, rowwise, "
@@ -87,7 +102,8 @@ static nib_status float8_recipe(const char **out, nib_train_reader *r, nib_err *
 static nib_status mx_recipe(const char **out, nib_train_reader *r, nib_err *err)
 {
     nib_train_recipe part = r->draft.mx;
-    r->draft.out.wgrad_with_hp |= part.wgrad_with_hp;
+    if (part.wgrad_with_hp)
+        NIB_TRY(ask_high(r, "mx.wgrad_with_hp", err));
     if (!part.recipe_name)
         part.recipe_name = "mxfp8";
     return put_recipe(out, &part, r->source->arena, err);
@@ -179,6 +195,11 @@ nib_status nib__train_recipe(const char **out, nib_train_reader *r, nib_err *err
                          r->source->name);
     if (converters->count > 0)
         return converter_recipe(out, r, err);
+    if (q->whole && has_recipe(q))
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: the section quantize is another tool's config, which says all by "
+                         "itself; leave out the other keys of the section",
+                         r->source->name);
     if (q->whole) {
         *out = nib__arena_copy(r->source->arena, q->whole, strlen(q->whole));
         return *out ? NIB_OK : nib__fail_memory(err, strlen(q->whole), "the recipe");

@@ -40,6 +40,7 @@ static const char *shown(const setter *s, char out[NIB_SHOWN + 2])
                  v->event == NIB_JSON_TRUE    ? "true"
                  : v->event == NIB_JSON_FALSE ? "false"
                  : v->event == NIB_JSON_ARRAY ? "a list"
+                 : v->event == NIB_JSON_NULL  ? "null"
                  : is_option(s)               ? "nothing"
                                               : "an object");
     return out;
@@ -299,6 +300,23 @@ static bool check_once(setter *s, size_t before)
     return false;
 }
 
+/* Of a key without effect: the value asks for what is done anyway. */
+static bool asks_nothing(const setter *s)
+{
+    const nib_train_key *k = s->key;
+    const char *text = s->value->text, *word = k->words;
+    if (k->at != NIB_KEY_NOWHERE || k->type == NIB_KEY_WORD || !word || !text)
+        return false;
+    for (;; word++) {
+        const size_t size = strcspn(word, "|");
+        if (strlen(text) == size && memcmp(text, word, size) == 0)
+            return true;
+        word += size;
+        if (*word == '\0')
+            return false;
+    }
+}
+
 static bool set(setter *s)
 {
     const nib_train_key *k = s->key;
@@ -312,15 +330,18 @@ static bool set(setter *s)
         s->reader->option[s->row] = option_text(s);
     const bool null = v->event == NIB_JSON_NULL || (is_option(s) && k->type == NIB_KEY_REAL &&
                                                     v->text && strcmp(v->text, "null") == 0);
-    if (null && k->type == NIB_KEY_REAL && k->words) { /* null means a number below all others */
+    const bool least = null && k->type == NIB_KEY_REAL && k->words; /* below all numbers */
+    if (null && !is_option(s) && !least)
+        return true;
+    s->reader->given[s->row] |= (uint8_t)(from | NIB_GIVEN_TO_DO);
+    if (asks_nothing(s))
+        s->reader->given[s->row] &= (uint8_t)~NIB_GIVEN_TO_DO;
+    if (!keep_asked(s))
+        return false;
+    if (least) {
         memcpy(at, &(double){-1}, sizeof(double));
         return true;
     }
-    if (null && !is_option(s))
-        return true;
-    s->reader->given[s->row] |= (uint8_t)(from | NIB_GIVEN_TO_DO);
-    if (!keep_asked(s))
-        return false;
     switch (k->type) {
     case NIB_KEY_FLAG: return set_flag(s, at);
     case NIB_KEY_WHOLE:
@@ -408,4 +429,19 @@ bool nib__train_given(const nib_train_reader *reader, const char *name)
 {
     const size_t row = nib__train_key_find(name);
     return row != SIZE_MAX && reader->given[row] != 0;
+}
+
+nib_train_asked nib__train_asked(const nib_train_reader *reader, const char *name)
+{
+    const size_t at = nib__train_keys[nib__train_key_find(name)].at;
+    nib_train_asked asked = {0};
+    for (size_t i = 0; i < nib__train_key_count; i++) {
+        const nib_train_key *k = &nib__train_keys[i];
+        const bool meant = k->at == at && (at != NIB_KEY_NOWHERE || strcmp(k->name, name) == 0);
+        if (!meant || (reader->given[i] & NIB_GIVEN_TO_DO) == 0)
+            continue;
+        if (!asked.key || nib__train_asker(reader, i) == NIB_BY_OPTION)
+            asked = (nib_train_asked){k->name, reader->asked[i], nib__train_asker(reader, i)};
+    }
+    return asked;
 }

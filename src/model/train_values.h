@@ -34,6 +34,11 @@ NIB_INLINE nib_asker nib__train_asker(const nib_train_reader *reader, size_t row
     return (reader->given[row] & NIB_GIVEN_AS_OPTION) != 0 ? NIB_BY_OPTION : NIB_BY_CONFIG;
 }
 bool nib__train_given(const nib_train_reader *reader, const char *name);
+/* The same key, or another name of it, with its value and by whom; without a key if it was not
+ * given, or only to switch it off. */
+nib_train_asked nib__train_asked(const nib_train_reader *reader, const char *name);
+/* Adds a line for each key that does nothing in this run, or less than it says. */
+void nib__train_notes(const nib_train_reader *reader);
 
 /* The sizes of the model: by name, by number, or from a config.json. */
 nib_status nib__train_model(nib_config *out, const nib_train_reader *reader, nib_err *err);

@@ -58,7 +58,8 @@ nib_status nib__recipe_add_setting(nib_recipe *r, nib_err *err, const nib_ledger
     va_end(args);
     make_printable(text);
     nib_ledger_setting by_recipe = *setting;
-    by_recipe.by = strncmp(setting->name, "--", 2) == 0 ? NIB_BY_OPTION : NIB_BY_RECIPE;
+    if (setting->by == NIB_BY_OPTION && strncmp(setting->name, "--", 2) != 0)
+        by_recipe.by = NIB_BY_RECIPE;
     nib__ledger_add_setting(&r->ledger, &by_recipe, "%s", text);
     return r->ledger.failed ? nib__fail_memory(err, strlen(text), "the recipe's ledger") : NIB_OK;
 }
@@ -483,8 +484,9 @@ static nib_status tell_dead(nib_recipe *r, const nib_recipe_input *in, nib_err *
         status = nib__recipe_add_setting(
             r, err,
             &(nib_ledger_setting){.code = "recipe",
-                                  .name = "--recipe",
+                                  .name = in->by == NIB_BY_OPTION ? "--recipe" : "recipe",
                                   .asked = r->text,
+                                  .by = in->by,
                                   .relation = NIB_SETTING_NONE},
             "it quantizes no layer: every one is kept by a filter or a rule");
     nib__release(&r->allocator, alive);

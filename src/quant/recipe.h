@@ -41,6 +41,7 @@ typedef struct nib_recipe_input {
     nib_strings skip, only;         /* patterns: keep these; keep all others */
     const nib_recipe_layer *layers; /* every linear layer and the embedding */
     size_t count;
+    nib_asker by; /* who names the recipe */
 } nib_recipe_input;
 
 typedef struct nib_recipe nib_recipe;

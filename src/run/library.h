@@ -135,6 +135,16 @@ nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,
                              const nib_model *model, const nib_request *request, nib_arena *arena,
                              nib_err *err);
 
+/* What a recipe or a config asks (code, name, value, by whom), where an option says something else;
+ * a value or option of NULL: it says nothing. */
+void nib__tell_overruled(nib_ledger *ledger, const nib_ledger_setting *asked, const char *option,
+                         const char *done);
+/* Of a training config: what is asked that no plan of training can be; what its keys ask and is not
+ * done so; notes on what its layers are trained for. */
+nib_status nib__plan_check_training(nib_plan *p, nib_err *err);
+void nib__plan_tell_training(nib_plan *p);
+void nib__plan_note_training(nib_plan *p);
+
 /* A note on how many biases have the asked form; asked NULL: none. others: why not all of them. */
 void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others);
 

@@ -86,7 +86,8 @@ nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,
                                     .skip = request->skip,
                                     .only = request->only,
                                     .layers = list,
-                                    .count = net->site_count};
+                                    .count = net->site_count,
+                                    .by = request->recipe ? NIB_BY_OPTION : NIB_BY_CONFIG};
     *layers = list;
     return nib__recipe_load(out, &input, &model->engine->allocator, err);
 }
@@ -208,35 +209,6 @@ static nib_status choose_cache(nib_plan *p, nib_err *err)
                                           : "");
 }
 
-/* The codes that a layer is trained for: its products are of floats. */
-static nib_status choose_qat(nib_plan *p, nib_err *err)
-{
-    const char *products = nib__type_name(p->policy.dtype);
-    size_t trained = 0;
-    if (!p->model->net.training || !p->model->net.train.qat)
-        return NIB_OK;
-    for (size_t i = 0; i < p->model->net.site_count; i++) {
-        nib_layer *l = &p->layers[i];
-        char name[64];
-        if (!nib__scheme_is_quantized(&l->asked))
-            continue;
-        if (l->role != NIB_ROLE_EMBED && !nib__fake_has(&l->asked))
-            return nib__fail(err, NIB_UNSUPPORTED,
-                             "%s: %s has no quantization-aware training; int8wo and 8da4w "
-                             "(symmetric) and int4wo (symmetric or with a float zero point) have "
-                             "it, in rows or groups",
-                             l->name, nib__scheme_name(name, &l->asked));
-        trained += l->role != NIB_ROLE_EMBED;
-        l->qat = l->asked;
-        NIB_TRY(nib__scheme_parse(&l->asked, products, strlen(products), err));
-    }
-    return trained > 0
-               ? NIB_OK
-               : nib__fail(err, NIB_BAD_INPUT,
-                           "quantize.qat is set, but the recipe quantizes no linear layer: there "
-                           "is nothing to train for; a recipe such as 8da4w-g32 does");
-}
-
 /* The context, and the bytes of keys and values that it needs; a training step keeps none. */
 static nib_status choose_context(nib_plan *p, nib_err *err)
 {
@@ -319,29 +291,55 @@ static void tell_activations(nib_ledger *ledger)
                                 count);
 }
 
-/* What a recipe's file says besides schemes, where an option says something else. */
-static void tell_overruled(nib_ledger *ledger, const char *code, const char *name,
-                           const char *asked, const char *option, const char *done)
+void nib__tell_overruled(nib_ledger *ledger, const nib_ledger_setting *asked, const char *option,
+                         const char *done)
 {
-    if (!asked || !done || strcmp(asked, done) == 0)
+    nib_ledger_setting line = *asked;
+    if (!asked->asked || !done || strcmp(asked->asked, done) == 0)
         return;
-    nib__ledger_add_setting(ledger,
-                            &(nib_ledger_setting){.code = code,
-                                                  .name = name,
-                                                  .asked = asked,
-                                                  .done = done,
-                                                  .by = NIB_BY_RECIPE,
-                                                  .relation = NIB_SETTING_OTHER},
-                            "%s %s overrules it", option, done);
+    line.done = done;
+    line.relation = NIB_SETTING_OTHER;
+    nib__ledger_add_setting(ledger, &line, "%s %s overrules it", option, done);
 }
 
-static void tell_threads(nib_ledger *ledger, const nib_engine *engine)
+/* Options of this machine's CPU, to the plan of another one. */
+static void tell_elsewhere(nib_plan *p)
 {
+    const nib_engine *engine = p->model->engine;
+    char threads[32];
+    const nib_ledger_setting lines[] = {
+        {.code = "threads",
+         .name = "--threads",
+         .asked = engine->asked_threads > 0
+                      ? nib__say_count(threads, (uint64_t)engine->asked_threads)
+                      : NULL,
+         .by = NIB_BY_OPTION,
+         .relation = NIB_SETTING_NONE},
+        {.code = "isa",
+         .name = "--isa",
+         .asked = *engine->asked_isa ? engine->asked_isa : NULL,
+         .by = NIB_BY_OPTION,
+         .relation = NIB_SETTING_NONE},
+    };
+    for (size_t i = 0; i < COUNT(lines); i++)
+        if (lines[i].asked)
+            nib__ledger_add_setting(&p->plan.ledger, &lines[i],
+                                    "the plan is for %s as it is, not for this machine",
+                                    p->machine.name);
+}
+
+static void tell_threads(nib_plan *p)
+{
+    const nib_engine *engine = p->model->engine;
     const int threads = nib__pool_threads(engine->pool), cores = nib__cores_allowed();
     char asked[32];
+    if (!p->machine.here && p->machine.facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU) {
+        tell_elsewhere(p);
+        return;
+    }
     if (threads <= cores)
         return;
-    nib__ledger_add_setting(ledger,
+    nib__ledger_add_setting(&p->plan.ledger,
                             &(nib_ledger_setting){.code = "threads",
                                                   .name = "--threads",
                                                   .asked = nib__say_count(asked, (uint64_t)threads),
@@ -419,27 +417,6 @@ static void tell_generation(nib_plan *p)
                             "the context of %s ends the text before", done);
 }
 
-static void tell_replicas(nib_plan *p)
-{
-    const nib_train_config *train = &p->model->net.train;
-    const int64_t asked = train->replicas, ranks = p->request.ranks > 0 ? p->request.ranks : 1;
-    char of_config[24], here[24];
-    if (asked == 0 || asked == ranks)
-        return;
-    snprintf(of_config, sizeof of_config, "%" PRId64, asked);
-    snprintf(here, sizeof here, "%" PRId64, ranks);
-    nib__ledger_add_setting(
-        &p->plan.ledger,
-        &(nib_ledger_setting){.code = "training-key",
-                              .name = "parallelism.data_parallel_replicate_degree",
-                              .asked = of_config,
-                              .done = here,
-                              .by = train->replicas_by,
-                              .relation = NIB_SETTING_OTHER},
-        "%s: `mpirun -n %s nibble train` starts so many",
-        ranks == 1 ? "this is one rank" : "other ranks run", of_config);
-}
-
 static void add_notes(nib_plan *p)
 {
     const nib_network *net = &p->model->net;
@@ -453,22 +430,19 @@ static void add_notes(nib_plan *p)
     tell_rounded(to);
     tell_activations(to);
     nib__ledger_append(to, nib__recipe_ledger(p->recipe));
-    tell_overruled(to, "dtype", "precision", nib__recipe_dtype(p->recipe), "--dtype",
-                   p->request.dtype);
-    tell_overruled(to, "executor", "executor", nib__recipe_device(p->recipe), "--device",
-                   p->request.device);
-    if (p->request.recipe && net->train.recipe)
-        nib__ledger_add_setting(to,
-                                &(nib_ledger_setting){.code = "recipe",
-                                                      .name = "recipe",
-                                                      .asked = net->train.recipe,
-                                                      .done = p->request.recipe,
-                                                      .by = NIB_BY_CONFIG,
-                                                      .relation = NIB_SETTING_OTHER},
-                                "--recipe %s overrules it", p->request.recipe);
-    tell_threads(to, p->model->engine);
+    const nib_ledger_setting precision = {.code = "dtype",
+                                          .name = "precision",
+                                          .asked = nib__recipe_dtype(p->recipe),
+                                          .by = NIB_BY_RECIPE};
+    const nib_ledger_setting executor = {.code = "executor",
+                                         .name = "executor",
+                                         .asked = nib__recipe_device(p->recipe),
+                                         .by = NIB_BY_RECIPE};
+    nib__tell_overruled(to, &precision, "--dtype", p->request.dtype);
+    nib__tell_overruled(to, &executor, "--device", p->request.device);
+    tell_threads(p);
     tell_generation(p);
-    tell_replicas(p);
+    nib__plan_tell_training(p);
     if (net->checkpoint)
         nib__ledger_append(to, nib__checkpoint_ledger(net->checkpoint));
     note_scales(p);
@@ -487,47 +461,6 @@ static void add_notes(nib_plan *p)
                                 "--dtype %s or --dtype %s says which is meant",
                                 done, done, asked, done);
     }
-}
-
-static void note_qat(nib_plan *p)
-{
-    nib_ledger *to = &p->plan.ledger;
-    size_t layers = 0, tables = 0;
-    for (size_t i = 0; i < p->model->net.site_count; i++) {
-        const bool is_table = p->layers[i].role == NIB_ROLE_EMBED;
-        layers += !is_table && nib__scheme_is_quantized(&p->layers[i].qat);
-        tables += is_table && nib__scheme_is_quantized(&p->layers[i].qat);
-    }
-    if (layers == 0)
-        return;
-    nib__ledger_add_note(to, "qat",
-                         "%zu linear layers are trained for their codes: weights, and inputs where "
-                         "the recipe quantizes them, become codes and values again before each "
-                         "product, which is of %s; gradients pass the rounding",
-                         layers, nib__type_name(p->policy.dtype));
-    if (tables > 0)
-        nib__ledger_add_note(to, "qat",
-                             "the embedding is trained as it is and quantized at the end");
-}
-
-/* It is of products that are quantized, and of no others. */
-static void note_wgrad(nib_plan *p)
-{
-    if (!p->policy.training || !p->policy.wgrad_with_hp)
-        return;
-    for (size_t i = 0; i < p->plan.count; i++)
-        if (p->layers[i].role != NIB_ROLE_EMBED &&
-            nib__scheme_is_quantized(&p->plan.layers[i].done))
-            return;
-    nib__ledger_add_setting(
-        &p->plan.ledger,
-        &(nib_ledger_setting){.code = "training-key",
-                              .name = "wgrad_with_hp",
-                              .asked = "true",
-                              .by = NIB_BY_CONFIG,
-                              .relation = NIB_SETTING_NONE},
-        "no linear layer has products of codes%s",
-        p->model->net.train.qat ? "; quantize.qat trains for codes with products of floats" : "");
 }
 
 void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others)
@@ -566,8 +499,8 @@ static nib_status make(nib_plan *p, const nib_request *request, const nib_retry 
     NIB_TRY(load_recipe(p, err));
     NIB_TRY(choose_dtype(p, err));
     NIB_TRY(choose_cache(p, err));
-    NIB_TRY(choose_qat(p, err));
     NIB_TRY(nib__choose_machine(p, err));
+    NIB_TRY(nib__plan_check_training(p, err));
     NIB_TRY(choose_context(p, err));
     p->policy.allow = r->allow, p->policy.kernel = r->kernel, p->policy.place = r->place;
     NIB_TRY(nib__choose_without(&p->policy.without, &r->without, &p->arena,
@@ -589,8 +522,7 @@ static nib_status make(nib_plan *p, const nib_request *request, const nib_retry 
     nib__plan_note_packed(p);
     nib__note_biases(&p->plan.ledger, p->request.bias,
                      "stay floats, as the weights of their layers do");
-    note_qat(p);
-    note_wgrad(p);
+    nib__plan_note_training(p);
     NIB_TRY(nib__plan_lookup(p, err));
     NIB_TRY(nib__plan_memory(p, err));
     nib__ledger_allow(&p->plan.ledger, &r->allow);

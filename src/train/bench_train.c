@@ -255,6 +255,7 @@ nib_status nib_bench_train(nib_model *model, const nib_plan *plan, int steps, ni
     if (steps > STEPS_MAX)
         return nib__fail(err, NIB_USAGE, "%d repeats are over the limit of %d", steps, STEPS_MAX);
     NIB_TRY(nib_plan_status(plan, err));
+    NIB_TRY(nib__train_is_here(plan, err));
     bench *b = nib__calloc(&model->engine->allocator, 1, sizeof *b);
     if (!b)
         return nib__fail_memory(err, sizeof *b, "the bench");

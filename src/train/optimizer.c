@@ -49,16 +49,14 @@ uint64_t nib__optimizer_bytes(const nib_params *p) { return 2 * block_bytes(p) +
 
 double nib__rate_factor(const nib_train_config *c, int64_t step)
 {
-    const int64_t rest = nib__max(0, c->steps - c->warmup);
-    const int64_t wanted =
-        c->decay_ratio < 0 ? rest : (int64_t)nearbyint((double)c->steps * c->decay_ratio);
-    const int64_t decay = nib__min(rest, wanted), falls = c->steps + 1 - decay;
-    if (step < c->warmup)
-        return (double)(step + 1) / (double)c->warmup;
-    if (step < falls || decay == 0)
+    const nib_train_stages s = nib__train_stages(c);
+    const int64_t falls = c->steps + 1 - s.decay;
+    if (step < s.warmup)
+        return (double)(step + 1) / (double)s.warmup;
+    if (step < falls || s.decay == 0)
         return 1;
     const double pi = 3.141592653589793;
-    const double progress = fmin(1, (double)(step + 1 - falls) / (double)decay);
+    const double progress = fmin(1, (double)(step + 1 - falls) / (double)s.decay);
     const double left = c->decay == NIB_DECAY_LINEAR ? 1 - progress
                         : c->decay == NIB_DECAY_SQRT ? 1 - sqrt(progress)
                                                      : 0.5 * (1 + nib__cos(pi * progress));

@@ -212,11 +212,7 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
         return nib__fail(err, NIB_USAGE, "%s is a model; a training config is wanted",
                          model->net.directory);
     NIB_TRY(nib_plan_status(plan, err));
-    if (!plan->machine.here)
-        return nib__fail(err, NIB_NOT_AS_ASKED,
-                         "the plan is for %s, which is not this machine, so it can be planned and "
-                         "not run; --device %s trains here",
-                         plan->machine.name, model->engine->here.name);
+    NIB_TRY(nib__train_is_here(plan, err));
     if (planned != ranks)
         return nib__fail(err, NIB_USAGE, "the plan is for %d rank%s, and %d run: nib_request.ranks",
                          planned, planned == 1 ? "" : "s", ranks);

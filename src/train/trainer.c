@@ -286,6 +286,16 @@ static nib_status open_as(nib_trainer *out, nib_model *model, const nib_plan *pl
     return status;
 }
 
+nib_status nib__train_is_here(const nib_plan *plan, nib_err *err)
+{
+    if (plan->machine.here)
+        return NIB_OK;
+    return nib__fail(err, NIB_NOT_AS_ASKED,
+                     "the plan is for %s, which is not this machine, so it can be planned and not "
+                     "run; --device %s trains here",
+                     plan->machine.name, plan->model->engine->here.name);
+}
+
 nib_status nib__trainer_open(nib_trainer *out, nib_model *model, const nib_plan *plan,
                              nib_ranks *ranks, nib_err *err)
 {

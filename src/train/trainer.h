@@ -58,6 +58,8 @@ typedef struct nib_trainer {
     uint64_t spent_ns[NIB_SPENT_COUNT];       /* time so far */
 } nib_trainer;
 
+/* NIB_NOT_AS_ASKED: the plan is for a machine that is not this one. */
+nib_status nib__train_is_here(const nib_plan *plan, nib_err *err);
 /* plan and config belong to the model. ranks NULL: one process. What a device refuses of the plan
  * is planned again without it before anything runs, and the log says so. */
 nib_status nib__trainer_open(nib_trainer *out, nib_model *model, const nib_plan *plan,

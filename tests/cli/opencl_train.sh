@@ -24,7 +24,7 @@ curve fp8_tensorwise 2 --device opencl
 curve qat_8da4w 2 --place '*down_proj=opencl'
 
 # what stays here, and what it costs
-small=(--training.local_batch_size 1 --training.seq_len=32 --training.steps 2 --model.n_layers 1)
+small=(--training.local_batch_size 1 --training.seq_len=32 --training.steps 2 --lr_scheduler.decay_ratio 0 --model.n_layers 1)
 check 'plan' nibble plan "$debug" --device opencl "${small[@]}"
 plan=$(tr '\n' ' ' <"$seen.out" | sed 's/  */ /g')
 check 'the plan: kernels of the device' grep -q ' linear_dw_mx8_mx8_f32__ocl backward 32 ' <<<"$plan"

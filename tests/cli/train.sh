@@ -73,9 +73,9 @@ second=$(nibble train b/b.json 2>/dev/null | grep -o 'loss: *[0-9.]*  grad_norm:
 
 # gradients of weights in bf16 are of products of codes
 check 'high gradients of floats' nibble plan a.json --quantize.wgrad_with_hp
-says 'that there is nothing to do' 'without effect: wgrad_with_hp true (config): no linear layer has products of codes' "$seen.out"
+says 'that there is nothing to do' 'without effect: quantize.wgrad_with_hp true (option): no linear layer has products of codes' "$seen.out"
 check 'high gradients of QAT' nibble plan a.json --quantize.wgrad_with_hp --quantize.recipe=8da4w-g32 --quantize.qat
-says 'that there is nothing to do, either' 'without effect: wgrad_with_hp true (config): no linear layer has products of codes; *' "$seen.out"
+says 'that there is nothing to do, either' 'without effect: quantize.wgrad_with_hp true (option): no linear layer has products of*' "$seen.out"
 check 'high gradients of codes' nibble plan a.json --quantize.wgrad_with_hp --quantize.recipe=mxfp8
 grep -q wgrad_with_hp "$seen.out" && echo 'FAIL high gradients of codes are said to change nothing' && failures=1
 

@@ -390,7 +390,7 @@ static void test_recipes(void **state)
     }
 }
 
-/* Keys with one reason share a line; what is off is not said. */
+/* Each has a line; what is off is not said, nor what asks for what is done anyway. */
 static void test_notes(void **state)
 {
     (void)state;
@@ -400,9 +400,16 @@ static void test_notes(void **state)
           NULL);
     assert_int_equal(noted("metrics.enable_tensorboard true (config): metrics are JSON lines"), 1);
     assert_int_equal(noted("metrics.save_tb_folder"), 1);
-    assert_int_equal(noted(": no profiler is built in"), 1);
+    assert_int_equal(noted(": no profiler is built in"), 0);
     assert_int_equal(noted(": no text is known by a name"), 1);
     assert_int_equal(noted("description"), 0);
+    takes("{" MODEL ",\"profiling\":{\"profile_freq\":10},"
+          "\"checkpoint\":{\"async_mode\":\"disabled\"},"
+          "\"parallelism\":{\"pipeline_parallel_microbatch_size\":1}}",
+          NULL);
+    assert_int_equal(noted("profiling.profile_freq 10 (config): no profiler is built in"), 1);
+    assert_int_equal(noted("async_mode"), 0);
+    assert_int_equal(noted("microbatch"), 0);
     takes("{" MODEL ",\"mx\":{\"wgrad_with_hp\":true},\"quantize\":{\"recipe\":\"mxfp8\","
           "\"linear\":{\"mx\":{\"filter_fqns\":[]}}}}",
           NULL);

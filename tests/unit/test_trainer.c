@@ -513,6 +513,8 @@ static void test_no_poisoned_checkpoint(void **state)
 static double titan(int64_t current, int64_t steps, int64_t warmup, double ratio, nib_decay type,
                     double lowest)
 {
+    if (warmup > steps)
+        warmup = steps;
     int64_t decay = ratio < 0 ? steps - warmup : (int64_t)nearbyint((double)steps * ratio);
     if (decay > steps - warmup)
         decay = steps - warmup;
@@ -544,15 +546,14 @@ static void test_rates(void **state)
             for (size_t r = 0; r < COUNT(ratios); r++)
                 for (int type = NIB_DECAY_LINEAR; type <= NIB_DECAY_COSINE; type++)
                     for (size_t l = 0; l < COUNT(lowest); l++) {
-                        const int64_t warmup = warmups[b] < steps[a] ? warmups[b] : steps[a];
                         const nib_train_config d = {.steps = steps[a],
-                                                    .warmup = warmup,
+                                                    .warmup = warmups[b],
                                                     .decay_ratio = ratios[r],
                                                     .decay = (nib_decay)type,
                                                     .min_factor = lowest[l]};
                         for (int64_t i = 0; i < steps[a]; i++) {
-                            const double factor =
-                                titan(i, steps[a], warmup, ratios[r], (nib_decay)type, lowest[l]);
+                            const double factor = titan(i, steps[a], warmups[b], ratios[r],
+                                                        (nib_decay)type, lowest[l]);
                             if (fabs(nib__rate_factor(&d, i) - factor) > 1e-12)
                                 fail_msg("step %d of %d: %g, not %g", (int)i, (int)steps[a],
                                          nib__rate_factor(&d, i), factor);
