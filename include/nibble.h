@@ -513,7 +513,7 @@ typedef struct nib_bench_result {
 } nib_bench_result;
 
 /* NIB_USAGE: the tokens do not fit the context, too many repeats, contexts or sequences, or
- * `against` has codes. NIB_IO, NIB_FAILED, NIB_BAD_INPUT: the peer does not start, ends with an
+ * `against` has codes, or has no model in codes to take turns with. NIB_IO, NIB_FAILED, NIB_BAD_INPUT: the peer does not start, ends with an
  * error, whose last line is in the sentence, or writes what is not understood. */
 NIB_MUST_CHECK nib_status nib_bench(nib_session *session, const nib_bench_options *options,
                                     nib_bench_result *result, nib_err *err);

@@ -304,6 +304,17 @@ static void json_setting(nib_jsonw *w, const nib_ledger_setting *s)
     nib__jsonw_object_end(w);
 }
 
+void nib__ledger_settings_json(const nib_ledger *ledger, nib_jsonw *w)
+{
+    if (ledger->failed)
+        w->text->failed = true;
+    nib__jsonw_key(w, "settings");
+    nib__jsonw_array(w);
+    for (size_t i = 0; i < ledger->setting_count; i++)
+        json_setting(w, &ledger->settings[i]);
+    nib__jsonw_array_end(w);
+}
+
 void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w)
 {
     if (ledger->failed)
@@ -318,11 +329,7 @@ void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w)
     for (size_t i = 0; i < ledger->tensor_count; i++)
         json_tensor(w, &ledger->tensors[i]);
     nib__jsonw_array_end(w);
-    nib__jsonw_key(w, "settings");
-    nib__jsonw_array(w);
-    for (size_t i = 0; i < ledger->setting_count; i++)
-        json_setting(w, &ledger->settings[i]);
-    nib__jsonw_array_end(w);
+    nib__ledger_settings_json(ledger, w);
     json_reasons(w, "notes", ledger->notes, ledger->note_count);
     const nib_ledger_counts counts = nib__ledger_count(ledger);
     nib__jsonw_key(w, "counts");

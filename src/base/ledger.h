@@ -165,6 +165,8 @@ void nib__ledger_add_unread(nib_ledger *ledger, const char *code, const char *fi
 void nib__ledger_setting_sentence(const nib_ledger_setting *setting, nib_text *out);
 /* All settings and notes of another ledger. */
 void nib__ledger_append(nib_ledger *ledger, const nib_ledger *from);
+/* The settings of another ledger that this one does not have yet. */
+void nib__ledger_merge_settings(nib_ledger *ledger, const nib_ledger *from);
 /* Marks the settings whose code is among the values of --allow. */
 void nib__ledger_allow(nib_ledger *ledger, const nib_strings *allow);
 bool nib__setting_code_is_known(const char *code);
@@ -204,6 +206,8 @@ bool nib__ledger_is_linear(const nib_ledger_layer *layer);
 /* Members "layers", "tensors", "settings", "notes", "counts" into the open JSON object of w;
  * docs/formats.md says what they mean. */
 void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w);
+/* The member "settings" alone. */
+void nib__ledger_settings_json(const nib_ledger *ledger, nib_jsonw *w);
 /* The table: layers of equal fate folded into one line with a count; then every substitution in
  * full. */
 void nib__ledger_render(const nib_ledger *ledger, bool fold, nib_text *out);

@@ -68,6 +68,27 @@ void nib__ledger_append(nib_ledger *ledger, const nib_ledger *from)
         nib__ledger_add_note(ledger, from->notes[i].code, "%s", from->notes[i].text);
 }
 
+static bool same(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+void nib__ledger_merge_settings(nib_ledger *ledger, const nib_ledger *from)
+{
+    ledger->failed = ledger->failed || from->failed;
+    for (size_t i = 0; i < from->setting_count; i++) {
+        const nib_ledger_setting *s = &from->settings[i];
+        bool known = false;
+        for (size_t j = 0; j < ledger->setting_count && !known; j++) {
+            const nib_ledger_setting *t = &ledger->settings[j];
+            known = same(s->code, t->code) && same(s->name, t->name) && same(s->asked, t->asked) &&
+                    same(s->text, t->text);
+        }
+        if (!known)
+            add(ledger, s, copy(ledger, s->text));
+    }
+}
+
 void nib__ledger_allow(nib_ledger *ledger, const nib_strings *allow)
 {
     for (size_t i = 0; i < ledger->setting_count; i++)

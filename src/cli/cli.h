@@ -49,6 +49,15 @@ extern const size_t command_count;
 /* Parses argv[0..argc) for a command. 0, or the exit status after the sentence was printed. */
 int parse_options(settings *out, const command *c, int argc, char **argv);
 void free_settings(settings *s);
+/* An option, and whether it was given. */
+typedef struct option_given {
+    const char *name;
+    bool is_given;
+} option_given;
+/* The first that was given; NULL: none. */
+const char *first_given(const option_given *options, size_t count);
+/* A given option that only means something for a MODEL; NULL: none. */
+const char *option_of_models(const settings *s);
 void print_help(FILE *to, const command *c); /* NULL: of the program */
 int print_manual(const char *name);          /* troff of nibble(1) or nibble-NAME(1) */
 int print_markdown(void);                    /* docs/commands.md */

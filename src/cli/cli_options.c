@@ -192,14 +192,15 @@ const option option_table[] = {
      "tokenizer.json, its directory or a GGUF; default inside the model or beside it",
      ON_RUN | ON_WRITE | ON_ADVISE},
     {"threads", 't', KIND_COUNT, AT(threads), "N",
-     "threads; default as many as this process may run on", ON_ALL},
+     "threads; default as many as this process may run on", ON_ENGINE},
     {"ranks", 0, KIND_COUNT, AT(ranks), "N",
      "processes that the run must have at least, started with `mpirun -n N`; default as many as "
      "there are",
      ON_TRAIN},
     {"isa", 0, KIND_TEXT, AT(isa), "LEVEL",
-     "highest instruction set: ref, avx2, avx512, avx512vnni, avx512bf16", ON_ALL},
-    {"json", 'j', KIND_FLAG, AT(json), NULL, "machine-readable output (\"schema\": 1)", ON_ALL},
+     "highest instruction set: ref, avx2, avx512, avx512vnni, avx512bf16", ON_ENGINE},
+    {"json", 'j', KIND_FLAG, AT(json), NULL, "machine-readable output (\"schema\": 1)",
+     ON_ALL & ~ON_TALK},
     {"markdown", 0, KIND_FLAG, AT(markdown), NULL, "as in the documentation",
      ON_TABLES | ON_TRAIN | ON_BENCH | ON_TUNE | ON_MANUAL},
     {"quiet", 'q', KIND_FLAG, AT(quiet), NULL, "no progress, statistics or summary on stderr",
@@ -483,7 +484,37 @@ int parse_options(settings *out, const command *c, int argc, char **argv)
         if (status)
             return status;
     }
+    if (out->json && out->markdown)
+        return fail_usage("--json and --markdown are two forms of one report; choose one");
     return 0;
+}
+
+const char *first_given(const option_given *options, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (options[i].is_given)
+            return options[i].name;
+    return NULL;
+}
+
+const char *option_of_models(const settings *s)
+{
+    const option_given options[] = {{"recipe", s->recipe != NULL},
+                             {"skip", s->skip.count != 0},
+                             {"only", s->only.count != 0},
+                             {"dtype", s->dtype != NULL},
+                             {"cache-type", s->cache_type != NULL},
+                             {"cache-dir", s->cache_dir != NULL},
+                             {"allow", s->allow.count != 0},
+                             {"kernel", s->kernel.count != 0},
+                             {"place", s->place.count != 0},
+                             {"without", s->without.count != 0},
+                             {"memory", s->memory != 0},
+                             {"strict", s->strict},
+                             {"bias", s->bias != NULL},
+                             {"context", s->context != 0},
+                             {"tokenizer", s->tokenizer != NULL}};
+    return first_given(options, sizeof options / sizeof *options);
 }
 
 void free_settings(settings *s)

@@ -50,6 +50,7 @@ enum {
     ON_WRITE = ON_QUANTIZE | ON_CONVERT,
     ON_MODEL = ON_RUN | ON_INFO | ON_VERIFY | ON_WRITE | ON_ADVISE,
     ON_ALL = ON_MODEL | ON_TABLES,
+    ON_ENGINE = (ON_MODEL & ~ON_INFO) | ON_DEVICES, /* where threads and kernels matter */
 };
 
 typedef struct option {

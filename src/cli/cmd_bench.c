@@ -50,6 +50,7 @@ static const char *const cold_names[] = {"program", "threads",   "open",  "plan"
 
 typedef struct cold_start {
     double s[COLD_STAGES], last;
+    int tokens; /* of the prompt */
     bool has_tokenizer;
 } cold_start;
 
@@ -93,11 +94,12 @@ static int open_cold(ready *r, cold_start *c, nib_engine *engine, const settings
     if (c->has_tokenizer)
         nib_tokens_free(r->model, ids);
     end_stage(c, COLD_TOKENIZER);
-    for (int i = 0; i < COLD_TOKENS; i++)
+    c->tokens = s->context > 0 && s->context < COLD_TOKENS ? (int)s->context : COLD_TOKENS;
+    for (int i = 0; i < c->tokens; i++)
         slots[i] = (nib_slot){.position = i,
                               .token = (int32_t)(i % nib_session_vocab(r->session)),
-                              .logits = i + 1 == COLD_TOKENS};
-    if (nib_session_step(r->session, slots, COLD_TOKENS, &logits, &err) != NIB_OK)
+                              .logits = i + 1 == c->tokens};
+    if (nib_session_step(r->session, slots, (size_t)c->tokens, &logits, &err) != NIB_OK)
         return fail(&err);
     end_stage(c, COLD_PROMPT);
     return nib_session_truncate(r->session, 0, 0, &err) == NIB_OK
@@ -170,7 +172,8 @@ static void print_json_more(const report *p)
     for (int i = 0; i < COLD_STAGES; i++)
         if (i != COLD_TOKENIZER || p->cold.has_tokenizer)
             printf("\"%s_s\": %.6f, ", cold_names[i], p->cold.s[i]);
-    printf("\"tokens\": %d, \"first_token_s\": %.6f}", COLD_TOKENS, cold_sum(&p->cold));
+    printf("\"tokens\": %d, \"first_token_s\": %.6f}", p->cold.tokens,
+           cold_sum(&p->cold));
     if (p->s->batch)
         printf(",\n  \"batch\": {\"sequences\": %lld, \"tokens_per_s\": %.6g, "
                "\"each_tokens_per_s\": %.6g}",
@@ -264,7 +267,7 @@ static void print_more(const report *p)
 
 static void print_cold(const cold_start *c)
 {
-    printf("cold start  %.3f s to the first token of %d:", cold_sum(c), COLD_TOKENS);
+    printf("cold start  %.3f s to the first token of %d:", cold_sum(c), c->tokens);
     for (int i = 0; i < COLD_STAGES; i++)
         if (i != COLD_TOKENIZER || c->has_tokenizer)
             printf("%s %s %.3f", i ? "," : "", cold_names[i], c->s[i]);
@@ -459,55 +462,22 @@ static int bench_layers(nib_model *model, nib_engine *engine, const settings *s)
     return status;
 }
 
-typedef struct given {
-    const char *name;
-    bool is_given;
-} given;
-
-static const char *first_given(const given *options, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (options[i].is_given)
-            return options[i].name;
-    return NULL;
-}
-
 /* An option that was given, and that only the rounds of a model have a use for; NULL: none. */
 static const char *option_of_rounds(const settings *s)
 {
-    const given options[] = {{"batch", s->batch != 0},  {"sweep", s->sweep != NULL},
+    const option_given options[] = {{"batch", s->batch != 0},  {"sweep", s->sweep != NULL},
                              {"alone", s->alone},       {"against", s->against != NULL},
                              {"peer", s->peer != NULL}, {"peer-model", s->peer_model != NULL}};
     return first_given(options, sizeof options / sizeof *options);
 }
 
-/* One that says which layers of a model to time, and how: --kernels and --predict without MODEL
- * time always the same. */
-static const char *option_of_models(const settings *s)
-{
-    const given options[] = {{"recipe", s->recipe != NULL},
-                             {"skip", s->skip.count != 0},
-                             {"only", s->only.count != 0},
-                             {"dtype", s->dtype != NULL},
-                             {"cache-type", s->cache_type != NULL},
-                             {"allow", s->allow.count != 0},
-                             {"kernel", s->kernel.count != 0},
-                             {"place", s->place.count != 0},
-                             {"without", s->without.count != 0},
-                             {"memory", s->memory != 0},
-                             {"strict", s->strict},
-                             {"bias", s->bias != NULL},
-                             {"context", s->context != 0},
-                             {"tokenizer", s->tokenizer != NULL}};
-    return first_given(options, sizeof options / sizeof *options);
-}
-
-/* One that --kernels, --predict or --train has no use for; NULL: none. */
+/* A given option without effect on --kernels, --predict or --train; NULL: none. */
 static const char *option_of_steps(const settings *s)
 {
-    const given options[] = {{"max-tokens", s->max_tokens >= 0},
+    const option_given options[] = {{"max-tokens", s->max_tokens >= 0},
                              {"repeats", !s->train && s->repeats != 0},
                              {"operations", s->operations},
+                             {"cache-dir", s->cache_dir != NULL},
                              {"device", s->kernels && s->device != NULL},
                              {"prompt-tokens", !s->predict && s->prompt_tokens != 0}};
     return first_given(options, sizeof options / sizeof *options);
@@ -526,6 +496,9 @@ static int check_bench(const settings *s, const char *path)
                           path);
     if (s->train && s->operations)
         return fail_usage("--operations has no effect with --train, which tells them always");
+    if (s->markdown && !s->kernels && !s->predict && !s->train && !s->operations)
+        return fail_usage("--markdown is for the tables of --kernels, --predict, --operations and "
+                          "--train; the rounds of a model have text and --json");
     if (!s->peer != !s->peer_model)
         return fail_usage(
             "--peer PROGRAM and --peer-model FILE.gguf belong together; %s is missing",

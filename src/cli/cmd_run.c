@@ -290,7 +290,8 @@ int run_generate(const settings *s)
 
 /* ---- eval ---- */
 
-static int print_eval(const nib_eval_result *e, bool against, bool json, const nib_plan *plan)
+static int print_eval(const nib_eval_result *e, const nib_plan *against, bool json,
+                      const nib_plan *plan)
 {
     if (json) {
         printf("{\"schema\": 1");
@@ -301,7 +302,12 @@ static int print_eval(const nib_eval_result *e, bool against, bool json, const n
             print_json_number("kl", e->kl);
             print_json_number("top1_agreement", e->top1_agreement);
         }
-        const int status = print_ledger_members(plan);
+        int status = print_ledger_members(plan);
+        if (status == 0 && against) {
+            fputs(", \"against\": {\"schema\": 1", stdout);
+            status = print_ledger_members(against);
+            putchar('}');
+        }
         puts("}");
         return status;
     }
@@ -322,7 +328,8 @@ static int evaluate(const ready *r, const ready *other, const settings *s)
     if (nib_eval(r->session, other ? other->session : NULL, &options, &result, &err) != NIB_OK)
         return fail(&err);
     clear_progress();
-    const int printed = print_eval(&result, other != NULL, s->json, nib_session_plan(r->session));
+    const int printed = print_eval(&result, other ? nib_session_plan(other->session) : NULL,
+                                   s->json, nib_session_plan(r->session));
     return printed ? printed : finish_stdout(summarize(r, s));
 }
 
@@ -342,8 +349,11 @@ int run_eval(const settings *s)
         if (!s->against) {
             status = evaluate(&r, NULL, s);
         } else {
-            /* the other model runs as stored, with the same activations */
-            const nib_request plain = {.dtype = s->dtype, .context = s->context};
+            /* the other model runs as stored, with the same activations, and as strictly */
+            const nib_request plain = {.dtype = s->dtype,
+                                       .context = s->context,
+                                       .strict = s->strict,
+                                       .allow = request.allow};
             status = open_ready(&other, engine, s, s->against, &plain);
             if (status == 0) {
                 status = evaluate(&r, &other, s);

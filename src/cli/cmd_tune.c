@@ -21,7 +21,9 @@ static int clear(nib_engine *engine, const settings *s)
     nib_err err;
     if (nib_tune_clear(engine, &found, &err) != NIB_OK)
         return fail(&err);
-    if (!s->quiet)
+    if (s->json)
+        printf("{\"schema\": 1, \"cleared\": %s}\n", found ? "true" : "false");
+    else if (!s->quiet)
         puts(found ? "what was tuned on this machine is forgotten"
                    : "nothing was tuned on this machine");
     return finish_stdout(0);
@@ -41,6 +43,11 @@ int run_tune(const settings *s)
         return fail_usage("--clear forgets all that was tuned on this machine, whatever the model; "
                           "leave out %s",
                           path);
+    const char *useless = s->device ? "device" : option_of_models(s);
+    if (!path && useless)
+        return fail_usage("--%s is for a MODEL; `nibble tune` without one %s", useless,
+                          s->clear ? "forgets all that was tuned on this machine"
+                                   : "shows all that was tuned on this machine");
     if (path)
         return with_model(s, "", (nib_model_options){0}, tune_model);
     nib_engine *engine;

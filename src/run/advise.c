@@ -233,10 +233,21 @@ static nib_status try_plan(nib_advice *v, nib_advised *c, const nib_plan *plan, 
     return keep_problem(v, c, err->text, err);
 }
 
+/* Of the recipes that nobody named only the model as stored is asked for. */
+static void say_settings(nib_advice *v, const nib_advised *c, const nib_plan *plan)
+{
+    const size_t before = v->said.setting_count;
+    if (c != v->items && v->options->recipes.count == 0)
+        return;
+    nib__ledger_merge_settings(&v->said, &plan->plan.ledger);
+    nib__log_settings(v->model->engine, &v->said, before);
+}
+
 static nib_status try_recipe(nib_advice *v, nib_advised *c, nib_err *err)
 {
     nib_plan *plan;
     NIB_TRY(make_plan(v, &plan, c, false, err));
+    say_settings(v, c, plan);
     const nib_status status = try_plan(v, c, plan, err);
     nib_plan_free(plan);
     return status;
@@ -462,8 +473,10 @@ nib_status nib_advise(nib_model *model, const nib_advise_options *options, nib_f
     err = err != NULL ? err : &own;
     NIB_TRY(check(model, v.options, err));
     nib__arena_init(&v.arena, &model->engine->allocator, 0);
+    nib__ledger_init(&v.said, &model->engine->allocator);
     const nib_status status = advise(&v, form, sink, err);
     nib_plan_free(v.base);
+    nib__ledger_free(&v.said);
     nib__arena_free(&v.arena);
     return status;
 }

@@ -59,6 +59,7 @@ typedef struct nib_advice {
     nib_arena arena;
     nib_callbacks outer; /* the caller's, which hear of one stage: all recipes */
     size_t at;           /* the recipe that is tried */
+    nib_ledger said;     /* the settings of all plans, each once */
     nib_plan *base;      /* of the model as stored, on the device */
     bool speeds;         /* are measured */
     bool losses;         /* are measured */

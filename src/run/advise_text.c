@@ -479,6 +479,7 @@ void nib__advise_json(const nib_advice *v, nib_text *out)
     pair_text(&w, "command", v, v->taken >= 0, put_command);
     nib__jsonw_pair_string(&w, "train_for", v->train >= 0 ? v->items[v->train].name : NULL);
     pair_text(&w, "training_config", v, v->train >= 0, put_training);
+    nib__ledger_settings_json(&v->said, &w);
     nib__jsonw_object_end(&w);
     nib__text_str(out, "\n");
 }

@@ -62,6 +62,16 @@ nib_status nib__bench_complete(nib_bench_options *o, const nib_session *session,
                          "a batch of %" PRId64 " sequences is over the %" PRId64
                          " of the session, or the limit of %d",
                          o->batch, session->runner.kv.sequences, NIB_BENCH_BATCH);
+    if (o->against != NULL && !o->beside)
+        return nib__fail(err, NIB_USAGE,
+                         "--against %s takes turns with the model, and --alone runs it without; "
+                         "choose one",
+                         o->against);
+    if (o->against != NULL && nib__plan_is_floats(&session->plan->plan))
+        return nib__fail(err, NIB_USAGE,
+                         "--against %s takes turns with a model in codes, but all layers here are "
+                         "floats; give --recipe, or leave it out",
+                         o->against);
     return check_contexts(o, session, err);
 }
 

@@ -144,6 +144,8 @@ void nib__tell_overruled(nib_ledger *ledger, const nib_ledger_setting *asked, co
 nib_status nib__plan_check_training(nib_plan *p, nib_err *err);
 void nib__plan_tell_training(nib_plan *p);
 void nib__plan_note_training(nib_plan *p);
+/* Logs the settings from number `first` on, as nib_plan_ledger_write renders them. */
+void nib__log_settings(const nib_engine *engine, const nib_ledger *ledger, size_t first);
 
 /* A note on how many biases have the asked form; asked NULL: none. others: why not all of them. */
 void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others);

@@ -48,6 +48,14 @@ nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
             return nib__fail_memory(err, strlen(o->cache_dir), "a path");
         }
     }
+    /* a tokenizer that was named is opened at once: what needs none refuses a wrong one, too */
+    const nib_tokenizer *named;
+    if (o->tokenizer && !o->inspect && !o->convert)
+        status = nib__model_tokenizer(m, &named, err);
+    if (status != NIB_OK) {
+        nib_model_close(m);
+        return status;
+    }
     *out = m;
     return NIB_OK;
 }

@@ -213,6 +213,11 @@ static nib_status choose_cache(nib_plan *p, nib_err *err)
 static nib_status choose_context(nib_plan *p, nib_err *err)
 {
     const int64_t most = p->model->net.config.context;
+    if (p->model->net.training && (p->request.context > 0 || p->request.memory > 0))
+        return nib__fail(err, NIB_USAGE, "%s has no effect in training, %s; leave it out",
+                         p->request.context > 0 ? "--context" : "--memory",
+                         p->request.context > 0 ? "where training.seq_len says how long a sequence is"
+                                                : "which takes the memory that a step needs");
     p->context = p->request.context > 0 ? p->request.context : nib__min(most, 4096);
     if (p->context > most)
         return nib__fail(err, NIB_USAGE, "a context of %" PRId64 " is over the model's %" PRId64,
@@ -637,6 +642,24 @@ nib_status nib_plan_ledger_write(const nib_plan *plan, nib_form form, const nib_
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
     return status;
+}
+
+void nib__log_settings(const nib_engine *engine, const nib_ledger *ledger, size_t first)
+{
+    const nib_callbacks *c = &engine->callbacks;
+    nib_ledger rest = *ledger;
+    nib_text text;
+    if (c->log == NULL || first >= ledger->setting_count)
+        return;
+    rest.settings += first;
+    rest.setting_count -= first;
+    nib__text_init(&text, &engine->allocator);
+    nib__ledger_render_settings(&rest, NIB_SETTING_EQUIVALENT, &text);
+    if (text.size > 0 && !text.failed) {
+        text.at[text.size - 1] = '\0'; /* the log ends lines itself */
+        c->log(c->ctx, text.at);
+    }
+    nib__text_free(&text);
 }
 
 nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink, nib_err *err)

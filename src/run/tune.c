@@ -123,10 +123,19 @@ static void write_head(tuning *t)
                          "n x k", "m", "kernel", "us");
 }
 
+static void write_settings(tuning *t)
+{
+    nib_jsonw w;
+    nib__text_str(t->out, "\n  ],\n  ");
+    nib__jsonw_init(&w, t->out, 0);
+    nib__ledger_settings_json(&t->plan->plan.ledger, &w);
+    nib__text_str(t->out, "\n}\n");
+}
+
 static void write_end(tuning *t)
 {
     if (t->form == NIB_FORM_JSON)
-        nib__text_str(t->out, "\n  ]\n}\n");
+        write_settings(t);
     else if (t->shapes == 0)
         nib__text_str(t->out, "no layer has more than one kernel of the same arithmetic here\n");
     else if (t->form == NIB_FORM_TEXT)
@@ -258,6 +267,7 @@ nib_status nib_tune(nib_model *model, const nib_request *request, nib_form form,
     tuning t = {.engine = engine, .plan = plan, .out = &text, .form = form};
     status = check_request(engine, plan, err);
     if (status == NIB_OK) {
+        nib__log_settings(engine, &plan->plan.ledger, 0);
         status = run(&t, err);
         nib__timed_close(&t.timed);
         nib__tuned_free(&t.found);

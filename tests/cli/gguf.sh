@@ -17,7 +17,7 @@ for model in llama qwen2; do
         want=$(text $model.gguf --dtype $dtype --isa ref)
         check "$model writes something" [ ${#want} -gt 40 ]
         for isa in avx2 avx512 avx512bf16; do
-            nibble recipes --isa $isa >/dev/null 2>&1 || continue # not every machine has them all
+            nibble devices cpu --isa $isa >/dev/null 2>&1 || continue # not every machine has them all
             equal "$model $dtype --isa $isa" "$want" "$(text $model.gguf --dtype $dtype --isa $isa)"
         done
     done

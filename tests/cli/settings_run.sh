@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# What could be silent (tests/SILENT.md) where models run: options without an effect on what a command does, files that are
+# named and not read, and the settings of every model that a command runs.
+model=$MODEL
+
+# edit FILE PYTHON: d is the object that the JSON file holds
+edit() {
+    python3 - "$1" "$2" <<'END'
+import json, sys
+with open(sys.argv[1]) as f:
+    d = json.load(f)
+exec(sys.argv[2])
+with open(sys.argv[1], "w") as f:
+    json.dump(d, f)
+END
+}
+
+# setting LABEL COMMAND...: the command says this, folded, before its result
+setting() {
+    local label=$1
+    shift
+    check "$*" nibble "$@"
+    grep -qF -- "$label" <(cat "$seen.err" "$seen.out" | tr -s ' \n' ' ') && return
+    failures=$((failures + 1))
+    echo "FAIL no line \"$label\" from: nibble $*"
+    head -c 600 "$seen.err"
+}
+
+# settings COMMAND...: code and relation of each setting of its JSON
+settings() {
+    nibble "$@" --json 2>err | python3 -c 'import json, sys; print(*(s["code"] + "=" + s["relation"] for s in json.load(sys.stdin)["settings"]), sep=", ")'
+}
+
+# a model whose config asks for more than is done
+cp -r "$model" odd
+edit odd/config.json 'd.update(mood=3)'
+head -c 1000 "$model/heldout.txt" >text.txt
+
+# the model that eval compares with is judged as the other one is
+denied='--strict: mood 3 (config): config.json has this key*'
+refused 4 "$denied" eval "$model" --text text.txt --window 64 --against odd --strict -q
+check 'allowed' nibble eval "$model" --text text.txt --window 64 --against odd --strict --allow config-key
+equal 'both are in the JSON' 'config-key' "$(nibble eval "$model" --text text.txt --window 64 --against odd --json -q | python3 -c 'import json, sys; print(*(s["code"] for s in json.load(sys.stdin)["against"]["settings"]))')"
+
+# commands that plan for themselves say what their plans say
+setting 'without effect: mood 3 (config): config.json has this key' tune odd
+equal 'tune' 'config-key=without effect' "$(settings tune odd)"
+setting 'without effect: mood 3 (config): config.json has this key' advise odd --dry-run
+equal 'advise' 'config-key=without effect' "$(settings advise odd --dry-run)"
+echo '{"linear:int8": {"groupsize": 0}, "linear:int4": {"groupsize": 32}}' >rules.json
+setting 'without effect: linear:int4 (recipe): an earlier rule decides' advise "$model" rules.json --dry-run
+equal 'once, whatever recipes there are' 'config-key=without effect, filter=without effect' "$(settings advise odd int8wo rules.json 8da4w --dry-run)"
+
+# a tokenizer that is named is opened, also where no text is made into tokens
+for command in plan tune 'bench -n 2 --prompt-tokens 4' 'advise --dry-run'; do
+    # shellcheck disable=SC2086 # words are meant
+    refused 6 'nowhere: there is no tokenizer; *' $command "$model" --tokenizer nowhere
+    # shellcheck disable=SC2086
+    refused 3 '*config.json has no model; it is no tokenizer.json' $command "$model" --tokenizer "$model/config.json"
+done
+check 'the right one' nibble plan "$model" --tokenizer "$model"
+
+# options of one thing that a command does, given with another
+refused 2 '--markdown is for the tables of *' bench "$model" --markdown -n 2
+refused 2 '--against odd takes turns with a model in codes, but all layers here are floats; *' bench "$model" --against odd -n 2 --prompt-tokens 4
+refused 2 '--against odd takes turns with the model, and --alone runs it without; *' bench "$model" --recipe 8da4w --against odd --alone -n 2 --prompt-tokens 4
+refused 2 '--cache-dir has no effect with --kernels' bench --kernels --cache-dir kept
+refused 2 '--cache-dir has no effect with --predict' bench --predict "$model" --cache-dir kept
+config=$REPO/configs/llama3_debugmodel.json
+refused 2 '--cache-dir has no effect with --train' bench --train "$config" --cache-dir kept
+refused 2 '--max-tokens has no effect with --train' bench --train "$config" -n 3
+refused 2 '--prompt-tokens has no effect with --train' bench --train "$config" --prompt-tokens 3
+refused 2 '--context has no effect in training, *' plan "$config" --context 9
+refused 2 '--memory has no effect in training, *' plan "$config" --memory 9MB
+check 'a context shorter than the prompt of a cold start' nibble bench "$model" --context 4 -n 2 --prompt-tokens 4 --repeats 1 --json
+equal 'its prompt is said' 4 "$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["cold_start"]["tokens"])' "$seen.out")"
+refused 2 '--recipe is for a MODEL; *' tune --recipe 8da4w
+check 'something is tuned' nibble tune "$model"
+refused 2 '--device is for a MODEL; *' tune --clear --device cpu
+equal 'what was tuned is forgotten' '{"schema": 1, "cleared": true}' "$(nibble tune --clear --json)"
+for command in kernels recipes formats; do
+    refused 2 "--json and --markdown are two forms of one report; choose one" $command --json --markdown
+    refused 2 "--isa is not an option of *" $command --isa avx2
+    refused 2 "--threads is not an option of *" $command --threads 2
+done
+refused 2 '--json is not an option of *' chat "$model" --json
+refused 2 '--json is not an option of *' serve "$model" --json
