@@ -153,7 +153,9 @@ NIB_MUST_CHECK nib_status nib_codes_write(nib_engine *engine, const char *code, 
 typedef struct nib_model nib_model;
 
 typedef struct nib_model_options {
-    const char *tokenizer; /* tokenizer.json, its directory or a GGUF; NULL: the model's */
+    /* tokenizer.json, its directory or a GGUF, which is opened at once, unless the model is opened
+     * to look or to convert; NULL: the model's, when it is needed */
+    const char *tokenizer;
     bool config_only;      /* a bare config.json: enough to plan */
     bool inspect;          /* only to look: weights that do not fit config.json, or have none, are
                               no error here, but what nib_info_write and nib_verify tell */
@@ -513,8 +515,9 @@ typedef struct nib_bench_result {
 } nib_bench_result;
 
 /* NIB_USAGE: the tokens do not fit the context, too many repeats, contexts or sequences, or
- * `against` has codes, or has no model in codes to take turns with. NIB_IO, NIB_FAILED, NIB_BAD_INPUT: the peer does not start, ends with an
- * error, whose last line is in the sentence, or writes what is not understood. */
+ * `against` has codes, or there is no model in codes for it to take turns with. NIB_IO, NIB_FAILED,
+ * NIB_BAD_INPUT: the peer does not start, ends with an error, whose last line is in the sentence,
+ * or writes what is not understood. */
 NIB_MUST_CHECK nib_status nib_bench(nib_session *session, const nib_bench_options *options,
                                     nib_bench_result *result, nib_err *err);
 /* Where the time of a prompt and of a new token goes, by operation, with shares of what the machine
@@ -541,7 +544,8 @@ NIB_MUST_CHECK nib_status nib_bench_layers(const nib_plan *plan, int64_t prompt_
 /* Times, for every shape of the model's linear layers and every range of tokens, the kernels of one
  * arithmetic contract that could run it on this CPU, and keeps their order for this machine beside
  * the engine's cache_path. Plans made from then on take the fastest, which changes no bit, and say
- * so. Renders what was found. NIB_USAGE: the request is for another device, or the engine has no
+ * so. Logs the plan's settings before and renders what was found, as JSON with the settings.
+ * NIB_USAGE: the request is for another device, or the engine has no
  * cache_path. */
 NIB_MUST_CHECK nib_status nib_tune(nib_model *model, const nib_request *request, nib_form form,
                                    const nib_sink *sink, nib_err *err);
@@ -568,8 +572,9 @@ typedef struct nib_advise_options {
 } nib_advise_options;
 
 /* Plans recipes for a device; times those that it does as asked where the device is here, and
- * measures their losses. Writes the frontier of loss, speed and memory, the recipe to take, the
- * command, and the training that would make up for rounding. The report is written even where there
+ * measures their losses. Logs the settings of the plans, each once, and writes the frontier of
+ * loss, speed and memory, the recipe to take, the command, and the training that would make up for
+ * rounding, as JSON with the settings. The report is written even where there
  * is nothing to take: NIB_NO_MEMORY: nothing fits, and by how much; NIB_NOT_AS_ASKED: the device
  * does nothing as asked. NIB_USAGE: an unknown device or recipe; NIB_UNSUPPORTED: the model is
  * quantized already. */
@@ -589,7 +594,8 @@ void nib_talk_close(nib_talk *talk);
 /* Says `text` as the user and writes the answer to the sink as it comes; both are then part of the
  * conversation, the answer as far as it was made where progress cancelled it. Of the options prompt
  * is not used; now: seconds since 1970, for templates that name the day. On failure nothing was
- * said. NIB_USAGE: the conversation is longer than the context. */
+ * said. What the template leaves out is logged first, and of a strict request NIB_NOT_AS_ASKED.
+ * NIB_USAGE: the conversation is longer than the context. */
 NIB_MUST_CHECK nib_status nib_talk_say(nib_talk *talk, const char *text,
                                        const nib_generate_options *options, int64_t now,
                                        const nib_sink *sink, nib_generate_stats *stats,
@@ -670,6 +676,7 @@ typedef struct nib_call_stats {
     int64_t prompt_tokens, cached_tokens; /* of these, in the cache before */
     int64_t new_tokens;
     int64_t seed;
+    int64_t settings; /* of the request that are not done as asked: the answer has them */
     double queued_s, first_token_s, total_s; /* since it came; NaN: never */
 } nib_call_stats;
 /* Of a call that is over, or as far as it came; the strings are the call's. */

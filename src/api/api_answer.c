@@ -220,7 +220,7 @@ static void write_logprobs(nib_jsonw *w, nib_answer *c)
 
 /* ---- what all answers have ---- */
 
-static void write_head(nib_jsonw *w, const nib_call *call)
+static void write_head(nib_jsonw *w, nib_call *call)
 {
     nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "id", call->id);
@@ -233,6 +233,9 @@ static void write_head(nib_jsonw *w, const nib_call *call)
     nib__jsonw_pair_string(w, "system_fingerprint", "nibble-" NIB_VERSION);
     if (is_chat(call))
         nib__jsonw_pair_string(w, "service_tier", "default");
+    if (!call->settings_told && call->settings.setting_count > 0)
+        nib__ledger_settings_json(&call->settings, w);
+    call->settings_told = true; /* by the first chunk of a stream */
     nib__jsonw_key(w, "choices");
     nib__jsonw_array(w);
 }

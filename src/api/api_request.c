@@ -550,6 +550,9 @@ static bool settle(nib_api_reader *r)
                                "max_tokens and max_completion_tokens say different things");
     if (q->user == NULL)
         q->user = r->old_user;
+    q->max_name = q->max_tokens >= 0 ? "max_completion_tokens"
+                  : r->old_max >= 0  ? "max_tokens"
+                                     : NULL;
     if (q->max_tokens < 0)
         q->max_tokens = r->old_max >= 0 ? r->old_max : chat ? -1 : 16;
     if (chat && q->max_tokens == 0)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a body of POST /v1/chat/completions or /v1/completions asks, by OpenAI's reference. Every
- * member is honoured or refused by its name; none is passed over.
+ * member is honoured or refused by its name, or a setting of the answer says what it does not do
+ * (service_settings.c); none is passed over.
  */
 #ifndef NIB_API_REQUEST_H
 #define NIB_API_REQUEST_H
@@ -62,7 +63,8 @@ typedef struct nib_api_request {
     double temperature, top_p, min_p, repeat_penalty; /* negative: not given */
     int64_t top_k;                                    /* negative: not given */
     double presence_penalty, frequency_penalty;
-    int64_t max_tokens; /* negative: not given */
+    int64_t max_tokens;   /* negative: not given */
+    const char *max_name; /* the member that gives it; NULL: none */
     int64_t n;
     uint64_t seed;
     bool seed_given, stream, include_usage, echo;

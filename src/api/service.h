@@ -77,6 +77,8 @@ struct nib_call {
     nib_answer *choices;           /* [choice_count] prompt after prompt */
     int64_t prompt_count, choice_count, begun, ended;
     nib_constraint *constraint; /* of its answers; NULL: none */
+    nib_ledger settings;        /* what of the request is not done as asked */
+    bool settings_told;         /* the answer has them */
     nib_text out;               /* bytes of the answer, from `read` on not yet read */
     size_t read;
     int http, retry_s;
@@ -170,6 +172,12 @@ nib_chat_options nib__call_chat_options(const nib_call *call);
 bool nib__call_find_tools(nib_call *call);
 /* The constraint of answers that may or must call. */
 bool nib__call_constrain_tools(nib_call *call);
+
+/* ---- service_settings.c ---- */
+
+/* Fills the call's settings; false, with the answer: the model runs strictly, and one of them is
+ * not allowed. */
+bool nib__call_settings(nib_call *call);
 
 /* ---- service_call.c ---- */
 

@@ -130,6 +130,7 @@ nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options 
     call->came_ns = nib__now_ns();
     nib__arena_init(&call->arena, a, 0);
     nib__arena_init(&call->said, a, 0);
+    nib__ledger_init(&call->settings, a);
     nib__text_init(&call->out, a);
     give_number(call);
     call->options.body = call->body = nib__calloc(a, options->size + 1, 1);
@@ -342,6 +343,11 @@ void nib_call_stats_get(nib_call *call, nib_call_stats *out)
         out->queued_s = (double)(call->begun_ns - call->came_ns) * 1e-9;
     if (call->first_ns != 0)
         out->first_token_s = (double)(call->first_ns - call->came_ns) * 1e-9;
+    if (known) {
+        const nib_ledger_counts counts = nib__ledger_count(&call->settings);
+        out->settings =
+            (int64_t)(counts.settings[NIB_SETTING_OTHER] + counts.settings[NIB_SETTING_NONE]);
+    }
     if (known)
         nib__call_tokens(call, &out->prompt_tokens, &out->cached_tokens, &out->new_tokens);
     pthread_mutex_unlock(&call->service->lock);
@@ -381,6 +387,7 @@ void nib__call_free(nib_call *call)
         if (call->prompts[i].owned)
             nib__tokenizer_ids_free(s->tokenizer, call->prompts[i].ids);
     nib__constraint_close(call->constraint);
+    nib__ledger_free(&call->settings);
     nib__text_free(&call->out);
     nib__release(&s->session->model->engine->allocator, call->body);
     nib__arena_free(&call->said);

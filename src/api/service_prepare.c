@@ -291,7 +291,7 @@ static bool prepare(nib_call *call)
     if (call->request.seed_given)
         call->seed = call->request.seed;
     return goes_on(call) && nib__call_find_tools(call) && goes_on(call) && make_constraint(call) &&
-           make_prompts(call) && keep(call) && make_choices(call);
+           make_prompts(call) && nib__call_settings(call) && keep(call) && make_choices(call);
 }
 
 /* ---- the thread ---- */

@@ -76,7 +76,7 @@ typedef struct nib_ledger_layer {
     size_t use_count;
     nib_candidate *candidates; /* only with --layer and --engine */
     size_t candidate_count;
-    bool detailed;      /* asked for by --layer */
+    bool detailed; /* asked for by --layer */
     nib_ledger_advice *advice;
     size_t advice_count;
 } nib_ledger_layer;
@@ -103,6 +103,7 @@ typedef enum nib_asker {
     NIB_BY_CHECKPOINT, /* stored tensors and their metadata */
     NIB_BY_CONFIG,     /* config.json and its like, a training config */
     NIB_BY_DEFAULT,
+    NIB_BY_REQUEST, /* a member of a request to `nibble serve` */
     NIB_ASKER_COUNT
 } nib_asker;
 extern const char *const nib__asker_names[]; /* "option", "recipe", ... */

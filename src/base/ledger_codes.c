@@ -39,7 +39,9 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_CODE_SETTING, "rope", "config.json does not describe RoPE scaling completely"},
     {NIB_CODE_SETTING, "sampling", "a sampling option that another one makes useless"},
     {NIB_CODE_SETTING, "scale-type", "scales are stored in another type than the config asks for"},
-    {NIB_CODE_SETTING, "threads", "more threads than processors, or a thread count for a machine that is not here"},
+    {NIB_CODE_SETTING, "template", "the chat template leaves out a message, a name or a variable"},
+    {NIB_CODE_SETTING, "threads",
+     "more threads than processors, or a thread count for a machine that is not here"},
     {NIB_CODE_SETTING, "tie",
      "config.json and the stored tensors disagree on whether the output head is tied to the "
      "embedding"},

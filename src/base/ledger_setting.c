@@ -10,8 +10,8 @@
 
 const char *const nib__setting_relation_names[] = {"equivalent", "narrower", "other",
                                                    "without effect", NULL};
-const char *const nib__asker_names[] = {"option", "recipe",  "checkpoint",
-                                        "config", "default", NULL};
+const char *const nib__asker_names[] = {"option",  "recipe",  "checkpoint", "config",
+                                        "default", "request", NULL};
 
 /* A copy in the ledger; NULL stays NULL. */
 static const char *copy(nib_ledger *ledger, const char *text)

@@ -127,6 +127,7 @@ void close_ready(ready *r);
  * printed. */
 int read_file(char **out, const char *path);
 void print_json_string(const char *text, size_t size); /* in quotes, to stdout */
+const char *finish_word(nib_finish finish); /* "stop", "length", "cancelled", "context" */
 /* Which of a model's chat templates is not taken, where there are several. */
 void say_chat_note(const ready *r, const settings *s);
 /* The ledger's line of what ran. */

@@ -69,7 +69,8 @@ const command commands[] = {
      "Serves POST /v1/chat/completions and /v1/completions, GET /v1/models, /v1/plan (the ledger), "
      "/health and /metrics, and a page at /. Several requests run in one batch, each to the bits "
      "that it has alone; those that begin alike share what is computed. A member of a request that "
-     "is not honoured is refused by its name. SIGTERM lets those that run finish.",
+     "is not honoured is refused by its name, or the answer's `settings` say what is done. SIGTERM "
+     "lets those that run finish.",
      "nibble serve MODEL\n"
      "nibble serve MODEL --recipe 8da4w --parallel 16 --port 8000\n"
      "nibble serve MODEL --host 0.0.0.0 --api-key-file keys.txt",

@@ -500,20 +500,20 @@ const char *first_given(const option_given *options, size_t count)
 const char *option_of_models(const settings *s)
 {
     const option_given options[] = {{"recipe", s->recipe != NULL},
-                             {"skip", s->skip.count != 0},
-                             {"only", s->only.count != 0},
-                             {"dtype", s->dtype != NULL},
-                             {"cache-type", s->cache_type != NULL},
-                             {"cache-dir", s->cache_dir != NULL},
-                             {"allow", s->allow.count != 0},
-                             {"kernel", s->kernel.count != 0},
-                             {"place", s->place.count != 0},
-                             {"without", s->without.count != 0},
-                             {"memory", s->memory != 0},
-                             {"strict", s->strict},
-                             {"bias", s->bias != NULL},
-                             {"context", s->context != 0},
-                             {"tokenizer", s->tokenizer != NULL}};
+                                    {"skip", s->skip.count != 0},
+                                    {"only", s->only.count != 0},
+                                    {"dtype", s->dtype != NULL},
+                                    {"cache-type", s->cache_type != NULL},
+                                    {"cache-dir", s->cache_dir != NULL},
+                                    {"allow", s->allow.count != 0},
+                                    {"kernel", s->kernel.count != 0},
+                                    {"place", s->place.count != 0},
+                                    {"without", s->without.count != 0},
+                                    {"memory", s->memory != 0},
+                                    {"strict", s->strict},
+                                    {"bias", s->bias != NULL},
+                                    {"context", s->context != 0},
+                                    {"tokenizer", s->tokenizer != NULL}};
     return first_given(options, sizeof options / sizeof *options);
 }
 

@@ -172,8 +172,7 @@ static void print_json_more(const report *p)
     for (int i = 0; i < COLD_STAGES; i++)
         if (i != COLD_TOKENIZER || p->cold.has_tokenizer)
             printf("\"%s_s\": %.6f, ", cold_names[i], p->cold.s[i]);
-    printf("\"tokens\": %d, \"first_token_s\": %.6f}", p->cold.tokens,
-           cold_sum(&p->cold));
+    printf("\"tokens\": %d, \"first_token_s\": %.6f}", p->cold.tokens, cold_sum(&p->cold));
     if (p->s->batch)
         printf(",\n  \"batch\": {\"sequences\": %lld, \"tokens_per_s\": %.6g, "
                "\"each_tokens_per_s\": %.6g}",
@@ -465,9 +464,10 @@ static int bench_layers(nib_model *model, nib_engine *engine, const settings *s)
 /* An option that was given, and that only the rounds of a model have a use for; NULL: none. */
 static const char *option_of_rounds(const settings *s)
 {
-    const option_given options[] = {{"batch", s->batch != 0},  {"sweep", s->sweep != NULL},
-                             {"alone", s->alone},       {"against", s->against != NULL},
-                             {"peer", s->peer != NULL}, {"peer-model", s->peer_model != NULL}};
+    const option_given options[] = {
+        {"batch", s->batch != 0},  {"sweep", s->sweep != NULL},
+        {"alone", s->alone},       {"against", s->against != NULL},
+        {"peer", s->peer != NULL}, {"peer-model", s->peer_model != NULL}};
     return first_given(options, sizeof options / sizeof *options);
 }
 
@@ -475,11 +475,11 @@ static const char *option_of_rounds(const settings *s)
 static const char *option_of_steps(const settings *s)
 {
     const option_given options[] = {{"max-tokens", s->max_tokens >= 0},
-                             {"repeats", !s->train && s->repeats != 0},
-                             {"operations", s->operations},
-                             {"cache-dir", s->cache_dir != NULL},
-                             {"device", s->kernels && s->device != NULL},
-                             {"prompt-tokens", !s->predict && s->prompt_tokens != 0}};
+                                    {"repeats", !s->train && s->repeats != 0},
+                                    {"operations", s->operations},
+                                    {"cache-dir", s->cache_dir != NULL},
+                                    {"device", s->kernels && s->device != NULL},
+                                    {"prompt-tokens", !s->predict && s->prompt_tokens != 0}};
     return first_given(options, sizeof options / sizeof *options);
 }
 

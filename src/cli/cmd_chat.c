@@ -186,13 +186,14 @@ static void print_stats(const talk *t)
     if (!isnan(g->token_s))
         fprintf(stderr, ", %.1f tokens/s; %.4g ms a token, %.4g ms predicted", 1 / g->token_s,
                 g->token_s * 1e3, g->predicted_token_s * 1e3);
-    fprintf(stderr,
-            "\nmemory      %.1f MB weights, %.1f MB keys and values, %.1f MB at most\n"
-            "sampling    temp %g, top-k %" PRId64 ", top-p %g, min-p %g, repeat-penalty %g, "
-            "seed %" PRIu64 "\n",
-            (double)g->weight_bytes * 1e-6, (double)g->cache_bytes * 1e-6,
-            (double)g->peak_bytes * 1e-6, g->temperature, g->top_k, g->top_p, g->min_p,
-            g->repeat_penalty, g->seed);
+    fprintf(
+        stderr,
+        "; ended with %s\nmemory      %.1f MB weights, %.1f MB keys and values, %.1f MB at most\n"
+        "sampling    temp %g, top-k %" PRId64 ", top-p %g, min-p %g, repeat-penalty %g, "
+        "seed %" PRIu64 "\n",
+        finish_word(g->finish), (double)g->weight_bytes * 1e-6, (double)g->cache_bytes * 1e-6,
+        (double)g->peak_bytes * 1e-6, g->temperature, g->top_k, g->top_p, g->min_p,
+        g->repeat_penalty, g->seed);
 }
 
 static nib_status print_plan(talk *t, nib_err *err)
@@ -256,38 +257,50 @@ static void print_commands(void)
           stderr);
 }
 
-/* True: the conversation goes on. */
-static bool obey(talk *t, char *text, nib_status *status, nib_err *err)
+static nib_status fail_command(nib_err *err, const char *word, const char *rest)
 {
     static const char *const names[] = {"/help",  "/load", "/plan",  "/quit",
                                         "/reset", "/save", "/stats", "/system"};
     char near[128];
+    bool known = strcmp(word, "/exit") == 0 || strcmp(word, "/?") == 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        known = known || strcmp(word, names[i]) == 0;
+    if (known && *rest != 0)
+        snprintf(err->text, sizeof err->text, "%s takes nothing behind it, and here is \"%.64s\"",
+                 word, rest);
+    else if (known)
+        snprintf(err->text, sizeof err->text, "%s wants FILE", word);
+    else
+        snprintf(err->text, sizeof err->text, "%.64s is not one of /help's words%s", word,
+                 nearest(near, word, "", names, sizeof names / sizeof *names));
+    return err->status = NIB_USAGE;
+}
+
+/* True: the conversation goes on. */
+static bool obey(talk *t, char *text, nib_status *status, nib_err *err)
+{
     char *rest = text + strcspn(text, " \t\n");
     if (*rest != 0)
         *rest++ = 0;
     rest += strspn(rest, " \t");
-    if (strcmp(text, "/quit") == 0 || strcmp(text, "/exit") == 0)
-        return false;
-    if (strcmp(text, "/help") == 0 || strcmp(text, "/?") == 0)
-        print_commands();
-    else if (strcmp(text, "/system") == 0)
+    const bool alone = rest[strspn(rest, " \t\n")] == 0;
+    const bool is_save = strcmp(text, "/save") == 0;
+    if (strcmp(text, "/system") == 0)
         *status = nib_talk_system(t->chat, *rest != 0 ? rest : NULL, err);
-    else if (strcmp(text, "/reset") == 0)
+    else if (!alone && (is_save || strcmp(text, "/load") == 0))
+        *status = is_save ? save(t, rest, err) : load(t, rest, err);
+    else if (alone && (strcmp(text, "/quit") == 0 || strcmp(text, "/exit") == 0))
+        return false;
+    else if (alone && (strcmp(text, "/help") == 0 || strcmp(text, "/?") == 0))
+        print_commands();
+    else if (alone && strcmp(text, "/reset") == 0)
         nib_talk_reset(t->chat);
-    else if (strcmp(text, "/stats") == 0)
+    else if (alone && strcmp(text, "/stats") == 0)
         print_stats(t);
-    else if (strcmp(text, "/plan") == 0)
+    else if (alone && strcmp(text, "/plan") == 0)
         *status = print_plan(t, err);
-    else if ((strcmp(text, "/save") == 0 || strcmp(text, "/load") == 0) && *rest != 0)
-        *status = text[1] == 's' ? save(t, rest, err) : load(t, rest, err);
-    else {
-        *status = err->status = NIB_USAGE;
-        if (strcmp(text, "/save") == 0 || strcmp(text, "/load") == 0)
-            snprintf(err->text, sizeof err->text, "%s wants FILE", text);
-        else
-            snprintf(err->text, sizeof err->text, "%.64s is not one of /help's words%s", text,
-                     nearest(near, text, "", names, sizeof names / sizeof *names));
-    }
+    else
+        *status = fail_command(err, text, alone ? "" : rest);
     return true;
 }
 
@@ -310,6 +323,8 @@ static nib_status say(talk *t, const char *text, nib_err *err)
     const bool cancelled = take_interrupt();
     if (t->terminal && cancelled)
         fputs("(stopped)\n", stderr);
+    if (status == NIB_OK && stats.finish == NIB_FINISH_CONTEXT && !t->s->quiet)
+        fputs("(ended: the context is full; /reset begins anew)\n", stderr);
     return status;
 }
 

@@ -78,7 +78,7 @@ void say_chat_note(const ready *r, const settings *s)
 
 /* ---- generate ---- */
 
-static const char *finish_word(nib_finish f)
+const char *finish_word(nib_finish f)
 {
     static const char *const words[] = {"stop", "length", "cancelled", "context"};
     return words[f];

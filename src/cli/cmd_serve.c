@@ -19,8 +19,21 @@ enum {
     CONNECTIONS = 512
 };
 
+/* As a browser sends it, and it is compared byte by byte: https://example.org:8443, or null. */
+static bool is_origin(const char *text)
+{
+    const char *name = strstr(text, "://");
+    return strcmp(text, "null") == 0 ||
+           (name != NULL && name > text && name[3] != '\0' && strpbrk(name + 3, "/?# ") == NULL);
+}
+
 static int check_settings(const settings *s)
 {
+    for (size_t i = 0; i < s->origins.count; i++)
+        if (!is_origin(s->origins.items[i]))
+            return fail_usage("--allow-origin: \"%s\" is not an origin, such as "
+                              "https://example.org or http://localhost:3000, without a path",
+                              s->origins.items[i]);
     if (s->parallel == 0 || s->parallel > PARALLEL_MOST)
         return fail_usage("--parallel: %lld is not between 1 and %d", s->parallel, PARALLEL_MOST);
     if (s->queue == 0)

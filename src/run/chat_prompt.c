@@ -178,13 +178,28 @@ static nib_status check_kind(const char *json, size_t size, char first, const ch
                      first == '[' ? "array" : "object");
 }
 
-static nib_status render(nib_model *m, const nib_chat_options *o, nib_template_output *out,
-                         nib_err *err)
+nib_status nib__chat_template(const nib_template **out, nib_template **own, nib_model *m,
+                              const nib_chat_options *o, nib_err *err)
 {
+    *own = NULL;
     NIB_TRY(nib_chat_open(m, err));
     const nib_chat *c = m->chat;
-    const nib_template *t = o->tools != NULL && c->tools != NULL ? c->tools : c->template;
-    nib_template *own = NULL;
+    *out = o->tools != NULL && c->tools != NULL ? c->tools : c->template;
+    if (o->template_text == NULL)
+        return c->status == NIB_OK ? NIB_OK : nib__fail(err, c->status, "%s", c->err.text);
+    const nib_named_text text = {"the chat template", o->template_text, strlen(o->template_text)};
+    NIB_TRY(nib__template_open(own, &text, &m->engine->allocator, err));
+    *out = *own;
+    return NIB_OK;
+}
+
+nib_status nib__chat_render(nib_model *m, const nib_chat_options *o, nib_template_output *out,
+                            nib_err *err)
+{
+    const nib_template *t;
+    nib_template *own;
+    NIB_TRY(nib_chat_open(m, err));
+    const nib_chat *c = m->chat;
     const nib_template_value values[] = {
         {"messages", o->messages, o->messages_size},
         {"tools", o->tools != NULL ? o->tools : "null", o->tools != NULL ? o->tools_size : 4},
@@ -204,14 +219,8 @@ static nib_status render(nib_model *m, const nib_chat_options *o, nib_template_o
         NIB_TRY(check_kind(o->tools, o->tools_size, '[', "the tools", err));
     if (o->variables != NULL)
         NIB_TRY(check_kind(o->variables, o->variables_size, '{', "the variables", err));
-    if (o->template_text != NULL) {
-        const nib_named_text text = {"the chat template", o->template_text,
-                                     strlen(o->template_text)};
-        NIB_TRY(nib__template_open(&own, &text, &m->engine->allocator, err));
-    } else if (c->status != NIB_OK) {
-        return nib__fail(err, c->status, "%s", c->err.text);
-    }
-    const nib_status status = nib__template_render(own != NULL ? own : t, &input, out, err);
+    NIB_TRY(nib__chat_template(&t, &own, m, o, err));
+    const nib_status status = nib__template_render(t, &input, out, err);
     nib__template_close(own);
     return status;
 }
@@ -221,7 +230,7 @@ nib_status nib_chat_write(nib_model *model, const nib_chat_options *options, con
 {
     nib_template_output out;
     nib__template_output_init(&out, &model->engine->allocator);
-    nib_status status = render(model, options, &out, err);
+    nib_status status = nib__chat_render(model, options, &out, err);
     if (status == NIB_OK)
         status = nib__text_flush(&out.text, sink, err);
     nib__template_output_free(&out);
@@ -234,7 +243,7 @@ nib_status nib_chat_encode(nib_model *model, const nib_chat_options *options, in
 {
     nib_template_output out;
     nib__template_output_init(&out, &model->engine->allocator);
-    nib_status status = render(model, options, &out, err);
+    nib_status status = nib__chat_render(model, options, &out, err);
     if (status == NIB_OK)
         status = nib__tokenizer_encode_marked(
             model->tokenizer, out.text.at == NULL ? "" : out.text.at, out.text.size, out.user,

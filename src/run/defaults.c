@@ -6,6 +6,7 @@
 #include "library.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 static double choose(double option, double file, double fallback)
 {
@@ -27,6 +28,54 @@ nib_sampling nib__model_sampling(const nib_model *model, const nib_generate_opti
                                  : 40,
         .seed = o->seed,
     };
+}
+
+void nib__tell_sampling(nib_ledger *ledger, const nib_model *model, const nib_generate_options *o,
+                        nib_asker by)
+{
+    const struct {
+        const char *option, *member;
+        bool narrows;
+        double value;
+    } filters[] = {{"--top-k", "top_k", o->top_k > 0, (double)o->top_k},
+                   {"--top-p", "top_p", o->top_p >= 0 && o->top_p < 1, o->top_p},
+                   {"--min-p", "min_p", o->min_p > 0, o->min_p}};
+    if (nib__model_sampling(model, o).temperature != 0)
+        return;
+    for (size_t i = 0; i < COUNT(filters); i++) {
+        char asked[32];
+        snprintf(asked, sizeof asked, "%g", filters[i].value);
+        if (filters[i].narrows)
+            nib__ledger_add_setting(ledger,
+                                    &(nib_ledger_setting){.code = "sampling",
+                                                          .name = by == NIB_BY_REQUEST
+                                                                      ? filters[i].member
+                                                                      : filters[i].option,
+                                                          .asked = asked,
+                                                          .by = by,
+                                                          .relation = NIB_SETTING_NONE},
+                                    "at temperature 0 the likeliest token is taken");
+    }
+}
+
+void nib__tell_max_tokens(nib_ledger *ledger, const char *name, int64_t most, int64_t prompt,
+                          int64_t context, nib_asker by)
+{
+    /* a prompt that fills the context is still followed by one token */
+    const int64_t left = nib__max(context - prompt, 1);
+    char asked[24], done[24];
+    if (most <= left)
+        return;
+    snprintf(asked, sizeof asked, "%" PRId64, most);
+    snprintf(done, sizeof done, "%" PRId64, left);
+    nib__ledger_add_setting(ledger,
+                            &(nib_ledger_setting){.code = "context",
+                                                  .name = name,
+                                                  .asked = asked,
+                                                  .done = done,
+                                                  .by = by,
+                                                  .relation = NIB_SETTING_NARROWER},
+                            "the context of %" PRId64 " ends the text before", context);
 }
 
 nib_status nib__model_max_tokens(int64_t *out, const nib_model *model, int64_t asked,

@@ -9,7 +9,7 @@
 #include "plan.h"
 #include "runner.h"
 #include "sample.h"
-#include "tokenizer.h"
+#include "template.h"
 
 typedef struct nib_chat nib_chat;
 
@@ -60,10 +60,26 @@ void nib__model_tables(nib_model *model);
 void nib__chat_close(nib_chat *chat);
 /* Opens it; fails where there is none that can be used, as each prompt would. */
 nib_status nib__chat_check(nib_model *model, nib_err *err);
+/* The template that renders these options; *own, to be closed, if it is that of the options. */
+nib_status nib__chat_template(const nib_template **out, nib_template **own, nib_model *model,
+                              const nib_chat_options *options, nib_err *err);
+/* Fills an output that is empty. */
+nib_status nib__chat_render(nib_model *model, const nib_chat_options *options,
+                            nib_template_output *out, nib_err *err);
+/* Settings for what the prompt is the same without: messages that the template leaves out, and
+ * names of messages, of each role the first one; and variables that it does not read. */
+nib_status nib__chat_settings(nib_ledger *ledger, nib_model *model, const nib_chat_options *options,
+                              nib_asker by, nib_err *err);
 /* Opens the tokenizer when first asked for. */
 nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib_err *err);
 /* The options, then what generation_config.json says, then llama.cpp's defaults. */
 nib_sampling nib__model_sampling(const nib_model *model, const nib_generate_options *options);
+/* Settings for what these options ask of drawing, and has no effect at temperature 0. */
+void nib__tell_sampling(nib_ledger *ledger, const nib_model *model,
+                        const nib_generate_options *options, nib_asker by);
+/* A setting for more new tokens than the context has behind a prompt of so many. */
+void nib__tell_max_tokens(nib_ledger *ledger, const char *name, int64_t most, int64_t prompt,
+                          int64_t context, nib_asker by);
 /* *out: the new tokens that may follow a prompt, INT64_MAX without a limit; asked as in
  * nib_generate_options. NIB_BAD_INPUT: the prompt leaves none of the file's max_length. */
 nib_status nib__model_max_tokens(int64_t *out, const nib_model *model, int64_t asked,

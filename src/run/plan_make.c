@@ -216,8 +216,9 @@ static nib_status choose_context(nib_plan *p, nib_err *err)
     if (p->model->net.training && (p->request.context > 0 || p->request.memory > 0))
         return nib__fail(err, NIB_USAGE, "%s has no effect in training, %s; leave it out",
                          p->request.context > 0 ? "--context" : "--memory",
-                         p->request.context > 0 ? "where training.seq_len says how long a sequence is"
-                                                : "which takes the memory that a step needs");
+                         p->request.context > 0
+                             ? "where training.seq_len says how long a sequence is"
+                             : "which takes the memory that a step needs");
     p->context = p->request.context > 0 ? p->request.context : nib__min(most, 4096);
     if (p->context > most)
         return nib__fail(err, NIB_USAGE, "a context of %" PRId64 " is over the model's %" PRId64,
@@ -380,46 +381,15 @@ static void note_scales(nib_plan *p)
                                 others, nib__type_name(stored));
 }
 
-static void tell_unused(nib_ledger *ledger, const char *option, double value)
-{
-    char asked[32];
-    snprintf(asked, sizeof asked, "%g", value);
-    nib__ledger_add_setting(ledger,
-                            &(nib_ledger_setting){.code = "sampling",
-                                                  .name = option,
-                                                  .asked = asked,
-                                                  .by = NIB_BY_OPTION,
-                                                  .relation = NIB_SETTING_NONE},
-                            "at temperature 0 the likeliest token is taken");
-}
-
 /* What is asked of nib_generate, and will not show. */
 static void tell_generation(nib_plan *p)
 {
     const nib_generate_options *o = p->request.generation;
     if (o == NULL)
         return;
-    if (nib__model_sampling(p->model, o).temperature == 0) {
-        if (o->top_k > 0)
-            tell_unused(&p->plan.ledger, "--top-k", (double)o->top_k);
-        if (o->top_p >= 0 && o->top_p < 1)
-            tell_unused(&p->plan.ledger, "--top-p", o->top_p);
-        if (o->min_p > 0)
-            tell_unused(&p->plan.ledger, "--min-p", o->min_p);
-    }
-    if (o->max_tokens <= p->context)
-        return;
-    char asked[24], done[24];
-    snprintf(asked, sizeof asked, "%" PRId64, o->max_tokens);
-    snprintf(done, sizeof done, "%" PRId64, p->context);
-    nib__ledger_add_setting(&p->plan.ledger,
-                            &(nib_ledger_setting){.code = "context",
-                                                  .name = "--max-tokens",
-                                                  .asked = asked,
-                                                  .done = done,
-                                                  .by = NIB_BY_OPTION,
-                                                  .relation = NIB_SETTING_NARROWER},
-                            "the context of %s ends the text before", done);
+    nib__tell_sampling(&p->plan.ledger, p->model, o, NIB_BY_OPTION);
+    nib__tell_max_tokens(&p->plan.ledger, "--max-tokens", o->max_tokens, 0, p->context,
+                         NIB_BY_OPTION);
 }
 
 static void add_notes(nib_plan *p)

@@ -24,6 +24,7 @@ struct nib_talk {
     const nib_tokenizer *tokenizer;
     message *items; /* the system's words first, if there are any */
     size_t count, capacity;
+    nib_ledger said; /* what the template leaves out, each once */
 };
 
 /* ---- messages ---- */
@@ -77,6 +78,27 @@ static void write_messages(const nib_talk *c, nib_text *out, int indent)
 
 /* ---- a turn ---- */
 
+/* Before the answer is made. */
+static nib_status say_settings(nib_talk *c, const nib_chat_options *prompt, nib_err *err)
+{
+    const nib_request *request = &c->session->plan->request;
+    const size_t before = c->said.setting_count;
+    nib_ledger found;
+    nib__ledger_init(&found, allocator_of(c));
+    nib_status status = nib__chat_settings(&found, c->session->model, prompt, NIB_BY_OPTION, err);
+    nib__ledger_allow(&found, &request->allow);
+    if (status == NIB_OK && request->strict)
+        status = nib__ledger_strict(&found, err);
+    if (status == NIB_OK)
+        nib__ledger_merge_settings(&c->said, &found);
+    if (status == NIB_OK && c->said.failed)
+        status = nib__fail_memory(err, 0, "the settings of a conversation");
+    if (status == NIB_OK)
+        nib__log_settings(c->session->model->engine, &c->said, before);
+    nib__ledger_free(&found);
+    return status;
+}
+
 static nib_status encode(nib_talk *c, int64_t now, int32_t **ids, size_t *count, nib_err *err)
 {
     nib_text json;
@@ -86,9 +108,10 @@ static nib_status encode(nib_talk *c, int64_t now, int32_t **ids, size_t *count,
                                      .messages_size = json.size,
                                      .template_text = c->template_text,
                                      .now = now};
-    const nib_status status = json.failed
-                                  ? nib__fail_memory(err, json.size, "a conversation")
-                                  : nib_chat_encode(c->session->model, &prompt, ids, count, err);
+    nib_status status = json.failed ? nib__fail_memory(err, json.size, "a conversation")
+                                    : nib_chat_encode(c->session->model, &prompt, ids, count, err);
+    if (status == NIB_OK && (status = say_settings(c, &prompt, err)) != NIB_OK)
+        nib_tokens_free(c->session->model, *ids);
     nib__text_free(&json);
     NIB_TRY(status);
     const int64_t context = c->session->plan->context;
@@ -259,6 +282,7 @@ nib_status nib_talk_open(nib_talk **out, nib_session *session, const char *templ
     nib_talk *c = nib__calloc(a, 1, sizeof *c);
     if (c == NULL)
         return nib__fail_memory(err, sizeof *c, "a conversation");
+    nib__ledger_init(&c->said, a);
     c->session = session;
     c->template_text = template_text;
     nib_status status = nib__model_tokenizer(session->model, &c->tokenizer, err);
@@ -280,6 +304,7 @@ void nib_talk_close(nib_talk *c)
         return;
     cut(c, 0);
     nib__batch_close(c->batch);
+    nib__ledger_free(&c->said);
     nib__release(allocator_of(c), c->items);
     nib__release(allocator_of(c), c);
 }

@@ -441,7 +441,9 @@ static enum MHD_Result take_headers(request *r)
     if (!good)
         return result;
     if (to == NULL && file == NULL)
-        return refuse(r, 404, NULL, "there is no such path here");
+        return refuse(r, 404, NULL,
+                      "there is no such path here; POST /v1/chat/completions and /v1/completions, "
+                      "GET /v1/models, /v1/plan, /health and /metrics are");
     if (strcmp(r->method, "OPTIONS") == 0)
         return answer_preflight(r);
     const char *method = to != NULL ? to->method : "GET";
@@ -581,7 +583,8 @@ static void say_seconds(char out[48], const char *what, double seconds)
 
 static void log_request(const request *r, bool whole)
 {
-    char when[32], method[32], path[128], tokens[160] = "", queued[48], first[48];
+    char when[32], method[32], path[128], tokens[160] = "", queued[48], first[48],
+                                          settings[64] = "";
     const time_t now = time(NULL);
     struct tm utc;
     nib_call_stats t;
@@ -599,9 +602,12 @@ static void log_request(const request *r, bool whole)
     if (t.prompt_tokens > 0)
         snprintf(tokens, sizeof tokens, ", %lld prompt tokens (%lld cached), %lld new",
                  (long long)t.prompt_tokens, (long long)t.cached_tokens, (long long)t.new_tokens);
-    fprintf(stderr, "%s %s %s %s %d %s %s%s%s%s, %.3f s, seed %lld\n", when, r->connection->peer,
+    if (t.settings > 0)
+        snprintf(settings, sizeof settings, ", %lld setting%s not as asked", (long long)t.settings,
+                 t.settings == 1 ? "" : "s");
+    fprintf(stderr, "%s %s %s %s %d %s %s%s%s%s, %.3f s%s, seed %lld\n", when, r->connection->peer,
             method, path, r->http, t.id, whole ? t.finish : "gone", tokens, queued, first,
-            t.total_s, (long long)t.seed);
+            t.total_s, settings, (long long)t.seed);
 }
 
 void note_end(void *ctx, struct MHD_Connection *mhd, void **request_ctx,

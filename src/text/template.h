@@ -32,6 +32,8 @@ enum {
 nib_status nib__template_open(nib_template **out, const nib_named_text *source,
                               const nib_allocator *a, nib_err *err);
 void nib__template_close(nib_template *t);
+/* Does it name such a variable anywhere? */
+bool nib__template_reads(const nib_template *t, const char *name, size_t size);
 
 /* A value from a user, as JSON. Of a message's members "role" is the program's if it is one of the
  * usual words, because templates make special tokens of it: <|user|>. */

@@ -147,6 +147,12 @@ bool nib__symbol_find(const nib_template *t, const char *name, size_t size, size
     return false;
 }
 
+bool nib__template_reads(const nib_template *t, const char *name, size_t size)
+{
+    size_t slot;
+    return nib__symbol_find(t, name, size, &slot);
+}
+
 nib_status nib__reader_symbol(nib_reader *r, uint32_t *out, const char *name, size_t size)
 {
     nib_template *t = r->t;

@@ -86,3 +86,32 @@ for command in kernels recipes formats; do
 done
 refused 2 '--json is not an option of *' chat "$model" --json
 refused 2 '--json is not an option of *' serve "$model" --json
+refused 2 '--allow-origin: "example.org" is not an origin, *' serve "$model" --allow-origin example.org --port 0
+refused 2 '--allow-origin: "https://example.org/" is not an origin, *' serve "$model" --allow-origin https://example.org/ --port 0
+
+# a chat says what its template leaves out, before the answer, and how an answer ended
+echo "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}" >users.jinja
+talk() { # talk LINES ARGUMENT...
+    local lines=$1
+    shift
+    printf '%b' "$lines" | nibble chat "$model" --chat-template "$@" 2>err >out
+}
+talk 'Hello\n' users.jinja --system 'Be brief.' -n 3
+check 'the system' grep -q '^without effect: messages\[0\].content Be brief. (option): the chat template leaves it out' err
+talk 'Hello\nAnd\n' users.jinja -n 3
+equal 'what was answered, once' 1 "$(grep -c '^without effect: messages\[1\].content' err)"
+talk 'Hello\n' users.jinja --system 'Be brief.' -n 3 --strict
+equal 'strictly it is refused' 4 $?
+check 'and the code is named' grep -q -- '--allow template accepts it$' err
+check 'nothing was answered' [ ! -s out ]
+check 'an allowed one is' talk 'Hello\n' users.jinja --system 'Be brief.' -n 3 --strict --allow template
+talk 'Hello\n' "$REPO/examples/tales.jinja" --system 'Be brief.' -n 3
+equal 'a template that shows it' '' "$(grep 'without effect' err)"
+talk 'Hello\n/stats\n' "$REPO/examples/tales.jinja" --context 24 --ignore-eos
+check 'an answer that the context ends' grep -q '^(ended: the context is full' err
+check 'its end in /stats' grep -q '; ended with context$' err
+talk 'Hello\n/stats\n' "$REPO/examples/tales.jinja" -n 3 --ignore-eos
+check 'one that -n ends' grep -q '; ended with length$' err
+talk '/reset now\n' "$REPO/examples/tales.jinja"
+equal 'a command with something behind it' 2 $?
+check 'is not followed' grep -q '^nibble: /reset takes nothing behind it, and here is "now"$' err

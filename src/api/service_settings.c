@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What of a request is not done just so, though it is not refused: the lines of the ledger for one
+ * request, which its answer has as `settings`. A model that runs strictly refuses it.
+ */
+#include "service.h"
+
+/* The longest prompt leaves the least room. */
+static void tell_length(nib_call *call)
+{
+    const nib_api_request *q = &call->request;
+    size_t longest = 0;
+    for (int64_t i = 0; i < call->prompt_count; i++)
+        longest = call->prompts[i].count > longest ? call->prompts[i].count : longest;
+    if (q->max_name != NULL)
+        nib__tell_max_tokens(&call->settings, q->max_name, q->max_tokens, (int64_t)longest,
+                             call->service->session->plan->context, NIB_BY_REQUEST);
+}
+
+static nib_status judge(nib_call *call, nib_err *err)
+{
+    const nib_plan *plan = call->service->session->plan;
+    if (call->settings.failed)
+        return nib__fail_memory(err, 0, "the settings of a request");
+    nib__ledger_allow(&call->settings, &plan->request.allow);
+    return plan->request.strict ? nib__ledger_strict(&call->settings, err) : NIB_OK;
+}
+
+bool nib__call_settings(nib_call *call)
+{
+    const nib_api_request *q = &call->request;
+    nib_model *model = call->service->session->model;
+    const nib_generate_options drawn = {.temperature = q->temperature,
+                                        .top_k = q->top_k,
+                                        .top_p = q->top_p,
+                                        .min_p = q->min_p,
+                                        .repeat_penalty = q->repeat_penalty};
+    nib_status status = NIB_OK;
+    nib_err err;
+    if (q->route == NIB_ROUTE_CHAT) {
+        const nib_chat_options options = nib__call_chat_options(call);
+        status = nib__chat_settings(&call->settings, model, &options, NIB_BY_REQUEST, &err);
+    }
+    tell_length(call);
+    nib__tell_sampling(&call->settings, model, &drawn, NIB_BY_REQUEST);
+    if (status == NIB_OK)
+        status = judge(call, &err);
+    if (status == NIB_OK)
+        return true;
+    return status == NIB_NOT_AS_ASKED ? nib__call_refuse(call, 400, "", NULL, err.text)
+                                      : nib__call_refuse_status(call, "messages", &err);
+}
