@@ -213,12 +213,6 @@ static nib_status choose_cache(nib_plan *p, nib_err *err)
 static nib_status choose_context(nib_plan *p, nib_err *err)
 {
     const int64_t most = p->model->net.config.context;
-    if (p->model->net.training && (p->request.context > 0 || p->request.memory > 0))
-        return nib__fail(err, NIB_USAGE, "%s has no effect in training, %s; leave it out",
-                         p->request.context > 0 ? "--context" : "--memory",
-                         p->request.context > 0
-                             ? "where training.seq_len says how long a sequence is"
-                             : "which takes the memory that a step needs");
     p->context = p->request.context > 0 ? p->request.context : nib__min(most, 4096);
     if (p->context > most)
         return nib__fail(err, NIB_USAGE, "a context of %" PRId64 " is over the model's %" PRId64,

@@ -4,34 +4,6 @@
 # by an option and by a file, options without an effect, and what a written model says of itself.
 model=$MODEL
 
-# setting LABEL COMMAND...: the command says this, folded, before its result
-setting() {
-    local label=$1
-    shift
-    check "$*" nibble "$@"
-    grep -qF -- "$label" <(cat "$seen.err" "$seen.out" | tr -s ' \n' ' ') && return
-    failures=$((failures + 1))
-    echo "FAIL no line \"$label\" from: nibble $*"
-    head -c 600 "$seen.out"
-}
-
-# denied GLOB COMMAND...: status 4 and this sentence
-denied() {
-    local glob=$1 status=0 sentence
-    shift
-    nibble "$@" >"$seen.out" 2>"$seen.err" </dev/null || status=$?
-    sentence=$(tail -n 1 "$seen.err")
-    # shellcheck disable=SC2053 # a glob is meant
-    [ "$status" = 4 ] && [[ $sentence == "nibble: --strict: "$glob ]] && return
-    failures=$((failures + 1))
-    echo "FAIL wanted --strict: $glob; got $status, $sentence: nibble $*"
-}
-
-# settings COMMAND...: code and relation of each setting of its JSON
-settings() {
-    nibble "$@" --json 2>err | python3 -c 'import json, sys; print(*(s["code"] + "=" + s["relation"] for s in json.load(sys.stdin)["settings"]), sep=", ")'
-}
-
 # done_of MODEL ARGUMENT...: the schemes of its layers, each once
 done_of() {
     nibble plan "$@" --json --quiet | python3 -c 'import json, sys; print(*sorted({l["done"].split("@")[0] for l in json.load(sys.stdin)["layers"]}))'
@@ -99,7 +71,7 @@ setting 'in part: model.layers.0.self_attn.q_proj i4+a8b32-g32 (checkpoint): act
 equal 'weight-only was asked for' '' "$(settings quantize blocks.gguf made --recipe weight-only --format nibble --force)"
 
 # options and names that nothing follows, and remedies that a command has
-refused 2 'a tokenizer is named, but the format torchao has none inside: *' quantize "$model" out --recipe 8da4w --tokenizer nosuch
+refused 2 'a tokenizer is named, but the format torchao has none inside: *' quantize "$model" out --recipe 8da4w --tokenizer "$model"
 refused 2 'out.gguf: the name is a GGUF'\''s, and the format is torchao; *' quantize "$model" out.gguf --recipe 8da4w
 refused 2 'out.gguf: the name is a GGUF'\''s, and the format is nibble; *' convert "$model" out.gguf --format nibble
 cp -r "$model" large

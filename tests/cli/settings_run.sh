@@ -4,34 +4,6 @@
 # named and not read, and the settings of every model that a command runs.
 model=$MODEL
 
-# edit FILE PYTHON: d is the object that the JSON file holds
-edit() {
-    python3 - "$1" "$2" <<'END'
-import json, sys
-with open(sys.argv[1]) as f:
-    d = json.load(f)
-exec(sys.argv[2])
-with open(sys.argv[1], "w") as f:
-    json.dump(d, f)
-END
-}
-
-# setting LABEL COMMAND...: the command says this, folded, before its result
-setting() {
-    local label=$1
-    shift
-    check "$*" nibble "$@"
-    grep -qF -- "$label" <(cat "$seen.err" "$seen.out" | tr -s ' \n' ' ') && return
-    failures=$((failures + 1))
-    echo "FAIL no line \"$label\" from: nibble $*"
-    head -c 600 "$seen.err"
-}
-
-# settings COMMAND...: code and relation of each setting of its JSON
-settings() {
-    nibble "$@" --json 2>err | python3 -c 'import json, sys; print(*(s["code"] + "=" + s["relation"] for s in json.load(sys.stdin)["settings"]), sep=", ")'
-}
-
 # a model whose config asks for more than is done
 cp -r "$model" odd
 edit odd/config.json 'd.update(mood=3)'
@@ -71,8 +43,6 @@ config=$REPO/configs/llama3_debugmodel.json
 refused 2 '--cache-dir has no effect with --train' bench --train "$config" --cache-dir kept
 refused 2 '--max-tokens has no effect with --train' bench --train "$config" -n 3
 refused 2 '--prompt-tokens has no effect with --train' bench --train "$config" --prompt-tokens 3
-refused 2 '--context has no effect in training, *' plan "$config" --context 9
-refused 2 '--memory has no effect in training, *' plan "$config" --memory 9MB
 check 'a context shorter than the prompt of a cold start' nibble bench "$model" --context 4 -n 2 --prompt-tokens 4 --repeats 1 --json
 equal 'its prompt is said' 4 "$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["cold_start"]["tokens"])' "$seen.out")"
 refused 2 '--recipe is for a MODEL; *' tune --recipe 8da4w
