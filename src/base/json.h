@@ -58,6 +58,16 @@ bool nib__json_skip(nib_json *json);
 /* The value just read as a sentence shows it, escapes as they are written; NULL: not a scalar. */
 const char *nib__json_shown(const nib_json *json, char out[NIB_SHOWN]);
 
+/* The next value, whatever it is, to its end. */
+typedef struct nib_json_value {
+    nib_json_event event; /* its first */
+    double number;        /* NaN: not a number */
+    bool empty;           /* a list or an object without members */
+    const char *shown;    /* as a sentence shows it; NULL: a list or an object */
+    char text[NIB_SHOWN]; /* where `shown` may lie */
+} nib_json_value;
+bool nib__json_any(nib_json *json, nib_json_value *out);
+
 /* The text of the value that follows the KEY just read, as it stands; "null" like any other. NULL:
  * json->err says why. */
 char *nib__json_raw(nib_json *json, nib_arena *arena);

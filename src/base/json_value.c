@@ -253,6 +253,22 @@ bool nib__json_double(nib_json *json, double *out)
 
 /* ---- reading helpers ---- */
 
+bool nib__json_any(nib_json *json, nib_json_value *out)
+{
+    *out = (nib_json_value){.event = nib__json_next(json), .number = NAN};
+    const int depth = json->depth;
+    out->shown = nib__json_shown(json, out->text);
+    if (out->event == NIB_JSON_NUMBER && !nib__json_double(json, &out->number))
+        return false;
+    if (out->event != NIB_JSON_OBJECT && out->event != NIB_JSON_ARRAY)
+        return out->event != NIB_JSON_ERROR;
+    nib__json_next(json);
+    out->empty = json->depth < depth;
+    while (json->depth >= depth && json->event != NIB_JSON_ERROR)
+        nib__json_next(json);
+    return json->event != NIB_JSON_ERROR;
+}
+
 static const char *event_name(nib_json_event event)
 {
     switch (event) {

@@ -26,14 +26,8 @@ nib_status nib__checkpoint_no_memory(nib_err *err, const char *path)
 
 nib_status nib__checkpoint_add_note(nib_checkpoint *cp, const char *note, nib_err *err)
 {
-    void *notes = (void *)cp->notes;
-    char *copy = nib__arena_copy(&cp->arena, note, strlen(note));
-    if (copy == NULL || !nib__reserve(&cp->allocator, &notes, &cp->note_capacity,
-                                      cp->note_count + 1, sizeof *cp->notes))
-        return nib__fail_memory(err, strlen(note), "a note");
-    cp->notes = notes;
-    cp->notes[cp->note_count++] = copy;
-    return NIB_OK;
+    nib__ledger_add_note(&cp->ledger, "checkpoint", "%s", note);
+    return cp->ledger.failed ? nib__fail_memory(err, strlen(note), "a note") : NIB_OK;
 }
 
 /* ---- modules ---- */
@@ -95,7 +89,7 @@ static nib_status read_quantization(nib_checkpoint *cp, const char *name, const 
     if (cp->quantization == NULL)
         return NIB_OK;
     NIB_TRY(nib__quantization_parse(&cp->coding, name, cp->quantization, strlen(cp->quantization),
-                                    &cp->arena, &cp->allocator, err));
+                                    &cp->arena, &cp->allocator, &cp->ledger, err));
     cp->method = cp->coding->method_name;
     return NIB_OK;
 }
@@ -175,6 +169,53 @@ static nib_status find_used(const nib_checkpoint *cp, bool *used, nib_err *err)
     return NIB_OK;
 }
 
+static void say_stored(nib_checkpoint *cp, const char *first, const char *asked, const char *done,
+                       size_t count)
+{
+    char a[NIB_SHOWN];
+    if (count != 0)
+        nib__ledger_add_setting(&cp->ledger,
+                                &(nib_ledger_setting){.code = "quantization-config",
+                                                      .name = nib__shown(a, first),
+                                                      .asked = asked,
+                                                      .done = done,
+                                                      .by = NIB_BY_CONFIG,
+                                                      .relation = NIB_SETTING_OTHER},
+                                "%zu weights are stored as %s, and run so, though "
+                                "quantization_config says %s",
+                                count, done, asked);
+}
+
+/* Linear layers that are codes where the config says floats, and the other way round. */
+static nib_status check_kept(nib_checkpoint *cp, nib_err *err)
+{
+    const nib_quantization *coding = cp->coding;
+    const char *coded_first = NULL, *plain_first = NULL;
+    size_t coded = 0, plain = 0;
+    if (coding->method == NIB_METHOD_NONE)
+        return NIB_OK;
+    for (size_t i = 0; i < cp->module_count; i++) {
+        const char *module = cp->modules[i];
+        bool kept;
+        if (strncmp(module, "model.layers.", 13) != 0 || !nib__ends_with(module, "_proj"))
+            continue;
+        const nib_status status = nib__quantization_keeps(&kept, coding, module, err);
+        if (status != NIB_OK)
+            return nib__fail_in(err, status, "config.json: quantization_config");
+        const char *dialect = nib__checkpoint_dialect(cp, module);
+        if (dialect == NULL)
+            continue;
+        const bool is_plain = strcmp(dialect, "safetensors") == 0;
+        if (kept && !is_plain)
+            coded_first = coded++ == 0 ? module : coded_first;
+        else if (!kept && is_plain && !coding->kept_unknown)
+            plain_first = plain++ == 0 ? module : plain_first;
+    }
+    say_stored(cp, coded_first, "floats", "codes", coded);
+    say_stored(cp, plain_first, "codes", "floats", plain);
+    return NIB_OK;
+}
+
 /* Groups of modules that describe none here, and codes that are asked for and not kept. */
 static nib_status note_coding(nib_checkpoint *cp, nib_err *err)
 {
@@ -186,6 +227,7 @@ static nib_status note_coding(nib_checkpoint *cp, nib_err *err)
     if (used == NULL)
         return nib__checkpoint_no_memory(err, cp->path);
     NIB_TRY(find_used(cp, used, err));
+    NIB_TRY(check_kept(cp, err));
     for (size_t g = 0; g < coding->group_count; g++) {
         if (used[g] && coding->groups[g].outputs.given)
             nib__ledger_add_setting(
@@ -275,7 +317,6 @@ void nib__checkpoint_close(nib_checkpoint *cp)
     const nib_allocator allocator = cp->allocator;
     for (int i = 0; i < cp->file_count; i++)
         nib__map_close(&cp->maps[i]);
-    nib__release(&allocator, (void *)cp->notes);
     nib__quantization_free(cp->coding);
     nib__ledger_free(&cp->ledger);
     nib__arena_free(&cp->arena);
@@ -330,11 +371,12 @@ size_t nib__checkpoint_module_count(const nib_checkpoint *cp) { return cp->modul
 
 const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i) { return cp->modules[i]; }
 
+const nib_quantization *nib__checkpoint_coding(const nib_checkpoint *cp)
+{
+    return cp->coding;
+}
+
 const nib_ledger *nib__checkpoint_ledger(const nib_checkpoint *cp) { return &cp->ledger; }
-
-size_t nib__checkpoint_note_count(const nib_checkpoint *cp) { return cp->note_count; }
-
-const char *nib__checkpoint_note(const nib_checkpoint *cp, size_t i) { return cp->notes[i]; }
 
 const char *nib__checkpoint_params(const nib_checkpoint *cp) { return cp->params; }
 

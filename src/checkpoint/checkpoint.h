@@ -12,6 +12,7 @@
 #include "json.h"
 #include "ledger.h"
 #include "pool.h"
+#include "quantization.h"
 #include "scheme.h"
 
 enum { NIB_RANK_MAX = 8 };
@@ -109,13 +110,12 @@ void nib__checkpoint_release_values(const nib_checkpoint *cp, const nib_weight *
 /* nib__f64_change of values that lie in the files, however many: pages are let go of as they are
  * read. */
 double nib__checkpoint_f64_change(const nib_checkpoint *cp, const void *values, int64_t count);
-/* What its files ask for and is not done just so: settings alone. */
+/* What config.json says of the quantization; NULL: nothing. */
+const nib_quantization *nib__checkpoint_coding(const nib_checkpoint *cp);
+/* Settings: what its files ask for and is not done just so, and files that are not read. Notes: what
+ * open noticed and did not refuse, such as a total_size that lies. */
 const nib_ledger *nib__checkpoint_ledger(const nib_checkpoint *cp);
-/* What open noticed and did not refuse, as sentences: a total_size that lies, two formats side by
- * side. */
-size_t nib__checkpoint_note_count(const nib_checkpoint *cp);
-const char *nib__checkpoint_note(const nib_checkpoint *cp, size_t i);
-/* One more of them. */
+/* One more note. */
 nib_status nib__checkpoint_add_note(nib_checkpoint *cp, const char *note, nib_err *err);
 /* Which dialect stores the module's weight, by its name in weight.c; NULL: none does. */
 const char *nib__checkpoint_dialect(const nib_checkpoint *cp, const char *module);

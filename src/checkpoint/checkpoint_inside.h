@@ -8,7 +8,6 @@
 
 #include "checkpoint.h"
 #include "names.h"
-#include "quantization.h"
 
 struct nib_checkpoint {
     nib_allocator allocator;
@@ -26,9 +25,7 @@ struct nib_checkpoint {
     nib_names by_key;
     const char **modules; /* [module_count] */
     size_t module_count;
-    nib_ledger ledger;  /* what its files ask for and is not done, as settings */
-    const char **notes; /* [note_count] */
-    size_t note_count, note_capacity;
+    nib_ledger ledger; /* what its files ask for and is not done, as settings */
     uint64_t bytes;
     const char *container;    /* "safetensors", "pytorch", "gguf": what the files are */
     bool nibble;              /* __metadata__ says that the file is of our own dialect */

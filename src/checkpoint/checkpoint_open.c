@@ -19,10 +19,11 @@ enum { INDEX_MAX = 100000000 /* bytes of an index file, as of a header */ };
 
 /* What a directory may hold, the preferred first. */
 enum { SINGLE, INDEX, TORCH_SINGLE, TORCH_INDEX, META, STORED_COUNT };
-static const char *const stored_names[STORED_COUNT] = {
+enum { MISTRAL = STORED_COUNT, BESIDE_COUNT }; /* not read, but named */
+static const char *const stored_names[BESIDE_COUNT] = {
     [SINGLE] = "model.safetensors",       [INDEX] = "model.safetensors.index.json",
     [TORCH_SINGLE] = "pytorch_model.bin", [TORCH_INDEX] = "pytorch_model.bin.index.json",
-    [META] = "consolidated.00.pth",
+    [META] = "consolidated.00.pth",       [MISTRAL] = "consolidated.safetensors",
 };
 
 /* ---- files ---- */
@@ -355,36 +356,61 @@ static nib_status check_parts(nib_checkpoint *cp, const char *directory, const c
                      nib__shown(a, directory));
 }
 
-static nib_status add_choice(nib_checkpoint *cp, const char *chosen, const char *other,
-                             nib_err *err)
+/* A file beside the one that is read. */
+static void say_unread(nib_checkpoint *cp, const char *file, nib_setting_relation relation,
+                       const char *text)
 {
-    char note[300];
-    const bool index = nib__ends_with(other, ".index.json");
-    snprintf(note, sizeof note, "%s and %s are both there; %s is read, %s not", chosen, other,
-             nib__ends_with(chosen, ".index.json") ? "the model of the index" : "the single file",
-             index ? "the index and its shards are" : "the other is");
-    return nib__checkpoint_add_note(cp, note, err);
+    nib__ledger_add_setting(
+        &cp->ledger,
+        &(nib_ledger_setting){
+            .code = "extra-tensor", .name = file, .by = NIB_BY_CHECKPOINT, .relation = relation},
+        "%s", text);
+}
+
+/* Other models of the directory, and an adapter, which transformers would put into this one. */
+static nib_status say_others(nib_checkpoint *cp, const char *directory, const char *chosen,
+                             bool adapter, nib_err *err)
+{
+    char text[120];
+    bool there = false;
+    snprintf(text, sizeof text, "%s is read, and not this model beside it", chosen);
+    for (int i = 0; i < BESIDE_COUNT; i++) {
+        if (strcmp(stored_names[i], chosen) == 0)
+            continue;
+        NIB_TRY(look_for(cp, &there, directory, stored_names[i], err));
+        if (there)
+            say_unread(cp, stored_names[i], NIB_SETTING_NARROWER, text);
+    }
+    if (adapter)
+        say_unread(cp, "adapter_config.json", NIB_SETTING_NONE,
+                   "adapters are not applied; merge it into the weights first, as peft's "
+                   "merge_and_unload does");
+    return cp->ledger.failed ? nib__checkpoint_no_memory(err, directory) : NIB_OK;
 }
 
 static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_err *err)
 {
-    bool there[STORED_COUNT];
+    bool there = false, adapter = false;
     char a[NIB_SHOWN];
     int chosen = STORED_COUNT;
     cp->directory = cp->beside = directory;
     for (int i = STORED_COUNT; i-- > 0;) {
-        NIB_TRY(look_for(cp, &there[i], directory, stored_names[i], err));
-        chosen = there[i] ? i : chosen;
+        NIB_TRY(look_for(cp, &there, directory, stored_names[i], err));
+        chosen = there ? i : chosen;
     }
+    NIB_TRY(look_for(cp, &adapter, directory, "adapter_config.json", err));
+    if (chosen == STORED_COUNT && adapter)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: holds an adapter and no model; merge it into the weights of its base "
+                         "model first, as peft's merge_and_unload does",
+                         nib__shown(a, directory));
     if (chosen == STORED_COUNT)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: no %s, %s, pytorch_model.bin (or its index) or %s is there; name "
                          "another file of weights itself",
                          nib__shown(a, directory), stored_names[SINGLE], stored_names[INDEX],
                          stored_names[META]);
-    for (int i = chosen + 1; i < STORED_COUNT; i++)
-        if (there[i])
-            NIB_TRY(add_choice(cp, stored_names[chosen], stored_names[i], err));
+    NIB_TRY(say_others(cp, directory, stored_names[chosen], adapter, err));
     NIB_TRY(check_parts(cp, directory, stored_names[chosen], err));
     const char *path = nib__path_join(&cp->arena, directory, stored_names[chosen]);
     if (path == NULL)

@@ -246,8 +246,6 @@ void nib__entry_json(nib_jsonw *w, const nib_entry *e)
 static void add_notes(const nib_checkpoint *cp, nib_ledger *ledger)
 {
     nib__ledger_append(ledger, nib__checkpoint_ledger(cp));
-    for (size_t i = 0; i < nib__checkpoint_note_count(cp); i++)
-        nib__ledger_add_note(ledger, "checkpoint", "%s", nib__checkpoint_note(cp, i));
     for (size_t i = 0; i < nib__checkpoint_meta_count(cp); i++) {
         const nib_meta *meta = nib__checkpoint_meta_at(cp, i);
         char name[160], target[160];
@@ -285,6 +283,7 @@ static void render_json(const nib_entry *entries, size_t count, const nib_ledger
         nib__jsonw_object_end(&w);
     }
     nib__jsonw_array_end(&w);
+    nib__ledger_settings_json(ledger, &w);
     nib__jsonw_key(&w, "notes");
     nib__jsonw_array(&w);
     for (size_t i = 0; i < ledger->note_count; i++)

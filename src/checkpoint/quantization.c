@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads quantization_config. Members that change nothing for a reader (seeds, damping, who wrote
- * it) are passed over; members that change what codes mean are read or refused.
+ * it) are passed over; members that change what codes mean are read or refused; others are said.
  */
 #include "quantization.h"
 
@@ -95,8 +95,91 @@ typedef struct reader {
     nib_quantization *q;
     nib_arena *arena;
     const nib_allocator *allocator;
+    nib_ledger *ledger;
     nib_err *err;
 } reader;
+
+/* Members that say how codes were found, or how a program runs them. */
+static const char *const harmless[] = {"act_group_aware",
+                                       "amp",
+                                       "auto_forward_data_parallel",
+                                       "autoround_version",
+                                       "backend",
+                                       "batch_size",
+                                       "block_name_to_quantize",
+                                       "cache_block_outputs",
+                                       "damp_auto_increment",
+                                       "damp_percent",
+                                       "data_type",
+                                       "dataset",
+                                       "disable_exllama",
+                                       "do_fuse",
+                                       "enable_full_range",
+                                       "enable_minmax_tuning",
+                                       "enable_norm_bias_tuning",
+                                       "enable_quanted_input",
+                                       "exllama_config",
+                                       "fail_safe",
+                                       "foem",
+                                       "fuse_max_seq_len",
+                                       "gc_mode",
+                                       "global_compression_ratio",
+                                       "gptaq",
+                                       "gradient_accumulate_steps",
+                                       "hessian",
+                                       "hyb_act",
+                                       "is_checkpoint_fp8_serialized",
+                                       "iters",
+                                       "low_gpu_mem_usage",
+                                       "lr",
+                                       "max_input_length",
+                                       "meta",
+                                       "minmax_lr",
+                                       "model_file_base_name",
+                                       "model_name_or_path",
+                                       "model_seqlen",
+                                       "module_name_preceding_first_block",
+                                       "modules_to_fuse",
+                                       "mse",
+                                       "nsamples",
+                                       "observer",
+                                       "observer_kwargs",
+                                       "offload_to_disk",
+                                       "offload_to_disk_path",
+                                       "pack_impl",
+                                       "pad_token_id",
+                                       "parallel_packing",
+                                       "quantization_status",
+                                       "quantizer",
+                                       "samples",
+                                       "scale_dtype",
+                                       "seqlen",
+                                       "static_groups",
+                                       "tokenizer",
+                                       "train_bs",
+                                       "true_sequential",
+                                       "use_cuda_fp16",
+                                       "use_exllama",
+                                       "v2",
+                                       "vram_strategy",
+                                       "zp_dtype"};
+
+/* The member whose KEY was just read: one that no part reads. */
+static void take_unread(reader *r)
+{
+    nib_json *json = &r->json;
+    nib_json_value value;
+    char key[64], name[96];
+    for (size_t i = 0; i < COUNT(harmless); i++)
+        if (nib__json_is(json, harmless[i])) {
+            nib__json_skip(json);
+            return;
+        }
+    nib__say_name(key, sizeof key, json->token, json->token_size);
+    snprintf(name, sizeof name, "quantization_config.%s", key);
+    if (nib__json_any(json, &value) && value.event != NIB_JSON_NULL && !value.empty)
+        nib__ledger_add_unread(r->ledger, "quantization-config", "config.json", name, value.shown);
+}
 
 /* After a KEY: the list of names behind it. */
 static void take_targets(reader *r, nib_targets *out)
@@ -116,8 +199,9 @@ static const member coding_members[] = {
 #undef AT
 
 /* The value after a KEY: an object, or null for none. */
-static void take_coding(nib_json *json, nib_coding *out)
+static void take_coding(reader *r, nib_coding *out)
 {
+    nib_json *json = &r->json;
     if (nib__json_next(json) == NIB_JSON_NULL)
         return;
     if (json->event != NIB_JSON_OBJECT) {
@@ -127,7 +211,7 @@ static void take_coding(nib_json *json, nib_coding *out)
     *out = (nib_coding){.given = true, .bits = 8, .type = "int", .symmetric = true};
     while (nib__json_next(json) == NIB_JSON_KEY)
         if (!take_member(json, out, coding_members, COUNT(coding_members)))
-            nib__json_skip(json);
+            take_unread(r);
 }
 
 static void take_group(reader *r, nib_coding_group *out)
@@ -142,13 +226,13 @@ static void take_group(reader *r, nib_coding_group *out)
         if (nib__json_is(json, "targets")) {
             take_targets(r, &out->targets);
         } else if (nib__json_is(json, "weights")) {
-            take_coding(json, &out->weights);
+            take_coding(r, &out->weights);
         } else if (nib__json_is(json, "input_activations")) {
-            take_coding(json, &out->inputs);
+            take_coding(r, &out->inputs);
         } else if (nib__json_is(json, "output_activations")) {
-            take_coding(json, &out->outputs);
+            take_coding(r, &out->outputs);
         } else if (!take_member(json, out, members, COUNT(members))) {
-            nib__json_skip(json);
+            take_unread(r);
         }
     }
 }
@@ -184,6 +268,7 @@ static void take_groups(reader *r)
 typedef struct words {
     char method[NIB_WORD], format[NIB_WORD], checkpoint_format[NIB_WORD], version[NIB_WORD];
     char pack_type[NIB_WORD], fp8[NIB_WORD], act[NIB_WORD];
+    char order[NIB_WORD], symmetric[NIB_WORD], zero_point[NIB_WORD];
     int64_t bits, group, block[2];
     bool marlin, has_transforms;
     char sparsity[NIB_WORD], overrides[NIB_WORD]; /* empty: none */
@@ -205,6 +290,9 @@ static const member top_members[] = {
     {"q_group_size", MEMBER_INT, AT(group)},
     {"weight_block_size", MEMBER_PAIR, AT(block)},
     {"is_marlin_format", MEMBER_BOOL, AT(marlin)},
+    {"desc_act", MEMBER_WORD, AT(order)},
+    {"sym", MEMBER_WORD, AT(symmetric)},
+    {"zero_point", MEMBER_WORD, AT(zero_point)},
 };
 #undef AT
 
@@ -251,8 +339,9 @@ static void take_sparsity(nib_json *json, char *format)
 }
 
 /* GPTQModel's settings of single modules: "-:" leaves a module alone, others change its codes. */
-static void take_overrides(nib_json *json, char *first)
+static void take_overrides(reader *r, char *first)
 {
+    nib_json *json = &r->json;
     if (nib__json_next(json) != NIB_JSON_OBJECT) {
         nib__json_skip(json);
         return;
@@ -261,6 +350,7 @@ static void take_overrides(nib_json *json, char *first)
         const bool leaves = json->token_size > 1 && memcmp(json->token, "-:", 2) == 0;
         if (!leaves && *first == 0)
             nib__say_name(first, NIB_WORD, json->token, json->token_size);
+        r->q->kept_unknown = r->q->kept_unknown || leaves;
         nib__json_skip(json);
     }
 }
@@ -285,9 +375,18 @@ static void take_top(reader *r, words *w)
         } else if (nib__json_is(json, "sparsity_config")) {
             take_sparsity(json, w->sparsity);
         } else if (nib__json_is(json, "dynamic")) {
-            take_overrides(json, w->overrides);
+            take_overrides(r, w->overrides);
+        } else if (nib__json_is(json, "rotation")) {
+            if (take_presence(json))
+                w->has_transforms = true;
+        } else if (nib__json_is(json, "modules_to_not_convert") ||
+                   nib__json_is(json, "ignored_layers")) {
+            take_targets(r, &r->q->kept);
+        } else if (nib__json_is(json, "modules_in_block_to_quantize") ||
+                   nib__json_is(json, "lm_head")) {
+            r->q->kept_unknown = nib__json_skip(json);
         } else if (!take_member(json, w, top_members, COUNT(top_members))) {
-            nib__json_skip(json);
+            take_unread(r);
         }
     }
 }
@@ -402,11 +501,18 @@ static nib_status judge_gptq(const reader *r, const words *w)
     const char *format = w->checkpoint_format[0] != 0 ? w->checkpoint_format : w->format;
     const bool second = strcmp(format, "gptq_v2") == 0;
     q->zeros_less_one = !second;
+    memcpy(q->order, w->order, sizeof q->order);
+    memcpy(q->symmetric, w->symmetric, sizeof q->symmetric);
     if (w->marlin || (format[0] != 0 && !second && strcmp(format, "gptq") != 0))
         return refuse(r, NIB_UNSUPPORTED, "checkpoint_format", w->marlin ? "marlin" : format,
                       "gptq and gptq_v2 are; GPTQModel and vLLM read others");
     if (w->pack_type[0] != 0 && strcmp(w->pack_type, "int32") != 0)
         return refuse(r, NIB_UNSUPPORTED, "pack_dtype", w->pack_type, "int32 is");
+    if (w->has_transforms)
+        return nib__fail(r->err, NIB_UNSUPPORTED,
+                         "%s: quantization_config: rotation turns weights and inputs, which is not "
+                         "done here; GPTQModel does it",
+                         r->json.name);
     if (w->overrides[0] != 0)
         return refuse(r, NIB_UNSUPPORTED, "dynamic", w->overrides,
                       "modules with settings of their own are not; GPTQModel reads them");
@@ -415,6 +521,9 @@ static nib_status judge_gptq(const reader *r, const words *w)
 
 static nib_status judge_awq(const reader *r, const words *w)
 {
+    if (w->zero_point[0] != 0)
+        snprintf(r->q->symmetric, NIB_WORD, "%s",
+                 strcmp(w->zero_point, "false") == 0 ? "true" : "false");
     const char *version = w->version[0] != 0 ? w->version : w->format;
     if (version[0] != 0 && strcmp(version, "gemm") != 0 && strcmp(version, "GEMM") != 0)
         return refuse(r, NIB_UNSUPPORTED, "AWQ's version", version,
@@ -498,9 +607,10 @@ static nib_status read_config(reader *r, const char *text, size_t size)
 
 nib_status nib__quantization_parse(nib_quantization **out, const char *name, const char *text,
                                    size_t size, nib_arena *arena, const nib_allocator *a,
-                                   nib_err *err)
+                                   nib_ledger *ledger, nib_err *err)
 {
-    reader r = {.json = {.name = name}, .arena = arena, .allocator = a, .err = err};
+    reader r = {
+        .json = {.name = name}, .arena = arena, .allocator = a, .ledger = ledger, .err = err};
     r.q = nib__arena_take(arena, 1, sizeof *r.q);
     if (r.q == NULL)
         return nib__fail_memory(err, sizeof *r.q, "quantization_config");
@@ -517,11 +627,37 @@ void nib__quantization_free(nib_quantization *q)
     if (q == NULL)
         return;
     nib__targets_free(&q->ignore);
+    nib__targets_free(&q->kept);
     for (size_t i = 0; i < q->group_count; i++)
         nib__targets_free(&q->groups[i].targets);
 }
 
 /* ---- which group ---- */
+
+/* "q_proj", "layers.0" or all of it, between the dots of a module's name. */
+static bool has_part(const char *module, const char *part)
+{
+    const size_t size = strlen(part);
+    for (const char *at = module; size != 0 && (at = strstr(at, part)) != NULL; at++)
+        if ((at == module || at[-1] == '.') && (at[size] == 0 || at[size] == '.'))
+            return true;
+    return false;
+}
+
+nib_status nib__quantization_keeps(bool *out, const nib_quantization *q, const char *module,
+                                   nib_err *err)
+{
+    const nib_coding_group *group;
+    if (q->method == NIB_METHOD_COMPRESSED) {
+        NIB_TRY(nib__quantization_group(&group, q, module, err));
+        *out = group == NULL;
+        return NIB_OK;
+    }
+    NIB_TRY(nib__targets_match(out, &q->kept, module, err));
+    for (size_t i = 0; i < q->kept.name_count && !*out; i++)
+        *out = has_part(module, *(const char *const *)q->kept.names[i]);
+    return NIB_OK;
+}
 
 nib_status nib__quantization_group(const nib_coding_group **out, const nib_quantization *q,
                                    const char *module, nib_err *err)

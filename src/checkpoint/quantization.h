@@ -7,6 +7,7 @@
 #ifndef NIB_QUANTIZATION_H
 #define NIB_QUANTIZATION_H
 
+#include "ledger.h"
 #include "targets.h"
 
 typedef enum nib_method {
@@ -51,20 +52,28 @@ typedef struct nib_quantization {
     bool has_kv_cache;  /* keys and values are to be kept in codes, too */
     /* GPTQ and AWQ */
     int64_t bits;
-    int64_t group;       /* elements of k per scale; -1: a row */
-    bool zeros_less_one; /* GPTQ's first version stores a zero point less 1 */
+    int64_t group;            /* elements of k per scale; -1: a row */
+    bool zeros_less_one;      /* GPTQ's first version stores a zero point less 1 */
+    char order[NIB_WORD];     /* desc_act: "true", "false" */
+    char symmetric[NIB_WORD]; /* GPTQ's sym, or the contrary of AWQ's zero_point */
+    /* all but compressed-tensors */
+    nib_targets kept;  /* names of modules, or parts of them, that stay floats */
+    bool kept_unknown; /* others stay floats, too */
     /* FP8 */
     int64_t block[2]; /* 0: no blocks */
     char act[NIB_WORD];
 } nib_quantization;
 
 /* text: the JSON object. name: of the file, for messages. Memory but for patterns is the arena's.
- */
+ * Keys that no part reads go to ledger (NULL allowed). */
 nib_status nib__quantization_parse(nib_quantization **out, const char *name, const char *text,
                                    size_t size, nib_arena *arena, const nib_allocator *a,
-                                   nib_err *err);
+                                   nib_ledger *ledger, nib_err *err);
 void nib__quantization_free(nib_quantization *q); /* its patterns; NULL allowed */
 
+/* *out: the config says of the module that it stays floats. */
+nib_status nib__quantization_keeps(bool *out, const nib_quantization *q, const char *module,
+                                   nib_err *err);
 /* *out: the group that describes the module's linear weight, or NULL. A target that names a module
  * goes before one that names the class Linear. */
 nib_status nib__quantization_group(const nib_coding_group **out, const nib_quantization *q,

@@ -430,8 +430,12 @@ static const nib_dialect_reader dialects[] = {
 
 static const nib_dialect_reader *dialect_of(const nib_weight_query *q)
 {
+    char name[512];
     for (size_t i = 0; i < COUNT(dialects); i++) {
-        const nib_tensor *codes = nib__weight_part(q, dialects[i].codes);
+        const int size = snprintf(name, sizeof name, "%s%s", q->module, dialects[i].codes);
+        const nib_tensor *codes = NULL;
+        if (size > 0 && (size_t)size < sizeof name)
+            codes = nib__checkpoint_find(q->cp, name);
         if (codes != NULL && (dialects[i].claims == NULL || dialects[i].claims(q, codes)))
             return &dialects[i];
     }
@@ -482,6 +486,7 @@ static nib_status take_weight(const nib_weight_query *q, bool *found)
         *found = false;
         return NIB_OK;
     }
+    (void)nib__weight_part(q, dialect->codes); /* the module's, however it is read */
     if (strcmp(dialect->codes, ".weight") != 0 && nib__weight_part(q, ".weight") != NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "is stored twice, plain and as %s",
                                 dialect->codes + 1);

@@ -4,6 +4,7 @@
  * can name two values that disagree.
  */
 #include "config.h"
+#include "config_rope.h"
 #include "config_values.h"
 
 #include <inttypes.h>
@@ -16,6 +17,10 @@ enum { SIZE_LIMIT = 1 << 24, LAYER_LIMIT = 1024 };
 static const double WEIGHTS_LIMIT = 0x1p50;
 
 static const char *const arch_names[] = {"llama", "mistral", "qwen2", "qwen3"};
+
+/* The class of transformers that is built, of each. */
+static const char *const class_names[] = {"LlamaForCausalLM", "MistralForCausalLM",
+                                          "Qwen2ForCausalLM", "Qwen3ForCausalLM"};
 
 const char *nib__arch_name(nib_arch arch) { return arch_names[arch]; }
 
@@ -43,16 +48,19 @@ typedef struct reader {
     nib_arena *arena;
     nib_ledger *ledger;
     char key[64]; /* being read, for messages; empty between */
-    char *model_type, *act, *rope_type;
+    char *model_type, *act;
+    char *class_name; /* the first of architectures */
+    nib_rope_said rope;
     char *other_layer; /* the first of layer_types that is not full attention */
     int64_t sliding_window, attention_bias, layer_types, first_window_layer;
+    int64_t longest;  /* model_max_length */
+    unsigned classes; /* bits of the architectures whose class is named */
     bool use_sliding_window;
-    double partial_rotary;
+    nib_type dtypes[2]; /* dtype and torch_dtype, its older name */
 } reader;
 
 /* Keys that cannot change what a forward step gives: how the file was made, or training only. */
 static const char *const harmless[] = {"_name_or_path",
-                                       "architectures",
                                        "attention_dropout",
                                        "hidden_dropout",
                                        "id2label",
@@ -72,11 +80,8 @@ static const char *const harmless[] = {"_name_or_path",
                                        "return_dict",
                                        "torchscript",
                                        "use_bfloat16",
-                                       "is_encoder_decoder",
                                        "chunk_size_feed_forward",
-                                       "model_max_length",
-                                       "problem_type",
-                                       "task_specific_params"};
+                                       "problem_type"};
 
 /* Keys of related architectures that change the result: each is an error, unless its value says
  * that it does nothing (null, false, an empty list, or the number that leaves things as they
@@ -91,6 +96,7 @@ static const struct {
                 {"clip_qkv", NAN},
                 {"embedding_multiplier", 1},
                 {"final_logit_softcapping", NAN},
+                {"is_encoder_decoder", NAN},
                 {"logit_scale", 1},
                 {"logits_scaling", 1},
                 {"no_rope_layers", NAN},
@@ -104,8 +110,11 @@ static const struct {
                 {"qk_norm", NAN}};
 
 /* Keys that name code to run. They are never followed, and the ledger says so. */
-static const char *const code_keys[] = {"auto_map", "trust_remote_code", "_attn_implementation",
-                                        "_attn_implementation_internal", "attn_implementation"};
+static const char *const code_keys[] = {"auto_map", "trust_remote_code"};
+
+/* Keys that name an attention of transformers, or code with one: "REPOSITORY/NAME". */
+static const char *const attention_keys[] = {
+    "_attn_implementation", "_attn_implementation_internal", "attn_implementation"};
 
 static bool listed(const nib_json *json, const char *const *names, size_t count)
 {
@@ -150,60 +159,6 @@ static bool read_type(reader *r, nib_type *out)
 
 /* ---- objects inside ---- */
 
-/* `type` is the older name of `rope_type`; files hold both. */
-static bool read_rope_type(reader *r)
-{
-    char *type = NULL;
-    if (!read_text(r, &type))
-        return false;
-    if (type && r->rope_type && strcmp(type, r->rope_type) != 0) {
-        char a[32], b[32];
-        nib__json_fail(&r->json, "the rope scaling is named twice, as \"%s\" and as \"%s\"",
-                       nib__say_name(a, sizeof a, r->rope_type, strlen(r->rope_type)),
-                       nib__say_name(b, sizeof b, type, strlen(type)));
-        return false;
-    }
-    if (type)
-        r->rope_type = type;
-    return true;
-}
-
-static bool read_rope(reader *r)
-{
-    nib_config *c = r->c;
-    if (nib__json_next(&r->json) == NIB_JSON_NULL)
-        return true;
-    if (!nib__config_now(&r->json, NIB_JSON_OBJECT))
-        return false;
-    while (nib__json_next(&r->json) == NIB_JSON_KEY) {
-        bool ok;
-        if (nib__json_is(&r->json, "rope_type") || nib__json_is(&r->json, "type"))
-            ok = read_rope_type(r);
-        else if (nib__json_is(&r->json, "factor"))
-            ok = nib__config_number(&r->json, &c->rope_factor);
-        else if (nib__json_is(&r->json, "low_freq_factor"))
-            ok = nib__config_number(&r->json, &c->rope_low);
-        else if (nib__json_is(&r->json, "high_freq_factor"))
-            ok = nib__config_number(&r->json, &c->rope_high);
-        else if (nib__json_is(&r->json, "original_max_position_embeddings"))
-            ok = nib__config_size(&r->json, &c->rope_original);
-        else if (nib__json_is(&r->json, "rope_theta"))
-            ok = nib__config_number(&r->json, &c->rope_theta);
-        else if (nib__json_is(&r->json, "partial_rotary_factor"))
-            ok = nib__config_number(&r->json, &r->partial_rotary);
-        else {
-            char key[64];
-            nib__json_fail(&r->json,
-                           "the rope scaling key \"%s\" changes the result and is not known",
-                           nib__say_name(key, sizeof key, r->json.token, r->json.token_size));
-            ok = false;
-        }
-        if (!ok)
-            return false;
-    }
-    return nib__config_now(&r->json, NIB_JSON_OBJECT_END);
-}
-
 /* layer_types: one name per layer. */
 static bool read_layer_types(reader *r)
 {
@@ -221,36 +176,65 @@ static bool read_layer_types(reader *r)
     return nib__config_now(&r->json, NIB_JSON_ARRAY_END);
 }
 
+/* architectures: names of Python classes; the one that is built need not be the first. */
+static bool read_classes(reader *r)
+{
+    if (nib__json_next(&r->json) == NIB_JSON_NULL)
+        return true;
+    if (!nib__config_now(&r->json, NIB_JSON_ARRAY))
+        return false;
+    while (nib__json_next(&r->json) == NIB_JSON_STRING) {
+        for (size_t i = 0; i < COUNT(class_names); i++)
+            if (nib__json_is(&r->json, class_names[i]))
+                r->classes |= 1U << i;
+        if (r->class_name == NULL)
+            r->class_name = nib__json_string(&r->json, r->arena, NULL);
+        if (r->class_name == NULL)
+            return false;
+    }
+    return nib__config_now(&r->json, NIB_JSON_ARRAY_END);
+}
+
 /* ---- the keys ---- */
 
-static bool read_unknown(reader *r, bool code)
+static void say(const reader *r, nib_setting_relation relation, const nib_ledger_setting *what,
+                const char *text)
 {
-    char value[NIB_SHOWN];
-    if (nib__json_next(&r->json) == NIB_JSON_NULL)
+    nib_ledger_setting setting = *what;
+    setting.by = NIB_BY_CONFIG;
+    setting.relation = relation;
+    nib__ledger_add_setting(r->ledger, &setting, "%s", text);
+}
+
+static bool read_unknown(reader *r)
+{
+    const bool code = listed(&r->json, code_keys, COUNT(code_keys));
+    const bool attention = listed(&r->json, attention_keys, COUNT(attention_keys));
+    nib_json_value value;
+    if (!nib__json_any(&r->json, &value))
+        return false;
+    if (value.event == NIB_JSON_NULL || value.empty || (code && value.event == NIB_JSON_FALSE))
         return true; /* not set */
-    if (code)
-        nib__ledger_add_setting(r->ledger,
-                                &(nib_ledger_setting){.code = "config-code",
-                                                      .name = r->key,
-                                                      .by = NIB_BY_CONFIG,
-                                                      .relation = NIB_SETTING_NONE},
-                                "config.json names Python code, which is not run");
+    if (code || (attention && value.shown && strchr(value.shown, '/')))
+        say(r, NIB_SETTING_NONE, &(nib_ledger_setting){.code = "config-code", .name = r->key},
+            "config.json names Python code, which is not run");
+    else if (attention)
+        say(r, NIB_SETTING_EQUIVALENT,
+            &(nib_ledger_setting){.code = "config-key", .name = r->key, .asked = value.shown},
+            "attention runs in Nibble's own kernels, to the same result");
     else
-        nib__ledger_add_unread(r->ledger, "config-key", "config.json", r->key,
-                               nib__json_shown(&r->json, value));
-    return nib__json_skip(&r->json);
+        nib__ledger_add_unread(r->ledger, "config-key", "config.json", r->key, value.shown);
+    return true;
 }
 
 /* A key of `changing`: only a value that changes nothing is taken. */
 static bool read_changing(reader *r, double neutral)
 {
-    const nib_json_event event = nib__json_next(&r->json);
-    double value = NAN;
-    if (event == NIB_JSON_NULL || event == NIB_JSON_FALSE)
-        return true;
-    if (event == NIB_JSON_NUMBER && nib__json_double(&r->json, &value) && value == neutral)
-        return true;
-    if (event == NIB_JSON_ARRAY && nib__json_next(&r->json) == NIB_JSON_ARRAY_END)
+    nib_json_value value;
+    if (!nib__json_any(&r->json, &value))
+        return false;
+    if (value.event == NIB_JSON_NULL || value.event == NIB_JSON_FALSE || value.empty ||
+        value.number == neutral)
         return true;
     nib__json_fail(&r->json, "it changes the result in a way that is not built");
     return false;
@@ -275,6 +259,7 @@ static bool read_key(reader *r)
         {"max_position_embeddings", &c->context},
         {"sliding_window", &r->sliding_window},
         {"max_window_layers", &r->first_window_layer},
+        {"model_max_length", &r->longest},
     };
     for (size_t i = 0; i < COUNT(sizes); i++)
         if (nib__json_is(j, sizes[i].key)) {
@@ -288,11 +273,13 @@ static bool read_key(reader *r)
     if (nib__json_is(j, "rms_norm_eps"))
         return nib__config_number(j, &c->norm_eps);
     if (nib__json_is(j, "rope_theta"))
-        return nib__config_number(j, &c->rope_theta);
+        return nib__rope_read_number(&r->rope, NIB_ROPE_THETA, j);
     if (nib__json_is(j, "partial_rotary_factor"))
-        return nib__config_number(j, &r->partial_rotary);
-    if (nib__json_is(j, "rope_scaling") || nib__json_is(j, "rope_parameters"))
-        return read_rope(r);
+        return nib__rope_read_number(&r->rope, NIB_ROPE_PARTIAL, j);
+    if (nib__json_is(j, "rope_scaling"))
+        return nib__rope_read_object(&r->rope, NIB_ROPE_SCALING, j, r->arena);
+    if (nib__json_is(j, "rope_parameters"))
+        return nib__rope_read_object(&r->rope, NIB_ROPE_PARAMETERS, j, r->arena);
     if (nib__json_is(j, "layer_types"))
         return read_layer_types(r);
     if (nib__json_is(j, "quantization_config")) {
@@ -311,8 +298,12 @@ static bool read_key(reader *r)
         r->attention_bias = nib__config_flag(j, &bias) ? bias : -1;
         return j->event != NIB_JSON_ERROR;
     }
-    if (nib__json_is(j, "torch_dtype") || nib__json_is(j, "dtype"))
-        return read_type(r, &c->dtype);
+    if (nib__json_is(j, "dtype"))
+        return read_type(r, &r->dtypes[0]);
+    if (nib__json_is(j, "torch_dtype"))
+        return read_type(r, &r->dtypes[1]);
+    if (nib__json_is(j, "architectures"))
+        return read_classes(r);
     if (nib__json_is(j, "bos_token_id"))
         return nib__config_ids(j, &c->bos, 1, &bos_count);
     if (nib__json_is(j, "eos_token_id"))
@@ -322,7 +313,7 @@ static bool read_key(reader *r)
     for (size_t i = 0; i < COUNT(changing); i++)
         if (nib__json_is(j, changing[i].key))
             return read_changing(r, changing[i].neutral);
-    return read_unknown(r, listed(j, code_keys, COUNT(code_keys)));
+    return read_unknown(r);
 }
 
 /* ---- judging ---- */
@@ -397,6 +388,11 @@ static nib_status check_window(const reader *r, const char *name, nib_err *err)
         window = c->arch == NIB_ARCH_MISTRAL ||
                  (c->arch != NIB_ARCH_LLAMA && r->use_sliding_window &&
                   (r->first_window_layer < 0 || r->first_window_layer < c->layers));
+    if (r->other_layer && r->sliding_window <= 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: layer_types names \"sliding_attention\", but sliding_window is not "
+                         "given",
+                         name);
     if (window && r->sliding_window > 0 && r->sliding_window < c->context)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: attention is limited to a sliding window of %" PRId64
@@ -412,38 +408,6 @@ static nib_status check_parts(const reader *r, const char *name, nib_err *err)
     if (r->act && strcmp(r->act, "silu") != 0 && strcmp(r->act, "swish") != 0)
         return nib__fail(err, NIB_UNSUPPORTED, "%s: hidden_act is \"%s\"; only silu is built", name,
                          nib__say_name(shown, sizeof shown, r->act, strlen(r->act)));
-    if (r->partial_rotary != 1.0)
-        return nib__fail(err, NIB_UNSUPPORTED, "%s: partial_rotary_factor is %g; only 1 is built",
-                         name, r->partial_rotary);
-    return NIB_OK;
-}
-
-static nib_status check_rope(reader *r, const char *name, nib_err *err)
-{
-    nib_config *c = r->c;
-    const char *type = r->rope_type ? r->rope_type : rope_names[NIB_ROPE_PLAIN];
-    char shown[64];
-    size_t kind = 0;
-    while (kind < COUNT(rope_names) && strcmp(type, rope_names[kind]) != 0)
-        kind++;
-    if (kind == COUNT(rope_names))
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: the rope scaling \"%s\" is not built; default, linear and llama3 are",
-                         name, nib__say_name(shown, sizeof shown, type, strlen(type)));
-    c->rope = (nib_rope_kind)kind;
-    if (!(c->rope_theta > 0) || !(c->rope_theta < 1e18))
-        return nib__fail(err, NIB_BAD_INPUT, "%s: rope_theta is %g; a positive number is wanted",
-                         name, c->rope_theta);
-    if (c->rope != NIB_ROPE_PLAIN && !(c->rope_factor >= 1.0 && c->rope_factor < 1e9))
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: the rope scaling needs a factor of at least 1, not %g", name,
-                         c->rope_factor);
-    if (c->rope == NIB_ROPE_LLAMA3 &&
-        !(c->rope_low > 0 && c->rope_high > c->rope_low && c->rope_original > 0))
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: llama3 rope scaling needs low_freq_factor < high_freq_factor and "
-                         "original_max_position_embeddings; they are %g, %g and %" PRId64,
-                         name, c->rope_low, c->rope_high, c->rope_original);
     return NIB_OK;
 }
 
@@ -497,6 +461,76 @@ nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err
     return check_weights(c, name, err);
 }
 
+/* ---- what is not done as a key says ---- */
+
+static void say_class(const reader *r)
+{
+    const char *built = class_names[r->c->arch];
+    char shown[NIB_SHOWN], text[96];
+    if (!r->class_name || (r->classes & 1U << r->c->arch) != 0)
+        return;
+    snprintf(text, sizeof text, "model_type is \"%s\", and %s is built for it",
+             arch_names[r->c->arch], built);
+    say(r, NIB_SETTING_OTHER,
+        &(nib_ledger_setting){.code = "config-key",
+                              .name = "architectures",
+                              .asked = nib__shown(shown, r->class_name),
+                              .done = built},
+        text);
+}
+
+static const char *decimal(char out[32], int64_t value)
+{
+    snprintf(out, 32, "%" PRId64, value);
+    return out;
+}
+
+/* Numbers that others overrule. */
+static void say_numbers(const reader *r)
+{
+    const nib_config *c = r->c;
+    char asked[32], done[32];
+    if (c->arch == NIB_ARCH_LLAMA && r->sliding_window > 0 && r->sliding_window < c->context)
+        say(r, NIB_SETTING_NONE,
+            &(nib_ledger_setting){.code = "config-key",
+                                  .name = "sliding_window",
+                                  .asked = decimal(asked, r->sliding_window)},
+            "llama has no window; every position attends to all before it");
+    if (r->longest > 0 && r->longest != c->context)
+        say(r, NIB_SETTING_OTHER,
+            &(nib_ledger_setting){.code = "context",
+                                  .name = "model_max_length",
+                                  .asked = decimal(asked, r->longest),
+                                  .done = decimal(done, c->context)},
+            "max_position_embeddings is the longest context");
+}
+
+/* What config.json says and another of its keys, or the architecture, overrules. */
+static void say_overruled(const reader *r)
+{
+    const nib_config *c = r->c;
+    say_class(r);
+    say_numbers(r);
+    if (c->arch == NIB_ARCH_QWEN2 && r->attention_bias == 0)
+        say(r, NIB_SETTING_OTHER,
+            &(nib_ledger_setting){
+                .code = "bias", .name = "attention_bias", .asked = "false", .done = "true"},
+            "qwen2 has biases of q, k and v");
+    if (c->arch == NIB_ARCH_QWEN2 && r->attention_bias == 1)
+        say(r, NIB_SETTING_NARROWER,
+            &(nib_ledger_setting){
+                .code = "bias", .name = "attention_bias", .asked = "true", .done = "true"},
+            "qwen2 has biases of q, k and v, and none of o");
+    if (r->dtypes[0] != NIB_TYPE_NONE && r->dtypes[1] != NIB_TYPE_NONE &&
+        r->dtypes[0] != r->dtypes[1])
+        say(r, NIB_SETTING_OTHER,
+            &(nib_ledger_setting){.code = "dtype",
+                                  .name = "torch_dtype",
+                                  .asked = nib__type_name(r->dtypes[1]),
+                                  .done = nib__type_name(r->dtypes[0])},
+            "dtype, its newer name, goes before it");
+}
+
 /* The reader's error, and which key it was reading. */
 static nib_status config_error(const reader *r, nib_err *err)
 {
@@ -522,8 +556,7 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
                 .sliding_window = NOT_GIVEN,
                 .first_window_layer = NOT_GIVEN,
                 .layer_types = NOT_GIVEN,
-                .attention_bias = NOT_GIVEN,
-                .partial_rotary = 1.0};
+                .attention_bias = NOT_GIVEN};
     const nib_json_limits limits = {.literals = true};
     nib__json_init(&r.json, name, text, size, &limits);
     bool ok = nib__json_expect(&r.json, NIB_JSON_OBJECT);
@@ -536,10 +569,12 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     if (!ok || !nib__config_now(&r.json, NIB_JSON_OBJECT_END) ||
         nib__json_next(&r.json) != NIB_JSON_END)
         return config_error(&r, err);
+    out->dtype = r.dtypes[r.dtypes[0] == NIB_TYPE_NONE];
     NIB_TRY(find_arch(&r, name, err));
     NIB_TRY(fill_absent(&r, name, err));
     NIB_TRY(nib__config_check(out, name, err));
     NIB_TRY(check_window(&r, name, err));
     NIB_TRY(check_parts(&r, name, err));
-    return check_rope(&r, name, err);
+    say_overruled(&r);
+    return nib__rope_apply(out, &r.rope, name, ledger, err);
 }

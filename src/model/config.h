@@ -43,6 +43,8 @@ const char *nib__rope_name(nib_rope_kind rope); /* "llama3"; PLAIN: "default" */
  * cannot say it. */
 nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *err);
 
+/* Of a pair, in radians per position; rope_divisors are not asked. */
+double nib__rope_frequency(const nib_config *config, int64_t pair);
 /* What scaling divides the frequency of a pair by; rope_divisors are not asked. */
 double nib__rope_divisor(const nib_config *config, int64_t pair);
 /* Cosines and sines of positions first..end-1 in a table: [end][head_dim], cosines first. */

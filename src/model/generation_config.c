@@ -6,6 +6,8 @@
 
 #include "config_values.h"
 
+#include <math.h>
+
 const nib_generation nib__generation_none = {.temperature = -1,
                                              .top_p = -1,
                                              .min_p = -1,
@@ -19,39 +21,92 @@ static const char *const harmless[] = {"_from_model_config",   "bos_token_id",
                                        "pad_token_id",         "use_cache",
                                        "transformers_version", "return_dict_in_generate"};
 
-/* Other keys choose tokens in ways that are not built: said, unless the value is null, false or an
- * empty list. */
+/* Keys that choose tokens in ways that are not built, and the number with which each does
+ * nothing. */
+static const struct {
+    const char *key;
+    double neutral;
+} choosing[] = {{"diversity_penalty", 0},
+                {"encoder_no_repeat_ngram_size", 0},
+                {"encoder_repetition_penalty", 1},
+                {"epsilon_cutoff", 0},
+                {"eta_cutoff", 0},
+                {"guidance_scale", 1},
+                {"length_penalty", 1},
+                {"min_length", 0},
+                {"min_new_tokens", 0},
+                {"no_repeat_ngram_size", 0},
+                {"num_beam_groups", 1},
+                {"num_beams", 1},
+                {"num_return_sequences", 1},
+                {"penalty_alpha", 0},
+                {"typical_p", 1}};
+
+/* Other keys choose tokens in ways that are not built: said, unless the value is null, false, an
+ * empty list or the number that does nothing. */
 static bool read_other(nib_json *json, nib_ledger *ledger)
 {
-    char key[64], value[NIB_SHOWN];
+    char key[64];
+    nib_json_value value;
+    double neutral = NAN;
     for (size_t i = 0; i < COUNT(harmless); i++)
         if (nib__json_is(json, harmless[i]))
             return nib__json_skip(json);
+    for (size_t i = 0; i < COUNT(choosing); i++)
+        if (nib__json_is(json, choosing[i].key))
+            neutral = choosing[i].neutral;
     nib__say_name(key, sizeof key, json->token, json->token_size);
-    const nib_json_event event = nib__json_next(json);
-    if (event == NIB_JSON_NULL || event == NIB_JSON_FALSE)
-        return true;
-    nib__ledger_add_unread(ledger, "generation-key", "generation_config.json", key,
-                           nib__json_shown(json, value));
-    return nib__json_skip(json);
+    if (!nib__json_any(json, &value))
+        return false;
+    if (value.event != NIB_JSON_NULL && value.event != NIB_JSON_FALSE && !value.empty &&
+        value.number != neutral)
+        nib__ledger_add_unread(ledger, "generation-key", "generation_config.json", key,
+                               value.shown);
+    return true;
+}
+
+/* A number that sampling takes; null: not given. */
+static bool read_rate(nib_json *json, double most, bool zero, double *out)
+{
+    double value = 1;
+    if (!nib__config_number(json, &value) || json->event == NIB_JSON_NULL)
+        return json->event == NIB_JSON_NULL;
+    if (value > most || value < 0 || (value == 0 && !zero)) {
+        nib__json_fail(json,
+                       zero ? "%g is not between 0 and %g" : "%g is not above 0 and at most %g",
+                       value, most);
+        return false;
+    }
+    *out = value;
+    return true;
+}
+
+/* A length of 1 or more. */
+static bool read_length(nib_json *json, int64_t *out)
+{
+    if (!nib__config_size(json, out))
+        return false;
+    if (*out == 0)
+        nib__json_fail(json, "0 is not a whole number of 1 or more");
+    return *out != 0;
 }
 
 static bool read_key(nib_generation *out, nib_json *json, nib_ledger *ledger)
 {
     if (nib__json_is(json, "temperature"))
-        return nib__config_number(json, &out->temperature);
+        return read_rate(json, NIB_TEMPERATURE_MAX, true, &out->temperature);
     if (nib__json_is(json, "top_p"))
-        return nib__config_number(json, &out->top_p);
+        return read_rate(json, 1, false, &out->top_p);
     if (nib__json_is(json, "min_p"))
-        return nib__config_number(json, &out->min_p);
+        return read_rate(json, 1, true, &out->min_p);
     if (nib__json_is(json, "repetition_penalty"))
-        return nib__config_number(json, &out->repeat_penalty);
+        return read_rate(json, NIB_REPEAT_PENALTY_MAX, false, &out->repeat_penalty);
     if (nib__json_is(json, "top_k"))
         return nib__config_size(json, &out->top_k);
     if (nib__json_is(json, "max_new_tokens"))
-        return nib__config_size(json, &out->max_new_tokens);
+        return read_length(json, &out->max_new_tokens);
     if (nib__json_is(json, "max_length"))
-        return nib__config_size(json, &out->max_length);
+        return read_length(json, &out->max_length);
     if (nib__json_is(json, "eos_token_id"))
         return nib__config_ids(json, out->eos, NIB_EOS_MAX, &out->eos_count);
     if (nib__json_is(json, "do_sample")) {

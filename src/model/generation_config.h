@@ -7,6 +7,8 @@
 
 #include "config.h"
 
+enum { NIB_TEMPERATURE_MAX = 100, NIB_REPEAT_PENALTY_MAX = 100 };
+
 /* Negative, or a count of 0: not given. */
 typedef struct nib_generation {
     double temperature, top_p, min_p, repeat_penalty;

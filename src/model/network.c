@@ -6,6 +6,7 @@
 
 #include "config_gguf.h"
 #include "config_meta.h"
+#include "network_said.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -249,7 +250,7 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
         const bool norm = is_norm(net, name);
         if (norm && tensor->type == NIB_TYPE_F64)
             say_f64(net, tensor);
-        if (norm || nib__checkpoint_owner(cp, i) != 0 || nib__is_rotary_table(name))
+        if (norm || nib__checkpoint_owner(cp, i) != 0 || nib__network_has_rotation(net, tensor))
             continue;
         nib__say_name(shown, sizeof shown, name, strlen(name));
         if (nib__ends_with(name, ".bias") && use == NIB_NETWORK_RUN)
@@ -394,6 +395,7 @@ static nib_status check_sites(nib_network *net, nib_network_use use, nib_err *er
     note_order(net);
     NIB_TRY(check_agreement(net, err));
     NIB_TRY(check_norms(net, err));
+    nib__network_say_stored(net);
     return check_others(net, use, err);
 }
 
@@ -563,6 +565,8 @@ nib_status nib__network_open_with(nib_network *out, nib_engine *engine, const ch
         status = nib__fail(err, NIB_USAGE,
                            "--%s overrides a key of a training config, but %s is a model",
                            options.items[0], path);
+    if (status == NIB_OK && !out->training && !out->unknown && out->site_count != 0)
+        nib__network_say_ids(out);
     if (status != NIB_OK)
         nib__network_close(out);
     return status;

@@ -13,7 +13,7 @@ static double plain_frequency(const nib_config *c, int64_t pair)
 
 /* llama3 keeps high frequencies, divides low ones by the factor and blends between (Llama 3.1's
  * published rule, in wavelengths). */
-static double rope_frequency(const nib_config *c, int64_t pair)
+double nib__rope_frequency(const nib_config *c, int64_t pair)
 {
     const double pi = 3.14159265358979323846;
     const double f = plain_frequency(c, pair);
@@ -34,14 +34,14 @@ double nib__rope_divisor(const nib_config *config, int64_t pair)
 {
     nib_config plain = *config;
     plain.rope = NIB_ROPE_PLAIN;
-    return rope_frequency(&plain, pair) / rope_frequency(config, pair);
+    return nib__rope_frequency(&plain, pair) / nib__rope_frequency(config, pair);
 }
 
 void nib__rope_table(float *out, const nib_config *config, int64_t first, int64_t end)
 {
     const int64_t half = config->head_dim / 2;
     for (int64_t i = 0; i < half; i++) {
-        double exact = rope_frequency(config, i);
+        double exact = nib__rope_frequency(config, i);
         if (config->rope_divisors != NULL)
             exact /= (double)config->rope_divisors[i];
         const float frequency = (float)exact;

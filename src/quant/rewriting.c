@@ -591,9 +591,6 @@ void nib__rewriting_share(nib_rewriting *r)
 
 nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit)
 {
-    const nib_checkpoint *cp = r->job->checkpoint;
-    for (size_t i = 0; i < nib__checkpoint_note_count(cp); i++)
-        nib__ledger_add_note(r->ledger, "checkpoint", "%s", nib__checkpoint_note(cp, i));
     NIB_TRY(nib__origins_find(r));
     NIB_TRY(nib__origins_choose(r));
     NIB_TRY(nib__rewriting_settle_biases(r));

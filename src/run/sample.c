@@ -4,6 +4,7 @@
  */
 #include "sample.h"
 
+#include "generation_config.h"
 #include "kernel.h"
 #include "precise.h"
 
@@ -46,15 +47,16 @@ double nib__random_normal(uint64_t seed, int64_t sequence, int64_t i)
 
 nib_status nib__sampling_check(const nib_sampling *s, nib_err *err)
 {
-    if (!(s->temperature >= 0 && s->temperature <= 100))
-        return nib__fail(err, NIB_USAGE, "temperature %g is not between 0 and 100", s->temperature);
+    if (!(s->temperature >= 0 && s->temperature <= NIB_TEMPERATURE_MAX))
+        return nib__fail(err, NIB_USAGE, "temperature %g is not between 0 and %d", s->temperature,
+                         NIB_TEMPERATURE_MAX);
     if (!(s->top_p > 0 && s->top_p <= 1))
         return nib__fail(err, NIB_USAGE, "top-p %g is not above 0 and at most 1", s->top_p);
     if (!(s->min_p >= 0 && s->min_p <= 1))
         return nib__fail(err, NIB_USAGE, "min-p %g is not between 0 and 1", s->min_p);
-    if (!(s->repeat_penalty > 0 && s->repeat_penalty <= 100))
-        return nib__fail(err, NIB_USAGE, "the repetition penalty %g is not above 0 and at most 100",
-                         s->repeat_penalty);
+    if (!(s->repeat_penalty > 0 && s->repeat_penalty <= NIB_REPEAT_PENALTY_MAX))
+        return nib__fail(err, NIB_USAGE, "the repetition penalty %g is not above 0 and at most %d",
+                         s->repeat_penalty, NIB_REPEAT_PENALTY_MAX);
     if (s->top_k < 0)
         return nib__fail(err, NIB_USAGE, "top-k %" PRId64 " is negative; 0 switches it off",
                          s->top_k);

@@ -132,15 +132,17 @@ static void test_directory(void **state)
     write_safetensors(dir, "model.safetensors", "{" F32_2X2("a.weight") "}", NULL, 16);
     nib_checkpoint *cp = open_ok(dir);
     assert_string_equal(nib__checkpoint_directory(cp), dir);
-    assert_int_equal(nib__checkpoint_note_count(cp), 1);
-    assert_non_null(strstr(nib__checkpoint_note(cp, 0), "pytorch_model.bin"));
+    assert_int_equal(nib__checkpoint_ledger(cp)->setting_count, 1);
+    assert_string_equal(nib__checkpoint_ledger(cp)->settings[0].name, "pytorch_model.bin");
     nib__checkpoint_close(cp);
     write_text(dir, "model.safetensors.index.json",
                "{\"weight_map\":{\"b\":\"../b\"}}"); /* not read */
     write_text(dir, "config.json", "{}");
     cp = open_ok(in(path, dir, "config.json"));
-    assert_int_equal(nib__checkpoint_note_count(cp), 2);
-    assert_non_null(strstr(nib__checkpoint_note(cp, 1), "single file"));
+    assert_int_equal(nib__checkpoint_ledger(cp)->setting_count, 2);
+    assert_string_equal(nib__checkpoint_ledger(cp)->settings[0].name,
+                        "model.safetensors.index.json");
+    assert_non_null(strstr(nib__checkpoint_ledger(cp)->settings[0].text, "model.safetensors is"));
     nib__checkpoint_close(cp);
     drop_directory(dir);
 }
@@ -223,7 +225,7 @@ static void test_shards(void **state)
     assert_ptr_equal(nib__checkpoint_find(cp, "c.alias"),
                      nib__checkpoint_find(cp, "a")); /* across files */
     assert_int_equal(nib__checkpoint_meta_count(cp), 2);
-    assert_int_equal(nib__checkpoint_note_count(cp), 0);
+    assert_int_equal(nib__checkpoint_ledger(cp)->note_count, 0);
     nib__checkpoint_close(cp);
     cp = open_ok(in(path, dir, index_name)); /* the index itself, no config.json beside it */
     assert_int_equal(nib__checkpoint_count(cp), 3);
@@ -234,8 +236,9 @@ static void test_shards(void **state)
         "\xef\xbb\xbf{\"metadata\":{\"total_size\":4},\r\n\"weight_map\":{\"c\":\"s2.safetensors\","
         "\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\"}}");
     cp = open_ok(dir);
-    assert_int_equal(nib__checkpoint_note_count(cp), 1);
-    assert_non_null(strstr(nib__checkpoint_note(cp, 0), "total_size 4, the tensors have 3 bytes"));
+    assert_int_equal(nib__checkpoint_ledger(cp)->note_count, 1);
+    assert_non_null(strstr(nib__checkpoint_ledger(cp)->notes[0].text,
+                           "total_size 4, the tensors have 3 bytes"));
     nib__checkpoint_close(cp);
     drop_directory(dir);
 }

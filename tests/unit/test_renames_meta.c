@@ -122,7 +122,7 @@ static void test_fused(void **state)
     write_text(dir, "params.json", "{\"dim\": 8, \"n_heads\": 2, \"n_kv_heads\": 1}");
     nib_checkpoint *cp = open_in(dir);
     assert_int_equal(nib__checkpoint_count(cp), 8);
-    assert_int_equal(nib__checkpoint_note_count(cp), 3);
+    assert_int_equal(nib__checkpoint_ledger(cp)->note_count, 3);
     assert_null(nib__checkpoint_find(cp, "model.layers.0.self_attn.qkv_proj.weight"));
     for (int m = 0; m < 3; m++) {
         nib_weight w;

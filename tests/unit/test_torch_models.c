@@ -83,7 +83,7 @@ static void test_shards(void **state)
     (void)state;
     nib_checkpoint *cp = open_ok("tests/golden/torch/shards");
     assert_int_equal(nib__checkpoint_count(cp), 2);
-    assert_int_equal(nib__checkpoint_note_count(cp), 0);
+    assert_int_equal(nib__checkpoint_ledger(cp)->note_count, 0);
     assert_string_equal(nib__checkpoint_container(cp), "pytorch");
     assert_string_equal(nib__checkpoint_alias(cp, "lm_head.weight")->value,
                         "model.embed_tokens.weight");

@@ -118,8 +118,8 @@ static void test_contents(void **state)
 
 static bool has_note(const nib_checkpoint *cp, const char *fragment)
 {
-    for (size_t i = 0; i < nib__checkpoint_note_count(cp); i++)
-        if (strstr(nib__checkpoint_note(cp, i), fragment) != NULL)
+    for (size_t i = 0; i < nib__checkpoint_ledger(cp)->note_count; i++)
+        if (strstr(nib__checkpoint_ledger(cp)->notes[i].text, fragment) != NULL)
             return true;
     return false;
 }

@@ -76,7 +76,7 @@ static void expect_read_back(const char *path, const nib_writer *w, int files)
         fail_msg("%s", err.text);
     assert_int_equal(nib__checkpoint_count(cp), COUNT(parts));
     assert_int_equal(nib__checkpoint_meta_count(cp), 2);
-    assert_int_equal(nib__checkpoint_note_count(cp), 0);
+    assert_int_equal(nib__checkpoint_ledger(cp)->note_count, 0);
     for (size_t t = 0; t < COUNT(parts); t++) {
         const nib_tensor *tensor = nib__checkpoint_find(cp, parts[t].name);
         assert_non_null(tensor);
