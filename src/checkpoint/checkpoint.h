@@ -112,8 +112,8 @@ void nib__checkpoint_release_values(const nib_checkpoint *cp, const nib_weight *
 double nib__checkpoint_f64_change(const nib_checkpoint *cp, const void *values, int64_t count);
 /* What config.json says of the quantization; NULL: nothing. */
 const nib_quantization *nib__checkpoint_coding(const nib_checkpoint *cp);
-/* Settings: what its files ask for and is not done just so, and files that are not read. Notes: what
- * open noticed and did not refuse, such as a total_size that lies. */
+/* Settings: what its files ask for and is not done exactly so, and files that are not read. Notes:
+ * what open noticed and did not refuse, such as a total_size that lies. */
 const nib_ledger *nib__checkpoint_ledger(const nib_checkpoint *cp);
 /* One more note. */
 nib_status nib__checkpoint_add_note(nib_checkpoint *cp, const char *note, nib_err *err);
