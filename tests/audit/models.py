@@ -68,8 +68,9 @@ def random_model(r, family=None, dtype=None, tied=None, aligned=False, width=0):
     ffn = width or ffn
     kv_heads = r.choice([k for k in range(1, heads + 1) if heads % k == 0])
     tied = r.random() < 0.3 if tied is None else tied
+    model_type = family.split("-")[0]
     config = {
-        "model_type": family.split("-")[0], "architectures": ["X"], "hidden_size": hidden, "intermediate_size": ffn,
+        "model_type": model_type, "architectures": [model_type.capitalize() + "ForCausalLM"], "hidden_size": hidden, "intermediate_size": ffn,
         "num_hidden_layers": 1 if width else r.choice([1, 1, 2]), "num_attention_heads": heads, "num_key_value_heads": kv_heads,
         "head_dim": head_dim, "vocab_size": vocab, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "hidden_act": "silu",
         "rope_theta": 10000.0, "tie_word_embeddings": tied, "bos_token_id": 1, "eos_token_id": 2,

@@ -38,9 +38,9 @@ done
 # two steps of training of each kind of operand, near the CPU's
 curves=$REPO/tests/golden/train/curves
 for name in bf16 fp8 fp8_tensorwise mxfp8_2256; do
-    small=("$name" 1 2 --training.seq_len=32 --model.dim=64 --model.n_layers=1)
-    "$curves/run" "$here" "${small[@]}" >here.txt
-    "$curves/run" "$NIBBLE" "${small[@]}" --device cuda >there.txt 2>err || cat err
+    small=("$name" 1 2 --model.dim=64 --model.n_layers=1)
+    SEQ_LEN=32 "$curves/run" "$here" "${small[@]}" >here.txt
+    SEQ_LEN=32 "$curves/run" "$NIBBLE" "${small[@]}" --device cuda >there.txt 2>err || cat err
     check "$name: 2 steps" [ "$(wc -l <there.txt)" = 2 ]
     near_curve "$name" here.txt there.txt
 done

@@ -23,7 +23,7 @@ rm -rf out
 # beside safetensors they are not read; what cannot be is refused with the way out
 cp -r "$golden/8da4w_plain" both
 cp "$golden/8da4w_bias/pytorch_model.bin" both
-check 'safetensors go first' grep -q 'pytorch_model.bin are both there; the single file is read' <(nibble info both)
+check 'safetensors go first' grep -q 'pytorch_model.bin (checkpoint): model.safetensors is read' <(nibble info both)
 cp -r "$golden/meta" parts
 cp parts/consolidated.00.pth parts/consolidated.01.pth
 refused 3 'parts: the model is cut into consolidated.00.pth, consolidated.01.pth and so on*' plan parts
