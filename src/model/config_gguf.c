@@ -207,6 +207,39 @@ static bool same_text(const char *text, size_t size, const char *want)
     return strlen(want) == size && memcmp(text, want, size) == 0;
 }
 
+static void say_factor(reader *r, double asked, const char *text)
+{
+    char value[32];
+    snprintf(value, sizeof value, "%g", asked);
+    nib__ledger_add_setting(r->ledger,
+                            &(nib_ledger_setting){.code = "rope",
+                                                  .name = r->key,
+                                                  .asked = value,
+                                                  .by = NIB_BY_CONFIG,
+                                                  .relation = NIB_SETTING_NONE},
+                            "%s", text);
+}
+
+/* rope.scaling.factor goes before its older name, as in llama.cpp. */
+static nib_status read_factor(reader *r, bool linear)
+{
+    double older = 1;
+    bool found, found_older;
+    r->c->rope_factor = 1;
+    NIB_TRY(nib__gguf_double(&r->c->rope_factor, &found, r->g, arch_key(r, "rope.scaling.factor"),
+                             r->err));
+    if (!linear && r->c->rope_factor != 1)
+        say_factor(r, r->c->rope_factor, "rope.scaling.type is none");
+    NIB_TRY(nib__gguf_double(&older, &found_older, r->g, arch_key(r, "rope.scale_linear"), r->err));
+    if (found && found_older && older != r->c->rope_factor)
+        say_factor(r, older, "rope.scaling.factor, its newer name, goes before it");
+    else if (found_older && !linear && older != 1)
+        say_factor(r, older, "rope.scaling.type is none");
+    if (!found)
+        r->c->rope_factor = older;
+    return NIB_OK;
+}
+
 static nib_status read_rope(reader *r)
 {
     nib_config *c = r->c;
@@ -232,11 +265,7 @@ static nib_status read_rope(reader *r)
                          "%s: %s is \"%s\", which is not built; none, linear and llama3's tensor "
                          "rope_freqs are",
                          r->g->name, r->key, nib__say_name(shown, sizeof shown, type, size));
-    c->rope_factor = 1;
-    NIB_TRY(
-        nib__gguf_double(&c->rope_factor, &found, r->g, arch_key(r, "rope.scale_linear"), r->err));
-    NIB_TRY(nib__gguf_double(&c->rope_factor, &found, r->g, arch_key(r, "rope.scaling.factor"),
-                             r->err));
+    NIB_TRY(read_factor(r, linear));
     if (!(c->rope_factor >= 1) || !(c->rope_factor < 1e9))
         return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %g; at least 1 is wanted", r->g->name,
                          r->key, c->rope_factor);

@@ -10,6 +10,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 enum { SIZE_LIMIT = 1 << 24, LLAMA3_VOCAB = 128256 };
 
@@ -20,6 +21,8 @@ typedef struct reader {
     nib_ledger *ledger;
     int64_t multiple_of, sliding_window;
     double ffn_multiplier, scale_factor;
+    double thetas[2]; /* rope_theta and rope_freq_base; 0: not given */
+    int bos_count;
     bool scaled_rope, spinquant;
 } reader;
 
@@ -30,8 +33,6 @@ static const char *const harmless[] = {"dropout",
                                        "use_kv_cache",
                                        "enable_dynamic_shape",
                                        "generate_full_logits",
-                                       "bos_idx",
-                                       "eos_idx",
                                        "model_parallel_size",
                                        "lora_args" /* the weights have adaptors or not */};
 
@@ -63,6 +64,7 @@ static bool read_quantization(reader *r)
     if (!nib__config_now(j, NIB_JSON_OBJECT))
         return false;
     while (nib__json_next(j) == NIB_JSON_KEY) {
+        r->c->quantized = true;
         const bool spinquant = nib__json_is(j, "spinquant");
         if (!(spinquant ? nib__config_flag(j, &r->spinquant) : nib__json_skip(j)))
             return false;
@@ -108,8 +110,8 @@ static bool read_key(reader *r)
         const char *key;
         double *out;
     } numbers[] = {{"norm_eps", &c->norm_eps},
-                   {"rope_theta", &c->rope_theta},
-                   {"rope_freq_base", &c->rope_theta},
+                   {"rope_theta", &r->thetas[0]},
+                   {"rope_freq_base", &r->thetas[1]},
                    {"ffn_dim_multiplier", &r->ffn_multiplier},
                    {"rope_scaling_factor", &r->scale_factor},
                    {"rope_scale_factor", &r->scale_factor},
@@ -132,16 +134,24 @@ static bool read_key(reader *r)
             return nib__config_flag(j, flags[i].out);
     if (nib__json_is(j, "vocab_size"))
         return read_vocab(r);
+    if (nib__json_is(j, "bos_idx"))
+        return nib__config_ids(j, &c->bos, 1, &r->bos_count);
+    if (nib__json_is(j, "eos_idx"))
+        return nib__config_ids(j, c->eos, NIB_EOS_MAX, &c->eos_count);
     if (nib__json_is(j, "quantization_args"))
         return read_quantization(r);
     if (listed(j, changing, COUNT(changing)))
         return read_changing(r);
-    if (!listed(j, harmless, COUNT(harmless)) && r->ledger != NULL) {
-        char shown[64];
-        nib__ledger_add_unread(r->ledger, "config-key", "params.json",
-                               nib__say_name(shown, sizeof shown, j->token, j->token_size), NULL);
-    }
-    return nib__json_skip(j);
+    if (listed(j, harmless, COUNT(harmless)))
+        return nib__json_skip(j);
+    char shown[64];
+    nib_json_value value;
+    nib__say_name(shown, sizeof shown, j->token, j->token_size);
+    if (!nib__json_any(j, &value))
+        return false;
+    if (value.event != NIB_JSON_NULL && !value.empty)
+        nib__ledger_add_unread(r->ledger, "config-key", "params.json", shown, value.shown);
+    return true;
 }
 
 /* ---- what follows from it ---- */
@@ -161,14 +171,37 @@ static void fill_ffn(reader *r)
         c->ffn = nib__round_up((int64_t)hidden, r->multiple_of);
 }
 
+/* A number that is given and has no effect; 0: it is not given. */
+static void say_rope(reader *r, const char *name, double asked, const char *text)
+{
+    char value[32];
+    snprintf(value, sizeof value, "%g", asked);
+    if (asked > 0)
+        nib__ledger_add_setting(r->ledger,
+                                &(nib_ledger_setting){.code = "rope",
+                                                      .name = name,
+                                                      .asked = value,
+                                                      .by = NIB_BY_CONFIG,
+                                                      .relation = NIB_SETTING_NONE},
+                                "%s", text);
+}
+
 /* Llama 3.2's small models scale by 32, which their params.json leaves out. */
 static void fill_rope(reader *r)
 {
     nib_config *c = r->c;
     const bool small =
         (c->width == 2048 && c->layers == 16) || (c->width == 3072 && c->layers == 28);
-    if (!r->scaled_rope)
+    if (r->thetas[0] > 0 && r->thetas[1] > 0 && r->thetas[0] != r->thetas[1])
+        say_rope(r, "rope_freq_base", r->thetas[1], "rope_theta is given, too, and it decides");
+    if (r->thetas[0] > 0 || r->thetas[1] > 0)
+        c->rope_theta = r->thetas[r->thetas[0] > 0 ? 0 : 1];
+    if (!r->scaled_rope) {
+        say_rope(r, "rope_scaling_factor", r->scale_factor, "use_scaled_rope is not true");
+        say_rope(r, "low_freq_factor", c->rope_low, "use_scaled_rope is not true");
+        say_rope(r, "high_freq_factor", c->rope_high, "use_scaled_rope is not true");
         return;
+    }
     c->rope = NIB_ROPE_LLAMA3;
     c->rope_original = 8192;
     c->rope_factor = r->scale_factor > 0 ? r->scale_factor : small ? 32 : 8;
@@ -206,13 +239,15 @@ static void fill_context(reader *r)
 static void fill_tokens(nib_config *c)
 {
     static const int32_t llama3_ends[] = {128001, 128008, 128009};
-    if (c->vocab != LLAMA3_VOCAB) {
-        c->bos = 1;
-        c->eos[0] = 2;
-        c->eos_count = 1;
+    const bool llama3 = c->vocab == LLAMA3_VOCAB;
+    if (c->bos < 0)
+        c->bos = llama3 ? 128000 : 1;
+    if (c->eos_count > 0)
         return;
-    }
-    c->bos = 128000;
+    c->eos[0] = 2;
+    c->eos_count = 1;
+    if (!llama3)
+        return;
     memcpy(c->eos, llama3_ends, sizeof llama3_ends);
     c->eos_count = (int)COUNT(llama3_ends);
 }

@@ -89,14 +89,17 @@ bool nib__rope_read_object(nib_rope_said *said, int place, nib_json *json, nib_a
 
 /* ---- what it comes to ---- */
 
-static void say_number(nib_ledger *ledger, int number, double asked, nib_setting_relation relation,
-                       const char *text)
+static void say_number(nib_ledger *ledger, const nib_rope_said *said, int place, int number,
+                       nib_setting_relation relation, const char *text)
 {
-    char value[32];
-    snprintf(value, sizeof value, "%.10g", asked);
+    char value[32], name[64];
+    const bool top = place == NIB_ROPE_TOP;
+    snprintf(value, sizeof value, "%.10g", said->numbers[place][number]);
+    snprintf(name, sizeof name, "%s%s%s", top ? "" : places[place], top ? "" : ".",
+             numbers[number]);
     nib__ledger_add_setting(ledger,
                             &(nib_ledger_setting){.code = "rope",
-                                                  .name = numbers[number],
+                                                  .name = name,
                                                   .asked = value,
                                                   .by = NIB_BY_CONFIG,
                                                   .relation = relation},
@@ -118,7 +121,7 @@ static double take_number(const nib_rope_said *said, int number, double fallback
         } else if (value != said->numbers[from][number]) {
             snprintf(text, sizeof text, "%s says %.10g, and it decides", places[from],
                      said->numbers[from][number]);
-            say_number(ledger, number, value, NIB_SETTING_OTHER, text);
+            say_number(ledger, said, place, number, NIB_SETTING_OTHER, text);
         }
     }
     return from < 0 ? fallback : said->numbers[from][number];
@@ -168,6 +171,6 @@ nib_status nib__rope_apply(nib_config *c, const nib_rope_said *said, const char 
     for (int n = NIB_ROPE_FACTOR; n <= NIB_ROPE_ORIGINAL; n++)
         for (int place = 0; place < NIB_ROPE_TOP; place++)
             if ((said->given[place] & ~used[kind] & 1U << n) != 0)
-                say_number(ledger, n, said->numbers[place][n], NIB_SETTING_NONE, text);
+                say_number(ledger, said, place, n, NIB_SETTING_NONE, text);
     return check_rope(c, name, err);
 }

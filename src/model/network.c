@@ -190,9 +190,11 @@ static nib_status check_agreement(const nib_network *net, nib_err *err)
         quantized = nib__scheme_is_quantized(&net->sites[i].stored);
     if (!quantized)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: config.json has a quantization_config, but no weight is stored "
-                         "quantized; take the key out if these weights are meant",
-                         path);
+                         "%s: %s has %s, but no weight is stored quantized; take the key out if "
+                         "these weights are meant",
+                         path, nib__checkpoint_described(net->checkpoint),
+                         nib__checkpoint_params(net->checkpoint) ? "quantization_args"
+                                                                 : "a quantization_config");
     for (size_t i = 0; i < nib__checkpoint_count(net->checkpoint); i++) {
         const char *name = nib__checkpoint_at(net->checkpoint, i)->name;
         if (strncmp(name, layers_prefix, sizeof layers_prefix - 1) == 0 &&
@@ -492,7 +494,9 @@ static nib_status open_gguf(nib_network *net, const char *path, nib_network_use 
     if (status != NIB_OK)
         return net->inspected && foreign ? note_unread(net, &why, err)
                                          : nib__fail(err, status, "%s", why.text);
-    net->generation = nib__generation_none;
+    NIB_TRY(nib__generation_gguf(&net->generation, nib__checkpoint_gguf(net->checkpoint),
+                                 &net->notes, err));
+    nib__gguf_say_tokenizer(nib__checkpoint_gguf(net->checkpoint), &net->notes);
     NIB_TRY(list_sites(net, err));
     if (use == NIB_NETWORK_RUN || use == NIB_NETWORK_CONVERT)
         return check_sites(net, use, err);

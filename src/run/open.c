@@ -101,6 +101,22 @@ nib_status nib__tokenizer_place(const char **out, const char *at, nib_arena *are
     return NIB_OK;
 }
 
+void nib__model_say_tokenizer(nib_model *m, nib_ledger *ledger)
+{
+    const nib_checkpoint *cp = m->net.checkpoint;
+    const char *at = m->tokenizer_path ? m->tokenizer_path : m->net.directory, *file;
+    nib_err err;
+    if (m->net.training || (cp && nib__checkpoint_gguf(cp) && !m->tokenizer_path) ||
+        nib__tokenizer_place(&file, at, &m->net.arena, &err) != NIB_OK ||
+        nib__path_kind(file) != NIB_PATH_FILE || nib__gguf_begins(file))
+        return;
+    const char *config = nib__path_kind(at) == NIB_PATH_DIRECTORY
+                             ? nib__path_join(&m->net.arena, at, "tokenizer_config.json")
+                             : NULL;
+    nib__tokenizer_say(ledger, file,
+                       config && nib__path_kind(config) == NIB_PATH_FILE ? config : NULL);
+}
+
 /* A tokenizer.json, with what lies beside it, or a GGUF. *shown: the file, for messages. */
 static nib_status open_tokenizer_at(nib_model *m, const char *at, const char **shown, nib_err *err)
 {

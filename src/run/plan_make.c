@@ -412,6 +412,7 @@ static void add_notes(nib_plan *p)
     tell_threads(p);
     tell_generation(p);
     nib__plan_tell_training(p);
+    nib__model_say_tokenizer(p->model, to);
     if (net->checkpoint)
         nib__ledger_append(to, nib__checkpoint_ledger(net->checkpoint));
     note_scales(p);

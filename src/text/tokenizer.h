@@ -53,6 +53,8 @@ typedef struct nib_named_text {
 nib_status nib__tokenizer_parse(nib_tokenizer **out, const nib_named_text *json,
                                 const nib_named_text *config, const nib_allocator *a, nib_err *err);
 void nib__tokenizer_close(nib_tokenizer *t);
+/* What the two files ask for and is not done, without opening a tokenizer; config may be NULL. */
+void nib__tokenizer_say(nib_ledger *ledger, const char *path, const char *config);
 
 /* ---- tables that were built before ---- */
 

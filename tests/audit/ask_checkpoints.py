@@ -14,7 +14,9 @@ from tensor_files import Tensor
 # Keys of config.json: (key, value, what becomes of it). "said" and "idle": a setting names it, and it has no effect;
 # "refused": an error names it; "quiet": it changes no forward pass, and nothing need be said.
 KEYS = [
-    ("mood", 3, "said"), ("use_mup", True, "said"), ("auto_map", {"AutoModel": "x.Y"}, "said"), ("_attn_implementation", "eager", "said"),
+    ("mood", 3, "said"), ("use_mup", True, "said"), ("auto_map", {"AutoModel": "x.Y"}, "said"), ("_attn_implementation", "other/kernels", "said"),
+    ("_attn_implementation", "eager", "quiet"), ("architectures", ["OtherModel"], "said"), ("task_specific_params", {"x": {}}, "said"),
+    ("rope_scaling", {"factor": 4.0}, "said"),
     ("num_experts", 8, "refused"), ("logit_scale", 0.5, "refused"), ("attn_logit_softcapping", 30.0, "refused"),
     ("final_logit_softcapping", 30.0, "refused"), ("clip_qkv", 8, "refused"), ("hidden_act", "gelu", "refused"),
     ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}, "refused"), ("rope_scaling", {"rope_type": "llama3", "mood": 1}, "refused"),

@@ -223,17 +223,22 @@ static void test_bad_sizes(void **state)
 
 /* ---- params.json ---- */
 
-static nib_status parse(nib_config *c, const char *params, nib_err *err)
+static nib_status parse_said(nib_config *c, const char *params, nib_ledger *ledger, nib_err *err)
 {
     char dir[256];
     make_directory(dir);
     write_fused(dir, "");
     write_text(dir, "params.json", params);
     nib_checkpoint *cp = open_in(dir);
-    const nib_status status = nib__config_meta(c, cp, NULL, err);
+    const nib_status status = nib__config_meta(c, cp, ledger, err);
     nib__checkpoint_close(cp);
     drop_directory(dir);
     return status;
+}
+
+static nib_status parse(nib_config *c, const char *params, nib_err *err)
+{
+    return parse_said(c, params, NULL, err);
 }
 
 static void test_params(void **state)
@@ -290,6 +295,44 @@ static void test_params(void **state)
     }
 }
 
+/* Numbers of rotation that have no effect, values of keys that no part reads, ids of its own. */
+static void test_params_said(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    nib_config c;
+    nib_err err;
+    nib_ledger ledger;
+    static const struct {
+        const char *code, *name, *asked;
+    } want[] = {{"config-key", "ffn_type", "x"},
+                {"rope", "rope_freq_base", "500000"},
+                {"rope", "rope_scaling_factor", "4"},
+                {"rope", "low_freq_factor", "2"}};
+    nib__ledger_init(&ledger, &a);
+    assert_int_equal(
+        parse_said(&c,
+                   "{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"hidden_dim\": 12, "
+                   "\"vocab_size\": -1, \"max_seq_len\": 64, \"ffn_type\": \"x\", "
+                   "\"rope_theta\": 10000, \"rope_freq_base\": 5e5, "
+                   "\"rope_scaling_factor\": 4, \"low_freq_factor\": 2, \"bos_idx\": 3, "
+                   "\"eos_idx\": [4, 5], \"quantization_args\": {\"scheme\": \"x\"}}",
+                   &ledger, &err),
+        NIB_OK);
+    assert_int_equal(ledger.setting_count, COUNT(want));
+    for (size_t i = 0; i < COUNT(want); i++) {
+        assert_string_equal(ledger.settings[i].code, want[i].code);
+        assert_string_equal(ledger.settings[i].name, want[i].name);
+        assert_string_equal(ledger.settings[i].asked, want[i].asked);
+    }
+    assert_float_equal(c.rope_theta, 10000, 0);
+    assert_int_equal(c.bos, 3);
+    assert_int_equal(c.eos_count, 2);
+    assert_int_equal(c.eos[1], 5);
+    assert_true(c.quantized); /* so codes must be stored */
+    nib__ledger_free(&ledger);
+}
+
 /* karpathy's stories260K: 45 tensors of five layers, tied, arguments inside. */
 static void test_stories(void **state)
 {
@@ -320,9 +363,10 @@ static void test_stories(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),   cmocka_unit_test(test_fused),
-        cmocka_unit_test(test_orders),  cmocka_unit_test(test_params),
-        cmocka_unit_test(test_stories), cmocka_unit_test(test_bad_sizes),
+        cmocka_unit_test(test_names),       cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_orders),      cmocka_unit_test(test_params),
+        cmocka_unit_test(test_params_said), cmocka_unit_test(test_stories),
+        cmocka_unit_test(test_bad_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a tokenizer's two files ask for and Nibble does not do. Only what stands before the model in
+ * tokenizer.json is looked at, so that a plan can say it: every writer puts the model last. A file
+ * that cannot be read is left to those who load it.
+ */
+#include "file.h"
+#include "json.h"
+#include "tokenizer.h"
+
+#include <stdio.h>
+
+enum { CONFIG_MAX = 16 << 20 };
+
+typedef enum flag { FLAG_NONE, FLAG_FALSE, FLAG_TRUE } flag;
+
+/* What tokenizer.json does. */
+typedef struct doing {
+    bool processor, before, after; /* there is a post_processor; it adds tokens */
+    bool prefix;                   /* a space before the text */
+    bool lowercase;
+} doing;
+
+/* What tokenizer_config.json asks for. */
+typedef struct asking {
+    flag add_bos, add_eos, add_prefix, clean_up, split_special, lowercase;
+    bool has_bos, has_eos, code, pieces;
+} asking;
+
+/* ---- tokenizer.json ---- */
+
+static void say(nib_ledger *ledger, const char *name, const char *asked, const char *done,
+                const char *text)
+{
+    nib__ledger_add_setting(
+        ledger,
+        &(nib_ledger_setting){.code = "tokenizer",
+                              .name = name,
+                              .asked = asked,
+                              .done = done,
+                              .by = NIB_BY_CONFIG,
+                              .relation = done ? NIB_SETTING_OTHER : NIB_SETTING_NONE},
+        "%s", text);
+}
+
+/* The value of a component that says that a space goes before the text, or the KEY before it. */
+static void look_for_prefix(nib_json *json, doing *out)
+{
+    const int depth = json->depth;
+    nib__json_next(json);
+    while (json->depth > depth && json->event != NIB_JSON_ERROR) {
+        const bool is_key = json->event == NIB_JSON_KEY;
+        const bool type = is_key && nib__json_is(json, "type");
+        const bool scheme = is_key && nib__json_is(json, "prepend_scheme");
+        const bool prepend = is_key && nib__json_is(json, "prepend");
+        const bool space = is_key && nib__json_is(json, "add_prefix_space");
+        nib__json_next(json);
+        if (prepend && json->event == NIB_JSON_STRING &&
+            (nib__json_is(json, "\xe2\x96\x81") || nib__json_is(json, " ")))
+            out->prefix = true; /* U+2581, a space in SentencePiece */
+        if (type && json->event == NIB_JSON_STRING && nib__json_is(json, "Lowercase"))
+            out->lowercase = true;
+        if (space && json->event == NIB_JSON_TRUE)
+            out->prefix = true;
+        if (scheme && json->event == NIB_JSON_STRING)
+            out->prefix = !nib__json_is(json, "never");
+    }
+}
+
+/* [{"SpecialToken": ...}, {"Sequence": ...}]: what stands before the text and behind it. */
+static void look_at_template(nib_json *json, doing *out)
+{
+    const int depth = json->depth;
+    bool text = false;
+    nib__json_next(json);
+    while (json->depth > depth && json->event != NIB_JSON_ERROR) {
+        if (json->event == NIB_JSON_KEY && nib__json_is(json, "Sequence"))
+            text = true;
+        else if (json->event == NIB_JSON_KEY && nib__json_is(json, "SpecialToken"))
+            *(text ? &out->after : &out->before) = true;
+        nib__json_next(json);
+    }
+}
+
+static void look_at_processor(nib_json *json, doing *out)
+{
+    const int depth = json->depth;
+    nib__json_next(json);
+    out->processor = json->event == NIB_JSON_OBJECT;
+    while (json->depth > depth && json->event != NIB_JSON_ERROR) {
+        const bool is_key = json->event == NIB_JSON_KEY;
+        if (is_key && nib__json_is(json, "single"))
+            look_at_template(json, out);
+        if (is_key && nib__json_is(json, "cls"))
+            out->before = out->after = true;
+        nib__json_next(json);
+    }
+}
+
+/* Without a length that texts are cut or filled up to, it is null. */
+static void say_length(nib_ledger *ledger, nib_json *json, const char *key, const char *text)
+{
+    nib_json_value value;
+    if (nib__json_any(json, &value) && value.event != NIB_JSON_NULL && !value.empty)
+        say(ledger, key, NULL, NULL, text);
+}
+
+static void read_tokenizer(const nib_map *map, const char *path, doing *out, nib_ledger *ledger)
+{
+    nib_json json;
+    nib__json_init(&json, path, (const char *)map->at, (size_t)map->size, NULL);
+    if (!nib__json_expect(&json, NIB_JSON_OBJECT))
+        return;
+    while (nib__json_next(&json) == NIB_JSON_KEY && !nib__json_is(&json, "model")) {
+        if (nib__json_is(&json, "truncation"))
+            say_length(ledger, &json, "truncation",
+                       "tokenizer.json cuts texts; here a text is read whole");
+        else if (nib__json_is(&json, "padding"))
+            say_length(ledger, &json, "padding",
+                       "tokenizer.json fills texts up; here a text is as long as it is");
+        else if (nib__json_is(&json, "normalizer") || nib__json_is(&json, "pre_tokenizer"))
+            look_for_prefix(&json, out);
+        else if (nib__json_is(&json, "post_processor"))
+            look_at_processor(&json, out);
+        else
+            (void)nib__json_skip(&json);
+    }
+}
+
+/* ---- tokenizer_config.json ---- */
+
+static void read_config(const nib_map *map, const char *path, asking *out)
+{
+    const struct {
+        const char *key;
+        flag *flag;
+        bool *there;
+    } keys[] = {
+        {"add_bos_token", &out->add_bos, NULL},
+        {"add_eos_token", &out->add_eos, NULL},
+        {"add_prefix_space", &out->add_prefix, NULL},
+        {"clean_up_tokenization_spaces", &out->clean_up, NULL},
+        {"do_lower_case", &out->lowercase, NULL},
+        {"split_special_tokens", &out->split_special, NULL},
+        {"auto_map", NULL, &out->code},
+        {"bos_token", NULL, &out->has_bos},
+        {"eos_token", NULL, &out->has_eos},
+        {"sp_model_kwargs", NULL, &out->pieces},
+    };
+    const nib_json_limits limits = {.literals = true};
+    nib_json json;
+    nib__json_init(&json, path, (const char *)map->at, (size_t)map->size, &limits);
+    if (!nib__json_expect(&json, NIB_JSON_OBJECT))
+        return;
+    while (nib__json_next(&json) == NIB_JSON_KEY) {
+        size_t i = 0;
+        nib_json_value value;
+        while (i < COUNT(keys) && !nib__json_is(&json, keys[i].key))
+            i++;
+        if (!nib__json_any(&json, &value))
+            return;
+        if (i == COUNT(keys))
+            continue;
+        if (keys[i].flag)
+            *keys[i].flag = value.event == NIB_JSON_TRUE    ? FLAG_TRUE
+                            : value.event == NIB_JSON_FALSE ? FLAG_FALSE
+                                                            : FLAG_NONE;
+        else
+            *keys[i].there = value.event != NIB_JSON_NULL && !value.empty;
+    }
+}
+
+/* ---- what differs ---- */
+
+static void say_flag(nib_ledger *ledger, const char *name, flag asked, bool done, const char *more,
+                     const char *less)
+{
+    if (asked == FLAG_TRUE && !done)
+        say(ledger, name, "true", NULL, less);
+    if (asked == FLAG_FALSE && done)
+        say(ledger, name, "false", "true", more);
+}
+
+static void say_all(const asking *a, const doing *d, nib_ledger *ledger)
+{
+    const bool adds = !d->processor; /* then tokenizer_config.json says what is added */
+    say_flag(ledger, "add_bos_token", a->add_bos,
+             adds ? a->add_bos == FLAG_TRUE && a->has_bos : d->before,
+             "the post_processor of tokenizer.json begins texts with a token",
+             adds ? "no bos_token is named"
+                  : "the post_processor of tokenizer.json begins texts with no token");
+    say_flag(ledger, "add_eos_token", a->add_eos,
+             adds ? a->add_eos == FLAG_TRUE && a->has_eos : d->after,
+             "the post_processor of tokenizer.json ends texts with a token",
+             adds ? "no eos_token is named"
+                  : "the post_processor of tokenizer.json ends texts with no token");
+    say_flag(ledger, "add_prefix_space", a->add_prefix, d->prefix,
+             "tokenizer.json puts a space before a text", "tokenizer.json puts none there");
+    say_flag(ledger, "do_lower_case", a->lowercase, d->lowercase, "tokenizer.json has Lowercase",
+             "tokenizer.json has no Lowercase");
+    if (a->clean_up == FLAG_TRUE)
+        say(ledger, "clean_up_tokenization_spaces", "true", NULL,
+            "spaces before punctuation stay, as they do in transformers 5 with BPE");
+    if (a->split_special == FLAG_TRUE)
+        say(ledger, "split_special_tokens", "true", NULL, "special tokens in a text stay whole");
+    if (a->pieces)
+        nib__ledger_add_unread(ledger, "tokenizer", "tokenizer_config.json", "sp_model_kwargs",
+                               NULL);
+    if (a->code)
+        nib__ledger_add_setting(ledger,
+                                &(nib_ledger_setting){.code = "config-code",
+                                                      .name = "auto_map",
+                                                      .by = NIB_BY_CONFIG,
+                                                      .relation = NIB_SETTING_NONE},
+                                "tokenizer_config.json names Python code, which is not run");
+}
+
+void nib__tokenizer_say(nib_ledger *ledger, const char *path, const char *config)
+{
+    nib_map map;
+    nib_err err;
+    doing does = {0};
+    asking asks = {0};
+    if (nib__map_open(&map, path, &err) != NIB_OK)
+        return;
+    read_tokenizer(&map, path, &does, ledger);
+    nib__map_close(&map);
+    if (config == NULL || nib__map_open(&map, config, &err) != NIB_OK)
+        return;
+    if (map.size <= CONFIG_MAX)
+        read_config(&map, config, &asks);
+    nib__map_close(&map);
+    say_all(&asks, &does, ledger);
+}
