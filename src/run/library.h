@@ -55,7 +55,7 @@ nib_status nib__model_runs(const nib_model *model, nib_err *err);
  * tokenizer.gguf that a conversion of a GGUF leaves there. It need not be there. */
 nib_status nib__tokenizer_place(const char **out, const char *at, nib_arena *arena, nib_err *err);
 /* What the tokenizer's files ask for and is not done. */
-void nib__model_say_tokenizer(nib_model *model, nib_ledger *ledger);
+void nib__model_say_tokenizer(const nib_model *model, nib_ledger *ledger);
 /* Opens the tokenizer by the tables beside it, once; where they do not serve a note says why, and
  * it is opened without them when it is asked for. */
 void nib__model_tables(nib_model *model);

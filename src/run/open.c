@@ -101,18 +101,24 @@ nib_status nib__tokenizer_place(const char **out, const char *at, nib_arena *are
     return NIB_OK;
 }
 
-void nib__model_say_tokenizer(nib_model *m, nib_ledger *ledger)
+void nib__model_say_tokenizer(const nib_model *m, nib_ledger *ledger)
 {
     const nib_checkpoint *cp = m->net.checkpoint;
     const char *at = m->tokenizer_path ? m->tokenizer_path : m->net.directory, *file;
+    const char *config = NULL;
     nib_err err;
-    if (m->net.training || (cp && nib__checkpoint_gguf(cp) && !m->tokenizer_path) ||
-        nib__tokenizer_place(&file, at, &m->net.arena, &err) != NIB_OK ||
-        nib__path_kind(file) != NIB_PATH_FILE || nib__gguf_begins(file))
+    if (m->net.training || (cp && nib__checkpoint_gguf(cp) && !m->tokenizer_path))
         return;
-    const char *config = nib__path_kind(at) == NIB_PATH_DIRECTORY
-                             ? nib__path_join(&m->net.arena, at, "tokenizer_config.json")
-                             : NULL;
+    if (nib__tokenizer_place(&file, at, &ledger->arena, &err) != NIB_OK) {
+        ledger->failed = ledger->failed || err.status == NIB_NO_MEMORY;
+        return; /* a model without a tokenizer */
+    }
+    if (nib__path_kind(file) != NIB_PATH_FILE || nib__gguf_begins(file))
+        return;
+    if (nib__path_kind(at) == NIB_PATH_DIRECTORY) {
+        config = nib__path_join(&ledger->arena, at, "tokenizer_config.json");
+        ledger->failed = ledger->failed || config == NULL;
+    }
     nib__tokenizer_say(ledger, file,
                        config && nib__path_kind(config) == NIB_PATH_FILE ? config : NULL);
 }
