@@ -515,7 +515,7 @@ typedef struct nib_bench_result {
 } nib_bench_result;
 
 /* NIB_USAGE: the tokens do not fit the context, too many repeats, contexts or sequences, or
- * `against` has codes, or there is no model in codes for it to take turns with. NIB_IO, NIB_FAILED,
+ * `against` is quantized, or the model itself is not. NIB_IO, NIB_FAILED,
  * NIB_BAD_INPUT: the peer does not start, ends with an error, whose last line is in the sentence,
  * or writes what is not understood. */
 NIB_MUST_CHECK nib_status nib_bench(nib_session *session, const nib_bench_options *options,

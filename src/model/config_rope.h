@@ -30,7 +30,8 @@ typedef struct nib_rope_said {
 bool nib__rope_read_object(nib_rope_said *said, int place, nib_json *json, nib_arena *arena);
 /* The number behind a key at the top. */
 bool nib__rope_read_number(nib_rope_said *said, int number, nib_json *json);
-/* Into config; what is said twice or has no effect goes to ledger (NULL allowed). */
+/* Writes the rotation into config, and a line for each contradiction and each number without effect
+ * into ledger; NULL: no lines. */
 nib_status nib__rope_apply(nib_config *config, const nib_rope_said *said, const char *name,
                            nib_ledger *ledger, nib_err *err);
 
