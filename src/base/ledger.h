@@ -159,7 +159,12 @@ nib_ledger_tensor *nib__ledger_add_tensor(nib_ledger *ledger, const char *name);
  * caller that keeps none. */
 void nib__ledger_add_setting(nib_ledger *ledger, const nib_ledger_setting *setting,
                              const char *format, ...) NIB_PRINTF(3, 4);
-/* A key of `file`, which a model came with, that no part reads; value NULL: it is not shown. */
+/* A key of the files that a model came with, which other facts overrule; its value asked NULL: it
+ * is not shown. done NULL: nothing is done instead, so it is without effect. */
+void nib__ledger_add_overruled(nib_ledger *ledger, const char *code, const char *key,
+                               const char *asked, const char *done, const char *format, ...)
+    NIB_PRINTF(6, 7);
+/* A key of one of these files that no part reads. */
 void nib__ledger_add_unread(nib_ledger *ledger, const char *code, const char *file, const char *key,
                             const char *value);
 /* "training.compile true (config): kernels are compiled already" */

@@ -47,16 +47,30 @@ void nib__ledger_add_setting(nib_ledger *ledger, const nib_ledger_setting *setti
     add(ledger, setting, text);
 }
 
+void nib__ledger_add_overruled(nib_ledger *ledger, const char *code, const char *key,
+                               const char *asked, const char *done, const char *format, ...)
+{
+    const nib_ledger_setting setting = {
+        .code = code,
+        .name = key,
+        .asked = asked,
+        .done = done,
+        .by = NIB_BY_CONFIG,
+        .relation = done != NULL ? NIB_SETTING_OTHER : NIB_SETTING_NONE};
+    if (ledger == NULL)
+        return;
+    va_list args;
+    va_start(args, format);
+    const char *text = nib__ledger_text_v(ledger, format, args);
+    va_end(args);
+    add(ledger, &setting, text);
+}
+
 void nib__ledger_add_unread(nib_ledger *ledger, const char *code, const char *file, const char *key,
                             const char *value)
 {
-    nib__ledger_add_setting(ledger,
-                            &(nib_ledger_setting){.code = code,
-                                                  .name = key,
-                                                  .asked = value,
-                                                  .by = NIB_BY_CONFIG,
-                                                  .relation = NIB_SETTING_NONE},
-                            "%s has this key, and Nibble does not read it", file);
+    nib__ledger_add_overruled(ledger, code, key, value, NULL,
+                              "%s has this key, and Nibble does not read it", file);
 }
 
 void nib__ledger_append(nib_ledger *ledger, const nib_ledger *from)

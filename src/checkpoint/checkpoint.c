@@ -216,6 +216,33 @@ static nib_status check_kept(nib_checkpoint *cp, nib_err *err)
     return NIB_OK;
 }
 
+/* Codes of another tool than quant_method names: tensors say themselves whose they are. */
+static void say_method(nib_checkpoint *cp)
+{
+    const char *method = cp->method, *first = NULL, *stored = NULL;
+    char a[NIB_SHOWN], b[NIB_SHOWN];
+    size_t count = 0;
+    if (method == NULL)
+        return;
+    if (cp->coding->method == NIB_METHOD_COMPRESSED)
+        method = "compressed-tensors"; /* older files have another spelling */
+    for (size_t i = 0; i < cp->module_count; i++) {
+        const char *dialect = nib__checkpoint_dialect(cp, cp->modules[i]);
+        const bool is_plain = dialect == NULL || strcmp(dialect, "safetensors") == 0 ||
+                              strcmp(dialect, "meta") == 0;
+        if (is_plain || strcmp(dialect, method) == 0)
+            continue;
+        if (count++ == 0)
+            first = cp->modules[i], stored = dialect;
+    }
+    if (count != 0)
+        nib__ledger_add_overruled(&cp->ledger, "quantization-config", "quant_method",
+                                  nib__shown(a, method), stored,
+                                  "%zu weights are stored as %s stores them, and run so; the first "
+                                  "is %s",
+                                  count, stored, nib__shown(b, first));
+}
+
 /* Groups of modules that describe none here, and codes that are asked for and not kept. */
 static nib_status note_coding(nib_checkpoint *cp, nib_err *err)
 {
@@ -228,6 +255,7 @@ static nib_status note_coding(nib_checkpoint *cp, nib_err *err)
         return nib__checkpoint_no_memory(err, cp->path);
     NIB_TRY(find_used(cp, used, err));
     NIB_TRY(check_kept(cp, err));
+    say_method(cp);
     for (size_t g = 0; g < coding->group_count; g++) {
         if (used[g] && coding->groups[g].outputs.given)
             nib__ledger_add_setting(

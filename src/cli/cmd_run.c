@@ -320,6 +320,22 @@ static int print_eval(const nib_eval_result *e, const nib_plan *against, bool js
     return 0;
 }
 
+/* The settings of the other model, under its name. */
+static int say_against(const nib_plan *plan, const settings *s)
+{
+    kept_text k = {0};
+    nib_err err;
+    const nib_sink sink = {.write = kept_write, .ctx = &k};
+    const nib_status status = nib_plan_ledger_write(plan, NIB_FORM_TEXT, &sink, &err);
+    clear_progress();
+    if (status == NIB_OK && k.size > 0 && !s->quiet) {
+        fprintf(stderr, "against %s\n", s->against);
+        fwrite(k.text, 1, k.size, stderr);
+    }
+    free(k.text);
+    return status == NIB_OK ? 0 : fail(&err);
+}
+
 static int evaluate(const ready *r, const ready *other, const settings *s)
 {
     const nib_eval_options options = {.text_path = s->text, .window = s->window};
@@ -354,9 +370,13 @@ int run_eval(const settings *s)
                                        .context = s->context,
                                        .strict = s->strict,
                                        .allow = request.allow};
-            status = open_ready(&other, engine, s, s->against, &plain);
+            settings apart = *s; /* whose lines these are is said first */
+            apart.quiet = true;
+            status = open_ready(&other, engine, &apart, s->against, &plain);
             if (status == 0) {
-                status = evaluate(&r, &other, s);
+                status = say_against(nib_session_plan(other.session), s);
+                if (status == 0)
+                    status = evaluate(&r, &other, s);
                 close_ready(&other);
             }
         }

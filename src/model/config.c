@@ -197,15 +197,6 @@ static bool read_classes(reader *r)
 
 /* ---- the keys ---- */
 
-static void say(const reader *r, nib_setting_relation relation, const nib_ledger_setting *what,
-                const char *text)
-{
-    nib_ledger_setting setting = *what;
-    setting.by = NIB_BY_CONFIG;
-    setting.relation = relation;
-    nib__ledger_add_setting(r->ledger, &setting, "%s", text);
-}
-
 static bool read_unknown(reader *r)
 {
     const bool code = listed(&r->json, code_keys, COUNT(code_keys));
@@ -216,12 +207,16 @@ static bool read_unknown(reader *r)
     if (value.event == NIB_JSON_NULL || value.empty || (code && value.event == NIB_JSON_FALSE))
         return true; /* not set */
     if (code || (attention && value.shown && strchr(value.shown, '/')))
-        say(r, NIB_SETTING_NONE, &(nib_ledger_setting){.code = "config-code", .name = r->key},
-            "config.json names Python code, which is not run");
+        nib__ledger_add_overruled(r->ledger, "config-code", r->key, NULL, NULL,
+                                  "config.json names Python code, which is not run");
     else if (attention)
-        say(r, NIB_SETTING_EQUIVALENT,
-            &(nib_ledger_setting){.code = "config-key", .name = r->key, .asked = value.shown},
-            "attention runs in Nibble's own kernels, to the same result");
+        nib__ledger_add_setting(r->ledger,
+                                &(nib_ledger_setting){.code = "config-key",
+                                                      .name = r->key,
+                                                      .asked = value.shown,
+                                                      .by = NIB_BY_CONFIG,
+                                                      .relation = NIB_SETTING_EQUIVALENT},
+                                "attention runs in Nibble's own kernels, to the same result");
     else
         nib__ledger_add_unread(r->ledger, "config-key", "config.json", r->key, value.shown);
     return true;
@@ -466,17 +461,12 @@ nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err
 static void say_class(const reader *r)
 {
     const char *built = class_names[r->c->arch];
-    char shown[NIB_SHOWN], text[96];
-    if (!r->class_name || (r->classes & 1U << r->c->arch) != 0)
-        return;
-    snprintf(text, sizeof text, "model_type is \"%s\", and %s is built for it",
-             arch_names[r->c->arch], built);
-    say(r, NIB_SETTING_OTHER,
-        &(nib_ledger_setting){.code = "config-key",
-                              .name = "architectures",
-                              .asked = nib__shown(shown, r->class_name),
-                              .done = built},
-        text);
+    char shown[NIB_SHOWN];
+    if (r->class_name && (r->classes & 1U << r->c->arch) == 0)
+        nib__ledger_add_overruled(r->ledger, "config-key", "architectures",
+                                  nib__shown(shown, r->class_name), built,
+                                  "model_type is \"%s\", and %s is built for it",
+                                  arch_names[r->c->arch], built);
 }
 
 static const char *decimal(char out[32], int64_t value)
@@ -491,18 +481,13 @@ static void say_numbers(const reader *r)
     const nib_config *c = r->c;
     char asked[32], done[32];
     if (c->arch == NIB_ARCH_LLAMA && r->sliding_window > 0 && r->sliding_window < c->context)
-        say(r, NIB_SETTING_NONE,
-            &(nib_ledger_setting){.code = "config-key",
-                                  .name = "sliding_window",
-                                  .asked = decimal(asked, r->sliding_window)},
-            "llama has no window; every position attends to all before it");
+        nib__ledger_add_overruled(r->ledger, "config-key", "sliding_window",
+                                  decimal(asked, r->sliding_window), NULL,
+                                  "llama has no window; every position attends to all before it");
     if (r->longest > 0 && r->longest != c->context)
-        say(r, NIB_SETTING_OTHER,
-            &(nib_ledger_setting){.code = "context",
-                                  .name = "model_max_length",
-                                  .asked = decimal(asked, r->longest),
-                                  .done = decimal(done, c->context)},
-            "max_position_embeddings is the longest context");
+        nib__ledger_add_overruled(r->ledger, "context", "model_max_length",
+                                  decimal(asked, r->longest), decimal(done, c->context),
+                                  "max_position_embeddings is the longest context");
 }
 
 /* What config.json says and another of its keys, or the architecture, overrules. */
@@ -512,23 +497,22 @@ static void say_overruled(const reader *r)
     say_class(r);
     say_numbers(r);
     if (c->arch == NIB_ARCH_QWEN2 && r->attention_bias == 0)
-        say(r, NIB_SETTING_OTHER,
-            &(nib_ledger_setting){
-                .code = "bias", .name = "attention_bias", .asked = "false", .done = "true"},
-            "qwen2 has biases of q, k and v");
+        nib__ledger_add_overruled(r->ledger, "bias", "attention_bias", "false", "true",
+                                  "qwen2 has biases of q, k and v");
     if (c->arch == NIB_ARCH_QWEN2 && r->attention_bias == 1)
-        say(r, NIB_SETTING_NARROWER,
-            &(nib_ledger_setting){
-                .code = "bias", .name = "attention_bias", .asked = "true", .done = "true"},
-            "qwen2 has biases of q, k and v, and none of o");
+        nib__ledger_add_setting(r->ledger,
+                                &(nib_ledger_setting){.code = "bias",
+                                                      .name = "attention_bias",
+                                                      .asked = "true",
+                                                      .done = "true",
+                                                      .by = NIB_BY_CONFIG,
+                                                      .relation = NIB_SETTING_NARROWER},
+                                "qwen2 has biases of q, k and v, and none of o");
     if (r->dtypes[0] != NIB_TYPE_NONE && r->dtypes[1] != NIB_TYPE_NONE &&
         r->dtypes[0] != r->dtypes[1])
-        say(r, NIB_SETTING_OTHER,
-            &(nib_ledger_setting){.code = "dtype",
-                                  .name = "torch_dtype",
-                                  .asked = nib__type_name(r->dtypes[1]),
-                                  .done = nib__type_name(r->dtypes[0])},
-            "dtype, its newer name, goes before it");
+        nib__ledger_add_overruled(r->ledger, "dtype", "torch_dtype", nib__type_name(r->dtypes[1]),
+                                  nib__type_name(r->dtypes[0]),
+                                  "dtype, its newer name, goes before it");
 }
 
 /* The reader's error, and which key it was reading. */

@@ -211,13 +211,7 @@ static void say_factor(reader *r, double asked, const char *text)
 {
     char value[32];
     snprintf(value, sizeof value, "%g", asked);
-    nib__ledger_add_setting(r->ledger,
-                            &(nib_ledger_setting){.code = "rope",
-                                                  .name = r->key,
-                                                  .asked = value,
-                                                  .by = NIB_BY_CONFIG,
-                                                  .relation = NIB_SETTING_NONE},
-                            "%s", text);
+    nib__ledger_add_overruled(r->ledger, "rope", r->key, value, NULL, "%s", text);
 }
 
 /* rope.scaling.factor goes before its older name, as in llama.cpp. */

@@ -177,13 +177,7 @@ static void say_rope(reader *r, const char *name, double asked, const char *text
     char value[32];
     snprintf(value, sizeof value, "%g", asked);
     if (asked > 0)
-        nib__ledger_add_setting(r->ledger,
-                                &(nib_ledger_setting){.code = "rope",
-                                                      .name = name,
-                                                      .asked = value,
-                                                      .by = NIB_BY_CONFIG,
-                                                      .relation = NIB_SETTING_NONE},
-                                "%s", text);
+        nib__ledger_add_overruled(r->ledger, "rope", name, value, NULL, "%s", text);
 }
 
 /* Llama 3.2's small models scale by 32, which their params.json leaves out. */

@@ -90,20 +90,14 @@ bool nib__rope_read_object(nib_rope_said *said, int place, nib_json *json, nib_a
 /* ---- what it comes to ---- */
 
 static void say_number(nib_ledger *ledger, const nib_rope_said *said, int place, int number,
-                       nib_setting_relation relation, const char *text)
+                       const char *done, const char *text)
 {
     char value[32], name[64];
     const bool top = place == NIB_ROPE_TOP;
     snprintf(value, sizeof value, "%.10g", said->numbers[place][number]);
     snprintf(name, sizeof name, "%s%s%s", top ? "" : places[place], top ? "" : ".",
              numbers[number]);
-    nib__ledger_add_setting(ledger,
-                            &(nib_ledger_setting){.code = "rope",
-                                                  .name = name,
-                                                  .asked = value,
-                                                  .by = NIB_BY_CONFIG,
-                                                  .relation = relation},
-                            "%s", text);
+    nib__ledger_add_overruled(ledger, "rope", name, value, done, "%s", text);
 }
 
 /* A number of the first place that has it; fallback: none has. */
@@ -111,7 +105,7 @@ static double take_number(const nib_rope_said *said, int number, double fallback
                           nib_ledger *ledger)
 {
     int from = -1;
-    char text[96];
+    char done[32], text[96];
     for (int place = 0; place < NIB_ROPE_PLACES; place++) {
         if ((said->given[place] & 1U << number) == 0)
             continue;
@@ -119,9 +113,9 @@ static double take_number(const nib_rope_said *said, int number, double fallback
         if (from < 0) {
             from = place;
         } else if (value != said->numbers[from][number]) {
-            snprintf(text, sizeof text, "%s says %.10g, and it decides", places[from],
-                     said->numbers[from][number]);
-            say_number(ledger, said, place, number, NIB_SETTING_OTHER, text);
+            snprintf(done, sizeof done, "%.10g", said->numbers[from][number]);
+            snprintf(text, sizeof text, "%s says %s, and it decides", places[from], done);
+            say_number(ledger, said, place, number, done, text);
         }
     }
     return from < 0 ? fallback : said->numbers[from][number];
@@ -171,6 +165,6 @@ nib_status nib__rope_apply(nib_config *c, const nib_rope_said *said, const char 
     for (int n = NIB_ROPE_FACTOR; n <= NIB_ROPE_ORIGINAL; n++)
         for (int place = 0; place < NIB_ROPE_TOP; place++)
             if ((said->given[place] & ~used[kind] & 1U << n) != 0)
-                say_number(ledger, said, place, n, NIB_SETTING_NONE, text);
+                say_number(ledger, said, place, n, NULL, text);
     return check_rope(c, name, err);
 }

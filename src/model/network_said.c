@@ -10,31 +10,17 @@
 #include <math.h>
 #include <stdio.h>
 
-static void say(nib_network *net, const char *code, const char *name, const char *asked,
-                const char *done, const char *text)
-{
-    nib__ledger_add_setting(
-        &net->notes,
-        &(nib_ledger_setting){.code = code,
-                              .name = name,
-                              .asked = asked,
-                              .done = done,
-                              .by = NIB_BY_CONFIG,
-                              .relation = done ? NIB_SETTING_OTHER : NIB_SETTING_NONE},
-        "%s", text);
-}
-
 /* ---- ids ---- */
 
 static void say_id(nib_network *net, const char *code, const char *key, int32_t id)
 {
     const int64_t rows = nib__network_embed(net)->n;
-    char asked[32], text[96];
+    char asked[32];
     if (id < rows)
         return;
     snprintf(asked, sizeof asked, "%" PRId32, id);
-    snprintf(text, sizeof text, "there are %" PRId64 " tokens, and this is none of them", rows);
-    say(net, code, key, asked, NULL, text);
+    nib__ledger_add_overruled(&net->notes, code, key, asked, NULL,
+                              "there are %" PRId64 " tokens, and this is none of them", rows);
 }
 
 void nib__network_say_ids(nib_network *net)
@@ -53,16 +39,16 @@ void nib__network_say_ids(nib_network *net)
 static void say_rows(nib_network *net)
 {
     const int64_t vocab = net->config.vocab;
-    char asked[32], done[32], text[160];
+    char asked[32], done[32];
     for (size_t i = 0; i < net->site_count; i++) {
         const nib_site *s = &net->sites[i];
         if ((s->role != NIB_ROLE_EMBED && s->role != NIB_ROLE_HEAD) || s->n <= vocab)
             continue;
-        snprintf(text, sizeof text, "%s stores %" PRId64 " rows, and all of them are used", s->name,
-                 s->n);
         snprintf(asked, sizeof asked, "%" PRId64, vocab);
         snprintf(done, sizeof done, "%" PRId64, s->n);
-        say(net, "config-key", "vocab_size", asked, done, text);
+        nib__ledger_add_overruled(&net->notes, "config-key", "vocab_size", asked, done,
+                                  "%s stores %" PRId64 " rows, and all of them are used", s->name,
+                                  s->n);
     }
 }
 
@@ -70,6 +56,7 @@ static void say_rows(nib_network *net)
 static void say_codes(nib_network *net)
 {
     const nib_quantization *q = nib__checkpoint_coding(net->checkpoint);
+    nib_ledger *to = &net->notes;
     size_t ordered = 0, zeros = 0, indexed = 0;
     char name[512];
     if (q == NULL)
@@ -82,19 +69,19 @@ static void say_codes(nib_network *net)
                  net->sites[i].stored.zero != NIB_ZERO_NONE;
     }
     if (strcmp(q->order, "false") == 0 && ordered != 0)
-        say(net, "quantization-config", "desc_act", "false", "true",
-            "g_idx is stored in another order than that of columns, and it is followed");
+        nib__ledger_add_overruled(to, "quantization-config", "desc_act", "false", "true",
+                                  "g_idx is stored in another order than that of columns, and it "
+                                  "is followed");
     if (strcmp(q->order, "true") == 0 && q->method == NIB_METHOD_GPTQ && indexed == 0)
-        say(net, "quantization-config", "desc_act", "true", "false",
-            "no g_idx is stored, so groups are taken to be of neighbouring columns");
+        nib__ledger_add_overruled(to, "quantization-config", "desc_act", "true", "false",
+                                  "no g_idx is stored, so groups are taken to be of neighbouring "
+                                  "columns");
     if (strcmp(q->symmetric, "true") != 0 || zeros == 0)
         return;
-    if (q->method == NIB_METHOD_AWQ)
-        say(net, "zero-point", "zero_point", "false", "true",
-            "zero points other than the middle are stored, and they are used");
-    else
-        say(net, "zero-point", "sym", "true", "false",
-            "zero points other than the middle are stored, and they are used");
+    const bool awq = q->method == NIB_METHOD_AWQ;
+    nib__ledger_add_overruled(to, "zero-point", awq ? "zero_point" : "sym", awq ? "false" : "true",
+                              awq ? "true" : "false",
+                              "zero points other than the middle are stored, and they are used");
 }
 
 void nib__network_say_stored(nib_network *net)

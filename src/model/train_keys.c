@@ -28,7 +28,7 @@
     "Hugging Face"
 
 /* What is built, of keys that would change the result. */
-#define DATA_PARALLEL "data parallelism over ranks is what is built"
+#define DATA_PARALLEL "ranks split the data, and each holds the whole model"
 #define BY_SEED "first values come from training.seed alone, on any number of ranks"
 
 #define OUT(member) offsetof(nib_train_draft, out.member)
@@ -123,7 +123,7 @@ const nib_train_key nib__train_keys[] = {
     WORD("model.attn_mask_type", DRAFT(attention), "causal|block_causal",
          "block_causal: attention and positions stay within a document"),
     IDLE("model.use_flex_attn", NIB_KEY_FLAG, "model.attn_mask_type alone says what attends"),
-    ONLY("model.norm_type", "rmsnorm", "RMS norms are what is built"),
+    ONLY("model.norm_type", "rmsnorm", "no other norm has kernels"),
     TEXT("model.tokenizer_path", NIB_KEY_READ, OUT(tokenizer),
          "tokenizer.json, its directory, or a GGUF"),
     TEXT("model.hf_assets_path", NIB_KEY_READ, OUT(tokenizer), NULL),
@@ -149,7 +149,7 @@ const nib_train_key nib__train_keys[] = {
     IDLE("float8.precompute_float8_dynamic_scale_for_fsdp", NIB_KEY_FLAG, WHOLE_RANKS),
     MET("float8.force_recompute_fp8_weight_in_bwd", NIB_KEY_FLAG, OWN_KERNELS),
     MET("float8.emulate", NIB_KEY_FLAG, OWN_KERNELS),
-    OFF("float8.moe_fqns_prototype", NIB_KEY_LIST, "models without experts are what is built"),
+    OFF("float8.moe_fqns_prototype", NIB_KEY_LIST, "no layer has experts"),
 
     /* ---- quantize: a recipe of Nibble's, and torchtitan's later places of mx and float8 ---- */
     TEXT("quantize.recipe", NIB_KEY_TEXT, DRAFT(quantize.recipe),
@@ -179,7 +179,7 @@ const nib_train_key nib__train_keys[] = {
     MET("quantize.linear.float8.emulate", NIB_KEY_FLAG, OWN_KERNELS),
 
     /* ---- optimizer, lr_scheduler ---- */
-    ONLY("optimizer.name", "AdamW", "AdamW is what is built"),
+    ONLY("optimizer.name", "AdamW", "its two moments are what a checkpoint holds"),
     REAL("optimizer.lr", OUT(rate), 0, 1e3, "rate at the top of the schedule"),
     REAL("optimizer.beta1", OUT(beta1), 0, 0.9999999, "of the first moments"),
     REAL("optimizer.beta2", OUT(beta2), 0, 0.9999999, "of the second moments"),

@@ -152,7 +152,8 @@ static bool set_word(setter *s, char *at)
             break;
         word += size + 1;
     }
-    size_t used = 0;
+    const bool only = strchr(s->key->words, '|') == NULL;
+    size_t used = (size_t)snprintf(wanted, sizeof wanted, "%s", only ? "only " : "");
     for (word = s->key->words; *word && used < sizeof wanted - 8; word++)
         used += (size_t)snprintf(wanted + used, sizeof wanted - used, *word == '|' ? " or " : "%c",
                                  *word);

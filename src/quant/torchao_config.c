@@ -6,6 +6,7 @@
 #include "torchao_config.h"
 
 #include <stdio.h>
+#include <strings.h>
 
 /* What a config means. */
 typedef struct meaning {
@@ -151,6 +152,29 @@ static nib_status no_plain_integers(nib_ao_config *c, nib_err *err, const char *
 }
 
 /* Settings that change numbers in a way that no scheme here has. */
+/* Settings that change nothing here; a value that torchao does not have is refused all the same. */
+static nib_status check_words(nib_ao_config *c, nib_err *err)
+{
+    static const struct {
+        const char *key, *values[7];
+    } known[] = {
+        {"kernel_preference", {"AUTO", "TORCH", "MSLK", "FBGEMM", "EMULATED", "TRITON"}},
+        {"step",
+         {"PREPARE", "CONVERT", "PREPARE_FOR_LOADING", "PREPARE_FOR_SMOOTHQUANT_SMOOTHING_FACTOR",
+          "PREPARE_FOR_SMOOTHQUANT_ACTIVATION_SCALES"}},
+    };
+    for (size_t i = 0; i < COUNT(known); i++) {
+        const char *text = text_of(c, known[i].key, known[i].values[0]);
+        size_t v = 0;
+        while (known[i].values[v] != NULL && strcasecmp(text, known[i].values[v]) != 0)
+            v++;
+        if (known[i].values[v] == NULL)
+            return nib__recipe_fail(&c->at, NIB_BAD_INPUT, err, "%s: %s has no value \"%s\"",
+                                    c->type, known[i].key, text);
+    }
+    return NIB_OK;
+}
+
 static nib_status check_common(nib_ao_config *c, nib_err *err)
 {
     static const char *const mappings[] = {"weight_mapping_type", "mapping_type",
@@ -625,6 +649,7 @@ static nib_status mean(nib_recipe *r, nib_ao_config *c, nib_json *data, meaning 
         NIB_TRY(nib__ao_read_data(c, r, data, err));
         NIB_TRY(check_fields(r, c, types[i].takes, err));
         NIB_TRY(check_common(c, err));
+        NIB_TRY(check_words(c, err));
         const nib_ao_field *version = find(c, "version"); /* torchao takes it before "_version" */
         if (version != NULL && version->has_number)
             c->version = version->number;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a chat template leaves out of the prompt. Every text of a message is replaced by a marker;
- * those whose marker is not in the prompt are suspects, and the real prompt is rendered once more
- * with only these replaced: if it stays the same, the model does not see them.
+ * What a chat template leaves out of the prompt. Every text of a message and the function of every
+ * call is replaced by a marker; those whose marker is not in the prompt are suspects, and the real
+ * prompt is rendered once more with only these replaced: if it stays the same, the model does not
+ * see them.
  */
 #include "library.h"
 
@@ -12,10 +13,14 @@
 
 #define MARKER "nibblemarker" /* then the number and "q", so that none begins another */
 
-/* A message's content, or its name. */
+typedef enum part_kind { PART_CONTENT, PART_NAME, PART_CALL } part_kind;
+static const char *const kind_names[] = {"content", "name", "tool_calls"};
+
+/* A message's content, its name, or the function of one of its calls. */
 typedef struct part {
     size_t message;
-    bool is_name, seen;
+    part_kind kind;
+    bool seen;
     const char *role, *text;
     const char *from, *end; /* in the JSON, with its quotes */
 } part;
@@ -30,16 +35,40 @@ static const nib_json_limits limits = {.depth = NIB_TEMPLATE_JSON, .literals = t
 
 /* ---- what there is ---- */
 
-static bool add_part(parts *p, const part *from)
+/* The string that was just read. */
+static bool add_part(parts *p, size_t message, part_kind kind, const char *text,
+                     const nib_json *json)
 {
     void *at = p->at;
-    if (from->text[strspn(from->text, " \t\r\n")] == '\0') /* nothing is lost */
+    if (text[strspn(text, " \t\r\n")] == '\0') /* nothing is lost */
         return true;
     if (!nib__reserve(p->arena.allocator, &at, &p->capacity, p->count + 1, sizeof *p->at))
         return false;
     p->at = at;
-    p->at[p->count++] = *from;
+    p->at[p->count++] = (part){.message = message,
+                               .kind = kind,
+                               .text = text,
+                               .from = json->token - 1,
+                               .end = json->token + json->token_size + 1};
     return true;
+}
+
+/* [{"function": {"name": ..., "arguments": ...}}, ...], behind its KEY. */
+static bool list_calls(parts *p, nib_json *json, size_t message)
+{
+    enum { FUNCTION = 3 }; /* levels below the message */
+    const int depth = json->depth;
+    nib__json_next(json);
+    while (json->depth > depth && json->event != NIB_JSON_ERROR) {
+        const bool is_name = json->event == NIB_JSON_KEY && json->depth == depth + FUNCTION &&
+                             nib__json_is(json, "name");
+        if (nib__json_next(json) != NIB_JSON_STRING || !is_name)
+            continue;
+        const char *text = nib__json_string(json, &p->arena, NULL);
+        if (text == NULL || !add_part(p, message, PART_CALL, text, json))
+            return false;
+    }
+    return json->event != NIB_JSON_ERROR;
 }
 
 /* The members of the message that was opened. */
@@ -51,6 +80,11 @@ static bool list_message(parts *p, nib_json *json, size_t message)
     while (nib__json_next(json) == NIB_JSON_KEY) {
         const bool is_role = nib__json_is(json, "role"), is_name = nib__json_is(json, "name"),
                    is_content = nib__json_is(json, "content");
+        if (nib__json_is(json, "tool_calls")) {
+            if (!list_calls(p, json, message))
+                return false;
+            continue;
+        }
         if (nib__json_next(json) != NIB_JSON_STRING || (!is_role && !is_name && !is_content)) {
             if (!nib__json_skip(json))
                 return false;
@@ -61,11 +95,7 @@ static bool list_message(parts *p, nib_json *json, size_t message)
             return false;
         if (is_role)
             role = text;
-        else if (!add_part(p, &(part){.message = message,
-                                      .is_name = is_name,
-                                      .text = text,
-                                      .from = json->token - 1,
-                                      .end = json->token + json->token_size + 1}))
+        else if (!add_part(p, message, is_name ? PART_NAME : PART_CONTENT, text, json))
             return false;
     }
     for (size_t i = first; i < p->count; i++)
@@ -167,8 +197,7 @@ static void tell(nib_ledger *ledger, const char *name, const char *asked, nib_as
 static void tell_part(nib_ledger *ledger, const part *first, bool more, nib_asker by)
 {
     char name[64];
-    snprintf(name, sizeof name, "messages[%zu].%s", first->message,
-             first->is_name ? "name" : "content");
+    snprintf(name, sizeof name, "messages[%zu].%s", first->message, kind_names[first->kind]);
     tell(ledger, name, first->text, by,
          more ? "the chat template leaves it out, and others of this role: the prompt is the same "
                 "without them"
@@ -178,7 +207,7 @@ static void tell_part(nib_ledger *ledger, const part *first, bool more, nib_aske
 /* Of each role the first: a conversation may have thousands. */
 static void tell_parts(nib_ledger *ledger, const parts *p, nib_asker by)
 {
-    enum { MOST = 16 }; /* there are five roles, with a content and a name each */
+    enum { MOST = 16 }; /* there are five roles, with three kinds at most */
     const part *firsts[MOST];
     bool more[MOST] = {false};
     size_t count = 0;
@@ -188,7 +217,7 @@ static void tell_parts(nib_ledger *ledger, const parts *p, nib_asker by)
         if (this->seen)
             continue;
         while (j < count &&
-               (firsts[j]->is_name != this->is_name || strcmp(firsts[j]->role, this->role) != 0))
+               (firsts[j]->kind != this->kind || strcmp(firsts[j]->role, this->role) != 0))
             j++;
         if (j < count)
             more[j] = true;

@@ -82,7 +82,10 @@ static void tell_ranks(nib_plan *p)
     static const char whole[] = "each rank holds all weights, and shares the data with the others";
     if (!asked->key || (fits && !is_shared))
         return;
-    nib_ledger_setting line = line_of(asked, fits ? NIB_SETTING_NONE : NIB_SETTING_OTHER);
+    /* -1 is torchtitan's default: whoever wrote it asked for no shards in particular */
+    nib_ledger_setting line = line_of(asked, !fits               ? NIB_SETTING_OTHER
+                                             : c->shards == -1 ? NIB_SETTING_NARROWER
+                                                               : NIB_SETTING_NONE);
     char here[24];
     snprintf(here, sizeof here, "%" PRId64, ranks);
     if (fits) {

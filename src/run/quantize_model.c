@@ -83,13 +83,17 @@ static nib_status calibrate(work *w, nib_err *err)
         return nib__fail(err, NIB_USAGE,
                          "--calibrate %s has no effect: the recipe has no static activation scales",
                          text);
-    if (!needed || w->options->dry_run) /* sizes and ledger do not depend on the scales */
+    if (!needed)
         return NIB_OK;
     if (!text)
         return nib__fail(
             err, NIB_USAGE,
             "the recipe has static activation scales; give a text to calibrate them with "
             "--calibrate TEXT");
+    if (w->options->dry_run) /* sizes and ledger do not depend on the scales */
+        return nib__path_kind(text) == NIB_PATH_FILE
+                   ? NIB_OK
+                   : nib__fail(err, NIB_IO, "%s: there is no such file", text);
     float(*ranges)[2] = nib__arena_take(&w->arena, count, sizeof *ranges);
     if (!ranges)
         return nib__fail_memory(err, count * sizeof *ranges, "ranges");

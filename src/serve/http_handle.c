@@ -422,6 +422,13 @@ static bool length_is_over(struct MHD_Connection *mhd, size_t limit)
     return length != NULL && strtoull(length, NULL, 10) > limit;
 }
 
+static bool is_encoded(struct MHD_Connection *mhd)
+{
+    const char *coding =
+        MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_ENCODING);
+    return coding != NULL && strcasecmp(coding, "identity") != 0;
+}
+
 static enum MHD_Result refuse_long(request *r)
 {
     char text[128];
@@ -452,6 +459,9 @@ static enum MHD_Result take_headers(request *r)
                            strcmp(method, "GET") == 0 ? "GET, HEAD" : method);
     if (length_is_over(mhd, r->connection->server->options->body_limit))
         return refuse_long(r);
+    if (is_encoded(mhd))
+        return refuse(r, 415, "content_encoding",
+                      "a body with a Content-Encoding is not read; send it as it is");
     set_phase(r->connection, PHASE_BODY);
     return MHD_YES;
 }

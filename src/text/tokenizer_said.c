@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a tokenizer's two files ask for and Nibble does not do. Only what stands before the model in
- * tokenizer.json is looked at, so that a plan can say it: every writer puts the model last. A file
- * that cannot be read is left to those who load it.
+ * What a tokenizer's two files ask for and Nibble does not do. Of tokenizer.json only what stands
+ * before the model is looked at, and the model's type, so that a plan can say it: every writer puts
+ * the model last. A file that cannot be read is left to those who load it.
  */
 #include "file.h"
 #include "json.h"
@@ -19,6 +19,7 @@ typedef struct doing {
     bool processor, before, after; /* there is a post_processor; it adds tokens */
     bool prefix;                   /* a space before the text */
     bool lowercase;
+    bool bpe;
 } doing;
 
 /* What tokenizer_config.json asks for. */
@@ -28,20 +29,6 @@ typedef struct asking {
 } asking;
 
 /* ---- tokenizer.json ---- */
-
-static void say(nib_ledger *ledger, const char *name, const char *asked, const char *done,
-                const char *text)
-{
-    nib__ledger_add_setting(
-        ledger,
-        &(nib_ledger_setting){.code = "tokenizer",
-                              .name = name,
-                              .asked = asked,
-                              .done = done,
-                              .by = NIB_BY_CONFIG,
-                              .relation = done ? NIB_SETTING_OTHER : NIB_SETTING_NONE},
-        "%s", text);
-}
 
 /* The value of a component that says that a space goes before the text, or the KEY before it. */
 static void look_for_prefix(nib_json *json, doing *out)
@@ -102,7 +89,15 @@ static void say_length(nib_ledger *ledger, nib_json *json, const char *key, cons
 {
     nib_json_value value;
     if (nib__json_any(json, &value) && value.event != NIB_JSON_NULL && !value.empty)
-        say(ledger, key, NULL, NULL, text);
+        nib__ledger_add_overruled(ledger, "tokenizer", key, NULL, NULL, "%s", text);
+}
+
+/* Its type, which writers put first; the rest, a list of all tokens, is not looked at. */
+static void look_at_model(nib_json *json, doing *out)
+{
+    if (nib__json_next(json) == NIB_JSON_OBJECT && nib__json_next(json) == NIB_JSON_KEY &&
+        nib__json_is(json, "type") && nib__json_next(json) == NIB_JSON_STRING)
+        out->bpe = nib__json_is(json, "BPE");
 }
 
 static void read_tokenizer(const nib_map *map, const char *path, doing *out, nib_ledger *ledger)
@@ -125,6 +120,8 @@ static void read_tokenizer(const nib_map *map, const char *path, doing *out, nib
         else
             (void)nib__json_skip(&json);
     }
+    if (json.event == NIB_JSON_KEY)
+        look_at_model(&json, out);
 }
 
 /* ---- tokenizer_config.json ---- */
@@ -176,9 +173,9 @@ static void say_flag(nib_ledger *ledger, const char *name, flag asked, bool done
                      const char *less)
 {
     if (asked == FLAG_TRUE && !done)
-        say(ledger, name, "true", NULL, less);
+        nib__ledger_add_overruled(ledger, "tokenizer", name, "true", NULL, "%s", less);
     if (asked == FLAG_FALSE && done)
-        say(ledger, name, "false", "true", more);
+        nib__ledger_add_overruled(ledger, "tokenizer", name, "false", "true", "%s", more);
 }
 
 static void say_all(const asking *a, const doing *d, nib_ledger *ledger)
@@ -199,20 +196,24 @@ static void say_all(const asking *a, const doing *d, nib_ledger *ledger)
     say_flag(ledger, "do_lower_case", a->lowercase, d->lowercase, "tokenizer.json has Lowercase",
              "tokenizer.json has no Lowercase");
     if (a->clean_up == FLAG_TRUE)
-        say(ledger, "clean_up_tokenization_spaces", "true", NULL,
-            "spaces before punctuation stay, as they do in transformers 5 with BPE");
+        nib__ledger_add_setting(
+            ledger,
+            &(nib_ledger_setting){.code = "tokenizer",
+                                  .name = "clean_up_tokenization_spaces",
+                                  .asked = "true",
+                                  .by = NIB_BY_CONFIG,
+                                  .relation = d->bpe ? NIB_SETTING_EQUIVALENT : NIB_SETTING_NONE},
+            "spaces before punctuation stay%s",
+            d->bpe ? ", as in transformers 5.23, which ignores this key with BPE" : "");
     if (a->split_special == FLAG_TRUE)
-        say(ledger, "split_special_tokens", "true", NULL, "special tokens in a text stay whole");
+        nib__ledger_add_overruled(ledger, "tokenizer", "split_special_tokens", "true", NULL,
+                                  "special tokens in a text stay whole");
     if (a->pieces)
         nib__ledger_add_unread(ledger, "tokenizer", "tokenizer_config.json", "sp_model_kwargs",
                                NULL);
     if (a->code)
-        nib__ledger_add_setting(ledger,
-                                &(nib_ledger_setting){.code = "config-code",
-                                                      .name = "auto_map",
-                                                      .by = NIB_BY_CONFIG,
-                                                      .relation = NIB_SETTING_NONE},
-                                "tokenizer_config.json names Python code, which is not run");
+        nib__ledger_add_overruled(ledger, "config-code", "auto_map", NULL, NULL,
+                                  "tokenizer_config.json names Python code, which is not run");
 }
 
 void nib__tokenizer_say(nib_ledger *ledger, const char *path, const char *config)

@@ -61,7 +61,7 @@ static int run_group(const struct CMUnitTest *tests, size_t count, fixture setup
         printf("the setup failed\n");
         return 1;
     }
-    for (size_t i = 0; i < count; i++) {
+    for (volatile size_t i = 0; i < count; i++) { /* longjmp keeps it */
         const bool ran = setjmp(skipped) == 0;
         if (ran)
             tests[i].run(&state);

@@ -17,6 +17,9 @@ refused 2 '*static*--calibrate TEXT' quantize m q --recipe int8dq-static
 refused 2 '--calibrate text.txt has no effect: *' quantize m q --recipe int8wo --calibrate text.txt
 refused 2 '--calibrate text.txt has no effect: *' quantize m q --recipe int8wo --calibrate text.txt --dry-run
 refused 6 'nosuch: *' quantize m q --recipe int8dq-static --calibrate nosuch
+refused 2 '*static*--calibrate TEXT' quantize m q --recipe int8dq-static --dry-run
+refused 6 'nosuch: *' quantize m q --recipe int8dq-static --calibrate nosuch --dry-run
+check 'a dry run with its text' nibble quantize m q --recipe int8dq-static --calibrate text.txt --dry-run
 
 nibble quantize m q --recipe 8da4w --json 2>err | members quantize schema=1 'format="torchao"' bytes_before=int bytes_after=int files=1 layers[].name=str \
     layers[].asked=str layers[].done=str counts.substituted=0

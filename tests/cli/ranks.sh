@@ -32,6 +32,12 @@ train() {
     return $status
 }
 check 'so many ranks are as asked' train 2 replicas --parallelism.data_parallel_replicate_degree 2 --strict --training.steps 1
+check 'shards left open are in part, and not refused' train 2 open --parallelism.data_parallel_shard_degree=-1 --strict --training.steps 1
+mpirun -n 2 "$NIBBLE" train c.json --job.dump_folder "$PWD/open" --parallelism.data_parallel_shard_degree=-1 --training.steps 1 >open.out 2>open.err
+check 'and said' grep -q 'in part: parallelism.data_parallel_shard_degree -1' <(tr -s ' \n' ' ' <open.err)
+status=0
+train 2 shards --parallelism.data_parallel_shard_degree 2 --strict --training.steps 1 || status=$?
+equal 'shards that are asked for are refused' 4 "$status"
 check 'one process' nibble train c.json --quiet --threads 1 --job.dump_folder "$PWD/alone"
 cp "$seen.out" alone.out
 sed 's/  memory:.*//' alone.out >alone.lines

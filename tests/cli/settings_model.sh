@@ -132,6 +132,8 @@ equal 'what is done is not said' '' "$(codes plan m)"
 tokens 'd["add_prefix_space"] = True'
 said 'without effect: add_prefix_space true (config): tokenizer.json puts none there' plan m
 tokens 'd["clean_up_tokenization_spaces"] = True'
+equal 'as transformers with BPE' 'tokenizer=equivalent' "$(settings plan m)"
+json m/tokenizer.json 'd["model"] = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0]]}'
 said 'without effect: clean_up_tokenization_spaces true (config): spaces before punctuation stay' plan m
 tokens 'd["split_special_tokens"] = True'
 said 'without effect: split_special_tokens true (config): special tokens in a text stay whole' plan m
@@ -208,6 +210,10 @@ add model.layers.0.self_attn.q_proj.weight BF16 '[64,64]' "$(python3 -c 'print("
 said 'not as asked: model.layers.0.self_attn.q_proj codes (config): 1 weights are stored as floats, and run so, though quantization_config says codes' plan m
 json m/config.json 'd["quantization_config"]["modules_to_not_convert"] = ["q_proj"]'
 equal 'what is left out is not said' '' "$(codes plan m)"
+check 'codes of torchao' nibble quantize "$MODEL" codes --recipe int8wo --quiet
+fresh codes && json m/config.json 'd["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}'
+said 'not as asked: quant_method gptq (config): 36 weights are stored as torchao stores them, and run so; the first is model.layers.0.self_attn.q_proj' plan m
+strictly quantization-config plan m
 asks 'q["rotation"] = "hadamard"'
 refused 3 '*quantization_config: rotation turns weights and inputs, which is not done here; GPTQModel does it' plan m
 

@@ -34,6 +34,9 @@ refused 3 '*: FqnToConfig of version 9 is not known here; *' plan "$model" --rec
 setting 'not as asked: Int8DynamicActivationInt8WeightConfig version 1 (recipe): layers are quantized as by its version 2' plan "$model" --recipe '{"_type": "Int8DynamicActivationInt8WeightConfig", "_version": 1, "_data": {}}'
 equal 'of version 2 there is nothing to say' '' "$(settings plan "$model" --recipe "$int8")"
 
+refused 3 '*: Float8DynamicActivationFloat8WeightConfig: kernel_preference has no value "SCALAR"' plan "$model" --recipe '{"_type": "Float8DynamicActivationFloat8WeightConfig", "_version": 2, "_data": {"kernel_preference": {"_type": "KernelPreference", "_data": "SCALAR"}}}'
+refused 3 '*: NVFP4DynamicActivationNVFP4WeightConfig: step has no value "later"' plan "$model" --recipe '{"_type": "NVFP4DynamicActivationNVFP4WeightConfig", "_version": 1, "_data": {"step": "later"}}'
+
 # Hugging Face's object around them
 refused 3 '*: quant_type holds more than "default"' plan "$model" --recipe "{\"quant_type\": {\"default\": $int8, \"other\": $int8}}"
 setting 'without effect: quant_type_kwargs (recipe): quant_type is a config' plan "$model" --recipe "{\"quant_type\": {\"default\": $int8}, \"quant_type_kwargs\": {\"group_size\": 64}}"

@@ -13,6 +13,7 @@ head -c 1000 "$model/heldout.txt" >text.txt
 denied='--strict: mood 3 (config): config.json has this key*'
 refused 4 "$denied" eval "$model" --text text.txt --window 64 --against odd --strict -q
 check 'allowed' nibble eval "$model" --text text.txt --window 64 --against odd --strict --allow config-key
+equal 'under its name' 'against odd' "$(grep -B 1 '^without effect: ' "$seen.err" | head -n 1)"
 equal 'both are in the JSON' 'config-key' "$(nibble eval "$model" --text text.txt --window 64 --against odd --json -q | python3 -c 'import json, sys; print(*(s["code"] for s in json.load(sys.stdin)["against"]["settings"]))')"
 
 # commands that plan for themselves say what their plans say

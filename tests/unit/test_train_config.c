@@ -273,10 +273,10 @@ static void test_not_built(void **state)
 {
     (void)state;
     option_refused("parallelism.tensor_parallel_degree=2",
-                   "only 1 is built; data parallelism over ranks is what is built");
-    option_refused("optimizer.name=Muon", "AdamW is built");
+                   "only 1 is built; ranks split the data, and each holds the whole model");
+    option_refused("optimizer.name=Muon", "only AdamW is built");
     option_refused("optimizer.early_step_in_backward", "is not built: a step is taken when");
-    option_refused("training.dtype=bfloat16", "float32 is built; master weights are f32");
+    option_refused("training.dtype=bfloat16", "only float32 is built; master weights are f32");
     option_refused("checkpoint.exclude_from_loading=lr", "is not built");
     option_refused("job.config_file=x.toml", "has no place here: the config is the argument");
     option_refused("model.name=deepseek_v3", "llama3 is wanted");
