@@ -35,16 +35,20 @@ static void add(nib_ledger *ledger, const nib_ledger_setting *from, const char *
     grown[ledger->setting_count++] = line;
 }
 
+static void add_with(nib_ledger *ledger, const nib_ledger_setting *setting, const char *format,
+                     va_list args)
+{
+    if (ledger != NULL)
+        add(ledger, setting, nib__ledger_text_v(ledger, format, args));
+}
+
 void nib__ledger_add_setting(nib_ledger *ledger, const nib_ledger_setting *setting,
                              const char *format, ...)
 {
-    if (ledger == NULL)
-        return;
     va_list args;
     va_start(args, format);
-    const char *text = nib__ledger_text_v(ledger, format, args);
+    add_with(ledger, setting, format, args);
     va_end(args);
-    add(ledger, setting, text);
 }
 
 void nib__ledger_add_overruled(nib_ledger *ledger, const char *code, const char *key,
@@ -57,13 +61,10 @@ void nib__ledger_add_overruled(nib_ledger *ledger, const char *code, const char 
         .done = done,
         .by = NIB_BY_CONFIG,
         .relation = done != NULL ? NIB_SETTING_OTHER : NIB_SETTING_NONE};
-    if (ledger == NULL)
-        return;
     va_list args;
     va_start(args, format);
-    const char *text = nib__ledger_text_v(ledger, format, args);
+    add_with(ledger, &setting, format, args);
     va_end(args);
-    add(ledger, &setting, text);
 }
 
 void nib__ledger_add_unread(nib_ledger *ledger, const char *code, const char *file, const char *key,

@@ -174,16 +174,11 @@ static void say_stored(nib_checkpoint *cp, const char *first, const char *asked,
 {
     char a[NIB_SHOWN];
     if (count != 0)
-        nib__ledger_add_setting(&cp->ledger,
-                                &(nib_ledger_setting){.code = "quantization-config",
-                                                      .name = nib__shown(a, first),
-                                                      .asked = asked,
-                                                      .done = done,
-                                                      .by = NIB_BY_CONFIG,
-                                                      .relation = NIB_SETTING_OTHER},
-                                "%zu weights are stored as %s, and run so, though "
-                                "quantization_config says %s",
-                                count, done, asked);
+        nib__ledger_add_overruled(&cp->ledger, "quantization-config", nib__shown(a, first), asked,
+                                  done,
+                                  "%zu weights are stored as %s, and run so, though "
+                                  "quantization_config says %s",
+                                  count, done, asked);
 }
 
 /* Linear layers that are codes where the config says floats, and the other way round. */
@@ -269,12 +264,9 @@ static nib_status note_coding(nib_checkpoint *cp, nib_err *err)
                 "this config group asks for quantized outputs of its layers; they stay floats");
         if (used[g])
             continue;
-        nib__ledger_add_setting(&cp->ledger,
-                                &(nib_ledger_setting){.code = "quantization-config",
-                                                      .name = nib__shown(a, coding->groups[g].name),
-                                                      .by = NIB_BY_CONFIG,
-                                                      .relation = NIB_SETTING_NONE},
-                                "this config group of quantization_config matches no weight");
+        nib__ledger_add_overruled(&cp->ledger, "quantization-config",
+                                  nib__shown(a, coding->groups[g].name), NULL, NULL,
+                                  "this config group of quantization_config matches no weight");
     }
     if (coding->has_kv_cache)
         nib__ledger_add_setting(&cp->ledger,
