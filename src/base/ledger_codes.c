@@ -43,7 +43,7 @@ const nib_ledger_code nib__ledger_codes[] = {
      "RoPE scaling is described in part, twice, or with numbers that its type does not use"},
     {NIB_CODE_SETTING, "sampling", "a sampling option that another one makes useless"},
     {NIB_CODE_SETTING, "scale-type", "scales are stored in another type than the config asks for"},
-    {NIB_CODE_SETTING, "template", "the chat template leaves out a message, a name or a variable"},
+    {NIB_CODE_SETTING, "template", "the chat template leaves out a message, a name, calls of tools or a variable"},
     {NIB_CODE_SETTING, "threads",
      "more threads than processors, or a thread count for a machine that is not here"},
     {NIB_CODE_SETTING, "tie",
