@@ -140,8 +140,8 @@ def input_of(module):
 
 
 def decide_ties(row_far, enough):
-    """Of symmetric activations a token's largest magnitude is a tie, which a last bit decides: the distance where each goes the way
-    that is nearest. Tokens come one after the other, as none sees those behind it."""
+    """Codes of activations that lie between two integers are ties, which a last bit decides: the distance where those of a token go
+    the way that is nearest. Tokens come one after the other, as none sees those behind it."""
     decided, rows = {}, []
     for row in range(len(IDS)):
         best, open_choices, tried = None, [{}], 0
@@ -184,7 +184,7 @@ def see_forward(model, got, weights, spec, needles=()):
     if spec.act in ("i8", "i4", "e4m3"):
         others["one scale for all tokens"] = far(spec, True)
     nearest = min(others, key=others.get)
-    if asked > 1e-3 * size and spec.act in ("i8", "i4") and spec.act_symmetric:
+    if asked > 1e-3 * size and spec.act in formulas.HALF:
         asked = min(asked, decide_ties(row_far, 1e-3 * size))
     worst = 0.75 * others[nearest]
     if asked > 1e-3 * size and (others[nearest] < 0.2 * asked or asked > worst):

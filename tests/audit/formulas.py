@@ -210,20 +210,37 @@ def quantize(rows, spec, dtype):
 EPS = 2.0 ** -126
 
 
+def integer_grid(x, half, symmetric):
+    """Scale and zero point of one token's 2 * half integers."""
+    low, high = min(min(x), 0.0), max(max(x), 0.0)
+    if symmetric:
+        return max(f32(max(-low, high) / (half - 0.5)), EPS), 0
+    scale = max(f32(f32(high - low) / (2 * half - 1)), EPS)
+    return scale, clamp(-half - round(f32(low / scale)), -half, half - 1)
+
+
+HALF = {"i8": 128, "i4": 8}
+
+
+def is_tie(x, act, symmetric):
+    """Whether a last bit of f32 decides a code of this token: its largest negative magnitude is -7.5 or -127.5 by the symmetric
+    formula, and any other value may lie as near to the middle of two codes."""
+    if act not in HALF:
+        return False
+    if symmetric and -min(x) >= max(x):
+        return True
+    scale, _ = integer_grid([f32(v) for v in x], HALF[act], symmetric)
+    return any(abs(abs(v / scale) % 1 - 0.5) < abs(v / scale) * 2**-21 for v in x)
+
+
 def token(x, act, symmetric, nudge=0.0):
     """One token's inputs of a product, quantized and back. nudge: the scale is so much smaller, which decides ties."""
     if act == "float":
         return x
     x = [f32(v) for v in x]
-    if act in ("i8", "i4"):
-        half = 128 if act == "i8" else 8
-        low, high = min(min(x), 0.0), max(max(x), 0.0)
-        zero = 0
-        if symmetric:
-            scale = max(f32(max(-low, high) / (half - 0.5)), EPS)
-        else:
-            scale = max(f32(f32(high - low) / (2 * half - 1)), EPS)
-            zero = clamp(-half - round(f32(low / scale)), -half, half - 1)
+    if act in HALF:
+        half = HALF[act]
+        scale, zero = integer_grid(x, half, symmetric)
         inverse = f32(1 / scale) * (1 + nudge)
         return [(clamp(round(f32(v * inverse)) + zero, -half, half - 1) - zero) * scale for v in x]
     if act == "e4m3":
@@ -239,7 +256,7 @@ def act_total(x):
 
 def activations(tokens, spec, one_scale=False, nudge=lambda t: 0.0):
     """The inputs of a product as the scheme has them; one_scale: as one scale for all tokens would have them; nudge: of token t,
-    where its largest magnitude is a tie."""
+    where one of its codes is a tie."""
     if spec.act == "nv4" and spec.levels == 1:
         return [[v for i in range(0, len(x), 16) for v in nv_group(x[i:i + 16], 1.0)[3]] for x in tokens]
     if spec.act in ("mx8", "mx4"):
@@ -249,5 +266,5 @@ def activations(tokens, spec, one_scale=False, nudge=lambda t: 0.0):
         flat = token([v for x in tokens for v in x], spec.act, spec.act_symmetric)
         k = len(tokens[0])
         return [flat[i:i + k] for i in range(0, len(flat), k)]
-    tie = lambda x: spec.act in ("i8", "i4") and spec.act_symmetric and -min(x) >= max(x)  # -7.5 is -7 or -8; 7.5 is 7 alone
-    return [token(x, spec.act, spec.act_symmetric, nudge(t) if tie(x) else 0.0) for t, x in enumerate(tokens)]
+    nudged = lambda t, x: nudge(t) if is_tie(x, spec.act, spec.act_symmetric) else 0.0
+    return [token(x, spec.act, spec.act_symmetric, nudged(t, x)) for t, x in enumerate(tokens)]

@@ -3,18 +3,6 @@
 # What a model's own files ask for (tests/SILENT.md): config.json, generation_config.json, the tokenizer's files, GGUF keys,
 # quantization_config and the files beside the weights. What is not done just so is a line, in text and JSON.
 
-# json FILE PYTHON: d is the object that the JSON file holds
-json() {
-    python3 - "$1" "$2" <<'PYTHON'
-import json, sys
-with open(sys.argv[1]) as f:
-    d = json.load(f)
-exec(sys.argv[2])
-with open(sys.argv[1], "w") as f:
-    json.dump(d, f)
-PYTHON
-}
-
 # fresh [MODEL]: m is a copy of it
 fresh() {
     rm -rf m
@@ -24,27 +12,9 @@ fresh() {
 }
 
 # config PYTHON, generation PYTHON, tokens PYTHON: m with one file changed
-config() { fresh && json m/config.json "$1"; }
-generation() { fresh && json m/generation_config.json "$1"; }
-tokens() { fresh && json m/tokenizer_config.json "$1"; }
-
-# said LINE COMMAND...: this line, folded, before the result
-said() {
-    local line=$1
-    shift
-    check "$*" nibble "$@"
-    tr -s ' \n' ' ' <"$seen.err" >"$seen.said"
-    tr -s ' \n' ' ' <"$seen.out" >>"$seen.said"
-    grep -qF -- "$line" "$seen.said" && return
-    failures=$((failures + 1))
-    echo "FAIL no line \"$line\" from: nibble $*"
-    head -c 600 "$seen.said"
-}
-
-# codes COMMAND...: code and relation of each setting of its JSON
-codes() {
-    nibble "$@" --json 2>err | python3 -c 'import json, sys; print(*(s["code"] + "=" + s["relation"] for s in json.load(sys.stdin)["settings"]), sep=", ")'
-}
+config() { fresh && edit m/config.json "$1"; }
+generation() { fresh && edit m/generation_config.json "$1"; }
+tokens() { fresh && edit m/tokenizer_config.json "$1"; }
 
 # strictly ALLOW COMMAND...: refused, and with --allow done
 strictly() {
@@ -57,64 +27,64 @@ strictly() {
 
 # rotation: in two places, or with numbers that the type does not use
 config 'd["rope_scaling"] = {"rope_type": "default", "factor": 4.0}'
-said 'without effect: rope_scaling.factor 4 (config): the rope type "default" does not use it' plan m
+setting 'without effect: rope_scaling.factor 4 (config): the rope type "default" does not use it' plan m
 strictly rope plan m
 config 'd["rope_scaling"] = {"factor": 4.0}'
-equal 'a factor without a type' 'rope=without effect' "$(codes plan m)"
+equal 'a factor without a type' 'rope=without effect' "$(settings plan m)"
 config 'd["rope_scaling"] = {"rope_type": "linear", "factor": 2.0, "low_freq_factor": 1.0}'
-said 'without effect: rope_scaling.low_freq_factor 1 (config): the rope type "linear" does not use it' plan m
+setting 'without effect: rope_scaling.low_freq_factor 1 (config): the rope type "linear" does not use it' plan m
 config 'd.update(rope_scaling={"rope_type": "linear", "factor": 2.0}, rope_parameters={"rope_type": "linear", "factor": 4.0})'
-said 'not as asked: rope_parameters.factor 4 (config): rope_scaling says 2, and it decides' plan m
+setting 'not as asked: rope_parameters.factor 4 (config): rope_scaling says 2, and it decides' plan m
 config 'd["rope_parameters"] = {"rope_theta": 1e6}'
-said 'not as asked: rope_theta 10000 (config): rope_parameters says 1000000, and it decides' plan m
+setting 'not as asked: rope_theta 10000 (config): rope_parameters says 1000000, and it decides' plan m
 inside=$(nibble generate m -p 'Once upon a time' -n 24 --temp 0 -q)
 config 'd["rope_theta"] = 1e6'
 equal 'what is inside decides' "$(nibble generate m -p 'Once upon a time' -n 24 --temp 0 -q)" "$inside"
 config 'o = dict(d); d.clear(); d.update(rope_parameters={"rope_theta": 1e6}, **o)'
 equal 'in whichever order' "$inside" "$(nibble generate m -p 'Once upon a time' -n 24 --temp 0 -q)"
 config 'd["rope_scaling"] = {"rope_type": "linear", "factor": 2.0}'
-equal 'what is done is not said' '' "$(codes plan m)"
+equal 'what is done is not said' '' "$(settings plan m)"
 
 # the architecture, its class, its windows and biases
 config 'd["architectures"] = ["Qwen2ForSequenceClassification"]'
-said 'not as asked: architectures Qwen2ForSequenceClassification (config): model_type is "qwen2", and Qwen2ForCausalLM is built for it' plan m
+setting 'not as asked: architectures Qwen2ForSequenceClassification (config): model_type is "qwen2", and Qwen2ForCausalLM is built for it' plan m
 config 'd["architectures"] = ["Other", "Qwen2ForCausalLM"]'
-equal 'its class is one of them' '' "$(codes plan m)"
+equal 'its class is one of them' '' "$(settings plan m)"
 config 'd["attention_bias"] = False'
-said 'not as asked: attention_bias false (config): qwen2 has biases of q, k and v' plan m
+setting 'not as asked: attention_bias false (config): qwen2 has biases of q, k and v' plan m
 config 'd["attention_bias"] = True'
-said 'in part: attention_bias true (config): qwen2 has biases of q, k and v, and none of o' plan m
+setting 'in part: attention_bias true (config): qwen2 has biases of q, k and v, and none of o' plan m
 config 'd["layer_types"] = ["sliding_attention"] * 5'
 refused 3 '*: layer_types names "sliding_attention", but sliding_window is not given' plan m
 config 'd.update(model_type="llama", architectures=["LlamaForCausalLM"], sliding_window=64)'
-said 'without effect: sliding_window 64 (config): llama has no window; every position attends to all before it' plan m
+setting 'without effect: sliding_window 64 (config): llama has no window; every position attends to all before it' plan m
 config 'd["is_encoder_decoder"] = True'
 refused 3 '*it changes the result in a way that is not built (in "is_encoder_decoder")' plan m
 config 'd["task_specific_params"] = {"text-generation": {"do_sample": False}}'
-said 'without effect: task_specific_params (config): config.json has this key, and Nibble does not read it' plan m
+setting 'without effect: task_specific_params (config): config.json has this key, and Nibble does not read it' plan m
 config 'd["model_max_length"] = 64'
-said 'not as asked: model_max_length 64 (config): max_position_embeddings is the longest context' plan m
+setting 'not as asked: model_max_length 64 (config): max_position_embeddings is the longest context' plan m
 config 'd["dtype"] = "bfloat16"; d["torch_dtype"] = "float32"'
-said 'not as asked: torch_dtype f32 (config): dtype, its newer name, goes before it' plan m
-equal 'and nothing else' 'dtype=other' "$(codes plan m)"
+setting 'not as asked: torch_dtype f32 (config): dtype, its newer name, goes before it' plan m
+equal 'and nothing else' 'dtype=other' "$(settings plan m)"
 config 'd["_attn_implementation"] = "flash_attention_2"'
-said "equivalent: _attn_implementation flash_attention_2 (config): attention runs in Nibble's own kernels" plan m
+setting "equivalent: _attn_implementation flash_attention_2 (config): attention runs in Nibble's own kernels" plan m
 config 'd.update(trust_remote_code=False, auto_map={}, pruned_heads={}, is_encoder_decoder=False)'
-equal 'what asks for nothing is not said' '' "$(codes plan m)"
+equal 'what asks for nothing is not said' '' "$(settings plan m)"
 
 # ids and rows against the vocabulary
 config 'd["vocab_size"] = 2000'
-said 'not as asked: vocab_size 2000 (config): model.embed_tokens stores 2256 rows, and all of them are used' plan m
+setting 'not as asked: vocab_size 2000 (config): model.embed_tokens stores 2256 rows, and all of them are used' plan m
 config 'd["eos_token_id"] = 99999'
-said 'without effect: eos_token_id 99999 (config): there are 2256 tokens, and this is none of them' plan m
+setting 'without effect: eos_token_id 99999 (config): there are 2256 tokens, and this is none of them' plan m
 generation 'd["eos_token_id"] = [2255, 77777]'
-said 'without effect: eos_token_id 77777 (config): there are 2256 tokens, and this is none of them' plan m
+setting 'without effect: eos_token_id 77777 (config): there are 2256 tokens, and this is none of them' plan m
 
 # generation_config.json: a number that does nothing is no ask, one out of range is an error of the file
 generation 'd.update(num_beams=1, num_return_sequences=1, length_penalty=1.0, no_repeat_ngram_size=0, min_length=0, typical_p=1.0, guidance_scale=1.0, bad_words_ids=[], suppress_tokens=[])'
-equal 'defaults of transformers are not said' '' "$(codes plan m)"
+equal 'defaults of transformers are not said' '' "$(settings plan m)"
 generation 'd["num_beams"] = 2'
-equal 'others are' 'generation-key=without effect' "$(codes plan m)"
+equal 'others are' 'generation-key=without effect' "$(settings plan m)"
 for wrong in '"temperature"] = -1.0' '"temperature"] = 1e9' '"top_p"] = 1.5' '"min_p"] = -1' '"repetition_penalty"] = -1.0' '"max_new_tokens"] = 0' '"max_length"] = 0'; do
     generation "d[$wrong"
     refused 3 '*generation_config.json: line *, column *: *' generate m -n 1
@@ -122,42 +92,42 @@ done
 
 # the tokenizer's files
 tokens 'd["add_bos_token"] = True'
-said 'without effect: add_bos_token true (config): the post_processor of tokenizer.json begins texts with no token' generate m -n 1
+setting 'without effect: add_bos_token true (config): the post_processor of tokenizer.json begins texts with no token' generate m -n 1
 strictly tokenizer generate m -n 1
-said 'add_bos_token true' plan m
+setting 'add_bos_token true' plan m
 tokens 'd["add_eos_token"] = True'
-said 'without effect: add_eos_token true (config): ' plan m
+setting 'without effect: add_eos_token true (config): ' plan m
 tokens 'd.update(add_bos_token=False, add_eos_token=False, split_special_tokens=False, sp_model_kwargs={})'
-equal 'what is done is not said' '' "$(codes plan m)"
+equal 'what is done is not said' '' "$(settings plan m)"
 tokens 'd["add_prefix_space"] = True'
-said 'without effect: add_prefix_space true (config): tokenizer.json puts none there' plan m
+setting 'without effect: add_prefix_space true (config): tokenizer.json puts none there' plan m
 tokens 'd["clean_up_tokenization_spaces"] = True'
 equal 'as transformers with BPE' 'tokenizer=equivalent' "$(settings plan m)"
-json m/tokenizer.json 'd["model"] = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0]]}'
-said 'without effect: clean_up_tokenization_spaces true (config): spaces before punctuation stay' plan m
+edit m/tokenizer.json 'd["model"] = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0]]}'
+setting 'without effect: clean_up_tokenization_spaces true (config): spaces before punctuation stay' plan m
 tokens 'd["split_special_tokens"] = True'
-said 'without effect: split_special_tokens true (config): special tokens in a text stay whole' plan m
+setting 'without effect: split_special_tokens true (config): special tokens in a text stay whole' plan m
 tokens 'd["do_lower_case"] = True'
-said 'without effect: do_lower_case true (config): tokenizer.json has no Lowercase' plan m
+setting 'without effect: do_lower_case true (config): tokenizer.json has no Lowercase' plan m
 tokens 'd["auto_map"] = {"AutoTokenizer": ["a.B", None]}'
-said 'without effect: auto_map (config): tokenizer_config.json names Python code, which is not run' plan m
-fresh && json m/tokenizer.json 'd["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}'
-said 'without effect: truncation (config): tokenizer.json cuts texts; here a text is read whole' plan m
-fresh && json m/tokenizer.json 'd["padding"] = {"strategy": {"Fixed": 16}, "pad_id": 0}'
-said 'without effect: padding (config): tokenizer.json fills texts up' plan m
-fresh && json m/tokenizer.json 'd["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = True'
-said 'not as asked: add_prefix_space false (config): tokenizer.json puts a space before a text' plan m
-fresh && json m/tokenizer.json 'd["post_processor"] = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}], "pair": [], "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [2255], "tokens": ["<|endoftext|>"]}}}'
-json m/tokenizer_config.json 'd["add_bos_token"] = False'
-said 'not as asked: add_bos_token false (config): the post_processor of tokenizer.json begins texts with a token' plan m
+setting 'without effect: auto_map (config): tokenizer_config.json names Python code, which is not run' plan m
+fresh && edit m/tokenizer.json 'd["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}'
+setting 'without effect: truncation (config): tokenizer.json cuts texts; here a text is read whole' plan m
+fresh && edit m/tokenizer.json 'd["padding"] = {"strategy": {"Fixed": 16}, "pad_id": 0}'
+setting 'without effect: padding (config): tokenizer.json fills texts up' plan m
+fresh && edit m/tokenizer.json 'd["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = True'
+setting 'not as asked: add_prefix_space false (config): tokenizer.json puts a space before a text' plan m
+fresh && edit m/tokenizer.json 'd["post_processor"] = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}], "pair": [], "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [2255], "tokens": ["<|endoftext|>"]}}}'
+edit m/tokenizer_config.json 'd["add_bos_token"] = False'
+setting 'not as asked: add_bos_token false (config): the post_processor of tokenizer.json begins texts with a token' plan m
 
 # files beside those that are read, and adapters
 fresh && cp m/model.safetensors m/consolidated.safetensors && printf 'PK\003\004' >m/pytorch_model.bin
-said 'in part: pytorch_model.bin, consolidated.safetensors (checkpoint): model.safetensors is read, and not this model beside it' generate m -n 1
+setting 'in part: pytorch_model.bin, consolidated.safetensors (checkpoint): model.safetensors is read, and not this model beside it' generate m -n 1
 check 'that is no refusal' nibble plan m --strict
-equal 'info says it, too' 'extra-tensor=narrower, extra-tensor=narrower' "$(codes info m)"
+equal 'info says it, too' 'extra-tensor=narrower, extra-tensor=narrower' "$(settings info m)"
 fresh && echo '{"peft_type": "LORA"}' >m/adapter_config.json
-said 'without effect: adapter_config.json (checkpoint): adapters are not applied; merge it' plan m
+setting 'without effect: adapter_config.json (checkpoint): adapters are not applied; merge it' plan m
 strictly extra-tensor plan m
 rm m/model.safetensors
 refused 3 'm: holds an adapter and no model; merge it into the weights of its base model first, *' plan m
@@ -177,42 +147,42 @@ open(path, "wb").write(struct.pack("<Q", len(text)) + text + body + values)
 PYTHON
 }
 fresh && add model.layers.0.self_attn.q_proj.qweight I32 '[2,2]' "$(printf '00%.0s' {1..16})"
-said 'without effect: model.layers.0.self_attn.q_proj.qweight (checkpoint): qwen2 has no such tensor' plan m
+setting 'without effect: model.layers.0.self_attn.q_proj.qweight (checkpoint): qwen2 has no such tensor' plan m
 floats() { python3 -c 'import struct, sys; print(struct.pack("<8f", *eval(sys.argv[1])).hex())' "$1"; }
 fresh && add model.layers.0.self_attn.rotary_emb.inv_freq F32 '[8]' "$(floats '[10000 ** (-i / 8) for i in range(8)]')"
-equal 'the same rotation is not said' '' "$(codes plan m)"
+equal 'the same rotation is not said' '' "$(settings plan m)"
 fresh && add model.layers.0.self_attn.rotary_emb.inv_freq F32 '[8]' "$(floats '[500000 ** (-i / 8) for i in range(8)]')"
-said 'without effect: model.layers.0.self_attn.rotary_emb.inv_freq (checkpoint): qwen2 has no such tensor' plan m
+setting 'without effect: model.layers.0.self_attn.rotary_emb.inv_freq (checkpoint): qwen2 has no such tensor' plan m
 
 # quantization_config against what is stored
 gptq=$REPO/tests/golden/dialects/gptq_model
-asks() { fresh "$gptq" && json m/config.json "q = d['quantization_config']; $1"; }
+asks() { fresh "$gptq" && edit m/config.json "q = d['quantization_config']; $1"; }
 asks 'pass'
-equal 'as it is, nothing is said' '' "$(codes plan m)"
+equal 'as it is, nothing is said' '' "$(settings plan m)"
 asks 'q.update(damp_percent=0.1, true_sequential=True, static_groups=False, meta={"quantizer": "x"}, dataset="c4")'
-equal 'how codes were found is not asked' '' "$(codes plan m)"
+equal 'how codes were found is not asked' '' "$(settings plan m)"
 asks 'q["adapter"] = {"rank": 8}'
-said 'without effect: quantization_config.adapter (config): config.json has this key, and Nibble does not read it' plan m
+setting 'without effect: quantization_config.adapter (config): config.json has this key, and Nibble does not read it' plan m
 strictly quantization-config plan m
 asks 'q["sym"] = True'
-said 'not as asked: sym true (config): zero points other than the middle are stored, and they are used' plan m
+setting 'not as asked: sym true (config): zero points other than the middle are stored, and they are used' plan m
 asks 'q["desc_act"] = False'
-said 'not as asked: desc_act false (config): g_idx is stored in another order than that of columns, and it is followed' plan m
+setting 'not as asked: desc_act false (config): g_idx is stored in another order than that of columns, and it is followed' plan m
 asks 'q["modules_to_not_convert"] = ["mlp", "self_attn.q_proj"]'
-said 'not as asked: model.layers.0.mlp.down_proj floats (config): 4 weights are stored as codes, and run so, though quantization_config says floats' plan m
+setting 'not as asked: model.layers.0.mlp.down_proj floats (config): 4 weights are stored as codes, and run so, though quantization_config says floats' plan m
 asks 'q["modules_to_not_convert"] = ["vision_tower", "proj"]'
-equal 'a part of a name is between dots' '' "$(codes plan m)"
+equal 'a part of a name is between dots' '' "$(settings plan m)"
 asks 'pass'
 for part in qweight qzeros scales g_idx; do
     "$REPO/tests/cli/tensors" m/model.safetensors drop model.layers.0.self_attn.q_proj.$part
 done
 add model.layers.0.self_attn.q_proj.weight BF16 '[64,64]' "$(python3 -c 'print("803f" * 4096)')"
-said 'not as asked: model.layers.0.self_attn.q_proj codes (config): 1 weights are stored as floats, and run so, though quantization_config says codes' plan m
-json m/config.json 'd["quantization_config"]["modules_to_not_convert"] = ["q_proj"]'
-equal 'what is left out is not said' '' "$(codes plan m)"
+setting 'not as asked: model.layers.0.self_attn.q_proj codes (config): 1 weights are stored as floats, and run so, though quantization_config says codes' plan m
+edit m/config.json 'd["quantization_config"]["modules_to_not_convert"] = ["q_proj"]'
+equal 'what is left out is not said' '' "$(settings plan m)"
 check 'codes of torchao' nibble quantize "$MODEL" codes --recipe int8wo --quiet
-fresh codes && json m/config.json 'd["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}'
-said 'not as asked: quant_method gptq (config): 36 weights are stored as torchao stores them, and run so; the first is model.layers.0.self_attn.q_proj' plan m
+fresh codes && edit m/config.json 'd["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}'
+setting 'not as asked: quant_method gptq (config): 36 weights are stored as torchao stores them, and run so; the first is model.layers.0.self_attn.q_proj' plan m
 strictly quantization-config plan m
 asks 'q["rotation"] = "hadamard"'
 refused 3 '*quantization_config: rotation turns weights and inputs, which is not done here; GPTQModel does it' plan m
@@ -256,17 +226,17 @@ PYTHON
 likeliest=$(nibble generate model.gguf -p 'Once upon a time' -n 12 --temp 0 -q)
 key general.sampling.top_k u 1 general.sampling.temp f 0.9
 equal 'sampling of the file is followed' "$likeliest" "$(nibble generate m.gguf -p 'Once upon a time' -n 12 -q --seed 5)"
-equal 'and not said' '' "$(codes plan m.gguf)"
+equal 'and not said' '' "$(settings plan m.gguf)"
 key general.sampling.temp f -1
 refused 3 'm.gguf: general.sampling.temp is -1; 0 to 100 is wanted' generate m.gguf -n 1
 key general.sampling.penalty_repeat f 1.5 general.sampling.penalty_last_n u 64 general.sampling.xtc_probability f 0
-equal 'what is not followed is' 'generation-key=without effect' "$(codes plan m.gguf)"
-said 'without effect: general.sampling.penalty_repeat (config): the GGUF has this key' plan m.gguf
+equal 'what is not followed is' 'generation-key=without effect' "$(settings plan m.gguf)"
+setting 'without effect: general.sampling.penalty_repeat (config): the GGUF has this key' plan m.gguf
 key tokenizer.ggml.add_sep_token b 1
-said 'without effect: tokenizer.ggml.add_sep_token (config): the GGUF has this key, and Nibble does not read it' plan m.gguf
+setting 'without effect: tokenizer.ggml.add_sep_token (config): the GGUF has this key, and Nibble does not read it' plan m.gguf
 key tokenizer.ggml.add_sep_token b 0 tokenizer.ggml.mask_token_id u 3
-equal 'what asks for nothing is not said' '' "$(codes plan m.gguf)"
+equal 'what asks for nothing is not said' '' "$(settings plan m.gguf)"
 key qwen2.rope.scaling.type s none qwen2.rope.scaling.factor f 4
-said 'without effect: qwen2.rope.scaling.factor 4 (config): rope.scaling.type is none' plan m.gguf
+setting 'without effect: qwen2.rope.scaling.factor 4 (config): rope.scaling.type is none' plan m.gguf
 key qwen2.rope.scaling.factor f 4 qwen2.rope.scale_linear f 2
-said 'without effect: qwen2.rope.scale_linear 2 (config): rope.scaling.factor, its newer name, goes before it' plan m.gguf
+setting 'without effect: qwen2.rope.scale_linear 2 (config): rope.scaling.factor, its newer name, goes before it' plan m.gguf
