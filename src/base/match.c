@@ -2,29 +2,22 @@
  *
  * Name patterns. Owns the compiled form of one pattern; the regular expressions are Oniguruma's.
  *
- * Patterns may come from a recipe file that somebody else wrote: length, nesting and steps are
- * limited, and limits are given per match, so that the library's global ones stay as the program
- * has them.
+ * Patterns may come from a recipe file that somebody else wrote: length and steps are limited, and
+ * limits are given per match, so that the library's global ones stay as the program has them.
  */
 #include "match.h"
 
-#include <oniguruma.h>
-#include <pthread.h>
+#include "pool.h"
+#include "regex_guard.h"
+
 #include <stdio.h>
 
 enum {
     MOST_BYTES = 4096,
-    MOST_BRACKETS = 256, /* Oniguruma's parser recurses on them */
     MOST_STACK = 100000, /* entries of Oniguruma's match stack */
-    MOST_RETRIES = 1000000,
+    MOST_RETRIES = 100000,
     MOST_STEPS = 1 << 24, /* of a glob */
 };
-
-#if defined(ONIG_SYNTAX_PYTHON)
-#define SYNTAX ONIG_SYNTAX_PYTHON
-#else
-#define SYNTAX ONIG_SYNTAX_PERL_NT
-#endif
 
 typedef enum kind { EXACT, GLOB, REGEX } kind;
 
@@ -32,75 +25,62 @@ struct nib_pattern {
     nib_allocator allocator;
     kind kind;
     OnigRegex regex;
+    nib_pattern_budget *budget; /* NULL: none */
     char text[]; /* as given */
 };
 
-static void start(void)
-{
-    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
-    (void)onig_initialize(encodings, 1); /* a failure shows at the first onig_new */
-}
-
-void nib__regex_start(void)
-{
-    /* Guards Oniguruma's global tables, which are not ours. */
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    (void)pthread_once(&once, start);
-}
-
-/* Compiles head + text + tail; Oniguruma's code. */
-static int compile_between(OnigRegex *out, const char *head, const char *text, const char *tail,
-                           OnigErrorInfo *info)
+/* Compiles head + text + tail. */
+static nib_status compile_between(OnigRegex *out, const char *head, const char *text,
+                                  const char *tail, nib_err *err)
 {
     char whole[MOST_BYTES + 32];
     const int size = snprintf(whole, sizeof whole, "%s%s%s", head, text, tail);
-    const OnigUChar *begin = (const OnigUChar *)whole;
-    const int code =
-        onig_new(out, begin, begin + size, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, SYNTAX, info);
-    if (code != ONIG_NORMAL)
-        *out = NULL;
-    return code;
+    return nib__regex_compile(out, whole, (size_t)size, NIB_REGEX_PYTHON, err);
 }
 
 /* A match must cover the name, so that nothing may follow the expression (\z is not in every
  * syntax). It is compiled alone first, or `a)|(b` would close the group around it. A comment at its
  * end, under (?x), would hide the bracket: then a line break goes before that, which means nothing
  * under (?x). */
-static int compile_whole(OnigRegex *out, const char *text, OnigErrorInfo *info)
+static nib_status compile_whole(OnigRegex *out, const char *text, nib_err *err)
 {
-    const int code = compile_between(out, "", text, "", info);
-    if (code != ONIG_NORMAL)
-        return code;
+    NIB_TRY(compile_between(out, "", text, "", err));
     onig_free(*out);
-    if (compile_between(out, "(?:", text, ")(?![\\s\\S])", info) == ONIG_NORMAL)
-        return ONIG_NORMAL;
-    return compile_between(out, "(?:", text, "\n)(?![\\s\\S])", info);
+    if (compile_between(out, "(?:", text, ")(?![\\s\\S])", err) == NIB_OK)
+        return NIB_OK;
+    return compile_between(out, "(?:", text, "\n)(?![\\s\\S])", err);
 }
+
+/* Adds the time since start; true: the budget is used up. */
+static bool spend(nib_pattern_budget *budget, uint64_t start)
+{
+    static const uint64_t most_ns = 5000000000;
+    if (budget == NULL)
+        return false;
+    budget->spent_ns += nib__worked_ns() - start;
+    return budget->spent_ns > most_ns;
+}
+
+static const char too_long[] = "the expressions of this file take too long; use fewer or simpler "
+                               "ones";
 
 static nib_status compile(nib_pattern *pattern, const char *text, nib_err *err)
 {
     char safe[96];
-    int brackets = 0;
-    for (const char *c = text; *c != 0; c++)
-        brackets += *c == '(' || *c == '[';
-    if (brackets > MOST_BRACKETS)
-        return nib__fail(err, NIB_BAD_INPUT, "pattern `%s` has %d brackets, over the limit of %d",
-                         nib__say_name(safe, sizeof safe, pattern->text, strlen(pattern->text)),
-                         brackets, MOST_BRACKETS);
-    nib__regex_start();
-    OnigErrorInfo info;
-    const int code = compile_whole(&pattern->regex, text, &info);
-    if (code == ONIG_NORMAL)
+    nib_err why = {NIB_OK, ""};
+    const uint64_t start = pattern->budget != NULL ? nib__worked_ns() : 0;
+    nib_status status = compile_whole(&pattern->regex, text, &why);
+    if (spend(pattern->budget, start) && status == NIB_OK)
+        status = nib__fail(&why, NIB_UNSUPPORTED, "%s", too_long);
+    if (status == NIB_OK)
         return NIB_OK;
-    OnigUChar reason[ONIG_MAX_ERROR_MESSAGE_LEN + 1] = {0};
-    onig_error_code_to_str(reason, code, &info);
-    return nib__fail(
-        err, code == ONIGERR_MEMORY ? NIB_NO_MEMORY : NIB_BAD_INPUT, "pattern `%s`: %s",
-        nib__say_name(safe, sizeof safe, pattern->text, strlen(pattern->text)), (char *)reason);
+    return nib__fail(err, status == NIB_UNSUPPORTED ? NIB_BAD_INPUT : status, "pattern `%s`: %s",
+                     nib__say_name(safe, sizeof safe, pattern->text, strlen(pattern->text)),
+                     why.text);
 }
 
-nib_status nib__pattern_make(nib_pattern **out, const char *text, const nib_allocator *a,
-                             nib_err *err)
+nib_status nib__pattern_make(nib_pattern **out, const char *text, nib_pattern_budget *budget,
+                             const nib_allocator *a, nib_err *err)
 {
     const size_t size = strlen(text);
     char safe[96];
@@ -117,6 +97,7 @@ nib_status nib__pattern_make(nib_pattern **out, const char *text, const nib_allo
     if (pattern == NULL)
         return nib__fail_memory(err, sizeof *pattern + size + 1, "a pattern");
     pattern->allocator = *a;
+    pattern->budget = budget;
     memcpy(pattern->text, text, size + 1);
     pattern->kind = strncmp(text, "re:", 3) == 0  ? REGEX
                     : strpbrk(text, "*?") != NULL ? GLOB
@@ -135,7 +116,7 @@ nib_status nib__pattern_make(nib_pattern **out, const char *text, const nib_allo
 nib_status nib__pattern_of_option(nib_pattern **out, const char *option, const char *text,
                                   const nib_allocator *a, nib_err *err)
 {
-    const nib_status status = nib__pattern_make(out, text, a, err);
+    const nib_status status = nib__pattern_make(out, text, NULL, a, err);
     return status == NIB_OK
                ? status
                : nib__fail_in(err, status == NIB_BAD_INPUT ? NIB_USAGE : status, option);
@@ -206,17 +187,17 @@ static bool match_regex(const nib_pattern *pattern, const char *name, nib_err *e
     const size_t size = strlen(name);
     if (nib__utf8_check(name, size) != size)
         return fail_match(pattern, name, err, NIB_BAD_INPUT, "the name is not valid UTF-8");
-    OnigMatchParam *limits = onig_new_match_param();
+    OnigMatchParam *limits = nib__regex_limits(MOST_STACK, MOST_RETRIES);
     if (limits == NULL)
         return fail_match(pattern, name, err, NIB_NO_MEMORY, "memory ran out");
-    onig_initialize_match_param(limits);
-    onig_set_match_stack_limit_size_of_match_param(limits, MOST_STACK);
-    onig_set_retry_limit_in_match_of_match_param(limits, MOST_RETRIES);
-    onig_set_retry_limit_in_search_of_match_param(limits, MOST_RETRIES);
+    nib_pattern_budget *budget = err != NULL ? pattern->budget : NULL;
+    const uint64_t start = budget != NULL ? nib__worked_ns() : 0;
     const OnigUChar *begin = (const OnigUChar *)name, *end = begin + size;
     const int length =
         onig_match_with_param(pattern->regex, begin, end, begin, NULL, ONIG_OPTION_NONE, limits);
     onig_free_match_param(limits);
+    if (spend(budget, start))
+        return fail_match(pattern, name, err, NIB_BAD_INPUT, too_long);
     if (length >= 0)
         return (size_t)length == size;
     if (length == ONIG_MISMATCH)

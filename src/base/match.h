@@ -10,17 +10,21 @@
 
 typedef struct nib_pattern nib_pattern;
 
-nib_status nib__pattern_make(nib_pattern **out, const char *text, const nib_allocator *a,
-                             nib_err *err);
+/* What all expressions of one file may take together: many costly ones are not slower than one. */
+typedef struct nib_pattern_budget {
+    uint64_t spent_ns; /* of processor time, compiling and matching */
+} nib_pattern_budget;
+
+/* budget outlives the pattern; NULL: it has none, as where the user wrote the pattern. */
+nib_status nib__pattern_make(nib_pattern **out, const char *text, nib_pattern_budget *budget,
+                             const nib_allocator *a, nib_err *err);
 /* The same of an option's text: NIB_USAGE with its name, if the text is wrong. */
 nib_status nib__pattern_of_option(nib_pattern **out, const char *option, const char *text,
                                   const nib_allocator *a, nib_err *err);
 void nib__pattern_free(nib_pattern *pattern);
 const char *nib__pattern_text(const nib_pattern *pattern);
-/* A pattern too costly on this name counts as no match and sets *err (NULL allowed). */
+/* A pattern too costly on this name counts as no match and sets *err. err NULL: what is asked was
+ * asked before, so the budget does not end it. */
 bool nib__pattern_matches(const nib_pattern *pattern, const char *name, nib_err *err);
-
-/* Starts Oniguruma once in this process, from whichever thread comes first: before any onig_new. */
-void nib__regex_start(void);
 
 #endif

@@ -154,11 +154,12 @@ static nib_status find_used(const nib_checkpoint *cp, bool *used, nib_err *err)
     const nib_quantization *coding = cp->coding;
     const nib_coding_group *group;
     char a[NIB_SHOWN];
-    if (coding->expressions != 0 && cp->module_count > TRIES_MAX / coding->expressions)
+    if (coding->expressions.count != 0 &&
+        cp->module_count > TRIES_MAX / coding->expressions.count)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: quantization_config has %zu regular expressions for %zu weights, "
                          "over the limit of %d trials; name the modules themselves",
-                         nib__shown(a, cp->path), coding->expressions, cp->module_count, TRIES_MAX);
+                         nib__shown(a, cp->path), coding->expressions.count, cp->module_count, TRIES_MAX);
     for (size_t i = 0; i < cp->module_count; i++) {
         const nib_status status = nib__quantization_group(&group, coding, cp->modules[i], err);
         if (status != NIB_OK)

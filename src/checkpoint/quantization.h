@@ -48,7 +48,7 @@ typedef struct nib_quantization {
     nib_coding_group *groups; /* [group_count] */
     size_t group_count;
     nib_targets ignore;
-    size_t expressions; /* in all lists of targets */
+    nib_target_limits expressions; /* in all lists of targets */
     bool has_kv_cache;  /* keys and values are to be kept in codes, too */
     /* GPTQ and AWQ */
     int64_t bits;

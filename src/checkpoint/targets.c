@@ -29,20 +29,20 @@ static bool grow(void **array, size_t *capacity, size_t count, nib_arena *arena)
     return true;
 }
 
-static nib_pattern *make_pattern(nib_json *json, const char *text, size_t *expressions,
+static nib_pattern *make_pattern(nib_json *json, const char *text, nib_target_limits *limits,
                                  const nib_allocator *a)
 {
     char whole[600];
     nib_pattern *pattern = NULL;
     nib_err err = {NIB_OK, ""};
     /* Python's re.match asks for a beginning; our patterns for the whole name. */
-    if (++*expressions > MOST_EXPRESSIONS ||
+    if (++limits->count > MOST_EXPRESSIONS ||
         snprintf(whole, sizeof whole, "re:(?:%s).*", text + 3) >= (int)sizeof whole) {
         nib__json_fail(json, "holds more than %d expressions, or one of over 500 bytes",
                        MOST_EXPRESSIONS);
         return NULL;
     }
-    const nib_status status = nib__pattern_make(&pattern, whole, a, &err);
+    const nib_status status = nib__pattern_make(&pattern, whole, &limits->budget, a, &err);
     if (status == NIB_NO_MEMORY)
         nib__json_fail_memory(json, sizeof whole);
     else if (status != NIB_OK)
@@ -65,8 +65,8 @@ static void sort_names(nib_targets *out, nib_json *json, const char **names, nib
     }
 }
 
-void nib__targets_read(nib_targets *out, nib_json *json, size_t *expressions, nib_arena *arena,
-                       const nib_allocator *a)
+void nib__targets_read(nib_targets *out, nib_json *json, nib_target_limits *limits,
+                       nib_arena *arena, const nib_allocator *a)
 {
     size_t name_capacity = 0, pattern_capacity = 0, names = 0;
     void *texts = NULL, *patterns = NULL;
@@ -91,7 +91,7 @@ void nib__targets_read(nib_targets *out, nib_json *json, size_t *expressions, ni
             continue;
         }
         out->patterns = patterns;
-        out->patterns[out->pattern_count] = make_pattern(json, text, expressions, a);
+        out->patterns[out->pattern_count] = make_pattern(json, text, limits, a);
         if (out->patterns[out->pattern_count] == NULL)
             return;
         out->pattern_count++;

@@ -10,6 +10,12 @@
 #include "match.h"
 #include "names.h"
 
+/* Of the expressions in all lists of a config. */
+typedef struct nib_target_limits {
+    size_t count;
+    nib_pattern_budget budget;
+} nib_target_limits;
+
 typedef struct nib_targets {
     const void **names; /* [name_count] pointers to names, as nib_names wants them */
     nib_names by_name;
@@ -19,10 +25,9 @@ typedef struct nib_targets {
 } nib_targets;
 
 /* The list whose first event was just read; null is an empty one. What is wrong is json's error.
- * *expressions counts those of all lists of a config, of which there is a limit. Memory but for
- * patterns is the arena's. */
-void nib__targets_read(nib_targets *out, nib_json *json, size_t *expressions, nib_arena *arena,
-                       const nib_allocator *a);
+ * limits are those of all lists of a config. Memory but for patterns is the arena's. */
+void nib__targets_read(nib_targets *out, nib_json *json, nib_target_limits *limits,
+                       nib_arena *arena, const nib_allocator *a);
 void nib__targets_free(nib_targets *targets); /* its patterns */
 
 /* This very name is in the list. */

@@ -75,7 +75,7 @@ nib_status nib__recipe_add_rule(nib_recipe *r, const nib_rule *rule, nib_err *er
     *added = *rule;
     if (rule->match == NIB_MATCH_NAME || rule->match == NIB_MATCH_MODULE ||
         rule->match == NIB_MATCH_PARAMETER) {
-        NIB_TRY(nib__pattern_make(&added->pattern, rule->text, &r->allocator, err));
+        NIB_TRY(nib__pattern_make(&added->pattern, rule->text, &r->budget, &r->allocator, err));
         added->exact = strncmp(rule->text, "re:", 3) != 0 && strpbrk(rule->text, "*?") == NULL;
     }
     r->rule_count++;
@@ -93,7 +93,7 @@ nib_status nib__recipe_add_only(nib_recipe *r, const char *text, const char *by,
     added->text = nib__arena_copy(&r->arena, text, strlen(text));
     if (added->text == NULL)
         return nib__fail_memory(err, strlen(text), "a pattern");
-    NIB_TRY(nib__pattern_make(&added->pattern, text, &r->allocator, err));
+    NIB_TRY(nib__pattern_make(&added->pattern, text, &r->budget, &r->allocator, err));
     r->only_count++;
     return NIB_OK;
 }

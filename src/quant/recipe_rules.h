@@ -63,6 +63,7 @@ struct nib_recipe {
     nib_arena arena;
     const char *text, *dtype, *device;
     bool untie; /* a file asks for an output of its own */
+    nib_pattern_budget budget;
     nib_rule *rules;
     size_t rule_count, rule_capacity;
     nib_only *only;

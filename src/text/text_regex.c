@@ -11,8 +11,8 @@
  */
 #include "tokenizer_parts.h"
 
-#include "match.h"
 #include "pool.h"
+#include "regex_guard.h"
 
 #include <utf8proc.h>
 
@@ -21,63 +21,27 @@ enum {
     MORE = 16,                 /* times as many in the next try */
     SEARCHES_PER_LOOK = 16,    /* at the clock */
     STACK = 8 * 1024 * 1024,   /* entries: one for each place to step back to */
-    DEEPEST = 100,             /* brackets inside brackets: Oniguruma's parser recurses */
     BUDGET_NS = 500 * 1000000, /* whatever the text */
     BUDGET_NS_PER_BYTE = 10000,
 };
 
 /* ---- regular expressions ---- */
 
-/* What Oniguruma does not bound when it compiles. It recurses on brackets (its own limit is a
- * global of 4,096), and it follows a call of a group, \g<name>, into the group: 30 groups that each
- * call the next one twice take minutes. No tokenizer is known that needs calls. */
-static nib_status check_pattern(const char *pattern, size_t size, nib_err *err)
-{
-    int depth = 0;
-    for (size_t i = 0; i < size; i++) {
-        if (pattern[i] == '\\') {
-            if (++i < size && pattern[i] == 'g')
-                return nib__fail(err, NIB_UNSUPPORTED,
-                                 "a regular expression calls a group with \\g, which is not "
-                                 "supported; write the group out");
-        } else if (pattern[i] == '(' || pattern[i] == '[') {
-            depth++;
-        } else if ((pattern[i] == ')' || pattern[i] == ']') && depth > 0) {
-            depth--;
-        }
-        if (depth > DEEPEST)
-            return nib__fail(err, NIB_UNSUPPORTED,
-                             "a regular expression nests brackets deeper than %d", DEEPEST);
-    }
-    return NIB_OK;
-}
-
 nib_status nib__text_regex_open(nib_text_regex *out, const char *pattern, size_t size,
                                 nib_arena *arena, nib_err *err)
 {
     char name[200];
-    if (size > NIB_TOKENIZER_PATTERN)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "a regular expression has %zu bytes; the limit is %d", size,
-                         NIB_TOKENIZER_PATTERN);
-    NIB_TRY(check_pattern(pattern, size, err));
+    nib_err why = {NIB_OK, ""};
     nib_text_regex regex = {NULL, nib__arena_copy(arena, pattern, size)};
     if (regex.pattern == NULL)
         return nib__fail_memory(err, size, "a regular expression");
-    nib__regex_start();
-    OnigErrorInfo info;
-    const OnigUChar *bytes = (const OnigUChar *)regex.pattern;
-    const int result = onig_new(&regex.compiled, bytes, bytes + size, ONIG_OPTION_NONE,
-                                ONIG_ENCODING_UTF8, ONIG_SYNTAX_ONIGURUMA, &info);
-    if (result == ONIG_NORMAL) {
-        *out = regex;
-        return NIB_OK;
-    }
-    OnigUChar words[ONIG_MAX_ERROR_MESSAGE_LEN];
-    onig_error_code_to_str(words, result, &info);
-    return nib__fail(err, result == ONIGERR_MEMORY ? NIB_NO_MEMORY : NIB_BAD_INPUT,
-                     "the regular expression \"%s\" is not valid: %s",
-                     nib__say_name(name, sizeof name, pattern, size), (const char *)words);
+    const nib_status status =
+        nib__regex_compile(&regex.compiled, regex.pattern, size, NIB_REGEX_ONIGURUMA, &why);
+    if (status != NIB_OK)
+        return nib__fail(err, status, "the regular expression \"%s\": %s",
+                         nib__say_name(name, sizeof name, pattern, size), why.text);
+    *out = regex;
+    return NIB_OK;
 }
 
 void nib__text_regex_close(nib_text_regex *regex)
@@ -92,13 +56,11 @@ nib_status nib__regex_run_open(nib_regex_run *run, size_t text_size, nib_err *er
     run->deadline = nib__worked_ns() + BUDGET_NS + (uint64_t)text_size * BUDGET_NS_PER_BYTE;
     run->searches = 0;
     run->region = onig_region_new();
-    run->param = onig_new_match_param();
+    run->param = nib__regex_limits(STACK, FIRST_STEPS);
     if (run->region == NULL || run->param == NULL) {
         nib__regex_run_close(run);
         return nib__fail_memory(err, sizeof(OnigRegion), "a regular expression");
     }
-    onig_initialize_match_param(run->param);
-    onig_set_match_stack_limit_size_of_match_param(run->param, STACK);
     return NIB_OK;
 }
 
@@ -145,8 +107,7 @@ static int search(const nib_finder *finder, nib_regex_run *run, const char *text
                   size_t from, unsigned long steps, nib_match *match)
 {
     const OnigUChar *bytes = (const OnigUChar *)text, *end = bytes + size;
-    onig_set_retry_limit_in_match_of_match_param(run->param, steps);
-    onig_set_retry_limit_in_search_of_match_param(run->param, steps);
+    nib__regex_set_steps(run->param, steps);
     const int result = onig_search_with_param(finder->regex.compiled, bytes, end, bytes + from, end,
                                               run->region, ONIG_OPTION_NONE, run->param);
     if (result >= 0)

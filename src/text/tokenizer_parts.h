@@ -21,8 +21,7 @@ enum {
     NIB_TOKENIZER_MERGES = 4 * 1024 * 1024,
     NIB_TOKENIZER_PARTS = 64,       /* components of one kind, Sequences flattened */
     NIB_TOKENIZER_NESTING = 16,     /* Sequences inside Sequences */
-    NIB_TOKENIZER_PATTERN = 16384,  /* bytes of one regular expression: up to a second to compile */
-    NIB_TOKENIZER_PATTERNS = 32768, /* bytes of all of a file */
+    NIB_TOKENIZER_PATTERNS = 32768, /* bytes of all regular expressions of a file */
     NIB_TOKENIZER_ADDED = 512,      /* bytes of one added token, which bounds the search for them */
     /* Slots looked at before a hash table counts as attacked: with an honest hash, 4 M entries and
      * a load of at most 2/3, the longest run is near 200. */

@@ -17,7 +17,7 @@ static nib_pattern *make(const char *text)
     const nib_allocator a = nib__allocator_default();
     nib_pattern *pattern = NULL;
     nib_err err = {0};
-    if (nib__pattern_make(&pattern, text, &a, &err) != NIB_OK)
+    if (nib__pattern_make(&pattern, text, NULL, &a, &err) != NIB_OK)
         fail_msg("%s", err.text);
     assert_string_equal(nib__pattern_text(pattern), text);
     return pattern;
@@ -97,11 +97,11 @@ static void refused(const char *text, const char *part)
     const nib_allocator a = nib__allocator_default();
     nib_pattern *pattern = NULL;
     nib_err err = {0};
-    assert_int_equal(nib__pattern_make(&pattern, text, &a, &err), NIB_BAD_INPUT);
+    assert_int_equal(nib__pattern_make(&pattern, text, NULL, &a, &err), NIB_BAD_INPUT);
     assert_null(pattern);
     if (strstr(err.text, part) == NULL)
         fail_msg("`%s` does not say `%s`", err.text, part);
-    assert_int_equal(nib__pattern_make(&pattern, text, &a, NULL), NIB_BAD_INPUT);
+    assert_int_equal(nib__pattern_make(&pattern, text, NULL, &a, NULL), NIB_BAD_INPUT);
 }
 
 static void test_bad(void **state)
@@ -121,7 +121,7 @@ static void test_bad(void **state)
     memset(text, '(', sizeof text);
     memcpy(text, "re:", 3);
     text[1003] = 0;
-    refused(text, "1000 brackets");
+    refused(text, "more than 128 brackets");
 }
 
 static void test_costly(void **state)
@@ -188,13 +188,37 @@ static void test_heavy_to_compile(void **state)
     for (size_t i = 0; i <= COUNT(more); i++) {
         nib_pattern *pattern = NULL;
         nib_err err = {0};
-        if (nib__pattern_make(&pattern, i == COUNT(more) ? text : more[i], &a, &err) == NIB_OK) {
+        if (nib__pattern_make(&pattern, i == COUNT(more) ? text : more[i], NULL, &a, &err) == NIB_OK) {
             (void)nib__pattern_matches(pattern, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", &err);
             nib__pattern_free(pattern);
         } else {
             assert_true(err.text[0] != 0);
         }
     }
+}
+
+/* A budget that is used up refuses the next pattern and the next match, and not those whose answer
+ * is known. */
+static void test_budget(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    nib_pattern_budget budget = {0};
+    nib_pattern *pattern = NULL, *other = NULL;
+    nib_err err = {0};
+    assert_int_equal(nib__pattern_make(&pattern, "re:a+", &budget, &a, &err), NIB_OK);
+    assert_true(nib__pattern_matches(pattern, "aaa", &err));
+    assert_int_equal(err.status, NIB_OK);
+    assert_true(budget.spent_ns > 0);
+    budget.spent_ns = 5000000000;
+    assert_false(nib__pattern_matches(pattern, "aaa", &err));
+    assert_int_equal(err.status, NIB_BAD_INPUT);
+    assert_non_null(strstr(err.text, "take too long"));
+    assert_true(nib__pattern_matches(pattern, "aaa", NULL));
+    assert_int_equal(nib__pattern_make(&other, "re:b+", &budget, &a, &err), NIB_BAD_INPUT);
+    assert_non_null(strstr(err.text, "take too long"));
+    assert_null(other);
+    nib__pattern_free(pattern);
 }
 
 static void test_memory_fails(void **state)
@@ -204,10 +228,10 @@ static void test_memory_fails(void **state)
     const nib_allocator a = failing_allocator(&f);
     nib_pattern *pattern = NULL;
     nib_err err = {0};
-    assert_int_equal(nib__pattern_make(&pattern, "re:a", &a, &err), NIB_NO_MEMORY);
+    assert_int_equal(nib__pattern_make(&pattern, "re:a", NULL, &a, &err), NIB_NO_MEMORY);
     assert_null(pattern);
     f.left = 1;
-    assert_int_equal(nib__pattern_make(&pattern, "re:(a", &a, &err), NIB_BAD_INPUT);
+    assert_int_equal(nib__pattern_make(&pattern, "re:(a", NULL, &a, &err), NIB_BAD_INPUT);
     assert_int_equal(f.live, 0); /* a pattern that does not compile leaves nothing behind */
     nib__pattern_free(NULL);
 }
@@ -222,6 +246,7 @@ int main(void)
         cmocka_unit_test(test_costly),
         cmocka_unit_test(test_costly_glob),
         cmocka_unit_test(test_heavy_to_compile),
+        cmocka_unit_test(test_budget),
         cmocka_unit_test(test_memory_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -191,7 +191,13 @@ static void test_components(void **state)
         "String or a Regex");
     bad("{'pre_tokenizer':{'type':'Split','pattern':{'Regex':'('},'behavior':'Isolated','invert':"
         "false}," MODEL "}",
-        "regular expression \"(\" is not valid");
+        "regular expression \"(\": ");
+    unsupported("{'pre_tokenizer':{'type':'Split','pattern':{'Regex':'(*ERROR{-2})'},'behavior':"
+                "'Isolated','invert':false}," MODEL "}",
+                "callout");
+    unsupported("{'pre_tokenizer':{'type':'Split','pattern':{'Regex':'(?<a>x)\\\\g<a>'},'behavior':"
+                "'Isolated','invert':false}," MODEL "}",
+                "calls a group");
     bad("{'pre_tokenizer':{'type':'Metaspace','replacement':'ab'}," MODEL "}", "not one character");
     bad("{'pre_tokenizer':{'type':'Metaspace','replacement':'_','prepend_scheme':'first',"
         "'add_prefix_space':false}," MODEL "}",

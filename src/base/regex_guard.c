@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is asked of an expression before Oniguruma sees it. Its parser recurses on brackets and on
+ * quantifiers behind each other, and follows the call of a group, \g<name> or (?P>name), into the
+ * group: fifteen groups that each call the next one twice take minutes. Callouts, (*NAME) and
+ * (?{...}), run code of the program. No tokenizer or config is known that needs any of these.
+ *
+ * The scan knows escapes and nothing else, so it may refuse what stands in a class or a comment and
+ * does nothing there, but it misses none: whatever Oniguruma takes for a group begins with a round
+ * bracket that no backslash escapes.
+ */
+#include "regex_guard.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+enum {
+    MOST_QUANTIFIERS = 8, /* in a row: a{2}{3} and a*+ are two */
+};
+
+/* ---- Oniguruma ---- */
+
+#if !defined(ONIG_SYNTAX_PYTHON)
+#define ONIG_SYNTAX_PYTHON ONIG_SYNTAX_PERL_NT
+#endif
+
+/* Copies without callouts and calls: the scan refuses them, and this holds it to that. A compiled
+ * expression keeps a pointer to its own. */
+static OnigSyntaxType syntaxes[2];
+
+static void start(void)
+{
+    static const unsigned refused =
+        ONIG_SYN_OP2_QMARK_BRACE_CALLOUT_CONTENTS | ONIG_SYN_OP2_ASTERISK_CALLOUT_NAME |
+        ONIG_SYN_OP2_ESC_G_SUBEXP_CALL | ONIG_SYN_OP2_QMARK_PERL_SUBEXP_CALL;
+    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+    (void)onig_initialize(encodings, 1); /* a failure shows at the first onig_new */
+    syntaxes[NIB_REGEX_PYTHON] = *ONIG_SYNTAX_PYTHON;
+    syntaxes[NIB_REGEX_ONIGURUMA] = *ONIG_SYNTAX_ONIGURUMA;
+    for (size_t i = 0; i < COUNT(syntaxes); i++)
+        syntaxes[i].op2 &= ~refused;
+}
+
+/* ---- the guard ---- */
+
+static nib_status refuse(nib_err *err, const char *what, const char *instead)
+{
+    return nib__fail(err, NIB_UNSUPPORTED, "it %s, which is not supported%s", what, instead);
+}
+
+static bool begins(const char *at, const char *end, const char *word)
+{
+    const size_t size = strlen(word);
+    return (size_t)(end - at) >= size && memcmp(at, word, size) == 0;
+}
+
+static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/* What begins with an open round bracket, at `at`. */
+static nib_status check_group(const char *at, const char *end, nib_err *err)
+{
+    static const char *const calls[] = {"(?P>", "(?&", "(?R", "(?+", "(?0", "(?1", "(?2", "(?3",
+                                        "(?4",  "(?5", "(?6", "(?7", "(?8", "(?9"};
+    for (size_t i = 0; i < COUNT(calls); i++)
+        if (begins(at, end, calls[i]))
+            return refuse(err, "calls a group", "; write the group out");
+    if (begins(at, end, "(?-") && end - at > 3 && is_digit(at[3]))
+        return refuse(err, "calls a group", "; write the group out");
+    if (begins(at, end, "(?{") || (begins(at, end, "(*") && end - at > 2 && is_letter(at[2])))
+        return refuse(err, "has a callout", "");
+    return NIB_OK;
+}
+
+/* The quantifier at `at`: its bytes; 0: none begins there. */
+static size_t quantifier_at(const char *at, const char *end)
+{
+    if (*at == '*' || *at == '+' || *at == '?')
+        return 1;
+    if (*at != '{')
+        return 0;
+    const char *to = at + 1;
+    while (to < end && (is_digit(*to) || *to == ','))
+        to++;
+    return to < end && *to == '}' && to > at + 1 ? (size_t)(to - at) + 1 : 0;
+}
+
+static nib_status check(const char *text, size_t size, nib_err *err)
+{
+    const char *const end = text + size;
+    int brackets = 0, quantifiers = 0;
+    if (size > NIB_REGEX_BYTES)
+        return nib__fail(err, NIB_UNSUPPORTED, "it has %zu bytes, over the limit of %d", size,
+                         NIB_REGEX_BYTES);
+    for (const char *at = text; at < end; at++) {
+        const size_t quantifier = quantifier_at(at, end);
+        quantifiers = quantifier > 0 ? quantifiers + 1 : 0;
+        if (quantifiers > MOST_QUANTIFIERS)
+            return nib__fail(err, NIB_UNSUPPORTED, "it has more than %d quantifiers in a row",
+                             MOST_QUANTIFIERS);
+        if (quantifier > 0) {
+            at += quantifier - 1;
+            continue;
+        }
+        if (*at == '\\') {
+            if (++at < end && *at == 'g')
+                return refuse(err, "calls a group with \\g", "; write the group out");
+            continue;
+        }
+        if (*at != '(' && *at != '[')
+            continue;
+        if (++brackets > NIB_REGEX_BRACKETS)
+            return nib__fail(err, NIB_UNSUPPORTED, "it has more than %d brackets",
+                             NIB_REGEX_BRACKETS);
+        if (*at == '(')
+            NIB_TRY(check_group(at, end, err));
+    }
+    return NIB_OK;
+}
+
+nib_status nib__regex_compile(OnigRegex *out, const char *text, size_t size,
+                              nib_regex_dialect dialect, nib_err *err)
+{
+    /* Guards Oniguruma's global tables, which are not ours. */
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    const OnigUChar *bytes = (const OnigUChar *)text;
+    OnigUChar reason[ONIG_MAX_ERROR_MESSAGE_LEN + 1] = {0};
+    OnigErrorInfo info;
+    *out = NULL;
+    NIB_TRY(check(text, size, err));
+    (void)pthread_once(&once, start);
+    const int code = onig_new(out, bytes, bytes + size, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
+                              &syntaxes[dialect], &info);
+    if (code == ONIG_NORMAL)
+        return NIB_OK;
+    *out = NULL;
+    onig_error_code_to_str(reason, code, &info);
+    return nib__fail(err, code == ONIGERR_MEMORY ? NIB_NO_MEMORY : NIB_BAD_INPUT, "%s",
+                     (const char *)reason);
+}
+
+/* ---- limits ---- */
+
+void nib__regex_set_steps(OnigMatchParam *limits, unsigned long steps)
+{
+    onig_set_retry_limit_in_match_of_match_param(limits, steps);
+    onig_set_retry_limit_in_search_of_match_param(limits, steps);
+}
+
+OnigMatchParam *nib__regex_limits(unsigned stack, unsigned long steps)
+{
+    OnigMatchParam *limits = onig_new_match_param();
+    if (limits == NULL)
+        return NULL;
+    onig_initialize_match_param(limits);
+    onig_set_match_stack_limit_size_of_match_param(limits, stack);
+    nib__regex_set_steps(limits, steps);
+    return limits;
+}

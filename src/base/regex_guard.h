@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Regular expressions from outside: of a config, a recipe, an option or a tokenizer. Oniguruma
+ * compiles them, behind one guard for all that it does not bound itself.
+ */
+#ifndef NIB_REGEX_GUARD_H
+#define NIB_REGEX_GUARD_H
+
+#include "text.h"
+
+#include <oniguruma.h>
+
+enum {
+    NIB_REGEX_BYTES = 16384,  /* of one expression */
+    NIB_REGEX_BRACKETS = 128, /* round and square ones of one expression */
+};
+
+typedef enum nib_regex_dialect {
+    NIB_REGEX_PYTHON,    /* as re.compile takes them */
+    NIB_REGEX_ONIGURUMA, /* as tokenizer.json files have them */
+} nib_regex_dialect;
+
+/* Compiles it; onig_free gives it back. NIB_UNSUPPORTED: it asks for what takes time without a
+ * bound, or is too large. NIB_BAD_INPUT: it is no expression. The sentence names neither the
+ * expression nor its file. */
+nib_status nib__regex_compile(OnigRegex *out, const char *text, size_t size,
+                              nib_regex_dialect dialect, nib_err *err);
+
+/* Limits of a search or a match: entries of the stack, and steps back. NULL: memory ran out. */
+OnigMatchParam *nib__regex_limits(unsigned stack, unsigned long steps);
+void nib__regex_set_steps(OnigMatchParam *limits, unsigned long steps);
+
+#endif

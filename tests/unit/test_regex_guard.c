@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Regular expressions from outside: what takes time or stack without a bound never reaches the
+ * compiler, and what tokenizers and configs need does.
+ */
+#include "failing.h"
+#include "regex_guard.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static nib_status compile(const char *text, nib_regex_dialect dialect, nib_err *err)
+{
+    OnigRegex regex;
+    const nib_status status = nib__regex_compile(&regex, text, strlen(text), dialect, err);
+    if (status == NIB_OK)
+        onig_free(regex);
+    else
+        assert_null(regex);
+    return status;
+}
+
+static void refused(const char *text, const char *part)
+{
+    for (int dialect = NIB_REGEX_PYTHON; dialect <= NIB_REGEX_ONIGURUMA; dialect++) {
+        nib_err err = {NIB_OK, ""};
+        if (compile(text, (nib_regex_dialect)dialect, &err) != NIB_UNSUPPORTED ||
+            strstr(err.text, part) == NULL)
+            fail_msg("%.80s: wanted %s, got %s", text, part, err.text);
+    }
+}
+
+static void taken(const char *text)
+{
+    nib_err err;
+    for (int dialect = NIB_REGEX_PYTHON; dialect <= NIB_REGEX_ONIGURUMA; dialect++)
+        if (compile(text, (nib_regex_dialect)dialect, &err) != NIB_OK)
+            fail_msg("%.80s: %s", text, err.text);
+}
+
+/* Every way to call a group, wherever it stands. */
+static void test_calls(void **state)
+{
+    (void)state;
+    static const char *const calls[] = {
+        "(?<a>x)\\g<a>",  "(?<a>x)\\g'a'",      "\\g<0>",         "(?<x>a\\g<x>?)", "(?P<a>x)(?P>a)",
+        "(?<a>x)(?&a)",   "a(?R)?",             "(x)(?1)",        "(x)(?-1)",       "(?+1)(x)",
+        "(?0)?",          "(x)(?:a|[b](?1))",   "(x)\\\\(?1)",    "(?x) # \\\n(x)(?1)",
+        "\\Q\\E(x)(?1)",  "[]](?<a>x)\\g<a>",   "(?#\\))(x)(?1)", "[(](x)(?1)",
+    };
+    for (size_t i = 0; i < COUNT(calls); i++)
+        refused(calls[i], "calls a group");
+    taken("(?<a>x)\\k<a>");
+    taken("\\(?1\\)");
+    taken("(?-i:a)(?i)b");
+    nib_err err;
+    assert_int_equal(compile("(?P<a>x)(?P=a)", NIB_REGEX_PYTHON, &err), NIB_OK);
+}
+
+/* Groups of which each calls the next one twice: the cost doubles with each. */
+static void test_doubling(void **state)
+{
+    (void)state;
+    char text[1024];
+    size_t used = 0;
+    for (int i = 0; i < 12; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used,
+                                 "(?P<g%d>(?:(?P>g%d))?(?:(?P>g%d))?)", i, i + 1, i + 1);
+    snprintf(text + used, sizeof text - used, "(?P<g12>a)");
+    refused(text, "calls a group");
+}
+
+static void test_callouts(void **state)
+{
+    (void)state;
+    refused("(*FAIL)", "callout");
+    refused("(*ERROR{-2})", "callout");
+    refused("a(*MAX[x]{3})*", "callout");
+    refused("(?{print})", "callout");
+    refused("(?{{x}}[y])", "callout");
+    taken("[(*]");
+    taken("(a)*");
+    taken("\\(*b");
+}
+
+/* As many as are taken, and one more. */
+static void test_sizes(void **state)
+{
+    (void)state;
+    char text[NIB_REGEX_BYTES + 2];
+    static const char *const pairs[] = {"()", "[(]", "([)])"};
+    for (size_t p = 0; p < COUNT(pairs); p++) {
+        const size_t size = strlen(pairs[p]), brackets = p == 0 ? 1 : 2;
+        size_t used = 0;
+        for (size_t count = 0; count + brackets <= NIB_REGEX_BRACKETS; count += brackets) {
+            memcpy(text + used, pairs[p], size + 1);
+            used += size;
+        }
+        taken(text);
+        memcpy(text + used, pairs[p], size + 1);
+        refused(text, "more than 128 brackets");
+    }
+    taken("a*+?+?+?+");
+    refused("a{2}{2}{2}{2}{2}{2}{2}{2}{2}", "quantifiers in a row");
+    refused("a?????????", "quantifiers in a row");
+    memset(text, 'a', sizeof text);
+    text[NIB_REGEX_BYTES] = '\0';
+    taken(text);
+    text[NIB_REGEX_BYTES] = 'a';
+    text[NIB_REGEX_BYTES + 1] = '\0';
+    refused(text, "16385 bytes");
+}
+
+/* ---- stack ---- */
+
+static void *compile_deepest(void *ctx)
+{
+    char text[2 * NIB_REGEX_BRACKETS + 2];
+    nib_status *status = ctx;
+    nib_err err;
+    memset(text, '(', NIB_REGEX_BRACKETS);
+    memset(text + NIB_REGEX_BRACKETS, ')', NIB_REGEX_BRACKETS);
+    text[2 * NIB_REGEX_BRACKETS] = '\0';
+    status[0] = compile(text, NIB_REGEX_ONIGURUMA, &err);
+    memset(text, '[', NIB_REGEX_BRACKETS);
+    memset(text + NIB_REGEX_BRACKETS, ']', NIB_REGEX_BRACKETS);
+    text[NIB_REGEX_BRACKETS - 1] = 'a';
+    text[2 * NIB_REGEX_BRACKETS - 1] = '\0';
+    status[1] = compile(text, NIB_REGEX_ONIGURUMA, &err);
+    return NULL;
+}
+
+/* Programs embed the library in threads of 256 KB, of which a half may be in use. */
+static void test_small_stack(void **state)
+{
+    (void)state;
+    enum { STACK = 128 * 1024 };
+    nib_status status[2] = {NIB_FAILED, NIB_FAILED};
+    pthread_attr_t attributes;
+    pthread_t thread;
+    assert_int_equal(pthread_attr_init(&attributes), 0);
+    assert_int_equal(pthread_attr_setstacksize(&attributes, STACK), 0);
+    assert_int_equal(pthread_create(&thread, &attributes, compile_deepest, status), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    pthread_attr_destroy(&attributes);
+    assert_int_equal(status[0], NIB_OK);
+    assert_int_equal(status[1], NIB_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_calls),    cmocka_unit_test(test_doubling),
+        cmocka_unit_test(test_callouts), cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_small_stack),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
