@@ -636,6 +636,9 @@ void nib_service_close(nib_service *service);
 /* Runs requests on this thread, until nib_service_stop. A step that fails ends the requests that
  * were in it; the engine's log gets its sentence. */
 void nib_service_run(nib_service *service);
+/* NIB_OK; or NIB_IO, naming a file of the model that another process wrote to while it was mapped:
+ * from then on every request is refused with 503, as what would be computed is void. */
+NIB_MUST_CHECK nib_status nib_service_status(nib_service *service, nib_err *err);
 /* Refuses further requests and lets nib_service_run return once those that are there are over; the
  * second time, at once. */
 void nib_service_stop(nib_service *service);

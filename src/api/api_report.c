@@ -135,6 +135,18 @@ static void put_models(nib_text *out, const nib_service *s, bool all)
     nib__jsonw_object_end(&w);
 }
 
+static void put_health(nib_text *out, const nib_service *s)
+{
+    const bool lost = s->lost.status != NIB_OK;
+    nib_jsonw w;
+    nib__jsonw_init(&w, out, 0);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_string(&w, "status", lost ? "failed" : s->stopping > 0 ? "stopping" : "ok");
+    if (lost)
+        nib__jsonw_pair_string(&w, "error", s->lost.text);
+    nib__jsonw_object_end(&w);
+}
+
 nib_status nib_service_write(nib_service *s, nib_report report, const nib_sink *sink, nib_err *err)
 {
     nib_text text;
@@ -143,9 +155,7 @@ nib_status nib_service_write(nib_service *s, nib_report report, const nib_sink *
     switch (report) {
     case NIB_REPORT_MODELS: put_models(&text, s, true); break;
     case NIB_REPORT_MODEL: put_models(&text, s, false); break;
-    case NIB_REPORT_HEALTH:
-        nib__text_format(&text, "{\"status\": \"%s\"}", s->stopping > 0 ? "stopping" : "ok");
-        break;
+    case NIB_REPORT_HEALTH: put_health(&text, s); break;
     case NIB_REPORT_METRICS: put_metrics(&text, s); break;
     case NIB_REPORT_PLAN: nib__text_put(&text, s->plan.at, s->plan.size); break;
     }

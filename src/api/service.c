@@ -155,6 +155,8 @@ static bool is_late(const nib_service *s, const nib_call *call)
 bool nib__service_goes_on(const nib_service *s, nib_call *call)
 {
     char text[128];
+    if (s->lost.status != NIB_OK)
+        return nib__call_refuse(call, 503, "", "model_changed", s->lost.text);
     if (s->stopping > 1)
         return nib__call_refuse(call, 503, "", "stopping", "the server stops");
     if (!is_late(s, call))
@@ -266,6 +268,8 @@ static void step(nib_service *s)
     if (status != NIB_OK && back->log != NULL)
         back->log(back->ctx, err.text);
     pthread_mutex_lock(&s->lock);
+    if (status == NIB_IO)
+        s->lost = err;
     for (nib_call *call = s->calls; call != NULL; call = call->next)
         nib__call_tell(call);
 }
@@ -287,6 +291,14 @@ void nib_service_run(nib_service *s)
     }
     s->running = false;
     pthread_mutex_unlock(&s->lock);
+}
+
+nib_status nib_service_status(nib_service *s, nib_err *err)
+{
+    pthread_mutex_lock(&s->lock);
+    const nib_err lost = s->lost;
+    pthread_mutex_unlock(&s->lock);
+    return lost.status == NIB_OK ? NIB_OK : nib__fail(err, lost.status, "%s", lost.text);
 }
 
 void nib_service_stop(nib_service *s)

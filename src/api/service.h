@@ -128,6 +128,7 @@ struct nib_service {
     uint64_t turn;                    /* of the last one that was taken */
     size_t longest;                   /* bytes of a token, at most */
     int stopping;                     /* 1: no further requests; more: nor those that run */
+    nib_err lost; /* status NIB_IO: a file of the model is not what it was, and nothing runs */
     nib_call *calls;
     int64_t waiting; /* calls with choices that have not begun */
     uint64_t number; /* calls so far */

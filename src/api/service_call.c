@@ -59,6 +59,8 @@ static bool may_come(nib_call *call)
     const nib_service *s = call->service;
     const int64_t queue = s->options.queue, spare = queue < 4 ? 1 : queue / 4;
     char text[128];
+    if (s->lost.status != NIB_OK)
+        return nib__call_refuse(call, 503, "", "model_changed", s->lost.text);
     if (s->stopping > 0)
         return nib__call_refuse(call, 503, "", "stopping", "the server stops");
     if (s->waiting < queue || (s->waiting < queue + spare && !has_waiting(s, call->options.client)))

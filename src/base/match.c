@@ -26,7 +26,7 @@ struct nib_pattern {
     kind kind;
     OnigRegex regex;
     nib_pattern_budget *budget; /* NULL: none */
-    char text[]; /* as given */
+    char text[];                /* as given */
 };
 
 /* Compiles head + text + tail. */

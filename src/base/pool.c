@@ -492,11 +492,16 @@ static void end(nib_pool *pool, int started)
     nib__release(&a, pool);
 }
 
-/* Starts the workers with all signals blocked: signals are for the program's own threads. */
+/* Starts the workers with signals blocked, which are for the program's own threads; but not those
+ * that an instruction of a worker raises, as when a file that it reads was cut short: with them
+ * blocked the system ends the program, whatever handlers it has. */
 static int start_workers(nib_pool *pool)
 {
+    static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL};
     sigset_t all, old;
     sigfillset(&all);
+    for (size_t i = 0; i < COUNT(faults); i++)
+        sigdelset(&all, faults[i]);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int started = 1;
     while (started < pool->threads) {

@@ -54,15 +54,18 @@ static bool begins(const char *at, const char *end, const char *word)
     return (size_t)(end - at) >= size && memcmp(at, word, size) == 0;
 }
 
-static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /* What begins with an open round bracket, at `at`. */
 static nib_status check_group(const char *at, const char *end, nib_err *err)
 {
-    static const char *const calls[] = {"(?P>", "(?&", "(?R", "(?+", "(?0", "(?1", "(?2", "(?3",
-                                        "(?4",  "(?5", "(?6", "(?7", "(?8", "(?9"};
+    static const char *const calls[] = {"(?P>", "(?&", "(?R", "(?+", "(?0", "(?1", "(?2",
+                                        "(?3",  "(?4", "(?5", "(?6", "(?7", "(?8", "(?9"};
     for (size_t i = 0; i < COUNT(calls); i++)
         if (begins(at, end, calls[i]))
             return refuse(err, "calls a group", "; write the group out");

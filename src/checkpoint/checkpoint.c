@@ -154,12 +154,12 @@ static nib_status find_used(const nib_checkpoint *cp, bool *used, nib_err *err)
     const nib_quantization *coding = cp->coding;
     const nib_coding_group *group;
     char a[NIB_SHOWN];
-    if (coding->expressions.count != 0 &&
-        cp->module_count > TRIES_MAX / coding->expressions.count)
+    if (coding->expressions.count != 0 && cp->module_count > TRIES_MAX / coding->expressions.count)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: quantization_config has %zu regular expressions for %zu weights, "
                          "over the limit of %d trials; name the modules themselves",
-                         nib__shown(a, cp->path), coding->expressions.count, cp->module_count, TRIES_MAX);
+                         nib__shown(a, cp->path), coding->expressions.count, cp->module_count,
+                         TRIES_MAX);
     for (size_t i = 0; i < cp->module_count; i++) {
         const nib_status status = nib__quantization_group(&group, coding, cp->modules[i], err);
         if (status != NIB_OK)
@@ -224,8 +224,8 @@ static void say_method(nib_checkpoint *cp)
         method = "compressed-tensors"; /* older files have another spelling */
     for (size_t i = 0; i < cp->module_count; i++) {
         const char *dialect = nib__checkpoint_dialect(cp, cp->modules[i]);
-        const bool is_plain = dialect == NULL || strcmp(dialect, "safetensors") == 0 ||
-                              strcmp(dialect, "meta") == 0;
+        const bool is_plain =
+            dialect == NULL || strcmp(dialect, "safetensors") == 0 || strcmp(dialect, "meta") == 0;
         if (is_plain || strcmp(dialect, method) == 0)
             continue;
         if (count++ == 0)
@@ -392,10 +392,7 @@ size_t nib__checkpoint_module_count(const nib_checkpoint *cp) { return cp->modul
 
 const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i) { return cp->modules[i]; }
 
-const nib_quantization *nib__checkpoint_coding(const nib_checkpoint *cp)
-{
-    return cp->coding;
-}
+const nib_quantization *nib__checkpoint_coding(const nib_checkpoint *cp) { return cp->coding; }
 
 const nib_ledger *nib__checkpoint_ledger(const nib_checkpoint *cp) { return &cp->ledger; }
 

@@ -49,6 +49,9 @@ struct nib_packed {
     const record *records;
     const nib_hash *sums;
     const uint8_t *data;
+    const char *path;   /* of map */
+    uint64_t looked_ns; /* when a piece was compared last */
+    uint64_t next;      /* piece */
 };
 
 /* ---- checksums ---- */
@@ -240,7 +243,7 @@ static nib_status open_at(nib_packed *p, const char *path, const nib_checkpoint 
                           nib_err *err)
 {
     NIB_TRY(nib__map_open_wide(&p->map, path, err));
-    p->at = p->map.at, p->size = p->map.size;
+    p->at = p->map.at, p->size = p->map.size, p->path = path;
     NIB_TRY(check_head(p, path, err));
     NIB_TRY(check_source(p, cp, pool, path, err));
     return nib__map_read(&p->map, path, check_data(p, pool, path, err), err);
@@ -295,6 +298,24 @@ void nib__packed_close(nib_packed *packed)
     const nib_allocator a = packed->allocator;
     nib__map_close(&packed->map);
     nib__release(&a, packed);
+}
+
+nib_status nib__packed_read(nib_packed *p, nib_status status, nib_err *err)
+{
+    enum { BETWEEN_NS = 1000000000 };
+    if (p->map.at == NULL)
+        return status;
+    status = nib__map_read(&p->map, p->path, status, err);
+    const uint64_t now = nib__now_ns(), pieces = pieces_of(p->head.data_bytes);
+    if (status != NIB_OK || pieces == 0 || now - p->looked_ns < BETWEEN_NS)
+        return status;
+    p->looked_ns = now;
+    p->next = (p->next + 1) % pieces;
+    if (nib__hash_equal(piece_hash(p->data, p->head.data_bytes, p->next), p->sums[p->next]))
+        return status;
+    return nib__fail(
+        err, NIB_IO,
+        "%s: another process wrote to it while it was read; run again when it is whole", p->path);
 }
 
 /* ---- finding ---- */

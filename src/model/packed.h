@@ -18,13 +18,16 @@ typedef struct nib_packed nib_packed;
 /* Beside a checkpoint; NULL: it is a lone file, which has no such place, or memory ran out. */
 const char *nib__packed_place(const nib_checkpoint *cp, nib_arena *arena);
 /* All of it is looked at: header, source, checksums. NIB_OK and NULL: there is none. Else, where it
- * cannot serve, NIB_BAD_INPUT or NIB_IO with why. */
+ * cannot serve, NIB_BAD_INPUT or NIB_IO with why. path stays as long as what is opened. */
 nib_status nib__packed_open(nib_packed **out, const char *path, const nib_checkpoint *cp,
                             nib_pool *pool, const nib_allocator *a, nib_err *err);
 /* The same from memory, which must stay, whatever it was made from. */
 nib_status nib__packed_parse(nib_packed **out, const uint8_t *at, uint64_t size, const char *name,
                              nib_pool *pool, const nib_allocator *a, nib_err *err);
 void nib__packed_close(nib_packed *packed); /* NULL allowed */
+/* What reading from it ended with, or NIB_IO if its file is not what was opened: by size and time,
+ * and once a second by the checksum of its next piece, so that all of it is looked at in turn. */
+nib_status nib__packed_read(nib_packed *packed, nib_status status, nib_err *err);
 
 /* The weight of a site in this layout, `bytes` of it, aligned to 64; NULL: not there, or the layout
  * is no longer what it was: the first rows are packed again and compared. */

@@ -458,7 +458,7 @@ static nib_status advise(nib_advice *v, nib_form form, const nib_sink *sink, nib
     *callbacks = v->outer;
     NIB_TRY(status);
     if (v->model->net.checkpoint)
-        NIB_TRY(nib__checkpoint_read(v->model->net.checkpoint, NIB_OK, err));
+        NIB_TRY(nib__model_read(v->model, NIB_OK, err));
     judge(v);
     NIB_TRY(write_report(v, form, sink, err));
     return v->taken < 0 ? nothing(v, err) : NIB_OK;

@@ -403,8 +403,8 @@ nib_status nib__batch_step(nib_batch *b, nib_err *err)
     compose(b);
     if (b->slot_count == 0)
         return NIB_OK;
-    const nib_status status = nib__checkpoint_read(
-        b->session->model->net.checkpoint,
+    const nib_status status = nib__model_read(
+        b->session->model,
         nib__runner_step(&b->session->runner, b->slots, b->slot_count, &logits, &own), &own);
     if (status != NIB_OK) {
         fail_all(b, &own);

@@ -349,8 +349,7 @@ nib_status nib_bench(nib_session *session, const nib_bench_options *options,
                               session->plan->cache_bytes * (uint64_t)session->runner.kv.sequences};
     bench b;
     NIB_TRY(open_rounds(&b, session, options, err));
-    nib_status status =
-        nib__checkpoint_read(session->model->net.checkpoint, run_all(&b, &r, err), err);
+    nib_status status = nib__model_read(session->model, run_all(&b, &r, err), err);
     if (status == NIB_OK) {
         r.prefill_tokens_per_s = MEDIAN(&b, own.prefill_tokens_per_s);
         r.decode_tokens_per_s = MEDIAN(&b, own.decode_tokens_per_s);

@@ -160,7 +160,7 @@ nib_status nib_bench_operations(nib_session *session, const nib_bench_options *o
         return nib__fail_memory(err, r->ops.count * sizeof *ns, "times of operations");
     nib_status status = nib__machine_measure(&b.here, engine->pool, NULL, &engine->allocator, err);
     if (status == NIB_OK)
-        status = nib__checkpoint_read(session->model->net.checkpoint, time_both(&b, ns, err), err);
+        status = nib__model_read(session->model, time_both(&b, ns, err), err);
     r->node_ns = NULL;
     nib__release(&engine->allocator, ns);
     if (status != NIB_OK)

@@ -218,9 +218,9 @@ nib_status nib_eval(nib_session *session, nib_session *against, const nib_eval_o
     if (!e.scores)
         return nib__fail_memory(err, NIB_CHUNK * sizeof *e.scores, "scores");
     const uint64_t start = nib__now_ns();
-    nib_status status = nib__checkpoint_read(session->model->net.checkpoint, eval_file(&e), err);
+    nib_status status = nib__model_read(session->model, eval_file(&e), err);
     if (against)
-        status = nib__checkpoint_read(against->model->net.checkpoint, status, err);
+        status = nib__model_read(against->model, status, err);
     nib__release(a, e.scores);
     NIB_TRY(status);
     give_result(&e, result, (double)(nib__now_ns() - start) * 1e-9);

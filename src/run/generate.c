@@ -353,7 +353,7 @@ nib_status nib_generate(nib_session *session, const nib_generate_options *option
         status = nib__model_max_tokens(&g.max_tokens, session->model, options->max_tokens,
                                        (int64_t)g.count, err);
     if (status == NIB_OK)
-        status = nib__checkpoint_read(session->model->net.checkpoint, run(&g, err), err);
+        status = nib__model_read(session->model, run(&g, err), err);
     session->runner.keeps_logits = false;
     fill_stats(&g);
     nib__release(a, g.ids);

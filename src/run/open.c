@@ -253,6 +253,14 @@ nib_status nib_detokenize(nib_model *model, const int32_t *ids, size_t count, co
     return status;
 }
 
+nib_status nib__model_read(nib_model *m, nib_status status, nib_err *err)
+{
+    status = nib__checkpoint_read(m->net.checkpoint, status, err);
+    if (m->packed != NULL)
+        status = nib__packed_read(m->packed, status, err);
+    return m->tokenizer != NULL ? nib__tokenizer_read(m->tokenizer, status, err) : status;
+}
+
 typedef struct opening {
     nib_session *session;
     int sequences;
@@ -295,7 +303,7 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
     nib_status opened = nib__session_keep(model, plan, err);
     if (opened == NIB_OK)
         opened = nib__plan_open(open_runner, &o, &s->plan, &s->own, err);
-    const nib_status status = nib__checkpoint_read(model->net.checkpoint, opened, err);
+    const nib_status status = nib__model_read(model, opened, err);
     if (status != NIB_OK) {
         nib_session_close(s);
         return status;
@@ -320,7 +328,8 @@ void nib_session_close(nib_session *session)
 nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t count,
                             const float **logits, nib_err *err)
 {
-    return nib__runner_step(&session->runner, slots, count, logits, err);
+    return nib__model_read(session->model,
+                           nib__runner_step(&session->runner, slots, count, logits, err), err);
 }
 
 nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t position,

@@ -83,7 +83,7 @@ static void tell_ranks(nib_plan *p)
     if (!asked->key || (fits && !is_shared))
         return;
     /* -1 is torchtitan's default: whoever wrote it asked for no shards in particular */
-    nib_ledger_setting line = line_of(asked, !fits               ? NIB_SETTING_OTHER
+    nib_ledger_setting line = line_of(asked, !fits             ? NIB_SETTING_OTHER
                                              : c->shards == -1 ? NIB_SETTING_NARROWER
                                                                : NIB_SETTING_NONE);
     char here[24];

@@ -188,7 +188,9 @@ static enum MHD_Result answer_report(request *r, const route *to)
         free(g.text);
         return MHD_NO;
     }
-    return answer_text(r, &g, 200, to->type, NULL);
+    const bool failed =
+        to->what == NIB_REPORT_HEALTH && nib_service_status(s->service, NULL) != NIB_OK;
+    return answer_text(r, &g, failed ? 503 : 200, to->type, NULL);
 }
 
 static enum MHD_Result answer_page(request *r, const page_file *file)

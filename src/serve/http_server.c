@@ -197,7 +197,8 @@ nib_status serve(server *s, nib_service *service, nib_err *err)
     }
     MHD_stop_daemon(s->daemon);
     leave_signals();
-    return wrong == 0 ? NIB_OK : serve_fail(err, NIB_NO_MEMORY, "a thread: %s", strerror(wrong));
+    return wrong == 0 ? nib_service_status(service, err)
+                      : serve_fail(err, NIB_NO_MEMORY, "a thread: %s", strerror(wrong));
 }
 
 nib_status serve_open(server **out, const serve_options *options, nib_err *err)
@@ -210,9 +211,8 @@ nib_status serve_open(server **out, const serve_options *options, nib_err *err)
     atomic_init(&s->over, false);
     atomic_init(&s->signals, 0);
     s->locked = pthread_mutex_init(&s->lock, NULL) == 0;
-    nib_status status = s->locked
-                            ? open_pipe(s, err)
-                            : serve_fail(err, NIB_NO_MEMORY, "the system has no lock left");
+    nib_status status = s->locked ? open_pipe(s, err)
+                                  : serve_fail(err, NIB_NO_MEMORY, "the system has no lock left");
     if (status == NIB_OK)
         status = open_socket(s, err);
     if (status != NIB_OK) {

@@ -77,8 +77,18 @@ nib_status nib__tokenizer_open_tables(nib_tokenizer **out, const char *tables, c
         return status;
     }
     opened->map = map;
+    opened->map_path = nib__arena_copy(&opened->arena, tables, strlen(tables));
+    if (opened->map_path == NULL) {
+        nib__tokenizer_close(opened);
+        return nib__fail_memory(err, strlen(tables), "a path");
+    }
     *out = opened;
     return NIB_OK;
+}
+
+nib_status nib__tokenizer_read(const nib_tokenizer *t, nib_status status, nib_err *err)
+{
+    return t->map.at != NULL ? nib__map_read(&t->map, t->map_path, status, err) : status;
 }
 
 nib_status nib__tokenizer_write_tables(const char *tables, const char *path, const char *config,

@@ -283,6 +283,7 @@ struct nib_tokenizer {
     nib_allocator allocator;
     nib_arena arena;
     nib_map map; /* of tables that were built before; empty: they were built here */
+    const char *map_path;
     nib_vocab vocab;
     nib_bpe bpe;
     nib_added *added; /* [added_count] */

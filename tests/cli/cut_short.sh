@@ -18,18 +18,26 @@ rm -r shape
 # ended HOW MOMENT COMMAND ARGUMENT...: with the sentence, and nothing else left
 ended() {
     local said='nibble: m/model.safetensors: another process wrote to it while it was read (' status
-    status=$("$REPO/tests/cli/meanwhile" m/model.safetensors "$@" --quiet -t 1)
+    status=$("$REPO/tests/cli/meanwhile" m/model.safetensors "$@" --quiet -t "$threads")
     equal "$3, $1" "6 1 $said" "$status $(wc -l <err) $(head -c ${#said} err)"
     rm -f out err other
     only_here m text.txt
 }
 # The first page lost; a part of the last page, which reads as zeros without a signal; bytes too many.
 for how in 60000 -100 append; do
+    threads=1
     ended $how out generate m -n 400 --ignore-eos
     ended $how o.part/model.safetensors quantize m o --recipe 8da4w --isa ref
     ended $how m verify m
     ended $how m eval m --text text.txt --window 64
 done
+# A worker may be the one that reads the page.
+for threads in 2 4; do
+    ended 60000 out generate m -n 400 --ignore-eos
+    ended 60000 o.part/model.safetensors quantize m o --recipe 8da4w --isa ref
+    ended 60000 m eval m --text text.txt --window 64
+done
+threads=1
 ended 60000 m bench m --repeats 100 --prompt-tokens 64 -n 8
 ended 60000 m bench m --operations --repeats 100 --prompt-tokens 64 -n 8
 equal 'replaced: read to its end' 0 "$("$REPO/tests/cli/meanwhile" m/model.safetensors replace o.part/model.safetensors quantize m o --recipe 8da4w -t 1)"

@@ -188,7 +188,8 @@ static void test_heavy_to_compile(void **state)
     for (size_t i = 0; i <= COUNT(more); i++) {
         nib_pattern *pattern = NULL;
         nib_err err = {0};
-        if (nib__pattern_make(&pattern, i == COUNT(more) ? text : more[i], NULL, &a, &err) == NIB_OK) {
+        if (nib__pattern_make(&pattern, i == COUNT(more) ? text : more[i], NULL, &a, &err) ==
+            NIB_OK) {
             (void)nib__pattern_matches(pattern, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", &err);
             nib__pattern_free(pattern);
         } else {

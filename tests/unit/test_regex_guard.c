@@ -49,10 +49,11 @@ static void test_calls(void **state)
 {
     (void)state;
     static const char *const calls[] = {
-        "(?<a>x)\\g<a>",  "(?<a>x)\\g'a'",      "\\g<0>",         "(?<x>a\\g<x>?)", "(?P<a>x)(?P>a)",
-        "(?<a>x)(?&a)",   "a(?R)?",             "(x)(?1)",        "(x)(?-1)",       "(?+1)(x)",
-        "(?0)?",          "(x)(?:a|[b](?1))",   "(x)\\\\(?1)",    "(?x) # \\\n(x)(?1)",
-        "\\Q\\E(x)(?1)",  "[]](?<a>x)\\g<a>",   "(?#\\))(x)(?1)", "[(](x)(?1)",
+        "(?<a>x)\\g<a>",  "(?<a>x)\\g'a'",      "\\g<0>",        "(?<x>a\\g<x>?)",
+        "(?P<a>x)(?P>a)", "(?<a>x)(?&a)",       "a(?R)?",        "(x)(?1)",
+        "(x)(?-1)",       "(?+1)(x)",           "(?0)?",         "(x)(?:a|[b](?1))",
+        "(x)\\\\(?1)",    "(?x) # \\\n(x)(?1)", "\\Q\\E(x)(?1)", "[]](?<a>x)\\g<a>",
+        "(?#\\))(x)(?1)", "[(](x)(?1)",
     };
     for (size_t i = 0; i < COUNT(calls); i++)
         refused(calls[i], "calls a group");
@@ -156,8 +157,8 @@ static void test_small_stack(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),    cmocka_unit_test(test_doubling),
-        cmocka_unit_test(test_callouts), cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_calls),       cmocka_unit_test(test_doubling),
+        cmocka_unit_test(test_callouts),    cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_small_stack),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
