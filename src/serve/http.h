@@ -51,6 +51,7 @@ struct request {
     bool too_long, failed;
     size_t key;    /* the one that it came with, from 1 on; 0: none, or none is wanted */
     bool unlogged; /* someone probes health, or reads metrics */
+    bool closing;  /* nothing that comes behind it is a request */
     int http;
     size_t sent, paced; /* bytes of the answer; of them, when it was last as fast as it must be */
     nib_call *call;     /* NULL: answered from `text` */
@@ -105,6 +106,11 @@ enum MHD_Result handle(void *ctx, struct MHD_Connection *mhd, const char *url, c
                        const char *version, const char *data, size_t *size, void **request_ctx);
 void note_end(void *ctx, struct MHD_Connection *mhd, void **request_ctx,
               enum MHD_RequestTerminationCode why);
+
+/* ---- http_framing.c ---- */
+
+/* Why nobody can be sure where the body of the request ends; NULL: it is clear. */
+const char *framing_fault(struct MHD_Connection *mhd);
 
 /* ---- page.c ---- */
 

@@ -86,6 +86,8 @@ static enum MHD_Result queue(request *r, struct MHD_Response *response)
     if (response == NULL)
         return MHD_NO;
     add_origin(response, r);
+    if (r->closing)
+        MHD_add_response_header(response, "Connection", "close");
     const enum MHD_Result queued =
         MHD_queue_response(r->connection->mhd, (unsigned)r->http, response);
     MHD_destroy_response(response);
@@ -446,6 +448,11 @@ static enum MHD_Result take_headers(request *r)
     const route *to = find_route(r);
     const page_file *file = to == NULL ? page_find(r->url) : NULL;
     bool good;
+    const char *fault = framing_fault(mhd);
+    if (fault != NULL) {
+        r->closing = true;
+        return refuse(r, 400, "bad_framing", fault);
+    }
     const enum MHD_Result result = check_who(r, to, file != NULL, &good);
     if (!good)
         return result;

@@ -18,7 +18,7 @@
 
 enum {
     /* Of one connection: headers must fit beside the buffers of reading and writing. */
-    CONNECTION_BYTES = 32 * 1024,
+    CONNECTION_BYTES = 256 * 1024, /* headers, of which each argument and cookie takes 60 bytes */
     BACKLOG = 128,
     DRAIN_MS = 10000, /* for what is left to send when the service has ended */
     HASTE_MS = 500,   /* when it was asked twice to end */

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where a request's body ends. A program in front of this one may read two lengths, or a length and
+ * chunks, in another way than libmicrohttpd does; what it takes for the end of a body would run
+ * here as a second request. RFC 9112, 6.3, lets a server refuse such a request, and wants the
+ * connection closed.
+ */
+#include "http.h"
+
+#include <string.h>
+#include <strings.h>
+
+typedef struct framing {
+    int lengths, codings;
+    const char *fault; /* of a single header; NULL: none */
+} framing;
+
+/* RFC 9110, 5.6.2: what a header's name is made of. */
+static bool is_token(const char *name)
+{
+    static const char others[] = "!#$%&'*+-.^_`|~";
+    if (*name == '\0')
+        return false;
+    for (; *name != '\0'; name++)
+        if (!((*name >= '0' && *name <= '9') || (*name >= 'a' && *name <= 'z') ||
+              (*name >= 'A' && *name <= 'Z') || strchr(others, *name) != NULL))
+            return false;
+    return true;
+}
+
+static enum MHD_Result see_header(void *ctx, enum MHD_ValueKind kind, const char *name,
+                                  const char *value)
+{
+    framing *f = ctx;
+    (void)kind;
+    if (!is_token(name)) {
+        f->fault = "the name of a header has a space or another character that none may have";
+    } else if (strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0) {
+        f->lengths++;
+        if (value == NULL || *value == '\0' || value[strspn(value, "0123456789")] != '\0')
+            f->fault = "Content-Length is not a number of bytes";
+    } else if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0) {
+        f->codings++;
+        if (value == NULL || strcasecmp(value, "chunked") != 0)
+            f->fault = "Transfer-Encoding is not chunked, the only one that is read";
+    }
+    return MHD_YES;
+}
+
+const char *framing_fault(struct MHD_Connection *mhd)
+{
+    framing f = {0, 0, NULL};
+    MHD_get_connection_values(mhd, MHD_HEADER_KIND, see_header, &f);
+    if (f.fault != NULL)
+        return f.fault;
+    if (f.lengths > 1)
+        return "the length of the body is given twice";
+    if (f.codings > 1)
+        return "Transfer-Encoding is given twice";
+    if (f.lengths > 0 && f.codings > 0)
+        return "Content-Length and Transfer-Encoding both say where the body ends";
+    return NULL;
+}
