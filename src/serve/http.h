@@ -19,6 +19,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+enum {
+    SPARE = 64,   /* connections over the limit, of which as many are being closed */
+    OWNERS = 4096 /* that are told apart; two that share a hash count as one */
+};
+
 typedef struct connection connection;
 typedef struct request request;
 
@@ -35,6 +40,8 @@ struct connection {
     struct MHD_Connection *mhd;
     int fd;
     char peer[64];
+    unsigned owner; /* whose it is: a hash of the key, or while none was shown, of the peer */
+    bool has_key;   /* a request on it came with one */
     phase phase;
     uint64_t since_ms; /* of the phase */
     bool suspended;    /* by its handler; the watcher resumes it */
@@ -73,6 +80,8 @@ struct server {
     pthread_mutex_t lock;
     pthread_t watcher;
     connection *connections;
+    int connected;   /* of them, those that are not gone */
+    int held[OWNERS]; /* of these, by owner */
     int wake[2]; /* a pipe to the watcher */
     char host[64];
     int port;
@@ -97,6 +106,8 @@ void leave_signals(void);
 void note_connection(void *ctx, struct MHD_Connection *mhd, void **socket_ctx,
                      enum MHD_ConnectionNotificationCode what);
 void set_phase(connection *c, phase p);
+/* From now on the connection is of who has this key, from 1 on; 0: as before. */
+void note_key(connection *c, size_t key);
 
 /* ---- http_handle.c ---- */
 

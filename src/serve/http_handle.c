@@ -393,6 +393,7 @@ static enum MHD_Result check_who(request *r, const route *to, bool page, bool *g
         return refuse(r, 403, "origin_not_allowed",
                       "pages of this origin may not ask here; --allow-origin names those that may");
     r->key = serve_keys_find(o->keys, key);
+    note_key(r->connection, r->key);
     if (o->keys->count > 0 && !page && !ahead && !(to != NULL && to->open) && r->key == 0)
         return refuse(r, 401, "invalid_api_key",
                       key == NULL ? "a key is wanted: Authorization: Bearer KEY"

@@ -110,7 +110,7 @@ static nib_status start_daemon(server *s, nib_err *err)
     s->daemon = MHD_start_daemon(
         MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0,
         NULL, NULL, handle, s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)o->connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->idle_s,
+        (unsigned)o->connections + SPARE, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->idle_s,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_STRICT_FOR_CLIENT,
         1, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL, MHD_OPTION_NOTIFY_CONNECTION,
         note_connection, s, MHD_OPTION_NOTIFY_COMPLETED, note_end, s, MHD_OPTION_URI_LOG_CALLBACK,

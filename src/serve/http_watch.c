@@ -54,6 +54,64 @@ static void name_peer(char *out, size_t size, const struct sockaddr *address)
         inet_ntop(address->sa_family, bytes, out, (socklen_t)size);
 }
 
+static unsigned owner_of(const void *bytes, size_t size)
+{
+    uint64_t hash = 14695981039346656037U; /* FNV-1a */
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * 1099511628211U;
+    return (unsigned)(hash % OWNERS);
+}
+
+/* Ends it; the lock is held. */
+static void hang_up(server *s, connection *c)
+{
+    c->gone = true;
+    s->connected--;
+    s->held[c->owner]--;
+    shutdown(c->fd, SHUT_RDWR); /* which libmicrohttpd sees */
+}
+
+/* Does it yield before another one: has shown no key, is of an owner of more, is in an earlier
+ * phase, or has been there for longer? */
+static bool yields_before(const server *s, const connection *a, const connection *b)
+{
+    if (a->has_key != b->has_key)
+        return b->has_key;
+    if (s->held[a->owner] != s->held[b->owner])
+        return s->held[a->owner] > s->held[b->owner];
+    if (a->phase != b->phase)
+        return a->phase < b->phase;
+    return a->since_ms < b->since_ms;
+}
+
+/* Over the limit a connection that is not being answered yields to the one that came. The lock is
+ * held. */
+static void make_room(server *s, const connection *came)
+{
+    connection *first = NULL;
+    if (s->connected <= s->options->connections)
+        return;
+    for (connection *c = s->connections; c != NULL; c = c->next)
+        if (c != came && !c->gone && c->phase != PHASE_ANSWER &&
+            (first == NULL || yields_before(s, c, first)))
+            first = c;
+    if (first != NULL)
+        hang_up(s, first);
+}
+
+void note_key(connection *c, size_t key)
+{
+    server *s = c->server;
+    if (key == 0)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->held[c->owner] -= !c->gone;
+    c->owner = owner_of(&key, sizeof key);
+    c->has_key = true;
+    s->held[c->owner] += !c->gone;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static void add_connection(server *s, struct MHD_Connection *mhd, void **socket_ctx)
 {
     const union MHD_ConnectionInfo *fd =
@@ -70,9 +128,13 @@ static void add_connection(server *s, struct MHD_Connection *mhd, void **socket_
     c->phase = PHASE_HEADERS; /* who comes has something to ask */
     c->since_ms = now_ms();
     name_peer(c->peer, sizeof c->peer, address != NULL ? address->client_addr : NULL);
+    c->owner = owner_of(c->peer, strlen(c->peer));
     pthread_mutex_lock(&s->lock);
     c->next = s->connections;
     s->connections = c;
+    s->connected++;
+    s->held[c->owner]++;
+    make_room(s, c);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -85,6 +147,8 @@ static void drop_connection(server *s, connection *c)
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
+    s->connected -= !c->gone;
+    s->held[c->owner] -= !c->gone;
     pthread_mutex_unlock(&s->lock);
     free(c);
 }
@@ -153,10 +217,8 @@ static int look(server *s, struct MHD_Connection *resume[AT_ONCE])
     int count = 0;
     pthread_mutex_lock(&s->lock);
     for (connection *c = s->connections; c != NULL; c = c->next) {
-        if (!c->gone && (is_slow(s, c, now) || hung_up(c))) {
-            c->gone = true;
-            shutdown(c->fd, SHUT_RDWR); /* which libmicrohttpd sees */
-        }
+        if (!c->gone && (is_slow(s, c, now) || hung_up(c)))
+            hang_up(s, c);
         const bool more = c->request != NULL && atomic_load(&c->request->ready);
         if (count == AT_ONCE || !c->suspended || !(more || c->gone || wants_ping(c, now)))
             continue;
@@ -233,7 +295,7 @@ static void take_signals(server *s)
 void *watch(void *ctx)
 {
     server *s = ctx;
-    const nfds_t most = (nfds_t)s->options->connections + 1;
+    const nfds_t most = (nfds_t)s->options->connections + SPARE + 1;
     struct pollfd *fds = calloc(most, sizeof *fds);
     struct MHD_Connection *resume[AT_ONCE];
     char bytes[256];
