@@ -12,17 +12,33 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { BUFFER = 1 << 20, LARGEST_WRITE = 1 << 30 };
+enum {
+    BUFFER = 1 << 20,
+    LARGEST_WRITE = 1 << 30,
+    HEAD = 8, /* bytes that say what a file is: GGUF's magic, the size of safetensors' header */
+};
 
 struct nib_output {
     nib_allocator allocator;
     char *path;
     uint8_t *buffer; /* [BUFFER] */
     size_t used;
-    uint64_t written; /* bytes given to the system */
+    uint64_t written;   /* bytes given to the system */
+    uint8_t head[HEAD]; /* the first bytes, which the file gets last */
+    size_t head_size;
     int fd;
     bool failed; /* a lost write cannot be made good: finish fails, too */
 };
+
+/* A signal that comes between is no failure. */
+static int open_again(const char *path, int flags)
+{
+    int fd;
+    do {
+        fd = open(path, flags | O_CLOEXEC, 0666);
+    } while (fd < 0 && errno == EINTR);
+    return fd;
+}
 
 static void output_free(nib_output *output)
 {
@@ -47,9 +63,7 @@ nib_status nib__output_open(nib_output **out, const char *path, const nib_alloca
         return nib__fail_memory(err, path_size + BUFFER, path);
     }
     memcpy(output->path, path, path_size);
-    do {
-        output->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    } while (output->fd < 0 && errno == EINTR);
+    output->fd = open_again(path, O_WRONLY | O_CREAT | O_EXCL);
     if (output->fd < 0) {
         const nib_status status = errno == EEXIST
                                       ? nib__fail(err, NIB_EXISTS, "%s: exists already", path)
@@ -68,8 +82,8 @@ static nib_status fail_write(nib_output *output, nib_err *err)
 }
 
 /* All bytes at an offset, in as many calls as it takes. */
-static nib_status write_at(nib_output *output, uint64_t offset, const uint8_t *bytes, size_t size,
-                           nib_err *err)
+static nib_status write_all(nib_output *output, uint64_t offset, const uint8_t *bytes, size_t size,
+                            nib_err *err)
 {
     while (size > 0) {
         const size_t piece = size < LARGEST_WRITE ? size : LARGEST_WRITE;
@@ -85,6 +99,21 @@ static nib_status write_at(nib_output *output, uint64_t offset, const uint8_t *b
         size -= (size_t)n;
     }
     return NIB_OK;
+}
+
+/* The same, but for the head: a file that a kill leaves begins with zeros, and nobody takes what
+ * is behind them for data. */
+static nib_status write_at(nib_output *output, uint64_t offset, const uint8_t *bytes, size_t size,
+                           nib_err *err)
+{
+    const size_t room = offset < HEAD ? HEAD - (size_t)offset : 0;
+    const size_t kept = size < room ? size : room;
+    if (kept > 0) {
+        memcpy(output->head + offset, bytes, kept);
+        if (output->head_size < (size_t)offset + kept)
+            output->head_size = (size_t)offset + kept;
+    }
+    return write_all(output, offset + kept, bytes + kept, size - kept, err);
 }
 
 static nib_status flush(nib_output *output, nib_err *err)
@@ -188,8 +217,13 @@ nib_status nib__output_finish(nib_output *output, nib_err *err)
         status = nib__fail(err, NIB_IO, "%s: an earlier write failed", output->path);
     else
         status = flush(output, err);
-    if (status == NIB_OK && !sync_fd(output->fd))
-        status = fail_write(output, err);
+    /* what is behind the head is on the disk before it */
+    for (int i = 0; i < 2 && status == NIB_OK; i++) {
+        if (i == 1)
+            status = write_all(output, 0, output->head, output->head_size, err);
+        if (status == NIB_OK && !sync_fd(output->fd))
+            status = fail_write(output, err);
+    }
     /* After EINTR the descriptor is closed on Linux and may not be tried again. */
     if (close(output->fd) != 0 && errno != EINTR && status == NIB_OK)
         status = nib__file_fail(err, output->path, "close it");
@@ -221,10 +255,7 @@ nib_status nib__file_write(const char *path, const void *bytes, size_t size, con
 
 nib_status nib__append_open(int *fd, const char *path, uint64_t keep, nib_err *err)
 {
-    int file;
-    do {
-        file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    } while (file < 0 && errno == EINTR);
+    const int file = open_again(path, O_WRONLY | O_CREAT);
     if (file < 0)
         return nib__file_fail(err, path, "open it");
     struct stat st;
@@ -276,7 +307,9 @@ nib_status nib__lock_take(int *fd, const char *path, nib_err *err)
     enum { TRIES = 100 };
     *fd = -1;
     for (int i = 0; i < TRIES; i++) {
-        const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        const int file = open_again(path, O_RDWR | O_CREAT | O_NOFOLLOW);
+        if (file < 0 && errno == ELOOP)
+            return nib__fail(err, NIB_EXISTS, "%s: is a link, and no lock is; remove it", path);
         if (file < 0)
             return NIB_OK; /* what comes next says why nothing can be written here */
         if (flock(file, LOCK_EX | LOCK_NB) != 0) {
@@ -306,7 +339,7 @@ void nib__lock_release(int fd, const char *path)
 
 static nib_status sync_directory(const char *path, nib_err *err)
 {
-    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int fd = open_again(path, O_RDONLY | O_DIRECTORY);
     if (fd < 0)
         return nib__file_fail(err, path, "open it");
     const bool synced = sync_fd(fd);

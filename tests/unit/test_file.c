@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -21,6 +22,54 @@
 
 static nib_allocator heap;
 static char root[512];
+
+/* ---- what reaches the disk, and in which order ---- */
+
+/* What was synchronized, one letter each: d, a directory; z, a file that begins with zeros; f,
+ * another one. */
+static char synced[64];
+static size_t synced_count;
+static int interrupts; /* calls of open that a signal still ends */
+
+/* The library's calls come here, as this program's come before those of the C library. */
+int fsync(int fd)
+{
+    struct stat st;
+    char first[8] = {0}, path[64];
+    static const char zeros[8];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    const bool known = fstat(fd, &st) == 0 && synced_count + 1 < sizeof synced;
+    const int file = known && !S_ISDIR(st.st_mode) ? openat(AT_FDCWD, path, O_RDONLY) : -1;
+    const bool read_it = file >= 0 && read(file, first, sizeof first) >= 0;
+    if (file >= 0)
+        close(file);
+    if (known)
+        synced[synced_count++] = S_ISDIR(st.st_mode)                                  ? 'd'
+                                 : read_it && memcmp(first, zeros, sizeof first) == 0 ? 'z'
+                                                                                      : 'f';
+    return (int)syscall(SYS_fsync, fd);
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list args;
+    va_start(args, flags);
+    const int mode = (flags & O_CREAT) != 0 ? va_arg(args, int) : 0;
+    va_end(args);
+    if (interrupts > 0) {
+        interrupts--;
+        errno = EINTR;
+        return -1;
+    }
+    return openat(AT_FDCWD, path, flags, mode);
+}
+
+static const char *what_was_synced(void)
+{
+    synced[synced_count] = '\0';
+    synced_count = 0;
+    return synced;
+}
 
 static int setup(void **state)
 {
@@ -470,6 +519,40 @@ static void test_output_without_memory(void **state)
     }
 }
 
+/* A file that was not finished begins with zeros, whatever was written; what is behind them is on
+ * the disk before they are replaced. */
+static void test_head_comes_last(void **state)
+{
+    (void)state;
+    nib_output *output;
+    nib_err err = {0};
+    char bytes[12] = "x";
+    static const char zeros[8];
+    for (int finished = 0; finished < 2; finished++) {
+        assert_int_equal(nib__output_open(&output, at("o"), &heap, &err), NIB_OK);
+        assert_int_equal(nib__output_write(output, "GGUF", 4, &err), NIB_OK);
+        assert_int_equal(nib__output_extend(output, 12, &err), NIB_OK);
+        assert_int_equal(nib__output_patch(output, 6, "cdefgh", 6, &err), NIB_OK);
+        assert_int_equal(nib__output_patch(output, 3, "G", 1, &err), NIB_OK);
+        (void)what_was_synced();
+        if (finished)
+            assert_int_equal(nib__output_finish(output, &err), NIB_OK);
+        else
+            nib__output_abandon(output);
+        assert_string_equal(what_was_synced(), finished ? "zf" : "");
+        FILE *file = fopen(at("o"), "rb");
+        assert_non_null(file);
+        assert_int_equal(fread(bytes, 1, sizeof bytes, file), sizeof bytes);
+        fclose(file);
+        assert_memory_equal(bytes, finished ? "GGUG\0\0cd" : zeros, sizeof zeros);
+        assert_memory_equal(bytes + 8, "efgh", 4);
+        removed(at("o"));
+    }
+    assert_int_equal(nib__file_write(at("o"), "abc", 3, &heap, &err), NIB_OK);
+    assert_true(holds(at("o"), "abc"));
+    removed(at("o"));
+}
+
 /* ---- publishing ---- */
 
 static void publishes(const char *from, const char *to, bool replace)
@@ -500,6 +583,36 @@ static void test_lock(void **state)
     assert_int_equal(nib__lock_take(&first, at("missing/out.lock"), &err), NIB_OK);
     assert_int_equal(first, -1);
     nib__lock_release(first, path);
+    /* a link to a file that is not there is not followed */
+    assert_int_equal(symlink(at("elsewhere"), path), 0);
+    assert_int_equal(nib__lock_take(&first, path, &err), NIB_EXISTS);
+    assert_non_null(strstr(err.text, "is a link"));
+    assert_int_equal(nib__path_kind(at("elsewhere")), NIB_PATH_NONE);
+    assert_int_equal(unlink(path), 0);
+    /* a signal that comes meanwhile does not do away with the lock */
+    interrupts = 3;
+    assert_int_equal(nib__lock_take(&first, path, &err), NIB_OK);
+    assert_true(first >= 0);
+    nib__lock_release(first, path);
+}
+
+/* The directory of a name that was given is synchronized after it, in spite of signals. */
+static void test_publish_synced(void **state)
+{
+    (void)state;
+    nib_err err = {0};
+    put(at("new"), "1", 1);
+    (void)what_was_synced();
+    interrupts = 2;
+    publishes("new", "to", false);
+    assert_int_equal(interrupts, 0);
+    assert_string_equal(what_was_synced(), "d");
+    put(at("new"), "2", 1);
+    publishes("new", "to", true);
+    assert_string_equal(what_was_synced(), "d");
+    assert_int_equal(nib__file_replace(at("to"), "12345678", 8, &heap, &err), NIB_OK);
+    assert_string_equal(what_was_synced(), "zfd");
+    removed(at("to"));
 }
 
 static void test_publish_file(void **state)
@@ -646,6 +759,8 @@ int main(void)
         cmocka_unit_test(test_lock),
         cmocka_unit_test(test_publish_file),
         cmocka_unit_test(test_replace),
+        cmocka_unit_test(test_head_comes_last),
+        cmocka_unit_test(test_publish_synced),
         cmocka_unit_test(test_publish_directory),
         cmocka_unit_test(test_publish_mixed),
         cmocka_unit_test(test_publish_aside),
