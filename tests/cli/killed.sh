@@ -55,6 +55,29 @@ for round in $(seq 30); do
     fi
 done
 check 'some were killed' [ "$ended" -lt 30 ]
+
+# what a kill leaves under another name is whole, or nothing that anybody could take for a model
+made=(--recipe int8wo-g32-ggml --allow activations --quiet)
+nibble quantize m whole "${made[@]}" >"$seen.out" 2>"$seen.err"
+nibble quantize m whole.gguf "${made[@]}" --format gguf >"$seen.out" 2>"$seen.err"
+parts=0
+for round in $(seq 12); do
+    for whole in whole/model.safetensors whole.gguf; do
+        out=${whole%/*}
+        out=half${out#whole}
+        options=("${made[@]}")
+        [ $out = half ] || options+=(--format gguf)
+        killed KILL m $out "${options[@]}" >/dev/null
+        part=$out.part${whole#"${out/half/whole}"}
+        if [ -s "$part" ]; then
+            parts=$((parts + 1))
+            ! nibble info "$part" >"$seen.out" 2>"$seen.err" || check "round $round: $part is read, and whole" cmp "$part" $whole
+        fi
+        rm -rf half half.*
+    done
+done
+rm -r whole whole.*
+check 'some parts were left' [ $parts -gt 3 ]
 check 'the next run copes with what is left' nibble quantize m out --recipe 8da4w --force --quiet
 check 'and is whole' diff -r -x nibble.json out new
 only_here kill.py m new old out
@@ -72,7 +95,7 @@ only_here kill.py m new old out
 rm -r out
 
 cut=0
-for signal in INT TERM HUP INT TERM; do
+for signal in INT TERM HUP INT TERM INT TERM HUP INT TERM INT TERM; do
     status=$(killed $signal m out --recipe 8da4w --quiet)
     if [ "$status" = 130 ]; then
         cut=$((cut + 1))
