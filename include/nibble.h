@@ -650,7 +650,10 @@ typedef struct nib_call_options {
     const char *body; /* [size] JSON; not used after nib_call_open */
     size_t size;
     uint64_t client; /* of those that wait, a client with fewer running is first, then its user */
-    int64_t now;     /* seconds since 1970 */
+    /* Whose it is: what is computed for one tenant's prompts serves no other, who could tell by it
+     * what was asked. */
+    uint64_t tenant;
+    int64_t now; /* seconds since 1970 */
     /* There is more to read. On a thread of the service's, or the one that runs it; it may not call
      * the service. */
     void (*ready)(void *ctx);

@@ -212,6 +212,7 @@ static void fill_choice(nib_call *call, nib_answer *c, int64_t index)
                        .prompt_logprobs = q->echo && q->top >= 0,
                        .ignore_ends = q->ignore_eos,
                        .choice = index % q->n,
+                       .tenant = call->options.tenant,
                        .calls = nib__answer_calls,
                        .ctx = c};
 }

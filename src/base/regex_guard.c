@@ -122,6 +122,19 @@ static nib_status check(const char *text, size_t size, nib_err *err)
     return NIB_OK;
 }
 
+/* Oniguruma 6.9.8 frees some of its nodes twice where memory runs out while it compiles. So it only
+ * begins if several times what it takes can be had: a few hundred bytes for each of the text. */
+static nib_status check_memory(size_t size, nib_err *err)
+{
+    const nib_allocator a = nib__allocator_default();
+    const size_t wanted = (1 << 20) + 1024 * size;
+    void *reserve = nib__calloc(&a, wanted, 1);
+    if (reserve == NULL)
+        return nib__fail_memory(err, wanted, "a regular expression");
+    nib__release(&a, reserve);
+    return NIB_OK;
+}
+
 nib_status nib__regex_compile(OnigRegex *out, const char *text, size_t size,
                               nib_regex_dialect dialect, nib_err *err)
 {
@@ -132,6 +145,7 @@ nib_status nib__regex_compile(OnigRegex *out, const char *text, size_t size,
     OnigErrorInfo info;
     *out = NULL;
     NIB_TRY(check(text, size, err));
+    NIB_TRY(check_memory(size, err));
     (void)pthread_once(&once, start);
     const int code = onig_new(out, bytes, bytes + size, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
                               &syntaxes[dialect], &info);

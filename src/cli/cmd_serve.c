@@ -76,6 +76,7 @@ static serve_options serve_options_of(const settings *s, const serve_keys *keys)
         .idle_s = 60,
         .stall_s = 30,
         .insecure = s->insecure,
+        .share_prefixes = s->share_prefixes,
         .quiet = s->quiet,
     };
 }

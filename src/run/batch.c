@@ -16,7 +16,8 @@ typedef struct sequence {
     int32_t *tokens; /* [context] of its job: prompt and new ones; else of what it holds */
     int64_t held;    /* in the cache */
     nib_job *job;    /* NULL: nobody's */
-    uint64_t used;   /* when a job had it last */
+    uint64_t tenant; /* of the job that had it last */
+    uint64_t used;   /* when */
 } sequence;
 
 struct nib_batch {
@@ -170,7 +171,7 @@ static int64_t find_source(const nib_batch *b, const nib_job *job, int64_t *shar
     *shared = 0;
     for (int64_t i = 0; i < b->count; i++) {
         const sequence *s = &b->sequences[i];
-        const int64_t same = common(job, s->tokens, s->held);
+        const int64_t same = s->tenant == job->tenant ? common(job, s->tokens, s->held) : 0;
         const bool idle = s->job == NULL;
         if (same > *shared || (same == *shared && same > 0 && idle && b->sequences[best].job)) {
             *shared = same;
@@ -184,7 +185,7 @@ static int64_t find_source(const nib_batch *b, const nib_job *job, int64_t *shar
 static bool waits(const nib_batch *b, const nib_job *job, int64_t shared)
 {
     for (const nib_job *other = b->jobs; other != job; other = other->next)
-        if (other->done < other->prompt_count &&
+        if (other->done < other->prompt_count && other->tenant == job->tenant &&
             common(job, other->prompt, other->prompt_count) >= shared + NIB_CACHE_BLOCK)
             return true;
     return false;
@@ -221,6 +222,7 @@ static void begin(nib_batch *b, nib_job *job, int64_t source, int64_t shared)
     memcpy(s->tokens, job->prompt, (size_t)job->prompt_count * sizeof *s->tokens);
     s->held = shared;
     s->job = job;
+    s->tenant = job->tenant;
     job->sequence = taken;
     job->done = job->cached = shared;
     b->counts.reused += shared;

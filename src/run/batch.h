@@ -55,6 +55,7 @@ struct nib_job {
     nib_masks *masks;
     uint32_t *allowed; /* room for a mask */
     int64_t choice;    /* what is apart from others of the same seed */
+    uint64_t tenant;   /* it goes on from what jobs of the same tenant left, and of no other */
     nib_job_calls calls;
     void *ctx;
     /* the batch's */

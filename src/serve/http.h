@@ -80,9 +80,9 @@ struct server {
     pthread_mutex_t lock;
     pthread_t watcher;
     connection *connections;
-    int connected;   /* of them, those that are not gone */
+    int connected;    /* of them, those that are not gone */
     int held[OWNERS]; /* of these, by owner */
-    int wake[2]; /* a pipe to the watcher */
+    int wake[2];      /* a pipe to the watcher */
     char host[64];
     int port;
     atomic_bool over;   /* the service has ended */
@@ -92,6 +92,7 @@ struct server {
 enum { PING_MS = 15000 /* a stream that has nothing to say says so, so that proxies keep it */ };
 
 uint64_t now_ms(void);
+uint64_t hash_bytes(uint64_t before, const void *bytes, size_t size);
 /* Wakes the watcher; from any thread and from a signal's handler. */
 void wake_watcher(const server *s);
 

@@ -300,20 +300,12 @@ static enum MHD_Result answer_call(request *r)
     return queue(r, response);
 }
 
-/* FNV-1a. */
-static uint64_t hash_text(uint64_t hash, const char *text)
-{
-    for (; *text != 0; text++)
-        hash = (hash ^ (unsigned char)*text) * 1099511628211u;
-    return hash;
-}
-
 /* Behind a proxy all have one address, and those with a key of their own are told apart by it: by
  * which it is, not by how the header is written. */
 static uint64_t client_of(const request *r)
 {
-    const uint64_t address = hash_text(14695981039346656037u, r->connection->peer);
-    return (address ^ r->key) * 1099511628211u;
+    return hash_bytes(hash_bytes(0, r->connection->peer, strlen(r->connection->peer)), &r->key,
+                      sizeof r->key);
 }
 
 static enum MHD_Result open_call(request *r, const route *to)
@@ -323,6 +315,7 @@ static enum MHD_Result open_call(request *r, const route *to)
                                       .body = r->body != NULL ? r->body : "",
                                       .size = r->size,
                                       .client = client_of(r),
+                                      .tenant = s->options->share_prefixes ? 0 : r->key,
                                       .now = (int64_t)time(NULL),
                                       .ready = call_ready,
                                       .ctx = r};

@@ -54,12 +54,13 @@ static void name_peer(char *out, size_t size, const struct sockaddr *address)
         inet_ntop(address->sa_family, bytes, out, (socklen_t)size);
 }
 
-static unsigned owner_of(const void *bytes, size_t size)
+/* FNV-1a. */
+uint64_t hash_bytes(uint64_t before, const void *bytes, size_t size)
 {
-    uint64_t hash = 14695981039346656037U; /* FNV-1a */
+    uint64_t hash = before ^ 14695981039346656037U;
     for (size_t i = 0; i < size; i++)
         hash = (hash ^ ((const unsigned char *)bytes)[i]) * 1099511628211U;
-    return (unsigned)(hash % OWNERS);
+    return hash;
 }
 
 /* Ends it; the lock is held. */
@@ -106,7 +107,7 @@ void note_key(connection *c, size_t key)
         return;
     pthread_mutex_lock(&s->lock);
     s->held[c->owner] -= !c->gone;
-    c->owner = owner_of(&key, sizeof key);
+    c->owner = (unsigned)(hash_bytes(1, &key, sizeof key) % OWNERS);
     c->has_key = true;
     s->held[c->owner] += !c->gone;
     pthread_mutex_unlock(&s->lock);
@@ -128,7 +129,7 @@ static void add_connection(server *s, struct MHD_Connection *mhd, void **socket_
     c->phase = PHASE_HEADERS; /* who comes has something to ask */
     c->since_ms = now_ms();
     name_peer(c->peer, sizeof c->peer, address != NULL ? address->client_addr : NULL);
-    c->owner = owner_of(c->peer, strlen(c->peer));
+    c->owner = (unsigned)(hash_bytes(0, c->peer, strlen(c->peer)) % OWNERS);
     pthread_mutex_lock(&s->lock);
     c->next = s->connections;
     s->connections = c;

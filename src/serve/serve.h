@@ -23,6 +23,7 @@ typedef struct serve_options {
     int connections;     /* at once, at most */
     int header_s, body_s, idle_s, stall_s; /* seconds that a client may take, each */
     bool insecure;                         /* any host may ask, without a key */
+    bool share_prefixes;                   /* between keys, too */
     bool quiet;                            /* no line per request */
 } serve_options;
 

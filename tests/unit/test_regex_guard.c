@@ -5,10 +5,14 @@
  */
 #include "failing.h"
 #include "regex_guard.h"
+#include "skipping.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -154,12 +158,46 @@ static void test_small_stack(void **state)
     assert_int_equal(status[1], NIB_OK);
 }
 
+/* ---- memory ---- */
+
+/* In a process of its own, which may take half a megabyte more than it has: its status is that of
+ * the compilation. */
+static int compile_with_little(void)
+{
+    struct rlimit limit = {0, 0};
+    unsigned long pages = 0;
+    nib_err err;
+    FILE *file = fopen("/proc/self/statm", "r");
+    const bool known = file != NULL && fscanf(file, "%lu", &pages) == 1;
+    if (file != NULL)
+        fclose(file);
+    limit.rlim_cur = limit.rlim_max = pages * (rlim_t)sysconf(_SC_PAGESIZE) + (1 << 19);
+    if (!known || setrlimit(RLIMIT_AS, &limit) != 0)
+        return 100;
+    return compile("a|b", NIB_REGEX_ONIGURUMA, &err);
+}
+
+static void test_little_memory(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip_test("test_regex_guard: test_little_memory", SKIP_SANITIZED);
+#endif
+    int status = 0;
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(compile_with_little());
+    assert_true(child > 0 && waitpid(child, &status, 0) == child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), NIB_NO_MEMORY);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),       cmocka_unit_test(test_doubling),
         cmocka_unit_test(test_callouts),    cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_small_stack),
+        cmocka_unit_test(test_small_stack), cmocka_unit_test(test_little_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
