@@ -140,8 +140,8 @@ const option option_table[] = {
      ON_SERVE},
     {"insecure", 0, KIND_FLAG, AT(insecure), NULL, "let other machines in without a key", ON_SERVE},
     {"share-prefixes", 0, KIND_FLAG, AT(share_prefixes), NULL,
-     "requests of different keys share what is computed for prompts that begin alike; each can tell "
-     "by the time, and by cached_tokens, what others asked",
+     "requests of different keys share what is computed for prompts that begin alike; each can "
+     "tell by the time, and by cached_tokens, what others asked",
      ON_SERVE},
     {"allow-origin", 0, KIND_LIST, AT(origins), "ORIGIN",
      "a web page of this origin may ask, too (https://example.org); may be repeated", ON_SERVE},

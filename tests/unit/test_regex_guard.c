@@ -160,10 +160,12 @@ static void test_small_stack(void **state)
 
 /* ---- memory ---- */
 
-/* In a process of its own, which may take half a megabyte more than it has: its status is that of
- * the compilation. */
+/* In a process of its own, which has half a megabyte left, in pieces: its status is that of the
+ * compilation. */
 static int compile_with_little(void)
 {
+    enum { PIECE = 1 << 16, LEFT = 8 };
+    void *left[LEFT] = {NULL}, *next;
     struct rlimit limit = {0, 0};
     unsigned long pages = 0;
     nib_err err;
@@ -171,9 +173,13 @@ static int compile_with_little(void)
     const bool known = file != NULL && fscanf(file, "%lu", &pages) == 1;
     if (file != NULL)
         fclose(file);
-    limit.rlim_cur = limit.rlim_max = pages * (rlim_t)sysconf(_SC_PAGESIZE) + (1 << 19);
+    limit.rlim_cur = limit.rlim_max = pages * (rlim_t)sysconf(_SC_PAGESIZE) + LEFT * PIECE;
     if (!known || setrlimit(RLIMIT_AS, &limit) != 0)
         return 100;
+    for (size_t i = 0; (next = malloc(PIECE)) != NULL; i++)
+        left[i % LEFT] = next;
+    for (size_t i = 0; i < LEFT; i++)
+        free(left[i]);
     return compile("a|b", NIB_REGEX_ONIGURUMA, &err);
 }
 

@@ -322,6 +322,8 @@ static void test_bad_plain(void **state)
     "\\\"granularity\\\":{\\\"_type\\\":\\\"PerRow\\\",\\\"_data\\\":{\\\"dim\\\":-1}},"           \
     "\\\"mapping_type\\\":{\\\"_type\\\":\\\"MappingType\\\",\\\"_data\\\":\\\"" mapping "\\\"}}}"
 #define FLOAT8 DESCRIBED("Float8Tensor", "\\\"block_size\\\":[1,4]", "\\\"qdata\\\",\\\"scale\\\"")
+#define INT4(block, shape)                                                                         \
+    DESCRIBED("Int4Tensor", "\\\"block_size\\\":" block ",\\\"shape\\\":" shape, "\\\"qdata\\\"")
 #define MX(data)                                                                                   \
     DESCRIBED("MXTensor", "\\\"elem_dtype\\\":" DTYPE("float8_e4m3fn") data,                       \
               "\\\"qdata\\\",\\\"scale\\\"")
@@ -625,36 +627,20 @@ static void test_bad_torchao(void **state)
          3,
          NIB_BAD_INPUT,
          "is 0; scales are times it, so it is finite and positive"},
-        {DESCRIBED("Int4Tensor", "\\\"block_size\\\":[1,2],\\\"shape\\\":[2,8]", "\\\"qdata\\\""),
+        {INT4("[1,2]", "[2,8]"),
          {q,
           {"m._weight_scale", "F32", 2, {4, 2}, ones},
           {"m._weight_zero_point", "F32", 2, {4, 2}, NULL}},
          3,
          NIB_OK,
          NULL},
-        {DESCRIBED("Int4Tensor", "\\\"block_size\\\":[1,4],\\\"shape\\\":[2,8]", "\\\"qdata\\\""),
-         {q,
-          {"m._weight_scale", "F32", 2, {2, 2}, ones},
-          {"m._weight_zero_point", "F32", 2, {2, 2}, nan_scale}},
+        {INT4("[1,4]", "[2,8]"),
+         {q, s, {"m._weight_zero_point", "F32", 2, {2, 2}, nan_scale}},
          3,
          NIB_BAD_INPUT,
          "m._weight_zero_point: zero point at row 0, group 1 is nan"},
-        {DESCRIBED("Int4Tensor", "\\\"block_size\\\":[1,4],\\\"shape\\\":[2,8]", "\\\"qdata\\\""),
-         {q,
-          {"m._weight_scale", "F32", 2, {2, 2}, ones},
-          {"m._weight_zero_point", "F16", 2, {2, 2}, f16_inf}},
-         3,
-         NIB_BAD_INPUT,
-         "zero point at row 1, group 1 is -inf"},
-        {DESCRIBED("Int4Tensor", "\\\"block_size\\\":[1,2],\\\"shape\\\":[2,4]", "\\\"qdata\\\""),
-         {q, {"m._weight_scale", "F32", 2, {2, 2}, ones}, z},
-         3,
-         NIB_BAD_INPUT,
-         "has shape [2, 4], expected [2, 2]"},
-        {DESCRIBED(
-             "Int4Tensor",
-             "\\\"block_size\\\":[1,2],\\\"shape\\\":[9223372036854775807,9223372036854775807]",
-             "\\\"qdata\\\""),
+        {INT4("[1,2]", "[2,4]"), {q, s, z}, 3, NIB_BAD_INPUT, "has shape [2, 4], expected [2, 2]"},
+        {INT4("[1,2]", "[9223372036854775807,9223372036854775807]"),
          {q, s, z},
          3,
          NIB_BAD_INPUT,
