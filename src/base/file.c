@@ -341,6 +341,8 @@ static nib_status each_entry(DIR *directory, const char *path, bool unlink_them,
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
         if (unlink_them) {
+            if (strcmp(entry->d_name, NIB_PART_MARK) == 0)
+                continue; /* the last, so that a kill leaves no directory without it */
             if (unlinkat(dirfd(directory), entry->d_name, 0) != 0)
                 return nib__file_fail(err, path, "remove a file in it");
             continue;
@@ -365,6 +367,9 @@ static nib_status visit(const char *path, bool unlink_them, nib_err *err)
     nib_status status = each_entry(directory, path, false, err);
     if (status == NIB_OK && unlink_them)
         status = each_entry(directory, path, true, err);
+    if (status == NIB_OK && unlink_them && unlinkat(dirfd(directory), NIB_PART_MARK, 0) != 0 &&
+        errno != ENOENT)
+        status = nib__file_fail(err, path, "remove a file in it");
     closedir(directory);
     return status;
 }

@@ -70,7 +70,8 @@ nib_status nib__file_fail(nib_err *err, const char *path, const char *action);
 
 typedef struct nib_output nib_output;
 
-/* Creates path (which must not exist) for writing. */
+/* Creates path (which must not exist) for writing. Until it is finished the file begins with a mark
+ * in place of its first 8 bytes: no reader takes it for what it will be. */
 nib_status nib__output_open(nib_output **out, const char *path, const nib_allocator *a,
                             nib_err *err);
 nib_status nib__output_write(nib_output *output, const void *bytes, size_t size, nib_err *err);
@@ -113,12 +114,23 @@ void nib__append_close(int fd); /* negative: there is none */
 nib_status nib__lock_take(int *fd, const char *path, nib_err *err);
 void nib__lock_release(int fd, const char *path);
 
+/* Where an output is written before it has its name: path + end ("model.part"), or with a number
+ * where somebody else's file is there. What bears the mark of an unfinished output is of a run that
+ * was killed, and is removed; nothing else is. */
+enum { NIB_PART_PATH = 4096 };
+#define NIB_PART_MARK ".nibble-part"
+nib_status nib__part_choose(char out[NIB_PART_PATH], const char *path, const char *end,
+                            nib_err *err);
+/* Makes such a directory, with a file in it that is the mark; nib__publish takes it away. */
+nib_status nib__part_directory(const char *path, nib_err *err);
+
 /* rename(from, to), then fsync of the directory that holds `to`. With replace, an existing file or
  * one-level directory `to` gives way: a kill at any moment leaves the old or the new one under the
  * name. */
 nib_status nib__publish(const char *from, const char *to, bool replace, nib_err *err);
 /* What publish does with directories where names cannot be exchanged in one step: the old one is
- * renamed to TO.old first, so that a kill may leave it there. */
+ * renamed to TO.old first, or with a number where that is taken, so that a kill may leave it there.
+ */
 nib_status nib__publish_aside(const char *from, const char *to, nib_err *err);
 
 #endif

@@ -18,6 +18,9 @@ enum {
     HEAD = 8, /* bytes that say what a file is: GGUF's magic, the size of safetensors' header */
 };
 
+/* What a file begins with until it is finished. As the size of a header it is beyond every file. */
+static const char unfinished[HEAD] = {'n', 'i', 'b', 'p', 'a', 'r', 't', '\n'};
+
 struct nib_output {
     nib_allocator allocator;
     char *path;
@@ -25,7 +28,6 @@ struct nib_output {
     size_t used;
     uint64_t written;   /* bytes given to the system */
     uint8_t head[HEAD]; /* the first bytes, which the file gets last */
-    size_t head_size;
     int fd;
     bool failed; /* a lost write cannot be made good: finish fails, too */
 };
@@ -46,33 +48,6 @@ static void output_free(nib_output *output)
     nib__release(&a, output->path);
     nib__release(&a, output->buffer);
     nib__release(&a, output);
-}
-
-nib_status nib__output_open(nib_output **out, const char *path, const nib_allocator *a,
-                            nib_err *err)
-{
-    nib_output *output = nib__calloc(a, 1, sizeof *output);
-    if (output == NULL)
-        return nib__fail_memory(err, sizeof *output, path);
-    const size_t path_size = strlen(path) + 1;
-    output->allocator = *a;
-    output->path = nib__calloc(a, path_size, 1);
-    output->buffer = nib__calloc(a, BUFFER, 1);
-    if (output->path == NULL || output->buffer == NULL) {
-        output_free(output);
-        return nib__fail_memory(err, path_size + BUFFER, path);
-    }
-    memcpy(output->path, path, path_size);
-    output->fd = open_again(path, O_WRONLY | O_CREAT | O_EXCL);
-    if (output->fd < 0) {
-        const nib_status status = errno == EEXIST
-                                      ? nib__fail(err, NIB_EXISTS, "%s: exists already", path)
-                                      : nib__file_fail(err, path, "create it");
-        output_free(output);
-        return status;
-    }
-    *out = output;
-    return NIB_OK;
 }
 
 static nib_status fail_write(nib_output *output, nib_err *err)
@@ -101,18 +76,47 @@ static nib_status write_all(nib_output *output, uint64_t offset, const uint8_t *
     return NIB_OK;
 }
 
-/* The same, but for the head: a file that a kill leaves begins with zeros, and nobody takes what
- * is behind them for data. */
+nib_status nib__output_open(nib_output **out, const char *path, const nib_allocator *a,
+                            nib_err *err)
+{
+    nib_output *output = nib__calloc(a, 1, sizeof *output);
+    if (output == NULL)
+        return nib__fail_memory(err, sizeof *output, path);
+    const size_t path_size = strlen(path) + 1;
+    output->allocator = *a;
+    output->path = nib__calloc(a, path_size, 1);
+    output->buffer = nib__calloc(a, BUFFER, 1);
+    if (output->path == NULL || output->buffer == NULL) {
+        output_free(output);
+        return nib__fail_memory(err, path_size + BUFFER, path);
+    }
+    memcpy(output->path, path, path_size);
+    output->fd = open_again(path, O_WRONLY | O_CREAT | O_EXCL);
+    if (output->fd < 0) {
+        const nib_status status = errno == EEXIST
+                                      ? nib__fail(err, NIB_EXISTS, "%s: exists already", path)
+                                      : nib__file_fail(err, path, "create it");
+        output_free(output);
+        return status;
+    }
+    const nib_status status = write_all(output, 0, (const uint8_t *)unfinished, HEAD, err);
+    if (status == NIB_OK) {
+        *out = output;
+    } else {
+        nib__output_abandon(output);
+        (void)unlink(path);
+    }
+    return status;
+}
+
+/* The same, but for the head, which comes last: what a kill leaves has the mark. */
 static nib_status write_at(nib_output *output, uint64_t offset, const uint8_t *bytes, size_t size,
                            nib_err *err)
 {
     const size_t room = offset < HEAD ? HEAD - (size_t)offset : 0;
     const size_t kept = size < room ? size : room;
-    if (kept > 0) {
+    if (kept > 0)
         memcpy(output->head + offset, bytes, kept);
-        if (output->head_size < (size_t)offset + kept)
-            output->head_size = (size_t)offset + kept;
-    }
     return write_all(output, offset + kept, bytes + kept, size - kept, err);
 }
 
@@ -210,6 +214,20 @@ static bool sync_fd(int fd)
     return result == 0 || errno == EINVAL || errno == ENOTSUP;
 }
 
+/* In place of the mark, which may be longer than all of the file. */
+static nib_status write_head(nib_output *output, nib_err *err)
+{
+    int result = 0;
+    const size_t size = output->written < HEAD ? (size_t)output->written : HEAD;
+    NIB_TRY(write_all(output, 0, output->head, size, err));
+    if (output->written < HEAD) {
+        do {
+            result = ftruncate(output->fd, (off_t)output->written);
+        } while (result != 0 && errno == EINTR);
+    }
+    return result == 0 ? NIB_OK : fail_write(output, err);
+}
+
 nib_status nib__output_finish(nib_output *output, nib_err *err)
 {
     nib_status status = NIB_OK;
@@ -220,7 +238,7 @@ nib_status nib__output_finish(nib_output *output, nib_err *err)
     /* what is behind the head is on the disk before it */
     for (int i = 0; i < 2 && status == NIB_OK; i++) {
         if (i == 1)
-            status = write_all(output, 0, output->head, output->head_size, err);
+            status = write_head(output, err);
         if (status == NIB_OK && !sync_fd(output->fd))
             status = fail_write(output, err);
     }
@@ -244,10 +262,13 @@ nib_status nib__file_write(const char *path, const void *bytes, size_t size, con
 {
     nib_output *output;
     NIB_TRY(nib__output_open(&output, path, a, err));
-    const nib_status status = nib__output_write(output, bytes, size, err);
+    nib_status status = nib__output_write(output, bytes, size, err);
     if (status == NIB_OK)
-        return nib__output_finish(output, err);
-    nib__output_abandon(output);
+        status = nib__output_finish(output, err);
+    else
+        nib__output_abandon(output);
+    if (status != NIB_OK)
+        (void)unlink(path);
     return status;
 }
 
@@ -335,6 +356,78 @@ void nib__lock_release(int fd, const char *path)
     close(fd);
 }
 
+/* ---- parts ---- */
+
+static bool has_mark(const char *path)
+{
+    char first[HEAD] = {0};
+    const int fd = open_again(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    const bool marked = fd >= 0 && read(fd, first, HEAD) == HEAD;
+    if (fd >= 0)
+        close(fd);
+    return marked && memcmp(first, unfinished, HEAD) == 0;
+}
+
+/* The mark's path in a directory; false: it would be too long. */
+static bool name_mark(char out[NIB_PART_PATH], const char *directory)
+{
+    const int length = snprintf(out, NIB_PART_PATH, "%s/%s", directory, NIB_PART_MARK);
+    return length > 0 && length < NIB_PART_PATH;
+}
+
+/* Is there an output that was not finished? Links are not followed. */
+static bool is_unfinished(const char *path, const struct stat *st)
+{
+    char mark[NIB_PART_PATH];
+    return S_ISDIR(st->st_mode) ? name_mark(mark, path) && has_mark(mark)
+                                : S_ISREG(st->st_mode) && has_mark(path);
+}
+
+nib_status nib__part_choose(char out[NIB_PART_PATH], const char *path, const char *end,
+                            nib_err *err)
+{
+    enum { TRIES = 100 };
+    struct stat st;
+    for (int i = 1; i <= TRIES; i++) {
+        const int length = i == 1 ? snprintf(out, NIB_PART_PATH, "%s%s", path, end)
+                                  : snprintf(out, NIB_PART_PATH, "%s%s-%d", path, end, i);
+        if (length < 0 || length >= NIB_PART_PATH)
+            return nib__fail(err, NIB_IO, "%s: the path is too long", path);
+        if (lstat(out, &st) != 0)
+            return NIB_OK; /* it is free, or what comes next says why nothing can be made there */
+        if (is_unfinished(out, &st))
+            return nib__path_remove(out, err);
+    }
+    return nib__fail(err, NIB_EXISTS, "%s%s: it and %d numbered ones exist already; remove them",
+                     path, end, TRIES - 1);
+}
+
+static nib_status put_mark(const char *directory, nib_err *err)
+{
+    const nib_allocator a = nib__allocator_default();
+    char mark[NIB_PART_PATH];
+    if (!name_mark(mark, directory))
+        return nib__fail(err, NIB_IO, "%s: the path is too long", directory);
+    return nib__file_write(mark, unfinished, HEAD, &a, err);
+}
+
+nib_status nib__part_directory(const char *path, nib_err *err)
+{
+    NIB_TRY(nib__directory_make(path, err));
+    const nib_status status = put_mark(path, err);
+    if (status != NIB_OK)
+        (void)rmdir(path);
+    return status;
+}
+
+static nib_status remove_mark(const char *directory, nib_err *err)
+{
+    char mark[NIB_PART_PATH];
+    if (!name_mark(mark, directory) || unlink(mark) == 0 || errno == ENOENT)
+        return NIB_OK;
+    return nib__file_fail(err, mark, "remove it");
+}
+
 /* ---- publishing ---- */
 
 static nib_status sync_directory(const char *path, nib_err *err)
@@ -399,11 +492,8 @@ nib_status nib__directories_make(const char *path, nib_err *err)
 
 nib_status nib__publish_aside(const char *from, const char *to, nib_err *err)
 {
-    char aside[4096];
-    const int length = snprintf(aside, sizeof aside, "%s.old", to);
-    if (length < 0 || (size_t)length >= sizeof aside)
-        return nib__fail(err, NIB_IO, "%s: the path is too long", to);
-    NIB_TRY(nib__path_remove(aside, err)); /* what a killed run left */
+    char aside[NIB_PART_PATH];
+    NIB_TRY(nib__part_choose(aside, to, ".old", err));
     if (rename(to, aside) != 0)
         return nib__file_fail(err, to, "rename it");
     if (rename(from, to) != 0) {
@@ -411,6 +501,7 @@ nib_status nib__publish_aside(const char *from, const char *to, nib_err *err)
         (void)rename(aside, to); /* as it was */
         return status;
     }
+    (void)put_mark(aside, NULL);
     NIB_TRY(sync_parent(to, err));
     return nib__path_remove(aside, err);
 }
@@ -456,8 +547,10 @@ nib_status nib__publish(const char *from, const char *to, bool replace, nib_err 
         return nib__file_fail(err, to, "look at it");
     if (exists && !replace)
         return nib__fail(err, NIB_EXISTS, "%s: exists already", to);
-    if (S_ISDIR(source.st_mode))
+    if (S_ISDIR(source.st_mode)) {
         NIB_TRY(sync_directory(from, err)); /* its names must be on the disk before its own is */
+        NIB_TRY(remove_mark(from, err));
+    }
     if (!exists) {
         if (!rename_new(from, to))
             return errno == EEXIST ? nib__fail(err, NIB_EXISTS, "%s: exists already", to)
@@ -472,6 +565,7 @@ nib_status nib__publish(const char *from, const char *to, bool replace, nib_err 
     NIB_TRY(nib__path_removable(to, err)); /* before anything has moved */
     if (!exchange(from, to))
         return nib__publish_aside(from, to, err);
+    (void)put_mark(from, NULL); /* a kill leaves what can be told to be ours */
     NIB_TRY(sync_parent(to, err));
     return nib__path_remove(from, err);
 }
@@ -496,17 +590,14 @@ nib_status nib__file_may_replace(const char *path, nib_err *err)
 nib_status nib__file_replace(const char *path, const void *bytes, size_t size,
                              const nib_allocator *a, nib_err *err)
 {
-    char part[4096];
-    const int length = snprintf(part, sizeof part, "%s.part", path);
-    if (length < 0 || (size_t)length >= sizeof part)
-        return nib__fail(err, NIB_IO, "%s: the path is too long", path);
+    char part[NIB_PART_PATH];
     NIB_TRY(nib__file_may_replace(path, err));
-    if (nib__path_kind(part) == NIB_PATH_FILE) /* what a killed run left */
-        NIB_TRY(nib__path_remove(part, err));
+    NIB_TRY(nib__part_choose(part, path, ".part", err));
     nib_status status = nib__file_write(part, bytes, size, a, err);
-    if (status == NIB_OK)
+    const bool made = status == NIB_OK;
+    if (made)
         status = nib__publish(part, path, true, err);
-    if (status != NIB_OK && nib__path_kind(part) == NIB_PATH_FILE)
+    if (made && status != NIB_OK)
         (void)nib__path_remove(part, NULL);
     return status;
 }

@@ -470,11 +470,8 @@ static nib_status put_head(writing *w, nib_err *err)
     return nib__output_patch(w->output, sizeof h, w->records.at, w->records.size, err);
 }
 
-static nib_status write_part(writing *w, const char *part, const nib_layers_plan *plan,
-                             nib_err *err)
+static nib_status write_part(writing *w, const nib_layers_plan *plan, nib_err *err)
 {
-    NIB_TRY(nib__path_remove(part, err)); /* what a killed run left */
-    NIB_TRY(nib__output_open(&w->output, part, &w->net->engine->allocator, err));
     w->hasher = nib__hasher_open();
     if (w->hasher == NULL)
         return nib__fail_memory(err, 1024, "a hash");
@@ -489,7 +486,8 @@ static nib_status write_part(writing *w, const char *part, const nib_layers_plan
 static nib_status write_and_publish(writing *w, const char *part, const char *path,
                                     const nib_layers_plan *plan, nib_err *err)
 {
-    nib_status status = write_part(w, part, plan, err);
+    NIB_TRY(nib__output_open(&w->output, part, &w->net->engine->allocator, err));
+    nib_status status = write_part(w, plan, err);
     if (status == NIB_OK)
         status = nib__publish(part, path, true, err);
     nib__output_abandon(w->output);
@@ -505,23 +503,23 @@ nib_status nib__packed_write(nib_packed_report *report, const char *path, const 
 {
     const nib_allocator *a = &net->engine->allocator;
     writing w = {.net = net};
-    nib_text part, lock;
+    char part[NIB_PART_PATH];
+    nib_text lock;
     int fd;
     nib__text_init(&w.records, a);
     nib__text_init(&w.sums, a);
-    nib__text_init(&part, a);
     nib__text_init(&lock, a);
-    nib__text_format(&part, "%s.part", path);
     nib__text_format(&lock, "%s.part.lock", path);
-    nib_status status = part.failed || lock.failed ? nib__fail_memory(err, strlen(path), "a path")
-                                                   : nib__lock_take(&fd, lock.at, err);
+    nib_status status = lock.failed ? nib__fail_memory(err, strlen(path), "a path")
+                                    : nib__lock_take(&fd, lock.at, err);
     if (status == NIB_OK) {
-        status = write_and_publish(&w, part.at, path, plan, err);
+        status = nib__part_choose(part, path, ".part", err);
+        if (status == NIB_OK)
+            status = write_and_publish(&w, part, path, plan, err);
         nib__lock_release(fd, lock.at);
     }
     *report = (nib_packed_report){w.count, w.bytes};
     nib__text_free(&lock);
-    nib__text_free(&part);
     nib__text_free(&w.records);
     nib__text_free(&w.sums);
     return status;

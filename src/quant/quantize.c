@@ -35,6 +35,12 @@ static nib_status check_replaced(nib_rewriting *r)
     return nib__path_removable(out, r->err); /* before the work, not after it */
 }
 
+/* Where the manifest of a lone file lies; NULL: memory ran out. */
+static const char *side_of(nib_rewriting *r)
+{
+    return nib__ledger_text(r->ledger, "%s.nibble.json", r->job->out);
+}
+
 static nib_status check_output(nib_rewriting *r)
 {
     const nib_quantize_job *job = r->job;
@@ -49,9 +55,16 @@ static nib_status check_output(nib_rewriting *r)
             r->err, NIB_USAGE,
             "%s: the output is, holds or lies in the source; name a place outside of it",
             nib__shown(a, job->out));
+    const char *side = r->directory ? NULL : side_of(r);
+    if (!r->directory && side == NULL)
+        return nib__fail_memory(r->err, strlen(job->out), "a path");
     if (kind != NIB_PATH_NONE && !job->force && !job->dry_run)
         return nib__fail(r->err, NIB_EXISTS, "%s: exists already; --force replaces it",
                          nib__shown(a, job->out));
+    if (side != NULL && nib__path_kind(side) != NIB_PATH_NONE && !job->force && !job->dry_run)
+        return nib__fail(r->err, NIB_EXISTS,
+                         "%s: exists already, and the output gets such a file; --force replaces it",
+                         nib__shown(a, side));
     if (kind == NIB_PATH_OTHER || (kind == NIB_PATH_DIRECTORY && !r->directory))
         return nib__fail(r->err, NIB_EXISTS, "%s: is no file that could be replaced",
                          nib__shown(a, job->out));
@@ -90,16 +103,25 @@ static nib_status stream_all(nib_rewriting *r, nib_hash *source)
     return status == NIB_OK ? nib__writer_finish(r->writer, r->err) : status;
 }
 
-static nib_status write_parts(nib_rewriting *r, const char *part, const char *manifest)
+/* Makes the part; what somebody else made meanwhile under its name stays. */
+static nib_status begin_part(nib_rewriting *r, const char *part)
+{
+    const bool directory = r->directory;
+    if (directory)
+        NIB_TRY(nib__part_directory(part, r->err));
+    const nib_status status =
+        nib__writer_begin(r->writer, directory ? part : NULL, directory ? NULL : part, r->err);
+    if (status != NIB_OK && (directory || status != NIB_EXISTS))
+        (void)nib__path_remove(part, NULL);
+    return status;
+}
+
+static nib_status fill_part(nib_rewriting *r, const char *part, const char *manifest)
 {
     const nib_quantize_job *job = r->job;
     const char *format = nib__dialect_writer(r->dialect)->name;
     nib_hash source;
     nib_side_files files = {.count = 0};
-    if (r->directory)
-        NIB_TRY(nib__directory_make(part, r->err));
-    NIB_TRY(nib__writer_begin(r->writer, r->directory ? part : NULL, r->directory ? NULL : part,
-                              r->err));
     NIB_TRY(stream_all(r, &source));
     nib__rewriting_share(r);
     if (r->directory)
@@ -112,19 +134,17 @@ static nib_status write_parts(nib_rewriting *r, const char *part, const char *ma
 static nib_status write_output(nib_rewriting *r)
 {
     const nib_quantize_job *job = r->job;
-    const char *part = nib__ledger_text(r->ledger, "%s.part", job->out);
-    const char *side =
-        r->directory ? NULL : nib__ledger_text(r->ledger, "%s.nibble.json", job->out);
-    const char *manifest = part == NULL   ? NULL
-                           : r->directory ? nib__path_join(&r->arena, part, "nibble.json")
-                                          : nib__ledger_text(r->ledger, "%s.part.json", job->out);
-    if (part == NULL || manifest == NULL || (side == NULL && !r->directory))
+    char part[NIB_PART_PATH], beside[NIB_PART_PATH];
+    const char *side = r->directory ? NULL : side_of(r);
+    NIB_TRY(nib__part_choose(part, job->out, ".part", r->err));
+    NIB_TRY(nib__part_choose(beside, job->out, ".part.json", r->err));
+    const char *manifest = r->directory ? nib__path_join(&r->arena, part, "nibble.json") : beside;
+    if (manifest == NULL || (side == NULL && !r->directory))
         return nib__fail_memory(r->err, strlen(job->out), "a path");
-    NIB_TRY(nib__path_remove(part, r->err)); /* what a killed run left */
-    if (!r->directory)
-        NIB_TRY(nib__path_remove(manifest, r->err));
-    nib_status status =
-        nib__checkpoint_read(job->checkpoint, write_parts(r, part, manifest), r->err);
+    NIB_TRY(begin_part(r, part));
+    nib_status status = fill_part(r, part, manifest);
+    const bool described = status == NIB_OK;
+    status = nib__checkpoint_read(job->checkpoint, status, r->err);
     if (status == NIB_OK && !r->directory)
         status = nib__path_remove(side, r->err);
     if (status == NIB_OK)
@@ -134,7 +154,7 @@ static nib_status write_output(nib_rewriting *r)
     if (status == NIB_OK)
         return NIB_OK;
     (void)nib__path_remove(part, NULL);
-    if (!r->directory)
+    if (!r->directory && described)
         (void)nib__path_remove(manifest, NULL);
     return status;
 }

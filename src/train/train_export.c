@@ -13,8 +13,6 @@
 
 enum { COPY_MAX = 256 << 20 };
 
-static const char part_end[] = ".part"; /* of a directory while it is written */
-
 /* What is taken along of a tokenizer's directory. */
 static const char *const tokenizer_files[] = {
     "tokenizer.json",
@@ -32,8 +30,8 @@ typedef struct exporting {
     const nib_allocator *allocator;
     nib_arena arena;
     nib_text manifest;
-    nib_jsonw w;      /* of the manifest: inside "files" while files are put */
-    const char *part; /* the directory while it is written */
+    nib_jsonw w;              /* of the manifest: inside "files" while files are put */
+    char part[NIB_PART_PATH]; /* the directory while it is written */
     nib_err *err;
 } exporting;
 
@@ -66,12 +64,12 @@ static nib_status take_asked(const char **out, nib_trainer *t, const char *asked
     if (size == 0)
         return nib__fail(err, NIB_USAGE, "the directory of --export is empty; name one");
     char *place = nib__arena_copy(&t->arena, asked, size);
-    const char *part = place ? add_words(&t->arena, place, part_end) : NULL;
-    if (!part)
+    if (!place)
         return nib__fail_memory(err, size, "a path");
     NIB_TRY(must_be_free(place, err));
     if (nib_ranks_rank(t->ranks) == 0) {
-        NIB_TRY(nib__path_remove(part, err)); /* what a killed run left */
+        char part[NIB_PART_PATH];
+        NIB_TRY(nib__part_choose(part, place, ".part", err));
         NIB_TRY(nib__directory_make(part, err));
         NIB_TRY(nib__path_remove(part, err));
     }
@@ -185,8 +183,6 @@ static nib_status put_all(exporting *e)
                *manifest = nib__path_join(&e->arena, e->part, "nibble.json");
     if (!model || !manifest)
         return nib__fail_memory(e->err, strlen(e->part), "a path");
-    NIB_TRY(nib__path_remove(e->part, e->err)); /* what a killed run left */
-    NIB_TRY(nib__directory_make(e->part, e->err));
     nib__jsonw_object(&e->w);
     nib__jsonw_pair_int(&e->w, "schema", 1);
     nib__jsonw_pair_string(&e->w, "tool", "nibble " NIB_VERSION);
@@ -212,9 +208,8 @@ static nib_status put_all(exporting *e)
 
 static nib_status write_export(exporting *e, const char *directory, bool replace)
 {
-    e->part = add_words(&e->arena, directory, part_end);
-    if (!e->part)
-        return nib__fail_memory(e->err, strlen(directory), "a path");
+    NIB_TRY(nib__part_choose(e->part, directory, ".part", e->err));
+    NIB_TRY(nib__part_directory(e->part, e->err));
     nib_status status = put_all(e);
     if (status == NIB_OK)
         status = nib__publish(e->part, directory, replace, e->err);

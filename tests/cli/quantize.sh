@@ -79,6 +79,20 @@ mkdir letters/sub
 refused 6 'letters: holds the directory sub, *' quantize m letters --recipe int8wo --force
 check 'and the model beside it stays' nibble verify letters
 rm -r letters
+# what somebody else made stays, whatever its name; a manifest that would be replaced needs --force
+for name in out.part out.old out.part.json out.gguf.part out.gguf.part.json; do echo mine >$name; done
+ln -s nowhere out.gguf.part.lock
+refused 6 'out.gguf.part.lock: is a link, *' quantize m out.gguf --recipe int8wo-g32-ggml --allow activations --format gguf
+rm out.gguf.part.lock
+check 'a directory' nibble quantize m out --recipe int8wo --quiet
+check 'over itself' nibble quantize m out --recipe int4wo --quiet --force
+check 'a file' nibble quantize m out.gguf --recipe int8wo-g32-ggml --allow activations --format gguf --quiet
+rm out.gguf
+refused 6 'out.gguf.nibble.json: exists already, *' quantize m out.gguf --recipe int8wo-g32-ggml --allow activations --format gguf
+check 'with --force' nibble quantize m out.gguf --recipe int8wo-g32-ggml --allow activations --format gguf --quiet --force
+equal 'all of it stays' 'mine mine mine mine mine' "$(cat out.part out.old out.part.json out.gguf.part out.gguf.part.json | tr '\n' ' ' | sed 's/ $//')"
+check 'no link was followed' [ ! -e nowhere ]
+rm -r out out.*
 refused 6 'nosuch/q.part: cannot create it: No such file or directory' quantize m nosuch/q --recipe int8wo
 refused 2 'the name of the output is empty' quantize m '' --recipe int8wo
 refused 3 '*is quantized already*' quantize before again --recipe int8wo

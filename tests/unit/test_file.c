@@ -25,8 +25,8 @@ static char root[512];
 
 /* ---- what reaches the disk, and in which order ---- */
 
-/* What was synchronized, one letter each: d, a directory; z, a file that begins with zeros; f,
- * another one. */
+/* What was synchronized, one letter each: d, a directory; m, a file with the mark of an unfinished
+ * one; f, another one. */
 static char synced[64];
 static size_t synced_count;
 static int interrupts; /* calls of open that a signal still ends */
@@ -36,7 +36,6 @@ int fsync(int fd)
 {
     struct stat st;
     char first[8] = {0}, path[64];
-    static const char zeros[8];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     const bool known = fstat(fd, &st) == 0 && synced_count + 1 < sizeof synced;
     const int file = known && !S_ISDIR(st.st_mode) ? openat(AT_FDCWD, path, O_RDONLY) : -1;
@@ -44,9 +43,9 @@ int fsync(int fd)
     if (file >= 0)
         close(file);
     if (known)
-        synced[synced_count++] = S_ISDIR(st.st_mode)                                  ? 'd'
-                                 : read_it && memcmp(first, zeros, sizeof first) == 0 ? 'z'
-                                                                                      : 'f';
+        synced[synced_count++] = S_ISDIR(st.st_mode)                                        ? 'd'
+                                 : read_it && memcmp(first, "nibpart\n", sizeof first) == 0 ? 'm'
+                                                                                            : 'f';
     return (int)syscall(SYS_fsync, fd);
 }
 
@@ -519,15 +518,14 @@ static void test_output_without_memory(void **state)
     }
 }
 
-/* A file that was not finished begins with zeros, whatever was written; what is behind them is on
- * the disk before they are replaced. */
+/* A file that was not finished begins with the mark, whatever was written; what is behind it is on
+ * the disk before it is replaced. */
 static void test_head_comes_last(void **state)
 {
     (void)state;
     nib_output *output;
     nib_err err = {0};
     char bytes[12] = "x";
-    static const char zeros[8];
     for (int finished = 0; finished < 2; finished++) {
         assert_int_equal(nib__output_open(&output, at("o"), &heap, &err), NIB_OK);
         assert_int_equal(nib__output_write(output, "GGUF", 4, &err), NIB_OK);
@@ -539,12 +537,12 @@ static void test_head_comes_last(void **state)
             assert_int_equal(nib__output_finish(output, &err), NIB_OK);
         else
             nib__output_abandon(output);
-        assert_string_equal(what_was_synced(), finished ? "zf" : "");
+        assert_string_equal(what_was_synced(), finished ? "mf" : "");
         FILE *file = fopen(at("o"), "rb");
         assert_non_null(file);
         assert_int_equal(fread(bytes, 1, sizeof bytes, file), sizeof bytes);
         fclose(file);
-        assert_memory_equal(bytes, finished ? "GGUG\0\0cd" : zeros, sizeof zeros);
+        assert_memory_equal(bytes, finished ? "GGUG\0\0cd" : "nibpart\n", 8);
         assert_memory_equal(bytes + 8, "efgh", 4);
         removed(at("o"));
     }
@@ -611,7 +609,7 @@ static void test_publish_synced(void **state)
     publishes("new", "to", true);
     assert_string_equal(what_was_synced(), "d");
     assert_int_equal(nib__file_replace(at("to"), "12345678", 8, &heap, &err), NIB_OK);
-    assert_string_equal(what_was_synced(), "zfd");
+    assert_string_equal(what_was_synced(), "mfd");
     removed(at("to"));
 }
 
@@ -641,10 +639,15 @@ static void test_replace(void **state)
     nib_err err = {0};
     struct stat st;
     assert_int_equal(nib__file_replace(at("to"), "1", 1, &heap, &err), NIB_OK);
-    put(at("to.part"), "of a killed run", 15);
+    put(at("to.part"), "nibpart\nof a killed run", 23);
     assert_int_equal(nib__file_replace(at("to"), "22", 2, &heap, &err), NIB_OK);
     assert_true(holds(at("to"), "22"));
     assert_int_equal(nib__path_kind(at("to.part")), NIB_PATH_NONE);
+    put(at("to.part"), "mine", 4); /* somebody else's file stays */
+    assert_int_equal(nib__file_replace(at("to"), "33", 2, &heap, &err), NIB_OK);
+    assert_true(holds(at("to"), "33") && holds(at("to.part"), "mine"));
+    assert_int_equal(nib__path_kind(at("to.part-2")), NIB_PATH_NONE);
+    removed(at("to.part"));
     assert_int_equal(nib__file_replace(at("none/to"), "3", 1, &heap, &err), NIB_IO);
     /* a device, as /dev/null is for a user who may rename there, stays one; and so does a pipe */
     assert_int_equal(mkfifo(at("pipe"), 0600), 0);
@@ -707,15 +710,55 @@ static void test_publish_aside(void **state)
     make_directory("to", "1");
     make_directory("new", "2");
     make_directory("to.old", "left by a killed run");
+    put(at("to.old/.nibble-part"), "nibpart\n", 8);
     assert_int_equal(nib__publish_aside(at("new"), at("to"), &err), NIB_OK);
     assert_true(holds(at("to/x"), "2"));
     assert_int_equal(nib__path_kind(at("to.old")), NIB_PATH_NONE);
+    make_directory("new", "3");
+    make_directory("to.old", "mine"); /* somebody else's stays */
+    assert_int_equal(nib__publish_aside(at("new"), at("to"), &err), NIB_OK);
+    assert_true(holds(at("to/x"), "3") && holds(at("to.old/x"), "mine"));
+    assert_int_equal(nib__path_kind(at("to.old-2")), NIB_PATH_NONE);
+    removed(at("to.old"));
     assert_int_equal(nib__path_kind(at("new")), NIB_PATH_NONE);
     assert_int_equal(nib__publish_aside(at("new"), at("to"), &err),
                      NIB_IO); /* nothing to publish */
-    assert_true(holds(at("to/x"), "2"));
+    assert_true(holds(at("to/x"), "3"));
     assert_int_equal(nib__path_kind(at("to.old")), NIB_PATH_NONE);
     removed(at("to"));
+}
+
+/* A part takes no name that somebody else uses, and what a killed run left is told by its mark. */
+static void test_part(void **state)
+{
+    (void)state;
+    char part[NIB_PART_PATH];
+    nib_err err = {0};
+    assert_int_equal(nib__part_choose(part, at("out"), ".part", &err), NIB_OK);
+    assert_string_equal(part, at("out.part"));
+    assert_int_equal(nib__part_directory(part, &err), NIB_OK);
+    put(at("out.part/x"), "1", 1);
+    assert_int_equal(nib__part_choose(part, at("out"), ".part", &err), NIB_OK); /* ours goes */
+    assert_string_equal(part, at("out.part"));
+    assert_int_equal(nib__path_kind(part), NIB_PATH_NONE);
+    /* an empty file, zeros, a link to a marked file, a directory: all of them stay */
+    put(at("marked"), "nibpart\n", 8);
+    put(at("out.part"), "", 0);
+    put(at("out.part-2"), "\0\0\0\0\0\0\0\0", 8);
+    assert_int_equal(symlink(at("marked"), at("out.part-3")), 0);
+    make_directory("out.part-4", "mine");
+    assert_int_equal(nib__part_choose(part, at("out"), ".part", &err), NIB_OK);
+    assert_string_equal(part, at("out.part-5"));
+    for (int i = 1; i <= 4; i++) {
+        char name[32];
+        snprintf(name, sizeof name, i == 1 ? "out.part" : "out.part-%d", i);
+        removed(at(name));
+    }
+    removed(at("marked"));
+    assert_int_equal(nib__part_directory(at("out.part"), &err), NIB_OK);
+    publishes("out.part", "out", false);
+    assert_int_equal(nib__path_kind(at("out/.nibble-part")), NIB_PATH_NONE);
+    removed(at("out"));
 }
 
 /* Names without a directory part, and with trailing slashes. */
@@ -760,6 +803,7 @@ int main(void)
         cmocka_unit_test(test_publish_file),
         cmocka_unit_test(test_replace),
         cmocka_unit_test(test_head_comes_last),
+        cmocka_unit_test(test_part),
         cmocka_unit_test(test_publish_synced),
         cmocka_unit_test(test_publish_directory),
         cmocka_unit_test(test_publish_mixed),
