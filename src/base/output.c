@@ -109,7 +109,8 @@ nib_status nib__output_open(nib_output **out, const char *path, const nib_alloca
     return status;
 }
 
-/* Bytes at an offset, but for those of the head, which come last: what a kill leaves has the mark. */
+/* Bytes at an offset, but for those of the head, which come last: what a kill leaves has the
+ * mark. */
 static nib_status write_at(nib_output *output, uint64_t offset, const uint8_t *bytes, size_t size,
                            nib_err *err)
 {
