@@ -145,6 +145,8 @@ static nib_status write_output(nib_rewriting *r)
     nib_status status = fill_part(r, part, manifest);
     const bool described = status == NIB_OK;
     status = nib__checkpoint_read(job->checkpoint, status, r->err);
+    if (status == NIB_OK && r->directory && job->complete != NULL)
+        status = job->complete(job->complete_ctx, part, r->err);
     if (status == NIB_OK && !r->directory)
         status = nib__path_remove(side, r->err);
     if (status == NIB_OK)

@@ -56,6 +56,9 @@ typedef struct nib_quantize_job {
     int64_t extra_count;
     bool convert;      /* layers are told as kept, and how well */
     const char *dtype; /* of a conversion: the type asked for plain floats; NULL: none was */
+    /* What else belongs into a directory, before it gets its name; NULL: nothing does. */
+    nib_status (*complete)(void *ctx, const char *directory, nib_err *err);
+    void *complete_ctx;
     bool force, dry_run;
     struct nib_quant_device *device; /* where weights become codes; NULL: here */
     nib_pool *pool;

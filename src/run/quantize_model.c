@@ -242,12 +242,12 @@ static nib_status check_pack(const work *w, bool pack, const char *format, nib_e
 }
 
 /* Tables of its tokenizer; one that does not open says so when it is used. */
-static nib_status pack_tokenizer(work *w, nib_err *err)
+static nib_status pack_tokenizer(work *w, const char *directory, nib_err *err)
 {
     const nib_allocator *a = &w->model->engine->allocator;
-    const char *json = nib__path_join(&w->arena, w->out, "tokenizer.json"),
-               *config = nib__path_join(&w->arena, w->out, "tokenizer_config.json"),
-               *tables = nib__path_join(&w->arena, w->out, NIB_TABLES_NAME);
+    const char *json = nib__path_join(&w->arena, directory, "tokenizer.json"),
+               *config = nib__path_join(&w->arena, directory, "tokenizer_config.json"),
+               *tables = nib__path_join(&w->arena, directory, NIB_TABLES_NAME);
     nib_err why = {NIB_OK, ""};
     uint64_t bytes = 0;
     char size[32];
@@ -259,8 +259,8 @@ static nib_status pack_tokenizer(work *w, nib_err *err)
         config = NULL;
     const nib_status status = nib__tokenizer_write_tables(tables, json, config, &bytes, a, &why);
     if (status == NIB_OK)
-        nib__ledger_add_note(&w->ledger, "packed", "%s: the tokenizer, %s", tables,
-                             nib__say_bytes(size, bytes));
+        nib__ledger_add_note(&w->ledger, "packed", "%s/%s: the tokenizer, %s", w->out,
+                             NIB_TABLES_NAME, nib__say_bytes(size, bytes));
     else if (status == NIB_BAD_INPUT || status == NIB_UNSUPPORTED)
         nib__ledger_add_note(&w->ledger, "packed", "no tables of the tokenizer: %s", why.text);
     else
@@ -268,18 +268,19 @@ static nib_status pack_tokenizer(work *w, nib_err *err)
     return NIB_OK;
 }
 
-/* The result's weights for the rows that a run of it here takes. */
-static nib_status pack_result(work *w, nib_err *err)
+/* The result's weights for the rows that a run of it here takes, beside them in the directory. */
+static nib_status pack_result(void *ctx, const char *directory, nib_err *err)
 {
+    work *w = ctx;
     nib_engine *engine = w->model->engine;
     nib_model *made = NULL;
     nib_plan *plan = NULL;
     nib_packed_report report;
     char size[32];
-    const char *place = nib__path_join(&w->arena, w->out, NIB_PACKED_NAME);
+    const char *place = nib__path_join(&w->arena, directory, NIB_PACKED_NAME);
     if (!place)
-        return nib__fail_memory(err, strlen(w->out), "a path");
-    nib_status status = nib_model_open(&made, engine, w->out, NULL, err);
+        return nib__fail_memory(err, strlen(directory), "a path");
+    nib_status status = nib_model_open(&made, engine, directory, NULL, err);
     if (status == NIB_OK)
         status = nib_plan_make(&plan, made, NULL, err);
     if (status == NIB_OK)
@@ -287,11 +288,11 @@ static nib_status pack_result(work *w, nib_err *err)
     if (status == NIB_OK)
         status = nib__packed_write(&report, place, &made->net, &plan->plan, err);
     if (status == NIB_OK)
-        nib__ledger_add_note(&w->ledger, "packed", "%s: %zu weights, %s", place, report.count,
-                             nib__say_bytes(size, report.bytes));
+        nib__ledger_add_note(&w->ledger, "packed", "%s/%s: %zu weights, %s", w->out,
+                             NIB_PACKED_NAME, report.count, nib__say_bytes(size, report.bytes));
     nib_plan_free(plan);
     nib_model_close(made);
-    return status == NIB_OK ? pack_tokenizer(w, err) : status;
+    return status == NIB_OK ? pack_tokenizer(w, directory, err) : status;
 }
 
 static void render_json(const work *w, const nib_quantize_report *report, nib_text *out)
@@ -404,13 +405,13 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
                             .allow = &o->request.allow,
                             .decided = note_biases,
                             .ctx = o->request.bias,
+                            .complete = o->pack ? pack_result : NULL,
+                            .complete_ctx = w,
                             .force = o->force,
                             .dry_run = o->dry_run,
                             .device = device};
     NIB_TRY(nib__bias_parse(&job.bias, o->request.bias, err));
     NIB_TRY(run_job(w, &job, &report, err));
-    if (o->pack && !o->dry_run)
-        NIB_TRY(pack_result(w, err));
     return render(w, &report, form, sink, err);
 }
 
@@ -514,13 +515,13 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
                             .allow = &o->allow,
                             .decided = note_biases,
                             .ctx = o->bias,
+                            .complete = o->pack ? pack_result : NULL,
+                            .complete_ctx = w,
                             .force = o->force,
                             .dry_run = o->dry_run};
     NIB_TRY(nib__bias_parse(&job.bias, o->bias, err));
     add_notes(w);
     NIB_TRY(run_job(w, &job, &report, err));
-    if (o->pack && !o->dry_run)
-        NIB_TRY(pack_result(w, err));
     if (!o->dry_run)
         count_kept(w, &report);
     return render(w, &report, form, sink, err);

@@ -134,6 +134,8 @@ if in_tmpfs size=1m true 2>"$seen.err"; then
         equal "a disk of $size" 6 "$(in_tmpfs size=$size '"$NIBBLE" quantize m fs/out --recipe 8da4w >report 2>sentence; echo $? $(ls -A fs)')"
         check 'its sentence' grep -q '^nibble: fs/out.part/.*: cannot write to it: No space left on device' sentence
     done
+    equal 'no room for packed weights' 6 "$(in_tmpfs size=$((weights * 3 / 2))k '"$NIBBLE" quantize m fs/out --recipe 8da4w --pack >report 2>sentence; echo $? $(ls -A fs)')"
+    check 'its sentence' grep -q '^nibble: fs/out.part/nibble.pack.part: cannot write to it: No space left on device' sentence
     equal 'a read-only place' 6 "$(in_tmpfs ro '"$NIBBLE" quantize m fs/out --recipe 8da4w >report 2>sentence; echo $? $(ls -A fs)')"
     check 'its sentence' grep -q '^nibble: fs/out.part: cannot create it: Read-only file system' sentence
     check 'a place on another file system' in_tmpfs size=100m '"$NIBBLE" quantize m fs/out --recipe 8da4w --quiet && "$NIBBLE" verify fs/out'

@@ -14,7 +14,7 @@
 typedef struct list {
     nib_arena arena;
     nib_targets targets;
-    size_t expressions;
+    nib_target_limits limits;
     nib_err err;
 } list;
 
@@ -25,7 +25,7 @@ static nib_status read_list(list *l, const char *text, const nib_allocator *a)
     nib__arena_init(&l->arena, a, 0);
     nib__json_init(&json, "x", text, strlen(text), NULL);
     nib__json_next(&json);
-    nib__targets_read(&l->targets, &json, &l->expressions, &l->arena, a);
+    nib__targets_read(&l->targets, &json, &l->limits, &l->arena, a);
     return nib__json_status(&json, &l->err);
 }
 
@@ -56,7 +56,7 @@ static void test_matches(void **state)
     const nib_allocator a = nib__allocator_default();
     list l;
     assert_int_equal(read_list(&l, text, &a), NIB_OK);
-    assert_int_equal(l.expressions, 2);
+    assert_int_equal(l.limits.count, 2);
     for (size_t i = 0; i < COUNT(cases); i++) {
         bool found = !cases[i].matches;
         assert_int_equal(nib__targets_match(&found, &l.targets, cases[i].module, &l.err), NIB_OK);
