@@ -122,7 +122,7 @@ void note_end(void *ctx, struct MHD_Connection *mhd, void **request_ctx,
 /* ---- http_framing.c ---- */
 
 /* Why nobody can be sure where the body of the request ends; NULL: it is clear. */
-const char *framing_fault(struct MHD_Connection *mhd);
+const char *framing_fault(struct MHD_Connection *mhd, const char *version);
 
 /* ---- page.c ---- */
 

@@ -47,7 +47,7 @@ static enum MHD_Result see_header(void *ctx, enum MHD_ValueKind kind, const char
     return MHD_YES;
 }
 
-const char *framing_fault(struct MHD_Connection *mhd)
+const char *framing_fault(struct MHD_Connection *mhd, const char *version)
 {
     framing f = {0, 0, NULL};
     MHD_get_connection_values(mhd, MHD_HEADER_KIND, see_header, &f);
@@ -57,6 +57,8 @@ const char *framing_fault(struct MHD_Connection *mhd)
         return "the length of the body is given twice";
     if (f.codings > 1)
         return "Transfer-Encoding is given twice";
+    if (f.codings > 0 && strcmp(version, MHD_HTTP_VERSION_1_1) != 0)
+        return "a request of this version of HTTP has no Transfer-Encoding";
     if (f.lengths > 0 && f.codings > 0)
         return "Content-Length and Transfer-Encoding both say where the body ends";
     return NULL;

@@ -436,13 +436,13 @@ static enum MHD_Result refuse_long(request *r)
 }
 
 /* The headers are there. */
-static enum MHD_Result take_headers(request *r)
+static enum MHD_Result take_headers(request *r, const char *version)
 {
     struct MHD_Connection *mhd = r->connection->mhd;
     const route *to = find_route(r);
     const page_file *file = to == NULL ? page_find(r->url) : NULL;
     bool good;
-    const char *fault = framing_fault(mhd);
+    const char *fault = framing_fault(mhd, version);
     if (fault != NULL) {
         r->closing = true;
         return refuse(r, 400, "bad_framing", fault);
@@ -559,10 +559,9 @@ enum MHD_Result handle(void *ctx, struct MHD_Connection *mhd, const char *url, c
 {
     request *r = *request_ctx;
     (void)ctx;
-    (void)version;
     if (r == NULL) {
         *request_ctx = r = begin_request(mhd, url, method);
-        return r != NULL ? take_headers(r) : MHD_NO;
+        return r != NULL ? take_headers(r, version) : MHD_NO;
     }
     if (*size > 0)
         return take_body(r, data, size);
