@@ -394,8 +394,10 @@ nib_status nib__part_choose(char out[NIB_PART_PATH], const char *path, const cha
                                   : snprintf(out, NIB_PART_PATH, "%s%s-%d", path, end, i);
         if (length < 0 || length >= NIB_PART_PATH)
             return nib__fail(err, NIB_IO, "%s: the path is too long", path);
-        if (lstat(out, &st) != 0)
-            return NIB_OK; /* it is free, or what comes next says why nothing can be made there */
+        /* it is free, or what comes next says why nothing can be made there; a kill between two
+         * calls leaves an empty directory */
+        if (lstat(out, &st) != 0 || rmdir(out) == 0)
+            return NIB_OK;
         if (is_unfinished(out, &st))
             return nib__path_remove(out, err);
     }
@@ -403,13 +405,23 @@ nib_status nib__part_choose(char out[NIB_PART_PATH], const char *path, const cha
                      path, end, TRIES - 1);
 }
 
+/* It need not outlive the system, only the process: nothing is synchronized. */
 static nib_status put_mark(const char *directory, nib_err *err)
 {
-    const nib_allocator a = nib__allocator_default();
     char mark[NIB_PART_PATH];
     if (!name_mark(mark, directory))
         return nib__fail(err, NIB_IO, "%s: the path is too long", directory);
-    return nib__file_write(mark, unfinished, HEAD, &a, err);
+    if (has_mark(mark))
+        return NIB_OK; /* a killed run left it */
+    const int fd = open_again(mark, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+    if (fd < 0)
+        return nib__file_fail(err, mark, "create it");
+    const bool written = write(fd, unfinished, HEAD) == HEAD;
+    const nib_status status = written ? NIB_OK : nib__file_fail(err, mark, "write to it");
+    close(fd);
+    if (!written)
+        (void)unlink(mark);
+    return status;
 }
 
 nib_status nib__part_directory(const char *path, nib_err *err)
@@ -421,12 +433,21 @@ nib_status nib__part_directory(const char *path, nib_err *err)
     return status;
 }
 
+/* From what has its name now; a lone file has none. */
 static nib_status remove_mark(const char *directory, nib_err *err)
 {
     char mark[NIB_PART_PATH];
-    if (!name_mark(mark, directory) || unlink(mark) == 0 || errno == ENOENT)
+    if (!name_mark(mark, directory) || unlink(mark) == 0 || errno == ENOENT || errno == ENOTDIR)
         return NIB_OK;
     return nib__file_fail(err, mark, "remove it");
+}
+
+/* A directory that gives way is marked first: where a kill leaves it under another name, it can be
+ * told to be ours. */
+static nib_status mark_leaving(const char *path, nib_err *err)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 && S_ISDIR(st.st_mode) ? put_mark(path, err) : NIB_OK;
 }
 
 /* ---- publishing ---- */
@@ -495,14 +516,19 @@ nib_status nib__publish_aside(const char *from, const char *to, nib_err *err)
 {
     char aside[NIB_PART_PATH];
     NIB_TRY(nib__part_choose(aside, to, ".old", err));
-    if (rename(to, aside) != 0)
-        return nib__file_fail(err, to, "rename it");
+    NIB_TRY(mark_leaving(to, err));
+    if (rename(to, aside) != 0) {
+        const nib_status status = nib__file_fail(err, to, "rename it");
+        (void)remove_mark(to, NULL);
+        return status;
+    }
     if (rename(from, to) != 0) {
         const nib_status status = nib__file_fail(err, from, "rename it");
         (void)rename(aside, to); /* as it was */
+        (void)remove_mark(to, NULL);
         return status;
     }
-    (void)put_mark(aside, NULL);
+    NIB_TRY(remove_mark(to, err));
     NIB_TRY(sync_parent(to, err));
     return nib__path_remove(aside, err);
 }
@@ -548,14 +574,13 @@ nib_status nib__publish(const char *from, const char *to, bool replace, nib_err 
         return nib__file_fail(err, to, "look at it");
     if (exists && !replace)
         return nib__fail(err, NIB_EXISTS, "%s: exists already", to);
-    if (S_ISDIR(source.st_mode)) {
+    if (S_ISDIR(source.st_mode))
         NIB_TRY(sync_directory(from, err)); /* its names must be on the disk before its own is */
-        NIB_TRY(remove_mark(from, err));
-    }
     if (!exists) {
         if (!rename_new(from, to))
             return errno == EEXIST ? nib__fail(err, NIB_EXISTS, "%s: exists already", to)
                                    : nib__file_fail(err, from, "rename it");
+        NIB_TRY(remove_mark(to, err));
         return sync_parent(to, err);
     }
     if (!S_ISDIR(source.st_mode) && !S_ISDIR(target.st_mode)) {
@@ -564,9 +589,10 @@ nib_status nib__publish(const char *from, const char *to, bool replace, nib_err 
         return sync_parent(to, err);
     }
     NIB_TRY(nib__path_removable(to, err)); /* before anything has moved */
+    NIB_TRY(mark_leaving(to, err));
     if (!exchange(from, to))
         return nib__publish_aside(from, to, err);
-    (void)put_mark(from, NULL); /* a kill leaves what can be told to be ours */
+    NIB_TRY(remove_mark(to, err));
     NIB_TRY(sync_parent(to, err));
     return nib__path_remove(from, err);
 }
