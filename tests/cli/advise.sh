@@ -48,7 +48,7 @@ eval "$command --quiet" >quantized.txt 2>&1 || check "the command: $command" fal
 check 'what it wrote runs' nibble generate nibble-tales-* -p 'The king' -n 2 --temp 0 --quiet
 
 # a picture that cannot be written is an error after the report
-mkdir late.svg.part late.svg.part-{2..100}
+touch late.svg.part late.svg.part-{2..100}
 nibble advise "$shape" int8wo --device h200 --svg late.svg >out.txt 2>err.txt
 equal 'no place for the picture: its status' 6 $?
 check 'no place for the picture: the report' grep -q '^take int8wo' out.txt
