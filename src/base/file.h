@@ -115,8 +115,8 @@ nib_status nib__lock_take(int *fd, const char *path, nib_err *err);
 void nib__lock_release(int fd, const char *path);
 
 /* Where an output is written before it has its name: path + end ("model.part"), or with a number
- * where somebody else's file is there. What bears the mark of an unfinished output is of a run that
- * was killed, and is removed; nothing else is. */
+ * where somebody else's file has that name. What a killed run left bears the mark of an unfinished
+ * output and is removed; so is an empty directory. Nothing else is. */
 enum { NIB_PART_PATH = 4096 };
 #define NIB_PART_MARK ".nibble-part"
 nib_status nib__part_choose(char out[NIB_PART_PATH], const char *path, const char *end,

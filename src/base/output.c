@@ -32,7 +32,7 @@ struct nib_output {
     bool failed; /* a lost write cannot be made good: finish fails, too */
 };
 
-/* A signal that comes between is no failure. */
+/* Tries again when a signal interrupts the call. */
 static int open_again(const char *path, int flags)
 {
     int fd;

@@ -20,9 +20,9 @@ typedef enum nib_regex_dialect {
     NIB_REGEX_ONIGURUMA, /* as tokenizer.json files have them */
 } nib_regex_dialect;
 
-/* Compiles it; onig_free gives it back. NIB_UNSUPPORTED: it asks for what takes time without a
- * bound, or is too large. NIB_BAD_INPUT: it is no expression. The sentence names neither the
- * expression nor its file. */
+/* Compiles an expression; free it with onig_free. NIB_UNSUPPORTED: it is too large, or uses a
+ * feature whose cost is not bounded. NIB_BAD_INPUT: its syntax is wrong. The caller adds the
+ * expression and its file to the message. */
 nib_status nib__regex_compile(OnigRegex *out, const char *text, size_t size,
                               nib_regex_dialect dialect, nib_err *err);
 

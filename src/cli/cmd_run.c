@@ -370,7 +370,7 @@ int run_eval(const settings *s)
                                        .context = s->context,
                                        .strict = s->strict,
                                        .allow = request.allow};
-            settings apart = *s; /* whose lines these are is said first */
+            settings apart = *s; /* say_against prints its lines, under the model's name */
             apart.quiet = true;
             status = open_ready(&other, engine, &apart, s->against, &plain);
             if (status == 0) {

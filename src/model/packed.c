@@ -246,7 +246,9 @@ static nib_status open_at(nib_packed *p, const char *path, const nib_checkpoint 
     p->at = p->map.at, p->size = p->map.size, p->path = path;
     NIB_TRY(check_head(p, path, err));
     NIB_TRY(check_source(p, cp, pool, path, err));
-    return nib__map_read(&p->map, path, check_data(p, pool, path, err), err);
+    NIB_TRY(nib__map_read(&p->map, path, check_data(p, pool, path, err), err));
+    p->looked_ns = nib__now_ns(); /* all of it */
+    return NIB_OK;
 }
 
 nib_status nib__packed_parse(nib_packed **out, const uint8_t *at, uint64_t size, const char *name,

@@ -382,7 +382,7 @@ static nib_status list_shared(nib_rewriting *r)
     return NIB_OK;
 }
 
-/* Vectors, and whatever else is no layer's weight, keep the type they have. */
+/* Norms, biases and other tensors that are not weights of layers keep their type. */
 static void tell_types(nib_rewriting *r)
 {
     size_t count = 0;

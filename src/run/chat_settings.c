@@ -179,7 +179,7 @@ static nib_status find_seen(parts *p, nib_model *m, const nib_chat_options *o, n
     return status;
 }
 
-/* ---- what is said ---- */
+/* ---- ledger lines ---- */
 
 static void tell(nib_ledger *ledger, const char *name, const char *asked, nib_asker by,
                  const char *text)

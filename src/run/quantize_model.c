@@ -93,7 +93,7 @@ static nib_status calibrate(work *w, nib_err *err)
     if (w->options->dry_run) /* sizes and ledger do not depend on the scales */
         return nib__path_kind(text) == NIB_PATH_FILE
                    ? NIB_OK
-                   : nib__fail(err, NIB_IO, "%s: there is no such file", text);
+                   : nib__fail(err, NIB_IO, "%s: file not found", text);
     float(*ranges)[2] = nib__arena_take(&w->arena, count, sizeof *ranges);
     if (!ranges)
         return nib__fail_memory(err, count * sizeof *ranges, "ranges");
