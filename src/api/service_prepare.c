@@ -36,15 +36,25 @@ bool nib__call_no_memory(nib_call *call)
     return nib__call_refuse(call, 503, "", NULL, "memory ran out for this request");
 }
 
+/* What one text may take of memory, whatever its client wrote. Tokens are counted somewhat past the
+ * context, so that who is told to shorten it learns by how much. */
+static nib_encoding text_limits(const nib_call *call, unsigned flags)
+{
+    enum { MOST_WORD = 512 * 1024, CONTEXTS = 4 };
+    const size_t context = (size_t)call->service->session->plan->context;
+    return (nib_encoding){.flags = flags, .most_ids = CONTEXTS * context, .most_word = MOST_WORD};
+}
+
 static bool check_length(nib_call *call, size_t count)
 {
     const int64_t context = call->service->session->plan->context;
+    const size_t most = text_limits(call, 0).most_ids;
     char text[256];
     if ((int64_t)count <= context)
         return true;
     snprintf(text, sizeof text,
-             "the prompt has %zu tokens, but the model's context here is %" PRId64 "; shorten it",
-             count, context);
+             "the prompt has %s%zu tokens, but the model's context here is %" PRId64 "; shorten it",
+             count > most ? "over " : "", count > most ? most : count, context);
     return nib__call_refuse(call, 400,
                             call->request.route == NIB_ROUTE_CHAT ? "messages" : "prompt",
                             "context_length_exceeded", text);
@@ -79,10 +89,10 @@ static bool check_bytes(nib_call *call, size_t size)
 static bool encode_text(nib_call *call, const nib_api_prompt *from, nib_call_prompt *to)
 {
     const nib_service *s = call->service;
+    const nib_encoding how = text_limits(call, NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL);
     nib_err err;
-    if (nib__tokenizer_encode(s->tokenizer, from->text, from->size,
-                              NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL, &to->ids,
-                              &to->count, &err) != NIB_OK)
+    if (nib__tokenizer_encode_as(s->tokenizer, from->text, from->size, &how, &to->ids, &to->count,
+                                 &err) != NIB_OK)
         return nib__call_refuse_status(call, "prompt", &err);
     to->owned = true;
     to->added = nib__tokenizer_adds_before(s->tokenizer);
@@ -119,9 +129,10 @@ nib_chat_options nib__call_chat_options(const nib_call *call)
 static bool encode_chat(nib_call *call, nib_call_prompt *to)
 {
     const nib_chat_options options = nib__call_chat_options(call);
+    const nib_encoding limits = text_limits(call, 0);
     nib_err err;
-    if (nib_chat_encode(call->service->session->model, &options, &to->ids, &to->count, &err) !=
-        NIB_OK)
+    if (nib__chat_encode(call->service->session->model, &options, &limits, &to->ids, &to->count,
+                         &err) != NIB_OK)
         return nib__call_refuse_status(call, "messages", &err);
     to->owned = true;
     return to->count > 0 || nib__call_refuse(call, 400, "messages", NULL, "the prompt is empty");

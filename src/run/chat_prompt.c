@@ -238,16 +238,27 @@ nib_status nib_chat_write(nib_model *model, const nib_chat_options *options, con
 }
 
 /* The template writes BOS itself, so the tokenizer adds none. */
-nib_status nib_chat_encode(nib_model *model, const nib_chat_options *options, int32_t **ids,
-                           size_t *count, nib_err *err)
+nib_status nib__chat_encode(nib_model *model, const nib_chat_options *options,
+                            const nib_encoding *limits, int32_t **ids, size_t *count, nib_err *err)
 {
     nib_template_output out;
     nib__template_output_init(&out, &model->engine->allocator);
     nib_status status = nib__chat_render(model, options, &out, err);
+    const nib_encoding how = {.flags = NIB_ENCODE_PARSE_SPECIAL,
+                              .marked = out.user,
+                              .marked_count = out.user_count,
+                              .most_ids = limits->most_ids,
+                              .most_word = limits->most_word};
     if (status == NIB_OK)
-        status = nib__tokenizer_encode_marked(
-            model->tokenizer, out.text.at == NULL ? "" : out.text.at, out.text.size, out.user,
-            out.user_count, NIB_ENCODE_PARSE_SPECIAL, ids, count, err);
+        status =
+            nib__tokenizer_encode_as(model->tokenizer, out.text.at == NULL ? "" : out.text.at,
+                                     out.text.size, &how, ids, count, err);
     nib__template_output_free(&out);
     return status;
+}
+
+nib_status nib_chat_encode(nib_model *model, const nib_chat_options *options, int32_t **ids,
+                           size_t *count, nib_err *err)
+{
+    return nib__chat_encode(model, options, &(nib_encoding){.flags = 0}, ids, count, err);
 }

@@ -71,6 +71,9 @@ nib_status nib__chat_template(const nib_template **out, nib_template **own, nib_
 /* Fills an output that is empty. */
 nib_status nib__chat_render(nib_model *model, const nib_chat_options *options,
                             nib_template_output *out, nib_err *err);
+/* As nib_chat_encode, within the limits of an encoding. */
+nib_status nib__chat_encode(nib_model *model, const nib_chat_options *options,
+                            const nib_encoding *limits, int32_t **ids, size_t *count, nib_err *err);
 /* Settings for what the prompt is the same without: messages that the template leaves out, and
  * names of messages, of each role the first one; and variables that it does not read. */
 nib_status nib__chat_settings(nib_ledger *ledger, nib_model *model, const nib_chat_options *options,

@@ -386,8 +386,17 @@ static nib_status merge_symbols(nib_encoder *e)
     return NIB_OK;
 }
 
+nib_status nib__fail_word(size_t most, nib_err *err)
+{
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "the text has a word, or a run of spaces, of more than %zu bytes; break it up",
+                     most);
+}
+
 static nib_status encode_word(nib_encoder *e, const char *text, size_t size)
 {
+    if (e->most_word != 0 && size > e->most_word)
+        return nib__fail_word(e->most_word, e->err);
     NIB_TRY(split_characters(e, text, size));
     if (e->symbol_count > 1)
         NIB_TRY(merge_symbols(e));

@@ -51,12 +51,14 @@ void nib__text_regex_close(nib_text_regex *regex)
     regex->compiled = NULL;
 }
 
-nib_status nib__regex_run_open(nib_regex_run *run, size_t text_size, nib_err *err)
+nib_status nib__regex_run_open(nib_regex_run *run, size_t text_size, size_t most_word, nib_err *err)
 {
+    const bool bounded = most_word != 0 && most_word < STACK;
     run->deadline = nib__worked_ns() + BUDGET_NS + (uint64_t)text_size * BUDGET_NS_PER_BYTE;
     run->searches = 0;
     run->region = onig_region_new();
-    run->param = nib__regex_limits(STACK, FIRST_STEPS);
+    run->most_word = most_word;
+    run->param = nib__regex_limits(bounded ? (unsigned)most_word : STACK, FIRST_STEPS);
     if (run->region == NULL || run->param == NULL) {
         nib__regex_run_close(run);
         return nib__fail_memory(err, sizeof(OnigRegion), "a regular expression");
@@ -83,12 +85,15 @@ static nib_status fail_slow(const nib_finder *finder, nib_err *err)
         nib__say_name(name, sizeof name, finder->regex.pattern, strlen(finder->regex.pattern)));
 }
 
-static nib_status fail_search(const nib_finder *finder, int result, nib_err *err)
+static nib_status fail_search(const nib_finder *finder, const nib_regex_run *run, int result,
+                              nib_err *err)
 {
     char name[200];
     OnigUChar words[ONIG_MAX_ERROR_MESSAGE_LEN];
     const char *pattern =
         nib__say_name(name, sizeof name, finder->regex.pattern, strlen(finder->regex.pattern));
+    if (result == ONIGERR_MATCH_STACK_LIMIT_OVER && run->most_word != 0)
+        return nib__fail_word(run->most_word, err);
     if (result == ONIGERR_MATCH_STACK_LIMIT_OVER)
         return nib__fail(
             err, NIB_NO_MEMORY,
@@ -146,7 +151,7 @@ static nib_status find_regex(const nib_finder *finder, nib_regex_run *run, const
     if (out_of_steps(result))
         NIB_TRY(search_longer(finder, run, text, size, from, match, &result, err));
     *found = result >= 0;
-    return *found || result == ONIG_MISMATCH ? NIB_OK : fail_search(finder, result, err);
+    return *found || result == ONIG_MISMATCH ? NIB_OK : fail_search(finder, run, result, err);
 }
 
 /* ---- classes of characters ---- */

@@ -60,11 +60,17 @@ bool nib__tokenizer_is_special(const nib_tokenizer *t, int32_t id)
 
 /* ---- the state of one call ---- */
 
-nib_status nib__encoder_open(nib_encoder *e, const nib_tokenizer *t, size_t text_size, nib_err *err)
+nib_status nib__encoder_open(nib_encoder *e, const nib_tokenizer *t, size_t text_size,
+                             const nib_encoding *how, nib_err *err)
 {
     memset(e, 0, sizeof *e);
     e->t = t;
     e->err = err;
+    e->parse_special = (how->flags & NIB_ENCODE_PARSE_SPECIAL) != 0;
+    e->special_words = e->parse_special && how->marked_count == 0;
+    e->drop_unknown = (how->flags & NIB_ENCODE_DROP_UNKNOWN) != 0;
+    e->most_ids = how->most_ids;
+    e->most_word = how->most_word;
     e->made_limit = MADE + (uint64_t)text_size * MADE_PER_BYTE;
     nib__text_init(&e->normal[0], &t->allocator);
     nib__text_init(&e->normal[1], &t->allocator);
@@ -72,7 +78,7 @@ nib_status nib__encoder_open(nib_encoder *e, const nib_tokenizer *t, size_t text
     nib__text_init(&e->normal_marks[1], &t->allocator);
     for (size_t i = 0; i < t->stage_count; i++)
         nib__text_init(&e->stage[i], &t->allocator);
-    return nib__regex_run_open(&e->run, text_size, err);
+    return nib__regex_run_open(&e->run, text_size, how->most_word, err);
 }
 
 void nib__encoder_close(nib_encoder *e)
@@ -98,7 +104,8 @@ nib_status nib__encoder_id(nib_encoder *e, int64_t id)
                                                  e->count + 1, sizeof *e->ids))
         return nib__fail_memory(e->err, 2 * e->count * sizeof *e->ids, "the token ids");
     e->ids[e->count++] = (int32_t)id;
-    return NIB_OK;
+    e->full = e->most_ids != 0 && e->count > e->most_ids;
+    return e->full ? NIB_CANCELLED : NIB_OK;
 }
 
 nib_status nib__encoder_made(nib_encoder *e, const nib_text *text, size_t size, const char *what)
@@ -169,26 +176,21 @@ static nib_status encode_around(nib_encoder *e, const char *text, size_t size, b
     return NIB_OK;
 }
 
-typedef struct encoding {
-    const nib_byte_range *marked; /* [marked_count] */
-    size_t marked_count;
-    uint64_t steps;
-} encoding;
-
-static nib_status mark(nib_encoder *e, const encoding *c, size_t size)
+static nib_status mark(nib_encoder *e, const nib_encoding *how, size_t size)
 {
-    if (c->marked_count == 0)
+    if (how->marked_count == 0)
         return NIB_OK;
     e->marks = nib__calloc(&e->t->allocator, size, 1);
     if (e->marks == NULL)
         return nib__fail_memory(e->err, size, "a text's marks");
-    for (size_t i = 0; i < c->marked_count; i++)
-        memset(e->marks + c->marked[i].start, 1, c->marked[i].end - c->marked[i].start);
+    for (size_t i = 0; i < how->marked_count; i++)
+        memset(e->marks + how->marked[i].start, 1, how->marked[i].end - how->marked[i].start);
     return NIB_OK;
 }
 
-static nib_status encode(const nib_tokenizer *t, const char *text, size_t size, unsigned flags,
-                         encoding *c, int32_t **ids, size_t *count, nib_err *err)
+static nib_status encode(const nib_tokenizer *t, const char *text, size_t size,
+                         const nib_encoding *how, int32_t **ids, size_t *count, uint64_t *steps,
+                         nib_err *err)
 {
     nib_encoder e;
     const size_t valid = nib__utf8_check(text, size);
@@ -197,48 +199,44 @@ static nib_status encode(const nib_tokenizer *t, const char *text, size_t size, 
             err, NIB_BAD_INPUT,
             "the text is not valid UTF-8: byte 0x%02x at offset %zu; convert it to UTF-8 first",
             (unsigned)(unsigned char)text[valid], valid);
-    nib_status status = nib__encoder_open(&e, t, size, err);
-    e.parse_special = (flags & NIB_ENCODE_PARSE_SPECIAL) != 0;
-    e.special_words = e.parse_special && c->marked_count == 0;
-    e.drop_unknown = (flags & NIB_ENCODE_DROP_UNKNOWN) != 0;
+    nib_status status = nib__encoder_open(&e, t, size, how, err);
     if (status == NIB_OK)
-        status = mark(&e, c, size);
+        status = mark(&e, how, size);
     if (status == NIB_OK)
         status = nib__bpe_cache_open(&e, size);
     if (status == NIB_OK)
-        status = encode_around(&e, text, size, (flags & NIB_ENCODE_ADD_SPECIAL) != 0);
-    if (status == NIB_OK) {
+        status = encode_around(&e, text, size, (how->flags & NIB_ENCODE_ADD_SPECIAL) != 0);
+    if (status == NIB_OK || e.full) {
         *ids = e.ids;
         *count = e.count;
-        c->steps = e.steps;
+        *steps = e.steps;
         e.ids = NULL;
+        status = NIB_OK;
     }
     nib__encoder_close(&e);
     return status;
 }
 
-nib_status nib__tokenizer_encode_marked(const nib_tokenizer *t, const char *text, size_t size,
-                                        const nib_byte_range *marked, size_t marked_count,
-                                        unsigned flags, int32_t **ids, size_t *count, nib_err *err)
+nib_status nib__tokenizer_encode_as(const nib_tokenizer *t, const char *text, size_t size,
+                                    const nib_encoding *how, int32_t **ids, size_t *count,
+                                    nib_err *err)
 {
-    encoding c = {.marked = marked, .marked_count = marked_count};
-    return encode(t, text, size, flags, &c, ids, count, err);
+    uint64_t steps;
+    return encode(t, text, size, how, ids, count, &steps, err);
 }
 
 nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text, size_t size,
                                        unsigned flags, int32_t **ids, size_t *count,
                                        uint64_t *steps, nib_err *err)
 {
-    encoding c = {.marked_count = 0};
-    NIB_TRY(encode(t, text, size, flags, &c, ids, count, err));
-    *steps = c.steps;
-    return NIB_OK;
+    return encode(t, text, size, &(nib_encoding){.flags = flags}, ids, count, steps, err);
 }
 
 nib_status nib__tokenizer_encode(const nib_tokenizer *t, const char *text, size_t size,
                                  unsigned flags, int32_t **ids, size_t *count, nib_err *err)
 {
-    return nib__tokenizer_encode_marked(t, text, size, NULL, 0, flags, ids, count, err);
+    return nib__tokenizer_encode_as(t, text, size, &(nib_encoding){.flags = flags}, ids, count,
+                                    err);
 }
 
 void nib__tokenizer_ids_free(const nib_tokenizer *t, int32_t *ids)

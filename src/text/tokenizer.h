@@ -139,12 +139,21 @@ bool nib__tokenizer_is_special(const nib_tokenizer *t, int32_t id);
 nib_status nib__tokenizer_encode(const nib_tokenizer *t, const char *text, size_t size,
                                  unsigned flags, int32_t **ids, size_t *count, nib_err *err);
 void nib__tokenizer_ids_free(const nib_tokenizer *t, int32_t *ids);
-/* The same of a text of which parts came from a user: there no special token is recognized,
- * whatever the flags say. marked: [marked_count] in order, apart. The text is not cut where they
- * end. */
-nib_status nib__tokenizer_encode_marked(const nib_tokenizer *t, const char *text, size_t size,
-                                        const nib_byte_range *marked, size_t marked_count,
-                                        unsigned flags, int32_t **ids, size_t *count, nib_err *err);
+typedef struct nib_encoding {
+    unsigned flags;
+    /* Parts that came from a user: there no special token is recognized, whatever the flags say.
+     * [marked_count] in order, apart; the text is not cut where they end. */
+    const nib_byte_range *marked;
+    size_t marked_count;
+    size_t most_ids;  /* it ends when there are more: *count is one more; 0: no limit */
+    size_t most_word; /* bytes; a text with a longer word is NIB_BAD_INPUT; 0: no limit */
+} nib_encoding;
+
+/* The same with limits. A word takes up to 44 bytes for each of its own: with most_word that, and
+ * with most_ids the ids, is all that a text takes besides its normalized form. */
+nib_status nib__tokenizer_encode_as(const nib_tokenizer *t, const char *text, size_t size,
+                                    const nib_encoding *how, int32_t **ids, size_t *count,
+                                    nib_err *err);
 /* As nib__tokenizer_encode, and how many candidate merges were looked at (for tests of cost). */
 nib_status nib__tokenizer_encode_steps(const nib_tokenizer *t, const char *text, size_t size,
                                        unsigned flags, int32_t **ids, size_t *count,

@@ -142,7 +142,7 @@ static nib_status normalize_added(nib_loader *loader)
     size_t size = 0;
     for (size_t i = 0; i < t->added_count; i++)
         size += t->added[i].size;
-    nib_status status = nib__encoder_open(&e, t, size, loader->err);
+    nib_status status = nib__encoder_open(&e, t, size, &(nib_encoding){.flags = 0}, loader->err);
     for (size_t i = 0; i < t->added_count && status == NIB_OK; i++)
         if (t->added[i].normalized && t->added[i].match_size != 0 && t->normalizer_count != 0)
             status = normalize_one(loader, &e, &t->added[i]);

@@ -140,9 +140,11 @@ typedef struct nib_regex_run {
     OnigMatchParam *param;
     OnigRegion *region;
     uint64_t deadline, searches;
+    size_t most_word; /* bytes; 0: no limit */
 } nib_regex_run;
 
-nib_status nib__regex_run_open(nib_regex_run *run, size_t text_size, nib_err *err);
+nib_status nib__regex_run_open(nib_regex_run *run, size_t text_size, size_t most_word,
+                               nib_err *err);
 void nib__regex_run_close(nib_regex_run *run);
 
 /* A way to find matches in a text: a regular expression, a string, or a class of characters, each
@@ -329,7 +331,9 @@ typedef struct nib_encoder {
     nib_text normal_marks[2];
     nib_text stage[NIB_TOKENIZER_PARTS];
     int32_t *ids;
-    size_t count, capacity;
+    size_t count, capacity, most_ids; /* 0: no limit */
+    bool full;                        /* there are more, and NIB_CANCELLED ended it */
+    size_t most_word;                 /* bytes; 0: no limit */
     nib_symbol *symbols;
     size_t symbol_count, symbol_capacity;
     nib_next_merge *heap;
@@ -340,9 +344,11 @@ typedef struct nib_encoder {
 } nib_encoder;
 
 nib_status nib__encoder_open(nib_encoder *e, const nib_tokenizer *t, size_t text_size,
-                             nib_err *err);
+                             const nib_encoding *how, nib_err *err);
 void nib__encoder_close(nib_encoder *e);
-nib_status nib__encoder_id(nib_encoder *e, int64_t id); /* appends */
+/* Appends; NIB_CANCELLED: it is full. */
+nib_status nib__encoder_id(nib_encoder *e, int64_t id);
+nib_status nib__fail_word(size_t most, nib_err *err);
 /* A stage or normalizer wrote text: counts it, and sees that memory sufficed. */
 nib_status nib__encoder_made(nib_encoder *e, const nib_text *text, size_t size, const char *what);
 

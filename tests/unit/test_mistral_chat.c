@@ -29,8 +29,11 @@ static void expect_ids_of(const chat *c, const nib_template_output *got, const n
     int32_t *ids;
     size_t count;
     nib_err err;
-    if (nib__tokenizer_encode_marked(t, got->text.at, got->text.size, got->user, got->user_count,
-                                     NIB_ENCODE_PARSE_SPECIAL, &ids, &count, &err) != NIB_OK)
+    const nib_encoding how = {.flags = NIB_ENCODE_PARSE_SPECIAL,
+                              .marked = got->user,
+                              .marked_count = got->user_count};
+    if (nib__tokenizer_encode_as(t, got->text.at, got->text.size, &how, &ids, &count, &err) !=
+        NIB_OK)
         fail_msg("%s %s: %s", c->name, c->version, err.text);
     for (size_t i = 0; i < count && i < c->count; i++)
         if (ids[i] != c->ids[i])

@@ -4,6 +4,7 @@
  * costs more than it should, and that decoding gives back what was encoded. Ids against Hugging
  * Face's are in test_tokenizer_golden.c.
  */
+#include "metered.h"
 #include "pool.h"
 #include "tokenizing.h"
 
@@ -119,8 +120,9 @@ static void expect_marked(const nib_tokenizer *t, const char *text, const char *
         else
             nib__text_put(&bare, c, 1);
     }
-    assert_int_equal(nib__tokenizer_encode_marked(t, bare.at, bare.size, marked, ranges,
-                                                  NIB_ENCODE_PARSE_SPECIAL, &ids, &count, &err),
+    const nib_encoding how = {
+        .flags = NIB_ENCODE_PARSE_SPECIAL, .marked = marked, .marked_count = ranges};
+    assert_int_equal(nib__tokenizer_encode_as(t, bare.at, bare.size, &how, &ids, &count, &err),
                      NIB_OK);
     for (size_t i = 0; i < count; i++)
         nib__text_format(&out, i == 0 ? "%d" : " %d", ids[i]);
@@ -231,6 +233,82 @@ static void test_unknown_characters(void **state)
                "b",
                0, "0 1 0");
     nib__tokenizer_close(t);
+}
+
+/* ---- T20: limits ---- */
+
+enum { IDS_AND_WORDS = 1 << 20 };
+
+/* What encoding gives within limits; *peak: bytes that it held. */
+static nib_status encode_within(const char *name, const char *piece, nib_encoding how,
+                                size_t *count, size_t *peak, nib_err *err)
+{
+    meter m = {0, 0};
+    const nib_allocator a = metered_allocator(&m), plain = nib__allocator_default();
+    const size_t piece_size = strlen(piece), size = IDS_AND_WORDS / piece_size * piece_size;
+    nib_tokenizer *t = NULL;
+    char path[64], *text = nib__calloc(&plain, size, 1);
+    int32_t *ids = NULL, *all = NULL;
+    size_t all_count = 0;
+    snprintf(path, sizeof path, "tests/golden/tokenizer_%s.json", name);
+    assert_int_equal(nib__tokenizer_open(&t, path, NULL, &a, NULL), NIB_OK);
+    for (size_t i = 0; i < size; i += piece_size)
+        memcpy(text + i, piece, piece_size);
+    const size_t before = m.peak = m.now;
+    const nib_status status = nib__tokenizer_encode_as(t, text, size, &how, &ids, count, err);
+    *peak = m.peak - before;
+    if (status == NIB_OK) {
+        assert_int_equal(nib__tokenizer_encode(t, text, size, how.flags, &all, &all_count, NULL),
+                         NIB_OK);
+        assert_true(*count <= all_count);
+        assert_memory_equal(ids, all, *count * sizeof *ids);
+    }
+    nib__tokenizer_ids_free(t, ids);
+    nib__tokenizer_ids_free(t, all);
+    nib__tokenizer_close(t);
+    nib__release(&plain, text);
+    return status;
+}
+
+/* It ends with the first id that is too many, whatever comes behind it. */
+static void test_most_ids(void **state)
+{
+    static const char *const names[] = {"bytes", "words", "free"};
+    size_t count, peak, whole, all;
+    nib_err err;
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        assert_int_equal(encode_within(names[i], "a b ", (nib_encoding){.flags = 0}, &all, &whole,
+                                       &err),
+                         NIB_OK);
+        assert_int_equal(encode_within(names[i], "a b ", (nib_encoding){.most_ids = 1000}, &count,
+                                       &peak, &err),
+                         NIB_OK);
+        assert_int_equal(count, 1001);
+        assert_true(peak + 500000 < whole); /* the ids of the rest */
+        for (size_t most = all - 1; most <= all + 1; most++) {
+            assert_int_equal(encode_within(names[i], "a b ", (nib_encoding){.most_ids = most},
+                                           &count, &peak, &err),
+                             NIB_OK);
+            assert_int_equal(count, all);
+        }
+    }
+}
+
+/* A word that would take more memory than it may is refused before it does. */
+static void test_most_word(void **state)
+{
+    static const char *const names[] = {"bytes", "words", "free"};
+    size_t count, peak;
+    nib_err err;
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        const nib_encoding how = {.most_word = 64 * 1024};
+        assert_int_equal(encode_within(names[i], "a b ", how, &count, &peak, &err), NIB_OK);
+        assert_int_equal(encode_within(names[i], "e", how, &count, &peak, &err), NIB_BAD_INPUT);
+        assert_non_null(strstr(err.text, "of more than 65536 bytes"));
+        assert_true(peak <= 8u << 20);
+    }
 }
 
 /* ---- T03, T09: cost ---- */
@@ -468,6 +546,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_invalid_utf8),       cmocka_unit_test(test_nul_and_empty),
         cmocka_unit_test(test_special_text),       cmocka_unit_test(test_marked_text),
+        cmocka_unit_test(test_most_ids),           cmocka_unit_test(test_most_word),
         cmocka_unit_test(test_unknown_characters), cmocka_unit_test(test_megabytes_of_one),
         cmocka_unit_test(test_deep_merges),        cmocka_unit_test(test_catastrophic_patterns),
         cmocka_unit_test(test_growing_components), cmocka_unit_test(test_round_trip),
