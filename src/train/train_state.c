@@ -407,8 +407,9 @@ static nib_status put_file_hash(writing *g, const char *path)
     NIB_TRY(nib__map_open(&map, path, g->err));
     nib__jsonw_pair_string(&g->w, nib__path_name(path),
                            nib__hash_text(hash, nib__hash_bytes(map.at, map.size)));
+    const nib_status status = nib__map_read(&map, path, NIB_OK, g->err);
     nib__map_close(&map);
-    return NIB_OK;
+    return status;
 }
 
 static nib_status write_files(writing *g)

@@ -42,3 +42,24 @@ ended 60000 m bench m --repeats 100 --prompt-tokens 64 -n 8
 ended 60000 m bench m --operations --repeats 100 --prompt-tokens 64 -n 8
 equal 'replaced: read to its end' 0 "$("$REPO/tests/cli/meanwhile" m/model.safetensors replace o.part/model.safetensors quantize m o --recipe 8da4w -t 1)"
 check 'and whole' nibble verify o
+
+# A chat that waits for its next line has read the file before: what is said next has no answer.
+mkfifo lines
+printf '%s' "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}assistant:" >chat.jinja
+nibble chat m --chat-template chat.jinja -n 1 --quiet <lines >out 2>err &
+exec 3>lines
+echo one >&3
+for _ in $(seq 200); do
+    [ "$(wc -l <out)" != 0 ] && break # the answer is whole
+    sleep 0.05
+done
+sleep 0.2
+size=$(wc -c <out)
+truncate -s 60000 m/model.safetensors
+echo two >&3
+exec 3>&-
+status=0
+wait $! || status=$?
+equal 'a chat: its end' 6 "$status"
+equal 'a chat: no more of an answer' "$size" "$(wc -c <out)"
+check 'a chat: the file' grep -q '^nibble: m/model.safetensors: another process wrote to it' err
