@@ -215,6 +215,9 @@ $(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/regress_main.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $(LDFLAGS) $(filter %.c,$^) -o $@ $(LIB) $(LDLIBS)
 
+$(BUILD)/fuzz-%: tests/fuzz/fuzz_%.c $(LIB)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $(LDFLAGS) -fsanitize=fuzzer $< -o $@ $(LIB) $(LDLIBS)
+
 # Programs that the scripts in tools/oracle talk to.
 $(BUILD)/oracle/%: tools/oracle/%.c $(LIB)
 	@mkdir -p $(@D)
@@ -334,6 +337,12 @@ test-sample: all test-programs
 # Half an hour of twice as many clients as `nibble serve` has places for; MINUTES=N for less.
 soak: all
 	NIBBLE=$(CURDIR)/$(PROGRAM) tests/serve/soak
+# Each fuzz target under libFuzzer for MINUTES=N, 5 without; needs clang.
+fuzz:
+	@command -v clang >/dev/null || { echo "make fuzz needs clang, which has libFuzzer: install Debian's clang"; exit 1; }
+	@$(MAKE) -s $(JOBS) fuzz-programs CC=clang SAN=fuzzer-no-link,address,undefined BUILD=build/libfuzzer
+	tests/fuzz/run build/libfuzzer
+fuzz-programs: $(FUZZ_SRC:tests/fuzz/fuzz_%.c=$(BUILD)/fuzz-%)
 # The page of `nibble serve` in Chromium (tests/page/requirements.txt); page-screenshots are those of the documentation.
 test-page: all
 	tests/page/run $(BUILD)
@@ -390,4 +399,4 @@ clean:
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
 .PHONY: all unit apple portable tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon lint docs \
-        bench golden oracle audit audit-mutants soak test-bare test-sample test-page page-screenshots cuda-images cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE
+        bench golden oracle audit audit-mutants soak fuzz fuzz-programs test-bare test-sample test-page page-screenshots cuda-images cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE

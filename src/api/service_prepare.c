@@ -36,19 +36,19 @@ bool nib__call_no_memory(nib_call *call)
     return nib__call_refuse(call, 503, "", NULL, "memory ran out for this request");
 }
 
-/* What one text may take of memory, whatever its client wrote. Tokens are counted somewhat past the
- * context, so that who is told to shorten it learns by how much. */
+/* Limits on the memory for one prompt, whatever the client sends. Counting goes on past the context
+ * so that the error can say by how much the prompt is too long. */
 static nib_encoding text_limits(const nib_call *call, unsigned flags)
 {
-    enum { MOST_WORD = 512 * 1024, CONTEXTS = 4 };
+    enum { MAX_WORD = 512 * 1024, CONTEXTS = 4 };
     const size_t context = (size_t)call->service->session->plan->context;
-    return (nib_encoding){.flags = flags, .most_ids = CONTEXTS * context, .most_word = MOST_WORD};
+    return (nib_encoding){.flags = flags, .max_ids = CONTEXTS * context, .max_word = MAX_WORD};
 }
 
 static bool check_length(nib_call *call, size_t count)
 {
     const int64_t context = call->service->session->plan->context;
-    const size_t most = text_limits(call, 0).most_ids;
+    const size_t most = text_limits(call, 0).max_ids;
     char text[256];
     if ((int64_t)count <= context)
         return true;

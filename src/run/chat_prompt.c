@@ -247,8 +247,8 @@ nib_status nib__chat_encode(nib_model *model, const nib_chat_options *options,
     const nib_encoding how = {.flags = NIB_ENCODE_PARSE_SPECIAL,
                               .marked = out.user,
                               .marked_count = out.user_count,
-                              .most_ids = limits->most_ids,
-                              .most_word = limits->most_word};
+                              .max_ids = limits->max_ids,
+                              .max_word = limits->max_word};
     if (status == NIB_OK)
         status =
             nib__tokenizer_encode_as(model->tokenizer, out.text.at == NULL ? "" : out.text.at,

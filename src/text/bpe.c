@@ -395,8 +395,8 @@ nib_status nib__fail_word(size_t most, nib_err *err)
 
 static nib_status encode_word(nib_encoder *e, const char *text, size_t size)
 {
-    if (e->most_word != 0 && size > e->most_word)
-        return nib__fail_word(e->most_word, e->err);
+    if (e->max_word != 0 && size > e->max_word)
+        return nib__fail_word(e->max_word, e->err);
     NIB_TRY(split_characters(e, text, size));
     if (e->symbol_count > 1)
         NIB_TRY(merge_symbols(e));

@@ -51,14 +51,14 @@ void nib__text_regex_close(nib_text_regex *regex)
     regex->compiled = NULL;
 }
 
-nib_status nib__regex_run_open(nib_regex_run *run, size_t text_size, size_t most_word, nib_err *err)
+nib_status nib__regex_run_open(nib_regex_run *run, size_t text_size, size_t max_word, nib_err *err)
 {
-    const bool bounded = most_word != 0 && most_word < STACK;
+    const bool bounded = max_word != 0 && max_word < STACK;
     run->deadline = nib__worked_ns() + BUDGET_NS + (uint64_t)text_size * BUDGET_NS_PER_BYTE;
     run->searches = 0;
     run->region = onig_region_new();
-    run->most_word = most_word;
-    run->param = nib__regex_limits(bounded ? (unsigned)most_word : STACK, FIRST_STEPS);
+    run->max_word = max_word;
+    run->param = nib__regex_limits(bounded ? (unsigned)max_word : STACK, FIRST_STEPS);
     if (run->region == NULL || run->param == NULL) {
         nib__regex_run_close(run);
         return nib__fail_memory(err, sizeof(OnigRegion), "a regular expression");
@@ -92,8 +92,8 @@ static nib_status fail_search(const nib_finder *finder, const nib_regex_run *run
     OnigUChar words[ONIG_MAX_ERROR_MESSAGE_LEN];
     const char *pattern =
         nib__say_name(name, sizeof name, finder->regex.pattern, strlen(finder->regex.pattern));
-    if (result == ONIGERR_MATCH_STACK_LIMIT_OVER && run->most_word != 0)
-        return nib__fail_word(run->most_word, err);
+    if (result == ONIGERR_MATCH_STACK_LIMIT_OVER && run->max_word != 0)
+        return nib__fail_word(run->max_word, err);
     if (result == ONIGERR_MATCH_STACK_LIMIT_OVER)
         return nib__fail(
             err, NIB_NO_MEMORY,

@@ -69,8 +69,8 @@ nib_status nib__encoder_open(nib_encoder *e, const nib_tokenizer *t, size_t text
     e->parse_special = (how->flags & NIB_ENCODE_PARSE_SPECIAL) != 0;
     e->special_words = e->parse_special && how->marked_count == 0;
     e->drop_unknown = (how->flags & NIB_ENCODE_DROP_UNKNOWN) != 0;
-    e->most_ids = how->most_ids;
-    e->most_word = how->most_word;
+    e->max_ids = how->max_ids;
+    e->max_word = how->max_word;
     e->made_limit = MADE + (uint64_t)text_size * MADE_PER_BYTE;
     nib__text_init(&e->normal[0], &t->allocator);
     nib__text_init(&e->normal[1], &t->allocator);
@@ -78,7 +78,7 @@ nib_status nib__encoder_open(nib_encoder *e, const nib_tokenizer *t, size_t text
     nib__text_init(&e->normal_marks[1], &t->allocator);
     for (size_t i = 0; i < t->stage_count; i++)
         nib__text_init(&e->stage[i], &t->allocator);
-    return nib__regex_run_open(&e->run, text_size, how->most_word, err);
+    return nib__regex_run_open(&e->run, text_size, how->max_word, err);
 }
 
 void nib__encoder_close(nib_encoder *e)
@@ -104,7 +104,7 @@ nib_status nib__encoder_id(nib_encoder *e, int64_t id)
                                                  e->count + 1, sizeof *e->ids))
         return nib__fail_memory(e->err, 2 * e->count * sizeof *e->ids, "the token ids");
     e->ids[e->count++] = (int32_t)id;
-    e->full = e->most_ids != 0 && e->count > e->most_ids;
+    e->full = e->max_ids != 0 && e->count > e->max_ids;
     return e->full ? NIB_CANCELLED : NIB_OK;
 }
 

@@ -145,12 +145,12 @@ typedef struct nib_encoding {
      * [marked_count] in order, apart; the text is not cut where they end. */
     const nib_byte_range *marked;
     size_t marked_count;
-    size_t most_ids;  /* it ends when there are more: *count is one more; 0: no limit */
-    size_t most_word; /* bytes; a text with a longer word is NIB_BAD_INPUT; 0: no limit */
+    size_t max_ids;  /* encoding stops at one id more than this; 0: no limit */
+    size_t max_word; /* bytes; a longer word or run of spaces is NIB_BAD_INPUT; 0: no limit */
 } nib_encoding;
 
-/* The same with limits. A word takes up to 44 bytes for each of its own: with most_word that, and
- * with most_ids the ids, is all that a text takes besides its normalized form. */
+/* As nib__tokenizer_encode, with limits. A word needs up to 44 bytes of memory per byte; max_word
+ * bounds that and max_ids the ids, so only the normalized text still grows with the text. */
 nib_status nib__tokenizer_encode_as(const nib_tokenizer *t, const char *text, size_t size,
                                     const nib_encoding *how, int32_t **ids, size_t *count,
                                     nib_err *err);

@@ -140,10 +140,10 @@ typedef struct nib_regex_run {
     OnigMatchParam *param;
     OnigRegion *region;
     uint64_t deadline, searches;
-    size_t most_word; /* bytes; 0: no limit */
+    size_t max_word; /* bytes; 0: no limit */
 } nib_regex_run;
 
-nib_status nib__regex_run_open(nib_regex_run *run, size_t text_size, size_t most_word,
+nib_status nib__regex_run_open(nib_regex_run *run, size_t text_size, size_t max_word,
                                nib_err *err);
 void nib__regex_run_close(nib_regex_run *run);
 
@@ -331,9 +331,9 @@ typedef struct nib_encoder {
     nib_text normal_marks[2];
     nib_text stage[NIB_TOKENIZER_PARTS];
     int32_t *ids;
-    size_t count, capacity, most_ids; /* 0: no limit */
-    bool full;                        /* there are more, and NIB_CANCELLED ended it */
-    size_t most_word;                 /* bytes; 0: no limit */
+    size_t count, capacity, max_ids; /* 0: no limit */
+    bool full;                        /* NIB_CANCELLED came from this limit */
+    size_t max_word;                 /* bytes; 0: no limit */
     nib_symbol *symbols;
     size_t symbol_count, symbol_capacity;
     nib_next_merge *heap;
@@ -346,7 +346,7 @@ typedef struct nib_encoder {
 nib_status nib__encoder_open(nib_encoder *e, const nib_tokenizer *t, size_t text_size,
                              const nib_encoding *how, nib_err *err);
 void nib__encoder_close(nib_encoder *e);
-/* Appends; NIB_CANCELLED: it is full. */
+/* Appends; NIB_CANCELLED: that was one more than max_ids. */
 nib_status nib__encoder_id(nib_encoder *e, int64_t id);
 nib_status nib__fail_word(size_t most, nib_err *err);
 /* A stage or normalizer wrote text: counts it, and sees that memory sufficed. */

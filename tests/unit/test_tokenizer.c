@@ -237,15 +237,13 @@ static void test_unknown_characters(void **state)
 
 /* ---- T20: limits ---- */
 
-enum { IDS_AND_WORDS = 1 << 20 };
-
-/* What encoding gives within limits; *peak: bytes that it held. */
+/* Encodes a megabyte of a repeated piece within limits; *peak: bytes that it held at most. */
 static nib_status encode_within(const char *name, const char *piece, nib_encoding how,
                                 size_t *count, size_t *peak, nib_err *err)
 {
     meter m = {0, 0};
     const nib_allocator a = metered_allocator(&m), plain = nib__allocator_default();
-    const size_t piece_size = strlen(piece), size = IDS_AND_WORDS / piece_size * piece_size;
+    const size_t piece_size = strlen(piece), size = (1u << 20) / piece_size * piece_size;
     nib_tokenizer *t = NULL;
     char path[64], *text = nib__calloc(&plain, size, 1);
     int32_t *ids = NULL, *all = NULL;
@@ -270,8 +268,8 @@ static nib_status encode_within(const char *name, const char *piece, nib_encodin
     return status;
 }
 
-/* It ends with the first id that is too many, whatever comes behind it. */
-static void test_most_ids(void **state)
+/* Encoding stops at the first id over the limit, and so does its memory. */
+static void test_max_ids(void **state)
 {
     static const char *const names[] = {"bytes", "words", "free"};
     size_t count, peak, whole, all;
@@ -281,13 +279,13 @@ static void test_most_ids(void **state)
         assert_int_equal(encode_within(names[i], "a b ", (nib_encoding){.flags = 0}, &all, &whole,
                                        &err),
                          NIB_OK);
-        assert_int_equal(encode_within(names[i], "a b ", (nib_encoding){.most_ids = 1000}, &count,
+        assert_int_equal(encode_within(names[i], "a b ", (nib_encoding){.max_ids = 1000}, &count,
                                        &peak, &err),
                          NIB_OK);
         assert_int_equal(count, 1001);
         assert_true(peak + 500000 < whole); /* the ids of the rest */
         for (size_t most = all - 1; most <= all + 1; most++) {
-            assert_int_equal(encode_within(names[i], "a b ", (nib_encoding){.most_ids = most},
+            assert_int_equal(encode_within(names[i], "a b ", (nib_encoding){.max_ids = most},
                                            &count, &peak, &err),
                              NIB_OK);
             assert_int_equal(count, all);
@@ -295,15 +293,15 @@ static void test_most_ids(void **state)
     }
 }
 
-/* A word that would take more memory than it may is refused before it does. */
-static void test_most_word(void **state)
+/* A word over the limit is refused before memory is taken for it. */
+static void test_max_word(void **state)
 {
     static const char *const names[] = {"bytes", "words", "free"};
     size_t count, peak;
     nib_err err;
     (void)state;
     for (size_t i = 0; i < COUNT(names); i++) {
-        const nib_encoding how = {.most_word = 64 * 1024};
+        const nib_encoding how = {.max_word = 64 * 1024};
         assert_int_equal(encode_within(names[i], "a b ", how, &count, &peak, &err), NIB_OK);
         assert_int_equal(encode_within(names[i], "e", how, &count, &peak, &err), NIB_BAD_INPUT);
         assert_non_null(strstr(err.text, "of more than 65536 bytes"));
@@ -546,7 +544,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_invalid_utf8),       cmocka_unit_test(test_nul_and_empty),
         cmocka_unit_test(test_special_text),       cmocka_unit_test(test_marked_text),
-        cmocka_unit_test(test_most_ids),           cmocka_unit_test(test_most_word),
+        cmocka_unit_test(test_max_ids),           cmocka_unit_test(test_max_word),
         cmocka_unit_test(test_unknown_characters), cmocka_unit_test(test_megabytes_of_one),
         cmocka_unit_test(test_deep_merges),        cmocka_unit_test(test_catastrophic_patterns),
         cmocka_unit_test(test_growing_components), cmocka_unit_test(test_round_trip),
