@@ -71,7 +71,7 @@ nib_status nib__file_fail(nib_err *err, const char *path, const char *action);
 typedef struct nib_output nib_output;
 
 /* Creates path (which must not exist) for writing. Until it is finished the file begins with a mark
- * in place of its first 8 bytes: no reader takes it for what it will be. */
+ * in place of its first 8 bytes, so no reader accepts it. */
 nib_status nib__output_open(nib_output **out, const char *path, const nib_allocator *a,
                             nib_err *err);
 nib_status nib__output_write(nib_output *output, const void *bytes, size_t size, nib_err *err);

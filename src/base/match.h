@@ -10,7 +10,7 @@
 
 typedef struct nib_pattern nib_pattern;
 
-/* What all expressions of one file may take together: many costly ones are not slower than one. */
+/* Processor time shared by all expressions of one file, so that many are not slower than one. */
 typedef struct nib_pattern_budget {
     uint64_t spent_ns; /* of processor time, compiling and matching */
 } nib_pattern_budget;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is asked of an expression before Oniguruma sees it. Its parser recurses on brackets and on
- * quantifiers behind each other, and follows the call of a group, \g<name> or (?P>name), into the
- * group: fifteen groups that each call the next one twice take minutes. Callouts, (*NAME) and
- * (?{...}), run code of the program. No tokenizer or config is known that needs any of these.
+ * Checks an expression before Oniguruma sees it. Oniguruma's parser recurses on brackets and on
+ * consecutive quantifiers, and expands group calls, \g<name> or (?P>name): fifteen groups that each
+ * call the next one twice take minutes. Callouts, (*NAME) and (?{...}), run code of the program. No
+ * known tokenizer or config needs any of these.
  *
- * The scan knows escapes and nothing else, so it may refuse what stands in a class or a comment and
- * does nothing there, but it misses none: whatever Oniguruma takes for a group begins with a round
- * bracket that no backslash escapes.
+ * The scan understands escapes only. It may refuse harmless text in a class or a comment, but it
+ * misses nothing: every group begins with a round bracket that is not escaped.
  */
 #include "regex_guard.h"
 
@@ -24,8 +23,8 @@ enum {
 #define ONIG_SYNTAX_PYTHON ONIG_SYNTAX_PERL_NT
 #endif
 
-/* Copies without callouts and calls: the scan refuses them, and this holds it to that. A compiled
- * expression keeps a pointer to its own. */
+/* Syntaxes without callouts and calls, a second line of defence behind the scan. A compiled
+ * expression keeps a pointer to its syntax. */
 static OnigSyntaxType syntaxes[2];
 
 static void start(void)
@@ -122,8 +121,8 @@ static nib_status check(const char *text, size_t size, nib_err *err)
     return NIB_OK;
 }
 
-/* Oniguruma 6.9.8 frees some of its nodes twice where memory runs out while it compiles. So it only
- * begins if several times what it takes can be had: a few hundred bytes for each of the text. */
+/* Oniguruma 6.9.8 frees some nodes twice if memory runs out while it compiles. So compile only if
+ * several times what it needs can be allocated first: a few hundred bytes per byte of the pattern. */
 static nib_status check_memory(size_t size, nib_err *err)
 {
     const nib_allocator a = nib__allocator_default();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Regular expressions from outside: of a config, a recipe, an option or a tokenizer. Oniguruma
- * compiles them, behind one guard for all that it does not bound itself.
+ * Compiles regular expressions from untrusted input: configs, recipes, options and tokenizers. One
+ * guard refuses what Oniguruma does not bound itself.
  */
 #ifndef NIB_REGEX_GUARD_H
 #define NIB_REGEX_GUARD_H
@@ -26,7 +26,7 @@ typedef enum nib_regex_dialect {
 nib_status nib__regex_compile(OnigRegex *out, const char *text, size_t size,
                               nib_regex_dialect dialect, nib_err *err);
 
-/* Limits of a search or a match: entries of the stack, and steps back. NULL: memory ran out. */
+/* Limits of one search or match: stack entries and backtracking steps. NULL: out of memory. */
 OnigMatchParam *nib__regex_limits(unsigned stack, unsigned long steps);
 void nib__regex_set_steps(OnigMatchParam *limits, unsigned long steps);
 

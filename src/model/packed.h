@@ -25,8 +25,8 @@ nib_status nib__packed_open(nib_packed **out, const char *path, const nib_checkp
 nib_status nib__packed_parse(nib_packed **out, const uint8_t *at, uint64_t size, const char *name,
                              nib_pool *pool, const nib_allocator *a, nib_err *err);
 void nib__packed_close(nib_packed *packed); /* NULL allowed */
-/* What reading from it ended with, or NIB_IO if its file is not what was opened: by size and time,
- * and once a second by the checksum of its next piece, so that all of it is looked at in turn. */
+/* Returns `status`, or NIB_IO if the file changed since it was opened: compares size and time, and
+ * once a second the checksum of the next piece, so that every piece is checked in turn. */
 nib_status nib__packed_read(nib_packed *packed, nib_status status, nib_err *err);
 
 /* The weight of a site in this layout, `bytes` of it, aligned to 64; NULL: not there, or the layout

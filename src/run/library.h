@@ -51,8 +51,8 @@ struct nib_session {
 
 /* NIB_USAGE for a model that was opened only to look at. */
 nib_status nib__model_runs(const nib_model *model, nib_err *err);
-/* What reading from the model's mapped files ended with, or NIB_IO naming one that another process
- * wrote to: its weights, packed weights or tables of the tokenizer. For whoever has a result. */
+/* Returns `status`, or NIB_IO naming a mapped file of the model (weights, packed weights, tokenizer
+ * tables) that another process changed. Call it before a result computed from them is reported. */
 nib_status nib__model_read(nib_model *model, nib_status status, nib_err *err);
 /* The file that a tokenizer's path means: itself, or the tokenizer.json of a directory, or the
  * tokenizer.gguf that a conversion of a GGUF leaves there. It need not be there. */

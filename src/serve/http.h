@@ -107,7 +107,7 @@ void leave_signals(void);
 void note_connection(void *ctx, struct MHD_Connection *mhd, void **socket_ctx,
                      enum MHD_ConnectionNotificationCode what);
 void set_phase(connection *c, phase p);
-/* From now on the connection is of who has this key, from 1 on; 0: as before. */
+/* From now on the connection counts as this key's (1 is the first key); 0: no change. */
 void note_key(connection *c, size_t key);
 
 /* ---- http_handle.c ---- */
@@ -121,7 +121,7 @@ void note_end(void *ctx, struct MHD_Connection *mhd, void **request_ctx,
 
 /* ---- http_framing.c ---- */
 
-/* Why nobody can be sure where the body of the request ends; NULL: it is clear. */
+/* Why the end of the request's body is ambiguous; NULL: it is not. */
 const char *framing_fault(struct MHD_Connection *mhd, const char *version);
 
 /* ---- page.c ---- */

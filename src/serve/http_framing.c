@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a request's body ends. A program in front of this one may read two lengths, or a length and
- * chunks, in another way than libmicrohttpd does; what it takes for the end of a body would run
- * here as a second request. RFC 9112, 6.3, lets a server refuse such a request, and wants the
- * connection closed.
+ * Refuses requests whose body could end in two places. If a proxy and libmicrohttpd read two
+ * lengths, or a length and chunks, differently, the rest of a body runs here as a second request
+ * (request smuggling). RFC 9112, 6.3, lets a server refuse such a request and close the connection.
  */
 #include "http.h"
 
@@ -15,7 +14,7 @@ typedef struct framing {
     const char *fault; /* of a single header; NULL: none */
 } framing;
 
-/* RFC 9110, 5.6.2: what a header's name is made of. */
+/* RFC 9110, 5.6.2: the characters of a header name. */
 static bool is_token(const char *name)
 {
     static const char others[] = "!#$%&'*+-.^_`|~";
@@ -34,7 +33,7 @@ static enum MHD_Result see_header(void *ctx, enum MHD_ValueKind kind, const char
     framing *f = ctx;
     (void)kind;
     if (!is_token(name)) {
-        f->fault = "the name of a header has a space or another character that none may have";
+        f->fault = "a header name has a space or another invalid character";
     } else if (strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0) {
         f->lengths++;
         if (value == NULL || *value == '\0' || value[strspn(value, "0123456789")] != '\0')
@@ -42,7 +41,7 @@ static enum MHD_Result see_header(void *ctx, enum MHD_ValueKind kind, const char
     } else if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0) {
         f->codings++;
         if (value == NULL || strcasecmp(value, "chunked") != 0)
-            f->fault = "Transfer-Encoding is not chunked, the only one that is read";
+            f->fault = "Transfer-Encoding is not chunked; no other coding is supported";
     }
     return MHD_YES;
 }
@@ -54,12 +53,12 @@ const char *framing_fault(struct MHD_Connection *mhd, const char *version)
     if (f.fault != NULL)
         return f.fault;
     if (f.lengths > 1)
-        return "the length of the body is given twice";
+        return "Content-Length is given twice";
     if (f.codings > 1)
         return "Transfer-Encoding is given twice";
     if (f.codings > 0 && strcmp(version, MHD_HTTP_VERSION_1_1) != 0)
-        return "a request of this version of HTTP has no Transfer-Encoding";
+        return "Transfer-Encoding needs HTTP/1.1";
     if (f.lengths > 0 && f.codings > 0)
-        return "Content-Length and Transfer-Encoding both say where the body ends";
+        return "Content-Length and Transfer-Encoding are both given";
     return NULL;
 }

@@ -72,8 +72,8 @@ static void hang_up(server *s, connection *c)
     shutdown(c->fd, SHUT_RDWR); /* which libmicrohttpd sees */
 }
 
-/* Does it yield before another one: has shown no key, is of an owner of more, is in an earlier
- * phase, or has been there for longer? */
+/* Whether a is closed before b: a has no key, its owner holds more connections, it is in an earlier
+ * phase, or it is older. */
 static bool yields_before(const server *s, const connection *a, const connection *b)
 {
     if (a->has_key != b->has_key)
@@ -85,7 +85,7 @@ static bool yields_before(const server *s, const connection *a, const connection
     return a->since_ms < b->since_ms;
 }
 
-/* Over the limit a connection that is not being answered yields to the one that came. The lock is
+/* Over the limit, closes a connection without a running answer to admit the new one. The lock is
  * held. */
 static void make_room(server *s, const connection *came)
 {

@@ -74,7 +74,7 @@ nib_status nib__tokenizer_parse_tables(nib_tokenizer **out, const nib_named_text
 /* The same from the files, which the tokenizer then keeps mapped: `path` is the tokenizer.json. */
 nib_status nib__tokenizer_open_tables(nib_tokenizer **out, const char *tables, const char *path,
                                       const char *config, const nib_allocator *a, nib_err *err);
-/* What reading from it ended with, or NIB_IO if another process wrote to the tables' file. */
+/* Returns `status`, or NIB_IO if another process changed the file of the tables. */
 nib_status nib__tokenizer_read(const nib_tokenizer *t, nib_status status, nib_err *err);
 /* Builds the tables of a tokenizer.json and writes them; *bytes: how large they are. */
 nib_status nib__tokenizer_write_tables(const char *tables, const char *path, const char *config,
