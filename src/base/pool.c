@@ -492,9 +492,9 @@ static void end(nib_pool *pool, int started)
     nib__release(&a, pool);
 }
 
-/* Starts the workers with signals blocked, because signals are for the program's own threads. Faults
- * stay unblocked: if a worker reads a file that was truncated, a blocked SIGBUS would kill the
- * program whatever handler it has. */
+/* Starts the workers with signals blocked, because signals are for the program's own threads.
+ * Faults stay unblocked: if a worker reads a file that was truncated, a blocked SIGBUS would kill
+ * the program whatever handler it has. */
 static int start_workers(nib_pool *pool)
 {
     static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL};

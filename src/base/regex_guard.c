@@ -122,7 +122,8 @@ static nib_status check(const char *text, size_t size, nib_err *err)
 }
 
 /* Oniguruma 6.9.8 frees some nodes twice if memory runs out while it compiles. So compile only if
- * several times what it needs can be allocated first: a few hundred bytes per byte of the pattern. */
+ * several times what it needs can be allocated first: a few hundred bytes per byte of the pattern.
+ */
 static nib_status check_memory(size_t size, nib_err *err)
 {
     const nib_allocator a = nib__allocator_default();
