@@ -33,6 +33,7 @@ static void find_weight(const nib_packed *p)
     const uint8_t *at = nib__packed_find(p, "w", &w, packing, bytes);
     for (uint64_t i = 0; at != NULL && i < bytes; i++)
         seen ^= at[i];
+    (void)seen;
 }
 
 static uint64_t number(const uint8_t *at)
