@@ -35,9 +35,9 @@ CMOCKA     := -lcmocka
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes
 STRICT  := -Wconversion
 OPT     ?= -O2 -g
-MODULES := base kernel kernel/cpu kernel/gpu device checkpoint quant plan model text run api train
-CPPFLAGS += -Iinclude -Isrc/base -Isrc/kernel -Isrc/kernel/gpu -Isrc/device -Isrc/checkpoint -Isrc/quant -Isrc/plan -Isrc/model \
-            -Isrc/text -Isrc/run -Isrc/api -Isrc/train $(PKG_CFLAGS) -D_GNU_SOURCE
+MODULES := base kernel kernel/cpu kernel/gpu device checkpoint quant graph plan model model/arch text run api train
+CPPFLAGS += -Iinclude -Isrc/base -Isrc/kernel -Isrc/kernel/gpu -Isrc/device -Isrc/checkpoint -Isrc/quant -Isrc/graph -Isrc/plan -Isrc/model \
+            -Isrc/model/arch -Isrc/text -Isrc/run -Isrc/api -Isrc/train $(PKG_CFLAGS) -D_GNU_SOURCE
 # No contraction: where a fused multiply-add is meant, the source says fma.
 CFLAGS  += -std=c11 $(OPT) -ffp-contract=off -fvisibility=hidden -fPIC -pthread $(WARN)
 LDLIBS  += $(PKG_LIBS) -pthread -lm -ldl

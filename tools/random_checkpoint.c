@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 
 typedef struct plan_tensor {
-    char name[128];
+    char name[NIB_NORM_NAME];
     int64_t rows, columns; /* columns 0: a vector */
     bool ones;
 } plan_tensor;
@@ -64,14 +64,11 @@ static size_t list_tensors(const nib_network *net, plan_tensor *out)
             t->rows = s->n, t->columns = 0, t->ones = false;
         }
     }
-    for (int64_t layer = -1; layer < c->layers; layer++) {
-        static const char *const parts[] = {"input_layernorm", "post_attention_layernorm",
-                                            "self_attn.q_norm", "self_attn.k_norm"};
-        for (int p = 0; p < (layer < 0 ? 1 : c->qk_norm ? 4 : 2); p++) {
-            plan_tensor *t = &out[count++];
-            nib__network_norm_name(t->name, layer, parts[p]);
-            t->rows = p < 2 ? c->width : c->head_dim, t->columns = 0, t->ones = true;
-        }
+    for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++) {
+        plan_tensor *t = &out[count++];
+        nib__network_norm_name(t->name, net, i);
+        t->rows = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i)->n;
+        t->columns = 0, t->ones = true;
     }
     return count;
 }

@@ -6,11 +6,14 @@
 
 typedef struct lowering {
     const nib_network *net;
+    const nib_graph *graph;
     const nib_layers_plan *plan;
     nib_arena *arena;
     nib_lowered *out;
+    nib_graph_buffers buffers;
     size_t capacity;
-    int held[NIB_BUFFER_COUNT]; /* bits: the sides that hold the buffer's values */
+    int held[NIB_BUFFERS_MAX]; /* bits: the sides that hold the buffer's values */
+    int input;                 /* the value that the last linear layer read; -1: none did */
     nib_err *err;
 } lowering;
 
@@ -96,17 +99,16 @@ static bool takes_rows(const lowering *l, const nib_layer_plan *uses)
 }
 
 /* The buffers of f32 rows that an operation reads. INPUT is made where it is read. */
-static int reads(const lowering *l, const nib_node *node, nib_buffer out[3])
+static int reads(const lowering *l, const nib_node *node, int out[3])
 {
-    out[0] = node->from;
+    out[0] = node->from, out[1] = node->other, out[2] = node->to;
     switch (node->op) {
     case NIB_OP_EMBED: return 0;
     case NIB_OP_LINEAR: return takes_rows(l, node->uses);
-    case NIB_OP_ROPE: out[0] = node->to; return 1;
     case NIB_OP_COPY:
-    case NIB_OP_SWIGLU: out[1] = node->other; return 2;
-    case NIB_OP_ADD: out[1] = node->to; return 2;
-    case NIB_OP_ROPE_COPY: out[1] = node->other, out[2] = node->to; return 3;
+    case NIB_OP_SWIGLU:
+    case NIB_OP_ADD: return 2;
+    case NIB_OP_ROPE_COPY: return 3;
     default: return 1;
     }
 }
@@ -119,7 +121,7 @@ static int side_of(const nib_kernel *row)
 /* An operation on the side of its row, and before it what brings its inputs there. */
 static nib_status add(lowering *l, nib_node node)
 {
-    nib_buffer read[3];
+    int read[3];
     node.side = side_of(node.row != NULL ? node.row : node.uses->uses[0].kernel);
     l->out->uses_gpu = l->out->uses_gpu || node.side == NIB_SIDE_GPU;
     for (int i = reads(l, &node, read); i-- > 0;) {
@@ -153,22 +155,6 @@ static nib_status add_op(lowering *l, nib_node node)
     return add(l, node);
 }
 
-static nib_status add_norm(lowering *l, int64_t layer, const char *part, nib_node node,
-                           int64_t width)
-{
-    float *weight = nib__arena_take(l->arena, (size_t)width, sizeof *weight);
-    if (!weight)
-        return nib__fail_memory(l->err, (size_t)width * sizeof *weight, "a norm weight");
-    NIB_TRY(nib__network_norm(weight, l->net, layer, part, width, l->err));
-    node.weight = weight, node.width = width, node.layer = layer;
-    if (node.uses != NULL) {
-        node.op = NIB_OP_NORM_QUANT;
-        return add(l, node);
-    }
-    node.op = NIB_OP_NORM;
-    return add_op(l, node);
-}
-
 /* Only f32 values without sums are taken as they lie; for any other form a row must make it. */
 static nib_status check_form(lowering *l, const nib_layer_plan *uses)
 {
@@ -187,35 +173,46 @@ static const int32_t *order_of(const lowering *l, const nib_layer_plan *uses, si
     return nib__plan_ordered(uses) ? l->net->sites[site].order : NULL;
 }
 
-/* The norm of the residual that the layers from `site` on read: its rows, or, where the plan has a
- * row for that, the form that those layers take. */
-static nib_status add_norm_for(lowering *l, int64_t layer, const char *part, size_t site,
-                               bool wanted_only)
-{
-    const nib_layer_plan *uses = &l->plan->layers[site];
-    nib_node node = {.from = NIB_BUFFER_RESIDUAL,
-                     .to = NIB_BUFFER_NORMED,
-                     .rows_per_token = 1,
-                     .wanted_only = wanted_only};
-    if (uses->uses[0].normed != NULL) {
-        node.to = NIB_BUFFER_INPUT, node.other = NIB_BUFFER_NORMED;
-        node.uses = uses, node.site = site;
-    }
-    return add_norm(l, layer, part, node, l->net->config.width);
-}
-
 static bool same_order(const int32_t *a, const int32_t *b, int64_t k)
 {
     return a == b || (a != NULL && b != NULL && memcmp(a, b, (size_t)k * sizeof *a) == 0);
 }
 
-/* A linear layer, and before it the gather into its act-order and the quantizer, unless the
- * previous layer, or the norm, left the same form of the same buffer: q, k and v share one, gate
- * and up another. */
-static nib_status add_linear(lowering *l, size_t site, nib_buffer from, nib_buffer to, bool shares)
+/* ---- the graph's nodes ---- */
+
+/* The buffer of a value. */
+static int buffer_of(const lowering *l, int value)
 {
+    return value == NIB_NO_ID                        ? 0
+           : value == (int)l->graph->value_count - 1 ? NIB_BUFFER_LOGITS
+                                                     : NIB_BUFFER_VALUES + l->buffers.of[value];
+}
+
+static nib_node node_of(const lowering *l, const nib_graph_node *from)
+{
+    return (nib_node){.op = from->op,
+                      .from = buffer_of(l, from->in[0]),
+                      .other = buffer_of(l, from->in[1]),
+                      .to = buffer_of(l, from->out),
+                      .layer = from->layer,
+                      .width = from->heads};
+}
+
+static const nib_graph_weight *weight_of(const lowering *l, const nib_graph_node *node)
+{
+    return &l->graph->weights[node->weight];
+}
+
+/* A linear layer, and before it the gather into its act-order and the quantizer, unless the
+ * previous layer, or the norm, left the same form of the same value: q, k and v share one, gate and
+ * up another. */
+static nib_status add_linear(lowering *l, const nib_graph_node *node)
+{
+    const size_t site = weight_of(l, node)->index;
     const nib_layer_plan *uses = &l->plan->layers[site];
     const int64_t k = uses->layer->k;
+    const bool shares = l->input == node->in[0];
+    int from = buffer_of(l, node->in[0]);
     uint64_t bytes = 0;
     nib_input form;
     nib__input_place(&form, &uses->done, l->plan->dtype, 1, k, NULL, &bytes);
@@ -225,9 +222,10 @@ static nib_status add_linear(lowering *l, size_t site, nib_buffer from, nib_buff
     const nib_node *last = &l->out->nodes[l->out->count - 1];
     const int32_t *order = order_of(l, uses, site);
     const bool same_side = side_of(uses->uses[0].kernel) == last->side;
-    const bool ordered = shares && same_side && last->uses->layer->k == k &&
-                         same_order(order, order_of(l, last->uses, last->site), k);
+    const bool ordered =
+        shares && same_side && same_order(order, order_of(l, last->uses, last->site), k);
     const bool formed = ordered && nib__plan_same_form(last->uses, uses);
+    l->input = node->in[0];
     if (order != NULL && !ordered)
         NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_GATHER,
                                      .site = site,
@@ -247,114 +245,131 @@ static nib_status add_linear(lowering *l, size_t site, nib_buffer from, nib_buff
                              .uses = uses,
                              .site = site,
                              .from = from,
-                             .to = to,
+                             .to = buffer_of(l, node->out),
                              .joins = formed});
 }
 
-/* Queries and keys turned by their positions, and the cache's new ones. */
-static nib_status lower_positions(lowering *l, int64_t layer)
+/* The layer that reads the norm next, or NULL. */
+static const nib_layer_plan *reader_of(const lowering *l, const nib_graph_node *norm)
 {
-    const nib_config *c = &l->net->config;
-    nib_node copy = {
-        .op = NIB_OP_COPY, .from = NIB_BUFFER_K, .other = NIB_BUFFER_V, .layer = layer};
-    if (nib__plan_operation(l->plan, NIB_OP_ROPE_COPY) != NULL) {
-        copy.op = NIB_OP_ROPE_COPY, copy.to = NIB_BUFFER_Q;
-        return add_op(l, copy);
-    }
-    NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_ROPE, .to = NIB_BUFFER_Q, .width = c->heads}));
-    NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_ROPE, .to = NIB_BUFFER_K, .width = c->kv_heads}));
-    return add_op(l, copy);
+    const nib_graph_node *next = norm + 1;
+    return next->op == NIB_OP_LINEAR && next->in[0] == norm->out
+               ? &l->plan->layers[weight_of(l, next)->index]
+               : NULL;
 }
 
-static nib_status lower_attention(lowering *l, int64_t layer)
+/* A norm: its rows, or, where the plan has a row for that, the form that the layers take that read
+ * it. */
+static nib_status add_norm(lowering *l, const nib_graph_node *from)
 {
-    const nib_config *c = &l->net->config;
-    const size_t first = (size_t)(1 + layer * NIB_SITE_COUNT);
-    NIB_TRY(add_norm_for(l, layer, "input_layernorm", first + NIB_SITE_Q, false));
-    NIB_TRY(add_linear(l, first + NIB_SITE_Q, NIB_BUFFER_NORMED, NIB_BUFFER_Q, false));
-    NIB_TRY(add_linear(l, first + NIB_SITE_K, NIB_BUFFER_NORMED, NIB_BUFFER_K, true));
-    NIB_TRY(add_linear(l, first + NIB_SITE_V, NIB_BUFFER_NORMED, NIB_BUFFER_V, true));
-    if (c->qk_norm) {
-        NIB_TRY(add_norm(
-            l, layer, "self_attn.q_norm",
-            (nib_node){.from = NIB_BUFFER_Q, .to = NIB_BUFFER_Q, .rows_per_token = c->heads},
-            c->head_dim));
-        NIB_TRY(add_norm(
-            l, layer, "self_attn.k_norm",
-            (nib_node){.from = NIB_BUFFER_K, .to = NIB_BUFFER_K, .rows_per_token = c->kv_heads},
-            c->head_dim));
-    }
-    NIB_TRY(lower_positions(l, layer));
-    NIB_TRY(add_op(
-        l, (nib_node){
-               .op = NIB_OP_ATTN, .from = NIB_BUFFER_Q, .to = NIB_BUFFER_ATTN, .layer = layer}));
-    NIB_TRY(add_linear(l, first + NIB_SITE_O, NIB_BUFFER_ATTN, NIB_BUFFER_NORMED, false));
-    return add_op(l, (nib_node){.op = NIB_OP_ADD,
-                                .from = NIB_BUFFER_NORMED,
-                                .to = NIB_BUFFER_RESIDUAL,
-                                .width = c->width});
+    const nib_graph_weight *norm = weight_of(l, from);
+    const nib_layer_plan *uses = reader_of(l, from);
+    float *values = nib__arena_take(l->arena, (size_t)norm->n, sizeof *values);
+    nib_node node = node_of(l, from);
+    if (!values)
+        return nib__fail_memory(l->err, (size_t)norm->n * sizeof *values, "a norm weight");
+    NIB_TRY(nib__network_norm(values, l->net, norm->index, l->err));
+    node.weight = values, node.width = norm->n, node.rows_per_token = from->heads;
+    node.wanted_only = uses != NULL && uses->layer->role == NIB_ROLE_HEAD;
+    if (uses == NULL || uses->uses[0].normed == NULL)
+        return add_op(l, node);
+    node.op = NIB_OP_NORM_QUANT;
+    node.other = node.to, node.to = NIB_BUFFER_INPUT;
+    node.uses = uses, node.site = weight_of(l, from + 1)->index;
+    return add(l, node);
 }
 
-static nib_status lower_mlp(lowering *l, int64_t layer)
+static nib_status add_embed(lowering *l, const nib_graph_node *from)
 {
-    const nib_config *c = &l->net->config;
-    const size_t first = (size_t)(1 + layer * NIB_SITE_COUNT);
-    NIB_TRY(add_norm_for(l, layer, "post_attention_layernorm", first + NIB_SITE_GATE, false));
-    NIB_TRY(add_linear(l, first + NIB_SITE_GATE, NIB_BUFFER_NORMED, NIB_BUFFER_GATE, false));
-    NIB_TRY(add_linear(l, first + NIB_SITE_UP, NIB_BUFFER_NORMED, NIB_BUFFER_UP, true));
-    NIB_TRY(add_op(l, (nib_node){.op = NIB_OP_SWIGLU,
-                                 .from = NIB_BUFFER_GATE,
-                                 .other = NIB_BUFFER_UP,
-                                 .to = NIB_BUFFER_GATE,
-                                 .width = c->ffn}));
-    NIB_TRY(add_linear(l, first + NIB_SITE_DOWN, NIB_BUFFER_GATE, NIB_BUFFER_NORMED, false));
-    return add_op(l, (nib_node){.op = NIB_OP_ADD,
-                                .from = NIB_BUFFER_NORMED,
-                                .to = NIB_BUFFER_RESIDUAL,
-                                .width = c->width});
+    nib_node node = node_of(l, from);
+    node.site = weight_of(l, from)->index;
+    node.row = l->plan->layers[node.site].uses[0].kernel;
+    return add(l, node);
 }
 
-void nib__lower_sizes(nib_lowered *out, const nib_network *net)
+/* Are these the rotation of queries, that of keys, and keys and values into the cache, which the
+ * plan has one row for? */
+static bool is_rope_copy(const lowering *l, const nib_graph_node *node)
 {
-    const nib_config *c = &net->config;
-    const int64_t vocab = nib__network_head(net)->n;
-    const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    const int64_t columns[NIB_BUFFER_COUNT] = {
-        [NIB_BUFFER_RESIDUAL] = c->width,
-        [NIB_BUFFER_NORMED] = c->width,
-        [NIB_BUFFER_Q] = q,
-        [NIB_BUFFER_K] = kv,
-        [NIB_BUFFER_V] = kv,
-        [NIB_BUFFER_ATTN] = q,
-        [NIB_BUFFER_GATE] = c->ffn,
-        [NIB_BUFFER_UP] = c->ffn,
-        [NIB_BUFFER_GATHERED] = nib__max(nib__max(c->width, c->ffn), q),
-        [NIB_BUFFER_LOGITS] = vocab,
-    };
-    for (int i = 0; i < NIB_BUFFER_COUNT; i++) {
-        out->ld[i] = columns[i];
-        out->token_bytes[i] = (uint64_t)columns[i] * sizeof(float);
+    return nib__plan_operation(l->plan, NIB_OP_ROPE_COPY) != NULL && node[1].op == NIB_OP_ROPE &&
+           node[2].op == NIB_OP_COPY && node[2].in[0] == node[1].out;
+}
+
+static nib_status add_rope_copy(lowering *l, const nib_graph_node *queries)
+{
+    nib_node node = node_of(l, &queries[2]);
+    node.op = NIB_OP_ROPE_COPY;
+    node.to = buffer_of(l, queries->out);
+    return add_op(l, node);
+}
+
+static nib_status add_pair(lowering *l, const nib_graph_node *from)
+{
+    nib_node node = node_of(l, from);
+    node.width = l->graph->values[from->out].columns;
+    if (node.op == NIB_OP_ADD && node.to == node.from) /* rows add `from` to `to` */
+        node.from = node.other, node.other = node.to;
+    return add_op(l, node);
+}
+
+/* One node, or several that one row does; *count: how many. */
+static nib_status lower(lowering *l, const nib_graph_node *node, size_t *count)
+{
+    *count = 1;
+    switch (node->op) {
+    case NIB_OP_EMBED: return add_embed(l, node);
+    case NIB_OP_LINEAR: return add_linear(l, node);
+    case NIB_OP_NORM: return add_norm(l, node);
+    case NIB_OP_SWIGLU:
+    case NIB_OP_ADD: return add_pair(l, node);
+    case NIB_OP_ROPE:
+        if (!is_rope_copy(l, node))
+            break;
+        *count = 3;
+        return add_rope_copy(l, node);
+    default: break;
     }
+    return add_op(l, node_of(l, node));
+}
+
+/* ---- all of them ---- */
+
+nib_status nib__lower_sizes(nib_lowered *out, nib_graph_buffers *buffers, const nib_network *net,
+                            nib_arena *arena, nib_err *err)
+{
+    const nib_graph *g = &net->graph;
+    int64_t widest = 0;
+    NIB_TRY(nib__graph_buffers(buffers, g, arena, err));
+    for (size_t i = 0; i < g->node_count; i++)
+        if (g->nodes[i].op == NIB_OP_LINEAR)
+            widest = nib__max(widest, g->weights[g->nodes[i].weight].k);
+    out->buffer_count = NIB_BUFFER_VALUES + buffers->count - 1; /* but for the result */
+    out->ld[NIB_BUFFER_GATHERED] = widest;
+    out->ld[NIB_BUFFER_LOGITS] = nib__network_head(net)->n;
+    for (int i = 0; i < buffers->count - 1; i++)
+        out->ld[NIB_BUFFER_VALUES + i] = buffers->columns[i];
+    for (int i = 0; i < out->buffer_count; i++)
+        out->token_bytes[i] = (uint64_t)out->ld[i] * sizeof(float);
+    return NIB_OK;
 }
 
 nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers_plan *plan,
                       nib_arena *arena, nib_err *err)
 {
-    const nib_config *c = &net->config;
-    lowering l = {.net = net, .plan = plan, .arena = arena, .out = out, .err = err};
-    enum { NODES_PER_LAYER = 64, NODES_AROUND = 16 }; /* each may move two buffers */
-    l.capacity = (size_t)(c->layers * NODES_PER_LAYER + NODES_AROUND);
+    lowering l = {.net = net,
+                  .graph = &net->graph,
+                  .plan = plan,
+                  .arena = arena,
+                  .out = out,
+                  .input = NIB_NO_ID,
+                  .err = err};
+    enum { NODES_OF_ONE = 5 }; /* a gather, a quantizer, and a move before each of the three */
+    l.capacity = net->graph.node_count * NODES_OF_ONE;
     *out = (nib_lowered){.nodes = nib__arena_take(arena, l.capacity, sizeof *out->nodes)};
     if (!out->nodes)
         return nib__fail_memory(err, l.capacity * sizeof *out->nodes, "the list of operations");
-    nib__lower_sizes(out, net);
-    NIB_TRY(add(&l, (nib_node){.op = NIB_OP_EMBED,
-                               .row = plan->layers[0].uses[0].kernel,
-                               .to = NIB_BUFFER_RESIDUAL}));
-    for (int64_t i = 0; i < c->layers; i++) {
-        NIB_TRY(lower_attention(&l, i));
-        NIB_TRY(lower_mlp(&l, i));
-    }
-    NIB_TRY(add_norm_for(&l, -1, "", net->site_count - 1, true));
-    return add_linear(&l, net->site_count - 1, NIB_BUFFER_NORMED, NIB_BUFFER_LOGITS, false);
+    NIB_TRY(nib__lower_sizes(out, &l.buffers, net, arena, err));
+    for (size_t i = 0, count; i < net->graph.node_count; i += count)
+        NIB_TRY(lower(&l, &net->graph.nodes[i], &count));
+    return NIB_OK;
 }

@@ -6,24 +6,19 @@
 #ifndef NIB_LOWER_H
 #define NIB_LOWER_H
 
+#include "buffers.h"
 #include "network.h"
 #include "plan.h"
 
-/* Buffers of one step, f32 [m][ld] unless said otherwise. */
-typedef enum nib_buffer {
-    NIB_BUFFER_RESIDUAL,
-    NIB_BUFFER_NORMED,
-    NIB_BUFFER_Q,
-    NIB_BUFFER_K,
-    NIB_BUFFER_V,
-    NIB_BUFFER_ATTN,
-    NIB_BUFFER_GATE,
-    NIB_BUFFER_UP,
+/* Buffers of one step, f32 [m][ld] unless said otherwise: these, then those of the graph's values
+ * but for the result, which is LOGITS. */
+enum {
     NIB_BUFFER_GATHERED, /* the inputs of a weight in act-order */
     NIB_BUFFER_INPUT,    /* activations in the form of the next linear rows */
     NIB_BUFFER_LOGITS,
-    NIB_BUFFER_COUNT
-} nib_buffer;
+    NIB_BUFFER_VALUES,
+    NIB_BUFFERS_MAX = NIB_BUFFER_VALUES + NIB_GRAPH_BUFFERS
+};
 
 /* Where operations run: each side has its own buffers. */
 enum { NIB_SIDE_CPU, NIB_SIDE_GPU, NIB_SIDE_COUNT };
@@ -35,7 +30,9 @@ typedef struct nib_node {
     const nib_layer_plan *uses; /* LINEAR, QUANT, NORM_QUANT: rows by m */
     size_t site;                /* those and GATHER: whose weight; also EMBED */
     int64_t layer;              /* decoder layer: cache, norm */
-    nib_buffer from, other, to;
+    /* Buffers: inputs and output in the order of the graph's node. In place `to` is an input.
+     * ROPE_COPY: keys, values, queries. NORM_QUANT: `other` has the norm's rows for an observer. */
+    int from, other, to;
     int64_t width;          /* of a row of a norm; ROPE: heads; ADD, SWIGLU, GATHER: columns */
     int64_t rows_per_token; /* NORM: heads for q and k norms, else 1 */
     const float *weight;    /* NORM, NORM_QUANT; an address of the GPU's once the runner is open */
@@ -49,8 +46,9 @@ typedef struct nib_lowered {
     size_t count;
     bool uses_gpu;
     int cache_side;
-    int64_t ld[NIB_BUFFER_COUNT]; /* elements per token */
-    uint64_t token_bytes[NIB_BUFFER_COUNT];
+    int buffer_count;
+    int64_t ld[NIB_BUFFERS_MAX]; /* elements per token */
+    uint64_t token_bytes[NIB_BUFFERS_MAX];
 } nib_lowered;
 
 /* Which use runs m tokens. */
@@ -60,8 +58,9 @@ const nib_use *nib__use_at(const nib_layer_plan *plan, int64_t m);
 nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers_plan *plan,
                       nib_arena *arena, nib_err *err);
 
-/* Elements and bytes per token of every buffer but INPUT. */
-void nib__lower_sizes(nib_lowered *out, const nib_network *net);
+/* Elements and bytes per token of every buffer but INPUT; *buffers: which values they hold. */
+nib_status nib__lower_sizes(nib_lowered *out, nib_graph_buffers *buffers, const nib_network *net,
+                            nib_arena *arena, nib_err *err);
 
 /* Sets the pointers of an input form inside `at`; *bytes (NULL allowed) says how many m tokens
  * need. */

@@ -4,6 +4,7 @@
  */
 #include "network.h"
 
+#include "arch.h"
 #include "config_gguf.h"
 #include "config_meta.h"
 #include "network_said.h"
@@ -16,63 +17,28 @@ enum { CONFIG_LIMIT = 16 << 20 };
 
 static const char layers_prefix[] = "model.layers.";
 
-static const struct {
-    const char *name;
-    nib_role role;
-} site_names[NIB_SITE_COUNT] = {
-    [NIB_SITE_Q] = {"self_attn.q_proj", NIB_ROLE_Q},
-    [NIB_SITE_K] = {"self_attn.k_proj", NIB_ROLE_K},
-    [NIB_SITE_V] = {"self_attn.v_proj", NIB_ROLE_V},
-    [NIB_SITE_O] = {"self_attn.o_proj", NIB_ROLE_O},
-    [NIB_SITE_GATE] = {"mlp.gate_proj", NIB_ROLE_GATE},
-    [NIB_SITE_UP] = {"mlp.up_proj", NIB_ROLE_UP},
-    [NIB_SITE_DOWN] = {"mlp.down_proj", NIB_ROLE_DOWN},
-};
-
-static void site_shape(const nib_config *c, int site, nib_site *out)
-{
-    const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    switch (site) {
-    case NIB_SITE_Q: out->n = q, out->k = c->width, out->bias = c->qkv_bias; break;
-    case NIB_SITE_K:
-    case NIB_SITE_V: out->n = kv, out->k = c->width, out->bias = c->qkv_bias; break;
-    case NIB_SITE_O: out->n = c->width, out->k = q, out->bias = c->o_bias; break;
-    case NIB_SITE_DOWN: out->n = c->width, out->k = c->ffn, out->bias = c->mlp_bias; break;
-    default: out->n = c->ffn, out->k = c->width, out->bias = c->mlp_bias; break;
-    }
-}
-
-/* What config.json implies: shapes, biases, float weights of torch_dtype. */
+/* What config.json implies: the graph, and its matrices as float weights of torch_dtype. */
 static nib_status list_sites(nib_network *net, nib_err *err)
 {
     const nib_config *c = &net->config;
-    net->site_count = (size_t)(2 + c->layers * NIB_SITE_COUNT);
+    NIB_TRY(nib__arch_build(&net->graph, c, &net->arena, &net->engine->allocator, err));
+    net->site_count = net->graph.kind_count[NIB_WEIGHT_MATRIX];
     net->sites = nib__arena_take(&net->arena, net->site_count, sizeof *net->sites);
     if (!net->sites)
         return nib__fail_memory(err, net->site_count * sizeof *net->sites, "the list of layers");
     for (size_t i = 0; i < net->site_count; i++) {
-        nib_site *s = &net->sites[i];
-        char name[96];
-        if (i == 0 || i == net->site_count - 1) {
-            snprintf(name, sizeof name, "%s", i == 0 ? "model.embed_tokens" : "lm_head");
-            s->role = i == 0 ? NIB_ROLE_EMBED : NIB_ROLE_HEAD;
-            s->n = c->vocab, s->k = c->width;
-        } else {
-            const int64_t layer = (int64_t)(i - 1) / NIB_SITE_COUNT;
-            const int site = (int)((i - 1) % NIB_SITE_COUNT);
-            snprintf(name, sizeof name, "model.layers.%" PRId64 ".%s", layer,
-                     site_names[site].name);
-            s->role = site_names[site].role;
-            site_shape(c, site, s);
-        }
-        s->name = nib__arena_copy(&net->arena, name, strlen(name));
-        if (!s->name)
-            return nib__fail_memory(err, strlen(name), "a layer's name");
-        s->stored = (nib_scheme){
-            .code = nib__float_code(c->dtype), .symmetric = true, .act_symmetric = true};
-        s->bias_form = s->bias ? NIB_BIAS_FLOAT : NIB_BIAS_NONE;
-        s->scale_type = s->zero_type = NIB_TYPE_NONE;
-        s->act_scale_type = NIB_TYPE_F32;
+        const nib_graph_weight *entry = nib__graph_weight(&net->graph, NIB_WEIGHT_MATRIX, i);
+        net->sites[i] = (nib_site){
+            .name = entry->name,
+            .role = entry->role,
+            .n = entry->n,
+            .k = entry->k,
+            .bias = entry->bias,
+            .bias_form = entry->bias ? NIB_BIAS_FLOAT : NIB_BIAS_NONE,
+            .stored = {.code = nib__float_code(c->dtype), .symmetric = true, .act_symmetric = true},
+            .scale_type = NIB_TYPE_NONE,
+            .zero_type = NIB_TYPE_NONE,
+            .act_scale_type = NIB_TYPE_F32};
     }
     net->tied = c->tied;
     return NIB_OK;
@@ -213,15 +179,9 @@ static nib_status check_agreement(const nib_network *net, nib_err *err)
 /* A norm that the forward pass reads. */
 static bool is_norm(const nib_network *net, const char *name)
 {
-    static const char *const parts[] = {"input_layernorm", "post_attention_layernorm",
-                                        "self_attn.q_norm", "self_attn.k_norm"};
-    const size_t count = net->config.qk_norm ? COUNT(parts) : 2;
-    char norm[96];
-    int64_t layer = -1;
-    if (strncmp(name, layers_prefix, sizeof layers_prefix - 1) == 0)
-        layer = strtoll(name + sizeof layers_prefix - 1, NULL, 10);
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(nib__network_norm_name(norm, layer, parts[i]), name) == 0)
+    char norm[NIB_NORM_NAME];
+    for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++)
+        if (strcmp(nib__network_norm_name(norm, net, i), name) == 0)
             return true;
     return false;
 }
@@ -276,15 +236,11 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
 /* Every norm that the forward pass reads, so that none is missed only when a run begins. */
 static nib_status check_norms(const nib_network *net, nib_err *err)
 {
-    static const char *const parts[] = {"input_layernorm", "post_attention_layernorm",
-                                        "self_attn.q_norm", "self_attn.k_norm"};
-    char name[96];
-    for (int64_t layer = -1; layer < net->config.layers; layer++)
-        for (size_t i = 0; i < (size_t)(layer < 0 ? 1 : net->config.qk_norm ? 4 : 2); i++)
-            if (!nib__checkpoint_find(net->checkpoint,
-                                      nib__network_norm_name(name, layer, parts[i])))
-                return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing",
-                                 nib__checkpoint_path(net->checkpoint), name);
+    char name[NIB_NORM_NAME];
+    for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++)
+        if (!nib__checkpoint_find(net->checkpoint, nib__network_norm_name(name, net, i)))
+            return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing",
+                             nib__checkpoint_path(net->checkpoint), name);
     return NIB_OK;
 }
 
@@ -584,20 +540,18 @@ void nib__network_close(nib_network *network)
     *network = (nib_network){0};
 }
 
-const char *nib__network_norm_name(char out[96], int64_t layer, const char *part)
+const char *nib__network_norm_name(char out[NIB_NORM_NAME], const nib_network *net, size_t norm)
 {
-    if (layer < 0)
-        snprintf(out, 96, "model.norm.weight");
-    else
-        snprintf(out, 96, "model.layers.%" PRId64 ".%s.weight", layer, part);
+    snprintf(out, NIB_NORM_NAME, "%s.weight",
+             nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, norm)->name);
     return out;
 }
 
-nib_status nib__network_norm(float *out, const nib_network *net, int64_t layer, const char *part,
-                             int64_t width, nib_err *err)
+nib_status nib__network_norm(float *out, const nib_network *net, size_t norm, nib_err *err)
 {
-    char name[96];
-    nib__network_norm_name(name, layer, part);
+    char name[NIB_NORM_NAME];
+    nib__network_norm_name(name, net, norm);
+    const int64_t width = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, norm)->n;
     const char *path = nib__checkpoint_path(net->checkpoint);
     const nib_tensor *t = nib__checkpoint_find(net->checkpoint, name);
     if (!t)

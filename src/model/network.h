@@ -11,6 +11,7 @@
 #include "config.h"
 #include "engine.h"
 #include "generation_config.h"
+#include "graph.h"
 #include "plan.h"
 #include "train_config.h"
 
@@ -39,7 +40,8 @@ typedef struct nib_network {
     nib_generation generation;
     nib_checkpoint *checkpoint; /* NULL: config only */
     const char *directory;      /* of config.json */
-    nib_site *sites; /* [site_count]: embedding, then NIB_SITE_COUNT per layer, then the head */
+    nib_graph graph;            /* of config.json; empty: of an architecture that is not built */
+    nib_site *sites;            /* [site_count] the graph's matrices: embedding first, head last */
     size_t site_count;
     bool tied;      /* the head is the embedding's stored tensor */
     bool training;  /* opened from a training config: plans are of a step */
@@ -71,11 +73,10 @@ NIB_INLINE const nib_site *nib__network_head(const nib_network *net)
     return &net->sites[net->site_count - 1];
 }
 
-/* The stored name of a norm weight: "input_layernorm", "post_attention_layernorm",
- * "self_attn.q_norm" or "self_attn.k_norm" of a layer; layer -1: the last norm. */
-const char *nib__network_norm_name(char out[96], int64_t layer, const char *part);
-/* Reads a norm weight into f32 [width]; checks name, length and type. */
-nib_status nib__network_norm(float *out, const nib_network *net, int64_t layer, const char *part,
-                             int64_t width, nib_err *err);
+enum { NIB_NORM_NAME = 168 };
+/* The stored name of the graph's norm number `norm`: "model.layers.0.input_layernorm.weight". */
+const char *nib__network_norm_name(char out[NIB_NORM_NAME], const nib_network *net, size_t norm);
+/* Reads its weight into f32 [n]; checks name, length and type. */
+nib_status nib__network_norm(float *out, const nib_network *net, size_t norm, nib_err *err);
 
 #endif

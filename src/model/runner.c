@@ -39,22 +39,23 @@ static uint64_t scratch_of(const nib_runner *r)
 }
 
 /* Where each buffer begins in a block; returns the bytes of all. */
-static uint64_t lay_out(const nib_runner *r, uint64_t offset[NIB_BUFFER_COUNT])
+static uint64_t lay_out(const nib_lowered *ops, uint64_t offset[NIB_BUFFERS_MAX])
 {
     uint64_t total = 0;
-    for (int i = 0; i < NIB_BUFFER_COUNT; i++) {
+    for (int i = 0; i < ops->buffer_count; i++) {
         offset[i] = total;
         if (i != NIB_BUFFER_LOGITS) /* those live as long as the caller looks at them */
-            total += aligned(r->ops.token_bytes[i] * NIB_CHUNK);
+            total += aligned(ops->token_bytes[i] * NIB_CHUNK);
     }
     return total;
 }
 
 enum { SLOT_BYTES = 3 * NIB_CHUNK * sizeof(int32_t) };
 
-static void place(nib_side *side, const uint64_t offset[NIB_BUFFER_COUNT], uint64_t slots)
+static void place(nib_side *side, const nib_lowered *ops, const uint64_t offset[NIB_BUFFERS_MAX],
+                  uint64_t slots)
 {
-    for (int i = 0; i < NIB_BUFFER_COUNT; i++)
+    for (int i = 0; i < ops->buffer_count; i++)
         side->at[i] = side->block + offset[i];
     side->ids = (int32_t *)(void *)(side->block + slots);
     side->sequences = side->ids + NIB_CHUNK;
@@ -76,8 +77,8 @@ static void turn_up_to(nib_runner *r, int64_t position)
 static nib_status open_here(nib_runner *r, nib_err *err)
 {
     nib_side *side = &r->sides[NIB_SIDE_CPU];
-    uint64_t offset[NIB_BUFFER_COUNT];
-    const uint64_t buffers = lay_out(r, offset);
+    uint64_t offset[NIB_BUFFERS_MAX];
+    const uint64_t buffers = lay_out(&r->ops, offset);
     r->scratch_bytes = scratch_of(r);
     const uint64_t scratch = r->scratch_bytes * (uint64_t)nib__pool_threads(r->engine->pool);
     side->block_bytes = buffers + scratch + SLOT_BYTES;
@@ -86,7 +87,7 @@ static nib_status open_here(nib_runner *r, nib_err *err)
     if (!side->block || !side->rope)
         return nib__fail_memory(err, (size_t)(side->block_bytes + r->rope_bytes),
                                 "the buffers of a step");
-    place(side, offset, buffers + scratch);
+    place(side, &r->ops, offset, buffers + scratch);
     r->scratch = side->block + buffers;
     return NIB_OK;
 }
@@ -126,13 +127,13 @@ static nib_status reserve_logits(nib_runner *r, int64_t m, nib_err *err)
 static nib_status take_there(nib_runner *r, int64_t rows, nib_err *err)
 {
     nib_side *side = &r->sides[NIB_SIDE_GPU];
-    uint64_t offset[NIB_BUFFER_COUNT];
+    uint64_t offset[NIB_BUFFERS_MAX];
     void *at = NULL;
-    const uint64_t buffers = lay_out(r, offset);
+    const uint64_t buffers = lay_out(&r->ops, offset);
     side->block_bytes = buffers + SLOT_BYTES;
     NIB_TRY(nib__gpu_take(r->gpu, side->block_bytes, "the buffers of a step", &at, err));
     side->block = at;
-    place(side, offset, buffers);
+    place(side, &r->ops, offset, buffers);
     side->at[NIB_BUFFER_LOGITS] = NULL;
     NIB_TRY(nib__gpu_take(r->gpu, r->rope_bytes, "the table of positions", &at, err));
     side->rope = at;
@@ -328,23 +329,29 @@ nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_l
     return status;
 }
 
-uint64_t nib__runner_gpu_bytes(const nib_network *net, const nib_layer *layers, nib_type dtype,
-                               int64_t context)
+nib_status nib__runner_gpu_bytes(uint64_t *out, const nib_network *net, const nib_layer *layers,
+                                 nib_type dtype, int64_t context, nib_err *err)
 {
-    const nib_config *c = &net->config;
-    nib_runner r = {.net = net};
-    uint64_t offset[NIB_BUFFER_COUNT];
-    nib__lower_sizes(&r.ops, net);
+    nib_arena arena;
+    nib_lowered ops = {0};
+    nib_graph_buffers buffers;
+    uint64_t offset[NIB_BUFFERS_MAX];
+    int64_t constants = context * net->config.head_dim;
+    nib__arena_init(&arena, &net->engine->allocator, 0);
+    const nib_status status = nib__lower_sizes(&ops, &buffers, net, &arena, err);
+    nib__arena_free(&arena);
     for (size_t i = 1; i < net->site_count; i++) { /* but for the embedding, which reads ids */
         nib_input form;
         uint64_t bytes = 0;
         nib__input_place(&form, &layers[i].asked, dtype, 1, layers[i].k, NULL, &bytes);
-        if (bytes > r.ops.token_bytes[NIB_BUFFER_INPUT])
-            r.ops.token_bytes[NIB_BUFFER_INPUT] = bytes;
+        if (bytes > ops.token_bytes[NIB_BUFFER_INPUT])
+            ops.token_bytes[NIB_BUFFER_INPUT] = bytes;
     }
-    const int64_t norms = (2 * c->layers + 1) * c->width + 2 * c->layers * c->head_dim;
-    return lay_out(&r, offset) + SLOT_BYTES + r.ops.token_bytes[NIB_BUFFER_LOGITS] +
-           (uint64_t)(context * c->head_dim + norms) * sizeof(float);
+    for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++)
+        constants += nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i)->n;
+    *out = lay_out(&ops, offset) + SLOT_BYTES + ops.token_bytes[NIB_BUFFER_LOGITS] +
+           (uint64_t)constants * sizeof(float);
+    return status;
 }
 
 void nib__runner_close(nib_runner *r)
@@ -364,12 +371,14 @@ void nib__runner_close(nib_runner *r)
 
 /* ---- a step ---- */
 
-/* Moves the residual rows of wanted slots to the front; nothing reads the others any more. */
-static nib_status keep_wanted(nib_runner *r, int side, const nib_slot *slots, int64_t count,
-                              int64_t *kept, nib_err *err)
+/* Moves the rows of wanted slots that the node reads to the front; nothing reads the others any
+ * more. */
+static nib_status keep_wanted(nib_runner *r, const nib_node *node, const nib_slot *slots,
+                              int64_t count, int64_t *kept, nib_err *err)
 {
-    const uint64_t row = (uint64_t)r->ops.ld[NIB_BUFFER_RESIDUAL] * sizeof(float);
-    char *residual = r->sides[side].at[NIB_BUFFER_RESIDUAL];
+    const int side = node->side;
+    const uint64_t row = (uint64_t)r->ops.ld[node->from] * sizeof(float);
+    char *residual = r->sides[side].at[node->from];
     *kept = 0;
     for (int64_t i = 0; i < count; i++) {
         char *to = residual + (uint64_t)*kept * row, *from = residual + (uint64_t)i * row;
@@ -420,7 +429,7 @@ static nib_status run_chunk(nib_runner *r, const nib_slot *slots, int64_t count,
     for (size_t i = 0; i < r->ops.count; i++) {
         const nib_node *node = &r->ops.nodes[i];
         if (node->wanted_only && !cut) {
-            NIB_TRY(keep_wanted(r, node->side, slots, count, &m, err));
+            NIB_TRY(keep_wanted(r, node, slots, count, &m, err));
             cut = true;
             if (m == 0)
                 break;

@@ -37,7 +37,7 @@ typedef struct nib_refusal {
 typedef struct nib_side {
     char *block; /* buffers of one pass; on the CPU then a scratch per worker */
     uint64_t block_bytes;
-    char *at[NIB_BUFFER_COUNT];
+    char *at[NIB_BUFFERS_MAX];
     float *rope;                          /* [context][head_dim] */
     int32_t *ids, *sequences, *positions; /* [NIB_CHUNK] each, one after the other */
 } nib_side;
@@ -77,8 +77,8 @@ nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_l
 void nib__runner_close(nib_runner *runner);
 /* Bytes that a runner takes on a GPU beside weights, keys and values, at most: all operations
  * there. */
-uint64_t nib__runner_gpu_bytes(const nib_network *net, const nib_layer *layers, nib_type dtype,
-                               int64_t context);
+nib_status nib__runner_gpu_bytes(uint64_t *out, const nib_network *net, const nib_layer *layers,
+                                 nib_type dtype, int64_t context, nib_err *err);
 /* One operation for m tokens; of the GPU: it is launched. */
 nib_status nib__runner_node(nib_runner *runner, const nib_node *node, int64_t m, nib_err *err);
 /* How many products, from this one on, of `left` nodes share one input and one round of the workers

@@ -119,7 +119,7 @@ static nib_status run_rows(nib_runner *r, const nib_kernel *row, const void *arg
 /* ---- one operation ---- */
 
 /* A float pointer, or an address of the GPU's: every buffer but INPUT holds f32. */
-static float *values(const nib_runner *r, const nib_node *node, nib_buffer b)
+static float *values(const nib_runner *r, const nib_node *node, int b)
 {
     return (float *)(void *)r->sides[node->side].at[b];
 }
@@ -242,8 +242,9 @@ static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_e
 
 static nib_status run_embed(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
-    const nib_embed args = {.table = &r->weights[0].w,
-                            .packed = nib__weight_packed(&r->weights[0], node->row),
+    const nib_loaded *table = &r->weights[node->site];
+    const nib_embed args = {.table = &table->w,
+                            .packed = nib__weight_packed(table, node->row),
                             .ids = r->sides[node->side].ids,
                             .out = values(r, node, node->to),
                             .m = m};
@@ -257,7 +258,7 @@ static nib_status run_embed(nib_runner *r, const nib_node *node, int64_t m, nib_
     return NIB_OK;
 }
 
-static nib_norm norm_of(const nib_runner *r, const nib_node *node, nib_buffer to, int64_t m)
+static nib_norm norm_of(const nib_runner *r, const nib_node *node, int to, int64_t m)
 {
     return (nib_norm){.x = values(r, node, node->from),
                       .out = values(r, node, to),
@@ -283,8 +284,7 @@ static nib_status run_norm_quant(nib_runner *r, const nib_node *node, int64_t m,
     return run_rows(r, nib__use_at(node->uses, m)->normed, &args, m, err);
 }
 
-static nib_rope rope_of(const nib_runner *r, const nib_node *node, nib_buffer of, int64_t heads,
-                        int64_t m)
+static nib_rope rope_of(const nib_runner *r, const nib_node *node, int of, int64_t heads, int64_t m)
 {
     const int64_t head_dim = r->net->config.head_dim;
     return (nib_rope){.x = values(r, node, of),

@@ -122,9 +122,9 @@ void nib__plan_advise_rung(nib_ledger *ledger, nib_ledger_layer *line, const nib
         &(nib_ledger_advice){
             .code = "allow",
             .option = policy->strict ? NULL : name,
-            .text = policy->strict ? nib__ledger_text(ledger, "--allow %s without --strict: %s",
-                                                      name, text)
-                                   : text});
+            .text = policy->strict
+                        ? nib__ledger_text(ledger, "--allow %s without --strict: %s", name, text)
+                        : text});
 }
 
 static void advise_rung(const planner *p, nib_ledger_layer *line, const decision *d, nib_rung rung,
@@ -458,8 +458,8 @@ static void advise(planner *p, nib_ledger_layer *line, const decision *d)
         advise_unbound(p, line, d);
         return;
     }
-    const bool can_do_better = (d->refused || d->denied || d->rung > NIB_RUNG_KERNEL) &&
-                               !asks_requantizing(d->layer);
+    const bool can_do_better =
+        (d->refused || d->denied || d->rung > NIB_RUNG_KERNEL) && !asks_requantizing(d->layer);
     if (d->layer->role != NIB_ROLE_EMBED && can_do_better)
         nib__suggest(&p->out->ledger, line, d->layer, d->machine, p->policy, now);
 }
@@ -492,8 +492,7 @@ static void advise_activations(const planner *p, nib_ledger_layer *line, const d
                                      "the same codes with %s activations, %s: %s, %s per %s "
                                      "predicted",
                                      nib__act_names[other.act], nib__scheme_name(name, &other),
-                                     way.uses[0].kernel->name, then,
-                                     nib__policy_unit(p->policy))});
+                                     way.uses[0].kernel->name, then, nib__policy_unit(p->policy))});
 }
 
 /* As asked, but own bf16 is faster: said once, of the layer that loses most. */
@@ -639,6 +638,7 @@ nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_
     own.weights = weights_of(layers, count);
     NIB_TRY(nib__plan_options_read(&p.options, policy, machine, layers, count, a, err));
     *out = (nib_layers_plan){.machine = machine,
+                             .graph = policy->graph,
                              .dtype = policy->dtype,
                              .cache = nib__policy_cache(policy),
                              .without = policy->without,
@@ -648,7 +648,9 @@ nib_status nib__plan_layers(nib_layers_plan *out, const nib_layer *layers, size_
         out->gpu = machine;
     nib__ledger_init(&out->ledger, a);
     out->layers = nib__arena_take(&out->ledger.arena, count, sizeof *out->layers);
-    if (out->layers == NULL)
+    out->held = nib__arena_take(
+        &out->ledger.arena, out->graph != NULL ? out->graph->value_count : 1, sizeof *out->held);
+    if (out->layers == NULL || out->held == NULL)
         out->ledger.failed = true;
     for (size_t i = 0; i < count && !out->ledger.failed; i++)
         plan_layer(&p, &layers[i], &out->layers[i]);

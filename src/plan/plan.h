@@ -7,6 +7,7 @@
 #ifndef NIB_PLAN_H
 #define NIB_PLAN_H
 
+#include "graph.h"
 #include "kernel.h"
 #include "ledger.h"
 #include "machine.h"
@@ -61,8 +62,9 @@ typedef struct nib_refused {
 } nib_refused;
 
 typedef struct nib_policy {
-    nib_type dtype; /* F32, F16, BF16: activations */
-    nib_type cache; /* of keys and values: F32, F16, BF16, I8; NONE: dtype */
+    const nib_graph *graph; /* whose matrices the layers are; NULL: layers that make no model */
+    nib_type dtype;         /* F32, F16, BF16: activations */
+    nib_type cache;         /* of keys and values: F32, F16, BF16, I8; NONE: dtype */
     nib_strings allow, kernel, place;
     nib_strings without; /* names of rows that are not to be taken, the refused ones among them */
     const nib_refused *refused;
@@ -143,6 +145,8 @@ enum { NIB_TOP_K = 40 /* of a request that says nothing else */ };
 
 typedef struct nib_layers_plan {
     const nib_machine *machine;
+    const nib_graph *graph; /* the policy's */
+    uint8_t *held; /* [graph->value_count] bits: sides that hold a value, while moves are counted */
     const nib_machine *gpu; /* the one device besides the CPU that anything is placed on; NULL */
     uint64_t gpu_bytes;     /* of weights there */
     nib_op_plan ops[NIB_OPS_MAX]; /* those of inference, or those of a training step */

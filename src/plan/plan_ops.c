@@ -36,14 +36,11 @@ const nib_op_plan *nib__plan_operation(const nib_layers_plan *plan, nib_op op)
     return NULL;
 }
 
-/* ---- what crosses: a walk through the operations of one token, as lowering orders them ---- */
-
-typedef enum buffer { RESIDUAL, NORMED, Q, K, V, HEADS, GATE, UP, LOGITS, BUFFERS } buffer;
+/* ---- what crosses: a walk through the graph for one pass ---- */
 
 typedef struct walk {
     const nib_layers_plan *plan;
-    int held[BUFFERS]; /* bits: the sides that hold the buffer */
-    double width[BUFFERS];
+    double tokens;
     double copies, bytes;
 } walk;
 
@@ -56,85 +53,52 @@ static int side_of_row(const walk *w, const nib_kernel *row)
                                                                                           : THERE;
 }
 
-static int side_of_op(const walk *w, nib_op op)
+static int side_of(const walk *w, const nib_graph_node *node)
 {
+    if (node->op == NIB_OP_LINEAR || node->op == NIB_OP_EMBED) {
+        const size_t site = w->plan->graph->weights[node->weight].index;
+        const nib_layer_plan *layer = &w->plan->layers[site];
+        return side_of_row(w, layer->use_count > 0 ? layer->uses[0].kernel : NULL);
+    }
+    /* keys and values are written where attention reads them */
+    const nib_op op = node->op == NIB_OP_COPY ? NIB_OP_ATTN : node->op;
     const nib_op_plan *plan = nib__plan_operation(w->plan, op);
     return side_of_row(w, plan != NULL ? plan->row : NULL);
 }
 
-static int side_of_site(const walk *w, size_t site)
+/* The result is of the last token alone. */
+static void reads(walk *w, int side, int value)
 {
-    const nib_layer_plan *layer = &w->plan->layers[site];
-    return side_of_row(w, layer->use_count > 0 ? layer->uses[0].kernel : NULL);
-}
-
-static void reads(walk *w, int side, buffer b)
-{
-    if ((w->held[b] & 1 << side) == 0) {
+    const nib_graph *g = w->plan->graph;
+    uint8_t *held = &w->plan->held[value];
+    if ((*held & 1 << side) == 0) {
+        const double rows = value == (int)g->value_count - 1 ? 1 : w->tokens;
         w->copies++;
-        w->bytes += 4 * w->width[b];
+        w->bytes += 4 * rows * (double)g->values[value].columns;
     }
-    w->held[b] |= 1 << side;
-}
-
-static void makes(walk *w, int side, buffer b) { w->held[b] = 1 << side; }
-
-static void turns(walk *w, int side, buffer from, buffer to)
-{
-    reads(w, side, from);
-    makes(w, side, to);
-}
-
-static void walk_layer(walk *w, size_t first)
-{
-    const int norm = side_of_op(w, NIB_OP_NORM), rope = side_of_op(w, NIB_OP_ROPE);
-    const int attn = side_of_op(w, NIB_OP_ATTN), add = side_of_op(w, NIB_OP_ADD);
-    const int swiglu = side_of_op(w, NIB_OP_SWIGLU);
-    turns(w, norm, RESIDUAL, NORMED);
-    for (size_t i = NIB_SITE_Q; i <= NIB_SITE_V; i++)
-        turns(w, side_of_site(w, first + i), NORMED, (buffer)(Q + i));
-    turns(w, rope, Q, Q);
-    turns(w, rope, K, K);
-    reads(w, attn, K);
-    reads(w, attn, V);
-    turns(w, attn, Q, HEADS);
-    turns(w, side_of_site(w, first + NIB_SITE_O), HEADS, NORMED);
-    reads(w, add, NORMED);
-    turns(w, add, RESIDUAL, RESIDUAL);
-    turns(w, norm, RESIDUAL, NORMED);
-    turns(w, side_of_site(w, first + NIB_SITE_GATE), NORMED, GATE);
-    turns(w, side_of_site(w, first + NIB_SITE_UP), NORMED, UP);
-    reads(w, swiglu, UP);
-    turns(w, swiglu, GATE, GATE);
-    turns(w, side_of_site(w, first + NIB_SITE_DOWN), GATE, NORMED);
-    reads(w, add, NORMED);
-    turns(w, add, RESIDUAL, RESIDUAL);
+    *held = (uint8_t)(*held | 1 << side);
 }
 
 /* Seconds that copies between the devices take for m tokens, of which the last has an output. */
 static double crossing_seconds(walk *w, const nib_layers_plan *plan, const nib_policy *policy,
                                int64_t m)
 {
-    const size_t count = plan->count;
-    *w = (walk){.plan = plan};
-    if (plan->gpu == NULL || !nib__layers_of_model(count))
+    const nib_graph *g = plan->graph;
+    *w = (walk){.plan = plan, .tokens = (double)m};
+    if (plan->gpu == NULL || g == NULL)
         return 0;
-    const nib_layer_plan *sites = &plan->layers[1]; /* of the first decoder layer */
-    const double tokens = (double)m, width = tokens * (double)sites[NIB_SITE_Q].layer->k;
-    const double q = tokens * (double)sites[NIB_SITE_Q].layer->n;
-    const double k = tokens * (double)sites[NIB_SITE_K].layer->n;
-    const double v = tokens * (double)sites[NIB_SITE_V].layer->n;
-    const double ffn = tokens * (double)sites[NIB_SITE_UP].layer->n;
-    const double logits = (double)plan->layers[count - 1].layer->n;
-    const double widths[BUFFERS] = {width, width, q, k, v, q, ffn, ffn, logits};
-    memcpy(w->width, widths, sizeof widths);
-    makes(w, side_of_site(w, 0), RESIDUAL);
-    for (size_t first = 1; first + NIB_SITE_COUNT < count; first += NIB_SITE_COUNT)
-        walk_layer(w, first);
-    turns(w, side_of_op(w, NIB_OP_NORM), RESIDUAL, NORMED);
-    turns(w, side_of_site(w, count - 1), NORMED, LOGITS);
+    memset(plan->held, 0, g->value_count);
+    for (size_t i = 0; i < g->node_count; i++) {
+        const nib_graph_node *node = &g->nodes[i];
+        const int side = side_of(w, node);
+        for (int j = 0; j < NIB_NODE_INPUTS; j++)
+            if (node->in[j] >= 0)
+                reads(w, side, node->in[j]);
+        if (node->out >= 0)
+            plan->held[node->out] = (uint8_t)(1 << side);
+    }
     if (nib__plan_sampler(plan, policy, NIB_TOP_K, false, NULL) == NULL)
-        reads(w, HERE, LOGITS); /* to draw from */
+        reads(w, HERE, (int)g->value_count - 1); /* logits, to draw from */
     else
         w->copies++, w->bytes += sizeof(int32_t);
     const nib_machine *gpu = plan->gpu;
@@ -389,16 +353,31 @@ static void plan_normed(nib_layers_plan *out, const nib_policy *policy, size_t f
             nib__explain_normed(&out->ledger, &lines[i], &layers[i], policy, row, why);
 }
 
+/* How many linear layers read the norm at `at`, if nothing else does and they follow each other;
+ * else 0. */
+static size_t readers_of(const nib_graph *g, size_t at)
+{
+    const int value = g->nodes[at].out;
+    size_t count = 0, other = 0;
+    for (size_t i = at + 1; i < g->node_count; i++) {
+        const nib_graph_node *node = &g->nodes[i];
+        if (node->op == NIB_OP_LINEAR && node->in[0] == value && i == at + 1 + count)
+            count++;
+        else
+            other += node->in[0] == value || node->in[1] == value;
+    }
+    return other == 0 ? count : 0;
+}
+
 static void plan_norms(nib_layers_plan *out, const nib_policy *policy)
 {
-    enum { QKV = NIB_SITE_V - NIB_SITE_Q + 1, GATE_UP = NIB_SITE_UP - NIB_SITE_GATE + 1 };
-    if (!nib__layers_of_model(out->count))
-        return; /* not those of one that runs */
-    for (size_t first = 1; first + NIB_SITE_COUNT < out->count; first += NIB_SITE_COUNT) {
-        plan_normed(out, policy, first + NIB_SITE_Q, QKV);
-        plan_normed(out, policy, first + NIB_SITE_GATE, GATE_UP);
+    const nib_graph *g = out->graph;
+    for (size_t i = 0; g != NULL && i < g->node_count; i++) {
+        const bool rows = g->nodes[i].op == NIB_OP_NORM && g->nodes[i].heads == 1;
+        const size_t count = rows ? readers_of(g, i) : 0;
+        if (count != 0)
+            plan_normed(out, policy, g->weights[g->nodes[i + 1].weight].index, count);
     }
-    plan_normed(out, policy, out->count - 1, 1);
 }
 
 /* Both in one pass where the CPU does them, if the row for that is not left out. */

@@ -10,16 +10,26 @@
 
 typedef struct step {
     const nib_layers_plan *plan;
-    double tokens, positions;
+    double tokens, outputs, positions;
 } step;
 
-/* values: f32 that are read and written for a token */
-static double simple_seconds(const step *s, nib_op op, double values)
+static const nib_machine *machine_of(const step *s, nib_op op)
 {
     const nib_op_plan *plan = nib__plan_operation(s->plan, op);
-    const nib_machine *m = plan != NULL ? plan->machine : s->plan->machine;
-    const double rate = m->cache_bytes_per_s > 0 ? m->cache_bytes_per_s : m->bytes_per_s;
-    return s->tokens * values * sizeof(float) / rate + m->launch_s;
+    return plan != NULL ? plan->machine : s->plan->machine;
+}
+
+/* f32 that an operation reads and writes for a token, per column of its first input. */
+static double values_per_column(nib_op op)
+{
+    switch (op) {
+    case NIB_OP_NORM:
+    case NIB_OP_ROPE: return 2;
+    case NIB_OP_COPY: /* keys, values, and what the cache holds of both */
+    case NIB_OP_SWIGLU:
+    case NIB_OP_ADD: return 3;
+    default: return 0; /* EMBED, LINEAR */
+    }
 }
 
 /* Of a query and one position: a product with a key, one with a value, and an exponential. */
@@ -27,22 +37,31 @@ static double attention_seconds(const step *s, double q, double kv)
 {
     const double share = 0.25; /* of the f32 rate: what softmax leaves of it */
     const double each = 4, cached = (double)nib__cache_value_bytes(s->plan->cache);
-    const nib_op_plan *plan = nib__plan_operation(s->plan, NIB_OP_ATTN);
-    const nib_machine *m = plan != NULL ? plan->machine : s->plan->machine;
+    const nib_machine *m = machine_of(s, NIB_OP_ATTN);
     const double operations = each * s->tokens * s->positions * q;
     const double bytes = 2 * s->positions * kv * cached;
     return fmax(operations / (share * m->rate[NIB_UNIT_F32]), bytes / m->bytes_per_s) + m->launch_s;
 }
 
-static double layer_seconds(const step *s, const nib_layer_plan *sites)
+/* What the graph does besides linear layers and lookups. */
+static double other_seconds(const step *s)
 {
-    const double width = (double)sites[NIB_SITE_Q].layer->k, q = (double)sites[NIB_SITE_Q].layer->n;
-    const double kv = (double)sites[NIB_SITE_K].layer->n,
-                 ffn = (double)sites[NIB_SITE_GATE].layer->n;
-    return 2 * simple_seconds(s, NIB_OP_NORM, 2 * width) + simple_seconds(s, NIB_OP_ROPE, 2 * q) +
-           simple_seconds(s, NIB_OP_ROPE, 2 * kv) + simple_seconds(s, NIB_OP_COPY, 3 * kv) +
-           attention_seconds(s, q, kv) + simple_seconds(s, NIB_OP_SWIGLU, 3 * ffn) +
-           2 * simple_seconds(s, NIB_OP_ADD, 3 * width);
+    const nib_graph *g = s->plan->graph;
+    double sum = 0, kv = 0;
+    for (size_t i = 0; g != NULL && i < g->node_count; i++) {
+        const nib_graph_node *node = &g->nodes[i];
+        const double columns = node->in[0] >= 0 ? (double)g->values[node->in[0]].columns : 0;
+        const double values = values_per_column(node->op);
+        const nib_machine *m = machine_of(s, node->op);
+        const double rate = m->cache_bytes_per_s > 0 ? m->cache_bytes_per_s : m->bytes_per_s;
+        const double rows = node->layer < 0 && node->op == NIB_OP_NORM ? s->outputs : s->tokens;
+        if (values > 0 && rows > 0)
+            sum += rows * values * columns * sizeof(float) / rate + m->launch_s;
+        kv = node->op == NIB_OP_COPY ? columns : kv;
+        if (node->op == NIB_OP_ATTN)
+            sum += attention_seconds(s, columns, kv);
+    }
+    return sum;
 }
 
 static double linear_seconds(const nib_layer_plan *layer, const nib_policy *policy, int64_t m)
@@ -54,7 +73,8 @@ static double linear_seconds(const nib_layer_plan *layer, const nib_policy *poli
 double nib__plan_step_seconds(const nib_layers_plan *plan, const nib_policy *policy, int64_t m,
                               int64_t outputs, double positions)
 {
-    const step s = {.plan = plan, .tokens = (double)m, .positions = positions};
+    const step s = {
+        .plan = plan, .tokens = (double)m, .outputs = (double)outputs, .positions = positions};
     nib_policy own = *policy;
     double sum =
         nib__plan_moves_seconds(plan, policy, m) + (plan->gpu != NULL ? plan->gpu->copy_s : 0);
@@ -68,8 +88,7 @@ double nib__plan_step_seconds(const nib_layers_plan *plan, const nib_policy *pol
         if (!is_head || outputs > 0)
             sum += linear_seconds(&plan->layers[i], &own, is_head ? outputs : m);
     }
-    for (size_t i = 1; i + NIB_SITE_COUNT < plan->count; i += NIB_SITE_COUNT)
-        sum += layer_seconds(&s, &plan->layers[i]);
+    sum += other_seconds(&s);
     return sum;
 }
 

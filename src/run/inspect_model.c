@@ -37,28 +37,15 @@ nib_status nib_info_write(nib_model *model, nib_form form, const nib_sink *sink,
 
 /* ---- what config.json implies ---- */
 
-enum { NORMS = 4 }; /* of one layer, at most */
-
-static nib_status add_norm(nib_expected *out, nib_arena *arena, int64_t layer, const char *part,
-                           int64_t n, nib_err *err)
-{
-    char name[96];
-    nib__network_norm_name(name, layer, part);
-    *out = (nib_expected){.n = n};
-    out->name = nib__arena_copy(arena, name, strlen(name) - strlen(".weight"));
-    return out->name ? NIB_OK : nib__fail_memory(err, sizeof name, "a name");
-}
-
 static nib_status list_expected(nib_expected **out, size_t *count, const nib_network *net,
                                 nib_arena *arena, nib_err *err)
 {
-    const nib_config *c = &net->config;
+    const size_t norms = net->graph.kind_count[NIB_WEIGHT_NORM], most = net->site_count + norms;
+    size_t used = 0;
     *count = 0;
     if (net->site_count == 0)
         return NIB_OK;
-    const size_t most = net->site_count + NORMS * (size_t)c->layers + 1;
     nib_expected *list = nib__arena_take(arena, most, sizeof *list);
-    size_t used = 0;
     if (!list)
         return nib__fail_memory(err, most * sizeof *list, "the list of weights");
     for (size_t i = 0; i < net->site_count; i++) {
@@ -69,15 +56,10 @@ static nib_status list_expected(nib_expected **out, size_t *count, const nib_net
                                       .bias = s->bias,
                                       .optional = s->role == NIB_ROLE_HEAD && net->tied};
     }
-    for (int64_t l = 0; l < c->layers; l++) {
-        NIB_TRY(add_norm(&list[used++], arena, l, "input_layernorm", c->width, err));
-        NIB_TRY(add_norm(&list[used++], arena, l, "post_attention_layernorm", c->width, err));
-        if (!c->qk_norm)
-            continue;
-        NIB_TRY(add_norm(&list[used++], arena, l, "self_attn.q_norm", c->head_dim, err));
-        NIB_TRY(add_norm(&list[used++], arena, l, "self_attn.k_norm", c->head_dim, err));
+    for (size_t i = 0; i < norms; i++) {
+        const nib_graph_weight *norm = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i);
+        list[used++] = (nib_expected){.name = norm->name, .n = norm->n};
     }
-    NIB_TRY(add_norm(&list[used++], arena, -1, "", c->width, err));
     *out = list;
     *count = used;
     return NIB_OK;

@@ -478,13 +478,14 @@ static nib_status make(nib_plan *p, const nib_request *request, const nib_retry 
     if (again != NULL)
         NIB_TRY(nib__plan_take_refused(p, again, err));
     p->policy.training = p->model->net.training;
+    p->policy.graph = &p->model->net.graph;
     p->policy.wgrad_with_hp = p->model->net.train.wgrad_with_hp;
     p->policy.run_again = (int)p->model->net.train.checkpointing;
     p->policy.m = p->model->net.train.batch * p->model->net.train.sequence;
     p->policy.strict = r->strict, p->policy.engine = r->engine, p->policy.detail = r->layer;
     p->policy.cache_bytes = p->cache_bytes;
-    p->policy.step_bytes =
-        nib__runner_gpu_bytes(&p->model->net, p->layers, p->policy.dtype, p->context);
+    NIB_TRY(nib__runner_gpu_bytes(&p->policy.step_bytes, &p->model->net, p->layers, p->policy.dtype,
+                                  p->context, err));
     NIB_TRY(nib__plan_machines(p, err));
     nib__plan_note_refused(p);
     nib__plan_open_packed(p);

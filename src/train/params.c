@@ -6,7 +6,6 @@
 
 #include "sample.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -30,8 +29,10 @@ static bool add(lister *l, const char *name, nib_param p)
     return true;
 }
 
-static bool add_site(lister *l, size_t site, int64_t layer)
+static bool add_site(lister *l, const nib_graph_weight *entry)
 {
+    const size_t site = entry->index;
+    const int64_t layer = entry->layer;
     const nib_site *s = &l->net->sites[site];
     const bool table = s->role == NIB_ROLE_EMBED || s->role == NIB_ROLE_HEAD;
     char name[160];
@@ -47,7 +48,7 @@ static bool add_site(lister *l, size_t site, int64_t layer)
                          .layer = layer,
                          .rows = s->n,
                          .columns = s->k,
-                         .site = site}))
+                         .entry = entry}))
         return false;
     if (!s->bias)
         return true;
@@ -56,36 +57,31 @@ static bool add_site(lister *l, size_t site, int64_t layer)
     return add(
         l, name,
         (nib_param){
-            .role = NIB_PARAM_BIAS, .layer = layer, .rows = 1, .columns = s->n, .site = site});
+            .role = NIB_PARAM_BIAS, .layer = layer, .rows = 1, .columns = s->n, .entry = entry});
 }
 
-static bool add_norm(lister *l, size_t which, int64_t layer, const char *part)
+static bool add_norm(lister *l, const nib_graph_weight *norm)
 {
-    char name[96];
-    nib__network_norm_name(name, layer, part);
-    l->out->norm[which] = l->out->count;
+    char name[NIB_NORM_NAME];
+    nib__network_norm_name(name, l->net, norm->index);
+    l->out->norm[norm->index] = l->out->count;
     return add(l, name,
                (nib_param){.role = NIB_PARAM_NORM,
-                           .layer = layer,
+                           .layer = norm->layer,
                            .rows = 1,
-                           .columns = l->net->config.width,
-                           .site = SIZE_MAX});
+                           .columns = norm->n,
+                           .entry = norm});
 }
 
 static bool list(lister *l)
 {
-    bool ok = add_site(l, 0, -1);
-    for (int64_t i = 0; ok && i < l->net->config.layers; i++) {
-        const size_t first = (size_t)(1 + i * NIB_SITE_COUNT);
-        ok = add_norm(l, (size_t)(2 * i), i, "input_layernorm");
-        for (size_t s = NIB_SITE_Q; ok && s <= NIB_SITE_O; s++)
-            ok = add_site(l, first + s, i);
-        ok = ok && add_norm(l, (size_t)(2 * i + 1), i, "post_attention_layernorm");
-        for (size_t s = NIB_SITE_GATE; ok && s <= NIB_SITE_DOWN; s++)
-            ok = add_site(l, first + s, i);
+    const nib_graph *graph = &l->net->graph;
+    bool ok = true;
+    for (size_t i = 0; ok && i < graph->weight_count; i++) {
+        const nib_graph_weight *entry = &graph->weights[i];
+        ok = entry->kind == NIB_WEIGHT_NORM ? add_norm(l, entry) : add_site(l, entry);
     }
-    return ok && add_norm(l, (size_t)(2 * l->net->config.layers), -1, "") &&
-           add_site(l, l->net->site_count - 1, -1);
+    return ok;
 }
 
 nib_status nib__params_list(nib_params *out, const nib_network *net, nib_arena *arena, nib_err *err)
@@ -95,7 +91,7 @@ nib_status nib__params_list(nib_params *out, const nib_network *net, nib_arena *
                          "%s has norms of queries and keys, whose training is not built; "
                          "llama, mistral and qwen2 train",
                          nib__arch_name(net->config.arch));
-    const size_t norms = (size_t)(2 * net->config.layers + 1), most = 2 * net->site_count + norms;
+    const size_t norms = net->graph.kind_count[NIB_WEIGHT_NORM], most = 2 * net->site_count + norms;
     *out = (nib_params){.items = nib__arena_take(arena, most, sizeof *out->items),
                         .weight = nib__arena_take(arena, net->site_count, sizeof *out->weight),
                         .bias = nib__arena_take(arena, net->site_count, sizeof *out->bias),
@@ -135,10 +131,9 @@ static void job_fill(void *ctx, int worker, int64_t begin, int64_t end)
         f->to[i] = normal(f->seed, f->parameter, i, f->deviation, f->cut);
 }
 
-static bool is_deep(size_t site) /* o, up (w3) and down (w2) lie on the way of the residual */
+static bool is_deep(nib_role role) /* o, up (w3) and down (w2) lie on the way of the residual */
 {
-    const size_t part = (site - 1) % NIB_SITE_COUNT;
-    return part == NIB_SITE_O || part == NIB_SITE_UP || part == NIB_SITE_DOWN;
+    return role == NIB_ROLE_O || role == NIB_ROLE_UP || role == NIB_ROLE_DOWN;
 }
 
 void nib__params_init(float *block, const nib_params *params, bool tied, uint64_t seed,
@@ -155,13 +150,13 @@ void nib__params_init(float *block, const nib_params *params, bool tied, uint64_
         if (p->role == NIB_PARAM_NORM || p->role == NIB_PARAM_BIAS)
             continue;
         f.cut = INFINITY;
-        if (p->site == 0 && !tied) {
+        if (p->entry->role == NIB_ROLE_EMBED && !tied) {
             f.deviation = 1;
         } else if (p->role == NIB_PARAM_TABLE) {
             f.deviation = 1 / sqrt((double)p->columns);
             f.cut = 3;
         } else {
-            if (is_deep(p->site))
+            if (is_deep(p->entry->role))
                 f.deviation /= sqrt(2 * (double)(p->layer + 1));
             f.cut = limit / f.deviation;
         }
@@ -172,7 +167,7 @@ void nib__params_init(float *block, const nib_params *params, bool tied, uint64_
 static nib_status load_weight(float *to, const nib_param *p, const nib_network *net, nib_err *err)
 {
     nib_weight w;
-    NIB_TRY(nib__checkpoint_weight(&w, NULL, net->checkpoint, net->sites[p->site].name, NULL, err));
+    NIB_TRY(nib__checkpoint_weight(&w, NULL, net->checkpoint, p->entry->name, NULL, err));
     if (p->role == NIB_PARAM_BIAS) {
         nib__weight_bias(&w, to);
         return NIB_OK;
@@ -188,11 +183,7 @@ nib_status nib__params_load(float *block, const nib_params *params, const nib_ne
     for (size_t i = 0; i < params->count; i++) {
         const nib_param *p = &params->items[i];
         if (p->role == NIB_PARAM_NORM) {
-            const char *part = i == params->norm[2 * (p->layer < 0 ? 0 : p->layer)]
-                                   ? "input_layernorm"
-                                   : "post_attention_layernorm";
-            NIB_TRY(nib__network_norm(block + p->at, net, p->layer, p->layer < 0 ? "" : part,
-                                      p->columns, err));
+            NIB_TRY(nib__network_norm(block + p->at, net, p->entry->index, err));
         } else {
             NIB_TRY(load_weight(block + p->at, p, net, err));
         }

@@ -21,10 +21,9 @@ typedef struct nib_param {
     int64_t layer; /* decoder layer; -1: none */
     int64_t rows, columns;
     size_t at; /* element where it begins, a multiple of NIB_LANES; zeros fill the gaps */
-    size_t site;
+    const nib_graph_weight *entry; /* whose weight or bias it is */
 } nib_param;
 
-/* Norms: norm[2 * layer] before attention, norm[2 * layer + 1] before the rest, then the last. */
 typedef struct nib_params {
     nib_param *items; /* [count], in the order of the model */
     size_t count;
@@ -32,7 +31,7 @@ typedef struct nib_params {
     uint64_t values; /* parameters, without the gaps */
     size_t *weight;  /* [site_count] item of each site's weight; a tied head has the embedding's */
     size_t *bias;    /* [site_count]; SIZE_MAX: none */
-    size_t *norm;    /* [2 * layers + 1] */
+    size_t *norm;    /* of each of the graph's norms */
 } nib_params;
 
 /* The list for a network; everything lies in the arena. NIB_UNSUPPORTED: norms of q and k. */

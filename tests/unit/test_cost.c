@@ -5,6 +5,7 @@
  * quantizing loses, the plan says for which batch, and names what is faster. Machines are data
  * here: nothing is timed.
  */
+#include "graphs.h"
 #include "way.h"
 
 #include <math.h>
@@ -18,7 +19,7 @@ static nib_allocator allocator;
 enum { K = 4096, SITES = 9 };
 
 static const nib_scheme bf16 = {.code = NIB_CODE_BF16, .symmetric = true};
-static const nib_policy infer = {.dtype = NIB_TYPE_BF16};
+static nib_policy infer = {.dtype = NIB_TYPE_BF16};
 
 static nib_scheme scheme_of(const char *name)
 {
@@ -377,6 +378,11 @@ int main(void)
         cmocka_unit_test(what_is_faster_takes_what_its_plan_says),
         cmocka_unit_test(so_does_every_device),
     };
+    nib_arena arena;
     allocator = nib__allocator_default();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    nib__arena_init(&arena, &allocator, 0);
+    infer.graph = llama_graph(&arena, 1, K, K, K, K);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    nib__arena_free(&arena);
+    return failed;
 }

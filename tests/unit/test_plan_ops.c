@@ -4,6 +4,7 @@
  * an operation without a row denied with its price and option, allowed by rung and pattern, and
  * refused strictly.
  */
+#include "graphs.h"
 #include "options.h"
 #include "way.h"
 
@@ -17,6 +18,9 @@ enum { WIDTH = 64, KV = 32, FFN = 128, VOCAB = 96, DECODERS = 2, LAYERS = 2 + 7 
 
 static nib_machine host, device;
 static nib_layer layers[LAYERS];
+static nib_allocator plain;
+static nib_arena arena;
+static const nib_graph *graph;
 
 static int set_up(void **state)
 {
@@ -32,6 +36,9 @@ static int set_up(void **state)
         "1.gate_proj", "1.up_proj",   "1.down_proj", "lm_head"};
     const nib_scheme bf16 = {.code = NIB_CODE_BF16, .symmetric = true};
     (void)state;
+    plain = nib__allocator_default();
+    nib__arena_init(&arena, &plain, 0);
+    graph = llama_graph(&arena, DECODERS, WIDTH, KV, FFN, VOCAB);
     nib__machine_here(&host, 0, 1);
     device = (nib_machine){.name = "opencl",
                            .title = "a device of tests",
@@ -58,6 +65,13 @@ static int set_up(void **state)
     return 0;
 }
 
+static int tear_down(void **state)
+{
+    (void)state;
+    nib__arena_free(&arena);
+    return 0;
+}
+
 typedef struct asked {
     const char *allow, *without[2], *place, *detail;
     bool strict, training;
@@ -69,6 +83,7 @@ static nib_layers_plan plan_of(const nib_machine *machine, const asked *a)
     static nib_allocator allocator;
     allocator = nib__allocator_default();
     const nib_policy policy = {
+        .graph = graph,
         .dtype = NIB_TYPE_BF16,
         .allow = {&a->allow, a->allow != NULL},
         .place = {&a->place, a->place != NULL},
@@ -565,5 +580,5 @@ int main(void)
         cmocka_unit_test(far_away_operations_are_planned_as_here),
         cmocka_unit_test(far_away_training_needs_its_casts_there),
     };
-    return cmocka_run_group_tests(tests, set_up, NULL);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One walk in the order of the nodes: a value takes over a buffer that it may write in place, or
+ * one whose value is dead, or a new one.
+ */
+#include "buffers.h"
+
+typedef struct walk {
+    const nib_graph *graph;
+    nib_graph_buffers *out;
+    int *last; /* [value_count] the last node that reads each value */
+    bool is_free[NIB_GRAPH_BUFFERS];
+} walk;
+
+/* The inputs that a row of the operation can write its output over. */
+typedef enum in_place { NEVER, FIRST, EITHER } in_place;
+
+static in_place writes_over(const nib_graph_node *node)
+{
+    static const struct {
+        nib_op op;
+        in_place what;
+    } rows[] = {
+        {NIB_OP_NORM, FIRST}, {NIB_OP_ROPE, FIRST}, {NIB_OP_SWIGLU, FIRST}, {NIB_OP_ADD, EITHER}};
+    if (node->op == NIB_OP_NORM && node->heads == 1)
+        return NEVER; /* a quantizer may be fused with it, and reads its input twice */
+    for (size_t i = 0; i < COUNT(rows); i++)
+        if (rows[i].op == node->op)
+            return rows[i].what;
+    return NEVER;
+}
+
+/* Rows of these have no other place to write to. */
+static bool only_in_place(nib_op op) { return op == NIB_OP_ROPE || op == NIB_OP_ADD; }
+
+static bool dies_at(const walk *w, int value, int node)
+{
+    return value >= 0 && w->last[value] == node;
+}
+
+/* The buffer of an input that ends here and may be written over; -1: none. */
+static int taken_over(const walk *w, const nib_graph_node *node, int at)
+{
+    const int inputs = (int)writes_over(node); /* FIRST: one, EITHER: two */
+    for (int i = 0; i < inputs; i++)
+        if (dies_at(w, node->in[i], at))
+            return w->out->of[node->in[i]];
+    return -1;
+}
+
+static int find_free(const walk *w, int64_t columns)
+{
+    for (int i = 0; i < w->out->count; i++)
+        if (w->is_free[i] && w->out->columns[i] == columns)
+            return i;
+    return -1;
+}
+
+static int add_buffer(walk *w, int64_t columns)
+{
+    if (w->out->count == NIB_GRAPH_BUFFERS)
+        return -1;
+    w->out->columns[w->out->count] = columns;
+    return w->out->count++;
+}
+
+static nib_status place(walk *w, int at, nib_err *err)
+{
+    const nib_graph_node *node = &w->graph->nodes[at];
+    const bool is_result = node->out == (int)w->graph->value_count - 1;
+    int buffer = -1;
+    if (node->out < 0)
+        return NIB_OK;
+    const int64_t columns = w->graph->values[node->out].columns;
+    if (!is_result)
+        buffer = taken_over(w, node, at);
+    if (buffer < 0 && only_in_place(node->op))
+        return nib__fail(err, NIB_FAILED, "an input of %s is read again after it is overwritten",
+                         nib__op_names[node->op]);
+    if (buffer < 0 && !is_result)
+        buffer = find_free(w, columns);
+    if (buffer < 0)
+        buffer = add_buffer(w, columns);
+    if (buffer < 0)
+        return nib__fail(err, NIB_FAILED, "the model's graph needs more than %d buffers",
+                         NIB_GRAPH_BUFFERS);
+    w->out->of[node->out] = buffer;
+    return NIB_OK;
+}
+
+/* Buffers of values that nothing reads any more; one that was written over is the output's now. */
+static void release(walk *w, int at)
+{
+    const nib_graph_node *node = &w->graph->nodes[at];
+    for (int i = 0; i < NIB_NODE_INPUTS; i++)
+        if (dies_at(w, node->in[i], at))
+            w->is_free[w->out->of[node->in[i]]] = true;
+    if (node->out >= 0)
+        w->is_free[w->out->of[node->out]] = false;
+}
+
+nib_status nib__graph_buffers(nib_graph_buffers *out, const nib_graph *graph, nib_arena *arena,
+                              nib_err *err)
+{
+    walk w = {.graph = graph,
+              .out = out,
+              .last = nib__arena_take(arena, graph->value_count, sizeof *w.last)};
+    *out = (nib_graph_buffers){.of = nib__arena_take(arena, graph->value_count, sizeof *out->of)};
+    if (w.last == NULL || out->of == NULL)
+        return nib__fail_memory(err, graph->value_count * sizeof *out->of, "the buffers of a step");
+    for (size_t i = 0; i < graph->node_count; i++)
+        for (int j = 0; j < NIB_NODE_INPUTS; j++)
+            if (graph->nodes[i].in[j] >= 0)
+                w.last[graph->nodes[i].in[j]] = (int)i;
+    for (size_t i = 0; i < graph->node_count; i++) {
+        NIB_TRY(place(&w, (int)i, err));
+        release(&w, (int)i);
+    }
+    return NIB_OK;
+}

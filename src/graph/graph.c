@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Builds graphs. The lists grow in the caller's allocator and move into the arena at the end.
+ */
+#include "graph.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void nib__build_begin(nib_build *b, nib_arena *arena, const nib_allocator *a)
+{
+    *b = (nib_build){.arena = arena, .allocator = a};
+}
+
+/* A copy in the arena, and the list is released; NULL: memory ran out. */
+static void *settle(nib_build *b, void *list, size_t count, size_t size)
+{
+    void *kept = nib__arena_take(b->arena, count, size);
+    if (kept != NULL && count != 0)
+        memcpy(kept, list, count * size);
+    b->failed = b->failed || kept == NULL;
+    nib__release(b->allocator, list);
+    return kept;
+}
+
+static void list_kinds(nib_build *b)
+{
+    nib_graph *g = &b->graph;
+    for (int kind = 0; kind < NIB_WEIGHT_KINDS; kind++) {
+        g->of_kind[kind] = nib__arena_take(b->arena, g->kind_count[kind], sizeof(size_t));
+        b->failed = b->failed || g->of_kind[kind] == NULL;
+    }
+    for (size_t i = 0; i < g->weight_count && !b->failed; i++)
+        g->of_kind[g->weights[i].kind][g->weights[i].index] = i;
+}
+
+nib_status nib__build_end(nib_graph *out, nib_build *b, nib_err *err)
+{
+    nib_graph *g = &b->graph;
+    g->nodes = settle(b, g->nodes, g->node_count, sizeof *g->nodes);
+    g->values = settle(b, g->values, g->value_count, sizeof *g->values);
+    g->weights = settle(b, g->weights, g->weight_count, sizeof *g->weights);
+    if (!b->failed)
+        list_kinds(b);
+    if (b->failed)
+        return nib__fail_memory(err, g->node_count * sizeof *g->nodes, "the model's graph");
+    *out = *g;
+    return NIB_OK;
+}
+
+/* ---- weights ---- */
+
+static int add_weight(nib_build *b, nib_graph_weight weight, const char *part)
+{
+    nib_graph *g = &b->graph;
+    char name[160];
+    if (weight.layer < 0)
+        snprintf(name, sizeof name, "%s", part);
+    else
+        snprintf(name, sizeof name, "model.layers.%" PRId64 ".%s", weight.layer, part);
+    weight.name = nib__arena_copy(b->arena, name, strlen(name));
+    if (weight.name == NULL ||
+        !nib__reserve(b->allocator, (void **)&g->weights, &b->weight_capacity, g->weight_count + 1,
+                      sizeof weight))
+        b->failed = true;
+    if (b->failed)
+        return 0;
+    weight.experts = 1;
+    weight.index = g->kind_count[weight.kind]++;
+    g->weights[g->weight_count] = weight;
+    return (int)g->weight_count++;
+}
+
+int nib__build_matrix(nib_build *b, nib_role role, int64_t layer, const char *part, int64_t n,
+                      int64_t k, bool bias)
+{
+    return add_weight(
+        b,
+        (nib_graph_weight){
+            .kind = NIB_WEIGHT_MATRIX, .role = role, .layer = layer, .n = n, .k = k, .bias = bias},
+        part);
+}
+
+int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t n)
+{
+    return add_weight(
+        b, (nib_graph_weight){.kind = NIB_WEIGHT_NORM, .layer = layer, .n = n, .k = 1}, part);
+}
+
+/* ---- operations ---- */
+
+static int add_node(nib_build *b, nib_graph_node node, int64_t columns)
+{
+    nib_graph *g = &b->graph;
+    if (!nib__reserve(b->allocator, (void **)&g->nodes, &b->node_capacity, g->node_count + 1,
+                      sizeof node) ||
+        !nib__reserve(b->allocator, (void **)&g->values, &b->value_capacity, g->value_count + 1,
+                      sizeof *g->values))
+        b->failed = true;
+    if (b->failed)
+        return 0;
+    node.out = NIB_NO_ID;
+    if (columns > 0) {
+        node.out = (int)g->value_count++;
+        g->values[node.out] = (nib_graph_value){.columns = columns, .writer = (int)g->node_count};
+    }
+    g->nodes[g->node_count++] = node;
+    return node.out;
+}
+
+static int64_t columns_of(const nib_build *b, int value)
+{
+    return b->failed ? 1 : b->graph.values[value].columns;
+}
+
+static const nib_graph_weight *weight_of(const nib_build *b, int weight)
+{
+    static const nib_graph_weight none = {.n = 1};
+    return b->failed ? &none : &b->graph.weights[weight];
+}
+
+int nib__emit_embed(nib_build *b, int weight)
+{
+    return add_node(
+        b,
+        (nib_graph_node){
+            .op = NIB_OP_EMBED, .in = {NIB_NO_ID, NIB_NO_ID}, .weight = weight, .layer = -1},
+        weight_of(b, weight)->k);
+}
+
+int nib__emit_linear(nib_build *b, int x, int weight)
+{
+    const nib_graph_weight *w = weight_of(b, weight);
+    return add_node(
+        b,
+        (nib_graph_node){
+            .op = NIB_OP_LINEAR, .in = {x, NIB_NO_ID}, .weight = weight, .layer = w->layer},
+        w->n);
+}
+
+int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads)
+{
+    return add_node(b,
+                    (nib_graph_node){.op = NIB_OP_NORM,
+                                     .in = {x, NIB_NO_ID},
+                                     .weight = weight,
+                                     .layer = weight_of(b, weight)->layer,
+                                     .heads = heads},
+                    columns_of(b, x));
+}
+
+int nib__emit_rope(nib_build *b, int x, int64_t heads)
+{
+    return add_node(b,
+                    (nib_graph_node){.op = NIB_OP_ROPE,
+                                     .in = {x, NIB_NO_ID},
+                                     .weight = NIB_NO_ID,
+                                     .layer = -1,
+                                     .heads = heads},
+                    columns_of(b, x));
+}
+
+void nib__emit_store(nib_build *b, int k, int v, int64_t layer)
+{
+    add_node(b,
+             (nib_graph_node){.op = NIB_OP_COPY, .in = {k, v}, .weight = NIB_NO_ID, .layer = layer},
+             0);
+}
+
+int nib__emit_attention(nib_build *b, int q, int64_t layer, int64_t heads)
+{
+    return add_node(b,
+                    (nib_graph_node){.op = NIB_OP_ATTN,
+                                     .in = {q, NIB_NO_ID},
+                                     .weight = NIB_NO_ID,
+                                     .layer = layer,
+                                     .heads = heads},
+                    columns_of(b, q));
+}
+
+static int emit_pair(nib_build *b, nib_op op, int x, int y)
+{
+    return add_node(b, (nib_graph_node){.op = op, .in = {x, y}, .weight = NIB_NO_ID, .layer = -1},
+                    columns_of(b, x));
+}
+
+int nib__emit_swiglu(nib_build *b, int gate, int up)
+{
+    return emit_pair(b, NIB_OP_SWIGLU, gate, up);
+}
+
+int nib__emit_add(nib_build *b, int x, int y) { return emit_pair(b, NIB_OP_ADD, x, y); }

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A model as a graph: the operations of one forward pass in the order in which they run, the values
+ * that they pass on, and the weights that they read. A family builds it once from its config
+ * (src/model/arch); weights, plans, costs, buffers and lowering are walks over it. A graph knows no
+ * kernel, device, buffer or file.
+ */
+#ifndef NIB_GRAPH_H
+#define NIB_GRAPH_H
+
+#include "fact.h"
+#include "memory.h"
+#include "recipe.h"
+
+enum { NIB_NO_ID = -1, NIB_NODE_INPUTS = 2 };
+
+typedef enum nib_graph_weight_kind {
+    NIB_WEIGHT_MATRIX, /* of a linear layer, the embedding or the head */
+    NIB_WEIGHT_NORM,   /* [n], read as f32 */
+    NIB_WEIGHT_KINDS
+} nib_graph_weight_kind;
+
+/* A weight of the model. */
+typedef struct nib_graph_weight {
+    nib_graph_weight_kind kind;
+    nib_role role;    /* of a matrix */
+    const char *name; /* module, without .weight: "model.layers.0.self_attn.q_proj" */
+    int64_t layer;    /* decoder layer; -1: outside of them */
+    int64_t experts;  /* 1: it has none */
+    int64_t n, k;     /* [experts][n][k]; a norm has k = 1 */
+    bool bias;        /* the config implies one */
+    size_t index;     /* among the weights of its kind */
+} nib_graph_weight;
+
+/* f32 [m][columns] */
+typedef struct nib_graph_value {
+    int64_t columns;
+    int writer; /* node */
+} nib_graph_value;
+
+typedef struct nib_graph_node {
+    nib_op op;
+    int in[NIB_NODE_INPUTS]; /* values; NIB_NO_ID: fewer */
+    int out;                 /* value; NIB_NO_ID: it writes state */
+    int weight;              /* weight that it reads; NIB_NO_ID: none */
+    int64_t layer;           /* whose state it reads or writes, or whose weight; -1: none */
+    int64_t heads;           /* NORM, ROPE, ATTN: rows that a token's columns are cut into */
+} nib_graph_node;
+
+typedef struct nib_graph {
+    nib_graph_node *nodes;
+    nib_graph_value *values;
+    nib_graph_weight *weights;
+    size_t node_count, value_count, weight_count;
+    size_t *of_kind[NIB_WEIGHT_KINDS]; /* [kind_count] weights, in their order */
+    size_t kind_count[NIB_WEIGHT_KINDS];
+} nib_graph;
+
+/* i < kind_count[kind] */
+NIB_INLINE const nib_graph_weight *nib__graph_weight(const nib_graph *g, nib_graph_weight_kind kind,
+                                                     size_t i)
+{
+    return &g->weights[g->of_kind[kind][i]];
+}
+
+/* ---- building one ---- */
+
+/* Emits nodes. Once memory runs out nothing more is added, and ids are 0. */
+typedef struct nib_build {
+    nib_graph graph;
+    nib_arena *arena;
+    const nib_allocator *allocator; /* of the lists while they grow */
+    size_t node_capacity, value_capacity, weight_capacity;
+    bool failed;
+} nib_build;
+
+void nib__build_begin(nib_build *b, nib_arena *arena, const nib_allocator *a);
+/* Moves the graph into the arena. */
+nib_status nib__build_end(nib_graph *out, nib_build *b, nib_err *err);
+
+/* The name is "model.layers.LAYER.PART", or PART where layer is -1. Returns the weight's id. */
+int nib__build_matrix(nib_build *b, nib_role role, int64_t layer, const char *part, int64_t n,
+                      int64_t k, bool bias);
+int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t n);
+
+/* Each returns the value that it writes. */
+int nib__emit_embed(nib_build *b, int weight);
+int nib__emit_linear(nib_build *b, int x, int weight);
+/* Each of a token's `heads` rows is normalized; 1: the token is one row. */
+int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads);
+int nib__emit_rope(nib_build *b, int x, int64_t heads);
+/* Keys and values into the state of a layer, and attention over it. */
+void nib__emit_store(nib_build *b, int k, int v, int64_t layer);
+int nib__emit_attention(nib_build *b, int q, int64_t layer, int64_t heads);
+int nib__emit_swiglu(nib_build *b, int gate, int up);
+int nib__emit_add(nib_build *b, int x, int y);
+
+#endif

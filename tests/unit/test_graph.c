@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Graphs: the order of a family's weights and operations, and buffers that no two live values
+ * share.
+ */
+#include "arch.h"
+#include "buffers.h"
+#include "failing.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+static nib_allocator plain;
+static nib_arena arena;
+
+static int set_up(void **state)
+{
+    (void)state;
+    plain = nib__allocator_default();
+    nib__arena_init(&arena, &plain, 0);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    nib__arena_free(&arena);
+    return 0;
+}
+
+static nib_config config_of(nib_arch arch)
+{
+    return (nib_config){.arch = arch,
+                        .layers = 2,
+                        .width = 64,
+                        .ffn = 96,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head_dim = 16,
+                        .vocab = 100,
+                        .qk_norm = arch == NIB_ARCH_QWEN3,
+                        .qkv_bias = arch == NIB_ARCH_QWEN2};
+}
+
+static nib_graph graph_of(nib_arch arch)
+{
+    const nib_config config = config_of(arch);
+    nib_graph graph;
+    nib_err err = {NIB_OK, ""};
+    if (nib__arch_build(&graph, &config, &arena, &plain, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return graph;
+}
+
+static void expect_weights(const nib_graph *g, const char *const *names, size_t count)
+{
+    assert_int_equal(g->weight_count, count);
+    for (size_t i = 0; i < count; i++)
+        assert_string_equal(g->weights[i].name, names[i]);
+}
+
+static void test_weights(void **state)
+{
+    static const char *const llama[] = {
+        "model.embed_tokens",
+        "model.layers.0.input_layernorm",
+        "model.layers.0.self_attn.q_proj",
+        "model.layers.0.self_attn.k_proj",
+        "model.layers.0.self_attn.v_proj",
+        "model.layers.0.self_attn.o_proj",
+        "model.layers.0.post_attention_layernorm",
+        "model.layers.0.mlp.gate_proj",
+        "model.layers.0.mlp.up_proj",
+        "model.layers.0.mlp.down_proj",
+        "model.layers.1.input_layernorm",
+        "model.layers.1.self_attn.q_proj",
+        "model.layers.1.self_attn.k_proj",
+        "model.layers.1.self_attn.v_proj",
+        "model.layers.1.self_attn.o_proj",
+        "model.layers.1.post_attention_layernorm",
+        "model.layers.1.mlp.gate_proj",
+        "model.layers.1.mlp.up_proj",
+        "model.layers.1.mlp.down_proj",
+        "model.norm",
+        "lm_head",
+    };
+    (void)state;
+    nib_graph g = graph_of(NIB_ARCH_LLAMA);
+    expect_weights(&g, llama, COUNT(llama));
+    assert_false(nib__graph_weight(&g, NIB_WEIGHT_MATRIX, 1)->bias);
+    g = graph_of(NIB_ARCH_QWEN2);
+    expect_weights(&g, llama, COUNT(llama));
+    assert_true(nib__graph_weight(&g, NIB_WEIGHT_MATRIX, 1)->bias);
+    assert_false(nib__graph_weight(&g, NIB_WEIGHT_MATRIX, 4)->bias); /* o */
+    g = graph_of(NIB_ARCH_QWEN3);
+    assert_int_equal(g.weight_count, COUNT(llama) + 4);
+    assert_string_equal(g.weights[5].name, "model.layers.0.self_attn.q_norm");
+    assert_int_equal(g.weights[5].n, 16);
+    assert_int_equal(g.weights[5].index, 1); /* of norms */
+}
+
+/* ---- buffers ---- */
+
+static int last_reader(const nib_graph *g, int value)
+{
+    int last = g->values[value].writer;
+    for (size_t i = 0; i < g->node_count; i++)
+        for (int j = 0; j < NIB_NODE_INPUTS; j++)
+            if (g->nodes[i].in[j] == value)
+                last = (int)i;
+    return value == (int)g->value_count - 1 ? (int)g->node_count : last;
+}
+
+/* Values that share a buffer do not live at the same time: the later one is written by, or after,
+ * the last reader of the earlier one. */
+static void expect_apart(const nib_graph *g, const nib_graph_buffers *b)
+{
+    for (int v = 0; v < (int)g->value_count; v++)
+        for (int w = v + 1; w < (int)g->value_count; w++) {
+            if (b->of[v] != b->of[w])
+                continue;
+            const int end = last_reader(g, v), begin = g->values[w].writer;
+            const nib_graph_node *node = &g->nodes[begin];
+            const bool over = node->in[0] == v || node->in[1] == v;
+            assert_int_equal(g->values[v].columns, g->values[w].columns);
+            if (end > begin || (end == begin && !over))
+                fail_msg("values %d and %d share buffer %d", v, w, b->of[v]);
+        }
+}
+
+static void test_buffers(void **state)
+{
+    (void)state;
+    for (nib_arch arch = NIB_ARCH_LLAMA; arch <= NIB_ARCH_QWEN3; arch++) {
+        const nib_graph g = graph_of(arch);
+        nib_graph_buffers b;
+        assert_int_equal(nib__graph_buffers(&b, &g, &arena, NULL), NIB_OK);
+        expect_apart(&g, &b);
+        /* the result has one of its own: the last */
+        assert_int_equal(b.of[g.value_count - 1], b.count - 1);
+        assert_int_equal(b.columns[b.count - 1], 100);
+        /* residual, normed, q, k, v, gate, up and the result, whatever the number of layers */
+        assert_int_equal(b.count, 8);
+    }
+}
+
+/* A wide norm is not written over its input, of which a fused quantizer reads every row twice. */
+static void test_norm_of_rows(void **state)
+{
+    (void)state;
+    const nib_graph g = graph_of(NIB_ARCH_QWEN3);
+    nib_graph_buffers b;
+    assert_int_equal(nib__graph_buffers(&b, &g, &arena, NULL), NIB_OK);
+    size_t wide = 0, heads = 0;
+    for (size_t i = 0; i < g.node_count; i++) {
+        const nib_graph_node *node = &g.nodes[i];
+        if (node->op != NIB_OP_NORM)
+            continue;
+        const bool in_place = b.of[node->out] == b.of[node->in[0]];
+        assert_int_equal(in_place, node->heads > 1);
+        wide += node->heads == 1, heads += node->heads > 1;
+    }
+    assert_int_equal(wide, 5);
+    assert_int_equal(heads, 4);
+}
+
+/* What a row can do in place alone may not be asked of a value that is read again. */
+static void test_overwritten(void **state)
+{
+    nib_build b;
+    nib_graph g;
+    nib_graph_buffers buffers;
+    nib_err err;
+    (void)state;
+    nib__build_begin(&b, &arena, &plain);
+    const int x = nib__emit_embed(
+        &b, nib__build_matrix(&b, NIB_ROLE_EMBED, -1, "model.embed_tokens", 100, 64, false));
+    const int turned = nib__emit_rope(&b, x, 4);
+    nib__emit_add(&b, turned, x);
+    assert_int_equal(nib__build_end(&g, &b, &err), NIB_OK);
+    assert_int_equal(nib__graph_buffers(&buffers, &g, &arena, &err), NIB_FAILED);
+    assert_non_null(strstr(err.text, "rope is read again"));
+}
+
+/* Every allocation fails once: an error, and nothing is lost. */
+static void test_no_memory(void **state)
+{
+    const nib_config config = config_of(NIB_ARCH_QWEN3);
+    bool done = false;
+    int failures = 0;
+    (void)state;
+    for (int n = 0; !done; n++) {
+        failing f = {.left = n};
+        const nib_allocator a = failing_allocator(&f);
+        nib_arena own;
+        nib_graph g;
+        nib_graph_buffers b;
+        nib__arena_init(&own, &a, 0);
+        nib_status status = nib__arch_build(&g, &config, &own, &a, NULL);
+        if (status == NIB_OK)
+            status = nib__graph_buffers(&b, &g, &own, NULL);
+        nib__arena_free(&own);
+        assert_int_equal(f.live, 0);
+        done = status == NIB_OK;
+        failures += !done;
+        assert_true(done || status == NIB_NO_MEMORY);
+    }
+    assert_true(failures > 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_weights),      cmocka_unit_test(test_buffers),
+        cmocka_unit_test(test_norm_of_rows), cmocka_unit_test(test_overwritten),
+        cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
