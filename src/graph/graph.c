@@ -131,12 +131,15 @@ int nib__emit_embed(nib_build *b, int weight)
 
 int nib__emit_linear(nib_build *b, int x, int weight)
 {
-    const nib_graph_weight *w = weight_of(b, weight);
-    return add_node(
-        b,
-        (nib_graph_node){
-            .op = NIB_OP_LINEAR, .in = {x, NIB_NO_ID}, .weight = weight, .layer = w->layer},
-        w->n);
+    const nib_graph *g = &b->graph;
+    const nib_graph_node node = {.op = NIB_OP_LINEAR,
+                                 .in = {x, NIB_NO_ID},
+                                 .weight = weight,
+                                 .layer = weight_of(b, weight)->layer};
+    const nib_graph_node *last = g->node_count != 0 ? &g->nodes[g->node_count - 1] : NULL;
+    if (last != NULL && last->op == NIB_OP_LINEAR && last->in[0] == x && !b->failed)
+        g->weights[weight].shares_input = true;
+    return add_node(b, node, weight_of(b, weight)->n);
 }
 
 int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads)

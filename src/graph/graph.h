@@ -23,13 +23,14 @@ typedef enum nib_graph_weight_kind {
 /* A weight of the model. */
 typedef struct nib_graph_weight {
     nib_graph_weight_kind kind;
-    nib_role role;    /* of a matrix */
-    const char *name; /* module, without .weight: "model.layers.0.self_attn.q_proj" */
-    int64_t layer;    /* decoder layer; -1: outside of them */
-    int64_t experts;  /* 1: it has none */
-    int64_t n, k;     /* [experts][n][k]; a norm has k = 1 */
-    bool bias;        /* the config implies one */
-    size_t index;     /* among the weights of its kind */
+    nib_role role;     /* of a matrix */
+    const char *name;  /* module, without .weight: "model.layers.0.self_attn.q_proj" */
+    int64_t layer;     /* decoder layer; -1: outside of them */
+    int64_t experts;   /* 1: it has none */
+    int64_t n, k;      /* [experts][n][k]; a norm has k = 1 */
+    bool bias;         /* the config implies one */
+    size_t index;      /* among the weights of its kind */
+    bool shares_input; /* a linear layer that reads the same value as the one before it */
 } nib_graph_weight;
 
 /* f32 [m][columns] */
@@ -61,6 +62,13 @@ NIB_INLINE const nib_graph_weight *nib__graph_weight(const nib_graph *g, nib_gra
                                                      size_t i)
 {
     return &g->weights[g->of_kind[kind][i]];
+}
+
+/* Is matrix i the first of its decoder layer, or outside of them? i > 0 */
+NIB_INLINE bool nib__graph_begins_layer(const nib_graph *g, size_t i)
+{
+    return nib__graph_weight(g, NIB_WEIGHT_MATRIX, i)->layer !=
+           nib__graph_weight(g, NIB_WEIGHT_MATRIX, i - 1)->layer;
 }
 
 /* ---- building one ---- */

@@ -27,14 +27,15 @@ static nib_status list_sites(nib_network *net, nib_err *err)
     if (!net->sites)
         return nib__fail_memory(err, net->site_count * sizeof *net->sites, "the list of layers");
     for (size_t i = 0; i < net->site_count; i++) {
-        const nib_graph_weight *entry = nib__graph_weight(&net->graph, NIB_WEIGHT_MATRIX, i);
+        const nib_graph_weight *matrix = nib__graph_weight(&net->graph, NIB_WEIGHT_MATRIX, i);
         net->sites[i] = (nib_site){
-            .name = entry->name,
-            .role = entry->role,
-            .n = entry->n,
-            .k = entry->k,
-            .bias = entry->bias,
-            .bias_form = entry->bias ? NIB_BIAS_FLOAT : NIB_BIAS_NONE,
+            .name = matrix->name,
+            .role = matrix->role,
+            .n = matrix->n,
+            .k = matrix->k,
+            .bias = matrix->bias,
+            .shares_input = matrix->shares_input,
+            .bias_form = matrix->bias ? NIB_BIAS_FLOAT : NIB_BIAS_NONE,
             .stored = {.code = nib__float_code(c->dtype), .symmetric = true, .act_symmetric = true},
             .scale_type = NIB_TYPE_NONE,
             .zero_type = NIB_TYPE_NONE,

@@ -19,7 +19,8 @@ typedef struct nib_site {
     const char *name; /* module, without .weight */
     nib_role role;
     int64_t n, k;
-    bool bias; /* what config.json implies; for a checkpoint, what is stored */
+    bool shares_input; /* nib_graph_weight's */
+    bool bias;         /* what config.json implies; for a checkpoint, what is stored */
     nib_bias bias_form;
     nib_weight weight; /* as stored, with the bias beside it; looked at when it was opened, so that
                           nobody need ask the checkpoint again. A tied head has the embedding's

@@ -67,8 +67,7 @@ uint64_t nib__plan_room(const nib_policy *policy, const nib_machine *own,
 {
     nib_query attention;
     nib__plan_op_ask(&attention, NIB_OP_ATTN, policy, machine);
-    const bool has_cache =
-        machine == own && nib__plan_op_best(&attention, machine) != NULL;
+    const bool has_cache = machine == own && nib__plan_op_best(&attention, machine) != NULL;
     const uint64_t beside = policy->step_bytes + (has_cache ? policy->cache_bytes : 0);
     if (machine->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU)
         return UINT64_MAX;
@@ -250,12 +249,11 @@ static double measured_quant(const nib_measured *p, const nib_machine *machine, 
 
 /* ---- a layer ---- */
 
-/* K and V read what Q does, and UP what GATE does, which come before them. */
+/* Does it multiply the form that was made for the layer before it? */
 static bool shares_input(const nib_way *way, const nib_layer *layer, nib_op op)
 {
-    const nib_role role = layer->role;
-    return !way->own_input && op != NIB_OP_LINEAR_DX && way->scheme.act != NIB_ACT_I8_STATIC &&
-           (role == NIB_ROLE_K || role == NIB_ROLE_V || role == NIB_ROLE_UP);
+    return layer->shares_input && !way->own_input && op != NIB_OP_LINEAR_DX &&
+           way->scheme.act != NIB_ACT_I8_STATIC;
 }
 
 static double embed_seconds(const nib_way *way, const nib_use *use, const nib_layer *layer,

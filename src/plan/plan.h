@@ -49,6 +49,7 @@ typedef struct nib_layer {
     bool plain;                     /* nib__weight_is_plain of what is stored */
     bool q6_k;                      /* it is stored in GGUF's blocks of Q6_K */
     bool ordered;                   /* its stored columns are in act-order */
+    bool shares_input;              /* it reads the same values as the layer before it */
     nib_wish wish;
     const char *wish_text; /* as written in the recipe; NULL */
     nib_scheme qat; /* training: what operands are rounded to before a product of `asked`, which is

@@ -142,6 +142,7 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
                          .plain = s->plain || s->stored_bytes == 0,
                          .q6_k = s->stored_bytes != 0 && s->weight.store == NIB_STORE_Q6_K,
                          .ordered = s->order != NULL,
+                         .shares_input = s->shares_input,
                          .wish = choice.wish,
                          .wish_text = choice.wish_text};
         if (bias != NIB_BIAS_NONE)

@@ -74,7 +74,7 @@ static void place_masks(nib_step *s)
     for (size_t i = 1; i < s->net->site_count; i++) {
         nib_step_fake *f = &s->fake[i];
         const int64_t k = s->net->sites[i].k;
-        if (!of_layers && (i - 1) % NIB_SITE_COUNT == 0)
+        if (!of_layers && nib__graph_begins_layer(&s->net->graph, i))
             used = 0;
         if (f->act == NULL)
             continue;

@@ -73,9 +73,7 @@ bool nib__step_same_form(const nib_step *s, size_t a, size_t b, int product)
 
 bool nib__step_shares_input(const nib_step *s, size_t site)
 {
-    const size_t part = (site - 1) % NIB_SITE_COUNT;
-    return site + 1 < s->net->site_count &&
-           (part == NIB_SITE_K || part == NIB_SITE_V || part == NIB_SITE_UP);
+    return nib__graph_weight(&s->net->graph, NIB_WEIGHT_MATRIX, site)->shares_input;
 }
 
 /* ---- pieces of both passes ---- */

@@ -158,11 +158,10 @@ void nib__step_place_inputs(nib_step *s)
     const bool each = nib__step_keeps_all_inputs(s);
     uint64_t used[NIB_SIDE_COUNT] = {0, 0};
     for (size_t i = 1; i < s->net->site_count; i++) {
-        const size_t part = (i - 1) % NIB_SITE_COUNT;
         const int side = nib__step_side(s, i);
         const nib_product *p = &s->products[i][NIB_PRODUCT_DW];
         uint64_t *most = &s->sides[side].each[NIB_KEPT_INPUTS];
-        if (!each && part == 0)
+        if (!each && nib__graph_begins_layer(&s->net->graph, i))
             used[NIB_SIDE_CPU] = used[NIB_SIDE_GPU] = 0; /* layers take turns */
         if (nib__step_shares_input(s, i) && nib__step_same_form(s, i - 1, i, NIB_PRODUCT_DW)) {
             s->input_at[i] = s->input_at[i - 1];

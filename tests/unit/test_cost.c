@@ -32,6 +32,8 @@ static nib_layer layer_of(nib_role role, int64_t n, const char *recipe)
 {
     return (nib_layer){.name = nib__role_name(role),
                        .role = role,
+                       .shares_input =
+                           role == NIB_ROLE_K || role == NIB_ROLE_V || role == NIB_ROLE_UP,
                        .n = n,
                        .k = K,
                        .stored = bf16,

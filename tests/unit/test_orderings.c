@@ -40,6 +40,9 @@ static void make_layers(nib_layer layers[COUNT(shapes)], const char *recipe)
     for (size_t i = 0; i < COUNT(shapes); i++)
         layers[i] = (nib_layer){.name = shapes[i].name,
                                 .role = shapes[i].role,
+                                .shares_input = shapes[i].role == NIB_ROLE_K ||
+                                                shapes[i].role == NIB_ROLE_V ||
+                                                shapes[i].role == NIB_ROLE_UP,
                                 .n = shapes[i].n,
                                 .k = shapes[i].k,
                                 .stored = {.code = NIB_CODE_BF16, .symmetric = true},

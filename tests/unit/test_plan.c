@@ -31,6 +31,8 @@ static nib_layer layer_of(const char *name, nib_role role, int64_t n, int64_t k,
 {
     return (nib_layer){.name = name,
                        .role = role,
+                       .shares_input =
+                           role == NIB_ROLE_K || role == NIB_ROLE_V || role == NIB_ROLE_UP,
                        .n = n,
                        .k = k,
                        .stored = bf16,
