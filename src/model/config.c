@@ -3,7 +3,7 @@
  * Reads config.json key by key. Ranges are checked once at the end, where the sentence
  * can name two values that disagree.
  */
-#include "config.h"
+#include "arch.h"
 #include "config_rope.h"
 #include "config_values.h"
 
@@ -16,30 +16,12 @@
 enum { SIZE_LIMIT = 1 << 24, LAYER_LIMIT = 1024 };
 static const double WEIGHTS_LIMIT = 0x1p50;
 
-static const char *const arch_names[] = {"llama", "mistral", "qwen2", "qwen3"};
-
-/* The class of transformers that is built, of each. */
-static const char *const class_names[] = {"LlamaForCausalLM", "MistralForCausalLM",
-                                          "Qwen2ForCausalLM", "Qwen3ForCausalLM"};
-
-const char *nib__arch_name(nib_arch arch) { return arch_names[arch]; }
-
 static const char *const rope_names[] = {
     [NIB_ROPE_PLAIN] = "default", [NIB_ROPE_LLAMA3] = "llama3", [NIB_ROPE_LINEAR] = "linear"};
 
 const char *nib__rope_name(nib_rope_kind rope) { return rope_names[rope]; }
 
-/* What transformers takes where a key is absent (not null) and the architectures differ. */
-static const struct {
-    int64_t kv_heads, head_dim, context, window; /* 0: no such default */
-} absent[] = {
-    [NIB_ARCH_LLAMA] = {0, 0, 2048, 0},
-    [NIB_ARCH_MISTRAL] = {8, 0, 131072, 4096},
-    [NIB_ARCH_QWEN2] = {32, 0, 32768, 4096},
-    [NIB_ARCH_QWEN3] = {32, 128, 32768, 4096},
-};
-
-enum { NOT_GIVEN = -1 /* 0: given as null */ };
+enum { NOT_GIVEN = -1 /* 0: given as null */, ROPE_INTERVAL = 4 /* SmolLM3's */ };
 
 /* Everything that is read before it is judged. */
 typedef struct reader {
@@ -56,6 +38,9 @@ typedef struct reader {
     int64_t longest;  /* model_max_length */
     unsigned classes; /* bits of the architectures whose class is named */
     bool use_sliding_window;
+    bool *rope_layers; /* [rope_layer_count] as no_rope_layers has them: 1 is with positions */
+    int64_t rope_layer_count, rope_interval;
+    bool tied_given, eps_given;
     nib_type dtypes[2]; /* dtype and torch_dtype, its older name */
 } reader;
 
@@ -99,7 +84,6 @@ static const struct {
                 {"is_encoder_decoder", NAN},
                 {"logit_scale", 1},
                 {"logits_scaling", 1},
-                {"no_rope_layers", NAN},
                 {"num_experts", 0},
                 {"num_local_experts", 0},
                 {"query_pre_attn_scalar", NAN},
@@ -176,6 +160,29 @@ static bool read_layer_types(reader *r)
     return nib__config_now(&r->json, NIB_JSON_ARRAY_END);
 }
 
+/* no_rope_layers: 1 for each layer that rotates by positions, 0 for others. */
+static bool read_rope_layers(reader *r)
+{
+    if (nib__json_next(&r->json) == NIB_JSON_NULL)
+        return true;
+    if (!nib__config_now(&r->json, NIB_JSON_ARRAY))
+        return false;
+    bool *layers = nib__arena_take(r->arena, LAYER_LIMIT, sizeof *layers);
+    int64_t count = 0, value;
+    while (layers != NULL && nib__json_next(&r->json) == NIB_JSON_NUMBER) {
+        if (!nib__json_int64(&r->json, &value))
+            return false;
+        if (count == LAYER_LIMIT || (value != 0 && value != 1)) {
+            nib__json_fail(&r->json, "0 or 1 for each of at most %d layers is wanted", LAYER_LIMIT);
+            return false;
+        }
+        layers[count++] = value == 1;
+    }
+    r->rope_layers = count != 0 ? layers : NULL;
+    r->rope_layer_count = count;
+    return layers != NULL && nib__config_now(&r->json, NIB_JSON_ARRAY_END);
+}
+
 /* architectures: names of Python classes; the one that is built need not be the first. */
 static bool read_classes(reader *r)
 {
@@ -184,8 +191,8 @@ static bool read_classes(reader *r)
     if (!nib__config_now(&r->json, NIB_JSON_ARRAY))
         return false;
     while (nib__json_next(&r->json) == NIB_JSON_STRING) {
-        for (size_t i = 0; i < COUNT(class_names); i++)
-            if (nib__json_is(&r->json, class_names[i]))
+        for (size_t i = 0; nib__family_at(i) != NULL; i++)
+            if (nib__json_is(&r->json, nib__family_at(i)->class_name))
                 r->classes |= 1U << i;
         if (r->class_name == NULL)
             r->class_name = nib__json_string(&r->json, r->arena, NULL);
@@ -255,6 +262,7 @@ static bool read_key(reader *r)
         {"sliding_window", &r->sliding_window},
         {"max_window_layers", &r->first_window_layer},
         {"model_max_length", &r->longest},
+        {"no_rope_layer_interval", &r->rope_interval},
     };
     for (size_t i = 0; i < COUNT(sizes); i++)
         if (nib__json_is(j, sizes[i].key)) {
@@ -265,8 +273,10 @@ static bool read_key(reader *r)
         return read_text(r, &r->model_type);
     if (nib__json_is(j, "hidden_act"))
         return read_text(r, &r->act);
-    if (nib__json_is(j, "rms_norm_eps"))
+    if (nib__json_is(j, "rms_norm_eps")) {
+        r->eps_given = true;
         return nib__config_number(j, &c->norm_eps);
+    }
     if (nib__json_is(j, "rope_theta"))
         return nib__rope_read_number(&r->rope, NIB_ROPE_THETA, j);
     if (nib__json_is(j, "partial_rotary_factor"))
@@ -282,8 +292,12 @@ static bool read_key(reader *r)
         c->quantized = raw != NULL && *raw == '{';
         return raw != NULL;
     }
-    if (nib__json_is(j, "tie_word_embeddings"))
+    if (nib__json_is(j, "no_rope_layers"))
+        return read_rope_layers(r);
+    if (nib__json_is(j, "tie_word_embeddings")) {
+        r->tied_given = true;
         return nib__config_flag(j, &c->tied);
+    }
     if (nib__json_is(j, "mlp_bias"))
         return nib__config_flag(j, &c->mlp_bias);
     if (nib__json_is(j, "use_sliding_window"))
@@ -313,6 +327,8 @@ static bool read_key(reader *r)
 
 /* ---- judging ---- */
 
+static bool any_family(const nib_family_row *row) { return row->build != NULL; }
+
 static nib_status find_arch(reader *r, const char *name, nib_err *err)
 {
     if (!r->model_type)
@@ -321,18 +337,18 @@ static nib_status find_arch(reader *r, const char *name, nib_err *err)
             "%s: \"model_type\" is missing; it names the architecture (a training config, "
             "for `nibble train`, has sections instead, such as \"model\": {...})",
             name);
+    char shown[64], names[160];
     size_t i = 0;
-    while (i < COUNT(arch_names) && strcmp(arch_names[i], r->model_type) != 0)
+    while (nib__family_at(i) != NULL && strcmp(nib__family_at(i)->name, r->model_type) != 0)
         i++;
-    char shown[64];
-    if (i == COUNT(arch_names))
-        return nib__fail(
-            err, NIB_UNSUPPORTED,
-            "%s: the architecture \"%s\" is not supported; llama, mistral, qwen2 and qwen3 are",
-            name, nib__say_name(shown, sizeof shown, r->model_type, strlen(r->model_type)));
+    if (nib__family_at(i) == NULL)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: the architecture \"%s\" is not supported; %s are", name,
+                         nib__say_name(shown, sizeof shown, r->model_type, strlen(r->model_type)),
+                         nib__family_names(names, sizeof names, any_family));
     nib_config *c = r->c;
     c->arch = (nib_arch)i;
-    c->qk_norm = c->arch == NIB_ARCH_QWEN3;
+    c->qk_norm = nib__family_at(i)->head_norms;
     c->qkv_bias = c->arch == NIB_ARCH_QWEN2 || r->attention_bias == 1;
     c->o_bias = c->arch != NIB_ARCH_QWEN2 && r->attention_bias == 1;
     return NIB_OK;
@@ -342,16 +358,22 @@ static nib_status find_arch(reader *r, const char *name, nib_err *err)
 static nib_status fill_absent(reader *r, const char *name, nib_err *err)
 {
     nib_config *c = r->c;
+    const nib_family_row *family = nib__family_of(c);
+    if (!r->eps_given)
+        c->norm_eps = family->absent.norm_eps;
+    c->rope_theta = family->absent.rope_theta;
+    if (!r->tied_given)
+        c->tied = family->absent.tied;
     if (c->kv_heads == NOT_GIVEN)
-        c->kv_heads = absent[c->arch].kv_heads;
+        c->kv_heads = family->absent.kv_heads;
     if (c->kv_heads == 0)
         c->kv_heads = c->heads;
     if (c->context == NOT_GIVEN)
-        c->context = absent[c->arch].context;
+        c->context = family->absent.context;
     if (r->sliding_window == NOT_GIVEN)
-        r->sliding_window = absent[c->arch].window;
+        r->sliding_window = family->absent.window;
     if (c->head_dim == NOT_GIVEN)
-        c->head_dim = absent[c->arch].head_dim;
+        c->head_dim = family->absent.head_dim;
     if (c->head_dim != 0 || c->heads < 1)
         return NIB_OK;
     if (c->width % c->heads != 0)
@@ -369,6 +391,7 @@ static nib_status fill_absent(reader *r, const char *name, nib_err *err)
 static nib_status check_window(const reader *r, const char *name, nib_err *err)
 {
     const nib_config *c = r->c;
+    const nib_family_row *family = nib__family_of(c);
     char shown[64];
     if (r->layer_types >= 0 && r->layer_types != c->layers)
         return nib__fail(err, NIB_BAD_INPUT,
@@ -380,20 +403,73 @@ static nib_status check_window(const reader *r, const char *name, nib_err *err)
             name, nib__say_name(shown, sizeof shown, r->other_layer, strlen(r->other_layer)));
     bool window = r->other_layer != NULL;
     if (r->layer_types < 0)
-        window = c->arch == NIB_ARCH_MISTRAL ||
-                 (c->arch != NIB_ARCH_LLAMA && r->use_sliding_window &&
+        window = family->window >= NIB_WINDOW_ALWAYS ||
+                 (family->window == NIB_WINDOW_IF_USED && r->use_sliding_window &&
                   (r->first_window_layer < 0 || r->first_window_layer < c->layers));
     if (r->other_layer && r->sliding_window <= 0)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: layer_types names \"sliding_attention\", but sliding_window is not "
                          "given",
                          name);
+    if (family->window == NIB_WINDOW_ROPE && r->sliding_window > 0)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: attention is limited to a sliding window of %" PRId64
+                         " positions, which is not built, and layers without it have no rotary "
+                         "positions; \"sliding_window\": null is no window",
+                         name, r->sliding_window);
     if (window && r->sliding_window > 0 && r->sliding_window < c->context)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: attention is limited to a sliding window of %" PRId64
                          " positions, which is not built; \"sliding_window\": null, or at least "
                          "max_position_embeddings %" PRId64 ", is no window",
                          name, r->sliding_window, c->context);
+    return NIB_OK;
+}
+
+static const char *decimal(char out[32], int64_t value)
+{
+    snprintf(out, 32, "%" PRId64, value);
+    return out;
+}
+
+/* Which layers rotate by positions, where the family asks. */
+static nib_status find_rope_layers(reader *r, const char *name, nib_err *err)
+{
+    nib_config *c = r->c;
+    const bool skips = nib__family_of(c)->skips_rope;
+    const int64_t every = r->rope_interval > 0 ? r->rope_interval : ROPE_INTERVAL;
+    bool *layers = r->rope_layers, differs = false;
+    char shown[32];
+    if (!skips && layers != NULL)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: no_rope_layers changes the result in a way that is not built for %s",
+                         name, nib__arch_name(c->arch));
+    if (!skips && r->rope_interval > 0)
+        nib__ledger_add_unread(r->ledger, "config-key", "config.json", "no_rope_layer_interval",
+                               decimal(shown, r->rope_interval));
+    if (!skips)
+        return NIB_OK;
+    if (layers != NULL && r->rope_layer_count != c->layers)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: no_rope_layers has %" PRId64
+                         " numbers, but num_hidden_layers is %" PRId64,
+                         name, r->rope_layer_count, c->layers);
+    if (layers == NULL)
+        layers = nib__arena_take(r->arena, (size_t)c->layers, sizeof *layers);
+    if (layers == NULL)
+        return nib__fail_memory(err, (size_t)c->layers, "the list of layers");
+    for (int64_t i = 0; i < c->layers; i++) {
+        const bool rotates = (i + 1) % every != 0;
+        if (r->rope_layers == NULL)
+            layers[i] = rotates;
+        else
+            differs = differs || (layers[i] != rotates && r->rope_interval > 0);
+    }
+    if (differs)
+        nib__ledger_add_overruled(r->ledger, "config-key", "no_rope_layer_interval",
+                                  decimal(shown, r->rope_interval), NULL,
+                                  "no_rope_layers names other layers, and it decides");
+    c->rope_layers = layers;
     return NIB_OK;
 }
 
@@ -460,19 +536,12 @@ nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err
 
 static void say_class(const reader *r)
 {
-    const char *built = class_names[r->c->arch];
+    const char *built = nib__family_of(r->c)->class_name;
     char shown[NIB_SHOWN];
     if (r->class_name && (r->classes & 1U << r->c->arch) == 0)
-        nib__ledger_add_overruled(r->ledger, "config-key", "architectures",
-                                  nib__shown(shown, r->class_name), built,
-                                  "model_type is \"%s\", and %s is built for it",
-                                  arch_names[r->c->arch], built);
-}
-
-static const char *decimal(char out[32], int64_t value)
-{
-    snprintf(out, 32, "%" PRId64, value);
-    return out;
+        nib__ledger_add_overruled(
+            r->ledger, "config-key", "architectures", nib__shown(shown, r->class_name), built,
+            "model_type is \"%s\", and %s is built for it", nib__family_of(r->c)->name, built);
 }
 
 /* Numbers that others overrule. */
@@ -480,10 +549,11 @@ static void say_numbers(const reader *r)
 {
     const nib_config *c = r->c;
     char asked[32], done[32];
-    if (c->arch == NIB_ARCH_LLAMA && r->sliding_window > 0 && r->sliding_window < c->context)
-        nib__ledger_add_overruled(r->ledger, "config-key", "sliding_window",
-                                  decimal(asked, r->sliding_window), NULL,
-                                  "llama has no window; every position attends to all before it");
+    if (nib__family_of(c)->window == NIB_WINDOW_IGNORED && r->sliding_window > 0 &&
+        r->sliding_window < c->context)
+        nib__ledger_add_overruled(
+            r->ledger, "config-key", "sliding_window", decimal(asked, r->sliding_window), NULL,
+            "%s has no window; every position attends to all before it", nib__arch_name(c->arch));
     if (r->longest > 0 && r->longest != c->context)
         nib__ledger_add_overruled(r->ledger, "context", "model_max_length",
                                   decimal(asked, r->longest), decimal(done, c->context),
@@ -528,12 +598,8 @@ static nib_status config_error(const reader *r, nib_err *err)
 nib_status nib__config_parse(nib_config *out, const char *name, const char *text, size_t size,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
-    *out = (nib_config){.rope_theta = 10000.0,
-                        .norm_eps = 1e-6,
-                        .bos = -1,
-                        .kv_heads = NOT_GIVEN,
-                        .head_dim = NOT_GIVEN,
-                        .context = NOT_GIVEN};
+    *out =
+        (nib_config){.bos = -1, .kv_heads = NOT_GIVEN, .head_dim = NOT_GIVEN, .context = NOT_GIVEN};
     reader r = {.c = out,
                 .arena = arena,
                 .ledger = ledger,
@@ -558,6 +624,7 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     NIB_TRY(fill_absent(&r, name, err));
     NIB_TRY(nib__config_check(out, name, err));
     NIB_TRY(check_window(&r, name, err));
+    NIB_TRY(find_rope_layers(&r, name, err));
     NIB_TRY(check_parts(&r, name, err));
     say_overruled(&r);
     return nib__rope_apply(out, &r.rope, name, ledger, err);

@@ -9,7 +9,15 @@
 #include "ledger.h"
 #include "type.h"
 
-typedef enum nib_arch { NIB_ARCH_LLAMA, NIB_ARCH_MISTRAL, NIB_ARCH_QWEN2, NIB_ARCH_QWEN3 } nib_arch;
+typedef enum nib_arch {
+    NIB_ARCH_LLAMA,
+    NIB_ARCH_MISTRAL,
+    NIB_ARCH_QWEN2,
+    NIB_ARCH_QWEN3,
+    NIB_ARCH_SMOLLM3,
+    NIB_ARCH_OLMO2,
+    NIB_ARCH_EXAONE4
+} nib_arch;
 
 typedef enum nib_rope_kind { NIB_ROPE_PLAIN, NIB_ROPE_LLAMA3, NIB_ROPE_LINEAR } nib_rope_kind;
 
@@ -23,12 +31,18 @@ typedef struct nib_config {
     double rope_factor, rope_low, rope_high; /* llama3: factor, low and high frequency factors */
     int64_t rope_original;                   /* llama3: original context */
     const float *rope_divisors; /* [head_dim / 2] what each frequency is divided by; NULL: by 1 */
+    const bool *rope_layers;    /* [layers] which layers rotate by positions; NULL: all */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
     bool quantized; /* it has a quantization_config; what is stored is checkpoint.c's to say */
     nib_type dtype; /* torch_dtype; NONE if absent */
     int32_t bos, eos[NIB_EOS_MAX];
     int eos_count; /* bos -1: none */
 } nib_config;
+
+NIB_INLINE bool nib__config_has_rope(const nib_config *c, int64_t layer)
+{
+    return c->rope_layers == NULL || c->rope_layers[layer];
+}
 
 /* name is for messages; notes go to ledger (NULL allowed). */
 nib_status nib__config_parse(nib_config *out, const char *name, const char *text, size_t size,

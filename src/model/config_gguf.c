@@ -6,6 +6,8 @@
  */
 #include "config_gguf.h"
 
+#include "arch.h"
+
 #include "gguf.h"
 
 #include <inttypes.h>
@@ -32,28 +34,28 @@ static const char *arch_key(reader *r, const char *name)
 
 /* ---- what a model is ---- */
 
+static bool in_gguf(const nib_family_row *row) { return row->gguf != NULL; }
+
+/* The first family of the name: GGUF calls mistral llama. */
 static nib_status read_arch(reader *r)
 {
-    static const struct {
-        const char *name;
-        nib_arch arch;
-    } known[] = {{"llama", NIB_ARCH_LLAMA}, {"qwen2", NIB_ARCH_QWEN2}, {"qwen3", NIB_ARCH_QWEN3}};
-    char shown[64];
+    char shown[64], names[160];
     if (r->g->arch == NULL)
         return nib__fail(r->err, NIB_BAD_INPUT, "%s: key \"general.architecture\" is missing",
                          r->g->name);
-    for (size_t i = 0; i < COUNT(known); i++)
-        if (strcmp(known[i].name, r->g->arch) == 0) {
-            r->arch = known[i].name;
-            r->c->arch = known[i].arch;
-            r->c->qk_norm = known[i].arch == NIB_ARCH_QWEN3;
-            return NIB_OK;
-        }
+    for (size_t i = 0; nib__family_at(i) != NULL; i++) {
+        const nib_family_row *row = nib__family_at(i);
+        if (row->gguf == NULL || strcmp(row->gguf, r->g->arch) != 0)
+            continue;
+        r->arch = row->gguf;
+        r->c->arch = (nib_arch)i;
+        r->c->qk_norm = row->head_norms;
+        return NIB_OK;
+    }
     return nib__fail(r->err, NIB_UNSUPPORTED,
-                     "%s: the architecture \"%s\" is not supported; llama (and mistral, which GGUF "
-                     "calls so), qwen2 and qwen3 are",
-                     r->g->name,
-                     nib__say_name(shown, sizeof shown, r->g->arch, strlen(r->g->arch)));
+                     "%s: the architecture \"%s\" is not supported; of GGUF files %s are",
+                     r->g->name, nib__say_name(shown, sizeof shown, r->g->arch, strlen(r->g->arch)),
+                     nib__family_names(names, sizeof names, in_gguf));
 }
 
 static nib_status read_sizes(reader *r)

@@ -3,18 +3,11 @@
  * A config.json for a model that had none, as Hugging Face names things: what nib__config_parse
  * reads back as the same architecture.
  */
-#include "config.h"
+#include "arch.h"
 
 #include "json.h"
 
 #include <math.h>
-
-static const char *const classes[] = {
-    [NIB_ARCH_LLAMA] = "LlamaForCausalLM",
-    [NIB_ARCH_MISTRAL] = "MistralForCausalLM",
-    [NIB_ARCH_QWEN2] = "Qwen2ForCausalLM",
-    [NIB_ARCH_QWEN3] = "Qwen3ForCausalLM",
-};
 
 /* The parameters of llama3 whose divisors these are, as far as published models have them. */
 static bool find_llama3(nib_config *c)
@@ -97,7 +90,7 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
     nib__jsonw_object(&w);
     nib__jsonw_key(&w, "architectures");
     nib__jsonw_array(&w);
-    nib__jsonw_string(&w, classes[c.arch]);
+    nib__jsonw_string(&w, nib__family_of(&c)->class_name);
     nib__jsonw_array_end(&w);
     nib__jsonw_pair_string(&w, "model_type", nib__arch_name(c.arch));
     nib__jsonw_pair_int(&w, "hidden_size", c.width);

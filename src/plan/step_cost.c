@@ -10,7 +10,7 @@
 
 typedef struct step {
     const nib_layers_plan *plan;
-    double tokens, outputs, positions;
+    double tokens, positions;
 } step;
 
 static const nib_machine *machine_of(const step *s, nib_op op)
@@ -43,7 +43,8 @@ static double attention_seconds(const step *s, double q, double kv)
     return fmax(operations / (share * m->rate[NIB_UNIT_F32]), bytes / m->bytes_per_s) + m->launch_s;
 }
 
-/* What the graph does besides linear layers and lookups. */
+/* What the graph does besides linear layers and lookups. The norm before the head is left out: it
+ * takes less than what rates are known by. */
 static double other_seconds(const step *s)
 {
     const nib_graph *g = s->plan->graph;
@@ -54,9 +55,8 @@ static double other_seconds(const step *s)
         const double values = values_per_column(node->op);
         const nib_machine *m = machine_of(s, node->op);
         const double rate = m->cache_bytes_per_s > 0 ? m->cache_bytes_per_s : m->bytes_per_s;
-        const double rows = node->layer < 0 && node->op == NIB_OP_NORM ? s->outputs : s->tokens;
-        if (values > 0 && rows > 0)
-            sum += rows * values * columns * sizeof(float) / rate + m->launch_s;
+        if (values > 0 && (node->op != NIB_OP_NORM || node->layer >= 0))
+            sum += s->tokens * values * columns * sizeof(float) / rate + m->launch_s;
         kv = node->op == NIB_OP_COPY ? columns : kv;
         if (node->op == NIB_OP_ATTN)
             sum += attention_seconds(s, columns, kv);
@@ -73,8 +73,7 @@ static double linear_seconds(const nib_layer_plan *layer, const nib_policy *poli
 double nib__plan_step_seconds(const nib_layers_plan *plan, const nib_policy *policy, int64_t m,
                               int64_t outputs, double positions)
 {
-    const step s = {
-        .plan = plan, .tokens = (double)m, .outputs = (double)outputs, .positions = positions};
+    const step s = {.plan = plan, .tokens = (double)m, .positions = positions};
     nib_policy own = *policy;
     double sum =
         nib__plan_moves_seconds(plan, policy, m) + (plan->gpu != NULL ? plan->gpu->copy_s : 0);

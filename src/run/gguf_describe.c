@@ -4,6 +4,8 @@
  */
 #include "gguf_describe.h"
 
+#include "arch.h"
+
 #include <stdio.h>
 
 #define KEY(name) "tokenizer.ggml." name
@@ -67,8 +69,7 @@ void nib__gguf_describe_config(nib_gguf_head *head, const nib_config *c, const c
                                nib_type type)
 {
     enum { BLOCKS_VERSION = 2 };
-    /* Mistral has no name of its own there. */
-    const char *arch = nib__arch_name(c->arch == NIB_ARCH_MISTRAL ? NIB_ARCH_LLAMA : c->arch);
+    const char *arch = nib__family_of(c)->gguf;
     const int file_type = file_type_of(type);
     nib__gguf_put_string(head, "general.architecture", arch, strlen(arch));
     nib__gguf_put_string(head, "general.type", "model", 5);

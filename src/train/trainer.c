@@ -118,6 +118,14 @@ static nib_status make_room(nib_trainer *t, nib_err *err)
     return status == NIB_OK ? nib__data_seek(&t->data, &place, err) : status;
 }
 
+static bool same_weights(const nib_graph *a, const nib_graph *b)
+{
+    bool same = a->weight_count == b->weight_count;
+    for (size_t i = 0; i < a->weight_count && same; i++)
+        same = strcmp(a->weights[i].name, b->weights[i].name) == 0;
+    return same;
+}
+
 /* Whether the weights of `from` mean in this model what they mean there. */
 static nib_status check_same_model(const nib_trainer *t, const nib_network *from, nib_err *err)
 {
@@ -131,9 +139,10 @@ static nib_status check_same_model(const nib_trainer *t, const nib_network *from
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: a head has %" PRId64 " channels, but the config's has %" PRId64,
                          shown, from->config.head_dim, net->config.head_dim);
-    if (from->config.qk_norm)
+    if (!same_weights(&from->graph, &net->graph))
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: the model has norms of queries and keys, which the config's has not",
+                         "%s: the model has norms that the config's does not have, or the other "
+                         "way round",
                          shown);
     for (size_t i = 0; i < from->site_count; i++) {
         const nib_site *a = &from->sites[i], *b = &net->sites[i];

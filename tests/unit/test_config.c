@@ -114,6 +114,60 @@ static void test_takes_options(void **state)
     close_parsed(&p);
 }
 
+/* Which layers of SmolLM3 rotate by positions: as "1" and "0", or NULL where it is refused. */
+static void expect_rope(const char *more, const char *layers, const char *says)
+{
+    parsed p;
+    open_config(&p, "smollm3", more);
+    if (layers == NULL) {
+        assert_int_equal(p.status, NIB_BAD_INPUT);
+        assert_says(&p, says);
+    } else {
+        assert_int_equal(p.status, NIB_OK);
+        for (int64_t i = 0; i < p.config.layers; i++)
+            assert_int_equal(nib__config_has_rope(&p.config, i), layers[i] == '1');
+        assert_int_equal(count_settings(&p.ledger, "config-key", "no_rope_layer_interval"),
+                         says != NULL);
+    }
+    close_parsed(&p);
+}
+
+static void test_layers_without_rope(void **state)
+{
+    (void)state;
+    expect_rope("\"num_hidden_layers\":9", "111011101", NULL);
+    expect_rope("\"num_hidden_layers\":5,\"no_rope_layer_interval\":2", "10101", NULL);
+    expect_rope("\"no_rope_layers\":[0,1]", "01", NULL);
+    expect_rope("\"no_rope_layers\":[1,0],\"no_rope_layer_interval\":2", "10", NULL);
+    expect_rope("\"no_rope_layers\":[1,1],\"no_rope_layer_interval\":2", "11", "overruled");
+    expect_rope("\"no_rope_layers\":[1]", NULL, "has 1 numbers, but num_hidden_layers is 2");
+    parsed p;
+    open_config(&p, "llama", "\"no_rope_layer_interval\":4");
+    assert_int_equal(p.status, NIB_OK);
+    assert_null(p.config.rope_layers);
+    assert_int_equal(count_settings(&p.ledger, "config-key", "no_rope_layer_interval"), 1);
+    close_parsed(&p);
+}
+
+/* What transformers takes where a key is absent. */
+static void test_absent_keys(void **state)
+{
+    (void)state;
+    parsed p;
+    open_config(&p, "smollm3", "");
+    assert_true(p.config.tied && p.config.rope_theta == 2000000 && p.config.norm_eps == 1e-6);
+    close_parsed(&p);
+    open_config(&p, "smollm3", "\"tie_word_embeddings\":false");
+    assert_false(p.config.tied);
+    close_parsed(&p);
+    open_config(&p, "olmo2", "");
+    assert_true(!p.config.tied && p.config.rope_theta == 10000 && p.config.norm_eps == 1e-5);
+    close_parsed(&p);
+    open_config(&p, "exaone4", "\"sliding_window\":null");
+    assert_true(!p.config.tied && p.config.norm_eps == 1e-5);
+    close_parsed(&p);
+}
+
 static void test_architectures(void **state)
 {
     (void)state;
@@ -239,6 +293,12 @@ static void test_windows(void **state)
         {"qwen3", "\"layer_types\":[\"full_attention\",\"linear_attention\"]",
          "layer_types names \"linear_attention\""},
         {"qwen3", "\"layer_types\":[1]", "layer_types"},
+        {"smollm3", "\"sliding_window\":512", NULL},
+        {"smollm3", "\"sliding_window\":512,\"use_sliding_window\":true", "window of 512"},
+        {"olmo2", "\"rms_norm_eps\":1e-6", NULL},
+        {"exaone4", "\"sliding_window\":null", NULL},
+        {"exaone4", "\"rope_theta\":1000000", "window of 4096"}, /* where the key is absent */
+        {"exaone4", "\"sliding_window\":2048", "layers without it have no rotary positions"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         parsed p;
@@ -328,6 +388,9 @@ static void test_refuses(void **state)
         {"\"logits_scaling\":2.0", NIB_BAD_INPUT, "logits_scaling"},
         {"\"clip_qkv\":8", NIB_BAD_INPUT, "clip_qkv"},
         {"\"qk_norm\":true", NIB_BAD_INPUT, "qk_norm"},
+        {"\"no_rope_layers\":[1,0]", NIB_BAD_INPUT, "no_rope_layers changes the result"},
+        {"\"no_rope_layers\":[1,2]", NIB_BAD_INPUT, "0 or 1 for each"},
+        {"\"no_rope_layers\":1", NIB_BAD_INPUT, "no_rope_layers"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         parsed p;
@@ -617,6 +680,8 @@ int main(void)
         cmocka_unit_test(test_takes_sizes),
         cmocka_unit_test(test_takes_options),
         cmocka_unit_test(test_architectures),
+        cmocka_unit_test(test_layers_without_rope),
+        cmocka_unit_test(test_absent_keys),
         cmocka_unit_test(test_absent),
         cmocka_unit_test(test_dtypes),
         cmocka_unit_test(test_rope_scaling),

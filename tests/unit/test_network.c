@@ -16,8 +16,8 @@
 
 #include <cmocka.h>
 
-static const char *const families[] = {"llama2", "llama3", "llama_bias",
-                                       "qwen2",  "qwen3",  "mistral"};
+static const char *const families[] = {"llama2",  "llama3",  "llama_bias", "qwen2",  "qwen3",
+                                       "mistral", "smollm3", "olmo2",      "exaone4"};
 
 /* One golden sequence. Views into the checkpoint. */
 typedef struct golden {

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small random models of each family, with the logits that transformers computes in float32.
 
-Usage: python3 tools/golden/make_model_golden.py [DIRECTORY]       (tests/golden/models)
+Usage: python3 tools/golden/make_model_golden.py [DIRECTORY [FAMILY...]]       (tests/golden/models, all)
 Needs: torch, transformers 5, safetensors. Runs on the CPU, in seconds.
 
 DIRECTORY/FAMILY/config.json, model.safetensors    a Hugging Face directory
@@ -182,6 +182,90 @@ FAMILIES = {
         },
         "lengths": [40, 21],
     },
+    # as published: no tie_word_embeddings, which is true where it is absent; every second layer here without positions
+    "smollm3": {
+        "type": torch.bfloat16,
+        "tied": True,
+        "config": {
+            "architectures": ["SmolLM3ForCausalLM"],
+            "model_type": "smollm3",
+            "attention_bias": False,
+            "hidden_size": 64,
+            "intermediate_size": 132,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "hidden_act": "silu",
+            "vocab_size": 190,
+            "max_position_embeddings": 512,
+            "max_window_layers": 28,
+            "mlp_bias": False,
+            "no_rope_layer_interval": 2,
+            "no_rope_layers": [1, 0, 1],
+            "rms_norm_eps": 1e-6,
+            "bos_token_id": 180,
+            "eos_token_id": 181,
+            "pad_token_id": 182,
+            "pretraining_tp": 2,
+            "rope_scaling": None,
+            "rope_theta": 5000000.0,
+            "sliding_window": None,
+            "use_sliding_window": False,
+            "torch_dtype": "bfloat16",
+        },
+        "lengths": [40, 31],
+    },
+    "olmo2": {
+        "type": torch.bfloat16,
+        "config": {
+            "architectures": ["Olmo2ForCausalLM"],
+            "model_type": "olmo2",
+            "attention_bias": False,
+            "hidden_size": 72,
+            "intermediate_size": 120,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 3,
+            "hidden_act": "silu",
+            "vocab_size": 170,
+            "max_position_embeddings": 512,
+            "rms_norm_eps": 1e-6,
+            "eos_token_id": 160,
+            "pad_token_id": 161,
+            "rope_scaling": None,
+            "rope_theta": 500000,
+            "tie_word_embeddings": False,
+            "torch_dtype": "bfloat16",
+        },
+        "lengths": [40, 25],
+    },
+    "exaone4": {
+        "type": torch.float32,
+        "config": {
+            "architectures": ["Exaone4ForCausalLM"],
+            "model_type": "exaone4",
+            "head_dim": 24,
+            "hidden_size": 64,
+            "intermediate_size": 100,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "hidden_act": "silu",
+            "layer_types": ["full_attention", "full_attention"],
+            "vocab_size": 140,
+            "max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-5,
+            "bos_token_id": 1,
+            "eos_token_id": 139,
+            "rope_scaling": LLAMA3,
+            "rope_theta": 1000000,
+            "sliding_window": None,
+            "sliding_window_pattern": None,
+            "tie_word_embeddings": True,
+            "torch_dtype": "float32",
+        },
+        "lengths": [40, 600],
+    },
 }
 
 
@@ -216,7 +300,7 @@ def make(directory, family, what):
             value = fill(name, parameter.shape, generator).to(what["type"])
             stored[name] = value
             parameter.copy_(value.to(torch.float32))
-    assert ("lm_head.weight" in stored) != what["config"]["tie_word_embeddings"]
+    assert ("lm_head.weight" in stored) != what["config"].get("tie_word_embeddings", what.get("tied"))
     made = (f"torch {torch.__version__}, transformers {transformers.__version__}, safetensors "
             f"{safetensors.__version__}; seed {SEED}; {COMMAND}")
     save_file(stored, f"{directory}/model.safetensors", {"format": "pt", "made": made})
@@ -238,8 +322,8 @@ def make(directory, family, what):
 def main():
     at = sys.argv[1] if len(sys.argv) > 1 else "tests/golden/models"
     torch.set_num_threads(1)
-    for family, what in FAMILIES.items():
-        make(f"{at}/{family}", family, what)
+    for family in sys.argv[2:] or FAMILIES:
+        make(f"{at}/{family}", family, FAMILIES[family])
 
 
 if __name__ == "__main__":

@@ -1,23 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of families.
+ * The table of families, by nib_arch.
  */
 #include "arch.h"
 
-typedef void (*family)(nib_build *b, const nib_config *c);
+#include <stdio.h>
 
-static const family families[] = {
-    [NIB_ARCH_LLAMA] = nib__arch_llama,
-    [NIB_ARCH_MISTRAL] = nib__arch_llama,
-    [NIB_ARCH_QWEN2] = nib__arch_llama,
-    [NIB_ARCH_QWEN3] = nib__arch_llama,
+static const nib_family_row *const families[] = {
+    [NIB_ARCH_LLAMA] = &nib__family_llama,     [NIB_ARCH_MISTRAL] = &nib__family_mistral,
+    [NIB_ARCH_QWEN2] = &nib__family_qwen2,     [NIB_ARCH_QWEN3] = &nib__family_qwen3,
+    [NIB_ARCH_SMOLLM3] = &nib__family_smollm3, [NIB_ARCH_OLMO2] = &nib__family_olmo2,
+    [NIB_ARCH_EXAONE4] = &nib__family_exaone4,
 };
+
+const nib_family_row *nib__family_at(size_t i) { return i < COUNT(families) ? families[i] : NULL; }
+
+const char *nib__arch_name(nib_arch arch) { return families[arch]->name; }
+
+const char *nib__family_names(char *out, size_t size, bool (*holds)(const nib_family_row *row))
+{
+    size_t left = 0, used = 0;
+    for (size_t i = 0; i < COUNT(families); i++)
+        left += holds(families[i]);
+    for (size_t i = 0; i < COUNT(families) && used < size; i++)
+        if (holds(families[i])) {
+            left--;
+            used += (size_t)snprintf(out + used, size - used, "%s%s", families[i]->name,
+                                     left > 1    ? ", "
+                                     : left == 1 ? " and "
+                                                 : "");
+        }
+    return out;
+}
 
 nib_status nib__arch_build(nib_graph *out, const nib_config *config, nib_arena *arena,
                            const nib_allocator *a, nib_err *err)
 {
     nib_build b;
     nib__build_begin(&b, arena, a);
-    families[config->arch](&b, config);
+    nib__family_of(config)->build(&b, config);
     return nib__build_end(out, &b, err);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Families of models: each turns a config into the graph of its forward pass.
+ * Families of models. Each has a file with its row: what it is called, what transformers takes
+ * where its config.json lacks a key, and the function that emits its forward pass as a graph.
  */
 #ifndef NIB_ARCH_H
 #define NIB_ARCH_H
@@ -8,23 +9,64 @@
 #include "config.h"
 #include "graph.h"
 
+typedef struct nib_family_row {
+    const char *name;       /* model_type of config.json */
+    const char *class_name; /* of transformers */
+    const char *gguf;       /* general.architecture of GGUF; NULL: not read or written as GGUF */
+    bool paired;            /* GGUF has the rows of q and k in pairs */
+    bool trains;
+    bool head_norms; /* nib_config.qk_norm */
+    bool skips_rope; /* no_rope_layers and no_rope_layer_interval are read */
+    enum {
+        NIB_WINDOW_IF_USED, /* if use_sliding_window says so */
+        NIB_WINDOW_IGNORED, /* sliding_window has no effect */
+        NIB_WINDOW_ALWAYS,  /* wherever it is given */
+        NIB_WINDOW_ROPE,    /* the same, and layers without one do not rotate by positions */
+    } window;
+    struct {
+        int64_t kv_heads, head_dim, context, window; /* 0: none */
+        double norm_eps, rope_theta;
+        bool tied;
+    } absent;
+    void (*build)(nib_build *b, const nib_config *c);
+} nib_family_row;
+
+/* NULL past the last. */
+const nib_family_row *nib__family_at(size_t i);
+NIB_INLINE const nib_family_row *nib__family_of(const nib_config *config)
+{
+    return nib__family_at((size_t)config->arch);
+}
+/* "llama, mistral and qwen2": those that `holds` is true of. */
+const char *nib__family_names(char *out, size_t size, bool (*holds)(const nib_family_row *row));
+
 nib_status nib__arch_build(nib_graph *out, const nib_config *config, nib_arena *arena,
                            const nib_allocator *a, nib_err *err);
 
 /* ---- blocks.c: what families share ---- */
 
+typedef enum nib_qk_norm {
+    NIB_QK_PLAIN, /* none */
+    NIB_QK_HEADS, /* each head is normalized; one weight for all heads */
+    NIB_QK_WHOLE, /* all heads together */
+} nib_qk_norm;
+
 /* The table of tokens, [vocab][width]; returns the residual. */
 int nib__block_embed(nib_build *b, const nib_config *c);
-/* Attention of a layer over x, which is normed: projections, norms of heads where the config has
- * them, rotary positions, and the output projection. */
-int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x);
+/* A norm of [width] values. */
+int nib__block_norm(nib_build *b, const nib_config *c, int64_t layer, const char *part, int x);
+/* Attention over x: projections, norms of queries and keys, rotary positions, and the output
+ * projection. */
+int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x, nib_qk_norm norm,
+                         bool rope);
 /* down(silu(gate(x)) * up(x)) */
 int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x);
 /* The last norm and the head; its value is the logits. */
 int nib__block_head(nib_build *b, const nib_config *c, int x);
 
-/* ---- one function per family ---- */
+/* ---- the families ---- */
 
-void nib__arch_llama(nib_build *b, const nib_config *c);
+extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_qwen2,
+    nib__family_qwen3, nib__family_smollm3, nib__family_olmo2, nib__family_exaone4;
 
 #endif

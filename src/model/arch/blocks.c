@@ -18,25 +18,35 @@ static int linear(nib_build *b, int x, nib_role role, int64_t layer, const char 
     return nib__emit_linear(b, x, nib__build_matrix(b, role, layer, part, n, k, bias));
 }
 
-static int norm_heads(nib_build *b, const nib_config *c, int x, int64_t layer, const char *part,
-                      int64_t heads)
+int nib__block_norm(nib_build *b, const nib_config *c, int64_t layer, const char *part, int x)
 {
-    return nib__emit_norm(b, x, nib__build_norm(b, layer, part, c->head_dim), heads);
+    return nib__emit_norm(b, x, nib__build_norm(b, layer, part, c->width), 1);
 }
 
-int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x)
+static int norm_heads(nib_build *b, const nib_config *c, int x, int64_t layer, const char *part,
+                      int64_t heads, nib_qk_norm norm)
+{
+    const bool whole = norm == NIB_QK_WHOLE;
+    const int64_t n = whole ? heads * c->head_dim : c->head_dim;
+    return norm == NIB_QK_PLAIN
+               ? x
+               : nib__emit_norm(b, x, nib__build_norm(b, layer, part, n), whole ? 1 : heads);
+}
+
+int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x, nib_qk_norm norm,
+                         bool rope)
 {
     const int64_t width = c->width, wide = c->heads * c->head_dim,
                   narrow = c->kv_heads * c->head_dim;
     int q = linear(b, x, NIB_ROLE_Q, layer, "self_attn.q_proj", wide, width, c->qkv_bias);
     int k = linear(b, x, NIB_ROLE_K, layer, "self_attn.k_proj", narrow, width, c->qkv_bias);
     int v = linear(b, x, NIB_ROLE_V, layer, "self_attn.v_proj", narrow, width, c->qkv_bias);
-    if (c->qk_norm) {
-        q = norm_heads(b, c, q, layer, "self_attn.q_norm", c->heads);
-        k = norm_heads(b, c, k, layer, "self_attn.k_norm", c->kv_heads);
+    q = norm_heads(b, c, q, layer, "self_attn.q_norm", c->heads, norm);
+    k = norm_heads(b, c, k, layer, "self_attn.k_norm", c->kv_heads, norm);
+    if (rope) {
+        q = nib__emit_rope(b, q, c->heads);
+        k = nib__emit_rope(b, k, c->kv_heads);
     }
-    q = nib__emit_rope(b, q, c->heads);
-    k = nib__emit_rope(b, k, c->kv_heads);
     nib__emit_store(b, k, v, layer);
     const int attended = nib__emit_attention(b, q, layer, c->heads);
     return linear(b, attended, NIB_ROLE_O, layer, "self_attn.o_proj", width, wide, c->o_bias);
@@ -54,6 +64,6 @@ int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x
 
 int nib__block_head(nib_build *b, const nib_config *c, int x)
 {
-    x = nib__emit_norm(b, x, nib__build_norm(b, -1, "model.norm", c->width), 1);
+    x = nib__block_norm(b, c, -1, "model.norm", x);
     return linear(b, x, NIB_ROLE_HEAD, -1, "lm_head", c->vocab, c->width, false);
 }

@@ -1,20 +1,77 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Llama, and families that differ from it in their config and weights alone: Mistral without a
- * window, Qwen2 (biases of q, k and v), Qwen3 (norms of the heads of q and k).
+ * window, Qwen2 with biases of q, k and v, Qwen3 with norms of the heads of q and k, SmolLM3 with
+ * layers without positions.
  */
 #include "arch.h"
 
-void nib__arch_llama(nib_build *b, const nib_config *c)
+static void build(nib_build *b, const nib_config *c)
 {
+    const nib_qk_norm norm = c->qk_norm ? NIB_QK_HEADS : NIB_QK_PLAIN;
     int x = nib__block_embed(b, c);
     for (int64_t layer = 0; layer < c->layers; layer++) {
-        int norm = nib__build_norm(b, layer, "input_layernorm", c->width);
-        int y = nib__block_attention(b, c, layer, nib__emit_norm(b, x, norm, 1));
+        int y = nib__block_norm(b, c, layer, "input_layernorm", x);
+        y = nib__block_attention(b, c, layer, y, norm, nib__config_has_rope(c, layer));
         x = nib__emit_add(b, x, y);
-        norm = nib__build_norm(b, layer, "post_attention_layernorm", c->width);
-        y = nib__block_gated_mlp(b, c, layer, nib__emit_norm(b, x, norm, 1));
-        x = nib__emit_add(b, x, y);
+        y = nib__block_norm(b, c, layer, "post_attention_layernorm", x);
+        x = nib__emit_add(b, x, nib__block_gated_mlp(b, c, layer, y));
     }
     nib__block_head(b, c, x);
 }
+
+const nib_family_row nib__family_llama = {
+    .name = "llama",
+    .class_name = "LlamaForCausalLM",
+    .gguf = "llama",
+    .paired = true,
+    .trains = true,
+    .window = NIB_WINDOW_IGNORED,
+    .absent = {.context = 2048, .norm_eps = 1e-6, .rope_theta = 10000},
+    .build = build,
+};
+
+const nib_family_row nib__family_mistral = {
+    .name = "mistral",
+    .class_name = "MistralForCausalLM",
+    .gguf = "llama", /* it has no name of its own there */
+    .paired = true,
+    .trains = true,
+    .window = NIB_WINDOW_ALWAYS,
+    .absent =
+        {.kv_heads = 8, .context = 131072, .window = 4096, .norm_eps = 1e-6, .rope_theta = 10000},
+    .build = build,
+};
+
+const nib_family_row nib__family_qwen2 = {
+    .name = "qwen2",
+    .class_name = "Qwen2ForCausalLM",
+    .gguf = "qwen2",
+    .trains = true,
+    .absent =
+        {.kv_heads = 32, .context = 32768, .window = 4096, .norm_eps = 1e-6, .rope_theta = 10000},
+    .build = build,
+};
+
+const nib_family_row nib__family_qwen3 = {
+    .name = "qwen3",
+    .class_name = "Qwen3ForCausalLM",
+    .gguf = "qwen3",
+    .head_norms = true,
+    .absent = {.kv_heads = 32,
+               .head_dim = 128,
+               .context = 32768,
+               .window = 4096,
+               .norm_eps = 1e-6,
+               .rope_theta = 10000},
+    .build = build,
+};
+
+const nib_family_row nib__family_smollm3 = {
+    .name = "smollm3",
+    .class_name = "SmolLM3ForCausalLM",
+    .skips_rope = true,
+    .absent =
+        {.kv_heads = 4, .context = 32768, .norm_eps = 1e-6, .rope_theta = 2000000, .tied = true},
+    .build = build,
+};
