@@ -6,6 +6,7 @@
 #include "checkpoint_inside.h"
 #include "gguf.h"
 #include "gguf_parts.h"
+#include "renames.h"
 #include "renames_meta.h"
 #include "rotary.h"
 #include "safetensors.h"
@@ -204,7 +205,7 @@ static nib_status take_gguf(nib_checkpoint *cp, nib_contents *parsed, nib_err *e
     cp->gguf = parsed[0].gguf;
     cp->directory = NULL;
     NIB_TRY(nib__gguf_translate(parsed, (size_t)cp->file_count, &cp->arena, err));
-    if (cp->gguf->arch != NULL && strcmp(cp->gguf->arch, "llama") == 0) {
+    if (nib__rename_pairs(cp->gguf->arch)) {
         int64_t heads, head;
         nib__gguf_heads(cp->gguf, &heads, &head);
         cp->paired = -1;

@@ -90,21 +90,23 @@ nib_status nib__gguf_check_parts(const nib_contents *parsed, size_t count, nib_e
     return NIB_OK;
 }
 
-/* A positive whole number, or 0. */
-static int64_t size_of(const nib_gguf *g, const char *key)
+/* A positive whole number of the architecture, or 0. */
+static int64_t size_of(const nib_gguf *g, const char *name)
 {
+    char key[96];
     int64_t size = 0;
     bool found;
     nib_err ignored;
+    snprintf(key, sizeof key, "%s.%s", g->arch, name);
     const nib_status status = nib__gguf_int(&size, &found, g, key, &ignored);
     return status == NIB_OK && size > 0 ? size : 0;
 }
 
 void nib__gguf_heads(const nib_gguf *g, int64_t *heads, int64_t *head)
 {
-    const int64_t width = size_of(g, "llama.embedding_length");
-    *heads = size_of(g, "llama.attention.head_count");
-    *head = size_of(g, "llama.attention.key_length");
+    const int64_t width = size_of(g, "embedding_length");
+    *heads = size_of(g, "attention.head_count");
+    *head = size_of(g, "attention.key_length");
     if (*head == 0 && *heads > 0 && width % *heads == 0)
         *head = width / *heads;
 }
@@ -113,12 +115,12 @@ nib_status nib__gguf_translate(nib_contents *parsed, size_t count, nib_arena *ar
 {
     const nib_gguf *first = parsed[0].gguf;
     char ours[NIB_RENAME_MAX];
-    if (first->arch == NULL || !nib__rename_knows(first->arch))
+    if (!nib__rename_knows(first->arch))
         return NIB_OK;
     for (size_t p = 0; p < count; p++)
         for (size_t i = 0; i < parsed[p].count; i++) {
             nib_tensor *tensor = parsed[p].tensors[i];
-            if (!nib__rename_from_gguf(ours, tensor->name))
+            if (!nib__rename_from_gguf(ours, first->arch, tensor->name))
                 continue;
             tensor->name = nib__arena_copy(arena, ours, strlen(ours));
             if (tensor->name == NULL)

@@ -1,40 +1,70 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * GGUF <-> Hugging Face names of the architectures llama (mistral, too), qwen2 and qwen3. The part
- * before ".weight" or ".bias" is looked up, whole or behind the number of its layer.
+ * GGUF <-> Hugging Face names of the architectures that are known. The part before ".weight" or
+ * ".bias" is looked up, whole or behind the number of its layer.
  */
 #include "renames.h"
 
 #include <stdio.h>
 
+/* Where an architecture has its norms: before attention and the MLP, or after them. */
+typedef enum norms { ANY, BEFORE, AFTER } norms;
+
 typedef struct rename_row {
     const char *gguf, *ours;
+    norms of;
 } rename_row;
 
+typedef struct arch_row {
+    const char *name;
+    norms norms;
+    bool pairs;
+} arch_row;
+
+static const arch_row archs[] = {
+    {"llama", BEFORE, true}, /* mistral, too */
+    {"qwen2", BEFORE, false}, {"qwen3", BEFORE, false},  {"smollm3", BEFORE, true},
+    {"olmo2", AFTER, false},  {"exaone4", AFTER, false},
+};
+
 static const rename_row whole[] = {
-    {"token_embd", "model.embed_tokens"},
-    {"output_norm", "model.norm"},
-    {"output", "lm_head"},
+    {"token_embd", "model.embed_tokens", ANY},
+    {"output_norm", "model.norm", ANY},
+    {"output", "lm_head", ANY},
 };
 
 static const rename_row in_layer[] = {
-    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
+    {"attn_q", "self_attn.q_proj", ANY},
+    {"attn_k", "self_attn.k_proj", ANY},
+    {"attn_v", "self_attn.v_proj", ANY},
+    {"attn_output", "self_attn.o_proj", ANY},
+    {"attn_q_norm", "self_attn.q_norm", ANY},
+    {"attn_k_norm", "self_attn.k_norm", ANY},
+    {"ffn_gate", "mlp.gate_proj", ANY},
+    {"ffn_up", "mlp.up_proj", ANY},
+    {"ffn_down", "mlp.down_proj", ANY},
+    {"attn_norm", "input_layernorm", BEFORE},
+    {"ffn_norm", "post_attention_layernorm", BEFORE},
+    {"post_attention_norm", "post_attention_layernorm", AFTER},
+    {"post_ffw_norm", "post_feedforward_layernorm", AFTER},
 };
 
 static const char gguf_layers[] = "blk.", our_layers[] = "model.layers.";
 
-bool nib__rename_knows(const char *arch)
+static const arch_row *find_arch(const char *name)
 {
-    static const char *const known[] = {"llama", "qwen2", "qwen3"};
-    for (size_t i = 0; i < COUNT(known); i++)
-        if (strcmp(known[i], arch) == 0)
-            return true;
-    return false;
+    for (size_t i = 0; name != NULL && i < COUNT(archs); i++)
+        if (strcmp(archs[i].name, name) == 0)
+            return &archs[i];
+    return NULL;
+}
+
+bool nib__rename_knows(const char *arch) { return find_arch(arch) != NULL; }
+
+bool nib__rename_pairs(const char *arch)
+{
+    const arch_row *row = find_arch(arch);
+    return row != NULL && row->pairs;
 }
 
 static bool is_part(const char *name, size_t size, const char *part)
@@ -51,22 +81,25 @@ static size_t digits_of(const char *name)
     return size > 9 || (size > 1 && name[0] == '0') ? 0 : size;
 }
 
-/* The row whose `gguf` (or ours) is the first `size` bytes of name. */
-static const rename_row *find(const rename_row *rows, size_t count, const char *name, size_t size,
-                              bool from_gguf)
+/* The architecture's row whose `gguf` (or ours) is the first `size` bytes of name. */
+static const rename_row *find(const rename_row *rows, size_t count, const arch_row *arch,
+                              const char *name, size_t size, bool from_gguf)
 {
     for (size_t i = 0; i < count; i++)
-        if (is_part(name, size, from_gguf ? rows[i].gguf : rows[i].ours))
+        if ((rows[i].of == ANY || rows[i].of == arch->norms) &&
+            is_part(name, size, from_gguf ? rows[i].gguf : rows[i].ours))
             return &rows[i];
     return NULL;
 }
 
-static bool rename_any(char out[NIB_RENAME_MAX], const char *name, bool from_gguf)
+static bool rename_any(char out[NIB_RENAME_MAX], const char *arch_name, const char *name,
+                       bool from_gguf)
 {
+    const arch_row *arch = find_arch(arch_name);
     const char *from = from_gguf ? gguf_layers : our_layers,
                *to = from_gguf ? our_layers : gguf_layers, *end = strrchr(name, '.');
     size_t digits = 0;
-    if (end == NULL || (strcmp(end, ".weight") != 0 && strcmp(end, ".bias") != 0))
+    if (arch == NULL || end == NULL || (strcmp(end, ".weight") != 0 && strcmp(end, ".bias") != 0))
         return false;
     const char *part = name;
     if (strncmp(name, from, strlen(from)) == 0) {
@@ -76,8 +109,8 @@ static bool rename_any(char out[NIB_RENAME_MAX], const char *name, bool from_ggu
             return false;
     }
     const rename_row *row =
-        digits > 0 ? find(in_layer, COUNT(in_layer), part, (size_t)(end - part), from_gguf)
-                   : find(whole, COUNT(whole), part, (size_t)(end - part), from_gguf);
+        digits > 0 ? find(in_layer, COUNT(in_layer), arch, part, (size_t)(end - part), from_gguf)
+                   : find(whole, COUNT(whole), arch, part, (size_t)(end - part), from_gguf);
     if (row == NULL)
         return false;
     const char *said = from_gguf ? row->ours : row->gguf;
@@ -89,12 +122,12 @@ static bool rename_any(char out[NIB_RENAME_MAX], const char *name, bool from_ggu
     return true;
 }
 
-bool nib__rename_from_gguf(char out[NIB_RENAME_MAX], const char *name)
+bool nib__rename_from_gguf(char out[NIB_RENAME_MAX], const char *arch, const char *name)
 {
-    return rename_any(out, name, true);
+    return rename_any(out, arch, name, true);
 }
 
-bool nib__rename_to_gguf(char out[NIB_RENAME_MAX], const char *name)
+bool nib__rename_to_gguf(char out[NIB_RENAME_MAX], const char *arch, const char *name)
 {
-    return rename_any(out, name, false);
+    return rename_any(out, arch, name, false);
 }

@@ -34,7 +34,7 @@ static const char *arch_key(reader *r, const char *name)
 
 /* ---- what a model is ---- */
 
-static bool in_gguf(const nib_family_row *row) { return row->gguf != NULL; }
+static bool any_family(const nib_family_row *row) { return row->gguf != NULL; }
 
 /* The first family of the name: GGUF calls mistral llama. */
 static nib_status read_arch(reader *r)
@@ -45,7 +45,7 @@ static nib_status read_arch(reader *r)
                          r->g->name);
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_family_row *row = nib__family_at(i);
-        if (row->gguf == NULL || strcmp(row->gguf, r->g->arch) != 0)
+        if (strcmp(row->gguf, r->g->arch) != 0)
             continue;
         r->arch = row->gguf;
         r->c->arch = (nib_arch)i;
@@ -53,9 +53,9 @@ static nib_status read_arch(reader *r)
         return NIB_OK;
     }
     return nib__fail(r->err, NIB_UNSUPPORTED,
-                     "%s: the architecture \"%s\" is not supported; of GGUF files %s are",
-                     r->g->name, nib__say_name(shown, sizeof shown, r->g->arch, strlen(r->g->arch)),
-                     nib__family_names(names, sizeof names, in_gguf));
+                     "%s: the architecture \"%s\" is not supported; %s are", r->g->name,
+                     nib__say_name(shown, sizeof shown, r->g->arch, strlen(r->g->arch)),
+                     nib__family_names(names, sizeof names, any_family));
 }
 
 static nib_status read_sizes(reader *r)
@@ -336,7 +336,7 @@ static nib_status check_others(reader *r)
     size_t size = 5;
     bool found;
     NIB_TRY(nib__gguf_int(&window, &found, r->g, arch_key(r, "attention.sliding_window"), r->err));
-    if (window > 0 && window < r->c->context)
+    if (window > 0 && (window < r->c->context || nib__family_of(r->c)->window == NIB_WINDOW_ROPE))
         return nib__fail(r->err, NIB_UNSUPPORTED,
                          "%s: %s limits attention to %" PRId64
                          " positions, which is not built; the context has %" PRId64,
@@ -359,6 +359,32 @@ static nib_status check_others(reader *r)
         return nib__fail(r->err, NIB_UNSUPPORTED, "%s: general.type is \"%s\"; a model is wanted",
                          r->g->name, nib__say_name(shown, sizeof shown, type, size));
     return NIB_OK;
+}
+
+/* Which layers rotate by positions: GGUF has no key for it, so llama.cpp takes every fourth not to.
+ */
+enum { GGUF_ROPE_INTERVAL = 4 };
+
+static nib_status fill_rope_layers(reader *r)
+{
+    nib_config *c = r->c;
+    if (!nib__family_of(c)->skips_rope)
+        return NIB_OK;
+    bool *layers = nib__arena_take(r->arena, (size_t)c->layers, sizeof *layers);
+    if (layers == NULL)
+        return nib__fail_memory(r->err, (size_t)c->layers, "the list of layers");
+    for (int64_t i = 0; i < c->layers; i++)
+        layers[i] = (i + 1) % GGUF_ROPE_INTERVAL != 0;
+    c->rope_layers = layers;
+    return NIB_OK;
+}
+
+bool nib__gguf_skips_rope_as(const nib_config *c)
+{
+    for (int64_t i = 0; i < c->layers && c->rope_layers != NULL; i++)
+        if (c->rope_layers[i] != ((i + 1) % GGUF_ROPE_INTERVAL != 0))
+            return false;
+    return true;
 }
 
 /* ---- keys not known ---- */
@@ -465,6 +491,7 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
     NIB_TRY(fill_absent(&r));
     NIB_TRY(nib__config_check(out, r.g->name, err));
     NIB_TRY(read_rope(&r));
+    NIB_TRY(fill_rope_layers(&r));
     NIB_TRY(check_numbers(&r));
     NIB_TRY(check_flags(&r));
     NIB_TRY(check_others(&r));

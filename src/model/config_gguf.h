@@ -19,4 +19,7 @@ nib_status nib__generation_gguf(nib_generation *out, const nib_gguf *gguf, nib_l
 /* Keys of the tokenizer that no part reads go to ledger. */
 void nib__gguf_say_tokenizer(const nib_gguf *gguf, nib_ledger *ledger);
 
+/* Do the layers that rotate by positions agree with what a GGUF of the family means? */
+bool nib__gguf_skips_rope_as(const nib_config *config);
+
 #endif

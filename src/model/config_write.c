@@ -106,8 +106,12 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
     nib__jsonw_pair_string(&w, "hidden_act", "silu");
     if (!own_bias)
         nib__jsonw_pair_bool(&w, "attention_bias", c.qkv_bias);
-    if (c.arch == NIB_ARCH_LLAMA)
+    if (c.arch == NIB_ARCH_LLAMA || c.mlp_bias)
         nib__jsonw_pair_bool(&w, "mlp_bias", c.mlp_bias);
+    if (nib__family_of(&c)->window >= NIB_WINDOW_ALWAYS) { /* absent, it would be one */
+        nib__jsonw_key(&w, "sliding_window");
+        nib__jsonw_null(&w);
+    }
     nib__jsonw_pair_bool(&w, "tie_word_embeddings", c.tied);
     put_type(&w, c.dtype);
     put_tokens(&w, &c);

@@ -305,7 +305,8 @@ nib_status nib__manifest_write(const char *path, const nib_quantize_job *job,
     for (size_t i = 0; i < nib__writer_count(writer); i++) {
         char name[NIB_RENAME_MAX]; /* as verify reads it */
         const bool renamed =
-            job->gguf != NULL && nib__rename_from_gguf(name, nib__writer_name(writer, i));
+            job->gguf != NULL &&
+            nib__rename_from_gguf(name, job->gguf_arch, nib__writer_name(writer, i));
         put_hash(&w, renamed ? name : nib__writer_name(writer, i), nib__writer_hash(writer, i));
     }
     nib__jsonw_object_end(&w);

@@ -46,9 +46,10 @@ typedef struct nib_quantize_job {
     /* JSON for a source without a config.json of its own, whose output is then a directory unless
      * OUT is named as a file; NULL: its own is copied. */
     const char *config;
-    /* Of a GGUF: its key/values, and the width of the heads whose q and k rows its architecture
-     * keeps in pairs; 0: in our order. */
+    /* Of a GGUF: its key/values, its architecture, and the width of the heads whose q and k rows
+     * that keeps in pairs; 0: in our order. */
     const nib_gguf_head *gguf;
+    const char *gguf_arch;
     int64_t paired_head;
     /* A vector that the format wants besides, as its readers name it: [extra_count]; NULL: none. */
     const char *extra_name;

@@ -93,9 +93,10 @@ static nib_status name_tensor(nib_rewriting *r, const char **out, const char *na
     *out = name;
     if (r->dialect != NIB_DIALECT_GGUF)
         return NIB_OK;
-    if (!nib__rename_to_gguf(other, name) && nib__checkpoint_gguf(r->job->checkpoint) != NULL)
+    if (!nib__rename_to_gguf(other, r->job->gguf_arch, name) &&
+        nib__checkpoint_gguf(r->job->checkpoint) != NULL)
         return NIB_OK; /* a GGUF had it under this name */
-    if (!nib__rename_to_gguf(other, name))
+    if (!nib__rename_to_gguf(other, r->job->gguf_arch, name))
         return nib__fail(r->err, NIB_NOT_AS_ASKED,
                          "%s: GGUF has no name for this tensor, and a file with a name that its "
                          "readers do not know is refused by them",

@@ -8,10 +8,12 @@
 #include "arch.h"
 
 #include "chat_files.h"
+#include "config_gguf.h"
 #include "dialects.h"
 #include "gguf.h"
 #include "gguf_describe.h"
 #include "gguf_vocab.h"
+#include "renames.h"
 
 #include <string.h>
 
@@ -133,16 +135,17 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          "%s: the model's architecture is not known, and a GGUF has to describe "
                          "it; --format nibble keeps config.json beside the weights",
                          m->net.directory);
-    if (nib__family_of(c)->gguf == NULL)
+    if (!nib__gguf_skips_rope_as(c))
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: %s is not written as GGUF; --format nibble keeps config.json beside "
-                         "the weights",
+                         "%s: no_rope_layers names other layers than every fourth, which a GGUF of "
+                         "%s cannot say; --format nibble keeps config.json beside the weights",
                          m->net.directory, nib__arch_name(c->arch));
     nib__gguf_describe_config(head, c, nib__path_name(nib__checkpoint_path(m->net.checkpoint)),
                               main_type(&m->net, first));
     NIB_TRY(put_tokenizer(head, m, arena, ledger, err));
     NIB_TRY(put_divisors(job, c, arena, err));
     job->gguf = head;
-    job->paired_head = nib__family_of(c)->paired ? c->head_dim : 0;
+    job->gguf_arch = nib__family_of(c)->gguf;
+    job->paired_head = nib__rename_pairs(job->gguf_arch) ? c->head_dim : 0;
     return NIB_OK;
 }

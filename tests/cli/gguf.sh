@@ -50,3 +50,14 @@ sed 's/\(general.architecture.\{12\}\)qwen3/\1qwen9/' qwen3.gguf >other.gguf
 refused 3 'other.gguf: the architecture "qwen9" is not supported; *' plan other.gguf
 check 'but it can be listed' nibble info other.gguf
 refused 3 'other.gguf: the architecture "qwen9" is not supported; *' generate other.gguf -n 1
+
+# GGUF has no key for layers without positions: llama.cpp takes every fourth.
+golden=$REPO/tests/golden
+refused 3 '*no_rope_layers names other layers than every fourth, which a GGUF of smollm3 cannot say*' \
+    convert "$golden/models/smollm3" o.gguf --format gguf
+[ ! -e o.gguf ] || check 'nothing is left of it' false
+for family in smollm3 olmo2; do
+    check "$family: as safetensors and back" nibble convert "$golden/gguf/$family.gguf" "$family" --format nibble --quiet
+    check "$family: as GGUF again" nibble convert "$family" "again-$family.gguf" --format gguf --quiet
+    same "$family" "again-$family.gguf" "$golden/gguf/$family.gguf"
+done

@@ -27,7 +27,7 @@ static const char *in(char out[512], const char *directory, const char *name)
     return out;
 }
 
-static const char *const families[] = {"llama", "qwen2", "qwen3"};
+static const char *const families[] = {"llama", "qwen2", "qwen3", "smollm3", "olmo2", "exaone4"};
 
 /* ---- logits ---- */
 

@@ -129,22 +129,46 @@ FAMILIES = {
                      head_dim=16, tie_word_embeddings=True),
         "types": {"": [T.F16]},
     },
+    "smollm3": {  # the fourth layer is without positions
+        "config": transformers.SmolLM3Config,
+        "model": transformers.SmolLM3ForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=4, vocab_size=272, rope_theta=1e4, pad_token_id=None,
+                     tie_word_embeddings=True),
+        "types": {"": [T.Q8_0]},
+    },
+    "olmo2": {
+        "config": transformers.Olmo2Config,
+        "model": transformers.Olmo2ForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, rope_theta=5e5, pad_token_id=None,
+                     tie_word_embeddings=False),
+        "types": {"": [T.F16]},
+    },
+    "exaone4": {
+        "config": transformers.Exaone4Config,
+        "model": transformers.Exaone4ForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, rope_theta=500.0, rope_scaling=LLAMA3,
+                     sliding_window=None, layer_types=["full_attention"] * 2, tie_word_embeddings=True),
+        "types": {"": [T.Q8_0]},
+    },
 }
+PAIRED = ("llama", "smollm3")
 
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
          "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
          "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
          "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
          "post_attention_layernorm": "ffn_norm"}
+AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def gguf_name(name):
+def gguf_name(family, name):
     module, part = name.rsplit(".", 1)
     if module in WHOLE:
         return f"{WHOLE[module]}.{part}"
     _, _, layer, rest = module.split(".", 3)
-    return f"blk.{layer}.{NAMES[rest]}.{part}"
+    names = dict(NAMES, **AFTER) if family in ("olmo2", "exaone4") else NAMES
+    return f"blk.{layer}.{names[rest]}.{part}"
 
 
 def layer_of(name):
@@ -271,11 +295,11 @@ def write_model(directory, name, family, logits):
             raw, values = stored(rng, kind, shape, gain if "embed" in key else gain / shape[1] ** 0.5)
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(
             key.split(".")[-2])
-        if name == "llama" and heads:
+        if name in PAIRED and heads:
             values = unpair_rows(values, heads)  # what is stored is in pairs
-        writer.add_tensor(gguf_name(key), raw, raw_dtype=kind)
+        writer.add_tensor(gguf_name(name, key), raw, raw_dtype=kind)
         state[key] = torch.from_numpy(np.ascontiguousarray(values, np.float32))
-    if name == "llama":
+    if "rope_scaling" in family["keys"]:
         writer.add_tensor("rope_freqs.weight", rope_divisors(config))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -12,8 +12,7 @@
 typedef struct nib_family_row {
     const char *name;       /* model_type of config.json */
     const char *class_name; /* of transformers */
-    const char *gguf;       /* general.architecture of GGUF; NULL: not read or written as GGUF */
-    bool paired;            /* GGUF has the rows of q and k in pairs */
+    const char *gguf;       /* general.architecture of GGUF */
     bool trains;
     bool head_norms; /* nib_config.qk_norm */
     bool skips_rope; /* no_rope_layers and no_rope_layer_interval are read */

@@ -24,7 +24,6 @@ const nib_family_row nib__family_llama = {
     .name = "llama",
     .class_name = "LlamaForCausalLM",
     .gguf = "llama",
-    .paired = true,
     .trains = true,
     .window = NIB_WINDOW_IGNORED,
     .absent = {.context = 2048, .norm_eps = 1e-6, .rope_theta = 10000},
@@ -35,7 +34,6 @@ const nib_family_row nib__family_mistral = {
     .name = "mistral",
     .class_name = "MistralForCausalLM",
     .gguf = "llama", /* it has no name of its own there */
-    .paired = true,
     .trains = true,
     .window = NIB_WINDOW_ALWAYS,
     .absent =
@@ -70,6 +68,7 @@ const nib_family_row nib__family_qwen3 = {
 const nib_family_row nib__family_smollm3 = {
     .name = "smollm3",
     .class_name = "SmolLM3ForCausalLM",
+    .gguf = "smollm3",
     .skips_rope = true,
     .absent =
         {.kv_heads = 4, .context = 32768, .norm_eps = 1e-6, .rope_theta = 2000000, .tied = true},

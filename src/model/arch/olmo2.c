@@ -24,6 +24,7 @@ static void build_exaone4(nib_build *b, const nib_config *c) { build(b, c, NIB_Q
 const nib_family_row nib__family_olmo2 = {
     .name = "olmo2",
     .class_name = "Olmo2ForCausalLM",
+    .gguf = "olmo2",
     .absent = {.context = 2048, .norm_eps = 1e-5, .rope_theta = 10000},
     .build = build_olmo2,
 };
@@ -31,6 +32,7 @@ const nib_family_row nib__family_olmo2 = {
 const nib_family_row nib__family_exaone4 = {
     .name = "exaone4",
     .class_name = "Exaone4ForCausalLM",
+    .gguf = "exaone4",
     .window = NIB_WINDOW_ROPE,
     .absent =
         {.kv_heads = 32, .context = 2048, .window = 4096, .norm_eps = 1e-5, .rope_theta = 10000},

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names of tensors in GGUF files: the same name means another norm in families that normalize
+ * after attention and the MLP.
+ */
+#include "renames.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void test_both_ways(void **state)
+{
+    static const struct {
+        const char *arch, *gguf, *ours;
+    } cases[] = {
+        {"llama", "token_embd.weight", "model.embed_tokens.weight"},
+        {"llama", "blk.3.attn_norm.weight", "model.layers.3.input_layernorm.weight"},
+        {"qwen3", "blk.12.ffn_norm.weight", "model.layers.12.post_attention_layernorm.weight"},
+        {"smollm3", "blk.0.ffn_norm.weight", "model.layers.0.post_attention_layernorm.weight"},
+        {"olmo2", "blk.0.post_attention_norm.weight",
+         "model.layers.0.post_attention_layernorm.weight"},
+        {"exaone4", "blk.1.post_ffw_norm.weight",
+         "model.layers.1.post_feedforward_layernorm.weight"},
+        {"olmo2", "blk.1.attn_q_norm.weight", "model.layers.1.self_attn.q_norm.weight"},
+        {"qwen2", "blk.7.attn_q.bias", "model.layers.7.self_attn.q_proj.bias"},
+    };
+    char out[NIB_RENAME_MAX];
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        assert_true(nib__rename_from_gguf(out, cases[i].arch, cases[i].gguf));
+        assert_string_equal(out, cases[i].ours);
+        assert_true(nib__rename_to_gguf(out, cases[i].arch, cases[i].ours));
+        assert_string_equal(out, cases[i].gguf);
+    }
+}
+
+/* No rule: the name stays, and so does what out held. */
+static void test_no_rule(void **state)
+{
+    static const struct {
+        const char *arch, *gguf;
+    } cases[] = {
+        {"olmo2", "blk.0.ffn_norm.weight"},
+        {"olmo2", "blk.0.attn_norm.weight"},
+        {"llama", "blk.0.post_ffw_norm.weight"},
+        {"gemma2", "blk.0.attn_q.weight"},
+        {NULL, "blk.0.attn_q.weight"},
+        {"llama", "blk.00.attn_q.weight"},
+        {"llama", "blk.attn_q.weight"},
+        {"llama", "attn_q.weight"},
+        {"llama", "blk.0.attn_q"},
+    };
+    char out[NIB_RENAME_MAX] = "before";
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        assert_false(nib__rename_from_gguf(out, cases[i].arch, cases[i].gguf));
+        assert_string_equal(out, "before");
+    }
+    assert_false(nib__rename_to_gguf(out, "olmo2", "model.layers.0.input_layernorm.weight"));
+}
+
+static void test_archs(void **state)
+{
+    (void)state;
+    assert_true(nib__rename_knows("olmo2") && nib__rename_knows("llama"));
+    assert_false(nib__rename_knows("gemma2") || nib__rename_knows(NULL));
+    assert_true(nib__rename_pairs("llama") && nib__rename_pairs("smollm3"));
+    assert_false(nib__rename_pairs("qwen2") || nib__rename_pairs("olmo2") ||
+                 nib__rename_pairs(NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_both_ways),
+        cmocka_unit_test(test_no_rule),
+        cmocka_unit_test(test_archs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
