@@ -180,10 +180,12 @@ static nib_status check_agreement(const nib_network *net, nib_err *err)
 /* A norm that the forward pass reads. */
 static bool is_norm(const nib_network *net, const char *name)
 {
-    char norm[NIB_NORM_NAME];
-    for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++)
-        if (strcmp(nib__network_norm_name(norm, net, i), name) == 0)
+    for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++) {
+        const char *norm = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i)->name;
+        const size_t size = strlen(norm);
+        if (strncmp(name, norm, size) == 0 && strcmp(name + size, ".weight") == 0)
             return true;
+    }
     return false;
 }
 
@@ -210,10 +212,12 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
     for (size_t i = 0; i < nib__checkpoint_count(cp); i++) {
         const nib_tensor *tensor = nib__checkpoint_at(cp, i);
         const char *name = tensor->name;
+        if (nib__checkpoint_owner(cp, i) != 0) /* a part of a matrix */
+            continue;
         const bool norm = is_norm(net, name);
         if (norm && tensor->type == NIB_TYPE_F64)
             say_f64(net, tensor);
-        if (norm || nib__checkpoint_owner(cp, i) != 0 || nib__network_has_rotation(net, tensor))
+        if (norm || nib__network_has_rotation(net, tensor))
             continue;
         nib__say_name(shown, sizeof shown, name, strlen(name));
         if (nib__ends_with(name, ".bias") && use == NIB_NETWORK_RUN)
