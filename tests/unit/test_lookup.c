@@ -264,6 +264,9 @@ static void test_wrong_draft(void **state)
                  {"tests/golden/models/mistral", NULL},
                  {"tests/golden/models/qwen2", NULL},
                  {"tests/golden/models/qwen3", "int8dq"},
+                 {"tests/golden/models/smollm3", "8da4w"},
+                 {"tests/golden/models/olmo2", "int8wo"},
+                 {"tests/golden/models/exaone4", NULL},
                  {"tests/golden/gguf/llama.gguf", NULL}};
     for (size_t c = 0; c < COUNT(cases); c++) {
         const open_how how = {.path = cases[c].path, .recipe = cases[c].recipe, .context = 96};
