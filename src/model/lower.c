@@ -211,7 +211,8 @@ static nib_status add_linear(lowering *l, const nib_graph_node *node)
     const size_t site = weight_of(l, node)->index;
     const nib_layer_plan *uses = &l->plan->layers[site];
     const int64_t k = uses->layer->k;
-    const bool shares = l->input == node->in[0];
+    const nib_node *last = &l->out->nodes[l->out->count - 1];
+    const bool shares = last->op == NIB_OP_LINEAR && l->input == node->in[0];
     int from = buffer_of(l, node->in[0]);
     uint64_t bytes = 0;
     nib_input form;
@@ -219,7 +220,6 @@ static nib_status add_linear(lowering *l, const nib_graph_node *node)
     if (bytes > l->out->token_bytes[NIB_BUFFER_INPUT])
         l->out->token_bytes[NIB_BUFFER_INPUT] = bytes;
     NIB_TRY(check_form(l, uses));
-    const nib_node *last = &l->out->nodes[l->out->count - 1];
     const int32_t *order = order_of(l, uses, site);
     const bool same_side = side_of(uses->uses[0].kernel) == last->side;
     const bool ordered =
