@@ -308,6 +308,7 @@ lint: all
 # Pages that are printed by the program; `make lint` compares them.
 docs: all
 	$(PROGRAM) kernels --markdown > docs/kernels.md
+	$(PROGRAM) models --markdown > docs/models.md
 	$(PROGRAM) recipes --markdown > docs/recipes.md
 	$(PROGRAM) formats --markdown > docs/checkpoints.md
 	$(PROGRAM) manual --markdown > docs/commands.md
@@ -361,7 +362,7 @@ $(BUILD)/nibble.pc: FORCE
 	    'Cflags: -I$${includedir}' > $@
 
 MANUALS := $(addprefix $(BUILD)/man/nibble,.1 $(addsuffix .1,$(addprefix -,info plan advise quantize convert generate chat serve eval verify bench \
-           tune train plot devices kernels recipes formats explain manual completion)))
+           tune train plot devices kernels models recipes formats explain manual completion)))
 $(BUILD)/man/nibble.1: $(PROGRAM)
 	@mkdir -p $(@D)
 	$(PROGRAM) manual > $@

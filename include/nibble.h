@@ -138,6 +138,9 @@ NIB_MUST_CHECK nib_status nib_device_write(nib_engine *engine, const char *name,
 NIB_MUST_CHECK nib_status nib_devices_measure(nib_engine *engine, const char *name, nib_err *err);
 NIB_MUST_CHECK nib_status nib_recipes_write(nib_engine *engine, nib_form form, const nib_sink *sink,
                                             nib_err *err);
+/* The families of models that run: names in config.json and GGUF, and whether they train. */
+NIB_MUST_CHECK nib_status nib_models_write(nib_engine *engine, nib_form form, const nib_sink *sink,
+                                           nib_err *err);
 /* The formats of checkpoints: what each holds, whether it is read and written. */
 NIB_MUST_CHECK nib_status nib_formats_write(nib_engine *engine, nib_form form, const nib_sink *sink,
                                             nib_err *err);

@@ -149,6 +149,7 @@ int run_devices(const settings *s);
 int run_kernels(const settings *s);
 int run_recipes(const settings *s);
 int run_formats(const settings *s);
+int run_models(const settings *s);
 int run_explain(const settings *s);
 int write_training_keys(const settings *s); /* nibble train --keys */
 int run_plan(const settings *s);

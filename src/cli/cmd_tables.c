@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble devices, kernels, recipes, formats, explain, train --keys: what needs no model.
+ * nibble devices, kernels, models, recipes, formats, explain, train --keys: what needs no model.
  */
 #include "cli.h"
 
@@ -57,6 +57,11 @@ static nib_status write_formats(nib_engine *e, const settings *s, const nib_sink
     return nib_formats_write(e, form_of(s), sink, err);
 }
 
+static nib_status write_models(nib_engine *e, const settings *s, const nib_sink *sink, nib_err *err)
+{
+    return nib_models_write(e, form_of(s), sink, err);
+}
+
 static nib_status write_codes(nib_engine *e, const settings *s, const nib_sink *sink, nib_err *err)
 {
     return nib_codes_write(e, name_of(s), form_of(s), sink, err);
@@ -71,5 +76,6 @@ int run_devices(const settings *s) { return write_table(s, write_devices); }
 int run_kernels(const settings *s) { return write_table(s, write_kernels); }
 int run_recipes(const settings *s) { return write_table(s, write_recipes); }
 int run_formats(const settings *s) { return write_table(s, write_formats); }
+int run_models(const settings *s) { return write_table(s, write_models); }
 int run_explain(const settings *s) { return write_table(s, write_codes); }
 int write_training_keys(const settings *s) { return write_table(s, write_keys); }

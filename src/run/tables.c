@@ -2,6 +2,7 @@
  *
  * The tables of the public interface that need no model.
  */
+#include "arch.h"
 #include "formats.h"
 #include "library.h"
 
@@ -15,6 +16,16 @@ nib_status nib_formats_write(nib_engine *engine, nib_form form, const nib_sink *
     nib_text text;
     nib__text_init(&text, &engine->allocator);
     nib__formats_render(form, &text);
+    const nib_status status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}
+
+nib_status nib_models_write(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)
+{
+    nib_text text;
+    nib__text_init(&text, &engine->allocator);
+    nib__families_render(form, &text);
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
     return status;

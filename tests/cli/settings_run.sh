@@ -50,7 +50,7 @@ refused 2 '--recipe is for a MODEL; *' tune --recipe 8da4w
 check 'something is tuned' nibble tune "$model"
 refused 2 '--device is for a MODEL; *' tune --clear --device cpu
 equal 'what was tuned is forgotten' '{"schema": 1, "cleared": true}' "$(nibble tune --clear --json)"
-for command in kernels recipes formats; do
+for command in kernels models recipes formats; do
     refused 2 "--json and --markdown are two forms of one report; choose one" $command --json --markdown
     refused 2 "--isa is not an option of *" $command --isa avx2
     refused 2 "--threads is not an option of *" $command --threads 2

@@ -132,16 +132,30 @@ static void expect_apart(const nib_graph *g, const nib_graph_buffers *b)
 static void test_buffers(void **state)
 {
     (void)state;
-    for (nib_arch arch = NIB_ARCH_LLAMA; arch <= NIB_ARCH_QWEN3; arch++) {
-        const nib_graph g = graph_of(arch);
+    for (size_t i = 0; nib__family_at(i) != NULL; i++) {
+        const nib_graph g = graph_of((nib_arch)i);
         nib_graph_buffers b;
         assert_int_equal(nib__graph_buffers(&b, &g, &arena, NULL), NIB_OK);
         expect_apart(&g, &b);
         /* the result has one of its own: the last */
         assert_int_equal(b.of[g.value_count - 1], b.count - 1);
         assert_int_equal(b.columns[b.count - 1], 100);
-        /* residual, normed, q, k, v, gate, up and the result, whatever the number of layers */
-        assert_int_equal(b.count, 8);
+        /* residual, normed, q, k, v, gate, up and the result, whatever the number of layers; of
+         * norms of whole q and k the rows before them, too */
+        assert_int_equal(b.count, i == NIB_ARCH_OLMO2 ? 9 : 8);
+    }
+}
+
+/* Each family has a name, no two the same, and finds its config again. */
+static void test_families(void **state)
+{
+    (void)state;
+    for (size_t i = 0; nib__family_at(i) != NULL; i++) {
+        const nib_family_row *row = nib__family_at(i);
+        assert_true(row->name && row->class_name && row->gguf && row->title && row->build);
+        assert_string_equal(nib__arch_name((nib_arch)i), row->name);
+        for (size_t j = 0; j < i; j++)
+            assert_string_not_equal(nib__family_at(j)->name, row->name);
     }
 }
 
@@ -212,9 +226,9 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_weights),      cmocka_unit_test(test_buffers),
-        cmocka_unit_test(test_norm_of_rows), cmocka_unit_test(test_overwritten),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_weights),     cmocka_unit_test(test_buffers),
+        cmocka_unit_test(test_families),    cmocka_unit_test(test_norm_of_rows),
+        cmocka_unit_test(test_overwritten), cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

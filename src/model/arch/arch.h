@@ -8,10 +8,13 @@
 
 #include "config.h"
 #include "graph.h"
+#include "text.h"
 
 typedef struct nib_family_row {
     const char *name;       /* model_type of config.json */
     const char *class_name; /* of transformers */
+    const char *title;      /* the models that people know it by */
+    const char *limits;     /* which of them are refused; NULL: none */
     const char *gguf;       /* general.architecture of GGUF */
     bool trains;
     bool head_norms; /* nib_config.qk_norm */
@@ -38,6 +41,9 @@ NIB_INLINE const nib_family_row *nib__family_of(const nib_config *config)
 }
 /* "llama, mistral and qwen2": those that `holds` is true of. */
 const char *nib__family_names(char *out, size_t size, bool (*holds)(const nib_family_row *row));
+
+/* All of them, for `nibble models`. */
+void nib__families_render(nib_form form, nib_text *out);
 
 nib_status nib__arch_build(nib_graph *out, const nib_config *config, nib_arena *arena,
                            const nib_allocator *a, nib_err *err);

@@ -24,6 +24,7 @@ static void build_exaone4(nib_build *b, const nib_config *c) { build(b, c, NIB_Q
 const nib_family_row nib__family_olmo2 = {
     .name = "olmo2",
     .class_name = "Olmo2ForCausalLM",
+    .title = "OLMo 2",
     .gguf = "olmo2",
     .absent = {.context = 2048, .norm_eps = 1e-5, .rope_theta = 10000},
     .build = build_olmo2,
@@ -32,6 +33,8 @@ const nib_family_row nib__family_olmo2 = {
 const nib_family_row nib__family_exaone4 = {
     .name = "exaone4",
     .class_name = "Exaone4ForCausalLM",
+    .title = "EXAONE 4.0 1.2B",
+    .limits = "a sliding window, which larger models have",
     .gguf = "exaone4",
     .window = NIB_WINDOW_ROPE,
     .absent =

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The families of models for people, programs and docs/models.md.
+ */
+#include "arch.h"
+
+#include "json.h"
+
+#include <stdio.h>
+
+static void render_text(nib_text *out)
+{
+    nib__text_format(out, "%-10s %-8s %-6s %s\n", "model_type", "GGUF", "trains", "models");
+    for (size_t i = 0; nib__family_at(i) != NULL; i++) {
+        const nib_family_row *f = nib__family_at(i);
+        nib__text_format(out, "%-10s %-8s %-6s %s%s%s\n", f->name, f->gguf,
+                         f->trains ? "yes" : "no", f->title, f->limits != NULL ? "; not with " : "",
+                         f->limits != NULL ? f->limits : "");
+    }
+}
+
+static void render_json(nib_text *out)
+{
+    nib_jsonw w;
+    nib__jsonw_init(&w, out, 2);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_key(&w, "models");
+    nib__jsonw_array(&w);
+    for (size_t i = 0; nib__family_at(i) != NULL; i++) {
+        const nib_family_row *f = nib__family_at(i);
+        nib__jsonw_object(&w);
+        nib__jsonw_pair_string(&w, "model_type", f->name);
+        nib__jsonw_pair_string(&w, "class", f->class_name);
+        nib__jsonw_pair_string(&w, "gguf", f->gguf);
+        nib__jsonw_pair_string(&w, "models", f->title);
+        nib__jsonw_pair_bool(&w, "trains", f->trains);
+        if (f->limits != NULL)
+            nib__jsonw_pair_string(&w, "refused", f->limits);
+        nib__jsonw_object_end(&w);
+    }
+    nib__jsonw_array_end(&w);
+    nib__jsonw_object_end(&w);
+    nib__text_str(out, "\n");
+}
+
+static void render_markdown(nib_text *out)
+{
+    nib__text_str(
+        out, "# Models\n\n"
+             "Printed by `nibble models --markdown`. Each family runs with every recipe on the CPU "
+             "and on devices of OpenCL, and has\nkernels for CUDA, which no GPU has run yet; from "
+             "a Hugging Face directory and from GGUF. Its logits are compared with\nthose of "
+             "transformers (`tests/unit/test_network.c`, `test_gguf_model.c`).\n\n"
+             "| model_type | class | in GGUF | models | trains | refused |\n"
+             "|---|---|---|---|---|---|\n");
+    for (size_t i = 0; nib__family_at(i) != NULL; i++) {
+        const nib_family_row *f = nib__family_at(i);
+        nib__text_format(out, "| %s | %s | %s | %s | %s | %s |\n", f->name, f->class_name, f->gguf,
+                         f->title, f->trains ? "yes" : "no", f->limits != NULL ? f->limits : "-");
+    }
+}
+
+void nib__families_render(nib_form form, nib_text *out)
+{
+    if (form == NIB_FORM_JSON)
+        render_json(out);
+    else if (form == NIB_FORM_MARKDOWN)
+        render_markdown(out);
+    else
+        render_text(out);
+}
