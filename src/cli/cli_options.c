@@ -247,6 +247,14 @@ static size_t distance(const char *a, const char *b, size_t limit)
     return row[m];
 }
 
+/* One is the beginning of the other, and long enough to mean it. */
+static bool begins_with_other(const char *a, const char *b)
+{
+    enum { LEAST = 4 };
+    const size_t n = strlen(a), m = strlen(b), size = n < m ? n : m;
+    return size >= LEAST && strncmp(a, b, size) == 0;
+}
+
 const char *nearest(char out[128], const char *wrong, const char *prefix, const char *const *names,
                     size_t count)
 {
@@ -254,7 +262,9 @@ const char *nearest(char out[128], const char *wrong, const char *prefix, const 
     size_t best = limit + 1;
     out[0] = '\0';
     for (size_t i = 0; i < count; i++) {
-        const size_t d = distance(wrong, names[i], limit);
+        size_t d = distance(wrong, names[i], limit);
+        if (d > limit && begins_with_other(wrong, names[i]))
+            d = limit; /* --temperature for --temp */
         if (d < best) {
             best = d;
             snprintf(out, 128, "; did you mean %s%s?", prefix, names[i]);

@@ -15,6 +15,7 @@ see plan --seed 1
 see plan -x
 see generate -n20
 see generate -ngl 99
+see generate MODEL --temperature 1
 see eval -p x
 see eval --prompt=x
 see plan "$MODEL" --quiet=yes
