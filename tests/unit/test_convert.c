@@ -146,6 +146,7 @@ static void run(step *s, const char *from, const nib_quantize_layer *layers, siz
                                   .config = is_gguf(from) ? "{\"model_type\":\"llama\"}" : NULL,
                                   .gguf =
                                       format != NULL && strcmp(format, "gguf") == 0 ? &head : NULL,
+                                  .gguf_arch = "llama",
                                   .paired_head = 2,
                                   .pool = pool,
                                   .allocator = &heap};

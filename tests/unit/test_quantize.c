@@ -257,6 +257,7 @@ static void test_cast(void **state)
                                .out = at(out, "out.gguf"),
                                .format = "gguf",
                                .gguf = &head,
+                               .gguf_arch = "llama",
                                .convert = true});
     expect(&d, NIB_OK, NULL);
     assert_int_equal(d.ledger.tensor_count, 1);
