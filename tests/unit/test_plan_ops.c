@@ -36,9 +36,6 @@ static int set_up(void **state)
         "1.gate_proj", "1.up_proj",   "1.down_proj", "lm_head"};
     const nib_scheme bf16 = {.code = NIB_CODE_BF16, .symmetric = true};
     (void)state;
-    plain = nib__allocator_default();
-    nib__arena_init(&arena, &plain, 0);
-    graph = llama_graph(&arena, DECODERS, WIDTH, KV, FFN, VOCAB);
     nib__machine_here(&host, 0, 1);
     device = (nib_machine){.name = "opencl",
                            .title = "a device of tests",
@@ -62,13 +59,6 @@ static int set_up(void **state)
                                 .stored = bf16,
                                 .asked = bf16};
     }
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    nib__arena_free(&arena);
     return 0;
 }
 
@@ -580,5 +570,10 @@ int main(void)
         cmocka_unit_test(far_away_operations_are_planned_as_here),
         cmocka_unit_test(far_away_training_needs_its_casts_there),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    plain = nib__allocator_default();
+    nib__arena_init(&arena, &plain, 0);
+    graph = llama_graph(&arena, DECODERS, WIDTH, KV, FFN, VOCAB);
+    const int failed = cmocka_run_group_tests(tests, set_up, NULL);
+    nib__arena_free(&arena);
+    return failed;
 }
