@@ -435,12 +435,11 @@ static const nib_op of_step[] = {NIB_OP_NORM,     NIB_OP_ATTN,    NIB_OP_ADD,   
 
 static nib_layers_plan plan_step(const char *const *without, size_t count)
 {
-    const nib_allocator allocator = nib__allocator_default();
     const nib_policy policy = {
         .dtype = NIB_TYPE_BF16, .training = true, .m = 32, .without = {without, count}};
     nib_layers_plan plan;
     nib_err err;
-    if (nib__plan_layers(&plan, layers, LAYERS, &host, &policy, &allocator, &err) != NIB_OK)
+    if (nib__plan_layers(&plan, layers, LAYERS, &host, &policy, &plain, &err) != NIB_OK)
         fail_msg("%s", err.text);
     return plan;
 }
