@@ -415,7 +415,7 @@ static nib_status check_window(const reader *r, const char *name, nib_err *err)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: attention is limited to a sliding window of %" PRId64
                          " positions, which is not built, and layers without it have no rotary "
-                         "positions; \"sliding_window\": null is no window",
+                         "positions; only models with \"sliding_window\": null run",
                          name, r->sliding_window);
     if (window && r->sliding_window > 0 && r->sliding_window < c->context)
         return nib__fail(err, NIB_UNSUPPORTED,
