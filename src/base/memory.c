@@ -192,6 +192,16 @@ char *nib__arena_copy(nib_arena *arena, const char *text, size_t size)
     return copy;
 }
 
+void *nib__arena_settle(nib_arena *arena, const nib_allocator *a, void *list, size_t count,
+                        size_t size)
+{
+    void *kept = nib__arena_take(arena, count, size);
+    if (kept != NULL && count != 0)
+        memcpy(kept, list, count * size);
+    nib__release(a, list);
+    return kept;
+}
+
 /* ---- blocks ---- */
 
 static size_t whole_pages(size_t bytes)

@@ -34,6 +34,10 @@ void nib__arena_free(nib_arena *arena);
 /* Zeroed, aligned to 16 bytes; NULL: none left. */
 void *nib__arena_take(nib_arena *arena, size_t count, size_t size);
 char *nib__arena_copy(nib_arena *arena, const char *text, size_t size); /* adds a NUL */
+/* A list that grew in an allocator moves into the arena; NULL: none left. Either way it is released
+ * where it was. */
+void *nib__arena_settle(nib_arena *arena, const nib_allocator *a, void *list, size_t count,
+                        size_t size);
 
 /* ---- blocks: anonymous maps ---- */
 

@@ -137,8 +137,8 @@ const command commands[] = {
      "of other engines.",
      "nibble kernels", 0, 0, run_kernels},
     {"models", "", "list the families of models that run",
-     "Shows what each family is called in config.json and in GGUF, whether it trains, and which of "
-     "its models are refused.",
+     "Shows what each family is called in config.json and in GGUF, and which of its models are "
+     "refused.",
      "nibble models", 0, 0, run_models},
     {"recipes", "", "explain what each recipe name means",
      "Shows formula, default group and source of each recipe.", "nibble recipes", 0, 0,

@@ -13,14 +13,10 @@ void nib__build_begin(nib_build *b, nib_arena *arena, const nib_allocator *a)
     *b = (nib_build){.arena = arena, .allocator = a};
 }
 
-/* A copy in the arena, and the list is released; NULL: memory ran out. */
 static void *settle(nib_build *b, void *list, size_t count, size_t size)
 {
-    void *kept = nib__arena_take(b->arena, count, size);
-    if (kept != NULL && count != 0)
-        memcpy(kept, list, count * size);
+    void *kept = nib__arena_settle(b->arena, b->allocator, list, count, size);
     b->failed = b->failed || kept == NULL;
-    nib__release(b->allocator, list);
     return kept;
 }
 
@@ -66,6 +62,7 @@ static int add_weight(nib_build *b, nib_graph_weight weight, const char *part)
         b->failed = true;
     if (b->failed)
         return 0;
+    b->layer = weight.layer;
     weight.experts = 1;
     weight.index = g->kind_count[weight.kind]++;
     g->weights[g->weight_count] = weight;
@@ -100,6 +97,7 @@ static int add_node(nib_build *b, nib_graph_node node, int64_t columns)
         b->failed = true;
     if (b->failed)
         return 0;
+    node.layer = b->layer;
     node.out = NIB_NO_ID;
     if (columns > 0) {
         node.out = (int)g->value_count++;
@@ -123,19 +121,14 @@ static const nib_graph_weight *weight_of(const nib_build *b, int weight)
 int nib__emit_embed(nib_build *b, int weight)
 {
     return add_node(
-        b,
-        (nib_graph_node){
-            .op = NIB_OP_EMBED, .in = {NIB_NO_ID, NIB_NO_ID}, .weight = weight, .layer = -1},
+        b, (nib_graph_node){.op = NIB_OP_EMBED, .in = {NIB_NO_ID, NIB_NO_ID}, .weight = weight},
         weight_of(b, weight)->k);
 }
 
 int nib__emit_linear(nib_build *b, int x, int weight)
 {
     const nib_graph *g = &b->graph;
-    const nib_graph_node node = {.op = NIB_OP_LINEAR,
-                                 .in = {x, NIB_NO_ID},
-                                 .weight = weight,
-                                 .layer = weight_of(b, weight)->layer};
+    const nib_graph_node node = {.op = NIB_OP_LINEAR, .in = {x, NIB_NO_ID}, .weight = weight};
     const nib_graph_node *last = g->node_count != 0 ? &g->nodes[g->node_count - 1] : NULL;
     if (last != NULL && last->op == NIB_OP_LINEAR && last->in[0] == x && !b->failed)
         g->weights[weight].shares_input = true;
@@ -144,47 +137,38 @@ int nib__emit_linear(nib_build *b, int x, int weight)
 
 int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads)
 {
-    return add_node(b,
-                    (nib_graph_node){.op = NIB_OP_NORM,
-                                     .in = {x, NIB_NO_ID},
-                                     .weight = weight,
-                                     .layer = weight_of(b, weight)->layer,
-                                     .heads = heads},
-                    columns_of(b, x));
+    return add_node(
+        b,
+        (nib_graph_node){.op = NIB_OP_NORM, .in = {x, NIB_NO_ID}, .weight = weight, .heads = heads},
+        columns_of(b, x));
 }
 
 int nib__emit_rope(nib_build *b, int x, int64_t heads)
 {
-    return add_node(b,
-                    (nib_graph_node){.op = NIB_OP_ROPE,
-                                     .in = {x, NIB_NO_ID},
-                                     .weight = NIB_NO_ID,
-                                     .layer = -1,
-                                     .heads = heads},
-                    columns_of(b, x));
+    return add_node(
+        b,
+        (nib_graph_node){
+            .op = NIB_OP_ROPE, .in = {x, NIB_NO_ID}, .weight = NIB_NO_ID, .heads = heads},
+        columns_of(b, x));
 }
 
-void nib__emit_store(nib_build *b, int k, int v, int64_t layer)
+void nib__emit_store(nib_build *b, int k, int v)
 {
-    add_node(b,
-             (nib_graph_node){.op = NIB_OP_COPY, .in = {k, v}, .weight = NIB_NO_ID, .layer = layer},
-             0);
+    add_node(b, (nib_graph_node){.op = NIB_OP_COPY, .in = {k, v}, .weight = NIB_NO_ID}, 0);
 }
 
-int nib__emit_attention(nib_build *b, int q, int64_t layer, int64_t heads)
+int nib__emit_attention(nib_build *b, int q, int64_t heads)
 {
-    return add_node(b,
-                    (nib_graph_node){.op = NIB_OP_ATTN,
-                                     .in = {q, NIB_NO_ID},
-                                     .weight = NIB_NO_ID,
-                                     .layer = layer,
-                                     .heads = heads},
-                    columns_of(b, q));
+    return add_node(
+        b,
+        (nib_graph_node){
+            .op = NIB_OP_ATTN, .in = {q, NIB_NO_ID}, .weight = NIB_NO_ID, .heads = heads},
+        columns_of(b, q));
 }
 
 static int emit_pair(nib_build *b, nib_op op, int x, int y)
 {
-    return add_node(b, (nib_graph_node){.op = op, .in = {x, y}, .weight = NIB_NO_ID, .layer = -1},
+    return add_node(b, (nib_graph_node){.op = op, .in = {x, y}, .weight = NIB_NO_ID},
                     columns_of(b, x));
 }
 

@@ -44,7 +44,7 @@ typedef struct nib_graph_node {
     int in[NIB_NODE_INPUTS]; /* values; NIB_NO_ID: fewer */
     int out;                 /* value; NIB_NO_ID: it writes state */
     int weight;              /* weight that it reads; NIB_NO_ID: none */
-    int64_t layer;           /* whose state it reads or writes, or whose weight; -1: none */
+    int64_t layer;           /* decoder layer, whose state it reads or writes; -1: none */
     int64_t heads;           /* NORM, ROPE, ATTN: rows that a token's columns are cut into */
 } nib_graph_node;
 
@@ -79,6 +79,7 @@ typedef struct nib_build {
     nib_arena *arena;
     const nib_allocator *allocator; /* of the lists while they grow */
     size_t node_capacity, value_capacity, weight_capacity;
+    int64_t layer; /* of the last weight, and so of the nodes after it */
     bool failed;
 } nib_build;
 
@@ -97,9 +98,9 @@ int nib__emit_linear(nib_build *b, int x, int weight);
 /* Each of a token's `heads` rows is normalized; 1: the token is one row. */
 int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads);
 int nib__emit_rope(nib_build *b, int x, int64_t heads);
-/* Keys and values into the state of a layer, and attention over it. */
-void nib__emit_store(nib_build *b, int k, int v, int64_t layer);
-int nib__emit_attention(nib_build *b, int q, int64_t layer, int64_t heads);
+/* Keys and values into the state of their layer, and attention over it. */
+void nib__emit_store(nib_build *b, int k, int v);
+int nib__emit_attention(nib_build *b, int q, int64_t heads);
 int nib__emit_swiglu(nib_build *b, int gate, int up);
 int nib__emit_add(nib_build *b, int x, int y);
 

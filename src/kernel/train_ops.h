@@ -46,16 +46,17 @@ typedef struct nib_amax {
     float *out; /* [ceil(rows / NIB_TRAIN_ROWS)] */
 } nib_amax;
 
-/* With r = 1 / sqrt(mean(x^2) + eps): dx += r * (w dy - x r^2 mean(x w dy)). Both means in lanes as
- * the forward norm's, whose r has the same bits; w dy is rounded, c = r * r * mean, then two fused
- * multiply-adds: dx + r * (w dy - x * c). */
+/* With r = 1 / sqrt(mean(x^2) + eps): dx = sum + r * (w dy - x r^2 mean(x w dy)). Both means in
+ * lanes as the forward norm's, whose r has the same bits; w dy is rounded, c = r * r * mean, then
+ * two fused multiply-adds: sum + r * (w dy - x * c). */
 typedef struct nib_norm_dx {
     const float *x, *dy; /* [rows][ldx], [rows][ldy] */
     const float *weight; /* [width] */
-    float *dx;           /* [rows][lddx], added to */
+    float *dx;           /* [rows][lddx] */
     float *inverse;      /* [rows] r, for NORM_DW */
     int64_t rows, width, ldx, ldy, lddx;
     float eps;
+    const float *sum; /* [rows][lddx], may be dx; NULL: zeros */
 } nib_norm_dx;
 
 /* dw[j] = sum over rows of dy * (x * r), written. A row of q and k norms is a head of a token. */

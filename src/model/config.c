@@ -327,8 +327,6 @@ static bool read_key(reader *r)
 
 /* ---- judging ---- */
 
-static bool any_family(const nib_family_row *row) { return row->build != NULL; }
-
 static nib_status find_arch(reader *r, const char *name, nib_err *err)
 {
     if (!r->model_type)
@@ -345,7 +343,7 @@ static nib_status find_arch(reader *r, const char *name, nib_err *err)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: the architecture \"%s\" is not supported; %s are", name,
                          nib__say_name(shown, sizeof shown, r->model_type, strlen(r->model_type)),
-                         nib__family_names(names, sizeof names, any_family));
+                         nib__family_names(names, sizeof names));
     nib_config *c = r->c;
     c->arch = (nib_arch)i;
     c->qk_norm = nib__family_at(i)->head_norms;

@@ -34,8 +34,6 @@ static const char *arch_key(reader *r, const char *name)
 
 /* ---- what a model is ---- */
 
-static bool any_family(const nib_family_row *row) { return row->gguf != NULL; }
-
 /* The first family of the name: GGUF calls mistral llama. */
 static nib_status read_arch(reader *r)
 {
@@ -55,7 +53,7 @@ static nib_status read_arch(reader *r)
     return nib__fail(r->err, NIB_UNSUPPORTED,
                      "%s: the architecture \"%s\" is not supported; %s are", r->g->name,
                      nib__say_name(shown, sizeof shown, r->g->arch, strlen(r->g->arch)),
-                     nib__family_names(names, sizeof names, any_family));
+                     nib__family_names(names, sizeof names));
 }
 
 static nib_status read_sizes(reader *r)

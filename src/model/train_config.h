@@ -8,8 +8,8 @@
 #define NIB_TRAIN_CONFIG_H
 
 #include "config.h"
+#include "training.h"
 
-typedef enum nib_ac { NIB_AC_NONE, NIB_AC_SELECTIVE, NIB_AC_FULL } nib_ac;
 typedef enum nib_decay { NIB_DECAY_LINEAR, NIB_DECAY_SQRT, NIB_DECAY_COSINE } nib_decay;
 
 /* How a key was given, for what a plan says of it. */

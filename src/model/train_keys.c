@@ -105,7 +105,7 @@ const nib_train_key nib__train_keys[] = {
     TEXT("model.flavor", NIB_KEY_TEXT, DRAFT(flavor),
          "sizes by name: debugmodel, debugmodel_flex_attn (the same), 8B, 70B, 405B"),
     TEXT("model.hf_config", NIB_KEY_READ, DRAFT(hf_config),
-         "config.json of a Llama or Qwen2 model, instead of a flavor"),
+         "config.json of a model, instead of a flavor"),
     WHOLE("model.dim", DRAFT(model.width), 1, MANY, "width"),
     WHOLE("model.n_layers", DRAFT(model.layers), 1, MANY, "decoder layers"),
     WHOLE("model.n_heads", DRAFT(model.heads), 1, MANY, "heads of queries"),

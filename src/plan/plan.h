@@ -12,24 +12,7 @@
 #include "ledger.h"
 #include "machine.h"
 #include "recipe.h"
-
-/* The linear layers of one decoder layer, in the order in which they run. */
-enum {
-    NIB_SITE_Q,
-    NIB_SITE_K,
-    NIB_SITE_V,
-    NIB_SITE_O,
-    NIB_SITE_GATE,
-    NIB_SITE_UP,
-    NIB_SITE_DOWN,
-    NIB_SITE_COUNT
-};
-
-/* As many as those of a model: the embedding, NIB_SITE_COUNT for each decoder layer, the head. */
-NIB_INLINE bool nib__layers_of_model(size_t count)
-{
-    return count >= NIB_SITE_COUNT + 2 && (count - 2) % NIB_SITE_COUNT == 0;
-}
+#include "training.h"
 
 /* One linear layer (or embedding), as the planner is told of it. */
 typedef struct nib_layer {
@@ -86,7 +69,7 @@ typedef struct nib_policy {
     bool training;      /* plan forward and backward with m exact */
     int64_t m;          /* training: tokens per micro-batch */
     bool wgrad_with_hp; /* training: weights' gradients of quantized layers in bf16 */
-    int run_again;      /* training, in the backward pass: 1 norms and swiglu, 2 the layers */
+    nib_ac checkpointing; /* training */
     bool declared;      /* a machine that is not here: plan rows that are not built */
     double weights;     /* of all layers, which take turns in the caches; 0: not known */
 } nib_policy;

@@ -2,224 +2,135 @@
  *
  * Training on a device: the products of linear layers and what makes their operands are done where
  * --device and --place put them, all else on the CPU; and what crosses between the two for it, by a
- * walk through a micro-batch in the order of its lowering (src/train/step_lower.c).
+ * walk through the list of a micro-batch.
  */
 #include "options.h"
 #include "way.h"
-
-typedef enum buffer {
-    NORMED,
-    Q,
-    K,
-    V,
-    ATTN,
-    X2,
-    GATE,
-    UP,
-    H,
-    X1,
-    LOGITS,
-    D,
-    DNORMED,
-    TEMP,
-    DQ,
-    DK,
-    DV,
-    DATTN,
-    DH,
-    BUFFERS
-} buffer;
 
 enum { HERE, THERE };
 
 typedef struct walk {
     const nib_layers_plan *plan;
     const nib_layer *layers;
-    int again;         /* nib_policy.run_again */
-    bool adds_there;   /* the device has a row for sums */
-    double m;          /* tokens */
-    int held[BUFFERS]; /* bits: the sides that hold the buffer */
-    double width[BUFFERS];
+    nib_training list;
+    bool adds_there;      /* the device has a row for sums */
+    double m;             /* tokens */
+    uint8_t *held;        /* of each value, bits: the sides that hold it */
+    uint8_t *rounded;     /* the same of its codes and values again; 0: they are not made */
     double copies, bytes; /* of a micro-batch */
 } walk;
 
-static int side_of(const walk *w, size_t site)
+static bool is_there(const nib_layer_plan *layer)
 {
-    const nib_layer_plan *layer = &w->plan->layers[site];
-    const bool here = layer->use_count == 0 || layer->uses[0].kernel->device == NIB_DEVICE_CPU;
-    return here ? HERE : THERE;
-}
-
-static void reads(walk *w, int side, buffer b)
-{
-    if ((w->held[b] & 1 << side) == 0) {
-        w->copies++;
-        w->bytes += 4 * w->m * w->width[b];
-    }
-    w->held[b] |= 1 << side;
-}
-
-static void makes(walk *w, int side, buffer b) { w->held[b] = 1 << side; }
-
-/* ---- layers that read one input, as many as follow `site` ---- */
-
-static void forward(walk *w, size_t site, size_t count, buffer from, buffer to)
-{
-    for (size_t i = 0; i < count; i++) {
-        reads(w, side_of(w, site + i), from);
-        makes(w, side_of(w, site + i), (buffer)(to + i));
-    }
-}
-
-/* Their input is cast for the gradients of their weights. */
-static void keep(walk *w, size_t site, size_t count, buffer from)
-{
-    for (size_t i = 0; i < count; i++)
-        reads(w, side_of(w, site + i), from);
+    return layer->use_count > 0 && layer->uses[0].kernel->device != NIB_DEVICE_CPU;
 }
 
 /* In quantization-aware training, where inputs become codes and values again. */
-static bool is_rounded(const walk *w, size_t site)
+static bool is_rounded(const nib_layer *layer)
 {
-    const nib_scheme *qat = &w->layers[site].qat;
-    return nib__scheme_is_quantized(qat) && qat->act != NIB_ACT_FLOAT;
+    return nib__scheme_is_quantized(&layer->qat) && layer->qat.act != NIB_ACT_FLOAT;
+}
+
+/* A value, or the rounded one, is brought to a side that does not hold it. */
+static void bring(walk *w, int side, uint8_t *held, int value)
+{
+    if ((*held & 1 << side) == 0) {
+        w->copies++;
+        w->bytes += 4 * w->m * (double)w->list.values[value].columns;
+    }
+    *held = (uint8_t)(*held | 1 << side);
+}
+
+static void reads(walk *w, int side, int value)
+{
+    if (value >= 0 && w->list.values[value].kind == NIB_TRAINING_ROWS)
+        bring(w, side, &w->held[value], value);
+}
+
+static void makes(walk *w, int side, int value)
+{
+    if (value >= 0)
+        w->held[value] = (uint8_t)(1 << side);
+}
+
+/* ---- an operation ---- */
+
+/* What a linear layer multiplies, in its forward pass or for the gradient of its weight. */
+static void read_input(walk *w, int side, int value, const nib_layer *layer)
+{
+    if (!is_rounded(layer)) {
+        reads(w, side, value);
+        return;
+    }
+    reads(w, HERE, value);
+    if (w->rounded[value] == 0)
+        w->rounded[value] = 1 << HERE;
+    bring(w, side, &w->rounded[value], value);
+}
+
+static void walk_layer(walk *w, const nib_training_node *node)
+{
+    const size_t site = w->plan->graph->weights[node->weight].index;
+    const nib_layer *layer = &w->layers[site];
+    const int side = is_there(&w->plan->layers[site]) ? THERE : HERE;
+    if (node->op == NIB_OP_LINEAR || node->op == NIB_OP_CAST_T)
+        read_input(w, side, node->in[0], layer);
+    else
+        reads(w, side, node->in[0]);
+    makes(w, side, node->out[0]);
+    if (node->op == NIB_OP_LINEAR_DX && is_rounded(layer)) { /* what was clipped passes none */
+        reads(w, HERE, node->out[0]);
+        makes(w, HERE, node->out[0]);
+    }
+    if (node->op == NIB_OP_LINEAR_DW && side == THERE) {
+        w->copies++;
+        w->bytes += 4 * (double)layer->n * (double)layer->k;
+    }
+    if (node->op == NIB_OP_LINEAR_DW && layer->bias)
+        reads(w, HERE, node->in[0]);
 }
 
 /* A sum of gradients is made where both are, if that is the device and it has a row for sums. */
-static void adds(walk *w, buffer from, buffer to)
+static int side_of_sum(const walk *w, const nib_training_node *node)
 {
-    const bool both = w->held[from] == 1 << THERE && w->held[to] == 1 << THERE;
-    const int side = both && w->adds_there ? THERE : HERE;
-    reads(w, side, from), reads(w, side, to);
-    makes(w, side, to);
+    const bool both = w->held[node->in[0]] == 1 << THERE && w->held[node->in[1]] == 1 << THERE;
+    return both && w->adds_there ? THERE : HERE;
 }
 
-/* The gradients of their input, which are added, and of their weights. */
-static void backward(walk *w, size_t site, size_t count, buffer dy, buffer dx)
+static void walk_node(walk *w, const nib_training_node *node)
 {
-    for (size_t i = 0; i < count; i++) {
-        const int side = side_of(w, site + i);
-        const nib_layer *layer = &w->layers[site + i];
-        const buffer to = i == 0 ? dx : TEMP;
-        reads(w, side, (buffer)(dy + i));
-        makes(w, side, to);
-        if (is_rounded(w, site + i)) { /* what was clipped passes no gradient */
-            reads(w, HERE, to);
-            makes(w, HERE, to);
-        }
-        if (i > 0)
-            adds(w, TEMP, dx);
-        if (side == THERE) {
-            w->copies++;
-            w->bytes += 4 * (double)layer->n * (double)layer->k;
-        }
-    }
+    const int side = node->op == NIB_OP_ADD ? side_of_sum(w, node) : HERE;
+    for (int i = 0; i < NIB_TRAINING_INPUTS; i++)
+        reads(w, side, node->in[i]);
+    for (int i = 0; i < NIB_TRAINING_OUTPUTS; i++)
+        makes(w, side, node->out[i]);
 }
 
-/* ---- a micro-batch ---- */
-
-static void norm_gradient(walk *w)
+static bool is_of_layer(nib_op op)
 {
-    reads(w, HERE, DNORMED);
-    makes(w, HERE, D);
+    return op == NIB_OP_LINEAR || op == NIB_OP_LINEAR_DX || op == NIB_OP_LINEAR_DW ||
+           op == NIB_OP_CAST_T;
 }
 
-static void forward_layer(walk *w, size_t first)
+/* false: memory ran out. */
+static bool walk_all(walk *w, const nib_policy *policy, nib_arena *arena)
 {
-    makes(w, HERE, NORMED);
-    forward(w, first + NIB_SITE_Q, 3, NORMED, Q);
-    for (buffer b = Q; b <= V; b++)
-        reads(w, HERE, b);
-    makes(w, HERE, Q);
-    makes(w, HERE, ATTN);
-    forward(w, first + NIB_SITE_O, 1, ATTN, X2);
-    reads(w, HERE, X2);
-    makes(w, HERE, NORMED);
-    forward(w, first + NIB_SITE_GATE, 2, NORMED, GATE);
-    reads(w, HERE, GATE), reads(w, HERE, UP);
-    makes(w, HERE, H);
-}
-
-static void backward_layer(walk *w, size_t first)
-{
-    const bool again = w->again == 1;
-    if (again)
-        makes(w, HERE, H);
-    keep(w, first + NIB_SITE_DOWN, 1, H);
-    backward(w, first + NIB_SITE_DOWN, 1, D, DH);
-    reads(w, HERE, DH);
-    makes(w, HERE, GATE), makes(w, HERE, UP);
-    if (again) {
-        makes(w, HERE, NORMED);
-        keep(w, first + NIB_SITE_GATE, 2, NORMED);
-    }
-    backward(w, first + NIB_SITE_GATE, 2, GATE, DNORMED);
-    norm_gradient(w);
-    if (again && is_rounded(w, first + NIB_SITE_O)) { /* else it is still there */
-        makes(w, HERE, ATTN);
-        keep(w, first + NIB_SITE_O, 1, ATTN);
-    }
-    backward(w, first + NIB_SITE_O, 1, D, DATTN);
-    reads(w, HERE, DATTN);
-    for (buffer b = DQ; b <= DV; b++)
-        makes(w, HERE, b);
-    if (again) {
-        makes(w, HERE, NORMED);
-        keep(w, first + NIB_SITE_Q, 3, NORMED);
-    }
-    backward(w, first + NIB_SITE_Q, 3, DQ, DNORMED);
-    norm_gradient(w);
-}
-
-static void walk_all(walk *w, size_t count)
-{
-    const size_t head = count - 1;
-    for (size_t first = 1; first + NIB_SITE_COUNT < count; first += NIB_SITE_COUNT) {
-        forward_layer(w, first);
-        forward(w, first + NIB_SITE_DOWN, 1, H, X1);
-        reads(w, HERE, X1);
-    }
-    makes(w, HERE, NORMED);
-    forward(w, head, 1, NORMED, LOGITS);
-    reads(w, HERE, LOGITS);
-    makes(w, HERE, LOGITS);
-    backward(w, head, 1, LOGITS, DNORMED);
-    norm_gradient(w);
-    for (size_t first = head; first > NIB_SITE_COUNT; first -= NIB_SITE_COUNT) {
-        if (w->again == 2)
-            forward_layer(w, first - NIB_SITE_COUNT);
+    if (nib__graph_training(&w->list, w->plan->graph, policy->checkpointing, arena, NULL) != NIB_OK)
+        return false;
+    w->held = nib__arena_take(arena, w->list.value_count, sizeof *w->held);
+    w->rounded = nib__arena_take(arena, w->list.value_count, sizeof *w->rounded);
+    if (w->held == NULL || w->rounded == NULL)
+        return false;
+    for (size_t i = 0; i < w->list.count; i++) {
+        const nib_training_node *node = &w->list.nodes[i];
+        if (i == w->list.forward_end && policy->checkpointing != NIB_AC_NONE)
+            memset(w->rounded, 0, w->list.value_count);
+        if (is_of_layer(node->op))
+            walk_layer(w, node);
         else
-            w->held[H] = 1 << HERE | 1 << THERE; /* cast when it was made */
-        backward_layer(w, first - NIB_SITE_COUNT);
+            walk_node(w, node);
     }
-}
-
-static void set_widths(walk *w, const nib_layer *layers, size_t count)
-{
-    const nib_layer *sites = &layers[1]; /* of the first decoder layer */
-    const double width = (double)sites[NIB_SITE_Q].k, q = (double)sites[NIB_SITE_Q].n;
-    const double k = (double)sites[NIB_SITE_K].n, v = (double)sites[NIB_SITE_V].n;
-    const double ffn = (double)sites[NIB_SITE_UP].n;
-    const double widths[BUFFERS] = {[NORMED] = width,
-                                    [Q] = q,
-                                    [K] = k,
-                                    [V] = v,
-                                    [ATTN] = q,
-                                    [X2] = width,
-                                    [GATE] = ffn,
-                                    [UP] = ffn,
-                                    [H] = ffn,
-                                    [X1] = width,
-                                    [D] = width,
-                                    [DNORMED] = width,
-                                    [TEMP] = width,
-                                    [DQ] = q,
-                                    [DK] = k,
-                                    [DV] = v,
-                                    [DATTN] = q,
-                                    [DH] = ffn,
-                                    [LOGITS] = (double)layers[count - 1].n};
-    memcpy(w->width, widths, sizeof widths);
+    return true;
 }
 
 /* ---- what is said ---- */
@@ -229,7 +140,7 @@ static double bytes_of_weights(const walk *w, size_t count)
 {
     double bytes = 0;
     for (size_t i = 1; i < count; i++)
-        if (side_of(w, i) == THERE)
+        if (is_there(&w->plan->layers[i]))
             bytes +=
                 4 * (double)w->layers[i].n * (double)(w->layers[i].k + (w->layers[i].bias ? 1 : 0));
     return bytes;
@@ -243,8 +154,7 @@ static double seconds_of(const nib_machine *m, double copies, double bytes)
 static bool has_layers_there(const nib_layers_plan *plan)
 {
     for (size_t i = 0; i < plan->count; i++)
-        if (plan->layers[i].use_count > 0 && plan->layers[i].layer->role != NIB_ROLE_EMBED &&
-            plan->layers[i].uses[0].kernel->device != NIB_DEVICE_CPU)
+        if (plan->layers[i].layer->role != NIB_ROLE_EMBED && is_there(&plan->layers[i]))
             return true;
     return false;
 }
@@ -263,18 +173,17 @@ static void note_host(nib_layers_plan *out, const nib_machine *host, bool adds_t
 void nib__plan_training(nib_layers_plan *out, const nib_layer *layers, size_t count,
                         const nib_policy *policy)
 {
-    walk w = {.plan = out, .layers = layers, .again = policy->run_again};
+    walk w = {.plan = out, .layers = layers, .m = (double)nib__policy_m(policy)};
     char bytes[32], weights[32], time[32], step_time[32];
     const nib_machine *gpu = out->gpu, *host = nib__plan_host(out);
-    if (gpu == NULL || host == NULL || !nib__layers_of_model(count))
+    if (gpu == NULL || host == NULL || out->graph == NULL)
         return;
-    w.m = (double)nib__policy_m(policy);
     for (int i = 0; i < out->op_count; i++)
         w.adds_there = w.adds_there || (out->ops[i].op == NIB_OP_ADD && out->ops[i].machine == gpu);
-    for (int i = 0; i < BUFFERS; i++)
-        w.held[i] = 1 << HERE;
-    set_widths(&w, layers, count);
-    walk_all(&w, count);
+    if (!walk_all(&w, policy, &out->ledger.arena)) {
+        out->ledger.failed = true;
+        return;
+    }
     const double seconds = seconds_of(gpu, w.copies, w.bytes);
     const double of_weights = bytes_of_weights(&w, count);
     out->predicted_token_s += seconds;

@@ -481,7 +481,7 @@ static nib_status make(nib_plan *p, const nib_request *request, const nib_retry 
     p->policy.training = p->model->net.training;
     p->policy.graph = &p->model->net.graph;
     p->policy.wgrad_with_hp = p->model->net.train.wgrad_with_hp;
-    p->policy.run_again = (int)p->model->net.train.checkpointing;
+    p->policy.checkpointing = p->model->net.train.checkpointing;
     p->policy.m = p->model->net.train.batch * p->model->net.train.sequence;
     p->policy.strict = r->strict, p->policy.engine = r->engine, p->policy.detail = r->layer;
     p->policy.cache_bytes = p->cache_bytes;

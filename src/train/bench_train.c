@@ -76,10 +76,6 @@ static void measure_node(const bench *b, const nib_train_node *n, nib_op_line *o
         out->bytes = m * (double)n->columns * (sizeof(float) + code_bytes(p));
         break;
     case NIB_OP_MOVE: out->bytes = m * (double)n->columns * sizeof(float); break;
-    case NIB_OP_EMBED:
-    case NIB_OP_ROPE:
-        out->bytes = rows_moved(n->op) * m * (double)s->ld[n->to] * sizeof(float);
-        break;
     default: out->bytes = rows_moved(n->op) * m * (double)n->columns * sizeof(float);
     }
 }

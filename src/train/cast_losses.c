@@ -122,8 +122,8 @@ static nib_status see(void *ctx, const nib_train_node *n, bool done, nib_err *er
         return NIB_OK;
     matrix m = {.rows = s->m};
     if (n->op == NIB_OP_LINEAR || n->op == NIB_OP_LINEAR_DX || n->op == NIB_OP_LINEAR_DW) {
-        NIB_TRY(nib__step_look(s, n, n->from, n->layer, &m.x, err));
-        m.width = m.ldx = nib__step_ld(s, n, n->from);
+        NIB_TRY(nib__step_look(s, n->in[0], &m.x, err));
+        m.width = m.ldx = nib__step_ld(s, n->in[0]);
     }
     if (n->op == NIB_OP_LINEAR && forward) { /* what is run again was counted */
         count_side(l, n->site, NIB_PRODUCT_Y, 0, m);

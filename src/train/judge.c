@@ -21,38 +21,6 @@ typedef struct search {
     float value;
 } search;
 
-/* An operation writes at most three buffers, or a parameter's gradient. */
-typedef struct outputs {
-    int buffers[3], count;
-    bool gradient;
-} outputs;
-
-/* Forms of operands and the cache are no f32: what reads them shows what they hold. */
-static outputs outputs_of(const nib_train_node *n)
-{
-    switch (n->op) {
-    case NIB_OP_EMBED:
-    case NIB_OP_NORM:
-    case NIB_OP_LINEAR:
-    case NIB_OP_LINEAR_DX:
-    case NIB_OP_FAKE:
-    case NIB_OP_ROPE:
-    case NIB_OP_ATTN:
-    case NIB_OP_SWIGLU:
-    case NIB_OP_ADD:
-    case NIB_OP_NORM_DX: return (outputs){.buffers = {n->to}, .count = 1};
-    case NIB_OP_SWIGLU_DX: return (outputs){.buffers = {NIB_KEPT_GATE, NIB_KEPT_UP}, .count = 2};
-    case NIB_OP_ATTN_DX:
-        return (outputs){.buffers = {NIB_HELD_DQ, NIB_HELD_DK, NIB_HELD_DV}, .count = 3};
-    case NIB_OP_XENT: return (outputs){.buffers = {NIB_HELD_LOSS}, .count = 1};
-    case NIB_OP_LINEAR_DW:
-    case NIB_OP_NORM_DW:
-    case NIB_OP_BIAS_DW:
-    case NIB_OP_EMBED_DW: return (outputs){.gradient = true};
-    default: return (outputs){.count = 0};
-    }
-}
-
 /* The first of `count` values that is not finite, or count. */
 static int64_t first_bad(const float *x, int64_t count)
 {
@@ -69,19 +37,19 @@ static nib_status look(void *ctx, const nib_train_node *n, bool done, nib_err *e
     if (!done || f->node)
         return NIB_OK;
     f->backward = n - s->nodes >= (ptrdiff_t)s->forward_end;
-    const outputs out = outputs_of(n);
-    for (int i = 0; i < out.count && !f->node; i++) {
-        const int buffer = out.buffers[i];
-        const int64_t width = nib__step_ld(s, n, buffer);
+    for (int i = n->op == NIB_OP_XENT; i < NIB_TRAINING_OUTPUTS && !f->node; i++) {
+        const int64_t width = n->out[i] >= 0 ? nib__step_ld(s, n->out[i]) : 0;
         const float *x;
-        NIB_TRY(nib__step_look(s, n, buffer, n->layer + n->next, &x, err));
+        if (width == 0 || n->op == NIB_OP_MOVE) /* what reads another form shows what it holds */
+            continue;
+        NIB_TRY(nib__step_look(s, n->out[i], &x, err));
         for (int64_t token = 0; token < s->m && !f->node; token++) {
             const int64_t at = first_bad(x + token * width, width);
             if (at < width)
                 f->node = n, f->token = token, f->channel = at, f->value = x[token * width + at];
         }
     }
-    if (out.gradient) {
+    if (f->node == NULL && n->out[0] < 0 && n->param != SIZE_MAX) { /* it writes a gradient */
         const nib_param *p = &s->params->items[n->param];
         const float *x = s->gradients + p->at;
         const int64_t count = (int64_t)nib__param_size(p), at = first_bad(x, count);

@@ -4,8 +4,6 @@
  */
 #include "params.h"
 
-#include "arch.h"
-
 #include "sample.h"
 
 #include <math.h>
@@ -86,15 +84,8 @@ static bool list(lister *l)
     return ok;
 }
 
-static bool family_trains(const nib_family_row *row) { return row->trains; }
-
 nib_status nib__params_list(nib_params *out, const nib_network *net, nib_arena *arena, nib_err *err)
 {
-    char names[160];
-    if (!nib__family_of(&net->config)->trains)
-        return nib__fail(err, NIB_UNSUPPORTED, "the training of %s is not built; %s train",
-                         nib__arch_name(net->config.arch),
-                         nib__family_names(names, sizeof names, family_trains));
     const size_t norms = net->graph.kind_count[NIB_WEIGHT_NORM], most = 2 * net->site_count + norms;
     *out = (nib_params){.items = nib__arena_take(arena, most, sizeof *out->items),
                         .weight = nib__arena_take(arena, net->site_count, sizeof *out->weight),

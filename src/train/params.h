@@ -34,7 +34,7 @@ typedef struct nib_params {
     size_t *norm;    /* of each of the graph's norms */
 } nib_params;
 
-/* The list for a network; everything lies in the arena. NIB_UNSUPPORTED: norms of q and k. */
+/* The list for a network; everything lies in the arena. */
 nib_status nib__params_list(nib_params *out, const nib_network *net, nib_arena *arena,
                             nib_err *err);
 

@@ -11,15 +11,6 @@
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + 63) & ~UINT64_C(63); }
 
-/* How many of a buffer there are. */
-static uint64_t copies(const nib_step *s, int buffer)
-{
-    const uint64_t layers = (uint64_t)s->net->config.layers;
-    if (buffer == NIB_KEPT_X1)
-        return layers + 1;
-    return nib__step_is_kept(s, buffer) ? layers : 1;
-}
-
 static uint64_t product_scratch(const nib_step *s)
 {
     uint64_t most = 0;
@@ -124,7 +115,7 @@ nib_status nib__step_reserve(nib_step *s, int64_t documents, int64_t blocks, nib
     const uint64_t value = s->plan->dtype == NIB_TYPE_F32 ? 4 : 2;
     s->cache_side =
         (uint64_t)s->cache_blocks * NIB_CACHE_BLOCK * (uint64_t)(c->kv_heads * c->head_dim) * value;
-    s->cache_bytes = 2 * s->cache_side * copies(s, NIB_KEPT_CACHE);
+    s->cache_bytes = 2 * s->cache_side * s->caches;
     s->table_bytes = (uint64_t)(s->documents * s->table_ld) * sizeof *s->tables;
     char *tables = NULL;
     const bool ok = take(s, &s->cache, s->cache_bytes) && take(s, &tables, s->table_bytes);
@@ -132,22 +123,22 @@ nib_status nib__step_reserve(nib_step *s, int64_t documents, int64_t blocks, nib
     return ok ? NIB_OK : fail_room(s, s->cache_bytes + s->table_bytes, "keys and values", err);
 }
 
-/* Where each buffer of a side begins; returns the bytes of all. */
-static uint64_t lay_out(const nib_step *s, nib_step_side *side)
+/* Where each room of a side begins; returns the bytes of rooms and places. */
+static uint64_t lay_out(nib_step_side *side)
 {
     uint64_t used = 0;
-    for (int i = 0; i < NIB_TRAIN_BUFFERS; i++) {
-        side->at[i] = used;
-        side->each[i] = aligned(side->each[i]);
-        used += side->each[i] * copies(s, i);
+    for (int i = 0; i < NIB_ROOMS; i++) {
+        side->room_at[i] = used;
+        used += aligned(side->room_bytes[i]);
     }
-    return used;
+    side->places_at = used;
+    return used + side->places;
 }
 
 static nib_status take_block(nib_step *s, nib_err *err)
 {
     nib_step_side *here = &s->sides[NIB_SIDE_CPU];
-    const uint64_t used = lay_out(s, here);
+    const uint64_t used = lay_out(here);
     s->workers.pool = s->engine->pool;
     s->rows_input =
         aligned((uint64_t)nib__max((int64_t)product_scratch(s), (int64_t)attention_scratch(s)));
@@ -191,7 +182,6 @@ static nib_status take_packed(nib_step *s, nib_err *err)
         const uint64_t bytes = nib__step_packed_bytes(s, i, at);
         for (int p = 0; p < NIB_PACKED_COUNT; p++)
             s->packed[i][p] = next + at[p];
-        s->inputs[i] = nib__step_place(s, NIB_SIDE_CPU, NIB_KEPT_INPUTS, 0) + s->input_at[i];
         next += bytes;
     }
     return NIB_OK;
@@ -223,7 +213,7 @@ static nib_status open_parts(nib_step *s, nib_err *err)
     NIB_TRY(check_sizes(s, err));
     NIB_TRY(nib__step_lower(s, err));
     NIB_TRY(nib__step_make_chains(s, err));
-    s->sides[NIB_SIDE_GPU].block_bytes = lay_out(s, &s->sides[NIB_SIDE_GPU]);
+    s->sides[NIB_SIDE_GPU].block_bytes = lay_out(&s->sides[NIB_SIDE_GPU]);
     NIB_TRY(nib__step_ask_device(s, err));
     NIB_TRY(take_block(s, err));
     NIB_TRY(take_packed(s, err));

@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One micro-batch: forward and backward as a flat list of operations on numbered buffers. The list
- * is made once from network and plan; the runner loops over it and takes rows from nowhere else. A
- * micro-batch owns its gradients, so how many ranks or threads there are changes no bit.
+ * One micro-batch: the list of graph/training.h with a row for each operation, what makes the
+ * operands of products, and places in memory. It is made once from network and plan; the runner
+ * loops over it and takes rows from nowhere else. A micro-batch owns its gradients, so how many
+ * ranks or threads there are changes no bit.
  *
- * With m tokens in packed documents, x1 is the residual before a layer and x2 the one before its
- * second half:
- *
- *   x2 = x1 + o(attention(q, k, v of norm(x1)));  the next x1 = x2 + down(silu(gate) * up of
- *   norm(x2))
- *
- * What the backward pass reads is kept per layer; with activation checkpointing less is kept and
- * computed again, to the same bits.
- *
- * An operation runs on the side of its row. The CPU and the device have buffers of their own, and a
+ * An operation runs on the side of its row. The CPU and the device have places of their own, and a
  * MOVE stands before an operation that reads what the other side wrote. Operands of products lie
  * where the product runs and never move.
  */
@@ -24,63 +16,44 @@
 #include "params.h"
 #include "product.h"
 #include "runner.h"
+#include "training.h"
 
-/* f32 [m][columns] unless it says otherwise. */
-typedef enum nib_train_buffer {
-    /* kept for the backward pass, one per layer */
-    NIB_KEPT_X1, /* [layers + 1] whatever is checkpointed */
-    NIB_KEPT_X2,
-    NIB_KEPT_Q,
-    NIB_KEPT_ATTN,
-    NIB_KEPT_LSE,   /* [m][heads] */
-    NIB_KEPT_CACHE, /* in a block of its own */
-    NIB_KEPT_GATE,
-    NIB_KEPT_UP,
-    NIB_KEPT_INPUTS, /* of linear layers, packed for their weights' gradients: see input_at */
-    NIB_KEPT_MASKS,  /* of inputs that became codes and values again: see nib_step_fake */
-    /* one of each */
-    NIB_HELD_NORMED,
-    NIB_HELD_K,
-    NIB_HELD_V,
-    NIB_HELD_H,      /* silu(gate) * up */
-    NIB_HELD_FAKE,   /* an input that became codes and values again */
-    NIB_HELD_INPUT,  /* the x side of a product, in its form; or these codes */
-    NIB_HELD_LOGITS, /* [m][vocab], then their gradient */
-    NIB_HELD_D,      /* gradient of the residual */
-    NIB_HELD_DNORMED,
-    NIB_HELD_TEMP,
-    NIB_HELD_DQ,
-    NIB_HELD_DK,
-    NIB_HELD_DV,
-    NIB_HELD_DATTN,
-    NIB_HELD_DH,
-    NIB_HELD_INVERSE, /* [m] */
-    NIB_HELD_LOSS,    /* [m] */
-    NIB_HELD_AMAX,    /* parts of a maximum, then it */
-    NIB_HELD_WEIGHT,  /* of the device: a weight or its gradient on its way, f32 [n][k] */
-    NIB_TRAIN_BUFFERS
-} nib_train_buffer;
-
+/* in and out are as in training.h: values while the list is made, then places. Besides:
+ *
+ *   MOVE       what the other side has    -> the same here
+ *   FAKE       x                          -> codes and values again, mask
+ *   FAKE_DX    dx, mask                   -> dx
+ *   AMAX, QUANT, QUANT_T    x: what they make lies in a room of the side
+ *   BIAS_DW    dy */
 typedef struct nib_train_node {
     nib_op op;
     int side; /* NIB_SIDE_*; MOVE: to which */
     const nib_kernel *row;
-    size_t site;   /* products, quantizers, casts; SIZE_MAX */
-    int product;   /* which of the site's */
-    int64_t layer; /* of kept buffers: all but x1 are layer 0's where layers are run again */
-    int from, other, to;
+    size_t site;     /* products, quantizers, casts; SIZE_MAX */
+    int product;     /* which of the site's */
+    int64_t layer;   /* decoder layer; -1: none */
     size_t param;    /* whose weight is read or gradient written; SIZE_MAX */
-    int64_t columns; /* MOVE: of a row, all of which goes */
-    bool backward;   /* ROPE: back */
-    bool next;       /* x1 of the layer after this is written */
+    int64_t columns; /* of a token */
+    int64_t rows;    /* of a token: heads, or 1 */
+    bool inverse;    /* ROPE: back */
+    int in[NIB_TRAINING_INPUTS], out[NIB_TRAINING_OUTPUTS];
 } nib_train_node;
+
+/* Memory of one side that values have one after the other, each as wide as the one before. */
+typedef struct nib_step_place {
+    int side;
+    int64_t columns;       /* f32 [m][columns]; 0: it has another form */
+    uint64_t at;           /* in the side's block; of keys and values: which of the caches */
+    size_t first, last[2]; /* that touch it: of the forward pass alone; of both */
+    uint64_t room_at[2];   /* in a worker's room, for the rows of a chain; else NIB_CHAIN_NONE */
+    char *apart;           /* of the device: beside its layer's weight; NULL */
+} nib_step_place;
 
 /* A layer in quantization-aware training; all 0: it is not. */
 typedef struct nib_step_fake {
     bool rounds; /* it is, though no memory was taken for its codes */
     nib_fake_weight weight;
     const nib_kernel *act; /* makes the input's codes; NULL: inputs stay as they are */
-    uint64_t mask_at;      /* [m][nib__fake_mask_ld(k)] in NIB_KEPT_MASKS; one form has one */
 } nib_step_fake;
 
 typedef struct nib_step_options {
@@ -102,12 +75,22 @@ typedef struct nib_step_watch {
     void *ctx;
 } nib_step_watch;
 
+/* What a side has one of, beside places. */
+typedef enum nib_step_room {
+    NIB_ROOM_INPUT,  /* the x side of a product, in its form */
+    NIB_ROOM_AMAX,   /* parts of a maximum, then it */
+    NIB_ROOM_WEIGHT, /* of the device: a weight or its gradient on its way, f32 [n][k] */
+    NIB_ROOM_LOOK,   /* of the CPU: what someone looks at of the device, f32 [m][columns] */
+    NIB_ROOMS
+} nib_step_room;
+
 /* What one side has. */
 typedef struct nib_step_side {
     char *block;
     uint64_t block_bytes;
-    uint64_t at[NIB_TRAIN_BUFFERS], each[NIB_TRAIN_BUFFERS]; /* offset, bytes per layer */
-    char *packed; /* of the device NULL: each layer has a piece */
+    uint64_t room_at[NIB_ROOMS], room_bytes[NIB_ROOMS];
+    uint64_t places, places_at; /* bytes of all of them, and where they begin */
+    char *packed;               /* of the device NULL: each layer has a piece */
     uint64_t packed_bytes;
 } nib_step_side;
 
@@ -118,15 +101,14 @@ enum { NIB_PACKED_Y, NIB_PACKED_DX, NIB_PACKED_BIAS /* on the device alone */, N
 typedef struct nib_step_rows {
     bool some;
     int64_t first, end;
+    int list;   /* of nib_step.chains */
+    char *room; /* of places that lie in it */
 } nib_step_rows;
 
 /* Operations first..end of the list, which are run together; one alone is run as it is. */
 typedef struct nib_chain {
     size_t first, end;
-    /* where in a worker's room its rows of a buffer lie that nothing reads after the chain; else
-     * NIB_CHAIN_NONE */
-    uint64_t room_at[NIB_TRAIN_BUFFERS];
-    uint64_t room_bytes;
+    uint64_t room_bytes; /* of a worker, for places that nothing reads after the chain */
 } nib_chain;
 
 #define NIB_CHAIN_NONE UINT64_MAX
@@ -153,17 +135,16 @@ typedef struct nib_step {
     nib_arena arena;
     nib_product (*products)[NIB_PRODUCTS]; /* [site_count] */
     nib_train_node *nodes;
-    size_t count, capacity, forward_end; /* of the list: forward, then backward */
-    /* bits: the sides that hold a buffer's values at the end of the list, [buffer][layers + 1] */
-    uint8_t *held;
+    size_t count, forward_end; /* of the list: forward, then backward */
+    nib_step_place *places;
+    size_t place_count;
+    int loss; /* place [m] */
     nib_step_side sides[NIB_SIDE_COUNT];
-    int64_t ld[NIB_TRAIN_BUFFERS];
     nib_workers workers; /* and the device; NULL: the plan has none */
     /* [site_count], where a layer's products run: its weight in the layouts of their rows and its
-     * bias, made by nib__step_cast, and its kept input, which layers of one form share */
+     * bias, made by nib__step_cast */
     char *(*packed)[NIB_PACKED_COUNT];
-    char **inputs;
-    uint64_t *input_at; /* [site_count] in NIB_KEPT_INPUTS */
+    int *inputs; /* [site_count] place of the packed input, which layers of one form share */
     nib_refusal refusal;
     /* quantization-aware training */
     nib_step_fake *fake; /* [site_count]; NULL: no layer is */
@@ -177,7 +158,8 @@ typedef struct nib_step {
     int32_t *tables;              /* [documents][table_ld] */
     int64_t documents, table_ld;  /* room for so many */
     uint64_t table_bytes;
-    char *cache; /* [layers kept][keys, values][cache_blocks] */
+    char *cache;     /* [caches][keys, values][cache_blocks] */
+    uint64_t caches; /* layers whose keys and values are there at a time */
     uint64_t cache_bytes, cache_side /* keys, or values, of a layer */;
     int64_t cache_blocks;
     const nib_batch *batch;
@@ -209,11 +191,9 @@ nib_status nib__step_cast(nib_step *step, const float *weights, nib_err *err);
 nib_status nib__step_run(nib_step *step, const float *weights, const nib_batch *batch, float scale,
                          float *gradients, double *loss, nib_err *err);
 
-/* A buffer's values [m][ld] on the CPU: they last until an operation writes there again. */
-float *nib__step_values(const nib_step *step, int buffer, int64_t layer);
-/* The same of a buffer that the node reads or wrote, brought here from where that runs. */
-nib_status nib__step_look(const nib_step *step, const nib_train_node *node, int buffer,
-                          int64_t layer, const float **out, nib_err *err);
+/* f32 rows of a place that the node reads or wrote, brought here from where they are; they last
+ * until the next look, or until an operation writes there again. */
+nib_status nib__step_look(const nib_step *step, int place, const float **out, nib_err *err);
 
 /* Room for batches like this one, before it is run; its documents are all that is looked at. */
 nib_status nib__step_make_room(nib_step *step, const nib_batch *batch, nib_err *err);
@@ -221,32 +201,15 @@ nib_status nib__step_make_room(nib_step *step, const nib_batch *batch, nib_err *
 uint64_t nib__step_bytes(const nib_step *step);
 uint64_t nib__step_device_bytes(const nib_step *step);
 
-/* step_lower.c: fills nodes, products, ld and each. */
+/* step_lower.c: fills nodes, places and products. */
 nib_status nib__step_lower(nib_step *step, nib_err *err);
-/* Two sites that read one buffer read it in the same form on the same side. */
+/* Two sites that read one value read it in the same form on the same side. */
 bool nib__step_same_form(const nib_step *step, size_t a, size_t b, int product);
-/* step_places.c: appends the operation, and before it what brings its inputs to its side. */
-nib_status nib__step_add(nib_step *step, const nib_train_node *node, nib_err *err);
-/* Whether the buffer's values are the device's and, so far, nowhere else. */
-bool nib__step_is_there(const nib_step *step, const nib_train_node *node, int buffer);
-/* Whether the operation reads or writes a buffer of f32 rows. */
-bool nib__step_reads(const nib_step *step, const nib_train_node *node, int buffer);
-bool nib__step_writes(const nib_step *step, const nib_train_node *node, int buffer);
-/* Sizes of f32 buffers and operands on each side; of the device only what products need at all. */
+/* step_places.c: sizes of the rooms of each side. */
 void nib__step_size(nib_step *step);
-/* Where each site's kept input lies on its side: one place for neighbours of one form. On the
- * device inputs of layers that do not take turns lie beside their weights. */
-void nib__step_place_inputs(nib_step *step);
 NIB_INLINE bool nib__step_keeps_all_inputs(const nib_step *step)
 {
     return step->options.checkpointing == NIB_AC_NONE;
-}
-/* Elements from one row to the next of a buffer that the node reads or writes: rounded inputs take
- * turns in a buffer, each as wide as it is. */
-NIB_INLINE int64_t nib__step_ld(const nib_step *step, const nib_train_node *node, int buffer)
-{
-    const int64_t own = node->site != SIZE_MAX ? step->net->sites[node->site].k : node->columns;
-    return buffer == NIB_HELD_FAKE ? own : step->ld[buffer];
 }
 /* Where a site's products run. */
 NIB_INLINE int nib__step_side(const nib_step *step, size_t site)
@@ -254,14 +217,19 @@ NIB_INLINE int nib__step_side(const nib_step *step, size_t site)
     const nib_kernel *row = step->products[site][NIB_PRODUCT_Y].row;
     return row->device == NIB_DEVICE_CPU ? NIB_SIDE_CPU : NIB_SIDE_GPU;
 }
-/* Whether a buffer has a place for each layer. */
-NIB_INLINE bool nib__step_is_kept(const nib_step *step, int buffer)
+/* step_products.c: where places and rooms are, and what runs on either side; others are
+ * step_run.c's. */
+char *nib__step_at(const nib_step *step, int place);
+char *nib__step_room(const nib_step *step, int side, nib_step_room room);
+/* f32 rows of a place, and elements from one to the next. */
+NIB_INLINE float *nib__step_rows(const nib_step *step, int place)
 {
-    return buffer == NIB_KEPT_X1 ||
-           (buffer < NIB_KEPT_INPUTS && step->options.checkpointing != NIB_AC_FULL);
+    return (float *)(void *)nib__step_at(step, place);
 }
-/* step_products.c: the places of buffers, and what runs on either side; others are step_run.c's. */
-char *nib__step_place(const nib_step *step, int side, int buffer, int64_t layer);
+NIB_INLINE int64_t nib__step_ld(const nib_step *step, int place)
+{
+    return step->places[place].columns;
+}
 nib_status nib__step_product(nib_step *step, const nib_train_node *node, nib_err *err);
 nib_status nib__step_move(nib_step *step, const nib_train_node *node, nib_err *err);
 /* A site's weight at x, where its products run, into the layouts of their rows. */
@@ -276,10 +244,11 @@ nib_status nib__step_node(nib_step *step, const nib_train_node *node, nib_err *e
 /* step_chain.c: cuts the list into chains. */
 nib_status nib__step_make_chains(nib_step *step, nib_err *err);
 uint64_t nib__step_room_bytes(const nib_step *step); /* the largest of a chain */
-void nib__step_chain(nib_step *step, const nib_chain *chain);
+/* Chain i of list `list`. */
+void nib__step_chain(nib_step *step, int list, size_t i);
 /* The site reads the same input as the one before it: k, v, up. */
 bool nib__step_shares_input(const nib_step *step, size_t site);
-/* step_fake.c: what layers in quantization-aware training need, and the size of its buffers. */
+/* step_fake.c: what layers in quantization-aware training need. */
 nib_status nib__step_fake_open(nib_step *step, nib_err *err);
 NIB_INLINE const nib_step_fake *nib__step_fake_at(const nib_step *step, size_t site)
 {

@@ -49,7 +49,7 @@ static bool reads_input(const nib_step *s, const nib_train_node *n)
            s->products[n->site][n->product].quant != NULL;
 }
 
-/* ---- which operations, which buffers ---- */
+/* ---- which operations, which places ---- */
 
 /* What a chain quantizes lies in its workers' rooms and is gone after it, so all products that read
  * it are in the chain with it. */
@@ -74,65 +74,36 @@ static size_t chain_end(const nib_step *s, size_t first, size_t limit)
     return end > first ? end : first + 1;
 }
 
-/* Whether operations from..end write the buffer before they read it; `never`: what is said where
- * they do neither. */
-static bool is_written_first(const nib_step *s, int buffer, size_t from, size_t end, bool never)
-{
-    for (size_t i = from; i < end; i++) {
-        if (nib__step_reads(s, &s->nodes[i], buffer))
-            return false;
-        if (nib__step_writes(s, &s->nodes[i], buffer))
-            return true;
-    }
-    return never;
-}
-
-/* f32 rows that no pass keeps. */
-static bool may_be_local(int buffer)
-{
-    switch (buffer) {
-    case NIB_HELD_NORMED:
-    case NIB_HELD_K:
-    case NIB_HELD_V:
-    case NIB_HELD_H:
-    case NIB_HELD_LOGITS:
-    case NIB_HELD_DNORMED:
-    case NIB_HELD_TEMP:
-    case NIB_HELD_DATTN:
-    case NIB_HELD_DH: return true;
-    default: return false;
-    }
-}
-
-/* Gives buffers that nobody reads afterwards a place of a part's rows, which stays in the caches;
- * where that is too much for them nothing is gained. */
-static void place_rows(const nib_step *s, nib_chain *c, size_t limit)
+/* Gives places that nothing else touches room for a part's rows, which stays in the caches; where
+ * that is too much for them nothing is gained. `list`: of nib_step.chains. */
+static void place_rows(nib_step *s, nib_chain *c, int list)
 {
     const uint64_t most = UINT64_C(4) << 20;
     const int64_t rows = nib__min(s->m, NIB_CHAIN_ROWS);
-    for (int i = 0; i < NIB_TRAIN_BUFFERS; i++) {
-        c->room_at[i] = NIB_CHAIN_NONE;
-        if (c->end - c->first < 2 || !may_be_local(i) ||
-            !is_written_first(s, i, c->first, c->end, false) ||
-            !is_written_first(s, i, c->end, limit, true))
-            continue;
-        const uint64_t bytes = ((uint64_t)(rows * s->ld[i]) * sizeof(float) + 63) & ~UINT64_C(63);
-        if (bytes > most - c->room_bytes)
-            continue;
-        c->room_at[i] = c->room_bytes;
-        c->room_bytes += bytes;
-    }
+    for (size_t i = c->first; i < c->end && c->end - c->first > 1; i++)
+        for (int j = 0; j < NIB_TRAINING_OUTPUTS; j++) {
+            nib_step_place *p = s->nodes[i].out[j] >= 0 ? &s->places[s->nodes[i].out[j]] : NULL;
+            if (p == NULL || p->columns == 0 || p->first != i || p->last[list] >= c->end)
+                continue;
+            const uint64_t bytes =
+                ((uint64_t)(rows * p->columns) * sizeof(float) + 63) & ~UINT64_C(63);
+            if (bytes > most - c->room_bytes)
+                continue;
+            p->room_at[list] = c->room_bytes;
+            c->room_bytes += bytes;
+        }
 }
 
-static nib_status make_chains(nib_step *s, nib_chains *out, size_t limit, nib_err *err)
+static nib_status make_chains(nib_step *s, int list, size_t limit, nib_err *err)
 {
+    nib_chains *out = &s->chains[list];
     out->items = nib__arena_take(&s->arena, limit, sizeof *out->items);
     if (!out->items)
         return nib__fail_memory(err, limit * sizeof *out->items, "chains of operations");
     for (size_t first = 0; first < limit; first = out->items[out->count++].end) {
         nib_chain *c = &out->items[out->count];
         *c = (nib_chain){.first = first, .end = chain_end(s, first, limit)};
-        place_rows(s, c, limit);
+        place_rows(s, c, list);
     }
     return NIB_OK;
 }
@@ -144,8 +115,8 @@ nib_status nib__step_make_chains(nib_step *s, nib_err *err)
     if (!s->spent_ns)
         return nib__fail_memory(err, threads * NIB_CHAIN_NODES * sizeof *s->spent_ns,
                                 "the times of operations");
-    NIB_TRY(make_chains(s, &s->chains[0], s->forward_end, err));
-    return make_chains(s, &s->chains[1], s->count, err);
+    NIB_TRY(make_chains(s, 0, s->forward_end, err));
+    return make_chains(s, 1, s->count, err);
 }
 
 uint64_t nib__step_room_bytes(const nib_step *s)
@@ -162,19 +133,9 @@ uint64_t nib__step_room_bytes(const nib_step *s)
 
 typedef struct running {
     nib_step *s;
+    int list;
     const nib_chain *chain;
 } running;
-
-/* The worker's own view of the step: its rows, and its room where buffers have one. */
-static void aim(nib_step *mine, const nib_chain *c, int64_t first, int64_t end)
-{
-    nib_step_side *here = &mine->sides[NIB_SIDE_CPU];
-    const uint64_t room = (uint64_t)(mine->workers.scratch - here->block) + mine->rows_room;
-    mine->rows = (nib_step_rows){true, first, end};
-    for (int i = 0; i < NIB_TRAIN_BUFFERS; i++)
-        if (c->room_at[i] != NIB_CHAIN_NONE) /* scratch lies behind all buffers */
-            here->at[i] = room + c->room_at[i] - (uint64_t)(first * mine->ld[i]) * sizeof(float);
-}
 
 static void job_rows(void *ctx, int worker, int64_t begin, int64_t end)
 {
@@ -185,7 +146,11 @@ static void job_rows(void *ctx, int worker, int64_t begin, int64_t end)
     mine.workers.pool = NULL;
     mine.workers.scratch += (uint64_t)worker * mine.workers.scratch_bytes;
     for (int64_t part = begin; part < end; part++) {
-        aim(&mine, c, first_row(r->s, part), first_row(r->s, part + 1));
+        mine.rows = (nib_step_rows){.some = true,
+                                    .first = first_row(r->s, part),
+                                    .end = first_row(r->s, part + 1),
+                                    .list = r->list,
+                                    .room = mine.workers.scratch + mine.rows_room};
         uint64_t from = nib__now_ns();
         for (size_t i = c->first; i < c->end; i++) {
             (void)nib__step_node(&mine, &mine.nodes[i], NULL);
@@ -212,9 +177,10 @@ static void share_time(nib_step *s, const nib_chain *c, uint64_t took)
         s->node_ns[c->first + i] += (uint64_t)((double)took * each[i] / all);
 }
 
-void nib__step_chain(nib_step *s, const nib_chain *c)
+void nib__step_chain(nib_step *s, int list, size_t i)
 {
-    running r = {s, c};
+    const nib_chain *c = &s->chains[list].items[i];
+    running r = {s, list, c};
     const size_t threads = (size_t)nib__pool_threads(s->engine->pool);
     const uint64_t from = nib__now_ns();
     memset(s->spent_ns, 0, threads * NIB_CHAIN_NODES * sizeof *s->spent_ns);

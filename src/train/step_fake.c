@@ -66,32 +66,19 @@ static nib_status take_block(nib_step *s, nib_err *err)
     return NIB_OK;
 }
 
-/* Rooms for masks: one per layer, or layers take turns where they are run again. */
-static void place_masks(nib_step *s)
+/* Codes of inputs are made where the x side of a product is. */
+static void size_codes(nib_step *s)
 {
-    const bool of_layers = s->options.checkpointing == NIB_AC_NONE;
-    uint64_t used = 0, *each = s->sides[NIB_SIDE_CPU].each;
+    uint64_t *most = &s->sides[NIB_SIDE_CPU].room_bytes[NIB_ROOM_INPUT];
     for (size_t i = 1; i < s->net->site_count; i++) {
-        nib_step_fake *f = &s->fake[i];
-        const int64_t k = s->net->sites[i].k;
-        if (!of_layers && nib__graph_begins_layer(&s->net->graph, i))
-            used = 0;
-        if (f->act == NULL)
-            continue;
-        if (nib__step_shares_input(s, i) && nib__step_fake_same(s, i - 1, i)) {
-            f->mask_at = s->fake[i - 1].mask_at;
-            continue;
-        }
         nib_input codes;
         uint64_t bytes;
-        nib__input_place(&codes, scheme_of(f), NIB_TYPE_F32, s->m, k, NULL, &bytes);
-        f->mask_at = used;
-        used += aligned((uint64_t)(s->m * nib__fake_mask_ld(k)));
-        each[NIB_KEPT_MASKS] = used > each[NIB_KEPT_MASKS] ? used : each[NIB_KEPT_MASKS];
-        each[NIB_HELD_INPUT] = bytes > each[NIB_HELD_INPUT] ? bytes : each[NIB_HELD_INPUT];
-        s->ld[NIB_HELD_FAKE] = nib__max(s->ld[NIB_HELD_FAKE], k);
+        if (s->fake[i].act == NULL)
+            continue;
+        nib__input_place(&codes, scheme_of(&s->fake[i]), NIB_TYPE_F32, s->m, s->net->sites[i].k,
+                         NULL, &bytes);
+        *most = bytes > *most ? bytes : *most;
     }
-    each[NIB_HELD_FAKE] = (uint64_t)(s->m * s->ld[NIB_HELD_FAKE]) * sizeof(float);
 }
 
 nib_status nib__step_fake_open(nib_step *s, nib_err *err)
@@ -126,7 +113,7 @@ nib_status nib__step_fake_open(nib_step *s, nib_err *err)
                              s->net->sites[i].name);
     }
     NIB_TRY(take_block(s, err));
-    place_masks(s);
+    size_codes(s);
     return NIB_OK;
 }
 

@@ -1,43 +1,74 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes the operations of a micro-batch: the forward step as inference runs it, with what the
- * backward pass needs kept, then the gradients, operator by operator in reverse.
+ * Writes the operations of a micro-batch: those of its list, each with its row, and before products
+ * what makes their operands.
  */
-#include "step.h"
+#include "cast.h"
+#include "step_list.h"
 
 typedef struct lowering {
     nib_step *s;
-    const nib_config *c;
+    nib_step_list list;
+    nib_training from;
     nib_err *err;
-    nib_status status; /* of the first failure; later nodes are not added */
-    /* which input NIB_HELD_FAKE is of: buffer (-1: none), layer, mask */
-    int fake_from;
-    int64_t fake_layer;
-    uint64_t fake_mask;
+    int *packed; /* of each packed value: the one that it shares */
+    /* the last value whose form a forward product takes, and for which site; NIB_NO_ID: none */
+    int formed;
+    size_t formed_site;
+    /* quantization-aware training: of each value what its codes mean, and for which site */
+    int *rounded;
+    size_t *rounded_site;
+    int *mask; /* [site_count] */
 } lowering;
 
-static void add(lowering *l, nib_train_node node)
+static const nib_graph *graph_of(const lowering *l) { return &l->s->net->graph; }
+
+static size_t site_of(const lowering *l, const nib_training_node *from)
 {
-    if (l->status != NIB_OK)
-        return;
-    if (l->fake_from >= 0 && node.to == l->fake_from)
-        l->fake_from = -1;
-    if (node.row == NULL && node.op != NIB_OP_FAKE_DX && node.op != NIB_OP_FAKE_DW) {
-        l->status = nib__fail(l->err, NIB_NOT_AS_ASKED, "no row runs the operation %s on %s",
-                              nib__op_names[node.op], nib__plan_host(l->s->plan)->name);
-        return;
-    }
+    return graph_of(l)->weights[from->weight].index;
+}
+
+static nib_train_node node_of(const nib_training_node *from, nib_op op)
+{
+    nib_train_node node = {.op = op,
+                           .site = SIZE_MAX,
+                           .param = SIZE_MAX,
+                           .layer = from->layer,
+                           .rows = 1,
+                           .inverse = from->inverse};
+    for (int i = 0; i < NIB_TRAINING_INPUTS; i++)
+        node.in[i] = NIB_NO_ID;
+    for (int i = 0; i < NIB_TRAINING_OUTPUTS; i++)
+        node.out[i] = NIB_NO_ID;
+    return node;
+}
+
+/* It has the inputs and outputs that the list has. */
+static nib_train_node like(const nib_training_node *from)
+{
+    nib_train_node node = node_of(from, from->op);
+    memcpy(node.in, from->in, sizeof node.in);
+    memcpy(node.out, from->out, sizeof node.out);
+    return node;
+}
+
+static nib_status add(lowering *l, nib_train_node node)
+{
+    const bool needs_row = node.op != NIB_OP_FAKE_DX && node.op != NIB_OP_FAKE_DW;
+    if (node.row == NULL && needs_row)
+        return nib__fail(l->err, NIB_NOT_AS_ASKED, "no row runs the operation %s on %s",
+                         nib__op_names[node.op], nib__plan_host(l->s->plan)->name);
     node.side =
         node.row != NULL && node.row->device != NIB_DEVICE_CPU ? NIB_SIDE_GPU : NIB_SIDE_CPU;
-    l->status = nib__step_add(l->s, &node, l->err);
+    return nib__step_add(&l->list, &node, l->err);
 }
 
 /* The device's row that adds what it made itself; NULL: the plan has none. */
 static const nib_kernel *add_there(const lowering *l, const nib_train_node *node)
 {
     const nib_layers_plan *plan = l->s->plan;
-    const bool both = node->op == NIB_OP_ADD && nib__step_is_there(l->s, node, node->from) &&
-                      nib__step_is_there(l->s, node, node->to);
+    const bool both = node->op == NIB_OP_ADD && nib__step_is_there(&l->list, node->in[0]) &&
+                      nib__step_is_there(&l->list, node->in[1]);
     for (int i = 0; both && i < plan->op_count; i++)
         if (plan->ops[i].op == NIB_OP_ADD && plan->ops[i].machine == plan->gpu)
             return plan->ops[i].row;
@@ -46,7 +77,7 @@ static const nib_kernel *add_there(const lowering *l, const nib_train_node *node
 
 /* Other operations without a site are the CPU's; rows of the embedding are looked up as f32,
  * whatever the plan of it says. */
-static void add_op(lowering *l, nib_train_node node)
+static nib_status add_op(lowering *l, nib_train_node node)
 {
     const nib_layers_plan *plan = l->s->plan;
     const nib_op_plan *planned = nib__plan_operation(plan, node.op);
@@ -55,13 +86,7 @@ static void add_op(lowering *l, nib_train_node node)
         node.row = planned != NULL
                        ? planned->row
                        : nib__plan_op(node.op, NIB_TYPE_F32, nib__plan_host(plan), &plan->without);
-    node.site = SIZE_MAX;
-    add(l, node);
-}
-
-static size_t site_of(int64_t layer, size_t part)
-{
-    return (size_t)(1 + layer * NIB_SITE_COUNT) + part;
+    return add(l, node);
 }
 
 bool nib__step_same_form(const nib_step *s, size_t a, size_t b, int product)
@@ -76,401 +101,261 @@ bool nib__step_shares_input(const nib_step *s, size_t site)
     return nib__graph_weight(&s->net->graph, NIB_WEIGHT_MATRIX, site)->shares_input;
 }
 
-/* ---- pieces of both passes ---- */
+/* ---- operands ---- */
 
 /* The largest magnitude of a matrix, where one scale serves all of it; beside the product. */
-static void add_amax(lowering *l, bool wanted, const nib_product *p, int from, int64_t layer,
-                     int64_t columns)
+static nib_status add_amax(lowering *l, const nib_training_node *from, bool wanted,
+                           const nib_product *p, int value)
 {
-    if (wanted)
-        add(l, (nib_train_node){.op = NIB_OP_AMAX,
-                                .row = p->amax,
-                                .site = SIZE_MAX,
-                                .from = from,
-                                .layer = layer,
-                                .columns = columns});
+    nib_train_node node = node_of(from, NIB_OP_AMAX);
+    node.row = p->amax;
+    node.in[0] = value;
+    node.columns = l->list.values[value].columns;
+    return wanted ? add(l, node) : NIB_OK;
 }
 
-/* What a layer's products read of `from`: it, or what its codes mean, with the mask for dx. */
-static int add_fake(lowering *l, size_t site, int from, int64_t layer)
+/* What a layer's products read of a value: it, or what its codes mean, with the mask for dx. */
+static nib_status round_input(lowering *l, const nib_training_node *from, int *value)
 {
+    const size_t site = site_of(l, from);
     const nib_step_fake *f = nib__step_fake_at(l->s, site);
+    const int x = *value;
     if (f == NULL || f->act == NULL)
-        return from;
-    if (l->fake_from == from && l->fake_layer == layer && l->fake_mask == f->mask_at)
-        return NIB_HELD_FAKE;
-    add(l, (nib_train_node){.op = NIB_OP_FAKE,
-                            .row = f->act,
-                            .site = site,
-                            .from = from,
-                            .layer = layer,
-                            .to = NIB_HELD_FAKE,
-                            .columns = l->s->net->sites[site].k});
-    l->fake_from = from;
-    l->fake_layer = layer;
-    l->fake_mask = f->mask_at;
-    return NIB_HELD_FAKE;
+        return NIB_OK;
+    if (l->rounded[x] == NIB_NO_ID || !nib__step_fake_same(l->s, l->rounded_site[x], site)) {
+        const int64_t k = l->s->net->sites[site].k;
+        const nib_step_value rows = {.kind = NIB_TRAINING_ROWS, .columns = k},
+                             mask = {.kind = NIB_TRAINING_PACKED,
+                                     .bytes = (uint64_t)(l->s->m * nib__fake_mask_ld(k))};
+        nib_train_node node = node_of(from, NIB_OP_FAKE);
+        node.row = f->act, node.site = site, node.columns = k, node.in[0] = x;
+        NIB_TRY(nib__step_add_value(&l->list, rows, &node.out[0], l->err));
+        NIB_TRY(nib__step_add_value(&l->list, mask, &node.out[1], l->err));
+        NIB_TRY(add(l, node));
+        l->rounded[x] = node.out[0];
+        l->rounded_site[x] = site;
+        l->mask[site] = node.out[1];
+        l->formed = NIB_NO_ID; /* codes are made in the same room */
+    }
+    l->mask[site] = l->mask[l->rounded_site[x]];
+    *value = l->rounded[x];
+    return NIB_OK;
 }
 
-/* The x side of a product in its form: the rows of `from`, or its columns. */
-static void add_quant(lowering *l, size_t site, int product, int from, int64_t layer)
+/* The x side of a product in its form: the rows of a value, or its columns. */
+static nib_status add_quant(lowering *l, const nib_training_node *from, int product, int value)
 {
+    const size_t site = site_of(l, from);
     const nib_product *p = &l->s->products[site][product];
-    const nib_site *shape = &l->s->net->sites[site];
-    const int64_t columns = product == NIB_PRODUCT_Y ? shape->k : shape->n;
+    nib_train_node node = node_of(from, NIB_OP_QUANT);
     if (p->quant == NULL) /* f32 rows are taken as they lie */
-        return;
-    add_amax(l, p->x_amax, p, from, layer, columns);
-    add(l, (nib_train_node){.op = p->quant->op,
-                            .row = p->quant,
-                            .site = site,
-                            .product = product,
-                            .from = from,
-                            .layer = layer,
-                            .to = NIB_HELD_INPUT,
-                            .columns = columns});
+        return NIB_OK;
+    NIB_TRY(add_amax(l, from, p->x_amax, p, value));
+    node.op = p->quant->op, node.row = p->quant;
+    node.site = site, node.product = product;
+    node.in[0] = value;
+    node.columns = l->list.values[value].columns;
+    l->formed = product == NIB_PRODUCT_Y ? value : NIB_NO_ID;
+    l->formed_site = site;
+    return add(l, node);
 }
 
-static void add_product(lowering *l, size_t site, int product, int from, int64_t layer, int to)
+static nib_status add_product(lowering *l, const nib_training_node *from, int product, int value)
 {
-    static const nib_op ops[NIB_PRODUCTS] = {NIB_OP_LINEAR, NIB_OP_LINEAR_DX, NIB_OP_LINEAR_DW};
+    const size_t site = site_of(l, from);
     const nib_product *p = &l->s->products[site][product];
-    add(l, (nib_train_node){.op = ops[product],
-                            .row = p->row,
-                            .site = site,
-                            .product = product,
-                            .from = from,
-                            .layer = layer,
-                            .to = to,
-                            .param = l->s->params->weight[site],
-                            .next = to == NIB_KEPT_X1,
-                            .columns = p->shape.n});
+    nib_train_node node = like(from);
+    node.row = p->row, node.site = site, node.product = product;
+    node.in[0] = value;
+    node.param = l->s->params->weight[site];
+    node.columns = p->shape.n;
+    return add(l, node);
 }
 
-static void add_add(lowering *l, int from, int to, int64_t layer, int64_t columns)
+/* ---- operations with a weight ---- */
+
+/* Layers that read one value in one form have it made once. */
+static nib_status lower_linear(lowering *l, const nib_training_node *from)
 {
-    add_op(l, (nib_train_node){
-                  .op = NIB_OP_ADD, .from = from, .to = to, .layer = layer, .columns = columns});
+    const size_t site = site_of(l, from);
+    int x = from->in[0];
+    NIB_TRY(round_input(l, from, &x));
+    if (l->formed != x || !nib__step_same_form(l->s, l->formed_site, site, NIB_PRODUCT_Y))
+        NIB_TRY(add_quant(l, from, NIB_PRODUCT_Y, x));
+    return add_product(l, from, NIB_PRODUCT_Y, x);
 }
 
-static void add_norm(lowering *l, int from, int64_t layer, size_t which)
+/* The input of a layer, packed for the gradient of its weight; once per form. */
+static nib_status lower_packed(lowering *l, const nib_training_node *from)
 {
-    add_op(l, (nib_train_node){.op = NIB_OP_NORM,
-                               .from = from,
-                               .layer = layer,
-                               .to = NIB_HELD_NORMED,
-                               .param = l->s->params->norm[which],
-                               .columns = l->c->width});
-}
-
-/* Linear layers that read `from`: sites first.. in order, into to[]. */
-static void add_linears(lowering *l, size_t first, size_t count, int from, int64_t layer,
-                        const int *to)
-{
-    for (size_t i = 0; i < count; i++) {
-        const int x = add_fake(l, first + i, from, layer);
-        if (i == 0 || !nib__step_same_form(l->s, first + i - 1, first + i, NIB_PRODUCT_Y))
-            add_quant(l, first + i, NIB_PRODUCT_Y, x, layer);
-        add_product(l, first + i, NIB_PRODUCT_Y, x, layer, to[i]);
+    const size_t site = site_of(l, from);
+    const nib_product *p = &l->s->products[site][NIB_PRODUCT_DW];
+    nib_train_node node = like(from);
+    int x = from->in[0];
+    if (nib__step_shares_input(l->s, site) &&
+        nib__step_same_form(l->s, site - 1, site, NIB_PRODUCT_DW)) {
+        l->packed[from->out[0]] = l->s->inputs[site] = l->s->inputs[site - 1];
+        return NIB_OK;
     }
+    NIB_TRY(round_input(l, from, &x));
+    NIB_TRY(add_amax(l, from, p->w_amax, p, x));
+    node.row = p->cast, node.site = site, node.product = NIB_PRODUCT_DW;
+    node.in[0] = x;
+    node.columns = p->shape.n;
+    l->list.values[from->out[0]].bytes = nib__cast_bytes(p->row, &p->shape);
+    l->packed[from->out[0]] = l->s->inputs[site] = from->out[0];
+    return add(l, node);
 }
 
-/* Their input, packed for the gradients of their weights; once per form. */
-static void add_keeps(lowering *l, size_t first, size_t count, int from, int64_t layer)
+static nib_status lower_dx(lowering *l, const nib_training_node *from)
 {
-    for (size_t i = 0; i < count; i++) {
-        const size_t site = first + i;
-        const nib_product *p = &l->s->products[site][NIB_PRODUCT_DW];
-        if (i > 0 && nib__step_same_form(l->s, site - 1, site, NIB_PRODUCT_DW))
-            continue;
-        const int x = add_fake(l, site, from, layer);
-        add_amax(l, p->w_amax, p, x, layer, p->shape.n);
-        add(l, (nib_train_node){.op = NIB_OP_CAST_T,
-                                .row = p->cast,
-                                .site = site,
-                                .product = NIB_PRODUCT_DW,
-                                .from = x,
-                                .layer = layer,
-                                .to = NIB_KEPT_INPUTS,
-                                .columns = p->shape.n});
-    }
-}
-
-/* ---- forward ---- */
-
-static void add_swiglu(lowering *l, int64_t layer)
-{
-    add_op(l, (nib_train_node){.op = NIB_OP_SWIGLU,
-                               .from = NIB_KEPT_GATE,
-                               .other = NIB_KEPT_UP,
-                               .to = NIB_HELD_H,
-                               .layer = layer,
-                               .columns = l->c->ffn});
-}
-
-static void add_rope(lowering *l, int to, int64_t layer, int64_t heads, bool backward)
-{
-    add_op(
-        l,
-        (nib_train_node){
-            .op = NIB_OP_ROPE, .to = to, .layer = layer, .columns = heads, .backward = backward});
-}
-
-/* q, and k and v in the cache, from x1. */
-static void forward_qkv(lowering *l, int64_t layer)
-{
-    static const int qkv[] = {NIB_KEPT_Q, NIB_HELD_K, NIB_HELD_V};
-    add_norm(l, NIB_KEPT_X1, layer, (size_t)(2 * layer));
-    add_linears(l, site_of(layer, NIB_SITE_Q), 3, NIB_HELD_NORMED, layer, qkv);
-    add_rope(l, NIB_KEPT_Q, layer, l->c->heads, false);
-    add_rope(l, NIB_HELD_K, layer, l->c->kv_heads, false);
-    add_op(l, (nib_train_node){.op = NIB_OP_COPY,
-                               .from = NIB_HELD_K,
-                               .other = NIB_HELD_V,
-                               .to = NIB_KEPT_CACHE,
-                               .layer = layer});
-}
-
-/* x2 from x1, and gate, up and h from x2. Inputs are packed for the weights' gradients as late as
- * may be, so that operations by rows make long chains; rounded ones take turns in one buffer. */
-static void forward_layer(lowering *l, int64_t layer, bool keeps)
-{
-    static const int x2[] = {NIB_KEPT_X2}, wide[] = {NIB_KEPT_GATE, NIB_KEPT_UP};
-    const size_t o = site_of(layer, NIB_SITE_O), gate = site_of(layer, NIB_SITE_GATE);
-    const bool soon = keeps && l->s->fake != NULL;
-    forward_qkv(l, layer);
-    if (keeps)
-        add_keeps(l, site_of(layer, NIB_SITE_Q), 3, NIB_HELD_NORMED, layer);
-    add_op(l, (nib_train_node){
-                  .op = NIB_OP_ATTN, .from = NIB_KEPT_Q, .to = NIB_KEPT_ATTN, .layer = layer});
-    add_linears(l, o, 1, NIB_KEPT_ATTN, layer, x2);
-    if (soon)
-        add_keeps(l, o, 1, NIB_KEPT_ATTN, layer);
-    add_add(l, NIB_KEPT_X1, NIB_KEPT_X2, layer, l->c->width);
-    add_norm(l, NIB_KEPT_X2, layer, (size_t)(2 * layer + 1));
-    add_linears(l, gate, 2, NIB_HELD_NORMED, layer, wide);
-    if (soon)
-        add_keeps(l, gate, 2, NIB_HELD_NORMED, layer);
-    add_swiglu(l, layer);
-}
-
-/* What forward_layer left to be packed. */
-static void keep_layer(lowering *l, int64_t layer)
-{
-    if (l->s->fake == NULL) {
-        add_keeps(l, site_of(layer, NIB_SITE_O), 1, NIB_KEPT_ATTN, layer);
-        add_keeps(l, site_of(layer, NIB_SITE_GATE), 2, NIB_HELD_NORMED, layer);
-    }
-    add_keeps(l, site_of(layer, NIB_SITE_DOWN), 1, NIB_HELD_H, layer);
-}
-
-/* The next layer's x1. */
-static void finish_layer(lowering *l, int64_t layer)
-{
-    static const int x1[] = {NIB_KEPT_X1};
-    add_linears(l, site_of(layer, NIB_SITE_DOWN), 1, NIB_HELD_H, layer, x1);
-    add_op(l, (nib_train_node){.op = NIB_OP_ADD,
-                               .from = NIB_KEPT_X2,
-                               .to = NIB_KEPT_X1,
-                               .layer = layer,
-                               .next = true,
-                               .columns = l->c->width});
-}
-
-static void forward(lowering *l)
-{
-    static const int logits[] = {NIB_HELD_LOGITS};
-    const nib_ac ac = l->s->options.checkpointing;
-    const int64_t layers = l->c->layers;
-    const size_t head = l->s->net->site_count - 1;
-    add_op(l, (nib_train_node){
-                  .op = NIB_OP_EMBED, .to = NIB_KEPT_X1, .param = l->s->params->weight[0]});
-    for (int64_t i = 0; i < layers; i++) {
-        forward_layer(l, i, ac == NIB_AC_NONE);
-        finish_layer(l, i);
-        if (ac == NIB_AC_NONE)
-            keep_layer(l, i);
-    }
-    add_norm(l, NIB_KEPT_X1, layers, (size_t)(2 * layers));
-    add_linears(l, head, 1, NIB_HELD_NORMED, layers, logits);
-    add_op(l, (nib_train_node){.op = NIB_OP_XENT,
-                               .from = NIB_HELD_LOGITS,
-                               .layer = layers,
-                               .columns = l->s->net->sites[head].n});
-}
-
-/* ---- backward ---- */
-
-/* The gradient of a weight and a bias from dy and the kept input. */
-static void add_dw(lowering *l, size_t site, int dy, int64_t layer)
-{
-    const size_t bias = l->s->params->bias[site];
-    add_quant(l, site, NIB_PRODUCT_DW, dy, layer);
-    add_product(l, site, NIB_PRODUCT_DW, dy, layer, NIB_KEPT_INPUTS);
-    if (nib__step_fake_at(l->s, site))
-        add(l, (nib_train_node){.op = NIB_OP_FAKE_DW,
-                                .site = site,
-                                .layer = layer,
-                                .param = l->s->params->weight[site]});
-    if (bias != SIZE_MAX)
-        add_op(l, (nib_train_node){.op = NIB_OP_BIAS_DW,
-                                   .from = dy,
-                                   .layer = layer,
-                                   .param = bias,
-                                   .columns = l->s->net->sites[site].n});
-}
-
-static void add_dx(lowering *l, size_t site, int dy, int64_t layer, int to)
-{
+    const size_t site = site_of(l, from);
     const nib_step_fake *f = nib__step_fake_at(l->s, site);
-    add_quant(l, site, NIB_PRODUCT_DX, dy, layer);
-    add_product(l, site, NIB_PRODUCT_DX, dy, layer, to);
-    if (f && f->act)
-        add(l, (nib_train_node){.op = NIB_OP_FAKE_DX,
-                                .site = site,
-                                .layer = layer,
-                                .to = to,
-                                .columns = l->s->net->sites[site].k});
+    nib_train_node clipped = node_of(from, NIB_OP_FAKE_DX);
+    NIB_TRY(add_quant(l, from, NIB_PRODUCT_DX, from->in[0]));
+    NIB_TRY(add_product(l, from, NIB_PRODUCT_DX, from->in[0]));
+    if (f == NULL || f->act == NULL)
+        return NIB_OK;
+    clipped.site = site;
+    clipped.in[0] = clipped.out[0] = from->out[0], clipped.in[1] = l->mask[site];
+    clipped.columns = l->s->net->sites[site].k;
+    return add(l, clipped);
 }
 
-/* The gradient of what layers read: the sum of theirs, in the order of the sites. */
-static void add_dxs(lowering *l, size_t first, size_t count, const int *dy, int64_t layer, int dx)
+/* The gradient of a weight and a bias from dy and the packed input. */
+static nib_status lower_dw(lowering *l, const nib_training_node *from)
 {
-    for (size_t i = 0; i < count; i++) {
-        add_dx(l, first + i, dy[i], layer, i == 0 ? dx : NIB_HELD_TEMP);
-        if (i > 0)
-            add_add(l, NIB_HELD_TEMP, dx, layer, l->s->net->sites[first].k);
+    const size_t site = site_of(l, from), bias = l->s->params->bias[site];
+    nib_training_node dw = *from;
+    dw.in[1] = l->packed[from->in[1]];
+    NIB_TRY(add_quant(l, from, NIB_PRODUCT_DW, from->in[0]));
+    NIB_TRY(add_product(l, &dw, NIB_PRODUCT_DW, from->in[0]));
+    if (nib__step_fake_at(l->s, site)) {
+        nib_train_node node = node_of(from, NIB_OP_FAKE_DW);
+        node.site = site;
+        node.param = l->s->params->weight[site];
+        NIB_TRY(add(l, node));
     }
+    if (bias == SIZE_MAX)
+        return NIB_OK;
+    nib_train_node node = node_of(from, NIB_OP_BIAS_DW);
+    node.in[0] = from->in[0];
+    node.param = bias;
+    node.columns = l->s->net->sites[site].n;
+    return add_op(l, node);
 }
 
-/* D += the gradient through a norm of `from`; that of its weight. */
-static void add_norm_gradient(lowering *l, nib_op op, int from, int64_t layer, size_t which)
-{
-    add_op(l, (nib_train_node){.op = op,
-                               .from = from,
-                               .other = NIB_HELD_DNORMED,
-                               .to = NIB_HELD_D,
-                               .layer = layer,
-                               .param = l->s->params->norm[which],
-                               .columns = l->c->width});
-}
+/* ---- the others ---- */
 
-/* Gradients of inputs, which chains compute, come before those of weights that read the same dy.
- * Here and below `again`: what the forward pass did not keep is computed again. */
-static void backward_head(lowering *l)
+/* Those of norms and the embedding, and those without a weight. */
+static nib_status lower_op(lowering *l, const nib_training_node *from)
 {
-    static const int logits[] = {NIB_HELD_LOGITS};
-    const int64_t layers = l->c->layers;
-    const size_t head = l->s->net->site_count - 1;
-    add_dxs(l, head, 1, logits, layers, NIB_HELD_DNORMED);
-    add_norm_gradient(l, NIB_OP_NORM_DX, NIB_KEPT_X1, layers, (size_t)(2 * layers));
-    add_keeps(l, head, 1, NIB_HELD_NORMED, layers);
-    add_dw(l, head, NIB_HELD_LOGITS, layers);
-    add_norm_gradient(l, NIB_OP_NORM_DW, NIB_KEPT_X1, layers, (size_t)(2 * layers));
-}
-
-/* h and the normed x2. */
-static void mlp_again(lowering *l, int64_t layer)
-{
-    add_swiglu(l, layer);
-    add_norm(l, NIB_KEPT_X2, layer, (size_t)(2 * layer + 1));
-}
-
-/* From D to the gradient of attention's output. */
-static void backward_mlp(lowering *l, int64_t layer, bool again)
-{
-    static const int d[] = {NIB_HELD_D}, wide[] = {NIB_KEPT_GATE, NIB_KEPT_UP};
-    const size_t o = site_of(layer, NIB_SITE_O), gate = site_of(layer, NIB_SITE_GATE),
-                 down = site_of(layer, NIB_SITE_DOWN), norm = (size_t)(2 * layer + 1);
-    if (again) {
-        add_keeps(l, down, 1, NIB_HELD_H, layer);
-        add_keeps(l, gate, 2, NIB_HELD_NORMED, layer);
-        add_keeps(l, o, 1, NIB_KEPT_ATTN, layer);
+    nib_train_node node = like(from);
+    const int wide =
+        node.out[0] >= 0 && l->list.values[node.out[0]].columns > 0 ? node.out[0] : node.in[0];
+    node.columns = l->list.values[wide].columns;
+    node.rows = from->heads > 0 ? from->heads : 1;
+    if (from->weight != NIB_NO_ID) {
+        const nib_graph_weight *w = &graph_of(l)->weights[from->weight];
+        const nib_params *params = l->s->params;
+        node.param = w->kind == NIB_WEIGHT_NORM ? params->norm[w->index] : params->weight[w->index];
     }
-    add_dw(l, down, NIB_HELD_D, layer);
-    add_dxs(l, down, 1, d, layer, NIB_HELD_DH);
-    add_op(l,
-           (nib_train_node){
-               .op = NIB_OP_SWIGLU_DX, .from = NIB_HELD_DH, .layer = layer, .columns = l->c->ffn});
-    add_dxs(l, gate, 2, wide, layer, NIB_HELD_DNORMED);
-    add_norm_gradient(l, NIB_OP_NORM_DX, NIB_KEPT_X2, layer, norm);
-    add_dxs(l, o, 1, d, layer, NIB_HELD_DATTN);
-    if (again)
-        add_norm(l, NIB_KEPT_X1, layer, (size_t)(2 * layer));
-    for (size_t i = 0; i < 2; i++)
-        add_dw(l, gate + i, wide[i], layer);
-    add_norm_gradient(l, NIB_OP_NORM_DW, NIB_KEPT_X2, layer, norm);
-    add_dw(l, o, NIB_HELD_D, layer);
+    return add_op(l, node);
 }
 
-/* On to D of the layer before, whose mlp is computed again, too. */
-static void backward_attention(lowering *l, int64_t layer, bool again)
+static nib_status lower(lowering *l, const nib_training_node *from)
 {
-    static const int qkv[] = {NIB_HELD_DQ, NIB_HELD_DK, NIB_HELD_DV};
-    const size_t q = site_of(layer, NIB_SITE_Q), norm = (size_t)(2 * layer);
-    if (again)
-        add_keeps(l, q, 3, NIB_HELD_NORMED, layer);
-    add_op(l, (nib_train_node){.op = NIB_OP_ATTN_DX, .from = NIB_HELD_DATTN, .layer = layer});
-    add_rope(l, NIB_HELD_DQ, layer, l->c->heads, true);
-    add_rope(l, NIB_HELD_DK, layer, l->c->kv_heads, true);
-    add_dxs(l, q, 3, qkv, layer, NIB_HELD_DNORMED);
-    add_norm_gradient(l, NIB_OP_NORM_DX, NIB_KEPT_X1, layer, norm);
-    if (again && layer > 0)
-        mlp_again(l, layer - 1);
-    for (size_t i = 0; i < 3; i++)
-        add_dw(l, q + i, qkv[i], layer);
-    add_norm_gradient(l, NIB_OP_NORM_DW, NIB_KEPT_X1, layer, norm);
-}
-
-static void backward(lowering *l)
-{
-    const nib_ac ac = l->s->options.checkpointing;
-    backward_head(l);
-    if (ac == NIB_AC_SELECTIVE && l->c->layers > 0)
-        mlp_again(l, l->c->layers - 1);
-    for (int64_t i = l->c->layers - 1; i >= 0; i--) {
-        if (ac == NIB_AC_FULL) {
-            forward_layer(l, i, true);
-            keep_layer(l, i);
-        }
-        backward_mlp(l, i, ac == NIB_AC_SELECTIVE);
-        backward_attention(l, i, ac == NIB_AC_SELECTIVE);
+    switch (from->op) {
+    case NIB_OP_LINEAR: return lower_linear(l, from);
+    case NIB_OP_CAST_T: return lower_packed(l, from);
+    case NIB_OP_LINEAR_DX: return lower_dx(l, from);
+    case NIB_OP_LINEAR_DW: return lower_dw(l, from);
+    default: return lower_op(l, from);
     }
-    add_op(l, (nib_train_node){.op = NIB_OP_EMBED_DW,
-                               .from = NIB_HELD_D,
-                               .param = l->s->params->weight[0],
-                               .columns = l->c->width});
 }
 
 /* ---- all of it ---- */
 
-nib_status nib__step_lower(nib_step *s, nib_err *err)
+/* What the forward pass has rounded is rounded again where inputs are not all kept. */
+static void forget_rounded(lowering *l)
 {
-    enum { NODES_PER_LAYER = 320, NODES_AROUND = 128 }; /* each may move what it reads */
-    lowering l = {.s = s, .c = &s->net->config, .err = err, .fake_from = -1};
+    for (size_t i = 0; i < l->from.value_count; i++)
+        l->rounded[i] = NIB_NO_ID;
+}
+
+static nib_status lower_all(lowering *l)
+{
+    const nib_training *from = &l->from;
+    for (size_t i = 0; i < from->value_count; i++) {
+        const nib_step_value value = {
+            .kind = from->values[i].kind,
+            .columns = from->values[i].kind == NIB_TRAINING_ROWS ? from->values[i].columns : 0};
+        int id;
+        NIB_TRY(nib__step_add_value(&l->list, value, &id, l->err));
+    }
+    forget_rounded(l);
+    for (size_t i = 0; i < from->count; i++) {
+        if (i == from->forward_end) {
+            l->list.forward_end = l->list.count;
+            l->list.loss = from->nodes[i - 1].out[1];
+            if (!nib__step_keeps_all_inputs(l->s))
+                forget_rounded(l);
+        }
+        NIB_TRY(lower(l, &from->nodes[i]));
+    }
+    return NIB_OK;
+}
+
+/* Kept inputs were values so far. */
+static void place_inputs(nib_step *s)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (s->nodes[i].op == NIB_OP_LINEAR_DW)
+            s->inputs[s->nodes[i].site] = s->nodes[i].in[1];
+}
+
+static nib_status open_lowering(lowering *l)
+{
+    nib_step *s = l->s;
     const size_t sites = s->net->site_count;
-    s->capacity = (size_t)(l.c->layers * NODES_PER_LAYER + NODES_AROUND);
-    s->nodes = nib__arena_take(&s->arena, s->capacity, sizeof *s->nodes);
-    s->node_ns = nib__arena_take(&s->arena, s->capacity, sizeof *s->node_ns);
+    NIB_TRY(
+        nib__graph_training(&l->from, graph_of(l), s->options.checkpointing, &s->arena, l->err));
+    const size_t values = l->from.value_count;
     s->products = nib__arena_take(&s->arena, sites, sizeof *s->products);
-    s->input_at = nib__arena_take(&s->arena, sites, sizeof *s->input_at);
     s->packed = nib__arena_take(&s->arena, sites, sizeof *s->packed);
     s->inputs = nib__arena_take(&s->arena, sites, sizeof *s->inputs);
-    const size_t buffers = (size_t)(NIB_TRAIN_BUFFERS * (l.c->layers + 1));
-    s->held = nib__arena_take(&s->arena, buffers, sizeof *s->held);
-    if (!s->nodes || !s->node_ns || !s->products || !s->input_at || !s->packed || !s->inputs ||
-        !s->held)
-        return nib__fail_memory(err, s->capacity * sizeof *s->nodes, "the list of operations");
+    l->packed = nib__arena_take(&s->arena, values, sizeof *l->packed);
+    l->rounded = nib__arena_take(&s->arena, values, sizeof *l->rounded);
+    l->rounded_site = nib__arena_take(&s->arena, values, sizeof *l->rounded_site);
+    l->mask = nib__arena_take(&s->arena, sites, sizeof *l->mask);
+    if (!s->products || !s->packed || !s->inputs || !l->packed || !l->rounded || !l->rounded_site ||
+        !l->mask)
+        return nib__fail_memory(l->err, sites * sizeof *s->products, "the list of operations");
     for (size_t i = 1; i < sites; i++)
         for (int p = 0; p < NIB_PRODUCTS; p++)
             NIB_TRY(nib__product_find(&s->products[i][p], s->plan, &s->plan->layers[i], p, s->m,
-                                      s->net->train.wgrad_with_hp, err));
-    memset(s->held, 1 << NIB_SIDE_CPU, buffers);
+                                      s->net->train.wgrad_with_hp, l->err));
     nib__step_size(s);
-    NIB_TRY(nib__step_fake_open(s, err));
-    nib__step_place_inputs(s);
-    forward(&l);
-    s->forward_end = s->count;
-    backward(&l);
-    return l.status;
+    return nib__step_fake_open(s, l->err);
+}
+
+nib_status nib__step_lower(nib_step *s, nib_err *err)
+{
+    lowering l = {.s = s,
+                  .list = {.step = s, .allocator = &s->engine->allocator},
+                  .err = err,
+                  .formed = NIB_NO_ID};
+    nib_status status = open_lowering(&l);
+    if (status == NIB_OK)
+        status = lower_all(&l);
+    if (status == NIB_OK)
+        status = nib__step_place(&l.list, err);
+    nib__step_list_free(&l.list);
+    if (status != NIB_OK)
+        return status;
+    s->node_ns = nib__arena_take(&s->arena, s->count, sizeof *s->node_ns);
+    if (s->node_ns == NULL)
+        return nib__fail_memory(err, s->count * sizeof *s->node_ns, "the list of operations");
+    place_inputs(s);
+    return NIB_OK;
 }

@@ -1,220 +1,340 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the operations of a micro-batch find their buffers: which sides hold one, the moves between
- * them, and how large each is on either side.
+ * Where the operations of a micro-batch find their values: the moves between the sides, and places
+ * in memory. Two values that are never needed at the same time share a place if they are equally
+ * wide; an operation that works in place writes over an input that nothing reads any more.
  */
+#include "step_list.h"
+
 #include "cast.h"
-#include "step.h"
 
-/* ---- what an operation touches ---- */
+static uint64_t aligned(uint64_t bytes) { return (bytes + 63) & ~UINT64_C(63); }
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* f32 buffers that an operation reads and writes, each of its layer. */
-typedef struct touched {
-    int buffers[4];
-    int count;
-} touched;
+/* ---- values, operations and the moves before them ---- */
 
-static void touch(touched *t, int buffer) { t->buffers[t->count++] = buffer; }
-
-/* Operands in their forms lie where they are read, and what is not f32 rows is the CPU's. */
-static void touches(const nib_step *s, const nib_train_node *n, touched *reads, touched *writes)
+nib_status nib__step_add_value(nib_step_list *l, nib_step_value value, int *out, nib_err *err)
 {
-    *reads = *writes = (touched){.count = 0};
-    switch (n->op) {
-    case NIB_OP_EMBED: touch(writes, n->to); break;
-    case NIB_OP_LINEAR:
-    case NIB_OP_LINEAR_DX:
-        if (s->products[n->site][n->product].quant == NULL)
-            touch(reads, n->from);
-        touch(writes, n->to);
-        break;
-    case NIB_OP_LINEAR_DW:
-    case NIB_OP_FAKE_DW: break;
-    case NIB_OP_ROPE:
-    case NIB_OP_FAKE_DX: touch(reads, n->to), touch(writes, n->to); break;
-    case NIB_OP_COPY:
-    case NIB_OP_NORM_DW: touch(reads, n->from), touch(reads, n->other); break;
-    case NIB_OP_SWIGLU:
-        touch(reads, n->from), touch(reads, n->other);
-        touch(writes, n->to);
-        break;
-    case NIB_OP_ADD:
-        touch(reads, n->from), touch(reads, n->to);
-        touch(writes, n->to);
-        break;
-    case NIB_OP_NORM_DX:
-        touch(reads, n->from), touch(reads, n->other), touch(reads, n->to);
-        touch(writes, n->to);
-        break;
-    case NIB_OP_SWIGLU_DX:
-        touch(reads, n->from), touch(reads, NIB_KEPT_GATE), touch(reads, NIB_KEPT_UP);
-        touch(writes, NIB_KEPT_GATE), touch(writes, NIB_KEPT_UP);
-        break;
-    case NIB_OP_ATTN_DX:
-        touch(reads, n->from), touch(reads, NIB_KEPT_Q), touch(reads, NIB_KEPT_ATTN);
-        touch(writes, NIB_HELD_DQ), touch(writes, NIB_HELD_DK), touch(writes, NIB_HELD_DV);
-        break;
-    case NIB_OP_XENT: touch(reads, n->from), touch(writes, n->from); break;
-    case NIB_OP_NORM:
-    case NIB_OP_FAKE:
-    case NIB_OP_ATTN:
-        touch(reads, n->from);
-        touch(writes, n->to);
-        break;
-    default: touch(reads, n->from); break; /* AMAX, quantizers, casts, BIAS_DW, EMBED_DW */
-    }
-}
-
-static bool has(const touched *t, int buffer)
-{
-    for (int i = 0; i < t->count; i++)
-        if (t->buffers[i] == buffer)
-            return true;
-    return false;
-}
-
-bool nib__step_reads(const nib_step *s, const nib_train_node *n, int buffer)
-{
-    touched reads, writes;
-    touches(s, n, &reads, &writes);
-    return has(&reads, buffer);
-}
-
-bool nib__step_writes(const nib_step *s, const nib_train_node *n, int buffer)
-{
-    touched reads, writes;
-    touches(s, n, &reads, &writes);
-    return has(&writes, buffer);
-}
-
-/* The layer whose buffer the node means: `next` is of the one that it writes. */
-static int64_t layer_of(const nib_train_node *n, int buffer)
-{
-    return n->layer + (n->next && buffer == n->to);
-}
-
-/* ---- operations and the moves before them ---- */
-
-static uint8_t *held_at(const nib_step *s, const nib_train_node *n, int buffer)
-{
-    const int64_t layers = s->net->config.layers + 1;
-    const int64_t layer = nib__step_is_kept(s, buffer) ? layer_of(n, buffer) : 0;
-    return &s->held[buffer * layers + layer];
-}
-
-bool nib__step_is_there(const nib_step *s, const nib_train_node *n, int buffer)
-{
-    return *held_at(s, n, buffer) == 1 << NIB_SIDE_GPU;
-}
-
-static nib_status append(nib_step *s, const nib_train_node *node, nib_err *err)
-{
-    if (s->count == s->capacity)
-        return nib__fail(err, NIB_FAILED, "the list of operations is full at %zu", s->capacity);
-    s->nodes[s->count++] = *node;
+    if (!nib__reserve(l->allocator, (void **)&l->values, &l->value_capacity, l->value_count + 1,
+                      sizeof value))
+        return nib__fail_memory(err, (l->value_count + 1) * sizeof value, "a training step");
+    *out = (int)l->value_count;
+    l->values[l->value_count++] = value;
     return NIB_OK;
 }
 
-/* The device has buffers of those that its operations touch. */
-static void need(nib_step *s, int side, int buffer)
+bool nib__step_is_there(const nib_step_list *l, int value)
 {
-    if (side == NIB_SIDE_GPU)
-        s->sides[side].each[buffer] = s->sides[NIB_SIDE_CPU].each[buffer];
+    return l->values[value].held == 1 << NIB_SIDE_GPU;
 }
 
-nib_status nib__step_add(nib_step *s, const nib_train_node *node, nib_err *err)
+static nib_status append(nib_step_list *l, const nib_train_node *node, nib_err *err)
 {
-    touched reads, writes;
-    touches(s, node, &reads, &writes);
-    for (int i = 0; i < reads.count; i++) {
-        const int buffer = reads.buffers[i];
-        uint8_t *held = held_at(s, node, buffer);
-        const nib_train_node move = {.op = NIB_OP_MOVE,
-                                     .side = node->side,
-                                     .site = SIZE_MAX,
-                                     .param = SIZE_MAX,
-                                     .layer = layer_of(node, buffer),
-                                     .from = buffer,
-                                     .to = buffer,
-                                     .columns = nib__step_ld(s, node, buffer)};
-        need(s, node->side, buffer);
-        if ((*held & 1 << node->side) == 0)
-            NIB_TRY(append(s, &move, err));
-        *held |= (uint8_t)(1 << node->side);
-    }
-    for (int i = 0; i < writes.count; i++) {
-        need(s, node->side, writes.buffers[i]);
-        *held_at(s, node, writes.buffers[i]) = (uint8_t)(1 << node->side);
-    }
-    return append(s, node, err);
+    if (!nib__reserve(l->allocator, (void **)&l->nodes, &l->capacity, l->count + 1, sizeof *node))
+        return nib__fail_memory(err, (l->count + 1) * sizeof *node, "a training step");
+    l->nodes[l->count++] = *node;
+    return NIB_OK;
 }
 
-/* ---- sizes ---- */
-
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
-void nib__step_place_inputs(nib_step *s)
+nib_status nib__step_add(nib_step_list *l, const nib_train_node *node, nib_err *err)
 {
-    const bool each = nib__step_keeps_all_inputs(s);
-    uint64_t used[NIB_SIDE_COUNT] = {0, 0};
-    for (size_t i = 1; i < s->net->site_count; i++) {
-        const int side = nib__step_side(s, i);
-        const nib_product *p = &s->products[i][NIB_PRODUCT_DW];
-        uint64_t *most = &s->sides[side].each[NIB_KEPT_INPUTS];
-        if (!each && nib__graph_begins_layer(&s->net->graph, i))
-            used[NIB_SIDE_CPU] = used[NIB_SIDE_GPU] = 0; /* layers take turns */
-        if (nib__step_shares_input(s, i) && nib__step_same_form(s, i - 1, i, NIB_PRODUCT_DW)) {
-            s->input_at[i] = s->input_at[i - 1];
+    for (int i = 0; i < NIB_TRAINING_INPUTS; i++) {
+        nib_step_value *value = node->in[i] >= 0 ? &l->values[node->in[i]] : NULL;
+        nib_train_node move = {.op = NIB_OP_MOVE,
+                               .side = node->side,
+                               .site = SIZE_MAX,
+                               .param = SIZE_MAX,
+                               .layer = node->layer,
+                               .rows = 1,
+                               .in = {node->in[i], NIB_NO_ID, NIB_NO_ID, NIB_NO_ID, NIB_NO_ID},
+                               .out = {node->in[i], NIB_NO_ID, NIB_NO_ID}};
+        if (value == NULL || (value->held & 1 << node->side) != 0)
             continue;
-        }
-        s->input_at[i] = used[side];
-        used[side] += (nib__cast_bytes(p->row, &p->shape) + 63) & ~UINT64_C(63);
-        if (!each || side == NIB_SIDE_CPU)
-            *most = larger(*most, used[side]);
+        move.columns = value->columns;
+        NIB_TRY(append(l, &move, err));
+        value->held = (uint8_t)(value->held | 1 << node->side);
     }
+    for (int i = 0; i < NIB_TRAINING_OUTPUTS; i++)
+        if (node->out[i] >= 0)
+            l->values[node->out[i]].held = (uint8_t)(1 << node->side);
+    return append(l, node, err);
 }
 
-/* Buffers of a site's products that only its own side has. */
+void nib__step_list_free(nib_step_list *l)
+{
+    nib__release(l->allocator, l->nodes);
+    nib__release(l->allocator, l->values);
+    l->nodes = NULL;
+    l->values = NULL;
+}
+
+/* ---- places ---- */
+
+/* Memory that places take turns in. */
+typedef struct slot {
+    int side;
+    nib_training_kind kind;
+    int64_t columns;
+    uint64_t bytes, at;
+    bool taken;
+} slot;
+
+typedef struct placing {
+    nib_step_list *list;
+    nib_step *step;
+    size_t *last;  /* [value][side] the last operation that touches it there */
+    int *place_of; /* [value][side]; NIB_NO_ID: it is not there */
+    int *slot_of;  /* of each place; NIB_NO_ID: it is beside a weight */
+    slot *slots;
+    nib_step_place *places;
+    size_t place_count, place_capacity, slot_count, slot_capacity, of_capacity;
+} placing;
+
+/* Which output may be written over which input: rows of these compute each element from those at
+ * its place. */
+static const struct over {
+    nib_op op;
+    int out, in;
+    bool must; /* they have no other place to write to */
+} overs[] = {
+    {NIB_OP_ROPE, 0, 0, true},     {NIB_OP_XENT, 0, 0, true},       {NIB_OP_ADD, 0, 1, true},
+    {NIB_OP_SWIGLU, 0, 0, false},  {NIB_OP_SWIGLU_DX, 0, 1, false}, {NIB_OP_SWIGLU_DX, 1, 2, false},
+    {NIB_OP_NORM_DX, 0, 2, false},
+};
+
+static const struct over *over_of(nib_op op, int out)
+{
+    for (size_t i = 0; i < COUNT(overs); i++)
+        if (overs[i].op == op && overs[i].out == out)
+            return &overs[i];
+    return NULL;
+}
+
+static size_t index_of(int value, int side)
+{
+    return (size_t)value * NIB_SIDE_COUNT + (size_t)side;
+}
+
+/* Of a node's input: a MOVE reads the other side. */
+static int side_read(const nib_train_node *n)
+{
+    return n->op == NIB_OP_MOVE ? NIB_SIDE_COUNT - 1 - n->side : n->side;
+}
+
+static void find_last(placing *p)
+{
+    for (size_t i = 0; i < p->list->count; i++) {
+        const nib_train_node *n = &p->list->nodes[i];
+        for (int j = 0; j < NIB_TRAINING_INPUTS; j++)
+            if (n->in[j] >= 0)
+                p->last[index_of(n->in[j], side_read(n))] = i;
+        for (int j = 0; j < NIB_TRAINING_OUTPUTS; j++)
+            if (n->out[j] >= 0)
+                p->last[index_of(n->out[j], n->side)] = i;
+    }
+    p->last[index_of(p->list->loss, NIB_SIDE_CPU)] = p->list->count; /* whoever runs it reads it */
+}
+
+static uint64_t bytes_of(const placing *p, const nib_step_value *v)
+{
+    return v->columns > 0 ? (uint64_t)(p->step->m * v->columns) * sizeof(float) : v->bytes;
+}
+
+static int find_slot(const placing *p, int side, const nib_step_value *v)
+{
+    for (size_t i = 0; i < p->slot_count; i++) {
+        const slot *s = &p->slots[i];
+        if (!s->taken && s->side == side && s->kind == v->kind && s->columns == v->columns &&
+            s->bytes == bytes_of(p, v))
+            return (int)i;
+    }
+    return NIB_NO_ID;
+}
+
+/* The first free slot, or a new one behind the others. */
+static nib_status take_slot(placing *p, int side, const nib_step_value *v, int *out, nib_err *err)
+{
+    *out = find_slot(p, side, v);
+    if (*out == NIB_NO_ID) {
+        slot s = {.side = side, .kind = v->kind, .columns = v->columns, .bytes = bytes_of(p, v)};
+        uint64_t *end =
+            v->kind == NIB_TRAINING_STATE ? &p->step->caches : &p->step->sides[side].places;
+        if (!nib__reserve(p->list->allocator, (void **)&p->slots, &p->slot_capacity,
+                          p->slot_count + 1, sizeof s))
+            return nib__fail_memory(err, (p->slot_count + 1) * sizeof s, "a training step");
+        s.at = *end;
+        *end += v->kind == NIB_TRAINING_STATE ? 1 : aligned(s.bytes);
+        *out = (int)p->slot_count;
+        p->slots[p->slot_count++] = s;
+    }
+    p->slots[*out].taken = true;
+    return NIB_OK;
+}
+
+/* On a device inputs that are all kept lie beside their weights, where room is asked for layer by
+ * layer. */
+static bool lies_apart(const placing *p, int side, const nib_step_value *v)
+{
+    return side == NIB_SIDE_GPU && v->kind == NIB_TRAINING_PACKED &&
+           nib__step_keeps_all_inputs(p->step);
+}
+
+static nib_status add_place(placing *p, int side, const nib_step_value *v, size_t first, int *out,
+                            nib_err *err)
+{
+    const nib_allocator *a = p->list->allocator;
+    int of = NIB_NO_ID;
+    if (!lies_apart(p, side, v))
+        NIB_TRY(take_slot(p, side, v, &of, err));
+    if (!nib__reserve(a, (void **)&p->places, &p->place_capacity, p->place_count + 1,
+                      sizeof *p->places) ||
+        !nib__reserve(a, (void **)&p->slot_of, &p->of_capacity, p->place_count + 1,
+                      sizeof *p->slot_of))
+        return nib__fail_memory(err, (p->place_count + 1) * sizeof *p->places, "a training step");
+    *out = (int)p->place_count++;
+    p->slot_of[*out] = of;
+    p->places[*out] = (nib_step_place){.side = side,
+                                       .columns = v->columns,
+                                       .at = of != NIB_NO_ID ? p->slots[of].at : 0,
+                                       .first = first,
+                                       .room_at = {NIB_CHAIN_NONE, NIB_CHAIN_NONE}};
+    return NIB_OK;
+}
+
+/* The place of an input that ends here and may be written over; NIB_NO_ID: there is none. */
+static int taken_over(const placing *p, nib_train_node *n, size_t at, int out)
+{
+    const struct over *over = over_of(n->op, out);
+    if (over == NULL)
+        return NIB_NO_ID;
+    if (n->op == NIB_OP_ADD &&
+        p->last[index_of(n->in[1], n->side)] != at) { /* a sum has no order */
+        const int other = n->in[0];
+        n->in[0] = n->in[1], n->in[1] = other;
+    }
+    const size_t input = n->in[over->in] >= 0 ? index_of(n->in[over->in], n->side) : SIZE_MAX;
+    return input != SIZE_MAX && p->last[input] == at ? p->place_of[input] : NIB_NO_ID;
+}
+
+static nib_status place_output(placing *p, nib_train_node *n, size_t at, int out, nib_err *err)
+{
+    const nib_step_value *value = &p->list->values[n->out[out]];
+    int *place = &p->place_of[index_of(n->out[out], n->side)];
+    if (*place != NIB_NO_ID) /* it is changed where it is */
+        return NIB_OK;
+    *place = taken_over(p, n, at, out);
+    if (*place != NIB_NO_ID)
+        return NIB_OK;
+    if (over_of(n->op, out) != NULL && over_of(n->op, out)->must)
+        return nib__fail(err, NIB_FAILED, "an input of %s is read again after it is overwritten",
+                         nib__op_names[n->op]);
+    return add_place(p, n->side, value, at, place, err);
+}
+
+/* A node's value becomes its place, which is free again if nothing else of the list wants it. */
+static void touch(placing *p, int *value, int side, size_t at, const nib_train_node *n)
+{
+    const size_t i = index_of(*value, side);
+    const int place = p->place_of[i];
+    bool goes_on = p->last[i] != at;
+    for (int j = 0; j < NIB_TRAINING_OUTPUTS; j++) /* an output has taken it over */
+        goes_on =
+            goes_on || (n->out[j] >= 0 && p->place_of[index_of(n->out[j], n->side)] == place &&
+                        p->last[index_of(n->out[j], n->side)] != at);
+    p->places[place].last[1] = at;
+    if (at < p->list->forward_end)
+        p->places[place].last[0] = at;
+    if (!goes_on && p->slot_of[place] != NIB_NO_ID)
+        p->slots[p->slot_of[place]].taken = false;
+    *value = place;
+}
+
+static nib_status place_node(placing *p, size_t at, nib_err *err)
+{
+    nib_train_node *n = &p->list->nodes[at];
+    for (int i = 0; i < NIB_TRAINING_OUTPUTS; i++)
+        if (n->out[i] >= 0)
+            NIB_TRY(place_output(p, n, at, i, err));
+    const nib_train_node of_values = *n;
+    for (int i = 0; i < NIB_TRAINING_INPUTS; i++)
+        if (n->in[i] >= 0)
+            touch(p, &n->in[i], side_read(n), at, &of_values);
+    for (int i = 0; i < NIB_TRAINING_OUTPUTS; i++)
+        if (n->out[i] >= 0)
+            touch(p, &n->out[i], n->side, at, &of_values);
+    return NIB_OK;
+}
+
+static nib_status open_placing(placing *p, nib_err *err)
+{
+    const size_t count = p->list->value_count * NIB_SIDE_COUNT;
+    p->last = nib__arena_take(&p->step->arena, count, sizeof *p->last);
+    p->place_of = nib__arena_take(&p->step->arena, count, sizeof *p->place_of);
+    if (p->last == NULL || p->place_of == NULL)
+        return nib__fail_memory(err, count * sizeof *p->last, "a training step");
+    for (size_t i = 0; i < count; i++)
+        p->place_of[i] = NIB_NO_ID;
+    find_last(p);
+    return NIB_OK;
+}
+
+static nib_status place_all(placing *p, nib_err *err)
+{
+    NIB_TRY(open_placing(p, err));
+    for (size_t i = 0; i < p->list->count; i++)
+        NIB_TRY(place_node(p, i, err));
+    p->step->loss = p->place_of[index_of(p->list->loss, NIB_SIDE_CPU)];
+    p->places[p->step->loss].last[0] = p->places[p->step->loss].last[1] = p->list->count;
+    return NIB_OK;
+}
+
+nib_status nib__step_place(nib_step_list *l, nib_err *err)
+{
+    nib_step *s = l->step;
+    placing p = {.list = l, .step = s};
+    const nib_status status = place_all(&p, err);
+    s->place_count = p.place_count;
+    s->places =
+        nib__arena_settle(&s->arena, l->allocator, p.places, p.place_count, sizeof *s->places);
+    nib__release(l->allocator, p.slots);
+    nib__release(l->allocator, p.slot_of);
+    NIB_TRY(status);
+    s->count = l->count;
+    s->forward_end = l->forward_end;
+    s->nodes = nib__arena_settle(&s->arena, l->allocator, l->nodes, l->count, sizeof *s->nodes);
+    l->nodes = NULL;
+    if (s->places == NULL || s->nodes == NULL)
+        return nib__fail_memory(err, l->count * sizeof *s->nodes, "a training step");
+    return NIB_OK;
+}
+
+/* ---- rooms ---- */
+
+/* Of a site's products, which only its own side has. */
 static void size_site(nib_step *s, size_t site)
 {
     const int side = nib__step_side(s, site);
     const nib_site *of = &s->net->sites[site];
-    uint64_t *each = s->sides[side].each;
+    uint64_t *bytes = s->sides[side].room_bytes;
     for (int p = 0; p < NIB_PRODUCTS; p++) {
-        uint64_t bytes;
+        uint64_t input;
         nib__product_input(&s->products[site][p],
-                           nib__product_rows(s->plan->layers[site].layer, p, s->m), NULL, &bytes);
-        each[NIB_HELD_INPUT] = larger(each[NIB_HELD_INPUT], bytes);
+                           nib__product_rows(s->plan->layers[site].layer, p, s->m), NULL, &input);
+        bytes[NIB_ROOM_INPUT] = larger(bytes[NIB_ROOM_INPUT], input);
     }
     /* rows of a matrix whose magnitude is looked for; weights, too */
     const int64_t parts = nib__ceil_div(nib__max(s->m, of->n), NIB_TRAIN_ROWS) + 1;
-    each[NIB_HELD_AMAX] = larger(each[NIB_HELD_AMAX], (uint64_t)parts * sizeof(float));
-    if (side == NIB_SIDE_GPU)
-        each[NIB_HELD_WEIGHT] =
-            larger(each[NIB_HELD_WEIGHT], (uint64_t)(of->n * of->k) * sizeof(float));
+    bytes[NIB_ROOM_AMAX] = larger(bytes[NIB_ROOM_AMAX], (uint64_t)parts * sizeof(float));
+    if (side == NIB_SIDE_CPU)
+        return;
+    bytes[NIB_ROOM_WEIGHT] =
+        larger(bytes[NIB_ROOM_WEIGHT], (uint64_t)(of->n * of->k) * sizeof(float));
+    uint64_t *look = &s->sides[NIB_SIDE_CPU].room_bytes[NIB_ROOM_LOOK];
+    *look = larger(*look, (uint64_t)(s->m * nib__max(of->n, of->k)) * sizeof(float));
 }
 
 void nib__step_size(nib_step *s)
 {
-    const nib_config *c = &s->net->config;
-    const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    const int64_t columns[NIB_TRAIN_BUFFERS] = {
-        [NIB_KEPT_X1] = c->width,   [NIB_KEPT_X2] = c->width,
-        [NIB_KEPT_Q] = q,           [NIB_KEPT_ATTN] = q,
-        [NIB_KEPT_LSE] = c->heads,  [NIB_KEPT_GATE] = c->ffn,
-        [NIB_KEPT_UP] = c->ffn,     [NIB_HELD_NORMED] = c->width,
-        [NIB_HELD_K] = kv,          [NIB_HELD_V] = kv,
-        [NIB_HELD_H] = c->ffn,      [NIB_HELD_LOGITS] = nib__network_head(s->net)->n,
-        [NIB_HELD_D] = c->width,    [NIB_HELD_DNORMED] = c->width,
-        [NIB_HELD_TEMP] = c->width, [NIB_HELD_DQ] = q,
-        [NIB_HELD_DK] = kv,         [NIB_HELD_DV] = kv,
-        [NIB_HELD_DATTN] = q,       [NIB_HELD_DH] = c->ffn,
-        [NIB_HELD_INVERSE] = 1,     [NIB_HELD_LOSS] = 1,
-    };
-    for (int i = 0; i < NIB_TRAIN_BUFFERS; i++) {
-        s->ld[i] = columns[i];
-        s->sides[NIB_SIDE_CPU].each[i] = (uint64_t)columns[i] * (uint64_t)s->m * sizeof(float);
-    }
     for (size_t i = 1; i < s->net->site_count; i++)
         size_site(s, i);
 }

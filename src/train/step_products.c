@@ -7,54 +7,56 @@
 
 /* ---- places ---- */
 
-char *nib__step_place(const nib_step *s, int side, int buffer, int64_t layer)
+/* A worker in a chain sees what lies in its room as if all rows were there. */
+char *nib__step_at(const nib_step *s, int place)
 {
-    const nib_step_side *of = &s->sides[side];
-    const uint64_t before = nib__step_is_kept(s, buffer) ? (uint64_t)layer * of->each[buffer] : 0;
-    return of->block + of->at[buffer] + before;
+    const nib_step_place *p = &s->places[place];
+    const uint64_t room = s->rows.some ? p->room_at[s->rows.list] : NIB_CHAIN_NONE;
+    const nib_step_side *side = &s->sides[p->side];
+    if (room != NIB_CHAIN_NONE)
+        return s->rows.room + room - (uint64_t)(s->rows.first * p->columns) * sizeof(float);
+    return p->apart != NULL ? p->apart : side->block + side->places_at + p->at;
 }
 
-static float *values(const nib_step *s, int side, int buffer, int64_t layer)
+char *nib__step_room(const nib_step *s, int side, nib_step_room room)
 {
-    return (float *)(void *)nib__step_place(s, side, buffer, layer);
+    return s->sides[side].block + s->sides[side].room_at[room];
 }
 
-float *nib__step_values(const nib_step *s, int buffer, int64_t layer)
+static float *amax_of(const nib_step *s, int side)
 {
-    return values(s, NIB_SIDE_CPU, buffer, layer);
+    return (float *)(void *)nib__step_room(s, side, NIB_ROOM_AMAX);
 }
-
-static float *amax_of(const nib_step *s, int side) { return values(s, side, NIB_HELD_AMAX, 0); }
 
 /* ---- between the sides ---- */
 
 nib_status nib__step_move(nib_step *s, const nib_train_node *n, nib_err *err)
 {
-    float *here = values(s, NIB_SIDE_CPU, n->from, n->layer),
-          *there = values(s, NIB_SIDE_GPU, n->from, n->layer);
     const uint64_t bytes = (uint64_t)(s->m * n->columns) * sizeof(float);
-    return n->side == NIB_SIDE_GPU ? nib__gpu_write(s->workers.gpu, there, here, bytes, err)
-                                   : nib__gpu_read(s->workers.gpu, here, there, bytes, err);
+    char *from = nib__step_at(s, n->in[0]), *to = nib__step_at(s, n->out[0]);
+    return n->side == NIB_SIDE_GPU ? nib__gpu_write(s->workers.gpu, to, from, bytes, err)
+                                   : nib__gpu_read(s->workers.gpu, to, from, bytes, err);
 }
 
-/* What the CPU has there is not newer, as the node just read or wrote it. */
-nib_status nib__step_look(const nib_step *s, const nib_train_node *n, int buffer, int64_t layer,
-                          const float **out, nib_err *err)
+nib_status nib__step_look(const nib_step *s, int place, const float **out, nib_err *err)
 {
-    float *here = values(s, NIB_SIDE_CPU, buffer, layer);
-    *out = here;
-    if (n->side == NIB_SIDE_CPU)
+    const nib_step_place *p = &s->places[place];
+    *out = nib__step_rows(s, place);
+    if (p->side == NIB_SIDE_CPU)
         return NIB_OK;
-    return nib__gpu_read(s->workers.gpu, here, values(s, NIB_SIDE_GPU, buffer, layer),
-                         (uint64_t)(s->m * nib__step_ld(s, n, buffer)) * sizeof(float), err);
+    float *here = (float *)(void *)nib__step_room(s, NIB_SIDE_CPU, NIB_ROOM_LOOK);
+    NIB_TRY(nib__gpu_read(s->workers.gpu, here, *out, (uint64_t)(s->m * p->columns) * sizeof(float),
+                          err));
+    *out = here;
+    return NIB_OK;
 }
 
 /* ---- operations ---- */
 
-/* f32 rows on the node's side, from the first one that it runs on. */
-static float *rows_of(const nib_step *s, const nib_train_node *n, int buffer, int64_t layer)
+/* f32 rows from the first one that runs. */
+static float *rows_of(const nib_step *s, int place)
 {
-    return values(s, n->side, buffer, layer) + s->rows.first * nib__step_ld(s, n, buffer);
+    return nib__step_rows(s, place) + s->rows.first * nib__step_ld(s, place);
 }
 
 /* A worker in a chain has its own room for its rows: forms of other products have other lengths. */
@@ -63,12 +65,12 @@ static nib_input input_of(const nib_step *s, const nib_train_node *n)
     const nib_product *p = &s->products[n->site][n->product];
     const int64_t all = nib__product_rows(s->plan->layers[n->site].layer, n->product, s->m);
     char *const room = s->rows.some ? s->workers.scratch + s->rows_input
-                                    : nib__step_place(s, n->side, NIB_HELD_INPUT, 0);
+                                    : nib__step_room(s, n->side, NIB_ROOM_INPUT);
     nib_input x =
         nib__product_input(p, s->rows.some ? s->rows.end - s->rows.first : all, room, NULL);
     if (p->quant == NULL) {
-        x.f32 = rows_of(s, n, n->from, n->layer);
-        x.ld = nib__step_ld(s, n, n->from);
+        x.f32 = rows_of(s, n->in[0]);
+        x.ld = nib__step_ld(s, n->in[0]);
     }
     return x;
 }
@@ -90,11 +92,13 @@ static nib_status run_product(nib_step *s, const nib_train_node *n, nib_err *err
     const nib_input x = input_of(s, n);
     if (n->product != NIB_PRODUCT_DW)
         return nib__product_run(p, &s->workers, &x, s->packed[n->site][n->product], bias_of(s, n),
-                                rows_of(s, n, n->to, n->layer + n->next), s->ld[n->to], err);
+                                rows_of(s, n->out[0]), nib__step_ld(s, n->out[0]), err);
     const nib_param *w = &s->params->items[n->param];
     const bool here = n->side == NIB_SIDE_CPU;
-    float *to = here ? s->gradients + w->at : values(s, n->side, NIB_HELD_WEIGHT, 0);
-    NIB_TRY(nib__product_run(p, &s->workers, &x, s->inputs[n->site], NULL, to, p->shape.n, err));
+    float *to =
+        here ? s->gradients + w->at : (float *)(void *)nib__step_room(s, n->side, NIB_ROOM_WEIGHT);
+    NIB_TRY(
+        nib__product_run(p, &s->workers, &x, nib__step_at(s, n->in[1]), NULL, to, p->shape.n, err));
     return here || s->workers.refused != NULL
                ? NIB_OK
                : nib__gpu_read(s->workers.gpu, s->gradients + w->at, to,
@@ -104,27 +108,26 @@ static nib_status run_product(nib_step *s, const nib_train_node *n, nib_err *err
 static nib_status run_quant(nib_step *s, const nib_train_node *n, nib_err *err)
 {
     const nib_input x = input_of(s, n);
-    return nib__product_quant(&s->products[n->site][n->product], &s->workers,
-                              rows_of(s, n, n->from, n->layer), nib__step_ld(s, n, n->from),
-                              amax_of(s, n->side), &x, err);
+    return nib__product_quant(&s->products[n->site][n->product], &s->workers, rows_of(s, n->in[0]),
+                              nib__step_ld(s, n->in[0]), amax_of(s, n->side), &x, err);
 }
 
 static nib_status run_cast(nib_step *s, const nib_train_node *n, nib_err *err)
 {
     return nib__product_cast(&s->products[n->site][n->product], &s->workers,
-                             values(s, n->side, n->from, n->layer), nib__step_ld(s, n, n->from),
-                             amax_of(s, n->side), s->inputs[n->site], err);
+                             nib__step_rows(s, n->in[0]), nib__step_ld(s, n->in[0]),
+                             amax_of(s, n->side), nib__step_at(s, n->out[0]), err);
 }
 
 /* Of gradients that the device made. */
 static nib_status run_add(nib_step *s, const nib_train_node *n, nib_err *err)
 {
-    const nib_add a = {.x = values(s, n->side, n->from, n->layer),
-                       .y = values(s, n->side, n->to, n->layer),
+    const nib_add a = {.x = nib__step_rows(s, n->in[0]),
+                       .y = nib__step_rows(s, n->out[0]),
                        .m = s->m,
                        .width = n->columns,
-                       .ldx = s->ld[n->from],
-                       .ldy = s->ld[n->to]};
+                       .ldx = nib__step_ld(s, n->in[0]),
+                       .ldy = nib__step_ld(s, n->out[0])};
     return nib__workers_launch(&s->workers, n->row, &a, err);
 }
 
@@ -136,8 +139,8 @@ nib_status nib__step_product(nib_step *s, const nib_train_node *n, nib_err *err)
     case NIB_OP_QUANT_T: return run_quant(s, n, err);
     case NIB_OP_CAST_T: return run_cast(s, n, err);
     case NIB_OP_AMAX:
-        return nib__product_amax(n->row, &s->workers, values(s, n->side, n->from, n->layer), s->m,
-                                 n->columns, nib__step_ld(s, n, n->from), amax_of(s, n->side), err);
+        return nib__product_amax(n->row, &s->workers, nib__step_rows(s, n->in[0]), s->m, n->columns,
+                                 nib__step_ld(s, n->in[0]), amax_of(s, n->side), err);
     default: return run_product(s, n, err);
     }
 }
@@ -152,7 +155,7 @@ static nib_status bring_weight(nib_step *s, size_t site, const float *weights, c
     const size_t bias = s->params->bias[site];
     if (nib__step_side(s, site) == NIB_SIDE_CPU)
         return NIB_OK;
-    float *to = values(s, NIB_SIDE_GPU, NIB_HELD_WEIGHT, 0);
+    float *to = (float *)(void *)nib__step_room(s, NIB_SIDE_GPU, NIB_ROOM_WEIGHT);
     NIB_TRY(nib__gpu_write(s->workers.gpu, to, *x, nib__param_size(w) * sizeof(float), err));
     *x = to;
     if (bias == SIZE_MAX)

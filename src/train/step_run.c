@@ -8,22 +8,13 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* Of the CPU: operations without weights run there. */
-static char *place(const nib_step *s, int buffer, int64_t layer)
-{
-    return nib__step_place(s, NIB_SIDE_CPU, buffer, layer);
-}
+static float *rows(const nib_step *s, int place) { return nib__step_rows(s, place); }
+static int64_t ld(const nib_step *s, int place) { return nib__step_ld(s, place); }
 
-static float *values(const nib_step *s, int buffer, int64_t layer)
-{
-    return nib__step_values(s, buffer, layer);
-}
-
-static nib_cache cache_of(const nib_step *s, int64_t layer)
+static nib_cache cache_of(const nib_step *s, int place)
 {
     const nib_config *c = &s->net->config;
-    const uint64_t at = s->options.checkpointing == NIB_AC_FULL ? 0 : (uint64_t)layer;
-    char *keys = s->cache + at * 2 * s->cache_side;
+    char *keys = s->cache + s->places[place].at * 2 * s->cache_side;
     return (nib_cache){.keys = keys,
                        .values = keys + s->cache_side,
                        .type = s->plan->dtype,
@@ -73,30 +64,51 @@ static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
 enum { LINE = 16 /* f32 in a cache line: columns of a part */ };
 
 static void run_parts(const nib_step *s, const nib_kernel *row, const void *args, int64_t count,
-                      int64_t step, bool flush)
+                      int64_t step)
 {
     part p = {s, row, args};
+    nib__pool_run(s->engine->pool, count, nib__parts_grain(&s->workers, count, step), false,
+                  job_part, &p);
+}
+
+/* All tokens, or those of a worker's copy, each of so many rows. */
+static void run_tokens(const nib_step *s, const nib_train_node *n, const void *args, int64_t each)
+{
+    part p = {s, n->row, args};
     if (s->rows.some)
-        job_part(&p, 0, s->rows.first, s->rows.end);
+        job_part(&p, 0, s->rows.first * each, s->rows.end * each);
     else
-        nib__pool_run(s->engine->pool, count, nib__parts_grain(&s->workers, count, step), flush,
-                      job_part, &p);
+        run_parts(s, n->row, args, s->m * each, 1);
+}
+
+static float *gradient_of(const nib_step *s, const nib_train_node *n)
+{
+    return s->gradients + s->params->items[n->param].at;
+}
+
+static const float *weight_of(const nib_step *s, const nib_train_node *n)
+{
+    return s->weights + s->params->items[n->param].at;
 }
 
 /* ---- one operation ---- */
 
 static void run_fake(nib_step *s, const nib_train_node *n)
 {
-    const nib_param *w = &s->params->items[s->params->weight[n->site]];
-    uint8_t *mask = (uint8_t *)place(s, NIB_KEPT_MASKS, 0) + s->fake[n->site].mask_at;
-    if (n->op == NIB_OP_FAKE)
-        nib__step_fake_input(s, n->site, values(s, n->from, n->layer), s->ld[n->from],
-                             place(s, NIB_HELD_INPUT, 0), values(s, n->to, 0),
-                             nib__step_ld(s, n, n->to), mask);
-    else if (n->op == NIB_OP_FAKE_DX)
-        nib__step_fake_dx(s, n->site, mask, values(s, n->to, n->layer), s->ld[n->to]);
-    else
-        nib__step_fake_dw(s, n->site, s->weights + w->at, s->gradients + w->at);
+    nib__step_fake_input(s, n->site, rows(s, n->in[0]), ld(s, n->in[0]),
+                         nib__step_room(s, NIB_SIDE_CPU, NIB_ROOM_INPUT), rows(s, n->out[0]),
+                         ld(s, n->out[0]), (uint8_t *)nib__step_at(s, n->out[1]));
+}
+
+static void run_fake_dx(nib_step *s, const nib_train_node *n)
+{
+    nib__step_fake_dx(s, n->site, (const uint8_t *)nib__step_at(s, n->in[1]), rows(s, n->out[0]),
+                      ld(s, n->out[0]));
+}
+
+static void run_fake_dw(nib_step *s, const nib_train_node *n)
+{
+    nib__step_fake_dw(s, n->site, weight_of(s, n), gradient_of(s, n));
 }
 
 static void run_embed(nib_step *s, const nib_train_node *n)
@@ -106,50 +118,56 @@ static void run_embed(nib_step *s, const nib_train_node *n)
                               .n = p->rows,
                               .k = p->columns,
                               .store = NIB_STORE_FLOAT,
-                              .codes = s->weights + p->at};
+                              .codes = weight_of(s, n)};
     const nib_embed a = {
-        .table = &table, .ids = s->batch->ids, .out = values(s, n->to, 0), .m = s->m};
-    run_parts(s, n->row, &a, s->m, 1, false);
+        .table = &table, .ids = s->batch->ids, .out = rows(s, n->out[0]), .m = s->m};
+    run_tokens(s, n, &a, 1);
+}
+
+/* A row of a norm of heads is a head: they lie one after the other. */
+static int64_t row_ld(const nib_step *s, const nib_train_node *n, int place)
+{
+    return n->rows > 1 ? n->columns / n->rows : ld(s, place);
 }
 
 static void run_norm(nib_step *s, const nib_train_node *n)
 {
-    const nib_norm a = {.x = values(s, n->from, n->layer),
-                        .out = values(s, n->to, n->layer),
-                        .weight = s->weights + s->params->items[n->param].at,
-                        .rows = s->m,
-                        .width = n->columns,
-                        .ldx = s->ld[n->from],
-                        .ldo = s->ld[n->to],
+    const nib_norm a = {.x = rows(s, n->in[0]),
+                        .out = rows(s, n->out[0]),
+                        .weight = weight_of(s, n),
+                        .rows = s->m * n->rows,
+                        .width = n->columns / n->rows,
+                        .ldx = row_ld(s, n, n->in[0]),
+                        .ldo = row_ld(s, n, n->out[0]),
                         .eps = (float)s->net->config.norm_eps};
-    run_parts(s, n->row, &a, s->m, 1, false);
+    run_tokens(s, n, &a, n->rows);
 }
 
 static void run_rope(nib_step *s, const nib_train_node *n)
 {
     const int64_t head_dim = s->net->config.head_dim;
-    const nib_rope a = {.x = values(s, n->to, n->layer),
+    const nib_rope a = {.x = rows(s, n->out[0]),
                         .position = s->position,
                         .cos_sin = s->rope,
                         .m = s->m,
-                        .heads = n->columns,
+                        .heads = n->rows,
                         .head_dim = head_dim,
                         .dims = head_dim,
-                        .ldx = s->ld[n->to],
-                        .inverse = n->backward};
-    run_parts(s, n->row, &a, s->m, 1, false);
+                        .ldx = ld(s, n->out[0]),
+                        .inverse = n->inverse};
+    run_tokens(s, n, &a, 1);
 }
 
 static void run_copy(nib_step *s, const nib_train_node *n)
 {
-    const nib_store_kv a = {.k = values(s, n->from, n->layer),
-                            .v = values(s, n->other, n->layer),
-                            .ld = s->ld[n->from],
+    const nib_store_kv a = {.k = rows(s, n->in[0]),
+                            .v = rows(s, n->in[1]),
+                            .ld = ld(s, n->in[0]),
                             .m = s->m,
                             .sequence = s->sequence,
                             .position = s->position,
-                            .cache = cache_of(s, n->layer)};
-    run_parts(s, n->row, &a, s->m, 1, false);
+                            .cache = cache_of(s, n->out[0])};
+    run_tokens(s, n, &a, 1);
 }
 
 static float attention_scale(const nib_step *s)
@@ -159,180 +177,162 @@ static float attention_scale(const nib_step *s)
 
 static void run_attn(nib_step *s, const nib_train_node *n)
 {
-    const nib_config *c = &s->net->config;
-    const nib_attn a = {.q = values(s, n->from, n->layer),
-                        .out = values(s, n->to, n->layer),
-                        .ldq = s->ld[n->from],
-                        .ldo = s->ld[n->to],
+    const nib_attn a = {.q = rows(s, n->in[0]),
+                        .out = rows(s, n->out[0]),
+                        .ldq = ld(s, n->in[0]),
+                        .ldo = ld(s, n->out[0]),
                         .m = s->m,
-                        .heads = c->heads,
+                        .heads = n->rows,
                         .sequence = s->sequence,
                         .position = s->position,
-                        .cache = cache_of(s, n->layer),
+                        .cache = cache_of(s, n->in[1]),
                         .scale = attention_scale(s),
-                        .lse = values(s, NIB_KEPT_LSE, n->layer)};
+                        .lse = rows(s, n->out[1])};
     /* heads that share keys stay together, and tokens enough to share what is read of them */
     enum { TOKENS = 32 };
-    const int64_t step = TOKENS * c->heads;
     part p = {s, n->row, &a};
-    nib__pool_run(s->engine->pool, s->m * c->heads, step, true, job_part, &p);
+    nib__pool_run(s->engine->pool, s->m * a.heads, TOKENS * a.heads, true, job_part, &p);
 }
 
 static void run_attn_dx(nib_step *s, const nib_train_node *n)
 {
-    const nib_config *c = &s->net->config;
-    const nib_attn_dx a = {.q = values(s, NIB_KEPT_Q, n->layer),
-                           .out = values(s, NIB_KEPT_ATTN, n->layer),
-                           .dout = values(s, n->from, n->layer),
-                           .lse = values(s, NIB_KEPT_LSE, n->layer),
-                           .dq = values(s, NIB_HELD_DQ, n->layer),
-                           .dk = values(s, NIB_HELD_DK, n->layer),
-                           .dv = values(s, NIB_HELD_DV, n->layer),
-                           .ldq = s->ld[NIB_KEPT_Q],
-                           .ldo = s->ld[NIB_KEPT_ATTN],
-                           .ldkv = s->ld[NIB_HELD_DK],
+    const nib_attn_dx a = {.q = rows(s, n->in[1]),
+                           .out = rows(s, n->in[2]),
+                           .dout = rows(s, n->in[0]),
+                           .lse = rows(s, n->in[3]),
+                           .dq = rows(s, n->out[0]),
+                           .dk = rows(s, n->out[1]),
+                           .dv = rows(s, n->out[2]),
+                           .ldq = ld(s, n->in[1]),
+                           .ldo = ld(s, n->in[2]),
+                           .ldkv = ld(s, n->out[1]),
                            .m = s->m,
-                           .heads = c->heads,
+                           .heads = n->rows,
                            .documents = s->batch->documents,
                            .start = s->batch->start,
-                           .cache = cache_of(s, n->layer),
+                           .cache = cache_of(s, n->in[4]),
                            .scale = attention_scale(s)};
     part p = {s, n->row, &a};
-    nib__pool_run(s->engine->pool, a.documents * c->kv_heads, 1, true, job_part, &p);
+    nib__pool_run(s->engine->pool, a.documents * a.cache.kv_heads, 1, true, job_part, &p);
 }
 
 static void run_swiglu(nib_step *s, const nib_train_node *n)
 {
-    const nib_swiglu a = {.gate = values(s, n->from, n->layer),
-                          .up = values(s, n->other, n->layer),
-                          .out = values(s, n->to, n->layer),
+    const nib_swiglu a = {.gate = rows(s, n->in[0]),
+                          .up = rows(s, n->in[1]),
+                          .out = rows(s, n->out[0]),
                           .m = s->m,
                           .width = n->columns,
-                          .ld = s->ld[n->from],
-                          .ldo = s->ld[n->to]};
-    run_parts(s, n->row, &a, s->m, 1, false);
+                          .ld = ld(s, n->in[0]),
+                          .ldo = ld(s, n->out[0])};
+    run_tokens(s, n, &a, 1);
 }
 
 static void run_swiglu_dx(nib_step *s, const nib_train_node *n)
 {
-    float *gate = values(s, NIB_KEPT_GATE, n->layer), *up = values(s, NIB_KEPT_UP, n->layer);
-    const nib_swiglu_dx a = {.gate = gate,
-                             .up = up,
-                             .dy = values(s, n->from, n->layer),
-                             .dgate = gate,
-                             .dup = up,
+    const nib_swiglu_dx a = {.gate = rows(s, n->in[1]),
+                             .up = rows(s, n->in[2]),
+                             .dy = rows(s, n->in[0]),
+                             .dgate = rows(s, n->out[0]),
+                             .dup = rows(s, n->out[1]),
                              .m = s->m,
                              .width = n->columns,
-                             .ld = s->ld[NIB_KEPT_GATE],
-                             .ldy = s->ld[n->from]};
-    run_parts(s, n->row, &a, s->m, 1, false);
+                             .ld = ld(s, n->in[1]),
+                             .ldy = ld(s, n->in[0])};
+    run_tokens(s, n, &a, 1);
 }
 
 static void run_add(nib_step *s, const nib_train_node *n)
 {
-    const nib_add a = {.x = values(s, n->from, n->layer),
-                       .y = values(s, n->to, n->layer + n->next),
+    const nib_add a = {.x = rows(s, n->in[0]),
+                       .y = rows(s, n->out[0]),
                        .m = s->m,
                        .width = n->columns,
-                       .ldx = s->ld[n->from],
-                       .ldy = s->ld[n->to]};
-    run_parts(s, n->row, &a, s->m, 1, false);
+                       .ldx = ld(s, n->in[0]),
+                       .ldy = ld(s, n->out[0])};
+    run_tokens(s, n, &a, 1);
 }
 
 static void run_norm_dx(nib_step *s, const nib_train_node *n)
 {
-    const nib_norm_dx a = {.x = values(s, n->from, n->layer),
-                           .dy = values(s, n->other, n->layer),
-                           .weight = s->weights + s->params->items[n->param].at,
-                           .dx = values(s, n->to, n->layer),
-                           .inverse = values(s, NIB_HELD_INVERSE, n->layer),
-                           .rows = s->m,
-                           .width = n->columns,
-                           .ldx = s->ld[n->from],
-                           .ldy = s->ld[n->other],
-                           .lddx = s->ld[n->to],
+    const nib_norm_dx a = {.x = rows(s, n->in[0]),
+                           .dy = rows(s, n->in[1]),
+                           .weight = weight_of(s, n),
+                           .sum = n->in[2] >= 0 ? rows(s, n->in[2]) : NULL,
+                           .dx = rows(s, n->out[0]),
+                           .inverse = rows(s, n->out[1]),
+                           .rows = s->m * n->rows,
+                           .width = n->columns / n->rows,
+                           .ldx = row_ld(s, n, n->in[0]),
+                           .ldy = row_ld(s, n, n->in[1]),
+                           .lddx = row_ld(s, n, n->out[0]),
                            .eps = (float)s->net->config.norm_eps};
-    run_parts(s, n->row, &a, s->m, 1, false);
+    run_tokens(s, n, &a, n->rows);
 }
 
 static void run_norm_dw(nib_step *s, const nib_train_node *n)
 {
-    const nib_norm_dw a = {.x = values(s, n->from, n->layer),
-                           .dy = values(s, n->other, n->layer),
-                           .inverse = values(s, NIB_HELD_INVERSE, n->layer),
-                           .dw = s->gradients + s->params->items[n->param].at,
-                           .rows = s->m,
-                           .width = n->columns,
-                           .ldx = s->ld[n->from],
-                           .ldy = s->ld[n->other]};
-    run_parts(s, n->row, &a, n->columns, LINE, false);
+    const nib_norm_dw a = {.x = rows(s, n->in[0]),
+                           .dy = rows(s, n->in[1]),
+                           .inverse = rows(s, n->in[2]),
+                           .dw = gradient_of(s, n),
+                           .rows = s->m * n->rows,
+                           .width = n->columns / n->rows,
+                           .ldx = row_ld(s, n, n->in[0]),
+                           .ldy = row_ld(s, n, n->in[1])};
+    run_parts(s, n->row, &a, a.width, LINE);
 }
 
 static void run_bias_dw(nib_step *s, const nib_train_node *n)
 {
-    const nib_bias_dw a = {.dy = values(s, n->from, n->layer),
-                           .db = s->gradients + s->params->items[n->param].at,
+    const nib_bias_dw a = {.dy = rows(s, n->in[0]),
+                           .db = gradient_of(s, n),
                            .m = s->m,
                            .n = n->columns,
-                           .ldy = s->ld[n->from]};
-    run_parts(s, n->row, &a, n->columns, LINE, false);
+                           .ldy = ld(s, n->in[0])};
+    run_parts(s, n->row, &a, n->columns, LINE);
 }
 
 static void run_embed_dw(nib_step *s, const nib_train_node *n)
 {
     const nib_embed_dw a = {.ids = s->batch->ids,
-                            .dx = values(s, n->from, n->layer),
-                            .d = s->gradients + s->params->items[n->param].at,
+                            .dx = rows(s, n->in[0]),
+                            .d = gradient_of(s, n),
                             .m = s->m,
                             .width = n->columns};
-    run_parts(s, n->row, &a, n->columns, LINE, false);
+    run_parts(s, n->row, &a, n->columns, LINE);
 }
 
 static void run_xent(nib_step *s, const nib_train_node *n)
 {
-    const nib_xent a = {.x = values(s, n->from, n->layer),
+    const nib_xent a = {.x = rows(s, n->out[0]),
                         .target = s->batch->targets,
-                        .loss = values(s, NIB_HELD_LOSS, n->layer),
+                        .loss = rows(s, n->out[1]),
                         .m = s->m,
                         .vocab = n->columns,
-                        .ldx = s->ld[n->from],
+                        .ldx = ld(s, n->out[0]),
                         .scale = s->scale,
                         .gradient = s->gradients != NULL};
-    run_parts(s, n->row, &a, s->m, 1, false);
+    run_tokens(s, n, &a, 1);
 }
 
 nib_status nib__step_node(nib_step *s, const nib_train_node *n, nib_err *err)
 {
-    if (n->side == NIB_SIDE_GPU && n->op != NIB_OP_MOVE)
+    static void (*const runs[NIB_OP_COUNT])(nib_step *, const nib_train_node *) = {
+        [NIB_OP_EMBED] = run_embed,      [NIB_OP_NORM] = run_norm,
+        [NIB_OP_FAKE] = run_fake,        [NIB_OP_FAKE_DX] = run_fake_dx,
+        [NIB_OP_FAKE_DW] = run_fake_dw,  [NIB_OP_ROPE] = run_rope,
+        [NIB_OP_COPY] = run_copy,        [NIB_OP_ATTN] = run_attn,
+        [NIB_OP_ATTN_DX] = run_attn_dx,  [NIB_OP_SWIGLU] = run_swiglu,
+        [NIB_OP_ADD] = run_add,          [NIB_OP_SWIGLU_DX] = run_swiglu_dx,
+        [NIB_OP_XENT] = run_xent,        [NIB_OP_NORM_DX] = run_norm_dx,
+        [NIB_OP_NORM_DW] = run_norm_dw,  [NIB_OP_BIAS_DW] = run_bias_dw,
+        [NIB_OP_EMBED_DW] = run_embed_dw};
+    if (n->op == NIB_OP_MOVE)
+        return nib__step_move(s, n, err);
+    if (n->side == NIB_SIDE_GPU || runs[n->op] == NULL)
         return nib__step_product(s, n, err);
-    switch (n->op) {
-    case NIB_OP_AMAX:
-    case NIB_OP_QUANT:
-    case NIB_OP_QUANT_T:
-    case NIB_OP_CAST_T:
-    case NIB_OP_LINEAR:
-    case NIB_OP_LINEAR_DX:
-    case NIB_OP_LINEAR_DW: return nib__step_product(s, n, err);
-    case NIB_OP_MOVE: return nib__step_move(s, n, err);
-    case NIB_OP_EMBED: run_embed(s, n); break;
-    case NIB_OP_NORM: run_norm(s, n); break;
-    case NIB_OP_FAKE:
-    case NIB_OP_FAKE_DX:
-    case NIB_OP_FAKE_DW: run_fake(s, n); break;
-    case NIB_OP_ROPE: run_rope(s, n); break;
-    case NIB_OP_COPY: run_copy(s, n); break;
-    case NIB_OP_ATTN: run_attn(s, n); break;
-    case NIB_OP_ATTN_DX: run_attn_dx(s, n); break;
-    case NIB_OP_SWIGLU: run_swiglu(s, n); break;
-    case NIB_OP_SWIGLU_DX: run_swiglu_dx(s, n); break;
-    case NIB_OP_ADD: run_add(s, n); break;
-    case NIB_OP_NORM_DX: run_norm_dx(s, n); break;
-    case NIB_OP_NORM_DW: run_norm_dw(s, n); break;
-    case NIB_OP_BIAS_DW: run_bias_dw(s, n); break;
-    case NIB_OP_EMBED_DW: run_embed_dw(s, n); break;
-    case NIB_OP_XENT: run_xent(s, n); break;
-    default: break; /* lowering makes no other */
-    }
+    runs[n->op](s, n);
     return NIB_OK;
 }
 
@@ -365,19 +365,17 @@ static nib_status place_documents(nib_step *s, const nib_batch *b, nib_err *err)
 
 static double sum_losses(const nib_step *s)
 {
-    const float *loss = values(s, NIB_HELD_LOSS, 0);
+    const float *loss = rows(s, s->loss);
     double sum = 0;
     for (int64_t i = 0; i < s->m; i++)
         sum += (double)loss[i];
     return sum;
 }
 
-/* What is added to starts from zero: the gradient of the residual, that of an embedding which is
- * no head. */
+/* The gradient of an embedding that is no head is added to zeros. */
 static void clear_sums(nib_step *s)
 {
     const nib_param *table = &s->params->items[s->params->weight[0]];
-    memset(place(s, NIB_HELD_D, 0), 0, (size_t)s->sides[NIB_SIDE_CPU].each[NIB_HELD_D]);
     if (!s->net->tied)
         memset(s->gradients + table->at, 0, nib__param_size(table) * sizeof(float));
 }
@@ -407,13 +405,14 @@ nib_status nib__step_run(nib_step *s, const float *weights, const nib_batch *bat
     s->weights = weights;
     s->gradients = gradients;
     s->scale = scale;
-    const nib_chains *chains = &s->chains[gradients != NULL];
+    const int list = gradients != NULL;
+    const nib_chains *chains = &s->chains[list];
     if (gradients)
         clear_sums(s);
     for (size_t i = 0; i < chains->count; i++) {
         const nib_chain *c = &chains->items[i];
         if (c->end - c->first > 1 && !s->watch)
-            nib__step_chain(s, c);
+            nib__step_chain(s, list, i);
         else
             for (size_t at = c->first; at < c->end; at++)
                 NIB_TRY(run_alone(s, at, err));

@@ -37,13 +37,13 @@ static nib_status take_buffers(nib_step *s, nib_err *err)
     return take(s, there->block_bytes, "the buffers of a micro-batch", &there->block, err);
 }
 
-/* One after the other, so that what there is room for can be told. */
+/* One after the other, so that what there is room for can be told. Inputs that layers take turns in
+ * lie in the block. */
 static nib_status take_site(nib_step *s, size_t site, nib_err *err)
 {
     const nib_product *dw = &s->products[site][NIB_PRODUCT_DW];
-    const bool shares = nib__step_shares_input(s, site) &&
-                        nib__step_same_form(s, site - 1, site, NIB_PRODUCT_DW),
-               keeps = nib__step_keeps_all_inputs(s) && !shares;
+    nib_step_place *input = &s->places[s->inputs[site]];
+    const bool keeps = nib__step_keeps_all_inputs(s) && input->apart == NULL;
     uint64_t at[NIB_PACKED_COUNT];
     const uint64_t packed = nib__step_packed_bytes(s, site, at),
                    bytes = packed + (keeps ? nib__cast_bytes(dw->row, &dw->shape) : 0);
@@ -51,10 +51,8 @@ static nib_status take_site(nib_step *s, size_t site, nib_err *err)
     NIB_TRY(take(s, bytes, "a layer with its input", &piece, err));
     for (int p = 0; p < NIB_PACKED_COUNT; p++)
         s->packed[site][p] = piece + at[p];
-    s->inputs[site] =
-        keeps    ? piece + packed
-        : shares ? s->inputs[site - 1]
-                 : nib__step_place(s, NIB_SIDE_GPU, NIB_KEPT_INPUTS, 0) + s->input_at[site];
+    if (keeps)
+        input->apart = piece + packed;
     s->sides[NIB_SIDE_GPU].packed_bytes += bytes;
     return NIB_OK;
 }
@@ -79,7 +77,7 @@ static nib_status take_sites(nib_step *s, nib_err *err)
 /* Those that weights are cast with before each step, and those of the micro-batch. */
 static nib_status compile(nib_step *s, nib_err *err)
 {
-    char *weight = nib__step_place(s, NIB_SIDE_GPU, NIB_HELD_WEIGHT, 0);
+    char *weight = nib__step_room(s, NIB_SIDE_GPU, NIB_ROOM_WEIGHT);
     nib_status status = NIB_OK;
     for (size_t i = 1; i < s->net->site_count && status == NIB_OK; i++)
         if (nib__step_side(s, i) == NIB_SIDE_GPU)

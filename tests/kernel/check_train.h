@@ -34,6 +34,7 @@ static result run_norm_dx(const nib_kernel *row, memory *m, nib_norm_dx a, int64
     const int64_t count = a.rows * a.lddx;
     float *values = take(m, (size_t)(count + a.rows) * sizeof *values);
     memcpy(values, a.dx, (size_t)count * sizeof *values);
+    a.sum = a.sum != NULL ? values : NULL;
     a.dx = values, a.inverse = values + count;
     for (int64_t i = 0; i < a.rows; i += part)
         row->run.norm_dx(&a, i, nib__min(a.rows, i + part));
@@ -50,6 +51,7 @@ static bool check_norm_dx(verdict *v, const nib_kernel *row, const nib_kernel *r
     a.dy = floats(&m, rows * a.ldy, r, class);
     a.weight = floats(&m, width, r, VALUES_RANDOM);
     a.dx = floats(&m, rows * a.lddx, r, VALUES_RANDOM);
+    a.sum = below(r, 2) == 0 ? a.dx : NULL;
     const result want = run_norm_dx(ref, &m, a, rows), got = run_norm_dx(row, &m, a, rows);
     const result parts = run_norm_dx(row, &m, a, 1);
     return check_results(v, &m, row, want, got, parts, "row by row");

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Graphs: the order of a family's weights and operations, and buffers that no two live values
- * share.
+ * Graphs: the order of a family's weights and operations, buffers that no two live values share,
+ * and the list of a micro-batch of training.
  */
 #include "arch.h"
 #include "buffers.h"
 #include "failing.h"
+#include "training.h"
+
+#include <stdio.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -146,6 +149,117 @@ static void test_buffers(void **state)
     }
 }
 
+/* ---- training ---- */
+
+static nib_training training_of(nib_arch arch, nib_ac checkpointing)
+{
+    const nib_graph g = graph_of(arch);
+    nib_training list;
+    assert_int_equal(nib__graph_training(&list, &g, checkpointing, &arena, NULL), NIB_OK);
+    return list;
+}
+
+/* Every value is written once, before it is read. */
+static void expect_written_once(const nib_training *list)
+{
+    bool *written = nib__arena_take(&arena, list->value_count, sizeof *written);
+    assert_non_null(written);
+    for (size_t i = 0; i < list->count; i++) {
+        const nib_training_node *node = &list->nodes[i];
+        for (int j = 0; j < NIB_TRAINING_INPUTS; j++)
+            assert_true(node->in[j] < 0 || written[node->in[j]]);
+        for (int j = 0; j < NIB_TRAINING_OUTPUTS; j++) {
+            assert_true(node->out[j] < 0 || !written[node->out[j]]);
+            if (node->out[j] >= 0)
+                written[node->out[j]] = true;
+        }
+    }
+}
+
+/* Every weight has one gradient. */
+static void expect_gradients(const nib_training *list, size_t weights)
+{
+    size_t count = 0;
+    bool *has = nib__arena_take(&arena, weights, sizeof *has);
+    assert_non_null(has);
+    for (size_t i = list->forward_end; i < list->count; i++) {
+        const nib_training_node *node = &list->nodes[i];
+        if (node->op != NIB_OP_LINEAR_DW && node->op != NIB_OP_NORM_DW &&
+            node->op != NIB_OP_EMBED_DW)
+            continue;
+        assert_false(has[node->weight]);
+        has[node->weight] = true;
+        count++;
+    }
+    assert_int_equal(count, weights);
+}
+
+/* What the gradients read of the forward pass is what the policy keeps: of decoder layers nothing
+ * that norms and activations made, or the inputs of layers alone. */
+static void expect_kept(const nib_training *list, nib_ac checkpointing)
+{
+    for (size_t i = list->forward_end; i < list->count; i++)
+        for (int j = 0; j < NIB_TRAINING_INPUTS; j++)
+            for (size_t w = 0; w < list->forward_end; w++) {
+                const nib_training_node *from = &list->nodes[w];
+                const bool is_read =
+                    list->nodes[i].in[j] >= 0 &&
+                    (from->out[0] == list->nodes[i].in[j] || from->out[1] == list->nodes[i].in[j]);
+                if (!is_read || from->layer < 0)
+                    continue;
+                if (checkpointing == NIB_AC_SELECTIVE)
+                    assert_true(from->op != NIB_OP_NORM && from->op != NIB_OP_SWIGLU);
+                if (checkpointing == NIB_AC_FULL) /* the residual, which the next layer reads */
+                    assert_int_equal(from->op, NIB_OP_ADD);
+            }
+}
+
+static void test_training(void **state)
+{
+    (void)state;
+    for (size_t i = 0; nib__family_at(i) != NULL; i++)
+        for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++) {
+            const nib_training list = training_of((nib_arch)i, (nib_ac)ac);
+            expect_written_once(&list);
+            expect_gradients(&list, graph_of((nib_arch)i).weight_count);
+            expect_kept(&list, (nib_ac)ac);
+        }
+}
+
+/* Operations i..end, apart by spaces. */
+static const char *say_list(char out[2048], const nib_training *list, size_t i, size_t end)
+{
+    size_t used = 0;
+    for (; i < end; i++)
+        used += (size_t)snprintf(out + used, 2048 - used, "%s ", nib__op_names[list->nodes[i].op]);
+    out[used - 1] = '\0';
+    return out;
+}
+
+/* The order of a layer: its sums (q, k, v; gate, up), and that tokens can be taken through many
+ * operations before one sums over them. */
+static void test_training_order(void **state)
+{
+    static const char forward[] = "embed norm linear linear linear rope rope copy "
+                                  "cast_t cast_t cast_t attn linear add norm linear linear swiglu "
+                                  "linear add cast_t cast_t cast_t cast_t ",
+                      mlp[] = "linear_dx swiglu_dx linear_dx linear_dx add norm_dx linear_dx "
+                              "linear_dw linear_dw linear_dw norm_dw linear_dw ",
+                      attention[] = "attn_dx rope rope linear_dx linear_dx add linear_dx add "
+                                    "norm_dx linear_dw linear_dw linear_dw norm_dw";
+    (void)state;
+    char list[2048], wanted[2048];
+    const nib_training none = training_of(NIB_ARCH_LLAMA, NIB_AC_NONE);
+    assert_memory_equal(say_list(list, &none, 0, none.forward_end), forward, strlen(forward));
+    size_t first = none.count;
+    while (none.nodes[first - 1].layer != 0) /* the embedding's */
+        first--;
+    for (size_t end = first; none.nodes[first - 1].layer == 0; first--)
+        say_list(list, &none, first - 1, end);
+    snprintf(wanted, sizeof wanted, "%s%s", mlp, attention);
+    assert_string_equal(list, wanted);
+}
+
 /* Each family has a name, no two the same, and finds its config again. */
 static void test_families(void **state)
 {
@@ -210,10 +324,13 @@ static void test_no_memory(void **state)
         nib_arena own;
         nib_graph g;
         nib_graph_buffers b;
+        nib_training list;
         nib__arena_init(&own, &a, 0);
         nib_status status = nib__arch_build(&g, &config, &own, &a, NULL);
         if (status == NIB_OK)
             status = nib__graph_buffers(&b, &g, &own, NULL);
+        if (status == NIB_OK)
+            status = nib__graph_training(&list, &g, NIB_AC_FULL, &own, NULL);
         nib__arena_free(&own);
         assert_int_equal(f.live, 0);
         done = status == NIB_OK;
@@ -229,6 +346,7 @@ int main(void)
         cmocka_unit_test(test_weights),     cmocka_unit_test(test_buffers),
         cmocka_unit_test(test_families),    cmocka_unit_test(test_norm_of_rows),
         cmocka_unit_test(test_overwritten), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_training),    cmocka_unit_test(test_training_order),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -62,6 +62,14 @@ static int set_up(void **state)
     return 0;
 }
 
+static nib_layer *layer_named(const char *name)
+{
+    size_t i = 0;
+    while (strcmp(layers[i].name, name) != 0)
+        i++;
+    return &layers[i];
+}
+
 typedef struct asked {
     const char *allow, *without[2], *place, *detail;
     bool strict, training;
@@ -287,7 +295,7 @@ static void the_record_names_what_makes_the_form(void **state)
     for (size_t i = 0; i < COUNT(names); i++)
         assert_string_equal(maker_of(line_of(&plan, names[i]))->kernel, "quant_f32_a8t__ref");
     nib__plan_layers_free(&plan);
-    layers[1 + NIB_SITE_V].ordered = true; /* it alone gathers from the norm's rows */
+    layer_named("0.v_proj")->ordered = true; /* it alone gathers from the norm's rows */
     plan = plan_of(&host, &all);
     for (size_t i = 0; i < COUNT(names); i++) {
         const nib_ledger_layer *line = line_of(&plan, names[i]);
@@ -296,8 +304,8 @@ static void the_record_names_what_makes_the_form(void **state)
     }
     assert_string_equal(maker_of(line_of(&plan, "0.up_proj"))->kernel, "norm_quant_f32_a8t__ref");
     nib__plan_layers_free(&plan);
-    layers[1 + NIB_SITE_V].ordered = false;
-    layers[1 + NIB_SITE_K].asked.act = NIB_ACT_FLOAT;
+    layer_named("0.v_proj")->ordered = false;
+    layer_named("0.k_proj")->asked.act = NIB_ACT_FLOAT;
     plan = plan_of(&host, &all);
     says(why_apart(line_of(&plan, "0.q_proj")), "0.k_proj takes another form of the norm's rows");
     nib__plan_layers_free(&plan);

@@ -30,11 +30,13 @@ static void check_golden(const setting *s, double limit)
     close_fixture(&f);
 }
 
+static const char *const families[] = {"llama", "qwen2", "qwen3", "smollm3", "olmo2", "exaone4"};
+
 static void test_golden_f32(void **state)
 {
     (void)state;
-    check_golden(&(setting){.name = "llama"}, 1e-4);
-    check_golden(&(setting){.name = "qwen2"}, 1e-4);
+    for (size_t i = 0; i < COUNT(families); i++)
+        check_golden(&(setting){.name = families[i]}, 1e-4);
     check_golden(&(setting){.name = "qwen2", .isa = "ref"}, 1e-4);
 }
 
@@ -71,6 +73,12 @@ static void test_golden_low(void **state)
     check_golden(&(setting){.name = "qwen2", .dtype = "bf16", .recipe = "bf16"}, 0.05);
     static const char *const recipes[] = {"fp8dq+head",       "fp8dq-tensor+head",  "mxfp8+head",
                                           "mxfp8-floor+head", KEPT("fp8dq-tensor"), KEPT("mxfp8")};
+    for (size_t i = 0; i < COUNT(families); i++) {
+        const double low =
+            cosine(&(setting){.name = families[i], .dtype = "bf16", .recipe = "mxfp8+head"});
+        if (!(low > 0.9))
+            fail_msg("%s in mxfp8: %g", families[i], low);
+    }
     for (size_t i = 0; i < COUNT(recipes); i++) {
         setting s = {.name = "qwen2", .dtype = "bf16", .recipe = recipes[i]};
         const double low = cosine(&s);
@@ -170,6 +178,8 @@ static void test_same_bits(void **state)
             .name = "qwen2", .dtype = dtype, .recipe = recipe, .wgrad_with_hp = r > 5};
         check_ways(&base);
     }
+    for (size_t i = 0; i < COUNT(families); i++)
+        check_ways(&(setting){.name = families[i], .dtype = "bf16", .recipe = "mxfp8+head"});
 }
 
 /* Groups of 10 do not divide 24; layers that read one input are of several forms. */
@@ -183,44 +193,92 @@ static void test_same_bits_qat(void **state)
     for (size_t r = 0; r < COUNT(recipes); r++)
         check_ways(
             &(setting){.name = "qwen2", .dtype = "bf16", .recipe = recipes[r], .qat = "qat_8da4w"});
-    check_ways(&(setting){.name = "llama", .recipe = "8da4w-g8+head", .qat = "qat_8da4w"});
+    for (size_t i = 0; i < COUNT(families); i++)
+        check_ways(&(setting){.name = families[i], .recipe = "8da4w-g8+head", .qat = "qat_8da4w"});
 }
 
-/* Chains cover the list in its order, and what is in a room is written in the chain and read by
- * nobody after it. */
-static void check_chains(const nib_step *s, const nib_chains *chains, size_t end)
+/* The operations before `end` that touch a place: *first and *last of them. */
+static void find_touches(const nib_step *s, int place, size_t end, size_t *first, size_t *last)
 {
-    size_t at = 0, longest = 0;
+    *first = SIZE_MAX;
+    for (size_t i = 0; i < end; i++) {
+        bool touches = false;
+        for (int j = 0; j < NIB_TRAINING_INPUTS; j++)
+            touches = touches || s->nodes[i].in[j] == place;
+        for (int j = 0; j < NIB_TRAINING_OUTPUTS; j++)
+            touches = touches || s->nodes[i].out[j] == place;
+        if (!touches)
+            continue;
+        *first = *first == SIZE_MAX ? i : *first;
+        *last = i;
+    }
+}
+
+/* Chains cover the list in its order, and what is in a room is touched in one chain alone. */
+static void check_chains(const nib_step *s, int list, size_t end)
+{
+    const nib_chains *chains = &s->chains[list];
+    size_t at = 0, longest = 0, in_rooms = 0;
     for (size_t i = 0; i < chains->count; at = chains->items[i++].end) {
         const nib_chain *c = &chains->items[i];
         assert_true(c->first == at && c->end > at && c->end <= end);
         longest = c->end - at > longest ? c->end - at : longest;
-        for (int b = 0; b < NIB_TRAIN_BUFFERS; b++) {
-            size_t next = c->end;
-            if (c->room_at[b] == NIB_CHAIN_NONE)
+        for (size_t p = 0; p < s->place_count; p++) {
+            size_t first, last;
+            if (s->places[p].room_at[list] == NIB_CHAIN_NONE)
                 continue;
-            while (next < end && !nib__step_reads(s, &s->nodes[next], b) &&
-                   !nib__step_writes(s, &s->nodes[next], b))
-                next++;
-            assert_false(next < end && nib__step_reads(s, &s->nodes[next], b));
-            assert_true(c->room_at[b] < c->room_bytes && c->room_bytes <= nib__step_room_bytes(s));
+            find_touches(s, (int)p, end, &first, &last);
+            if (first < c->first || first >= c->end)
+                continue;
+            assert_true(last < c->end && (int)p != s->loss);
+            assert_true(s->places[p].room_at[list] < c->room_bytes &&
+                        c->room_bytes <= nib__step_room_bytes(s));
+            in_rooms++;
         }
     }
     assert_true(at == end && longest >= 11); /* from o to down */
+    assert_true(in_rooms > 0);
+}
+
+/* Two places of one side whose bytes overlap are never wanted at the same time, and what an
+ * operation reads was written before. */
+static void check_places(const nib_step *s)
+{
+    for (size_t p = 0; p < s->place_count; p++) {
+        const nib_step_place *a = &s->places[p];
+        size_t first, last, other_first, other_last;
+        find_touches(s, (int)p, s->count, &first, &last);
+        assert_true(first == a->first && (last == a->last[1] || (int)p == s->loss));
+        bool writes = false;
+        for (int j = 0; j < NIB_TRAINING_OUTPUTS; j++)
+            writes = writes || s->nodes[first].out[j] == (int)p;
+        assert_true(writes);
+        for (size_t q = 0; q < p; q++) {
+            const nib_step_place *b = &s->places[q];
+            const uint64_t wide = (uint64_t)(s->m * b->columns) * sizeof(float);
+            if (a->columns == 0 || b->columns == 0 || a->at < b->at || a->at >= b->at + wide)
+                continue;
+            find_touches(s, (int)q, s->count, &other_first, &other_last);
+            assert_true(last < other_first || other_last < first);
+            assert_true((int)q != s->loss);
+        }
+    }
 }
 
 static void test_chains(void **state)
 {
     (void)state;
-    for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++) {
+    for (size_t i = 0; i < 3 * COUNT(families); i++) {
+        const nib_ac ac = (nib_ac)(i % 3);
         fixture f;
-        open_fixture(&f, &(setting){.name = "qwen2",
+        open_fixture(&f, &(setting){.name = families[i / 3],
                                     .dtype = "bf16",
-                                    .recipe = "bf16",
+                                    .recipe = "mxfp8+head",
                                     .threads = 2,
-                                    .checkpointing = (nib_ac)ac});
-        check_chains(&f.step, &f.step.chains[0], f.step.forward_end);
-        check_chains(&f.step, &f.step.chains[1], f.step.count);
+                                    .checkpointing = ac});
+        check_chains(&f.step, 0, f.step.forward_end);
+        check_chains(&f.step, 1, f.step.count);
+        check_places(&f.step);
         close_fixture(&f);
     }
 }

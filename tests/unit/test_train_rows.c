@@ -119,10 +119,13 @@ static void test_norm_differences(void **state)
     const shape s = {ROWS, WIDTH, dy, NULL};
     differences(norm_loss, &s, x, ALL + WIDTH, want);
     for (EACH_ROW(row, NIB_OP_NORM_DX)) {
-        const nib_norm_dx a = {x,     dy,    x + ALL, dx,    inverse, ROWS,
-                               WIDTH, WIDTH, WIDTH,   WIDTH, 1e-5F};
+        nib_norm_dx a = {x,     dy,    x + ALL, dx,    inverse, ROWS,
+                         WIDTH, WIDTH, WIDTH,   WIDTH, 1e-5F,   NULL};
+        row->run.norm_dx(&a, 0, ROWS);
+        assert_close(row->name, dx, want, ALL, 1e-4);
         for (int i = 0; i < ALL; i++)
             dx[i] = 1;
+        a.sum = dx;
         row->run.norm_dx(&a, 0, ROWS);
         for (int i = 0; i < ALL; i++)
             dx[i] -= 1; /* it was added */
@@ -259,8 +262,7 @@ static void test_rope_inverse(void **state)
     for (size_t i = 0; i < nib__family_token.count; i++) {
         const nib_kernel *row = &nib__family_token.rows[i];
         const nib_query here = {.fact = {[NIB_FACT_ISA] = nib__cpu_isa()}};
-        if (row->op != NIB_OP_ROPE || row->run.any == NULL ||
-            !nib__kernel_holds(row, &here, true))
+        if (row->op != NIB_OP_ROPE || row->run.any == NULL || !nib__kernel_holds(row, &here, true))
             continue;
         const nib_rope a = {x, position, cos_sin, ROWS, HEADS, DIMS, DIMS, HEADS * DIMS, true};
         memcpy(x, start, sizeof x);
@@ -450,9 +452,8 @@ static void check_norm_golden(FILE *file, int64_t rows, int64_t width)
     read_values(file, "dy", operand[2], all);
     read_doubles(file, "dx", wanted[0], all), read_doubles(file, "dw", wanted[1], width);
     for (EACH_ROW(row, NIB_OP_NORM_DX)) {
-        memset(gradient[0], 0, sizeof gradient[0]);
         const nib_norm_dx a = {operand[0], operand[2], operand[1], gradient[0], inverse, rows,
-                               width,      width,      width,      width,       1e-5F};
+                               width,      width,      width,      width,       1e-5F,   NULL};
         row->run.norm_dx(&a, 0, rows);
         assert_close(row->name, gradient[0], wanted[0], all, 1e-5);
     }

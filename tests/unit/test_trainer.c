@@ -914,7 +914,7 @@ static void test_room_for_maxima(void **state)
                                 .recipe = "fp8dq-tensor",
                                 .sequence = 8});
     const int64_t parts = nib__ceil_div(4400, NIB_TRAIN_ROWS);
-    assert_true(f.trainer.step.sides[NIB_SIDE_CPU].each[NIB_HELD_AMAX] >=
+    assert_true(f.trainer.step.sides[NIB_SIDE_CPU].room_bytes[NIB_ROOM_AMAX] >=
                 (uint64_t)(parts + 1) * sizeof(float));
     assert_true(isfinite(step(&f).loss));
     close_fixture(&f);

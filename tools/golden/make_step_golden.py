@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/golden/train/{llama,qwen2}, tiny models, and *_gradients.safetensors: a micro-batch in documents, its loss and every
+"""Writes tests/golden/train/FAMILY, tiny models, and FAMILY_gradients.safetensors: a micro-batch in documents, its loss and every
 parameter's gradient, from transformers in float64. Documents see only themselves, as in packed training.
 
 usage: make_step_golden.py OUT_FOLDER"""
@@ -20,12 +20,22 @@ COMMON = dict(vocab_size=37, hidden_size=24, intermediate_size=40, num_hidden_la
 ROWS = [[20], [1, 7, 12]]
 
 
+# Class, and what a config has beside COMMON. A row of the embedding that a pad_token_id names would get no gradient.
+FAMILIES = {
+    "llama": ("Llama", dict(tie_word_embeddings=True)),
+    "qwen2": ("Qwen2", dict(tie_word_embeddings=False)),
+    "qwen3": ("Qwen3", dict(tie_word_embeddings=True, head_dim=10)),
+    "smollm3": ("SmolLM3", dict(tie_word_embeddings=True, no_rope_layers=[1, 0], pad_token_id=None)),
+    "olmo2": ("Olmo2", dict(tie_word_embeddings=False, pad_token_id=None)),
+    "exaone4": ("Exaone4", dict(tie_word_embeddings=False, sliding_window=None,
+                                layer_types=["full_attention", "full_attention"])),
+}
+
+
 def build(arch):
-    if arch == "llama":
-        config = transformers.LlamaConfig(tie_word_embeddings=True, **COMMON)
-        return transformers.LlamaForCausalLM(config)
-    config = transformers.Qwen2Config(tie_word_embeddings=False, **COMMON)
-    return transformers.Qwen2ForCausalLM(config)
+    name, own = FAMILIES[arch]
+    config = getattr(transformers, f"{name}Config")(**COMMON, **own)
+    return getattr(transformers, f"{name}ForCausalLM")(config)
 
 
 def make(arch, folder):
@@ -34,7 +44,7 @@ def make(arch, folder):
     model = build(arch).double()
     with torch.no_grad():
         for name, p in model.named_parameters():
-            scale = 1.0 if name.endswith("norm.weight") else 0.0
+            scale = 1.0 if "norm" in name else 0.0
             p.copy_((scale + 0.15 * torch.randn(p.shape)).float().double())
     rows = torch.randint(0, COMMON["vocab_size"], (len(ROWS), 21))
     count = rows.shape[0] * 20
@@ -60,12 +70,13 @@ def make(arch, folder):
     save_file(tensors, f"{folder}/{arch}_gradients.safetensors", about)
     with open(f"{folder}/{arch}/config.json", "w") as f:
         config = {"model_type": arch, "architectures": [type(model).__name__], "torch_dtype": "float32",
-                  "hidden_act": "silu", "tie_word_embeddings": arch == "llama",
-                  **{k: v for k, v in COMMON.items() if k != "attn_implementation"}}
+                  "hidden_act": "silu", "tie_word_embeddings": FAMILIES[arch][1]["tie_word_embeddings"],
+                  **{k: v for k, v in COMMON.items() if k != "attn_implementation"},
+                  **{k: v for k, v in FAMILIES[arch][1].items() if k != "tie_word_embeddings"}}
         json.dump(config, f, indent=1)
         f.write("\n")
 
 
 if __name__ == "__main__":
-    for arch in ("llama", "qwen2"):
+    for arch in FAMILIES:
         make(arch, sys.argv[1])

@@ -16,6 +16,7 @@ void NIB_TRAIN(norm_dx)(const nib_norm_dx *a, int64_t row0, int64_t row1)
 {
     for (int64_t row = row0; row < row1; row++) {
         const float *x = a->x + row * a->ldx, *dy = a->dy + row * a->ldy;
+        const float *sum = a->sum != NULL ? a->sum + row * a->lddx : NULL;
         float *dx = a->dx + row * a->lddx;
         nib_lanes squares = nib__lanes_set(0.0f), dot = squares;
         for (int64_t i = 0; i < a->width; i += NIB_LANES) {
@@ -32,8 +33,9 @@ void NIB_TRAIN(norm_dx)(const nib_norm_dx *a, int64_t row0, int64_t row1)
             const nib_lanes d = nib__lanes_mul(nib__lanes_at(a->weight, i, a->width),
                                                nib__lanes_at(dy, i, a->width));
             const nib_lanes across = nib__lanes_fma(nib__lanes_at(x, i, a->width), minus, d);
-            nib__lanes_put(dx, i, a->width,
-                           nib__lanes_fma(across, scale, nib__lanes_at(dx, i, a->width)));
+            const nib_lanes before =
+                sum != NULL ? nib__lanes_at(sum, i, a->width) : nib__lanes_set(0.0f);
+            nib__lanes_put(dx, i, a->width, nib__lanes_fma(across, scale, before));
         }
         a->inverse[row] = r;
     }

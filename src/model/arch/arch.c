@@ -17,19 +17,15 @@ const nib_family_row *nib__family_at(size_t i) { return i < COUNT(families) ? fa
 
 const char *nib__arch_name(nib_arch arch) { return families[arch]->name; }
 
-const char *nib__family_names(char *out, size_t size, bool (*holds)(const nib_family_row *row))
+const char *nib__family_names(char *out, size_t size)
 {
-    size_t left = 0, used = 0;
-    for (size_t i = 0; i < COUNT(families); i++)
-        left += holds(families[i]);
+    size_t used = 0;
     for (size_t i = 0; i < COUNT(families) && used < size; i++)
-        if (holds(families[i])) {
-            left--;
-            used += (size_t)snprintf(out + used, size - used, "%s%s", families[i]->name,
-                                     left > 1    ? ", "
-                                     : left == 1 ? " and "
-                                                 : "");
-        }
+        used += (size_t)snprintf(out + used, size - used, "%s%s",
+                                 i == 0                     ? ""
+                                 : i == COUNT(families) - 1 ? " and "
+                                                            : ", ",
+                                 families[i]->name);
     return out;
 }
 

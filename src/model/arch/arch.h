@@ -16,7 +16,6 @@ typedef struct nib_family_row {
     const char *title;      /* the models that people know it by */
     const char *limits;     /* which of them are refused; NULL: none */
     const char *gguf;       /* general.architecture of GGUF */
-    bool trains;
     bool head_norms; /* nib_config.qk_norm */
     bool skips_rope; /* no_rope_layers and no_rope_layer_interval are read */
     enum {
@@ -39,8 +38,8 @@ NIB_INLINE const nib_family_row *nib__family_of(const nib_config *config)
 {
     return nib__family_at((size_t)config->arch);
 }
-/* "llama, mistral and qwen2": those that `holds` is true of. */
-const char *nib__family_names(char *out, size_t size, bool (*holds)(const nib_family_row *row));
+/* "llama, mistral and qwen2": all of them. */
+const char *nib__family_names(char *out, size_t size);
 
 /* All of them, for `nibble models`. */
 void nib__families_render(nib_form form, nib_text *out);

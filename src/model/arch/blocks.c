@@ -47,8 +47,8 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
         q = nib__emit_rope(b, q, c->heads);
         k = nib__emit_rope(b, k, c->kv_heads);
     }
-    nib__emit_store(b, k, v, layer);
-    const int attended = nib__emit_attention(b, q, layer, c->heads);
+    nib__emit_store(b, k, v);
+    const int attended = nib__emit_attention(b, q, c->heads);
     return linear(b, attended, NIB_ROLE_O, layer, "self_attn.o_proj", width, wide, c->o_bias);
 }
 

@@ -10,11 +10,11 @@
 
 static void render_text(nib_text *out)
 {
-    nib__text_format(out, "%-10s %-8s %-6s %s\n", "model_type", "GGUF", "trains", "models");
+    nib__text_format(out, "%-10s %-8s %s\n", "model_type", "GGUF", "models");
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_family_row *f = nib__family_at(i);
-        nib__text_format(out, "%-10s %-8s %-6s %s%s%s\n", f->name, f->gguf,
-                         f->trains ? "yes" : "no", f->title, f->limits != NULL ? "; not with " : "",
+        nib__text_format(out, "%-10s %-8s %s%s%s\n", f->name, f->gguf, f->title,
+                         f->limits != NULL ? "; not with " : "",
                          f->limits != NULL ? f->limits : "");
     }
 }
@@ -34,7 +34,6 @@ static void render_json(nib_text *out)
         nib__jsonw_pair_string(&w, "class", f->class_name);
         nib__jsonw_pair_string(&w, "gguf", f->gguf);
         nib__jsonw_pair_string(&w, "models", f->title);
-        nib__jsonw_pair_bool(&w, "trains", f->trains);
         if (f->limits != NULL)
             nib__jsonw_pair_string(&w, "refused", f->limits);
         nib__jsonw_object_end(&w);
@@ -50,14 +49,16 @@ static void render_markdown(nib_text *out)
         out, "# Models\n\n"
              "Printed by `nibble models --markdown`. Each family runs with every recipe on the CPU "
              "and on devices of OpenCL, and has\nkernels for CUDA, which no GPU has run yet; from "
-             "a Hugging Face directory and from GGUF. Its logits are compared with\nthose of "
-             "transformers (`tests/unit/test_network.c`, `test_gguf_model.c`).\n\n"
-             "| model_type | class | in GGUF | models | trains | refused |\n"
-             "|---|---|---|---|---|---|\n");
+             "a Hugging Face directory and from GGUF. It trains in every way that\n"
+             "[training.md](training.md) has. Logits and gradients are compared with those of "
+             "transformers (`tests/unit/test_network.c`,\n`test_gguf_model.c`, "
+             "`test_step.c`).\n\n"
+             "| model_type | class | in GGUF | models | refused |\n"
+             "|---|---|---|---|---|\n");
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_family_row *f = nib__family_at(i);
-        nib__text_format(out, "| %s | %s | %s | %s | %s | %s |\n", f->name, f->class_name, f->gguf,
-                         f->title, f->trains ? "yes" : "no", f->limits != NULL ? f->limits : "-");
+        nib__text_format(out, "| %s | %s | %s | %s | %s |\n", f->name, f->class_name, f->gguf,
+                         f->title, f->limits != NULL ? f->limits : "-");
     }
 }
 

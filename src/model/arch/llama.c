@@ -25,7 +25,6 @@ const nib_family_row nib__family_llama = {
     .class_name = "LlamaForCausalLM",
     .title = "Llama 2, 3, 3.1, 3.2 and 3.3 (text), TinyLlama, SmolLM 1 and 2",
     .gguf = "llama",
-    .trains = true,
     .window = NIB_WINDOW_IGNORED,
     .absent = {.context = 2048, .norm_eps = 1e-6, .rope_theta = 10000},
     .build = build,
@@ -37,7 +36,6 @@ const nib_family_row nib__family_mistral = {
     .title = "Mistral 7B from v0.2 on, Nemo 12B, Small 3 24B",
     .limits = "a sliding window that is shorter than the context",
     .gguf = "llama", /* it has no name of its own there */
-    .trains = true,
     .window = NIB_WINDOW_ALWAYS,
     .absent =
         {.kv_heads = 8, .context = 131072, .window = 4096, .norm_eps = 1e-6, .rope_theta = 10000},
@@ -50,7 +48,6 @@ const nib_family_row nib__family_qwen2 = {
     .title = "Qwen2 and Qwen2.5 (dense)",
     .limits = "a sliding window that is used",
     .gguf = "qwen2",
-    .trains = true,
     .absent =
         {.kv_heads = 32, .context = 32768, .window = 4096, .norm_eps = 1e-6, .rope_theta = 10000},
     .build = build,

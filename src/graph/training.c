@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lists a micro-batch. Operations that compute each token by itself stand together, so that whoever
+ * runs the list can take a few tokens through many of them; those that sum over tokens (gradients
+ * of weights, inputs packed for them) are put off to the end of their segment. A segment is a
+ * decoder layer up to attention, which reads all tokens, or from there on.
+ */
+#include "training.h"
+
+/* ---- the state of a list ---- */
+
+typedef struct list {
+    nib_training_node *nodes;
+    size_t count, capacity;
+} list;
+
+typedef struct lister {
+    const nib_graph *graph;
+    nib_ac checkpointing;
+    const nib_allocator *allocator;
+    list nodes, late; /* late: of this segment, not in the list yet */
+    nib_training_value *values;
+    size_t value_count, value_capacity;
+    int *now;     /* of each value of the graph: in the list; NIB_NO_ID: it is not kept */
+    int *beside;  /* of each node: what it writes but its output, or NIB_NO_ID */
+    int *packed;  /* of each weight: the input, or NIB_NO_ID */
+    int *sum;     /* of each value of the graph: its gradient so far, or NIB_NO_ID */
+    bool *wanted; /* of each node: it has to run again */
+    bool failed;  /* memory ran out */
+} lister;
+
+typedef struct range {
+    size_t first, end; /* of the graph's nodes */
+} range;
+
+static const nib_graph_node *at(const lister *l, size_t i) { return &l->graph->nodes[i]; }
+
+static void append(lister *l, list *to, const nib_training_node *node)
+{
+    if (nib__reserve(l->allocator, (void **)&to->nodes, &to->capacity, to->count + 1, sizeof *node))
+        to->nodes[to->count++] = *node;
+    else
+        l->failed = true;
+}
+
+static void add(lister *l, const nib_training_node *node) { append(l, &l->nodes, node); }
+static void postpone(lister *l, const nib_training_node *node) { append(l, &l->late, node); }
+
+static void end_segment(lister *l)
+{
+    for (size_t i = 0; i < l->late.count; i++)
+        add(l, &l->late.nodes[i]);
+    l->late.count = 0;
+}
+
+static int add_value(lister *l, nib_training_kind kind, int64_t columns)
+{
+    if (!nib__reserve(l->allocator, (void **)&l->values, &l->value_capacity, l->value_count + 1,
+                      sizeof *l->values)) {
+        l->failed = true;
+        return 0;
+    }
+    l->values[l->value_count] = (nib_training_value){kind, columns};
+    return (int)l->value_count++;
+}
+
+static int add_rows(lister *l, int64_t columns) { return add_value(l, NIB_TRAINING_ROWS, columns); }
+
+/* As wide as a value of the graph. */
+static int add_like(lister *l, int value) { return add_rows(l, l->graph->values[value].columns); }
+
+/* An operation that belongs to a node of the graph. */
+static nib_training_node node_of(const lister *l, nib_op op, size_t i)
+{
+    nib_training_node node = {
+        .op = op, .weight = at(l, i)->weight, .layer = at(l, i)->layer, .heads = at(l, i)->heads};
+    for (int j = 0; j < NIB_TRAINING_INPUTS; j++)
+        node.in[j] = NIB_NO_ID;
+    for (int j = 0; j < NIB_TRAINING_OUTPUTS; j++)
+        node.out[j] = NIB_NO_ID;
+    return node;
+}
+
+/* Of attention: the node that stores the keys and values that it reads. */
+static size_t store_of(const lister *l, size_t attention)
+{
+    size_t i = attention;
+    while (i > 0 && !(at(l, i)->op == NIB_OP_COPY && at(l, i)->layer == at(l, attention)->layer))
+        i--;
+    return i;
+}
+
+/* ---- the gradients ---- */
+
+/* Adds to the gradient of a value. Readers come in reverse, so the last one is first. */
+static void contribute(lister *l, int value, int gradient)
+{
+    nib_training_node node;
+    int *sum = &l->sum[value];
+    if (*sum == NIB_NO_ID) {
+        *sum = gradient;
+        return;
+    }
+    node = node_of(l, NIB_OP_ADD, (size_t)l->graph->values[value].writer);
+    node.weight = NIB_NO_ID;
+    node.in[0] = gradient, node.in[1] = *sum;
+    node.out[0] = *sum = add_like(l, value);
+    add(l, &node);
+}
+
+static void pack_input(lister *l, size_t i, void (*put)(lister *, const nib_training_node *))
+{
+    const nib_graph_node *linear = at(l, i);
+    nib_training_node node = node_of(l, NIB_OP_CAST_T, i);
+    node.in[0] = l->now[linear->in[0]];
+    node.out[0] = add_value(l, NIB_TRAINING_PACKED, l->graph->values[linear->in[0]].columns);
+    l->packed[linear->weight] = node.out[0];
+    put(l, &node);
+}
+
+/* Of linear layers that read one value: its gradient is summed in their order. */
+static void linear_gradient(lister *l, range nodes)
+{
+    for (size_t i = nodes.first; i < nodes.end; i++) {
+        nib_training_node node = node_of(l, NIB_OP_LINEAR_DX, i);
+        node.in[0] = l->sum[at(l, i)->out];
+        node.out[0] = add_like(l, at(l, i)->in[0]);
+        add(l, &node);
+        contribute(l, at(l, i)->in[0], node.out[0]);
+    }
+    for (size_t i = nodes.first; i < nodes.end; i++) {
+        nib_training_node node = node_of(l, NIB_OP_LINEAR_DW, i);
+        if (l->packed[node.weight] == NIB_NO_ID)
+            pack_input(l, i, postpone);
+        node.in[0] = l->sum[at(l, i)->out], node.in[1] = l->packed[node.weight];
+        postpone(l, &node);
+    }
+}
+
+/* The gradient of the input is added to what there is. */
+static void norm_gradient(lister *l, range nodes)
+{
+    const nib_graph_node *norm = at(l, nodes.first);
+    nib_training_node dx = node_of(l, NIB_OP_NORM_DX, nodes.first),
+                      dw = node_of(l, NIB_OP_NORM_DW, nodes.first);
+    int *sum = &l->sum[norm->in[0]];
+    dx.in[0] = dw.in[0] = l->now[norm->in[0]];
+    dx.in[1] = dw.in[1] = l->sum[norm->out];
+    dx.in[2] = *sum;
+    dx.out[0] = *sum = add_like(l, norm->in[0]);
+    dx.out[1] = dw.in[2] = add_rows(l, norm->heads);
+    add(l, &dx);
+    postpone(l, &dw);
+}
+
+static void rope_gradient(lister *l, range nodes)
+{
+    const nib_graph_node *rope = at(l, nodes.first);
+    nib_training_node node = node_of(l, NIB_OP_ROPE, nodes.first);
+    node.inverse = true;
+    node.in[0] = l->sum[rope->out];
+    node.out[0] = add_like(l, rope->in[0]);
+    add(l, &node);
+    contribute(l, rope->in[0], node.out[0]);
+}
+
+static void attention_gradient(lister *l, range nodes)
+{
+    const nib_graph_node *attention = at(l, nodes.first);
+    const size_t store = store_of(l, nodes.first);
+    const int reads[] = {attention->in[0], at(l, store)->in[0], at(l, store)->in[1]};
+    nib_training_node node = node_of(l, NIB_OP_ATTN_DX, nodes.first);
+    node.in[0] = l->sum[attention->out], node.in[1] = l->now[attention->in[0]];
+    node.in[2] = l->now[attention->out];
+    node.in[3] = l->beside[nodes.first], node.in[4] = l->beside[store];
+    for (size_t i = 0; i < COUNT(reads); i++)
+        node.out[i] = add_like(l, reads[i]);
+    add(l, &node);
+    for (size_t i = 0; i < COUNT(reads); i++)
+        contribute(l, reads[i], node.out[i]);
+}
+
+static void swiglu_gradient(lister *l, range nodes)
+{
+    const nib_graph_node *swiglu = at(l, nodes.first);
+    nib_training_node node = node_of(l, NIB_OP_SWIGLU_DX, nodes.first);
+    node.in[0] = l->sum[swiglu->out];
+    for (int i = 0; i < 2; i++) {
+        node.in[1 + i] = l->now[swiglu->in[i]];
+        node.out[i] = add_like(l, swiglu->in[i]);
+    }
+    add(l, &node);
+    for (int i = 0; i < 2; i++)
+        contribute(l, swiglu->in[i], node.out[i]);
+}
+
+/* It passes on what it gets. */
+static void add_gradient(lister *l, range nodes)
+{
+    const nib_graph_node *node = at(l, nodes.first);
+    contribute(l, node->in[0], l->sum[node->out]);
+    contribute(l, node->in[1], l->sum[node->out]);
+}
+
+/* Attention's gradient has those of the keys and values. */
+static void store_gradient(lister *l, range nodes) { (void)l, (void)nodes; }
+
+static void embed_gradient(lister *l, range nodes)
+{
+    nib_training_node node = node_of(l, NIB_OP_EMBED_DW, nodes.first);
+    node.in[0] = l->sum[at(l, nodes.first)->out];
+    postpone(l, &node);
+}
+
+/* ---- the rules ---- */
+
+enum { FIRST = 1, SECOND = 2, OWN = 4 };
+
+typedef struct rule {
+    nib_op op;
+    int reads;  /* what the gradient reads of the forward pass: inputs, what the node wrote */
+    bool cheap; /* NIB_AC_SELECTIVE runs it again */
+    bool mixes; /* tokens with each other */
+    void (*gradient)(lister *l, range nodes); /* several: linear layers that read one value */
+} rule;
+
+static const rule *rule_of(nib_op op)
+{
+    static const rule rules[] = {
+        {NIB_OP_EMBED, 0, false, false, embed_gradient},
+        {NIB_OP_LINEAR, FIRST, false, false, linear_gradient},
+        {NIB_OP_NORM, FIRST, true, false, norm_gradient},
+        {NIB_OP_ROPE, 0, false, false, rope_gradient},
+        {NIB_OP_COPY, 0, false, false, store_gradient},
+        {NIB_OP_ATTN, FIRST | OWN, false, true, attention_gradient},
+        {NIB_OP_SWIGLU, FIRST | SECOND, true, false, swiglu_gradient},
+        {NIB_OP_ADD, 0, false, false, add_gradient},
+    };
+    size_t i = 0;
+    while (i < COUNT(rules) - 1 && rules[i].op != op)
+        i++;
+    return &rules[i];
+}
+
+/* ---- the forward pass ---- */
+
+static void run_forward(lister *l, size_t i)
+{
+    const nib_graph_node *from = at(l, i);
+    nib_training_node node = node_of(l, from->op, i);
+    for (int j = 0; j < NIB_NODE_INPUTS; j++)
+        if (from->in[j] >= 0)
+            node.in[j] = l->now[from->in[j]];
+    if (from->out >= 0)
+        node.out[0] = l->now[from->out] = add_like(l, from->out);
+    if (from->op == NIB_OP_COPY)
+        node.out[0] = l->beside[i] =
+            add_value(l, NIB_TRAINING_STATE, l->graph->values[from->in[0]].columns);
+    if (from->op == NIB_OP_ATTN) {
+        node.in[1] = l->beside[store_of(l, i)];
+        node.out[1] = l->beside[i] = add_rows(l, from->heads);
+    }
+    add(l, &node);
+}
+
+/* The nodes, or those that are wanted; `keeps`: inputs of the layers are packed for the gradients
+ * of their weights. */
+static void run_range(lister *l, range nodes, bool all, bool keeps)
+{
+    for (size_t i = nodes.first; i < nodes.end && !l->failed; i++) {
+        const nib_graph_node *node = at(l, i);
+        if (rule_of(node->op)->mixes || (i > 0 && node->layer != at(l, i - 1)->layer))
+            end_segment(l);
+        if (all || l->wanted[i])
+            run_forward(l, i);
+        l->wanted[i] = false;
+        if (keeps && node->op == NIB_OP_LINEAR && node->layer >= 0)
+            pack_input(l, i, postpone);
+    }
+}
+
+/* The gradient of the logits, and the loss. */
+static void add_loss(lister *l)
+{
+    const size_t last = l->graph->node_count - 1;
+    const int logits = at(l, last)->out;
+    nib_training_node node = node_of(l, NIB_OP_XENT, last);
+    node.weight = NIB_NO_ID;
+    node.in[0] = l->now[logits];
+    node.out[0] = l->sum[logits] = add_like(l, logits);
+    node.out[1] = add_rows(l, 1);
+    add(l, &node);
+}
+
+/* ---- what is kept, and what runs again ---- */
+
+/* Of each value: whether another layer than its writer's reads it. */
+static void find_crossing(const lister *l, bool *crosses)
+{
+    for (size_t i = 0; i < l->graph->node_count; i++)
+        for (int j = 0; j < NIB_NODE_INPUTS; j++) {
+            const int value = at(l, i)->in[j];
+            if (value >= 0)
+                crosses[value] |=
+                    at(l, (size_t)l->graph->values[value].writer)->layer != at(l, i)->layer;
+        }
+}
+
+/* Forgets what the policy does not keep. */
+static void forget(lister *l, const bool *crosses)
+{
+    for (size_t i = 0; i < l->graph->node_count; i++) {
+        const nib_graph_node *node = at(l, i);
+        const bool full = l->checkpointing == NIB_AC_FULL, drops = full || rule_of(node->op)->cheap;
+        if (node->layer < 0 || !drops)
+            continue;
+        l->beside[i] = NIB_NO_ID;
+        if (node->out >= 0 && !(full && crosses[node->out]))
+            l->now[node->out] = NIB_NO_ID;
+    }
+}
+
+static void want_value(lister *l, int value)
+{
+    if (value >= 0 && l->now[value] == NIB_NO_ID)
+        l->wanted[l->graph->values[value].writer] = true;
+}
+
+static void want_beside(lister *l, size_t i)
+{
+    if (l->beside[i] == NIB_NO_ID)
+        l->wanted[i] = true;
+}
+
+/* Marks the nodes of a layer, from `first` on, that must run again for the gradients of a range. */
+static void want(lister *l, range nodes, size_t first)
+{
+    for (size_t i = nodes.first; i < nodes.end; i++) {
+        const nib_graph_node *node = at(l, i);
+        const bool is_packed = node->op == NIB_OP_LINEAR && l->packed[node->weight] != NIB_NO_ID;
+        const int reads = is_packed ? 0 : rule_of(node->op)->reads;
+        for (int j = 0; j < NIB_NODE_INPUTS; j++)
+            if (reads & FIRST << j)
+                want_value(l, node->in[j]);
+        if (reads & OWN) {
+            want_value(l, node->out);
+            want_beside(l, i);
+            want_beside(l, store_of(l, i));
+        }
+    }
+    for (size_t i = nodes.end; i-- > first;)
+        if (l->wanted[i]) {
+            for (int j = 0; j < NIB_NODE_INPUTS; j++)
+                want_value(l, at(l, i)->in[j]);
+            if (at(l, i)->op == NIB_OP_ATTN)
+                want_beside(l, store_of(l, i));
+        }
+}
+
+/* ---- the backward pass ---- */
+
+static size_t layer_begin(const lister *l, size_t i)
+{
+    while (i > 0 && at(l, i - 1)->layer == at(l, i)->layer)
+        i--;
+    return i;
+}
+
+/* The segment that ends with node `last`. */
+static range segment_of(const lister *l, size_t last)
+{
+    const size_t begin = layer_begin(l, last);
+    size_t first = last;
+    while (first > begin && !rule_of(at(l, first - 1)->op)->mixes)
+        first--;
+    return (range){first, last + 1};
+}
+
+/* The node, or the linear layers that read one value and end with it. */
+static range group_of(const lister *l, size_t last)
+{
+    size_t first = last;
+    while (first > 0 && at(l, last)->op == NIB_OP_LINEAR && at(l, first - 1)->op == NIB_OP_LINEAR &&
+           at(l, first - 1)->in[0] == at(l, last)->in[0])
+        first--;
+    return (range){first, last + 1};
+}
+
+static void pack_inputs(lister *l, range nodes)
+{
+    for (range group; nodes.end > nodes.first; nodes.end = group.first) {
+        group = group_of(l, nodes.end - 1);
+        for (size_t i = group.first; i < group.end; i++)
+            if (at(l, i)->op == NIB_OP_LINEAR)
+                pack_input(l, i, add);
+    }
+}
+
+static void add_gradients(lister *l, range nodes)
+{
+    for (range group; nodes.end > nodes.first && !l->failed; nodes.end = group.first) {
+        group = group_of(l, nodes.end - 1);
+        rule_of(at(l, group.first)->op)->gradient(l, group);
+    }
+}
+
+/* What the segment before `nodes` needs and NIB_AC_SELECTIVE does not keep: by tokens, as the
+ * gradients of this one are. */
+static void run_cheap_again(lister *l, range nodes)
+{
+    const range before = segment_of(l, nodes.first - 1);
+    const size_t first = layer_begin(l, before.first);
+    want(l, before, first);
+    run_range(l, (range){first, before.end}, false, false);
+}
+
+/* A decoder layer, all but what nothing reads any more. */
+static void run_layer_again(lister *l, size_t last)
+{
+    const range layer = {layer_begin(l, last), last + 1};
+    want(l, layer, layer.first);
+    run_range(l, layer, false, true);
+    end_segment(l);
+}
+
+static void backward(lister *l)
+{
+    range nodes = {l->graph->node_count, l->graph->node_count};
+    while (nodes.first > 0 && !l->failed) {
+        const size_t last = nodes.first - 1;
+        const bool decodes = at(l, last)->layer >= 0,
+                   begins =
+                       nodes.first == nodes.end || at(l, last + 1)->layer != at(l, last)->layer;
+        nodes = segment_of(l, last);
+        if (l->checkpointing == NIB_AC_FULL && decodes && begins)
+            run_layer_again(l, last);
+        if (l->checkpointing == NIB_AC_SELECTIVE && decodes)
+            pack_inputs(l, nodes);
+        add_gradients(l, nodes);
+        if (l->checkpointing == NIB_AC_SELECTIVE && nodes.first > 0)
+            run_cheap_again(l, nodes);
+        end_segment(l);
+    }
+}
+
+/* ---- all of it ---- */
+
+/* [count] of no id. */
+static int *take_ids(nib_arena *arena, size_t count)
+{
+    int *ids = nib__arena_take(arena, count, sizeof *ids);
+    for (size_t i = 0; ids != NULL && i < count; i++)
+        ids[i] = NIB_NO_ID;
+    return ids;
+}
+
+static bool open_lists(lister *l, bool **crosses, nib_arena *arena)
+{
+    const nib_graph *g = l->graph;
+    l->now = take_ids(arena, g->value_count);
+    l->sum = take_ids(arena, g->value_count);
+    l->beside = take_ids(arena, g->node_count);
+    l->packed = take_ids(arena, g->weight_count);
+    l->wanted = nib__arena_take(arena, g->node_count, sizeof *l->wanted);
+    *crosses = nib__arena_take(arena, g->value_count, sizeof **crosses);
+    return l->now && l->sum && l->beside && l->packed && l->wanted && *crosses;
+}
+
+static void list_all(lister *l, nib_training *out, bool *crosses)
+{
+    find_crossing(l, crosses);
+    run_range(l, (range){0, l->graph->node_count}, true, l->checkpointing == NIB_AC_NONE);
+    end_segment(l);
+    add_loss(l);
+    out->forward_end = l->nodes.count;
+    if (l->checkpointing != NIB_AC_NONE)
+        forget(l, crosses);
+    backward(l);
+}
+
+nib_status nib__graph_training(nib_training *out, const nib_graph *graph, nib_ac checkpointing,
+                               nib_arena *arena, nib_err *err)
+{
+    lister l = {.graph = graph, .checkpointing = checkpointing, .allocator = arena->allocator};
+    bool *crosses;
+    *out = (nib_training){0};
+    if (!open_lists(&l, &crosses, arena))
+        return nib__fail_memory(err, graph->node_count * sizeof *out->nodes, "a training step");
+    list_all(&l, out, crosses);
+    nib__release(l.allocator, l.late.nodes);
+    out->count = l.nodes.count;
+    out->value_count = l.value_count;
+    out->nodes =
+        nib__arena_settle(arena, l.allocator, l.nodes.nodes, out->count, sizeof *out->nodes);
+    out->values =
+        nib__arena_settle(arena, l.allocator, l.values, out->value_count, sizeof *out->values);
+    if (l.failed || out->nodes == NULL || out->values == NULL)
+        return nib__fail_memory(err, out->count * sizeof *out->nodes, "a training step");
+    return NIB_OK;
+}
