@@ -8,12 +8,13 @@
 #include <inttypes.h>
 
 const char *const nib__op_names[] = {
-    "linear",   "linear_dx", "linear_dw", "linear_experts", "quant",      "quant_w",   "dequant",
-    "pack",     "embed",     "attn",      "norm",           "rope",       "swiglu",    "add",
-    "copy",     "gather",    "sample",    "rope_copy",      "norm_quant", "move",      "quant_t",
-    "cast",     "cast_t",    "amax",      "norm_dx",        "norm_dw",    "swiglu_dx", "attn_dx",
-    "embed_dw", "bias_dw",   "xent",      "squares",        "adamw",      "fake",      "fake_dx",
-    "fake_dw",  NULL,
+    "linear",    "linear_dx",  "linear_dw", "linear_experts", "quant",    "quant_w",
+    "dequant",   "pack",       "embed",     "attn",           "norm",     "rope",
+    "swiglu",    "add",        "scale",     "copy",           "gather",   "sample",
+    "rope_copy", "norm_quant", "move",      "quant_t",        "cast",     "cast_t",
+    "amax",      "norm_dx",    "norm_dw",   "swiglu_dx",      "scale_dx", "attn_dx",
+    "embed_dw",  "bias_dw",    "xent",      "squares",        "adamw",    "fake",
+    "fake_dx",   "fake_dw",    NULL,
 };
 const char *const nib__code_names[] = {
     "f32", "f16", "bf16", "int8", "int4", "e4m3", "e5m2", "mx8", "mx4", "nv4", NULL,

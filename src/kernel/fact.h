@@ -26,6 +26,7 @@ typedef enum nib_op {
     NIB_OP_ROPE,
     NIB_OP_SWIGLU,
     NIB_OP_ADD,
+    NIB_OP_SCALE,      /* times a number, or capped softly */
     NIB_OP_COPY,       /* keys and values into the cache */
     NIB_OP_GATHER,     /* columns into the order of a weight's */
     NIB_OP_SAMPLE,     /* the next token from logits */
@@ -40,6 +41,7 @@ typedef enum nib_op {
     NIB_OP_NORM_DX,   /* the gradient of a norm's input */
     NIB_OP_NORM_DW,   /* of its weight */
     NIB_OP_SWIGLU_DX, /* of gate and up */
+    NIB_OP_SCALE_DX,  /* of its input */
     NIB_OP_ATTN_DX,   /* of queries, keys and values */
     NIB_OP_EMBED_DW,  /* of the table */
     NIB_OP_BIAS_DW,   /* of a bias */

@@ -61,6 +61,7 @@ typedef union nib_run {
     void (*attn)(const nib_attn *a, int64_t item0, int64_t item1, void *scratch);
     void (*swiglu)(const nib_swiglu *a, int64_t m0, int64_t m1);
     void (*add)(const nib_add *a, int64_t m0, int64_t m1);
+    void (*scale)(const nib_scale *a, int64_t m0, int64_t m1);
     void (*gather)(const nib_gather *a, int64_t m0, int64_t m1);
     void (*pack)(const nib_pack_rows *a, int64_t n0, int64_t n1);
     void (*draw)(const nib_draw *a, void *scratch); /* scratch: of one worker, as for linear */
@@ -70,6 +71,7 @@ typedef union nib_run {
     void (*norm_dx)(const nib_norm_dx *a, int64_t m0, int64_t m1);
     void (*norm_dw)(const nib_norm_dw *a, int64_t column0, int64_t column1);
     void (*swiglu_dx)(const nib_swiglu_dx *a, int64_t m0, int64_t m1);
+    void (*scale_dx)(const nib_scale_dx *a, int64_t m0, int64_t m1);
     /* items: document * kv_heads + kv_head */
     void (*attn_dx)(const nib_attn_dx *a, int64_t item0, int64_t item1, void *scratch);
     void (*embed_dw)(const nib_embed_dw *a, int64_t column0, int64_t column1);

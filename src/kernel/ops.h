@@ -116,13 +116,16 @@ typedef struct nib_embed {
     int64_t m;
 } nib_embed;
 
-/* out = x / sqrt(mean(x^2) + eps) * weight, over rows of `width` values */
+/* out = x / sqrt(mean(x^2) + eps) * weight, over rows of `width` values; centered, as LayerNorm is:
+ * of x - mean(x) instead of x. + bias, if there is one. */
 typedef struct nib_norm {
     const float *x;      /* [rows][ldx] */
     float *out;          /* [rows][ldo]; may be x */
     const float *weight; /* [width] */
     int64_t rows, width, ldx, ldo;
     float eps;
+    bool centered;
+    const float *bias; /* [width] or NULL */
 } nib_norm;
 
 /* The rows of a norm in the form that linear rows take, with the bits of one after the other. */
@@ -131,13 +134,15 @@ typedef struct nib_norm_quant {
     nib_quant quant; /* x, ldx: not read */
 } nib_norm_quant;
 
-/* Rotates pairs (i, i + dims/2) of each head, in place. */
+/* Rotates pairs (i, i + dims/2) of each head, or (2i, 2i + 1), in place; channels from `dims` on stay.
+ */
 typedef struct nib_rope {
     float *x;                /* [m][ldx], heads of head_dim from the row's start */
     const int32_t *position; /* [m] */
     const float *cos_sin;    /* [positions][dims]: dims/2 cosines, then dims/2 sines */
     int64_t m, heads, head_dim, dims, ldx;
-    bool inverse; /* back, as gradients turn */
+    bool inverse;     /* back, as gradients turn */
+    bool interleaved; /* pairs (2i, 2i + 1) */
 } nib_rope;
 
 /* The cache of one layer: blocks of NIB_CACHE_BLOCK positions. Keys are
@@ -188,16 +193,33 @@ typedef struct nib_attn {
     int64_t ldq, ldo, m, heads;
     const int32_t *sequence, *position; /* [m] */
     nib_cache cache;
-    float scale; /* of q.k */
-    float *lse;  /* [m][heads] log of the sum of e^(scale * q.k), for the backward pass; or NULL */
+    float scale;    /* of q.k */
+    float *lse;     /* [m][heads] log of the sum of e^score, for the backward pass; or NULL */
+    int64_t window; /* positions that a query sees, its own included; 0: all before it */
+    float cap;      /* a score s = scale * q.k becomes cap * tanh(s / cap); 0: it stays */
 } nib_attn;
 
-/* out = silu(gate) * up */
+typedef enum nib_activation {
+    NIB_SILU,     /* x / (1 + e^-x) */
+    NIB_GELU_TANH /* x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3): x (1 + tanh u) / 2,
+                     Hendrycks and Gimpel, 2016 */
+} nib_activation;
+
+/* out = silu(gate) * up, or another activation of the gate */
 typedef struct nib_swiglu {
-    const float *gate, *up; /* [m][ld] */
-    float *out;             /* [m][ldo] */
+    const float *gate, *up; /* [m][ld]; up NULL: activation(gate) alone */
+    float *out;             /* [m][ldo]; may be gate */
     int64_t m, width, ld, ldo;
+    nib_activation activation;
 } nib_swiglu;
+
+/* out = scale * x; with a cap, cap * tanh(scale * x / cap) */
+typedef struct nib_scale {
+    const float *x; /* [m][ldx] */
+    float *out;     /* [m][ldo]; may be x */
+    int64_t m, width, ldx, ldo;
+    float scale, cap; /* cap 0: none */
+} nib_scale;
 
 /* y += x */
 typedef struct nib_add {

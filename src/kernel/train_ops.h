@@ -57,6 +57,8 @@ typedef struct nib_norm_dx {
     int64_t rows, width, ldx, ldy, lddx;
     float eps;
     const float *sum; /* [rows][lddx], may be dx; NULL: zeros */
+    bool centered;    /* then x - mean(x) is in the place of x, and mean(w dy) is taken off w dy */
+    float *mean;      /* [rows] of x, for NORM_DW; centered alone */
 } nib_norm_dx;
 
 /* dw[j] = sum over rows of dy * (x * r), written. A row of q and k norms is a head of a token. */
@@ -64,16 +66,27 @@ typedef struct nib_norm_dw {
     const float *x, *dy, *inverse;
     float *dw; /* [width] */
     int64_t rows, width, ldx, ldy;
+    const float *mean; /* [rows] of x, which is taken off it; NULL: it is not centered */
 } nib_norm_dw;
 
 /* Of out = silu(gate) * up, with s = 1 / (1 + e^-gate): dup = dy * silu(gate) with the forward's
  * silu, gate / (1 + e^-gate); dgate = (dy * up) * (s * (1 + gate * (1 - s))), the inner sum fused.
- * dgate and dup may be gate and up. */
+ * dgate and dup may be gate and up; both ups are NULL where the forward's is. Of NIB_GELU_TANH s is
+ * 1 / (1 + e^-2u), and the last factor s * (1 + gate * 2u' * (1 - s)). */
 typedef struct nib_swiglu_dx {
     const float *gate, *up, *dy; /* [m][ld], dy [m][ldy] */
     float *dgate, *dup;          /* [m][ld] */
     int64_t m, width, ld, ldy;
+    nib_activation activation;
 } nib_swiglu_dx;
+
+/* Of a nib_scale: dx = scale * dy; with a cap, times 1 - tanh(scale * x / cap)^2. */
+typedef struct nib_scale_dx {
+    const float *x, *dy; /* [m][ldx], [m][ldy]; x NULL: no cap */
+    float *dx;           /* [m][lddx]; may be dy */
+    int64_t m, width, ldx, ldy, lddx;
+    float scale, cap;
+} nib_scale_dx;
 
 /* The gradients of causal attention over documents. A document is a sequence of the cache; its
  * tokens are consecutive rows in order of position. Its sums run in blocks of NIB_CACHE_BLOCK
@@ -86,6 +99,8 @@ typedef struct nib_attn_dx {
     const int32_t *start; /* [documents + 1] the first row of each; the last is m */
     nib_cache cache;      /* of the keys and values as attention read them */
     float scale;
+    int64_t window; /* as nib_attn's */
+    float cap;
 } nib_attn_dx;
 
 /* d[id] += dx over tokens in ascending order, without blocks. */
