@@ -65,10 +65,13 @@ static size_t list_tensors(const nib_network *net, plan_tensor *out)
         }
     }
     for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++) {
-        plan_tensor *t = &out[count++];
-        nib__network_norm_name(t->name, net, i);
-        t->rows = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i)->n;
-        t->columns = 0, t->ones = true;
+        const nib_graph_weight *norm = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i);
+        for (nib_norm_part part = NIB_NORM_WEIGHT; part <= (nib_norm_part)norm->bias; part++) {
+            plan_tensor *t = &out[count++];
+            nib__network_norm_name(t->name, net, i, part);
+            t->rows = norm->n, t->columns = 0;
+            t->ones = part == NIB_NORM_WEIGHT && norm->offset == 0;
+        }
     }
     return count;
 }
@@ -154,8 +157,7 @@ static nib_status make(nib_engine *engine, const char *from, const char *to, uin
     nib_network net;
     NIB_TRY(nib__network_open(&net, engine, from, NIB_NETWORK_CONFIG, err));
     plan_tensor *tensors =
-        nib__calloc(&engine->allocator, net.site_count * 2 + (size_t)(net.config.layers + 1) * 4,
-                    sizeof *tensors);
+        nib__calloc(&engine->allocator, 2 * net.graph.weight_count, sizeof *tensors);
     nib_output *output = NULL;
     char path[4096];
     snprintf(path, sizeof path, "%s/model.safetensors", to);

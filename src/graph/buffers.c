@@ -20,8 +20,11 @@ static in_place writes_over(const nib_graph_node *node)
     static const struct {
         nib_op op;
         in_place what;
-    } rows[] = {
-        {NIB_OP_NORM, FIRST}, {NIB_OP_ROPE, FIRST}, {NIB_OP_SWIGLU, FIRST}, {NIB_OP_ADD, EITHER}};
+    } rows[] = {{NIB_OP_NORM, FIRST},
+                {NIB_OP_ROPE, FIRST},
+                {NIB_OP_SWIGLU, FIRST},
+                {NIB_OP_ADD, EITHER},
+                {NIB_OP_SCALE, FIRST}};
     if (node->op == NIB_OP_NORM && node->heads == 1)
         return NEVER; /* a quantizer may be fused with it, and reads its input twice */
     for (size_t i = 0; i < COUNT(rows); i++)
@@ -36,6 +39,15 @@ static bool only_in_place(nib_op op) { return op == NIB_OP_ROPE || op == NIB_OP_
 static bool dies_at(const walk *w, int value, int node)
 {
     return value >= 0 && w->last[value] == node;
+}
+
+/* The last value, and what is only scaled into it: logits are large, and lie in one place. */
+static bool is_result(const nib_graph *g, int value)
+{
+    int result = (int)g->value_count - 1;
+    while (result != value && g->nodes[g->values[result].writer].op == NIB_OP_SCALE)
+        result = g->nodes[g->values[result].writer].in[0];
+    return result == value;
 }
 
 /* The buffer of an input that ends here and may be written over; -1: none. */
@@ -67,17 +79,18 @@ static int add_buffer(walk *w, int64_t columns)
 static nib_status place(walk *w, int at, nib_err *err)
 {
     const nib_graph_node *node = &w->graph->nodes[at];
-    const bool is_result = node->out == (int)w->graph->value_count - 1;
     int buffer = -1;
     if (node->out < 0)
         return NIB_OK;
+    const bool result = is_result(w->graph, node->out),
+               begins = result && !(node->op == NIB_OP_SCALE && is_result(w->graph, node->in[0]));
     const int64_t columns = w->graph->values[node->out].columns;
-    if (!is_result)
+    if (!begins)
         buffer = taken_over(w, node, at);
     if (buffer < 0 && only_in_place(node->op))
         return nib__fail(err, NIB_FAILED, "an input of %s is read again after it is overwritten",
                          nib__op_names[node->op]);
-    if (buffer < 0 && !is_result)
+    if (buffer < 0 && !result)
         buffer = find_free(w, columns);
     if (buffer < 0)
         buffer = add_buffer(w, columns);

@@ -79,10 +79,17 @@ int nib__build_matrix(nib_build *b, nib_role role, int64_t layer, const char *pa
         part);
 }
 
-int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t n)
+int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t n, nib_norm_form form)
 {
-    return add_weight(
-        b, (nib_graph_weight){.kind = NIB_WEIGHT_NORM, .layer = layer, .n = n, .k = 1}, part);
+    return add_weight(b,
+                      (nib_graph_weight){.kind = NIB_WEIGHT_NORM,
+                                         .layer = layer,
+                                         .n = n,
+                                         .k = 1,
+                                         .bias = form.bias,
+                                         .centered = form.centered,
+                                         .offset = form.offset},
+                      part);
 }
 
 /* ---- operations ---- */
@@ -143,13 +150,15 @@ int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads)
         columns_of(b, x));
 }
 
-int nib__emit_rope(nib_build *b, int x, int64_t heads)
+int nib__emit_rope(nib_build *b, int x, int64_t heads, int table)
 {
-    return add_node(
-        b,
-        (nib_graph_node){
-            .op = NIB_OP_ROPE, .in = {x, NIB_NO_ID}, .weight = NIB_NO_ID, .heads = heads},
-        columns_of(b, x));
+    return add_node(b,
+                    (nib_graph_node){.op = NIB_OP_ROPE,
+                                     .in = {x, NIB_NO_ID},
+                                     .weight = NIB_NO_ID,
+                                     .heads = heads,
+                                     .table = table},
+                    columns_of(b, x));
 }
 
 void nib__emit_store(nib_build *b, int k, int v)
@@ -157,24 +166,44 @@ void nib__emit_store(nib_build *b, int k, int v)
     add_node(b, (nib_graph_node){.op = NIB_OP_COPY, .in = {k, v}, .weight = NIB_NO_ID}, 0);
 }
 
-int nib__emit_attention(nib_build *b, int q, int64_t heads)
+int nib__emit_attention(nib_build *b, int q, nib_attention attention)
+{
+    return add_node(b,
+                    (nib_graph_node){.op = NIB_OP_ATTN,
+                                     .in = {q, NIB_NO_ID},
+                                     .weight = NIB_NO_ID,
+                                     .heads = attention.heads,
+                                     .scale = attention.scale,
+                                     .cap = attention.cap,
+                                     .window = attention.window},
+                    columns_of(b, q));
+}
+
+int nib__emit_swiglu(nib_build *b, nib_activation activation, int gate, int up)
 {
     return add_node(
         b,
         (nib_graph_node){
-            .op = NIB_OP_ATTN, .in = {q, NIB_NO_ID}, .weight = NIB_NO_ID, .heads = heads},
-        columns_of(b, q));
+            .op = NIB_OP_SWIGLU, .in = {gate, up}, .weight = NIB_NO_ID, .activation = activation},
+        columns_of(b, gate));
 }
 
-static int emit_pair(nib_build *b, nib_op op, int x, int y)
+int nib__emit_add(nib_build *b, int x, int y)
 {
-    return add_node(b, (nib_graph_node){.op = op, .in = {x, y}, .weight = NIB_NO_ID},
+    return add_node(b, (nib_graph_node){.op = NIB_OP_ADD, .in = {x, y}, .weight = NIB_NO_ID},
                     columns_of(b, x));
 }
 
-int nib__emit_swiglu(nib_build *b, int gate, int up)
+int nib__emit_scale(nib_build *b, int x, double scale, double cap)
 {
-    return emit_pair(b, NIB_OP_SWIGLU, gate, up);
+    const double factor = scale != 0 ? scale : 1;
+    if (factor == 1 && cap == 0)
+        return x;
+    return add_node(b,
+                    (nib_graph_node){.op = NIB_OP_SCALE,
+                                     .in = {x, NIB_NO_ID},
+                                     .weight = NIB_NO_ID,
+                                     .scale = factor,
+                                     .cap = cap},
+                    columns_of(b, x));
 }
-
-int nib__emit_add(nib_build *b, int x, int y) { return emit_pair(b, NIB_OP_ADD, x, y); }

@@ -10,6 +10,7 @@
 
 #include "fact.h"
 #include "memory.h"
+#include "ops.h"
 #include "recipe.h"
 
 enum { NIB_NO_ID = -1, NIB_NODE_INPUTS = 2 };
@@ -28,7 +29,9 @@ typedef struct nib_graph_weight {
     int64_t layer;     /* decoder layer; -1: outside of them */
     int64_t experts;   /* 1: it has none */
     int64_t n, k;      /* [experts][n][k]; a norm has k = 1 */
-    bool bias;         /* the config implies one */
+    bool bias;         /* the config implies one; a norm's has its length */
+    bool centered;     /* a norm of x - mean(x): LayerNorm */
+    double offset;     /* what is added to the stored weight of a norm */
     size_t index;      /* among the weights of its kind */
     bool shares_input; /* a linear layer that reads the same value as the one before it */
 } nib_graph_weight;
@@ -41,11 +44,15 @@ typedef struct nib_graph_value {
 
 typedef struct nib_graph_node {
     nib_op op;
-    int in[NIB_NODE_INPUTS]; /* values; NIB_NO_ID: fewer */
-    int out;                 /* value; NIB_NO_ID: it writes state */
-    int weight;              /* weight that it reads; NIB_NO_ID: none */
-    int64_t layer;           /* decoder layer, whose state it reads or writes; -1: none */
-    int64_t heads;           /* NORM, ROPE, ATTN: rows that a token's columns are cut into */
+    int in[NIB_NODE_INPUTS];   /* values; NIB_NO_ID: fewer */
+    int out;                   /* value; NIB_NO_ID: it writes state */
+    int weight;                /* weight that it reads; NIB_NO_ID: none */
+    int64_t layer;             /* decoder layer, whose state it reads or writes; -1: none */
+    int64_t heads;             /* NORM, ROPE, ATTN: rows that a token's columns are cut into */
+    double scale, cap;         /* ATTN, SCALE: nib_attn's, nib_scale's */
+    int64_t window;            /* ATTN: nib_attn's */
+    int table;                 /* ROPE: which of the model's tables of rotations */
+    nib_activation activation; /* SWIGLU; in[1] NIB_NO_ID: alone */
 } nib_graph_node;
 
 typedef struct nib_graph {
@@ -90,18 +97,30 @@ nib_status nib__build_end(nib_graph *out, nib_build *b, nib_err *err);
 /* The name is "model.layers.LAYER.PART", or PART where layer is -1. Returns the weight's id. */
 int nib__build_matrix(nib_build *b, nib_role role, int64_t layer, const char *part, int64_t n,
                       int64_t k, bool bias);
-int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t n);
+/* What a family's norms are. */
+typedef struct nib_norm_form {
+    bool centered, bias;
+    double offset;
+} nib_norm_form;
+int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t n, nib_norm_form form);
 
 /* Each returns the value that it writes. */
 int nib__emit_embed(nib_build *b, int weight);
 int nib__emit_linear(nib_build *b, int x, int weight);
 /* Each of a token's `heads` rows is normalized; 1: the token is one row. */
 int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads);
-int nib__emit_rope(nib_build *b, int x, int64_t heads);
+int nib__emit_rope(nib_build *b, int x, int64_t heads, int table);
 /* Keys and values into the state of their layer, and attention over it. */
 void nib__emit_store(nib_build *b, int k, int v);
-int nib__emit_attention(nib_build *b, int q, int64_t heads);
-int nib__emit_swiglu(nib_build *b, int gate, int up);
+typedef struct nib_attention {
+    int64_t heads, window;
+    double scale, cap;
+} nib_attention;
+int nib__emit_attention(nib_build *b, int q, nib_attention attention);
+/* up NIB_NO_ID: the activation alone. */
+int nib__emit_swiglu(nib_build *b, nib_activation activation, int gate, int up);
 int nib__emit_add(nib_build *b, int x, int y);
+/* x itself where the factor is 0 or 1 and there is no cap. */
+int nib__emit_scale(nib_build *b, int x, double scale, double cap);
 
 #endif

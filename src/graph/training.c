@@ -72,8 +72,11 @@ static int add_like(lister *l, int value) { return add_rows(l, l->graph->values[
 /* An operation that belongs to a node of the graph. */
 static nib_training_node node_of(const lister *l, nib_op op, size_t i)
 {
-    nib_training_node node = {
-        .op = op, .weight = at(l, i)->weight, .layer = at(l, i)->layer, .heads = at(l, i)->heads};
+    nib_training_node node = {.op = op,
+                              .weight = at(l, i)->weight,
+                              .layer = at(l, i)->layer,
+                              .heads = at(l, i)->heads,
+                              .of = at(l, i)};
     for (int j = 0; j < NIB_TRAINING_INPUTS; j++)
         node.in[j] = NIB_NO_ID;
     for (int j = 0; j < NIB_TRAINING_OUTPUTS; j++)
@@ -102,7 +105,7 @@ static void contribute(lister *l, int value, int gradient)
         return;
     }
     node = node_of(l, NIB_OP_ADD, (size_t)l->graph->values[value].writer);
-    node.weight = NIB_NO_ID;
+    node.weight = NIB_NO_ID, node.heads = 0, node.of = NULL;
     node.in[0] = gradient, node.in[1] = *sum;
     node.out[0] = *sum = add_like(l, value);
     add(l, &node);
@@ -149,6 +152,8 @@ static void norm_gradient(lister *l, range nodes)
     dx.in[2] = *sum;
     dx.out[0] = *sum = add_like(l, norm->in[0]);
     dx.out[1] = dw.in[2] = add_rows(l, norm->heads);
+    if (l->graph->weights[norm->weight].centered)
+        dx.out[2] = dw.in[3] = add_rows(l, norm->heads);
     add(l, &dx);
     postpone(l, &dw);
 }
@@ -184,14 +189,27 @@ static void swiglu_gradient(lister *l, range nodes)
 {
     const nib_graph_node *swiglu = at(l, nodes.first);
     nib_training_node node = node_of(l, NIB_OP_SWIGLU_DX, nodes.first);
+    const int inputs = swiglu->in[1] >= 0 ? 2 : 1;
     node.in[0] = l->sum[swiglu->out];
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < inputs; i++) {
         node.in[1 + i] = l->now[swiglu->in[i]];
         node.out[i] = add_like(l, swiglu->in[i]);
     }
     add(l, &node);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < inputs; i++)
         contribute(l, swiglu->in[i], node.out[i]);
+}
+
+/* Only a cap reads what was scaled. */
+static void scale_gradient(lister *l, range nodes)
+{
+    const nib_graph_node *scale = at(l, nodes.first);
+    nib_training_node node = node_of(l, NIB_OP_SCALE_DX, nodes.first);
+    node.in[0] = l->sum[scale->out];
+    node.in[1] = scale->cap > 0 ? l->now[scale->in[0]] : NIB_NO_ID;
+    node.out[0] = add_like(l, scale->in[0]);
+    add(l, &node);
+    contribute(l, scale->in[0], node.out[0]);
 }
 
 /* It passes on what it gets. */
@@ -235,6 +253,7 @@ static const rule *rule_of(nib_op op)
         {NIB_OP_ATTN, FIRST | OWN, false, true, attention_gradient},
         {NIB_OP_SWIGLU, FIRST | SECOND, true, false, swiglu_gradient},
         {NIB_OP_ADD, 0, false, false, add_gradient},
+        {NIB_OP_SCALE, FIRST, false, false, scale_gradient},
     };
     size_t i = 0;
     while (i < COUNT(rules) - 1 && rules[i].op != op)
@@ -285,7 +304,7 @@ static void add_loss(lister *l)
     const size_t last = l->graph->node_count - 1;
     const int logits = at(l, last)->out;
     nib_training_node node = node_of(l, NIB_OP_XENT, last);
-    node.weight = NIB_NO_ID;
+    node.weight = NIB_NO_ID, node.heads = 0, node.of = NULL;
     node.in[0] = l->now[logits];
     node.out[0] = l->sum[logits] = add_like(l, logits);
     node.out[1] = add_rows(l, 1);
@@ -332,13 +351,21 @@ static void want_beside(lister *l, size_t i)
         l->wanted[i] = true;
 }
 
+/* What the gradient of a node has yet to read: bits of its rule. */
+static int reads_of(const lister *l, size_t i)
+{
+    const nib_graph_node *node = at(l, i);
+    const bool is_packed = node->op == NIB_OP_LINEAR && l->packed[node->weight] != NIB_NO_ID,
+               is_linear = node->op == NIB_OP_SCALE && node->cap == 0;
+    return is_packed || is_linear ? 0 : rule_of(node->op)->reads;
+}
+
 /* Marks the nodes of a layer, from `first` on, that must run again for the gradients of a range. */
 static void want(lister *l, range nodes, size_t first)
 {
     for (size_t i = nodes.first; i < nodes.end; i++) {
         const nib_graph_node *node = at(l, i);
-        const bool is_packed = node->op == NIB_OP_LINEAR && l->packed[node->weight] != NIB_NO_ID;
-        const int reads = is_packed ? 0 : rule_of(node->op)->reads;
+        const int reads = reads_of(l, i);
         for (int j = 0; j < NIB_NODE_INPUTS; j++)
             if (reads & FIRST << j)
                 want_value(l, node->in[j]);

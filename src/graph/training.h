@@ -41,9 +41,10 @@ typedef struct nib_training_value {
  *   XENT        logits                  -> their gradient, loss [m]
  *   LINEAR_DX   dy                      -> dx
  *   LINEAR_DW   dy, packed                 the gradients of weight and bias
- *   NORM_DX     x, dy, what is added    -> dx, 1 / deviation [m][heads]
- *   NORM_DW     x, dy, 1 / deviation       the gradient of the weight
+ *   NORM_DX     x, dy, what is added    -> dx, 1 / deviation [m][heads], mean [m][heads]
+ *   NORM_DW     x, dy, 1 / deviation, mean    the gradients of weight and bias
  *   SWIGLU_DX   dy, gate, up            -> dgate, dup
+ *   SCALE_DX    dy, x                   -> dx
  *   ATTN_DX     dy, q, out, log-sum, state -> dq, dk, dv
  *   EMBED_DW    dy                         the gradient of the table
  *   ADD         a contribution, the sum so far -> the sum */
@@ -53,6 +54,7 @@ typedef struct nib_training_node {
     int out[NIB_TRAINING_OUTPUTS]; /* the same */
     int weight;                    /* of the graph; NIB_NO_ID: none */
     int64_t layer, heads;          /* as the graph's nodes have them */
+    const nib_graph_node *of;      /* whose operation or gradient it is; NULL: ADD, XENT */
     bool inverse;                  /* ROPE: it rotates back */
 } nib_training_node;
 

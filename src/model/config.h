@@ -32,6 +32,15 @@ typedef struct nib_config {
     int64_t rope_original;                   /* llama3: original context */
     const float *rope_divisors; /* [head_dim / 2] what each frequency is divided by; NULL: by 1 */
     const bool *rope_layers;    /* [layers] which layers rotate by positions; NULL: all */
+    int64_t rope_dims;          /* leading channels of a head that rotate; 0: all */
+    bool rope_interleaved;      /* pairs (2i, 2i + 1) */
+    double local_theta;         /* rope_theta, without scaling, of layers with a window; 0: theirs,
+                                   too, is rope_theta */
+    int64_t window;             /* positions that a query sees, its own included; 0: all */
+    const bool *window_layers;  /* [layers] which layers have it; NULL: all */
+    double embed_scale, residual_scale, logits_scale; /* factors; 0: none */
+    double attention_scale;                           /* of q.k; 0: head_dim^-1/2 */
+    double attention_cap, logits_cap;                 /* nib_attn.cap, nib_scale.cap */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
     bool quantized; /* it has a quantization_config; what is stored is checkpoint.c's to say */
     nib_type dtype; /* torch_dtype; NONE if absent */
@@ -43,6 +52,20 @@ NIB_INLINE bool nib__config_has_rope(const nib_config *c, int64_t layer)
 {
     return c->rope_layers == NULL || c->rope_layers[layer];
 }
+
+/* Of a layer; 0: it sees all positions. */
+NIB_INLINE int64_t nib__config_window(const nib_config *c, int64_t layer)
+{
+    return c->window_layers == NULL || c->window_layers[layer] ? c->window : 0;
+}
+
+NIB_INLINE int64_t nib__config_rope_dims(const nib_config *c)
+{
+    return c->rope_dims > 0 ? c->rope_dims : c->head_dim;
+}
+
+/* How many tables of rotations a model has: its own, and that of layers with a window. */
+NIB_INLINE int nib__config_ropes(const nib_config *c) { return c->local_theta > 0 ? 2 : 1; }
 
 /* name is for messages; notes go to ledger (NULL allowed). */
 nib_status nib__config_parse(nib_config *out, const char *name, const char *text, size_t size,
@@ -61,7 +84,10 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
 double nib__rope_frequency(const nib_config *config, int64_t pair);
 /* What scaling divides the frequency of a pair by; rope_divisors are not asked. */
 double nib__rope_divisor(const nib_config *config, int64_t pair);
-/* Cosines and sines of positions first..end-1 in a table: [end][head_dim], cosines first. */
-void nib__rope_table(float *out, const nib_config *config, int64_t first, int64_t end);
+/* Elements of a table for so many positions. */
+uint64_t nib__rope_size(const nib_config *config, int64_t positions);
+/* Cosines and sines of positions first..end-1 in a table: [end][nib__config_rope_dims], cosines
+ * first. table: 0 or 1. */
+void nib__rope_table(float *out, const nib_config *config, int table, int64_t first, int64_t end);
 
 #endif

@@ -105,8 +105,8 @@ static int reads(const lowering *l, const nib_node *node, int out[3])
     switch (node->op) {
     case NIB_OP_EMBED: return 0;
     case NIB_OP_LINEAR: return takes_rows(l, node->uses);
+    case NIB_OP_SWIGLU: return node->of->in[1] >= 0 ? 2 : 1;
     case NIB_OP_COPY:
-    case NIB_OP_SWIGLU:
     case NIB_OP_ADD: return 2;
     case NIB_OP_ROPE_COPY: return 3;
     default: return 1;
@@ -183,9 +183,10 @@ static bool same_order(const int32_t *a, const int32_t *b, int64_t k)
 /* The buffer of a value. */
 static int buffer_of(const lowering *l, int value)
 {
-    return value == NIB_NO_ID                        ? 0
-           : value == (int)l->graph->value_count - 1 ? NIB_BUFFER_LOGITS
-                                                     : NIB_BUFFER_VALUES + l->buffers.of[value];
+    return value == NIB_NO_ID ? 0
+           : l->buffers.of[value] == l->buffers.count - 1
+               ? NIB_BUFFER_LOGITS
+               : NIB_BUFFER_VALUES + l->buffers.of[value];
 }
 
 static nib_node node_of(const lowering *l, const nib_graph_node *from)
@@ -195,6 +196,7 @@ static nib_node node_of(const lowering *l, const nib_graph_node *from)
                       .other = buffer_of(l, from->in[1]),
                       .to = buffer_of(l, from->out),
                       .layer = from->layer,
+                      .of = from,
                       .width = from->heads};
 }
 
@@ -264,12 +266,15 @@ static nib_status add_norm(lowering *l, const nib_graph_node *from)
 {
     const nib_graph_weight *norm = weight_of(l, from);
     const nib_layer_plan *uses = reader_of(l, from);
-    float *values = nib__arena_take(l->arena, (size_t)norm->n, sizeof *values);
+    float *values = nib__arena_take(l->arena, (size_t)norm->n, 2 * sizeof *values);
     nib_node node = node_of(l, from);
     if (!values)
-        return nib__fail_memory(l->err, (size_t)norm->n * sizeof *values, "a norm weight");
-    NIB_TRY(nib__network_norm(values, l->net, norm->index, l->err));
-    node.weight = values, node.width = norm->n, node.rows_per_token = from->heads;
+        return nib__fail_memory(l->err, (size_t)norm->n * 2 * sizeof *values, "a norm weight");
+    NIB_TRY(nib__network_norm(values, l->net, norm->index, NIB_NORM_WEIGHT, l->err));
+    if (norm->bias)
+        NIB_TRY(nib__network_norm(values + norm->n, l->net, norm->index, NIB_NORM_BIAS, l->err));
+    node.weight = values, node.entry = norm, node.width = norm->n,
+    node.rows_per_token = from->heads;
     node.wanted_only = uses != NULL && uses->layer->role == NIB_ROLE_HEAD;
     if (uses == NULL || uses->uses[0].normed == NULL)
         return add_op(l, node);
@@ -298,7 +303,7 @@ static bool is_rope_copy(const lowering *l, const nib_graph_node *node)
 static nib_status add_rope_copy(lowering *l, const nib_graph_node *queries)
 {
     nib_node node = node_of(l, &queries[2]);
-    node.op = NIB_OP_ROPE_COPY;
+    node.op = NIB_OP_ROPE_COPY, node.of = queries;
     node.to = buffer_of(l, queries->out);
     return add_op(l, node);
 }
@@ -321,6 +326,7 @@ static nib_status lower(lowering *l, const nib_graph_node *node, size_t *count)
     case NIB_OP_LINEAR: return add_linear(l, node);
     case NIB_OP_NORM: return add_norm(l, node);
     case NIB_OP_SWIGLU:
+    case NIB_OP_SCALE:
     case NIB_OP_ADD: return add_pair(l, node);
     case NIB_OP_ROPE:
         if (!is_rope_copy(l, node))

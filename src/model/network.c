@@ -183,7 +183,9 @@ static bool is_norm(const nib_network *net, const char *name)
     for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++) {
         const char *norm = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i)->name;
         const size_t size = strlen(norm);
-        if (strncmp(name, norm, size) == 0 && strcmp(name + size, ".weight") == 0)
+        const bool biased = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i)->bias;
+        if (strncmp(name, norm, size) == 0 &&
+            (strcmp(name + size, ".weight") == 0 || (biased && strcmp(name + size, ".bias") == 0)))
             return true;
     }
     return false;
@@ -242,10 +244,13 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
 static nib_status check_norms(const nib_network *net, nib_err *err)
 {
     char name[NIB_NORM_NAME];
-    for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++)
-        if (!nib__checkpoint_find(net->checkpoint, nib__network_norm_name(name, net, i)))
-            return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing",
-                             nib__checkpoint_path(net->checkpoint), name);
+    for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++) {
+        const bool biased = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i)->bias;
+        for (nib_norm_part part = NIB_NORM_WEIGHT; part <= (nib_norm_part)biased; part++)
+            if (!nib__checkpoint_find(net->checkpoint, nib__network_norm_name(name, net, i, part)))
+                return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing",
+                                 nib__checkpoint_path(net->checkpoint), name);
+    }
     return NIB_OK;
 }
 
@@ -545,26 +550,35 @@ void nib__network_close(nib_network *network)
     *network = (nib_network){0};
 }
 
-const char *nib__network_norm_name(char out[NIB_NORM_NAME], const nib_network *net, size_t norm)
+const char *nib__network_norm_name(char out[NIB_NORM_NAME], const nib_network *net, size_t norm,
+                                   nib_norm_part part)
 {
-    snprintf(out, NIB_NORM_NAME, "%s.weight",
-             nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, norm)->name);
+    snprintf(out, NIB_NORM_NAME, "%s.%s",
+             nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, norm)->name,
+             part == NIB_NORM_BIAS ? "bias" : "weight");
     return out;
 }
 
-nib_status nib__network_norm(float *out, const nib_network *net, size_t norm, nib_err *err)
+nib_status nib__network_norm(float *out, const nib_network *net, size_t norm, nib_norm_part part,
+                             nib_err *err)
 {
     char name[NIB_NORM_NAME];
-    nib__network_norm_name(name, net, norm);
-    const int64_t width = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, norm)->n;
+    nib__network_norm_name(name, net, norm, part);
+    const nib_graph_weight *entry = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, norm);
     const char *path = nib__checkpoint_path(net->checkpoint);
     const nib_tensor *t = nib__checkpoint_find(net->checkpoint, name);
+    const bool has_offset = nib__checkpoint_gguf(net->checkpoint) != NULL,
+               wants_offset = part == NIB_NORM_WEIGHT;
     if (!t)
         return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing", path, name);
-    if (t->rank != 1 || t->shape[0] != width || !nib__type_is_float(t->type))
+    if (t->rank != 1 || t->shape[0] != entry->n || !nib__type_is_float(t->type))
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: %s is %s of rank %d; %" PRId64 " float values are wanted", path, name,
-                         nib__type_name(t->type), t->rank, width);
-    nib__to_f32(out, t->data, t->type, width);
+                         nib__type_name(t->type), t->rank, entry->n);
+    nib__to_f32(out, t->data, t->type, entry->n);
+    if (part == NIB_NORM_BIAS || entry->offset == 0 || has_offset == wants_offset)
+        return NIB_OK;
+    for (int64_t i = 0; i < entry->n; i++)
+        out[i] += wants_offset ? (float)entry->offset : -(float)entry->offset;
     return NIB_OK;
 }

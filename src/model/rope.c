@@ -8,7 +8,8 @@
 /* Frequency of pair i before scaling. */
 static double plain_frequency(const nib_config *c, int64_t pair)
 {
-    return nib__exp(nib__log(c->rope_theta) * (-2.0 * (double)pair / (double)c->head_dim));
+    return nib__exp(nib__log(c->rope_theta) *
+                    (-2.0 * (double)pair / (double)nib__config_rope_dims(c)));
 }
 
 /* llama3 keeps high frequencies, divides low ones by the factor and blends between (Llama 3.1's
@@ -37,18 +38,29 @@ double nib__rope_divisor(const nib_config *config, int64_t pair)
     return nib__rope_frequency(&plain, pair) / nib__rope_frequency(config, pair);
 }
 
-void nib__rope_table(float *out, const nib_config *config, int64_t first, int64_t end)
+uint64_t nib__rope_size(const nib_config *c, int64_t positions)
 {
-    const int64_t half = config->head_dim / 2;
+    return (uint64_t)positions * (uint64_t)nib__config_rope_dims(c);
+}
+
+void nib__rope_table(float *out, const nib_config *config, int table, int64_t first, int64_t end)
+{
+    nib_config c = *config;
+    const int64_t dims = nib__config_rope_dims(&c), half = dims / 2;
+    if (table == 1) {
+        c.rope_theta = c.local_theta;
+        c.rope = NIB_ROPE_PLAIN;
+        c.rope_divisors = NULL;
+    }
     for (int64_t i = 0; i < half; i++) {
-        double exact = nib__rope_frequency(config, i);
-        if (config->rope_divisors != NULL)
-            exact /= (double)config->rope_divisors[i];
+        double exact = nib__rope_frequency(&c, i);
+        if (c.rope_divisors != NULL)
+            exact /= (double)c.rope_divisors[i];
         const float frequency = (float)exact;
         for (int64_t p = first; p < end; p++) {
             const double angle = (double)((float)p * frequency);
-            out[p * config->head_dim + i] = (float)nib__cos(angle);
-            out[p * config->head_dim + half + i] = (float)nib__sin(angle);
+            out[p * dims + i] = (float)nib__cos(angle);
+            out[p * dims + half + i] = (float)nib__sin(angle);
         }
     }
 }

@@ -70,7 +70,9 @@ static void turn_up_to(nib_runner *r, int64_t position)
     const int64_t count = nib__min(nib__round_up(position + 1, STEP), r->kv.context);
     if (position < r->rope_count)
         return;
-    nib__rope_table(r->sides[NIB_SIDE_CPU].rope, &r->net->config, r->rope_count, count);
+    for (int i = 0; i < nib__config_ropes(&r->net->config); i++)
+        nib__rope_table(r->sides[NIB_SIDE_CPU].rope + (uint64_t)i * r->rope_size, &r->net->config,
+                        i, r->rope_count, count);
     r->rope_count = count;
 }
 
@@ -99,7 +101,8 @@ static nib_status move_constants(nib_runner *r, nib_node *node, nib_err *err)
     void *to = NULL;
     if (node->side != NIB_SIDE_GPU || (node->op != NIB_OP_NORM && node->op != NIB_OP_GATHER))
         return NIB_OK;
-    const uint64_t bytes = (uint64_t)node->width * sizeof(float);
+    const bool biased = node->op == NIB_OP_NORM && node->entry->bias;
+    const uint64_t bytes = (uint64_t)node->width * (biased ? 2 : 1) * sizeof(float);
     NIB_TRY(nib__gpu_take(r->gpu, bytes, "a norm's weight or an order of columns", &to, err));
     if (node->op == NIB_OP_NORM)
         node->weight = to;
@@ -300,7 +303,8 @@ static nib_status open_parts(nib_runner *r, int64_t sequences, int64_t context, 
     r->weights = nib__arena_take(&r->arena, count, sizeof *r->weights);
     if (!r->weights)
         return nib__fail_memory(err, count * sizeof *r->weights, "the list of weights");
-    r->rope_bytes = (uint64_t)context * (uint64_t)r->net->config.head_dim * sizeof(float);
+    r->rope_size = nib__rope_size(&r->net->config, context);
+    r->rope_bytes = r->rope_size * (uint64_t)nib__config_ropes(&r->net->config) * sizeof(float);
     NIB_TRY(nib__lower(&r->ops, r->net, r->plan, &r->arena, err));
     if (r->ops.uses_gpu) /* a plan for a device may have nothing that it does */
         NIB_TRY(open_gpu(r, err));
@@ -336,7 +340,8 @@ nib_status nib__runner_gpu_bytes(uint64_t *out, const nib_network *net, const ni
     nib_lowered ops = {0};
     nib_graph_buffers buffers;
     uint64_t offset[NIB_BUFFERS_MAX];
-    int64_t constants = context * net->config.head_dim;
+    uint64_t constants =
+        nib__rope_size(&net->config, context) * (uint64_t)nib__config_ropes(&net->config);
     nib__arena_init(&arena, &net->engine->allocator, 0);
     const nib_status status = nib__lower_sizes(&ops, &buffers, net, &arena, err);
     nib__arena_free(&arena);
@@ -347,10 +352,12 @@ nib_status nib__runner_gpu_bytes(uint64_t *out, const nib_network *net, const ni
         if (bytes > ops.token_bytes[NIB_BUFFER_INPUT])
             ops.token_bytes[NIB_BUFFER_INPUT] = bytes;
     }
-    for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++)
-        constants += nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i)->n;
+    for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++) {
+        const nib_graph_weight *norm = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i);
+        constants += (uint64_t)norm->n * (norm->bias ? 2 : 1);
+    }
     *out = lay_out(&ops, offset) + SLOT_BYTES + ops.token_bytes[NIB_BUFFER_LOGITS] +
-           (uint64_t)constants * sizeof(float);
+           constants * sizeof(float);
     return status;
 }
 

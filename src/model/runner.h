@@ -53,19 +53,19 @@ typedef struct nib_runner {
     nib_gpu *gpu; /* the plan's; NULL: it has none */
     nib_side sides[NIB_SIDE_COUNT];
     char *scratch;
-    uint64_t scratch_bytes; /* per worker */
-    uint64_t rope_bytes;
-    int64_t rope_count;     /* positions that the CPU's table has; the GPU's has all */
-    size_t gpu_logits;      /* rows that the GPU's buffer of logits holds */
-    float *logits;          /* [wanted][vocab] of the last step */
-    size_t logits_capacity; /* rows */
-    uint64_t weight_bytes;  /* read per token */
-    int64_t looked_up;      /* rows of the embedding since its pages were given back */
-    nib_observer observer;  /* see NULL: none */
-    bool keeps_logits;      /* those of the GPU stay there, for nib__runner_draw */
-    int32_t *drawn;         /* the GPU's; NULL: nothing was drawn there */
-    uint64_t *node_ns;      /* [ops.count]: each operation is waited for and timed; NULL: not */
-    bool preparing;         /* operations of the GPU are compiled and not launched */
+    uint64_t scratch_bytes;         /* per worker */
+    uint64_t rope_size, rope_bytes; /* elements of a table of rotations; bytes of all */
+    int64_t rope_count;             /* positions that the CPU's table has; the GPU's has all */
+    size_t gpu_logits;              /* rows that the GPU's buffer of logits holds */
+    float *logits;                  /* [wanted][vocab] of the last step */
+    size_t logits_capacity;         /* rows */
+    uint64_t weight_bytes;          /* read per token */
+    int64_t looked_up;              /* rows of the embedding since its pages were given back */
+    nib_observer observer;          /* see NULL: none */
+    bool keeps_logits;              /* those of the GPU stay there, for nib__runner_draw */
+    int32_t *drawn;                 /* the GPU's; NULL: nothing was drawn there */
+    uint64_t *node_ns; /* [ops.count]: each operation is waited for and timed; NULL: not */
+    bool preparing;    /* operations of the GPU are compiled and not launched */
     nib_refusal refusal;
     nib_staging staging; /* while weights are loaded */
 } nib_runner;

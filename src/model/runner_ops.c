@@ -50,6 +50,7 @@ static void job_rows(void *ctx, int worker, int64_t begin, int64_t end)
     case NIB_OP_ROPE_COPY: p->row->run.rope_copy(p->args, begin, end); break;
     case NIB_OP_SWIGLU: p->row->run.swiglu(p->args, begin, end); break;
     case NIB_OP_ADD: p->row->run.add(p->args, begin, end); break;
+    case NIB_OP_SCALE: p->row->run.scale(p->args, begin, end); break;
     case NIB_OP_GATHER: p->row->run.gather(p->args, begin, end); break;
     default: break;
     }
@@ -228,7 +229,9 @@ static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_e
                            .sequence = r->sides[node->side].sequences,
                            .position = r->sides[node->side].positions,
                            .cache = nib__kv_layer(&r->kv, node->layer),
-                           .scale = 1.0f / sqrtf((float)c->head_dim)};
+                           .scale = (float)node->of->scale,
+                           .cap = (float)node->of->cap,
+                           .window = node->of->window};
     if (node->row->gpu != NULL)
         return run_on_gpu(r, node->row, &args, err);
     part p = {
@@ -267,7 +270,9 @@ static nib_norm norm_of(const nib_runner *r, const nib_node *node, int to, int64
                       .width = node->width,
                       .ldx = r->ops.ld[node->from] / node->rows_per_token,
                       .ldo = r->ops.ld[to] / node->rows_per_token,
-                      .eps = (float)r->net->config.norm_eps};
+                      .eps = (float)r->net->config.norm_eps,
+                      .centered = node->entry->centered,
+                      .bias = node->entry->bias ? node->weight + node->width : NULL};
 }
 
 static nib_status run_norm(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
@@ -286,15 +291,17 @@ static nib_status run_norm_quant(nib_runner *r, const nib_node *node, int64_t m,
 
 static nib_rope rope_of(const nib_runner *r, const nib_node *node, int of, int64_t heads, int64_t m)
 {
-    const int64_t head_dim = r->net->config.head_dim;
+    const nib_config *c = &r->net->config;
     return (nib_rope){.x = values(r, node, of),
                       .position = r->sides[node->side].positions,
-                      .cos_sin = r->sides[node->side].rope,
+                      .cos_sin =
+                          r->sides[node->side].rope + (uint64_t)node->of->table * r->rope_size,
                       .m = m,
                       .heads = heads,
-                      .head_dim = head_dim,
-                      .dims = head_dim,
-                      .ldx = r->ops.ld[of]};
+                      .head_dim = c->head_dim,
+                      .dims = nib__config_rope_dims(c),
+                      .ldx = r->ops.ld[of],
+                      .interleaved = c->rope_interleaved};
 }
 
 static nib_status run_rope(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
@@ -331,8 +338,10 @@ static nib_status run_rope_copy(nib_runner *r, const nib_node *node, int64_t m, 
 
 static nib_status run_swiglu(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
+    const bool gated = node->of->in[1] >= 0;
     const nib_swiglu args = {.gate = values(r, node, node->from),
-                             .up = values(r, node, node->other),
+                             .up = gated ? values(r, node, node->other) : NULL,
+                             .activation = node->of->activation,
                              .out = values(r, node, node->to),
                              .m = m,
                              .width = node->width,
@@ -349,6 +358,19 @@ static nib_status run_add(nib_runner *r, const nib_node *node, int64_t m, nib_er
                           .width = node->width,
                           .ldx = r->ops.ld[node->from],
                           .ldy = r->ops.ld[node->to]};
+    return run_rows(r, node->row, &args, m, err);
+}
+
+static nib_status run_scale(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const nib_scale args = {.x = values(r, node, node->from),
+                            .out = values(r, node, node->to),
+                            .m = m,
+                            .width = node->width,
+                            .ldx = r->ops.ld[node->from],
+                            .ldo = r->ops.ld[node->to],
+                            .scale = (float)node->of->scale,
+                            .cap = (float)node->of->cap};
     return run_rows(r, node->row, &args, m, err);
 }
 
@@ -385,6 +407,7 @@ nib_status nib__runner_node(nib_runner *r, const nib_node *node, int64_t m, nib_
     case NIB_OP_ROPE_COPY: return run_rope_copy(r, node, m, err);
     case NIB_OP_SWIGLU: return run_swiglu(r, node, m, err);
     case NIB_OP_ADD: return run_add(r, node, m, err);
+    case NIB_OP_SCALE: return run_scale(r, node, m, err);
     case NIB_OP_GATHER: return run_gather(r, node, m, err);
     case NIB_OP_ATTN: return run_attn(r, node, m, err);
     case NIB_OP_QUANT: return run_quant(r, node, m, err);

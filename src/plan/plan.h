@@ -115,7 +115,7 @@ typedef struct nib_op_plan {
     const nib_machine *machine;
 } nib_op_plan;
 
-enum { NIB_OPS_MAX = 16 };
+enum { NIB_OPS_MAX = 20 };
 
 /* Drawing a token from the logits: where they are, or by the CPU, where they then move. */
 typedef struct nib_draw_plan {

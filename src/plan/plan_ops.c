@@ -11,14 +11,15 @@
 #include <math.h>
 #include <stdio.h>
 
-static const nib_op operations[] = {NIB_OP_NORM,   NIB_OP_ROPE, NIB_OP_ATTN,  NIB_OP_COPY,
-                                    NIB_OP_SWIGLU, NIB_OP_ADD,  NIB_OP_GATHER};
+static const nib_op operations[] = {NIB_OP_NORM,   NIB_OP_ROPE, NIB_OP_ATTN,   NIB_OP_COPY,
+                                    NIB_OP_SWIGLU, NIB_OP_ADD,  NIB_OP_GATHER, NIB_OP_SCALE};
 
 /* Those of a training step, which are the CPU's. */
 static const nib_op of_training[] = {
     NIB_OP_NORM,      NIB_OP_ROPE,     NIB_OP_ATTN,    NIB_OP_COPY,    NIB_OP_SWIGLU,
     NIB_OP_ADD,       NIB_OP_XENT,     NIB_OP_NORM_DX, NIB_OP_NORM_DW, NIB_OP_ATTN_DX,
-    NIB_OP_SWIGLU_DX, NIB_OP_EMBED_DW, NIB_OP_BIAS_DW, NIB_OP_SQUARES, NIB_OP_ADAMW};
+    NIB_OP_SWIGLU_DX, NIB_OP_EMBED_DW, NIB_OP_BIAS_DW, NIB_OP_SQUARES, NIB_OP_ADAMW,
+    NIB_OP_SCALE,     NIB_OP_SCALE_DX};
 
 _Static_assert(COUNT(operations) + 1 <= NIB_OPS_MAX && COUNT(of_training) + 1 <= NIB_OPS_MAX,
                "raise NIB_OPS_MAX");
@@ -36,11 +37,22 @@ const nib_op_plan *nib__plan_operation(const nib_layers_plan *plan, nib_op op)
     return NULL;
 }
 
+/* Does the model do it? Most operations are every model's. */
+static bool is_used(const nib_layers_plan *plan, nib_op op)
+{
+    const nib_graph *g = plan->graph;
+    bool used = op != NIB_OP_SCALE && op != NIB_OP_SCALE_DX;
+    for (size_t i = 0; g != NULL && !used && i < g->node_count; i++)
+        used = g->nodes[i].op == NIB_OP_SCALE;
+    return used;
+}
+
 /* ---- what crosses: a walk through the graph for one pass ---- */
 
 typedef struct walk {
     const nib_layers_plan *plan;
     double tokens;
+    int wanted; /* the head's value: from it on only the last token's rows are wanted */
     double copies, bytes;
 } walk;
 
@@ -72,7 +84,7 @@ static void reads(walk *w, int side, int value)
     const nib_graph *g = w->plan->graph;
     uint8_t *held = &w->plan->held[value];
     if ((*held & 1 << side) == 0) {
-        const double rows = value == (int)g->value_count - 1 ? 1 : w->tokens;
+        const double rows = value >= w->wanted ? 1 : w->tokens;
         w->copies++;
         w->bytes += 4 * rows * (double)g->values[value].columns;
     }
@@ -88,6 +100,9 @@ static double crossing_seconds(walk *w, const nib_layers_plan *plan, const nib_p
     if (plan->gpu == NULL || g == NULL)
         return 0;
     memset(plan->held, 0, g->value_count);
+    w->wanted = (int)g->value_count - 1;
+    while (g->nodes[g->values[w->wanted].writer].op == NIB_OP_SCALE)
+        w->wanted--;
     for (size_t i = 0; i < g->node_count; i++) {
         const nib_graph_node *node = &g->nodes[i];
         const int side = side_of(w, node);
@@ -267,10 +282,14 @@ static bool follows_denied(const nib_layers_plan *out, nib_op op)
     return op == NIB_OP_COPY && nib__plan_operation(out, NIB_OP_ATTN)->row == NULL;
 }
 
-static bool has_bias(const nib_layer *layers, size_t count)
+static bool has_bias(const nib_layers_plan *plan, const nib_layer *layers, size_t count)
 {
+    const nib_graph *g = plan->graph;
     for (size_t i = 0; i < count; i++)
         if (layers[i].bias)
+            return true;
+    for (size_t i = 0; g != NULL && i < g->weight_count; i++)
+        if (g->weights[i].kind == NIB_WEIGHT_NORM && g->weights[i].bias)
             return true;
     return false;
 }
@@ -296,7 +315,7 @@ static void plan_training(nib_layers_plan *out, const nib_plan_options *options,
     for (size_t i = 0; i < COUNT(of_training) && host != NULL; i++) {
         nib_op_plan plan = {.op = of_training[i], .machine = host};
         nib_query query;
-        if (plan.op == NIB_OP_BIAS_DW && !has_bias(layers, count))
+        if ((plan.op == NIB_OP_BIAS_DW && !has_bias(out, layers, count)) || !is_used(out, plan.op))
             continue;
         nib__plan_op_ask(&query, plan.op, policy, host);
         plan.row = nib__plan_op_best(&query, host);
@@ -409,6 +428,8 @@ void nib__plan_operations(nib_layers_plan *out, const nib_plan_options *options,
     for (size_t i = 0; i < COUNT(operations); i++) {
         nib_op_plan plan = {.op = operations[i], .machine = home_of(out, operations[i])};
         nib_query query;
+        if (!is_used(out, plan.op))
+            continue;
         nib__plan_op_ask(&query, plan.op, policy, plan.machine);
         plan.row = nib__plan_op_best(&query, plan.machine);
         if (plan.row == NULL && !follows_denied(out, plan.op))

@@ -24,6 +24,7 @@ static double values_per_column(nib_op op)
 {
     switch (op) {
     case NIB_OP_NORM:
+    case NIB_OP_SCALE:
     case NIB_OP_ROPE: return 2;
     case NIB_OP_COPY: /* keys, values, and what the cache holds of both */
     case NIB_OP_SWIGLU:

@@ -36,6 +36,8 @@ static double rows_moved(nib_op op)
     case NIB_OP_EMBED:
     case NIB_OP_NORM:
     case NIB_OP_ROPE:
+    case NIB_OP_SCALE:
+    case NIB_OP_SCALE_DX:
     case NIB_OP_NORM_DW: return 2;
     case NIB_OP_SWIGLU:
     case NIB_OP_ADD:

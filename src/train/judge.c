@@ -83,6 +83,7 @@ static void name_node(char out[256], const search *f)
         snprintf(out, 256, "%s of %s in layer %" PRId64, side,
                  n->op == NIB_OP_ROPE                                  ? "rotary positions"
                  : n->op == NIB_OP_ATTN || n->op == NIB_OP_ATTN_DX     ? "attention"
+                 : n->op == NIB_OP_SCALE || n->op == NIB_OP_SCALE_DX   ? "a scaled value"
                  : n->op == NIB_OP_SWIGLU || n->op == NIB_OP_SWIGLU_DX ? "silu(gate) * up"
                                                                        : "the sum of the residual",
                  n->layer);

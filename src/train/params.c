@@ -63,14 +63,17 @@ static bool add_site(lister *l, const nib_graph_weight *entry)
 static bool add_norm(lister *l, const nib_graph_weight *norm)
 {
     char name[NIB_NORM_NAME];
-    nib__network_norm_name(name, l->net, norm->index);
+    nib_param p = {
+        .role = NIB_PARAM_NORM, .layer = norm->layer, .rows = 1, .columns = norm->n, .entry = norm};
     l->out->norm[norm->index] = l->out->count;
-    return add(l, name,
-               (nib_param){.role = NIB_PARAM_NORM,
-                           .layer = norm->layer,
-                           .rows = 1,
-                           .columns = norm->n,
-                           .entry = norm});
+    l->out->norm_bias[norm->index] = SIZE_MAX;
+    if (!add(l, nib__network_norm_name(name, l->net, norm->index, NIB_NORM_WEIGHT), p))
+        return false;
+    if (!norm->bias)
+        return true;
+    p.role = NIB_PARAM_BIAS;
+    l->out->norm_bias[norm->index] = l->out->count;
+    return add(l, nib__network_norm_name(name, l->net, norm->index, NIB_NORM_BIAS), p);
 }
 
 static bool list(lister *l)
@@ -86,13 +89,15 @@ static bool list(lister *l)
 
 nib_status nib__params_list(nib_params *out, const nib_network *net, nib_arena *arena, nib_err *err)
 {
-    const size_t norms = net->graph.kind_count[NIB_WEIGHT_NORM], most = 2 * net->site_count + norms;
+    const size_t norms = net->graph.kind_count[NIB_WEIGHT_NORM],
+                 most = 2 * (net->site_count + norms);
     *out = (nib_params){.items = nib__arena_take(arena, most, sizeof *out->items),
                         .weight = nib__arena_take(arena, net->site_count, sizeof *out->weight),
                         .bias = nib__arena_take(arena, net->site_count, sizeof *out->bias),
-                        .norm = nib__arena_take(arena, norms, sizeof *out->norm)};
+                        .norm = nib__arena_take(arena, norms, sizeof *out->norm),
+                        .norm_bias = nib__arena_take(arena, norms, sizeof *out->norm_bias)};
     lister l = {net, out, arena};
-    if (!out->items || !out->weight || !out->bias || !out->norm || !list(&l))
+    if (!out->items || !out->weight || !out->bias || !out->norm || !out->norm_bias || !list(&l))
         return nib__fail_memory(err, most * sizeof *out->items, "the list of parameters");
     return NIB_OK;
 }
@@ -141,7 +146,7 @@ void nib__params_init(float *block, const nib_params *params, bool tied, uint64_
         fill f = {.to = block + p->at, .seed = seed, .parameter = i, .deviation = 0.02};
         if (p->role == NIB_PARAM_NORM)
             for (int64_t j = 0; j < count; j++)
-                f.to[j] = 1;
+                f.to[j] = (float)(1 - p->entry->offset);
         if (p->role == NIB_PARAM_NORM || p->role == NIB_PARAM_BIAS)
             continue;
         f.cut = INFINITY;
@@ -177,8 +182,10 @@ nib_status nib__params_load(float *block, const nib_params *params, const nib_ne
 {
     for (size_t i = 0; i < params->count; i++) {
         const nib_param *p = &params->items[i];
-        if (p->role == NIB_PARAM_NORM) {
-            NIB_TRY(nib__network_norm(block + p->at, net, p->entry->index, err));
+        if (p->entry->kind == NIB_WEIGHT_NORM) {
+            const bool bias = p->role == NIB_PARAM_BIAS;
+            NIB_TRY(nib__network_norm(block + p->at, net, p->entry->index,
+                                      bias ? NIB_NORM_BIAS : NIB_NORM_STORED, err));
         } else {
             NIB_TRY(load_weight(block + p->at, p, net, err));
         }

@@ -31,7 +31,7 @@ typedef struct nib_params {
     uint64_t values; /* parameters, without the gaps */
     size_t *weight;  /* [site_count] item of each site's weight; a tied head has the embedding's */
     size_t *bias;    /* [site_count]; SIZE_MAX: none */
-    size_t *norm;    /* of each of the graph's norms */
+    size_t *norm, *norm_bias; /* of each of the graph's norms; SIZE_MAX: it has no bias */
 } nib_params;
 
 /* The list for a network; everything lies in the arena. */

@@ -191,8 +191,9 @@ static nib_status take_packed(nib_step *s, nib_err *err)
 static nib_status take_positions(nib_step *s, nib_err *err)
 {
     const size_t m = (size_t)s->m;
-    s->rope_bytes =
-        (uint64_t)s->options.length * (uint64_t)s->net->config.head_dim * sizeof *s->rope;
+    const nib_config *c = &s->net->config;
+    s->rope_size = nib__rope_size(c, s->options.length);
+    s->rope_bytes = s->rope_size * (uint64_t)nib__config_ropes(c) * sizeof *s->rope;
     s->place_bytes = m * (sizeof *s->sequence + sizeof *s->position);
     char *rope = NULL, *places = NULL;
     const bool ok = take(s, &rope, s->rope_bytes) && take(s, &places, s->place_bytes);
@@ -203,8 +204,26 @@ static nib_status take_positions(nib_step *s, nib_err *err)
     if (s->options.sizes_only)
         return NIB_OK;
     s->position = s->sequence + m;
-    nib__rope_table(s->rope, &s->net->config, 0, s->options.length);
+    for (int i = 0; i < nib__config_ropes(c); i++)
+        nib__rope_table(s->rope + (uint64_t)i * s->rope_size, c, i, 0, s->options.length);
     return NIB_OK;
+}
+
+static nib_status take_shifted(nib_step *s, nib_err *err)
+{
+    const nib_graph *g = &s->net->graph;
+    const size_t norms = g->kind_count[NIB_WEIGHT_NORM];
+    uint64_t count = 0;
+    s->shifted_at = nib__arena_take(&s->arena, norms, sizeof *s->shifted_at);
+    for (size_t i = 0; s->shifted_at != NULL && i < norms; i++) {
+        const nib_graph_weight *norm = nib__graph_weight(g, NIB_WEIGHT_NORM, i);
+        s->shifted_at[i] = count;
+        count += norm->offset != 0 ? (uint64_t)norm->n : 0;
+    }
+    s->shifted = nib__arena_take(&s->arena, (size_t)count, sizeof *s->shifted);
+    return s->shifted_at != NULL && s->shifted != NULL
+               ? NIB_OK
+               : nib__fail_memory(err, (size_t)count * sizeof *s->shifted, "norm weights");
 }
 
 static nib_status open_parts(nib_step *s, nib_err *err)
@@ -217,6 +236,7 @@ static nib_status open_parts(nib_step *s, nib_err *err)
     NIB_TRY(nib__step_ask_device(s, err));
     NIB_TRY(take_block(s, err));
     NIB_TRY(take_packed(s, err));
+    NIB_TRY(take_shifted(s, err));
     NIB_TRY(take_positions(s, err));
     /* documents as long as the sequences; shorter ones get more room when they come */
     return nib__step_reserve(s, s->options.batch, s->table_ld * s->options.batch, err);

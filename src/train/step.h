@@ -29,13 +29,14 @@ typedef struct nib_train_node {
     nib_op op;
     int side; /* NIB_SIDE_*; MOVE: to which */
     const nib_kernel *row;
-    size_t site;     /* products, quantizers, casts; SIZE_MAX */
-    int product;     /* which of the site's */
-    int64_t layer;   /* decoder layer; -1: none */
-    size_t param;    /* whose weight is read or gradient written; SIZE_MAX */
-    int64_t columns; /* of a token */
-    int64_t rows;    /* of a token: heads, or 1 */
-    bool inverse;    /* ROPE: back */
+    size_t site;              /* products, quantizers, casts; SIZE_MAX */
+    int product;              /* which of the site's */
+    int64_t layer;            /* decoder layer; -1: none */
+    size_t param;             /* whose weight is read or gradient written; SIZE_MAX */
+    int64_t columns;          /* of a token */
+    int64_t rows;             /* of a token: heads, or 1 */
+    bool inverse;             /* ROPE: back */
+    const nib_graph_node *of; /* as in training.h */
     int in[NIB_TRAINING_INPUTS], out[NIB_TRAINING_OUTPUTS];
 } nib_train_node;
 
@@ -150,8 +151,10 @@ typedef struct nib_step {
     nib_step_fake *fake; /* [site_count]; NULL: no layer is */
     char *fake_block;    /* values of one weight, then codes and scales of all */
     uint64_t fake_bytes;
-    float *rope; /* [length][head_dim] */
-    uint64_t rope_bytes;
+    float *rope; /* tables of rotations, as nib__rope_table has them */
+    uint64_t rope_size, rope_bytes;
+    float *shifted;       /* weights of norms that have an offset, made by nib__step_cast */
+    uint64_t *shifted_at; /* [norms] where each begins there */
     /* of the batch that runs */
     int32_t *sequence, *position; /* [m] */
     uint64_t place_bytes;         /* of both */

@@ -22,6 +22,8 @@ static bool is_by_rows(const nib_train_node *n)
     case NIB_OP_COPY:
     case NIB_OP_SWIGLU:
     case NIB_OP_ADD:
+    case NIB_OP_SCALE:
+    case NIB_OP_SCALE_DX:
     case NIB_OP_NORM_DX:
     case NIB_OP_SWIGLU_DX:
     case NIB_OP_XENT: return true;

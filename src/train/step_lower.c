@@ -35,6 +35,7 @@ static nib_train_node node_of(const nib_training_node *from, nib_op op)
                            .param = SIZE_MAX,
                            .layer = from->layer,
                            .rows = 1,
+                           .of = from->of,
                            .inverse = from->inverse};
     for (int i = 0; i < NIB_TRAINING_INPUTS; i++)
         node.in[i] = NIB_NO_ID;
@@ -222,6 +223,18 @@ static nib_status lower_dx(lowering *l, const nib_training_node *from)
     return add(l, clipped);
 }
 
+static nib_status add_bias(lowering *l, const nib_training_node *from, int dy, size_t bias)
+{
+    nib_train_node node = node_of(from, NIB_OP_BIAS_DW);
+    if (bias == SIZE_MAX)
+        return NIB_OK;
+    node.in[0] = dy;
+    node.param = bias;
+    node.columns = l->list.values[dy].columns;
+    node.rows = node.columns / l->s->params->items[bias].columns;
+    return add_op(l, node);
+}
+
 /* The gradient of a weight and a bias from dy and the packed input. */
 static nib_status lower_dw(lowering *l, const nib_training_node *from)
 {
@@ -236,13 +249,7 @@ static nib_status lower_dw(lowering *l, const nib_training_node *from)
         node.param = l->s->params->weight[site];
         NIB_TRY(add(l, node));
     }
-    if (bias == SIZE_MAX)
-        return NIB_OK;
-    nib_train_node node = node_of(from, NIB_OP_BIAS_DW);
-    node.in[0] = from->in[0];
-    node.param = bias;
-    node.columns = l->s->net->sites[site].n;
-    return add_op(l, node);
+    return add_bias(l, from, from->in[0], bias);
 }
 
 /* ---- the others ---- */
@@ -263,6 +270,13 @@ static nib_status lower_op(lowering *l, const nib_training_node *from)
     return add_op(l, node);
 }
 
+static nib_status lower_norm_dw(lowering *l, const nib_training_node *from)
+{
+    const size_t norm = graph_of(l)->weights[from->weight].index;
+    NIB_TRY(lower_op(l, from));
+    return add_bias(l, from, from->in[1], l->s->params->norm_bias[norm]);
+}
+
 static nib_status lower(lowering *l, const nib_training_node *from)
 {
     switch (from->op) {
@@ -270,6 +284,7 @@ static nib_status lower(lowering *l, const nib_training_node *from)
     case NIB_OP_CAST_T: return lower_packed(l, from);
     case NIB_OP_LINEAR_DX: return lower_dx(l, from);
     case NIB_OP_LINEAR_DW: return lower_dw(l, from);
+    case NIB_OP_NORM_DW: return lower_norm_dw(l, from);
     default: return lower_op(l, from);
     }
 }

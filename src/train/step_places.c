@@ -99,7 +99,7 @@ static const struct over {
 } overs[] = {
     {NIB_OP_ROPE, 0, 0, true},     {NIB_OP_XENT, 0, 0, true},       {NIB_OP_ADD, 0, 1, true},
     {NIB_OP_SWIGLU, 0, 0, false},  {NIB_OP_SWIGLU_DX, 0, 1, false}, {NIB_OP_SWIGLU_DX, 1, 2, false},
-    {NIB_OP_NORM_DX, 0, 2, false},
+    {NIB_OP_NORM_DX, 0, 2, false}, {NIB_OP_SCALE, 0, 0, false},     {NIB_OP_SCALE_DX, 0, 0, false},
 };
 
 static const struct over *over_of(nib_op op, int out)

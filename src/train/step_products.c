@@ -179,8 +179,20 @@ nib_status nib__step_cast_site(nib_step *s, size_t site, const float *x, nib_err
     return NIB_OK;
 }
 
+static void shift_norms(nib_step *s, const float *weights)
+{
+    const nib_graph *g = &s->net->graph;
+    for (size_t i = 0; i < g->kind_count[NIB_WEIGHT_NORM]; i++) {
+        const nib_graph_weight *norm = nib__graph_weight(g, NIB_WEIGHT_NORM, i);
+        const float *from = weights + s->params->items[s->params->norm[i]].at;
+        for (int64_t j = 0; norm->offset != 0 && j < norm->n; j++)
+            s->shifted[s->shifted_at[i] + (uint64_t)j] = from[j] + (float)norm->offset;
+    }
+}
+
 nib_status nib__step_cast(nib_step *s, const float *weights, nib_err *err)
 {
+    shift_norms(s, weights);
     for (size_t i = 1; i < s->net->site_count; i++) {
         const float *x = weights + s->params->items[s->params->weight[i]].at;
         if (nib__step_fake_at(s, i))

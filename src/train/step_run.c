@@ -49,6 +49,8 @@ static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
     case NIB_OP_COPY: run->store_kv(p->args, begin, end); break;
     case NIB_OP_SWIGLU: run->swiglu(p->args, begin, end); break;
     case NIB_OP_ADD: run->add(p->args, begin, end); break;
+    case NIB_OP_SCALE: run->scale(p->args, begin, end); break;
+    case NIB_OP_SCALE_DX: run->scale_dx(p->args, begin, end); break;
     case NIB_OP_ATTN: run->attn(p->args, begin, end, scratch_of(p->s, worker)); break;
     case NIB_OP_NORM_DX: run->norm_dx(p->args, begin, end); break;
     case NIB_OP_NORM_DW: run->norm_dw(p->args, begin, end); break;
@@ -130,11 +132,26 @@ static int64_t row_ld(const nib_step *s, const nib_train_node *n, int place)
     return n->rows > 1 ? n->columns / n->rows : ld(s, place);
 }
 
+static const nib_graph_weight *norm_of(const nib_step *s, const nib_train_node *n)
+{
+    return &s->net->graph.weights[n->of->weight];
+}
+
+/* What it multiplies by. */
+static const float *norm_weight(const nib_step *s, const nib_train_node *n)
+{
+    const nib_graph_weight *norm = norm_of(s, n);
+    return norm->offset != 0 ? s->shifted + s->shifted_at[norm->index] : weight_of(s, n);
+}
+
 static void run_norm(nib_step *s, const nib_train_node *n)
 {
+    const size_t bias = s->params->norm_bias[norm_of(s, n)->index];
     const nib_norm a = {.x = rows(s, n->in[0]),
                         .out = rows(s, n->out[0]),
-                        .weight = weight_of(s, n),
+                        .weight = norm_weight(s, n),
+                        .bias = bias != SIZE_MAX ? s->weights + s->params->items[bias].at : NULL,
+                        .centered = norm_of(s, n)->centered,
                         .rows = s->m * n->rows,
                         .width = n->columns / n->rows,
                         .ldx = row_ld(s, n, n->in[0]),
@@ -145,14 +162,15 @@ static void run_norm(nib_step *s, const nib_train_node *n)
 
 static void run_rope(nib_step *s, const nib_train_node *n)
 {
-    const int64_t head_dim = s->net->config.head_dim;
+    const nib_config *c = &s->net->config;
     const nib_rope a = {.x = rows(s, n->out[0]),
                         .position = s->position,
-                        .cos_sin = s->rope,
+                        .cos_sin = s->rope + (uint64_t)n->of->table * s->rope_size,
                         .m = s->m,
                         .heads = n->rows,
-                        .head_dim = head_dim,
-                        .dims = head_dim,
+                        .head_dim = c->head_dim,
+                        .dims = nib__config_rope_dims(c),
+                        .interleaved = c->rope_interleaved,
                         .ldx = ld(s, n->out[0]),
                         .inverse = n->inverse};
     run_tokens(s, n, &a, 1);
@@ -170,11 +188,6 @@ static void run_copy(nib_step *s, const nib_train_node *n)
     run_tokens(s, n, &a, 1);
 }
 
-static float attention_scale(const nib_step *s)
-{
-    return 1.0f / sqrtf((float)s->net->config.head_dim);
-}
-
 static void run_attn(nib_step *s, const nib_train_node *n)
 {
     const nib_attn a = {.q = rows(s, n->in[0]),
@@ -186,7 +199,9 @@ static void run_attn(nib_step *s, const nib_train_node *n)
                         .sequence = s->sequence,
                         .position = s->position,
                         .cache = cache_of(s, n->in[1]),
-                        .scale = attention_scale(s),
+                        .scale = (float)n->of->scale,
+                        .cap = (float)n->of->cap,
+                        .window = n->of->window,
                         .lse = rows(s, n->out[1])};
     /* heads that share keys stay together, and tokens enough to share what is read of them */
     enum { TOKENS = 32 };
@@ -211,7 +226,9 @@ static void run_attn_dx(nib_step *s, const nib_train_node *n)
                            .documents = s->batch->documents,
                            .start = s->batch->start,
                            .cache = cache_of(s, n->in[4]),
-                           .scale = attention_scale(s)};
+                           .scale = (float)n->of->scale,
+                           .cap = (float)n->of->cap,
+                           .window = n->of->window};
     part p = {s, n->row, &a};
     nib__pool_run(s->engine->pool, a.documents * a.cache.kv_heads, 1, true, job_part, &p);
 }
@@ -219,7 +236,8 @@ static void run_attn_dx(nib_step *s, const nib_train_node *n)
 static void run_swiglu(nib_step *s, const nib_train_node *n)
 {
     const nib_swiglu a = {.gate = rows(s, n->in[0]),
-                          .up = rows(s, n->in[1]),
+                          .up = n->in[1] >= 0 ? rows(s, n->in[1]) : NULL,
+                          .activation = n->of->activation,
                           .out = rows(s, n->out[0]),
                           .m = s->m,
                           .width = n->columns,
@@ -231,10 +249,11 @@ static void run_swiglu(nib_step *s, const nib_train_node *n)
 static void run_swiglu_dx(nib_step *s, const nib_train_node *n)
 {
     const nib_swiglu_dx a = {.gate = rows(s, n->in[1]),
-                             .up = rows(s, n->in[2]),
+                             .up = n->in[2] >= 0 ? rows(s, n->in[2]) : NULL,
                              .dy = rows(s, n->in[0]),
                              .dgate = rows(s, n->out[0]),
-                             .dup = rows(s, n->out[1]),
+                             .dup = n->out[1] >= 0 ? rows(s, n->out[1]) : NULL,
+                             .activation = n->of->activation,
                              .m = s->m,
                              .width = n->columns,
                              .ld = ld(s, n->in[1]),
@@ -253,11 +272,41 @@ static void run_add(nib_step *s, const nib_train_node *n)
     run_tokens(s, n, &a, 1);
 }
 
+static void run_scale(nib_step *s, const nib_train_node *n)
+{
+    const nib_scale a = {.x = rows(s, n->in[0]),
+                         .out = rows(s, n->out[0]),
+                         .m = s->m,
+                         .width = n->columns,
+                         .ldx = ld(s, n->in[0]),
+                         .ldo = ld(s, n->out[0]),
+                         .scale = (float)n->of->scale,
+                         .cap = (float)n->of->cap};
+    run_tokens(s, n, &a, 1);
+}
+
+static void run_scale_dx(nib_step *s, const nib_train_node *n)
+{
+    const nib_scale_dx a = {.x = n->in[1] >= 0 ? rows(s, n->in[1]) : NULL,
+                            .dy = rows(s, n->in[0]),
+                            .dx = rows(s, n->out[0]),
+                            .m = s->m,
+                            .width = n->columns,
+                            .ldx = n->in[1] >= 0 ? ld(s, n->in[1]) : 0,
+                            .ldy = ld(s, n->in[0]),
+                            .lddx = ld(s, n->out[0]),
+                            .scale = (float)n->of->scale,
+                            .cap = (float)n->of->cap};
+    run_tokens(s, n, &a, 1);
+}
+
 static void run_norm_dx(nib_step *s, const nib_train_node *n)
 {
     const nib_norm_dx a = {.x = rows(s, n->in[0]),
                            .dy = rows(s, n->in[1]),
-                           .weight = weight_of(s, n),
+                           .weight = norm_weight(s, n),
+                           .centered = n->out[2] >= 0,
+                           .mean = n->out[2] >= 0 ? rows(s, n->out[2]) : NULL,
                            .sum = n->in[2] >= 0 ? rows(s, n->in[2]) : NULL,
                            .dx = rows(s, n->out[0]),
                            .inverse = rows(s, n->out[1]),
@@ -275,6 +324,7 @@ static void run_norm_dw(nib_step *s, const nib_train_node *n)
     const nib_norm_dw a = {.x = rows(s, n->in[0]),
                            .dy = rows(s, n->in[1]),
                            .inverse = rows(s, n->in[2]),
+                           .mean = n->in[3] >= 0 ? rows(s, n->in[3]) : NULL,
                            .dw = gradient_of(s, n),
                            .rows = s->m * n->rows,
                            .width = n->columns / n->rows,
@@ -287,10 +337,10 @@ static void run_bias_dw(nib_step *s, const nib_train_node *n)
 {
     const nib_bias_dw a = {.dy = rows(s, n->in[0]),
                            .db = gradient_of(s, n),
-                           .m = s->m,
-                           .n = n->columns,
-                           .ldy = ld(s, n->in[0])};
-    run_parts(s, n->row, &a, n->columns, LINE);
+                           .m = s->m * n->rows,
+                           .n = n->columns / n->rows,
+                           .ldy = row_ld(s, n, n->in[0])};
+    run_parts(s, n->row, &a, a.n, LINE);
 }
 
 static void run_embed_dw(nib_step *s, const nib_train_node *n)
@@ -327,6 +377,7 @@ nib_status nib__step_node(nib_step *s, const nib_train_node *n, nib_err *err)
         [NIB_OP_ADD] = run_add,          [NIB_OP_SWIGLU_DX] = run_swiglu_dx,
         [NIB_OP_XENT] = run_xent,        [NIB_OP_NORM_DX] = run_norm_dx,
         [NIB_OP_NORM_DW] = run_norm_dw,  [NIB_OP_BIAS_DW] = run_bias_dw,
+        [NIB_OP_SCALE] = run_scale,      [NIB_OP_SCALE_DX] = run_scale_dx,
         [NIB_OP_EMBED_DW] = run_embed_dw};
     if (n->op == NIB_OP_MOVE)
         return nib__step_move(s, n, err);

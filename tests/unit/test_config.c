@@ -567,8 +567,8 @@ static void test_llama3_frequencies(void **state)
                           .rope_high = 4,
                           .rope_original = 8192};
     static float table[2 * 64];
-    nib__rope_table(table, &c, 0, 1);
-    nib__rope_table(table, &c, 1, 2); /* the rest of it */
+    nib__rope_table(table, &c, 0, 0, 1);
+    nib__rope_table(table, &c, 0, 1, 2); /* the rest of it */
     for (size_t i = 0; i < COUNT(golden); i++) {
         const float *at_1 = table + 64; /* the angle at position 1 is the frequency */
         const double angle = atan2((double)at_1[32 + golden[i].pair], (double)at_1[golden[i].pair]);
@@ -663,7 +663,7 @@ static void test_rotations_far_out(void **state)
         .head_dim = DIM, .rope = NIB_ROPE_LINEAR, .rope_theta = 10000, .rope_factor = 2};
     float *table = malloc(sizeof(float) * DIM * COUNT_OF);
     assert_non_null(table);
-    nib__rope_table(table, &c, 0, COUNT_OF);
+    nib__rope_table(table, &c, 0, 0, COUNT_OF);
     for (int p = 0; p < COUNT_OF; p += 13)
         for (int i = 0; i < DIM / 2; i++) {
             const float frequency = (float)(pow(10000.0, -2.0 * i / DIM) / 2.0);

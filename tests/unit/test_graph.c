@@ -304,7 +304,7 @@ static void test_overwritten(void **state)
     nib__build_begin(&b, &arena, &plain);
     const int x = nib__emit_embed(
         &b, nib__build_matrix(&b, NIB_ROLE_EMBED, -1, "model.embed_tokens", 100, 64, false));
-    const int turned = nib__emit_rope(&b, x, 4);
+    const int turned = nib__emit_rope(&b, x, 4, 0);
     nib__emit_add(&b, turned, x);
     assert_int_equal(nib__build_end(&g, &b, &err), NIB_OK);
     assert_int_equal(nib__graph_buffers(&buffers, &g, &arena, &err), NIB_FAILED);

@@ -16,8 +16,10 @@ typedef struct nib_family_row {
     const char *title;      /* the models that people know it by */
     const char *limits;     /* which of them are refused; NULL: none */
     const char *gguf;       /* general.architecture of GGUF */
-    bool head_norms; /* nib_config.qk_norm */
-    bool skips_rope; /* no_rope_layers and no_rope_layer_interval are read */
+    bool head_norms;        /* nib_config.qk_norm */
+    nib_norm_form norm;
+    nib_activation activation; /* of the MLP's gate */
+    bool skips_rope;           /* no_rope_layers and no_rope_layer_interval are read */
     enum {
         NIB_WINDOW_IF_USED, /* if use_sliding_window says so */
         NIB_WINDOW_IGNORED, /* sliding_window has no effect */
@@ -61,8 +63,9 @@ int nib__block_embed(nib_build *b, const nib_config *c);
 int nib__block_norm(nib_build *b, const nib_config *c, int64_t layer, const char *part, int x);
 /* Attention over x: projections, norms of queries and keys, rotary positions, and the output
  * projection. */
-int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x, nib_qk_norm norm,
-                         bool rope);
+int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x, nib_qk_norm norm);
+/* x plus what a branch makes of it. */
+int nib__block_add(nib_build *b, const nib_config *c, int x, int branch);
 /* down(silu(gate(x)) * up(x)) */
 int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x);
 /* The last norm and the head; its value is the logits. */

@@ -5,10 +5,13 @@
  */
 #include "arch.h"
 
+#include <math.h>
+
 int nib__block_embed(nib_build *b, const nib_config *c)
 {
-    return nib__emit_embed(b, nib__build_matrix(b, NIB_ROLE_EMBED, -1, "model.embed_tokens",
-                                                c->vocab, c->width, false));
+    const int table =
+        nib__build_matrix(b, NIB_ROLE_EMBED, -1, "model.embed_tokens", c->vocab, c->width, false);
+    return nib__emit_scale(b, nib__emit_embed(b, table), c->embed_scale, 0);
 }
 
 /* A linear layer of its own. */
@@ -20,7 +23,8 @@ static int linear(nib_build *b, int x, nib_role role, int64_t layer, const char 
 
 int nib__block_norm(nib_build *b, const nib_config *c, int64_t layer, const char *part, int x)
 {
-    return nib__emit_norm(b, x, nib__build_norm(b, layer, part, c->width), 1);
+    const nib_norm_form form = nib__family_of(c)->norm;
+    return nib__emit_norm(b, x, nib__build_norm(b, layer, part, c->width, form), 1);
 }
 
 static int norm_heads(nib_build *b, const nib_config *c, int x, int64_t layer, const char *part,
@@ -28,14 +32,22 @@ static int norm_heads(nib_build *b, const nib_config *c, int x, int64_t layer, c
 {
     const bool whole = norm == NIB_QK_WHOLE;
     const int64_t n = whole ? heads * c->head_dim : c->head_dim;
+    const nib_norm_form form = nib__family_of(c)->norm;
     return norm == NIB_QK_PLAIN
                ? x
-               : nib__emit_norm(b, x, nib__build_norm(b, layer, part, n), whole ? 1 : heads);
+               : nib__emit_norm(b, x, nib__build_norm(b, layer, part, n, form), whole ? 1 : heads);
 }
 
-int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x, nib_qk_norm norm,
-                         bool rope)
+int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x, nib_qk_norm norm)
 {
+    const int64_t window = nib__config_window(c, layer);
+    const int table = window > 0 && c->local_theta > 0;
+    const nib_attention attention = {.heads = c->heads,
+                                     .window = window < c->context ? window : 0,
+                                     .scale = c->attention_scale > 0
+                                                  ? c->attention_scale
+                                                  : (double)(1.0f / sqrtf((float)c->head_dim)),
+                                     .cap = c->attention_cap};
     const int64_t width = c->width, wide = c->heads * c->head_dim,
                   narrow = c->kv_heads * c->head_dim;
     int q = linear(b, x, NIB_ROLE_Q, layer, "self_attn.q_proj", wide, width, c->qkv_bias);
@@ -43,13 +55,18 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
     int v = linear(b, x, NIB_ROLE_V, layer, "self_attn.v_proj", narrow, width, c->qkv_bias);
     q = norm_heads(b, c, q, layer, "self_attn.q_norm", c->heads, norm);
     k = norm_heads(b, c, k, layer, "self_attn.k_norm", c->kv_heads, norm);
-    if (rope) {
-        q = nib__emit_rope(b, q, c->heads);
-        k = nib__emit_rope(b, k, c->kv_heads);
+    if (nib__config_has_rope(c, layer)) {
+        q = nib__emit_rope(b, q, c->heads, table);
+        k = nib__emit_rope(b, k, c->kv_heads, table);
     }
     nib__emit_store(b, k, v);
-    const int attended = nib__emit_attention(b, q, c->heads);
+    const int attended = nib__emit_attention(b, q, attention);
     return linear(b, attended, NIB_ROLE_O, layer, "self_attn.o_proj", width, wide, c->o_bias);
+}
+
+int nib__block_add(nib_build *b, const nib_config *c, int x, int branch)
+{
+    return nib__emit_add(b, x, nib__emit_scale(b, branch, c->residual_scale, 0));
 }
 
 int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x)
@@ -58,12 +75,13 @@ int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x
     const bool bias = c->mlp_bias;
     int gate = linear(b, x, NIB_ROLE_GATE, layer, "mlp.gate_proj", ffn, width, bias);
     int up = linear(b, x, NIB_ROLE_UP, layer, "mlp.up_proj", ffn, width, bias);
-    int h = nib__emit_swiglu(b, gate, up);
+    int h = nib__emit_swiglu(b, nib__family_of(c)->activation, gate, up);
     return linear(b, h, NIB_ROLE_DOWN, layer, "mlp.down_proj", width, ffn, bias);
 }
 
 int nib__block_head(nib_build *b, const nib_config *c, int x)
 {
     x = nib__block_norm(b, c, -1, "model.norm", x);
-    return linear(b, x, NIB_ROLE_HEAD, -1, "lm_head", c->vocab, c->width, false);
+    x = linear(b, x, NIB_ROLE_HEAD, -1, "lm_head", c->vocab, c->width, false);
+    return nib__emit_scale(b, x, c->logits_scale, c->logits_cap);
 }

@@ -12,10 +12,10 @@ static void build(nib_build *b, const nib_config *c)
     int x = nib__block_embed(b, c);
     for (int64_t layer = 0; layer < c->layers; layer++) {
         int y = nib__block_norm(b, c, layer, "input_layernorm", x);
-        y = nib__block_attention(b, c, layer, y, norm, nib__config_has_rope(c, layer));
-        x = nib__emit_add(b, x, y);
+        y = nib__block_attention(b, c, layer, y, norm);
+        x = nib__block_add(b, c, x, y);
         y = nib__block_norm(b, c, layer, "post_attention_layernorm", x);
-        x = nib__emit_add(b, x, nib__block_gated_mlp(b, c, layer, y));
+        x = nib__block_add(b, c, x, nib__block_gated_mlp(b, c, layer, y));
     }
     nib__block_head(b, c, x);
 }

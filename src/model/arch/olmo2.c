@@ -10,10 +10,10 @@ static void build(nib_build *b, const nib_config *c, nib_qk_norm norm)
 {
     int x = nib__block_embed(b, c);
     for (int64_t layer = 0; layer < c->layers; layer++) {
-        int y = nib__block_attention(b, c, layer, x, norm, true);
-        x = nib__emit_add(b, x, nib__block_norm(b, c, layer, "post_attention_layernorm", y));
+        int y = nib__block_attention(b, c, layer, x, norm);
+        x = nib__block_add(b, c, x, nib__block_norm(b, c, layer, "post_attention_layernorm", y));
         y = nib__block_gated_mlp(b, c, layer, x);
-        x = nib__emit_add(b, x, nib__block_norm(b, c, layer, "post_feedforward_layernorm", y));
+        x = nib__block_add(b, c, x, nib__block_norm(b, c, layer, "post_feedforward_layernorm", y));
     }
     nib__block_head(b, c, x);
 }
