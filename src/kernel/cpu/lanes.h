@@ -3,7 +3,8 @@
  * Sixteen virtual lanes of f32: the unit of every float reduction outside linear rows. The same
  * source is compiled for plain C, AVX2, AVX-512 and NEON and gives the same bits, because each
  * operation below is one IEEE operation per lane and the tree of nib__lanes_sum is fixed. Also exp,
- * the only function of softmax and silu, sixteen lanes of f64 for sums of squares, and f32 to bf16.
+ * the only function of softmax and silu, and tanh, which caps scores; sixteen lanes of f64 for sums
+ * of squares, and f32 to bf16.
  */
 #ifndef NIB_LANES_H
 #define NIB_LANES_H
@@ -526,26 +527,53 @@ NIB_INLINE nib_lanes nib__lanes_scale(nib_lanes p, nib_lanes n)
 }
 #endif
 
-/* e^x per lane: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial in r (Chebyshev interpolation of
- * (e^r - 1 - r) / r^2, degree 4), times 2^n. Within 1.1 half-ulps over r. Arguments are clamped to
- * [-87.33, 88.37], so that the result is always normal; NaN stays NaN (the order of operands sees
- * to it). */
-NIB_INLINE nib_lanes nib__lanes_exp(nib_lanes x)
+/* The common part of e^x and tanh: x = n ln 2 + r with |r| <= ln 2 / 2. Returns (e^r - 1 - r) / r^2 as
+ * a polynomial in r (Chebyshev interpolation, degree 4). */
+NIB_INLINE nib_lanes nib__lanes_exp_parts(nib_lanes x, nib_lanes *n, nib_lanes *r)
 {
     const nib_lanes round = nib__lanes_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to whole */
-    x = nib__lanes_min(nib__lanes_set(88.37f), nib__lanes_max(nib__lanes_set(-87.33f), x));
-    const nib_lanes n =
-        nib__lanes_sub(nib__lanes_fma(x, nib__lanes_set(1.44269504f), round), round);
-    nib_lanes r = nib__lanes_fma(n, nib__lanes_set(-0.693359375f), x);
-    r = nib__lanes_fma(n, nib__lanes_set(2.12194442e-4f), r);
+    *n = nib__lanes_sub(nib__lanes_fma(x, nib__lanes_set(1.44269504f), round), round);
+    *r = nib__lanes_fma(*n, nib__lanes_set(-0.693359375f), x);
+    *r = nib__lanes_fma(*n, nib__lanes_set(2.12194442e-4f), *r);
     nib_lanes p = nib__lanes_set(1.3926184e-3f);
-    p = nib__lanes_fma(p, r, nib__lanes_set(8.36317893e-3f));
-    p = nib__lanes_fma(p, r, nib__lanes_set(4.16665561e-2f));
-    p = nib__lanes_fma(p, r, nib__lanes_set(1.66665763e-1f));
-    p = nib__lanes_fma(p, r, nib__lanes_set(0.5f));
+    p = nib__lanes_fma(p, *r, nib__lanes_set(8.36317893e-3f));
+    p = nib__lanes_fma(p, *r, nib__lanes_set(4.16665561e-2f));
+    p = nib__lanes_fma(p, *r, nib__lanes_set(1.66665763e-1f));
+    return nib__lanes_fma(p, *r, nib__lanes_set(0.5f));
+}
+
+/* e^x per lane: 2^n e^r. Within 1.1 half-ulps over r. Arguments are clamped to [-87.33, 88.37], so
+ * that the result is always normal; NaN stays NaN (the order of operands sees to it). */
+NIB_INLINE nib_lanes nib__lanes_exp(nib_lanes x)
+{
+    nib_lanes n, r;
+    x = nib__lanes_min(nib__lanes_set(88.37f), nib__lanes_max(nib__lanes_set(-87.33f), x));
+    nib_lanes p = nib__lanes_exp_parts(x, &n, &r);
     p = nib__lanes_fma(p, r, nib__lanes_set(1.0f));
     p = nib__lanes_fma(p, r, nib__lanes_set(1.0f));
     return nib__lanes_scale(p, n);
+}
+
+/* tanh x = t / (t + 2) with t = e^2x - 1 = 2^n (e^r - 1) + (2^n - 1), so that small results keep
+ * their digits: within 2e-7 of the result. 2x is clamped to [-20, 20], where tanh rounds to 1; NaN
+ * stays NaN. */
+NIB_INLINE nib_lanes nib__lanes_tanh(nib_lanes x)
+{
+    const nib_lanes one = nib__lanes_set(1.0f);
+    nib_lanes n, r;
+    x = nib__lanes_min(nib__lanes_set(20.0f),
+                       nib__lanes_max(nib__lanes_set(-20.0f), nib__lanes_add(x, x)));
+    const nib_lanes p = nib__lanes_exp_parts(x, &n, &r);
+    const nib_lanes part = nib__lanes_fma(nib__lanes_mul(r, r), p, r);
+    const nib_lanes power = nib__lanes_scale(one, n);
+    const nib_lanes t = nib__lanes_fma(power, part, nib__lanes_sub(power, one));
+    return nib__lanes_div(t, nib__lanes_add(t, nib__lanes_set(2.0f)));
+}
+
+/* cap * tanh(x / cap): x where it is small, never beyond the cap. */
+NIB_INLINE nib_lanes nib__lanes_cap(nib_lanes x, nib_lanes cap)
+{
+    return nib__lanes_mul(cap, nib__lanes_tanh(nib__lanes_div(x, cap)));
 }
 
 /* silu(g) = g / (1 + e^-g), and *share = 1 / (1 + e^-g); each is one rounded division. */
