@@ -39,6 +39,7 @@ NIB_INLINE int64_t nib__max(int64_t a, int64_t b) { return a > b ? a : b; }
 /* For a >= 0 and b > 0, as all dimensions are. */
 NIB_INLINE int64_t nib__ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 NIB_INLINE int64_t nib__round_up(int64_t a, int64_t b) { return nib__ceil_div(a, b) * b; }
+NIB_INLINE int64_t nib__round_down(int64_t a, int64_t b) { return a / b * b; }
 
 /* `bytes` after p, which may lie past what p points into: an address to prefetch, not a pointer. */
 NIB_INLINE const void *nib__ahead(const void *p, uint64_t bytes)

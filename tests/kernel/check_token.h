@@ -447,6 +447,58 @@ static result run_attn(const nib_kernel *row, memory *m, nib_attn a, int64_t par
     return (result){a.out, count + items};
 }
 
+/* For part of the cases a window (of one position, around the blocks, past any context) and a cap. */
+static int64_t any_window(rng *r)
+{
+    static const int64_t windows[] = {0, 0, 0, 1, 2, 17, 64, 65, 100, 256, 300, 1000};
+    return windows[below(r, COUNT(windows))];
+}
+static float any_cap(rng *r)
+{
+    static const float caps[] = {0, 0, 0, 0.25F, 1, 50};
+    return caps[below(r, COUNT(caps))];
+}
+
+/* NaN where no query looks; cache blocks below a sequence's windows have no place any more. */
+static void hide_unseen(const nib_attn *a)
+{
+    enum { POSITIONS = BLOCKS * NIB_CACHE_BLOCK, NOWHERE = 1 << 28 };
+    const nib_cache *c = &a->cache;
+    const int64_t dim = c->head_dim, size = nib__cache_value_bytes(c->type);
+    const int64_t block_bytes = nib__cache_bytes(c->type, dim, NIB_CACHE_BLOCK);
+    int32_t *tables = (int32_t *)(intptr_t)c->tables;
+    bool seen[SEQUENCES][POSITIONS] = {{false}};
+    for (int64_t i = 0; i < a->m; i++)
+        for (int64_t j = 0; j <= a->position[i]; j++)
+            if (a->window == 0 || a->position[i] - j < a->window)
+                seen[a->sequence[i]][j] = true;
+    for (int s = 0; s < SEQUENCES; s++) {
+        for (int64_t j = 0; j < POSITIONS; j++) {
+            const int64_t block = tables[s * c->table_ld + j / NIB_CACHE_BLOCK];
+            const int64_t inside = j % NIB_CACHE_BLOCK;
+            for (int64_t h = 0; h < c->kv_heads && !seen[s][j]; h++) {
+                const int64_t at = (block * c->block_heads + h) * block_bytes;
+                char *keys = (char *)c->keys + at, *values = (char *)c->values + at;
+                if (c->type == NIB_TYPE_I8) {
+                    const float scale = NAN;
+                    const int64_t codes = NIB_CACHE_BLOCK * dim;
+                    memcpy(keys + codes + inside * 4, &scale, sizeof scale);
+                    memcpy(values + codes + inside * 4, &scale, sizeof scale);
+                    continue;
+                }
+                for (int64_t d = 0; d < dim; d++) /* all bits set are NaN in each float */
+                    memset(keys + (d * NIB_CACHE_BLOCK + inside) * size, 0xff, (size_t)size);
+                memset(values + inside * dim * size, 0xff, (size_t)(dim * size));
+            }
+        }
+        int64_t least = 0;
+        while (least < POSITIONS && !seen[s][least])
+            least++;
+        for (int64_t b = 0; b < least / NIB_CACHE_BLOCK && a->window > 0; b++)
+            tables[s * c->table_ld + b] = NOWHERE;
+    }
+}
+
 static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
                        int64_t width, value_class class, rng *r)
 {
@@ -457,17 +509,19 @@ static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     a.cache = make_cache(&m, row, kv_heads, dim, cache_type(row, r), r);
     a.ldq = a.heads * dim + below(r, 3), a.ldo = a.heads * dim + below(r, 3);
     a.q = floats(&m, rows * a.ldq, r, class);
+    a.window = any_window(r), a.cap = any_cap(r);
     int32_t *sequence = take(&m, (size_t)rows * sizeof *sequence),
             *position = take(&m, (size_t)rows * sizeof *position);
     const bool is_prompt = next(r) % 2 != 0; /* the next positions of one sequence */
-    const int32_t first = (int32_t)below(r, 200);
+    const int32_t first = (int32_t)below(r, BLOCKS * NIB_CACHE_BLOCK - rows);
     for (int64_t i = 0; i < rows; i++) {
         sequence[i] = is_prompt ? first % SEQUENCES : (int32_t)below(r, SEQUENCES);
         position[i] = is_prompt ? first + (int32_t)i : positions[below(r, COUNT(positions))];
     }
     a.sequence = sequence, a.position = position;
-    const result want = run_attn(ref, &m, a, rows * a.heads),
-                 got = run_attn(row, &m, a, rows * a.heads);
+    const result want = run_attn(ref, &m, a, rows * a.heads);
+    hide_unseen(&a);
+    const result got = run_attn(row, &m, a, rows * a.heads);
     const result parts = run_attn(row, &m, a, 1);
     return check_results(v, &m, row, want, got, parts, "item by item");
 }

@@ -11,6 +11,13 @@
  * value multiplies its p, but not in the sum of the p. So the result does not depend on threads,
  * batch or chunking of the prompt, nor on what else is computed beside it.
  *
+ * A window keeps all of this: blocks stay at absolute positions, and of each only what the row sees
+ * takes part in maximum and sums. The first block of which a row sees something is taken as it is;
+ * blocks before it do not exist for that row. Cache blocks below the windows of all rows of a tile
+ * are not read, nor are their entries of the table. What a row does not see may be read and scored
+ * beside what it does see, but is in no maximum, sum or product, so it may be NaN. A cap replaces
+ * the score before the maximum is taken.
+ *
  * An item is one slot and one head. Items of one sequence that share keys make a tile of up to
  * NIB_ATTN_ROWS rows: heads of a group, and in a prompt several slots, so that what is read and
  * widened of the cache serves all of them. NIB_ATTN_WIDE: there are 32 registers of 16 lanes, else
@@ -19,6 +26,13 @@
 #include "attn_tile.h"
 #include "lanes.h"
 #include "precise.h"
+
+/* Positions from..to, counted from the first one of a softmax block that is scored. */
+typedef struct range {
+    int64_t from, to;
+} range;
+
+NIB_INLINE bool sees(range a) { return a.from < a.to; }
 
 /* The first count values of a cached vector, zeros after. */
 NIB_INLINE nib_lanes cached_part(const void *at, nib_type type, int64_t count)
@@ -59,14 +73,16 @@ NIB_INLINE nib_lanes scales(const nib_tile *t, const void *side, int64_t positio
                            position % NIB_CACHE_BLOCK);
 }
 
-/* The keys that are read a softmax block after those of a position: or the next head's first. */
+/* The keys that are read a softmax block after those of a position: or the next head's first. A
+ * head's first softmax block may begin below the window. */
 NIB_INLINE const char *keys_after(const nib_tile *t, int64_t position, nib_type type)
 {
     const nib_cache *c = &t->a->cache;
     if (position + NIB_SOFTMAX_BLOCK < t->longest)
         return cached(t, c->keys, t->kv_head, position + NIB_SOFTMAX_BLOCK, type);
-    position %= NIB_SOFTMAX_BLOCK;
-    return t->kv_head + 1 < c->kv_heads && position < t->longest
+    position = nib__round_down(t->earliest, NIB_SOFTMAX_BLOCK) + position % NIB_SOFTMAX_BLOCK;
+    return t->kv_head + 1 < c->kv_heads && position < t->longest &&
+                   position >= nib__round_down(t->earliest, NIB_CACHE_BLOCK)
                ? cached(t, c->keys, t->kv_head + 1, position, type)
                : NULL;
 }
@@ -143,33 +159,46 @@ NIB_INLINE void score_tile(const nib_tile *t, int64_t first, int64_t count, nib_
 
 /* ---- softmax of one block ---- */
 
-/* Scores past count become padding up to whole lanes. A NaN among the scores may not be the
- * maximum, but is in the sum. */
-NIB_INLINE float most(float *scores, int64_t count)
+/* The scores that a row sees and what pads them to whole lanes, capped. */
+NIB_INLINE void cap_scores(float *scores, range seen, float cap)
 {
-    for (int64_t i = count; i % NIB_LANES != 0; i++)
-        scores[i] = scores[0];
-    nib_lanes all = nib__lanes_load(scores);
-    for (int64_t i = NIB_LANES; i < count; i += NIB_LANES)
+    const nib_lanes most = nib__lanes_set(cap);
+    for (int64_t i = nib__round_down(seen.from, NIB_LANES); i < seen.to; i += NIB_LANES)
+        nib__lanes_store(scores + i, nib__lanes_cap(nib__lanes_load(scores + i), most));
+}
+
+/* Scores that are not seen become padding up to whole lanes. A NaN among the scores may not be the
+ * maximum, but is in the sum. */
+NIB_INLINE float most(float *scores, range seen)
+{
+    const int64_t from = nib__round_down(seen.from, NIB_LANES);
+    for (int64_t i = from; i < seen.from; i++)
+        scores[i] = scores[seen.from];
+    for (int64_t i = seen.to; i % NIB_LANES != 0; i++)
+        scores[i] = scores[seen.from];
+    nib_lanes all = nib__lanes_load(scores + from);
+    for (int64_t i = from + NIB_LANES; i < seen.to; i += NIB_LANES)
         all = nib__lanes_max(nib__lanes_load(scores + i), all);
     return nib__lanes_most(all);
 }
 
 /* p = e^(score - max) in place; their sum. The weights of values in int8 are p times their scales.
  */
-NIB_INLINE float soften(const nib_tile *t, int row, int64_t first, int64_t count, float max,
+NIB_INLINE float soften(const nib_tile *t, int row, int64_t first, range seen, float max,
                         nib_type type)
 {
     float *scores = t->scores + row * NIB_SOFTMAX_BLOCK;
     nib_lanes sum = nib__lanes_set(0.0f);
-    for (int64_t i = 0; i < count; i += NIB_LANES) {
+    for (int64_t i = nib__round_down(seen.from, NIB_LANES); i < seen.to; i += NIB_LANES) {
         nib_lanes p =
             nib__lanes_exp(nib__lanes_sub(nib__lanes_load(scores + i), nib__lanes_set(max)));
         nib__lanes_store(
             scores + i,
             type == NIB_TYPE_I8 ? nib__lanes_mul(p, scales(t, t->a->cache.values, first + i)) : p);
-        if (i + NIB_LANES > count)
-            p = nib__lanes_first(p, count - i);
+        if (i + NIB_LANES > seen.to)
+            p = nib__lanes_first(p, seen.to - i);
+        if (i < seen.from)
+            p = nib__lanes_from(p, seen.from - i);
         sum = nib__lanes_add(sum, p);
     }
     return nib__lanes_sum(sum);
@@ -177,20 +206,21 @@ NIB_INLINE float soften(const nib_tile *t, int row, int64_t first, int64_t count
 
 /* ---- p . v ---- */
 
-/* Rows row.. of a tile, and how many positions of a softmax block they see: all of them `common`,
- * any of them `most`. */
-typedef struct seen {
+/* Rows row.. of a tile, and what they see of a softmax block: all of them `common`; none of them
+ * anything from `most` on. */
+typedef struct row_group {
     int row;
-    int64_t first;         /* position of the softmax block */
-    const int64_t *counts; /* of each of the rows */
-    int64_t common, most;
-} seen;
+    int64_t first;     /* position of the block's part that is scored */
+    const range *each; /* of each of the rows */
+    range common;
+    int64_t most;
+} row_group;
 
 /* sum[r][..] += p . v over positions from..to of one cache block, whose values begin at `values`,
  * one every row_bytes; `all`: every row sees them. `some` dimensions of the one vector if that is
  * the head's last and not whole, else 0. */
 NIB_INLINE void weigh_run(nib_lanes sum[NIB_ATTN_ROWS][4], const float *p, const char *values,
-                          int64_t row_bytes, int64_t from, int64_t to, const int64_t *counts,
+                          int64_t row_bytes, int64_t from, int64_t to, const range *each,
                           int64_t some, nib_type type, const char *next, const bool all,
                           const int rows, const int vectors)
 {
@@ -204,7 +234,7 @@ NIB_INLINE void weigh_run(nib_lanes sum[NIB_ATTN_ROWS][4], const float *p, const
                                   values + v * NIB_LANES * nib__cache_value_bytes(type), type);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
-            if (!all && i >= counts[r])
+            if (!all && (i < each[r].from || i >= each[r].to))
                 continue;
             const nib_lanes w = nib__lanes_set(p[r * NIB_SOFTMAX_BLOCK + i]);
 #pragma GCC unroll 4
@@ -215,7 +245,7 @@ NIB_INLINE void weigh_run(nib_lanes sum[NIB_ATTN_ROWS][4], const float *p, const
 }
 
 /* part[r][d..d + 16 * vectors) += p . v over a softmax block. */
-NIB_INLINE void weigh(const nib_tile *t, const seen *s, int64_t d, int64_t some, nib_type type,
+NIB_INLINE void weigh(const nib_tile *t, const row_group *s, int64_t d, int64_t some, nib_type type,
                       const int rows, const int vectors)
 {
     const nib_cache *c = &t->a->cache;
@@ -232,10 +262,11 @@ NIB_INLINE void weigh(const nib_tile *t, const seen *s, int64_t d, int64_t some,
         const char *values = cached(t, c->values, t->kv_head, s->first + i, type) + d * bytes;
         const char *next = s->row == 0 && d == 0 ? keys_after(t, s->first + i, type) : NULL;
         const int64_t end = nib__min(i + NIB_CACHE_BLOCK, s->most);
-        const int64_t split = nib__max(i, nib__min(end, s->common));
-        weigh_run(sum, p, values, row_bytes, i, split, s->counts, some, type, next, true, rows,
+        /* where a window begins in the block, rows are asked at every position of it */
+        const int64_t split = i < s->common.from ? i : nib__max(i, nib__min(end, s->common.to));
+        weigh_run(sum, p, values, row_bytes, i, split, s->each, some, type, next, true, rows,
                   vectors);
-        weigh_run(sum, p, values + (split - i) * row_bytes, row_bytes, split, end, s->counts, some,
+        weigh_run(sum, p, values + (split - i) * row_bytes, row_bytes, split, end, s->each, some,
                   type, next, false, rows, vectors);
     }
 #pragma GCC unroll 8
@@ -246,13 +277,14 @@ NIB_INLINE void weigh(const nib_tile *t, const seen *s, int64_t d, int64_t some,
 }
 
 /* All dimensions of `rows` rows. */
-NIB_INLINE void weigh_rows(const nib_tile *t, int row, int64_t first, const int64_t *counts,
+NIB_INLINE void weigh_rows(const nib_tile *t, int row, int64_t first, const range *each,
                            nib_type type, const int rows, const int vectors)
 {
-    seen s = {row, first, counts + row, counts[row], counts[row]};
+    row_group s = {row, first, each + row, each[row], each[row].to};
     for (int r = 1; r < rows; r++) {
-        s.common = nib__min(s.common, s.counts[r]);
-        s.most = nib__max(s.most, s.counts[r]);
+        s.common.from = nib__max(s.common.from, s.each[r].from);
+        s.common.to = nib__min(s.common.to, s.each[r].to);
+        s.most = nib__max(s.most, s.each[r].to);
     }
     int64_t d = 0;
     for (; d + vectors * NIB_LANES <= t->dim; d += vectors * NIB_LANES)
@@ -263,17 +295,17 @@ NIB_INLINE void weigh_rows(const nib_tile *t, int row, int64_t first, const int6
         weigh(t, &s, d, t->dim - d, type, rows, 1);
 }
 
-NIB_INLINE void weigh_tile(const nib_tile *t, int64_t first, const int64_t *counts, nib_type type)
+NIB_INLINE void weigh_tile(const nib_tile *t, int64_t first, const range *each, nib_type type)
 {
     int row = 0;
     for (; NIB_ATTN_WIDE && row + 8 <= t->rows; row += 8)
-        weigh_rows(t, row, first, counts, type, 8, 2);
+        weigh_rows(t, row, first, each, type, 8, 2);
     for (; row + 4 <= t->rows; row += 4)
-        weigh_rows(t, row, first, counts, type, 4, NIB_ATTN_WIDE ? 4 : 1);
+        weigh_rows(t, row, first, each, type, 4, NIB_ATTN_WIDE ? 4 : 1);
     for (; row + 2 <= t->rows; row += 2)
-        weigh_rows(t, row, first, counts, type, 2, NIB_ATTN_WIDE ? 4 : 2);
+        weigh_rows(t, row, first, each, type, 2, NIB_ATTN_WIDE ? 4 : 2);
     for (; row < t->rows; row++)
-        weigh_rows(t, row, first, counts, type, 1, 4);
+        weigh_rows(t, row, first, each, type, 1, 4);
 }
 
 /* ---- a tile ---- */
@@ -299,29 +331,59 @@ NIB_INLINE void merge(nib_tile *t, int row, bool is_first, float block_max, floa
     t->max[row] = new_max;
 }
 
+/* What each row sees of positions first..first + count. */
+NIB_INLINE void look(const nib_tile *t, int64_t first, int64_t count, range each[NIB_ATTN_ROWS])
+{
+    for (int r = 0; r < t->rows; r++) {
+        const int64_t from = nib__max(0, t->begins[r] - first),
+                      to = nib__min(count, t->ends[r] - first);
+        each[r] = from < to ? (range){from, to} : (range){count, 0};
+    }
+}
+
+/* The softmax block that ends before `end`, from the first cache block on that some row sees. */
+NIB_INLINE void attend_block(nib_tile *t, int64_t end, nib_type type)
+{
+    const float cap = t->a->cap;
+    float max[NIB_ATTN_ROWS], weight[NIB_ATTN_ROWS];
+    range each[NIB_ATTN_ROWS];
+    int64_t first = end;
+    for (int r = 0; r < t->rows; r++)
+        if (t->begins[r] < end && t->ends[r] > end - NIB_SOFTMAX_BLOCK)
+            first = nib__min(first, nib__max(end - NIB_SOFTMAX_BLOCK, t->begins[r]));
+    if (first == end)
+        return;
+    first = nib__round_down(first, NIB_CACHE_BLOCK);
+    const int64_t count = nib__min(end, t->longest) - first;
+    look(t, first, count, each);
+    score_tile(t, first, count, type);
+    for (int r = 0; r < t->rows; r++) {
+        float *scores = t->scores + r * NIB_SOFTMAX_BLOCK;
+        if (cap > 0 && sees(each[r]))
+            cap_scores(scores, each[r], cap);
+        if (sees(each[r]))
+            max[r] = most(scores, each[r]);
+    }
+    for (int r = 0; r < t->rows; r++) /* apart, so that rows need not wait for each other */
+        if (sees(each[r]))
+            weight[r] = soften(t, r, first, each[r], max[r], type);
+    memset(t->part, 0, (size_t)(t->rows * t->padded) * sizeof *t->part);
+    weigh_tile(t, first, each, type);
+    for (int r = 0; r < t->rows; r++)
+        if (sees(each[r]))
+            merge(t, r, t->begins[r] >= first, max[r], weight[r]);
+}
+
 NIB_INLINE void attend(nib_tile *t, nib_type type)
 {
-    int64_t positions = 0, counts[NIB_ATTN_ROWS] = {0};
-    for (int r = 0; r < t->rows; r++)
-        positions = nib__max(positions, t->positions[r]);
-    t->longest = positions;
-    for (int64_t first = 0; first < positions; first += NIB_SOFTMAX_BLOCK) {
-        float max[NIB_ATTN_ROWS], weight[NIB_ATTN_ROWS];
-        score_tile(t, first, nib__min(NIB_SOFTMAX_BLOCK, positions - first), type);
-        for (int r = 0; r < t->rows; r++) {
-            counts[r] = nib__max(0, nib__min(NIB_SOFTMAX_BLOCK, t->positions[r] - first));
-            if (counts[r] > 0)
-                max[r] = most(t->scores + r * NIB_SOFTMAX_BLOCK, counts[r]);
-        }
-        for (int r = 0; r < t->rows; r++) /* apart, so that rows need not wait for each other */
-            if (counts[r] > 0)
-                weight[r] = soften(t, r, first, counts[r], max[r], type);
-        memset(t->part, 0, (size_t)(t->rows * t->padded) * sizeof *t->part);
-        weigh_tile(t, first, counts, type);
-        for (int r = 0; r < t->rows; r++)
-            if (counts[r] > 0)
-                merge(t, r, first == 0, max[r], weight[r]);
+    t->earliest = t->begins[0], t->longest = t->ends[0];
+    for (int r = 1; r < t->rows; r++) {
+        t->earliest = nib__min(t->earliest, t->begins[r]);
+        t->longest = nib__max(t->longest, t->ends[r]);
     }
+    for (int64_t end = nib__round_down(t->earliest, NIB_SOFTMAX_BLOCK) + NIB_SOFTMAX_BLOCK;
+         end - NIB_SOFTMAX_BLOCK < t->longest; end += NIB_SOFTMAX_BLOCK)
+        attend_block(t, end, type);
     for (int r = 0; r < t->rows; r++) {
         const nib_lanes weight = nib__lanes_set(t->weight[r]);
         float *total = t->total + r * t->padded;

@@ -17,10 +17,11 @@ typedef struct nib_tile {
     int64_t kv_head, dim, padded; /* padded: to whole lanes */
     int rows;
     int64_t slots[NIB_ATTN_ROWS], heads[NIB_ATTN_ROWS];
-    int64_t positions[NIB_ATTN_ROWS]; /* how many each row sees */
-    int64_t longest;                  /* of them */
-    float *q, *part, *total;          /* [NIB_ATTN_ROWS][padded], zeros past dim in q */
-    float *scores;                    /* [NIB_ATTN_ROWS][NIB_SOFTMAX_BLOCK] */
+    int64_t begins[NIB_ATTN_ROWS]; /* the first position that each row sees */
+    int64_t ends[NIB_ATTN_ROWS];   /* past its last: its own */
+    int64_t earliest, longest;     /* of the tile's rows: the least begin, the most end */
+    float *q, *part, *total;       /* [NIB_ATTN_ROWS][padded], zeros past dim in q */
+    float *scores;                 /* [NIB_ATTN_ROWS][NIB_SOFTMAX_BLOCK] */
     float max[NIB_ATTN_ROWS], weight[NIB_ATTN_ROWS];
 } nib_tile;
 

@@ -505,6 +505,19 @@ NIB_INLINE nib_lanes nib__lanes_first(nib_lanes a, int64_t count)
 #endif
 }
 
+/* The lanes from `count` (1..15) on, zeros before. */
+NIB_INLINE nib_lanes nib__lanes_from(nib_lanes a, int64_t count)
+{
+#if defined(__AVX512F__)
+    return (nib_lanes){_mm512_maskz_mov_ps((__mmask16)(0xffffu << count), a.v)};
+#else
+    float all[16];
+    nib__lanes_store(all, a);
+    memset(all, 0, (size_t)count * sizeof *all);
+    return nib__lanes_load(all);
+#endif
+}
+
 /* x as lanes from column i on, zeros past width. */
 NIB_INLINE nib_lanes nib__lanes_at(const float *x, int64_t i, int64_t width)
 {
