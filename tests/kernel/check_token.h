@@ -459,43 +459,50 @@ static float any_cap(rng *r)
     return caps[below(r, COUNT(caps))];
 }
 
-/* NaN where no query looks; cache blocks below a sequence's windows have no place any more. */
-static void hide_unseen(const nib_attn *a)
+enum { POSITIONS = BLOCKS * NIB_CACHE_BLOCK };
+
+static void hide_position(const nib_cache *c, int64_t sequence, int64_t position)
 {
-    enum { POSITIONS = BLOCKS * NIB_CACHE_BLOCK, NOWHERE = 1 << 28 };
-    const nib_cache *c = &a->cache;
     const int64_t dim = c->head_dim, size = nib__cache_value_bytes(c->type);
-    const int64_t block_bytes = nib__cache_bytes(c->type, dim, NIB_CACHE_BLOCK);
-    int32_t *tables = (int32_t *)(intptr_t)c->tables;
-    bool seen[SEQUENCES][POSITIONS] = {{false}};
-    for (int64_t i = 0; i < a->m; i++)
-        for (int64_t j = 0; j <= a->position[i]; j++)
-            if (a->window == 0 || a->position[i] - j < a->window)
-                seen[a->sequence[i]][j] = true;
-    for (int s = 0; s < SEQUENCES; s++) {
-        for (int64_t j = 0; j < POSITIONS; j++) {
-            const int64_t block = tables[s * c->table_ld + j / NIB_CACHE_BLOCK];
-            const int64_t inside = j % NIB_CACHE_BLOCK;
-            for (int64_t h = 0; h < c->kv_heads && !seen[s][j]; h++) {
-                const int64_t at = (block * c->block_heads + h) * block_bytes;
-                char *keys = (char *)c->keys + at, *values = (char *)c->values + at;
-                if (c->type == NIB_TYPE_I8) {
-                    const float scale = NAN;
-                    const int64_t codes = NIB_CACHE_BLOCK * dim;
-                    memcpy(keys + codes + inside * 4, &scale, sizeof scale);
-                    memcpy(values + codes + inside * 4, &scale, sizeof scale);
-                    continue;
-                }
-                for (int64_t d = 0; d < dim; d++) /* all bits set are NaN in each float */
-                    memset(keys + (d * NIB_CACHE_BLOCK + inside) * size, 0xff, (size_t)size);
-                memset(values + inside * dim * size, 0xff, (size_t)(dim * size));
-            }
+    const int64_t block = c->tables[sequence * c->table_ld + position / NIB_CACHE_BLOCK];
+    const int64_t inside = position % NIB_CACHE_BLOCK, codes = NIB_CACHE_BLOCK * dim;
+    const float scale = NAN;
+    for (int64_t h = 0; h < c->kv_heads; h++) {
+        const int64_t at =
+            (block * c->block_heads + h) * nib__cache_bytes(c->type, dim, NIB_CACHE_BLOCK);
+        char *keys = (char *)c->keys + at, *values = (char *)c->values + at;
+        if (c->type == NIB_TYPE_I8) {
+            memcpy(keys + codes + inside * 4, &scale, sizeof scale);
+            memcpy(values + codes + inside * 4, &scale, sizeof scale);
+            continue;
         }
+        for (int64_t d = 0; d < dim; d++) /* all bits set are NaN in each float */
+            memset(keys + (d * NIB_CACHE_BLOCK + inside) * size, 0xff, (size_t)size);
+        memset(values + inside * dim * size, 0xff, (size_t)(dim * size));
+    }
+}
+
+/* NaN where none of m queries looks. Cache blocks below all windows of a sequence have no place any
+ * more. */
+static void hide_unseen(const nib_cache *c, int64_t m, const int32_t *sequence,
+                        const int32_t *position, int64_t window)
+{
+    enum { NOWHERE = 1 << 28 };
+    bool seen[SEQUENCES][POSITIONS] = {{false}};
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j <= position[i]; j++)
+            if (window == 0 || position[i] - j < window)
+                seen[sequence[i]][j] = true;
+    for (int s = 0; s < SEQUENCES; s++) {
+        int32_t *table = (int32_t *)(intptr_t)c->tables + s * c->table_ld;
         int64_t least = 0;
         while (least < POSITIONS && !seen[s][least])
             least++;
-        for (int64_t b = 0; b < least / NIB_CACHE_BLOCK && a->window > 0; b++)
-            tables[s * c->table_ld + b] = NOWHERE;
+        for (int64_t j = 0; j < POSITIONS; j++)
+            if (!seen[s][j])
+                hide_position(c, s, j);
+        for (int64_t b = 0; b < least / NIB_CACHE_BLOCK; b++)
+            table[b] = NOWHERE;
     }
 }
 
@@ -513,14 +520,14 @@ static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     int32_t *sequence = take(&m, (size_t)rows * sizeof *sequence),
             *position = take(&m, (size_t)rows * sizeof *position);
     const bool is_prompt = next(r) % 2 != 0; /* the next positions of one sequence */
-    const int32_t first = (int32_t)below(r, BLOCKS * NIB_CACHE_BLOCK - rows);
+    const int32_t first = (int32_t)below(r, POSITIONS - rows);
     for (int64_t i = 0; i < rows; i++) {
         sequence[i] = is_prompt ? first % SEQUENCES : (int32_t)below(r, SEQUENCES);
         position[i] = is_prompt ? first + (int32_t)i : positions[below(r, COUNT(positions))];
     }
     a.sequence = sequence, a.position = position;
     const result want = run_attn(ref, &m, a, rows * a.heads);
-    hide_unseen(&a);
+    hide_unseen(&a.cache, rows, sequence, position, a.window);
     const result got = run_attn(row, &m, a, rows * a.heads);
     const result parts = run_attn(row, &m, a, 1);
     return check_results(v, &m, row, want, got, parts, "item by item");
@@ -541,7 +548,8 @@ static result run_attn_dx(const nib_kernel *row, memory *m, nib_attn_dx a, int64
     return (result){a.dq, count};
 }
 
-/* A log-sum-exp that is not the scores' own: any will do for the same bits. */
+/* A log-sum-exp that is not the scores' own: any will do for the same bits. Positions past a
+ * document's end are NaN. */
 static bool check_attn_dx(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
                           int64_t width, value_class class, rng *r)
 {
@@ -550,12 +558,19 @@ static bool check_attn_dx(verdict *v, const nib_kernel *row, const nib_kernel *r
     const int64_t kv_heads = 1 + below(r, 2), dim = width > 128 ? 128 : width;
     nib_attn_dx a = {.heads = kv_heads * (1 + below(r, 3)),
                      .documents = 1 + rows % SEQUENCES,
+                     .window = any_window(r),
+                     .cap = any_cap(r),
                      .scale = 1 / sqrtf((float)dim)};
     int32_t *start = take(&m, (size_t)(a.documents + 1) * sizeof *start);
     start[0] = 0;
     for (int64_t i = 0; i < a.documents; i++)
         start[i + 1] = start[i] + lengths[below(r, COUNT(lengths) - (dim > 48 ? 2 : 0))];
     a.start = start, a.m = start[a.documents];
+    int32_t *document = take(&m, (size_t)a.m * sizeof *document),
+            *position = take(&m, (size_t)a.m * sizeof *position);
+    for (int64_t i = 0; i < a.documents; i++)
+        for (int32_t j = start[i]; j < start[i + 1]; j++)
+            document[j] = (int32_t)i, position[j] = j - start[i];
     a.cache = make_cache(&m, row, kv_heads, dim, cache_types[below(r, 3)], r);
     a.ldq = a.heads * dim + below(r, 3), a.ldo = a.heads * dim + below(r, 3);
     a.ldkv = kv_heads * dim + below(r, 3);
@@ -564,7 +579,9 @@ static bool check_attn_dx(verdict *v, const nib_kernel *row, const nib_kernel *r
     a.dout = floats(&m, a.m * a.ldo, r, class);
     a.lse = floats(&m, a.m * a.heads, r, VALUES_RANDOM);
     const int64_t items = a.documents * kv_heads;
-    const result want = run_attn_dx(ref, &m, a, items), got = run_attn_dx(row, &m, a, items);
+    const result want = run_attn_dx(ref, &m, a, items);
+    hide_unseen(&a.cache, a.m, document, position, 0);
+    const result got = run_attn_dx(row, &m, a, items);
     const result parts = run_attn_dx(row, &m, a, 1);
     return check_results(v, &m, row, want, got, parts, "item by item");
 }

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes tests/golden/attn_dx.txt: causal attention and its gradients by PyTorch, in float64.
 
-A case: `case heads kv_heads head_dim documents lengths...`, then a line per tensor, tokens in order, heads side by side.
+A case: `case heads kv_heads head_dim documents lengths...`, then `window W cap C` where it has either, then a line per tensor,
+tokens in order, heads side by side.
 Inputs are multiples of 1/64, so that few digits hold them exactly.
 """
 import sys
@@ -10,7 +11,8 @@ import torch
 import torch.nn.functional as F
 
 SEED = 20261120
-CASES = [(4, 2, 3, (1, 6, 9)), (3, 1, 2, (70,))]
+CASES = [(4, 2, 3, (1, 6, 9), 0, 0.0), (3, 1, 2, (70,), 0, 0.0), (2, 1, 2, (3, 20), 7, 0.0), (1, 1, 2, (90,), 65, 0.0),
+         (2, 1, 2, (3, 20), 0, 0.75), (2, 1, 1, (80,), 30, 1.5), (2, 1, 2, (1, 9), 1, 2.0), (1, 1, 1, (290,), 258, 0.5)]
 
 
 def grouped(x, share):
@@ -18,7 +20,18 @@ def grouped(x, share):
     return x.transpose(0, 1).repeat_interleave(share, 0)
 
 
-def case(heads, kv_heads, dim, lengths, generator):
+def attend(q, k, v, window, cap):
+    """[heads][tokens][dim]; transformers' eager attention of Gemma 2. Also the log-sum-exp of what the softmax sees."""
+    length, dim = q.shape[1:]
+    scores = q @ k.transpose(1, 2) / dim**0.5
+    if cap:
+        scores = torch.tanh(scores / cap) * cap
+    distance = torch.arange(length)[:, None] - torch.arange(length)[None, :]
+    scores = scores.masked_fill((distance < 0) | (distance >= (window or length)), float("-inf"))
+    return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
+
+
+def case(heads, kv_heads, dim, lengths, window, cap, generator):
     m, share = sum(lengths), heads // kv_heads
 
     def values(count):
@@ -31,10 +44,11 @@ def case(heads, kv_heads, dim, lengths, generator):
     for length in lengths:
         rows = slice(first, first + length)
         a, b, c = q[rows].transpose(0, 1), grouped(k[rows], share), grouped(v[rows], share)
-        outs.append(F.scaled_dot_product_attention(a[None], b[None], c[None], is_causal=True)[0].transpose(0, 1))
-        above = torch.ones(length, length, dtype=torch.bool).triu(1)
-        scores = (a @ b.transpose(1, 2) / dim**0.5).masked_fill(above, float("-inf"))
-        lses.append(torch.logsumexp(scores, -1).transpose(0, 1))
+        out, lse = attend(a, b, c, window, cap)
+        if not window and not cap:
+            out = F.scaled_dot_product_attention(a[None], b[None], c[None], is_causal=True)[0]
+        outs.append(out.transpose(0, 1))
+        lses.append(lse.transpose(0, 1))
         first += length
     out = torch.cat(outs)
     out.backward(dout)
@@ -45,9 +59,11 @@ def main(path):
     generator = torch.Generator().manual_seed(SEED)
     with open(path, "w") as out:
         out.write(f"# torch {torch.__version__} float64, seed {SEED}: tools/golden/make_attn_golden.py\n")
-        for heads, kv_heads, dim, lengths in CASES:
+        for heads, kv_heads, dim, lengths, window, cap in CASES:
             out.write(f"case {heads} {kv_heads} {dim} {len(lengths)} {' '.join(map(str, lengths))}\n")
-            for name, x in case(heads, kv_heads, dim, lengths, generator).items():
+            if window or cap:
+                out.write(f"window {window} cap {cap:g}\n")
+            for name, x in case(heads, kv_heads, dim, lengths, window, cap, generator).items():
                 out.write(f"{name} {' '.join(f'{value:.8g}' for value in x.detach().flatten().tolist())}\n")
 
 

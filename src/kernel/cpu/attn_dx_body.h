@@ -7,13 +7,17 @@
  *   p = e^(scale q.k - lse)          delta = dout.out             dv = p^T dout
  *   ds = p * scale * (dout.v - delta)       dq = ds k             dk = ds^T q
  *
+ * With a cap the score is y = cap * tanh(scale q.k / cap): p = e^(y - lse), and ds has the factor
+ * 1 - tanh^2 last.
+ *
  * Order, the same everywhere: q.k and dout.v are one fused multiply-add per dimension, ascending
  * from zero; delta is a sum by the 16 lanes and the tree. dq, dk and dv are sums over positions in
  * blocks of NIB_CACHE_BLOCK positions of the document: in a block one fused multiply-add per
  * position, ascending from zero; block sums are added ascending, and of dk and dv those of the
  * first head of a group before the next head's. Blocks on the diagonal go by squares of 16
  * positions: squares above the diagonal are no part of a sum, in those on it the pairs above the
- * diagonal take part as zeros.
+ * diagonal take part as zeros. Likewise a window: squares of which no query sees a key are no part
+ * of a sum, in the others the pairs beyond the window take part as zeros.
  *
  * An item is a document and a kv head, with all heads that share it; so nothing is shared by items,
  * and the result does not depend on threads. A batch of fewer (document, kv head) pairs than
@@ -184,48 +188,80 @@ NIB_INLINE void take_keys(const dx_item *t, int64_t key0)
 
 /* ---- a query block against a key block ---- */
 
-/* p and ds of 16 queries, in place of q.k and dout.v; their first columns. On the diagonal the last
- * 16 columns are a square of which the upper triangle is zero. */
-NIB_INLINE void weigh(float *p, float *ds, const float *lse, const float *delta, float scale,
-                      int64_t columns, bool diagonal)
+/* Columns (keys) of p and ds, or rows (queries). */
+typedef struct strip {
+    int64_t from, to;
+} strip;
+
+/* p and ds of 16 queries, in place of q.k and dout.v; `seen` columns, whole lanes. On the diagonal
+ * the last 16 columns are a square of which the upper triangle is zero; zero are also the columns
+ * before the windows, which begin at `below` for the first query. */
+NIB_INLINE void weigh(float *p, float *ds, const float *lse, const float *delta,
+                      const nib_attn_dx *a, strip seen, int64_t below, bool diagonal)
 {
-    const nib_lanes factor = nib__lanes_set(scale);
+    const nib_lanes factor = nib__lanes_set(a->scale), cap = nib__lanes_set(a->cap);
+    const nib_lanes one = nib__lanes_set(1.0f), zero = nib__lanes_set(0.0f);
+    const bool capped = a->cap > 0;
     for (int64_t r = 0; r < NIB_LANES; r++, p += SIDE, ds += SIDE) {
         const nib_lanes less = nib__lanes_set(-lse[r]), mean = nib__lanes_set(-delta[r]);
-        for (int64_t j = 0; j < columns; j += NIB_LANES) {
+        for (int64_t j = seen.from; !capped && j < seen.to; j += NIB_LANES) {
             const nib_lanes s = nib__lanes_load(p + j), dp = nib__lanes_load(ds + j);
             const nib_lanes e = nib__lanes_exp(nib__lanes_fma(s, factor, less));
             nib__lanes_store(p + j, e);
             nib__lanes_store(ds + j, nib__lanes_mul(e, nib__lanes_fma(dp, factor, mean)));
         }
-        for (int64_t j = columns - NIB_LANES + r + 1; diagonal && j < columns; j++)
+        for (int64_t j = seen.from; capped && j < seen.to; j += NIB_LANES) {
+            const nib_lanes s = nib__lanes_load(p + j), dp = nib__lanes_load(ds + j);
+            const nib_lanes t = nib__lanes_tanh(nib__lanes_div(nib__lanes_mul(s, factor), cap));
+            const nib_lanes e = nib__lanes_exp(nib__lanes_fma(cap, t, less));
+            const nib_lanes slope = nib__lanes_fma(nib__lanes_sub(zero, t), t, one);
+            const nib_lanes d = nib__lanes_mul(e, nib__lanes_fma(dp, factor, mean));
+            nib__lanes_store(p + j, e);
+            nib__lanes_store(ds + j, nib__lanes_mul(d, slope));
+        }
+        for (int64_t j = seen.to - NIB_LANES + r + 1; diagonal && j < seen.to; j++)
+            p[j] = ds[j] = 0.0f;
+        for (int64_t j = seen.from; j < nib__min(seen.to, below + r); j++)
             p[j] = ds[j] = 0.0f;
     }
 }
 
-/* Adds to dq of the queries from query0 and to dk and dv of the key block; on the diagonal both are
- * of the same positions. */
-NIB_INLINE void multiply_block(const dx_item *t, int64_t query0, bool diagonal)
+/* Adds to dq of the queries from query0 and to dk and dv of the key block at key0; on the diagonal
+ * both are of the same positions. */
+NIB_INLINE void multiply_block(const dx_item *t, int64_t key0, int64_t query0)
 {
     const nib_attn_dx_scratch *s = &t->s;
+    const bool diagonal = key0 == query0;
     const int64_t padded = t->padded, count = nib__min(SIDE, t->length - query0);
     const int64_t rows = nib__round_up(count, NIB_LANES);
+    /* the column at which the window of row 0 begins, which may lie before the key block */
+    const int64_t below = t->a->window > 0 ? query0 - key0 - t->a->window + 1 : -2 * SIDE;
     const float *q = s->q + query0 * padded, *dout = s->dout + query0 * padded;
     for (int64_t i = 0; i < rows; i += NIB_LANES) {
         float *p = s->p + i * SIDE, *ds = s->ds + i * SIDE;
-        const int64_t columns = diagonal ? i + NIB_LANES : SIDE;
-        multiply(p, SIDE, q + i * padded, padded, 1, s->kt, SIDE, t->dim, columns, false);
-        multiply(ds, SIDE, dout + i * padded, padded, 1, s->vt, SIDE, t->dim, columns, false);
-        weigh(p, ds, s->lse + query0 + i, s->delta + query0 + i, t->a->scale, columns, diagonal);
-        multiply(s->dq + (query0 + i) * padded, padded, ds, SIDE, 1, s->k, padded,
-                 diagonal ? nib__min(columns, count) : SIDE, padded, true);
+        const int64_t from = nib__round_down(nib__max(0, below + i), NIB_LANES);
+        const strip seen = {from, diagonal ? i + NIB_LANES : SIDE};
+        if (seen.from >= seen.to)
+            break;
+        multiply(p + from, SIDE, q + i * padded, padded, 1, s->kt + from, SIDE, t->dim,
+                 seen.to - from, false);
+        multiply(ds + from, SIDE, dout + i * padded, padded, 1, s->vt + from, SIDE, t->dim,
+                 seen.to - from, false);
+        weigh(p, ds, s->lse + query0 + i, s->delta + query0 + i, t->a, seen, below + i, diagonal);
+        multiply(s->dq + (query0 + i) * padded, padded, ds + from, SIDE, 1, s->k + from * padded,
+                 padded, (diagonal ? nib__min(seen.to, count) : SIDE) - from, padded, true);
     }
     for (int64_t j = 0; j < (diagonal ? rows : SIDE); j += NIB_LANES) {
-        const int64_t i = diagonal ? j : 0; /* the first query that sees a key of the strip */
+        /* the queries that see a key of the strip, in whole strips */
+        const int64_t end = nib__round_down(nib__max(0, j + 2 * NIB_LANES - 1 - below), NIB_LANES);
+        const strip seen = {diagonal ? j : 0, nib__min(count, end)};
+        const int64_t i = seen.from;
+        if (seen.from >= seen.to)
+            continue;
         multiply(s->dv + j * padded, padded, s->p + i * SIDE + j, 1, SIDE, dout + i * padded,
-                 padded, count - i, padded, true);
+                 padded, seen.to - i, padded, true);
         multiply(s->dk + j * padded, padded, s->ds + i * SIDE + j, 1, SIDE, q + i * padded, padded,
-                 count - i, padded, true);
+                 seen.to - i, padded, true);
     }
 }
 
@@ -276,9 +312,10 @@ NIB_INLINE void run_head(const dx_item *t, int64_t head, bool is_first)
             copy_rows(s->dk, t->padded, a->dk + at, a->ldkv, t->dim, keys);
             copy_rows(s->dv, t->padded, a->dv + at, a->ldkv, t->dim, keys);
         }
-        multiply_block(t, key0, true);
-        for (int64_t query0 = key0 + SIDE; query0 < t->length; query0 += SIDE)
-            multiply_block(t, query0, false);
+        const int64_t last = a->window > 0 ? nib__min(t->length, key0 + SIDE - 1 + a->window)
+                                           : t->length; /* past the queries that see the block */
+        for (int64_t query0 = key0; query0 < last; query0 += SIDE)
+            multiply_block(t, key0, query0);
         write_rows(a->dk + at, a->ldkv, s->dk, t->padded, t->dim, keys);
         write_rows(a->dv + at, a->ldkv, s->dv, t->padded, t->dim, keys);
     }
