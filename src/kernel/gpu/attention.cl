@@ -2,13 +2,14 @@
  *
  * Causal attention of slots over the positions of their sequences, from the cache. For each block
  * of positions every one of BLOCK work-items scores one position, then sums values of its own
- * dimensions; the softmax is merged block by block.
+ * dimensions; the softmax is merged block by block. Blocks below the window (0: there is none) are
+ * not read, and what a slot does not see is multiplied into nothing, as it may be NaN.
  */
 #define ATTENTION_ARGS                                                                             \
     MEMORY(float, q), MEMORY(float, out), MEMORY(uchar, keys), MEMORY(uchar, values),              \
         MEMORY(int, sequence), MEMORY(int, position), MEMORY(int, tables), MEMORY(float, lse),     \
         int ldq, int ldo, int heads, int kv_heads, int head_dim, int table_ld, int with_lse,       \
-        float scale
+        float scale, int window, float cap
 #define ATTENTION_HERE                                                                             \
     HERE_CONST(float, q);                                                                          \
     HERE(float, out);                                                                              \
@@ -17,6 +18,11 @@
     HERE_CONST(int, sequence);                                                                     \
     HERE_CONST(int, position);                                                                     \
     HERE_CONST(int, tables)
+
+/* The first position that a slot at `last` sees. */
+static int first_seen(int last, int window) { return window > 0 ? max(0, last + 1 - window) : 0; }
+
+static float capped(float score, float cap) { return cap > 0 ? cap * tanh(score / cap) : score; }
 
 #ifndef QUERIES
 
@@ -28,34 +34,37 @@ __kernel void attention(ATTENTION_ARGS)
     const int id = (int)get_local_id(0), head = (int)get_group_id(0);
     const size_t row = get_group_id(1);
     const int last = position[row], kv_head = head / (heads / kv_heads);
+    const int first = first_seen(last, window);
     float sums[DIMS], total = 0, largest = -INFINITY;
     for (int i = 0; i < DIMS; i++)
         sums[i] = 0;
     for (int d = id; d < head_dim; d += BLOCK)
         query[d] = q[row * (size_t)ldq + (size_t)(head * head_dim + d)] * scale;
     barrier(CLK_LOCAL_MEM_FENCE);
-    for (int begin = 0; begin <= last; begin += BLOCK) {
+    for (int begin = first / BLOCK * BLOCK; begin <= last; begin += BLOCK) {
         const size_t entry = (size_t)sequence[row] * (size_t)table_ld + (size_t)(begin / BLOCK);
+        const bool seen = begin + id >= first && begin + id <= last;
         const int block = tables[entry];
         const size_t side =
             ((size_t)block * (size_t)kv_heads + (size_t)kv_head) * (size_t)(BLOCK * head_dim);
         float score = -INFINITY;
-        if (begin + id <= last) {
+        if (seen) {
             score = 0;
             for (int d = 0; d < head_dim; d++)
                 score += query[d] * load_typed(keys, side + (size_t)(d * BLOCK + id), CACHE);
+            score = capped(score, cap);
         }
         const float most = fmax(largest, group_max(score, room));
         const float old = largest == -INFINITY ? 0.0f : exp(largest - most);
-        const float mine = begin + id <= last ? exp(score - most) : 0.0f;
+        const float mine = seen ? exp(score - most) : 0.0f;
         weight[id] = mine;
         total = total * old + group_sum(mine, room); /* its barriers also show `weight` to all */
         largest = most;
-        const int count = min(BLOCK, last + 1 - begin);
+        const int skipped = max(0, first - begin), count = min(BLOCK, last + 1 - begin);
         for (int i = 0; i < DIMS; i++) {
             const int d = i * BLOCK + id;
             float sum = sums[i] * old;
-            for (int j = 0; d < head_dim && j < count; j++)
+            for (int j = skipped; d < head_dim && j < count; j++)
                 sum += weight[j] * load_typed(values, side + (size_t)(j * head_dim + d), CACHE);
             sums[i] = sum;
         }
@@ -85,12 +94,18 @@ __kernel void attention_tile(ATTENTION_ARGS, int m)
     const int mine = id / PARTS, part = id % PARTS, kv_head = head / (heads / kv_heads);
     const int end = min(m, ((int)get_group_id(1) + 1) * QUERIES);
     for (int row = (int)get_group_id(1) * QUERIES, next; row < end; row = next) {
-        int last = position[row], at[QUERIES];
+        /* positions from first[t] to at[t] are seen by slot t, from all_first to all_last by all */
+        int last = position[row], first[QUERIES], at[QUERIES];
+        int least = first_seen(last, window), all_first = least, all_last = last;
         float sums[QUERIES][DIMS];
-        for (next = row + 1; next < end && sequence[next] == sequence[row]; next++)
-            last = max(last, position[next]);
+        for (next = row + 1; next < end && sequence[next] == sequence[row]; next++) {
+            const int begin = first_seen(position[next], window);
+            last = max(last, position[next]), all_last = min(all_last, position[next]);
+            least = min(least, begin), all_first = max(all_first, begin);
+        }
         for (int t = 0; t < QUERIES; t++) {
             at[t] = row + t < next ? position[row + t] : -1;
+            first[t] = first_seen(at[t], window);
             for (int i = 0; i < DIMS; i++)
                 sums[t][i] = 0;
             for (int d = id; d < head_dim; d += BLOCK)
@@ -104,7 +119,7 @@ __kernel void attention_tile(ATTENTION_ARGS, int m)
             total[id] = 0;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
-        for (int begin = 0; begin <= last; begin += BLOCK) {
+        for (int begin = least / BLOCK * BLOCK; begin <= last; begin += BLOCK) {
             const size_t entry = (size_t)sequence[row] * (size_t)table_ld + (size_t)(begin / BLOCK);
             const size_t side = ((size_t)tables[entry] * (size_t)kv_heads + (size_t)kv_head) *
                                 (size_t)(BLOCK * head_dim);
@@ -117,7 +132,9 @@ __kernel void attention_tile(ATTENTION_ARGS, int m)
                     score[t] += query[t][d] * key;
             }
             for (int t = 0; t < QUERIES; t++)
-                weight[t][id] = begin + id <= at[t] ? score[t] : -INFINITY;
+                weight[t][id] = begin + id <= at[t] && begin + id >= first[t]
+                                    ? capped(score[t], cap)
+                                    : -INFINITY;
             barrier(CLK_LOCAL_MEM_FENCE);
             float most = largest[mine];
             for (int j = part; j < BLOCK; j += PARTS)
@@ -147,15 +164,31 @@ __kernel void attention_tile(ATTENTION_ARGS, int m)
                 old[mine] = factor;
             }
             barrier(CLK_LOCAL_MEM_FENCE);
-            const int count = min(BLOCK, last + 1 - begin);
+            const int skipped = max(0, least - begin), count = min(BLOCK, last + 1 - begin);
+            int all_begin = max(skipped, all_first - begin),
+                all_end = min(count, all_last + 1 - begin);
+            if (all_begin >= all_end)
+                all_begin = all_end = count;
             for (int i = 0; i < DIMS; i++) {
                 const int d = i * BLOCK + id;
                 for (int t = 0; t < QUERIES; t++)
                     sums[t][i] *= old[t];
-                for (int j = 0; d < head_dim && j < count; j++) {
+                for (int j = skipped; d < head_dim && j < all_begin; j++) {
+                    const float v = load_typed(values, side + (size_t)(j * head_dim + d), CACHE);
+                    for (int t = 0; t < QUERIES; t++)
+                        if (begin + j >= first[t] && begin + j <= at[t])
+                            sums[t][i] += weight[t][j] * v;
+                }
+                for (int j = all_begin; d < head_dim && j < all_end; j++) {
                     const float v = load_typed(values, side + (size_t)(j * head_dim + d), CACHE);
                     for (int t = 0; t < QUERIES; t++)
                         sums[t][i] += weight[t][j] * v;
+                }
+                for (int j = all_end; d < head_dim && j < count; j++) {
+                    const float v = load_typed(values, side + (size_t)(j * head_dim + d), CACHE);
+                    for (int t = 0; t < QUERIES; t++)
+                        if (begin + j >= first[t] && begin + j <= at[t])
+                            sums[t][i] += weight[t][j] * v;
                 }
             }
             barrier(CLK_LOCAL_MEM_FENCE);

@@ -138,6 +138,8 @@ int nib__launch_attention(const void *args, nib_launch out[])
     nib__launch_int(out, a->cache.table_ld);
     nib__launch_int(out, a->lse != NULL);
     nib__launch_float(out, a->scale);
+    nib__launch_int(out, nib__min(a->window, INT32_MAX));
+    nib__launch_float(out, a->cap);
     return 1;
 }
 
