@@ -256,7 +256,7 @@ static float value_at(const __global uchar *from, size_t i, int type)
 #endif
 
 /* Each sub-group's result goes to `room`, which has a float for each work-item. */
-static float group_sum(float value, __local float *room)
+INLINED float group_sum(float value, __local float *room)
 {
     const float part = sub_group_reduce_add(value);
     if (get_sub_group_local_id() == 0)
@@ -269,7 +269,7 @@ static float group_sum(float value, __local float *room)
     return sum;
 }
 
-static float group_max(float value, __local float *room)
+INLINED float group_max(float value, __local float *room)
 {
     const float part = sub_group_reduce_max(value);
     if (get_sub_group_local_id() == 0)
@@ -285,7 +285,7 @@ static float group_max(float value, __local float *room)
 #elif !defined(NIB_CUDA) /* where warps shuffle */
 
 /* `room` has a float for each work-item; their number is a power of two. */
-static float group_sum(float value, __local float *room)
+INLINED float group_sum(float value, __local float *room)
 {
     const int id = (int)get_local_id(0);
     room[id] = value;
@@ -300,7 +300,7 @@ static float group_sum(float value, __local float *room)
     return sum;
 }
 
-static float group_max(float value, __local float *room)
+INLINED float group_max(float value, __local float *room)
 {
     const int id = (int)get_local_id(0);
     room[id] = value;
