@@ -48,7 +48,11 @@ typedef struct nib_amax {
 
 /* With r = 1 / sqrt(mean(x^2) + eps): dx = sum + r * (w dy - x r^2 mean(x w dy)). Both means in
  * lanes as the forward norm's, whose r has the same bits; w dy is rounded, c = r * r * mean, then
- * two fused multiply-adds: sum + r * (w dy - x * c). */
+ * two fused multiply-adds: sum + r * (w dy - x * c).
+ *
+ * Centered, mean(x) is taken as the forward norm takes it, and x - mean(x), rounded, is in the place
+ * of x in all of this; the second pass also has mean(w dy) in lanes, and w dy - mean(w dy), rounded,
+ * is in the place of the last w dy alone: sum + r * ((w dy - mean(w dy)) - (x - mean(x)) * c). */
 typedef struct nib_norm_dx {
     const float *x, *dy; /* [rows][ldx], [rows][ldy] */
     const float *weight; /* [width] */
@@ -57,11 +61,12 @@ typedef struct nib_norm_dx {
     int64_t rows, width, ldx, ldy, lddx;
     float eps;
     const float *sum; /* [rows][lddx], may be dx; NULL: zeros */
-    bool centered;    /* then x - mean(x) is in the place of x, and mean(w dy) is taken off w dy */
-    float *mean;      /* [rows] of x, for NORM_DW; centered alone */
+    bool centered;
+    float *mean; /* [rows] of x, for NORM_DW; centered alone */
 } nib_norm_dx;
 
-/* dw[j] = sum over rows of dy * (x * r), written. A row of q and k norms is a head of a token. */
+/* dw[j] = sum over rows of dy * (x * r), written; centered, of dy * ((x - mean) * r). A row of q and
+ * k norms is a head of a token. */
 typedef struct nib_norm_dw {
     const float *x, *dy, *inverse;
     float *dw; /* [width] */
@@ -71,8 +76,12 @@ typedef struct nib_norm_dw {
 
 /* Of out = silu(gate) * up, with s = 1 / (1 + e^-gate): dup = dy * silu(gate) with the forward's
  * silu, gate / (1 + e^-gate); dgate = (dy * up) * (s * (1 + gate * (1 - s))), the inner sum fused.
- * dgate and dup may be gate and up; both ups are NULL where the forward's is. Of NIB_GELU_TANH s is
- * 1 / (1 + e^-2u), and the last factor s * (1 + gate * 2u' * (1 - s)). */
+ * dgate and dup may be gate and up. Where the forward has no up, both ups are NULL and dy * up is
+ * dy.
+ *
+ * Of NIB_GELU_TANH s = 1 / (1 + e^-2u), and the last factor is s * (1 + h * (1 - s)), the sum fused,
+ * with h = gate * d(2u)/dgate and d(2u)/dgate = 2 sqrt(2 / pi) (1 + 3 * 0.044715 gate^2), fused after
+ * gate^2. */
 typedef struct nib_swiglu_dx {
     const float *gate, *up, *dy; /* [m][ld], dy [m][ldy] */
     float *dgate, *dup;          /* [m][ld] */
@@ -80,7 +89,8 @@ typedef struct nib_swiglu_dx {
     nib_activation activation;
 } nib_swiglu_dx;
 
-/* Of a nib_scale: dx = scale * dy; with a cap, times 1 - tanh(scale * x / cap)^2. */
+/* Of a nib_scale: dx = scale * dy; with a cap, times 1 - t * t, fused, with the forward's t =
+ * tanh(scale * x / cap). */
 typedef struct nib_scale_dx {
     const float *x, *dy; /* [m][ldx], [m][ldy]; x NULL: no cap */
     float *dx;           /* [m][lddx]; may be dy */

@@ -131,6 +131,7 @@ using std::min;
 using std::rint;
 using std::round;
 using std::sqrt;
+using std::tanh;
 #define clamp(value, low, high) min(max(value, low), high)
 
 /* Of one thread at a time, as threads are coroutines. */

@@ -329,7 +329,10 @@ static bool check_normed_case(verdict *v, const nib_kernel *row, const linear_ca
                                  .width = c->k,
                                  .ldx = c->k + below(r, 3),
                                  .ldo = ldo,
-                                 .eps = 1e-5F}};
+                                 .eps = 1e-5F,
+                                 .centered = next(r) % 2 != 0}};
+    if (next(r) % 2 != 0)
+        a.norm.bias = floats(&m, c->k, r, VALUES_RANDOM);
     a.norm.x = floats(&m, c->m * a.norm.ldx, r, c->values);
     float *rows = take(&m, (size_t)(c->m * ldo) * sizeof *rows);
     a.norm.out = rows;

@@ -31,7 +31,13 @@ static bool check_results(verdict *v, memory *m, const nib_kernel *row, result w
     return good;
 }
 
-/* ---- norm, swiglu, add ---- */
+/* One of the `count` values, or none. */
+static float *floats_or_none(memory *m, int64_t count, rng *r)
+{
+    return below(r, 2) != 0 ? floats(m, count, r, VALUES_RANDOM) : NULL;
+}
+
+/* ---- norm, swiglu, scale, add ---- */
 
 static result run_norm(const nib_kernel *row, memory *m, nib_norm a, bool in_place, int64_t part)
 {
@@ -61,17 +67,25 @@ static bool check_norm(verdict *v, const nib_kernel *row, const nib_kernel *ref,
                         .width = width,
                         .ldx = ldx,
                         .ldo = ldo,
-                        .eps = 1e-5F};
+                        .eps = 1e-5F,
+                        .centered = below(r, 2) != 0,
+                        .bias = floats_or_none(&m, width, r)};
     const result want = run_norm(ref, &m, a, false, rows), got = run_norm(row, &m, a, false, rows);
     const result parts = run_norm(row, &m, a, false, 1), placed = run_norm(row, &m, a, true, rows);
     const bool in_place = same_floats(v, "in place", placed.values, got.values, got.count);
     return check_results(v, &m, row, want, got, parts, "row by row") && in_place;
 }
 
-static result run_swiglu(const nib_kernel *row, memory *m, nib_swiglu a, int64_t part)
+/* In place the rows of the output are as far apart as those of the gates. */
+static result run_swiglu(const nib_kernel *row, memory *m, nib_swiglu a, bool in_place,
+                         int64_t part)
 {
     const int64_t count = a.m * a.ldo;
     a.out = take(m, (size_t)count * sizeof *a.out);
+    if (in_place) {
+        memcpy(a.out, a.gate, (size_t)count * sizeof *a.out);
+        a.gate = a.out;
+    }
     if (runs_on_gpu(m, row, &a))
         return (result){a.out, count};
     for (int64_t i = 0; i < a.m; i += part)
@@ -84,15 +98,61 @@ static bool check_swiglu(verdict *v, const nib_kernel *row, const nib_kernel *re
 {
     memory m = {.count = 0};
     const int64_t ld = width + below(r, 3);
-    const nib_swiglu a = {.gate = floats(&m, rows * ld, r, class),
-                          .up = floats(&m, rows * ld, r, VALUES_RANDOM),
-                          .m = rows,
-                          .width = width,
-                          .ld = ld,
-                          .ldo = width + below(r, 3)};
-    const result want = run_swiglu(ref, &m, a, rows), got = run_swiglu(row, &m, a, rows);
-    const result parts = run_swiglu(row, &m, a, 1);
-    return check_results(v, &m, row, want, got, parts, "row by row");
+    nib_swiglu a = {.gate = floats(&m, rows * ld, r, class),
+                    .up = floats_or_none(&m, rows * ld, r),
+                    .m = rows,
+                    .width = width,
+                    .ld = ld,
+                    .ldo = width + below(r, 3),
+                    .activation = below(r, 2) != 0 ? NIB_GELU_TANH : NIB_SILU};
+    const result want = run_swiglu(ref, &m, a, false, rows),
+                 got = run_swiglu(row, &m, a, false, rows),
+                 parts = run_swiglu(row, &m, a, false, 1);
+    a.ldo = a.ld;
+    const result apart = run_swiglu(row, &m, a, false, rows),
+                 placed = run_swiglu(row, &m, a, true, rows);
+    bool in_place = true;
+    for (int64_t i = 0; i < rows; i++)
+        in_place = in_place &&
+                   same_floats(v, "in place", placed.values + i * ld, apart.values + i * ld, width);
+    return check_results(v, &m, row, want, got, parts, "row by row") && in_place;
+}
+
+static result run_scale(const nib_kernel *row, memory *m, nib_scale a, bool in_place, int64_t part)
+{
+    const int64_t count = a.m * a.ldo;
+    a.out = take(m, (size_t)count * sizeof *a.out);
+    if (in_place) {
+        for (int64_t i = 0; i < a.m; i++)
+            memcpy(a.out + i * a.ldo, a.x + i * a.ldx, (size_t)a.width * sizeof *a.out);
+        a.x = a.out, a.ldx = a.ldo;
+    }
+    if (runs_on_gpu(m, row, &a))
+        return (result){a.out, count};
+    for (int64_t i = 0; i < a.m; i += part)
+        row->run.scale(&a, i, nib__min(a.m, i + part));
+    return (result){a.out, count};
+}
+
+static bool check_scale(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                        int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    nib_scale a = {.m = rows,
+                   .width = width,
+                   .ldx = width + below(r, 3),
+                   .ldo = width + below(r, 3),
+                   .scale = 4 * unit(r),
+                   .cap = below(r, 3) != 0 ? (float)(1 + below(r, 50)) : 0};
+    a.x = floats(&m, rows * a.ldx, r, class);
+    const result want = run_scale(ref, &m, a, false, rows),
+                 got = run_scale(row, &m, a, false, rows), parts = run_scale(row, &m, a, false, 1),
+                 placed = run_scale(row, &m, a, true, rows);
+    const bool in_place = same_floats(v, "in place", placed.values, got.values, got.count);
+    nib_scale many = a;
+    many.m = MANY_ROWS;
+    return check_results(v, &m, row, want, got, parts, "row by row") && in_place &&
+           takes_many_rows(v, row, &many);
 }
 
 static result run_add(const nib_kernel *row, memory *m, nib_add a, const float *start, int64_t part)
@@ -183,7 +243,7 @@ static bool check_rope(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     enum { POSITIONS = 40 };
     memory m = {.count = 0};
     nib_rope a = {.m = rows, .heads = 1 + below(r, 3), .head_dim = 2 * nib__ceil_div(width, 2)};
-    a.inverse = below(r, 2) != 0;
+    a.inverse = below(r, 2) != 0, a.interleaved = below(r, 2) != 0;
     a.dims = a.head_dim > 4 && below(r, 3) == 0 ? a.head_dim / 4 * 2 : a.head_dim;
     a.ldx = a.heads * a.head_dim + below(r, 3);
     a.cos_sin = floats(&m, POSITIONS * a.dims, r, VALUES_RANDOM);
@@ -423,7 +483,8 @@ static bool check_rope_copy(verdict *v, const nib_kernel *row, const nib_kernel 
                   .heads = heads,
                   .head_dim = dim,
                   .dims = dim,
-                  .ldx = heads * dim + below(r, 3)};
+                  .ldx = heads * dim + below(r, 3),
+                  .interleaved = below(r, 2) != 0};
     q.x = floats(&m, rows * q.ldx, r, class);
     const result want = run_rope_copy(row, &m, &s, q, 0), got = run_rope_copy(row, &m, &s, q, 1),
                  parts = run_rope_copy(row, &m, &s, q, 2);
@@ -596,6 +657,7 @@ static token_check token_check_of(nib_op op)
     switch (op) {
     case NIB_OP_NORM: return check_norm;
     case NIB_OP_SWIGLU: return check_swiglu;
+    case NIB_OP_SCALE: return check_scale;
     case NIB_OP_ADD: return check_add;
     case NIB_OP_GATHER: return check_gather;
     case NIB_OP_ROPE: return check_rope;

@@ -28,17 +28,18 @@ static float *copy_of(memory *m, const float *values, int64_t count)
 
 /* ---- gradients of the norm ---- */
 
-/* dx, then r of every row. */
+/* dx, then r and the mean of every row. */
 static result run_norm_dx(const nib_kernel *row, memory *m, nib_norm_dx a, int64_t part)
 {
     const int64_t count = a.rows * a.lddx;
-    float *values = take(m, (size_t)(count + a.rows) * sizeof *values);
+    float *values = take(m, (size_t)(count + 2 * a.rows) * sizeof *values);
     memcpy(values, a.dx, (size_t)count * sizeof *values);
     a.sum = a.sum != NULL ? values : NULL;
     a.dx = values, a.inverse = values + count;
+    a.mean = a.centered ? a.inverse + a.rows : NULL;
     for (int64_t i = 0; i < a.rows; i += part)
         row->run.norm_dx(&a, i, nib__min(a.rows, i + part));
-    return (result){values, count + a.rows};
+    return (result){values, count + 2 * a.rows};
 }
 
 static bool check_norm_dx(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
@@ -52,6 +53,7 @@ static bool check_norm_dx(verdict *v, const nib_kernel *row, const nib_kernel *r
     a.weight = floats(&m, width, r, VALUES_RANDOM);
     a.dx = floats(&m, rows * a.lddx, r, VALUES_RANDOM);
     a.sum = below(r, 2) == 0 ? a.dx : NULL;
+    a.centered = below(r, 2) != 0;
     const result want = run_norm_dx(ref, &m, a, rows), got = run_norm_dx(row, &m, a, rows);
     const result parts = run_norm_dx(row, &m, a, 1);
     return check_results(v, &m, row, want, got, parts, "row by row");
@@ -74,22 +76,23 @@ static bool check_norm_dw(verdict *v, const nib_kernel *row, const nib_kernel *r
     a.x = floats(&m, a.rows * a.ldx, r, class);
     a.dy = floats(&m, a.rows * a.ldy, r, class);
     a.inverse = floats(&m, a.rows, r, VALUES_RANDOM);
+    a.mean = floats_or_none(&m, a.rows, r);
     const result want = run_norm_dw(ref, &m, a, width), got = run_norm_dw(row, &m, a, width);
     const result parts = run_norm_dw(row, &m, a, odd_part(r));
     return check_results(v, &m, row, want, got, parts, "in parts of columns");
 }
 
-/* ---- gradients of swiglu, the table and a bias ---- */
+/* ---- gradients of swiglu, scale, the table and a bias ---- */
 
-/* dgate, then dup. */
+/* dgate, then dup; without up, what was there. */
 static result run_swiglu_dx(const nib_kernel *row, memory *m, nib_swiglu_dx a, bool in_place,
                             int64_t part)
 {
     const int64_t count = a.m * a.ld;
     float *values = take(m, (size_t)(2 * count) * sizeof *values);
     memcpy(values, a.gate, (size_t)count * sizeof *values);
-    memcpy(values + count, a.up, (size_t)count * sizeof *values);
-    a.dgate = values, a.dup = values + count;
+    memcpy(values + count, a.up != NULL ? a.up : a.gate, (size_t)count * sizeof *values);
+    a.dgate = values, a.dup = a.up != NULL ? values + count : NULL;
     if (in_place)
         a.gate = a.dgate, a.up = a.dup;
     for (int64_t i = 0; i < a.m; i += part)
@@ -104,12 +107,45 @@ static bool check_swiglu_dx(verdict *v, const nib_kernel *row, const nib_kernel 
     nib_swiglu_dx a = {.m = rows, .width = width};
     a.ld = width + below(r, 3), a.ldy = width + below(r, 3);
     a.gate = floats(&m, rows * a.ld, r, class);
-    a.up = floats(&m, rows * a.ld, r, VALUES_RANDOM);
+    a.up = floats_or_none(&m, rows * a.ld, r);
+    a.activation = below(r, 2) != 0 ? NIB_GELU_TANH : NIB_SILU;
     a.dy = floats(&m, rows * a.ldy, r, VALUES_RANDOM);
     const result want = run_swiglu_dx(ref, &m, a, false, rows),
                  got = run_swiglu_dx(row, &m, a, false, rows),
                  placed = run_swiglu_dx(row, &m, a, true, rows),
                  parts = run_swiglu_dx(row, &m, a, false, 1);
+    const bool in_place = same_floats(v, "in place", placed.values, got.values, got.count);
+    return check_results(v, &m, row, want, got, parts, "row by row") && in_place;
+}
+
+static result run_scale_dx(const nib_kernel *row, memory *m, nib_scale_dx a, bool in_place,
+                           int64_t part)
+{
+    const int64_t count = a.m * a.lddx;
+    a.dx = take(m, (size_t)count * sizeof *a.dx);
+    if (in_place) {
+        for (int64_t i = 0; i < a.m; i++)
+            memcpy(a.dx + i * a.lddx, a.dy + i * a.ldy, (size_t)a.width * sizeof *a.dx);
+        a.dy = a.dx, a.ldy = a.lddx;
+    }
+    for (int64_t i = 0; i < a.m; i += part)
+        row->run.scale_dx(&a, i, nib__min(a.m, i + part));
+    return (result){a.dx, count};
+}
+
+static bool check_scale_dx(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                           int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    nib_scale_dx a = {.m = rows, .width = width, .scale = 4 * unit(r)};
+    a.ldx = width + below(r, 3), a.ldy = width + below(r, 3), a.lddx = width + below(r, 3);
+    if (below(r, 3) != 0)
+        a.cap = (float)(1 + below(r, 50)), a.x = floats(&m, rows * a.ldx, r, class);
+    a.dy = floats(&m, rows * a.ldy, r, VALUES_RANDOM);
+    const result want = run_scale_dx(ref, &m, a, false, rows),
+                 got = run_scale_dx(row, &m, a, false, rows),
+                 placed = run_scale_dx(row, &m, a, true, rows),
+                 parts = run_scale_dx(row, &m, a, false, 1);
     const bool in_place = same_floats(v, "in place", placed.values, got.values, got.count);
     return check_results(v, &m, row, want, got, parts, "row by row") && in_place;
 }
@@ -264,6 +300,7 @@ static token_check train_check_of(nib_op op)
     case NIB_OP_NORM_DX: return check_norm_dx;
     case NIB_OP_NORM_DW: return check_norm_dw;
     case NIB_OP_SWIGLU_DX: return check_swiglu_dx;
+    case NIB_OP_SCALE_DX: return check_scale_dx;
     case NIB_OP_EMBED_DW: return check_embed_dw;
     case NIB_OP_BIAS_DW: return check_bias_dw;
     case NIB_OP_XENT: return check_xent;

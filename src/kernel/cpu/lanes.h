@@ -589,12 +589,12 @@ NIB_INLINE nib_lanes nib__lanes_cap(nib_lanes x, nib_lanes cap)
     return nib__lanes_mul(cap, nib__lanes_tanh(nib__lanes_div(x, cap)));
 }
 
-/* silu(g) = g / (1 + e^-g), and *share = 1 / (1 + e^-g); each is one rounded division. */
-NIB_INLINE nib_lanes nib__lanes_silu(nib_lanes g, nib_lanes *share)
+/* g / (1 + e^x), and *share = 1 / (1 + e^x); each is one rounded division. For fast ones x is above 87
+ * only where |g| is, and above 2 only where |g| is above 1. */
+NIB_INLINE nib_lanes nib__lanes_logistic(nib_lanes g, nib_lanes x, nib_lanes *share)
 {
     const nib_lanes one = nib__lanes_set(1.0f);
-    const nib_lanes whole =
-        nib__lanes_add(one, nib__lanes_exp(nib__lanes_sub(nib__lanes_set(0.0f), g)));
+    const nib_lanes whole = nib__lanes_add(one, nib__lanes_exp(x));
 #if defined(__AVX512F__)
     if (nib__lanes_divide_fast(g, whole)) {
         *share = nib__lanes_reciprocal(whole);
@@ -603,6 +603,28 @@ NIB_INLINE nib_lanes nib__lanes_silu(nib_lanes g, nib_lanes *share)
 #endif
     *share = nib__lanes_div(one, whole);
     return nib__lanes_div(g, whole);
+}
+
+/* silu(g) = g / (1 + e^-g), and *share = 1 / (1 + e^-g). */
+NIB_INLINE nib_lanes nib__lanes_silu(nib_lanes g, nib_lanes *share)
+{
+    return nib__lanes_logistic(g, nib__lanes_sub(nib__lanes_set(0.0f), g), share);
+}
+
+/* gelu(g) = g / (1 + e^-2u) with 2u = 2 sqrt(2 / pi) (g + 0.044715 g^3), and *share = 1 / (1 +
+ * e^-2u). -2u = g * (-0.0713548163 * g^2 - 1.59576912), the bracket fused, and at most 87. */
+NIB_INLINE nib_lanes nib__lanes_gelu(nib_lanes g, nib_lanes *share)
+{
+    const nib_lanes slope = nib__lanes_fma(nib__lanes_mul(g, g), nib__lanes_set(-0.0713548163f),
+                                           nib__lanes_set(-1.59576912f));
+    const nib_lanes x = nib__lanes_min(nib__lanes_set(87.0f), nib__lanes_mul(g, slope));
+    return nib__lanes_logistic(g, x, share);
+}
+/* d(2u)/dg = 0.214064449 * g^2 + 1.59576912, fused. */
+NIB_INLINE nib_lanes nib__lanes_gelu_slope(nib_lanes g)
+{
+    return nib__lanes_fma(nib__lanes_mul(g, g), nib__lanes_set(0.214064449f),
+                          nib__lanes_set(1.59576912f));
 }
 
 /* As nib__f32_to_bf16, in a form that compilers make vectors of. */

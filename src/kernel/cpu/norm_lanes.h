@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A root mean square norm on lanes, for the rows that keep its values and those that quantize them:
- * one definition, so that both have the same bits.
+ * A norm on lanes, root mean square or centered as LayerNorm, for the rows that keep its values,
+ * those that quantize them and those that turn gradients: one definition, so that all have the same
+ * bits. The mean of x is taken first, then that of the squares of what is left, each in lanes and
+ * the tree of nib__lanes_sum.
  */
 #ifndef NIB_NORM_LANES_H
 #define NIB_NORM_LANES_H
@@ -9,26 +11,78 @@
 #include "lanes.h"
 #include "ops.h"
 
-/* What the row's values are multiplied by before their weights: 1 / sqrt(mean(x^2) + eps). */
-NIB_INLINE nib_lanes nib__norm_factor(const float *x, int64_t width, float eps)
+/* Sixteen values less their mean, zeros past width. */
+NIB_INLINE nib_lanes nib__norm_centered(const float *x, int64_t i, int64_t width, nib_lanes mean)
 {
+    const nib_lanes v = nib__lanes_sub(nib__lanes_at(x, i, width), mean);
+    return i + NIB_LANES <= width ? v : nib__lanes_first(v, width - i);
+}
+
+NIB_INLINE float nib__norm_mean(const float *x, int64_t width)
+{
+    nib_lanes sum = nib__lanes_set(0.0f);
+    for (int64_t i = 0; i < width; i += NIB_LANES)
+        sum = nib__lanes_add(sum, nib__lanes_at(x, i, width));
+    return nib__lanes_sum(sum) / (float)width;
+}
+
+/* What a row's values are moved by, if the norm is centered, and multiplied by before their weights:
+ * 1 / sqrt(mean(x^2) + eps). */
+typedef struct nib_norm_row {
+    nib_lanes mean, factor;
+} nib_norm_row;
+
+NIB_INLINE nib_norm_row nib__norm_row_as(const float *x, int64_t width, float eps, bool centered)
+{
+    nib_norm_row row = {.mean = nib__lanes_set(centered ? nib__norm_mean(x, width) : 0.0f)};
     nib_lanes squares = nib__lanes_set(0.0f);
     for (int64_t i = 0; i < width; i += NIB_LANES) {
-        const nib_lanes v = nib__lanes_at(x, i, width);
+        const nib_lanes v =
+            centered ? nib__norm_centered(x, i, width, row.mean) : nib__lanes_at(x, i, width);
         squares = nib__lanes_fma(v, v, squares);
     }
     const float mean = nib__lanes_sum(squares) / (float)width;
-    return nib__lanes_set(1.0f / sqrtf(mean + eps));
+    row.factor = nib__lanes_set(1.0f / sqrtf(mean + eps));
+    return row;
 }
 
-/* Of `count` values of a row; out may be x. */
-NIB_INLINE void nib__norm_values(float *out, const float *x, const float *weight, nib_lanes factor,
-                                 int64_t count)
+NIB_INLINE nib_norm_row nib__norm_row(const nib_norm *a, int64_t row)
+{
+    const float *x = a->x + row * a->ldx;
+    return a->centered ? nib__norm_row_as(x, a->width, a->eps, true)
+                       : nib__norm_row_as(x, a->width, a->eps, false);
+}
+
+NIB_INLINE void nib__norm_values_as(float *out, const float *x, const float *weight,
+                                    const float *bias, nib_norm_row of, int64_t count,
+                                    bool centered, bool biased)
 {
     for (int64_t i = 0; i < count; i += NIB_LANES) {
-        const nib_lanes v = nib__lanes_mul(nib__lanes_at(x, i, count), factor);
-        nib__lanes_put(out, i, count, nib__lanes_mul(v, nib__lanes_at(weight, i, count)));
+        nib_lanes v = nib__lanes_at(x, i, count);
+        if (centered)
+            v = nib__lanes_sub(v, of.mean);
+        v = nib__lanes_mul(nib__lanes_mul(v, of.factor), nib__lanes_at(weight, i, count));
+        if (biased)
+            v = nib__lanes_add(v, nib__lanes_at(bias, i, count));
+        nib__lanes_put(out, i, count, v);
     }
+}
+
+/* `count` values of a row from column k0 on, which is a multiple of the lanes; out may be where they
+ * are. */
+NIB_INLINE void nib__norm_values(float *out, const nib_norm *a, int64_t row, nib_norm_row of,
+                                 int64_t k0, int64_t count)
+{
+    const float *x = a->x + row * a->ldx + k0, *weight = a->weight + k0;
+    const float *bias = a->bias != NULL ? a->bias + k0 : NULL;
+    if (a->centered && bias != NULL)
+        nib__norm_values_as(out, x, weight, bias, of, count, true, true);
+    else if (a->centered)
+        nib__norm_values_as(out, x, weight, bias, of, count, true, false);
+    else if (bias != NULL)
+        nib__norm_values_as(out, x, weight, bias, of, count, false, true);
+    else
+        nib__norm_values_as(out, x, weight, bias, of, count, false, false);
 }
 
 #endif

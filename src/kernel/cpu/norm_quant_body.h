@@ -11,11 +11,11 @@ enum { NORMED_PIECE = 256 }; /* whole blocks */
 
 /* Values k0.. of token r into a piece, and, where somebody wants them, into the norm's rows.
  * Returns how many. */
-NIB_INLINE int64_t norm_piece(const nib_norm *n, int64_t r, nib_lanes factor, int64_t k0,
+NIB_INLINE int64_t norm_piece(const nib_norm *n, int64_t r, nib_norm_row of, int64_t k0,
                               float piece[NORMED_PIECE])
 {
     const int64_t count = nib__min(NORMED_PIECE, n->width - k0);
-    nib__norm_values(piece, n->x + r * n->ldx + k0, n->weight + k0, factor, count);
+    nib__norm_values(piece, n, r, of, k0, count);
     if (n->out != NULL)
         memcpy(n->out + r * n->ldo + k0, piece, (size_t)count * sizeof *piece);
     return count;
@@ -28,13 +28,13 @@ NIB_INLINE void normed_tokens(const nib_norm_quant *a, int64_t m0, int64_t m1, i
     const nib_input *out = &a->quant.out;
     float piece[NORMED_PIECE];
     for (int64_t r = m0; r < m1; r++) {
-        const nib_lanes factor = nib__norm_factor(n->x + r * n->ldx, n->width, n->eps);
+        const nib_norm_row row = nib__norm_row(n, r);
         extent of = {0, 0};
         for (int64_t k0 = 0; k0 < n->width; k0 += NORMED_PIECE)
-            of = extended(of, piece, norm_piece(n, r, factor, k0, piece));
+            of = extended(of, piece, norm_piece(n, r, row, k0, piece));
         const mapping map = dynamic_mapping(&a->quant, range_from(of), qmin, qmax);
         for (int64_t k0 = 0; k0 < n->width && map.is_finite; k0 += NORMED_PIECE) {
-            const int64_t count = norm_piece(n, r, factor, k0, piece);
+            const int64_t count = norm_piece(n, r, row, k0, piece);
             integer_codes(out->codes + r * out->ld + k0, piece, count, 1 / map.scale, map.zero,
                           qmin, qmax);
         }
@@ -56,9 +56,9 @@ NIB_INLINE void normed_blocks(const nib_norm_quant *a, int64_t m0, int64_t m1, i
     const nib_norm *n = &a->norm;
     float piece[NORMED_PIECE];
     for (int64_t r = m0; r < m1; r++) {
-        const nib_lanes factor = nib__norm_factor(n->x + r * n->ldx, n->width, n->eps);
+        const nib_norm_row row = nib__norm_row(n, r);
         for (int64_t k0 = 0; k0 < n->width; k0 += NORMED_PIECE) {
-            const int64_t count = norm_piece(n, r, factor, k0, piece);
+            const int64_t count = norm_piece(n, r, row, k0, piece);
             block_codes(&a->quant.out, r, k0, piece, count, block);
         }
         close_blocks(&a->quant.out, r);

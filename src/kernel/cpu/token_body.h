@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The token rows' code, written once on lanes and compiled per instruction set: each including file
- * names its functions through NIB_TOKEN(name). norm, rope, swiglu, add, storing keys and values,
- * and rope with storing.
+ * names its functions through NIB_TOKEN(name). norm, rope, swiglu, scale, add, storing keys and
+ * values, and rope with storing.
  */
 #include "norm_lanes.h"
 #include "ops.h"
@@ -11,14 +11,30 @@
 
 void NIB_TOKEN(norm)(const nib_norm *a, int64_t row0, int64_t row1)
 {
-    for (int64_t row = row0; row < row1; row++) {
-        const float *x = a->x + row * a->ldx;
-        nib__norm_values(a->out + row * a->ldo, x, a->weight, nib__norm_factor(x, a->width, a->eps),
-                         a->width);
-    }
+    for (int64_t row = row0; row < row1; row++)
+        nib__norm_values(a->out + row * a->ldo, a, row, nib__norm_row(a, row), 0, a->width);
 }
 
-void NIB_TOKEN(rope)(const nib_rope *a, int64_t m0, int64_t m1)
+/* ---- rope ---- */
+
+/* The channels of up to 16 pairs (2i, 2i + 1): first ones and second ones; and back. */
+NIB_INLINE void load_pairs(const float *x, int64_t count, nib_lanes *first, nib_lanes *second)
+{
+    float u[NIB_LANES] = {0}, v[NIB_LANES] = {0};
+    for (int64_t i = 0; i < count; i++)
+        u[i] = x[2 * i], v[i] = x[2 * i + 1];
+    *first = nib__lanes_load(u), *second = nib__lanes_load(v);
+}
+
+NIB_INLINE void store_pairs(float *x, int64_t count, nib_lanes first, nib_lanes second)
+{
+    float u[NIB_LANES], v[NIB_LANES];
+    nib__lanes_store(u, first), nib__lanes_store(v, second);
+    for (int64_t i = 0; i < count; i++)
+        x[2 * i] = u[i], x[2 * i + 1] = v[i];
+}
+
+NIB_INLINE void rope_as(const nib_rope *a, int64_t m0, int64_t m1, bool interleaved)
 {
     const int64_t half = a->dims / 2;
     const nib_lanes turn = nib__lanes_set(a->inverse ? -1.0f : 1.0f); /* exact */
@@ -30,26 +46,81 @@ void NIB_TOKEN(rope)(const nib_rope *a, int64_t m0, int64_t m1)
             for (int64_t i = 0; i < half; i += NIB_LANES) {
                 const nib_lanes c = nib__lanes_at(cosine, i, half),
                                 s = nib__lanes_mul(nib__lanes_at(sine, i, half), turn);
-                const nib_lanes u = nib__lanes_at(x, i, half), v = nib__lanes_at(x + half, i, half);
+                const int64_t count = nib__min(NIB_LANES, half - i);
+                nib_lanes u, v;
+                if (interleaved)
+                    load_pairs(x + 2 * i, count, &u, &v);
+                else
+                    u = nib__lanes_at(x, i, half), v = nib__lanes_at(x + half, i, half);
                 const nib_lanes us = nib__lanes_mul(u, s), vs = nib__lanes_mul(v, s);
-                nib__lanes_put(x, i, half, nib__lanes_sub(nib__lanes_mul(u, c), vs));
-                nib__lanes_put(x + half, i, half, nib__lanes_add(nib__lanes_mul(v, c), us));
+                u = nib__lanes_sub(nib__lanes_mul(u, c), vs);
+                v = nib__lanes_add(nib__lanes_mul(v, c), us);
+                if (interleaved)
+                    store_pairs(x + 2 * i, count, u, v);
+                else
+                    nib__lanes_put(x, i, half, u), nib__lanes_put(x + half, i, half, v);
             }
+        }
+    }
+}
+
+void NIB_TOKEN(rope)(const nib_rope *a, int64_t m0, int64_t m1)
+{
+    if (a->interleaved)
+        rope_as(a, m0, m1, true);
+    else
+        rope_as(a, m0, m1, false);
+}
+
+/* ---- element by element ---- */
+
+NIB_INLINE void swiglu_as(const nib_swiglu *a, int64_t m0, int64_t m1, bool gelu, bool gated)
+{
+    for (int64_t m = m0; m < m1; m++) {
+        const float *gate = a->gate + m * a->ld, *up = gated ? a->up + m * a->ld : NULL;
+        float *out = a->out + m * a->ldo;
+        for (int64_t i = 0; i < a->width; i += NIB_LANES) {
+            nib_lanes share;
+            const nib_lanes g = nib__lanes_at(gate, i, a->width);
+            const nib_lanes y = gelu ? nib__lanes_gelu(g, &share) : nib__lanes_silu(g, &share);
+            nib__lanes_put(out, i, a->width,
+                           gated ? nib__lanes_mul(y, nib__lanes_at(up, i, a->width)) : y);
         }
     }
 }
 
 void NIB_TOKEN(swiglu)(const nib_swiglu *a, int64_t m0, int64_t m1)
 {
+    const bool gelu = a->activation == NIB_GELU_TANH;
+    if (gelu && a->up != NULL)
+        swiglu_as(a, m0, m1, true, true);
+    else if (gelu)
+        swiglu_as(a, m0, m1, true, false);
+    else if (a->up != NULL)
+        swiglu_as(a, m0, m1, false, true);
+    else
+        swiglu_as(a, m0, m1, false, false);
+}
+
+NIB_INLINE void scale_as(const nib_scale *a, int64_t m0, int64_t m1, bool capped)
+{
+    const nib_lanes scale = nib__lanes_set(a->scale), cap = nib__lanes_set(a->cap);
     for (int64_t m = m0; m < m1; m++) {
-        const float *gate = a->gate + m * a->ld, *up = a->up + m * a->ld;
+        const float *x = a->x + m * a->ldx;
         float *out = a->out + m * a->ldo;
         for (int64_t i = 0; i < a->width; i += NIB_LANES) {
-            nib_lanes share;
-            const nib_lanes silu = nib__lanes_silu(nib__lanes_at(gate, i, a->width), &share);
-            nib__lanes_put(out, i, a->width, nib__lanes_mul(silu, nib__lanes_at(up, i, a->width)));
+            const nib_lanes v = nib__lanes_mul(nib__lanes_at(x, i, a->width), scale);
+            nib__lanes_put(out, i, a->width, capped ? nib__lanes_cap(v, cap) : v);
         }
     }
+}
+
+void NIB_TOKEN(scale)(const nib_scale *a, int64_t m0, int64_t m1)
+{
+    if (a->cap != 0.0f)
+        scale_as(a, m0, m1, true);
+    else
+        scale_as(a, m0, m1, false);
 }
 
 void NIB_TOKEN(add)(const nib_add *a, int64_t m0, int64_t m1)

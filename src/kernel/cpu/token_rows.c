@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Rows of the operations that work token by token: embedding look-up, norm, rope, swiglu, residual
- * add, storing keys and values, and putting inputs into act-order. The plain C of norm, rope,
- * swiglu, add and store is token_body.h, as for every other instruction set; look-up and gather
- * move data and have one version.
+ * add, scaling, storing keys and values, and putting inputs into act-order. The plain C of norm,
+ * rope, swiglu, add, scale and store is token_body.h, as for every other instruction set; look-up
+ * and gather move data and have one version.
  */
 #include "token_rows.h"
 
@@ -49,15 +49,17 @@ static void gather_ref(const nib_gather *a, int64_t m0, int64_t m1)
     ROW(kernel, operation, ref, 90, NIB_NO_CONDS, NULL, member, nib__token_##member##__ref, words)
 
 static const nib_kernel rows[] = {
-    AVX512(norm_f32, NORM, norm, "root mean square norm, 16 lanes and one tree"),
+    AVX512(norm_f32, NORM, norm,
+           "root mean square norm or LayerNorm, with a bias or without, 16 lanes and one tree"),
     AVX2(norm_f32, NORM, norm, "the same, two vectors of 8 lanes"),
     NEON(norm_f32, NORM, norm, "the same, four vectors of 4 lanes"),
     REF(norm_f32, NORM, norm, "the same in plain C"),
-    AVX512(rope_f32, ROPE, rope, "rotates pairs (i, i + dims/2) of each head"),
+    AVX512(rope_f32, ROPE, rope, "rotates pairs (i, i + dims/2), or (2i, 2i + 1), of each head"),
     AVX2(rope_f32, ROPE, rope, "the same"),
     NEON(rope_f32, ROPE, rope, "the same, four vectors of 4 lanes"),
     REF(rope_f32, ROPE, rope, "the same in plain C"),
-    AVX512(swiglu_f32, SWIGLU, swiglu, "silu(gate) * up, with the library's own exp"),
+    AVX512(swiglu_f32, SWIGLU, swiglu,
+           "silu(gate) or tanh gelu(gate), times up if there is one, with the library's own exp"),
     AVX2(swiglu_f32, SWIGLU, swiglu, "the same"),
     NEON(swiglu_f32, SWIGLU, swiglu, "the same, four vectors of 4 lanes"),
     REF(swiglu_f32, SWIGLU, swiglu, "the same in plain C"),
@@ -65,6 +67,10 @@ static const nib_kernel rows[] = {
     AVX2(add_f32, ADD, add, "the same"),
     NEON(add_f32, ADD, add, "the same, four vectors of 4 lanes"),
     REF(add_f32, ADD, add, "the same in plain C"),
+    AVX512(scale_f32, SCALE, scale, "times a number; with a cap, cap * tanh of the cap's share"),
+    AVX2(scale_f32, SCALE, scale, "the same"),
+    NEON(scale_f32, SCALE, scale, "the same, four vectors of 4 lanes"),
+    REF(scale_f32, SCALE, scale, "the same in plain C"),
     ROW(embed_f32, EMBED, ref, 90, NIB_NO_CONDS, NULL, embed, embed_ref,
         "copies rows of the table, dequantized to f32"),
     AVX512(copy_f32, COPY, store_kv,

@@ -11,6 +11,7 @@
     void nib__token_norm__##isa(const nib_norm *a, int64_t row0, int64_t row1);                    \
     void nib__token_rope__##isa(const nib_rope *a, int64_t m0, int64_t m1);                        \
     void nib__token_swiglu__##isa(const nib_swiglu *a, int64_t m0, int64_t m1);                    \
+    void nib__token_scale__##isa(const nib_scale *a, int64_t m0, int64_t m1);                      \
     void nib__token_add__##isa(const nib_add *a, int64_t m0, int64_t m1);                          \
     void nib__token_store_kv__##isa(const nib_store_kv *a, int64_t m0, int64_t m1);                \
     void nib__token_rope_copy__##isa(const nib_rope_copy *a, int64_t m0, int64_t m1);              \

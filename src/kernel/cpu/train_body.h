@@ -5,39 +5,58 @@
  * rounded. Sums over tokens go down the rows for NIB_TRAIN_STRIP columns at a time, whose sums stay
  * in registers.
  */
-#include "lanes.h"
+#include "norm_lanes.h"
 #include "ops.h"
 #include "precise.h"
 #include "train_ops.h"
 
 enum { NIB_TRAIN_STRIP = 4 * NIB_LANES };
 
+/* Of one row; `mean` is taken off its x, 0 of a norm that is not centered. */
+NIB_INLINE void norm_dx_row(const nib_norm_dx *a, int64_t row, float mean, bool centered)
+{
+    const float *x = a->x + row * a->ldx, *dy = a->dy + row * a->ldy;
+    const float *sum = a->sum != NULL ? a->sum + row * a->lddx : NULL;
+    const nib_lanes middle = nib__lanes_set(mean);
+    float *dx = a->dx + row * a->lddx;
+    nib_lanes squares = nib__lanes_set(0.0f), dot = squares, level = squares;
+    for (int64_t i = 0; i < a->width; i += NIB_LANES) {
+        const nib_lanes v =
+            centered ? nib__norm_centered(x, i, a->width, middle) : nib__lanes_at(x, i, a->width);
+        const nib_lanes d =
+            nib__lanes_mul(nib__lanes_at(a->weight, i, a->width), nib__lanes_at(dy, i, a->width));
+        squares = nib__lanes_fma(v, v, squares);
+        dot = nib__lanes_fma(v, d, dot);
+        if (centered)
+            level = nib__lanes_add(level, d);
+    }
+    const float r = 1.0f / sqrtf(nib__lanes_sum(squares) / (float)a->width + a->eps);
+    const float along = r * r * (nib__lanes_sum(dot) / (float)a->width);
+    const nib_lanes scale = nib__lanes_set(r), minus = nib__lanes_set(-along);
+    const nib_lanes off = nib__lanes_set(centered ? nib__lanes_sum(level) / (float)a->width : 0.0f);
+    for (int64_t i = 0; i < a->width; i += NIB_LANES) {
+        nib_lanes d =
+            nib__lanes_mul(nib__lanes_at(a->weight, i, a->width), nib__lanes_at(dy, i, a->width));
+        nib_lanes v = nib__lanes_at(x, i, a->width);
+        if (centered)
+            d = nib__lanes_sub(d, off), v = nib__lanes_sub(v, middle);
+        const nib_lanes across = nib__lanes_fma(v, minus, d);
+        const nib_lanes before =
+            sum != NULL ? nib__lanes_at(sum, i, a->width) : nib__lanes_set(0.0f);
+        nib__lanes_put(dx, i, a->width, nib__lanes_fma(across, scale, before));
+    }
+    a->inverse[row] = r;
+}
+
 void NIB_TRAIN(norm_dx)(const nib_norm_dx *a, int64_t row0, int64_t row1)
 {
     for (int64_t row = row0; row < row1; row++) {
-        const float *x = a->x + row * a->ldx, *dy = a->dy + row * a->ldy;
-        const float *sum = a->sum != NULL ? a->sum + row * a->lddx : NULL;
-        float *dx = a->dx + row * a->lddx;
-        nib_lanes squares = nib__lanes_set(0.0f), dot = squares;
-        for (int64_t i = 0; i < a->width; i += NIB_LANES) {
-            const nib_lanes v = nib__lanes_at(x, i, a->width);
-            const nib_lanes d = nib__lanes_mul(nib__lanes_at(a->weight, i, a->width),
-                                               nib__lanes_at(dy, i, a->width));
-            squares = nib__lanes_fma(v, v, squares);
-            dot = nib__lanes_fma(v, d, dot);
+        if (a->centered) {
+            a->mean[row] = nib__norm_mean(a->x + row * a->ldx, a->width);
+            norm_dx_row(a, row, a->mean[row], true);
+        } else {
+            norm_dx_row(a, row, 0.0f, false);
         }
-        const float r = 1.0f / sqrtf(nib__lanes_sum(squares) / (float)a->width + a->eps);
-        const float along = r * r * (nib__lanes_sum(dot) / (float)a->width);
-        const nib_lanes scale = nib__lanes_set(r), minus = nib__lanes_set(-along);
-        for (int64_t i = 0; i < a->width; i += NIB_LANES) {
-            const nib_lanes d = nib__lanes_mul(nib__lanes_at(a->weight, i, a->width),
-                                               nib__lanes_at(dy, i, a->width));
-            const nib_lanes across = nib__lanes_fma(nib__lanes_at(x, i, a->width), minus, d);
-            const nib_lanes before =
-                sum != NULL ? nib__lanes_at(sum, i, a->width) : nib__lanes_set(0.0f);
-            nib__lanes_put(dx, i, a->width, nib__lanes_fma(across, scale, before));
-        }
-        a->inverse[row] = r;
     }
 }
 
@@ -57,7 +76,7 @@ NIB_INLINE void put_strip(float *out, const nib_lanes sums[4], int64_t count, bo
 }
 
 NIB_INLINE void norm_dw_strip(const nib_norm_dw *a, int64_t row0, int64_t row1, int64_t column,
-                              int64_t count)
+                              int64_t count, bool centered)
 {
     nib_lanes sums[4];
     for (int l = 0; l < 4; l++)
@@ -65,26 +84,39 @@ NIB_INLINE void norm_dw_strip(const nib_norm_dw *a, int64_t row0, int64_t row1, 
     for (int64_t row = row0; row < row1; row++) {
         const float *x = a->x + row * a->ldx + column, *dy = a->dy + row * a->ldy + column;
         const nib_lanes r = nib__lanes_set(a->inverse[row]);
+        const nib_lanes mean = nib__lanes_set(centered ? a->mean[row] : 0.0f);
         for (int l = 0; l < 4; l++) {
             const int64_t i = l * NIB_LANES;
-            if (i < count)
-                sums[l] = nib__lanes_fma(nib__lanes_at(dy, i, count),
-                                         nib__lanes_mul(nib__lanes_at(x, i, count), r), sums[l]);
+            if (i < count) {
+                nib_lanes v = nib__lanes_at(x, i, count);
+                if (centered)
+                    v = nib__lanes_sub(v, mean);
+                sums[l] =
+                    nib__lanes_fma(nib__lanes_at(dy, i, count), nib__lanes_mul(v, r), sums[l]);
+            }
         }
     }
     put_strip(a->dw + column, sums, count, row0 == 0);
 }
 
-void NIB_TRAIN(norm_dw)(const nib_norm_dw *a, int64_t column0, int64_t column1)
+NIB_INLINE void norm_dw_as(const nib_norm_dw *a, int64_t column0, int64_t column1, bool centered)
 {
     for (int64_t row = 0; row == 0 || row < a->rows; row += NIB_TRAIN_ROWS) {
         const int64_t end = nib__min(a->rows, row + NIB_TRAIN_ROWS);
         int64_t j = column0;
         for (; j + NIB_TRAIN_STRIP <= column1; j += NIB_TRAIN_STRIP)
-            norm_dw_strip(a, row, end, j, NIB_TRAIN_STRIP);
+            norm_dw_strip(a, row, end, j, NIB_TRAIN_STRIP, centered);
         if (j < column1)
-            norm_dw_strip(a, row, end, j, column1 - j);
+            norm_dw_strip(a, row, end, j, column1 - j, centered);
     }
+}
+
+void NIB_TRAIN(norm_dw)(const nib_norm_dw *a, int64_t column0, int64_t column1)
+{
+    if (a->mean != NULL)
+        norm_dw_as(a, column0, column1, true);
+    else
+        norm_dw_as(a, column0, column1, false);
 }
 
 NIB_INLINE void bias_dw_strip(const nib_bias_dw *a, int64_t m0, int64_t m1, int64_t column,
@@ -128,25 +160,68 @@ void NIB_TRAIN(embed_dw)(const nib_embed_dw *a, int64_t column0, int64_t column1
     }
 }
 
-/* ---- swiglu ---- */
+/* ---- swiglu and scale ---- */
 
-void NIB_TRAIN(swiglu_dx)(const nib_swiglu_dx *a, int64_t m0, int64_t m1)
+NIB_INLINE void swiglu_dx_as(const nib_swiglu_dx *a, int64_t m0, int64_t m1, bool gelu, bool gated)
 {
     const nib_lanes one = nib__lanes_set(1.0f);
     for (int64_t m = m0; m < m1; m++) {
-        const float *gate = a->gate + m * a->ld, *up = a->up + m * a->ld, *dy = a->dy + m * a->ldy;
+        const float *gate = a->gate + m * a->ld, *dy = a->dy + m * a->ldy;
+        const float *up = gated ? a->up + m * a->ld : NULL;
         for (int64_t i = 0; i < a->width; i += NIB_LANES) {
-            const nib_lanes g = nib__lanes_at(gate, i, a->width);
-            const nib_lanes u = nib__lanes_at(up, i, a->width), d = nib__lanes_at(dy, i, a->width);
+            const nib_lanes g = nib__lanes_at(gate, i, a->width),
+                            d = nib__lanes_at(dy, i, a->width);
             nib_lanes s;
-            const nib_lanes silu = nib__lanes_silu(g, &s);
+            const nib_lanes y = gelu ? nib__lanes_gelu(g, &s) : nib__lanes_silu(g, &s);
+            const nib_lanes along = gelu ? nib__lanes_mul(g, nib__lanes_gelu_slope(g)) : g;
             const nib_lanes slope =
-                nib__lanes_mul(s, nib__lanes_fma(g, nib__lanes_sub(one, s), one));
-            nib__lanes_put(a->dgate + m * a->ld, i, a->width,
-                           nib__lanes_mul(nib__lanes_mul(d, u), slope));
-            nib__lanes_put(a->dup + m * a->ld, i, a->width, nib__lanes_mul(d, silu));
+                nib__lanes_mul(s, nib__lanes_fma(along, nib__lanes_sub(one, s), one));
+            const nib_lanes both = gated ? nib__lanes_mul(d, nib__lanes_at(up, i, a->width)) : d;
+            nib__lanes_put(a->dgate + m * a->ld, i, a->width, nib__lanes_mul(both, slope));
+            if (gated)
+                nib__lanes_put(a->dup + m * a->ld, i, a->width, nib__lanes_mul(d, y));
         }
     }
+}
+
+void NIB_TRAIN(swiglu_dx)(const nib_swiglu_dx *a, int64_t m0, int64_t m1)
+{
+    const bool gelu = a->activation == NIB_GELU_TANH;
+    if (gelu && a->up != NULL)
+        swiglu_dx_as(a, m0, m1, true, true);
+    else if (gelu)
+        swiglu_dx_as(a, m0, m1, true, false);
+    else if (a->up != NULL)
+        swiglu_dx_as(a, m0, m1, false, true);
+    else
+        swiglu_dx_as(a, m0, m1, false, false);
+}
+
+NIB_INLINE void scale_dx_as(const nib_scale_dx *a, int64_t m0, int64_t m1, bool capped)
+{
+    const nib_lanes scale = nib__lanes_set(a->scale), cap = nib__lanes_set(a->cap);
+    const nib_lanes zero = nib__lanes_set(0.0f), one = nib__lanes_set(1.0f);
+    for (int64_t m = m0; m < m1; m++) {
+        const float *x = capped ? a->x + m * a->ldx : NULL, *dy = a->dy + m * a->ldy;
+        float *dx = a->dx + m * a->lddx;
+        for (int64_t i = 0; i < a->width; i += NIB_LANES) {
+            nib_lanes d = nib__lanes_mul(nib__lanes_at(dy, i, a->width), scale);
+            if (capped) {
+                const nib_lanes v = nib__lanes_mul(nib__lanes_at(x, i, a->width), scale);
+                const nib_lanes t = nib__lanes_tanh(nib__lanes_div(v, cap));
+                d = nib__lanes_mul(d, nib__lanes_fma(nib__lanes_sub(zero, t), t, one));
+            }
+            nib__lanes_put(dx, i, a->width, d);
+        }
+    }
+}
+
+void NIB_TRAIN(scale_dx)(const nib_scale_dx *a, int64_t m0, int64_t m1)
+{
+    if (a->x != NULL && a->cap != 0.0f)
+        scale_dx_as(a, m0, m1, true);
+    else
+        scale_dx_as(a, m0, m1, false);
 }
 
 /* ---- cross-entropy ---- */

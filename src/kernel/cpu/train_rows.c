@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Rows of the operations that only training has, but for casts and attention: gradients of norm,
- * swiglu, embedding and bias, the loss, and the optimizer. The plain C is train_body.h, as for
+ * swiglu, scale, embedding and bias, the loss, and the optimizer. The plain C is train_body.h, as for
  * every other instruction set.
  */
 #include "train_rows.h"
@@ -36,10 +36,13 @@
             nib__train_##member##__ref, "the same in plain C")
 
 static const nib_kernel rows[] = {
-    ROWS(norm_dx_f32, NORM_DX, norm_dx, LANES, "adds the gradient of a norm's input"),
+    ROWS(norm_dx_f32, NORM_DX, norm_dx, LANES,
+         "adds the gradient of a norm's input, centered or not"),
     ROWS(norm_dw_f32, NORM_DW, norm_dw, F32,
          "sums over tokens in blocks of 256, 64 columns a time"),
-    ROWS(swiglu_dx_f32, SWIGLU_DX, swiglu_dx, LANES, "with the exp of the forward step"),
+    ROWS(swiglu_dx_f32, SWIGLU_DX, swiglu_dx, LANES,
+         "of silu or tanh gelu, with the exp of the forward step"),
+    ROWS(scale_dx_f32, SCALE_DX, scale_dx, LANES, "of a number's product, capped or not"),
     ROWS(embed_dw_f32, EMBED_DW, embed_dw, F32, "adds tokens into the table's rows in order"),
     ROWS(bias_dw_f32, BIAS_DW, bias_dw, F32,
          "sums over tokens in blocks of 256, 64 columns a time"),

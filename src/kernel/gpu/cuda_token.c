@@ -69,10 +69,14 @@ static const nib_cond plain[] = {
           cast, nib__launch_quant_t_##form, words)
 
 static const nib_kernel rows[] = {
-    ROW("norm_f32", NORM, OTHER, token, nib__launch_norm, "a block of threads a row"),
-    ROW("rope_f32", ROPE, OTHER, token, nib__launch_rope, "a block of threads a token"),
+    ROW("norm_f32", NORM, OTHER, token, nib__launch_norm,
+        "a block of threads a row, root mean square or LayerNorm"),
+    ROW("rope_f32", ROPE, OTHER, token, nib__launch_rope,
+        "a block of threads a token, pairs of either kind"),
     CACHED("copy_f32", COPY, token, nib__launch_store_kv, "a block of threads a token"),
-    ROW("swiglu_f32", SWIGLU, OTHER, token, nib__launch_swiglu, "a thread a value"),
+    ROW("swiglu_f32", SWIGLU, OTHER, token, nib__launch_swiglu,
+        "a thread a value, of silu or tanh gelu, with up or without"),
+    ROW("scale_f32", SCALE, OTHER, token, nib__launch_scale, "a thread a value, capped or not"),
     ROW("add_f32", ADD, LANES, token, nib__launch_add, "a thread a value"),
     CACHED("attn_f32", ATTN, attention, nib__launch_attention,
            "a block of threads a head of a token"),

@@ -36,10 +36,13 @@ int nib__launch_norm(const void *args, nib_launch out[])
     nib__launch_memory(out, a->x);
     nib__launch_memory(out, a->out);
     nib__launch_memory(out, a->weight);
+    nib__launch_memory(out, a->bias);
     nib__launch_int(out, a->width);
     nib__launch_int(out, a->ldx);
     nib__launch_int(out, a->ldo);
     nib__launch_float(out, a->eps);
+    nib__launch_int(out, a->centered);
+    nib__launch_int(out, a->bias != NULL);
     return 1;
 }
 
@@ -55,6 +58,7 @@ int nib__launch_rope(const void *args, nib_launch out[])
     nib__launch_int(out, a->dims);
     nib__launch_int(out, a->ldx);
     nib__launch_float(out, a->inverse ? -1.0F : 1.0F);
+    nib__launch_int(out, a->interleaved);
     return 1;
 }
 
@@ -86,6 +90,22 @@ int nib__launch_swiglu(const void *args, nib_launch out[])
     nib__launch_int(out, a->width);
     nib__launch_int(out, a->ld);
     nib__launch_int(out, a->ldo);
+    nib__launch_int(out, a->activation == NIB_GELU_TANH);
+    nib__launch_int(out, a->up != NULL);
+    return 1;
+}
+
+int nib__launch_scale(const void *args, nib_launch out[])
+{
+    const nib_scale *a = args;
+    init_elements(out, "scale", a->width, a->m);
+    nib__launch_memory(out, a->x);
+    nib__launch_memory(out, a->out);
+    nib__launch_int(out, a->width);
+    nib__launch_int(out, a->ldx);
+    nib__launch_int(out, a->ldo);
+    nib__launch_float(out, a->scale);
+    nib__launch_float(out, a->cap);
     return 1;
 }
 
@@ -172,10 +192,15 @@ static const nib_cond float_cache[] = {NIB_FLOAT_CACHE, NIB_COND_END};
     }
 
 static const nib_kernel rows[] = {
-    ROW("norm_f32", NORM, OTHER, any_device, token, nib__launch_norm, "a work-group a row"),
-    ROW("rope_f32", ROPE, OTHER, any_device, token, nib__launch_rope, "a work-group a token"),
+    ROW("norm_f32", NORM, OTHER, any_device, token, nib__launch_norm,
+        "a work-group a row, root mean square or LayerNorm"),
+    ROW("rope_f32", ROPE, OTHER, any_device, token, nib__launch_rope,
+        "a work-group a token, pairs of either kind"),
     ROW("copy_f32", COPY, OTHER, float_cache, token, nib__launch_store_kv, "a work-group a token"),
-    ROW("swiglu_f32", SWIGLU, OTHER, any_device, token, nib__launch_swiglu, "a work-item a value"),
+    ROW("swiglu_f32", SWIGLU, OTHER, any_device, token, nib__launch_swiglu,
+        "a work-item a value, of silu or tanh gelu, with up or without"),
+    ROW("scale_f32", SCALE, OTHER, any_device, token, nib__launch_scale,
+        "a work-item a value, capped or not"),
     ROW("add_f32", ADD, LANES, any_device, token, nib__launch_add, "a work-item a value"),
     ROW("attn_f32", ATTN, OTHER, float_cache, attention, nib__ocl_attention,
         "a work-group a head of a token, of eight where there are many"),

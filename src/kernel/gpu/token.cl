@@ -1,31 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operations on rows of tokens: norm, rope, the cache's rows, swiglu, add, gather. Arguments and
+ * Operations on rows of tokens: norm, rope, the cache's rows, swiglu, scale, add, gather. Arguments and
  * shapes are those of ops.h.
  */
 
 /* A work-group a row. CUDA has a function `norm` of its own. */
-__kernel void norm_rows(MEMORY(float, x), MEMORY(float, out), MEMORY(float, weight), int width,
-                        int ldx, int ldo, float eps)
+__kernel void norm_rows(MEMORY(float, x), MEMORY(float, out), MEMORY(float, weight),
+                        MEMORY(float, bias), int width, int ldx, int ldo, float eps, int centered,
+                        int has_bias)
 {
     __local float room[GROUP];
     HERE_CONST(float, x);
     HERE(float, out);
     HERE_CONST(float, weight);
+    HERE_CONST(float, bias);
     const size_t row = get_group_id(0);
-    float squares = 0;
+    float squares = 0, mean = 0;
     x += row * (size_t)ldx;
     out += row * (size_t)ldo;
+    if (centered) {
+        for (int i = (int)get_local_id(0); i < width; i += GROUP)
+            mean += x[i];
+        mean = group_sum(mean, room) / (float)width;
+    }
     for (int i = (int)get_local_id(0); i < width; i += GROUP)
-        squares += x[i] * x[i];
+        squares += (x[i] - mean) * (x[i] - mean);
     const float factor = 1.0f / sqrt(group_sum(squares, room) / (float)width + eps);
-    for (int i = (int)get_local_id(0); i < width; i += GROUP)
-        out[i] = x[i] * factor * weight[i];
+    for (int i = (int)get_local_id(0); i < width; i += GROUP) {
+        const float value = (x[i] - mean) * factor * weight[i];
+        out[i] = has_bias ? value + bias[i] : value;
+    }
 }
 
 /* A work-item a pair of dimensions, all heads of a token in a work-group. */
 __kernel void rope(MEMORY(float, x), MEMORY(int, position), MEMORY(float, cos_sin), int heads,
-                   int head_dim, int dims, int ldx, float sign)
+                   int head_dim, int dims, int ldx, float sign, int interleaved)
 {
     HERE(float, x);
     HERE_CONST(int, position);
@@ -36,7 +45,8 @@ __kernel void rope(MEMORY(float, x), MEMORY(int, position), MEMORY(float, cos_si
     x += row * (size_t)ldx;
     for (int i = (int)get_local_id(0); i < heads * half_dims; i += GROUP) {
         const int head = i / half_dims, pair = i % half_dims;
-        __global float *a = x + head * head_dim + pair, *b = a + half_dims;
+        __global float *a = x + head * head_dim + (interleaved ? 2 * pair : pair);
+        __global float *b = a + (interleaved ? 1 : half_dims);
         const float c = cos_sin[pair], s = sign * cos_sin[half_dims + pair], u = *a, v = *b;
         *a = u * c - v * s;
         *b = v * c + u * s;
@@ -69,9 +79,9 @@ __kernel void store_kv(MEMORY(float, k), MEMORY(float, v), MEMORY(uchar, keys),
     }
 }
 
-/* A work-item an element of a row. */
+/* A work-item an element of a row; of gelu by tanh, or of silu. */
 __kernel void swiglu(MEMORY(float, gate), MEMORY(float, up), MEMORY(float, out), int width, int ld,
-                     int ldo)
+                     int ldo, int is_gelu, int has_up)
 {
     HERE_CONST(float, gate);
     HERE_CONST(float, up);
@@ -81,7 +91,24 @@ __kernel void swiglu(MEMORY(float, gate), MEMORY(float, up), MEMORY(float, out),
     if (i >= width)
         return;
     const float g = gate[row * (size_t)ld + (size_t)i];
-    out[row * (size_t)ldo + (size_t)i] = g / (1.0f + exp(-g)) * up[row * (size_t)ld + (size_t)i];
+    /* 2 sqrt(2 / pi) (g + 0.044715 g^3) */
+    const float power = is_gelu ? g * (0.0713548163f * (g * g) + 1.59576912f) : g;
+    const float value = g / (1.0f + exp(-power));
+    out[row * (size_t)ldo + (size_t)i] =
+        has_up ? value * up[row * (size_t)ld + (size_t)i] : value;
+}
+
+__kernel void scale(MEMORY(float, x), MEMORY(float, out), int width, int ldx, int ldo, float by,
+                    float cap)
+{
+    HERE_CONST(float, x);
+    HERE(float, out);
+    const int i = COLUMN_OF(width);
+    const size_t row = ROW_OF_GROUP(GROUPS_OF(width));
+    if (i >= width)
+        return;
+    const float value = by * x[row * (size_t)ldx + (size_t)i];
+    out[row * (size_t)ldo + (size_t)i] = cap != 0.0f ? cap * tanh(value / cap) : value;
 }
 
 __kernel void add(MEMORY(float, x), MEMORY(float, y), int width, int ldx, int ldy)

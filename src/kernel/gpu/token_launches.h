@@ -18,6 +18,7 @@ int nib__launch_norm(const void *args, nib_launch out[]);
 int nib__launch_rope(const void *args, nib_launch out[]);
 int nib__launch_store_kv(const void *args, nib_launch out[]);
 int nib__launch_swiglu(const void *args, nib_launch out[]);
+int nib__launch_scale(const void *args, nib_launch out[]);
 int nib__launch_add(const void *args, nib_launch out[]);
 int nib__launch_gather(const void *args, nib_launch out[]);
 int nib__launch_attention(const void *args, nib_launch out[]);
