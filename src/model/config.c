@@ -4,6 +4,8 @@
  * can name two values that disagree.
  */
 #include "arch.h"
+#include "config_keys.h"
+#include "config_layers.h"
 #include "config_rope.h"
 #include "config_values.h"
 
@@ -13,7 +15,7 @@
 
 /* No model comes near these (Llama 3.1 405B has 126 layers). With them sizes of all weights in bits
  * fit 64 bits, and a plan, which lists every layer, takes seconds at most. */
-enum { SIZE_LIMIT = 1 << 24, LAYER_LIMIT = 1024 };
+enum { SIZE_LIMIT = 1 << 24 };
 static const double WEIGHTS_LIMIT = 0x1p50;
 
 static const char *const rope_names[] = {
@@ -21,7 +23,11 @@ static const char *const rope_names[] = {
 
 const char *nib__rope_name(nib_rope_kind rope) { return rope_names[rope]; }
 
-enum { NOT_GIVEN = -1 /* 0: given as null */, ROPE_INTERVAL = 4 /* SmolLM3's */ };
+enum { NOT_GIVEN = -1 /* 0: given as null */, WINDOW_LAYER = 28 /* of max_window_layers */ };
+
+static const char *const eps_keys[] = {[NIB_EPS_RMS] = "rms_norm_eps",
+                                       [NIB_EPS_LAYER] = "layer_norm_eps",
+                                       [NIB_EPS_NORM] = "norm_epsilon"};
 
 /* Everything that is read before it is judged. */
 typedef struct reader {
@@ -29,19 +35,18 @@ typedef struct reader {
     nib_json json;
     nib_arena *arena;
     nib_ledger *ledger;
-    char key[64]; /* being read, for messages; empty between */
-    char *model_type, *act;
-    char *class_name; /* the first of architectures */
+    char key[64];               /* being read, for messages; empty between */
+    char *model_type, *acts[2]; /* hidden_act, hidden_activation */
+    char *class_name;           /* the first of architectures */
     nib_rope_said rope;
-    char *other_layer; /* the first of layer_types that is not full attention */
-    int64_t sliding_window, attention_bias, layer_types, first_window_layer;
+    nib_layers_said of_layers;
+    nib_keys_said keys;
+    int64_t attention_bias;
     int64_t longest;  /* model_max_length */
     unsigned classes; /* bits of the architectures whose class is named */
-    bool use_sliding_window;
-    bool *rope_layers; /* [rope_layer_count] as no_rope_layers has them: 1 is with positions */
-    int64_t rope_layer_count, rope_interval;
-    bool tied_given, eps_given;
-    nib_type dtypes[2]; /* dtype and torch_dtype, its older name */
+    bool tied_given;
+    double eps[COUNT(eps_keys)]; /* NOT_GIVEN */
+    nib_type dtypes[2];          /* dtype and torch_dtype, its older name */
 } reader;
 
 /* Keys that cannot change what a forward step gives: how the file was made, or training only. */
@@ -67,31 +72,6 @@ static const char *const harmless[] = {"_name_or_path",
                                        "use_bfloat16",
                                        "chunk_size_feed_forward",
                                        "problem_type"};
-
-/* Keys of related architectures that change the result: each is an error, unless its value says
- * that it does nothing (null, false, an empty list, or the number that leaves things as they
- * are). */
-static const struct {
-    const char *key;
-    double neutral; /* NaN: no number is */
-} changing[] = {{"alibi", NAN},
-                {"attention_chunk_size", NAN},
-                {"attention_multiplier", NAN},
-                {"attn_logit_softcapping", NAN},
-                {"clip_qkv", NAN},
-                {"embedding_multiplier", 1},
-                {"final_logit_softcapping", NAN},
-                {"is_encoder_decoder", NAN},
-                {"logit_scale", 1},
-                {"logits_scaling", 1},
-                {"num_experts", 0},
-                {"num_local_experts", 0},
-                {"query_pre_attn_scalar", NAN},
-                {"residual_multiplier", 1},
-                {"rope_interleaved", NAN},
-                {"rope_ratio", 1},
-                {"use_qk_norm", NAN},
-                {"qk_norm", NAN}};
 
 /* Keys that name code to run. They are never followed, and the ledger says so. */
 static const char *const code_keys[] = {"auto_map", "trust_remote_code"};
@@ -143,46 +123,6 @@ static bool read_type(reader *r, nib_type *out)
 
 /* ---- objects inside ---- */
 
-/* layer_types: one name per layer. */
-static bool read_layer_types(reader *r)
-{
-    if (nib__json_next(&r->json) == NIB_JSON_NULL)
-        return true;
-    if (!nib__config_now(&r->json, NIB_JSON_ARRAY))
-        return false;
-    for (r->layer_types = 0; nib__json_next(&r->json) == NIB_JSON_STRING; r->layer_types++) {
-        if (r->other_layer || nib__json_is(&r->json, "full_attention"))
-            continue;
-        r->other_layer = nib__json_string(&r->json, r->arena, NULL);
-        if (!r->other_layer)
-            return false;
-    }
-    return nib__config_now(&r->json, NIB_JSON_ARRAY_END);
-}
-
-/* no_rope_layers: 1 for each layer that rotates by positions, 0 for others. */
-static bool read_rope_layers(reader *r)
-{
-    if (nib__json_next(&r->json) == NIB_JSON_NULL)
-        return true;
-    if (!nib__config_now(&r->json, NIB_JSON_ARRAY))
-        return false;
-    bool *layers = nib__arena_take(r->arena, LAYER_LIMIT, sizeof *layers);
-    int64_t count = 0, value;
-    while (layers != NULL && nib__json_next(&r->json) == NIB_JSON_NUMBER) {
-        if (!nib__json_int64(&r->json, &value))
-            return false;
-        if (count == LAYER_LIMIT || (value != 0 && value != 1)) {
-            nib__json_fail(&r->json, "0 or 1 for each of at most %d layers is wanted", LAYER_LIMIT);
-            return false;
-        }
-        layers[count++] = value == 1;
-    }
-    r->rope_layers = count != 0 ? layers : NULL;
-    r->rope_layer_count = count;
-    return layers != NULL && nib__config_now(&r->json, NIB_JSON_ARRAY_END);
-}
-
 /* architectures: names of Python classes; the one that is built need not be the first. */
 static bool read_classes(reader *r)
 {
@@ -229,19 +169,6 @@ static bool read_unknown(reader *r)
     return true;
 }
 
-/* A key of `changing`: only a value that changes nothing is taken. */
-static bool read_changing(reader *r, double neutral)
-{
-    nib_json_value value;
-    if (!nib__json_any(&r->json, &value))
-        return false;
-    if (value.event == NIB_JSON_NULL || value.event == NIB_JSON_FALSE || value.empty ||
-        value.number == neutral)
-        return true;
-    nib__json_fail(&r->json, "it changes the result in a way that is not built");
-    return false;
-}
-
 static bool read_key(reader *r)
 {
     nib_config *c = r->c;
@@ -259,10 +186,9 @@ static bool read_key(reader *r)
         {"head_dim", &c->head_dim},
         {"vocab_size", &c->vocab},
         {"max_position_embeddings", &c->context},
-        {"sliding_window", &r->sliding_window},
-        {"max_window_layers", &r->first_window_layer},
+        {"max_window_layers", &r->of_layers.first_window},
         {"model_max_length", &r->longest},
-        {"no_rope_layer_interval", &r->rope_interval},
+        {"no_rope_layer_interval", &r->of_layers.rotate_interval},
     };
     for (size_t i = 0; i < COUNT(sizes); i++)
         if (nib__json_is(j, sizes[i].key)) {
@@ -272,11 +198,12 @@ static bool read_key(reader *r)
     if (nib__json_is(j, "model_type"))
         return read_text(r, &r->model_type);
     if (nib__json_is(j, "hidden_act"))
-        return read_text(r, &r->act);
-    if (nib__json_is(j, "rms_norm_eps")) {
-        r->eps_given = true;
-        return nib__config_number(j, &c->norm_eps);
-    }
+        return read_text(r, &r->acts[0]);
+    if (nib__json_is(j, "hidden_activation"))
+        return read_text(r, &r->acts[1]);
+    for (size_t i = 0; i < COUNT(eps_keys); i++)
+        if (nib__json_is(j, eps_keys[i]))
+            return nib__config_number(j, &r->eps[i]);
     if (nib__json_is(j, "rope_theta"))
         return nib__rope_read_number(&r->rope, NIB_ROPE_THETA, j);
     if (nib__json_is(j, "partial_rotary_factor"))
@@ -286,14 +213,18 @@ static bool read_key(reader *r)
     if (nib__json_is(j, "rope_parameters"))
         return nib__rope_read_object(&r->rope, NIB_ROPE_PARAMETERS, j, r->arena);
     if (nib__json_is(j, "layer_types"))
-        return read_layer_types(r);
+        return nib__layers_read_types(&r->of_layers, j, r->arena);
+    if (nib__json_is(j, "sliding_window"))
+        return nib__layers_read_window(&r->of_layers, j);
+    if (nib__json_is(j, "sliding_window_pattern"))
+        return nib__layers_read_pattern(&r->of_layers, j, r->arena);
     if (nib__json_is(j, "quantization_config")) {
         const char *raw = nib__json_raw(j, r->arena);
         c->quantized = raw != NULL && *raw == '{';
         return raw != NULL;
     }
     if (nib__json_is(j, "no_rope_layers"))
-        return read_rope_layers(r);
+        return nib__layers_read_rotates(&r->of_layers, j, r->arena);
     if (nib__json_is(j, "tie_word_embeddings")) {
         r->tied_given = true;
         return nib__config_flag(j, &c->tied);
@@ -301,7 +232,7 @@ static bool read_key(reader *r)
     if (nib__json_is(j, "mlp_bias"))
         return nib__config_flag(j, &c->mlp_bias);
     if (nib__json_is(j, "use_sliding_window"))
-        return nib__config_flag(j, &r->use_sliding_window);
+        return nib__config_flag(j, &r->of_layers.use_window);
     if (nib__json_is(j, "attention_bias")) {
         bool bias = false;
         r->attention_bias = nib__config_flag(j, &bias) ? bias : -1;
@@ -319,9 +250,8 @@ static bool read_key(reader *r)
         return nib__config_ids(j, c->eos, NIB_EOS_MAX, &c->eos_count);
     if (listed(j, harmless, COUNT(harmless)))
         return nib__json_skip(j);
-    for (size_t i = 0; i < COUNT(changing); i++)
-        if (nib__json_is(j, changing[i].key))
-            return read_changing(r, changing[i].neutral);
+    if (nib__keys_know(j))
+        return nib__keys_read(&r->keys, j);
     return read_unknown(r);
 }
 
@@ -357,9 +287,13 @@ static nib_status fill_absent(reader *r, const char *name, nib_err *err)
 {
     nib_config *c = r->c;
     const nib_family_row *family = nib__family_of(c);
-    if (!r->eps_given)
-        c->norm_eps = family->absent.norm_eps;
+    c->norm_eps = r->eps[family->eps] != NOT_GIVEN ? r->eps[family->eps] : family->absent.norm_eps;
     c->rope_theta = family->absent.rope_theta;
+    c->rope_interleaved = family->interleaved;
+    if (c->heads == 0)
+        c->heads = family->absent.heads;
+    if (c->vocab == 0)
+        c->vocab = family->absent.vocab;
     if (!r->tied_given)
         c->tied = family->absent.tied;
     if (c->kv_heads == NOT_GIVEN)
@@ -368,8 +302,8 @@ static nib_status fill_absent(reader *r, const char *name, nib_err *err)
         c->kv_heads = c->heads;
     if (c->context == NOT_GIVEN)
         c->context = family->absent.context;
-    if (r->sliding_window == NOT_GIVEN)
-        r->sliding_window = family->absent.window;
+    if (r->of_layers.first_window == NOT_GIVEN)
+        r->of_layers.first_window = WINDOW_LAYER;
     if (c->head_dim == NOT_GIVEN)
         c->head_dim = family->absent.head_dim;
     if (c->head_dim != 0 || c->heads < 1)
@@ -384,100 +318,20 @@ static nib_status fill_absent(reader *r, const char *name, nib_err *err)
     return NIB_OK;
 }
 
-/* Every layer must attend to all positions. Llama ignores a window; Qwen has one from layer
- * max_window_layers on, if use_sliding_window says so; layer_types overrule both. */
-static nib_status check_window(const reader *r, const char *name, nib_err *err)
+/* hidden_activation, Gemma's newer name, goes before hidden_act. */
+static nib_status check_act(const reader *r, const char *name, nib_err *err)
 {
-    const nib_config *c = r->c;
-    const nib_family_row *family = nib__family_of(c);
+    const nib_family_row *family = nib__family_of(r->c);
+    const char *wanted = family->act != NULL ? family->act : "silu",
+               *act = r->acts[1] != NULL ? r->acts[1] : r->acts[0],
+               *older = family->act == NULL ? "swish" : family->older_act;
     char shown[64];
-    if (r->layer_types >= 0 && r->layer_types != c->layers)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: layer_types has %" PRId64 " names, but num_hidden_layers is %" PRId64,
-                         name, r->layer_types, c->layers);
-    if (r->other_layer && strcmp(r->other_layer, "sliding_attention") != 0)
-        return nib__fail(
-            err, NIB_UNSUPPORTED, "%s: layer_types names \"%s\"; only full_attention is built",
-            name, nib__say_name(shown, sizeof shown, r->other_layer, strlen(r->other_layer)));
-    bool window = r->other_layer != NULL;
-    if (r->layer_types < 0)
-        window = family->window >= NIB_WINDOW_ALWAYS ||
-                 (family->window == NIB_WINDOW_IF_USED && r->use_sliding_window &&
-                  (r->first_window_layer < 0 || r->first_window_layer < c->layers));
-    if (r->other_layer && r->sliding_window <= 0)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: layer_types names \"sliding_attention\", but sliding_window is not "
-                         "given",
-                         name);
-    if (family->window == NIB_WINDOW_ROPE && r->sliding_window > 0)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: attention is limited to a sliding window of %" PRId64
-                         " positions, which is not built, and layers without it have no rotary "
-                         "positions; only models with \"sliding_window\": null run",
-                         name, r->sliding_window);
-    if (window && r->sliding_window > 0 && r->sliding_window < c->context)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: attention is limited to a sliding window of %" PRId64
-                         " positions, which is not built; \"sliding_window\": null, or at least "
-                         "max_position_embeddings %" PRId64 ", is no window",
-                         name, r->sliding_window, c->context);
-    return NIB_OK;
-}
-
-static const char *decimal(char out[32], int64_t value)
-{
-    snprintf(out, 32, "%" PRId64, value);
-    return out;
-}
-
-/* Which layers rotate by positions, where the family asks. */
-static nib_status find_rope_layers(reader *r, const char *name, nib_err *err)
-{
-    nib_config *c = r->c;
-    const bool skips = nib__family_of(c)->skips_rope;
-    const int64_t every = r->rope_interval > 0 ? r->rope_interval : ROPE_INTERVAL;
-    bool *layers = r->rope_layers, differs = false;
-    char shown[32];
-    if (!skips && layers != NULL)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: no_rope_layers changes the result in a way that is not built for %s",
-                         name, nib__arch_name(c->arch));
-    if (!skips && r->rope_interval > 0)
-        nib__ledger_add_unread(r->ledger, "config-key", "config.json", "no_rope_layer_interval",
-                               decimal(shown, r->rope_interval));
-    if (!skips)
+    if (act == NULL || strcmp(act, wanted) == 0 || (older != NULL && strcmp(act, older) == 0))
         return NIB_OK;
-    if (layers != NULL && r->rope_layer_count != c->layers)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: no_rope_layers has %" PRId64
-                         " numbers, but num_hidden_layers is %" PRId64,
-                         name, r->rope_layer_count, c->layers);
-    if (layers == NULL)
-        layers = nib__arena_take(r->arena, (size_t)c->layers, sizeof *layers);
-    if (layers == NULL)
-        return nib__fail_memory(err, (size_t)c->layers, "the list of layers");
-    for (int64_t i = 0; i < c->layers; i++) {
-        const bool rotates = (i + 1) % every != 0;
-        if (r->rope_layers == NULL)
-            layers[i] = rotates;
-        else
-            differs = differs || (layers[i] != rotates && r->rope_interval > 0);
-    }
-    if (differs)
-        nib__ledger_add_overruled(r->ledger, "config-key", "no_rope_layer_interval",
-                                  decimal(shown, r->rope_interval), NULL,
-                                  "no_rope_layers names other layers, and it decides");
-    c->rope_layers = layers;
-    return NIB_OK;
-}
-
-static nib_status check_parts(const reader *r, const char *name, nib_err *err)
-{
-    char shown[64];
-    if (r->act && strcmp(r->act, "silu") != 0 && strcmp(r->act, "swish") != 0)
-        return nib__fail(err, NIB_UNSUPPORTED, "%s: hidden_act is \"%s\"; only silu is built", name,
-                         nib__say_name(shown, sizeof shown, r->act, strlen(r->act)));
-    return NIB_OK;
+    return nib__fail(err, NIB_UNSUPPORTED, "%s: %s is \"%s\"; only %s is built for %s", name,
+                     r->acts[1] != NULL ? "hidden_activation" : "hidden_act",
+                     nib__say_name(shown, sizeof shown, act, strlen(act)), wanted,
+                     nib__arch_name(r->c->arch));
 }
 
 /* Each size may be in range and their products far from it. */
@@ -501,7 +355,7 @@ nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err
     } sizes[] = {
         {"hidden_size", c->width, SIZE_LIMIT},
         {"intermediate_size", c->ffn, SIZE_LIMIT},
-        {"num_hidden_layers", c->layers, LAYER_LIMIT},
+        {"num_hidden_layers", c->layers, NIB_LAYERS_MAX},
         {"num_attention_heads", c->heads, 65536},
         {"num_key_value_heads", c->kv_heads, 65536},
         {"head_dim", c->head_dim, 65536},
@@ -524,9 +378,8 @@ nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err
                          "%s: head_dim %" PRId64 " is odd; rotation needs pairs", name,
                          c->head_dim);
     if (!(c->norm_eps > 0 && c->norm_eps < 1))
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: rms_norm_eps is %g; a number between 0 and 1 is wanted", name,
-                         c->norm_eps);
+        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %g; a number between 0 and 1 is wanted",
+                         name, eps_keys[nib__family_of(c)->eps], c->norm_eps);
     return check_weights(c, name, err);
 }
 
@@ -547,14 +400,14 @@ static void say_numbers(const reader *r)
 {
     const nib_config *c = r->c;
     char asked[32], done[32];
-    if (nib__family_of(c)->window == NIB_WINDOW_IGNORED && r->sliding_window > 0 &&
-        r->sliding_window < c->context)
-        nib__ledger_add_overruled(
-            r->ledger, "config-key", "sliding_window", decimal(asked, r->sliding_window), NULL,
-            "%s has no window; every position attends to all before it", nib__arch_name(c->arch));
+    for (size_t i = 0; i < COUNT(eps_keys); i++)
+        if (r->eps[i] != NOT_GIVEN && i != (size_t)nib__family_of(c)->eps)
+            nib__ledger_add_unread(r->ledger, "config-key", "config.json", eps_keys[i],
+                                   nib__say_double(asked, r->eps[i]));
     if (r->longest > 0 && r->longest != c->context)
         nib__ledger_add_overruled(r->ledger, "context", "model_max_length",
-                                  decimal(asked, r->longest), decimal(done, c->context),
+                                  nib__say_double(asked, (double)r->longest),
+                                  nib__say_double(done, (double)c->context),
                                   "max_position_embeddings is the longest context");
 }
 
@@ -601,9 +454,11 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     reader r = {.c = out,
                 .arena = arena,
                 .ledger = ledger,
-                .sliding_window = NOT_GIVEN,
-                .first_window_layer = NOT_GIVEN,
-                .layer_types = NOT_GIVEN,
+                .eps = {NOT_GIVEN, NOT_GIVEN, NOT_GIVEN},
+                .of_layers = {.window = NIB_LAYERS_UNSAID,
+                              .first_window = NOT_GIVEN,
+                              .pattern = NIB_LAYERS_UNSAID,
+                              .type_count = NIB_LAYERS_UNSAID},
                 .attention_bias = NOT_GIVEN};
     const nib_json_limits limits = {.literals = true};
     nib__json_init(&r.json, name, text, size, &limits);
@@ -621,9 +476,12 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     NIB_TRY(find_arch(&r, name, err));
     NIB_TRY(fill_absent(&r, name, err));
     NIB_TRY(nib__config_check(out, name, err));
-    NIB_TRY(check_window(&r, name, err));
-    NIB_TRY(find_rope_layers(&r, name, err));
-    NIB_TRY(check_parts(&r, name, err));
+    NIB_TRY(nib__layers_apply(out, &r.of_layers, name, arena, ledger, err));
+    NIB_TRY(nib__keys_apply(out, &r.keys, name, err));
+    NIB_TRY(check_act(&r, name, err));
     say_overruled(&r);
-    return nib__rope_apply(out, &r.rope, name, ledger, err);
+    NIB_TRY(nib__rope_apply(out, &r.rope, name, ledger, err));
+    if (nib__family_of(out)->complete != NULL)
+        nib__family_of(out)->complete(out);
+    return NIB_OK;
 }

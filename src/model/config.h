@@ -16,7 +16,15 @@ typedef enum nib_arch {
     NIB_ARCH_QWEN3,
     NIB_ARCH_SMOLLM3,
     NIB_ARCH_OLMO2,
-    NIB_ARCH_EXAONE4
+    NIB_ARCH_EXAONE4,
+    NIB_ARCH_GRANITE,
+    NIB_ARCH_GEMMA,
+    NIB_ARCH_GEMMA2,
+    NIB_ARCH_GEMMA3,
+    NIB_ARCH_COHERE,
+    NIB_ARCH_COHERE2,
+    NIB_ARCH_STARCODER2,
+    NIB_ARCH_STABLELM
 } nib_arch;
 
 typedef enum nib_rope_kind { NIB_ROPE_PLAIN, NIB_ROPE_LLAMA3, NIB_ROPE_LINEAR } nib_rope_kind;

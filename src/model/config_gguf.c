@@ -7,6 +7,7 @@
 #include "config_gguf.h"
 
 #include "arch.h"
+#include "config_layers.h"
 
 #include "gguf.h"
 
@@ -328,17 +329,11 @@ static nib_status check_flags(reader *r)
 
 static nib_status check_others(reader *r)
 {
-    int64_t window = 0, value_length = r->c->head_dim, version = 2;
+    int64_t value_length = r->c->head_dim, version = 2;
     const char *type = "model";
     char shown[64];
     size_t size = 5;
     bool found;
-    NIB_TRY(nib__gguf_int(&window, &found, r->g, arch_key(r, "attention.sliding_window"), r->err));
-    if (window > 0 && (window < r->c->context || nib__family_of(r->c)->window == NIB_WINDOW_ROPE))
-        return nib__fail(r->err, NIB_UNSUPPORTED,
-                         "%s: %s limits attention to %" PRId64
-                         " positions, which is not built; the context has %" PRId64,
-                         r->g->name, r->key, window, r->c->context);
     NIB_TRY(
         nib__gguf_int(&value_length, &found, r->g, arch_key(r, "attention.value_length"), r->err));
     if (value_length != r->c->head_dim)
@@ -357,6 +352,41 @@ static nib_status check_others(reader *r)
         return nib__fail(r->err, NIB_UNSUPPORTED, "%s: general.type is \"%s\"; a model is wanted",
                          r->g->name, nib__say_name(shown, sizeof shown, type, size));
     return NIB_OK;
+}
+
+/* Windows: a number, and for some families which layers have it. What the file does not say is as
+ * llama.cpp takes it: by the family's pattern, and all layers where it has none. */
+static nib_status read_windows(reader *r)
+{
+    nib_config *c = r->c;
+    nib_gguf_array layers;
+    int64_t window = 0;
+    bool found;
+    NIB_TRY(nib__gguf_int(&window, &found, r->g, arch_key(r, "attention.sliding_window"), r->err));
+    if (!found || window == 0)
+        return NIB_OK;
+    if (window < 0)
+        return nib__fail(r->err, NIB_BAD_INPUT,
+                         "%s: %s is %" PRId64 "; a window of at least 1 position is wanted",
+                         r->g->name, r->key, window);
+    NIB_TRY(nib__gguf_array_of(&layers, &found, r->g,
+                               arch_key(r, "attention.sliding_window_pattern"), NIB_GGUF_BOOL,
+                               r->err));
+    if (found && (int64_t)layers.count != c->layers)
+        return nib__fail(r->err, NIB_BAD_INPUT,
+                         "%s: %s has %zu values, but there are %" PRId64 " layers", r->g->name,
+                         r->key, (size_t)layers.count, c->layers);
+    bool *has = found ? nib__arena_take(r->arena, (size_t)c->layers, sizeof *has) : NULL;
+    if (found && has == NULL)
+        return nib__fail_memory(r->err, (size_t)c->layers, "the list of layers");
+    for (int64_t i = 0; found && i < c->layers; i++)
+        has[i] = layers.at[i] != 0;
+    if (!found && nib__family_of(c)->window < NIB_WINDOW_ALWAYS && window < c->context)
+        return nib__fail(r->err, NIB_UNSUPPORTED,
+                         "%s: %s.attention.sliding_window limits attention to %" PRId64
+                         " positions, which %s has no layers for",
+                         r->g->name, r->arch, window, r->arch);
+    return nib__layers_window(c, window, has, r->arena, r->err);
 }
 
 /* Which layers rotate by positions: GGUF has no key for it, so llama.cpp takes every fourth not to.
@@ -407,6 +437,7 @@ static bool is_known(const char *name)
                                         "attention.layer_norm_rms_epsilon",
                                         "attention.layer_norm_epsilon" /* all norms are RMS */,
                                         "attention.sliding_window",
+                                        "attention.sliding_window_pattern",
                                         "attention.causal",
                                         "use_parallel_residual",
                                         "rope.dimension_count",
@@ -490,6 +521,7 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
     NIB_TRY(nib__config_check(out, r.g->name, err));
     NIB_TRY(read_rope(&r));
     NIB_TRY(fill_rope_layers(&r));
+    NIB_TRY(read_windows(&r));
     NIB_TRY(check_numbers(&r));
     NIB_TRY(check_flags(&r));
     NIB_TRY(check_others(&r));

@@ -5,9 +5,11 @@
  */
 #include "config_rope.h"
 
+#include "arch.h"
 #include "config_values.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 static const char *const places[] = {[NIB_ROPE_SCALING] = "rope_scaling",
@@ -139,6 +141,29 @@ static nib_status check_rope(const nib_config *c, const char *name, nib_err *err
     return NIB_OK;
 }
 
+/* The channels of a head that rotate. */
+static nib_status take_partial(nib_config *c, const nib_rope_said *said, const char *name,
+                               nib_ledger *ledger, nib_err *err)
+{
+    const nib_family_row *family = nib__family_of(c);
+    const double absent = family->absent.rope_partial > 0 ? family->absent.rope_partial : 1,
+                 partial = take_number(said, NIB_ROPE_PARTIAL, absent, ledger),
+                 dims = floor((double)c->head_dim * partial);
+    if (partial == 1.0)
+        return NIB_OK;
+    if (!family->partial)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: partial_rotary_factor is %g; only 1 is built for %s", name, partial,
+                         nib__arch_name(c->arch));
+    if (!(partial > 0 && partial < 1) || dims < 2 || fmod(dims, 2) != 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: partial_rotary_factor %g of head_dim %" PRId64
+                         " is %g channels; an even number of at least 2 is wanted",
+                         name, partial, c->head_dim, dims);
+    c->rope_dims = (int64_t)dims;
+    return NIB_OK;
+}
+
 nib_status nib__rope_apply(nib_config *c, const nib_rope_said *said, const char *name,
                            nib_ledger *ledger, nib_err *err)
 {
@@ -157,10 +182,7 @@ nib_status nib__rope_apply(nib_config *c, const nib_rope_said *said, const char 
     c->rope_high = take_number(said, NIB_ROPE_HIGH, 0, ledger);
     c->rope_original = (int64_t)take_number(said, NIB_ROPE_ORIGINAL, 0, ledger);
     c->rope_theta = take_number(said, NIB_ROPE_THETA, c->rope_theta, ledger);
-    const double partial = take_number(said, NIB_ROPE_PARTIAL, 1, ledger);
-    if (partial != 1.0)
-        return nib__fail(err, NIB_UNSUPPORTED, "%s: partial_rotary_factor is %g; only 1 is built",
-                         name, partial);
+    NIB_TRY(take_partial(c, said, name, ledger, err));
     snprintf(text, sizeof text, "the rope type \"%s\" does not use it", type);
     for (int n = NIB_ROPE_FACTOR; n <= NIB_ROPE_ORIGINAL; n++)
         for (int place = 0; place < NIB_ROPE_TOP; place++)

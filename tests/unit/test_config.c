@@ -264,41 +264,57 @@ static void test_rope_scaling(void **state)
     close_parsed(&p);
 }
 
-/* A window is refused only where it would be seen. */
+/* Which layers have a window, of a model of two. */
 static void test_windows(void **state)
 {
     (void)state;
     static const struct {
-        const char *arch, *json, *says; /* NULL: taken */
+        const char *arch, *json;
+        int64_t windows[2];
+        const char *says; /* NULL: taken */
     } cases[] = {
-        {"mistral", "\"sliding_window\":512", "sliding window of 512 positions"},
-        {"mistral", "\"sliding_window\":1024", NULL},
-        {"mistral", "\"sliding_window\":null", NULL},
-        /* transformers takes an absent window as 4096 */
-        {"mistral", "\"max_position_embeddings\":32768", "sliding window of 4096 positions"},
-        {"mistral", "\"max_position_embeddings\":4096", NULL},
-        {"qwen2", "\"sliding_window\":512,\"use_sliding_window\":false", NULL},
-        {"qwen2", "\"sliding_window\":512,\"use_sliding_window\":true", "window of 512"},
-        {"qwen2", "\"sliding_window\":512,\"use_sliding_window\":true,\"max_window_layers\":2",
+        {"mistral", "\"sliding_window\":512", {512, 512}, NULL},
+        {"mistral", "\"sliding_window\":null", {0, 0}, NULL},
+        {"mistral", "\"vocab_size\":300", {4096, 4096}, NULL}, /* where the key is absent */
+        {"qwen2", "\"sliding_window\":512,\"use_sliding_window\":false", {0, 0}, NULL},
+        /* from layer 28 on, where max_window_layers is absent */
+        {"qwen2", "\"sliding_window\":512,\"use_sliding_window\":true", {0, 0}, NULL},
+        {"qwen2",
+         "\"sliding_window\":512,\"use_sliding_window\":true,\"max_window_layers\":1",
+         {0, 512},
          NULL},
-        {"qwen2", "\"sliding_window\":512,\"use_sliding_window\":true,\"max_window_layers\":1",
-         "window of 512"},
-        {"llama", "\"sliding_window\":512", NULL},
-        {"qwen3", "\"layer_types\":[\"full_attention\",\"full_attention\"]", NULL},
+        {"llama", "\"sliding_window\":512", {0, 0}, NULL},
+        {"qwen3", "\"layer_types\":[\"full_attention\",\"full_attention\"]", {0, 0}, NULL},
         {"qwen3",
          "\"sliding_window\":512,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
-         "window of 512"},
-        {"qwen3", "\"layer_types\":[\"full_attention\"]",
+         {0, 512},
+         NULL},
+        {"smollm3",
+         "\"sliding_window\":512,\"use_sliding_window\":true,\"max_window_layers\":0",
+         {512, 512},
+         NULL},
+        {"exaone4", "\"sliding_window\":null", {0, 0}, NULL},
+        {"exaone4", "\"rope_theta\":1000000", {4096, 4096}, NULL}, /* where the key is absent */
+        {"exaone4", "\"sliding_window\":8,\"sliding_window_pattern\":2", {8, 0}, NULL},
+        {"exaone4", "\"sliding_window\":8,\"sliding_window_pattern\":\"GL\"", {0, 8}, NULL},
+        {"gemma2", "\"sliding_window\":8", {8, 0}, NULL},
+        {"gemma3_text", "\"sliding_window\":8", {8, 8}, NULL},
+        {"exaone4", "\"sliding_window_pattern\":\"LX\"", {0}, "letters L, with a window"},
+        {"mistral", "\"sliding_window\":0", {0}, "at least 1 position is wanted, or null"},
+        {"mistral", "\"sliding_window\":-1", {0}, "-1 is negative"},
+        {"qwen3",
+         "\"layer_types\":[\"full_attention\"]",
+         {0},
          "layer_types has 1 names, but num_hidden_layers is 2"},
-        {"qwen3", "\"layer_types\":[\"full_attention\",\"linear_attention\"]",
+        {"qwen3",
+         "\"sliding_window\":null,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
+         {0},
+         "but sliding_window is not given"},
+        {"qwen3",
+         "\"layer_types\":[\"full_attention\",\"linear_attention\"]",
+         {0},
          "layer_types names \"linear_attention\""},
-        {"qwen3", "\"layer_types\":[1]", "layer_types"},
-        {"smollm3", "\"sliding_window\":512", NULL},
-        {"smollm3", "\"sliding_window\":512,\"use_sliding_window\":true", "window of 512"},
-        {"olmo2", "\"rms_norm_eps\":1e-6", NULL},
-        {"exaone4", "\"sliding_window\":null", NULL},
-        {"exaone4", "\"rope_theta\":1000000", "window of 4096"}, /* where the key is absent */
-        {"exaone4", "\"sliding_window\":2048", "layers without it have no rotary positions"},
+        {"qwen3", "\"layer_types\":[1]", {0}, "layer_types"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         parsed p;
@@ -307,8 +323,25 @@ static void test_windows(void **state)
             assert_says(&p, cases[i].says);
         else
             assert_int_equal(p.status, NIB_OK);
+        for (int64_t l = 0; l < 2 && !cases[i].says; l++)
+            if (nib__config_window(&p.config, l) != cases[i].windows[l])
+                fail_msg("%s %s: layer %d has a window of %d", cases[i].arch, cases[i].json, (int)l,
+                         (int)nib__config_window(&p.config, l));
         close_parsed(&p);
     }
+}
+
+/* Layers of EXAONE 4 rotate by positions where they have a window, and all do without windows. */
+static void test_rotating_windows(void **state)
+{
+    (void)state;
+    parsed p;
+    open_config(&p, "exaone4", "\"sliding_window\":8,\"sliding_window_pattern\":2");
+    assert_true(nib__config_has_rope(&p.config, 0) && !nib__config_has_rope(&p.config, 1));
+    close_parsed(&p);
+    open_config(&p, "exaone4", "\"sliding_window\":null");
+    assert_true(nib__config_has_rope(&p.config, 0) && nib__config_has_rope(&p.config, 1));
+    close_parsed(&p);
 }
 
 /* Each error names the key or value, and where it stands. */
@@ -686,6 +719,7 @@ int main(void)
         cmocka_unit_test(test_dtypes),
         cmocka_unit_test(test_rope_scaling),
         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_rotating_windows),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_neutral_and_noted),
         cmocka_unit_test(test_forms_of_text),

@@ -25,17 +25,35 @@ FAMILIES = {
     "llama": ("Llama", dict(tie_word_embeddings=True)),
     "qwen2": ("Qwen2", dict(tie_word_embeddings=False)),
     "qwen3": ("Qwen3", dict(tie_word_embeddings=True, head_dim=10)),
+    "mistral": ("Mistral", dict(tie_word_embeddings=False, sliding_window=5)),
     "smollm3": ("SmolLM3", dict(tie_word_embeddings=True, no_rope_layers=[1, 0], pad_token_id=None)),
     "olmo2": ("Olmo2", dict(tie_word_embeddings=False, pad_token_id=None)),
     "exaone4": ("Exaone4", dict(tie_word_embeddings=False, sliding_window=None,
                                 layer_types=["full_attention", "full_attention"])),
+    "granite": ("Granite", dict(tie_word_embeddings=True, embedding_multiplier=6.0, attention_multiplier=0.3,
+                                residual_multiplier=0.4, logits_scaling=2.0)),
+    "gemma": ("Gemma", dict(tie_word_embeddings=True, head_dim=8, hidden_act="gelu_pytorch_tanh", pad_token_id=None)),
+    "gemma2": ("Gemma2", dict(tie_word_embeddings=True, head_dim=8, hidden_activation="gelu_pytorch_tanh",
+                              query_pre_attn_scalar=12, sliding_window=6,
+                              attn_logit_softcapping=2.0, final_logit_softcapping=3.0, pad_token_id=None,
+                              layer_types=["sliding_attention", "full_attention"])),
+    "gemma3": ("Gemma3Text", dict(tie_word_embeddings=True, head_dim=8, hidden_activation="gelu_pytorch_tanh",
+                                  query_pre_attn_scalar=8, sliding_window=4,
+                                  pad_token_id=None, layer_types=["sliding_attention", "full_attention"])),
+    "cohere": ("Cohere", dict(tie_word_embeddings=True, logit_scale=0.5, pad_token_id=None, layer_norm_eps=1e-5)),
+    "cohere2": ("Cohere2", dict(tie_word_embeddings=True, logit_scale=0.5, sliding_window=6, pad_token_id=None,
+                                layer_norm_eps=1e-5, layer_types=["sliding_attention", "full_attention"])),
+    "starcoder2": ("Starcoder2", dict(tie_word_embeddings=True, sliding_window=7, norm_epsilon=1e-5,
+                                      hidden_act="gelu_pytorch_tanh")),
+    "stablelm": ("StableLm", dict(tie_word_embeddings=False, use_qkv_bias=True, layer_norm_eps=1e-5,
+                                  partial_rotary_factor=0.7)),
 }
 
 
 def build(arch):
     name, own = FAMILIES[arch]
     config = getattr(transformers, f"{name}Config")(**COMMON, **own)
-    return getattr(transformers, f"{name}ForCausalLM")(config)
+    return getattr(transformers, name.removesuffix("Text") + "ForCausalLM")(config)
 
 
 def make(arch, folder):
@@ -44,7 +62,7 @@ def make(arch, folder):
     model = build(arch).double()
     with torch.no_grad():
         for name, p in model.named_parameters():
-            scale = 1.0 if "norm" in name else 0.0
+            scale = 1.0 if "norm" in name and name.endswith("weight") and not arch.startswith("gemma") else 0.0
             p.copy_((scale + 0.15 * torch.randn(p.shape)).float().double())
     rows = torch.randint(0, COMMON["vocab_size"], (len(ROWS), 21))
     count = rows.shape[0] * 20
@@ -69,7 +87,7 @@ def make(arch, folder):
     save_file(weights, f"{folder}/{arch}/model.safetensors", about)
     save_file(tensors, f"{folder}/{arch}_gradients.safetensors", about)
     with open(f"{folder}/{arch}/config.json", "w") as f:
-        config = {"model_type": arch, "architectures": [type(model).__name__], "torch_dtype": "float32",
+        config = {"model_type": model.config.model_type, "architectures": [type(model).__name__], "torch_dtype": "float32",
                   "hidden_act": "silu", "tie_word_embeddings": FAMILIES[arch][1]["tie_word_embeddings"],
                   **{k: v for k, v in COMMON.items() if k != "attn_implementation"},
                   **{k: v for k, v in FAMILIES[arch][1].items() if k != "tie_word_embeddings"}}

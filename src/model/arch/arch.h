@@ -10,27 +10,51 @@
 #include "graph.h"
 #include "text.h"
 
+/* A key of config.json that changes the result, which this family reads (config_keys.h). */
+typedef struct nib_family_key {
+    const char *key;  /* NULL ends the list */
+    const char *gguf; /* what GGUF calls it, behind "ARCH."; NULL: it does not say it */
+    size_t at;        /* a double of nib_config, or a bool */
+    enum {
+        NIB_KEY_AS_IS,
+        NIB_KEY_INVERSE,
+        NIB_KEY_INVERSE_ROOT,
+        NIB_KEY_FLAG,
+        NIB_KEY_CHECKED /* it is compared with what is built, and goes nowhere */
+    } is;
+    double absent;      /* what transformers takes */
+    double least, most; /* what is built */
+} nib_family_key;
+
 typedef struct nib_family_row {
     const char *name;       /* model_type of config.json */
     const char *class_name; /* of transformers */
     const char *title;      /* the models that people know it by */
     const char *limits;     /* which of them are refused; NULL: none */
-    const char *gguf;       /* general.architecture of GGUF */
+    const char *gguf;       /* general.architecture of GGUF; NULL: it is not read from there */
     bool head_norms;        /* nib_config.qk_norm */
     nib_norm_form norm;
-    nib_activation activation; /* of the MLP's gate */
-    bool skips_rope;           /* no_rope_layers and no_rope_layer_interval are read */
+    nib_activation activation;   /* of the MLP's gate */
+    const char *act, *older_act; /* hidden_act, or hidden_activation; NULL: silu and swish */
+    const nib_family_key *keys;
+    enum { NIB_EPS_RMS, NIB_EPS_LAYER, NIB_EPS_NORM } eps; /* how its config.json calls it */
+    bool skips_rope;      /* no_rope_layers and no_rope_layer_interval are read */
+    bool rope_in_windows; /* of a model with windows only layers with one rotate */
+    bool interleaved;     /* nib_config.rope_interleaved */
+    bool partial;         /* partial_rotary_factor is read */
     enum {
-        NIB_WINDOW_IF_USED, /* if use_sliding_window says so */
+        NIB_WINDOW_IF_USED, /* if use_sliding_window says so, from layer max_window_layers on */
         NIB_WINDOW_IGNORED, /* sliding_window has no effect */
-        NIB_WINDOW_ALWAYS,  /* wherever it is given */
-        NIB_WINDOW_ROPE,    /* the same, and layers without one do not rotate by positions */
+        NIB_WINDOW_ALWAYS,  /* all layers, wherever it is given */
+        NIB_WINDOW_PATTERN  /* all layers but every `pattern`-th */
     } window;
-    struct {
-        int64_t kv_heads, head_dim, context, window; /* 0: none */
-        double norm_eps, rope_theta;
+    int64_t pattern;
+    struct { /* 0: none */
+        int64_t heads, kv_heads, head_dim, vocab, context, window;
+        double norm_eps, rope_theta, rope_partial;
         bool tied;
     } absent;
+    void (*complete)(nib_config *c); /* what follows from the config; NULL: nothing does */
     void (*build)(nib_build *b, const nib_config *c);
 } nib_family_row;
 
@@ -66,14 +90,21 @@ int nib__block_norm(nib_build *b, const nib_config *c, int64_t layer, const char
 int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x, nib_qk_norm norm);
 /* x plus what a branch makes of it. */
 int nib__block_add(nib_build *b, const nib_config *c, int x, int branch);
-/* down(silu(gate(x)) * up(x)) */
+/* down(silu(gate(x)) * up(x)), or with the family's activation */
 int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x);
+/* down(activation(up(x))), under the names that the family gives to both */
+int nib__block_plain_mlp(nib_build *b, const nib_config *c, int64_t layer, int x, const char *up,
+                         const char *down);
+/* Llama's order: a norm before attention and one before the MLP. */
+void nib__build_llama(nib_build *b, const nib_config *c);
 /* The last norm and the head; its value is the logits. */
 int nib__block_head(nib_build *b, const nib_config *c, int x);
 
 /* ---- the families ---- */
 
 extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_qwen2,
-    nib__family_qwen3, nib__family_smollm3, nib__family_olmo2, nib__family_exaone4;
+    nib__family_qwen3, nib__family_smollm3, nib__family_olmo2, nib__family_exaone4,
+    nib__family_granite, nib__family_gemma, nib__family_gemma2, nib__family_gemma3,
+    nib__family_cohere, nib__family_cohere2, nib__family_starcoder2, nib__family_stablelm;
 
 #endif

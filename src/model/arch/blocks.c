@@ -79,6 +79,14 @@ int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x
     return linear(b, h, NIB_ROLE_DOWN, layer, "mlp.down_proj", width, ffn, bias);
 }
 
+int nib__block_plain_mlp(nib_build *b, const nib_config *c, int64_t layer, int x, const char *up,
+                         const char *down)
+{
+    int h = linear(b, x, NIB_ROLE_UP, layer, up, c->ffn, c->width, c->mlp_bias);
+    h = nib__emit_swiglu(b, nib__family_of(c)->activation, h, NIB_NO_ID);
+    return linear(b, h, NIB_ROLE_DOWN, layer, down, c->width, c->ffn, c->mlp_bias);
+}
+
 int nib__block_head(nib_build *b, const nib_config *c, int x)
 {
     x = nib__block_norm(b, c, -1, "model.norm", x);

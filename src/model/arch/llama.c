@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Llama, and families that differ from it in their config and weights alone: Mistral without a
+ * Llama, and families that differ from it in their config and weights alone: Mistral with a
  * window, Qwen2 with biases of q, k and v, Qwen3 with norms of the heads of q and k, SmolLM3 with
  * layers without positions.
  */
 #include "arch.h"
 
-static void build(nib_build *b, const nib_config *c)
+void nib__build_llama(nib_build *b, const nib_config *c)
 {
     const nib_qk_norm norm = c->qk_norm ? NIB_QK_HEADS : NIB_QK_PLAIN;
     int x = nib__block_embed(b, c);
@@ -27,37 +27,34 @@ const nib_family_row nib__family_llama = {
     .gguf = "llama",
     .window = NIB_WINDOW_IGNORED,
     .absent = {.context = 2048, .norm_eps = 1e-6, .rope_theta = 10000},
-    .build = build,
+    .build = nib__build_llama,
 };
 
 const nib_family_row nib__family_mistral = {
     .name = "mistral",
     .class_name = "MistralForCausalLM",
-    .title = "Mistral 7B from v0.2 on, Nemo 12B, Small 3 24B",
-    .limits = "a sliding window that is shorter than the context",
+    .title = "Mistral 7B, Nemo 12B, Small 3 24B",
     .gguf = "llama", /* it has no name of its own there */
     .window = NIB_WINDOW_ALWAYS,
     .absent =
         {.kv_heads = 8, .context = 131072, .window = 4096, .norm_eps = 1e-6, .rope_theta = 10000},
-    .build = build,
+    .build = nib__build_llama,
 };
 
 const nib_family_row nib__family_qwen2 = {
     .name = "qwen2",
     .class_name = "Qwen2ForCausalLM",
     .title = "Qwen2 and Qwen2.5 (dense)",
-    .limits = "a sliding window that is used",
     .gguf = "qwen2",
     .absent =
         {.kv_heads = 32, .context = 32768, .window = 4096, .norm_eps = 1e-6, .rope_theta = 10000},
-    .build = build,
+    .build = nib__build_llama,
 };
 
 const nib_family_row nib__family_qwen3 = {
     .name = "qwen3",
     .class_name = "Qwen3ForCausalLM",
     .title = "Qwen3 (dense)",
-    .limits = "a sliding window that is used",
     .gguf = "qwen3",
     .head_norms = true,
     .absent = {.kv_heads = 32,
@@ -66,17 +63,16 @@ const nib_family_row nib__family_qwen3 = {
                .window = 4096,
                .norm_eps = 1e-6,
                .rope_theta = 10000},
-    .build = build,
+    .build = nib__build_llama,
 };
 
 const nib_family_row nib__family_smollm3 = {
     .name = "smollm3",
     .class_name = "SmolLM3ForCausalLM",
     .title = "SmolLM3",
-    .limits = "a sliding window that is used",
     .gguf = "smollm3",
     .skips_rope = true,
     .absent =
         {.kv_heads = 4, .context = 32768, .norm_eps = 1e-6, .rope_theta = 2000000, .tied = true},
-    .build = build,
+    .build = nib__build_llama,
 };

@@ -2,7 +2,7 @@
  *
  * OLMo 2 and EXAONE 4: a norm after attention and one after the MLP, before their outputs are
  * added, and none before them. OLMo 2 normalizes all heads of q, and of k, together; EXAONE 4 each
- * head. Of EXAONE 4 the models without a window are built.
+ * head, and where it has windows only layers with one rotate by positions.
  */
 #include "arch.h"
 
@@ -33,10 +33,11 @@ const nib_family_row nib__family_olmo2 = {
 const nib_family_row nib__family_exaone4 = {
     .name = "exaone4",
     .class_name = "Exaone4ForCausalLM",
-    .title = "EXAONE 4.0 1.2B",
-    .limits = "a sliding window, which larger models have",
+    .title = "EXAONE 4.0 1.2B and 32B",
     .gguf = "exaone4",
-    .window = NIB_WINDOW_ROPE,
+    .window = NIB_WINDOW_PATTERN,
+    .pattern = 4,
+    .rope_in_windows = true,
     .absent =
         {.kv_heads = 32, .context = 2048, .window = 4096, .norm_eps = 1e-5, .rope_theta = 10000},
     .build = build_exaone4,

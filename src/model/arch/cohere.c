@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Cohere: attention and the MLP read one norm, a LayerNorm without bias, and are both added;
+ * neighbouring channels rotate together, and logits are multiplied. Command R7B and A (cohere2) have
+ * windows in three of four layers, which alone rotate by positions.
+ */
+#include "arch.h"
+
+static void build(nib_build *b, const nib_config *c)
+{
+    int x = nib__block_embed(b, c);
+    for (int64_t layer = 0; layer < c->layers; layer++) {
+        const int y = nib__block_norm(b, c, layer, "input_layernorm", x);
+        const int attended = nib__block_attention(b, c, layer, y, NIB_QK_PLAIN);
+        x = nib__block_add(b, c, x, attended);
+        x = nib__block_add(b, c, x, nib__block_gated_mlp(b, c, layer, y));
+    }
+    nib__block_head(b, c, x);
+}
+
+static const nib_family_key keys[] = {
+    {"logit_scale", "logit_scale", offsetof(nib_config, logits_scale), NIB_KEY_AS_IS, 0.0625, 1e-6,
+     1e6},
+    {"use_parallel_block", NULL, 0, NIB_KEY_CHECKED, 1, 1, 1},
+    {NULL},
+};
+
+const nib_family_row nib__family_cohere = {
+    .name = "cohere",
+    .class_name = "CohereForCausalLM",
+    .title = "Command R, Aya 23",
+    .limits = "norms of q and k (Command R+)",
+    .gguf = "command-r",
+    .norm = {.centered = true},
+    .keys = keys,
+    .eps = NIB_EPS_LAYER,
+    .interleaved = true,
+    .window = NIB_WINDOW_IGNORED,
+    .absent = {.context = 8192, .norm_eps = 1e-5, .rope_theta = 10000, .tied = true},
+    .build = build,
+};
+
+const nib_family_row nib__family_cohere2 = {
+    .name = "cohere2",
+    .class_name = "Cohere2ForCausalLM",
+    .title = "Command R7B, Command A",
+    .gguf = "cohere2",
+    .norm = {.centered = true},
+    .keys = keys,
+    .eps = NIB_EPS_LAYER,
+    .interleaved = true,
+    .window = NIB_WINDOW_PATTERN,
+    .pattern = 4,
+    .rope_in_windows = true,
+    .absent =
+        {.context = 8192, .window = 4096, .norm_eps = 1e-5, .rope_theta = 10000, .tied = true},
+    .build = build,
+};

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Gemma: norms whose stored weights are off by one, a gate of GELU, and an embedding times the root
+ * of its width, which is rounded to the type of the weights. Gemma 2 has a norm before and after
+ * attention and the MLP, caps on scores and logits, and windows in every other layer; Gemma 3 norms
+ * of the heads of q and k instead of caps, windows in five of six layers, and those rotate by
+ * frequencies of their own.
+ */
+#include "arch.h"
+
+#include "type.h"
+
+#include <math.h>
+
+static void build_sandwich(nib_build *b, const nib_config *c)
+{
+    const nib_qk_norm norm = c->qk_norm ? NIB_QK_HEADS : NIB_QK_PLAIN;
+    int x = nib__block_embed(b, c);
+    for (int64_t layer = 0; layer < c->layers; layer++) {
+        int y = nib__block_norm(b, c, layer, "input_layernorm", x);
+        y = nib__block_attention(b, c, layer, y, norm);
+        x = nib__block_add(b, c, x, nib__block_norm(b, c, layer, "post_attention_layernorm", y));
+        y = nib__block_norm(b, c, layer, "pre_feedforward_layernorm", x);
+        y = nib__block_gated_mlp(b, c, layer, y);
+        x = nib__block_add(b, c, x, nib__block_norm(b, c, layer, "post_feedforward_layernorm", y));
+    }
+    nib__block_head(b, c, x);
+}
+
+static void complete(nib_config *c)
+{
+    const float root = sqrtf((float)c->width);
+    c->embed_scale = (double)(c->dtype == NIB_TYPE_BF16  ? nib__bf16_to_f32(nib__f32_to_bf16(root))
+                              : c->dtype == NIB_TYPE_F16 ? nib__f16_to_f32(nib__f32_to_f16(root))
+                                                         : root);
+}
+
+static const nib_family_key keys2[] = {
+    {"query_pre_attn_scalar", NULL, offsetof(nib_config, attention_scale), NIB_KEY_INVERSE_ROOT,
+     256, 1, 1e6},
+    {"attn_logit_softcapping", "attn_logit_softcapping", offsetof(nib_config, attention_cap),
+     NIB_KEY_AS_IS, 50, 0, 1e6},
+    {"final_logit_softcapping", "final_logit_softcapping", offsetof(nib_config, logits_cap),
+     NIB_KEY_AS_IS, 30, 0, 1e6},
+    {NULL},
+};
+
+static const nib_family_key keys3[] = {
+    {"query_pre_attn_scalar", NULL, offsetof(nib_config, attention_scale), NIB_KEY_INVERSE_ROOT,
+     256, 1, 1e6},
+    {"rope_local_base_freq", "rope.freq_base_swa", offsetof(nib_config, local_theta), NIB_KEY_AS_IS,
+     10000, 1, 1e18},
+    {NULL},
+};
+
+const nib_family_row nib__family_gemma = {
+    .name = "gemma",
+    .class_name = "GemmaForCausalLM",
+    .title = "Gemma 1 and CodeGemma",
+    .gguf = "gemma",
+    .norm = {.offset = 1},
+    .activation = NIB_GELU_TANH,
+    .act = "gelu_pytorch_tanh",
+    .older_act = "gelu", /* which means the same there */
+    .window = NIB_WINDOW_IGNORED,
+    .absent = {.heads = 16,
+               .kv_heads = 16,
+               .head_dim = 256,
+               .vocab = 256000,
+               .context = 8192,
+               .norm_eps = 1e-6,
+               .rope_theta = 10000,
+               .tied = true},
+    .complete = complete,
+    .build = nib__build_llama,
+};
+
+const nib_family_row nib__family_gemma2 = {
+    .name = "gemma2",
+    .class_name = "Gemma2ForCausalLM",
+    .title = "Gemma 2",
+    .gguf = "gemma2",
+    .norm = {.offset = 1},
+    .activation = NIB_GELU_TANH,
+    .act = "gelu_pytorch_tanh",
+    .keys = keys2,
+    .window = NIB_WINDOW_PATTERN,
+    .pattern = 2,
+    .absent = {.heads = 8,
+               .kv_heads = 4,
+               .head_dim = 256,
+               .vocab = 256000,
+               .context = 8192,
+               .window = 4096,
+               .norm_eps = 1e-6,
+               .rope_theta = 10000,
+               .tied = true},
+    .complete = complete,
+    .build = build_sandwich,
+};
+
+const nib_family_row nib__family_gemma3 = {
+    .name = "gemma3_text",
+    .class_name = "Gemma3ForCausalLM",
+    .title = "Gemma 3 (text)",
+    .gguf = "gemma3",
+    .head_norms = true,
+    .norm = {.offset = 1},
+    .activation = NIB_GELU_TANH,
+    .act = "gelu_pytorch_tanh",
+    .keys = keys3,
+    .window = NIB_WINDOW_PATTERN,
+    .pattern = 6,
+    .absent = {.heads = 8,
+               .kv_heads = 4,
+               .head_dim = 256,
+               .vocab = 262208,
+               .context = 131072,
+               .window = 4096,
+               .norm_eps = 1e-6,
+               .rope_theta = 1000000,
+               .tied = true},
+    .complete = complete,
+    .build = build_sandwich,
+};

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One table of keys with the values that change nothing; which family reads one is its row's.
+ */
+#include "config_keys.h"
+
+#include "arch.h"
+#include "config_values.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const struct {
+    const char *key;
+    double neutral; /* NaN: no number is; null, false and empty lists always are */
+} known[] = {{"alibi", NAN},
+             {"attention_chunk_size", NAN},
+             {"attention_multiplier", NAN},
+             {"attn_logit_softcapping", NAN},
+             {"clip_qkv", NAN},
+             {"embedding_multiplier", 1},
+             {"final_logit_softcapping", NAN},
+             {"is_encoder_decoder", NAN},
+             {"logit_scale", 1},
+             {"logits_scaling", 1},
+             {"num_experts", 0},
+             {"num_local_experts", 0},
+             {"query_pre_attn_scalar", NAN},
+             {"residual_multiplier", 1},
+             {"rope_interleaved", NAN},
+             {"rope_local_base_freq", NAN},
+             {"rope_ratio", 1},
+             {"use_qk_norm", NAN},
+             {"qk_norm", NAN},
+             {"qk_layernorm", NAN},
+             {"use_bidirectional_attention", NAN},
+             {"use_parallel_residual", NAN},
+             {"use_parallel_block", NAN},
+             {"use_bias", NAN},
+             {"use_qkv_bias", NAN},
+             {"rotary_pct", 1},
+             {"rope_pct", 1}};
+
+_Static_assert(COUNT(known) <= NIB_KEYS_MAX, "raise NIB_KEYS_MAX");
+
+static size_t place_of(const nib_json *json)
+{
+    size_t i = 0;
+    while (i < COUNT(known) && !nib__json_is(json, known[i].key))
+        i++;
+    return i;
+}
+
+bool nib__keys_know(const nib_json *json) { return place_of(json) < COUNT(known); }
+
+bool nib__keys_read(nib_keys_said *s, nib_json *json)
+{
+    const size_t i = place_of(json);
+    nib_json_value value;
+    if (!nib__json_any(json, &value))
+        return false;
+    const bool flag = value.event == NIB_JSON_FALSE || value.event == NIB_JSON_TRUE;
+    s->given[i] = value.event != NIB_JSON_NULL;
+    s->number[i] = flag ? value.event == NIB_JSON_TRUE : value.number;
+    s->neutral[i] =
+        value.event == NIB_JSON_FALSE || value.empty || value.number == known[i].neutral;
+    return true;
+}
+
+static void put(nib_config *c, const nib_family_key *key, double value)
+{
+    void *at = (char *)c + key->at;
+    if (key->is == NIB_KEY_FLAG)
+        *(bool *)at = value != 0;
+    else if (key->is != NIB_KEY_CHECKED)
+        *(double *)at = key->is == NIB_KEY_INVERSE        ? 1 / value
+                        : key->is == NIB_KEY_INVERSE_ROOT ? 1 / sqrt(value)
+                                                          : value;
+}
+
+nib_status nib__keys_apply(nib_config *c, const nib_keys_said *s, const char *name, nib_err *err)
+{
+    bool read[COUNT(known)] = {false};
+    const nib_family_key *keys = nib__family_of(c)->keys;
+    for (size_t k = 0; keys != NULL && keys[k].key != NULL; k++) {
+        size_t i = 0;
+        while (strcmp(known[i].key, keys[k].key) != 0)
+            i++;
+        read[i] = true;
+        const double value = s->given[i] ? s->number[i] : keys[k].absent;
+        if (!(value >= keys[k].least) || !(value <= keys[k].most))
+            return nib__fail(
+                err, NIB_BAD_INPUT, "%s: %s is %g; a value from %g to %g is wanted for %s", name,
+                keys[k].key, value, keys[k].least, keys[k].most, nib__arch_name(c->arch));
+        put(c, &keys[k], value);
+    }
+    for (size_t i = 0; i < COUNT(known); i++)
+        if (s->given[i] && !s->neutral[i] && !read[i])
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: it changes the result in a way that is not built for %s (in "
+                             "\"%s\")",
+                             name, nib__arch_name(c->arch), known[i].key);
+    return NIB_OK;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Keys of config.json that change the result in some families and are no other family's: scales,
+ * caps, flags. A family's row lists those that it reads; any other is an error unless its value
+ * changes nothing.
+ */
+#ifndef NIB_CONFIG_KEYS_H
+#define NIB_CONFIG_KEYS_H
+
+#include "config.h"
+
+enum { NIB_KEYS_MAX = 40 };
+
+/* Values that were given, by their place in the table of keys. */
+typedef struct nib_keys_said {
+    bool given[NIB_KEYS_MAX];
+    double number[NIB_KEYS_MAX]; /* NaN: it is no number; flags are 0 and 1 */
+    bool neutral[NIB_KEYS_MAX];  /* it changes nothing */
+} nib_keys_said;
+
+/* The key just read is one of them: reads its value. */
+bool nib__keys_know(const nib_json *json);
+bool nib__keys_read(nib_keys_said *said, nib_json *json);
+/* Into config, whose family is known. NIB_BAD_INPUT: a key that the family does not read. */
+nib_status nib__keys_apply(nib_config *config, const nib_keys_said *said, const char *name,
+                           nib_err *err);
+
+#endif

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Windows and rotation by layer: layer_types decides where it is given, else the family's rule.
+ */
+#include "config_layers.h"
+
+#include "arch.h"
+#include "config_values.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { ROPE_INTERVAL = 4 /* SmolLM3's */ };
+
+/* ---- reading ---- */
+
+/* One name for each layer. */
+bool nib__layers_read_types(nib_layers_said *s, nib_json *j, nib_arena *arena)
+{
+    if (nib__json_next(j) == NIB_JSON_NULL)
+        return true;
+    if (!nib__config_now(j, NIB_JSON_ARRAY))
+        return false;
+    s->sliding = nib__arena_take(arena, NIB_LAYERS_MAX, sizeof *s->sliding);
+    for (s->type_count = 0; s->sliding != NULL && nib__json_next(j) == NIB_JSON_STRING;) {
+        const bool slides = nib__json_is(j, "sliding_attention");
+        if (s->type_count == NIB_LAYERS_MAX) {
+            nib__json_fail(j, "at most %d layers are wanted", NIB_LAYERS_MAX);
+            return false;
+        }
+        s->sliding[s->type_count++] = slides;
+        if (s->other_type || slides || nib__json_is(j, "full_attention"))
+            continue;
+        s->other_type = nib__json_string(j, arena, NULL);
+        if (!s->other_type)
+            return false;
+    }
+    return s->sliding != NULL && nib__config_now(j, NIB_JSON_ARRAY_END);
+}
+
+/* 1 for each layer that rotates by positions, 0 for others. */
+bool nib__layers_read_rotates(nib_layers_said *s, nib_json *j, nib_arena *arena)
+{
+    if (nib__json_next(j) == NIB_JSON_NULL)
+        return true;
+    if (!nib__config_now(j, NIB_JSON_ARRAY))
+        return false;
+    bool *layers = nib__arena_take(arena, NIB_LAYERS_MAX, sizeof *layers);
+    int64_t count = 0, value;
+    while (layers != NULL && nib__json_next(j) == NIB_JSON_NUMBER) {
+        if (!nib__json_int64(j, &value))
+            return false;
+        if (count == NIB_LAYERS_MAX || (value != 0 && value != 1)) {
+            nib__json_fail(j, "0 or 1 for each of at most %d layers is wanted", NIB_LAYERS_MAX);
+            return false;
+        }
+        layers[count++] = value == 1;
+    }
+    s->rotates = count != 0 ? layers : NULL;
+    s->rotate_count = count;
+    return layers != NULL && nib__config_now(j, NIB_JSON_ARRAY_END);
+}
+
+/* A number, or a letter for each of the layers that repeat. */
+bool nib__layers_read_pattern(nib_layers_said *s, nib_json *j, nib_arena *arena)
+{
+    const nib_json_event event = nib__json_next(j);
+    if (event == NIB_JSON_NULL)
+        return true;
+    if (event == NIB_JSON_NUMBER)
+        return nib__json_int64(j, &s->pattern);
+    if (!nib__config_now(j, NIB_JSON_STRING))
+        return false;
+    s->pattern_letters = nib__json_string(j, arena, NULL);
+    if (s->pattern_letters == NULL)
+        return false;
+    if (*s->pattern_letters != 0 && strspn(s->pattern_letters, "LG") == strlen(s->pattern_letters))
+        return true;
+    nib__json_fail(j, "letters L, with a window, and G, without one, are wanted");
+    return false;
+}
+
+bool nib__layers_read_window(nib_layers_said *s, nib_json *j)
+{
+    int64_t window = NIB_LAYERS_UNSAID;
+    if (!nib__config_size(j, &window))
+        return false;
+    if (window == 0) {
+        nib__json_fail(j, "a window of at least 1 position is wanted, or null for none");
+        return false;
+    }
+    s->window = window == NIB_LAYERS_UNSAID ? 0 : window;
+    return true;
+}
+
+/* ---- windows ---- */
+
+/* By the family's rule, where layer_types is not given. */
+static bool has_window(const nib_config *c, const nib_layers_said *s, int64_t pattern, int64_t i)
+{
+    switch (nib__family_of(c)->window) {
+    case NIB_WINDOW_ALWAYS: return true;
+    case NIB_WINDOW_IF_USED: return s->use_window && i >= s->first_window;
+    case NIB_WINDOW_PATTERN:
+        if (s->pattern_letters != NULL)
+            return s->pattern_letters[(size_t)i % strlen(s->pattern_letters)] == 'L';
+        return pattern > 0 && (i + 1) % pattern != 0;
+    default: return false;
+    }
+}
+
+static nib_status set_windows(nib_config *c, int64_t window, const bool *layers,
+                              const nib_layers_said *s, int64_t pattern, nib_arena *arena,
+                              nib_err *err)
+{
+    bool *has = nib__arena_take(arena, (size_t)c->layers, sizeof *has), any = false, all = true;
+    if (has == NULL)
+        return nib__fail_memory(err, (size_t)c->layers, "the list of layers");
+    for (int64_t i = 0; i < c->layers; i++) {
+        has[i] = layers != NULL ? layers[i] : has_window(c, s, pattern, i);
+        any = any || has[i];
+        all = all && has[i];
+    }
+    c->window = any ? window : 0;
+    c->window_layers = any && !all ? has : NULL;
+    return NIB_OK;
+}
+
+nib_status nib__layers_window(nib_config *c, int64_t window, const bool *layers, nib_arena *arena,
+                              nib_err *err)
+{
+    const nib_layers_said none = {0};
+    NIB_TRY(set_windows(c, window, layers, &none, nib__family_of(c)->pattern, arena, err));
+    if (c->window > 0 && nib__family_of(c)->rope_in_windows)
+        c->rope_layers = c->window_layers;
+    return NIB_OK;
+}
+
+static nib_status find_windows(nib_config *c, const nib_layers_said *s, const char *name,
+                               nib_arena *arena, nib_err *err)
+{
+    const nib_family_row *family = nib__family_of(c);
+    const int64_t window = s->window == NIB_LAYERS_UNSAID ? family->absent.window : s->window,
+                  pattern = s->pattern == NIB_LAYERS_UNSAID ? family->pattern : s->pattern;
+    char shown[64];
+    bool slides = false;
+    if (s->type_count >= 0 && s->type_count != c->layers)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: layer_types has %" PRId64 " names, but num_hidden_layers is %" PRId64,
+                         name, s->type_count, c->layers);
+    if (s->other_type)
+        return nib__fail(
+            err, NIB_UNSUPPORTED,
+            "%s: layer_types names \"%s\"; full_attention and sliding_attention are built", name,
+            nib__say_name(shown, sizeof shown, s->other_type, strlen(s->other_type)));
+    for (int64_t i = 0; i < s->type_count; i++)
+        slides = slides || s->sliding[i];
+    if (slides && window <= 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: layer_types names \"sliding_attention\", but sliding_window is not "
+                         "given",
+                         name);
+    if (window <= 0)
+        return NIB_OK;
+    return set_windows(c, window, s->type_count >= 0 ? s->sliding : NULL, s, pattern, arena, err);
+}
+
+/* ---- rotation ---- */
+
+/* Which layers rotate by positions, where the family asks. */
+static nib_status find_rotation(nib_config *c, const nib_layers_said *s, const char *name,
+                                nib_arena *arena, nib_ledger *ledger, nib_err *err)
+{
+    const nib_family_row *family = nib__family_of(c);
+    const bool skips = family->skips_rope;
+    const int64_t every = s->rotate_interval > 0 ? s->rotate_interval : ROPE_INTERVAL;
+    bool *layers = s->rotates, differs = false;
+    char shown[32];
+    if (!skips && layers != NULL)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: no_rope_layers changes the result in a way that is not built for %s",
+                         name, nib__arch_name(c->arch));
+    if (!skips && s->rotate_interval > 0)
+        nib__ledger_add_unread(ledger, "config-key", "config.json", "no_rope_layer_interval",
+                               nib__say_double(shown, (double)s->rotate_interval));
+    if (family->rope_in_windows && c->window > 0)
+        c->rope_layers = c->window_layers;
+    if (!skips)
+        return NIB_OK;
+    if (layers != NULL && s->rotate_count != c->layers)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: no_rope_layers has %" PRId64
+                         " numbers, but num_hidden_layers is %" PRId64,
+                         name, s->rotate_count, c->layers);
+    if (layers == NULL)
+        layers = nib__arena_take(arena, (size_t)c->layers, sizeof *layers);
+    if (layers == NULL)
+        return nib__fail_memory(err, (size_t)c->layers, "the list of layers");
+    for (int64_t i = 0; i < c->layers; i++) {
+        const bool rotates = (i + 1) % every != 0;
+        if (s->rotates == NULL)
+            layers[i] = rotates;
+        else
+            differs = differs || (layers[i] != rotates && s->rotate_interval > 0);
+    }
+    if (differs)
+        nib__ledger_add_overruled(ledger, "config-key", "no_rope_layer_interval",
+                                  nib__say_double(shown, (double)s->rotate_interval), NULL,
+                                  "no_rope_layers names other layers, and it decides");
+    c->rope_layers = layers;
+    return NIB_OK;
+}
+
+/* ---- both ---- */
+
+nib_status nib__layers_apply(nib_config *c, const nib_layers_said *s, const char *name,
+                             nib_arena *arena, nib_ledger *ledger, nib_err *err)
+{
+    char asked[32];
+    NIB_TRY(find_windows(c, s, name, arena, err));
+    if (nib__family_of(c)->window == NIB_WINDOW_IGNORED && s->window > 0 && s->window < c->context)
+        nib__ledger_add_overruled(
+            ledger, "config-key", "sliding_window", nib__say_double(asked, (double)s->window), NULL,
+            "%s has no window; every position attends to all before it", nib__arch_name(c->arch));
+    return find_rotation(c, s, name, arena, ledger, err);
+}
