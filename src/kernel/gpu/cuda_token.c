@@ -79,7 +79,7 @@ static const nib_kernel rows[] = {
     ROW("scale_f32", SCALE, OTHER, token, nib__launch_scale, "a thread a value, capped or not"),
     ROW("add_f32", ADD, LANES, token, nib__launch_add, "a thread a value"),
     CACHED("attn_f32", ATTN, attention, nib__launch_attention,
-           "a block of threads a head of a token"),
+           "a block of threads a head of a token; windows and caps"),
     ROW("gather_f32", GATHER, LANES, token, nib__launch_gather, "a thread a value"),
     QUANT(a8t, I8_TOKEN, NIB_ANY, "a block of threads a token"),
     QUANT(a8s, I8_STATIC, NIB_ANY, "a block of threads a token"),

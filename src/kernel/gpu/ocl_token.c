@@ -203,7 +203,7 @@ static const nib_kernel rows[] = {
         "a work-item a value, capped or not"),
     ROW("add_f32", ADD, LANES, any_device, token, nib__launch_add, "a work-item a value"),
     ROW("attn_f32", ATTN, OTHER, float_cache, attention, nib__ocl_attention,
-        "a work-group a head of a token, of eight where there are many"),
+        "a work-group a head of a token, of eight where there are many; windows and caps"),
     ROW("gather_f32", GATHER, LANES, any_device, token, nib__launch_gather, "a work-item a value"),
 };
 
