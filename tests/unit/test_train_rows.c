@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rows of training: gradients against central differences of forward steps written here in f64
- * and against PyTorch's (tests/golden/train_gradients.txt), AdamW against PyTorch's steps
+ * The rows of training, and the forward rows that they are the gradients of: gradients against
+ * central differences of forward steps written here in f64, both against PyTorch's
+ * (tests/golden/train_gradients.txt), AdamW against PyTorch's steps
  * (tests/golden/adamw.txt), the loss against f64, and sums against their definition for any split.
  * Every check runs on every row of the operation that this machine has.
  */
@@ -36,8 +37,9 @@ static void fill(float *x, int64_t count, float scale)
 static const nib_kernel *next_row(nib_op op, const nib_kernel *last)
 {
     const nib_query here = {.fact = {[NIB_FACT_OP] = op, [NIB_FACT_ISA] = nib__cpu_isa()}};
-    const nib_kernel *end = nib__family_train.rows + nib__family_train.count;
-    for (const nib_kernel *row = last == NULL ? nib__family_train.rows : last + 1; row < end; row++)
+    const nib_family *family = op < NIB_OP_QUANT_T ? &nib__family_token : &nib__family_train;
+    const nib_kernel *end = family->rows + family->count;
+    for (const nib_kernel *row = last == NULL ? family->rows : last + 1; row < end; row++)
         if (row->op == op && row->run.any != NULL && nib__kernel_holds(row, &here, true))
             return row;
     return NULL;
@@ -93,34 +95,74 @@ static void differences(forward f, const shape *s, const float *at, int64_t coun
     }
 }
 
-/* x, then the weight. */
+/* One row; bias NULL: none. */
+static void norm_values(const double *x, const double *weight, const double *bias, int64_t width,
+                        bool centered, double *out)
+{
+    double mean = 0, squares = 0;
+    for (int64_t i = 0; i < width && centered; i++)
+        mean += x[i] / (double)width;
+    for (int64_t i = 0; i < width; i++)
+        squares += (x[i] - mean) * (x[i] - mean);
+    const double r = 1 / sqrt(squares / (double)width + (double)1e-5F);
+    for (int64_t i = 0; i < width; i++)
+        out[i] = (x[i] - mean) * r * weight[i] + (bias != NULL ? bias[i] : 0);
+}
+
+/* x, then the weight; others: is it centered? */
 static double norm_loss(const shape *s, const double *x)
 {
+    static double y[VALUES_MAX];
     const double *weight = x + s->rows * s->width;
     double loss = 0;
     for (int64_t row = 0; row < s->rows; row++, x += s->width) {
-        double squares = 0;
+        norm_values(x, weight, NULL, s->width, *(const bool *)s->others, y);
         for (int64_t i = 0; i < s->width; i++)
-            squares += x[i] * x[i];
-        const double r = 1 / sqrt(squares / (double)s->width + (double)1e-5F);
-        for (int64_t i = 0; i < s->width; i++)
-            loss += (double)s->dy[row * s->width + i] * x[i] * r * weight[i];
+            loss += (double)s->dy[row * s->width + i] * y[i];
     }
     return loss;
 }
 
-static void test_norm_differences(void **state)
+/* With a bias and without, centered and not; far from 0, where two passes are needed. */
+static void test_norm_values(void **state)
 {
     (void)state;
+    enum { ROWS = 3, WIDTH = 37, ALL = ROWS * WIDTH };
+    float x[ALL], parameters[2 * WIDTH], y[ALL];
+    double wide[ALL], weight[2 * WIDTH], want[ALL];
+    fill(x, ALL, 2), fill(parameters, 2 * WIDTH, 1);
+    for (int i = 0; i < ALL; i++)
+        x[i] += 100, wide[i] = (double)x[i];
+    for (int i = 0; i < 2 * WIDTH; i++)
+        weight[i] = (double)parameters[i];
+    for (int form = 0; form < 4; form++) {
+        const bool centered = form % 2 != 0, biased = form / 2 != 0;
+        for (int row = 0; row < ROWS; row++)
+            norm_values(wide + row * WIDTH, weight, biased ? weight + WIDTH : NULL, WIDTH, centered,
+                        want + row * WIDTH);
+        for (EACH_ROW(row, NIB_OP_NORM)) {
+            const nib_norm a = {
+                x,     y,     parameters, ROWS,     WIDTH,
+                WIDTH, WIDTH, 1e-5F,      centered, biased ? parameters + WIDTH : NULL};
+            row->run.norm(&a, 0, ROWS);
+            assert_near(row->name, y, want, ALL, 1e-5, 1e-5);
+        }
+    }
+}
+
+static void check_norm_differences(bool centered)
+{
     enum { ROWS = 4, WIDTH = 37, ALL = ROWS * WIDTH };
-    float x[ALL + WIDTH], dy[ALL], dx[ALL], dw[WIDTH], inverse[ROWS];
+    float x[ALL + WIDTH], dy[ALL], dx[ALL], dw[WIDTH], inverse[ROWS], mean[ROWS];
     double want[ALL + WIDTH];
     fill(x, ALL + WIDTH, 2), fill(dy, ALL, 1);
-    const shape s = {ROWS, WIDTH, dy, NULL};
+    for (int i = 0; i < ALL && centered; i++)
+        x[i] += 3;
+    const shape s = {ROWS, WIDTH, dy, &centered};
     differences(norm_loss, &s, x, ALL + WIDTH, want);
     for (EACH_ROW(row, NIB_OP_NORM_DX)) {
-        nib_norm_dx a = {x,     dy,    x + ALL, dx,    inverse, ROWS,
-                         WIDTH, WIDTH, WIDTH,   WIDTH, 1e-5F,   NULL};
+        nib_norm_dx a = {x,     dy,    x + ALL, dx,    inverse, ROWS,     WIDTH,
+                         WIDTH, WIDTH, WIDTH,   1e-5F, NULL,    centered, mean};
         row->run.norm_dx(&a, 0, ROWS);
         assert_close(row->name, dx, want, ALL, 1e-4);
         for (int i = 0; i < ALL; i++)
@@ -132,35 +174,133 @@ static void test_norm_differences(void **state)
         assert_close(row->name, dx, want, ALL, 1e-4);
     }
     for (EACH_ROW(row, NIB_OP_NORM_DW)) {
-        const nib_norm_dw a = {x, dy, inverse, dw, ROWS, WIDTH, WIDTH, WIDTH};
+        const nib_norm_dw a = {
+            x, dy, inverse, dw, ROWS, WIDTH, WIDTH, WIDTH, centered ? mean : NULL};
         row->run.norm_dw(&a, 0, WIDTH);
         assert_close(row->name, dw, want + ALL, WIDTH, 1e-5);
     }
 }
 
+static void test_norm_differences(void **state)
+{
+    (void)state;
+    check_norm_differences(false);
+    check_norm_differences(true);
+}
+
+typedef struct gating {
+    nib_activation activation;
+    bool gated;
+} gating;
+
+static double activated(nib_activation activation, double x)
+{
+    const double half_root = 0.79788456080286535588; /* sqrt(2 / pi) */
+    return activation == NIB_SILU ? x / (1 + exp(-x))
+                                  : x / 2 * (1 + tanh(half_root * (x + 0.044715 * x * x * x)));
+}
+
 /* gates, then ups. */
 static double swiglu_loss(const shape *s, const double *x)
 {
+    const gating *g = s->others;
     double loss = 0;
     for (int64_t i = 0; i < s->width; i++)
-        loss += (double)s->dy[i] * x[i] / (1 + exp(-x[i])) * x[s->width + i];
+        loss +=
+            (double)s->dy[i] * activated(g->activation, x[i]) * (g->gated ? x[s->width + i] : 1);
     return loss;
+}
+
+static void check_swiglu_differences(gating g)
+{
+    enum { LENGTH = 211 };
+    float x[2 * LENGTH], dy[LENGTH], d[2 * LENGTH];
+    double want[2 * LENGTH];
+    fill(x, 2 * LENGTH, 8), fill(dy, LENGTH, 1);
+    const shape s = {1, LENGTH, dy, &g};
+    differences(swiglu_loss, &s, x, 2 * LENGTH, want);
+    for (EACH_ROW(row, NIB_OP_SWIGLU_DX)) {
+        const nib_swiglu_dx a = {.gate = x,
+                                 .up = g.gated ? x + LENGTH : NULL,
+                                 .dy = dy,
+                                 .dgate = d,
+                                 .dup = g.gated ? d + LENGTH : NULL,
+                                 .m = 1,
+                                 .width = LENGTH,
+                                 .ld = LENGTH,
+                                 .ldy = LENGTH,
+                                 .activation = g.activation};
+        row->run.swiglu_dx(&a, 0, 1);
+        assert_close(row->name, d, want, LENGTH, 1e-5);
+        if (g.gated)
+            assert_close(row->name, d + LENGTH, want + LENGTH, LENGTH, 1e-5);
+    }
 }
 
 static void test_swiglu_differences(void **state)
 {
     (void)state;
-    enum { LENGTH = 211 };
-    float x[2 * LENGTH], dy[LENGTH], d[2 * LENGTH];
-    double want[2 * LENGTH];
-    fill(x, 2 * LENGTH, 8), fill(dy, LENGTH, 1);
-    const shape s = {1, LENGTH, dy, NULL};
-    differences(swiglu_loss, &s, x, 2 * LENGTH, want);
-    for (EACH_ROW(row, NIB_OP_SWIGLU_DX)) {
-        const nib_swiglu_dx a = {x, x + LENGTH, dy, d, d + LENGTH, 1, LENGTH, LENGTH, LENGTH};
-        row->run.swiglu_dx(&a, 0, 1);
-        assert_close(row->name, d, want, LENGTH, 1e-5);
-        assert_close(row->name, d + LENGTH, want + LENGTH, LENGTH, 1e-5);
+    check_swiglu_differences((gating){NIB_SILU, true});
+    check_swiglu_differences((gating){NIB_SILU, false});
+    check_swiglu_differences((gating){NIB_GELU_TANH, true});
+    check_swiglu_differences((gating){NIB_GELU_TANH, false});
+}
+
+/* Where gelu is 0 or its gate, to the last bit that f32 has there. */
+static void test_gelu_of_edges(void **state)
+{
+    (void)state;
+    static const float gates[] = {0,     1e-30F, 100,     3e38F, INFINITY, -100,
+                                  -1e6F, NAN,    -1e-30F, 1e6F,  20};
+    enum { LENGTH = COUNT(gates) };
+    float y[LENGTH];
+    for (EACH_ROW(row, NIB_OP_SWIGLU)) {
+        const nib_swiglu a = {gates, NULL, y, 1, LENGTH, LENGTH, LENGTH, NIB_GELU_TANH};
+        row->run.swiglu(&a, 0, 1);
+        for (size_t i = 0; i < LENGTH; i++) {
+            const float x = gates[i], want = fabsf(x) < 1 ? x / 2 : x < 0 ? 0 : x;
+            if (!(isnan(x) ? isnan(y[i]) : y[i] == want || fabsf(y[i] - want) <= 1e-30F))
+                fail_msg("%s: gelu of %g is %g", row->name, (double)x, (double)y[i]);
+        }
+    }
+}
+
+static double scale_loss(const shape *s, const double *x)
+{
+    const nib_scale *a = s->others;
+    double loss = 0;
+    for (int64_t i = 0; i < s->width; i++) {
+        const double y = (double)a->scale * x[i], cap = (double)a->cap;
+        loss += (double)s->dy[i] * (cap > 0 ? cap * tanh(y / cap) : y);
+    }
+    return loss;
+}
+
+static void test_scale_differences(void **state)
+{
+    (void)state;
+    enum { LENGTH = 83 };
+    float x[LENGTH], dy[LENGTH], dx[LENGTH];
+    double want[LENGTH];
+    fill(x, LENGTH, 6), fill(dy, LENGTH, 1);
+    for (int capped = 0; capped < 2; capped++) {
+        const nib_scale times = {.scale = 1.25F, .cap = capped != 0 ? 4 : 0};
+        const shape s = {1, LENGTH, dy, &times};
+        differences(scale_loss, &s, x, LENGTH, want);
+        for (EACH_ROW(row, NIB_OP_SCALE_DX)) {
+            const nib_scale_dx a = {capped != 0 ? x : NULL,
+                                    dy,
+                                    dx,
+                                    1,
+                                    LENGTH,
+                                    LENGTH,
+                                    LENGTH,
+                                    LENGTH,
+                                    times.scale,
+                                    times.cap};
+            row->run.scale_dx(&a, 0, 1);
+            assert_close(row->name, dx, want, LENGTH, 1e-5);
+        }
     }
 }
 
@@ -239,10 +379,9 @@ static void test_xent_differences(void **state)
     }
 }
 
-/* The gradient turns back by the angles of the forward step. */
-static void test_rope_inverse(void **state)
+/* The gradient turns back by the angles of the forward step; interleaved, of pairs (2i, 2i + 1). */
+static void check_rope_inverse(bool interleaved)
 {
-    (void)state;
     enum { DIMS = 38, HEADS = 2, ROWS = 3 };
     static const int32_t position[ROWS] = {5, 0, 2};
     float cos_sin[6 * DIMS], start[ROWS * HEADS * DIMS], x[ROWS * HEADS * DIMS];
@@ -254,21 +393,27 @@ static void test_rope_inverse(void **state)
         }
     fill(start, ROWS * HEADS * DIMS, 1);
     for (int i = 0; i < ROWS * HEADS * DIMS; i++) {
-        const int row = i / (HEADS * DIMS), at = i % DIMS, pair = at % (DIMS / 2);
+        const int row = i / (HEADS * DIMS), at = i % DIMS, apart = interleaved ? 1 : DIMS / 2;
+        const int pair = interleaved ? at / 2 : at % (DIMS / 2);
+        const bool is_first = interleaved ? at % 2 == 0 : at < DIMS / 2;
         const double angle = position[row] * 0.3 * (pair + 1);
-        const double other = (double)(at < DIMS / 2 ? start[i + DIMS / 2] : -start[i - DIMS / 2]);
+        const double other = (double)(is_first ? start[i + apart] : -start[i - apart]);
         want[i] = (double)start[i] * cos(angle) + other * sin(angle);
     }
-    for (size_t i = 0; i < nib__family_token.count; i++) {
-        const nib_kernel *row = &nib__family_token.rows[i];
-        const nib_query here = {.fact = {[NIB_FACT_ISA] = nib__cpu_isa()}};
-        if (row->op != NIB_OP_ROPE || row->run.any == NULL || !nib__kernel_holds(row, &here, true))
-            continue;
-        const nib_rope a = {x, position, cos_sin, ROWS, HEADS, DIMS, DIMS, HEADS * DIMS, true};
+    for (EACH_ROW(row, NIB_OP_ROPE)) {
+        const nib_rope a = {x,    position, cos_sin,      ROWS, HEADS,
+                            DIMS, DIMS,     HEADS * DIMS, true, interleaved};
         memcpy(x, start, sizeof x);
         row->run.rope(&a, 0, ROWS);
         assert_close(row->name, x, want, ROWS * HEADS * DIMS, 2e-5);
     }
+}
+
+static void test_rope_inverse(void **state)
+{
+    (void)state;
+    check_rope_inverse(false);
+    check_rope_inverse(true);
 }
 
 /* ---- the loss ---- */
@@ -339,27 +484,34 @@ enum { TOKENS = 2 * NIB_TRAIN_ROWS + 71, COLUMNS = 150, SPLIT = 67 };
 static void test_sums_over_tokens(void **state)
 {
     (void)state;
-    static float x[TOKENS * COLUMNS], dy[TOKENS * COLUMNS], inverse[TOKENS];
-    float norm[COLUMNS], bias[COLUMNS], got[COLUMNS];
+    static float x[TOKENS * COLUMNS], dy[TOKENS * COLUMNS], inverse[TOKENS], mean[TOKENS];
+    float norm[COLUMNS], centered[COLUMNS], bias[COLUMNS], got[COLUMNS];
     fill(x, TOKENS * COLUMNS, 1), fill(dy, TOKENS * COLUMNS, 1), fill(inverse, TOKENS, 1);
+    fill(mean, TOKENS, 1);
     for (int j = 0; j < COLUMNS; j++) {
-        norm[j] = bias[j] = 0;
+        norm[j] = centered[j] = bias[j] = 0;
         for (int m = 0; m < TOKENS; m += NIB_TRAIN_ROWS) {
-            float of_norm = 0, of_bias = 0;
+            float of_norm = 0, of_centered = 0, of_bias = 0;
             for (int i = m; i < TOKENS && i < m + NIB_TRAIN_ROWS; i++) {
                 const float xr = x[i * COLUMNS + j] * inverse[i];
                 of_norm = fmaf(dy[i * COLUMNS + j], xr, of_norm);
+                const float moved = (x[i * COLUMNS + j] - mean[i]) * inverse[i];
+                of_centered = fmaf(dy[i * COLUMNS + j], moved, of_centered);
                 of_bias += dy[i * COLUMNS + j];
             }
-            norm[j] += of_norm, bias[j] += of_bias;
+            norm[j] += of_norm, centered[j] += of_centered, bias[j] += of_bias;
         }
     }
     for (int split = 0; split <= SPLIT; split += SPLIT) {
         for (EACH_ROW(row, NIB_OP_NORM_DW)) {
-            const nib_norm_dw a = {x, dy, inverse, got, TOKENS, COLUMNS, COLUMNS, COLUMNS};
+            nib_norm_dw a = {x, dy, inverse, got, TOKENS, COLUMNS, COLUMNS, COLUMNS, NULL};
             row->run.norm_dw(&a, split, COLUMNS);
             row->run.norm_dw(&a, 0, split);
             assert_memory_equal(got, norm, sizeof got);
+            a.mean = mean;
+            row->run.norm_dw(&a, split, COLUMNS);
+            row->run.norm_dw(&a, 0, split);
+            assert_memory_equal(got, centered, sizeof got);
         }
         for (EACH_ROW(row, NIB_OP_BIAS_DW)) {
             const nib_bias_dw a = {dy, got, TOKENS, COLUMNS, COLUMNS};
@@ -440,8 +592,8 @@ static void read_doubles(FILE *file, const char *name, double *out, int64_t coun
 
 enum { GOLDEN_MAX = 2048 };
 
-static float operand[3][GOLDEN_MAX], gradient[2][GOLDEN_MAX];
-static double wanted[2][GOLDEN_MAX];
+static float operand[4][GOLDEN_MAX], gradient[2][GOLDEN_MAX];
+static double wanted[4][GOLDEN_MAX];
 
 static void check_norm_golden(FILE *file, int64_t rows, int64_t width)
 {
@@ -452,14 +604,15 @@ static void check_norm_golden(FILE *file, int64_t rows, int64_t width)
     read_values(file, "dy", operand[2], all);
     read_doubles(file, "dx", wanted[0], all), read_doubles(file, "dw", wanted[1], width);
     for (EACH_ROW(row, NIB_OP_NORM_DX)) {
-        const nib_norm_dx a = {operand[0], operand[2], operand[1], gradient[0], inverse, rows,
-                               width,      width,      width,      width,       1e-5F,   NULL};
+        const nib_norm_dx a = {operand[0], operand[2], operand[1], gradient[0], inverse,
+                               rows,       width,      width,      width,       width,
+                               1e-5F,      NULL,       false,      NULL};
         row->run.norm_dx(&a, 0, rows);
         assert_close(row->name, gradient[0], wanted[0], all, 1e-5);
     }
     for (EACH_ROW(row, NIB_OP_NORM_DW)) {
-        const nib_norm_dw a = {operand[0], operand[2], inverse, gradient[1],
-                               rows,       width,      width,   width};
+        const nib_norm_dw a = {operand[0], operand[2], inverse, gradient[1], rows,
+                               width,      width,      width,   NULL};
         row->run.norm_dw(&a, 0, width);
         assert_close(row->name, gradient[1], wanted[1], width, 1e-5);
     }
@@ -473,10 +626,123 @@ static void check_swiglu_golden(FILE *file, int64_t rows, int64_t width)
     read_doubles(file, "dgate", wanted[0], all), read_doubles(file, "dup", wanted[1], all);
     for (EACH_ROW(row, NIB_OP_SWIGLU_DX)) {
         const nib_swiglu_dx a = {operand[0], operand[1], operand[2], gradient[0], gradient[1],
-                                 rows,       width,      width,      width};
+                                 rows,       width,      width,      width,       NIB_SILU};
         row->run.swiglu_dx(&a, 0, rows);
         assert_close(row->name, gradient[0], wanted[0], all, 1e-5);
         assert_close(row->name, gradient[1], wanted[1], all, 1e-5);
+    }
+}
+
+static void check_layernorm_golden(FILE *file, int64_t rows, int64_t width)
+{
+    const int64_t all = rows * width;
+    float inverse[16], mean[16];
+    assert_true(rows <= 16);
+    read_values(file, "x", operand[0], all), read_values(file, "weight", operand[1], width);
+    read_values(file, "bias", operand[2], width), read_values(file, "dy", operand[3], all);
+    read_doubles(file, "y", wanted[0], all), read_doubles(file, "dx", wanted[1], all);
+    read_doubles(file, "dw", wanted[2], width), read_doubles(file, "db", wanted[3], width);
+    for (EACH_ROW(row, NIB_OP_NORM)) {
+        const nib_norm a = {operand[0], gradient[0], operand[1], rows, width,
+                            width,      width,       1e-5F,      true, operand[2]};
+        row->run.norm(&a, 0, rows);
+        assert_close(row->name, gradient[0], wanted[0], all, 1e-5);
+    }
+    for (EACH_ROW(row, NIB_OP_NORM_DX)) {
+        const nib_norm_dx a = {operand[0], operand[3], operand[1], gradient[0], inverse,
+                               rows,       width,      width,      width,       width,
+                               1e-5F,      NULL,       true,       mean};
+        row->run.norm_dx(&a, 0, rows);
+        assert_close(row->name, gradient[0], wanted[1], all, 1e-5);
+    }
+    for (EACH_ROW(row, NIB_OP_NORM_DW)) {
+        const nib_norm_dw a = {operand[0], operand[3], inverse, gradient[0], rows,
+                               width,      width,      width,   mean};
+        row->run.norm_dw(&a, 0, width);
+        assert_close(row->name, gradient[0], wanted[2], width, 1e-5);
+    }
+    for (EACH_ROW(row, NIB_OP_BIAS_DW)) {
+        const nib_bias_dw a = {operand[3], gradient[0], rows, width, width};
+        row->run.bias_dw(&a, 0, width);
+        assert_close(row->name, gradient[0], wanted[3], width, 1e-5);
+    }
+}
+
+/* An activation of gates, times ups or alone: forward, then its gradients. */
+static void check_activation_golden(FILE *file, int64_t rows, int64_t width, gating g)
+{
+    const int64_t all = rows * width;
+    read_values(file, "gate", operand[0], all);
+    if (g.gated)
+        read_values(file, "up", operand[1], all);
+    read_values(file, "dy", operand[2], all);
+    read_doubles(file, "y", wanted[0], all), read_doubles(file, "dgate", wanted[1], all);
+    if (g.gated)
+        read_doubles(file, "dup", wanted[2], all);
+    const float *up = g.gated ? operand[1] : NULL;
+    for (EACH_ROW(row, NIB_OP_SWIGLU)) {
+        const nib_swiglu a = {operand[0], up, gradient[0], rows, width, width, width, g.activation};
+        row->run.swiglu(&a, 0, rows);
+        assert_close(row->name, gradient[0], wanted[0], all, 1e-5);
+    }
+    for (EACH_ROW(row, NIB_OP_SWIGLU_DX)) {
+        const nib_swiglu_dx a = {
+            operand[0], up,    operand[2], gradient[0], g.gated ? gradient[1] : NULL,
+            rows,       width, width,      width,       g.activation};
+        row->run.swiglu_dx(&a, 0, rows);
+        assert_close(row->name, gradient[0], wanted[1], all, 1e-5);
+        if (g.gated)
+            assert_close(row->name, gradient[1], wanted[2], all, 1e-5);
+    }
+}
+
+/* Two heads of 44 channels, 38 of which turn. */
+static void check_rope_golden(FILE *file, int64_t rows, int64_t width)
+{
+    enum { HEADS = 2, HEAD_DIM = 44, DIMS = 38, POSITIONS = 7 };
+    const int64_t all = rows * width;
+    int32_t position[16];
+    assert_true(rows <= 16 && width == HEADS * HEAD_DIM);
+    read_values(file, "position", position, rows);
+    read_values(file, "cos_sin", operand[0], POSITIONS * DIMS);
+    read_values(file, "x", operand[1], all), read_values(file, "dy", operand[2], all);
+    read_doubles(file, "y", wanted[0], all), read_doubles(file, "dx", wanted[1], all);
+    for (EACH_ROW(row, NIB_OP_ROPE)) {
+        for (int back = 0; back < 2; back++) {
+            const nib_rope a = {gradient[0], position, operand[0], rows,      HEADS,
+                                HEAD_DIM,    DIMS,     width,      back != 0, true};
+            memcpy(gradient[0], operand[1 + back], (size_t)all * sizeof(float));
+            row->run.rope(&a, 0, rows);
+            assert_close(row->name, gradient[0], wanted[back], all, 1e-5);
+        }
+    }
+}
+
+static void check_scale_golden(FILE *file, int64_t rows, int64_t width)
+{
+    const int64_t all = rows * width;
+    float by[2]; /* and the cap */
+    read_values(file, "by", by, 2);
+    read_values(file, "x", operand[0], all), read_values(file, "dy", operand[1], all);
+    read_doubles(file, "y", wanted[0], all), read_doubles(file, "dx", wanted[1], all);
+    for (EACH_ROW(row, NIB_OP_SCALE)) {
+        const nib_scale a = {operand[0], gradient[0], rows, width, width, width, by[0], by[1]};
+        row->run.scale(&a, 0, rows);
+        assert_close(row->name, gradient[0], wanted[0], all, 1e-5);
+    }
+    for (EACH_ROW(row, NIB_OP_SCALE_DX)) {
+        const nib_scale_dx a = {by[1] > 0 ? operand[0] : NULL,
+                                operand[1],
+                                gradient[0],
+                                rows,
+                                width,
+                                width,
+                                width,
+                                width,
+                                by[0],
+                                by[1]};
+        row->run.scale_dx(&a, 0, rows);
+        assert_close(row->name, gradient[0], wanted[1], all, 1e-5);
     }
 }
 
@@ -509,11 +775,23 @@ static void test_torch_gradients(void **state)
             check_swiglu_golden(file, rows, width);
         else if (strcmp(name, "xent") == 0)
             check_xent_golden(file, rows, width);
+        else if (strcmp(name, "layernorm") == 0)
+            check_layernorm_golden(file, rows, width);
+        else if (strcmp(name, "geglu") == 0)
+            check_activation_golden(file, rows, width, (gating){NIB_GELU_TANH, true});
+        else if (strcmp(name, "gelu") == 0)
+            check_activation_golden(file, rows, width, (gating){NIB_GELU_TANH, false});
+        else if (strcmp(name, "silu") == 0)
+            check_activation_golden(file, rows, width, (gating){NIB_SILU, false});
+        else if (strcmp(name, "rope_pairs") == 0)
+            check_rope_golden(file, rows, width);
+        else if (strcmp(name, "scale") == 0 || strcmp(name, "cap") == 0)
+            check_scale_golden(file, rows, width);
         else
             fail_msg("train_gradients.txt has no %s", name);
         count++;
     }
-    assert_int_equal(count, 3);
+    assert_int_equal(count, 10);
     fclose(file);
 }
 
@@ -580,8 +858,11 @@ static void test_torch_adamw(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_norm_values),
         cmocka_unit_test(test_norm_differences),
         cmocka_unit_test(test_swiglu_differences),
+        cmocka_unit_test(test_gelu_of_edges),
+        cmocka_unit_test(test_scale_differences),
         cmocka_unit_test(test_table_and_bias_differences),
         cmocka_unit_test(test_xent_differences),
         cmocka_unit_test(test_rope_inverse),
