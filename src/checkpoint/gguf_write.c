@@ -40,6 +40,7 @@ void nib__gguf_item_int(nib_gguf_head *head, nib_gguf_kind kind, int64_t value)
     static const uint8_t sizes[NIB_GGUF_KIND_COUNT] = {
         [NIB_GGUF_U8] = 1,  [NIB_GGUF_I8] = 1,  [NIB_GGUF_U16] = 2, [NIB_GGUF_I16] = 2,
         [NIB_GGUF_U32] = 4, [NIB_GGUF_I32] = 4, [NIB_GGUF_U64] = 8, [NIB_GGUF_I64] = 8,
+        [NIB_GGUF_BOOL] = 1,
     };
     put_bytes(&head->pairs, (uint64_t)value, sizes[kind]);
 }

@@ -7,24 +7,30 @@
 
 #include <stdio.h>
 
-/* Where an architecture has its norms: before attention and the MLP, or after them. */
-typedef enum norms { ANY, BEFORE, AFTER } norms;
+/* What an architecture has: norms before attention and the MLP, after them or both; a gate. */
+enum { BEFORE = 1, AFTER = 2, AROUND = 4, GATED = 8, PLAIN = 16, ANY = ~0 };
 
 typedef struct rename_row {
     const char *gguf, *ours;
-    norms of;
+    int of; /* architectures that have one of these */
 } rename_row;
 
 typedef struct arch_row {
     const char *name;
-    norms norms;
-    bool pairs;
+    int has;
+    bool pairs;         /* rows of q and k are stored in pairs */
+    double norm_offset; /* what is added to the weights of norms there */
 } arch_row;
 
 static const arch_row archs[] = {
-    {"llama", BEFORE, true}, /* mistral, too */
-    {"qwen2", BEFORE, false}, {"qwen3", BEFORE, false},  {"smollm3", BEFORE, true},
-    {"olmo2", AFTER, false},  {"exaone4", AFTER, false},
+    {"llama", BEFORE | GATED, true, 0}, /* mistral, too */
+    {"qwen2", BEFORE | GATED, false, 0},    {"qwen3", BEFORE | GATED, false, 0},
+    {"smollm3", BEFORE | GATED, true, 0},   {"olmo2", AFTER | GATED, false, 0},
+    {"exaone4", AFTER | GATED, false, 0},   {"granite", BEFORE | GATED, true, 0},
+    {"gemma", BEFORE | GATED, false, 1},    {"gemma2", AROUND | GATED, false, 1},
+    {"gemma3", AROUND | GATED, false, 1},   {"command-r", BEFORE | GATED, false, 0},
+    {"cohere2", BEFORE | GATED, false, 0},  {"starcoder2", BEFORE | PLAIN, false, 0},
+    {"stablelm", BEFORE | GATED, false, 0},
 };
 
 static const rename_row whole[] = {
@@ -40,13 +46,16 @@ static const rename_row in_layer[] = {
     {"attn_output", "self_attn.o_proj", ANY},
     {"attn_q_norm", "self_attn.q_norm", ANY},
     {"attn_k_norm", "self_attn.k_norm", ANY},
-    {"ffn_gate", "mlp.gate_proj", ANY},
-    {"ffn_up", "mlp.up_proj", ANY},
-    {"ffn_down", "mlp.down_proj", ANY},
-    {"attn_norm", "input_layernorm", BEFORE},
+    {"ffn_gate", "mlp.gate_proj", GATED},
+    {"ffn_up", "mlp.up_proj", GATED},
+    {"ffn_down", "mlp.down_proj", GATED},
+    {"ffn_up", "mlp.c_fc", PLAIN},
+    {"ffn_down", "mlp.c_proj", PLAIN},
+    {"attn_norm", "input_layernorm", BEFORE | AROUND},
     {"ffn_norm", "post_attention_layernorm", BEFORE},
-    {"post_attention_norm", "post_attention_layernorm", AFTER},
-    {"post_ffw_norm", "post_feedforward_layernorm", AFTER},
+    {"ffn_norm", "pre_feedforward_layernorm", AROUND},
+    {"post_attention_norm", "post_attention_layernorm", AFTER | AROUND},
+    {"post_ffw_norm", "post_feedforward_layernorm", AFTER | AROUND},
 };
 
 static const char gguf_layers[] = "blk.", our_layers[] = "model.layers.";
@@ -65,6 +74,12 @@ bool nib__rename_pairs(const char *arch)
 {
     const arch_row *row = find_arch(arch);
     return row != NULL && row->pairs;
+}
+
+double nib__rename_norm_offset(const char *arch)
+{
+    const arch_row *row = find_arch(arch);
+    return row != NULL ? row->norm_offset : 0;
 }
 
 static bool is_part(const char *name, size_t size, const char *part)
@@ -86,7 +101,7 @@ static const rename_row *find(const rename_row *rows, size_t count, const arch_r
                               const char *name, size_t size, bool from_gguf)
 {
     for (size_t i = 0; i < count; i++)
-        if ((rows[i].of == ANY || rows[i].of == arch->norms) &&
+        if ((rows[i].of & arch->has) != 0 &&
             is_part(name, size, from_gguf ? rows[i].gguf : rows[i].ours))
             return &rows[i];
     return NULL;

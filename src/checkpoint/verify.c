@@ -307,6 +307,19 @@ static size_t find_entry(const nib_verifying *v, const char *name)
     return nib__names_find(&v->by_name, v->items, name);
 }
 
+/* The bias of a vector, as a norm may have one, is an entry of its own. */
+static bool claim_bias(const nib_verifying *v, const nib_expected *x, bool *claimed)
+{
+    char name[512];
+    if (x->k != 0 || snprintf(name, sizeof name, "%s.bias", x->name) >= (int)sizeof name)
+        return false;
+    const size_t at = find_entry(v, name);
+    if (at == SIZE_MAX || v->entries[at].rank != 1 || v->entries[at].shape[0] != x->n)
+        return false;
+    claimed[at] = true;
+    return true;
+}
+
 static nib_status check_expected(nib_verifying *v, const nib_expected *x, bool *claimed)
 {
     char name[512];
@@ -330,7 +343,7 @@ static nib_status check_expected(nib_verifying *v, const nib_expected *x, bool *
     if (e->rank != implied.rank || e->shape[0] != x->n || (!vector && e->shape[1] != x->k))
         NIB_TRY(find(v, "shape", name, "is %s, but %s implies %s", nib__entry_shape(has, e), by,
                      nib__entry_shape(wanted, &implied)));
-    if (x->bias && !e->bias)
+    if (x->bias && !e->bias && !claim_bias(v, x, claimed))
         NIB_TRY(find(v, "bias", name, "%s implies a bias, but none is stored", by));
     if (!x->bias && e->bias)
         NIB_TRY(find(v, "bias", name,

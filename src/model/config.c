@@ -25,10 +25,6 @@ const char *nib__rope_name(nib_rope_kind rope) { return rope_names[rope]; }
 
 enum { NOT_GIVEN = -1 /* 0: given as null */, WINDOW_LAYER = 28 /* of max_window_layers */ };
 
-static const char *const eps_keys[] = {[NIB_EPS_RMS] = "rms_norm_eps",
-                                       [NIB_EPS_LAYER] = "layer_norm_eps",
-                                       [NIB_EPS_NORM] = "norm_epsilon"};
-
 /* Everything that is read before it is judged. */
 typedef struct reader {
     nib_config *c;
@@ -45,8 +41,8 @@ typedef struct reader {
     int64_t longest;  /* model_max_length */
     unsigned classes; /* bits of the architectures whose class is named */
     bool tied_given;
-    double eps[COUNT(eps_keys)]; /* NOT_GIVEN */
-    nib_type dtypes[2];          /* dtype and torch_dtype, its older name */
+    double eps[NIB_EPS_KEYS]; /* NOT_GIVEN */
+    nib_type dtypes[2];       /* dtype and torch_dtype, its older name */
 } reader;
 
 /* Keys that cannot change what a forward step gives: how the file was made, or training only. */
@@ -201,8 +197,8 @@ static bool read_key(reader *r)
         return read_text(r, &r->acts[0]);
     if (nib__json_is(j, "hidden_activation"))
         return read_text(r, &r->acts[1]);
-    for (size_t i = 0; i < COUNT(eps_keys); i++)
-        if (nib__json_is(j, eps_keys[i]))
+    for (int i = 0; i < NIB_EPS_KEYS; i++)
+        if (nib__json_is(j, nib__eps_keys[i]))
             return nib__config_number(j, &r->eps[i]);
     if (nib__json_is(j, "rope_theta"))
         return nib__rope_read_number(&r->rope, NIB_ROPE_THETA, j);
@@ -265,7 +261,7 @@ static nib_status find_arch(reader *r, const char *name, nib_err *err)
             "%s: \"model_type\" is missing; it names the architecture (a training config, "
             "for `nibble train`, has sections instead, such as \"model\": {...})",
             name);
-    char shown[64], names[160];
+    char shown[64], names[320];
     size_t i = 0;
     while (nib__family_at(i) != NULL && strcmp(nib__family_at(i)->name, r->model_type) != 0)
         i++;
@@ -379,7 +375,7 @@ nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err
                          c->head_dim);
     if (!(c->norm_eps > 0 && c->norm_eps < 1))
         return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %g; a number between 0 and 1 is wanted",
-                         name, eps_keys[nib__family_of(c)->eps], c->norm_eps);
+                         name, nib__eps_keys[nib__family_of(c)->eps], c->norm_eps);
     return check_weights(c, name, err);
 }
 
@@ -400,9 +396,9 @@ static void say_numbers(const reader *r)
 {
     const nib_config *c = r->c;
     char asked[32], done[32];
-    for (size_t i = 0; i < COUNT(eps_keys); i++)
-        if (r->eps[i] != NOT_GIVEN && i != (size_t)nib__family_of(c)->eps)
-            nib__ledger_add_unread(r->ledger, "config-key", "config.json", eps_keys[i],
+    for (int i = 0; i < NIB_EPS_KEYS; i++)
+        if (r->eps[i] != NOT_GIVEN && i != (int)nib__family_of(c)->eps)
+            nib__ledger_add_unread(r->ledger, "config-key", "config.json", nib__eps_keys[i],
                                    nib__say_double(asked, r->eps[i]));
     if (r->longest > 0 && r->longest != c->context)
         nib__ledger_add_overruled(r->ledger, "context", "model_max_length",

@@ -7,6 +7,7 @@
 #include "config_gguf.h"
 
 #include "arch.h"
+#include "config_keys.h"
 #include "config_layers.h"
 
 #include "gguf.h"
@@ -38,17 +39,18 @@ static const char *arch_key(reader *r, const char *name)
 /* The first family of the name: GGUF calls mistral llama. */
 static nib_status read_arch(reader *r)
 {
-    char shown[64], names[160];
+    char shown[64], names[320];
     if (r->g->arch == NULL)
         return nib__fail(r->err, NIB_BAD_INPUT, "%s: key \"general.architecture\" is missing",
                          r->g->name);
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_family_row *row = nib__family_at(i);
-        if (strcmp(row->gguf, r->g->arch) != 0)
+        if (row->gguf == NULL || strcmp(row->gguf, r->g->arch) != 0)
             continue;
         r->arch = row->gguf;
         r->c->arch = (nib_arch)i;
         r->c->qk_norm = row->head_norms;
+        r->c->rope_interleaved = row->interleaved;
         return NIB_OK;
     }
     return nib__fail(r->err, NIB_UNSUPPORTED,
@@ -83,7 +85,10 @@ static nib_status read_sizes(reader *r)
                              r->g->name, r->key, *sizes[i].out, 1 << 30);
     }
     NIB_TRY(nib__gguf_double(&c->norm_eps, NULL, r->g,
-                             arch_key(r, "attention.layer_norm_rms_epsilon"), r->err));
+                             arch_key(r, nib__family_of(c)->eps == NIB_EPS_RMS
+                                             ? "attention.layer_norm_rms_epsilon"
+                                             : "attention.layer_norm_epsilon"),
+                             r->err));
     return nib__gguf_double(&c->rope_theta, &found, r->g, arch_key(r, "rope.freq_base"), r->err);
 }
 
@@ -127,7 +132,8 @@ static void find_biases(reader *r)
     } biases[] = {{"self_attn.q_proj", &c->qkv_bias}, {"self_attn.k_proj", &c->qkv_bias},
                   {"self_attn.v_proj", &c->qkv_bias}, {"self_attn.o_proj", &c->o_bias},
                   {"mlp.gate_proj", &c->mlp_bias},    {"mlp.up_proj", &c->mlp_bias},
-                  {"mlp.down_proj", &c->mlp_bias}};
+                  {"mlp.down_proj", &c->mlp_bias},    {"mlp.c_fc", &c->mlp_bias},
+                  {"mlp.c_proj", &c->mlp_bias}};
     for (size_t i = 0; i < COUNT(biases); i++) {
         char name[64];
         snprintf(name, sizeof name, "%s%s.bias", layer, biases[i].name);
@@ -244,7 +250,9 @@ static nib_status read_rope(reader *r)
     bool found;
     int64_t width = c->head_dim;
     NIB_TRY(nib__gguf_int(&width, &found, r->g, arch_key(r, "rope.dimension_count"), r->err));
-    if (width != c->head_dim)
+    if (nib__family_of(c)->partial && width > 1 && width < c->head_dim && width % 2 == 0)
+        c->rope_dims = width;
+    else if (width != c->head_dim)
         return nib__fail(r->err, NIB_UNSUPPORTED,
                          "%s: %s is %" PRId64 ", but a head has %" PRId64
                          " elements; only whole heads are rotated here",
@@ -267,6 +275,35 @@ static nib_status read_rope(reader *r)
     if (linear && c->rope_factor != 1)
         c->rope = NIB_ROPE_LINEAR;
     return read_divisors(r);
+}
+
+/* ---- keys of a family ---- */
+
+/* The family's key that GGUF calls so, or NULL. */
+static const nib_family_key *own_key(const reader *r, const char *name)
+{
+    const nib_family_key *keys = nib__family_of(r->c)->keys;
+    for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++)
+        if (keys[i].gguf != NULL && strcmp(keys[i].gguf, name) == 0)
+            return &keys[i];
+    return NULL;
+}
+
+static nib_status read_own(reader *r)
+{
+    const nib_family_key *keys = nib__family_of(r->c)->keys;
+    for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
+        double value = keys[i].absent;
+        bool found;
+        if (keys[i].gguf == NULL)
+            continue;
+        NIB_TRY(nib__gguf_double(&value, &found, r->g, arch_key(r, keys[i].gguf), r->err));
+        if (!(value >= keys[i].least) || !(value <= keys[i].most))
+            return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %g; a value from %g to %g is wanted",
+                             r->g->name, r->key, value, keys[i].least, keys[i].most);
+        nib__keys_put(r->c, &keys[i], value);
+    }
+    return NIB_OK;
 }
 
 /* ---- keys that may say nothing unusual ---- */
@@ -293,6 +330,7 @@ static const struct {
     {"attention.temperature_length", 0},
     {"attention.temperature_scale", 0},
     {"nextn_predict_layers", 0},
+    {"rope.freq_base_swa", NAN},
 };
 
 static nib_status check_numbers(reader *r)
@@ -301,6 +339,8 @@ static nib_status check_numbers(reader *r)
         const char *key = arch_key(r, changing[i].name);
         double value = changing[i].neutral;
         bool found;
+        if (own_key(r, changing[i].name) != NULL)
+            continue;
         NIB_TRY(nib__gguf_double(&value, &found, r->g, key, r->err));
         if (found && value != changing[i].neutral)
             return nib__fail(r->err, NIB_UNSUPPORTED,
@@ -409,7 +449,8 @@ static nib_status fill_rope_layers(reader *r)
 
 bool nib__gguf_skips_rope_as(const nib_config *c)
 {
-    for (int64_t i = 0; i < c->layers && c->rope_layers != NULL; i++)
+    const bool skips = nib__family_of(c)->skips_rope && c->rope_layers != NULL;
+    for (int64_t i = 0; skips && i < c->layers; i++)
         if (c->rope_layers[i] != ((i + 1) % GGUF_ROPE_INTERVAL != 0))
             return false;
     return true;
@@ -435,7 +476,7 @@ static bool is_known(const char *name)
                                         "attention.key_length",
                                         "attention.value_length",
                                         "attention.layer_norm_rms_epsilon",
-                                        "attention.layer_norm_epsilon" /* all norms are RMS */,
+                                        "attention.layer_norm_epsilon",
                                         "attention.sliding_window",
                                         "attention.sliding_window_pattern",
                                         "attention.causal",
@@ -522,6 +563,7 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
     NIB_TRY(read_rope(&r));
     NIB_TRY(fill_rope_layers(&r));
     NIB_TRY(read_windows(&r));
+    NIB_TRY(read_own(&r));
     NIB_TRY(check_numbers(&r));
     NIB_TRY(check_flags(&r));
     NIB_TRY(check_others(&r));
@@ -529,5 +571,10 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
     NIB_TRY(check_tensors(&r));
     NIB_TRY(read_ids(&r));
     find_biases(&r);
+    const nib_family_row *family = nib__family_of(out);
+    if (family->complete != NULL)
+        family->complete(out);
+    if (family->complete_gguf != NULL)
+        family->complete_gguf(out);
     return NIB_OK;
 }

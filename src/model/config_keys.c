@@ -67,7 +67,7 @@ bool nib__keys_read(nib_keys_said *s, nib_json *json)
     return true;
 }
 
-static void put(nib_config *c, const nib_family_key *key, double value)
+void nib__keys_put(nib_config *c, const nib_family_key *key, double value)
 {
     void *at = (char *)c + key->at;
     if (key->is == NIB_KEY_FLAG)
@@ -76,6 +76,19 @@ static void put(nib_config *c, const nib_family_key *key, double value)
         *(double *)at = key->is == NIB_KEY_INVERSE        ? 1 / value
                         : key->is == NIB_KEY_INVERSE_ROOT ? 1 / sqrt(value)
                                                           : value;
+}
+
+double nib__keys_value(const nib_config *c, const nib_family_key *key)
+{
+    const void *at = (const char *)c + key->at;
+    if (key->is == NIB_KEY_CHECKED)
+        return key->absent;
+    if (key->is == NIB_KEY_FLAG)
+        return *(const bool *)at;
+    const double value = *(const double *)at;
+    return key->is == NIB_KEY_INVERSE        ? 1 / value
+           : key->is == NIB_KEY_INVERSE_ROOT ? 1 / (value * value)
+                                             : value;
 }
 
 nib_status nib__keys_apply(nib_config *c, const nib_keys_said *s, const char *name, nib_err *err)
@@ -92,7 +105,7 @@ nib_status nib__keys_apply(nib_config *c, const nib_keys_said *s, const char *na
             return nib__fail(
                 err, NIB_BAD_INPUT, "%s: %s is %g; a value from %g to %g is wanted for %s", name,
                 keys[k].key, value, keys[k].least, keys[k].most, nib__arch_name(c->arch));
-        put(c, &keys[k], value);
+        nib__keys_put(c, &keys[k], value);
     }
     for (size_t i = 0; i < COUNT(known); i++)
         if (s->given[i] && !s->neutral[i] && !read[i])

@@ -25,4 +25,10 @@ bool nib__keys_read(nib_keys_said *said, nib_json *json);
 nib_status nib__keys_apply(nib_config *config, const nib_keys_said *said, const char *name,
                            nib_err *err);
 
+struct nib_family_key;
+/* One value into config, as the key says. */
+void nib__keys_put(nib_config *config, const struct nib_family_key *key, double value);
+/* The value that it says of config, the other way round. */
+double nib__keys_value(const nib_config *config, const struct nib_family_key *key);
+
 #endif

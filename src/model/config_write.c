@@ -4,6 +4,7 @@
  * reads back as the same architecture.
  */
 #include "arch.h"
+#include "config_keys.h"
 
 #include "json.h"
 
@@ -72,16 +73,57 @@ static void put_type(nib_jsonw *w, nib_type type)
                                                       : "float32");
 }
 
+/* Does one of the family's own keys say which biases there are? */
+static bool says_biases(const nib_family_row *family)
+{
+    for (size_t i = 0; family->keys != NULL && family->keys[i].key != NULL; i++)
+        if (family->keys[i].is == NIB_KEY_FLAG)
+            return true;
+    return false;
+}
+
+static void put_own(nib_jsonw *w, const nib_config *c)
+{
+    const nib_family_key *keys = nib__family_of(c)->keys;
+    for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
+        const double value = nib__keys_value(c, &keys[i]);
+        if (keys[i].is == NIB_KEY_FLAG || keys[i].is == NIB_KEY_CHECKED)
+            nib__jsonw_pair_bool(w, keys[i].key, value != 0);
+        else
+            nib__jsonw_pair_double(w, keys[i].key, value);
+    }
+}
+
+/* Where the family's config has a window, absent would be one. */
+static void put_windows(nib_jsonw *w, const nib_config *c)
+{
+    if (nib__family_of(c)->window < NIB_WINDOW_ALWAYS && c->window == 0)
+        return;
+    nib__jsonw_key(w, "sliding_window");
+    if (c->window == 0)
+        nib__jsonw_null(w);
+    else
+        nib__jsonw_int(w, c->window);
+    if (c->window_layers == NULL)
+        return;
+    nib__jsonw_key(w, "layer_types");
+    nib__jsonw_array(w);
+    for (int64_t i = 0; i < c->layers; i++)
+        nib__jsonw_string(w, nib__config_window(c, i) > 0 ? "sliding_attention" : "full_attention");
+    nib__jsonw_array_end(w);
+}
+
 nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *err)
 {
     nib_config c = *config;
     nib_jsonw w;
+    const nib_family_row *family = nib__family_of(config);
     const bool own_bias = c.arch == NIB_ARCH_QWEN2; /* which has it on q, k and v, always */
     if (c.rope_divisors != NULL && !find_llama3(&c))
         return nib__fail(err, NIB_UNSUPPORTED,
                          "the divisors of the rotary frequencies (rope_freqs) are no published "
                          "model's, and config.json has no key for them");
-    if (own_bias ? !c.qkv_bias || c.o_bias : c.qkv_bias != c.o_bias)
+    if (!says_biases(family) && (own_bias ? !c.qkv_bias || c.o_bias : c.qkv_bias != c.o_bias))
         return nib__fail(err, NIB_UNSUPPORTED,
                          "attention has biases on %s, which config.json cannot say for %s",
                          c.qkv_bias ? "q, k and v, but not on o" : "none, or on o alone",
@@ -101,17 +143,18 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
     nib__jsonw_pair_int(&w, "head_dim", c.head_dim);
     nib__jsonw_pair_int(&w, "vocab_size", c.vocab);
     nib__jsonw_pair_int(&w, "max_position_embeddings", c.context);
-    nib__jsonw_pair_double(&w, "rms_norm_eps", c.norm_eps);
+    nib__jsonw_pair_double(&w, nib__eps_keys[family->eps], c.norm_eps);
     put_rope(&w, &c);
-    nib__jsonw_pair_string(&w, "hidden_act", "silu");
-    if (!own_bias)
+    if (family->partial)
+        nib__jsonw_pair_double(&w, "partial_rotary_factor",
+                               (double)nib__config_rope_dims(&c) / (double)c.head_dim);
+    nib__jsonw_pair_string(&w, "hidden_act", family->act != NULL ? family->act : "silu");
+    put_own(&w, &c);
+    if (!own_bias && !says_biases(family))
         nib__jsonw_pair_bool(&w, "attention_bias", c.qkv_bias);
-    if (c.arch == NIB_ARCH_LLAMA || c.mlp_bias)
+    if (!says_biases(family) && (c.arch == NIB_ARCH_LLAMA || c.mlp_bias))
         nib__jsonw_pair_bool(&w, "mlp_bias", c.mlp_bias);
-    if (nib__family_of(&c)->window >= NIB_WINDOW_ALWAYS) { /* absent, it would be one */
-        nib__jsonw_key(&w, "sliding_window");
-        nib__jsonw_null(&w);
-    }
+    put_windows(&w, &c);
     nib__jsonw_pair_bool(&w, "tie_word_embeddings", c.tied);
     put_type(&w, c.dtype);
     put_tokens(&w, &c);

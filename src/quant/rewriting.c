@@ -297,6 +297,29 @@ static size_t recoded_with(const nib_rewriting *r, size_t t)
     return i;
 }
 
+/* A norm's weight as the format has it: a tensor of its own. */
+static nib_status shift_norm(nib_rewriting *r, const nib_tensor **tensor)
+{
+    const nib_tensor *from = *tensor;
+    const size_t size = strlen(from->name);
+    if (r->job->norm_shift == 0 || from->rank != 1 || !nib__type_is_float(from->type) ||
+        size < 11 || strcmp(from->name + size - 11, "norm.weight") != 0)
+        return NIB_OK;
+    nib_tensor *shifted = nib__arena_take(&r->arena, 1, sizeof *shifted);
+    float *values = nib__arena_take(&r->arena, (size_t)from->shape[0], sizeof *values);
+    if (shifted == NULL || values == NULL)
+        return nib__fail_memory(r->err, (size_t)from->shape[0] * sizeof *values, from->name);
+    nib__to_f32(values, from->data, from->type, from->shape[0]);
+    for (int64_t i = 0; i < from->shape[0]; i++)
+        values[i] += (float)r->job->norm_shift;
+    *shifted = *from;
+    shifted->type = NIB_TYPE_F32;
+    shifted->data = (const void *)values;
+    shifted->bytes = (uint64_t)from->shape[0] * sizeof *values;
+    *tensor = shifted;
+    return NIB_OK;
+}
+
 /* A tensor of the source that is not written by itself. */
 static nib_status pass_over(nib_rewriting *r, const nib_tensor *from)
 {
@@ -343,6 +366,7 @@ static nib_status list_stored(nib_rewriting *r)
                                     "config says what it holds");
         } else {
             NIB_TRY(find_bias(r, t, &from));
+            NIB_TRY(shift_norm(r, &from));
             NIB_TRY(copy_tensor(r, from, from->name, i));
         }
     }

@@ -130,11 +130,18 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                              nib_err *err)
 {
     const nib_config *c = &m->net.config;
+    const bool has_offset = nib__checkpoint_gguf(m->net.checkpoint) != NULL;
+    char window[32];
     if (m->net.unknown)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: the model's architecture is not known, and a GGUF has to describe "
                          "it; --format nibble keeps config.json beside the weights",
                          m->net.directory);
+    if (nib__family_of(c)->gguf == NULL)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: a GGUF of %s is not written; --format nibble keeps config.json "
+                         "beside the weights",
+                         m->net.directory, nib__arch_name(c->arch));
     if (!nib__gguf_skips_rope_as(c))
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: no_rope_layers names other layers than every fourth, which a GGUF of "
@@ -142,10 +149,16 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          m->net.directory, nib__arch_name(c->arch));
     nib__gguf_describe_config(head, c, nib__path_name(nib__checkpoint_path(m->net.checkpoint)),
                               main_type(&m->net, first));
+    if (c->window > 0 && c->window < c->context && nib__family_of(c)->window != NIB_WINDOW_PATTERN)
+        nib__ledger_add_overruled(
+            ledger, "config-key", "sliding_window", nib__say_double(window, (double)c->window),
+            NULL, "a GGUF of %s has no key for it: who reads it attends to all positions",
+            nib__family_of(c)->gguf);
     NIB_TRY(put_tokenizer(head, m, arena, ledger, err));
     NIB_TRY(put_divisors(job, c, arena, err));
     job->gguf = head;
     job->gguf_arch = nib__family_of(c)->gguf;
+    job->norm_shift = has_offset ? 0 : nib__rename_norm_offset(job->gguf_arch);
     job->paired_head = nib__rename_pairs(job->gguf_arch) ? c->head_dim : 0;
     return NIB_OK;
 }

@@ -5,6 +5,7 @@
 #include "gguf_describe.h"
 
 #include "arch.h"
+#include "config_keys.h"
 
 #include <stdio.h>
 
@@ -40,7 +41,7 @@ static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch
         {"attention.head_count_kv", c->kv_heads},
         {"attention.key_length", c->head_dim},
         {"attention.value_length", c->head_dim},
-        {"rope.dimension_count", c->head_dim},
+        {"rope.dimension_count", nib__config_rope_dims(c)},
         {"vocab_size", c->vocab},
     };
     char key[80];
@@ -53,16 +54,37 @@ static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch
 static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *arch)
 {
     char key[80];
-    snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", arch);
+    const nib_family_key *keys = nib__family_of(c)->keys;
+    snprintf(key, sizeof key, "%s.attention.layer_norm_%sepsilon", arch,
+             nib__family_of(c)->eps == NIB_EPS_RMS ? "rms_" : "");
     nib__gguf_put_double(head, key, NIB_GGUF_F32, c->norm_eps);
     snprintf(key, sizeof key, "%s.rope.freq_base", arch);
     nib__gguf_put_double(head, key, NIB_GGUF_F32, c->rope_theta);
+    for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
+        snprintf(key, sizeof key, "%s.%s", arch, keys[i].gguf != NULL ? keys[i].gguf : "");
+        if (keys[i].gguf != NULL)
+            nib__gguf_put_double(head, key, NIB_GGUF_F32, nib__keys_value(c, &keys[i]));
+    }
     if (c->rope != NIB_ROPE_LINEAR)
         return;
     snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
     nib__gguf_put_string(head, key, "linear", 6);
     snprintf(key, sizeof key, "%s.rope.scaling.factor", arch);
     nib__gguf_put_double(head, key, NIB_GGUF_F32, c->rope_factor);
+}
+
+/* Where the family's readers know windows. */
+static void put_windows(nib_gguf_head *head, const nib_config *c, const char *arch)
+{
+    char key[80];
+    if (c->window == 0 || nib__family_of(c)->window != NIB_WINDOW_PATTERN)
+        return;
+    snprintf(key, sizeof key, "%s.attention.sliding_window", arch);
+    nib__gguf_put_int(head, key, NIB_GGUF_U32, c->window);
+    snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", arch);
+    nib__gguf_put_array(head, key, NIB_GGUF_BOOL, (uint64_t)c->layers);
+    for (int64_t i = 0; i < c->layers; i++)
+        nib__gguf_item_int(head, NIB_GGUF_BOOL, nib__config_window(c, i) > 0);
 }
 
 void nib__gguf_describe_config(nib_gguf_head *head, const nib_config *c, const char *name,
@@ -76,6 +98,7 @@ void nib__gguf_describe_config(nib_gguf_head *head, const nib_config *c, const c
     nib__gguf_put_string(head, "general.name", name, strlen(name));
     put_sizes(head, c, arch);
     put_numbers(head, c, arch);
+    put_windows(head, c, arch);
     if (file_type >= 0)
         nib__gguf_put_int(head, "general.file_type", NIB_GGUF_U32, file_type);
     nib__gguf_put_int(head, "general.quantization_version", NIB_GGUF_U32, BLOCKS_VERSION);

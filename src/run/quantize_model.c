@@ -3,12 +3,14 @@
  * nib_quantize: the recipe's choices, calibrated where they have static scales, handed to the
  * stream. nib_convert: every weight as it is, handed to the same stream.
  */
+#include "arch.h"
 #include "bias_codes.h"
 #include "convert_gguf.h"
 #include "library.h"
 #include "packed.h"
 #include "quantize.h"
 #include "quantizer.h"
+#include "renames.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -191,6 +193,8 @@ static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *r
                                   &w->ledger, err));
     else
         NIB_TRY(make_config(w, err));
+    if (!is_gguf(job->format) && nib__checkpoint_gguf(w->model->net.checkpoint) != NULL)
+        job->norm_shift = -nib__rename_norm_offset(nib__family_of(&w->model->net.config)->gguf);
     job->config = w->config.at;
     job->checkpoint = w->model->net.checkpoint;
     job->layers = w->layers;

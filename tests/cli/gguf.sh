@@ -56,7 +56,7 @@ golden=$REPO/tests/golden
 refused 3 '*no_rope_layers names other layers than every fourth, which a GGUF of smollm3 cannot say*' \
     convert "$golden/models/smollm3" o.gguf --format gguf
 [ ! -e o.gguf ] || check 'nothing is left of it' false
-for family in smollm3 olmo2; do
+for family in smollm3 olmo2 granite gemma2 gemma3 cohere2 starcoder2 stablelm; do
     check "$family: as safetensors and back" nibble convert "$golden/gguf/$family.gguf" "$family" --format nibble --quiet
     check "$family: as GGUF again" nibble convert "$family" "again-$family.gguf" --format gguf --quiet
     same "$family" "again-$family.gguf" "$golden/gguf/$family.gguf"

@@ -27,7 +27,9 @@ static const char *in(char out[512], const char *directory, const char *name)
     return out;
 }
 
-static const char *const families[] = {"llama", "qwen2", "qwen3", "smollm3", "olmo2", "exaone4"};
+static const char *const families[] = {"llama",     "qwen2",   "qwen3",      "smollm3", "olmo2",
+                                       "exaone4",   "granite", "gemma",      "gemma2",  "gemma3",
+                                       "command-r", "cohere2", "starcoder2", "stablelm"};
 
 /* ---- logits ---- */
 
@@ -365,7 +367,7 @@ static void test_config_refused(void **state)
         const char *says;
     } cases[] = {
         {{.arch = NULL}, NIB_BAD_INPUT, "\"general.architecture\" is missing"},
-        {{.arch = "gemma3"}, NIB_UNSUPPORTED, "the architecture \"gemma3\" is not supported"},
+        {{.arch = "mamba"}, NIB_UNSUPPORTED, "the architecture \"mamba\" is not supported"},
         {WITHOUT(KEY("block_count")), NIB_BAD_INPUT, "\"llama.block_count\" is missing"},
         {WITHOUT(KEY("context_length")), NIB_BAD_INPUT, "\"llama.context_length\" is missing"},
         {INSTEAD(KEY("block_count"), NIB_GGUF_U32, 0), NIB_BAD_INPUT, "llama.block_count is 0"},

@@ -25,6 +25,8 @@ static void test_both_ways(void **state)
         {"exaone4", "blk.1.post_ffw_norm.weight",
          "model.layers.1.post_feedforward_layernorm.weight"},
         {"olmo2", "blk.1.attn_q_norm.weight", "model.layers.1.self_attn.q_norm.weight"},
+        {"gemma2", "blk.2.ffn_norm.weight", "model.layers.2.pre_feedforward_layernorm.weight"},
+        {"starcoder2", "blk.1.ffn_up.bias", "model.layers.1.mlp.c_fc.bias"},
         {"qwen2", "blk.7.attn_q.bias", "model.layers.7.self_attn.q_proj.bias"},
     };
     char out[NIB_RENAME_MAX];
@@ -46,7 +48,7 @@ static void test_no_rule(void **state)
         {"olmo2", "blk.0.ffn_norm.weight"},
         {"olmo2", "blk.0.attn_norm.weight"},
         {"llama", "blk.0.post_ffw_norm.weight"},
-        {"gemma2", "blk.0.attn_q.weight"},
+        {"mamba", "blk.0.attn_q.weight"},
         {NULL, "blk.0.attn_q.weight"},
         {"llama", "blk.00.attn_q.weight"},
         {"llama", "blk.attn_q.weight"},
@@ -66,7 +68,7 @@ static void test_archs(void **state)
 {
     (void)state;
     assert_true(nib__rename_knows("olmo2") && nib__rename_knows("llama"));
-    assert_false(nib__rename_knows("gemma2") || nib__rename_knows(NULL));
+    assert_false(nib__rename_knows("mamba") || nib__rename_knows(NULL));
     assert_true(nib__rename_pairs("llama") && nib__rename_pairs("smollm3"));
     assert_false(nib__rename_pairs("qwen2") || nib__rename_pairs("olmo2") ||
                  nib__rename_pairs(NULL));

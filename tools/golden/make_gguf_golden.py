@@ -103,6 +103,9 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 COMMON = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
           "max_position_embeddings": 256, "hidden_act": "silu", "bos_token_id": 256, "eos_token_id": 257}
 
+GEMMA = dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, rope_theta=1e4, head_dim=16,
+             hidden_activation="gelu_pytorch_tanh", pad_token_id=None, tie_word_embeddings=True)
+
 FAMILIES = {
     "llama": {
         "config": transformers.LlamaConfig,
@@ -150,14 +153,72 @@ FAMILIES = {
                      sliding_window=None, layer_types=["full_attention"] * 2, tie_word_embeddings=True),
         "types": {"": [T.Q8_0]},
     },
+    "granite": {
+        "config": transformers.GraniteConfig,
+        "model": transformers.GraniteForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, rope_theta=1e4, embedding_multiplier=6.0,
+                     attention_multiplier=0.3, residual_multiplier=0.4, logits_scaling=2.0, tie_word_embeddings=True),
+        "types": {"": [T.Q8_0]},
+    },
+    "gemma": {
+        "config": transformers.GemmaConfig,
+        "model": transformers.GemmaForCausalLM,
+        "keys": dict(GEMMA, hidden_act="gelu_pytorch_tanh"),
+        "types": {"": [T.Q8_0]},
+    },
+    "gemma2": {
+        "config": transformers.Gemma2Config,
+        "model": transformers.Gemma2ForCausalLM,
+        "keys": dict(GEMMA, query_pre_attn_scalar=16, sliding_window=20, attn_logit_softcapping=5.0,
+                     final_logit_softcapping=4.0, layer_types=["sliding_attention", "full_attention"]),
+        "types": {"": [T.F16]},
+    },
+    "gemma3": {
+        "config": transformers.Gemma3TextConfig,
+        "model": transformers.Gemma3ForCausalLM,
+        "keys": dict(GEMMA, num_hidden_layers=6, query_pre_attn_scalar=16, sliding_window=24, rope_theta=1e6,
+                     rope_local_base_freq=1e4),
+        "types": {"": [T.Q8_0]},
+    },
+    "command-r": {
+        "config": transformers.CohereConfig,
+        "model": transformers.CohereForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, rope_theta=1e4, logit_scale=0.5,
+                     layer_norm_eps=1e-5, pad_token_id=None, tie_word_embeddings=True),
+        "types": {"": [T.F16]},
+    },
+    "cohere2": {
+        "config": transformers.Cohere2Config,
+        "model": transformers.Cohere2ForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=4, vocab_size=272, rope_theta=1e4, logit_scale=0.5,
+                     layer_norm_eps=1e-5, sliding_window=18, pad_token_id=None, tie_word_embeddings=True),
+        "types": {"": [T.Q8_0]},
+    },
+    "starcoder2": {
+        "config": transformers.Starcoder2Config,
+        "model": transformers.Starcoder2ForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, rope_theta=1e4, norm_epsilon=1e-5,
+                     hidden_act="gelu_pytorch_tanh", sliding_window=None, tie_word_embeddings=True),
+        "types": {"": [T.Q8_0]},
+    },
+    "stablelm": {
+        "config": transformers.StableLmConfig,
+        "model": transformers.StableLmForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, rope_theta=1e4, layer_norm_eps=1e-5,
+                     use_qkv_bias=True, partial_rotary_factor=0.25, tie_word_embeddings=False),
+        "types": {"": [T.F16]},
+    },
 }
-PAIRED = ("llama", "smollm3")
+PAIRED = ("llama", "smollm3", "granite")
 
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
          "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
          "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
          "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
          "post_attention_layernorm": "ffn_norm"}
+AROUND = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+          "post_feedforward_layernorm": "post_ffw_norm"}
+PLAIN = {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
 AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
@@ -167,7 +228,8 @@ def gguf_name(family, name):
     if module in WHOLE:
         return f"{WHOLE[module]}.{part}"
     _, _, layer, rest = module.split(".", 3)
-    names = dict(NAMES, **AFTER) if family in ("olmo2", "exaone4") else NAMES
+    names = dict(NAMES, **PLAIN)
+    names.update(AFTER if family in ("olmo2", "exaone4") else AROUND if family in ("gemma2", "gemma3") else {})
     return f"blk.{layer}.{names[rest]}.{part}"
 
 
@@ -261,12 +323,32 @@ def add_keys(writer, name, c):
     writer.add_feed_forward_length(c.intermediate_size)
     writer.add_head_count(c.num_attention_heads)
     writer.add_head_count_kv(c.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(c.rms_norm_eps)
-    writer.add_rope_freq_base(c.rope_parameters["rope_theta"])
+    if name in ("command-r", "cohere2", "starcoder2", "stablelm"):
+        writer.add_layer_norm_eps(1e-5)
+    else:
+        writer.add_layer_norm_rms_eps(c.rms_norm_eps)
+    rope = c.rope_parameters
+    writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    if name == "granite":
+        writer.add_embedding_scale(c.embedding_multiplier)
+        writer.add_attention_scale(c.attention_multiplier)
+        writer.add_residual_scale(c.residual_multiplier)
+        writer.add_logit_scale(c.logits_scaling)
+    if name in ("command-r", "cohere2"):
+        writer.add_logit_scale(c.logit_scale)
+    if name == "gemma2":
+        writer.add_attn_logit_softcapping(c.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(c.final_logit_softcapping)
+    if name in ("gemma2", "gemma3", "cohere2"):
+        writer.add_sliding_window(c.sliding_window)
+    if name == "stablelm":
+        writer.add_parallel_residual(False)
     width = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
-    if name == "qwen3":
+    if name == "qwen3" or name.startswith("gemma"):
         writer.add_key_length(width)
         writer.add_value_length(width)
+    elif name == "stablelm":
+        writer.add_rope_dimension_count(width // 4)
     else:
         writer.add_rope_dimension_count(width)
 
@@ -287,8 +369,11 @@ def write_model(directory, name, family, logits):
             continue
         if len(shape) == 1:
             values = rng.standard_normal(shape).astype(np.float32)
-            values = 1 + 0.25 * values if "norm" in key else 0.5 * values
+            norm = "norm" in key and key.endswith("weight")
+            values = 1 + 0.25 * values if norm else 0.5 * values
             raw, kind = values, T.F32
+            if norm and name.startswith("gemma"):
+                values = values - 1  # what is stored is off by one
         else:
             kind = kind_of(family["types"], key)
             gain = 0.5 if "embed" in key else (2.0 if "q_proj" in key or "k_proj" in key else 1.0)

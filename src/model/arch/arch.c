@@ -6,6 +6,10 @@
 
 #include <stdio.h>
 
+const char *const nib__eps_keys[] = {[NIB_EPS_RMS] = "rms_norm_eps",
+                                     [NIB_EPS_LAYER] = "layer_norm_eps",
+                                     [NIB_EPS_NORM] = "norm_epsilon"};
+
 static const nib_family_row *const families[] = {
     [NIB_ARCH_LLAMA] = &nib__family_llama,       [NIB_ARCH_MISTRAL] = &nib__family_mistral,
     [NIB_ARCH_QWEN2] = &nib__family_qwen2,       [NIB_ARCH_QWEN3] = &nib__family_qwen3,

@@ -26,6 +26,10 @@ typedef struct nib_family_key {
     double least, most; /* what is built */
 } nib_family_key;
 
+/* What config.json calls the number that keeps a norm from dividing by zero. */
+typedef enum nib_eps_key { NIB_EPS_RMS, NIB_EPS_LAYER, NIB_EPS_NORM, NIB_EPS_KEYS } nib_eps_key;
+extern const char *const nib__eps_keys[NIB_EPS_KEYS];
+
 typedef struct nib_family_row {
     const char *name;       /* model_type of config.json */
     const char *class_name; /* of transformers */
@@ -37,7 +41,7 @@ typedef struct nib_family_row {
     nib_activation activation;   /* of the MLP's gate */
     const char *act, *older_act; /* hidden_act, or hidden_activation; NULL: silu and swish */
     const nib_family_key *keys;
-    enum { NIB_EPS_RMS, NIB_EPS_LAYER, NIB_EPS_NORM } eps; /* how its config.json calls it */
+    nib_eps_key eps;      /* how its config.json calls it */
     bool skips_rope;      /* no_rope_layers and no_rope_layer_interval are read */
     bool rope_in_windows; /* of a model with windows only layers with one rotate */
     bool interleaved;     /* nib_config.rope_interleaved */
@@ -54,7 +58,8 @@ typedef struct nib_family_row {
         double norm_eps, rope_theta, rope_partial;
         bool tied;
     } absent;
-    void (*complete)(nib_config *c); /* what follows from the config; NULL: nothing does */
+    void (*complete)(nib_config *c);      /* what follows from the config; NULL: nothing does */
+    void (*complete_gguf)(nib_config *c); /* what GGUF leaves out, as llama.cpp takes it; NULL */
     void (*build)(nib_build *b, const nib_config *c);
 } nib_family_row;
 

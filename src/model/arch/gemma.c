@@ -35,6 +35,15 @@ static void complete(nib_config *c)
                                                          : root);
 }
 
+/* The largest of each scales by the width that a head would have by itself. */
+static void scale_of_largest(nib_config *c, int64_t layers)
+{
+    if (c->layers == layers)
+        c->attention_scale = 1 / sqrt((double)c->width / (double)c->heads);
+}
+static void complete_gguf2(nib_config *c) { scale_of_largest(c, 46); }
+static void complete_gguf3(nib_config *c) { scale_of_largest(c, 62); }
+
 static const nib_family_key keys2[] = {
     {"query_pre_attn_scalar", NULL, offsetof(nib_config, attention_scale), NIB_KEY_INVERSE_ROOT,
      256, 1, 1e6},
@@ -96,6 +105,7 @@ const nib_family_row nib__family_gemma2 = {
                .rope_theta = 10000,
                .tied = true},
     .complete = complete,
+    .complete_gguf = complete_gguf2,
     .build = build_sandwich,
 };
 
@@ -121,5 +131,6 @@ const nib_family_row nib__family_gemma3 = {
                .rope_theta = 1000000,
                .tied = true},
     .complete = complete,
+    .complete_gguf = complete_gguf3,
     .build = build_sandwich,
 };
