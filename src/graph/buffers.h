@@ -16,8 +16,9 @@ typedef struct nib_graph_buffers {
 } nib_graph_buffers;
 
 /* Values of one width share buffers; an operation that works in place writes over an input. The
- * result, the last value, has a buffer of its own, the last, with what is scaled into it. NIB_FAILED: more buffers than
- * NIB_GRAPH_BUFFERS, or an operation in place whose input is read again later. */
+ * result, the last value, has a buffer of its own, the last, with what is scaled into it.
+ * NIB_FAILED: more buffers than NIB_GRAPH_BUFFERS, or an operation in place whose input is read
+ * again later. */
 nib_status nib__graph_buffers(nib_graph_buffers *out, const nib_graph *graph, nib_arena *arena,
                               nib_err *err);
 

@@ -50,9 +50,10 @@ typedef struct nib_amax {
  * lanes as the forward norm's, whose r has the same bits; w dy is rounded, c = r * r * mean, then
  * two fused multiply-adds: sum + r * (w dy - x * c).
  *
- * Centered, mean(x) is taken as the forward norm takes it, and x - mean(x), rounded, is in the place
- * of x in all of this; the second pass also has mean(w dy) in lanes, and w dy - mean(w dy), rounded,
- * is in the place of the last w dy alone: sum + r * ((w dy - mean(w dy)) - (x - mean(x)) * c). */
+ * Centered, mean(x) is taken as the forward norm takes it, and x - mean(x), rounded, is in the
+ * place of x in all of this; the second pass also has mean(w dy) in lanes, and w dy - mean(w dy),
+ * rounded, is in the place of the last w dy alone: sum + r * ((w dy - mean(w dy)) - (x - mean(x)) *
+ * c). */
 typedef struct nib_norm_dx {
     const float *x, *dy; /* [rows][ldx], [rows][ldy] */
     const float *weight; /* [width] */
@@ -65,8 +66,8 @@ typedef struct nib_norm_dx {
     float *mean; /* [rows] of x, for NORM_DW; centered alone */
 } nib_norm_dx;
 
-/* dw[j] = sum over rows of dy * (x * r), written; centered, of dy * ((x - mean) * r). A row of q and
- * k norms is a head of a token. */
+/* dw[j] = sum over rows of dy * (x * r), written; centered, of dy * ((x - mean) * r). A row of q
+ * and k norms is a head of a token. */
 typedef struct nib_norm_dw {
     const float *x, *dy, *inverse;
     float *dw; /* [width] */
@@ -79,9 +80,9 @@ typedef struct nib_norm_dw {
  * dgate and dup may be gate and up. Where the forward has no up, both ups are NULL and dy * up is
  * dy.
  *
- * Of NIB_GELU_TANH s = 1 / (1 + e^-2u), and the last factor is s * (1 + h * (1 - s)), the sum fused,
- * with h = gate * d(2u)/dgate and d(2u)/dgate = 2 sqrt(2 / pi) (1 + 3 * 0.044715 gate^2), fused after
- * gate^2. */
+ * Of NIB_GELU_TANH s = 1 / (1 + e^-2u), and the last factor is s * (1 + h * (1 - s)), the sum
+ * fused, with h = gate * d(2u)/dgate and d(2u)/dgate = 2 sqrt(2 / pi) (1 + 3 * 0.044715 gate^2),
+ * fused after gate^2. */
 typedef struct nib_swiglu_dx {
     const float *gate, *up, *dy; /* [m][ld], dy [m][ldy] */
     float *dgate, *dup;          /* [m][ld] */

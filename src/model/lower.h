@@ -35,8 +35,8 @@ typedef struct nib_node {
     int from, other, to;
     int64_t width;          /* of a row of a norm; ROPE: heads; ADD, SWIGLU, GATHER: columns */
     int64_t rows_per_token; /* NORM: heads for q and k norms, else 1 */
-    /* NORM, NORM_QUANT: [width], and behind it the bias, if it has one; an address of the GPU's once
-     * the runner is open */
+    /* NORM, NORM_QUANT: [width], and behind it the bias, if it has one; an address of the GPU's
+     * once the runner is open */
     const float *weight;
     const nib_graph_weight *entry; /* of a norm */
     const nib_graph_node *of;      /* whose operation it is; NULL: of none */

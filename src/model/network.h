@@ -75,8 +75,8 @@ NIB_INLINE const nib_site *nib__network_head(const nib_network *net)
 }
 
 enum { NIB_NORM_NAME = 168 };
-/* Of a norm: what it multiplies by, the bias that it may have, and the weight as Hugging Face stores
- * it, without the offset that a family adds. GGUF stores the first. */
+/* Of a norm: what it multiplies by, the bias that it may have, and the weight as Hugging Face
+ * stores it, without the offset that a family adds. GGUF stores the first. */
 typedef enum nib_norm_part { NIB_NORM_WEIGHT, NIB_NORM_BIAS, NIB_NORM_STORED } nib_norm_part;
 /* The stored name of the graph's norm number `norm`: "model.layers.0.input_layernorm.weight". */
 const char *nib__network_norm_name(char out[NIB_NORM_NAME], const nib_network *net, size_t norm,

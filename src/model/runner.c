@@ -441,7 +441,7 @@ static nib_status run_chunk(nib_runner *r, const nib_slot *slots, int64_t count,
             if (m == 0)
                 break;
         }
-        if (node == last && node->side == NIB_SIDE_GPU)
+        if (node->to == NIB_BUFFER_LOGITS && node->side == NIB_SIDE_GPU)
             NIB_TRY(reserve_logits(r, m, err));
         const uint64_t from = r->node_ns != NULL ? nib__now_ns() : 0;
         const size_t joined = nib__runner_joined(node, r->ops.count - i, m);

@@ -62,7 +62,7 @@ static nib_op_line line_of(const bench *b, const nib_node *n, int64_t m, work of
 {
     const nib_runner *r = &b->session->runner;
     const bool is_linear = n->op == NIB_OP_LINEAR, is_there = n->side == NIB_SIDE_GPU;
-    const bool is_last = n + 1 == r->ops.nodes + r->ops.count;
+    const bool is_last = n->to == NIB_BUFFER_LOGITS; /* the head, and what scales logits */
     const double tokens = n->wanted_only || is_last ? of.outputs : of.tokens;
     const nib_machine *machine = is_there ? r->plan->gpu : &b->here;
     nib_op_line l = {.name = nib__op_names[n->op],

@@ -508,7 +508,8 @@ static result run_attn(const nib_kernel *row, memory *m, nib_attn a, int64_t par
     return (result){a.out, count + items};
 }
 
-/* For part of the cases a window (of one position, around the blocks, past any context) and a cap. */
+/* For part of the cases a window (of one position, around the blocks, past any context) and a
+ * cap. */
 static int64_t any_window(rng *r)
 {
     static const int64_t windows[] = {0, 0, 0, 1, 2, 17, 64, 65, 100, 256, 300, 1000};

@@ -540,8 +540,8 @@ NIB_INLINE nib_lanes nib__lanes_scale(nib_lanes p, nib_lanes n)
 }
 #endif
 
-/* The common part of e^x and tanh: x = n ln 2 + r with |r| <= ln 2 / 2. Returns (e^r - 1 - r) / r^2 as
- * a polynomial in r (Chebyshev interpolation, degree 4). */
+/* The common part of e^x and tanh: x = n ln 2 + r with |r| <= ln 2 / 2. Returns (e^r - 1 - r) / r^2
+ * as a polynomial in r (Chebyshev interpolation, degree 4). */
 NIB_INLINE nib_lanes nib__lanes_exp_parts(nib_lanes x, nib_lanes *n, nib_lanes *r)
 {
     const nib_lanes round = nib__lanes_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to whole */
@@ -589,8 +589,8 @@ NIB_INLINE nib_lanes nib__lanes_cap(nib_lanes x, nib_lanes cap)
     return nib__lanes_mul(cap, nib__lanes_tanh(nib__lanes_div(x, cap)));
 }
 
-/* g / (1 + e^x), and *share = 1 / (1 + e^x); each is one rounded division. For fast ones x is above 87
- * only where |g| is, and above 2 only where |g| is above 1. */
+/* g / (1 + e^x), and *share = 1 / (1 + e^x); each is one rounded division. For fast ones x is above
+ * 87 only where |g| is, and above 2 only where |g| is above 1. */
 NIB_INLINE nib_lanes nib__lanes_logistic(nib_lanes g, nib_lanes x, nib_lanes *share)
 {
     const nib_lanes one = nib__lanes_set(1.0f);

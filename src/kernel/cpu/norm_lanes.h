@@ -26,8 +26,8 @@ NIB_INLINE float nib__norm_mean(const float *x, int64_t width)
     return nib__lanes_sum(sum) / (float)width;
 }
 
-/* What a row's values are moved by, if the norm is centered, and multiplied by before their weights:
- * 1 / sqrt(mean(x^2) + eps). */
+/* What a row's values are moved by, if the norm is centered, and multiplied by before their
+ * weights: 1 / sqrt(mean(x^2) + eps). */
 typedef struct nib_norm_row {
     nib_lanes mean, factor;
 } nib_norm_row;
@@ -68,8 +68,8 @@ NIB_INLINE void nib__norm_values_as(float *out, const float *x, const float *wei
     }
 }
 
-/* `count` values of a row from column k0 on, which is a multiple of the lanes; out may be where they
- * are. */
+/* `count` values of a row from column k0 on, which is a multiple of the lanes; out may be where
+ * they are. */
 NIB_INLINE void nib__norm_values(float *out, const nib_norm *a, int64_t row, nib_norm_row of,
                                  int64_t k0, int64_t count)
 {

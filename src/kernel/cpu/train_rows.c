@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Rows of the operations that only training has, but for casts and attention: gradients of norm,
- * swiglu, scale, embedding and bias, the loss, and the optimizer. The plain C is train_body.h, as for
- * every other instruction set.
+ * swiglu, scale, embedding and bias, the loss, and the optimizer. The plain C is train_body.h, as
+ * for every other instruction set.
  */
 #include "train_rows.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Cohere: attention and the MLP read one norm, a LayerNorm without bias, and are both added;
- * neighbouring channels rotate together, and logits are multiplied. Command R7B and A (cohere2) have
- * windows in three of four layers, which alone rotate by positions.
+ * neighbouring channels rotate together, and logits are multiplied. Command R7B and A (cohere2)
+ * have windows in three of four layers, which alone rotate by positions.
  */
 #include "arch.h"
 
