@@ -134,7 +134,7 @@ typedef struct nib_norm_quant {
     nib_quant quant; /* x, ldx: not read */
 } nib_norm_quant;
 
-/* Rotates pairs (i, i + dims/2) of each head, or (2i, 2i + 1), in place; channels from dims on
+/* Rotates pairs (i, i + dims/2) of each head, or (2i, 2i + 1), in place; channels from `dims` on
  * stay. */
 typedef struct nib_rope {
     float *x;                /* [m][ldx], heads of head_dim from the row's start */

@@ -50,10 +50,9 @@ typedef struct nib_amax {
  * lanes as the forward norm's, whose r has the same bits; w dy is rounded, c = r * r * mean, then
  * two fused multiply-adds: sum + r * (w dy - x * c).
  *
- * Centered, mean(x) is taken as the forward norm takes it, and x - mean(x), rounded, is in the
- * place of x in all of this; the second pass also has mean(w dy) in lanes, and w dy - mean(w dy),
- * rounded, is in the place of the last w dy alone: sum + r * ((w dy - mean(w dy)) - (x - mean(x)) *
- * c). */
+ * Centered, mean(x) has the forward norm's bits, and x - mean(x), rounded, is in the place of x in
+ * all of this. mean(w dy), in lanes too, is taken off w dy, with a rounding, after the means:
+ * sum + r * ((w dy - mean(w dy)) - (x - mean(x)) * c). */
 typedef struct nib_norm_dx {
     const float *x, *dy; /* [rows][ldx], [rows][ldy] */
     const float *weight; /* [width] */
@@ -81,8 +80,8 @@ typedef struct nib_norm_dw {
  * dy.
  *
  * Of NIB_GELU_TANH s = 1 / (1 + e^-2u), and the last factor is s * (1 + h * (1 - s)), the sum
- * fused, with h = gate * d(2u)/dgate and d(2u)/dgate = 2 sqrt(2 / pi) (1 + 3 * 0.044715 gate^2),
- * fused after gate^2. */
+ * fused. h = gate * d(2u)/dgate, where d(2u)/dgate = 2 sqrt(2 / pi) (1 + 3 * 0.044715 gate^2) is
+ * one multiply-add of gate^2. */
 typedef struct nib_swiglu_dx {
     const float *gate, *up, *dy; /* [m][ld], dy [m][ldy] */
     float *dgate, *dup;          /* [m][ld] */

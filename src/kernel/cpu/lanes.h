@@ -532,6 +532,71 @@ NIB_INLINE void nib__lanes_put(float *x, int64_t i, int64_t width, nib_lanes val
         nib__lanes_store_part(x + i, value, width - i);
 }
 
+/* The values at even places of a and then b, and those at odd places. */
+NIB_INLINE void nib__lanes_unzip(nib_lanes a, nib_lanes b, nib_lanes *even, nib_lanes *odd)
+{
+#if defined(__AVX512F__)
+    const __m512i first =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(1));
+    even->v = _mm512_permutex2var_ps(a.v, first, b.v);
+    odd->v = _mm512_permutex2var_ps(a.v, second, b.v);
+#elif defined(__AVX2__)
+    const __m256d e0 = _mm256_castps_pd(_mm256_shuffle_ps(a.low, a.high, 0x88)),
+                  e1 = _mm256_castps_pd(_mm256_shuffle_ps(b.low, b.high, 0x88)),
+                  o0 = _mm256_castps_pd(_mm256_shuffle_ps(a.low, a.high, 0xdd)),
+                  o1 = _mm256_castps_pd(_mm256_shuffle_ps(b.low, b.high, 0xdd));
+    even->low = _mm256_castpd_ps(_mm256_permute4x64_pd(e0, 0xd8));
+    even->high = _mm256_castpd_ps(_mm256_permute4x64_pd(e1, 0xd8));
+    odd->low = _mm256_castpd_ps(_mm256_permute4x64_pd(o0, 0xd8));
+    odd->high = _mm256_castpd_ps(_mm256_permute4x64_pd(o1, 0xd8));
+#elif defined(NIB_LANES_NEON)
+    for (int i = 0; i < 2; i++) {
+        even->q[i] = vuzp1q_f32(a.q[2 * i], a.q[2 * i + 1]);
+        even->q[2 + i] = vuzp1q_f32(b.q[2 * i], b.q[2 * i + 1]);
+        odd->q[i] = vuzp2q_f32(a.q[2 * i], a.q[2 * i + 1]);
+        odd->q[2 + i] = vuzp2q_f32(b.q[2 * i], b.q[2 * i + 1]);
+    }
+#else
+    float all[32], e[16], o[16];
+    nib__lanes_store(all, a), nib__lanes_store(all + 16, b);
+    for (int i = 0; i < 16; i++)
+        e[i] = all[2 * i], o[i] = all[2 * i + 1];
+    *even = nib__lanes_load(e), *odd = nib__lanes_load(o);
+#endif
+}
+
+/* The reverse. */
+NIB_INLINE void nib__lanes_zip(nib_lanes even, nib_lanes odd, nib_lanes *a, nib_lanes *b)
+{
+#if defined(__AVX512F__)
+    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    a->v = _mm512_permutex2var_ps(even.v, first, odd.v);
+    b->v = _mm512_permutex2var_ps(even.v, second, odd.v);
+#elif defined(__AVX2__)
+    const __m256 l0 = _mm256_unpacklo_ps(even.low, odd.low),
+                 h0 = _mm256_unpackhi_ps(even.low, odd.low),
+                 l1 = _mm256_unpacklo_ps(even.high, odd.high),
+                 h1 = _mm256_unpackhi_ps(even.high, odd.high);
+    a->low = _mm256_permute2f128_ps(l0, h0, 0x20), a->high = _mm256_permute2f128_ps(l0, h0, 0x31);
+    b->low = _mm256_permute2f128_ps(l1, h1, 0x20), b->high = _mm256_permute2f128_ps(l1, h1, 0x31);
+#elif defined(NIB_LANES_NEON)
+    for (int i = 0; i < 2; i++) {
+        a->q[2 * i] = vzip1q_f32(even.q[i], odd.q[i]);
+        a->q[2 * i + 1] = vzip2q_f32(even.q[i], odd.q[i]);
+        b->q[2 * i] = vzip1q_f32(even.q[2 + i], odd.q[2 + i]);
+        b->q[2 * i + 1] = vzip2q_f32(even.q[2 + i], odd.q[2 + i]);
+    }
+#else
+    float all[32], e[16], o[16];
+    nib__lanes_store(e, even), nib__lanes_store(o, odd);
+    for (int i = 0; i < 16; i++)
+        all[2 * i] = e[i], all[2 * i + 1] = o[i];
+    *a = nib__lanes_load(all), *b = nib__lanes_load(all + 16);
+#endif
+}
+
 #if !defined(__AVX512F__)
 /* p 2^n for whole n, where the result is normal. */
 NIB_INLINE nib_lanes nib__lanes_scale(nib_lanes p, nib_lanes n)

@@ -20,18 +20,19 @@ void NIB_TOKEN(norm)(const nib_norm *a, int64_t row0, int64_t row1)
 /* The channels of up to 16 pairs (2i, 2i + 1): first ones and second ones; and back. */
 NIB_INLINE void load_pairs(const float *x, int64_t count, nib_lanes *first, nib_lanes *second)
 {
-    float u[NIB_LANES] = {0}, v[NIB_LANES] = {0};
-    for (int64_t i = 0; i < count; i++)
-        u[i] = x[2 * i], v[i] = x[2 * i + 1];
-    *first = nib__lanes_load(u), *second = nib__lanes_load(v);
+    const nib_lanes a = nib__lanes_at(x, 0, 2 * count);
+    const bool is_one = count <= NIB_LANES / 2;
+    nib__lanes_unzip(a, is_one ? nib__lanes_set(0.0f) : nib__lanes_at(x, NIB_LANES, 2 * count),
+                     first, second);
 }
 
 NIB_INLINE void store_pairs(float *x, int64_t count, nib_lanes first, nib_lanes second)
 {
-    float u[NIB_LANES], v[NIB_LANES];
-    nib__lanes_store(u, first), nib__lanes_store(v, second);
-    for (int64_t i = 0; i < count; i++)
-        x[2 * i] = u[i], x[2 * i + 1] = v[i];
+    nib_lanes a, b;
+    nib__lanes_zip(first, second, &a, &b);
+    nib__lanes_put(x, 0, 2 * count, a);
+    if (count > NIB_LANES / 2)
+        nib__lanes_put(x, NIB_LANES, 2 * count, b);
 }
 
 NIB_INLINE void rope_as(const nib_rope *a, int64_t m0, int64_t m1, bool interleaved)
