@@ -22,8 +22,6 @@
 /* The first position that a slot at `last` sees. */
 static int first_seen(int last, int window) { return window > 0 ? max(0, last + 1 - window) : 0; }
 
-static float capped(float score, float cap) { return cap > 0 ? cap * tanh(score / cap) : score; }
-
 #ifndef QUERIES
 
 /* A work-group is one head of one slot. */
@@ -52,7 +50,8 @@ __kernel void attention(ATTENTION_ARGS)
             score = 0;
             for (int d = 0; d < head_dim; d++)
                 score += query[d] * load_typed(keys, side + (size_t)(d * BLOCK + id), CACHE);
-            score = capped(score, cap);
+            if (cap > 0)
+                score = cap * tanh(score / cap);
         }
         const float most = fmax(largest, group_max(score, room));
         const float old = largest == -INFINITY ? 0.0f : exp(largest - most);
@@ -94,18 +93,15 @@ __kernel void attention_tile(ATTENTION_ARGS, int m)
     const int mine = id / PARTS, part = id % PARTS, kv_head = head / (heads / kv_heads);
     const int end = min(m, ((int)get_group_id(1) + 1) * QUERIES);
     for (int row = (int)get_group_id(1) * QUERIES, next; row < end; row = next) {
-        /* positions from first[t] to at[t] are seen by slot t, from all_first to all_last by all */
-        int last = position[row], first[QUERIES], at[QUERIES];
-        int least = first_seen(last, window), all_first = least, all_last = last;
+        int last = position[row], at[QUERIES];
+        int least = first_seen(last, window); /* that any slot sees */
         float sums[QUERIES][DIMS];
         for (next = row + 1; next < end && sequence[next] == sequence[row]; next++) {
-            const int begin = first_seen(position[next], window);
-            last = max(last, position[next]), all_last = min(all_last, position[next]);
-            least = min(least, begin), all_first = max(all_first, begin);
+            last = max(last, position[next]);
+            least = min(least, first_seen(position[next], window));
         }
         for (int t = 0; t < QUERIES; t++) {
             at[t] = row + t < next ? position[row + t] : -1;
-            first[t] = first_seen(at[t], window);
             for (int i = 0; i < DIMS; i++)
                 sums[t][i] = 0;
             for (int d = id; d < head_dim; d += BLOCK)
@@ -131,10 +127,13 @@ __kernel void attention_tile(ATTENTION_ARGS, int m)
                 for (int t = 0; t < QUERIES; t++)
                     score[t] += query[t][d] * key;
             }
+            for (int t = 0; cap > 0 && t < QUERIES; t++)
+                score[t] = cap * tanh(score[t] / cap);
+            for (int t = 0; window > 0 && t < QUERIES; t++)
+                if (begin + id <= at[t] - window)
+                    score[t] = -INFINITY;
             for (int t = 0; t < QUERIES; t++)
-                weight[t][id] = begin + id <= at[t] && begin + id >= first[t]
-                                    ? capped(score[t], cap)
-                                    : -INFINITY;
+                weight[t][id] = begin + id <= at[t] ? score[t] : -INFINITY;
             barrier(CLK_LOCAL_MEM_FENCE);
             float most = largest[mine];
             for (int j = part; j < BLOCK; j += PARTS)
@@ -165,30 +164,21 @@ __kernel void attention_tile(ATTENTION_ARGS, int m)
             }
             barrier(CLK_LOCAL_MEM_FENCE);
             const int skipped = max(0, least - begin), count = min(BLOCK, last + 1 - begin);
-            int all_begin = max(skipped, all_first - begin),
-                all_end = min(count, all_last + 1 - begin);
-            if (all_begin >= all_end)
-                all_begin = all_end = count;
             for (int i = 0; i < DIMS; i++) {
                 const int d = i * BLOCK + id;
                 for (int t = 0; t < QUERIES; t++)
                     sums[t][i] *= old[t];
-                for (int j = skipped; d < head_dim && j < all_begin; j++) {
-                    const float v = load_typed(values, side + (size_t)(j * head_dim + d), CACHE);
-                    for (int t = 0; t < QUERIES; t++)
-                        if (begin + j >= first[t] && begin + j <= at[t])
-                            sums[t][i] += weight[t][j] * v;
-                }
-                for (int j = all_begin; d < head_dim && j < all_end; j++) {
+                for (int j = 0; window == 0 && d < head_dim && j < count; j++) {
                     const float v = load_typed(values, side + (size_t)(j * head_dim + d), CACHE);
                     for (int t = 0; t < QUERIES; t++)
                         sums[t][i] += weight[t][j] * v;
                 }
-                for (int j = all_end; d < head_dim && j < count; j++) {
+                for (int j = skipped; window > 0 && d < head_dim && j < count; j++) {
                     const float v = load_typed(values, side + (size_t)(j * head_dim + d), CACHE);
-                    for (int t = 0; t < QUERIES; t++)
-                        if (begin + j >= first[t] && begin + j <= at[t])
-                            sums[t][i] += weight[t][j] * v;
+                    for (int t = 0; t < QUERIES; t++) {
+                        const bool seen = begin + j <= at[t] && begin + j > at[t] - window;
+                        sums[t][i] = seen ? sums[t][i] + weight[t][j] * v : sums[t][i];
+                    }
                 }
             }
             barrier(CLK_LOCAL_MEM_FENCE);
