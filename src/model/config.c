@@ -67,7 +67,12 @@ static const char *const harmless[] = {"_name_or_path",
                                        "torchscript",
                                        "use_bfloat16",
                                        "chunk_size_feed_forward",
-                                       "problem_type"};
+                                       "problem_type",
+                                       "cache_implementation",
+                                       "embedding_dropout",
+                                       "use_embedding_sharing",
+                                       "use_parallel_embedding",
+                                       "tokenizer_class"};
 
 /* Keys that name code to run. They are never followed, and the ledger says so. */
 static const char *const code_keys[] = {"auto_map", "trust_remote_code"};
@@ -212,7 +217,7 @@ static bool read_key(reader *r)
         return nib__layers_read_types(&r->of_layers, j, r->arena);
     if (nib__json_is(j, "sliding_window"))
         return nib__layers_read_window(&r->of_layers, j);
-    if (nib__json_is(j, "sliding_window_pattern"))
+    if (nib__json_is(j, "sliding_window_pattern") || nib__json_is(j, "_sliding_window_pattern"))
         return nib__layers_read_pattern(&r->of_layers, j, r->arena);
     if (nib__json_is(j, "quantization_config")) {
         const char *raw = nib__json_raw(j, r->arena);

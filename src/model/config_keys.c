@@ -12,34 +12,39 @@
 
 static const struct {
     const char *key;
-    double neutral; /* NaN: no number is; null, false and empty lists always are */
-} known[] = {{"alibi", NAN},
-             {"attention_chunk_size", NAN},
-             {"attention_multiplier", NAN},
-             {"attn_logit_softcapping", NAN},
-             {"clip_qkv", NAN},
-             {"embedding_multiplier", 1},
-             {"final_logit_softcapping", NAN},
-             {"is_encoder_decoder", NAN},
-             {"logit_scale", 1},
-             {"logits_scaling", 1},
-             {"num_experts", 0},
-             {"num_local_experts", 0},
-             {"query_pre_attn_scalar", NAN},
-             {"residual_multiplier", 1},
-             {"rope_interleaved", NAN},
-             {"rope_local_base_freq", NAN},
-             {"rope_ratio", 1},
-             {"use_qk_norm", NAN},
-             {"qk_norm", NAN},
-             {"qk_layernorm", NAN},
-             {"use_bidirectional_attention", NAN},
-             {"use_parallel_residual", NAN},
-             {"use_parallel_block", NAN},
-             {"use_bias", NAN},
-             {"use_qkv_bias", NAN},
-             {"rotary_pct", 1},
-             {"rope_pct", 1}};
+    double neutral;   /* NaN: no number is; null, false and empty lists always are */
+    const char *text; /* the same of a string; NULL: none is */
+} known[] = {{"alibi", NAN, NULL},
+             {"attention_chunk_size", NAN, NULL},
+             {"attention_multiplier", NAN, NULL},
+             {"attn_logit_softcapping", NAN, NULL},
+             {"clip_qkv", NAN, NULL},
+             {"embedding_multiplier", 1, NULL},
+             {"final_logit_softcapping", NAN, NULL},
+             {"is_encoder_decoder", NAN, NULL},
+             {"logit_scale", 1, NULL},
+             {"logits_scaling", 1, NULL},
+             {"num_experts", 0, NULL},
+             {"num_local_experts", 0, NULL},
+             {"query_pre_attn_scalar", NAN, NULL},
+             {"residual_multiplier", 1, NULL},
+             {"rope_interleaved", NAN, NULL},
+             {"rope_local_base_freq", NAN, NULL},
+             {"rope_ratio", 1, NULL},
+             {"use_qk_norm", NAN, NULL},
+             {"qk_norm", NAN, NULL},
+             {"qk_layernorm", NAN, NULL},
+             {"use_bidirectional_attention", NAN, NULL},
+             {"use_parallel_residual", NAN, NULL},
+             {"use_parallel_block", NAN, NULL},
+             {"use_bias", NAN, NULL},
+             {"use_qkv_bias", NAN, NULL},
+             {"use_gated_activation", NAN, NULL},
+             {"mlp_type", NAN, NULL},
+             {"norm_type", NAN, NULL},
+             {"position_embedding_type", NAN, "rope"},
+             {"rotary_pct", 1, NULL},
+             {"rope_pct", 1, NULL}};
 
 _Static_assert(COUNT(known) <= NIB_KEYS_MAX, "raise NIB_KEYS_MAX");
 
@@ -61,6 +66,8 @@ bool nib__keys_read(nib_keys_said *s, nib_json *json)
         return false;
     const bool flag = value.event == NIB_JSON_FALSE || value.event == NIB_JSON_TRUE;
     s->given[i] = value.event != NIB_JSON_NULL;
+    if (value.event == NIB_JSON_STRING && value.shown != NULL)
+        snprintf(s->text[i], sizeof s->text[i], "%s", value.shown);
     s->number[i] = flag ? value.event == NIB_JSON_TRUE : value.number;
     s->neutral[i] =
         value.event == NIB_JSON_FALSE || value.empty || value.number == known[i].neutral;
@@ -81,7 +88,7 @@ void nib__keys_put(nib_config *c, const nib_family_key *key, double value)
 double nib__keys_value(const nib_config *c, const nib_family_key *key)
 {
     const void *at = (const char *)c + key->at;
-    if (key->is == NIB_KEY_CHECKED)
+    if (key->is >= NIB_KEY_CHECKED)
         return key->absent;
     if (key->is == NIB_KEY_FLAG)
         return *(const bool *)at;
@@ -100,6 +107,11 @@ nib_status nib__keys_apply(nib_config *c, const nib_keys_said *s, const char *na
         while (strcmp(known[i].key, keys[k].key) != 0)
             i++;
         read[i] = true;
+        if (keys[k].is == NIB_KEY_TEXT && s->given[i] && strcmp(s->text[i], keys[k].text) != 0)
+            return nib__fail(err, NIB_UNSUPPORTED, "%s: %s is \"%s\"; only %s is built for %s",
+                             name, keys[k].key, s->text[i], keys[k].text, nib__arch_name(c->arch));
+        if (keys[k].is == NIB_KEY_TEXT)
+            continue;
         const double value = s->given[i] ? s->number[i] : keys[k].absent;
         if (!(value >= keys[k].least) || !(value <= keys[k].most))
             return nib__fail(

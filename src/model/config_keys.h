@@ -15,6 +15,7 @@ enum { NIB_KEYS_MAX = 40 };
 typedef struct nib_keys_said {
     bool given[NIB_KEYS_MAX];
     double number[NIB_KEYS_MAX]; /* NaN: it is no number; flags are 0 and 1 */
+    char text[NIB_KEYS_MAX][32]; /* of a string; empty: it is none */
     bool neutral[NIB_KEYS_MAX];  /* it changes nothing */
 } nib_keys_said;
 

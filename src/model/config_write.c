@@ -86,6 +86,10 @@ static void put_own(nib_jsonw *w, const nib_config *c)
 {
     const nib_family_key *keys = nib__family_of(c)->keys;
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
+        if (keys[i].is == NIB_KEY_TEXT) {
+            nib__jsonw_pair_string(w, keys[i].key, keys[i].text);
+            continue;
+        }
         const double value = nib__keys_value(c, &keys[i]);
         if (keys[i].is == NIB_KEY_FLAG || keys[i].is == NIB_KEY_CHECKED)
             nib__jsonw_pair_bool(w, keys[i].key, value != 0);

@@ -20,10 +20,12 @@ typedef struct nib_family_key {
         NIB_KEY_INVERSE,
         NIB_KEY_INVERSE_ROOT,
         NIB_KEY_FLAG,
-        NIB_KEY_CHECKED /* it is compared with what is built, and goes nowhere */
+        NIB_KEY_CHECKED, /* it is compared with what is built, and goes nowhere */
+        NIB_KEY_TEXT     /* the same of a string */
     } is;
     double absent;      /* what transformers takes */
     double least, most; /* what is built */
+    const char *text;   /* the same of a string */
 } nib_family_key;
 
 /* What config.json calls the number that keeps a norm from dividing by zero. */

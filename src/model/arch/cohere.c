@@ -19,10 +19,16 @@ static void build(nib_build *b, const nib_config *c)
 }
 
 static const nib_family_key keys[] = {
-    {"logit_scale", "logit_scale", offsetof(nib_config, logits_scale), NIB_KEY_AS_IS, 0.0625, 1e-6,
-     1e6},
-    {"use_parallel_block", NULL, 0, NIB_KEY_CHECKED, 1, 1, 1},
-    {NULL},
+    {.key = "logit_scale",
+     .gguf = "logit_scale",
+     .at = offsetof(nib_config, logits_scale),
+     .absent = 0.0625,
+     .least = 1e-6,
+     .most = 1e6},
+    {.key = "use_parallel_block", .is = NIB_KEY_CHECKED, .absent = 1, .least = 1, .most = 1},
+    {.key = "use_gated_activation", .is = NIB_KEY_CHECKED, .absent = 1, .least = 1, .most = 1},
+    {.key = "position_embedding_type", .is = NIB_KEY_TEXT, .text = "rope_gptj"},
+    {.key = NULL},
 };
 
 const nib_family_row nib__family_cohere = {

@@ -45,21 +45,41 @@ static void complete_gguf2(nib_config *c) { scale_of_largest(c, 46); }
 static void complete_gguf3(nib_config *c) { scale_of_largest(c, 62); }
 
 static const nib_family_key keys2[] = {
-    {"query_pre_attn_scalar", NULL, offsetof(nib_config, attention_scale), NIB_KEY_INVERSE_ROOT,
-     256, 1, 1e6},
-    {"attn_logit_softcapping", "attn_logit_softcapping", offsetof(nib_config, attention_cap),
-     NIB_KEY_AS_IS, 50, 0, 1e6},
-    {"final_logit_softcapping", "final_logit_softcapping", offsetof(nib_config, logits_cap),
-     NIB_KEY_AS_IS, 30, 0, 1e6},
-    {NULL},
+    {.key = "query_pre_attn_scalar",
+     .at = offsetof(nib_config, attention_scale),
+     .is = NIB_KEY_INVERSE_ROOT,
+     .absent = 256,
+     .least = 1,
+     .most = 1e6},
+    {.key = "attn_logit_softcapping",
+     .gguf = "attn_logit_softcapping",
+     .at = offsetof(nib_config, attention_cap),
+     .absent = 50,
+     .least = 0,
+     .most = 1e6},
+    {.key = "final_logit_softcapping",
+     .gguf = "final_logit_softcapping",
+     .at = offsetof(nib_config, logits_cap),
+     .absent = 30,
+     .least = 0,
+     .most = 1e6},
+    {.key = NULL},
 };
 
 static const nib_family_key keys3[] = {
-    {"query_pre_attn_scalar", NULL, offsetof(nib_config, attention_scale), NIB_KEY_INVERSE_ROOT,
-     256, 1, 1e6},
-    {"rope_local_base_freq", "rope.freq_base_swa", offsetof(nib_config, local_theta), NIB_KEY_AS_IS,
-     10000, 1, 1e18},
-    {NULL},
+    {.key = "query_pre_attn_scalar",
+     .at = offsetof(nib_config, attention_scale),
+     .is = NIB_KEY_INVERSE_ROOT,
+     .absent = 256,
+     .least = 1,
+     .most = 1e6},
+    {.key = "rope_local_base_freq",
+     .gguf = "rope.freq_base_swa",
+     .at = offsetof(nib_config, local_theta),
+     .absent = 10000,
+     .least = 1,
+     .most = 1e18},
+    {.key = NULL},
 };
 
 const nib_family_row nib__family_gemma = {

@@ -5,8 +5,13 @@
 #include "arch.h"
 
 static const nib_family_key keys[] = {
-    {"use_qkv_bias", NULL, offsetof(nib_config, qkv_bias), NIB_KEY_FLAG, 0, 0, 1},
-    {NULL},
+    {.key = "use_qkv_bias",
+     .at = offsetof(nib_config, qkv_bias),
+     .is = NIB_KEY_FLAG,
+     .absent = 0,
+     .least = 0,
+     .most = 1},
+    {.key = NULL},
 };
 
 const nib_family_row nib__family_stablelm = {

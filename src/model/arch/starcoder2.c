@@ -20,8 +20,15 @@ static void build(nib_build *b, const nib_config *c)
 static void complete(nib_config *c) { c->qkv_bias = c->o_bias = c->mlp_bias; }
 
 static const nib_family_key keys[] = {
-    {"use_bias", NULL, offsetof(nib_config, mlp_bias), NIB_KEY_FLAG, 1, 0, 1},
-    {NULL},
+    {.key = "use_bias",
+     .at = offsetof(nib_config, mlp_bias),
+     .is = NIB_KEY_FLAG,
+     .absent = 1,
+     .least = 0,
+     .most = 1},
+    {.key = "mlp_type", .is = NIB_KEY_TEXT, .text = "default"},
+    {.key = "norm_type", .is = NIB_KEY_TEXT, .text = "layer_norm"},
+    {.key = NULL},
 };
 
 const nib_family_row nib__family_starcoder2 = {
