@@ -77,24 +77,24 @@ bool nib__keys_read(nib_keys_said *s, nib_json *json)
 void nib__keys_put(nib_config *c, const nib_family_key *key, double value)
 {
     void *at = (char *)c + key->at;
-    if (key->is == NIB_KEY_FLAG)
+    if (key->is == NIB_OWN_FLAG)
         *(bool *)at = value != 0;
-    else if (key->is != NIB_KEY_CHECKED)
-        *(double *)at = key->is == NIB_KEY_INVERSE        ? 1 / value
-                        : key->is == NIB_KEY_INVERSE_ROOT ? 1 / sqrt(value)
+    else if (key->is != NIB_OWN_CHECKED)
+        *(double *)at = key->is == NIB_OWN_INVERSE        ? 1 / value
+                        : key->is == NIB_OWN_INVERSE_ROOT ? 1 / sqrt(value)
                                                           : value;
 }
 
 double nib__keys_value(const nib_config *c, const nib_family_key *key)
 {
     const void *at = (const char *)c + key->at;
-    if (key->is >= NIB_KEY_CHECKED)
+    if (key->is >= NIB_OWN_CHECKED)
         return key->absent;
-    if (key->is == NIB_KEY_FLAG)
+    if (key->is == NIB_OWN_FLAG)
         return *(const bool *)at;
     const double value = *(const double *)at;
-    return key->is == NIB_KEY_INVERSE        ? 1 / value
-           : key->is == NIB_KEY_INVERSE_ROOT ? 1 / (value * value)
+    return key->is == NIB_OWN_INVERSE        ? 1 / value
+           : key->is == NIB_OWN_INVERSE_ROOT ? 1 / (value * value)
                                              : value;
 }
 
@@ -107,10 +107,10 @@ nib_status nib__keys_apply(nib_config *c, const nib_keys_said *s, const char *na
         while (strcmp(known[i].key, keys[k].key) != 0)
             i++;
         read[i] = true;
-        if (keys[k].is == NIB_KEY_TEXT && s->given[i] && strcmp(s->text[i], keys[k].text) != 0)
+        if (keys[k].is == NIB_OWN_TEXT && s->given[i] && strcmp(s->text[i], keys[k].text) != 0)
             return nib__fail(err, NIB_UNSUPPORTED, "%s: %s is \"%s\"; only %s is built for %s",
                              name, keys[k].key, s->text[i], keys[k].text, nib__arch_name(c->arch));
-        if (keys[k].is == NIB_KEY_TEXT)
+        if (keys[k].is == NIB_OWN_TEXT)
             continue;
         const double value = s->given[i] ? s->number[i] : keys[k].absent;
         if (!(value >= keys[k].least) || !(value <= keys[k].most))

@@ -77,7 +77,7 @@ static void put_type(nib_jsonw *w, nib_type type)
 static bool says_biases(const nib_family_row *family)
 {
     for (size_t i = 0; family->keys != NULL && family->keys[i].key != NULL; i++)
-        if (family->keys[i].is == NIB_KEY_FLAG)
+        if (family->keys[i].is == NIB_OWN_FLAG)
             return true;
     return false;
 }
@@ -86,12 +86,12 @@ static void put_own(nib_jsonw *w, const nib_config *c)
 {
     const nib_family_key *keys = nib__family_of(c)->keys;
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
-        if (keys[i].is == NIB_KEY_TEXT) {
+        if (keys[i].is == NIB_OWN_TEXT) {
             nib__jsonw_pair_string(w, keys[i].key, keys[i].text);
             continue;
         }
         const double value = nib__keys_value(c, &keys[i]);
-        if (keys[i].is == NIB_KEY_FLAG || keys[i].is == NIB_KEY_CHECKED)
+        if (keys[i].is == NIB_OWN_FLAG || keys[i].is == NIB_OWN_CHECKED)
             nib__jsonw_pair_bool(w, keys[i].key, value != 0);
         else
             nib__jsonw_pair_double(w, keys[i].key, value);

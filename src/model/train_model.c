@@ -3,6 +3,7 @@
  * The model that a training config names: a flavor of torchtitan's, sizes one by one, or the
  * config.json of a model.
  */
+#include "arch.h"
 #include "train_values.h"
 
 #include "file.h"
@@ -190,6 +191,9 @@ nib_status nib__train_model(nib_config *out, const nib_train_reader *r, nib_err 
 {
     const nib_train_draft *d = &r->draft;
     NIB_TRY(d->hf_config ? by_config(out, r, err) : by_sizes(out, r, err));
+    out->dtype = d->out.export_dtype; /* what follows from it is what the export's readers take */
+    if (nib__family_of(out)->complete != NULL)
+        nib__family_of(out)->complete(out);
     out->dtype = d->out.dtype; /* of products */
     if (d->out.sequence > out->context)
         return nib__fail(err, NIB_BAD_INPUT,

@@ -16,12 +16,12 @@ typedef struct nib_family_key {
     const char *gguf; /* what GGUF calls it, behind "ARCH."; NULL: it does not say it */
     size_t at;        /* a double of nib_config, or a bool */
     enum {
-        NIB_KEY_AS_IS,
-        NIB_KEY_INVERSE,
-        NIB_KEY_INVERSE_ROOT,
-        NIB_KEY_FLAG,
-        NIB_KEY_CHECKED, /* it is compared with what is built, and goes nowhere */
-        NIB_KEY_TEXT     /* the same of a string */
+        NIB_OWN_AS_IS,
+        NIB_OWN_INVERSE,
+        NIB_OWN_INVERSE_ROOT,
+        NIB_OWN_FLAG,
+        NIB_OWN_CHECKED, /* it is compared with what is built, and goes nowhere */
+        NIB_OWN_TEXT     /* the same of a string */
     } is;
     double absent;      /* what transformers takes */
     double least, most; /* what is built */

@@ -25,9 +25,9 @@ static const nib_family_key keys[] = {
      .absent = 0.0625,
      .least = 1e-6,
      .most = 1e6},
-    {.key = "use_parallel_block", .is = NIB_KEY_CHECKED, .absent = 1, .least = 1, .most = 1},
-    {.key = "use_gated_activation", .is = NIB_KEY_CHECKED, .absent = 1, .least = 1, .most = 1},
-    {.key = "position_embedding_type", .is = NIB_KEY_TEXT, .text = "rope_gptj"},
+    {.key = "use_parallel_block", .is = NIB_OWN_CHECKED, .absent = 1, .least = 1, .most = 1},
+    {.key = "use_gated_activation", .is = NIB_OWN_CHECKED, .absent = 1, .least = 1, .most = 1},
+    {.key = "position_embedding_type", .is = NIB_OWN_TEXT, .text = "rope_gptj"},
     {.key = NULL},
 };
 

@@ -47,7 +47,7 @@ static void complete_gguf3(nib_config *c) { scale_of_largest(c, 62); }
 static const nib_family_key keys2[] = {
     {.key = "query_pre_attn_scalar",
      .at = offsetof(nib_config, attention_scale),
-     .is = NIB_KEY_INVERSE_ROOT,
+     .is = NIB_OWN_INVERSE_ROOT,
      .absent = 256,
      .least = 1,
      .most = 1e6},
@@ -69,7 +69,7 @@ static const nib_family_key keys2[] = {
 static const nib_family_key keys3[] = {
     {.key = "query_pre_attn_scalar",
      .at = offsetof(nib_config, attention_scale),
-     .is = NIB_KEY_INVERSE_ROOT,
+     .is = NIB_OWN_INVERSE_ROOT,
      .absent = 256,
      .least = 1,
      .most = 1e6},

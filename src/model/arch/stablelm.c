@@ -7,7 +7,7 @@
 static const nib_family_key keys[] = {
     {.key = "use_qkv_bias",
      .at = offsetof(nib_config, qkv_bias),
-     .is = NIB_KEY_FLAG,
+     .is = NIB_OWN_FLAG,
      .absent = 0,
      .least = 0,
      .most = 1},

@@ -22,12 +22,12 @@ static void complete(nib_config *c) { c->qkv_bias = c->o_bias = c->mlp_bias; }
 static const nib_family_key keys[] = {
     {.key = "use_bias",
      .at = offsetof(nib_config, mlp_bias),
-     .is = NIB_KEY_FLAG,
+     .is = NIB_OWN_FLAG,
      .absent = 1,
      .least = 0,
      .most = 1},
-    {.key = "mlp_type", .is = NIB_KEY_TEXT, .text = "default"},
-    {.key = "norm_type", .is = NIB_KEY_TEXT, .text = "layer_norm"},
+    {.key = "mlp_type", .is = NIB_OWN_TEXT, .text = "default"},
+    {.key = "norm_type", .is = NIB_OWN_TEXT, .text = "layer_norm"},
     {.key = NULL},
 };
 
