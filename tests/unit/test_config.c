@@ -168,6 +168,70 @@ static void test_absent_keys(void **state)
     close_parsed(&p);
 }
 
+/* Numbers that a family reads, given and absent. */
+static void test_own_keys(void **state)
+{
+    (void)state;
+    parsed p;
+    open_config(&p, "granite",
+                "\"embedding_multiplier\":12,\"attention_multiplier\":0.0078125,"
+                "\"residual_multiplier\":0.22,\"logits_scaling\":16");
+    assert_true(p.config.embed_scale == 12 && p.config.attention_scale == 0.0078125 &&
+                p.config.residual_scale == 0.22 && p.config.logits_scale == 0.0625);
+    close_parsed(&p);
+    open_config(&p, "gemma2", "\"torch_dtype\":\"bfloat16\",\"hidden_size\":48");
+    assert_true(p.config.attention_scale == 0.0625 && p.config.attention_cap == 50 &&
+                p.config.logits_cap == 30);
+    assert_true(p.config.embed_scale == 6.9375); /* sqrt(48) = 6.9282 in bf16 */
+    close_parsed(&p);
+    open_config(&p, "gemma3_text", "\"rope_local_base_freq\":5000");
+    assert_true(p.config.local_theta == 5000 && nib__config_ropes(&p.config) == 2);
+    assert_true(p.config.qk_norm && p.config.embed_scale == 8);
+    close_parsed(&p);
+    open_config(&p, "cohere", "\"layer_norm_eps\":1e-6,\"rms_norm_eps\":1e-4");
+    assert_true(p.config.logits_scale == 0.0625 && p.config.norm_eps == 1e-6);
+    assert_true(p.config.rope_interleaved);
+    close_parsed(&p);
+    open_config(&p, "starcoder2", "\"use_bias\":false");
+    assert_false(p.config.qkv_bias || p.config.o_bias || p.config.mlp_bias);
+    close_parsed(&p);
+    open_config(&p, "stablelm", "\"use_qkv_bias\":true,\"num_key_value_heads\":4");
+    assert_true(p.config.qkv_bias && !p.config.o_bias && nib__config_rope_dims(&p.config) == 4);
+    close_parsed(&p);
+}
+
+/* What changes the result and is not built, of a family that has such keys. */
+static void test_refused_keys(void **state)
+{
+    static const struct {
+        const char *arch, *json, *says;
+    } cases[] = {
+        {"stablelm", "\"use_parallel_residual\":true", "not built for stablelm"},
+        {"stablelm", "\"qk_layernorm\":true", "(in \"qk_layernorm\")"},
+        {"stablelm", "\"partial_rotary_factor\":0.01", "an even number of at least 2 is wanted"},
+        {"stablelm", "\"partial_rotary_factor\":1.5", "an even number of at least 2 is wanted"},
+        {"cohere", "\"use_qk_norm\":true", "not built for cohere"},
+        {"cohere2", "\"use_parallel_block\":false", "use_parallel_block is 0"},
+        {"cohere2", "\"position_embedding_type\":\"alibi\"", "only rope_gptj is built"},
+        {"starcoder2", "\"mlp_type\":\"gated\"", "only default is built for starcoder2"},
+        {"granite", "\"residual_multiplier\":0", "residual_multiplier is 0; a value from"},
+        {"granite", "\"logits_scaling\":\"16\"", "logits_scaling is"},
+        {"gemma3_text", "\"attn_logit_softcapping\":50", "not built for gemma3_text"},
+        {"gemma3_text", "\"use_bidirectional_attention\":true", "not built for gemma3_text"},
+        {"gemma2", "\"hidden_activation\":\"relu\"", "only gelu_pytorch_tanh is built"},
+        {"gemma2", "\"query_pre_attn_scalar\":-1", "query_pre_attn_scalar is -1"},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        parsed p;
+        open_config(&p, cases[i].arch, cases[i].json);
+        if (p.status == NIB_OK)
+            fail_msg("taken: %s %s", cases[i].arch, cases[i].json);
+        assert_says(&p, cases[i].says);
+        close_parsed(&p);
+    }
+}
+
 static void test_architectures(void **state)
 {
     (void)state;
@@ -719,6 +783,8 @@ int main(void)
         cmocka_unit_test(test_dtypes),
         cmocka_unit_test(test_rope_scaling),
         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_own_keys),
+        cmocka_unit_test(test_refused_keys),
         cmocka_unit_test(test_rotating_windows),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_neutral_and_noted),
