@@ -18,8 +18,11 @@
 enum { SIZE_LIMIT = 1 << 24 };
 static const double WEIGHTS_LIMIT = 0x1p50;
 
-static const char *const rope_names[] = {
-    [NIB_ROPE_PLAIN] = "default", [NIB_ROPE_LLAMA3] = "llama3", [NIB_ROPE_LINEAR] = "linear"};
+static const char *const rope_names[] = {[NIB_ROPE_PLAIN] = "default",
+                                         [NIB_ROPE_LLAMA3] = "llama3",
+                                         [NIB_ROPE_LINEAR] = "linear",
+                                         [NIB_ROPE_YARN] = "yarn",
+                                         [NIB_ROPE_LONGROPE] = "longrope"};
 
 const char *nib__rope_name(nib_rope_kind rope) { return rope_names[rope]; }
 
@@ -72,6 +75,9 @@ static const char *const harmless[] = {"_name_or_path",
                                        "embedding_dropout",
                                        "use_embedding_sharing",
                                        "use_parallel_embedding",
+                                       "attention_softmax_in_fp32",
+                                       "scale_attention_softmax_in_fp32",
+                                       "layer_norm_epsilon", /* of GPT-2, which no family reads */
                                        "tokenizer_class"};
 
 /* Keys that name code to run. They are never followed, and the ledger says so. */
@@ -209,6 +215,8 @@ static bool read_key(reader *r)
         return nib__rope_read_number(&r->rope, NIB_ROPE_THETA, j);
     if (nib__json_is(j, "partial_rotary_factor"))
         return nib__rope_read_number(&r->rope, NIB_ROPE_PARTIAL, j);
+    if (nib__json_is(j, "original_max_position_embeddings"))
+        return nib__rope_read_number(&r->rope, NIB_ROPE_ORIGINAL, j);
     if (nib__json_is(j, "rope_scaling"))
         return nib__rope_read_object(&r->rope, NIB_ROPE_SCALING, j, r->arena);
     if (nib__json_is(j, "rope_parameters"))

@@ -24,10 +24,18 @@ typedef enum nib_arch {
     NIB_ARCH_COHERE,
     NIB_ARCH_COHERE2,
     NIB_ARCH_STARCODER2,
-    NIB_ARCH_STABLELM
+    NIB_ARCH_STABLELM,
+    NIB_ARCH_MINISTRAL,
+    NIB_ARCH_MINISTRAL3
 } nib_arch;
 
-typedef enum nib_rope_kind { NIB_ROPE_PLAIN, NIB_ROPE_LLAMA3, NIB_ROPE_LINEAR } nib_rope_kind;
+typedef enum nib_rope_kind {
+    NIB_ROPE_PLAIN,
+    NIB_ROPE_LLAMA3,
+    NIB_ROPE_LINEAR,
+    NIB_ROPE_YARN,
+    NIB_ROPE_LONGROPE
+} nib_rope_kind;
 
 enum { NIB_EOS_MAX = 16 };
 
@@ -37,7 +45,15 @@ typedef struct nib_config {
     double norm_eps, rope_theta;
     nib_rope_kind rope;
     double rope_factor, rope_low, rope_high; /* llama3: factor, low and high frequency factors */
-    int64_t rope_original;                   /* llama3: original context */
+    int64_t rope_original;                   /* all but linear: original context */
+    double rope_fast, rope_slow; /* yarn: turns within the original context of pairs that keep their
+                                    frequency, and of those that are divided by the factor */
+    bool rope_unrounded;         /* yarn: these pairs are not rounded to whole ones (truncate) */
+    double rope_gain;            /* yarn, longrope: factor of all cosines and sines; 0: 1 */
+    const float *rope_short, *rope_long; /* longrope: [nib__config_rope_dims / 2] divisors for a
+                                            context of at most rope_original, and for a longer one */
+    double query_beta; /* rotated queries times 1 + beta ln(1 + floor(position / rope_original)); 0:
+                          they are not scaled */
     const float *rope_divisors; /* [head_dim / 2] what each frequency is divided by; NULL: by 1 */
     const bool *rope_layers;    /* [layers] which layers rotate by positions; NULL: all */
     int64_t rope_dims;          /* leading channels of a head that rotate; 0: all */
@@ -72,8 +88,12 @@ NIB_INLINE int64_t nib__config_rope_dims(const nib_config *c)
     return c->rope_dims > 0 ? c->rope_dims : c->head_dim;
 }
 
-/* How many tables of rotations a model has: its own, and that of layers with a window. */
-NIB_INLINE int nib__config_ropes(const nib_config *c) { return c->local_theta > 0 ? 2 : 1; }
+/* How many tables of rotations a model has: its own, and a second one, of layers with a window or
+ * of scaled queries. No family has both. */
+NIB_INLINE int nib__config_ropes(const nib_config *c)
+{
+    return c->local_theta > 0 || c->query_beta > 0 ? 2 : 1;
+}
 
 /* name is for messages; notes go to ledger (NULL allowed). */
 nib_status nib__config_parse(nib_config *out, const char *name, const char *text, size_t size,
@@ -88,14 +108,19 @@ const char *nib__rope_name(nib_rope_kind rope); /* "llama3"; PLAIN: "default" */
  * cannot say it. */
 nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *err);
 
-/* Of a pair, in radians per position; rope_divisors are not asked. */
-double nib__rope_frequency(const nib_config *config, int64_t pair);
-/* What scaling divides the frequency of a pair by; rope_divisors are not asked. */
+/* Of a pair, in radians per position, in a run of `context` positions; rope_divisors are not asked.
+ */
+double nib__rope_frequency(const nib_config *config, int64_t pair, int64_t context);
+/* What scaling divides the frequency of a pair by, in the model's own context; rope_divisors are not
+ * asked. */
 double nib__rope_divisor(const nib_config *config, int64_t pair);
+/* A line where a run of this context rotates short texts in another way than transformers. */
+void nib__rope_say_context(const nib_config *config, int64_t context, nib_ledger *ledger);
 /* Elements of a table for so many positions. */
 uint64_t nib__rope_size(const nib_config *config, int64_t positions);
 /* Cosines and sines of positions first..end-1 in a table: [end][nib__config_rope_dims], cosines
- * first. table: 0 or 1. */
-void nib__rope_table(float *out, const nib_config *config, int table, int64_t first, int64_t end);
+ * first. table: 0 or 1. context: positions that the run may come to, on which longrope depends. */
+void nib__rope_table(float *out, const nib_config *config, int table, int64_t context,
+                     int64_t first, int64_t end);
 
 #endif

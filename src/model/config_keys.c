@@ -43,6 +43,9 @@ static const struct {
              {"mlp_type", NAN, NULL},
              {"norm_type", NAN, NULL},
              {"position_embedding_type", NAN, "rope"},
+             {"layer_switch", NAN, NULL},
+             {"order_of_interleaved_layers", NAN, NULL},
+             {"scale_attn_weights", NAN, NULL},
              {"rotary_pct", 1, NULL},
              {"rope_pct", 1, NULL}};
 
@@ -65,7 +68,8 @@ bool nib__keys_read(nib_keys_said *s, nib_json *json)
     if (!nib__json_any(json, &value))
         return false;
     const bool flag = value.event == NIB_JSON_FALSE || value.event == NIB_JSON_TRUE;
-    s->given[i] = value.event != NIB_JSON_NULL;
+    s->null[i] = value.event == NIB_JSON_NULL;
+    s->given[i] = !s->null[i];
     if (value.event == NIB_JSON_STRING && value.shown != NULL)
         snprintf(s->text[i], sizeof s->text[i], "%s", value.shown);
     s->number[i] = flag ? value.event == NIB_JSON_TRUE : value.number;
@@ -93,8 +97,8 @@ double nib__keys_value(const nib_config *c, const nib_family_key *key)
     if (key->is == NIB_OWN_FLAG)
         return *(const bool *)at;
     const double value = *(const double *)at;
-    return key->is == NIB_OWN_INVERSE        ? 1 / value
-           : key->is == NIB_OWN_INVERSE_ROOT ? 1 / (value * value)
+    return key->is == NIB_OWN_INVERSE        ? (double)(float)(1 / value)
+           : key->is == NIB_OWN_INVERSE_ROOT ? (double)(float)(1 / (value * value))
                                              : value;
 }
 
@@ -112,7 +116,8 @@ nib_status nib__keys_apply(nib_config *c, const nib_keys_said *s, const char *na
                              name, keys[k].key, s->text[i], keys[k].text, nib__arch_name(c->arch));
         if (keys[k].is == NIB_OWN_TEXT)
             continue;
-        const double value = s->given[i] ? s->number[i] : keys[k].absent;
+        const bool none = s->null[i] && keys[k].least <= 0; /* a cap of null is none */
+        const double value = s->given[i] ? s->number[i] : none ? 0 : keys[k].absent;
         if (!(value >= keys[k].least) || !(value <= keys[k].most))
             return nib__fail(
                 err, NIB_BAD_INPUT, "%s: %s is %g; a value from %g to %g is wanted for %s", name,

@@ -13,7 +13,7 @@ enum { NIB_KEYS_MAX = 40 };
 
 /* Values that were given, by their place in the table of keys. */
 typedef struct nib_keys_said {
-    bool given[NIB_KEYS_MAX];
+    bool given[NIB_KEYS_MAX], null[NIB_KEYS_MAX];
     double number[NIB_KEYS_MAX]; /* NaN: it is no number; flags are 0 and 1 */
     char text[NIB_KEYS_MAX][32]; /* of a string; empty: it is none */
     bool neutral[NIB_KEYS_MAX];  /* it changes nothing */

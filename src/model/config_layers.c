@@ -160,6 +160,11 @@ static nib_status find_windows(nib_config *c, const nib_layers_said *s, const ch
                          "%s: layer_types names \"sliding_attention\", but sliding_window is not "
                          "given",
                          name);
+    if (window <= 0 && family->needs_window)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: sliding_window is null: no layer of %s would rotate by positions, "
+                         "which is not built",
+                         name, nib__arch_name(c->arch));
     if (window <= 0)
         return NIB_OK;
     return set_windows(c, window, s->type_count >= 0 ? s->sliding : NULL, s, pattern, arena, err);

@@ -7,25 +7,51 @@
 
 #include "arch.h"
 #include "config_values.h"
+#include "precise.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
+#define BETA "llama_4_scaling_beta"
+
+enum { LIST_MAX = 1 << 15, CONTEXT_MAX = 1 << 30, GAIN_MAX = 1000, BETA_MAX = 10 };
+static const double LARGE = 1e9;
+
 static const char *const places[] = {[NIB_ROPE_SCALING] = "rope_scaling",
                                      [NIB_ROPE_PARAMETERS] = "rope_parameters",
                                      [NIB_ROPE_TOP] = "config.json itself"};
 
-static const char *const numbers[] = {
-    [NIB_ROPE_FACTOR] = "factor",         [NIB_ROPE_LOW] = "low_freq_factor",
-    [NIB_ROPE_HIGH] = "high_freq_factor", [NIB_ROPE_ORIGINAL] = "original_max_position_embeddings",
-    [NIB_ROPE_THETA] = "rope_theta",      [NIB_ROPE_PARTIAL] = "partial_rotary_factor"};
+static const char *const numbers[] = {[NIB_ROPE_FACTOR] = "factor",
+                                      [NIB_ROPE_LOW] = "low_freq_factor",
+                                      [NIB_ROPE_HIGH] = "high_freq_factor",
+                                      [NIB_ROPE_ORIGINAL] = "original_max_position_embeddings",
+                                      [NIB_ROPE_THETA] = "rope_theta",
+                                      [NIB_ROPE_PARTIAL] = "partial_rotary_factor",
+                                      [NIB_ROPE_FAST] = "beta_fast",
+                                      [NIB_ROPE_SLOW] = "beta_slow",
+                                      [NIB_ROPE_TRUNCATE] = "truncate",
+                                      [NIB_ROPE_GAIN] = "attention_factor",
+                                      [NIB_ROPE_MSCALE] = "mscale",
+                                      [NIB_ROPE_MSCALE_ALL] = "mscale_all_dim",
+                                      [NIB_ROPE_BETA] = BETA,
+                                      [NIB_ROPE_CONTEXT] = "max_position_embeddings"};
+
+static const char *const lists[] = {
+    [NIB_ROPE_SHORT] = "short_factor", [NIB_ROPE_LONG] = "long_factor"};
 
 /* Numbers that a kind of scaling uses; rope_theta and partial_rotary_factor are every kind's. */
-static const unsigned used[] = {[NIB_ROPE_PLAIN] = 0,
-                                [NIB_ROPE_LINEAR] = 1U << NIB_ROPE_FACTOR,
-                                [NIB_ROPE_LLAMA3] = 1U << NIB_ROPE_FACTOR | 1U << NIB_ROPE_LOW |
-                                                    1U << NIB_ROPE_HIGH | 1U << NIB_ROPE_ORIGINAL};
+static const unsigned used[] = {
+    [NIB_ROPE_PLAIN] = 0,
+    [NIB_ROPE_LINEAR] = 1U << NIB_ROPE_FACTOR,
+    [NIB_ROPE_LLAMA3] =
+        1U << NIB_ROPE_FACTOR | 1U << NIB_ROPE_LOW | 1U << NIB_ROPE_HIGH | 1U << NIB_ROPE_ORIGINAL,
+    [NIB_ROPE_YARN] = 1U << NIB_ROPE_FACTOR | 1U << NIB_ROPE_ORIGINAL | 1U << NIB_ROPE_FAST |
+                      1U << NIB_ROPE_SLOW | 1U << NIB_ROPE_TRUNCATE | 1U << NIB_ROPE_GAIN |
+                      1U << NIB_ROPE_MSCALE | 1U << NIB_ROPE_MSCALE_ALL,
+    [NIB_ROPE_LONGROPE] = 1U << NIB_ROPE_FACTOR | 1U << NIB_ROPE_ORIGINAL | 1U << NIB_ROPE_GAIN};
+
+static const unsigned every = 1U << NIB_ROPE_THETA | 1U << NIB_ROPE_PARTIAL;
 
 /* ---- reading ---- */
 
@@ -33,12 +59,16 @@ static bool read_number(nib_rope_said *said, int place, int number, nib_json *js
 {
     double value = 0;
     int64_t whole = 0;
-    const bool size = number == NIB_ROPE_ORIGINAL;
-    if (!(size ? nib__config_size(json, &whole) : nib__config_number(json, &value)))
+    bool flag = false;
+    const bool size = number == NIB_ROPE_ORIGINAL || number == NIB_ROPE_CONTEXT,
+               truncate = number == NIB_ROPE_TRUNCATE;
+    if (!(size       ? nib__config_size(json, &whole)
+          : truncate ? nib__config_flag(json, &flag)
+                     : nib__config_number(json, &value)))
         return false;
     if (json->event == NIB_JSON_NULL)
         return true;
-    said->numbers[place][number] = size ? (double)whole : value;
+    said->numbers[place][number] = size ? (double)whole : truncate ? flag : value;
     said->given[place] |= 1U << number;
     return true;
 }
@@ -67,6 +97,56 @@ static bool read_type(nib_rope_said *said, nib_json *json, nib_arena *arena)
     return type != NULL;
 }
 
+/* Factors of longrope, one for each pair of channels. */
+static bool read_list(nib_rope_list *list, nib_json *json, nib_arena *arena)
+{
+    float *values = NULL;
+    int64_t room = 0;
+    double value;
+    if (nib__json_next(json) == NIB_JSON_NULL)
+        return true;
+    if (!nib__config_now(json, NIB_JSON_ARRAY))
+        return false;
+    for (list->count = 0; nib__json_next(json) == NIB_JSON_NUMBER; list->count++) {
+        if (!nib__json_double(json, &value))
+            return false;
+        if (list->count == LIST_MAX) {
+            nib__json_fail(json, "at most %d factors are wanted", LIST_MAX);
+            return false;
+        }
+        if (list->count == room) {
+            const float *old = values;
+            room = room == 0 ? 64 : 2 * room;
+            values = nib__arena_take(arena, (size_t)room, sizeof *values);
+            if (values == NULL) {
+                nib__json_fail(json, "memory ran out");
+                return false;
+            }
+            if (old != NULL)
+                memcpy(values, old, (size_t)list->count * sizeof *values);
+        }
+        values[list->count] = (float)value;
+    }
+    list->values = values;
+    return nib__config_now(json, NIB_JSON_ARRAY_END);
+}
+
+/* An object of the layers of one kind, inside rope_parameters. */
+static bool read_kind(nib_rope_said *said, int place, nib_json *json, nib_arena *arena)
+{
+    nib_rope_said *to = said;
+    if (nib__json_is(json, "sliding_attention"))
+        to = said->sliding = nib__arena_take(arena, 1, sizeof *said->sliding);
+    if (to == NULL) {
+        nib__json_fail(json, "memory ran out");
+        return false;
+    }
+    to->inside = true;
+    const bool read = nib__rope_read_object(to, place, json, arena);
+    to->inside = false;
+    return read;
+}
+
 bool nib__rope_read_object(nib_rope_said *said, int place, nib_json *json, nib_arena *arena)
 {
     char key[64];
@@ -76,14 +156,25 @@ bool nib__rope_read_object(nib_rope_said *said, int place, nib_json *json, nib_a
         return false;
     while (nib__json_next(json) == NIB_JSON_KEY) {
         int number = 0;
+        if (!said->inside && place == NIB_ROPE_PARAMETERS &&
+            (nib__json_is(json, "full_attention") || nib__json_is(json, "sliding_attention"))) {
+            if (!read_kind(said, place, json, arena))
+                return false;
+            continue;
+        }
         while (number < NIB_ROPE_NUMBERS && !nib__json_is(json, numbers[number]))
             number++;
+        int list = 0;
+        while (list < NIB_ROPE_LISTS && !nib__json_is(json, lists[list]))
+            list++;
         const bool type = nib__json_is(json, "rope_type") || nib__json_is(json, "type");
-        if (!type && number == NIB_ROPE_NUMBERS)
+        if (!type && number == NIB_ROPE_NUMBERS && list == NIB_ROPE_LISTS)
             nib__json_fail(json, "the rope scaling key \"%s\" changes the result and is not known",
                            nib__say_name(key, sizeof key, json->token, json->token_size));
         if (json->event == NIB_JSON_ERROR ||
-            !(type ? read_type(said, json, arena) : read_number(said, place, number, json)))
+            !(type                    ? read_type(said, json, arena)
+              : list < NIB_ROPE_LISTS ? read_list(&said->lists[place][list], json, arena)
+                                      : read_number(said, place, number, json)))
             return false;
     }
     return nib__config_now(json, NIB_JSON_OBJECT_END);
@@ -102,13 +193,16 @@ static void say_number(nib_ledger *ledger, const nib_rope_said *said, int place,
     nib__ledger_add_overruled(ledger, "rope", name, value, done, "%s", text);
 }
 
-/* A number of the first place that has it; fallback: none has. */
+/* A number of the first place that has it; fallback: none has. The original context is looked for
+ * at the top first, as transformers does. */
 static double take_number(const nib_rope_said *said, int number, double fallback,
                           nib_ledger *ledger)
 {
+    const bool top_first = number == NIB_ROPE_ORIGINAL;
     int from = -1;
     char done[32], text[96];
-    for (int place = 0; place < NIB_ROPE_PLACES; place++) {
+    for (int i = 0; i < NIB_ROPE_PLACES; i++) {
+        const int place = top_first ? NIB_ROPE_PLACES - 1 - i : i;
         if ((said->given[place] & 1U << number) == 0)
             continue;
         const double value = said->numbers[place][number];
@@ -123,12 +217,34 @@ static double take_number(const nib_rope_said *said, int number, double fallback
     return from < 0 ? fallback : said->numbers[from][number];
 }
 
+/* ---- ranges ---- */
+
+static nib_status fail_number(const nib_config *c, const char *name, int number, double value,
+                              const char *wanted, nib_err *err)
+{
+    return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %g; %s is wanted for the rope type \"%s\"",
+                     name, numbers[number], value, wanted, nib__rope_name(c->rope));
+}
+
+static nib_status check_yarn(const nib_config *c, const char *name, nib_err *err)
+{
+    if (!(c->rope_slow > 0))
+        return fail_number(c, name, NIB_ROPE_SLOW, c->rope_slow, "a number above 0", err);
+    if (!(c->rope_fast >= c->rope_slow) || !(c->rope_fast < LARGE))
+        return fail_number(c, name, NIB_ROPE_FAST, c->rope_fast,
+                           "a number of at least beta_slow and below 1e9", err);
+    if (!(c->rope_theta > 1))
+        return fail_number(c, name, NIB_ROPE_THETA, c->rope_theta, "a number above 1", err);
+    return NIB_OK;
+}
+
 static nib_status check_rope(const nib_config *c, const char *name, nib_err *err)
 {
+    const bool has_original = c->rope == NIB_ROPE_YARN || c->rope == NIB_ROPE_LONGROPE;
     if (!(c->rope_theta > 0) || !(c->rope_theta < 1e18))
         return nib__fail(err, NIB_BAD_INPUT, "%s: rope_theta is %g; a positive number is wanted",
                          name, c->rope_theta);
-    if (c->rope != NIB_ROPE_PLAIN && !(c->rope_factor >= 1.0 && c->rope_factor < 1e9))
+    if (c->rope != NIB_ROPE_PLAIN && !(c->rope_factor >= 1.0 && c->rope_factor < LARGE))
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: the rope scaling needs a factor of at least 1, not %g", name,
                          c->rope_factor);
@@ -138,8 +254,16 @@ static nib_status check_rope(const nib_config *c, const char *name, nib_err *err
                          "%s: llama3 rope scaling needs low_freq_factor < high_freq_factor and "
                          "original_max_position_embeddings; they are %g, %g and %" PRId64,
                          name, c->rope_low, c->rope_high, c->rope_original);
-    return NIB_OK;
+    if (has_original && (c->rope_original < 2 || c->rope_original > CONTEXT_MAX))
+        return fail_number(c, name, NIB_ROPE_ORIGINAL, (double)c->rope_original,
+                           "a number from 2 to 2^30", err);
+    if (has_original && !(c->rope_gain > 0 && c->rope_gain <= GAIN_MAX))
+        return fail_number(c, name, NIB_ROPE_GAIN, c->rope_gain,
+                           "a number above 0 and at most 1000", err);
+    return c->rope == NIB_ROPE_YARN ? check_yarn(c, name, err) : NIB_OK;
 }
+
+/* ---- what it comes to ---- */
 
 /* The channels of a head that rotate. */
 static nib_status take_partial(nib_config *c, const nib_rope_said *said, const char *name,
@@ -164,29 +288,221 @@ static nib_status take_partial(nib_config *c, const nib_rope_said *said, const c
     return NIB_OK;
 }
 
-nib_status nib__rope_apply(nib_config *c, const nib_rope_said *said, const char *name,
-                           nib_ledger *ledger, nib_err *err)
+/* The factor that YaRN's paper gives scores of attention for a context so many times as long, by
+ * which transformers multiplies cosines and sines. */
+static double yarn_gain(double factor, double mscale)
+{
+    return factor <= 1 ? 1 : 0.1 * mscale * nib__log(factor) + 1;
+}
+
+static void take_yarn(nib_config *c, const nib_rope_said *said, nib_ledger *ledger)
+{
+    const double mscale = take_number(said, NIB_ROPE_MSCALE, 0, ledger),
+                 all = take_number(said, NIB_ROPE_MSCALE_ALL, 0, ledger);
+    const bool both = mscale != 0 && all != 0;
+    c->rope_fast = take_number(said, NIB_ROPE_FAST, 0, ledger);
+    c->rope_slow = take_number(said, NIB_ROPE_SLOW, 0, ledger);
+    if (c->rope_fast == 0) /* as transformers takes a 0 */
+        c->rope_fast = 32;
+    if (c->rope_slow == 0)
+        c->rope_slow = 1;
+    c->rope_unrounded = take_number(said, NIB_ROPE_TRUNCATE, 1, ledger) == 0;
+    c->rope_gain =
+        take_number(said, NIB_ROPE_GAIN,
+                    both ? yarn_gain(c->rope_factor, mscale) / yarn_gain(c->rope_factor, all)
+                         : yarn_gain(c->rope_factor, 1),
+                    ledger);
+}
+
+static nib_status take_list(const float **out, const nib_config *c, const nib_rope_said *said,
+                            int list, const char *name, nib_ledger *ledger, nib_err *err)
+{
+    const nib_rope_list *scaling = &said->lists[NIB_ROPE_SCALING][list],
+                        *parameters = &said->lists[NIB_ROPE_PARAMETERS][list],
+                        *from = scaling->values != NULL ? scaling : parameters;
+    const int64_t wanted = nib__config_rope_dims(c) / 2;
+    char key[64];
+    if (from->values == NULL)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: %s is missing; the rope type \"longrope\" needs %" PRId64 " numbers",
+                         name, lists[list], wanted);
+    if (from->count != wanted)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: %s has %" PRId64 " numbers; %" PRId64
+                         " are wanted, one for each pair of channels that rotates",
+                         name, lists[list], from->count, wanted);
+    for (int64_t i = 0; i < wanted; i++)
+        if (!(from->values[i] > 0) || !(from->values[i] < LARGE))
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: %s[%" PRId64 "] is %g; a number above 0 and below 1e9 is wanted",
+                             name, lists[list], i, (double)from->values[i]);
+    if (from == scaling && parameters->values != NULL &&
+        (parameters->count != wanted ||
+         memcmp(parameters->values, from->values, (size_t)wanted * sizeof *from->values) != 0)) {
+        snprintf(key, sizeof key, "rope_parameters.%s", lists[list]);
+        nib__ledger_add_overruled(ledger, "rope", key, NULL, NULL,
+                                  "rope_scaling has other numbers, and it decides");
+    }
+    *out = from->values;
+    return NIB_OK;
+}
+
+static nib_status take_longrope(nib_config *c, const nib_rope_said *said, const char *name,
+                                nib_ledger *ledger, nib_err *err)
+{
+    const double original = (double)c->rope_original;
+    double gain = 1;
+    if ((said->given[NIB_ROPE_SCALING] & 1U << NIB_ROPE_FACTOR) == 0 &&
+        (said->given[NIB_ROPE_PARAMETERS] & 1U << NIB_ROPE_FACTOR) == 0)
+        c->rope_factor = fmax(1, (double)c->context / original);
+    if (c->rope_factor > 1)
+        gain = sqrt(1 + nib__log(c->rope_factor) / nib__log(original));
+    c->rope_gain = take_number(said, NIB_ROPE_GAIN, gain, ledger);
+    NIB_TRY(take_list(&c->rope_short, c, said, NIB_ROPE_SHORT, name, ledger, err));
+    return take_list(&c->rope_long, c, said, NIB_ROPE_LONG, name, ledger, err);
+}
+
+/* Queries that grow with their position. */
+static nib_status take_beta(nib_config *c, const nib_rope_said *said, const char *name,
+                            nib_ledger *ledger, nib_err *err)
+{
+    const double beta = take_number(said, NIB_ROPE_BETA, 0, ledger);
+    const bool built = nib__family_of(c)->scales_queries;
+    if (!built && beta != 0)
+        return nib__fail(err, NIB_UNSUPPORTED, "%s: " BETA " is %g; it is not built for %s", name,
+                         beta, nib__arch_name(c->arch));
+    if (!built)
+        return NIB_OK;
+    if (!(beta >= 0 && beta <= BETA_MAX))
+        return nib__fail(err, NIB_BAD_INPUT, "%s: " BETA " is %g; a number from 0 to 10 is wanted",
+                         name, beta);
+    if (c->rope_original < 1)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: original_max_position_embeddings of rope_parameters is missing or 0; "
+                         "queries are scaled by it in %s",
+                         name, nib__arch_name(c->arch));
+    c->query_beta = beta;
+    return NIB_OK;
+}
+
+/* Numbers and lists that the kind of scaling, or what else reads them, does not use. */
+static void say_unused(const nib_config *c, const nib_rope_said *said, nib_ledger *ledger)
+{
+    char text[96], key[64];
+    const unsigned queries = 1U << NIB_ROPE_BETA | 1U << NIB_ROPE_ORIGINAL,
+                   reads =
+                       used[c->rope] | every | (nib__family_of(c)->scales_queries ? queries : 0);
+    snprintf(text, sizeof text, "the rope type \"%s\" does not use it", nib__rope_name(c->rope));
+    for (int n = 0; n < NIB_ROPE_NUMBERS; n++)
+        for (int place = 0; place < NIB_ROPE_PLACES; place++) {
+            const bool same =
+                n == NIB_ROPE_CONTEXT && said->numbers[place][n] == (double)c->context;
+            if ((said->given[place] & ~reads & 1U << n) != 0 && !same)
+                say_number(ledger, said, place, n, NULL, text);
+        }
+    for (int l = 0; l < NIB_ROPE_LISTS; l++)
+        for (int place = 0; place < NIB_ROPE_TOP; place++) {
+            if (c->rope == NIB_ROPE_LONGROPE || said->lists[place][l].values == NULL)
+                continue;
+            snprintf(key, sizeof key, "%s.%s", places[place], lists[l]);
+            nib__ledger_add_overruled(ledger, "rope", key, NULL, NULL, "%s", text);
+        }
+}
+
+static nib_status find_kind(nib_config *c, const nib_rope_said *said, const char *name,
+                            nib_err *err)
 {
     const char *type = said->type ? said->type : nib__rope_name(NIB_ROPE_PLAIN);
-    char shown[64], text[96];
+    const bool only_long = nib__family_of(c)->only_longrope;
+    char shown[64];
     size_t kind = 0;
+    if (only_long && (strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0))
+        type = nib__rope_name(NIB_ROPE_LONGROPE); /* older names of it there */
     while (kind < COUNT(used) && strcmp(type, nib__rope_name((nib_rope_kind)kind)) != 0)
         kind++;
     if (kind == COUNT(used))
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: the rope scaling \"%s\" is not built; default, linear and llama3 are",
+                         "%s: the rope scaling \"%s\" is not built; default, linear, llama3, yarn "
+                         "and longrope are",
                          name, nib__say_name(shown, sizeof shown, type, strlen(type)));
+    if (only_long && kind != NIB_ROPE_PLAIN && kind != NIB_ROPE_LONGROPE)
+        return nib__fail(
+            err, NIB_UNSUPPORTED,
+            "%s: the rope scaling \"%s\" is not built for %s; default and longrope are", name, type,
+            nib__arch_name(c->arch));
     c->rope = (nib_rope_kind)kind;
+    return NIB_OK;
+}
+
+/* The second table of a family that has one. */
+static nib_status take_sliding(nib_config *c, const nib_rope_said *said, const char *name,
+                               nib_err *err)
+{
+    const nib_rope_said *sliding = said->sliding;
+    const unsigned theta = 1U << NIB_ROPE_THETA;
+    if (sliding == NULL)
+        return NIB_OK;
+    if (c->local_theta == 0)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: rope_parameters has an object for sliding_attention, and layers of "
+                         "%s all rotate alike",
+                         name, nib__arch_name(c->arch));
+    if ((sliding->given[NIB_ROPE_PARAMETERS] & ~theta) != 0 ||
+        (sliding->type != NULL && strcmp(sliding->type, nib__rope_name(NIB_ROPE_PLAIN)) != 0))
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: rope_parameters scales sliding_attention; only rope_theta without "
+                         "scaling is built there",
+                         name);
+    if ((sliding->given[NIB_ROPE_PARAMETERS] & theta) != 0)
+        c->local_theta = sliding->numbers[NIB_ROPE_PARAMETERS][NIB_ROPE_THETA];
+    if (!(c->local_theta >= 1) || !(c->local_theta < 1e18))
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: rope_theta of sliding_attention is %g; a number of at least 1 is "
+                         "wanted",
+                         name, c->local_theta);
+    return NIB_OK;
+}
+
+nib_status nib__rope_apply(nib_config *c, const nib_rope_said *said, const char *name,
+                           nib_ledger *ledger, nib_err *err)
+{
+    NIB_TRY(take_sliding(c, said, name, err));
+    const nib_family_row *family = nib__family_of(c);
+    NIB_TRY(find_kind(c, said, name, err));
+    const int64_t original = family->absent.original > 0 ? family->absent.original : c->context;
+    const bool has_original = c->rope == NIB_ROPE_YARN || c->rope == NIB_ROPE_LONGROPE;
     c->rope_factor = take_number(said, NIB_ROPE_FACTOR, 0, ledger);
     c->rope_low = take_number(said, NIB_ROPE_LOW, 0, ledger);
     c->rope_high = take_number(said, NIB_ROPE_HIGH, 0, ledger);
-    c->rope_original = (int64_t)take_number(said, NIB_ROPE_ORIGINAL, 0, ledger);
+    c->rope_original =
+        (int64_t)take_number(said, NIB_ROPE_ORIGINAL, has_original ? (double)original : 0, ledger);
     c->rope_theta = take_number(said, NIB_ROPE_THETA, c->rope_theta, ledger);
     NIB_TRY(take_partial(c, said, name, ledger, err));
-    snprintf(text, sizeof text, "the rope type \"%s\" does not use it", type);
-    for (int n = NIB_ROPE_FACTOR; n <= NIB_ROPE_ORIGINAL; n++)
-        for (int place = 0; place < NIB_ROPE_TOP; place++)
-            if ((said->given[place] & ~used[kind] & 1U << n) != 0)
-                say_number(ledger, said, place, n, NULL, text);
+    NIB_TRY(take_beta(c, said, name, ledger, err));
+    if (c->rope == NIB_ROPE_YARN)
+        take_yarn(c, said, ledger);
+    if (c->rope == NIB_ROPE_LONGROPE && c->rope_original > 1)
+        NIB_TRY(take_longrope(c, said, name, ledger, err));
+    say_unused(c, said, ledger);
     return check_rope(c, name, err);
+}
+
+void nib__rope_say_context(const nib_config *c, int64_t context, nib_ledger *ledger)
+{
+    char asked[64], text[32];
+    if (c->rope != NIB_ROPE_LONGROPE || context <= c->rope_original)
+        return;
+    snprintf(text, sizeof text, "%" PRId64, c->rope_original);
+    snprintf(asked, sizeof asked, "short_factor up to %s positions", text);
+    nib__ledger_add_setting(ledger,
+                            &(nib_ledger_setting){.code = "rope",
+                                                  .name = "short_factor",
+                                                  .asked = asked,
+                                                  .done = "long_factor",
+                                                  .by = NIB_BY_CONFIG,
+                                                  .relation = NIB_SETTING_OTHER},
+                            "the context of %" PRId64 " is longer than %s, so every position "
+                            "rotates by long_factor; transformers changes to it where a text "
+                            "passes %s. For shorter texts take --context %s",
+                            context, text, text, text);
 }

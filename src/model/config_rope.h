@@ -17,13 +17,31 @@ enum {
     NIB_ROPE_ORIGINAL,
     NIB_ROPE_THETA,
     NIB_ROPE_PARTIAL,
+    NIB_ROPE_FAST,
+    NIB_ROPE_SLOW,
+    NIB_ROPE_TRUNCATE, /* a flag */
+    NIB_ROPE_GAIN,
+    NIB_ROPE_MSCALE,
+    NIB_ROPE_MSCALE_ALL,
+    NIB_ROPE_BETA,
+    NIB_ROPE_CONTEXT,
     NIB_ROPE_NUMBERS
 };
+
+enum { NIB_ROPE_SHORT, NIB_ROPE_LONG, NIB_ROPE_LISTS };
+
+typedef struct nib_rope_list {
+    const float *values; /* NULL: not given */
+    int64_t count;
+} nib_rope_list;
 
 typedef struct nib_rope_said {
     char *type;                      /* NULL: not said */
     unsigned given[NIB_ROPE_PLACES]; /* bits of the numbers that a place has */
     double numbers[NIB_ROPE_PLACES][NIB_ROPE_NUMBERS];
+    nib_rope_list lists[NIB_ROPE_PLACES][NIB_ROPE_LISTS];
+    bool inside;                   /* an object of one kind of layers is being read */
+    struct nib_rope_said *sliding; /* that of layers with a window; NULL: it has none */
 } nib_rope_said;
 
 /* The object behind a key, or null. */

@@ -32,20 +32,49 @@ static bool find_llama3(nib_config *c)
     return true;
 }
 
+static void put_factors(nib_jsonw *w, const nib_config *c, const char *key, const float *factors)
+{
+    nib__jsonw_key(w, key);
+    nib__jsonw_array(w);
+    for (int64_t i = 0; i < nib__config_rope_dims(c) / 2; i++)
+        nib__jsonw_double(w, (double)factors[i]);
+    nib__jsonw_array_end(w);
+}
+
+static void put_yarn(nib_jsonw *w, const nib_config *c)
+{
+    nib__jsonw_pair_double(w, "beta_fast", c->rope_fast);
+    nib__jsonw_pair_double(w, "beta_slow", c->rope_slow);
+    nib__jsonw_pair_bool(w, "truncate", !c->rope_unrounded);
+}
+
 static void put_rope(nib_jsonw *w, const nib_config *c)
 {
+    const bool has_gain = c->rope == NIB_ROPE_YARN || c->rope == NIB_ROPE_LONGROPE;
     nib__jsonw_pair_double(w, "rope_theta", c->rope_theta);
-    if (c->rope == NIB_ROPE_PLAIN)
+    if (c->rope == NIB_ROPE_PLAIN && c->query_beta == 0)
         return;
     nib__jsonw_key(w, "rope_scaling");
     nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "rope_type", nib__rope_name(c->rope));
-    nib__jsonw_pair_double(w, "factor", c->rope_factor);
+    if (c->rope != NIB_ROPE_PLAIN)
+        nib__jsonw_pair_double(w, "factor", c->rope_factor);
     if (c->rope == NIB_ROPE_LLAMA3) {
         nib__jsonw_pair_double(w, "low_freq_factor", c->rope_low);
         nib__jsonw_pair_double(w, "high_freq_factor", c->rope_high);
-        nib__jsonw_pair_int(w, "original_max_position_embeddings", c->rope_original);
     }
+    if (c->rope_original > 0)
+        nib__jsonw_pair_int(w, "original_max_position_embeddings", c->rope_original);
+    if (has_gain)
+        nib__jsonw_pair_double(w, "attention_factor", c->rope_gain);
+    if (c->rope == NIB_ROPE_YARN)
+        put_yarn(w, c);
+    if (c->rope == NIB_ROPE_LONGROPE) {
+        put_factors(w, c, "short_factor", c->rope_short);
+        put_factors(w, c, "long_factor", c->rope_long);
+    }
+    if (c->query_beta > 0)
+        nib__jsonw_pair_double(w, "llama_4_scaling_beta", c->query_beta);
     nib__jsonw_object_end(w);
 }
 
@@ -86,12 +115,13 @@ static void put_own(nib_jsonw *w, const nib_config *c)
 {
     const nib_family_key *keys = nib__family_of(c)->keys;
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
-        if (keys[i].is == NIB_OWN_TEXT) {
-            nib__jsonw_pair_string(w, keys[i].key, keys[i].text);
-            continue;
-        }
         const double value = nib__keys_value(c, &keys[i]);
-        if (keys[i].is == NIB_OWN_FLAG || keys[i].is == NIB_OWN_CHECKED)
+        if (keys[i].is >= NIB_OWN_CHECKED) /* absent, it is what is built */
+            continue;
+        if (keys[i].least <= 0 && keys[i].is != NIB_OWN_FLAG && value == 0) {
+            nib__jsonw_key(w, keys[i].key);
+            nib__jsonw_null(w);
+        } else if (keys[i].is == NIB_OWN_FLAG)
             nib__jsonw_pair_bool(w, keys[i].key, value != 0);
         else
             nib__jsonw_pair_double(w, keys[i].key, value);

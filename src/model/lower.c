@@ -297,7 +297,8 @@ static nib_status add_embed(lowering *l, const nib_graph_node *from)
 static bool is_rope_copy(const lowering *l, const nib_graph_node *node)
 {
     return nib__plan_operation(l->plan, NIB_OP_ROPE_COPY) != NULL && node[1].op == NIB_OP_ROPE &&
-           node[2].op == NIB_OP_COPY && node[2].in[0] == node[1].out;
+           node[0].table == node[1].table && node[2].op == NIB_OP_COPY &&
+           node[2].in[0] == node[1].out;
 }
 
 static nib_status add_rope_copy(lowering *l, const nib_graph_node *queries)

@@ -110,7 +110,9 @@ bool nib__network_has_rotation(const nib_network *net, const nib_tensor *tensor)
         float stored;
         nib__to_f32(&stored, (const char *)tensor->data + (size_t)i * size, tensor->type, 1);
         /* transformers scaled positions instead, where scaling is linear */
-        const double scaled = nib__rope_frequency(c, i), unscaled = nib__rope_frequency(&plain, i);
+        const double scaled =
+                         nib__rope_frequency(c, i, c->rope_original), /* longrope: short_factor */
+            unscaled = nib__rope_frequency(&plain, i, 0);
         if (!(fabs((double)stored / scaled - 1) <= rounding) &&
             !(fabs((double)stored / unscaled - 1) <= rounding))
             return false;

@@ -72,7 +72,7 @@ static void turn_up_to(nib_runner *r, int64_t position)
         return;
     for (int i = 0; i < nib__config_ropes(&r->net->config); i++)
         nib__rope_table(r->sides[NIB_SIDE_CPU].rope + (uint64_t)i * r->rope_size, &r->net->config,
-                        i, r->rope_count, count);
+                        i, r->kv.context, r->rope_count, count);
     r->rope_count = count;
 }
 

@@ -142,6 +142,11 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          "%s: a GGUF of %s is not written; --format nibble keeps config.json "
                          "beside the weights",
                          m->net.directory, nib__arch_name(c->arch));
+    if (c->rope == NIB_ROPE_YARN || c->rope == NIB_ROPE_LONGROPE)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: a GGUF with the rope type \"%s\" is not written; --format nibble "
+                         "keeps config.json beside the weights",
+                         m->net.directory, nib__rope_name(c->rope));
     if (!nib__gguf_skips_rope_as(c))
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: no_rope_layers names other layers than every fourth, which a GGUF of "

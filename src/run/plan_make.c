@@ -392,6 +392,8 @@ static void add_notes(nib_plan *p)
     const nib_network *net = &p->model->net;
     nib_ledger *to = &p->plan.ledger;
     nib__ledger_append(to, &net->notes);
+    if (!net->training)
+        nib__rope_say_context(&net->config, p->context, to);
     for (size_t i = 0; i < net->notes.tensor_count; i++) {
         nib_ledger_tensor *t = nib__ledger_add_tensor(to, net->notes.tensors[i].name);
         if (t)

@@ -205,7 +205,8 @@ static nib_status take_positions(nib_step *s, nib_err *err)
         return NIB_OK;
     s->position = s->sequence + m;
     for (int i = 0; i < nib__config_ropes(c); i++)
-        nib__rope_table(s->rope + (uint64_t)i * s->rope_size, c, i, 0, s->options.length);
+        nib__rope_table(s->rope + (uint64_t)i * s->rope_size, c, i, s->options.length, 0,
+                        s->options.length);
     return NIB_OK;
 }
 

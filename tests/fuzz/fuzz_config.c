@@ -29,9 +29,9 @@ static void require_config(const nib_config *c)
     if (c->head_dim > 256)
         return;
     float table[2 * 256];
-    nib__rope_table(table, c, 0, 0, 2);
+    nib__rope_table(table, c, 0, 2, 0, 2);
     for (int64_t i = 0; i < 2 * c->head_dim; i++)
-        require(table[i] >= -1.0f && table[i] <= 1.0f);
+        require(fabsf(table[i]) <= (c->rope_gain > 0 ? (float)c->rope_gain : 1.0f));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

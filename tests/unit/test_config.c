@@ -184,9 +184,21 @@ static void test_own_keys(void **state)
                 p.config.logits_cap == 30);
     assert_true(p.config.embed_scale == 6.9375); /* sqrt(48) = 6.9282 in bf16 */
     close_parsed(&p);
+    open_config(&p, "gemma2", "\"attn_logit_softcapping\":null");
+    assert_true(p.config.attention_cap == 0 && p.config.logits_cap == 30);
+    close_parsed(&p);
     open_config(&p, "gemma3_text", "\"rope_local_base_freq\":5000");
     assert_true(p.config.local_theta == 5000 && nib__config_ropes(&p.config) == 2);
     assert_true(p.config.qk_norm && p.config.embed_scale == 8);
+    close_parsed(&p);
+    /* as transformers 5 writes it */
+    open_config(&p, "gemma3_text",
+                "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"default\","
+                "\"rope_theta\":777},\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8,"
+                "\"rope_theta\":500}}");
+    assert_int_equal(p.status, NIB_OK);
+    assert_true(p.config.local_theta == 777 && p.config.rope_theta == 500 &&
+                p.config.rope_factor == 8 && p.config.rope == NIB_ROPE_LINEAR);
     close_parsed(&p);
     open_config(&p, "cohere", "\"layer_norm_eps\":1e-6,\"rms_norm_eps\":1e-4");
     assert_true(p.config.logits_scale == 0.0625 && p.config.norm_eps == 1e-6);
@@ -211,6 +223,9 @@ static void test_refused_keys(void **state)
         {"stablelm", "\"partial_rotary_factor\":0.01", "an even number of at least 2 is wanted"},
         {"stablelm", "\"partial_rotary_factor\":1.5", "an even number of at least 2 is wanted"},
         {"cohere", "\"use_qk_norm\":true", "not built for cohere"},
+        {"cohere2", "\"sliding_window\":null", "would rotate by positions"},
+        {"gemma3_text", "\"rope_parameters\":{\"sliding_attention\":{\"factor\":8}}",
+         "rope_parameters scales sliding_attention"},
         {"cohere2", "\"use_parallel_block\":false", "use_parallel_block is 0"},
         {"cohere2", "\"position_embedding_type\":\"alibi\"", "only rope_gptj is built"},
         {"starcoder2", "\"mlp_type\":\"gated\"", "only default is built for starcoder2"},
@@ -408,6 +423,8 @@ static void test_rotating_windows(void **state)
     close_parsed(&p);
 }
 
+#define YARN "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
+
 /* Each error names the key or value, and where it stands. */
 static void test_refuses(void **state)
 {
@@ -453,12 +470,30 @@ static void test_refuses(void **state)
         {"\"rope_theta\":NaN", NIB_BAD_INPUT, "rope_theta is nan"},
         {"\"rope_theta\":Infinity", NIB_BAD_INPUT, "rope_theta is inf"},
         {"\"rope_theta\":-1", NIB_BAD_INPUT, "rope_theta is -1"},
-        {"\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}", NIB_UNSUPPORTED,
-         "rope scaling \"yarn\""},
         {"\"rope_scaling\":{\"rope_type\":\"yarn\",\"beta_fast\":4}", NIB_BAD_INPUT,
-         "rope scaling key \"beta_fast\""},
-        {"\"rope_scaling\":{\"rope_type\":\"longrope\"}", NIB_UNSUPPORTED,
-         "rope scaling \"longrope\""},
+         "needs a factor of at least 1, not 0"},
+        {YARN "\"beta_fast\":4,\"beta_slow\":8}", NIB_BAD_INPUT,
+         "beta_fast is 4; a number of at least beta_slow"},
+        {YARN "\"beta_slow\":-1}", NIB_BAD_INPUT, "beta_slow is -1; a number above 0"},
+        {YARN "\"attention_factor\":-2}", NIB_BAD_INPUT,
+         "attention_factor is -2; a number above 0"},
+        {YARN "\"truncate\":1}", NIB_BAD_INPUT, "true or false is wanted"},
+        {YARN "\"original_max_position_embeddings\":1}", NIB_BAD_INPUT,
+         "original_max_position_embeddings is 1; a number from 2"},
+        {YARN "\"rope_theta\":1}", NIB_BAD_INPUT, "rope_theta is 1; a number above 1"},
+        {YARN "\"llama_4_scaling_beta\":0.1}", NIB_UNSUPPORTED,
+         "llama_4_scaling_beta is 0.1; it is not built for llama"},
+        {YARN "\"mscales\":1}", NIB_BAD_INPUT, "rope scaling key \"mscales\""},
+        {"\"rope_scaling\":{\"rope_type\":\"longrope\"}", NIB_BAD_INPUT,
+         "short_factor is missing; the rope type \"longrope\" needs 8 numbers"},
+        {"\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1]}", NIB_BAD_INPUT,
+         "short_factor has 2 numbers; 8 are wanted"},
+        {"\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,-2]}",
+         NIB_BAD_INPUT, "short_factor[7] is -2; a number above 0"},
+        {"\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,1]}",
+         NIB_BAD_INPUT, "long_factor is missing"},
+        {"\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,\"1\"]}", NIB_BAD_INPUT,
+         "rope_scaling"},
         {"\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}", NIB_UNSUPPORTED,
          "\"dynamic\""},
         {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"type\":\"linear\"}", NIB_BAD_INPUT,
@@ -468,8 +503,10 @@ static void test_refuses(void **state)
         {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}", NIB_BAD_INPUT,
          "low_freq_factor < high_freq_factor"},
         {"\"rope_scaling\":[1]", NIB_BAD_INPUT, "rope_scaling"},
-        {"\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}", NIB_BAD_INPUT,
+        {"\"rope_parameters\":{\"full_attention\":{\"full_attention\":{}}}", NIB_BAD_INPUT,
          "\"full_attention\""},
+        {"\"rope_parameters\":{\"sliding_attention\":{\"rope_theta\":10}}", NIB_UNSUPPORTED,
+         "layers of llama all rotate alike"},
         {"\"attention_bias\":1", NIB_BAD_INPUT, "attention_bias"},
         {"\"tie_word_embeddings\":\"yes\"", NIB_BAD_INPUT, "tie_word_embeddings"},
         {"\"torch_dtype\":\"float8_e4m3fn\"", NIB_BAD_INPUT, "torch_dtype \"float8_e4m3fn\""},
@@ -664,8 +701,8 @@ static void test_llama3_frequencies(void **state)
                           .rope_high = 4,
                           .rope_original = 8192};
     static float table[2 * 64];
-    nib__rope_table(table, &c, 0, 0, 1);
-    nib__rope_table(table, &c, 0, 1, 2); /* the rest of it */
+    nib__rope_table(table, &c, 0, 1, 0, 1);
+    nib__rope_table(table, &c, 0, 2, 1, 2); /* the rest of it */
     for (size_t i = 0; i < COUNT(golden); i++) {
         const float *at_1 = table + 64; /* the angle at position 1 is the frequency */
         const double angle = atan2((double)at_1[32 + golden[i].pair], (double)at_1[golden[i].pair]);
@@ -675,7 +712,144 @@ static void test_llama3_frequencies(void **state)
     }
 }
 
+#define SHORT "\"short_factor\":[1,1,1.05,1.1,1.2,1.3,1.5,2],"
+#define LONG "\"long_factor\":[1,1.5,2.25,4,8,16,30,60.5],"
+
+/* Scaled frequencies of a head of 16 channels and the factor of cosines and sines, as
+ * ROPE_INIT_FUNCTIONS of transformers 5.23 gives them for a LlamaConfig of 4096 positions and the
+ * same keys, with seq_len = context. */
+static void test_scaled_frequencies(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json;
+        int64_t context;
+        double gain, frequency[8];
+    } golden[] = {
+        {"\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8.0,"
+         "\"original_max_position_embeddings\":512}",
+         4096,
+         0x1.353bd3fd8bbe4p+0,
+         {0x1p+0, 0x1.f9f6e4p-3, 0x1.ccccce0p-5, 0x1.6432fp-7, 0x1.47ae14p-10, 0x1.9e7c7p-12,
+          0x1.0624dep-13, 0x1.4b96cp-15}},
+        /* the top's goes before the object's */
+        {"\"original_max_position_embeddings\":512,\"rope_scaling\":{\"type\":\"yarn\","
+         "\"factor\":8.0,\"original_max_position_embeddings\":999}",
+         4096,
+         0x1.353bd3fd8bbe4p+0,
+         {0x1p+0, 0x1.f9f6e4p-3, 0x1.ccccce0p-5, 0x1.6432fp-7, 0x1.47ae14p-10, 0x1.9e7c7p-12,
+          0x1.0624dep-13, 0x1.4b96cp-15}},
+        {"\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":150000.0,\"factor\":32.0,"
+         "\"original_max_position_embeddings\":128,\"truncate\":false,\"beta_fast\":16,"
+         "\"beta_slow\":2}",
+         4096,
+         0x1.58b90bfbe8e7cp+0,
+         {0x1p+0, 0x1.82645cp-4, 0x1.a04328p-10, 0x1.775504p-12, 0x1.526d2cp-14, 0x1.312650p-16,
+          0x1.132518p-18, 0x1.f02e5p-21}},
+        {"\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":10000.0,\"factor\":40,"
+         "\"original_max_position_embeddings\":100,\"mscale\":0.707,\"mscale_all_dim\":1.2}",
+         4096,
+         0x1.bf751fa83edd8p-1,
+         {0x1p+0, 0x1.b5273ap-3, 0x1.1eb85p-5, 0x1.9e7c7p-11, 0x1.0624dep-12, 0x1.4b96cp-14,
+          0x1.a36e2ep-16, 0x1.0945660p-17}},
+        {"\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":10000.0,\"factor\":4.0,"
+         "\"attention_factor\":1.5}", /* original: 4096 */
+         4096,
+         1.5,
+         {0x1p+0, 0x1.43d136p-2, 0x1.99999ap-4, 0x1.a4f66p-6, 0x1.999998p-8, 0x1.6aace2p-10,
+          0x1.0624dep-12, 0x1.4b96cp-14}},
+        {"\"original_max_position_embeddings\":512,\"rope_scaling\":{" SHORT LONG
+         "\"type\":\"longrope\"}",
+         512,
+         0x1.279a74590331cp+0,
+         {0x1p+0, 0x1.43d136p-2, 0x1.861862p-4, 0x1.d701c4p-6, 0x1.11111p-7, 0x1.3ed5ep-9,
+          0x1.5d867cp-11, 0x1.4b96cp-13}},
+        {"\"original_max_position_embeddings\":512,\"rope_scaling\":{" SHORT LONG
+         "\"type\":\"longrope\"}",
+         513,
+         0x1.279a74590331cp+0,
+         {0x1p+0, 0x1.afc19cp-3, 0x1.6c16c2p-5, 0x1.030dc6p-7, 0x1.47ae14p-10, 0x1.9e7c7p-13,
+          0x1.179ecap-15, 0x1.5ec58cp-18}},
+        {"\"rope_parameters\":{" SHORT LONG "\"rope_type\":\"longrope\",\"factor\":16.0,"
+         "\"original_max_position_embeddings\":512}",
+         4096,
+         0x1.33ac782eb914dp+0,
+         {0x1p+0, 0x1.afc19cp-3, 0x1.6c16c2p-5, 0x1.030dc6p-7, 0x1.47ae14p-10, 0x1.9e7c7p-13,
+          0x1.179ecap-15, 0x1.5ec58cp-18}},
+    };
+    for (size_t i = 0; i < COUNT(golden); i++) {
+        float table[2 * 16];
+        char json[512];
+        parsed p;
+        snprintf(json, sizeof json, "\"max_position_embeddings\":4096,%s", golden[i].json);
+        open_config(&p, "llama", json);
+        if (p.status != NIB_OK)
+            fail_msg("%s", p.err.text);
+        nib__rope_table(table, &p.config, 0, golden[i].context, 0, 2);
+        for (int pair = 0; pair < 8; pair++) {
+            const double c = (double)table[16 + pair], s = (double)table[16 + 8 + pair],
+                         is = nib__rope_frequency(&p.config, pair, golden[i].context);
+            /* theirs are computed in f32 */
+            if (!(fabs(is / golden[i].frequency[pair] - 1) < 4e-7))
+                fail_msg("%s: pair %d has %g, not %g", golden[i].json, pair, is,
+                         golden[i].frequency[pair]);
+            assert_true(fabs(atan2(s, c) / golden[i].frequency[pair] - 1) < 4e-7);
+            assert_true(fabs(sqrt(c * c + s * s) / golden[i].gain - 1) < 2e-7);
+            assert_true(fabs((double)table[pair] / golden[i].gain - 1) < 1e-7);
+        }
+        close_parsed(&p);
+    }
+}
+
+/* What is not done as config.json says has a line. */
+static void test_rope_lines(void **state)
+{
+    (void)state;
+    parsed p;
+    open_config(&p, "llama",
+                "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"beta_fast\":32," SHORT
+                "\"max_position_embeddings\":1024}");
+    assert_int_equal(p.status, NIB_OK);
+    assert_int_equal(count_settings(&p.ledger, "rope", "rope_scaling.beta_fast"), 1);
+    assert_int_equal(count_settings(&p.ledger, "rope", "rope_scaling.short_factor"), 1);
+    assert_int_equal(p.ledger.setting_count, 2);
+    close_parsed(&p);
+    open_config(&p, "llama",
+                "\"rope_scaling\":{" SHORT LONG "\"type\":\"longrope\"},"
+                "\"rope_parameters\":{\"short_factor\":[2]},"
+                "\"original_max_position_embeddings\":512");
+    assert_int_equal(p.status, NIB_OK);
+    assert_int_equal(p.ledger.setting_count, 1);
+    assert_int_equal(count_settings(&p.ledger, "rope", "rope_parameters.short_factor"), 1);
+    nib__rope_say_context(&p.config, 512, &p.ledger);
+    assert_int_equal(p.ledger.setting_count, 1);
+    nib__rope_say_context(&p.config, 513, &p.ledger);
+    assert_int_equal(p.ledger.setting_count, 2);
+    close_parsed(&p);
+}
+
 /* What is written is read back as the same architecture. */
+/* Lists of both, which then are taken off, so that the rest can be compared. */
+static void same_lists(nib_config *a, nib_config *b)
+{
+    const size_t layers = (size_t)a->layers, pairs = (size_t)nib__config_rope_dims(a) / 2;
+    const struct {
+        const void **a, **b;
+        size_t size;
+    } lists[] = {
+        {(const void **)&a->window_layers, (const void **)&b->window_layers, layers},
+        {(const void **)&a->rope_layers, (const void **)&b->rope_layers, layers},
+        {(const void **)&a->rope_short, (const void **)&b->rope_short, pairs * sizeof(float)},
+        {(const void **)&a->rope_long, (const void **)&b->rope_long, pairs * sizeof(float)},
+    };
+    for (size_t i = 0; i < COUNT(lists); i++) {
+        assert_true((*lists[i].a == NULL) == (*lists[i].b == NULL));
+        if (*lists[i].a != NULL)
+            assert_memory_equal(*lists[i].a, *lists[i].b, lists[i].size);
+        *lists[i].a = *lists[i].b = NULL;
+    }
+}
+
 static void expect_round_trip(const char *type, const char *more)
 {
     parsed p, q;
@@ -693,6 +867,7 @@ static void expect_round_trip(const char *type, const char *more)
         NIB_OK)
         fail_msg("%s in %s", err.text, text.at);
     q.config.quantized = p.config.quantized;
+    same_lists(&p.config, &q.config);
     assert_memory_equal(&p.config, &q.config, sizeof p.config);
     assert_int_equal(q.ledger.note_count, 0);
     nib__text_free(&text);
@@ -715,6 +890,29 @@ static void test_write(void **state)
     expect_round_trip("mistral", "\"eos_token_id\":2,\"sliding_window\":null");
     expect_round_trip("qwen2", "\"rms_norm_eps\":1e-5,\"rope_theta\":1000000.0");
     expect_round_trip("qwen3", "\"head_dim\":32,\"torch_dtype\":\"float32\"");
+    expect_round_trip("llama", "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,"
+                               "\"original_max_position_embeddings\":64,\"beta_fast\":20,"
+                               "\"truncate\":false}");
+    expect_round_trip("llama", "\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":4,"
+                               "\"original_max_position_embeddings\":256,"
+                               "\"short_factor\":[1,1.5,2,2.5,3,3.5,4,4.5],"
+                               "\"long_factor\":[1,2,3,4,5,6,7,8.25]}");
+    expect_round_trip("mistral", "\"sliding_window\":77");
+    expect_round_trip("exaone4", "\"sliding_window\":8,\"sliding_window_pattern\":2");
+    expect_round_trip("granite", "\"embedding_multiplier\":12,\"attention_multiplier\":0.015625,"
+                                 "\"residual_multiplier\":0.22,\"logits_scaling\":8");
+    expect_round_trip("gemma", "");
+    expect_round_trip("gemma2", "\"query_pre_attn_scalar\":144,\"attn_logit_softcapping\":null,"
+                                "\"torch_dtype\":\"bfloat16\"");
+    expect_round_trip("gemma3_text", "\"rope_local_base_freq\":5000,\"sliding_window\":64,"
+                                     "\"sliding_window_pattern\":2");
+    expect_round_trip("cohere", "\"logit_scale\":0.25");
+    expect_round_trip("cohere2", "\"sliding_window_pattern\":2");
+    expect_round_trip("starcoder2", "\"sliding_window\":100");
+    expect_round_trip("stablelm", "\"use_qkv_bias\":true,\"partial_rotary_factor\":0.5");
+    expect_round_trip("ministral3",
+                      "\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":16,"
+                      "\"original_max_position_embeddings\":64,\"llama_4_scaling_beta\":0.1}");
 }
 
 /* The divisors of a GGUF's rope_freqs become llama3's parameters, if they are some model's. */
@@ -760,7 +958,7 @@ static void test_rotations_far_out(void **state)
         .head_dim = DIM, .rope = NIB_ROPE_LINEAR, .rope_theta = 10000, .rope_factor = 2};
     float *table = malloc(sizeof(float) * DIM * COUNT_OF);
     assert_non_null(table);
-    nib__rope_table(table, &c, 0, 0, COUNT_OF);
+    nib__rope_table(table, &c, 0, COUNT_OF, 0, COUNT_OF);
     for (int p = 0; p < COUNT_OF; p += 13)
         for (int i = 0; i < DIM / 2; i++) {
             const float frequency = (float)(pow(10000.0, -2.0 * i / DIM) / 2.0);
@@ -793,6 +991,8 @@ int main(void)
         cmocka_unit_test(test_generation),
         cmocka_unit_test(test_generation_notes),
         cmocka_unit_test(test_llama3_frequencies),
+        cmocka_unit_test(test_scaled_frequencies),
+        cmocka_unit_test(test_rope_lines),
         cmocka_unit_test(test_rotations_far_out),
         cmocka_unit_test(test_write),
         cmocka_unit_test(test_write_divisors),

@@ -101,10 +101,10 @@ static void test_rope_divisors(void **state)
     for (int64_t i = 0; i < 4; i++)
         divisors[i] = (float)nib__rope_divisor(&c, i);
     assert_true(divisors[0] == 1 && divisors[3] == 8);
-    nib__rope_table(by_rule, &c, 0, 0, 3);
+    nib__rope_table(by_rule, &c, 0, 3, 0, 3);
     c.rope = NIB_ROPE_PLAIN;
     c.rope_divisors = divisors;
-    nib__rope_table(by_divisors, &c, 0, 0, 3);
+    nib__rope_table(by_divisors, &c, 0, 3, 0, 3);
     for (size_t i = 0; i < COUNT(by_rule); i++)
         assert_float_equal(by_rule[i], by_divisors[i], 1e-6);
 }

@@ -30,9 +30,10 @@ static void check_golden(const setting *s, double limit)
     close_fixture(&f);
 }
 
-static const char *const families[] = {"llama",   "qwen2",   "qwen3",   "smollm3",    "olmo2",
-                                       "exaone4", "mistral", "granite", "gemma",      "gemma2",
-                                       "gemma3",  "cohere",  "cohere2", "starcoder2", "stablelm"};
+static const char *const families[] = {
+    "llama",   "qwen2",      "qwen3",    "smollm3",   "olmo2",     "exaone4",
+    "mistral", "granite",    "gemma",    "gemma2",    "gemma3",    "cohere",
+    "cohere2", "starcoder2", "stablelm", "ministral", "ministral3"};
 
 static void test_golden_f32(void **state)
 {

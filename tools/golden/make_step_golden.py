@@ -45,6 +45,11 @@ FAMILIES = {
                                 layer_norm_eps=1e-5, layer_types=["sliding_attention", "full_attention"])),
     "starcoder2": ("Starcoder2", dict(tie_word_embeddings=True, sliding_window=7, norm_epsilon=1e-5,
                                       hidden_act="gelu_pytorch_tanh")),
+    "ministral": ("Ministral", dict(tie_word_embeddings=False, head_dim=6, sliding_window=6,
+                                    layer_types=["sliding_attention", "full_attention"])),
+    "ministral3": ("Ministral3", dict(tie_word_embeddings=True, head_dim=8, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 5,
+        "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.2})),
     "stablelm": ("StableLm", dict(tie_word_embeddings=False, use_qkv_bias=True, layer_norm_eps=1e-5,
                                   partial_rotary_factor=0.7)),
 }
@@ -52,7 +57,7 @@ FAMILIES = {
 
 def build(arch):
     name, own = FAMILIES[arch]
-    config = getattr(transformers, f"{name}Config")(**COMMON, **own)
+    config = getattr(transformers, f"{name}Config")(**dict(COMMON, **own))
     return getattr(transformers, name.removesuffix("Text") + "ForCausalLM")(config)
 
 

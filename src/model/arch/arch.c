@@ -11,14 +11,23 @@ const char *const nib__eps_keys[] = {[NIB_EPS_RMS] = "rms_norm_eps",
                                      [NIB_EPS_NORM] = "norm_epsilon"};
 
 static const nib_family_row *const families[] = {
-    [NIB_ARCH_LLAMA] = &nib__family_llama,       [NIB_ARCH_MISTRAL] = &nib__family_mistral,
-    [NIB_ARCH_QWEN2] = &nib__family_qwen2,       [NIB_ARCH_QWEN3] = &nib__family_qwen3,
-    [NIB_ARCH_SMOLLM3] = &nib__family_smollm3,   [NIB_ARCH_OLMO2] = &nib__family_olmo2,
-    [NIB_ARCH_EXAONE4] = &nib__family_exaone4,   [NIB_ARCH_GRANITE] = &nib__family_granite,
-    [NIB_ARCH_GEMMA] = &nib__family_gemma,       [NIB_ARCH_GEMMA2] = &nib__family_gemma2,
-    [NIB_ARCH_GEMMA3] = &nib__family_gemma3,     [NIB_ARCH_COHERE] = &nib__family_cohere,
-    [NIB_ARCH_COHERE2] = &nib__family_cohere2,   [NIB_ARCH_STARCODER2] = &nib__family_starcoder2,
+    [NIB_ARCH_LLAMA] = &nib__family_llama,
+    [NIB_ARCH_MISTRAL] = &nib__family_mistral,
+    [NIB_ARCH_QWEN2] = &nib__family_qwen2,
+    [NIB_ARCH_QWEN3] = &nib__family_qwen3,
+    [NIB_ARCH_SMOLLM3] = &nib__family_smollm3,
+    [NIB_ARCH_OLMO2] = &nib__family_olmo2,
+    [NIB_ARCH_EXAONE4] = &nib__family_exaone4,
+    [NIB_ARCH_GRANITE] = &nib__family_granite,
+    [NIB_ARCH_GEMMA] = &nib__family_gemma,
+    [NIB_ARCH_GEMMA2] = &nib__family_gemma2,
+    [NIB_ARCH_GEMMA3] = &nib__family_gemma3,
+    [NIB_ARCH_COHERE] = &nib__family_cohere,
+    [NIB_ARCH_COHERE2] = &nib__family_cohere2,
+    [NIB_ARCH_STARCODER2] = &nib__family_starcoder2,
     [NIB_ARCH_STABLELM] = &nib__family_stablelm,
+    [NIB_ARCH_MINISTRAL] = &nib__family_ministral,
+    [NIB_ARCH_MINISTRAL3] = &nib__family_ministral3,
 };
 
 const nib_family_row *nib__family_at(size_t i) { return i < COUNT(families) ? families[i] : NULL; }

@@ -46,8 +46,11 @@ typedef struct nib_family_row {
     nib_eps_key eps;      /* how its config.json calls it */
     bool skips_rope;      /* no_rope_layers and no_rope_layer_interval are read */
     bool rope_in_windows; /* of a model with windows only layers with one rotate */
+    bool needs_window;    /* a model without windows would have no positions at all */
     bool interleaved;     /* nib_config.rope_interleaved */
     bool partial;         /* partial_rotary_factor is read */
+    bool only_longrope;   /* its scaling is longrope, under whatever name, or none */
+    bool scales_queries;  /* llama_4_scaling_beta is read */
     enum {
         NIB_WINDOW_IF_USED, /* if use_sliding_window says so, from layer max_window_layers on */
         NIB_WINDOW_IGNORED, /* sliding_window has no effect */
@@ -57,6 +60,7 @@ typedef struct nib_family_row {
     int64_t pattern;
     struct { /* 0: none */
         int64_t heads, kv_heads, head_dim, vocab, context, window;
+        int64_t original; /* context before scaling; 0: the context */
         double norm_eps, rope_theta, rope_partial;
         bool tied;
     } absent;
@@ -112,6 +116,7 @@ int nib__block_head(nib_build *b, const nib_config *c, int x);
 extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_qwen2,
     nib__family_qwen3, nib__family_smollm3, nib__family_olmo2, nib__family_exaone4,
     nib__family_granite, nib__family_gemma, nib__family_gemma2, nib__family_gemma3,
-    nib__family_cohere, nib__family_cohere2, nib__family_starcoder2, nib__family_stablelm;
+    nib__family_cohere, nib__family_cohere2, nib__family_starcoder2, nib__family_stablelm,
+    nib__family_ministral, nib__family_ministral3;
 
 #endif

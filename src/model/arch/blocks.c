@@ -42,6 +42,7 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
 {
     const int64_t window = nib__config_window(c, layer);
     const int table = window > 0 && c->local_theta > 0;
+    const int query_table = table == 1 || c->query_beta > 0;
     const nib_attention attention = {.heads = c->heads,
                                      .window = window < c->context ? window : 0,
                                      .scale = c->attention_scale > 0
@@ -56,7 +57,7 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
     q = norm_heads(b, c, q, layer, "self_attn.q_norm", c->heads, norm);
     k = norm_heads(b, c, k, layer, "self_attn.k_norm", c->kv_heads, norm);
     if (nib__config_has_rope(c, layer)) {
-        q = nib__emit_rope(b, q, c->heads, table);
+        q = nib__emit_rope(b, q, c->heads, query_table);
         k = nib__emit_rope(b, k, c->kv_heads, table);
     }
     nib__emit_store(b, k, v);

@@ -28,6 +28,8 @@ static const nib_family_key keys[] = {
     {.key = "use_parallel_block", .is = NIB_OWN_CHECKED, .absent = 1, .least = 1, .most = 1},
     {.key = "use_gated_activation", .is = NIB_OWN_CHECKED, .absent = 1, .least = 1, .most = 1},
     {.key = "position_embedding_type", .is = NIB_OWN_TEXT, .text = "rope_gptj"},
+    {.key = "layer_switch", .is = NIB_OWN_CHECKED, .absent = 4, .least = 4, .most = 4},
+    {.key = "order_of_interleaved_layers", .is = NIB_OWN_TEXT, .text = "local_attn_first"},
     {.key = NULL},
 };
 
@@ -42,7 +44,7 @@ const nib_family_row nib__family_cohere = {
     .eps = NIB_EPS_LAYER,
     .interleaved = true,
     .window = NIB_WINDOW_IGNORED,
-    .absent = {.context = 8192, .norm_eps = 1e-5, .rope_theta = 10000, .tied = true},
+    .absent = {.context = 8192, .norm_eps = 1e-5, .rope_theta = 500000, .tied = true},
     .build = build,
 };
 
@@ -58,6 +60,7 @@ const nib_family_row nib__family_cohere2 = {
     .window = NIB_WINDOW_PATTERN,
     .pattern = 4,
     .rope_in_windows = true,
+    .needs_window = true,
     .absent =
         {.context = 8192, .window = 4096, .norm_eps = 1e-5, .rope_theta = 10000, .tied = true},
     .build = build,

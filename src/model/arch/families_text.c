@@ -13,8 +13,8 @@ static void render_text(nib_text *out)
     nib__text_format(out, "%-10s %-8s %s\n", "model_type", "GGUF", "models");
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_family_row *f = nib__family_at(i);
-        nib__text_format(out, "%-10s %-8s %s%s%s\n", f->name, f->gguf, f->title,
-                         f->limits != NULL ? "; not with " : "",
+        nib__text_format(out, "%-10s %-8s %s%s%s\n", f->name, f->gguf != NULL ? f->gguf : "-",
+                         f->title, f->limits != NULL ? "; not with " : "",
                          f->limits != NULL ? f->limits : "");
     }
 }
@@ -32,7 +32,8 @@ static void render_json(nib_text *out)
         nib__jsonw_object(&w);
         nib__jsonw_pair_string(&w, "model_type", f->name);
         nib__jsonw_pair_string(&w, "class", f->class_name);
-        nib__jsonw_pair_string(&w, "gguf", f->gguf);
+        if (f->gguf != NULL)
+            nib__jsonw_pair_string(&w, "gguf", f->gguf);
         nib__jsonw_pair_string(&w, "models", f->title);
         if (f->limits != NULL)
             nib__jsonw_pair_string(&w, "refused", f->limits);
@@ -49,16 +50,18 @@ static void render_markdown(nib_text *out)
         out, "# Models\n\n"
              "Printed by `nibble models --markdown`. Each family runs with every recipe on the CPU "
              "and on devices of OpenCL, and has\nkernels for CUDA, which no GPU has run yet; from "
-             "a Hugging Face directory and from GGUF. It trains in every way that\n"
-             "[training.md](training.md) has. Logits and gradients are compared with those of "
-             "transformers (`tests/unit/test_network.c`,\n`test_gguf_model.c`, "
-             "`test_step.c`).\n\n"
+             "a Hugging Face directory, and from GGUF where it has a name there. It\ntrains in "
+             "every way that [training.md](training.md) has. Logits and gradients are compared "
+             "with those of transformers\n(`tests/unit/test_network.c`, `test_gguf_model.c`, "
+             "`test_step.c`). The cache holds all positions of a layer, also where\nits attention "
+             "has a window.\n\n"
              "| model_type | class | in GGUF | models | refused |\n"
              "|---|---|---|---|---|\n");
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_family_row *f = nib__family_at(i);
-        nib__text_format(out, "| %s | %s | %s | %s | %s |\n", f->name, f->class_name, f->gguf,
-                         f->title, f->limits != NULL ? f->limits : "-");
+        nib__text_format(out, "| %s | %s | %s | %s | %s |\n", f->name, f->class_name,
+                         f->gguf != NULL ? f->gguf : "-", f->title,
+                         f->limits != NULL ? f->limits : "-");
     }
 }
 

@@ -41,6 +41,30 @@ const nib_family_row nib__family_mistral = {
     .build = nib__build_llama,
 };
 
+const nib_family_row nib__family_ministral = {
+    .name = "ministral",
+    .class_name = "MinistralForCausalLM",
+    .title = "Ministral 8B 2410",
+    .window = NIB_WINDOW_ALWAYS,
+    .absent =
+        {.kv_heads = 8, .context = 131072, .window = 4096, .norm_eps = 1e-6, .rope_theta = 10000},
+    .build = nib__build_llama,
+};
+
+const nib_family_row nib__family_ministral3 = {
+    .name = "ministral3",
+    .class_name = "Ministral3ForCausalLM",
+    .title = "Ministral 3 (text)",
+    .scales_queries = true,
+    .window = NIB_WINDOW_ALWAYS,
+    .absent = {.kv_heads = 8,
+               .head_dim = 128,
+               .context = 262144,
+               .norm_eps = 1e-5,
+               .rope_theta = 1000000},
+    .build = nib__build_llama,
+};
+
 const nib_family_row nib__family_qwen2 = {
     .name = "qwen2",
     .class_name = "Qwen2ForCausalLM",

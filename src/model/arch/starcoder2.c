@@ -28,6 +28,7 @@ static const nib_family_key keys[] = {
      .most = 1},
     {.key = "mlp_type", .is = NIB_OWN_TEXT, .text = "default"},
     {.key = "norm_type", .is = NIB_OWN_TEXT, .text = "layer_norm"},
+    {.key = "scale_attn_weights", .is = NIB_OWN_CHECKED, .absent = 1, .least = 1, .most = 1},
     {.key = NULL},
 };
 
