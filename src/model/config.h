@@ -50,8 +50,9 @@ typedef struct nib_config {
                                     frequency, and of those that are divided by the factor */
     bool rope_unrounded;         /* yarn: these pairs are not rounded to whole ones (truncate) */
     double rope_gain;            /* yarn, longrope: factor of all cosines and sines; 0: 1 */
-    const float *rope_short, *rope_long; /* longrope: [nib__config_rope_dims / 2] divisors for a
-                                            context of at most rope_original, and for a longer one */
+    /* longrope: [nib__config_rope_dims / 2] divisors for a context of at most rope_original, and
+     * for a longer one */
+    const float *rope_short, *rope_long;
     double query_beta; /* rotated queries times 1 + beta ln(1 + floor(position / rope_original)); 0:
                           they are not scaled */
     const float *rope_divisors; /* [head_dim / 2] what each frequency is divided by; NULL: by 1 */
@@ -111,8 +112,8 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
 /* Of a pair, in radians per position, in a run of `context` positions; rope_divisors are not asked.
  */
 double nib__rope_frequency(const nib_config *config, int64_t pair, int64_t context);
-/* What scaling divides the frequency of a pair by, in the model's own context; rope_divisors are not
- * asked. */
+/* What scaling divides the frequency of a pair by, in the model's own context; rope_divisors are
+ * not asked. */
 double nib__rope_divisor(const nib_config *config, int64_t pair);
 /* A line where a run of this context rotates short texts in another way than transformers. */
 void nib__rope_say_context(const nib_config *config, int64_t context, nib_ledger *ledger);

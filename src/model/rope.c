@@ -37,8 +37,8 @@ static double pair_of_turns(const nib_config *c, double turns)
            (2.0 * nib__log(c->rope_theta));
 }
 
-/* YaRN's rule is llama3's in pairs: the blend is linear in their number. Bounds, as transformers has
- * them, are clamped to the number of channels, not of pairs. */
+/* YaRN's rule is llama3's in pairs: the blend is linear in their number. Bounds, as transformers
+ * has them, are clamped to the number of channels, not of pairs. */
 static double yarn_frequency(const nib_config *c, int64_t pair, double f)
 {
     double low = pair_of_turns(c, c->rope_fast), high = pair_of_turns(c, c->rope_slow);
