@@ -59,6 +59,13 @@ static nib_status look(void *ctx, const nib_train_node *n, bool done, nib_err *e
     return NIB_OK;
 }
 
+static const char *activation_name(const nib_train_node *n)
+{
+    const char *const names[] = {
+        [NIB_SILU] = "silu(gate) * up", [NIB_GELU_TANH] = "gelu(gate) * up"};
+    return n->of->in[1] >= 0 ? names[n->of->activation] : "the activation";
+}
+
 /* "the output of model.layers.1.mlp.down_proj" */
 static void name_node(char out[256], const search *f)
 {
@@ -84,7 +91,7 @@ static void name_node(char out[256], const search *f)
                  n->op == NIB_OP_ROPE                                  ? "rotary positions"
                  : n->op == NIB_OP_ATTN || n->op == NIB_OP_ATTN_DX     ? "attention"
                  : n->op == NIB_OP_SCALE || n->op == NIB_OP_SCALE_DX   ? "a scaled value"
-                 : n->op == NIB_OP_SWIGLU || n->op == NIB_OP_SWIGLU_DX ? "silu(gate) * up"
+                 : n->op == NIB_OP_SWIGLU || n->op == NIB_OP_SWIGLU_DX ? activation_name(n)
                                                                        : "the sum of the residual",
                  n->layer);
 }
