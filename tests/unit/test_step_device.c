@@ -248,6 +248,11 @@ static void check_device(const setting *s, double limit)
     close_fixture(&there);
 }
 
+/* Norms before and after, of heads and of all of them; a norm that attention and the MLP share; an
+ * MLP without a gate; logits that are scaled. */
+static const char *const families[] = {"llama",  "qwen2",   "qwen3",      "olmo2",
+                                       "gemma2", "cohere2", "starcoder2", "granite"};
+
 static void test_micro_batch(void **state)
 {
     static const char *const recipes[] = {
@@ -262,10 +267,10 @@ static void test_micro_batch(void **state)
     if (device == NULL)
         skip_test(__func__, no_device);
     for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++) {
-        check_device(&(setting){.name = "llama", .device = device, .checkpointing = (nib_ac)ac},
-                     1e-5);
-        check_device(&(setting){.name = "qwen2", .device = device, .checkpointing = (nib_ac)ac},
-                     1e-5);
+        for (size_t i = 0; i < COUNT(families); i++)
+            check_device(
+                &(setting){.name = families[i], .device = device, .checkpointing = (nib_ac)ac},
+                1e-5);
         for (size_t i = 0; i < COUNT(recipes); i++)
             check_device(&(setting){.name = "qwen2",
                                     .device = device,
@@ -290,6 +295,8 @@ static void test_some_layers(void **state)
             char place[64];
             snprintf(place, sizeof place, "%s=%s", patterns[i], device);
             check_device(&(setting){.name = "llama", .place = place, .checkpointing = (nib_ac)ac},
+                         1e-5);
+            check_device(&(setting){.name = "gemma2", .place = place, .checkpointing = (nib_ac)ac},
                          1e-5);
         }
 }
