@@ -34,13 +34,14 @@ static double values_per_column(nib_op op)
 }
 
 /* Of a query and one position: a product with a key, one with a value, and an exponential. */
-static double attention_seconds(const step *s, double q, double kv)
+static double attention_seconds(const step *s, double q, double kv, double window)
 {
+    const double positions = window > 0 ? fmin(s->positions, window) : s->positions;
     const double share = 0.25; /* of the f32 rate: what softmax leaves of it */
     const double each = 4, cached = (double)nib__cache_value_bytes(s->plan->cache);
     const nib_machine *m = machine_of(s, NIB_OP_ATTN);
-    const double operations = each * s->tokens * s->positions * q;
-    const double bytes = 2 * s->positions * kv * cached;
+    const double operations = each * s->tokens * positions * q;
+    const double bytes = 2 * positions * kv * cached;
     return fmax(operations / (share * m->rate[NIB_UNIT_F32]), bytes / m->bytes_per_s) + m->launch_s;
 }
 
@@ -60,7 +61,7 @@ static double other_seconds(const step *s)
             sum += s->tokens * values * columns * sizeof(float) / rate + m->launch_s;
         kv = node->op == NIB_OP_COPY ? columns : kv;
         if (node->op == NIB_OP_ATTN)
-            sum += attention_seconds(s, columns, kv);
+            sum += attention_seconds(s, columns, kv, (double)node->window);
     }
     return sum;
 }

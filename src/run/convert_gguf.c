@@ -15,6 +15,7 @@
 #include "gguf_vocab.h"
 #include "renames.h"
 
+#include <math.h>
 #include <string.h>
 
 /* The type that most weights get: the first linear layer's. */
@@ -125,6 +126,34 @@ static nib_status put_divisors(nib_quantize_job *job, const nib_config *c, nib_a
     return NIB_OK;
 }
 
+/* What GGUF leaves out and its readers take from sizes must be what the model has. */
+static nib_status check_implied(const nib_config *c, const char *directory, nib_ledger *ledger,
+                                nib_err *err)
+{
+    const nib_family_row *family = nib__family_of(c);
+    char asked[32], done[32];
+    nib_config read = *c;
+    read.dtype = NIB_TYPE_NONE;
+    if (family->complete != NULL)
+        family->complete(&read);
+    if (family->complete_gguf != NULL)
+        family->complete_gguf(&read);
+    const double scale = read.attention_scale;
+    if (fabs(scale - c->attention_scale) > 1e-6 * scale)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: scores of attention are scaled by %g, and a GGUF of %s has no key "
+                         "for that: who reads it takes %g; --format nibble keeps config.json "
+                         "beside the weights",
+                         directory, c->attention_scale, nib__arch_name(c->arch), scale);
+    if (read.embed_scale != c->embed_scale)
+        nib__ledger_add_overruled(ledger, "config-key", "hidden_size",
+                                  nib__say_double(asked, c->embed_scale),
+                                  nib__say_double(done, read.embed_scale),
+                                  "the embedding is multiplied by its root, which transformers "
+                                  "rounds to the type of the weights and readers of GGUF do not");
+    return NIB_OK;
+}
+
 nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_model *m,
                              const nib_scheme *first, nib_arena *arena, nib_ledger *ledger,
                              nib_err *err)
@@ -154,6 +183,7 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          m->net.directory, nib__arch_name(c->arch));
     nib__gguf_describe_config(head, c, nib__path_name(nib__checkpoint_path(m->net.checkpoint)),
                               main_type(&m->net, first));
+    NIB_TRY(check_implied(c, m->net.directory, ledger, err));
     if (c->window > 0 && c->window < c->context && nib__family_of(c)->window != NIB_WINDOW_PATTERN)
         nib__ledger_add_overruled(
             ledger, "config-key", "sliding_window", nib__say_double(window, (double)c->window),

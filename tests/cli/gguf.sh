@@ -56,6 +56,13 @@ golden=$REPO/tests/golden
 refused 3 '*no_rope_layers names other layers than every fourth, which a GGUF of smollm3 cannot say*' \
     convert "$golden/models/smollm3" o.gguf --format gguf
 [ ! -e o.gguf ] || check 'nothing is left of it' false
+refused 3 '*scores of attention are scaled by 0.158*, and a GGUF of gemma2 has no key for that: who reads it takes 0.176*' \
+    convert "$golden/models/gemma2" o.gguf --format gguf
+refused 3 '*a GGUF of ministral3 is not written; --format nibble keeps config.json beside the weights' \
+    convert "$golden/models/ministral3" o.gguf --format gguf
+refused 3 '*a GGUF with the rope type "yarn" is not written*' convert "$golden/models/llama_yarn" o.gguf --format gguf
+setting 'without effect: sliding_window 37 (config): a GGUF of llama has no key for it: who reads it attends to all positions' \
+    convert "$golden/models/mistral_window" o.gguf --format gguf --tokenizer "$golden/gguf/olmo2.gguf" --dry-run
 for family in smollm3 olmo2 granite gemma2 gemma3 cohere2 starcoder2 stablelm; do
     check "$family: as safetensors and back" nibble convert "$golden/gguf/$family.gguf" "$family" --format nibble --quiet
     check "$family: as GGUF again" nibble convert "$family" "again-$family.gguf" --format gguf --quiet

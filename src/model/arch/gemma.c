@@ -35,14 +35,14 @@ static void complete(nib_config *c)
                                                          : root);
 }
 
-/* The largest of each scales by the width that a head would have by itself. */
-static void scale_of_largest(nib_config *c, int64_t layers)
+/* By the width of a head, but the largest of each by the width that it would have by itself. */
+static void scale_by_head(nib_config *c, int64_t largest)
 {
-    if (c->layers == layers)
-        c->attention_scale = 1 / sqrt((double)c->width / (double)c->heads);
+    const double own = (double)c->width / (double)c->heads;
+    c->attention_scale = 1 / sqrt(c->layers == largest ? own : (double)c->head_dim);
 }
-static void complete_gguf2(nib_config *c) { scale_of_largest(c, 46); }
-static void complete_gguf3(nib_config *c) { scale_of_largest(c, 62); }
+static void complete_gguf2(nib_config *c) { scale_by_head(c, 46); }
+static void complete_gguf3(nib_config *c) { scale_by_head(c, 62); }
 
 static const nib_family_key keys2[] = {
     {.key = "query_pre_attn_scalar",
