@@ -266,7 +266,7 @@ static void test_families(void **state)
     (void)state;
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_family_row *row = nib__family_at(i);
-        assert_true(row->name && row->class_name && row->gguf && row->title && row->build);
+        assert_true(row->name && row->class_name && row->title && row->build);
         assert_string_equal(nib__arch_name((nib_arch)i), row->name);
         for (size_t j = 0; j < i; j++)
             assert_string_not_equal(nib__family_at(j)->name, row->name);
