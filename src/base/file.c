@@ -105,7 +105,10 @@ static nib_status open_map(nib_map *out, const char *path, bool wide, nib_err *e
                            path);
     } else if (size != 0) {
         at = map_file(fd, (size_t)size, wide);
-        if (at == MAP_FAILED)
+        if (at == MAP_FAILED && errno == ENOMEM) /* of addresses, too */
+            status = nib__fail(err, NIB_NO_MEMORY,
+                               "%s: memory ran out: it cannot be mapped into memory", path);
+        else if (at == MAP_FAILED)
             status = nib__file_fail(err, path, "map it into memory");
     }
     close(fd);

@@ -86,7 +86,7 @@ void nib__json_fail(nib_json *json, const char *format, ...) NIB_PRINTF(2, 3);
 /* The error as a status: copies json->err to err. */
 nib_status nib__json_status(const nib_json *json, nib_err *err);
 
-/* For json_value.c: the same with NIB_NO_MEMORY. */
+/* The same with NIB_NO_MEMORY. */
 void nib__json_fail_memory(nib_json *json, size_t bytes);
 
 /* ---- reading helpers ---- */

@@ -14,6 +14,14 @@ enum { ROPE_INTERVAL = 4 /* SmolLM3's */ };
 
 /* ---- reading ---- */
 
+static bool *take_list(nib_json *j, nib_arena *arena)
+{
+    bool *list = nib__arena_take(arena, NIB_LAYERS_MAX, sizeof *list);
+    if (list == NULL)
+        nib__json_fail_memory(j, NIB_LAYERS_MAX);
+    return list;
+}
+
 /* One name for each layer. */
 bool nib__layers_read_types(nib_layers_said *s, nib_json *j, nib_arena *arena)
 {
@@ -21,7 +29,7 @@ bool nib__layers_read_types(nib_layers_said *s, nib_json *j, nib_arena *arena)
         return true;
     if (!nib__config_now(j, NIB_JSON_ARRAY))
         return false;
-    s->sliding = nib__arena_take(arena, NIB_LAYERS_MAX, sizeof *s->sliding);
+    s->sliding = take_list(j, arena);
     for (s->type_count = 0; s->sliding != NULL && nib__json_next(j) == NIB_JSON_STRING;) {
         const bool slides = nib__json_is(j, "sliding_attention");
         if (s->type_count == NIB_LAYERS_MAX) {
@@ -45,7 +53,7 @@ bool nib__layers_read_rotates(nib_layers_said *s, nib_json *j, nib_arena *arena)
         return true;
     if (!nib__config_now(j, NIB_JSON_ARRAY))
         return false;
-    bool *layers = nib__arena_take(arena, NIB_LAYERS_MAX, sizeof *layers);
+    bool *layers = take_list(j, arena);
     int64_t count = 0, value;
     while (layers != NULL && nib__json_next(j) == NIB_JSON_NUMBER) {
         if (!nib__json_int64(j, &value))

@@ -119,7 +119,7 @@ static bool read_list(nib_rope_list *list, nib_json *json, nib_arena *arena)
             room = room == 0 ? 64 : 2 * room;
             values = nib__arena_take(arena, (size_t)room, sizeof *values);
             if (values == NULL) {
-                nib__json_fail(json, "memory ran out");
+                nib__json_fail_memory(json, 256);
                 return false;
             }
             if (old != NULL)
@@ -138,7 +138,7 @@ static bool read_kind(nib_rope_said *said, int place, nib_json *json, nib_arena 
     if (nib__json_is(json, "sliding_attention"))
         to = said->sliding = nib__arena_take(arena, 1, sizeof *said->sliding);
     if (to == NULL) {
-        nib__json_fail(json, "memory ran out");
+        nib__json_fail_memory(json, 256);
         return false;
     }
     to->inside = true;

@@ -19,7 +19,7 @@ KEYS = [
     ("rope_scaling", {"factor": 4.0}, "said"),
     ("num_experts", 8, "refused"), ("logit_scale", 0.5, "refused"), ("attn_logit_softcapping", 30.0, "refused"),
     ("final_logit_softcapping", 30.0, "refused"), ("clip_qkv", 8, "refused"), ("hidden_act", "gelu", "refused"),
-    ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}, "refused"), ("rope_scaling", {"rope_type": "llama3", "mood": 1}, "refused"),
+    ("rope_scaling", {"rope_type": "dynamic", "factor": 4.0}, "refused"), ("rope_scaling", {"rope_type": "llama3", "mood": 1}, "refused"),
     ("partial_rotary_factor", 0.5, "refused"), ("attention_chunk_size", 8, "refused"),
     ("attention_dropout", 0.1, "quiet"), ("initializer_range", 0.5, "quiet"), ("use_cache", False, "quiet"),
     ("transformers_version", "9.9", "quiet"), ("model_type", "mamba", "refused"),
