@@ -366,12 +366,15 @@ typedef struct nib_slot {
 
 /* Runs one forward step over slots [count]: any sequences, each with its next positions in order.
  * *logits: f32 [wanted][vocab], in slot order, valid until the next call; nothing is to be read if
- * none is wanted. On failure the sequences are as they were. NIB_USAGE: a sequence that was not
- * opened, or a position that is not its next; NIB_BAD_INPUT: a token that the model lacks;
- * NIB_NO_MEMORY: past the context. */
+ * none is wanted. On failure the sequences are as they were; one that more than 512 slots were for,
+ * of a model with windows, may be empty. NIB_USAGE: a sequence that was not opened, or a position
+ * that is not its next; NIB_BAD_INPUT: a token that the model lacks; NIB_NO_MEMORY: past the
+ * context. */
 NIB_MUST_CHECK nib_status nib_session_step(nib_session *session, const nib_slot *slots,
                                            size_t count, const float **logits, nib_err *err);
-/* Forgets the positions of a sequence from `position` on. NIB_USAGE: no such sequence. */
+/* Forgets the positions of a sequence from `position` on. NIB_USAGE: no such sequence, or layers
+ * with a window no longer hold what comes before `position`; 512 positions can always be cut off,
+ * or all. */
 NIB_MUST_CHECK nib_status nib_session_truncate(nib_session *session, int32_t sequence,
                                                int32_t position, nib_err *err);
 int64_t nib_session_vocab(const nib_session *session); /* logits per token */

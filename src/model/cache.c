@@ -6,101 +6,211 @@
 
 #include <inttypes.h>
 
-static nib_status size_of(nib_kv *kv, nib_err *err)
+/* ---- what is held ---- */
+
+nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t context, nib_type type)
+{
+    return (nib_kv_shape){.layers = c->layers,
+                          .kv_heads = c->kv_heads,
+                          .head_dim = c->head_dim,
+                          .sequences = sequences,
+                          .context = context,
+                          .type = type,
+                          .window = c->window,
+                          .window_layers = c->window_layers};
+}
+
+/* A window that the context never leaves is none. */
+static int64_t window_of(const nib_kv_shape *s, int64_t layer)
+{
+    const bool has = s->window > 0 && (s->window_layers == NULL || s->window_layers[layer]);
+    return has && s->window < s->context - NIB_CACHE_SPARE ? s->window : 0;
+}
+
+/* Blocks of a sequence: a window and the spare positions, wherever in a block they begin. */
+static int64_t blocks_of(const nib_kv_shape *s, int64_t window)
+{
+    const int64_t all = nib__ceil_div(s->context, NIB_CACHE_BLOCK);
+    const int64_t positions = window + NIB_CACHE_SPARE - 1;
+    return window == 0 ? all : nib__min(all, nib__ceil_div(positions - 1, NIB_CACHE_BLOCK) + 1);
+}
+
+static int64_t windowed_layers(const nib_kv_shape *s)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < s->layers; i++)
+        count += window_of(s, i) > 0;
+    return count;
+}
+
+/* Sizes of a group, whose window and layers are known. */
+static nib_status size_group(nib_kv_group *g, const nib_kv_shape *s, bool there, nib_err *err)
 {
     uint64_t heads = 0, all = 0;
-    const int64_t head = nib__cache_bytes(kv->type, kv->head_dim, NIB_CACHE_BLOCK);
-    if (!nib__mul(&heads, (uint64_t)kv->kv_heads, (uint64_t)(2 * kv->layers)) ||
-        !nib__mul(&all, heads, (uint64_t)kv->blocks) ||
-        !nib__mul(&kv->block_bytes, all, (uint64_t)head) || kv->block_bytes > SIZE_MAX / 2)
+    const int64_t head = nib__cache_bytes(s->type, s->head_dim, NIB_CACHE_BLOCK);
+    const int64_t each = blocks_of(s, g->window);
+    if (each > INT32_MAX / s->sequences)
+        return nib__fail(err, NIB_NO_MEMORY,
+                         "%" PRId64 " sequences of %" PRId64
+                         " cache blocks are over the limit of %d; ask for a shorter context or "
+                         "fewer sequences",
+                         s->sequences, each, INT32_MAX);
+    g->blocks = each * s->sequences;
+    if (!nib__mul(&heads, (uint64_t)s->kv_heads, (uint64_t)(2 * g->layers)) ||
+        !nib__mul(&all, heads, (uint64_t)g->blocks) ||
+        !nib__mul(&g->block_bytes, all, (uint64_t)head) || g->block_bytes > INT64_MAX / 2)
         return nib__fail(err, NIB_NO_MEMORY,
                          "a cache for %" PRId64 " sequences of %" PRId64
                          " positions does not fit; ask for a shorter context",
-                         kv->sequences, kv->context);
-    kv->block_heads = kv->gpu != NULL ? kv->kv_heads : (int64_t)heads;
-    kv->side_bytes = (uint64_t)(kv->kv_heads * head) * (uint64_t)(kv->gpu != NULL ? kv->blocks : 1);
+                         s->sequences, s->context);
+    g->block_heads = there ? s->kv_heads : (int64_t)heads;
+    g->side_bytes = (uint64_t)(s->kv_heads * head) * (uint64_t)(there ? g->blocks : 1);
     return NIB_OK;
 }
 
+/* The groups that have layers, with their sizes. */
+static nib_status find_groups(nib_kv_group groups[NIB_KV_GROUPS], int64_t *count,
+                              const nib_kv_shape *s, bool there, nib_err *err)
+{
+    const int64_t windowed = windowed_layers(s);
+    *count = 0;
+    if (windowed < s->layers)
+        groups[(*count)++] = (nib_kv_group){.layers = s->layers - windowed};
+    if (windowed > 0)
+        groups[(*count)++] = (nib_kv_group){.window = s->window, .layers = windowed};
+    for (int64_t g = 0; g < *count; g++)
+        NIB_TRY(size_group(&groups[g], s, there, err));
+    return NIB_OK;
+}
+
+nib_status nib__kv_measure(nib_kv_size *out, const nib_kv_shape *shape, nib_err *err)
+{
+    nib_kv_group groups[NIB_KV_GROUPS];
+    int64_t count;
+    *out = (nib_kv_size){0};
+    NIB_TRY(find_groups(groups, &count, shape, false, err));
+    for (int64_t g = 0; g < count; g++) {
+        out->bytes += groups[g].block_bytes;
+        if (groups[g].window == 0)
+            continue;
+        out->window_layers = groups[g].layers;
+        out->window_positions = groups[g].blocks / shape->sequences * NIB_CACHE_BLOCK;
+    }
+    return NIB_OK;
+}
+
+/* ---- opening ---- */
+
 #define WHAT "the cache of keys and values; ask for a shorter context"
 
-static nib_status take_block(nib_kv *kv, nib_err *err)
+static nib_status take_blocks(nib_kv *kv, nib_kv_group *g, nib_err *err)
 {
     void *block = NULL;
     if (kv->gpu != NULL) {
-        NIB_TRY(nib__gpu_take(kv->gpu, kv->block_bytes, WHAT, &block, err));
-        kv->block = block;
-        kv->stale = true;
-        return nib__gpu_take(kv->gpu, (uint64_t)kv->blocks * sizeof *kv->tables, WHAT,
-                             &kv->gpu_tables, err);
+        NIB_TRY(nib__gpu_take(kv->gpu, g->block_bytes, WHAT, &block, err));
+        g->block = block;
+        g->stale = true;
+        return nib__gpu_take(kv->gpu, (uint64_t)(kv->sequences * kv->table_ld) * sizeof *g->tables,
+                             WHAT, &g->gpu_tables, err);
     }
-    kv->block = nib__block_take((size_t)kv->block_bytes);
-    return kv->block != NULL ? NIB_OK : nib__fail_memory(err, (size_t)kv->block_bytes, WHAT);
+    g->block = nib__block_take((size_t)g->block_bytes);
+    return g->block != NULL ? NIB_OK : nib__fail_memory(err, (size_t)g->block_bytes, WHAT);
 }
 
-nib_status nib__kv_open(nib_kv *out, int64_t layers, int64_t kv_heads, int64_t head_dim,
-                        int64_t sequences, int64_t context, nib_type type, nib_gpu *gpu,
+static nib_status open_group(nib_kv *kv, nib_kv_group *g, nib_err *err)
+{
+    const size_t entries = (size_t)(kv->sequences * kv->table_ld), blocks = (size_t)g->blocks;
+    g->tables = nib__calloc(kv->allocator, entries, sizeof *g->tables);
+    g->firsts = nib__calloc(kv->allocator, (size_t)kv->sequences, sizeof *g->firsts);
+    g->free = nib__calloc(kv->allocator, blocks, sizeof *g->free);
+    g->uses = nib__calloc(kv->allocator, blocks, sizeof *g->uses);
+    if (!g->tables || !g->firsts || !g->free || !g->uses)
+        return nib__fail_memory(err, (entries + 2 * blocks) * sizeof *g->tables, WHAT);
+    for (size_t i = 0; i < entries; i++)
+        g->tables[i] = -1;
+    for (size_t i = 0; i < blocks; i++)
+        g->free[i] = (int32_t)(blocks - 1 - i);
+    g->free_count = g->blocks;
+    return take_blocks(kv, g, err);
+}
+
+static nib_status open_groups(nib_kv *kv, const nib_kv_shape *s, nib_err *err)
+{
+    int32_t next[NIB_KV_GROUPS] = {0};
+    kv->group_of = nib__calloc(kv->allocator, (size_t)s->layers, sizeof *kv->group_of);
+    kv->place = nib__calloc(kv->allocator, (size_t)s->layers, sizeof *kv->place);
+    kv->lengths = nib__calloc(kv->allocator, (size_t)s->sequences, sizeof *kv->lengths);
+    if (!kv->group_of || !kv->place || !kv->lengths)
+        return nib__fail_memory(err, (size_t)(2 * s->layers + s->sequences) * sizeof(int32_t),
+                                WHAT);
+    for (int64_t i = 0; i < s->layers; i++) {
+        kv->group_of[i] = window_of(s, i) > 0 ? (int32_t)kv->group_count - 1 : 0;
+        kv->place[i] = next[kv->group_of[i]]++;
+    }
+    for (int64_t g = 0; g < kv->group_count; g++)
+        NIB_TRY(open_group(kv, &kv->groups[g], err));
+    return NIB_OK;
+}
+
+nib_status nib__kv_open(nib_kv *out, const nib_kv_shape *shape, nib_gpu *gpu,
                         const nib_allocator *a, nib_err *err)
 {
     nib_kv kv = {.allocator = a,
                  .gpu = gpu,
-                 .layers = layers,
-                 .kv_heads = kv_heads,
-                 .head_dim = head_dim,
-                 .sequences = sequences,
-                 .context = context,
-                 .type = type};
-    kv.table_ld = nib__ceil_div(context, NIB_CACHE_BLOCK);
-    kv.blocks = kv.table_ld * sequences;
-    if (kv.blocks > INT32_MAX)
-        return nib__fail(err, NIB_NO_MEMORY,
-                         "%" PRId64 " cache blocks are over the limit of %d; ask for a shorter "
-                         "context or fewer sequences",
-                         kv.blocks, INT32_MAX);
-    NIB_TRY(size_of(&kv, err));
-    kv.tables = nib__calloc(a, (size_t)kv.blocks, sizeof *kv.tables);
-    kv.free = nib__calloc(a, (size_t)kv.blocks, sizeof *kv.free);
-    kv.uses = nib__calloc(a, (size_t)kv.blocks, sizeof *kv.uses);
-    kv.lengths = nib__calloc(a, (size_t)sequences, sizeof *kv.lengths);
-    const nib_status status = take_block(&kv, err);
-    if (status != NIB_OK || !kv.tables || !kv.free || !kv.uses || !kv.lengths) {
+                 .layers = shape->layers,
+                 .kv_heads = shape->kv_heads,
+                 .head_dim = shape->head_dim,
+                 .sequences = shape->sequences,
+                 .context = shape->context,
+                 .type = shape->type,
+                 .table_ld = nib__ceil_div(shape->context, NIB_CACHE_BLOCK)};
+    NIB_TRY(find_groups(kv.groups, &kv.group_count, shape, gpu != NULL, err));
+    const nib_status status = open_groups(&kv, shape, err);
+    if (status != NIB_OK)
         nib__kv_close(&kv);
-        return status != NIB_OK
-                   ? status
-                   : nib__fail_memory(err, (size_t)kv.blocks * 3 * sizeof *kv.tables, WHAT);
+    else
+        *out = kv;
+    return status;
+}
+
+static void close_group(const nib_kv *kv, nib_kv_group *g)
+{
+    if (kv->gpu != NULL) {
+        nib__gpu_give(kv->gpu, g->block);
+        nib__gpu_give(kv->gpu, g->gpu_tables);
+    } else {
+        nib__block_free(g->block, (size_t)g->block_bytes);
     }
-    for (int64_t i = 0; i < kv.blocks; i++) {
-        kv.tables[i] = -1;
-        kv.free[i] = (int32_t)(kv.blocks - 1 - i);
-    }
-    kv.free_count = kv.blocks;
-    *out = kv;
-    return NIB_OK;
+    nib__release(kv->allocator, g->tables);
+    nib__release(kv->allocator, g->firsts);
+    nib__release(kv->allocator, g->free);
+    nib__release(kv->allocator, g->uses);
 }
 
 void nib__kv_close(nib_kv *kv)
 {
-    if (kv->gpu != NULL) {
-        nib__gpu_give(kv->gpu, kv->block);
-        nib__gpu_give(kv->gpu, kv->gpu_tables);
-    } else {
-        nib__block_free(kv->block, (size_t)kv->block_bytes);
-    }
-    nib__release(kv->allocator, kv->tables);
-    nib__release(kv->allocator, kv->free);
-    nib__release(kv->allocator, kv->uses);
+    for (int64_t g = 0; g < kv->group_count; g++)
+        close_group(kv, &kv->groups[g]);
+    nib__release(kv->allocator, kv->group_of);
+    nib__release(kv->allocator, kv->place);
     nib__release(kv->allocator, kv->lengths);
     *kv = (nib_kv){0};
 }
 
 nib_status nib__kv_sync(nib_kv *kv, nib_err *err)
 {
-    if (kv->gpu == NULL || !kv->stale)
-        return NIB_OK;
-    kv->stale = false;
-    return nib__gpu_write(kv->gpu, kv->gpu_tables, kv->tables,
-                          (uint64_t)kv->blocks * sizeof *kv->tables, err);
+    for (int64_t i = 0; kv->gpu != NULL && i < kv->group_count; i++) {
+        nib_kv_group *g = &kv->groups[i];
+        if (!g->stale)
+            continue;
+        g->stale = false;
+        NIB_TRY(nib__gpu_write(kv->gpu, g->gpu_tables, g->tables,
+                               (uint64_t)(kv->sequences * kv->table_ld) * sizeof *g->tables, err));
+    }
+    return NIB_OK;
 }
+
+/* ---- growing ---- */
 
 nib_status nib__kv_extend(nib_kv *kv, int64_t sequence, int64_t position, nib_err *err)
 {
@@ -117,67 +227,146 @@ nib_status nib__kv_extend(nib_kv *kv, int64_t sequence, int64_t position, nib_er
                          "position %" PRId64 " of sequence %" PRId64
                          " is past the context of %" PRId64,
                          position, sequence, kv->context);
-    int32_t *entry = &kv->tables[sequence * kv->table_ld + position / NIB_CACHE_BLOCK];
-    if (*entry < 0) {
-        *entry = kv->free[--kv->free_count]; /* never empty: there is a block for every entry */
-        kv->uses[*entry] = 1;
-        kv->stale = true;
-    }
     kv->lengths[sequence]++;
     return NIB_OK;
 }
 
-void nib__kv_truncate(nib_kv *kv, int64_t sequence, int64_t position)
+static void give_back(nib_kv_group *g, int32_t *entry)
 {
-    if (position >= kv->lengths[sequence])
-        return;
-    int32_t *table = kv->tables + sequence * kv->table_ld;
-    for (int64_t i = nib__ceil_div(position, NIB_CACHE_BLOCK); i < kv->table_ld && table[i] >= 0;
-         i++) {
-        if (--kv->uses[table[i]] == 0)
-            kv->free[kv->free_count++] = table[i];
-        table[i] = -1;
+    if (--g->uses[*entry] == 0)
+        g->free[g->free_count++] = *entry;
+    *entry = -1;
+}
+
+/* Blocks that neither this position nor the spare ones before it see. */
+static void leave_behind(nib_kv_group *g, int32_t *table, int64_t sequence, int64_t position)
+{
+    const int64_t seen = position + 1 - g->window - (NIB_CACHE_SPARE - 1);
+    int32_t *first = &g->firsts[sequence];
+    while ((int64_t)(*first + 1) * NIB_CACHE_BLOCK <= seen && table[*first] >= 0)
+        give_back(g, &table[(*first)++]);
+}
+
+void nib__kv_place(nib_kv *kv, int64_t sequence, int64_t position)
+{
+    for (int64_t i = 0; i < kv->group_count; i++) {
+        nib_kv_group *g = &kv->groups[i];
+        int32_t *table = g->tables + sequence * kv->table_ld;
+        int32_t *entry = &table[position / NIB_CACHE_BLOCK];
+        if (*entry >= 0)
+            continue;
+        if (g->window > 0)
+            leave_behind(g, table, sequence, position);
+        *entry = g->free[--g->free_count]; /* never empty: there are blocks for every sequence */
+        g->uses[*entry] = 1;
+        g->stale = true;
+    }
+}
+
+/* ---- cutting and sharing ---- */
+
+int64_t nib__kv_cut(const nib_kv *kv, int64_t sequence, int64_t position)
+{
+    position = nib__min(position, kv->lengths[sequence]);
+    for (int64_t i = 0; i < kv->group_count; i++) {
+        const nib_kv_group *g = &kv->groups[i];
+        const int64_t seen = g->window > 0 ? position + 1 - g->window : 0;
+        if (nib__max(seen, 0) < (int64_t)g->firsts[sequence] * NIB_CACHE_BLOCK)
+            return 0;
+    }
+    return position;
+}
+
+int64_t nib__kv_truncate(nib_kv *kv, int64_t sequence, int64_t position)
+{
+    position = nib__kv_cut(kv, sequence, position);
+    for (int64_t i = 0; i < kv->group_count; i++) {
+        nib_kv_group *g = &kv->groups[i];
+        int32_t *table = g->tables + sequence * kv->table_ld;
+        const int64_t end = nib__ceil_div(position, NIB_CACHE_BLOCK);
+        for (int64_t b = nib__max(end, g->firsts[sequence]); b < kv->table_ld && table[b] >= 0; b++)
+            give_back(g, &table[b]);
+        if (position == 0)
+            g->firsts[sequence] = 0;
     }
     kv->lengths[sequence] = (int32_t)position;
+    return position;
 }
 
 int64_t nib__kv_keep(nib_kv *kv, int64_t sequence, int64_t position)
 {
-    position = nib__min(position, kv->lengths[sequence]);
+    position = nib__kv_cut(kv, sequence, position);
     const int64_t last = position / NIB_CACHE_BLOCK; /* the block that the next position is in */
-    if (position % NIB_CACHE_BLOCK != 0 && kv->uses[kv->tables[sequence * kv->table_ld + last]] > 1)
-        position = last * NIB_CACHE_BLOCK;
-    nib__kv_truncate(kv, sequence, position);
-    return position;
+    bool shared = false;
+    for (int64_t i = 0; i < kv->group_count && position % NIB_CACHE_BLOCK != 0; i++) {
+        const nib_kv_group *g = &kv->groups[i];
+        shared = shared || g->uses[g->tables[sequence * kv->table_ld + last]] > 1;
+    }
+    return nib__kv_truncate(kv, sequence, shared ? last * NIB_CACHE_BLOCK : position);
 }
 
 void nib__kv_share(nib_kv *kv, int64_t from, int64_t to, int64_t positions)
 {
-    const int32_t *source = kv->tables + from * kv->table_ld;
-    int32_t *target = kv->tables + to * kv->table_ld;
-    for (int64_t i = 0; i < positions / NIB_CACHE_BLOCK; i++) {
-        target[i] = source[i];
-        kv->uses[source[i]]++;
+    for (int64_t i = 0; i < kv->group_count; i++) {
+        nib_kv_group *g = &kv->groups[i];
+        const int32_t *source = g->tables + from * kv->table_ld;
+        int32_t *target = g->tables + to * kv->table_ld;
+        for (int64_t b = g->firsts[from]; b < positions / NIB_CACHE_BLOCK; b++) {
+            target[b] = source[b];
+            g->uses[source[b]]++;
+        }
+        g->firsts[to] = positions > 0 ? g->firsts[from] : 0;
+        g->stale = true;
     }
     kv->lengths[to] = (int32_t)positions;
-    kv->stale = true;
 }
+
+/* ---- what is asked ---- */
 
 nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer)
 {
-    char *keys = kv->block + (uint64_t)(2 * layer) * kv->side_bytes;
+    const nib_kv_group *g = &kv->groups[kv->group_of[layer]];
+    char *keys = g->block + (uint64_t)(2 * kv->place[layer]) * g->side_bytes;
     return (nib_cache){.keys = keys,
-                       .values = keys + kv->side_bytes,
+                       .values = keys + g->side_bytes,
                        .type = kv->type,
-                       .tables = kv->gpu != NULL ? kv->gpu_tables : kv->tables,
+                       .tables = kv->gpu != NULL ? g->gpu_tables : g->tables,
                        .table_ld = kv->table_ld,
                        .kv_heads = kv->kv_heads,
                        .head_dim = kv->head_dim,
-                       .block_heads = kv->block_heads};
+                       .block_heads = g->block_heads};
+}
+
+uint64_t nib__kv_bytes(const nib_kv *kv)
+{
+    uint64_t sum = 0;
+    for (int64_t g = 0; g < kv->group_count; g++)
+        sum += kv->groups[g].block_bytes;
+    return sum;
 }
 
 uint64_t nib__kv_used_bytes(const nib_kv *kv)
 {
-    const uint64_t used = (uint64_t)(kv->blocks - kv->free_count);
-    return kv->blocks == 0 ? 0 : kv->block_bytes / (uint64_t)kv->blocks * used;
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < kv->group_count; i++) {
+        const nib_kv_group *g = &kv->groups[i];
+        sum += g->block_bytes / (uint64_t)g->blocks * (uint64_t)(g->blocks - g->free_count);
+    }
+    return sum;
+}
+
+int64_t nib__kv_blocks(const nib_kv *kv)
+{
+    int64_t sum = 0;
+    for (int64_t g = 0; g < kv->group_count; g++)
+        sum += kv->groups[g].blocks;
+    return sum;
+}
+
+int64_t nib__kv_used_blocks(const nib_kv *kv)
+{
+    int64_t sum = nib__kv_blocks(kv);
+    for (int64_t g = 0; g < kv->group_count; g++)
+        sum -= kv->groups[g].free_count;
+    return sum;
 }

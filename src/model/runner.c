@@ -243,11 +243,10 @@ static nib_status prepare(nib_runner *r, nib_err *err)
 
 static nib_status open_cache(nib_runner *r, int64_t sequences, int64_t context, nib_err *err)
 {
-    const nib_config *c = &r->net->config;
+    const nib_kv_shape shape = nib__kv_shape(&r->net->config, sequences, context, r->plan->cache);
     const bool there = r->ops.cache_side == NIB_SIDE_GPU;
     const nib_status status =
-        nib__kv_open(&r->kv, c->layers, c->kv_heads, c->head_dim, sequences, context,
-                     r->plan->cache, there ? r->gpu : NULL, &r->engine->allocator, err);
+        nib__kv_open(&r->kv, &shape, there ? r->gpu : NULL, &r->engine->allocator, err);
     const nib_op_plan *attention = nib__plan_operation(r->plan, NIB_OP_ATTN);
     return status == NIB_NO_MEMORY && there
                ? refuse(r, status, (nib_refusal){.what = NIB_REFUSED_ROW, .row = attention->row})
@@ -400,7 +399,8 @@ static nib_status keep_wanted(nib_runner *r, const nib_node *node, const nib_slo
     return NIB_OK;
 }
 
-/* Tokens and positions to where they are read; of the GPU the cache's tables, too. */
+/* Tokens and positions to where they are read, and blocks for what is stored; of the GPU the
+ * cache's tables, too. */
 static nib_status place_slots(nib_runner *r, const nib_slot *slots, int64_t count, nib_err *err)
 {
     const nib_side *here = &r->sides[NIB_SIDE_CPU];
@@ -409,6 +409,7 @@ static nib_status place_slots(nib_runner *r, const nib_slot *slots, int64_t coun
         here->sequences[i] = slots[i].sequence;
         here->positions[i] = slots[i].position;
         turn_up_to(r, slots[i].position);
+        nib__kv_place(&r->kv, slots[i].sequence, slots[i].position);
     }
     if (!r->ops.uses_gpu)
         return NIB_OK;
@@ -474,14 +475,15 @@ static nib_status check_slots(nib_runner *r, const nib_slot *slots, size_t count
     return NIB_OK;
 }
 
-/* The sequences as they were before these slots, the last of them first. */
+/* The sequences as they were before these slots, the last of them first; or, of what a window has
+ * moved on from, empty. */
 static void take_back(nib_runner *r, const nib_slot *slots, size_t count)
 {
     while (count-- > 0)
         nib__kv_truncate(&r->kv, slots[count].sequence, slots[count].position);
 }
 
-/* Room for every slot, or, if one is refused, for none. */
+/* Every sequence becomes longer by its slots, or, if one is refused, none. */
 static nib_status extend_all(nib_runner *r, const nib_slot *slots, size_t count, nib_err *err)
 {
     for (size_t i = 0; i < count; i++) {

@@ -10,7 +10,9 @@
 #include "lower.h"
 #include "weights.h"
 
-enum { NIB_CHUNK = 512 /* slots per pass; more are run in several, with the same bits */ };
+enum {
+    NIB_CHUNK = NIB_CACHE_SPARE /* slots per pass; more are run in several, with the same bits */
+};
 
 /* Sees the f32 input of every linear layer before it runs: [m][ld], k wide. Calibration sets one.
  */

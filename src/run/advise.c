@@ -137,7 +137,7 @@ static nib_status read_plan(nib_advice *v, nib_advised *c, const nib_plan *p, ni
     char text[sizeof err->text];
     const bool is_denied = p->plan.denied.status == NIB_NOT_AS_ASKED;
     c->weight_bytes = p->weight_bytes;
-    c->bytes = is_denied ? p->weight_bytes + p->cache_bytes : nib__plan_needs(p);
+    c->bytes = is_denied ? p->weight_bytes + p->cache.bytes : nib__plan_needs(p);
     c->over = v->limit != 0 && c->bytes > v->limit ? c->bytes - v->limit : 0;
     c->predicted_decode = 1 / p->plan.predicted_token_s;
     c->predicted_prefill = (double)NIB_PREFILL_TOKENS / p->plan.predicted_prefill_s;

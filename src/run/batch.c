@@ -164,14 +164,15 @@ static int64_t common(const nib_job *job, const int32_t *tokens, int64_t count)
     return i;
 }
 
-/* The sequence that holds the most of the prompt. */
+/* The sequence that holds the most of the prompt, as far as its windows let it go on from there. */
 static int64_t find_source(const nib_batch *b, const nib_job *job, int64_t *shared)
 {
     int64_t best = -1;
     *shared = 0;
     for (int64_t i = 0; i < b->count; i++) {
         const sequence *s = &b->sequences[i];
-        const int64_t same = s->tenant == job->tenant ? common(job, s->tokens, s->held) : 0;
+        const int64_t alike = s->tenant == job->tenant ? common(job, s->tokens, s->held) : 0;
+        const int64_t same = nib__kv_cut(&b->session->runner.kv, i, alike);
         const bool idle = s->job == NULL;
         if (same > *shared || (same == *shared && same > 0 && idle && b->sequences[best].job)) {
             *shared = same;
@@ -184,10 +185,12 @@ static int64_t find_source(const nib_batch *b, const nib_job *job, int64_t *shar
 /* Will a job that came earlier soon hold more of the prompt, in whole blocks, than any does now? */
 static bool waits(const nib_batch *b, const nib_job *job, int64_t shared)
 {
-    for (const nib_job *other = b->jobs; other != job; other = other->next)
-        if (other->done < other->prompt_count && other->tenant == job->tenant &&
-            common(job, other->prompt, other->prompt_count) >= shared + NIB_CACHE_BLOCK)
+    for (const nib_job *other = b->jobs; other != job; other = other->next) {
+        const int64_t same =
+            other->tenant == job->tenant ? common(job, other->prompt, other->prompt_count) : 0;
+        if (other->done < same && same >= shared + NIB_CACHE_BLOCK)
             return true;
+    }
     return false;
 }
 
@@ -213,7 +216,7 @@ static void begin(nib_batch *b, nib_job *job, int64_t source, int64_t shared)
         taken = source;
         shared = nib__kv_keep(kv, taken, shared);
     } else {
-        shared = shared / NIB_CACHE_BLOCK * NIB_CACHE_BLOCK;
+        shared = source < 0 ? 0 : nib__kv_cut(kv, source, nib__round_down(shared, NIB_CACHE_BLOCK));
         nib__kv_truncate(kv, taken, 0);
         if (shared > 0)
             nib__kv_share(kv, source, taken, shared);
@@ -428,7 +431,7 @@ nib_batch_counts nib__batch_counts(const nib_batch *b)
     nib_batch_counts c = b->counts;
     c.jobs = b->job_count;
     c.sequences = b->count;
-    c.blocks = kv->blocks;
-    c.blocks_used = kv->blocks - kv->free_count;
+    c.blocks = nib__kv_blocks(kv);
+    c.blocks_used = nib__kv_used_blocks(kv);
     return c;
 }

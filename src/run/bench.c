@@ -345,8 +345,7 @@ nib_status nib_bench(nib_session *session, const nib_bench_options *options,
 {
     nib_bench_result r = {.weight_bytes = session->runner.weight_bytes,
                           .file_bytes = nib__checkpoint_bytes(session->model->net.checkpoint),
-                          .cache_bytes =
-                              session->plan->cache_bytes * (uint64_t)session->runner.kv.sequences};
+                          .cache_bytes = nib__kv_bytes(&session->runner.kv)};
     bench b;
     NIB_TRY(open_rounds(&b, session, options, err));
     nib_status status = nib__model_read(session->model, run_all(&b, &r, err), err);

@@ -28,7 +28,7 @@ static const nib_site *first_codes(const nib_network *net)
 static bool has_room(const nib_plan *p, char *why, size_t size)
 {
     const uint64_t memory = p->model->engine->here.memory, held = nib__resident_bytes();
-    const uint64_t wanted = p->plan.gpu != NULL ? 0 : p->weight_bytes + p->cache_bytes;
+    const uint64_t wanted = p->plan.gpu != NULL ? 0 : p->weight_bytes + p->cache.bytes;
     if (memory == 0 || (held <= memory && wanted <= memory - held))
         return true;
     snprintf(why, size, "its %.1f GB do not fit beside the %.1f GB that are held, of %.1f GB",

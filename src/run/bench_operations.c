@@ -12,9 +12,10 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* Of `passes` passes that together have `tokens` tokens, which attend to `positions` ones. */
+/* Of `passes` passes that together have `tokens` tokens, spread over the first `length` positions
+ * of a sequence. */
 typedef struct work {
-    double passes, tokens, positions, outputs; /* outputs: tokens whose logits are made */
+    double passes, tokens, length, outputs; /* outputs: tokens whose logits are made */
 } work;
 
 typedef struct bench {
@@ -33,12 +34,20 @@ static void count_linear(const nib_runner *r, const nib_node *n, double tokens, 
                  tokens * (double)(w->n + w->k) * sizeof(float);
 }
 
-static void count_attention(const nib_runner *r, work of, nib_op_line *out)
+/* Positions that all tokens see: each those before it and itself, or a window of them. */
+static double positions_seen(work of, double window)
+{
+    const double rising = window > 0 ? fmin(of.length, window) : of.length;
+    return of.tokens / of.length * (rising * (rising + 1) / 2 + (of.length - rising) * rising);
+}
+
+static void count_attention(const nib_runner *r, const nib_node *n, work of, nib_op_line *out)
 {
     const nib_config *c = &r->net->config;
     const double position = (double)nib__cache_bytes(r->kv.type, c->head_dim, 1);
-    out->operations = 4 * of.positions * (double)(c->heads * c->head_dim);
-    out->bytes = 2 * of.positions * (double)c->kv_heads * position;
+    const double seen = positions_seen(of, (double)n->of->window);
+    out->operations = 4 * seen * (double)(c->heads * c->head_dim);
+    out->bytes = 2 * seen * (double)c->kv_heads * position;
 }
 
 /* f32 rows of buffers that an operation reads and writes. */
@@ -73,7 +82,7 @@ static nib_op_line line_of(const bench *b, const nib_node *n, int64_t m, work of
     if (is_linear)
         count_linear(r, n, tokens, of, &l);
     else if (n->op == NIB_OP_ATTN)
-        count_attention(r, of, &l);
+        count_attention(r, n, of, &l);
     else
         l.bytes = tokens * row_bytes(r, n);
     if (!is_there || machine->measured) {
@@ -108,11 +117,11 @@ static nib_status time_both(bench *b, uint64_t *ns, nib_err *err)
     for (int i = 0; i < o->repeats; i++)
         NIB_TRY(nib__bench_prefill(b->session, o->prompt_tokens, &seconds, err));
     fill_table(b, &b->prefill, ns, nib__min(o->prompt_tokens, NIB_CHUNK),
-               (work){passes, prompt, prompt * (prompt + 1) / 2, 1}, o->repeats);
+               (work){passes, prompt, prompt, 1}, o->repeats);
     memset(ns, 0, r->ops.count * sizeof *ns);
     for (int i = 0; i < o->repeats; i++)
         NIB_TRY(nib__bench_decode(b->session, o->new_tokens, &seconds, err));
-    fill_table(b, &b->decode, ns, 1, (work){1, 1, (fresh + 1) / 2, 1}, o->repeats * fresh);
+    fill_table(b, &b->decode, ns, 1, (work){1, 1, fresh, 1}, o->repeats * fresh);
     return NIB_OK;
 }
 

@@ -15,8 +15,8 @@ static int32_t token_at(const nib_session *s, int64_t i)
 nib_status nib__bench_fill(nib_session *s, int32_t sequence, int64_t from, int64_t to, nib_err *err)
 {
     const float *logits;
-    nib__kv_truncate(&s->runner.kv, sequence, from);
-    for (int64_t done = from; done < to; done += NIB_CHUNK) {
+    for (int64_t done = nib__kv_truncate(&s->runner.kv, sequence, from); done < to;
+         done += NIB_CHUNK) {
         nib_slot slots[NIB_CHUNK];
         const int64_t part = nib__min(NIB_CHUNK, to - done);
         for (int64_t i = 0; i < part; i++)
@@ -41,7 +41,8 @@ nib_status nib__bench_decode_at(nib_session *s, int32_t sequence, int64_t from, 
                                 double *seconds, nib_err *err)
 {
     const float *logits;
-    nib__kv_truncate(&s->runner.kv, sequence, from);
+    if (nib__kv_truncate(&s->runner.kv, sequence, from) < from)
+        NIB_TRY(nib__bench_fill(s, sequence, 0, from, err));
     const uint64_t start = nib__now_ns();
     for (int64_t i = from; i < from + count; i++) {
         const nib_slot slot = {

@@ -38,8 +38,9 @@ struct nib_plan {
     nib_layer *layers; /* [net.site_count], in the order of the sites */
     nib_layers_plan plan;
     int64_t context, sequences;
-    int64_t lookup;                     /* tokens that generation drafts at most; 0: none */
-    uint64_t weight_bytes, cache_bytes; /* predicted */
+    int64_t lookup;        /* tokens that generation drafts at most; 0: none */
+    uint64_t weight_bytes; /* predicted, as the cache is */
+    nib_kv_size cache;
 };
 
 struct nib_session {

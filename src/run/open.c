@@ -342,7 +342,15 @@ nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t 
     if (position < 0)
         return nib__fail(err, NIB_USAGE, "position %d of sequence %d is negative", position,
                          sequence);
-    nib__kv_truncate(&session->runner.kv, sequence, position);
+    nib_kv *kv = &session->runner.kv;
+    const int64_t wanted = nib__min(position, kv->lengths[sequence]);
+    if (nib__kv_cut(kv, sequence, wanted) != wanted)
+        return nib__fail(
+            err, NIB_USAGE,
+            "sequence %d cannot be cut to position %d: of its %d positions, layers "
+            "with a window of %" PRId64 " keep the last ones; cut it to 0 and run its tokens again",
+            sequence, position, kv->lengths[sequence], session->model->net.config.window);
+    nib__kv_truncate(kv, sequence, wanted);
     return NIB_OK;
 }
 

@@ -218,20 +218,11 @@ static nib_status choose_context(nib_plan *p, nib_err *err)
     if (p->context > most)
         return nib__fail(err, NIB_USAGE, "a context of %" PRId64 " is over the model's %" PRId64,
                          p->context, most);
-    const nib_config *c = &p->model->net.config;
-    const nib_type type = nib__policy_cache(&p->policy);
     p->sequences = nib__max(p->request.sequences, 1);
-    const uint64_t sizes[] = {(uint64_t)p->sequences, (uint64_t)c->kv_heads,
-                              (uint64_t)nib__cache_bytes(type, c->head_dim, 1),
-                              (uint64_t)nib__round_up(p->context, NIB_CACHE_BLOCK)};
-    p->cache_bytes = p->model->net.training ? 0 : (uint64_t)(2 * c->layers); /* keys, values */
-    for (size_t i = 0; i < COUNT(sizes); i++)
-        if (!nib__mul(&p->cache_bytes, p->cache_bytes, sizes[i]) || p->cache_bytes > INT64_MAX)
-            return nib__fail(err, NIB_NO_MEMORY,
-                             "the keys and values of %" PRId64
-                             " positions are over 2^63 bytes; ask for a shorter context",
-                             p->context);
-    return NIB_OK;
+    const nib_kv_shape shape = nib__kv_shape(&p->model->net.config, p->sequences, p->context,
+                                             nib__policy_cache(&p->policy));
+    p->cache = (nib_kv_size){0};
+    return p->model->net.training ? NIB_OK : nib__kv_measure(&p->cache, &shape, err);
 }
 
 /* ---- what is said besides the layers ---- */
@@ -486,7 +477,7 @@ static nib_status make(nib_plan *p, const nib_request *request, const nib_retry 
     p->policy.checkpointing = p->model->net.train.checkpointing;
     p->policy.m = p->model->net.train.batch * p->model->net.train.sequence;
     p->policy.strict = r->strict, p->policy.engine = r->engine, p->policy.detail = r->layer;
-    p->policy.cache_bytes = p->cache_bytes;
+    p->policy.cache_bytes = p->cache.bytes;
     NIB_TRY(nib__runner_gpu_bytes(&p->policy.step_bytes, &p->model->net, p->layers, p->policy.dtype,
                                   p->context, err));
     NIB_TRY(nib__plan_machines(p, err));
@@ -560,7 +551,11 @@ void nib__plan_json(const nib_plan *p, nib_jsonw *w)
     nib__jsonw_pair_int(w, "lookup", p->lookup);
     nib__jsonw_pair_int(w, "weight_bytes", (int64_t)p->weight_bytes);
     nib__jsonw_pair_string(w, "cache_type", nib__cache_name(nib__policy_cache(&p->policy)));
-    nib__jsonw_pair_int(w, "cache_bytes", (int64_t)p->cache_bytes);
+    nib__jsonw_pair_int(w, "cache_bytes", (int64_t)p->cache.bytes);
+    if (p->cache.window_layers > 0) {
+        nib__jsonw_pair_int(w, "window_layers", p->cache.window_layers);
+        nib__jsonw_pair_int(w, "window_positions", p->cache.window_positions);
+    }
     nib__jsonw_pair_double(w, "predicted_token_s", p->plan.predicted_token_s);
     nib__jsonw_pair_double(w, "predicted_bf16_token_s", p->plan.predicted_bf16_token_s);
     nib__jsonw_pair_double(w, "predicted_prefill_s", p->plan.predicted_prefill_s);

@@ -33,9 +33,9 @@ static load load_of(const nib_plan *p)
         l.machine = gpu;
         l.weights = p->plan.gpu_bytes;
         l.room = nib__plan_room(&p->policy, own, gpu);
-        l.beside = is_step ? 0 : p->policy.step_bytes + (gpu == own ? p->cache_bytes : 0);
+        l.beside = is_step ? 0 : p->policy.step_bytes + (gpu == own ? p->cache.bytes : 0);
     } else {
-        l.beside = p->cache_bytes;
+        l.beside = p->cache.bytes;
         if (own->memory != 0)
             l.room = own->memory > l.beside ? own->memory - l.beside : 0;
     }
@@ -49,7 +49,9 @@ const char *nib__cache_name(nib_type type)
 
 uint64_t nib__plan_token_bytes(const nib_plan *p)
 {
-    return p->cache_bytes / (uint64_t)(nib__round_up(p->context, NIB_CACHE_BLOCK) * p->sequences);
+    const nib_config *c = &p->model->net.config;
+    return (uint64_t)(2 * c->layers * c->kv_heads *
+                      nib__cache_bytes(p->plan.cache, c->head_dim, 1));
 }
 
 uint64_t nib__plan_needs(const nib_plan *p)
@@ -111,7 +113,7 @@ static bool with_int8(const nib_plan *p, const load *l, load *out)
     if (p->plan.gpu != NULL || l->machine->memory == 0 || then >= now)
         return false;
     *out = *l;
-    out->beside = p->cache_bytes / now * then;
+    out->beside = p->cache.bytes / now * then;
     out->room = l->machine->memory > out->beside ? l->machine->memory - out->beside : 0;
     return true;
 }
@@ -153,7 +155,7 @@ static void say_remedy(const nib_plan *p, const load *l, nib_text *out)
                              : ", or set activation_checkpoint.mode to full");
     else if (say_smaller(p, l, out))
         return;
-    else if (l->weights + l->beside - p->cache_bytes < l->machine->memory &&
+    else if (l->weights + l->beside - p->cache.bytes < l->machine->memory &&
              p->policy.room_words == NULL)
         nib__text_format(out, "; --context less than %lld fits", (long long)p->context);
     else
@@ -237,6 +239,19 @@ static nib_status say_too_large(nib_plan *p, const load *l, nib_err *err)
     return failed ? nib__fail_memory(err, 1024, "the words of a plan") : NIB_OK;
 }
 
+/* What layers with a window keep of a sequence. */
+static void say_windows(const nib_plan *p, char *out, size_t size)
+{
+    const int64_t layers = p->model->net.config.layers;
+    char kept[32];
+    nib__say_count(kept, (uint64_t)p->cache.window_positions);
+    if (p->cache.window_layers == layers)
+        snprintf(out, size, "; each layer keeps %s of the positions, for its window", kept);
+    else
+        snprintf(out, size, "; %lld of %lld layers keep %s of the positions, for their window",
+                 (long long)p->cache.window_layers, (long long)layers, kept);
+}
+
 nib_status nib__plan_memory(nib_plan *p, nib_err *err)
 {
     char weights[32], cache[32], context[32], token[32];
@@ -247,15 +262,18 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
         if (p->policy.room_words == NULL)
             return NIB_OK;
     } else {
-        char sequences[48] = "";
+        char sequences[48] = "", windows[96] = "";
         if (p->sequences > 1)
             snprintf(sequences, sizeof sequences, "%lld sequences of ", (long long)p->sequences);
+        if (p->cache.window_layers > 0)
+            say_windows(p, windows, sizeof windows);
         nib__ledger_add_note(
             &p->plan.ledger, "memory",
-            "weights %s, keys and values of %s%s positions %s, in %s with %s a token",
+            "weights %s, keys and values of %s%s positions %s, in %s with %s a token%s",
             nib__say_bytes(weights, p->weight_bytes), sequences,
-            nib__say_count(context, (uint64_t)p->context), nib__say_bytes(cache, p->cache_bytes),
-            nib__cache_name(p->plan.cache), nib__say_bytes(token, nib__plan_token_bytes(p)));
+            nib__say_count(context, (uint64_t)p->context), nib__say_bytes(cache, p->cache.bytes),
+            nib__cache_name(p->plan.cache), nib__say_bytes(token, nib__plan_token_bytes(p)),
+            windows);
     }
     const load l = load_of(p);
     return l.weights <= l.room ? NIB_OK : say_too_large(p, &l, err);

@@ -13,6 +13,7 @@ check 'something is written' [ "${#first}" -gt 80 ]
 equal 'one thread' "$first" "$(text -t 1)"
 equal 'two threads' "$first" "$(text -t 2)"
 for isa in ref avx2 avx512; do
+    nibble devices cpu --isa $isa >/dev/null 2>&1 || continue # not every machine has them all
     equal "--isa $isa" "$first" "$(text --isa $isa)"
 done
 equal 'again' "$first" "$(text)"

@@ -316,7 +316,7 @@ static void test_fits_as_planned(void **state)
     (void)state;
     assert_int_equal(nib_plan_make(&plan, p.model, &r, &err), NIB_OK);
     const uint64_t needs = nib__plan_needs(plan);
-    assert_true(needs > plan->weight_bytes + plan->cache_bytes);
+    assert_true(needs > plan->weight_bytes + plan->cache.bytes);
     nib_plan_free(plan);
     for (int less = 0; less < 2; less++) {
         o.memory = r.memory = needs - (uint64_t)less;

@@ -86,7 +86,7 @@ static void floats_stand_beside_codes(void **state)
         assert_int_equal(r.contexts[i].positions, contexts[i]);
         assert_true(r.contexts[i].tokens_per_s > 0 && r.contexts[i].empty_tokens_per_s > 0);
     }
-    assert_int_equal(r.cache_bytes, 3 * o.plan->cache_bytes);
+    assert_int_equal(r.cache_bytes, 3 * o.plan->cache.bytes);
     close_opened(&o);
 }
 

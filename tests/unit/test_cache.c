@@ -16,42 +16,103 @@
 
 static nib_allocator allocator;
 
-static nib_kv open_cache(int64_t sequences, int64_t context, nib_type type)
+static nib_kv open_shape(const nib_kv_shape *shape)
 {
     nib_kv kv;
     allocator = nib__allocator_default();
-    assert_int_equal(nib__kv_open(&kv, 3, 2, 20, sequences, context, type, NULL, &allocator, NULL),
-                     NIB_OK);
+    assert_int_equal(nib__kv_open(&kv, shape, NULL, &allocator, NULL), NIB_OK);
     return kv;
 }
 
-/* Every block is either free, once, or in as many table entries as it counts; entries are there as
- * far as the lengths go and no further. */
-static void check(const nib_kv *kv)
+static nib_kv_shape shape_of(int64_t sequences, int64_t context, nib_type type)
 {
-    int *owners = calloc((size_t)kv->blocks, sizeof *owners);
-    for (int64_t i = 0; i < kv->free_count; i++) {
-        owners[kv->free[i]]++;
-        assert_int_equal(kv->uses[kv->free[i]], 0);
+    return (nib_kv_shape){.layers = 3,
+                          .kv_heads = 2,
+                          .head_dim = 20,
+                          .sequences = sequences,
+                          .context = context,
+                          .type = type};
+}
+
+static nib_kv open_cache(int64_t sequences, int64_t context, nib_type type)
+{
+    const nib_kv_shape shape = shape_of(sequences, context, type);
+    return open_shape(&shape);
+}
+
+/* Three layers, the first and last of which have a window. */
+static const bool around[] = {true, false, true};
+
+static nib_kv_shape windowed_shape(int64_t sequences, int64_t context, int64_t window)
+{
+    nib_kv_shape shape = shape_of(sequences, context, NIB_TYPE_BF16);
+    shape.window = window;
+    shape.window_layers = around;
+    return shape;
+}
+
+static void check_group(const nib_kv *kv, const nib_kv_group *g)
+{
+    int *owners = calloc((size_t)g->blocks, sizeof *owners);
+    for (int64_t i = 0; i < g->free_count; i++) {
+        owners[g->free[i]]++;
+        assert_int_equal(g->uses[g->free[i]], 0);
     }
     for (int64_t s = 0; s < kv->sequences; s++) {
         const int64_t used = nib__ceil_div(kv->lengths[s], NIB_CACHE_BLOCK);
+        if (g->window == 0 || kv->lengths[s] == 0)
+            assert_int_equal(g->firsts[s], 0);
+        else
+            assert_true(g->firsts[s] * NIB_CACHE_BLOCK <=
+                        nib__max(0, kv->lengths[s] + 1 - g->window));
         for (int64_t i = 0; i < kv->table_ld; i++) {
-            const int32_t block = kv->tables[s * kv->table_ld + i];
-            assert_int_equal(block >= 0, i < used);
+            const int32_t block = g->tables[s * kv->table_ld + i];
+            assert_int_equal(block >= 0, i >= g->firsts[s] && i < used);
             if (block >= 0)
                 owners[block]++;
         }
     }
-    for (int64_t i = 0; i < kv->blocks; i++)
-        assert_int_equal(owners[i], nib__max(kv->uses[i], 1));
+    for (int64_t i = 0; i < g->blocks; i++)
+        assert_int_equal(owners[i], nib__max(g->uses[i], 1));
     free(owners);
+}
+
+/* Every block is either free, once, or in as many table entries as it counts; entries are there as
+ * far as the lengths go and no further, and no window lacks one. */
+static void check(const nib_kv *kv)
+{
+    for (int64_t g = 0; g < kv->group_count; g++)
+        check_group(kv, &kv->groups[g]);
+}
+
+/* What the first slot of a pass sees is there once the whole pass is placed. */
+static void check_seen(const nib_kv *kv, int64_t sequence, int64_t position)
+{
+    for (int64_t i = 0; i < kv->group_count; i++) {
+        const nib_kv_group *g = &kv->groups[i];
+        const int32_t *table = g->tables + sequence * kv->table_ld;
+        const int64_t seen = g->window > 0 ? nib__max(0, position + 1 - g->window) : 0;
+        for (int64_t b = seen / NIB_CACHE_BLOCK; b <= position / NIB_CACHE_BLOCK; b++)
+            assert_true(table[b] >= 0);
+    }
+}
+
+/* As a step does it: longer by all its slots, which are then placed pass by pass. */
+static void extend_by(nib_kv *kv, int64_t sequence, int64_t count, int64_t pass)
+{
+    const int64_t from = kv->lengths[sequence];
+    for (int64_t i = 0; i < count; i++)
+        assert_int_equal(nib__kv_extend(kv, sequence, from + i, NULL), NIB_OK);
+    for (int64_t begin = 0; begin < count; begin += pass) {
+        for (int64_t i = begin; i < nib__min(begin + pass, count); i++)
+            nib__kv_place(kv, sequence, from + i);
+        check_seen(kv, sequence, from + begin);
+    }
 }
 
 static void extend(nib_kv *kv, int64_t sequence, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++)
-        assert_int_equal(nib__kv_extend(kv, sequence, kv->lengths[sequence], NULL), NIB_OK);
+    extend_by(kv, sequence, count, NIB_CACHE_SPARE);
 }
 
 static void test_grows_and_shrinks(void **state)
@@ -59,12 +120,12 @@ static void test_grows_and_shrinks(void **state)
     (void)state;
     nib_kv kv = open_cache(3, 200, NIB_TYPE_BF16);
     assert_int_equal(kv.table_ld, 4);
-    assert_int_equal(kv.blocks, 12);
+    assert_int_equal(kv.groups->blocks, 12);
     check(&kv);
     assert_int_equal(nib__kv_used_bytes(&kv), 0);
     extend(&kv, 1, 65);
     check(&kv);
-    assert_int_equal(kv.free_count, 10);
+    assert_int_equal(kv.groups->free_count, 10);
     /* bf16, both sides of all layers */
     assert_int_equal(nib__kv_used_bytes(&kv), 2 * 2 * 3 * 2 * 2 * NIB_CACHE_BLOCK * 20);
     extend(&kv, 0, 200);
@@ -83,7 +144,7 @@ static void test_grows_and_shrinks(void **state)
     nib__kv_truncate(&kv, 0, 0);
     nib__kv_truncate(&kv, 1, 0);
     check(&kv);
-    assert_int_equal(kv.free_count, kv.blocks);
+    assert_int_equal(kv.groups->free_count, kv.groups->blocks);
     nib__kv_close(&kv);
 }
 
@@ -92,16 +153,16 @@ static void test_shares(void **state)
 {
     (void)state;
     nib_kv kv = open_cache(3, 200, NIB_TYPE_BF16);
-    const int32_t *second = kv.tables + kv.table_ld;
+    const int32_t *second = kv.groups->tables + kv.table_ld;
     extend(&kv, 0, 150);
     nib__kv_share(&kv, 0, 1, 128);
     nib__kv_share(&kv, 1, 2, 64);
     check(&kv);
     assert_int_equal(kv.lengths[1], 128);
-    assert_int_equal(kv.free_count, kv.blocks - 3);
-    assert_memory_equal(kv.tables, second, 2 * sizeof *second);
+    assert_int_equal(kv.groups->free_count, kv.groups->blocks - 3);
+    assert_memory_equal(kv.groups->tables, second, 2 * sizeof *second);
     extend(&kv, 1, 10);
-    assert_int_not_equal(second[2], kv.tables[2]);
+    assert_int_not_equal(second[2], kv.groups->tables[2]);
     check(&kv);
     assert_int_equal(nib__kv_keep(&kv, 1, 137), 137); /* its own block */
     assert_int_equal(nib__kv_keep(&kv, 1, 100), 64);
@@ -113,33 +174,138 @@ static void test_shares(void **state)
     assert_int_equal(nib__kv_keep(&kv, 2, 30), 30);
     nib__kv_truncate(&kv, 2, 0);
     check(&kv);
-    assert_int_equal(kv.free_count, kv.blocks);
+    assert_int_equal(kv.groups->free_count, kv.groups->blocks);
     nib__kv_close(&kv);
 }
 
 /* Many random growths, cuts and shares; all sequences can be full at once. */
-static void test_any_order(void **state)
+static void walk(nib_kv *kv, int64_t most)
 {
-    (void)state;
-    nib_kv kv = open_cache(4, 300, NIB_TYPE_F32);
     uint32_t random = 1;
     for (int i = 0; i < 4000; i++) {
         random = random * 1664525u + 1013904223u;
-        const int64_t sequence = random >> 8 & 3, amount = random >> 12 & 127,
+        const int64_t sequence = random >> 8 & 3, amount = (random >> 12 & 127) * most / 128,
                       other = random >> 20 & 3;
-        if (kv.lengths[sequence] == 0 && other != sequence)
-            nib__kv_share(&kv, other, sequence,
-                          kv.lengths[other] / NIB_CACHE_BLOCK * NIB_CACHE_BLOCK);
+        const int64_t held = kv->lengths[sequence], room = kv->context - held;
+        if (held == 0 && other != sequence)
+            nib__kv_share(
+                kv, other, sequence,
+                nib__kv_cut(kv, other, nib__round_down(kv->lengths[other], NIB_CACHE_BLOCK)));
         else if (random >> 30)
-            extend(&kv, sequence, nib__min(amount, kv.context - kv.lengths[sequence]));
+            extend_by(kv, sequence, nib__min(amount, room), 1 + amount % NIB_CACHE_SPARE);
+        else if (random >> 29 == 0)
+            nib__kv_keep(kv, sequence, held - amount % nib__max(held, 1));
         else
-            assert_true(nib__kv_keep(&kv, sequence, amount) <= amount);
+            assert_true(nib__kv_keep(kv, sequence, amount) <= amount);
         if (i % 50 == 0)
-            check(&kv);
+            check(kv);
     }
     for (int64_t s = 0; s < 4; s++)
-        extend(&kv, s, kv.context - kv.lengths[s]);
+        extend(kv, s, kv->context - kv->lengths[s]);
+    check(kv);
+}
+
+static void test_any_order(void **state)
+{
+    (void)state;
+    static const int64_t windows[] = {0, 1, 2, 63, 64, 65, 200, 700};
+    for (size_t i = 0; i < COUNT(windows); i++) {
+        const nib_kv_shape shape = windowed_shape(4, windows[i] == 0 ? 300 : 3000, windows[i]);
+        nib_kv kv = open_shape(&shape);
+        walk(&kv, windows[i] == 0 ? 128 : 900);
+        nib__kv_close(&kv);
+    }
+}
+
+/* ---- windows ---- */
+
+/* A window's layers hold it and the spare positions, whatever the context; the plan measures what
+ * is taken. */
+static void test_window_bytes(void **state)
+{
+    (void)state;
+    const uint64_t block = 2 * 2 * NIB_CACHE_BLOCK * 20 * 2; /* of a layer: keys and values */
+    for (int64_t window = 1; window < 400; window += 7) {
+        const nib_kv_shape shape = windowed_shape(2, 10000, window);
+        const int64_t each = nib__ceil_div(window + NIB_CACHE_SPARE - 2, NIB_CACHE_BLOCK) + 1;
+        nib_kv kv = open_shape(&shape);
+        nib_kv_size size;
+        assert_int_equal(kv.group_count, 2);
+        assert_int_equal(kv.groups[1].blocks, 2 * each);
+        assert_int_equal(nib__kv_bytes(&kv), 2 * block * (uint64_t)(157 + 2 * each));
+        assert_int_equal(nib__kv_measure(&size, &shape, NULL), NIB_OK);
+        assert_int_equal(size.bytes, nib__kv_bytes(&kv));
+        assert_int_equal(size.window_layers, 2);
+        assert_int_equal(size.window_positions, each * NIB_CACHE_BLOCK);
+        extend(&kv, 0, 10000);
+        extend_by(&kv, 1, 10000, 1);
+        check(&kv);
+        assert_int_equal(nib__kv_blocks(&kv), 2 * (157 + each));
+        assert_true(nib__kv_used_blocks(&kv) >= 2 * (157 + each - 1));
+        assert_true(nib__kv_used_bytes(&kv) <= nib__kv_bytes(&kv));
+        nib__kv_close(&kv);
+    }
+    /* one that the context does not leave is none, and so is one of no layer */
+    nib_kv_shape shape = windowed_shape(1, NIB_CACHE_SPARE + 100, 100);
+    nib_kv kv = open_shape(&shape);
+    assert_int_equal(kv.group_count, 1);
+    nib__kv_close(&kv);
+    shape.context++;
+    shape.window_layers = NULL; /* all of them */
+    kv = open_shape(&shape);
+    assert_int_equal(kv.group_count, 1);
+    assert_int_equal(kv.groups->window, 100);
+    assert_int_equal(kv.groups->layers, 3);
+    nib__kv_close(&kv);
+}
+
+/* As many positions as a pass has can always be cut off, more only as far as the window's blocks
+ * reach; then all goes. */
+static void test_window_cuts(void **state)
+{
+    (void)state;
+    static const int64_t passes[] = {1, 64, 100, NIB_CACHE_SPARE};
+    for (size_t i = 0; i < COUNT(passes); i++) {
+        const nib_kv_shape shape = windowed_shape(1, 4000, 100);
+        nib_kv kv = open_shape(&shape);
+        extend_by(&kv, 0, 2000, passes[i]);
+        assert_int_equal(nib__kv_cut(&kv, 0, 2000), 2000);
+        assert_int_equal(nib__kv_cut(&kv, 0, 2000 - NIB_CACHE_SPARE), 2000 - NIB_CACHE_SPARE);
+        assert_int_equal(nib__kv_cut(&kv, 0, 1400), 0);
+        assert_int_equal(nib__kv_cut(&kv, 0, 50), 0);
+        assert_int_equal(nib__kv_truncate(&kv, 0, 1500), 1500);
+        check(&kv);
+        extend_by(&kv, 0, 800, passes[i]);
+        assert_int_equal(nib__kv_keep(&kv, 0, 1900), 1900);
+        assert_int_equal(nib__kv_truncate(&kv, 0, 70), 0);
+        check(&kv);
+        assert_int_equal(nib__kv_used_bytes(&kv), 0);
+        extend_by(&kv, 0, 300, passes[i]); /* no window has moved on yet */
+        assert_int_equal(nib__kv_truncate(&kv, 0, 70), 70);
+        check(&kv);
+        nib__kv_close(&kv);
+    }
+}
+
+/* What is shared is what the source still has, and each goes on alone. */
+static void test_window_shares(void **state)
+{
+    (void)state;
+    const nib_kv_shape shape = windowed_shape(2, 4000, 100);
+    nib_kv kv = open_shape(&shape);
+    extend(&kv, 0, 2000);
+    assert_int_equal(nib__kv_cut(&kv, 0, 1792), 1792);
+    nib__kv_share(&kv, 0, 1, 1792);
     check(&kv);
+    assert_int_equal(nib__kv_keep(&kv, 0, 1790), 1728); /* a block that both have is not written */
+    check(&kv);
+    extend(&kv, 1, 2208);
+    extend(&kv, 0, 2272);
+    check(&kv);
+    assert_int_equal(nib__kv_truncate(&kv, 0, 0), 0);
+    assert_int_equal(nib__kv_truncate(&kv, 1, 0), 0);
+    check(&kv);
+    assert_int_equal(nib__kv_used_blocks(&kv), 0);
     nib__kv_close(&kv);
 }
 
@@ -151,15 +317,15 @@ static void test_views(void **state)
     const uint64_t side = 2 * NIB_CACHE_BLOCK * 20 * 2;
     for (int64_t layer = 0; layer < 3; layer++) {
         const nib_cache c = nib__kv_layer(&kv, layer);
-        assert_ptr_equal(c.keys, kv.block + (uint64_t)(2 * layer) * side);
-        assert_ptr_equal(c.values, kv.block + (uint64_t)(2 * layer + 1) * side);
-        assert_ptr_equal(c.tables, kv.tables);
+        assert_ptr_equal(c.keys, kv.groups->block + (uint64_t)(2 * layer) * side);
+        assert_ptr_equal(c.values, kv.groups->block + (uint64_t)(2 * layer + 1) * side);
+        assert_ptr_equal(c.tables, kv.groups->tables);
         assert_int_equal(c.type, NIB_TYPE_F16);
         assert_int_equal(c.kv_heads, 2);
         assert_int_equal(c.head_dim, 20);
         assert_int_equal(c.block_heads, 3 * 2 * 2);
     }
-    assert_int_equal(kv.block_bytes, (uint64_t)kv.blocks * 6 * side);
+    assert_int_equal(kv.groups->block_bytes, (uint64_t)kv.groups->blocks * 6 * side);
     nib__kv_close(&kv);
 }
 
@@ -167,11 +333,11 @@ static void assert_refused(nib_kv *kv, int64_t sequence, int64_t position, nib_s
                            const char *says)
 {
     nib_err err;
-    const int64_t before = kv->free_count;
+    const int64_t before = kv->groups->free_count;
     assert_int_equal(nib__kv_extend(kv, sequence, position, &err), status);
     if (!strstr(err.text, says))
         fail_msg("\"%s\" does not say \"%s\"", err.text, says);
-    assert_int_equal(kv->free_count, before);
+    assert_int_equal(kv->groups->free_count, before);
     check(kv);
 }
 
@@ -189,30 +355,45 @@ static void test_errors(void **state)
     nib__kv_close(&kv);
     nib_kv untouched = {.layers = 77};
     nib_err err;
-    assert_int_equal(nib__kv_open(&untouched, 4096, 65536, 65536, 1000, 1 << 30, NIB_TYPE_F32, NULL,
-                                  &allocator, &err),
-                     NIB_NO_MEMORY);
+    nib_kv_shape shape = {.layers = 4096,
+                          .kv_heads = 65536,
+                          .head_dim = 65536,
+                          .sequences = 1000,
+                          .context = 1 << 30,
+                          .type = NIB_TYPE_F32};
+    assert_int_equal(nib__kv_open(&untouched, &shape, NULL, &allocator, &err), NIB_NO_MEMORY);
     assert_non_null(strstr(err.text, "context"));
     assert_int_equal(untouched.layers, 77);
     /* many blocks of nothing much */
-    assert_int_equal(
-        nib__kv_open(&untouched, 1, 1, 2, 1 << 20, 1 << 30, NIB_TYPE_BF16, NULL, &allocator, &err),
-        NIB_NO_MEMORY);
+    shape = (nib_kv_shape){.layers = 1,
+                           .kv_heads = 1,
+                           .head_dim = 2,
+                           .sequences = 1 << 20,
+                           .context = 1 << 30,
+                           .type = NIB_TYPE_BF16};
+    assert_int_equal(nib__kv_open(&untouched, &shape, NULL, &allocator, &err), NIB_NO_MEMORY);
     assert_non_null(strstr(err.text, "cache blocks are over the limit"));
 }
 
 static void test_memory(void **state)
 {
     (void)state;
-    for (int n = 0; n < 3; n++) {
+    const nib_kv_shape shape = windowed_shape(2, 1000, 100);
+    nib_status status = NIB_NO_MEMORY;
+    int n = 0;
+    for (; status != NIB_OK; n++) {
         failing f = {.left = n};
         const nib_allocator a = failing_allocator(&f);
         nib_kv kv;
         nib_err err;
-        assert_int_equal(nib__kv_open(&kv, 2, 2, 16, 2, 100, NIB_TYPE_BF16, NULL, &a, &err),
-                         NIB_NO_MEMORY);
+        status = nib__kv_open(&kv, &shape, NULL, &a, &err);
+        if (status == NIB_OK)
+            nib__kv_close(&kv);
+        else
+            assert_int_equal(status, NIB_NO_MEMORY);
         assert_int_equal(f.live, 0);
     }
+    assert_true(n > 3);
 }
 
 /* ---- int8 ---- */
@@ -327,6 +508,9 @@ int main(void)
         cmocka_unit_test(test_grows_and_shrinks),
         cmocka_unit_test(test_shares),
         cmocka_unit_test(test_any_order),
+        cmocka_unit_test(test_window_bytes),
+        cmocka_unit_test(test_window_cuts),
+        cmocka_unit_test(test_window_shares),
         cmocka_unit_test(test_views),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_memory),

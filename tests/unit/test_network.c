@@ -267,6 +267,36 @@ static void test_truncate(void **state)
     close_family(&f);
 }
 
+/* A window has moved on from what is more than 512 positions back: a cut there is refused, with
+ * nothing cut; one within them goes on with the same bits. */
+static void test_truncate_window(void **state)
+{
+    (void)state;
+    family f;
+    open_family(&f, "exaone4_window", 1);
+    const golden *g = &f.sequences[1];
+    nib_session *s = f.on.session;
+    nib_err err;
+    float *whole = run_in_chunks(s, g, 0, 512), *again = run_in_chunks(s, g, 0, 1);
+    assert_same_bits(again, whole, g);
+    assert_int_equal(nib_session_truncate(s, 0, 64, &err), NIB_USAGE);
+    assert_non_null(strstr(err.text, "layers with a window of 20 keep the last ones"));
+    const int64_t cuts[] = {g->count - 1, g->count - 64, g->count - 300, g->count - 512};
+    for (size_t i = 0; i < COUNT(cuts); i++) {
+        assert_int_equal(nib_session_truncate(s, 0, (int32_t)cuts[i], NULL), NIB_OK);
+        memset(again + cuts[i] * g->vocab, 0,
+               (size_t)((g->count - cuts[i]) * g->vocab) * sizeof *again);
+        run_part(s, g, 0, cuts[i], g->count - cuts[i], again);
+        assert_same_bits(again, whole, g);
+    }
+    assert_int_equal(nib_session_truncate(s, 0, 0, NULL), NIB_OK);
+    run_part(s, g, 0, 0, g->count, again);
+    assert_same_bits(again, whole, g);
+    free(whole);
+    free(again);
+    close_family(&f);
+}
+
 /* ---- what a step is refused for; nothing of it is then done ---- */
 
 static void assert_refused(nib_session *s, const nib_slot *slots, size_t count, nib_status status,
@@ -587,6 +617,7 @@ int main(void)
         cmocka_unit_test(test_ragged_batch),
         cmocka_unit_test(test_wanted_rows),
         cmocka_unit_test(test_truncate),
+        cmocka_unit_test(test_truncate_window),
         cmocka_unit_test(test_step_errors),
         cmocka_unit_test(test_config_against_tensors),
         cmocka_unit_test(test_config_notes),

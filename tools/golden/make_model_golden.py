@@ -285,7 +285,7 @@ FAMILIES = {
             "tie_word_embeddings": False,
             "torch_dtype": "float32",
         },
-        "lengths": [40, 600],
+        "lengths": [40, 900],
     },
     "exaone4_window": {
         "type": torch.bfloat16,
@@ -311,7 +311,7 @@ FAMILIES = {
             "tie_word_embeddings": False,
             "dtype": "bfloat16",
         },
-        "lengths": [40, 300],
+        "lengths": [40, 800],
     },
     "granite": {
         "type": torch.bfloat16,

@@ -53,8 +53,8 @@ static void render_markdown(nib_text *out)
              "a Hugging Face directory, and from GGUF where it has a name there. It\ntrains in "
              "every way that [training.md](training.md) has. Logits and gradients are compared "
              "with those of transformers\n(`tests/unit/test_network.c`, `test_gguf_model.c`, "
-             "`test_step.c`). The cache holds all positions of a layer, also where\nits attention "
-             "has a window.\n\n"
+             "`test_step.c`). Layers with a window keep it\nin the cache, and 512 positions more, "
+             "whatever the context.\n\n"
              "| model_type | class | in GGUF | models | refused |\n"
              "|---|---|---|---|---|\n");
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
