@@ -282,7 +282,7 @@ setup:
 setup-test:
 	@tools/setup test
 
-test-programs: $(UNIT_BIN) $(FUZZ_BIN) $(KERNEL_CHECK) $(if $(SAN),,tools $(BUILD)/oracle/logits_of)
+test-programs: $(UNIT_BIN) $(FUZZ_BIN) $(KERNEL_CHECK) $(if $(SAN),,$(BUILD)/tests/matrix tools $(BUILD)/oracle/logits_of)
 
 # One after the other, stopping at the first that fails.
 test-unit: $(UNIT_BIN)
@@ -319,6 +319,10 @@ docs: all
 bench: all
 	$(PROGRAM) bench --kernels
 
+# Every family by every scheme, cache, machine and way of training, of which `make test` runs a part; an hour.
+# CELLS='WORD...': those whose names have all the words.
+matrix: $(BUILD)/tests/matrix
+	XDG_CACHE_HOME=$(CURDIR)/$(BUILD)/test-cache $< $(CELLS)
 # These need Python packages from PyPI (tools/golden/requirements.txt); the documentation says when they last ran.
 golden:
 	tools/golden/run
@@ -400,5 +404,5 @@ clean:
 
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
-.PHONY: all unit apple portable tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon lint docs \
+.PHONY: all unit matrix apple portable tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon lint docs \
         bench golden oracle audit audit-mutants soak fuzz fuzz-programs test-bare test-sample test-page page-screenshots cuda-images cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE

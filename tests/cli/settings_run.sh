@@ -48,8 +48,10 @@ check 'a context shorter than the prompt of a cold start' nibble bench "$model" 
 equal 'its prompt is said' 4 "$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["cold_start"]["tokens"])' "$seen.out")"
 refused 2 '--recipe is for a MODEL; *' tune --recipe 8da4w
 check 'something is tuned' nibble tune "$model"
+tuned=true # unless this machine has one kernel for each layer
+! grep -q '^no layer has more than one kernel' "$seen.out" || tuned=false
 refused 2 '--device is for a MODEL; *' tune --clear --device cpu
-equal 'what was tuned is forgotten' '{"schema": 1, "cleared": true}' "$(nibble tune --clear --json)"
+equal 'what was tuned is forgotten' "{\"schema\": 1, \"cleared\": $tuned}" "$(nibble tune --clear --json)"
 for command in kernels models recipes formats; do
     refused 2 "--json and --markdown are two forms of one report; choose one" $command --json --markdown
     refused 2 "--isa is not an option of *" $command --isa avx2
