@@ -3,6 +3,7 @@
  * One operation of a step: fills in pointers and sizes, and shares its parts among the threads or
  * launches it on the GPU.
  */
+#include "operation.h"
 #include "runner.h"
 
 #include <math.h>
@@ -17,43 +18,15 @@ typedef struct part {
     uint64_t scratch_bytes;
 } part;
 
-static void job_linear(void *ctx, int worker, int64_t begin, int64_t end)
+static void run_part(const part *p, int worker, int64_t begin, int64_t end)
 {
-    const part *p = ctx;
-    p->row->run.linear(p->args, begin * p->step, nib__min(end * p->step, p->end),
-                       p->scratch + (uint64_t)worker * p->scratch_bytes);
+    nib__ops[p->row->op].run(p->row, p->args, begin, end,
+                             p->scratch + (uint64_t)worker * p->scratch_bytes);
 }
 
-static void job_attn(void *ctx, int worker, int64_t begin, int64_t end)
+static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
 {
-    const part *p = ctx;
-    p->row->run.attn(p->args, begin, end, p->scratch + (uint64_t)worker * p->scratch_bytes);
-}
-
-static void job_quant(void *ctx, int worker, int64_t begin, int64_t end)
-{
-    (void)worker;
-    ((const part *)ctx)->row->run.quant(((const part *)ctx)->args, begin, end);
-}
-
-/* The operations whose parts are ranges of tokens or rows. */
-static void job_rows(void *ctx, int worker, int64_t begin, int64_t end)
-{
-    const part *p = ctx;
-    (void)worker;
-    switch (p->row->op) {
-    case NIB_OP_EMBED: p->row->run.embed(p->args, begin, end); break;
-    case NIB_OP_NORM: p->row->run.norm(p->args, begin, end); break;
-    case NIB_OP_NORM_QUANT: p->row->run.norm_quant(p->args, begin, end); break;
-    case NIB_OP_ROPE: p->row->run.rope(p->args, begin, end); break;
-    case NIB_OP_COPY: p->row->run.store_kv(p->args, begin, end); break;
-    case NIB_OP_ROPE_COPY: p->row->run.rope_copy(p->args, begin, end); break;
-    case NIB_OP_SWIGLU: p->row->run.swiglu(p->args, begin, end); break;
-    case NIB_OP_ADD: p->row->run.add(p->args, begin, end); break;
-    case NIB_OP_SCALE: p->row->run.scale(p->args, begin, end); break;
-    case NIB_OP_GATHER: p->row->run.gather(p->args, begin, end); break;
-    default: break;
-    }
+    run_part(ctx, worker, begin, end);
 }
 
 enum { JOINED = 3 };
@@ -70,8 +43,10 @@ static void job_joined(void *ctx, int worker, int64_t begin, int64_t end)
     joined *j = ctx;
     for (int i = 0; i < j->count; i++) {
         const int64_t from = nib__max(begin, j->first[i]), to = nib__min(end, j->first[i + 1]);
+        const part *p = &j->parts[i];
         if (from < to)
-            job_linear(&j->parts[i], worker, from - j->first[i], to - j->first[i]);
+            run_part(p, worker, (from - j->first[i]) * p->step,
+                     nib__min((to - j->first[i]) * p->step, p->end));
     }
 }
 
@@ -110,10 +85,10 @@ static nib_status run_on_gpu(nib_runner *r, const nib_kernel *row, const void *a
 static nib_status run_rows(nib_runner *r, const nib_kernel *row, const void *args, int64_t count,
                            nib_err *err)
 {
-    part p = {.row = row, .args = args};
+    part p = {.row = row, .args = args, .scratch = r->scratch, .scratch_bytes = r->scratch_bytes};
     if (row->gpu != NULL)
         return run_on_gpu(r, row, args, err);
-    nib__pool_run(r->engine->pool, count, grain_for(r, count), false, job_rows, &p);
+    nib__pool_run(r->engine->pool, count, grain_for(r, count), false, job_part, &p);
     return NIB_OK;
 }
 
@@ -160,11 +135,7 @@ static nib_status run_quant(nib_runner *r, const nib_node *node, int64_t m, nib_
     if (!row)
         return NIB_OK;
     const nib_quant args = quant_of(r, node, m);
-    part p = {.row = row, .args = &args};
-    if (row->gpu != NULL)
-        return run_on_gpu(r, row, &args, err);
-    nib__pool_run(r->engine->pool, m, grain_for(r, m), false, job_quant, &p);
-    return NIB_OK;
+    return run_rows(r, row, &args, m, err);
 }
 
 static nib_linear linear_of(nib_runner *r, const nib_node *node, const nib_kernel *row, int64_t m)
@@ -239,7 +210,7 @@ static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_e
     /* heads that share keys stay together */
     const int64_t share = c->heads / c->kv_heads;
     const int64_t grain = nib__round_up(grain_for(r, m * c->heads), share);
-    nib__pool_run(r->engine->pool, m * c->heads, grain, true, job_attn, &p);
+    nib__pool_run(r->engine->pool, m * c->heads, grain, true, job_part, &p);
     return NIB_OK;
 }
 
@@ -396,23 +367,31 @@ static nib_status run_move(nib_runner *r, const nib_node *node, int64_t m, nib_e
                                       : nib__gpu_read(r->gpu, here, there, bytes, err);
 }
 
+static nib_status run_linear(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    return nib__runner_products(r, node, 1, m, err);
+}
+
+/* Lowering makes no other. */
+static nib_status (*const runs[NIB_OP_COUNT])(nib_runner *, const nib_node *, int64_t,
+                                              nib_err *) = {
+    [NIB_OP_EMBED] = run_embed,
+    [NIB_OP_NORM] = run_norm,
+    [NIB_OP_NORM_QUANT] = run_norm_quant,
+    [NIB_OP_ROPE] = run_rope,
+    [NIB_OP_COPY] = run_store_kv,
+    [NIB_OP_ROPE_COPY] = run_rope_copy,
+    [NIB_OP_SWIGLU] = run_swiglu,
+    [NIB_OP_ADD] = run_add,
+    [NIB_OP_SCALE] = run_scale,
+    [NIB_OP_GATHER] = run_gather,
+    [NIB_OP_ATTN] = run_attn,
+    [NIB_OP_QUANT] = run_quant,
+    [NIB_OP_LINEAR] = run_linear,
+    [NIB_OP_MOVE] = run_move,
+};
+
 nib_status nib__runner_node(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
-    switch (node->op) {
-    case NIB_OP_EMBED: return run_embed(r, node, m, err);
-    case NIB_OP_NORM: return run_norm(r, node, m, err);
-    case NIB_OP_NORM_QUANT: return run_norm_quant(r, node, m, err);
-    case NIB_OP_ROPE: return run_rope(r, node, m, err);
-    case NIB_OP_COPY: return run_store_kv(r, node, m, err);
-    case NIB_OP_ROPE_COPY: return run_rope_copy(r, node, m, err);
-    case NIB_OP_SWIGLU: return run_swiglu(r, node, m, err);
-    case NIB_OP_ADD: return run_add(r, node, m, err);
-    case NIB_OP_SCALE: return run_scale(r, node, m, err);
-    case NIB_OP_GATHER: return run_gather(r, node, m, err);
-    case NIB_OP_ATTN: return run_attn(r, node, m, err);
-    case NIB_OP_QUANT: return run_quant(r, node, m, err);
-    case NIB_OP_LINEAR: return nib__runner_products(r, node, 1, m, err);
-    case NIB_OP_MOVE: return run_move(r, node, m, err);
-    default: return NIB_OK; /* lowering makes no other */
-    }
+    return runs[node->op](r, node, m, err);
 }

@@ -6,6 +6,8 @@
  */
 #include "way.h"
 
+#include "operation.h"
+
 #include <math.h>
 
 typedef struct step {
@@ -17,20 +19,6 @@ static const nib_machine *machine_of(const step *s, nib_op op)
 {
     const nib_op_plan *plan = nib__plan_operation(s->plan, op);
     return plan != NULL ? plan->machine : s->plan->machine;
-}
-
-/* f32 that an operation reads and writes for a token, per column of its first input. */
-static double values_per_column(nib_op op)
-{
-    switch (op) {
-    case NIB_OP_NORM:
-    case NIB_OP_SCALE:
-    case NIB_OP_ROPE: return 2;
-    case NIB_OP_COPY: /* keys, values, and what the cache holds of both */
-    case NIB_OP_SWIGLU:
-    case NIB_OP_ADD: return 3;
-    default: return 0; /* EMBED, LINEAR */
-    }
 }
 
 /* Of a query and one position: a product with a key, one with a value, and an exponential. */
@@ -54,11 +42,11 @@ static double other_seconds(const step *s)
     for (size_t i = 0; g != NULL && i < g->node_count; i++) {
         const nib_graph_node *node = &g->nodes[i];
         const double columns = node->in[0] >= 0 ? (double)g->values[node->in[0]].columns : 0;
-        const double values = values_per_column(node->op);
+        const double values = nib__ops[node->op].values * columns;
         const nib_machine *m = machine_of(s, node->op);
         const double rate = m->cache_bytes_per_s > 0 ? m->cache_bytes_per_s : m->bytes_per_s;
         if (values > 0 && (node->op != NIB_OP_NORM || node->layer >= 0))
-            sum += s->tokens * values * columns * sizeof(float) / rate + m->launch_s;
+            sum += s->tokens * values * sizeof(float) / rate + m->launch_s;
         kv = node->op == NIB_OP_COPY ? columns : kv;
         if (node->op == NIB_OP_ATTN)
             sum += attention_seconds(s, columns, kv, (double)node->window);

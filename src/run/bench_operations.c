@@ -8,6 +8,7 @@
  */
 #include "library.h"
 #include "op_table.h"
+#include "operation.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -54,17 +55,10 @@ static void count_attention(const nib_runner *r, const nib_node *n, work of, nib
 static double row_bytes(const nib_runner *r, const nib_node *n)
 {
     const double to = (double)r->ops.ld[n->to], from = (double)r->ops.ld[n->from];
-    switch (n->op) {
-    case NIB_OP_EMBED: return to * sizeof(float);
-    case NIB_OP_ROPE: return 2 * to * sizeof(float);
-    case NIB_OP_ROPE_COPY: return (2 * to + 4 * from) * sizeof(float);
-    case NIB_OP_SWIGLU:
-    case NIB_OP_ADD: return 3 * to * sizeof(float);
-    case NIB_OP_NORM: return (from + to) * sizeof(float);
-    case NIB_OP_NORM_QUANT:
-    case NIB_OP_QUANT: return from * sizeof(float);
-    default: return 2 * from * sizeof(float);
-    }
+    double values = nib__ops[n->op].values * (n->op == NIB_OP_EMBED ? to : from);
+    if (n->op == NIB_OP_ROPE_COPY) /* the queries' rows, and beside those of the keys */
+        values = nib__ops[n->op].values * to + 4 * from;
+    return values * sizeof(float);
 }
 
 static nib_op_line line_of(const bench *b, const nib_node *n, int64_t m, work of)

@@ -9,6 +9,7 @@
  * begin and are not counted.
  */
 #include "op_table.h"
+#include "operation.h"
 #include "trainer.h"
 
 #include <inttypes.h>
@@ -26,28 +27,6 @@ typedef struct bench {
 } bench;
 
 /* ---- measuring ---- */
-
-/* f32 rows that an operation without weights reads and writes. */
-static double rows_moved(nib_op op)
-{
-    switch (op) {
-    case NIB_OP_AMAX:
-    case NIB_OP_BIAS_DW: return 1;
-    case NIB_OP_EMBED:
-    case NIB_OP_NORM:
-    case NIB_OP_ROPE:
-    case NIB_OP_SCALE:
-    case NIB_OP_SCALE_DX:
-    case NIB_OP_NORM_DW: return 2;
-    case NIB_OP_SWIGLU:
-    case NIB_OP_ADD:
-    case NIB_OP_XENT:
-    case NIB_OP_EMBED_DW: return 3;
-    case NIB_OP_NORM_DX: return 4;
-    case NIB_OP_SWIGLU_DX: return 5;
-    default: return 0;
-    }
-}
 
 static double code_bytes(const nib_product *p)
 {
@@ -77,8 +56,7 @@ static void measure_node(const bench *b, const nib_train_node *n, nib_op_line *o
     case NIB_OP_CAST_T:
         out->bytes = m * (double)n->columns * (sizeof(float) + code_bytes(p));
         break;
-    case NIB_OP_MOVE: out->bytes = m * (double)n->columns * sizeof(float); break;
-    default: out->bytes = rows_moved(n->op) * m * (double)n->columns * sizeof(float);
+    default: out->bytes = nib__ops[n->op].values * m * (double)n->columns * sizeof(float);
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include "cast.h"
 #include "lower.h"
+#include "operation.h"
 
 /* ---- choosing ---- */
 
@@ -105,13 +106,7 @@ static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
 {
     const part *p = ctx;
     (void)worker;
-    switch (p->row->op) {
-    case NIB_OP_QUANT:
-    case NIB_OP_QUANT_T: p->row->run.quant(p->args, begin, end); break;
-    case NIB_OP_CAST:
-    case NIB_OP_CAST_T: p->row->run.cast(p->args, begin, end); break;
-    default: p->row->run.amax(p->args, begin, end); break;
-    }
+    nib__ops[p->row->op].run(p->row, p->args, begin, end, NULL);
 }
 
 int64_t nib__parts_grain(const nib_workers *w, int64_t count, int64_t step)

@@ -7,28 +7,12 @@
  */
 #include "step.h"
 
+#include "operation.h"
+
 /* Quantizers by columns, gradients of weights and attention mix rows. */
 static bool is_by_rows(const nib_train_node *n)
 {
-    if (n->side != NIB_SIDE_CPU)
-        return false;
-    switch (n->op) {
-    case NIB_OP_EMBED:
-    case NIB_OP_NORM:
-    case NIB_OP_QUANT:
-    case NIB_OP_LINEAR:
-    case NIB_OP_LINEAR_DX:
-    case NIB_OP_ROPE:
-    case NIB_OP_COPY:
-    case NIB_OP_SWIGLU:
-    case NIB_OP_ADD:
-    case NIB_OP_SCALE:
-    case NIB_OP_SCALE_DX:
-    case NIB_OP_NORM_DX:
-    case NIB_OP_SWIGLU_DX:
-    case NIB_OP_XENT: return true;
-    default: return false;
-    }
+    return n->side == NIB_SIDE_CPU && nib__ops[n->op].by_tokens;
 }
 
 /* Parts of about equal rows, whole tiles, as many for each thread. */

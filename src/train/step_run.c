@@ -5,6 +5,8 @@
  */
 #include "step.h"
 
+#include "operation.h"
+
 #include <inttypes.h>
 #include <math.h>
 
@@ -41,26 +43,7 @@ static void *scratch_of(const nib_step *s, int worker)
 static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
 {
     const part *p = ctx;
-    const nib_run *run = &p->row->run;
-    switch (p->row->op) {
-    case NIB_OP_EMBED: run->embed(p->args, begin, end); break;
-    case NIB_OP_NORM: run->norm(p->args, begin, end); break;
-    case NIB_OP_ROPE: run->rope(p->args, begin, end); break;
-    case NIB_OP_COPY: run->store_kv(p->args, begin, end); break;
-    case NIB_OP_SWIGLU: run->swiglu(p->args, begin, end); break;
-    case NIB_OP_ADD: run->add(p->args, begin, end); break;
-    case NIB_OP_SCALE: run->scale(p->args, begin, end); break;
-    case NIB_OP_SCALE_DX: run->scale_dx(p->args, begin, end); break;
-    case NIB_OP_ATTN: run->attn(p->args, begin, end, scratch_of(p->s, worker)); break;
-    case NIB_OP_NORM_DX: run->norm_dx(p->args, begin, end); break;
-    case NIB_OP_NORM_DW: run->norm_dw(p->args, begin, end); break;
-    case NIB_OP_SWIGLU_DX: run->swiglu_dx(p->args, begin, end); break;
-    case NIB_OP_ATTN_DX: run->attn_dx(p->args, begin, end, scratch_of(p->s, worker)); break;
-    case NIB_OP_EMBED_DW: run->embed_dw(p->args, begin, end); break;
-    case NIB_OP_BIAS_DW: run->bias_dw(p->args, begin, end); break;
-    case NIB_OP_XENT: run->xent(p->args, begin, end); break;
-    default: break; /* lowering makes no other; products are product.c's */
-    }
+    nib__ops[p->row->op].run(p->row, p->args, begin, end, scratch_of(p->s, worker));
 }
 
 enum { LINE = 16 /* f32 in a cache line: columns of a part */ };
