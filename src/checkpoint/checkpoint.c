@@ -4,6 +4,7 @@
  * files is checkpoint_open.c; what the tensors of a weight mean is weight.c and the dialects.
  */
 #include "checkpoint_inside.h"
+#include "fused.h"
 #include "gguf.h"
 #include "rotary.h"
 
@@ -28,6 +29,20 @@ nib_status nib__checkpoint_add_note(nib_checkpoint *cp, const char *note, nib_er
 {
     nib__ledger_add_note(&cp->ledger, "checkpoint", "%s", note);
     return cp->ledger.failed ? nib__fail_memory(err, strlen(note), "a note") : NIB_OK;
+}
+
+nib_status nib__checkpoint_add_view(nib_checkpoint *cp, const nib_tensor *t, nib_err *err)
+{
+    char a[NIB_SHOWN];
+    if (t == NULL)
+        return nib__checkpoint_no_memory(err, cp->path);
+    cp->tensors[cp->count] = t;
+    if (nib__names_add(&cp->by_name, (const void *const *)cp->tensors, cp->count) != NULL)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "tensor \"%s\" is stored twice, by itself and as a part of another",
+                         nib__shown(a, t->name));
+    cp->count++;
+    return NIB_OK;
 }
 
 /* ---- modules ---- */
@@ -119,6 +134,8 @@ static nib_status read_config(nib_checkpoint *cp, nib_err *err)
         return NIB_OK;
     cp->has_config = true;
     nib_status status = read_quantization(cp, nib__shown(a, path), text, size, err);
+    if (status == NIB_OK)
+        status = nib__fused_heads(cp, nib__shown(a, path), text, size, err);
     if (status == NIB_OK && cp->meta_names)
         status = nib__rotary_find(cp, nib__shown(a, path), text, size, err);
     nib__release(&cp->allocator, text);
@@ -289,6 +306,8 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
         return nib__checkpoint_no_memory(err, path);
     NIB_TRY(nib__checkpoint_open_path(cp, err));
     NIB_TRY(nib__experts_split(cp, err));
+    NIB_TRY(read_config(cp, err));
+    NIB_TRY(nib__fused_split(cp, err));
     cp->copies = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copies);
     cp->copy_sizes = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copy_sizes);
     cp->copy_arena = &cp->arena;
@@ -297,7 +316,6 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
         return nib__checkpoint_no_memory(err, path);
     NIB_TRY(check_version(cp, err));
     cp->grouped_scales = nib__checkpoint_has_groups(cp);
-    NIB_TRY(read_config(cp, err));
     NIB_TRY(read_params(cp, err));
     NIB_TRY(list_modules(cp, err));
     return note_coding(cp, err);
@@ -391,6 +409,8 @@ const nib_meta *nib__checkpoint_meta_at(const nib_checkpoint *cp, size_t i) { re
 size_t nib__checkpoint_module_count(const nib_checkpoint *cp) { return cp->module_count; }
 
 const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i) { return cp->modules[i]; }
+
+unsigned nib__checkpoint_fused(const nib_checkpoint *cp) { return cp->fused; }
 
 const nib_quantization *nib__checkpoint_coding(const nib_checkpoint *cp) { return cp->coding; }
 

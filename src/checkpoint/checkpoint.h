@@ -117,6 +117,8 @@ const nib_quantization *nib__checkpoint_coding(const nib_checkpoint *cp);
 const nib_ledger *nib__checkpoint_ledger(const nib_checkpoint *cp);
 /* One more note. */
 nib_status nib__checkpoint_add_note(nib_checkpoint *cp, const char *note, nib_err *err);
+/* Which weights are stored as one tensor, and are read as parts of it: bits of fused.h. */
+unsigned nib__checkpoint_fused(const nib_checkpoint *cp);
 /* Which dialect stores the module's weight, by its name in weight.c; NULL: none does. */
 const char *nib__checkpoint_dialect(const nib_checkpoint *cp, const char *module);
 

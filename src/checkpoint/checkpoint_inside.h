@@ -43,6 +43,8 @@ struct nib_checkpoint {
     const char *params;
     int64_t paired, paired_count;
     int32_t *paired_rows;
+    int64_t heads, kv_heads; /* of fused weights (fused.h), as the config says; 0: it does not */
+    unsigned fused;          /* which weights were stored so */
     /* Buffers that replace stored bytes where a view cannot serve (scalars aligned, orders of
      * columns and biases of rows in another order): [count] by tensor, made once and kept; never
      * whole weights or their scales. Reachable through a const checkpoint. */
@@ -143,6 +145,9 @@ bool nib__weight_is_awq(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_fp8(const nib_weight_query *q);
 bool nib__weight_is_fp8(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_mxfp4(const nib_weight_query *q);
+/* One more tensor, a view of what the files hold; NULL: memory ran out. A name that is there
+ * already is an error. */
+nib_status nib__checkpoint_add_view(nib_checkpoint *cp, const nib_tensor *t, nib_err *err);
 /* Puts a view for each expert in the place of stacked tensors (dialect_mxfp4.c). */
 nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err);
 bool nib__weight_is_gguf(const nib_weight_query *q, const nib_tensor *codes);

@@ -202,14 +202,14 @@ static nib_status merge(nib_checkpoint *cp, const nib_contents *parsed, nib_shar
 /* A GGUF file describes itself: a config.json beside it is another model's. */
 static nib_status take_gguf(nib_checkpoint *cp, nib_contents *parsed, nib_err *err)
 {
+    int64_t head;
     cp->gguf = parsed[0].gguf;
     cp->directory = NULL;
+    nib__gguf_heads(cp->gguf, &cp->heads, &cp->kv_heads, &head);
     NIB_TRY(nib__gguf_translate(parsed, (size_t)cp->file_count, &cp->arena, err));
     if (nib__rename_pairs(cp->gguf->arch)) {
-        int64_t heads, head;
-        nib__gguf_heads(cp->gguf, &heads, &head);
         cp->paired = -1;
-        NIB_TRY(nib__rotary_set(cp, heads, head, err));
+        NIB_TRY(nib__rotary_set(cp, cp->heads, head, err));
     }
     return merge(cp, parsed, NULL, err);
 }

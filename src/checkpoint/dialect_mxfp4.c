@@ -112,19 +112,6 @@ static const nib_tensor *view(nib_checkpoint *cp, const nib_tensor *t, size_t wh
     return out->name == NULL ? NULL : out;
 }
 
-static nib_status add(nib_checkpoint *cp, const nib_tensor *t, nib_err *err)
-{
-    char shown[NIB_SHOWN];
-    if (t == NULL)
-        return nib__fail(err, NIB_NO_MEMORY, "memory ran out for the experts of a stack");
-    cp->tensors[cp->count] = t;
-    if (nib__names_add(&cp->by_name, (const void *const *)cp->tensors, cp->count) != NULL)
-        return nib__fail(err, NIB_BAD_INPUT, "tensor \"%s\" is stored twice, alone and in a stack",
-                         nib__say_name(shown, sizeof shown, t->name, strlen(t->name)));
-    cp->count++;
-    return NIB_OK;
-}
-
 nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err)
 {
     const nib_checkpoint before = *cp;
@@ -146,9 +133,9 @@ nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err)
     for (size_t i = 0; i < before.count; i++) {
         const nib_tensor *t = before.tensors[i], *stack = stack_of(&before, t, &which);
         if (stack == NULL)
-            NIB_TRY(add(cp, t, err));
+            NIB_TRY(nib__checkpoint_add_view(cp, t, err));
         for (int64_t e = 0; stack != NULL && e < t->shape[0]; e++)
-            NIB_TRY(add(cp, view(cp, t, which, e), err));
+            NIB_TRY(nib__checkpoint_add_view(cp, view(cp, t, which, e), err));
     }
     char note[200];
     snprintf(note, sizeof note,

@@ -97,15 +97,18 @@ static int64_t size_of(const nib_gguf *g, const char *name)
     int64_t size = 0;
     bool found;
     nib_err ignored;
+    if (g->arch == NULL)
+        return 0;
     snprintf(key, sizeof key, "%s.%s", g->arch, name);
     const nib_status status = nib__gguf_int(&size, &found, g, key, &ignored);
     return status == NIB_OK && size > 0 ? size : 0;
 }
 
-void nib__gguf_heads(const nib_gguf *g, int64_t *heads, int64_t *head)
+void nib__gguf_heads(const nib_gguf *g, int64_t *heads, int64_t *kv_heads, int64_t *head)
 {
     const int64_t width = size_of(g, "embedding_length");
     *heads = size_of(g, "attention.head_count");
+    *kv_heads = size_of(g, "attention.head_count_kv");
     *head = size_of(g, "attention.key_length");
     if (*head == 0 && *heads > 0 && width % *heads == 0)
         *head = width / *heads;

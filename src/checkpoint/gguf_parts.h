@@ -21,7 +21,7 @@ nib_status nib__gguf_check_parts(const nib_contents *parsed, size_t count, nib_e
 /* Gives the tensors our names where the architecture, which the first file says, is one whose names
  * we know. */
 nib_status nib__gguf_translate(nib_contents *parsed, size_t count, nib_arena *arena, nib_err *err);
-/* Query heads and their width of architecture llama, 0 where they are not said. */
-void nib__gguf_heads(const nib_gguf *gguf, int64_t *heads, int64_t *head);
+/* Heads of queries, those of keys and values, and their width; 0 where they are not said. */
+void nib__gguf_heads(const nib_gguf *gguf, int64_t *heads, int64_t *kv_heads, int64_t *head);
 
 #endif

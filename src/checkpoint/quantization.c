@@ -5,6 +5,8 @@
  */
 #include "quantization.h"
 
+#include "fused.h"
+
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -644,6 +646,16 @@ static bool has_part(const char *module, const char *part)
     return false;
 }
 
+/* Of a part of a fused weight the config may name the whole. */
+static nib_status matches(bool *out, const nib_targets *targets, const char *module, nib_err *err)
+{
+    nib_fused_part part;
+    NIB_TRY(nib__targets_match(out, targets, module, err));
+    if (*out || !nib__fused_part(&part, module, NIB_FUSED_QKV | NIB_FUSED_GATE_UP))
+        return NIB_OK;
+    return nib__targets_match(out, targets, part.whole, err);
+}
+
 nib_status nib__quantization_keeps(bool *out, const nib_quantization *q, const char *module,
                                    nib_err *err)
 {
@@ -653,7 +665,7 @@ nib_status nib__quantization_keeps(bool *out, const nib_quantization *q, const c
         *out = group == NULL;
         return NIB_OK;
     }
-    NIB_TRY(nib__targets_match(out, &q->kept, module, err));
+    NIB_TRY(matches(out, &q->kept, module, err));
     for (size_t i = 0; i < q->kept.name_count && !*out; i++)
         *out = has_part(module, *(const char *const *)q->kept.names[i]);
     return NIB_OK;
@@ -664,11 +676,11 @@ nib_status nib__quantization_group(const nib_coding_group **out, const nib_quant
 {
     bool found = false;
     *out = NULL;
-    NIB_TRY(nib__targets_match(&found, &q->ignore, module, err));
+    NIB_TRY(matches(&found, &q->ignore, module, err));
     if (found)
         return NIB_OK;
     for (size_t i = 0; i < q->group_count; i++) {
-        NIB_TRY(nib__targets_match(&found, &q->groups[i].targets, module, err));
+        NIB_TRY(matches(&found, &q->groups[i].targets, module, err));
         if (found) {
             *out = &q->groups[i];
             return NIB_OK;

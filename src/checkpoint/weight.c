@@ -3,7 +3,7 @@
  * The weight of a module: finds which dialect stores it, and checks what is common to all of them.
  * Conversions are told to the ledger; nothing is dropped without a word.
  */
-#include "checkpoint_inside.h"
+#include "fused.h"
 #include "rotary.h"
 
 #include <inttypes.h>
@@ -468,7 +468,7 @@ size_t nib__module_size(const nib_tensor *tensor)
 static nib_status fail_missing(const nib_weight_query *q)
 {
     nib_status status;
-    if (nib__weight_fail_foreign(q, &status))
+    if (nib__weight_fail_foreign(q, &status) || nib__fused_fail(q, &status))
         return status;
     if (nib__weight_meta(q, ".weight") != NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",

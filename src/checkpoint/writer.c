@@ -6,6 +6,7 @@
  */
 #include "writer.h"
 
+#include "fused.h"
 #include "names.h"
 #include "pool.h"
 #include "safetensors.h"
@@ -21,6 +22,9 @@ typedef struct entry {
     size_t unit, shard;
     uint64_t bytes, done;
     uint64_t offset;    /* in the file */
+    const char *stored; /* the name in the file: of the first of several parts, the tensor's */
+    size_t next;        /* the part whose rows follow in the same tensor; SIZE_MAX: none */
+    bool follows;       /* it is such a part, of an entry before it */
     nib_hasher *hasher; /* while bytes are missing */
     nib_hash hash;
 } entry;
@@ -42,6 +46,8 @@ struct nib_writer {
     const nib_gguf_head *gguf; /* NULL: safetensors */
     const char *directory;     /* NULL: one file */
     double sync_seconds;       /* that finishing the files took */
+    unsigned fused;            /* what is stored fused */
+    size_t stored;             /* tensors in the files */
     bool failed;               /* memory ran out while adding */
 };
 
@@ -94,8 +100,8 @@ size_t nib__writer_add_tensor(nib_writer *w, const char *name, nib_type type, co
                               int rank, size_t unit)
 {
     void *entries = w->entries;
-    entry e = {.type = type, .rank = rank, .unit = unit};
-    e.name = nib__arena_copy(&w->arena, name, strlen(name));
+    entry e = {.type = type, .rank = rank, .unit = unit, .next = SIZE_MAX};
+    e.name = e.stored = nib__arena_copy(&w->arena, name, strlen(name));
     for (int i = 0; i < rank; i++)
         e.shape[i] = shape[i];
     if (e.name == NULL || !nib__tensor_bytes(&e.bytes, type, shape, rank) ||
@@ -110,6 +116,98 @@ size_t nib__writer_add_tensor(nib_writer *w, const char *name, nib_type type, co
 
 void nib__writer_use_gguf(nib_writer *w, const nib_gguf_head *head) { w->gguf = head; }
 
+void nib__writer_fuse(nib_writer *w, unsigned fused) { w->fused = fused; }
+
+/* ---- fused tensors ---- */
+
+/* Rows of `b` may follow those of `a`. */
+static bool fits(const entry *a, const entry *b)
+{
+    bool same = a->type == b->type && a->rank == b->rank;
+    for (int i = 1; same && i < a->rank; i++)
+        same = a->shape[i] == b->shape[i];
+    return same;
+}
+
+/* Makes the parts that entry i is the first of one tensor. */
+static nib_status join(nib_writer *w, size_t i, const nib_fused_part *first, const nib_names *names,
+                       const void *const *items, nib_err *err)
+{
+    size_t parts[4] = {i};
+    char name[NIB_FUSED_NAME] = "", shown[160];
+    for (int p = 1; p < first->count; p++) {
+        parts[p] =
+            nib__fused_name(name, first->whole, p) ? nib__names_find(names, items, name) : SIZE_MAX;
+        if (parts[p] != SIZE_MAX && fits(&w->entries[i], &w->entries[parts[p]]))
+            continue;
+        if (w->gguf == NULL)
+            return NIB_OK;
+        return nib__fail(
+            err, NIB_NOT_AS_ASKED,
+            "%s: a GGUF of this architecture stores it with %s as one tensor, which "
+            "has one type; give both the same recipe, or --format nibble",
+            nib__say_name(shown, sizeof shown, w->entries[i].name, strlen(w->entries[i].name)),
+            name);
+    }
+    entry *e = &w->entries[i];
+    e->stored = nib__arena_copy(&w->arena, first->whole, strlen(first->whole));
+    if (e->stored == NULL)
+        return nib__fail_memory(err, strlen(first->whole), "a name");
+    for (int p = 1; p < first->count; p++) {
+        w->entries[parts[p - 1]].next = parts[p];
+        w->entries[parts[p]].follows = true;
+    }
+    return NIB_OK;
+}
+
+static nib_status join_parts(nib_writer *w, nib_err *err)
+{
+    nib_names names;
+    const void **items = nib__arena_take(&w->arena, w->count, sizeof *items);
+    if (items == NULL || !nib__names_init(&names, &w->arena, w->count))
+        return nib__fail_memory(err, w->count * sizeof *items, "the list of tensors");
+    for (size_t i = 0; i < w->count; i++) {
+        items[i] = &w->entries[i];
+        nib__names_add(&names, items, i);
+    }
+    for (size_t i = 0; i < w->count && w->fused != 0; i++) {
+        nib_fused_part first;
+        if (nib__fused_part(&first, w->entries[i].name, w->fused) && first.part == 0)
+            NIB_TRY(join(w, i, &first, &names, items, err));
+    }
+    for (size_t i = 0; i < w->count; i++)
+        w->stored += !w->entries[i].follows;
+    return NIB_OK;
+}
+
+/* The next entry of the same tensor; NULL: entry e is its last. */
+static entry *next_part(nib_writer *w, const entry *e)
+{
+    return e->next == SIZE_MAX ? NULL : &w->entries[e->next];
+}
+
+/* Bytes of the tensor that begins with e, and its rows, if it has any. */
+static uint64_t stored_bytes(nib_writer *w, const entry *e, int64_t *rows)
+{
+    uint64_t bytes = 0;
+    *rows = 0;
+    for (; e != NULL; e = next_part(w, e)) {
+        bytes += e->bytes;
+        *rows += e->rank > 0 ? e->shape[0] : 0;
+    }
+    return bytes;
+}
+
+/* Gives the parts their places, one behind the other. */
+static uint64_t place_parts(nib_writer *w, entry *e, uint64_t at)
+{
+    for (; e != NULL; e = next_part(w, e)) {
+        e->offset = at;
+        at += e->bytes;
+    }
+    return at;
+}
+
 /* ---- places ---- */
 
 /* Gives every entry its shard; a new one begins between units where the limit would be passed. */
@@ -117,36 +215,39 @@ static size_t cut_shards(nib_writer *w, uint64_t limit)
 {
     uint64_t used = 0;
     size_t shards = 0;
+    int64_t rows;
     for (size_t i = 0; i < w->count;) {
         uint64_t unit = 0;
         size_t end = i;
         for (; end < w->count && w->entries[end].unit == w->entries[i].unit; end++)
-            unit += w->entries[end].bytes;
+            unit += w->entries[end].follows ? 0 : stored_bytes(w, &w->entries[end], &rows);
         if (used != 0 && limit != 0 && unit > limit - (used < limit ? used : limit)) {
             shards++;
             used = 0;
         }
         used += unit;
         for (; i < end; i++)
-            w->entries[i].shard = shards;
+            for (entry *e = &w->entries[i]; e != NULL && !w->entries[i].follows;
+                 e = next_part(w, e))
+                e->shard = shards;
     }
     return shards + 1;
 }
 
-static void put_entry(nib_jsonw *json, const entry *e, uint64_t begin)
+static void put_entry(nib_jsonw *json, const entry *e, int64_t rows, uint64_t begin, uint64_t end)
 {
-    nib__jsonw_key(json, e->name);
+    nib__jsonw_key(json, e->stored);
     nib__jsonw_object(json);
     nib__jsonw_pair_string(json, "dtype", nib__type_stored_name(e->type));
     nib__jsonw_key(json, "shape");
     nib__jsonw_array(json);
     for (int i = 0; i < e->rank; i++)
-        nib__jsonw_int(json, e->shape[i]);
+        nib__jsonw_int(json, i == 0 ? rows : e->shape[i]);
     nib__jsonw_array_end(json);
     nib__jsonw_key(json, "data_offsets");
     nib__jsonw_array(json);
     nib__jsonw_int(json, (int64_t)begin);
-    nib__jsonw_int(json, (int64_t)(begin + e->bytes));
+    nib__jsonw_int(json, (int64_t)end);
     nib__jsonw_array_end(json);
     nib__jsonw_object_end(json);
 }
@@ -169,11 +270,12 @@ static void lay_out(nib_writer *w, size_t s)
     for (size_t b = 0; b < COUNT(widths); b++)
         for (size_t i = 0; i < w->count; i++) {
             entry *e = &w->entries[i];
-            if (e->shard != s || nib__type_bits(e->type) != widths[b])
+            int64_t rows;
+            if (e->shard != s || nib__type_bits(e->type) != widths[b] || e->follows)
                 continue;
-            put_entry(&json, e, to->data);
-            e->offset = to->data;
-            to->data += e->bytes;
+            const uint64_t bytes = stored_bytes(w, e, &rows);
+            put_entry(&json, e, rows, to->data, to->data + bytes);
+            to->data = place_parts(w, e, to->data);
         }
     nib__jsonw_object_end(&json);
     while (!to->header.failed && to->header.size % 8 != 0)
@@ -186,11 +288,14 @@ static nib_status lay_out_gguf(nib_writer *w, shard *to, nib_err *err)
 {
     char shown[160];
     nib__text_init(&to->header, &w->allocator);
-    nib__gguf_begin(&to->header, w->gguf, w->count);
+    nib__gguf_begin(&to->header, w->gguf, w->stored);
     for (size_t i = 0; i < w->count; i++) {
         entry *e = &w->entries[i];
-        const size_t length = strlen(e->name);
-        nib__say_name(shown, sizeof shown, e->name, length);
+        const size_t length = strlen(e->stored);
+        int64_t shape[NIB_RANK_MAX];
+        if (e->follows)
+            continue;
+        nib__say_name(shown, sizeof shown, e->stored, length);
         if (!nib__gguf_holds(e->type))
             return nib__fail(err, NIB_UNSUPPORTED,
                              "%s: GGUF has no type %s; convert it to one that it has, such as f16",
@@ -205,10 +310,11 @@ static nib_status lay_out_gguf(nib_writer *w, shard *to, nib_err *err)
                              "%s: has no elements, which GGUF has no place for; take it out of the "
                              "model",
                              shown);
-        e->offset = to->data;
-        nib__gguf_entry(&to->header, e->name, e->type, e->shape, e->rank, e->offset);
-        to->data +=
-            e->bytes + (NIB_GGUF_ALIGNMENT - e->bytes % NIB_GGUF_ALIGNMENT) % NIB_GGUF_ALIGNMENT;
+        memcpy(shape, e->shape, sizeof shape);
+        (void)stored_bytes(w, e, &shape[0]);
+        nib__gguf_entry(&to->header, e->stored, e->type, shape, e->rank, to->data);
+        to->data = place_parts(w, e, to->data);
+        to->data += (NIB_GGUF_ALIGNMENT - to->data % NIB_GGUF_ALIGNMENT) % NIB_GGUF_ALIGNMENT;
     }
     while (!to->header.failed && to->header.size % NIB_GGUF_ALIGNMENT != 0)
         nib__text_put(&to->header, "\0", 1);
@@ -243,8 +349,10 @@ static nib_status check_names(nib_writer *w, nib_err *err)
     if (items == NULL || !nib__names_init(&names, &w->arena, w->count))
         return nib__fail_memory(err, w->count * sizeof *items, "the list of tensors");
     for (size_t i = 0; i < w->count; i++) {
-        const char *name = w->entries[i].name;
-        items[i] = &w->entries[i];
+        const char *name = w->entries[i].stored;
+        items[i] = &w->entries[i].stored;
+        if (w->entries[i].follows)
+            continue;
         if (nib__names_add(&names, items, i) != NULL || strcmp(name, "__metadata__") == 0)
             return nib__fail(err, NIB_BAD_INPUT, "two tensors would be written as \"%s\"",
                              nib__say_name(shown, sizeof shown, name, strlen(name)));
@@ -256,6 +364,7 @@ nib_status nib__writer_layout(nib_writer *w, uint64_t shard_limit, nib_err *err)
 {
     if (w->failed)
         return nib__fail_memory(err, w->count * sizeof *w->entries, "the list of tensors");
+    NIB_TRY(join_parts(w, err));
     NIB_TRY(check_names(w, err));
     const size_t count = cut_shards(w, w->gguf != NULL ? 0 : shard_limit);
     w->shards = nib__arena_take(&w->arena, count, sizeof *w->shards);
@@ -348,7 +457,9 @@ static nib_status write_index(nib_writer *w, nib_err *err)
     nib__jsonw_key(&json, "weight_map");
     nib__jsonw_object(&json);
     for (size_t i = 0; i < w->count; i++)
-        nib__jsonw_pair_string(&json, w->entries[i].name, w->shards[w->entries[i].shard].name);
+        if (!w->entries[i].follows)
+            nib__jsonw_pair_string(&json, w->entries[i].stored,
+                                   w->shards[w->entries[i].shard].name);
     nib__jsonw_object_end(&json);
     nib__jsonw_object_end(&json);
     nib__text_str(&text, "\n");

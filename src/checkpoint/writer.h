@@ -25,6 +25,10 @@ void nib__writer_add_meta(nib_writer *writer, const char *key, const char *value
 size_t nib__writer_add_tensor(nib_writer *writer, const char *name, nib_type type,
                               const int64_t *shape, int rank, size_t unit);
 
+/* Before the layout: weights that are stored fused (fused.h) become one tensor each, where all its
+ * parts are added, of one type and width. They are put, counted and hashed part by part as ever. A
+ * GGUF cannot say it otherwise: parts that do not fit each other are an error there. */
+void nib__writer_fuse(nib_writer *writer, unsigned fused);
 /* Before the layout: the file is a GGUF with these key/values, which must stay until then, and
  * holds tensors under the names and types that were added, which must be GGUF's. Metadata is not
  * written, and there is one file, model.gguf in a directory. */

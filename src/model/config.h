@@ -26,7 +26,8 @@ typedef enum nib_arch {
     NIB_ARCH_STARCODER2,
     NIB_ARCH_STABLELM,
     NIB_ARCH_MINISTRAL,
-    NIB_ARCH_MINISTRAL3
+    NIB_ARCH_MINISTRAL3,
+    NIB_ARCH_PHI3
 } nib_arch;
 
 typedef enum nib_rope_kind {

@@ -46,6 +46,9 @@ static const struct {
              {"layer_switch", NAN, NULL},
              {"order_of_interleaved_layers", NAN, NULL},
              {"scale_attn_weights", NAN, NULL},
+             {"lm_head_bias", NAN, NULL},
+             {"full_attn_mod", 1, NULL},
+             {"interpolate_factor", 1, NULL},
              {"rotary_pct", 1, NULL},
              {"rope_pct", 1, NULL}};
 

@@ -395,8 +395,8 @@ static void say_unused(const nib_config *c, const nib_rope_said *said, nib_ledge
     snprintf(text, sizeof text, "the rope type \"%s\" does not use it", nib__rope_name(c->rope));
     for (int n = 0; n < NIB_ROPE_NUMBERS; n++)
         for (int place = 0; place < NIB_ROPE_PLACES; place++) {
-            const bool same =
-                n == NIB_ROPE_CONTEXT && said->numbers[place][n] == (double)c->context;
+            const bool same = (n == NIB_ROPE_CONTEXT || n == NIB_ROPE_ORIGINAL) &&
+                              said->numbers[place][n] == (double)c->context;
             if ((said->given[place] & ~reads & 1U << n) != 0 && !same)
                 say_number(ledger, said, place, n, NULL, text);
         }

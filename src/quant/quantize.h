@@ -51,6 +51,7 @@ typedef struct nib_quantize_job {
     const nib_gguf_head *gguf;
     const char *gguf_arch;
     int64_t paired_head;
+    unsigned fused;    /* weights that readers of the model expect as one tensor: fused.h */
     double norm_shift; /* added to the weights of norms, which become f32; 0: they stay */
     /* A vector that the format wants besides, as its readers name it: [extra_count]; NULL: none. */
     const char *extra_name;

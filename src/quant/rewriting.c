@@ -5,6 +5,7 @@
  */
 #include "rewriting.h"
 
+#include "fused.h"
 #include "renames.h"
 #include "rotary.h"
 
@@ -66,6 +67,12 @@ void nib__rewriting_begin_unit(nib_rewriting *r, const char *tensor)
 nib_status nib__rewriting_describe(nib_rewriting *r, const char *name, const char *description)
 {
     void *names = (void *)r->names;
+    nib_fused_part part;
+    if (r->fuses && nib__fused_part(&part, name, r->job->fused)) {
+        if (part.part > 0) /* it is described with the first */
+            return NIB_OK;
+        name = part.whole;
+    }
     const char *copy = nib__arena_copy(&r->arena, name, strlen(name));
     if (copy == NULL || !nib__reserve(r->job->allocator, &names, &r->name_capacity,
                                       r->name_count + 1, sizeof *r->names))
@@ -614,12 +621,29 @@ void nib__rewriting_share(nib_rewriting *r)
                 lines[r->lines[i]].kept = lines[r->lines[j]].kept;
 }
 
+/* Plain floats of one type are fused as their readers have them. Codes are fused in a GGUF only:
+ * elsewhere each part may have its own scheme. */
+static bool fuses(const nib_rewriting *r)
+{
+    const nib_choice *first = &r->job->layers[0].choice;
+    bool alike = true;
+    for (size_t i = 0; i < r->job->count; i++) {
+        const nib_quantize_layer *l = &r->job->layers[i];
+        alike = alike && !nib__layer_is_quantized(l) && l->choice.keep == first->keep &&
+                (first->keep || l->choice.scheme.code == first->scheme.code);
+    }
+    return r->job->fused != 0 && (alike || r->dialect == NIB_DIALECT_GGUF);
+}
+
 nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit)
 {
     NIB_TRY(nib__origins_find(r));
     NIB_TRY(nib__origins_choose(r));
     NIB_TRY(nib__rewriting_settle_biases(r));
     NIB_TRY(nib__writer_make(&r->writer, r->job->allocator, r->err));
+    r->fuses = fuses(r);
+    if (r->fuses)
+        nib__writer_fuse(r->writer, r->job->fused);
     if (r->dialect == NIB_DIALECT_GGUF)
         nib__writer_use_gguf(r->writer, r->job->gguf);
     NIB_TRY(list_stored(r));

@@ -42,6 +42,7 @@ typedef struct nib_rewriting {
     size_t extra;         /* place in the writer; SIZE_MAX: there is none */
     nib_text last_module; /* of the unit */
     bool directory;       /* the output is one */
+    bool fuses;           /* parts of fused weights are written as one tensor */
 } nib_rewriting;
 
 /* origins.c. A line per layer, with what it is made from; then the dialect. */

@@ -195,6 +195,8 @@ static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *r
         NIB_TRY(make_config(w, err));
     if (!is_gguf(job->format) && nib__checkpoint_gguf(w->model->net.checkpoint) != NULL)
         job->norm_shift = -nib__rename_norm_offset(nib__family_of(&w->model->net.config)->gguf);
+    job->fused = w->model->net.unknown ? nib__checkpoint_fused(w->model->net.checkpoint)
+                                       : nib__family_of(&w->model->net.config)->fused;
     job->config = w->config.at;
     job->checkpoint = w->model->net.checkpoint;
     job->layers = w->layers;

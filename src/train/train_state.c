@@ -4,6 +4,8 @@
  */
 #include "train_state.h"
 
+#include "arch.h"
+#include "fused.h"
 #include "manifest.h"
 #include "safetensors.h"
 #include "train_settings.h"
@@ -322,11 +324,13 @@ static void add_tensors(nib_writer *w, const nib_params *params, const nib_state
 }
 
 static nib_status write_blocks(nib_writer *w, const char *path, const nib_params *params,
-                               const nib_state_block *blocks, size_t count, nib_type type,
-                               nib_jsonw *hashes, nib_err *err)
+                               const nib_config *config, const nib_state_block *blocks,
+                               size_t count, nib_type type, nib_jsonw *hashes, nib_err *err)
 {
     char hash[33];
     nib__writer_add_meta(w, "format", "pt");
+    if (*blocks[0].prefix == 0) /* a model, which others read, too */
+        nib__writer_fuse(w, nib__family_of(config)->fused);
     for (size_t b = 0; b < count; b++)
         add_tensors(w, params, &blocks[b], type);
     NIB_TRY(nib__writer_layout(w, 0, err));
@@ -347,7 +351,8 @@ nib_status nib__state_blocks(const char *path, const nib_trainer *t, const nib_s
 {
     nib_writer *w;
     NIB_TRY(nib__writer_make(&w, &t->engine->allocator, err));
-    const nib_status status = write_blocks(w, path, &t->params, blocks, count, type, hashes, err);
+    const nib_status status =
+        write_blocks(w, path, &t->params, &t->model->net.config, blocks, count, type, hashes, err);
     nib__writer_free(w);
     return status;
 }

@@ -85,6 +85,49 @@ static void test_checkpoint_is_a_model(void **state)
     nib_engine_close(engine);
 }
 
+static int count_words(const char *name, const char *words)
+{
+    size_t size;
+    int count = 0;
+    char *text = read_file(name, &size);
+    const char *at = nib__ends_with(name, ".safetensors") ? text + 8 : text; /* its header */
+    for (; (at = strstr(at, words)) != NULL; at++)
+        count++;
+    free(text);
+    return count;
+}
+
+/* Phi-3 trains q, k and v as weights of their own, and is stored as transformers loads it. */
+static void test_fused(void **state)
+{
+    static const char phi[] =
+        "{\"model_type\": \"phi3\", \"hidden_size\": 32, \"intermediate_size\": 48, "
+        "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+        "\"vocab_size\": 920, \"max_position_embeddings\": 64, \"pad_token_id\": 0, "
+        "\"tie_word_embeddings\": false, \"torch_dtype\": \"float32\"}";
+    static const char *const files[] = {"phi/step-00000004/model.safetensors",
+                                        "phi/model/model.safetensors"};
+    job j = {.folder = "phi", .steps = 4, .stop = 2, .export_last = true};
+    char stopped[256];
+    (void)state;
+    write_text("config.json", phi, sizeof phi - 1);
+    expect_refused(&j, NIB_CANCELLED, "step 2");
+    j.stop = 0;
+    must_train(&j);
+    assert_non_null(strstr(j.log, "goes on from"));
+    expect_model("phi/model", NULL, NIB_TYPE_F32);
+    for (size_t i = 0; i < COUNT(files); i++) {
+        assert_int_equal(count_words(files[i], "layers.1.self_attn.qkv_proj.weight\""), 1);
+        assert_int_equal(count_words(files[i], "layers.1.mlp.gate_up_proj.weight\""), 1);
+        assert_int_equal(count_words(files[i], ".self_attn.q_proj"), 0);
+        assert_int_equal(count_words(files[i], ".mlp.up_proj"), 0);
+    }
+    snprintf(stopped, sizeof stopped, "%s", in_root("phi/step-00000002"));
+    j = (job){.folder = "phi-next", .steps = 1, .initial_load = stopped};
+    must_train(&j);
+    write_text("config.json", config, sizeof config - 1);
+}
+
 /* Training for codes ends with them. */
 static void test_exports_codes(void **state)
 {
@@ -107,17 +150,6 @@ static void test_exports_codes(void **state)
 }
 
 /* How often the words occur in a file. */
-static int count_words(const char *name, const char *words)
-{
-    size_t size;
-    int count = 0;
-    char *text = read_file(name, &size);
-    for (const char *at = text; (at = strstr(at, words)) != NULL; at++)
-        count++;
-    free(text);
-    return count;
-}
-
 static void test_metrics(void **state)
 {
     size_t size;
@@ -151,9 +183,8 @@ static void test_metrics(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exports),
-        cmocka_unit_test(test_checkpoint_is_a_model),
-        cmocka_unit_test(test_exports_codes),
+        cmocka_unit_test(test_exports), cmocka_unit_test(test_checkpoint_is_a_model),
+        cmocka_unit_test(test_fused),   cmocka_unit_test(test_exports_codes),
         cmocka_unit_test(test_metrics),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);

@@ -604,6 +604,69 @@ FAMILIES = {
         },
         "lengths": [40, 300],
     },
+    "phi3": {
+        "type": torch.bfloat16,
+        "config": {
+            "architectures": ["Phi3ForCausalLM"],
+            "model_type": "phi3",
+            "attention_bias": False,
+            "embd_pdrop": 0.0,
+            "resid_pdrop": 0.0,
+            "hidden_size": 60,
+            "intermediate_size": 84,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "hidden_act": "silu",
+            "vocab_size": 125,
+            "max_position_embeddings": 1024,
+            "original_max_position_embeddings": 1024,
+            "rms_norm_eps": 1e-5,
+            "bos_token_id": 1,
+            "eos_token_id": 124,
+            "pad_token_id": 124,
+            "rope_scaling": None,
+            "rope_theta": 250000,
+            "sliding_window": 37,
+            "tie_word_embeddings": False,
+            "torch_dtype": "bfloat16",
+        },
+        "lengths": [40, 300],
+    },
+    # as Phi-4 mini; both texts pass the original context, where transformers changes to the long factors
+    "phi3_longrope": {
+        "type": torch.bfloat16,
+        "config": {
+            "architectures": ["Phi3ForCausalLM"],
+            "model_type": "phi3",
+            "attention_bias": False,
+            "full_attn_mod": 1,
+            "interpolate_factor": 1,
+            "lm_head_bias": False,
+            "mlp_bias": False,
+            "hidden_size": 64,
+            "intermediate_size": 76,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "hidden_act": "silu",
+            "vocab_size": 130,
+            "max_position_embeddings": 512,
+            "original_max_position_embeddings": 32,
+            "partial_rotary_factor": 0.75,
+            "rms_norm_eps": 1e-5,
+            "bos_token_id": 129,
+            "eos_token_id": 129,
+            "pad_token_id": 129,
+            "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.0, 1.1, 1.2, 1.3, 1.5],
+                             "long_factor": [1.0, 1.2, 2.0, 5.0, 11.0, 14.5]},
+            "rope_theta": 10000.0,
+            "sliding_window": None,
+            "tie_word_embeddings": True,
+            "torch_dtype": "bfloat16",
+        },
+        "lengths": [40, 300],
+    },
 }
 
 
@@ -615,7 +678,7 @@ def fill(name, shape, generator, offset):
         return offset + 0.25 * noise
     if "embed_tokens" in name:
         return 0.35 * noise
-    gain = 2.0 if "q_proj" in name or "k_proj" in name or "lm_head" in name else 1.0
+    gain = 2.0 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "lm_head")) else 1.0
     return noise * gain / shape[-1] ** 0.5
 
 

@@ -3,7 +3,9 @@
 """Writes tests/golden/train/FAMILY, tiny models, and FAMILY_gradients.safetensors: a micro-batch in documents, its loss and every
 parameter's gradient, from transformers in float64. Documents see only themselves, as in packed training.
 
-usage: make_step_golden.py OUT_FOLDER"""
+A fused weight's gradient is written part by part, as Nibble trains it.
+
+usage: make_step_golden.py OUT_FOLDER [FAMILY...]"""
 import json
 import os
 import sys
@@ -50,6 +52,7 @@ FAMILIES = {
     "ministral3": ("Ministral3", dict(tie_word_embeddings=True, head_dim=8, rope_parameters={
         "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 5,
         "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.2})),
+    "phi3": ("Phi3", dict(tie_word_embeddings=False, sliding_window=6, pad_token_id=None)),
     "stablelm": ("StableLm", dict(tie_word_embeddings=False, use_qkv_bias=True, layer_norm_eps=1e-5,
                                   partial_rotary_factor=0.7)),
 }
@@ -59,6 +62,18 @@ def build(arch):
     name, own = FAMILIES[arch]
     config = getattr(transformers, f"{name}Config")(**dict(COMMON, **own))
     return getattr(transformers, name.removesuffix("Text") + "ForCausalLM")(config)
+
+
+def parts(name, value, config):
+    """The rows of q, k and v, or of gate and up, under names of their own."""
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    kv = config.num_key_value_heads * head
+    if "qkv_proj" in name:
+        rows = value.split([config.num_attention_heads * head, kv, kv])
+        return [(name.replace("qkv_proj", f"{part}_proj"), r) for part, r in zip("qkv", rows)]
+    if "gate_up_proj" in name:
+        return [(name.replace("gate_up_proj", f"{part}_proj"), r) for part, r in zip(("gate", "up"), value.chunk(2))]
+    return [(name, value)]
 
 
 def make(arch, folder):
@@ -86,7 +101,8 @@ def make(arch, folder):
     tensors["loss"] = total.detach().reshape(1)
     for name, p in model.named_parameters():
         weights[name] = p.detach().float().contiguous()
-        tensors[name] = p.grad.float().contiguous()
+        for part, grad in parts(name, p.grad.float(), model.config):
+            tensors[part] = grad.contiguous()
     about = {"tool": f"transformers {transformers.__version__}, torch {torch.__version__}", "seed": str(SEED),
              "command": "tools/golden/make_step_golden.py tests/golden/train"}
     save_file(weights, f"{folder}/{arch}/model.safetensors", about)
@@ -101,5 +117,5 @@ def make(arch, folder):
 
 
 if __name__ == "__main__":
-    for arch in FAMILIES:
+    for arch in sys.argv[2:] or FAMILIES:
         make(arch, sys.argv[1])

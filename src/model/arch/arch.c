@@ -28,6 +28,7 @@ static const nib_family_row *const families[] = {
     [NIB_ARCH_STABLELM] = &nib__family_stablelm,
     [NIB_ARCH_MINISTRAL] = &nib__family_ministral,
     [NIB_ARCH_MINISTRAL3] = &nib__family_ministral3,
+    [NIB_ARCH_PHI3] = &nib__family_phi3,
 };
 
 const nib_family_row *nib__family_at(size_t i) { return i < COUNT(families) ? families[i] : NULL; }

@@ -43,6 +43,7 @@ typedef struct nib_family_row {
     nib_activation activation;   /* of the MLP's gate */
     const char *act, *older_act; /* hidden_act, or hidden_activation; NULL: silu and swish */
     const nib_family_key *keys;
+    unsigned fused;       /* weights that its checkpoints store as one tensor: fused.h */
     nib_eps_key eps;      /* how its config.json calls it */
     bool skips_rope;      /* no_rope_layers and no_rope_layer_interval are read */
     bool rope_in_windows; /* of a model with windows only layers with one rotate */
@@ -117,6 +118,6 @@ extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_
     nib__family_qwen3, nib__family_smollm3, nib__family_olmo2, nib__family_exaone4,
     nib__family_granite, nib__family_gemma, nib__family_gemma2, nib__family_gemma3,
     nib__family_cohere, nib__family_cohere2, nib__family_starcoder2, nib__family_stablelm,
-    nib__family_ministral, nib__family_ministral3;
+    nib__family_ministral, nib__family_ministral3, nib__family_phi3;
 
 #endif

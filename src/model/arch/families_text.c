@@ -55,6 +55,16 @@ static void render_markdown(nib_text *out)
              "with those of transformers\n(`tests/unit/test_network.c`, `test_gguf_model.c`, "
              "`test_step.c`). Layers with a window keep it\nin the cache, and 512 positions more, "
              "whatever the context.\n\n"
+             "Some families store several weights as one tensor: `qkv_proj` holds the rows of q, k "
+             "and v, `gate_up_proj` those of gate and\nup. Nibble reads such a tensor part by "
+             "part. Everywhere, in recipes (`--skip '*q_proj*'`), plans and reports, the parts "
+             "have\nthe usual names: `q_proj`, `k_proj`, `v_proj`, `gate_proj` and `up_proj`. "
+             "Plain floats, as of training checkpoints and\n`nibble convert --format "
+             "safetensors`, are written as one tensor again, which transformers loads. Codes are "
+             "written part by\npart, since each part may have its own scheme: Nibble reads them, "
+             "transformers does not. A GGUF has one tensor, so its\nparts need one type. Codes "
+             "that are stored as one tensor are read where rows, or blocks of rows, lie one after "
+             "the\nother; GPTQ, AWQ and int4 packed for tensor cores are refused by name.\n\n"
              "| model_type | class | in GGUF | models | refused |\n"
              "|---|---|---|---|---|\n");
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Splits fused tensors by rows. Every tensor of a module is split with its codes: what has a value
+ * per row by rows, what has one per block of rows by blocks, and what has one for all is shared.
+ */
+#include "fused.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { PARTS_MAX = 3, HEADS_MAX = 65536 };
+
+typedef struct fused_row {
+    unsigned of;
+    const char *layers; /* what is before the number of the layer */
+    const char *whole, *parts[PARTS_MAX + 1];
+} fused_row;
+
+static const char ours[] = "model.layers.";
+
+static const fused_row rows[] = {
+    {NIB_FUSED_QKV,
+     ours,
+     "self_attn.qkv_proj",
+     {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
+    {NIB_FUSED_GATE_UP, ours, "mlp.gate_up_proj", {"mlp.gate_proj", "mlp.up_proj"}},
+    {NIB_FUSED_QKV, "blk.", "attn_qkv", {"attn_q", "attn_k", "attn_v"}},
+    {NIB_FUSED_GATE_UP, "blk.", "ffn_up", {"ffn_gate", "ffn_up"}},
+};
+
+/* ---- names ---- */
+
+/* Where the module's name begins behind the number of its layer; 0: the name has another form. */
+static size_t behind_layer(const char *name, const char *layers)
+{
+    const size_t start = strlen(layers);
+    if (strncmp(name, layers, start) != 0)
+        return 0;
+    const size_t digits = strspn(name + start, "0123456789");
+    return digits > 0 && name[start + digits] == '.' ? start + digits + 1 : 0;
+}
+
+/* Does the name, from `at` on, begin with this module? */
+static bool is_module(const char *name, const char *module)
+{
+    const size_t size = strlen(module);
+    return strncmp(name, module, size) == 0 && (name[size] == '.' || name[size] == 0);
+}
+
+/* The name with `to` in the place of `from`, which is at `at`. */
+static bool replace(char out[NIB_FUSED_NAME], const char *name, size_t at, const char *from,
+                    const char *to)
+{
+    const int size =
+        snprintf(out, NIB_FUSED_NAME, "%.*s%s%s", (int)at, name, to, name + at + strlen(from));
+    return size > 0 && size < NIB_FUSED_NAME;
+}
+
+static int count_parts(const fused_row *row)
+{
+    int count = 0;
+    while (row->parts[count] != NULL)
+        count++;
+    return count;
+}
+
+bool nib__fused_part(nib_fused_part *out, const char *name, unsigned fused)
+{
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const size_t at = (rows[i].of & fused) != 0 ? behind_layer(name, rows[i].layers) : 0;
+        for (int p = 0; at > 0 && rows[i].parts[p] != NULL; p++) {
+            if (!is_module(name + at, rows[i].parts[p]))
+                continue;
+            out->part = p;
+            out->count = count_parts(&rows[i]);
+            return replace(out->whole, name, at, rows[i].parts[p], rows[i].whole);
+        }
+    }
+    return false;
+}
+
+/* The row of a fused tensor, and where its module begins; NULL: it is none. */
+static const fused_row *row_of(size_t *at, const char *name)
+{
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        *at = behind_layer(name, rows[i].layers);
+        if (*at > 0 && is_module(name + *at, rows[i].whole))
+            return &rows[i];
+    }
+    return NULL;
+}
+
+bool nib__fused_name(char out[NIB_FUSED_NAME], const char *whole, int part)
+{
+    size_t at;
+    const fused_row *row = row_of(&at, whole);
+    return row != NULL && part < count_parts(row) &&
+           replace(out, whole, at, row->whole, row->parts[part]);
+}
+
+/* ---- rows ---- */
+
+nib_status nib__fused_heads(nib_checkpoint *cp, const char *name, const char *text, size_t size,
+                            nib_err *err)
+{
+    nib_json json;
+    const nib_json_limits limits = {.literals = true};
+    cp->heads = cp->kv_heads = 0;
+    nib__json_init(&json, name, text, size, &limits);
+    nib__json_expect(&json, NIB_JSON_OBJECT);
+    while (nib__json_next(&json) == NIB_JSON_KEY) {
+        int64_t *to = nib__json_is(&json, "num_attention_heads")   ? &cp->heads
+                      : nib__json_is(&json, "num_key_value_heads") ? &cp->kv_heads
+                                                                   : NULL;
+        nib_json_value value;
+        if (!nib__json_any(&json, &value))
+            break; /* the error is the reader's */
+        if (to != NULL && value.number >= 1 && value.number <= HEADS_MAX)
+            *to = (int64_t)value.number;
+    }
+    return nib__json_status(&json, err);
+}
+
+/* The rows that part p of n has: first, and how many. False: n has no such parts. */
+static bool rows_of(const nib_checkpoint *cp, const fused_row *row, int64_t n, int p,
+                    int64_t *first, int64_t *count)
+{
+    int64_t shares[PARTS_MAX] = {1, 1, 1}, all = 0, before = 0;
+    if (row->of == NIB_FUSED_QKV) {
+        shares[0] = cp->heads;
+        shares[1] = shares[2] = cp->kv_heads > 0 ? cp->kv_heads : cp->heads;
+    }
+    for (int i = 0; row->parts[i] != NULL; i++) {
+        if (shares[i] < 1 || shares[i] > HEADS_MAX)
+            return false;
+        before += i < p ? shares[i] : 0;
+        all += shares[i];
+    }
+    *first = n / all * before;
+    *count = n / all * shares[p];
+    return n > 0 && n % all == 0;
+}
+
+/* The tensor that holds a module's codes, a row of it for each of the weight's; SIZE_MAX: none. */
+static size_t codes_of(const nib_checkpoint *cp, const char *name, size_t module)
+{
+    static const char *const ends[] = {".weight", "._weight_qdata", ".weight_packed"};
+    char codes[NIB_FUSED_NAME];
+    for (size_t i = 0; i < COUNT(ends); i++) {
+        const int size = snprintf(codes, sizeof codes, "%.*s%s", (int)module, name, ends[i]);
+        if (size < 0 || size >= (int)sizeof codes)
+            continue;
+        const size_t at = nib__names_find(&cp->by_name, (const void *const *)cp->tensors, codes);
+        if (at != SIZE_MAX && cp->tensors[at]->rank == 2)
+            return at;
+    }
+    return SIZE_MAX;
+}
+
+/* How the tensors beside the codes, and the codes, go with the rows. */
+typedef enum split_kind { SPLIT_NOT, SPLIT_ROWS, SPLIT_SHARED, SPLIT_SHAPE } split_kind;
+
+/* n: rows of the codes; *block: how many of them a row of t is for. */
+static split_kind kind_of(const nib_tensor *t, bool codes, int64_t n, int64_t *block)
+{
+    int64_t elements = 1;
+    for (int i = 0; i < t->rank; i++)
+        elements *= t->shape[i];
+    *block = 1;
+    if (nib__ends_with(t->name, ".weight_shape"))
+        return t->type == NIB_TYPE_I64 && elements == 2 ? SPLIT_SHAPE : SPLIT_NOT;
+    if (elements == 1 || nib__ends_with(t->name, "g_idx") ||
+        nib__ends_with(t->name, "._weight_input_order")) /* a scale of all; an order of inputs */
+        return SPLIT_SHARED;
+    if (t->rank < 1 || t->shape[0] < 1 || t->bytes % (uint64_t)t->shape[0] != 0)
+        return SPLIT_NOT;
+    /* a square one beside the codes may have a column for each row */
+    if (t->shape[0] == n && (codes || t->rank == 1 || t->shape[1] != n))
+        return SPLIT_ROWS;
+    *block = n / t->shape[0];
+    return strstr(t->name, ".weight_scale") != NULL && t->rank == 2 && t->shape[1] != n &&
+                   *block * t->shape[0] == n
+               ? SPLIT_ROWS
+               : SPLIT_NOT;
+}
+
+/* A fused tensor, and how it is split. */
+typedef struct fused {
+    const fused_row *row;
+    size_t at, codes; /* where its module begins; the codes beside it */
+    int64_t n, block;
+    split_kind kind;
+} fused;
+
+/* False: the tensor is not fused, or it has no codes beside it. */
+static bool find_fused(fused *out, const nib_checkpoint *cp, const char *name)
+{
+    out->row = row_of(&out->at, name);
+    if (out->row == NULL || out->row->layers != ours)
+        return false;
+    out->codes = codes_of(cp, name, out->at + strlen(out->row->whole));
+    if (out->codes == SIZE_MAX)
+        return false;
+    out->n = cp->tensors[out->codes]->shape[0];
+    return true;
+}
+
+static bool splits(fused *f, const nib_checkpoint *cp, size_t i)
+{
+    int64_t first, count;
+    bool whole = true;
+    f->kind = kind_of(cp->tensors[i], i == f->codes, f->n, &f->block);
+    for (int p = 0; p < count_parts(f->row); p++)
+        whole = whole && rows_of(cp, f->row, f->n, p, &first, &count) && first % f->block == 0 &&
+                count % f->block == 0;
+    return whole && f->kind != SPLIT_NOT;
+}
+
+static const nib_tensor *view(nib_checkpoint *cp, const nib_tensor *t, const fused *f, int p)
+{
+    char name[NIB_FUSED_NAME];
+    int64_t first, count;
+    nib_tensor *out = nib__arena_take(&cp->arena, 1, sizeof *out);
+    if (out == NULL || !nib__fused_name(name, t->name, p) ||
+        !rows_of(cp, f->row, f->n, p, &first, &count))
+        return NULL;
+    *out = *t;
+    out->name = nib__arena_copy(&cp->arena, name, strlen(name));
+    if (f->kind == SPLIT_ROWS) {
+        const uint64_t row = t->bytes / (uint64_t)t->shape[0];
+        out->shape[0] = count / f->block;
+        out->data = t->data + row * (uint64_t)(first / f->block);
+        out->bytes = row * (uint64_t)out->shape[0];
+    } else if (f->kind == SPLIT_SHAPE) { /* rows, then columns */
+        int64_t *shape = nib__arena_take(&cp->arena, 2, sizeof *shape);
+        if (shape == NULL)
+            return NULL;
+        memcpy(shape, t->data, 2 * sizeof *shape);
+        if (shape[0] == f->n) /* else the reader says that it is wrong */
+            shape[0] = count;
+        out->data = (const void *)shape;
+    }
+    return out->name != NULL ? out : NULL;
+}
+
+/* Descriptions of fused tensors hold for each part. */
+static nib_status split_metas(nib_checkpoint *cp, const nib_checkpoint *before, const bool *whole,
+                              nib_err *err)
+{
+    cp->metas = nib__arena_take(&cp->arena, PARTS_MAX * before->meta_count, sizeof *cp->metas);
+    cp->meta_count = 0;
+    if (cp->metas == NULL ||
+        !nib__names_init(&cp->by_key, &cp->arena, PARTS_MAX * before->meta_count))
+        return nib__checkpoint_no_memory(err, cp->path);
+    for (size_t i = 0; i < before->meta_count; i++) {
+        const nib_meta *meta = before->metas[i];
+        fused f;
+        const bool split = find_fused(&f, before, meta->key) && !whole[f.codes];
+        for (int p = 0; p < (split ? count_parts(f.row) : 1); p++) {
+            nib_meta *part = nib__arena_take(&cp->arena, 1, sizeof *part);
+            char key[NIB_FUSED_NAME];
+            if (part == NULL || (split && !nib__fused_name(key, meta->key, p)))
+                return nib__checkpoint_no_memory(err, cp->path);
+            part->key = split ? nib__arena_copy(&cp->arena, key, strlen(key)) : meta->key;
+            part->value = meta->value;
+            if (part->key == NULL)
+                return nib__checkpoint_no_memory(err, cp->path);
+            cp->metas[cp->meta_count] = part;
+            if (nib__names_add(&cp->by_key, (const void *const *)cp->metas, cp->meta_count) == NULL)
+                cp->meta_count++;
+        }
+    }
+    return NIB_OK;
+}
+
+nib_status nib__fused_split(nib_checkpoint *cp, nib_err *err)
+{
+    const nib_checkpoint before = *cp;
+    size_t count = 0;
+    fused f;
+    char note[200];
+    bool *whole = nib__arena_take(&cp->arena, before.count, sizeof *whole); /* by their codes */
+    if (whole == NULL)
+        return nib__checkpoint_no_memory(err, cp->path);
+    for (size_t i = 0; i < before.count; i++)
+        if (find_fused(&f, &before, before.tensors[i]->name)) {
+            whole[f.codes] = whole[f.codes] || !splits(&f, &before, i);
+            count++;
+        }
+    if (count == 0)
+        return NIB_OK;
+    const size_t room = before.count + (PARTS_MAX - 1) * count;
+    cp->tensors = nib__arena_take(&cp->arena, room, sizeof *cp->tensors);
+    cp->count = count = 0;
+    if (cp->tensors == NULL || !nib__names_init(&cp->by_name, &cp->arena, room))
+        return nib__checkpoint_no_memory(err, cp->path);
+    for (size_t i = 0; i < before.count; i++) {
+        const nib_tensor *t = before.tensors[i];
+        if (!find_fused(&f, &before, t->name) || whole[f.codes] || !splits(&f, &before, i)) {
+            NIB_TRY(nib__checkpoint_add_view(cp, t, err));
+            continue;
+        }
+        for (int p = 0; p < count_parts(f.row); p++)
+            NIB_TRY(nib__checkpoint_add_view(cp, view(cp, t, &f, p), err));
+        cp->fused |= f.row->of;
+        count++;
+    }
+    NIB_TRY(split_metas(cp, &before, whole, err));
+    if (count == 0)
+        return NIB_OK;
+    snprintf(note, sizeof note,
+             "%zu stored tensors hold several weights (qkv_proj, gate_up_proj); they are read as "
+             "q_proj, k_proj, v_proj, gate_proj and up_proj",
+             count);
+    return nib__checkpoint_add_note(cp, note, err);
+}
+
+bool nib__fused_fail(const nib_weight_query *q, nib_status *status)
+{
+    const nib_checkpoint *cp = q->cp;
+    nib_fused_part part;
+    char shown[NIB_SHOWN];
+    if (!nib__fused_part(&part, q->module, NIB_FUSED_QKV | NIB_FUSED_GATE_UP))
+        return false;
+    const size_t size = strlen(part.whole);
+    for (size_t i = 0; i < cp->count; i++) {
+        const char *name = cp->tensors[i]->name;
+        if (strncmp(name, part.whole, size) != 0 || name[size] != '.')
+            continue;
+        *status = nib__fail(q->err, NIB_UNSUPPORTED,
+                            "%s: holds the rows of %s among others, and they cannot be told apart "
+                            "in the form in which it is stored; give the model unquantized, or as "
+                            "codes with scales by rows",
+                            nib__say_name(shown, sizeof shown, name, strlen(name)), q->shown);
+        return true;
+    }
+    return false;
+}
