@@ -284,10 +284,12 @@ static nib_status find_arch(reader *r, const char *name, nib_err *err)
                          nib__say_name(shown, sizeof shown, r->model_type, strlen(r->model_type)),
                          nib__family_names(names, sizeof names));
     nib_config *c = r->c;
+    const nib_family_row *family = nib__family_at(i);
+    const bool bias = r->attention_bias == NOT_GIVEN ? family->absent.bias : r->attention_bias == 1;
     c->arch = (nib_arch)i;
-    c->qk_norm = nib__family_at(i)->head_norms;
-    c->qkv_bias = c->arch == NIB_ARCH_QWEN2 || r->attention_bias == 1;
-    c->o_bias = c->arch != NIB_ARCH_QWEN2 && r->attention_bias == 1;
+    c->qk_norm = family->head_norms;
+    c->qkv_bias = bias || family->biases == NIB_BIASES_QKV_ALWAYS;
+    c->o_bias = bias && family->biases == NIB_BIASES_ALL;
     return NIB_OK;
 }
 
@@ -426,10 +428,11 @@ static void say_overruled(const reader *r)
     const nib_config *c = r->c;
     say_class(r);
     say_numbers(r);
-    if (c->arch == NIB_ARCH_QWEN2 && r->attention_bias == 0)
+    const bool always = nib__family_of(c)->biases == NIB_BIASES_QKV_ALWAYS;
+    if (always && r->attention_bias == 0)
         nib__ledger_add_overruled(r->ledger, "bias", "attention_bias", "false", "true",
-                                  "qwen2 has biases of q, k and v");
-    if (c->arch == NIB_ARCH_QWEN2 && r->attention_bias == 1)
+                                  "%s has biases of q, k and v", nib__arch_name(c->arch));
+    if (always && r->attention_bias == 1)
         nib__ledger_add_setting(r->ledger,
                                 &(nib_ledger_setting){.code = "bias",
                                                       .name = "attention_bias",
@@ -437,7 +440,8 @@ static void say_overruled(const reader *r)
                                                       .done = "true",
                                                       .by = NIB_BY_CONFIG,
                                                       .relation = NIB_SETTING_NARROWER},
-                                "qwen2 has biases of q, k and v, and none of o");
+                                "%s has biases of q, k and v, and none of o",
+                                nib__arch_name(c->arch));
     if (r->dtypes[0] != NIB_TYPE_NONE && r->dtypes[1] != NIB_TYPE_NONE &&
         r->dtypes[0] != r->dtypes[1])
         nib__ledger_add_overruled(r->ledger, "dtype", "torch_dtype", nib__type_name(r->dtypes[1]),

@@ -27,7 +27,9 @@ typedef enum nib_arch {
     NIB_ARCH_STABLELM,
     NIB_ARCH_MINISTRAL,
     NIB_ARCH_MINISTRAL3,
-    NIB_ARCH_PHI3
+    NIB_ARCH_PHI3,
+    NIB_ARCH_GLM,
+    NIB_ARCH_GLM4
 } nib_arch;
 
 typedef enum nib_rope_kind {

@@ -140,7 +140,7 @@ static void find_biases(reader *r)
         if (nib__checkpoint_find(r->cp, name) != NULL)
             *biases[i].out = true;
     }
-    c->qkv_bias = c->qkv_bias || c->arch == NIB_ARCH_QWEN2;
+    c->qkv_bias = c->qkv_bias || nib__family_of(c)->biases == NIB_BIASES_QKV_ALWAYS;
     c->tied = nib__checkpoint_find(r->cp, "lm_head.weight") == NULL;
 }
 

@@ -152,12 +152,14 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
     nib_config c = *config;
     nib_jsonw w;
     const nib_family_row *family = nib__family_of(config);
-    const bool own_bias = c.arch == NIB_ARCH_QWEN2; /* which has it on q, k and v, always */
+    const bool always = family->biases == NIB_BIASES_QKV_ALWAYS,
+               unsaid = family->biases == NIB_BIASES_ALL ? c.qkv_bias != c.o_bias
+                                                         : c.o_bias || (always && !c.qkv_bias);
     if (c.rope_divisors != NULL && !find_llama3(&c))
         return nib__fail(err, NIB_UNSUPPORTED,
                          "the divisors of the rotary frequencies (rope_freqs) are no published "
                          "model's, and config.json has no key for them");
-    if (!says_biases(family) && (own_bias ? !c.qkv_bias || c.o_bias : c.qkv_bias != c.o_bias))
+    if (!says_biases(family) && unsaid)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "attention has biases on %s, which config.json cannot say for %s",
                          c.qkv_bias ? "q, k and v, but not on o" : "none, or on o alone",
@@ -184,7 +186,7 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
                                (double)nib__config_rope_dims(&c) / (double)c.head_dim);
     nib__jsonw_pair_string(&w, "hidden_act", family->act != NULL ? family->act : "silu");
     put_own(&w, &c);
-    if (!own_bias && !says_biases(family))
+    if (!always && !says_biases(family))
         nib__jsonw_pair_bool(&w, "attention_bias", c.qkv_bias);
     if (!says_biases(family) && (c.arch == NIB_ARCH_LLAMA || c.mlp_bias))
         nib__jsonw_pair_bool(&w, "mlp_bias", c.mlp_bias);

@@ -653,6 +653,13 @@ static void test_write(void **state)
     expect_round_trip("cohere2", "\"sliding_window_pattern\":2");
     expect_round_trip("starcoder2", "\"sliding_window\":100");
     expect_round_trip("stablelm", "\"use_qkv_bias\":true,\"partial_rotary_factor\":0.5");
+    expect_round_trip("phi3", "\"sliding_window\":77");
+    expect_round_trip("phi3", "\"partial_rotary_factor\":0.5,\"tie_word_embeddings\":true,"
+                              "\"original_max_position_embeddings\":256,"
+                              "\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,1.5,2,2.5],"
+                              "\"long_factor\":[1,2,3,4]}");
+    expect_round_trip("glm", "\"attention_bias\":false");
+    expect_round_trip("glm4", "\"partial_rotary_factor\":0.75");
     expect_round_trip("ministral3",
                       "\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":16,"
                       "\"original_max_position_embeddings\":64,\"llama_4_scaling_beta\":0.1}");

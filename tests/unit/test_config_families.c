@@ -3,6 +3,10 @@
  * What families take of config.json beyond sizes: windows and rotation by layer, numbers and flags
  * of their own, what transformers takes where a key is absent, and what is refused.
  */
+#include "arch.h"
+
+#include <math.h>
+
 #include "ledger_lines.h"
 #include "parsed_config.h"
 
@@ -58,6 +62,170 @@ static void test_absent_keys(void **state)
     open_config(&p, "exaone4", "\"sliding_window\":null");
     assert_true(!p.config.tied && p.config.norm_eps == 1e-5);
     close_parsed(&p);
+    open_config(&p, "phi3", "");
+    assert_true(!p.config.tied && p.config.norm_eps == 1e-5 && p.config.window == 0);
+    assert_true(!p.config.qkv_bias && nib__config_rope_dims(&p.config) == 16);
+    close_parsed(&p);
+    open_config(&p, "glm4", "");
+    assert_true(p.config.norm_eps == 1.5625e-7 && p.config.rope_interleaved);
+    assert_true(p.config.qkv_bias && !p.config.o_bias);
+    assert_true(p.config.head_dim == 128 && nib__config_rope_dims(&p.config) == 64);
+    close_parsed(&p);
+    open_config(&p, "glm", "\"attention_bias\":false,\"partial_rotary_factor\":1.0");
+    assert_true(!p.config.qkv_bias && nib__config_rope_dims(&p.config) == 128);
+    close_parsed(&p);
+}
+
+/* Older names of longrope, and which context its numbers are taken from. */
+static void test_longrope(void **state)
+{
+    (void)state;
+#define LISTS "\"short_factor\":[1,1.5,2,2.5,3,3.5,4,4.5],\"long_factor\":[1,2,3,4,5,6,7,8]"
+    static const char *const types[] = {"longrope", "su", "yarn"};
+    char more[400];
+    parsed p;
+    for (size_t i = 0; i < COUNT(types); i++) {
+        snprintf(more, sizeof more,
+                 "\"original_max_position_embeddings\":256,\"rope_scaling\":{\"type\":\"%s\"," LISTS
+                 "}",
+                 types[i]);
+        open_config(&p, "phi3", more);
+        assert_int_equal(p.status, NIB_OK);
+        assert_true(p.config.rope == NIB_ROPE_LONGROPE && p.config.rope_original == 256);
+        /* sqrt(1 + ln(1024 / 256) / ln 256) */
+        assert_true(p.config.rope_factor == 4 && fabs(p.config.rope_gain - sqrt(1.25)) < 1e-12);
+        close_parsed(&p);
+    }
+    open_config(&p, "phi3", "\"rope_scaling\":{\"type\":\"longrope\"," LISTS "}");
+    assert_int_equal(p.config.rope_original, 4096); /* where no place has it */
+    close_parsed(&p);
+    open_config(&p, "phi3", "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}");
+    assert_says(&p, "not built for phi3; default and longrope are");
+    close_parsed(&p);
+    open_config(&p, "phi3",
+                "\"partial_rotary_factor\":0.75,\"rope_scaling\":{\"type\":\"longrope\"," LISTS
+                "}");
+    assert_says(&p, "short_factor has 8 numbers; 6 are wanted");
+    close_parsed(&p);
+}
+
+/* ---- as published ---- */
+
+#define PHI3                                                                                       \
+    "\"architectures\":[\"Phi3ForCausalLM\"],\"model_type\":\"phi3\",\"attention_bias\":false,"    \
+    "\"attention_dropout\":0.0,\"embd_pdrop\":0.0,\"resid_pdrop\":0.0,\"hidden_act\":\"silu\","    \
+    "\"initializer_range\":0.02,\"rms_norm_eps\":1e-05,\"torch_dtype\":\"bfloat16\","              \
+    "\"use_cache\":true,"
+#define PHI_MINI                                                                                   \
+    PHI3 "\"hidden_size\":3072,\"intermediate_size\":8192,\"num_hidden_layers\":32,"               \
+         "\"bos_token_id\":1,\"eos_token_id\":32000,\"pad_token_id\":32000,\"vocab_size\":32064,"  \
+         "\"num_attention_heads\":32,\"num_key_value_heads\":32,\"tie_word_embeddings\":false,"    \
+         "\"rope_theta\":10000.0,\"original_max_position_embeddings\":4096,"
+#define PHI_14B                                                                                    \
+    PHI3 "\"hidden_size\":5120,\"intermediate_size\":17920,\"num_hidden_layers\":40,"              \
+         "\"num_attention_heads\":40,\"num_key_value_heads\":10,\"tie_word_embeddings\":false,"
+#define GLM                                                                                        \
+    "\"attention_dropout\":0.0,\"hidden_act\":\"silu\",\"initializer_range\":0.02,"                \
+    "\"head_dim\":128,\"rope_theta\":10000.0,\"tie_word_embeddings\":false,\"use_cache\":true,"    \
+    "\"torch_dtype\":\"bfloat16\","
+#define GLM4                                                                                       \
+    "\"architectures\":[\"Glm4ForCausalLM\"],\"model_type\":\"glm4\"," GLM                         \
+    "\"partial_rotary_factor\":0.5,\"rms_norm_eps\":1e-05,\"max_position_embeddings\":32768,"      \
+    "\"eos_token_id\":[151329,151336,151338],\"pad_token_id\":151329,\"vocab_size\":151552,"
+
+/* Published models: no key is unread, and there are as many weights as their cards say. */
+static void test_published(void **state)
+{
+    static const struct {
+        const char *name, *json; /* %s: 48 factors */
+        double billions;
+        int64_t window, rotated;
+    } cases[] = {
+        {"Phi-3-mini-4k",
+         PHI_MINI "\"max_position_embeddings\":4096,\"rope_scaling\":null,\"sliding_window\":2047",
+         3.821, 2047, 96},
+        {"Phi-3-mini-128k",
+         PHI_MINI
+         "\"max_position_embeddings\":131072,\"sliding_window\":262144,"
+         "\"rope_scaling\":{\"type\":\"longrope\",\"long_factor\":[%s],\"short_factor\":[%s]}",
+         3.821, 262144, 96},
+        {"Phi-3-medium-4k",
+         PHI_14B
+         "\"bos_token_id\":1,\"eos_token_id\":32000,\"pad_token_id\":32000,\"vocab_size\":32064,"
+         "\"max_position_embeddings\":4096,\"original_max_position_embeddings\":4096,"
+         "\"rope_theta\":10000.0,\"rope_scaling\":null,\"sliding_window\":2047",
+         13.960, 2047, 128},
+        {"Phi-4",
+         PHI_14B "\"bos_token_id\":100257,\"eos_token_id\":100265,\"pad_token_id\":100349,"
+                 "\"vocab_size\":100352,\"max_position_embeddings\":16384,"
+                 "\"original_max_position_embeddings\":16384,\"rope_theta\":250000,"
+                 "\"rope_scaling\":null,\"sliding_window\":null",
+         14.659, 0, 128},
+        {"Phi-4-mini",
+         PHI3 "\"hidden_size\":3072,\"intermediate_size\":8192,\"num_hidden_layers\":32,"
+              "\"num_attention_heads\":24,\"num_key_value_heads\":8,\"tie_word_embeddings\":true,"
+              "\"bos_token_id\":199999,\"eos_token_id\":199999,\"pad_token_id\":199999,"
+              "\"vocab_size\":200064,\"full_attn_mod\":1,\"interpolate_factor\":1,"
+              "\"lm_head_bias\":false,\"mlp_bias\":false,\"partial_rotary_factor\":0.75,"
+              "\"max_position_embeddings\":131072,\"original_max_position_embeddings\":4096,"
+              "\"rope_theta\":10000.0,\"sliding_window\":262144,"
+              "\"rope_scaling\":{\"type\":\"longrope\",\"long_factor\":[%s],\"short_factor\":[%s]}",
+         3.836, 262144, 96},
+        {"glm-4-9b-chat-hf",
+         "\"architectures\":[\"GlmForCausalLM\"],\"model_type\":\"glm\"," GLM
+         "\"hidden_size\":4096,\"intermediate_size\":13696,\"num_hidden_layers\":40,"
+         "\"num_attention_heads\":32,\"num_key_value_heads\":2,\"attention_bias\":true,"
+         "\"max_position_embeddings\":131072,\"rms_norm_eps\":1.5625e-07,"
+         "\"eos_token_id\":[151329,151336,151338],\"pad_token_id\":151329,\"vocab_size\":151552",
+         9.400, 0, 64},
+        {"glm-edge-1.5b-chat",
+         "\"architectures\":[\"GlmForCausalLM\"],\"model_type\":\"glm\"," GLM
+         "\"hidden_size\":2048,\"intermediate_size\":6144,\"num_hidden_layers\":28,"
+         "\"num_attention_heads\":16,\"num_key_value_heads\":4,\"attention_bias\":false,"
+         "\"max_position_embeddings\":8192,\"rms_norm_eps\":1e-05,\"partial_rotary_factor\":1.0,"
+         "\"eos_token_id\":[59246,59253,59255],\"pad_token_id\":59246,\"vocab_size\":59264",
+         1.593, 0, 128},
+        {"GLM-4-9B-0414",
+         GLM4 "\"hidden_size\":4096,\"intermediate_size\":13696,\"num_hidden_layers\":40,"
+              "\"num_attention_heads\":32,\"num_key_value_heads\":2,\"attention_bias\":true",
+         9.400, 0, 64},
+        {"GLM-4-32B-0414",
+         GLM4 "\"hidden_size\":6144,\"intermediate_size\":23040,\"num_hidden_layers\":61,"
+              "\"num_attention_heads\":48,\"num_key_value_heads\":2,\"attention_bias\":false",
+         32.565, 0, 64},
+    };
+    char factors[48 * 4 + 1] = "1.0", text[4096];
+    (void)state;
+    for (int i = 1; i < 48; i++)
+        strcat(factors, ",1.5");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        parsed p;
+        nib_graph graph;
+        double weights = 0;
+        size_t used = (size_t)snprintf(text, sizeof text, "{");
+        for (const char *at = cases[i].json; *at != '\0'; at++)
+            if (at[0] == '%')
+                used += (size_t)snprintf(text + used, sizeof text - used, "%s", factors), at++;
+            else
+                text[used++] = *at;
+        snprintf(text + used, sizeof text - used, "}");
+        open_text(&p, text);
+        if (p.status != NIB_OK)
+            fail_msg("%s: %s", cases[i].name, p.err.text);
+        assert_int_equal(p.ledger.setting_count, 0);
+        assert_int_equal(p.config.window, cases[i].window);
+        assert_int_equal(nib__config_rope_dims(&p.config), cases[i].rotated);
+        if (nib__arch_build(&graph, &p.config, &p.arena, &allocator, &p.err) != NIB_OK)
+            fail_msg("%s: %s", cases[i].name, p.err.text);
+        const size_t count = graph.kind_count[NIB_WEIGHT_MATRIX];
+        for (size_t w = 0; w < count - (size_t)p.config.tied; w++) {
+            const nib_graph_weight *matrix = nib__graph_weight(&graph, NIB_WEIGHT_MATRIX, w);
+            weights += (double)matrix->n * (double)matrix->k;
+        }
+        if (fabs(weights / 1e9 - cases[i].billions) > 0.001)
+            fail_msg("%s: %.4f billion weights", cases[i].name, weights / 1e9);
+        close_parsed(&p);
+    }
 }
 
 /* Numbers that a family reads, given and absent. */
@@ -110,6 +278,9 @@ static void test_refused_keys(void **state)
     static const struct {
         const char *arch, *json, *says;
     } cases[] = {
+        {"phi3", "\"lm_head_bias\":true", "not built for phi3"},
+        {"phi3", "\"sliding_window\":0", "at least 1 position is wanted, or null"},
+        {"glm4", "\"partial_rotary_factor\":0.01", "an even number of at least 2 is wanted"},
         {"stablelm", "\"use_parallel_residual\":true", "not built for stablelm"},
         {"stablelm", "\"qk_layernorm\":true", "(in \"qk_layernorm\")"},
         {"stablelm", "\"partial_rotary_factor\":0.01", "an even number of at least 2 is wanted"},
@@ -224,6 +395,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layers_without_rope),
         cmocka_unit_test(test_absent_keys),
+        cmocka_unit_test(test_longrope),
+        cmocka_unit_test(test_published),
         cmocka_unit_test(test_own_keys),
         cmocka_unit_test(test_refused_keys),
         cmocka_unit_test(test_windows),

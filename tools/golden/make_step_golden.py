@@ -53,6 +53,10 @@ FAMILIES = {
         "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 5,
         "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.2})),
     "phi3": ("Phi3", dict(tie_word_embeddings=False, sliding_window=6, pad_token_id=None)),
+    "glm": ("Glm", dict(tie_word_embeddings=False, head_dim=8, pad_token_id=None, attention_bias=True,
+                        partial_rotary_factor=0.5)),
+    "glm4": ("Glm4", dict(tie_word_embeddings=True, head_dim=8, pad_token_id=None, attention_bias=False,
+                          partial_rotary_factor=0.5)),
     "stablelm": ("StableLm", dict(tie_word_embeddings=False, use_qkv_bias=True, layer_norm_eps=1e-5,
                                   partial_rotary_factor=0.7)),
 }

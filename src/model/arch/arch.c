@@ -29,6 +29,8 @@ static const nib_family_row *const families[] = {
     [NIB_ARCH_MINISTRAL] = &nib__family_ministral,
     [NIB_ARCH_MINISTRAL3] = &nib__family_ministral3,
     [NIB_ARCH_PHI3] = &nib__family_phi3,
+    [NIB_ARCH_GLM] = &nib__family_glm,
+    [NIB_ARCH_GLM4] = &nib__family_glm4,
 };
 
 const nib_family_row *nib__family_at(size_t i) { return i < COUNT(families) ? families[i] : NULL; }

@@ -43,8 +43,13 @@ typedef struct nib_family_row {
     nib_activation activation;   /* of the MLP's gate */
     const char *act, *older_act; /* hidden_act, or hidden_activation; NULL: silu and swish */
     const nib_family_key *keys;
-    unsigned fused;       /* weights that its checkpoints store as one tensor: fused.h */
-    nib_eps_key eps;      /* how its config.json calls it */
+    unsigned fused;  /* weights that its checkpoints store as one tensor: fused.h */
+    nib_eps_key eps; /* how its config.json calls it */
+    enum {
+        NIB_BIASES_ALL,       /* attention_bias is about q, k, v and o */
+        NIB_BIASES_QKV,       /* about q, k and v; o has none */
+        NIB_BIASES_QKV_ALWAYS /* they have biases, whatever it says */
+    } biases;
     bool skips_rope;      /* no_rope_layers and no_rope_layer_interval are read */
     bool rope_in_windows; /* of a model with windows only layers with one rotate */
     bool needs_window;    /* a model without windows would have no positions at all */
@@ -63,7 +68,7 @@ typedef struct nib_family_row {
         int64_t heads, kv_heads, head_dim, vocab, context, window;
         int64_t original; /* context before scaling; 0: the context */
         double norm_eps, rope_theta, rope_partial;
-        bool tied;
+        bool tied, bias; /* tie_word_embeddings and attention_bias */
     } absent;
     void (*complete)(nib_config *c);      /* what follows from the config; NULL: nothing does */
     void (*complete_gguf)(nib_config *c); /* what GGUF leaves out, as llama.cpp takes it; NULL */
@@ -118,6 +123,7 @@ extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_
     nib__family_qwen3, nib__family_smollm3, nib__family_olmo2, nib__family_exaone4,
     nib__family_granite, nib__family_gemma, nib__family_gemma2, nib__family_gemma3,
     nib__family_cohere, nib__family_cohere2, nib__family_starcoder2, nib__family_stablelm,
-    nib__family_ministral, nib__family_ministral3, nib__family_phi3;
+    nib__family_ministral, nib__family_ministral3, nib__family_phi3, nib__family_glm,
+    nib__family_glm4;
 
 #endif

@@ -70,6 +70,7 @@ const nib_family_row nib__family_qwen2 = {
     .class_name = "Qwen2ForCausalLM",
     .title = "Qwen2 and Qwen2.5 (dense)",
     .gguf = "qwen2",
+    .biases = NIB_BIASES_QKV_ALWAYS,
     .absent =
         {.kv_heads = 32, .context = 32768, .window = 4096, .norm_eps = 1e-6, .rope_theta = 10000},
     .build = nib__build_llama,
