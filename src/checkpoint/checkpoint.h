@@ -59,6 +59,9 @@ const nib_tensor *nib__checkpoint_find(const nib_checkpoint *cp,
 /* Rotary frequencies: one container stores them, and another's description of the model implies
  * them. */
 bool nib__is_rotary_table(const char *name);
+/* Longrope's factors in a GGUF. */
+#define NIB_GGUF_ROPE_SHORT "rope_factors_short.weight"
+#define NIB_GGUF_ROPE_LONG "rope_factors_long.weight"
 size_t nib__checkpoint_meta_count(const nib_checkpoint *cp);
 const nib_meta *nib__checkpoint_meta_at(const nib_checkpoint *cp, size_t i);
 const nib_meta *nib__checkpoint_alias(const nib_checkpoint *cp, const char *name); /* NULL: none */

@@ -7,8 +7,9 @@
 
 #include <stdio.h>
 
-/* What an architecture has: norms before attention and the MLP, after them or both; a gate. */
-enum { BEFORE = 1, AFTER = 2, AROUND = 4, GATED = 8, PLAIN = 16, ANY = ~0 };
+/* What an architecture has: norms before attention and the MLP, after them or both, which GLM has
+ * names of its own for; a gate, or one that is stored with the up (fused.h). */
+enum { BEFORE = 1, AFTER = 2, AROUND = 4, GATED = 8, PLAIN = 16, FUSED = 32, GLM = 64, ANY = ~0 };
 
 typedef struct rename_row {
     const char *gguf, *ours;
@@ -30,7 +31,8 @@ static const arch_row archs[] = {
     {"gemma", BEFORE | GATED, false, 1},    {"gemma2", AROUND | GATED, false, 1},
     {"gemma3", AROUND | GATED, false, 1},   {"command-r", BEFORE | GATED, false, 0},
     {"cohere2", BEFORE | GATED, false, 0},  {"starcoder2", BEFORE | PLAIN, false, 0},
-    {"stablelm", BEFORE | GATED, false, 0},
+    {"stablelm", BEFORE | GATED, false, 0}, {"phi3", BEFORE | FUSED, false, 0},
+    {"glm4", GLM | FUSED, false, 0},
 };
 
 static const rename_row whole[] = {
@@ -46,16 +48,20 @@ static const rename_row in_layer[] = {
     {"attn_output", "self_attn.o_proj", ANY},
     {"attn_q_norm", "self_attn.q_norm", ANY},
     {"attn_k_norm", "self_attn.k_norm", ANY},
-    {"ffn_gate", "mlp.gate_proj", GATED},
-    {"ffn_up", "mlp.up_proj", GATED},
-    {"ffn_down", "mlp.down_proj", GATED},
+    {"attn_qkv", "self_attn.qkv_proj", FUSED},
+    {"ffn_up", "mlp.gate_up_proj", FUSED}, /* before its part, which is only written under it */
+    {"ffn_gate", "mlp.gate_proj", GATED | FUSED},
+    {"ffn_up", "mlp.up_proj", GATED | FUSED},
+    {"ffn_down", "mlp.down_proj", GATED | FUSED},
     {"ffn_up", "mlp.c_fc", PLAIN},
     {"ffn_down", "mlp.c_proj", PLAIN},
-    {"attn_norm", "input_layernorm", BEFORE | AROUND},
-    {"ffn_norm", "post_attention_layernorm", BEFORE},
+    {"attn_norm", "input_layernorm", BEFORE | AROUND | GLM},
+    {"ffn_norm", "post_attention_layernorm", BEFORE | GLM},
     {"ffn_norm", "pre_feedforward_layernorm", AROUND},
     {"post_attention_norm", "post_attention_layernorm", AFTER | AROUND},
     {"post_ffw_norm", "post_feedforward_layernorm", AFTER | AROUND},
+    {"post_attention_norm", "post_self_attn_layernorm", GLM},
+    {"post_ffw_norm", "post_mlp_layernorm", GLM},
 };
 
 static const char gguf_layers[] = "blk.", our_layers[] = "model.layers.";

@@ -11,7 +11,8 @@ enum { HEADS_MAX = 65536, ROWS_MAX = 1 << 24 };
 
 bool nib__is_rotary_table(const char *name)
 {
-    return strstr(name, "rotary_emb.inv_freq") != NULL || strcmp(name, "rope_freqs.weight") == 0;
+    return strstr(name, "rotary_emb.inv_freq") != NULL || strcmp(name, "rope_freqs.weight") == 0 ||
+           strcmp(name, NIB_GGUF_ROPE_SHORT) == 0 || strcmp(name, NIB_GGUF_ROPE_LONG) == 0;
 }
 
 /* What is needed of a config, whoever's names it has. */

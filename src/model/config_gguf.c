@@ -181,34 +181,6 @@ static nib_status read_ids(reader *r)
 
 /* ---- rotation ---- */
 
-/* What frequencies are divided by. */
-static nib_status read_divisors(reader *r)
-{
-    static const char name[] = "rope_freqs.weight";
-    nib_config *c = r->c;
-    const int64_t half = c->head_dim / 2;
-    const nib_tensor *t = nib__checkpoint_find(r->cp, name);
-    if (t == NULL)
-        return NIB_OK;
-    if (t->rank != 1 || t->type != NIB_TYPE_F32 || t->shape[0] != half)
-        return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: %s is %s of %" PRId64 " values; %" PRId64
-                         " F32 values are wanted, one for each pair of a head",
-                         r->g->name, name, nib__type_stored_name(t->type), t->shape[t->rank - 1],
-                         half);
-    float *divisors = nib__arena_take(r->arena, (size_t)half, sizeof *divisors);
-    if (divisors == NULL)
-        return nib__fail_memory(r->err, (size_t)half * sizeof *divisors, name);
-    nib__to_f32(divisors, t->data, t->type, half);
-    for (int64_t i = 0; i < half; i++)
-        if (!isfinite(divisors[i]) || divisors[i] <= 0)
-            return nib__fail(r->err, NIB_BAD_INPUT,
-                             "%s: %s[%" PRId64 "] is %g; a positive number is wanted", r->g->name,
-                             name, i, (double)divisors[i]);
-    c->rope_divisors = divisors;
-    return NIB_OK;
-}
-
 static bool same_text(const char *text, size_t size, const char *want)
 {
     return strlen(want) == size && memcmp(text, want, size) == 0;
@@ -241,6 +213,64 @@ static nib_status read_factor(reader *r, bool linear)
     return NIB_OK;
 }
 
+/* Divisors of frequencies: F32 [count], all positive; *out NULL: there are none. */
+static nib_status read_list(const float **out, reader *r, const char *name, int64_t count)
+{
+    const nib_tensor *t = nib__checkpoint_find(r->cp, name);
+    *out = NULL;
+    if (t == NULL)
+        return NIB_OK;
+    if (t->rank != 1 || t->type != NIB_TYPE_F32 || t->shape[0] != count)
+        return nib__fail(r->err, NIB_BAD_INPUT,
+                         "%s: %s is %s of %" PRId64 " values; %" PRId64
+                         " F32 values are wanted, one for each pair of a head",
+                         r->g->name, name, nib__type_stored_name(t->type), t->shape[t->rank - 1],
+                         count);
+    float *values = nib__arena_take(r->arena, (size_t)count, sizeof *values);
+    if (values == NULL)
+        return nib__fail_memory(r->err, (size_t)count * sizeof *values, name);
+    nib__to_f32(values, t->data, t->type, count);
+    for (int64_t i = 0; i < count; i++)
+        if (!isfinite(values[i]) || values[i] <= 0)
+            return nib__fail(r->err, NIB_BAD_INPUT,
+                             "%s: %s[%" PRId64 "] is %g; a positive number is wanted", r->g->name,
+                             name, i, (double)values[i]);
+    *out = values;
+    return NIB_OK;
+}
+
+/* As llama.cpp's converter writes Phi-3: two lists of factors as tensors, no type of scaling. */
+static nib_status read_longrope(reader *r)
+{
+    nib_config *c = r->c;
+    const int64_t pairs = nib__config_rope_dims(c) / 2;
+    const double most = 1000;
+    bool found;
+    NIB_TRY(read_list(&c->rope_short, r, NIB_GGUF_ROPE_SHORT, pairs));
+    NIB_TRY(read_list(&c->rope_long, r, NIB_GGUF_ROPE_LONG, pairs));
+    if (c->rope_short == NULL && c->rope_long == NULL)
+        return NIB_OK;
+    if (c->rope_short == NULL || c->rope_long == NULL)
+        return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is there, but %s is missing", r->g->name,
+                         c->rope_short != NULL ? NIB_GGUF_ROPE_SHORT : NIB_GGUF_ROPE_LONG,
+                         c->rope_short != NULL ? NIB_GGUF_ROPE_LONG : NIB_GGUF_ROPE_SHORT);
+    c->rope = NIB_ROPE_LONGROPE;
+    NIB_TRY(nib__gguf_int(&c->rope_original, NULL, r->g,
+                          arch_key(r, "rope.scaling.original_context_length"), r->err));
+    if (c->rope_original < 2 || c->rope_original > c->context)
+        return nib__fail(r->err, NIB_BAD_INPUT,
+                         "%s: %s is %" PRId64 "; 2 to context_length, %" PRId64 ", is wanted",
+                         r->g->name, r->key, c->rope_original, c->context);
+    c->rope_factor = (double)c->context / (double)c->rope_original;
+    c->rope_gain = 1;
+    NIB_TRY(nib__gguf_double(&c->rope_gain, &found, r->g, arch_key(r, "rope.scaling.attn_factor"),
+                             r->err));
+    if (!(c->rope_gain > 0) || !(c->rope_gain <= most))
+        return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %g; a number above 0 to %g is wanted",
+                         r->g->name, r->key, c->rope_gain, most);
+    return NIB_OK;
+}
+
 static nib_status read_rope(reader *r)
 {
     nib_config *c = r->c;
@@ -262,7 +292,11 @@ static nib_status read_rope(reader *r)
                          "%s: %s.rope.freq_base is %g; a positive number is wanted", r->g->name,
                          r->arch, c->rope_theta);
     NIB_TRY(nib__gguf_string(&type, &size, &found, r->g, arch_key(r, "rope.scaling.type"), r->err));
-    const bool linear = same_text(type, size, "linear");
+    const bool linear = same_text(type, size, "linear"),
+               longrope = nib__family_of(c)->only_longrope &&
+                          (!found || same_text(type, size, "longrope"));
+    if (longrope)
+        return read_longrope(r);
     if (!linear && !same_text(type, size, "none"))
         return nib__fail(r->err, NIB_UNSUPPORTED,
                          "%s: %s is \"%s\", which is not built; none, linear and llama3's tensor "
@@ -274,7 +308,7 @@ static nib_status read_rope(reader *r)
                          r->key, c->rope_factor);
     if (linear && c->rope_factor != 1)
         c->rope = NIB_ROPE_LINEAR;
-    return read_divisors(r);
+    return read_list(&c->rope_divisors, r, "rope_freqs.weight", c->head_dim / 2);
 }
 
 /* ---- keys of a family ---- */
@@ -339,7 +373,8 @@ static nib_status check_numbers(reader *r)
         const char *key = arch_key(r, changing[i].name);
         double value = changing[i].neutral;
         bool found;
-        if (own_key(r, changing[i].name) != NULL)
+        const bool gain = strcmp(changing[i].name, "rope.scaling.attn_factor") == 0;
+        if (own_key(r, changing[i].name) != NULL || (gain && r->c->rope == NIB_ROPE_LONGROPE))
             continue;
         NIB_TRY(nib__gguf_double(&value, &found, r->g, key, r->err));
         if (found && value != changing[i].neutral)
@@ -530,7 +565,8 @@ static nib_status check_tensors(reader *r)
     static const char *const known[] = {"model.", "lm_head.", "rope_freqs.weight"};
     for (size_t i = 0; i < nib__checkpoint_count(r->cp); i++) {
         const char *name = nib__checkpoint_at(r->cp, i)->name;
-        bool placed = false;
+        bool placed = r->c->rope == NIB_ROPE_LONGROPE && (strcmp(name, NIB_GGUF_ROPE_SHORT) == 0 ||
+                                                          strcmp(name, NIB_GGUF_ROPE_LONG) == 0);
         char shown[96];
         for (size_t j = 0; j < COUNT(known); j++)
             placed = placed || begins_with(name, known[j]);

@@ -389,14 +389,17 @@ static nib_status take_beta(nib_config *c, const nib_rope_said *said, const char
 static void say_unused(const nib_config *c, const nib_rope_said *said, nib_ledger *ledger)
 {
     char text[96], key[64];
+    const nib_family_row *family = nib__family_of(c);
     const unsigned queries = 1U << NIB_ROPE_BETA | 1U << NIB_ROPE_ORIGINAL,
+                   /* which models of such a family have, scaled or not */
+        original = family->only_longrope ? 1U << NIB_ROPE_ORIGINAL : 0,
                    reads =
-                       used[c->rope] | every | (nib__family_of(c)->scales_queries ? queries : 0);
+                       used[c->rope] | every | (family->scales_queries ? queries : 0) | original;
     snprintf(text, sizeof text, "the rope type \"%s\" does not use it", nib__rope_name(c->rope));
     for (int n = 0; n < NIB_ROPE_NUMBERS; n++)
         for (int place = 0; place < NIB_ROPE_PLACES; place++) {
-            const bool same = (n == NIB_ROPE_CONTEXT || n == NIB_ROPE_ORIGINAL) &&
-                              said->numbers[place][n] == (double)c->context;
+            const bool same =
+                n == NIB_ROPE_CONTEXT && said->numbers[place][n] == (double)c->context;
             if ((said->given[place] & ~reads & 1U << n) != 0 && !same)
                 say_number(ledger, said, place, n, NULL, text);
         }

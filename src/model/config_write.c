@@ -51,7 +51,10 @@ static void put_yarn(nib_jsonw *w, const nib_config *c)
 static void put_rope(nib_jsonw *w, const nib_config *c)
 {
     const bool has_gain = c->rope == NIB_ROPE_YARN || c->rope == NIB_ROPE_LONGROPE;
+    const bool at_top = nib__family_of(c)->only_longrope && c->rope == NIB_ROPE_LONGROPE;
     nib__jsonw_pair_double(w, "rope_theta", c->rope_theta);
+    if (at_top) /* where transformers looks for it, and takes 4096 if it is not there */
+        nib__jsonw_pair_int(w, "original_max_position_embeddings", c->rope_original);
     if (c->rope == NIB_ROPE_PLAIN && c->query_beta == 0)
         return;
     nib__jsonw_key(w, "rope_scaling");
@@ -63,7 +66,7 @@ static void put_rope(nib_jsonw *w, const nib_config *c)
         nib__jsonw_pair_double(w, "low_freq_factor", c->rope_low);
         nib__jsonw_pair_double(w, "high_freq_factor", c->rope_high);
     }
-    if (c->rope_original > 0)
+    if (c->rope_original > 0 && !at_top)
         nib__jsonw_pair_int(w, "original_max_position_embeddings", c->rope_original);
     if (has_gain)
         nib__jsonw_pair_double(w, "attention_factor", c->rope_gain);

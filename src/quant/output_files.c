@@ -6,6 +6,7 @@
 #include "output_files.h"
 
 #include "gguf.h"
+#include "fused.h"
 #include "json_edit.h"
 #include "renames.h"
 
@@ -272,6 +273,22 @@ static void put_hash(nib_jsonw *w, const char *key, nib_hash hash)
     nib__jsonw_pair_string(w, key, nib__hash_text(text, hash));
 }
 
+/* The name under which verify reads what was written as `name`. */
+static const char *read_name(char out[NIB_FUSED_NAME], const nib_quantize_job *job,
+                             const char *name)
+{
+    char ours[NIB_RENAME_MAX];
+    nib_fused_part part;
+    if (job->gguf == NULL)
+        return name;
+    const bool fused = nib__fused_part(&part, name, job->fused);
+    if (!nib__rename_from_gguf(ours, job->gguf_arch, fused ? part.whole : name))
+        return name;
+    if (!fused)
+        snprintf(out, NIB_FUSED_NAME, "%s", ours);
+    return !fused || nib__fused_name(out, ours, part.part) ? out : name;
+}
+
 nib_status nib__manifest_write(const char *path, const nib_quantize_job *job,
                                const nib_ledger *ledger, const char *format, nib_hash source,
                                const nib_writer *writer, const nib_side_files *files, nib_err *err)
@@ -303,11 +320,9 @@ nib_status nib__manifest_write(const char *path, const nib_quantize_job *job,
     nib__jsonw_key(&w, "tensors");
     nib__jsonw_object(&w);
     for (size_t i = 0; i < nib__writer_count(writer); i++) {
-        char name[NIB_RENAME_MAX]; /* as verify reads it */
-        const bool renamed =
-            job->gguf != NULL &&
-            nib__rename_from_gguf(name, job->gguf_arch, nib__writer_name(writer, i));
-        put_hash(&w, renamed ? name : nib__writer_name(writer, i), nib__writer_hash(writer, i));
+        char name[NIB_FUSED_NAME];
+        put_hash(&w, read_name(name, job, nib__writer_name(writer, i)),
+                 nib__writer_hash(writer, i));
     }
     nib__jsonw_object_end(&w);
     nib__jsonw_object_end(&w);

@@ -95,9 +95,9 @@ static nib_status stream_all(nib_rewriting *r, nib_hash *source)
     }
     if (hasher != NULL)
         *source = nib__hasher_finish(hasher);
-    if (status == NIB_OK && r->extra != SIZE_MAX)
-        status = nib__writer_put(r->writer, r->extra, r->job->extra,
-                                 (size_t)r->job->extra_count * sizeof *r->job->extra, r->err);
+    for (int i = 0; i < NIB_EXTRAS && r->job->extras[i].values != NULL && status == NIB_OK; i++)
+        status = nib__writer_put(r->writer, r->extras[i], r->job->extras[i].values,
+                                 (size_t)r->job->extras[i].count * sizeof(float), r->err);
     if (status == NIB_OK && r->job->device != NULL)
         nib__quant_device_end(r->job->device, r->ledger); /* what the manifest is to say, too */
     return status == NIB_OK ? nib__writer_finish(r->writer, r->err) : status;

@@ -30,6 +30,8 @@ typedef struct nib_quantize_layer {
 /* Its weight becomes codes: neither kept nor only cast. */
 bool nib__layer_is_quantized(const nib_quantize_layer *layer);
 
+enum { NIB_EXTRAS = 2 };
+
 typedef struct nib_quantize_job {
     const nib_checkpoint *checkpoint;
     const nib_quantize_layer *layers;
@@ -53,10 +55,13 @@ typedef struct nib_quantize_job {
     int64_t paired_head;
     unsigned fused;    /* weights that readers of the model expect as one tensor: fused.h */
     double norm_shift; /* added to the weights of norms, which become f32; 0: they stay */
-    /* A vector that the format wants besides, as its readers name it: [extra_count]; NULL: none. */
-    const char *extra_name;
-    const float *extra;
-    int64_t extra_count;
+    /* Vectors that the format wants besides, as its readers name them: f32 [count]; after the last
+     * values are NULL. */
+    struct nib_extra {
+        const char *name;
+        const float *values;
+        int64_t count;
+    } extras[NIB_EXTRAS];
     bool convert;      /* layers are told as kept, and how well */
     const char *dtype; /* of a conversion: the type asked for plain floats; NULL: none was */
     /* What else belongs into a directory, before it gets its name; NULL: nothing does. */

@@ -340,10 +340,9 @@ static nib_status pass_over(nib_rewriting *r, const nib_tensor *from)
 /* A tensor of rotary frequencies that one container has, and the other's config implies. */
 static bool is_described(const nib_rewriting *r, const nib_tensor *from)
 {
-    if (r->dialect == NIB_DIALECT_GGUF)
-        return strstr(from->name, "rotary_emb.inv_freq") != NULL;
-    return r->directory && nib__checkpoint_gguf(r->job->checkpoint) != NULL &&
-           strcmp(from->name, "rope_freqs.weight") == 0;
+    const bool in_gguf = nib__checkpoint_gguf(r->job->checkpoint) != NULL;
+    return nib__is_rotary_table(from->name) &&
+           (r->dialect == NIB_DIALECT_GGUF ? !in_gguf : in_gguf && r->directory);
 }
 
 static nib_status list_stored(nib_rewriting *r)
@@ -621,18 +620,21 @@ void nib__rewriting_share(nib_rewriting *r)
                 lines[r->lines[i]].kept = lines[r->lines[j]].kept;
 }
 
-/* Plain floats of one type are fused as their readers have them. Codes are fused in a GGUF only:
- * elsewhere each part may have its own scheme. */
+/* Plain floats are fused as their readers have them; where torchao's metadata names each of them,
+ * if they are all of one type. Codes are fused in a GGUF only: elsewhere each part may have its own
+ * scheme. */
 static bool fuses(const nib_rewriting *r)
 {
     const nib_choice *first = &r->job->layers[0].choice;
-    bool alike = true;
+    bool plain = true, alike = true;
     for (size_t i = 0; i < r->job->count; i++) {
-        const nib_quantize_layer *l = &r->job->layers[i];
-        alike = alike && !nib__layer_is_quantized(l) && l->choice.keep == first->keep &&
-                (first->keep || l->choice.scheme.code == first->scheme.code);
+        const nib_choice *choice = &r->job->layers[i].choice;
+        plain = plain && !nib__layer_is_quantized(&r->job->layers[i]);
+        alike = alike && choice->keep == first->keep &&
+                (first->keep || choice->scheme.code == first->scheme.code);
     }
-    return r->job->fused != 0 && (alike || r->dialect == NIB_DIALECT_GGUF);
+    return r->job->fused != 0 && (r->dialect == NIB_DIALECT_GGUF ||
+                                  (plain && (alike || r->dialect != NIB_DIALECT_TORCHAO)));
 }
 
 nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit)
@@ -653,10 +655,9 @@ nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit)
     tell_activations(r);
     tell_blocks(r);
     tell_order(r);
-    r->extra = SIZE_MAX;
-    if (r->job->extra != NULL)
-        r->extra = nib__writer_add_tensor(r->writer, r->job->extra_name, NIB_TYPE_F32,
-                                          &r->job->extra_count, 1, ++r->unit);
+    for (int i = 0; i < NIB_EXTRAS && r->job->extras[i].values != NULL; i++)
+        r->extras[i] = nib__writer_add_tensor(r->writer, r->job->extras[i].name, NIB_TYPE_F32,
+                                              &r->job->extras[i].count, 1, ++r->unit);
     keep_metadata(r);
     NIB_TRY(name_weights(r));
     return nib__writer_layout(r->writer, shard_limit, r->err);

@@ -39,10 +39,10 @@ typedef struct nib_rewriting {
     const nib_quantize_layer **layers; /* [job->count], for by_name */
     nib_names by_name;
     size_t unit;
-    size_t extra;         /* place in the writer; SIZE_MAX: there is none */
-    nib_text last_module; /* of the unit */
-    bool directory;       /* the output is one */
-    bool fuses;           /* parts of fused weights are written as one tensor */
+    size_t extras[NIB_EXTRAS]; /* places of the job's in the writer */
+    nib_text last_module;      /* of the unit */
+    bool directory;            /* the output is one */
+    bool fuses;                /* parts of fused weights are written as one tensor */
 } nib_rewriting;
 
 /* origins.c. A line per layer, with what it is made from; then the dialect. */

@@ -109,10 +109,15 @@ static nib_status put_tokenizer(nib_gguf_head *head, nib_model *m, nib_arena *ar
                                         &m->engine->allocator, ledger, err);
 }
 
-/* llama3's scaling is a tensor there. */
+/* The scaling of llama3 and longrope are tensors there; a GGUF has them already. */
 static nib_status put_divisors(nib_quantize_job *job, const nib_config *c, nib_arena *arena,
-                               nib_err *err)
+                               bool from_gguf, nib_err *err)
 {
+    const int64_t pairs = nib__config_rope_dims(c) / 2;
+    if (c->rope == NIB_ROPE_LONGROPE && !from_gguf) {
+        job->extras[0] = (struct nib_extra){NIB_GGUF_ROPE_LONG, c->rope_long, pairs};
+        job->extras[1] = (struct nib_extra){NIB_GGUF_ROPE_SHORT, c->rope_short, pairs};
+    }
     if (c->rope != NIB_ROPE_LLAMA3)
         return NIB_OK;
     float *divisors = nib__arena_take(arena, (size_t)c->head_dim / 2, sizeof *divisors);
@@ -120,9 +125,7 @@ static nib_status put_divisors(nib_quantize_job *job, const nib_config *c, nib_a
         return nib__fail_memory(err, (size_t)c->head_dim * 2, "the divisors of frequencies");
     for (int64_t i = 0; i < c->head_dim / 2; i++)
         divisors[i] = (float)nib__rope_divisor(c, i);
-    job->extra_name = "rope_freqs.weight";
-    job->extra = divisors;
-    job->extra_count = c->head_dim / 2;
+    job->extras[0] = (struct nib_extra){"rope_freqs.weight", divisors, c->head_dim / 2};
     return NIB_OK;
 }
 
@@ -159,7 +162,7 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                              nib_err *err)
 {
     const nib_config *c = &m->net.config;
-    const bool has_offset = nib__checkpoint_gguf(m->net.checkpoint) != NULL;
+    const bool from_gguf = nib__checkpoint_gguf(m->net.checkpoint) != NULL;
     char window[32];
     if (m->net.unknown)
         return nib__fail(err, NIB_UNSUPPORTED,
@@ -171,7 +174,8 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          "%s: a GGUF of %s is not written; --format nibble keeps config.json "
                          "beside the weights",
                          m->net.directory, nib__arch_name(c->arch));
-    if (c->rope == NIB_ROPE_YARN || c->rope == NIB_ROPE_LONGROPE)
+    if (c->rope == NIB_ROPE_YARN ||
+        (c->rope == NIB_ROPE_LONGROPE && !nib__family_of(c)->only_longrope))
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: a GGUF with the rope type \"%s\" is not written; --format nibble "
                          "keeps config.json beside the weights",
@@ -187,13 +191,16 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
     if (c->window > 0 && c->window < c->context && nib__family_of(c)->window != NIB_WINDOW_PATTERN)
         nib__ledger_add_overruled(
             ledger, "config-key", "sliding_window", nib__say_double(window, (double)c->window),
-            NULL, "a GGUF of %s has no key for it: who reads it attends to all positions",
+            NULL,
+            nib__family_of(c)->gguf_window
+                ? "a GGUF of %s says it, but llama.cpp attends to all positions"
+                : "a GGUF of %s has no key for it: who reads it attends to all positions",
             nib__family_of(c)->gguf);
     NIB_TRY(put_tokenizer(head, m, arena, ledger, err));
-    NIB_TRY(put_divisors(job, c, arena, err));
+    NIB_TRY(put_divisors(job, c, arena, from_gguf, err));
     job->gguf = head;
     job->gguf_arch = nib__family_of(c)->gguf;
-    job->norm_shift = has_offset ? 0 : nib__rename_norm_offset(job->gguf_arch);
+    job->norm_shift = from_gguf ? 0 : nib__rename_norm_offset(job->gguf_arch);
     job->paired_head = nib__rename_pairs(job->gguf_arch) ? c->head_dim : 0;
     return NIB_OK;
 }

@@ -65,6 +65,12 @@ static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *ar
         if (keys[i].gguf != NULL)
             nib__gguf_put_double(head, key, NIB_GGUF_F32, nib__keys_value(c, &keys[i]));
     }
+    if (c->rope == NIB_ROPE_LONGROPE) { /* its factors are tensors */
+        snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", arch);
+        nib__gguf_put_int(head, key, NIB_GGUF_U32, c->rope_original);
+        snprintf(key, sizeof key, "%s.rope.scaling.attn_factor", arch);
+        nib__gguf_put_double(head, key, NIB_GGUF_F32, c->rope_gain);
+    }
     if (c->rope != NIB_ROPE_LINEAR)
         return;
     snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
@@ -77,10 +83,13 @@ static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *ar
 static void put_windows(nib_gguf_head *head, const nib_config *c, const char *arch)
 {
     char key[80];
-    if (c->window == 0 || nib__family_of(c)->window != NIB_WINDOW_PATTERN)
+    const bool pattern = nib__family_of(c)->window == NIB_WINDOW_PATTERN && c->window > 0;
+    if (!pattern && !nib__family_of(c)->gguf_window)
         return;
     snprintf(key, sizeof key, "%s.attention.sliding_window", arch);
     nib__gguf_put_int(head, key, NIB_GGUF_U32, c->window);
+    if (!pattern)
+        return;
     snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", arch);
     nib__gguf_put_array(head, key, NIB_GGUF_BOOL, (uint64_t)c->layers);
     for (int64_t i = 0; i < c->layers; i++)

@@ -63,8 +63,22 @@ refused 3 '*a GGUF of ministral3 is not written; --format nibble keeps config.js
 refused 3 '*a GGUF with the rope type "yarn" is not written*' convert "$golden/models/llama_yarn" o.gguf --format gguf
 setting 'without effect: sliding_window 37 (config): a GGUF of llama has no key for it: who reads it attends to all positions' \
     convert "$golden/models/mistral_window" o.gguf --format gguf --tokenizer "$golden/gguf/olmo2.gguf" --dry-run
-for family in smollm3 olmo2 granite gemma2 gemma3 cohere2 starcoder2 stablelm; do
+setting 'without effect: sliding_window 37 (config): a GGUF of phi3 says it, but llama.cpp attends to all positions' \
+    convert "$golden/models/phi3" o.gguf --format gguf --tokenizer "$golden/gguf/olmo2.gguf" --dry-run
+for family in smollm3 olmo2 granite gemma2 gemma3 cohere2 starcoder2 stablelm phi3 glm4; do
     check "$family: as safetensors and back" nibble convert "$golden/gguf/$family.gguf" "$family" --format nibble --quiet
     check "$family: as GGUF again" nibble convert "$family" "again-$family.gguf" --format gguf --quiet
     same "$family" "again-$family.gguf" "$golden/gguf/$family.gguf"
 done
+# q, k and v of Phi-3 are one tensor there, and one in what transformers loads
+check 'phi3: floats again' nibble convert phi3 phi3-floats --format safetensors --quiet
+check 'phi3: one tensor for q, k and v' grep -q 'layers.1.self_attn.qkv_proj.weight' phi3-floats/model.safetensors
+check 'phi3: and none for q' sh -c '! grep -q self_attn.q_proj.weight phi3-floats/model.safetensors'
+refused 4 'blk.0.attn_q.weight: a GGUF of this architecture stores it with blk.0.attn_k.weight as one tensor, which has one type; *' \
+    quantize phi3-floats o.gguf --format gguf --recipe int8wo-g32-ggml --skip '*layers.0.*q_proj*'
+check 'phi3: alike they are' nibble quantize phi3-floats o.gguf --format gguf --recipe int8wo-g32-ggml --quiet
+check 'phi3: and verified' nibble verify o.gguf
+sed 's/rope_factors_long/rope_factors_lung/' phi3.gguf >other.gguf
+refused 3 'other.gguf: rope_factors_short.weight is there, but rope_factors_long.weight is missing' plan other.gguf
+sed 's/phi3.rope.scaling.original/phi3.rope.scaling.0riginal/' phi3.gguf >other.gguf
+refused 3 '*"phi3.rope.scaling.original_context_length" is missing*' plan other.gguf

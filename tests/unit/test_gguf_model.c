@@ -27,9 +27,9 @@ static const char *in(char out[512], const char *directory, const char *name)
     return out;
 }
 
-static const char *const families[] = {"llama",     "qwen2",   "qwen3",      "smollm3", "olmo2",
-                                       "exaone4",   "granite", "gemma",      "gemma2",  "gemma3",
-                                       "command-r", "cohere2", "starcoder2", "stablelm"};
+static const char *const families[] = {
+    "llama",  "qwen2",  "qwen3",     "smollm3", "olmo2",      "exaone4",  "granite", "gemma",
+    "gemma2", "gemma3", "command-r", "cohere2", "starcoder2", "stablelm", "phi3",    "glm4"};
 
 /* ---- logits ---- */
 
@@ -279,6 +279,11 @@ static void test_golden_configs(void **state)
     assert_true(c.qk_norm && c.tied && !c.qkv_bias);
     assert_int_equal(c.bos, -1);
     assert_int_equal(c.eos_count, 0);
+    assert_int_equal(config_of(&c, "tests/golden/gguf/phi3.gguf", NULL, &err), NIB_OK);
+    assert_true(c.rope == NIB_ROPE_LONGROPE && c.rope_original == 16 && c.rope_factor == 16);
+    assert_true(c.window == 21 && fabs(c.rope_gain - sqrt(2)) < 1e-6);
+    assert_int_equal(config_of(&c, "tests/golden/gguf/glm4.gguf", NULL, &err), NIB_OK);
+    assert_true(c.rope_interleaved && c.rope_dims == 8 && c.qkv_bias && !c.o_bias);
 }
 
 /* What a llama file of one layer without weights says; `skip` is left out, `more` is added. */

@@ -3,7 +3,7 @@
 """GGUF's block types as PyPI's gguf dequantizes them, and small models in GGUF with the logits that
 transformers computes in float32 from the same, dequantized weights.
 
-Usage: python3 tools/golden/make_gguf_golden.py [DIRECTORY]       (tests/golden)
+Usage: python3 tools/golden/make_gguf_golden.py [DIRECTORY [FAMILY...]]       (tests/golden, all and the blocks)
 Needs: gguf, torch, transformers 5, safetensors. Runs on the CPU, in seconds.
 
 DIRECTORY/gguf_blocks.txt           lines: TYPE ROWS K BLOCKS FLOATS, hex, little endian
@@ -12,6 +12,7 @@ DIRECTORY/gguf/FAMILY.gguf          llama (biases, llama3's frequencies, every t
 DIRECTORY/gguf/logits.safetensors   FAMILY.tokens [count], FAMILY.logits [count][vocab] f32
 Blocks are of random bits but for their scales, which are such that the weights are of a model's size.
 """
+import math
 import os
 import sys
 
@@ -21,7 +22,7 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as T
 from gguf import quants
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 SEED = 20261120
 COMMAND = "python3 tools/golden/make_gguf_golden.py"
@@ -208,6 +209,23 @@ FAMILIES = {
                      use_qkv_bias=True, partial_rotary_factor=0.25, tie_word_embeddings=False),
         "types": {"": [T.F16]},
     },
+    "phi3": {  # all positions but the first few are past the original context
+        "config": transformers.Phi3Config,
+        "model": transformers.Phi3ForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, pad_token_id=None,
+                     original_max_position_embeddings=16, sliding_window=21, tie_word_embeddings=False,
+                     rope_parameters={"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.0, 1.5, 2.0],
+                                      "long_factor": [1.0, 2.0, 5.0, 11.0], "original_max_position_embeddings": 16}),
+        "types": {"": [T.Q8_0], "qkv_proj": [T.Q8_0, T.F16], "gate_up_proj": [T.Q4_0]},
+    },
+    "glm4": {
+        "config": transformers.Glm4Config,
+        "model": transformers.Glm4ForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, pad_token_id=None, head_dim=16,
+                     attention_bias=True, tie_word_embeddings=False,
+                     rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}),
+        "types": {"": [T.F16], "gate_up_proj": [T.Q5_0]},
+    },
 }
 PAIRED = ("llama", "smollm3", "granite")
 
@@ -220,6 +238,8 @@ AROUND = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_la
           "post_feedforward_layernorm": "post_ffw_norm"}
 PLAIN = {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
 AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+FUSED = {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
+GLM = {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}
 WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -228,7 +248,7 @@ def gguf_name(family, name):
     if module in WHOLE:
         return f"{WHOLE[module]}.{part}"
     _, _, layer, rest = module.split(".", 3)
-    names = dict(NAMES, **PLAIN)
+    names = dict(NAMES, **PLAIN, **FUSED, **GLM)
     names.update(AFTER if family in ("olmo2", "exaone4") else AROUND if family in ("gemma2", "gemma3") else {})
     return f"blk.{layer}.{names[rest]}.{part}"
 
@@ -249,7 +269,7 @@ def unpair_rows(values, heads):
 
 
 def kind_of(types, name):
-    for part, kinds in types.items():
+    for part, kinds in sorted(types.items(), reverse=True):  # the empty one last
         if part in name:
             return kinds[layer_of(name) % len(kinds)]
     return T.Q8_0
@@ -339,7 +359,12 @@ def add_keys(writer, name, c):
     if name == "gemma2":
         writer.add_attn_logit_softcapping(c.attn_logit_softcapping)
         writer.add_final_logit_softcapping(c.final_logit_softcapping)
-    if name in ("gemma2", "gemma3", "cohere2"):
+    if name == "phi3":  # as llama.cpp's converter has it: no type of scaling
+        original = c.original_max_position_embeddings
+        writer.add_rope_scaling_orig_ctx_len(original)
+        factor = c.max_position_embeddings / original
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(factor) / math.log(original)))
+    if name in ("gemma2", "gemma3", "cohere2", "phi3"):
         writer.add_sliding_window(c.sliding_window)
     if name == "stablelm":
         writer.add_parallel_residual(False)
@@ -347,6 +372,10 @@ def add_keys(writer, name, c):
     if name == "qwen3" or name.startswith("gemma"):
         writer.add_key_length(width)
         writer.add_value_length(width)
+    elif name == "glm4":
+        writer.add_key_length(width)
+        writer.add_value_length(width)
+        writer.add_rope_dimension_count(width // 2)
     elif name == "stablelm":
         writer.add_rope_dimension_count(width // 4)
     else:
@@ -376,7 +405,8 @@ def write_model(directory, name, family, logits):
                 values = values - 1  # what is stored is off by one
         else:
             kind = kind_of(family["types"], key)
-            gain = 0.5 if "embed" in key else (2.0 if "q_proj" in key or "k_proj" in key else 1.0)
+            sharp = any(part in key for part in ("q_proj", "k_proj", "qkv_proj"))
+            gain = 0.5 if "embed" in key else (2.0 if sharp else 1.0)
             raw, values = stored(rng, kind, shape, gain if "embed" in key else gain / shape[1] ** 0.5)
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(
             key.split(".")[-2])
@@ -384,6 +414,10 @@ def write_model(directory, name, family, logits):
             values = unpair_rows(values, heads)  # what is stored is in pairs
         writer.add_tensor(gguf_name(name, key), raw, raw_dtype=kind)
         state[key] = torch.from_numpy(np.ascontiguousarray(values, np.float32))
+    if name == "phi3":
+        for which in ("long", "short"):
+            factors = np.array(config.rope_parameters[f"{which}_factor"], np.float32)
+            writer.add_tensor(f"rope_factors_{which}.weight", factors)
     if "rope_scaling" in family["keys"]:
         writer.add_tensor("rope_freqs.weight", rope_divisors(config))
     writer.write_header_to_file()
@@ -403,15 +437,17 @@ def write_model(directory, name, family, logits):
 
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else "tests/golden"
-    write_blocks(os.path.join(root, "gguf_blocks.txt"))
+    only = sys.argv[2:]
     directory = os.path.join(root, "gguf")
+    path = os.path.join(directory, "logits.safetensors")
     os.makedirs(directory, exist_ok=True)
-    logits = {}
-    for name, family in FAMILIES.items():
-        write_model(directory, name, family, logits)
+    if not only:
+        write_blocks(os.path.join(root, "gguf_blocks.txt"))
+    logits = load_file(path) if only else {}
+    for name in only or FAMILIES:
+        write_model(directory, name, FAMILIES[name], logits)
     made = {"made_by": f"transformers {transformers.__version__}, torch {torch.__version__}, "
                        f"gguf {gguf_version()}, seed {SEED}, {COMMAND}"}
-    path = os.path.join(directory, "logits.safetensors")
     save_file(logits, path, metadata=made)
     os.chmod(path, 0o644)
 

@@ -45,6 +45,7 @@ const nib_family_row nib__family_glm4 = {
     .name = "glm4",
     .class_name = "Glm4ForCausalLM",
     .title = "GLM-4-0414 9B and 32B, GLM-Z1",
+    .gguf = "glm4",
     .fused = NIB_FUSED_GATE_UP,
     .biases = NIB_BIASES_QKV,
     .interleaved = true,
