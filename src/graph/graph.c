@@ -79,13 +79,15 @@ int nib__build_matrix(nib_build *b, nib_role role, int64_t layer, const char *pa
         part);
 }
 
-int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t n, nib_norm_form form)
+int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t heads, int64_t n,
+                    nib_norm_form form)
 {
     return add_weight(b,
                       (nib_graph_weight){.kind = NIB_WEIGHT_NORM,
                                          .layer = layer,
                                          .n = n,
                                          .k = 1,
+                                         .heads = heads,
                                          .bias = form.bias,
                                          .centered = form.centered,
                                          .offset = form.offset},

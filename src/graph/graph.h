@@ -24,15 +24,17 @@ typedef enum nib_graph_weight_kind {
 /* A weight of the model. */
 typedef struct nib_graph_weight {
     nib_graph_weight_kind kind;
-    nib_role role;     /* of a matrix */
-    const char *name;  /* module, without .weight: "model.layers.0.self_attn.q_proj" */
-    int64_t layer;     /* decoder layer; -1: outside of them */
-    int64_t experts;   /* 1: it has none */
-    int64_t n, k;      /* [experts][n][k]; a norm has k = 1 */
-    bool bias;         /* the config implies one; a norm's has its length */
-    bool centered;     /* a norm of x - mean(x): LayerNorm */
-    double offset;     /* what is added to the stored weight of a norm */
-    size_t index;      /* among the weights of its kind */
+    nib_role role;    /* of a matrix */
+    const char *name; /* module, without .weight: "model.layers.0.self_attn.q_proj" */
+    int64_t layer;    /* decoder layer; -1: outside of them */
+    int64_t experts;  /* 1: it has none */
+    int64_t n, k;     /* [experts][n][k]; a norm has k = 1 */
+    bool bias;        /* the config implies one; a norm's has its length */
+    bool centered;    /* a norm of x - mean(x): LayerNorm */
+    double offset;    /* what is added to the stored weight of a norm */
+    size_t index;     /* among the weights of its kind */
+    int64_t heads; /* of a norm: heads with a weight of their own, [heads][n / heads]; 1: all have
+                          one */
     bool shares_input; /* a linear layer that reads the same value as the one before it */
 } nib_graph_weight;
 
@@ -102,7 +104,8 @@ typedef struct nib_norm_form {
     bool centered, bias;
     double offset;
 } nib_norm_form;
-int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t n, nib_norm_form form);
+int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t heads, int64_t n,
+                    nib_norm_form form);
 
 /* Each returns the value that it writes. */
 int nib__emit_embed(nib_build *b, int weight);

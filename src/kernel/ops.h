@@ -126,6 +126,7 @@ typedef struct nib_norm {
     float eps;
     bool centered;
     const float *bias; /* [width] or NULL */
+    int64_t weights;   /* above 1: weight is [weights][width], and row r has number r % weights */
 } nib_norm;
 
 /* The rows of a norm in the form that linear rows take, with the bits of one after the other. */

@@ -62,7 +62,8 @@ typedef struct nib_norm_dx {
     float eps;
     const float *sum; /* [rows][lddx], may be dx; NULL: zeros */
     bool centered;
-    float *mean; /* [rows] of x, for NORM_DW; centered alone */
+    float *mean;     /* [rows] of x, for NORM_DW; centered alone */
+    int64_t weights; /* nib_norm's */
 } nib_norm_dx;
 
 /* dw[j] = sum over rows of dy * (x * r), written; centered, of dy * ((x - mean) * r). A row of q
@@ -72,6 +73,8 @@ typedef struct nib_norm_dw {
     float *dw; /* [width] */
     int64_t rows, width, ldx, ldy;
     const float *mean; /* [rows] of x, which is taken off it; NULL: it is not centered */
+    int64_t weights;   /* above 1: dw is [weights][width], and row r is added to number r % weights;
+                          columns of such a row are those of all of dw */
 } nib_norm_dw;
 
 /* Of out = silu(gate) * up, with s = 1 / (1 + e^-gate): dup = dy * silu(gate) with the forward's

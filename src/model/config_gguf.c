@@ -144,6 +144,16 @@ static void find_biases(reader *r)
     c->tied = nib__checkpoint_find(r->cp, "lm_head.weight") == NULL;
 }
 
+/* Norms of the heads of q and k, of a family whose models have them or not. */
+static void find_head_norms(reader *r)
+{
+    const nib_family_key *keys = nib__family_of(r->c)->keys;
+    for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++)
+        if (keys[i].is == NIB_OWN_FLAG && keys[i].at == offsetof(nib_config, qk_norm))
+            r->c->qk_norm =
+                nib__checkpoint_find(r->cp, "model.layers.0.self_attn.q_norm.weight") != NULL;
+}
+
 /* An id that is not there is not given, or all ones. */
 static nib_status read_id(reader *r, const char *key, int64_t *out)
 {
@@ -607,6 +617,7 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
     NIB_TRY(check_tensors(&r));
     NIB_TRY(read_ids(&r));
     find_biases(&r);
+    find_head_norms(&r);
     const nib_family_row *family = nib__family_of(out);
     if (family->complete != NULL)
         family->complete(out);

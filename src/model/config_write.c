@@ -109,7 +109,8 @@ static void put_type(nib_jsonw *w, nib_type type)
 static bool says_biases(const nib_family_row *family)
 {
     for (size_t i = 0; family->keys != NULL && family->keys[i].key != NULL; i++)
-        if (family->keys[i].is == NIB_OWN_FLAG)
+        if (family->keys[i].is == NIB_OWN_FLAG &&
+            family->keys[i].at != offsetof(nib_config, qk_norm))
             return true;
     return false;
 }

@@ -273,7 +273,7 @@ static nib_status add_norm(lowering *l, const nib_graph_node *from)
     NIB_TRY(nib__network_norm(values, l->net, norm->index, NIB_NORM_WEIGHT, l->err));
     if (norm->bias)
         NIB_TRY(nib__network_norm(values + norm->n, l->net, norm->index, NIB_NORM_BIAS, l->err));
-    node.weight = values, node.entry = norm, node.width = norm->n,
+    node.weight = values, node.entry = norm, node.width = norm->n / norm->heads,
     node.rows_per_token = from->heads;
     node.wanted_only = uses != NULL && uses->layer->role == NIB_ROLE_HEAD;
     if (uses == NULL || uses->uses[0].normed == NULL)

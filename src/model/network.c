@@ -571,10 +571,14 @@ nib_status nib__network_norm(float *out, const nib_network *net, size_t norm, ni
                wants_offset = part == NIB_NORM_WEIGHT;
     if (!t)
         return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing", path, name);
-    if (t->rank != 1 || t->shape[0] != entry->n || !nib__type_is_float(t->type))
+    const bool fits = entry->heads == 1 ? t->rank == 1 && t->shape[0] == entry->n
+                                        : t->rank == 2 && t->shape[0] == entry->heads &&
+                                              t->shape[1] == entry->n / entry->heads;
+    if (!fits || !nib__type_is_float(t->type))
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: %s is %s of rank %d; %" PRId64 " float values are wanted", path, name,
-                         nib__type_name(t->type), t->rank, entry->n);
+                         "%s: %s is %s of rank %d; %" PRId64 " float values of rank %d are wanted",
+                         path, name, nib__type_name(t->type), t->rank, entry->n,
+                         entry->heads == 1 ? 1 : 2);
     nib__to_f32(out, t->data, t->type, entry->n);
     if (part == NIB_NORM_BIAS || entry->offset == 0 || has_offset == wants_offset)
         return NIB_OK;

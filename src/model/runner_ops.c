@@ -243,7 +243,8 @@ static nib_norm norm_of(const nib_runner *r, const nib_node *node, int to, int64
                       .ldo = r->ops.ld[to] / node->rows_per_token,
                       .eps = (float)r->net->config.norm_eps,
                       .centered = node->entry->centered,
-                      .bias = node->entry->bias ? node->weight + node->width : NULL};
+                      .weights = node->entry->heads,
+                      .bias = node->entry->bias ? node->weight + node->entry->n : NULL};
 }
 
 static nib_status run_norm(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)

@@ -140,8 +140,9 @@ static nib_status copy_tensor(nib_rewriting *r, const nib_tensor *from, const ch
     w->kind = NIB_REWRITE_COPY;
     w->name = name;
     w->cast = cast_of(r, layer, from);
-    if (r->dialect == NIB_DIALECT_GGUF && from->rank == 1 && from->type != NIB_TYPE_F32)
-        w->cast = NIB_TYPE_F32; /* its readers know vectors of no other type */
+    if (r->dialect == NIB_DIALECT_GGUF && from->type != NIB_TYPE_F32 &&
+        (from->rank == 1 || nib__ends_with(from->name, "_norm.weight")))
+        w->cast = NIB_TYPE_F32; /* its readers know vectors, and norms, of no other type */
     w->line = layer == SIZE_MAX ? SIZE_MAX : r->lines[layer];
     const nib_type type = w->cast == NIB_TYPE_NONE ? from->type : w->cast;
     w->copy = nib__writer_add_tensor(r->writer, written, type, from->shape, from->rank, r->unit);

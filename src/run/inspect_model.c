@@ -58,7 +58,11 @@ static nib_status list_expected(nib_expected **out, size_t *count, const nib_net
     }
     for (size_t i = 0; i < norms; i++) {
         const nib_graph_weight *norm = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i);
-        list[used++] = (nib_expected){.name = norm->name, .n = norm->n, .bias = norm->bias};
+        const bool own = norm->heads > 1;
+        list[used++] = (nib_expected){.name = norm->name,
+                                      .n = own ? norm->heads : norm->n,
+                                      .k = own ? norm->n / norm->heads : 0,
+                                      .bias = norm->bias};
     }
     *out = list;
     *count = used;

@@ -63,8 +63,11 @@ static bool add_site(lister *l, const nib_graph_weight *entry)
 static bool add_norm(lister *l, const nib_graph_weight *norm)
 {
     char name[NIB_NORM_NAME];
-    nib_param p = {
-        .role = NIB_PARAM_NORM, .layer = norm->layer, .rows = 1, .columns = norm->n, .entry = norm};
+    nib_param p = {.role = NIB_PARAM_NORM,
+                   .layer = norm->layer,
+                   .rows = norm->heads,
+                   .columns = norm->n / norm->heads,
+                   .entry = norm};
     l->out->norm[norm->index] = l->out->count;
     l->out->norm_bias[norm->index] = SIZE_MAX;
     if (!add(l, nib__network_norm_name(name, l->net, norm->index, NIB_NORM_WEIGHT), p))

@@ -135,6 +135,7 @@ static void run_norm(nib_step *s, const nib_train_node *n)
                         .weight = norm_weight(s, n),
                         .bias = bias != SIZE_MAX ? s->weights + s->params->items[bias].at : NULL,
                         .centered = norm_of(s, n)->centered,
+                        .weights = norm_of(s, n)->heads,
                         .rows = s->m * n->rows,
                         .width = n->columns / n->rows,
                         .ldx = row_ld(s, n, n->in[0]),
@@ -289,6 +290,7 @@ static void run_norm_dx(nib_step *s, const nib_train_node *n)
                            .dy = rows(s, n->in[1]),
                            .weight = norm_weight(s, n),
                            .centered = n->out[2] >= 0,
+                           .weights = norm_of(s, n)->heads,
                            .mean = n->out[2] >= 0 ? rows(s, n->out[2]) : NULL,
                            .sum = n->in[2] >= 0 ? rows(s, n->in[2]) : NULL,
                            .dx = rows(s, n->out[0]),
@@ -309,11 +311,12 @@ static void run_norm_dw(nib_step *s, const nib_train_node *n)
                            .inverse = rows(s, n->in[2]),
                            .mean = n->in[3] >= 0 ? rows(s, n->in[3]) : NULL,
                            .dw = gradient_of(s, n),
+                           .weights = norm_of(s, n)->heads,
                            .rows = s->m * n->rows,
                            .width = n->columns / n->rows,
                            .ldx = row_ld(s, n, n->in[0]),
                            .ldy = row_ld(s, n, n->in[1])};
-    run_parts(s, n->row, &a, a.width, LINE);
+    run_parts(s, n->row, &a, a.width * a.weights, LINE);
 }
 
 static void run_bias_dw(nib_step *s, const nib_train_node *n)

@@ -315,7 +315,8 @@ static void add_tensors(nib_writer *w, const nib_params *params, const nib_state
 {
     for (size_t i = 0; i < params->count; i++) {
         const nib_param *p = &params->items[i];
-        const bool matrix = p->role == NIB_PARAM_TABLE || p->role == NIB_PARAM_WEIGHT;
+        const bool matrix =
+            p->role == NIB_PARAM_TABLE || p->role == NIB_PARAM_WEIGHT || p->rows > 1;
         const int64_t shape[2] = {matrix ? p->rows : p->columns, p->columns};
         char name[192];
         snprintf(name, sizeof name, "%s%s", block->prefix, p->name);

@@ -82,3 +82,8 @@ sed 's/rope_factors_long/rope_factors_lung/' phi3.gguf >other.gguf
 refused 3 'other.gguf: rope_factors_short.weight is there, but rope_factors_long.weight is missing' plan other.gguf
 sed 's/phi3.rope.scaling.original/phi3.rope.scaling.0riginal/' phi3.gguf >other.gguf
 refused 3 '*"phi3.rope.scaling.original_context_length" is missing*' plan other.gguf
+# Command R+ has a norm of each head
+check 'norms of heads: as GGUF' nibble convert "$golden/models/cohere_norms" heads.gguf --format gguf --quiet
+check 'norms of heads: verified' nibble verify heads.gguf
+check 'norms of heads: and back' nibble convert heads.gguf heads --format safetensors --quiet
+check 'norms of heads: the same' nibble verify heads --against "$golden/models/cohere_norms"

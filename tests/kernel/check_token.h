@@ -61,8 +61,10 @@ static bool check_norm(verdict *v, const nib_kernel *row, const nib_kernel *ref,
 {
     memory m = {.count = 0};
     const int64_t ldx = width + below(r, 3), ldo = width + below(r, 3);
+    const int64_t weights = below(r, 2) != 0 ? 1 + below(r, 4) : 0;
     const nib_norm a = {.x = floats(&m, rows * ldx, r, class),
-                        .weight = floats(&m, width, r, VALUES_RANDOM),
+                        .weight = floats(&m, width * nib__max(1, weights), r, VALUES_RANDOM),
+                        .weights = weights,
                         .rows = rows,
                         .width = width,
                         .ldx = ldx,

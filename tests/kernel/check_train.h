@@ -46,11 +46,11 @@ static bool check_norm_dx(verdict *v, const nib_kernel *row, const nib_kernel *r
                           int64_t width, value_class class, rng *r)
 {
     memory m = {.count = 0};
-    nib_norm_dx a = {.rows = rows, .width = width, .eps = 1e-5F};
+    nib_norm_dx a = {.rows = rows, .width = width, .eps = 1e-5F, .weights = below(r, 4)};
     a.ldx = width + below(r, 3), a.ldy = width + below(r, 3), a.lddx = width + below(r, 3);
     a.x = floats(&m, rows * a.ldx, r, class);
     a.dy = floats(&m, rows * a.ldy, r, class);
-    a.weight = floats(&m, width, r, VALUES_RANDOM);
+    a.weight = floats(&m, width * nib__max(1, a.weights), r, VALUES_RANDOM);
     a.dx = floats(&m, rows * a.lddx, r, VALUES_RANDOM);
     a.sum = below(r, 2) == 0 ? a.dx : NULL;
     a.centered = below(r, 2) != 0;
@@ -61,23 +61,26 @@ static bool check_norm_dx(verdict *v, const nib_kernel *row, const nib_kernel *r
 
 static result run_norm_dw(const nib_kernel *row, memory *m, nib_norm_dw a, int64_t part)
 {
-    a.dw = take(m, (size_t)a.width * sizeof *a.dw);
-    for (int64_t j = 0; j < a.width; j += part)
-        row->run.norm_dw(&a, j, nib__min(a.width, j + part));
-    return (result){a.dw, a.width};
+    const int64_t columns = a.width * nib__max(1, a.weights);
+    a.dw = take(m, (size_t)columns * sizeof *a.dw);
+    for (int64_t j = 0; j < columns; j += part)
+        row->run.norm_dw(&a, j, nib__min(columns, j + part));
+    return (result){a.dw, columns};
 }
 
 static bool check_norm_dw(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
                           int64_t width, value_class class, rng *r)
 {
     memory m = {.count = 0};
-    nib_norm_dw a = {.rows = many_tokens(rows, r), .width = width};
+    nib_norm_dw a = {.rows = many_tokens(rows, r), .width = width, .weights = below(r, 4)};
+    a.rows *= nib__max(1, a.weights);
     a.ldx = width + below(r, 3), a.ldy = width + below(r, 3);
     a.x = floats(&m, a.rows * a.ldx, r, class);
     a.dy = floats(&m, a.rows * a.ldy, r, class);
     a.inverse = floats(&m, a.rows, r, VALUES_RANDOM);
     a.mean = floats_or_none(&m, a.rows, r);
-    const result want = run_norm_dw(ref, &m, a, width), got = run_norm_dw(row, &m, a, width);
+    const int64_t all = width * nib__max(1, a.weights);
+    const result want = run_norm_dw(ref, &m, a, all), got = run_norm_dw(row, &m, a, all);
     const result parts = run_norm_dw(row, &m, a, odd_part(r));
     return check_results(v, &m, row, want, got, parts, "in parts of columns");
 }

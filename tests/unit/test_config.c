@@ -650,6 +650,7 @@ static void test_write(void **state)
     expect_round_trip("gemma3_text", "\"rope_local_base_freq\":5000,\"sliding_window\":64,"
                                      "\"sliding_window_pattern\":2");
     expect_round_trip("cohere", "\"logit_scale\":0.25");
+    expect_round_trip("cohere", "\"use_qk_norm\":true,\"attention_bias\":true");
     expect_round_trip("cohere2", "\"sliding_window_pattern\":2");
     expect_round_trip("starcoder2", "\"sliding_window\":100");
     expect_round_trip("stablelm", "\"use_qkv_bias\":true,\"partial_rotary_factor\":0.5");

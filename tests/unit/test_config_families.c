@@ -185,6 +185,16 @@ static void test_published(void **state)
          "\"max_position_embeddings\":8192,\"rms_norm_eps\":1e-05,\"partial_rotary_factor\":1.0,"
          "\"eos_token_id\":[59246,59253,59255],\"pad_token_id\":59246,\"vocab_size\":59264",
          1.593, 0, 128},
+        {"c4ai-command-r-plus",
+         "\"architectures\":[\"CohereForCausalLM\"],\"model_type\":\"cohere\",\"attention_bias\":"
+         "false,"
+         "\"attention_dropout\":0.0,\"bos_token_id\":5,\"eos_token_id\":255001,\"pad_token_id\":0,"
+         "\"hidden_act\":\"silu\",\"hidden_size\":12288,\"initializer_range\":0.02,"
+         "\"intermediate_size\":33792,\"layer_norm_eps\":1e-05,\"logit_scale\":0.8333333333333334,"
+         "\"max_position_embeddings\":131072,\"num_attention_heads\":96,\"num_hidden_layers\":64,"
+         "\"num_key_value_heads\":8,\"rope_theta\":75000000.0,\"torch_dtype\":\"float16\","
+         "\"use_cache\":true,\"use_qk_norm\":true,\"vocab_size\":256000",
+         103.809, 0, 128},
         {"GLM-4-9B-0414",
          GLM4 "\"hidden_size\":4096,\"intermediate_size\":13696,\"num_hidden_layers\":40,"
               "\"num_attention_heads\":32,\"num_key_value_heads\":2,\"attention_bias\":true",
@@ -285,7 +295,7 @@ static void test_refused_keys(void **state)
         {"stablelm", "\"qk_layernorm\":true", "(in \"qk_layernorm\")"},
         {"stablelm", "\"partial_rotary_factor\":0.01", "an even number of at least 2 is wanted"},
         {"stablelm", "\"partial_rotary_factor\":1.5", "an even number of at least 2 is wanted"},
-        {"cohere", "\"use_qk_norm\":true", "not built for cohere"},
+        {"cohere2", "\"use_qk_norm\":true", "not built for cohere2"},
         {"cohere2", "\"sliding_window\":null", "would rotate by positions"},
         {"gemma3_text", "\"rope_parameters\":{\"sliding_attention\":{\"factor\":8}}",
          "rope_parameters scales sliding_attention"},

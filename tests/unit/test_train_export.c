@@ -128,6 +128,25 @@ static void test_fused(void **state)
     write_text("config.json", config, sizeof config - 1);
 }
 
+/* A norm with a weight for each head is a matrix, as transformers has it. */
+static void test_norms_of_heads(void **state)
+{
+    static const char cohere[] =
+        "{\"model_type\": \"cohere\", \"hidden_size\": 32, \"intermediate_size\": 48, "
+        "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+        "\"vocab_size\": 920, \"max_position_embeddings\": 64, \"use_qk_norm\": true, "
+        "\"torch_dtype\": \"float32\"}";
+    job j = {.folder = "heads", .steps = 2, .export_last = true};
+    (void)state;
+    write_text("config.json", cohere, sizeof cohere - 1);
+    must_train(&j);
+    expect_model("heads/model", NULL, NIB_TYPE_F32);
+    assert_int_equal(count_words("heads/model/model.safetensors",
+                                 ".q_norm.weight\": {\"dtype\": \"F32\", \"shape\": [4, 8]"),
+                     2);
+    write_text("config.json", config, sizeof config - 1);
+}
+
 /* Training for codes ends with them. */
 static void test_exports_codes(void **state)
 {
@@ -183,9 +202,9 @@ static void test_metrics(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exports), cmocka_unit_test(test_checkpoint_is_a_model),
-        cmocka_unit_test(test_fused),   cmocka_unit_test(test_exports_codes),
-        cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_exports),       cmocka_unit_test(test_checkpoint_is_a_model),
+        cmocka_unit_test(test_fused),         cmocka_unit_test(test_norms_of_heads),
+        cmocka_unit_test(test_exports_codes), cmocka_unit_test(test_metrics),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }

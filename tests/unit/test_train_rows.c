@@ -143,7 +143,8 @@ static void test_norm_values(void **state)
         for (EACH_ROW(row, NIB_OP_NORM)) {
             const nib_norm a = {
                 x,     y,     parameters, ROWS,     WIDTH,
-                WIDTH, WIDTH, 1e-5F,      centered, biased ? parameters + WIDTH : NULL};
+                WIDTH, WIDTH, 1e-5F,      centered, biased ? parameters + WIDTH : NULL,
+                1};
             row->run.norm(&a, 0, ROWS);
             assert_near(row->name, y, want, ALL, 1e-5, 1e-5);
         }
@@ -161,8 +162,8 @@ static void check_norm_differences(bool centered)
     const shape s = {ROWS, WIDTH, dy, &centered};
     differences(norm_loss, &s, x, ALL + WIDTH, want);
     for (EACH_ROW(row, NIB_OP_NORM_DX)) {
-        nib_norm_dx a = {x,     dy,    x + ALL, dx,    inverse, ROWS,     WIDTH,
-                         WIDTH, WIDTH, WIDTH,   1e-5F, NULL,    centered, mean};
+        nib_norm_dx a = {x,     dy,    x + ALL, dx,   inverse,  ROWS, WIDTH, WIDTH,
+                         WIDTH, WIDTH, 1e-5F,   NULL, centered, mean, 1};
         row->run.norm_dx(&a, 0, ROWS);
         assert_close(row->name, dx, want, ALL, 1e-4);
         for (int i = 0; i < ALL; i++)
@@ -175,7 +176,7 @@ static void check_norm_differences(bool centered)
     }
     for (EACH_ROW(row, NIB_OP_NORM_DW)) {
         const nib_norm_dw a = {
-            x, dy, inverse, dw, ROWS, WIDTH, WIDTH, WIDTH, centered ? mean : NULL};
+            x, dy, inverse, dw, ROWS, WIDTH, WIDTH, WIDTH, centered ? mean : NULL, 1};
         row->run.norm_dw(&a, 0, WIDTH);
         assert_close(row->name, dw, want + ALL, WIDTH, 1e-5);
     }
@@ -504,7 +505,7 @@ static void test_sums_over_tokens(void **state)
     }
     for (int split = 0; split <= SPLIT; split += SPLIT) {
         for (EACH_ROW(row, NIB_OP_NORM_DW)) {
-            nib_norm_dw a = {x, dy, inverse, got, TOKENS, COLUMNS, COLUMNS, COLUMNS, NULL};
+            nib_norm_dw a = {x, dy, inverse, got, TOKENS, COLUMNS, COLUMNS, COLUMNS, NULL, 1};
             row->run.norm_dw(&a, split, COLUMNS);
             row->run.norm_dw(&a, 0, split);
             assert_memory_equal(got, norm, sizeof got);
@@ -606,13 +607,13 @@ static void check_norm_golden(FILE *file, int64_t rows, int64_t width)
     for (EACH_ROW(row, NIB_OP_NORM_DX)) {
         const nib_norm_dx a = {operand[0], operand[2], operand[1], gradient[0], inverse,
                                rows,       width,      width,      width,       width,
-                               1e-5F,      NULL,       false,      NULL};
+                               1e-5F,      NULL,       false,      NULL,        1};
         row->run.norm_dx(&a, 0, rows);
         assert_close(row->name, gradient[0], wanted[0], all, 1e-5);
     }
     for (EACH_ROW(row, NIB_OP_NORM_DW)) {
         const nib_norm_dw a = {operand[0], operand[2], inverse, gradient[1], rows,
-                               width,      width,      width,   NULL};
+                               width,      width,      width,   NULL,        1};
         row->run.norm_dw(&a, 0, width);
         assert_close(row->name, gradient[1], wanted[1], width, 1e-5);
     }
@@ -643,21 +644,21 @@ static void check_layernorm_golden(FILE *file, int64_t rows, int64_t width)
     read_doubles(file, "y", wanted[0], all), read_doubles(file, "dx", wanted[1], all);
     read_doubles(file, "dw", wanted[2], width), read_doubles(file, "db", wanted[3], width);
     for (EACH_ROW(row, NIB_OP_NORM)) {
-        const nib_norm a = {operand[0], gradient[0], operand[1], rows, width,
-                            width,      width,       1e-5F,      true, operand[2]};
+        const nib_norm a = {operand[0], gradient[0], operand[1], rows,       width, width,
+                            width,      1e-5F,       true,       operand[2], 1};
         row->run.norm(&a, 0, rows);
         assert_close(row->name, gradient[0], wanted[0], all, 1e-5);
     }
     for (EACH_ROW(row, NIB_OP_NORM_DX)) {
         const nib_norm_dx a = {operand[0], operand[3], operand[1], gradient[0], inverse,
                                rows,       width,      width,      width,       width,
-                               1e-5F,      NULL,       true,       mean};
+                               1e-5F,      NULL,       true,       mean,        1};
         row->run.norm_dx(&a, 0, rows);
         assert_close(row->name, gradient[0], wanted[1], all, 1e-5);
     }
     for (EACH_ROW(row, NIB_OP_NORM_DW)) {
         const nib_norm_dw a = {operand[0], operand[3], inverse, gradient[0], rows,
-                               width,      width,      width,   mean};
+                               width,      width,      width,   mean,        1};
         row->run.norm_dw(&a, 0, width);
         assert_close(row->name, gradient[0], wanted[2], width, 1e-5);
     }

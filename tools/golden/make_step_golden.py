@@ -43,6 +43,8 @@ FAMILIES = {
                                   query_pre_attn_scalar=8, sliding_window=4,
                                   pad_token_id=None, layer_types=["sliding_attention", "full_attention"])),
     "cohere": ("Cohere", dict(tie_word_embeddings=True, logit_scale=0.5, pad_token_id=None, layer_norm_eps=1e-5)),
+    "cohere_norms": ("Cohere", dict(tie_word_embeddings=True, logit_scale=0.5, pad_token_id=None, layer_norm_eps=1e-5,
+                                    use_qk_norm=True)),
     "cohere2": ("Cohere2", dict(tie_word_embeddings=True, logit_scale=0.5, sliding_window=6, pad_token_id=None,
                                 layer_norm_eps=1e-5, layer_types=["sliding_attention", "full_attention"])),
     "starcoder2": ("Starcoder2", dict(tie_word_embeddings=True, sliding_window=7, norm_epsilon=1e-5,

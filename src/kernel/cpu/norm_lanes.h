@@ -68,12 +68,20 @@ NIB_INLINE void nib__norm_values_as(float *out, const float *x, const float *wei
     }
 }
 
+/* The weights of a row. */
+NIB_INLINE const float *nib__norm_weights(const float *weight, int64_t row, int64_t width,
+                                          int64_t weights)
+{
+    return weights > 1 ? weight + row % weights * width : weight;
+}
+
 /* `count` values of a row from column k0 on, which is a multiple of the lanes; out may be where
  * they are. */
 NIB_INLINE void nib__norm_values(float *out, const nib_norm *a, int64_t row, nib_norm_row of,
                                  int64_t k0, int64_t count)
 {
-    const float *x = a->x + row * a->ldx + k0, *weight = a->weight + k0;
+    const float *x = a->x + row * a->ldx + k0;
+    const float *weight = nib__norm_weights(a->weight, row, a->width, a->weights) + k0;
     const float *bias = a->bias != NULL ? a->bias + k0 : NULL;
     if (a->centered && bias != NULL)
         nib__norm_values_as(out, x, weight, bias, of, count, true, true);

@@ -17,6 +17,7 @@ NIB_INLINE void norm_dx_row(const nib_norm_dx *a, int64_t row, float mean, bool 
 {
     const float *x = a->x + row * a->ldx, *dy = a->dy + row * a->ldy;
     const float *sum = a->sum != NULL ? a->sum + row * a->lddx : NULL;
+    const float *weight = nib__norm_weights(a->weight, row, a->width, a->weights);
     const nib_lanes middle = nib__lanes_set(mean);
     float *dx = a->dx + row * a->lddx;
     nib_lanes squares = nib__lanes_set(0.0f), dot = squares, level = squares;
@@ -24,7 +25,7 @@ NIB_INLINE void norm_dx_row(const nib_norm_dx *a, int64_t row, float mean, bool 
         const nib_lanes v =
             centered ? nib__norm_centered(x, i, a->width, middle) : nib__lanes_at(x, i, a->width);
         const nib_lanes d =
-            nib__lanes_mul(nib__lanes_at(a->weight, i, a->width), nib__lanes_at(dy, i, a->width));
+            nib__lanes_mul(nib__lanes_at(weight, i, a->width), nib__lanes_at(dy, i, a->width));
         squares = nib__lanes_fma(v, v, squares);
         dot = nib__lanes_fma(v, d, dot);
         if (centered)
@@ -36,7 +37,7 @@ NIB_INLINE void norm_dx_row(const nib_norm_dx *a, int64_t row, float mean, bool 
     const nib_lanes off = nib__lanes_set(centered ? nib__lanes_sum(level) / (float)a->width : 0.0f);
     for (int64_t i = 0; i < a->width; i += NIB_LANES) {
         nib_lanes d =
-            nib__lanes_mul(nib__lanes_at(a->weight, i, a->width), nib__lanes_at(dy, i, a->width));
+            nib__lanes_mul(nib__lanes_at(weight, i, a->width), nib__lanes_at(dy, i, a->width));
         nib_lanes v = nib__lanes_at(x, i, a->width);
         if (centered)
             d = nib__lanes_sub(d, off), v = nib__lanes_sub(v, middle);
@@ -78,13 +79,14 @@ NIB_INLINE void put_strip(float *out, const nib_lanes sums[4], int64_t count, bo
 NIB_INLINE void norm_dw_strip(const nib_norm_dw *a, int64_t row0, int64_t row1, int64_t column,
                               int64_t count, bool centered)
 {
+    const int64_t step = a->weights > 1 ? a->weights : 1; /* from one value of a row to the next */
     nib_lanes sums[4];
     for (int l = 0; l < 4; l++)
         sums[l] = nib__lanes_set(0.0f);
     for (int64_t row = row0; row < row1; row++) {
         const float *x = a->x + row * a->ldx + column, *dy = a->dy + row * a->ldy + column;
-        const nib_lanes r = nib__lanes_set(a->inverse[row]);
-        const nib_lanes mean = nib__lanes_set(centered ? a->mean[row] : 0.0f);
+        const nib_lanes r = nib__lanes_set(a->inverse[row * step]);
+        const nib_lanes mean = nib__lanes_set(centered ? a->mean[row * step] : 0.0f);
         for (int l = 0; l < 4; l++) {
             const int64_t i = l * NIB_LANES;
             if (i < count) {
@@ -111,12 +113,28 @@ NIB_INLINE void norm_dw_as(const nib_norm_dw *a, int64_t column0, int64_t column
     }
 }
 
-void NIB_TRAIN(norm_dw)(const nib_norm_dw *a, int64_t column0, int64_t column1)
+NIB_INLINE void norm_dw_of(const nib_norm_dw *a, int64_t column0, int64_t column1)
 {
     if (a->mean != NULL)
         norm_dw_as(a, column0, column1, true);
     else
         norm_dw_as(a, column0, column1, false);
+}
+
+void NIB_TRAIN(norm_dw)(const nib_norm_dw *a, int64_t column0, int64_t column1)
+{
+    if (a->weights <= 1) {
+        norm_dw_of(a, column0, column1);
+        return;
+    }
+    for (int64_t w = column0 / a->width; w * a->width < column1; w++) {
+        const int64_t before = w * a->width;
+        nib_norm_dw one = *a; /* every weights-th row, from row w on */
+        one.x += w * a->ldx, one.dy += w * a->ldy, one.dw += before;
+        one.inverse += w, one.mean += a->mean != NULL ? w : 0;
+        one.ldx *= a->weights, one.ldy *= a->weights, one.rows /= a->weights;
+        norm_dw_of(&one, nib__max(column0 - before, 0), nib__min(column1 - before, a->width));
+    }
 }
 
 NIB_INLINE void bias_dw_strip(const nib_bias_dw *a, int64_t m0, int64_t m1, int64_t column,

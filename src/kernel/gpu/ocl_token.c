@@ -43,6 +43,7 @@ int nib__launch_norm(const void *args, nib_launch out[])
     nib__launch_float(out, a->eps);
     nib__launch_int(out, a->centered);
     nib__launch_int(out, a->bias != NULL);
+    nib__launch_int(out, nib__max(1, a->weights));
     return 1;
 }
 

@@ -7,7 +7,7 @@
 /* A work-group a row. CUDA has a function `norm` of its own. */
 __kernel void norm_rows(MEMORY(float, x), MEMORY(float, out), MEMORY(float, weight),
                         MEMORY(float, bias), int width, int ldx, int ldo, float eps, int centered,
-                        int has_bias)
+                        int has_bias, int weights)
 {
     __local float room[GROUP];
     HERE_CONST(float, x);
@@ -18,6 +18,7 @@ __kernel void norm_rows(MEMORY(float, x), MEMORY(float, out), MEMORY(float, weig
     float squares = 0, mean = 0;
     x += row * (size_t)ldx;
     out += row * (size_t)ldo;
+    weight += row % (size_t)weights * (size_t)width;
     if (centered) {
         for (int i = (int)get_local_id(0); i < width; i += GROUP)
             mean += x[i];

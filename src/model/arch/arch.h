@@ -97,6 +97,7 @@ nib_status nib__arch_build(nib_graph *out, const nib_config *config, nib_arena *
 typedef enum nib_qk_norm {
     NIB_QK_PLAIN, /* none */
     NIB_QK_HEADS, /* each head is normalized; one weight for all heads */
+    NIB_QK_EACH,  /* each head is normalized and has a weight of its own: [heads][head_dim] */
     NIB_QK_WHOLE, /* all heads together */
 } nib_qk_norm;
 

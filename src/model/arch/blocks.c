@@ -24,18 +24,19 @@ static int linear(nib_build *b, int x, nib_role role, int64_t layer, const char 
 int nib__block_norm(nib_build *b, const nib_config *c, int64_t layer, const char *part, int x)
 {
     const nib_norm_form form = nib__family_of(c)->norm;
-    return nib__emit_norm(b, x, nib__build_norm(b, layer, part, c->width, form), 1);
+    return nib__emit_norm(b, x, nib__build_norm(b, layer, part, 1, c->width, form), 1);
 }
 
 static int norm_heads(nib_build *b, const nib_config *c, int x, int64_t layer, const char *part,
                       int64_t heads, nib_qk_norm norm)
 {
-    const bool whole = norm == NIB_QK_WHOLE;
-    const int64_t n = whole ? heads * c->head_dim : c->head_dim;
+    const int64_t n = norm == NIB_QK_HEADS ? c->head_dim : heads * c->head_dim,
+                  own = norm == NIB_QK_EACH ? heads : 1;
     const nib_norm_form form = nib__family_of(c)->norm;
     return norm == NIB_QK_PLAIN
                ? x
-               : nib__emit_norm(b, x, nib__build_norm(b, layer, part, n, form), whole ? 1 : heads);
+               : nib__emit_norm(b, x, nib__build_norm(b, layer, part, own, n, form),
+                                norm == NIB_QK_WHOLE ? 1 : heads);
 }
 
 int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x, nib_qk_norm norm)

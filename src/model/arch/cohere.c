@@ -1,24 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Cohere: attention and the MLP read one norm, a LayerNorm without bias, and are both added;
- * neighbouring channels rotate together, and logits are multiplied. Command R7B and A (cohere2)
+ * neighbouring channels rotate together, and logits are multiplied. Command R+ has a norm of each
+ * head of q and k, with weights of its own. Command R7B and A (cohere2)
  * have windows in three of four layers, which alone rotate by positions.
  */
 #include "arch.h"
 
 static void build(nib_build *b, const nib_config *c)
 {
+    const nib_qk_norm norm = c->qk_norm ? NIB_QK_EACH : NIB_QK_PLAIN;
     int x = nib__block_embed(b, c);
     for (int64_t layer = 0; layer < c->layers; layer++) {
         const int y = nib__block_norm(b, c, layer, "input_layernorm", x);
-        const int attended = nib__block_attention(b, c, layer, y, NIB_QK_PLAIN);
+        const int attended = nib__block_attention(b, c, layer, y, norm);
         x = nib__block_add(b, c, x, attended);
         x = nib__block_add(b, c, x, nib__block_gated_mlp(b, c, layer, y));
     }
     nib__block_head(b, c, x);
 }
 
+/* Cohere 2 has all but the first. */
 static const nib_family_key keys[] = {
+    {.key = "use_qk_norm",
+     .at = offsetof(nib_config, qk_norm),
+     .is = NIB_OWN_FLAG,
+     .absent = 0,
+     .least = 0,
+     .most = 1},
     {.key = "logit_scale",
      .gguf = "logit_scale",
      .at = offsetof(nib_config, logits_scale),
@@ -36,8 +45,7 @@ static const nib_family_key keys[] = {
 const nib_family_row nib__family_cohere = {
     .name = "cohere",
     .class_name = "CohereForCausalLM",
-    .title = "Command R, Aya 23",
-    .limits = "norms of q and k (Command R+)",
+    .title = "Command R, Command R+, Aya 23",
     .gguf = "command-r",
     .norm = {.centered = true},
     .keys = keys,
@@ -54,7 +62,7 @@ const nib_family_row nib__family_cohere2 = {
     .title = "Command R7B, Command A",
     .gguf = "cohere2",
     .norm = {.centered = true},
-    .keys = keys,
+    .keys = keys + 1,
     .eps = NIB_EPS_LAYER,
     .interleaved = true,
     .window = NIB_WINDOW_PATTERN,
