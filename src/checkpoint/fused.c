@@ -163,9 +163,9 @@ typedef enum split_kind { SPLIT_NOT, SPLIT_ROWS, SPLIT_SHARED, SPLIT_SHAPE } spl
 /* n: rows of the codes; *block: how many of them a row of t is for. */
 static split_kind kind_of(const nib_tensor *t, bool codes, int64_t n, int64_t *block)
 {
-    int64_t elements = 1;
+    int64_t elements = 1; /* at most 3 is as good as more */
     for (int i = 0; i < t->rank; i++)
-        elements *= t->shape[i];
+        elements = nib__min(elements * nib__min(t->shape[i], 3), 3);
     *block = 1;
     if (nib__ends_with(t->name, ".weight_shape"))
         return t->type == NIB_TYPE_I64 && elements == 2 ? SPLIT_SHAPE : SPLIT_NOT;

@@ -555,6 +555,22 @@ static void tell_order(nib_rewriting *r)
                              count, nib__shown(a, r->job->layers[first].name));
 }
 
+/* Parts that other readers of the model expect as one tensor. */
+static void tell_parts(const nib_rewriting *r)
+{
+    size_t count = 0;
+    char a[NIB_SHOWN];
+    nib_fused_part first = {.count = 0}, part;
+    for (size_t i = 0; i < r->job->count && !r->fuses; i++)
+        if (nib__fused_part(&part, r->job->layers[i].name, r->job->fused) && count++ == 0)
+            first = part;
+    if (count != 0)
+        nib__ledger_add_note(r->ledger, "checkpoint",
+                             "%zu weights are written by themselves, as Nibble reads them; other "
+                             "programs expect them in one tensor with others, such as %s",
+                             count, nib__shown(a, first.whole));
+}
+
 /* ---- metadata ---- */
 
 static bool was_separated(const nib_rewriting *r, const char *name)
@@ -656,6 +672,7 @@ nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit)
     tell_activations(r);
     tell_blocks(r);
     tell_order(r);
+    tell_parts(r);
     for (int i = 0; i < NIB_EXTRAS && r->job->extras[i].values != NULL; i++)
         r->extras[i] = nib__writer_add_tensor(r->writer, r->job->extras[i].name, NIB_TYPE_F32,
                                               &r->job->extras[i].count, 1, ++r->unit);

@@ -74,6 +74,8 @@ done
 check 'phi3: floats again' nibble convert phi3 phi3-floats --format safetensors --quiet
 check 'phi3: one tensor for q, k and v' grep -q 'layers.1.self_attn.qkv_proj.weight' phi3-floats/model.safetensors
 check 'phi3: and none for q' sh -c '! grep -q self_attn.q_proj.weight phi3-floats/model.safetensors'
+nibble quantize phi3-floats phi3-codes --recipe int8wo | tr -s ' \n' ' ' >said.txt
+check 'phi3: codes are written part by part' grep -q 'in one tensor with others, such as model.layers.0.self_attn.qkv_proj' said.txt
 refused 4 'blk.0.attn_q.weight: a GGUF of this architecture stores it with blk.0.attn_k.weight as one tensor, which has one type; *' \
     quantize phi3-floats o.gguf --format gguf --recipe int8wo-g32-ggml --skip '*layers.0.*q_proj*'
 check 'phi3: alike they are' nibble quantize phi3-floats o.gguf --format gguf --recipe int8wo-g32-ggml --quiet

@@ -12,13 +12,14 @@
 #include <cmocka.h>
 
 #include "checkpoint_build.h"
+#include "failing.h"
 
 #define LAYER "model.layers.0."
 #define QKV LAYER "self_attn.qkv_proj"
 #define HEADS "\"num_attention_heads\":2,\"num_key_value_heads\":1"
 #define COMPRESSED(format, weights)                                                                \
     "{" HEADS ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"      \
-    "\"" format "\",\"config_groups\":{\"a\":{\"targets\":[\"Linear\",\"m\",\"re:.*qkv_proj\"],"   \
+    "\"" format "\",\"config_groups\":{\"a\":{\"targets\":[\"m\",\"re:.*qkv_proj\"],"              \
     "\"weights\":{" weights ",\"symmetric\":true}}}}}"
 
 /* Described as torchao does, with a scale per row. */
@@ -228,6 +229,27 @@ static void test_twice(void **state)
     drop_checkpoint(&m);
 }
 
+static void test_memory(void **state)
+{
+    (void)state;
+    for (int left = 0;; left++) {
+        failing f = {left, 0};
+        const nib_allocator a = failing_allocator(&f);
+        nib_checkpoint *cp;
+        nib_err err;
+        const nib_status status = nib__checkpoint_open(&cp, "tests/golden/models/phi3", &a, &err);
+        if (status == NIB_OK) {
+            assert_non_null(nib__checkpoint_find(cp, LAYER "self_attn.v_proj.weight"));
+            nib__checkpoint_close(cp);
+            assert_int_equal(f.live, 0);
+            assert_true(left > 1);
+            break;
+        }
+        assert_int_equal(status, NIB_NO_MEMORY);
+        assert_int_equal(f.live, 0);
+    }
+}
+
 /* ---- writing ---- */
 
 typedef struct written {
@@ -309,8 +331,8 @@ static void test_writing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names), cmocka_unit_test(test_rows),    cmocka_unit_test(test_whole),
-        cmocka_unit_test(test_twice), cmocka_unit_test(test_writing),
+        cmocka_unit_test(test_names), cmocka_unit_test(test_rows),   cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_twice), cmocka_unit_test(test_memory), cmocka_unit_test(test_writing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
