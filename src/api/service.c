@@ -53,7 +53,7 @@ static nib_status open_parts(nib_service *s, const nib_service_options *options,
     NIB_TRY(
         nib__token_trie_open(&s->trie, s->tokenizer, &s->session->model->engine->allocator, err));
     NIB_TRY(nib_plan_write(nib_session_plan(s->session), NIB_FORM_JSON, &sink, err));
-    NIB_TRY(nib__batch_open(&s->batch, s->session, err));
+    NIB_TRY(nib__batch_open(&s->batch, s->session, s->session->runner.kv.sequences, err));
     return nib__preparer_open(s, err);
 }
 

@@ -528,15 +528,17 @@ bool nib__runner_logits_there(const nib_runner *r)
     return r->ops.nodes[r->ops.count - 1].side == NIB_SIDE_GPU;
 }
 
-nib_status nib__runner_draw(nib_runner *r, const nib_kernel *row, nib_draw draw, int32_t *token,
-                            nib_err *err)
+nib_status nib__runner_draw(nib_runner *r, const nib_kernel *row, nib_draw draw, int64_t wanted,
+                            int32_t *token, nib_err *err)
 {
     void *drawn = r->drawn;
     if (drawn == NULL)
         NIB_TRY(nib__gpu_take(r->gpu, sizeof *token, "a token", &drawn, err));
     r->drawn = drawn;
     draw.token = r->drawn;
-    draw.logits = (const float *)(const void *)r->sides[NIB_SIDE_GPU].at[NIB_BUFFER_LOGITS];
+    draw.logits =
+        (const float *)(const void *)(r->sides[NIB_SIDE_GPU].at[NIB_BUFFER_LOGITS] +
+                                      (uint64_t)wanted * r->ops.token_bytes[NIB_BUFFER_LOGITS]);
     NIB_TRY(nib__gpu_run(r->gpu, row, &draw, err));
     return nib__gpu_read(r->gpu, token, r->drawn, sizeof *token, err);
 }

@@ -97,9 +97,9 @@ nib_status nib__runner_step(nib_runner *runner, const nib_slot *slots, size_t co
 
 /* Whether logits come about on the GPU. */
 bool nib__runner_logits_there(const nib_runner *runner);
-/* The token that a row of the GPU draws from the first row of logits there; `draw` has all but the
- * addresses. */
+/* The token that a row of the GPU draws from the logits there of a wanted slot of the last step,
+ * which was of one pass; `draw` has all but the addresses. */
 nib_status nib__runner_draw(nib_runner *runner, const nib_kernel *row, nib_draw draw,
-                            int32_t *token, nib_err *err);
+                            int64_t wanted, int32_t *token, nib_err *err);
 
 #endif

@@ -198,9 +198,10 @@ const nib_op_plan *nib__plan_operation(const nib_layers_plan *plan, nib_op op);
  * device lacks. */
 const nib_kernel *nib__plan_sampler(const nib_layers_plan *plan, const nib_policy *policy,
                                     int64_t top_k, bool penalty, nib_text *why);
-/* What a request of these facts draws tokens with, and what that takes. */
+/* What a request of these facts draws tokens with, and what that takes. here: why the CPU has to;
+ * NULL: it need not. */
 nib_draw_plan nib__plan_draw(const nib_layers_plan *plan, const nib_policy *policy, int64_t top_k,
-                             bool penalty, nib_text *why);
+                             bool penalty, const char *here, nib_text *why);
 /* The best built row of an op without weights (norm, attn, ...) on this machine, but for those
  * that are left out (NULL: none). */
 const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine,

@@ -73,8 +73,12 @@ static nib_draw_plan draw_with(const nib_layers_plan *plan, const nib_kernel *th
 }
 
 nib_draw_plan nib__plan_draw(const nib_layers_plan *plan, const nib_policy *policy, int64_t top_k,
-                             bool penalty, nib_text *why)
+                             bool penalty, const char *here, nib_text *why)
 {
+    if (here != NULL && why != NULL && machine_of_logits(plan) != NULL)
+        nib__text_str(why, here);
+    if (here != NULL)
+        return draw_with(plan, NULL, policy);
     return draw_with(plan, nib__plan_sampler(plan, policy, top_k, penalty, why), policy);
 }
 

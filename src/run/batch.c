@@ -5,24 +5,27 @@
 #include "batch.h"
 
 enum {
-    /* Logits of a prompt that a step gives at most: a row of 128,000 is half a megabyte. */
-    PROMPT_ROWS = 32,
+    /* Logits that a step gives of prompts and drafts, beside one row of each job: a row of 128,000
+     * is half a megabyte. */
+    MORE_ROWS = 32,
     /* A prompt longer than a step leaves this part of it to the shortest of the others. */
     SHORT_SHARE = NIB_CHUNK / 4,
 };
 
 /* What the cache holds of a sequence, and for whom. */
 typedef struct sequence {
-    int32_t *tokens; /* [context] of its job: prompt and new ones; else of what it holds */
-    int64_t held;    /* in the cache */
-    nib_job *job;    /* NULL: nobody's */
-    uint64_t tenant; /* of the job that had it last */
-    uint64_t used;   /* when */
+    int32_t *tokens;   /* [context] of its job: prompt and new ones; else of what it holds */
+    int64_t held;      /* in the cache */
+    nib_job *job;      /* NULL: nobody's */
+    uint64_t tenant;   /* of the job that had it last */
+    uint64_t used;     /* when */
+    nib_lookup lookup; /* of its job's tokens, once some are drafted */
 } sequence;
 
 struct nib_batch {
     nib_session *session;
     nib_drawer drawer;
+    nib_drafter drafter;
     nib_job *jobs; /* in the order in which they came */
     int64_t job_count, count;
     sequence *sequences; /* [count] */
@@ -41,6 +44,13 @@ struct nib_batch {
     int32_t **drawn_ids; /* [count] the tokens of their sequences */
     size_t stepped_count, drawn_count;
 };
+
+/* Cuts a sequence back to so many positions. */
+static void cut(nib_batch *b, int64_t which, int64_t positions)
+{
+    nib__kv_truncate(&b->session->runner.kv, which, positions);
+    b->sequences[which].held = positions;
+}
 
 /* ---- opening ---- */
 
@@ -66,26 +76,28 @@ static nib_status take_memory(nib_batch *b, nib_err *err)
     return nib__fail_memory(err, count * context * sizeof(int32_t), "a batch");
 }
 
-nib_status nib__batch_open(nib_batch **out, nib_session *session, nib_err *err)
+nib_status nib__batch_open(nib_batch **out, nib_session *session, int64_t sequences, nib_err *err)
 {
     const nib_allocator *a = &session->model->engine->allocator;
     nib_batch *b = nib__calloc(a, 1, sizeof *b);
     if (b == NULL)
         return nib__fail_memory(err, sizeof *b, "a batch");
     b->session = session;
-    b->count = session->runner.kv.sequences;
-    b->rows_most = b->count + PROMPT_ROWS;
+    b->count = sequences;
+    b->rows_most = b->count + nib__max(MORE_ROWS, session->plan->lookup);
     /* a token of each, and prompts go on beside them however many there are */
     b->slots_most = nib__max(NIB_CHUNK, b->count + SHORT_SHARE);
     nib_status status = take_memory(b, err);
     if (status == NIB_OK)
-        status = nib__drawer_open(&b->drawer, session, err);
+        status = nib__drawer_open(&b->drawer, session, b->count, err);
+    if (status == NIB_OK)
+        status = nib__drafter_open(&b->drafter, session, b->count, err);
     if (status != NIB_OK) {
         nib__batch_close(b);
         return status;
     }
     for (int64_t i = 0; i < b->count; i++)
-        nib__kv_truncate(&session->runner.kv, i, 0);
+        cut(b, i, 0);
     *out = b;
     return NIB_OK;
 }
@@ -96,8 +108,11 @@ void nib__batch_close(nib_batch *b)
         return;
     const nib_allocator *a = &b->session->model->engine->allocator;
     nib__drawer_close(&b->drawer);
-    for (int64_t i = 0; b->sequences != NULL && i < b->count; i++)
+    nib__drafter_close(&b->drafter);
+    for (int64_t i = 0; b->sequences != NULL && i < b->count; i++) {
+        nib__lookup_close(&b->sequences[i].lookup);
         nib__release(a, b->sequences[i].tokens);
+    }
     nib__release(a, b->sequences);
     nib__release(a, b->slots);
     nib__release(a, b->tokens);
@@ -120,7 +135,10 @@ void nib__batch_add(nib_batch *b, nib_job *job)
     *last = job;
     job->next = NULL;
     job->sequence = -1;
-    job->done = job->cached = job->made = 0;
+    job->done = job->cached = job->made = job->steps = 0;
+    job->draft = job->drafted = job->accepted = 0;
+    const nib_draw_plan draw = nib__job_draw_plan(b->session->plan, job, NULL);
+    job->there = draw.row != NULL && draw.row->gpu != NULL ? draw.row : NULL;
     b->job_count++;
 }
 
@@ -138,7 +156,7 @@ void nib__batch_remove(nib_batch *b, nib_job *job)
     sequence *s = &b->sequences[job->sequence];
     s->job = NULL;
     s->used = ++b->clock;
-    s->held = b->session->runner.kv.lengths[job->sequence];
+    nib__lookup_close(&s->lookup);
 }
 
 /* The job's memory may be gone after this. */
@@ -222,6 +240,7 @@ static void begin(nib_batch *b, nib_job *job, int64_t source, int64_t shared)
             nib__kv_share(kv, source, taken, shared);
     }
     sequence *s = &b->sequences[taken];
+    nib__lookup_open(&s->lookup, &b->session->model->engine->allocator);
     memcpy(s->tokens, job->prompt, (size_t)job->prompt_count * sizeof *s->tokens);
     s->held = shared;
     s->job = job;
@@ -318,14 +337,59 @@ static void add_prompts(nib_batch *b)
     }
 }
 
+/* What a draft of a job may have besides the token that comes in any case. */
+static int64_t draft_room(const nib_batch *b, const nib_job *job)
+{
+    const int64_t context = b->session->plan->context - job->prompt_count - job->made - 1;
+    const int64_t wanted = job->max_tokens - job->made - 1;
+    return nib__max(0, nib__min(job->lookup, nib__min(context, wanted)));
+}
+
+/* Drafts of jobs [count] that are making text, which all that are in the batch are. A job whose
+ * index has no memory ends. */
+static void choose_drafts(nib_batch *b, int64_t count)
+{
+    nib_draft *drafts = b->drafter.drafts;
+    nib_err err;
+    size_t asked = 0;
+    for (nib_job *job = b->jobs, *next; job != NULL; job = next) {
+        sequence *s = &b->sequences[job->sequence];
+        const int64_t tokens = job->prompt_count + job->made;
+        next = job->next;
+        if (job->lookup == 0)
+            continue;
+        if (nib__lookup_put(&s->lookup, s->tokens, (size_t)tokens, &err) != NIB_OK) {
+            count--;
+            end(b, job, NIB_FINISH_STOP, &err);
+            continue;
+        }
+        drafts[asked++] =
+            (nib_draft){.lookup = &s->lookup, .ids = s->tokens, .most = (size_t)draft_room(b, job)};
+    }
+    nib__drafter_choose(&b->drafter, asked, (size_t)count, (size_t)(b->rows_most - b->count));
+    for (nib_job *job = b->jobs; job != NULL; job = job->next)
+        if (job->lookup > 0)
+            job->draft = (int64_t)(drafts++)->count;
+}
+
 static void compose(nib_batch *b)
 {
+    int64_t making = 0;
     b->slot_count = b->stepped_count = b->drawn_count = 0;
     b->rows = 0;
     for (nib_job *job = b->jobs; job != NULL; job = job->next) {
-        job->rows = 0;
-        if (!is_reading(job))
-            add_slots(b, job, 1);
+        job->rows = job->draft = 0;
+        making += !is_reading(job);
+    }
+    if (making == b->job_count) /* a step that reads a prompt takes its time from that */
+        choose_drafts(b, making);
+    for (nib_job *job = b->jobs; job != NULL; job = job->next) {
+        if (is_reading(job))
+            continue;
+        add_slots(b, job, 1 + job->draft);
+        job->steps++;
+        job->drafted += job->draft;
+        b->counts.drafted += job->draft;
     }
     add_prompts(b);
 }
@@ -357,18 +421,28 @@ static bool take_token(nib_batch *b, nib_job *job, const nib_new_token *t)
     return true;
 }
 
+/* Hands out what was drawn; of the cache then stays what is right. */
 static void take_all(nib_batch *b)
 {
     for (size_t j = 0; j < b->drawn_count; j++) {
         nib_job *job = b->drawn[j];
+        const int64_t which = job->sequence, first = job->first, rows = job->rows;
+        const bool drafted = job->draft > 0;
         bool on = true;
-        for (int64_t i = 0; on && i < job->rows; i++) {
-            on = i + 1 < job->rows || job->failed.status == NIB_OK;
+        int64_t i = 0;
+        for (; on && i < rows; i++) {
+            b->counts.accepted += i > 0 && drafted;
+            job->accepted += i > 0 && drafted;
+            on = i + 1 < rows || job->failed.status == NIB_OK;
             if (on)
                 on = take_token(b, job, &job->tokens[i]);
             else
                 end(b, job, NIB_FINISH_STOP, &job->failed);
         }
+        if (drafted)
+            cut(b, which, first + i);
+        if (drafted && on)
+            job->done = first + i;
     }
 }
 
@@ -401,25 +475,40 @@ static void end_read(nib_batch *b)
     }
 }
 
+/* Are the tokens of this step drawn on the device? There are logits of one pass. */
+static bool draws_there(const nib_batch *b)
+{
+    for (size_t j = 0; j < b->drawn_count; j++)
+        if (b->drawn[j]->there == NULL)
+            return false;
+    return b->drawn_count > 0 && b->slot_count <= NIB_CHUNK;
+}
+
 nib_status nib__batch_step(nib_batch *b, nib_err *err)
 {
+    nib_runner *runner = &b->session->runner;
     const float *logits;
     nib_err own;
     compose(b);
     if (b->slot_count == 0)
         return NIB_OK;
+    const uint64_t start = nib__now_ns();
+    const bool there = draws_there(b), reads = is_reading(b->stepped[b->stepped_count - 1]);
+    runner->keeps_logits = there;
     const nib_status status = nib__model_read(
-        b->session->model,
-        nib__runner_step(&b->session->runner, b->slots, b->slot_count, &logits, &own), &own);
+        b->session->model, nib__runner_step(runner, b->slots, b->slot_count, &logits, &own), &own);
+    runner->keeps_logits = false;
     if (status != NIB_OK) {
         fail_all(b, &own);
         if (err != NULL)
             *err = own;
         return status;
     }
+    if (!reads)
+        nib__drafter_time(&b->drafter, b->slot_count, (double)(nib__now_ns() - start) * 1e-9);
     b->counts.steps++;
     move_on(b);
-    nib__drawer_draw(&b->drawer, b->drawn, b->drawn_ids, b->drawn_count, logits);
+    nib__drawer_draw(&b->drawer, b->drawn, b->drawn_ids, b->drawn_count, there ? NULL : logits);
     take_all(b);
     end_read(b);
     return NIB_OK;

@@ -5,6 +5,9 @@
  * does not depend on the others, to the bit (on the CPU): its logits do not, and its random numbers
  * are those of its own seed, choice and positions.
  *
+ * A job may carry a draft by prompt lookup: a step then takes more tokens of it, and as many of the
+ * draft stay as are what was drawn. The text is the same with a draft and without.
+ *
  * A sequence keeps what it holds when its job ends: a later job that begins alike goes on from
  * there, or shares its blocks.
  */
@@ -13,6 +16,7 @@
 
 #include "constraint.h"
 #include "library.h"
+#include "lookup.h"
 
 enum { NIB_TOP_MOST = 20 /* likeliest tokens that are told beside a token */ };
 
@@ -50,6 +54,7 @@ struct nib_job {
     int top;              /* likeliest tokens to tell; negative: no logprobs */
     bool prompt_logprobs; /* of each token of the prompt but the first, too */
     bool ignore_ends;     /* not with a constraint */
+    int64_t lookup;       /* tokens of a draft at most; 0: nothing is drafted */
     /* What the text must be; NULL: anything. The state is the start's, and changed. */
     nib_constraint_state *state;
     nib_masks *masks;
@@ -60,10 +65,14 @@ struct nib_job {
     void *ctx;
     /* the batch's */
     nib_job *next;
-    int64_t sequence;      /* -1: none yet */
-    int64_t done, cached;  /* tokens in the cache; those that were there before the job */
-    int64_t made;          /* new tokens */
-    int64_t row, rows;     /* its logits in this step */
+    int64_t sequence;          /* -1: none yet */
+    int64_t done, cached;      /* tokens in the cache; those that were there before the job */
+    int64_t made;              /* new tokens */
+    int64_t steps;             /* after the prompt */
+    int64_t drafted, accepted; /* tokens of drafts, and those that came */
+    int64_t draft;             /* tokens drafted for this step */
+    const nib_kernel *there;   /* draws its tokens where the logits are; NULL: the CPU does */
+    int64_t row, rows;     /* its logits in this step; once drawn, those that a token came from */
     int64_t first;         /* position of the first of them */
     nib_new_token *tokens; /* [rows] drawn, or of the prompt */
     nib_top_token *tops;   /* [rows][NIB_TOP_MOST] */
@@ -72,8 +81,8 @@ struct nib_job {
 
 typedef struct nib_batch nib_batch;
 
-/* The sequences of the session are the batch's until it is closed. */
-nib_status nib__batch_open(nib_batch **out, nib_session *session, nib_err *err);
+/* The first `sequences` of the session are the batch's until it is closed. */
+nib_status nib__batch_open(nib_batch **out, nib_session *session, int64_t sequences, nib_err *err);
 void nib__batch_close(nib_batch *batch);
 /* Jobs that it could take now. */
 int64_t nib__batch_room(const nib_batch *batch);
@@ -89,9 +98,28 @@ typedef struct nib_batch_counts {
     int64_t jobs, sequences;
     int64_t blocks, blocks_used;     /* of the cache */
     int64_t prefilled, reused, made; /* tokens so far */
+    int64_t drafted, accepted;       /* of drafts, and those that came */
     int64_t steps;
 } nib_batch_counts;
 nib_batch_counts nib__batch_counts(const nib_batch *batch);
+
+/* ---- batch_draft.c ---- */
+
+/* What drafts of a step are worth. */
+typedef struct nib_drafter {
+    const nib_plan *plan;
+    nib_step_times times;
+    nib_draft *drafts; /* [sequences] */
+} nib_drafter;
+
+nib_status nib__drafter_open(nib_drafter *out, const nib_session *session, int64_t sequences,
+                             nib_err *err);
+void nib__drafter_close(nib_drafter *drafter);
+/* Chooses the drafts [count] of a step of `tokens` tokens without them, `most` tokens at most.
+ * Nothing is drafted before a step of so many tokens was timed. */
+void nib__drafter_choose(nib_drafter *drafter, size_t count, size_t tokens, size_t most);
+/* A step of so many tokens, none of them of a prompt, took so long. */
+void nib__drafter_time(nib_drafter *drafter, size_t tokens, double seconds);
 
 /* ---- batch_draw.c ---- */
 
@@ -103,10 +131,16 @@ typedef struct nib_drawer {
     int end_count;
 } nib_drawer;
 
-nib_status nib__drawer_open(nib_drawer *out, nib_session *session, nib_err *err);
+/* For at most so many jobs. */
+nib_status nib__drawer_open(nib_drawer *out, nib_session *session, int64_t jobs, nib_err *err);
 void nib__drawer_close(nib_drawer *drawer);
-/* Fills the tokens of jobs [count] from their rows of logits, the jobs among the threads. made:
- * the tokens of each job's sequence. */
+/* What draws the tokens of a job by the plan; why (NULL allowed) gets what each row of a device
+ * that has the logits lacks. */
+nib_draw_plan nib__job_draw_plan(const nib_plan *plan, const nib_job *job, nib_text *why);
+/* Fills the tokens of jobs [count] from their rows of logits, the jobs among the threads, and lets
+ * job->rows be those that a token came from: of a draft, up to the first one that is not what was
+ * drawn. made: the tokens of each job's sequence. logits NULL: they are on the device, and drawn
+ * from there. */
 void nib__drawer_draw(nib_drawer *drawer, nib_job *const *jobs, int32_t *const *tokens,
                       size_t count, const float *logits);
 

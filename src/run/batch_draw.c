@@ -6,10 +6,11 @@
 
 #include <math.h>
 
-nib_status nib__drawer_open(nib_drawer *out, nib_session *session, nib_err *err)
+nib_status nib__drawer_open(nib_drawer *out, nib_session *session, int64_t jobs, nib_err *err)
 {
     const nib_engine *engine = session->model->engine;
-    const int threads = nib__pool_threads(engine->pool);
+    /* one job is drawn by the thread that asks */
+    const int threads = jobs > 1 ? nib__pool_threads(engine->pool) : 1;
     nib_drawer d = {.session = session};
     d.samplers = nib__calloc(&engine->allocator, (size_t)threads, sizeof *d.samplers);
     if (d.samplers == NULL)
@@ -34,6 +35,25 @@ void nib__drawer_close(nib_drawer *d)
     if (d->session != NULL)
         nib__release(&d->session->model->engine->allocator, d->samplers);
     *d = (nib_drawer){0};
+}
+
+/* Why the host has to have the logits of a job; NULL: it need not. */
+static const char *why_here(const nib_job *job)
+{
+    const nib_adjust *a = &job->adjust;
+    if (job->state != NULL)
+        return "the tokens that a schema allows are chosen on the CPU";
+    if (job->top >= 0)
+        return "log-probabilities are computed on the CPU";
+    if (a->bias_count > 0 || a->presence_penalty != 0 || a->frequency_penalty != 0)
+        return "biases and penalties are added on the CPU";
+    return NULL;
+}
+
+nib_draw_plan nib__job_draw_plan(const nib_plan *plan, const nib_job *job, nib_text *why)
+{
+    return nib__plan_draw(&plan->plan, &plan->policy, nib__sampling_top_k(&job->sampling),
+                          job->sampling.repeat_penalty != 1.0, why_here(job), why);
 }
 
 /* The likeliest tokens, ties to the smaller id. */
@@ -101,22 +121,57 @@ static void follow(nib_job *job, nib_new_token *t)
         nib__fail(&job->failed, NIB_FAILED, "no token goes on as the response format asks");
 }
 
-/* The token behind all that the job has. */
-static void draw(const nib_drawer *d, nib_sampler *sampler, nib_job *job, const int32_t *tokens,
-                 const float *logits, nib_new_token *t)
+/* The token behind `count` tokens of the job's, from the logits of its row i here. */
+static nib_status sample(const nib_drawer *d, nib_sampler *sampler, nib_job *job,
+                         const int32_t *tokens, int64_t count, const float *logits,
+                         nib_new_token *t)
 {
-    const int64_t position = job->prompt_count + job->made;
     nib_adjust adjust = job->adjust;
     adjust.made = tokens + job->prompt_count;
-    adjust.made_count = (size_t)job->made;
+    adjust.made_count = (size_t)(count - job->prompt_count);
     adjust.allowed = make_mask(d, job);
-    *t = (nib_new_token){0};
-    const float *changed = nib__sampler_adjust(sampler, logits, &adjust);
-    if (nib__sample(&t->id, sampler, changed, &job->sampling, tokens, (size_t)position, job->choice,
-                    position, &job->failed) != NIB_OK)
-        return;
-    t->end = is_end(d, job, t->id);
-    follow(job, t);
+    return nib__sample(&t->id, sampler, nib__sampler_adjust(sampler, logits, &adjust),
+                       &job->sampling, tokens, (size_t)count, job->choice, count, &job->failed);
+}
+
+/* The same, on the device. */
+static nib_status sample_there(const nib_drawer *d, nib_job *job, int64_t count, int64_t row,
+                               nib_new_token *t)
+{
+    int32_t drawn;
+    const nib_draw draw =
+        nib__sampling_draw(&job->sampling, nib_session_vocab(d->session), job->choice, count);
+    NIB_TRY(nib__runner_draw(&d->session->runner, job->there, draw, row, &drawn, &job->failed));
+    return nib__sampling_token(&t->id, drawn, count, &job->failed);
+}
+
+/* Draws the tokens of a job, each from logits behind right tokens alone: the next one as long as
+ * this one is what was drafted. */
+static void draw_job(const nib_drawer *d, nib_sampler *sampler, nib_job *job, const int32_t *tokens,
+                     const float *logits)
+{
+    const int64_t vocab = nib_session_vocab(d->session);
+    job->failed.status = NIB_OK;
+    for (int64_t i = 0; i < job->rows; i++) {
+        const int64_t next = job->first + i + 1; /* position of the token that they are of */
+        const float *row = logits != NULL ? logits + (job->row + i) * vocab : NULL;
+        nib_new_token *t = &job->tokens[i];
+        *t = (nib_new_token){.of_prompt = next < job->prompt_count, .logprob = NAN};
+        if (t->of_prompt) {
+            t->id = tokens[next];
+        } else {
+            const nib_status status = row != NULL ? sample(d, sampler, job, tokens, next, row, t)
+                                                  : sample_there(d, job, next, job->row + i, t);
+            if (status == NIB_OK) {
+                t->end = is_end(d, job, t->id);
+                follow(job, t);
+            }
+            if (job->failed.status != NIB_OK || t->end || t->last || tokens[next] != t->id)
+                job->rows = i + 1;
+        }
+        if (job->failed.status == NIB_OK && row != NULL)
+            tell(job, t, job->tops + i * NIB_TOP_MOST, row, vocab);
+    }
 }
 
 typedef struct drawing {
@@ -126,30 +181,20 @@ typedef struct drawing {
     const float *logits;
 } drawing;
 
-static void job_draw(void *ctx, int worker, int64_t begin, int64_t end)
+static void draw_jobs(void *ctx, int worker, int64_t begin, int64_t end)
 {
     const drawing *a = ctx;
-    const int64_t vocab = nib_session_vocab(a->drawer->session);
-    for (int64_t j = begin; j < end; j++) {
-        nib_job *job = a->jobs[j];
-        job->failed.status = NIB_OK;
-        for (int64_t i = 0; i < job->rows && job->failed.status == NIB_OK; i++) {
-            const float *logits = a->logits + (job->row + i) * vocab;
-            const int64_t next = job->first + i + 1; /* position of the token that they are of */
-            nib_new_token *t = &job->tokens[i];
-            if (next < job->prompt_count)
-                *t = (nib_new_token){.id = a->tokens[j][next], .of_prompt = true};
-            else
-                draw(a->drawer, &a->drawer->samplers[worker], job, a->tokens[j], logits, t);
-            if (job->failed.status == NIB_OK)
-                tell(job, t, job->tops + i * NIB_TOP_MOST, logits, vocab);
-        }
-    }
+    for (int64_t j = begin; j < end; j++)
+        draw_job(a->drawer, &a->drawer->samplers[worker], a->jobs[j], a->tokens[j], a->logits);
 }
 
 void nib__drawer_draw(nib_drawer *drawer, nib_job *const *jobs, int32_t *const *tokens,
                       size_t count, const float *logits)
 {
     drawing a = {drawer, jobs, tokens, logits};
-    nib__pool_run(drawer->session->model->engine->pool, (int64_t)count, 1, false, job_draw, &a);
+    if (logits == NULL) /* a device is asked by one thread */
+        draw_jobs(&a, 0, 0, (int64_t)count);
+    else
+        nib__pool_run(drawer->session->model->engine->pool, (int64_t)count, 1, false, draw_jobs,
+                      &a);
 }

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Text from a prompt: prefill, then a token per step, or several where a draft of them was right;
- * streamed as whole code points, with stop strings held back until it is sure that they do not
- * begin.
+ * One text by one job of a batch: streamed as whole code points, with stop strings held back until
+ * it is sure that they do not begin, and what is told of it when it is over.
  */
-#include "library.h"
-#include "lookup.h"
-#include "sample.h"
+#include "generate.h"
+
 #include "text_out.h"
 #include "way.h"
 
@@ -18,175 +16,83 @@ typedef struct generation {
     nib_session *session;
     const nib_generate_options *options;
     const nib_sink *sink;
-    nib_sampling sampling;
-    const nib_tokenizer *tokenizer;
-    nib_sampler sampler;
-    nib_draw_plan draw;
-    const nib_kernel *there; /* draws tokens where the logits are; NULL: the sampler does */
-    int32_t *ids;            /* prompt and new tokens, and behind them a draft */
-    size_t count, capacity, drafted;
-    nib_lookup lookup;
-    nib_step_times times;
-    int64_t steps[NIB_LOOKUP_MOST + 2]; /* after the prompt, by their tokens */
-    uint64_t start;
-    int64_t max_tokens;        /* new ones; INT64_MAX: until the context is full */
-    int32_t ends[NIB_EOS_MAX]; /* tokens that end the text */
-    int end_count;
-    nib_text_out text;
     nib_generate_stats *stats;
+    nib_job job;
+    nib_draw_plan draw;
+    int64_t steps[NIB_LOOKUP_MOST + 2]; /* after the prompt, by their tokens */
+    nib_text_out text;
+    uint64_t start, first; /* first token; 0: none came */
+    bool over, cancelled;
+    nib_err failed; /* status NIB_OK: did not */
 } generation;
 
 /* ---- output ---- */
 
-static nib_status write_ready(generation *g, bool all, nib_err *err)
+static void write_ready(generation *g, bool all)
 {
     nib_text_out *t = &g->text;
-    if (t->held.failed)
-        return nib__fail_memory(err, t->held.size, "generated text");
     const size_t ready = nib__text_out_ready(t, all);
-    if (ready > 0) {
+    if (t->held.failed) {
+        nib__fail_memory(&g->failed, t->held.size, "generated text");
+    } else if (ready > 0) {
         const nib_status status = g->sink->write(g->sink->ctx, t->held.at, ready);
         if (status != NIB_OK)
-            return nib__fail(err, status, "the generated text could not be written");
+            nib__fail(&g->failed, status, "the generated text could not be written");
         nib__text_out_take(t, ready);
     }
-    return NIB_OK;
 }
 
-/* ---- steps ---- */
+/* ---- calls of the job ---- */
 
-static nib_status reserve_ids(generation *g, size_t more, nib_err *err)
+/* Does the batch end the job with the token that just came? */
+static bool is_full(const generation *g)
 {
-    void *ids = g->ids;
-    if (!nib__reserve(&g->session->model->engine->allocator, &ids, &g->capacity, g->count + more,
-                      sizeof *g->ids))
-        return nib__fail_memory(err, (g->count + more) * sizeof *g->ids, "token ids");
-    g->ids = ids;
-    return NIB_OK;
+    const nib_job *job = &g->job;
+    const int64_t made = g->stats->new_tokens;
+    return made >= job->max_tokens || job->prompt_count + made >= g->session->plan->context;
 }
 
-static nib_status keep_id(generation *g, int32_t id, nib_err *err)
+static bool take_token(void *ctx, const nib_new_token *t)
 {
-    NIB_TRY(reserve_ids(g, 1, err));
-    g->ids[g->count++] = id;
-    return NIB_OK;
+    generation *g = ctx;
+    const int64_t most = g->job.max_tokens;
+    if (g->first == 0)
+        g->first = nib__now_ns();
+    if (t->end)
+        return true;
+    g->stats->new_tokens++;
+    nib__text_out_put(&g->text, t->id);
+    write_ready(g, false);
+    if (g->failed.status != NIB_OK || g->text.stopped)
+        return false;
+    g->cancelled =
+        !t->last && !is_full(g) &&
+        !nib__engine_progress(g->session->model->engine, "generate", (uint64_t)g->stats->new_tokens,
+                              most < INT64_MAX ? (uint64_t)most : 0);
+    return !g->cancelled;
 }
 
-/* Runs ids from `from` on, draft included, and gives the logits of the last token and of each
- * drafted one. Long prompts go in chunks, so that they can be cancelled between. */
-static nib_status forward(generation *g, size_t from, const float **logits, nib_err *err)
+static void end_text(void *ctx, nib_finish finish, const nib_err *err)
 {
-    enum { CHUNK = NIB_CHUNK };
-    nib_slot slots[CHUNK];
-    const size_t end = g->count + g->drafted;
-    while (from < end) {
-        const size_t part = end - from < CHUNK ? end - from : CHUNK;
-        for (size_t i = 0; i < part; i++)
-            slots[i] = (nib_slot){.sequence = 0,
-                                  .position = (int32_t)(from + i),
-                                  .token = g->ids[from + i],
-                                  .logits = from + i + 1 >= g->count};
-        if (!nib__engine_progress(g->session->model->engine, "prompt", from, g->count))
-            return nib__fail(err, NIB_CANCELLED, "cancelled while reading the prompt");
-        NIB_TRY(nib__runner_step(&g->session->runner, slots, part, logits, err));
-        from += part;
-    }
-    return NIB_OK;
+    generation *g = ctx;
+    g->over = true;
+    g->stats->finish = g->cancelled ? NIB_FINISH_CANCELLED : finish;
+    if (err != NULL)
+        g->failed = *err;
 }
 
-/* What a draft may have besides the token that comes after it in any case. */
-static int64_t draft_room(const generation *g)
-{
-    const int64_t context = g->session->plan->context - (int64_t)g->count - 1;
-    const int64_t wanted = g->max_tokens - g->stats->new_tokens - 1;
-    return nib__min(g->stats->lookup, nib__min(context, wanted));
-}
+/* ---- the run ---- */
 
-/* As many tokens of a draft as pay; none before a step of one was timed. */
-static nib_status choose_draft(generation *g, nib_err *err)
+/* What draws the tokens, and why no row of the device that has the logits does. */
+static nib_status say_sampler(generation *g, nib_err *err)
 {
-    const nib_plan *plan = g->session->plan;
-    const int64_t room = draft_room(g);
-    double seconds[COUNT(g->times.measured)];
-    g->drafted = 0;
-    if (g->stats->lookup == 0)
-        return NIB_OK;
-    NIB_TRY(nib__lookup_put(&g->lookup, g->ids, g->count, err));
-    if (room <= 0 || g->lookup.next == 0 || g->times.measured[1] == 0)
-        return NIB_OK;
-    for (int64_t m = 1; g->times.predicted[g->stats->lookup + 1] == 0; m++)
-        g->times.predicted[m] =
-            nib__plan_step_seconds(&plan->plan, &plan->policy, m, m, (double)g->count);
-    NIB_TRY(reserve_ids(g, (size_t)room, err));
-    nib__step_times_fill(&g->times, (size_t)room + 1, seconds);
-    g->drafted = nib__lookup_draft(&g->lookup, g->ids, seconds, (size_t)room);
-    return NIB_OK;
-}
-
-/* The last token and a draft. */
-static nib_status step(generation *g, const float **logits, nib_err *err)
-{
-    NIB_TRY(choose_draft(g, err));
-    const uint64_t start = nib__now_ns();
-    NIB_TRY(forward(g, g->count - 1, logits, err));
-    nib__step_times_add(&g->times, 1 + g->drafted, (double)(nib__now_ns() - start) * 1e-9);
-    g->steps[1 + g->drafted]++;
-    g->stats->steps++;
-    g->stats->drafted += (int64_t)g->drafted;
-    return NIB_OK;
-}
-
-static nib_status read_prompt(generation *g, nib_err *err)
-{
-    int32_t *ids;
-    size_t count;
-    const char *prompt = g->options->prompt ? g->options->prompt : "";
-    NIB_TRY(nib__tokenizer_encode(g->tokenizer, prompt, strlen(prompt),
-                                  NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL, &ids, &count,
-                                  err));
-    nib_status status = NIB_OK;
-    for (size_t i = 0; i < count && status == NIB_OK; i++)
-        status = keep_id(g, ids[i], err);
-    nib__tokenizer_ids_free(g->tokenizer, ids);
-    NIB_TRY(status);
-    const nib_config *c = &g->session->model->net.config;
-    if (*prompt != 0)
-        nib__detok_continue(&g->text.detok);
-    if (g->count == 0 && c->bos >= 0)
-        NIB_TRY(keep_id(g, c->bos, err));
-    if (g->count == 0)
-        return nib__fail(err, NIB_USAGE,
-                         "the prompt is empty and the model has no BOS token to start from; give a "
-                         "prompt with -p");
-    const int64_t context = g->session->plan->context;
-    if ((int64_t)g->count > context)
-        return nib__fail(err, NIB_USAGE,
-                         "the prompt has %zu tokens, but the context is %" PRId64 "; shorten it%s",
-                         g->count, context, context < c->context ? " or raise --context" : "");
-    g->stats->prompt_tokens = (int64_t)g->count;
-    return NIB_OK;
-}
-
-static nib_status put_token(generation *g, int32_t id, nib_err *err)
-{
-    nib__text_out_put(&g->text, id);
-    return write_ready(g, false, err);
-}
-
-/* ---- drawing ---- */
-
-/* A row of the device that takes the request, or why there is none. */
-static nib_status choose_sampler(generation *g, nib_err *err)
-{
-    const nib_plan *plan = g->session->plan;
     nib_generate_stats *stats = g->stats;
     nib_text why;
     nib__text_init(&why, &g->session->model->engine->allocator);
-    g->draw = nib__plan_draw(&plan->plan, &plan->policy, nib__sampling_top_k(&g->sampling),
-                             g->sampling.repeat_penalty != 1.0, &why);
-    g->there = g->draw.row != NULL && g->draw.row->gpu != NULL ? g->draw.row : NULL;
+    g->draw = nib__job_draw_plan(g->session->plan, &g->job, &why);
+    const nib_kernel *row = g->draw.row;
     const bool failed = why.failed;
-    stats->sampler = g->there != NULL ? g->there->name : why.size > 0 ? g->sampler.row->name : NULL;
+    stats->sampler = row != NULL && (row->gpu != NULL || why.size > 0) ? row->name : NULL;
     if (!failed && why.size > 0) {
         char bytes[32], time[32];
         nib__say_bytes(bytes, g->draw.bytes);
@@ -195,102 +101,35 @@ static nib_status choose_sampler(generation *g, nib_err *err)
                  "%s of logits move per token, %s predicted: %s", bytes, time, why.at);
     }
     nib__text_free(&why);
-    g->session->runner.keeps_logits = g->there != NULL;
     return failed ? nib__fail_memory(err, sizeof stats->sampler_why, "a reason") : NIB_OK;
 }
 
-static nib_status draw(generation *g, const float *logits, int32_t *id, nib_err *err)
+/* Steps until the text is there, or nobody wants it any more. */
+static nib_status run(generation *g, nib_batch *batch, nib_err *err)
 {
-    const int64_t position = (int64_t)g->count;
-    int32_t drawn;
-    if (g->there == NULL)
-        return nib__sample(id, &g->sampler, logits, &g->sampling, g->ids, g->count, 0, position,
-                           err);
-    NIB_TRY(nib__runner_draw(&g->session->runner, g->there,
-                             nib__sampling_draw(&g->sampling, g->sampler.vocab, 0, position),
-                             &drawn, err));
-    return nib__sampling_token(id, drawn, position, err);
-}
-
-static bool ends(const generation *g, int32_t id)
-{
-    for (int i = 0; i < g->end_count; i++)
-        if (g->ends[i] == id)
-            return true;
-    return false;
-}
-
-/* Writes a drawn token, unless it ends the text. */
-static nib_status take(generation *g, int32_t id, bool *over, nib_err *err)
-{
-    nib_generate_stats *stats = g->stats;
-    *over = true;
-    if (stats->new_tokens == 0)
-        stats->first_token_s = (double)(nib__now_ns() - g->start) * 1e-9;
-    if (ends(g, id)) {
-        stats->finish = NIB_FINISH_STOP;
-        return NIB_OK;
-    }
-    stats->new_tokens++;
-    NIB_TRY(keep_id(g, id, err));
-    NIB_TRY(put_token(g, id, err));
-    if (g->text.stopped) {
-        stats->finish = NIB_FINISH_STOP;
-    } else if (stats->new_tokens >= g->max_tokens) {
-        stats->finish = NIB_FINISH_LENGTH;
-    } else if ((int64_t)g->count > g->session->plan->context - 1) {
-        stats->finish = NIB_FINISH_CONTEXT;
-    } else if (!nib__engine_progress(g->session->model->engine, "generate",
-                                     (uint64_t)stats->new_tokens,
-                                     g->max_tokens < INT64_MAX ? (uint64_t)g->max_tokens : 0)) {
-        stats->finish = NIB_FINISH_CANCELLED;
-    } else {
-        *over = false;
-    }
-    return NIB_OK;
-}
-
-/* Draws the tokens of a step, each from logits that only right ones are before: the first, and as
- * long as it is what was drafted, the next. The cache then holds what it holds without a draft. */
-static nib_status draw_all(generation *g, const float *logits, bool *over, nib_err *err)
-{
-    const int64_t vocab = nib_session_vocab(g->session), first = (int64_t)g->count - 1;
-    nib_status status = NIB_OK;
-    int64_t row = 0;
-    bool right = true;
-    *over = false;
-    for (; right && !*over && status == NIB_OK; row++) {
-        int32_t id = 0;
-        status = draw(g, logits + row * vocab, &id, err);
-        right = row < (int64_t)g->drafted && g->ids[g->count] == id;
-        if (status == NIB_OK)
-            status = take(g, id, over, err);
-        g->stats->accepted += right;
-    }
-    nib__kv_truncate(&g->session->runner.kv, 0, first + row);
-    return status;
-}
-
-/* The loop: sample, write, step. */
-static nib_status run(generation *g, nib_err *err)
-{
-    const float *logits;
-    bool over;
+    nib_job *job = &g->job;
     g->start = nib__now_ns();
-    NIB_TRY(forward(g, 0, &logits, err));
-    const uint64_t prefilled = nib__now_ns();
-    g->stats->prefill_s = (double)(prefilled - g->start) * 1e-9;
-    NIB_TRY(draw_all(g, logits, &over, err));
-    while (!over) {
-        NIB_TRY(step(g, &logits, err));
-        NIB_TRY(draw_all(g, logits, &over, err));
+    nib__batch_add(batch, job);
+    while (!g->over) {
+        const int64_t steps = job->steps;
+        if (job->done < job->prompt_count &&
+            !nib__engine_progress(g->session->model->engine, "prompt", (uint64_t)job->done,
+                                  (uint64_t)job->prompt_count)) {
+            nib__batch_remove(batch, job);
+            g->cancelled = true;
+            end_text(g, NIB_FINISH_CANCELLED, NULL);
+            break;
+        }
+        NIB_TRY(nib__batch_step(batch, err));
+        if (job->steps > steps)
+            g->steps[1 + job->draft]++;
     }
-    g->stats->decode_s = (double)(nib__now_ns() - prefilled) * 1e-9;
-    if (!g->text.stopped) {
-        nib__text_out_finish(&g->text);
-        NIB_TRY(write_ready(g, true, err));
-    }
-    return NIB_OK;
+    nib__text_out_finish(&g->text);
+    if (g->failed.status == NIB_OK)
+        write_ready(g, true);
+    if (g->failed.status != NIB_OK && err != NULL)
+        *err = g->failed;
+    return g->failed.status;
 }
 
 /* Of one token by the plan, with the steps that were taken. */
@@ -314,51 +153,107 @@ static void fill_stats(generation *g)
 {
     nib_generate_stats *s = g->stats;
     const nib_runner *r = &g->session->runner;
+    const nib_job *job = &g->job;
+    const nib_sampling *sampling = &job->sampling;
+    const uint64_t now = nib__now_ns(), first = g->first != 0 ? g->first : now;
+    s->cached_tokens = job->cached;
+    s->first_token_s = s->prefill_s = (double)(first - g->start) * 1e-9;
+    s->decode_s = (double)(now - first) * 1e-9;
+    s->steps = job->steps, s->drafted = job->drafted, s->accepted = job->accepted;
     s->weight_bytes = r->weight_bytes;
     s->cache_bytes = nib__kv_used_bytes(&r->kv);
     s->peak_bytes = nib__peak_bytes();
     const double bytes = (double)s->steps * ((double)s->weight_bytes + (double)s->cache_bytes / 2);
-    /* the first token comes out of the prefill */
     s->token_s = s->new_tokens > 1 ? s->decode_s / (double)(s->new_tokens - 1) : NAN;
     s->predicted_token_s = predicted_token(g);
     s->decode_gb_per_s = s->decode_s > 0 ? bytes / s->decode_s * 1e-9 : 0;
-    s->temperature = g->sampling.temperature, s->top_p = g->sampling.top_p,
-    s->min_p = g->sampling.min_p;
-    s->repeat_penalty = g->sampling.repeat_penalty, s->top_k = g->sampling.top_k,
-    s->seed = g->sampling.seed;
+    s->temperature = sampling->temperature, s->top_p = sampling->top_p, s->min_p = sampling->min_p;
+    s->repeat_penalty = sampling->repeat_penalty, s->top_k = sampling->top_k;
+    s->seed = sampling->seed;
+}
+
+nib_status nib__generate(nib_session *session, nib_batch *batch, const nib_prompt *prompt,
+                         const nib_generate_options *options, const nib_sink *sink,
+                         nib_generate_stats *stats, nib_err *err)
+{
+    const nib_tokenizer *tokenizer;
+    generation g = {.session = session, .options = options, .sink = sink, .stats = stats};
+    g.job = (nib_job){.prompt = prompt->ids,
+                      .prompt_count = (int64_t)prompt->count,
+                      .sampling = nib__model_sampling(session->model, options),
+                      .top = -1,
+                      .ignore_ends = options->ignore_eos,
+                      .lookup = session->plan->lookup,
+                      .calls = {take_token, end_text},
+                      .ctx = &g};
+    stats->prompt_tokens = g.job.prompt_count;
+    stats->lookup = g.job.lookup;
+    NIB_TRY(nib__sampling_check(&g.job.sampling, err));
+    NIB_TRY(nib__model_max_tokens(&g.job.max_tokens, session->model, options->max_tokens,
+                                  g.job.prompt_count, err));
+    NIB_TRY(nib__model_tokenizer(session->model, &tokenizer, err));
+    NIB_TRY(say_sampler(&g, err));
+    nib__text_out_open(&g.text, tokenizer, options->stop, &session->model->engine->allocator);
+    if (prompt->continues)
+        nib__detok_continue(&g.text.detok);
+    const nib_status status = run(&g, batch, err);
+    fill_stats(&g);
+    nib__text_out_close(&g.text);
+    return status;
+}
+
+/* ---- a prompt as text ---- */
+
+static nib_status check_prompt(const nib_session *session, size_t count, nib_err *err)
+{
+    const nib_config *c = &session->model->net.config;
+    const int64_t context = session->plan->context;
+    if (count == 0)
+        return nib__fail(err, NIB_USAGE,
+                         "the prompt is empty and the model has no BOS token to start from; give a "
+                         "prompt with -p");
+    if ((int64_t)count > context)
+        return nib__fail(err, NIB_USAGE,
+                         "the prompt has %zu tokens, but the context is %" PRId64 "; shorten it%s",
+                         count, context, context < c->context ? " or raise --context" : "");
+    return NIB_OK;
+}
+
+/* A batch of one: the session's sequence 0 from its start. */
+static nib_status generate_alone(nib_session *session, const nib_prompt *prompt,
+                                 const nib_generate_options *options, const nib_sink *sink,
+                                 nib_generate_stats *stats, nib_err *err)
+{
+    nib_batch *batch;
+    NIB_TRY(check_prompt(session, prompt->count, err));
+    NIB_TRY(nib__batch_open(&batch, session, 1, err));
+    nib_status status = nib__generate(session, batch, prompt, options, sink, stats, err);
+    if (status == NIB_OK && stats->finish == NIB_FINISH_CANCELLED && stats->new_tokens == 0)
+        status = nib__fail(err, NIB_CANCELLED, "cancelled while reading the prompt");
+    nib__batch_close(batch);
+    return status;
 }
 
 nib_status nib_generate(nib_session *session, const nib_generate_options *options,
                         const nib_sink *sink, nib_generate_stats *stats, nib_err *err)
 {
-    const nib_allocator *a = &session->model->engine->allocator;
+    const char *text = options->prompt != NULL ? options->prompt : "";
+    const int32_t bos = session->model->net.config.bos;
+    const nib_tokenizer *tokenizer;
     nib_generate_stats unused;
-    generation g = {
-        .session = session, .options = options, .sink = sink, .stats = stats ? stats : &unused};
-    *g.stats = (nib_generate_stats){0};
+    nib_prompt prompt = {.continues = *text != 0};
+    int32_t *ids;
+    stats = stats != NULL ? stats : &unused;
+    *stats = (nib_generate_stats){0};
     NIB_TRY(nib__text_out_check(&options->stop, err));
-    NIB_TRY(nib__model_tokenizer(session->model, &g.tokenizer, err));
-    g.sampling = nib__model_sampling(session->model, options);
-    g.end_count = options->ignore_eos ? 0 : nib__model_ends(session->model, g.ends);
-    NIB_TRY(nib__sampling_check(&g.sampling, err));
-    NIB_TRY(nib__sampler_open(&g.sampler, nib_session_vocab(session), a, err));
-    nib__text_out_open(&g.text, g.tokenizer, options->stop, a);
-    nib__lookup_open(&g.lookup, a);
-    g.stats->lookup = session->plan->lookup;
-    nib__kv_truncate(&session->runner.kv, 0, 0);
-    nib_status status = choose_sampler(&g, err);
-    if (status == NIB_OK)
-        status = read_prompt(&g, err);
-    if (status == NIB_OK)
-        status = nib__model_max_tokens(&g.max_tokens, session->model, options->max_tokens,
-                                       (int64_t)g.count, err);
-    if (status == NIB_OK)
-        status = nib__model_read(session->model, run(&g, err), err);
-    session->runner.keeps_logits = false;
-    fill_stats(&g);
-    nib__release(a, g.ids);
-    nib__lookup_close(&g.lookup);
-    nib__text_out_close(&g.text);
-    nib__sampler_close(&g.sampler);
+    NIB_TRY(nib__model_tokenizer(session->model, &tokenizer, err));
+    NIB_TRY(nib__tokenizer_encode(tokenizer, text, strlen(text),
+                                  NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL, &ids,
+                                  &prompt.count, err));
+    prompt.ids = ids;
+    if (prompt.count == 0 && bos >= 0)
+        prompt.ids = &bos, prompt.count = 1;
+    const nib_status status = generate_alone(session, &prompt, options, sink, stats, err);
+    nib__tokenizer_ids_free(tokenizer, ids);
     return status;
 }

@@ -128,12 +128,12 @@ void nib__step_times_add(nib_step_times *times, size_t m, double seconds)
 
 /* A guess of what was not measured: on the line between neighbours that were, and past the last in
  * proportion to the plan. */
-void nib__step_times_fill(const nib_step_times *times, size_t m_most, double *seconds)
+void nib__step_times_fill(const nib_step_times *times, size_t from, size_t to, double *seconds)
 {
     const double doubt = 1.2;
     const double *known = times->measured;
-    size_t below = 1, above = 1;
-    for (size_t m = 1; m <= m_most; m++) {
+    size_t below = from, above = from;
+    for (size_t m = from; m <= to; m++) {
         while (above < m || (above < COUNT(times->measured) && known[above] == 0))
             above++;
         if (known[m] > 0) {
@@ -148,19 +148,46 @@ void nib__step_times_fill(const nib_step_times *times, size_t m_most, double *se
     }
 }
 
-size_t nib__lookup_draft(const nib_lookup *lookup, int32_t *ids, const double *seconds, size_t most)
+/* ---- how much of drafts pays ---- */
+
+static double chance_of(const nib_lookup *l, size_t i) { return l->right[class_of(l->length + i)]; }
+
+/* The one whose next token is the likeliest, ties to the first; NULL: none has room for more. */
+static nib_draft *find_likeliest(nib_draft *drafts, size_t count)
 {
-    /* the token after the draft comes in any case, and each of it if all before it are right */
+    nib_draft *best = NULL;
+    for (size_t i = 0; i < count; i++)
+        if (drafts[i].count < drafts[i].most && (best == NULL || drafts[i].chance > best->chance))
+            best = &drafts[i];
+    return best;
+}
+
+void nib__lookup_choose(nib_draft *drafts, size_t count, size_t tokens, const double *seconds,
+                        size_t most)
+{
+    /* a token of each text comes in any case, and one of a draft if all before it are right */
     const double gain = 1.03; /* at least: shares and times are guesses */
-    double tokens = 1, chance = 1, best = gain / seconds[1];
-    size_t chosen = 0;
-    for (size_t i = 0; lookup->next > 0 && i < most; i++) {
-        chance *= lookup->right[class_of(lookup->length + i)];
-        tokens += chance;
-        if (tokens / seconds[i + 2] > best)
-            chosen = i + 1, best = tokens / seconds[i + 2];
+    double come = (double)tokens, best = gain * come / seconds[tokens];
+    nib_draft *taken[NIB_LOOKUP_MOST], *d;
+    size_t n = 0, chosen = 0;
+    for (size_t i = 0; i < count; i++) {
+        d = &drafts[i];
+        d->count = 0;
+        d->most = d->lookup->next > 0 ? d->most : 0;
+        d->chance = chance_of(d->lookup, 0);
     }
-    for (size_t i = 0; i < chosen; i++) /* a place near the end goes on in the draft itself */
-        ids[lookup->count + i] = ids[lookup->next + i];
-    return chosen;
+    while (n < most && n < NIB_LOOKUP_MOST && (d = find_likeliest(drafts, count)) != NULL) {
+        taken[n++] = d;
+        come += d->chance;
+        d->chance *= chance_of(d->lookup, ++d->count);
+        if (come / seconds[tokens + n] > best)
+            chosen = n, best = come / seconds[tokens + n];
+    }
+    while (n > chosen)
+        taken[--n]->count--;
+    for (size_t i = 0; i < count; i++) {
+        const nib_lookup *l = drafts[i].lookup;
+        for (size_t j = 0; j < drafts[i].count; j++) /* a place near the end goes on in the draft */
+            drafts[i].ids[l->count + j] = drafts[i].ids[l->next + j];
+    }
 }

@@ -2,7 +2,7 @@
  *
  * Prompt lookup: what followed the last tokens of a text when they were there before is a draft of
  * what follows now. How many of it are worth checking in one step is a matter of how often such
- * drafts were right, and of what steps take. The index and that choice; generate.c runs the steps.
+ * drafts were right, and of what steps take. The index and that choice; batch.c runs the steps.
  */
 #ifndef NIB_LOOKUP_H
 #define NIB_LOOKUP_H
@@ -40,13 +40,22 @@ typedef struct nib_step_times {
 /* A step of m tokens took so long. The shortest of late counts, as whatever else runs on a machine
  * only adds to it; what was measured long ago counts for less and less. */
 void nib__step_times_add(nib_step_times *times, size_t m, double seconds);
-/* What steps of up to m_most tokens are taken to take: as measured, or somewhat more than the plan
- * and those that were measured let expect. A step of one has to be measured. */
-void nib__step_times_fill(const nib_step_times *times, size_t m_most, double *seconds);
+/* What steps of `from` to `to` tokens are taken to take: as measured, or somewhat more than the plan
+ * and those that were measured let expect. A step of `from` has to be measured. */
+void nib__step_times_fill(const nib_step_times *times, size_t from, size_t to, double *seconds);
 
-/* Writes the draft behind ids [lookup->count], where there is room for `most` tokens, and returns
- * how many it has: as many as make tokens come fastest, if a step of m takes seconds[m]. */
-size_t nib__lookup_draft(const nib_lookup *lookup, int32_t *ids, const double *seconds,
-                         size_t most);
+/* What may follow a text of which the lookup has all tokens. */
+typedef struct nib_draft {
+    const nib_lookup *lookup;
+    int32_t *ids;  /* [lookup->count + most] */
+    size_t most;   /* tokens that there is room for */
+    size_t count;  /* chosen */
+    double chance; /* that the next one is right, and all before it */
+} nib_draft;
+
+/* Chooses and writes the drafts of a step that has `tokens` tokens without them and takes seconds[m]
+ * with m: at most `most` in all, the likeliest first, as many as make tokens come fastest. */
+void nib__lookup_choose(nib_draft *drafts, size_t count, size_t tokens, const double *seconds,
+                        size_t most);
 
 #endif

@@ -3,11 +3,10 @@
  * A conversation: its messages, and how one more turn of it is made. The batch of one sequence
  * keeps the cache: a turn reads what is new in it.
  */
-#include "batch.h"
+#include "generate.h"
 #include "text_out.h"
 
 #include <inttypes.h>
-#include <math.h>
 
 typedef struct message {
     const char *role; /* one of `roles` */
@@ -125,147 +124,40 @@ static nib_status encode(nib_talk *c, int64_t now, int32_t **ids, size_t *count,
                      found, context);
 }
 
-typedef struct turn {
-    nib_talk *chat;
-    const nib_generate_options *options;
+/* The answer goes to the sink as it comes, and is kept. */
+typedef struct answer {
     const nib_sink *sink;
-    nib_generate_stats *stats;
-    nib_text_out out;
-    nib_text answer;
-    nib_status status; /* of writing */
-    nib_err err;
-    uint64_t start, first;
-    bool over, cancelled, failed;
-    nib_finish finish;
-} turn;
+    nib_text text;
+} answer;
 
-static void give(turn *t, bool all)
+static nib_status put_answer(void *ctx, const char *bytes, size_t size)
 {
-    if (t->status != NIB_OK)
-        return;
-    const size_t ready = nib__text_out_ready(&t->out, all);
-    nib__text_put(&t->answer, t->out.held.at, ready);
-    if (ready > 0)
-        t->status = t->sink->write(t->sink->ctx, t->out.held.at, ready);
-    nib__text_out_take(&t->out, ready);
-    if (t->status != NIB_OK)
-        nib__fail(&t->err, t->status, "the answer could not be written");
-    if (t->status == NIB_OK && (t->answer.failed || t->out.held.failed))
-        t->status = nib__fail_memory(&t->err, t->answer.size, "an answer");
-}
-
-static bool take_token(void *ctx, const nib_new_token *token)
-{
-    turn *t = ctx;
-    if (t->first == 0)
-        t->first = nib__now_ns();
-    t->stats->new_tokens += !token->end;
-    if (token->end)
-        return true;
-    nib__text_out_put(&t->out, token->id);
-    give(t, false);
-    return t->status == NIB_OK && !t->out.stopped;
-}
-
-static void end_turn(void *ctx, nib_finish finish, const nib_err *err)
-{
-    turn *t = ctx;
-    t->over = true;
-    t->finish = finish;
-    t->failed = err != NULL;
-    if (err != NULL)
-        t->err = *err;
-}
-
-/* Steps until the answer is there, or nobody wants it any more. */
-static nib_status run(turn *t, nib_job *job, nib_err *err)
-{
-    const nib_engine *engine = t->chat->session->model->engine;
-    t->start = nib__now_ns();
-    nib__batch_add(t->chat->batch, job);
-    while (!t->over) {
-        const bool first = t->first == 0;
-        NIB_TRY(nib__batch_step(t->chat->batch, err));
-        t->stats->steps += !first;
-        const bool reading = t->first == 0; /* still: nothing was written yet */
-        if (t->over ||
-            nib__engine_progress(engine, reading ? "prompt" : "generate",
-                                 (uint64_t)(reading ? job->done : job->made),
-                                 reading                       ? (uint64_t)job->prompt_count
-                                 : job->max_tokens < INT64_MAX ? (uint64_t)job->max_tokens
-                                                               : 0))
-            continue;
-        nib__batch_remove(t->chat->batch, job);
-        t->finish = NIB_FINISH_CANCELLED;
-        t->over = true;
-    }
-    if (t->failed || t->status != NIB_OK) {
-        if (err != NULL)
-            *err = t->err;
-        return t->err.status;
-    }
-    nib__text_out_finish(&t->out);
-    give(t, true);
-    return t->status;
-}
-
-static void fill_stats(turn *t, const nib_job *job)
-{
-    nib_generate_stats *s = t->stats;
-    const uint64_t now = nib__now_ns(), first = t->first != 0 ? t->first : now;
-    const nib_plan *plan = t->chat->session->plan;
-    s->prompt_tokens = job->prompt_count;
-    s->cached_tokens = job->cached;
-    s->first_token_s = s->prefill_s = (double)(first - t->start) * 1e-9;
-    s->decode_s = (double)(now - first) * 1e-9;
-    s->token_s = s->new_tokens > 1 ? s->decode_s / (double)(s->new_tokens - 1) : NAN;
-    s->predicted_token_s = nib__plan_step_seconds(&plan->plan, &plan->policy, 1, 1,
-                                                  (double)(job->prompt_count + job->made / 2));
-    s->weight_bytes = t->chat->session->runner.weight_bytes;
-    s->cache_bytes = nib__kv_used_bytes(&t->chat->session->runner.kv);
-    s->peak_bytes = nib__peak_bytes();
-    s->finish = t->finish;
-    s->temperature = job->sampling.temperature, s->top_p = job->sampling.top_p;
-    s->min_p = job->sampling.min_p, s->repeat_penalty = job->sampling.repeat_penalty;
-    s->top_k = job->sampling.top_k, s->seed = job->sampling.seed;
-}
-
-static nib_status answer(nib_talk *c, turn *t, int32_t *ids, size_t count, nib_err *err)
-{
-    nib_job job = {.prompt = ids,
-                   .prompt_count = (int64_t)count,
-                   .sampling = nib__model_sampling(c->session->model, t->options),
-                   .top = -1,
-                   .ignore_ends = t->options->ignore_eos,
-                   .calls = {take_token, end_turn},
-                   .ctx = t};
-    NIB_TRY(nib__model_max_tokens(&job.max_tokens, c->session->model, t->options->max_tokens,
-                                  job.prompt_count, err));
-    NIB_TRY(nib__sampling_check(&job.sampling, err));
-    const nib_status status = run(t, &job, err);
-    fill_stats(t, &job);
-    NIB_TRY(status);
-    return add(c, "assistant", t->answer.size > 0 ? t->answer.at : "", t->answer.size, err);
+    answer *a = ctx;
+    nib__text_put(&a->text, bytes, size);
+    return a->text.failed ? NIB_NO_MEMORY : a->sink->write(a->sink->ctx, bytes, size);
 }
 
 nib_status nib_talk_say(nib_talk *c, const char *text, const nib_generate_options *options,
                         int64_t now, const nib_sink *sink, nib_generate_stats *stats, nib_err *err)
 {
     nib_generate_stats unused;
-    turn t = {.chat = c, .options = options, .sink = sink, .stats = stats ? stats : &unused};
+    answer a = {.sink = sink};
+    const nib_sink kept = {put_answer, &a};
     const size_t before = c->count;
     int32_t *ids = NULL;
-    size_t count;
-    *t.stats = (nib_generate_stats){0};
+    nib_prompt prompt = {0};
+    stats = stats != NULL ? stats : &unused;
+    *stats = (nib_generate_stats){0};
     NIB_TRY(nib__text_out_check(&options->stop, err));
     NIB_TRY(add(c, "user", text, strlen(text), err));
-    nib_status status = encode(c, now, &ids, &count, err);
+    nib_status status = encode(c, now, &ids, &prompt.count, err);
     if (status == NIB_OK) {
-        nib__text_out_open(&t.out, c->tokenizer, options->stop, allocator_of(c));
-        nib__text_init(&t.answer, allocator_of(c));
-        status = answer(c, &t, ids, count, err);
-        nib__text_free(&t.answer);
-        nib__text_out_close(&t.out);
+        prompt.ids = ids;
+        nib__text_init(&a.text, allocator_of(c));
+        status = nib__generate(c->session, c->batch, &prompt, options, &kept, stats, err);
+        if (status == NIB_OK)
+            status = add(c, "assistant", a.text.size > 0 ? a.text.at : "", a.text.size, err);
+        nib__text_free(&a.text);
         nib_tokens_free(c->session->model, ids);
     }
     if (status != NIB_OK)
@@ -289,7 +181,7 @@ nib_status nib_talk_open(nib_talk **out, nib_session *session, const char *templ
     if (status == NIB_OK && template_text == NULL)
         status = nib__chat_check(session->model, err);
     if (status == NIB_OK)
-        status = nib__batch_open(&c->batch, session, err);
+        status = nib__batch_open(&c->batch, session, session->runner.kv.sequences, err);
     if (status != NIB_OK) {
         nib_talk_close(c);
         return status;

@@ -117,7 +117,7 @@ static nib_batch *open_batch(opened *o, int sequences)
     how.sequences = sequences;
     how.threads = 2;
     *o = must_open(&how);
-    assert_int_equal(nib__batch_open(&b, o->session, NULL), NIB_OK);
+    assert_int_equal(nib__batch_open(&b, o->session, sequences, NULL), NIB_OK);
     return b;
 }
 
@@ -131,7 +131,7 @@ static given *alone(int count)
         ask(&all[i], i);
         nib__kv_truncate(&o.session->runner.kv, 0, 0);
         nib__batch_close(b);
-        assert_int_equal(nib__batch_open(&b, o.session, NULL), NIB_OK);
+        assert_int_equal(nib__batch_open(&b, o.session, 1, NULL), NIB_OK);
         nib__batch_add(b, &all[i].job);
         finish_all(b);
         assert_true(all[i].ended && !all[i].failed);
@@ -323,7 +323,7 @@ static void test_more_than_a_step(void **state)
     nib_batch *b;
     given *all = calloc(SEQUENCES, sizeof *all);
     (void)state;
-    assert_int_equal(nib__batch_open(&b, o.session, NULL), NIB_OK);
+    assert_int_equal(nib__batch_open(&b, o.session, SEQUENCES, NULL), NIB_OK);
     for (int i = 0; i < SEQUENCES; i++) {
         ask(&all[i], 1);
         all[i].prompt[0] = 5 + i;
