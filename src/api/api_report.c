@@ -96,6 +96,10 @@ static void put_metrics(nib_text *out, const nib_service *s)
     put_count(out, "prompt_tokens_cached_total", "counter", "Of these, in the cache before.",
               (double)c->cached_tokens);
     put_count(out, "tokens_total", "counter", "New tokens.", (double)c->new_tokens);
+    put_count(out, "tokens_drafted_total", "counter", "Tokens drafted by prompt lookup.",
+              (double)b->drafted);
+    put_count(out, "tokens_accepted_total", "counter", "Of these, those that came.",
+              (double)b->accepted);
     put_count(out, "resident_bytes", "gauge", "Memory of the process, without its files.",
               (double)nib__resident_bytes());
     put_histogram(out, "queue_seconds", "From a request's coming to its beginning.", &c->queued);

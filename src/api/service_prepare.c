@@ -222,6 +222,7 @@ static void fill_choice(nib_call *call, nib_answer *c, int64_t index)
                        .top = q->top,
                        .prompt_logprobs = q->echo && q->top >= 0,
                        .ignore_ends = q->ignore_eos,
+                       .lookup = s->session->plan->lookup,
                        .choice = index % q->n,
                        .tenant = call->options.tenant,
                        .calls = nib__answer_calls,

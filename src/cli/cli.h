@@ -129,6 +129,8 @@ void close_ready(ready *r);
 int read_file(char **out, const char *path);
 void print_json_string(const char *text, size_t size); /* in quotes, to stdout */
 const char *finish_word(nib_finish finish); /* "stop", "length", "cancelled", "context" */
+/* What was drafted, and what on a device drew the tokens, if anything was; to stderr. */
+void print_drawing(const nib_generate_stats *stats);
 /* Which of a model's chat templates is not taken, where there are several. */
 void say_chat_note(const ready *r, const settings *s);
 /* The ledger's line of what ran. */

@@ -123,7 +123,7 @@ const option option_table[] = {
     {"lookup", 0, KIND_INT, AT(lookup), "N",
      "check up to N tokens in one step that came before after the same ones; the text stays the "
      "same, and comes faster where it repeats itself; 0: off; default 15 on the CPU",
-     ON_GENERATE | ON_PLAN},
+     ON_TEXT | ON_SERVE | ON_PLAN},
     {"system", 0, KIND_TEXT, AT(prompt), "TEXT", "the system's words, before all others", ON_CHAT},
     {"chat-template", 0, KIND_TEXT, AT(chat_template), "FILE",
      "a chat template (Jinja) in place of the model's", ON_TALK},

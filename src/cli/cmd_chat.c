@@ -194,6 +194,7 @@ static void print_stats(const talk *t)
         finish_word(g->finish), (double)g->weight_bytes * 1e-6, (double)g->cache_bytes * 1e-6,
         (double)g->peak_bytes * 1e-6, g->temperature, g->top_k, g->top_p, g->min_p,
         g->repeat_penalty, g->seed);
+    print_drawing(g);
 }
 
 static nib_status print_plan(talk *t, nib_err *err)
@@ -387,7 +388,6 @@ int run_chat(const settings *s)
         const nib_generate_options options = generate_options_of(s, NULL);
         nib_request request = request_of(s);
         request.generation = &options;
-        request.lookup = -1; /* nothing is drafted in a conversation */
         status = open_ready(&t.r, engine, s, path, &request);
         if (status == 0) {
             status = chat(&t, template_text);

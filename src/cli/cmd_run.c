@@ -92,6 +92,20 @@ static const char *say_time(char out[32], double seconds)
     return out;
 }
 
+void print_drawing(const nib_generate_stats *t)
+{
+    if (t->lookup > 0)
+        fprintf(stderr,
+                "lookup      %" PRId64 " tokens drafted, %" PRId64 " of them right, %.2f tokens "
+                "per step\n",
+                t->drafted, t->accepted,
+                t->steps > 0 ? (double)(t->new_tokens - 1) / (double)t->steps : 0);
+    if (t->sampler != NULL)
+        fprintf(stderr, "drawn by    %s\n", t->sampler);
+    if (t->sampler_why[0] != 0)
+        fprintf(stderr, "            %s\n", t->sampler_why);
+}
+
 static void print_generate_stats(const nib_generate_stats *t)
 {
     const double steps = t->new_tokens > 1 ? (double)(t->new_tokens - 1) : 0;
@@ -109,15 +123,7 @@ static void print_generate_stats(const nib_generate_stats *t)
             say_time(measured, t->token_s), (double)t->weight_bytes * 1e-6,
             (double)t->cache_bytes * 1e-6, (double)t->peak_bytes * 1e-6, t->temperature, t->top_k,
             t->top_p, t->min_p, t->repeat_penalty, t->seed);
-    if (t->lookup > 0)
-        fprintf(stderr,
-                "lookup      %" PRId64 " tokens drafted, %" PRId64 " of them right, %.2f tokens "
-                "per step\n",
-                t->drafted, t->accepted, t->steps > 0 ? steps / (double)t->steps : 0);
-    if (t->sampler != NULL)
-        fprintf(stderr, "drawn by    %s\n", t->sampler);
-    if (t->sampler_why[0] != 0)
-        fprintf(stderr, "            %s\n", t->sampler_why);
+    print_drawing(t);
 }
 
 static int fail_prompt(nib_status status, const char *path, const char *why)

@@ -109,7 +109,6 @@ static int open_and_run(const settings *s, const char *path, server *http,
         return status;
     nib_request request = request_of(s);
     request.sequences = s->parallel < 0 ? PARALLEL : s->parallel;
-    request.lookup = -1; /* other requests fill the steps */
     status = open_ready(&r, engine, s, path, &request);
     if (status == 0) {
         clear_progress();
