@@ -16,7 +16,6 @@
 
 #include "constraint.h"
 #include "library.h"
-#include "lookup.h"
 
 enum { NIB_TOP_MOST = 20 /* likeliest tokens that are told beside a token */ };
 
@@ -107,16 +106,15 @@ nib_batch_counts nib__batch_counts(const nib_batch *batch);
 
 /* What drafts of a step are worth. */
 typedef struct nib_drafter {
-    const nib_plan *plan;
-    nib_step_times times;
-    nib_draft *drafts; /* [sequences] */
+    nib_session *session; /* with the times of its steps */
+    nib_draft *drafts;    /* [sequences] */
 } nib_drafter;
 
-nib_status nib__drafter_open(nib_drafter *out, const nib_session *session, int64_t sequences,
+nib_status nib__drafter_open(nib_drafter *out, nib_session *session, int64_t sequences,
                              nib_err *err);
 void nib__drafter_close(nib_drafter *drafter);
-/* Chooses the drafts [count] of a step of `tokens` tokens without them, `most` tokens at most.
- * Nothing is drafted before a step of so many tokens was timed. */
+/* Chooses the first `count` of its drafts, for a step of `tokens` tokens without them; `most`
+ * tokens at most. Nothing is drafted before a step of so many tokens was timed. */
 void nib__drafter_choose(nib_drafter *drafter, size_t count, size_t tokens, size_t most);
 /* A step of so many tokens, none of them of a prompt, took so long. */
 void nib__drafter_time(nib_drafter *drafter, size_t tokens, double seconds);

@@ -5,6 +5,7 @@
 #ifndef NIB_LIBRARY_H
 #define NIB_LIBRARY_H
 
+#include "lookup.h"
 #include "network.h"
 #include "plan.h"
 #include "runner.h"
@@ -48,6 +49,7 @@ struct nib_session {
     const nib_plan *plan;
     nib_plan *own; /* `plan`, where the device refused a part of the one that was given; NULL */
     nib_runner runner;
+    nib_step_times times; /* of steps that read no prompt */
 };
 
 /* NIB_USAGE for a model that was opened only to look at. */

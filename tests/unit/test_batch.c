@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Many generations at once: each gets the same tokens and logarithms as alone, whoever comes and
- * goes beside it and wherever its prompt was already in the cache.
+ * goes beside it, wherever its prompt was already in the cache, and with drafts as without.
  */
 #include "batch.h"
 
@@ -344,12 +344,235 @@ static void test_more_than_a_step(void **state)
     free(all);
 }
 
+/* ---- drafts ---- */
+
+/* Steps are taken to be the shorter the more tokens they have, so that all there is room for is
+ * drafted, right or wrong. */
+static void draft_always(nib_session *s)
+{
+    for (size_t m = 1; m < COUNT(s->times.measured); m++)
+        s->times.measured[m] = 1e-6 / (double)(m * m);
+}
+
+/* A constraint of texts that say the same again and again. */
+typedef struct listing {
+    nib_token_trie *trie;
+    nib_constraint *constraint;
+} listing;
+
+static listing open_listing(const opened *o)
+{
+    static const nib_allocator *a;
+    static const char text[] = "{\"type\": \"array\", \"minItems\": 4, \"maxItems\": 9, \"items\": "
+                               "{\"enum\": [\"wolf\", \"king\", \"daughter\"]}}";
+    const nib_named_text schema = {"schema", text, sizeof text - 1};
+    const nib_tokenizer *tokenizer;
+    listing l;
+    nib_err err;
+    a = &o->engine->allocator;
+    if (nib__model_tokenizer(o->model, &tokenizer, &err) != NIB_OK ||
+        nib__token_trie_open(&l.trie, tokenizer, a, &err) != NIB_OK ||
+        nib__constraint_open(&l.constraint, l.trie, &schema, a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return l;
+}
+
+static void close_listing(listing *l)
+{
+    nib__constraint_close(l->constraint);
+    nib__token_trie_close(l->trie);
+}
+
+/* As `ask`, with a prompt that repeats itself; some texts are lists. */
+static void ask_again(given *g, int number, const opened *o, const listing *l)
+{
+    ask(g, number);
+    g->job.prompt_count = 20 + (number * 37) % 150;
+    g->job.max_tokens = 1 + (number * 29) % 90;
+    for (int64_t i = 0; i < g->job.prompt_count; i++)
+        g->prompt[i] = (int32_t)(i % (7 + number % 3) * 31 + 40 + (i > 120 ? number % 5 : 0));
+    if (number % 4 != 2)
+        return;
+    g->job.state = calloc(1, sizeof *g->job.state);
+    g->job.allowed = calloc(((size_t)nib_session_vocab(o->session) + 31) / 32, sizeof(uint32_t));
+    assert_int_equal(nib__masks_open(&g->job.masks, l->constraint, &o->engine->allocator, NULL),
+                     NIB_OK);
+    nib__constraint_start(g->job.state, l->constraint);
+}
+
+static void release(given *g)
+{
+    nib__masks_close(g->job.masks);
+    free(g->job.state);
+    free(g->job.allowed);
+}
+
+static void test_drafts(void **state)
+{
+    (void)state;
+    static const int64_t lookups[] = {1, 3, NIB_LOOKUP_USUAL, NIB_LOOKUP_MOST};
+    given *want = calloc(MOST, sizeof *want), *got = calloc(MOST, sizeof *got);
+    for (int sequences = 0; sequences <= 7; sequences += sequences > 0 ? 3 : 1) {
+        opened o;
+        nib_batch *b = open_batch(&o, sequences > 0 ? sequences : 1);
+        listing l = open_listing(&o);
+        given *all = sequences > 0 ? got : want; /* the first ones without drafts, one by one */
+        uint32_t random = (uint32_t)sequences;
+        for (int next = 0; next < MOST;) {
+            random = random * 1664525u + 1013904223u;
+            const int64_t comes = nib__min((int64_t)(random >> 28) + 1, nib__batch_room(b));
+            for (int64_t i = 0; i < comes && next < MOST; i++, next++) {
+                ask_again(&all[next], next, &o, &l);
+                all[next].job.lookup = sequences > 0 && next % 7 ? lookups[next % 4] : 0;
+                nib__batch_add(b, &all[next].job);
+            }
+            draft_always(o.session);
+            assert_int_equal(nib__batch_step(b, NULL), NIB_OK);
+        }
+        finish_all(b);
+        const nib_batch_counts counts = nib__batch_counts(b);
+        for (int i = 0; i < MOST; i++) {
+            if (sequences > 0)
+                assert_same(&want[i], &got[i], i);
+            assert_true(all[i].job.accepted <= all[i].job.drafted);
+            assert_int_equal(all[i].job.made, all[i].job.max_tokens > 0
+                                                  ? 1 + all[i].job.steps + all[i].job.accepted
+                                                  : 0);
+            release(&all[i]);
+        }
+        assert_true(sequences > 0 ? counts.accepted > 100 && counts.drafted > counts.accepted + 100
+                                  : counts.drafted == 0);
+        nib__batch_close(b);
+        close_listing(&l);
+        close_opened(&o);
+    }
+    free(want);
+    free(got);
+}
+
+/* Whatever ends a job amid a draft, what it gave and what the cache holds is the same. */
+static void test_ends_in_drafts(void **state)
+{
+    static given without, with;
+    int64_t accepted = 0;
+    (void)state;
+    for (int number = 1; number < 40; number++) {
+        int32_t held[2];
+        for (int drafts = 0; drafts < 2; drafts++) {
+            given *g = drafts ? &with : &without;
+            opened o;
+            nib_batch *b = open_batch(&o, 1);
+            ask_again(g, 4, &o, NULL); /* greedy */
+            g->job.lookup = drafts ? NIB_LOOKUP_USUAL : 0;
+            g->job.max_tokens = number % 3 == 0 ? number : 500;
+            if (number % 3 == 1)
+                g->stop_after = number;
+            if (number % 3 == 2)
+                g->job.prompt_count = CONTEXT - number;
+            for (int64_t i = 0; i < g->job.prompt_count; i++)
+                g->prompt[i] = (int32_t)(i % 9 * 31 + 40);
+            draft_always(o.session);
+            nib__batch_add(b, &g->job);
+            finish_all(b);
+            held[drafts] = o.session->runner.kv.lengths[0];
+            accepted += g->job.accepted;
+            nib__batch_close(b);
+            close_opened(&o);
+        }
+        assert_same(&without, &with, number);
+        assert_int_equal(held[0], held[1]);
+        assert_int_equal(with.finish, number % 3 == 0   ? NIB_FINISH_LENGTH
+                                      : number % 3 == 1 ? NIB_FINISH_STOP
+                                                        : NIB_FINISH_CONTEXT);
+    }
+    assert_true(accepted > 100);
+}
+
+/* An end-of-text token that was drafted, and comes: biases make the text A B A and then the end. */
+static void test_end_token_in_draft(void **state)
+{
+    enum { A = 77, B = 78 };
+    opened o;
+    nib_batch *b = open_batch(&o, 1);
+    static given g;
+    int32_t ends[NIB_EOS_MAX];
+    (void)state;
+    assert_true(nib__model_ends(o.model, ends) > 0);
+    const int32_t again[] = {A, B, A, ends[0], 5};
+    const nib_logit_bias bias[] = {{A, 10000}, {B, 9950}, {ends[0], 9875}};
+    ask(&g, 4);
+    for (int i = 0; i < 20; i++)
+        g.prompt[i] = again[i % 5];
+    g.job.prompt_count = 20;
+    g.job.max_tokens = 50;
+    g.job.adjust = (nib_adjust){.bias = bias, .bias_count = 3, .frequency_penalty = 100};
+    g.job.ignore_ends = false;
+    g.job.lookup = 9;
+    draft_always(o.session);
+    nib__batch_add(b, &g.job);
+    finish_all(b);
+    assert_int_equal(g.finish, NIB_FINISH_STOP);
+    assert_int_equal(g.count, 4);
+    assert_memory_equal(g.ids, again, 4 * sizeof *again);
+    assert_true(g.end_token);
+    assert_int_equal(g.job.steps, 1);
+    assert_int_equal(g.job.drafted, 9);
+    assert_int_equal(g.job.accepted, 2);
+    assert_int_equal(o.session->runner.kv.lengths[0], 20 + 3);
+    nib__batch_close(b);
+    close_opened(&o);
+}
+
+/* A job that is taken out between drafts leaves what is right: another one goes on from it. */
+static void test_removed_with_drafts(void **state)
+{
+    enum { LENGTH = 150 };
+    static given first, whole, rest;
+    opened o;
+    nib_batch *b = open_batch(&o, 1);
+    (void)state;
+    ask_again(&whole, 4, &o, NULL);
+    whole.job.max_tokens = LENGTH;
+    nib__batch_add(b, &whole.job);
+    finish_all(b);
+    nib__batch_close(b);
+    assert_int_equal(nib__batch_open(&b, o.session, 1, NULL), NIB_OK);
+    ask_again(&first, 4, &o, NULL);
+    first.job.max_tokens = LENGTH;
+    first.job.lookup = 5;
+    draft_always(o.session);
+    nib__batch_add(b, &first.job);
+    while (first.job.accepted < 3 && !first.ended)
+        assert_int_equal(nib__batch_step(b, NULL), NIB_OK);
+    assert_false(first.ended);
+    nib__batch_remove(b, &first.job);
+    assert_memory_equal(first.ids, whole.ids, (size_t)first.count * sizeof *first.ids);
+    ask_again(&rest, 4, &o, NULL);
+    memcpy(rest.prompt + rest.job.prompt_count, first.ids, (size_t)first.count * sizeof(int32_t));
+    rest.job.prompt_count += first.count;
+    rest.job.max_tokens = LENGTH - first.count;
+    nib__batch_add(b, &rest.job);
+    finish_all(b);
+    assert_int_equal(rest.job.cached, rest.job.prompt_count - 1);
+    assert_int_equal(rest.count, LENGTH - first.count);
+    assert_memory_equal(rest.ids, whole.ids + first.count, (size_t)rest.count * sizeof *rest.ids);
+    nib__batch_close(b);
+    close_opened(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_as_alone), cmocka_unit_test(test_what_is_asked),
-        cmocka_unit_test(test_ends),          cmocka_unit_test(test_reads_once),
-        cmocka_unit_test(test_fair),          cmocka_unit_test(test_more_than_a_step),
+        cmocka_unit_test(test_same_as_alone),
+        cmocka_unit_test(test_what_is_asked),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_reads_once),
+        cmocka_unit_test(test_fair),
+        cmocka_unit_test(test_more_than_a_step),
+        cmocka_unit_test(test_drafts),
+        cmocka_unit_test(test_ends_in_drafts),
+        cmocka_unit_test(test_end_token_in_draft),
+        cmocka_unit_test(test_removed_with_drafts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

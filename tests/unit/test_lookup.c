@@ -382,6 +382,44 @@ static void test_same_text(void **state)
     assert_true(drafts > 0 && wrong > 0 && faster > 0);
 }
 
+/* Cancelled behind the nth token, which may be amid a draft. */
+static bool cancel_at(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    (void)total;
+    return strcmp(what, "generate") != 0 || done < *(const uint64_t *)ctx;
+}
+
+static void test_cancelled(void **state)
+{
+    (void)state;
+    uint64_t at;
+    const nib_callbacks back = {.progress = cancel_at, .ctx = &at};
+    const nib_generate_options options = {.prompt = REPEATED "The wolf",
+                                          .temperature = 0,
+                                          .top_p = 1,
+                                          .repeat_penalty = 1,
+                                          .ignore_eos = true};
+    opened plain = open_with(-1, NULL, 300), o = open_with(7, NULL, 300);
+    int64_t accepted = 0;
+    plain.engine->callbacks = o.engine->callbacks = back;
+    for (at = 1; at < 40; at++) {
+        kept without, with;
+        for (size_t m = 1; m < COUNT(o.session->times.measured); m++)
+            o.session->times.measured[m] = 1e-6 / (double)(m * m); /* all is drafted */
+        const nib_generate_stats a = generate(&plain, &options, &without);
+        const nib_generate_stats b = generate(&o, &options, &with);
+        assert_string_equal(with.text, without.text);
+        assert_int_equal(a.finish, NIB_FINISH_CANCELLED);
+        assert_int_equal(b.finish, NIB_FINISH_CANCELLED);
+        assert_true(a.new_tokens == (int64_t)at && b.new_tokens == (int64_t)at);
+        assert_int_equal(o.session->runner.kv.lengths[0], plain.session->runner.kv.lengths[0]);
+        accepted += b.accepted;
+    }
+    assert_true(accepted > 0);
+    close_opened(&o);
+    close_opened(&plain);
+}
+
 static void test_request(void **state)
 {
     (void)state;
@@ -417,6 +455,7 @@ int main(void)
         cmocka_unit_test(test_times),
         cmocka_unit_test(test_wrong_draft),
         cmocka_unit_test(test_same_text),
+        cmocka_unit_test(test_cancelled),
         cmocka_unit_test(test_request),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
