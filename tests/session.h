@@ -19,7 +19,7 @@ typedef struct opened {
 } opened;
 
 typedef struct open_how {
-    const char *path, *recipe, *dtype, *cache, *isa, *tokenizer;
+    const char *path, *recipe, *dtype, *cache, *isa, *tokenizer, *device;
     nib_strings without;    /* rows that are left out */
     int threads, sequences; /* 0: 1 */
     int64_t context;
@@ -46,6 +46,7 @@ static inline nib_status try_open(opened *o, const open_how *how, nib_err *err)
     const nib_request request = {.recipe = how->recipe,
                                  .dtype = how->dtype,
                                  .cache = how->cache,
+                                 .device = how->device,
                                  .context = how->context,
                                  .without = how->without};
     *o = (opened){0};

@@ -6,12 +6,19 @@
 #include "batch.h"
 
 #include "session.h"
+#include "skipping.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 
 #include <cmocka.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
 
 enum { MOST = 64, CONTEXT = 512 };
 
@@ -560,6 +567,52 @@ static void test_removed_with_drafts(void **state)
     close_opened(&o);
 }
 
+/* Tokens of several jobs drawn on a device are those that the CPU draws from the same logits, where
+ * one of the jobs, or all of them, have to be drawn here. */
+static void test_drawn_there(void **state)
+{
+    enum { JOBS = 3 };
+    const open_how how = {
+        .path = "models/nibble-tales", .context = 128, .sequences = JOBS, .device = "opencl"};
+    static given all[3][JOBS];
+    opened o;
+    nib_err err;
+    (void)state;
+    if (SANITIZED)
+        skip_test(__func__, SKIP_SANITIZED);
+    if (nib_engine_open(&o.engine, NULL, &err) != NIB_OK ||
+        nib__engine_find_gpus(o.engine, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    const bool found = nib__engine_gpu_find(o.engine, how.device) != NULL;
+    nib_engine_close(o.engine);
+    if (!found)
+        skip_test(__func__, SKIP_OPENCL);
+    o = must_open(&how);
+    for (int here = 0; here < 3; here++) { /* none, the second, all */
+        nib_batch *b;
+        assert_int_equal(nib__batch_open(&b, o.session, JOBS, NULL), NIB_OK);
+        for (int j = 0; j < JOBS; j++) {
+            given *g = &all[here][j];
+            ask(g, 1 + 2 * j);
+            g->job.sampling = (nib_sampling){
+                .temperature = 0.9, .top_p = 0.95, .repeat_penalty = 1, .top_k = 40, .seed = 7};
+            g->job.prompt_count = 20;
+            g->job.max_tokens = 12;
+            g->job.prompt_logprobs = false;
+            g->job.top = here == 2 || (here == 1 && j == 1) ? 0 : -1;
+            nib__batch_add(b, &g->job);
+            assert_int_equal(g->job.there == NULL, g->job.top >= 0);
+        }
+        finish_all(b);
+        for (int j = 0; j < JOBS; j++) {
+            assert_int_equal(all[here][j].count, 12);
+            assert_memory_equal(all[here][j].ids, all[0][j].ids, sizeof all[0][j].ids);
+        }
+        nib__batch_close(b);
+    }
+    close_opened(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -573,6 +626,7 @@ int main(void)
         cmocka_unit_test(test_ends_in_drafts),
         cmocka_unit_test(test_end_token_in_draft),
         cmocka_unit_test(test_removed_with_drafts),
+        cmocka_unit_test(test_drawn_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
