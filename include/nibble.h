@@ -379,6 +379,16 @@ NIB_MUST_CHECK nib_status nib_session_truncate(nib_session *session, int32_t seq
                                                int32_t position, nib_err *err);
 int64_t nib_session_vocab(const nib_session *session); /* logits per token */
 
+/* A token and the natural logarithm of its probability in the model's own distribution, before
+ * temperature, filters and penalties. */
+typedef struct nib_token_logprob {
+    int32_t id;
+    double logprob;
+    const char *text; /* behind other text; a part of a character is U+FFFD */
+} nib_token_logprob;
+
+enum { NIB_LOGPROBS_MOST = 20 };
+
 typedef struct nib_generate_options {
     const char *prompt; /* a special token written in it ("<s>") becomes that token; NULL: empty */
     int64_t max_tokens; /* new ones; 0: until the context is full; negative: max_new_tokens or
@@ -391,6 +401,13 @@ typedef struct nib_generate_options {
     uint64_t seed;
     nib_strings stop; /* text that ends generation and is not written */
     bool ignore_eos;
+    const char *schema; /* JSON schema: the text is a value of it; not with ignore_eos; NULL: any */
+    /* With 1 to NIB_LOGPROBS_MOST each new token is told with so many of the likeliest in its place,
+     * before its text is written; 0: none is. */
+    int64_t logprobs;
+    void (*told)(void *ctx, const nib_token_logprob *token, const nib_token_logprob *likeliest,
+                 size_t count);
+    void *told_ctx;
 } nib_generate_options;
 
 /* STOP: a stop string or an end-of-text token; LENGTH: max_tokens; CONTEXT: the context is full;
@@ -421,7 +438,8 @@ typedef struct nib_generate_stats {
 } nib_generate_stats;
 
 /* Streams generated text to sink, whole code points at a time, with sequence 0 from its start. It
- * goes on behind the prompt, with the space between them if there is one.
+ * goes on behind the prompt, with the space between them if there is one. NIB_BAD_INPUT: the schema
+ * is none; NIB_UNSUPPORTED: it asks for what cannot be enforced.
  * stats may be NULL; on failure, too, they hold what was done. */
 NIB_MUST_CHECK nib_status nib_generate(nib_session *session, const nib_generate_options *options,
                                        const nib_sink *sink, nib_generate_stats *stats,

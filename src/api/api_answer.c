@@ -53,24 +53,13 @@ static nib_jsonw next_value(nib_text *text)
     return w;
 }
 
-/* As it is behind others: with the space that the first one of a text may lose. */
-static void put_token(const nib_call *call, int32_t id, nib_text *out)
-{
-    nib_detok d;
-    nib__detok_init(&d, call->service->tokenizer, false);
-    nib__detok_continue(&d);
-    nib__detok_put(&d, id, out);
-    nib__detok_finish(&d, out);
-    nib__detok_free(&d);
-}
-
 static void write_named(nib_jsonw *w, const nib_call *call, int32_t id, double logprob)
 {
     nib_text piece;
     size_t size;
     const uint8_t *bytes = nib__token_spelling(call->service->trie, id, &size);
     nib__text_init(&piece, call->out.allocator);
-    put_token(call, id, &piece);
+    nib__token_text(call->service->tokenizer, id, &piece);
     nib__jsonw_key(w, "token");
     nib__jsonw_string_n(w, piece.size > 0 ? piece.at : "", piece.size);
     nib__jsonw_pair_double(w, "logprob", logprob);
@@ -105,14 +94,14 @@ static void chat_token(nib_answer *c, const nib_new_token *t)
 /* The likeliest tokens and the one that came, as an object: of such as read alike the likeliest. */
 static void completion_tops(nib_answer *c, const nib_new_token *t)
 {
-    nib_text pieces[NIB_TOP_MOST + 1];
+    nib_text pieces[NIB_LOGPROBS_MOST + 1];
     nib_jsonw w = next_value(&c->logprobs.tops);
     nib__jsonw_object(&w);
     for (int i = 0; i <= t->top_count; i++) {
         const bool came = i == t->top_count;
         bool twice = false;
         nib__text_init(&pieces[i], c->call->out.allocator);
-        put_token(c->call, came ? t->id : t->top[i].id, &pieces[i]);
+        nib__token_text(c->call->service->tokenizer, came ? t->id : t->top[i].id, &pieces[i]);
         nib__text_put(&pieces[i], "", 1);
         for (int j = 0; j < i && !pieces[i].failed; j++)
             twice = twice || (pieces[j].size == pieces[i].size &&
@@ -165,7 +154,7 @@ static void completion_token(nib_answer *c, const nib_new_token *t)
     nib_jsonw w = next_value(&c->logprobs.offsets);
     nib__jsonw_int(&w, place_of(c, t));
     nib__text_init(&piece, c->call->out.allocator);
-    put_token(c->call, t->id, &piece);
+    nib__token_text(c->call->service->tokenizer, t->id, &piece);
     w = next_value(&c->logprobs.tokens);
     nib__jsonw_string_n(&w, piece.size > 0 ? piece.at : "", piece.size);
     w = next_value(&c->logprobs.values);

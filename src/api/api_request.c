@@ -448,7 +448,7 @@ static const member members[] = {
     {"frequency_penalty", BOTH, read_double, PLACE(frequency_penalty), -2, 2, NULL},
     {"logit_bias", BOTH, read_bias, 0, 0, 0, NULL},
     {"logprobs", BOTH, read_logprobs, 0, 0, 5, NULL},
-    {"top_logprobs", CHAT, read_top, 0, 0, NIB_TOP_MOST, NULL},
+    {"top_logprobs", CHAT, read_top, 0, 0, NIB_LOGPROBS_MOST, NULL},
     {"echo", TEXT, read_bool, PLACE(echo), 0, 0, NULL},
     {"response_format", CHAT, read_format, 0, 0, 0, NULL},
     {"tools", CHAT, read_tools, 0, 0, 0, NULL},

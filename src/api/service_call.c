@@ -158,38 +158,29 @@ nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options 
 bool nib__answer_constrain(nib_answer *c)
 {
     const nib_call *call = c->call;
-    const nib_service *s = call->service;
-    const nib_allocator *a = &s->session->model->engine->allocator;
-    const size_t words = ((size_t)nib_session_vocab(s->session) + 31) / 32;
-    const bool may_call = nib__api_may_call(&call->request);
+    const nib_session *session = call->service->session;
     nib_err err;
     if (call->constraint == NULL)
         return true;
-    c->job.state = nib__calloc(a, 1, sizeof *c->job.state);
-    c->job.allowed = nib__calloc(a, words, sizeof *c->job.allowed);
-    if (may_call)
-        c->calls.state = nib__calloc(a, 1, sizeof *c->calls.state);
-    if (c->job.state == NULL || c->job.allowed == NULL || (may_call && c->calls.state == NULL) ||
-        nib__masks_open(&c->job.masks, call->constraint, a, &err) != NIB_OK) {
+    if (nib__job_constrain(&c->job, session, call->constraint, &err) != NIB_OK)
+        return false;
+    if (!nib__api_may_call(&call->request))
+        return true;
+    c->calls.state = nib__calloc(&session->model->engine->allocator, 1, sizeof *c->calls.state);
+    if (c->calls.state == NULL) {
         nib__answer_release(c);
         return false;
     }
-    nib__constraint_start(c->job.state, call->constraint);
-    if (may_call)
-        nib__constraint_start(c->calls.state, call->constraint);
+    nib__constraint_start(c->calls.state, call->constraint);
     return true;
 }
 
 void nib__answer_release(nib_answer *c)
 {
-    const nib_allocator *a = &c->call->service->session->model->engine->allocator;
-    nib__masks_close(c->job.masks);
-    nib__release(a, c->job.state);
-    nib__release(a, c->job.allowed);
-    nib__release(a, c->calls.state);
-    c->job.masks = NULL;
-    c->job.state = c->calls.state = NULL;
-    c->job.allowed = NULL;
+    const nib_session *session = c->call->service->session;
+    nib__job_release(&c->job, session);
+    nib__release(&session->model->engine->allocator, c->calls.state);
+    c->calls.state = NULL;
 }
 
 /* ---- tokens ---- */

@@ -21,17 +21,16 @@ typedef struct settings {
     const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method,
         *calibrate, *against, *out, *value, *prompt, *prompt_file, *text, *tokenizer, *isa, *svg,
         *speed, *for_device, *sweep, *peer, *peer_model, *cache_type, *cache_dir, *host, *key_file,
-        *name, *chat_template;
+        *name, *chat_template, *schema;
     unsigned long long seed, memory;
     unsigned long long body_limit;
     list skip, only, allow, kernel, place, without, stop, origins;
     list overrides; /* "section.key=value" of a training config, each allocated */
     long long threads, context, max_tokens, top_k, window, prompt_tokens, repeats, smooth, ranks,
-        lookup, batch, port, parallel, queue, connections;
+        lookup, logprobs, batch, port, parallel, queue, connections;
     double temperature, top_p, min_p, repeat_penalty, loss_budget, time_limit;
     bool json, markdown, quiet, no_color, strict, force, dry_run, pack, ignore_eos, kernels,
-        predict, operations, measure, train, keys, alone, clear, insecure,
-        share_prefixes, help;
+        predict, operations, measure, train, keys, alone, clear, insecure, share_prefixes, help;
 } settings;
 
 typedef struct command {
@@ -125,9 +124,9 @@ int open_ready(ready *out, nib_engine *engine, const settings *s, const char *pa
                const nib_request *request);
 void close_ready(ready *r);
 /* The whole of a file, "-" being stdin, allocated. 0, or the exit status after the sentence was
- * printed. */
-int read_file(char **out, const char *path);
-void print_json_string(const char *text, size_t size); /* in quotes, to stdout */
+ * printed, which calls it `what`. */
+int read_file(char **out, const char *path, const char *what);
+void print_json_string(FILE *to, const char *text, size_t size); /* in quotes */
 const char *finish_word(nib_finish finish); /* "stop", "length", "cancelled", "context" */
 /* What was drafted, and what on a device drew the tokens, if anything was; to stderr. */
 void print_drawing(const nib_generate_stats *stats);

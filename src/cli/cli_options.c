@@ -124,6 +124,11 @@ const option option_table[] = {
      "check up to N tokens in one step that came before after the same ones; the text stays the "
      "same, and comes faster where it repeats itself; 0: off; default 15 on the CPU",
      ON_TEXT | ON_SERVE | ON_PLAN},
+    {"schema", 0, KIND_TEXT, AT(schema), "FILE",
+     "write a value of this JSON schema; - is the standard input", ON_GENERATE},
+    {"logprobs", 0, KIND_COUNT, AT(logprobs), "N",
+     "with --json: the log-probability of each token and the N likeliest in its place; up to 20",
+     ON_GENERATE},
     {"system", 0, KIND_TEXT, AT(prompt), "TEXT", "the system's words, before all others", ON_CHAT},
     {"chat-template", 0, KIND_TEXT, AT(chat_template), "FILE",
      "a chat template (Jinja) in place of the model's", ON_TALK},

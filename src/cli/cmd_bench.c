@@ -130,7 +130,7 @@ static void print_text_of(const char *key, const char *text)
 {
     printf(", \"%s\": ", key);
     if (text)
-        print_json_string(text, strlen(text));
+        print_json_string(stdout, text, strlen(text));
     else
         fputs("null", stdout);
 }

@@ -383,7 +383,9 @@ int run_chat(const settings *s)
     nib_engine *engine;
     if (path == NULL)
         return fail_usage("`nibble chat` wants MODEL");
-    int status = s->chat_template != NULL ? read_file(&template_text, s->chat_template) : 0;
+    int status = s->chat_template != NULL
+                     ? read_file(&template_text, s->chat_template, "the chat template")
+                     : 0;
     if (status == 0 && (status = open_engine(&engine, s)) == 0) {
         const nib_generate_options options = generate_options_of(s, NULL);
         nib_request request = request_of(s);

@@ -126,10 +126,10 @@ static void print_generate_stats(const nib_generate_stats *t)
     print_drawing(t);
 }
 
-static int fail_prompt(nib_status status, const char *path, const char *why)
+static int fail_reading(nib_status status, const char *path, const char *what, const char *why)
 {
     nib_err err = {.status = status};
-    snprintf(err.text, sizeof err.text, "%s: the prompt could not be read: %s", path, why);
+    snprintf(err.text, sizeof err.text, "%s: %s could not be read: %s", path, what, why);
     return fail(&err);
 }
 
@@ -161,7 +161,7 @@ static int read_all(char **text, size_t *size, FILE *file)
 }
 
 /* The whole of a file, "-" being stdin. 0, or the exit status after the sentence was printed. */
-int read_file(char **out, const char *path)
+int read_file(char **out, const char *path, const char *what)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
     char *text = NULL, why[64];
@@ -177,25 +177,25 @@ int read_file(char **out, const char *path)
     snprintf(why, sizeof why, "it holds a NUL byte, at offset %td", nul ? nul - text : 0);
     free(text);
     if (problem == EINTR)
-        return fail_prompt(NIB_CANCELLED, path, "cancelled");
-    return problem ? fail_prompt(NIB_IO, path, strerror(problem))
-                   : fail_prompt(NIB_BAD_INPUT, path, why);
+        return fail_reading(NIB_CANCELLED, path, what, "cancelled");
+    return problem ? fail_reading(NIB_IO, path, what, strerror(problem))
+                   : fail_reading(NIB_BAD_INPUT, path, what, why);
 }
 
 /* UTF-8, as generated text is, goes into JSON as it is. */
-void print_json_string(const char *text, size_t size)
+void print_json_string(FILE *to, const char *text, size_t size)
 {
-    putchar('"');
+    fputc('"', to);
     for (size_t i = 0; i < size; i++) {
         const unsigned char c = (unsigned char)text[i];
         if (c == '"' || c == '\\')
-            printf("\\%c", c);
+            fprintf(to, "\\%c", c);
         else if (c < 0x20 || c == 0x7f)
-            printf("\\u%04x", c);
+            fprintf(to, "\\u%04x", c);
         else
-            putchar(c);
+            fputc(c, to);
     }
-    putchar('"');
+    fputc('"', to);
 }
 
 /* A value of JSON, which has no infinities. */
@@ -207,11 +207,46 @@ static void print_json_number(const char *key, double value)
         printf(", \"%s\": null", key);
 }
 
-static int print_generate_json(const nib_generate_stats *t, const kept_text *k,
+/* What --json puts into one object. */
+typedef struct generated {
+    kept_text text;
+    FILE *told; /* the members of the array of log-probabilities; NULL: none was asked */
+    char *logprobs;
+    size_t logprobs_size;
+} generated;
+
+static void put_told(FILE *to, const nib_token_logprob *token)
+{
+    fprintf(to, "{\"id\": %" PRId32 ", \"token\": ", token->id);
+    print_json_string(to, token->text, strlen(token->text));
+    if (isfinite(token->logprob))
+        fprintf(to, ", \"logprob\": %.9g", token->logprob);
+    else
+        fputs(", \"logprob\": null", to);
+}
+
+static void keep_told(void *ctx, const nib_token_logprob *token, const nib_token_logprob *likeliest,
+                      size_t count)
+{
+    FILE *to = ctx;
+    fputs(ftell(to) > 0 ? ", " : "", to);
+    put_told(to, token);
+    fputs(", \"top\": [", to);
+    for (size_t i = 0; i < count; i++) {
+        fputs(i > 0 ? ", " : "", to);
+        put_told(to, &likeliest[i]);
+        fputc('}', to);
+    }
+    fputs("]}", to);
+}
+
+static int print_generate_json(const nib_generate_stats *t, const generated *g,
                                const nib_plan *plan)
 {
     fputs("{\"schema\": 1, \"text\": ", stdout);
-    print_json_string(k->text, k->size);
+    print_json_string(stdout, g->text.text, g->text.size);
+    if (g->told != NULL)
+        printf(", \"logprobs\": [%s]", g->logprobs);
     printf(", \"prompt_tokens\": %" PRId64 ", \"new_tokens\": %" PRId64 ", \"finish\": \"%s\", "
            "\"first_token_s\": %.6f, \"prefill_s\": %.6f, \"decode_s\": %.6f",
            t->prompt_tokens, t->new_tokens, finish_word(t->finish), t->first_token_s, t->prefill_s,
@@ -242,30 +277,56 @@ nib_generate_options generate_options_of(const settings *s, const char *prompt)
     };
 }
 
-static int generate(const ready *r, const settings *s, const char *prompt)
+/* Prints all of it, if it was made; what ran. */
+static int finish_generate(const ready *r, const settings *s, const generated *g,
+                           const nib_generate_stats *stats)
 {
-    const nib_generate_options options = generate_options_of(s, prompt);
-    nib_generate_stats stats;
-    nib_err err;
-    kept_text k = {0}; /* what --json puts into one object */
-    const nib_sink sink = s->json ? (nib_sink){.write = kept_write, .ctx = &k} : stdout_sink();
-    const nib_status status = nib_generate(r->session, &options, &sink, &stats, &err);
-    int printed = 0;
-    if (status == NIB_OK && s->json)
-        printed = print_generate_json(&stats, &k, nib_session_plan(r->session));
-    free(k.text);
-    if (status != NIB_OK)
-        return fail(&err);
+    const int printed = s->json ? print_generate_json(stats, g, nib_session_plan(r->session)) : 0;
     if (printed)
         return printed;
     if (!s->json)
         putchar('\n');
     fflush(stdout);
     if (!s->quiet && !s->json)
-        print_generate_stats(&stats);
+        print_generate_stats(stats);
     const int summary = summarize(r, s);
-    return finish_stdout(stats.finish == NIB_FINISH_CANCELLED ? nib_status_exit(NIB_CANCELLED)
-                                                              : summary);
+    return finish_stdout(stats->finish == NIB_FINISH_CANCELLED ? nib_status_exit(NIB_CANCELLED)
+                                                               : summary);
+}
+
+static int generate(const ready *r, const settings *s, nib_generate_options options)
+{
+    nib_generate_stats stats;
+    nib_err err = {.status = NIB_NO_MEMORY, .text = "cannot allocate room for log-probabilities"};
+    generated g = {0};
+    const nib_sink sink = s->json ? (nib_sink){.write = kept_write, .ctx = &g.text} : stdout_sink();
+    nib_status status = NIB_OK;
+    if (s->logprobs > 0) {
+        g.told = open_memstream(&g.logprobs, &g.logprobs_size);
+        options.logprobs = s->logprobs;
+        options.told = keep_told;
+        options.told_ctx = g.told;
+        status = g.told != NULL ? NIB_OK : NIB_NO_MEMORY;
+    }
+    if (status == NIB_OK)
+        status = nib_generate(r->session, &options, &sink, &stats, &err);
+    if (g.told != NULL && fclose(g.told) != 0 && status == NIB_OK)
+        status = NIB_NO_MEMORY;
+    const int ended = status == NIB_OK ? finish_generate(r, s, &g, &stats) : fail(&err);
+    free(g.logprobs);
+    free(g.text.text);
+    return ended;
+}
+
+static int check_generate(const settings *s)
+{
+    if (s->prompt && s->prompt_file)
+        return fail_usage("--prompt and --file both give the prompt; choose one");
+    if (s->logprobs > 0 && !s->json)
+        return fail_usage("--logprobs %lld goes into the object of --json; add that", s->logprobs);
+    if (s->prompt_file && s->schema && !strcmp(s->prompt_file, "-") && !strcmp(s->schema, "-"))
+        return fail_usage("--file and --schema both are the standard input; name a file for one");
+    return 0;
 }
 
 int run_generate(const settings *s)
@@ -273,23 +334,28 @@ int run_generate(const settings *s)
     const char *path = model_path(s);
     if (!path)
         return fail_usage("`nibble generate` wants MODEL");
-    if (s->prompt && s->prompt_file)
-        return fail_usage("--prompt and --file both give the prompt; choose one");
-    char *text = NULL;
+    char *text = NULL, *schema = NULL;
     nib_engine *engine;
-    int status = s->prompt_file ? read_file(&text, s->prompt_file) : 0;
+    int status = check_generate(s);
+    if (status == 0 && s->prompt_file)
+        status = read_file(&text, s->prompt_file, "the prompt");
+    if (status == 0 && s->schema)
+        status = read_file(&schema, s->schema, "the schema");
     if (status == 0 && (status = open_engine(&engine, s)) == 0) {
         ready r;
-        const nib_generate_options options = generate_options_of(s, NULL);
+        nib_generate_options options = generate_options_of(s, NULL);
         nib_request request = request_of(s);
         request.generation = &options;
         status = open_ready(&r, engine, s, path, &request);
         if (status == 0) {
-            status = generate(&r, s, text ? text : s->prompt ? s->prompt : "");
+            options.prompt = text ? text : s->prompt;
+            options.schema = schema;
+            status = generate(&r, s, options);
             close_ready(&r);
         }
         nib_engine_close(engine);
     }
+    free(schema);
     free(text);
     return status;
 }

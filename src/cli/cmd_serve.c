@@ -134,7 +134,7 @@ int run_serve(const settings *s)
         status = fail(&err);
     char *template_text = NULL;
     if (status == 0 && s->chat_template != NULL)
-        status = read_file(&template_text, s->chat_template);
+        status = read_file(&template_text, s->chat_template, "the chat template");
     const serve_options options = serve_options_of(s, &keys);
     if (status == 0 && serve_open(&http, &options, &err) != NIB_OK)
         status = fail(&err);

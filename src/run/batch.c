@@ -31,7 +31,7 @@ struct nib_batch {
     sequence *sequences; /* [count] */
     int64_t rows_most;
     nib_new_token *tokens; /* [rows_most] */
-    nib_top_token *tops;   /* [rows_most][NIB_TOP_MOST] */
+    nib_top_token *tops;   /* [rows_most][NIB_LOGPROBS_MOST] */
     uint64_t clock;
     nib_batch_counts counts;
     /* of a step */
@@ -66,7 +66,7 @@ static nib_status take_memory(nib_batch *b, nib_err *err)
     }
     b->slots = nib__calloc(a, (size_t)b->slots_most, sizeof *b->slots);
     b->tokens = nib__calloc(a, (size_t)b->rows_most, sizeof *b->tokens);
-    b->tops = nib__calloc(a, (size_t)b->rows_most * NIB_TOP_MOST, sizeof *b->tops);
+    b->tops = nib__calloc(a, (size_t)b->rows_most * NIB_LOGPROBS_MOST, sizeof *b->tops);
     b->stepped = nib__calloc(a, count, sizeof(nib_job *));
     b->drawn = nib__calloc(a, count, sizeof(nib_job *));
     b->drawn_ids = nib__calloc(a, count, sizeof(int32_t *));
@@ -157,6 +157,35 @@ void nib__batch_remove(nib_batch *b, nib_job *job)
     s->job = NULL;
     s->used = ++b->clock;
     nib__lookup_close(&s->lookup);
+}
+
+nib_status nib__job_constrain(nib_job *job, const nib_session *session, const nib_constraint *c,
+                              nib_err *err)
+{
+    const nib_allocator *a = &session->model->engine->allocator;
+    const size_t words = ((size_t)nib_session_vocab(session) + 31) / 32;
+    job->state = nib__calloc(a, 1, sizeof *job->state);
+    job->allowed = nib__calloc(a, words, sizeof *job->allowed);
+    const nib_status status =
+        job->state == NULL || job->allowed == NULL
+            ? nib__fail_memory(err, words * sizeof *job->allowed, "a constrained text")
+            : nib__masks_open(&job->masks, c, a, err);
+    if (status == NIB_OK)
+        nib__constraint_start(job->state, c);
+    else
+        nib__job_release(job, session);
+    return status;
+}
+
+void nib__job_release(nib_job *job, const nib_session *session)
+{
+    const nib_allocator *a = &session->model->engine->allocator;
+    nib__masks_close(job->masks);
+    nib__release(a, job->state);
+    nib__release(a, job->allowed);
+    job->masks = NULL;
+    job->state = NULL;
+    job->allowed = NULL;
 }
 
 /* The job's memory may be gone after this. */
@@ -288,7 +317,7 @@ static void add_slots(nib_batch *b, nib_job *job, int64_t count)
     if (job->rows == 0)
         return;
     job->tokens = b->tokens + job->row;
-    job->tops = b->tops + job->row * NIB_TOP_MOST;
+    job->tops = b->tops + job->row * NIB_LOGPROBS_MOST;
     b->drawn_ids[b->drawn_count] = s->tokens;
     b->drawn[b->drawn_count++] = job;
 }

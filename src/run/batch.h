@@ -17,8 +17,6 @@
 #include "constraint.h"
 #include "library.h"
 
-enum { NIB_TOP_MOST = 20 /* likeliest tokens that are told beside a token */ };
-
 typedef struct nib_top_token {
     int32_t id;
     double logprob; /* natural logarithm, of the model's own distribution */
@@ -74,7 +72,7 @@ struct nib_job {
     int64_t row, rows;     /* its logits in this step; once drawn, those that a token came from */
     int64_t first;         /* position of the first of them */
     nib_new_token *tokens; /* [rows] drawn, or of the prompt */
-    nib_top_token *tops;   /* [rows][NIB_TOP_MOST] */
+    nib_top_token *tops;   /* [rows][NIB_LOGPROBS_MOST] */
     nib_err failed;        /* to draw */
 };
 
@@ -101,6 +99,11 @@ typedef struct nib_batch_counts {
     int64_t steps;
 } nib_batch_counts;
 nib_batch_counts nib__batch_counts(const nib_batch *batch);
+
+/* Gives a job what it takes to keep to a constraint, and takes it away. */
+nib_status nib__job_constrain(nib_job *job, const nib_session *session, const nib_constraint *c,
+                              nib_err *err);
+void nib__job_release(nib_job *job, const nib_session *session);
 
 /* ---- batch_draft.c ---- */
 

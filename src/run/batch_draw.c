@@ -170,7 +170,7 @@ static void draw_job(const nib_drawer *d, nib_sampler *sampler, nib_job *job, co
                 job->rows = i + 1;
         }
         if (job->failed.status == NIB_OK && row != NULL)
-            tell(job, t, job->tops + i * NIB_TOP_MOST, row, vocab);
+            tell(job, t, job->tops + i * NIB_LOGPROBS_MOST, row, vocab);
     }
 }
 

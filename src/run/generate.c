@@ -20,8 +20,12 @@ typedef struct generation {
     nib_job job;
     nib_draw_plan draw;
     int64_t steps[NIB_LOOKUP_MOST + 2]; /* after the prompt, by their tokens */
+    const nib_tokenizer *tokenizer;
     nib_text_out text;
-    uint64_t start, first; /* first token; 0: none came */
+    nib_text names; /* of the tokens that are told */
+    nib_token_trie *trie;
+    nib_constraint *constraint; /* of the schema; NULL: there is none */
+    uint64_t start, first;      /* first token; 0: none came */
     bool over, cancelled;
     nib_err failed; /* status NIB_OK: did not */
 } generation;
@@ -31,6 +35,8 @@ typedef struct generation {
 static void write_ready(generation *g, bool all)
 {
     nib_text_out *t = &g->text;
+    if (g->failed.status != NIB_OK)
+        return;
     const size_t ready = nib__text_out_ready(t, all);
     if (t->held.failed) {
         nib__fail_memory(&g->failed, t->held.size, "generated text");
@@ -40,6 +46,29 @@ static void write_ready(generation *g, bool all)
             nib__fail(&g->failed, status, "the generated text could not be written");
         nib__text_out_take(t, ready);
     }
+}
+
+/* A token and the likeliest in its place. */
+static void tell(generation *g, const nib_new_token *t)
+{
+    nib_token_logprob all[1 + NIB_LOGPROBS_MOST] = {{.id = t->id, .logprob = t->logprob}};
+    size_t starts[COUNT(all)];
+    const size_t count = 1 + (size_t)t->top_count;
+    g->names.size = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (i > 0)
+            all[i] = (nib_token_logprob){.id = t->top[i - 1].id, .logprob = t->top[i - 1].logprob};
+        starts[i] = g->names.size;
+        nib__token_text(g->tokenizer, all[i].id, &g->names);
+        nib__text_put(&g->names, "", 1);
+    }
+    if (g->names.failed) {
+        nib__fail_memory(&g->failed, g->names.size, "the text of the tokens");
+        return;
+    }
+    for (size_t i = 0; i < count; i++)
+        all[i].text = g->names.at + starts[i];
+    g->options->told(g->options->told_ctx, &all[0], all + 1, count - 1);
 }
 
 /* ---- calls of the job ---- */
@@ -61,6 +90,8 @@ static bool take_token(void *ctx, const nib_new_token *t)
     if (t->end)
         return true;
     g->stats->new_tokens++;
+    if (g->job.top >= 0)
+        tell(g, t);
     nib__text_out_put(&g->text, t->id);
     write_ready(g, false);
     if (g->failed.status != NIB_OK || g->text.stopped)
@@ -125,8 +156,7 @@ static nib_status run(generation *g, nib_batch *batch, nib_err *err)
             g->steps[1 + job->draft]++;
     }
     nib__text_out_finish(&g->text);
-    if (g->failed.status == NIB_OK)
-        write_ready(g, true);
+    write_ready(g, true);
     if (g->failed.status != NIB_OK && err != NULL)
         *err = g->failed;
     return g->failed.status;
@@ -172,32 +202,63 @@ static void fill_stats(generation *g)
     s->seed = sampling->seed;
 }
 
+static nib_status check_options(const nib_generate_options *options, nib_err *err)
+{
+    if (options->logprobs < 0 || options->logprobs > NIB_LOGPROBS_MOST)
+        return nib__fail(err, NIB_USAGE, "logprobs %" PRId64 " is not between 0 and %d",
+                         options->logprobs, NIB_LOGPROBS_MOST);
+    if (options->schema != NULL && options->ignore_eos)
+        return nib__fail(err, NIB_USAGE,
+                         "ignore-eos goes on past the end of the text, and with a schema that is "
+                         "where its value is whole; leave one of them out");
+    return NIB_OK;
+}
+
+static nib_status constrain(generation *g, nib_err *err)
+{
+    const nib_allocator *a = &g->session->model->engine->allocator;
+    const nib_named_text schema = {"schema", g->options->schema, strlen(g->options->schema)};
+    NIB_TRY(nib__token_trie_open(&g->trie, g->tokenizer, a, err));
+    NIB_TRY(nib__constraint_open(&g->constraint, g->trie, &schema, a, err));
+    return nib__job_constrain(&g->job, g->session, g->constraint, err);
+}
+
 nib_status nib__generate(nib_session *session, nib_batch *batch, const nib_prompt *prompt,
                          const nib_generate_options *options, const nib_sink *sink,
                          nib_generate_stats *stats, nib_err *err)
 {
-    const nib_tokenizer *tokenizer;
+    const nib_allocator *a = &session->model->engine->allocator;
     generation g = {.session = session, .options = options, .sink = sink, .stats = stats};
     g.job = (nib_job){.prompt = prompt->ids,
                       .prompt_count = (int64_t)prompt->count,
                       .sampling = nib__model_sampling(session->model, options),
-                      .top = -1,
+                      .top = options->logprobs > 0 && options->told ? (int)options->logprobs : -1,
                       .ignore_ends = options->ignore_eos,
                       .lookup = session->plan->lookup,
                       .calls = {take_token, end_text},
                       .ctx = &g};
     stats->prompt_tokens = g.job.prompt_count;
     stats->lookup = g.job.lookup;
+    NIB_TRY(check_options(options, err));
     NIB_TRY(nib__sampling_check(&g.job.sampling, err));
     NIB_TRY(nib__model_max_tokens(&g.job.max_tokens, session->model, options->max_tokens,
                                   g.job.prompt_count, err));
-    NIB_TRY(nib__model_tokenizer(session->model, &tokenizer, err));
-    NIB_TRY(say_sampler(&g, err));
-    nib__text_out_open(&g.text, tokenizer, options->stop, &session->model->engine->allocator);
+    NIB_TRY(nib__model_tokenizer(session->model, &g.tokenizer, err));
+    nib__text_out_open(&g.text, g.tokenizer, options->stop, a);
+    nib__text_init(&g.names, a);
     if (prompt->continues)
         nib__detok_continue(&g.text.detok);
-    const nib_status status = run(&g, batch, err);
-    fill_stats(&g);
+    nib_status status = options->schema != NULL ? constrain(&g, err) : NIB_OK;
+    if (status == NIB_OK)
+        status = say_sampler(&g, err);
+    if (status == NIB_OK) {
+        status = run(&g, batch, err);
+        fill_stats(&g);
+    }
+    nib__job_release(&g.job, session);
+    nib__constraint_close(g.constraint);
+    nib__token_trie_close(g.trie);
+    nib__text_free(&g.names);
     nib__text_out_close(&g.text);
     return status;
 }

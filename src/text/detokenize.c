@@ -285,6 +285,16 @@ void nib__detok_finish(nib_detok *d, nib_text *out)
     d->stripped = d->held = 0;
 }
 
+void nib__token_text(const nib_tokenizer *t, int32_t id, nib_text *out)
+{
+    nib_detok d;
+    nib__detok_init(&d, t, false);
+    nib__detok_continue(&d);
+    nib__detok_put(&d, id, out);
+    nib__detok_finish(&d, out);
+    nib__detok_free(&d);
+}
+
 nib_status nib__tokenizer_spell(const nib_tokenizer *t, int32_t id, nib_text *out, nib_err *err)
 {
     nib_detok d;

@@ -193,5 +193,7 @@ void nib__detok_put(nib_detok *d, int32_t id, nib_text *out);
 /* Ends the text: what is pending becomes U+FFFD. The next id begins a new text. */
 void nib__detok_finish(nib_detok *d, nib_text *out);
 void nib__detok_free(nib_detok *d);
+/* A token as it is behind others: with the space that the first one of a text may lose. */
+void nib__token_text(const nib_tokenizer *t, int32_t id, nib_text *out);
 
 #endif

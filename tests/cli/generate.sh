@@ -54,6 +54,37 @@ ended length -n 3
 ended context -c 24 --ignore-eos
 equal 'tokens in a context of 24' 24 "$(nibble generate "$MODEL" -p 'Once upon a time' -c 24 --ignore-eos --json 2>/dev/null | python3 -c 'import json, sys; d = json.load(sys.stdin); print(d["prompt_tokens"] + d["new_tokens"])')"
 
+# a value of a schema, and what is told of each token
+echo '{"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}, "king": {"type": "boolean"}}, "required": ["name", "king"]}' >who.json
+for seed in 1 2 3 4 5; do
+    nibble generate "$MODEL" -p 'Who are you?' --schema who.json --seed $seed --quiet | python3 -c '
+import json, sys
+d = json.load(sys.stdin)
+assert set(d) >= {"name", "king"} and len(d["name"]) <= 9 and isinstance(d["king"], bool), d' >said 2>&1
+    equal "--schema, seed $seed" '' "$(cat said)"
+done
+equal 'a schema from the standard input' "$(nibble generate "$MODEL" --schema who.json -q)" "$(nibble generate "$MODEL" --schema - -q <who.json)"
+nibble generate "$MODEL" -p 'Once upon a time' --temp 0 -n 12 --json --logprobs 4 2>/dev/null | python3 -c '
+import json, math, sys
+d = json.load(sys.stdin)
+told = d["logprobs"]
+assert len(told) == d["new_tokens"] == 12, len(told)
+assert "".join(t["token"] for t in told) == d["text"], told
+for t in told:
+    assert len(t["top"]) == 4 and t["top"][0]["id"] == t["id"] and t["top"][0]["logprob"] == t["logprob"], t
+    assert sum(math.exp(o["logprob"]) for o in t["top"]) <= 1 and t["logprob"] == max(o["logprob"] for o in t["top"]), t' >said 2>&1
+equal '--logprobs' '' "$(cat said)"
+check 'none unless asked' [ -z "$(nibble generate "$MODEL" -n 2 --json 2>/dev/null | grep -o '"logprobs"')" ]
+refused 2 '--logprobs 2 goes into the object of --json; add that' generate "$MODEL" --logprobs 2
+refused 2 'logprobs 21 is not between 0 and 20' generate "$MODEL" --logprobs 21 --json
+refused 2 '--file and --schema both are the standard input; name a file for one' generate "$MODEL" --file - --schema -
+refused 2 'ignore-eos goes on past the end of the text, and with a schema that is where its value is whole; leave one of them out' generate "$MODEL" --schema who.json --ignore-eos
+refused 6 'none.json: the schema could not be read: No such file or directory' generate "$MODEL" --schema none.json
+echo '{"type": "string", "pattern": "^x"}' >pattern.json
+refused 3 'schema.pattern: "pattern" cannot be enforced, *' generate "$MODEL" --schema pattern.json
+echo '{' >cut.json
+refused 3 'schema: line *' generate "$MODEL" --schema cut.json
+
 # llama.cpp's letters
 equal 'short options' "$(sampled --seed 5 --threads 1 --context 64)" "$(nibble generate -m "$MODEL" -p 'Once upon a time' -n 30 -c 64 -t 1 -s 5 -q)"
 nibble generate "$MODEL" -n 5 --json 2>/dev/null | members generate schema=1 text=str prompt_tokens=int new_tokens=5 'finish="length"' first_token_s=num \

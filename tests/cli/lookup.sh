@@ -11,9 +11,10 @@ number() {
     nibble generate "$MODEL" --json "$@" 2>/dev/null | sed "s/.*\"$member\": \([0-9]*\).*/\1/"
 }
 
+echo '{"type": "array", "items": {"enum": ["wolf", "king"]}, "minItems": 9, "maxItems": 12}' >list.json
 for prompt in "$repeated" 'Once upon a time'; do
     for how in '--temp 0 -n 90' '--temp 0 --recipe 8da4w --ignore-eos -c 200' '--temp 0.7 --seed 2 -n 120 -t 2' '--temp 1 --top-k 0 --top-p 1 --min-p 0 --seed 3 -n 60' \
-        '--temp 0.4 --repeat-penalty 1.2 -n 60' '--temp 0 --stop king --stop wolf' '--temp 0 --isa avx2 -n 40' '--temp 0 --recipe int4wo --isa ref -n 40' '-n 1' '-n 2 --temp 0'; do
+        '--temp 0.4 --repeat-penalty 1.2 -n 60' '--temp 0 --stop king --stop wolf' '--temp 0 -n 40 --logprobs 3' '--seed 4 --schema list.json --logprobs 1' '--temp 0 --isa avx2 -n 40' '--temp 0 --recipe int4wo --isa ref -n 40' '-n 1' '-n 2 --temp 0'; do
         read -ra how <<<"$how"
         without=$(text -p "$prompt" "${how[@]}" --lookup 0)
         check "${how[*]}: something is written" [ "${#without}" -gt 40 ]
@@ -45,6 +46,20 @@ refused 2 '--lookup 65 is over the limit of 64 tokens at once' generate "$MODEL"
 refused 2 '--lookup: "-1" is not a whole number of 0 or more' generate "$MODEL" -p x --lookup -1
 refused 2 '--lookup is not an option of `nibble eval`; *' eval "$MODEL" --lookup 4
 refused 2 '--lookup 4 is of text that is generated, and this is a training config; leave it out' plan "$REPO"/configs/llama3_debugmodel_mxfp8_vocab2256.json --lookup 4
+
+# a conversation: turns go on from the cache, and nothing that was drafted is left in it
+said() {
+    printf '%s\n%s again\n/stats\n' "$repeated" "$repeated" |
+        nibble chat "$MODEL" --recipe 8da4w --chat-template "$REPO/examples/tales.jinja" -n 60 "$@" 2>stats
+}
+for how in '--temp 0' '--seed 5' '--temp 0.4 --repeat-penalty 1.2'; do
+    read -ra how <<<"$how"
+    without=$(said "${how[@]}" --lookup 0)
+    check "chat ${how[*]}: no statistics of what is off" test -z "$(grep '^lookup' stats)"
+    for lookup in 1 15 64; do equal "chat ${how[*]} --lookup $lookup" "$without" "$(said "${how[@]}" --lookup $lookup)"; done
+    check "chat ${how[*]}: statistics" grep -q '^lookup  *[0-9]* tokens drafted' stats
+done
+refused 2 '--lookup 65 is over the limit of 64 tokens at once' serve "$MODEL" --port 0 --lookup 65
 
 # a device's rows may have other bits in a step of several tokens: asked, not done, and said
 nibble plan "$MODEL" --device h200 --lookup 8 --json | python3 -c 'import json, sys; d = json.load(sys.stdin); print(d["lookup"], [n["text"] for n in d["settings"] if n["code"] == "lookup"])' >h200.txt

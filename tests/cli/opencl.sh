@@ -69,6 +69,10 @@ drawn --top-k 0 >all.txt
 check 'top-k 0 is said' grep -q '9.0 kB of logits move per token, .* predicted: .*sample_f32__ocl: .*top-k' drawn.err
 drawn --repeat-penalty 1.1 >penalized.txt
 check 'a penalty is said' grep -q 'of logits move per token, .* predicted: .*repetition penalty' drawn.err
+echo '{"type": "boolean"}' >bool.json
+drawn --schema bool.json >bool.txt
+check 'a schema is said' grep -q 'of logits move per token, .* predicted: the tokens that a schema allows are chosen on the CPU' drawn.err
+check 'its value' grep -Eq '^ *(true|false) *$' bool.txt
 nibble plan "$MODEL" --device opencl >plan.txt 2>&1
 check 'a token crosses, not its logits' grep -q 'note: 1 copy of 4 B per token' plan.txt
 
