@@ -402,8 +402,8 @@ typedef struct nib_generate_options {
     nib_strings stop; /* text that ends generation and is not written */
     bool ignore_eos;
     const char *schema; /* JSON schema: the text is a value of it; not with ignore_eos; NULL: any */
-    /* With 1 to NIB_LOGPROBS_MOST each new token is told with so many of the likeliest in its place,
-     * before its text is written; 0: none is. */
+    /* 1 to NIB_LOGPROBS_MOST: each new token is told before its text is written, with so many of
+     * the likeliest in its place; 0: none is. */
     int64_t logprobs;
     void (*told)(void *ctx, const nib_token_logprob *token, const nib_token_logprob *likeliest,
                  size_t count);

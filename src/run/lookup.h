@@ -40,8 +40,8 @@ typedef struct nib_step_times {
 /* A step of m tokens took so long. The shortest of late counts, as whatever else runs on a machine
  * only adds to it; what was measured long ago counts for less and less. */
 void nib__step_times_add(nib_step_times *times, size_t m, double seconds);
-/* What steps of `from` to `to` tokens are taken to take: as measured, or somewhat more than the plan
- * and those that were measured let expect. A step of `from` has to be measured. */
+/* What steps of `from` to `to` tokens are taken to take: as measured, or somewhat more than the
+ * plan and those that were measured let expect. A step of `from` has to be measured. */
 void nib__step_times_fill(const nib_step_times *times, size_t from, size_t to, double *seconds);
 
 /* What may follow a text of which the lookup has all tokens. */
@@ -53,8 +53,9 @@ typedef struct nib_draft {
     double chance; /* that the next one is right, and all before it */
 } nib_draft;
 
-/* Chooses and writes the drafts of a step that has `tokens` tokens without them and takes seconds[m]
- * with m: at most `most` in all, the likeliest first, as many as make tokens come fastest. */
+/* Chooses and writes the drafts of a step that has `tokens` tokens without them and takes
+ * seconds[m] with m: at most `most` in all, the likeliest first, as many as make tokens come
+ * fastest. */
 void nib__lookup_choose(nib_draft *drafts, size_t count, size_t tokens, const double *seconds,
                         size_t most);
 
