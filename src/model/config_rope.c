@@ -496,7 +496,7 @@ void nib__rope_say_context(const nib_config *c, int64_t context, nib_ledger *led
     if (c->rope != NIB_ROPE_LONGROPE || context <= c->rope_original)
         return;
     snprintf(text, sizeof text, "%" PRId64, c->rope_original);
-    snprintf(asked, sizeof asked, "short_factor up to %s positions", text);
+    snprintf(asked, sizeof asked, "up to %s positions", text);
     nib__ledger_add_setting(ledger,
                             &(nib_ledger_setting){.code = "rope",
                                                   .name = "short_factor",

@@ -61,7 +61,7 @@ static nib_batch *open_batch(opened *o, int sequences)
                                .dtype = "f32",
                                .threads = 2,
                                .sequences = sequences});
-    assert_int_equal(nib__batch_open(&b, o->session, NULL), NIB_OK);
+    assert_int_equal(nib__batch_open(&b, o->session, sequences, NULL), NIB_OK);
     return b;
 }
 
