@@ -10,10 +10,10 @@
 
 static void render_text(nib_text *out)
 {
-    nib__text_format(out, "%-10s %-8s %s\n", "model_type", "GGUF", "models");
+    nib__text_format(out, "%-11s %-10s %s\n", "model_type", "GGUF", "models");
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_family_row *f = nib__family_at(i);
-        nib__text_format(out, "%-10s %-8s %s%s%s\n", f->name, f->gguf != NULL ? f->gguf : "-",
+        nib__text_format(out, "%-11s %-10s %s%s%s\n", f->name, f->gguf != NULL ? f->gguf : "-",
                          f->title, f->limits != NULL ? "; not with " : "",
                          f->limits != NULL ? f->limits : "");
     }
