@@ -9,6 +9,7 @@
 #include "arch.h"
 #include "config_keys.h"
 #include "config_layers.h"
+#include "config_rope.h"
 
 #include "gguf.h"
 
@@ -281,6 +282,38 @@ static nib_status read_longrope(reader *r)
     return NIB_OK;
 }
 
+/* As llama.cpp computes it: the paper's factor of cosines and sines, times attn_factor. */
+static nib_status read_yarn(reader *r)
+{
+    nib_config *c = r->c;
+    double attn_factor = 1;
+    bool found;
+    c->rope = NIB_ROPE_YARN;
+    c->rope_original = c->context;
+    c->rope_fast = 32, c->rope_slow = 1;
+    NIB_TRY(read_factor(r, true));
+    NIB_TRY(nib__gguf_int(&c->rope_original, &found, r->g,
+                          arch_key(r, "rope.scaling.original_context_length"), r->err));
+    const struct {
+        const char *key;
+        double *to;
+    } numbers[] = {{"rope.scaling.yarn_beta_fast", &c->rope_fast},
+                   {"rope.scaling.yarn_beta_slow", &c->rope_slow},
+                   {"rope.scaling.attn_factor", &attn_factor}};
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        NIB_TRY(nib__gguf_double(numbers[i].to, &found, r->g, arch_key(r, numbers[i].key), r->err));
+    c->rope_gain = attn_factor * nib__rope_yarn_gain(c->rope_factor);
+    return nib__rope_check(c, r->g->name, r->err);
+}
+
+/* Keys that `changing` would refuse, and that the rotation has read. */
+static bool rope_reads(const nib_config *c, const char *name)
+{
+    if (strcmp(name, "rope.scaling.attn_factor") == 0)
+        return c->rope == NIB_ROPE_LONGROPE || c->rope == NIB_ROPE_YARN;
+    return c->rope == NIB_ROPE_YARN && strncmp(name, "rope.scaling.yarn_beta_", 23) == 0;
+}
+
 static nib_status read_rope(reader *r)
 {
     nib_config *c = r->c;
@@ -307,10 +340,12 @@ static nib_status read_rope(reader *r)
                           (!found || same_text(type, size, "longrope"));
     if (longrope)
         return read_longrope(r);
+    if (!nib__family_of(c)->only_longrope && same_text(type, size, "yarn"))
+        return read_yarn(r);
     if (!linear && !same_text(type, size, "none"))
         return nib__fail(r->err, NIB_UNSUPPORTED,
-                         "%s: %s is \"%s\", which is not built; none, linear and llama3's tensor "
-                         "rope_freqs are",
+                         "%s: %s is \"%s\", which is not built; none, linear, yarn and llama3's "
+                         "tensor rope_freqs are",
                          r->g->name, r->key, nib__say_name(shown, sizeof shown, type, size));
     NIB_TRY(read_factor(r, linear));
     if (!(c->rope_factor >= 1) || !(c->rope_factor < 1e9))
@@ -370,6 +405,11 @@ static const struct {
     {"embedding_scale", 1},
     {"attention.group_norm_epsilon", NAN},
     {"rope.scaling.attn_factor", 1},
+    {"rope.scaling.yarn_beta_fast", 32},
+    {"rope.scaling.yarn_beta_slow", 1},
+    {"rope.scaling.yarn_ext_factor", 1},
+    {"rope.scaling.yarn_attn_factor", 1},
+    {"rope.scaling.yarn_log_multiplier", 0},
     {"attention.output_scale", 1},
     {"attention.temperature_length", 0},
     {"attention.temperature_scale", 0},
@@ -383,8 +423,7 @@ static nib_status check_numbers(reader *r)
         const char *key = arch_key(r, changing[i].name);
         double value = changing[i].neutral;
         bool found;
-        const bool gain = strcmp(changing[i].name, "rope.scaling.attn_factor") == 0;
-        if (own_key(r, changing[i].name) != NULL || (gain && r->c->rope == NIB_ROPE_LONGROPE))
+        if (own_key(r, changing[i].name) != NULL || rope_reads(r->c, changing[i].name))
             continue;
         NIB_TRY(nib__gguf_double(&value, &found, r->g, key, r->err));
         if (found && value != changing[i].neutral)

@@ -238,7 +238,7 @@ static nib_status check_yarn(const nib_config *c, const char *name, nib_err *err
     return NIB_OK;
 }
 
-static nib_status check_rope(const nib_config *c, const char *name, nib_err *err)
+nib_status nib__rope_check(const nib_config *c, const char *name, nib_err *err)
 {
     const bool has_original = c->rope == NIB_ROPE_YARN || c->rope == NIB_ROPE_LONGROPE;
     if (!(c->rope_theta > 0) || !(c->rope_theta < 1e18))
@@ -288,12 +288,13 @@ static nib_status take_partial(nib_config *c, const nib_rope_said *said, const c
     return NIB_OK;
 }
 
-/* The factor that YaRN's paper gives scores of attention for a context so many times as long, by
- * which transformers multiplies cosines and sines. */
+/* With DeepSeek's mscale; 1: the paper's. */
 static double yarn_gain(double factor, double mscale)
 {
     return factor <= 1 ? 1 : 0.1 * mscale * nib__log(factor) + 1;
 }
+
+double nib__rope_yarn_gain(double factor) { return yarn_gain(factor, 1); }
 
 static void take_yarn(nib_config *c, const nib_rope_said *said, nib_ledger *ledger)
 {
@@ -487,7 +488,7 @@ nib_status nib__rope_apply(nib_config *c, const nib_rope_said *said, const char 
     if (c->rope == NIB_ROPE_LONGROPE && c->rope_original > 1)
         NIB_TRY(take_longrope(c, said, name, ledger, err));
     say_unused(c, said, ledger);
-    return check_rope(c, name, err);
+    return nib__rope_check(c, name, err);
 }
 
 void nib__rope_say_context(const nib_config *c, int64_t context, nib_ledger *ledger)

@@ -48,6 +48,11 @@ typedef struct nib_rope_said {
 bool nib__rope_read_object(nib_rope_said *said, int place, nib_json *json, nib_arena *arena);
 /* The number behind a key at the top. */
 bool nib__rope_read_number(nib_rope_said *said, int number, nib_json *json);
+/* NIB_BAD_INPUT: a number of the rotation is none that can be computed with. name: of the file. */
+nib_status nib__rope_check(const nib_config *config, const char *name, nib_err *err);
+/* The factor that YaRN's paper gives scores of attention for a context `factor` times as long, by
+ * which transformers multiplies cosines and sines. */
+double nib__rope_yarn_gain(double factor);
 /* Writes the rotation into config, and a line for each contradiction and each number without effect
  * into ledger; NULL: no lines. */
 nib_status nib__rope_apply(nib_config *config, const nib_rope_said *said, const char *name,

@@ -174,8 +174,12 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          "%s: a GGUF of %s is not written; --format nibble keeps config.json "
                          "beside the weights",
                          m->net.directory, nib__arch_name(c->arch));
-    if (c->rope == NIB_ROPE_YARN ||
-        (c->rope == NIB_ROPE_LONGROPE && !nib__family_of(c)->only_longrope))
+    if (c->rope == NIB_ROPE_YARN && c->rope_unrounded)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: truncate is false, but who reads a GGUF rounds the pairs that yarn "
+                         "changes; --format nibble keeps config.json beside the weights",
+                         m->net.directory);
+    if (c->rope == NIB_ROPE_LONGROPE && !nib__family_of(c)->only_longrope)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: a GGUF with the rope type \"%s\" is not written; --format nibble "
                          "keeps config.json beside the weights",

@@ -6,6 +6,7 @@
 
 #include "arch.h"
 #include "config_keys.h"
+#include "config_rope.h"
 
 #include <stdio.h>
 
@@ -65,18 +66,36 @@ static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *ar
         if (keys[i].gguf != NULL)
             nib__gguf_put_double(head, key, NIB_GGUF_F32, nib__keys_value(c, &keys[i]));
     }
-    if (c->rope == NIB_ROPE_LONGROPE) { /* its factors are tensors */
+}
+
+/* llama3's and longrope's factors are tensors. */
+static void put_rope(nib_gguf_head *head, const nib_config *c, const char *arch)
+{
+    const bool yarn = c->rope == NIB_ROPE_YARN, longrope = c->rope == NIB_ROPE_LONGROPE;
+    const double paper = yarn ? nib__rope_yarn_gain(c->rope_factor) : 1;
+    const struct {
+        const char *name;
+        bool is_said;
+        double value;
+    } numbers[] = {{"factor", yarn || c->rope == NIB_ROPE_LINEAR, c->rope_factor},
+                   {"attn_factor", yarn || longrope, c->rope_gain / paper},
+                   {"yarn_beta_fast", yarn, c->rope_fast},
+                   {"yarn_beta_slow", yarn, c->rope_slow}};
+    char key[80];
+    if (yarn || c->rope == NIB_ROPE_LINEAR) {
+        const char *type = nib__rope_name(c->rope);
+        snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
+        nib__gguf_put_string(head, key, type, strlen(type));
+    }
+    if (yarn || longrope) {
         snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", arch);
         nib__gguf_put_int(head, key, NIB_GGUF_U32, c->rope_original);
-        snprintf(key, sizeof key, "%s.rope.scaling.attn_factor", arch);
-        nib__gguf_put_double(head, key, NIB_GGUF_F32, c->rope_gain);
     }
-    if (c->rope != NIB_ROPE_LINEAR)
-        return;
-    snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
-    nib__gguf_put_string(head, key, "linear", 6);
-    snprintf(key, sizeof key, "%s.rope.scaling.factor", arch);
-    nib__gguf_put_double(head, key, NIB_GGUF_F32, c->rope_factor);
+    for (size_t i = 0; i < COUNT(numbers); i++) {
+        snprintf(key, sizeof key, "%s.rope.scaling.%s", arch, numbers[i].name);
+        if (numbers[i].is_said)
+            nib__gguf_put_double(head, key, NIB_GGUF_F32, numbers[i].value);
+    }
 }
 
 /* Where the family's readers know windows. */
@@ -107,6 +126,7 @@ void nib__gguf_describe_config(nib_gguf_head *head, const nib_config *c, const c
     nib__gguf_put_string(head, "general.name", name, strlen(name));
     put_sizes(head, c, arch);
     put_numbers(head, c, arch);
+    put_rope(head, c, arch);
     put_windows(head, c, arch);
     if (file_type >= 0)
         nib__gguf_put_int(head, "general.file_type", NIB_GGUF_U32, file_type);

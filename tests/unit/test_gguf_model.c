@@ -28,8 +28,9 @@ static const char *in(char out[512], const char *directory, const char *name)
 }
 
 static const char *const families[] = {
-    "llama",  "qwen2",  "qwen3",     "smollm3", "olmo2",      "exaone4",  "granite", "gemma",
-    "gemma2", "gemma3", "command-r", "cohere2", "starcoder2", "stablelm", "phi3",    "glm4"};
+    "llama",   "qwen2",      "qwen2_yarn", "qwen3",  "smollm3", "olmo2",
+    "exaone4", "granite",    "gemma",      "gemma2", "gemma3",  "command-r",
+    "cohere2", "starcoder2", "stablelm",   "phi3",   "glm4"};
 
 /* ---- logits ---- */
 
@@ -394,8 +395,8 @@ static void test_config_refused(void **state)
          "only whole heads are rotated"},
         {WITH(KEY("rope.freq_base"), NIB_GGUF_F32, 0), NIB_BAD_INPUT, "freq_base is 0"},
         {WITH(KEY("rope.freq_base"), NIB_GGUF_F32, F32_NAN), NIB_BAD_INPUT, "a positive number"},
-        {TEXT(KEY("rope.scaling.type"), "yarn"), NIB_UNSUPPORTED,
-         "llama.rope.scaling.type is \"yarn\""},
+        {TEXT(KEY("rope.scaling.type"), "su"), NIB_UNSUPPORTED,
+         "llama.rope.scaling.type is \"su\""},
         {WITH(KEY("rope.scaling.factor"), NIB_GGUF_F32, F32_HALF), NIB_BAD_INPUT, "at least 1"},
         {INSTEAD(KEY("attention.layer_norm_rms_epsilon"), NIB_GGUF_F32, 0), NIB_BAD_INPUT, "rms"},
         {INSTEAD(KEY("attention.layer_norm_rms_epsilon"), NIB_GGUF_F32, F32_NAN), NIB_BAD_INPUT,

@@ -126,6 +126,14 @@ FAMILIES = {
                      tie_word_embeddings=False),
         "types": {"": [T.Q8_0]},
     },
+    "qwen2_yarn": {  # of architecture qwen2; most positions are past the original context
+        "config": transformers.Qwen2Config,
+        "model": transformers.Qwen2ForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, tie_word_embeddings=False,
+                     rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "beta_fast": 8.0, "beta_slow": 0.5,
+                                      "original_max_position_embeddings": 24, "attention_factor": 1.25}),
+        "types": {"": [T.Q8_0]},
+    },
     "qwen3": {
         "config": transformers.Qwen3Config,
         "model": transformers.Qwen3ForCausalLM,
@@ -359,6 +367,14 @@ def add_keys(writer, name, c):
     if name == "gemma2":
         writer.add_attn_logit_softcapping(c.attn_logit_softcapping)
         writer.add_final_logit_softcapping(c.final_logit_softcapping)
+    if name == "qwen2_yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+        # llama.cpp multiplies it by the paper's factor
+        writer.add_rope_scaling_attn_factors(rope["attention_factor"] / (1 + 0.1 * math.log(rope["factor"])))
     if name == "phi3":  # as llama.cpp's converter has it: no type of scaling
         original = c.original_max_position_embeddings
         writer.add_rope_scaling_orig_ctx_len(original)
@@ -387,7 +403,7 @@ def write_model(directory, name, family, logits):
     torch.manual_seed(SEED)
     model = family["model"](config).float().eval()
     rng = np.random.default_rng(SEED + len(name))
-    writer = gguf.GGUFWriter(os.path.join(directory, f"{name}.gguf"), name)
+    writer = gguf.GGUFWriter(os.path.join(directory, f"{name}.gguf"), name.split("_")[0])
     add_keys(writer, name, config)
     if name != "qwen3":
         add_tokenizer(writer, config.vocab_size)
