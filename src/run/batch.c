@@ -45,7 +45,9 @@ struct nib_batch {
     size_t stepped_count, drawn_count;
 };
 
-/* Cuts a sequence back to so many positions. */
+_Static_assert((int)NIB_LOOKUP_MOST < (int)NIB_CACHE_SPARE, "what was drafted can be cut off");
+
+/* Cuts a sequence back to so many positions: by a draft, or all. */
 static void cut(nib_batch *b, int64_t which, int64_t positions)
 {
     nib__kv_truncate(&b->session->runner.kv, which, positions);
