@@ -101,8 +101,9 @@ static nib_status move_constants(nib_runner *r, nib_node *node, nib_err *err)
     void *to = NULL;
     if (node->side != NIB_SIDE_GPU || (node->op != NIB_OP_NORM && node->op != NIB_OP_GATHER))
         return NIB_OK;
-    const bool biased = node->op == NIB_OP_NORM && node->entry->bias;
-    const uint64_t bytes = (uint64_t)node->width * (biased ? 2 : 1) * sizeof(float);
+    const int64_t count =
+        node->op == NIB_OP_NORM ? node->entry->n * (node->entry->bias ? 2 : 1) : node->width;
+    const uint64_t bytes = (uint64_t)count * sizeof(float);
     NIB_TRY(nib__gpu_take(r->gpu, bytes, "a norm's weight or an order of columns", &to, err));
     if (node->op == NIB_OP_NORM)
         node->weight = to;

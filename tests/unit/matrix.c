@@ -27,7 +27,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { NAMES_MAX = 64, PROMPT = 100, LONG_PROMPT = 640, CELL_SECONDS = 300 };
+enum { NAMES_MAX = 64, PROMPT = 100, LONG_PROMPT = 640, CELL_SECONDS = 300, CELL_NAME = 160 };
 
 typedef struct names {
     const char *at[NAMES_MAX];
@@ -98,7 +98,7 @@ static names find_schemes(void)
 /* ---- a cell ---- */
 
 typedef struct cell {
-    char name[160];
+    char name[CELL_NAME];
     const char *kind, *model, *scheme, *cache, *machine;
 } cell;
 
@@ -109,7 +109,7 @@ static int fail_cell(const cell *c, const char *format, ...)
     va_start(list, format);
     vsnprintf(words, sizeof words, format, list);
     va_end(list);
-    printf("FAIL %s: %s\n", c->name, words);
+    printf("%s: %s\n", c->name, words);
     return 1;
 }
 
@@ -128,12 +128,14 @@ static int open_cell(opened_cell *out, const cell *c, const char *isa, int threa
     opened *o = &out->o;
     snprintf(path, sizeof path, "tests/golden/models/%s", c->model);
     const nib_engine_options options = {.threads = threads, .isa = isa};
-    const nib_request request = {.recipe = c->scheme,
-                                 .cache = c->cache,
-                                 .allow = {accepted, COUNT(accepted)},
-                                 .device = device,
-                                 .sequences = 2,
-                                 .strict = true};
+    const nib_request request = {
+        .dtype = strcmp(c->scheme, "f32") == 0 ? "f32" : NULL, /* and nothing is rounded */
+        .recipe = c->scheme,
+        .cache = c->cache,
+        .allow = {accepted, COUNT(accepted)},
+        .device = device,
+        .sequences = 2,
+        .strict = true};
     nib_status status = nib_engine_open(&o->engine, &options, &err);
     if (status == NIB_OK) {
         o->engine->measured = true; /* rates order nothing that could change a bit */
@@ -232,7 +234,7 @@ static int run_there(const cell *c)
     const bool floats = strcmp(c->scheme, "f32") == 0 && c->cache == NULL;
     if (open_cell(&here, c, NULL, 2, NULL) || open_cell(&there, c, NULL, 2, "opencl"))
         return 1;
-    here.count = there.count = PROMPT; /* a device that is a processor takes its time */
+
     float *want = run_cell(&here, c, false), *got = run_cell(&there, c, false);
     if (want == NULL || got == NULL)
         return 1;
@@ -313,8 +315,12 @@ static int run_one(const cell *c)
 
 /* ---- all cells ---- */
 
+enum { JOBS_MAX = 64 };
+
 typedef struct matrix {
     long every, jobs, running;
+    pid_t pids[JOBS_MAX];
+    char names[JOBS_MAX][CELL_NAME]; /* of the cells that run */
     char **words;
     int word_count;
     long seen, passed, failed;
@@ -324,15 +330,22 @@ typedef struct matrix {
 static void wait_for_one(matrix *m)
 {
     int status;
-    if (wait(&status) < 0)
+    long at = 0;
+    const pid_t ended = wait(&status);
+    while (at < m->running && m->pids[at] != ended)
+        at++;
+    if (at == m->running)
         abort();
-    m->running--;
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
         m->passed++;
-    else
+    } else {
         m->failed++;
-    if (WIFSIGNALED(status))
-        printf("FAIL a cell was ended by signal %d\n", WTERMSIG(status));
+        printf("FAIL %s, %s %d\n", m->names[at], WIFSIGNALED(status) ? "by signal" : "status",
+               WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    }
+    m->running--;
+    m->pids[at] = m->pids[m->running];
+    memcpy(m->names[at], m->names[m->running], sizeof m->names[at]);
 }
 
 static void start(matrix *m, cell c)
@@ -356,7 +369,8 @@ static void start(matrix *m, cell c)
         fflush(stdout);
         _exit(failed);
     }
-    m->running++;
+    m->pids[m->running] = child;
+    memcpy(m->names[m->running++], c.name, sizeof c.name);
 }
 
 static bool has_device(void)
@@ -408,7 +422,7 @@ static void start_trainings(matrix *m)
                                           "fp8dq+head",
                                           "fp8dq-tensor+head",
                                           "qat 8da4w-g8+head",
-                                          "qat int4wo-g8",
+                                          "qat int4wo-g8+head",
                                           "qat int8wo+head"};
     const names models = find("tests/golden/train/*/config.json", strlen("/config.json"));
     for (size_t f = 0; f < models.count; f++)
@@ -440,7 +454,7 @@ int main(int count, char **words)
         long *to = strcmp(words[1], "--every") == 0  ? &m.every
                    : strcmp(words[1], "--jobs") == 0 ? &m.jobs
                                                      : NULL;
-        if (to == NULL || (*to = strtol(words[2], NULL, 10)) < 1) {
+        if (to == NULL || (*to = strtol(words[2], NULL, 10)) < 1 || m.jobs > JOBS_MAX) {
             fprintf(stderr, "usage: matrix [--every N] [--jobs N] [WORD...]\n");
             return 2;
         }
