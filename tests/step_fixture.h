@@ -154,12 +154,16 @@ static inline void close_fixture(fixture *f)
     nib_engine_close(f->own);
 }
 
-/* max |a - b| / max |b| over a parameter */
+/* max |a - b| / max |b| over a parameter; NaN where one of them is */
 static inline double distance(const float *a, const float *b, size_t count)
 {
     double most = 0, scale = 0;
     for (size_t i = 0; i < count; i++) {
-        most = fmax(most, fabs((double)a[i] - (double)b[i]));
+        const double off = fabs((double)a[i] - (double)b[i]);
+        if (!(off <= most)) /* fmax would drop a NaN */
+            most = off;
+        if (isnan(most))
+            return NAN;
         scale = fmax(scale, fabs((double)b[i]));
     }
     return most / scale;

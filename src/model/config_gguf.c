@@ -488,7 +488,7 @@ static nib_status read_windows(reader *r)
     bool found;
     NIB_TRY(nib__gguf_int(&window, &found, r->g, arch_key(r, "attention.sliding_window"), r->err));
     if (!found || window == 0)
-        return NIB_OK;
+        return nib__layers_window(c, 0, NULL, r->g->name, r->arena, r->err);
     if (window < 0)
         return nib__fail(r->err, NIB_BAD_INPUT,
                          "%s: %s is %" PRId64 "; a window of at least 1 position is wanted",
@@ -510,7 +510,7 @@ static nib_status read_windows(reader *r)
                          "%s: %s.attention.sliding_window limits attention to %" PRId64
                          " positions, which %s has no layers for",
                          r->g->name, r->arch, window, r->arch);
-    return nib__layers_window(c, window, has, r->arena, r->err);
+    return nib__layers_window(c, window, has, r->g->name, r->arena, r->err);
 }
 
 /* Which layers rotate by positions: GGUF has no key for it, so llama.cpp takes every fourth not to.

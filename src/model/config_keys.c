@@ -76,8 +76,10 @@ bool nib__keys_read(nib_keys_said *s, nib_json *json)
     if (value.event == NIB_JSON_STRING && value.shown != NULL)
         snprintf(s->text[i], sizeof s->text[i], "%s", value.shown);
     s->number[i] = flag ? value.event == NIB_JSON_TRUE : value.number;
-    s->neutral[i] =
-        value.event == NIB_JSON_FALSE || value.empty || value.number == known[i].neutral;
+    s->neutral[i] = value.event == NIB_JSON_FALSE || value.empty ||
+                    value.number == known[i].neutral ||
+                    (known[i].text != NULL && value.event == NIB_JSON_STRING &&
+                     strcmp(s->text[i], known[i].text) == 0);
     return true;
 }
 
@@ -121,7 +123,8 @@ nib_status nib__keys_apply(nib_config *c, const nib_keys_said *s, const char *na
             continue;
         const bool none = s->null[i] && keys[k].least <= 0; /* a cap of null is none */
         const double value = s->given[i] ? s->number[i] : none ? 0 : keys[k].absent;
-        if (!(value >= keys[k].least) || !(value <= keys[k].most))
+        const bool half = keys[k].is == NIB_OWN_FLAG && value != 0 && value != 1;
+        if (half || !(value >= keys[k].least) || !(value <= keys[k].most))
             return nib__fail(
                 err, NIB_BAD_INPUT, "%s: %s is %g; a value from %g to %g is wanted for %s", name,
                 keys[k].key, value, keys[k].least, keys[k].most, nib__arch_name(c->arch));

@@ -75,8 +75,11 @@ bool nib__layers_read_pattern(nib_layers_said *s, nib_json *j, nib_arena *arena)
     const nib_json_event event = nib__json_next(j);
     if (event == NIB_JSON_NULL)
         return true;
-    if (event == NIB_JSON_NUMBER)
-        return nib__json_int64(j, &s->pattern);
+    if (event == NIB_JSON_NUMBER) {
+        if (nib__json_int64(j, &s->pattern) && s->pattern < 1)
+            nib__json_fail(j, "a number of layers of at least 1 is wanted");
+        return s->pattern >= 1;
+    }
     if (!nib__config_now(j, NIB_JSON_STRING))
         return false;
     s->pattern_letters = nib__json_string(j, arena, NULL);
@@ -109,6 +112,7 @@ static bool has_window(const nib_config *c, const nib_layers_said *s, int64_t pa
     switch (nib__family_of(c)->window) {
     case NIB_WINDOW_ALWAYS: return true;
     case NIB_WINDOW_IF_USED: return s->use_window && i >= s->first_window;
+    case NIB_WINDOW_UNROTATED: return s->use_window && !c->rope_layers[i];
     case NIB_WINDOW_PATTERN:
         if (s->pattern_letters != NULL)
             return s->pattern_letters[(size_t)i % strlen(s->pattern_letters)] == 'L';
@@ -131,27 +135,61 @@ static nib_status set_windows(nib_config *c, int64_t window, const bool *layers,
     }
     c->window = any ? window : 0;
     c->window_layers = any && !all ? has : NULL;
-    return NIB_OK;
-}
-
-nib_status nib__layers_window(nib_config *c, int64_t window, const bool *layers, nib_arena *arena,
-                              nib_err *err)
-{
-    const nib_layers_said none = {0};
-    NIB_TRY(set_windows(c, window, layers, &none, nib__family_of(c)->pattern, arena, err));
-    if (c->window > 0 && nib__family_of(c)->rope_in_windows)
+    if (any && nib__family_of(c)->rope_in_windows)
         c->rope_layers = c->window_layers;
     return NIB_OK;
 }
 
+static nib_status fail_unrotated(const nib_config *c, const char *name, const char *why,
+                                 nib_err *err)
+{
+    return nib__fail(err, NIB_UNSUPPORTED,
+                     "%s: %s: no layer of %s would rotate by positions, which is not built", name,
+                     why, nib__arch_name(c->arch));
+}
+
+nib_status nib__layers_window(nib_config *c, int64_t window, const bool *layers, const char *name,
+                              nib_arena *arena, nib_err *err)
+{
+    const nib_layers_said none = {0};
+    if (window > 0)
+        NIB_TRY(set_windows(c, window, layers, &none, nib__family_of(c)->pattern, arena, err));
+    const nib_family_row *family = nib__family_of(c);
+    return c->window == 0 && (family->needs_window || (window > 0 && family->rope_in_windows))
+               ? fail_unrotated(c, name, "no layer has a window", err)
+               : NIB_OK;
+}
+
+/* The family has no use for what layer_types says, which is other than what is built. */
+static void say_types(const nib_config *c, const nib_layers_said *s, nib_ledger *ledger)
+{
+    bool differs = s->type_count >= 0 && (s->other_type != NULL || s->type_count != c->layers);
+    for (int64_t i = 0; i < s->type_count && !differs; i++)
+        differs = s->sliding[i] != (nib__config_window(c, i) > 0);
+    if (differs)
+        nib__ledger_add_overruled(ledger, "config-key", "layer_types", "of each layer", NULL,
+                                  "transformers does not read it for %s, whose layers have %s",
+                                  nib__arch_name(c->arch),
+                                  c->window > 0 ? "a window, all of them" : "no window");
+}
+
 static nib_status find_windows(nib_config *c, const nib_layers_said *s, const char *name,
-                               nib_arena *arena, nib_err *err)
+                               nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
     const nib_family_row *family = nib__family_of(c);
-    const int64_t window = s->window == NIB_LAYERS_UNSAID ? family->absent.window : s->window,
+    const bool asks =
+                   family->window == NIB_WINDOW_IF_USED || family->window == NIB_WINDOW_UNROTATED,
+               off = asks && !s->use_window;
+    const int64_t given = s->window == NIB_LAYERS_UNSAID ? family->absent.window : s->window,
+                  window = off ? 0 : given,
                   pattern = s->pattern == NIB_LAYERS_UNSAID ? family->pattern : s->pattern;
     char shown[64];
     bool slides = false;
+    if (!family->layer_types) {
+        NIB_TRY(window > 0 ? set_windows(c, window, NULL, s, pattern, arena, err) : NIB_OK);
+        say_types(c, s, ledger);
+        return NIB_OK;
+    }
     if (s->type_count >= 0 && s->type_count != c->layers)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: layer_types has %" PRId64 " names, but num_hidden_layers is %" PRId64,
@@ -164,18 +202,16 @@ static nib_status find_windows(nib_config *c, const nib_layers_said *s, const ch
     for (int64_t i = 0; i < s->type_count; i++)
         slides = slides || s->sliding[i];
     if (slides && window <= 0)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: layer_types names \"sliding_attention\", but sliding_window is not "
-                         "given",
-                         name);
-    if (window <= 0 && family->needs_window)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: sliding_window is null: no layer of %s would rotate by positions, "
-                         "which is not built",
-                         name, nib__arch_name(c->arch));
-    if (window <= 0)
-        return NIB_OK;
-    return set_windows(c, window, s->type_count >= 0 ? s->sliding : NULL, s, pattern, arena, err);
+        return nib__fail(err, NIB_BAD_INPUT, "%s: layer_types names \"sliding_attention\", but %s",
+                         name,
+                         off ? "use_sliding_window is not true" : "sliding_window is not given");
+    if (window > 0)
+        NIB_TRY(
+            set_windows(c, window, s->type_count >= 0 ? s->sliding : NULL, s, pattern, arena, err));
+    if (c->window == 0 && (family->needs_window || (window > 0 && family->rope_in_windows)))
+        return fail_unrotated(c, name,
+                              window > 0 ? "no layer has a window" : "sliding_window is null", err);
+    return NIB_OK;
 }
 
 /* ---- rotation ---- */
@@ -196,8 +232,6 @@ static nib_status find_rotation(nib_config *c, const nib_layers_said *s, const c
     if (!skips && s->rotate_interval > 0)
         nib__ledger_add_unread(ledger, "config-key", "config.json", "no_rope_layer_interval",
                                nib__say_double(shown, (double)s->rotate_interval));
-    if (family->rope_in_windows && c->window > 0)
-        c->rope_layers = c->window_layers;
     if (!skips)
         return NIB_OK;
     if (layers != NULL && s->rotate_count != c->layers)
@@ -230,10 +264,11 @@ nib_status nib__layers_apply(nib_config *c, const nib_layers_said *s, const char
                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
     char asked[32];
-    NIB_TRY(find_windows(c, s, name, arena, err));
+    NIB_TRY(find_rotation(c, s, name, arena, ledger, err));
+    NIB_TRY(find_windows(c, s, name, arena, ledger, err));
     if (nib__family_of(c)->window == NIB_WINDOW_IGNORED && s->window > 0 && s->window < c->context)
         nib__ledger_add_overruled(
             ledger, "config-key", "sliding_window", nib__say_double(asked, (double)s->window), NULL,
             "%s has no window; every position attends to all before it", nib__arch_name(c->arch));
-    return find_rotation(c, s, name, arena, ledger, err);
+    return NIB_OK;
 }

@@ -31,8 +31,9 @@ bool nib__layers_read_window(nib_layers_said *said, nib_json *json);
  * for what is overruled into ledger; NULL: no lines. */
 nib_status nib__layers_apply(nib_config *config, const nib_layers_said *said, const char *name,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err);
-/* A window > 0 in the layers [layers] that have it; NULL: as the family's rule says. */
+/* A window in the layers [layers] that have it; NULL: as the family's rule says. 0: there is none,
+ * which a family may not allow. name: of the file. */
 nib_status nib__layers_window(nib_config *config, int64_t window, const bool *layers,
-                              nib_arena *arena, nib_err *err);
+                              const char *name, nib_arena *arena, nib_err *err);
 
 #endif

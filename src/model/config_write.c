@@ -132,22 +132,40 @@ static void put_own(nib_jsonw *w, const nib_config *c)
     }
 }
 
-/* Where the family's config has a window, absent would be one. */
+/* Where the family's config has a window, absent would be one; and its rule need not be this
+ * model's. */
 static void put_windows(nib_jsonw *w, const nib_config *c)
 {
-    if (nib__family_of(c)->window < NIB_WINDOW_ALWAYS && c->window == 0)
+    const nib_family_row *family = nib__family_of(c);
+    const bool asks =
+        family->window == NIB_WINDOW_IF_USED || family->window == NIB_WINDOW_UNROTATED;
+    if (family->window < NIB_WINDOW_ALWAYS && c->window == 0)
         return;
+    if (asks)
+        nib__jsonw_pair_bool(w, "use_sliding_window", true);
     nib__jsonw_key(w, "sliding_window");
     if (c->window == 0)
         nib__jsonw_null(w);
     else
         nib__jsonw_int(w, c->window);
-    if (c->window_layers == NULL)
+    if (c->window == 0 || !family->layer_types)
         return;
     nib__jsonw_key(w, "layer_types");
     nib__jsonw_array(w);
     for (int64_t i = 0; i < c->layers; i++)
         nib__jsonw_string(w, nib__config_window(c, i) > 0 ? "sliding_attention" : "full_attention");
+    nib__jsonw_array_end(w);
+}
+
+/* Which layers rotate by positions: 1 for each that does. */
+static void put_rotating(nib_jsonw *w, const nib_config *c)
+{
+    if (!nib__family_of(c)->skips_rope || c->rope_layers == NULL)
+        return;
+    nib__jsonw_key(w, "no_rope_layers");
+    nib__jsonw_array(w);
+    for (int64_t i = 0; i < c->layers; i++)
+        nib__jsonw_int(w, c->rope_layers[i]);
     nib__jsonw_array_end(w);
 }
 
@@ -195,6 +213,7 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
     if (!says_biases(family) && (c.arch == NIB_ARCH_LLAMA || c.mlp_bias))
         nib__jsonw_pair_bool(&w, "mlp_bias", c.mlp_bias);
     put_windows(&w, &c);
+    put_rotating(&w, &c);
     nib__jsonw_pair_bool(&w, "tie_word_embeddings", c.tied);
     put_type(&w, c.dtype);
     put_tokens(&w, &c);

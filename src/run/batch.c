@@ -50,8 +50,7 @@ _Static_assert((int)NIB_LOOKUP_MOST < (int)NIB_CACHE_SPARE, "what was drafted ca
 /* Cuts a sequence back to so many positions: by a draft, or all. */
 static void cut(nib_batch *b, int64_t which, int64_t positions)
 {
-    nib__kv_truncate(&b->session->runner.kv, which, positions);
-    b->sequences[which].held = positions;
+    b->sequences[which].held = nib__kv_truncate(&b->session->runner.kv, which, positions);
 }
 
 /* ---- opening ---- */

@@ -166,8 +166,9 @@ static void draw_job(const nib_drawer *d, nib_sampler *sampler, nib_job *job, co
                 t->end = is_end(d, job, t->id);
                 follow(job, t);
             }
-            if (job->failed.status != NIB_OK || t->end || t->last || tokens[next] != t->id)
-                job->rows = i + 1;
+            const bool goes_on = job->failed.status == NIB_OK && !t->end && !t->last;
+            if (i + 1 < job->rows && (!goes_on || tokens[next] != t->id))
+                job->rows = i + 1; /* what was drafted behind it is wrong */
         }
         if (job->failed.status == NIB_OK && row != NULL)
             tell(job, t, job->tops + i * NIB_LOGPROBS_MOST, row, vocab);

@@ -205,8 +205,11 @@ static double distance_of(const opened_cell *o, const float *a, const float *b)
             const double d = (double)a[v] - (double)b[v];
             off += d * d, all += (double)b[v] * (double)b[v];
         }
-        if (all > 0)
-            most = fmax(most, sqrt(off / all));
+        const double share = all != 0 ? sqrt(off / all) : 0;
+        if (!(share <= most)) /* fmax would drop a NaN */
+            most = share;
+        if (isnan(most))
+            return NAN;
     }
     return most;
 }
@@ -416,7 +419,7 @@ static void start_runs(matrix *m, const names *schemes)
 static void start_trainings(matrix *m)
 {
     static const char *const recipes[] = {"f32",
-                                          "bf16",
+                                          "bf16+head",
                                           "mxfp8+head",
                                           "mxfp8-floor+head",
                                           "fp8dq+head",

@@ -339,7 +339,7 @@ static void test_memory(void **state)
 {
     (void)state;
     static const char text[] =
-        "{\"model_type\":\"llama\"," SIZES ",\"layer_types\":[\"sliding_attention\"],"
+        "{\"model_type\":\"qwen2\"," SIZES ",\"layer_types\":[\"sliding_attention\"],"
         "\"quantization_config\":{\"a\":1},\"hidden_act\":\"silu\",\"x\":1}";
     bool done = false;
     for (int n = 0; !done; n++) {
@@ -652,6 +652,16 @@ static void test_write(void **state)
     expect_round_trip("cohere", "\"logit_scale\":0.25");
     expect_round_trip("cohere", "\"use_qk_norm\":true,\"attention_bias\":true");
     expect_round_trip("cohere2", "\"sliding_window_pattern\":2");
+    expect_round_trip(
+        "gemma2",
+        "\"sliding_window\":8,\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]");
+    expect_round_trip("qwen3",
+                      "\"use_sliding_window\":true,\"sliding_window\":8,\"max_window_layers\":0");
+    expect_round_trip("smollm3",
+                      "\"use_sliding_window\":true,\"sliding_window\":8,\"no_rope_layers\":[0,1]");
+    expect_round_trip(
+        "ministral",
+        "\"sliding_window\":8,\"layer_types\":[\"full_attention\",\"sliding_attention\"]");
     expect_round_trip("starcoder2", "\"sliding_window\":100");
     expect_round_trip("stablelm", "\"use_qkv_bias\":true,\"partial_rotary_factor\":0.5");
     expect_round_trip("phi3", "\"sliding_window\":77");

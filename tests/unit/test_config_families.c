@@ -342,13 +342,43 @@ static void test_windows(void **state)
         {"llama", "\"sliding_window\":512", {0, 0}, NULL},
         {"qwen3", "\"layer_types\":[\"full_attention\",\"full_attention\"]", {0, 0}, NULL},
         {"qwen3",
+         "\"use_sliding_window\":true,\"sliding_window\":512,\"layer_types\":[\"full_attention\","
+         "\"sliding_attention\"]",
+         {0, 512},
+         NULL},
+        {"qwen3",
+         "\"sliding_window\":512,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
+         {0},
+         "but use_sliding_window is not true"},
+        /* layers without positions have it */
+        {"smollm3",
+         "\"use_sliding_window\":true,\"sliding_window\":512,\"no_rope_layers\":[1,0]",
+         {0, 512},
+         NULL},
+        {"smollm3", "\"sliding_window\":512,\"no_rope_layers\":[1,0]", {0, 0}, NULL},
+        {"olmo2",
+         "\"use_sliding_window\":true,\"sliding_window\":512,\"max_window_layers\":0",
+         {0, 0},
+         NULL},
+        /* not every family reads layer_types */
+        {"llama",
+         "\"sliding_window\":512,\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]",
+         {0, 0},
+         NULL},
+        {"mistral",
+         "\"sliding_window\":512,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
+         {512, 512},
+         NULL},
+        {"ministral",
          "\"sliding_window\":512,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
          {0, 512},
          NULL},
-        {"smollm3",
-         "\"sliding_window\":512,\"use_sliding_window\":true,\"max_window_layers\":0",
-         {512, 512},
-         NULL},
+        {"cohere2",
+         "\"sliding_window\":512,\"layer_types\":[\"full_attention\",\"full_attention\"]",
+         {0},
+         "no layer of cohere2 would rotate"},
+        {"cohere2", "\"sliding_window_pattern\":1", {0}, "no layer of cohere2 would rotate"},
+        {"cohere2", "\"sliding_window_pattern\":0", {0}, "of at least 1 is wanted"},
         {"exaone4", "\"sliding_window\":null", {0, 0}, NULL},
         {"exaone4", "\"rope_theta\":1000000", {4096, 4096}, NULL}, /* where the key is absent */
         {"exaone4", "\"sliding_window\":8,\"sliding_window_pattern\":2", {8, 0}, NULL},
@@ -363,7 +393,8 @@ static void test_windows(void **state)
          {0},
          "layer_types has 1 names, but num_hidden_layers is 2"},
         {"qwen3",
-         "\"sliding_window\":null,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
+         "\"use_sliding_window\":true,\"sliding_window\":null,\"layer_types\":[\"full_attention\","
+         "\"sliding_attention\"]",
          {0},
          "but sliding_window is not given"},
         {"qwen3",
@@ -397,6 +428,16 @@ static void test_rotating_windows(void **state)
     close_parsed(&p);
     open_config(&p, "exaone4", "\"sliding_window\":null");
     assert_true(nib__config_has_rope(&p.config, 0) && nib__config_has_rope(&p.config, 1));
+    close_parsed(&p);
+    open_config(&p, "exaone4",
+                "\"sliding_window\":8,\"layer_types\":[\"full_attention\",\"full_attention\"]");
+    assert_says(&p, "no layer of exaone4 would rotate");
+    close_parsed(&p);
+    /* a window that is not done as a list says it is told */
+    open_config(
+        &p, "llama",
+        "\"sliding_window\":null,\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]");
+    assert_int_equal(count_settings(&p.ledger, "config-key", "layer_types"), 1);
     close_parsed(&p);
 }
 

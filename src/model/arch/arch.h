@@ -58,11 +58,13 @@ typedef struct nib_family_row {
     bool only_longrope;   /* its scaling is longrope, under whatever name, or none */
     bool scales_queries;  /* llama_4_scaling_beta is read */
     enum {
-        NIB_WINDOW_IF_USED, /* if use_sliding_window says so, from layer max_window_layers on */
-        NIB_WINDOW_IGNORED, /* sliding_window has no effect */
-        NIB_WINDOW_ALWAYS,  /* all layers, wherever it is given */
-        NIB_WINDOW_PATTERN  /* all layers but every `pattern`-th */
+        NIB_WINDOW_IGNORED,   /* sliding_window has no effect */
+        NIB_WINDOW_IF_USED,   /* if use_sliding_window says so, from layer max_window_layers on */
+        NIB_WINDOW_UNROTATED, /* if use_sliding_window says so, layers that do not rotate */
+        NIB_WINDOW_ALWAYS,    /* all layers, wherever it is given */
+        NIB_WINDOW_PATTERN    /* all layers but every `pattern`-th */
     } window;
+    bool layer_types; /* layer_types is read, and goes before that */
     int64_t pattern;
     bool
         gguf_window; /* GGUF has a key for a window of all layers, which is 0 where there is none */

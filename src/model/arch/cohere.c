@@ -66,6 +66,7 @@ const nib_family_row nib__family_cohere2 = {
     .eps = NIB_EPS_LAYER,
     .interleaved = true,
     .window = NIB_WINDOW_PATTERN,
+    .layer_types = true,
     .pattern = 4,
     .rope_in_windows = true,
     .needs_window = true,

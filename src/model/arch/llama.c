@@ -46,6 +46,7 @@ const nib_family_row nib__family_ministral = {
     .class_name = "MinistralForCausalLM",
     .title = "Ministral 8B 2410",
     .window = NIB_WINDOW_ALWAYS,
+    .layer_types = true,
     .absent =
         {.kv_heads = 8, .context = 131072, .window = 4096, .norm_eps = 1e-6, .rope_theta = 10000},
     .build = nib__build_llama,
@@ -71,6 +72,8 @@ const nib_family_row nib__family_qwen2 = {
     .title = "Qwen2 and Qwen2.5 (dense)",
     .gguf = "qwen2",
     .biases = NIB_BIASES_QKV_ALWAYS,
+    .window = NIB_WINDOW_IF_USED,
+    .layer_types = true,
     .absent =
         {.kv_heads = 32, .context = 32768, .window = 4096, .norm_eps = 1e-6, .rope_theta = 10000},
     .build = nib__build_llama,
@@ -82,6 +85,8 @@ const nib_family_row nib__family_qwen3 = {
     .title = "Qwen3 (dense)",
     .gguf = "qwen3",
     .head_norms = true,
+    .window = NIB_WINDOW_IF_USED,
+    .layer_types = true,
     .absent = {.kv_heads = 32,
                .head_dim = 128,
                .context = 32768,
@@ -97,6 +102,8 @@ const nib_family_row nib__family_smollm3 = {
     .title = "SmolLM3",
     .gguf = "smollm3",
     .skips_rope = true,
+    .window = NIB_WINDOW_UNROTATED,
+    .layer_types = true,
     .absent =
         {.kv_heads = 4, .context = 32768, .norm_eps = 1e-6, .rope_theta = 2000000, .tied = true},
     .build = nib__build_llama,

@@ -36,6 +36,7 @@ const nib_family_row nib__family_exaone4 = {
     .title = "EXAONE 4.0 1.2B and 32B",
     .gguf = "exaone4",
     .window = NIB_WINDOW_PATTERN,
+    .layer_types = true,
     .pattern = 4,
     .rope_in_windows = true,
     .absent =
