@@ -263,7 +263,13 @@ static nib_status find_rotation(nib_config *c, const nib_layers_said *s, const c
 nib_status nib__layers_apply(nib_config *c, const nib_layers_said *s, const char *name,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
+    const int rule = nib__family_of(c)->window;
     char asked[32];
+    if (s->pattern != NIB_LAYERS_UNSAID && rule != NIB_WINDOW_PATTERN)
+        nib__ledger_add_unread(ledger, "config-key", "config.json", "sliding_window_pattern",
+                               nib__say_double(asked, (double)s->pattern));
+    if (s->use_window && rule != NIB_WINDOW_IF_USED && rule != NIB_WINDOW_UNROTATED)
+        nib__ledger_add_unread(ledger, "config-key", "config.json", "use_sliding_window", "true");
     NIB_TRY(find_rotation(c, s, name, arena, ledger, err));
     NIB_TRY(find_windows(c, s, name, arena, ledger, err));
     if (nib__family_of(c)->window == NIB_WINDOW_IGNORED && s->window > 0 && s->window < c->context)

@@ -68,6 +68,10 @@ static bool read_number(nib_rope_said *said, int place, int number, nib_json *js
         return false;
     if (json->event == NIB_JSON_NULL)
         return true;
+    if (whole > CONTEXT_MAX) {
+        nib__json_fail(json, "at most 2^30 positions are wanted");
+        return false;
+    }
     said->numbers[place][number] = size ? (double)whole : truncate ? flag : value;
     said->given[place] |= 1U << number;
     return true;
@@ -451,7 +455,9 @@ static nib_status take_sliding(nib_config *c, const nib_rope_said *said, const c
                          "%s: rope_parameters has an object for sliding_attention, and layers of "
                          "%s all rotate alike",
                          name, nib__arch_name(c->arch));
+    const nib_rope_list *factors = sliding->lists[NIB_ROPE_PARAMETERS];
     if ((sliding->given[NIB_ROPE_PARAMETERS] & ~theta) != 0 ||
+        factors[NIB_ROPE_SHORT].values != NULL || factors[NIB_ROPE_LONG].values != NULL ||
         (sliding->type != NULL && strcmp(sliding->type, nib__rope_name(NIB_ROPE_PLAIN)) != 0))
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: rope_parameters scales sliding_attention; only rope_theta without "

@@ -207,6 +207,9 @@ static nib_status check_options(const nib_generate_options *options, nib_err *er
     if (options->logprobs < 0 || options->logprobs > NIB_LOGPROBS_MOST)
         return nib__fail(err, NIB_USAGE, "logprobs %" PRId64 " is not between 0 and %d",
                          options->logprobs, NIB_LOGPROBS_MOST);
+    if ((options->logprobs > 0) != (options->told != NULL))
+        return nib__fail(err, NIB_USAGE,
+                         "logprobs and the function that takes them go together; one is missing");
     if (options->schema != NULL && options->ignore_eos)
         return nib__fail(err, NIB_USAGE,
                          "ignore-eos goes on past the end of the text, and with a schema that is "

@@ -55,7 +55,7 @@ setting 'not as asked: attention_bias false (config): qwen2 has biases of q, k a
 config 'd["attention_bias"] = True'
 setting 'in part: attention_bias true (config): qwen2 has biases of q, k and v, and none of o' plan m
 config 'd["layer_types"] = ["sliding_attention"] * 5'
-refused 3 '*: layer_types names "sliding_attention", but sliding_window is not given' plan m
+refused 3 '*: layer_types names "sliding_attention", but use_sliding_window is not true' plan m
 config 'd.update(model_type="llama", architectures=["LlamaForCausalLM"], sliding_window=64)'
 setting 'without effect: sliding_window 64 (config): llama has no window; every position attends to all before it' plan m
 config 'd["is_encoder_decoder"] = True'
