@@ -6,6 +6,7 @@
 #include "checkpoint_inside.h"
 #include "fused.h"
 #include "gguf.h"
+#include "head_norms.h"
 #include "rotary.h"
 
 #include <inttypes.h>
@@ -308,6 +309,7 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
     NIB_TRY(nib__experts_split(cp, err));
     NIB_TRY(read_config(cp, err));
     NIB_TRY(nib__fused_split(cp, err));
+    NIB_TRY(nib__head_norms_join(cp, err));
     cp->copies = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copies);
     cp->copy_sizes = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copy_sizes);
     cp->copy_arena = &cp->arena;

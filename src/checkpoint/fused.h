@@ -10,8 +10,8 @@
 
 #include "checkpoint_inside.h"
 
-/* What a family stores fused; bits. */
-enum { NIB_FUSED_QKV = 1, NIB_FUSED_GATE_UP = 2 };
+/* What a family stores fused, or apart (head_norms.h); bits. */
+enum { NIB_FUSED_QKV = 1, NIB_FUSED_GATE_UP = 2, NIB_APART_HEAD_NORMS = 4 };
 
 enum { NIB_FUSED_NAME = 256 };
 

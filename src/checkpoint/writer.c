@@ -6,7 +6,7 @@
  */
 #include "writer.h"
 
-#include "fused.h"
+#include "head_norms.h"
 #include "names.h"
 #include "pool.h"
 #include "safetensors.h"
@@ -25,6 +25,7 @@ typedef struct entry {
     const char *stored; /* the name in the file: of the first of several parts, the tensor's */
     size_t next;        /* the part whose rows follow in the same tensor; SIZE_MAX: none */
     bool follows;       /* it is such a part, of an entry before it */
+    bool apart;         /* each row is a tensor of its own */
     nib_hasher *hasher; /* while bytes are missing */
     nib_hash hash;
 } entry;
@@ -172,8 +173,11 @@ static nib_status join_parts(nib_writer *w, nib_err *err)
     }
     for (size_t i = 0; i < w->count && w->fused != 0; i++) {
         nib_fused_part first;
+        char name[NIB_FUSED_NAME];
         if (nib__fused_part(&first, w->entries[i].name, w->fused) && first.part == 0)
             NIB_TRY(join(w, i, &first, &names, items, err));
+        w->entries[i].apart = (w->fused & NIB_APART_HEAD_NORMS) != 0 && w->gguf == NULL &&
+                              nib__head_norm_name(name, w->entries[i].name, 0);
     }
     for (size_t i = 0; i < w->count; i++)
         w->stored += !w->entries[i].follows;
@@ -234,14 +238,23 @@ static size_t cut_shards(nib_writer *w, uint64_t limit)
     return shards + 1;
 }
 
-static void put_entry(nib_jsonw *json, const entry *e, int64_t rows, uint64_t begin, uint64_t end)
+/* How many tensors the entry is, and the name of number i of them. */
+static int64_t tensors_of(const entry *e) { return e->apart && e->rank == 2 ? e->shape[0] : 1; }
+
+static const char *stored_name(char out[NIB_FUSED_NAME], const entry *e, int64_t i)
 {
-    nib__jsonw_key(json, e->stored);
+    return e->apart && nib__head_norm_name(out, e->name, i) ? out : e->stored;
+}
+
+static void put_entry(nib_jsonw *json, const char *name, const entry *e, int64_t rows,
+                      uint64_t begin, uint64_t end)
+{
+    nib__jsonw_key(json, name);
     nib__jsonw_object(json);
     nib__jsonw_pair_string(json, "dtype", nib__type_stored_name(e->type));
     nib__jsonw_key(json, "shape");
     nib__jsonw_array(json);
-    for (int i = 0; i < e->rank; i++)
+    for (int i = e->apart ? e->rank - 1 : 0; i < e->rank; i++)
         nib__jsonw_int(json, i == 0 ? rows : e->shape[i]);
     nib__jsonw_array_end(json);
     nib__jsonw_key(json, "data_offsets");
@@ -257,6 +270,7 @@ static void lay_out(nib_writer *w, size_t s)
 {
     static const int widths[] = {64, 32, 16, 8, 6, 4};
     shard *to = &w->shards[s];
+    char name[NIB_FUSED_NAME];
     nib_jsonw json;
     nib__text_init(&to->header, &w->allocator);
     nib__text_put(&to->header, "\0\0\0\0\0\0\0\0", 8);
@@ -273,8 +287,12 @@ static void lay_out(nib_writer *w, size_t s)
             int64_t rows;
             if (e->shard != s || nib__type_bits(e->type) != widths[b] || e->follows)
                 continue;
-            const uint64_t bytes = stored_bytes(w, e, &rows);
-            put_entry(&json, e, rows, to->data, to->data + bytes);
+            const int64_t count = tensors_of(e);
+            const uint64_t bytes = stored_bytes(w, e, &rows) / (uint64_t)count;
+            for (int64_t t = 0; t < count; t++) {
+                const uint64_t at = to->data + (uint64_t)t * bytes;
+                put_entry(&json, stored_name(name, e, t), e, rows, at, at + bytes);
+            }
             to->data = place_parts(w, e, to->data);
         }
     nib__jsonw_object_end(&json);
@@ -441,6 +459,7 @@ static nib_status write_index(nib_writer *w, nib_err *err)
 {
     nib_text text;
     nib_jsonw json;
+    char name[NIB_FUSED_NAME];
     uint64_t total = 0;
     const char *path = nib__path_join(&w->arena, w->directory, "model.safetensors.index.json");
     if (path == NULL)
@@ -456,10 +475,11 @@ static nib_status write_index(nib_writer *w, nib_err *err)
     nib__jsonw_object_end(&json);
     nib__jsonw_key(&json, "weight_map");
     nib__jsonw_object(&json);
-    for (size_t i = 0; i < w->count; i++)
-        if (!w->entries[i].follows)
-            nib__jsonw_pair_string(&json, w->entries[i].stored,
-                                   w->shards[w->entries[i].shard].name);
+    for (size_t i = 0; i < w->count; i++) {
+        const entry *e = &w->entries[i];
+        for (int64_t t = 0; t < tensors_of(e) && !e->follows; t++)
+            nib__jsonw_pair_string(&json, stored_name(name, e, t), w->shards[e->shard].name);
+    }
     nib__jsonw_object_end(&json);
     nib__jsonw_object_end(&json);
     nib__text_str(&text, "\n");

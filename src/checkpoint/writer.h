@@ -27,7 +27,8 @@ size_t nib__writer_add_tensor(nib_writer *writer, const char *name, nib_type typ
 
 /* Before the layout: weights that are stored fused (fused.h) become one tensor each, where all its
  * parts are added, of one type and width. They are put, counted and hashed part by part as ever. A
- * GGUF cannot say it otherwise: parts that do not fit each other are an error there. */
+ * GGUF cannot say it otherwise: parts that do not fit each other are an error there. Norms of heads
+ * that are stored apart (head_norms.h) become a tensor for each head. */
 void nib__writer_fuse(nib_writer *writer, unsigned fused);
 /* Before the layout: the file is a GGUF with these key/values, which must stay until then, and
  * holds tensors under the names and types that were added, which must be GGUF's. Metadata is not

@@ -70,6 +70,7 @@ typedef struct nib_config {
     double attention_scale;                           /* of q.k; 0: head_dim^-1/2 */
     double attention_cap, logits_cap;                 /* nib_attn.cap, nib_scale.cap */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
+    bool parallel;  /* attention and the MLP read one norm, where a config says which it is */
     bool quantized; /* it has a quantization_config; what is stored is checkpoint.c's to say */
     nib_type dtype; /* torch_dtype; NONE if absent */
     int32_t bos, eos[NIB_EOS_MAX];

@@ -145,14 +145,25 @@ static void find_biases(reader *r)
     c->tied = nib__checkpoint_find(r->cp, "lm_head.weight") == NULL;
 }
 
-/* Norms of the heads of q and k, of a family whose models have them or not. */
-static void find_head_norms(reader *r)
+static bool has_flag(const nib_config *c, size_t at)
 {
-    const nib_family_key *keys = nib__family_of(r->c)->keys;
+    const nib_family_key *keys = nib__family_of(c)->keys;
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++)
-        if (keys[i].is == NIB_OWN_FLAG && keys[i].at == offsetof(nib_config, qk_norm))
-            r->c->qk_norm =
-                nib__checkpoint_find(r->cp, "model.layers.0.self_attn.q_norm.weight") != NULL;
+        if (keys[i].is == NIB_OWN_FLAG && keys[i].at == at)
+            return true;
+    return false;
+}
+
+/* Of a family whose models have them or not: norms of the heads of q and k, and one of the MLP's
+ * own. The first layer tells. */
+static void find_norms(reader *r)
+{
+    if (has_flag(r->c, offsetof(nib_config, qk_norm)))
+        r->c->qk_norm =
+            nib__checkpoint_find(r->cp, "model.layers.0.self_attn.q_norm.weight") != NULL;
+    if (has_flag(r->c, offsetof(nib_config, parallel)))
+        r->c->parallel =
+            nib__checkpoint_find(r->cp, "model.layers.0.post_attention_layernorm.weight") == NULL;
 }
 
 /* An id that is not there is not given, or all ones. */
@@ -436,12 +447,15 @@ static nib_status check_numbers(reader *r)
 
 static nib_status check_flags(reader *r)
 {
+    enum { PARALLEL = 1 };
     static const struct {
         const char *name;
         bool neutral;
-    } flags[] = {{"attention.causal", true}, {"use_parallel_residual", false}};
+    } flags[] = {{"attention.causal", true}, [PARALLEL] = {"use_parallel_residual", false}};
     for (size_t i = 0; i < COUNT(flags); i++) {
         bool value = flags[i].neutral, found;
+        if (i == PARALLEL && has_flag(r->c, offsetof(nib_config, parallel)))
+            continue; /* the tensors tell: the converter writes true where a config is silent */
         NIB_TRY(nib__gguf_bool(&value, &found, r->g, arch_key(r, flags[i].name), r->err));
         if (value != flags[i].neutral)
             return nib__fail(r->err, NIB_UNSUPPORTED,
@@ -656,7 +670,7 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
     NIB_TRY(check_tensors(&r));
     NIB_TRY(read_ids(&r));
     find_biases(&r);
-    find_head_norms(&r);
+    find_norms(&r);
     const nib_family_row *family = nib__family_of(out);
     if (family->complete != NULL)
         family->complete(out);

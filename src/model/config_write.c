@@ -110,7 +110,8 @@ static bool says_biases(const nib_family_row *family)
 {
     for (size_t i = 0; family->keys != NULL && family->keys[i].key != NULL; i++)
         if (family->keys[i].is == NIB_OWN_FLAG &&
-            family->keys[i].at != offsetof(nib_config, qk_norm))
+            family->keys[i].at != offsetof(nib_config, qk_norm) &&
+            family->keys[i].at != offsetof(nib_config, parallel))
             return true;
     return false;
 }

@@ -571,7 +571,8 @@ nib_status nib__network_norm(float *out, const nib_network *net, size_t norm, ni
                wants_offset = part == NIB_NORM_WEIGHT;
     if (!t)
         return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing", path, name);
-    const bool fits = entry->heads == 1 ? t->rank == 1 && t->shape[0] == entry->n
+    const bool one = t->rank == 1 || (t->rank == 2 && t->shape[0] == 1);
+    const bool fits = entry->heads == 1 ? one && t->shape[t->rank - 1] == entry->n
                                         : t->rank == 2 && t->shape[0] == entry->heads &&
                                               t->shape[1] == entry->n / entry->heads;
     if (!fits || !nib__type_is_float(t->type))

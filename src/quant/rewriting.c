@@ -5,7 +5,7 @@
  */
 #include "rewriting.h"
 
-#include "fused.h"
+#include "head_norms.h"
 #include "renames.h"
 #include "rotary.h"
 
@@ -127,6 +127,19 @@ nib_status nib__rewriting_pair_rows(nib_rewriting *r, const int32_t **out, nib_r
     return NIB_OK;
 }
 
+/* A tensor that stays as it is, for torchao; of norms of heads that are written apart, each. */
+static nib_status describe_copy(nib_rewriting *r, const nib_tensor *from, const char *name)
+{
+    static const char plain[] = "{\"_type\": \"Tensor\"}";
+    char head[NIB_FUSED_NAME];
+    if ((r->job->fused & NIB_APART_HEAD_NORMS) == 0 || !nib__head_norm_name(head, name, 0))
+        return nib__rewriting_describe(r, name, plain);
+    for (int64_t i = 0; i < (from->rank == 2 ? from->shape[0] : 1); i++)
+        if (nib__head_norm_name(head, name, i))
+            NIB_TRY(nib__rewriting_describe(r, head, plain));
+    return NIB_OK;
+}
+
 /* layer: SIZE_MAX if the tensor is no layer's weight. */
 static nib_status copy_tensor(nib_rewriting *r, const nib_tensor *from, const char *name,
                               size_t layer)
@@ -153,7 +166,7 @@ static nib_status copy_tensor(nib_rewriting *r, const nib_tensor *from, const ch
             from->bytes * (uint64_t)nib__type_bits(type) / (uint64_t)nib__type_bits(from->type);
     /* torchao's loader takes each of its names apart at the last dot, and fails on one without */
     if (r->dialect == NIB_DIALECT_TORCHAO && strchr(name, '.') != NULL)
-        return nib__rewriting_describe(r, name, "{\"_type\": \"Tensor\"}");
+        return describe_copy(r, from, name);
     return NIB_OK;
 }
 
@@ -661,8 +674,7 @@ nib_status nib__rewriting_list(nib_rewriting *r, uint64_t shard_limit)
     NIB_TRY(nib__rewriting_settle_biases(r));
     NIB_TRY(nib__writer_make(&r->writer, r->job->allocator, r->err));
     r->fuses = fuses(r);
-    if (r->fuses)
-        nib__writer_fuse(r->writer, r->job->fused);
+    nib__writer_fuse(r->writer, r->fuses ? r->job->fused : r->job->fused & NIB_APART_HEAD_NORMS);
     if (r->dialect == NIB_DIALECT_GGUF)
         nib__writer_use_gguf(r->writer, r->job->gguf);
     NIB_TRY(list_stored(r));

@@ -65,6 +65,10 @@ static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *ar
         snprintf(key, sizeof key, "%s.%s", arch, keys[i].gguf != NULL ? keys[i].gguf : "");
         if (keys[i].gguf != NULL)
             nib__gguf_put_double(head, key, NIB_GGUF_F32, nib__keys_value(c, &keys[i]));
+        if (keys[i].is == NIB_OWN_FLAG && keys[i].at == offsetof(nib_config, parallel)) {
+            snprintf(key, sizeof key, "%s.use_parallel_residual", arch);
+            nib__gguf_put_bool(head, key, c->parallel);
+        }
     }
 }
 

@@ -67,7 +67,7 @@ setting 'without effect: sliding_window 37 (config): a GGUF of llama has no key 
     convert "$golden/models/mistral_window" o.gguf --format gguf --tokenizer "$golden/gguf/olmo2.gguf" --dry-run
 setting 'without effect: sliding_window 37 (config): a GGUF of phi3 says it, but llama.cpp attends to all positions' \
     convert "$golden/models/phi3" o.gguf --format gguf --tokenizer "$golden/gguf/olmo2.gguf" --dry-run
-for family in qwen2_yarn smollm3 olmo2 granite gemma2 gemma3 cohere2 starcoder2 stablelm phi3 glm4; do
+for family in qwen2_yarn smollm3 olmo2 granite gemma2 gemma3 cohere2 starcoder2 stablelm stablelm_norms phi3 glm4; do
     check "$family: as safetensors and back" nibble convert "$golden/gguf/$family.gguf" "$family" --format nibble --quiet
     check "$family: as GGUF again" nibble convert "$family" "again-$family.gguf" --format gguf --quiet
     same "$family" "again-$family.gguf" "$golden/gguf/$family.gguf"
@@ -91,3 +91,16 @@ check 'norms of heads: as GGUF' nibble convert "$golden/models/cohere_norms" hea
 check 'norms of heads: verified' nibble verify heads.gguf
 check 'norms of heads: and back' nibble convert heads.gguf heads --format safetensors --quiet
 check 'norms of heads: the same' nibble verify heads --against "$golden/models/cohere_norms"
+# StableLM 2 12B has a tensor for each of them, and one weight in a GGUF
+apart=$golden/models/stablelm_norms
+norm=layers.1.self_attn.q_layernorm.norms.4.weight
+check 'norms apart: as GGUF' nibble convert "$apart" apart.gguf --format gguf --quiet
+check 'norms apart: one weight there' grep -q blk.1.attn_q_norm.weight apart.gguf
+check 'norms apart: verified' nibble verify apart.gguf
+check 'norms apart: and back' nibble convert apart.gguf apart --format safetensors --quiet
+check 'norms apart: a tensor each' grep -q "$norm" apart/model.safetensors
+check 'norms apart: the same' nibble verify apart --against "$apart"
+check 'norms apart: as codes' nibble quantize "$apart" apart-codes --recipe int8wo --quiet
+check 'norms apart: a tensor each beside codes' grep -q "$norm" apart-codes/model.safetensors
+check 'norms apart: codes verified' nibble verify apart-codes --against "$apart"
+check 'norms apart: codes as floats' nibble convert apart-codes apart-floats --format nibble --quiet

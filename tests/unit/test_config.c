@@ -664,6 +664,7 @@ static void test_write(void **state)
         "\"sliding_window\":8,\"layer_types\":[\"full_attention\",\"sliding_attention\"]");
     expect_round_trip("starcoder2", "\"sliding_window\":100");
     expect_round_trip("stablelm", "\"use_qkv_bias\":true,\"partial_rotary_factor\":0.5");
+    expect_round_trip("stablelm", "\"qk_layernorm\":true,\"use_parallel_residual\":true");
     expect_round_trip("phi3", "\"sliding_window\":77");
     expect_round_trip("phi3", "\"partial_rotary_factor\":0.5,\"tie_word_embeddings\":true,"
                               "\"original_max_position_embeddings\":256,"

@@ -195,6 +195,17 @@ static void test_published(void **state)
          "\"num_key_value_heads\":8,\"rope_theta\":75000000.0,\"torch_dtype\":\"float16\","
          "\"use_cache\":true,\"use_qk_norm\":true,\"vocab_size\":256000",
          103.809, 0, 128},
+        {"stablelm-2-12b",
+         "\"architectures\":[\"StableLmForCausalLM\"],\"model_type\":\"stablelm\","
+         "\"attention_dropout\":0.0,\"bos_token_id\":100257,\"eos_token_id\":100257,"
+         "\"hidden_act\":\"silu\",\"hidden_dropout\":0.0,\"hidden_size\":5120,"
+         "\"initializer_range\":0.02,\"intermediate_size\":13824,\"layer_norm_eps\":1e-05,"
+         "\"max_position_embeddings\":4096,\"num_attention_heads\":32,\"num_hidden_layers\":40,"
+         "\"num_key_value_heads\":8,\"partial_rotary_factor\":0.25,\"qk_layernorm\":true,"
+         "\"rope_scaling\":null,\"rope_theta\":10000,\"tie_word_embeddings\":false,"
+         "\"torch_dtype\":\"bfloat16\",\"use_cache\":true,\"use_parallel_residual\":true,"
+         "\"use_qkv_bias\":false,\"vocab_size\":100352",
+         12.143, 0, 40},
         {"GLM-4-9B-0414",
          GLM4 "\"hidden_size\":4096,\"intermediate_size\":13696,\"num_hidden_layers\":40,"
               "\"num_attention_heads\":32,\"num_key_value_heads\":2,\"attention_bias\":true",
@@ -279,6 +290,10 @@ static void test_own_keys(void **state)
     close_parsed(&p);
     open_config(&p, "stablelm", "\"use_qkv_bias\":true,\"num_key_value_heads\":4");
     assert_true(p.config.qkv_bias && !p.config.o_bias && nib__config_rope_dims(&p.config) == 4);
+    assert_false(p.config.qk_norm || p.config.parallel);
+    close_parsed(&p);
+    open_config(&p, "stablelm", "\"qk_layernorm\":true,\"use_parallel_residual\":true");
+    assert_true(p.config.qk_norm && p.config.parallel && !p.config.qkv_bias);
     close_parsed(&p);
 }
 
@@ -291,8 +306,10 @@ static void test_refused_keys(void **state)
         {"phi3", "\"lm_head_bias\":true", "not built for phi3"},
         {"phi3", "\"sliding_window\":0", "at least 1 position is wanted, or null"},
         {"glm4", "\"partial_rotary_factor\":0.01", "an even number of at least 2 is wanted"},
-        {"stablelm", "\"use_parallel_residual\":true", "not built for stablelm"},
-        {"stablelm", "\"qk_layernorm\":true", "(in \"qk_layernorm\")"},
+        {"cohere", "\"use_parallel_residual\":true", "not built for cohere"},
+        {"cohere", "\"qk_layernorm\":true", "(in \"qk_layernorm\")"},
+        {"stablelm", "\"use_qk_norm\":true", "not built for stablelm"},
+        {"stablelm", "\"qk_layernorm\":\"yes\"", "qk_layernorm is"},
         {"stablelm", "\"partial_rotary_factor\":0.01", "an even number of at least 2 is wanted"},
         {"stablelm", "\"partial_rotary_factor\":1.5", "an even number of at least 2 is wanted"},
         {"cohere2", "\"use_qk_norm\":true", "not built for cohere2"},

@@ -30,7 +30,7 @@ static const char *in(char out[512], const char *directory, const char *name)
 static const char *const families[] = {
     "llama",   "qwen2",      "qwen2_yarn", "qwen3",  "smollm3", "olmo2",
     "exaone4", "granite",    "gemma",      "gemma2", "gemma3",  "command-r",
-    "cohere2", "starcoder2", "stablelm",   "phi3",   "glm4"};
+    "cohere2", "starcoder2", "stablelm",   "phi3",   "glm4",    "stablelm_norms"};
 
 /* ---- logits ---- */
 
@@ -285,6 +285,34 @@ static void test_golden_configs(void **state)
     assert_true(c.window == 21 && fabs(c.rope_gain - sqrt(2)) < 1e-6);
     assert_int_equal(config_of(&c, "tests/golden/gguf/glm4.gguf", NULL, &err), NIB_OK);
     assert_true(c.rope_interleaved && c.rope_dims == 8 && c.qkv_bias && !c.o_bias);
+}
+
+/* llama.cpp goes by the tensors: its converter writes true wherever the config says nothing. */
+static void test_parallel(void **state)
+{
+    static const char key[] = "stablelm.use_parallel_residual";
+    const nib_allocator a = nib__allocator_default();
+    char directory[256], path[300], *file;
+    size_t size, at = 0;
+    nib_config c;
+    nib_err err;
+    (void)state;
+    assert_int_equal(config_of(&c, "tests/golden/gguf/stablelm_norms.gguf", NULL, &err), NIB_OK);
+    assert_true(c.parallel && c.qk_norm);
+    assert_int_equal(
+        nib__file_read(&file, &size, "tests/golden/gguf/stablelm.gguf", 1 << 20, &a, &err), NIB_OK);
+    while (memcmp(file + at, key, sizeof key - 1) != 0)
+        at++;
+    at += sizeof key - 1 + 4; /* behind the type */
+    assert_int_equal(file[at], 0);
+    file[at] = 1;
+    make_directory(directory);
+    snprintf(path, sizeof path, "%s/model.gguf", directory);
+    write_bytes(path, file, size);
+    assert_int_equal(config_of(&c, path, NULL, &err), NIB_OK);
+    assert_false(c.parallel || c.qk_norm);
+    nib__release(&a, file);
+    drop_directory(directory);
 }
 
 /* What a llama file of one layer without weights says; `skip` is left out, `more` is added. */
@@ -711,11 +739,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_real_files),     cmocka_unit_test(test_logits),
         cmocka_unit_test(test_activations),    cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_golden_configs), cmocka_unit_test(test_config_refused),
-        cmocka_unit_test(test_config_taken),   cmocka_unit_test(test_changed_files),
-        cmocka_unit_test(test_bad_scale),      cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_parts),          cmocka_unit_test(test_other_name),
-        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_golden_configs), cmocka_unit_test(test_parallel),
+        cmocka_unit_test(test_config_refused), cmocka_unit_test(test_config_taken),
+        cmocka_unit_test(test_changed_files),  cmocka_unit_test(test_bad_scale),
+        cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_other_name),     cmocka_unit_test(test_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,9 +32,10 @@ static void check_golden(const setting *s, double limit)
 }
 
 static const char *const families[] = {
-    "llama",    "qwen2",     "qwen3",      "smollm3", "olmo2",  "exaone4", "mistral",
-    "granite",  "gemma",     "gemma2",     "gemma3",  "cohere", "cohere2", "starcoder2",
-    "stablelm", "ministral", "ministral3", "phi3",    "glm",    "glm4",    "cohere_norms"};
+    "llama",   "qwen2",      "qwen3",        "smollm3",       "olmo2",      "exaone4",
+    "mistral", "granite",    "gemma",        "gemma2",        "gemma3",     "cohere",
+    "cohere2", "starcoder2", "stablelm",     "ministral",     "ministral3", "phi3",
+    "glm",     "glm4",       "cohere_norms", "stablelm_norms"};
 
 /* Of them, what differs most from the others: norms around each block, a parallel block, an MLP
  * without a gate. `make matrix` has all families in all ways. */

@@ -147,6 +147,40 @@ static void test_norms_of_heads(void **state)
     write_text("config.json", config, sizeof config - 1);
 }
 
+/* StableLM's norms of heads are trained as one weight, and stored as transformers loads them. */
+static void test_norms_apart(void **state)
+{
+    static const char stablelm[] =
+        "{\"model_type\": \"stablelm\", \"hidden_size\": 32, \"intermediate_size\": 48, "
+        "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 1, "
+        "\"vocab_size\": 920, \"max_position_embeddings\": 64, \"qk_layernorm\": true, "
+        "\"use_parallel_residual\": true, \"torch_dtype\": \"float32\"}";
+    static const char *const files[] = {"apart/step-00000004/model.safetensors",
+                                        "apart/model/model.safetensors"};
+    job j = {.folder = "apart", .steps = 4, .stop = 2, .export_last = true};
+    char stopped[256];
+    (void)state;
+    write_text("config.json", stablelm, sizeof stablelm - 1);
+    expect_refused(&j, NIB_CANCELLED, "step 2");
+    j.stop = 0;
+    must_train(&j);
+    assert_non_null(strstr(j.log, "goes on from"));
+    expect_model("apart/model", NULL, NIB_TYPE_F32);
+    for (size_t i = 0; i < COUNT(files); i++) {
+        assert_int_equal(count_words(files[i], ".q_layernorm.norms."), 2 * 4);
+        assert_int_equal(count_words(files[i], "layers.1.self_attn.q_layernorm.norms.3.weight\": "
+                                               "{\"dtype\": \"F32\", \"shape\": [8]"),
+                         1);
+        assert_int_equal(count_words(files[i], ".k_layernorm.norms.0.weight"), 2);
+        assert_int_equal(count_words(files[i], ".q_norm"), 0);
+        assert_int_equal(count_words(files[i], "post_attention_layernorm"), 0);
+    }
+    snprintf(stopped, sizeof stopped, "%s", in_root("apart/step-00000002"));
+    j = (job){.folder = "apart-next", .steps = 1, .initial_load = stopped};
+    must_train(&j);
+    write_text("config.json", config, sizeof config - 1);
+}
+
 /* Training for codes ends with them. */
 static void test_exports_codes(void **state)
 {
@@ -202,9 +236,10 @@ static void test_metrics(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exports),       cmocka_unit_test(test_checkpoint_is_a_model),
-        cmocka_unit_test(test_fused),         cmocka_unit_test(test_norms_of_heads),
-        cmocka_unit_test(test_exports_codes), cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_exports),     cmocka_unit_test(test_checkpoint_is_a_model),
+        cmocka_unit_test(test_fused),       cmocka_unit_test(test_norms_of_heads),
+        cmocka_unit_test(test_norms_apart), cmocka_unit_test(test_exports_codes),
+        cmocka_unit_test(test_metrics),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }

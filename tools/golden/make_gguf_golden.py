@@ -127,6 +127,7 @@ FAMILIES = {
         "types": {"": [T.Q8_0]},
     },
     "qwen2_yarn": {  # of architecture qwen2; most positions are past the original context
+        "arch": "qwen2",
         "config": transformers.Qwen2Config,
         "model": transformers.Qwen2ForCausalLM,
         "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, tie_word_embeddings=False,
@@ -217,6 +218,15 @@ FAMILIES = {
                      use_qkv_bias=True, partial_rotary_factor=0.25, tie_word_embeddings=False),
         "types": {"": [T.F16]},
     },
+    "stablelm_norms": {  # StableLM 2 12B
+        "arch": "stablelm",
+        "config": transformers.StableLmConfig,
+        "model": transformers.StableLmForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, rope_theta=1e4, layer_norm_eps=1e-5,
+                     qk_layernorm=True, use_parallel_residual=True, partial_rotary_factor=0.25,
+                     tie_word_embeddings=False),
+        "types": {"": [T.Q8_0]},
+    },
     "phi3": {  # all positions but the first few are past the original context
         "config": transformers.Phi3Config,
         "model": transformers.Phi3ForCausalLM,
@@ -239,7 +249,8 @@ PAIRED = ("llama", "smollm3", "granite")
 
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
          "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
-         "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+         "self_attn.k_norm": "attn_k_norm", "self_attn.q_layernorm": "attn_q_norm",
+         "self_attn.k_layernorm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
          "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
          "post_attention_layernorm": "ffn_norm"}
 AROUND = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
@@ -367,7 +378,7 @@ def add_keys(writer, name, c):
     if name == "gemma2":
         writer.add_attn_logit_softcapping(c.attn_logit_softcapping)
         writer.add_final_logit_softcapping(c.final_logit_softcapping)
-    if name == "qwen2_yarn":
+    if rope.get("rope_type") == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
@@ -383,7 +394,7 @@ def add_keys(writer, name, c):
     if name in ("gemma2", "gemma3", "cohere2", "phi3"):
         writer.add_sliding_window(c.sliding_window)
     if name == "stablelm":
-        writer.add_parallel_residual(False)
+        writer.add_parallel_residual(c.use_parallel_residual)
     width = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     if name == "qwen3" or name.startswith("gemma"):
         writer.add_key_length(width)
@@ -403,11 +414,12 @@ def write_model(directory, name, family, logits):
     torch.manual_seed(SEED)
     model = family["model"](config).float().eval()
     rng = np.random.default_rng(SEED + len(name))
-    writer = gguf.GGUFWriter(os.path.join(directory, f"{name}.gguf"), name.split("_")[0])
-    add_keys(writer, name, config)
+    arch = family.get("arch", name)
+    writer = gguf.GGUFWriter(os.path.join(directory, f"{name}.gguf"), arch)
+    add_keys(writer, arch, config)
     if name != "qwen3":
         add_tokenizer(writer, config.vocab_size)
-    state = {}
+    state, heads_of = {}, {}
     for key, value in model.state_dict().items():
         shape = tuple(value.shape)
         if key == "lm_head.weight" and config.tie_word_embeddings:
@@ -428,8 +440,13 @@ def write_model(directory, name, family, logits):
             key.split(".")[-2])
         if name in PAIRED and heads:
             values = unpair_rows(values, heads)  # what is stored is in pairs
-        writer.add_tensor(gguf_name(name, key), raw, raw_dtype=kind)
+        if ".norms." in key:  # of one head each; they are stacked, as llama.cpp's converter does
+            heads_of.setdefault(key.split(".norms.")[0] + ".weight", []).append(values)
+        else:
+            writer.add_tensor(gguf_name(name, key), raw, raw_dtype=kind)
         state[key] = torch.from_numpy(np.ascontiguousarray(values, np.float32))
+    for key, values in heads_of.items():
+        writer.add_tensor(gguf_name(name, key), np.stack(values).astype(np.float32))
     if name == "phi3":
         for which in ("long", "short"):
             factors = np.array(config.rope_parameters[f"{which}_factor"], np.float32)

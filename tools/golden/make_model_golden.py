@@ -553,6 +553,33 @@ FAMILIES = {
         },
         "lengths": [40, 28],
     },
+    # StableLM 2 12B: attention and the MLP side by side, and a norm for each head of q and k, each a tensor
+    "stablelm_norms": {
+        "type": torch.bfloat16,
+        "config": {
+            "architectures": ["StableLmForCausalLM"],
+            "model_type": "stablelm",
+            "attention_dropout": 0.0,
+            "hidden_act": "silu",
+            "hidden_dropout": 0.0,
+            "hidden_size": 80,
+            "intermediate_size": 92,
+            "layer_norm_eps": 1e-5,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 5,
+            "num_key_value_heads": 1,
+            "partial_rotary_factor": 0.25,
+            "qk_layernorm": True,
+            "use_parallel_residual": True,
+            "use_qkv_bias": False,
+            "vocab_size": 115,
+            "max_position_embeddings": 512,
+            "rope_theta": 10000,
+            "tie_word_embeddings": False,
+            "torch_dtype": "bfloat16",
+        },
+        "lengths": [40, 28],
+    },
     "ministral": {
         "type": torch.bfloat16,
         "config": {

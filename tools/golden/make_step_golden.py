@@ -61,6 +61,8 @@ FAMILIES = {
                           partial_rotary_factor=0.5)),
     "stablelm": ("StableLm", dict(tie_word_embeddings=False, use_qkv_bias=True, layer_norm_eps=1e-5,
                                   partial_rotary_factor=0.7)),
+    "stablelm_norms": ("StableLm", dict(tie_word_embeddings=False, layer_norm_eps=1e-5, partial_rotary_factor=0.7,
+                                        qk_layernorm=True, use_parallel_residual=True)),
 }
 
 
@@ -71,7 +73,7 @@ def build(arch):
 
 
 def parts(name, value, config):
-    """The rows of q, k and v, or of gate and up, under names of their own."""
+    """The rows of q, k and v, or of gate and up, under names of their own. Norms of heads: see join_heads."""
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     kv = config.num_key_value_heads * head
     if "qkv_proj" in name:
@@ -80,6 +82,14 @@ def parts(name, value, config):
     if "gate_up_proj" in name:
         return [(name.replace("gate_up_proj", f"{part}_proj"), r) for part, r in zip(("gate", "up"), value.chunk(2))]
     return [(name, value)]
+
+
+def join_heads(tensors):
+    """StableLM's norms of heads are tensors of their own; Nibble trains them as one."""
+    for name in [n for n in tensors if n.endswith("_layernorm.norms.0.weight")]:
+        apart = name.removesuffix("0.weight")
+        heads = [tensors.pop(f"{apart}{h}.weight") for h in range(sum(n.startswith(apart) for n in tensors))]
+        tensors[name.replace("_layernorm.norms.0", "_norm")] = torch.stack(heads)
 
 
 def make(arch, folder):
@@ -109,6 +119,7 @@ def make(arch, folder):
         weights[name] = p.detach().float().contiguous()
         for part, grad in parts(name, p.grad.float(), model.config):
             tensors[part] = grad.contiguous()
+    join_heads(tensors)
     about = {"tool": f"transformers {transformers.__version__}, torch {torch.__version__}", "seed": str(SEED),
              "command": "tools/golden/make_step_golden.py tests/golden/train"}
     save_file(weights, f"{folder}/{arch}/model.safetensors", about)

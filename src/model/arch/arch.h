@@ -39,11 +39,12 @@ typedef struct nib_family_row {
     const char *limits;     /* which of them are refused; NULL: none */
     const char *gguf;       /* general.architecture of GGUF; NULL: it is not read from there */
     bool head_norms;        /* nib_config.qk_norm */
+    bool own_head_norms;    /* each head's norm has a weight of its own */
     nib_norm_form norm;
     nib_activation activation;   /* of the MLP's gate */
     const char *act, *older_act; /* hidden_act, or hidden_activation; NULL: silu and swish */
     const nib_family_key *keys;
-    unsigned fused;  /* weights that its checkpoints store as one tensor: fused.h */
+    unsigned fused;  /* weights that its checkpoints store as one tensor, or apart: fused.h */
     nib_eps_key eps; /* how its config.json calls it */
     enum {
         NIB_BIASES_ALL,       /* attention_bias is about q, k, v and o */
@@ -103,6 +104,8 @@ typedef enum nib_qk_norm {
     NIB_QK_WHOLE, /* all heads together */
 } nib_qk_norm;
 
+/* What the config says of them. */
+nib_qk_norm nib__block_qk_norm(const nib_config *c);
 /* The table of tokens, [vocab][width]; returns the residual. */
 int nib__block_embed(nib_build *b, const nib_config *c);
 /* A norm of [width] values. */
@@ -119,6 +122,8 @@ int nib__block_plain_mlp(nib_build *b, const nib_config *c, int64_t layer, int x
                          const char *down);
 /* Llama's order: a norm before attention and one before the MLP. */
 void nib__build_llama(nib_build *b, const nib_config *c);
+/* Cohere's order: attention and the MLP read the same norm, and both are added. */
+void nib__build_parallel(nib_build *b, const nib_config *c);
 /* The last norm and the head; its value is the logits. */
 int nib__block_head(nib_build *b, const nib_config *c, int x);
 

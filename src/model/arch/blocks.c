@@ -27,12 +27,21 @@ int nib__block_norm(nib_build *b, const nib_config *c, int64_t layer, const char
     return nib__emit_norm(b, x, nib__build_norm(b, layer, part, 1, c->width, form), 1);
 }
 
+nib_qk_norm nib__block_qk_norm(const nib_config *c)
+{
+    return !c->qk_norm                         ? NIB_QK_PLAIN
+           : nib__family_of(c)->own_head_norms ? NIB_QK_EACH
+                                               : NIB_QK_HEADS;
+}
+
+/* No family's norms of q and k have biases. */
 static int norm_heads(nib_build *b, const nib_config *c, int x, int64_t layer, const char *part,
                       int64_t heads, nib_qk_norm norm)
 {
     const int64_t n = norm == NIB_QK_HEADS ? c->head_dim : heads * c->head_dim,
                   own = norm == NIB_QK_EACH ? heads : 1;
-    const nib_norm_form form = nib__family_of(c)->norm;
+    nib_norm_form form = nib__family_of(c)->norm;
+    form.bias = false;
     return norm == NIB_QK_PLAIN
                ? x
                : nib__emit_norm(b, x, nib__build_norm(b, layer, part, own, n, form),

@@ -7,9 +7,9 @@
  */
 #include "arch.h"
 
-static void build(nib_build *b, const nib_config *c)
+void nib__build_parallel(nib_build *b, const nib_config *c)
 {
-    const nib_qk_norm norm = c->qk_norm ? NIB_QK_EACH : NIB_QK_PLAIN;
+    const nib_qk_norm norm = nib__block_qk_norm(c);
     int x = nib__block_embed(b, c);
     for (int64_t layer = 0; layer < c->layers; layer++) {
         const int y = nib__block_norm(b, c, layer, "input_layernorm", x);
@@ -47,13 +47,14 @@ const nib_family_row nib__family_cohere = {
     .class_name = "CohereForCausalLM",
     .title = "Command R, Command R+, Aya 23",
     .gguf = "command-r",
+    .own_head_norms = true,
     .norm = {.centered = true},
     .keys = keys,
     .eps = NIB_EPS_LAYER,
     .interleaved = true,
     .window = NIB_WINDOW_IGNORED,
     .absent = {.context = 8192, .norm_eps = 1e-5, .rope_theta = 500000, .tied = true},
-    .build = build,
+    .build = nib__build_parallel,
 };
 
 const nib_family_row nib__family_cohere2 = {
@@ -72,5 +73,5 @@ const nib_family_row nib__family_cohere2 = {
     .needs_window = true,
     .absent =
         {.context = 8192, .window = 4096, .norm_eps = 1e-5, .rope_theta = 10000, .tied = true},
-    .build = build,
+    .build = nib__build_parallel,
 };

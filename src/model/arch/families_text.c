@@ -65,6 +65,10 @@ static void render_markdown(nib_text *out)
              "transformers does not. A GGUF has one tensor, so its\nparts need one type. Codes "
              "that are stored as one tensor are read where rows, or blocks of rows, lie one after "
              "the\nother; GPTQ, AWQ and int4 packed for tensor cores are refused by name.\n\n"
+             "StableLM 2 12B stores the norm of each head as a tensor of its own "
+             "(`self_attn.q_layernorm.norms.3.weight`). Nibble reads them\nas one weight of a row "
+             "for each head, `self_attn.q_norm.weight`, as GGUF has it, and writes them apart "
+             "again.\n\n"
              "| model_type | class | in GGUF | models | refused |\n"
              "|---|---|---|---|---|\n");
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {

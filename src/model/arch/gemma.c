@@ -14,7 +14,7 @@
 
 static void build_sandwich(nib_build *b, const nib_config *c)
 {
-    const nib_qk_norm norm = c->qk_norm ? NIB_QK_HEADS : NIB_QK_PLAIN;
+    const nib_qk_norm norm = nib__block_qk_norm(c);
     int x = nib__block_embed(b, c);
     for (int64_t layer = 0; layer < c->layers; layer++) {
         int y = nib__block_norm(b, c, layer, "input_layernorm", x);

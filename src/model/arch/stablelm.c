@@ -1,12 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * StableLM: Llama's order with LayerNorms, and a quarter of each head's channels rotate.
+ * StableLM: Llama's order with LayerNorms, and a quarter of each head's channels rotate. StableLM 2
+ * 12B has Cohere's order, and a norm without bias for each head of q and k, which its checkpoints
+ * store as a tensor of its own (head_norms.h).
  */
 #include "arch.h"
+
+#include "fused.h"
+
+static void build(nib_build *b, const nib_config *c)
+{
+    if (c->parallel)
+        nib__build_parallel(b, c);
+    else
+        nib__build_llama(b, c);
+}
 
 static const nib_family_key keys[] = {
     {.key = "use_qkv_bias",
      .at = offsetof(nib_config, qkv_bias),
+     .is = NIB_OWN_FLAG,
+     .absent = 0,
+     .least = 0,
+     .most = 1},
+    {.key = "qk_layernorm",
+     .at = offsetof(nib_config, qk_norm),
+     .is = NIB_OWN_FLAG,
+     .absent = 0,
+     .least = 0,
+     .most = 1},
+    {.key = "use_parallel_residual",
+     .at = offsetof(nib_config, parallel),
      .is = NIB_OWN_FLAG,
      .absent = 0,
      .least = 0,
@@ -17,11 +41,12 @@ static const nib_family_key keys[] = {
 const nib_family_row nib__family_stablelm = {
     .name = "stablelm",
     .class_name = "StableLmForCausalLM",
-    .title = "StableLM 2 1.6B, StableLM 3B, Stable Code 3B",
-    .limits = "norms of q and k or both halves of a layer side by side (StableLM 2 12B)",
+    .title = "StableLM 2 1.6B and 12B, StableLM 3B, Stable Code 3B",
     .gguf = "stablelm",
+    .own_head_norms = true,
     .norm = {.centered = true, .bias = true},
     .keys = keys,
+    .fused = NIB_APART_HEAD_NORMS,
     .eps = NIB_EPS_LAYER,
     .partial = true,
     .window = NIB_WINDOW_IGNORED,
@@ -30,5 +55,5 @@ const nib_family_row nib__family_stablelm = {
                .norm_eps = 1e-5,
                .rope_theta = 10000,
                .rope_partial = 0.25},
-    .build = nib__build_llama,
+    .build = build,
 };

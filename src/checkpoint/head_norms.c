@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Joins the norms of heads. They are a few kilobytes for each layer, so they are copied.
+ */
+#include "head_norms.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const struct {
+    const char *joined, *apart; /* behind the number of the layer */
+} names[] = {{".self_attn.q_norm.weight", ".self_attn.q_layernorm.norms."},
+             {".self_attn.k_norm.weight", ".self_attn.k_layernorm.norms."}};
+
+static const char layers[] = "model.layers.";
+
+/* What is behind the number of the layer, from its dot on; NULL: the name has another form. */
+static const char *behind_layer(const char *name)
+{
+    const size_t start = strlen(layers);
+    if (strncmp(name, layers, start) != 0)
+        return NULL;
+    const size_t digits = strspn(name + start, "0123456789");
+    return digits > 0 ? name + start + digits : NULL;
+}
+
+bool nib__head_norm_name(char out[NIB_FUSED_NAME], const char *joined, int64_t head)
+{
+    const char *rest = behind_layer(joined);
+    for (size_t i = 0; rest != NULL && i < COUNT(names); i++) {
+        if (strcmp(rest, names[i].joined) != 0)
+            continue;
+        const int size = snprintf(out, NIB_FUSED_NAME, "%.*s%s%" PRId64 ".weight",
+                                  (int)(rest - joined), joined, names[i].apart, head);
+        return size > 0 && size < NIB_FUSED_NAME;
+    }
+    return false;
+}
+
+/* The joined name, and which head's norm the stored one is; -1: it is not a head's norm. */
+static int64_t head_of(char joined[NIB_FUSED_NAME], const char *name)
+{
+    const char *rest = behind_layer(name);
+    char again[NIB_FUSED_NAME];
+    for (size_t i = 0; rest != NULL && i < COUNT(names); i++) {
+        const size_t size = strlen(names[i].apart);
+        if (strncmp(rest, names[i].apart, size) != 0)
+            continue;
+        const int64_t head = strtol(rest + size, NULL, 10);
+        const int used =
+            snprintf(joined, NIB_FUSED_NAME, "%.*s%s", (int)(rest - name), name, names[i].joined);
+        const bool same = used > 0 && used < NIB_FUSED_NAME && head >= 0 &&
+                          nib__head_norm_name(again, joined, head) && strcmp(again, name) == 0;
+        return same ? head : -1;
+    }
+    return -1;
+}
+
+/* The place of a head's tensor; SIZE_MAX: it is not there. */
+static size_t find(const nib_checkpoint *cp, const char *joined, int64_t head)
+{
+    char name[NIB_FUSED_NAME];
+    return nib__head_norm_name(name, joined, head)
+               ? nib__names_find(&cp->by_name, (const void *const *)cp->tensors, name)
+               : SIZE_MAX;
+}
+
+/* Heads that are joined: from 0, which is tensor `first`, on, of one type and length. */
+static int64_t count_heads(const nib_checkpoint *cp, const char *joined, const nib_tensor *first)
+{
+    int64_t heads = 0;
+    for (size_t i; (i = find(cp, joined, heads)) != SIZE_MAX; heads++) {
+        const nib_tensor *t = cp->tensors[i];
+        if (t->rank != 1 || t->bytes == 0 || t->type != first->type || t->bytes != first->bytes)
+            break;
+    }
+    return heads;
+}
+
+/* The tensors as they are stored, and how many heads are joined with each one of a head 0. */
+typedef struct apart {
+    nib_checkpoint cp;
+    int64_t *heads; /* [cp.count] */
+} apart;
+
+/* How many heads are joined with this one; 0: it stays by itself. *head: which it is. */
+static int64_t joins(char joined[NIB_FUSED_NAME], int64_t *head, const apart *from,
+                     const char *name)
+{
+    *head = head_of(joined, name);
+    const size_t first = *head >= 0 ? find(&from->cp, joined, 0) : SIZE_MAX;
+    return first != SIZE_MAX && *head < from->heads[first] ? from->heads[first] : 0;
+}
+
+static const nib_tensor *join(nib_checkpoint *cp, const apart *from, const char *joined,
+                              const nib_tensor *first, int64_t heads)
+{
+    const size_t bytes = (size_t)first->bytes;
+    nib_tensor *out = nib__arena_take(&cp->arena, 1, sizeof *out);
+    uint8_t *data = nib__arena_take(&cp->arena, (size_t)heads, bytes);
+    if (out == NULL || data == NULL)
+        return NULL;
+    for (int64_t h = 0; h < heads; h++)
+        memcpy(data + (size_t)h * bytes, from->cp.tensors[find(&from->cp, joined, h)]->data, bytes);
+    *out = *first;
+    out->name = nib__arena_copy(&cp->arena, joined, strlen(joined));
+    out->data = data;
+    out->bytes = (uint64_t)heads * bytes;
+    if (heads > 1) {
+        out->rank = 2;
+        out->shape[0] = heads;
+        out->shape[1] = first->shape[0];
+    }
+    return out->name != NULL ? out : NULL;
+}
+
+/* torchao's metadata describes every tensor: the first head's words go to the joined one. */
+static nib_status join_metas(nib_checkpoint *cp, const apart *from, nib_err *err)
+{
+    const nib_checkpoint *before = &from->cp;
+    char joined[NIB_FUSED_NAME];
+    int64_t head;
+    cp->metas = nib__arena_take(&cp->arena, before->meta_count, sizeof *cp->metas);
+    cp->meta_count = 0;
+    if (cp->metas == NULL || !nib__names_init(&cp->by_key, &cp->arena, before->meta_count))
+        return nib__checkpoint_no_memory(err, cp->path);
+    for (size_t i = 0; i < before->meta_count; i++) {
+        const nib_meta *meta = before->metas[i];
+        if (joins(joined, &head, from, meta->key) > 0) {
+            nib_meta *own = nib__arena_take(&cp->arena, 1, sizeof *own);
+            if (own == NULL)
+                return nib__checkpoint_no_memory(err, cp->path);
+            *own = (nib_meta){nib__arena_copy(&cp->arena, joined, strlen(joined)), meta->value};
+            if (own->key == NULL)
+                return nib__checkpoint_no_memory(err, cp->path);
+            meta = own;
+        }
+        cp->metas[cp->meta_count] = meta;
+        if (nib__names_add(&cp->by_key, (const void *const *)cp->metas, cp->meta_count) == NULL)
+            cp->meta_count++;
+    }
+    return NIB_OK;
+}
+
+nib_status nib__head_norms_join(nib_checkpoint *cp, nib_err *err)
+{
+    apart from = {.cp = *cp};
+    char joined[NIB_FUSED_NAME], note[200];
+    size_t count = 0;
+    int64_t head;
+    from.heads = nib__arena_take(&cp->arena, cp->count, sizeof *from.heads);
+    if (from.heads == NULL)
+        return nib__checkpoint_no_memory(err, cp->path);
+    for (size_t i = 0; i < cp->count; i++)
+        if (head_of(joined, cp->tensors[i]->name) == 0) {
+            from.heads[i] = count_heads(cp, joined, cp->tensors[i]);
+            count += (size_t)from.heads[i];
+        }
+    if (count == 0)
+        return NIB_OK;
+    cp->tensors = nib__arena_take(&cp->arena, from.cp.count, sizeof *cp->tensors);
+    cp->count = 0;
+    if (cp->tensors == NULL || !nib__names_init(&cp->by_name, &cp->arena, from.cp.count))
+        return nib__checkpoint_no_memory(err, cp->path);
+    for (size_t i = 0; i < from.cp.count; i++) {
+        const nib_tensor *t = from.cp.tensors[i];
+        const int64_t heads = joins(joined, &head, &from, t->name);
+        if (heads > 0 && head == 0)
+            t = join(cp, &from, joined, t, heads);
+        if (heads == 0 || head == 0)
+            NIB_TRY(nib__checkpoint_add_view(cp, t, err));
+    }
+    NIB_TRY(join_metas(cp, &from, err));
+    cp->fused |= NIB_APART_HEAD_NORMS;
+    snprintf(note, sizeof note,
+             "%zu stored tensors hold the norm of one head each (q_layernorm.norms.0); they are "
+             "read as q_norm and k_norm",
+             count);
+    return nib__checkpoint_add_note(cp, note, err);
+}
