@@ -35,6 +35,7 @@ static const struct {
              {"qk_norm", NAN, NULL},
              {"qk_layernorm", NAN, NULL},
              {"use_bidirectional_attention", NAN, NULL},
+             {"use_mrope", NAN, NULL},
              {"use_parallel_residual", NAN, NULL},
              {"use_parallel_block", NAN, NULL},
              {"use_bias", NAN, NULL},

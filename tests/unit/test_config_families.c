@@ -304,6 +304,7 @@ static void test_refused_keys(void **state)
         const char *arch, *json, *says;
     } cases[] = {
         {"phi3", "\"lm_head_bias\":true", "not built for phi3"},
+        {"qwen2", "\"use_mrope\":true", "not built for qwen2"},
         {"phi3", "\"sliding_window\":0", "at least 1 position is wanted, or null"},
         {"glm4", "\"partial_rotary_factor\":0.01", "an even number of at least 2 is wanted"},
         {"cohere", "\"use_parallel_residual\":true", "not built for cohere"},

@@ -45,7 +45,7 @@ static const nib_family_key keys[] = {
 const nib_family_row nib__family_cohere = {
     .name = "cohere",
     .class_name = "CohereForCausalLM",
-    .title = "Command R, Command R+, Aya 23",
+    .title = "Command R, Command R+, Aya 23, Aya Expanse",
     .gguf = "command-r",
     .own_head_norms = true,
     .norm = {.centered = true},

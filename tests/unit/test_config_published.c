@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The common sizes of every family, by the numbers of their published config.json: each is taken
+ * without a line in the ledger, and its matrices hold as many weights as its card says. Phi, GLM
+ * and the largest models of Cohere and StableLM are in test_config_families.c.
+ */
+#include "arch.h"
+
+#include <math.h>
+
+#include "ledger_lines.h"
+#include "parsed_config.h"
+
+#define LLAMA                                                                                      \
+    "\"attention_bias\":false,\"attention_dropout\":0.0,\"hidden_act\":\"silu\",\"mlp_bias\":"     \
+    "false,\"pretraining_tp\":1,\"rms_norm_eps\":1e-05,\"rope_theta\":500000.0"
+#define LLAMA3(factor)                                                                             \
+    "\"rope_scaling\":{\"factor\":" #factor ",\"high_freq_factor\":4.0,\"low_freq_factor\":1.0,"   \
+    "\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"}"
+#define MISTRAL "\"attention_dropout\":0.0,\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-05"
+#define QWEN                                                                                       \
+    "\"attention_dropout\":0.0,\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-06,\"rope_theta\":"     \
+    "1000000.0,\"use_sliding_window\":false"
+#define QWEN3                                                                                      \
+    QWEN ",\"attention_bias\":false,\"head_dim\":128,\"rope_scaling\":null,\"sliding_window\":"    \
+         "null"
+#define OLMO                                                                                       \
+    "\"attention_bias\":false,\"attention_dropout\":0.0,\"hidden_act\":\"silu\",\"rms_norm_eps\":" \
+    "1e-06,\"rope_scaling\":null,\"rope_theta\":500000,\"tie_word_embeddings\":false"
+#define EXAONE                                                                                     \
+    "\"attention_dropout\":0.0,\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-05,\"rope_theta\":"     \
+    "1000000," LLAMA3(16.0)
+#define GRANITE                                                                                    \
+    "\"attention_bias\":false,\"attention_dropout\":0.0,\"hidden_act\":\"silu\",\"mlp_bias\":"     \
+    "false,\"rms_norm_eps\":1e-05,\"rope_scaling\":null,\"rope_theta\":10000000.0,"                \
+    "\"tie_word_embeddings\":true,\"embedding_multiplier\":12.0,\"residual_multiplier\":0.22"
+#define GEMMA                                                                                      \
+    "\"attention_bias\":false,\"attention_dropout\":0.0,\"rms_norm_eps\":1e-06,\"head_dim\":256"
+#define GEMMA2                                                                                     \
+    "\"attention_bias\":false,\"attention_dropout\":0.0,\"rms_norm_eps\":1e-06,\"hidden_act\":"    \
+    "\"gelu_pytorch_tanh\",\"hidden_activation\":\"gelu_pytorch_tanh\",\"rope_theta\":10000.0,"    \
+    "\"attn_logit_softcapping\":50.0,\"final_logit_softcapping\":30.0,\"sliding_window\":4096,"    \
+    "\"cache_implementation\":\"hybrid\""
+#define GEMMA3                                                                                     \
+    "\"attention_bias\":false,\"attention_dropout\":0.0,\"rms_norm_eps\":1e-06,"                   \
+    "\"hidden_activation\":\"gelu_pytorch_tanh\",\"rope_theta\":1000000,\"rope_local_base_freq\":" \
+    "10000,\"attn_logit_softcapping\":null,\"final_logit_softcapping\":null,"                      \
+    "\"sliding_window_pattern\":6,\"cache_implementation\":\"hybrid\""
+#define GEMMA3_LONG GEMMA3 ",\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"}"
+#define COHERE                                                                                     \
+    "\"attention_bias\":false,\"attention_dropout\":0.0,\"hidden_act\":\"silu\","                  \
+    "\"layer_norm_eps\":1e-05,\"use_qk_norm\":false"
+#define COHERE2                                                                                    \
+    "\"attention_bias\":false,\"attention_dropout\":0.0,\"hidden_act\":\"silu\",\"head_dim\":128," \
+    "\"layer_norm_eps\":1e-05,\"layer_switch\":4,\"order_of_interleaved_layers\":"                 \
+    "\"local_attn_first\",\"position_embedding_type\":\"rope_gptj\",\"rotary_pct\":1.0,"           \
+    "\"sliding_window\":4096,\"sliding_window_pattern\":4,\"use_embedding_sharing\":true,"         \
+    "\"use_gated_activation\":true,\"use_parallel_block\":true,\"use_parallel_embedding\":true,"   \
+    "\"logit_scale\":0.25,\"rope_theta\":50000"
+#define STARCODER                                                                                  \
+    "\"attention_dropout\":0.1,\"embedding_dropout\":0.1,\"residual_dropout\":0.1,\"hidden_act\":" \
+    "\"gelu_pytorch_tanh\",\"mlp_type\":\"default\",\"norm_epsilon\":1e-05,\"norm_type\":"         \
+    "\"layer_norm\",\"sliding_window\":4096,\"use_bias\":true"
+#define STABLELM                                                                                   \
+    "\"hidden_act\":\"silu\",\"layer_norm_eps\":1e-05,\"partial_rotary_factor\":0.25,"             \
+    "\"rope_theta\":10000,\"tie_word_embeddings\":false"
+#define MINISTRAL3                                                                                 \
+    "\"attention_dropout\":0.0,\"hidden_act\":\"silu\",\"head_dim\":128,\"rms_norm_eps\":1e-05,"   \
+    "\"sliding_window\":null,\"rope_parameters\":{\"beta_fast\":32.0,\"beta_slow\":1.0,"           \
+    "\"factor\":16.0,\"llama_4_scaling_beta\":0.1,\"mscale\":1.0,\"mscale_all_dim\":1.0,"          \
+    "\"original_max_position_embeddings\":16384,\"rope_theta\":1000000.0,\"rope_type\":\"yarn\","  \
+    "\"type\":\"yarn\"}"
+#define UNTIED ",\"tie_word_embeddings\":false"
+#define TIED ",\"tie_word_embeddings\":true"
+
+typedef struct published {
+    const char *name, *type, *class_name;
+    int width, ffn, layers, heads, kv_heads, vocab, context;
+    double billions; /* weights in matrices, a tied head counted once */
+    int window;      /* 0: none */
+    int period;      /* layer_types: every so many-th layer sees everything; 0: it is not given */
+    const char *more;
+} published;
+
+static const published models[] = {
+    {"Llama-3.2-1B", "llama", "Llama", 2048, 8192, 16, 32, 8, 128256, 131072, 1.236, 0, 0,
+     LLAMA ",\"head_dim\":64," LLAMA3(32.0) TIED},
+    {"Llama-3.1-8B", "llama", "Llama", 4096, 14336, 32, 32, 8, 128256, 131072, 8.030, 0, 0,
+     LLAMA "," LLAMA3(8.0) UNTIED},
+    {"Llama-3.3-70B-Instruct", "llama", "Llama", 8192, 28672, 80, 64, 8, 128256, 131072, 70.552, 0,
+     0, LLAMA "," LLAMA3(8.0) UNTIED},
+    {"Mistral-7B-v0.1", "mistral", "Mistral", 4096, 14336, 32, 32, 8, 32000, 32768, 7.241, 4096, 0,
+     MISTRAL ",\"rope_theta\":10000.0,\"sliding_window\":4096" UNTIED},
+    {"Mistral-7B-v0.3", "mistral", "Mistral", 4096, 14336, 32, 32, 8, 32768, 32768, 7.248, 0, 0,
+     MISTRAL ",\"rope_theta\":1000000.0,\"sliding_window\":null" UNTIED},
+    {"Mistral-Nemo-Instruct-2407", "mistral", "Mistral", 5120, 14336, 40, 32, 8, 131072, 1024000,
+     12.247, 0, 0,
+     MISTRAL ",\"head_dim\":128,\"rope_theta\":1000000.0,\"sliding_window\":null" UNTIED},
+    {"Mistral-Small-24B-2501", "mistral", "Mistral", 5120, 32768, 40, 32, 8, 131072, 32768, 23.572,
+     0, 0, MISTRAL ",\"head_dim\":128,\"rope_theta\":100000000.0,\"sliding_window\":null" UNTIED},
+    {"Qwen2.5-0.5B", "qwen2", "Qwen2", 896, 4864, 24, 14, 2, 151936, 32768, 0.494, 0, 0,
+     QWEN ",\"max_window_layers\":24,\"sliding_window\":32768,\"use_mrope\":false" TIED},
+    {"Qwen2.5-7B", "qwen2", "Qwen2", 3584, 18944, 28, 28, 4, 152064, 131072, 7.615, 0, 0,
+     QWEN ",\"max_window_layers\":28,\"sliding_window\":131072,\"use_mrope\":false" UNTIED},
+    {"Qwen2.5-72B", "qwen2", "Qwen2", 8192, 29568, 80, 64, 8, 152064, 131072, 72.704, 0, 0,
+     QWEN ",\"max_window_layers\":80,\"sliding_window\":131072,\"use_mrope\":false" UNTIED},
+    {"Qwen3-0.6B", "qwen3", "Qwen3", 1024, 3072, 28, 16, 8, 151936, 40960, 0.596, 0, 0,
+     QWEN3 ",\"max_window_layers\":28" TIED},
+    {"Qwen3-8B", "qwen3", "Qwen3", 4096, 12288, 36, 32, 8, 151936, 40960, 8.190, 0, 0,
+     QWEN3 ",\"max_window_layers\":36" UNTIED},
+    {"Qwen3-32B", "qwen3", "Qwen3", 5120, 25600, 64, 64, 8, 151936, 40960, 32.761, 0, 0,
+     QWEN3 ",\"max_window_layers\":64" UNTIED},
+    {"SmolLM3-3B", "smollm3", "SmolLM3", 2048, 11008, 36, 16, 4, 128256, 65536, 3.075, 0, 0,
+     "\"attention_bias\":false,\"attention_dropout\":0.0,\"hidden_act\":\"silu\",\"mlp_bias\":"
+     "false,\"max_window_layers\":28,\"no_rope_layer_interval\":4,\"pretraining_tp\":2,"
+     "\"rms_norm_eps\":1e-06,\"rope_scaling\":null,\"rope_theta\":5000000.0,\"sliding_window\":"
+     "null,\"use_sliding_window\":false"},
+    {"OLMo-2-0425-1B", "olmo2", "Olmo2", 2048, 8192, 16, 16, 16, 100352, 4096, 1.485, 0, 0, OLMO},
+    {"OLMo-2-1124-7B", "olmo2", "Olmo2", 4096, 11008, 32, 32, 32, 100352, 4096, 7.298, 0, 0, OLMO},
+    {"OLMo-2-1124-13B", "olmo2", "Olmo2", 5120, 13824, 40, 40, 40, 100352, 4096, 13.715, 0, 0,
+     OLMO},
+    {"EXAONE-4.0-1.2B", "exaone4", "Exaone4", 2048, 4096, 30, 32, 8, 102400, 65536, 1.279, 0, 0,
+     EXAONE ",\"head_dim\":64,\"sliding_window\":null" TIED},
+    {"EXAONE-4.0-32B", "exaone4", "Exaone4", 5120, 27392, 64, 40, 8, 102400, 131072, 32.003, 4096,
+     4,
+     EXAONE ",\"head_dim\":128,\"sliding_window\":4096,\"sliding_window_pattern\":\"LLLG\"" UNTIED},
+    {"granite-3.3-2b-instruct", "granite", "Granite", 2048, 8192, 40, 32, 8, 49159, 131072, 2.533,
+     0, 0, GRANITE ",\"attention_multiplier\":0.015625,\"logits_scaling\":8.0"},
+    {"granite-3.3-8b-instruct", "granite", "Granite", 4096, 12800, 40, 32, 8, 49159, 131072, 8.170,
+     0, 0, GRANITE ",\"attention_multiplier\":0.0078125,\"logits_scaling\":16.0"},
+    {"gemma-2b", "gemma", "Gemma", 2048, 16384, 18, 8, 1, 256000, 8192, 2.506, 0, 0,
+     GEMMA ",\"hidden_act\":\"gelu\",\"rope_scaling\":null,\"rope_theta\":10000.0"},
+    {"gemma-7b", "gemma", "Gemma", 3072, 24576, 28, 16, 16, 256000, 8192, 8.538, 0, 0,
+     GEMMA ",\"hidden_act\":\"gelu\",\"rope_scaling\":null,\"rope_theta\":10000.0"},
+    {"gemma-2-2b", "gemma2", "Gemma2", 2304, 9216, 26, 8, 4, 256000, 8192, 2.614, 4096, 0,
+     GEMMA2 ",\"head_dim\":256,\"query_pre_attn_scalar\":256"},
+    {"gemma-2-9b", "gemma2", "Gemma2", 3584, 14336, 42, 16, 8, 256000, 8192, 9.241, 4096, 0,
+     GEMMA2 ",\"head_dim\":256,\"query_pre_attn_scalar\":256"},
+    {"gemma-2-27b", "gemma2", "Gemma2", 4608, 36864, 46, 32, 16, 256000, 8192, 27.226, 4096, 0,
+     GEMMA2 ",\"head_dim\":128,\"query_pre_attn_scalar\":144"},
+    {"gemma-3-1b-pt", "gemma3_text", "Gemma3", 1152, 6912, 26, 4, 1, 262144, 32768, 1.000, 512, 0,
+     GEMMA3 ",\"head_dim\":256,\"query_pre_attn_scalar\":256,\"sliding_window\":512"},
+    {"the text part of gemma-3-4b-pt", "gemma3_text", "Gemma3", 2560, 10240, 34, 8, 4, 262208,
+     131072, 3.880, 1024, 0,
+     GEMMA3_LONG ",\"head_dim\":256,\"query_pre_attn_scalar\":256,\"sliding_window\":1024"},
+    {"the text part of gemma-3-27b-pt", "gemma3_text", "Gemma3", 5376, 21504, 62, 32, 16, 262208,
+     131072, 27.008, 1024, 6,
+     GEMMA3_LONG ",\"head_dim\":128,\"query_pre_attn_scalar\":168,\"sliding_window\":1024"},
+    {"aya-23-8B", "cohere", "Cohere", 4096, 14336, 32, 32, 8, 256000, 8192, 8.028, 0, 0,
+     COHERE ",\"logit_scale\":0.0625,\"rope_theta\":10000"},
+    {"aya-23-35B", "cohere", "Cohere", 8192, 22528, 40, 64, 64, 256000, 8192, 34.980, 0, 0,
+     COHERE ",\"logit_scale\":0.0625,\"rope_theta\":8000000.0"},
+    {"aya-expanse-8b", "cohere", "Cohere", 4096, 14336, 32, 32, 8, 256000, 8192, 8.028, 0, 0,
+     COHERE ",\"logit_scale\":0.125,\"rope_theta\":10000"},
+    {"c4ai-command-r-v01", "cohere", "Cohere", 8192, 22528, 40, 64, 64, 256000, 131072, 34.980, 0,
+     0, COHERE ",\"logit_scale\":0.0625,\"rope_theta\":8000000.0"},
+    {"c4ai-command-r7b-12-2024", "cohere2", "Cohere2", 4096, 14336, 32, 32, 8, 256000, 132096,
+     8.028, 4096, 0, COHERE2},
+    {"c4ai-command-a-03-2025", "cohere2", "Cohere2", 12288, 36864, 64, 96, 8, 256000, 131072,
+     111.057, 4096, 4, COHERE2},
+    {"starcoder2-3b", "starcoder2", "Starcoder2", 3072, 12288, 30, 24, 2, 49152, 16384, 3.029, 4096,
+     0, STARCODER ",\"rope_theta\":999999.4420358813"},
+    {"starcoder2-7b", "starcoder2", "Starcoder2", 4608, 18432, 32, 36, 4, 49152, 16384, 7.173, 4096,
+     0, STARCODER ",\"rope_theta\":1000000"},
+    {"starcoder2-15b", "starcoder2", "Starcoder2", 6144, 24576, 40, 48, 4, 49152, 16384, 15.955,
+     4096, 0, STARCODER ",\"rope_theta\":100000" UNTIED},
+    {"stablelm-3b-4e1t", "stablelm", "StableLm", 2560, 6912, 32, 32, 32, 50304, 4096, 2.795, 0, 0,
+     STABLELM},
+    {"stablelm-2-1_6b", "stablelm", "StableLm", 2048, 5632, 24, 32, 32, 100352, 4096, 1.644, 0, 0,
+     STABLELM ",\"qk_layernorm\":false,\"use_parallel_residual\":false,\"use_qkv_bias\":true"},
+    {"Ministral-8B-Instruct-2410", "ministral", "Ministral", 4096, 12288, 36, 32, 8, 131072, 131072,
+     8.020, 32768, 4,
+     MISTRAL ",\"head_dim\":128,\"rope_theta\":100000000.0,\"sliding_window\":32768" UNTIED},
+    {"the text part of Ministral-3-3B", "ministral3", "Ministral3", 3072, 9216, 26, 32, 8, 131072,
+     262144, 3.429, 0, 0, MINISTRAL3 TIED},
+    {"the text part of Ministral-3-8B", "ministral3", "Ministral3", 4096, 14336, 34, 32, 8, 131072,
+     262144, 8.489, 0, 0, MINISTRAL3 UNTIED},
+    {"the text part of Ministral-3-14B", "ministral3", "Ministral3", 5120, 16384, 40, 32, 8, 131072,
+     262144, 13.506, 0, 0, MINISTRAL3 UNTIED},
+};
+
+static void write_config(char *out, size_t size, const published *m)
+{
+    size_t used = (size_t)snprintf(
+        out, size,
+        "{\"architectures\":[\"%sForCausalLM\"],\"model_type\":\"%s\",\"hidden_size\":%d,"
+        "\"intermediate_size\":%d,\"num_hidden_layers\":%d,\"num_attention_heads\":%d,"
+        "\"num_key_value_heads\":%d,\"vocab_size\":%d,\"max_position_embeddings\":%d,"
+        "\"initializer_range\":0.02,\"torch_dtype\":\"bfloat16\",\"use_cache\":true,%s",
+        m->class_name, m->type, m->width, m->ffn, m->layers, m->heads, m->kv_heads, m->vocab,
+        m->context, m->more);
+    if (m->period > 0)
+        used += (size_t)snprintf(out + used, size - used, ",\"layer_types\":[");
+    for (int i = 0; i < m->layers && m->period > 0; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s\"%s_attention\"", i == 0 ? "" : ",",
+                                 (i + 1) % m->period == 0 ? "full" : "sliding");
+    used += (size_t)snprintf(out + used, size - used, "%s}", m->period > 0 ? "]" : "");
+    assert_true(used < size);
+}
+
+static void check(const published *m)
+{
+    parsed p;
+    nib_graph graph;
+    double weights = 0;
+    char text[8192];
+    write_config(text, sizeof text, m);
+    open_text(&p, text);
+    if (p.status != NIB_OK)
+        fail_msg("%s: %s", m->name, p.err.text);
+    if (p.ledger.setting_count != 0)
+        fail_msg("%s: %s", m->name, p.ledger.settings[0].name);
+    assert_string_equal(nib__arch_name(p.config.arch), m->type);
+    if (p.config.window != m->window)
+        fail_msg("%s: a window of %d", m->name, (int)p.config.window);
+    if (nib__arch_build(&graph, &p.config, &p.arena, &allocator, &p.err) != NIB_OK)
+        fail_msg("%s: %s", m->name, p.err.text);
+    const size_t count = graph.kind_count[NIB_WEIGHT_MATRIX];
+    for (size_t w = 0; w < count - (size_t)p.config.tied; w++) {
+        const nib_graph_weight *matrix = nib__graph_weight(&graph, NIB_WEIGHT_MATRIX, w);
+        weights += (double)matrix->n * (double)matrix->k;
+    }
+    if (fabs(weights / 1e9 - m->billions) > 0.001)
+        fail_msg("%s: %.4f billion weights", m->name, weights / 1e9);
+    close_parsed(&p);
+}
+
+static void test_published(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(models); i++)
+        check(&models[i]);
+}
+
+/* Every family has one here, or in test_config_families.c. */
+static void test_families(void **state)
+{
+    static const char *const elsewhere[] = {"phi3", "glm", "glm4"};
+    (void)state;
+    for (size_t f = 0; nib__family_at(f) != NULL; f++) {
+        const char *name = nib__family_at(f)->name;
+        bool found = false;
+        for (size_t i = 0; i < COUNT(models); i++)
+            found = found || strcmp(models[i].type, name) == 0;
+        for (size_t i = 0; i < COUNT(elsewhere); i++)
+            found = found || strcmp(elsewhere[i], name) == 0;
+        if (!found)
+            fail_msg("no published model of %s", name);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_published),
+        cmocka_unit_test(test_families),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
