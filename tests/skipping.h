@@ -20,6 +20,13 @@
 #define SKIP_OPENCL "no OpenCL device"
 #define SKIP_SANITIZED "not under sanitizers"
 
+/* A driver's compiler is not made for the sanitizers. */
+#if defined(__SANITIZE_ADDRESS__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
 /* Ends the calling test, or the one that called the helper, as skipped. */
 #define skip_test(test, reason)                                                                    \
     do {                                                                                           \

@@ -14,12 +14,6 @@
 
 #include <cmocka.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 enum { MOST = 64, CONTEXT = 512 };
 
 /* What a job gave. */

@@ -9,6 +9,7 @@
 
 #include "failing.h"
 #include "safetensors_build.h"
+#include "skipping.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -475,6 +476,47 @@ static void add_ones(const char *directory, const char *name, int64_t count)
     nib__release(&a, file);
 }
 
+/* Norms with a weight for each head of q and k: a device gets all of it. */
+static void test_norms_on_device(void **state)
+{
+    static const char *const models[] = {"cohere_norms", "stablelm_norms"};
+    enum { VOCAB_MAX = 256 };
+    opened o;
+    nib_err err;
+    (void)state;
+    if (SANITIZED)
+        skip_test(__func__, SKIP_SANITIZED);
+    if (nib_engine_open(&o.engine, NULL, &err) != NIB_OK ||
+        nib__engine_find_gpus(o.engine, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    const bool found = nib__engine_gpu_find(o.engine, "opencl") != NULL;
+    nib_engine_close(o.engine);
+    if (!found)
+        skip_test(__func__, SKIP_OPENCL);
+    for (size_t i = 0; i < COUNT(models); i++) {
+        static const nib_slot slots[] = {{0, 0, 7, false}, {0, 1, 11, false}, {0, 2, 5, true}};
+        char path[64];
+        const float *logits;
+        float want[VOCAB_MAX];
+        double off = 0, size = 0;
+        snprintf(path, sizeof path, "tests/golden/models/%s", models[i]);
+        o = must_open(&(open_how){.path = path, .dtype = "f32"});
+        const size_t vocab = (size_t)nib_session_vocab(o.session);
+        must_step(o.session, slots, COUNT(slots), &logits);
+        memcpy(want, logits, vocab * sizeof *want);
+        close_opened(&o);
+        o = must_open(&(open_how){.path = path, .dtype = "f32", .device = "opencl"});
+        must_step(o.session, slots, COUNT(slots), &logits);
+        for (size_t v = 0; v < vocab; v++) {
+            off = fmax(off, fabs((double)(logits[v] - want[v])));
+            size = fmax(size, fabs((double)want[v]));
+        }
+        if (!(off < 0.01 * size))
+            fail_msg("%s: off by %g of %g", models[i], off, size);
+        close_opened(&o);
+    }
+}
+
 /* The logits of one token into out [vocab]; the plan's line of the head says that it has a bias. */
 static void first_logits(const char *path, bool biased, float *out)
 {
@@ -622,6 +664,7 @@ int main(void)
         cmocka_unit_test(test_step_errors),
         cmocka_unit_test(test_config_against_tensors),
         cmocka_unit_test(test_config_notes),
+        cmocka_unit_test(test_norms_on_device),
         cmocka_unit_test(test_bias_of_tied_head),
         cmocka_unit_test(test_unused),
         cmocka_unit_test(test_config_only),

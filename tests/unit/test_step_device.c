@@ -10,13 +10,6 @@
 #include "cast.h"
 #include "sample.h"
 
-/* A driver's compiler is not made for the sanitizers. */
-#if defined(__SANITIZE_ADDRESS__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 /* One for all tests, so that each kernel is compiled once. */
 static nib_engine *shared;
 static const char *device, *no_device = SKIP_OPENCL;
