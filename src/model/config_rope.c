@@ -473,19 +473,36 @@ static nib_status take_sliding(nib_config *c, const nib_rope_said *said, const c
     return NIB_OK;
 }
 
+/* The class of some families has a context before scaling of its own, which transformers takes
+ * unless config.json has another one at its top. */
+static void take_original(nib_config *c, const nib_rope_said *said, nib_ledger *ledger)
+{
+    const int64_t own = nib__family_of(c)->absent.original;
+    const bool has_original = c->rope == NIB_ROPE_YARN || c->rope == NIB_ROPE_LONGROPE;
+    const unsigned original = 1U << NIB_ROPE_ORIGINAL;
+    char done[32];
+    c->rope_original = (int64_t)take_number(
+        said, NIB_ROPE_ORIGINAL, has_original ? (double)(own > 0 ? own : c->context) : 0, ledger);
+    if (!has_original || own == 0 || (said->given[NIB_ROPE_TOP] & original) != 0 ||
+        c->rope_original == own)
+        return;
+    snprintf(done, sizeof done, "%" PRId64, own);
+    for (int place = 0; place < NIB_ROPE_TOP; place++)
+        if ((said->given[place] & original) != 0)
+            say_number(ledger, said, place, NIB_ROPE_ORIGINAL, done,
+                       "config.json has none at its top, and transformers then takes the class's");
+    c->rope_original = own;
+}
+
 nib_status nib__rope_apply(nib_config *c, const nib_rope_said *said, const char *name,
                            nib_ledger *ledger, nib_err *err)
 {
     NIB_TRY(take_sliding(c, said, name, err));
-    const nib_family_row *family = nib__family_of(c);
     NIB_TRY(find_kind(c, said, name, err));
-    const int64_t original = family->absent.original > 0 ? family->absent.original : c->context;
-    const bool has_original = c->rope == NIB_ROPE_YARN || c->rope == NIB_ROPE_LONGROPE;
     c->rope_factor = take_number(said, NIB_ROPE_FACTOR, 0, ledger);
     c->rope_low = take_number(said, NIB_ROPE_LOW, 0, ledger);
     c->rope_high = take_number(said, NIB_ROPE_HIGH, 0, ledger);
-    c->rope_original =
-        (int64_t)take_number(said, NIB_ROPE_ORIGINAL, has_original ? (double)original : 0, ledger);
+    take_original(c, said, ledger);
     c->rope_theta = take_number(said, NIB_ROPE_THETA, c->rope_theta, ledger);
     NIB_TRY(take_partial(c, said, name, ledger, err));
     NIB_TRY(take_beta(c, said, name, ledger, err));
