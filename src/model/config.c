@@ -288,7 +288,8 @@ static nib_status find_arch(reader *r, const char *name, nib_err *err)
     const bool bias = r->attention_bias == NOT_GIVEN ? family->absent.bias : r->attention_bias == 1;
     c->arch = (nib_arch)i;
     c->qk_norm = family->head_norms;
-    c->qkv_bias = bias || family->biases == NIB_BIASES_QKV_ALWAYS;
+    c->qkv_bias =
+        (bias && family->biases != NIB_BIASES_OWN) || family->biases == NIB_BIASES_QKV_ALWAYS;
     c->o_bias = bias && family->biases == NIB_BIASES_ALL;
     return NIB_OK;
 }
@@ -429,6 +430,8 @@ static void say_overruled(const reader *r)
     say_class(r);
     say_numbers(r);
     const bool always = nib__family_of(c)->biases == NIB_BIASES_QKV_ALWAYS;
+    if (nib__family_of(c)->biases == NIB_BIASES_OWN && r->attention_bias == 1)
+        nib__ledger_add_unread(r->ledger, "config-key", "config.json", "attention_bias", "true");
     if (always && r->attention_bias == 0)
         nib__ledger_add_overruled(r->ledger, "bias", "attention_bias", "false", "true",
                                   "%s has biases of q, k and v", nib__arch_name(c->arch));

@@ -105,17 +105,6 @@ static void put_type(nib_jsonw *w, nib_type type)
                                                       : "float32");
 }
 
-/* Does one of the family's own keys say which biases there are? */
-static bool says_biases(const nib_family_row *family)
-{
-    for (size_t i = 0; family->keys != NULL && family->keys[i].key != NULL; i++)
-        if (family->keys[i].is == NIB_OWN_FLAG &&
-            family->keys[i].at != offsetof(nib_config, qk_norm) &&
-            family->keys[i].at != offsetof(nib_config, parallel))
-            return true;
-    return false;
-}
-
 static void put_own(nib_jsonw *w, const nib_config *c)
 {
     const nib_family_key *keys = nib__family_of(c)->keys;
@@ -182,7 +171,7 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
         return nib__fail(err, NIB_UNSUPPORTED,
                          "the divisors of the rotary frequencies (rope_freqs) are no published "
                          "model's, and config.json has no key for them");
-    if (!says_biases(family) && unsaid)
+    if (family->biases != NIB_BIASES_OWN && unsaid)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "attention has biases on %s, which config.json cannot say for %s",
                          c.qkv_bias ? "q, k and v, but not on o" : "none, or on o alone",
@@ -209,9 +198,9 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
                                (double)nib__config_rope_dims(&c) / (double)c.head_dim);
     nib__jsonw_pair_string(&w, "hidden_act", family->act != NULL ? family->act : "silu");
     put_own(&w, &c);
-    if (!always && !says_biases(family))
+    if (!always && family->biases != NIB_BIASES_OWN)
         nib__jsonw_pair_bool(&w, "attention_bias", c.qkv_bias);
-    if (!says_biases(family) && (c.arch == NIB_ARCH_LLAMA || c.mlp_bias))
+    if (family->biases != NIB_BIASES_OWN && (c.arch == NIB_ARCH_LLAMA || c.mlp_bias))
         nib__jsonw_pair_bool(&w, "mlp_bias", c.mlp_bias);
     put_windows(&w, &c);
     put_rotating(&w, &c);

@@ -436,6 +436,24 @@ static void test_windows(void **state)
     }
 }
 
+/* Families whose own key says which biases there are do not read attention_bias. */
+static void test_own_biases(void **state)
+{
+    static const char *const families[] = {"stablelm", "starcoder2"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(families); i++) {
+        parsed p, q;
+        open_config(&p, families[i], "\"attention_bias\":true");
+        open_config(&q, families[i], "\"attention_bias\":false");
+        assert_int_equal(p.status, NIB_OK);
+        assert_true(p.config.o_bias == q.config.o_bias && p.config.qkv_bias == q.config.qkv_bias);
+        assert_int_equal(count_settings(&p.ledger, "config-key", "attention_bias"), 1);
+        assert_int_equal(count_settings(&q.ledger, "config-key", "attention_bias"), 0);
+        close_parsed(&p);
+        close_parsed(&q);
+    }
+}
+
 /* Layers of EXAONE 4 rotate by positions where they have a window, and all do without windows. */
 static void test_rotating_windows(void **state)
 {
@@ -469,6 +487,7 @@ int main(void)
         cmocka_unit_test(test_own_keys),
         cmocka_unit_test(test_refused_keys),
         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_own_biases),
         cmocka_unit_test(test_rotating_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -47,9 +47,10 @@ typedef struct nib_family_row {
     unsigned fused;  /* weights that its checkpoints store as one tensor, or apart: fused.h */
     nib_eps_key eps; /* how its config.json calls it */
     enum {
-        NIB_BIASES_ALL,       /* attention_bias is about q, k, v and o */
-        NIB_BIASES_QKV,       /* about q, k and v; o has none */
-        NIB_BIASES_QKV_ALWAYS /* they have biases, whatever it says */
+        NIB_BIASES_ALL,        /* attention_bias is about q, k, v and o */
+        NIB_BIASES_QKV,        /* about q, k and v; o has none */
+        NIB_BIASES_QKV_ALWAYS, /* they have biases, whatever it says */
+        NIB_BIASES_OWN         /* a key of its own says which there are, and it is not read */
     } biases;
     bool skips_rope;      /* no_rope_layers and no_rope_layer_interval are read */
     bool rope_in_windows; /* of a model with windows only layers with one rotate */

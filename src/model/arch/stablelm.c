@@ -46,6 +46,7 @@ const nib_family_row nib__family_stablelm = {
     .own_head_norms = true,
     .norm = {.centered = true, .bias = true},
     .keys = keys,
+    .biases = NIB_BIASES_OWN,
     .fused = NIB_APART_HEAD_NORMS,
     .eps = NIB_EPS_LAYER,
     .partial = true,

@@ -41,6 +41,7 @@ const nib_family_row nib__family_starcoder2 = {
     .activation = NIB_GELU_TANH,
     .act = "gelu_pytorch_tanh",
     .keys = keys,
+    .biases = NIB_BIASES_OWN,
     .eps = NIB_EPS_NORM,
     .window = NIB_WINDOW_ALWAYS,
     .absent = {.kv_heads = 2, .context = 4096, .norm_eps = 1e-5, .rope_theta = 10000, .tied = true},
