@@ -205,6 +205,12 @@ static nib_status find_windows(nib_config *c, const nib_layers_said *s, const ch
         return nib__fail(err, NIB_BAD_INPUT, "%s: layer_types names \"sliding_attention\", but %s",
                          name,
                          off ? "use_sliding_window is not true" : "sliding_window is not given");
+    if (s->window == 0 && s->type_count < 0 && family->window == NIB_WINDOW_PATTERN &&
+        !family->rope_in_windows)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: sliding_window is null, but layers of %s have a window; give it, or "
+                         "layer_types without sliding_attention",
+                         name, nib__arch_name(c->arch));
     if (window > 0)
         NIB_TRY(
             set_windows(c, window, s->type_count >= 0 ? s->sliding : NULL, s, pattern, arena, err));

@@ -403,6 +403,7 @@ static void test_windows(void **state)
         {"exaone4", "\"sliding_window\":8,\"sliding_window_pattern\":\"GL\"", {0, 8}, NULL},
         {"gemma2", "\"sliding_window\":8", {8, 0}, NULL},
         {"gemma3_text", "\"sliding_window\":8", {8, 8}, NULL},
+        {"gemma3_text", "\"sliding_window\":null", {0}, "layers of gemma3_text have a window"},
         {"exaone4", "\"sliding_window_pattern\":\"LX\"", {0}, "letters L, with a window"},
         {"mistral", "\"sliding_window\":0", {0}, "at least 1 position is wanted, or null"},
         {"mistral", "\"sliding_window\":-1", {0}, "-1 is negative"},
