@@ -384,7 +384,7 @@ int64_t nib_session_vocab(const nib_session *session); /* logits per token */
 typedef struct nib_token_logprob {
     int32_t id;
     double logprob;
-    const char *text; /* behind other text; a part of a character is U+FFFD */
+    const char *text; /* as it reads after other text; part of a character is U+FFFD */
 } nib_token_logprob;
 
 enum { NIB_LOGPROBS_MOST = 20 };
@@ -439,8 +439,8 @@ typedef struct nib_generate_stats {
 
 /* Streams generated text to sink, whole code points at a time, with sequence 0 from its start. It
  * goes on behind the prompt, with the space between them if there is one. NIB_BAD_INPUT: the schema
- * is none; NIB_UNSUPPORTED: it asks for what cannot be enforced.
- * stats may be NULL; on failure, too, they hold what was done. */
+ * is not valid; NIB_UNSUPPORTED: it asks for what cannot be enforced.
+ * stats may be NULL; they are filled on failure, too. */
 NIB_MUST_CHECK nib_status nib_generate(nib_session *session, const nib_generate_options *options,
                                        const nib_sink *sink, nib_generate_stats *stats,
                                        nib_err *err);

@@ -79,7 +79,7 @@ bool nib__fused_part(nib_fused_part *out, const char *name, unsigned fused)
     return false;
 }
 
-/* The row of a fused tensor, and where its module begins; NULL: it is none. */
+/* The row of a fused tensor, and where its module begins; NULL: it is not fused. */
 static const fused_row *row_of(size_t *at, const char *name)
 {
     for (size_t i = 0; i < COUNT(rows); i++) {

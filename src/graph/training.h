@@ -4,8 +4,8 @@
  * values and weights, in the order in which they are computed. Every operation has its rule in
  * training.c; docs/architecture.md has the order of sums.
  *
- * Each result is a value of its own and is written once: which of them share memory is for whoever
- * runs the list.
+ * Each result is a value of its own and is written once: the executor decides which of
+ * them share memory.
  */
 #ifndef NIB_TRAINING_H
 #define NIB_TRAINING_H

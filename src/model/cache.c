@@ -20,7 +20,7 @@ nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t conte
                           .window_layers = c->window_layers};
 }
 
-/* A window that the context never leaves is none. */
+/* 0: the layer keeps all positions, because it has no window or the context is hardly longer. */
 static int64_t window_of(const nib_kv_shape *s, int64_t layer)
 {
     const bool has = s->window > 0 && (s->window_layers == NULL || s->window_layers[layer]);

@@ -63,7 +63,8 @@ typedef enum nib_network_use {
  * a .gguf file. */
 nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *path,
                              nib_network_use use, nib_err *err);
-/* The same with options that override a training config's keys; NIB_USAGE if path is none. */
+/* The same with options that override a training config's keys. NIB_USAGE: path is not a training
+ * config. */
 nib_status nib__network_open_with(nib_network *out, nib_engine *engine, const char *path,
                                   nib_network_use use, nib_strings options, nib_err *err);
 void nib__network_close(nib_network *network);

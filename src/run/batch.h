@@ -25,7 +25,7 @@ typedef struct nib_top_token {
 typedef struct nib_new_token {
     int32_t id;
     bool of_prompt;
-    bool end;                 /* it ends the text, and is none of it */
+    bool end;                 /* an end-of-text token, not part of the text */
     bool last;                /* it is of the text, and nothing may follow */
     double logprob;           /* NaN: not asked for */
     const nib_top_token *top; /* [top_count] the likeliest first */
@@ -100,7 +100,7 @@ typedef struct nib_batch_counts {
 } nib_batch_counts;
 nib_batch_counts nib__batch_counts(const nib_batch *batch);
 
-/* Gives a job what it takes to keep to a constraint, and takes it away. */
+/* Allocates the state of a constrained job; nib__job_release frees it. */
 nib_status nib__job_constrain(nib_job *job, const nib_session *session, const nib_constraint *c,
                               nib_err *err);
 void nib__job_release(nib_job *job, const nib_session *session);

@@ -37,7 +37,7 @@ void nib__drawer_close(nib_drawer *d)
     *d = (nib_drawer){0};
 }
 
-/* Why the host has to have the logits of a job; NULL: it need not. */
+/* Why the CPU must draw the tokens of a job; NULL: the device may. */
 static const char *why_here(const nib_job *job)
 {
     const nib_adjust *a = &job->adjust;

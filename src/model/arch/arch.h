@@ -68,9 +68,8 @@ typedef struct nib_family_row {
     } window;
     bool layer_types; /* layer_types is read, and goes before that */
     int64_t pattern;
-    bool
-        gguf_window; /* GGUF has a key for a window of all layers, which is 0 where there is none */
-    struct {         /* 0: none */
+    bool gguf_window; /* GGUF has a key for a window of all layers; 0: there is none */
+    struct {          /* 0: none */
         int64_t heads, kv_heads, head_dim, vocab, context, window;
         int64_t original; /* context before scaling; 0: the context */
         double norm_eps, rope_theta, rope_partial;
