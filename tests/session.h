@@ -79,6 +79,20 @@ static inline opened must_open(const open_how *how)
     return o;
 }
 
+static inline bool opencl_is_here(void)
+{
+    nib_engine *engine;
+    nib_err err;
+    if (nib_engine_open(&engine, NULL, &err) != NIB_OK ||
+        nib__engine_find_gpus(engine, &err) != NIB_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        abort();
+    }
+    const bool found = nib__engine_gpu_find(engine, "opencl") != NULL;
+    nib_engine_close(engine);
+    return found;
+}
+
 static inline bool isa_is_here(const char *isa)
 {
     int64_t bits;

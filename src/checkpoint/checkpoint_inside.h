@@ -145,8 +145,8 @@ bool nib__weight_is_awq(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_fp8(const nib_weight_query *q);
 bool nib__weight_is_fp8(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_mxfp4(const nib_weight_query *q);
-/* One more tensor, a view of what the files hold; NULL: memory ran out. A name that is there
- * already is an error. */
+/* Adds a tensor that is a view of what the files hold. NIB_NO_MEMORY: it is NULL, because memory
+ * ran out; NIB_BAD_INPUT: the checkpoint has a tensor of that name. */
 nib_status nib__checkpoint_add_view(nib_checkpoint *cp, const nib_tensor *t, nib_err *err);
 /* Puts a view for each expert in the place of stacked tensors (dialect_mxfp4.c). */
 nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err);

@@ -24,7 +24,7 @@ typedef struct nib_fused_part {
 /* "model.layers.3.mlp.up_proj.weight" is part 1 of "model.layers.3.mlp.gate_up_proj.weight", if
  * `fused` says so; the same for names of GGUF. False: it is stored by itself. */
 bool nib__fused_part(nib_fused_part *out, const char *name, unsigned fused);
-/* The name of part number `part` of a fused tensor. False: the name is no fused tensor's. */
+/* The name of part number `part` of a fused tensor. False: the tensor is not fused. */
 bool nib__fused_name(char out[NIB_FUSED_NAME], const char *whole, int part);
 
 /* How many heads q, k and v have, from the text of config.json. name: of the text. */

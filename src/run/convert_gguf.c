@@ -145,7 +145,7 @@ static nib_status check_implied(const nib_config *c, const char *directory, nib_
     if (fabs(scale - c->attention_scale) > 1e-6 * scale)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: scores of attention are scaled by %g, and a GGUF of %s has no key "
-                         "for that: who reads it takes %g; --format nibble keeps config.json "
+                         "for that, so readers take %g; --format nibble keeps config.json "
                          "beside the weights",
                          directory, c->attention_scale, nib__arch_name(c->arch), scale);
     if (read.embed_scale != c->embed_scale)
@@ -176,7 +176,7 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          m->net.directory, nib__arch_name(c->arch));
     if (c->rope == NIB_ROPE_YARN && c->rope_unrounded)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: truncate is false, but who reads a GGUF rounds the pairs that yarn "
+                         "%s: truncate is false, but readers of GGUF round the pairs that yarn "
                          "changes; --format nibble keeps config.json beside the weights",
                          m->net.directory);
     if (c->rope == NIB_ROPE_LONGROPE && !nib__family_of(c)->only_longrope)
@@ -198,7 +198,7 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
             NULL,
             nib__family_of(c)->gguf_window
                 ? "a GGUF of %s says it, but llama.cpp attends to all positions"
-                : "a GGUF of %s has no key for it: who reads it attends to all positions",
+                : "a GGUF of %s has no key for it, so readers attend to all positions",
             nib__family_of(c)->gguf);
     NIB_TRY(put_tokenizer(head, m, arena, ledger, err));
     NIB_TRY(put_divisors(job, c, arena, from_gguf, err));

@@ -56,14 +56,14 @@ golden=$REPO/tests/golden
 refused 3 '*no_rope_layers names other layers than every fourth, which a GGUF of smollm3 cannot say*' \
     convert "$golden/models/smollm3" o.gguf --format gguf
 [ ! -e o.gguf ] || check 'nothing is left of it' false
-refused 3 '*scores of attention are scaled by 0.158*, and a GGUF of gemma2 has no key for that: who reads it takes 0.176*' \
+refused 3 '*scores of attention are scaled by 0.158*, and a GGUF of gemma2 has no key for that, so readers take 0.176*' \
     convert "$golden/models/gemma2" o.gguf --format gguf
 refused 3 '*a GGUF of ministral3 is not written; --format nibble keeps config.json beside the weights' \
     convert "$golden/models/ministral3" o.gguf --format gguf
 cp -r "$golden/models/llama_yarn" unrounded
 sed -i 's/"type": "yarn"/"type": "yarn", "truncate": false/' unrounded/config.json
-refused 3 '*truncate is false, but who reads a GGUF rounds the pairs that yarn changes; *' convert unrounded o.gguf --format gguf
-setting 'without effect: sliding_window 37 (config): a GGUF of llama has no key for it: who reads it attends to all positions' \
+refused 3 '*truncate is false, but readers of GGUF round the pairs that yarn changes; *' convert unrounded o.gguf --format gguf
+setting 'without effect: sliding_window 37 (config): a GGUF of llama has no key for it, so readers attend to all positions' \
     convert "$golden/models/mistral_window" o.gguf --format gguf --tokenizer "$golden/gguf/olmo2.gguf" --dry-run
 setting 'without effect: sliding_window 37 (config): a GGUF of phi3 says it, but llama.cpp attends to all positions' \
     convert "$golden/models/phi3" o.gguf --format gguf --tokenizer "$golden/gguf/olmo2.gguf" --dry-run

@@ -570,16 +570,10 @@ static void test_drawn_there(void **state)
         .path = "models/nibble-tales", .context = 128, .sequences = JOBS, .device = "opencl"};
     static given all[3][JOBS];
     opened o;
-    nib_err err;
     (void)state;
     if (SANITIZED)
         skip_test(__func__, SKIP_SANITIZED);
-    if (nib_engine_open(&o.engine, NULL, &err) != NIB_OK ||
-        nib__engine_find_gpus(o.engine, &err) != NIB_OK)
-        fail_msg("%s", err.text);
-    const bool found = nib__engine_gpu_find(o.engine, how.device) != NULL;
-    nib_engine_close(o.engine);
-    if (!found)
+    if (!opencl_is_here())
         skip_test(__func__, SKIP_OPENCL);
     o = must_open(&how);
     for (int here = 0; here < 3; here++) { /* none, the second, all */

@@ -37,7 +37,7 @@ static void test_names(void **state)
     static const struct {
         const char *name;
         unsigned fused;
-        const char *whole; /* NULL: it is no part */
+        const char *whole; /* NULL: the name is not that of a part */
         int part, count;
     } cases[] = {
         {LAYER "self_attn.q_proj.weight", NIB_FUSED_QKV, QKV ".weight", 0, 3},

@@ -482,16 +482,10 @@ static void test_norms_on_device(void **state)
     static const char *const models[] = {"cohere_norms", "stablelm_norms"};
     enum { VOCAB_MAX = 256 };
     opened o;
-    nib_err err;
     (void)state;
     if (SANITIZED)
         skip_test(__func__, SKIP_SANITIZED);
-    if (nib_engine_open(&o.engine, NULL, &err) != NIB_OK ||
-        nib__engine_find_gpus(o.engine, &err) != NIB_OK)
-        fail_msg("%s", err.text);
-    const bool found = nib__engine_gpu_find(o.engine, "opencl") != NULL;
-    nib_engine_close(o.engine);
-    if (!found)
+    if (!opencl_is_here())
         skip_test(__func__, SKIP_OPENCL);
     for (size_t i = 0; i < COUNT(models); i++) {
         static const nib_slot slots[] = {{0, 0, 7, false}, {0, 1, 11, false}, {0, 2, 5, true}};
