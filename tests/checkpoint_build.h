@@ -9,6 +9,7 @@
 #include "checkpoint.h"
 #include "dialects.h"
 #include "opening.h"
+#include "failing.h"
 #include "safetensors_build.h"
 
 typedef struct part {
@@ -159,6 +160,26 @@ static inline void expect_changes(const char *config, const part *parts, size_t 
         changed[changes[i].at] = changes[i].by;
         expect_module(config, changed, count, changes[i].status, changes[i].fragment);
     }
+}
+
+/* Whichever allocation fails, opening the checkpoint says that memory ran out, and keeps nothing. */
+static inline void check_memory_of_opening(const char *path)
+{
+    nib_status status = NIB_NO_MEMORY;
+    int left = 0;
+    for (; status != NIB_OK; left++) {
+        failing f = {left, 0};
+        const nib_allocator a = failing_allocator(&f);
+        nib_checkpoint *cp;
+        nib_err err;
+        status = nib__checkpoint_open(&cp, path, &a, &err);
+        if (status == NIB_OK)
+            nib__checkpoint_close(cp);
+        else
+            assert_int_equal(status, NIB_NO_MEMORY);
+        assert_int_equal(f.live, 0);
+    }
+    assert_true(left > 2);
 }
 
 #endif

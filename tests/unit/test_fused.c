@@ -232,22 +232,7 @@ static void test_twice(void **state)
 static void test_memory(void **state)
 {
     (void)state;
-    for (int left = 0;; left++) {
-        failing f = {left, 0};
-        const nib_allocator a = failing_allocator(&f);
-        nib_checkpoint *cp;
-        nib_err err;
-        const nib_status status = nib__checkpoint_open(&cp, "tests/golden/models/phi3", &a, &err);
-        if (status == NIB_OK) {
-            assert_non_null(nib__checkpoint_find(cp, LAYER "self_attn.v_proj.weight"));
-            nib__checkpoint_close(cp);
-            assert_int_equal(f.live, 0);
-            assert_true(left > 1);
-            break;
-        }
-        assert_int_equal(status, NIB_NO_MEMORY);
-        assert_int_equal(f.live, 0);
-    }
+    check_memory_of_opening("tests/golden/models/phi3");
 }
 
 /* ---- writing ---- */

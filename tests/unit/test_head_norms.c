@@ -105,22 +105,7 @@ static void test_not_joined(void **state)
 static void test_memory(void **state)
 {
     (void)state;
-    for (int left = 0;; left++) {
-        failing f = {left, 0};
-        const nib_allocator a = failing_allocator(&f);
-        nib_checkpoint *cp;
-        nib_err err;
-        const nib_status status =
-            nib__checkpoint_open(&cp, "tests/golden/models/stablelm_norms", &a, &err);
-        if (status == NIB_OK) {
-            nib__checkpoint_close(cp);
-            assert_int_equal(f.live, 0);
-            assert_true(left > 1);
-            break;
-        }
-        assert_int_equal(status, NIB_NO_MEMORY);
-        assert_int_equal(f.live, 0);
-    }
+    check_memory_of_opening("tests/golden/models/stablelm_norms");
 }
 
 /* limit: bytes of a file; 0: one file. */
