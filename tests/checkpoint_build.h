@@ -162,7 +162,7 @@ static inline void expect_changes(const char *config, const part *parts, size_t 
     }
 }
 
-/* Whichever allocation fails, opening the checkpoint says that memory ran out, and keeps nothing. */
+/* Whichever allocation fails, opening a checkpoint says that memory ran out, and keeps nothing. */
 static inline void check_memory_of_opening(const char *path)
 {
     nib_status status = NIB_NO_MEMORY;
