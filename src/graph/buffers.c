@@ -5,36 +5,14 @@
  */
 #include "buffers.h"
 
+#include "operation.h"
+
 typedef struct walk {
     const nib_graph *graph;
     nib_graph_buffers *out;
     int *last; /* [value_count] the last node that reads each value */
     bool is_free[NIB_GRAPH_BUFFERS];
 } walk;
-
-/* The inputs that a row of the operation can write its output over. */
-typedef enum in_place { NEVER, FIRST, EITHER } in_place;
-
-static in_place writes_over(const nib_graph_node *node)
-{
-    static const struct {
-        nib_op op;
-        in_place what;
-    } rows[] = {{NIB_OP_NORM, FIRST},
-                {NIB_OP_ROPE, FIRST},
-                {NIB_OP_SWIGLU, FIRST},
-                {NIB_OP_ADD, EITHER},
-                {NIB_OP_SCALE, FIRST}};
-    if (node->op == NIB_OP_NORM && node->heads == 1)
-        return NEVER; /* a quantizer may be fused with it, and reads its input twice */
-    for (size_t i = 0; i < COUNT(rows); i++)
-        if (rows[i].op == node->op)
-            return rows[i].what;
-    return NEVER;
-}
-
-/* Rows of these have no other place to write to. */
-static bool only_in_place(nib_op op) { return op == NIB_OP_ROPE || op == NIB_OP_ADD; }
 
 static bool dies_at(const walk *w, int value, int node)
 {
@@ -53,10 +31,11 @@ static bool is_result(const nib_graph *g, int value)
 /* The buffer of an input that ends here and may be written over; -1: none. */
 static int taken_over(const walk *w, const nib_graph_node *node, int at)
 {
-    const int inputs = (int)writes_over(node); /* FIRST: one, EITHER: two */
-    for (int i = 0; i < inputs; i++)
-        if (dies_at(w, node->in[i], at))
-            return w->out->of[node->in[i]];
+    const int over = nib__op_over(node->op, 0, node->heads);
+    if (over >= 0 && dies_at(w, node->in[over], at))
+        return w->out->of[node->in[over]];
+    if (nib__ops[node->op].commutes && dies_at(w, node->in[1 - over], at))
+        return w->out->of[node->in[1 - over]];
     return -1;
 }
 
@@ -87,7 +66,7 @@ static nib_status place(walk *w, int at, nib_err *err)
     const int64_t columns = w->graph->values[node->out].columns;
     if (!begins)
         buffer = taken_over(w, node, at);
-    if (buffer < 0 && only_in_place(node->op))
+    if (buffer < 0 && nib__ops[node->op].only_over)
         return nib__fail(err, NIB_FAILED, "an input of %s is read again after it is overwritten",
                          nib__op_names[node->op]);
     if (buffer < 0 && !result)

@@ -7,6 +7,7 @@
 #include "step_list.h"
 
 #include "cast.h"
+#include "operation.h"
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + 63) & ~UINT64_C(63); }
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
@@ -89,26 +90,6 @@ typedef struct placing {
     nib_step_place *places;
     size_t place_count, place_capacity, slot_count, slot_capacity, of_capacity;
 } placing;
-
-/* Which output may be written over which input: rows of these compute each element from those at
- * its place. */
-static const struct over {
-    nib_op op;
-    int out, in;
-    bool must; /* they have no other place to write to */
-} overs[] = {
-    {NIB_OP_ROPE, 0, 0, true},     {NIB_OP_XENT, 0, 0, true},       {NIB_OP_ADD, 0, 1, true},
-    {NIB_OP_SWIGLU, 0, 0, false},  {NIB_OP_SWIGLU_DX, 0, 1, false}, {NIB_OP_SWIGLU_DX, 1, 2, false},
-    {NIB_OP_NORM_DX, 0, 2, false}, {NIB_OP_SCALE, 0, 0, false},     {NIB_OP_SCALE_DX, 0, 0, false},
-};
-
-static const struct over *over_of(nib_op op, int out)
-{
-    for (size_t i = 0; i < COUNT(overs); i++)
-        if (overs[i].op == op && overs[i].out == out)
-            return &overs[i];
-    return NULL;
-}
 
 static size_t index_of(int value, int side)
 {
@@ -201,19 +182,22 @@ static nib_status add_place(placing *p, int side, const nib_step_value *v, size_
     return NIB_OK;
 }
 
+static bool dies_at(const placing *p, const nib_train_node *n, int input, size_t at)
+{
+    return n->in[input] >= 0 && p->last[index_of(n->in[input], n->side)] == at;
+}
+
 /* The place of an input that ends here and may be written over; NIB_NO_ID: there is none. */
 static int taken_over(const placing *p, nib_train_node *n, size_t at, int out)
 {
-    const struct over *over = over_of(n->op, out);
-    if (over == NULL)
+    const int over = nib__op_over(n->op, out, n->rows);
+    if (over < 0)
         return NIB_NO_ID;
-    if (n->op == NIB_OP_ADD &&
-        p->last[index_of(n->in[1], n->side)] != at) { /* a sum has no order */
+    if (nib__ops[n->op].commutes && !dies_at(p, n, over, at)) {
         const int other = n->in[0];
         n->in[0] = n->in[1], n->in[1] = other;
     }
-    const size_t input = n->in[over->in] >= 0 ? index_of(n->in[over->in], n->side) : SIZE_MAX;
-    return input != SIZE_MAX && p->last[input] == at ? p->place_of[input] : NIB_NO_ID;
+    return dies_at(p, n, over, at) ? p->place_of[index_of(n->in[over], n->side)] : NIB_NO_ID;
 }
 
 static nib_status place_output(placing *p, nib_train_node *n, size_t at, int out, nib_err *err)
@@ -225,7 +209,7 @@ static nib_status place_output(placing *p, nib_train_node *n, size_t at, int out
     *place = taken_over(p, n, at, out);
     if (*place != NIB_NO_ID)
         return NIB_OK;
-    if (over_of(n->op, out) != NULL && over_of(n->op, out)->must)
+    if (nib__ops[n->op].only_over && nib__op_over(n->op, out, n->rows) >= 0)
         return nib__fail(err, NIB_FAILED, "an input of %s is read again after it is overwritten",
                          nib__op_names[n->op]);
     return add_place(p, n->side, value, at, place, err);
