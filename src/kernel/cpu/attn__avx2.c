@@ -8,6 +8,6 @@
 #include "token_rows.h"
 
 #define NIB_ATTN nib__attn__avx2
-#define NIB_ATTN_WIDE 0
+#define NIB_ATTN_REGISTERS 16
 #include "attn_body.h"
 #endif

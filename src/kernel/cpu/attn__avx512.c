@@ -8,6 +8,6 @@
 #include "token_rows.h"
 
 #define NIB_ATTN nib__attn__avx512
-#define NIB_ATTN_WIDE 1
+#define NIB_ATTN_REGISTERS 32
 #include "attn_body.h"
 #endif

@@ -9,6 +9,6 @@
 
 #define NIB_LANES_NEON
 #define NIB_ATTN nib__attn__neon
-#define NIB_ATTN_WIDE 0
+#define NIB_ATTN_REGISTERS 16
 #include "attn_body.h"
 #endif

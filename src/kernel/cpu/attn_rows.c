@@ -8,7 +8,7 @@
 #include "x86.h"
 
 #define NIB_ATTN nib__attn__ref
-#define NIB_ATTN_WIDE 0
+#define NIB_ATTN_REGISTERS 0
 #include "attn_body.h"
 
 /* Scores, query, a block's and all blocks' sums, for every row of a tile. */
