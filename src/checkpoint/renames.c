@@ -7,9 +7,9 @@
 
 #include <stdio.h>
 
-/* What an architecture has: norms before attention and the MLP, after them or both, which GLM has
- * names of its own for; a gate, or one that is stored with the up (fused.h). */
-enum { BEFORE = 1, AFTER = 2, AROUND = 4, GATED = 8, PLAIN = 16, FUSED = 32, GLM = 64, ANY = ~0 };
+/* What an architecture has: norms before attention and the MLP, after them or both, and both under
+ * names that say after what (post_mlp); a gate, or one that is stored with the up (fused.h). */
+enum { BEFORE = 1, AFTER = 2, AROUND = 4, GATED = 8, PLAIN = 16, FUSED = 32, NAMED = 64, ANY = ~0 };
 
 typedef struct rename_row {
     const char *gguf, *ours;
@@ -32,7 +32,7 @@ static const arch_row archs[] = {
     {"gemma3", AROUND | GATED, false, 1},   {"command-r", BEFORE | GATED, false, 0},
     {"cohere2", BEFORE | GATED, false, 0},  {"starcoder2", BEFORE | PLAIN, false, 0},
     {"stablelm", BEFORE | GATED, false, 0}, {"phi3", BEFORE | FUSED, false, 0},
-    {"glm4", GLM | FUSED, false, 0},
+    {"glm4", NAMED | FUSED, false, 0},
 };
 
 static const rename_row whole[] = {
@@ -55,13 +55,13 @@ static const rename_row in_layer[] = {
     {"ffn_down", "mlp.down_proj", GATED | FUSED},
     {"ffn_up", "mlp.c_fc", PLAIN},
     {"ffn_down", "mlp.c_proj", PLAIN},
-    {"attn_norm", "input_layernorm", BEFORE | AROUND | GLM},
-    {"ffn_norm", "post_attention_layernorm", BEFORE | GLM},
+    {"attn_norm", "input_layernorm", BEFORE | AROUND | NAMED},
+    {"ffn_norm", "post_attention_layernorm", BEFORE | NAMED},
     {"ffn_norm", "pre_feedforward_layernorm", AROUND},
     {"post_attention_norm", "post_attention_layernorm", AFTER | AROUND},
     {"post_ffw_norm", "post_feedforward_layernorm", AFTER | AROUND},
-    {"post_attention_norm", "post_self_attn_layernorm", GLM},
-    {"post_ffw_norm", "post_mlp_layernorm", GLM},
+    {"post_attention_norm", "post_self_attn_layernorm", NAMED},
+    {"post_ffw_norm", "post_mlp_layernorm", NAMED},
 };
 
 static const char gguf_layers[] = "blk.", our_layers[] = "model.layers.";

@@ -26,7 +26,7 @@ static const char *const rope_names[] = {[NIB_ROPE_PLAIN] = "default",
 
 const char *nib__rope_name(nib_rope_kind rope) { return rope_names[rope]; }
 
-enum { NOT_GIVEN = -1 /* 0: given as null */, WINDOW_LAYER = 28 /* of max_window_layers */ };
+enum { NOT_GIVEN = -1 /* 0: given as null */ };
 
 /* Everything that is read before it is judged. */
 typedef struct reader {
@@ -315,7 +315,7 @@ static nib_status fill_absent(reader *r, const char *name, nib_err *err)
     if (c->context == NOT_GIVEN)
         c->context = family->absent.context;
     if (r->of_layers.first_window == NOT_GIVEN)
-        r->of_layers.first_window = WINDOW_LAYER;
+        r->of_layers.first_window = family->absent.first_window;
     if (c->head_dim == NOT_GIVEN)
         c->head_dim = family->absent.head_dim;
     if (c->head_dim != 0 || c->heads < 1)

@@ -527,29 +527,27 @@ static nib_status read_windows(reader *r)
     return nib__layers_window(c, window, has, r->g->name, r->arena, r->err);
 }
 
-/* Which layers rotate by positions: GGUF has no key for it, so llama.cpp takes every fourth not to.
- */
-enum { GGUF_ROPE_INTERVAL = 4 };
-
+/* Which layers rotate by positions: GGUF has no key for it, so llama.cpp goes by the family. */
 static nib_status fill_rope_layers(reader *r)
 {
     nib_config *c = r->c;
-    if (!nib__family_of(c)->skips_rope)
+    const int64_t every = nib__family_of(c)->rope_interval;
+    if (every == 0)
         return NIB_OK;
     bool *layers = nib__arena_take(r->arena, (size_t)c->layers, sizeof *layers);
     if (layers == NULL)
         return nib__fail_memory(r->err, (size_t)c->layers, "the list of layers");
     for (int64_t i = 0; i < c->layers; i++)
-        layers[i] = (i + 1) % GGUF_ROPE_INTERVAL != 0;
+        layers[i] = (i + 1) % every != 0;
     c->rope_layers = layers;
     return NIB_OK;
 }
 
 bool nib__gguf_skips_rope_as(const nib_config *c)
 {
-    const bool skips = nib__family_of(c)->skips_rope && c->rope_layers != NULL;
-    for (int64_t i = 0; skips && i < c->layers; i++)
-        if (c->rope_layers[i] != ((i + 1) % GGUF_ROPE_INTERVAL != 0))
+    const int64_t every = nib__family_of(c)->rope_interval;
+    for (int64_t i = 0; every > 0 && c->rope_layers != NULL && i < c->layers; i++)
+        if (c->rope_layers[i] != ((i + 1) % every != 0))
             return false;
     return true;
 }

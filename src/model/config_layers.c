@@ -10,8 +10,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { ROPE_INTERVAL = 4 /* SmolLM3's */ };
-
 /* ---- reading ---- */
 
 static bool *take_list(nib_json *j, nib_arena *arena)
@@ -227,8 +225,8 @@ static nib_status find_rotation(nib_config *c, const nib_layers_said *s, const c
                                 nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
     const nib_family_row *family = nib__family_of(c);
-    const bool skips = family->skips_rope;
-    const int64_t every = s->rotate_interval > 0 ? s->rotate_interval : ROPE_INTERVAL;
+    const bool skips = family->rope_interval > 0;
+    const int64_t every = s->rotate_interval > 0 ? s->rotate_interval : family->rope_interval;
     bool *layers = s->rotates, differs = false;
     char shown[32];
     if (!skips && layers != NULL)

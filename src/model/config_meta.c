@@ -6,6 +6,7 @@
  */
 #include "config_meta.h"
 
+#include "arch.h"
 #include "config_values.h"
 
 #include <inttypes.h>
@@ -251,7 +252,7 @@ static nib_status fill(reader *r, const nib_checkpoint *cp, const char *name, ni
     nib_config *c = r->c;
     const nib_tensor *embed = nib__checkpoint_find(cp, "model.embed_tokens.weight"),
                      *head = nib__checkpoint_find(cp, "lm_head.weight");
-    c->arch = c->qk_norm ? NIB_ARCH_QWEN3 : c->qkv_bias ? NIB_ARCH_QWEN2 : NIB_ARCH_LLAMA;
+    c->arch = nib__family_of_params(c->qkv_bias, c->qk_norm);
     if (c->vocab < 1 && embed != NULL && embed->rank == 2)
         c->vocab = embed->shape[0];
     if (c->kv_heads == 0)

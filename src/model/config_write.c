@@ -150,7 +150,7 @@ static void put_windows(nib_jsonw *w, const nib_config *c)
 /* Which layers rotate by positions: 1 for each that does. */
 static void put_rotating(nib_jsonw *w, const nib_config *c)
 {
-    if (!nib__family_of(c)->skips_rope || c->rope_layers == NULL)
+    if (nib__family_of(c)->rope_interval == 0 || c->rope_layers == NULL)
         return;
     nib__jsonw_key(w, "no_rope_layers");
     nib__jsonw_array(w);
@@ -200,8 +200,8 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
     put_own(&w, &c);
     if (!always && family->biases != NIB_BIASES_OWN)
         nib__jsonw_pair_bool(&w, "attention_bias", c.qkv_bias);
-    if (family->biases != NIB_BIASES_OWN && (c.arch == NIB_ARCH_LLAMA || c.mlp_bias))
-        nib__jsonw_pair_bool(&w, "mlp_bias", c.mlp_bias);
+    if (family->biases != NIB_BIASES_OWN && c.mlp_bias)
+        nib__jsonw_pair_bool(&w, "mlp_bias", true);
     put_windows(&w, &c);
     put_rotating(&w, &c);
     nib__jsonw_pair_bool(&w, "tie_word_embeddings", c.tied);

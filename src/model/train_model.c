@@ -91,7 +91,7 @@ static nib_status by_sizes(nib_config *out, const nib_train_reader *r, nib_err *
     double multiplier = d->ffn_multiplier;
     size_t i = 0;
     *out = d->model;
-    out->arch = NIB_ARCH_LLAMA;
+    out->arch = nib__family_of_params(false, false);
     out->bos = -1;
     while (d->flavor && i < COUNT(flavors) && strcmp(flavors[i].name, d->flavor) != 0)
         i++;

@@ -35,6 +35,16 @@ static const nib_family_row *const families[] = {
 
 const nib_family_row *nib__family_at(size_t i) { return i < COUNT(families) ? families[i] : NULL; }
 
+nib_arch nib__family_of_params(bool qkv_bias, bool qk_norm)
+{
+    size_t i = 0;
+    while (i + 1 < COUNT(families) &&
+           !(families[i]->of_params && families[i]->head_norms == qk_norm &&
+             (qk_norm || (families[i]->biases == NIB_BIASES_QKV_ALWAYS) == qkv_bias)))
+        i++;
+    return (nib_arch)i;
+}
+
 const char *nib__arch_name(nib_arch arch) { return families[arch]->name; }
 
 const char *nib__family_names(char *out, size_t size)

@@ -38,6 +38,7 @@ typedef struct nib_family_row {
     const char *title;      /* the models that people know it by */
     const char *limits;     /* which of them are refused; NULL: none */
     const char *gguf;       /* general.architecture of GGUF; NULL: it is not read from there */
+    bool of_params;         /* models with params.json of Meta's form may be of this family */
     bool head_norms;        /* nib_config.qk_norm */
     bool own_head_norms;    /* each head's norm has a weight of its own */
     nib_norm_form norm;
@@ -52,13 +53,14 @@ typedef struct nib_family_row {
         NIB_BIASES_QKV_ALWAYS, /* they have biases, whatever it says */
         NIB_BIASES_OWN         /* a key of its own says which there are, and it is not read */
     } biases;
-    bool skips_rope;      /* no_rope_layers and no_rope_layer_interval are read */
-    bool rope_in_windows; /* of a model with windows only layers with one rotate */
-    bool needs_window;    /* a model without windows would have no positions at all */
-    bool interleaved;     /* nib_config.rope_interleaved */
-    bool partial;         /* partial_rotary_factor is read */
-    bool only_longrope;   /* its scaling is longrope, under whatever name, or none */
-    bool scales_queries;  /* llama_4_scaling_beta is read */
+    int64_t rope_interval; /* each so many-th layer does not rotate, unless no_rope_layers or
+                              no_rope_layer_interval, which are read then, say others; 0: all do */
+    bool rope_in_windows;  /* of a model with windows only layers with one rotate */
+    bool needs_window;     /* a model without windows would have no positions at all */
+    bool interleaved;      /* nib_config.rope_interleaved */
+    bool partial;          /* partial_rotary_factor is read */
+    bool only_longrope;    /* its scaling is longrope, under whatever name, or none */
+    bool scales_queries;   /* llama_4_scaling_beta is read */
     enum {
         NIB_WINDOW_IGNORED,   /* sliding_window has no effect */
         NIB_WINDOW_IF_USED,   /* if use_sliding_window says so, from layer max_window_layers on */
@@ -71,7 +73,8 @@ typedef struct nib_family_row {
     bool gguf_window; /* GGUF has a key for a window of all layers; 0: there is none */
     struct {          /* 0: none */
         int64_t heads, kv_heads, head_dim, vocab, context, window;
-        int64_t original; /* context before scaling; 0: the context */
+        int64_t first_window; /* max_window_layers */
+        int64_t original;     /* context before scaling; 0: the context */
         double norm_eps, rope_theta, rope_partial;
         bool tied, bias; /* tie_word_embeddings and attention_bias */
     } absent;
@@ -86,6 +89,8 @@ NIB_INLINE const nib_family_row *nib__family_of(const nib_config *config)
 {
     return nib__family_at((size_t)config->arch);
 }
+/* The family of a model without config.json, of params.json or sizes alone. */
+nib_arch nib__family_of_params(bool qkv_bias, bool qk_norm);
 /* "llama, mistral and qwen2": all of them. */
 const char *nib__family_names(char *out, size_t size);
 
