@@ -560,7 +560,7 @@ static bool begins_with(const char *text, const char *start)
 }
 
 /* Keys of the architecture that are read above, or that say nothing about a forward step. */
-static bool is_known(const char *name)
+static bool is_known(const reader *r, const char *name)
 {
     static const char *const known[] = {"block_count",
                                         "embedding_length",
@@ -593,7 +593,7 @@ static bool is_known(const char *name)
     for (size_t i = 0; i < COUNT(changing); i++)
         if (strcmp(changing[i].name, name) == 0)
             return true;
-    return false;
+    return own_key(r, name) != NULL;
 }
 
 static nib_status check_unknown(reader *r)
@@ -603,7 +603,7 @@ static nib_status check_unknown(reader *r)
     for (size_t i = 0; i < r->g->count; i++) {
         const char *key = r->g->values[i]->key;
         const bool own = begins_with(key, r->arch) && key[prefix] == '.';
-        bool known = own && is_known(key + prefix + 1);
+        bool known = own && is_known(r, key + prefix + 1);
         char shown[128];
         for (size_t j = 0; j < COUNT(elsewhere); j++)
             known = known || begins_with(key, elsewhere[j]);

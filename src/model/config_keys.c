@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One table of keys with the values that change nothing; which family reads one is its row's.
+ * Keys of single families are in their rows; beside them stands what no family that is built reads.
  */
 #include "config_keys.h"
 
@@ -10,77 +10,90 @@
 #include <math.h>
 #include <stdio.h>
 
-static const struct {
+/* What other families, or no family that is built, read. */
+typedef struct known_key {
     const char *key;
     double neutral;   /* NaN: no number is; null, false and empty lists always are */
     const char *text; /* the same of a string; NULL: none is */
-} known[] = {{"alibi", NAN, NULL},
-             {"attention_chunk_size", NAN, NULL},
-             {"attention_multiplier", NAN, NULL},
-             {"attn_logit_softcapping", NAN, NULL},
-             {"clip_qkv", NAN, NULL},
-             {"embedding_multiplier", 1, NULL},
-             {"final_logit_softcapping", NAN, NULL},
-             {"is_encoder_decoder", NAN, NULL},
-             {"logit_scale", 1, NULL},
-             {"logits_scaling", 1, NULL},
-             {"num_experts", 0, NULL},
-             {"num_local_experts", 0, NULL},
-             {"query_pre_attn_scalar", NAN, NULL},
-             {"residual_multiplier", 1, NULL},
-             {"rope_interleaved", NAN, NULL},
-             {"rope_local_base_freq", NAN, NULL},
-             {"rope_ratio", 1, NULL},
-             {"use_qk_norm", NAN, NULL},
-             {"qk_norm", NAN, NULL},
-             {"qk_layernorm", NAN, NULL},
-             {"use_bidirectional_attention", NAN, NULL},
-             {"use_mrope", NAN, NULL},
-             {"use_parallel_residual", NAN, NULL},
-             {"use_parallel_block", NAN, NULL},
-             {"use_bias", NAN, NULL},
-             {"use_qkv_bias", NAN, NULL},
-             {"use_gated_activation", NAN, NULL},
-             {"mlp_type", NAN, NULL},
-             {"norm_type", NAN, NULL},
-             {"position_embedding_type", NAN, "rope"},
-             {"layer_switch", NAN, NULL},
-             {"order_of_interleaved_layers", NAN, NULL},
-             {"scale_attn_weights", NAN, NULL},
-             {"lm_head_bias", NAN, NULL},
-             {"full_attn_mod", 1, NULL},
-             {"interpolate_factor", 1, NULL},
-             {"rotary_pct", 1, NULL},
-             {"rope_pct", 1, NULL}};
+} known_key;
 
-_Static_assert(COUNT(known) <= NIB_KEYS_MAX, "raise NIB_KEYS_MAX");
+static const known_key of_none[] = {
+    {"alibi", NAN, NULL},
+    {"attention_chunk_size", NAN, NULL},
+    {"clip_qkv", NAN, NULL},
+    {"full_attn_mod", 1, NULL},
+    {"interpolate_factor", 1, NULL},
+    {"is_encoder_decoder", NAN, NULL},
+    {"lm_head_bias", NAN, NULL},
+    {"num_experts", 0, NULL},
+    {"num_local_experts", 0, NULL},
+    {"qk_norm", NAN, NULL},
+    {"rope_interleaved", NAN, NULL},
+    {"rope_pct", 1, NULL},
+    {"rope_ratio", 1, NULL},
+    {"rotary_pct", 1, NULL},
+    {"use_bidirectional_attention", NAN, NULL},
+    {"use_mrope", NAN, NULL},
+};
 
-static size_t place_of(const nib_json *json)
+static bool find_known(known_key *out, const nib_json *json)
 {
-    size_t i = 0;
-    while (i < COUNT(known) && !nib__json_is(json, known[i].key))
-        i++;
-    return i;
+    for (size_t i = 0; i < COUNT(of_none); i++)
+        if (nib__json_is(json, of_none[i].key)) {
+            *out = of_none[i];
+            return true;
+        }
+    for (size_t f = 0; nib__family_at(f) != NULL; f++) {
+        const nib_family_key *keys = nib__family_at(f)->keys;
+        for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++)
+            if (nib__json_is(json, keys[i].key)) {
+                const double neutral = keys[i].elsewhere != 0 ? keys[i].elsewhere : (double)NAN;
+                *out = (known_key){keys[i].key, neutral, keys[i].elsewhere_text};
+                return true;
+            }
+    }
+    return false;
 }
 
-bool nib__keys_know(const nib_json *json) { return place_of(json) < COUNT(known); }
+bool nib__keys_know(const nib_json *json)
+{
+    known_key known;
+    return find_known(&known, json);
+}
+
+static const nib_key_said *find_said(const nib_keys_said *s, const char *key)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (strcmp(s->keys[i].key, key) == 0)
+            return &s->keys[i];
+    return NULL;
+}
 
 bool nib__keys_read(nib_keys_said *s, nib_json *json)
 {
-    const size_t i = place_of(json);
+    known_key known = {0};
     nib_json_value value;
-    if (!nib__json_any(json, &value))
+    if (!find_known(&known, json) || !nib__json_any(json, &value))
         return false;
+    size_t i = 0;
+    while (i < s->count && strcmp(s->keys[i].key, known.key) != 0)
+        i++;
+    if (i == NIB_KEYS_MAX) {
+        nib__json_fail(json, "at most %d keys of single families are wanted", NIB_KEYS_MAX);
+        return false;
+    }
+    s->count += i == s->count;
+    nib_key_said *said = &s->keys[i];
     const bool flag = value.event == NIB_JSON_FALSE || value.event == NIB_JSON_TRUE;
-    s->null[i] = value.event == NIB_JSON_NULL;
-    s->given[i] = !s->null[i];
+    *said = (nib_key_said){.key = known.key,
+                           .null = value.event == NIB_JSON_NULL,
+                           .number = flag ? value.event == NIB_JSON_TRUE : value.number};
     if (value.event == NIB_JSON_STRING && value.shown != NULL)
-        snprintf(s->text[i], sizeof s->text[i], "%s", value.shown);
-    s->number[i] = flag ? value.event == NIB_JSON_TRUE : value.number;
-    s->neutral[i] = value.event == NIB_JSON_FALSE || value.empty ||
-                    value.number == known[i].neutral ||
-                    (known[i].text != NULL && value.event == NIB_JSON_STRING &&
-                     strcmp(s->text[i], known[i].text) == 0);
+        snprintf(said->text, sizeof said->text, "%s", value.shown);
+    said->neutral = said->null || value.event == NIB_JSON_FALSE || value.empty ||
+                    value.number == known.neutral ||
+                    (known.text != NULL && value.event == NIB_JSON_STRING &&
+                     strcmp(said->text, known.text) == 0);
     return true;
 }
 
@@ -108,34 +121,41 @@ double nib__keys_value(const nib_config *c, const nib_family_key *key)
                                              : value;
 }
 
+/* One key of the family; said NULL: it is absent. */
+static nib_status apply_key(nib_config *c, const nib_family_key *key, const nib_key_said *said,
+                            const char *name, nib_err *err)
+{
+    const bool null = said != NULL && said->null, given = said != NULL && !null;
+    if (key->is == NIB_OWN_TEXT)
+        return !given || strcmp(said->text, key->text) == 0
+                   ? NIB_OK
+                   : nib__fail(err, NIB_UNSUPPORTED, "%s: %s is \"%s\"; only %s is built for %s",
+                               name, key->key, said->text, key->text, nib__arch_name(c->arch));
+    const bool none = null && key->least <= 0; /* a cap of null is none */
+    const double value = given ? said->number : none ? 0 : key->absent;
+    const bool half = key->is == NIB_OWN_FLAG && value != 0 && value != 1;
+    if (half || !(value >= key->least) || !(value <= key->most))
+        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %g; a value from %g to %g is wanted for %s",
+                         name, key->key, value, key->least, key->most, nib__arch_name(c->arch));
+    nib__keys_put(c, key, value);
+    return NIB_OK;
+}
+
 nib_status nib__keys_apply(nib_config *c, const nib_keys_said *s, const char *name, nib_err *err)
 {
-    bool read[COUNT(known)] = {false};
     const nib_family_key *keys = nib__family_of(c)->keys;
-    for (size_t k = 0; keys != NULL && keys[k].key != NULL; k++) {
-        size_t i = 0;
-        while (strcmp(known[i].key, keys[k].key) != 0)
-            i++;
-        read[i] = true;
-        if (keys[k].is == NIB_OWN_TEXT && s->given[i] && strcmp(s->text[i], keys[k].text) != 0)
-            return nib__fail(err, NIB_UNSUPPORTED, "%s: %s is \"%s\"; only %s is built for %s",
-                             name, keys[k].key, s->text[i], keys[k].text, nib__arch_name(c->arch));
-        if (keys[k].is == NIB_OWN_TEXT)
-            continue;
-        const bool none = s->null[i] && keys[k].least <= 0; /* a cap of null is none */
-        const double value = s->given[i] ? s->number[i] : none ? 0 : keys[k].absent;
-        const bool half = keys[k].is == NIB_OWN_FLAG && value != 0 && value != 1;
-        if (half || !(value >= keys[k].least) || !(value <= keys[k].most))
-            return nib__fail(
-                err, NIB_BAD_INPUT, "%s: %s is %g; a value from %g to %g is wanted for %s", name,
-                keys[k].key, value, keys[k].least, keys[k].most, nib__arch_name(c->arch));
-        nib__keys_put(c, &keys[k], value);
-    }
-    for (size_t i = 0; i < COUNT(known); i++)
-        if (s->given[i] && !s->neutral[i] && !read[i])
+    size_t count = 0;
+    for (; keys != NULL && keys[count].key != NULL; count++)
+        NIB_TRY(apply_key(c, &keys[count], find_said(s, keys[count].key), name, err));
+    for (size_t i = 0; i < s->count; i++) {
+        bool read = s->keys[i].neutral;
+        for (size_t k = 0; k < count && !read; k++)
+            read = strcmp(keys[k].key, s->keys[i].key) == 0;
+        if (!read)
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: it changes the result in a way that is not built for %s (in "
                              "\"%s\")",
-                             name, nib__arch_name(c->arch), known[i].key);
+                             name, nib__arch_name(c->arch), s->keys[i].key);
+    }
     return NIB_OK;
 }

@@ -9,14 +9,19 @@
 
 #include "config.h"
 
-enum { NIB_KEYS_MAX = 40 };
+enum { NIB_KEYS_MAX = 64 /* different ones in a config */ };
 
-/* Values that were given, by their place in the table of keys. */
+typedef struct nib_key_said {
+    const char *key;
+    bool null;
+    bool neutral;  /* it changes nothing, whoever reads it */
+    double number; /* NaN: it is no number; flags are 0 and 1 */
+    char text[32]; /* of a string; empty: it is none */
+} nib_key_said;
+
 typedef struct nib_keys_said {
-    bool given[NIB_KEYS_MAX], null[NIB_KEYS_MAX];
-    double number[NIB_KEYS_MAX]; /* NaN: it is no number; flags are 0 and 1 */
-    char text[NIB_KEYS_MAX][32]; /* of a string; empty: it is none */
-    bool neutral[NIB_KEYS_MAX];  /* it changes nothing */
+    nib_key_said keys[NIB_KEYS_MAX];
+    size_t count;
 } nib_keys_said;
 
 /* The key just read is one of them: reads its value. */

@@ -338,6 +338,47 @@ static void test_refused_keys(void **state)
     }
 }
 
+static bool lists(const nib_family_row *family, const char *key)
+{
+    for (const nib_family_key *k = family->keys; k != NULL && k->key != NULL; k++)
+        if (strcmp(k->key, key) == 0)
+            return true;
+    return false;
+}
+
+static void expect_elsewhere(const nib_family_row *family, const nib_family_key *key)
+{
+    char more[64], says[64];
+    parsed p, without;
+    snprintf(more, sizeof more, "\"%s\":7", key->key);
+    snprintf(says, sizeof says, "(in \"%s\")", key->key);
+    open_config(&p, family->name, more);
+    if (p.status == NIB_OK)
+        fail_msg("taken for %s: %s", family->name, more);
+    assert_says(&p, says);
+    close_parsed(&p);
+    if (key->elsewhere == 0)
+        return;
+    snprintf(more, sizeof more, "\"%s\":%g", key->key, key->elsewhere);
+    open_config(&p, family->name, more);
+    open_config(&without, family->name, "");
+    assert_int_equal(p.status, without.status);
+    assert_int_equal(p.ledger.setting_count, without.ledger.setting_count);
+    close_parsed(&without);
+    close_parsed(&p);
+}
+
+/* A key of one family is refused by every other, unless its value changes nothing. */
+static void test_keys_of_others(void **state)
+{
+    (void)state;
+    for (size_t f = 0; nib__family_at(f) != NULL; f++)
+        for (size_t g = 0; nib__family_at(g) != NULL; g++)
+            for (const nib_family_key *k = nib__family_at(g)->keys; k && k->key != NULL; k++)
+                if (!lists(nib__family_at(f), k->key))
+                    expect_elsewhere(nib__family_at(f), k);
+}
+
 /* Which layers have a window, of a model of two. */
 static void test_windows(void **state)
 {
@@ -487,6 +528,7 @@ int main(void)
         cmocka_unit_test(test_published),
         cmocka_unit_test(test_own_keys),
         cmocka_unit_test(test_refused_keys),
+        cmocka_unit_test(test_keys_of_others),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_own_biases),
         cmocka_unit_test(test_rotating_windows),

@@ -26,6 +26,10 @@ typedef struct nib_family_key {
     double absent;      /* what transformers takes */
     double least, most; /* what is built */
     const char *text;   /* the same of a string */
+    /* with which the key changes nothing, so that families that do not read it take it; besides
+     * null, false and empty lists. 0, NULL: no other value */
+    double elsewhere;
+    const char *elsewhere_text;
 } nib_family_key;
 
 /* What config.json calls the number that keeps a norm from dividing by zero. */
