@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads config.json key by key. Ranges are checked once at the end, where the sentence
- * can name two values that disagree.
+ * Reads config.json by a table of keys. What transformers takes where a key is absent stands there
+ * before any is read, so the first pass finds model_type and no more. Ranges are checked once at
+ * the end, where the sentence can name two values that disagree.
  */
 #include "arch.h"
 #include "config_keys.h"
@@ -26,26 +27,23 @@ static const char *const rope_names[] = {[NIB_ROPE_PLAIN] = "default",
 
 const char *nib__rope_name(nib_rope_kind rope) { return rope_names[rope]; }
 
-enum { NOT_GIVEN = -1 /* 0: given as null */ };
-
 /* Everything that is read before it is judged. */
 typedef struct reader {
-    nib_config *c;
+    nib_config c;
+    const nib_family_row *family;
     nib_json json;
     nib_arena *arena;
     nib_ledger *ledger;
-    char key[64];               /* being read, for messages; empty between */
-    char *model_type, *acts[2]; /* hidden_act, hidden_activation */
-    char *class_name;           /* the first of architectures */
+    char key[64]; /* being read, for messages; empty between */
+    char *model_type, *hidden_act, *hidden_activation;
+    char *class_name; /* the first of architectures */
     nib_rope_said rope;
-    nib_layers_said of_layers;
+    nib_layers_said layers;
     nib_keys_said keys;
-    int64_t attention_bias;
-    int64_t longest;  /* model_max_length */
-    unsigned classes; /* bits of the architectures whose class is named */
-    bool tied_given;
-    double eps[NIB_EPS_KEYS]; /* NOT_GIVEN */
-    nib_type dtypes[2];       /* dtype and torch_dtype, its older name */
+    bool bias, bias_given; /* attention_bias */
+    int64_t longest;       /* model_max_length; 0: absent */
+    unsigned classes;      /* bits of the architectures whose class is named */
+    nib_type dtypes[2];    /* dtype and torch_dtype, its older name */
 } reader;
 
 /* Keys that cannot change what a forward step gives: how the file was made, or training only. */
@@ -95,10 +93,11 @@ static bool listed(const nib_json *json, const char *const *names, size_t count)
     return false;
 }
 
-static bool read_text(reader *r, char **out)
+/* ---- values ---- */
+
+static bool take_text(reader *r, char **out)
 {
-    const nib_json_event event = nib__json_next(&r->json);
-    if (event == NIB_JSON_NULL)
+    if (nib__json_next(&r->json) == NIB_JSON_NULL)
         return true;
     if (!nib__config_now(&r->json, NIB_JSON_STRING))
         return false;
@@ -106,53 +105,9 @@ static bool read_text(reader *r, char **out)
     return *out != NULL;
 }
 
-static bool read_type(reader *r, nib_type *out)
+static bool read_unknown(reader *r, size_t at)
 {
-    char *name = NULL;
-    if (!read_text(r, &name))
-        return false;
-    if (!name || strcmp(name, "auto") == 0)
-        return true;
-    if (strncmp(name, "torch.", 6) == 0)
-        name += 6;
-    if (strcmp(name, "float32") == 0)
-        *out = NIB_TYPE_F32;
-    else if (strcmp(name, "float16") == 0)
-        *out = NIB_TYPE_F16;
-    else if (strcmp(name, "bfloat16") == 0)
-        *out = NIB_TYPE_BF16;
-    else {
-        nib__json_fail(&r->json, "torch_dtype \"%s\" is none of float32, float16, bfloat16", name);
-        return false;
-    }
-    return true;
-}
-
-/* ---- objects inside ---- */
-
-/* architectures: names of Python classes; the one that is built need not be the first. */
-static bool read_classes(reader *r)
-{
-    if (nib__json_next(&r->json) == NIB_JSON_NULL)
-        return true;
-    if (!nib__config_now(&r->json, NIB_JSON_ARRAY))
-        return false;
-    while (nib__json_next(&r->json) == NIB_JSON_STRING) {
-        for (size_t i = 0; nib__family_at(i) != NULL; i++)
-            if (nib__json_is(&r->json, nib__family_at(i)->class_name))
-                r->classes |= 1U << i;
-        if (r->class_name == NULL)
-            r->class_name = nib__json_string(&r->json, r->arena, NULL);
-        if (r->class_name == NULL)
-            return false;
-    }
-    return nib__config_now(&r->json, NIB_JSON_ARRAY_END);
-}
-
-/* ---- the keys ---- */
-
-static bool read_unknown(reader *r)
-{
+    (void)at;
     const bool code = listed(&r->json, code_keys, COUNT(code_keys));
     const bool attention = listed(&r->json, attention_keys, COUNT(attention_keys));
     nib_json_value value;
@@ -176,97 +131,245 @@ static bool read_unknown(reader *r)
     return true;
 }
 
-static bool read_key(reader *r)
+/* ---- the keys: each function reads the value of one, and `at` says where it goes ---- */
+
+static void *place(reader *r, size_t at) { return (char *)r + at; }
+
+/* null: as other sizes make it. */
+static bool read_size(reader *r, size_t at)
 {
-    nib_config *c = r->c;
-    nib_json *j = &r->json;
-    int bos_count = 0;
-    const struct {
-        const char *key;
-        int64_t *out;
-    } sizes[] = {
-        {"hidden_size", &c->width},
-        {"intermediate_size", &c->ffn},
-        {"num_hidden_layers", &c->layers},
-        {"num_attention_heads", &c->heads},
-        {"num_key_value_heads", &c->kv_heads},
-        {"head_dim", &c->head_dim},
-        {"vocab_size", &c->vocab},
-        {"max_position_embeddings", &c->context},
-        {"max_window_layers", &r->of_layers.first_window},
-        {"model_max_length", &r->longest},
-        {"no_rope_layer_interval", &r->of_layers.rotate_interval},
-    };
-    for (size_t i = 0; i < COUNT(sizes); i++)
-        if (nib__json_is(j, sizes[i].key)) {
-            *sizes[i].out = 0; /* null */
-            return nib__config_size(j, sizes[i].out);
-        }
-    if (nib__json_is(j, "model_type"))
-        return read_text(r, &r->model_type);
-    if (nib__json_is(j, "hidden_act"))
-        return read_text(r, &r->acts[0]);
-    if (nib__json_is(j, "hidden_activation"))
-        return read_text(r, &r->acts[1]);
-    for (int i = 0; i < NIB_EPS_KEYS; i++)
-        if (nib__json_is(j, nib__eps_keys[i]))
-            return nib__config_number(j, &r->eps[i]);
-    if (nib__json_is(j, "rope_theta"))
-        return nib__rope_read_number(&r->rope, NIB_ROPE_THETA, j);
-    if (nib__json_is(j, "partial_rotary_factor"))
-        return nib__rope_read_number(&r->rope, NIB_ROPE_PARTIAL, j);
-    if (nib__json_is(j, "original_max_position_embeddings"))
-        return nib__rope_read_number(&r->rope, NIB_ROPE_ORIGINAL, j);
-    if (nib__json_is(j, "rope_scaling"))
-        return nib__rope_read_object(&r->rope, NIB_ROPE_SCALING, j, r->arena);
-    if (nib__json_is(j, "rope_parameters"))
-        return nib__rope_read_object(&r->rope, NIB_ROPE_PARAMETERS, j, r->arena);
-    if (nib__json_is(j, "layer_types"))
-        return nib__layers_read_types(&r->of_layers, j, r->arena);
-    if (nib__json_is(j, "sliding_window"))
-        return nib__layers_read_window(&r->of_layers, j);
-    if (nib__json_is(j, "sliding_window_pattern") || nib__json_is(j, "_sliding_window_pattern"))
-        return nib__layers_read_pattern(&r->of_layers, j, r->arena);
-    if (nib__json_is(j, "quantization_config")) {
-        const char *raw = nib__json_raw(j, r->arena);
-        c->quantized = raw != NULL && *raw == '{';
-        return raw != NULL;
-    }
-    if (nib__json_is(j, "no_rope_layers"))
-        return nib__layers_read_rotates(&r->of_layers, j, r->arena);
-    if (nib__json_is(j, "tie_word_embeddings")) {
-        r->tied_given = true;
-        return nib__config_flag(j, &c->tied);
-    }
-    if (nib__json_is(j, "mlp_bias"))
-        return nib__config_flag(j, &c->mlp_bias);
-    if (nib__json_is(j, "use_sliding_window"))
-        return nib__config_flag(j, &r->of_layers.use_window);
-    if (nib__json_is(j, "attention_bias")) {
-        bool bias = false;
-        r->attention_bias = nib__config_flag(j, &bias) ? bias : -1;
-        return j->event != NIB_JSON_ERROR;
-    }
-    if (nib__json_is(j, "dtype"))
-        return read_type(r, &r->dtypes[0]);
-    if (nib__json_is(j, "torch_dtype"))
-        return read_type(r, &r->dtypes[1]);
-    if (nib__json_is(j, "architectures"))
-        return read_classes(r);
-    if (nib__json_is(j, "bos_token_id"))
-        return nib__config_ids(j, &c->bos, 1, &bos_count);
-    if (nib__json_is(j, "eos_token_id"))
-        return nib__config_ids(j, c->eos, NIB_EOS_MAX, &c->eos_count);
-    if (listed(j, harmless, COUNT(harmless)))
-        return nib__json_skip(j);
-    if (nib__keys_know(j))
-        return nib__keys_read(&r->keys, j);
-    return read_unknown(r);
+    int64_t *out = place(r, at);
+    *out = 0;
+    return nib__config_count(&r->json, out);
 }
 
-/* ---- judging ---- */
+/* null: false, as Python takes it. */
+static bool read_flag(reader *r, size_t at)
+{
+    bool *out = place(r, at);
+    *out = false;
+    return nib__config_flag(&r->json, out);
+}
 
-static nib_status find_arch(reader *r, const char *name, nib_err *err)
+static bool read_bias(reader *r, size_t at)
+{
+    const bool read = read_flag(r, at);
+    r->bias_given = r->json.event != NIB_JSON_NULL;
+    return read;
+}
+
+static bool read_text(reader *r, size_t at) { return take_text(r, place(r, at)); }
+
+static bool read_type(reader *r, size_t at)
+{
+    static const struct {
+        const char *name;
+        nib_type type;
+    } types[] = {{"float32", NIB_TYPE_F32}, {"float16", NIB_TYPE_F16}, {"bfloat16", NIB_TYPE_BF16}};
+    nib_type *out = place(r, at);
+    char *name = NULL;
+    if (!take_text(r, &name))
+        return false;
+    if (!name || strcmp(name, "auto") == 0)
+        return true;
+    if (strncmp(name, "torch.", 6) == 0)
+        name += 6;
+    for (size_t i = 0; i < COUNT(types); i++)
+        if (strcmp(name, types[i].name) == 0) {
+            *out = types[i].type;
+            return true;
+        }
+    nib__json_fail(&r->json, "torch_dtype \"%s\" is none of float32, float16, bfloat16", name);
+    return false;
+}
+
+/* at: which of nib__eps_keys. */
+static bool read_eps(reader *r, size_t at)
+{
+    return at == (size_t)r->family->eps ? nib__config_number(&r->json, &r->c.norm_eps)
+                                        : read_unknown(r, 0);
+}
+
+static bool read_rope_number(reader *r, size_t at)
+{
+    return nib__rope_read_number(&r->rope, (int)at, &r->json);
+}
+
+static bool read_rope_object(reader *r, size_t at)
+{
+    return nib__rope_read_object(&r->rope, (int)at, &r->json, r->arena);
+}
+
+static bool read_rotates(reader *r, size_t at)
+{
+    (void)at;
+    return nib__layers_read_rotates(&r->layers, &r->json, r->arena);
+}
+
+static bool read_interval(reader *r, size_t at)
+{
+    return r->family->rope_interval > 0 ? read_size(r, at) : read_unknown(r, 0);
+}
+
+static bool read_layer_types(reader *r, size_t at)
+{
+    (void)at;
+    return nib__layers_read_types(&r->layers, &r->json, r->arena);
+}
+
+static bool read_window(reader *r, size_t at)
+{
+    (void)at;
+    return nib__layers_read_window(&r->layers, &r->json);
+}
+
+static bool read_first_window(reader *r, size_t at)
+{
+    return nib__config_size(&r->json, place(r, at));
+}
+
+static bool read_pattern(reader *r, size_t at)
+{
+    (void)at;
+    return r->family->window == NIB_WINDOW_PATTERN
+               ? nib__layers_read_pattern(&r->layers, &r->json, r->arena)
+               : read_unknown(r, 0);
+}
+
+static bool read_quantized(reader *r, size_t at)
+{
+    const char *raw = nib__json_raw(&r->json, r->arena);
+    *(bool *)place(r, at) = raw != NULL && *raw == '{';
+    return raw != NULL;
+}
+
+/* architectures: names of Python classes; the one that is built need not be the first. */
+static bool read_classes(reader *r, size_t at)
+{
+    (void)at;
+    if (nib__json_next(&r->json) == NIB_JSON_NULL)
+        return true;
+    if (!nib__config_now(&r->json, NIB_JSON_ARRAY))
+        return false;
+    while (nib__json_next(&r->json) == NIB_JSON_STRING) {
+        for (size_t i = 0; nib__family_at(i) != NULL; i++)
+            if (nib__json_is(&r->json, nib__family_at(i)->class_name))
+                r->classes |= 1U << i;
+        if (r->class_name == NULL)
+            r->class_name = nib__json_string(&r->json, r->arena, NULL);
+        if (r->class_name == NULL)
+            return false;
+    }
+    return nib__config_now(&r->json, NIB_JSON_ARRAY_END);
+}
+
+static bool read_bos(reader *r, size_t at)
+{
+    int count = 0;
+    return nib__config_ids(&r->json, place(r, at), 1, &count);
+}
+
+static bool read_eos(reader *r, size_t at)
+{
+    return nib__config_ids(&r->json, place(r, at), NIB_EOS_MAX, &r->c.eos_count);
+}
+
+#define AT(member) offsetof(reader, member)
+
+static const struct {
+    const char *key;
+    bool (*read)(reader *r, size_t at);
+    size_t at;
+} keys[] = {
+    {"architectures", read_classes, 0},
+    {"model_type", read_text, AT(model_type)},
+    {"hidden_size", read_size, AT(c.width)},
+    {"intermediate_size", read_size, AT(c.ffn)},
+    {"num_hidden_layers", read_size, AT(c.layers)},
+    {"num_attention_heads", read_size, AT(c.heads)},
+    {"num_key_value_heads", read_size, AT(c.kv_heads)},
+    {"head_dim", read_size, AT(c.head_dim)},
+    {"vocab_size", read_size, AT(c.vocab)},
+    {"max_position_embeddings", read_size, AT(c.context)},
+    {"model_max_length", read_size, AT(longest)},
+    {"hidden_act", read_text, AT(hidden_act)},
+    {"hidden_activation", read_text, AT(hidden_activation)},
+    {"rms_norm_eps", read_eps, NIB_EPS_RMS},
+    {"layer_norm_eps", read_eps, NIB_EPS_LAYER},
+    {"norm_epsilon", read_eps, NIB_EPS_NORM},
+    {"attention_bias", read_bias, AT(bias)},
+    {"mlp_bias", read_flag, AT(c.mlp_bias)},
+    {"tie_word_embeddings", read_flag, AT(c.tied)},
+    {"rope_theta", read_rope_number, NIB_ROPE_THETA},
+    {"partial_rotary_factor", read_rope_number, NIB_ROPE_PARTIAL},
+    {"original_max_position_embeddings", read_rope_number, NIB_ROPE_ORIGINAL},
+    {"rope_scaling", read_rope_object, NIB_ROPE_SCALING},
+    {"rope_parameters", read_rope_object, NIB_ROPE_PARAMETERS},
+    {"no_rope_layers", read_rotates, 0},
+    {"no_rope_layer_interval", read_interval, AT(layers.rotate_interval)},
+    {"layer_types", read_layer_types, 0},
+    {"sliding_window", read_window, 0},
+    {"use_sliding_window", read_flag, AT(layers.use_window)},
+    {"max_window_layers", read_first_window, AT(layers.first_window)},
+    {"sliding_window_pattern", read_pattern, 0},
+    {"_sliding_window_pattern", read_pattern, 0},
+    {"quantization_config", read_quantized, AT(c.quantized)},
+    {"dtype", read_type, AT(dtypes[0])},
+    {"torch_dtype", read_type, AT(dtypes[1])},
+    {"bos_token_id", read_bos, AT(c.bos)},
+    {"eos_token_id", read_eos, AT(c.eos)},
+};
+
+static bool read_key(reader *r)
+{
+    for (size_t i = 0; i < COUNT(keys); i++)
+        if (nib__json_is(&r->json, keys[i].key))
+            return keys[i].read(r, keys[i].at);
+    if (listed(&r->json, harmless, COUNT(harmless)))
+        return nib__json_skip(&r->json);
+    if (nib__keys_know(&r->json))
+        return nib__keys_read(&r->keys, &r->json);
+    return read_unknown(r, 0);
+}
+
+static bool read_model_type(reader *r)
+{
+    return nib__json_is(&r->json, "model_type") ? take_text(r, &r->model_type)
+                                                : nib__json_skip(&r->json);
+}
+
+/* The reader's error, and which key it was reading. */
+static nib_status config_error(const reader *r, nib_err *err)
+{
+    nib_err inner;
+    const nib_status status = nib__json_status(&r->json, &inner);
+    if (r->key[0] == 0)
+        return nib__fail(err, status, "%s", inner.text);
+    return nib__fail(err, status, "%s (in \"%s\")", inner.text, r->key);
+}
+
+/* A pass over the keys. */
+static nib_status read_all(reader *r, bool (*read)(reader *r), const char *name, const char *text,
+                           size_t size, nib_err *err)
+{
+    const nib_json_limits limits = {.literals = true};
+    nib__json_init(&r->json, name, text, size, &limits);
+    bool ok = nib__json_expect(&r->json, NIB_JSON_OBJECT);
+    while (ok && nib__json_next(&r->json) == NIB_JSON_KEY) {
+        nib__say_name(r->key, sizeof r->key, r->json.token, r->json.token_size);
+        ok = read(r);
+        if (ok)
+            r->key[0] = 0;
+    }
+    return ok && nib__config_now(&r->json, NIB_JSON_OBJECT_END) &&
+                   nib__json_next(&r->json) == NIB_JSON_END
+               ? NIB_OK
+               : config_error(r, err);
+}
+
+/* ---- the family ---- */
+
+static nib_status find_family(reader *r, const char *name, nib_err *err)
 {
     if (!r->model_type)
         return nib__fail(
@@ -283,67 +386,51 @@ static nib_status find_arch(reader *r, const char *name, nib_err *err)
                          "%s: the architecture \"%s\" is not supported; %s are", name,
                          nib__say_name(shown, sizeof shown, r->model_type, strlen(r->model_type)),
                          nib__family_names(names, sizeof names));
-    nib_config *c = r->c;
-    const nib_family_row *family = nib__family_at(i);
-    const bool bias = r->attention_bias == NOT_GIVEN ? family->absent.bias : r->attention_bias == 1;
-    c->arch = (nib_arch)i;
-    c->qk_norm = family->head_norms;
-    c->qkv_bias =
-        (bias && family->biases != NIB_BIASES_OWN) || family->biases == NIB_BIASES_QKV_ALWAYS;
-    c->o_bias = bias && family->biases == NIB_BIASES_ALL;
+    r->c.arch = (nib_arch)i;
+    r->family = nib__family_at(i);
     return NIB_OK;
 }
 
-/* What is not given, as transformers takes it. */
-static nib_status fill_absent(reader *r, const char *name, nib_err *err)
+/* What transformers takes where a key is absent. */
+static void put_absent(reader *r)
 {
-    nib_config *c = r->c;
-    const nib_family_row *family = nib__family_of(c);
-    c->norm_eps = r->eps[family->eps] != NOT_GIVEN ? r->eps[family->eps] : family->absent.norm_eps;
+    nib_config *c = &r->c;
+    const nib_family_row *family = r->family;
+    c->heads = family->absent.heads;
+    c->kv_heads = family->absent.kv_heads;
+    c->head_dim = family->absent.head_dim;
+    c->vocab = family->absent.vocab;
+    c->context = family->absent.context;
+    c->norm_eps = family->absent.norm_eps;
     c->rope_theta = family->absent.rope_theta;
     c->rope_interleaved = family->interleaved;
-    if (c->heads == 0)
-        c->heads = family->absent.heads;
-    if (c->vocab == 0)
-        c->vocab = family->absent.vocab;
-    if (!r->tied_given)
-        c->tied = family->absent.tied;
-    if (c->kv_heads == NOT_GIVEN)
-        c->kv_heads = family->absent.kv_heads;
-    if (c->kv_heads == 0)
-        c->kv_heads = c->heads;
-    if (c->context == NOT_GIVEN)
-        c->context = family->absent.context;
-    if (r->of_layers.first_window == NOT_GIVEN)
-        r->of_layers.first_window = family->absent.first_window;
-    if (c->head_dim == NOT_GIVEN)
-        c->head_dim = family->absent.head_dim;
-    if (c->head_dim != 0 || c->heads < 1)
-        return NIB_OK;
-    if (c->width % c->heads != 0)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: hidden_size %" PRId64
-                         " is no multiple of num_attention_heads %" PRId64
-                         ", and head_dim is not given",
-                         name, c->width, c->heads);
-    c->head_dim = c->width / c->heads;
-    return NIB_OK;
+    c->qk_norm = family->head_norms;
+    c->tied = family->absent.tied;
+    r->bias = family->absent.bias;
+    r->layers.window = family->absent.window;
 }
 
-/* hidden_activation, Gemma's newer name, goes before hidden_act. */
-static nib_status check_act(const reader *r, const char *name, nib_err *err)
+/* ---- judging ---- */
+
+static void put_biases(reader *r)
 {
-    const nib_family_row *family = nib__family_of(r->c);
-    const char *wanted = family->act != NULL ? family->act : "silu",
-               *act = r->acts[1] != NULL ? r->acts[1] : r->acts[0],
-               *older = family->act == NULL ? "swish" : family->older_act;
+    const nib_family_row *family = r->family;
+    r->c.qkv_bias =
+        (r->bias && family->biases != NIB_BIASES_OWN) || family->biases == NIB_BIASES_QKV_ALWAYS;
+    r->c.o_bias = r->bias && family->biases == NIB_BIASES_ALL;
+}
+
+/* Both names are checked: which of them transformers reads is a family's. */
+static nib_status check_act(const reader *r, const char *act, const char *key, const char *name,
+                            nib_err *err)
+{
+    const char *wanted = r->family->act != NULL ? r->family->act : "silu",
+               *older = r->family->act == NULL ? "swish" : r->family->older_act;
     char shown[64];
     if (act == NULL || strcmp(act, wanted) == 0 || (older != NULL && strcmp(act, older) == 0))
         return NIB_OK;
-    return nib__fail(err, NIB_UNSUPPORTED, "%s: %s is \"%s\"; only %s is built for %s", name,
-                     r->acts[1] != NULL ? "hidden_activation" : "hidden_act",
-                     nib__say_name(shown, sizeof shown, act, strlen(act)), wanted,
-                     nib__arch_name(r->c->arch));
+    return nib__fail(err, NIB_UNSUPPORTED, "%s: %s is \"%s\"; only %s is built for %s", name, key,
+                     nib__say_name(shown, sizeof shown, act, strlen(act)), wanted, r->family->name);
 }
 
 /* Each size may be in range and their products far from it. */
@@ -376,10 +463,13 @@ nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err
     };
     for (size_t i = 0; i < COUNT(sizes); i++)
         if (sizes[i].value < 1 || sizes[i].value > sizes[i].limit)
-            return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: %s is %s%" PRId64 "; 1 to %" PRId64 " is wanted", name,
-                             sizes[i].key, sizes[i].value == 0 ? "missing or " : "", sizes[i].value,
-                             sizes[i].limit);
+            return sizes[i].value == 0
+                       ? nib__fail(err, NIB_BAD_INPUT,
+                                   "%s: %s is missing; 1 to %" PRId64 " is wanted", name,
+                                   sizes[i].key, sizes[i].limit)
+                       : nib__fail(err, NIB_BAD_INPUT,
+                                   "%s: %s is %" PRId64 "; 1 to %" PRId64 " is wanted", name,
+                                   sizes[i].key, sizes[i].value, sizes[i].limit);
     if (c->heads % c->kv_heads != 0)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: num_attention_heads %" PRId64
@@ -399,43 +489,23 @@ nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err
 
 static void say_class(const reader *r)
 {
-    const char *built = nib__family_of(r->c)->class_name;
     char shown[NIB_SHOWN];
-    if (r->class_name && (r->classes & 1U << r->c->arch) == 0)
-        nib__ledger_add_overruled(
-            r->ledger, "config-key", "architectures", nib__shown(shown, r->class_name), built,
-            "model_type is \"%s\", and %s is built for it", nib__family_of(r->c)->name, built);
+    if (r->class_name && (r->classes & 1U << r->c.arch) == 0)
+        nib__ledger_add_overruled(r->ledger, "config-key", "architectures",
+                                  nib__shown(shown, r->class_name), r->family->class_name,
+                                  "model_type is \"%s\", and %s is built for it", r->family->name,
+                                  r->family->class_name);
 }
 
-/* Numbers that others overrule. */
-static void say_numbers(const reader *r)
+static void say_bias(const reader *r)
 {
-    const nib_config *c = r->c;
-    char asked[32], done[32];
-    for (int i = 0; i < NIB_EPS_KEYS; i++)
-        if (r->eps[i] != NOT_GIVEN && i != (int)nib__family_of(c)->eps)
-            nib__ledger_add_unread(r->ledger, "config-key", "config.json", nib__eps_keys[i],
-                                   nib__say_double(asked, r->eps[i]));
-    if (r->longest > 0 && r->longest != c->context)
-        nib__ledger_add_overruled(r->ledger, "context", "model_max_length",
-                                  nib__say_double(asked, (double)r->longest),
-                                  nib__say_double(done, (double)c->context),
-                                  "max_position_embeddings is the longest context");
-}
-
-/* What config.json says and another of its keys, or the architecture, overrules. */
-static void say_overruled(const reader *r)
-{
-    const nib_config *c = r->c;
-    say_class(r);
-    say_numbers(r);
-    const bool always = nib__family_of(c)->biases == NIB_BIASES_QKV_ALWAYS;
-    if (nib__family_of(c)->biases == NIB_BIASES_OWN && r->attention_bias == 1)
+    if (!r->bias_given)
+        return;
+    if (r->family->biases == NIB_BIASES_OWN && r->bias)
         nib__ledger_add_unread(r->ledger, "config-key", "config.json", "attention_bias", "true");
-    if (always && r->attention_bias == 0)
-        nib__ledger_add_overruled(r->ledger, "bias", "attention_bias", "false", "true",
-                                  "%s has biases of q, k and v", nib__arch_name(c->arch));
-    if (always && r->attention_bias == 1)
+    if (r->family->biases != NIB_BIASES_QKV_ALWAYS)
+        return;
+    if (r->bias)
         nib__ledger_add_setting(r->ledger,
                                 &(nib_ledger_setting){.code = "bias",
                                                       .name = "attention_bias",
@@ -443,8 +513,23 @@ static void say_overruled(const reader *r)
                                                       .done = "true",
                                                       .by = NIB_BY_CONFIG,
                                                       .relation = NIB_SETTING_NARROWER},
-                                "%s has biases of q, k and v, and none of o",
-                                nib__arch_name(c->arch));
+                                "%s has biases of q, k and v, and none of o", r->family->name);
+    else
+        nib__ledger_add_overruled(r->ledger, "bias", "attention_bias", "false", "true",
+                                  "%s has biases of q, k and v", r->family->name);
+}
+
+/* What config.json says and another of its keys, or the architecture, overrules. */
+static void say_overruled(const reader *r)
+{
+    char asked[32], done[32];
+    say_class(r);
+    say_bias(r);
+    if (r->longest > 0 && r->longest != r->c.context)
+        nib__ledger_add_overruled(r->ledger, "context", "model_max_length",
+                                  nib__say_double(asked, (double)r->longest),
+                                  nib__say_double(done, (double)r->c.context),
+                                  "max_position_embeddings is the longest context");
     if (r->dtypes[0] != NIB_TYPE_NONE && r->dtypes[1] != NIB_TYPE_NONE &&
         r->dtypes[0] != r->dtypes[1])
         nib__ledger_add_overruled(r->ledger, "dtype", "torch_dtype", nib__type_name(r->dtypes[1]),
@@ -452,52 +537,31 @@ static void say_overruled(const reader *r)
                                   "dtype, its newer name, goes before it");
 }
 
-/* The reader's error, and which key it was reading. */
-static nib_status config_error(const reader *r, nib_err *err)
-{
-    nib_err inner;
-    const nib_status status = nib__json_status(&r->json, &inner);
-    if (r->key[0] == 0)
-        return nib__fail(err, status, "%s", inner.text);
-    return nib__fail(err, status, "%s (in \"%s\")", inner.text, r->key);
-}
-
 nib_status nib__config_parse(nib_config *out, const char *name, const char *text, size_t size,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
-    *out =
-        (nib_config){.bos = -1, .kv_heads = NOT_GIVEN, .head_dim = NOT_GIVEN, .context = NOT_GIVEN};
-    reader r = {.c = out,
+    static const char *const names[] = {"hidden_size", "num_attention_heads", "head_dim"};
+    reader r = {.c = {.bos = -1},
                 .arena = arena,
                 .ledger = ledger,
-                .eps = {NOT_GIVEN, NOT_GIVEN, NOT_GIVEN},
-                .of_layers = {.window = NIB_LAYERS_UNSAID,
-                              .first_window = NOT_GIVEN,
-                              .pattern = NIB_LAYERS_UNSAID,
-                              .type_count = NIB_LAYERS_UNSAID},
-                .attention_bias = NOT_GIVEN};
-    const nib_json_limits limits = {.literals = true};
-    nib__json_init(&r.json, name, text, size, &limits);
-    bool ok = nib__json_expect(&r.json, NIB_JSON_OBJECT);
-    while (ok && nib__json_next(&r.json) == NIB_JSON_KEY) {
-        nib__say_name(r.key, sizeof r.key, r.json.token, r.json.token_size);
-        ok = read_key(&r);
-        if (ok)
-            r.key[0] = 0;
-    }
-    if (!ok || !nib__config_now(&r.json, NIB_JSON_OBJECT_END) ||
-        nib__json_next(&r.json) != NIB_JSON_END)
-        return config_error(&r, err);
-    out->dtype = r.dtypes[r.dtypes[0] == NIB_TYPE_NONE];
-    NIB_TRY(find_arch(&r, name, err));
-    NIB_TRY(fill_absent(&r, name, err));
-    NIB_TRY(nib__config_check(out, name, err));
-    NIB_TRY(nib__layers_apply(out, &r.of_layers, name, arena, ledger, err));
-    NIB_TRY(nib__keys_apply(out, &r.keys, name, err));
-    NIB_TRY(check_act(&r, name, err));
+                .layers = {.first_window = -1}};
+    nib_config *c = &r.c;
+    NIB_TRY(read_all(&r, read_model_type, name, text, size, err));
+    NIB_TRY(find_family(&r, name, err));
+    put_absent(&r);
+    NIB_TRY(read_all(&r, read_key, name, text, size, err));
+    c->dtype = r.dtypes[r.dtypes[0] == NIB_TYPE_NONE];
+    put_biases(&r);
+    NIB_TRY(nib__config_derive(c, name, names, err));
+    NIB_TRY(nib__config_check(c, name, err));
+    NIB_TRY(nib__layers_apply(c, &r.layers, name, arena, ledger, err));
+    NIB_TRY(nib__keys_apply(c, &r.keys, name, err));
+    NIB_TRY(check_act(&r, r.hidden_activation, "hidden_activation", name, err));
+    NIB_TRY(check_act(&r, r.hidden_act, "hidden_act", name, err));
     say_overruled(&r);
-    NIB_TRY(nib__rope_apply(out, &r.rope, name, ledger, err));
-    if (nib__family_of(out)->complete != NULL)
-        nib__family_of(out)->complete(out);
+    NIB_TRY(nib__rope_apply(c, &r.rope, name, ledger, err));
+    if (r.family->complete != NULL)
+        r.family->complete(c);
+    *out = *c;
     return NIB_OK;
 }

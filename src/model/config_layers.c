@@ -91,43 +91,46 @@ bool nib__layers_read_pattern(nib_layers_said *s, nib_json *j, nib_arena *arena)
 
 bool nib__layers_read_window(nib_layers_said *s, nib_json *j)
 {
-    int64_t window = NIB_LAYERS_UNSAID;
-    if (!nib__config_size(j, &window))
+    s->window = 0;
+    if (!nib__config_size(j, &s->window))
         return false;
-    if (window == 0) {
+    if (s->window == 0 && j->event != NIB_JSON_NULL)
         nib__json_fail(j, "a window of at least 1 position is wanted, or null for none");
-        return false;
-    }
-    s->window = window == NIB_LAYERS_UNSAID ? 0 : window;
-    return true;
+    return j->event != NIB_JSON_ERROR;
 }
 
 /* ---- windows ---- */
 
-/* By the family's rule, where layer_types is not given. */
-static bool has_window(const nib_config *c, const nib_layers_said *s, int64_t pattern, int64_t i)
+static bool in_pattern(const nib_layers_said *s, int64_t pattern, int64_t i)
 {
-    switch (nib__family_of(c)->window) {
+    if (s->pattern_letters != NULL)
+        return s->pattern_letters[(size_t)i % strlen(s->pattern_letters)] == 'L';
+    return (i + 1) % pattern != 0;
+}
+
+/* By the family's rule, where layer_types is not given. */
+static bool has_window(const nib_config *c, const nib_layers_said *s, int64_t i)
+{
+    const nib_family_row *family = nib__family_of(c);
+    switch (family->window) {
     case NIB_WINDOW_ALWAYS: return true;
-    case NIB_WINDOW_IF_USED: return s->use_window && i >= s->first_window;
+    case NIB_WINDOW_IF_USED:
+        return s->use_window &&
+               i >= (s->first_window < 0 ? family->absent.first_window : s->first_window);
     case NIB_WINDOW_UNROTATED: return s->use_window && !c->rope_layers[i];
-    case NIB_WINDOW_PATTERN:
-        if (s->pattern_letters != NULL)
-            return s->pattern_letters[(size_t)i % strlen(s->pattern_letters)] == 'L';
-        return pattern > 0 && (i + 1) % pattern != 0;
+    case NIB_WINDOW_PATTERN: return in_pattern(s, s->pattern > 0 ? s->pattern : family->pattern, i);
     default: return false;
     }
 }
 
 static nib_status set_windows(nib_config *c, int64_t window, const bool *layers,
-                              const nib_layers_said *s, int64_t pattern, nib_arena *arena,
-                              nib_err *err)
+                              const nib_layers_said *s, nib_arena *arena, nib_err *err)
 {
     bool *has = nib__arena_take(arena, (size_t)c->layers, sizeof *has), any = false, all = true;
     if (has == NULL)
         return nib__fail_memory(err, (size_t)c->layers, "the list of layers");
     for (int64_t i = 0; i < c->layers; i++) {
-        has[i] = layers != NULL ? layers[i] : has_window(c, s, pattern, i);
+        has[i] = layers != NULL ? layers[i] : has_window(c, s, i);
         any = any || has[i];
         all = all && has[i];
     }
@@ -151,7 +154,7 @@ nib_status nib__layers_window(nib_config *c, int64_t window, const bool *layers,
 {
     const nib_layers_said none = {0};
     if (window > 0)
-        NIB_TRY(set_windows(c, window, layers, &none, nib__family_of(c)->pattern, arena, err));
+        NIB_TRY(set_windows(c, window, layers, &none, arena, err));
     const nib_family_row *family = nib__family_of(c);
     return c->window == 0 && (family->needs_window || (window > 0 && family->rope_in_windows))
                ? fail_unrotated(c, name, "no layer has a window", err)
@@ -161,7 +164,7 @@ nib_status nib__layers_window(nib_config *c, int64_t window, const bool *layers,
 /* The family has no use for what layer_types says, which is other than what is built. */
 static void say_types(const nib_config *c, const nib_layers_said *s, nib_ledger *ledger)
 {
-    bool differs = s->type_count >= 0 && (s->other_type != NULL || s->type_count != c->layers);
+    bool differs = s->sliding != NULL && (s->other_type != NULL || s->type_count != c->layers);
     for (int64_t i = 0; i < s->type_count && !differs; i++)
         differs = s->sliding[i] != (nib__config_window(c, i) > 0);
     if (differs)
@@ -178,17 +181,15 @@ static nib_status find_windows(nib_config *c, const nib_layers_said *s, const ch
     const bool asks =
                    family->window == NIB_WINDOW_IF_USED || family->window == NIB_WINDOW_UNROTATED,
                off = asks && !s->use_window;
-    const int64_t given = s->window == NIB_LAYERS_UNSAID ? family->absent.window : s->window,
-                  window = off ? 0 : given,
-                  pattern = s->pattern == NIB_LAYERS_UNSAID ? family->pattern : s->pattern;
+    const int64_t window = off ? 0 : s->window;
     char shown[64];
     bool slides = false;
     if (!family->layer_types) {
-        NIB_TRY(window > 0 ? set_windows(c, window, NULL, s, pattern, arena, err) : NIB_OK);
+        NIB_TRY(window > 0 ? set_windows(c, window, NULL, s, arena, err) : NIB_OK);
         say_types(c, s, ledger);
         return NIB_OK;
     }
-    if (s->type_count >= 0 && s->type_count != c->layers)
+    if (s->sliding != NULL && s->type_count != c->layers)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: layer_types has %" PRId64 " names, but num_hidden_layers is %" PRId64,
                          name, s->type_count, c->layers);
@@ -203,15 +204,14 @@ static nib_status find_windows(nib_config *c, const nib_layers_said *s, const ch
         return nib__fail(err, NIB_BAD_INPUT, "%s: layer_types names \"sliding_attention\", but %s",
                          name,
                          off ? "use_sliding_window is not true" : "sliding_window is not given");
-    if (s->window == 0 && s->type_count < 0 && family->window == NIB_WINDOW_PATTERN &&
+    if (s->window == 0 && s->sliding == NULL && family->window == NIB_WINDOW_PATTERN &&
         !family->rope_in_windows)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: sliding_window is null, but layers of %s have a window; give it, or "
                          "layer_types without sliding_attention",
                          name, nib__arch_name(c->arch));
     if (window > 0)
-        NIB_TRY(
-            set_windows(c, window, s->type_count >= 0 ? s->sliding : NULL, s, pattern, arena, err));
+        NIB_TRY(set_windows(c, window, s->sliding, s, arena, err));
     if (c->window == 0 && (family->needs_window || (window > 0 && family->rope_in_windows)))
         return fail_unrotated(c, name,
                               window > 0 ? "no layer has a window" : "sliding_window is null", err);
@@ -233,9 +233,6 @@ static nib_status find_rotation(nib_config *c, const nib_layers_said *s, const c
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: no_rope_layers changes the result in a way that is not built for %s",
                          name, nib__arch_name(c->arch));
-    if (!skips && s->rotate_interval > 0)
-        nib__ledger_add_unread(ledger, "config-key", "config.json", "no_rope_layer_interval",
-                               nib__say_double(shown, (double)s->rotate_interval));
     if (!skips)
         return NIB_OK;
     if (layers != NULL && s->rotate_count != c->layers)
@@ -269,9 +266,6 @@ nib_status nib__layers_apply(nib_config *c, const nib_layers_said *s, const char
 {
     const int rule = nib__family_of(c)->window;
     char asked[32];
-    if (s->pattern != NIB_LAYERS_UNSAID && rule != NIB_WINDOW_PATTERN)
-        nib__ledger_add_unread(ledger, "config-key", "config.json", "sliding_window_pattern",
-                               nib__say_double(asked, (double)s->pattern));
     if (s->use_window && rule != NIB_WINDOW_IF_USED && rule != NIB_WINDOW_UNROTATED)
         nib__ledger_add_unread(ledger, "config-key", "config.json", "use_sliding_window", "true");
     NIB_TRY(find_rotation(c, s, name, arena, ledger, err));

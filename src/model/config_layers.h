@@ -8,18 +8,21 @@
 
 #include "config.h"
 
-enum { NIB_LAYERS_MAX = 1024, NIB_LAYERS_UNSAID = -1 /* 0: said as null */ };
+enum { NIB_LAYERS_MAX = 1024 };
 
 typedef struct nib_layers_said {
-    int64_t window, first_window; /* sliding_window, max_window_layers */
-    bool use_window;              /* use_sliding_window */
-    int64_t pattern;              /* sliding_window_pattern: every such layer has no window */
-    char *pattern_letters;        /* the same as "LLLG": L has a window */
-    bool *sliding;                /* [type_count] layer_types */
+    int64_t window;        /* sliding_window, or what the family has without it; 0: null */
+    int64_t first_window;  /* max_window_layers; negative: absent */
+    bool use_window;       /* use_sliding_window */
+    int64_t pattern;       /* sliding_window_pattern: every such layer has no window; 0: absent */
+    char *pattern_letters; /* the same as "LLLG": L has a window; NULL: it is a number */
+    bool *sliding;         /* [type_count] layer_types; NULL: absent */
     int64_t type_count;
     char *other_type; /* the first of layer_types that is neither full nor sliding attention */
-    bool *rotates;    /* [rotate_count] no_rope_layers, as it has them: 1 is with positions */
-    int64_t rotate_count, rotate_interval;
+    bool *rotates;    /* [rotate_count] no_rope_layers, as it has them: 1 is with positions; NULL:
+                         absent */
+    int64_t rotate_count;
+    int64_t rotate_interval; /* no_rope_layer_interval; 0: absent */
 } nib_layers_said;
 
 /* Each reads the value behind its key. */

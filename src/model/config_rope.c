@@ -62,7 +62,7 @@ static bool read_number(nib_rope_said *said, int place, int number, nib_json *js
     bool flag = false;
     const bool size = number == NIB_ROPE_ORIGINAL || number == NIB_ROPE_CONTEXT,
                truncate = number == NIB_ROPE_TRUNCATE;
-    if (!(size       ? nib__config_size(json, &whole)
+    if (!(size       ? nib__config_count(json, &whole)
           : truncate ? nib__config_flag(json, &flag)
                      : nib__config_number(json, &value)))
         return false;
@@ -383,7 +383,7 @@ static nib_status take_beta(nib_config *c, const nib_rope_said *said, const char
                          name, beta);
     if (c->rope_original < 1)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: original_max_position_embeddings of rope_parameters is missing or 0; "
+                         "%s: original_max_position_embeddings of rope_parameters is missing; "
                          "queries are scaled by it in %s",
                          name, nib__arch_name(c->arch));
     c->query_beta = beta;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads values of config.json and generation_config.json.
+ * Reads values of config.json, params.json and generation_config.json.
  */
 #include "config_values.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 bool nib__config_now(nib_json *json, nib_json_event event)
 {
@@ -29,6 +30,24 @@ bool nib__config_size(nib_json *json, int64_t *out)
     if (*out < 0)
         nib__json_fail(json, "%" PRId64 " is negative", *out);
     return *out >= 0;
+}
+
+bool nib__config_rate(nib_json *json, double *out)
+{
+    if (!nib__config_number(json, out) || json->event == NIB_JSON_NULL)
+        return json->event == NIB_JSON_NULL;
+    if (!(*out > 0) || isinf(*out))
+        nib__json_fail(json, "%g is given; a number above 0 is wanted", *out);
+    return json->event != NIB_JSON_ERROR;
+}
+
+bool nib__config_count(nib_json *json, int64_t *out)
+{
+    if (!nib__config_size(json, out) || json->event == NIB_JSON_NULL)
+        return json->event == NIB_JSON_NULL;
+    if (*out == 0)
+        nib__json_fail(json, "0 is given; at least 1 is wanted");
+    return *out > 0;
 }
 
 bool nib__config_flag(nib_json *json, bool *out)
@@ -66,4 +85,19 @@ bool nib__config_ids(nib_json *json, int32_t *ids, int room, int *count)
             return true;
     }
     return nib__config_now(json, NIB_JSON_ARRAY_END);
+}
+
+nib_status nib__config_derive(nib_config *c, const char *name, const char *const names[3],
+                              nib_err *err)
+{
+    if (c->kv_heads == 0)
+        c->kv_heads = c->heads;
+    if (c->head_dim != 0 || c->heads < 1)
+        return NIB_OK;
+    if (c->width % c->heads != 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: %s %" PRId64 " is no multiple of %s %" PRId64 ", and %s is not given",
+                         name, names[0], c->width, names[1], c->heads, names[2]);
+    c->head_dim = c->width / c->heads;
+    return NIB_OK;
 }
