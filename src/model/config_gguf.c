@@ -10,6 +10,7 @@
 #include "config_keys.h"
 #include "config_layers.h"
 #include "config_rope.h"
+#include "config_values.h"
 
 #include "gguf.h"
 
@@ -96,20 +97,12 @@ static nib_status read_sizes(reader *r)
 /* What is not given, as llama.cpp takes it. */
 static nib_status fill_absent(reader *r)
 {
+    static const char *const names[] = {"embedding_length", "attention.head_count",
+                                        "attention.key_length"};
     nib_config *c = r->c;
     nib_gguf_array tokens;
     bool found;
-    if (c->kv_heads == 0)
-        c->kv_heads = c->heads;
-    if (c->head_dim == 0 && c->heads > 0) {
-        if (c->width % c->heads != 0)
-            return nib__fail(r->err, NIB_BAD_INPUT,
-                             "%s: %s.embedding_length %" PRId64
-                             " is no multiple of attention.head_count %" PRId64
-                             ", and attention.key_length is not given",
-                             r->g->name, r->arch, c->width, c->heads);
-        c->head_dim = c->width / c->heads;
-    }
+    NIB_TRY(nib__config_derive(c, r->g->name, names, r->err));
     if (c->vocab != 0)
         return NIB_OK;
     const nib_tensor *embed = nib__checkpoint_find(r->cp, "model.embed_tokens.weight");
@@ -571,18 +564,13 @@ static bool is_known(const reader *r, const char *name)
                                         "attention.head_count_kv",
                                         "attention.key_length",
                                         "attention.value_length",
-                                        "attention.layer_norm_rms_epsilon",
-                                        "attention.layer_norm_epsilon",
                                         "attention.sliding_window",
                                         "attention.sliding_window_pattern",
                                         "attention.causal",
                                         "use_parallel_residual",
                                         "rope.dimension_count",
                                         "rope.freq_base",
-                                        "rope.scale_linear",
                                         "rope.scaling.type",
-                                        "rope.scaling.factor",
-                                        "rope.scaling.original_context_length",
                                         "rope.scaling.finetuned",
                                         "tensor_data_layout",
                                         "expert_used_count",
@@ -596,6 +584,29 @@ static bool is_known(const reader *r, const char *name)
     return own_key(r, name) != NULL;
 }
 
+/* Numbers that only some families and rotations have a use for: does this model? */
+static bool is_of_some(bool *used, const nib_config *c, const char *name)
+{
+    const nib_family_row *family = nib__family_of(c);
+    const bool rms = family->eps == NIB_EPS_RMS,
+               original = c->rope == NIB_ROPE_YARN || family->only_longrope,
+               factor = c->rope != NIB_ROPE_LONGROPE && c->rope_factor != 0; /* it was read */
+    const struct {
+        const char *name;
+        bool used;
+    } keys[] = {{"attention.layer_norm_rms_epsilon", rms},
+                {"attention.layer_norm_epsilon", !rms},
+                {"rope.scaling.original_context_length", original},
+                {"rope.scaling.factor", factor},
+                {"rope.scale_linear", factor}};
+    for (size_t i = 0; i < COUNT(keys); i++)
+        if (strcmp(keys[i].name, name) == 0) {
+            *used = keys[i].used;
+            return true;
+        }
+    return false;
+}
+
 static nib_status check_unknown(reader *r)
 {
     static const char *const elsewhere[] = {"general.", "tokenizer.", "split.", "quantize."};
@@ -603,15 +614,16 @@ static nib_status check_unknown(reader *r)
     for (size_t i = 0; i < r->g->count; i++) {
         const char *key = r->g->values[i]->key;
         const bool own = begins_with(key, r->arch) && key[prefix] == '.';
-        bool known = own && is_known(r, key + prefix + 1);
+        const char *name = own ? key + prefix + 1 : "";
+        bool known = own && is_known(r, name);
+        const bool of_some = is_of_some(&known, r->c, name);
         char shown[128];
         for (size_t j = 0; j < COUNT(elsewhere); j++)
             known = known || begins_with(key, elsewhere[j]);
         if (known)
             continue;
         nib__say_name(shown, sizeof shown, key, strlen(key));
-        if (own &&
-            (begins_with(key + prefix + 1, "rope.") || begins_with(key + prefix + 1, "attention.")))
+        if (!of_some && (begins_with(name, "rope.") || begins_with(name, "attention.")))
             return nib__fail(r->err, NIB_UNSUPPORTED,
                              "%s: key \"%s\" changes the result and is not known", r->g->name,
                              shown);

@@ -15,14 +15,14 @@
 
 enum { SIZE_LIMIT = 1 << 24, LLAMA3_VOCAB = 128256 };
 
-/* Everything that is read before it is judged. */
+/* Everything that is read before it is judged; 0: not given. */
 typedef struct reader {
     nib_config *c;
     nib_json json;
     nib_ledger *ledger;
     int64_t multiple_of, sliding_window;
     double ffn_multiplier, scale_factor;
-    double thetas[2]; /* rope_theta and rope_freq_base; 0: not given */
+    double thetas[2]; /* rope_theta and rope_freq_base */
     int bos_count;
     bool scaled_rope, spinquant;
 } reader;
@@ -86,9 +86,15 @@ static bool read_changing(reader *r)
 static bool read_vocab(reader *r)
 {
     const nib_json_event event = nib__json_next(&r->json);
+    int64_t vocab = -1;
     if (event == NIB_JSON_NULL)
         return true;
-    return nib__config_now(&r->json, NIB_JSON_NUMBER) && nib__json_int64(&r->json, &r->c->vocab);
+    if (!nib__config_now(&r->json, NIB_JSON_NUMBER) || !nib__json_int64(&r->json, &vocab))
+        return false;
+    if (vocab < 1 && vocab != -1)
+        nib__json_fail(&r->json, "%" PRId64 " is given; at least 1 is wanted, or -1", vocab);
+    r->c->vocab = vocab < 0 ? 0 : vocab;
+    return r->json.event != NIB_JSON_ERROR;
 }
 
 static bool read_key(reader *r)
@@ -126,10 +132,10 @@ static bool read_key(reader *r)
                  {"use_qk_norm", &c->qk_norm}};
     for (size_t i = 0; i < COUNT(sizes); i++)
         if (nib__json_is(j, sizes[i].key))
-            return nib__config_size(j, sizes[i].out);
+            return nib__config_count(j, sizes[i].out);
     for (size_t i = 0; i < COUNT(numbers); i++)
         if (nib__json_is(j, numbers[i].key))
-            return nib__config_number(j, numbers[i].out);
+            return nib__config_rate(j, numbers[i].out);
     for (size_t i = 0; i < COUNT(flags); i++)
         if (nib__json_is(j, flags[i].key))
             return nib__config_flag(j, flags[i].out);
@@ -249,16 +255,14 @@ static void fill_tokens(nib_config *c)
 
 static nib_status fill(reader *r, const nib_checkpoint *cp, const char *name, nib_err *err)
 {
+    static const char *const names[] = {"dim", "n_heads", "head_dim"};
     nib_config *c = r->c;
     const nib_tensor *embed = nib__checkpoint_find(cp, "model.embed_tokens.weight"),
                      *head = nib__checkpoint_find(cp, "lm_head.weight");
     c->arch = nib__family_of_params(c->qkv_bias, c->qk_norm);
-    if (c->vocab < 1 && embed != NULL && embed->rank == 2)
+    if (c->vocab == 0 && embed != NULL && embed->rank == 2)
         c->vocab = embed->shape[0];
-    if (c->kv_heads == 0)
-        c->kv_heads = c->heads;
-    if (c->head_dim == 0 && c->heads > 0 && c->width % c->heads == 0)
-        c->head_dim = c->width / c->heads;
+    NIB_TRY(nib__config_derive(c, name, names, err));
     c->tied = head == NULL || head == embed;
     fill_ffn(r);
     fill_rope(r);

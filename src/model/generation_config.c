@@ -71,7 +71,7 @@ static bool read_rate(nib_json *json, double most, bool zero, double *out)
     double value = 1;
     if (!nib__config_number(json, &value) || json->event == NIB_JSON_NULL)
         return json->event == NIB_JSON_NULL;
-    if (value > most || value < 0 || (value == 0 && !zero)) {
+    if (!(value <= most) || !(value >= 0) || (value == 0 && !zero)) {
         nib__json_fail(json,
                        zero ? "%g is not between 0 and %g" : "%g is not above 0 and at most %g",
                        value, most);
@@ -79,16 +79,6 @@ static bool read_rate(nib_json *json, double most, bool zero, double *out)
     }
     *out = value;
     return true;
-}
-
-/* A length of 1 or more. */
-static bool read_length(nib_json *json, int64_t *out)
-{
-    if (!nib__config_size(json, out))
-        return false;
-    if (*out == 0)
-        nib__json_fail(json, "0 is not a whole number of 1 or more");
-    return *out != 0;
 }
 
 static bool read_key(nib_generation *out, nib_json *json, nib_ledger *ledger)
@@ -104,9 +94,9 @@ static bool read_key(nib_generation *out, nib_json *json, nib_ledger *ledger)
     if (nib__json_is(json, "top_k"))
         return nib__config_size(json, &out->top_k);
     if (nib__json_is(json, "max_new_tokens"))
-        return read_length(json, &out->max_new_tokens);
+        return nib__config_count(json, &out->max_new_tokens);
     if (nib__json_is(json, "max_length"))
-        return read_length(json, &out->max_length);
+        return nib__config_count(json, &out->max_length);
     if (nib__json_is(json, "eos_token_id"))
         return nib__config_ids(json, out->eos, NIB_EOS_MAX, &out->eos_count);
     if (nib__json_is(json, "do_sample")) {

@@ -425,6 +425,7 @@ static void test_generation(void **state)
     assert_true(g.eos_count == 0 && !g.do_sample_given && g.top_k < 0);
     assert_int_equal(generation(&g, "{\"top_k\":2.5}", &err), NIB_BAD_INPUT);
     assert_int_equal(generation(&g, "{\"temperature\":\"hot\"}", &err), NIB_BAD_INPUT);
+    assert_int_equal(generation(&g, "{\"temperature\":NaN}", &err), NIB_BAD_INPUT);
     assert_int_equal(generation(&g, "[]", &err), NIB_BAD_INPUT);
 }
 

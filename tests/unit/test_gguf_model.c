@@ -496,6 +496,19 @@ static void test_config_taken(void **state)
                      NIB_OK);
     assert_int_equal(notes.setting_count, 1);
     assert_int_equal(count_settings(&notes, "config-key", "llama.mood"), 1);
+    /* and those that other models use */
+    assert_int_equal(
+        config_said(&c, &(said)WITH(KEY("rope.scaling.original_context_length"), NIB_GGUF_U32, 8),
+                    &notes, &err),
+        NIB_OK);
+    assert_int_equal(
+        config_said(&c, &(said)WITH(KEY("attention.layer_norm_epsilon"), NIB_GGUF_F32, F32_HALF),
+                    &notes, &err),
+        NIB_OK);
+    assert_int_equal(notes.setting_count, 3);
+    assert_int_equal(count_settings(&notes, "config-key", "llama.rope.scaling.original_context"),
+                     1);
+    assert_int_equal(count_settings(&notes, "config-key", "llama.attention.layer_norm_epsilon"), 1);
     nib__ledger_free(&notes);
 }
 

@@ -287,6 +287,12 @@ static void test_params(void **state)
         {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"moe\": {}}", NIB_BAD_INPUT,
          "not built (in \"moe\")"},
         {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": \"1\"}", NIB_BAD_INPUT, "n_layers"},
+        {"{\"n_kv_heads\": 0}", NIB_BAD_INPUT, "at least 1 is wanted (in \"n_kv_heads\")"},
+        {"{\"max_seq_len\": 0}", NIB_BAD_INPUT, "at least 1 is wanted (in \"max_seq_len\")"},
+        {"{\"rope_theta\": -1}", NIB_BAD_INPUT, "-1 is given; a number above 0 is wanted"},
+        {"{\"ffn_dim_multiplier\": NaN}", NIB_BAD_INPUT, "a number above 0 is wanted"},
+        {"{\"vocab_size\": -2}", NIB_BAD_INPUT, "-2 is given; at least 1 is wanted, or -1"},
+        {"{\"dim\": 8, \"n_heads\": 3}", NIB_BAD_INPUT, "dim 8 is no multiple of n_heads 3"},
     };
     for (size_t i = 0; i < COUNT(bad); i++) {
         assert_int_equal(parse(&c, bad[i].params, &err), bad[i].status);
