@@ -259,17 +259,59 @@ static nib_status find_rotation(nib_config *c, const nib_layers_said *s, const c
     return NIB_OK;
 }
 
+/* ---- what is not done as said ---- */
+
+/* max_window_layers and sliding_window_pattern choose among layers; where none has a window, there
+ * is nothing for them to choose. */
+static void say_choice(const nib_config *c, const nib_layers_said *s, nib_ledger *ledger)
+{
+    const char *decides = s->sliding != NULL ? "layer_types decides" : "they go by the family";
+    const bool patterned = s->pattern > 0 || s->pattern_letters != NULL;
+    bool first_differs = false, pattern_differs = false;
+    char asked[32], letters[NIB_SHOWN];
+    for (int64_t i = 0; i < c->layers && c->window > 0; i++) {
+        const bool has = nib__config_window(c, i) > 0;
+        first_differs |= s->first_window >= 0 && has != (i >= s->first_window);
+        pattern_differs |= patterned && has != in_pattern(s, s->pattern, i);
+    }
+    if (first_differs)
+        nib__ledger_add_overruled(ledger, "config-key", "max_window_layers",
+                                  nib__say_double(asked, (double)s->first_window), NULL,
+                                  "other layers than those from it on have a window: %s", decides);
+    if (pattern_differs)
+        nib__ledger_add_overruled(ledger, "config-key", "sliding_window_pattern",
+                                  s->pattern_letters != NULL
+                                      ? nib__shown(letters, s->pattern_letters)
+                                      : nib__say_double(asked, (double)s->pattern),
+                                  NULL, "other layers have a window: %s", decides);
+}
+
+static void say_use(const nib_config *c, const nib_layers_said *s, nib_ledger *ledger)
+{
+    const int rule = nib__family_of(c)->window;
+    if (!s->use_window)
+        return;
+    if (rule != NIB_WINDOW_IF_USED && rule != NIB_WINDOW_UNROTATED)
+        nib__ledger_add_unread(ledger, "config-key", "config.json", "use_sliding_window", "true");
+    else if (c->window == 0)
+        nib__ledger_add_overruled(ledger, "config-key", "use_sliding_window", "true", NULL,
+                                  "no layer has a window, by %s",
+                                  s->window == 0                 ? "sliding_window"
+                                  : s->sliding != NULL           ? "layer_types"
+                                  : rule == NIB_WINDOW_UNROTATED ? "no_rope_layers"
+                                                                 : "max_window_layers");
+}
+
 /* ---- both ---- */
 
 nib_status nib__layers_apply(nib_config *c, const nib_layers_said *s, const char *name,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
-    const int rule = nib__family_of(c)->window;
     char asked[32];
-    if (s->use_window && rule != NIB_WINDOW_IF_USED && rule != NIB_WINDOW_UNROTATED)
-        nib__ledger_add_unread(ledger, "config-key", "config.json", "use_sliding_window", "true");
     NIB_TRY(find_rotation(c, s, name, arena, ledger, err));
     NIB_TRY(find_windows(c, s, name, arena, ledger, err));
+    say_use(c, s, ledger);
+    say_choice(c, s, ledger);
     if (nib__family_of(c)->window == NIB_WINDOW_IGNORED && s->window > 0 && s->window < c->context)
         nib__ledger_add_overruled(
             ledger, "config-key", "sliding_window", nib__say_double(asked, (double)s->window), NULL,

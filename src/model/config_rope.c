@@ -300,17 +300,47 @@ static double yarn_gain(double factor, double mscale)
 
 double nib__rope_yarn_gain(double factor) { return yarn_gain(factor, 1); }
 
+static bool is_given(const nib_rope_said *said, int number)
+{
+    for (int place = 0; place < NIB_ROPE_PLACES; place++)
+        if ((said->given[place] & 1U << number) != 0)
+            return true;
+    return false;
+}
+
+static void say_given(nib_ledger *ledger, const nib_rope_said *said, int number, const char *done,
+                      const char *text)
+{
+    for (int place = 0; place < NIB_ROPE_PLACES; place++)
+        if ((said->given[place] & 1U << number) != 0)
+            say_number(ledger, said, place, number, done, text);
+}
+
+/* Turns of yarn, of which transformers takes 0 as not given. */
+static double take_turns(const nib_rope_said *said, int number, double fallback, nib_ledger *ledger)
+{
+    const double value = take_number(said, number, fallback, ledger);
+    char done[32];
+    if (value != 0)
+        return value;
+    snprintf(done, sizeof done, "%g", fallback);
+    say_given(ledger, said, number, done, "transformers takes 0 as not given");
+    return fallback;
+}
+
 static void take_yarn(nib_config *c, const nib_rope_said *said, nib_ledger *ledger)
 {
     const double mscale = take_number(said, NIB_ROPE_MSCALE, 0, ledger),
                  all = take_number(said, NIB_ROPE_MSCALE_ALL, 0, ledger);
-    const bool both = mscale != 0 && all != 0;
-    c->rope_fast = take_number(said, NIB_ROPE_FAST, 0, ledger);
-    c->rope_slow = take_number(said, NIB_ROPE_SLOW, 0, ledger);
-    if (c->rope_fast == 0) /* as transformers takes a 0 */
-        c->rope_fast = 32;
-    if (c->rope_slow == 0)
-        c->rope_slow = 1;
+    const bool both = mscale != 0 && all != 0, gain = is_given(said, NIB_ROPE_GAIN);
+    const char *text = gain ? "attention_factor is given, and it decides"
+                            : "it counts only where mscale and mscale_all_dim are both given";
+    if (mscale != 0 && (gain || !both))
+        say_given(ledger, said, NIB_ROPE_MSCALE, NULL, text);
+    if (all != 0 && (gain || !both))
+        say_given(ledger, said, NIB_ROPE_MSCALE_ALL, NULL, text);
+    c->rope_fast = take_turns(said, NIB_ROPE_FAST, 32, ledger);
+    c->rope_slow = take_turns(said, NIB_ROPE_SLOW, 1, ledger);
     c->rope_unrounded = take_number(said, NIB_ROPE_TRUNCATE, 1, ledger) == 0;
     c->rope_gain =
         take_number(said, NIB_ROPE_GAIN,

@@ -565,6 +565,15 @@ static void test_rope_lines(void **state)
     assert_int_equal(count_settings(&p.ledger, "rope", "rope_scaling.short_factor"), 1);
     assert_int_equal(p.ledger.setting_count, 2);
     close_parsed(&p);
+    open_config(&p, "llama", YARN "\"beta_fast\":0,\"beta_slow\":0,\"mscale\":0.7}");
+    assert_true(p.config.rope_fast == 32 && p.config.rope_slow == 1);
+    assert_int_equal(count_settings(&p.ledger, "rope", "rope_scaling.beta_"), 2);
+    assert_int_equal(count_settings(&p.ledger, "rope", "rope_scaling.mscale"), 1);
+    close_parsed(&p);
+    open_config(&p, "llama", YARN "\"mscale\":0.7,\"mscale_all_dim\":1,\"attention_factor\":1}");
+    assert_true(p.config.rope_gain == 1);
+    assert_int_equal(count_settings(&p.ledger, "rope", "rope_scaling.mscale"), 2);
+    close_parsed(&p);
     open_config(&p, "llama",
                 "\"rope_scaling\":{" SHORT LONG "\"type\":\"longrope\"},"
                 "\"rope_parameters\":{\"short_factor\":[2]},"

@@ -37,7 +37,11 @@ static void test_layers_without_rope(void **state)
     expect_rope("\"no_rope_layers\":[1,0],\"no_rope_layer_interval\":2", "10", NULL);
     expect_rope("\"no_rope_layers\":[1,1],\"no_rope_layer_interval\":2", "11", "overruled");
     expect_rope("\"no_rope_layers\":[1]", NULL, "has 1 numbers, but num_hidden_layers is 2");
+    expect_rope("\"no_rope_layer_interval\":0", NULL, "0 is given; at least 1 is wanted");
     parsed p;
+    open_config(&p, "llama", "\"no_rope_layer_interval\":0");
+    assert_int_equal(count_settings(&p.ledger, "config-key", "no_rope_layer_interval"), 1);
+    close_parsed(&p);
     open_config(&p, "llama", "\"no_rope_layer_interval\":4");
     assert_int_equal(p.status, NIB_OK);
     assert_null(p.config.rope_layers);
@@ -478,6 +482,56 @@ static void test_windows(void **state)
     }
 }
 
+/* Keys that choose layers have a line where others have a window, and only there. */
+static void test_window_lines(void **state)
+{
+    static const struct {
+        const char *arch, *json;
+        const char *name; /* of the only line; NULL: there is none */
+    } cases[] = {
+        {"llama", "\"max_window_layers\":1", NULL},
+        {"smollm3", "\"max_window_layers\":28", NULL},
+        {"mistral", "\"sliding_window\":512,\"max_window_layers\":0", NULL},
+        {"mistral", "\"sliding_window\":512,\"max_window_layers\":1", "max_window_layers"},
+        {"qwen2", "\"sliding_window\":512,\"max_window_layers\":1", NULL},
+        {"qwen3",
+         "\"use_sliding_window\":true,\"sliding_window\":512,\"max_window_layers\":1,"
+         "\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
+         NULL},
+        {"qwen3",
+         "\"use_sliding_window\":true,\"sliding_window\":512,\"max_window_layers\":1,"
+         "\"layer_types\":[\"sliding_attention\",\"full_attention\"]",
+         "max_window_layers"},
+        {"gemma2",
+         "\"sliding_window\":512,\"sliding_window_pattern\":2,"
+         "\"layer_types\":[\"sliding_attention\",\"full_attention\"]",
+         NULL},
+        {"gemma2",
+         "\"sliding_window\":512,\"sliding_window_pattern\":2,"
+         "\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
+         "sliding_window_pattern"},
+        {"exaone4",
+         "\"sliding_window\":512,\"sliding_window_pattern\":\"LG\","
+         "\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
+         "sliding_window_pattern"},
+        {"llama", "\"sliding_window_pattern\":\"LLLG\"", "sliding_window_pattern"},
+        {"qwen2", "\"use_sliding_window\":true,\"sliding_window\":null", "use_sliding_window"},
+        {"qwen2", "\"use_sliding_window\":true", "use_sliding_window"},
+        {"olmo2", "\"use_sliding_window\":true", "use_sliding_window"},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        parsed p;
+        open_config(&p, cases[i].arch, cases[i].json);
+        assert_int_equal(p.status, NIB_OK);
+        const size_t lines = cases[i].name != NULL ? 1 : 0;
+        if (p.ledger.setting_count != lines ||
+            (lines != 0 && strcmp(p.ledger.settings[0].name, cases[i].name) != 0))
+            fail_msg("%s %s has %zu lines", cases[i].arch, cases[i].json, p.ledger.setting_count);
+        close_parsed(&p);
+    }
+}
+
 /* Families whose own key says which biases there are do not read attention_bias. */
 static void test_own_biases(void **state)
 {
@@ -530,6 +584,7 @@ int main(void)
         cmocka_unit_test(test_refused_keys),
         cmocka_unit_test(test_keys_of_others),
         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_window_lines),
         cmocka_unit_test(test_own_biases),
         cmocka_unit_test(test_rotating_windows),
     };
