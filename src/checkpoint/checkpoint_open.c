@@ -389,6 +389,20 @@ static nib_status say_others(nib_checkpoint *cp, const char *directory, const ch
     return cp->ledger.failed ? nib__checkpoint_no_memory(err, directory) : NIB_OK;
 }
 
+static nib_status fail_empty(nib_checkpoint *cp, const char *directory, nib_err *err)
+{
+    bool described = false;
+    char a[NIB_SHOWN], way[NIB_SHOWN + 64] = "";
+    nib__shown(a, directory);
+    NIB_TRY(look_for(cp, &described, directory, "config.json", err));
+    if (described)
+        snprintf(way, sizeof way, ", or plan without weights: nibble plan %s/config.json", a);
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "%s: no %s, %s, pytorch_model.bin (or its index) or %s is there; name "
+                     "another file of weights itself%s",
+                     a, stored_names[SINGLE], stored_names[INDEX], stored_names[META], way);
+}
+
 static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_err *err)
 {
     bool there = false, adapter = false;
@@ -406,11 +420,7 @@ static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_
                          "model first, as peft's merge_and_unload does",
                          nib__shown(a, directory));
     if (chosen == STORED_COUNT)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: no %s, %s, pytorch_model.bin (or its index) or %s is there; name "
-                         "another file of weights itself",
-                         nib__shown(a, directory), stored_names[SINGLE], stored_names[INDEX],
-                         stored_names[META]);
+        return fail_empty(cp, directory, err);
     NIB_TRY(say_others(cp, directory, stored_names[chosen], adapter, err));
     NIB_TRY(check_parts(cp, directory, stored_names[chosen], err));
     const char *path = nib__path_join(&cp->arena, directory, stored_names[chosen]);

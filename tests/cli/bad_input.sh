@@ -19,7 +19,8 @@ mkdir empty
 refused 6 'empty/config.json: cannot open it: No such file or directory' plan empty
 refused 3 'empty: no model.safetensors, model.safetensors.index.json, pytorch_model.bin (or its index)*' info empty
 cp m/config.json empty
-refused 3 'empty: no model.safetensors, model.safetensors.index.json, pytorch_model.bin (or its index)*' plan empty
+refused 3 'empty: no model.safetensors, *itself, or plan without weights: nibble plan empty/config.json' plan empty
+check 'and it can be' nibble plan empty/config.json --recipe int8wo
 mkfifo empty/model.safetensors
 refused 6 'empty/model.safetensors: is a pipe, not a regular file' plan empty
 rm empty/model.safetensors
