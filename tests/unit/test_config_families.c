@@ -3,12 +3,8 @@
  * What families take of config.json beyond sizes: windows and rotation by layer, numbers and flags
  * of their own, what transformers takes where a key is absent, and what is refused.
  */
-#include "arch.h"
-
-#include <math.h>
-
 #include "ledger_lines.h"
-#include "parsed_config.h"
+#include "published.h"
 
 /* Which layers of SmolLM3 rotate by positions: as "1" and "0", or NULL where it is refused. */
 static void expect_rope(const char *more, const char *layers, const char *says)
@@ -137,7 +133,8 @@ static void test_longrope(void **state)
     "\"partial_rotary_factor\":0.5,\"rms_norm_eps\":1e-05,\"max_position_embeddings\":32768,"      \
     "\"eos_token_id\":[151329,151336,151338],\"pad_token_id\":151329,\"vocab_size\":151552,"
 
-/* Published models: no key is unread, and there are as many weights as their cards say. */
+/* Published models: no key is unread, there are as many weights as their cards say, and a plan is
+ * as asked. */
 static void test_published(void **state)
 {
     static const struct {
@@ -225,8 +222,6 @@ static void test_published(void **state)
         strcat(factors, ",1.5");
     for (size_t i = 0; i < COUNT(cases); i++) {
         parsed p;
-        nib_graph graph;
-        double weights = 0;
         size_t used = (size_t)snprintf(text, sizeof text, "{");
         for (const char *at = cases[i].json; *at != '\0'; at++)
             if (at[0] == '%')
@@ -234,21 +229,9 @@ static void test_published(void **state)
             else
                 text[used++] = *at;
         snprintf(text + used, sizeof text - used, "}");
-        open_text(&p, text);
-        if (p.status != NIB_OK)
-            fail_msg("%s: %s", cases[i].name, p.err.text);
-        assert_int_equal(p.ledger.setting_count, 0);
+        open_as_published(&p, cases[i].name, text, cases[i].billions);
         assert_int_equal(p.config.window, cases[i].window);
         assert_int_equal(nib__config_rope_dims(&p.config), cases[i].rotated);
-        if (nib__arch_build(&graph, &p.config, &p.arena, &allocator, &p.err) != NIB_OK)
-            fail_msg("%s: %s", cases[i].name, p.err.text);
-        const size_t count = graph.kind_count[NIB_WEIGHT_MATRIX];
-        for (size_t w = 0; w < count - (size_t)p.config.tied; w++) {
-            const nib_graph_weight *matrix = nib__graph_weight(&graph, NIB_WEIGHT_MATRIX, w);
-            weights += (double)matrix->n * (double)matrix->k;
-        }
-        if (fabs(weights / 1e9 - cases[i].billions) > 0.001)
-            fail_msg("%s: %.4f billion weights", cases[i].name, weights / 1e9);
         close_parsed(&p);
     }
 }
@@ -588,5 +571,5 @@ int main(void)
         cmocka_unit_test(test_own_biases),
         cmocka_unit_test(test_rotating_windows),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_published, close_published);
 }
