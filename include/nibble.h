@@ -402,12 +402,12 @@ typedef struct nib_generate_options {
     nib_strings stop; /* text that ends generation and is not written */
     bool ignore_eos;
     const char *schema; /* JSON schema: the text is a value of it; not with ignore_eos; NULL: any */
-    /* 1 to NIB_LOGPROBS_MOST: each new token is told before its text is written, with so many of
-     * the likeliest in its place; 0: none is. */
+    /* 1 to NIB_LOGPROBS_MOST: on_logprobs is called with each new token before its text is written,
+     * and with so many of the likeliest in its place; 0: on_logprobs is NULL, too. */
     int64_t logprobs;
-    void (*told)(void *ctx, const nib_token_logprob *token, const nib_token_logprob *likeliest,
-                 size_t count);
-    void *told_ctx;
+    void (*on_logprobs)(void *ctx, const nib_token_logprob *token,
+                        const nib_token_logprob *likeliest, size_t count);
+    void *on_logprobs_ctx;
 } nib_generate_options;
 
 /* STOP: a stop string or an end-of-text token; LENGTH: max_tokens; CONTEXT: the context is full;

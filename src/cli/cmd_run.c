@@ -210,12 +210,12 @@ static void print_json_number(const char *key, double value)
 /* What --json puts into one object. */
 typedef struct generated {
     kept_text text;
-    FILE *told; /* the members of the array of log-probabilities; NULL: none was asked */
+    FILE *logprobs_file; /* the members of the array of log-probabilities; NULL: none was asked */
     char *logprobs;
     size_t logprobs_size;
 } generated;
 
-static void put_told(FILE *to, const nib_token_logprob *token)
+static void put_logprob(FILE *to, const nib_token_logprob *token)
 {
     fprintf(to, "{\"id\": %" PRId32 ", \"token\": ", token->id);
     print_json_string(to, token->text, strlen(token->text));
@@ -225,16 +225,16 @@ static void put_told(FILE *to, const nib_token_logprob *token)
         fputs(", \"logprob\": null", to);
 }
 
-static void keep_told(void *ctx, const nib_token_logprob *token, const nib_token_logprob *likeliest,
-                      size_t count)
+static void keep_logprobs(void *ctx, const nib_token_logprob *token,
+                          const nib_token_logprob *likeliest, size_t count)
 {
     FILE *to = ctx;
     fputs(ftell(to) > 0 ? ", " : "", to);
-    put_told(to, token);
+    put_logprob(to, token);
     fputs(", \"top\": [", to);
     for (size_t i = 0; i < count; i++) {
         fputs(i > 0 ? ", " : "", to);
-        put_told(to, &likeliest[i]);
+        put_logprob(to, &likeliest[i]);
         fputc('}', to);
     }
     fputs("]}", to);
@@ -245,7 +245,7 @@ static int print_generate_json(const nib_generate_stats *t, const generated *g,
 {
     fputs("{\"schema\": 1, \"text\": ", stdout);
     print_json_string(stdout, g->text.text, g->text.size);
-    if (g->told != NULL)
+    if (g->logprobs_file != NULL)
         printf(", \"logprobs\": [%s]", g->logprobs);
     printf(", \"prompt_tokens\": %" PRId64 ", \"new_tokens\": %" PRId64 ", \"finish\": \"%s\", "
            "\"first_token_s\": %.6f, \"prefill_s\": %.6f, \"decode_s\": %.6f",
@@ -302,15 +302,15 @@ static int generate(const ready *r, const settings *s, nib_generate_options opti
     const nib_sink sink = s->json ? (nib_sink){.write = kept_write, .ctx = &g.text} : stdout_sink();
     nib_status status = NIB_OK;
     if (s->logprobs > 0) {
-        g.told = open_memstream(&g.logprobs, &g.logprobs_size);
+        g.logprobs_file = open_memstream(&g.logprobs, &g.logprobs_size);
         options.logprobs = s->logprobs;
-        options.told = keep_told;
-        options.told_ctx = g.told;
-        status = g.told != NULL ? NIB_OK : NIB_NO_MEMORY;
+        options.on_logprobs = keep_logprobs;
+        options.on_logprobs_ctx = g.logprobs_file;
+        status = g.logprobs_file != NULL ? NIB_OK : NIB_NO_MEMORY;
     }
     if (status == NIB_OK)
         status = nib_generate(r->session, &options, &sink, &stats, &err);
-    if (g.told != NULL && fclose(g.told) != 0 && status == NIB_OK)
+    if (g.logprobs_file != NULL && fclose(g.logprobs_file) != 0 && status == NIB_OK)
         status = NIB_NO_MEMORY;
     const int ended = status == NIB_OK ? finish_generate(r, s, &g, &stats) : fail(&err);
     free(g.logprobs);

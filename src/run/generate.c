@@ -22,7 +22,7 @@ typedef struct generation {
     int64_t steps[NIB_LOOKUP_MOST + 2]; /* after the prompt, by their tokens */
     const nib_tokenizer *tokenizer;
     nib_text_out text;
-    nib_text names; /* of the tokens that are told */
+    nib_text names; /* of the tokens that on_logprobs is called with */
     nib_token_trie *trie;
     nib_constraint *constraint; /* of the schema; NULL: there is none */
     uint64_t start, first;      /* first token; 0: none came */
@@ -49,7 +49,7 @@ static void write_ready(generation *g, bool all)
 }
 
 /* A token and the likeliest in its place. */
-static void tell(generation *g, const nib_new_token *t)
+static void report_logprobs(generation *g, const nib_new_token *t)
 {
     nib_token_logprob all[1 + NIB_LOGPROBS_MOST] = {{.id = t->id, .logprob = t->logprob}};
     size_t starts[COUNT(all)];
@@ -68,7 +68,7 @@ static void tell(generation *g, const nib_new_token *t)
     }
     for (size_t i = 0; i < count; i++)
         all[i].text = g->names.at + starts[i];
-    g->options->told(g->options->told_ctx, &all[0], all + 1, count - 1);
+    g->options->on_logprobs(g->options->on_logprobs_ctx, &all[0], all + 1, count - 1);
 }
 
 /* ---- calls of the job ---- */
@@ -91,7 +91,7 @@ static bool take_token(void *ctx, const nib_new_token *t)
         return true;
     g->stats->new_tokens++;
     if (g->job.top >= 0)
-        tell(g, t);
+        report_logprobs(g, t);
     nib__text_out_put(&g->text, t->id);
     write_ready(g, false);
     if (g->failed.status != NIB_OK || g->text.stopped)
@@ -207,9 +207,8 @@ static nib_status check_options(const nib_generate_options *options, nib_err *er
     if (options->logprobs < 0 || options->logprobs > NIB_LOGPROBS_MOST)
         return nib__fail(err, NIB_USAGE, "logprobs %" PRId64 " is not between 0 and %d",
                          options->logprobs, NIB_LOGPROBS_MOST);
-    if ((options->logprobs > 0) != (options->told != NULL))
-        return nib__fail(err, NIB_USAGE,
-                         "logprobs and the function that takes them go together; one is missing");
+    if ((options->logprobs > 0) != (options->on_logprobs != NULL))
+        return nib__fail(err, NIB_USAGE, "logprobs and on_logprobs go together; one is missing");
     if (options->schema != NULL && options->ignore_eos)
         return nib__fail(err, NIB_USAGE,
                          "ignore-eos goes on past the end of the text, and with a schema that is "
@@ -235,7 +234,7 @@ nib_status nib__generate(nib_session *session, nib_batch *batch, const nib_promp
     g.job = (nib_job){.prompt = prompt->ids,
                       .prompt_count = (int64_t)prompt->count,
                       .sampling = nib__model_sampling(session->model, options),
-                      .top = options->logprobs > 0 && options->told ? (int)options->logprobs : -1,
+                      .top = options->logprobs > 0 ? (int)options->logprobs : -1,
                       .ignore_ends = options->ignore_eos,
                       .lookup = session->plan->lookup,
                       .calls = {take_token, end_text},
