@@ -5,11 +5,9 @@
  */
 #include "renames.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "arch.h"
+#include "fused.h"
+#include "parsed_config.h"
 
 static void test_both_ways(void **state)
 {
@@ -74,12 +72,44 @@ static void test_archs(void **state)
                  nib__rename_pairs(NULL));
 }
 
+/* Every weight of a family with a name in GGUF has one there that comes back as the same, and its
+ * norms are stored there as its row says. */
+static void test_families(void **state)
+{
+    (void)state;
+    for (size_t f = 0; nib__family_at(f) != NULL; f++) {
+        const nib_family_row *family = nib__family_at(f);
+        parsed p;
+        nib_graph graph;
+        if (family->gguf == NULL)
+            continue;
+        assert_true(nib__rename_knows(family->gguf));
+        assert_true(nib__rename_norm_offset(family->gguf) == family->norm.offset);
+        open_config(&p, family->name, "");
+        assert_int_equal(nib__arch_build(&graph, &p.config, &p.arena, &allocator, &p.err), NIB_OK);
+        for (int kind = 0; kind < NIB_WEIGHT_KINDS; kind++)
+            for (size_t i = 0; i < graph.kind_count[kind]; i++) {
+                char ours[NIB_RENAME_MAX], there[NIB_RENAME_MAX], again[NIB_RENAME_MAX];
+                snprintf(ours, sizeof ours, "%s.weight",
+                         nib__graph_weight(&graph, (nib_graph_weight_kind)kind, i)->name);
+                if (!nib__rename_to_gguf(there, family->gguf, ours) ||
+                    !nib__rename_from_gguf(again, family->gguf, there))
+                    fail_msg("%s: %s has no name in GGUF", family->name, ours);
+                /* the up is only written under a name that whole files read for both */
+                if ((family->fused & NIB_FUSED_GATE_UP) == 0 || strstr(ours, ".up_proj.") == NULL)
+                    assert_string_equal(again, ours);
+            }
+        close_parsed(&p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_both_ways),
         cmocka_unit_test(test_no_rule),
         cmocka_unit_test(test_archs),
+        cmocka_unit_test(test_families),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
