@@ -105,9 +105,8 @@ static bool take_text(reader *r, char **out)
     return *out != NULL;
 }
 
-static bool read_unknown(reader *r, size_t at)
+static bool read_unknown(reader *r)
 {
-    (void)at;
     const bool code = listed(&r->json, code_keys, COUNT(code_keys));
     const bool attention = listed(&r->json, attention_keys, COUNT(attention_keys));
     nib_json_value value;
@@ -187,7 +186,7 @@ static bool read_type(reader *r, size_t at)
 static bool read_eps(reader *r, size_t at)
 {
     return at == (size_t)r->family->eps ? nib__config_number(&r->json, &r->c.norm_eps)
-                                        : read_unknown(r, 0);
+                                        : read_unknown(r);
 }
 
 static bool read_rope_number(reader *r, size_t at)
@@ -208,7 +207,7 @@ static bool read_rotates(reader *r, size_t at)
 
 static bool read_interval(reader *r, size_t at)
 {
-    return r->family->rope_interval > 0 ? read_size(r, at) : read_unknown(r, 0);
+    return r->family->rope_interval > 0 ? read_size(r, at) : read_unknown(r);
 }
 
 static bool read_layer_types(reader *r, size_t at)
@@ -233,7 +232,7 @@ static bool read_pattern(reader *r, size_t at)
     (void)at;
     return r->family->window == NIB_WINDOW_PATTERN
                ? nib__layers_read_pattern(&r->layers, &r->json, r->arena)
-               : read_unknown(r, 0);
+               : read_unknown(r);
 }
 
 static bool read_quantized(reader *r, size_t at)
@@ -329,7 +328,7 @@ static bool read_key(reader *r)
         return nib__json_skip(&r->json);
     if (nib__keys_know(&r->json))
         return nib__keys_read(&r->keys, &r->json);
-    return read_unknown(r, 0);
+    return read_unknown(r);
 }
 
 static bool read_model_type(reader *r)
@@ -541,10 +540,7 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
     static const char *const names[] = {"hidden_size", "num_attention_heads", "head_dim"};
-    reader r = {.c = {.bos = -1},
-                .arena = arena,
-                .ledger = ledger,
-                .layers = {.first_window = -1}};
+    reader r = {.c = {.bos = -1}, .arena = arena, .ledger = ledger, .layers = {.first_window = -1}};
     nib_config *c = &r.c;
     NIB_TRY(read_all(&r, read_model_type, name, text, size, err));
     NIB_TRY(find_family(&r, name, err));
