@@ -238,8 +238,14 @@ static bool read_pattern(reader *r, size_t at)
 static bool read_quantized(reader *r, size_t at)
 {
     const char *raw = nib__json_raw(&r->json, r->arena);
-    *(bool *)place(r, at) = raw != NULL && *raw == '{';
-    return raw != NULL;
+    if (raw == NULL)
+        return false;
+    bool *quantized = place(r, at);
+    *quantized = *raw == '{';
+    if (*quantized || strcmp(raw, "null") == 0 || strcmp(raw, "false") == 0)
+        return true;
+    nib__json_fail(&r->json, "an object is wanted, or null where weights are plain");
+    return false;
 }
 
 /* architectures: names of Python classes; the one that is built need not be the first. */

@@ -258,6 +258,7 @@ static void test_refuses(void **state)
         {"\"rope_parameters\":{\"sliding_attention\":{\"rope_theta\":10}}", NIB_UNSUPPORTED,
          "layers of llama all rotate alike"},
         {"\"attention_bias\":1", NIB_BAD_INPUT, "attention_bias"},
+        {"\"quantization_config\":\"gptq\"", NIB_BAD_INPUT, "(in \"quantization_config\")"},
         {"\"tie_word_embeddings\":\"yes\"", NIB_BAD_INPUT, "tie_word_embeddings"},
         {"\"torch_dtype\":\"float8_e4m3fn\"", NIB_BAD_INPUT, "torch_dtype \"float8_e4m3fn\""},
         {"\"torch_dtype\":7", NIB_BAD_INPUT, "torch_dtype"},
