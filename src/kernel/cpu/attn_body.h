@@ -46,7 +46,7 @@ NIB_INLINE nib_lanes cached_part(const void *at, nib_type type, int64_t count)
 {
     if (type == NIB_TYPE_F32)
         return nib__lanes_load_part(at, count);
-    uint16_t part[NIB_LANES] = {0};
+    float part[NIB_LANES] = {0}; /* room for any type */
     memcpy(part, at, (size_t)(count * nib__cache_value_bytes(type)));
     return nib__lanes_load_as(part, type);
 }
