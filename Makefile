@@ -79,8 +79,9 @@ $(BUILD)/src/kernel/cpu/%__neon.o:       ISA = -march=armv8-a
 $(BUILD)/src/kernel/cpu/%__dotprod.o:    ISA = -march=armv8.2-a+dotprod
 $(BUILD)/src/kernel/cpu/%__i8mm.o:       ISA = -march=armv8.2-a+dotprod+i8mm
 $(BUILD)/src/kernel/cpu/%.o: STRICT = $(KERNEL_FLAGS)
-# Sanitized kernels are checked, not timed: -O3 would take minutes to compile. Line tables only: tracking
-# variables doubles the time that unrolled tiles take.
+# Sanitized kernels are checked, not timed: with -O3, or with tiles inlined in every form, they would take minutes to compile.
+# Line tables only: tracking variables doubles the time that unrolled tiles take.
+$(BUILD)/src/kernel/cpu/%.o: CPPFLAGS += $(if $(SAN),-D'NIB_INLINE=static inline __attribute__((unused))')
 $(BUILD)/src/kernel/cpu/%.o: OPT = $(if $(SAN),-O1,-O3) -g1
 # Loading and quantizing pass every weight through these loops.
 $(BUILD)/src/base/numbers.o $(BUILD)/src/checkpoint/weight_check.o $(BUILD)/src/checkpoint/weight.o: OPT = $(if $(SAN),-O1,-O3) -g

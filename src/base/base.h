@@ -10,7 +10,9 @@
 #include <string.h>
 
 #if defined(__GNUC__)
+#ifndef NIB_INLINE
 #define NIB_INLINE static inline __attribute__((always_inline, unused))
+#endif
 #define NIB_RESTRICT __restrict
 #else
 #define NIB_INLINE static inline
