@@ -425,17 +425,31 @@ static void put_biases(reader *r)
     r->c.o_bias = r->bias && family->biases == NIB_BIASES_ALL;
 }
 
-/* Both names are checked: which of them transformers reads is a family's. */
-static nib_status check_act(const reader *r, const char *act, const char *key, const char *name,
-                            nib_err *err)
+static bool is_act(const nib_family_row *family, const char *act)
 {
-    const char *wanted = r->family->act != NULL ? r->family->act : "silu",
-               *older = r->family->act == NULL ? "swish" : r->family->older_act;
-    char shown[64];
-    if (act == NULL || strcmp(act, wanted) == 0 || (older != NULL && strcmp(act, older) == 0))
+    const char *older = family->act == NULL ? "swish" : family->older_act;
+    return act == NULL || strcmp(act, nib__family_act(family)) == 0 ||
+           (older != NULL && strcmp(act, older) == 0);
+}
+
+/* Both names are checked, unless the family goes by the newer one where it is given. */
+static nib_status check_act(const reader *r, const char *name, nib_err *err)
+{
+    const bool newer = !is_act(r->family, r->hidden_activation),
+               older = !is_act(r->family, r->hidden_act);
+    const char *act = newer ? r->hidden_activation : r->hidden_act;
+    char shown[NIB_SHOWN];
+    if (!newer && older && r->family->newer_act && r->hidden_activation != NULL) {
+        nib__ledger_add_overruled(r->ledger, "config-key", "hidden_act", nib__shown(shown, act),
+                                  r->hidden_activation, "hidden_activation decides");
         return NIB_OK;
-    return nib__fail(err, NIB_UNSUPPORTED, "%s: %s is \"%s\"; only %s is built for %s", name, key,
-                     nib__say_name(shown, sizeof shown, act, strlen(act)), wanted, r->family->name);
+    }
+    if (!newer && !older)
+        return NIB_OK;
+    return nib__fail(err, NIB_UNSUPPORTED, "%s: %s is \"%s\"; only %s is built for %s", name,
+                     newer ? "hidden_activation" : "hidden_act",
+                     nib__say_name(shown, sizeof shown, act, strlen(act)),
+                     nib__family_act(r->family), r->family->name);
 }
 
 /* Each size may be in range and their products far from it. */
@@ -558,8 +572,7 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     NIB_TRY(nib__config_check(c, name, err));
     NIB_TRY(nib__layers_apply(c, &r.layers, name, arena, ledger, err));
     NIB_TRY(nib__keys_apply(c, &r.keys, name, err));
-    NIB_TRY(check_act(&r, r.hidden_activation, "hidden_activation", name, err));
-    NIB_TRY(check_act(&r, r.hidden_act, "hidden_act", name, err));
+    NIB_TRY(check_act(&r, name, err));
     say_overruled(&r);
     NIB_TRY(nib__rope_apply(c, &r.rope, name, ledger, err));
     if (r.family->complete != NULL)

@@ -196,7 +196,7 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
     if (family->partial)
         nib__jsonw_pair_double(&w, "partial_rotary_factor",
                                (double)nib__config_rope_dims(&c) / (double)c.head_dim);
-    nib__jsonw_pair_string(&w, "hidden_act", family->act != NULL ? family->act : "silu");
+    nib__jsonw_pair_string(&w, "hidden_act", nib__family_act(family));
     put_own(&w, &c);
     if (!always && family->biases != NIB_BIASES_OWN)
         nib__jsonw_pair_bool(&w, "attention_bias", c.qkv_bias);

@@ -465,8 +465,9 @@ static void test_windows(void **state)
     }
 }
 
-/* Keys that choose layers have a line where others have a window, and only there. */
-static void test_window_lines(void **state)
+/* Keys that choose layers have a line where others have a window, and only there; so has an
+ * activation beside the one that decides. */
+static void test_lines(void **state)
 {
     static const struct {
         const char *arch, *json;
@@ -501,6 +502,10 @@ static void test_window_lines(void **state)
         {"qwen2", "\"use_sliding_window\":true,\"sliding_window\":null", "use_sliding_window"},
         {"qwen2", "\"use_sliding_window\":true", "use_sliding_window"},
         {"olmo2", "\"use_sliding_window\":true", "use_sliding_window"},
+        {"gemma2", "\"hidden_act\":\"silu\",\"hidden_activation\":\"gelu_pytorch_tanh\"",
+         "hidden_act"},
+        {"gemma2",
+         "\"hidden_act\":\"gelu_pytorch_tanh\",\"hidden_activation\":\"gelu_pytorch_tanh\"", NULL},
     };
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -567,7 +572,7 @@ int main(void)
         cmocka_unit_test(test_refused_keys),
         cmocka_unit_test(test_keys_of_others),
         cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_window_lines),
+        cmocka_unit_test(test_lines),
         cmocka_unit_test(test_own_biases),
         cmocka_unit_test(test_rotating_windows),
     };

@@ -48,6 +48,7 @@ typedef struct nib_family_row {
     nib_norm_form norm;
     nib_activation activation;   /* of the MLP's gate */
     const char *act, *older_act; /* hidden_act, or hidden_activation; NULL: silu and swish */
+    bool newer_act;              /* hidden_activation decides, whatever hidden_act is beside it */
     const nib_family_key *keys;
     unsigned fused;  /* weights that its checkpoints store as one tensor, or apart: fused.h */
     nib_eps_key eps; /* how its config.json calls it */
@@ -92,6 +93,10 @@ const nib_family_row *nib__family_at(size_t i);
 NIB_INLINE const nib_family_row *nib__family_of(const nib_config *config)
 {
     return nib__family_at((size_t)config->arch);
+}
+NIB_INLINE const char *nib__family_act(const nib_family_row *family)
+{
+    return family->act != NULL ? family->act : "silu";
 }
 /* The family of a model without config.json, of params.json or sizes alone. */
 nib_arch nib__family_of_params(bool qkv_bias, bool qk_norm);
