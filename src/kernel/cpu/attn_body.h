@@ -20,8 +20,8 @@
  *
  * An item is one slot and one head. Items of one sequence that share keys make a tile of up to
  * NIB_ATTN_ROWS rows: heads of a group, and in a prompt several slots, so that what is read and
- * widened of the cache serves all of them. NIB_ATTN_REGISTERS: 32 of 16 lanes, 16 of 8, or 0 in plain
- * C, where tiles in every form would gain little and take minutes to compile.
+ * widened of the cache serves all of them. NIB_ATTN_REGISTERS: 32 of 16 lanes, 16 of 8, or 0 in
+ * plain C, which does with fewer forms: each takes long to compile and gains little there.
  */
 #include "attn_tile.h"
 #include "lanes.h"
@@ -156,7 +156,7 @@ NIB_INLINE void score_tile(const nib_tile *t, int64_t first, int64_t count, nib_
     int row = 0;
     for (; NIB_ATTN_REGISTERS == 32 && row + 8 <= t->rows; row += 8)
         score_rows(t, first, count, row, type, 8, 2);
-    for (; NIB_ATTN_REGISTERS > 0 && row + 4 <= t->rows; row += 4)
+    for (; row + 4 <= t->rows; row += 4)
         score_rows(t, first, count, row, type, 4, NIB_ATTN_REGISTERS == 32 ? 4 : 1);
     for (; NIB_ATTN_REGISTERS > 0 && row + 2 <= t->rows; row += 2)
         score_rows(t, first, count, row, type, 2, NIB_ATTN_REGISTERS == 32 ? 4 : 2);
@@ -309,7 +309,7 @@ NIB_INLINE void weigh_tile(const nib_tile *t, int64_t first, const range *each, 
     int row = 0;
     for (; NIB_ATTN_REGISTERS == 32 && row + 8 <= t->rows; row += 8)
         weigh_rows(t, row, first, each, type, windowed, 8, 2);
-    for (; NIB_ATTN_REGISTERS > 0 && row + 4 <= t->rows; row += 4)
+    for (; row + 4 <= t->rows; row += 4)
         weigh_rows(t, row, first, each, type, windowed, 4, NIB_ATTN_REGISTERS == 32 ? 4 : 1);
     for (; NIB_ATTN_REGISTERS > 0 && row + 2 <= t->rows; row += 2)
         weigh_rows(t, row, first, each, type, windowed, 2, NIB_ATTN_REGISTERS == 32 ? 4 : 2);
@@ -416,18 +416,13 @@ NIB_INLINE void attend(nib_tile *t, nib_type type, const bool windowed)
             (float)((double)t->max[r] + nib__log((double)t->weight[r]));
 }
 
-#if NIB_ATTN_REGISTERS == 0
-static void attend_any(nib_tile *t) { attend(t, t->a->cache.type, t->a->window > 0); }
+/* Plain C has one form for both, which asks; else windows have their own below. */
+NIB_INLINE bool asks(const nib_tile *t) { return NIB_ATTN_REGISTERS == 0 && t->a->window > 0; }
 
-void NIB_ATTN(const nib_attn *a, int64_t item0, int64_t item1, void *scratch)
-{
-    nib__attn_tiles(a, item0, item1, scratch, attend_any);
-}
-#else
-static void attend_f32(nib_tile *t) { attend(t, NIB_TYPE_F32, false); }
-static void attend_f16(nib_tile *t) { attend(t, NIB_TYPE_F16, false); }
-static void attend_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16, false); }
-static void attend_i8(nib_tile *t) { attend(t, NIB_TYPE_I8, false); }
+static void attend_f32(nib_tile *t) { attend(t, NIB_TYPE_F32, asks(t)); }
+static void attend_f16(nib_tile *t) { attend(t, NIB_TYPE_F16, asks(t)); }
+static void attend_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16, asks(t)); }
+static void attend_i8(nib_tile *t) { attend(t, NIB_TYPE_I8, asks(t)); }
 static void attend_window_f32(nib_tile *t) { attend(t, NIB_TYPE_F32, true); }
 static void attend_window_f16(nib_tile *t) { attend(t, NIB_TYPE_F16, true); }
 static void attend_window_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16, true); }
@@ -435,7 +430,7 @@ static void attend_window_i8(nib_tile *t) { attend(t, NIB_TYPE_I8, true); }
 
 void NIB_ATTN(const nib_attn *a, int64_t item0, int64_t item1, void *scratch)
 {
-    const bool windowed = a->window > 0;
+    const bool windowed = NIB_ATTN_REGISTERS > 0 && a->window > 0;
     void (*run)(nib_tile * t) = NULL;
     switch (a->cache.type) {
     case NIB_TYPE_F16: run = windowed ? attend_window_f16 : attend_f16; break;
@@ -445,4 +440,3 @@ void NIB_ATTN(const nib_attn *a, int64_t item0, int64_t item1, void *scratch)
     }
     nib__attn_tiles(a, item0, item1, scratch, run);
 }
-#endif
