@@ -6,9 +6,10 @@ model=$MODEL
 
 # a model whose files say other things than its tensors
 cp -r "$model" odd
+head -c 1500 "$model/heldout.txt" >text.txt
 edit odd/config.json 'd.update(tie_word_embeddings=True, mood=3)'
 edit odd/generation_config.json 'd.update(num_beams=4)'
-for command in 'plan odd' 'generate odd -p x -n 1' 'eval odd --text odd/heldout.txt --window 64' 'bench odd --prompt-tokens 4 -n 2 --repeats 1 --alone'; do
+for command in 'plan odd' 'generate odd -p x -n 1' 'eval odd --text text.txt --window 64' 'bench odd --prompt-tokens 4 -n 2 --repeats 1 --alone'; do
     # shellcheck disable=SC2086 # words are meant
     setting 'without effect: mood 3 (config): config.json has this key' $command
     # shellcheck disable=SC2086
@@ -21,7 +22,7 @@ done
 said='config-key=without effect, generation-key=without effect, tie=other'
 equal 'plan' "$said" "$(settings plan odd)"
 equal 'generate' "$said" "$(settings generate odd -n 1)"
-equal 'eval' "$said" "$(settings eval odd --text odd/heldout.txt --window 64)"
+equal 'eval' "$said" "$(settings eval odd --text text.txt --window 64)"
 equal 'bench' "$said" "$(settings bench odd --prompt-tokens 4 -n 2 --repeats 1 --alone)"
 equal 'quantize' "$said" "$(settings quantize odd out --recipe 8da4w --dry-run)"
 equal 'convert' "$said" "$(settings convert odd out --format safetensors --dry-run)"
