@@ -3,7 +3,7 @@
 # make            the library and the program, in build/
 # make demo       install what is missing, build, quantize the shipped model, plan, generate, evaluate
 # make test       install what is missing, build, run every test; last line: N passed, N failed
-# make test-neon  Arm's kernels alone, under qemu; part of make test
+# make test-neon  Arm's kernels alone, under qemu; with fewer cases part of make test
 # make portable   every file but those of src/base and src/device compiles with POSIX alone; part of make test
 # make lint       style, layers and formatting
 # make SAN=address,undefined test-unit      the same tests under sanitizers, in their own build folder
