@@ -492,7 +492,7 @@ nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err
     if (c->heads % c->kv_heads != 0)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: num_attention_heads %" PRId64
-                         " is no multiple of num_key_value_heads %" PRId64,
+                         " is not a multiple of num_key_value_heads %" PRId64,
                          name, c->heads, c->kv_heads);
     if (c->head_dim % 2 != 0)
         return nib__fail(err, NIB_BAD_INPUT,

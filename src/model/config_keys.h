@@ -15,8 +15,8 @@ typedef struct nib_key_said {
     const char *key;
     bool null;
     bool neutral;  /* it changes nothing, whoever reads it */
-    double number; /* NaN: it is no number; flags are 0 and 1 */
-    char text[32]; /* of a string; empty: it is none */
+    double number; /* NaN: not a number; flags are 0 and 1 */
+    char text[32]; /* empty: not a string */
 } nib_key_said;
 
 typedef struct nib_keys_said {

@@ -96,7 +96,8 @@ nib_status nib__config_derive(nib_config *c, const char *name, const char *const
         return NIB_OK;
     if (c->width % c->heads != 0)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: %s %" PRId64 " is no multiple of %s %" PRId64 ", and %s is not given",
+                         "%s: %s %" PRId64 " is not a multiple of %s %" PRId64
+                         ", and %s is not given",
                          name, names[0], c->width, names[1], c->heads, names[2]);
     c->head_dim = c->width / c->heads;
     return NIB_OK;

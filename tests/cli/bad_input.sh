@@ -76,7 +76,7 @@ config() {
 }
 config 't/config.json: the architecture "gpt_neo" is not supported; llama, mistral, qwen2, * and glm4 are' 's/"qwen2"/"gpt_neo"/'
 config 't/config.json: hidden_size is missing; *' '/"hidden_size"/d'
-config 't/config.json: hidden_size 225 is no multiple of num_attention_heads 14*' 's/"hidden_size": 224/"hidden_size": 225/'
+config 't/config.json: hidden_size 225 is not a multiple of num_attention_heads 14*' 's/"hidden_size": 224/"hidden_size": 225/'
 config 't: model.embed_tokens.weight is \[2256]\[224], but config.json implies \[3000]\[224]' 's/"vocab_size": 2256/"vocab_size": 3000/'
 config 't: model.layers.5.self_attn.q_proj.weight: *no such tensor' 's/"num_hidden_layers": 5/"num_hidden_layers": 6/'
 config 't/config.json: *num_key_value_heads*' 's/"num_key_value_heads": 2/"num_key_value_heads": 3/'

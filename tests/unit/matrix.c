@@ -246,8 +246,20 @@ static double rounding_of(const cell *c, const float *rounded)
     return off;
 }
 
+/* Layers of the cell's plan multiply codes of 4 bits. */
+static bool acts_have_4_bits(const opened_cell *c)
+{
+    const nib_layers_plan *plan = &c->o.plan->plan;
+    for (size_t i = 0; i < plan->count; i++) {
+        const nib_act act = plan->layers[i].done.act;
+        if (act == NIB_ACT_I4_TOKEN || act == NIB_ACT_MX4 || act == NIB_ACT_NV4)
+            return true;
+    }
+    return false;
+}
+
 /* A sum in another order can change a code: one of 4 bits moves a value by a seventh of its row's
- * largest. So logits may be off by 0.1, or by half of what the scheme's rounding itself costs. */
+ * largest. So logits of such schemes may be off by half of what their rounding itself costs. */
 static int run_there(const cell *c)
 {
     opened_cell here = {0}, there = {0};
@@ -260,7 +272,7 @@ static int run_there(const cell *c)
         return 1;
     const double off = distance_of(&here, got, want);
     double limit = floats ? 1e-4 : 0.1;
-    if (!floats && !(off < limit))
+    if (acts_have_4_bits(&here) && !(off < limit))
         limit = fmax(limit, rounding_of(c, want) / 2);
     free(want), free(got);
     close_opened(&here.o), close_opened(&there.o);

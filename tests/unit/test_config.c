@@ -106,7 +106,7 @@ static void test_absent(void **state)
     close_parsed(&p);
     open_text(&p, "{\"model_type\":\"mistral\"," SIZES "}");
     assert_int_equal(p.status, NIB_BAD_INPUT);
-    assert_says(&p, "num_attention_heads 4 is no multiple of num_key_value_heads 8");
+    assert_says(&p, "num_attention_heads 4 is not a multiple of num_key_value_heads 8");
     close_parsed(&p);
     open_text(&p, "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":172,"
                   "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":300}");
@@ -195,7 +195,7 @@ static void test_refuses(void **state)
         {"\"hidden_size\":99999999999999999999", NIB_BAD_INPUT, "hidden_size"},
         {"\"hidden_size\":1000000000", NIB_BAD_INPUT, "hidden_size is 1000000000; 1 to 16777216"},
         {"\"hidden_size\":66", NIB_BAD_INPUT,
-         "hidden_size 66 is no multiple of num_attention_heads 4"},
+         "hidden_size 66 is not a multiple of num_attention_heads 4"},
         {"\"num_hidden_layers\":-1", NIB_BAD_INPUT, "num_hidden_layers"},
         {"\"num_hidden_layers\":1025", NIB_BAD_INPUT, "num_hidden_layers is 1025; 1 to 1024"},
         {"\"hidden_size\":16777216,\"intermediate_size\":16777216,\"num_hidden_layers\":2,"
@@ -207,8 +207,8 @@ static void test_refuses(void **state)
         {"\"num_key_value_heads\":0", NIB_BAD_INPUT, "at least 1 is wanted (in \"num_key"},
         {"\"head_dim\":0", NIB_BAD_INPUT, "at least 1 is wanted (in \"head_dim\")"},
         {"\"model_max_length\":0", NIB_BAD_INPUT, "at least 1 is wanted (in \"model_max"},
-        {"\"num_key_value_heads\":3", NIB_BAD_INPUT, "no multiple of num_key_value_heads 3"},
-        {"\"num_key_value_heads\":8", NIB_BAD_INPUT, "no multiple of num_key_value_heads 8"},
+        {"\"num_key_value_heads\":3", NIB_BAD_INPUT, "not a multiple of num_key_value_heads 3"},
+        {"\"num_key_value_heads\":8", NIB_BAD_INPUT, "not a multiple of num_key_value_heads 8"},
         {"\"head_dim\":15", NIB_BAD_INPUT, "head_dim 15 is odd"},
         {"\"vocab_size\":0", NIB_BAD_INPUT, "0 is given; at least 1 is wanted (in \"vocab_size\")"},
         {"\"intermediate_size\":null", NIB_BAD_INPUT, "intermediate_size is missing; 1 to"},

@@ -292,7 +292,7 @@ static void test_params(void **state)
         {"{\"rope_theta\": -1}", NIB_BAD_INPUT, "-1 is given; a number above 0 is wanted"},
         {"{\"ffn_dim_multiplier\": NaN}", NIB_BAD_INPUT, "a number above 0 is wanted"},
         {"{\"vocab_size\": -2}", NIB_BAD_INPUT, "-2 is given; at least 1 is wanted, or -1"},
-        {"{\"dim\": 8, \"n_heads\": 3}", NIB_BAD_INPUT, "dim 8 is no multiple of n_heads 3"},
+        {"{\"dim\": 8, \"n_heads\": 3}", NIB_BAD_INPUT, "dim 8 is not a multiple of n_heads 3"},
     };
     for (size_t i = 0; i < COUNT(bad); i++) {
         assert_int_equal(parse(&c, bad[i].params, &err), bad[i].status);
