@@ -34,7 +34,8 @@ CMOCKA     := -lcmocka
 
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes
 STRICT  := -Wconversion
-OPT     ?= -O2 -g
+# What is sanitized is checked, not timed, and half of the time to build it went into optimizing it.
+OPT     ?= $(if $(SAN),-O1 -g1,-O2 -g)
 MODULES := base kernel kernel/cpu kernel/gpu device checkpoint quant graph plan model model/arch text run api train
 CPPFLAGS += -Iinclude -Isrc/base -Isrc/kernel -Isrc/kernel/gpu -Isrc/device -Isrc/checkpoint -Isrc/quant -Isrc/graph -Isrc/plan -Isrc/model \
             -Isrc/model/arch -Isrc/text -Isrc/run -Isrc/api -Isrc/train $(PKG_CFLAGS) -D_GNU_SOURCE
@@ -79,15 +80,15 @@ $(BUILD)/src/kernel/cpu/%__neon.o:       ISA = -march=armv8-a
 $(BUILD)/src/kernel/cpu/%__dotprod.o:    ISA = -march=armv8.2-a+dotprod
 $(BUILD)/src/kernel/cpu/%__i8mm.o:       ISA = -march=armv8.2-a+dotprod+i8mm
 $(BUILD)/src/kernel/cpu/%.o: STRICT = $(KERNEL_FLAGS)
-# Sanitized kernels are checked, not timed: with -O3, or with tiles inlined in every form, they would take minutes to compile.
-# Line tables only: tracking variables doubles the time that unrolled tiles take.
+# Sanitized, with tiles inlined in every form, kernels would take minutes to compile. Line tables only: tracking variables
+# doubles the time that unrolled tiles take.
 $(BUILD)/src/kernel/cpu/%.o: CPPFLAGS += $(if $(SAN),-D'NIB_INLINE=static inline __attribute__((unused))')
 $(BUILD)/src/kernel/cpu/%.o: OPT = $(if $(SAN),-O1,-O3) -g1
 # Loading and quantizing pass every weight through these loops.
-$(BUILD)/src/base/numbers.o $(BUILD)/src/checkpoint/weight_check.o $(BUILD)/src/checkpoint/weight.o: OPT = $(if $(SAN),-O1,-O3) -g
+$(BUILD)/src/base/numbers.o $(BUILD)/src/checkpoint/weight_check.o $(BUILD)/src/checkpoint/weight.o: OPT = $(if $(SAN),-O1 -g1,-O3 -g)
 $(BUILD)/src/base/hash__avx512.o: ISA = -mavx512f
 $(BUILD)/src/base/hash__avx512.o: STRICT =
-$(BUILD)/src/base/hash__avx512.o: OPT = $(if $(SAN),-O1,-O3) -g
+$(BUILD)/src/base/hash__avx512.o: OPT = $(if $(SAN),-O1 -g1,-O3 -g)
 # Its accumulators must stay in registers, or it measures the first cache.
 $(BUILD)/src/device/measure.o: OPT = -O3 -g
 
@@ -165,8 +166,11 @@ $(BUILD)/made/%.o: $(BUILD)/made/%.c
 # ---- tests of CUDA ----
 
 cuda-images: $(CUDA_IMAGES)
+# `make test` compiles every third of them, test-cuda-build all.
+cuda-sample: $(shell printf '%s\n' $(sort $(CUDA_IMAGES)) | awk 'NR % 3 == 0')
+cuda-programs: CUDA_GOAL ?= cuda-images
 cuda-programs:
-	@if command -v $(NVCC) >/dev/null; then $(MAKE) -s $(JOBS) CUDA=1 cuda-images; fi
+	@if command -v $(NVCC) >/dev/null; then $(MAKE) -s $(JOBS) CUDA=1 $(CUDA_GOAL); fi
 test-cuda-build: cuda-programs
 	@if NVCC=$(NVCC) tests/cuda/check_build --can; then tests/cuda/check_build build/cuda; fi
 # The same sources as C++ on the CPU, behind a libcuda.so.1 of the tests' own: a kernel checker and a program whose library has
@@ -208,6 +212,7 @@ $(LIB): $(LIB_OBJ)
 $(PROGRAM): $(CLI_OBJ) $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $(LIB) $(LDLIBS) $(PROGRAM_LIBS)
 
+$(UNIT_BIN): private OPT = -O1 -g1
 $(BUILD)/tests/%: tests/unit/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -MMD -MP $(LDFLAGS) $< -o $@ $(LIB) $(LDLIBS) $(CMOCKA)
@@ -274,7 +279,7 @@ test: setup-test
 	@$(MAKE) -s $(JOBS) all test-programs
 	@$(MAKE) -s $(JOBS) test-programs SAN=address,undefined
 	@$(MAKE) -s arm-programs
-	@$(MAKE) -s cuda-programs
+	@$(MAKE) -s cuda-programs CUDA_GOAL=cuda-sample
 	@$(MAKE) -s $(JOBS) cuda-emulated
 	@tests/run $(BUILD) build/san-address-undefined build/aarch64
 
@@ -320,10 +325,10 @@ docs: all
 bench: all
 	$(PROGRAM) bench --kernels
 
-# Every family by every scheme, cache, machine and way of training, of which `make test` runs a part; an hour.
-# CELLS='WORD...': those whose names have all the words.
-matrix: $(BUILD)/tests/matrix
-	XDG_CACHE_HOME=$(CURDIR)/$(BUILD)/test-cache $< $(CELLS)
+# All of what `make test` runs a part of: every case of every row of a device here, every program for CUDA, and every family by
+# every scheme, cache, machine and way of training; an hour. CELLS='WORD...': cells whose names have all the words, and no more.
+matrix: $(if $(CELLS),,check-kernels test-cuda-build) $(BUILD)/tests/matrix
+	XDG_CACHE_HOME=$(CURDIR)/$(BUILD)/test-cache $(BUILD)/tests/matrix $(CELLS)
 # These need Python packages from PyPI (tools/golden/requirements.txt); the documentation says when they last ran.
 golden:
 	tools/golden/run
@@ -406,4 +411,4 @@ clean:
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
 .PHONY: all unit matrix apple portable tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon lint docs \
-        bench golden oracle audit audit-mutants soak fuzz fuzz-programs test-bare test-sample test-page page-screenshots cuda-images cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE
+        bench golden oracle audit audit-mutants soak fuzz fuzz-programs test-bare test-sample test-page page-screenshots cuda-images cuda-sample cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE

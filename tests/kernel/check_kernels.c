@@ -2,7 +2,7 @@
  *
  * Checks the kernel table by iterating it; it has no list of kernels of its own.
  *
- *   check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--cases N] [--threads N]
+ *   check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--cases N] [--gpu-cases N] [--threads N]
  *                 [--bench | --bench-bias | --bench-casts | --bench-gpu [--divide N] |
  *                  --programs FOLDER]
  *
@@ -33,7 +33,7 @@ typedef struct options {
     uint64_t seed;
     bool bench, bench_bias, bench_casts, bench_gpu;
     int64_t divide, tokens, group;
-    int threads;
+    int threads, gpu_cases;
 } options;
 
 typedef struct counts {
@@ -427,6 +427,8 @@ static bool read_options(options *o, int count, char **words)
             o->seed = strtoull(words[++i], NULL, 10);
         else if (strcmp(words[i], "--cases") == 0 && has_value)
             cases_most = (int)nib__max(1, strtol(words[++i], NULL, 10));
+        else if (strcmp(words[i], "--gpu-cases") == 0 && has_value)
+            o->gpu_cases = (int)nib__max(1, strtol(words[++i], NULL, 10));
         else if (strcmp(words[i], "--threads") == 0 && has_value)
             o->threads = (int)strtol(words[++i], NULL, 10);
         else
@@ -442,9 +444,10 @@ int main(int count, char **words)
     counts n = {0, 0};
     int64_t isa;
     if (!read_options(&o, count, words)) {
-        fprintf(stderr, "usage: check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--cases N] "
-                        "[--threads N] [--bench [--tokens N] [--group N] | --bench-bias | "
-                        "--bench-casts | --bench-gpu [--divide N] | --programs FOLDER]\n");
+        fprintf(stderr,
+                "usage: check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--cases N] "
+                "[--gpu-cases N] [--threads N] [--bench [--tokens N] [--group N] | --bench-bias | "
+                "--bench-casts | --bench-gpu [--divide N] | --programs FOLDER]\n");
         return 2;
     }
     if (nib__cpu_isa_mask(&isa, o.isa, &err) != NIB_OK) {
@@ -465,6 +468,7 @@ int main(int count, char **words)
     if (o.row == NULL)
         check_table(&n);
     check_place(&n, &(place){.facts = cpu_query(isa), .seed = o.seed}, NULL, o.row);
+    cases_most = o.gpu_cases > 0 ? o.gpu_cases : cases_most; /* each is programs to compile */
     check_gpus(&n, o.seed, o.row);
     printf("%d passed, %d failed\n", n.passed, n.failed);
     return n.failed != 0;

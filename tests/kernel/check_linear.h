@@ -614,6 +614,16 @@ static void be_q6_k(linear_case *c)
     c->k = nib__round_up(c->k, 256);
 }
 
+/* Where a row begins in a list that its cases go through: not where its neighbours do, so that few
+ * cases of every row come by all of the list. */
+static int first_of(const nib_kernel *row)
+{
+    int sum = 0;
+    for (const char *at = row->name; *at != '\0'; at++)
+        sum += *at;
+    return sum;
+}
+
 /* The case for a GPU, where each set of types is a program to compile: few of them, and every
  * number of tokens that has a kernel of its own; of a row for many tokens, more than one tile. */
 static void narrow_for_gpu(linear_case *c, const nib_kernel *row, int t)
@@ -628,7 +638,8 @@ static void narrow_for_gpu(linear_case *c, const nib_kernel *row, int t)
     } sets[] = {{NIB_ZERO_NONE, NIB_TYPE_F32, NIB_TYPE_NONE},
                 {NIB_ZERO_INT, NIB_TYPE_BF16, NIB_TYPE_I8},
                 {NIB_ZERO_FLOAT, NIB_TYPE_F16, NIB_TYPE_F16}};
-    const int size = t % (int)COUNT(few), set = (size + t / (int)COUNT(few) % 2) % (int)COUNT(sets);
+    const int size = (t + first_of(row)) % (int)COUNT(few);
+    const int set = (size + t / (int)COUNT(few) % 2) % (int)COUNT(sets);
     const bool is_int = c->scheme.code == NIB_CODE_I8 || c->scheme.code == NIB_CODE_I4;
     const bool any_zero = c->scheme.act == NIB_ACT_FLOAT || nib__act_block(c->scheme.act) > 0;
     c->m = ms[size];

@@ -279,7 +279,7 @@ static void test_chains(void **state)
         last = first;
         for (int i = 0; i < 4; i++) {
             const char *format = formats[next(COUNT(formats))];
-            char file[16];
+            char file[24];
             step s;
             snprintf(file, sizeof file, "step%d%s", i, strcmp(format, "gguf") == 0 ? ".gguf" : "");
             snprintf(what, sizeof what, "round %d, %s, step %d, %s", round, name, i, format);

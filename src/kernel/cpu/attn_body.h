@@ -21,7 +21,7 @@
  * An item is one slot and one head. Items of one sequence that share keys make a tile of up to
  * NIB_ATTN_ROWS rows: heads of a group, and in a prompt several slots, so that what is read and
  * widened of the cache serves all of them. NIB_ATTN_REGISTERS: 32 of 16 lanes, 16 of 8, or 0 in
- * plain C, which does with fewer forms: each takes long to compile and gains little there.
+ * plain C, where one form serves every type and window: more take long to compile and gain little.
  */
 #include "attn_tile.h"
 #include "lanes.h"
@@ -416,21 +416,25 @@ NIB_INLINE void attend(nib_tile *t, nib_type type, const bool windowed)
             (float)((double)t->max[r] + nib__log((double)t->weight[r]));
 }
 
-/* Plain C has one form for both, which asks; else windows have their own below. */
-NIB_INLINE bool asks(const nib_tile *t) { return NIB_ATTN_REGISTERS == 0 && t->a->window > 0; }
-
-static void attend_f32(nib_tile *t) { attend(t, NIB_TYPE_F32, asks(t)); }
-static void attend_f16(nib_tile *t) { attend(t, NIB_TYPE_F16, asks(t)); }
-static void attend_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16, asks(t)); }
-static void attend_i8(nib_tile *t) { attend(t, NIB_TYPE_I8, asks(t)); }
+#if NIB_ATTN_REGISTERS == 0
+static void attend_any(nib_tile *t) { attend(t, t->a->cache.type, t->a->window > 0); }
+#else
+static void attend_f32(nib_tile *t) { attend(t, NIB_TYPE_F32, false); }
+static void attend_f16(nib_tile *t) { attend(t, NIB_TYPE_F16, false); }
+static void attend_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16, false); }
+static void attend_i8(nib_tile *t) { attend(t, NIB_TYPE_I8, false); }
 static void attend_window_f32(nib_tile *t) { attend(t, NIB_TYPE_F32, true); }
 static void attend_window_f16(nib_tile *t) { attend(t, NIB_TYPE_F16, true); }
 static void attend_window_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16, true); }
 static void attend_window_i8(nib_tile *t) { attend(t, NIB_TYPE_I8, true); }
+#endif
 
 void NIB_ATTN(const nib_attn *a, int64_t item0, int64_t item1, void *scratch)
 {
-    const bool windowed = NIB_ATTN_REGISTERS > 0 && a->window > 0;
+#if NIB_ATTN_REGISTERS == 0
+    nib__attn_tiles(a, item0, item1, scratch, attend_any);
+#else
+    const bool windowed = a->window > 0;
     void (*run)(nib_tile * t) = NULL;
     switch (a->cache.type) {
     case NIB_TYPE_F16: run = windowed ? attend_window_f16 : attend_f16; break;
@@ -439,4 +443,5 @@ void NIB_ATTN(const nib_attn *a, int64_t item0, int64_t item1, void *scratch)
     default: run = windowed ? attend_window_f32 : attend_f32; break;
     }
     nib__attn_tiles(a, item0, item1, scratch, run);
+#endif
 }

@@ -338,6 +338,8 @@ NIB_INLINE void nib__wide_store(double *p, nib_wide a)
 
 #else
 
+/* Plain C. The compiler may call what is long (16 calls of fmaf): that costs no time beside it, and
+ * inlined in every form of every row it doubled what these files take to compile. */
 typedef struct nib_lanes {
     float v[16];
 } nib_lanes;
@@ -355,17 +357,20 @@ NIB_INLINE void nib__lanes_store(float *p, nib_lanes a) { memcpy(p, a.v, sizeof 
 NIB_INLINE nib_lanes nib__lanes_add(nib_lanes a, nib_lanes b) { NIB_LANES_EACH(a.v[i] + b.v[i]); }
 NIB_INLINE nib_lanes nib__lanes_sub(nib_lanes a, nib_lanes b) { NIB_LANES_EACH(a.v[i] - b.v[i]); }
 NIB_INLINE nib_lanes nib__lanes_mul(nib_lanes a, nib_lanes b) { NIB_LANES_EACH(a.v[i] * b.v[i]); }
-NIB_INLINE nib_lanes nib__lanes_div(nib_lanes a, nib_lanes b) { NIB_LANES_EACH(a.v[i] / b.v[i]); }
-NIB_INLINE nib_lanes nib__lanes_max(nib_lanes a, nib_lanes b)
+static inline nib_lanes nib__lanes_div(nib_lanes a, nib_lanes b)
+{
+    NIB_LANES_EACH(a.v[i] / b.v[i]);
+}
+static inline nib_lanes nib__lanes_max(nib_lanes a, nib_lanes b)
 {
     NIB_LANES_EACH(a.v[i] > b.v[i] ? a.v[i] : b.v[i]);
 }
-NIB_INLINE nib_lanes nib__lanes_min(nib_lanes a, nib_lanes b)
+static inline nib_lanes nib__lanes_min(nib_lanes a, nib_lanes b)
 {
     NIB_LANES_EACH(a.v[i] < b.v[i] ? a.v[i] : b.v[i]);
 }
-NIB_INLINE nib_lanes nib__lanes_sqrt(nib_lanes a) { NIB_LANES_EACH(sqrtf(a.v[i])); }
-NIB_INLINE nib_lanes nib__lanes_fma(nib_lanes a, nib_lanes b, nib_lanes c)
+static inline nib_lanes nib__lanes_sqrt(nib_lanes a) { NIB_LANES_EACH(sqrtf(a.v[i])); }
+static inline nib_lanes nib__lanes_fma(nib_lanes a, nib_lanes b, nib_lanes c)
 {
     NIB_LANES_EACH(fmaf(a.v[i], b.v[i], c.v[i]));
 }
@@ -378,12 +383,15 @@ NIB_INLINE float nib__lanes_exp2_one(float n)
     memcpy(&r, &bits, sizeof r);
     return r;
 }
-NIB_INLINE nib_lanes nib__lanes_exp2(nib_lanes n) { NIB_LANES_EACH(nib__lanes_exp2_one(n.v[i])); }
-NIB_INLINE nib_lanes nib__lanes_load_f16(const uint16_t *p)
+static inline nib_lanes nib__lanes_exp2(nib_lanes n)
+{
+    NIB_LANES_EACH(nib__lanes_exp2_one(n.v[i]));
+}
+static inline nib_lanes nib__lanes_load_f16(const uint16_t *p)
 {
     NIB_LANES_EACH(nib__f16_to_f32(p[i]));
 }
-NIB_INLINE nib_lanes nib__lanes_load_bf16(const uint16_t *p)
+static inline nib_lanes nib__lanes_load_bf16(const uint16_t *p)
 {
     NIB_LANES_EACH(nib__bf16_to_f32(p[i]));
 }
