@@ -325,9 +325,11 @@ docs: all
 bench: all
 	$(PROGRAM) bench --kernels
 
-# All of what `make test` runs a part of: every case of every row of a device here, every program for CUDA, and every family by
-# every scheme, cache, machine and way of training; an hour. CELLS='WORD...': cells whose names have all the words, and no more.
-matrix: $(if $(CELLS),,check-kernels test-cuda-build) $(BUILD)/tests/matrix
+# All of what `make test` runs a part of: every case of every row of a device here, every program for CUDA, measuring a device,
+# and every family by every scheme, cache, machine and way of training; an hour. CELLS='WORD...': cells whose names have all the
+# words, and nothing else.
+matrix: $(if $(CELLS),,all check-kernels test-cuda-build) $(BUILD)/tests/matrix
+	$(if $(CELLS),,NIBBLE_TEST_ALL=1 tests/cli/run measure)
 	XDG_CACHE_HOME=$(CURDIR)/$(BUILD)/test-cache $(BUILD)/tests/matrix $(CELLS)
 # These need Python packages from PyPI (tools/golden/requirements.txt); the documentation says when they last ran.
 golden:

@@ -22,6 +22,10 @@ if ! nibble devices opencl >/dev/null 2>&1; then
     skipped 'measure, on OpenCL' 'no OpenCL device'
     exit
 fi
+if [ -z "${NIBBLE_TEST_ALL:-}" ]; then
+    skipped 'measure, on OpenCL' 'left to make matrix: the device compiles for a minute'
+    exit
+fi
 words='cautious rates'
 check 'a device has cautious rates' test "$(says --device opencl)" = 1
 nibble plan "$MODEL" --device opencl >plan.txt 2>&1
