@@ -83,7 +83,8 @@ $(BUILD)/src/kernel/cpu/%.o: STRICT = $(KERNEL_FLAGS)
 # Sanitized, with tiles inlined in every form, kernels would take minutes to compile. Line tables only: tracking variables
 # doubles the time that unrolled tiles take.
 $(BUILD)/src/kernel/cpu/%.o: CPPFLAGS += $(if $(SAN),-D'NIB_INLINE=static inline __attribute__((unused))')
-$(BUILD)/src/kernel/cpu/%.o: OPT = $(if $(SAN),-O1,-O3) -g1
+KERNEL_OPT = $(if $(SAN),-O1,-O3)
+$(BUILD)/src/kernel/cpu/%.o: OPT = $(KERNEL_OPT) -g1
 # Loading and quantizing pass every weight through these loops.
 $(BUILD)/src/base/numbers.o $(BUILD)/src/checkpoint/weight_check.o $(BUILD)/src/checkpoint/weight.o: OPT = $(if $(SAN),-O1 -g1,-O3 -g)
 $(BUILD)/src/base/hash__avx512.o: ISA = -mavx512f
@@ -303,8 +304,8 @@ check-kernels: $(KERNEL_CHECK)
 ARM_TESTS := check_kernels $(addprefix test_,linear_int linear_float quant_rows cast train_rows numbers precise machine)
 arm-programs:
 	@if command -v aarch64-linux-gnu-gcc >/dev/null; then $(MAKE) -s $(JOBS) $(ARM_TESTS:%=build/aarch64/tests/%) BUILD=build/aarch64 \
-	    SAN= CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar MODULES='base kernel kernel/cpu kernel/gpu device' LDFLAGS=-static \
-	    PKG_CFLAGS='-DXXH_INLINE_ALL -Itests/arm' PKG_LIBS= CMOCKA=; fi
+	    SAN= KERNEL_OPT=-O1 CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar MODULES='base kernel kernel/cpu kernel/gpu device' LDFLAGS=-static \
+	    PKG_CFLAGS='-DXXH_INLINE_ALL -Itests/arm -DEMULATED' PKG_LIBS= CMOCKA=; fi
 test-neon: arm-programs
 	@tests/arm/run build/aarch64
 

@@ -27,6 +27,14 @@ enum { SANITIZED = 1 };
 enum { SANITIZED = 0 };
 #endif
 
+/* Of many cases every so many-th is run where kernels are instrumented or emulated (tests/arm), and
+ * so forty times as slow. */
+#if defined(__SANITIZE_ADDRESS__) || defined(EMULATED)
+enum { SHARE = 4 };
+#else
+enum { SHARE = 1 };
+#endif
+
 /* Ends the calling test, or the one that called the helper, as skipped. */
 #define skip_test(test, reason)                                                                    \
     do {                                                                                           \

@@ -23,7 +23,7 @@ if ! nibble devices opencl >/dev/null 2>&1; then
     exit
 fi
 if [ -z "${NIBBLE_TEST_ALL:-}" ]; then
-    skipped 'measure, on OpenCL' 'left to make matrix: the device compiles for a minute'
+    skipped 'measure, on OpenCL' 'left to make matrix, because the device compiles for a minute'
     exit
 fi
 words='cautious rates'

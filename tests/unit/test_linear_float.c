@@ -420,13 +420,6 @@ static const int64_t ks[] = {1, 2, 31, 33, 64, 172, 224, 608, 2048, 2049, 4100};
 static const int64_t group_list[] = {32, NIB_GROUP_ROW, 64, 128, NIB_GROUP_TENSOR, 40, 7, 3000};
 static const nib_type scale_list[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16, NIB_TYPE_F64};
 
-/* Instrumented kernels are forty times as slow; a quarter of the shapes meets every path. */
-#if defined(__SANITIZE_ADDRESS__)
-enum { SHARE = 4 };
-#else
-enum { SHARE = 1 };
-#endif
-
 /* Shapes in an order that meets each value of each list soon; the largest products only with few
  * tokens. */
 static void check_code(nib_code code, nib_act act, nib_type input, int count)
