@@ -307,7 +307,10 @@ arm-programs:
 	    SAN= KERNEL_OPT=-O1 CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar MODULES='base kernel kernel/cpu kernel/gpu device' LDFLAGS=-static \
 	    PKG_CFLAGS='-DXXH_INLINE_ALL -Itests/arm -DEMULATED' PKG_LIBS= CMOCKA=; fi
 test-neon: arm-programs
-	@tests/arm/run build/aarch64
+	@NIBBLE_TEST_ALL=1 tests/arm/run build/aarch64
+test-sanitized:
+	@$(MAKE) -s $(JOBS) test-programs SAN=address,undefined
+	@NIBBLE_TEST_ALL=1 tests/run --sanitized $(BUILD) build/san-address-undefined
 
 lint: all
 	tools/lint $(BUILD)
@@ -326,11 +329,11 @@ docs: all
 bench: all
 	$(PROGRAM) bench --kernels
 
-# All of what `make test` runs a part of: every case of every row of a device here, every program for CUDA, measuring a device,
-# and every family by every scheme, cache, machine and way of training; an hour. CELLS='WORD...': cells whose names have all the
-# words, and nothing else.
-matrix: $(if $(CELLS),,all check-kernels test-cuda-build) $(BUILD)/tests/matrix
-	$(if $(CELLS),,NIBBLE_TEST_ALL=1 tests/cli/run measure)
+# All of what `make test` runs a part of: every case of every row of a device here, for Arm and under sanitizers, every program for
+# CUDA, training on and measuring a device, and every family by every scheme, cache, machine and way of training; over an hour.
+# CELLS='WORD...': cells whose names have all the words, and nothing else.
+matrix: $(if $(CELLS),,all check-kernels test-cuda-build test-neon test-sanitized) $(BUILD)/tests/matrix
+	$(if $(CELLS),,NIBBLE_TEST_ALL=1 tests/cli/run measure opencl_train)
 	XDG_CACHE_HOME=$(CURDIR)/$(BUILD)/test-cache $(BUILD)/tests/matrix $(CELLS)
 # These need Python packages from PyPI (tools/golden/requirements.txt); the documentation says when they last ran.
 golden:
@@ -413,5 +416,5 @@ clean:
 
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
-.PHONY: all unit matrix apple portable tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon lint docs \
+.PHONY: all unit matrix apple portable tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon test-sanitized lint docs \
         bench golden oracle audit audit-mutants soak fuzz fuzz-programs test-bare test-sample test-page page-screenshots cuda-images cuda-sample cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE

@@ -27,13 +27,19 @@ enum { SANITIZED = 1 };
 enum { SANITIZED = 0 };
 #endif
 
-/* Of many cases every so many-th is run where kernels are instrumented or emulated (tests/arm), and
- * so forty times as slow. */
-#if defined(__SANITIZE_ADDRESS__) || defined(EMULATED)
-enum { SHARE = 4 };
+#if defined(EMULATED) /* by tests/arm */
+enum { SLOW = 1 };
 #else
-enum { SHARE = 1 };
+enum { SLOW = SANITIZED };
 #endif
+
+/* The step through many cases where kernels are instrumented or emulated, and so forty times as
+ * slow; 1 elsewhere, and where NIBBLE_TEST_ALL asks for all cases, as `make matrix` does. */
+static inline int sparse(int step)
+{
+    const char *all = getenv("NIBBLE_TEST_ALL");
+    return SLOW && (all == NULL || all[0] == 0) ? step : 1;
+}
 
 /* Ends the calling test, or the one that called the helper, as skipped. */
 #define skip_test(test, reason)                                                                    \

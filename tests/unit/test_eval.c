@@ -314,7 +314,7 @@ static void expect_loss(const char *path, const char *dtype, const known_loss *k
 static void test_loss_of_transformers(void **state)
 {
     (void)state;
-    if (SANITIZED)
+    if (sparse(2) > 1)
         skip_test(__func__, SKIP_SANITIZED);
     known_loss known[KNOWN_LOSSES];
     read_losses(known);
@@ -355,7 +355,7 @@ static void test_loss_through_gguf(void **state)
 static void test_tiny_stories(void **state)
 {
     (void)state;
-    if (SANITIZED)
+    if (sparse(2) > 1)
         skip_test(__func__, SKIP_SANITIZED);
     const char *data = test_data();
     static const struct {

@@ -154,7 +154,7 @@ static void test_real_files(void **state)
                  {"TinyStories-656K/TinyStories-656K-Q8_0.gguf", "weight-only", 2.9390, 6216},
                  {"TinyStories-656K/TinyStories-656K-Q8_0.gguf", NULL, 2.9392, 6216}};
     const char *data = test_data();
-    for (size_t i = 0; i < (SANITIZED ? 1 : COUNT(cases)); i++) {
+    for (size_t i = 0; i < COUNT(cases); i += (size_t)sparse(3)) {
         char path[512], text[512];
         nib_eval_result result;
         nib_err err;

@@ -424,15 +424,16 @@ static const nib_type scale_list[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16,
  * tokens. */
 static void check_code(nib_code code, nib_act act, nib_type input, int count)
 {
+    const int share = sparse(4);
     rng r = {(uint64_t)code * 1000 + (uint64_t)act * 100 + input};
     const bool integer = code == NIB_CODE_I8 || code == NIB_CODE_I4,
                is_mx = code == NIB_CODE_MX8 || code == NIB_CODE_MX4, is_nv = code == NIB_CODE_NV4;
     int rows = 0;
-    for (int t = 0; t < count; t += SHARE) {
+    for (int t = 0; t < count; t += share) {
         shape s = {.code = code, .act = act, .input = input};
         s.m = ms[rng_next(&r) % COUNT(ms)];
         s.n = ns[rng_next(&r) % COUNT(ns)];
-        s.k = ks[(size_t)(t / SHARE) % COUNT(ks)];
+        s.k = ks[(size_t)(t / share) % COUNT(ks)];
         if (s.m * s.n * s.k > 400000)
             s.m = s.m % 4 + 1;
         s.group = is_mx ? 32 : is_nv ? 16 : group_list[rng_next(&r) % COUNT(group_list)];
@@ -448,7 +449,7 @@ static void check_code(nib_code code, nib_act act, nib_type input, int count)
         s.nibbles = (code == NIB_CODE_I4 || code == NIB_CODE_MX4 || is_nv) && rng_next(&r) % 2;
         rows += check_shape(&s, (uint64_t)t + 1);
     }
-    assert_true(rows >= count / SHARE);
+    assert_true(rows >= count / share);
 }
 
 static void test_floats(void **state)
@@ -533,7 +534,7 @@ static void test_fp4(void **state)
 static void test_tiles(void **state)
 {
     (void)state;
-    for (int64_t m = 1; m <= 40; m += SHARE)
+    for (int64_t m = 1; m <= 40; m += sparse(4))
         for (int code = 0; code <= NIB_CODE_MX8; code++) {
             const bool is_mx = code == NIB_CODE_MX8;
             shape s = {.code = (nib_code)code, .input = NIB_TYPE_BF16, .m = m, .n = 80, .k = 128};

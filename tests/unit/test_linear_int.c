@@ -337,7 +337,7 @@ static void test_shapes(void **state)
         for (size_t g = 0; g < COUNT(groups); g++)
             for (int v = 0; v < VALUES_COUNT; v++)
                 for (int code = 0; code < 2; code++, turn++) {
-                    if ((turn + g) % SHARE != 0)
+                    if ((turn + g) % (unsigned)sparse(4) != 0)
                         continue;
                     const bool big = ks[k] > 1000;
                     const shape s = {.m = ms[turn % (big ? 7 : COUNT(ms))],

@@ -277,7 +277,7 @@ static void test_wrong_draft(void **state)
                  {"tests/golden/models/olmo2", "int8wo"},
                  {"tests/golden/models/exaone4", NULL},
                  {"tests/golden/gguf/llama.gguf", NULL}};
-    for (size_t c = 0; c < COUNT(cases); c += SANITIZED ? 2 : 1) {
+    for (size_t c = 0; c < COUNT(cases); c += (size_t)sparse(2)) {
         const open_how how = {.path = cases[c].path, .recipe = cases[c].recipe, .context = 96};
         opened plain = must_open(&how), o = must_open(&how);
         const int64_t vocab = nib_session_vocab(o.session);
@@ -351,7 +351,7 @@ static void test_same_text(void **state)
         {NULL, "Once upon a time", {.temperature = 0, .ignore_eos = true}},
     };
     int64_t drafts = 0, wrong = 0, faster = 0;
-    for (size_t i = 0; i < COUNT(cases); i += SANITIZED ? 3 : 1) {
+    for (size_t i = 0; i < COUNT(cases); i += (size_t)sparse(3)) {
         kept without, with;
         nib_generate_options options = cases[i].options;
         options.prompt = cases[i].prompt;
@@ -364,7 +364,7 @@ static void test_same_text(void **state)
         close_opened(&o);
         assert_true(a.lookup == 0 && a.drafted == 0 && a.accepted == 0);
         const int64_t most[] = {0, 1, 7, NIB_LOOKUP_MOST};
-        for (size_t m = 0; m < COUNT(most); m += SANITIZED ? 3 : 1) {
+        for (size_t m = 0; m < COUNT(most); m += (size_t)sparse(3)) {
             o = open_with(most[m], cases[i].recipe, 300);
             const nib_generate_stats b = generate(&o, &options, &with);
             assert_int_equal(o.session->runner.kv.lengths[0], held);
@@ -403,7 +403,7 @@ static void test_cancelled(void **state)
     opened plain = open_with(-1, NULL, 300), o = open_with(7, NULL, 300);
     int64_t accepted = 0;
     plain.engine->callbacks = o.engine->callbacks = back;
-    for (at = 1; at < 40; at += SANITIZED ? 4 : 1) {
+    for (at = 1; at < 40; at += (uint64_t)sparse(4)) {
         kept without, with;
         for (size_t m = 1; m < COUNT(o.session->times.measured); m++)
             o.session->times.measured[m] = 1e-6 / (double)(m * m); /* all is drafted */

@@ -285,7 +285,7 @@ static void test_max_ids(void **state)
             NIB_OK);
         assert_int_equal(count, 1001);
         assert_true(peak + 500000 < whole); /* the ids of the rest */
-        for (size_t most = all - 1; most <= all + 1; most += SANITIZED ? 2 : 1) {
+        for (size_t most = all - 1; most <= all + 1; most += (size_t)sparse(2)) {
             assert_int_equal(encode_within(names[i], "a b ", (nib_encoding){.max_ids = most},
                                            &count, &peak, &err),
                              NIB_OK);
@@ -356,7 +356,7 @@ static void test_megabytes_of_one(void **state)
     (void)state;
     for (size_t n = 0; n < COUNT(names); n++) {
         nib_tokenizer *t = open_golden(names[n]);
-        for (size_t i = 0; i < COUNT(pieces); i += SANITIZED ? 4 : 1)
+        for (size_t i = 0; i < COUNT(pieces); i += (size_t)sparse(4))
             expect_steps(t, pieces[i], 1 << 20);
         nib__tokenizer_close(t);
     }
