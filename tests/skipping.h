@@ -19,6 +19,7 @@
 #define SKIP_LOCALE "no German locale (apt-get install locales)"
 #define SKIP_OPENCL "no OpenCL device"
 #define SKIP_SANITIZED "not under sanitizers"
+#define SKIP_SLOW "left to make matrix, because it is slow under sanitizers"
 
 /* A driver's compiler is not made for the sanitizers. */
 #if defined(__SANITIZE_ADDRESS__)
@@ -47,6 +48,13 @@ static inline int sparse(int step)
         printf("skipped: %s: %s\n", test, reason);                                                 \
         skip();                                                                                    \
         abort(); /* not reached: skip() jumps, and compilers cannot know it */                     \
+    } while (0)
+
+/* Leaves a test that is slow where kernels are instrumented or emulated to `make matrix`. */
+#define skip_slow()                                                                                \
+    do {                                                                                           \
+        if (sparse(2) != 1)                                                                        \
+            skip_test(__func__, SKIP_SLOW);                                                        \
     } while (0)
 
 /* Skips the test unless the environment variable is set; its value is a folder. */

@@ -314,8 +314,7 @@ static void expect_loss(const char *path, const char *dtype, const known_loss *k
 static void test_loss_of_transformers(void **state)
 {
     (void)state;
-    if (sparse(2) > 1)
-        skip_test(__func__, SKIP_SANITIZED);
+    skip_slow();
     known_loss known[KNOWN_LOSSES];
     read_losses(known);
     for (size_t i = 0; i < KNOWN_LOSSES; i++)
@@ -355,8 +354,7 @@ static void test_loss_through_gguf(void **state)
 static void test_tiny_stories(void **state)
 {
     (void)state;
-    if (sparse(2) > 1)
-        skip_test(__func__, SKIP_SANITIZED);
+    skip_slow();
     const char *data = test_data();
     static const struct {
         const char *directory, *dtype;

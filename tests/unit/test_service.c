@@ -426,6 +426,7 @@ static void test_unread_stream(void **state)
                                    "{\"stream\": true, \"echo\": true, \"logprobs\": 5, \"n\": "
                                    "80, \"max_tokens\": 1, \"prompt\": [5");
     (void)state;
+    skip_slow();
     for (int i = 0; i < 480; i++)
         size += (size_t)snprintf(body + size, sizeof body - size, ", %d", 300 + i % 7);
     snprintf(body + size, sizeof body - size, "]}");

@@ -4,6 +4,7 @@
  * of another run, a changed one and a half-removed one are told apart; a write that fails leaves
  * the one before.
  */
+#include "skipping.h"
 #include "train_runs.h"
 
 #include <signal.h>
@@ -58,9 +59,10 @@ static void test_resumes_exactly(void **state)
 /* A document that is read in pieces: the checkpoint is of a place in the second. */
 static void test_resumes_in_a_piece(void **state)
 {
+    (void)state;
+    skip_slow();
     const size_t size = 400000;
     char *text = malloc(size), path[256];
-    (void)state;
     assert_non_null(text);
     for (size_t i = 0; i < size; i++)
         text[i] = " the"[i % 4];
