@@ -531,6 +531,10 @@ __kernel void tile(PRODUCT_ARGUMENTS)
             STORE(of_x[k1 + j][mine], eight_x[j]);
         }
         barrier(CLK_LOCAL_MEM_FENCE);
+        float of_step[EACH][EACH]; /* summed apart: rounding grows with k / STEP, not with k */
+        for (int i = 0; i < EACH; i++)
+            for (int j = 0; j < EACH; j++)
+                of_step[i][j] = 0;
         for (int q = 0; q < STEP; q++) {
             float a[EACH], b[EACH];
             for (int i = 0; i < EACH; i++) {
@@ -539,8 +543,11 @@ __kernel void tile(PRODUCT_ARGUMENTS)
             }
             for (int i = 0; i < EACH; i++)
                 for (int j = 0; j < EACH; j++)
-                    sums[i][j] += a[i] * b[j];
+                    of_step[i][j] += a[i] * b[j];
         }
+        for (int i = 0; i < EACH; i++)
+            for (int j = 0; j < EACH; j++)
+                sums[i][j] += of_step[i][j];
         barrier(CLK_LOCAL_MEM_FENCE);
     }
     for (int i = 0; i < EACH; i++)
