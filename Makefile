@@ -36,9 +36,11 @@ WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wstrict-prototypes -Wmissing
 STRICT  := -Wconversion
 # What is sanitized is checked, not timed, and half of the time to build it went into optimizing it.
 OPT     ?= $(if $(SAN),-O1 -g1,-O2 -g)
-MODULES := base kernel kernel/cpu kernel/gpu device checkpoint quant graph plan model model/arch text run api train
-CPPFLAGS += -Iinclude -Isrc/base -Isrc/kernel -Isrc/kernel/gpu -Isrc/device -Isrc/checkpoint -Isrc/quant -Isrc/graph -Isrc/plan -Isrc/model \
-            -Isrc/model/arch -Isrc/text -Isrc/run -Isrc/api -Isrc/train $(PKG_CFLAGS) -D_GNU_SOURCE
+# Every folder of the library is here; make arm-programs builds the first of them alone.
+FOLDERS := base kernel kernel/cpu kernel/gpu device container checkpoint checkpoint/dialect verify quant graph plan model model/arch \
+           tokenizer template constrain handle planner session measure convert advise api train
+MODULES := $(FOLDERS)
+CPPFLAGS += -Iinclude $(FOLDERS:%=-Isrc/%) $(PKG_CFLAGS) -D_GNU_SOURCE
 # No contraction: where a fused multiply-add is meant, the source says fma.
 CFLAGS  += -std=c11 $(OPT) -ffp-contract=off -fvisibility=hidden -fPIC -pthread $(WARN)
 LDLIBS  += $(PKG_LIBS) -pthread -lm -ldl
@@ -86,7 +88,7 @@ $(BUILD)/src/kernel/cpu/%.o: CPPFLAGS += $(if $(SAN),-D'NIB_INLINE=static inline
 KERNEL_OPT = $(if $(SAN),-O1,-O3)
 $(BUILD)/src/kernel/cpu/%.o: OPT = $(KERNEL_OPT) -g1
 # Loading and quantizing pass every weight through these loops.
-$(BUILD)/src/base/numbers.o $(BUILD)/src/checkpoint/weight_check.o $(BUILD)/src/checkpoint/weight.o: OPT = $(if $(SAN),-O1 -g1,-O3 -g)
+$(BUILD)/src/base/float_formats.o $(BUILD)/src/checkpoint/weight_check.o $(BUILD)/src/checkpoint/weight.o: OPT = $(if $(SAN),-O1 -g1,-O3 -g)
 $(BUILD)/src/base/hash__avx512.o: ISA = -mavx512f
 $(BUILD)/src/base/hash__avx512.o: STRICT =
 $(BUILD)/src/base/hash__avx512.o: OPT = $(if $(SAN),-O1 -g1,-O3 -g)
@@ -301,7 +303,7 @@ check-kernels: $(KERNEL_CHECK)
 
 # The kernel checker and the tests of kernels for Arm: linked without the libraries that kernels do not need, because a
 # machine has them for its own architecture only. Without a compiler nothing is built, and tests/arm/run says so.
-ARM_TESTS := check_kernels $(addprefix test_,linear_int linear_float quant_rows cast train_rows numbers precise machine)
+ARM_TESTS := check_kernels $(addprefix test_,linear_int linear_float quant_rows cast train_rows float_formats portable_math machine)
 arm-programs:
 	@if command -v aarch64-linux-gnu-gcc >/dev/null; then $(MAKE) -s $(JOBS) $(ARM_TESTS:%=build/aarch64/tests/%) BUILD=build/aarch64 \
 	    SAN= KERNEL_OPT=-O1 CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar MODULES='base kernel kernel/cpu kernel/gpu device' LDFLAGS=-static \

@@ -608,31 +608,33 @@ NIB_MUST_CHECK nib_status nib_advise(nib_model *model, const nib_advise_options 
 /* ---- talk: one conversation ------------------------------------------------------------------ */
 
 /* What was said so far, and a cache that holds as much of it as goes on unchanged. */
-typedef struct nib_talk nib_talk;
+typedef struct nib_chat_session nib_chat_session;
 
 /* Takes all sequences of the session until it is closed. template_text: a chat template in place of
  * the model's, which must live as long; NULL: the model's. NIB_UNSUPPORTED: there is none. */
-NIB_MUST_CHECK nib_status nib_talk_open(nib_talk **out, nib_session *session,
-                                        const char *template_text, nib_err *err);
-void nib_talk_close(nib_talk *talk);
+NIB_MUST_CHECK nib_status nib_chat_session_open(nib_chat_session **out, nib_session *session,
+                                                const char *template_text, nib_err *err);
+void nib_chat_session_close(nib_chat_session *talk);
 /* Says `text` as the user and writes the answer to the sink as it comes; both are then part of the
  * conversation, the answer as far as it was made where progress cancelled it. Of the options prompt
  * is not used; now: seconds since 1970, for templates that name the day. On failure nothing was
  * said. What the template leaves out is logged first, and of a strict request NIB_NOT_AS_ASKED.
  * NIB_USAGE: the conversation is longer than the context. */
-NIB_MUST_CHECK nib_status nib_talk_say(nib_talk *talk, const char *text,
-                                       const nib_generate_options *options, int64_t now,
-                                       const nib_sink *sink, nib_generate_stats *stats,
-                                       nib_err *err);
+NIB_MUST_CHECK nib_status nib_chat_session_say(nib_chat_session *talk, const char *text,
+                                               const nib_generate_options *options, int64_t now,
+                                               const nib_sink *sink, nib_generate_stats *stats,
+                                               nib_err *err);
 /* Forgets what was said, but for the system's words. */
-void nib_talk_reset(nib_talk *talk);
+void nib_chat_session_reset(nib_chat_session *talk);
 /* The system's words, before all others; NULL: none. What was said stays. */
-NIB_MUST_CHECK nib_status nib_talk_system(nib_talk *talk, const char *text, nib_err *err);
+NIB_MUST_CHECK nib_status nib_chat_session_system(nib_chat_session *talk, const char *text,
+                                                  nib_err *err);
 /* The conversation as JSON, as OpenAI's `messages`. */
-NIB_MUST_CHECK nib_status nib_talk_save(nib_talk *talk, const nib_sink *sink, nib_err *err);
+NIB_MUST_CHECK nib_status nib_chat_session_save(nib_chat_session *talk, const nib_sink *sink,
+                                                nib_err *err);
 /* Takes one from `size` bytes of such JSON, in place of what was said; `name` is for messages. */
-NIB_MUST_CHECK nib_status nib_talk_load(nib_talk *talk, const char *name, const char *text,
-                                        size_t size, nib_err *err);
+NIB_MUST_CHECK nib_status nib_chat_session_load(nib_chat_session *talk, const char *name,
+                                                const char *text, size_t size, nib_err *err);
 
 /* ---- service: many requests at once, as OpenAI's interface defines them ---------------------- */
 

@@ -100,7 +100,7 @@ static inline void describe_nibble(char out[1024], const char *scheme, int64_t n
     nib__text_init(&text, &a);
     nib__text_init(&member, &a);
     assert_int_equal(nib__scheme_parse(&s, scheme, strlen(scheme), NULL), NIB_OK);
-    nib__write_nibble.describe(&text, &(nib_stored){.scheme = s, .n = n, .k = k});
+    nib__write_nibble.describe(&text, &(nib_output_weight){.scheme = s, .n = n, .k = k});
     nib__jsonw_init(&w, &member, 0);
     nib__jsonw_string(&w, text.at);
     snprintf(out, 1024, "\"nibble\":\"1\",\"m.weight\":%s", member.at);

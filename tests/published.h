@@ -7,7 +7,7 @@
 #define NIB_TESTS_PUBLISHED_H
 
 #include "arch.h"
-#include "library.h"
+#include "session_handle.h"
 
 #include <math.h>
 
@@ -57,7 +57,7 @@ static void check_plan(nib_model *model, const char *name, const char *recipe)
     if (nib_plan_make(&plan, model, &request, &err) != NIB_OK ||
         nib_plan_status(plan, &err) != NIB_OK)
         fail_msg("%s with %s: %s", name, recipe, err.text);
-    const nib_ledger *ledger = &plan->plan.ledger;
+    const nib_ledger *ledger = &plan->assignment.ledger;
     size_t quantized = 0;
     for (size_t i = 0; i < ledger->layer_count; i++) {
         const nib_ledger_layer *layer = &ledger->layers[i];

@@ -6,7 +6,7 @@
 #ifndef NIB_TESTS_SESSION_H
 #define NIB_TESTS_SESSION_H
 
-#include "library.h"
+#include "session_handle.h"
 
 #include <stdio.h>
 #include <stdlib.h>

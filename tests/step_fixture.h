@@ -7,7 +7,7 @@
 #define NIB_TESTS_STEP_FIXTURE_H
 
 #include "checkpoint_build.h"
-#include "library.h"
+#include "session_handle.h"
 #include "step.h"
 
 #include <math.h>
@@ -123,7 +123,8 @@ static inline void open_fixture(fixture *f, const setting *s)
     const nib_step_options step = {
         .batch = ROWS, .length = LENGTH, .checkpointing = s->checkpointing};
     nib_refusal refusal;
-    ok(nib__step_open(&f->step, &f->model->net, &f->plan->plan, &f->params, &step, &refusal, &err),
+    ok(nib__step_open(&f->step, &f->model->net, &f->plan->assignment, &f->params, &step, &refusal,
+                      &err),
        &err);
     f->step.watch = s->watched ? &watch : NULL;
     snprintf(path, sizeof path, "%s_gradients", s->name);

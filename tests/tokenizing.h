@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For the tests of src/text: files as text, tokenizers from text or from parts of another, ids as
- * words. The golden files are found from the root of the tree, where `make` runs.
+ * For the tests of src/tokenizer: files as text, tokenizers from text or from parts of another, ids
+ * as words. Golden files are found from the root of the tree, where `make` runs.
  */
 #ifndef NIB_TESTS_TOKENIZING_H
 #define NIB_TESTS_TOKENIZING_H

@@ -5,7 +5,7 @@
 #ifndef NIB_TESTS_TRAIN_RUNS_H
 #define NIB_TESTS_TRAIN_RUNS_H
 
-#include "library.h"
+#include "session_handle.h"
 
 #include <stdio.h>
 #include <stdlib.h>

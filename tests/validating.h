@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether a JSON text is of a schema, on trees and with nothing of src/text: for the keywords that
+ * Checks a JSON text against a schema without src/constrain, on trees: for the keywords that
  * docs/schemas.md lists. Numbers are compared as doubles, keys in any order, none twice.
  */
 #ifndef NIB_TESTS_VALIDATING_H

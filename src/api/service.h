@@ -8,7 +8,7 @@
 #define NIB_SERVICE_H
 
 #include "api_request.h"
-#include "text_out.h"
+#include "stream_text.h"
 #include "token_trie.h"
 #include "tool_format.h"
 

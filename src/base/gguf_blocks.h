@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Writing GGUF's blocks of 32: from floats as ggml's reference quantizers choose scales and codes,
- * or from codes and scales that are there already. How blocks are read is store_gguf.c's.
+ * or from codes and scales that are there already. How blocks are read is code_layout_gguf.c's.
  */
 #ifndef NIB_GGUF_BLOCKS_H
 #define NIB_GGUF_BLOCKS_H

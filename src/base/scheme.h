@@ -104,40 +104,40 @@ NIB_INLINE bool nib__act_is_f8_blocks(nib_act act)
     return nib__act_is_mx(act) || act == NIB_ACT_NV4;
 }
 
-/* How the codes of a nib_weight lie in memory: a row of the table in store.c each. */
-typedef enum nib_store {
-    NIB_STORE_FLOAT,  /* [n][k] of the code's float type */
-    NIB_STORE_F64,    /* [n][k] of f64, each read as the f32 nearest to it; the code is F32 */
-    NIB_STORE_BYTE,   /* [n][k] one code per byte: i8 for I8 and I4, the bit pattern for the others
+/* How the codes of a nib_weight lie in memory: a row of the table in code_layout.c each. */
+typedef enum nib_code_layout {
+    NIB_LAYOUT_FLOAT,  /* [n][k] of the code's float type */
+    NIB_LAYOUT_F64,    /* [n][k] of f64, each read as the f32 nearest to it; the code is F32 */
+    NIB_LAYOUT_BYTE,   /* [n][k] one code per byte: i8 for I8 and I4, the bit pattern for the others
                          (E4M3, E5M2, MX8, MX4, NV4) */
-    NIB_STORE_NIBBLE, /* [n][ceil(k/2)] low nibble first: two's complement for I4, bit pattern for
+    NIB_LAYOUT_NIBBLE, /* [n][ceil(k/2)] low nibble first: two's complement for I4, bit pattern for
                          MX4, NV4 */
     /* Words of 32 bits; an I4 or I8 code is b = 4 or 8 bits of one, stored plus 2^(b-1), the first
      * in the lowest bits. They lie in the order of the inputs, whatever `order` says. */
-    NIB_STORE_WORDS,         /* [n][ceil(k*b/32)] along k */
-    NIB_STORE_WORDS_ZEROS,   /* the same, zeros alike [ceil(n*b/32)][groups] along n */
-    NIB_STORE_GPTQ,          /* [ceil(k*b/32)][n] along k, zeros [groups][ceil(n*b/32)] along n */
-    NIB_STORE_GPTQ_LESS_ONE, /* the same; a zero is stored less 1, modulo 2^b */
-    NIB_STORE_AWQ,  /* [k][n/8] along n, zeros [groups][n/8] likewise; outputs 0 2 4 6 1 3 5 7 */
-    NIB_STORE_Q4_0, /* GGUF's blocks, their scales among the codes: store_gguf.c */
-    NIB_STORE_Q4_1,
-    NIB_STORE_Q5_0,
-    NIB_STORE_Q5_1,
-    NIB_STORE_Q8_0,
-    NIB_STORE_Q4_K,
-    NIB_STORE_Q5_K,
-    NIB_STORE_Q6_K,
-    NIB_STORE_IQ4_NL,
-    NIB_STORE_MXFP4,
-    /* What PyTorch's tinygemm packs int4 into for one kind of machine (store_tinygemm.c); codes are
-     * stored plus 8, stored_n and stored_k with what the layout pads. */
-    NIB_STORE_TINYGEMM_CUDA,   /* [n/8][k/16/tiles][32][tiles/2] words */
-    NIB_STORE_TINYGEMM_ROCM,   /* [n/16][k/16/tiles][64][tiles/2] words */
-    NIB_STORE_TINYGEMM_AVX512, /* [n/64][k][32] bytes, rows d and d + 32 in a byte */
-    NIB_STORE_TINYGEMM_AVX2,   /* [n/32][k][16] bytes, rows d and d + 16 */
-    NIB_STORE_TINYGEMM_SCALAR, /* [n/32][k][16] bytes, rows 2d and 2d + 1 */
-    NIB_STORE_COUNT
-} nib_store;
+    NIB_LAYOUT_WORDS,         /* [n][ceil(k*b/32)] along k */
+    NIB_LAYOUT_WORDS_ZEROS,   /* the same, zeros alike [ceil(n*b/32)][groups] along n */
+    NIB_LAYOUT_GPTQ,          /* [ceil(k*b/32)][n] along k, zeros [groups][ceil(n*b/32)] along n */
+    NIB_LAYOUT_GPTQ_LESS_ONE, /* the same; a zero is stored less 1, modulo 2^b */
+    NIB_LAYOUT_AWQ,  /* [k][n/8] along n, zeros [groups][n/8] likewise; outputs 0 2 4 6 1 3 5 7 */
+    NIB_LAYOUT_Q4_0, /* GGUF's blocks, their scales among the codes: code_layout_gguf.c */
+    NIB_LAYOUT_Q4_1,
+    NIB_LAYOUT_Q5_0,
+    NIB_LAYOUT_Q5_1,
+    NIB_LAYOUT_Q8_0,
+    NIB_LAYOUT_Q4_K,
+    NIB_LAYOUT_Q5_K,
+    NIB_LAYOUT_Q6_K,
+    NIB_LAYOUT_IQ4_NL,
+    NIB_LAYOUT_MXFP4,
+    /* int4 as PyTorch's tinygemm packs it for one kind of machine (code_layout_tinygemm.c): codes
+     * are stored plus 8, and stored_n and stored_k include the padding. */
+    NIB_LAYOUT_TINYGEMM_CUDA,   /* [n/8][k/16/tiles][32][tiles/2] words */
+    NIB_LAYOUT_TINYGEMM_ROCM,   /* [n/16][k/16/tiles][64][tiles/2] words */
+    NIB_LAYOUT_TINYGEMM_AVX512, /* [n/64][k][32] bytes, rows d and d + 32 in a byte */
+    NIB_LAYOUT_TINYGEMM_AVX2,   /* [n/32][k][16] bytes, rows d and d + 16 */
+    NIB_LAYOUT_TINYGEMM_SCALAR, /* [n/32][k][16] bytes, rows 2d and 2d + 1 */
+    NIB_LAYOUT_COUNT
+} nib_code_layout;
 
 /* One linear weight, as files mean it. Pointers belong to the checkpoint (or the quantizer's
  * buffer) and may be unaligned. The value of element (i, j) of group g:
@@ -149,7 +149,7 @@ typedef enum nib_store {
 typedef struct nib_weight {
     nib_scheme scheme;
     int64_t n, k;
-    nib_store store;
+    nib_code_layout layout;
     const void *codes;
     const void *scales;  /* scale (i, g) at element i / scale_rows * scale_stride_n + g *
                             scale_stride_g; NULL for float codes and for stores that hold them */

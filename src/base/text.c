@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The growing text, numbers and names made readable. Near names are in near.c, UTF-8 in utf8.c.
+ * Growing text, and numbers and names in readable form. name_suggest.c finds similar names, utf8.c
+ * reads UTF-8.
  */
 #include "text.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Names and sizes of stored element types, packing of int4, and what an f64 loses as f32.
- * The arithmetic of the number formats is in numbers.c.
+ * The arithmetic of the number formats is in float_formats.c.
  */
 #include "type.h"
 

@@ -38,7 +38,7 @@ nib_status nib__checkpoint_add_view(nib_checkpoint *cp, const nib_tensor *t, nib
     if (t == NULL)
         return nib__checkpoint_no_memory(err, cp->path);
     cp->tensors[cp->count] = t;
-    if (nib__names_add(&cp->by_name, (const void *const *)cp->tensors, cp->count) != NULL)
+    if (nib__name_index_add(&cp->by_name, (const void *const *)cp->tensors, cp->count) != NULL)
         return nib__fail(err, NIB_BAD_INPUT,
                          "tensor \"%s\" is stored twice, by itself and as a part of another",
                          nib__shown(a, t->name));
@@ -70,7 +70,7 @@ static nib_status list_modules(nib_checkpoint *cp, nib_err *err)
 static nib_status check_version(nib_checkpoint *cp, nib_err *err)
 {
     char a[NIB_SHOWN], b[NIB_SHOWN];
-    const size_t i = nib__names_find(&cp->by_key, (const void *const *)cp->metas, "nibble");
+    const size_t i = nib__name_index_find(&cp->by_key, (const void *const *)cp->metas, "nibble");
     if (i == SIZE_MAX)
         return NIB_OK;
     cp->nibble = true;
@@ -382,13 +382,13 @@ size_t nib__checkpoint_owner(const nib_checkpoint *cp, size_t i) { return cp->ow
 
 static const nib_tensor *find_stored(const nib_checkpoint *cp, const char *name)
 {
-    const size_t i = nib__names_find(&cp->by_name, (const void *const *)cp->tensors, name);
+    const size_t i = nib__name_index_find(&cp->by_name, (const void *const *)cp->tensors, name);
     return i == SIZE_MAX ? NULL : cp->tensors[i];
 }
 
 const nib_meta *nib__checkpoint_alias(const nib_checkpoint *cp, const char *name)
 {
-    const size_t i = nib__names_find(&cp->by_key, (const void *const *)cp->metas, name);
+    const size_t i = nib__name_index_find(&cp->by_key, (const void *const *)cp->metas, name);
     if (i == SIZE_MAX || find_stored(cp, name) != NULL ||
         find_stored(cp, cp->metas[i]->value) == NULL)
         return NULL;

@@ -14,26 +14,9 @@
 #include "pool.h"
 #include "quantization.h"
 #include "scheme.h"
-
-enum { NIB_RANK_MAX = 8 };
-
-typedef struct nib_tensor {
-    const char *name;
-    nib_type type;
-    int rank;
-    int64_t shape[NIB_RANK_MAX];
-    const uint8_t *data; /* may be unaligned */
-    uint64_t bytes;
-    int file; /* which shard */
-} nib_tensor;
-
-/* A `__metadata__` entry, or an alias: key names a missing tensor, value a stored one. */
-typedef struct nib_meta {
-    const char *key, *value;
-} nib_meta;
+#include "tensor.h"
 
 typedef struct nib_checkpoint nib_checkpoint;
-typedef struct nib_gguf nib_gguf; /* gguf.h */
 
 nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const nib_allocator *a,
                                 nib_err *err);

@@ -7,7 +7,7 @@
 #define NIB_CHECKPOINT_INSIDE_H
 
 #include "checkpoint.h"
-#include "names.h"
+#include "name_index.h"
 
 struct nib_checkpoint {
     nib_allocator allocator;
@@ -19,10 +19,10 @@ struct nib_checkpoint {
     int file_count;
     const nib_tensor **tensors; /* [count], by file, then by place */
     size_t count;
-    nib_names by_name;
+    nib_name_index by_name;
     const nib_meta **metas; /* [meta_count], keys unique */
     size_t meta_count;
-    nib_names by_key;
+    nib_name_index by_key;
     const char **modules; /* [module_count] */
     size_t module_count;
     nib_ledger ledger; /* what its files ask for and is not done, as settings */

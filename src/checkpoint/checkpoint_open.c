@@ -91,7 +91,7 @@ static const container *container_of(const nib_map *map)
     return &containers[i];
 }
 
-static nib_status open_file(nib_checkpoint *cp, nib_contents *parsed, const char *path,
+static nib_status open_file(nib_checkpoint *cp, nib_container *parsed, const char *path,
                             nib_err *err)
 {
     nib_map *map = &cp->maps[cp->file_count];
@@ -119,7 +119,7 @@ static nib_status check_entry(nib_shards *index, const nib_checkpoint *cp, const
     char a[NIB_SHOWN], b[NIB_SHOWN], c[NIB_SHOWN];
     const char *file = nib__path_name(cp->files[tensor->file]);
     const size_t i =
-        nib__names_find(&index->by_tensor, (const void *const *)index->entries, tensor->name);
+        nib__name_index_find(&index->by_tensor, (const void *const *)index->entries, tensor->name);
     if (i == SIZE_MAX)
         return nib__fail(err, NIB_BAD_INPUT, "%s: tensor \"%s\" is not in the weight_map of %s",
                          nib__shown(a, file), nib__shown(b, tensor->name), index->name);
@@ -140,7 +140,7 @@ static nib_status add_meta(nib_checkpoint *cp, const nib_meta *meta, nib_err *er
     char a[NIB_SHOWN], b[NIB_SHOWN];
     cp->metas[cp->meta_count] = meta;
     const nib_meta *same =
-        nib__names_add(&cp->by_key, (const void *const *)cp->metas, cp->meta_count);
+        nib__name_index_add(&cp->by_key, (const void *const *)cp->metas, cp->meta_count);
     if (same == NULL) {
         cp->meta_count++;
         return NIB_OK;
@@ -155,7 +155,7 @@ static nib_status add_meta(nib_checkpoint *cp, const nib_meta *meta, nib_err *er
                      nib__shown(a, cp->path), nib__shown(b, meta->key));
 }
 
-static nib_status add_tensors(nib_checkpoint *cp, const nib_contents *parsed, nib_shards *index,
+static nib_status add_tensors(nib_checkpoint *cp, const nib_container *parsed, nib_shards *index,
                               nib_err *err)
 {
     char a[NIB_SHOWN], b[NIB_SHOWN], c[NIB_SHOWN];
@@ -163,7 +163,7 @@ static nib_status add_tensors(nib_checkpoint *cp, const nib_contents *parsed, ni
         const nib_tensor *tensor = parsed->tensors[i];
         cp->tensors[cp->count] = tensor;
         const nib_tensor *same =
-            nib__names_add(&cp->by_name, (const void *const *)cp->tensors, cp->count);
+            nib__name_index_add(&cp->by_name, (const void *const *)cp->tensors, cp->count);
         if (same != NULL)
             return nib__fail(err, NIB_BAD_INPUT, "tensor \"%s\" is stored twice, in %s and in %s",
                              nib__shown(a, tensor->name),
@@ -178,7 +178,7 @@ static nib_status add_tensors(nib_checkpoint *cp, const nib_contents *parsed, ni
     return NIB_OK;
 }
 
-static nib_status merge(nib_checkpoint *cp, const nib_contents *parsed, nib_shards *index,
+static nib_status merge(nib_checkpoint *cp, const nib_container *parsed, nib_shards *index,
                         nib_err *err)
 {
     size_t tensors = 0, metas = 0;
@@ -189,8 +189,8 @@ static nib_status merge(nib_checkpoint *cp, const nib_contents *parsed, nib_shar
     cp->tensors = nib__arena_take(&cp->arena, tensors, sizeof *cp->tensors);
     cp->metas = nib__arena_take(&cp->arena, metas, sizeof *cp->metas);
     if (cp->tensors == NULL || cp->metas == NULL ||
-        !nib__names_init(&cp->by_name, &cp->arena, tensors) ||
-        !nib__names_init(&cp->by_key, &cp->arena, metas))
+        !nib__name_index_init(&cp->by_name, &cp->arena, tensors) ||
+        !nib__name_index_init(&cp->by_key, &cp->arena, metas))
         return nib__checkpoint_no_memory(err, cp->path);
     for (int f = 0; f < cp->file_count; f++)
         NIB_TRY(add_tensors(cp, &parsed[f], index, err));
@@ -200,7 +200,7 @@ static nib_status merge(nib_checkpoint *cp, const nib_contents *parsed, nib_shar
 /* ---- the ways to open ---- */
 
 /* A GGUF file describes itself: a config.json beside it is another model's. */
-static nib_status take_gguf(nib_checkpoint *cp, nib_contents *parsed, nib_err *err)
+static nib_status take_gguf(nib_checkpoint *cp, nib_container *parsed, nib_err *err)
 {
     int64_t head;
     cp->gguf = parsed[0].gguf;
@@ -220,7 +220,7 @@ static nib_status open_parts(nib_checkpoint *cp, const nib_gguf *first, size_t c
 {
     const char **paths;
     char a[NIB_SHOWN];
-    nib_contents *parsed = nib__arena_take(&cp->arena, count, sizeof *parsed);
+    nib_container *parsed = nib__arena_take(&cp->arena, count, sizeof *parsed);
     if (parsed == NULL)
         return nib__checkpoint_no_memory(err, cp->path);
     NIB_TRY(nib__gguf_part_paths(&paths, first, cp->files[0], count, &cp->arena, err));
@@ -240,7 +240,7 @@ static nib_status open_parts(nib_checkpoint *cp, const nib_gguf *first, size_t c
 }
 
 /* A file whose names may be Meta's. */
-static nib_status take_named(nib_checkpoint *cp, nib_contents *parsed, const char *path,
+static nib_status take_named(nib_checkpoint *cp, nib_container *parsed, const char *path,
                              nib_err *err)
 {
     const size_t noted = parsed->note_count;
@@ -254,7 +254,7 @@ static nib_status take_named(nib_checkpoint *cp, nib_contents *parsed, const cha
 
 static nib_status open_single(nib_checkpoint *cp, const char *path, nib_err *err)
 {
-    nib_contents parsed = {0};
+    nib_container parsed = {0};
     size_t parts;
     NIB_TRY(take_files(cp, 1, err));
     NIB_TRY(open_file(cp, &parsed, path, err));
@@ -291,7 +291,7 @@ static nib_status open_shards(nib_checkpoint *cp, const nib_shards *read, const 
 {
     nib_shards index = *read;
     char a[NIB_SHOWN], b[NIB_SHOWN];
-    nib_contents *parsed = nib__arena_take(&cp->arena, index.shard_count, sizeof *parsed);
+    nib_container *parsed = nib__arena_take(&cp->arena, index.shard_count, sizeof *parsed);
     if (parsed == NULL)
         return nib__checkpoint_no_memory(err, cp->path);
     NIB_TRY(take_files(cp, index.shard_count, err));

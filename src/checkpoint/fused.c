@@ -150,7 +150,8 @@ static size_t codes_of(const nib_checkpoint *cp, const char *name, size_t module
         const int size = snprintf(codes, sizeof codes, "%.*s%s", (int)module, name, ends[i]);
         if (size < 0 || size >= (int)sizeof codes)
             continue;
-        const size_t at = nib__names_find(&cp->by_name, (const void *const *)cp->tensors, codes);
+        const size_t at =
+            nib__name_index_find(&cp->by_name, (const void *const *)cp->tensors, codes);
         if (at != SIZE_MAX && cp->tensors[at]->rank == 2)
             return at;
     }
@@ -250,7 +251,7 @@ static nib_status split_metas(nib_checkpoint *cp, const nib_checkpoint *before, 
     cp->metas = nib__arena_take(&cp->arena, PARTS_MAX * before->meta_count, sizeof *cp->metas);
     cp->meta_count = 0;
     if (cp->metas == NULL ||
-        !nib__names_init(&cp->by_key, &cp->arena, PARTS_MAX * before->meta_count))
+        !nib__name_index_init(&cp->by_key, &cp->arena, PARTS_MAX * before->meta_count))
         return nib__checkpoint_no_memory(err, cp->path);
     for (size_t i = 0; i < before->meta_count; i++) {
         const nib_meta *meta = before->metas[i];
@@ -266,7 +267,8 @@ static nib_status split_metas(nib_checkpoint *cp, const nib_checkpoint *before, 
             if (part->key == NULL)
                 return nib__checkpoint_no_memory(err, cp->path);
             cp->metas[cp->meta_count] = part;
-            if (nib__names_add(&cp->by_key, (const void *const *)cp->metas, cp->meta_count) == NULL)
+            if (nib__name_index_add(&cp->by_key, (const void *const *)cp->metas, cp->meta_count) ==
+                NULL)
                 cp->meta_count++;
         }
     }
@@ -292,7 +294,7 @@ nib_status nib__fused_split(nib_checkpoint *cp, nib_err *err)
     const size_t room = before.count + (PARTS_MAX - 1) * count;
     cp->tensors = nib__arena_take(&cp->arena, room, sizeof *cp->tensors);
     cp->count = count = 0;
-    if (cp->tensors == NULL || !nib__names_init(&cp->by_name, &cp->arena, room))
+    if (cp->tensors == NULL || !nib__name_index_init(&cp->by_name, &cp->arena, room))
         return nib__checkpoint_no_memory(err, cp->path);
     for (size_t i = 0; i < before.count; i++) {
         const nib_tensor *t = before.tensors[i];

@@ -62,7 +62,7 @@ static size_t find(const nib_checkpoint *cp, const char *joined, int64_t head)
 {
     char name[NIB_FUSED_NAME];
     return nib__head_norm_name(name, joined, head)
-               ? nib__names_find(&cp->by_name, (const void *const *)cp->tensors, name)
+               ? nib__name_index_find(&cp->by_name, (const void *const *)cp->tensors, name)
                : SIZE_MAX;
 }
 
@@ -123,7 +123,7 @@ static nib_status join_metas(nib_checkpoint *cp, const apart *from, nib_err *err
     int64_t head;
     cp->metas = nib__arena_take(&cp->arena, before->meta_count, sizeof *cp->metas);
     cp->meta_count = 0;
-    if (cp->metas == NULL || !nib__names_init(&cp->by_key, &cp->arena, before->meta_count))
+    if (cp->metas == NULL || !nib__name_index_init(&cp->by_key, &cp->arena, before->meta_count))
         return nib__checkpoint_no_memory(err, cp->path);
     for (size_t i = 0; i < before->meta_count; i++) {
         const nib_meta *meta = before->metas[i];
@@ -137,7 +137,8 @@ static nib_status join_metas(nib_checkpoint *cp, const apart *from, nib_err *err
             meta = own;
         }
         cp->metas[cp->meta_count] = meta;
-        if (nib__names_add(&cp->by_key, (const void *const *)cp->metas, cp->meta_count) == NULL)
+        if (nib__name_index_add(&cp->by_key, (const void *const *)cp->metas, cp->meta_count) ==
+            NULL)
             cp->meta_count++;
     }
     return NIB_OK;
@@ -161,7 +162,7 @@ nib_status nib__head_norms_join(nib_checkpoint *cp, nib_err *err)
         return NIB_OK;
     cp->tensors = nib__arena_take(&cp->arena, from.cp.count, sizeof *cp->tensors);
     cp->count = 0;
-    if (cp->tensors == NULL || !nib__names_init(&cp->by_name, &cp->arena, from.cp.count))
+    if (cp->tensors == NULL || !nib__name_index_init(&cp->by_name, &cp->arena, from.cp.count))
         return nib__checkpoint_no_memory(err, cp->path);
     for (size_t i = 0; i < from.cp.count; i++) {
         const nib_tensor *t = from.cp.tensors[i];

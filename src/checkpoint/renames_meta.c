@@ -6,7 +6,8 @@
  */
 #include "renames_meta.h"
 
-#include "names.h"
+#include "name_index.h"
+#include "text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -115,7 +116,7 @@ static nib_status no_memory(nib_err *err, const char *file)
 }
 
 /* The token embedding's name tells whose names these are, and what stands before all of them. */
-static const char *find_embedding(const nib_contents *c, bool *meta, size_t *prefix)
+static const char *find_embedding(const nib_container *c, bool *meta, size_t *prefix)
 {
     static const char theirs[] = "tok_embeddings.weight", ours[] = "model.embed_tokens.weight";
     for (size_t i = 0; i < c->count + c->meta_count; i++) {
@@ -142,7 +143,7 @@ static const char *translate(const char *name, const char *first, size_t prefix,
     return nib__arena_copy(arena, renamed, strlen(renamed));
 }
 
-static nib_status rename_all(nib_contents *c, const char *first, size_t prefix, bool meta,
+static nib_status rename_all(nib_container *c, const char *first, size_t prefix, bool meta,
                              const char *file, nib_arena *arena, nib_err *err)
 {
     for (size_t i = 0; i < c->count; i++)
@@ -160,7 +161,7 @@ static nib_status rename_all(nib_contents *c, const char *first, size_t prefix, 
     return NIB_OK;
 }
 
-static nib_status add_note(nib_contents *c, const char *note, const char *file, nib_arena *arena,
+static nib_status add_note(nib_container *c, const char *note, const char *file, nib_arena *arena,
                            nib_err *err)
 {
     if (c->note_count == COUNT(c->notes))
@@ -173,8 +174,8 @@ static nib_status add_note(nib_contents *c, const char *note, const char *file, 
 
 /* What there is to part, and its tensors by name. */
 typedef struct parting {
-    const nib_contents *from;
-    nib_names names;
+    const nib_container *from;
+    nib_name_index names;
     const char *file;
     nib_arena *arena;
     nib_err *err;
@@ -182,7 +183,7 @@ typedef struct parting {
 
 static const nib_tensor *find_tensor(const parting *p, const char *name)
 {
-    const size_t at = nib__names_find(&p->names, (const void *const *)p->from->tensors, name);
+    const size_t at = nib__name_index_find(&p->names, (const void *const *)p->from->tensors, name);
     return at == SIZE_MAX ? NULL : p->from->tensors[at];
 }
 
@@ -247,7 +248,7 @@ static nib_status part_fused(nib_tensor *const *out, const parting *p, const nib
     return NIB_OK;
 }
 
-static nib_status part_all(nib_contents *c, const char *file, nib_arena *arena, nib_err *err)
+static nib_status part_all(nib_container *c, const char *file, nib_arena *arena, nib_err *err)
 {
     size_t fused = 0, count = 0;
     parting p = {.from = c, .file = file, .arena = arena, .err = err};
@@ -255,11 +256,11 @@ static nib_status part_all(nib_contents *c, const char *file, nib_arena *arena, 
         fused += fused_at(c->tensors[i]) != 0;
     if (fused == 0)
         return NIB_OK;
-    if (!nib__names_init(&p.names, arena, c->count))
+    if (!nib__name_index_init(&p.names, arena, c->count))
         return no_memory(err, file);
     for (size_t i = 0; i < c->count; i++) /* whoever merges files says what comes twice */
-        (void)nib__names_add(&p.names, (const void *const *)c->tensors, i);
-    nib_tensor **parts = nib__contents_items(arena, 3 * fused, sizeof(nib_tensor)),
+        (void)nib__name_index_add(&p.names, (const void *const *)c->tensors, i);
+    nib_tensor **parts = nib__container_items(arena, 3 * fused, sizeof(nib_tensor)),
                **all = nib__arena_take(arena, c->count + 2 * fused, sizeof *all);
     if (parts == NULL || all == NULL)
         return no_memory(err, file);
@@ -277,7 +278,7 @@ static nib_status part_all(nib_contents *c, const char *file, nib_arena *arena, 
     return add_note(c, "the fused attention.wqkv is read as q, k and v, by rows", file, arena, err);
 }
 
-nib_status nib__meta_translate(bool *renamed, nib_contents *contents, const char *file,
+nib_status nib__meta_translate(bool *renamed, nib_container *contents, const char *file,
                                nib_arena *arena, nib_err *err)
 {
     bool meta = false;

@@ -6,7 +6,7 @@
 #ifndef NIB_RENAMES_META_H
 #define NIB_RENAMES_META_H
 
-#include "contents.h"
+#include "container.h"
 
 enum { NIB_META_NAME_MAX = 160 };
 
@@ -19,7 +19,7 @@ bool nib__rename_to_meta(char out[NIB_META_NAME_MAX], const char *name);
 /* Renames the tensors and aliases of a file that has Meta's token embedding, without what
  * torch.compile and its kin put before every name, and parts gpt-fast's fused wqkv into three by
  * rows; and says so in a note. *renamed: Meta's names were there. Other files stay as they are. */
-nib_status nib__meta_translate(bool *renamed, nib_contents *contents, const char *file,
+nib_status nib__meta_translate(bool *renamed, nib_container *contents, const char *file,
                                nib_arena *arena, nib_err *err);
 
 #endif

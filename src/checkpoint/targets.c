@@ -54,14 +54,14 @@ static nib_pattern *make_pattern(nib_json *json, const char *text, nib_target_li
 static void sort_names(nib_targets *out, nib_json *json, const char **names, nib_arena *arena)
 {
     out->names = nib__arena_take(arena, out->name_count, sizeof *out->names);
-    if (out->names == NULL || !nib__names_init(&out->by_name, arena, out->name_count)) {
+    if (out->names == NULL || !nib__name_index_init(&out->by_name, arena, out->name_count)) {
         nib__json_fail_memory(json, out->name_count * sizeof *out->names);
         out->name_count = 0;
         return;
     }
     for (size_t i = 0; i < out->name_count; i++) {
         out->names[i] = &names[i];
-        (void)nib__names_add(&out->by_name, out->names, i); /* one that comes twice is one */
+        (void)nib__name_index_add(&out->by_name, out->names, i); /* one that comes twice is one */
     }
 }
 
@@ -113,7 +113,7 @@ void nib__targets_free(nib_targets *targets)
 bool nib__targets_name(const nib_targets *targets, const char *name)
 {
     return targets->name_count != 0 &&
-           nib__names_find(&targets->by_name, targets->names, name) != SIZE_MAX;
+           nib__name_index_find(&targets->by_name, targets->names, name) != SIZE_MAX;
 }
 
 nib_status nib__targets_match(bool *out, const nib_targets *targets, const char *module,

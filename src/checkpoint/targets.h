@@ -8,7 +8,7 @@
 
 #include "json.h"
 #include "match.h"
-#include "names.h"
+#include "name_index.h"
 
 /* Of the expressions in all lists of a config. */
 typedef struct nib_target_limits {
@@ -17,8 +17,8 @@ typedef struct nib_target_limits {
 } nib_target_limits;
 
 typedef struct nib_targets {
-    const void **names; /* [name_count] pointers to names, as nib_names wants them */
-    nib_names by_name;
+    const void **names; /* [name_count] pointers to names, as nib_name_index wants them */
+    nib_name_index by_name;
     size_t name_count;
     nib_pattern **patterns; /* [pattern_count] */
     size_t pattern_count;

@@ -23,7 +23,7 @@ const nib_tensor *nib__weight_part(const nib_weight_query *q, const char *suffix
     const int size = snprintf(name, sizeof name, "%s%s", q->module, suffix);
     if (size < 0 || (size_t)size >= sizeof name)
         return NULL;
-    const size_t i = nib__names_find(&cp->by_name, (const void *const *)cp->tensors, name);
+    const size_t i = nib__name_index_find(&cp->by_name, (const void *const *)cp->tensors, name);
     if (i == SIZE_MAX)
         return nib__checkpoint_find(cp, name);
     cp->owners[i] = strlen(q->module);
@@ -37,7 +37,7 @@ const nib_meta *nib__weight_meta(const nib_weight_query *q, const char *suffix)
     const int size = snprintf(name, sizeof name, "%s%s", q->module, suffix);
     if (size < 0 || (size_t)size >= sizeof name)
         return NULL;
-    const size_t i = nib__names_find(&cp->by_key, (const void *const *)cp->metas, name);
+    const size_t i = nib__name_index_find(&cp->by_key, (const void *const *)cp->metas, name);
     return i == SIZE_MAX ? NULL : cp->metas[i];
 }
 
@@ -102,7 +102,8 @@ void nib__weight_say(const nib_weight_query *q, const char *suffix, const char *
 void *nib__checkpoint_copy(const nib_checkpoint *cp, const nib_tensor *tensor, size_t size,
                            bool *fresh)
 {
-    const size_t i = nib__names_find(&cp->by_name, (const void *const *)cp->tensors, tensor->name);
+    const size_t i =
+        nib__name_index_find(&cp->by_name, (const void *const *)cp->tensors, tensor->name);
     *fresh = cp->copies[i] == NULL;
     if (*fresh) {
         cp->copies[i] = nib__arena_take(cp->copy_arena, size, 1);
@@ -378,13 +379,13 @@ static nib_status take_plain(const nib_weight_query *q)
                                 say_shape(shape, tensor->shape, tensor->rank));
     w->n = tensor->shape[0];
     w->k = tensor->shape[1];
-    w->store = NIB_STORE_FLOAT;
+    w->layout = NIB_LAYOUT_FLOAT;
     w->scheme = (nib_scheme){.symmetric = true};
     w->codes = tensor->data;
     switch (tensor->type) {
     case NIB_TYPE_F64: /* no code is f64: it is rounded wherever it is read */
         w->scheme.code = NIB_CODE_F32;
-        w->store = NIB_STORE_F64;
+        w->layout = NIB_LAYOUT_F64;
         nib__weight_say_f64(q, ".weight", tensor->data, w->n * w->k);
         break;
     case NIB_TYPE_F32: w->scheme.code = NIB_CODE_F32; break;

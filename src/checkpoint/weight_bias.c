@@ -11,7 +11,7 @@
  */
 #include "checkpoint_inside.h"
 #include "dialects.h"
-#include "fields.h"
+#include "json_fields.h"
 #include "rotary.h"
 
 #include <inttypes.h>

@@ -109,7 +109,7 @@ nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t co
 {
     uint32_t mask = 0, bad = 0;
     int bytes = 0;
-    const bool wide = w->scheme.code == NIB_CODE_I4 && w->store == NIB_STORE_BYTE;
+    const bool wide = w->scheme.code == NIB_CODE_I4 && w->layout == NIB_LAYOUT_BYTE;
     const bool numbers = !wide && bad_bits(w, &mask, &bad, &bytes);
     if (nib__weight_holds_scales(w))
         for (int64_t i = first; i < first + count; i++)
@@ -118,7 +118,7 @@ nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t co
         const uint8_t *row = (const uint8_t *)w->codes +
                              (uint64_t)nib__weight_place(w, i) * nib__weight_row_bytes(w);
         const int64_t at = wide ? find_wide((const int8_t *)row, w->k)
-                           : w->store == NIB_STORE_F64
+                           : w->layout == NIB_LAYOUT_F64
                                ? find_f64(row, w->k)
                                : nib__find_bits(row, w->k, bytes, mask, bad);
         if (at == w->k)

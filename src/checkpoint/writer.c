@@ -7,7 +7,7 @@
 #include "writer.h"
 
 #include "head_norms.h"
-#include "names.h"
+#include "name_index.h"
 #include "pool.h"
 #include "safetensors.h"
 
@@ -131,14 +131,14 @@ static bool fits(const entry *a, const entry *b)
 }
 
 /* Makes the parts that entry i is the first of one tensor. */
-static nib_status join(nib_writer *w, size_t i, const nib_fused_part *first, const nib_names *names,
-                       const void *const *items, nib_err *err)
+static nib_status join(nib_writer *w, size_t i, const nib_fused_part *first,
+                       const nib_name_index *names, const void *const *items, nib_err *err)
 {
     size_t parts[4] = {i};
     char name[NIB_FUSED_NAME] = "", shown[160];
     for (int p = 1; p < first->count; p++) {
-        parts[p] =
-            nib__fused_name(name, first->whole, p) ? nib__names_find(names, items, name) : SIZE_MAX;
+        parts[p] = nib__fused_name(name, first->whole, p) ? nib__name_index_find(names, items, name)
+                                                          : SIZE_MAX;
         if (parts[p] != SIZE_MAX && fits(&w->entries[i], &w->entries[parts[p]]))
             continue;
         if (w->gguf == NULL)
@@ -163,13 +163,13 @@ static nib_status join(nib_writer *w, size_t i, const nib_fused_part *first, con
 
 static nib_status join_parts(nib_writer *w, nib_err *err)
 {
-    nib_names names;
+    nib_name_index names;
     const void **items = nib__arena_take(&w->arena, w->count, sizeof *items);
-    if (items == NULL || !nib__names_init(&names, &w->arena, w->count))
+    if (items == NULL || !nib__name_index_init(&names, &w->arena, w->count))
         return nib__fail_memory(err, w->count * sizeof *items, "the list of tensors");
     for (size_t i = 0; i < w->count; i++) {
         items[i] = &w->entries[i];
-        nib__names_add(&names, items, i);
+        nib__name_index_add(&names, items, i);
     }
     for (size_t i = 0; i < w->count && w->fused != 0; i++) {
         nib_fused_part first;
@@ -362,16 +362,16 @@ static nib_status check_header(nib_writer *w, shard *s, nib_err *err)
 static nib_status check_names(nib_writer *w, nib_err *err)
 {
     char shown[160];
-    nib_names names;
+    nib_name_index names;
     const void **items = nib__arena_take(&w->arena, w->count, sizeof *items);
-    if (items == NULL || !nib__names_init(&names, &w->arena, w->count))
+    if (items == NULL || !nib__name_index_init(&names, &w->arena, w->count))
         return nib__fail_memory(err, w->count * sizeof *items, "the list of tensors");
     for (size_t i = 0; i < w->count; i++) {
         const char *name = w->entries[i].stored;
         items[i] = &w->entries[i].stored;
         if (w->entries[i].follows)
             continue;
-        if (nib__names_add(&names, items, i) != NULL || strcmp(name, "__metadata__") == 0)
+        if (nib__name_index_add(&names, items, i) != NULL || strcmp(name, "__metadata__") == 0)
             return nib__fail(err, NIB_BAD_INPUT, "two tensors would be written as \"%s\"",
                              nib__say_name(shown, sizeof shown, name, strlen(name)));
     }

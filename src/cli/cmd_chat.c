@@ -23,7 +23,7 @@ enum { HISTORY = 1000 };
 typedef struct talk {
     const settings *s;
     ready r;
-    nib_talk *chat;
+    nib_chat_session *chat;
     nib_generate_stats last;
     bool answered;
     bool terminal;
@@ -220,7 +220,7 @@ static nib_status save(talk *t, const char *path, nib_err *err)
     if (file == NULL)
         return fail_file(err, path);
     const nib_sink sink = {write_file, file};
-    const nib_status status = nib_talk_save(t->chat, &sink, err);
+    const nib_status status = nib_chat_session_save(t->chat, &sink, err);
     if (fclose(file) != 0 && status == NIB_OK)
         return fail_file(err, path);
     return status;
@@ -236,8 +236,8 @@ static nib_status load(talk *t, const char *path, nib_err *err)
         status = fail_file(err, path);
     } else {
         const size_t size = fread(text, 1, MOST, file);
-        status =
-            ferror(file) ? fail_file(err, path) : nib_talk_load(t->chat, path, text, size, err);
+        status = ferror(file) ? fail_file(err, path)
+                              : nib_chat_session_load(t->chat, path, text, size, err);
     }
     free(text);
     if (file != NULL)
@@ -287,7 +287,7 @@ static bool obey(talk *t, char *text, nib_status *status, nib_err *err)
     const bool alone = rest[strspn(rest, " \t\n")] == 0;
     const bool is_save = strcmp(text, "/save") == 0;
     if (strcmp(text, "/system") == 0)
-        *status = nib_talk_system(t->chat, *rest != 0 ? rest : NULL, err);
+        *status = nib_chat_session_system(t->chat, *rest != 0 ? rest : NULL, err);
     else if (!alone && (is_save || strcmp(text, "/load") == 0))
         *status = is_save ? save(t, rest, err) : load(t, rest, err);
     else if (alone && (strcmp(text, "/quit") == 0 || strcmp(text, "/exit") == 0))
@@ -295,7 +295,7 @@ static bool obey(talk *t, char *text, nib_status *status, nib_err *err)
     else if (alone && (strcmp(text, "/help") == 0 || strcmp(text, "/?") == 0))
         print_commands();
     else if (alone && strcmp(text, "/reset") == 0)
-        nib_talk_reset(t->chat);
+        nib_chat_session_reset(t->chat);
     else if (alone && strcmp(text, "/stats") == 0)
         print_stats(t);
     else if (alone && strcmp(text, "/plan") == 0)
@@ -313,7 +313,7 @@ static nib_status say(talk *t, const char *text, nib_err *err)
     const nib_sink sink = stdout_sink();
     nib_generate_stats stats;
     const nib_status status =
-        nib_talk_say(t->chat, text, &options, (int64_t)time(NULL), &sink, &stats, err);
+        nib_chat_session_say(t->chat, text, &options, (int64_t)time(NULL), &sink, &stats, err);
     if (status == NIB_OK) { /* else /stats has those of the answer before */
         t->last = stats;
         t->answered = true;
@@ -354,13 +354,13 @@ static int converse(talk *t)
 static int chat(talk *t, const char *template_text)
 {
     nib_err err;
-    if (nib_talk_open(&t->chat, t->r.session, template_text, &err) != NIB_OK)
+    if (nib_chat_session_open(&t->chat, t->r.session, template_text, &err) != NIB_OK)
         return fail(&err);
     clear_progress();
     say_chat_note(&t->r, t->s);
     t->terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
     int status = 0;
-    if (t->s->prompt != NULL && nib_talk_system(t->chat, t->s->prompt, &err) != NIB_OK)
+    if (t->s->prompt != NULL && nib_chat_session_system(t->chat, t->s->prompt, &err) != NIB_OK)
         status = fail(&err);
     if (status == 0) {
         if (t->terminal)
@@ -370,7 +370,7 @@ static int chat(talk *t, const char *template_text)
         status = converse(t);
         close_editor(t);
     }
-    nib_talk_close(t->chat);
+    nib_chat_session_close(t->chat);
     const int said = summarize(&t->r, t->s);
     return finish_stdout(status != 0 ? status : said);
 }

@@ -90,7 +90,7 @@ nib_status nib__gpu_finish(nib_gpu *gpu, nib_err *err);
 
 /* Measures what copies cost, within the device and between it and the host, and what a launch of
  * `add` does, a row of NIB_OP_ADD. Some 0.5 s. What products take is measured by kernels:
- * src/run/measure_products.c. */
+ * src/measure/measure_products.c. */
 nib_status nib__gpu_measure(nib_machine *m, nib_gpu *gpu, const nib_kernel *add, nib_err *err);
 
 /* ---- for drivers ---- */

@@ -3,7 +3,7 @@
  * What this machine can do, measured in about 0.3 s with all threads of the pool: bytes read from
  * memory, and operations per second of the units that rows name. Loops of independent accumulators,
  * long enough to hide latency; nothing here is a kernel. What products of kernels take is measured
- * when it is asked for (src/run/measure_products.c).
+ * when it is asked for (src/measure/measure_products.c).
  */
 #include "machine.h"
 #include "pool.h"

@@ -165,7 +165,7 @@ int nib__emit_rope(nib_build *b, int x, int64_t heads, int table)
 
 void nib__emit_store(nib_build *b, int k, int v)
 {
-    add_node(b, (nib_graph_node){.op = NIB_OP_COPY, .in = {k, v}, .weight = NIB_NO_ID}, 0);
+    add_node(b, (nib_graph_node){.op = NIB_OP_STORE_KV, .in = {k, v}, .weight = NIB_NO_ID}, 0);
 }
 
 int nib__emit_attention(nib_build *b, int q, nib_attention attention)

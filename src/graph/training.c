@@ -88,7 +88,8 @@ static nib_training_node node_of(const lister *l, nib_op op, size_t i)
 static size_t store_of(const lister *l, size_t attention)
 {
     size_t i = attention;
-    while (i > 0 && !(at(l, i)->op == NIB_OP_COPY && at(l, i)->layer == at(l, attention)->layer))
+    while (i > 0 &&
+           !(at(l, i)->op == NIB_OP_STORE_KV && at(l, i)->layer == at(l, attention)->layer))
         i--;
     return i;
 }
@@ -249,7 +250,7 @@ static const rule *rule_of(nib_op op)
         {NIB_OP_LINEAR, FIRST, false, false, linear_gradient},
         {NIB_OP_NORM, FIRST, true, false, norm_gradient},
         {NIB_OP_ROPE, 0, false, false, rope_gradient},
-        {NIB_OP_COPY, 0, false, false, store_gradient},
+        {NIB_OP_STORE_KV, 0, false, false, store_gradient},
         {NIB_OP_ATTN, FIRST | OWN, false, true, attention_gradient},
         {NIB_OP_SWIGLU, FIRST | SECOND, true, false, swiglu_gradient},
         {NIB_OP_ADD, 0, false, false, add_gradient},
@@ -272,7 +273,7 @@ static void run_forward(lister *l, size_t i)
             node.in[j] = l->now[from->in[j]];
     if (from->out >= 0)
         node.out[0] = l->now[from->out] = add_like(l, from->out);
-    if (from->op == NIB_OP_COPY)
+    if (from->op == NIB_OP_STORE_KV)
         node.out[0] = l->beside[i] =
             add_value(l, NIB_TRAINING_STATE, l->graph->values[from->in[0]].columns);
     if (from->op == NIB_OP_ATTN) {

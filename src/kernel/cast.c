@@ -51,7 +51,7 @@ void nib__cast_view(nib_weight *out, const nib_kernel *row, const nib_weight *sh
         return;
     const bool quantized = nib__scheme_is_quantized(&shape->scheme);
     uint64_t scales_at = 0;
-    out->store = quantized ? NIB_STORE_BYTE : NIB_STORE_FLOAT;
+    out->layout = quantized ? NIB_LAYOUT_BYTE : NIB_LAYOUT_FLOAT;
     out->codes = block;
     if (!quantized || !plain_codes(shape, &scales_at))
         return;

@@ -29,7 +29,7 @@ const char *const nib__isa_names[] = {
     "avx2", "avx512", "avx512vnni", "avx512bf16", "neon", "dotprod", "i8mm", NULL,
 };
 const char *const nib__zero_names[] = {"none", "int", "float", NULL};
-const char *const nib__wish_names[] = {
+const char *const nib__layout_hint_names[] = {
     "none", "plain", "cutlass-int4", "tile-packed", "marlin", "opaque", "other", NULL,
 };
 const char *const nib__phase_names[] = {"infer", "forward", "backward", NULL};
@@ -43,7 +43,7 @@ _Static_assert(COUNT(nib__code_names) == NIB_CODE_COUNT + 1, "a name for each co
 _Static_assert(COUNT(nib__act_names) == NIB_ACT_COUNT + 1, "a name for each activation code");
 _Static_assert(COUNT(nib__device_names) == NIB_DEVICE_COUNT + 1, "a name for each device");
 _Static_assert(COUNT(nib__maker_names) == NIB_MAKER_COUNT + 1, "a name for each maker");
-_Static_assert(COUNT(nib__wish_names) == NIB_WISH_COUNT + 1, "a name for each layout");
+_Static_assert(COUNT(nib__layout_hint_names) == NIB_HINT_COUNT + 1, "a name for each layout");
 _Static_assert(COUNT(nib__phase_names) == NIB_PHASE_COUNT + 1, "a name for each phase");
 
 #define X(id, kind, key, owner, noun, names) {NIB_KIND_##kind, key, owner, noun, names},

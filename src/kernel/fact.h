@@ -27,10 +27,10 @@ typedef enum nib_op {
     NIB_OP_SWIGLU,
     NIB_OP_ADD,
     NIB_OP_SCALE,      /* times a number, or capped softly */
-    NIB_OP_COPY,       /* keys and values into the cache */
+    NIB_OP_STORE_KV,   /* keys and values into the cache */
     NIB_OP_GATHER,     /* columns into the order of a weight's */
     NIB_OP_SAMPLE,     /* the next token from logits */
-    NIB_OP_ROPE_COPY,  /* ROPE of queries and keys, then COPY, in one pass */
+    NIB_OP_ROPE_COPY,  /* ROPE of queries and keys, then STORE_KV, in one pass */
     NIB_OP_NORM_QUANT, /* NORM, then QUANT of its rows, which are not kept */
     NIB_OP_MOVE,       /* a buffer to another device; without rows of its own */
     /* Training: src/kernel/train_ops.h. */
@@ -92,16 +92,16 @@ enum {
 };
 
 /* Packed layouts that a recipe of another engine may ask for by name. */
-typedef enum nib_wish {
-    NIB_WISH_NONE,
-    NIB_WISH_PLAIN,
-    NIB_WISH_CUTLASS_INT4,
-    NIB_WISH_TILE_PACKED,
-    NIB_WISH_MARLIN,
-    NIB_WISH_OPAQUE,
-    NIB_WISH_OTHER,
-    NIB_WISH_COUNT
-} nib_wish;
+typedef enum nib_layout_hint {
+    NIB_HINT_NONE,
+    NIB_HINT_PLAIN,
+    NIB_HINT_CUTLASS_INT4,
+    NIB_HINT_TILE_PACKED,
+    NIB_HINT_MARLIN,
+    NIB_HINT_OPAQUE,
+    NIB_HINT_OTHER,
+    NIB_HINT_COUNT
+} nib_layout_hint;
 
 /* X(id, kind, key, whose it is, noun, names of its values or NULL) */
 #define NIB_FACTS(X)                                                                               \
@@ -138,7 +138,7 @@ typedef enum nib_wish {
     X(BIAS, FLAG, "bias", "the layer", "a bias", NULL)                                             \
     X(PLAIN, FLAG, "plain", "the layer", "codes and scales in plain rows", NULL)                   \
     X(Q6_K, FLAG, "q6_k", "the layer", "a weight in blocks of Q6_K", NULL)                         \
-    X(WISH, ENUM, "layout", "the layer", "the requested layout", nib__wish_names)                  \
+    X(LAYOUT_HINT, ENUM, "layout", "the layer", "the requested layout", nib__layout_hint_names)    \
     X(TOP_K, INT, "top_k", "the request", "the number of candidates top-k", NULL)                  \
     X(PENALTY, FLAG, "penalty", "the request", "a repetition penalty", NULL)                       \
     X(CACHE, ENUM, "cache", "the request", "the type of the cache", nib__type_names)               \
@@ -165,7 +165,7 @@ extern const char *const nib__device_names[];
 extern const char *const nib__maker_names[];
 extern const char *const nib__isa_names[];
 extern const char *const nib__zero_names[];
-extern const char *const nib__wish_names[];
+extern const char *const nib__layout_hint_names[];
 extern const char *const nib__phase_names[];
 
 /* What is known of one product on one device. */

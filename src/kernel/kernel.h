@@ -14,15 +14,15 @@
 
 /* The arithmetic contract. Rows of one contract give the same bits; a plan mixes only such rows in
  * a layer. */
-typedef enum nib_numbers {
-    NIB_NUMBERS_F32,   /* f32 fused multiply-adds, k ascending */
-    NIB_NUMBERS_BF16,  /* per pair of k: odd then even fused multiply-add, as vdpbf16ps */
-    NIB_NUMBERS_I32,   /* exact integer dot per group, then f32 per group ascending */
-    NIB_NUMBERS_LANES, /* 16 lanes and one tree: norms, softmax, attention */
-    NIB_NUMBERS_EXACT, /* no rounding beyond the operation's own: copies, casts, element-wise */
-    NIB_NUMBERS_OTHER, /* a device's own, within the row's tolerance */
-    NIB_NUMBERS_COUNT
-} nib_numbers;
+typedef enum nib_arithmetic {
+    NIB_ARITHMETIC_F32,   /* f32 fused multiply-adds, k ascending */
+    NIB_ARITHMETIC_BF16,  /* per pair of k: odd then even fused multiply-add, as vdpbf16ps */
+    NIB_ARITHMETIC_I32,   /* exact integer dot per group, then f32 per group ascending */
+    NIB_ARITHMETIC_LANES, /* 16 lanes and one tree: norms, softmax, attention */
+    NIB_ARITHMETIC_EXACT, /* no rounding beyond the operation's own: copies, casts, element-wise */
+    NIB_ARITHMETIC_OTHER, /* a device's own, within the row's tolerance */
+    NIB_ARITHMETIC_COUNT
+} nib_arithmetic;
 
 /* Which rate of a machine bounds the arithmetic. */
 typedef enum nib_unit {
@@ -98,7 +98,7 @@ typedef struct nib_kernel {
     nib_op op;
     int64_t code, act, input, device; /* the key, NIB_ANY where it does not matter */
     const nib_cond *conds;
-    nib_numbers numbers;
+    nib_arithmetic arithmetic;
     double tolerance;      /* OTHER: of the magnitudes that a sum adds up; 0: NIB_TOLERANCE */
     const char *reference; /* the row that it is checked against; NULL for a __ref row */
     int rank;              /* lower runs first among rows whose conditions hold */

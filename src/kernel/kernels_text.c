@@ -10,7 +10,7 @@
 
 enum { WIDTH = 100 };
 
-static const char *const numbers_words[NIB_NUMBERS_COUNT] = {
+static const char *const numbers_words[NIB_ARITHMETIC_COUNT] = {
     "f32 sums, k ascending",
     "bf16 pairs, odd k before even k",
     "exact integer sums, f32 per group",
@@ -21,7 +21,7 @@ static const char *const numbers_words[NIB_NUMBERS_COUNT] = {
 
 static void say_numbers(const nib_kernel *row, nib_text *out)
 {
-    nib__text_str(out, numbers_words[row->numbers]);
+    nib__text_str(out, numbers_words[row->arithmetic]);
     if (row->tolerance > 0)
         nib__text_format(out, " of %.1g of the magnitudes in a sum", row->tolerance);
 }

@@ -58,7 +58,7 @@ const nib_op_row nib__ops[NIB_OP_COUNT] = {
     [NIB_OP_ROPE] = {run_rope, .values = 2, .by_tokens = true, .over = {NIB_OVER_FIRST},
                      .only_over = true},
     /* keys, values, and what the cache holds of both */
-    [NIB_OP_COPY] = {run_store_kv, .values = 3, .by_tokens = true},
+    [NIB_OP_STORE_KV] = {run_store_kv, .values = 3, .by_tokens = true},
     /* of the queries; of the keys it is ROPE and COPY, which reads them once */
     [NIB_OP_ROPE_COPY] = {run_rope_copy, .values = 2, .by_tokens = true},
     [NIB_OP_SWIGLU] = {run_swiglu, .values = 3, .by_tokens = true, .over = {NIB_OVER_FIRST}},

@@ -18,7 +18,7 @@
 #define PEER(name_, op_, code_, act_, engine_, version_, source_, conds_, note_, result_)          \
     {                                                                                              \
         .name = name_, .op = NIB_OP_##op_, .code = NIB_CODE_##code_, .act = NIB_ACT_##act_,        \
-        .input = NIB_ANY, .device = NIB_ANY, .conds = conds_, .numbers = NIB_NUMBERS_OTHER,        \
+        .input = NIB_ANY, .device = NIB_ANY, .conds = conds_, .arithmetic = NIB_ARITHMETIC_OTHER,  \
         .peer =                                                                                    \
             &(const nib_peer){                                                                     \
                 .engine = engine_, .version = version_, .source = source_, .result = result_},     \
@@ -35,7 +35,7 @@
 static const nib_cond cutlass[] = {
     NIB_IS(MAKER, NIB_MAKER_NVIDIA, "CUTLASS is for CUDA"),
     NIB_AT_LEAST(SM, 80, "its mma is of sm_80"),
-    NIB_IS(WISH, NIB_WISH_CUTLASS_INT4, "the check asks CutlassInt4PackedLayout"),
+    NIB_IS(LAYOUT_HINT, NIB_HINT_CUTLASS_INT4, "the check asks CutlassInt4PackedLayout"),
     NIB_ONE_OF(INPUT, HALF_TYPES, "its output type"),
     NIB_IS(ACT_SYMMETRIC, 1, "its product knows no zero point of the activation"),
     NIB_IS(ACT_SCALE_TYPE, NIB_TYPE_F32,

@@ -7,7 +7,7 @@
 
 #include "arch.h"
 #include "config_values.h"
-#include "precise.h"
+#include "portable_math.h"
 
 #include <inttypes.h>
 #include <math.h>

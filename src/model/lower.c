@@ -7,7 +7,7 @@
 typedef struct lowering {
     const nib_network *net;
     const nib_graph *graph;
-    const nib_layers_plan *plan;
+    const nib_assignment *plan;
     nib_arena *arena;
     nib_lowered *out;
     nib_graph_buffers buffers;
@@ -106,7 +106,7 @@ static int reads(const lowering *l, const nib_node *node, int out[3])
     case NIB_OP_EMBED: return 0;
     case NIB_OP_LINEAR: return takes_rows(l, node->uses);
     case NIB_OP_SWIGLU: return node->of->in[1] >= 0 ? 2 : 1;
-    case NIB_OP_COPY:
+    case NIB_OP_STORE_KV:
     case NIB_OP_ADD: return 2;
     case NIB_OP_ROPE_COPY: return 3;
     default: return 1;
@@ -136,7 +136,7 @@ static nib_status add(lowering *l, nib_node node)
     }
     if (node.op == NIB_OP_NORM_QUANT) /* its rows are made for an observer only */
         l->held[node.other] = 0;
-    else if (node.op != NIB_OP_COPY && node.op != NIB_OP_QUANT)
+    else if (node.op != NIB_OP_STORE_KV && node.op != NIB_OP_QUANT)
         l->held[node.to] = 1 << node.side;
     if (node.op == NIB_OP_ROPE_COPY) /* which turns both in place */
         l->held[node.from] = 1 << node.side;
@@ -297,7 +297,7 @@ static nib_status add_embed(lowering *l, const nib_graph_node *from)
 static bool is_rope_copy(const lowering *l, const nib_graph_node *node)
 {
     return nib__plan_operation(l->plan, NIB_OP_ROPE_COPY) != NULL && node[1].op == NIB_OP_ROPE &&
-           node[0].table == node[1].table && node[2].op == NIB_OP_COPY &&
+           node[0].table == node[1].table && node[2].op == NIB_OP_STORE_KV &&
            node[2].in[0] == node[1].out;
 }
 
@@ -360,7 +360,7 @@ nib_status nib__lower_sizes(nib_lowered *out, nib_graph_buffers *buffers, const 
     return NIB_OK;
 }
 
-nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers_plan *plan,
+nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_assignment *plan,
                       nib_arena *arena, nib_err *err)
 {
     lowering l = {.net = net,

@@ -59,7 +59,7 @@ typedef struct nib_lowered {
 const nib_use *nib__use_at(const nib_layer_plan *plan, int64_t m);
 
 /* Everything lies in the arena. norms: f32, read from the checkpoint here. */
-nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_layers_plan *plan,
+nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_assignment *plan,
                       nib_arena *arena, nib_err *err);
 
 /* Elements and bytes per token of every buffer but INPUT; *buffers: which values they hold. */

@@ -428,7 +428,7 @@ static nib_status put_pack(writing *w, const char *site, const nib_loaded *loade
     return put(w, zeros, (ALIGN - pack->bytes % ALIGN) % ALIGN, err);
 }
 
-static nib_status put_sites(writing *w, const nib_layers_plan *plan, nib_err *err)
+static nib_status put_sites(writing *w, const nib_assignment *plan, nib_err *err)
 {
     const nib_allocator *a = &w->net->engine->allocator;
     for (size_t i = 0; i < w->net->site_count; i++) {
@@ -472,7 +472,7 @@ static nib_status put_head(writing *w, nib_err *err)
     return nib__output_patch(w->output, sizeof h, w->records.at, w->records.size, err);
 }
 
-static nib_status write_part(writing *w, const nib_layers_plan *plan, nib_err *err)
+static nib_status write_part(writing *w, const nib_assignment *plan, nib_err *err)
 {
     w->hasher = nib__hasher_open();
     if (w->hasher == NULL)
@@ -486,7 +486,7 @@ static nib_status write_part(writing *w, const nib_layers_plan *plan, nib_err *e
 }
 
 static nib_status write_and_publish(writing *w, const char *part, const char *path,
-                                    const nib_layers_plan *plan, nib_err *err)
+                                    const nib_assignment *plan, nib_err *err)
 {
     NIB_TRY(nib__output_open(&w->output, part, &w->net->engine->allocator, err));
     nib_status status = write_part(w, plan, err);
@@ -501,7 +501,7 @@ static nib_status write_and_publish(writing *w, const char *part, const char *pa
 }
 
 nib_status nib__packed_write(nib_packed_report *report, const char *path, const nib_network *net,
-                             const nib_layers_plan *plan, nib_err *err)
+                             const nib_assignment *plan, nib_err *err)
 {
     const nib_allocator *a = &net->engine->allocator;
     writing w = {.net = net};

@@ -44,6 +44,6 @@ typedef struct nib_packed_report {
 /* Packs what the plan's rows read, weight by weight, into a file that appears whole or not at
  * all. NIB_EXISTS: another process is writing it. */
 nib_status nib__packed_write(nib_packed_report *report, const char *path, const nib_network *net,
-                             const nib_layers_plan *plan, nib_err *err);
+                             const nib_assignment *plan, nib_err *err);
 
 #endif

@@ -3,7 +3,7 @@
  * The table of rotations: cosines and sines of positions, as far as a run has come.
  */
 #include "config.h"
-#include "precise.h"
+#include "portable_math.h"
 
 #include <math.h>
 

@@ -5,8 +5,6 @@
  */
 #include "runner.h"
 
-#include "way.h"
-
 #include <inttypes.h>
 
 /* ---- opening ---- */
@@ -321,7 +319,7 @@ static nib_status open_parts(nib_runner *r, int64_t sequences, int64_t context, 
     return prepare(r, err); /* with what was loaded: as a rule nothing is left to compile */
 }
 
-nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_layers_plan *plan,
+nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_assignment *plan,
                             int64_t sequences, int64_t context, nib_refusal *refusal, nib_err *err)
 {
     *out = (nib_runner){.net = net, .plan = plan, .engine = net->engine};
@@ -524,7 +522,7 @@ nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
     return NIB_OK;
 }
 
-bool nib__runner_logits_there(const nib_runner *r)
+bool nib__runner_logits_on_device(const nib_runner *r)
 {
     return r->ops.nodes[r->ops.count - 1].side == NIB_SIDE_GPU;
 }

@@ -46,7 +46,7 @@ typedef struct nib_side {
 
 typedef struct nib_runner {
     const nib_network *net;
-    const nib_layers_plan *plan;
+    const nib_assignment *plan;
     nib_engine *engine;
     nib_arena arena;
     nib_lowered ops;
@@ -74,7 +74,7 @@ typedef struct nib_runner {
 
 /* Takes all memory and compiles every kernel that the plan may launch before it loads a weight.
  * *refusal says what of it the device refused, if that is why it fails. */
-nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_layers_plan *plan,
+nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_assignment *plan,
                             int64_t sequences, int64_t context, nib_refusal *refusal, nib_err *err);
 void nib__runner_close(nib_runner *runner);
 /* Bytes that a runner takes on a GPU beside weights, keys and values, at most: all operations
@@ -96,7 +96,7 @@ nib_status nib__runner_step(nib_runner *runner, const nib_slot *slots, size_t co
                             const float **logits, nib_err *err);
 
 /* Whether logits come about on the GPU. */
-bool nib__runner_logits_there(const nib_runner *runner);
+bool nib__runner_logits_on_device(const nib_runner *runner);
 /* The token that a row of the GPU draws from the logits there of a wanted slot of the last step,
  * which was of one pass; `draw` has all but the addresses. */
 nib_status nib__runner_draw(nib_runner *runner, const nib_kernel *row, nib_draw draw,

@@ -380,7 +380,7 @@ static nib_status (*const runs[NIB_OP_COUNT])(nib_runner *, const nib_node *, in
     [NIB_OP_NORM] = run_norm,
     [NIB_OP_NORM_QUANT] = run_norm_quant,
     [NIB_OP_ROPE] = run_rope,
-    [NIB_OP_COPY] = run_store_kv,
+    [NIB_OP_STORE_KV] = run_store_kv,
     [NIB_OP_ROPE_COPY] = run_rope_copy,
     [NIB_OP_SWIGLU] = run_swiglu,
     [NIB_OP_ADD] = run_add,

@@ -9,7 +9,6 @@
 #include "bias_codes.h"
 #include "packed.h"
 #include "quantizer.h"
-#include "way.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -81,7 +80,7 @@ static nib_status open_converted(loading *l, nib_err *err)
                               zero_bytes ? out->owned + codes + scales : NULL);
     } else {
         out->w = (nib_weight){
-            .scheme = *to, .n = n, .k = k, .store = NIB_STORE_FLOAT, .codes = out->owned};
+            .scheme = *to, .n = n, .k = k, .layout = NIB_LAYOUT_FLOAT, .codes = out->owned};
     }
     l->convert = true;
     return NIB_OK;

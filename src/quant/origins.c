@@ -108,18 +108,18 @@ static nib_status find_weight(nib_rewriting *r, const nib_quantize_layer *l, con
     const nib_checkpoint *cp = r->job->checkpoint;
     const nib_weight *w = &out->weight;
     NIB_TRY(nib__checkpoint_weight(&out->weight, NULL, cp, module, r->ledger, r->err));
-    out->stored = (nib_stored){.scheme = w->scheme,
-                               .n = w->n,
-                               .k = w->k,
-                               .embedding = l->role == NIB_ROLE_EMBED,
-                               .source = nib__scheme_is_quantized(&l->choice.scheme)
-                                             ? float_like(cp, w)
-                                             : nib__float_type(l->choice.scheme.code),
-                               .ordered = w->order != NULL,
-                               .scale_type = w->scale_type,
-                               .scale_rows = w->rows == NULL ? w->scale_rows : 0,
-                               .tensor_divides = w->tensor_divides,
-                               .zero_type = w->zeros != NULL ? w->zero_type : NIB_TYPE_NONE};
+    out->stored = (nib_output_weight){.scheme = w->scheme,
+                                      .n = w->n,
+                                      .k = w->k,
+                                      .embedding = l->role == NIB_ROLE_EMBED,
+                                      .source = nib__scheme_is_quantized(&l->choice.scheme)
+                                                    ? float_like(cp, w)
+                                                    : nib__float_type(l->choice.scheme.code),
+                                      .ordered = w->order != NULL,
+                                      .scale_type = w->scale_type,
+                                      .scale_rows = w->rows == NULL ? w->scale_rows : 0,
+                                      .tensor_divides = w->tensor_divides,
+                                      .zero_type = w->zeros != NULL ? w->zero_type : NIB_TYPE_NONE};
     if (nib__scheme_is_quantized(&l->choice.scheme)) { /* weight-only drops those of the codes */
         out->stored.scheme.act = l->choice.scheme.act;
         out->stored.scheme.act_symmetric = l->choice.scheme.act_symmetric;
@@ -147,13 +147,13 @@ static nib_status find_origin(nib_rewriting *r, const nib_quantize_layer *l, nib
     if (status != NIB_OK)
         return nib__fail_in(r->err, status, nib__shown(a, l->name));
     q->run = nib__quant_w_best(r->job->isa);
-    out->stored = (nib_stored){.scheme = q->scheme,
-                               .embedding = l->role == NIB_ROLE_EMBED,
-                               .n = out->stored.n,
-                               .k = q->k,
-                               .source = q->source,
-                               .scale_type = q->scale_type,
-                               .zero_type = q->zero_type};
+    out->stored = (nib_output_weight){.scheme = q->scheme,
+                                      .embedding = l->role == NIB_ROLE_EMBED,
+                                      .n = out->stored.n,
+                                      .k = q->k,
+                                      .source = q->source,
+                                      .scale_type = q->scale_type,
+                                      .zero_type = q->zero_type};
     return NIB_OK;
 }
 
@@ -200,11 +200,11 @@ nib_status nib__origins_find(nib_rewriting *r)
     r->separated = nib__arena_take(&r->arena, job->count, sizeof *r->separated);
     r->origins = nib__arena_take(&r->arena, job->count, sizeof *r->origins);
     if (!r->layers || !r->lines || !r->separated || !r->origins ||
-        !nib__names_init(&r->by_name, &r->arena, job->count))
+        !nib__name_index_init(&r->by_name, &r->arena, job->count))
         return nib__fail_memory(r->err, job->count * sizeof *r->origins, "the layers");
     for (size_t i = 0; i < job->count; i++) {
         r->layers[i] = &job->layers[i];
-        if (nib__names_add(&r->by_name, (const void *const *)r->layers, i) != NULL)
+        if (nib__name_index_add(&r->by_name, (const void *const *)r->layers, i) != NULL)
             return nib__fail(r->err, NIB_USAGE, "layer %s is given twice",
                              nib__shown(a, job->layers[i].name));
         NIB_TRY(find_origin(r, &job->layers[i], &r->origins[i]));
@@ -222,7 +222,7 @@ static bool has_parts(const nib_quantize_layer *l)
 
 /* Whether a dialect can hold a layer: NULL, or the end of a sentence. Types of *stored change. */
 static const char *refuses(char why[160], nib_dialect dialect, const nib_quantize_layer *l,
-                           const nib_origin *o, nib_stored *stored)
+                           const nib_origin *o, nib_output_weight *stored)
 {
     *stored = o->stored;
     if (!nib__scheme_is_quantized(&l->choice.scheme))
@@ -256,7 +256,7 @@ static size_t count_refused(const nib_rewriting *r, nib_dialect dialect, size_t 
     size_t refused = 0;
     char other[160];
     for (size_t i = 0; i < r->job->count; i++) {
-        nib_stored stored;
+        nib_output_weight stored;
         const nib_quantize_layer *l = &r->job->layers[i];
         const char *says =
             has_parts(l) ? refuses(refused == 0 ? why : other, dialect, l, &r->origins[i], &stored)
@@ -307,7 +307,7 @@ nib_status nib__origins_choose(nib_rewriting *r)
     }
     if (refused == 0)
         return NIB_OK;
-    const nib_stored *stored = &r->origins[first].stored;
+    const nib_output_weight *stored = &r->origins[first].stored;
     const char *name = r->job->layers[first].name;
     nib__scheme_name(scheme, &stored->scheme);
     if (asked != NULL)
@@ -328,7 +328,7 @@ nib_status nib__origins_choose(nib_rewriting *r)
                      nib__shown(a, r->job->layers[own].name), reason);
 }
 
-void nib__origins_fit(const nib_rewriting *r, size_t layer, nib_stored *stored)
+void nib__origins_fit(const nib_rewriting *r, size_t layer, nib_output_weight *stored)
 {
     char why[160];
     const nib_quantize_layer *l = &r->job->layers[layer];

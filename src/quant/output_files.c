@@ -86,9 +86,9 @@ static nib_status read_config(char **text, size_t *size, const char **name, nib_
 }
 
 /* Every quantized layer as it is written; NULL: no memory. */
-static const nib_stored *fit_all(const nib_rewriting *r, nib_arena *arena)
+static const nib_output_weight *fit_all(const nib_rewriting *r, nib_arena *arena)
 {
-    nib_stored *stored = nib__arena_take(arena, r->job->count + 1, sizeof *stored);
+    nib_output_weight *stored = nib__arena_take(arena, r->job->count + 1, sizeof *stored);
     for (size_t i = 0; i < r->job->count && stored != NULL; i++)
         if (nib__layer_is_quantized(&r->job->layers[i]))
             nib__origins_fit(r, i, &stored[i]);
@@ -120,7 +120,7 @@ static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_
     const nib_quantize_job *job = r->job;
     nib_err *err = r->err;
     const bool untied = r->separated_count != 0;
-    const nib_stored *stored = fit_all(r, arena);
+    const nib_output_weight *stored = fit_all(r, arena);
     const char *to = nib__path_join(arena, directory, "config.json"), *from;
     char *text;
     size_t size;

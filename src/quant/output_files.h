@@ -38,7 +38,7 @@ nib_status nib__manifest_write(const char *path, const nib_quantize_job *job,
 /* config.json's quantization_config as the dialect's own readers want it; nothing is written for a
  * dialect without one, or where no layer is quantized. stored: [job->count], each quantized layer
  * as it is written. quantization_config.c */
-void nib__quantization_config(nib_text *out, const nib_quantize_job *job, const nib_stored *stored,
-                              nib_dialect dialect);
+void nib__quantization_config(nib_text *out, const nib_quantize_job *job,
+                              const nib_output_weight *stored, nib_dialect dialect);
 
 #endif

@@ -10,16 +10,17 @@
 /* ---- torchao ---- */
 
 /* Whether one config makes both. */
-static bool has_same_config(const nib_stored *a, const nib_stored *b)
+static bool has_same_config(const nib_output_weight *a, const nib_output_weight *b)
 {
     return nib__scheme_equal(&a->scheme, &b->scheme) &&
            nib__torchao_scale_dtype(a) == nib__torchao_scale_dtype(b);
 }
 
 /* A layer whose config makes all of them; NULL: there is none. */
-static const nib_stored *only_config(const nib_quantize_job *job, const nib_stored *stored)
+static const nib_output_weight *only_config(const nib_quantize_job *job,
+                                            const nib_output_weight *stored)
 {
-    const nib_stored *only = NULL;
+    const nib_output_weight *only = NULL;
     for (size_t i = 0; i < job->count; i++) {
         if (!nib__layer_is_quantized(&job->layers[i]))
             continue;
@@ -31,7 +32,7 @@ static const nib_stored *only_config(const nib_quantize_job *job, const nib_stor
 }
 
 static void put_fqn_map(nib_jsonw *w, const char *key, const nib_quantize_job *job,
-                        const nib_stored *stored)
+                        const nib_output_weight *stored)
 {
     nib__jsonw_key(w, key);
     nib__jsonw_object(w);
@@ -46,9 +47,10 @@ static void put_fqn_map(nib_jsonw *w, const char *key, const nib_quantize_job *j
 
 /* {"default": config} as transformers wants it; layers of several schemes are named one by one.
  * torchao writes the map under its old name, too. */
-static void put_quant_type(nib_jsonw *w, const nib_quantize_job *job, const nib_stored *stored)
+static void put_quant_type(nib_jsonw *w, const nib_quantize_job *job,
+                           const nib_output_weight *stored)
 {
-    const nib_stored *only = only_config(job, stored);
+    const nib_output_weight *only = only_config(job, stored);
     nib__jsonw_key(w, "quant_type");
     nib__jsonw_object(w);
     nib__jsonw_key(w, "default");
@@ -68,7 +70,7 @@ static void put_quant_type(nib_jsonw *w, const nib_quantize_job *job, const nib_
     nib__jsonw_object_end(w);
 }
 
-static void put_torchao(nib_jsonw *w, const nib_quantize_job *job, const nib_stored *stored)
+static void put_torchao(nib_jsonw *w, const nib_quantize_job *job, const nib_output_weight *stored)
 {
     bool embedding = false;
     nib__jsonw_key(w, "modules_to_not_convert");
@@ -106,7 +108,7 @@ static void put_coding(nib_jsonw *w, int bits, const nib_scheme *s, bool symmetr
     nib__jsonw_pair_string(w, "strategy", strategy);
 }
 
-static void put_weights(nib_jsonw *w, const nib_stored *stored)
+static void put_weights(nib_jsonw *w, const nib_output_weight *stored)
 {
     const nib_scheme *s = &stored->scheme;
     const bool group = s->group > 0 && stored->scale_rows <= 1, block = s->group > 0 && !group;
@@ -153,7 +155,7 @@ static void put_inputs(nib_jsonw *w, const nib_scheme *s)
 }
 
 /* Whether one group of the config says both. */
-static bool is_like(const nib_stored *a, const nib_stored *b)
+static bool is_like(const nib_output_weight *a, const nib_output_weight *b)
 {
     return nib__scheme_equal(&a->scheme, &b->scheme) && a->scale_rows == b->scale_rows &&
            a->ordered == b->ordered;
@@ -161,7 +163,7 @@ static bool is_like(const nib_stored *a, const nib_stored *b)
 
 /* The group of all layers like layer `first`. alone: no other layer is quantized, so that their
  * kind names them. */
-static void put_group(nib_jsonw *w, const nib_quantize_job *job, const nib_stored *stored,
+static void put_group(nib_jsonw *w, const nib_quantize_job *job, const nib_output_weight *stored,
                       size_t first, bool alone)
 {
     const nib_scheme *s = &stored[first].scheme;
@@ -183,7 +185,7 @@ static void put_group(nib_jsonw *w, const nib_quantize_job *job, const nib_store
 }
 
 /* The first layer like layer i. */
-static size_t first_like(const nib_quantize_job *job, const nib_stored *stored, size_t i)
+static size_t first_like(const nib_quantize_job *job, const nib_output_weight *stored, size_t i)
 {
     for (size_t j = 0; j < i; j++)
         if (nib__layer_is_quantized(&job->layers[j]) && is_like(&stored[j], &stored[i]))
@@ -191,7 +193,8 @@ static size_t first_like(const nib_quantize_job *job, const nib_stored *stored, 
     return i;
 }
 
-static void put_compressed(nib_jsonw *w, const nib_quantize_job *job, const nib_stored *stored)
+static void put_compressed(nib_jsonw *w, const nib_quantize_job *job,
+                           const nib_output_weight *stored)
 {
     const char *format = NULL;
     size_t one = SIZE_MAX; /* a quantized layer that all are like */
@@ -233,7 +236,7 @@ static void put_compressed(nib_jsonw *w, const nib_quantize_job *job, const nib_
 
 /* ---- any ---- */
 
-static void put_nibble(nib_jsonw *w, const nib_quantize_job *job, const nib_stored *stored)
+static void put_nibble(nib_jsonw *w, const nib_quantize_job *job, const nib_output_weight *stored)
 {
     (void)job;
     (void)stored;
@@ -241,11 +244,11 @@ static void put_nibble(nib_jsonw *w, const nib_quantize_job *job, const nib_stor
     nib__jsonw_pair_int(w, "version", 1);
 }
 
-void nib__quantization_config(nib_text *out, const nib_quantize_job *job, const nib_stored *stored,
-                              nib_dialect dialect)
+void nib__quantization_config(nib_text *out, const nib_quantize_job *job,
+                              const nib_output_weight *stored, nib_dialect dialect)
 {
     static void (*const puts[NIB_DIALECT_COUNT])(nib_jsonw *, const nib_quantize_job *,
-                                                 const nib_stored *) = {
+                                                 const nib_output_weight *) = {
         [NIB_DIALECT_TORCHAO] = put_torchao,
         [NIB_DIALECT_NIBBLE] = put_nibble,
         [NIB_DIALECT_COMPRESSED] = put_compressed,

@@ -124,7 +124,7 @@ void nib__quantizer_weight(nib_weight *out, const nib_quantizer *q, int64_t n, c
     *out = (nib_weight){.scheme = q->scheme,
                         .n = n,
                         .k = q->k,
-                        .store = NIB_STORE_BYTE,
+                        .layout = NIB_LAYOUT_BYTE,
                         .codes = codes,
                         .scales = scales,
                         .scale_type = q->scale_type,

@@ -307,8 +307,8 @@ void nib__recipe_resolve(nib_choice *out, const nib_recipe *recipe, const nib_re
                         .weight_only = rule->weight_only,
                         .scale_type = rule->scale_type,
                         .rule = rule->words,
-                        .wish = rule->wish,
-                        .wish_text = rule->wish_text};
+                        .hint = rule->hint,
+                        .hint_text = rule->hint_text};
     if (!rule->keep)
         out->scheme =
             layer->role == NIB_ROLE_EMBED ? without_activations(rule->scheme) : rule->scheme;

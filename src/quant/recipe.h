@@ -54,13 +54,13 @@ void nib__recipe_free(nib_recipe *recipe);
 
 /* What a layer is asked to be. The texts live as long as the recipe. */
 typedef struct nib_choice {
-    bool keep;           /* as stored; scheme is then not set */
-    bool weight_only;    /* kept, with float activations whatever its format is multiplied with */
-    nib_scheme scheme;   /* of an embedding: without activations, which it has none of */
-    nib_type scale_type; /* F32, F16 or BF16: scales are to be stored in it; NONE: nothing asked */
-    const char *rule;    /* "recipe", "+head", "--skip lm_head", "rules[2] \"*.mlp.*\"" */
-    nib_wish wish;       /* a layout that a foreign recipe asks for: the planner answers it */
-    const char *wish_text; /* as written there; NULL: none */
+    bool keep;            /* as stored; scheme is then not set */
+    bool weight_only;     /* kept, with float activations whatever its format is multiplied with */
+    nib_scheme scheme;    /* of an embedding: without activations, which it has none of */
+    nib_type scale_type;  /* F32, F16 or BF16: scales are to be stored in it; NONE: nothing asked */
+    const char *rule;     /* "recipe", "+head", "--skip lm_head", "rules[2] \"*.mlp.*\"" */
+    nib_layout_hint hint; /* a layout that a foreign recipe asks for: the planner answers it */
+    const char *hint_text; /* as written there; NULL: none */
 } nib_choice;
 
 void nib__recipe_resolve(nib_choice *out, const nib_recipe *recipe, const nib_recipe_layer *layer);

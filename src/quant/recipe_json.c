@@ -121,7 +121,7 @@ static nib_status read_rule(nib_recipe *r, nib_json *json, int index, nib_err *e
         if (which == 0)
             rule.text = text;
         else
-            rule.wish = nib__recipe_wish(rule.wish_text = text);
+            rule.hint = nib__recipe_wish(rule.hint_text = text);
     }
     if (json->event != NIB_JSON_OBJECT_END)
         return nib__json_status(json, err);

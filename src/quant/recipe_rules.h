@@ -40,8 +40,8 @@ typedef struct nib_rule {
     nib_scheme scheme;
     nib_type scale_type; /* as in nib_choice */
     const char *words;   /* for the ledger */
-    nib_wish wish;
-    const char *wish_text;
+    nib_layout_hint hint;
+    const char *hint_text;
     bool may_miss; /* matching no layer is worth a line of the ledger, not an error */
     int source; /* rules of one number are one pattern of the user's: one of them has to match; 0:
                    none of his */
@@ -99,7 +99,7 @@ nib_status nib__recipe_read_torchao(nib_recipe *r, nib_json *json, bool hf, nib_
 
 /* Which layout a name of torchao's asks for: NONE for its plain ones, OTHER for one that Nibble has
  * no word for. */
-nib_wish nib__recipe_wish(const char *layout);
+nib_layout_hint nib__recipe_wish(const char *layout);
 /* The KEY or STRING just read, as a name without NULs; NULL: json->err says why. */
 char *nib__recipe_string(nib_recipe *r, nib_json *json);
 

@@ -127,8 +127,8 @@ static void block_row(recode *c, int worker, int64_t j)
         scales[g] = nib__weight_scale(w, i, g);
         zeros[g] = nib__weight_zero(w, i, g);
     }
-    if (nib__storage_blocks(&r->storage, codes, scales, zeros, k,
-                            c->rows + (j - c->first) * c->row_bytes))
+    if (nib__file_layout_blocks(&r->storage, codes, scales, zeros, k,
+                                c->rows + (j - c->first) * c->row_bytes))
         return;
     for (int64_t g = 0; g < groups; g++) {
         const float after[2] = {scales[g], zeros[g]};
@@ -158,8 +158,8 @@ static void code_row(recode *c, int worker, int64_t j)
     const size_t scale_bytes = (size_t)nib__type_bits(r->stored.scale_type) / 8,
                  zero_bytes = (size_t)nib__type_bits(r->stored.zero_type) / 8;
     nib__weight_codes(&r->weight, i, 0, k, codes);
-    nib__storage_row(&r->storage, in_input_order(r, codes), k,
-                     c->rows + (j - c->first) * c->row_bytes);
+    nib__file_layout_row(&r->storage, in_input_order(r, codes), k,
+                         c->rows + (j - c->first) * c->row_bytes);
     for (int64_t g = 0; g < c->groups; g++) {
         const size_t at = (size_t)(j / c->scale_rows * c->groups + g);
         float after[2];
@@ -296,7 +296,7 @@ static bool rounds_f64(const nib_stream *s, const nib_rewrite *r)
     const int64_t rows = w->scale_rows > 1 ? nib__ceil_div(w->n, w->scale_rows) : w->n;
     const int64_t count =
         w->scheme.group == NIB_GROUP_TENSOR ? 1 : rows * nib__scheme_groups(&w->scheme, w->k);
-    if (w->store == NIB_STORE_F64)
+    if (w->layout == NIB_LAYOUT_F64)
         return nib__checkpoint_f64_change(cp, w->codes, w->n * w->k) > 0;
     return (w->scale_type == NIB_TYPE_F64 &&
             nib__checkpoint_f64_change(cp, w->scales, count) > 0) ||
@@ -352,7 +352,7 @@ nib_status nib__recode_run(nib_stream *s, const nib_rewrite *r, nib_err *err)
     recode c = {.rewrite = r,
                 .groups = one ? 0 : nib__scheme_groups(&r->stored.scheme, r->stored.k),
                 .scale_rows = nib__max(1, r->stored.scale_rows),
-                .row_bytes = nib__storage_row_bytes(&r->storage, r->stored.k)};
+                .row_bytes = nib__file_layout_row_bytes(&r->storage, r->stored.k)};
     nib__arena_init(&arena, s->job->allocator, 0);
     const nib_status status = run(s, &c, &arena, err);
     nib__arena_free(&arena);

@@ -170,7 +170,7 @@ static nib_status copy_tensor(nib_rewriting *r, const nib_tensor *from, const ch
     return NIB_OK;
 }
 
-size_t nib__rewriting_part(nib_rewriting *r, const char *module, const nib_stored_part *part)
+size_t nib__rewriting_part(nib_rewriting *r, const char *module, const nib_output_part *part)
 {
     if (part->suffix == NULL)
         return SIZE_MAX;
@@ -183,7 +183,7 @@ size_t nib__rewriting_part(nib_rewriting *r, const char *module, const nib_store
 /* The dialect's tensors of one weight. */
 static void add_parts(nib_rewriting *r, nib_rewrite *w, const char *module)
 {
-    static const nib_stored_part act_scale = {".input_scale", NIB_TYPE_F32, 1, {1}},
+    static const nib_output_part act_scale = {".input_scale", NIB_TYPE_F32, 1, {1}},
                                  act_zero = {".input_zero_point", NIB_TYPE_I32, 1, {1}};
     w->codes = nib__rewriting_part(r, module, &w->storage.codes);
     w->scales = nib__rewriting_part(r, module, &w->storage.scales);
@@ -197,14 +197,14 @@ static void add_parts(nib_rewriting *r, nib_rewrite *w, const char *module)
             w->act_zero = nib__rewriting_part(r, module, &act_zero);
     }
     r->ledger->layers[w->line].bytes =
-        nib__stored_part_bytes(&w->storage.codes) + nib__stored_part_bytes(&w->storage.scales) +
-        nib__stored_part_bytes(&w->storage.zeros) + nib__stored_part_bytes(&w->storage.tensor) +
-        nib__stored_part_bytes(&w->storage.inputs);
+        nib__output_part_bytes(&w->storage.codes) + nib__output_part_bytes(&w->storage.scales) +
+        nib__output_part_bytes(&w->storage.zeros) + nib__output_part_bytes(&w->storage.tensor) +
+        nib__output_part_bytes(&w->storage.inputs);
 }
 
 /* The weight's entry of __metadata__, if the dialect has such. */
 static nib_status describe_weight(nib_rewriting *r, const nib_dialect_writer *writer,
-                                  const char *name, const nib_stored *stored)
+                                  const char *name, const nib_output_weight *stored)
 {
     nib_text text;
     if (writer->describe == NULL)
@@ -254,7 +254,7 @@ static size_t layer_of(const nib_rewriting *r, const char *tensor)
         return SIZE_MAX;
     memcpy(module, tensor, size - 7);
     module[size - 7] = 0;
-    return nib__names_find(&r->by_name, (const void *const *)r->layers, module);
+    return nib__name_index_find(&r->by_name, (const void *const *)r->layers, module);
 }
 
 /* Values of the tensor's type with rows in another order: out[j] is from[rows[j]]. */
@@ -286,7 +286,7 @@ static nib_status find_bias(nib_rewriting *r, size_t t, const nib_tensor **out)
     memcpy(module, from->name, size);
     module[size] = 0;
     NIB_TRY(nib__checkpoint_bias(&w, cp, module, NULL, r->err));
-    const size_t layer = nib__names_find(&r->by_name, (const void *const *)r->layers, module);
+    const size_t layer = nib__name_index_find(&r->by_name, (const void *const *)r->layers, module);
     if (layer != SIZE_MAX)
         NIB_TRY(nib__rewriting_pair_rows(r, &rows, r->layers[layer]->role, w.n));
     if (w.bias == NULL || (w.bias == from->data && rows == NULL))
@@ -310,11 +310,12 @@ static size_t recoded_with(const nib_rewriting *r, size_t t)
         return SIZE_MAX;
     memcpy(module, from->name, size);
     module[size] = 0;
-    size_t i = nib__names_find(&r->by_name, (const void *const *)r->layers, module);
+    size_t i = nib__name_index_find(&r->by_name, (const void *const *)r->layers, module);
     if (i == SIZE_MAX || !r->job->layers[i].recode)
         return SIZE_MAX;
     if (r->job->layers[i].source != NULL) /* an output that is the embedding is written as that */
-        i = nib__names_find(&r->by_name, (const void *const *)r->layers, r->job->layers[i].source);
+        i = nib__name_index_find(&r->by_name, (const void *const *)r->layers,
+                                 r->job->layers[i].source);
     return i;
 }
 
@@ -491,7 +492,7 @@ static void tell_activations(nib_rewriting *r)
     size_t count = 0;
     char scheme[64], first[64], a[NIB_SHOWN];
     for (size_t i = 0; i < r->job->count; i++) {
-        nib_stored stored;
+        nib_output_weight stored;
         const nib_scheme *was = &r->job->layers[i].choice.scheme;
         if (!r->job->layers[i].recode)
             continue;

@@ -6,16 +6,16 @@
 #ifndef NIB_REWRITING_H
 #define NIB_REWRITING_H
 
-#include "names.h"
+#include "name_index.h"
 #include "stream.h"
 
 /* What a layer is made from, and what becomes of it. */
 typedef struct nib_origin {
-    const nib_tensor *from;  /* that stores it, or the first of several */
-    nib_weight weight;       /* of a recoded layer */
-    nib_quantizer quantizer; /* of a layer to quantize */
-    nib_stored stored;       /* of either; its types are the dialect's once that is chosen */
-    bool listed;             /* a rewrite writes it */
+    const nib_tensor *from;   /* that stores it, or the first of several */
+    nib_weight weight;        /* of a recoded layer */
+    nib_quantizer quantizer;  /* of a layer to quantize */
+    nib_output_weight stored; /* of either; its types are the dialect's once that is chosen */
+    bool listed;              /* a rewrite writes it */
     nib_weight bias;    /* all of a recoded layer, else only n and k: with the bias as stored */
     nib_bias bias_form; /* as written */
     bool bias_listed;
@@ -37,7 +37,7 @@ typedef struct nib_rewriting {
     const char **separated; /* [separated_count]: names that were another tensor's in the source */
     size_t separated_count;
     const nib_quantize_layer **layers; /* [job->count], for by_name */
-    nib_names by_name;
+    nib_name_index by_name;
     size_t unit;
     size_t extras[NIB_EXTRAS]; /* places of the job's in the writer */
     nib_text last_module;      /* of the unit */
@@ -50,7 +50,7 @@ nib_status nib__origins_find(nib_rewriting *r);
 /* The asked one, which has to hold every layer; else torchao's if it does, else our own. */
 nib_status nib__origins_choose(nib_rewriting *r);
 /* The layer's stored form in the chosen dialect. */
-void nib__origins_fit(const nib_rewriting *r, size_t layer, nib_stored *stored);
+void nib__origins_fit(const nib_rewriting *r, size_t layer, nib_output_weight *stored);
 
 void nib__rewriting_init(nib_rewriting *r, const nib_quantize_job *job, nib_ledger *ledger,
                          nib_err *err);
@@ -67,7 +67,7 @@ nib_rewrite *nib__rewriting_add(nib_rewriting *r, const nib_tensor *from);
 /* Tensors of one module follow each other and share a shard. */
 void nib__rewriting_begin_unit(nib_rewriting *r, const char *tensor);
 /* SIZE_MAX for a part that is not stored. */
-size_t nib__rewriting_part(nib_rewriting *r, const char *module, const nib_stored_part *part);
+size_t nib__rewriting_part(nib_rewriting *r, const char *module, const nib_output_part *part);
 /* A name with its description, NULL for none: torchao lists them all. */
 nib_status nib__rewriting_describe(nib_rewriting *r, const char *name, const char *description);
 

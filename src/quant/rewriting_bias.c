@@ -110,7 +110,7 @@ static size_t layer_with(const nib_rewriting *r, const char *name, size_t size)
         return SIZE_MAX;
     memcpy(module, name, size);
     module[size] = 0;
-    return nib__names_find(&r->by_name, (const void *const *)r->layers, module);
+    return nib__name_index_find(&r->by_name, (const void *const *)r->layers, module);
 }
 
 size_t nib__rewriting_bias_of(const nib_rewriting *r, size_t t)
@@ -155,9 +155,9 @@ static nib_status describe(nib_rewriting *r, size_t i, bool symmetric)
     return status;
 }
 
-static nib_stored_part part(const char *suffix, nib_type type, int64_t count)
+static nib_output_part part(const char *suffix, nib_type type, int64_t count)
 {
-    return (nib_stored_part){suffix, type, 1, {count, 1}};
+    return (nib_output_part){suffix, type, 1, {count, 1}};
 }
 
 /* An int32 bias of a weight that is quantized now waits for the weight's scales. */
@@ -179,8 +179,8 @@ nib_status nib__rewriting_write_bias(nib_rewriting *r, size_t i, const nib_tenso
     const bool kept = nib__weight_bias_form(&o->bias) == o->bias_form; /* codes as they are */
     const bool symmetric = kept ? o->bias.bias_zeros == NULL : o->bias.scheme.symmetric;
     const int64_t n = o->bias.n, groups = nib__ceil_div(n, NIB_BIAS_GROUP);
-    nib_stored_part codes = part(".bias", NIB_TYPE_F32, n);
-    nib_stored_part scales = {0}, zeros = {0};
+    nib_output_part codes = part(".bias", NIB_TYPE_F32, n);
+    nib_output_part scales = {0}, zeros = {0};
     if (o->bias_form != NIB_BIAS_FLOAT)
         codes = part("._bias_qdata", o->bias_form == NIB_BIAS_INT8 ? NIB_TYPE_I8 : NIB_TYPE_I32, n);
     if (o->bias_form == NIB_BIAS_INT8)
@@ -205,7 +205,7 @@ nib_status nib__rewriting_bias_with(nib_rewriting *r, size_t i, nib_rewrite *wei
     const nib_origin *o = &r->origins[i];
     if (!waits(r, i))
         return NIB_OK;
-    const nib_stored_part codes = part("._bias_qdata", NIB_TYPE_I32, o->bias.n);
+    const nib_output_part codes = part("._bias_qdata", NIB_TYPE_I32, o->bias.n);
     weight->biased = &o->bias;
     weight->bias_form = NIB_BIAS_INT32;
     weight->bias = nib__rewriting_part(r, r->job->layers[i].name, &codes);

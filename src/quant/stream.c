@@ -105,14 +105,14 @@ static void pack_row(const block *b, int worker, const nib_quantized *row, uint8
     const nib_rewrite *r = b->rewrite;
     const nib_quantizer *q = &r->quantizer;
     if (r->storage.pieces != NIB_PIECES_BLOCKS) {
-        nib__storage_row(&r->storage, row->codes, q->k, out);
+        nib__file_layout_row(&r->storage, row->codes, q->k, out);
         return;
     }
     float *scales = b->group_values + 2 * worker * q->groups, *zeros = scales + q->groups;
     nib__to_f32(scales, row->scales, q->scale_type, q->groups);
     if (row->zeros != NULL)
         nib__to_f32(zeros, row->zeros, q->zero_type, q->groups);
-    (void)nib__storage_blocks(&r->storage, row->codes, scales, zeros, q->k, out);
+    (void)nib__file_layout_blocks(&r->storage, row->codes, scales, zeros, q->k, out);
 }
 
 /* Where the results of row i go, of one row or of those that follow it. */
@@ -164,7 +164,7 @@ static void quantize_rows(void *ctx, int worker, int64_t begin, int64_t end)
         b->error[b->first + i] = out.error;
         if (b->packed != NULL)
             pack_row(b, worker, &out,
-                     b->packed + i * nib__storage_row_bytes(&r->storage, r->quantizer.k));
+                     b->packed + i * nib__file_layout_row_bytes(&r->storage, r->quantizer.k));
     }
 }
 
@@ -397,20 +397,20 @@ static nib_status run_copy(nib_stream *s, const nib_rewrite *r, nib_hash *hash, 
 
 /* ---- scales and zeros, once the whole tensor is done ---- */
 
-nib_status nib__stream_put_values(nib_stream *s, const nib_rewrite *r, const nib_stored_part *part,
+nib_status nib__stream_put_values(nib_stream *s, const nib_rewrite *r, const nib_output_part *part,
                                   nib_order order, size_t place, const void *values, nib_err *err)
 {
     const bool one = r->stored.scheme.group == NIB_GROUP_TENSOR;
     const int64_t n = one ? 1 : r->stored.n,
                   groups = nib__scheme_groups(&r->stored.scheme, r->stored.k);
-    const size_t bytes = (size_t)nib__stored_part_bytes(part);
+    const size_t bytes = (size_t)nib__output_part_bytes(part);
     if (values != NULL && order == NIB_ORDER_ROWS)
         return nib__writer_put(s->writer, place, values, bytes, err);
     uint8_t *ordered = nib__calloc(s->job->allocator, bytes, 1);
     if (ordered == NULL)
         return nib__fail_memory(err, bytes, r->from->name);
     if (values != NULL)
-        nib__storage_values(order, part, ordered, values, n, groups);
+        nib__file_layout_values(order, part, ordered, values, n, groups);
     const nib_status status = nib__writer_put(s->writer, place, ordered, bytes, err);
     nib__release(s->job->allocator, ordered);
     return status;
@@ -493,7 +493,7 @@ static bool take_buffers(nib_arena *arena, block *b, int64_t rows, int threads)
     b->rows = nib__arena_take(arena, t * k, sizeof *b->rows);
     b->codes = nib__arena_take(arena, 2 * (size_t)rows * k, 1);
     const bool packed = r->storage.pieces != NIB_PIECES_BYTES;
-    const size_t row = (size_t)nib__storage_row_bytes(&r->storage, q->k);
+    const size_t row = (size_t)nib__file_layout_row_bytes(&r->storage, q->k);
     b->packed = packed ? nib__arena_take(arena, 2 * (size_t)rows * row, 1) : NULL;
     b->scales = nib__arena_take(arena, count, (size_t)nib__type_bits(q->scale_type) / 8);
     b->zeros = q->zero_type == NIB_TYPE_NONE
@@ -625,7 +625,7 @@ static nib_status scan(nib_stream *s, nib_rewrite *r, block *b, int64_t rows, ni
  * buffers. */
 static void queue_block(const nib_rewrite *r, block *b, int64_t rows, int64_t capacity)
 {
-    const int64_t k = r->quantizer.k, packed = nib__storage_row_bytes(&r->storage, k);
+    const int64_t k = r->quantizer.k, packed = nib__file_layout_row_bytes(&r->storage, k);
     b->previous.bytes = b->packed != NULL ? b->packed : (const uint8_t *)b->codes;
     b->previous.size = (size_t)(rows * packed);
     b->previous.source = source_row(b, 0);

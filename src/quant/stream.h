@@ -31,10 +31,10 @@ typedef struct nib_rewrite {
     nib_quantizer quantizer;         /* QUANTIZE */
     nib_weight weight;               /* RECODE: as it is read; QUANTIZE: where codes is not NULL */
     const int32_t *written_rows;     /* QUANTIZE, RECODE: which row is written as row j; NULL: j */
-    nib_stored stored;               /* QUANTIZE, RECODE: as it is written */
+    nib_output_weight stored;        /* QUANTIZE, RECODE: as it is written */
     const nib_weight *biased;        /* BIAS, and QUANTIZE with an int32 one: with the bias */
     nib_bias bias_form;              /* of that: as it is written */
-    nib_storage storage;
+    nib_file_layout storage;
     /* Places in the writer; SIZE_MAX: no such part. */
     size_t copy, codes, scales, zeros, tensor, size, inputs, act_scale, act_zero;
     size_t bias; /* QUANTIZE: of an int32 bias */
@@ -49,7 +49,7 @@ typedef struct nib_stream {
 
 /* Scales or zeros, plain [n][groups] (one value for a tensor's scale), into their part in the
  * dialect's order. values NULL: zeros that the scheme does not have. */
-nib_status nib__stream_put_values(nib_stream *s, const nib_rewrite *r, const nib_stored_part *part,
+nib_status nib__stream_put_values(nib_stream *s, const nib_rewrite *r, const nib_output_part *part,
                                   nib_order order, size_t place, const void *values, nib_err *err);
 /* What a weight has besides codes, scales and zeros: the scale over those of its blocks, its size,
  * the scale of its activations. */

@@ -12,37 +12,37 @@
 typedef struct meaning {
     char name[64];       /* of a scheme */
     nib_type scale_type; /* NONE: not given */
-    nib_wish wish;
-    const char *wish_text;
+    nib_layout_hint hint;
+    const char *hint_text;
 } meaning;
 
-nib_wish nib__recipe_wish(const char *layout)
+nib_layout_hint nib__recipe_wish(const char *layout)
 {
     static const struct {
         const char *part;
-        nib_wish wish;
+        nib_layout_hint hint;
     } known[] = {
-        {"CutlassInt4Packed", NIB_WISH_CUTLASS_INT4},
-        {"CutlassSemiSparse", NIB_WISH_OTHER},
-        {"TensorCoreTiled", NIB_WISH_TILE_PACKED},
-        {"TILE_PACKED", NIB_WISH_TILE_PACKED},
-        {"tile_packed", NIB_WISH_TILE_PACKED},
-        {"Marlin", NIB_WISH_MARLIN},
-        {"MARLIN", NIB_WISH_MARLIN},
-        {"marlin", NIB_WISH_MARLIN},
-        {"PackedLinearInt8DynamicActivation", NIB_WISH_OPAQUE},
-        {"OPAQUE", NIB_WISH_OPAQUE},
-        {"opaque", NIB_WISH_OPAQUE},
-        {"UNPACKED_TO_INT8", NIB_WISH_NONE},
-        {"unpacked_to_int8", NIB_WISH_NONE},
-        {"PlainLayout", NIB_WISH_NONE},
+        {"CutlassInt4Packed", NIB_HINT_CUTLASS_INT4},
+        {"CutlassSemiSparse", NIB_HINT_OTHER},
+        {"TensorCoreTiled", NIB_HINT_TILE_PACKED},
+        {"TILE_PACKED", NIB_HINT_TILE_PACKED},
+        {"tile_packed", NIB_HINT_TILE_PACKED},
+        {"Marlin", NIB_HINT_MARLIN},
+        {"MARLIN", NIB_HINT_MARLIN},
+        {"marlin", NIB_HINT_MARLIN},
+        {"PackedLinearInt8DynamicActivation", NIB_HINT_OPAQUE},
+        {"OPAQUE", NIB_HINT_OPAQUE},
+        {"opaque", NIB_HINT_OPAQUE},
+        {"UNPACKED_TO_INT8", NIB_HINT_NONE},
+        {"unpacked_to_int8", NIB_HINT_NONE},
+        {"PlainLayout", NIB_HINT_NONE},
     };
     if (strcmp(layout, "PLAIN") == 0 || strcmp(layout, "plain") == 0)
-        return NIB_WISH_NONE;
+        return NIB_HINT_NONE;
     for (size_t i = 0; i < COUNT(known); i++)
         if (strstr(layout, known[i].part) != NULL)
-            return known[i].wish;
-    return NIB_WISH_OTHER;
+            return known[i].hint;
+    return NIB_HINT_OTHER;
 }
 
 /* ---- fields ---- */
@@ -134,9 +134,9 @@ static void note_wish(const nib_ao_config *c, meaning *m)
     for (size_t i = 0; i < COUNT(fields); i++) {
         const nib_ao_field *f = find(c, fields[i]);
         const char *text = f == NULL ? NULL : f->text != NULL ? f->text : f->type;
-        if (text != NULL && nib__recipe_wish(text) != NIB_WISH_NONE) {
-            m->wish = nib__recipe_wish(text);
-            m->wish_text = text;
+        if (text != NULL && nib__recipe_wish(text) != NIB_HINT_NONE) {
+            m->hint = nib__recipe_wish(text);
+            m->hint_text = text;
         }
     }
 }
@@ -258,13 +258,13 @@ static nib_status tell_kernels(nib_recipe *r, const nib_ao_config *c, nib_err *e
 /* A sparse layout leaves two of four weights out. */
 static nib_status tell_sparse(nib_recipe *r, const meaning *m, nib_err *err)
 {
-    if (m->wish_text == NULL ||
-        (strstr(m->wish_text, "Sparse") == NULL && strstr(m->wish_text, "SPARSE") == NULL))
+    if (m->hint_text == NULL ||
+        (strstr(m->hint_text, "Sparse") == NULL && strstr(m->hint_text, "SPARSE") == NULL))
         return NIB_OK;
     return nib__recipe_add_setting(r, err,
                                    &(nib_ledger_setting){.code = "recipe",
                                                          .name = "layout",
-                                                         .asked = m->wish_text,
+                                                         .asked = m->hint_text,
                                                          .done = "dense",
                                                          .relation = NIB_SETTING_OTHER},
                                    "weights are not made 2:4 sparse: all of them are kept");
@@ -433,12 +433,12 @@ static nib_status int4_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, 
     char size[32];
     const char *format = text_of(c, "int4_packing_format", "PLAIN");
     note_wish(c, m);
-    if (m->wish == NIB_WISH_MARLIN) /* sparse 2:4, and symmetric */
-        return no_meaning(c, err, m->wish_text);
+    if (m->hint == NIB_HINT_MARLIN) /* sparse 2:4, and symmetric */
+        return no_meaning(c, err, m->hint_text);
     NIB_TRY(size_of(c, "group_size", "-g128", size, err));
     if (strcmp(format, "PLAIN_INT32") == 0 || strcmp(format, "plain_int32") == 0)
         return no_plain_integers(c, err, "int4_packing_format", format);
-    const bool tiled = c->version == 1 || nib__recipe_wish(format) == NIB_WISH_TILE_PACKED;
+    const bool tiled = c->version == 1 || nib__recipe_wish(format) == NIB_HINT_TILE_PACKED;
     snprintf(m->name, sizeof m->name, "int4wo%s%s", size, tiled ? "-tinygemm" : "");
     return NIB_OK;
 }
@@ -641,7 +641,7 @@ static nib_status check_fields(nib_recipe *r, nib_ao_config *c, const char *cons
 static nib_status mean(nib_recipe *r, nib_ao_config *c, nib_json *data, meaning *m, nib_err *err)
 {
     const char *names[COUNT(types)];
-    *m = (meaning){.wish = NIB_WISH_NONE};
+    *m = (meaning){.hint = NIB_HINT_NONE};
     for (size_t i = 0; i < COUNT(types); i++) {
         names[i] = types[i].type;
         if (strcmp(c->type, types[i].type) != 0)
@@ -683,7 +683,7 @@ nib_status nib__ao_fill_rule(nib_recipe *r, nib_ao_config *c, nib_json *data, ni
         return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err, "%s means %s, but %s", c->type,
                                 m.name, inner.text);
     rule->scale_type = m.scale_type;
-    rule->wish = m.wish;
-    rule->wish_text = m.wish_text;
+    rule->hint = m.hint;
+    rule->hint_text = m.hint_text;
     return NIB_OK;
 }

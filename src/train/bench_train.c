@@ -64,7 +64,8 @@ static void measure_node(const bench *b, const nib_train_node *n, nib_op_line *o
 static nib_op_line line_of(const bench *b, const char *name, bool is_there, nib_unit unit)
 {
     if (is_there)
-        return (nib_op_line){.name = name, .layers = "", .device = b->trainer.plan->plan.gpu->name};
+        return (nib_op_line){
+            .name = name, .layers = "", .device = b->trainer.plan->assignment.gpu->name};
     return (nib_op_line){.name = name,
                          .layers = "",
                          .device = b->now.name,
@@ -190,7 +191,7 @@ static void write_json(const bench *b, nib_text *text)
     nib__jsonw_pair_int(&w, "memory_taken_bytes", (int64_t)b->taken);
     nib__jsonw_key(&w, "operations");
     nib__op_table_json(&b->table, &w);
-    nib__ledger_json(&t->plan->plan.ledger, &w);
+    nib__ledger_json(&t->plan->assignment.ledger, &w);
     nib__jsonw_object_end(&w);
     nib__text_str(text, "\n");
 }
@@ -219,7 +220,7 @@ static void write_text(const bench *b, bool markdown, nib_text *text)
     nib__op_table_text(&b->table, markdown, text);
     if (nib__step_device_bytes(&t->step) > 0)
         nib__text_format(text, "\nrates without a share are of %s, or of copies to and from it\n",
-                         t->plan->plan.gpu->name);
+                         t->plan->assignment.gpu->name);
 }
 
 nib_status nib_bench_train(nib_model *model, const nib_plan *plan, int steps, nib_form form,

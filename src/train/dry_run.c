@@ -23,8 +23,8 @@ typedef struct trial {
     float *results[NIB_PRODUCTS][2]; /* as planned, and in f32 */
     double seconds[NIB_PRODUCTS][2]; /* of the product, of making its sides */
     double errors[NIB_PRODUCTS];
-    nib_layers_plan exact; /* the layer in f32 */
-    uint64_t done, all;    /* rows of products, for whoever waits */
+    nib_assignment exact; /* the layer in f32 */
+    uint64_t done, all;   /* rows of products, for whoever waits */
 } trial;
 
 static nib_status fail_room(const trial *t, uint64_t bytes, nib_err *err)
@@ -242,7 +242,7 @@ static nib_status run_rows(trial *t, const nib_product *p, const sides *s, const
 }
 
 /* Runs one product twice: the second time nothing is cold. */
-static nib_status run_product(trial *t, const nib_layers_plan *plan, const nib_layer_plan *uses,
+static nib_status run_product(trial *t, const nib_assignment *plan, const nib_layer_plan *uses,
                               int which, int result, nib_err *err)
 {
     nib_product p;
@@ -294,7 +294,7 @@ static nib_status plan_exact(trial *t, nib_layer *layer, nib_err *err)
     policy.dtype = NIB_TYPE_F32;
     policy.allow = policy.kernel = policy.place = (nib_strings){0};
     policy.detail = NULL;
-    return nib__plan_layers(&t->exact, layer, 1, nib__plan_host(&t->plan->plan), &policy,
+    return nib__plan_layers(&t->exact, layer, 1, nib__plan_host(&t->plan->assignment), &policy,
                             &t->plan->model->engine->allocator, err);
 }
 
@@ -305,20 +305,21 @@ static nib_status run_layer(trial *t, const nib_layer_plan *uses, nib_err *err)
         t->all += 4 * (uint64_t)nib__product_rows(t->layer, p, t->m);
     NIB_TRY(go_on(t, 0, err));
     NIB_TRY(take_values(t, err));
-    if (t->plan->plan.gpu != NULL)
-        NIB_TRY(nib__engine_gpu(&t->workers.gpu, t->plan->model->engine, t->plan->plan.gpu, err));
+    if (t->plan->assignment.gpu != NULL)
+        NIB_TRY(
+            nib__engine_gpu(&t->workers.gpu, t->plan->model->engine, t->plan->assignment.gpu, err));
     NIB_TRY(plan_exact(t, &layer, err));
     nib_status status = NIB_OK;
     for (int p = 0; p < NIB_PRODUCTS && status == NIB_OK; p++) {
         const int64_t n = t->layer->n, k = t->layer->k;
         const int64_t size = p == NIB_PRODUCT_Y ? t->m * n : p == NIB_PRODUCT_DX ? t->m * k : n * k;
-        status = run_product(t, &t->plan->plan, uses, p, 0, err);
+        status = run_product(t, &t->plan->assignment, uses, p, 0, err);
         if (status == NIB_OK)
             status = run_product(t, &t->exact, &t->exact.layers[0], p, 1, err);
         if (status == NIB_OK)
             t->errors[p] = distance(t->results[p][0], t->results[p][1], size);
     }
-    nib__plan_layers_free(&t->exact);
+    nib__assignment_free(&t->exact);
     return status;
 }
 
@@ -350,7 +351,7 @@ static void write_layer(nib_text *text, const trial *t, const nib_layer_plan *us
 }
 
 /* Layers that were not tried yet with their work, from site i on. */
-static int64_t count_alike(const nib_layers_plan *plan, size_t i)
+static int64_t count_alike(const nib_assignment *plan, size_t i)
 {
     for (size_t j = 1; j < i; j++)
         if (same_work(&plan->layers[j], &plan->layers[i]))
@@ -365,9 +366,9 @@ static nib_status try_layers(nib_model *model, const nib_plan *plan, nib_text *t
                              const nib_sink *sink, nib_err *err)
 {
     double step = 0;
-    for (size_t i = 1; i < plan->plan.count; i++) {
-        const nib_layer_plan *uses = &plan->plan.layers[i];
-        const int64_t count = count_alike(&plan->plan, i);
+    for (size_t i = 1; i < plan->assignment.count; i++) {
+        const nib_layer_plan *uses = &plan->assignment.layers[i];
+        const int64_t count = count_alike(&plan->assignment, i);
         if (count == 0)
             continue;
         trial t = {.plan = plan,
@@ -403,7 +404,7 @@ static nib_status write_memory(const nib_trainer *t, nib_text *text, const nib_s
                      nib__say_bytes(block, parameters), sums, sums == 1 ? "" : "s",
                      nib__say_bytes(buffers, nib__step_bytes(&t->step)));
     if (nib__step_device_bytes(&t->step) > 0)
-        nib__text_format(text, "memory on %s: %s\n", t->plan->plan.gpu->name,
+        nib__text_format(text, "memory on %s: %s\n", t->plan->assignment.gpu->name,
                          nib__say_bytes(all, nib__step_device_bytes(&t->step)));
     return nib__text_flush(text, sink, err);
 }

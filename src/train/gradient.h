@@ -8,7 +8,7 @@
 #define NIB_GRADIENT_H
 
 #include "params.h"
-#include "plan.h"
+#include "planner.h"
 #include "ranks.h"
 
 enum { NIB_TREE_LEVELS = 32 };

@@ -4,7 +4,7 @@
  */
 #include "optimizer.h"
 
-#include "precise.h"
+#include "portable_math.h"
 
 #include <math.h>
 
@@ -15,7 +15,7 @@ static uint64_t parts_bytes(const nib_params *p)
 }
 
 nib_status nib__optimizer_open(nib_optimizer *out, const nib_train_config *config,
-                               const nib_params *params, const nib_layers_plan *plan,
+                               const nib_params *params, const nib_assignment *plan,
                                nib_engine *engine, nib_err *err)
 {
     *out = (nib_optimizer){.config = config,

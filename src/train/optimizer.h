@@ -7,7 +7,7 @@
 #define NIB_OPTIMIZER_H
 
 #include "params.h"
-#include "plan.h"
+#include "planner.h"
 
 typedef struct nib_optimizer {
     const nib_train_config *config;
@@ -21,7 +21,7 @@ typedef struct nib_optimizer {
 } nib_optimizer;
 
 nib_status nib__optimizer_open(nib_optimizer *out, const nib_train_config *config,
-                               const nib_params *params, const nib_layers_plan *plan,
+                               const nib_params *params, const nib_assignment *plan,
                                nib_engine *engine, nib_err *err);
 void nib__optimizer_close(nib_optimizer *optimizer);
 /* Of an optimizer of these parameters. */

@@ -45,7 +45,7 @@ static nib_type scale_type(nib_code code)
                                   : NIB_TYPE_NONE;
 }
 
-nib_status nib__product_find(nib_product *out, const nib_layers_plan *plan,
+nib_status nib__product_find(nib_product *out, const nib_assignment *plan,
                              const nib_layer_plan *uses, int which, int64_t m, bool wgrad_with_hp,
                              nib_err *err)
 {

@@ -8,7 +8,7 @@
 #define NIB_PRODUCT_H
 
 #include "gpu.h"
-#include "plan.h"
+#include "planner.h"
 #include "pool.h"
 
 enum { NIB_PRODUCT_Y, NIB_PRODUCT_DX, NIB_PRODUCT_DW, NIB_PRODUCTS };
@@ -27,7 +27,7 @@ typedef struct nib_product {
  * memory all addresses of the product then belong. Its rows say which. */
 typedef struct nib_workers {
     nib_pool *pool; /* NULL: the calling thread alone, which is one of a pool */
-    nib_gpu *gpu; /* NULL: there is none */
+    nib_gpu *gpu;   /* NULL: there is none */
     char *scratch;
     uint64_t scratch_bytes;
     /* The device's rows are compiled and not launched, and here is the one that cannot be; NULL:
@@ -36,7 +36,7 @@ typedef struct nib_workers {
 } nib_workers;
 
 /* The product of a planned layer with m tokens. NIB_NOT_AS_ASKED: a side has no row there. */
-nib_status nib__product_find(nib_product *out, const nib_layers_plan *plan,
+nib_status nib__product_find(nib_product *out, const nib_assignment *plan,
                              const nib_layer_plan *uses, int which, int64_t m, bool wgrad_with_hp,
                              nib_err *err);
 /* Rows of its x side: m, m, n. */

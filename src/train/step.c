@@ -243,7 +243,7 @@ static nib_status open_parts(nib_step *s, nib_err *err)
     return nib__step_reserve(s, s->options.batch, s->table_ld * s->options.batch, err);
 }
 
-nib_status nib__step_open(nib_step *out, const nib_network *net, const nib_layers_plan *plan,
+nib_status nib__step_open(nib_step *out, const nib_network *net, const nib_assignment *plan,
                           const nib_params *params, const nib_step_options *options,
                           nib_refusal *refusal, nib_err *err)
 {

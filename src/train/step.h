@@ -129,7 +129,7 @@ enum {
 typedef struct nib_step {
     nib_engine *engine;
     const nib_network *net;
-    const nib_layers_plan *plan;
+    const nib_assignment *plan;
     const nib_params *params;
     nib_step_options options;
     int64_t m;
@@ -182,7 +182,7 @@ typedef struct nib_step {
 /* params, net and plan must outlive it. NIB_NOT_AS_ASKED: an operation has no row here. Of a device
  * all memory is taken and every kernel compiled; *refusal says what of the plan it refused, if that
  * is why this fails. */
-nib_status nib__step_open(nib_step *out, const nib_network *net, const nib_layers_plan *plan,
+nib_status nib__step_open(nib_step *out, const nib_network *net, const nib_assignment *plan,
                           const nib_params *params, const nib_step_options *options,
                           nib_refusal *refusal, nib_err *err);
 void nib__step_close(nib_step *step);
@@ -239,7 +239,7 @@ nib_status nib__step_move(nib_step *step, const nib_train_node *node, nib_err *e
 nib_status nib__step_cast_site(nib_step *step, size_t site, const float *x, nib_err *err);
 /* Bytes of a site's packed weights and bias, and where each of them begins. */
 uint64_t nib__step_packed_bytes(const nib_step *step, size_t site, uint64_t at[NIB_PACKED_COUNT]);
-/* step_there.c: takes the device's memory and compiles its kernels, if the plan has one. */
+/* step_device.c: takes the device's memory and compiles its kernels, if the plan has one. */
 nib_status nib__step_ask_device(nib_step *step, nib_err *err);
 void nib__step_leave_device(nib_step *step);
 /* step_run.c: one operation, on all rows or those of a worker's copy. On the CPU it cannot fail. */

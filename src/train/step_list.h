@@ -30,7 +30,7 @@ nib_status nib__step_add_value(nib_step_list *list, nib_step_value value, int *o
 /* The operation, and before it what brings its inputs to its side. */
 nib_status nib__step_add(nib_step_list *list, const nib_train_node *node, nib_err *err);
 /* Whether the device has the value and, so far, nothing else. */
-bool nib__step_is_there(const nib_step_list *list, int value);
+bool nib__step_check_device(const nib_step_list *list, int value);
 /* Gives values their places, and moves the list to the step. */
 nib_status nib__step_place(nib_step_list *list, nib_err *err);
 void nib__step_list_free(nib_step_list *list);

@@ -67,9 +67,9 @@ static nib_status add(lowering *l, nib_train_node node)
 /* The device's row that adds what it made itself; NULL: the plan has none. */
 static const nib_kernel *add_there(const lowering *l, const nib_train_node *node)
 {
-    const nib_layers_plan *plan = l->s->plan;
-    const bool both = node->op == NIB_OP_ADD && nib__step_is_there(&l->list, node->in[0]) &&
-                      nib__step_is_there(&l->list, node->in[1]);
+    const nib_assignment *plan = l->s->plan;
+    const bool both = node->op == NIB_OP_ADD && nib__step_check_device(&l->list, node->in[0]) &&
+                      nib__step_check_device(&l->list, node->in[1]);
     for (int i = 0; both && i < plan->op_count; i++)
         if (plan->ops[i].op == NIB_OP_ADD && plan->ops[i].machine == plan->gpu)
             return plan->ops[i].row;
@@ -80,7 +80,7 @@ static const nib_kernel *add_there(const lowering *l, const nib_train_node *node
  * whatever the plan of it says. */
 static nib_status add_op(lowering *l, nib_train_node node)
 {
-    const nib_layers_plan *plan = l->s->plan;
+    const nib_assignment *plan = l->s->plan;
     const nib_op_plan *planned = nib__plan_operation(plan, node.op);
     node.row = add_there(l, &node);
     if (node.row == NULL)

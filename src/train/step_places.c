@@ -24,7 +24,7 @@ nib_status nib__step_add_value(nib_step_list *l, nib_step_value value, int *out,
     return NIB_OK;
 }
 
-bool nib__step_is_there(const nib_step_list *l, int value)
+bool nib__step_check_device(const nib_step_list *l, int value)
 {
     return l->values[value].held == 1 << NIB_SIDE_GPU;
 }

@@ -102,7 +102,7 @@ static void run_embed(nib_step *s, const nib_train_node *n)
     const nib_weight table = {.scheme = {.code = NIB_CODE_F32},
                               .n = p->rows,
                               .k = p->columns,
-                              .store = NIB_STORE_FLOAT,
+                              .layout = NIB_LAYOUT_FLOAT,
                               .codes = weight_of(s, n)};
     const nib_embed a = {
         .table = &table, .ids = s->batch->ids, .out = rows(s, n->out[0]), .m = s->m};
@@ -358,7 +358,7 @@ nib_status nib__step_node(nib_step *s, const nib_train_node *n, nib_err *err)
         [NIB_OP_EMBED] = run_embed,      [NIB_OP_NORM] = run_norm,
         [NIB_OP_FAKE] = run_fake,        [NIB_OP_FAKE_DX] = run_fake_dx,
         [NIB_OP_FAKE_DW] = run_fake_dw,  [NIB_OP_ROPE] = run_rope,
-        [NIB_OP_COPY] = run_copy,        [NIB_OP_ATTN] = run_attn,
+        [NIB_OP_STORE_KV] = run_copy,    [NIB_OP_ATTN] = run_attn,
         [NIB_OP_ATTN_DX] = run_attn_dx,  [NIB_OP_SWIGLU] = run_swiglu,
         [NIB_OP_ADD] = run_add,          [NIB_OP_SWIGLU_DX] = run_swiglu_dx,
         [NIB_OP_XENT] = run_xent,        [NIB_OP_NORM_DX] = run_norm_dx,

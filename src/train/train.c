@@ -41,8 +41,8 @@ static const char *whole(char out[32], double value)
 static nib_speed measure(run *r)
 {
     const nib_trainer *t = &r->trainer;
-    const nib_kernel *row = t->plan->plan.layers[1].uses[0].kernel;
-    const nib_machine *here = nib__plan_place(&t->plan->plan, row);
+    const nib_kernel *row = t->plan->assignment.layers[1].uses[0].kernel;
+    const nib_machine *here = nib__plan_place(&t->plan->assignment, row);
     const uint64_t now = nib__now_ns();
     const double tps = (double)r->tokens / ((double)(now - r->since) * 1e-9);
     const double flops = tps * nib__trainer_flops(t);
@@ -72,7 +72,8 @@ static nib_status write_step(run *r, const nib_step_report *report, nib_err *err
                      "step: %2" PRId64 "  loss: %8.5f  grad_norm: %7.4f  memory: %5.2fGiB(%.2f%%)  "
                      "tps: %s  tflops: %.2f  mfu: %.2f%%%s\n",
                      report->step, report->loss, report->norm, (double)speed.memory / 0x1p30,
-                     100 * (double)speed.memory / (double)nib__plan_host(&t->plan->plan)->memory,
+                     100 * (double)speed.memory /
+                         (double)nib__plan_host(&t->plan->assignment)->memory,
                      whole(count, speed.tokens_per_s), speed.flops * 1e-12, 100 * speed.share,
                      report->skipped ? "  skipped" : "");
     const bool counted = r->casts.trainer && is_logged(c, report->step);
@@ -97,7 +98,7 @@ static nib_status validate(run *r, nib_err *err)
     nib__text_format(
         &r->text, "validate step: %2" PRId64 "  loss: %7.4f  memory: %5.2fGiB(%.2f%%)  tps: %s\n",
         report.step, report.loss, (double)used / 0x1p30,
-        100 * (double)used / (double)nib__plan_host(&t->plan->plan)->memory,
+        100 * (double)used / (double)nib__plan_host(&t->plan->assignment)->memory,
         whole(count, (double)report.tokens / report.seconds));
     NIB_TRY(nib__text_flush(&r->text, r->sink, err));
     return nib__metrics_validation(&r->metrics, &report, err);

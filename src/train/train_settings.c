@@ -46,7 +46,7 @@ void nib__trainer_settings(nib_jsonw *w, const nib_trainer *t)
 
 nib_hash nib__trainer_schemes(const nib_trainer *t)
 {
-    const nib_layers_plan *plan = &t->plan->plan;
+    const nib_assignment *plan = &t->plan->assignment;
     nib_hash all = {0};
     for (size_t i = 0; i < plan->count; i++) {
         const nib_layer_plan *l = &plan->layers[i];
@@ -104,7 +104,7 @@ static nib_status hash_settings(nib_hash *out, const nib_trainer *t, bool export
 
 /* Of what a device does, which may have refused some of it on one rank alone; rows of the CPU are
  * of one contract on every host. */
-static nib_status hash_plan(nib_hash *out, const nib_layers_plan *plan, nib_engine *engine,
+static nib_status hash_plan(nib_hash *out, const nib_assignment *plan, nib_engine *engine,
                             nib_err *err)
 {
     nib_text rows;
@@ -133,7 +133,7 @@ static nib_status gather(compared *out, const nib_trainer *t, bool exports, nib_
                       .lines = t->data.documents.lines,
                       .tokenizer = t->tokenizer,
                       .micro_batches = t->micro_batches};
-    NIB_TRY(hash_plan(&out->plan, &t->plan->plan, t->engine, err));
+    NIB_TRY(hash_plan(&out->plan, &t->plan->assignment, t->engine, err));
     return hash_settings(&out->settings, t, exports, err);
 }
 

@@ -538,7 +538,7 @@ static nib_status read_weights(nib_trainer *t, const char *directory, const char
 }
 
 /* The file's tensors are those that state_blocks wrote, in that order: m of all, then v. */
-static nib_status copy_moments(nib_trainer *t, const nib_contents *file, const char *path,
+static nib_status copy_moments(nib_trainer *t, const nib_container *file, const char *path,
                                nib_err *err)
 {
     const size_t count = t->params.count;
@@ -574,7 +574,7 @@ static nib_status read_moments(nib_trainer *t, const char *path, const nib_manif
                                nib_arena *arena, nib_err *err)
 {
     nib_map map;
-    nib_contents file = {.count = 0};
+    nib_container file = {.count = 0};
     NIB_TRY(nib__map_open(&map, path, err));
     nib_status status = check_file(&map, path, m, err);
     if (status == NIB_OK)

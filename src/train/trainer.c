@@ -4,7 +4,7 @@
  */
 #include "trainer.h"
 
-#include "judge.h"
+#include "finite_check.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -236,15 +236,15 @@ static nib_status open_step(void *ctx, const nib_plan *plan, nib_refusal *refusa
 {
     const opening *o = ctx;
     nib_trainer *t = o->trainer;
-    return nib__step_open(&t->step, &t->model->net, &plan->plan, &t->params, &o->options, refusal,
-                          err);
+    return nib__step_open(&t->step, &t->model->net, &plan->assignment, &t->params, &o->options,
+                          refusal, err);
 }
 
 /* A run may take long, and its ledger comes last. */
 static void log_refused(const nib_trainer *t)
 {
     const nib_callbacks *call = &t->engine->callbacks;
-    const nib_ledger *ledger = &t->plan->plan.ledger;
+    const nib_ledger *ledger = &t->plan->assignment.ledger;
     for (size_t i = 0; t->own && call->log && i < ledger->note_count; i++)
         if (strcmp(ledger->notes[i].code, NIB_NOTE_REFUSED) == 0 && nib_ranks_rank(t->ranks) == 0)
             call->log(call->ctx, ledger->notes[i].text);
@@ -270,7 +270,7 @@ static nib_status open_parts(nib_trainer *t, bool sizes_only, nib_err *err)
         NIB_TRY(make_room(t, err));
     if (sizes_only)
         return NIB_OK;
-    const nib_layers_plan *plan = &t->plan->plan;
+    const nib_assignment *plan = &t->plan->assignment;
     NIB_TRY(nib__optimizer_open(&t->optimizer, c, &t->params, plan, t->engine, err));
     nib__tree_init(&t->tree, t->engine->pool, t->ranks, nib__plan_operation(plan, NIB_OP_ADD)->row,
                    t->params.total, t->micro_batches);

@@ -9,7 +9,7 @@
 #include "data.h"
 #include "gradient.h"
 #include "hash.h"
-#include "library.h"
+#include "session_handle.h"
 #include "optimizer.h"
 #include "step.h"
 
@@ -73,7 +73,7 @@ void nib__trainer_close(nib_trainer *trainer);
 void nib__trainer_give_plan(nib_trainer *trainer, nib_plan **ran);
 
 /* One step: NIB_CHECK_FAILED if its loss or gradient is not finite or spikes, before any weight
- * changes, unless the config skips such steps (judge.h). */
+ * changes, unless the config skips such steps (finite_check.h). */
 nib_status nib__trainer_step(nib_trainer *trainer, nib_step_report *report, nib_err *err);
 
 /* The next micro-batch of a stream, in the trainer's buffers: until the next call. */

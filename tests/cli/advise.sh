@@ -59,7 +59,7 @@ equal 'sizes in powers of two' 1610612736 "$(nibble advise "$shape" int8wo --dev
 # of those that are as fast as it the one that costs least.
 cat >taken.py <<'END'
 import json
-EQUAL_TIMES = 0.05  # src/run/advise.h
+EQUAL_TIMES = 0.05  # src/advise/advise.h
 d = json.load(open("taken.json"))
 least = d["recipes"][0]["loss"] + d["loss_budget"]
 dear = [r for r in d["recipes"] if r["counts"] and r["loss"] > least and r["name"] != "4da4w"]  # which is not trained for

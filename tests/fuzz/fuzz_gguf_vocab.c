@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const nib_allocator a = nib__allocator_default();
     nib_err err = {.status = NIB_OK};
-    nib_contents contents;
+    nib_container contents;
     nib_arena arena;
     nib__arena_init(&arena, &a, 0);
     if (nib__gguf_parse(&contents, data, size, "x.gguf", 0, &arena, &err) == NIB_OK)

@@ -24,7 +24,7 @@ static void find_weight(const nib_packed *p)
 {
     static const uint16_t zeros[N * K];
     const nib_weight w = {
-        .scheme.code = NIB_CODE_BF16, .n = N, .k = K, .store = NIB_STORE_FLOAT, .codes = zeros};
+        .scheme.code = NIB_CODE_BF16, .n = N, .k = K, .layout = NIB_LAYOUT_FLOAT, .codes = zeros};
     const nib_packing *packing = nib__kernel_find("linear_bf16_bf16_f32__avx512_12x32")->packing;
     volatile uint8_t seen = 0;
     if (!nib__packed_has(p, "w", packing))

@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const nib_allocator a = nib__allocator_default();
     nib_arena arena;
-    nib_contents contents = {0};
+    nib_container contents = {0};
     nib_err err = {NIB_OK, ""};
     nib__arena_init(&arena, &a, 2 * size + (64 << 20));
     const nib_status status = nib__torch_parse(&contents, data, size, "x.pt", 0, &arena, &err);

@@ -6,7 +6,7 @@
 #ifndef NIB_TESTS_USE_CHECKPOINT_H
 #define NIB_TESTS_USE_CHECKPOINT_H
 
-#include "inspect.h"
+#include "info.h"
 
 #include <stdio.h>
 #include <stdlib.h>

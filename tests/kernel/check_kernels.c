@@ -238,7 +238,9 @@ static void check_row(counts *n, size_t i, nib_text *text)
                "a row is a reference if, and only if, its name says so");
         report(n, !nib__kernel_is_ref(row) || row->conds->relation == NIB_REL_END, row->name,
                "a reference takes every shape");
-        report(n, ref == NULL || row->numbers == NIB_NUMBERS_OTHER || row->numbers == ref->numbers,
+        report(n,
+               ref == NULL || row->arithmetic == NIB_ARITHMETIC_OTHER ||
+                   row->arithmetic == ref->arithmetic,
                row->name, "its arithmetic contract is not its reference's");
         report(n, !is_linear || row->n_step > 0, row->name, "a linear row needs n_step");
         report(n,

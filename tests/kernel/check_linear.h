@@ -96,9 +96,9 @@ static int8_t weight_code(rng *r, const linear_case *c, int64_t i)
     return (int8_t)(is_int4 ? below(r, 16) - 8 : below(r, 256) - 128);
 }
 
-static void *make_codes(memory *m, const linear_case *c, nib_store store, rng *r)
+static void *make_codes(memory *m, const linear_case *c, nib_code_layout layout, rng *r)
 {
-    if (store == NIB_STORE_FLOAT) {
+    if (layout == NIB_LAYOUT_FLOAT) {
         const nib_type type = c->scheme.code == NIB_CODE_F32   ? NIB_TYPE_F32
                               : c->scheme.code == NIB_CODE_F16 ? NIB_TYPE_F16
                                                                : NIB_TYPE_BF16;
@@ -111,10 +111,10 @@ static void *make_codes(memory *m, const linear_case *c, nib_store store, rng *r
     }
     const bool is_f8 = c->scheme.code == NIB_CODE_E4M3 || c->scheme.code == NIB_CODE_E5M2 ||
                        c->scheme.code == NIB_CODE_MX8;
-    const int64_t row = store == NIB_STORE_NIBBLE ? nib__ceil_div(c->k, 2) : c->k;
+    const int64_t row = layout == NIB_LAYOUT_NIBBLE ? nib__ceil_div(c->k, 2) : c->k;
     uint8_t *out = take(m, (size_t)(c->n * row));
     for (int64_t i = 0; i < c->n * row; i++) {
-        if (store == NIB_STORE_NIBBLE)
+        if (layout == NIB_LAYOUT_NIBBLE)
             out[i] = (uint8_t)((weight_code(r, c, i) & 15) | (weight_code(r, c, i) & 15) << 4);
         else if (!is_f8)
             out[i] = (uint8_t)weight_code(r, c, i);
@@ -183,8 +183,8 @@ static void make_weight(nib_weight *w, memory *m, const linear_case *c, rng *r)
         code == NIB_CODE_MX4 || code == NIB_CODE_NV4 || (code == NIB_CODE_I4 && next(r) % 2 != 0);
     const int64_t groups = nib__scheme_groups(&c->scheme, c->k);
     *w = (nib_weight){.scheme = c->scheme, .n = c->n, .k = c->k};
-    w->store = !quantized ? NIB_STORE_FLOAT : two ? NIB_STORE_NIBBLE : NIB_STORE_BYTE;
-    w->codes = make_codes(m, c, w->store, r);
+    w->layout = !quantized ? NIB_LAYOUT_FLOAT : two ? NIB_LAYOUT_NIBBLE : NIB_LAYOUT_BYTE;
+    w->codes = make_codes(m, c, w->layout, r);
     if (!quantized)
         return;
     const int64_t count = one ? 1 : c->n * groups;

@@ -665,7 +665,7 @@ static token_check token_check_of(nib_op op)
     case NIB_OP_GATHER: return check_gather;
     case NIB_OP_ROPE: return check_rope;
     case NIB_OP_EMBED: return check_embed;
-    case NIB_OP_COPY: return check_store;
+    case NIB_OP_STORE_KV: return check_store;
     case NIB_OP_ROPE_COPY: return check_rope_copy;
     case NIB_OP_ATTN: return check_attn;
     case NIB_OP_ATTN_DX: return check_attn_dx;

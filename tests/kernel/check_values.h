@@ -141,9 +141,9 @@ static float *floats(memory *m, int64_t count, rng *r, value_class class)
  * adds up: not of the sums, which may cancel. 0: the same bits. */
 static double tolerance_of(const nib_kernel *row)
 {
-    return row->numbers != NIB_NUMBERS_OTHER ? 0
-           : row->tolerance > 0              ? row->tolerance
-                                             : NIB_TOLERANCE;
+    return row->arithmetic != NIB_ARITHMETIC_OTHER ? 0
+           : row->tolerance > 0                    ? row->tolerance
+                                                   : NIB_TOLERANCE;
 }
 
 static double largest_of(const float *values, int64_t count)

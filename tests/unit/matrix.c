@@ -249,7 +249,7 @@ static double rounding_of(const cell *c, const float *rounded)
 /* Layers of the cell's plan multiply codes of 4 bits. */
 static bool acts_have_4_bits(const opened_cell *c)
 {
-    const nib_layers_plan *plan = &c->o.plan->plan;
+    const nib_assignment *plan = &c->o.plan->assignment;
     for (size_t i = 0; i < plan->count; i++) {
         const nib_act act = plan->layers[i].done.act;
         if (act == NIB_ACT_I4_TOKEN || act == NIB_ACT_MX4 || act == NIB_ACT_NV4)
@@ -294,8 +294,8 @@ static int plan_absent(const cell *c)
         nib_plan_make(&plan, model, &request, &err) != NIB_OK)
         return fail_cell(c, "%s", err.text);
     const nib_status status = nib_plan_status(plan, &err);
-    for (size_t i = 0; i < plan->plan.count; i++) {
-        const nib_layer_plan *l = &plan->plan.layers[i];
+    for (size_t i = 0; i < plan->assignment.count; i++) {
+        const nib_layer_plan *l = &plan->assignment.layers[i];
         const bool other = !nib__scheme_equal(&l->done, &plan->layers[i].asked);
         if (status == NIB_OK && other && l->rung == NIB_RUNG_NONE)
             return fail_cell(c, "%s is done otherwise, and not said", plan->layers[i].name);

@@ -3,11 +3,12 @@
  * nib_bench beside its times, which no test decides by: a batch has the bits of each of its
  * sequences alone, floats stand beside codes or it is said why not, and what a peer writes is read.
  */
+#include "bench.h"
 #include "bench_peer.h"
 #include "process.h"
 #include "session.h"
 #include "timing.h"
-#include "way.h"
+#include "variant.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -295,17 +296,17 @@ static void what_is_timed_is_what_runs(void **state)
                            .scale_type = wide ? NIB_TYPE_F32 : NIB_TYPE_BF16,
                            .act_scale_type = NIB_TYPE_F32};
         nib_scheme s;
-        nib_way way;
+        nib_variant way;
         nib_input in;
         assert_int_equal(nib__scheme_parse(&s, name, strlen(name), NULL), NIB_OK);
         layer.asked = s;
-        nib__way_find(&way, &layer, &s, &engine->here, &policy, NULL);
+        nib__variant_find(&way, &layer, &s, &engine->here, &policy, NULL);
         assert_int_equal(nib__timed_set(&timed, &layer, &s, NIB_TYPE_F32, N, M, &err), NIB_OK);
         nib__input_place(&in, &s, NIB_TYPE_F32, M, K, timed.input, NULL);
         for (int r = 0; r < M; r++)
             assert_int_equal(in.zero[r], cases[i / 2].zero);
         for (int64_t m = 1; m <= M; m += M - 1) {
-            const nib_kernel *row = nib__way_use(&way, m)->kernel;
+            const nib_kernel *row = nib__variant_use(&way, m)->kernel;
             double seconds = 0;
             assert_int_equal(nib__timed_linear(&timed, row, N, m, m == 1, &seconds, &err), NIB_OK);
             assert_true(seconds > 0);

@@ -3,7 +3,7 @@
  * Layers beside what is predicted of them: a call that is refused, cancelled or out of memory ends
  * before anything is timed. What is printed is tests/cli/bench.sh's affair.
  */
-#include "library.h"
+#include "session_handle.h"
 
 #include "failing.h"
 

@@ -3,7 +3,7 @@
  * nib_bench_train on a config of the repository cut down: what it writes, not how fast it is.
  */
 #include "json.h"
-#include "library.h"
+#include "session_handle.h"
 
 #include <stdio.h>
 

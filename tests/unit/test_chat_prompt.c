@@ -4,7 +4,7 @@
  * user writes becomes a special token. The model is the shipped one with another folder of its
  * tokenizer.
  */
-#include "library.h"
+#include "session_handle.h"
 #include "tokenizing.h"
 
 #include <stdio.h>

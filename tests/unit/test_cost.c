@@ -6,7 +6,7 @@
  * here: nothing is timed.
  */
 #include "graphs.h"
-#include "way.h"
+#include "variant.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -60,10 +60,10 @@ static nib_machine here(void)
     return m;
 }
 
-static nib_way way_of(const nib_layer *layer, const nib_machine *m)
+static nib_variant way_of(const nib_layer *layer, const nib_machine *m)
 {
-    nib_way way;
-    nib__way_find(&way, layer, &layer->asked, m, &infer, NULL);
+    nib_variant way;
+    nib__variant_find(&way, layer, &layer->asked, m, &infer, NULL);
     assert_true(way.runs);
     return way;
 }
@@ -72,7 +72,7 @@ static nib_way way_of(const nib_layer *layer, const nib_machine *m)
 static void add_product(nib_machine *m, const char *recipe, double one, double many)
 {
     const nib_layer layer = layer_of(NIB_ROLE_O, K, recipe);
-    const nib_way way = way_of(&layer, m);
+    const nib_variant way = way_of(&layer, m);
     const double bytes = (double)nib__row_bytes(way.uses[0].kernel, &layer, &layer.asked);
     nib_measured p = {.code = layer.asked.code,
                       .act = layer.asked.act,
@@ -80,7 +80,7 @@ static void add_product(nib_machine *m, const char *recipe, double one, double m
                       .weight_bytes = bytes / ((double)K * K)};
     for (int i = 0; i < NIB_POINTS; i++)
         p.at[i] = (nib_point){
-            .row = nib__way_use(&way, nib__points[i])->kernel,
+            .row = nib__variant_use(&way, nib__points[i])->kernel,
             .size_count = 1,
             .outputs = {K},
             .k_s = {K * (i == 0 ? one / 4 : many * (double)nib__points[i])},
@@ -98,8 +98,8 @@ static void assert_near(double a, double b)
 static double seconds(const nib_layer *layer, const nib_machine *m, double weights, int64_t tokens)
 {
     const nib_policy policy = {.dtype = NIB_TYPE_BF16, .weights = weights};
-    const nib_way way = way_of(layer, m);
-    return nib__way_seconds(&way, layer, &policy, tokens);
+    const nib_variant way = way_of(layer, m);
+    return nib__variant_seconds(&way, layer, &policy, tokens);
 }
 
 /* ---- from kernels that were timed ---- */
@@ -209,7 +209,7 @@ static void groups_of_another_size_have_other_bytes(void **state)
 
 /* ---- the plan ---- */
 
-static void plan_of(nib_layers_plan *plan, nib_layer layers[SITES], const nib_machine *m,
+static void plan_of(nib_assignment *plan, nib_layer layers[SITES], const nib_machine *m,
                     const char *recipe)
 {
     make_layers(layers, recipe);
@@ -222,7 +222,7 @@ static void inputs_are_brought_into_form_once(void **state)
     (void)state;
     const nib_machine m = here();
     nib_layer layers[SITES];
-    nib_layers_plan plan;
+    nib_assignment plan;
     plan_of(&plan, layers, &m, "8da4w");
     const nib_layer_plan *l = plan.layers;
     const double product = l[2].uses[0].predicted_s, quant = l[1].uses[0].predicted_s - product;
@@ -231,14 +231,14 @@ static void inputs_are_brought_into_form_once(void **state)
     assert_near(l[4].uses[0].predicted_s, product + quant);    /* o */
     assert_near(l[6].uses[0].predicted_s, product);            /* up, after gate */
     assert_near(plan.linear_token_s, 8 * product + 5 * quant); /* q, o, gate, down, head */
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     /* k is done otherwise: v makes its form again */
     make_layers(layers, "8da4w");
     layers[2].asked = bf16;
     assert_int_equal(nib__plan_layers(&plan, layers, SITES, &m, &infer, &allocator, NULL), NIB_OK);
     assert_near(plan.layers[3].uses[0].predicted_s, product + quant);
     assert_true(plan.layers[3].own_input && !plan.layers[6].own_input);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 static void a_prompt_has_one_output(void **state)
@@ -246,7 +246,7 @@ static void a_prompt_has_one_output(void **state)
     (void)state;
     nib_machine m = here();
     nib_layer layers[SITES];
-    nib_layers_plan plan;
+    nib_assignment plan;
     add_product(&m, "8da4w", 4e-11, 1e-12);
     plan_of(&plan, layers, &m, "8da4w");
     const double quant = NIB_PREFILL_TOKENS * K * 1e-12 + m.launch_s;
@@ -264,12 +264,12 @@ static void a_prompt_has_one_output(void **state)
     assert_near(plan.predicted_token_s,
                 nib__plan_step_seconds(&plan, &infer, 1, 1, NIB_PREFILL_TOKENS) + plan.draw.draw_s);
     assert_true(plan.draw.draw_s > 0 && plan.draw.move_s == 0 && plan.draw.bytes == 0);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 /* ---- quantizing that does not pay ---- */
 
-static const char *note_of(const nib_layers_plan *plan, const char *words)
+static const char *note_of(const nib_assignment *plan, const char *words)
 {
     for (size_t i = 0; i < plan->ledger.note_count; i++)
         if (strcmp(plan->ledger.notes[i].code, "slower-than-bf16") == 0 &&
@@ -278,7 +278,7 @@ static const char *note_of(const nib_layers_plan *plan, const char *words)
     return "";
 }
 
-static void assert_says(const nib_layers_plan *plan, const char *batch, const char *words)
+static void assert_says(const nib_assignment *plan, const char *batch, const char *words)
 {
     if (strstr(note_of(plan, batch), words) == NULL)
         fail_msg("\"%s\" does not say \"%s\"", note_of(plan, batch), words);
@@ -291,7 +291,7 @@ static void each_batch_says_what_is_faster(void **state)
     static const char *const others[] = {"8da4w", "int8wo", "fp8dq", "fp8wo", "mxfp8"};
     nib_machine m = here();
     nib_layer layers[SITES];
-    nib_layers_plan plan;
+    nib_assignment plan;
     add_product(&m, "bf16", 10e-12, 4e-12);
     add_product(&m, "int4wo", 3e-12, 8e-12);
     add_product(&m, "int8dq", 12e-12, 2e-12);
@@ -301,22 +301,22 @@ static void each_batch_says_what_is_faster(void **state)
     assert_string_equal(note_of(&plan, "per token"), "");
     assert_says(&plan, "in a prompt of 512 tokens",
                 "7 quantized layers; --recipe int8dq is fastest");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     plan_of(&plan, layers, &m, "int8dq"); /* the other way round */
     assert_says(&plan, "per token", "8 quantized layers; --recipe int4wo is fastest there");
     assert_string_equal(note_of(&plan, "in a prompt"), "");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     plan_of(&plan, layers, &m, "fp8wo"); /* worse in both */
     assert_says(&plan, "per token", "--recipe int4wo is fastest there");
     assert_says(&plan, "in a prompt", "--recipe int8dq is fastest there");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     for (int i = 0; i < m.product_count; i++) /* now nothing outdoes bf16 in a prompt */
         if (m.products[i].code == NIB_CODE_I8)
             for (int point = 2; point < NIB_POINTS; point++)
                 m.products[i].at[point].k_s[0] *= 4;
     plan_of(&plan, layers, &m, "int4wo");
     assert_says(&plan, "in a prompt", "; bf16 is fastest there");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 /* The time that a note has of a recipe is the one that its own plan predicts. */
@@ -325,7 +325,7 @@ static void what_is_faster_takes_what_its_plan_says(void **state)
     (void)state;
     nib_machine m = here();
     nib_layer layers[SITES];
-    nib_layers_plan plan;
+    nib_assignment plan;
     char words[96], prompt[32], token[32];
     add_product(&m, "bf16", 10e-12, 4e-12);
     add_product(&m, "fp8wo", 20e-12, 9e-12);
@@ -333,16 +333,16 @@ static void what_is_faster_takes_what_its_plan_says(void **state)
     add_product(&m, "int8dq", 12e-12, 2e-12);
     plan_of(&plan, layers, &m, "int8dq");
     nib__say_seconds(prompt, plan.predicted_prefill_s);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     plan_of(&plan, layers, &m, "int4wo");
     nib__say_seconds(token, plan.predicted_token_s);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     plan_of(&plan, layers, &m, "fp8wo");
     snprintf(words, sizeof words, "--recipe int8dq is fastest there, %s", prompt);
     assert_says(&plan, "in a prompt", words);
     snprintf(words, sizeof words, "--recipe int4wo is fastest there, %s", token);
     assert_says(&plan, "per token", words);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 /* The same on a device, from the same data. */
@@ -353,7 +353,7 @@ static void so_does_every_device(void **state)
     nib_machine m = {
         .name = "opencl", .title = "a device", .here = true, .measured = true, .host = &cpu};
     nib_layer layers[SITES];
-    nib_layers_plan plan;
+    nib_assignment plan;
     m.facts.fact[NIB_FACT_DEVICE] = NIB_DEVICE_OPENCL;
     m.bytes_per_s = 100e9, m.launch_s = 5e-6, m.copy_s = 1e-5, m.copy_bytes_per_s = 1e10;
     for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
@@ -363,7 +363,7 @@ static void so_does_every_device(void **state)
     plan_of(&plan, layers, &m, "int4wo");
     assert_says(&plan, "per token", "8 quantized layers; --recipe ");
     assert_string_equal(note_of(&plan, "in a prompt"), "");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 int main(void)

@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-static nib_stored stored(const char *scheme, int64_t n, int64_t k)
+static nib_output_weight stored(const char *scheme, int64_t n, int64_t k)
 {
-    nib_stored out = {.n = n, .k = k, .source = NIB_TYPE_BF16};
+    nib_output_weight out = {.n = n, .k = k, .source = NIB_TYPE_BF16};
     nib_err err;
     if (nib__scheme_parse(&out.scheme, scheme, strlen(scheme), &err) != NIB_OK)
         fail_msg("%s", err.text);
@@ -24,9 +24,9 @@ static nib_stored stored(const char *scheme, int64_t n, int64_t k)
 }
 
 /* int4 with integer zeros and float activations: others' files have it, no recipe is named so. */
-static nib_stored without_act(const char *scheme, int64_t n, int64_t k)
+static nib_output_weight without_act(const char *scheme, int64_t n, int64_t k)
 {
-    nib_stored out = stored(scheme, n, k);
+    nib_output_weight out = stored(scheme, n, k);
     out.scheme.act = NIB_ACT_FLOAT;
     return out;
 }
@@ -34,7 +34,7 @@ static nib_stored without_act(const char *scheme, int64_t n, int64_t k)
 /* ---- tensors ---- */
 
 /* ".scales F32 [3, 2]"; "-": not stored. */
-static const char *say_part(char out[100], const nib_stored_part *part)
+static const char *say_part(char out[100], const nib_output_part *part)
 {
     if (part->suffix == NULL)
         return "-";
@@ -79,8 +79,8 @@ static void test_tensors(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char why[160], said[4][100];
-        nib_storage storage;
-        nib_stored w = stored(cases[i].scheme, cases[i].n, cases[i].k);
+        nib_file_layout storage;
+        nib_output_weight w = stored(cases[i].scheme, cases[i].n, cases[i].k);
         const char *refused = cases[i].writer->refuses(why, &w);
         if (refused != NULL)
             fail_msg("%s: %s", cases[i].scheme, refused);
@@ -91,8 +91,8 @@ static void test_tensors(void **state)
         assert_string_equal(say_part(said[3], &storage.size), cases[i].size);
     }
     char why[160], said[100];
-    nib_storage storage;
-    nib_stored w = without_act("8da4w-row-asym", 9, 67);
+    nib_file_layout storage;
+    nib_output_weight w = without_act("8da4w-row-asym", 9, 67);
     assert_null(nib__write_compressed.refuses(why, &w));
     nib__write_compressed.storage(&storage, &w);
     assert_string_equal(say_part(said, &storage.codes), ".weight_packed I32 [9, 9]");
@@ -117,15 +117,15 @@ static void test_packed_bytes(void **state)
     static const uint8_t four_packed[8] = {0x10, 0xf8, 0xa9, 0xcb, 0x0d, 0, 0, 0},
                          eight_packed[8] = {0, 255, 128, 129, 127, 0, 0, 0};
     uint8_t out[8];
-    nib_storage storage = {.pieces = NIB_PIECES_WORDS4};
-    assert_int_equal(nib__storage_row_bytes(&storage, 9), 8);
+    nib_file_layout storage = {.pieces = NIB_PIECES_WORDS4};
+    assert_int_equal(nib__file_layout_row_bytes(&storage, 9), 8);
     memset(out, 0xee, sizeof out);
-    nib__storage_row(&storage, four, 9, out);
+    nib__file_layout_row(&storage, four, 9, out);
     assert_memory_equal(out, four_packed, sizeof out);
     storage.pieces = NIB_PIECES_WORDS8;
-    assert_int_equal(nib__storage_row_bytes(&storage, 5), 8);
+    assert_int_equal(nib__file_layout_row_bytes(&storage, 5), 8);
     memset(out, 0xee, sizeof out);
-    nib__storage_row(&storage, eight, 5, out);
+    nib__file_layout_row(&storage, eight, 5, out);
     assert_memory_equal(out, eight_packed, sizeof out);
 }
 
@@ -137,12 +137,12 @@ static void test_packed_zeros(void **state)
                                         3,  -3, 2,  -2, 1,  -1, 0,  7, -8};
     static const uint32_t four[4] = {0x76543210, 0x89abcdef, 0xf, 0x0};
     static const uint32_t eight[6] = {0x7b7a7978, 0x84858687, 0x7f7e7d7c, 0x80818283, 0x87, 0x78};
-    const nib_stored_part part = {".weight_zero_point", NIB_TYPE_I32, 2, {0, 2}};
+    const nib_output_part part = {".weight_zero_point", NIB_TYPE_I32, 2, {0, 2}};
     uint32_t out[6] = {0};
-    nib__storage_values(NIB_ORDER_WORDS4, &part, (uint8_t *)out, (const uint8_t *)zeros, 9, 2);
+    nib__file_layout_values(NIB_ORDER_WORDS4, &part, (uint8_t *)out, (const uint8_t *)zeros, 9, 2);
     assert_memory_equal(out, four, sizeof four);
     memset(out, 0, sizeof out);
-    nib__storage_values(NIB_ORDER_WORDS8, &part, (uint8_t *)out, (const uint8_t *)zeros, 9, 2);
+    nib__file_layout_values(NIB_ORDER_WORDS8, &part, (uint8_t *)out, (const uint8_t *)zeros, 9, 2);
     assert_memory_equal(out, eight, sizeof eight);
 }
 
@@ -150,19 +150,19 @@ static void test_packed_zeros(void **state)
 static void test_blocks(void **state)
 {
     (void)state;
-    static const nib_storage q4_1 = {.codes = {".weight", NIB_TYPE_Q4_1, 2, {1, 64}},
-                                     .pieces = NIB_PIECES_BLOCKS};
+    static const nib_file_layout q4_1 = {.codes = {".weight", NIB_TYPE_Q4_1, 2, {1, 64}},
+                                         .pieces = NIB_PIECES_BLOCKS};
     int8_t codes[64];
     uint8_t blocks[40];
     float scales[2] = {0.25F, 1.0F / 3}, zeros[2] = {5, -1.0F / 3};
     for (int j = 0; j < 64; j++)
         codes[j] = (int8_t)(j % 16 - 8);
-    assert_int_equal(nib__storage_row_bytes(&q4_1, 64), 40);
-    assert_true(nib__storage_blocks(&q4_1, codes, scales, zeros, 32, blocks));
+    assert_int_equal(nib__file_layout_row_bytes(&q4_1, 64), 40);
+    assert_true(nib__file_layout_blocks(&q4_1, codes, scales, zeros, 32, blocks));
     assert_true(scales[0] == 0.25F && zeros[0] == 5);
     assert_int_equal(blocks[0] | blocks[1] << 8, 0x3400); /* 0.25 */
     assert_int_equal(blocks[2] | blocks[3] << 8, 0x4200); /* 5 - 8 * 0.25 = 3 */
-    assert_false(nib__storage_blocks(&q4_1, codes, scales, zeros, 64, blocks));
+    assert_false(nib__file_layout_blocks(&q4_1, codes, scales, zeros, 64, blocks));
     assert_true(scales[0] == 0.25F && zeros[0] == 5);
     assert_true(scales[1] == 0x1.554p-2F);                /* a third in f16 */
     assert_true(zeros[1] == -0x1.8p1F + 8 * 0x1.554p-2F); /* -1/3 - 8/3 is -3 */
@@ -207,7 +207,7 @@ static void test_refusals(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char why[160];
-        nib_stored w = stored(cases[i].scheme, 9, cases[i].k);
+        nib_output_weight w = stored(cases[i].scheme, 9, cases[i].k);
         w.embedding = cases[i].embedding;
         const char *said = cases[i].writer->refuses(why, &w);
         if ((said == NULL) != (cases[i].why == NULL) ||
@@ -216,7 +216,7 @@ static void test_refusals(void **state)
                      said == NULL ? "held" : said);
     }
     char why[160];
-    nib_stored zeros = without_act("8da4w-g32-asym", 9, 64);
+    nib_output_weight zeros = without_act("8da4w-g32-asym", 9, 64);
     assert_non_null(strstr(nib__write_gguf.refuses(why, &zeros), "its blocks are of 32"));
 }
 
@@ -239,7 +239,7 @@ static void test_types(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char why[160];
-        nib_stored w = stored(cases[i].scheme, 9, 64);
+        nib_output_weight w = stored(cases[i].scheme, 9, 64);
         const nib_act asked = w.scheme.act;
         w.scale_type = NIB_TYPE_F64;
         assert_null(cases[i].writer->refuses(why, &w));

@@ -13,11 +13,11 @@
 static const char golden[] = "tests/golden/torchao_weights.safetensors";
 
 /* What the quantizer would say of a golden module: "int8wo-g32.bf16". */
-static bool stored_named(nib_stored *out, const char *module)
+static bool stored_named(nib_output_weight *out, const char *module)
 {
     const size_t size = (size_t)(strrchr(module, '.') - module);
     const nib_type scales = golden_scales(module);
-    *out = (nib_stored){.scheme = golden_scheme(module), .n = 3, .k = 160};
+    *out = (nib_output_weight){.scheme = golden_scheme(module), .n = 3, .k = 160};
     out->source = strcmp(module + size, ".f32") == 0 ? NIB_TYPE_F32 : NIB_TYPE_BF16;
     const nib_scheme *s = &out->scheme;
     const bool f32_scales =
@@ -49,7 +49,7 @@ static void test_descriptions(void **state)
     for (size_t i = 0; i < nib__checkpoint_module_count(cp); i++) {
         const char *module = nib__checkpoint_module(cp, i);
         char key[100], why[160];
-        nib_stored stored;
+        nib_output_weight stored;
         nib_text text;
         if (!stored_named(&stored, module))
             continue;
@@ -65,7 +65,7 @@ static void test_descriptions(void **state)
     nib__checkpoint_close(cp);
 }
 
-static void expect_part(const nib_checkpoint *cp, const char *module, const nib_stored_part *part)
+static void expect_part(const nib_checkpoint *cp, const char *module, const nib_output_part *part)
 {
     char name[100];
     snprintf(name, sizeof name, "%s%s", module, part->suffix);
@@ -85,8 +85,8 @@ static void test_layouts(void **state)
     for (size_t i = 0; i < nib__checkpoint_module_count(cp); i++) {
         const char *module = nib__checkpoint_module(cp, i);
         char name[100];
-        nib_stored stored;
-        nib_storage storage;
+        nib_output_weight stored;
+        nib_file_layout storage;
         if (!stored_named(&stored, module))
             continue;
         nib__write_torchao.storage(&storage, &stored);
@@ -115,7 +115,7 @@ static void test_configs(void **state)
             continue;
         line[strcspn(line, "\n")] = 0;
         /* of a weight of bf16, or f32 where bf16 is what the config names */
-        nib_stored stored = {.scheme = golden_scheme(line), .source = NIB_TYPE_BF16};
+        nib_output_weight stored = {.scheme = golden_scheme(line), .source = NIB_TYPE_BF16};
         stored.scale_type = NIB_TYPE_BF16;
         if (golden_scales(line) == NIB_TYPE_BF16)
             stored.source = NIB_TYPE_F32;
@@ -165,7 +165,8 @@ static void test_refusals(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char why[160];
-        nib_stored stored = {.scheme = golden_scheme(cases[i].scheme), .n = 3, .k = cases[i].k};
+        nib_output_weight stored = {
+            .scheme = golden_scheme(cases[i].scheme), .n = 3, .k = cases[i].k};
         const char *said = nib__write_torchao.refuses(why, &stored);
         if ((said == NULL) != (cases[i].why == NULL) ||
             (said != NULL && strstr(said, cases[i].why) == NULL))
@@ -175,7 +176,7 @@ static void test_refusals(void **state)
     static const char *const looked_up[] = {"int8wo", "int8wo-g32", "int4wo-sym", "fp8wo"},
                              *const not_so[] = {"int4wo-g32", "nvfp4", "nvfp4-block"};
     char why[160];
-    nib_stored stored = {.n = 3, .k = 64, .embedding = true};
+    nib_output_weight stored = {.n = 3, .k = 64, .embedding = true};
     for (size_t i = 0; i < COUNT(looked_up); i++) {
         stored.scheme = golden_scheme(looked_up[i]);
         assert_null(nib__write_torchao.refuses(why, &stored));

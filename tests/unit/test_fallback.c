@@ -92,7 +92,7 @@ static void says(const char *text, const char *words)
         fail_msg("\"%s\" lacks \"%s\"", text, words);
 }
 
-static const nib_ledger *ledger_of(const run *r) { return &r->o.session->plan->plan.ledger; }
+static const nib_ledger *ledger_of(const run *r) { return &r->o.session->plan->assignment.ledger; }
 
 /* The text of the n-th note on what was refused; NULL: there are fewer. */
 static const char *refused(const run *r, size_t n)
@@ -125,7 +125,7 @@ static const nib_ledger_layer *line_of(const run *r, const char *name)
 
 static size_t layers_on_host(const run *r)
 {
-    const nib_layers_plan *plan = &r->o.session->plan->plan;
+    const nib_assignment *plan = &r->o.session->plan->assignment;
     size_t count = 0;
     for (size_t i = 0; i < plan->count; i++)
         count += plan->layers[i].rung == NIB_RUNG_DEVICE;
@@ -226,7 +226,8 @@ static void a_kernel_of_long_prompts_is_refused_before_the_first_token(void **st
     begin_again(r);
     r->device.refuse_function = "tile";
     must_run(r, &(how){.recipe = "8da4w", .allow = "device"});
-    assert_int_equal(layers_on_host(r), r->o.session->plan->plan.count - 1); /* but the embedding */
+    assert_int_equal(layers_on_host(r),
+                     r->o.session->plan->assignment.count - 1); /* but the embedding */
     assert_int_equal(step(r), NIB_OK);
 }
 
@@ -289,7 +290,7 @@ static void memory_that_runs_out_moves_what_does_not_fit(void **state)
         const size_t moved = layers_on_host(r);
         assert_true(moved <= before); /* more room never moves more */
         before = moved;
-        partly += moved > 0 && moved < r->o.session->plan->plan.count;
+        partly += moved > 0 && moved < r->o.session->plan->assignment.count;
         assert_true(weights_refused(r) == (part < 8));
         if (part < 8)
             says(refused(r, 0), "opencl has no memory left: ");
@@ -381,7 +382,7 @@ static void a_wrong_driver_is_named_with_its_version(void **state)
     begin_again(r);
     r->device.open_words = words;
     must_run(r, &(how){.recipe = "8da4w", .allow = "device"});
-    assert_int_equal(layers_on_host(r), r->o.session->plan->plan.count);
+    assert_int_equal(layers_on_host(r), r->o.session->plan->assignment.count);
     says(refused(r, 0), "planned again without the device: opencl: the driver 7.5 is too old");
     assert_null(refused(r, 1));
     assert_int_equal(step(r), NIB_OK);

@@ -16,7 +16,7 @@
 
 /* A parse in an arena of its own, over bytes that end exactly where the file does. */
 typedef struct parsed {
-    nib_contents contents;
+    nib_container contents;
     nib_arena arena;
     nib_allocator a;
     nib_err err;
@@ -86,7 +86,7 @@ static void test_good(void **state)
     parsed p;
     parse_bytes(&p, f.bytes, f.size);
     assert_int_equal(p.status, NIB_OK);
-    const nib_contents *c = &p.contents;
+    const nib_container *c = &p.contents;
     assert_int_equal(c->count, 3);
     assert_string_equal(c->tensors[0]->name, "a");
     assert_string_equal(c->tensors[1]->name, "b");

@@ -20,7 +20,7 @@
 
 typedef struct opened {
     nib_map map;
-    nib_contents contents;
+    nib_container contents;
 } opened;
 
 static opened open_file(nib_arena *arena, const char *path, nib_parse *parse)

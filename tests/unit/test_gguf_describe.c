@@ -22,7 +22,7 @@ static void finish_head(nib_text *file, const nib_gguf_head *head, const nib_all
     assert_false(file->failed);
 }
 
-static void parse(nib_contents *contents, const nib_text *file, nib_arena *arena)
+static void parse(nib_container *contents, const nib_text *file, nib_arena *arena)
 {
     nib_err err = {.status = NIB_OK};
     if (nib__gguf_parse(contents, (const uint8_t *)file->at, file->size, "x.gguf", 0, arena,
@@ -57,7 +57,7 @@ static void test_config(void **state)
                           .rope = NIB_ROPE_LINEAR,
                           .rope_factor = 4};
     nib_gguf_head head;
-    nib_contents contents;
+    nib_container contents;
     nib_arena arena;
     nib_text file;
     double value = 0;
@@ -133,7 +133,7 @@ static void check_same_file(const char *directory, const char *name, int64_t row
     char path[1024], config[1024];
     nib_err err = {.status = NIB_OK};
     nib_tokenizer *gguf = NULL;
-    nib_contents contents;
+    nib_container contents;
     nib_arena arena;
     nib_text file, one, two;
     size_t size, count = 0;
@@ -224,7 +224,7 @@ static void test_names(void **state)
 {
     const nib_allocator a = nib__allocator_default();
     const char *text;
-    nib_contents contents;
+    nib_container contents;
     nib_arena arena;
     nib_text file;
     size_t size;

@@ -198,9 +198,9 @@ static void test_activations(void **state)
             must_open(&(open_how){.path = "tests/golden/gguf/llama.gguf", .recipe = recipes[r]});
         for (size_t i = 0; i < COUNT(layers); i++) {
             const nib_layer_plan *found = NULL;
-            for (size_t j = 0; j < o.plan->plan.count; j++)
-                if (strcmp(o.plan->plan.layers[j].layer->name, layers[i].layer) == 0)
-                    found = &o.plan->plan.layers[j];
+            for (size_t j = 0; j < o.plan->assignment.count; j++)
+                if (strcmp(o.plan->assignment.layers[j].layer->name, layers[i].layer) == 0)
+                    found = &o.plan->assignment.layers[j];
             assert_non_null(found);
             assert_int_equal(found->done.act, r == 0 ? layers[i].act : NIB_ACT_FLOAT);
             assert_true(nib__scheme_same_weight(&found->done, &found->layer->stored));
@@ -215,7 +215,7 @@ static void test_bytes(void **state)
 {
     (void)state;
     opened o = must_open(&(open_how){.path = "tests/golden/gguf/llama.gguf", .isa = "ref"});
-    const nib_layers_plan *plan = &o.plan->plan;
+    const nib_assignment *plan = &o.plan->assignment;
     int others = 0; /* whose blocks take other bytes than codes and scales by themselves */
     for (size_t i = 0; i < plan->count; i++) {
         nib_weight w;
@@ -230,7 +230,7 @@ static void test_bytes(void **state)
         assert_int_equal(plan->ledger.layers[i].bytes, bytes);
         if (!nib__scheme_is_quantized(&w.scheme))
             continue;
-        w.store = nib__nibble_store(w.scheme.code);
+        w.layout = nib__nibble_layout(w.scheme.code);
         others += nib__weight_bytes(&w) != bytes;
     }
     assert_true(others > 0);

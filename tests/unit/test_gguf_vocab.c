@@ -19,7 +19,7 @@ enum { SPECIAL = NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL };
 typedef struct file {
     nib_map map;
     nib_arena arena;
-    nib_contents contents;
+    nib_container contents;
     nib_vocab_source source;
 } file;
 
@@ -214,8 +214,8 @@ static void test_kinds(void **state)
         nib_err err = {.status = NIB_OK};
         nib_arena arena;
         nib__arena_init(&arena, &a, 0);
-        assert_true(nib__names_init(&gguf.by_key, &arena, 1));
-        assert_null(nib__names_add(&gguf.by_key, (const void *const *)values, 0));
+        assert_true(nib__name_index_init(&gguf.by_key, &arena, 1));
+        assert_null(nib__name_index_add(&gguf.by_key, (const void *const *)values, 0));
         assert_int_equal(nib__gguf_vocab(&source, &gguf, &arena, &err), NIB_BAD_INPUT);
         if (strstr(err.text, keys[i]) == NULL)
             fail_msg("\"%s\" lacks %s", err.text, keys[i]);

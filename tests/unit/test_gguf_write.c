@@ -116,7 +116,7 @@ static void test_round_trip(void **state)
 {
     const nib_allocator a = nib__allocator_default();
     nib_err err = {.status = NIB_OK};
-    nib_contents contents;
+    nib_container contents;
     nib_arena arena;
     nib_map map = {0};
     char directory[256], path[300];

@@ -3,7 +3,7 @@
  * info and verify: what is stored is listed with the pinned members; each kind of damage is found,
  * named, and nothing else is.
  */
-#include "inspect.h"
+#include "info.h"
 
 #include "quantize.h"
 #include "opening.h"

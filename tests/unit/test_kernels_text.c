@@ -3,7 +3,7 @@
  * docs/kernels.md is what the table says now; the other forms hold every row and every machine.
  */
 #include "machine.h"
-#include "plan.h"
+#include "planner.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

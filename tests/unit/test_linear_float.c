@@ -117,10 +117,10 @@ static uint8_t f8_code(rng *r, const shape *s)
 static void make_codes(product *p, const shape *s, rng *r)
 {
     const int64_t count = s->n * s->k;
-    p->w.store = s->code <= NIB_CODE_BF16 ? NIB_STORE_FLOAT
-                 : s->nibbles             ? NIB_STORE_NIBBLE
-                                          : NIB_STORE_BYTE;
-    if (p->w.store == NIB_STORE_FLOAT) {
+    p->w.layout = s->code <= NIB_CODE_BF16 ? NIB_LAYOUT_FLOAT
+                  : s->nibbles             ? NIB_LAYOUT_NIBBLE
+                                           : NIB_LAYOUT_BYTE;
+    if (p->w.layout == NIB_LAYOUT_FLOAT) {
         static const nib_type types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
         float *values = take(p, (size_t)count * 4);
         char *codes = take(p, (size_t)count * 4 + 1);
@@ -145,7 +145,7 @@ static void make_codes(product *p, const shape *s, rng *r)
             codes[i] = (int8_t)f8_code(r, s);
     }
     p->w.codes = codes;
-    if (p->w.store == NIB_STORE_NIBBLE) {
+    if (p->w.layout == NIB_LAYOUT_NIBBLE) {
         const int64_t row = nib__ceil_div(s->k, 2);
         uint8_t *bytes = take(p, (size_t)(s->n * row));
         for (int64_t i = 0; i < s->n; i++)
@@ -395,7 +395,7 @@ static int check_shape(const shape *s, uint64_t seed)
             const nib_kernel *row = &families[f]->rows[i];
             if (!allowed(row, s))
                 continue;
-            assert_true(row->numbers == ref->numbers);
+            assert_true(row->arithmetic == ref->arithmetic);
             const int64_t parts[] = {s->n, row->n_step,
                                      nib__round_up(nib__ceil_div(s->n, 2), row->n_step)};
             bench b = row_open(row, &p);
@@ -477,7 +477,7 @@ static void test_f64(void **state)
     for (int64_t i = 0; i < s.n * s.k; i++)
         codes[i] = (double)((const float *)narrow.w.codes)[i] * (1 + 1e-12);
     wide.w.codes = codes;
-    wide.w.store = NIB_STORE_F64;
+    wide.w.layout = NIB_LAYOUT_F64;
     int rows = 0;
     for (size_t i = 0; i < nib__family_linear_float.count; i++) {
         const nib_kernel *row = &nib__family_linear_float.rows[i];

@@ -93,7 +93,7 @@ static void make_weight(problem *p)
     for (int64_t i = 0; i < s->n; i++)
         for (int64_t j = 0; j < s->k; j++)
             codes[i * s->k + j] = (int8_t)code_of(s, i, j);
-    w->store = NIB_STORE_BYTE;
+    w->layout = NIB_LAYOUT_BYTE;
     w->codes = codes;
     if (s->nibbles && s->code == NIB_CODE_I4) {
         const int64_t row = (s->k + 1) / 2;
@@ -101,7 +101,7 @@ static void make_weight(problem *p)
         for (int64_t i = 0; i < s->n; i++)
             nib__pack_i4(packed + i * row, codes + i * s->k, s->k);
         free(codes);
-        w->store = NIB_STORE_NIBBLE;
+        w->layout = NIB_LAYOUT_NIBBLE;
         w->codes = packed;
     }
     const bool one = s->group == NIB_GROUP_TENSOR;
@@ -724,7 +724,7 @@ static void test_rows(void **state)
         assert_non_null(row->name);
         assert_non_null(row->note);
         assert_non_null(row->conds);
-        assert_int_equal(row->numbers, NIB_NUMBERS_I32);
+        assert_int_equal(row->arithmetic, NIB_ARITHMETIC_I32);
         assert_true(row->n_step > 0);
         assert_true((row->reference == NULL) == (strstr(row->name, "__ref") != NULL));
         if (row->reference != NULL)

@@ -4,7 +4,7 @@
  * Llama-3.1-8B (the figures and their sources: docs/devices.md): which scheme goes before which,
  * and that a plan says it where the low-bit one is behind.
  */
-#include "way.h"
+#include "variant.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -61,10 +61,10 @@ static double seconds(const char *machine, const char *recipe, int64_t m)
     double sum = 0;
     make_layers(layers, recipe);
     for (size_t i = 0; i < COUNT(shapes); i++) {
-        nib_way way;
-        nib__way_find(&way, &layers[i], &layers[i].asked, known(machine), &infer, NULL);
+        nib_variant way;
+        nib__variant_find(&way, &layers[i], &layers[i].asked, known(machine), &infer, NULL);
         assert_true(way.runs);
-        sum += nib__way_seconds(&way, &layers[i], &infer, m);
+        sum += nib__variant_seconds(&way, &layers[i], &infer, m);
     }
     return sum;
 }
@@ -73,18 +73,18 @@ static double training_seconds(const char *machine, const char *recipe, int64_t 
 {
     const nib_policy policy = {.dtype = NIB_TYPE_BF16, .declared = true, .training = true, .m = m};
     nib_layer layers[COUNT(shapes)];
-    nib_layers_plan plan;
+    nib_assignment plan;
     make_layers(layers, recipe);
     assert_int_equal(
         nib__plan_layers(&plan, layers, COUNT(shapes), known(machine), &policy, &allocator, NULL),
         NIB_OK);
     const double predicted = plan.predicted_token_s;
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     return predicted;
 }
 
 /* Has the plan a note of this code, with these words? words NULL: any. */
-static bool notes(const nib_layers_plan *plan, const char *code, const char *words)
+static bool notes(const nib_assignment *plan, const char *code, const char *words)
 {
     for (size_t i = 0; i < plan->ledger.note_count; i++)
         if (strcmp(plan->ledger.notes[i].code, code) == 0 &&
@@ -93,7 +93,7 @@ static bool notes(const nib_layers_plan *plan, const char *code, const char *wor
     return false;
 }
 
-static void plan_of(nib_layers_plan *plan, nib_layer layers[COUNT(shapes)], const char *machine,
+static void plan_of(nib_assignment *plan, nib_layer layers[COUNT(shapes)], const char *machine,
                     const char *recipe)
 {
     make_layers(layers, recipe);
@@ -111,7 +111,7 @@ static void a100_never_binds_fp8(void **state)
     (void)state;
     for (size_t r = 0; r < COUNT(fp8_recipes); r++) {
         nib_layer layers[COUNT(shapes)];
-        nib_layers_plan plan;
+        nib_assignment plan;
         plan_of(&plan, layers, "a100", fp8_recipes[r]);
         assert_int_equal(plan.denied.status, NIB_OK);
         for (size_t i = 0; i < plan.count; i++)
@@ -120,7 +120,7 @@ static void a100_never_binds_fp8(void **state)
                 assert_true(row->unit != NIB_UNIT_FP8 && row->unit != NIB_UNIT_MX8);
             }
         assert_true(notes(&plan, "widened", "a100 has no fp8 matrix unit: the codes of 8 fp8"));
-        nib__plan_layers_free(&plan);
+        nib__assignment_free(&plan);
     }
     /* so it is slower than no quantization where arithmetic bounds it, and int8 is not */
     assert_true(seconds("a100", "fp8dq", 512) > seconds("a100", "bf16", 512));
@@ -146,11 +146,11 @@ static void other_gpus_say_what_their_unit_does(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         nib_layer layers[COUNT(shapes)];
-        nib_layers_plan plan;
+        nib_assignment plan;
         plan_of(&plan, layers, cases[i].machine, cases[i].recipe);
         if (notes(&plan, "widened", cases[i].words) != (cases[i].words != NULL))
             fail_msg("%s on %s", cases[i].recipe, cases[i].machine);
-        nib__plan_layers_free(&plan);
+        nib__assignment_free(&plan);
     }
 }
 
@@ -205,16 +205,16 @@ static void mi210_says_where_int4_is_behind(void **state)
                                           "4da4w",  "int4wo-g128",     "8da4w-row"};
     for (size_t r = 0; r < COUNT(recipes); r++) {
         nib_layer layers[COUNT(shapes)];
-        nib_layers_plan plan;
+        nib_assignment plan;
         plan_of(&plan, layers, "mi210", "bf16");
         const double bf16 = plan.predicted_prefill_s;
-        nib__plan_layers_free(&plan);
+        nib__assignment_free(&plan);
         plan_of(&plan, layers, "mi210", recipes[r]);
         assert_true(plan.predicted_prefill_s <= bf16 ||
                     notes(&plan, "slower-than-bf16", "in a prompt of 512 tokens"));
         assert_true(plan.predicted_token_s <= plan.predicted_bf16_token_s ||
                     notes(&plan, "slower-than-bf16", "per token"));
-        nib__plan_layers_free(&plan);
+        nib__assignment_free(&plan);
     }
     /* and it is behind there, so the test asks something */
     assert_true(seconds("mi210", "int4wo", 512) > seconds("mi210", "bf16", 512));

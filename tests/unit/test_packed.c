@@ -40,7 +40,7 @@ static void put_file(const void *bytes, size_t size)
 
 static const char *note_of(const nib_plan *plan)
 {
-    const nib_ledger *l = &plan->plan.ledger;
+    const nib_ledger *l = &plan->assignment.ledger;
     for (size_t i = 0; i < l->note_count; i++)
         if (strcmp(l->notes[i].code, "packed") == 0)
             return l->notes[i].text;

@@ -5,7 +5,7 @@
  * denial without reasons. And single cases: rungs, bindings, wishes, strictness, other engines,
  * words.
  */
-#include "way.h"
+#include "variant.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -99,11 +99,11 @@ static nib_layer random_layer(uint64_t *state)
     if (pick(state, 4) == 0)
         layer.stored = layer.asked;
     if (pick(state, 4) == 0)
-        layer.wish = (nib_wish)pick(state, NIB_WISH_COUNT);
+        layer.hint = (nib_layout_hint)pick(state, NIB_HINT_COUNT);
     return layer;
 }
 
-static void check_done(const nib_layers_plan *plan, size_t i, const nib_policy *policy)
+static void check_done(const nib_assignment *plan, size_t i, const nib_policy *policy)
 {
     const nib_layer_plan *p = &plan->layers[i];
     const nib_ledger_layer *line = &plan->ledger.layers[i];
@@ -119,7 +119,7 @@ static void check_done(const nib_layers_plan *plan, size_t i, const nib_policy *
         assert_true(nib__kernel_keyed(use->kernel, &query));
         assert_true(nib__kernel_holds(use->kernel, &query, !policy->declared));
         assert_true(policy->declared || nib__kernel_built(use->kernel));
-        assert_int_equal(use->kernel->numbers, p->uses[0].kernel->numbers);
+        assert_int_equal(use->kernel->arithmetic, p->uses[0].kernel->arithmetic);
         const bool as_it_lies = p->done.act == NIB_ACT_FLOAT &&
                                 (policy->declared || (query.fact[NIB_FACT_INPUT] == NIB_TYPE_F32 &&
                                                       p->done.zero != NIB_ZERO_FLOAT));
@@ -136,7 +136,7 @@ static void check_done(const nib_layers_plan *plan, size_t i, const nib_policy *
     }
 }
 
-static void check_layer(const nib_layers_plan *plan, size_t i, const nib_policy *policy)
+static void check_layer(const nib_assignment *plan, size_t i, const nib_policy *policy)
 {
     const nib_layer_plan *p = &plan->layers[i];
     const nib_ledger_layer *line = &plan->ledger.layers[i];
@@ -201,7 +201,7 @@ static void asked_is_done_or_said(void **state)
     size_t denied = 0, substituted = 0, as_asked = 0;
     for (int round = 0; round < ROUNDS; round++) {
         nib_layer layers[LAYERS];
-        nib_layers_plan plan;
+        nib_assignment plan;
         nib_err err = {NIB_OK, ""};
         for (int i = 0; i < LAYERS; i++)
             layers[i] = random_layer(&random);
@@ -234,7 +234,7 @@ static void asked_is_done_or_said(void **state)
         assert_int_equal(counts.substituted + counts.denied + counts.embeddings, d + s);
         assert_int_equal(plan.denied.status, d == 0 ? NIB_OK : NIB_NOT_AS_ASKED);
         denied += d, substituted += s, as_asked += LAYERS - d - s;
-        nib__plan_layers_free(&plan);
+        nib__assignment_free(&plan);
     }
     /* the sample must have met all three fates, or it shows nothing */
     assert_true(denied > 50 && substituted > 50 && as_asked > 500);
@@ -250,13 +250,13 @@ static void nothing_built_is_denied_on_the_cpu(void **state)
     nib_policy policy = {.dtype = NIB_TYPE_F32};
     for (int i = 0; i < 300; i++) {
         nib_layer layer = random_layer(&random);
-        nib_layers_plan plan;
-        layer.wish = NIB_WISH_NONE;
+        nib_assignment plan;
+        layer.hint = NIB_HINT_NONE;
         assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
         if (plan.denied.status != NIB_OK)
             fail_msg("%s", plan.denied.text);
         assert_int_equal(plan.layers[0].rung, NIB_RUNG_NONE); /* no faster row is of this isa */
-        nib__plan_layers_free(&plan);
+        nib__assignment_free(&plan);
     }
 }
 
@@ -268,7 +268,7 @@ static void a_reference_row_in_place_of_a_fast_one_is_said(void **state)
     nib_machine m = here(NIB_ISA_AVX2);
     nib_policy policy = {.dtype = NIB_TYPE_F32};
     nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "int4wo-g12");
-    nib_layers_plan plan;
+    nib_assignment plan;
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
     const nib_ledger_layer *line = &plan.ledger.layers[0];
     assert_int_equal(plan.layers[0].rung, NIB_RUNG_KERNEL);
@@ -276,13 +276,13 @@ static void a_reference_row_in_place_of_a_fast_one_is_said(void **state)
     assert_true(has_reason(line, "group%8"));
     assert_string_equal(line->allowed, "by default");
     assert_true(line->advice_count > 0);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     policy.strict = true;
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
     assert_non_null(strstr(plan.denied.text, "--strict"));
     assert_non_null(strstr(plan.denied.text, "group"));
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 /* The table's linear rows of OpenCL for int4 and int8-token: --without leaves them out. */
@@ -306,20 +306,20 @@ static void a_denied_layer_names_the_way_out(void **state)
     nib_policy policy = {.dtype = NIB_TYPE_BF16, .declared = true};
     policy.without = strings_of(without, rows_of_8da4w(without, COUNT(without)));
     nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "8da4w");
-    nib_layers_plan plan;
+    nib_assignment plan;
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, m2, &policy, &allocator, NULL), NIB_OK);
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
     assert_non_null(strstr(plan.denied.text, "a.up_proj: asked 8da4w-g32@apple-m2"));
     assert_non_null(strstr(plan.denied.text, "--allow 'a.up_proj=device'"));
     assert_true(has_reason(&plan.ledger.layers[0], "offered=yes"));
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     policy.allow = strings_of(allow, 1);
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, m2, &policy, &allocator, NULL), NIB_OK);
     assert_int_equal(plan.denied.status, NIB_OK);
     assert_int_equal(plan.layers[0].rung, NIB_RUNG_DEVICE);
     assert_string_equal(plan.ledger.layers[0].done, "8da4w-g32@apple-m2-cpu");
     assert_string_equal(plan.ledger.layers[0].allowed, "by --allow *.up_proj=device");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 static void what_the_table_lacks_is_said(void **state)
@@ -328,12 +328,12 @@ static void what_the_table_lacks_is_said(void **state)
     const nib_machine *m2 = nib__machines_find(&machines, "apple-m2");
     const nib_policy policy = {.dtype = NIB_TYPE_F16, .declared = true, .training = true};
     const nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "f16");
-    nib_layers_plan plan;
+    nib_assignment plan;
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, m2, &policy, &allocator, NULL), NIB_OK);
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
     assert_true(has_reason(&plan.ledger.layers[0], "no-row"));
     assert_non_null(strstr(plan.denied.text, "on opencl"));
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 static void a_wish_is_answered_with_the_peers_conditions(void **state)
@@ -342,16 +342,16 @@ static void a_wish_is_answered_with_the_peers_conditions(void **state)
     nib_machine m = here(NIB_ISA_AVX2);
     nib_policy policy = {.dtype = NIB_TYPE_BF16};
     nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "8da4w");
-    nib_layers_plan plan;
-    layer.wish = NIB_WISH_CUTLASS_INT4;
-    layer.wish_text = "CutlassInt4PackedLayout";
+    nib_assignment plan;
+    layer.hint = NIB_HINT_CUTLASS_INT4;
+    layer.hint_text = "CutlassInt4PackedLayout";
     layer.act_scale_type = NIB_TYPE_F64;
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
     const nib_ledger_layer *line = &plan.ledger.layers[0];
     assert_int_equal(line->rung, NIB_RUNG_KERNEL);
     assert_true(has_reason(line, "layout") && has_reason(line, "act_scale_type=f32"));
     assert_true(has_reason(line, "group=row") && has_reason(line, "maker=nvidia"));
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 /* ---- --kernel ---- */
@@ -365,22 +365,22 @@ static void a_bound_kernel_is_given_or_refused_with_its_reasons(void **state)
     nib_machine m = here(NIB_ISA_AVX2);
     nib_policy policy = {.dtype = NIB_TYPE_F32, .kernel = strings_of(good, 1)};
     nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "int4wo");
-    nib_layers_plan plan;
+    nib_assignment plan;
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
     assert_int_equal(plan.layers[0].rung, NIB_RUNG_NONE); /* asked for by name: no substitution */
     for (int u = 0; u < plan.layers[0].use_count; u++)
         assert_string_equal(plan.layers[0].uses[u].kernel->name, good[0]);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     policy.kernel = strings_of(wrong, 1);
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
     assert_true(has_reason(&plan.ledger.layers[0], "act=int8-token"));
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     policy.kernel = strings_of(isa, 1);
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
     assert_true(has_reason(&plan.ledger.layers[0], "isa+avx512"));
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 /* Options of which an earlier one leaves nothing, or that no layer has a product for. */
@@ -396,7 +396,7 @@ static void an_option_that_decides_nothing_is_an_error(void **state)
     nib_layer layers[] = {layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "int4wo"),
                           layer_of("a.down_proj", NIB_ROLE_DOWN, 64, 96, "int4wo")};
     nib_policy policy = {.dtype = NIB_TYPE_F32, .kernel = strings_of(late, 2)};
-    nib_layers_plan plan;
+    nib_assignment plan;
     nib_err err = {NIB_OK, ""};
     assert_int_equal(nib__plan_layers(&plan, layers, 2, &m, &policy, &allocator, &err), NIB_USAGE);
     assert_non_null(strstr(err.text, "decides no layer; the first that speaks of a layer counts"));
@@ -405,7 +405,7 @@ static void an_option_that_decides_nothing_is_an_error(void **state)
     assert_non_null(strstr(err.text, "none of them has such a product"));
     policy.kernel = strings_of(early, 2);
     assert_int_equal(nib__plan_layers(&plan, layers, 2, &m, &policy, &allocator, &err), NIB_OK);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 /* Options take a layer by each of its names, as recipes do. */
@@ -418,11 +418,11 @@ static void options_take_every_spelling(void **state)
     nib_policy policy = {.dtype = NIB_TYPE_F32,
                          .kernel = strings_of(kernel, 1),
                          .detail = "model.layers.3.mlp.up_proj.weight"};
-    nib_layers_plan plan;
+    nib_assignment plan;
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
     assert_string_equal(plan.layers[0].uses[0].kernel->name, "linear_f32_w4g_f32__ref");
     assert_true(plan.ledger.layers[0].detailed);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 /* ---- codes are not quantized again ---- */
@@ -434,7 +434,7 @@ static void a_plan_denies_what_a_run_would(void **state)
     nib_machine m = here(NIB_ISA_AVX2);
     nib_policy policy = {.dtype = NIB_TYPE_F32, .detail = "*"};
     nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "int8wo");
-    nib_layers_plan plan;
+    nib_assignment plan;
     nib_text text;
     layer.stored = scheme_of("8da4w");
     nib__text_init(&text, &allocator);
@@ -445,11 +445,11 @@ static void a_plan_denies_what_a_run_would(void **state)
         assert_string_not_equal(plan.ledger.layers[0].advice[i].code, "recipe");
     nib__plan_render(&plan, &policy, &text);
     assert_non_null(strstr(text.at, "the weight is stored as 8da4w-g32"));
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     policy.allow = strings_of(dequant, 1);
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
     assert_int_equal(plan.layers[0].rung, NIB_RUNG_DEQUANT);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     nib__text_free(&text);
 }
 
@@ -465,7 +465,7 @@ static void offered_recipes_parse(void **state)
     for (size_t i = 0; i < COUNT(schemes); i++) {
         nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 65, 97, schemes[i]);
         nib_policy policy = {.dtype = NIB_TYPE_F32};
-        nib_layers_plan plan;
+        nib_assignment plan;
         if (nib__scheme_is_quantized(&layer.asked) && layer.asked.group > 0)
             layer.asked.group = 7;
         assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
@@ -477,7 +477,7 @@ static void offered_recipes_parse(void **state)
             (void)scheme_of(advice->option + sizeof start - 1);
             seen++;
         }
-        nib__plan_layers_free(&plan);
+        nib__assignment_free(&plan);
     }
     assert_true(seen > 10);
 }
@@ -508,7 +508,7 @@ static void options_that_mean_nothing_are_errors(void **state)
     for (size_t i = 0; i < COUNT(bad_options); i++) {
         const bad_option *bad = &bad_options[i];
         nib_policy policy = {.dtype = NIB_TYPE_F32};
-        nib_layers_plan plan;
+        nib_assignment plan;
         nib_err err = {NIB_OK, ""};
         const nib_strings one = strings_of(&bad->text, 1);
         if (strcmp(bad->option, "allow") == 0)
@@ -549,7 +549,7 @@ static void the_peer_fails_where_it_failed(void **state)
                          .m = 16384,
                          .declared = true,
                          .engine = "torchtitan"};
-    nib_layers_plan plan;
+    nib_assignment plan;
     assert_int_equal(nib__plan_layers(&plan, layers, 2, nib__machines_find(&machines, "b200"),
                                       &policy, &allocator, NULL),
                      NIB_OK);
@@ -564,7 +564,7 @@ static void the_peer_fails_where_it_failed(void **state)
     assert_string_equal(cast->reasons[0].code, "n%128");
     assert_non_null(strstr(cast->reasons[0].text, "2256, not a multiple of 128 (next: 2304)"));
     assert_non_null(strstr(cast->consequence, "unsupported"));
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     /* here, on a CPU, all three products are built */
     nib_machine m = here(NIB_ISA_AVX2);
     policy.declared = false;
@@ -576,7 +576,7 @@ static void the_peer_fails_where_it_failed(void **state)
     assert_int_equal(plan.ledger.layers[1].use_count, COUNT(products));
     for (size_t i = 0; i < COUNT(products); i++)
         assert_string_equal(plan.ledger.layers[1].uses[i].kernel, products[i]);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 /* ---- words ---- */
@@ -597,7 +597,7 @@ static void plans_render(void **state)
         layers[i] = layer_of(names[i], NIB_ROLE_UP, 608, 224, "8da4w-g64");
     }
     for (size_t p = 0; p < COUNT(policies); p++) {
-        nib_layers_plan plan;
+        nib_assignment plan;
         assert_int_equal(nib__plan_layers(&plan, layers, 4, &m, &policies[p], &allocator, NULL),
                          NIB_OK);
         nib__text_clear(&text);
@@ -611,7 +611,7 @@ static void plans_render(void **state)
         if (policies[p].engine != NULL)
             assert_non_null(
                 strstr(text.at, "the group size 64 does not divide the input width k 224"));
-        nib__plan_layers_free(&plan);
+        nib__assignment_free(&plan);
     }
     nib__text_free(&text);
 }
@@ -662,12 +662,12 @@ static void memory_that_runs_out_is_said(void **state)
     for (int n = 0; n < 2000 && !worked; n++) {
         int left = n;
         const nib_allocator failing = {failing_resize, &left};
-        nib_layers_plan plan;
+        nib_assignment plan;
         nib_err err = {NIB_OK, ""};
         const nib_status status = nib__plan_layers(&plan, &layer, 1, &m, &policy, &failing, &err);
         worked = status == NIB_OK;
         if (worked)
-            nib__plan_layers_free(&plan);
+            nib__assignment_free(&plan);
         else
             assert_int_equal(status, NIB_NO_MEMORY);
     }

@@ -9,7 +9,7 @@
  *   expect LAYER denied | rung RUNG | done SCHEME@DEVICE | reason CODE | kernel NAME | advice START
  *   expect LAYER peer KERNEL runs|CODE      expect note CODE
  */
-#include "plan.h"
+#include "planner.h"
 
 #include <glob.h>
 #include <setjmp.h>
@@ -114,7 +114,7 @@ static void read_layer(case_file *c, char **words)
         else if (strcmp(words[i], "act_scale") == 0)
             layer->act_scale_type = (nib_type)find_name(c, nib__type_names, value);
         else if (strcmp(words[i], "wish") == 0)
-            layer->wish = (nib_wish)find_name(c, nib__wish_names, value);
+            layer->hint = (nib_layout_hint)find_name(c, nib__layout_hint_names, value);
         else
             fail_msg("%s:%d: %s is no property of a layer", c->path, c->line, words[i]);
         i++;
@@ -230,7 +230,7 @@ static bool uses(const nib_ledger_layer *line, const char *kernel)
     return found;
 }
 
-static bool is_met(const nib_layers_plan *plan, char **words)
+static bool is_met(const nib_assignment *plan, char **words)
 {
     const nib_ledger_layer *line = NULL;
     if (strcmp(words[1], "note") == 0)
@@ -260,7 +260,7 @@ static bool is_met(const nib_layers_plan *plan, char **words)
 static void run_case(const char *path)
 {
     case_file *c = calloc(1, sizeof *c);
-    nib_layers_plan plan;
+    nib_assignment plan;
     nib_err err = {NIB_OK, ""};
     nib_text text;
     assert_non_null(c);
@@ -277,7 +277,7 @@ static void run_case(const char *path)
             fail_msg("%s: expect %s %s %s is not met by\n%s", path, c->expects[i][1],
                      c->expects[i][2], c->expects[i][3] != NULL ? c->expects[i][3] : "", text.at);
     nib__text_free(&text);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     free(c);
 }
 

@@ -6,7 +6,7 @@
  */
 #include "graphs.h"
 #include "options.h"
-#include "way.h"
+#include "variant.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -76,7 +76,7 @@ typedef struct asked {
     const nib_refused *refused; /* of without[0] */
 } asked;
 
-static nib_layers_plan plan_of(const nib_machine *machine, const asked *a)
+static nib_assignment plan_of(const nib_machine *machine, const asked *a)
 {
     static nib_allocator allocator;
     allocator = nib__allocator_default();
@@ -93,14 +93,14 @@ static nib_layers_plan plan_of(const nib_machine *machine, const asked *a)
         .declared = !machine->here,
         .refused = a->refused,
         .refused_count = a->refused != NULL};
-    nib_layers_plan plan;
+    nib_assignment plan;
     nib_err err = {NIB_OK, ""};
     if (nib__plan_layers(&plan, layers, LAYERS, machine, &policy, &allocator, &err) != NIB_OK)
         fail_msg("%s", err.text);
     return plan;
 }
 
-static const nib_ledger_layer *line_of(const nib_layers_plan *plan, const char *name)
+static const nib_ledger_layer *line_of(const nib_assignment *plan, const char *name)
 {
     for (size_t i = 0; i < plan->ledger.layer_count; i++)
         if (strcmp(plan->ledger.layers[i].name, name) == 0)
@@ -108,7 +108,7 @@ static const nib_ledger_layer *line_of(const nib_layers_plan *plan, const char *
     return NULL;
 }
 
-static const char *note_of(const nib_layers_plan *plan, const char *code)
+static const char *note_of(const nib_assignment *plan, const char *code)
 {
     for (size_t i = 0; i < plan->ledger.note_count; i++)
         if (strcmp(plan->ledger.notes[i].code, code) == 0)
@@ -116,7 +116,7 @@ static const char *note_of(const nib_layers_plan *plan, const char *code)
     return "none";
 }
 
-static const char *moves_of(const nib_layers_plan *plan) { return note_of(plan, "moves"); }
+static const char *moves_of(const nib_assignment *plan) { return note_of(plan, "moves"); }
 
 static void says(const char *text, const char *words)
 {
@@ -127,11 +127,11 @@ static void says(const char *text, const char *words)
 static void expect_copies(const asked *a, int copies, int values)
 {
     char expected[96], bytes[32];
-    nib_layers_plan plan = plan_of(&device, a);
+    nib_assignment plan = plan_of(&device, a);
     snprintf(expected, sizeof expected, "%d cop%s of %s per token between opencl and its host",
              copies, copies == 1 ? "y" : "ies", nib__say_bytes(bytes, 4 * (uint64_t)values));
     says(moves_of(&plan), expected);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 /* ---- crossings ---- */
@@ -152,7 +152,7 @@ static void copies_cost_what_the_machine_says(void **state)
 {
     (void)state;
     const asked whole = {0}, head = {.place = "lm_head=cpu"};
-    nib_layers_plan a = plan_of(&device, &whole), b;
+    nib_assignment a = plan_of(&device, &whole), b;
     const nib_machine rates = device;
     device.copy_s = 0, device.copy_bytes_per_s = INFINITY;
     b = plan_of(&device, &whole);
@@ -160,11 +160,11 @@ static void copies_cost_what_the_machine_says(void **state)
     /* the logits, and what ends a step */
     const double seconds = 2 * rates.copy_s + 4 * VOCAB / rates.copy_bytes_per_s;
     assert_true(fabs(a.predicted_token_s - b.predicted_token_s - seconds) < 1e-9);
-    nib__plan_layers_free(&a);
-    nib__plan_layers_free(&b);
+    nib__assignment_free(&a);
+    nib__assignment_free(&b);
     a = plan_of(&host, &head); /* a CPU alone copies nothing */
     assert_string_equal(moves_of(&a), "none");
-    nib__plan_layers_free(&a);
+    nib__assignment_free(&a);
 }
 
 /* ---- drawing, packing ---- */
@@ -173,7 +173,7 @@ static void drawing_a_token_is_an_operation(void **state)
 {
     (void)state;
     char words[96], bytes[32], time[32];
-    nib_layers_plan plan = plan_of(&device, &(asked){0}); /* which draws none without fp64 */
+    nib_assignment plan = plan_of(&device, &(asked){0}); /* which draws none without fp64 */
     assert_string_equal(plan.draw.row->name, "sample_f32__ref");
     assert_true(plan.draw.machine == &host && plan.draw.bytes == 4 * VOCAB);
     assert_true(fabs(plan.draw.move_s - device.copy_s - 4 * VOCAB / device.copy_bytes_per_s) <
@@ -182,17 +182,17 @@ static void drawing_a_token_is_an_operation(void **state)
              nib__say_bytes(bytes, 4 * VOCAB),
              nib__say_seconds(time, plan.draw.move_s + plan.draw.draw_s));
     says(note_of(&plan, "drawn"), words);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     device.facts.fact[NIB_FACT_FP64] = 1;
     plan = plan_of(&device, &(asked){0});
     assert_true(plan.draw.row->gpu != NULL && plan.draw.bytes == sizeof(int32_t));
     says(note_of(&plan, "drawn"), "what it does not take is drawn by sample_f32__ref on cpu");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     plan = plan_of(&device, &(asked){.place = "lm_head=cpu"}); /* where the logits are */
     assert_string_equal(plan.draw.row->name, "sample_f32__ref");
     assert_true(plan.draw.bytes == 0 && plan.draw.move_s == 0);
     assert_string_equal(note_of(&plan, "drawn"), "none");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     device.facts.fact[NIB_FACT_FP64] = 0;
 }
 
@@ -207,10 +207,10 @@ static void packing_needs_room(void **state)
         largest = bytes > largest ? bytes : largest;
         least = bytes < least ? bytes : least;
     }
-    nib_layers_plan plan = plan_of(&device, &(asked){0}); /* of any size */
+    nib_assignment plan = plan_of(&device, &(asked){0}); /* of any size */
     const uint64_t packed = plan.gpu_bytes;
     const uint64_t room[] = {largest, largest - 1, least, least - 1};
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     for (size_t r = 0; r < COUNT(room); r++) {
         size_t there = 0, fit = 0;
         device.memory = packed + room[r];
@@ -224,7 +224,7 @@ static void packing_needs_room(void **state)
         assert_int_equal(there == 0, r == COUNT(room) - 1);
         if (r > 0)
             says(note_of(&plan, "packing"), "here, for opencl has no room for them as stored");
-        nib__plan_layers_free(&plan);
+        nib__assignment_free(&plan);
     }
     device.memory = 0;
 }
@@ -232,12 +232,12 @@ static void packing_needs_room(void **state)
 static void a_cpu_has_every_operation_without_a_word(void **state)
 {
     (void)state;
-    nib_layers_plan plan = plan_of(&host, &(asked){0});
+    nib_assignment plan = plan_of(&host, &(asked){0});
     assert_int_equal(plan.ledger.layer_count, LAYERS);
     for (size_t i = 0; nib__plan_operation_name(i) != NULL; i++)
         assert_true(plan.ops[i].row != NULL && plan.ops[i].machine == &host);
     assert_int_equal(plan.denied.status, NIB_OK);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 /* ---- the norm and what makes the form of its rows ---- */
@@ -286,15 +286,15 @@ static void the_record_names_what_makes_the_form(void **state)
     }
     const asked all = {.detail = "0.*"},
                 apart = {.detail = "0.*", .without = {"norm_quant_f32_a8t__ref"}};
-    nib_layers_plan plan = plan_of(&host, &all);
+    nib_assignment plan = plan_of(&host, &all);
     for (size_t i = 0; i < COUNT(names); i++)
         assert_string_equal(maker_of(line_of(&plan, names[i]))->kernel, "norm_quant_f32_a8t__ref");
     assert_string_equal(maker_of(line_of(&plan, "0.o_proj"))->kernel, "quant_f32_a8t__ref");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     plan = plan_of(&host, &apart);
     for (size_t i = 0; i < COUNT(names); i++)
         assert_string_equal(maker_of(line_of(&plan, names[i]))->kernel, "quant_f32_a8t__ref");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     layer_named("0.v_proj")->ordered = true; /* it alone gathers from the norm's rows */
     plan = plan_of(&host, &all);
     for (size_t i = 0; i < COUNT(names); i++) {
@@ -303,12 +303,12 @@ static void the_record_names_what_makes_the_form(void **state)
         says(why_apart(line), "0.v_proj has its columns in act-order");
     }
     assert_string_equal(maker_of(line_of(&plan, "0.up_proj"))->kernel, "norm_quant_f32_a8t__ref");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     layer_named("0.v_proj")->ordered = false;
     layer_named("0.k_proj")->asked.act = NIB_ACT_FLOAT;
     plan = plan_of(&host, &all);
     says(why_apart(line_of(&plan, "0.q_proj")), "0.k_proj takes another form of the norm's rows");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     set_up(NULL);
 }
 
@@ -321,7 +321,7 @@ static void a_missing_operation_is_denied_with_its_price(void **state)
 {
     (void)state;
     char words[96], bytes[32], time[32];
-    nib_layers_plan plan = plan_of(&device, &(asked){.without = {"attn_f32__ocl"}});
+    nib_assignment plan = plan_of(&device, &(asked){.without = {"attn_f32__ocl"}});
     const nib_ledger_layer *line = line_of(&plan, "attn");
     assert_non_null(line);
     assert_string_equal(line->role, NIB_LEDGER_OPERATION);
@@ -343,19 +343,19 @@ static void a_missing_operation_is_denied_with_its_price(void **state)
     says(plan.denied.text, "attn: asked f32@opencl, and nothing allowed does it: ");
     says(plan.denied.text, "; --allow 'attn=device': ");
     assert_null(nib__plan_operation(&plan, NIB_OP_ATTN)->row);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 static void what_the_driver_says_is_the_reason(void **state)
 {
     (void)state;
     const nib_refused refused = {"attn_f32__ocl", "the driver says no", false};
-    nib_layers_plan plan =
+    nib_assignment plan =
         plan_of(&device, &(asked){.without = {"attn_f32__ocl"}, .refused = &refused});
     const nib_ledger_layer *line = line_of(&plan, "attn");
     assert_string_equal(line->reasons[0].code, "refused");
     assert_string_equal(line->reasons[0].text, "attn_f32__ocl: the driver says no");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 static void rung_and_pattern_allow_the_host(void **state)
@@ -363,7 +363,7 @@ static void rung_and_pattern_allow_the_host(void **state)
     (void)state;
     static const char *const allowances[] = {"device", "attn=device", "at*=device", "*=device"};
     for (size_t i = 0; i < COUNT(allowances); i++) {
-        nib_layers_plan plan =
+        nib_assignment plan =
             plan_of(&device, &(asked){.without = {"attn_f32__ocl"}, .allow = allowances[i]});
         const nib_ledger_layer *line = line_of(&plan, "attn");
         assert_int_equal(plan.denied.status, NIB_OK);
@@ -375,14 +375,14 @@ static void rung_and_pattern_allow_the_host(void **state)
             1e6 * (MORE_COPIES * device.copy_s + 4 * MORE_VALUES / device.copy_bytes_per_s);
         assert_true(fabs(line->uses[0].predicted_us - us) < 1e-3);
         const nib_op_plan *attn = nib__plan_operation(&plan, NIB_OP_ATTN),
-                          *copy = nib__plan_operation(&plan, NIB_OP_COPY);
+                          *copy = nib__plan_operation(&plan, NIB_OP_STORE_KV);
         assert_ptr_equal(attn->machine, &host);
         assert_ptr_equal(copy->machine, &host); /* keys lie where attention reads them */
         assert_null(line_of(&plan, "copy"));
         const nib_ledger_counts counts = nib__ledger_count(&plan.ledger);
         assert_int_equal(counts.operations, 1);
         assert_int_equal(counts.substituted, 0);
-        nib__plan_layers_free(&plan);
+        nib__assignment_free(&plan);
     }
 }
 
@@ -391,35 +391,34 @@ static void another_pattern_does_not(void **state)
     (void)state;
     static const char *const allowances[] = {"norm=device", "*_proj=device", "attn=dequant"};
     for (size_t i = 0; i < COUNT(allowances); i++) {
-        nib_layers_plan plan =
+        nib_assignment plan =
             plan_of(&device, &(asked){.without = {"attn_f32__ocl"}, .allow = allowances[i]});
         assert_true(line_of(&plan, "attn")->denied);
         assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
-        nib__plan_layers_free(&plan);
+        nib__assignment_free(&plan);
     }
 }
 
 static void strictly_it_is_denied_even_if_allowed(void **state)
 {
     (void)state;
-    nib_layers_plan plan =
+    nib_assignment plan =
         plan_of(&device, &(asked){.without = {"attn_f32__ocl"}, .allow = "device", .strict = true});
     assert_true(line_of(&plan, "attn")->denied);
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
     says(plan.denied.text, "attn: --strict: ");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 /* One option for all of them, where more than one is missing. */
 static void two_missing_operations_ask_for_one_option(void **state)
 {
     (void)state;
-    nib_layers_plan plan =
-        plan_of(&device, &(asked){.without = {"attn_f32__ocl", "norm_f32__ocl"}});
+    nib_assignment plan = plan_of(&device, &(asked){.without = {"attn_f32__ocl", "norm_f32__ocl"}});
     assert_string_equal(line_of(&plan, "attn")->advice[0].option, "--allow device");
     assert_string_equal(line_of(&plan, "norm")->advice[0].option, "--allow device");
     says(plan.denied.text, " (and 1 more)");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 static void a_pattern_of_nothing_is_an_error_with_near_names(void **state)
@@ -428,7 +427,7 @@ static void a_pattern_of_nothing_is_an_error_with_near_names(void **state)
     static const char *const wrong[] = {"atn=device"};
     const nib_allocator allocator = nib__allocator_default();
     const nib_policy policy = {.dtype = NIB_TYPE_BF16, .allow = {wrong, 1}};
-    nib_layers_plan plan;
+    nib_assignment plan;
     nib_err err;
     assert_int_equal(nib__plan_layers(&plan, layers, LAYERS, &device, &policy, &allocator, &err),
                      NIB_USAGE);
@@ -441,11 +440,11 @@ static const nib_op of_step[] = {NIB_OP_NORM,     NIB_OP_ATTN,    NIB_OP_ADD,   
                                  NIB_OP_NORM_DX,  NIB_OP_NORM_DW, NIB_OP_ATTN_DX, NIB_OP_SWIGLU_DX,
                                  NIB_OP_EMBED_DW, NIB_OP_BIAS_DW, NIB_OP_SQUARES, NIB_OP_ADAMW};
 
-static nib_layers_plan plan_step(const char *const *without, size_t count)
+static nib_assignment plan_step(const char *const *without, size_t count)
 {
     const nib_policy policy = {
         .dtype = NIB_TYPE_BF16, .training = true, .m = 32, .without = {without, count}};
-    nib_layers_plan plan;
+    nib_assignment plan;
     nib_err err;
     if (nib__plan_layers(&plan, layers, LAYERS, &host, &policy, &plain, &err) != NIB_OK)
         fail_msg("%s", err.text);
@@ -460,14 +459,14 @@ static void a_step_takes_the_next_row_until_none_is_left(void **state)
     for (size_t i = 0; i < COUNT(of_step); i++) {
         const char *without[16], *name = nib__op_names[of_step[i]];
         size_t count = 0;
-        nib_layers_plan plan = plan_step(without, count);
+        nib_assignment plan = plan_step(without, count);
         for (const nib_kernel *row; (row = nib__plan_operation(&plan, of_step[i])->row) != NULL;) {
             assert_int_equal(row->op, of_step[i]);
             assert_null(line_of(&plan, name));
             assert_int_equal(plan.denied.status, NIB_OK);
             assert_true(count < COUNT(without));
             without[count++] = row->name;
-            nib__plan_layers_free(&plan);
+            nib__assignment_free(&plan);
             plan = plan_step(without, count);
         }
         const nib_ledger_layer *line = line_of(&plan, name);
@@ -484,7 +483,7 @@ static void a_step_takes_the_next_row_until_none_is_left(void **state)
         }
         assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
         says(plan.denied.text, ": asked f32@cpu, and nothing allowed does it: ");
-        nib__plan_layers_free(&plan);
+        nib__assignment_free(&plan);
     }
     layers[1].bias = false;
 }
@@ -493,12 +492,12 @@ static void a_step_takes_the_next_row_until_none_is_left(void **state)
 static void a_step_in_bf16_moves_as_much(void **state)
 {
     (void)state;
-    nib_layers_plan plan = plan_of(&device, &(asked){.training = true});
+    nib_assignment plan = plan_of(&device, &(asked){.training = true});
     says(moves_of(&plan), " per micro-batch between opencl and its host");
     says(note_of(&plan, "predicted"), "; with what moves ");
     assert_true(plan.predicted_token_s > 1.5 * plan.linear_token_s);
     assert_true(fabs(plan.predicted_bf16_token_s - plan.predicted_token_s) < 1e-9);
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 /* ---- a machine that is not here ---- */
@@ -522,38 +521,38 @@ static void far_away_operations_are_planned_as_here(void **state)
 {
     (void)state;
     const nib_machine far = far_away();
-    nib_layers_plan plan = plan_of(&far, &(asked){0});
+    nib_assignment plan = plan_of(&far, &(asked){0});
     assert_int_equal(plan.denied.status, NIB_OK);
     says(note_of(&plan, "drawn"), "a token is drawn by sample_f32__sm80 on far: 4 B move");
     says(moves_of(&plan), "1 copy of 4 B per token between far and its host");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     plan = plan_of(&far, &(asked){.without = {"attn_f32__sm80", "sample_f32__sm80"}});
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
     says(plan.denied.text, "attn: asked f32@far, and nothing allowed does it: attn_f32__sm80");
     says(note_of(&plan, "drawn"), "a token is drawn by sample_f32__ref on cpu");
     assert_non_null(line_of(&plan, "attn"));
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     plan = plan_of(&far, &(asked){.without = {"attn_f32__sm80"}, .allow = "attn=device"});
     assert_int_equal(plan.denied.status, NIB_OK);
     assert_string_equal(line_of(&plan, "attn")->done, "f32@cpu");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 static void far_away_training_needs_its_casts_there(void **state)
 {
     (void)state;
     const nib_machine far = far_away();
-    nib_layers_plan plan = plan_of(&far, &(asked){.training = true});
+    nib_assignment plan = plan_of(&far, &(asked){.training = true});
     assert_int_equal(plan.denied.status, NIB_OK);
     says(note_of(&plan, "host"), "of training far does the products of linear layers and their "
                                  "casts, and adds gradients that it made; embedding");
     says(note_of(&plan, "host"), "the optimizer are done by cpu");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
     plan = plan_of(&far, &(asked){.training = true, .without = {"cast_t_f32_bf16__sm80"}});
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
     says(plan.denied.text, "cast_t_f32_bf16__sm80");
     assert_string_equal(note_of(&plan, "host"), "none");
-    nib__plan_layers_free(&plan);
+    nib__assignment_free(&plan);
 }
 
 int main(void)

@@ -338,7 +338,7 @@ static void expect_recorded(const char *path)
             maker =
                 node->op == NIB_OP_QUANT ? node->uses->uses[0].quant : node->uses->uses[0].normed;
         const char *name = maker != NULL ? maker->name : "none";
-        const char *said = o.plan->plan.ledger.layers[node->site].uses[0].quant;
+        const char *said = o.plan->assignment.ledger.layers[node->site].uses[0].quant;
         if (node->op == NIB_OP_LINEAR && strcmp(name, said != NULL ? said : "none") != 0)
             fail_msg("%s: %s makes its input, not %s", node->uses->layer->name, name, said);
     }
@@ -392,14 +392,14 @@ static void test_rows_that_nothing_made(void **state)
     nib_arena arena;
     size_t key = 0;
     nib__arena_init(&arena, &o.engine->allocator, 0);
-    assert_int_equal(nib__lower(&out, net, &o.plan->plan, &arena, &err), NIB_OK);
+    assert_int_equal(nib__lower(&out, net, &o.plan->assignment, &arena, &err), NIB_OK);
     for (int32_t i = 0; i < WIDTH; i++)
         order[i] = WIDTH - 1 - i;
     while (net->sites[key].role != NIB_ROLE_K)
         key++;
     net->sites[key].order = order;
     o.plan->layers[key].ordered = true;
-    assert_int_equal(nib__lower(&out, net, &o.plan->plan, &arena, &err), NIB_FAILED);
+    assert_int_equal(nib__lower(&out, net, &o.plan->assignment, &arena, &err), NIB_FAILED);
     assert_string_equal(err.text, "gather would read rows that nothing has made");
     net->sites[key].order = NULL;
     nib__arena_free(&arena);
@@ -444,7 +444,7 @@ static void test_order_is_kept(void **state)
 static bool runs_packed(const char *path)
 {
     opened o = must_open(&(open_how){.path = path, .dtype = "bf16"});
-    const nib_kernel *row = o.plan->plan.layers[1].uses[0].kernel;
+    const nib_kernel *row = o.plan->assignment.layers[1].uses[0].kernel;
     const bool packed = row->packing != NULL;
     close_opened(&o);
     return packed;

@@ -243,8 +243,8 @@ static void test_rules(void **state)
                          untied, NULL, NULL);
     nib_choice choice;
     nib__recipe_resolve(&choice, r, &untied[Q]);
-    assert_int_equal(choice.wish, NIB_WISH_CUTLASS_INT4);
-    assert_string_equal(choice.wish_text, "CutlassInt4PackedLayout");
+    assert_int_equal(choice.hint, NIB_HINT_CUTLASS_INT4);
+    assert_string_equal(choice.hint_text, "CutlassInt4PackedLayout");
     nib__recipe_free(r);
 }
 
@@ -491,41 +491,41 @@ static void test_torchao_layouts(void **state)
     (void)state;
     static const struct {
         const char *text;
-        nib_wish wish;
+        nib_layout_hint hint;
         const char *said;
     } cases[] = {
         {EIGHT_DA_FOUR(
              ",\"intx_packing_format\":" ENUMERATOR("IntxPackingFormat", "UNPACKED_TO_INT8")),
-         NIB_WISH_NONE, NULL},
+         NIB_HINT_NONE, NULL},
         {EIGHT_DA_FOUR(
              ",\"intx_packing_format\":" ENUMERATOR("IntxPackingFormat", "OPAQUE_TORCHAO_AUTO")),
-         NIB_WISH_OPAQUE, "OPAQUE_TORCHAO_AUTO"},
+         NIB_HINT_OPAQUE, "OPAQUE_TORCHAO_AUTO"},
         {CONFIG(
              "Int8DynamicActivationInt4WeightConfig", "1",
              "\"group_size\":null,\"layout\":{\"_type\":\"CutlassInt4PackedLayout\",\"_data\":{}}"),
-         NIB_WISH_CUTLASS_INT4, "CutlassInt4PackedLayout"},
+         NIB_HINT_CUTLASS_INT4, "CutlassInt4PackedLayout"},
         {CONFIG("Int8DynamicActivationInt4WeightConfig", "1",
                 "\"layout\":{\"_type\":\"PlainLayout\",\"_data\":{}}"),
-         NIB_WISH_NONE, NULL},
+         NIB_HINT_NONE, NULL},
         {CONFIG("Int8DynamicActivationInt4WeightConfig", "1",
                 "\"layout\":{\"_type\":\"MarlinQQQLayout\",\"_data\":{}}"),
-         NIB_WISH_MARLIN, "MarlinQQQLayout"},
+         NIB_HINT_MARLIN, "MarlinQQQLayout"},
         {CONFIG("Int4WeightOnlyConfig", "1",
                 "\"layout\":{\"_type\":\"TensorCoreTiledLayout\",\"_data\":{\"inner_k_tiles\":8}}"),
-         NIB_WISH_TILE_PACKED, "TensorCoreTiledLayout"},
+         NIB_HINT_TILE_PACKED, "TensorCoreTiledLayout"},
         {CONFIG("Int4WeightOnlyConfig", "2",
                 "\"int4_packing_format\":" ENUMERATOR("Int4PackingFormat", "PRESHUFFLED")),
-         NIB_WISH_OTHER, "PRESHUFFLED"},
+         NIB_HINT_OTHER, "PRESHUFFLED"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         nib_choice choice;
         nib_recipe *r = load(cases[i].text, untied, NULL, NULL);
         nib__recipe_resolve(&choice, r, &untied[Q]);
-        assert_int_equal(choice.wish, cases[i].wish);
+        assert_int_equal(choice.hint, cases[i].hint);
         if (cases[i].said == NULL)
-            assert_null(choice.wish_text);
+            assert_null(choice.hint_text);
         else
-            assert_string_equal(choice.wish_text, cases[i].said);
+            assert_string_equal(choice.hint_text, cases[i].said);
         nib__recipe_free(r);
     }
 }

@@ -15,7 +15,7 @@
 typedef struct parsed {
     nib_allocator allocator;
     nib_arena arena;
-    nib_contents st;
+    nib_container st;
     nib_err err;
     nib_status status;
     uint8_t *file;
@@ -27,7 +27,7 @@ static void parse_bytes(parsed *p, uint8_t *file, size_t size)
     nib__arena_init(&p->arena, &p->allocator, 2 * size + (64 << 20));
     p->err = (nib_err){NIB_OK, ""};
     p->file = file;
-    p->st = (nib_contents){0};
+    p->st = (nib_container){0};
     p->status = nib__safetensors_parse(&p->st, file, size, "x.safetensors", 3, &p->arena, &p->err);
 }
 
@@ -425,7 +425,7 @@ static void test_many(void **state)
         meter m = {0, 0};
         const nib_allocator a = {metered_resize, &m};
         nib_arena arena;
-        nib_contents st = {0};
+        nib_container st = {0};
         nib_err err = {NIB_OK, ""};
         size_t file_size;
         uint8_t *file = build_file(header, size, NULL, 0, &file_size);
@@ -480,7 +480,7 @@ static void test_no_memory(void **state)
         failing f = {n, 0};
         const nib_allocator a = failing_allocator(&f);
         nib_arena arena;
-        nib_contents st;
+        nib_container st;
         nib_err err = {NIB_OK, ""};
         nib__arena_init(&arena, &a, 0);
         status = nib__safetensors_parse(&st, file, size, "x", 0, &arena, &err);

@@ -104,9 +104,9 @@ static void free_workload(workload *w)
 static void print_rows(const nib_plan *plan)
 {
     const char *last = "";
-    for (size_t i = 0; i < plan->plan.count; i++)
-        for (int u = 0; u < plan->plan.layers[i].use_count; u++) {
-            const nib_use *use = &plan->plan.layers[i].uses[u];
+    for (size_t i = 0; i < plan->assignment.count; i++)
+        for (int u = 0; u < plan->assignment.layers[i].use_count; u++) {
+            const nib_use *use = &plan->assignment.layers[i].uses[u];
             if (strcmp(use->kernel->name, last) != 0)
                 print_message("    m from %d: %s, input by %s\n", (int)use->m_min,
                               use->kernel->name, use->quant ? use->quant->name : "-");
@@ -238,7 +238,7 @@ static void test_one_pass(void **state)
         how.without = (nib_strings){NULL, 0};
         for (how.threads = 1; how.threads <= 2; how.threads++) {
             opened o = must_open(&how);
-            assert_non_null(nib__plan_operation(&o.plan->plan, NIB_OP_ROPE_COPY));
+            assert_non_null(nib__plan_operation(&o.plan->assignment, NIB_OP_ROPE_COPY));
             check_run(&o, &w, &how, 1, 1);
             check_run(&o, &w, &how, 7, 4);
             close_opened(&o);

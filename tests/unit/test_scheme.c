@@ -248,7 +248,7 @@ static void test_weight_nibbles(void **state)
         .scheme = {.code = NIB_CODE_I4, .group = 2, .zero = NIB_ZERO_FLOAT},
         .n = 2,
         .k = 5,
-        .store = NIB_STORE_NIBBLE,
+        .layout = NIB_LAYOUT_NIBBLE,
         .codes = bytes + 1,
         .scales = scales + 1,
         .scale_type = NIB_TYPE_F32,
@@ -284,7 +284,7 @@ static void test_weight_bytes_and_floats(void **state)
     nib_weight w = {.scheme = {.code = NIB_CODE_E4M3, .group = NIB_GROUP_TENSOR, .symmetric = true},
                     .n = 2,
                     .k = 3,
-                    .store = NIB_STORE_BYTE,
+                    .layout = NIB_LAYOUT_BYTE,
                     .codes = codes,
                     .scales = &scale,
                     .scale_type = NIB_TYPE_F64};
@@ -300,7 +300,7 @@ static void test_weight_bytes_and_floats(void **state)
     w = (nib_weight){.scheme = {.code = NIB_CODE_MX4, .group = 32, .symmetric = true},
                      .n = 2,
                      .k = 3,
-                     .store = NIB_STORE_NIBBLE,
+                     .layout = NIB_LAYOUT_NIBBLE,
                      .codes = mx4,
                      .scales = e8m0,
                      .scale_type = NIB_TYPE_E8M0,
@@ -312,8 +312,11 @@ static void test_weight_bytes_and_floats(void **state)
     assert_true(row[0] == 0.75f && row[1] == 1 && row[2] == 0);
 
     const uint16_t bf16[] = {0x3f80, 0xc000};
-    w = (nib_weight){
-        .scheme = {.code = NIB_CODE_BF16}, .n = 1, .k = 2, .store = NIB_STORE_FLOAT, .codes = bf16};
+    w = (nib_weight){.scheme = {.code = NIB_CODE_BF16},
+                     .n = 1,
+                     .k = 2,
+                     .layout = NIB_LAYOUT_FLOAT,
+                     .codes = bf16};
     nib__weight_row(&w, 0, row);
     assert_true(row[0] == 1 && row[1] == -2);
     assert_int_equal(nib__weight_bytes(&w), 4);
@@ -325,7 +328,7 @@ static void test_weight_bytes_and_floats(void **state)
     w = (nib_weight){.scheme = {.code = NIB_CODE_I8, .symmetric = true},
                      .n = 1,
                      .k = 300,
-                     .store = NIB_STORE_BYTE,
+                     .layout = NIB_LAYOUT_BYTE,
                      .codes = many,
                      .scales = &one,
                      .scale_type = NIB_TYPE_F32,
@@ -428,7 +431,7 @@ static void expect_case(const onnx_case *c)
     for (int i = 0; i < c->zero_count; i++)
         zeros[i] = (int8_t)(c->zero[i] - (is_unsigned ? 128 : 0));
     const bool half = strcmp(c->codes, "int4") == 0 || strcmp(c->codes, "e2m1") == 0;
-    w.store = half ? NIB_STORE_NIBBLE : NIB_STORE_BYTE;
+    w.layout = half ? NIB_LAYOUT_NIBBLE : NIB_LAYOUT_BYTE;
     w.codes = codes;
     if (half) {
         const int stride = (k + 1) / 2;
@@ -499,7 +502,7 @@ static void test_onnx_dequantize_blocked(void **state)
     const nib_weight w = {.scheme = {.code = NIB_CODE_I8, .group = 2, .zero = NIB_ZERO_INT},
                           .n = 6,
                           .k = 4,
-                          .store = NIB_STORE_BYTE,
+                          .layout = NIB_LAYOUT_BYTE,
                           .codes = codes,
                           .scales = scale.bytes, /* [2][6] */
                           .scale_type = NIB_TYPE_F32,
@@ -530,7 +533,7 @@ static void test_onnx_dequantize_int4(void **state)
         .scheme = {.code = NIB_CODE_I4, .group = NIB_GROUP_TENSOR, .zero = NIB_ZERO_INT},
         .n = 1,
         .k = x.count,
-        .store = NIB_STORE_NIBBLE,
+        .layout = NIB_LAYOUT_NIBBLE,
         .codes = x.bytes,
         .scales = scale.bytes,
         .scale_type = NIB_TYPE_F32,
@@ -582,7 +585,7 @@ static void test_mxfp4_reference(void **state)
     const nib_weight w = {.scheme = {.code = NIB_CODE_MX4, .group = 32, .symmetric = true},
                           .n = 2,
                           .k = 64,
-                          .store = NIB_STORE_NIBBLE,
+                          .layout = NIB_LAYOUT_NIBBLE,
                           .codes = packed,
                           .scales = scales,
                           .scale_type = NIB_TYPE_E8M0,

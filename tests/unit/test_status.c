@@ -104,7 +104,7 @@ static void test_fail_memory(void **state)
     assert_int_equal(nib__fail_memory(NULL, 1, "x"), NIB_NO_MEMORY);
 }
 
-static void test_arithmetic(void **state)
+static void test_float_formats(void **state)
 {
     (void)state;
     uint64_t out = 7;
@@ -130,7 +130,7 @@ int main(void)
         cmocka_unit_test(test_table),       cmocka_unit_test(test_outside),
         cmocka_unit_test(test_version),     cmocka_unit_test(test_fail),
         cmocka_unit_test(test_cut),         cmocka_unit_test(test_fail_with_itself),
-        cmocka_unit_test(test_fail_memory), cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_fail_memory), cmocka_unit_test(test_float_formats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ enum { M = 70, N = 141, K = 100 }; /* short last blocks in each product's direct
 typedef struct layer {
     nib_engine *engine;
     nib_gpu *gpu;
-    nib_layers_plan here, there;
+    nib_assignment here, there;
     bool wgrad_with_hp;
     float *x, *w, *dy; /* [M][K], [N][K], [M][N] */
 } layer;
@@ -70,7 +70,7 @@ static float *take_values(int64_t count, int64_t sequence)
     return to;
 }
 
-static void plan_on(nib_layers_plan *out, const nib_layer *l, const nib_machine *machine,
+static void plan_on(nib_assignment *out, const nib_layer *l, const nib_machine *machine,
                     nib_type dtype, bool hp, nib_engine *engine)
 {
     nib_err err;
@@ -90,7 +90,7 @@ static void *there_of(const layer *l, const void *from, size_t bytes)
 }
 
 /* One product into y [rows][n]. */
-static void run_product(const layer *l, const nib_layers_plan *plan, int which, float *y)
+static void run_product(const layer *l, const nib_assignment *plan, int which, float *y)
 {
     nib_err err;
     nib_product p;
@@ -159,8 +159,8 @@ static void check_layer(layer *l, const char *scheme, nib_type dtype)
         if (!(off < 1e-6))
             fail_msg("%s, %s: %g", scheme, names[p], off);
     }
-    nib__plan_layers_free(&l->here);
-    nib__plan_layers_free(&l->there);
+    nib__assignment_free(&l->here);
+    nib__assignment_free(&l->there);
 }
 
 static void test_one_layer(void **state)
@@ -188,8 +188,8 @@ static void test_one_layer(void **state)
 /* What the plan's note says crosses. */
 static void said_moves(const fixture *f, double *copies, char bytes[32])
 {
-    for (size_t i = 0; i < f->plan->plan.ledger.note_count; i++) {
-        const nib_reason *n = &f->plan->plan.ledger.notes[i];
+    for (size_t i = 0; i < f->plan->assignment.ledger.note_count; i++) {
+        const nib_reason *n = &f->plan->assignment.ledger.notes[i];
         if (strcmp(n->code, "moves") == 0 &&
             sscanf(n->text, "%lf copies of %31[^p]per", copies, bytes) == 2)
             return;

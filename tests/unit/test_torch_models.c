@@ -98,14 +98,14 @@ static void test_tinygemm(void **state)
     (void)state;
     static const struct {
         const char *module;
-        nib_store store;
+        nib_code_layout layout;
     } cases[] = {
-        {"plain.cuda", NIB_STORE_TINYGEMM_CUDA},      {"plain.rocm", NIB_STORE_TINYGEMM_ROCM},
-        {"plain.avx512", NIB_STORE_TINYGEMM_AVX512},  {"plain.avx2", NIB_STORE_TINYGEMM_AVX2},
-        {"plain.default", NIB_STORE_TINYGEMM_SCALAR}, {"small.cuda", NIB_STORE_TINYGEMM_CUDA},
-        {"small.rocm", NIB_STORE_TINYGEMM_ROCM},      {"small.avx512", NIB_STORE_COUNT},
-        {"small.avx2", NIB_STORE_TINYGEMM_AVX2},      {"small.default", NIB_STORE_COUNT},
-        {"middle.cuda", NIB_STORE_TINYGEMM_CUDA},     {"middle.rocm", NIB_STORE_TINYGEMM_ROCM},
+        {"plain.cuda", NIB_LAYOUT_TINYGEMM_CUDA},      {"plain.rocm", NIB_LAYOUT_TINYGEMM_ROCM},
+        {"plain.avx512", NIB_LAYOUT_TINYGEMM_AVX512},  {"plain.avx2", NIB_LAYOUT_TINYGEMM_AVX2},
+        {"plain.default", NIB_LAYOUT_TINYGEMM_SCALAR}, {"small.cuda", NIB_LAYOUT_TINYGEMM_CUDA},
+        {"small.rocm", NIB_LAYOUT_TINYGEMM_ROCM},      {"small.avx512", NIB_LAYOUT_COUNT},
+        {"small.avx2", NIB_LAYOUT_TINYGEMM_AVX2},      {"small.default", NIB_LAYOUT_COUNT},
+        {"middle.cuda", NIB_LAYOUT_TINYGEMM_CUDA},     {"middle.rocm", NIB_LAYOUT_TINYGEMM_ROCM},
     };
     nib_checkpoint *cp = open_ok("tests/golden/torch/tinygemm.safetensors");
     nib_err err;
@@ -118,8 +118,8 @@ static void test_tinygemm(void **state)
         if (nib__checkpoint_weight(&w, NULL, cp, cases[i].module, NULL, &err) != NIB_OK)
             fail_msg("%s", err.text);
         assert_string_equal(nib__checkpoint_dialect(cp, cases[i].module), "gpt-fast");
-        if (cases[i].store != NIB_STORE_COUNT)
-            assert_int_equal(w.store, cases[i].store);
+        if (cases[i].layout != NIB_LAYOUT_COUNT)
+            assert_int_equal(w.layout, cases[i].layout);
         assert_int_equal(w.n, value->shape[0]);
         assert_int_equal(w.k, value->shape[1]);
         assert_int_equal(w.scheme.group, 32);

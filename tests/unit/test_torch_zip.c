@@ -204,7 +204,7 @@ static const char one_tensor[] =
 typedef struct parsed {
     nib_allocator allocator;
     nib_arena arena;
-    nib_contents contents;
+    nib_container contents;
     nib_err err;
     nib_status status;
     uint8_t *bytes;

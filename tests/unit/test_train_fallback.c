@@ -103,7 +103,7 @@ static void end_run(run *r)
     assert_int_equal(r->device.held, 0);
 }
 
-static const nib_ledger *ledger_of(const run *r) { return &r->trainer.plan->plan.ledger; }
+static const nib_ledger *ledger_of(const run *r) { return &r->trainer.plan->assignment.ledger; }
 
 /* The text of the n-th note with this code; NULL: there are fewer. */
 static const char *note(const run *r, const char *code, size_t n)
@@ -119,7 +119,7 @@ static const char *refused(const run *r, size_t n) { return note(r, NIB_NOTE_REF
 
 static size_t layers_on_host(const run *r)
 {
-    const nib_layers_plan *plan = &r->trainer.plan->plan;
+    const nib_assignment *plan = &r->trainer.plan->assignment;
     size_t count = 0;
     for (size_t i = 0; i < plan->count; i++)
         count += plan->layers[i].rung == NIB_RUNG_DEVICE;

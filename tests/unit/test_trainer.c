@@ -887,14 +887,14 @@ static void test_no_room(void **state)
         nib_step_options o = {.batch = 2, .length = 24, .checkpointing = (nib_ac)ac};
         params.total = SIZE_MAX / 64; /* a sum of sizes would wrap */
         assert_int_equal(
-            nib__step_open(&step, &f.model->net, &f.plan->plan, &params, &o, &refusal, &err),
+            nib__step_open(&step, &f.model->net, &f.plan->assignment, &params, &o, &refusal, &err),
             NIB_NO_MEMORY);
         assert_non_null(strstr(err.text, "the buffers of a micro-batch of 2 x 24 tokens"));
         const char *end = err.text + strlen(err.text) - strlen(words[ac]);
         assert_string_equal(end, words[ac]);
         /* more than any address; nothing is touched where a system gives it none the less */
         o.batch = INT32_MAX / 24;
-        const nib_status status = nib__step_open(&step, &f.model->net, &f.plan->plan,
+        const nib_status status = nib__step_open(&step, &f.model->net, &f.plan->assignment,
                                                  &f.trainer.params, &o, &refusal, &err);
         if (status == NIB_OK)
             nib__step_close(&step);

@@ -30,7 +30,7 @@ static nib_tuned_line slowest_first(const nib_query *q, const nib_kernel *chosen
         line.key[i] = q->fact[nib__tuned_facts[i]];
     for (size_t i = 0; i < nib__kernel_count() && line.count + 1 < NIB_TUNED_ROWS; i++) {
         const nib_kernel *row = nib__kernel_at(i);
-        const bool same = row->numbers == chosen->numbers;
+        const bool same = row->arithmetic == chosen->arithmetic;
         if (row != chosen && row->peer == NULL && same != other && row->op == NIB_OP_LINEAR &&
             (other || (nib__kernel_keyed(row, q) && nib__kernel_holds(row, q, true))))
             line.rows[line.count++] = (nib_tuned_row){row, 1e-6 * (line.count + 1)};
@@ -41,10 +41,10 @@ static nib_tuned_line slowest_first(const nib_query *q, const nib_kernel *chosen
 
 static void fill(nib_tuned *t, const nib_plan *p, bool other)
 {
-    for (size_t i = 1; i < p->plan.count; i++)
-        for (int u = 0; u < p->plan.layers[i].use_count; u++) {
-            const nib_use *use = &p->plan.layers[i].uses[u];
-            const nib_query q = query_of(p, &p->plan.layers[i], use->m_min);
+    for (size_t i = 1; i < p->assignment.count; i++)
+        for (int u = 0; u < p->assignment.layers[i].use_count; u++) {
+            const nib_use *use = &p->assignment.layers[i].uses[u];
+            const nib_query q = query_of(p, &p->assignment.layers[i], use->m_min);
             const nib_tuned_line line = slowest_first(&q, use->kernel, other);
             assert_true(nib__tuned_add(t, &line));
         }
@@ -77,8 +77,8 @@ static float *logits_of(nib_model *model, const nib_plan *plan, size_t *size)
 static size_t moved(const nib_plan *a, const nib_plan *b)
 {
     size_t count = 0;
-    for (size_t i = 1; i < a->plan.count; i++)
-        count += a->plan.layers[i].uses[0].kernel != b->plan.layers[i].uses[0].kernel;
+    for (size_t i = 1; i < a->assignment.count; i++)
+        count += a->assignment.layers[i].uses[0].kernel != b->assignment.layers[i].uses[0].kernel;
     return count;
 }
 
@@ -94,19 +94,19 @@ static void check_recipe(const char *recipe)
     nib__tuned_init(&others, &a);
     fill(&tuned, o.plan, false);
     fill(&others, o.plan, true);
-    for (size_t i = 1; i < o.plan->plan.count; i++) {
-        const nib_query q = query_of(o.plan, &o.plan->plan.layers[i], 1);
+    for (size_t i = 1; i < o.plan->assignment.count; i++) {
+        const nib_query q = query_of(o.plan, &o.plan->assignment.layers[i], 1);
         with_rows += nib__tuned_find(&tuned, &q)->count > 1;
     }
-    assert_true(with_rows > 0 || nib__kernel_is_ref(o.plan->plan.layers[1].uses[0].kernel));
+    assert_true(with_rows > 0 || nib__kernel_is_ref(o.plan->assignment.layers[1].uses[0].kernel));
     float *ranked = logits_of(o.model, o.plan, &size);
 
     o.engine->here.tuned = &tuned;
     assert_int_equal(nib_plan_make(&plan, o.model, &request, NULL), NIB_OK);
     assert_int_equal(moved(o.plan, plan), with_rows);
-    for (size_t i = 1; i < plan->plan.count; i++) /* one layout of the weight for all uses */
-        for (int u = 0; u < plan->plan.layers[i].use_count; u++) {
-            const nib_use *uses = plan->plan.layers[i].uses;
+    for (size_t i = 1; i < plan->assignment.count; i++) /* one layout of the weight for all uses */
+        for (int u = 0; u < plan->assignment.layers[i].use_count; u++) {
+            const nib_use *uses = plan->assignment.layers[i].uses;
             assert_ptr_equal(uses[u].kernel->packing, uses[0].kernel->packing);
             assert_true(uses[u].tuned_s > 0);
         }

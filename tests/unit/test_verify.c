@@ -3,7 +3,7 @@
  * verify by itself, where the command line's tests cannot put what they need: tensors that lie in
  * memory and not in a file are only looked at.
  */
-#include "inspect.h"
+#include "info.h"
 
 #include "opening.h"
 #include "safetensors_build.h"

@@ -70,7 +70,7 @@ static void test_plain(void **state)
         open_parts(&m, "", parts, 2);
         assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, NULL), NIB_OK);
         assert_int_equal(w.scheme.code, types[i].code);
-        assert_int_equal(w.store, NIB_STORE_FLOAT);
+        assert_int_equal(w.layout, NIB_LAYOUT_FLOAT);
         assert_int_equal(w.n, 2);
         assert_int_equal(w.k, 3);
         assert_int_equal(w.bias_type, NIB_TYPE_F32);
@@ -107,7 +107,7 @@ static void test_f64(void **state)
     assert_string_equal(ledger.tensors[1].name, "m.bias");
     assert_true(ledger.tensors[1].max_rel_change > 1e-9 && ledger.tensors[1].max_rel_change < 6e-8);
     assert_int_equal(w.scheme.code, NIB_CODE_F32);
-    assert_int_equal(w.store, NIB_STORE_F64);
+    assert_int_equal(w.layout, NIB_LAYOUT_F64);
     assert_ptr_equal(w.codes, nib__checkpoint_find(m.cp, "m.weight")->data);
     nib__ledger_free(&ledger);
     drop_checkpoint(&m);

@@ -142,7 +142,7 @@ def write_pieces(path, whole):
 
 
 def names():
-    source = pathlib.Path("src/text/pre_names.c").read_text(encoding="utf-8")
+    source = pathlib.Path("src/tokenizer/pre_names.c").read_text(encoding="utf-8")
     return re.findall(r'^    \{"([^"]+)", ', source, re.MULTILINE)
 
 

@@ -25,7 +25,7 @@
  */
 #include "attn_tile.h"
 #include "lanes.h"
-#include "precise.h"
+#include "portable_math.h"
 
 /* Positions from..to, counted from the first one of a softmax block that is scored. */
 typedef struct range {

@@ -49,7 +49,7 @@ void nib__attn_dx_part(nib_attn_dx_scratch *s, const nib_attn_dx *a, float *memo
     {                                                                                              \
         .name = "attn_dx_f32__" #target, .op = NIB_OP_ATTN_DX, .code = NIB_ANY, .act = NIB_ANY,    \
         .input = NIB_ANY, .device = NIB_DEVICE_CPU, .conds = conditions,                           \
-        .numbers = NIB_NUMBERS_LANES, .reference = ref, .rank = rank_, .unit = NIB_UNIT_F32,       \
+        .arithmetic = NIB_ARITHMETIC_LANES, .reference = ref, .rank = rank_, .unit = NIB_UNIT_F32, \
         .scratch = attn_dx_scratch, .run = {.attn_dx = function}, .note = words                    \
     }
 

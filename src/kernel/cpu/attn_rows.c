@@ -68,7 +68,7 @@ void nib__attn_tiles(const nib_attn *a, int64_t item0, int64_t item1, void *scra
     {                                                                                              \
         .name = "attn_f32__" #target, .op = NIB_OP_ATTN, .code = NIB_ANY, .act = NIB_ANY,          \
         .input = NIB_ANY, .device = NIB_DEVICE_CPU, .conds = conditions,                           \
-        .numbers = NIB_NUMBERS_LANES, .reference = ref, .rank = rank_, .unit = NIB_UNIT_F32,       \
+        .arithmetic = NIB_ARITHMETIC_LANES, .reference = ref, .rank = rank_, .unit = NIB_UNIT_F32, \
         .scratch = attn_scratch, .run = {.attn = function}, .note = words                          \
     }
 

@@ -12,8 +12,9 @@
     {                                                                                              \
         .name = name_ "__" #target, .op = NIB_OP_##op_, .code = code_, .act = act_,                \
         .input = input_, .device = NIB_DEVICE_CPU, .conds = conditions,                            \
-        .numbers = NIB_NUMBERS_EXACT, .reference = ref, .rank = rank_, .unit = NIB_UNIT_SCALAR,    \
-        .n_step = NIB_FLOAT_PANEL, .packing = packing_, .run = {.member = function}, .note = words \
+        .arithmetic = NIB_ARITHMETIC_EXACT, .reference = ref, .rank = rank_,                       \
+        .unit = NIB_UNIT_SCALAR, .n_step = NIB_FLOAT_PANEL, .packing = packing_,                   \
+        .run = {.member = function}, .note = words                                                 \
     }
 #define ROWS(op, name, code, act, input, packing, member, function, words)                         \
     ROW(op, name, code, act, input, avx512, 10, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX512, NULL)),     \

@@ -11,7 +11,7 @@
     {                                                                                              \
         .name = "linear_" name_ "_" types "_f32__ref", .op = NIB_OP_LINEAR_##op_,                  \
         .code = NIB_CODE_##CODE, .act = NIB_ACT_##ACT, .input = input_, .device = NIB_DEVICE_CPU,  \
-        .conds = NIB_NO_CONDS, .numbers = NIB_NUMBERS_##NUMBERS, .rank = 90,                       \
+        .conds = NIB_NO_CONDS, .arithmetic = NIB_ARITHMETIC_##NUMBERS, .rank = 90,                 \
         .unit = NIB_UNIT_SCALAR, .n_step = 1, .scratch = nib__linear_float_ref_scratch,            \
         .run = {.linear = nib__linear_##function##_ref}, .note = "plain C, any shape"              \
     }
@@ -26,9 +26,10 @@
             NIB_HAS(ISA, isa, NULL),                                                               \
             NIB_MULTIPLE(GROUP, NIB_FLOAT_STEP, "weights are decoded 8 inputs at a time"),         \
             NIB_AT_MOST(GROUP, NIB_SUM_BLOCK, "a group lies within one block of a sum")),          \
-        .numbers = NIB_NUMBERS_##NUMBERS, .reference = "linear_" name_ "_" types "_f32__ref",      \
-        .rank = rank_, .unit = NIB_UNIT_##unit_, .n_step = 2 * NIB_FLOAT_PANEL,                    \
-        .packing = &nib__packing_n16, .scratch = nib__linear_float_scratch,                        \
+        .arithmetic = NIB_ARITHMETIC_##NUMBERS,                                                    \
+        .reference = "linear_" name_ "_" types "_f32__ref", .rank = rank_,                         \
+        .unit = NIB_UNIT_##unit_, .n_step = 2 * NIB_FLOAT_PANEL, .packing = &nib__packing_n16,     \
+        .scratch = nib__linear_float_scratch,                                                      \
         .run = {.linear = arch(nib__linear_##function##_##target)}, .note = words                  \
     }
 

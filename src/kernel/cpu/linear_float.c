@@ -44,7 +44,7 @@ size_t nib__linear_float_scratch(const void *args)
     {                                                                                              \
         .name = "linear_" in "_" word "_f32__ref", .op = NIB_OP_LINEAR, .code = NIB_CODE_##CODE,   \
         .act = NIB_ACT_FLOAT, .input = NIB_TYPE_##IN, .device = NIB_DEVICE_CPU,                    \
-        .conds = NIB_NO_CONDS, .numbers = NIB_NUMBERS_##NUMBERS, .rank = 90,                       \
+        .conds = NIB_NO_CONDS, .arithmetic = NIB_ARITHMETIC_##NUMBERS, .rank = 90,                 \
         .unit = NIB_UNIT_SCALAR, .n_step = 1, .scratch = nib__linear_float_ref_scratch,            \
         .run = {.linear = nib__linear_##function##_ref},                                           \
         .note = "plain C, any shape, group, scale and zero point"                                  \
@@ -55,10 +55,10 @@ size_t nib__linear_float_scratch(const void *args)
     {                                                                                              \
         .name = "linear_" in "_" word "_f32__" #target "_" tile, .op = NIB_OP_LINEAR,              \
         .code = NIB_CODE_##CODE, .act = NIB_ACT_FLOAT, .input = NIB_TYPE_##IN,                     \
-        .device = NIB_DEVICE_CPU, .conds = FAST_CONDS(isa), .numbers = NIB_NUMBERS_##NUMBERS,      \
-        .reference = "linear_" in "_" word "_f32__ref", .rank = rank_, .unit = NIB_UNIT_##unit_,   \
-        .n_step = 2 * NIB_FLOAT_PANEL, .packing = &nib__packing_n16,                               \
-        .scratch = nib__linear_float_scratch,                                                      \
+        .device = NIB_DEVICE_CPU, .conds = FAST_CONDS(isa),                                        \
+        .arithmetic = NIB_ARITHMETIC_##NUMBERS, .reference = "linear_" in "_" word "_f32__ref",    \
+        .rank = rank_, .unit = NIB_UNIT_##unit_, .n_step = 2 * NIB_FLOAT_PANEL,                    \
+        .packing = &nib__packing_n16, .scratch = nib__linear_float_scratch,                        \
         .run = {.linear = arch(nib__linear_##function##_##target)}, .note = words                  \
     }
 

@@ -17,7 +17,7 @@
     {                                                                                              \
         .name = "linear_" type "_f32__ref", .op = NIB_OP_LINEAR, .code = NIB_CODE_##CODE,          \
         .act = NIB_ACT_##ACT, .input = NIB_ANY, .device = NIB_DEVICE_CPU, .conds = NIB_NO_CONDS,   \
-        .numbers = NIB_NUMBERS_BF16, .rank = 90, .unit = NIB_UNIT_SCALAR, .n_step = 1,             \
+        .arithmetic = NIB_ARITHMETIC_BF16, .rank = 90, .unit = NIB_UNIT_SCALAR, .n_step = 1,       \
         .scratch = nib__linear_float_ref_scratch, .run = {.linear = nib__linear_bf16_ref},         \
         .note = "plain C, any shape, group and scale"                                              \
     }
@@ -31,7 +31,7 @@
             NIB_HAS(ISA, isa, NULL),                                                               \
             NIB_MULTIPLE(GROUP, NIB_FLOAT_STEP, "weights are decoded 8 inputs at a time"),         \
             NIB_AT_MOST(GROUP, NIB_SUM_BLOCK, "a group lies within one block of a sum")),          \
-        .numbers = NIB_NUMBERS_BF16, .reference = "linear_" type "_f32__ref", .rank = rank_,       \
+        .arithmetic = NIB_ARITHMETIC_BF16, .reference = "linear_" type "_f32__ref", .rank = rank_, \
         .unit = NIB_UNIT_##unit_, .n_step = 2 * NIB_FLOAT_PANEL, .packing = &nib__packing_n16,     \
         .scratch = nib__linear_float_scratch,                                                      \
         .run = {.linear = arch(nib__linear_bf16_##form##_##target)}, .note = words                 \

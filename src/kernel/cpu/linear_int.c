@@ -4,7 +4,7 @@
  * Packing is linear_int_pack.c, the x86 code linear_int_*.h and linear_a8t_*__*.c, Arm's
  * linear_int_neon*.h, linear_int__dotprod.c and linear_int__i8mm.c.
  *
- * The arithmetic of every row here, NIB_NUMBERS_I32, for token r and output i:
+ * The arithmetic of every row here, NIB_ARITHMETIC_I32, for token r and output i:
  *   dot_g  = sum over k of group g of (code - zero_g) * (x - z_r)     an exact integer
  *            + the int32 bias, if there is one: a row with one group
  *   sum    = fma(scale_g, float(dot_g), sum)                          groups ascending
@@ -194,7 +194,7 @@ enum { K_MAX = 1 << 16 };
     {                                                                                              \
         .name = "linear_" type "_f32__ref", .op = NIB_OP_LINEAR, .code = NIB_CODE_##code_,         \
         .act = NIB_ACT_##act_, .input = NIB_ANY, .device = NIB_DEVICE_CPU, .conds = NIB_NO_CONDS,  \
-        .numbers = NIB_NUMBERS_I32, .rank = 90, .unit = NIB_UNIT_SCALAR, .n_step = 1,              \
+        .arithmetic = NIB_ARITHMETIC_I32, .rank = 90, .unit = NIB_UNIT_SCALAR, .n_step = 1,        \
         .scratch = ref_scratch, .run = {.linear = linear_ref},                                     \
         .note = "plain C, any shape, group, scale and zero point"                                  \
     }
@@ -203,7 +203,7 @@ enum { K_MAX = 1 << 16 };
     {                                                                                              \
         .name = "linear_" type "_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                     \
         .code = NIB_CODE_##code_, .act = NIB_ACT_##act_, .input = NIB_ANY,                         \
-        .device = NIB_DEVICE_CPU, .conds = FAST_CONDS(isa, why), .numbers = NIB_NUMBERS_I32,       \
+        .device = NIB_DEVICE_CPU, .conds = FAST_CONDS(isa, why), .arithmetic = NIB_ARITHMETIC_I32, \
         .reference = "linear_" type "_f32__ref", .rank = rank_, .unit = NIB_UNIT_I8,               \
         .n_step = NIB_INT_PANEL, .packing = &nib__packing_##layout,                                \
         .scratch = arch(nib__linear_int_scratch_##target),                                         \
@@ -214,7 +214,7 @@ enum { K_MAX = 1 << 16 };
         .name = "linear_" type "_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                     \
         .code = NIB_CODE_##code_, .act = NIB_ACT_##act_, .input = NIB_ANY,                         \
         .device = NIB_DEVICE_CPU, .conds = BLOCK_CONDS(isa, why, groups, block),                   \
-        .numbers = NIB_NUMBERS_I32, .reference = "linear_" type "_f32__ref", .rank = rank_,        \
+        .arithmetic = NIB_ARITHMETIC_I32, .reference = "linear_" type "_f32__ref", .rank = rank_,  \
         .unit = NIB_UNIT_I8, .n_step = NIB_INT_PANEL, .packing = &nib__packing_##layout,           \
         .scratch = arch(nib__linear_blocks_scratch_##target),                                      \
         .run = {.linear = arch(nib__linear_##layout##_blocks_##target)},                           \
@@ -229,8 +229,8 @@ enum { K_MAX = 1 << 16 };
         .device = NIB_DEVICE_CPU,                                                                  \
         .conds = NIB_CONDS(NIB_HAS(ISA, isa, NULL),                                                \
                            NIB_IS(Q6_K, 1, "6-bit codes and 8-bit scales stay what they are")),    \
-        .numbers = NIB_NUMBERS_I32, .reference = "linear_a8b256_w8g_f32__ref", .rank = rank_,      \
-        .unit = NIB_UNIT_I8, .n_step = NIB_INT_PANEL, .packing = &nib__packing_w6,                 \
+        .arithmetic = NIB_ARITHMETIC_I32, .reference = "linear_a8b256_w8g_f32__ref",               \
+        .rank = rank_, .unit = NIB_UNIT_I8, .n_step = NIB_INT_PANEL, .packing = &nib__packing_w6,  \
         .scratch = NIB_X86(nib__linear_six_scratch_##target),                                      \
         .run = {.linear = NIB_X86(nib__linear_w6_blocks_##target)},                                \
         .note = "Q6_K in its 6.6 bits; panels of 32 outputs, a scale for each 256 activations"     \

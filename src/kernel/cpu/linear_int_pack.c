@@ -128,7 +128,7 @@ static const uint8_t *fetch(const nib_weight *w, const nib_int_layout *l, int64_
                             int64_t k0, int64_t count, uint8_t *buffer)
 {
     const int64_t units = nib__round_up(count, l->unit);
-    if (i < n1 && w->store == NIB_STORE_BYTE && count == units)
+    if (i < n1 && w->layout == NIB_LAYOUT_BYTE && count == units)
         return (const uint8_t *)w->codes + nib__weight_place(w, i) * w->k + k0;
     const int64_t there = i < n1 ? count : 0;
     if (i < n1)
@@ -145,7 +145,7 @@ static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, 
     const bool is_int4 = w->scheme.code == NIB_CODE_I4;
     const int64_t span = l->group <= SPAN ? SPAN / l->group * l->group : SPAN;
     /* The panel that comes next, which lies somewhere else in other stores. */
-    const uint64_t ahead = w->store == NIB_STORE_BYTE ? NIB_INT_PANEL * (uint64_t)w->k : 0;
+    const uint64_t ahead = w->layout == NIB_LAYOUT_BYTE ? NIB_INT_PANEL * (uint64_t)w->k : 0;
     for (int64_t k0 = 0; k0 < w->k; k0 += span) {
         const int64_t count = nib__min(span, w->k - k0);
         const uint8_t *codes[FOUR];

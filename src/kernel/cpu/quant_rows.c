@@ -19,8 +19,8 @@ void nib__quant_mx8__ref(const nib_quant *a, int64_t m0, int64_t m1)
     {                                                                                              \
         .name = "quant_f32_" #form "__" #target, .op = NIB_OP_QUANT, .code = NIB_ANY,              \
         .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_CPU, .conds = conditions,     \
-        .numbers = NIB_NUMBERS_EXACT, .reference = ref, .rank = rank_, .unit = NIB_UNIT_SCALAR,    \
-        .run = {.quant = function}, .note = words                                                  \
+        .arithmetic = NIB_ARITHMETIC_EXACT, .reference = ref, .rank = rank_,                       \
+        .unit = NIB_UNIT_SCALAR, .run = {.quant = function}, .note = words                         \
     }
 #define ROWS(form, act, input, words)                                                              \
     ROW(form, act, input, avx512, 10, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX512, NULL)),               \
@@ -35,7 +35,7 @@ void nib__quant_mx8__ref(const nib_quant *a, int64_t m0, int64_t m1)
     {                                                                                              \
         .name = "norm_quant_f32_" #form "__" #target, .op = NIB_OP_NORM_QUANT, .code = NIB_ANY,    \
         .act = NIB_ACT_##act_, .input = NIB_ANY, .device = NIB_DEVICE_CPU, .conds = conditions,    \
-        .numbers = NIB_NUMBERS_LANES, .reference = ref, .rank = rank_, .unit = NIB_UNIT_F32,       \
+        .arithmetic = NIB_ARITHMETIC_LANES, .reference = ref, .rank = rank_, .unit = NIB_UNIT_F32, \
         .run = {.norm_quant = function}, .note = words                                             \
     }
 #define NORMED(form, act, words)                                                                   \

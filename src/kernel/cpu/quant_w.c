@@ -128,7 +128,7 @@ static size_t quant_w_scratch(const void *args)
     {                                                                                              \
         .name = "quant_w__" #target, .op = NIB_OP_QUANT_W, .code = NIB_ANY, .act = NIB_ANY,        \
         .input = NIB_ANY, .device = NIB_DEVICE_CPU, .conds = conditions,                           \
-        .numbers = NIB_NUMBERS_EXACT, .reference = ref, .rank = rank_, .unit = NIB_UNIT_F32,       \
+        .arithmetic = NIB_ARITHMETIC_EXACT, .reference = ref, .rank = rank_, .unit = NIB_UNIT_F32, \
         .scratch = quant_w_scratch, .run = {.quant_w = function}, .note = words                    \
     }
 

@@ -16,7 +16,7 @@
  */
 #include "gguf_blocks.h"
 #include "kernel.h"
-#include "numbers.h"
+#include "float_formats.h"
 #include "quant_w.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
  * of devices, which draw the same token.
  */
 #include "kernel.h"
-#include "precise.h"
+#include "portable_math.h"
 
 #include <string.h>
 
@@ -194,7 +194,7 @@ static const nib_kernel rows[] = {
      .input = NIB_ANY,
      .device = NIB_DEVICE_CPU,
      .conds = NIB_NO_CONDS,
-     .numbers = NIB_NUMBERS_EXACT,
+     .arithmetic = NIB_ARITHMETIC_EXACT,
      .rank = 90,
      .unit = NIB_UNIT_SCALAR,
      .scratch = draw_scratch,

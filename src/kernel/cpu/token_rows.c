@@ -30,7 +30,7 @@ static void gather_ref(const nib_gather *a, int64_t m0, int64_t m1)
     {                                                                                              \
         .name = #kernel "__" #target, .op = NIB_OP_##operation, .code = NIB_ANY, .act = NIB_ANY,   \
         .input = NIB_ANY, .device = NIB_DEVICE_CPU, .conds = conditions,                           \
-        .numbers = NIB_NUMBERS_LANES, .reference = ref, .rank = rank_, .unit = NIB_UNIT_F32,       \
+        .arithmetic = NIB_ARITHMETIC_LANES, .reference = ref, .rank = rank_, .unit = NIB_UNIT_F32, \
         .run = {.member = function}, .note = words                                                 \
     }
 
@@ -73,12 +73,12 @@ static const nib_kernel rows[] = {
     REF(scale_f32, SCALE, scale, "the same in plain C"),
     ROW(embed_f32, EMBED, ref, 90, NIB_NO_CONDS, NULL, embed, embed_ref,
         "copies rows of the table, dequantized to f32"),
-    AVX512(copy_f32, COPY, store_kv,
+    AVX512(copy_f32, STORE_KV, store_kv,
            "rounds keys and values into the cache: f32, f16, bf16, or int8 with a scale for each "
            "token and head"),
-    AVX2(copy_f32, COPY, store_kv, "the same"),
-    NEON(copy_f32, COPY, store_kv, "the same"),
-    REF(copy_f32, COPY, store_kv, "the same in plain C"),
+    AVX2(copy_f32, STORE_KV, store_kv, "the same"),
+    NEON(copy_f32, STORE_KV, store_kv, "the same"),
+    REF(copy_f32, STORE_KV, store_kv, "the same in plain C"),
     AVX512(rope_copy_f32, ROPE_COPY, rope_copy, "rope of queries and keys and copy, in one pass"),
     AVX2(rope_copy_f32, ROPE_COPY, rope_copy, "the same"),
     NEON(rope_copy_f32, ROPE_COPY, rope_copy, "the same"),

@@ -7,7 +7,7 @@
  */
 #include "norm_lanes.h"
 #include "ops.h"
-#include "precise.h"
+#include "portable_math.h"
 #include "train_ops.h"
 
 enum { NIB_TRAIN_STRIP = 4 * NIB_LANES };

@@ -12,27 +12,26 @@
 #define NIB_TRAIN(name) nib__train_##name##__ref
 #include "train_body.h"
 
-#define ROW(kernel, operation, target, rank_, conditions, ref, member, arithmetic, function,       \
-            words)                                                                                 \
+#define ROW(kernel, operation, target, rank_, conditions, ref, member, numbers, function, words)   \
     {                                                                                              \
         .name = #kernel "__" #target, .op = NIB_OP_##operation, .code = NIB_ANY, .act = NIB_ANY,   \
         .input = NIB_ANY, .device = NIB_DEVICE_CPU, .conds = conditions,                           \
-        .numbers = NIB_NUMBERS_##arithmetic, .reference = ref, .rank = rank_,                      \
+        .arithmetic = NIB_ARITHMETIC_##numbers, .reference = ref, .rank = rank_,                   \
         .unit = NIB_UNIT_F32, .run = {.member = function}, .note = words                           \
     }
 
 #define NEEDS_AVX2 NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL))
 #define NEEDS_AVX512 NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX512, NULL))
 /* One operation for every instruction set. */
-#define ROWS(kernel, operation, member, arithmetic, words)                                         \
-    ROW(kernel, operation, avx512, 10, NEEDS_AVX512, #kernel "__ref", member, arithmetic,          \
+#define ROWS(kernel, operation, member, numbers, words)                                            \
+    ROW(kernel, operation, avx512, 10, NEEDS_AVX512, #kernel "__ref", member, numbers,             \
         NIB_X86(nib__train_##member##__avx512), words),                                            \
-        ROW(kernel, operation, avx2, 20, NEEDS_AVX2, #kernel "__ref", member, arithmetic,          \
+        ROW(kernel, operation, avx2, 20, NEEDS_AVX2, #kernel "__ref", member, numbers,             \
             NIB_X86(nib__train_##member##__avx2), "the same, two vectors of 8 lanes"),             \
         ROW(kernel, operation, neon, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_NEON, NULL)),              \
-            #kernel "__ref", member, arithmetic, NIB_ARM(nib__train_##member##__neon),             \
+            #kernel "__ref", member, numbers, NIB_ARM(nib__train_##member##__neon),                \
             "the same, four vectors of 4 lanes"),                                                  \
-        ROW(kernel, operation, ref, 90, NIB_NO_CONDS, NULL, member, arithmetic,                    \
+        ROW(kernel, operation, ref, 90, NIB_NO_CONDS, NULL, member, numbers,                       \
             nib__train_##member##__ref, "the same in plain C")
 
 static const nib_kernel rows[] = {

@@ -277,7 +277,7 @@ static const nib_cond sm100a[] = {
     {                                                                                              \
         .name = name_ types "_f32__sm80", .op = NIB_OP_##op_, .code = NIB_CODE_##code_,            \
         .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_CUDA, .conds = conds_,        \
-        .numbers = NIB_NUMBERS_OTHER, .reference = name_ types "_f32__ref", .rank = 30,            \
+        .arithmetic = NIB_ARITHMETIC_OTHER, .reference = name_ types "_f32__ref", .rank = 30,      \
         .unit = NIB_UNIT_##unit_, .n_step = 1, .m_best = PROMPT, .packing = &nib__packing_rows,    \
         .gpu = NIB_CUDA_CODE(&source_tile, function),                                              \
         .note = "tensor cores of sm_80 and later, for many tokens; compiled only, not yet run on " \
@@ -289,7 +289,7 @@ static const nib_cond sm100a[] = {
     {                                                                                              \
         .name = name_ types "_f32__" target, .op = NIB_OP_##op_, .code = NIB_CODE_##code_,         \
         .act = NIB_ACT_##act_, .input = NIB_ANY, .device = NIB_DEVICE_CUDA, .conds = conds_,       \
-        .numbers = NIB_NUMBERS_OTHER, .tolerance = tolerance_,                                     \
+        .arithmetic = NIB_ARITHMETIC_OTHER, .tolerance = tolerance_,                               \
         .reference = name_ types "_f32__ref", .rank = rank_, .unit = NIB_UNIT_##unit_,             \
         .n_step = 1, .m_best = PROMPT, .packing = &nib__packing_rows, .gpu = gpu_,                 \
         .note = note_ "; compiled only, not yet run on a device"                                   \
@@ -310,7 +310,7 @@ static const nib_cond sm100a[] = {
     {                                                                                              \
         .name = name_ types "_f32__sm80_4x4", .op = NIB_OP_##op_, .code = NIB_CODE_##code_,        \
         .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_CUDA, .conds = sm80,          \
-        .numbers = NIB_NUMBERS_OTHER, .reference = name_ types "_f32__ref", .rank = 35,            \
+        .arithmetic = NIB_ARITHMETIC_OTHER, .reference = name_ types "_f32__ref", .rank = 35,      \
         .unit = NIB_UNIT_##unit_, .n_step = 1, .packing = &nib__packing_rows,                      \
         .gpu = NIB_CUDA_CODE(&source_matvec, launch_matvec),                                       \
         .note = "any shape, group and scale, for few tokens; compiled only, not yet run on a "     \
@@ -419,7 +419,7 @@ static const nib_kernel rows[] = {
      .input = NIB_ANY,
      .device = NIB_DEVICE_CUDA,
      .conds = sm80,
-     .numbers = NIB_NUMBERS_OTHER,
+     .arithmetic = NIB_ARITHMETIC_OTHER,
      .reference = "embed_f32__ref",
      .rank = 30,
      .unit = NIB_UNIT_F32,

@@ -42,7 +42,7 @@ static const nib_cond plain[] = {
     {                                                                                              \
         .name = name_ "__sm80" tile, .op = NIB_OP_##op_, .code = code_, .act = act_,               \
         .input = input_, .device = NIB_DEVICE_CUDA, .conds = conds_,                               \
-        .numbers = NIB_NUMBERS_##numbers_, .reference = name_ "__ref", .rank = rank_,              \
+        .arithmetic = NIB_ARITHMETIC_##numbers_, .reference = name_ "__ref", .rank = rank_,        \
         .unit = NIB_UNIT_F32, .n_step = 1, .packing = packing_,                                    \
         .gpu = NIB_CUDA_CODE(&nib__source_##file, function),                                       \
         .note = words "; compiled only, not yet run on a device"                                   \
@@ -73,7 +73,7 @@ static const nib_kernel rows[] = {
         "a block of threads a row, root mean square or LayerNorm"),
     ROW("rope_f32", ROPE, OTHER, token, nib__launch_rope,
         "a block of threads a token, pairs of either kind"),
-    CACHED("copy_f32", COPY, token, nib__launch_store_kv, "a block of threads a token"),
+    CACHED("copy_f32", STORE_KV, token, nib__launch_store_kv, "a block of threads a token"),
     ROW("swiglu_f32", SWIGLU, OTHER, token, nib__launch_swiglu,
         "a thread a value, of silu or tanh gelu, with up or without"),
     ROW("scale_f32", SCALE, OTHER, token, nib__launch_scale, "a thread a value, capped or not"),

@@ -61,7 +61,7 @@ static const nib_cond fp16[] = {
     {                                                                                              \
         .name = name_ "__" target, .op = NIB_OP_##op_, .code = code_, .act = act_,                 \
         .input = input_, .device = NIB_DEVICE_OPENCL, .conds = conds_,                             \
-        .numbers = NIB_NUMBERS_OTHER, .reference = name_ "__ref", .rank = rank_,                   \
+        .arithmetic = NIB_ARITHMETIC_OTHER, .reference = name_ "__ref", .rank = rank_,             \
         .unit = NIB_UNIT_##unit_, .n_step = 1, .packing = packing_,                                \
         .gpu = &(const nib_gpu_code){&nib__source_##file, function}, .note = words                 \
     }

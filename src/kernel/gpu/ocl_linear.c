@@ -134,7 +134,7 @@ static int launch_embed(const void *args, nib_launch out[])
     {                                                                                              \
         .name = "linear_" types "_f32__ocl", .op = NIB_OP_LINEAR, .code = NIB_CODE_##code_,        \
         .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_OPENCL,                       \
-        .conds = NIB_NO_CONDS, .numbers = NIB_NUMBERS_OTHER,                                       \
+        .conds = NIB_NO_CONDS, .arithmetic = NIB_ARITHMETIC_OTHER,                                 \
         .reference = "linear_" types "_f32__ref", .rank = 40, .unit = NIB_UNIT_F32, .n_step = 1,   \
         .packing = &nib__packing_rows,                                                             \
         .gpu = &(const nib_gpu_code){&nib__source_linear, nib__ocl_linear},                        \
@@ -155,7 +155,7 @@ static const nib_kernel rows[] = {
      .input = NIB_ANY,
      .device = NIB_DEVICE_OPENCL,
      .conds = NIB_NO_CONDS,
-     .numbers = NIB_NUMBERS_OTHER,
+     .arithmetic = NIB_ARITHMETIC_OTHER,
      .reference = "embed_f32__ref",
      .rank = 40,
      .unit = NIB_UNIT_F32,

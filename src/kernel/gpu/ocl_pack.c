@@ -41,7 +41,7 @@ int nib__launch_pack(const void *args, nib_launch out[])
     const nib_weight *w = a->w;
     const nib_gpu_rows l = nib__gpu_rows(w);
     const int64_t words = (int64_t)(l.row_bytes / 4), bits = 8 * (int64_t)l.row_bytes / l.ldk;
-    const bool are_nibbles = bits == 4 && w->store == NIB_STORE_BYTE;
+    const bool are_nibbles = bits == 4 && w->layout == NIB_LAYOUT_BYTE;
     char *to = a->out;
     int count = 1;
     init(out, are_nibbles ? "pack_nibbles" : "pack_codes", words, w);
@@ -69,7 +69,7 @@ static const nib_kernel rows[] = {
      .input = NIB_ANY,
      .device = NIB_DEVICE_OPENCL,
      .conds = plain,
-     .numbers = NIB_NUMBERS_EXACT,
+     .arithmetic = NIB_ARITHMETIC_EXACT,
      .reference = "pack__ref",
      .rank = 40,
      .unit = NIB_UNIT_SCALAR,

@@ -207,7 +207,7 @@ int nib__launch_quant_f32(const void *args, nib_launch out[])
     {                                                                                              \
         .name = "quant_f32_" #form "__ocl", .op = NIB_OP_QUANT, .code = NIB_ANY,                   \
         .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_OPENCL,                       \
-        .conds = NIB_NO_CONDS, .numbers = NIB_NUMBERS_OTHER,                                       \
+        .conds = NIB_NO_CONDS, .arithmetic = NIB_ARITHMETIC_OTHER,                                 \
         .reference = "quant_f32_" #form "__ref", .rank = 40, .unit = NIB_UNIT_F32, .n_step = 1,    \
         .gpu = &(const nib_gpu_code){&nib__source_quant, nib__launch_quant_##form}, .note = words  \
     }

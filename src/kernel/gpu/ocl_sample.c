@@ -62,7 +62,7 @@ static const nib_cond draws[] = {
 #define ROW(name_, conds_, rank_, function, words)                                                 \
     {                                                                                              \
         .name = name_, .op = NIB_OP_SAMPLE, .code = NIB_ANY, .act = NIB_ANY, .input = NIB_ANY,     \
-        .device = NIB_DEVICE_OPENCL, .conds = conds_, .numbers = NIB_NUMBERS_EXACT,                \
+        .device = NIB_DEVICE_OPENCL, .conds = conds_, .arithmetic = NIB_ARITHMETIC_EXACT,          \
         .reference = "sample_f32__ref", .rank = rank_, .unit = NIB_UNIT_F32,                       \
         .gpu = &(const nib_gpu_code){&nib__source_sample, function}, .note = words                 \
     }

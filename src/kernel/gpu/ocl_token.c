@@ -187,7 +187,7 @@ static const nib_cond float_cache[] = {NIB_FLOAT_CACHE, NIB_COND_END};
     {                                                                                              \
         .name = name_ "__ocl", .op = NIB_OP_##op_, .code = NIB_ANY, .act = NIB_ANY,                \
         .input = NIB_ANY, .device = NIB_DEVICE_OPENCL, .conds = conditions,                        \
-        .numbers = NIB_NUMBERS_OTHER, .reference = name_ "__ref", .rank = 40,                      \
+        .arithmetic = NIB_ARITHMETIC_OTHER, .reference = name_ "__ref", .rank = 40,                \
         .unit = NIB_UNIT_F32, .n_step = 1,                                                         \
         .gpu = &(const nib_gpu_code){&nib__source_##file, function}, .note = words                 \
     }
@@ -197,7 +197,8 @@ static const nib_kernel rows[] = {
         "a work-group a row, root mean square or LayerNorm"),
     ROW("rope_f32", ROPE, OTHER, any_device, token, nib__launch_rope,
         "a work-group a token, pairs of either kind"),
-    ROW("copy_f32", COPY, OTHER, float_cache, token, nib__launch_store_kv, "a work-group a token"),
+    ROW("copy_f32", STORE_KV, OTHER, float_cache, token, nib__launch_store_kv,
+        "a work-group a token"),
     ROW("swiglu_f32", SWIGLU, OTHER, any_device, token, nib__launch_swiglu,
         "a work-item a value, of silu or tanh gelu, with up or without"),
     ROW("scale_f32", SCALE, OTHER, any_device, token, nib__launch_scale,

@@ -152,7 +152,7 @@ int nib__launch_amax(const void *args, nib_launch out[])
 #define ROW(name_, op_, code_, act_, input_, packing_, file, function, words)                      \
     {                                                                                              \
         .name = name_ "__ocl", .op = NIB_OP_##op_, .code = code_, .act = act_, .input = input_,    \
-        .device = NIB_DEVICE_OPENCL, .conds = NIB_NO_CONDS, .numbers = NIB_NUMBERS_OTHER,          \
+        .device = NIB_DEVICE_OPENCL, .conds = NIB_NO_CONDS, .arithmetic = NIB_ARITHMETIC_OTHER,    \
         .reference = name_ "__ref", .rank = 40, .unit = NIB_UNIT_F32, .n_step = 1,                 \
         .packing = packing_, .gpu = &(const nib_gpu_code){&nib__source_##file, function},          \
         .note = words                                                                              \

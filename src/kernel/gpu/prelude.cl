@@ -25,7 +25,7 @@
 #define INLINED static inline __attribute__((always_inline))
 #endif
 
-/* ---- number formats: as nib__to_f32 and nib__from_f32 (src/base/numbers.c) ---- */
+/* ---- number formats: as nib__to_f32 and nib__from_f32 (src/base/float_formats.c) ---- */
 
 #define TYPE_F32 0
 #define TYPE_F16 1

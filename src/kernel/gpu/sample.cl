@@ -70,7 +70,7 @@ __kernel void sample(MEMORY(float, logits), MEMORY(int, out), int vocab)
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
 
-/* As nib__exp (src/base/precise.c), operation by operation. */
+/* As nib__exp (src/base/portable_math.c), operation by operation. */
 static double exact_exp(double x)
 {
     const double magic = 6755399441055744.0;

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tries recipes: each is planned for the device; where the device is here and the model has
+ * weights, each that is done as asked and fits is run: its loss on a text, and tokens per second.
+ */
+#include "advise.h"
+
+#include "bench.h"
+
+#include "fake_quant.h"
+#include "file.h"
+#include "variant.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+/* ---- what to try ---- */
+
+/* Besides the bases. A larger output layer is most of a small model's bytes, and the layer whose
+ * error nothing after it averages out. */
+static const char *const combinations[] = {"int8wo-g32",
+                                           "int4wo-sym",
+                                           "int4wo-g64",
+                                           "int4wo-g128",
+                                           "8da4w-g64",
+                                           "8da4w-g128",
+                                           "int4wo+head-int8wo",
+                                           "8da4w+head-int8dq",
+                                           "int4wo+head+embed",
+                                           "8da4w+head+embed",
+                                           "int4wo+head-int8wo+embed-int8wo",
+                                           "8da4w+head-int8dq+embed-int8wo"};
+
+enum { ITEMS_MAX = 64 };
+
+static const nib_advised unknown = {.predicted_decode = NAN,
+                                    .predicted_prefill = NAN,
+                                    .decode = NAN,
+                                    .prefill = NAN,
+                                    .loss = NAN,
+                                    .error = NAN,
+                                    .behind = NIB_BEHIND_NONE};
+
+static nib_status add_recipe(nib_advice *v, const char *recipe, nib_err *err)
+{
+    if (v->count == ITEMS_MAX)
+        return nib__fail(err, NIB_USAGE, "%zu recipes; at most %d are compared",
+                         v->options->recipes.count, ITEMS_MAX - 1);
+    nib_advised *c = &v->items[v->count++];
+    *c = unknown;
+    c->recipe = recipe;
+    if (recipe == NULL)
+        return NIB_OK;
+    /* a recipe may be JSON, of lines and of any length */
+    char shown[NIB_SHOWN];
+    nib__shown(shown, recipe);
+    c->name = nib__arena_copy(&v->arena, shown, strlen(shown));
+    return c->name != NULL ? NIB_OK : nib__fail_memory(err, strlen(shown), "a name");
+}
+
+/* A float type is worth trying where it is narrower than what is stored. */
+static bool is_worth(const nib_advice *v, const char *recipe)
+{
+    const nib_network *net = &v->model->net;
+    nib_scheme s;
+    int64_t widest = 1;
+    if (nib__scheme_parse(&s, recipe, strcspn(recipe, "+"), NULL) != NIB_OK)
+        return false;
+    for (size_t i = 1; i < net->site_count; i++)
+        widest = nib__max(widest, net->sites[i].k);
+    if (!nib__scheme_is_quantized(&s))
+        return s.code != NIB_CODE_F32 && net->sites[1].stored.code == NIB_CODE_F32;
+    return s.group <= widest; /* one group in a row is no other recipe */
+}
+
+static nib_status list_recipes(nib_advice *v, nib_err *err)
+{
+    const nib_strings *own = &v->options->recipes;
+    char name[64];
+    v->items = nib__arena_take(&v->arena, ITEMS_MAX, sizeof *v->items);
+    if (!v->items)
+        return nib__fail_memory(err, ITEMS_MAX * sizeof *v->items, "the list of recipes");
+    NIB_TRY(add_recipe(v, NULL, err));
+    nib__scheme_name(name, &v->model->net.sites[1].stored);
+    char *said = nib__arena_take(&v->arena, 80, 1);
+    if (!said)
+        return nib__fail_memory(err, 80, "a name");
+    snprintf(said, 80, "none (%s)", name);
+    v->items[0].name = said;
+    for (size_t i = 0; i < own->count; i++)
+        NIB_TRY(add_recipe(v, own->items[i], err));
+    const char *base;
+    for (size_t i = 0; own->count == 0 && (base = nib__scheme_base(i)) != NULL; i++)
+        if (is_worth(v, base))
+            NIB_TRY(add_recipe(v, base, err));
+    for (size_t i = 0; own->count == 0 && i < COUNT(combinations); i++)
+        if (is_worth(v, combinations[i]))
+            NIB_TRY(add_recipe(v, combinations[i], err));
+    return NIB_OK;
+}
+
+/* ---- the plan ---- */
+
+static nib_status keep_problem(nib_advice *v, nib_advised *c, const char *text, nib_err *err)
+{
+    c->problem = nib__arena_copy(&v->arena, text, strlen(text));
+    return c->problem ? NIB_OK : nib__fail_memory(err, strlen(text), "a sentence");
+}
+
+/* The first layer that is not done as asked, in a sentence; "": all are. */
+static void say_substituted(const nib_ledger *ledger, char *out, size_t size)
+{
+    out[0] = '\0';
+    for (size_t i = 0; i < ledger->layer_count && out[0] == '\0'; i++) {
+        const nib_ledger_layer *l = &ledger->layers[i];
+        if (l->rung != NIB_RUNG_NONE)
+            snprintf(out, size, "%s: asked %s, done %s, rung %s%s%s", l->name, l->asked,
+                     l->done ? l->done : "not", nib__rung_names[l->rung],
+                     l->reason_count > 0 ? ": " : "",
+                     l->reason_count > 0 ? l->reasons[0].text : "");
+    }
+}
+
+static bool is_trainable(const nib_assignment *plan)
+{
+    bool any = false;
+    for (size_t i = 1; i < plan->count; i++) {
+        const nib_scheme *done = &plan->layers[i].done;
+        if (nib__scheme_is_quantized(done) && !nib__fake_has(done))
+            return false;
+        any |= nib__scheme_is_quantized(done);
+    }
+    return any;
+}
+
+static nib_status read_plan(nib_advice *v, nib_advised *c, const nib_plan *p, nib_err *err)
+{
+    char text[sizeof err->text];
+    const bool is_denied = p->assignment.denied.status == NIB_NOT_AS_ASKED;
+    c->weight_bytes = p->weight_bytes;
+    c->bytes = is_denied ? p->weight_bytes + p->cache.bytes : nib__plan_needs(p);
+    c->over = v->limit != 0 && c->bytes > v->limit ? c->bytes - v->limit : 0;
+    c->predicted_decode = 1 / p->assignment.predicted_token_s;
+    c->predicted_prefill = (double)NIB_PREFILL_TOKENS / p->assignment.predicted_prefill_s;
+    c->trainable = is_trainable(&p->assignment);
+    say_substituted(&p->assignment.ledger, text, sizeof text);
+    if (is_denied)
+        snprintf(text, sizeof text, "%s", p->assignment.denied.text);
+    return text[0] ? keep_problem(v, c, text, err) : NIB_OK;
+}
+
+/* ---- the run ---- */
+
+static nib_status eval_and_time(nib_advice *v, nib_advised *c, nib_session *session, nib_err *err)
+{
+    const nib_eval_options eval = {.text_path = v->options->text_path,
+                                   .window = v->options->window};
+    const nib_bench_options bench = {.prompt_tokens = v->prompt, .new_tokens = 32, .repeats = 3};
+    nib_eval_result loss;
+    nib_bench_speeds speed;
+    if (v->losses) {
+        NIB_TRY(nib_eval(session, NULL, &eval, &loss, err));
+        c->loss = loss.loss;
+    }
+    if (v->speeds) {
+        NIB_TRY(nib__bench_speeds(session, &bench, &speed, err));
+        c->decode = speed.decode_tokens_per_s;
+        c->prefill = speed.prefill_tokens_per_s;
+    }
+    return NIB_OK;
+}
+
+static nib_status run_plan(nib_advice *v, nib_advised *c, const nib_plan *plan, nib_err *err)
+{
+    nib_session *session;
+    char text[sizeof err->text] = "";
+    NIB_TRY(nib_session_open(&session, v->model, plan, 1, err));
+    const nib_plan *runs = nib_session_plan(session);
+    if (runs != plan) /* the device refused something, and another row would do it */
+        say_substituted(&runs->assignment.ledger, text, sizeof text);
+    const nib_status status =
+        text[0] ? keep_problem(v, c, text, err) : eval_and_time(v, c, session, err);
+    nib_session_close(session);
+    return status;
+}
+
+static nib_status make_plan(nib_advice *v, nib_plan **out, const nib_advised *c, bool on_cpu,
+                            nib_err *err)
+{
+    const nib_request *asked = &v->options->request;
+    const nib_request r = {.recipe = c->recipe,
+                           .device = on_cpu ? NULL : asked->device,
+                           .dtype = asked->dtype,
+                           .cache = asked->cache,
+                           .context = asked->context};
+    return nib_plan_make(out, v->model, &r, err);
+}
+
+/* Losses of a device that is not here are those of this CPU: they follow from the codes, whatever
+ * multiplies them. */
+static nib_status run(nib_advice *v, nib_advised *c, const nib_plan *plan, nib_err *err)
+{
+    nib_plan *here;
+    if (v->base->machine.here)
+        return run_plan(v, c, plan, err);
+    NIB_TRY(make_plan(v, &here, c, true, err));
+    const nib_status status = run_plan(v, c, here, err);
+    nib_plan_free(here);
+    return status;
+}
+
+/* What ends the whole, and not one recipe. */
+static bool ends_all(nib_status status)
+{
+    return status == NIB_CANCELLED || status == NIB_IO || status == NIB_USAGE;
+}
+
+static nib_status try_plan(nib_advice *v, nib_advised *c, const nib_plan *plan, nib_err *err)
+{
+    const uint64_t memory = v->model->engine->here.memory;
+    const bool first = c == v->items, runs = v->losses || v->speeds;
+    NIB_TRY(read_plan(v, c, plan, err));
+    if (!v->losses)
+        NIB_TRY(nib__advise_error(&c->error, plan, err));
+    /* the model as stored runs even if it is over the limit: others are compared with it */
+    const bool fits = c->over == 0 || (first && (memory == 0 || c->bytes <= memory));
+    if (!runs || c->problem || !fits || plan->assignment.denied.status != NIB_OK)
+        return NIB_OK;
+    const nib_status status = run(v, c, plan, err);
+    if (status == NIB_OK || first || ends_all(status))
+        return status;
+    c->decode = c->prefill = c->loss = NAN;
+    c->failed = true;
+    return keep_problem(v, c, err->text, err);
+}
+
+/* Of the recipes that nobody named only the model as stored is asked for. */
+static void say_settings(nib_advice *v, const nib_advised *c, const nib_plan *plan)
+{
+    const size_t before = v->said.setting_count;
+    if (c != v->items && v->options->recipes.count == 0)
+        return;
+    nib__ledger_merge_settings(&v->said, &plan->assignment.ledger);
+    nib__log_settings(v->model->engine, &v->said, before);
+}
+
+static nib_status try_recipe(nib_advice *v, nib_advised *c, nib_err *err)
+{
+    nib_plan *plan;
+    NIB_TRY(make_plan(v, &plan, c, false, err));
+    say_settings(v, c, plan);
+    const nib_status status = try_plan(v, c, plan, err);
+    nib_plan_free(plan);
+    return status;
+}
+
+/* ---- what follows ---- */
+
+bool nib__advised_counts(const nib_advised *c) { return c->over == 0 && !c->problem; }
+
+double nib__advised_cost(const nib_advice *v, const nib_advised *c)
+{
+    return v->losses ? c->loss : c->error;
+}
+
+double nib__advised_speed(const nib_advice *v, const nib_advised *c)
+{
+    if (v->options->by_prefill)
+        return v->speeds ? c->prefill : c->predicted_prefill;
+    return v->speeds ? c->decode : c->predicted_decode;
+}
+
+/* The loss that a budget adds to: of the model as stored, or where that could not run here, the
+ * least. */
+static double base_cost(const nib_advice *v)
+{
+    double least = nib__advised_cost(v, &v->items[0]);
+    if (!v->losses)
+        return 0;
+    for (size_t i = 1; i < v->count && isnan(v->items[0].loss); i++)
+        least = fmin(least, v->items[i].loss);
+    return least;
+}
+
+/* The fastest of those that cost too much as they are, could be trained for, and would then be
+ * faster than what is taken, or smaller. */
+static int find_training(const nib_advice *v, nib_merit *merits)
+{
+    const nib_merit taken = merits[v->taken < 0 ? 0 : v->taken];
+    bool any;
+    for (size_t i = 0; i < v->count; i++) {
+        nib_merit *m = &merits[i];
+        const bool gains = !v->within || m->seconds * (1 + NIB_EQUAL_TIMES) < taken.seconds ||
+                           m->bytes < taken.bytes;
+        m->counts &= v->losses && v->taken >= 0 && v->items[i].trainable && gains &&
+                     m->cost > v->base_cost + v->budget;
+    }
+    return nib__frontier_take(&any, merits, v->count, INFINITY);
+}
+
+static void judge(nib_advice *v)
+{
+    nib_merit merits[ITEMS_MAX];
+    int behind[ITEMS_MAX];
+    for (size_t i = 0; i < v->count; i++) {
+        const nib_advised *c = &v->items[i];
+        merits[i] = (nib_merit){.counts = nib__advised_counts(c),
+                                .cost = nib__advised_cost(v, c),
+                                .seconds = 1 / nib__advised_speed(v, c),
+                                /* what lies beside the weights is nearly the same of all */
+                                .bytes = (double)c->weight_bytes};
+    }
+    v->base_cost = base_cost(v);
+    nib__frontier(behind, merits, v->count);
+    for (size_t i = 0; i < v->count; i++)
+        v->items[i].behind = behind[i];
+    v->taken = nib__frontier_take(&v->within, merits, v->count, v->base_cost + v->budget);
+    v->train = find_training(v, merits);
+}
+
+/* Why nothing can be taken. */
+static nib_status nothing(const nib_advice *v, nib_err *err)
+{
+    const nib_advised *least = NULL;
+    char need[32], there[32], over[32];
+    for (size_t i = 0; i < v->count; i++)
+        if (!v->items[i].problem && (!least || v->items[i].bytes < least->bytes))
+            least = &v->items[i];
+    if (!least)
+        return nib__fail(err, NIB_NOT_AS_ASKED, "%s does none of %zu recipes as asked: %.600s",
+                         v->base->machine.name, v->count, v->items[0].problem);
+    return nib__fail(err, NIB_NO_MEMORY,
+                     "nothing fits %s: %s has the least, %s of weights, keys%s, %s more; a "
+                     "shorter --context takes less",
+                     nib__say_bytes(there, v->limit), least->name,
+                     nib__say_bytes(need, least->bytes),
+                     v->base->assignment.gpu != NULL ? ", values and buffers" : " and values",
+                     nib__say_bytes(over, least->over));
+}
+
+/* ---- the call ---- */
+
+static nib_status check(const nib_model *model, const nib_advise_options *o, nib_err *err)
+{
+    const nib_network *net = &model->net;
+    const char *given = o->name ? o->name : net->directory;
+    char name[64];
+    NIB_TRY(nib__model_runs(model, err));
+    if (net->training)
+        return nib__fail(err, NIB_USAGE,
+                         "%s: a training config; `nibble plan` and `nibble bench --train` tell of "
+                         "it, and advice is about running a model",
+                         given);
+    for (size_t i = 1; i < net->site_count; i++)
+        if (nib__scheme_is_quantized(&net->sites[i].stored))
+            return nib__fail(err, NIB_UNSUPPORTED,
+                             "%s is stored as %s, and codes are not quantized again; name the "
+                             "checkpoint that it was made from",
+                             net->sites[i].name, nib__scheme_name(name, &net->sites[i].stored));
+    if (o->request.device && strcmp(o->request.device, "auto") == 0)
+        return nib__fail(err, NIB_USAGE,
+                         "recipes are compared on one device; name one in place of auto");
+    if (o->svg) /* before the work is done */
+        NIB_TRY(nib__file_may_replace(o->svg, err));
+    if (o->text_path && o->dry_run)
+        return nib__fail(err, NIB_USAGE, "%s is not read: --dry-run runs nothing", o->text_path);
+    if (o->text_path && !net->checkpoint)
+        return nib__fail(err, NIB_USAGE,
+                         "%s: only a config was given, and a loss needs the weights", given);
+    if (o->window != 0 && !o->text_path)
+        return nib__fail(err, NIB_USAGE,
+                         "a window of %" PRId64 " tokens, but no text to cut into windows; give "
+                         "--text, too",
+                         o->window);
+    if (o->loss_budget >= 0 && !o->text_path)
+        return nib__fail(err, NIB_USAGE,
+                         "a budget of %g nats per token, but no text to measure a loss with; give "
+                         "--text, too",
+                         o->loss_budget);
+    return NIB_OK;
+}
+
+/* The device, and what can be measured: from the plan of the model as stored. */
+static nib_status prepare(nib_advice *v, nib_err *err)
+{
+    const nib_advise_options *o = v->options;
+    const bool weights = v->model->net.checkpoint != NULL;
+    NIB_TRY(list_recipes(v, err));
+    NIB_TRY(make_plan(v, &v->base, &v->items[0], false, err));
+    const nib_machine *m = &v->base->machine;
+    v->limit = o->memory != 0 && (m->memory == 0 || o->memory < m->memory) ? o->memory : m->memory;
+    v->speeds = weights && m->here && !o->dry_run;
+    v->losses = o->text_path != NULL;
+    v->real = weights;
+    v->prompt = v->speeds ? nib__min(NIB_PREFILL_TOKENS, v->base->context) : NIB_PREFILL_TOKENS;
+    v->budget = !v->losses            ? NIB_ERROR_BUDGET
+                : o->loss_budget >= 0 ? o->loss_budget
+                                      : NIB_LOSS_BUDGET;
+    return NIB_OK;
+}
+
+static nib_status write_report(nib_advice *v, nib_form form, const nib_sink *sink, nib_err *err)
+{
+    const nib_allocator *a = &v->model->engine->allocator;
+    nib_text text;
+    nib__text_init(&text, a);
+    if (form == NIB_FORM_JSON)
+        nib__advise_json(v, &text);
+    else
+        nib__advise_render(v, &text);
+    nib_status status = nib__text_flush(&text, sink, err);
+    if (status == NIB_OK && v->options->svg) {
+        nib__advise_draw(v, &text);
+        status = text.failed ? nib__fail_memory(err, text.size, "the picture")
+                             : nib__file_replace(v->options->svg, text.at, text.size, a, err);
+    }
+    nib__text_free(&text);
+    return status;
+}
+
+/* Progress of one recipe as part of the whole: its loss first, then its speed. */
+static bool on_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    const nib_advice *v = ctx;
+    enum { WHOLE = 1000, LOSS = 800 };
+    const double share = total > 0 && done < total ? (double)done / (double)total : 1;
+    const bool loss = strcmp(what, "evaluate") == 0;
+    const double part = loss ? share * LOSS : LOSS + share * (WHOLE - LOSS);
+    return v->outer.progress == NULL ||
+           v->outer.progress(v->outer.ctx, "advise", v->at * WHOLE + (uint64_t)part,
+                             v->count * WHOLE);
+}
+
+static void on_log(void *ctx, const char *line)
+{
+    const nib_advice *v = ctx;
+    if (v->outer.log)
+        v->outer.log(v->outer.ctx, line);
+}
+
+static nib_status try_all(nib_advice *v, nib_err *err)
+{
+    for (v->at = 0; v->at < v->count; v->at++) {
+        if (!nib__engine_progress(v->model->engine, "evaluate", 0, 1))
+            return nib__fail(err, NIB_CANCELLED, "cancelled after %zu of %zu recipes", v->at,
+                             v->count);
+        NIB_TRY(try_recipe(v, &v->items[v->at], err));
+    }
+    return NIB_OK;
+}
+
+static nib_status advise(nib_advice *v, nib_form form, const nib_sink *sink, nib_err *err)
+{
+    nib_callbacks *callbacks = &v->model->engine->callbacks;
+    NIB_TRY(prepare(v, err));
+    v->outer = *callbacks;
+    *callbacks = (nib_callbacks){.progress = on_progress, .log = on_log, .ctx = v};
+    const nib_status status = try_all(v, err);
+    *callbacks = v->outer;
+    NIB_TRY(status);
+    if (v->model->net.checkpoint)
+        NIB_TRY(nib__model_read(v->model, NIB_OK, err));
+    judge(v);
+    NIB_TRY(write_report(v, form, sink, err));
+    return v->taken < 0 ? nothing(v, err) : NIB_OK;
+}
+
+nib_status nib_advise(nib_model *model, const nib_advise_options *options, nib_form form,
+                      const nib_sink *sink, nib_err *err)
+{
+    const nib_advise_options none = {.loss_budget = -1};
+    nib_advice v = {.model = model, .options = options ? options : &none};
+    nib_err own; /* the words of a recipe that failed are told in any case */
+    err = err != NULL ? err : &own;
+    NIB_TRY(check(model, v.options, err));
+    nib__arena_init(&v.arena, &model->engine->allocator, 0);
+    nib__ledger_init(&v.said, &model->engine->allocator);
+    const nib_status status = advise(&v, form, sink, err);
+    nib_plan_free(v.base);
+    nib__ledger_free(&v.said);
+    nib__arena_free(&v.arena);
+    return status;
+}

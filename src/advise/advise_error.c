@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What rounding does to the products of a model's linear layers, estimated without running it: the
+ * errors of weights and inputs do not depend on each other, so their squares add.
+ */
+#include "advise.h"
+#include "quantizer.h"
+#include "sample.h"
+
+#include <math.h>
+
+enum { ROWS = 16 /* drawn from a weight, and inputs of a layer */ };
+
+typedef struct estimate {
+    const nib_plan *plan;
+    float *normal, *rows; /* [ROWS][k] of the widest layer */
+    nib_quantized to;
+    double *weights, *inputs; /* of each layer: sum of errors' squares by that of values' */
+    nib_err *err;
+} estimate;
+
+/* Of rows [count][k] that a scheme quantizes. */
+static nib_status rounding(double *out, estimate *e, const nib_scheme *scheme, nib_type source,
+                           const float *rows, int64_t count, int64_t k)
+{
+    nib_quantizer q;
+    float range[2] = {0, 0};
+    NIB_TRY(nib__quantizer_init(&q, scheme, source, k, e->err));
+    if (nib__quantizer_needs_scan(&q)) {
+        NIB_TRY(nib__quantizer_scan(&q, rows, 0, count, range, e->err));
+        NIB_TRY(nib__quantizer_range(&q, range, e->err));
+    }
+    e->to.signal = e->to.error = 0;
+    NIB_TRY(nib__quantizer_rows(&q, rows, 0, count, &e->to, e->err));
+    *out = e->to.signal > 0 ? e->to.error / e->to.signal : 0;
+    return NIB_OK;
+}
+
+/* Of values that become another float type. */
+static double float_rounding(const float *rows, nib_code code, int64_t count)
+{
+    double signal = 0, error = 0;
+    for (int64_t i = 0; i < count && code != NIB_CODE_F32; i++) {
+        const float x = rows[i];
+        const float y = code == NIB_CODE_BF16 ? nib__bf16_to_f32(nib__f32_to_bf16(x))
+                                              : nib__f16_to_f32(nib__f32_to_f16(x));
+        signal += (double)x * (double)x;
+        error += ((double)x - (double)y) * ((double)x - (double)y);
+    }
+    return signal > 0 ? error / signal : 0;
+}
+
+/* Rows of the stored weight, evenly apart; normal values where none is stored. */
+static void draw_rows(const float **rows, nib_type *source, estimate *e, size_t site, int64_t count)
+{
+    const nib_network *net = &e->plan->model->net;
+    const nib_site *s = &net->sites[site];
+    *rows = e->normal;
+    *source = NIB_TYPE_F32;
+    if (!net->checkpoint)
+        return;
+    for (int64_t i = 0; i < count; i++)
+        nib__weight_row(&s->weight, i * s->n / count, e->rows + i * s->k);
+    *rows = e->rows;
+    *source = nib__float_type(s->stored.code);
+}
+
+static nib_status weight_rounding(estimate *e, size_t site)
+{
+    const nib_layer_plan *p = &e->plan->assignment.layers[site];
+    const int64_t k = p->layer->k, count = nib__min(ROWS, p->layer->n);
+    const float *rows;
+    nib_type source;
+    if (nib__scheme_same_weight(&p->done, &p->layer->stored))
+        return NIB_OK;
+    draw_rows(&rows, &source, e, site, count);
+    if (nib__scheme_is_quantized(&p->done))
+        return rounding(&e->weights[site], e, &p->done, source, rows, count, k);
+    e->weights[site] = float_rounding(rows, p->done.code, count * k);
+    return NIB_OK;
+}
+
+/* Inputs are quantized by the formulas of weights: a scale per token is one per row. */
+static nib_scheme scheme_of_inputs(const nib_scheme *s)
+{
+    nib_scheme in = {.code = NIB_CODE_I8, .symmetric = s->act_symmetric};
+    if (s->act == NIB_ACT_I4_TOKEN)
+        in.code = NIB_CODE_I4;
+    else if (s->act == NIB_ACT_E4M3_TOKEN)
+        in.code = NIB_CODE_E4M3;
+    else if (s->act == NIB_ACT_NV4)
+        in.code = NIB_CODE_NV4;
+    else if (nib__act_is_mx(s->act))
+        in.code = s->act == NIB_ACT_MX8 ? NIB_CODE_MX8 : NIB_CODE_MX4;
+    in.group = nib__act_block(s->act) > 0 ? nib__act_block(s->act) : NIB_GROUP_ROW;
+    in.zero = in.symmetric ? NIB_ZERO_NONE : NIB_ZERO_INT;
+    in.mx_floor = s->mx_floor;
+    in.block_only = s->block_only;
+    return in;
+}
+
+static nib_status input_rounding(estimate *e, size_t site)
+{
+    const nib_layer_plan *p = &e->plan->assignment.layers[site];
+    const nib_scheme in = scheme_of_inputs(&p->done);
+    if (p->done.act == NIB_ACT_FLOAT)
+        return NIB_OK;
+    return rounding(&e->inputs[site], e, &in, NIB_TYPE_F32, e->normal, ROWS, p->layer->k);
+}
+
+/* What two layers of the same width and scheme have in common: the inputs' error, and without
+ * weights theirs. */
+static bool is_alike(const nib_layer_plan *a, const nib_layer_plan *b)
+{
+    return a->layer->k == b->layer->k &&
+           nib__min(ROWS, a->layer->n) == nib__min(ROWS, b->layer->n) &&
+           nib__scheme_equal(&a->done, &b->done) &&
+           nib__scheme_equal(&a->layer->stored, &b->layer->stored);
+}
+
+static nib_status add_up(double *out, estimate *e)
+{
+    const nib_layer_plan *layers = e->plan->assignment.layers;
+    const bool real = e->plan->model->net.checkpoint != NULL;
+    double sum = 0, all = 0;
+    for (size_t i = 1; i < e->plan->assignment.count;
+         i++) { /* the first, a table, multiplies nothing */
+        const double size = (double)layers[i].layer->n * (double)layers[i].layer->k;
+        size_t same = 1;
+        while (same < i && !is_alike(&layers[same], &layers[i]))
+            same++;
+        e->inputs[i] = e->inputs[same];
+        e->weights[i] = real ? 0 : e->weights[same];
+        if (same == i)
+            NIB_TRY(input_rounding(e, i));
+        if (same == i || real)
+            NIB_TRY(weight_rounding(e, i));
+        sum += size * (e->weights[i] + e->inputs[i]);
+        all += size;
+    }
+    *out = all > 0 ? sqrt(sum / all) : 0;
+    return NIB_OK;
+}
+
+nib_status nib__advise_error(double *out, const nib_plan *plan, nib_err *err)
+{
+    estimate e = {.plan = plan, .err = err};
+    nib_arena arena;
+    size_t values = ROWS;
+    for (size_t i = 0; i < plan->assignment.count; i++)
+        values = (size_t)nib__max((int64_t)values, ROWS * plan->layers[i].k);
+    nib__arena_init(&arena, &plan->model->engine->allocator, 0);
+    e.normal = nib__arena_take(&arena, values, sizeof *e.normal);
+    e.rows = nib__arena_take(&arena, values, sizeof *e.rows);
+    e.to.codes = nib__arena_take(&arena, values, sizeof *e.to.codes);
+    e.to.scales = nib__arena_take(&arena, values, sizeof(float)); /* in groups of 1 as many */
+    e.to.zeros = nib__arena_take(&arena, values, sizeof(float));
+    e.weights = nib__arena_take(&arena, plan->assignment.count, sizeof *e.weights);
+    e.inputs = nib__arena_take(&arena, plan->assignment.count, sizeof *e.inputs);
+    const bool ok =
+        e.normal && e.rows && e.to.codes && e.to.scales && e.to.zeros && e.weights && e.inputs;
+    for (size_t i = 0; ok && i < values; i++)
+        e.normal[i] = (float)nib__random_normal(0, 0, (int64_t)i);
+    const nib_status status =
+        ok ? add_up(out, &e) : nib__fail_memory(err, values * 17, "rows of weights");
+    nib__arena_free(&arena);
+    return status;
+}

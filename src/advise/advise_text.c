@@ -1,0 +1,485 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What nib_advise found, as a table with the one to take, and as JSON.
+ */
+#include "advise.h"
+
+#include "file.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+enum { WIDTH = 100 };
+
+/* ---- the heading ---- */
+
+static void render_device(const nib_advice *v, nib_text *out)
+{
+    char bytes[32], positions[32];
+    const nib_machine *m = &v->base->machine;
+    const char *buffers = v->base->assignment.gpu != NULL ? ", and buffers" : "";
+    nib__text_format(out, "device  %s: %s%s\n", m->name, nib__machine_title(m),
+                     m->here ? "" : ", not here");
+    nib__text_str(out, "memory  ");
+    if (v->limit != 0)
+        nib__text_format(out, "%s (%s) for weights, keys and values of %s positions%s\n",
+                         nib__say_bytes(bytes, v->limit),
+                         v->limit == v->options->memory ? "--memory" : "what it has",
+                         nib__say_count(positions, (uint64_t)v->base->context), buffers);
+    else
+        nib__text_format(out, "weights, keys and values of %s positions%s; no limit is known\n",
+                         nib__say_count(positions, (uint64_t)v->base->context), buffers);
+}
+
+static void render_speeds(const nib_advice *v, nib_text *out)
+{
+    char words[512];
+    const nib_machine *m = &v->base->machine;
+    if (v->speeds)
+        snprintf(words, sizeof words,
+                 "tokens/s, measured here: decoding, and a prompt of %" PRId64
+                 " tokens; \"predicted\" is decoding, from %s",
+                 v->prompt, nib__machine_rates(m));
+    else
+        snprintf(words, sizeof words,
+                 "tokens/s, predicted from %s, not measured: decoding, and a "
+                 "prompt of %" PRId64 " tokens",
+                 nib__machine_rates(m), v->prompt);
+    nib__ledger_wrap(out, "speed   ", "        ", WIDTH, words);
+}
+
+static void render_costs(const nib_advice *v, nib_text *out)
+{
+    char words[512], shown[NIB_SHOWN];
+    if (v->losses)
+        snprintf(words, sizeof words,
+                 "nats per token of %s, measured %s; at most %g more than the model as stored "
+                 "(--loss-budget)",
+                 nib__shown(shown, v->options->text_path),
+                 v->base->machine.here ? "here" : "on this CPU: it follows from the codes",
+                 v->budget);
+    else
+        snprintf(
+            words, sizeof words,
+            "the loss is not measured (--text FILE does); in its place the relative error of a "
+            "linear layer's product, estimated from %s, and normal inputs: an order of "
+            "recipes, no measure of this model's loss; at most %g %%",
+            v->real ? "16 rows of each weight" : "normal weights, as there are none here",
+            100 * v->budget);
+    nib__ledger_wrap(out, v->losses ? "loss    " : "error   ", "        ", WIDTH, words);
+}
+
+/* ---- the table ---- */
+
+/* Three digits, or whole. */
+static const char *say_speed(char out[32], double speed)
+{
+    if (isnan(speed))
+        snprintf(out, 32, "-");
+    else if (speed >= 100)
+        nib__say_count(out, (uint64_t)(speed + 0.5));
+    else
+        snprintf(out, 32, "%.3g", speed);
+    return out;
+}
+
+static void put_cost(const nib_advice *v, const nib_advised *c, nib_text *out)
+{
+    const double cost = nib__advised_cost(v, c);
+    char more[32];
+    if (!v->losses) {
+        nib__text_format(out, "  %5.2f %%", 100 * cost);
+        return;
+    }
+    snprintf(more, sizeof more, "%+.4f", cost - v->base_cost);
+    if (isnan(cost))
+        nib__text_format(out, "  %6s  %7s", "-", "-");
+    else
+        nib__text_format(out, "  %6.4f  %7s", cost, more);
+}
+
+static bool is_taken(const nib_advice *v, const nib_advised *c)
+{
+    return v->taken >= 0 && c == &v->items[v->taken];
+}
+
+static void put_verdict(const nib_advice *v, const nib_advised *c, nib_text *out)
+{
+    char bytes[32];
+    if (c->problem)
+        nib__text_str(out, c->failed ? "failed" : "not as asked");
+    else if (c->over != 0)
+        nib__text_format(out, "%s too large", nib__say_bytes(bytes, c->over));
+    else if (c->behind != NIB_BEHIND_NONE)
+        nib__text_format(out, "behind %s", v->items[c->behind].name);
+    else
+        nib__text_str(out, is_taken(v, c) ? "frontier, taken" : "frontier");
+    nib__text_str(out, "\n");
+}
+
+static void render_row(const nib_advice *v, const nib_advised *c, int width, nib_text *out)
+{
+    char bytes[32], decode[32], prefill[32], predicted[32];
+    say_speed(predicted, c->predicted_decode);
+    say_speed(decode, v->speeds ? c->decode : c->predicted_decode);
+    say_speed(prefill, v->speeds ? c->prefill : c->predicted_prefill);
+    nib__text_format(out, "%-*s  %8s  %7s", width, c->name, nib__say_bytes(bytes, c->bytes),
+                     decode);
+    if (v->speeds)
+        nib__text_format(out, "  %9s", predicted);
+    nib__text_format(out, "  %7s", prefill);
+    put_cost(v, c, out);
+    nib__text_str(out, "  ");
+    put_verdict(v, c, out);
+}
+
+static bool same_problem(const nib_advised *a, const nib_advised *b)
+{
+    return a->problem && b->problem && strcmp(a->problem, b->problem) == 0;
+}
+
+/* A problem, once, with the names of all that have it. */
+static void render_problem(const nib_advice *v, size_t i, nib_text *out)
+{
+    nib_text words;
+    bool seen = !v->items[i].problem;
+    for (size_t j = 0; j < i; j++)
+        seen |= same_problem(&v->items[j], &v->items[i]);
+    if (seen)
+        return;
+    nib__text_init(&words, out->allocator);
+    for (size_t j = i; j < v->count; j++)
+        if (same_problem(&v->items[i], &v->items[j]))
+            nib__text_format(&words, "%s%s", j > i ? ", " : "", v->items[j].name);
+    nib__text_format(&words, ": %s", v->items[i].problem);
+    nib__text_str(out, "\n");
+    if (words.failed)
+        out->failed = true;
+    else
+        nib__ledger_wrap(out, "", "  ", WIDTH, words.at);
+    nib__text_free(&words);
+}
+
+static void render_table(const nib_advice *v, nib_text *out)
+{
+    int width = 6;
+    for (size_t i = 0; i < v->count; i++)
+        width = (int)nib__max(width, (int64_t)strlen(v->items[i].name));
+    nib__text_format(out, "\n%-*s  %8s  %7s", width, "recipe", "memory", "decode");
+    nib__text_format(out, "%s  %7s", v->speeds ? "  predicted" : "", "prompt");
+    nib__text_str(out, v->losses ? "    loss     more\n" : "    error\n");
+    for (size_t i = 0; i < v->count; i++)
+        render_row(v, &v->items[i], width, out);
+    for (size_t i = 0; i < v->count; i++)
+        render_problem(v, i, out);
+}
+
+/* ---- commands ---- */
+
+/* A word of a shell's command line. */
+static void put_word(nib_text *out, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_./+=:,@%-";
+    if (word[0] != '\0' && strspn(word, plain) == strlen(word)) {
+        nib__text_str(out, word);
+        return;
+    }
+    nib__text_str(out, "'");
+    for (; *word; word++)
+        if (*word == '\'')
+            nib__text_str(out, "'\\''");
+        else
+            nib__text_put(out, word, 1);
+    nib__text_str(out, "'");
+}
+
+/* Of a config alone the directory, in which weights would lie. */
+static const char *model_name(const nib_advice *v)
+{
+    const bool weights = v->model->net.checkpoint != NULL;
+    return v->options->name && weights ? v->options->name : v->model->net.directory;
+}
+
+/* A recipe as a part of a name: of a file "mine" for rules/mine.json. */
+static void put_recipe(nib_text *out, const char *recipe)
+{
+    const char *slash = strrchr(recipe, '/'), *from = slash != NULL ? slash + 1 : recipe;
+    const size_t size = strlen(from) - (nib__ends_with(from, ".json") ? strlen(".json") : 0);
+    if (strpbrk(recipe, "{[") != NULL || size == 0) /* JSON */
+        nib__text_str(out, "quantized");
+    else
+        nib__text_put(out, from, size);
+}
+
+/* "tales-8da4w" of models/tales, beside which it would lie; a file's name ends as files of
+ * safetensors do. */
+static void put_output(const nib_advice *v, const char *recipe, nib_text *out)
+{
+    static const char *const ends[] = {"/config.json", ".safetensors", ".gguf"};
+    const char *name = model_name(v);
+    size_t size = strlen(name);
+    bool file = false;
+    nib_text word;
+    for (size_t i = 0; i < COUNT(ends); i++)
+        if (nib__ends_with(name, ends[i]) && size > strlen(ends[i])) {
+            size -= strlen(ends[i]);
+            file = i > 0;
+            break;
+        }
+    while (size > 1 && name[size - 1] == '/')
+        size--;
+    size_t from = size;
+    while (from > 0 && name[from - 1] != '/')
+        from--;
+    nib__text_init(&word, out->allocator);
+    if (size - from == 0 || (size - from == 1 && name[from] == '.'))
+        nib__text_str(&word, "model");
+    else
+        nib__text_put(&word, name + from, size - from);
+    nib__text_str(&word, "-");
+    put_recipe(&word, recipe);
+    nib__text_str(&word, file ? ".safetensors" : "");
+    put_word(out, word.failed ? "OUT" : word.at);
+    nib__text_free(&word);
+}
+
+/* What makes the taken model: empty for the model as stored. */
+static void put_command(const nib_advice *v, nib_text *out)
+{
+    const nib_advised *c = &v->items[v->taken];
+    if (!c->recipe)
+        return;
+    nib__text_str(out, "nibble quantize ");
+    put_word(out, model_name(v));
+    nib__text_str(out, " ");
+    put_output(v, c->recipe, out);
+    nib__text_str(out, " --recipe ");
+    put_word(out, c->recipe);
+}
+
+/* A training config that goes on from the model, for the recipe's codes. */
+static void put_training(const nib_advice *v, nib_text *out)
+{
+    const nib_model *m = v->model;
+    nib_jsonw w;
+    nib__jsonw_init(&w, out, 0);
+    nib__jsonw_object(&w);
+    nib__jsonw_key(&w, "model");
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_string(&w, "hf_config", m->net.directory);
+    nib__jsonw_pair_string(&w, "tokenizer_path",
+                           m->tokenizer_path ? m->tokenizer_path : m->net.directory);
+    nib__jsonw_object_end(&w);
+    nib__jsonw_key(&w, "checkpoint");
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_string(&w, "initial_load_path", model_name(v));
+    nib__jsonw_pair_bool(&w, "last_save_in_hf", true);
+    nib__jsonw_object_end(&w);
+    nib__jsonw_key(&w, "quantize");
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_string(&w, "recipe", v->items[v->train].recipe);
+    nib__jsonw_pair_bool(&w, "qat", true);
+    nib__jsonw_object_end(&w);
+    nib__jsonw_key(&w, "optimizer");
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_double(&w, "lr", 1e-4);
+    nib__jsonw_object_end(&w);
+    nib__jsonw_key(&w, "training");
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "seq_len", nib__min(m->net.config.context, 512));
+    nib__jsonw_pair_int(&w, "local_batch_size", 4);
+    nib__jsonw_pair_int(&w, "steps", 200);
+    nib__jsonw_object_end(&w);
+    nib__jsonw_object_end(&w);
+}
+
+/* The same as a word of a command line. */
+static void put_training_word(const nib_advice *v, nib_text *out)
+{
+    nib_text config;
+    nib__text_init(&config, out->allocator);
+    put_training(v, &config);
+    if (config.failed)
+        out->failed = true;
+    else
+        put_word(out, config.at);
+    nib__text_free(&config);
+}
+
+/* ---- what to take ---- */
+
+static size_t count_within(const nib_advice *v)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < v->count; i++)
+        count += nib__advised_counts(&v->items[i]) &&
+                 (!v->within || nib__advised_cost(v, &v->items[i]) <= v->base_cost + v->budget);
+    return count;
+}
+
+static void say_why(const nib_advice *v, char *out, size_t size)
+{
+    const nib_advised *c = &v->items[v->taken];
+    const size_t count = count_within(v);
+    char budget[64];
+    if (v->losses)
+        snprintf(budget, sizeof budget, "%g nats per token", v->budget);
+    else
+        snprintf(budget, sizeof budget, "an error of %g %%", 100 * v->budget);
+    if (v->within && count == 1)
+        snprintf(out, size, "take %s: no other is done as asked, fits and costs at most %s",
+                 c->name, budget);
+    else if (v->within)
+        snprintf(
+            out, size,
+            "take %s: of %zu recipes that are done as asked, fit and cost at most %s it is the "
+            "fastest %s (of those within %g %% of it the most exact)",
+            c->name, count, budget, v->options->by_prefill ? "at reading a prompt" : "at decoding",
+            100 * NIB_EQUAL_TIMES);
+    else
+        snprintf(out, size,
+                 "take %s: nothing that is done as asked and fits keeps to %s; it costs the least",
+                 c->name, budget);
+}
+
+static void say_gain(const nib_advice *v, const nib_advised *c, char *out, size_t size)
+{
+    const nib_advised *base = &v->items[0];
+    const double times = nib__advised_speed(v, c) / nib__advised_speed(v, base);
+    char cost[64] = "", speed[96] = "", bytes[32];
+    if (v->losses && !isnan(base->loss))
+        snprintf(cost, sizeof cost, ", %+.4f nats per token", c->loss - base->loss);
+    if (!isnan(times))
+        snprintf(speed, sizeof speed, ", %.2f times as fast (%s)", times,
+                 v->speeds ? "measured" : "predicted");
+    snprintf(out, size, "against the model as stored: %s, %.0f %% of its memory%s%s",
+             nib__say_bytes(bytes, c->bytes), 100 * (double)c->bytes / (double)base->bytes, speed,
+             cost);
+}
+
+static void render_training(const nib_advice *v, nib_text *out)
+{
+    const nib_advised *c = &v->items[v->train];
+    char words[512], gain[256];
+    say_gain(v, c, gain, sizeof gain);
+    snprintf(words, sizeof words,
+             "rounding costs %s too much, over the budget of %g nats per token: %s. Training for "
+             "its codes makes up for a part of that (docs/training.md), on a TEXT like that it is "
+             "for; rate and steps are to be tried:",
+             c->name, v->budget, gain);
+    nib__text_str(out, "\n");
+    nib__ledger_wrap(out, "", "", WIDTH, words);
+    nib__text_str(out, "  echo ");
+    put_training_word(v, out);
+    nib__text_str(out, " > qat.json\n  nibble train qat.json --training.dataset_path=TEXT\n");
+}
+
+static void render_taken(const nib_advice *v, nib_text *out)
+{
+    const nib_advised *c = &v->items[v->taken];
+    char words[512];
+    say_why(v, words, sizeof words);
+    nib__text_str(out, "\n");
+    nib__ledger_wrap(out, "", "", WIDTH, words);
+    if (c->recipe) {
+        say_gain(v, c, words, sizeof words);
+        nib__ledger_wrap(out, "", "", WIDTH, words);
+        nib__text_str(out, "  ");
+        put_command(v, out);
+        nib__text_str(out, "\n");
+    }
+}
+
+void nib__advise_render(const nib_advice *v, nib_text *out)
+{
+    render_device(v, out);
+    render_speeds(v, out);
+    render_costs(v, out);
+    render_table(v, out);
+    if (v->train >= 0)
+        render_training(v, out);
+    if (v->taken >= 0)
+        render_taken(v, out);
+}
+
+/* ---- JSON ---- */
+
+static void write_recipe(const nib_advice *v, const nib_advised *c, nib_jsonw *w)
+{
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "name", c->name);
+    nib__jsonw_pair_string(w, "recipe", c->recipe);
+    nib__jsonw_pair_int(w, "weight_bytes", (int64_t)c->weight_bytes);
+    nib__jsonw_pair_int(w, "bytes", (int64_t)c->bytes);
+    nib__jsonw_pair_int(w, "bytes_over", (int64_t)c->over);
+    nib__jsonw_pair_double(w, "predicted_decode_tokens_per_s", c->predicted_decode);
+    nib__jsonw_pair_double(w, "predicted_prefill_tokens_per_s", c->predicted_prefill);
+    nib__jsonw_pair_double(w, "decode_tokens_per_s", c->decode);
+    nib__jsonw_pair_double(w, "prefill_tokens_per_s", c->prefill);
+    nib__jsonw_pair_double(w, "loss", c->loss);
+    nib__jsonw_pair_double(w, "estimated_error", c->error);
+    nib__jsonw_pair_string(w, "problem", c->problem);
+    nib__jsonw_pair_bool(w, "counts", nib__advised_counts(c));
+    nib__jsonw_pair_bool(w, "frontier", nib__advised_counts(c) && c->behind == NIB_BEHIND_NONE);
+    nib__jsonw_pair_string(w, "behind",
+                           c->behind == NIB_BEHIND_NONE ? NULL : v->items[c->behind].name);
+    nib__jsonw_object_end(w);
+}
+
+static void pair_text(nib_jsonw *w, const char *key, const nib_advice *v, bool there,
+                      void (*put)(const nib_advice *, nib_text *))
+{
+    nib_text text;
+    nib__text_init(&text, w->text->allocator);
+    if (there)
+        put(v, &text);
+    nib__jsonw_pair_string(w, key, text.size > 0 && !text.failed ? text.at : NULL);
+    w->text->failed |= text.failed;
+    nib__text_free(&text);
+}
+
+static void put_why(const nib_advice *v, nib_text *out)
+{
+    char words[512];
+    say_why(v, words, sizeof words);
+    nib__text_str(out, words);
+}
+
+void nib__advise_json(const nib_advice *v, nib_text *out)
+{
+    const nib_machine *m = &v->base->machine;
+    nib_jsonw w;
+    nib__jsonw_init(&w, out, 2);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_pair_string(&w, "model", model_name(v));
+    nib__jsonw_pair_string(&w, "device", m->name);
+    nib__jsonw_pair_bool(&w, "here", m->here);
+    nib__jsonw_pair_string(&w, "rates", nib__machine_rates(m));
+    nib__jsonw_pair_int(&w, "context", v->base->context);
+    nib__jsonw_key(&w, "memory");
+    if (v->limit != 0)
+        nib__jsonw_int(&w, (int64_t)v->limit);
+    else
+        nib__jsonw_null(&w);
+    nib__jsonw_pair_string(&w, "text", v->options->text_path);
+    nib__jsonw_pair_double(&w, v->losses ? "loss_budget" : "error_budget", v->budget);
+    nib__jsonw_pair_string(&w, "speed", v->options->by_prefill ? "prefill" : "decode");
+    nib__jsonw_pair_int(&w, "prompt_tokens", v->prompt);
+    nib__jsonw_key(&w, "recipes");
+    nib__jsonw_array(&w);
+    for (size_t i = 0; i < v->count; i++)
+        write_recipe(v, &v->items[i], &w);
+    nib__jsonw_array_end(&w);
+    nib__jsonw_pair_string(&w, "taken", v->taken >= 0 ? v->items[v->taken].name : NULL);
+    nib__jsonw_pair_bool(&w, "within_budget", v->within);
+    pair_text(&w, "why", v, v->taken >= 0, put_why);
+    pair_text(&w, "command", v, v->taken >= 0, put_command);
+    nib__jsonw_pair_string(&w, "train_for", v->train >= 0 ? v->items[v->train].name : NULL);
+    pair_text(&w, "training_config", v, v->train >= 0, put_training);
+    nib__ledger_settings_json(&v->said, &w);
+    nib__jsonw_object_end(&w);
+    nib__text_str(out, "\n");
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reads one weight, however its codes lie: the rows of the store table, and the functions of
+ * scheme.h that everything else reads weights through.
+ */
+#include "code_layout.h"
+
+/* ---- the stores of safetensors dialects ---- */
+
+/* The type that float codes are stored in. */
+static nib_type stored_float(const nib_weight *w)
+{
+    return w->layout == NIB_LAYOUT_F64 ? NIB_TYPE_F64 : nib__float_type(w->scheme.code);
+}
+
+static uint64_t float_row_bytes(const nib_weight *w)
+{
+    return (uint64_t)w->k * (uint64_t)nib__type_bits(stored_float(w)) / 8;
+}
+
+static void byte_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out)
+{
+    memcpy(out, (const uint8_t *)w->codes + row * w->k + k0, (size_t)count);
+}
+
+static uint64_t byte_row_bytes(const nib_weight *w) { return (uint64_t)w->k; }
+
+static void nibble_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out)
+{
+    nib__unpack_i4(out, (const uint8_t *)w->codes + row * nib__ceil_div(w->k, 2), k0, count);
+    if (w->scheme.code != NIB_CODE_I4)
+        for (int64_t j = 0; j < count; j++)
+            out[j] = (int8_t)(out[j] & 15);
+}
+
+static uint64_t nibble_row_bytes(const nib_weight *w) { return (uint64_t)nib__ceil_div(w->k, 2); }
+
+/* ggml multiplies its blocks of 32 with activations in Q8_0, those of 256 with Q8_K. */
+#define BLOCKS(act_, scale_, zero_)                                                                \
+    {                                                                                              \
+        .codes = nib__block_codes, .scale = scale_, .zero = zero_, .act = NIB_ACT_##act_,          \
+        .row_bytes = nib__block_row_bytes                                                          \
+    }
+static const nib_store_ops stores[NIB_LAYOUT_COUNT] = {
+    [NIB_LAYOUT_FLOAT] = {.row_bytes = float_row_bytes},
+    [NIB_LAYOUT_F64] = {.row_bytes = float_row_bytes},
+    [NIB_LAYOUT_BYTE] = {.codes = byte_codes, .row_bytes = byte_row_bytes},
+    [NIB_LAYOUT_NIBBLE] = {.codes = nibble_codes, .row_bytes = nibble_row_bytes},
+    [NIB_LAYOUT_WORDS] = {.codes = nib__words_codes, .row_bytes = nib__words_row_bytes},
+    [NIB_LAYOUT_WORDS_ZEROS] = {.codes = nib__words_codes,
+                                .zero = nib__words_zero,
+                                .row_bytes = nib__words_row_bytes},
+    [NIB_LAYOUT_GPTQ] = {.codes = nib__gptq_codes,
+                         .zero = nib__gptq_zero,
+                         .bytes = nib__gptq_bytes},
+    [NIB_LAYOUT_GPTQ_LESS_ONE] = {.codes = nib__gptq_codes,
+                                  .zero = nib__gptq_zero_less_one,
+                                  .bytes = nib__gptq_bytes},
+    [NIB_LAYOUT_AWQ] = {.codes = nib__awq_codes, .zero = nib__awq_zero, .bytes = nib__awq_bytes},
+    [NIB_LAYOUT_Q4_0] = BLOCKS(I8_BLOCK32, nib__block_scale, NULL),
+    [NIB_LAYOUT_Q4_1] = BLOCKS(I8_BLOCK32, nib__block_scale, nib__q4_1_zero),
+    [NIB_LAYOUT_Q5_0] = BLOCKS(I8_BLOCK32, nib__block_scale, NULL),
+    [NIB_LAYOUT_Q5_1] = BLOCKS(I8_BLOCK32, nib__block_scale, nib__q5_1_zero),
+    [NIB_LAYOUT_Q8_0] = BLOCKS(I8_BLOCK32, nib__block_scale, NULL),
+    [NIB_LAYOUT_Q4_K] = BLOCKS(I8_BLOCK256, nib__q4_k_scale, nib__q4_k_zero),
+    [NIB_LAYOUT_Q5_K] = BLOCKS(I8_BLOCK256, nib__q4_k_scale, nib__q5_k_zero),
+    [NIB_LAYOUT_Q6_K] = BLOCKS(I8_BLOCK256, nib__q6_k_scale, NULL),
+    [NIB_LAYOUT_IQ4_NL] = BLOCKS(I8_BLOCK32, nib__block_scale, NULL),
+    [NIB_LAYOUT_MXFP4] = BLOCKS(FLOAT, nib__mxfp4_scale, NULL),
+    [NIB_LAYOUT_TINYGEMM_CUDA] = {.codes = nib__tinygemm_cuda_codes, .bytes = nib__tinygemm_bytes},
+    [NIB_LAYOUT_TINYGEMM_ROCM] = {.codes = nib__tinygemm_rocm_codes, .bytes = nib__tinygemm_bytes},
+    [NIB_LAYOUT_TINYGEMM_AVX512] = {.codes = nib__tinygemm_cpu_codes, .bytes = nib__tinygemm_bytes},
+    [NIB_LAYOUT_TINYGEMM_AVX2] = {.codes = nib__tinygemm_cpu_codes, .bytes = nib__tinygemm_bytes},
+    [NIB_LAYOUT_TINYGEMM_SCALAR] = {.codes = nib__tinygemm_cpu_codes, .bytes = nib__tinygemm_bytes},
+};
+
+nib_act nib__weight_act(const nib_weight *w)
+{
+    return w->scheme.act != NIB_ACT_FLOAT ? w->scheme.act : stores[w->layout].act;
+}
+
+/* ---- codes ---- */
+
+/* Column k0 of row i. */
+static const uint8_t *float_place(const nib_weight *w, int64_t i, int64_t k0)
+{
+    return (const uint8_t *)w->codes + (uint64_t)nib__weight_place(w, i) * float_row_bytes(w) +
+           (size_t)k0 * (size_t)nib__type_bits(stored_float(w)) / 8;
+}
+
+void nib__weight_floats(const nib_weight *w, int64_t i, int64_t k0, int64_t count, void *out)
+{
+    const nib_type type = stored_float(w);
+    const uint8_t *from = float_place(w, i, k0);
+    if (type == NIB_TYPE_F64)
+        nib__to_f32(out, from, type, count);
+    else
+        memcpy(out, from, (size_t)count * (size_t)nib__type_bits(type) / 8);
+}
+
+void nib__weight_codes(const nib_weight *w, int64_t i, int64_t k0, int64_t count, int8_t *out)
+{
+    stores[w->layout].codes(w, nib__weight_place(w, i), k0, count, out);
+}
+
+/* ---- scales and zeros ---- */
+
+static float element(const void *from, nib_type type, int64_t at)
+{
+    float value;
+    nib__to_f32(&value, (const char *)from + at * (nib__type_bits(type) / 8), type, 1);
+    return value;
+}
+
+/* Where the scale or zero of row i and group g lies in its array. */
+static int64_t scale_place(const nib_weight *w, int64_t i, int64_t g)
+{
+    const int64_t row = nib__weight_place(w, i);
+    if (w->scale_tiles)
+        return nib__scale_tile(row, g, nib__scheme_groups(&w->scheme, w->k));
+    return (w->scale_rows > 1 ? row / w->scale_rows : row) * w->scale_stride_n +
+           g * w->scale_stride_g;
+}
+
+float nib__weight_group_scale(const nib_weight *w, int64_t i, int64_t g)
+{
+    const nib_store_ops *store = &stores[w->layout];
+    if (store->scale != NULL)
+        return store->scale(w, nib__weight_place(w, i), g);
+    return element(w->scales, w->scale_type, scale_place(w, i, g));
+}
+
+float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g)
+{
+    const float scale = nib__weight_group_scale(w, i, g);
+    if (w->tensor_scale == 0)
+        return scale;
+    return w->tensor_divides ? scale / w->tensor_scale : scale * w->tensor_scale;
+}
+
+bool nib__weight_holds_scales(const nib_weight *w) { return stores[w->layout].scale != NULL; }
+
+float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g)
+{
+    const nib_store_ops *store = &stores[w->layout];
+    if (w->scheme.zero == NIB_ZERO_NONE)
+        return 0;
+    if (store->zero != NULL)
+        return store->zero(w, nib__weight_place(w, i), g);
+    return element(w->zeros, w->float_zeros != NIB_TYPE_NONE ? w->float_zeros : w->zero_type,
+                   scale_place(w, i, g));
+}
+
+int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g)
+{
+    int32_t zero;
+    if (w->scheme.zero != NIB_ZERO_INT)
+        return 0;
+    if (stores[w->layout].zero != NULL || w->float_zeros != NIB_TYPE_NONE)
+        return (int64_t)nib__weight_zero(w, i, g);
+    const int64_t at = scale_place(w, i, g);
+    if (w->zero_type == NIB_TYPE_I8)
+        return ((const int8_t *)w->zeros)[at];
+    memcpy(&zero, (const uint8_t *)w->zeros + (size_t)at * sizeof zero, sizeof zero);
+    return zero;
+}
+
+/* Values of an array as they are, `stride` bytes apart, to places `step` bytes apart. The sizes
+ * are constants, so that no value is a call. */
+static void copy_values(uint8_t *to, size_t step, const uint8_t *from, int64_t stride, size_t size,
+                        int64_t count)
+{
+    if (size == 1)
+        for (int64_t j = 0; j < count; j++)
+            to[(size_t)j * step] = from[j * stride];
+    else if (size == 2)
+        for (int64_t j = 0; j < count; j++)
+            memcpy(to + (size_t)j * step, from + j * stride, 2);
+    else
+        for (int64_t j = 0; j < count; j++)
+            memcpy(to + (size_t)j * step, from + j * stride, 4);
+}
+
+/* Of an array strided as scales: as they are but for F64. */
+static void put_values(const nib_weight *w, const void *values, nib_type type, int64_t i, int64_t g,
+                       int64_t count, uint8_t *to, size_t step)
+{
+    const int64_t size = nib__type_bits(type) / 8;
+    if (type == NIB_TYPE_F64) {
+        for (int64_t j = 0; j < count; j++) {
+            const float rounded = element(values, type, scale_place(w, i, g + j));
+            memcpy(to + (size_t)j * step, &rounded, sizeof rounded);
+        }
+        return;
+    }
+    const int64_t some = w->scale_tiles ? 1 : count; /* that lie at one stride */
+    for (int64_t j = 0; j < count; j += some)
+        copy_values(to + (size_t)j * step, step,
+                    (const uint8_t *)values + scale_place(w, i, g + j) * size,
+                    w->scale_stride_g * size, (size_t)size, some);
+}
+
+void nib__weight_put_scales(const nib_weight *w, int64_t i, int64_t g, int64_t count, void *to,
+                            size_t step)
+{
+    if (stores[w->layout].scale == NULL) {
+        put_values(w, w->scales, w->scale_type, i, g, count, to, step);
+        return;
+    }
+    const nib_type type = w->scale_type == NIB_TYPE_F64 ? NIB_TYPE_F32 : w->scale_type;
+    for (int64_t j = 0; j < count; j++) {
+        const float scale = nib__weight_group_scale(w, i, g + j);
+        nib__from_f32((uint8_t *)to + (size_t)j * step, type, &scale, 1);
+    }
+}
+
+void nib__weight_put_zeros(const nib_weight *w, int64_t i, int64_t g, int64_t count, void *to,
+                           size_t step)
+{
+    if (stores[w->layout].zero == NULL && w->float_zeros == NIB_TYPE_NONE) {
+        put_values(w, w->zeros, w->zero_type, i, g, count, to, step);
+        return;
+    }
+    const nib_type type = w->zero_type == NIB_TYPE_F64 ? NIB_TYPE_F32 : w->zero_type;
+    for (int64_t j = 0; j < count; j++) {
+        uint8_t *at = (uint8_t *)to + (size_t)j * step;
+        const float zero = nib__weight_zero(w, i, g + j);
+        if (type == NIB_TYPE_I8)
+            *(int8_t *)at = (int8_t)zero;
+        else
+            nib__from_f32(at, type, &zero, 1);
+    }
+}
+
+/* ---- whole rows ---- */
+
+static float code_value(nib_code code, int8_t c)
+{
+    switch (code) {
+    case NIB_CODE_E4M3:
+    case NIB_CODE_MX8: return nib__e4m3_to_f32((uint8_t)c);
+    case NIB_CODE_E5M2: return nib__e5m2_to_f32((uint8_t)c);
+    case NIB_CODE_MX4:
+    case NIB_CODE_NV4: return nib__e2m1_to_f32((uint8_t)c);
+    default: return (float)c;
+    }
+}
+
+float nib__weight_value(const nib_weight *w, int8_t code, float scale, float zero)
+{
+    const float c = code_value(w->scheme.code, code);
+    return w->scheme.zero == NIB_ZERO_INT     ? (c - zero) * scale
+           : w->scheme.zero == NIB_ZERO_FLOAT ? c * scale + zero
+                                              : c * scale;
+}
+
+void nib__weight_row(const nib_weight *w, int64_t i, float *out)
+{
+    if (!nib__scheme_is_quantized(&w->scheme)) {
+        nib__to_f32(out, float_place(w, i, 0), stored_float(w), w->k);
+        return;
+    }
+    enum { PIECE = 256 };
+    int8_t codes[PIECE];
+    const int64_t size = nib__scheme_group_size(&w->scheme, w->k);
+    for (int64_t k0 = 0, g = 0; k0 < w->k; k0 += size, g++) {
+        const float scale = nib__weight_scale(w, i, g), zero = nib__weight_zero(w, i, g);
+        const int64_t end = nib__min(k0 + size, w->k);
+        for (int64_t at = k0; at < end; at += PIECE) {
+            const int64_t count = nib__min(PIECE, end - at);
+            nib__weight_codes(w, i, at, count, codes);
+            for (int64_t j = 0; j < count; j++) {
+                const int64_t column = w->order != NULL ? w->order[at + j] : at + j;
+                out[column] = nib__weight_value(w, codes[j], scale, zero);
+            }
+        }
+    }
+}
+
+/* ---- sizes ---- */
+
+uint64_t nib__weight_row_bytes(const nib_weight *w)
+{
+    const nib_store_ops *store = &stores[w->layout];
+    return store->row_bytes != NULL ? store->row_bytes(w) : 0;
+}
+
+bool nib__weight_is_plain(const nib_weight *w)
+{
+    const bool by_rows = w->layout == NIB_LAYOUT_FLOAT || w->layout == NIB_LAYOUT_BYTE ||
+                         w->layout == NIB_LAYOUT_NIBBLE;
+    return by_rows && w->rows == NULL && !w->scale_tiles && w->float_zeros == NIB_TYPE_NONE &&
+           w->scale_type != NIB_TYPE_F64 && w->zero_type != NIB_TYPE_F64;
+}
+
+uint64_t nib__weight_code_bytes(const nib_weight *w)
+{
+    const nib_store_ops *store = &stores[w->layout];
+    return store->bytes != NULL ? store->bytes(w) : (uint64_t)w->n * nib__weight_row_bytes(w);
+}
+
+uint64_t nib__weight_value_bytes(const nib_weight *w, const void *values, nib_type type)
+{
+    const int64_t rows = nib__ceil_div(w->n, nib__max(w->scale_rows, 1)),
+                  groups = nib__scheme_groups(&w->scheme, w->k);
+    const int64_t last = (rows - 1) * w->scale_stride_n + (groups - 1) * w->scale_stride_g;
+    return values != NULL ? (uint64_t)(last + 1) * (uint64_t)nib__type_bits(type) / 8 : 0;
+}
+
+uint64_t nib__weight_bytes(const nib_weight *w)
+{
+    const nib_store_ops *store = &stores[w->layout];
+    const uint64_t n = (uint64_t)w->n, codes = nib__weight_code_bytes(w);
+    if (!nib__scheme_is_quantized(&w->scheme) || store->scale != NULL)
+        return codes;
+    const bool one = w->scheme.group == NIB_GROUP_TENSOR;
+    const uint64_t rows = w->scale_rows > 1 ? (uint64_t)nib__ceil_div(w->n, w->scale_rows) : n;
+    const uint64_t scales = one ? 1 : rows * (uint64_t)nib__scheme_groups(&w->scheme, w->k);
+    const uint64_t scale_bits = (uint64_t)nib__type_bits(w->scale_type);
+    const uint64_t zero_bits =
+        w->scheme.zero == NIB_ZERO_NONE ? 0 : (uint64_t)nib__type_bits(w->zero_type);
+    return codes + scales * (scale_bits + zero_bits) / 8;
+}

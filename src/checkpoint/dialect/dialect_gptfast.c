@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * gpt-fast's two state dicts; the second is torchao's WeightOnlyInt4Linear, too:
+ *
+ *   model_int8.pth     M.weight I8 [n][k], M.scales float [n]
+ *   model_int4.gN.pth  M.weight I32 [n/8][k/16/tiles][32][tiles/2] or U8 [n][k/2], packed for the
+ *                      machine that quantized; M.scales_and_zeros float [k/g][n][2]
+ *
+ * Value = (code - 8) * scale + zero. Nothing says which machine it was; see pick_layout.
+ * k is padded to a multiple of 1,024 where g or 128 do not divide it, which is not said either: how
+ * many columns there are follows from other layers.
+ */
+#include "dialect_common.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+static const char pairs[] = ".scales_and_zeros";
+
+/* ---- the parts ---- */
+
+/* Copies the module with its last name replaced, "self_attn.q_proj" to "self_attn.qkv_proj"; false:
+ * it ends otherwise, or is too long. */
+static bool sibling(char out[512], const char *module, const char *last, const char *other)
+{
+    const size_t size = strlen(module), end = strlen(last);
+    if (size < end || strcmp(module + size - end, last) != 0 || size - end + strlen(other) >= 512)
+        return false;
+    memcpy(out, module, size - end);
+    memcpy(out + size - end, other, strlen(other) + 1);
+    return true;
+}
+
+/* 0: no tensor, or one without elements, whose sizes may be anything. */
+static int64_t rows_of(const nib_tensor *t)
+{
+    return t == NULL || t->rank < 1 || t->bytes == 0 ? 0
+           : t->rank == 4                            ? t->shape[0] * 8
+                                                     : t->shape[0];
+}
+
+static const nib_tensor *part_of(const nib_weight_query *q, const char *module, const char *suffix)
+{
+    nib_weight_query other = *q;
+    other.module = module;
+    return nib__weight_part(&other, suffix);
+}
+
+/* The first row of the module in its scales and zeros, which are those of all of q, k and v where
+ * the weight was a fused one. Every part of that has elements, so no sum of rows overflows. */
+static int64_t first_row(const nib_weight_query *q, const nib_tensor *all)
+{
+    static const char *const parts[] = {"q_proj", "k_proj", "v_proj"};
+    char other[512];
+    int64_t first = 0;
+    for (size_t i = 0; i < COUNT(parts) && all->shape[1] > q->out->n; i++)
+        for (size_t before = 0; before < i; before++)
+            if (sibling(other, q->module, parts[i], parts[before]))
+                first += rows_of(part_of(q, other, ".weight"));
+    return first;
+}
+
+bool nib__weight_is_gptfast(const nib_weight_query *q, const nib_tensor *codes)
+{
+    if (codes->type == NIB_TYPE_I8)
+        return !q->cp->grouped_scales && nib__weight_part(q, ".scales") != NULL;
+    return ((codes->type == NIB_TYPE_I32 && codes->rank == 4) ||
+            (codes->type == NIB_TYPE_U8 && codes->rank == 2)) &&
+           nib__weight_part(q, pairs) != NULL;
+}
+
+/* ---- int4 ---- */
+
+static nib_status take_shape(const nib_weight_query *q, const nib_tensor *t)
+{
+    nib_weight *w = q->out;
+    if (t->rank == 2) {
+        w->stored_n = t->shape[0];
+        w->stored_k = t->shape[1] * 2;
+        if (t->shape[0] < 16 || t->shape[0] % 16 != 0 || t->shape[1] < 1 || t->shape[1] > INT32_MAX)
+            return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
+                                    "has %" PRId64 " rows of %" PRId64
+                                    " bytes; int4 packed for a CPU has a multiple of 16 rows",
+                                    t->shape[0], t->shape[1]);
+    } else {
+        w->inner_tiles = t->shape[3] * 2;
+        if (t->shape[0] < 1 || t->shape[0] > INT32_MAX || t->shape[1] < 1 ||
+            t->shape[1] > INT32_MAX || t->shape[2] != 32 ||
+            (t->shape[3] != 1 && t->shape[3] != 2 && t->shape[3] != 4))
+            return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
+                                    "is no [n/8][k/16/t][32][t/2] with t = 2, 4 or 8, as int4 "
+                                    "packed for a GPU is");
+        w->stored_n = t->shape[0] * 8;
+        w->stored_k = t->shape[1] * 16 * w->inner_tiles;
+    }
+    w->n = w->stored_n;
+    w->codes = t->data;
+    return NIB_OK;
+}
+
+/* Columns that are no padding, from a layer that says them; 0: none does. */
+static int64_t find_columns(const nib_weight_query *q)
+{
+    char other[512];
+    const size_t size = strlen(q->module);
+    nib_weight_query embed = *q;
+    embed.module = "model.embed_tokens";
+    const nib_tensor *table = nib__weight_part(&embed, ".weight");
+    const int64_t width = table != NULL && table->rank == 2 ? table->shape[1] : 0;
+    if (sibling(other, q->module, "down_proj", "gate_proj"))
+        return rows_of(part_of(q, other, ".weight"));
+    if (size >= 6 && strcmp(q->module + size - 6, "o_proj") == 0 && q->cp->paired > 0)
+        return q->cp->paired_count;
+    return width;
+}
+
+static nib_status take_columns(const nib_weight_query *q)
+{
+    enum { PADDED_TO = 1024 };
+    nib_weight *w = q->out;
+    const int64_t k = find_columns(q);
+    w->k = k == 0 ? w->stored_k : k;
+    if (w->k == w->stored_k)
+        return NIB_OK;
+    if (nib__round_up(w->k, PADDED_TO) != w->stored_k)
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
+                                "is packed with %" PRId64 " columns, but the layers around it have "
+                                "%" PRId64 ", which pads to %" PRId64,
+                                w->stored_k, w->k, nib__round_up(w->k, PADDED_TO));
+    nib__weight_say(q, ".weight", "columns padded to a multiple of 1024", "columns of the model", 0,
+                    "the padding holds no weights");
+    return NIB_OK;
+}
+
+static nib_status check_finite(const nib_weight_query *q, const char *suffix, const nib_tensor *t,
+                               int64_t first, int64_t groups)
+{
+    const int64_t size = nib__type_bits(t->type) / 8, rows = t->shape[1];
+    for (int64_t g = 0; g < groups; g++)
+        for (int64_t i = 0; i < 2 * q->out->n; i++) {
+            float value;
+            nib__to_f32(&value, t->data + ((g * rows + first) * 2 + i) * size, t->type, 1);
+            if (!isfinite(value))
+                return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                        "%s at row %" PRId64 ", group %" PRId64
+                                        " is no finite number; no result would be one",
+                                        i % 2 == 0 ? "scale" : "zero point", i / 2, g);
+        }
+    return NIB_OK;
+}
+
+/* Scale and zero follow one another, rows inside of groups. */
+nib_status nib__weight_take_pairs(const nib_weight_query *q, const char *suffix, int64_t first)
+{
+    nib_weight *w = q->out;
+    const nib_tensor *t = nib__weight_part(q, suffix);
+    if (t == NULL || t->rank != 3 || t->shape[2] != 2 || t->shape[0] < 1 ||
+        !nib__type_is_float(t->type) || first + w->n > t->shape[1] ||
+        w->stored_k % t->shape[0] != 0)
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                "is no [groups][n][2] of floats for %" PRId64 " rows of %" PRId64
+                                " columns",
+                                w->n, w->stored_k);
+    w->scheme = (nib_scheme){
+        .code = NIB_CODE_I4, .group = w->stored_k / t->shape[0], .zero = NIB_ZERO_FLOAT};
+    const int64_t size = nib__type_bits(t->type) / 8;
+    w->scales = t->data + 2 * first * size;
+    w->zeros = t->data + (2 * first + 1) * size;
+    w->scale_type = w->zero_type = t->type;
+    w->scale_stride_n = 2;
+    w->scale_stride_g = 2 * t->shape[1];
+    return check_finite(q, suffix, t, first, nib__scheme_groups(&w->scheme, w->k));
+}
+
+/* ---- which machine ---- */
+
+static const struct {
+    nib_code_layout layout;
+    const char *machine;
+    bool words; /* of a tensor of I32; bytes may be any of the CPU's */
+    int64_t rows;
+} layouts[] = {
+    {NIB_LAYOUT_TINYGEMM_CUDA, "CUDA", true, 8},
+    {NIB_LAYOUT_TINYGEMM_ROCM, "ROCm", true, 16},
+    {NIB_LAYOUT_TINYGEMM_AVX512, "CPUs with AVX-512", false, 16},
+    {NIB_LAYOUT_TINYGEMM_AVX2, "CPUs with AVX2", false, 16},
+    {NIB_LAYOUT_TINYGEMM_SCALAR, "other CPUs", false, 16},
+};
+
+/* How well the first groups look as the quantizer makes them, read in this layout. */
+typedef struct fit {
+    double ends;  /* 0 to 1: share of groups' ends that are codes 0 and 15 */
+    double means; /* -1 to 1: correlation of a group's mean code with where its zero point puts 0 */
+} fit;
+
+typedef struct sums {
+    double x, y, xx, yy, xy, count;
+} sums;
+
+static double correlation(const sums *s)
+{
+    const double x = s->xx * s->count - s->x * s->x, y = s->yy * s->count - s->y * s->y;
+    return x > 0 && y > 0 ? (s->xy * s->count - s->x * s->y) / sqrt(x * y) : 0;
+}
+
+static fit measure(nib_weight *w, nib_code_layout layout)
+{
+    enum { ROWS = 32, GROUPS = 4, COLUMNS = 256 };
+    int8_t codes[COLUMNS];
+    const int64_t size = w->scheme.group, groups = nib__min(w->k / size, GROUPS);
+    int ends = 0;
+    sums s = {0};
+    w->layout = layout;
+    for (int64_t i = 0; i < nib__min(w->n, ROWS); i++)
+        for (int64_t g = 0; g < groups; g++) {
+            int low = 7, high = -8, total = 0;
+            nib__weight_codes(w, i, g * size, size, codes);
+            for (int64_t j = 0; j < size; j++) {
+                low = codes[j] < low ? codes[j] : low;
+                high = codes[j] > high ? codes[j] : high;
+                total += codes[j];
+            }
+            ends += (low == -8) + (high == 7);
+            const double scale = (double)nib__weight_scale(w, i, g);
+            const double x = (double)total / (double)size,
+                         y = scale == 0 ? 0 : -(double)nib__weight_zero(w, i, g) / scale;
+            s = (sums){s.x + x, s.y + y, s.xx + x * x, s.yy + y * y, s.xy + x * y, s.count + 1};
+        }
+    return (fit){s.count == 0 ? 0 : ends / (2 * s.count), correlation(&s)};
+}
+
+/* Layouts of few rows are alike. */
+static bool same_codes(nib_weight *w, nib_code_layout a, nib_code_layout b)
+{
+    enum { COLUMNS = 256 };
+    int8_t one[COLUMNS], other[COLUMNS];
+    for (int64_t i = 0; i < w->n; i++)
+        for (int64_t k0 = 0; k0 < w->k; k0 += COLUMNS) {
+            const int64_t count = nib__min(COLUMNS, w->k - k0);
+            w->layout = a;
+            nib__weight_codes(w, i, k0, count, one);
+            w->layout = b;
+            nib__weight_codes(w, i, k0, count, other);
+            if (memcmp(one, other, (size_t)count) != 0)
+                return false;
+        }
+    return true;
+}
+
+static void say_machine(const nib_weight_query *q, const char *codes)
+{
+    for (size_t i = 0; i < COUNT(layouts); i++)
+        if (layouts[i].layout == q->out->layout)
+            nib__weight_say(q, codes, layouts[i].machine, "any machine", 0,
+                            "the codes show for which machine they were packed");
+}
+
+/* The quantizer stretches every group from code 0 to code 15 and keeps where 0 lies between them,
+ * which for weights is near their mean. Read in the layout in which it was packed, both show; in
+ * another, a group is made of pieces of several, or rows meet the scales of others. */
+nib_status nib__weight_pick_layout(const nib_weight_query *q, const char *codes, const char *suffix,
+                                   bool words)
+{
+    nib_weight *w = q->out;
+    fit best = {0}, second = {0}, now;
+    nib_code_layout layout = NIB_LAYOUT_TINYGEMM_CUDA;
+    const int64_t g = w->scheme.group;
+    if (g < 16 || g > 256)
+        return nib__weight_fail(q, NIB_UNSUPPORTED, suffix,
+                                "has groups of %" PRId64 "; 32, 64, 128 and 256 are known", g);
+    for (size_t i = 0; i < COUNT(layouts); i++) {
+        if ((layouts[i].words && !words) || w->stored_n % layouts[i].rows != 0)
+            continue;
+        now = measure(w, layouts[i].layout);
+        if (now.ends == best.ends && now.means == best.means &&
+            same_codes(w, layout, layouts[i].layout))
+            continue;
+        const bool better = now.ends + now.means > best.ends + best.means;
+        const fit other = better ? best : now;
+        if (other.ends + other.means > second.ends + second.means)
+            second = other;
+        layout = better ? layouts[i].layout : layout;
+        best = better ? now : best;
+    }
+    w->layout = layout;
+    if (best.ends >= 0.9 && best.means >= 0.5 &&
+        best.ends + best.means - second.ends - second.means >= 0.25) {
+        say_machine(q, codes);
+        return NIB_OK;
+    }
+    return nib__weight_fail(q, NIB_UNSUPPORTED, codes,
+                            "is int4 packed for one kind of machine, and the file does not say "
+                            "which; its codes fit none of CUDA, ROCm and the CPU's layouts clearly "
+                            "(the best %.2f and %.2f, the next %.2f and %.2f): quantize the "
+                            "original checkpoint with nibble",
+                            best.ends, best.means, second.ends, second.means);
+}
+
+static nib_status take_int4(const nib_weight_query *q, const nib_tensor *t)
+{
+    const nib_tensor *all = nib__weight_part(q, pairs);
+    NIB_TRY(take_shape(q, t));
+    NIB_TRY(take_columns(q));
+    NIB_TRY(nib__weight_take_pairs(q, pairs, all->rank == 3 ? first_row(q, all) : 0));
+    return nib__weight_pick_layout(q, ".weight", pairs, t->rank == 4);
+}
+
+/* ---- the interface ---- */
+
+nib_status nib__weight_gptfast(const nib_weight_query *q)
+{
+    nib_weight *w = q->out;
+    const nib_tensor *t = nib__weight_part(q, ".weight");
+    if (t->type != NIB_TYPE_I8)
+        return take_int4(q, t);
+    NIB_TRY(nib__weight_take_bytes(q, ".weight", NIB_TYPE_I8));
+    w->scheme = (nib_scheme){.code = NIB_CODE_I8, .group = NIB_GROUP_ROW, .symmetric = true};
+    return nib__weight_take_grid(q, ".scales", NIB_TYPE_NONE);
+}

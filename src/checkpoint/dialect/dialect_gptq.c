@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Weights as AutoGPTQ and GPTQModel store them. b is 4 or 8 bits, from config.json; k is g_idx's
+ * length, or fills the words:
+ *
+ *   M.qweight  I32 [ceil(k*b/32)][n]       unsigned codes along k, the first lowest
+ *   M.qzeros   I32 [groups][ceil(n*b/32)]  zero points along n; less 1 but in "gptq_v2"
+ *   M.scales   float [groups][n]
+ *   M.g_idx    I32 [k]                     the group of each input; with desc_act in any order
+ *
+ * The value is (code - zero) * scale.
+ */
+#include "dialect_common.h"
+
+#include <inttypes.h>
+
+static const char qweight[] = ".qweight", qzeros[] = ".qzeros", scales[] = ".scales",
+                  g_idx[] = ".g_idx";
+
+bool nib__weight_is_gptq(const nib_weight_query *q, const nib_tensor *codes)
+{
+    (void)codes;
+    return q->cp->coding != NULL && q->cp->coding->method == NIB_METHOD_GPTQ;
+}
+
+static nib_status take_codes(const nib_weight_query *q, int64_t per)
+{
+    nib_weight *w = q->out;
+    const nib_tensor *codes = nib__weight_part(q, qweight), *index = nib__weight_part(q, g_idx);
+    if (codes->rank != 2 || codes->shape[0] == 0 || codes->shape[1] == 0)
+        return nib__weight_fail(q, NIB_BAD_INPUT, qweight, "is empty or has not two dimensions");
+    w->n = codes->shape[1];
+    w->k = index != NULL && index->rank == 1 ? index->shape[0] : codes->shape[0] * per;
+    const int64_t shape[2] = {nib__ceil_div(w->k, per), w->n};
+    NIB_TRY(nib__weight_expect(q, qweight, codes, NIB_TYPE_I32, 2, shape));
+    w->codes = codes->data;
+    return NIB_OK;
+}
+
+/* Tools disagree about a stored 15: it is 0 less 1, or the 16 that no code can be. */
+static void say_wrapped(const nib_weight_query *q)
+{
+    const nib_weight *w = q->out;
+    const int lowest = w->scheme.code == NIB_CODE_I4 ? -8 : -128;
+    const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
+    if (q->ledger == NULL || w->layout != NIB_LAYOUT_GPTQ_LESS_ONE ||
+        w->scheme.zero == NIB_ZERO_NONE)
+        return;
+    for (int64_t g = 0; g < groups; g++)
+        for (int64_t i = 0; i < w->n; i++)
+            if (nib__weight_int_zero(w, i, g) == lowest) {
+                nib__weight_say(q, qzeros, "zero points of 0, stored less 1 as the largest code",
+                                "0", 0,
+                                "0 is what a writer subtracts 1 from; some readers take 16 or 256");
+                return;
+            }
+}
+
+nib_status nib__weight_gptq(const nib_weight_query *q)
+{
+    const nib_quantization *config = q->cp->coding;
+    nib_weight *w = q->out;
+    const int64_t per = 32 / config->bits;
+    w->scheme = (nib_scheme){.code = config->bits == 4 ? NIB_CODE_I4 : NIB_CODE_I8,
+                             .group = config->group > 0 ? config->group : NIB_GROUP_ROW,
+                             .symmetric = true};
+    NIB_TRY(take_codes(q, per));
+    w->layout = config->zeros_less_one ? NIB_LAYOUT_GPTQ_LESS_ONE : NIB_LAYOUT_GPTQ;
+    NIB_TRY(nib__weight_take_columns(q, scales));
+    const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
+    const int64_t shape[2] = {groups, nib__ceil_div(w->n, per)};
+    const nib_tensor *zeros = nib__weight_part(q, qzeros);
+    NIB_TRY(nib__weight_expect(q, qzeros, zeros, NIB_TYPE_I32, 2, shape));
+    w->zeros = zeros->data;
+    nib__weight_drop_zeros(q);
+    say_wrapped(q);
+    return nib__weight_take_order(q, g_idx);
+}

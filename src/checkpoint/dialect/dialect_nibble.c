@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Our own dialect, version 1: safetensors that hold every scheme. `__metadata__` has "nibble": "1"
+ * and under M.weight a JSON description with every field of the scheme, so that no later change of
+ * names or defaults can change what a file means. Tensors are named as torchao names them:
+ *
+ *   M._weight_qdata       I8, F8_E4M3 or F8_E5M2 [n][k]; U8 [n][ceil(k/2)] for 4 bits, low first
+ *   M._weight_scale       float, F8_E8M0 (mx8, mx4) or F8_E4M3 (nv4) [n][ceil(k/g)]; [1][1] for one
+ *                         scale per tensor
+ *   M._weight_per_tensor_scale   F32 [], of nv4 that has a scale over those of its blocks
+ *   M._weight_per_tensor_divisor F32 [], in its place where the scales are divided by it
+ *   M._weight_zero_point  shaped as the scales: I8, or a float type where the zero is a float;
+ *                         absent where there is none
+ *   M._weight_input_order I32 [k], the input of each column where they are in act-order; groups run
+ *                         over columns
+ *   M._bias_qdata ...     a bias in codes: see weight_bias.c
+ *   M.input_scale         F32 [1], static activations only
+ *   M.input_zero_point    I32 [1], likewise; absent where they are symmetric
+ */
+#include "checkpoint_inside.h"
+#include "dialects.h"
+#include "json_fields.h"
+#include "dialect_common.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static const char *const codes[NIB_CODE_COUNT] = {"f32",  "f16",  "bf16", "i8",  "i4",
+                                                  "e4m3", "e5m2", "mx8",  "mx4", "nv4"};
+static const char *const acts[NIB_ACT_COUNT] = {
+    "float", "i8_token",   "i8_static",   "i4_token", "e4m3_token",
+    "mx8",   "i8_block32", "i8_block256", "mx4",      "nv4"};
+static const char *const zeros[] = {"none", "int", "float"};
+static const char *const formulas[] = {"torchao", "ao017", "tinygemm", "ggml"};
+static const char *const roundings[] = {"rceil", "floor"};
+static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
+                  zero_point[] = "._weight_zero_point", per_tensor[] = "._weight_per_tensor_scale",
+                  divisor[] = "._weight_per_tensor_divisor", input_order[] = "._weight_input_order";
+static const char *const sizes[] = {"group", "row", "tensor"};
+
+typedef struct description {
+    char code[NIB_FIELD_TEXT], size[NIB_FIELD_TEXT], zero[NIB_FIELD_TEXT], act[NIB_FIELD_TEXT];
+    char rounding[NIB_FIELD_TEXT], formula[NIB_FIELD_TEXT];
+    int64_t group, shape[2];
+    bool symmetric, act_symmetric, ordered;
+} description;
+
+#define AT(member) offsetof(description, member)
+
+static const nib_field fields[] = {
+    {"scheme", NIB_FIELD_ANY, 0}, /* the recipe's name: for people */
+    {"code", NIB_FIELD_STRING, AT(code)},
+    {"granularity", NIB_FIELD_STRING, AT(size)},
+    {"group", NIB_FIELD_INT, AT(group)},
+    {"symmetric", NIB_FIELD_BOOL, AT(symmetric)},
+    {"zero", NIB_FIELD_STRING, AT(zero)},
+    {"act", NIB_FIELD_STRING, AT(act)},
+    {"act_symmetric", NIB_FIELD_BOOL, AT(act_symmetric)},
+    {"rounding", NIB_FIELD_STRING, AT(rounding)},
+    {"formula", NIB_FIELD_STRING, AT(formula)},
+    {"act_order", NIB_FIELD_BOOL, AT(ordered)}, /* absent: false */
+    {"shape[0]", NIB_FIELD_INT, AT(shape[0])},
+    {"shape[1]", NIB_FIELD_INT, AT(shape[1])},
+};
+
+static const char *refuses(char out[160], nib_output_weight *weight)
+{
+    (void)out;
+    if (weight->scale_type == NIB_TYPE_F64)
+        weight->scale_type = NIB_TYPE_F32;
+    if (weight->zero_type == NIB_TYPE_F64)
+        weight->zero_type = NIB_TYPE_F32;
+    if (weight->scheme.zero == NIB_ZERO_INT)
+        weight->zero_type = NIB_TYPE_I8;
+    return NULL;
+}
+
+static void storage_of(nib_file_layout *out, const nib_output_weight *w)
+{
+    const nib_scheme *s = &w->scheme;
+    const bool nibbles = nib__nibble_layout(s->code) == NIB_LAYOUT_NIBBLE;
+    const int64_t rows = s->group == NIB_GROUP_TENSOR ? 1 : w->n;
+    *out = (nib_file_layout){.pieces = nibbles ? NIB_PIECES_NIBBLES : NIB_PIECES_BYTES};
+    out->codes = (nib_output_part){
+        qdata, nib__code_type(s->code), 2, {w->n, nibbles ? nib__ceil_div(w->k, 2) : w->k}};
+    out->scales = (nib_output_part){scale, w->scale_type, 2, {rows, nib__scheme_groups(s, w->k)}};
+    out->zeros = out->scales;
+    out->zeros.suffix = w->zero_type == NIB_TYPE_NONE ? NULL : zero_point;
+    out->zeros.type = w->zero_type;
+    if (w->ordered)
+        out->inputs = (nib_output_part){input_order, NIB_TYPE_I32, 1, {w->k}};
+    if (nib__scheme_has_tensor_scale(s))
+        out->tensor =
+            (nib_output_part){w->tensor_divides ? divisor : per_tensor, NIB_TYPE_F32, 0, {0}};
+}
+
+static void describe(nib_text *out, const nib_output_weight *weight)
+{
+    const nib_scheme *s = &weight->scheme;
+    char name[64];
+    nib_jsonw w;
+    nib__jsonw_init(&w, out, 0);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_string(&w, "scheme", nib__scheme_name(name, s));
+    nib__jsonw_pair_string(&w, "code", codes[s->code]);
+    nib__jsonw_pair_string(&w, "granularity",
+                           sizes[s->group > 0                ? 0
+                                 : s->group == NIB_GROUP_ROW ? 1
+                                                             : 2]);
+    if (s->group > 0)
+        nib__jsonw_pair_int(&w, "group", s->group);
+    nib__jsonw_pair_bool(&w, "symmetric", s->symmetric);
+    nib__jsonw_pair_string(&w, "zero", zeros[s->zero]);
+    nib__jsonw_pair_string(&w, "act", acts[s->act]);
+    nib__jsonw_pair_bool(&w, "act_symmetric", s->act_symmetric);
+    nib__jsonw_pair_string(&w, "rounding", roundings[s->mx_floor]);
+    nib__jsonw_pair_string(&w, "formula", formulas[s->formula]);
+    if (weight->ordered)
+        nib__jsonw_pair_bool(&w, "act_order", true);
+    nib__jsonw_key(&w, "shape");
+    nib__jsonw_array(&w);
+    nib__jsonw_int(&w, weight->n);
+    nib__jsonw_int(&w, weight->k);
+    nib__jsonw_array_end(&w);
+    nib__jsonw_object_end(&w);
+}
+
+const nib_dialect_writer nib__write_nibble = {.name = "nibble",
+                                              .orders = true,
+                                              .refuses = refuses,
+                                              .storage = storage_of,
+                                              .describe = describe};
+
+/* ---- reading ---- */
+
+/* The position of a word in a list; fails with the words that are known. */
+static nib_status choose(const nib_weight_query *q, int *out, const char *member, const char *word,
+                         const char *const *list, size_t count)
+{
+    char shown[NIB_FIELD_TEXT + 20];
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(list[i], word) == 0) {
+            *out = (int)i;
+            return NIB_OK;
+        }
+    return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                            "has %s \"%s\", which version 1 of the nibble dialect does not "
+                            "know",
+                            member, nib__say_name(shown, sizeof shown, word, strlen(word)));
+}
+
+static nib_status take_scheme(const nib_weight_query *q, const description *d)
+{
+    nib_scheme *s = &q->out->scheme;
+    int code = 0, size = 0, zero = 0, act = 0, rounding = 0, formula = 0;
+    NIB_TRY(choose(q, &code, "code", d->code, codes, COUNT(codes)));
+    NIB_TRY(choose(q, &size, "granularity", d->size, sizes, COUNT(sizes)));
+    NIB_TRY(choose(q, &zero, "zero", d->zero, zeros, COUNT(zeros)));
+    NIB_TRY(choose(q, &act, "act", d->act, acts, COUNT(acts)));
+    NIB_TRY(choose(q, &rounding, "rounding", d->rounding, roundings, COUNT(roundings)));
+    NIB_TRY(choose(q, &formula, "formula", d->formula, formulas, COUNT(formulas)));
+    *s = (nib_scheme){.code = (nib_code)code,
+                      .zero = (nib_zero)zero,
+                      .act = (nib_act)act,
+                      .mx_floor = rounding == 1,
+                      .formula = (nib_formula)formula,
+                      .symmetric = d->symmetric,
+                      .act_symmetric = d->act_symmetric};
+    s->group = size == 0 ? d->group : size == 1 ? NIB_GROUP_ROW : NIB_GROUP_TENSOR;
+    const bool mx = s->code == NIB_CODE_MX8 || s->code == NIB_CODE_MX4;
+    const bool is_int = s->code == NIB_CODE_I8 || s->code == NIB_CODE_I4;
+    if (!nib__scheme_is_quantized(s))
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                "has code \"%s\", which is not read as codes", d->code);
+    if ((size == 0 && d->group < 1) || (mx && s->group != 32) ||
+        (s->code == NIB_CODE_NV4 && s->group != 16) || (!is_int && s->zero != NIB_ZERO_NONE))
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
+                                "has code \"%s\", zero \"%s\" and groups of %" PRId64
+                                ", which do not go together",
+                                d->code, d->zero, d->group);
+    return NIB_OK;
+}
+
+nib_code_layout nib__nibble_layout(nib_code code)
+{
+    return code == NIB_CODE_I4 || code == NIB_CODE_MX4 || code == NIB_CODE_NV4 ? NIB_LAYOUT_NIBBLE
+                                                                               : NIB_LAYOUT_BYTE;
+}
+
+nib_type nib__code_type(nib_code code)
+{
+    switch (code) {
+    case NIB_CODE_F32: return NIB_TYPE_F32;
+    case NIB_CODE_F16: return NIB_TYPE_F16;
+    case NIB_CODE_BF16: return NIB_TYPE_BF16;
+    case NIB_CODE_I8: return NIB_TYPE_I8;
+    case NIB_CODE_E4M3:
+    case NIB_CODE_MX8: return NIB_TYPE_E4M3;
+    case NIB_CODE_E5M2: return NIB_TYPE_E5M2;
+    default: return NIB_TYPE_U8;
+    }
+}
+
+/* The scale over those of the blocks, under the one or the other name. */
+static nib_status take_tensor(const nib_weight_query *q)
+{
+    const bool times = nib__weight_part(q, per_tensor) != NULL,
+               divides = nib__weight_part(q, divisor) != NULL;
+    nib_scheme *s = &q->out->scheme;
+    if (!times && !divides) {
+        s->block_only = s->code == NIB_CODE_NV4;
+        return NIB_OK;
+    }
+    if (s->code != NIB_CODE_NV4 || (times && divides))
+        return nib__weight_fail(q, NIB_BAD_INPUT, times ? per_tensor : divisor,
+                                times && divides ? "is stored beside a divisor"
+                                                 : "is stored for a weight that is not nv4");
+    return nib__weight_take_tensor_scale(q, times ? per_tensor : divisor, divides);
+}
+
+static nib_status take_parts(const nib_weight_query *q)
+{
+    nib_weight *w = q->out;
+    const nib_tensor *c = nib__weight_part(q, qdata), *s = nib__weight_part(q, scale);
+    const nib_tensor *z = nib__weight_part(q, zero_point);
+    const bool one = w->scheme.group == NIB_GROUP_TENSOR;
+    const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
+    w->layout = nib__nibble_layout(w->scheme.code);
+    const int64_t code_shape[2] = {w->n,
+                                   w->layout == NIB_LAYOUT_NIBBLE ? nib__ceil_div(w->k, 2) : w->k};
+    const int64_t scale_shape[2] = {one ? 1 : w->n, groups};
+    NIB_TRY(nib__weight_expect(q, qdata, c, nib__code_type(w->scheme.code), 2, code_shape));
+    NIB_TRY(nib__weight_expect(q, scale, s, NIB_TYPE_NONE, 2, scale_shape));
+    w->codes = c->data;
+    w->scales = s->data;
+    w->scale_type = s->type;
+    w->scale_stride_n = one ? 0 : groups;
+    w->scale_stride_g = one ? 0 : 1;
+    NIB_TRY(nib__weight_check_scales(q, scale));
+    NIB_TRY(take_tensor(q));
+    if ((w->scheme.zero == NIB_ZERO_NONE) != (z == NULL))
+        return nib__weight_fail(
+            q, NIB_BAD_INPUT, zero_point, "%s",
+            z == NULL ? "the tensor is missing"
+                      : "is stored for a weight whose description says that it has none");
+    if (z == NULL)
+        return NIB_OK;
+    NIB_TRY(nib__weight_expect(q, zero_point, z, NIB_TYPE_NONE, 2, scale_shape));
+    w->zeros = z->data;
+    w->zero_type = z->type;
+    return nib__weight_check_zeros(q, zero_point);
+}
+
+nib_status nib__weight_nibble(const nib_weight_query *q)
+{
+    description d = {.group = 0};
+    char name[NIB_SHOWN + 40];
+    nib_weight *w = q->out;
+    const nib_meta *meta = nib__weight_meta(q, ".weight");
+    snprintf(name, sizeof name, "__metadata__ of %s.weight", q->shown);
+    if (meta == NULL)
+        return nib__weight_fail(q, NIB_BAD_INPUT, "._weight_qdata",
+                                "no __metadata__ entry describes these codes");
+    NIB_TRY(nib__fields_read(&d, fields, COUNT(fields), name, meta->value, q->err));
+    NIB_TRY(take_scheme(q, &d));
+    w->n = d.shape[0];
+    w->k = d.shape[1];
+    if (w->n < 1 || w->k < 1)
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "has shape [%" PRId64 ", %" PRId64 "]",
+                                w->n, w->k);
+    NIB_TRY(take_parts(q));
+    if (d.ordered)
+        NIB_TRY(nib__weight_take_permutation(q, input_order));
+    else if (nib__weight_part(q, input_order) != NULL)
+        return nib__weight_fail(q, NIB_BAD_INPUT, input_order,
+                                "is stored for a weight whose description has no act_order");
+    if (w->scheme.act != NIB_ACT_I8_STATIC)
+        return NIB_OK;
+    NIB_TRY(nib__weight_take_static(q, ".input_scale",
+                                    w->scheme.act_symmetric ? NULL : ".input_zero_point"));
+    if (!w->scheme.act_symmetric && w->act_zero == NULL)
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".input_zero_point", "the tensor is missing");
+    return NIB_OK;
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The dialects that keep a weight under its own name, M.weight: what each can hold, and the tensors
+ * that it writes. None of them describes a weight in __metadata__.
+ *
+ * 8da4w        weight I8 [n][k], scales and zeros float [n][groups]; of int8 rows scales [n] alone
+ * compressed-  weight_packed I32 [n][ceil(k*bits/32)], weight_scale float [n][groups],
+ * tensors      weight_zero_point I32 [ceil(n*bits/32)][groups], weight_shape I64 [2]; quantized
+ *              activations or e4m3: weight I8 or F8_E4M3 [n][k], weight_scale,
+ *              weight_zero_point I8; e4m3 in blocks: weight_scale [ceil(n/rows)][groups];
+ *              act-order: weight_g_idx I32 [k]
+ * gguf         weight Q8_0, Q4_0, Q4_1 or MXFP4 [n][k]
+ * float        weight F32, F16 or BF16 [n][k]
+ */
+#include "dialects.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static bool is_int(nib_code code) { return code == NIB_CODE_I4 || code == NIB_CODE_I8; }
+
+static const char *refuse_groups(char out[160], const nib_output_weight *w)
+{
+    if (w->scheme.group <= 0 || w->k % w->scheme.group == 0)
+        return NULL;
+    snprintf(out, 160, "k = %" PRId64 " is no multiple of the group of %" PRId64, w->k,
+             w->scheme.group);
+    return out;
+}
+
+static nib_output_part part(const char *suffix, nib_type type, int64_t rows, int64_t columns)
+{
+    return (nib_output_part){suffix, type, 2, {rows, columns}};
+}
+
+/* ---- 8da4w ---- */
+
+static const char *refuse_8da4w(char out[160], nib_output_weight *w)
+{
+    const nib_scheme *s = &w->scheme;
+    const bool rows = s->code == NIB_CODE_I8 && s->group == NIB_GROUP_ROW && s->symmetric;
+    if (s->code != NIB_CODE_I4 && !rows)
+        return "it holds int4 groups, and int8 rows";
+    if (s->code == NIB_CODE_I4 && (s->act != NIB_ACT_I8_TOKEN || s->act_symmetric))
+        return "its int4 layers have asymmetric int8 activations per token";
+    if (rows && !w->embedding && (s->act != NIB_ACT_I8_TOKEN || s->act_symmetric))
+        return "its int8 layers have asymmetric int8 activations per token";
+    if (s->zero == NIB_ZERO_FLOAT)
+        return "its zero points are integers";
+    if (s->code == NIB_CODE_I4 && s->group <= 0)
+        return "its int4 has groups";
+    if (refuse_groups(out, w) != NULL)
+        return out;
+    if (w->scale_type == NIB_TYPE_F64)
+        w->scale_type = NIB_TYPE_F32;
+    /* integers, kept in the type of the scales; of none it stores zeros that are 0 */
+    w->zero_type = s->zero == NIB_ZERO_NONE ? NIB_TYPE_NONE : w->scale_type;
+    return NULL;
+}
+
+static void store_8da4w(nib_file_layout *out, const nib_output_weight *w)
+{
+    const bool rows = w->scheme.code == NIB_CODE_I8;
+    *out = (nib_file_layout){.codes = part(".weight", NIB_TYPE_I8, w->n, w->k)};
+    out->scales = part(".scales", w->scale_type, w->n, nib__scheme_groups(&w->scheme, w->k));
+    out->scales.rank = rows ? 1 : 2;
+    if (rows)
+        return;
+    out->zero_filled = w->zero_type == NIB_TYPE_NONE;
+    out->zeros = out->scales;
+    out->zeros.suffix = ".zeros";
+}
+
+const nib_dialect_writer nib__write_8da4w = {
+    .name = "8da4w", .refuses = refuse_8da4w, .storage = store_8da4w};
+
+/* ---- compressed-tensors ---- */
+
+static const char *refuse_compressed(char out[160], nib_output_weight *w)
+{
+    const nib_scheme *s = &w->scheme;
+    const bool fp8 = s->code == NIB_CODE_E4M3;
+    if (!is_int(s->code) && !fp8)
+        return "int4, int8 and e4m3 are what is written there";
+    if (s->zero == NIB_ZERO_FLOAT)
+        return "its zero points are integers";
+    if (w->ordered && (fp8 || s->act != NIB_ACT_FLOAT))
+        return "act-order goes with packed integers and float activations there";
+    if (!fp8 || s->group <= 0)
+        w->scale_rows = 0; /* of integers the rows of a block repeat their scales */
+    if (w->scale_rows <= 1 && refuse_groups(out, w) != NULL) /* blocks may end early */
+        return out;
+    if (w->scale_type == NIB_TYPE_F64)
+        w->scale_type = NIB_TYPE_F32;
+    w->zero_type = s->zero == NIB_ZERO_NONE ? NIB_TYPE_NONE : NIB_TYPE_I8;
+    return NULL;
+}
+
+static void store_compressed(nib_file_layout *out, const nib_output_weight *w)
+{
+    const nib_scheme *s = &w->scheme;
+    const int64_t groups = nib__scheme_groups(s, w->k),
+                  rows = s->group == NIB_GROUP_TENSOR
+                             ? 1
+                             : nib__ceil_div(w->n, nib__max(1, w->scale_rows));
+    const int64_t per = s->code == NIB_CODE_I4 ? 8 : 4; /* codes in an int32 */
+    const bool packed = is_int(s->code) && s->act == NIB_ACT_FLOAT;
+    *out = (nib_file_layout){.codes = part(".weight", NIB_TYPE_I8, w->n, w->k)};
+    if (!is_int(s->code))
+        out->codes.type = nib__code_type(s->code);
+    out->scales = part(".weight_scale", w->scale_type, rows, groups);
+    if (s->group == NIB_GROUP_TENSOR)
+        out->scales.rank = 1;
+    out->zeros = out->scales;
+    out->zeros.suffix = w->zero_type == NIB_TYPE_NONE ? NULL : ".weight_zero_point";
+    out->zeros.type = NIB_TYPE_I8;
+    if (!packed)
+        return;
+    out->codes = part(".weight_packed", NIB_TYPE_I32, w->n, nib__ceil_div(w->k, per));
+    out->pieces = per == 8 ? NIB_PIECES_WORDS4 : NIB_PIECES_WORDS8;
+    out->zeros.type = NIB_TYPE_I32;
+    out->zeros.shape[0] = nib__ceil_div(rows, per);
+    out->zero_order = per == 8 ? NIB_ORDER_WORDS4 : NIB_ORDER_WORDS8;
+    out->size = (nib_output_part){".weight_shape", NIB_TYPE_I64, 1, {2}};
+    out->input_groups = w->ordered;
+    if (w->ordered && s->group > 0) /* of one group the order says nothing */
+        out->inputs = (nib_output_part){".weight_g_idx", NIB_TYPE_I32, 1, {w->k}};
+}
+
+const nib_dialect_writer nib__write_compressed = {.name = "compressed-tensors",
+                                                  .orders = true,
+                                                  .blocks = true,
+                                                  .refuses = refuse_compressed,
+                                                  .storage = store_compressed};
+
+/* ---- GGUF ---- */
+
+/* The block type that has such codes; NONE: there is none. */
+static nib_type block_of(const nib_scheme *s)
+{
+    if (s->group != 32)
+        return NIB_TYPE_NONE;
+    switch (s->code) {
+    case NIB_CODE_I8: return s->zero == NIB_ZERO_NONE ? NIB_TYPE_Q8_0 : NIB_TYPE_NONE;
+    case NIB_CODE_I4:
+        return s->zero == NIB_ZERO_NONE    ? NIB_TYPE_Q4_0
+               : s->zero == NIB_ZERO_FLOAT ? NIB_TYPE_Q4_1
+                                           : NIB_TYPE_NONE;
+    case NIB_CODE_MX4: return NIB_TYPE_MXFP4;
+    default: return NIB_TYPE_NONE;
+    }
+}
+
+static const char *refuse_gguf(char out[160], nib_output_weight *w)
+{
+    if (block_of(&w->scheme) == NIB_TYPE_NONE)
+        return "its blocks are of 32 symmetric int8 (Q8_0), int4 symmetric or with a float zero "
+               "(Q4_0, Q4_1), or mxfp4";
+    if (refuse_groups(out, w) != NULL)
+        return out;
+    w->scheme.act = NIB_ACT_FLOAT; /* it has no words for activations */
+    w->scheme.act_symmetric = false;
+    w->scale_type = w->scheme.code == NIB_CODE_MX4 ? NIB_TYPE_E8M0 : NIB_TYPE_F16;
+    w->zero_type = w->scheme.zero == NIB_ZERO_FLOAT ? NIB_TYPE_F16 : NIB_TYPE_NONE;
+    return NULL;
+}
+
+static void store_gguf(nib_file_layout *out, const nib_output_weight *w)
+{
+    *out = (nib_file_layout){.codes = part(".weight", block_of(&w->scheme), w->n, w->k),
+                             .pieces = NIB_PIECES_BLOCKS};
+}
+
+const nib_dialect_writer nib__write_gguf = {
+    .name = "gguf", .refuses = refuse_gguf, .storage = store_gguf};
+
+/* ---- floats ---- */
+
+static const char *refuse_float(char out[160], nib_output_weight *w)
+{
+    (void)out;
+    w->scheme = (nib_scheme){.code = nib__float_code(w->source), .symmetric = true};
+    w->scale_type = w->zero_type = NIB_TYPE_NONE;
+    return NULL;
+}
+
+static void store_float(nib_file_layout *out, const nib_output_weight *w)
+{
+    *out = (nib_file_layout){.codes = part(".weight", w->source, w->n, w->k),
+                             .pieces = NIB_PIECES_FLOATS};
+}
+
+const nib_dialect_writer nib__write_float = {
+    .name = "safetensors", .refuses = refuse_float, .storage = store_float};

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Calibration: the model as stored reads a text, and every linear layer's input range is noted.
+ */
+#include "convert.h"
+
+#include <math.h>
+
+enum { CALIBRATE_TEXT_MAX = 64 << 20, CALIBRATE_WINDOW = 2048 };
+
+typedef struct watching {
+    float (*ranges)[2];
+    bool bad;
+    size_t bad_site;
+} watching;
+
+static void see(void *ctx, size_t site, const float *x, int64_t ld, int64_t m, int64_t k)
+{
+    watching *w = ctx;
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t j = 0; j < k; j++) {
+            const float v = x[i * ld + j];
+            if (!isfinite(v) && !w->bad) {
+                w->bad = true;
+                w->bad_site = site;
+            }
+            w->ranges[site][0] = v < w->ranges[site][0] ? v : w->ranges[site][0];
+            w->ranges[site][1] = v > w->ranges[site][1] ? v : w->ranges[site][1];
+        }
+    }
+}
+
+static nib_status read_ids(nib_session *session, const int32_t *ids, size_t count, nib_err *err)
+{
+    const int64_t window = nib__min(session->plan->context, CALIBRATE_WINDOW);
+    nib_slot slots[NIB_CHUNK];
+    const float *logits;
+    for (size_t done = 0; done < count;) {
+        const int64_t at = (int64_t)done % window;
+        if (at == 0)
+            nib__kv_truncate(&session->runner.kv, 0, 0);
+        if (!nib__engine_progress(session->model->engine, "calibrate", done, count))
+            return nib__fail(err, NIB_CANCELLED, "the calibration was cancelled");
+        const int64_t part = nib__min(nib__min(NIB_CHUNK, window - at), (int64_t)(count - done));
+        for (int64_t i = 0; i < part; i++) {
+            const int64_t position = at + i;
+            /* the head sees an input only where logits are wanted */
+            slots[i] = (nib_slot){.position = (int32_t)position,
+                                  .token = ids[done + (size_t)i],
+                                  .logits = i + 1 == part};
+        }
+        NIB_TRY(nib__runner_step(&session->runner, slots, (size_t)part, &logits, err));
+        done += (size_t)part;
+    }
+    return NIB_OK;
+}
+
+static nib_status watch_text(nib_session *session, const char *text_path, watching *w, nib_err *err)
+{
+    nib_model *model = session->model;
+    const nib_allocator *a = &model->engine->allocator;
+    const nib_tokenizer *tokenizer;
+    char *text;
+    size_t size, count;
+    int32_t *ids;
+    NIB_TRY(nib__model_tokenizer(model, &tokenizer, err));
+    NIB_TRY(nib__file_read(&text, &size, text_path, CALIBRATE_TEXT_MAX, a, err));
+    nib_status status =
+        nib__tokenizer_encode(tokenizer, text, size, NIB_ENCODE_ADD_SPECIAL, &ids, &count, err);
+    nib__release(a, text);
+    NIB_TRY(status);
+    if (count == 0)
+        status = nib__fail(err, NIB_BAD_INPUT, "%s: the calibration text is empty", text_path);
+    session->runner.observer = (nib_observer){.see = see, .ctx = w};
+    if (status == NIB_OK)
+        status = read_ids(session, ids, count, err);
+    nib__tokenizer_ids_free(tokenizer, ids);
+    return status;
+}
+
+nib_status nib__calibrate(float (*ranges)[2], nib_model *model, const nib_request *request,
+                          const char *text_path, nib_err *err)
+{
+    const nib_request as_stored = {.dtype = request->dtype, .context = request->context};
+    nib_plan *plan = NULL;
+    nib_session *session = NULL;
+    watching w = {.ranges = ranges};
+    nib_status status = nib_plan_make(&plan, model, &as_stored, err);
+    if (status == NIB_OK)
+        status = nib_session_open(&session, model, plan, 1, err);
+    if (status == NIB_OK)
+        status = watch_text(session, text_path, &w, err);
+    nib_session_close(session);
+    nib_plan_free(plan);
+    if (status == NIB_OK && w.bad)
+        return nib__fail(
+            err, NIB_CHECK_FAILED,
+            "%s: its input is not finite on the calibration text; `nibble verify` finds the "
+            "tensor that holds NaN or Inf",
+            model->net.sites[w.bad_site].name);
+    return status;
+}

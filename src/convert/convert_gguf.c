@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a GGUF that is written needs besides the weights: the model and its tokenizer as key/values,
+ * the order of rotary rows, the divisors of rotary frequencies.
+ */
+#include "convert_gguf.h"
+
+#include "arch.h"
+
+#include "chat_files.h"
+#include "config_gguf.h"
+#include "dialects.h"
+#include "gguf.h"
+#include "gguf_describe.h"
+#include "gguf_vocab.h"
+#include "renames.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The type that most weights get: the first linear layer's. */
+static nib_type main_type(const nib_network *net, const nib_scheme *scheme)
+{
+    nib_file_layout storage;
+    char why[160];
+    const nib_site *site = &net->sites[1];
+    nib_output_weight stored = {.scheme = *scheme, .n = site->n, .k = site->k};
+    if (!nib__scheme_is_quantized(scheme))
+        return nib__float_type(scheme->code);
+    if (nib__write_gguf.refuses(why, &stored) != NULL)
+        return NIB_TYPE_NONE; /* the rewrite says why */
+    nib__write_gguf.storage(&storage, &stored);
+    return storage.codes.type;
+}
+
+/* The chat template in a tokenizer's directory; NULL: there is none. The file of its own, which
+ * newer tools write, goes first. */
+static nib_status read_template(const char **out, const char *directory, nib_arena *arena,
+                                nib_ledger *ledger, nib_err *err)
+{
+    nib_chat_files files;
+    NIB_TRY(nib__chat_files_read(&files, directory, arena, err));
+    const nib_chat_source *from = files.own.text.text != NULL ? &files.own : &files.config;
+    *out = from->text.text;
+    if (from->tools.text != NULL)
+        nib__ledger_add_setting(ledger,
+                                &(nib_ledger_setting){.code = "tokenizer",
+                                                      .name = "chat_template",
+                                                      .by = NIB_BY_CHECKPOINT,
+                                                      .relation = NIB_SETTING_NARROWER},
+                                "%s has a template of its own for conversations with tools, and "
+                                "the GGUF, which holds one, gets %s",
+                                from->text.name, *out != NULL ? "the default one" : "none");
+    return NIB_OK;
+}
+
+/* The tokenizer of a GGUF, as that one has it, and its chat template. */
+static nib_status copy_vocab(nib_gguf_head *head, const nib_gguf *gguf, nib_arena *arena,
+                             nib_err *err)
+{
+    nib_vocab_source source;
+    const char *template;
+    size_t size;
+    NIB_TRY(nib__gguf_vocab(&source, gguf, arena, err));
+    NIB_TRY(nib__gguf_chat_template(&template, &size, gguf, err));
+    nib__gguf_describe_vocab(head, &source);
+    if (template)
+        nib__gguf_put_string(head, "tokenizer.chat_template", template, size);
+    return NIB_OK;
+}
+
+static nib_status copy_vocab_of(nib_gguf_head *head, const char *path, const nib_model *m,
+                                nib_arena *arena, nib_err *err)
+{
+    nib_checkpoint *cp;
+    NIB_TRY(nib__checkpoint_open(&cp, path, &m->engine->allocator, err));
+    const nib_status status = copy_vocab(head, nib__checkpoint_gguf(cp), arena, err);
+    nib__checkpoint_close(cp);
+    return status;
+}
+
+/* Named, inside the model, or beside it. */
+static nib_status put_tokenizer(nib_gguf_head *head, nib_model *m, nib_arena *arena,
+                                nib_ledger *ledger, nib_err *err)
+{
+    const nib_gguf *gguf = nib__checkpoint_gguf(m->net.checkpoint);
+    const char *at = m->tokenizer_path ? m->tokenizer_path : m->net.directory, *file, *template;
+    if (!m->tokenizer_path && gguf && nib__gguf_find(gguf, "tokenizer.ggml.model"))
+        return copy_vocab(head, gguf, arena, err);
+    NIB_TRY(nib__tokenizer_place(&file, at, arena, err));
+    if (nib__path_kind(file) == NIB_PATH_NONE && !m->tokenizer_path) {
+        nib__ledger_add_setting(ledger,
+                                &(nib_ledger_setting){.code = "tokenizer",
+                                                      .name = file,
+                                                      .by = NIB_BY_DEFAULT,
+                                                      .relation = NIB_SETTING_NARROWER},
+                                "the file does not exist: the GGUF has no tokenizer, and programs "
+                                "that need one will not open it; --tokenizer PATH names one");
+        return NIB_OK;
+    }
+    if (nib__gguf_begins(file))
+        return copy_vocab_of(head, file, m, arena, err);
+    const size_t size = (size_t)(nib__path_name(file) - file);
+    const char *directory = size == 0 ? "." : nib__arena_copy(arena, file, size);
+    if (!directory)
+        return nib__fail_memory(err, size, "a path");
+    NIB_TRY(read_template(&template, directory, arena, ledger, err));
+    return nib__gguf_describe_tokenizer(head, file, directory, &m->net.config, template,
+                                        &m->engine->allocator, ledger, err);
+}
+
+/* The scaling of llama3 and longrope are tensors there; a GGUF has them already. */
+static nib_status put_divisors(nib_quantize_job *job, const nib_config *c, nib_arena *arena,
+                               bool from_gguf, nib_err *err)
+{
+    const int64_t pairs = nib__config_rope_dims(c) / 2;
+    if (c->rope == NIB_ROPE_LONGROPE && !from_gguf) {
+        job->extras[0] = (struct nib_extra){NIB_GGUF_ROPE_LONG, c->rope_long, pairs};
+        job->extras[1] = (struct nib_extra){NIB_GGUF_ROPE_SHORT, c->rope_short, pairs};
+    }
+    if (c->rope != NIB_ROPE_LLAMA3)
+        return NIB_OK;
+    float *divisors = nib__arena_take(arena, (size_t)c->head_dim / 2, sizeof *divisors);
+    if (!divisors)
+        return nib__fail_memory(err, (size_t)c->head_dim * 2, "the divisors of frequencies");
+    for (int64_t i = 0; i < c->head_dim / 2; i++)
+        divisors[i] = (float)nib__rope_divisor(c, i);
+    job->extras[0] = (struct nib_extra){"rope_freqs.weight", divisors, c->head_dim / 2};
+    return NIB_OK;
+}
+
+/* What GGUF leaves out and its readers take from sizes must be what the model has. */
+static nib_status check_implied(const nib_config *c, const char *directory, nib_ledger *ledger,
+                                nib_err *err)
+{
+    const nib_family_row *family = nib__family_of(c);
+    char asked[32], done[32];
+    nib_config read = *c;
+    read.dtype = NIB_TYPE_NONE;
+    if (family->complete != NULL)
+        family->complete(&read);
+    if (family->complete_gguf != NULL)
+        family->complete_gguf(&read);
+    const double scale = read.attention_scale;
+    if (fabs(scale - c->attention_scale) > 1e-6 * scale)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: scores of attention are scaled by %g, and a GGUF of %s has no key "
+                         "for that, so readers take %g; --format nibble keeps config.json "
+                         "beside the weights",
+                         directory, c->attention_scale, nib__arch_name(c->arch), scale);
+    if (read.embed_scale != c->embed_scale)
+        nib__ledger_add_overruled(ledger, "config-key", "hidden_size",
+                                  nib__say_double(asked, c->embed_scale),
+                                  nib__say_double(done, read.embed_scale),
+                                  "the embedding is multiplied by its root, which transformers "
+                                  "rounds to the type of the weights and readers of GGUF do not");
+    return NIB_OK;
+}
+
+nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_model *m,
+                             const nib_scheme *first, nib_arena *arena, nib_ledger *ledger,
+                             nib_err *err)
+{
+    const nib_config *c = &m->net.config;
+    const bool from_gguf = nib__checkpoint_gguf(m->net.checkpoint) != NULL;
+    char window[32];
+    if (m->net.unknown)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: the model's architecture is not known, and a GGUF has to describe "
+                         "it; --format nibble keeps config.json beside the weights",
+                         m->net.directory);
+    if (nib__family_of(c)->gguf == NULL)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: a GGUF of %s is not written; --format nibble keeps config.json "
+                         "beside the weights",
+                         m->net.directory, nib__arch_name(c->arch));
+    if (c->rope == NIB_ROPE_YARN && c->rope_unrounded)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: truncate is false, but readers of GGUF round the pairs that yarn "
+                         "changes; --format nibble keeps config.json beside the weights",
+                         m->net.directory);
+    if (c->rope == NIB_ROPE_LONGROPE && !nib__family_of(c)->only_longrope)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: a GGUF with the rope type \"%s\" is not written; --format nibble "
+                         "keeps config.json beside the weights",
+                         m->net.directory, nib__rope_name(c->rope));
+    if (!nib__gguf_skips_rope_as(c))
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: no_rope_layers names other layers than every fourth, which a GGUF of "
+                         "%s cannot say; --format nibble keeps config.json beside the weights",
+                         m->net.directory, nib__arch_name(c->arch));
+    nib__gguf_describe_config(head, c, nib__path_name(nib__checkpoint_path(m->net.checkpoint)),
+                              main_type(&m->net, first));
+    NIB_TRY(check_implied(c, m->net.directory, ledger, err));
+    if (c->window > 0 && c->window < c->context && nib__family_of(c)->window != NIB_WINDOW_PATTERN)
+        nib__ledger_add_overruled(
+            ledger, "config-key", "sliding_window", nib__say_double(window, (double)c->window),
+            NULL,
+            nib__family_of(c)->gguf_window
+                ? "a GGUF of %s says it, but llama.cpp attends to all positions"
+                : "a GGUF of %s has no key for it, so readers attend to all positions",
+            nib__family_of(c)->gguf);
+    NIB_TRY(put_tokenizer(head, m, arena, ledger, err));
+    NIB_TRY(put_divisors(job, c, arena, from_gguf, err));
+    job->gguf = head;
+    job->gguf_arch = nib__family_of(c)->gguf;
+    job->norm_shift = from_gguf ? 0 : nib__rename_norm_offset(job->gguf_arch);
+    job->paired_head = nib__rename_pairs(job->gguf_arch) ? c->head_dim : 0;
+    return NIB_OK;
+}

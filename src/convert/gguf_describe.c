@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writes key/values in the order in which llama.cpp's converter does, for those who read dumps.
+ */
+#include "gguf_describe.h"
+
+#include "arch.h"
+#include "config_keys.h"
+#include "config_rope.h"
+#include "file.h"
+
+#include <stdio.h>
+
+#define KEY(name) "tokenizer.ggml." name
+
+/* ---- the model ---- */
+
+/* general.file_type by the type of most weights; -1: none says it. */
+static int file_type_of(nib_type type)
+{
+    static const struct {
+        nib_type type;
+        int number;
+    } numbers[] = {{NIB_TYPE_F32, 0},  {NIB_TYPE_F16, 1},   {NIB_TYPE_Q4_0, 2},  {NIB_TYPE_Q4_1, 3},
+                   {NIB_TYPE_Q8_0, 7}, {NIB_TYPE_BF16, 32}, {NIB_TYPE_MXFP4, 38}};
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        if (numbers[i].type == type)
+            return numbers[i].number;
+    return -1;
+}
+
+static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } sizes[] = {
+        {"block_count", c->layers},
+        {"context_length", c->context},
+        {"embedding_length", c->width},
+        {"feed_forward_length", c->ffn},
+        {"attention.head_count", c->heads},
+        {"attention.head_count_kv", c->kv_heads},
+        {"attention.key_length", c->head_dim},
+        {"attention.value_length", c->head_dim},
+        {"rope.dimension_count", nib__config_rope_dims(c)},
+        {"vocab_size", c->vocab},
+    };
+    char key[80];
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        snprintf(key, sizeof key, "%s.%s", arch, sizes[i].name);
+        nib__gguf_put_int(head, key, NIB_GGUF_U32, sizes[i].value);
+    }
+}
+
+static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *arch)
+{
+    char key[80];
+    const nib_family_key *keys = nib__family_of(c)->keys;
+    snprintf(key, sizeof key, "%s.attention.layer_norm_%sepsilon", arch,
+             nib__family_of(c)->eps == NIB_EPS_RMS ? "rms_" : "");
+    nib__gguf_put_double(head, key, NIB_GGUF_F32, c->norm_eps);
+    snprintf(key, sizeof key, "%s.rope.freq_base", arch);
+    nib__gguf_put_double(head, key, NIB_GGUF_F32, c->rope_theta);
+    for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
+        snprintf(key, sizeof key, "%s.%s", arch, keys[i].gguf != NULL ? keys[i].gguf : "");
+        if (keys[i].gguf != NULL)
+            nib__gguf_put_double(head, key, NIB_GGUF_F32, nib__keys_value(c, &keys[i]));
+        if (keys[i].is == NIB_OWN_FLAG && keys[i].at == offsetof(nib_config, parallel)) {
+            snprintf(key, sizeof key, "%s.use_parallel_residual", arch);
+            nib__gguf_put_bool(head, key, c->parallel);
+        }
+    }
+}
+
+/* llama3's and longrope's factors are tensors. */
+static void put_rope(nib_gguf_head *head, const nib_config *c, const char *arch)
+{
+    const bool yarn = c->rope == NIB_ROPE_YARN, longrope = c->rope == NIB_ROPE_LONGROPE;
+    const double paper = yarn ? nib__rope_yarn_gain(c->rope_factor) : 1;
+    const struct {
+        const char *name;
+        bool is_said;
+        double value;
+    } numbers[] = {{"factor", yarn || c->rope == NIB_ROPE_LINEAR, c->rope_factor},
+                   {"attn_factor", yarn || longrope, c->rope_gain / paper},
+                   {"yarn_beta_fast", yarn, c->rope_fast},
+                   {"yarn_beta_slow", yarn, c->rope_slow}};
+    char key[80];
+    if (yarn || c->rope == NIB_ROPE_LINEAR) {
+        const char *type = nib__rope_name(c->rope);
+        snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
+        nib__gguf_put_string(head, key, type, strlen(type));
+    }
+    if (yarn || longrope) {
+        snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", arch);
+        nib__gguf_put_int(head, key, NIB_GGUF_U32, c->rope_original);
+    }
+    for (size_t i = 0; i < COUNT(numbers); i++) {
+        snprintf(key, sizeof key, "%s.rope.scaling.%s", arch, numbers[i].name);
+        if (numbers[i].is_said)
+            nib__gguf_put_double(head, key, NIB_GGUF_F32, numbers[i].value);
+    }
+}
+
+/* Where the family's readers know windows. */
+static void put_windows(nib_gguf_head *head, const nib_config *c, const char *arch)
+{
+    char key[80];
+    const bool pattern = nib__family_of(c)->window == NIB_WINDOW_PATTERN && c->window > 0;
+    if (!pattern && !nib__family_of(c)->gguf_window)
+        return;
+    snprintf(key, sizeof key, "%s.attention.sliding_window", arch);
+    nib__gguf_put_int(head, key, NIB_GGUF_U32, c->window);
+    if (!pattern)
+        return;
+    snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", arch);
+    nib__gguf_put_array(head, key, NIB_GGUF_BOOL, (uint64_t)c->layers);
+    for (int64_t i = 0; i < c->layers; i++)
+        nib__gguf_item_int(head, NIB_GGUF_BOOL, nib__config_window(c, i) > 0);
+}
+
+void nib__gguf_describe_config(nib_gguf_head *head, const nib_config *c, const char *name,
+                               nib_type type)
+{
+    enum { BLOCKS_VERSION = 2 };
+    const char *arch = nib__family_of(c)->gguf;
+    const int file_type = file_type_of(type);
+    nib__gguf_put_string(head, "general.architecture", arch, strlen(arch));
+    nib__gguf_put_string(head, "general.type", "model", 5);
+    nib__gguf_put_string(head, "general.name", name, strlen(name));
+    put_sizes(head, c, arch);
+    put_numbers(head, c, arch);
+    put_rope(head, c, arch);
+    put_windows(head, c, arch);
+    if (file_type >= 0)
+        nib__gguf_put_int(head, "general.file_type", NIB_GGUF_U32, file_type);
+    nib__gguf_put_int(head, "general.quantization_version", NIB_GGUF_U32, BLOCKS_VERSION);
+}
+
+/* ---- the tokenizer ---- */
+
+static void put_text(nib_gguf_head *head, const char *key, const nib_vocab_text *text)
+{
+    if (text->at != NULL)
+        nib__gguf_put_string(head, key, text->at, text->size);
+}
+
+static void put_texts(nib_gguf_head *head, const char *key, const nib_vocab_text *texts,
+                      size_t count)
+{
+    if (texts == NULL)
+        return;
+    nib__gguf_put_array(head, key, NIB_GGUF_STRING, count);
+    for (size_t i = 0; i < count; i++)
+        nib__gguf_item_string(head, texts[i].at, texts[i].size);
+}
+
+static void put_id(nib_gguf_head *head, const char *key, int64_t id)
+{
+    if (id >= 0)
+        nib__gguf_put_int(head, key, NIB_GGUF_U32, id);
+}
+
+static void put_said(nib_gguf_head *head, const char *key, nib_said said)
+{
+    if (said != NIB_UNSAID)
+        nib__gguf_put_bool(head, key, said == NIB_SAID_YES);
+}
+
+void nib__gguf_describe_vocab(nib_gguf_head *head, const nib_vocab_source *s)
+{
+    put_text(head, KEY("model"), &s->model);
+    put_text(head, KEY("pre"), &s->pre);
+    put_texts(head, KEY("tokens"), s->tokens, s->token_count);
+    if (s->scores != NULL) {
+        nib__gguf_put_array(head, KEY("scores"), NIB_GGUF_F32, s->score_count);
+        for (size_t i = 0; i < s->score_count; i++)
+            nib__gguf_item_double(head, NIB_GGUF_F32, (double)s->scores[i]);
+    }
+    if (s->types != NULL) {
+        nib__gguf_put_array(head, KEY("token_type"), NIB_GGUF_I32, s->type_count);
+        for (size_t i = 0; i < s->type_count; i++)
+            nib__gguf_item_int(head, NIB_GGUF_I32, s->types[i]);
+    }
+    put_texts(head, KEY("merges"), s->merges, s->merge_count);
+    put_id(head, KEY("bos_token_id"), s->bos);
+    put_id(head, KEY("eos_token_id"), s->eos);
+    put_id(head, KEY("unknown_token_id"), s->unk);
+    put_said(head, KEY("add_bos_token"), s->add_bos);
+    put_said(head, KEY("add_eos_token"), s->add_eos);
+    put_said(head, KEY("add_space_prefix"), s->add_space_prefix);
+}
+
+nib_status nib__gguf_describe_tokenizer(nib_gguf_head *head, const char *file,
+                                        const char *directory, const nib_config *c,
+                                        const char *chat_template, const nib_allocator *a,
+                                        nib_ledger *ledger, nib_err *err)
+{
+    nib_vocab_source source;
+    nib_tokenizer *t = NULL;
+    nib_arena arena;
+    nib__arena_init(&arena, a, 0);
+    const char *config = nib__path_join(&arena, directory, "tokenizer_config.json");
+    nib_status status =
+        config == NULL
+            ? nib__fail_memory(err, strlen(directory), "a path")
+            : nib__tokenizer_open(&t, file, nib__path_kind(config) == NIB_PATH_FILE ? config : NULL,
+                                  a, err);
+    if (status == NIB_OK)
+        status = nib__tokenizer_to_vocab(&source, t, file, c->vocab, &arena, ledger, err);
+    if (status == NIB_OK) {
+        source.bos = source.bos < 0 ? c->bos : source.bos;
+        source.eos = source.eos < 0 && c->eos_count != 0 ? c->eos[0] : source.eos;
+        nib__gguf_describe_vocab(head, &source);
+        if (chat_template != NULL)
+            nib__gguf_put_string(head, "tokenizer.chat_template", chat_template,
+                                 strlen(chat_template));
+    }
+    nib__tokenizer_close(t);
+    nib__arena_free(&arena);
+    return status;
+}

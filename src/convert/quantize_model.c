@@ -1,0 +1,559 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * nib_quantize: the recipe's choices, calibrated where they have static scales, handed to the
+ * stream. nib_convert: every weight as it is, handed to the same stream.
+ */
+#include "arch.h"
+#include "bias_codes.h"
+#include "convert_gguf.h"
+#include "convert.h"
+#include "packed.h"
+#include "quantize.h"
+#include "quantizer.h"
+#include "renames.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct work {
+    nib_model *model;
+    const nib_quantize_options *options; /* NULL: a conversion */
+    nib_arena arena;
+    nib_recipe *recipe; /* NULL: a conversion */
+    const char *out;    /* without slashes at its end: they make no other place */
+    nib_quantize_layer *layers;
+    nib_text config;    /* for a model without a config.json */
+    nib_gguf_head head; /* of a conversion to GGUF */
+    nib_plan *plan;     /* of the machine that will run the result; NULL: none was named */
+    nib_ledger ledger;
+} work;
+
+static bool is_static(const nib_choice *choice)
+{
+    return !choice->keep && choice->scheme.act == NIB_ACT_I8_STATIC;
+}
+
+static bool is_gguf(const char *format) { return format && strcmp(format, "gguf") == 0; }
+
+/* Stored as a tensor that can be copied. */
+static bool is_plain(const nib_network *net, const nib_quantize_layer *l)
+{
+    const char *dialect = nib__checkpoint_dialect(net->checkpoint, l->source ? l->source : l->name);
+    return dialect && strcmp(dialect, "safetensors") == 0;
+}
+
+/* A layer of another container that stays, or floats that only change their type: as the output's
+ * format has them. */
+static void keep_in_format(nib_quantize_layer *l, const nib_scheme *stored)
+{
+    const bool cast = !l->choice.keep && !nib__scheme_is_quantized(&l->choice.scheme) &&
+                      !nib__scheme_is_quantized(stored);
+    l->recode = l->choice.keep || cast;
+    if (l->choice.keep)
+        l->choice.scheme = *stored;
+    if (l->choice.weight_only && nib__scheme_is_quantized(stored) && l->role != NIB_ROLE_EMBED)
+        l->choice.scheme.act = NIB_ACT_FLOAT, l->choice.scheme.act_symmetric = false;
+    l->choice.keep = false;
+}
+
+static nib_status choose_layers(work *w, nib_err *err)
+{
+    const nib_network *net = &w->model->net;
+    const nib_recipe_layer *layers;
+    NIB_TRY(nib__model_recipe(&w->recipe, &layers, w->model, &w->options->request, &w->arena, err));
+    w->layers = nib__arena_take(&w->arena, net->site_count, sizeof *w->layers);
+    if (!w->layers)
+        return nib__fail_memory(err, net->site_count * sizeof *w->layers, "the layers");
+    for (size_t i = 0; i < net->site_count; i++) {
+        nib_quantize_layer *l = &w->layers[i];
+        *l = (nib_quantize_layer){.name = net->sites[i].name, .role = net->sites[i].role};
+        if (l->role == NIB_ROLE_HEAD && net->tied)
+            l->source = net->sites[0].name;
+        nib__recipe_resolve(&l->choice, w->recipe, &layers[i]);
+        if (!is_plain(net, l) || is_gguf(w->options->format))
+            keep_in_format(l, &net->sites[i].stored);
+    }
+    return NIB_OK;
+}
+
+static nib_status calibrate(work *w, nib_err *err)
+{
+    const size_t count = w->model->net.site_count;
+    const char *text = w->options->calibrate;
+    const bool needed = nib__recipe_needs_calibration(w->recipe);
+    if (text && !needed)
+        return nib__fail(err, NIB_USAGE,
+                         "--calibrate %s has no effect: the recipe has no static activation scales",
+                         text);
+    if (!needed)
+        return NIB_OK;
+    if (!text)
+        return nib__fail(
+            err, NIB_USAGE,
+            "the recipe has static activation scales; give a text to calibrate them with "
+            "--calibrate TEXT");
+    if (w->options->dry_run) /* sizes and ledger do not depend on the scales */
+        return nib__path_kind(text) == NIB_PATH_FILE
+                   ? NIB_OK
+                   : nib__fail(err, NIB_IO, "%s: file not found", text);
+    float(*ranges)[2] = nib__arena_take(&w->arena, count, sizeof *ranges);
+    if (!ranges)
+        return nib__fail_memory(err, count * sizeof *ranges, "ranges");
+    NIB_TRY(nib__calibrate(ranges, w->model, &w->options->request, text, err));
+    for (size_t i = 0; i < count; i++) {
+        nib_quantize_layer *l = &w->layers[i];
+        if (is_static(&l->choice))
+            nib__static_scale(&l->act_scale, &l->act_zero, &l->choice.scheme, ranges[i]);
+    }
+    return NIB_OK;
+}
+
+/* What a recipe says of runs is not stored. */
+static void tell_of_runs(nib_ledger *ledger, const char *name, const char *asked,
+                         const char *option)
+{
+    if (asked)
+        nib__ledger_add_setting(ledger,
+                                &(nib_ledger_setting){.code = "recipe",
+                                                      .name = name,
+                                                      .asked = asked,
+                                                      .by = NIB_BY_RECIPE,
+                                                      .relation = NIB_SETTING_NONE},
+                                "it is not stored: give %s %s when the result runs", option, asked);
+}
+
+/* A packed layout that a recipe asks for is of a run; files hold codes as they are. */
+static void tell_of_layouts(work *w)
+{
+    const nib_choice *first = NULL;
+    size_t count = 0;
+    for (size_t i = w->model->net.site_count; i-- > 0;) {
+        const nib_choice *choice = &w->layers[i].choice;
+        if (choice->keep || choice->hint_text == NULL || choice->hint == NIB_HINT_NONE)
+            continue;
+        first = choice;
+        count++;
+    }
+    if (first)
+        nib__ledger_add_setting(&w->ledger,
+                                &(nib_ledger_setting){.code = "recipe",
+                                                      .name = "layout",
+                                                      .asked = first->hint_text,
+                                                      .done = "plain",
+                                                      .by = NIB_BY_RECIPE,
+                                                      .relation = NIB_SETTING_EQUIVALENT},
+                                "codes of %zu layers are stored as they are, and packed for the "
+                                "machine that runs them",
+                                count);
+}
+
+static void add_notes(work *w)
+{
+    nib__ledger_append(&w->ledger, &w->model->net.notes);
+    nib__ledger_append(&w->ledger, nib__checkpoint_ledger(w->model->net.checkpoint));
+    if (!w->recipe)
+        return;
+    nib__ledger_append(&w->ledger, nib__recipe_ledger(w->recipe));
+    tell_of_runs(&w->ledger, "precision", nib__recipe_dtype(w->recipe), "--dtype");
+    tell_of_runs(&w->ledger, "executor", nib__recipe_device(w->recipe), "--device");
+    tell_of_layouts(w);
+}
+
+static nib_status name_output(work *w, const char *out, nib_err *err)
+{
+    size_t size = strlen(out);
+    while (size > 1 && out[size - 1] == '/')
+        size--;
+    if (size == 0)
+        return nib__fail(err, NIB_USAGE, "the name of the output is empty");
+    w->out = nib__arena_copy(&w->arena, out, size);
+    return w->out ? NIB_OK : nib__fail_memory(err, size, "a path");
+}
+
+/* A GGUF, and a checkpoint of Meta's, get a config.json of what they say themselves. */
+static nib_status make_config(work *w, nib_err *err)
+{
+    const nib_checkpoint *cp = w->model->net.checkpoint;
+    const char *directory = nib__checkpoint_directory(cp);
+    const char *path = directory ? nib__path_join(&w->arena, directory, "config.json") : "";
+    if (!path)
+        return nib__fail_memory(err, strlen(directory), "a path");
+    if (!nib__checkpoint_gguf(cp) && nib__path_kind(path) == NIB_PATH_FILE)
+        return NIB_OK;
+    const nib_status status = nib__config_write(&w->config, &w->model->net.config, err);
+    return status == NIB_OK ? status : nib__fail_in(err, status, nib__checkpoint_path(cp));
+}
+
+/* Completes the job with what both kinds share, and runs it. */
+static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *report, nib_err *err)
+{
+    nib_engine *engine = w->model->engine;
+    if (is_gguf(job->format))
+        NIB_TRY(nib__convert_gguf(job, &w->head, w->model, &w->layers[1].choice.scheme, &w->arena,
+                                  &w->ledger, err));
+    else
+        NIB_TRY(make_config(w, err));
+    if (!is_gguf(job->format) && nib__checkpoint_gguf(w->model->net.checkpoint) != NULL)
+        job->norm_shift = -nib__rename_norm_offset(nib__family_of(&w->model->net.config)->gguf);
+    job->fused = w->model->net.unknown ? nib__checkpoint_fused(w->model->net.checkpoint)
+                                       : nib__family_of(&w->model->net.config)->fused;
+    job->config = w->config.at;
+    job->checkpoint = w->model->net.checkpoint;
+    job->layers = w->layers;
+    job->count = w->model->net.site_count;
+    job->out = w->out;
+    job->pool = engine->pool;
+    job->isa = engine->isa;
+    job->callbacks = &engine->callbacks;
+    job->allocator = &engine->allocator;
+    return nib__quantize(&w->ledger, report, job, err);
+}
+
+/* A tokenizer that nothing would use; calibrate: the text that it turns into tokens; NULL: none. */
+static nib_status check_tokenizer(const nib_model *model, const char *format, const char *calibrate,
+                                  nib_err *err)
+{
+    if (model->tokenizer_path == NULL || calibrate != NULL || is_gguf(format))
+        return NIB_OK;
+    return nib__fail(err, NIB_USAGE,
+                     "a tokenizer is named, but the format %s has none inside: the model's own is "
+                     "copied; the format gguf takes it, and so does --calibrate of `nibble "
+                     "quantize`",
+                     format != NULL ? format : "torchao");
+}
+
+/* A name that promises a kind of file that is not written. */
+static nib_status check_name(const work *w, const char *format, nib_err *err)
+{
+    char a[NIB_SHOWN];
+    if (is_gguf(format) || !nib__ends_with(w->out, ".gguf"))
+        return NIB_OK;
+    return nib__fail(err, NIB_USAGE,
+                     "%s: the name is a GGUF's, and the format is %s; give --format gguf, or "
+                     "another name",
+                     nib__shown(a, w->out), format != NULL ? format : "torchao");
+}
+
+/* They lie beside the config.json of a directory. */
+static nib_status check_pack(const work *w, bool pack, const char *format, nib_err *err)
+{
+    const char *from = nib__checkpoint_path(w->model->net.checkpoint);
+    if (!pack || !(is_gguf(format) || nib__ends_with(w->out, ".safetensors") ||
+                   nib__ends_with(from, ".safetensors")))
+        return NIB_OK;
+    return nib__fail(err, NIB_USAGE,
+                     "%s: packed weights lie in the directory of a model, and this is a lone file; "
+                     "give a directory as MODEL and OUT, or leave --pack out",
+                     w->out);
+}
+
+/* Tables of its tokenizer; one that does not open says so when it is used. */
+static nib_status pack_tokenizer(work *w, const char *directory, nib_err *err)
+{
+    const nib_allocator *a = &w->model->engine->allocator;
+    const char *json = nib__path_join(&w->arena, directory, "tokenizer.json"),
+               *config = nib__path_join(&w->arena, directory, "tokenizer_config.json"),
+               *tables = nib__path_join(&w->arena, directory, NIB_TABLES_NAME);
+    nib_err why = {NIB_OK, ""};
+    uint64_t bytes = 0;
+    char size[32];
+    if (!json || !config || !tables)
+        return nib__fail_memory(err, strlen(w->out), "a path");
+    if (nib__path_kind(json) != NIB_PATH_FILE)
+        return NIB_OK;
+    if (nib__path_kind(config) != NIB_PATH_FILE)
+        config = NULL;
+    const nib_status status = nib__tokenizer_write_tables(tables, json, config, &bytes, a, &why);
+    if (status == NIB_OK)
+        nib__ledger_add_note(&w->ledger, "packed", "%s/%s: the tokenizer, %s", w->out,
+                             NIB_TABLES_NAME, nib__say_bytes(size, bytes));
+    else if (status == NIB_BAD_INPUT || status == NIB_UNSUPPORTED)
+        nib__ledger_add_note(&w->ledger, "packed", "no tables of the tokenizer: %s", why.text);
+    else
+        return nib__fail(err, status, "%s", why.text);
+    return NIB_OK;
+}
+
+/* The result's weights for the rows that a run of it here takes, beside them in the directory. */
+static nib_status pack_result(void *ctx, const char *directory, nib_err *err)
+{
+    work *w = ctx;
+    nib_engine *engine = w->model->engine;
+    nib_model *made = NULL;
+    nib_plan *plan = NULL;
+    nib_packed_report report;
+    char size[32];
+    const char *place = nib__path_join(&w->arena, directory, NIB_PACKED_NAME);
+    if (!place)
+        return nib__fail_memory(err, strlen(directory), "a path");
+    nib_status status = nib_model_open(&made, engine, directory, NULL, err);
+    if (status == NIB_OK)
+        status = nib_plan_make(&plan, made, NULL, err);
+    if (status == NIB_OK)
+        status = nib_plan_status(plan, err);
+    if (status == NIB_OK)
+        status = nib__packed_write(&report, place, &made->net, &plan->assignment, err);
+    if (status == NIB_OK)
+        nib__ledger_add_note(&w->ledger, "packed", "%s/%s: %zu weights, %s", w->out,
+                             NIB_PACKED_NAME, report.count, nib__say_bytes(size, report.bytes));
+    nib_plan_free(plan);
+    nib_model_close(made);
+    return status == NIB_OK ? pack_tokenizer(w, directory, err) : status;
+}
+
+static void render_json(const work *w, const nib_quantize_report *report, nib_text *out)
+{
+    nib_jsonw json;
+    nib__jsonw_init(&json, out, 2);
+    nib__jsonw_object(&json);
+    nib__jsonw_pair_int(&json, "schema", 1);
+    nib__quantize_json(&w->ledger, report, &json);
+    if (w->plan != NULL) {
+        nib__jsonw_key(&json, "for");
+        nib__jsonw_object(&json);
+        nib__plan_json(w->plan, &json);
+        nib__jsonw_object_end(&json);
+    }
+    nib__jsonw_object_end(&json);
+    nib__text_str(out, "\n");
+}
+
+static nib_status render(work *w, const nib_quantize_report *report, nib_form form,
+                         const nib_sink *sink, nib_err *err)
+{
+    nib_text text;
+    nib__text_init(&text, &w->model->engine->allocator);
+    if (form == NIB_FORM_JSON) {
+        render_json(w, report, &text);
+    } else {
+        nib__quantize_render(&w->ledger, report, &text);
+        if (w->plan != NULL) {
+            nib__text_format(&text, "\nplanned for %s\n\n", w->plan->machine.name);
+            nib__plan_render(&w->plan->assignment, &w->plan->policy, &text);
+        }
+    }
+    const nib_status status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}
+
+/* A model with weights, of whatever architecture, and a place for the result. */
+static nib_status check_model(const nib_model *model, const char *out, nib_err *err)
+{
+    if (!model->net.checkpoint)
+        return nib__fail(err, NIB_USAGE,
+                         "%s: only a config was given, without weights to write; name the "
+                         "directory or the .safetensors file",
+                         model->net.directory);
+    if (!out)
+        return nib__fail(err, NIB_USAGE, "there is no place for the result");
+    return model->net.unknown && !model->net.inspected ? NIB_OK : nib__model_runs(model, err);
+}
+
+static void work_open(work *w, nib_model *model)
+{
+    *w = (work){.model = model};
+    nib__arena_init(&w->arena, &model->engine->allocator, 0);
+    nib__ledger_init(&w->ledger, &model->engine->allocator);
+    nib__text_init(&w->config, &model->engine->allocator);
+    nib__gguf_head_init(&w->head, &model->engine->allocator);
+}
+
+static void work_close(work *w)
+{
+    nib_plan_free(w->plan);
+    nib__ledger_free(&w->ledger);
+    nib__text_free(&w->config);
+    nib__gguf_head_free(&w->head);
+    nib__recipe_free(w->recipe);
+    nib__arena_free(&w->arena);
+}
+
+static const char floats_because[] =
+    "are floats: so are the weights of their layers, or the format has no quantized biases";
+
+static void note_biases(nib_ledger *ledger, const void *ctx)
+{
+    nib__note_biases(ledger, ctx, floats_because);
+}
+
+static bool format_allowed(const nib_quantize_options *o)
+{
+    for (size_t i = 0; i < o->request.allow.count; i++)
+        if (strcmp(o->request.allow.items[i], "format") == 0)
+            return true;
+    return false;
+}
+
+static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err *err)
+{
+    const nib_quantize_options *o = w->options;
+    struct nib_quant_device *device = NULL;
+    nib_quantize_report report;
+    NIB_TRY(name_output(w, o->out, err));
+    NIB_TRY(check_name(w, o->format, err));
+    NIB_TRY(check_tokenizer(w->model, o->format, o->calibrate, err));
+    NIB_TRY(check_pack(w, o->pack, o->format, err));
+    NIB_TRY(choose_layers(w, err));
+    NIB_TRY(nib__quantize_where(&device, &w->ledger, w->model, o, err));
+    NIB_TRY(nib__quantize_for(&w->plan, &w->ledger, w->model, o, err));
+    add_notes(w);
+    nib__ledger_allow(&w->ledger, &o->request.allow);
+    if (o->request.strict)
+        NIB_TRY(nib__ledger_strict(&w->ledger, err));
+    NIB_TRY(calibrate(w, err));
+    nib_quantize_job job = {.recipe = nib__recipe_text(w->recipe),
+                            /* strictly: no other format than the default one either */
+                            .format = o->format == NULL && o->request.strict && !format_allowed(o)
+                                          ? "torchao"
+                                          : o->format,
+                            .strict = o->request.strict,
+                            .allow = &o->request.allow,
+                            .decided = note_biases,
+                            .ctx = o->request.bias,
+                            .complete = o->pack ? pack_result : NULL,
+                            .complete_ctx = w,
+                            .force = o->force,
+                            .dry_run = o->dry_run,
+                            .device = device};
+    NIB_TRY(nib__bias_parse(&job.bias, o->request.bias, err));
+    NIB_TRY(run_job(w, &job, &report, err));
+    return render(w, &report, form, sink, err);
+}
+
+nib_status nib_quantize(nib_model *model, const nib_quantize_options *options, nib_form form,
+                        const nib_sink *sink, nib_err *err)
+{
+    work w;
+    NIB_TRY(check_model(model, options->out, err));
+    NIB_TRY(nib__model_runs(model, err));
+    if (!options->request.recipe)
+        return nib__fail(err, NIB_USAGE, "quantizing wants a recipe");
+    work_open(&w, model);
+    w.options = options;
+    const nib_status status = quantize(&w, form, sink, err);
+    work_close(&w);
+    return status;
+}
+
+/* ---- conversions ---- */
+
+static const struct {
+    const char *name;
+    nib_code code;
+} float_types[] = {{"f32", NIB_CODE_F32}, {"f16", NIB_CODE_F16}, {"bf16", NIB_CODE_BF16}};
+
+/* The float type that codes become: the asked one, or f32, which keeps most of them exact. */
+static nib_status find_float(nib_code *out, const char *dtype, nib_err *err)
+{
+    *out = NIB_CODE_F32;
+    if (!dtype)
+        return NIB_OK;
+    for (size_t i = 0; i < COUNT(float_types); i++)
+        if (strcmp(dtype, float_types[i].name) == 0) {
+            *out = float_types[i].code;
+            return NIB_OK;
+        }
+    return nib__fail(err, NIB_USAGE, "dtype \"%s\" is none of f32, f16, bf16", dtype);
+}
+
+/* Every weight as it is. One that is plain is copied as a tensor, and with it what names it. */
+static nib_status keep_layers(work *w, const nib_convert_options *o, nib_err *err)
+{
+    const nib_network *net = &w->model->net;
+    const bool floats = strcmp(o->format, "safetensors") == 0;
+    const bool gguf = is_gguf(o->format);
+    nib_code float_code;
+    NIB_TRY(find_float(&float_code, o->dtype, err));
+    w->layers = nib__arena_take(&w->arena, net->site_count, sizeof *w->layers);
+    if (!w->layers)
+        return nib__fail_memory(err, net->site_count * sizeof *w->layers, "the layers");
+    for (size_t i = 0; i < net->site_count; i++) {
+        const nib_site *site = &net->sites[i];
+        nib_quantize_layer *l = &w->layers[i];
+        *l = (nib_quantize_layer){.name = site->name, .role = site->role};
+        if (l->role == NIB_ROLE_HEAD && net->tied)
+            l->source = net->sites[0].name;
+        const bool plain = is_plain(net, l);
+        l->choice = (nib_choice){.scheme = site->stored, .rule = "as stored"};
+        l->recode = !plain || gguf;
+        l->choice.keep = plain && !o->dtype && !gguf;
+        if (floats && (o->dtype || nib__scheme_is_quantized(&site->stored)))
+            l->choice.scheme = (nib_scheme){.code = float_code, .symmetric = true};
+    }
+    return NIB_OK;
+}
+
+/* What a conversion comes down to, as a note. */
+static void count_kept(work *w, const nib_quantize_report *report)
+{
+    size_t lossy = 0, exact = 0, lossless = 0;
+    char changed[64] = "";
+    for (size_t i = 0; i < w->ledger.layer_count; i++) {
+        const nib_ledger_layer *l = &w->ledger.layers[i];
+        lossy += l->kept && strcmp(l->kept, "lossy") == 0;
+        exact += l->kept && strncmp(l->kept, "exact", 5) == 0;
+        lossless += l->kept && strcmp(l->kept, "lossless") == 0;
+    }
+    if (report->biases_changed)
+        snprintf(changed, sizeof changed, ", %zu in another type or form", report->biases_changed);
+    nib__ledger_add_note(
+        &w->ledger, "converted",
+        "%zu weights: %zu lossless, %zu exact after a change of layout, %zu lossy; "
+        "%zu biases bit for bit%s",
+        lossless + exact + lossy, lossless, exact, lossy, report->biases - report->biases_changed,
+        changed);
+}
+
+static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
+                          const nib_sink *sink, nib_err *err)
+{
+    nib_quantize_report report;
+    NIB_TRY(name_output(w, o->out, err));
+    NIB_TRY(check_name(w, o->format, err));
+    NIB_TRY(check_pack(w, o->pack, o->format, err));
+    NIB_TRY(keep_layers(w, o, err));
+    nib_quantize_job job = {.recipe = "as stored",
+                            .format = o->format,
+                            .convert = true,
+                            .dtype = o->dtype,
+                            .strict = o->strict,
+                            .allow = &o->allow,
+                            .decided = note_biases,
+                            .ctx = o->bias,
+                            .complete = o->pack ? pack_result : NULL,
+                            .complete_ctx = w,
+                            .force = o->force,
+                            .dry_run = o->dry_run};
+    NIB_TRY(nib__bias_parse(&job.bias, o->bias, err));
+    add_notes(w);
+    NIB_TRY(run_job(w, &job, &report, err));
+    if (!o->dry_run)
+        count_kept(w, &report);
+    return render(w, &report, form, sink, err);
+}
+
+nib_status nib_convert(nib_model *model, const nib_convert_options *options, nib_form form,
+                       const nib_sink *sink, nib_err *err)
+{
+    work w;
+    NIB_TRY(check_model(model, options->out, err));
+    if (!options->format)
+        return nib__fail(err, NIB_USAGE, "converting wants a format");
+    for (size_t i = 0; i < options->allow.count; i++)
+        if (!nib__setting_code_is_known(options->allow.items[i]))
+            return nib__fail(err, NIB_USAGE,
+                             "--allow %s has no effect: converting takes codes of settings, of "
+                             "which --strict says those that it wants",
+                             options->allow.items[i]);
+    if (options->dtype && strcmp(options->format, "safetensors") != 0)
+        return nib__fail(err, NIB_USAGE,
+                         "a float type is asked for, but the format %s keeps codes; the format "
+                         "safetensors has plain floats",
+                         options->format);
+    NIB_TRY(check_tokenizer(model, options->format, NULL, err));
+    work_open(&w, model);
+    const nib_status status = convert(&w, options, form, sink, err);
+    work_close(&w);
+    return status;
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The index of a text by its last 2 to 4 tokens, and how much of a draft pays.
+ */
+#include "prompt_lookup.h"
+
+enum {
+    SHORTEST = 2,
+    LONGEST = 4,     /* tokens that are looked up together */
+    COMPARED = 32,   /* tokens before a place that are compared, at most */
+    SMALLEST = 1024, /* places */
+    PER_TOKEN = 8,   /* places: of three keys a token, few fall on each other */
+    MEMORY = 32,     /* tokens in which a share forgets most of what it was */
+};
+
+/* ---- index ---- */
+
+void nib__lookup_open(nib_lookup *out, const nib_allocator *a)
+{
+    /* Of short matches few go on alike in any text; where the text does repeat, this soon shows. */
+    static const double right[NIB_LOOKUP_CLASSES] = {0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95};
+    *out = (nib_lookup){.allocator = a};
+    memcpy(out->right, right, sizeof right);
+}
+
+void nib__lookup_close(nib_lookup *lookup)
+{
+    if (lookup->allocator != NULL)
+        nib__release(lookup->allocator, lookup->places);
+    *lookup = (nib_lookup){0};
+}
+
+/* Where the n tokens before `end` have their place. Texts that are made to collide lose places, and
+ * nothing else: what stands there is compared. */
+static int32_t *place_of(const nib_lookup *l, const int32_t *ids, size_t end, size_t n)
+{
+    uint64_t hash = n;
+    for (size_t i = end - n; i < end; i++)
+        hash = (hash ^ (uint32_t)ids[i]) * UINT64_C(0x9E3779B97F4A7C15);
+    hash ^= hash >> 32;
+    return &l->places[(hash * UINT64_C(0x9E3779B97F4A7C15) >> 32) & (l->size - 1)];
+}
+
+static void mark(nib_lookup *l, const int32_t *ids, size_t end)
+{
+    for (size_t n = SHORTEST; n <= LONGEST && n <= end; n++)
+        *place_of(l, ids, end, n) = (int32_t)end;
+}
+
+static nib_status grow(nib_lookup *l, const int32_t *ids, size_t count, nib_err *err)
+{
+    size_t size = l->size > 0 ? l->size : SMALLEST;
+    while (size < count * PER_TOKEN)
+        size *= 2;
+    if (size == l->size)
+        return NIB_OK;
+    int32_t *places = nib__calloc(l->allocator, size, sizeof *places);
+    if (places == NULL)
+        return nib__fail_memory(err, size * sizeof *places, "the index of the text");
+    nib__release(l->allocator, l->places);
+    l->places = places, l->size = size;
+    for (size_t end = SHORTEST; end <= l->count; end++)
+        mark(l, ids, end);
+    return NIB_OK;
+}
+
+/* How many tokens before the two ends are the same. */
+static size_t common(const int32_t *ids, size_t a, size_t b)
+{
+    size_t n = 0;
+    while (n < COMPARED && n < a && n < b && ids[a - 1 - n] == ids[b - 1 - n])
+        n++;
+    return n;
+}
+
+static int class_of(size_t length)
+{
+    static const size_t from[NIB_LOOKUP_CLASSES] = {0, 3, 4, 5, 7, 10, 16, COMPARED};
+    int which = NIB_LOOKUP_CLASSES - 1;
+    while (length < from[which])
+        which--;
+    return which;
+}
+
+/* The token at count - 1 came: was it the expected one, and what is to come after it? */
+static void put(nib_lookup *l, const int32_t *ids, size_t count)
+{
+    size_t follows = 0;
+    if (l->next > 0) {
+        const bool came = ids[l->next] == ids[count - 1];
+        double *right = &l->right[class_of(l->length)];
+        *right += (came - *right) / MEMORY;
+        follows = came ? l->next + 1 : 0;
+    }
+    l->next = l->length = 0;
+    for (size_t n = LONGEST; n >= SHORTEST && l->next == 0; n--) {
+        const size_t place = n <= count ? (size_t)*place_of(l, ids, count, n) : 0;
+        const size_t length = place > 0 ? common(ids, place, count) : 0;
+        if (length >= n)
+            l->next = place, l->length = length;
+    }
+    /* what is being repeated may be longer than what its last four tokens were last a part of */
+    const size_t length = follows > 0 ? common(ids, follows, count) : 0;
+    if (length > l->length)
+        l->next = follows, l->length = length;
+    mark(l, ids, count);
+    l->count = count;
+}
+
+nib_status nib__lookup_put(nib_lookup *lookup, const int32_t *ids, size_t count, nib_err *err)
+{
+    NIB_TRY(grow(lookup, ids, count, err));
+    while (lookup->count < count)
+        put(lookup, ids, lookup->count + 1);
+    return NIB_OK;
+}
+
+/* ---- what steps take ---- */
+
+void nib__step_times_add(nib_step_times *times, size_t m, double seconds)
+{
+    const double faded = 0.9997, slower = 1.02; /* per step; per step of as many tokens */
+    double *own = &times->measured[m];
+    for (size_t i = 1; i < COUNT(times->measured); i++)
+        times->measured[i] *= faded;
+    *own = *own == 0 || seconds < *own * slower ? seconds : *own * slower;
+}
+
+/* A guess of what was not measured: on the line between neighbours that were, and past the last in
+ * proportion to the plan. */
+void nib__step_times_fill(const nib_step_times *times, size_t from, size_t to, double *seconds)
+{
+    const double doubt = 1.2;
+    const double *known = times->measured;
+    size_t below = from, above = from;
+    for (size_t m = from; m <= to; m++) {
+        while (above < m || (above < COUNT(times->measured) && known[above] == 0))
+            above++;
+        if (known[m] > 0) {
+            below = m;
+            seconds[m] = known[m];
+        } else if (above < COUNT(times->measured)) {
+            const double variant = (double)(m - below) / (double)(above - below);
+            seconds[m] = doubt * (known[below] + variant * (known[above] - known[below]));
+        } else {
+            seconds[m] = doubt * times->predicted[m] * known[below] / times->predicted[below];
+        }
+    }
+}
+
+/* ---- how much of drafts pays ---- */
+
+static double chance_of(const nib_lookup *l, size_t i) { return l->right[class_of(l->length + i)]; }
+
+/* The one whose next token is the likeliest, ties to the first; NULL: none has room for more. */
+static nib_draft *find_likeliest(nib_draft *drafts, size_t count)
+{
+    nib_draft *best = NULL;
+    for (size_t i = 0; i < count; i++)
+        if (drafts[i].count < drafts[i].most && (best == NULL || drafts[i].chance > best->chance))
+            best = &drafts[i];
+    return best;
+}
+
+void nib__lookup_choose(nib_draft *drafts, size_t count, size_t tokens, const double *seconds,
+                        size_t most)
+{
+    /* a token of each text comes in any case, and one of a draft if all before it are right */
+    const double gain = 1.03; /* at least: shares and times are guesses */
+    double come = (double)tokens, best = gain * come / seconds[tokens];
+    nib_draft *taken[NIB_LOOKUP_MOST], *d;
+    size_t n = 0, chosen = 0;
+    for (size_t i = 0; i < count; i++) {
+        d = &drafts[i];
+        d->count = 0;
+        d->most = d->lookup->next > 0 ? d->most : 0;
+        d->chance = chance_of(d->lookup, 0);
+    }
+    while (n < most && n < NIB_LOOKUP_MOST && (d = find_likeliest(drafts, count)) != NULL) {
+        taken[n++] = d;
+        come += d->chance;
+        d->chance *= chance_of(d->lookup, ++d->count);
+        if (come / seconds[tokens + n] > best)
+            chosen = n, best = come / seconds[tokens + n];
+    }
+    while (n > chosen)
+        taken[--n]->count--;
+    for (size_t i = 0; i < count; i++) {
+        const nib_lookup *l = drafts[i].lookup;
+        for (size_t j = 0; j < drafts[i].count; j++) /* a place near the end goes on in the draft */
+            drafts[i].ids[l->count + j] = drafts[i].ids[l->next + j];
+    }
+}

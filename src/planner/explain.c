@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reasons: failed conditions as ledger lines, the candidates of a layer with their verdicts, and
+ * what another engine's kernels would have said to it.
+ */
+#include "tuned.h"
+#include "variant.h"
+
+#include <stdio.h>
+
+static const char *const numbers_names[NIB_ARITHMETIC_COUNT] = {"f32",   "bf16",  "i32",
+                                                                "lanes", "exact", "other"};
+
+static const char *const packing_phase = "pack";
+
+const char *nib__driver_words(const nib_policy *policy, const nib_kernel *kernel)
+{
+    for (size_t i = 0; i < policy->refused_count; i++)
+        if (strcmp(policy->refused[i].kernel, kernel->name) == 0)
+            return policy->refused[i].words;
+    return NULL;
+}
+
+/* The code and the sentence of one condition of a row, in the ledger. */
+static nib_reason reason_of(nib_ledger *ledger, const nib_cond *cond, const nib_kernel *kernel,
+                            const nib_query *query, const nib_policy *policy)
+{
+    const char *words = cond->fact == NIB_FACT_OFFERED ? nib__driver_words(policy, kernel) : NULL;
+    nib_text text;
+    nib_reason reason;
+    if (words != NULL)
+        return (nib_reason){"refused", nib__ledger_text(ledger, "%s", words)};
+    nib__text_init(&text, ledger->arena.allocator);
+    nib__cond_code(cond, &text);
+    reason.code = nib__ledger_text(ledger, "%s", text.at != NULL ? text.at : "");
+    nib__text_clear(&text);
+    nib__cond_say(cond, query, &text);
+    reason.text = nib__ledger_text(ledger, "%s", text.at != NULL ? text.at : "");
+    if (text.failed)
+        ledger->failed = true;
+    nib__text_free(&text);
+    return reason;
+}
+
+enum { CONDS_MAX = 32 };
+
+/* The query as a peer's engine would have put it: some of a layer's facts are of that engine's
+ * making. */
+static nib_query query_of(const nib_kernel *kernel, const nib_query *query)
+{
+    nib_query own = *query;
+    if (kernel->peer != NULL && kernel->peer->act_scale_type != NIB_TYPE_NONE &&
+        !own.fact[NIB_FACT_ACT_SYMMETRIC])
+        own.fact[NIB_FACT_ACT_SCALE_TYPE] = kernel->peer->act_scale_type;
+    return own;
+}
+
+/* The conditions that refuse a row: of its key, too, when it was asked for by name. */
+static size_t refusals(const nib_kernel *kernel, const nib_query *query, bool ask_built,
+                       bool ask_key, nib_cond out[CONDS_MAX])
+{
+    const nib_cond *failed[CONDS_MAX];
+    nib_cond key[NIB_KEY_CONDS];
+    size_t count = 0;
+    const int keys = ask_key ? nib__kernel_key_conds(kernel, key) : 0;
+    for (int i = 0; i < keys; i++)
+        if (!nib__cond_holds(&key[i], query))
+            out[count++] = key[i];
+    size_t more = nib__kernel_failed(kernel, query, ask_built, failed, CONDS_MAX);
+    if (more > CONDS_MAX - count)
+        more = CONDS_MAX - count;
+    for (size_t i = 0; i < more; i++)
+        out[count++] = *failed[i];
+    return count;
+}
+
+void nib__explain_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_kernel *kernel,
+                      const nib_query *query, const nib_policy *policy, bool ask_built)
+{
+    nib_cond conds[CONDS_MAX];
+    const nib_query own = query_of(kernel, query);
+    const size_t count = refusals(kernel, &own, ask_built, true, conds);
+    for (size_t i = 0; i < count; i++) {
+        const nib_reason reason = reason_of(ledger, &conds[i], kernel, &own, policy);
+        nib__ledger_add_reason(ledger, line, reason.code,
+                               nib__ledger_text(ledger, "%s: %s", kernel->name, reason.text));
+    }
+}
+
+/* There is not even a candidate: what was looked for. */
+static void explain_no_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_query *query)
+{
+    nib_text text;
+    nib__text_init(&text, ledger->arena.allocator);
+    nib__text_str(&text, "no kernel: the table has no ");
+    nib__fact_say(NIB_FACT_OP, query->fact[NIB_FACT_OP], &text);
+    nib__text_str(&text, " for ");
+    nib__fact_say(NIB_FACT_CODE, query->fact[NIB_FACT_CODE], &text);
+    nib__text_str(&text, " weights and ");
+    nib__fact_say(NIB_FACT_ACT, query->fact[NIB_FACT_ACT], &text);
+    nib__text_str(&text, " activations (");
+    nib__fact_say(NIB_FACT_INPUT, query->fact[NIB_FACT_INPUT], &text);
+    nib__text_str(&text, ") on ");
+    nib__fact_say(NIB_FACT_DEVICE, query->fact[NIB_FACT_DEVICE], &text);
+    nib__ledger_add_reason(ledger, line, "no-row",
+                           nib__ledger_text(ledger, "%s", text.at != NULL ? text.at : ""));
+    if (text.failed)
+        ledger->failed = true;
+    nib__text_free(&text);
+}
+
+void nib__explain_missing(nib_ledger *ledger, nib_ledger_layer *line, const nib_variant *variant,
+                          const nib_layer *layer, const nib_policy *policy)
+{
+    const nib_use *use = &variant->uses[variant->missing];
+    nib_query query;
+    bool any = false;
+    if (variant->no_common) {
+        nib__ledger_add_reason(
+            ledger, line, "numbers",
+            "no one arithmetic contract has kernels for every number of tokens and phase");
+        return;
+    }
+    nib__plan_query(&query, layer, &variant->scheme, variant->machine, policy, variant->lacks,
+                    use->phase, use->m_min);
+    for (size_t i = 0; i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        if (row->peer != NULL || !nib__kernel_keyed(row, &query))
+            continue;
+        any = true;
+        nib__explain_row(ledger, line, row, &query, policy, !policy->declared);
+    }
+    if (!any)
+        explain_no_row(ledger, line, &query);
+}
+
+/* ---- every candidate ---- */
+
+typedef struct asked_row {
+    nib_op op;
+    nib_phase phase;
+    const nib_kernel *row;
+} asked_row;
+
+static bool is_chosen(const nib_variant *variant, const nib_kernel *row)
+{
+    for (int i = 0; variant->runs && i < variant->use_count; i++)
+        if (variant->uses[i].kernel == row || variant->uses[i].quant == row ||
+            variant->uses[i].normed == row)
+            return true;
+    return false;
+}
+
+/* What it takes for each range of tokens, and what the chosen row does, where both were measured
+ * for this shape. */
+static bool say_tuned(nib_ledger *ledger, nib_candidate *candidate, const nib_variant *variant,
+                      const nib_query *query, const nib_kernel *row)
+{
+    char words[256] = "";
+    size_t used = 0;
+    if (variant->machine->tuned == NULL || row->op != NIB_OP_LINEAR)
+        return false;
+    for (int i = 0; i < variant->use_count && used < sizeof words; i++) {
+        char own[32], chosen[32];
+        nib_query at = *query;
+        at.fact[NIB_FACT_M] = variant->uses[i].m_min;
+        const nib_tuned_line *line = nib__tuned_find(variant->machine->tuned, &at);
+        const double own_s = line != NULL ? nib__tuned_seconds(line, row) : 0;
+        if (own_s == 0 || variant->uses[i].tuned_s == 0)
+            return false;
+        used += (size_t)snprintf(words + used, sizeof words - used, "%s%s, not %s, from m %lld on",
+                                 i == 0 ? "" : "; ", nib__say_seconds(own, own_s),
+                                 nib__say_seconds(chosen, variant->uses[i].tuned_s),
+                                 (long long)variant->uses[i].m_min);
+    }
+    nib__ledger_add_candidate_reason(ledger, candidate, "tuned",
+                                     nib__ledger_text(ledger, "measured: %s", words));
+    return true;
+}
+
+/* Why a row that could run is not the one that does. */
+static void explain_rank(nib_ledger *ledger, nib_candidate *candidate, const nib_variant *variant,
+                         const nib_kernel *row, const nib_query *query)
+{
+    const nib_kernel *chosen = row->op == NIB_OP_QUANT        ? variant->uses[0].quant
+                               : row->op == NIB_OP_NORM_QUANT ? variant->uses[0].normed
+                                                              : NULL;
+    for (int i = 0; i < variant->use_count; i++)
+        if (variant->uses[i].op == row->op)
+            chosen = variant->uses[i].kernel;
+    if (variant->bound != NULL && row->op == variant->bound->op) {
+        nib__ledger_add_candidate_reason(
+            ledger, candidate, "bound",
+            nib__ledger_text(ledger, "--kernel binds %s", variant->bound->name));
+        return;
+    }
+    if (chosen == NULL && variant->apart != NULL) {
+        nib__ledger_add_candidate_reason(ledger, candidate, "apart", variant->apart);
+        return;
+    }
+    if (!variant->runs || chosen == NULL) {
+        nib__ledger_add_candidate_reason(ledger, candidate, "alone",
+                                         "another product of the layer has no kernel");
+        return;
+    }
+    if (row->op != NIB_OP_QUANT && row->arithmetic != chosen->arithmetic)
+        nib__ledger_add_candidate_reason(
+            ledger, candidate, "numbers",
+            nib__ledger_text(ledger, "its arithmetic is of contract %s, the layer's of %s",
+                             numbers_names[row->arithmetic], numbers_names[chosen->arithmetic]));
+    else if (say_tuned(ledger, candidate, variant, query, row))
+        return;
+    else if (nib__variant_outpaces(chosen, row, variant->machine, INT64_MAX))
+        nib__ledger_add_candidate_reason(
+            ledger, candidate, "rate",
+            nib__ledger_text(ledger,
+                             "its unit is slower here: %.0f G operations/s measured, %s has %.0f",
+                             variant->machine->rate[row->unit] * 1e-9, chosen->name,
+                             variant->machine->rate[chosen->unit] * 1e-9));
+    else
+        nib__ledger_add_candidate_reason(ledger, candidate, "rank",
+                                         nib__ledger_text(ledger, "ranks below %s", chosen->name));
+}
+
+static void add_candidate(nib_ledger *ledger, nib_ledger_layer *line, const nib_variant *variant,
+                          const nib_policy *policy, const asked_row *asked, const nib_query *query)
+{
+    nib_cond conds[CONDS_MAX];
+    const nib_kernel *row = asked->row;
+    nib_candidate *candidate = nib__ledger_add_candidate(ledger, line);
+    if (candidate == NULL)
+        return;
+    const size_t failed = refusals(row, query, !policy->declared, false, conds);
+    candidate->kernel = row->name;
+    candidate->phase = nib__phase_names[asked->phase];
+    if (is_chosen(variant, row)) {
+        candidate->verdict = NIB_VERDICT_RUNS;
+        if (!nib__kernel_built(row))
+            nib__ledger_add_candidate_reason(ledger, candidate, "declared", "declared, not built");
+        return;
+    }
+    candidate->verdict = failed == 0 ? NIB_VERDICT_COULD : NIB_VERDICT_NO;
+    for (size_t i = 0; i < failed; i++) {
+        const nib_reason reason = reason_of(ledger, &conds[i], row, query, policy);
+        nib__ledger_add_candidate_reason(ledger, candidate, reason.code, reason.text);
+    }
+    if (failed == 0)
+        explain_rank(ledger, candidate, variant, row, query);
+}
+
+/* The rows of one operation, the chosen one first, then by rank. */
+static void candidates_of(nib_ledger *ledger, nib_ledger_layer *line, const nib_variant *variant,
+                          const nib_layer *layer, const nib_policy *policy, const nib_use *use,
+                          nib_op op)
+{
+    nib_query query;
+    nib__plan_query(&query, layer, &variant->scheme, variant->machine, policy, op, use->phase,
+                    use->m_min);
+    int last_rank = -1;
+    for (bool chosen = true;; chosen = false) {
+        int rank = INT32_MAX; /* the next one */
+        for (size_t i = 0; !chosen && i < nib__kernel_count(); i++) {
+            const nib_kernel *row = nib__kernel_at(i);
+            if (row->peer == NULL && row->rank > last_rank && row->rank < rank &&
+                nib__kernel_keyed(row, &query))
+                rank = row->rank;
+        }
+        if (!chosen && rank == INT32_MAX)
+            return;
+        for (size_t i = 0; i < nib__kernel_count(); i++) {
+            const asked_row asked = {op, use->phase, nib__kernel_at(i)};
+            if (asked.row->peer == NULL && nib__kernel_keyed(asked.row, &query) &&
+                is_chosen(variant, asked.row) == chosen && (chosen || asked.row->rank == rank))
+                add_candidate(ledger, line, variant, policy, &asked, &query);
+        }
+        if (!chosen)
+            last_rank = rank;
+    }
+}
+
+void nib__explain_candidates(nib_ledger *ledger, nib_ledger_layer *line, const nib_variant *variant,
+                             const nib_layer *layer, const nib_policy *policy)
+{
+    for (int i = 0; i < variant->use_count; i++)
+        if (i == 0 || variant->uses[i].op != variant->uses[i - 1].op)
+            candidates_of(ledger, line, variant, layer, policy, &variant->uses[i],
+                          variant->uses[i].op);
+    if (variant->uses[0].op != NIB_OP_EMBED)
+        candidates_of(ledger, line, variant, layer, policy, &variant->uses[0], NIB_OP_QUANT);
+}
+
+void nib__explain_normed(nib_ledger *ledger, nib_ledger_layer *line, const nib_layer_plan *plan,
+                         const nib_policy *policy, const nib_kernel *row, const char *why)
+{
+    nib_variant variant = nib__variant_of(plan);
+    variant.apart = why;
+    for (int i = 0; i < variant.use_count; i++)
+        variant.uses[i].normed = row;
+    for (size_t i = 0; i < line->candidate_count && row != NULL; i++) {
+        nib_candidate *c = &line->candidates[i];
+        if (c->verdict != NIB_VERDICT_RUNS || c->kernel != variant.uses[0].quant->name)
+            continue;
+        c->verdict = NIB_VERDICT_COULD;
+        nib__ledger_add_candidate_reason(
+            ledger, c, "normed",
+            nib__ledger_text(ledger, "%s makes the same codes with the norm", row->name));
+    }
+    candidates_of(ledger, line, &variant, plan->layer, policy, &variant.uses[0], NIB_OP_NORM_QUANT);
+}
+
+/* ---- another engine ---- */
+
+static void engine_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_kernel *row,
+                       const nib_query *query, const nib_policy *policy)
+{
+    nib_cond conds[CONDS_MAX];
+    nib_candidate *candidate = nib__ledger_add_candidate(ledger, line);
+    if (candidate == NULL)
+        return;
+    const nib_query own = query_of(row, query);
+    const size_t failed = refusals(row, &own, false, false, conds);
+    candidate->kernel = row->name;
+    candidate->phase =
+        row->op == NIB_OP_PACK ? packing_phase : nib__phase_names[query->fact[NIB_FACT_PHASE]];
+    candidate->verdict = failed == 0 ? NIB_VERDICT_RUNS : NIB_VERDICT_NO;
+    candidate->engine = nib__ledger_text(ledger, "%s %s", row->peer->engine, row->peer->version);
+    candidate->consequence = failed == 0 ? row->peer->result : row->note;
+    candidate->source = row->peer->source;
+    for (size_t i = 0; i < failed; i++) {
+        const nib_reason reason = reason_of(ledger, &conds[i], row, &own, policy);
+        nib__ledger_add_candidate_reason(ledger, candidate, reason.code, reason.text);
+    }
+}
+
+void nib__explain_engine(nib_ledger *ledger, nib_ledger_layer *line, const nib_variant *variant,
+                         const nib_layer *layer, const nib_policy *policy)
+{
+    static const nib_op ops[] = {NIB_OP_PACK, NIB_OP_LINEAR, NIB_OP_LINEAR_DX, NIB_OP_LINEAR_DW};
+    if (layer->role == NIB_ROLE_EMBED)
+        return;
+    for (size_t o = 0; o < COUNT(ops); o++) {
+        const bool backward = ops[o] == NIB_OP_LINEAR_DX || ops[o] == NIB_OP_LINEAR_DW;
+        nib_query query;
+        if (backward && !policy->training)
+            continue;
+        nib__plan_query(&query, layer, &variant->scheme, variant->machine, policy, ops[o],
+                        backward           ? NIB_PHASE_BACKWARD
+                        : policy->training ? NIB_PHASE_FORWARD
+                                           : NIB_PHASE_INFER,
+                        nib__policy_m(policy));
+        for (size_t i = 0; i < nib__kernel_count(); i++) {
+            const nib_kernel *row = nib__kernel_at(i);
+            if (nib__engine_uses(policy->engine, row) && nib__kernel_keyed(row, &query))
+                engine_row(ledger, line, row, &query, policy);
+        }
+    }
+}

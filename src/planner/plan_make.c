@@ -1,0 +1,599 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans of the public interface: what was asked in a request, as layers, machine and policy for the
+ * planner; and the plan's rendering.
+ */
+#include "plan_handle.h"
+#include "bias_codes.h"
+#include "fake_quant.h"
+#include "quantizer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+/* ---- copying the request: it need not live as long as the plan ---- */
+
+static bool copy_string(nib_arena *arena, const char **string)
+{
+    return !*string || (*string = nib__arena_copy(arena, *string, strlen(*string))) != NULL;
+}
+
+static bool copy_strings(nib_arena *arena, nib_strings *strings)
+{
+    const char **items = nib__arena_take(arena, strings->count + 1, sizeof *items);
+    for (size_t i = 0; items && i < strings->count; i++) {
+        items[i] = strings->items[i];
+        if (!copy_string(arena, &items[i]))
+            return false;
+    }
+    strings->items = items;
+    return items != NULL;
+}
+
+/* Its numbers: a plan reads neither the prompt nor the stop strings. */
+static bool copy_generation(nib_arena *arena, const nib_generate_options **generation)
+{
+    if (*generation == NULL)
+        return true;
+    nib_generate_options *copy = nib__arena_take(arena, 1, sizeof *copy);
+    if (copy == NULL)
+        return false;
+    *copy = **generation;
+    copy->prompt = NULL;
+    copy->stop = (nib_strings){0};
+    *generation = copy;
+    return true;
+}
+
+static nib_status copy_request(nib_plan *p, const nib_request *request, nib_err *err)
+{
+    nib_request *r = &p->request;
+    *r = *request;
+    nib_arena *a = &p->arena;
+    const bool ok =
+        copy_string(a, &r->recipe) && copy_string(a, &r->device) && copy_string(a, &r->dtype) &&
+        copy_string(a, &r->cache) && copy_string(a, &r->engine) && copy_string(a, &r->layer) &&
+        copy_string(a, &r->bias) && copy_strings(a, &r->skip) && copy_strings(a, &r->only) &&
+        copy_strings(a, &r->allow) && copy_strings(a, &r->kernel) && copy_strings(a, &r->place) &&
+        copy_strings(a, &r->without) && copy_generation(a, &r->generation);
+    return ok ? NIB_OK : nib__fail_memory(err, sizeof *request, "the request");
+}
+
+/* ---- recipe, dtype, machine, layers ---- */
+
+/* A kept weight runs with the activations that its format is multiplied with by the tools it comes
+ * from, unless the recipe wants floats. */
+static nib_scheme kept(const nib_site *s, const nib_choice *choice)
+{
+    nib_scheme asked = s->stored;
+    if (!nib__scheme_is_quantized(&asked) || s->role == NIB_ROLE_EMBED)
+        return asked;
+    if (choice->weight_only) {
+        asked.act = NIB_ACT_FLOAT;
+        asked.act_symmetric = false;
+    } else if (asked.act == NIB_ACT_FLOAT && s->act != NIB_ACT_FLOAT) {
+        asked.act = s->act;
+        asked.act_symmetric = true;
+    }
+    return asked;
+}
+
+static nib_status load_recipe(nib_plan *p, nib_err *err)
+{
+    const nib_network *net = &p->model->net;
+    const nib_recipe_layer *layers;
+    nib_bias bias;
+    NIB_TRY(nib__bias_parse(&bias, p->request.bias, err));
+    NIB_TRY(nib__model_recipe(&p->recipe, &layers, p->model, &p->request, &p->arena, err));
+    p->layers = nib__arena_take(&p->arena, net->site_count, sizeof *p->layers);
+    if (!p->layers)
+        return nib__fail_memory(err, net->site_count * sizeof *p->layers, "the layers");
+    for (size_t i = 0; i < net->site_count; i++) {
+        const nib_site *s = &net->sites[i];
+        nib_choice choice;
+        nib__recipe_resolve(&choice, p->recipe, &layers[i]);
+        nib_layer *l = &p->layers[i];
+        *l = (nib_layer){.name = s->name,
+                         .role = s->role,
+                         .n = s->n,
+                         .k = s->k,
+                         .stored = s->stored,
+                         .asked = choice.keep ? kept(s, &choice) : choice.scheme,
+                         .act = s->act,
+                         .rule = choice.rule,
+                         .bias = s->bias,
+                         .bias_form = s->bias && bias != NIB_BIAS_NONE ? bias : s->bias_form,
+                         .scale_type = s->scale_type,
+                         .asked_scales = choice.scale_type,
+                         .zero_type = s->zero_type,
+                         .act_scale_type = s->act_scale_type,
+                         .stored_bytes = s->stored_bytes,
+                         .plain = s->plain || s->stored_bytes == 0,
+                         .q6_k = s->stored_bytes != 0 && s->weight.layout == NIB_LAYOUT_Q6_K,
+                         .ordered = s->order != NULL,
+                         .shares_input = s->shares_input,
+                         .hint = choice.hint,
+                         .hint_text = choice.hint_text};
+        if (bias != NIB_BIAS_NONE)
+            NIB_TRY(nib__bias_allowed(&l->bias_form, s->name, &l->asked, s->k, err));
+        if (nib__scheme_same_weight(&l->asked, &l->stored) || !nib__scheme_is_quantized(&l->asked))
+            continue;
+        nib_quantizer q;
+        /* codes are not quantized again, which loading refuses; the plan still shows what for */
+        const nib_type source =
+            nib__scheme_is_quantized(&s->stored) ? NIB_TYPE_BF16 : nib__float_type(s->stored.code);
+        NIB_TRY(nib__quantizer_init(&q, &l->asked, source, s->k, err));
+        NIB_TRY(nib__quantizer_scales(&q, l->asked_scales, err));
+        l->scale_type = q.scale_type;
+        l->zero_type = q.zero_type;
+    }
+    return NIB_OK;
+}
+
+/* Of the first linear weight that is stored as floats; where all are codes, the config's
+ * torch_dtype.
+ */
+static nib_type stored_dtype(const nib_network *net)
+{
+    for (size_t i = 1; i < net->site_count - 1; i++)
+        if (!nib__scheme_is_quantized(&net->sites[i].stored))
+            return nib__float_type(net->sites[i].stored.code);
+    return net->config.dtype == NIB_TYPE_NONE ? NIB_TYPE_F32 : net->config.dtype;
+}
+
+static nib_status choose_dtype(nib_plan *p, nib_err *err)
+{
+    const char *name = p->request.dtype ? p->request.dtype : nib__recipe_dtype(p->recipe);
+    const nib_type names[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
+    p->policy.dtype = NIB_TYPE_NONE;
+    if (!name)
+        p->policy.dtype = stored_dtype(&p->model->net);
+    for (size_t i = 0; name && i < COUNT(names); i++)
+        if (strcmp(name, nib__type_name(names[i])) == 0)
+            p->policy.dtype = names[i];
+    if (p->policy.dtype == NIB_TYPE_NONE)
+        return nib__fail(err, NIB_USAGE, "dtype \"%s\" is none of f32, f16, bf16", name);
+    return NIB_OK;
+}
+
+static nib_status choose_cache(nib_plan *p, nib_err *err)
+{
+    const char *name = p->request.cache;
+    const nib_type types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16, NIB_TYPE_I8};
+    if (!name)
+        return NIB_OK;
+    if (p->model->net.training)
+        return nib__fail(err, NIB_USAGE,
+                         "--cache-type %s has no effect in training, which keeps keys and values "
+                         "in the type of its activations; leave it out",
+                         name);
+    for (size_t i = 0; i < COUNT(types); i++)
+        if (strcmp(name, nib__cache_name(types[i])) == 0)
+            p->policy.cache = types[i];
+    return p->policy.cache != NIB_TYPE_NONE
+               ? NIB_OK
+               : nib__fail(err, NIB_USAGE,
+                           "the cache's type \"%s\" is none of f32, f16, bf16, int8%s", name,
+                           name[0] == 'q' ? "; int8 has 8 bits and a scale for each head of a "
+                                            "token, where q8_0 has one for 32 values"
+                                          : "");
+}
+
+/* The context, and the bytes of keys and values that it needs; a training step keeps none. */
+static nib_status choose_context(nib_plan *p, nib_err *err)
+{
+    const int64_t most = p->model->net.config.context;
+    p->context = p->request.context > 0 ? p->request.context : nib__min(most, 4096);
+    if (p->context > most)
+        return nib__fail(err, NIB_USAGE, "a context of %" PRId64 " is over the model's %" PRId64,
+                         p->context, most);
+    p->sequences = nib__max(p->request.sequences, 1);
+    const nib_kv_shape shape = nib__kv_shape(&p->model->net.config, p->sequences, p->context,
+                                             nib__policy_cache(&p->policy));
+    p->cache = (nib_kv_size){0};
+    return p->model->net.training ? NIB_OK : nib__kv_measure(&p->cache, &shape, err);
+}
+
+/* ---- what is said besides the layers ---- */
+
+/* Tensors whose values change when they are read, in one line. Rounding to the type that every
+ * product is computed in keeps what a run can use of them; more than that is another value. */
+static void tell_rounded(nib_ledger *ledger)
+{
+    const double rounding = 0x1p-24;
+    const nib_ledger_tensor *first = NULL;
+    size_t count = 0;
+    double most = 0;
+    for (size_t i = ledger->tensor_count; i-- > 0;) {
+        const nib_ledger_tensor *t = &ledger->tensors[i];
+        if (!(t->max_rel_change > 0))
+            continue;
+        first = t;
+        count++;
+        most = fmax(most, t->max_rel_change);
+    }
+    if (first)
+        nib__ledger_add_setting(ledger,
+                                &(nib_ledger_setting){.code = "dtype",
+                                                      .name = first->name,
+                                                      .asked = first->asked,
+                                                      .done = first->done,
+                                                      .by = NIB_BY_CHECKPOINT,
+                                                      .relation = most > rounding
+                                                                      ? NIB_SETTING_OTHER
+                                                                      : NIB_SETTING_NARROWER},
+                                "%zu tensors are read as %s, and their values change by up to %.2g "
+                                "of themselves",
+                                count, first->done, most);
+}
+
+/* Activations that a checkpoint describes and no kernel takes so, in one line. */
+static void tell_activations(nib_ledger *ledger)
+{
+    const nib_ledger_tensor *first = NULL;
+    size_t count = 0;
+    for (size_t i = ledger->tensor_count; i-- > 0;) {
+        const nib_ledger_tensor *t = &ledger->tensors[i];
+        if (t->asked == NULL || strstr(t->asked, "activations") == NULL)
+            continue;
+        first = t;
+        count++;
+    }
+    if (first)
+        nib__ledger_add_setting(ledger,
+                                &(nib_ledger_setting){.code = "activations",
+                                                      .name = first->name,
+                                                      .asked = first->asked,
+                                                      .done = first->done,
+                                                      .by = NIB_BY_CHECKPOINT,
+                                                      .relation = NIB_SETTING_OTHER},
+                                "%zu weights are multiplied with other activations than the "
+                                "checkpoint describes",
+                                count);
+}
+
+void nib__tell_overruled(nib_ledger *ledger, const nib_ledger_setting *asked, const char *option,
+                         const char *done)
+{
+    nib_ledger_setting line = *asked;
+    if (!asked->asked || !done || strcmp(asked->asked, done) == 0)
+        return;
+    line.done = done;
+    line.relation = NIB_SETTING_OTHER;
+    nib__ledger_add_setting(ledger, &line, "%s %s overrules it", option, done);
+}
+
+/* Options of this machine's CPU, to the plan of another one. */
+static void tell_elsewhere(nib_plan *p)
+{
+    const nib_engine *engine = p->model->engine;
+    char threads[32];
+    const nib_ledger_setting lines[] = {
+        {.code = "threads",
+         .name = "--threads",
+         .asked = engine->asked_threads > 0
+                      ? nib__say_count(threads, (uint64_t)engine->asked_threads)
+                      : NULL,
+         .by = NIB_BY_OPTION,
+         .relation = NIB_SETTING_NONE},
+        {.code = "isa",
+         .name = "--isa",
+         .asked = *engine->asked_isa ? engine->asked_isa : NULL,
+         .by = NIB_BY_OPTION,
+         .relation = NIB_SETTING_NONE},
+    };
+    for (size_t i = 0; i < COUNT(lines); i++)
+        if (lines[i].asked)
+            nib__ledger_add_setting(&p->assignment.ledger, &lines[i],
+                                    "the plan is for %s as it is, not for this machine",
+                                    p->machine.name);
+}
+
+static void tell_threads(nib_plan *p)
+{
+    const nib_engine *engine = p->model->engine;
+    const int threads = nib__pool_threads(engine->pool), cores = nib__cores_allowed();
+    char asked[32];
+    if (!p->machine.here && p->machine.facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU) {
+        tell_elsewhere(p);
+        return;
+    }
+    if (threads <= cores)
+        return;
+    nib__ledger_add_setting(&p->assignment.ledger,
+                            &(nib_ledger_setting){.code = "threads",
+                                                  .name = "--threads",
+                                                  .asked = nib__say_count(asked, (uint64_t)threads),
+                                                  .done = asked,
+                                                  .by = NIB_BY_OPTION,
+                                                  .relation = NIB_SETTING_EQUIVALENT},
+                            "they share %d processors, and take turns", cores);
+}
+
+/* Codes are not quantized again, so that their scales stay what they are. */
+static void note_scales(nib_plan *p)
+{
+    nib_type stored = NIB_TYPE_NONE, asked = NIB_TYPE_NONE;
+    size_t others = 0;
+    for (size_t i = 0; i < p->model->net.site_count; i++) {
+        const nib_layer *l = &p->layers[i];
+        if (l->asked_scales == NIB_TYPE_NONE || l->asked_scales == l->scale_type)
+            continue;
+        stored = l->scale_type;
+        asked = l->asked_scales;
+        others++;
+    }
+    if (others > 0)
+        nib__ledger_add_setting(&p->assignment.ledger,
+                                &(nib_ledger_setting){.code = "scale-type",
+                                                      .name = "scale_dtype",
+                                                      .asked = nib__type_name(asked),
+                                                      .done = nib__type_name(stored),
+                                                      .by = NIB_BY_RECIPE,
+                                                      .relation = NIB_SETTING_OTHER},
+                                "%zu layers keep the scales that they are stored with, which are "
+                                "%s: codes are not quantized again",
+                                others, nib__type_name(stored));
+}
+
+/* What is asked of nib_generate, and will not show. */
+static void tell_generation(nib_plan *p)
+{
+    const nib_generate_options *o = p->request.generation;
+    if (o == NULL)
+        return;
+    nib__tell_sampling(&p->assignment.ledger, p->model, o, NIB_BY_OPTION);
+    nib__tell_max_tokens(&p->assignment.ledger, "--max-tokens", o->max_tokens, 0, p->context,
+                         NIB_BY_OPTION);
+}
+
+static void add_notes(nib_plan *p)
+{
+    const nib_network *net = &p->model->net;
+    nib_ledger *to = &p->assignment.ledger;
+    nib__ledger_append(to, &net->notes);
+    if (!net->training)
+        nib__rope_say_context(&net->config, p->context, to);
+    for (size_t i = 0; i < net->notes.tensor_count; i++) {
+        nib_ledger_tensor *t = nib__ledger_add_tensor(to, net->notes.tensors[i].name);
+        if (t)
+            *t = net->notes.tensors[i];
+    }
+    tell_rounded(to);
+    tell_activations(to);
+    nib__ledger_append(to, nib__recipe_ledger(p->recipe));
+    const nib_ledger_setting precision = {.code = "dtype",
+                                          .name = "precision",
+                                          .asked = nib__recipe_dtype(p->recipe),
+                                          .by = NIB_BY_RECIPE};
+    const nib_ledger_setting executor = {.code = "executor",
+                                         .name = "executor",
+                                         .asked = nib__recipe_device(p->recipe),
+                                         .by = NIB_BY_RECIPE};
+    nib__tell_overruled(to, &precision, "--dtype", p->request.dtype);
+    nib__tell_overruled(to, &executor, "--device", p->request.device);
+    tell_threads(p);
+    tell_generation(p);
+    nib__plan_tell_training(p);
+    nib__model_say_tokenizer(p->model, to);
+    if (net->checkpoint)
+        nib__ledger_append(to, nib__checkpoint_ledger(net->checkpoint));
+    note_scales(p);
+    if (!p->request.dtype && !nib__recipe_dtype(p->recipe) && net->config.dtype != NIB_TYPE_NONE &&
+        net->config.dtype != p->policy.dtype) {
+        const char *asked = nib__type_name(net->config.dtype),
+                   *done = nib__type_name(p->policy.dtype);
+        nib__ledger_add_setting(to,
+                                &(nib_ledger_setting){.code = "dtype",
+                                                      .name = "torch_dtype",
+                                                      .asked = asked,
+                                                      .done = done,
+                                                      .by = NIB_BY_CONFIG,
+                                                      .relation = NIB_SETTING_OTHER},
+                                "the linear weights are stored as %s, and activations are %s; "
+                                "--dtype %s or --dtype %s says which is meant",
+                                done, done, asked, done);
+    }
+}
+
+void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others)
+{
+    size_t biases = 0, as_asked = 0;
+    for (size_t i = 0; asked && i < ledger->layer_count; i++) {
+        const nib_ledger_layer *line = &ledger->layers[i];
+        biases += line->bias;
+        as_asked += line->bias && line->bias_form && strcmp(line->bias_form, asked) == 0;
+    }
+    if (!asked)
+        return;
+    if (as_asked == biases && biases > 0) {
+        nib__ledger_add_note(ledger, "bias", "%zu of %zu biases are %s", as_asked, biases, asked);
+        return;
+    }
+    const nib_ledger_setting s = {.code = "bias",
+                                  .name = "--bias",
+                                  .asked = asked,
+                                  .done = as_asked > 0 ? asked : NULL,
+                                  .by = NIB_BY_OPTION,
+                                  .relation =
+                                      as_asked > 0 ? NIB_SETTING_NARROWER : NIB_SETTING_NONE};
+    if (biases == 0)
+        nib__ledger_add_setting(ledger, &s, "no layer has a bias");
+    else
+        nib__ledger_add_setting(ledger, &s, "%zu of %zu biases are; the others %s", as_asked,
+                                biases, others);
+}
+
+static nib_status make(nib_plan *p, const nib_request *request, const nib_retry *again,
+                       nib_err *err)
+{
+    NIB_TRY(copy_request(p, request, err));
+    const nib_request *r = &p->request;
+    NIB_TRY(load_recipe(p, err));
+    NIB_TRY(choose_dtype(p, err));
+    NIB_TRY(choose_cache(p, err));
+    NIB_TRY(nib__choose_machine(p, err));
+    NIB_TRY(nib__plan_check_training(p, err));
+    NIB_TRY(choose_context(p, err));
+    p->policy.allow = r->allow, p->policy.kernel = r->kernel, p->policy.place = r->place;
+    NIB_TRY(nib__choose_without(&p->policy.without, &r->without, &p->arena,
+                                &p->model->engine->allocator, err));
+    if (again != NULL)
+        NIB_TRY(nib__plan_take_refused(p, again, err));
+    p->policy.training = p->model->net.training;
+    p->policy.graph = &p->model->net.graph;
+    p->policy.wgrad_with_hp = p->model->net.train.wgrad_with_hp;
+    p->policy.checkpointing = p->model->net.train.checkpointing;
+    p->policy.m = p->model->net.train.batch * p->model->net.train.sequence;
+    p->policy.strict = r->strict, p->policy.engine = r->engine, p->policy.detail = r->layer;
+    p->policy.cache_bytes = p->cache.bytes;
+    NIB_TRY(nib__runner_gpu_bytes(&p->policy.step_bytes, &p->model->net, p->layers, p->policy.dtype,
+                                  p->context, err));
+    NIB_TRY(nib__plan_machines(p, err));
+    nib__plan_note_refused(p);
+    nib__plan_open_packed(p);
+    add_notes(p);
+    nib__plan_note_packed(p);
+    nib__note_biases(&p->assignment.ledger, p->request.bias,
+                     "stay floats, as the weights of their layers do");
+    nib__plan_note_training(p);
+    NIB_TRY(nib__plan_lookup(p, err));
+    NIB_TRY(nib__plan_memory(p, err));
+    nib__ledger_allow(&p->assignment.ledger, &r->allow);
+    nib_err *denied = &p->assignment.denied;
+    if (r->strict && denied->status == NIB_OK)
+        (void)nib__ledger_strict(&p->assignment.ledger, denied);
+    return NIB_OK;
+}
+
+nib_status nib__plan_make(nib_plan **out, nib_model *model, const nib_request *request,
+                          const nib_retry *again, nib_err *err)
+{
+    const nib_allocator *a = &model->engine->allocator;
+    nib_plan *p = nib__calloc(a, 1, sizeof *p);
+    if (!p)
+        return nib__fail_memory(err, sizeof *p, "the plan");
+    p->model = model;
+    nib__arena_init(&p->arena, a, 0);
+    const nib_status status = make(p, request, again, err);
+    if (status != NIB_OK) {
+        nib_plan_free(p);
+        return status;
+    }
+    *out = p;
+    return NIB_OK;
+}
+
+nib_status nib_plan_make(nib_plan **out, nib_model *model, const nib_request *request, nib_err *err)
+{
+    const nib_request none = {0};
+    NIB_TRY(nib__model_runs(model, err));
+    return nib__plan_make(out, model, request ? request : &none, NULL, err);
+}
+
+void nib_plan_free(nib_plan *plan)
+{
+    if (!plan)
+        return;
+    nib__assignment_free(&plan->assignment);
+    nib__recipe_free(plan->recipe);
+    nib__arena_free(&plan->arena);
+    nib__release(&plan->model->engine->allocator, plan);
+}
+
+nib_status nib_plan_status(const nib_plan *plan, nib_err *err)
+{
+    const nib_err *denied = &plan->assignment.denied;
+    return denied->status == NIB_OK ? NIB_OK : nib__fail(err, denied->status, "%s", denied->text);
+}
+
+void nib__plan_json(const nib_plan *p, nib_jsonw *w)
+{
+    const nib_network *net = &p->model->net;
+    const bool lone = nib__checkpoint_gguf(net->checkpoint) != NULL;
+    nib__jsonw_pair_string(w, "model",
+                           lone ? nib__checkpoint_path(net->checkpoint) : net->directory);
+    nib__jsonw_pair_string(w, "recipe", nib__recipe_text(p->recipe));
+    nib__jsonw_pair_string(w, "device", p->machine.name);
+    nib__jsonw_pair_string(w, "dtype", nib__type_name(p->policy.dtype));
+    nib__jsonw_pair_int(w, "context", p->context);
+    nib__jsonw_pair_int(w, "lookup", p->lookup);
+    nib__jsonw_pair_int(w, "weight_bytes", (int64_t)p->weight_bytes);
+    nib__jsonw_pair_string(w, "cache_type", nib__cache_name(nib__policy_cache(&p->policy)));
+    nib__jsonw_pair_int(w, "cache_bytes", (int64_t)p->cache.bytes);
+    if (p->cache.window_layers > 0) {
+        nib__jsonw_pair_int(w, "window_layers", p->cache.window_layers);
+        nib__jsonw_pair_int(w, "window_positions", p->cache.window_positions);
+    }
+    nib__jsonw_pair_double(w, "predicted_token_s", p->assignment.predicted_token_s);
+    nib__jsonw_pair_double(w, "predicted_bf16_token_s", p->assignment.predicted_bf16_token_s);
+    nib__jsonw_pair_double(w, "predicted_prefill_s", p->assignment.predicted_prefill_s);
+    nib__jsonw_pair_double(w, "linear_token_s", p->assignment.linear_token_s);
+    nib__jsonw_pair_double(w, "linear_prefill_s", p->assignment.linear_prefill_s);
+    nib__ledger_json(&p->assignment.ledger, w);
+}
+
+static void write_json(const nib_plan *p, nib_text *text)
+{
+    nib_jsonw w;
+    nib__jsonw_init(&w, text, 2);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__plan_json(p, &w);
+    nib__jsonw_object_end(&w);
+    nib__text_str(text, "\n");
+}
+
+nib_status nib_plan_write(const nib_plan *plan, nib_form form, const nib_sink *sink, nib_err *err)
+{
+    nib_text text;
+    nib__text_init(&text, &plan->model->engine->allocator);
+    if (form == NIB_FORM_JSON)
+        write_json(plan, &text);
+    else
+        nib__plan_render(&plan->assignment, &plan->policy, &text);
+    const nib_status status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}
+
+nib_status nib_plan_ledger_write(const nib_plan *plan, nib_form form, const nib_sink *sink,
+                                 nib_err *err)
+{
+    const nib_ledger *ledger = &plan->assignment.ledger;
+    nib_text text;
+    nib__text_init(&text, &plan->model->engine->allocator);
+    if (form == NIB_FORM_JSON) {
+        nib_jsonw w;
+        nib__jsonw_init(&w, &text, 0);
+        nib__jsonw_object(&w);
+        nib__ledger_json(ledger, &w);
+        nib__jsonw_object_end(&w);
+    } else {
+        nib__ledger_render_settings(ledger, NIB_SETTING_EQUIVALENT, &text);
+    }
+    const nib_status status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}
+
+nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink, nib_err *err)
+{
+    const nib_ledger *ledger = &plan->assignment.ledger;
+    nib_text text;
+    nib__text_init(&text, &plan->model->engine->allocator);
+    for (size_t i = 0; i < ledger->note_count; i++)
+        if (strcmp(ledger->notes[i].code, NIB_NOTE_REFUSED) == 0)
+            nib__text_format(&text, "%s\n", ledger->notes[i].text);
+    nib__ledger_summary(ledger, &text);
+    if (plan->request.cache != NULL) {
+        char token[32];
+        nib__text_format(&text, "; keys and values in %s, %s a token", plan->request.cache,
+                         nib__say_bytes(token, nib__plan_token_bytes(plan)));
+    }
+    nib__text_str(&text, "\n");
+    const nib_status status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}

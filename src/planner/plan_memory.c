@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whether a plan fits: weights as they are done, keys and values of the whole context and, on a
+ * device, the buffers of a step, against the memory of the machine.
+ */
+#include "plan_handle.h"
+#include "variant.h"
+
+#include <stdio.h>
+
+/* ---- what has to fit where ---- */
+
+typedef struct load {
+    const nib_machine *machine;
+    uint64_t weights, room; /* bytes of weights there, and those that it has for them */
+    uint64_t beside;        /* of all else there */
+} load;
+
+static uint64_t weight_bytes(const nib_plan *p)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < p->assignment.count; i++)
+        sum += p->assignment.ledger.layers[i].bytes;
+    return sum;
+}
+
+static load load_of(const nib_plan *p)
+{
+    const nib_machine *gpu = p->assignment.gpu, *own = &p->machine;
+    load l = {.machine = own, .weights = weight_bytes(p), .room = UINT64_MAX};
+    const bool is_step = p->policy.training; /* whose memory there is known once it is taken */
+    if (gpu != NULL && (!is_step || p->policy.room_words != NULL)) {
+        l.machine = gpu;
+        l.weights = p->assignment.gpu_bytes;
+        l.room = nib__plan_room(&p->policy, own, gpu);
+        l.beside = is_step ? 0 : p->policy.step_bytes + (gpu == own ? p->cache.bytes : 0);
+    } else {
+        l.beside = p->cache.bytes;
+        if (own->memory != 0)
+            l.room = own->memory > l.beside ? own->memory - l.beside : 0;
+    }
+    return l;
+}
+
+const char *nib__cache_name(nib_type type)
+{
+    return type == NIB_TYPE_I8 ? "int8" : nib__type_name(type);
+}
+
+uint64_t nib__plan_token_bytes(const nib_plan *p)
+{
+    const nib_config *c = &p->model->net.config;
+    return (uint64_t)(2 * c->layers * c->kv_heads *
+                      nib__cache_bytes(p->assignment.cache, c->head_dim, 1));
+}
+
+uint64_t nib__plan_needs(const nib_plan *p)
+{
+    const load l = load_of(p);
+    return l.weights + l.beside;
+}
+
+bool nib__plan_fits(const nib_plan *p)
+{
+    const load l = load_of(p);
+    return l.weights <= l.room;
+}
+
+/* ---- what would fit ---- */
+
+/* Bytes of all weights, those that are stored as floats in this scheme. */
+static uint64_t bytes_with(const nib_plan *p, const nib_scheme *scheme, bool tables)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < p->assignment.count; i++) {
+        const nib_layer *layer = &p->layers[i];
+        const bool is_table = layer->role == NIB_ROLE_EMBED || layer->role == NIB_ROLE_HEAD;
+        const bool kept = nib__scheme_is_quantized(&layer->stored) || (is_table && !tables);
+        const nib_weight w = nib__layer_weight(layer, kept ? &layer->stored : scheme);
+        sum += nib__weight_bytes(&w);
+    }
+    return sum;
+}
+
+/* The mildest recipe with which all fits, and what its weights then are; NULL: none. */
+static const char *what_fits(const nib_plan *p, const load *l, uint64_t *bytes)
+{
+    static const struct {
+        const char *recipe, *scheme;
+        bool tables; /* embedding and output, too */
+    } recipes[] = {{"int8wo", "int8wo", false},
+                   {"8da4w", "8da4w", false},
+                   {"8da4w+head+embed", "8da4w", true}};
+    for (size_t i = 0; i < COUNT(recipes); i++) {
+        nib_scheme scheme;
+        if (nib__scheme_parse(&scheme, recipes[i].scheme, strlen(recipes[i].scheme), NULL) !=
+            NIB_OK)
+            continue;
+        *bytes = bytes_with(p, &scheme, recipes[i].tables);
+        if (*bytes < l->weights && *bytes <= l->room)
+            return recipes[i].recipe;
+    }
+    return NULL;
+}
+
+/* The same with keys and values in int8, which the CPU runs; false: they are, or something else
+ * does. */
+static bool with_int8(const nib_plan *p, const load *l, load *out)
+{
+    const nib_config *c = &p->model->net.config;
+    const uint64_t now = (uint64_t)nib__cache_bytes(p->assignment.cache, c->head_dim, 1),
+                   then = (uint64_t)nib__cache_bytes(NIB_TYPE_I8, c->head_dim, 1);
+    if (p->assignment.gpu != NULL || l->machine->memory == 0 || then >= now)
+        return false;
+    *out = *l;
+    out->beside = p->cache.bytes / now * then;
+    out->room = l->machine->memory > out->beside ? l->machine->memory - out->beside : 0;
+    return true;
+}
+
+/* A recipe, a smaller type of keys and values, which costs less, or both. */
+static bool say_smaller(const nib_plan *p, const load *l, nib_text *out)
+{
+    static const char cache[] = "--cache-type int8";
+    uint64_t bytes;
+    char text[32];
+    load small;
+    const bool has_small = with_int8(p, l, &small);
+    if (has_small && small.weights <= small.room) {
+        nib__text_format(out, "; %s has %s and fits", cache,
+                         nib__say_bytes(text, small.weights + small.beside));
+        return true;
+    }
+    const char *recipe = what_fits(p, l, &bytes);
+    if (recipe != NULL) {
+        nib__text_format(out, "; --recipe %s has %s and fits", recipe,
+                         nib__say_bytes(text, bytes + l->beside));
+        return true;
+    }
+    recipe = has_small ? what_fits(p, &small, &bytes) : NULL;
+    if (recipe != NULL)
+        nib__text_format(out, "; --recipe %s %s has %s and fits", recipe, cache,
+                         nib__say_bytes(text, bytes + small.beside));
+    return recipe != NULL;
+}
+
+/* What to do: a smaller type, or else a shorter context, where that is what is too large. */
+static void say_remedy(const nib_plan *p, const load *l, nib_text *out)
+{
+    const bool is_step = p->policy.training;
+    if (is_step)
+        nib__text_format(out, "; lower training.local_batch_size or training.seq_len%s",
+                         p->model->net.train.checkpointing == NIB_AC_FULL
+                             ? ""
+                             : ", or set activation_checkpoint.mode to full");
+    else if (say_smaller(p, l, out))
+        return;
+    else if (l->weights + l->beside - p->cache.bytes < l->machine->memory &&
+             p->policy.room_words == NULL)
+        nib__text_format(out, "; --context less than %lld fits", (long long)p->context);
+    else
+        nib__text_str(out, "; no recipe of weights in 4 bits fits either");
+}
+
+/* What the host would do of it, and the predicted speed with that and without: the same plan, with
+ * the rung allowed. */
+static nib_status say_host(const nib_plan *p, const load *l, nib_text *out, nib_err *err)
+{
+    const nib_allocator *a = &p->model->engine->allocator;
+    const nib_strings *given = &p->policy.allow;
+    char then[32], whole[32];
+    nib_assignment plan;
+    nib_policy policy = p->policy;
+    size_t moved = 0;
+    if (l->machine->host == NULL || p->policy.strict || p->assignment.denied.status != NIB_OK)
+        return NIB_OK;
+    const char **allow = nib__calloc(a, given->count + 1, sizeof *allow);
+    if (allow == NULL)
+        return nib__fail_memory(err, (given->count + 1) * sizeof *allow, "options");
+    for (size_t i = 0; i < given->count; i++)
+        allow[i] = given->items[i];
+    allow[given->count] = nib__rung_names[NIB_RUNG_DEVICE];
+    policy.allow = (nib_strings){allow, given->count + 1};
+    const nib_status status =
+        nib__plan_layers(&plan, p->layers, p->assignment.count, &p->machine, &policy, a, err);
+    nib__release(a, allow);
+    if (status != NIB_OK)
+        return status;
+    for (size_t i = 0; i < plan.count; i++)
+        moved += plan.layers[i].rung == NIB_RUNG_DEVICE;
+    if (plan.denied.status == NIB_OK && plan.gpu_bytes <= l->room)
+        nib__text_format(out,
+                         "; --allow device: %zu of %zu layers done by %s, %s per %s predicted, "
+                         "and %s if all were done by %s",
+                         moved, plan.count, l->machine->host->name,
+                         nib__say_seconds(then, plan.predicted_token_s), nib__policy_unit(&policy),
+                         nib__say_seconds(whole, p->assignment.predicted_token_s),
+                         l->machine->name);
+    nib__assignment_free(&plan);
+    return NIB_OK;
+}
+
+/* ---- too large ---- */
+
+static void say_excess(const nib_plan *p, const load *l, nib_text *out)
+{
+    const nib_machine *m = l->machine;
+    char needed[32], there[32], over[32];
+    if (p->policy.room_words != NULL) {
+        nib__text_format(out, "weights are %s, %s more than %s has room for: %s",
+                         nib__say_bytes(needed, l->weights),
+                         nib__say_bytes(over, l->weights - l->room), m->name, p->policy.room_words);
+        return;
+    }
+    const uint64_t need = l->weights + l->beside;
+    nib__text_format(out, "weights, keys%s are %s, %s more than %s has (%s)",
+                     p->assignment.gpu != NULL ? ", values and buffers" : " and values",
+                     nib__say_bytes(needed, need),
+                     nib__say_bytes(over, need > m->memory ? need - m->memory : 0), m->name,
+                     nib__say_bytes(there, m->memory));
+}
+
+static nib_status say_too_large(nib_plan *p, const load *l, nib_err *err)
+{
+    const nib_machine *m = l->machine;
+    const bool pages = m->here && m->host == NULL && p->request.memory == 0;
+    nib_text words;
+    nib__text_init(&words, &p->model->engine->allocator);
+    say_excess(p, l, &words);
+    say_remedy(p, l, &words);
+    const nib_status status = say_host(p, l, &words, err);
+    if (status == NIB_OK && !words.failed) {
+        nib__ledger_add_note(&p->assignment.ledger, "too-large", "%s", words.at);
+        if (p->assignment.denied.status == NIB_OK && !pages)
+            nib__fail(&p->assignment.denied, NIB_NO_MEMORY, "%s", words.at);
+    }
+    const bool failed = words.failed;
+    nib__text_free(&words);
+    NIB_TRY(status);
+    return failed ? nib__fail_memory(err, 1024, "the words of a plan") : NIB_OK;
+}
+
+/* What layers with a window keep of a sequence. */
+static void say_windows(const nib_plan *p, char *out, size_t size)
+{
+    const int64_t layers = p->model->net.config.layers;
+    char kept[32];
+    nib__say_count(kept, (uint64_t)p->cache.window_positions);
+    if (p->cache.window_layers == layers)
+        snprintf(out, size, "; each layer keeps %s of the positions, for its window", kept);
+    else
+        snprintf(out, size, "; %lld of %lld layers keep %s of the positions, for their window",
+                 (long long)p->cache.window_layers, (long long)layers, kept);
+}
+
+nib_status nib__plan_memory(nib_plan *p, nib_err *err)
+{
+    char weights[32], cache[32], context[32], token[32];
+    p->weight_bytes = weight_bytes(p);
+    if (p->policy.training) {
+        nib__ledger_add_note(&p->assignment.ledger, "memory", "weights %s",
+                             nib__say_bytes(weights, p->weight_bytes));
+        if (p->policy.room_words == NULL)
+            return NIB_OK;
+    } else {
+        char sequences[48] = "", windows[96] = "";
+        if (p->sequences > 1)
+            snprintf(sequences, sizeof sequences, "%lld sequences of ", (long long)p->sequences);
+        if (p->cache.window_layers > 0)
+            say_windows(p, windows, sizeof windows);
+        nib__ledger_add_note(
+            &p->assignment.ledger, "memory",
+            "weights %s, keys and values of %s%s positions %s, in %s with %s a token%s",
+            nib__say_bytes(weights, p->weight_bytes), sequences,
+            nib__say_count(context, (uint64_t)p->context), nib__say_bytes(cache, p->cache.bytes),
+            nib__cache_name(p->assignment.cache), nib__say_bytes(token, nib__plan_token_bytes(p)),
+            windows);
+    }
+    const load l = load_of(p);
+    return l.weights <= l.room ? NIB_OK : say_too_large(p, &l, err);
+}

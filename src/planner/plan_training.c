@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the plan of a training config says besides its layers: keys that options or the number of
+ * ranks overrule, keys that have nothing to do, and what layers are trained for.
+ */
+#include "plan_handle.h"
+
+#include "fake_quant.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* The codes that a layer is trained for: its products are of floats. */
+static nib_status choose_qat(nib_plan *p, nib_err *err)
+{
+    const char *products = nib__type_name(p->policy.dtype);
+    size_t trained = 0;
+    if (!p->model->net.training || !p->model->net.train.qat)
+        return NIB_OK;
+    for (size_t i = 0; i < p->model->net.site_count; i++) {
+        nib_layer *l = &p->layers[i];
+        char name[64];
+        if (!nib__scheme_is_quantized(&l->asked))
+            continue;
+        if (l->role != NIB_ROLE_EMBED && !nib__fake_has(&l->asked))
+            return nib__fail(err, NIB_UNSUPPORTED,
+                             "%s: %s has no quantization-aware training; int8wo and 8da4w "
+                             "(symmetric) and int4wo (symmetric or with a float zero point) have "
+                             "it, in rows or groups",
+                             l->name, nib__scheme_name(name, &l->asked));
+        trained += l->role != NIB_ROLE_EMBED;
+        l->qat = l->asked;
+        NIB_TRY(nib__scheme_parse(&l->asked, products, strlen(products), err));
+    }
+    return trained > 0
+               ? NIB_OK
+               : nib__fail(err, NIB_BAD_INPUT,
+                           "quantize.qat is set, but the recipe quantizes no linear layer: there "
+                           "is nothing to train for; a recipe such as 8da4w-g32 does");
+}
+
+nib_status nib__plan_check_training(nib_plan *p, nib_err *err)
+{
+    const nib_request *r = &p->request;
+    if (p->model->net.training && r->context > 0)
+        return nib__fail(err, NIB_USAGE,
+                         "--context %" PRId64 " has no effect in training, whose sequences are "
+                         "training.seq_len long; leave it out",
+                         r->context);
+    const bool on_cpu =
+        p->machine.facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU && p->policy.other_count == 0;
+    if (p->model->net.training && r->memory > 0 && on_cpu)
+        return nib__fail(err, NIB_USAGE,
+                         "--memory has no effect in training on the CPU; `nibble train --dry-run` "
+                         "says what memory a run takes");
+    return choose_qat(p, err);
+}
+
+/* ---- keys that are not done as they say ---- */
+
+static nib_ledger_setting line_of(const nib_train_asked *asked, nib_setting_relation relation)
+{
+    return (nib_ledger_setting){.code = "training-key",
+                                .name = asked->key,
+                                .asked = asked->value,
+                                .by = asked->by,
+                                .relation = relation};
+}
+
+/* Data parallelism is shards times replicas. Each rank holds all weights, so shards are replicas
+ * that were asked to hold less. */
+static void tell_ranks(nib_plan *p)
+{
+    const nib_train_config *c = &p->model->net.train;
+    const int64_t ranks = p->request.ranks > 0 ? p->request.ranks : 1;
+    const int64_t replicas = nib__max(c->replicas, 1), shards = nib__max(c->shards, 1);
+    const int64_t wanted = replicas > INT64_MAX / shards ? INT64_MAX : replicas * shards;
+    const bool fits = c->shards == -1 ? ranks % replicas == 0 : wanted == ranks;
+    const bool is_shared = c->shards > 1 || (c->shards == -1 && ranks > replicas);
+    const nib_train_asked *asked =
+        is_shared || !c->asked.replicas.key ? &c->asked.shards : &c->asked.replicas;
+    static const char whole[] = "each rank holds all weights, and shares the data with the others";
+    if (!asked->key || (fits && !is_shared))
+        return;
+    /* -1 is torchtitan's default: whoever wrote it asked for no shards in particular */
+    nib_ledger_setting line = line_of(asked, !fits             ? NIB_SETTING_OTHER
+                                             : c->shards == -1 ? NIB_SETTING_NARROWER
+                                                               : NIB_SETTING_NONE);
+    char here[24];
+    snprintf(here, sizeof here, "%" PRId64, ranks);
+    if (fits) {
+        nib__ledger_add_setting(&p->assignment.ledger, &line, "%s", whole);
+        return;
+    }
+    line.done = here;
+    nib__ledger_add_setting(&p->assignment.ledger, &line,
+                            "%s: `mpirun -n %" PRId64 " nibble train` starts as many%s%s",
+                            ranks == 1 ? "this is one rank" : "another number of ranks runs",
+                            wanted, is_shared ? "; " : "", is_shared ? whole : "");
+}
+
+/* Options of the command that a key of the config says, too. */
+static void tell_options(nib_plan *p)
+{
+    const nib_train_config *c = &p->model->net.train;
+    nib_ledger *to = &p->assignment.ledger;
+    nib_ledger_setting dtype = line_of(&c->asked.dtype, NIB_SETTING_OTHER);
+    nib_ledger_setting tokenizer = line_of(&c->asked.tokenizer, NIB_SETTING_OTHER);
+    const nib_ledger_setting recipe = {
+        .code = "recipe", .name = "recipe", .asked = c->recipe, .by = NIB_BY_CONFIG};
+    dtype.code = "dtype";
+    dtype.asked = c->asked.dtype.key ? nib__type_name(c->dtype) : NULL;
+    tokenizer.asked = c->asked.tokenizer.key ? c->tokenizer : NULL;
+    nib__tell_overruled(to, &dtype, "--dtype", p->request.dtype);
+    nib__tell_overruled(to, &tokenizer, "--tokenizer", p->model->tokenizer_path);
+    nib__tell_overruled(to, &recipe, "--recipe", p->request.recipe);
+}
+
+void nib__plan_tell_training(nib_plan *p)
+{
+    const nib_train_config *c = &p->model->net.train;
+    if (!p->model->net.training)
+        return;
+    tell_options(p);
+    tell_ranks(p);
+    if (!c->asked.export_dtype.key || c->export_last || c->qat || p->request.exports)
+        return;
+    const nib_ledger_setting line = line_of(&c->asked.export_dtype, NIB_SETTING_NONE);
+    nib__ledger_add_setting(&p->assignment.ledger, &line,
+                            "no model is written: checkpoint.last_save_in_hf or `nibble train "
+                            "--export` does");
+}
+
+/* ---- what is trained for ---- */
+
+static void note_qat(nib_plan *p)
+{
+    nib_ledger *to = &p->assignment.ledger;
+    size_t layers = 0, tables = 0;
+    for (size_t i = 0; i < p->model->net.site_count; i++) {
+        const bool is_table = p->layers[i].role == NIB_ROLE_EMBED;
+        layers += !is_table && nib__scheme_is_quantized(&p->layers[i].qat);
+        tables += is_table && nib__scheme_is_quantized(&p->layers[i].qat);
+    }
+    if (layers == 0)
+        return;
+    nib__ledger_add_note(to, "qat",
+                         "%zu linear layers are trained for their codes: weights, and inputs where "
+                         "the recipe quantizes them, become codes and values again before each "
+                         "product, which is of %s; gradients pass the rounding",
+                         layers, nib__type_name(p->policy.dtype));
+    if (tables > 0)
+        nib__ledger_add_note(to, "qat",
+                             "the embedding is trained as it is and quantized at the end");
+}
+
+/* It is of products that are quantized, and of no others. */
+static void note_wgrad(nib_plan *p)
+{
+    const nib_train_config *c = &p->model->net.train;
+    if (!p->policy.training || !p->policy.wgrad_with_hp)
+        return;
+    for (size_t i = 0; i < p->assignment.count; i++)
+        if (p->layers[i].role != NIB_ROLE_EMBED &&
+            nib__scheme_is_quantized(&p->assignment.layers[i].done))
+            return;
+    const nib_ledger_setting line = line_of(&c->asked.wgrad_with_hp, NIB_SETTING_NONE);
+    nib__ledger_add_setting(&p->assignment.ledger, &line, "no linear layer has products of codes%s",
+                            c->qat ? "; quantize.qat trains for codes with products of floats"
+                                   : "");
+}
+
+void nib__plan_note_training(nib_plan *p)
+{
+    note_qat(p);
+    note_wgrad(p);
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Predicted time of a whole step of inference: linear layers as cost.c has them, and beside them
+ * operations without weights, which read and write a few rows of f32 each, attention, which also
+ * multiplies, moves between devices, and what starts and ends a step on another one.
+ */
+#include "variant.h"
+
+#include "operation.h"
+
+#include <math.h>
+
+typedef struct step {
+    const nib_assignment *plan;
+    double tokens, positions;
+} step;
+
+static const nib_machine *machine_of(const step *s, nib_op op)
+{
+    const nib_op_plan *plan = nib__plan_operation(s->plan, op);
+    return plan != NULL ? plan->machine : s->plan->machine;
+}
+
+/* Of a query and one position: a product with a key, one with a value, and an exponential. */
+static double attention_seconds(const step *s, double q, double kv, double window)
+{
+    const double positions = window > 0 ? fmin(s->positions, window) : s->positions;
+    const double share = 0.25; /* of the f32 rate: what softmax leaves of it */
+    const double each = 4, cached = (double)nib__cache_value_bytes(s->plan->cache);
+    const nib_machine *m = machine_of(s, NIB_OP_ATTN);
+    const double operations = each * s->tokens * positions * q;
+    const double bytes = 2 * positions * kv * cached;
+    return fmax(operations / (share * m->rate[NIB_UNIT_F32]), bytes / m->bytes_per_s) + m->launch_s;
+}
+
+/* What the graph does besides linear layers and lookups. The norm before the head is left out: it
+ * takes less than what rates are known by. */
+static double other_seconds(const step *s)
+{
+    const nib_graph *g = s->plan->graph;
+    double sum = 0, kv = 0;
+    for (size_t i = 0; g != NULL && i < g->node_count; i++) {
+        const nib_graph_node *node = &g->nodes[i];
+        const double columns = node->in[0] >= 0 ? (double)g->values[node->in[0]].columns : 0;
+        const double values = nib__ops[node->op].values * columns;
+        const nib_machine *m = machine_of(s, node->op);
+        const double rate = m->cache_bytes_per_s > 0 ? m->cache_bytes_per_s : m->bytes_per_s;
+        if (values > 0 && (node->op != NIB_OP_NORM || node->layer >= 0))
+            sum += s->tokens * values * sizeof(float) / rate + m->launch_s;
+        kv = node->op == NIB_OP_STORE_KV ? columns : kv;
+        if (node->op == NIB_OP_ATTN)
+            sum += attention_seconds(s, columns, kv, (double)node->window);
+    }
+    return sum;
+}
+
+static double linear_seconds(const nib_layer_plan *layer, const nib_policy *policy, int64_t m)
+{
+    const nib_variant variant = nib__variant_of(layer);
+    return nib__variant_seconds(&variant, layer->layer, policy, m);
+}
+
+double nib__plan_step_seconds(const nib_assignment *plan, const nib_policy *policy, int64_t m,
+                              int64_t outputs, double positions)
+{
+    const step s = {.plan = plan, .tokens = (double)m, .positions = positions};
+    nib_policy own = *policy;
+    double sum =
+        nib__plan_moves_seconds(plan, policy, m) + (plan->gpu != NULL ? plan->gpu->copy_s : 0);
+    if (plan->denied.status != NIB_OK)
+        return NAN;
+    own.weights = plan->weights;
+    for (size_t i = 0; i < plan->count; i++) {
+        if (plan->layers[i].denied)
+            return NAN;
+        const bool is_head = plan->layers[i].layer->role == NIB_ROLE_HEAD;
+        if (!is_head || outputs > 0)
+            sum += linear_seconds(&plan->layers[i], &own, is_head ? outputs : m);
+    }
+    sum += other_seconds(&s);
+    return sum;
+}
+
+void nib__plan_whole_steps(nib_assignment *plan, const nib_policy *policy)
+{
+    const double token_s = nib__plan_step_seconds(plan, policy, 1, 1, NIB_PREFILL_TOKENS);
+    const double prompt_s =
+        nib__plan_step_seconds(plan, policy, NIB_PREFILL_TOKENS, 1, NIB_PREFILL_TOKENS / 2.0);
+    plan->predicted_token_s = token_s + plan->draw.draw_s;
+    plan->predicted_prefill_s = prompt_s;
+    for (int i = 0; i < plan->op_count; i++)
+        if (plan->ops[i].row == NULL)
+            plan->predicted_token_s = plan->predicted_prefill_s = NAN;
+    /* all but linear layers is the same in bf16 */
+    plan->predicted_bf16_token_s += plan->predicted_token_s - plan->linear_token_s;
+    plan->predicted_bf16_prefill_s += plan->predicted_prefill_s - plan->linear_prefill_s;
+}

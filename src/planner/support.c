@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Recipes on machines, as a Markdown table for the documentation: the planner is asked about one
+ * plain layer, and each cell names the target of the kernel that does it and what is known of it.
+ */
+#include "variant.h"
+
+#include <stdio.h>
+
+typedef struct column {
+    const char *title;
+    const char *machine; /* of the table; NULL: an x86 CPU with `isa` */
+    int64_t isa;
+} column;
+
+#define AVX512 (NIB_ISA_AVX2 | NIB_ISA_AVX512)
+
+static const column columns[] = {
+    {"plain C", NULL, 0},
+    {"AVX2", NULL, NIB_ISA_AVX2},
+    {"AVX-512", NULL, AVX512},
+    {"VNNI, BF16", NULL, AVX512 | NIB_ISA_AVX512VNNI | NIB_ISA_AVX512BF16},
+    {"raspberry-pi-5", "raspberry-pi-5", 0},
+    {"graviton3", "graviton3", 0},
+    {"apple-m2-cpu", "apple-m2-cpu", 0},
+    {"apple-m2", "apple-m2", 0},
+    {"mi210", "mi210", 0},
+    {"a100", "a100", 0},
+    {"h200", "h200", 0},
+    {"b200", "b200", 0},
+};
+
+static const char *const recipes[] = {"f32",    "f16",   "bf16",    "int8wo", "int8dq",
+                                      "int4wo", "8da4w", "4da4w",   "fp8wo",  "fp8dq",
+                                      "mxfp8",  "mxfp4", "mxfp4dq", "nvfp4",  "nvfp4dq"};
+
+/* "avx512vnni" of a kernel's name; the rest is its tile. */
+static int target_length(const char *target)
+{
+    int length = (int)strcspn(target, "_");
+    while (target[length] == '_' && !(target[length + 1] >= '0' && target[length + 1] <= '9'))
+        length += 1 + (int)strcspn(target + length + 1, "_");
+    return length;
+}
+
+static void render_cell(const column *c, const char *recipe, const nib_machines *known,
+                        nib_text *out)
+{
+    nib_machine local;
+    nib_layer layer = {
+        .name = "x", .role = NIB_ROLE_UP, .n = 4096, .k = 4096, .scale_type = NIB_TYPE_F32};
+    nib_policy policy = {.dtype = NIB_TYPE_BF16, .declared = c->machine != NULL};
+    nib_variant variant;
+    nib__machine_here(&local, c->isa, 1);
+    const nib_machine *machine =
+        c->machine != NULL ? nib__machines_find(known, c->machine) : &local;
+    if (machine == NULL || nib__scheme_parse(&layer.asked, recipe, strlen(recipe), NULL) != NIB_OK)
+        return;
+    layer.stored = layer.asked;
+    if (layer.asked.code == NIB_CODE_F32 || layer.asked.code == NIB_CODE_F16)
+        policy.dtype = layer.asked.code == NIB_CODE_F32 ? NIB_TYPE_F32 : NIB_TYPE_F16;
+    nib__variant_find(&variant, &layer, &layer.asked, machine, &policy, NULL);
+    if (!variant.runs) {
+        nib__text_str(out, " no |");
+        return;
+    }
+    const char *target = strstr(variant.uses[0].kernel->name, "__");
+    target = target == NULL ? "?" : target + 2;
+    nib__text_format(out, " %.*s%s |", target_length(target), target,
+                     nib__kernel_built(variant.uses[0].kernel) ? "" : "?");
+}
+
+void nib__support_render(const nib_machines *known, nib_text *out)
+{
+    nib__text_str(
+        out,
+        "\n## Recipes on machines\n\nThe target of the kernel that a plain layer of each recipe "
+        "gets. "
+        "A `?` marks what is planned as data only:\ndeclared, not built. All others run, and are "
+        "checked against plain C wherever the tests run.\n\n| recipe |");
+    for (size_t c = 0; c < COUNT(columns); c++)
+        nib__text_format(out, " %s |", columns[c].title);
+    nib__text_str(out, "\n|---|");
+    for (size_t c = 0; c < COUNT(columns); c++)
+        nib__text_str(out, "---|");
+    for (size_t r = 0; r < COUNT(recipes); r++) {
+        nib__text_format(out, "\n| %s |", recipes[r]);
+        for (size_t c = 0; c < COUNT(columns); c++)
+            render_cell(&columns[c], recipes[r], known, out);
+    }
+    nib__text_str(out, "\n");
+}

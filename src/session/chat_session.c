@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A conversation: its messages, and how one more turn of it is made. The batch of one sequence
+ * keeps the cache: a turn reads what is new in it.
+ */
+#include "generate.h"
+#include "stream_text.h"
+
+#include <inttypes.h>
+
+typedef struct message {
+    const char *role; /* one of `roles` */
+    char *text;       /* [size + 1] */
+    size_t size;
+} message;
+
+static const char *const roles[] = {"system", "user", "assistant"};
+
+struct nib_chat_session {
+    nib_session *session;
+    nib_batch *batch;
+    const char *template_text;
+    const nib_tokenizer *tokenizer;
+    message *items; /* the system's words first, if there are any */
+    size_t count, capacity;
+    nib_ledger said; /* what the template leaves out, each once */
+};
+
+/* ---- messages ---- */
+
+static const nib_allocator *allocator_of(const nib_chat_session *c)
+{
+    return &c->session->model->engine->allocator;
+}
+
+static bool has_system(const nib_chat_session *c)
+{
+    return c->count > 0 && strcmp(c->items[0].role, "system") == 0;
+}
+
+static void cut(nib_chat_session *c, size_t count)
+{
+    while (c->count > count)
+        nib__release(allocator_of(c), c->items[--c->count].text);
+}
+
+static nib_status add(nib_chat_session *c, const char *role, const char *text, size_t size,
+                      nib_err *err)
+{
+    const nib_allocator *a = allocator_of(c);
+    void *items = c->items;
+    if (!nib__reserve(a, &items, &c->capacity, c->count + 1, sizeof *c->items))
+        return nib__fail_memory(err, (c->count + 1) * sizeof *c->items, "a conversation");
+    c->items = items;
+    message *m = &c->items[c->count];
+    *m = (message){.role = role, .text = nib__calloc(a, size + 1, 1), .size = size};
+    if (m->text == NULL)
+        return nib__fail_memory(err, size, "a conversation");
+    memcpy(m->text, text, size);
+    c->count++;
+    return NIB_OK;
+}
+
+static void write_messages(const nib_chat_session *c, nib_text *out, int indent)
+{
+    nib_jsonw w;
+    nib__jsonw_init(&w, out, indent);
+    nib__jsonw_array(&w);
+    for (size_t i = 0; i < c->count; i++) {
+        nib__jsonw_object(&w);
+        nib__jsonw_pair_string(&w, "role", c->items[i].role);
+        nib__jsonw_key(&w, "content");
+        nib__jsonw_string_n(&w, c->items[i].text, c->items[i].size);
+        nib__jsonw_object_end(&w);
+    }
+    nib__jsonw_array_end(&w);
+}
+
+/* ---- a turn ---- */
+
+/* Before the answer is made. */
+static nib_status say_settings(nib_chat_session *c, const nib_chat_options *prompt, nib_err *err)
+{
+    const nib_request *request = &c->session->plan->request;
+    const size_t before = c->said.setting_count;
+    nib_ledger found;
+    nib__ledger_init(&found, allocator_of(c));
+    nib_status status = nib__chat_settings(&found, c->session->model, prompt, NIB_BY_OPTION, err);
+    nib__ledger_allow(&found, &request->allow);
+    if (status == NIB_OK && request->strict)
+        status = nib__ledger_strict(&found, err);
+    if (status == NIB_OK)
+        nib__ledger_merge_settings(&c->said, &found);
+    if (status == NIB_OK && c->said.failed)
+        status = nib__fail_memory(err, 0, "the settings of a conversation");
+    if (status == NIB_OK)
+        nib__log_settings(c->session->model->engine, &c->said, before);
+    nib__ledger_free(&found);
+    return status;
+}
+
+static nib_status encode(nib_chat_session *c, int64_t now, int32_t **ids, size_t *count,
+                         nib_err *err)
+{
+    nib_text json;
+    nib__text_init(&json, allocator_of(c));
+    write_messages(c, &json, 0);
+    const nib_chat_options prompt = {.messages = json.at,
+                                     .messages_size = json.size,
+                                     .template_text = c->template_text,
+                                     .now = now};
+    nib_status status = json.failed ? nib__fail_memory(err, json.size, "a conversation")
+                                    : nib_chat_encode(c->session->model, &prompt, ids, count, err);
+    if (status == NIB_OK && (status = say_settings(c, &prompt, err)) != NIB_OK)
+        nib_tokens_free(c->session->model, *ids);
+    nib__text_free(&json);
+    NIB_TRY(status);
+    const int64_t context = c->session->plan->context;
+    if ((int64_t)*count < context)
+        return NIB_OK;
+    const size_t found = *count;
+    nib_tokens_free(c->session->model, *ids);
+    return nib__fail(err, NIB_USAGE,
+                     "the conversation has %zu tokens, but the context is %" PRId64
+                     "; begin anew (/reset), or ask for a longer --context",
+                     found, context);
+}
+
+/* The answer goes to the sink as it comes, and is kept. */
+typedef struct answer {
+    const nib_sink *sink;
+    nib_text text;
+} answer;
+
+static nib_status put_answer(void *ctx, const char *bytes, size_t size)
+{
+    answer *a = ctx;
+    nib__text_put(&a->text, bytes, size);
+    return a->text.failed ? NIB_NO_MEMORY : a->sink->write(a->sink->ctx, bytes, size);
+}
+
+nib_status nib_chat_session_say(nib_chat_session *c, const char *text,
+                                const nib_generate_options *options, int64_t now,
+                                const nib_sink *sink, nib_generate_stats *stats, nib_err *err)
+{
+    nib_generate_stats unused;
+    answer a = {.sink = sink};
+    const nib_sink kept = {put_answer, &a};
+    const size_t before = c->count;
+    int32_t *ids = NULL;
+    nib_prompt prompt = {0};
+    stats = stats != NULL ? stats : &unused;
+    *stats = (nib_generate_stats){0};
+    NIB_TRY(nib__text_out_check(&options->stop, err));
+    NIB_TRY(add(c, "user", text, strlen(text), err));
+    nib_status status = encode(c, now, &ids, &prompt.count, err);
+    if (status == NIB_OK) {
+        prompt.ids = ids;
+        nib__text_init(&a.text, allocator_of(c));
+        status = nib__generate(c->session, c->batch, &prompt, options, &kept, stats, err);
+        if (status == NIB_OK)
+            status = add(c, "assistant", a.text.size > 0 ? a.text.at : "", a.text.size, err);
+        nib__text_free(&a.text);
+        nib_tokens_free(c->session->model, ids);
+    }
+    if (status != NIB_OK)
+        cut(c, before);
+    return status;
+}
+
+/* ---- the conversation ---- */
+
+nib_status nib_chat_session_open(nib_chat_session **out, nib_session *session,
+                                 const char *template_text, nib_err *err)
+{
+    const nib_allocator *a = &session->model->engine->allocator;
+    nib_chat_session *c = nib__calloc(a, 1, sizeof *c);
+    if (c == NULL)
+        return nib__fail_memory(err, sizeof *c, "a conversation");
+    nib__ledger_init(&c->said, a);
+    c->session = session;
+    c->template_text = template_text;
+    nib_status status = nib__model_tokenizer(session->model, &c->tokenizer, err);
+    if (status == NIB_OK && template_text == NULL)
+        status = nib__chat_check(session->model, err);
+    if (status == NIB_OK)
+        status = nib__batch_open(&c->batch, session, session->runner.kv.sequences, err);
+    if (status != NIB_OK) {
+        nib_chat_session_close(c);
+        return status;
+    }
+    *out = c;
+    return NIB_OK;
+}
+
+void nib_chat_session_close(nib_chat_session *c)
+{
+    if (c == NULL)
+        return;
+    cut(c, 0);
+    nib__batch_close(c->batch);
+    nib__ledger_free(&c->said);
+    nib__release(allocator_of(c), c->items);
+    nib__release(allocator_of(c), c);
+}
+
+void nib_chat_session_reset(nib_chat_session *c) { cut(c, has_system(c)); }
+
+nib_status nib_chat_session_system(nib_chat_session *c, const char *text, nib_err *err)
+{
+    const size_t at = c->count;
+    if (text != NULL)
+        NIB_TRY(add(c, "system", text, strlen(text), err));
+    const message added = text != NULL ? c->items[at] : (message){.text = NULL};
+    const size_t old = at > 0 && strcmp(c->items[0].role, "system") == 0;
+    if (old > 0)
+        nib__release(allocator_of(c), c->items[0].text);
+    const size_t first = text != NULL;
+    memmove(c->items + first, c->items + old, (at - old) * sizeof *c->items);
+    if (text != NULL)
+        c->items[0] = added;
+    c->count = first + at - old;
+    return NIB_OK;
+}
+
+nib_status nib_chat_session_save(nib_chat_session *c, const nib_sink *sink, nib_err *err)
+{
+    nib_text text;
+    nib__text_init(&text, allocator_of(c));
+    write_messages(c, &text, 2);
+    nib__text_str(&text, "\n");
+    const nib_status status = nib__text_flush(&text, sink, err);
+    nib__text_free(&text);
+    return status;
+}
+
+/* One {"role", "content"}; false: json->err says why. */
+static bool load_message(nib_chat_session *c, nib_json *json, nib_arena *arena, nib_err *err)
+{
+    const char *role = NULL, *text = NULL, *known = NULL;
+    size_t size = 0, role_size;
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        if (nib__json_is(json, "role"))
+            role = nib__json_read_string(json, arena, &role_size);
+        else if (nib__json_is(json, "content"))
+            text = nib__json_read_string(json, arena, &size);
+        else
+            nib__json_fail(json, "a message has a role and a content, and nothing else");
+    }
+    if (json->event != NIB_JSON_OBJECT_END)
+        return false;
+    for (size_t i = 0; i < COUNT(roles) && role != NULL; i++)
+        if (strcmp(role, roles[i]) == 0 && (i > 0 || c->count == 0))
+            known = roles[i];
+    if (known == NULL || text == NULL) {
+        nib__json_fail(json,
+                       "a message has a content and a role: system, the first one alone, user "
+                       "or assistant");
+        return false;
+    }
+    if (add(c, known, text, size, err) == NIB_OK)
+        return true;
+    nib__json_fail_memory(json, size);
+    return false;
+}
+
+nib_status nib_chat_session_load(nib_chat_session *c, const char *name, const char *text,
+                                 size_t size, nib_err *err)
+{
+    nib_json json;
+    nib_arena arena;
+    nib_chat_session loaded = *c;
+    loaded.items = NULL;
+    loaded.count = loaded.capacity = 0;
+    nib__arena_init(&arena, allocator_of(c), 0);
+    nib__json_init(&json, name, text, size, NULL);
+    bool good = nib__json_expect(&json, NIB_JSON_ARRAY);
+    while (good && nib__json_next(&json) == NIB_JSON_OBJECT)
+        good = load_message(&loaded, &json, &arena, err);
+    if (good && json.event != NIB_JSON_ARRAY_END && json.event != NIB_JSON_ERROR)
+        nib__json_fail(&json, "a conversation is an array of messages");
+    if (good && json.event == NIB_JSON_ARRAY_END)
+        nib__json_next(&json);
+    nib__arena_free(&arena);
+    good = good && json.event == NIB_JSON_END;
+    nib_chat_session *gone = good ? c : &loaded;
+    cut(gone, 0);
+    nib__release(allocator_of(c), gone->items);
+    if (!good)
+        return nib__json_status(&json, err);
+    c->items = loaded.items;
+    c->count = loaded.count;
+    c->capacity = loaded.capacity;
+    return NIB_OK;
+}

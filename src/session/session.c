@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sessions of the public interface: opening, steps, closing.
+ */
+#include "session_handle.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+typedef struct opening {
+    nib_session *session;
+    int sequences;
+} opening;
+
+/* Nothing is loaded before the device has refused nothing. */
+static nib_status open_runner(void *ctx, const nib_plan *plan, nib_refusal *refusal, nib_err *err)
+{
+    const opening *o = ctx;
+    return nib__runner_open(&o->session->runner, &plan->model->net, &plan->assignment, o->sequences,
+                            plan->context, refusal, err);
+}
+
+/* Logs how many mapped weights had to be packed again. The plan compares names, the load bytes. */
+static void log_repacked(const nib_session *s)
+{
+    const nib_plan *p = s->plan;
+    const nib_callbacks *c = &p->model->engine->callbacks;
+    size_t repacked = 0;
+    char line[160];
+    if (p->model->packed == NULL || c->log == NULL)
+        return;
+    for (size_t i = 0; i < p->assignment.count; i++) {
+        const nib_loaded *w = &s->runner.weights[i];
+        repacked += nib__plan_is_packed(p, i) && w->pack_count > 0 && !w->packs[0].mapped;
+    }
+    snprintf(line, sizeof line,
+             "%zu packed weights are not as their kernels pack them now; they were packed at load. "
+             "`nibble quantize --pack` writes them anew",
+             repacked);
+    if (repacked > 0)
+        c->log(c->ctx, line);
+}
+
+nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan *plan,
+                            int sequences, nib_err *err)
+{
+    NIB_TRY(nib_plan_status(plan, err));
+    if (!model->net.checkpoint)
+        return nib__fail(
+            err, NIB_USAGE,
+            "%s: only a config was given, and a plan is all that it allows; to run, name "
+            "the directory or the .safetensors file",
+            model->net.directory);
+    if (!plan->machine.here)
+        return nib__fail(
+            err, NIB_NOT_AS_ASKED,
+            "the plan is for %s, which is not this machine, so it can be planned and not "
+            "run; --device %s runs here",
+            plan->machine.name, model->engine->here.name);
+    if (sequences < 1)
+        return nib__fail(err, NIB_USAGE, "%d sequences were asked for; at least 1 is wanted",
+                         sequences);
+    const nib_allocator *a = &model->engine->allocator;
+    nib_session *s = nib__calloc(a, 1, sizeof *s);
+    if (!s)
+        return nib__fail_memory(err, sizeof *s, "the session");
+    s->model = model;
+    s->plan = plan;
+    opening o = {s, sequences};
+    nib_status opened = nib__plan_keep(model, plan, err);
+    if (opened == NIB_OK)
+        opened = nib__plan_open(open_runner, &o, &s->plan, &s->own, err);
+    const nib_status status = nib__model_read(model, opened, err);
+    if (status != NIB_OK) {
+        nib_session_close(s);
+        return status;
+    }
+    log_repacked(s);
+    *out = s;
+    return NIB_OK;
+}
+
+const nib_plan *nib_session_plan(const nib_session *session) { return session->plan; }
+
+void nib_session_close(nib_session *session)
+{
+    if (!session)
+        return;
+    if (session->runner.engine) /* else it did not open */
+        nib__runner_close(&session->runner);
+    nib_plan_free(session->own);
+    nib__release(&session->model->engine->allocator, session);
+}
+
+nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t count,
+                            const float **logits, nib_err *err)
+{
+    return nib__model_read(session->model,
+                           nib__runner_step(&session->runner, slots, count, logits, err), err);
+}
+
+nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t position,
+                                nib_err *err)
+{
+    if (sequence < 0 || sequence >= session->runner.kv.sequences)
+        return nib__fail(err, NIB_USAGE,
+                         "sequence %d is not one of the %" PRId64 " that were opened", sequence,
+                         session->runner.kv.sequences);
+    if (position < 0)
+        return nib__fail(err, NIB_USAGE, "position %d of sequence %d is negative", position,
+                         sequence);
+    nib_kv *kv = &session->runner.kv;
+    const int64_t wanted = nib__min(position, kv->lengths[sequence]);
+    if (nib__kv_cut(kv, sequence, wanted) != wanted)
+        return nib__fail(
+            err, NIB_USAGE,
+            "sequence %d cannot be cut to position %d: of its %d positions, layers "
+            "with a window of %" PRId64 " keep the last ones; cut it to 0 and run its tokens again",
+            sequence, position, kv->lengths[sequence], session->model->net.config.window);
+    nib__kv_truncate(kv, sequence, wanted);
+    return NIB_OK;
+}
+
+int64_t nib_session_vocab(const nib_session *session)
+{
+    return session->runner.ops.ld[NIB_BUFFER_LOGITS];
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The session handle behind nibble.h: a plan that runs.
+ */
+#ifndef NIB_SESSION_HANDLE_H
+#define NIB_SESSION_HANDLE_H
+
+#include "plan_handle.h"
+#include "prompt_lookup.h"
+#include "runner.h"
+
+struct nib_session {
+    nib_model *model;
+    const nib_plan *plan;
+    nib_plan *own; /* `plan`, where the device refused a part of the one that was given; NULL */
+    nib_runner runner;
+    nib_step_times times; /* of steps that read no prompt */
+};
+
+#endif

@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Prompt lookup: what the index finds in texts, how much of a draft is taken at which prices, and
+ * that generation with drafts, right and wrong ones, writes what it writes without.
+ */
+#include "prompt_lookup.h"
+
+#include "failing.h"
+#include "session.h"
+#include "skipping.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "kept.h"
+
+enum { TEXT = 4000 };
+
+static uint32_t next_random(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
+}
+
+static nib_lookup open_lookup(void)
+{
+    static nib_allocator a;
+    nib_lookup l;
+    a = nib__allocator_default();
+    nib__lookup_open(&l, &a);
+    return l;
+}
+
+static void must_put(nib_lookup *l, const int32_t *ids, size_t count)
+{
+    nib_err err;
+    if (nib__lookup_put(l, ids, count, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+}
+
+/* The longest end of the text that was there before, up to 32 tokens: by looking everywhere. */
+static size_t longest(const int32_t *ids, size_t count)
+{
+    size_t best = 0;
+    for (size_t end = 1; end < count; end++) {
+        size_t n = 0;
+        while (n < 32 && n < end && ids[end - 1 - n] == ids[count - 1 - n])
+            n++;
+        best = n > best ? n : best;
+    }
+    return best;
+}
+
+static size_t same_end(const int32_t *ids, size_t a, size_t b)
+{
+    size_t n = 0;
+    while (n < 32 && n < a && n < b && ids[a - 1 - n] == ids[b - 1 - n])
+        n++;
+    return n;
+}
+
+/* Chooses the draft behind a text of its own, in a step without others; how many tokens. */
+static size_t choose(const nib_lookup *l, int32_t *ids, const double *seconds, size_t most)
+{
+    nib_draft draft = {.lookup = l, .ids = ids, .most = most};
+    nib__lookup_choose(&draft, 1, 1, seconds, NIB_LOOKUP_MOST);
+    return draft.count;
+}
+
+/* ---- the index ---- */
+
+static void test_places(void **state)
+{
+    (void)state;
+    const int32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 3, 4, 8, 2, 3, 4};
+    nib_lookup l = open_lookup();
+    must_put(&l, ids, 9); /* 3 4 was there once: 5 came */
+    assert_int_equal(l.next, 4);
+    assert_int_equal(l.length, 2);
+    must_put(&l, ids, 10); /* 4 8 was not */
+    assert_int_equal(l.next, 0);
+    must_put(&l, ids, 12); /* 2 3 was */
+    assert_int_equal(l.next, 3);
+    must_put(&l, ids, 13); /* 2 3 4 rather than the later 3 4 */
+    assert_int_equal(l.next, 4);
+    assert_int_equal(l.length, 3);
+    nib__lookup_close(&l);
+}
+
+/* Of equal ends the last counts, and a place near the end goes on in what is drafted. */
+static void test_period(void **state)
+{
+    (void)state;
+    int32_t ids[32] = {9, 1, 2, 3, 1, 2, 3, 1};
+    double flat[NIB_LOOKUP_MOST + 2];
+    for (size_t i = 0; i < COUNT(flat); i++)
+        flat[i] = 1;
+    nib_lookup l = open_lookup();
+    must_put(&l, ids, 8);
+    assert_int_equal(l.next, 5);
+    assert_int_equal(l.length, 4);
+    assert_int_equal(choose(&l, ids, flat, 10), 10);
+    for (int i = 8; i < 18; i++)
+        assert_int_equal(ids[i], 1 + (i - 1) % 3);
+    nib__lookup_close(&l);
+}
+
+/* Texts of few and of many different tokens, as long as makes the index grow: what it finds is
+ * there, and it finds nearly all that is. */
+static void test_against_looking_everywhere(void **state)
+{
+    (void)state;
+    static int32_t ids[TEXT];
+    static const uint32_t kinds[] = {2, 20, 300, 100000};
+    uint32_t random = 7;
+    for (size_t k = 0; k < COUNT(kinds); k++) {
+        nib_lookup l = open_lookup();
+        size_t there = 0, found = 0, shorter = 0;
+        for (size_t i = 0; i < TEXT; i++) {
+            const bool again = i > 600 && i % 200 < 100; /* half repeats what was before */
+            ids[i] = again ? ids[i - 571] : (int32_t)(next_random(&random) % kinds[k]);
+        }
+        for (size_t count = 1; count <= TEXT; count++) {
+            must_put(&l, ids, count);
+            assert_true(l.next < count);
+            const size_t most = longest(ids, count);
+            there += most >= 2;
+            found += l.next > 0;
+            if (l.next == 0)
+                continue;
+            assert_int_equal(l.length, same_end(ids, l.next, count));
+            assert_in_range(l.length, 2, most);
+            shorter += l.length < (most < 4 ? most : 4);
+        }
+        assert_true(there > 0 && found <= there);
+        if (found + there / 20 < there || shorter > there / 20)
+            fail_msg("%u kinds: %zu of %zu found, %zu of them shorter", kinds[k], found, there,
+                     shorter);
+        nib__lookup_close(&l);
+    }
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    static int32_t ids[TEXT];
+    for (int left = 0; left < 3; left++) {
+        failing f = {.left = left};
+        const nib_allocator a = failing_allocator(&f);
+        nib_lookup l;
+        nib_err err;
+        nib__lookup_open(&l, &a);
+        nib_status status = NIB_OK;
+        for (size_t count = 1; count <= 1000 && status == NIB_OK; count++)
+            status = nib__lookup_put(&l, ids, count, &err);
+        assert_int_equal(status, NIB_NO_MEMORY);
+        assert_non_null(strstr(err.text, "the index of the text"));
+        nib__lookup_close(&l);
+        assert_int_equal(f.live, 0);
+    }
+}
+
+/* ---- how much of a draft ---- */
+
+/* A lookup whose matches were right so often, with one of 40 tokens before it. */
+static size_t drafted(double right, const double *seconds, size_t most)
+{
+    int32_t ids[128] = {0};
+    nib_lookup l = {.count = 60, .next = 50, .length = 40};
+    for (int i = 0; i < NIB_LOOKUP_CLASSES; i++)
+        l.right[i] = right;
+    return choose(&l, ids, seconds, most);
+}
+
+static void test_prices(void **state)
+{
+    (void)state;
+    double flat[34], linear[34], slow[34], steps[34];
+    for (size_t m = 1; m < COUNT(flat); m++) {
+        flat[m] = 1;
+        linear[m] = (double)m;
+        slow[m] = 1 + 0.2 * (double)(m - 1);
+        steps[m] = m <= 4 ? 1.2 : 3; /* a kernel for four */
+    }
+    assert_int_equal(drafted(1, flat, 32), 32);
+    assert_int_equal(drafted(1, flat, 5), 5);
+    assert_int_equal(drafted(1, flat, 0), 0);
+    assert_int_equal(drafted(1, linear, 32), 0); /* no gain by any */
+    assert_int_equal(drafted(1, slow, 32), 32);
+    assert_int_equal(drafted(0, flat, 32), 0);
+    assert_int_equal(drafted(0.1, slow, 32), 0);
+    assert_int_equal(drafted(0.9, steps, 15), 3);
+    assert_in_range(drafted(0.6, slow, 32), 1, 4);
+    steps[1] = 2;
+    assert_int_equal(drafted(0, steps, 15), 1); /* where two cost less than one */
+}
+
+/* Where what is found does not come, it is soon left alone; where it comes again, it is taken. */
+static void test_learning(void **state)
+{
+    (void)state;
+    static int32_t ids[TEXT];
+    double seconds[NIB_LOOKUP_MOST + 2];
+    size_t count = 0, wrong = 0;
+    for (size_t m = 1; m < COUNT(seconds); m++)
+        seconds[m] = 1 + 0.1 * (double)m;
+    nib_lookup l = open_lookup();
+    for (int32_t i = 0; count < TEXT - 200; i++) { /* 1 2 3 4, and always another */
+        for (int32_t j = 1; j <= 4; j++)
+            ids[count++] = j;
+        must_put(&l, ids, count);
+        wrong += choose(&l, ids, seconds, 15) > 0;
+        ids[count++] = 1000 + i;
+        must_put(&l, ids, count);
+    }
+    assert_in_range(wrong, 1, 60);
+    for (int i = 0; i < 100; i++, count++)
+        ids[count] = ids[count - 5];
+    must_put(&l, ids, count);
+    assert_int_equal(choose(&l, ids, seconds, 15), 15);
+    nib__lookup_close(&l);
+}
+
+static bool near(double a, double b) { return a > 0.99 * b && a < 1.01 * b; }
+
+static void test_times(void **state)
+{
+    (void)state;
+    nib_step_times t = {0};
+    double s[NIB_LOOKUP_MOST + 2];
+    for (size_t m = 1; m < COUNT(t.predicted); m++)
+        t.predicted[m] = (double)m;
+    nib__step_times_add(&t, 1, 2);
+    nib__step_times_fill(&t, 1, 4, s); /* twice what is predicted, and a fifth for doubt */
+    assert_true(near(s[1], 2) && near(s[2], 1.2 * 4) && near(s[4], 1.2 * 8));
+    nib__step_times_add(&t, 5, 3);
+    nib__step_times_fill(&t, 1, NIB_LOOKUP_MOST + 1, s);
+    assert_true(near(s[1], 2) && near(s[2], 1.2 * 2.25) && near(s[4], 1.2 * 2.75));
+    assert_true(near(s[5], 3) && near(s[6], 1.2 * 6 * 0.6) && near(s[65], 1.2 * 65 * 0.6));
+    nib__step_times_fill(&t, 1, 3, s); /* as with those above */
+    assert_true(near(s[2], 1.2 * 2.25) && near(s[3], 1.2 * 2.5));
+    nib__step_times_add(&t, 5, 300); /* something else ran */
+    nib__step_times_fill(&t, 1, 5, s);
+    assert_true(s[5] < 3.1);
+    for (int i = 0; i < 400; i++) /* it stays so slow */
+        nib__step_times_add(&t, 5, 300);
+    nib__step_times_fill(&t, 1, 5, s);
+    assert_true(s[5] == 300);
+    for (int i = 0; i < 30000; i++) /* and is tried again at last */
+        nib__step_times_add(&t, 1, 2);
+    nib__step_times_fill(&t, 1, 5, s);
+    assert_true(s[5] < 0.1 && s[1] > 1.9);
+}
+
+/* ---- generation ---- */
+
+/* A wrong draft of any length, on either side of a block of the cache, leaves nothing behind: what
+ * comes after it has the bits that it has in a session that never saw one. */
+static void test_wrong_draft(void **state)
+{
+    (void)state;
+    enum { LENGTH = 70, TOKENS = 100 /* that every model has */ };
+    static const struct {
+        const char *path, *recipe;
+    } cases[] = {{"models/nibble-tales", NULL},
+                 {"models/nibble-tales", "8da4w"},
+                 {"models/nibble-tales", "int4wo"},
+                 {"tests/golden/models/llama2", NULL},
+                 {"tests/golden/models/llama3", "int8wo"},
+                 {"tests/golden/models/llama_bias", "8da4w"},
+                 {"tests/golden/models/mistral", NULL},
+                 {"tests/golden/models/qwen2", NULL},
+                 {"tests/golden/models/qwen3", "int8dq"},
+                 {"tests/golden/models/smollm3", "8da4w"},
+                 {"tests/golden/models/olmo2", "int8wo"},
+                 {"tests/golden/models/exaone4", NULL},
+                 {"tests/golden/gguf/llama.gguf", NULL}};
+    for (size_t c = 0; c < COUNT(cases); c += (size_t)sparse(2)) {
+        const open_how how = {.path = cases[c].path, .recipe = cases[c].recipe, .context = 96};
+        opened plain = must_open(&how), o = must_open(&how);
+        const int64_t vocab = nib_session_vocab(o.session);
+        uint32_t random = 5;
+        for (int32_t at = 0; at < LENGTH; at++) {
+            const int32_t token = (int32_t)(next_random(&random) % TOKENS);
+            const int drafts = at % 16;
+            const float *want, *got;
+            const nib_slot one = {0, at, token, true};
+            nib_slot slots[16];
+            for (int i = 0; i <= drafts; i++)
+                slots[i] = (nib_slot){0, at + i, (token + i) % TOKENS, true};
+            nib_err err;
+            if (nib_session_step(plain.session, &one, 1, &want, &err) != NIB_OK ||
+                nib_session_step(o.session, slots, (size_t)drafts + 1, &got, &err) != NIB_OK ||
+                nib_session_truncate(o.session, 0, at + 1, &err) != NIB_OK)
+                fail_msg("%s", err.text);
+            assert_memory_equal(got, want, (size_t)vocab * sizeof *want);
+        }
+        close_opened(&o);
+        close_opened(&plain);
+    }
+}
+
+static nib_generate_stats generate(const opened *o, const nib_generate_options *options, kept *out)
+{
+    *out = (kept){.size = 0};
+    const nib_sink sink = {keep, out};
+    nib_generate_stats stats;
+    nib_err err;
+    if (nib_generate(o->session, options, &sink, &stats, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    return stats;
+}
+
+static opened open_with(int64_t lookup, const char *recipe, int64_t context)
+{
+    const nib_request request = {.recipe = recipe, .context = context, .lookup = lookup};
+    const nib_engine_options options = {.threads = 1};
+    opened o = {0};
+    nib_err err;
+    bool ok = nib_engine_open(&o.engine, &options, &err) == NIB_OK;
+    if (ok)
+        o.engine->measured = true; /* the first draft is chosen by rates that are always the same */
+    ok = ok && nib_model_open(&o.model, o.engine, "models/nibble-tales", NULL, &err) == NIB_OK &&
+         nib_plan_make(&o.plan, o.model, &request, &err) == NIB_OK &&
+         nib_session_open(&o.session, o.model, o.plan, 1, &err) == NIB_OK;
+    if (!ok)
+        fail_msg("%s", err.text);
+    return o;
+}
+
+#define REPEATED "The wolf said to the king, I will come. The wolf said to the king, I will come. "
+
+/* The same text, whatever is drafted: greedy and sampled, with stops and limits. */
+static void test_same_text(void **state)
+{
+    (void)state;
+    static const char *const stop[] = {"wolf", "said"};
+    static const struct {
+        const char *recipe, *prompt;
+        nib_generate_options options;
+    } cases[] = {
+        {NULL, REPEATED "The wolf", {.temperature = 0, .ignore_eos = true}},
+        {"8da4w", REPEATED "The wolf", {.temperature = 0, .ignore_eos = true, .max_tokens = 77}},
+        {"int8wo", REPEATED "The wolf", {.temperature = 0.8, .seed = 1, .max_tokens = 150}},
+        {NULL, REPEATED "The king", {.temperature = 0.8, .seed = 2, .ignore_eos = true}},
+        {NULL, REPEATED, {.temperature = 0.3, .seed = 3, .repeat_penalty = 1.1}},
+        {NULL, REPEATED, {.temperature = 1, .seed = 4, .stop = {stop, 2}}},
+        {NULL, "Once upon a time", {.temperature = 1, .seed = 5}},
+        {NULL, "Once upon a time", {.temperature = 0, .ignore_eos = true}},
+    };
+    int64_t drafts = 0, wrong = 0, faster = 0;
+    for (size_t i = 0; i < COUNT(cases); i += (size_t)sparse(3)) {
+        kept without, with;
+        nib_generate_options options = cases[i].options;
+        options.prompt = cases[i].prompt;
+        options.top_k = 40, options.top_p = 0.95, options.min_p = 0.05;
+        if (options.repeat_penalty == 0)
+            options.repeat_penalty = 1;
+        opened o = open_with(-1, cases[i].recipe, 300);
+        const nib_generate_stats a = generate(&o, &options, &without);
+        const int32_t held = o.session->runner.kv.lengths[0];
+        close_opened(&o);
+        assert_true(a.lookup == 0 && a.drafted == 0 && a.accepted == 0);
+        const int64_t most[] = {0, 1, 7, NIB_LOOKUP_MOST};
+        for (size_t m = 0; m < COUNT(most); m += (size_t)sparse(3)) {
+            o = open_with(most[m], cases[i].recipe, 300);
+            const nib_generate_stats b = generate(&o, &options, &with);
+            assert_int_equal(o.session->runner.kv.lengths[0], held);
+            close_opened(&o);
+            assert_string_equal(with.text, without.text);
+            assert_int_equal(b.finish, a.finish);
+            assert_int_equal(b.new_tokens, a.new_tokens);
+            assert_int_equal(b.cache_bytes, a.cache_bytes);
+            assert_int_equal(b.lookup, most[m] > 0 ? most[m] : NIB_LOOKUP_USUAL);
+            assert_true(b.accepted <= b.drafted && b.steps <= a.steps);
+            drafts += b.drafted;
+            wrong += b.drafted - b.accepted;
+            faster += a.steps - b.steps;
+        }
+    }
+    assert_true(drafts > 0 && wrong > 0 && faster > 0);
+}
+
+/* Cancelled behind the nth token, which may be amid a draft. */
+static bool cancel_at(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    (void)total;
+    return strcmp(what, "generate") != 0 || done < *(const uint64_t *)ctx;
+}
+
+static void test_cancelled(void **state)
+{
+    (void)state;
+    uint64_t at;
+    const nib_callbacks back = {.progress = cancel_at, .ctx = &at};
+    const nib_generate_options options = {.prompt = REPEATED "The wolf",
+                                          .temperature = 0,
+                                          .top_p = 1,
+                                          .repeat_penalty = 1,
+                                          .ignore_eos = true};
+    opened plain = open_with(-1, NULL, 300), o = open_with(7, NULL, 300);
+    int64_t accepted = 0;
+    plain.engine->callbacks = o.engine->callbacks = back;
+    for (at = 1; at < 40; at += (uint64_t)sparse(4)) {
+        kept without, with;
+        for (size_t m = 1; m < COUNT(o.session->times.measured); m++)
+            o.session->times.measured[m] = 1e-6 / (double)(m * m); /* all is drafted */
+        const nib_generate_stats a = generate(&plain, &options, &without);
+        const nib_generate_stats b = generate(&o, &options, &with);
+        assert_string_equal(with.text, without.text);
+        assert_int_equal(a.finish, NIB_FINISH_CANCELLED);
+        assert_int_equal(b.finish, NIB_FINISH_CANCELLED);
+        assert_true(a.new_tokens == (int64_t)at && b.new_tokens == (int64_t)at);
+        assert_int_equal(o.session->runner.kv.lengths[0], plain.session->runner.kv.lengths[0]);
+        accepted += b.accepted;
+    }
+    assert_true(accepted > 0);
+    close_opened(&o);
+    close_opened(&plain);
+}
+
+static void test_request(void **state)
+{
+    (void)state;
+    opened o = open_with(NIB_LOOKUP_MOST, NULL, 100);
+    nib_plan *plan;
+    nib_err err;
+    const nib_request over = {.lookup = NIB_LOOKUP_MOST + 1};
+    assert_int_equal(nib_plan_make(&plan, o.model, &over, &err), NIB_USAGE);
+    assert_non_null(strstr(err.text, "--lookup 65 is over the limit of 64"));
+    /* a device's rows have bits of their own */
+    for (int strict = 0; strict < 2; strict++) {
+        const nib_request there = {.device = "h200", .lookup = 8, .strict = strict};
+        assert_int_equal(nib_plan_make(&plan, o.model, &there, &err), NIB_OK);
+        assert_int_equal(plan->lookup, 0);
+        assert_int_equal(nib_plan_status(plan, &err), strict ? NIB_NOT_AS_ASKED : NIB_OK);
+        if (strict)
+            assert_non_null(strstr(err.text, "--lookup 8 (option): tokens are made one by one: "
+                                             "linear_"));
+        nib_plan_free(plan);
+    }
+    close_opened(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_period),
+        cmocka_unit_test(test_against_looking_everywhere),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_prices),
+        cmocka_unit_test(test_learning),
+        cmocka_unit_test(test_times),
+        cmocka_unit_test(test_wrong_draft),
+        cmocka_unit_test(test_same_text),
+        cmocka_unit_test(test_cancelled),
+        cmocka_unit_test(test_request),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
