@@ -327,6 +327,7 @@ docs: all
 	$(PROGRAM) train --keys --markdown > docs/config.md
 	$(PROGRAM) devices --markdown > docs/machines.md
 	$(PROGRAM) explain --markdown > docs/codes.md
+	tools/draw_folders > docs/images/folders.svg
 
 bench: all
 	$(PROGRAM) bench --kernels
@@ -375,7 +376,7 @@ page-screenshots: all
 $(BUILD)/nibble.pc: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: nibble' \
-	    'Description: low-bit language models that say what they do' 'Version: $(VERSION)' \
+	    'Description: quantize, check, run, serve and train low-bit language models' 'Version: $(VERSION)' \
 	    'Requires.private: $(PKGS)' 'Libs: -L$${libdir} -lnibble' 'Libs.private: -pthread -lm -ldl' \
 	    'Cflags: -I$${includedir}' > $@
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Continues a prompt, greedily, and prints the ledger's line.
- * cc generate.c -o generate $(pkg-config --cflags --libs --static nibble) && ./generate MODEL
- * PROMPT
+ * Continues a prompt by greedy decoding and prints the ledger's summary line.
+ * cc generate.c -o generate $(pkg-config --cflags --libs --static nibble)
+ * ./generate MODEL PROMPT
  */
 #include <nibble.h>
 #include <stdio.h>
 
-/* Text is to be seen as it comes, before the line that follows on stderr. */
+/* Flushes, so that text appears as it is generated, and before the ledger's line on stderr. */
 static nib_status print(void *ctx, const char *bytes, size_t size)
 {
     return fwrite(bytes, 1, size, ctx) == size && fflush(ctx) == 0 ? NIB_OK : NIB_IO;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Quantizes a checkpoint and prints the ledger.
- * cc quantize.c -o quantize $(pkg-config --cflags --libs --static nibble) && ./quantize MODEL OUT
- * RECIPE
+ * cc quantize.c -o quantize $(pkg-config --cflags --libs --static nibble)
+ * ./quantize MODEL OUT RECIPE
  */
 #include <nibble.h>
 #include <stdio.h>

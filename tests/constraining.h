@@ -61,7 +61,7 @@ static inline size_t taken(const constraining *c, nib_constraint_state *state, c
                            size_t size)
 {
     size_t n = 0;
-    while (n < size && nib__constraint_take(state, c->bytes[(uint8_t)text[n]]))
+    while (n < size && nib__constraint_accept(state, c->bytes[(uint8_t)text[n]]))
         n++;
     return n;
 }
@@ -92,7 +92,7 @@ static inline void expect_mask(walking *w, const nib_constraint_state *state)
     for (size_t id = 0; id < w->trie->vocab; id++) {
         nib_constraint_state next;
         nib__constraint_copy(&next, state);
-        const bool may = nib__constraint_take(&next, (int32_t)id);
+        const bool may = nib__constraint_accept(&next, (int32_t)id);
         if (may != walking_allows(w, (int32_t)id)) {
             size_t size;
             const uint8_t *at = nib__token_spelling(w->trie, (int32_t)id, &size);
@@ -121,7 +121,7 @@ static inline void expect_masks(const constraining *c, const nib_constraint *con
         assert_int_equal(taken(c, &state, first, strlen(first)), strlen(first));
         for (int step = 0; step < steps && !nib__constraint_ended(&state); step++) {
             expect_mask(&w, &state);
-            assert_true(nib__constraint_take(&state, walking_choose(&w, step)));
+            assert_true(nib__constraint_accept(&state, walking_choose(&w, step)));
         }
     }
     nib__masks_close(w.masks);

@@ -30,7 +30,7 @@ typedef struct fixture {
     nib_step step;
     float *weights, *gradients;
     int32_t ids[ROWS * LENGTH], targets[ROWS * LENGTH], start[ROWS * LENGTH + 1];
-    nib_batch batch;
+    nib_micro_batch batch;
 } fixture;
 
 typedef struct setting {
@@ -72,7 +72,7 @@ static inline void read_batch(fixture *f)
             f->targets[r * LENGTH + i] = ids[r * (LENGTH + 1) + i + 1];
         }
     f->start[documents] = ROWS * LENGTH;
-    f->batch = (nib_batch){ROWS * LENGTH, documents, f->ids, f->targets, f->start};
+    f->batch = (nib_micro_batch){ROWS * LENGTH, documents, f->ids, f->targets, f->start};
 }
 
 static inline void open_golden(fixture *f, const char *name)
@@ -92,7 +92,7 @@ static inline nib_status see_nothing(void *ctx, const nib_train_node *node, bool
 
 static inline void open_fixture(fixture *f, const setting *s)
 {
-    static const nib_step_watch watch = {.see = see_nothing};
+    static const nib_step_watch watch = {.observe = see_nothing};
     nib_err err;
     char path[256];
     *f = (fixture){0};

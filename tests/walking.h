@@ -78,7 +78,7 @@ static inline walked walk_once(walking *w, const nib_constraint *c, nib_text *ou
             return WALK_ENDED;
         nib__constraint_mask(w->masks, s, w->allowed);
         const int32_t id = walking_choose(w, step);
-        if (id < 0 || !nib__constraint_take(s, id))
+        if (id < 0 || !nib__constraint_accept(s, id))
             return WALK_STUCK;
         const uint8_t *at = nib__token_spelling(w->trie, id, &size);
         nib__text_put(out, (const char *)at, size);

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the corpus that training's examples and tests read: JSON lines, a document each.
+"""Writes the corpus for the training examples and tests: JSON lines, one document each.
 
     make_corpus.py DATA OUT
 
-DATA holds grimms_fairy_tales.txt, war_and_peace.txt and tinyshakespeare.txt (tests/data/README.md says of where, with
-their hashes); OUT is tests/data and gets corpus.jsonl and heldout.jsonl. A document is a tale, a chapter or a scene;
-prose comes as one line per paragraph, verse as it stands. The standard library is enough, and the same files give the
-same bytes.
+DATA holds grimms_fairy_tales.txt, war_and_peace.txt and tinyshakespeare.txt (sources and hashes are in
+tests/data/README.md). Writes corpus.jsonl and heldout.jsonl to OUT, which is tests/data. A document is a tale, a chapter or a
+scene; prose has one line per paragraph, verse is unchanged. Needs only the standard library; the same files give the same bytes.
 """
 import hashlib
 import json
@@ -20,11 +19,11 @@ SOURCES = {
     "war_and_peace.txt": "eaecfcb30408e2bc35ffe69b297127e3a6ca75548c033df4d2e703b5ff711f8d",
     "tinyshakespeare.txt": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
 }
-CHAPTERS = 30  # of War and Peace, from its beginning
-SCENE_BYTES = 220_000  # of Shakespeare's, from the first play on
-SPEECHES = 5  # a scene ends where no speaker of so many speeches before it is one of as many after it
-SCENE_LEAST = 600  # characters; less is no scene but an exchange in one
-HELD_OUT = 20  # one document of so many of each source
+CHAPTERS = 30  # number of War and Peace's first chapters
+SCENE_BYTES = 220_000  # bytes of Shakespeare's scenes, from the first play on
+SPEECHES = 5  # a scene ends where no speaker of the last SPEECHES speeches is among those of the next SPEECHES
+SCENE_LEAST = 600  # characters; a shorter piece is an exchange within a scene
+HELD_OUT = 20  # holds out one of this many documents of each source
 
 
 def read(data, name):
@@ -35,7 +34,7 @@ def read(data, name):
 
 
 def paragraphs(text):
-    """One line each: the lines of a paragraph joined, footnotes and their marks left out."""
+    """Joins the lines of each paragraph into one; drops footnotes and their marks."""
     out = []
     for block in re.split(r"\n\s*\n", text.strip("\n")):
         if block.lstrip().startswith("*"):
@@ -47,7 +46,7 @@ def paragraphs(text):
 
 
 def tales(text):
-    """A tale begins at a line of capitals after three empty lines or more."""
+    """Splits at lines of capitals after three or more empty lines, where a tale begins."""
     for part in re.split(r"(?:\A|\n{4,})(?!FIRST STORY|SECOND STORY)(?=[A-Z][A-Z',’ \-]+\n)", text):
         if part.strip():
             title, _, body = part.strip().partition("\n")
@@ -64,7 +63,7 @@ def chapters(text):
 
 
 def scenes(text):
-    """The file marks no scenes: they are found by who speaks."""
+    """The file does not mark scenes, so finds them by who speaks."""
     speeches = text.strip().split("\n\n")
     speakers = [speech.split("\n")[0] for speech in speeches]
     scene = []
@@ -92,7 +91,7 @@ def main():
     data, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     documents = [*tales(read(data, "grimms_fairy_tales.txt")), *chapters(read(data, "war_and_peace.txt")),
                  *shakespeare(read(data, "tinyshakespeare.txt"))]
-    # Mixed, so that any piece of the file has all three; by hash, so that it is the same mixture each time.
+    # Shuffle, so that any part of the file has all three sources; by hash, so that the order is always the same.
     documents.sort(key=lambda d: hashlib.sha256(d[2].encode()).digest())
     held = {title for name in {d[0] for d in documents}
             for _, title, _ in [d for d in documents if d[0] == name][::HELD_OUT]}

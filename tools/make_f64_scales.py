@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rewrites the scales of a quantized checkpoint as float64, as some versions of torchao computed them.
 
-Every tensor of a .safetensors file whose name ends in `scale` and whose type is F32, F16 or BF16 becomes F64; the other
-files of the directory are copied, the manifest of the original left out. --nudge X multiplies each scale by 1 + X, so
-that it is a float64 that no narrower type holds.
+Every tensor of a .safetensors file whose name ends in `scale` and whose type is F32, F16 or BF16 becomes F64. The other
+files of the directory are copied, except the manifest. --nudge X multiplies each scale by 1 + X, so that no narrower type holds it
+exactly.
 usage: tools/make_f64_scales.py IN OUT [--nudge X]      IN and OUT are directories
 """
 import argparse
@@ -26,7 +26,7 @@ def as_floats(dtype, data):
 
 
 def rewrite(source, target, nudge):
-    """One safetensors file; returns the number of tensors that became F64."""
+    """Rewrites one safetensors file; returns the number of tensors converted to F64."""
     with open(source, "rb") as f:
         size = struct.unpack("<Q", f.read(8))[0]
         header = json.loads(f.read(size))

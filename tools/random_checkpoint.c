@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes a random checkpoint of any config.json: shapes and sizes of a real model without its
- * weights, for speed and memory. Values are normal-like with standard deviation 0.02 (norm weights
- * 1), bf16, a function of the seed alone. usage: random_checkpoint CONFIG_DIR OUT_DIR [SEED] copies
- * config.json and writes model.safetensors
+ * Writes a random checkpoint for any config.json, to measure speed and memory at the shapes of a
+ * real model without its weights. Values are bf16, roughly normal with standard deviation 0.02
+ * (norm weights are 1), and depend only on the seed. Copies config.json, writes model.safetensors.
+ * usage: random_checkpoint CONFIG_DIR OUT_DIR [SEED]
  */
 #include "config.h"
 #include "engine.h"

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests to the server: its key, its errors, and the events of a stream.
+// Requests to the server: key, errors and the events of a stream.
 
 import { openStorage } from "./dom.js";
 
 const KEY = "nibble-key";
 const tab = openStorage("sessionStorage");
 
-// What the server said against a request; param names the member that it is about.
+// The server's refusal of a request; param names the member at fault.
 export class Refused extends Error {
     constructor(http, error) {
         super(error.message);
@@ -17,7 +17,7 @@ export class Refused extends Error {
     }
 }
 
-// Asks a person for the key; several requests that wait share one question.
+// Asks the user for the key; waiting requests share one question.
 let askKey = null;
 let asked = null;
 
@@ -34,7 +34,7 @@ async function refusal(response) {
     }
 }
 
-// A response that is good; anything else is thrown as what it says.
+// Returns a successful response; throws anything else as Refused.
 export async function ask(path, options = {}) {
     for (;;) {
         const key = tab.get(KEY);
@@ -53,7 +53,7 @@ export async function ask(path, options = {}) {
         if (refused.http !== 401)
             throw refused;
         if (tab.get(KEY) !== key)
-            continue; // another request was given a new one meanwhile
+            continue; // another request got a new key meanwhile
         asked ??= askKey(refused.message).finally(() => { asked = null; });
         const given = await asked;
         if (given === null)
@@ -66,7 +66,7 @@ export async function askJson(path) {
     return (await ask(path)).json();
 }
 
-// Splits what arrives into events, {name, data} each. A part may end anywhere.
+// Splits a stream into events {name, data}. A part may end anywhere.
 export class EventReader {
     #rest = "";
 
@@ -88,7 +88,7 @@ function parseEvent(text) {
     return event;
 }
 
-// The chunks of an answer as they come. body: JSON text.
+// Yields the chunks of an answer as they arrive. body: JSON text.
 export async function* stream(path, body, signal) {
     const response = await ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body, signal });
     const parts = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -108,7 +108,7 @@ export async function* stream(path, body, signal) {
     }
 }
 
-// Prometheus' text as {name: value}, without what has labels.
+// The Prometheus metrics without labels, as {name: value}.
 export async function askMetrics() {
     const text = await (await ask("metrics")).text();
     return Object.fromEntries([...text.matchAll(/^(\w+) (\S+)$/gm)].map(([, name, value]) => [name, Number(value)]));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The page as a whole: which view is shown, its colours, the key, the model's name.
+// The page: views, colours, the key, the model's name.
 
 import { askJson, onKeyWanted } from "./api.js";
 import { setContext, setMode, startChat, stop } from "./chat.js";
@@ -48,10 +48,10 @@ function startTheme() {
 
 // ---- the key ----
 
-// What a header carries of a key, and so what the server takes as one.
+// The characters that a header, and so a key, may have.
 const KEY_FORM = /^[\x21-\x7e]+$/;
 
-// The key that was typed; null: none.
+// Resolves to the typed key, or null.
 function askForKey(reason) {
     const dialog = byId("ask-key");
     byId("key-error").textContent = reason;
@@ -63,7 +63,7 @@ function askForKey(reason) {
             event.preventDefault();
             const typed = byId("key").value.trim();
             if (typed !== "" && !KEY_FORM.test(typed)) {
-                byId("key-error").textContent = "a key has letters, digits and signs of ASCII, and no blanks";
+                byId("key-error").textContent = "a key has only ASCII letters, digits and signs, and no blanks";
                 byId("key").select();
                 return;
             }
@@ -75,7 +75,7 @@ function askForKey(reason) {
     });
 }
 
-// ---- the whole ----
+// ---- start ----
 
 async function showModel() {
     try {
@@ -97,7 +97,7 @@ document.addEventListener("keydown", event => {
         stop();
 });
 document.querySelector(".skip").addEventListener("click", event => {
-    event.preventDefault(); // the part of the address behind # names the view
+    event.preventDefault(); // the address's fragment names the view
     byId("main").focus();
 });
 showView();

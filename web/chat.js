@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Chats and completions: what is said, an answer as it streams in, its end, and what it took. One answer is made at a
+// Chats and completions: the turns, an answer as it streams in, why it ended and its statistics. One answer runs at a
 // time; each mode keeps its turns and the draft of its input.
 
 import { stream } from "./api.js";
@@ -10,20 +10,20 @@ import { clearErrors, emptyFields, makeFields, parameterMembers, placeError, sys
 const MODES = {
     chat: {
         path: "v1/chat/completions", title: "Chat", input: "Message", more: "New chat", asked: "You", answered: "Model",
-        nothing: "Nothing is said yet.",
+        nothing: "No messages yet.",
         say: prompt => ["messages", messagesOf(prompt)],
         textOf: choice => choice.delta.content ?? "",
     },
     complete: {
-        path: "v1/completions", title: "Complete a text", input: "Text that the model goes on with", more: "Remove all",
-        asked: "Text", answered: "Goes on", nothing: "Nothing is written yet.",
+        path: "v1/completions", title: "Complete a text", input: "Text for the model to continue", more: "Remove all",
+        asked: "Text", answered: "Continuation", nothing: "No text yet.",
         say: prompt => ["prompt", prompt],
         textOf: choice => choice.text,
     },
 };
 const state = {
     mode: MODES.chat,
-    running: null, // the AbortController of the answer that comes
+    running: null, // the AbortController of the running answer
     context: Infinity,
 };
 for (const mode of Object.values(MODES)) {
@@ -45,7 +45,7 @@ function bodyOf(mode, prompt) {
                 ...parameterMembers()].join(", ")}}`;
 }
 
-// ---- what is seen ----
+// ---- display ----
 
 function makeTurn(mode, prompt) {
     const body = make("div", { className: "text", "aria-busy": "true" });
@@ -72,7 +72,7 @@ function show() {
     byId("stop").hidden = running === null;
 }
 
-// Shows what is new at the end; whoever has scrolled up is left there.
+// Applies a change and keeps the end in view, unless the user has scrolled up.
 function follow(change) {
     const turns = byId("turns");
     const follows = turns.scrollHeight - turns.scrollTop - turns.clientHeight < 40;
@@ -81,7 +81,7 @@ function follow(change) {
         turns.scrollTop = turns.scrollHeight;
 }
 
-// What stands between ``` lines becomes a block of code.
+// Turns text between ``` lines into code blocks.
 function setCode(turn) {
     const parts = turn.text.split(/^```.*\n?/m);
     if (parts.length > 1)
@@ -92,8 +92,8 @@ function sayEnd(end) {
     if (end.stopped)
         return "stopped by you";
     if (end.reason === "length")
-        return end.usage?.total_tokens >= state.context ? "cut at the end of the context" : "cut at max tokens";
-    return end.reason === "stop" ? "stopped: the model ended, or a stop text came" : `ended: ${end.reason}`;
+        return end.usage?.total_tokens >= state.context ? "cut off: the context is full" : "cut off at max tokens";
+    return end.reason === "stop" ? "stopped: end of text or a stop string" : `ended: ${end.reason}`;
 }
 
 function sayStats(end) {
@@ -101,7 +101,7 @@ function sayStats(end) {
     const said = [end.error ?? sayEnd(end)];
     said.push(tokens === undefined ? sayCount(end.pieces, "piece") : sayCount(tokens, "token"));
     if (end.usage)
-        said.push(`${end.usage.prompt_tokens} before, ${end.usage.prompt_tokens_details.cached_tokens} of them cached`);
+        said.push(`prompt ${end.usage.prompt_tokens}, ${end.usage.prompt_tokens_details.cached_tokens} of them cached`);
     if (tokens > 1 && end.last > end.first)
         said.push(`${((tokens - 1) * 1e3 / (end.last - end.first)).toFixed(1)} tokens per second`);
     if (end.first > 0)
@@ -111,7 +111,7 @@ function sayStats(end) {
 
 // ---- an answer ----
 
-// Adds to the turn what comes, and says how that ended.
+// Appends the answer to the turn as it arrives; returns how it ended.
 async function receive(mode, turn, body, signal) {
     const end = { begun: performance.now(), first: 0, last: 0, pieces: 0, usage: null, reason: null, stopped: false };
     try {
@@ -138,7 +138,7 @@ async function receive(mode, turn, body, signal) {
     return end;
 }
 
-// replaced: the turn whose answer is made again; it comes back if there is none.
+// replaced: the turn to regenerate; restored if there is no new answer.
 async function answer(prompt, replaced = null) {
     const { mode } = state;
     if (replaced !== null)
@@ -174,15 +174,15 @@ async function answer(prompt, replaced = null) {
         showRefusal(end.param, end.error, end.code);
 }
 
-// What is wrong with a chat as such, such as that the model has no template, is not wrong with a text; what has a code, as
-// too long a chat does, is.
+// An error of the messages without a code, such as a missing chat template, does not affect completions, so the page offers
+// them. An error with a code, such as a chat that is too long, affects both.
 function showRefusal(param, text, code) {
     const placed = text !== "" && placeError(param, text);
     byId("input-error").textContent = placed ? "" : text;
     byId("instead").hidden = !(state.mode === MODES.chat && param === "messages" && code === "");
 }
 
-// ---- what a person does ----
+// ---- user actions ----
 
 function send() {
     const prompt = byId("input").value;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements, numbers for people, and what a browser keeps. Text goes in as text, never as HTML.
+// Elements, readable numbers and browser storage. Text is inserted as text, never as HTML.
 
 export const byId = id => document.getElementById(id);
 
-// An element with properties, or attributes where their names have a dash, and children: elements or text.
+// Makes an element with properties (attributes, if the name has a dash) and children: elements or text.
 export function make(tag, properties = {}, ...children) {
     const node = document.createElement(tag);
     for (const [name, value] of Object.entries(properties)) {
@@ -39,7 +39,7 @@ export function sayCount(count, one) {
     return `${count} ${one}${count === 1 ? "" : "s"}`;
 }
 
-// A storage of the browser ("localStorage", "sessionStorage"); where it forbids its use, what is kept lasts as long as the page.
+// The browser's "localStorage" or "sessionStorage"; if the browser forbids it, values last as long as the page.
 export function openStorage(name) {
     const kept = new Map();
     return {
@@ -55,7 +55,7 @@ export function openStorage(name) {
             try {
                 window[name].setItem(key, value);
             } catch {
-                // kept here alone
+                // kept only in `kept`
             }
         },
     };

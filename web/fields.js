@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parameters of a request: one row each, the form that they make, what they say in a request's body, and the
-// server's errors beside the field that they name. The server judges values; nothing is corrected here.
+// The parameters of a request, one row each: their form, their members in the request's body, and the server's errors
+// beside the fields that they name. The server checks values; nothing is corrected here.
 
 import { byId, make } from "./dom.js";
 
 const FIELDS = [
     { name: "system", label: "System prompt", lines: 3, hint: "the first message of a chat", chat: true },
-    { name: "temperature", label: "Temperature", hint: "0 to 2; 0 takes the likeliest token" },
+    { name: "temperature", label: "Temperature", hint: "0 to 2; 0: greedy" },
     { name: "top_p", label: "Top p", hint: "0 to 1" },
     { name: "top_k", label: "Top k", hint: "a whole number; 0: all tokens" },
     { name: "min_p", label: "Min p", hint: "0 to 1" },
-    { name: "max_tokens", label: "Max tokens", hint: "a whole number from 1 on" },
-    { name: "seed", label: "Seed", hint: "a whole number; the same one gives the same text" },
+    { name: "max_tokens", label: "Max tokens", hint: "a whole number of 1 or more" },
+    { name: "seed", label: "Seed", hint: "a whole number; the same seed gives the same text" },
     { name: "presence_penalty", label: "Presence penalty", hint: "-2 to 2" },
     { name: "frequency_penalty", label: "Frequency penalty", hint: "-2 to 2" },
-    { name: "repetition_penalty", label: "Repetition penalty", hint: "0.01 to 100; 1: none" },
-    { name: "stop", label: "Stop", lines: 2, hint: "up to 4 texts, a line each; \\n stands for a line's end" },
+    { name: "repetition_penalty", label: "Repetition penalty", hint: "0.01 to 100; 1: off" },
+    { name: "stop", label: "Stop", lines: 2, hint: "up to 4 strings, one per line; \\n is a line break" },
 ];
 const NUMBER = /^-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?$/;
 
@@ -47,8 +47,8 @@ export function emptyFields() {
 
 export const systemPrompt = () => valueOf("system");
 
-// As members of a JSON text. A number keeps its digits, of which JavaScript would lose some of a large seed; what is
-// none goes as the text it is, and the server says what it wants.
+// The parameters as members of a JSON object. Numbers keep their digits, because JavaScript would round a large seed.
+// What is not a number is sent as a string, and the server says what is wrong.
 export function parameterMembers() {
     const members = [];
     for (const { name } of FIELDS) {
@@ -78,7 +78,7 @@ export function clearErrors() {
         showError(name, "");
 }
 
-// Puts an error beside its field; false: no field has this name.
+// Shows an error beside its field; false: no field has this name.
 export function placeError(param, text) {
     if (!FIELDS.some(field => field.name === param))
         return false;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plan: totals, a token's time as predicted and as measured, and every layer as a bar, coloured and lettered by its
-// kernel, with its reasons on hover and focus; the same as a table.
+// The plan: totals, predicted and measured time per token, and every layer as a bar with the colour and letter of its
+// kernel and its reasons on hover and focus; the same as a table.
 
 import { askJson, askMetrics } from "./api.js";
 import { byId, make, sayBytes, sayCount, saySeconds } from "./dom.js";
 
 const REFRESH_MS = 5000;
-const COLOURS = 8; // of style.css, --kernel-0 on
-// Layers' uses go from one token to the longest steps.
+const COLOURS = 8; // --kernel-0 to --kernel-7 in style.css
+// The uses of a layer are ordered from one token to the longest steps.
 const MEASURES = {
     bytes: { use: layer => layer.uses[0], value: layer => layer.bytes, say: sayBytes },
     token: { use: layer => layer.uses[0], value: layer => layer.uses[0]?.predicted_us ?? 0, say: us => saySeconds(us * 1e-6) },
@@ -16,7 +16,7 @@ const MEASURES = {
               say: us => saySeconds(us * 1e-6) },
 };
 const RUNGS = {
-    none: "as asked", kernel: "as asked, by another kernel", device: "on another device",
+    none: "as asked", kernel: "as asked, with another kernel", device: "on another device",
     dequant: "computed in floats", unquantized: "left as floats",
 };
 
@@ -32,7 +32,7 @@ function sayTokens(use) {
          : use.m_max === use.m_min ? sayCount(use.m_min, "token") : `${use.m_min} to ${use.m_max} tokens`;
 }
 
-// A line for each kernel of a layer, with its times.
+// One line per kernel of a layer, with its times.
 function sayUses(layer) {
     const lines = new Map();
     for (const use of layer.uses) {
@@ -42,14 +42,14 @@ function sayUses(layer) {
     return [...lines].map(([kernel, times]) => `${kernel}: ${times.join(", ")}`);
 }
 
-// ---- kernels, each with a letter and a colour ----
+// ---- kernels: letters and colours ----
 
 function nameKernel(use) {
     return use ? `${use.kernel} on ${use.device}` : "no kernel";
 }
 
-// {name: {letter, colour, count}} in the order of the layers, of every use: a kernel keeps its colour when the measure
-// changes. count: layers of the measure's use.
+// Map of name to {letter, colour, count}, in the order of the layers. Includes the kernels of every use, so that a kernel
+// keeps its colour when the measure changes. count: layers that use it for this measure.
 function findKernels(measure) {
     const kernels = new Map();
     for (const layer of plan.layers)
@@ -82,7 +82,7 @@ function showLegend(kernels) {
 
 // ---- bars ----
 
-// "model.layers.3.mlp.up_proj" is "mlp.up_proj" in the row "model.layers.3"; other layers have rows of their own.
+// "model.layers.3.mlp.up_proj" is in the row "model.layers.3"; a layer without a number has its own row.
 function rowOf(name) {
     return /^(.*?\.\d+)\./.exec(name)?.[1] ?? name;
 }
@@ -131,7 +131,7 @@ function showBars() {
     }
 }
 
-// One bar is reached by Tab, the others by arrows.
+// Tab reaches one bar, arrow keys the others.
 function walk(event) {
     const bars = [...byId("bars").querySelectorAll("button")];
     const at = bars.indexOf(document.activeElement);
@@ -158,7 +158,7 @@ function makeList(name, items) {
 
 function showDetail(layer) {
     const facts = [["Role", layer.role ?? "none"], ["Asked", layer.asked], ["Done", `${sayDone(layer)} (${sayRung(layer)})`],
-                   ["Decided by", layer.rule ?? "nothing"], ["Memory", sayBytes(layer.bytes)]];
+                   ["Decided by", layer.rule ?? "no rule"], ["Memory", sayBytes(layer.bytes)]];
     if (layer.n > 0)
         facts.push(["Shape", `${layer.n} × ${layer.k}${layer.bias ? ", with a bias" : ""}`]);
     if (layer.allowed)
@@ -168,7 +168,7 @@ function showDetail(layer) {
         make("dl", {}, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
         ...makeList("Runs on, predicted", sayUses(layer)),
         ...makeList("Reasons", layer.reasons.map(reason => reason.text)),
-        ...makeList("Ways out", (layer.advice ?? []).map(advice => advice.option ? `${advice.option}: ${advice.text}` : advice.text)));
+        ...makeList("Alternatives", (layer.advice ?? []).map(advice => advice.option ? `${advice.option}: ${advice.text}` : advice.text)));
 }
 
 // ---- the table ----
@@ -221,10 +221,10 @@ function showTimes(metrics) {
                 make("span", { className: "value" }, s > 0 ? saySeconds(s) : "nothing yet")];
     }));
     byId("times-note").textContent = measured > 0
-        ? `Measured: the mean of ${sayCount(metrics.nibble_next_token_seconds_count, "token")} since the server began, from one ` +
-          `token of a request to its next, which is longer where several requests share steps; first tokens came after ` +
+        ? `Measured: the mean of ${sayCount(metrics.nibble_next_token_seconds_count, "token")} since the server started, from ` +
+          `one token of a request to the next, which takes longer if several requests share steps; mean time to first token ` +
           `${saySeconds(first)}.`
-        : "Measured: the server has made no second token of a request yet.";
+        : "Measured: no request has had a second token yet.";
 }
 
 async function refresh() {
@@ -248,7 +248,7 @@ export async function showPlan() {
             showBars();
             showTable();
         }
-        if (!byId("plan").hidden) { // it may have been left meanwhile
+        if (!byId("plan").hidden) { // the user may have left it meanwhile
             clearInterval(timer);
             timer = setInterval(refresh, REFRESH_MS);
             await refresh();

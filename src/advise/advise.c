@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tries recipes: each is planned for the device; where the device is here and the model has
- * weights, each that is done as asked and fits is run: its loss on a text, and tokens per second.
+ * Tries recipes: plans each for the device. If the device is in this machine and the model has
+ * weights, also runs each that is done as asked and fits, for its loss on a text and tokens per
+ * second. Then finds the frontier of cost, time and memory, and chooses from it.
  */
 #include "advise.h"
 
@@ -17,8 +18,8 @@
 
 /* ---- what to try ---- */
 
-/* Besides the bases. A larger output layer is most of a small model's bytes, and the layer whose
- * error nothing after it averages out. */
+/* Tried after the base schemes. The output layer gets more bits in some: it is most of a small
+ * model's bytes, and no later layer averages its error out. */
 static const char *const combinations[] = {"int8wo-g32",
                                            "int4wo-sym",
                                            "int4wo-g64",
@@ -40,7 +41,7 @@ static const nib_advised unknown = {.predicted_decode = NAN,
                                     .prefill = NAN,
                                     .loss = NAN,
                                     .error = NAN,
-                                    .behind = NIB_BEHIND_NONE};
+                                    .beaten_by = NIB_UNBEATEN};
 
 static nib_status add_recipe(nib_advice *v, const char *recipe, nib_err *err)
 {
@@ -52,14 +53,14 @@ static nib_status add_recipe(nib_advice *v, const char *recipe, nib_err *err)
     c->recipe = recipe;
     if (recipe == NULL)
         return NIB_OK;
-    /* a recipe may be JSON, of lines and of any length */
+    /* a recipe may be JSON, with lines and of any length */
     char shown[NIB_SHOWN];
     nib__shown(shown, recipe);
     c->name = nib__arena_copy(&v->arena, shown, strlen(shown));
     return c->name != NULL ? NIB_OK : nib__fail_memory(err, strlen(shown), "a name");
 }
 
-/* A float type is worth trying where it is narrower than what is stored. */
+/* A float type is worth trying if it is narrower than the stored one. */
 static bool is_worth(const nib_advice *v, const char *recipe)
 {
     const nib_network *net = &v->model->net;
@@ -71,7 +72,7 @@ static bool is_worth(const nib_advice *v, const char *recipe)
         widest = nib__max(widest, net->sites[i].k);
     if (!nib__scheme_is_quantized(&s))
         return s.code != NIB_CODE_F32 && net->sites[1].stored.code == NIB_CODE_F32;
-    return s.group <= widest; /* one group in a row is no other recipe */
+    return s.group <= widest; /* one group per row is the same recipe */
 }
 
 static nib_status list_recipes(nib_advice *v, nib_err *err)
@@ -108,8 +109,8 @@ static nib_status keep_problem(nib_advice *v, nib_advised *c, const char *text, 
     return c->problem ? NIB_OK : nib__fail_memory(err, strlen(text), "a sentence");
 }
 
-/* The first layer that is not done as asked, in a sentence; "": all are. */
-static void say_substituted(const nib_ledger *ledger, char *out, size_t size)
+/* Describes the first layer that is not done as asked; "": none. */
+static void describe_substituted(const nib_ledger *ledger, char *out, size_t size)
 {
     out[0] = '\0';
     for (size_t i = 0; i < ledger->layer_count && out[0] == '\0'; i++) {
@@ -144,7 +145,7 @@ static nib_status read_plan(nib_advice *v, nib_advised *c, const nib_plan *p, ni
     c->predicted_decode = 1 / p->assignment.predicted_token_s;
     c->predicted_prefill = (double)NIB_PREFILL_TOKENS / p->assignment.predicted_prefill_s;
     c->trainable = is_trainable(&p->assignment);
-    say_substituted(&p->assignment.ledger, text, sizeof text);
+    describe_substituted(&p->assignment.ledger, text, sizeof text);
     if (is_denied)
         snprintf(text, sizeof text, "%s", p->assignment.denied.text);
     return text[0] ? keep_problem(v, c, text, err) : NIB_OK;
@@ -177,8 +178,8 @@ static nib_status run_plan(nib_advice *v, nib_advised *c, const nib_plan *plan, 
     char text[sizeof err->text] = "";
     NIB_TRY(nib_session_open(&session, v->model, plan, 1, err));
     const nib_plan *runs = nib_session_plan(session);
-    if (runs != plan) /* the device refused something, and another row would do it */
-        say_substituted(&runs->assignment.ledger, text, sizeof text);
+    if (runs != plan) /* the device refused something, so another row would run */
+        describe_substituted(&runs->assignment.ledger, text, sizeof text);
     const nib_status status =
         text[0] ? keep_problem(v, c, text, err) : eval_and_time(v, c, session, err);
     nib_session_close(session);
@@ -197,9 +198,8 @@ static nib_status make_plan(nib_advice *v, nib_plan **out, const nib_advised *c,
     return nib_plan_make(out, v->model, &r, err);
 }
 
-/* Losses of a device that is not here are those of this CPU: they follow from the codes, whatever
- * multiplies them. */
-static nib_status run(nib_advice *v, nib_advised *c, const nib_plan *plan, nib_err *err)
+/* Losses for a device elsewhere are measured on this CPU: they depend only on the codes. */
+static nib_status run_recipe(nib_advice *v, nib_advised *c, const nib_plan *plan, nib_err *err)
 {
     nib_plan *here;
     if (v->base->machine.here)
@@ -210,8 +210,8 @@ static nib_status run(nib_advice *v, nib_advised *c, const nib_plan *plan, nib_e
     return status;
 }
 
-/* What ends the whole, and not one recipe. */
-static bool ends_all(nib_status status)
+/* True for errors that end the whole call, not only one recipe. */
+static bool is_fatal(nib_status status)
 {
     return status == NIB_CANCELLED || status == NIB_IO || status == NIB_USAGE;
 }
@@ -223,20 +223,20 @@ static nib_status try_plan(nib_advice *v, nib_advised *c, const nib_plan *plan, 
     NIB_TRY(read_plan(v, c, plan, err));
     if (!v->losses)
         NIB_TRY(nib__advise_error(&c->error, plan, err));
-    /* the model as stored runs even if it is over the limit: others are compared with it */
+    /* the model as stored runs even over the limit, because others are compared with it */
     const bool fits = c->over == 0 || (first && (memory == 0 || c->bytes <= memory));
     if (!runs || c->problem || !fits || plan->assignment.denied.status != NIB_OK)
         return NIB_OK;
-    const nib_status status = run(v, c, plan, err);
-    if (status == NIB_OK || first || ends_all(status))
+    const nib_status status = run_recipe(v, c, plan, err);
+    if (status == NIB_OK || first || is_fatal(status))
         return status;
     c->decode = c->prefill = c->loss = NAN;
     c->failed = true;
     return keep_problem(v, c, err->text, err);
 }
 
-/* Of the recipes that nobody named only the model as stored is asked for. */
-static void say_settings(nib_advice *v, const nib_advised *c, const nib_plan *plan)
+/* Reports the settings of recipes that the user named, and of the model as stored. */
+static void report_settings(nib_advice *v, const nib_advised *c, const nib_plan *plan)
 {
     const size_t before = v->said.setting_count;
     if (c != v->items && v->options->recipes.count == 0)
@@ -249,13 +249,72 @@ static nib_status try_recipe(nib_advice *v, nib_advised *c, nib_err *err)
 {
     nib_plan *plan;
     NIB_TRY(make_plan(v, &plan, c, false, err));
-    say_settings(v, c, plan);
+    report_settings(v, c, plan);
     const nib_status status = try_plan(v, c, plan, err);
     nib_plan_free(plan);
     return status;
 }
 
-/* ---- what follows ---- */
+/* ---- the frontier ---- */
+
+/* Positive: a is better; 0: equal. */
+static int compare(double a, double b, double equal)
+{
+    if (isnan(a) || isnan(b))
+        return (isnan(b) != 0) - (isnan(a) != 0);
+    if (a * (1 + equal) < b)
+        return 1;
+    return b * (1 + equal) < a ? -1 : 0;
+}
+
+/* True if a is no worse in anything and better in something. Nearly equal times make no cycle: all
+ * recipes in it would have the same cost and bytes, and each a clearly shorter time. */
+static bool beats(const nib_merit *a, const nib_merit *b)
+{
+    const int cost = compare(a->cost, b->cost, 0), bytes = compare(a->bytes, b->bytes, 0),
+              time = compare(a->seconds, b->seconds, NIB_EQUAL_TIMES);
+    return a->counts && cost >= 0 && bytes >= 0 && time >= 0 && (cost | bytes | time) != 0;
+}
+
+void nib__frontier(int *beaten_by, const nib_merit *merits, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        beaten_by[i] = NIB_UNBEATEN;
+        for (size_t j = 0; merits[i].counts && j < count; j++)
+            if (beaten_by[i] == NIB_UNBEATEN && beats(&merits[j], &merits[i]))
+                beaten_by[i] = (int)j;
+    }
+    for (size_t i = 0; i < count; i++) /* prefer a recipe on the frontier */
+        for (size_t j = 0; beaten_by[i] != NIB_UNBEATEN && j < count; j++)
+            if (beaten_by[beaten_by[i]] != NIB_UNBEATEN && beaten_by[j] == NIB_UNBEATEN &&
+                beats(&merits[j], &merits[i]))
+                beaten_by[i] = (int)j;
+}
+
+int nib__frontier_choose(bool *within, const nib_merit *merits, size_t count, double most_cost)
+{
+    double fastest = NAN;
+    int best = -1;
+    *within = false;
+    for (size_t i = 0; i < count; i++)
+        if (merits[i].counts && merits[i].cost <= most_cost) {
+            *within = true;
+            fastest = fmin(fastest, merits[i].seconds);
+        }
+    for (size_t i = 0; i < count; i++) {
+        const nib_merit *m = &merits[i];
+        const bool among = !*within || (m->cost <= most_cost &&
+                                        compare(fastest, m->seconds, NIB_EQUAL_TIMES) <= 0);
+        if (!m->counts || !among)
+            continue;
+        const int cheaper = best < 0 ? 1 : compare(m->cost, merits[best].cost, 0);
+        if (cheaper > 0 || (cheaper == 0 && compare(m->bytes, merits[best].bytes, 0) > 0))
+            best = (int)i;
+    }
+    return best;
+}
+
+/* ---- choosing ---- */
 
 bool nib__advised_counts(const nib_advised *c) { return c->over == 0 && !c->problem; }
 
@@ -271,8 +330,8 @@ double nib__advised_speed(const nib_advice *v, const nib_advised *c)
     return v->speeds ? c->decode : c->predicted_decode;
 }
 
-/* The loss that a budget adds to: of the model as stored, or where that could not run here, the
- * least. */
+/* The loss that the budget adds to: the model's as stored, or the lowest one if that could not
+ * run. */
 static double base_cost(const nib_advice *v)
 {
     double least = nib__advised_cost(v, &v->items[0]);
@@ -283,8 +342,8 @@ static double base_cost(const nib_advice *v)
     return least;
 }
 
-/* The fastest of those that cost too much as they are, could be trained for, and would then be
- * faster than what is taken, or smaller. */
+/* Finds the fastest recipe to train for: over the budget as it is, trainable, and faster or smaller
+ * than the taken one. */
 static int find_training(const nib_advice *v, nib_merit *merits)
 {
     const nib_merit taken = merits[v->taken < 0 ? 0 : v->taken];
@@ -296,31 +355,31 @@ static int find_training(const nib_advice *v, nib_merit *merits)
         m->counts &= v->losses && v->taken >= 0 && v->items[i].trainable && gains &&
                      m->cost > v->base_cost + v->budget;
     }
-    return nib__frontier_take(&any, merits, v->count, INFINITY);
+    return nib__frontier_choose(&any, merits, v->count, INFINITY);
 }
 
-static void judge(nib_advice *v)
+static void choose_recipe(nib_advice *v)
 {
-    nib_merit merits[ITEMS_MAX];
-    int behind[ITEMS_MAX];
+    nib_merit merits[ITEMS_MAX] = {0};
+    int beaten_by[ITEMS_MAX];
     for (size_t i = 0; i < v->count; i++) {
         const nib_advised *c = &v->items[i];
         merits[i] = (nib_merit){.counts = nib__advised_counts(c),
                                 .cost = nib__advised_cost(v, c),
                                 .seconds = 1 / nib__advised_speed(v, c),
-                                /* what lies beside the weights is nearly the same of all */
+                                /* memory besides the weights is nearly the same for all */
                                 .bytes = (double)c->weight_bytes};
     }
     v->base_cost = base_cost(v);
-    nib__frontier(behind, merits, v->count);
+    nib__frontier(beaten_by, merits, v->count);
     for (size_t i = 0; i < v->count; i++)
-        v->items[i].behind = behind[i];
-    v->taken = nib__frontier_take(&v->within, merits, v->count, v->base_cost + v->budget);
+        v->items[i].beaten_by = beaten_by[i];
+    v->taken = nib__frontier_choose(&v->within, merits, v->count, v->base_cost + v->budget);
     v->train = find_training(v, merits);
 }
 
-/* Why nothing can be taken. */
-static nib_status nothing(const nib_advice *v, nib_err *err)
+/* Fails with the reason why no recipe can be taken. */
+static nib_status fail_nothing(const nib_advice *v, nib_err *err)
 {
     const nib_advised *least = NULL;
     char need[32], there[32], over[32];
@@ -328,11 +387,11 @@ static nib_status nothing(const nib_advice *v, nib_err *err)
         if (!v->items[i].problem && (!least || v->items[i].bytes < least->bytes))
             least = &v->items[i];
     if (!least)
-        return nib__fail(err, NIB_NOT_AS_ASKED, "%s does none of %zu recipes as asked: %.600s",
+        return nib__fail(err, NIB_NOT_AS_ASKED, "%s runs none of %zu recipes as asked: %.600s",
                          v->base->machine.name, v->count, v->items[0].problem);
     return nib__fail(err, NIB_NO_MEMORY,
-                     "nothing fits %s: %s has the least, %s of weights, keys%s, %s more; a "
-                     "shorter --context takes less",
+                     "nothing fits %s: the smallest, %s, needs %s for weights, keys%s, %s more; a "
+                     "shorter --context needs less",
                      nib__say_bytes(there, v->limit), least->name,
                      nib__say_bytes(need, least->bytes),
                      v->base->assignment.gpu != NULL ? ", values and buffers" : " and values",
@@ -341,7 +400,7 @@ static nib_status nothing(const nib_advice *v, nib_err *err)
 
 /* ---- the call ---- */
 
-static nib_status check(const nib_model *model, const nib_advise_options *o, nib_err *err)
+static nib_status check_options(const nib_model *model, const nib_advise_options *o, nib_err *err)
 {
     const nib_network *net = &model->net;
     const char *given = o->name ? o->name : net->directory;
@@ -349,25 +408,25 @@ static nib_status check(const nib_model *model, const nib_advise_options *o, nib
     NIB_TRY(nib__model_runs(model, err));
     if (net->training)
         return nib__fail(err, NIB_USAGE,
-                         "%s: a training config; `nibble plan` and `nibble bench --train` tell of "
-                         "it, and advice is about running a model",
+                         "%s: is a training config, and advice is about running a model; use "
+                         "`nibble plan` or `nibble bench --train`",
                          given);
     for (size_t i = 1; i < net->site_count; i++)
         if (nib__scheme_is_quantized(&net->sites[i].stored))
             return nib__fail(err, NIB_UNSUPPORTED,
-                             "%s is stored as %s, and codes are not quantized again; name the "
+                             "%s is stored as %s and cannot be quantized again; give the "
                              "checkpoint that it was made from",
                              net->sites[i].name, nib__scheme_name(name, &net->sites[i].stored));
     if (o->request.device && strcmp(o->request.device, "auto") == 0)
         return nib__fail(err, NIB_USAGE,
                          "recipes are compared on one device; name one in place of auto");
-    if (o->svg) /* before the work is done */
+    if (o->svg) /* fail before the work */
         NIB_TRY(nib__file_may_replace(o->svg, err));
     if (o->text_path && o->dry_run)
         return nib__fail(err, NIB_USAGE, "%s is not read: --dry-run runs nothing", o->text_path);
     if (o->text_path && !net->checkpoint)
-        return nib__fail(err, NIB_USAGE,
-                         "%s: only a config was given, and a loss needs the weights", given);
+        return nib__fail(err, NIB_USAGE, "%s: only a config was given, and a loss needs weights",
+                         given);
     if (o->window != 0 && !o->text_path)
         return nib__fail(err, NIB_USAGE,
                          "a window of %" PRId64 " tokens, but no text to cut into windows; give "
@@ -381,7 +440,7 @@ static nib_status check(const nib_model *model, const nib_advise_options *o, nib
     return NIB_OK;
 }
 
-/* The device, and what can be measured: from the plan of the model as stored. */
+/* Finds the device and what can be measured, from the plan of the model as stored. */
 static nib_status prepare(nib_advice *v, nib_err *err)
 {
     const nib_advise_options *o = v->options;
@@ -419,7 +478,7 @@ static nib_status write_report(nib_advice *v, nib_form form, const nib_sink *sin
     return status;
 }
 
-/* Progress of one recipe as part of the whole: its loss first, then its speed. */
+/* Maps the progress of one recipe to the whole: its loss first, then its speed. */
 static bool on_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     const nib_advice *v = ctx;
@@ -460,10 +519,10 @@ static nib_status advise(nib_advice *v, nib_form form, const nib_sink *sink, nib
     *callbacks = v->outer;
     NIB_TRY(status);
     if (v->model->net.checkpoint)
-        NIB_TRY(nib__model_read(v->model, NIB_OK, err));
-    judge(v);
+        NIB_TRY(nib__model_check_files(v->model, NIB_OK, err));
+    choose_recipe(v);
     NIB_TRY(write_report(v, form, sink, err));
-    return v->taken < 0 ? nothing(v, err) : NIB_OK;
+    return v->taken < 0 ? fail_nothing(v, err) : NIB_OK;
 }
 
 nib_status nib_advise(nib_model *model, const nib_advise_options *options, nib_form form,
@@ -471,9 +530,9 @@ nib_status nib_advise(nib_model *model, const nib_advise_options *options, nib_f
 {
     const nib_advise_options none = {.loss_budget = -1};
     nib_advice v = {.model = model, .options = options ? options : &none};
-    nib_err own; /* the words of a recipe that failed are told in any case */
+    nib_err own; /* the report includes the error of a failed recipe in any case */
     err = err != NULL ? err : &own;
-    NIB_TRY(check(model, v.options, err));
+    NIB_TRY(check_options(model, v.options, err));
     nib__arena_init(&v.arena, &model->engine->allocator, 0);
     nib__ledger_init(&v.said, &model->engine->allocator);
     const nib_status status = advise(&v, form, sink, err);

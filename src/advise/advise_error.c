@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What rounding does to the products of a model's linear layers, estimated without running it: the
- * errors of weights and inputs do not depend on each other, so their squares add.
+ * Estimates what rounding does to the products of a model's linear layers, without running the
+ * model. The errors of weights and inputs are independent, so their squares add.
  */
 #include "advise.h"
 #include "quantizer.h"
@@ -9,19 +9,19 @@
 
 #include <math.h>
 
-enum { ROWS = 16 /* drawn from a weight, and inputs of a layer */ };
+enum { ROWS = 16 /* sampled rows of a weight, and inputs per layer */ };
 
 typedef struct estimate {
     const nib_plan *plan;
     float *normal, *rows; /* [ROWS][k] of the widest layer */
     nib_quantized to;
-    double *weights, *inputs; /* of each layer: sum of errors' squares by that of values' */
+    double *weights, *inputs; /* per layer: squared error by squared signal */
     nib_err *err;
 } estimate;
 
-/* Of rows [count][k] that a scheme quantizes. */
-static nib_status rounding(double *out, estimate *e, const nib_scheme *scheme, nib_type source,
-                           const float *rows, int64_t count, int64_t k)
+/* Rounding error of rows [count][k] in a scheme. */
+static nib_status estimate_rounding(double *out, estimate *e, const nib_scheme *scheme,
+                                    nib_type source, const float *rows, int64_t count, int64_t k)
 {
     nib_quantizer q;
     float range[2] = {0, 0};
@@ -36,7 +36,7 @@ static nib_status rounding(double *out, estimate *e, const nib_scheme *scheme, n
     return NIB_OK;
 }
 
-/* Of values that become another float type. */
+/* Rounding error of values in another float type. */
 static double float_rounding(const float *rows, nib_code code, int64_t count)
 {
     double signal = 0, error = 0;
@@ -50,7 +50,7 @@ static double float_rounding(const float *rows, nib_code code, int64_t count)
     return signal > 0 ? error / signal : 0;
 }
 
-/* Rows of the stored weight, evenly apart; normal values where none is stored. */
+/* Samples evenly spaced rows of the stored weight; normal values if none is stored. */
 static void draw_rows(const float **rows, nib_type *source, estimate *e, size_t site, int64_t count)
 {
     const nib_network *net = &e->plan->model->net;
@@ -65,7 +65,7 @@ static void draw_rows(const float **rows, nib_type *source, estimate *e, size_t 
     *source = nib__float_type(s->stored.code);
 }
 
-static nib_status weight_rounding(estimate *e, size_t site)
+static nib_status estimate_weights(estimate *e, size_t site)
 {
     const nib_layer_plan *p = &e->plan->assignment.layers[site];
     const int64_t k = p->layer->k, count = nib__min(ROWS, p->layer->n);
@@ -75,12 +75,12 @@ static nib_status weight_rounding(estimate *e, size_t site)
         return NIB_OK;
     draw_rows(&rows, &source, e, site, count);
     if (nib__scheme_is_quantized(&p->done))
-        return rounding(&e->weights[site], e, &p->done, source, rows, count, k);
+        return estimate_rounding(&e->weights[site], e, &p->done, source, rows, count, k);
     e->weights[site] = float_rounding(rows, p->done.code, count * k);
     return NIB_OK;
 }
 
-/* Inputs are quantized by the formulas of weights: a scale per token is one per row. */
+/* The scheme of inputs as if they were weights: one scale per token is one per row. */
 static nib_scheme scheme_of_inputs(const nib_scheme *s)
 {
     nib_scheme in = {.code = NIB_CODE_I8, .symmetric = s->act_symmetric};
@@ -99,17 +99,16 @@ static nib_scheme scheme_of_inputs(const nib_scheme *s)
     return in;
 }
 
-static nib_status input_rounding(estimate *e, size_t site)
+static nib_status estimate_inputs(estimate *e, size_t site)
 {
     const nib_layer_plan *p = &e->plan->assignment.layers[site];
     const nib_scheme in = scheme_of_inputs(&p->done);
     if (p->done.act == NIB_ACT_FLOAT)
         return NIB_OK;
-    return rounding(&e->inputs[site], e, &in, NIB_TYPE_F32, e->normal, ROWS, p->layer->k);
+    return estimate_rounding(&e->inputs[site], e, &in, NIB_TYPE_F32, e->normal, ROWS, p->layer->k);
 }
 
-/* What two layers of the same width and scheme have in common: the inputs' error, and without
- * weights theirs. */
+/* True for layers with the same input error and, without stored weights, the same weight error. */
 static bool is_alike(const nib_layer_plan *a, const nib_layer_plan *b)
 {
     return a->layer->k == b->layer->k &&
@@ -118,13 +117,13 @@ static bool is_alike(const nib_layer_plan *a, const nib_layer_plan *b)
            nib__scheme_equal(&a->layer->stored, &b->layer->stored);
 }
 
-static nib_status add_up(double *out, estimate *e)
+static nib_status estimate_all(double *out, estimate *e)
 {
     const nib_layer_plan *layers = e->plan->assignment.layers;
     const bool real = e->plan->model->net.checkpoint != NULL;
     double sum = 0, all = 0;
     for (size_t i = 1; i < e->plan->assignment.count;
-         i++) { /* the first, a table, multiplies nothing */
+         i++) { /* the first, the embedding, multiplies nothing */
         const double size = (double)layers[i].layer->n * (double)layers[i].layer->k;
         size_t same = 1;
         while (same < i && !is_alike(&layers[same], &layers[i]))
@@ -132,9 +131,9 @@ static nib_status add_up(double *out, estimate *e)
         e->inputs[i] = e->inputs[same];
         e->weights[i] = real ? 0 : e->weights[same];
         if (same == i)
-            NIB_TRY(input_rounding(e, i));
+            NIB_TRY(estimate_inputs(e, i));
         if (same == i || real)
-            NIB_TRY(weight_rounding(e, i));
+            NIB_TRY(estimate_weights(e, i));
         sum += size * (e->weights[i] + e->inputs[i]);
         all += size;
     }
@@ -153,7 +152,8 @@ nib_status nib__advise_error(double *out, const nib_plan *plan, nib_err *err)
     e.normal = nib__arena_take(&arena, values, sizeof *e.normal);
     e.rows = nib__arena_take(&arena, values, sizeof *e.rows);
     e.to.codes = nib__arena_take(&arena, values, sizeof *e.to.codes);
-    e.to.scales = nib__arena_take(&arena, values, sizeof(float)); /* in groups of 1 as many */
+    e.to.scales =
+        nib__arena_take(&arena, values, sizeof(float)); /* as many as values in groups of 1 */
     e.to.zeros = nib__arena_take(&arena, values, sizeof(float));
     e.weights = nib__arena_take(&arena, plan->assignment.count, sizeof *e.weights);
     e.inputs = nib__arena_take(&arena, plan->assignment.count, sizeof *e.inputs);
@@ -162,7 +162,7 @@ nib_status nib__advise_error(double *out, const nib_plan *plan, nib_err *err)
     for (size_t i = 0; ok && i < values; i++)
         e.normal[i] = (float)nib__random_normal(0, 0, (int64_t)i);
     const nib_status status =
-        ok ? add_up(out, &e) : nib__fail_memory(err, values * 17, "rows of weights");
+        ok ? estimate_all(out, &e) : nib__fail_memory(err, values * 17, "rows of weights");
     nib__arena_free(&arena);
     return status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The frontier as SVG: speed to the right, cost upwards, memory as the area of a circle. Numbers in
- * the circles' places name rows of the legend, so that neighbours do not cover each other's names.
+ * The frontier as SVG: speed to the right, cost upwards, memory as the area of a circle. Circles
+ * have the numbers of legend rows, because names of neighbours would overlap.
  */
 #include "advise.h"
 
@@ -12,11 +12,11 @@
 
 static const char style[] = "circle { stroke: #2f81f7; stroke-width: 1.5 }\n"
                             ".frontier { fill: #2f81f7; fill-opacity: 0.35 }\n"
-                            ".behind { fill: none; stroke-opacity: 0.5 }\n"
+                            ".beaten_by { fill: none; stroke-opacity: 0.5 }\n"
                             ".out { fill: none; stroke: #e5484d; stroke-dasharray: 3 2 }\n"
                             ".taken { fill: #1fa35b; fill-opacity: 0.6; stroke: #1fa35b }\n";
 
-/* In what cost is drawn: nats, or percent. */
+/* The plotted cost: nats, or percent. */
 static double height_of(const nib_advice *v, const nib_advised *c)
 {
     return v->losses ? c->loss : 100 * c->error;
@@ -48,7 +48,7 @@ static const char *class_of(const nib_advice *v, const nib_advised *c)
         return "out";
     if (v->taken >= 0 && c == &v->items[v->taken])
         return "taken";
-    return c->behind == NIB_BEHIND_NONE ? "frontier" : "behind";
+    return c->beaten_by == NIB_UNBEATEN ? "frontier" : "behind";
 }
 
 static void put_circle(nib_text *out, const char *class, double x, double y, double radius)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What nib_advise found, as a table with the one to take, and as JSON.
+ * The result of nib_advise as a table with the recipe to take, and as JSON.
  */
 #include "advise.h"
 
@@ -25,7 +25,7 @@ static void render_device(const nib_advice *v, nib_text *out)
     if (v->limit != 0)
         nib__text_format(out, "%s (%s) for weights, keys and values of %s positions%s\n",
                          nib__say_bytes(bytes, v->limit),
-                         v->limit == v->options->memory ? "--memory" : "what it has",
+                         v->limit == v->options->memory ? "--memory" : "the device's",
                          nib__say_count(positions, (uint64_t)v->base->context), buffers);
     else
         nib__text_format(out, "weights, keys and values of %s positions%s; no limit is known\n",
@@ -57,23 +57,23 @@ static void render_costs(const nib_advice *v, nib_text *out)
                  "nats per token of %s, measured %s; at most %g more than the model as stored "
                  "(--loss-budget)",
                  nib__shown(shown, v->options->text_path),
-                 v->base->machine.here ? "here" : "on this CPU: it follows from the codes",
+                 v->base->machine.here ? "here" : "on this CPU, as it depends only on the codes",
                  v->budget);
     else
         snprintf(
             words, sizeof words,
-            "the loss is not measured (--text FILE does); in its place the relative error of a "
-            "linear layer's product, estimated from %s, and normal inputs: an order of "
-            "recipes, no measure of this model's loss; at most %g %%",
-            v->real ? "16 rows of each weight" : "normal weights, as there are none here",
+            "the relative error of a linear layer's product, estimated from %s and normal inputs, "
+            "in place of the loss (--text FILE measures it): it ranks recipes and says nothing "
+            "about this model's loss; at most %g %%",
+            v->real ? "16 rows of each weight" : "normal weights (none are stored)",
             100 * v->budget);
     nib__ledger_wrap(out, v->losses ? "loss    " : "error   ", "        ", WIDTH, words);
 }
 
 /* ---- the table ---- */
 
-/* Three digits, or whole. */
-static const char *say_speed(char out[32], double speed)
+/* Three digits, or a whole number. */
+static const char *format_speed(char out[32], double speed)
 {
     if (isnan(speed))
         snprintf(out, 32, "-");
@@ -111,8 +111,8 @@ static void put_verdict(const nib_advice *v, const nib_advised *c, nib_text *out
         nib__text_str(out, c->failed ? "failed" : "not as asked");
     else if (c->over != 0)
         nib__text_format(out, "%s too large", nib__say_bytes(bytes, c->over));
-    else if (c->behind != NIB_BEHIND_NONE)
-        nib__text_format(out, "behind %s", v->items[c->behind].name);
+    else if (c->beaten_by != NIB_UNBEATEN)
+        nib__text_format(out, "behind %s", v->items[c->beaten_by].name);
     else
         nib__text_str(out, is_taken(v, c) ? "frontier, taken" : "frontier");
     nib__text_str(out, "\n");
@@ -121,9 +121,9 @@ static void put_verdict(const nib_advice *v, const nib_advised *c, nib_text *out
 static void render_row(const nib_advice *v, const nib_advised *c, int width, nib_text *out)
 {
     char bytes[32], decode[32], prefill[32], predicted[32];
-    say_speed(predicted, c->predicted_decode);
-    say_speed(decode, v->speeds ? c->decode : c->predicted_decode);
-    say_speed(prefill, v->speeds ? c->prefill : c->predicted_prefill);
+    format_speed(predicted, c->predicted_decode);
+    format_speed(decode, v->speeds ? c->decode : c->predicted_decode);
+    format_speed(prefill, v->speeds ? c->prefill : c->predicted_prefill);
     nib__text_format(out, "%-*s  %8s  %7s", width, c->name, nib__say_bytes(bytes, c->bytes),
                      decode);
     if (v->speeds)
@@ -139,7 +139,7 @@ static bool same_problem(const nib_advised *a, const nib_advised *b)
     return a->problem && b->problem && strcmp(a->problem, b->problem) == 0;
 }
 
-/* A problem, once, with the names of all that have it. */
+/* Prints each problem once, with the names of all recipes that have it. */
 static void render_problem(const nib_advice *v, size_t i, nib_text *out)
 {
     nib_text words;
@@ -177,7 +177,7 @@ static void render_table(const nib_advice *v, nib_text *out)
 
 /* ---- commands ---- */
 
-/* A word of a shell's command line. */
+/* Writes a word of a shell command, quoted if needed. */
 static void put_word(nib_text *out, const char *word)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -195,14 +195,14 @@ static void put_word(nib_text *out, const char *word)
     nib__text_str(out, "'");
 }
 
-/* Of a config alone the directory, in which weights would lie. */
+/* The model for commands; for a config without weights, its directory, where weights would be. */
 static const char *model_name(const nib_advice *v)
 {
     const bool weights = v->model->net.checkpoint != NULL;
     return v->options->name && weights ? v->options->name : v->model->net.directory;
 }
 
-/* A recipe as a part of a name: of a file "mine" for rules/mine.json. */
+/* Writes a recipe as part of a file name: "mine" for rules/mine.json. */
 static void put_recipe(nib_text *out, const char *recipe)
 {
     const char *slash = strrchr(recipe, '/'), *from = slash != NULL ? slash + 1 : recipe;
@@ -213,8 +213,8 @@ static void put_recipe(nib_text *out, const char *recipe)
         nib__text_put(out, from, size);
 }
 
-/* "tales-8da4w" of models/tales, beside which it would lie; a file's name ends as files of
- * safetensors do. */
+/* Writes the name of the output: "tales-8da4w" for models/tales. A single file ends in
+ * .safetensors. */
 static void put_output(const nib_advice *v, const char *recipe, nib_text *out)
 {
     static const char *const ends[] = {"/config.json", ".safetensors", ".gguf"};
@@ -245,7 +245,7 @@ static void put_output(const nib_advice *v, const char *recipe, nib_text *out)
     nib__text_free(&word);
 }
 
-/* What makes the taken model: empty for the model as stored. */
+/* Writes the command that makes the taken model; nothing for the model as stored. */
 static void put_command(const nib_advice *v, nib_text *out)
 {
     const nib_advised *c = &v->items[v->taken];
@@ -259,7 +259,7 @@ static void put_command(const nib_advice *v, nib_text *out)
     put_word(out, c->recipe);
 }
 
-/* A training config that goes on from the model, for the recipe's codes. */
+/* Writes a training config that starts from the model and trains for the recipe's codes. */
 static void put_training(const nib_advice *v, nib_text *out)
 {
     const nib_model *m = v->model;
@@ -295,7 +295,7 @@ static void put_training(const nib_advice *v, nib_text *out)
     nib__jsonw_object_end(&w);
 }
 
-/* The same as a word of a command line. */
+/* The training config as a word of a shell command. */
 static void put_training_word(const nib_advice *v, nib_text *out)
 {
     nib_text config;
@@ -319,7 +319,7 @@ static size_t count_within(const nib_advice *v)
     return count;
 }
 
-static void say_why(const nib_advice *v, char *out, size_t size)
+static void describe_choice(const nib_advice *v, char *out, size_t size)
 {
     const nib_advised *c = &v->items[v->taken];
     const size_t count = count_within(v);
@@ -329,22 +329,23 @@ static void say_why(const nib_advice *v, char *out, size_t size)
     else
         snprintf(budget, sizeof budget, "an error of %g %%", 100 * v->budget);
     if (v->within && count == 1)
-        snprintf(out, size, "take %s: no other is done as asked, fits and costs at most %s",
+        snprintf(out, size, "take %s: no other recipe runs as asked, fits and costs at most %s",
                  c->name, budget);
     else if (v->within)
-        snprintf(
-            out, size,
-            "take %s: of %zu recipes that are done as asked, fit and cost at most %s it is the "
-            "fastest %s (of those within %g %% of it the most exact)",
-            c->name, count, budget, v->options->by_prefill ? "at reading a prompt" : "at decoding",
-            100 * NIB_EQUAL_TIMES);
+        snprintf(out, size,
+                 "take %s: of %zu recipes that run as asked, fit and cost at most %s, it is the "
+                 "fastest %s, or the most exact within %g %% of that",
+                 c->name, count, budget,
+                 v->options->by_prefill ? "at reading a prompt" : "at decoding",
+                 100 * NIB_EQUAL_TIMES);
     else
         snprintf(out, size,
-                 "take %s: nothing that is done as asked and fits keeps to %s; it costs the least",
+                 "take %s: no recipe that runs as asked and fits keeps to %s; this one costs the "
+                 "least",
                  c->name, budget);
 }
 
-static void say_gain(const nib_advice *v, const nib_advised *c, char *out, size_t size)
+static void describe_gain(const nib_advice *v, const nib_advised *c, char *out, size_t size)
 {
     const nib_advised *base = &v->items[0];
     const double times = nib__advised_speed(v, c) / nib__advised_speed(v, base);
@@ -363,11 +364,11 @@ static void render_training(const nib_advice *v, nib_text *out)
 {
     const nib_advised *c = &v->items[v->train];
     char words[512], gain[256];
-    say_gain(v, c, gain, sizeof gain);
+    describe_gain(v, c, gain, sizeof gain);
     snprintf(words, sizeof words,
-             "rounding costs %s too much, over the budget of %g nats per token: %s. Training for "
-             "its codes makes up for a part of that (docs/training.md), on a TEXT like that it is "
-             "for; rate and steps are to be tried:",
+             "rounding takes %s over the budget of %g nats per token: %s. Training for its codes "
+             "recovers a part of that (docs/training.md), on a TEXT like the model's later input; "
+             "tune the learning rate and steps:",
              c->name, v->budget, gain);
     nib__text_str(out, "\n");
     nib__ledger_wrap(out, "", "", WIDTH, words);
@@ -380,11 +381,11 @@ static void render_taken(const nib_advice *v, nib_text *out)
 {
     const nib_advised *c = &v->items[v->taken];
     char words[512];
-    say_why(v, words, sizeof words);
+    describe_choice(v, words, sizeof words);
     nib__text_str(out, "\n");
     nib__ledger_wrap(out, "", "", WIDTH, words);
     if (c->recipe) {
-        say_gain(v, c, words, sizeof words);
+        describe_gain(v, c, words, sizeof words);
         nib__ledger_wrap(out, "", "", WIDTH, words);
         nib__text_str(out, "  ");
         put_command(v, out);
@@ -422,18 +423,18 @@ static void write_recipe(const nib_advice *v, const nib_advised *c, nib_jsonw *w
     nib__jsonw_pair_double(w, "estimated_error", c->error);
     nib__jsonw_pair_string(w, "problem", c->problem);
     nib__jsonw_pair_bool(w, "counts", nib__advised_counts(c));
-    nib__jsonw_pair_bool(w, "frontier", nib__advised_counts(c) && c->behind == NIB_BEHIND_NONE);
+    nib__jsonw_pair_bool(w, "frontier", nib__advised_counts(c) && c->beaten_by == NIB_UNBEATEN);
     nib__jsonw_pair_string(w, "behind",
-                           c->behind == NIB_BEHIND_NONE ? NULL : v->items[c->behind].name);
+                           c->beaten_by == NIB_UNBEATEN ? NULL : v->items[c->beaten_by].name);
     nib__jsonw_object_end(w);
 }
 
-static void pair_text(nib_jsonw *w, const char *key, const nib_advice *v, bool there,
+static void pair_text(nib_jsonw *w, const char *key, const nib_advice *v, bool has_text,
                       void (*put)(const nib_advice *, nib_text *))
 {
     nib_text text;
     nib__text_init(&text, w->text->allocator);
-    if (there)
+    if (has_text)
         put(v, &text);
     nib__jsonw_pair_string(w, key, text.size > 0 && !text.failed ? text.at : NULL);
     w->text->failed |= text.failed;
@@ -443,7 +444,7 @@ static void pair_text(nib_jsonw *w, const char *key, const nib_advice *v, bool t
 static void put_why(const nib_advice *v, nib_text *out)
 {
     char words[512];
-    say_why(v, words, sizeof words);
+    describe_choice(v, words, sizeof words);
     nib__text_str(out, words);
 }
 

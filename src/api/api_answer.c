@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Answers in OpenAI's form: whole, or as the chunks of a stream. All of it goes behind what there
- * is to be read; memory that runs out is the text's failure, which ends the call.
+ * Writes answers in OpenAI's form, whole or as chunks of a stream, to the end of call->out. If
+ * memory runs out, the text is marked as failed, which ends the call.
  */
 #include "service.h"
 
@@ -43,7 +43,7 @@ void nib__answer_error(nib_text *out, const nib_api_error *error)
 
 /* ---- logprobs ---- */
 
-/* The next value of an array without its brackets. */
+/* Starts the next value of an array that is kept without its brackets. */
 static nib_jsonw next_value(nib_text *text)
 {
     nib_jsonw w;
@@ -91,23 +91,24 @@ static void chat_token(nib_answer *c, const nib_new_token *t)
     nib__jsonw_object_end(&w);
 }
 
-/* The likeliest tokens and the one that came, as an object: of such as read alike the likeliest. */
+/* The most likely tokens and the chosen one as an object; of tokens with equal text only the most
+ * likely. */
 static void completion_tops(nib_answer *c, const nib_new_token *t)
 {
     nib_text pieces[NIB_LOGPROBS_MOST + 1];
     nib_jsonw w = next_value(&c->logprobs.tops);
     nib__jsonw_object(&w);
     for (int i = 0; i <= t->top_count; i++) {
-        const bool came = i == t->top_count;
+        const bool chosen = i == t->top_count;
         bool twice = false;
         nib__text_init(&pieces[i], c->call->out.allocator);
-        nib__token_text(c->call->service->tokenizer, came ? t->id : t->top[i].id, &pieces[i]);
+        nib__token_text(c->call->service->tokenizer, chosen ? t->id : t->top[i].id, &pieces[i]);
         nib__text_put(&pieces[i], "", 1);
         for (int j = 0; j < i && !pieces[i].failed; j++)
             twice = twice || (pieces[j].size == pieces[i].size &&
                               memcmp(pieces[j].at, pieces[i].at, pieces[i].size) == 0);
         if (!twice && !pieces[i].failed)
-            nib__jsonw_pair_double(&w, pieces[i].at, came ? t->logprob : t->top[i].logprob);
+            nib__jsonw_pair_double(&w, pieces[i].at, chosen ? t->logprob : t->top[i].logprob);
     }
     nib__jsonw_object_end(&w);
     for (int i = 0; i <= t->top_count; i++)
@@ -122,11 +123,10 @@ static int64_t count_characters(const char *text, size_t size)
     return count;
 }
 
-/* Where a token stands in the text of the answer; one that has no text there, where the next one
- * begins. Of the prompt these are the tokens put before its text; of what is new, special ones. A
- * normalizer may have made other characters of the prompt than it has: what is new begins behind
- * those that it has. */
-static int64_t place_of(nib_answer *c, const nib_new_token *t)
+/* The token's character offset in the answer's text. A token without text there (those added before
+ * the prompt, new special tokens) has the offset of the next one. A normalizer may change the
+ * number of characters of the prompt; new text begins after the characters of the echoed prompt. */
+static int64_t text_offset(nib_answer *c, const nib_new_token *t)
 {
     const nib_call *call = c->call;
     nib_text piece;
@@ -152,7 +152,7 @@ static void completion_token(nib_answer *c, const nib_new_token *t)
 {
     nib_text piece;
     nib_jsonw w = next_value(&c->logprobs.offsets);
-    nib__jsonw_int(&w, place_of(c, t));
+    nib__jsonw_int(&w, text_offset(c, t));
     nib__text_init(&piece, c->call->out.allocator);
     nib__token_text(c->call->service->tokenizer, t->id, &piece);
     w = next_value(&c->logprobs.tokens);
@@ -164,14 +164,14 @@ static void completion_token(nib_answer *c, const nib_new_token *t)
         completion_tops(c, t);
         return;
     }
-    w = next_value(&c->logprobs.tops); /* the first token of a prompt, before which nothing is */
+    w = next_value(&c->logprobs.tops); /* the first token of a prompt has no logprob */
     nib__jsonw_null(&w);
 }
 
 void nib__answer_token(nib_answer *c, const nib_new_token *token)
 {
     if (!is_chat(c->call))
-        completion_token(c, token); /* also of one that ends the text: clients count tokens here */
+        completion_token(c, token); /* also the end token: clients count tokens by logprobs */
     else if (!token->end)
         chat_token(c, token);
 }
@@ -207,7 +207,7 @@ static void write_logprobs(nib_jsonw *w, nib_answer *c)
     nib__jsonw_object_end(w);
 }
 
-/* ---- what all answers have ---- */
+/* ---- parts of all answers ---- */
 
 static void write_head(nib_jsonw *w, nib_call *call)
 {
@@ -224,7 +224,7 @@ static void write_head(nib_jsonw *w, nib_call *call)
         nib__jsonw_pair_string(w, "service_tier", "default");
     if (!call->settings_told && call->settings.setting_count > 0)
         nib__ledger_settings_json(&call->settings, w);
-    call->settings_told = true; /* by the first chunk of a stream */
+    call->settings_told = true; /* in a stream only the first chunk has them */
     nib__jsonw_key(w, "choices");
     nib__jsonw_array(w);
 }
@@ -255,7 +255,7 @@ static void write_usage(nib_jsonw *w, const nib_call *call)
 
 /* ---- a stream ---- */
 
-/* A chunk of one choice, up to what is new: within "delta" of a chat. */
+/* Begins a chunk of one choice, inside "delta" for a chat. */
 static nib_jsonw begin_chunk(nib_answer *c)
 {
     nib_call *call = c->call;
@@ -272,7 +272,7 @@ static nib_jsonw begin_chunk(nib_answer *c)
     return w;
 }
 
-/* finish: of the last one, else NULL. */
+/* finish: NULL except in the last chunk. */
 static void end_chunk(nib_answer *c, nib_jsonw *w, const char *finish)
 {
     nib_call *call = c->call;
@@ -300,7 +300,7 @@ static void put_chunk(nib_answer *c, const char *text, size_t size, const char *
     end_chunk(c, &w, finish);
 }
 
-/* The first one of a chat. Where a call may come, there may be no text at all. */
+/* The first chunk of a chat. Content is null if a call may come instead of text. */
 static void put_role(nib_answer *c)
 {
     nib_jsonw w = begin_chunk(c);
@@ -309,7 +309,7 @@ static void put_role(nib_answer *c)
     end_chunk(c, &w, NULL);
 }
 
-/* The newest call of a delta, up to its function. */
+/* Begins a chunk with the latest call, up to its function. */
 static nib_jsonw begin_call_chunk(nib_answer *c)
 {
     nib_jsonw w = begin_chunk(c);
@@ -328,7 +328,7 @@ static void end_call_chunk(nib_answer *c, nib_jsonw *w)
     end_chunk(c, w, NULL);
 }
 
-/* Up to the arguments of the newest call. */
+/* Writes the latest call up to its arguments. */
 static void write_call(nib_jsonw *w, const nib_answer *c)
 {
     nib__jsonw_pair_string(w, "id", c->calls.id);
@@ -377,7 +377,7 @@ static void put_last(nib_call *call)
     nib__text_str(&call->out, "data: [DONE]\n\n");
 }
 
-/* ---- the whole ---- */
+/* ---- whole answers ---- */
 
 static bool must_call(const nib_call *call)
 {
@@ -436,9 +436,9 @@ static void put_whole(nib_call *call)
     nib__jsonw_object_end(&w);
 }
 
-/* ---- in the order in which things happen ---- */
+/* ---- events of an answer, in order ---- */
 
-/* Not before: while many choices wait, one prompt would be there many times. */
+/* Done only when a choice starts: waiting choices would each hold a copy of the prompt. */
 void nib__answer_echo(nib_answer *c)
 {
     const nib_call *call = c->call;
@@ -510,7 +510,7 @@ void nib__answer_over(nib_call *call)
         call->http = call->error.http != 0 ? call->error.http : 200;
     if (call->http == 503 && call->retry_s == 0)
         call->retry_s = 1;
-    if (has_failed(call)) { /* what was made is cut, or missing: a text of its own, or silence */
+    if (has_failed(call)) { /* the answer is incomplete: send an error, or end the stream */
         if (!call->stream)
             call->http = 503;
         call->error.http = 503;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls of tools in an answer: which bytes of its tokens are text, a name, arguments. A state of
- * the constraint, of its own, follows the tokens; the masks have seen to it that they fit.
+ * Tool calls in an answer: splits the bytes of its tokens into text, names and arguments. A
+ * separate constraint state follows the tokens, which fit because sampling was masked.
  */
 #include "service.h"
 
@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* Nobody else's: of the call's number, the choice and the place among its calls. */
+/* A unique id from the call's number, the choice and the index among its calls. */
 static const char *make_id(char out[NIB_CALL_ID], const nib_answer *c)
 {
     static const char letters[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -38,8 +38,8 @@ static void begin_call(nib_answer *c)
         nib__answer_call(c);
 }
 
-/* Whole characters of the arguments so far go into a stream. */
-static void tell_arguments(nib_answer *c, bool all)
+/* Sends the arguments so far to a stream, in whole characters. */
+static void stream_arguments(nib_answer *c, bool all)
 {
     nib_text *text = &c->calls.arguments;
     const size_t size = all || text->size == 0 ? text->size : nib__utf8_check(text->at, text->size);
@@ -54,13 +54,13 @@ static void end_call(nib_answer *c)
 {
     c->calls.open = false;
     if (c->call->stream)
-        tell_arguments(c, true);
+        stream_arguments(c, true);
     else
         nib__answer_keep_call(c);
 }
 
-/* A byte that is no free text. */
-static void take_byte(nib_answer *c, uint8_t byte)
+/* A byte that is not free text. */
+static void process_byte(nib_answer *c, uint8_t byte)
 {
     nib_constraint_state *s = c->calls.state;
     const nib_call_part was = nib__calls_part(s);
@@ -82,8 +82,8 @@ static void take_byte(nib_answer *c, uint8_t byte)
 
 /* ---- free text ---- */
 
-/* How much of the text's end may yet turn out to stand before a call. */
-static size_t held_back(const nib_answer *c)
+/* Bytes at the end of the text that may turn out to open a call. */
+static size_t count_held(const nib_answer *c)
 {
     const nib_call_format *f = &c->call->format->calls;
     const nib_text *text = &c->text.held;
@@ -96,12 +96,13 @@ static size_t held_back(const nib_answer *c)
     return size + gap;
 }
 
-/* A call begins: what is held is text up to its opening and what stands before that. */
-static void end_text(nib_answer *c, size_t behind)
+/* A call begins: flushes the held text without the call's opening and the gap before it.
+ * `unprocessed`: bytes of the token that are not yet processed. */
+static void end_text(nib_answer *c, size_t unprocessed)
 {
     const nib_call_format *f = &c->call->format->calls;
     nib_text *text = &c->text.held;
-    const size_t opening = nib__calls_opening(c->call->constraint) + behind;
+    const size_t opening = nib__calls_opening(c->call->constraint) + unprocessed;
     text->size -= opening < text->size ? opening : text->size;
     if (f->gap_size > 0 && f->gap_size <= text->size &&
         memcmp(text->at + text->size - f->gap_size, f->gap, f->gap_size) == 0)
@@ -109,22 +110,22 @@ static void end_text(nib_answer *c, size_t behind)
     nib__call_give_text(c, true, 0);
 }
 
-static void take_text(nib_answer *c, int32_t id, const uint8_t *bytes, size_t size)
+static void process_text(nib_answer *c, int32_t id, const uint8_t *bytes, size_t size)
 {
     nib_constraint_state *s = c->calls.state;
     size_t i = 0;
     nib__text_out_put(&c->text, id);
     if (size == 0)
-        (void)nib__constraint_take(s, id);
+        (void)nib__constraint_accept(s, id);
     while (i < size && nib__calls_part(s) == NIB_CALL_FREE)
         (void)nib__constraint_step(s, bytes[i++]);
     if (nib__calls_part(s) == NIB_CALL_FREE) {
-        nib__call_give_text(c, false, held_back(c));
+        nib__call_give_text(c, false, count_held(c));
         return;
     }
     end_text(c, size - i);
     for (; i < size && !c->text.stopped; i++)
-        take_byte(c, bytes[i]);
+        process_byte(c, bytes[i]);
 }
 
 /* ---- tokens ---- */
@@ -134,20 +135,20 @@ void nib__answer_take(nib_answer *c, int32_t id)
     size_t size;
     const uint8_t *bytes = nib__token_spelling(c->call->service->trie, id, &size);
     if (nib__calls_part(c->calls.state) == NIB_CALL_FREE) {
-        take_text(c, id, bytes, size);
+        process_text(c, id, bytes, size);
     } else if (size == 0) {
-        (void)nib__constraint_take(c->calls.state, id);
+        (void)nib__constraint_accept(c->calls.state, id);
     } else {
         for (size_t i = 0; i < size; i++)
-            take_byte(c, bytes[i]);
+            process_byte(c, bytes[i]);
     }
     if (c->calls.open)
-        tell_arguments(c, false);
-    nib__answer_text(c, "", 0); /* what is known of a token that is no text */
+        stream_arguments(c, false);
+    nib__answer_text(c, "", 0); /* sends logprobs of tokens without text */
 }
 
 void nib__answer_calls_end(nib_answer *c)
 {
-    if (c->calls.open) /* it is cut */
+    if (c->calls.open) /* interrupted */
         end_call(c);
 }

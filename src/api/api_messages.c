@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a model is to read: the messages of a chat, written anew as templates take them, or prompts
- * as text or ids.
+ * Reads the input of a request: the messages of a chat, rewritten in the form that templates take,
+ * or prompts as text or token ids.
  */
 #include "api_request.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* One message while it is read: its members may come in any order. */
+/* A message while its members, in any order, are read. */
 typedef struct message {
     const char *role, *content, *name, *call_id;
-    const char *calls[2]; /* with arguments as objects, and as text */
+    const char *calls[2]; /* JSON, with arguments as objects and as text */
     size_t content_size;
     bool content_given;
 } message;
 
 /* ---- messages ---- */
 
-/* {"type": "text", "text": "..."}; the text goes behind the others'. What else a part may have
- * belongs to a type that is refused. */
+/* Reads {"type": "text", "text": "..."} and appends the text. The other known members belong to
+ * types that are refused. */
 static bool read_part(nib_api_reader *r, const char *param, nib_text *all)
 {
     enum { TYPE, TEXT };
@@ -43,13 +43,13 @@ static bool read_part(nib_api_reader *r, const char *param, nib_text *all)
     if (at == NIB_API_WRONG)
         return false;
     if (type == NULL || strcmp(type, "text") != 0)
-        return nib__api_refuse(r, param, "%s has a part of type '%s'; text is what is read here",
+        return nib__api_refuse(r, param, "%s has a part of type '%s'; only text is supported",
                                param, type ? nib__shown(shown, type) : "");
     if (text == NULL)
         return nib__api_refuse(r, param, "%s has a part without a text", param);
     if (o.seen >> (TEXT + 1) != 0)
-        return nib__api_refuse(
-            r, param, "%s has a part of type 'text' with what belongs to another type", param);
+        return nib__api_refuse(r, param,
+                               "%s has a part of type 'text' with a member of another type", param);
     nib__text_put(all, text, size);
     return true;
 }
@@ -101,7 +101,7 @@ static bool read_member(nib_api_reader *r, const char *of, int at, message *m)
                               &size);
 }
 
-/* Templates know the role "system", whose newer name is "developer". */
+/* Renames "developer", the newer name of "system", because templates know only the latter. */
 static bool check_role(nib_api_reader *r, size_t index, message *m)
 {
     static const char *const roles[] = {"system", "user", "assistant", "tool", "function"};
@@ -129,7 +129,8 @@ static bool check_content(nib_api_reader *r, size_t index, const message *m)
     return nib__api_refuse(r, param, "%s is %s", param, m->content_given ? "null" : "missing");
 }
 
-/* Calls are the assistant's, and what answers one names it: check_answers looks for it. */
+/* Only the assistant makes calls, and a tool message names the call that it answers
+ * (check_answers). */
 static bool check_calls(nib_api_reader *r, size_t index, const message *m)
 {
     char param[NIB_API_PARAM];
@@ -137,15 +138,15 @@ static bool check_calls(nib_api_reader *r, size_t index, const message *m)
     if (m->calls[0] != NULL && strcmp(m->role, "assistant") != 0) {
         nib__api_param(param, "messages[%zu].tool_calls", index);
         return nib__api_refuse(r, param,
-                               "%s are of a message of the role '%s', but calls are the "
-                               "assistant's",
+                               "%s are in a message with the role '%s', but only the assistant "
+                               "makes calls",
                                param, m->role);
     }
     nib__api_param(param, "messages[%zu].tool_call_id", index);
     if (tool && m->call_id == NULL)
         return nib__api_refuse(r, param, "%s is missing", param);
     if (!tool && m->call_id != NULL)
-        return nib__api_refuse(r, param, "%s is for messages of the role 'tool'", param);
+        return nib__api_refuse(r, param, "%s is only for messages with the role 'tool'", param);
     return !tool || nib__api_note_id(r, &r->answers, m->call_id);
 }
 
@@ -156,7 +157,7 @@ static int by_id(const void *left, const void *right)
     return order != 0 ? order : (a->message > b->message) - (a->message < b->message);
 }
 
-/* The first call of an id is in a message before. */
+/* Whether an earlier message has a call with the answer's id. `calls` is sorted by id. */
 static bool is_answer(const nib_api_ids *calls, const nib_api_id *answer)
 {
     size_t low = 0, high = calls->count;
@@ -171,7 +172,7 @@ static bool is_answer(const nib_api_ids *calls, const nib_api_id *answer)
            calls->at[low].message < answer->message;
 }
 
-/* Sorted once: there may be as many of either as a body has room for. */
+/* Sorts the calls once, because a body may have very many calls and answers. */
 static bool check_answers(nib_api_reader *r)
 {
     char param[NIB_API_PARAM], shown[NIB_SHOWN];
@@ -182,13 +183,13 @@ static bool check_answers(nib_api_reader *r)
         nib__api_param(param, "messages[%zu].tool_call_id", answer->message);
         if (!is_answer(&r->calls, answer))
             return nib__api_refuse(r, param,
-                                   "%s is '%s', which is the id of no call in the messages before",
+                                   "%s is '%s', but no earlier message has a call with this id",
                                    param, nib__shown(shown, answer->text));
     }
     return true;
 }
 
-/* More than the context could hold if all tokens were the longest is not read to its end. */
+/* Stops reading messages that cannot fit the context even if every token were the longest. */
 static bool check_bytes(nib_api_reader *r, size_t size)
 {
     const nib_api_limits *limits = r->limits;
@@ -264,7 +265,7 @@ bool nib__api_read_messages(nib_api_reader *r)
         good = read_message(r, count, w) && check_bytes(r, all[0].size);
     }
     if (good && count == 0)
-        good = nib__api_refuse(r, "messages", "messages is empty; it has at least one message");
+        good = nib__api_refuse(r, "messages", "messages is empty; give at least one message");
     good = good && check_answers(r);
     for (int i = 0; i < 2; i++) {
         nib__jsonw_array_end(&w[i]);
@@ -298,7 +299,7 @@ static bool read_id(nib_api_reader *r, int32_t *out)
     return true;
 }
 
-/* The ids of an array whose first number was just read. */
+/* Reads an array of ids whose first number was just read. */
 static bool read_ids(nib_api_reader *r, nib_api_prompt *prompt)
 {
     const nib_allocator *a = r->arena->allocator;
@@ -334,8 +335,7 @@ static bool read_one(nib_api_reader *r, nib_api_prompt *prompt)
     }
     if (r->json.event != NIB_JSON_ARRAY)
         return nib__api_refuse(r, "prompt",
-                               "prompt has %s; it is text or token ids, or an array of "
-                               "either",
+                               "prompt has %s; give text or token ids, or an array of either",
                                nib__api_found(r));
     if (nib__json_next(&r->json) == NIB_JSON_ARRAY_END)
         return nib__api_refuse(r, "prompt", "prompt has an empty array of token ids");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every member of a request is read with: answers of what is wrong, texts, and the members of
- * objects inside the body.
+ * Helpers to read members of a request: errors, strings, and the members of objects inside the
+ * body.
  */
 #include "api_request.h"
 
@@ -68,7 +68,7 @@ const char *nib__api_string(nib_api_reader *r, const char *param, size_t *size)
     if (text == NULL)
         nib__api_broken(r);
     else if (memchr(text, 0, *size) != NULL)
-        text = NULL, nib__api_refuse(r, param, "%s holds U+0000, which no text here may", param);
+        text = NULL, nib__api_refuse(r, param, "%s contains U+0000, which is not allowed", param);
     return text;
 }
 
@@ -104,13 +104,13 @@ static bool refuse_unknown(nib_api_reader *r, const nib_api_object *o, const cha
                          : i + 1 < o->count ? ", "
                                             : " and ",
                          o->names[i]);
-    nib__api_refuse(r, param, "%s has a member that is not known, '%s'; it may have %s", o->param,
-                    key, names.size > 0 ? names.at : "others");
+    nib__api_refuse(r, param, "%s has an unknown member, '%s'; it may have %s", o->param, key,
+                    names.size > 0 ? names.at : "others");
     nib__text_free(&names);
     return false;
 }
 
-/* The KEY just read: its place, o->count for one that is not known and null. */
+/* Index of the key just read; o->count for an unknown member that is null. */
 static int find_member(nib_api_reader *r, nib_api_object *o)
 {
     char key[NIB_API_SHOWN];
@@ -120,7 +120,7 @@ static int find_member(nib_api_reader *r, nib_api_object *o)
     if (at < o->count && (o->seen >> at & 1) != 0) {
         char param[NIB_API_PARAM];
         nib__api_param(param, "%s.%s", o->param, o->names[at]);
-        nib__api_refuse(r, param, "%s is there twice", param);
+        nib__api_refuse(r, param, "%s is given twice", param);
         return NIB_API_WRONG;
     }
     o->seen |= at < o->count ? 1u << at : 0;

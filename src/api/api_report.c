@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a service says of itself: the model, its health, counts and times for Prometheus, the plan.
+ * Reports of a service: models, health, Prometheus metrics, the plan.
  */
 #include "service.h"
 
@@ -68,7 +68,7 @@ static void put_requests(nib_text *out, const nib_service_counts *counts)
 {
     static const char *const routes[] = {"chat", "completions"};
     static const char *const answers[] = {"gone", "1xx", "2xx", "3xx", "4xx", "5xx"};
-    put_head(out, "requests_total", "counter", "Requests that are over, by their answers.");
+    put_head(out, "requests_total", "counter", "Finished requests, by status.");
     for (size_t r = 0; r < COUNT(routes); r++)
         for (size_t i = 0; i < COUNT(answers); i++)
             if (i != 1 && i != 3)
@@ -82,34 +82,34 @@ static void put_metrics(nib_text *out, const nib_service *s)
     const nib_service_counts *c = &s->counts;
     const nib_batch_counts *b = &s->batch_counts;
     put_requests(out, c);
-    put_count(out, "requests_waiting", "gauge", "Requests of which a choice has not begun.",
+    put_count(out, "requests_waiting", "gauge", "Requests with a choice that has not started.",
               (double)s->waiting);
-    put_count(out, "requests_waiting_limit", "gauge", "More than these are refused.",
-              (double)s->options.queue);
-    put_count(out, "sequences_running", "gauge", "Choices that run.", (double)b->jobs);
+    put_count(out, "requests_waiting_limit", "gauge",
+              "Limit of waiting requests; more are refused.", (double)s->options.queue);
+    put_count(out, "sequences_running", "gauge", "Choices running.", (double)b->jobs);
     put_count(out, "sequences", "gauge", "Choices that can run at once.", (double)b->sequences);
-    put_count(out, "cache_usage_ratio", "gauge", "Part of the cache's blocks that hold something.",
+    put_count(out, "cache_usage_ratio", "gauge", "Share of KV cache blocks in use.",
               (double)b->blocks_used / (double)nib__max(b->blocks, 1));
     put_count(out, "steps_total", "counter", "Forward steps.", (double)b->steps);
-    put_count(out, "prompt_tokens_total", "counter", "Tokens of prompts.",
-              (double)c->prompt_tokens);
-    put_count(out, "prompt_tokens_cached_total", "counter", "Of these, in the cache before.",
+    put_count(out, "prompt_tokens_total", "counter", "Prompt tokens.", (double)c->prompt_tokens);
+    put_count(out, "prompt_tokens_cached_total", "counter", "Prompt tokens found in the cache.",
               (double)c->cached_tokens);
-    put_count(out, "tokens_total", "counter", "New tokens.", (double)c->new_tokens);
+    put_count(out, "tokens_total", "counter", "Generated tokens.", (double)c->new_tokens);
     put_count(out, "tokens_drafted_total", "counter", "Tokens drafted by prompt lookup.",
               (double)b->drafted);
-    put_count(out, "tokens_accepted_total", "counter", "Of these, those that came.",
+    put_count(out, "tokens_accepted_total", "counter", "Drafted tokens that were accepted.",
               (double)b->accepted);
-    put_count(out, "resident_bytes", "gauge", "Memory of the process, without its files.",
+    put_count(out, "resident_bytes", "gauge",
+              "Resident memory of the process, without mapped files.",
               (double)nib__resident_bytes());
-    put_histogram(out, "queue_seconds", "From a request's coming to its beginning.", &c->queued);
-    put_histogram(out, "first_token_seconds", "From a request's coming to its first token.",
+    put_histogram(out, "queue_seconds", "Time from a request's arrival to its start.", &c->queued);
+    put_histogram(out, "first_token_seconds", "Time from a request's arrival to its first token.",
                   &c->first_token);
-    put_histogram(out, "next_token_seconds", "Between tokens of a request.", &c->next_token);
-    put_histogram(out, "request_seconds", "From a request's coming to its end.", &c->total);
+    put_histogram(out, "next_token_seconds", "Time between tokens of a request.", &c->next_token);
+    put_histogram(out, "request_seconds", "Time from a request's arrival to its end.", &c->total);
 }
 
-/* ---- the others ---- */
+/* ---- models and health ---- */
 
 static void write_model(nib_jsonw *w, const nib_service *s)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The members of a request: one row each. A row says on which routes the member exists and how its
- * value is read; what Nibble does not do has a row, too, with the values that ask for nothing.
+ * The members of a request, one row each: the routes that have it and the function that reads it.
+ * Members that Nibble does not support have a row, too, which accepts values that ask for nothing.
  */
 #include "api_request.h"
 
@@ -14,16 +14,17 @@
 typedef struct member member;
 struct member {
     const char *name;
-    unsigned on;                                      /* routes, a bit each */
-    bool (*read)(nib_api_reader *r, const member *m); /* its first event was read, not null */
-    size_t place;                                     /* in nib_api_request */
+    unsigned on;                                      /* a bit per route */
+    bool (*read)(nib_api_reader *r, const member *m); /* after the first event, which is not null */
+    size_t place;                                     /* offset in nib_api_request */
     double least, most;
-    const char *why; /* it is refused; NULL: honoured */
+    const char *why; /* reason for refusing it; NULL: supported */
 };
 
 enum { CHAT = 1 << NIB_ROUTE_CHAT, TEXT = 1 << NIB_ROUTE_COMPLETIONS, BOTH = CHAT | TEXT };
 
-static bool want(nib_api_reader *r, const char *param, nib_json_event event, const char *what)
+static bool require_event(nib_api_reader *r, const char *param, nib_json_event event,
+                          const char *what)
 {
     return r->json.event == event ||
            nib__api_refuse(r, param, "%s is %s, but must be %s", param, nib__api_found(r), what);
@@ -31,10 +32,13 @@ static bool want(nib_api_reader *r, const char *param, nib_json_event event, con
 
 static bool expect(nib_api_reader *r, const member *m, nib_json_event event, const char *what)
 {
-    return want(r, m->name, event, what);
+    return require_event(r, m->name, event, what);
 }
 
-static void *place(const nib_api_reader *r, const member *m) { return (char *)r->to + m->place; }
+static void *member_field(const nib_api_reader *r, const member *m)
+{
+    return (char *)r->to + m->place;
+}
 
 static bool read_double(nib_api_reader *r, const member *m)
 {
@@ -46,11 +50,11 @@ static bool read_double(nib_api_reader *r, const member *m)
     if (!(value >= m->least && value <= m->most))
         return nib__api_refuse(r, m->name, "%s is %g, but must be between %g and %g", m->name,
                                value, m->least, m->most);
-    *(double *)place(r, m) = value;
+    *(double *)member_field(r, m) = value;
     return true;
 }
 
-static bool take_int(nib_api_reader *r, const member *m, int64_t *out)
+static bool parse_int(nib_api_reader *r, const member *m, int64_t *out)
 {
     if (!expect(r, m, NIB_JSON_NUMBER, "a whole number"))
         return false;
@@ -65,10 +69,10 @@ static bool take_int(nib_api_reader *r, const member *m, int64_t *out)
 
 static bool read_int(nib_api_reader *r, const member *m)
 {
-    return take_int(r, m, (int64_t *)place(r, m));
+    return parse_int(r, m, (int64_t *)member_field(r, m));
 }
 
-static bool take_bool(nib_api_reader *r, const char *name, bool *out)
+static bool parse_bool(nib_api_reader *r, const char *name, bool *out)
 {
     *out = r->json.event == NIB_JSON_TRUE;
     return *out || r->json.event == NIB_JSON_FALSE ||
@@ -77,7 +81,7 @@ static bool take_bool(nib_api_reader *r, const char *name, bool *out)
 
 static bool read_bool(nib_api_reader *r, const member *m)
 {
-    return take_bool(r, m->name, (bool *)place(r, m));
+    return parse_bool(r, m->name, (bool *)member_field(r, m));
 }
 
 /* ---- members of their own kind ---- */
@@ -103,7 +107,7 @@ static bool read_model(nib_api_reader *r, const member *m)
 static bool read_seed(nib_api_reader *r, const member *m)
 {
     int64_t seed;
-    if (!take_int(r, m, &seed))
+    if (!parse_int(r, m, &seed))
         return false;
     r->to->seed = (uint64_t)seed;
     r->to->seed_given = true;
@@ -198,24 +202,30 @@ static bool read_bias(nib_api_reader *r, const member *m)
     return r->json.event == NIB_JSON_OBJECT_END || nib__api_broken(r);
 }
 
-/* A chat has a switch and a count, a completion the count alone. */
+/* In a chat a switch (the count is top_logprobs), in a completion the count. */
 static bool read_logprobs(nib_api_reader *r, const member *m)
 {
     if (r->to->route == NIB_ROUTE_CHAT)
-        return take_bool(r, m->name, &r->logprobs);
+        return parse_bool(r, m->name, &r->logprobs);
     r->top_given = true;
-    return take_int(r, m, &r->top);
+    return parse_int(r, m, &r->top);
 }
 
 static bool read_top(nib_api_reader *r, const member *m)
 {
     r->top_given = true;
-    return take_int(r, m, &r->top);
+    return parse_int(r, m, &r->top);
 }
 
-static bool read_best_of(nib_api_reader *r, const member *m) { return take_int(r, m, &r->best_of); }
+static bool read_best_of(nib_api_reader *r, const member *m)
+{
+    return parse_int(r, m, &r->best_of);
+}
 
-static bool read_old_max(nib_api_reader *r, const member *m) { return take_int(r, m, &r->old_max); }
+static bool read_old_max(nib_api_reader *r, const member *m)
+{
+    return parse_int(r, m, &r->old_max);
+}
 
 static bool read_stream_options(nib_api_reader *r, const member *m)
 {
@@ -227,16 +237,16 @@ static bool read_stream_options(nib_api_reader *r, const member *m)
         return false;
     while ((at = nib__api_member(r, &o)) >= 0) {
         bool on;
-        if (!take_bool(r,
-                       at == USAGE ? "stream_options.include_usage"
-                                   : "stream_options.include_obfuscation",
-                       &on))
+        if (!parse_bool(r,
+                        at == USAGE ? "stream_options.include_usage"
+                                    : "stream_options.include_obfuscation",
+                        &on))
             return false;
         if (at == USAGE)
             r->to->include_usage = on;
         else if (on)
             return nib__api_refuse(r, "stream_options.include_obfuscation",
-                                   "nothing is added to the chunks of a stream here; leave out "
+                                   "padding of stream chunks is not supported; leave out "
                                    "include_obfuscation");
     }
     return at == NIB_API_LAST;
@@ -252,7 +262,7 @@ bool nib__api_raw_object(nib_api_reader *r, const char **out, size_t *size)
     return true;
 }
 
-/* Members of any names, each once. */
+/* Members of any name, each at most once. */
 static bool read_variables(nib_api_reader *r, const member *m)
 {
     const char *names[NIB_API_VARIABLES], *from = r->json.from;
@@ -270,13 +280,12 @@ static bool read_variables(nib_api_reader *r, const member *m)
             return false;
         for (int i = 0; i < count; i++)
             if (strcmp(names[i], names[count]) == 0)
-                return nib__api_refuse(r, m->name, "%s.%s is there twice", m->name,
+                return nib__api_refuse(r, m->name, "%s.%s is given twice", m->name,
                                        nib__say_name(shown, sizeof shown, names[i], size));
         if (strcmp(names[count], "messages") == 0 || strcmp(names[count], "tools") == 0)
             return nib__api_refuse(r, m->name,
-                                   "%s.%s is not the template's own; it stands "
-                                   "beside %s in a request",
-                                   m->name, names[count], m->name);
+                                   "%s.%s is not allowed; give %s as a member of the request",
+                                   m->name, names[count], names[count]);
         if (!nib__json_skip(&r->json))
             return nib__api_broken(r);
     }
@@ -292,20 +301,22 @@ static bool read_json_schema(nib_api_reader *r)
     static const char param[] = "response_format.json_schema";
     nib_api_object o = {.param = param, .names = names, .count = COUNT(names)};
     int at;
-    if (!want(r, param, NIB_JSON_OBJECT, "an object"))
+    if (!require_event(r, param, NIB_JSON_OBJECT, "an object"))
         return false;
     while ((at = nib__api_member(r, &o)) >= 0) {
         const bool null = r->json.event == NIB_JSON_NULL;
         bool good, on;
         if (at == NAME)
-            good = want(r, "response_format.json_schema.name", NIB_JSON_STRING, "a string");
+            good =
+                require_event(r, "response_format.json_schema.name", NIB_JSON_STRING, "a string");
         else if (at == DESCRIPTION)
-            good = null || want(r, "response_format.json_schema.description", NIB_JSON_STRING,
-                                "a string or null");
+            good = null || require_event(r, "response_format.json_schema.description",
+                                         NIB_JSON_STRING, "a string or null");
         else if (at == STRICT) /* a schema is always followed exactly */
-            good = null || take_bool(r, "response_format.json_schema.strict", &on);
+            good = null || parse_bool(r, "response_format.json_schema.strict", &on);
         else
-            good = want(r, "response_format.json_schema.schema", NIB_JSON_OBJECT, "an object") &&
+            good = require_event(r, "response_format.json_schema.schema", NIB_JSON_OBJECT,
+                                 "an object") &&
                    nib__api_raw_object(r, &r->to->schema, &r->to->schema_size);
         if (!good)
             return false;
@@ -343,7 +354,8 @@ static bool read_format(nib_api_reader *r, const member *m)
         return nib__api_refuse(r, "response_format.type", "response_format has no type");
     if ((r->to->format == NIB_API_SCHEMA) != (r->to->schema != NULL))
         return nib__api_refuse(r, "response_format.json_schema",
-                               r->to->schema ? "response_format has a json_schema, but another type"
+                               r->to->schema ? "response_format has a json_schema, but its type is "
+                                               "not \"json_schema\""
                                              : "response_format has no json_schema.schema");
     return true;
 }
@@ -359,7 +371,7 @@ static bool read_tool_choice(nib_api_reader *r, const member *m)
     return nib__api_read_tool_choice(r);
 }
 
-static bool take_string(nib_api_reader *r, const member *m, const char **out)
+static bool parse_string(nib_api_reader *r, const member *m, const char **out)
 {
     size_t size;
     if (!expect(r, m, NIB_JSON_STRING, "a string"))
@@ -370,21 +382,21 @@ static bool take_string(nib_api_reader *r, const member *m, const char **out)
 
 static bool read_user(nib_api_reader *r, const member *m)
 {
-    return take_string(r, m, &r->to->user);
+    return parse_string(r, m, &r->to->user);
 }
 
 static bool read_old_user(nib_api_reader *r, const member *m)
 {
-    return take_string(r, m, &r->old_user);
+    return parse_string(r, m, &r->old_user);
 }
 
-/* Prompts that begin alike share what is computed whether their key says so or not. */
+/* prompt_cache_key has no effect: common prefixes are shared with or without it. */
 static bool read_name(nib_api_reader *r, const member *m)
 {
     return expect(r, m, NIB_JSON_STRING, "a string");
 }
 
-/* ---- members that are refused, but for the value that asks for nothing ---- */
+/* ---- members that are refused unless their value asks for nothing ---- */
 
 static bool refuse(nib_api_reader *r, const member *m)
 {
@@ -394,7 +406,7 @@ static bool refuse(nib_api_reader *r, const member *m)
 static bool refuse_true(nib_api_reader *r, const member *m)
 {
     bool on;
-    return take_bool(r, m->name, &on) && (!on || refuse(r, m));
+    return parse_bool(r, m->name, &on) && (!on || refuse(r, m));
 }
 
 static bool refuse_filled(nib_api_reader *r, const member *m)
@@ -428,7 +440,7 @@ static bool refuse_modalities(nib_api_reader *r, const member *m)
 }
 
 #define PLACE(member) offsetof(nib_api_request, member)
-#define TOKENS 1e15 /* more than any context: the limit is the model's, and is named there */
+#define TOKENS 1e15 /* more than any context; the model's limit is checked later */
 
 static const member members[] = {
     {"model", BOTH, read_model, 0, 0, 0, NULL},
@@ -457,32 +469,31 @@ static const member members[] = {
     {"user", BOTH, read_old_user, 0, 0, 0, NULL},
     {"safety_identifier", CHAT, read_user, 0, 0, 0, NULL},
     {"prompt_cache_key", CHAT, read_name, 0, 0, 0, NULL},
-    /* beyond OpenAI's, by the names that llama.cpp and vLLM give them */
+    /* not OpenAI's: names of llama.cpp and vLLM */
     {"top_k", BOTH, read_int, PLACE(top_k), 0, TOKENS, NULL},
     {"min_p", BOTH, read_double, PLACE(min_p), 0, 1, NULL},
     {"repetition_penalty", BOTH, read_double, PLACE(repeat_penalty), 0.01, 100, NULL},
     {"ignore_eos", BOTH, read_bool, PLACE(ignore_eos), 0, 0, NULL},
     {"chat_template_kwargs", CHAT, read_variables, 0, 0, 0, NULL},
     /* refused */
-    {"suffix", TEXT, refuse, 0, 0, 0, "no model here fills in the middle of a text"},
+    {"suffix", TEXT, refuse, 0, 0, 0, "fill-in-the-middle is not implemented"},
     {"store", CHAT, refuse_true, 0, 0, 0, "nothing is stored"},
     {"metadata", CHAT, refuse, 0, 0, 0, "nothing is stored"},
     {"service_tier", CHAT, refuse_tier, 0, 0, 0, "there is one tier, \"default\""},
     {"modalities", CHAT, refuse_modalities, 0, 0, 0, "answers are text, [\"text\"]"},
     {"audio", CHAT, refuse, 0, 0, 0, "answers are text"},
-    {"functions", CHAT, refuse_filled, 0, 0, 0, "its newer form is tools"},
-    {"function_call", CHAT, refuse_choice, 0, 0, 0, "its newer form is tool_choice"},
-    {"prediction", CHAT, refuse, 0, 0, 0, "no draft is taken from a request"},
-    {"reasoning_effort", CHAT, refuse, 0, 0, 0,
-     "a model's own switches are in chat_template_kwargs"},
-    {"verbosity", CHAT, refuse, 0, 0, 0, "a model's own switches are in chat_template_kwargs"},
-    {"web_search_options", CHAT, refuse, 0, 0, 0, "nothing is searched"},
-    {"prompt_cache_retention", CHAT, refuse, 0, 0, 0, "prompts are kept as long as there is room"},
+    {"functions", CHAT, refuse_filled, 0, 0, 0, "use tools instead"},
+    {"function_call", CHAT, refuse_choice, 0, 0, 0, "use tool_choice instead"},
+    {"prediction", CHAT, refuse, 0, 0, 0, "drafts from a request are not used"},
+    {"reasoning_effort", CHAT, refuse, 0, 0, 0, "use chat_template_kwargs for a model's switches"},
+    {"verbosity", CHAT, refuse, 0, 0, 0, "use chat_template_kwargs for a model's switches"},
+    {"web_search_options", CHAT, refuse, 0, 0, 0, "there is no web search"},
+    {"prompt_cache_retention", CHAT, refuse, 0, 0, 0, "prompts are kept while there is room"},
 };
 
 /* ---- the whole ---- */
 
-static const member *find(const nib_api_reader *r)
+static const member *find_member(const nib_api_reader *r)
 {
     for (size_t i = 0; i < COUNT(members); i++)
         if (nib__json_is(&r->json, members[i].name) && (members[i].on >> r->to->route & 1) != 0)
@@ -502,7 +513,7 @@ static bool refuse_unknown(nib_api_reader *r)
             names[count++] = members[i].name;
     nib__text_init(&near, r->arena->allocator);
     nib__near_names(&near, shown, names, count);
-    nib__api_refuse(r, shown, "'%s' is not known%s%s%s", shown,
+    nib__api_refuse(r, shown, "unknown member '%s'%s%s%s", shown,
                     near.size > 0 ? "; did you mean " : "", near.size > 0 ? near.at : "",
                     near.size > 0 ? "?" : "");
     nib__text_free(&near);
@@ -518,11 +529,11 @@ static bool read_members(nib_api_reader *r)
                    : nib__api_refuse(r, "", "the body is %s, but must be an object",
                                      nib__api_found(r));
     while (nib__json_next(&r->json) == NIB_JSON_KEY) {
-        const member *m = find(r);
+        const member *m = find_member(r);
         if (m == NULL)
             return refuse_unknown(r);
         if (seen[m - members])
-            return nib__api_refuse(r, m->name, "%s is there twice", m->name);
+            return nib__api_refuse(r, m->name, "%s is given twice", m->name);
         seen[m - members] = true;
         if (nib__json_next(&r->json) == NIB_JSON_ERROR)
             return nib__api_broken(r);
@@ -534,8 +545,8 @@ static bool read_members(nib_api_reader *r)
     return true;
 }
 
-/* What members say about each other. */
-static bool settle(nib_api_reader *r)
+/* Checks members against each other and fills in defaults. */
+static bool check_members(nib_api_reader *r)
 {
     nib_api_request *q = r->to;
     const bool chat = q->route == NIB_ROUTE_CHAT;
@@ -544,10 +555,10 @@ static bool settle(nib_api_reader *r)
     if (!chat && q->prompt_count == 0)
         return nib__api_refuse(r, "prompt", "prompt is missing");
     if (chat && r->top_given && !r->logprobs)
-        return nib__api_refuse(r, "top_logprobs", "top_logprobs wants logprobs to be true");
+        return nib__api_refuse(r, "top_logprobs", "top_logprobs needs logprobs to be true");
     if (q->max_tokens >= 0 && r->old_max >= 0 && q->max_tokens != r->old_max)
         return nib__api_refuse(r, "max_tokens",
-                               "max_tokens and max_completion_tokens say different things");
+                               "max_tokens and max_completion_tokens have different values");
     if (q->user == NULL)
         q->user = r->old_user;
     q->max_name = q->max_tokens >= 0 ? "max_completion_tokens"
@@ -556,25 +567,22 @@ static bool settle(nib_api_reader *r)
     if (q->max_tokens < 0)
         q->max_tokens = r->old_max >= 0 ? r->old_max : chat ? -1 : 16;
     if (chat && q->max_tokens == 0)
-        return nib__api_refuse(r, "max_tokens", "max_tokens is 0; an answer has at least 1");
+        return nib__api_refuse(r, "max_tokens", "max_tokens is 0, but must be at least 1");
     if (!chat && q->max_tokens == 0 && !q->echo)
-        return nib__api_refuse(r, "max_tokens", "max_tokens is 0, which only echo gives a sense");
+        return nib__api_refuse(r, "max_tokens", "max_tokens is 0, which needs echo");
     if (r->best_of >= 0 && r->best_of != q->n)
         return nib__api_refuse(r, "best_of",
-                               "best_of is %" PRId64 " and n %" PRId64
-                               "; every completion that is made is returned here",
+                               "best_of is %" PRId64 ", but must equal n, which is %" PRId64,
                                r->best_of, q->n);
     if (nib__max((int64_t)q->prompt_count, 1) * q->n > NIB_API_CHOICES)
-        return nib__api_refuse(r, "n", "%zu prompts with n %" PRId64 " are over %d choices",
+        return nib__api_refuse(r, "n", "%zu prompts with n %" PRId64 " exceed %d choices",
                                q->prompt_count, q->n, NIB_API_CHOICES);
     if (q->include_usage && !q->stream)
-        return nib__api_refuse(r, "stream_options",
-                               "stream_options is for streams, and stream is "
-                               "not true");
+        return nib__api_refuse(r, "stream_options", "stream_options needs stream to be true");
     if (q->ignore_eos && q->format != NIB_API_TEXT)
         return nib__api_refuse(r, "ignore_eos",
-                               "ignore_eos goes on past an answer's end, and with response_format "
-                               "that is where a value ends; leave one out");
+                               "ignore_eos continues past the end of an answer, where "
+                               "response_format ends its value; leave one out");
     if (!nib__api_settle_tools(r))
         return false;
     q->top = chat ? (r->logprobs ? (int)r->top : -1) : (r->top_given ? (int)r->top : -1);
@@ -595,9 +603,9 @@ bool nib__api_request_read(nib_api_request *out, nib_route route, const char *bo
                              .max_tokens = -1,
                              .n = 1,
                              .top = -1,
-                             .tool_choice = NIB_TOOLS_UNSAID,
+                             .tool_choice = NIB_TOOLS_UNSET,
                              .parallel_calls = true};
     *error = (nib_api_error){0};
     nib__json_init(&r.json, "the body", body, size, NULL);
-    return read_members(&r) && settle(&r);
+    return read_members(&r) && check_members(&r);
 }

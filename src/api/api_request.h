@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a body of POST /v1/chat/completions or /v1/completions asks, by OpenAI's reference. Every
- * member is honoured or refused by its name, or a setting of the answer says what it does not do
- * (service_settings.c); none is passed over.
+ * A parsed body of POST /v1/chat/completions or /v1/completions, after OpenAI's reference. Every
+ * member is honoured, refused by name, or reported in the answer's settings (service_settings.c);
+ * none is ignored silently.
  */
 #ifndef NIB_API_REQUEST_H
 #define NIB_API_REQUEST_H
@@ -11,26 +11,26 @@
 
 enum {
     NIB_API_STOPS = 4,     /* stop strings */
-    NIB_API_CHOICES = 128, /* of one request, all of its prompts together */
+    NIB_API_CHOICES = 128, /* of one request, over all of its prompts */
     NIB_API_BIASES = 1024, /* members of logit_bias */
     NIB_API_PROMPTS = 128,
     NIB_API_VARIABLES = 64, /* members of chat_template_kwargs */
     NIB_API_TOOLS = 128,
-    NIB_API_TOOLS_BYTES = 1 << 20, /* of the member `tools` */
+    NIB_API_TOOLS_BYTES = 1 << 20, /* size of the member `tools` */
 };
 
-/* What is wrong with a request, as its answer says it. */
+/* The error that answers a request. */
 typedef struct nib_api_error {
-    int http;         /* status of the answer; 0: nothing is wrong */
-    char param[160];  /* the member that is wrong; empty: none */
+    int http;         /* status of the answer; 0: no error */
+    char param[160];  /* the member at fault; empty: none */
     const char *code; /* NULL: none */
     char text[1024];
 } nib_api_error;
 
 typedef struct nib_api_prompt {
-    const char *text; /* NULL: given as ids */
+    const char *text; /* [size]; NULL: given as ids */
     size_t size;
-    const int32_t *ids; /* [count] as given */
+    const int32_t *ids; /* [count] */
     size_t count;
 } nib_api_prompt;
 
@@ -41,7 +41,7 @@ typedef enum nib_tool_choice {
     NIB_TOOLS_NONE,
     NIB_TOOLS_REQUIRED,
     NIB_TOOLS_NAMED,
-    NIB_TOOLS_UNSAID,
+    NIB_TOOLS_UNSET,
 } nib_tool_choice;
 
 typedef struct nib_api_tool {
@@ -52,54 +52,54 @@ typedef struct nib_api_tool {
 
 typedef struct nib_api_request {
     nib_route route;
-    const char *messages; /* a JSON array, as templates take it; chat only */
+    const char *messages; /* a JSON array in the form that templates take; chat only */
     size_t messages_size;
-    const char *messages_text; /* the same with arguments of calls as text; NULL: there are none */
+    const char *messages_text; /* messages with call arguments as text; NULL: no calls */
     size_t messages_text_size;
     const char *variables; /* chat_template_kwargs, a JSON object; NULL: none */
     size_t variables_size;
-    nib_api_prompt *prompts; /* [prompt_count]; of a chat none */
+    nib_api_prompt *prompts; /* [prompt_count]; none for a chat */
     size_t prompt_count;
     double temperature, top_p, min_p, repeat_penalty; /* negative: not given */
     int64_t top_k;                                    /* negative: not given */
     double presence_penalty, frequency_penalty;
     int64_t max_tokens;   /* negative: not given */
-    const char *max_name; /* the member that gives it; NULL: none */
+    const char *max_name; /* the member that sets it; NULL: none */
     int64_t n;
     uint64_t seed;
     bool seed_given, stream, include_usage, echo;
     bool ignore_eos;
-    int top; /* logprobs: likeliest tokens beside each; negative: no logprobs */
+    int top; /* logprobs: number of most likely tokens per position; negative: no logprobs */
     const char *stops[NIB_API_STOPS];
     size_t stop_count;
     nib_logit_bias *bias; /* [bias_count] */
     size_t bias_count;
     nib_api_format format;
-    const char *schema; /* of NIB_API_SCHEMA */
+    const char *schema; /* for NIB_API_SCHEMA */
     size_t schema_size;
-    const char *tools; /* a JSON array, as it stands in the body; NULL: none */
+    const char *tools; /* a JSON array, unchanged from the body; NULL: none */
     size_t tools_size;
     nib_api_tool *tool_list; /* [tool_count] */
     size_t tool_count;
     nib_tool_choice tool_choice;
-    size_t tool_named;   /* of NIB_TOOLS_NAMED: which of them */
-    bool parallel_calls; /* an answer may have several */
+    size_t tool_named;   /* for NIB_TOOLS_NAMED: index in tool_list */
+    bool parallel_calls; /* an answer may have several calls */
     const char *user;    /* NULL: not given */
 } nib_api_request;
 
-/* What a request is held against. */
+/* Limits that a request is checked against. */
 typedef struct nib_api_limits {
-    const char *model; /* the name that "model" may have */
+    const char *model; /* the name that "model" must have */
     int64_t vocab;
-    size_t context,
-        token_longest; /* tokens, and bytes of one, at most; 0: messages are of any size */
+    size_t context;       /* tokens */
+    size_t token_longest; /* bytes of the longest token; 0: messages may have any size */
 } nib_api_limits;
 
-/* Everything lies in the arena. False: *error says what is wrong. */
+/* Allocates everything in the arena. On false, *error is set. */
 bool nib__api_request_read(nib_api_request *out, nib_route route, const char *body, size_t size,
                            const nib_api_limits *limits, nib_arena *arena, nib_api_error *error);
 
-/* Its answers may have calls. */
+/* Whether answers may contain tool calls. */
 NIB_INLINE bool nib__api_may_call(const nib_api_request *q)
 {
     return q->tool_count > 0 && q->tool_choice != NIB_TOOLS_NONE;
@@ -107,7 +107,7 @@ NIB_INLINE bool nib__api_may_call(const nib_api_request *q)
 
 /* ---- for the files that read members ---- */
 
-/* Of a call, or of what answers one; and the message that it is in. */
+/* The id of a call, or of the tool message that answers one, and the index of its message. */
 typedef struct nib_api_id {
     const char *text;
     size_t message;
@@ -124,13 +124,13 @@ typedef struct nib_api_reader {
     const nib_api_limits *limits;
     nib_arena *arena;
     nib_api_error *error;
-    bool logprobs, top_given; /* of a chat: two members that belong together */
+    bool logprobs, top_given; /* chat: top_logprobs needs logprobs */
     int64_t top;
     int64_t best_of, old_max;   /* negative: not given */
-    const char *old_user;       /* `user`, which safety_identifier takes the place of */
-    size_t message;             /* the one that is read */
-    nib_api_ids calls, answers; /* of messages so far */
-    const char *tool_named;     /* by tool_choice */
+    const char *old_user;       /* `user`, which safety_identifier replaces */
+    size_t message;             /* index of the message being read */
+    nib_api_ids calls, answers; /* in the messages so far */
+    const char *tool_named;     /* in tool_choice */
 } nib_api_reader;
 
 enum { NIB_API_PARAM = sizeof((nib_api_error *)NULL)->param };
@@ -138,44 +138,44 @@ enum { NIB_API_PARAM = sizeof((nib_api_error *)NULL)->param };
 /* An object inside the body while it is read. */
 typedef struct nib_api_object {
     const char *param;        /* where it is: "messages[3]" */
-    const char *const *names; /* [count] of the members that it may have */
+    const char *const *names; /* [count] allowed members */
     int count;                /* at most 32 */
-    uint32_t seen;            /* a bit for each that was there */
+    uint32_t seen;            /* a bit per member that was read */
 } nib_api_object;
 
 enum { NIB_API_LAST = -1, NIB_API_WRONG = -2 };
 
-/* The place in o->names of the object's next member, the first event of whose value is read. What
- * is not known and null is passed over, for it asks for nothing: clients send back an answer with
- * all members that theirs could have. NIB_API_LAST behind the last one; NIB_API_WRONG, with the
- * answer, for one that is broken, not known or there twice. */
+/* Reads the key of the next member and the first event of its value; returns the index in o->names.
+ * Skips unknown members that are null: clients send answers back with all members of their own
+ * types, and null asks for nothing. NIB_API_LAST: no more members. NIB_API_WRONG, with the error
+ * set: the member is malformed, unknown or repeated. */
 int nib__api_member(nib_api_reader *r, nib_api_object *o);
 
-/* The name of a member, "messages[0].tool_calls[1].id"; cut where it is longer than all that are
- * known. */
+/* Formats a member's name, such as "messages[0].tool_calls[1].id"; truncates names longer than any
+ * known one. */
 const char *nib__api_param(char out[NIB_API_PARAM], const char *format, ...) NIB_PRINTF(2, 3);
-/* False, with the answer of a member that is wrong. */
+/* Sets a 400 error about a member and returns false. */
 bool nib__api_refuse(nib_api_reader *r, const char *param, const char *format, ...)
     NIB_PRINTF(3, 4);
-/* False, with what the parser or the arena says. */
+/* Sets the parser's or allocator's error and returns false. */
 bool nib__api_broken(nib_api_reader *r);
 bool nib__api_no_memory(nib_api_reader *r);
-/* What the event that was just read is, in words: "a string". */
+/* The last event in words: "a string". */
 const char *nib__api_found(const nib_api_reader *r);
-/* The raw text of the key, string or number that was just read, cut, for a message. */
+/* The raw text of the last key, string or number, truncated for a message. */
 enum { NIB_API_SHOWN = 48 };
 const char *nib__api_token(char out[NIB_API_SHOWN], const nib_api_reader *r);
-/* A text that was just read, without NUL; `param` names it. */
+/* The last string, in which NUL is refused; NULL with the error set. `param` names the member. */
 const char *nib__api_string(nib_api_reader *r, const char *param, size_t *size);
-/* The same, where something else than a string is refused. */
+/* As nib__api_string, but also refuses a value that is not a string. */
 bool nib__api_read_text(nib_api_reader *r, const char *param, const char **out, size_t *size);
-/* False, with the answer: memory ran out. */
+/* Appends an id; on false, the error is set (out of memory). */
 bool nib__api_note_id(nib_api_reader *r, nib_api_ids *ids, const char *text);
-/* An object as it stands in the body; the event OBJECT was just read. */
+/* The raw text of an object whose OBJECT event was just read. */
 bool nib__api_raw_object(nib_api_reader *r, const char **out, size_t *size);
 /* The member `messages`, whose first event was just read. */
 bool nib__api_read_messages(nib_api_reader *r);
-/* The member `prompt`, likewise. */
+/* The member `prompt`, whose first event was just read. */
 bool nib__api_read_prompt(nib_api_reader *r);
 
 /* ---- api_tools.c ---- */
@@ -183,9 +183,9 @@ bool nib__api_read_prompt(nib_api_reader *r);
 /* The members `tools`, an array, and `tool_choice`. */
 bool nib__api_read_tools(nib_api_reader *r);
 bool nib__api_read_tool_choice(nib_api_reader *r);
-/* What they say about each other. */
+/* Checks tools, tool_choice and response_format against each other. */
 bool nib__api_settle_tools(nib_api_reader *r);
-/* The calls of a message, written anew: with arguments as the objects that they hold, and as the
- * text that they are. */
+/* The calls of a message, rewritten as JSON twice: out[0] with arguments as objects, out[1] with
+ * arguments as text. */
 bool nib__api_read_calls(nib_api_reader *r, const char *param, const char *out[2]);
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a request says of tools: the tools themselves, which of them the model may or must call, and
- * the calls of earlier messages, whose arguments templates take as objects.
+ * Reads the tools of a request, which of them the model may or must call, and the calls of earlier
+ * messages, whose arguments templates take as objects.
  */
 #include "api_request.h"
 
@@ -33,7 +33,7 @@ static bool read_name(nib_api_reader *r, const char *param, const char **out)
                            param, nib__say_name(shown, sizeof shown, *out, size), NAME_LONGEST);
 }
 
-/* An object whose first event was just read, or is to be refused. */
+/* Refuses a value whose first event, just read, does not open an object. */
 static bool expect_object(nib_api_reader *r, const char *param)
 {
     if (r->json.event == NIB_JSON_OBJECT)
@@ -44,7 +44,7 @@ static bool expect_object(nib_api_reader *r, const char *param)
                                  nib__api_found(r));
 }
 
-/* The value of a member `type`; only one is known. */
+/* The value of a member `type`, which must be "function". */
 static bool read_type(nib_api_reader *r, const char *of)
 {
     char param[NIB_API_PARAM];
@@ -54,7 +54,7 @@ static bool read_type(nib_api_reader *r, const char *of)
                            param);
 }
 
-/* What an object lacks; `need`: bits of its members. */
+/* Refuses an object that lacks a member; `need`: bits of the required members. */
 static bool has_all(nib_api_reader *r, const nib_api_object *o, unsigned need)
 {
     char param[NIB_API_PARAM];
@@ -90,7 +90,7 @@ static bool read_function(nib_api_reader *r, const char *of, nib_api_tool *tool)
         else if (at == PARAMETERS)
             good = null || (expect_object(r, param) &&
                             nib__api_raw_object(r, &tool->parameters, &tool->parameters_size));
-        else /* they are always followed exactly */
+        else /* parameters are always followed exactly */
             good = null || r->json.event == NIB_JSON_TRUE || r->json.event == NIB_JSON_FALSE ||
                    nib__api_refuse(r, param, "%s is %s, but must be true or false", param,
                                    nib__api_found(r));
@@ -134,7 +134,7 @@ bool nib__api_read_tools(nib_api_reader *r)
         nib__api_param(param, "tools[%zu].function.name", q->tool_count - 1);
         for (const nib_api_tool *other = q->tool_list; other < tool; other++)
             if (strcmp(other->name, tool->name) == 0)
-                return nib__api_refuse(r, param, "%s is '%s', which another tool is called", param,
+                return nib__api_refuse(r, param, "%s is '%s', the name of another tool", param,
                                        tool->name);
     }
     if (q->tool_count == 0)
@@ -147,7 +147,7 @@ bool nib__api_read_tools(nib_api_reader *r)
                            NIB_API_TOOLS_BYTES);
 }
 
-/* ---- which of them ---- */
+/* ---- tool_choice ---- */
 
 static bool read_chosen(nib_api_reader *r)
 {
@@ -196,26 +196,26 @@ bool nib__api_settle_tools(nib_api_reader *r)
     nib_api_request *q = r->to;
     char shown[NIB_SHOWN];
     if (q->tool_count == 0)
-        return q->tool_choice == NIB_TOOLS_NONE || q->tool_choice == NIB_TOOLS_UNSAID ||
+        return q->tool_choice == NIB_TOOLS_NONE || q->tool_choice == NIB_TOOLS_UNSET ||
                nib__api_refuse(r, "tool_choice",
-                               "tool_choice wants a call, but there are no tools");
-    if (q->tool_choice == NIB_TOOLS_UNSAID)
+                               "tool_choice asks for a call, but there are no tools");
+    if (q->tool_choice == NIB_TOOLS_UNSET)
         q->tool_choice = NIB_TOOLS_AUTO;
     if (q->format != NIB_API_TEXT && nib__api_may_call(q))
         return nib__api_refuse(r, "response_format",
-                               "response_format says what a text is, and with tools an answer may "
-                               "be a call; leave one out, or say tool_choice \"none\"");
+                               "response_format constrains text, but with tools an answer may be a "
+                               "call; leave one out, or set tool_choice to \"none\"");
     if (q->ignore_eos && nib__api_may_call(q))
         return nib__api_refuse(r, "ignore_eos",
-                               "ignore_eos goes on past an answer's end, and with tools that is "
-                               "where calls end; leave one out, or say tool_choice \"none\"");
+                               "ignore_eos continues past the end of an answer, which with tools "
+                               "ends the calls; leave one out, or set tool_choice to \"none\"");
     if (q->tool_choice == NIB_TOOLS_NAMED) {
         while (q->tool_named < q->tool_count &&
                strcmp(q->tool_list[q->tool_named].name, r->tool_named) != 0)
             q->tool_named++;
         if (q->tool_named == q->tool_count)
             return nib__api_refuse(r, "tool_choice.function.name",
-                                   "tool_choice names '%s', which is none of the tools",
+                                   "tool_choice names '%s', which is not one of the tools",
                                    nib__shown(shown, r->tool_named));
     }
     return true;
@@ -231,7 +231,7 @@ static bool put_name(nib_api_reader *r, const char *param, nib_json *json, nib_j
     if (text == NULL)
         return false;
     if (key && memchr(text, 0, size) != NULL)
-        return nib__api_refuse(r, param, "%s has a name with U+0000", param);
+        return nib__api_refuse(r, param, "%s has a name with U+0000, which is not allowed", param);
     if (key)
         nib__jsonw_key(w, text);
     else
@@ -239,7 +239,8 @@ static bool put_name(nib_api_reader *r, const char *param, nib_json *json, nib_j
     return true;
 }
 
-/* Templates have whole numbers of any size, and others as doubles, past which there are some. */
+/* Copies a number. Templates hold whole numbers of any size and all others as doubles, so others
+ * beyond the range of a double are refused. */
 static bool put_number(nib_api_reader *r, nib_json *json, nib_jsonw *w)
 {
     const char *number;
@@ -255,7 +256,7 @@ static bool put_number(nib_api_reader *r, nib_json *json, nib_jsonw *w)
     return number != NULL || nib__api_no_memory(r);
 }
 
-/* The event just read, written. */
+/* Writes the event just read. */
 static bool put_event(nib_api_reader *r, const char *param, nib_json *json, nib_jsonw *w)
 {
     switch (json->event) {
@@ -273,8 +274,8 @@ static bool put_event(nib_api_reader *r, const char *param, nib_json *json, nib_
     }
 }
 
-/* Arguments are a text that holds an object. It is written anew, as templates write objects, for
- * templates that take the text as it is, too. */
+/* Arguments are a string that holds a JSON object. It is rewritten the way templates write objects,
+ * also for templates that take the string itself. */
 static bool read_arguments(nib_api_reader *r, const char *param, const char **out, size_t *size)
 {
     const nib_json_limits limits = {.depth = ARGUMENTS_DEPTH};
@@ -302,7 +303,7 @@ static bool read_arguments(nib_api_reader *r, const char *param, const char **ou
                            json.event == NIB_JSON_ERROR ? json.err.text : "");
 }
 
-/* The writers make the same text but for the arguments. */
+/* Writes to both writers, which differ only in the form of the arguments. */
 static bool read_called(nib_api_reader *r, const char *of, nib_jsonw w[2])
 {
     enum { NAME, ARGUMENTS };

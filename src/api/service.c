@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The thread that runs requests: which choice begins next, steps of the batch between moments in
- * which calls may come and go, and the end.
+ * The thread that runs requests: selects the next choice to start, runs the batch, and lets calls
+ * come and go between steps.
  */
 #include "service.h"
 
@@ -12,7 +12,7 @@
 
 /* ---- opening ---- */
 
-/* The model's name: what was asked, or the last part of its path. */
+/* The given name, or the last part of the model's path. */
 static void choose_name(nib_service *s, const char *asked)
 {
     const char *path = s->session->model->net.directory;
@@ -48,7 +48,7 @@ static nib_status open_parts(nib_service *s, const nib_service_options *options,
     s->wake_made = pthread_cond_init(&s->wake, NULL) == 0;
     s->fresh_made = pthread_cond_init(&s->fresh, NULL) == 0;
     if (!s->lock_made || !s->wake_made || !s->fresh_made)
-        return nib__fail(err, NIB_NO_MEMORY, "the system has no lock left for a service");
+        return nib__fail(err, NIB_NO_MEMORY, "cannot create a lock for the service");
     NIB_TRY(nib__model_tokenizer(s->session->model, &s->tokenizer, err));
     NIB_TRY(
         nib__token_trie_open(&s->trie, s->tokenizer, &s->session->model->engine->allocator, err));
@@ -97,9 +97,9 @@ void nib_service_close(nib_service *s)
 
 const char *nib_service_name(const nib_service *s) { return s->name; }
 
-/* ---- what ends early ---- */
+/* ---- ending calls ---- */
 
-static void take_out(nib_service *s, nib_call *call)
+static void remove_from_batch(nib_service *s, nib_call *call)
 {
     for (int64_t i = 0; i < call->choice_count; i++) {
         nib_answer *choice = &call->choices[i];
@@ -113,10 +113,10 @@ static void take_out(nib_service *s, nib_call *call)
     call->begun = call->ended = call->choice_count;
 }
 
-/* It ends here, with its error. */
-static void cut(nib_service *s, nib_call *call)
+/* Ends a call with its error. */
+static void abort_call(nib_service *s, nib_call *call)
 {
-    take_out(s, call);
+    remove_from_batch(s, call);
     nib__answer_over(call);
     nib__call_tell(call);
 }
@@ -139,7 +139,7 @@ bool nib__service_has(const nib_service *s, const nib_call *call)
 
 void nib__service_drop(nib_service *s, nib_call *call)
 {
-    take_out(s, call);
+    remove_from_batch(s, call);
     unlink_call(s, call);
     if (!call->over)
         nib__call_count(call);
@@ -158,15 +158,16 @@ bool nib__service_goes_on(const nib_service *s, nib_call *call)
     if (s->lost.status != NIB_OK)
         return nib__call_refuse(call, 503, "", "model_changed", s->lost.text);
     if (s->stopping > 1)
-        return nib__call_refuse(call, 503, "", "stopping", "the server stops");
+        return nib__call_refuse(call, 503, "", "stopping", "the server is stopping");
     if (!is_late(s, call))
         return true;
-    snprintf(text, sizeof text, "the request was not done in %g seconds", s->options.limit_s);
+    snprintf(text, sizeof text, "the request exceeded the time limit of %g seconds",
+             s->options.limit_s);
     return nib__call_refuse(call, 503, "", "timeout", text);
 }
 
-/* Calls that are over leave the list; those whose bringer has gone, whose answer is an error
- * already, or whose time is up, are taken out of the batch first. */
+/* Removes finished calls from the list. Calls that were closed, have failed or may not continue are
+ * first removed from the batch. */
 static void end_calls(nib_service *s)
 {
     nib__prepare_cut(s);
@@ -177,15 +178,15 @@ static void end_calls(nib_service *s)
             continue;
         }
         if (!call->over && (call->error.http != 0 || !nib__service_goes_on(s, call)))
-            cut(s, call);
+            abort_call(s, call);
         if (call->over)
             unlink_call(s, call);
     }
 }
 
-/* ---- what begins ---- */
+/* ---- starting choices ---- */
 
-/* Choices that run. */
+/* Running choices. */
 typedef struct share {
     int64_t client, user; /* of a client; of one of its users */
 } share;
@@ -202,8 +203,8 @@ static share share_of(const nib_service *s, const nib_call *call)
     return sum;
 }
 
-/* The call whose next choice begins: of the client that has the fewest running, of its user that
- * has, and of those the one that came first. A client gains nothing by names of many users. */
+/* The call whose next choice starts: of the client with the fewest running choices, then of its
+ * user with the fewest, then the oldest. So a client gains nothing by naming many users. */
 static nib_call *find_next(const nib_service *s)
 {
     nib_call *best = NULL;
@@ -227,7 +228,7 @@ static void begin_choices(nib_service *s)
         nib_answer *choice = &call->choices[call->begun];
         if (!nib__answer_constrain(choice)) {
             nib__call_no_memory(call);
-            cut(s, call);
+            abort_call(s, call);
             unlink_call(s, call);
             continue;
         }
@@ -245,8 +246,8 @@ static void begin_choices(nib_service *s)
 
 /* ---- the loop ---- */
 
-/* Until something changes; where requests have a limit, a second at most. */
-static void wait(nib_service *s)
+/* Waits until something changes; at most a second if requests have a time limit. */
+static void wait_for_work(nib_service *s)
 {
     struct timespec until;
     if (s->options.limit_s == 0 || (s->calls == NULL && s->unprepared == NULL)) {
@@ -258,8 +259,8 @@ static void wait(nib_service *s)
     pthread_cond_timedwait(&s->wake, &s->lock, &until);
 }
 
-/* A step, and the calls that it gave something to. */
-static void step(nib_service *s)
+/* Runs a step of the batch and notifies the calls that have something to read. */
+static void run_step(nib_service *s)
 {
     const nib_callbacks *back = &s->session->model->engine->callbacks;
     nib_err err;
@@ -283,11 +284,11 @@ void nib_service_run(nib_service *s)
         begin_choices(s);
         s->batch_counts = nib__batch_counts(s->batch);
         if (s->batch_counts.jobs > 0)
-            step(s);
+            run_step(s);
         else if (s->stopping > 0 && !s->calls && !s->unprepared && !s->preparing)
             break;
         else
-            wait(s);
+            wait_for_work(s);
     }
     s->running = false;
     pthread_mutex_unlock(&s->lock);

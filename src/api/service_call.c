@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A call: how it comes, what each token adds to its answer, and how the answer is read.
+ * A call: opening it, adding tokens to its answer, reading the answer, closing it.
  */
 #include "service.h"
 
@@ -10,9 +10,9 @@
 
 enum { UNREAD_MOST = 4 << 20 /* bytes of a stream that wait for its reader */ };
 
-/* ---- coming ---- */
+/* ---- opening ---- */
 
-/* As Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014. */
+/* SplitMix64. Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014. */
 uint64_t nib__mix(uint64_t a, uint64_t b)
 {
     uint64_t z = a + (b + 1) * UINT64_C(0x9e3779b97f4a7c15);
@@ -21,7 +21,7 @@ uint64_t nib__mix(uint64_t a, uint64_t b)
     return z ^ z >> 31;
 }
 
-static void give_number(nib_call *call)
+static void assign_id(nib_call *call)
 {
     nib_service *s = call->service;
     pthread_mutex_lock(&s->lock);
@@ -29,13 +29,13 @@ static void give_number(nib_call *call)
     if (s->created == 0)
         s->created = call->options.now;
     pthread_mutex_unlock(&s->lock);
-    call->seed = nib__mix(s->options.seed, number) >> 1; /* one that a request may have */
+    call->seed = nib__mix(s->options.seed, number) >> 1; /* in the range of a request's seed */
     call->unique = nib__mix(call->seed, number);
     snprintf(call->id, sizeof call->id, "%s-%016" PRIx64,
              call->options.route == NIB_ROUTE_CHAT ? "chatcmpl" : "cmpl", call->unique);
 }
 
-static void know_user(nib_call *call)
+static void hash_user(nib_call *call)
 {
     for (const char *p = call->request.user; p != NULL && *p != 0; p++)
         call->user = nib__mix(call->user, (unsigned char)*p);
@@ -52,9 +52,9 @@ static bool has_waiting(const nib_service *s, uint64_t client)
     return s->preparing != NULL && !s->preparing->closed && s->preparing->options.client == client;
 }
 
-/* Is there room for one more? Behind the queue's places a few are left for clients that have nobody
- * in it, so that one client alone cannot shut the others out. */
-static bool may_come(nib_call *call)
+/* Refuses a call if the queue is full. A few extra places are for clients with no call in the
+ * queue, so that one client cannot shut the others out. */
+static bool check_admission(nib_call *call)
 {
     const nib_service *s = call->service;
     const int64_t queue = s->options.queue, spare = queue < 4 ? 1 : queue / 4;
@@ -62,26 +62,27 @@ static bool may_come(nib_call *call)
     if (s->lost.status != NIB_OK)
         return nib__call_refuse(call, 503, "", "model_changed", s->lost.text);
     if (s->stopping > 0)
-        return nib__call_refuse(call, 503, "", "stopping", "the server stops");
+        return nib__call_refuse(call, 503, "", "stopping", "the server is stopping");
     if (s->waiting < queue || (s->waiting < queue + spare && !has_waiting(s, call->options.client)))
         return true;
     call->retry_s = 1;
-    snprintf(text, sizeof text, "%" PRId64 " requests wait already; try again later", s->waiting);
+    snprintf(text, sizeof text, "%" PRId64 " requests are already waiting; try again later",
+             s->waiting);
     return nib__call_refuse(call, 429, "", "queue_full", text);
 }
 
-static void tell(nib_call *call)
+static void notify(nib_call *call)
 {
-    if (call->told || call->closed)
+    if (call->notified || call->closed)
         return;
-    call->told = true;
+    call->notified = true;
     if (call->options.ready != NULL)
         call->options.ready(call->options.ctx);
 }
 
-/* A request that was prepared, or never will be, keeps no body: there may be megabytes of it. What
- * lies in it was used. */
-static void forget_body(nib_call *call)
+/* Frees the body, possibly megabytes, once the request is prepared or refused, and clears the
+ * pointers into it. */
+static void free_body(nib_call *call)
 {
     nib_api_request *q = &call->request;
     nib__release(&call->service->session->model->engine->allocator, call->body);
@@ -97,10 +98,10 @@ void nib__call_join(nib_call *call, bool good)
     nib_service *s = call->service;
     nib_call **last = &s->calls;
     if (good)
-        know_user(call);
-    forget_body(call);
+        hash_user(call);
+    free_body(call);
     pthread_cond_signal(&s->wake);
-    if (call->closed) { /* its place was given up when it was */
+    if (call->closed) { /* nib_call_close already gave up its place in the queue */
         nib__call_count(call);
         nib__call_free(call);
         return;
@@ -116,8 +117,8 @@ void nib__call_join(nib_call *call, bool good)
         s->waiting--;
         nib__answer_over(call);
     }
-    if (call->http != 0) /* also of a stream that waits: its status goes out, and then pings */
-        tell(call);
+    if (call->http != 0) /* a waiting stream, too: it sends its status, then pings */
+        notify(call);
 }
 
 nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options *options,
@@ -134,17 +135,17 @@ nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options 
     nib__arena_init(&call->said, a, 0);
     nib__ledger_init(&call->settings, a);
     nib__text_init(&call->out, a);
-    give_number(call);
+    assign_id(call);
     call->options.body = call->body = nib__calloc(a, options->size + 1, 1);
     if (call->body != NULL)
         memcpy(call->body, options->body, options->size);
     else
         nib__call_no_memory(call);
     pthread_mutex_lock(&s->lock);
-    if (call->body != NULL && may_come(call)) {
+    if (call->body != NULL && check_admission(call)) {
         nib__prepare_later(s, call);
     } else {
-        forget_body(call);
+        free_body(call);
         nib__answer_over(call);
     }
     pthread_mutex_unlock(&s->lock);
@@ -152,9 +153,9 @@ nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options 
     return NIB_OK;
 }
 
-/* ---- what an answer must be ---- */
+/* ---- constraints ---- */
 
-/* A choice that waits has none of it: with a big vocabulary it is half a megabyte. */
+/* Waiting choices have no state: with a large vocabulary it takes half a megabyte. */
 bool nib__answer_constrain(nib_answer *c)
 {
     const nib_call *call = c->call;
@@ -187,18 +188,19 @@ void nib__answer_release(nib_answer *c)
 
 static double since(uint64_t from) { return (double)(nib__now_ns() - from) * 1e-9; }
 
-/* Who takes less of a stream than is made is not waited for, and what waits for him has an end. */
+/* Ends a stream whose client reads too slowly, because unread bytes are limited and steps do not
+ * wait. */
 static bool is_unread(nib_call *call)
 {
     if (!call->stream || call->out.size - call->read <= UNREAD_MOST)
         return false;
     if (call->error.http == 0)
         nib__call_refuse(call, 503, "", "unread",
-                         "more than 4 MiB of the stream were not taken; it ends here");
+                         "more than 4 MiB of the stream are unread; it ends here");
     return true;
 }
 
-static void note_time(nib_call *call)
+static void record_token_time(nib_call *call)
 {
     nib_service_counts *counts = &call->service->counts;
     if (call->first_ns == 0)
@@ -219,14 +221,14 @@ void nib__call_give_text(nib_answer *c, bool all, size_t held)
     nib__text_out_take(&c->text, ready);
 }
 
-static bool token_came(void *ctx, const nib_new_token *token)
+static bool on_token(void *ctx, const nib_new_token *token)
 {
     nib_answer *c = ctx;
     nib_service *s = c->call->service;
     pthread_mutex_lock(&s->lock);
     c->cached = c->job.cached;
     if (!token->of_prompt) {
-        note_time(c->call);
+        record_token_time(c->call);
         s->counts.new_tokens++;
         c->made++;
     }
@@ -245,7 +247,7 @@ static bool token_came(void *ctx, const nib_new_token *token)
     return on;
 }
 
-static void choice_ended(void *ctx, nib_finish finish, const nib_err *err)
+static void on_finish(void *ctx, nib_finish finish, const nib_err *err)
 {
     nib_answer *c = ctx;
     nib_call *call = c->call;
@@ -271,14 +273,14 @@ static void choice_ended(void *ctx, nib_finish finish, const nib_err *err)
     pthread_mutex_unlock(&s->lock);
 }
 
-const nib_job_calls nib__answer_calls = {token_came, choice_ended};
+const nib_job_calls nib__answer_calls = {on_token, on_finish};
 
-/* ---- reading, and going ---- */
+/* ---- reading and closing ---- */
 
 void nib__call_tell(nib_call *call)
 {
     if (call->over || call->read < call->out.size)
-        tell(call);
+        notify(call);
 }
 
 nib_call_state nib_call_look(nib_call *call)
@@ -293,8 +295,8 @@ nib_call_state nib_call_look(nib_call *call)
     return state;
 }
 
-/* A reader who is always a little behind keeps no more than that. */
-static void forget_read(nib_call *call)
+/* Drops the bytes that were read. */
+static void discard_read(nib_call *call)
 {
     nib_text *out = &call->out;
     if (out->size > call->read)
@@ -311,9 +313,9 @@ size_t nib_call_read(nib_call *call, char *out, size_t size)
         memcpy(out, call->out.at + call->read, count);
     call->read += count;
     if (call->read == call->out.size)
-        call->told = false;
+        call->notified = false;
     if (2 * call->read >= call->out.size)
-        forget_read(call);
+        discard_read(call);
     pthread_mutex_unlock(&call->service->lock);
     return count;
 }
@@ -322,7 +324,7 @@ void nib_call_stats_get(nib_call *call, nib_call_stats *out)
 {
     pthread_mutex_lock(&call->service->lock);
     const uint64_t until = call->over_ns != 0 ? call->over_ns : nib__now_ns();
-    /* while it is prepared, what was asked is that thread's */
+    /* during preparation the request belongs to the preparer's thread */
     const bool known = call->service->preparing != call;
     *out = (nib_call_stats){.id = call->id,
                             .finish = "error",
@@ -352,7 +354,7 @@ void nib__call_tokens(const nib_call *call, int64_t *prompt, int64_t *cached, in
     for (int64_t i = 0; i < call->choice_count; i++) {
         const nib_answer *c = &call->choices[i];
         *made += c->made;
-        if (i % call->request.n == 0) { /* a prompt counts once, however many answers it has */
+        if (i % call->request.n == 0) { /* count each prompt once */
             *prompt += c->job.prompt_count;
             *cached += c->cached;
         }
@@ -395,13 +397,13 @@ void nib_call_close(nib_call *call)
     nib_service *s = call->service;
     pthread_mutex_lock(&s->lock);
     call->closed = true;
-    const bool listed = nib__service_has(s, call); /* then the running thread frees it */
+    const bool listed = nib__service_has(s, call); /* if running, that thread frees it */
     if (listed && s->running) {
         pthread_cond_signal(&s->wake);
     } else if (listed) {
         nib__service_drop(s, call);
     } else if (s->preparing == call) {
-        s->waiting--; /* its thread frees it */
+        s->waiting--; /* the preparer frees it */
     } else {
         if (nib__prepare_drop(s, call))
             nib__call_count(call);

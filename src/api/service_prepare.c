@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the bytes of a request to choices that can run. It is done on a thread of its own: a text of
- * megabytes takes long to become tokens, and keeps no other thread waiting.
+ * Turns the bytes of a request into choices that can run. A thread of its own does this, because
+ * tokenizing megabytes of text takes long.
  */
 #include "service.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-/* ---- from a request to choices ---- */
+/* ---- refusing ---- */
 
 bool nib__call_refuse(nib_call *call, int http, const char *param, const char *code,
                       const char *text)
@@ -19,13 +19,12 @@ bool nib__call_refuse(nib_call *call, int http, const char *param, const char *c
     return false;
 }
 
-/* A failure of the library as an answer: what the caller can mend is his. */
 bool nib__call_refuse_status(nib_call *call, const char *param, const nib_err *err)
 {
-    const bool his =
+    const bool is_client_error =
         err->status == NIB_USAGE || err->status == NIB_BAD_INPUT || err->status == NIB_UNSUPPORTED;
     return nib__call_refuse(call,
-                            his                            ? 400
+                            is_client_error                ? 400
                             : err->status == NIB_NO_MEMORY ? 503
                                                            : 500,
                             param, NULL, err->text);
@@ -36,8 +35,10 @@ bool nib__call_no_memory(nib_call *call)
     return nib__call_refuse(call, 503, "", NULL, "memory ran out for this request");
 }
 
-/* Limits on the memory for one prompt, whatever the client sends. Counting goes on past the context
- * so that the error can say by how much the prompt is too long. */
+/* ---- from a request to choices ---- */
+
+/* Limits the memory for one prompt. Counting continues past the context, so that the error can say
+ * how long the prompt is. */
 static nib_encoding text_limits(const nib_call *call, unsigned flags)
 {
     enum { MAX_WORD = 512 * 1024, CONTEXTS = 4 };
@@ -71,7 +72,7 @@ static bool find_limit(nib_call *call, nib_call_prompt *prompt)
            nib__call_refuse(call, 400, "max_completion_tokens", NULL, err.text);
 }
 
-/* A text that could not fit if all of its tokens were the longest is not made into tokens first. */
+/* Refuses, before tokenizing, a text that cannot fit even if every token were the longest. */
 static bool check_bytes(nib_call *call, size_t size)
 {
     const nib_service *s = call->service;
@@ -138,8 +139,9 @@ static bool encode_chat(nib_call *call, nib_call_prompt *to)
     return to->count > 0 || nib__call_refuse(call, 400, "messages", NULL, "the prompt is empty");
 }
 
-/* Between the parts: whoever asked may have gone, its time be up, or the server about to end. */
-static bool goes_on(nib_call *call)
+/* Checked between steps of preparation: the call may be closed or its time up, or the server may be
+ * stopping. */
+static bool may_continue(nib_call *call)
 {
     nib_service *s = call->service;
     pthread_mutex_lock(&s->lock);
@@ -159,10 +161,10 @@ static bool make_prompts(nib_call *call)
     for (int64_t i = 0; i < call->prompt_count; i++) {
         nib_call_prompt *to = &call->prompts[i];
         bool good = true;
-        if (!goes_on(call))
+        if (!may_continue(call))
             return false;
         if (q->route == NIB_ROUTE_CHAT) {
-            good = encode_chat(call, to); /* messages were looked at while they were read */
+            good = encode_chat(call, to); /* the size of messages was checked while reading them */
         } else if (q->prompts[i].text != NULL) {
             good = check_bytes(call, q->prompts[i].size) && encode_text(call, &q->prompts[i], to);
         } else {
@@ -178,7 +180,7 @@ static bool make_prompts(nib_call *call)
     return true;
 }
 
-/* A completion goes on behind its prompt; the answer of a chat is a text of its own. */
+/* A completion continues its prompt; a chat's answer is a separate text. */
 bool nib__answer_continues(const nib_answer *c)
 {
     const nib_call_prompt *prompt = &c->call->prompts[c->prompt];
@@ -190,7 +192,7 @@ static void fill_choice(nib_call *call, nib_answer *c, int64_t index)
     const nib_service *s = call->service;
     const nib_api_request *q = &call->request;
     const nib_allocator *a = &s->session->model->engine->allocator;
-    /* 0 is the likeliest token alone, which is what any share that small is */
+    /* 0 means only the most likely token, as does any share that small */
     const double top_p = q->top_p == 0 ? 1e-9 : q->top_p;
     const nib_generate_options options = {.temperature = q->temperature,
                                           .top_k = q->top_k,
@@ -229,7 +231,7 @@ static void fill_choice(nib_call *call, nib_answer *c, int64_t index)
                        .ctx = c};
 }
 
-/* What the answers must be, before any of them is made. */
+/* The constraint that all answers of the call share. */
 static bool make_constraint(nib_call *call)
 {
     const nib_service *s = call->service;
@@ -261,8 +263,8 @@ static bool make_choices(nib_call *call)
     return true;
 }
 
-/* What is used of the request once it runs; all else goes with its body. */
-static bool keep(nib_call *call)
+/* Copies what the running request needs out of its body, which is freed after preparation. */
+static bool copy_from_body(nib_call *call)
 {
     nib_api_request *q = &call->request;
     nib_arena *arena = &call->arena;
@@ -303,16 +305,17 @@ static bool prepare(nib_call *call)
         return false;
     if (call->request.seed_given)
         call->seed = call->request.seed;
-    return goes_on(call) && nib__call_find_tools(call) && goes_on(call) && make_constraint(call) &&
-           make_prompts(call) && nib__call_settings(call) && keep(call) && make_choices(call);
+    return may_continue(call) && nib__call_find_tools(call) && may_continue(call) &&
+           make_constraint(call) && make_prompts(call) && nib__call_settings(call) &&
+           copy_from_body(call) && make_choices(call);
 }
 
 /* ---- the thread ---- */
 
-/* Clients take turns, so that one with many long texts keeps no other waiting for more than one of
- * them: of the calls of the next turn the one that came first. How many calls of a client run says
- * nothing here: those that are refused in the end take as long. */
-static nib_call *take_first(nib_service *s)
+/* Pops the oldest call of the next turn. Clients take turns, so that a client with many long texts
+ * delays others by at most one of them. The number of running calls does not count here, because
+ * calls that end up refused take as long to prepare. */
+static nib_call *pop_next(nib_service *s)
 {
     nib_call **best = &s->unprepared, *call;
     for (nib_call **at = best; *at != NULL; at = &(*at)->next)
@@ -326,7 +329,7 @@ static nib_call *take_first(nib_service *s)
     return call;
 }
 
-/* Under the lock, but not while it works. */
+/* Called under the lock, which it releases while it works. */
 static void prepare_one(nib_service *s, nib_call *call)
 {
     s->preparing = call;
@@ -340,12 +343,12 @@ static void prepare_one(nib_service *s, nib_call *call)
     nib__call_join(call, good);
 }
 
-static void *prepare_all(void *ctx)
+static void *run_preparer(void *ctx)
 {
     nib_service *s = ctx;
     pthread_mutex_lock(&s->lock);
     while (!s->closing) {
-        nib_call *call = take_first(s);
+        nib_call *call = pop_next(s);
         if (call != NULL)
             prepare_one(s, call);
         else
@@ -368,7 +371,7 @@ void nib__prepare_later(nib_service *s, nib_call *call)
     call->next = NULL;
     s->waiting++;
     pthread_cond_signal(&s->fresh);
-    if (s->options.limit_s > 0) /* its time is looked at from now on */
+    if (s->options.limit_s > 0) /* the running thread checks its time limit from now on */
         pthread_cond_signal(&s->wake);
 }
 
@@ -394,12 +397,12 @@ bool nib__prepare_drop(nib_service *s, const nib_call *call)
         return false;
     *at = call->next;
     s->waiting--;
-    pthread_cond_signal(&s->wake); /* it may have been what the end waited for */
+    pthread_cond_signal(&s->wake); /* stopping may have waited for it */
     return true;
 }
 
-/* How long the text of a token is at most, as the tokenizer's file writes it: never shorter than
- * what it stands for. */
+/* Bytes of the longest token as the tokenizer's file spells it, which is never shorter than the
+ * text it stands for. */
 static size_t find_longest(const nib_tokenizer *t)
 {
     const int64_t count = nib__tokenizer_vocab_size(t);
@@ -410,8 +413,8 @@ static size_t find_longest(const nib_tokenizer *t)
     return longest;
 }
 
-/* A thread with room for templates that recurse, as some do over the tools of a request: 500 levels
- * take up to 200 kB, and a system may give a thread less. */
+/* Starts a thread with enough stack for recursive templates (some recurse over tools): 500 levels
+ * take up to 200 kB, and the system's default may be less. */
 static bool start_preparer(nib_service *s)
 {
     enum { STACK = 4 << 20 };
@@ -419,7 +422,7 @@ static bool start_preparer(nib_service *s)
     if (pthread_attr_init(&attributes) != 0)
         return false;
     const bool started = pthread_attr_setstacksize(&attributes, STACK) == 0 &&
-                         pthread_create(&s->preparer, &attributes, prepare_all, s) == 0;
+                         pthread_create(&s->preparer, &attributes, run_preparer, s) == 0;
     pthread_attr_destroy(&attributes);
     return started;
 }
@@ -430,7 +433,7 @@ nib_status nib__preparer_open(nib_service *s, nib_err *err)
     s->has_preparer = start_preparer(s);
     return s->has_preparer
                ? NIB_OK
-               : nib__fail(err, NIB_NO_MEMORY, "the system has no thread left for a service");
+               : nib__fail(err, NIB_NO_MEMORY, "cannot create a thread for the service");
 }
 
 void nib__preparer_close(nib_service *s)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What of a request is not done just so, though it is not refused: the lines of the ledger for one
- * request, which its answer has as `settings`. A model that runs strictly refuses it.
+ * The ledger of one request: settings that are not done as asked but not refused either. The answer
+ * lists them as `settings`; with --strict the request is refused.
  */
 #include "service.h"
 
-/* The longest prompt leaves the least room. */
-static void tell_length(nib_call *call)
+/* Checks max_tokens against the longest prompt, which leaves the least room. */
+static void record_max_tokens(nib_call *call)
 {
     const nib_api_request *q = &call->request;
     size_t longest = 0;
@@ -17,7 +17,7 @@ static void tell_length(nib_call *call)
                              call->service->session->plan->context, NIB_BY_REQUEST);
 }
 
-static nib_status judge(nib_call *call, nib_err *err)
+static nib_status check_strict(nib_call *call, nib_err *err)
 {
     const nib_plan *plan = call->service->session->plan;
     if (call->settings.failed)
@@ -41,10 +41,10 @@ bool nib__call_settings(nib_call *call)
         const nib_chat_options options = nib__call_chat_options(call);
         status = nib__chat_settings(&call->settings, model, &options, NIB_BY_REQUEST, &err);
     }
-    tell_length(call);
+    record_max_tokens(call);
     nib__tell_sampling(&call->settings, model, &drawn, NIB_BY_REQUEST);
     if (status == NIB_OK)
-        status = judge(call, &err);
+        status = check_strict(call, &err);
     if (status == NIB_OK)
         return true;
     return status == NIB_NOT_AS_ASKED ? nib__call_refuse(call, 400, "", NULL, err.text)

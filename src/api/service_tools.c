@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tools of a request: how the model's template shows them and writes calls, and the constraint that
- * its answers are held to.
+ * Tools of a request: how the model's template shows tools and writes calls, and the constraint on
+ * the answers.
  */
 #include "service.h"
 
@@ -11,7 +11,7 @@
 
 /* ---- the template ---- */
 
-static nib_status collect(void *ctx, const char *bytes, size_t size)
+static nib_status append_text(void *ctx, const char *bytes, size_t size)
 {
     nib__text_put(ctx, bytes, size);
     return NIB_OK;
@@ -22,7 +22,7 @@ static nib_status render(void *ctx, const char *messages, const char *tools, boo
 {
     const nib_call *call = ctx;
     const nib_service *s = call->service;
-    const nib_sink sink = {collect, out};
+    const nib_sink sink = {append_text, out};
     const nib_chat_options options = {.messages = messages,
                                       .messages_size = strlen(messages),
                                       .tools = tools,
@@ -33,7 +33,7 @@ static nib_status render(void *ctx, const char *messages, const char *tools, boo
     return nib_chat_write(s->session->model, &options, &sink, err);
 }
 
-/* The tokens that end an answer, as templates write them. */
+/* The text of the tokens that end an answer. */
 static bool find_ends(const nib_service *s, nib_arena *arena, const char *out[NIB_EOS_MAX],
                       size_t *kept)
 {
@@ -52,8 +52,8 @@ static bool find_ends(const nib_service *s, nib_arena *arena, const char *out[NI
     return true;
 }
 
-/* Once for all requests, whatever their own variables of the template are. */
-static bool learn(nib_call *call)
+/* Probes the template once for all requests, whatever their template variables. */
+static bool probe_template(nib_call *call)
 {
     nib_service *s = call->service;
     nib_service_tools *t = &s->tools;
@@ -62,7 +62,7 @@ static bool learn(nib_call *call)
     nib_tool_prober prober = {render, call, a, ends, 0};
     if (t->known)
         return true;
-    nib__arena_free(&t->arena); /* of an attempt for which memory ran out */
+    nib__arena_free(&t->arena); /* left by an attempt that ran out of memory */
     if (!find_ends(s, &t->arena, ends, &prober.end_count))
         return nib__call_no_memory(call);
     t->shown.status = t->found.status = NIB_OK;
@@ -78,11 +78,11 @@ bool nib__call_find_tools(nib_call *call)
     nib_api_request *q = &call->request;
     if (q->tools == NULL && q->messages_text == NULL)
         return true;
-    if (!learn(call))
+    if (!probe_template(call))
         return false;
     if (q->tools != NULL && t->shown.status != NIB_OK)
         return nib__call_refuse_status(call, "tools", &t->shown);
-    /* messages with calls are rendered however the template writes them */
+    /* messages with calls are rendered even if the format of calls was not found */
     if (t->found.status != NIB_OK)
         return !nib__api_may_call(q) || nib__call_refuse_status(call, "tools", &t->found);
     call->format = &t->format;

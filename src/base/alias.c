@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The two spellings of module names. Owns the table of pairs; a name is a stem, or "layers.N." and
- * a part.
+ * Translates module names between the two spellings. A name is a stem, or "layers.N." and a part.
  */
 #include "alias.h"
 
@@ -24,7 +23,7 @@ static const pair parts[] = {
     {"post_attention_layernorm", "ffn_norm"},
 };
 
-/* The rest of name after word, if the word ends there or a component does; else NULL. */
+/* The rest of name after word, if word ends at the end of a component; else NULL. */
 static const char *after(const char *name, const char *word)
 {
     const size_t size = strlen(word);
@@ -33,7 +32,7 @@ static const char *after(const char *name, const char *word)
     return name + size;
 }
 
-/* a + b + c + d, if it fits. */
+/* Writes a + b + c + d; false if it does not fit. */
 static bool join(char *out, size_t size, const char *a, const char *b, size_t b_size, const char *c,
                  const char *d)
 {

@@ -8,8 +8,8 @@
 
 #include "base.h"
 
-/* The other spelling of a module or tensor name (a suffix such as ".weight" stays). False: it has
- * none, or does not fit; out is then untouched. */
+/* Translates a module or tensor name; a suffix such as ".weight" stays. False: the name has no
+ * other spelling, or it does not fit; out is then untouched. */
 bool nib__alias_to_meta(char *out, size_t size, const char *name);
 bool nib__alias_from_meta(char *out, size_t size, const char *name);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every file may use: checked arithmetic, small macros, and the way to fail. No data.
+ * What every file may use: checked arithmetic, small macros, and failing with a sentence. No data.
  */
 #ifndef NIB_BASE_H
 #define NIB_BASE_H
@@ -43,13 +43,13 @@ NIB_INLINE int64_t nib__ceil_div(int64_t a, int64_t b) { return a / b + (a % b !
 NIB_INLINE int64_t nib__round_up(int64_t a, int64_t b) { return nib__ceil_div(a, b) * b; }
 NIB_INLINE int64_t nib__round_down(int64_t a, int64_t b) { return a / b * b; }
 
-/* `bytes` after p, which may lie past what p points into: an address to prefetch, not a pointer. */
+/* The address `bytes` after p, possibly past the end of p's array: only for prefetching. */
 NIB_INLINE const void *nib__ahead(const void *p, uint64_t bytes)
 {
     return (const void *)((uintptr_t)p + (uintptr_t)bytes);
 }
 
-/* Sizes that come from input: false means that the result does not fit; *out is then untouched. */
+/* For sizes that come from input. False: the result overflows; *out is then untouched. */
 NIB_INLINE bool nib__mul(uint64_t *out, uint64_t a, uint64_t b)
 {
     if (b != 0 && a > UINT64_MAX / b)

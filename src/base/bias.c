@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a bias means in each of its forms, and which weights an int32 bias goes with.
+ * The values of a bias in each of its forms, and which weights can have an int32 bias.
  */
 #include "scheme.h"
 
@@ -51,22 +51,21 @@ void nib__weight_bias(const nib_weight *w, float *out)
 
 /* ---- int32 ---- */
 
-enum { INT32_K_MOST = 1 << 15 /* beyond it, fast rows correct zero points in double */ };
+enum { INT32_K_MOST = 1 << 15 /* above it, fast rows correct zero points in double */ };
 
 const char *nib__bias_int32_refuses(const nib_scheme *s, int64_t k)
 {
     if (s->code != NIB_CODE_I8 && s->code != NIB_CODE_I4)
-        return "the sums of its products are no integers";
+        return "its sums are not integers";
     if (s->act != NIB_ACT_I8_STATIC)
         return s->act == NIB_ACT_FLOAT ? "its activations are floats, not integers"
-                                       : "its activations have a scale per token, and a bias in "
-                                         "integers needs one that is fixed";
+                                       : "its activations have a scale per token, but an integer "
+                                         "bias needs a fixed scale";
     if (s->group > 0)
-        return "its groups have a scale each, and a bias in integers needs one per row";
+        return "each of its groups has a scale, but an integer bias needs one scale per row";
     if (s->zero == NIB_ZERO_FLOAT)
-        return "its zero points are floats, which are added outside of the integer sums";
-    return k > INT32_K_MOST ? "with more than 32,768 inputs its sums may need all of the 32 bits"
-                            : NULL;
+        return "its zero points are floats, which are not part of the integer sums";
+    return k > INT32_K_MOST ? "with more than 32,768 inputs its sums may need all 32 bits" : NULL;
 }
 
 int64_t nib__bias_int32_most(const nib_scheme *s, int64_t k)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads one weight, however its codes lie: the rows of the store table, and the functions of
- * scheme.h that everything else reads weights through.
+ * Reads one weight in any layout: the table of layouts, and the functions of scheme.h through which
+ * everything else reads weights.
  */
 #include "code_layout.h"
 
-/* ---- the stores of safetensors dialects ---- */
+/* ---- the layouts of safetensors dialects ---- */
 
 /* The type that float codes are stored in. */
 static nib_type stored_float(const nib_weight *w)
@@ -41,7 +41,7 @@ static uint64_t nibble_row_bytes(const nib_weight *w) { return (uint64_t)nib__ce
         .codes = nib__block_codes, .scale = scale_, .zero = zero_, .act = NIB_ACT_##act_,          \
         .row_bytes = nib__block_row_bytes                                                          \
     }
-static const nib_store_ops stores[NIB_LAYOUT_COUNT] = {
+static const nib_layout_ops layouts[NIB_LAYOUT_COUNT] = {
     [NIB_LAYOUT_FLOAT] = {.row_bytes = float_row_bytes},
     [NIB_LAYOUT_F64] = {.row_bytes = float_row_bytes},
     [NIB_LAYOUT_BYTE] = {.codes = byte_codes, .row_bytes = byte_row_bytes},
@@ -76,12 +76,12 @@ static const nib_store_ops stores[NIB_LAYOUT_COUNT] = {
 
 nib_act nib__weight_act(const nib_weight *w)
 {
-    return w->scheme.act != NIB_ACT_FLOAT ? w->scheme.act : stores[w->layout].act;
+    return w->scheme.act != NIB_ACT_FLOAT ? w->scheme.act : layouts[w->layout].act;
 }
 
 /* ---- codes ---- */
 
-/* Column k0 of row i. */
+/* The address of column k0 of row i. */
 static const uint8_t *float_place(const nib_weight *w, int64_t i, int64_t k0)
 {
     return (const uint8_t *)w->codes + (uint64_t)nib__weight_place(w, i) * float_row_bytes(w) +
@@ -100,7 +100,7 @@ void nib__weight_floats(const nib_weight *w, int64_t i, int64_t k0, int64_t coun
 
 void nib__weight_codes(const nib_weight *w, int64_t i, int64_t k0, int64_t count, int8_t *out)
 {
-    stores[w->layout].codes(w, nib__weight_place(w, i), k0, count, out);
+    layouts[w->layout].codes(w, nib__weight_place(w, i), k0, count, out);
 }
 
 /* ---- scales and zeros ---- */
@@ -112,7 +112,7 @@ static float element(const void *from, nib_type type, int64_t at)
     return value;
 }
 
-/* Where the scale or zero of row i and group g lies in its array. */
+/* The index of the scale or zero of row i and group g in its array. */
 static int64_t scale_place(const nib_weight *w, int64_t i, int64_t g)
 {
     const int64_t row = nib__weight_place(w, i);
@@ -124,9 +124,9 @@ static int64_t scale_place(const nib_weight *w, int64_t i, int64_t g)
 
 float nib__weight_group_scale(const nib_weight *w, int64_t i, int64_t g)
 {
-    const nib_store_ops *store = &stores[w->layout];
-    if (store->scale != NULL)
-        return store->scale(w, nib__weight_place(w, i), g);
+    const nib_layout_ops *ops = &layouts[w->layout];
+    if (ops->scale != NULL)
+        return ops->scale(w, nib__weight_place(w, i), g);
     return element(w->scales, w->scale_type, scale_place(w, i, g));
 }
 
@@ -138,15 +138,15 @@ float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g)
     return w->tensor_divides ? scale / w->tensor_scale : scale * w->tensor_scale;
 }
 
-bool nib__weight_holds_scales(const nib_weight *w) { return stores[w->layout].scale != NULL; }
+bool nib__weight_holds_scales(const nib_weight *w) { return layouts[w->layout].scale != NULL; }
 
 float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g)
 {
-    const nib_store_ops *store = &stores[w->layout];
+    const nib_layout_ops *ops = &layouts[w->layout];
     if (w->scheme.zero == NIB_ZERO_NONE)
         return 0;
-    if (store->zero != NULL)
-        return store->zero(w, nib__weight_place(w, i), g);
+    if (ops->zero != NULL)
+        return ops->zero(w, nib__weight_place(w, i), g);
     return element(w->zeros, w->float_zeros != NIB_TYPE_NONE ? w->float_zeros : w->zero_type,
                    scale_place(w, i, g));
 }
@@ -156,7 +156,7 @@ int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g)
     int32_t zero;
     if (w->scheme.zero != NIB_ZERO_INT)
         return 0;
-    if (stores[w->layout].zero != NULL || w->float_zeros != NIB_TYPE_NONE)
+    if (layouts[w->layout].zero != NULL || w->float_zeros != NIB_TYPE_NONE)
         return (int64_t)nib__weight_zero(w, i, g);
     const int64_t at = scale_place(w, i, g);
     if (w->zero_type == NIB_TYPE_I8)
@@ -165,8 +165,8 @@ int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g)
     return zero;
 }
 
-/* Values of an array as they are, `stride` bytes apart, to places `step` bytes apart. The sizes
- * are constants, so that no value is a call. */
+/* Copies values that are `stride` bytes apart to places `step` bytes apart. The sizes are
+ * constants, so memcpy is inlined. */
 static void copy_values(uint8_t *to, size_t step, const uint8_t *from, int64_t stride, size_t size,
                         int64_t count)
 {
@@ -181,7 +181,7 @@ static void copy_values(uint8_t *to, size_t step, const uint8_t *from, int64_t s
             memcpy(to + (size_t)j * step, from + j * stride, 4);
 }
 
-/* Of an array strided as scales: as they are but for F64. */
+/* Copies from an array strided as scales; F64 is rounded to F32. */
 static void put_values(const nib_weight *w, const void *values, nib_type type, int64_t i, int64_t g,
                        int64_t count, uint8_t *to, size_t step)
 {
@@ -193,7 +193,7 @@ static void put_values(const nib_weight *w, const void *values, nib_type type, i
         }
         return;
     }
-    const int64_t some = w->scale_tiles ? 1 : count; /* that lie at one stride */
+    const int64_t some = w->scale_tiles ? 1 : count; /* values at one stride */
     for (int64_t j = 0; j < count; j += some)
         copy_values(to + (size_t)j * step, step,
                     (const uint8_t *)values + scale_place(w, i, g + j) * size,
@@ -203,7 +203,7 @@ static void put_values(const nib_weight *w, const void *values, nib_type type, i
 void nib__weight_put_scales(const nib_weight *w, int64_t i, int64_t g, int64_t count, void *to,
                             size_t step)
 {
-    if (stores[w->layout].scale == NULL) {
+    if (layouts[w->layout].scale == NULL) {
         put_values(w, w->scales, w->scale_type, i, g, count, to, step);
         return;
     }
@@ -217,7 +217,7 @@ void nib__weight_put_scales(const nib_weight *w, int64_t i, int64_t g, int64_t c
 void nib__weight_put_zeros(const nib_weight *w, int64_t i, int64_t g, int64_t count, void *to,
                            size_t step)
 {
-    if (stores[w->layout].zero == NULL && w->float_zeros == NIB_TYPE_NONE) {
+    if (layouts[w->layout].zero == NULL && w->float_zeros == NIB_TYPE_NONE) {
         put_values(w, w->zeros, w->zero_type, i, g, count, to, step);
         return;
     }
@@ -281,8 +281,8 @@ void nib__weight_row(const nib_weight *w, int64_t i, float *out)
 
 uint64_t nib__weight_row_bytes(const nib_weight *w)
 {
-    const nib_store_ops *store = &stores[w->layout];
-    return store->row_bytes != NULL ? store->row_bytes(w) : 0;
+    const nib_layout_ops *ops = &layouts[w->layout];
+    return ops->row_bytes != NULL ? ops->row_bytes(w) : 0;
 }
 
 bool nib__weight_is_plain(const nib_weight *w)
@@ -295,8 +295,8 @@ bool nib__weight_is_plain(const nib_weight *w)
 
 uint64_t nib__weight_code_bytes(const nib_weight *w)
 {
-    const nib_store_ops *store = &stores[w->layout];
-    return store->bytes != NULL ? store->bytes(w) : (uint64_t)w->n * nib__weight_row_bytes(w);
+    const nib_layout_ops *ops = &layouts[w->layout];
+    return ops->bytes != NULL ? ops->bytes(w) : (uint64_t)w->n * nib__weight_row_bytes(w);
 }
 
 uint64_t nib__weight_value_bytes(const nib_weight *w, const void *values, nib_type type)
@@ -309,9 +309,9 @@ uint64_t nib__weight_value_bytes(const nib_weight *w, const void *values, nib_ty
 
 uint64_t nib__weight_bytes(const nib_weight *w)
 {
-    const nib_store_ops *store = &stores[w->layout];
+    const nib_layout_ops *ops = &layouts[w->layout];
     const uint64_t n = (uint64_t)w->n, codes = nib__weight_code_bytes(w);
-    if (!nib__scheme_is_quantized(&w->scheme) || store->scale != NULL)
+    if (!nib__scheme_is_quantized(&w->scheme) || ops->scale != NULL)
         return codes;
     const bool one = w->scheme.group == NIB_GROUP_TENSOR;
     const uint64_t rows = w->scale_rows > 1 ? (uint64_t)nib__ceil_div(w->n, w->scale_rows) : n;

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How GGUF's block types lie in memory. A row is its blocks one after the other; a block of 32 or
- * 256 elements holds its scales before or behind its codes:
+ * Reads GGUF's block types. A row is a sequence of blocks; a block of 32 or 256 elements holds its
+ * scales before or after its codes:
  *
  *   Q4_0    f16 d, 16 bytes: byte j holds elements j (low nibble) and j + 16      d * (q - 8)
  *   Q4_1    f16 d, f16 m, codes as Q4_0                                           d * q + m
  *   Q5_0    f16 d, 32 fifth bits, codes as Q4_0                                   d * (q - 16)
  *   Q5_1    f16 d, f16 m, 32 fifth bits, codes as Q4_0                            d * q + m
  *   Q8_0    f16 d, 32 int8                                                        d * q
- *   Q4_K    f16 d, f16 dmin, 8 pairs of 6 bits s and t, 128 bytes: in each 32 of them the low
+ *   Q4_K    f16 d, f16 dmin, 8 pairs of 6 bits s and t, 128 bytes: in each 32 the low
  *           nibbles are 32 elements, the high ones the next 32               d * s * q - dmin * t
  *   Q5_K    as Q4_K, with 32 bytes of fifth bits before the codes: bit g of byte j is of group g
  *   Q6_K    128 bytes of low nibbles, 64 of high pairs, 16 int8 s, f16 d          d * s * (q - 32)
  *   IQ4_NL  as Q4_0, but q is looked up                                           d * table[q]
  *   MXFP4   e8m0 d, codes (e2m1) as Q4_0                                          d * q
  *
- * They are read as codes, scales and zeros of a nib_weight: groups of 32 (Q6_K: 16), I4 for Q4_0,
- * Q4_1 and Q4_K, MX4 for MXFP4, I8 for the others. Values are those of the formulas, bit for bit,
- * with one limit: the unsigned 4-bit codes of Q4_1 and Q4_K become -8..7, and 8 scales go into the
- * zero point. That sum is exact wherever it is below 1 (every part is a multiple of 2^-24), as
- * weights are, and is else rounded to f32.
+ * They become codes, scales and zeros of a nib_weight: groups of 32 (Q6_K: 16), I4 for Q4_0, Q4_1
+ * and Q4_K, MX4 for MXFP4, I8 for the others. Values equal the formulas bit for bit, with one
+ * limit: the unsigned 4-bit codes of Q4_1 and Q4_K become -8..7, and 8 * scale is added to the zero
+ * point. That sum is exact if it is below 1 (every part is a multiple of 2^-24), as weights are;
+ * else it is rounded to f32.
  */
 #include "code_layout.h"
 
@@ -31,7 +31,7 @@ static float f16_at(const uint8_t *at) { return nib__f16_to_f32(half_at(at)); }
 
 /* ---- blocks ---- */
 
-/* 32 codes: all of a small block, or a part of a large one. */
+/* Reads 32 codes: all of a small block, or a part of a large one. */
 typedef void part_codes(const uint8_t *block, int64_t part, int8_t out[PART]);
 
 typedef struct block_row {
@@ -40,7 +40,7 @@ typedef struct block_row {
     int bytes;
 } block_row;
 
-/* Byte j has elements j and j + 16. */
+/* Byte j holds elements j and j + 16. */
 static void split_nibbles(const uint8_t *from, int offset, int8_t out[PART])
 {
     for (int j = 0; j < PART / 2; j++) {
@@ -103,7 +103,7 @@ static void mxfp4_part(const uint8_t *block, int64_t part, int8_t out[PART])
     split_nibbles(block + 1, 0, out);
 }
 
-/* The nibbles of part `part` among 128 bytes. */
+/* Nibble j of a part in 128 bytes. */
 static int k_nibble(const uint8_t *codes, int64_t part, int j)
 {
     return codes[part / 2 * PART + j] >> part % 2 * 4 & 15;
@@ -202,8 +202,9 @@ float nib__mxfp4_scale(const nib_weight *w, int64_t row, int64_t g)
     return nib__e8m0_to_f32(*block_at(w, block_of(w), row, g * PART));
 }
 
-/* The 6 bits of scale g (least: of the minimum) among the 12 bytes at `from`: 4 bytes of scales, 4
- * of minima, both with 6 bits and 2 more for 4 later ones, then 4 bytes of their low nibbles. */
+/* The 6-bit scale g (least: minimum g) in the 12 bytes at `from`: 4 bytes of scales, then 4 of
+ * minima, each with 6 bits of its own and the 2 high bits of one of the last 4; then 4 bytes with
+ * the low nibbles of those. */
 static int six_bits(const uint8_t *from, int64_t g, bool least)
 {
     const int64_t side = least ? 4 : 0;
@@ -244,7 +245,7 @@ void nib__weight_q6_k(const nib_weight *w, int64_t i, int64_t g, uint16_t *f16, 
     memcpy(s, block + 192, 16);
 }
 
-/* ---- what a type is read as ---- */
+/* ---- block types as weights ---- */
 
 bool nib__block_weight(nib_weight *out, nib_type type, int64_t n, int64_t k, const void *blocks)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The layouts into which PyTorch packs int4 for the machine at hand (aten's
- * _convert_weight_to_int4pack), as gpt-fast and torchao's WeightOnlyInt4Linear keep them. Codes are
- * 0 to 15; here they are 8 less. k is a multiple of 16 * tiles, n of 8 (CUDA) or 16.
+ * The layouts into which PyTorch packs int4 for the machine it runs on (aten's
+ * _convert_weight_to_int4pack), as gpt-fast and torchao's WeightOnlyInt4Linear store them. Stored
+ * codes are 0 to 15; reading subtracts 8. k is a multiple of 16 * tiles, n of 8 (CUDA) or 16.
  *
  *   CUDA   a word is what lane t of a warp gives to two products of 16 columns: row t / 4 of 8, and
  *          in each the columns 2 (t % 4) and 8 more, each with its odd neighbour
@@ -10,7 +10,7 @@
  *   CPU    blocks of rows, column by column; the last, shorter block (and on machines without AVX2
  *          every block) has rows 2d and 2d + 1 in a byte
  *
- * In a word of the first two the even columns are the low half, the odd ones the high half.
+ * In a CUDA or ROCm word, the low half holds the even columns, the high half the odd ones.
  */
 #include "code_layout.h"
 
@@ -18,8 +18,8 @@ enum { TILE = 16, CUDA_LANES = 32, CUDA_ROWS = 8, ROCM_LANES = 64, ROCM_ROWS = 1
 
 static int8_t centered(unsigned code) { return (int8_t)((int)(code & 15U) - 8); }
 
-/* One code, from the words of a row block's group of columns: that of `lane` and of the tile
- * `inner`; pair: the first or second pair of columns there. */
+/* The code of `lane` and tile `inner` in the words of one row block and column group; pair: the
+ * first or second pair of columns there. */
 static int8_t word_code(const uint8_t *words, int64_t lane, int64_t tiles, int64_t inner,
                         int64_t pair, bool odd)
 {

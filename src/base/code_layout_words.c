@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stores of codes in words of 32 bits, as compressed-tensors, GPTQ and AWQ pack them. A code u of b
- * bits and its zero point z are kept as u - 2^(b-1) and z - 2^(b-1), which leaves u - z as it was.
+ * Layouts with codes in words of 32 bits, as compressed-tensors, GPTQ and AWQ pack them. A code u
+ * of b bits and its zero point z are read as u - 2^(b-1) and z - 2^(b-1), which keeps u - z.
  *
  *   words  codes [n][ceil(k/c)], c = 32/b along k         zeros [ceil(n/c)][groups]
  *   GPTQ   codes [ceil(k/c)][n]                           zeros [groups][ceil(n/c)]
@@ -11,7 +11,7 @@
 
 static int bits_of(const nib_weight *w) { return w->scheme.code == NIB_CODE_I4 ? 4 : 8; }
 
-/* Codes in a word, as a power of two: divisions of every code would take longer than all else. */
+/* log2 of the codes in a word: dividing for every code would cost more than all the rest. */
 static int word_shift(int bits) { return bits == 4 ? 3 : 2; }
 
 static int64_t words_for(int64_t count, int bits) { return nib__ceil_div(count, 32 / bits); }
@@ -23,7 +23,7 @@ static uint32_t word(const void *words, int64_t at)
     return value;
 }
 
-/* Part i of a word, counted on from whichever word, as a number of b bits. */
+/* Code i modulo the codes in a word, as a number of b bits. */
 NIB_INLINE unsigned part(uint32_t value, int64_t i, int bits)
 {
     return bits == 4 ? value >> (i & 7) * 4 & 15 : value >> (i & 3) * 8 & 255;
@@ -31,7 +31,7 @@ NIB_INLINE unsigned part(uint32_t value, int64_t i, int bits)
 
 NIB_INLINE int centered(unsigned code, int bits) { return (int)code - (bits == 4 ? 8 : 128); }
 
-/* Codes of inputs k0.. from words that lie `stride` apart; order: of the inputs, or NULL. */
+/* Codes of inputs from k0 on, from words `stride` bytes apart; order: of the inputs, or NULL. */
 NIB_INLINE void read_words(const uint8_t *words, int64_t stride, const int32_t *order, int64_t k0,
                            int64_t count, int bits, int8_t *out)
 {
@@ -70,7 +70,7 @@ void nib__words_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t coun
     const uint8_t *words = (const uint8_t *)w->codes + 4 * row * words_for(w->k, bits);
     if (w->order != NULL) {
         read_codes(w, words, 1, k0, count, out);
-    } else if (bits == 4) { /* little-endian words are nibbles, the low one first */
+    } else if (bits == 4) { /* a little-endian word is a run of nibbles, low one first */
         nib__unpack_i4(out, words, k0, count);
         for (int64_t j = 0; j < count; j++)
             out[j] = (int8_t)((out[j] & 15) - 8);
@@ -125,7 +125,7 @@ uint64_t nib__gptq_bytes(const nib_weight *w)
 
 /* ---- AWQ ---- */
 
-/* Which part of a word holds output 0, 1, ... 7 of it: parts 0 to 7 are outputs 0 2 4 6 1 3 5 7. */
+/* The part of a word that holds output 0, 1, ... 7: parts 0 to 7 are outputs 0 2 4 6 1 3 5 7. */
 static const uint8_t awq_parts[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
 void nib__awq_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out)
@@ -145,10 +145,10 @@ float nib__awq_zero(const nib_weight *w, int64_t row, int64_t g)
 
 uint64_t nib__awq_bytes(const nib_weight *w) { return 4 * (uint64_t)w->k * (uint64_t)(w->n / 8); }
 
-/* ---- zeros as a whole ---- */
+/* ---- all zeros ---- */
 
-/* Most files have the middle code throughout: whole words tell it, unless the last has a rest that
- * may be anything. */
+/* In most files every zero point is the middle code, so comparing whole words is enough, unless the
+ * last word of a row has unused bits, which may be anything. */
 bool nib__words_any_zero(const nib_weight *w)
 {
     const int bits = bits_of(w);

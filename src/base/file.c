@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading files: maps and whole small files; paths. Writing is output.c.
+ * Reads files, as maps or whole small files; paths. output.c writes.
  *
- * A map of a file that another process shortens raises SIGBUS when the lost pages are read; the
- * program survives that (cli/terminal.c), and nib__map_read then names the file. Checkpoints
- * are replaced by rename, never in place, so that this does not happen by our own doing.
+ * If another process shortens a mapped file, reading the lost pages raises SIGBUS; the program
+ * survives that (cli/terminal.c), and nib__map_read then names the file. Nibble itself replaces
+ * checkpoints by rename, never in place, so it does not cause this.
  */
 #include "file.h"
 
@@ -30,7 +30,7 @@ nib_status nib__file_fail(nib_err *err, const char *path, const char *action)
     return nib__fail(err, NIB_IO, "%s: cannot %s: %s%s", path, action, reason, remedy);
 }
 
-/* Opens a regular file. O_NONBLOCK, because opening a FIFO would wait for its writer. */
+/* Opens a regular file. O_NONBLOCK, because opening a FIFO waits for its writer. */
 static nib_status open_regular(int *out, struct stat *st, const char *path, nib_err *err)
 {
     int fd;
@@ -65,8 +65,8 @@ static int64_t modified_ns(const struct stat *st)
     return (int64_t)((uint64_t)at.tv_sec * 1000000000u + (uint64_t)at.tv_nsec); /* only compared */
 }
 
-/* Where a whole file is mapped: at a huge page's boundary if it is `wide`, so that huge pages of
- * the system's cache can be used as they are. MAP_FAILED with errno. */
+/* Maps a whole file: if `wide`, at a huge-page boundary, so that the map can use huge pages of the
+ * page cache. MAP_FAILED with errno. */
 static void *map_file(int fd, size_t size, bool wide)
 {
     enum { HUGE_PAGE = 2 << 20 };
@@ -105,9 +105,8 @@ static nib_status open_map(nib_map *out, const char *path, bool wide, nib_err *e
                            path);
     } else if (size != 0) {
         at = map_file(fd, (size_t)size, wide);
-        if (at == MAP_FAILED && errno == ENOMEM) /* of addresses, too */
-            status = nib__fail(err, NIB_NO_MEMORY,
-                               "%s: memory ran out: it cannot be mapped into memory", path);
+        if (at == MAP_FAILED && errno == ENOMEM) /* also if addresses run out */
+            status = nib__fail(err, NIB_NO_MEMORY, "%s: memory ran out: cannot map the file", path);
         else if (at == MAP_FAILED)
             status = nib__file_fail(err, path, "map it into memory");
     }
@@ -138,8 +137,8 @@ nib_status nib__map_read(const nib_map *map, const char *path, nib_status status
     if (size == map->size && modified_ns(&st) == map->modified_ns)
         return status;
     return nib__fail(err, NIB_IO,
-                     "%s: another process wrote to it while it was read (%llu bytes then, %llu "
-                     "now); run again when it is whole",
+                     "%s: another process wrote to the file while it was being read (%llu bytes "
+                     "before, %llu now); run again when it is complete",
                      nib__say_name(shown, sizeof shown, path, strlen(path)),
                      (unsigned long long)map->size, (unsigned long long)size);
 }
@@ -185,7 +184,7 @@ nib_status nib__file_read(char **out, size_t *size, const char *path, size_t lim
     const uint64_t stated = (uint64_t)st.st_size;
     void *text = NULL;
     size_t capacity = 0, got = 0;
-    /* The size may be wrong (files of /proc say 0), so reading goes on until the end is seen. */
+    /* The size may be wrong (files of /proc report 0), so read until the end of the file. */
     if (limit > SIZE_MAX / 2)
         limit = SIZE_MAX / 2;
     size_t want = stated < limit ? (size_t)stated + 1 : limit + 1;
@@ -268,7 +267,7 @@ bool nib__path_same(const char *a, const char *b)
     return stat(a, &a_stat) == 0 && stat(b, &b_stat) == 0 && same_file(&a_stat, &b_stat);
 }
 
-/* Cuts the last component off: "a/b/" becomes "a", "a" becomes "."; false for "/" and ".". */
+/* Removes the last component: "a/b/" becomes "a", "a" becomes "."; false for "/" and ".". */
 static bool cut_component(char *path)
 {
     size_t size = strlen(path);
@@ -332,7 +331,7 @@ nib_status nib__directory_each(const char *path, void (*each)(void *ctx, const c
     return status;
 }
 
-/* Visits the entries of an open directory: finds a directory among them, or unlinks them all. */
+/* Visits the entries of an open directory: fails if one is a directory, or unlinks them all. */
 static nib_status each_entry(DIR *directory, const char *path, bool unlink_them, nib_err *err)
 {
     rewinddir(directory);
@@ -345,7 +344,7 @@ static nib_status each_entry(DIR *directory, const char *path, bool unlink_them,
             continue;
         if (unlink_them) {
             if (strcmp(entry->d_name, NIB_PART_MARK) == 0)
-                continue; /* the last, so that a kill leaves no directory without it */
+                continue; /* comes last: a killed process leaves a marked directory */
             if (unlinkat(dirfd(directory), entry->d_name, 0) != 0)
                 return nib__file_fail(err, path, "remove a file in it");
             continue;
@@ -356,13 +355,14 @@ static nib_status each_entry(DIR *directory, const char *path, bool unlink_them,
         if (S_ISDIR(st.st_mode)) {
             char safe[128];
             return nib__fail(
-                err, NIB_IO, "%s: holds the directory %s, so it is not removed; remove it by hand",
-                path, nib__say_name(safe, sizeof safe, entry->d_name, strlen(entry->d_name)));
+                err, NIB_IO,
+                "%s: not removed, because it holds the directory %s; remove it by hand", path,
+                nib__say_name(safe, sizeof safe, entry->d_name, strlen(entry->d_name)));
         }
     }
 }
 
-static nib_status visit(const char *path, bool unlink_them, nib_err *err)
+static nib_status empty_directory(const char *path, bool unlink_them, nib_err *err)
 {
     DIR *directory = opendir(path);
     if (directory == NULL)
@@ -395,7 +395,7 @@ nib_status nib__path_removable(const char *path, nib_err *err)
     struct stat st;
     if (lstat(path, &st) != 0)
         return errno == ENOENT ? NIB_OK : nib__file_fail(err, path, "look at it");
-    return S_ISDIR(st.st_mode) ? visit(path, false, err) : NIB_OK;
+    return S_ISDIR(st.st_mode) ? empty_directory(path, false, err) : NIB_OK;
 }
 
 nib_status nib__path_remove(const char *path, nib_err *err)
@@ -404,7 +404,7 @@ nib_status nib__path_remove(const char *path, nib_err *err)
     if (lstat(path, &st) != 0)
         return errno == ENOENT ? NIB_OK : nib__file_fail(err, path, "look at it");
     if (S_ISDIR(st.st_mode)) {
-        NIB_TRY(visit(path, true, err));
+        NIB_TRY(empty_directory(path, true, err));
         return rmdir(path) == 0 ? NIB_OK : nib__file_fail(err, path, "remove it");
     }
     return unlink(path) == 0 ? NIB_OK : nib__file_fail(err, path, "remove it");

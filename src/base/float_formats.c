@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arithmetic of the number formats: one value and whole arrays, to f32 (exact) and from f32 (to
- * nearest, ties to even). Owns no data.
+ * Converts number formats, single values and arrays, to f32 (exact) and from f32 (to nearest, ties
+ * to even). Owns no data.
  */
 #include "float_formats.h"
 
@@ -63,7 +63,7 @@ static void byte_to_f32(float *NIB_RESTRICT out, const uint8_t *NIB_RESTRICT fro
             out[i] = (float)from[i];
 }
 
-/* The wider integers, and f64: rounded to nearest. */
+/* Wider integers and f64, rounded to nearest. */
 static float wide_value(const uint8_t *from, nib_type type)
 {
     union {
@@ -113,7 +113,7 @@ void nib__to_f32(float *out, const void *from, nib_type type, int64_t count)
             out[i] = wide_value(at + i * size, type);
         return;
     }
-    default: /* no caller has these; a NaN shows at once if one does */
+    default: /* no caller passes these; a NaN would show at once */
         for (int64_t i = 0; i < count; i++)
             out[i] = NAN;
     }
@@ -121,7 +121,8 @@ void nib__to_f32(float *out, const void *from, nib_type type, int64_t count)
 
 bool nib__all_finite(const float *x, int64_t count)
 {
-    uint32_t largest = 0; /* magnitudes order as integers, infinity and NaN above the finite */
+    uint32_t largest =
+        0; /* magnitudes compare as integers; infinity and NaN exceed finite values */
     for (int64_t i = 0; i < count; i++) {
         const uint32_t magnitude = bits_of(x[i]) & ~F32_SIGN;
         largest = magnitude > largest ? magnitude : largest;
@@ -163,7 +164,7 @@ void nib__from_f32(void *out, nib_type type, const float *from, int64_t count)
         for (int64_t i = 0; i < count; i++)
             bytes[i] = nib__f32_to_e8m0_up(from[i]);
         return;
-    default: /* no caller has these; all ones are NaN in every float type, and so seen */
+    default: /* no caller passes these; all ones are NaN in every float type and would show */
         memset(out, 0xff, (size_t)(count * nib__type_bits(type) / 8));
     }
 }

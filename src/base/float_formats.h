@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One value of a number format to f32 and back, as functions to be inlined into loops, which
- * compilers then make vectors of, for whatever instruction set the including file is compiled:
- * float_formats.c and the rows that make codes. What they mean is in type.h.
+ * Converts one value of a number format to f32 and back. The functions are inlined into loops that
+ * compilers vectorize for the instruction set of the including file: float_formats.c and the rows
+ * that make codes. type.h documents the conversions.
  *
- * All small formats here are sign, exponent, mantissa with the exponent's bias at the middle, so
- * one pair of functions serves them, called with constants. Nothing depends on denormal f32 inputs
- * or results of an instruction: kernels that flush denormals decode the same values. (Encoding
- * denormal f32 values into bf16 is integer arithmetic; in the other formats they round to zero.)
+ * All small formats here are sign, exponent and mantissa with the exponent's bias in the middle of
+ * its range, so one pair of functions, called with constants, serves them all. No instruction has
+ * denormal f32 inputs or results that matter, so kernels that flush denormals decode the same
+ * values. (Encoding denormal f32 values into bf16 is integer arithmetic; in the other formats they
+ * round to zero.)
  */
 #ifndef NIB_FLOAT_FORMATS_H
 #define NIB_FLOAT_FORMATS_H
@@ -37,8 +38,8 @@ NIB_INLINE float power_of_two(int power)
     return float_of((uint32_t)(power + F32_BIAS) << F32_MANTISSA);
 }
 
-/* The value of a magnitude (no sign) with `mantissa` bits; `top` (the largest exponent field) means
- * infinity and NaN, or nothing special where top is 0. */
+/* The value of a magnitude (no sign) with `mantissa` bits. `top`: the exponent field of infinity
+ * and NaN, the largest; 0: the format has neither. */
 NIB_INLINE float widen(uint32_t magnitude, int mantissa, int bias, uint32_t top)
 {
     const int shift = F32_MANTISSA - mantissa;
@@ -52,8 +53,8 @@ NIB_INLINE float widen(uint32_t magnitude, int mantissa, int bias, uint32_t top)
 }
 
 /* The magnitude code nearest to |f|, ties to even, with an unbounded exponent: the caller caps it.
- * Below the smallest normal the addition of a power of two whose last place is the format's
- * smallest step rounds. */
+ * Below the smallest normal, adding a power of two whose last place is the format's smallest step
+ * does the rounding. */
 NIB_INLINE uint32_t narrow(uint32_t magnitude, int mantissa, int bias)
 {
     const int shift = F32_MANTISSA - mantissa;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The formulas of ggml's reference quantizers (quantize_row_*_ref), in f32 and in their order of
- * operations, so that the bytes are the same:
+ * The formulas of ggml's reference quantizers (quantize_row_*_ref), in f32 and in ggml's order of
+ * operations, so that the bytes are equal:
  *
  *   Q8_0    d = max |x| / 127,           q = round(x / d), halves away from zero
  *   Q4_0    d = (x of max |x|) / -8,     q = trunc(x / d + 8.5), at most 15
  *   Q4_1    d = (max - min) / 15, m = min, q = trunc((x - m) / d + 0.5), at most 15
  *   MXFP4   e = floor(log2(max |x|)) - 2, q = the nearest of e2m1, halves towards zero
  *
- * where x / d is x times the rounded 1 / d. The codes are chosen by the f32 scale; the block gets
- * it rounded to f16.
+ * where x / d is x times the rounded 1 / d. The f32 scale decides the codes; the block stores it
+ * rounded to f16.
  */
 #include "gguf_blocks.h"
 
@@ -17,7 +17,7 @@
 
 enum { HALF = NIB_BLOCK_ELEMENTS / 2 };
 
-/* The f16 nearest to a value; true if it is the value. */
+/* Stores the f16 nearest to a value; true if they are equal. */
 static bool put_f16(uint8_t *out, float value)
 {
     const uint16_t half = nib__f32_to_f16(value);
@@ -28,7 +28,7 @@ static bool put_f16(uint8_t *out, float value)
 
 static bool f16_holds(float value) { return isfinite(nib__f16_to_f32(nib__f32_to_f16(value))); }
 
-/* Byte j has elements j (low nibble) and j + 16. */
+/* Byte j holds elements j (low nibble) and j + 16. */
 static void put_nibbles(uint8_t *out, const uint8_t codes[NIB_BLOCK_ELEMENTS])
 {
     for (int j = 0; j < HALF; j++)
@@ -39,7 +39,7 @@ static void put_nibbles(uint8_t *out, const uint8_t codes[NIB_BLOCK_ELEMENTS])
 
 static float inverse(float d) { return d != 0 ? 1.0f / d : 0.0f; }
 
-/* The element of the largest magnitude, the first of them. */
+/* The first element of the largest magnitude. */
 static float peak(const float *x)
 {
     float most = 0;
@@ -89,7 +89,7 @@ static bool quantize_q4_1(uint8_t *out, const float *x)
 
 static const uint8_t e2m1_doubled[8] = {0, 1, 2, 3, 4, 6, 8, 12};
 
-/* half: of the block's scale, as the table is doubled. */
+/* half: half the block's scale, because the table is doubled. */
 static uint8_t nearest_e2m1(float x, float half)
 {
     const float size = fabsf(x);
@@ -105,8 +105,9 @@ static uint8_t nearest_e2m1(float x, float half)
     return best != 0 && x < 0 ? (uint8_t)(best | 8) : best;
 }
 
-/* The floor of the logarithm as f32, as ggml has it: that of a value just below a power of two is
- * rounded to the power. Where ggml's would be negative (values below 2^-125) it is 0 here. */
+/* The floor of the f32 logarithm, as ggml computes it: the logarithm of a value just below a power
+ * of two rounds up to the power. Where ggml's result would be negative (values below 2^-125), this
+ * one is 0. */
 static uint8_t exponent_of(float most)
 {
     static const double log2_e = 1.4426950408889634;

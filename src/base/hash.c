@@ -56,7 +56,7 @@ bool nib__hash_parse(nib_hash *out, const char *text, size_t size)
     return true;
 }
 
-/* The state is libxxhash's own, which it allocates aligned to 64 bytes; ours is only its name. */
+/* A nib_hasher is libxxhash's state, which the library allocates aligned to 64 bytes. */
 nib_hasher *nib__hasher_open(void)
 {
     XXH3_state_t *state = XXH3_createState();

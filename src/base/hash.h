@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * XXH3-128 of bytes (libxxhash), as 32 hexadecimal digits: what manifests and verify compare.
+ * XXH3-128 of bytes (libxxhash), written as 32 hexadecimal digits. Manifests and `verify` compare
+ * it.
  */
 #ifndef NIB_HASH_H
 #define NIB_HASH_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libxxhash's own code, compiled from its header: the library is built for any x86-64, where the
- * arithmetic takes longer than reading does.
+ * libxxhash's own code, compiled from its header for AVX-512: the installed library is built for
+ * any x86-64, where hashing is slower than reading.
  */
 #include "hash_x86.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * XXH3-128 by AVX-512, for long pieces on processors that have it; the same hash.
+ * XXH3-128 with AVX-512, for long inputs on processors that have it; the same hash.
  */
 #ifndef NIB_HASH_X86_H
 #define NIB_HASH_X86_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads JSON (RFC 8259) as a stream of events, with budgets and without a tree; and writes it. The
- * input stays in the caller's buffer, which need not end in a NUL. No recursion: depth costs one
- * bit.
+ * Reads JSON (RFC 8259) as a stream of events, with limits and without a tree, and writes it. The
+ * input stays in the caller's buffer, which need not end in a NUL. No recursion: a level of depth
+ * costs one bit.
  */
 #ifndef NIB_JSON_H
 #define NIB_JSON_H
@@ -34,9 +34,9 @@ typedef struct nib_json_limits {
 
 typedef struct nib_json {
     const char *name; /* of the file, for messages */
-    uint64_t line;    /* of it that the text begins in, for messages: 1 unless set after init */
+    uint64_t line;    /* on which the text begins, for messages: 1 unless set after init */
     const char *start, *at, *end;
-    const char *from; /* where the last event began: the place that an error names */
+    const char *from; /* where the last event began; errors name this place */
     nib_json_limits limits;
     uint64_t events;
     int depth;
@@ -49,31 +49,32 @@ typedef struct nib_json {
     nib_err err;
 } nib_json;
 
-/* A leading UTF-8 byte order mark is skipped. The text is checked for valid UTF-8 as it is read. */
+/* Skips a leading UTF-8 byte order mark. Reading checks that the text is valid UTF-8. */
 void nib__json_init(nib_json *json, const char *name, const char *text, size_t size,
                     const nib_json_limits *limits);
 nib_json_event nib__json_next(nib_json *json);
-/* Skips the value whose first event was just read (or, after KEY, the value that follows). */
+/* Skips the value whose first event was just read, or after KEY the value that follows. */
 bool nib__json_skip(nib_json *json);
-/* The value just read as a sentence shows it, escapes as they are written; NULL: not a scalar. */
+/* The value just read, safe to print in a message, with its escapes as written; NULL: not a
+ * scalar. */
 const char *nib__json_shown(const nib_json *json, char out[NIB_SHOWN]);
 
-/* The next value, whatever it is, to its end. */
+/* The next value, of any kind, read to its end. */
 typedef struct nib_json_value {
-    nib_json_event event; /* its first */
+    nib_json_event event; /* its first event */
     double number;        /* NaN: not a number */
     bool empty;           /* a list or an object without members */
-    const char *shown;    /* as a sentence shows it; NULL: a list or an object */
-    char text[NIB_SHOWN]; /* where `shown` may lie */
+    const char *shown;    /* as a message prints it; NULL: a list or an object */
+    char text[NIB_SHOWN]; /* storage of `shown` */
 } nib_json_value;
 bool nib__json_any(nib_json *json, nib_json_value *out);
 
-/* The text of the value that follows the KEY just read, as it stands; "null" like any other. NULL:
- * json->err says why. */
+/* The raw text of the value that follows the KEY just read; "null" like any other. NULL: json->err
+ * says why. */
 char *nib__json_raw(nib_json *json, nib_arena *arena);
 
-/* The KEY or STRING just read, decoded and NUL-terminated (the size may count NULs inside); a lone
- * surrogate escape is an error. Memory comes from the arena. NULL: json->err says why. */
+/* The KEY or STRING just read, decoded and NUL-terminated (it may contain NULs too), in the arena.
+ * A lone surrogate escape is an error. NULL: json->err says why. */
 char *nib__json_string(nib_json *json, nib_arena *arena, size_t *size);
 /* True if the KEY or STRING just read equals the C string. */
 bool nib__json_is(const nib_json *json, const char *text);
@@ -81,7 +82,7 @@ bool nib__json_is(const nib_json *json, const char *text);
 bool nib__json_int64(nib_json *json, int64_t *out);
 bool nib__json_double(nib_json *json, double *out); /* correctly rounded, in any locale */
 
-/* Sets json->err to "NAME: line L, column C: <sentence>" and gives NIB_JSON_ERROR from then on. */
+/* Sets json->err to "NAME: line L, column C: <sentence>"; every later event is NIB_JSON_ERROR. */
 void nib__json_fail(nib_json *json, const char *format, ...) NIB_PRINTF(2, 3);
 /* The error as a status: copies json->err to err. */
 nib_status nib__json_status(const nib_json *json, nib_err *err);
@@ -91,7 +92,7 @@ void nib__json_fail_memory(nib_json *json, size_t bytes);
 
 /* ---- reading helpers ---- */
 
-/* Each reads the next event, which must match, else json->err says what was found. */
+/* Each reads the next event, which must match; else json->err says what was found. */
 
 bool nib__json_expect(nib_json *json, nib_json_event event);
 bool nib__json_read_int64(nib_json *json, int64_t min, int64_t max, int64_t *out);
@@ -99,7 +100,7 @@ bool nib__json_read_double(nib_json *json, double *out);
 bool nib__json_read_bool(nib_json *json, bool *out);
 char *nib__json_read_string(nib_json *json, nib_arena *arena, size_t *size);
 
-/* ---- writer: commas, escapes and indentation; failure is the text's ---- */
+/* ---- writer: commas, escapes and indentation; fails as its nib_text does ---- */
 
 typedef struct nib_jsonw {
     nib_text *text;
@@ -118,10 +119,10 @@ void nib__jsonw_string(nib_jsonw *w, const char *string); /* bad UTF-8 becomes U
 void nib__jsonw_string_n(nib_jsonw *w, const char *string, size_t size);
 void nib__jsonw_int(nib_jsonw *w, int64_t value);
 void nib__jsonw_double(nib_jsonw *w, double value);       /* NaN and infinities become null */
-void nib__jsonw_number(nib_jsonw *w, const char *number); /* as it is to stand there: "1.5e12" */
+void nib__jsonw_number(nib_jsonw *w, const char *number); /* verbatim: "1.5e12" */
 void nib__jsonw_bool(nib_jsonw *w, bool value);
 void nib__jsonw_null(nib_jsonw *w);
-/* key and value in one line of code */
+/* a key and its value in one call */
 void nib__jsonw_pair_string(nib_jsonw *w, const char *key, const char *value); /* NULL: null */
 void nib__jsonw_pair_int(nib_jsonw *w, const char *key, int64_t value);
 void nib__jsonw_pair_double(nib_jsonw *w, const char *key, double value);

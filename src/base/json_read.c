@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The JSON reader: text to events. Owns the grammar, the budgets and the place of an error; what a
- * token means (numbers, decoded strings) is json_value.c.
+ * The JSON reader: text to events. Owns the grammar, the limits and the place of an error;
+ * json_value.c decodes tokens (numbers, strings).
  *
- * One bit per open container is all that depth costs. A key's colon is read with the key, so that
- * after every event one state says what may come next.
+ * A level of depth costs one bit. A key's colon is read with the key, so that after every event one
+ * state says what may come next.
  */
 #include "json.h"
 
@@ -72,7 +72,7 @@ void nib__json_fail(nib_json *json, const char *format, ...)
 {
     char sentence[sizeof json->err.text];
     if (json->state == AT_ERROR)
-        return; /* the first error is the one to know */
+        return; /* keep the first error */
     va_list args;
     va_start(args, format);
     vsnprintf(sentence, sizeof sentence, format, args);
@@ -85,7 +85,7 @@ void nib__json_fail_memory(nib_json *json, size_t bytes)
     char sentence[96], size[32];
     if (json->state == AT_ERROR)
         return;
-    snprintf(sentence, sizeof sentence, "memory ran out: there are no %s more for a string",
+    snprintf(sentence, sizeof sentence, "memory ran out: cannot allocate %s for a string",
              nib__say_bytes(size, bytes));
     set_error(json, NIB_NO_MEMORY, sentence);
 }
@@ -97,7 +97,7 @@ nib_status nib__json_status(const nib_json *json, nib_err *err)
     return json->err.status;
 }
 
-/* An error of grammar at a place. */
+/* A syntax error at a place. */
 static nib_json_event fail_at(nib_json *json, const char *at, const char *sentence)
 {
     json->from = at;
@@ -127,15 +127,16 @@ static const char *skip_space(const char *at, const char *end)
     return at;
 }
 
-/* Past the bytes that a string holds as they are: not quote, backslash, control or beyond ASCII. */
+/* Skips bytes of a string that need no decoding or check: no quote, backslash or control, ASCII
+ * only. */
 static const char *skip_plain(const char *at, const char *end)
 {
     static const uint64_t ones = UINT64_C(0x0101010101010101), highs = UINT64_C(0x8080808080808080);
     uint64_t eight;
     while (end - at >= (ptrdiff_t)sizeof eight) {
         memcpy(&eight, at, sizeof eight);
-        /* The high bit of a byte of (x - ones * c) & ~x is set if the byte is below c, and of the
-         * lowest one only if it is: enough to know whether there is any. */
+        /* The high bit of a byte of (x - ones * c) & ~x is set if the byte is below c, and for the
+         * lowest such byte only then: enough to know whether any byte is. */
         const uint64_t quote = eight ^ (ones * '"'), slash = eight ^ (ones * '\\');
         const uint64_t found = ((eight - ones * 0x20) & ~eight) | ((quote - ones) & ~quote) |
                                ((slash - ones) & ~slash) | eight;
@@ -154,7 +155,7 @@ static bool is_hex(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-/* Past an escape whose backslash is at `at`, or NULL. */
+/* The end of the escape whose backslash is at `at`, or NULL. */
 static const char *skip_escape(const char *at, const char *end)
 {
     switch (end - at < 2 ? 0 : at[1]) {
@@ -191,7 +192,7 @@ static bool read_string(nib_json *json, const char *at)
             const char *past = skip_escape(at, end);
             if (past == NULL) {
                 fail_at(json, at,
-                        "this escape is none of JSON's: \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX");
+                        "invalid escape; JSON has \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX");
                 return false;
             }
             escaped = true;
@@ -228,7 +229,8 @@ static bool begins(const char *at, const char *end, const char *word, size_t siz
     return (size_t)(end - at) >= size && memcmp(at, word, size) == 0;
 }
 
-static nib_json_event take(nib_json *json, const char *at, size_t size, nib_json_event event)
+static nib_json_event accept_token(nib_json *json, const char *at, size_t size,
+                                   nib_json_event event)
 {
     json->from = json->token = at;
     json->token_size = size;
@@ -241,13 +243,13 @@ static nib_json_event read_number(nib_json *json, const char *at)
 {
     const char *const end = json->end, *c = at + (*at == '-');
     if (json->limits.literals && begins(c, end, "Infinity", 8))
-        return take(json, at, (size_t)(c - at) + 8, NIB_JSON_NUMBER);
+        return accept_token(json, at, (size_t)(c - at) + 8, NIB_JSON_NUMBER);
     const char *digits = c;
     c = skip_digits(c, end);
     if (c == digits)
         return fail_wanted(json, c, "a digit");
     if (*digits == '0' && c - digits > 1)
-        return fail_at(json, at, "a number may not begin with 0 and another digit");
+        return fail_at(json, at, "a number may not have a leading 0");
     if (c < end && *c == '.') {
         digits = ++c;
         c = skip_digits(c, end);
@@ -260,9 +262,9 @@ static nib_json_event read_number(nib_json *json, const char *at)
         digits = c;
         c = skip_digits(c, end);
         if (c == digits)
-            return fail_wanted(json, c, "a digit of the exponent");
+            return fail_wanted(json, c, "a digit in the exponent");
     }
-    return take(json, at, (size_t)(c - at), NIB_JSON_NUMBER);
+    return accept_token(json, at, (size_t)(c - at), NIB_JSON_NUMBER);
 }
 
 /* ---- events ---- */
@@ -321,23 +323,23 @@ static nib_json_event read_value(nib_json *json, const char *at)
     case '[': return open_container(json, at, *at == '{');
     case 't':
         if (begins(at, end, "true", 4))
-            return take(json, at, 4, NIB_JSON_TRUE);
+            return accept_token(json, at, 4, NIB_JSON_TRUE);
         break;
     case 'f':
         if (begins(at, end, "false", 5))
-            return take(json, at, 5, NIB_JSON_FALSE);
+            return accept_token(json, at, 5, NIB_JSON_FALSE);
         break;
     case 'n':
         if (begins(at, end, "null", 4))
-            return take(json, at, 4, NIB_JSON_NULL);
+            return accept_token(json, at, 4, NIB_JSON_NULL);
         break;
     case 'N':
         if (json->limits.literals && begins(at, end, "NaN", 3))
-            return take(json, at, 3, NIB_JSON_NUMBER);
+            return accept_token(json, at, 3, NIB_JSON_NUMBER);
         break;
     case 'I':
         if (json->limits.literals && begins(at, end, "Infinity", 8))
-            return take(json, at, 8, NIB_JSON_NUMBER);
+            return accept_token(json, at, 8, NIB_JSON_NUMBER);
         break;
     default:
         if (*at == '-' || (*at >= '0' && *at <= '9'))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the reader's tokens mean: decoded strings, exact numbers, and the helpers that read one
- * value of an expected kind. Stateless; the grammar has been checked by json_read.c.
+ * Decodes the reader's tokens, strings and numbers, and has helpers that read one value of an
+ * expected kind. Stateless; json_read.c has checked the grammar.
  */
 #include "json.h"
 
@@ -26,7 +26,7 @@ static bool is_high(uint32_t unit) { return unit >= 0xd800 && unit <= 0xdbff; }
 
 static bool is_low(uint32_t unit) { return unit >= 0xdc00 && unit <= 0xdfff; }
 
-/* Decodes the \u escape, or pair of them, at *at and advances; false for a lone surrogate. */
+/* Decodes the \u escape, or surrogate pair, at *at and advances; false for a lone surrogate. */
 static bool unicode_escape(const char **at, const char *end, uint32_t *point)
 {
     const char *c = *at;
@@ -42,7 +42,7 @@ static bool unicode_escape(const char **at, const char *end, uint32_t *point)
     return true;
 }
 
-/* One escape at *at as 1 to 4 bytes; 0 for a lone surrogate. */
+/* Decodes one escape at *at into 1 to 4 bytes; 0 for a lone surrogate. */
 static int decode_escape(const char **at, const char *end, char out[4])
 {
     static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";
@@ -149,7 +149,7 @@ bool nib__json_int64(nib_json *json, int64_t *out)
         }
         const uint64_t digit = (uint64_t)(*at - '0');
         if (value > (most - digit) / 10) {
-            fail_number(json, "is outside of the 64-bit whole numbers");
+            fail_number(json, "does not fit in 64 bits");
             return false;
         }
         value = 10 * value + digit;
@@ -159,11 +159,10 @@ bool nib__json_int64(nib_json *json, int64_t *out)
     return true;
 }
 
-/* 768 digits decide the rounding of any double; what follows them only breaks ties. */
+/* 768 digits decide the rounding of any double; digits after them only break ties. */
 enum { MOST_DIGITS = 800 };
 
-/* A number without sign: the whole number that its digits make, without leading zeros, times
- * 10^exponent. */
+/* An unsigned number: the integer of its digits, without leading zeros, times 10^exponent. */
 typedef struct decimal {
     char digits[MOST_DIGITS + 16]; /* and room for the exponent's text */
     int count;
@@ -189,7 +188,7 @@ static void scan_decimal(decimal *d, const char *at, const char *end)
             d->digits[d->count++] = *at;
         d->exponent -= fraction;
     }
-    if (rest) { /* all that was left out is worth less than half of this */
+    if (rest) { /* the digits left out are worth less than 1 here; only their being there matters */
         d->digits[d->count++] = '1';
         d->exponent--;
     }
@@ -199,14 +198,14 @@ static void scan_decimal(decimal *d, const char *at, const char *end)
     const bool negative = *at == '-';
     int64_t written = 0;
     for (at += *at == '-' || *at == '+'; at < end; at++)
-        if (written < INT64_MAX / 100) /* beyond that no text is long enough to make up for it */
+        if (written < INT64_MAX / 100) /* above that, no number of digits can compensate */
             written = 10 * written + (*at - '0');
     d->exponent += negative ? -written : written;
 }
 
-/* Correctly rounded. Few digits and a small power of ten are both exact in a double, so that one
- * product or quotient rounds once; else strtod, which reads whole digits and an exponent alike in
- * any locale. */
+/* Correctly rounded. Few digits and a small power of ten are both exact in a double, so one product
+ * or quotient rounds once; else strtod, which reads integers and exponents the same in any
+ * locale. */
 static double decimal_value(decimal *d)
 {
     static const double tens[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The JSON writer: commas, line breaks, escapes. Owns no memory; failure is the text's.
+ * The JSON writer: commas, line breaks, escapes. Owns no memory; fails as its nib_text does.
  */
 #include "json.h"
 
@@ -20,7 +20,7 @@ static void new_line(nib_jsonw *w)
         nib__text_put(w->text, " ", 1);
 }
 
-/* What stands before a value or key: nothing after a key, else a comma if one came before. */
+/* Writes what precedes a value or key: nothing after a key, else a comma if another came before. */
 static void begin(nib_jsonw *w)
 {
     if (w->after_key) {
@@ -58,7 +58,7 @@ void nib__jsonw_array(nib_jsonw *w) { open_with(w, "["); }
 
 void nib__jsonw_array_end(nib_jsonw *w) { close_with(w, "]"); }
 
-/* Bytes that go out as they are, from s on. */
+/* The number of bytes from s on that need no escape. */
 static size_t plain_run(const char *s, size_t size)
 {
     size_t n = 0;
@@ -79,7 +79,7 @@ static void put_escaped(nib_text *text, unsigned char c)
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt", hex[] = "0123456789abcdef";
     const char *found = c == 0 ? NULL : strchr(from, c);
     if (c >= 0x80) {
-        nib__text_str(text, "\xef\xbf\xbd"); /* U+FFFD for a byte that is no UTF-8 */
+        nib__text_str(text, "\xef\xbf\xbd"); /* U+FFFD for a byte that is not UTF-8 */
     } else if (found != NULL) {
         nib__text_put(text, (char[]){'\\', to[found - from]}, 2);
     } else {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The ledger's lines: adding, counting, JSON. Its words for people are in ledger_text.c.
+ * The ledger's lines and settings: adding, counting, --strict, JSON. ledger_text.c renders them as
+ * text.
  */
 #include "ledger.h"
 
@@ -11,6 +12,11 @@
 const char *const nib__rung_names[] = {"none", "kernel", "device", "dequant", "unquantized", NULL};
 
 static const char *const verdict_names[] = {"runs", "could", "no"};
+
+const char *const nib__setting_relation_names[] = {"equivalent", "narrower", "other",
+                                                   "without effect", NULL};
+const char *const nib__asker_names[] = {"option",  "recipe",  "checkpoint", "config",
+                                        "default", "request", NULL};
 
 void nib__ledger_init(nib_ledger *ledger, const nib_allocator *a)
 {
@@ -25,9 +31,8 @@ void nib__ledger_free(nib_ledger *ledger)
     nib__ledger_init(ledger, a);
 }
 
-/* Room for one more element behind `count`; arrays double inside the arena, which keeps the old
- * ones too: at most twice the memory, and no frees. Capacity is the next power of two, so it needs
- * no field. */
+/* Arrays double inside the arena, which keeps the old copies too: at most twice the memory, and no
+ * frees. Capacity is the next power of two, so it needs no field. */
 void *nib__ledger_grow(nib_ledger *ledger, void *array, size_t count, size_t size)
 {
     if (count != 0 && (count & (count - 1)) != 0)
@@ -146,6 +151,141 @@ void nib__ledger_add_candidate_reason(nib_ledger *ledger, nib_candidate *candida
 {
     add_reason(ledger, &candidate->reasons, &candidate->reason_count, code, text);
 }
+
+/* ---- settings ---- */
+
+/* Copies a text into the ledger; NULL stays NULL. */
+static const char *copy_text(nib_ledger *ledger, const char *text)
+{
+    return text == NULL ? NULL : nib__ledger_text(ledger, "%s", text);
+}
+
+static void add_setting(nib_ledger *ledger, const nib_ledger_setting *from, const char *text)
+{
+    nib_ledger_setting line = *from;
+    line.code = copy_text(ledger, from->code);
+    line.name = copy_text(ledger, from->name);
+    line.asked = copy_text(ledger, from->asked);
+    line.done = copy_text(ledger, from->done);
+    line.text = text;
+    nib_ledger_setting *grown =
+        nib__ledger_grow(ledger, ledger->settings, ledger->setting_count, sizeof *grown);
+    if (grown == NULL)
+        return;
+    ledger->settings = grown;
+    grown[ledger->setting_count++] = line;
+}
+
+static void add_setting_v(nib_ledger *ledger, const nib_ledger_setting *setting, const char *format,
+                          va_list args)
+{
+    if (ledger != NULL)
+        add_setting(ledger, setting, nib__ledger_text_v(ledger, format, args));
+}
+
+void nib__ledger_add_setting(nib_ledger *ledger, const nib_ledger_setting *setting,
+                             const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    add_setting_v(ledger, setting, format, args);
+    va_end(args);
+}
+
+void nib__ledger_add_overruled(nib_ledger *ledger, const char *code, const char *key,
+                               const char *asked, const char *done, const char *format, ...)
+{
+    const nib_ledger_setting setting = {.code = code,
+                                        .name = key,
+                                        .asked = asked,
+                                        .done = done,
+                                        .by = NIB_BY_CONFIG,
+                                        .relation =
+                                            done != NULL ? NIB_SETTING_OTHER : NIB_SETTING_NONE};
+    va_list args;
+    va_start(args, format);
+    add_setting_v(ledger, &setting, format, args);
+    va_end(args);
+}
+
+void nib__ledger_add_unread(nib_ledger *ledger, const char *code, const char *file, const char *key,
+                            const char *value)
+{
+    nib__ledger_add_overruled(ledger, code, key, value, NULL,
+                              "%s has this key, and Nibble does not read it", file);
+}
+
+void nib__ledger_append(nib_ledger *ledger, const nib_ledger *from)
+{
+    ledger->failed = ledger->failed || from->failed;
+    for (size_t i = 0; i < from->setting_count; i++)
+        add_setting(ledger, &from->settings[i], copy_text(ledger, from->settings[i].text));
+    for (size_t i = 0; i < from->note_count; i++)
+        nib__ledger_add_note(ledger, from->notes[i].code, "%s", from->notes[i].text);
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+void nib__ledger_merge_settings(nib_ledger *ledger, const nib_ledger *from)
+{
+    ledger->failed = ledger->failed || from->failed;
+    for (size_t i = 0; i < from->setting_count; i++) {
+        const nib_ledger_setting *s = &from->settings[i];
+        bool known = false;
+        for (size_t j = 0; j < ledger->setting_count && !known; j++) {
+            const nib_ledger_setting *t = &ledger->settings[j];
+            known = same_text(s->code, t->code) && same_text(s->name, t->name) &&
+                    same_text(s->asked, t->asked) && same_text(s->text, t->text);
+        }
+        if (!known)
+            add_setting(ledger, s, copy_text(ledger, s->text));
+    }
+}
+
+void nib__ledger_allow(nib_ledger *ledger, const nib_strings *allow)
+{
+    for (size_t i = 0; i < ledger->setting_count; i++)
+        for (size_t j = 0; j < allow->count; j++)
+            if (strcmp(ledger->settings[i].code, allow->items[j]) == 0)
+                ledger->settings[i].allowed = true;
+}
+
+void nib__ledger_setting_sentence(const nib_ledger_setting *s, nib_text *out)
+{
+    nib__text_format(out, "%s%s%s (%s): %s", s->name, s->asked != NULL ? " " : "",
+                     s->asked != NULL ? s->asked : "", nib__asker_names[s->by], s->text);
+}
+
+nib_status nib__ledger_strict(const nib_ledger *ledger, nib_err *err)
+{
+    const nib_ledger_setting *first = NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < ledger->setting_count; i++) {
+        const nib_ledger_setting *s = &ledger->settings[i];
+        if (s->relation < NIB_SETTING_OTHER || s->allowed)
+            continue;
+        first = count++ == 0 ? s : first;
+    }
+    if (count == 0)
+        return NIB_OK;
+    char others[64] = "";
+    nib_text sentence;
+    nib__text_init(&sentence, ledger->arena.allocator);
+    nib__ledger_setting_sentence(first, &sentence);
+    if (count > 1)
+        snprintf(others, sizeof others, "; %zu more are not as asked", count - 1);
+    const nib_status status =
+        sentence.failed ? nib__fail_memory(err, 256, "a sentence")
+                        : nib__fail(err, NIB_NOT_AS_ASKED, "--strict: %s; --allow %s accepts it%s",
+                                    sentence.at, first->code, others);
+    nib__text_free(&sentence);
+    return status;
+}
+
+/* ---- counts ---- */
 
 bool nib__ledger_is_linear(const nib_ledger_layer *layer)
 {

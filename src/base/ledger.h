@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The ledger: for every layer, tensor and setting what was asked and what is done, and the reasons
- * where the two differ. One shape for plan, quantize, convert, generate, train and serve; rendered
- * as text or JSON. Everything lies in the ledger's own arena.
+ * The ledger: for every layer, tensor and setting, what was asked, what is done, and the reasons
+ * where the two differ. Plan, quantize, convert, generate, train and serve share it; it renders as
+ * text or JSON. The ledger's arena owns all its memory.
  */
 #ifndef NIB_LEDGER_H
 #define NIB_LEDGER_H
@@ -11,7 +11,7 @@
 
 #include <stdarg.h>
 
-/* Substitutions, from the mildest on. */
+/* Kinds of substitution, mildest first. */
 typedef enum nib_rung {
     NIB_RUNG_NONE,
     NIB_RUNG_KERNEL,
@@ -26,20 +26,20 @@ typedef struct nib_reason {
     const char *code, *text; /* "n%128" and the sentence */
 } nib_reason;
 
-/* A way to get a layer done as asked, or better: planned again with one thing changed. */
+/* A way to get a layer done as asked, or better. The planner planned again with this one change. */
 typedef struct nib_ledger_advice {
     const char *code;   /* the kind, stable: one of nib__advice_codes */
-    const char *option; /* what to type, "--recipe int8dq"; NULL: no option does it */
-    const char *text;   /* what it brings */
+    const char *option; /* what to type, "--recipe int8dq"; NULL: no option helps */
+    const char *text;   /* what it gains */
 } nib_ledger_advice;
 
 typedef struct nib_ledger_use {
     const char *phase;    /* "infer", "forward", "backward" */
     int64_t m_min, m_max; /* m_max 0: no limit */
     const char *kernel, *device;
-    const char *quant; /* the row that makes the input's form; NULL: none needed */
+    const char *quant; /* the row that quantizes the input; NULL: none needed */
     double predicted_us;
-    double tuned_us; /* of the row by itself, as it was measured for this shape; 0: it was not */
+    double tuned_us; /* of the row alone, measured for this shape; 0: not measured */
 } nib_ledger_use;
 
 typedef enum nib_verdict { NIB_VERDICT_RUNS, NIB_VERDICT_COULD, NIB_VERDICT_NO } nib_verdict;
@@ -47,36 +47,36 @@ typedef enum nib_verdict { NIB_VERDICT_RUNS, NIB_VERDICT_COULD, NIB_VERDICT_NO }
 typedef struct nib_candidate {
     const char *kernel;
     nib_verdict verdict;
-    nib_reason *reasons; /* all failed conditions; for COULD the rank, as one reason */
+    nib_reason *reasons; /* all failed conditions; for COULD one reason: the rank */
     size_t reason_count;
-    const char *phase;  /* of the product that it was asked for */
-    const char *engine; /* another engine's kernel: whose, "torchao 0.10"; NULL: Nibble's own */
-    const char *consequence; /* what that engine then does, refused or not; NULL */
-    const char *source;      /* "commit:path" of it; NULL */
+    const char *phase;       /* of the product it was considered for */
+    const char *engine;      /* of another engine's kernel: "torchao 0.10"; NULL: Nibble's own */
+    const char *consequence; /* what that engine then does; NULL */
+    const char *source;      /* "commit:path"; NULL */
 } nib_candidate;
 
-/* The role of a line that speaks of an operation without weights. */
+/* The role of a line for an operation without weights. */
 #define NIB_LEDGER_OPERATION "operation"
 
 typedef struct nib_ledger_layer {
     const char *name, *role, *asked, *done; /* scheme@device */
-    const char *rule;    /* which decided: "recipe", "--skip lm_head", "mxfp8 keeps the head" */
-    const char *allowed; /* what allowed the rung; NULL: none needed, or denied */
+    const char *rule;    /* that decided: "recipe", "--skip lm_head", "mxfp8 keeps the head" */
+    const char *allowed; /* what allowed the rung; NULL: nothing had to, or denied */
     nib_rung rung;
-    bool denied; /* no allowed way */
+    bool denied; /* no kernel is allowed */
     int64_t n, k;
     bool bias;
-    const char *bias_form; /* "float", "int8", "int32"; NULL: none, or not said */
+    const char *bias_form; /* "float", "int8", "int32"; NULL: no bias, or unknown */
     uint64_t bytes;
     double sqnr_db;   /* NaN: not measured */
-    const char *kept; /* of a conversion: "lossless", "lossy", ...; NULL: none */
+    const char *kept; /* by a conversion: "lossless", "lossy", ...; NULL: no conversion */
     nib_reason *reasons;
     size_t reason_count;
     nib_ledger_use *uses;
     size_t use_count;
     nib_candidate *candidates; /* only with --layer and --engine */
     size_t candidate_count;
-    bool detailed; /* asked for by --layer */
+    bool detailed; /* named by --layer */
     nib_ledger_advice *advice;
     size_t advice_count;
 } nib_ledger_layer;
@@ -86,38 +86,39 @@ typedef struct nib_ledger_tensor {
     double max_rel_change;
 } nib_ledger_tensor;
 
-/* How what is done relates to what was asked. */
+/* How the result relates to the request. */
 typedef enum nib_setting_relation {
     NIB_SETTING_EQUIVALENT, /* another way to the same result */
-    NIB_SETTING_NARROWER,   /* done, but not for all of what was asked */
+    NIB_SETTING_NARROWER,   /* done for a part of the request only */
     NIB_SETTING_OTHER,      /* something else is done */
-    NIB_SETTING_NONE,       /* without effect: nothing here reaches its purpose */
+    NIB_SETTING_NONE,       /* without effect: nothing done serves its purpose */
     NIB_SETTING_COUNT
 } nib_setting_relation;
 extern const char *const nib__setting_relation_names[]; /* "equivalent", ..., "without effect" */
 
-/* Who asked. */
+/* Where a setting came from. */
 typedef enum nib_asker {
     NIB_BY_OPTION,
-    NIB_BY_RECIPE,     /* a recipe's file, also another tool's config */
+    NIB_BY_RECIPE,     /* a recipe file, or another tool's config */
     NIB_BY_CHECKPOINT, /* stored tensors and their metadata */
-    NIB_BY_CONFIG,     /* config.json and its like, a training config */
+    NIB_BY_CONFIG,     /* config.json and similar files, a training config */
     NIB_BY_DEFAULT,
     NIB_BY_REQUEST, /* a member of a request to `nibble serve` */
     NIB_ASKER_COUNT
 } nib_asker;
 extern const char *const nib__asker_names[]; /* "option", "recipe", ... */
 
-/* Anything that was asked besides the scheme and device of a layer and is not done just so: a
- * dataset, a key, a filter, a thread count, a type of scales. What is done as asked has no line. */
+/* A request that is not done exactly as asked, other than the scheme and device of a layer: a
+ * dataset, a key, a filter, a thread count, a scale type. Settings that are followed have no
+ * line. */
 typedef struct nib_ledger_setting {
     const char *code;  /* the kind, stable: one of nib__ledger_codes; --allow takes it */
     const char *name;  /* "training.dataset", "--lookup", "lm_head.weight" */
-    const char *asked; /* its value; NULL: that it is there */
+    const char *asked; /* its value; NULL: it has none */
     const char *done;  /* NULL: nothing */
     nib_asker by;
     nib_setting_relation relation;
-    const char *text; /* why, and how to get what was asked; the end of a sentence */
+    const char *text; /* why, and how to get what was asked; ends a sentence */
     bool allowed;     /* by --allow CODE */
 } nib_ledger_setting;
 
@@ -144,91 +145,91 @@ typedef struct nib_ledger {
     size_t tensor_count;
     nib_ledger_setting *settings;
     size_t setting_count;
-    nib_reason *notes; /* news about the whole run that nobody asked for: predicted speed, memory */
+    nib_reason *notes; /* about the whole run, unasked: predicted speed, memory */
     size_t note_count;
     bool failed; /* memory ran out while filling */
 } nib_ledger;
 
 void nib__ledger_init(nib_ledger *ledger, const nib_allocator *a);
 void nib__ledger_free(nib_ledger *ledger);
-/* A zeroed line; NULL when memory ran out (then `failed` is set, and the writers say so). Strings
- * given to a ledger are copied into its arena by nib__ledger_text. */
+/* Returns a zeroed line; NULL when memory ran out (then `failed` is set, and the writers fail too).
+ * nib__ledger_text copies a string into the ledger's arena. */
 nib_ledger_layer *nib__ledger_add_layer(nib_ledger *ledger, const char *name);
 nib_ledger_tensor *nib__ledger_add_tensor(nib_ledger *ledger, const char *name);
-/* The line is copied with its strings; format and what follows make its sentence. ledger NULL: a
- * caller that keeps none. */
+/* Copies the line with its strings; format and the arguments after it make its sentence. Does
+ * nothing if ledger is NULL. */
 void nib__ledger_add_setting(nib_ledger *ledger, const nib_ledger_setting *setting,
                              const char *format, ...) NIB_PRINTF(3, 4);
-/* A key of the files that a model came with, which other facts overrule; its value asked NULL: it
- * is not shown. done NULL: nothing is done instead, so it is without effect. */
+/* A key of the model's files that something else overrules. asked NULL: the value is not shown.
+ * done NULL: nothing is done instead, so the key has no effect. */
 void nib__ledger_add_overruled(nib_ledger *ledger, const char *code, const char *key,
                                const char *asked, const char *done, const char *format, ...)
     NIB_PRINTF(6, 7);
-/* A key of one of these files that no part reads. */
+/* A key of one of these files that Nibble does not read. */
 void nib__ledger_add_unread(nib_ledger *ledger, const char *code, const char *file, const char *key,
                             const char *value);
 /* "training.compile true (config): kernels are compiled already" */
 void nib__ledger_setting_sentence(const nib_ledger_setting *setting, nib_text *out);
-/* All settings and notes of another ledger. */
+/* Adds all settings and notes of another ledger. */
 void nib__ledger_append(nib_ledger *ledger, const nib_ledger *from);
-/* The settings of another ledger that this one does not have yet. */
+/* Adds the settings of another ledger that this one lacks. */
 void nib__ledger_merge_settings(nib_ledger *ledger, const nib_ledger *from);
 /* Marks the settings whose code is among the values of --allow. */
 void nib__ledger_allow(nib_ledger *ledger, const nib_strings *allow);
 bool nib__setting_code_is_known(const char *code);
-/* --strict: NIB_NOT_AS_ASKED with a sentence if a setting is other or without effect, and not
+/* --strict: NIB_NOT_AS_ASKED with a sentence if a setting is "other" or "without effect" and not
  * allowed. */
 nib_status nib__ledger_strict(const nib_ledger *ledger, nib_err *err);
 void nib__ledger_add_note(nib_ledger *ledger, const char *code, const char *format, ...)
     NIB_PRINTF(3, 4);
 const char *nib__ledger_text_v(nib_ledger *ledger, const char *format, va_list args);
-/* Room for one more element behind an array of the ledger; NULL when memory ran out. */
+/* Makes room for one more element at the end of an array; returns the array, NULL when memory ran
+ * out. */
 void *nib__ledger_grow(nib_ledger *ledger, void *array, size_t count, size_t size);
 const char *nib__ledger_text(nib_ledger *ledger, const char *format, ...) NIB_PRINTF(2, 3);
-/* The arrays of a line grow in the arena; code and text must already be the ledger's or
- * constants. */
+/* code and text must be constants or in the ledger's arena already. */
 void nib__ledger_add_reason(nib_ledger *ledger, nib_ledger_layer *layer, const char *code,
                             const char *text);
 void nib__ledger_add_advice(nib_ledger *ledger, nib_ledger_layer *layer,
                             const nib_ledger_advice *advice);
-/* As lines of a table: "  > --recipe int8dq: ..." for an option, "  - ..." for what none does. */
+/* As lines of a table: "  > --recipe int8dq: ..." with an option, "  - ..." without one. */
 void nib__ledger_render_advice(const nib_ledger_layer *layer, nib_text *out);
 /* NULL when memory ran out. */
 nib_candidate *nib__ledger_add_candidate(nib_ledger *ledger, nib_ledger_layer *layer);
 void nib__ledger_add_candidate_reason(nib_ledger *ledger, nib_candidate *candidate,
                                       const char *code, const char *text);
 
-/* Layers as the summary and "counts" count them: the linear ones. asked = done + substituted +
- * denied, where done is as asked: neither rung nor denial. */
+/* Counts of linear layers for the summary and "counts": asked = done + substituted + denied, where
+ * a layer counts as done if it has no rung and is not denied. */
 typedef struct nib_ledger_counts {
     size_t asked, done, substituted, denied;
-    size_t embeddings; /* which are no linear layers, but not passed over: those not as asked */
-    size_t operations; /* likewise: operations without weights that are not as asked */
+    size_t embeddings; /* those not as asked; embeddings are not linear layers */
+    size_t operations; /* without weights, those not as asked */
     size_t settings[NIB_SETTING_COUNT];
 } nib_ledger_counts;
 nib_ledger_counts nib__ledger_count(const nib_ledger *ledger);
 bool nib__ledger_is_linear(const nib_ledger_layer *layer);
 
-/* Members "layers", "tensors", "settings", "notes", "counts" into the open JSON object of w;
- * docs/formats.md says what they mean. */
+/* Writes the members "layers", "tensors", "settings", "notes" and "counts" into the open JSON
+ * object of w; docs/formats.md describes them. */
 void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w);
-/* The member "settings" alone. */
+/* Writes the member "settings" only. */
 void nib__ledger_settings_json(const nib_ledger *ledger, nib_jsonw *w);
-/* The table: layers of equal fate folded into one line with a count; then every substitution in
- * full. */
+/* Renders the table, with layers that share asked, done and reasons folded into one line with a
+ * count; then every substitution in full. */
 void nib__ledger_render(const nib_ledger *ledger, bool fold, nib_text *out);
-/* The lines of settings, of which `least` is the first relation that is written. */
+/* Renders the settings whose relation is `least` or stronger. */
 void nib__ledger_render_settings(const nib_ledger *ledger, nib_setting_relation least,
                                  nib_text *out);
-/* "", " +b", " +b8", " +b32": the mark of a bias behind a shape. */
+/* "", " +b", " +b8", " +b32": marks a bias after the shape. */
 const char *nib__ledger_bias_mark(const nib_ledger_layer *layer);
 /* "2256x224 +b"; empty for an operation. */
 const char *nib__ledger_shape(char out[48], const nib_ledger_layer *layer);
-/* "model.layers.*.mlp.up_proj": a name with its numbers replaced; two layers fold if these are
+/* "model.layers.*.mlp.up_proj": a name with its numbers replaced; layers fold only if these are
  * equal. */
 const char *nib__ledger_fold_name(char *out, size_t size, const char *name);
-/* Words of a sentence onto lines of at most `width` columns; the first line begins with `first`,
- * the others with `rest`. */
+/* Wraps a sentence at `width` columns; the first line begins with `first`, the others with
+ * `rest`. */
 void nib__ledger_wrap(nib_text *out, const char *first, const char *rest, int width,
                       const char *words);
 /* "225 linear layers: 225 asked 8da4w-g32, 225 done on cpu/avx512vnni, 0 substituted" */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The ledger's words for people: one table line for all layers of equal fate, every substitution
- * and denial in full below it, and the one-line summary that ends every run.
+ * The ledger as text: a table with one line for layers that are alike, every substitution and
+ * denial in full below it, and the one-line summary that ends every run.
  */
 #include "ledger.h"
 
@@ -73,7 +73,7 @@ static bool same_reasons(const nib_reason *a, size_t a_count, const nib_reason *
     return true;
 }
 
-/* The same kinds, whatever they bring. */
+/* Compares codes and options, not texts. */
 static bool same_advice(const nib_ledger_layer *a, const nib_ledger_layer *b)
 {
     bool same = a->advice_count == b->advice_count;
@@ -86,7 +86,7 @@ static bool same_advice(const nib_ledger_layer *a, const nib_ledger_layer *b)
     return same;
 }
 
-static bool same_fate(const nib_ledger_layer *a, const nib_ledger_layer *b)
+static bool same_line(const nib_ledger_layer *a, const nib_ledger_layer *b)
 {
     char a_name[NAME_ROOM], b_name[NAME_ROOM];
     if (a->n != b->n || a->k != b->k || a->bias != b->bias ||
@@ -104,7 +104,7 @@ static bool same_fate(const nib_ledger_layer *a, const nib_ledger_layer *b)
                   nib__ledger_fold_name(b_name, sizeof b_name, b->name)) == 0;
 }
 
-/* Layers in one line of the table: the first, how many, and what they sum to. */
+/* One line of the table: the first of its layers, their number and their totals. */
 typedef struct line {
     const nib_ledger_layer *layer;
     size_t count;
@@ -113,8 +113,9 @@ typedef struct line {
     char name[NAME_ROOM]; /* folded, safe for a terminal */
 } line;
 
-/* The name that stands for `count` layers or tensors: it may come from a file. */
-static void say_folded(char out[NAME_ROOM], const char *name, size_t count)
+/* The name to print for `count` layers or tensors, safe for a terminal because it may come from a
+ * file. */
+static void format_folded(char out[NAME_ROOM], const char *name, size_t count)
 {
     char folded[NAME_ROOM];
     if (count > 1)
@@ -122,24 +123,24 @@ static void say_folded(char out[NAME_ROOM], const char *name, size_t count)
     nib__say_name(out, NAME_ROOM, name, strlen(name));
 }
 
-/* The line that begins with layer i; false if an earlier line has it. */
-static bool line_at(const nib_ledger *ledger, size_t i, bool fold, line *out)
+/* Fills in the table line that begins with layer i; false if an earlier line covers it. */
+static bool fill_line(const nib_ledger *ledger, size_t i, bool fold, line *out)
 {
     const nib_ledger_layer *layer = &ledger->layers[i];
     for (size_t j = 0; fold && j < i; j++)
-        if (same_fate(layer, &ledger->layers[j]))
+        if (same_line(layer, &ledger->layers[j]))
             return false;
     *out = (line){.layer = layer, .sqnr_db = NAN};
     for (size_t j = i; j < (fold ? ledger->layer_count : i + 1); j++) {
         const nib_ledger_layer *other = &ledger->layers[j];
-        if (j != i && !same_fate(layer, other))
+        if (j != i && !same_line(layer, other))
             continue;
         out->count++;
         out->bytes += other->bytes;
         if (!isnan(other->sqnr_db) && !(other->sqnr_db >= out->sqnr_db))
             out->sqnr_db = other->sqnr_db;
     }
-    say_folded(out->name, layer->name, out->count);
+    format_folded(out->name, layer->name, out->count);
     return true;
 }
 
@@ -161,7 +162,7 @@ const char *nib__ledger_bias_mark(const nib_ledger_layer *layer)
 
 const char *nib__ledger_shape(char out[48], const nib_ledger_layer *layer)
 {
-    if (layer->n == 0 && layer->k == 0) { /* an operation has the shapes of its inputs */
+    if (layer->n == 0 && layer->k == 0) { /* an operation has no shape of its own */
         out[0] = 0;
         return out;
     }
@@ -170,7 +171,7 @@ const char *nib__ledger_shape(char out[48], const nib_ledger_layer *layer)
     return out;
 }
 
-/* Decided by more than the recipe itself: "mxfp8 keeps the output layer". */
+/* A rule other than the recipe itself decided: "mxfp8 keeps the output layer". */
 static bool has_own_rule(const nib_ledger_layer *layer)
 {
     return layer->rule != NULL && strcmp(layer->rule, "recipe") != 0 &&
@@ -181,7 +182,7 @@ typedef struct widths {
     int name, asked;
 } widths;
 
-static void table_line(const line *l, widths w, nib_text *out)
+static void render_line(const line *l, widths w, nib_text *out)
 {
     char shape[48], bytes[32];
     const nib_ledger_layer *layer = l->layer;
@@ -214,7 +215,7 @@ static int widen(int width, const char *text, int most)
     return length <= width ? width : length < most ? length : most;
 }
 
-static void table(const nib_ledger *ledger, bool fold, nib_text *out)
+static void render_table(const nib_ledger *ledger, bool fold, nib_text *out)
 {
     widths w = {5, 5};
     line l;
@@ -228,13 +229,13 @@ static void table(const nib_ledger *ledger, bool fold, nib_text *out)
     nib__text_format(out, "%7s  %-*s  %-13s %9s  %-*s  %s\n", "count", w.name, "layer", "n x k",
                      "bytes", w.asked, "asked", "done");
     for (size_t i = 0; i < ledger->layer_count; i++)
-        if (line_at(ledger, i, fold, &l))
-            table_line(&l, w, out);
+        if (fill_line(ledger, i, fold, &l))
+            render_line(&l, w, out);
 }
 
 /* ---- what differs, in full ---- */
 
-/* Layers that differ in the same way, for the same reasons, whatever their names. */
+/* Do both differ from the request in the same way for the same reasons? Names do not matter. */
 static bool same_difference(const nib_ledger_layer *a, const nib_ledger_layer *b)
 {
     return a->rung == b->rung && a->denied == b->denied && same_text(a->asked, b->asked) &&
@@ -256,7 +257,7 @@ void nib__ledger_render_advice(const nib_ledger_layer *layer, nib_text *out)
     }
 }
 
-static void say_difference(const nib_ledger_layer *layer, nib_text *out)
+static void render_difference(const nib_ledger_layer *layer, nib_text *out)
 {
     if (layer->denied)
         nib__text_format(out, "\ndenied: asked %s, no allowed way\n", layer->asked);
@@ -268,8 +269,8 @@ static void say_difference(const nib_ledger_layer *layer, nib_text *out)
                          layer->allowed != NULL ? layer->allowed : "by nothing");
 }
 
-/* Every kind of difference once: its layers, its reasons, what would do. */
-static void differences(const nib_ledger *ledger, bool fold, nib_text *out)
+/* Each kind of difference once: its layers, reasons and advice. */
+static void render_differences(const nib_ledger *ledger, bool fold, nib_text *out)
 {
     for (size_t i = 0; i < ledger->layer_count; i++) {
         const nib_ledger_layer *layer = &ledger->layers[i];
@@ -278,11 +279,11 @@ static void differences(const nib_ledger *ledger, bool fold, nib_text *out)
             seen = same_difference(layer, &ledger->layers[j]);
         if (seen)
             continue;
-        say_difference(layer, out);
+        render_difference(layer, out);
         for (size_t j = i; j < ledger->layer_count; j++) {
             char shape[48];
             line l;
-            if (same_difference(layer, &ledger->layers[j]) && line_at(ledger, j, fold, &l))
+            if (same_difference(layer, &ledger->layers[j]) && fill_line(ledger, j, fold, &l))
                 nib__text_format(out, "  %5zu  %s  %s\n", l.count, l.name,
                                  nib__ledger_shape(shape, l.layer));
         }
@@ -303,7 +304,7 @@ static bool same_tensor(const nib_ledger_tensor *a, const nib_ledger_tensor *b)
                   nib__ledger_fold_name(b_name, sizeof b_name, b->name)) == 0;
 }
 
-static void tensor_lines(const nib_ledger *ledger, bool fold, nib_text *out)
+static void render_tensors(const nib_ledger *ledger, bool fold, nib_text *out)
 {
     for (size_t i = 0; i < ledger->tensor_count; i++) {
         const nib_ledger_tensor *tensor = &ledger->tensors[i];
@@ -321,7 +322,7 @@ static void tensor_lines(const nib_ledger *ledger, bool fold, nib_text *out)
             change = fmax(change, ledger->tensors[j].max_rel_change);
         }
         char name[NAME_ROOM], words[1024];
-        say_folded(name, tensor->name, count);
+        format_folded(name, tensor->name, count);
         snprintf(words, sizeof words, "%zu x %s: %s -> %s, largest relative change %.2g%s%s", count,
                  name, tensor->asked, tensor->done, change, tensor->reason != NULL ? ": " : "",
                  tensor->reason != NULL ? tensor->reason : "");
@@ -331,7 +332,7 @@ static void tensor_lines(const nib_ledger *ledger, bool fold, nib_text *out)
 
 /* ---- settings ---- */
 
-/* Do both differ in the name alone, so that one line can say it of both? */
+/* Do both differ in the name alone, so that one line can cover both? */
 static bool same_setting(const nib_ledger_setting *a, const nib_ledger_setting *b)
 {
     return a->relation == b->relation && a->by == b->by && same_text(a->code, b->code) &&
@@ -377,9 +378,9 @@ void nib__ledger_render(const nib_ledger *ledger, bool fold, nib_text *out)
     if (ledger->failed)
         out->failed = true;
     if (ledger->layer_count != 0)
-        table(ledger, fold, out);
-    differences(ledger, fold, out);
-    tensor_lines(ledger, fold, out);
+        render_table(ledger, fold, out);
+    render_differences(ledger, fold, out);
+    render_tensors(ledger, fold, out);
     if (ledger->setting_count != 0)
         nib__text_str(out, "\n");
     nib__ledger_render_settings(ledger, NIB_SETTING_EQUIVALENT, out);
@@ -398,9 +399,9 @@ static bool same_scheme(const char *a, const char *b)
     return length == scheme_length(b) && (length == 0 || memcmp(a, b, length) == 0);
 }
 
-/* "avx512vnni" of "linear_a8t_w4g_f32__avx512vnni_6x32", "ocl_gfx90a" likewise: up to a part that
- * begins with a digit. */
-static size_t target_of(const char *kernel, const char **target)
+/* "avx512vnni" of "linear_a8t_w4g_f32__avx512vnni_6x32", "ocl_gfx90a" likewise: the part of the
+ * name after "__", up to a part that begins with a digit. */
+static size_t find_target(const char *kernel, const char **target)
 {
     const char *at = kernel == NULL ? NULL : strstr(kernel, "__");
     *target = at == NULL ? "" : at + 2;
@@ -411,17 +412,17 @@ static size_t target_of(const char *kernel, const char **target)
     return length;
 }
 
-static const char *where_done(char out[96], const nib_ledger_layer *layer)
+static const char *format_where(char out[96], const nib_ledger_layer *layer)
 {
     if (layer->use_count == 0)
         return "";
     const char *target;
-    const size_t length = target_of(layer->uses[0].kernel, &target);
+    const size_t length = find_target(layer->uses[0].kernel, &target);
     snprintf(out, 96, "%s/%.*s", layer->uses[0].device, (int)length, target);
     return out;
 }
 
-static void count_asked(const nib_ledger *ledger, nib_text *out)
+static void append_asked(const nib_ledger *ledger, nib_text *out)
 {
     for (size_t i = 0; i < ledger->layer_count; i++) {
         const nib_ledger_layer *layer = &ledger->layers[i];
@@ -441,19 +442,19 @@ static void count_asked(const nib_ledger *ledger, nib_text *out)
     }
 }
 
-static void count_done(const nib_ledger *ledger, nib_text *out)
+static void append_done(const nib_ledger *ledger, nib_text *out)
 {
-    char here[96], there[96];
+    char buffer[96], other_buffer[96];
     for (size_t i = 0; i < ledger->layer_count; i++) {
         const nib_ledger_layer *layer = &ledger->layers[i];
         size_t count = 0, before = 0;
         if (!nib__ledger_is_linear(layer) || !as_asked(layer))
             continue;
-        const char *where = where_done(here, layer);
+        const char *where = format_where(buffer, layer);
         for (size_t j = 0; j < ledger->layer_count; j++) {
             const nib_ledger_layer *other = &ledger->layers[j];
             if (!nib__ledger_is_linear(other) || !as_asked(other) ||
-                strcmp(where, where_done(there, other)) != 0)
+                strcmp(where, format_where(other_buffer, other)) != 0)
                 continue;
             before += j < i;
             count++;
@@ -470,8 +471,8 @@ void nib__ledger_summary(const nib_ledger *ledger, nib_text *out)
         out->failed = true;
     nib__text_format(out, "%zu linear layer%s:", counts.asked, counts.asked == 1 ? "" : "s");
     const size_t start = out->size;
-    count_asked(ledger, out);
-    count_done(ledger, out);
+    append_asked(ledger, out);
+    append_done(ledger, out);
     /* ":, 225 asked" -> ": 225 asked" */
     if (!out->failed && out->size > start && out->at[start] == ',') {
         memmove(out->at + start, out->at + start + 1, out->size - start);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Name patterns. Owns the compiled form of one pattern; the regular expressions are Oniguruma's.
+ * Name patterns. Owns the compiled form of one pattern; Oniguruma matches regular expressions.
  *
- * Patterns may come from a recipe file that somebody else wrote: length and steps are limited, and
- * limits are given per match, so that the library's global ones stay as the program has them.
+ * Patterns may come from an untrusted recipe file, so length and steps are limited. The limits are
+ * set per match, because Oniguruma's global ones belong to the program.
  */
 #include "match.h"
 
@@ -38,10 +38,10 @@ static nib_status compile_between(OnigRegex *out, const char *head, const char *
     return nib__regex_compile(out, whole, (size_t)size, NIB_REGEX_PYTHON, err);
 }
 
-/* A match must cover the name, so that nothing may follow the expression (\z is not in every
- * syntax). It is compiled alone first, or `a)|(b` would close the group around it. A comment at its
- * end, under (?x), would hide the bracket: then a line break goes before that, which means nothing
- * under (?x). */
+/* A match must cover the whole name, so the expression ends with a check that nothing follows (not
+ * every syntax has \z). It is compiled alone first, because `a)|(b` would close the group around
+ * it. Under (?x) a comment at its end would hide the closing bracket: then a line break precedes
+ * it, which (?x) ignores. */
 static nib_status compile_whole(OnigRegex *out, const char *text, nib_err *err)
 {
     NIB_TRY(compile_between(out, "", text, "", err));
@@ -51,8 +51,8 @@ static nib_status compile_whole(OnigRegex *out, const char *text, nib_err *err)
     return compile_between(out, "(?:", text, "\n)(?![\\s\\S])", err);
 }
 
-/* Adds the time since start; true: the budget is used up. */
-static bool spend(nib_pattern_budget *budget, uint64_t start)
+/* Adds the time since start; true if the budget is used up. */
+static bool charge_budget(nib_pattern_budget *budget, uint64_t start)
 {
     static const uint64_t most_ns = 5000000000;
     if (budget == NULL)
@@ -61,8 +61,8 @@ static bool spend(nib_pattern_budget *budget, uint64_t start)
     return budget->spent_ns > most_ns;
 }
 
-static const char too_long[] = "the expressions of this file take too long; use fewer or simpler "
-                               "ones";
+static const char too_long[] =
+    "the regular expressions of this file take too long; use fewer or simpler ones";
 
 static nib_status compile(nib_pattern *pattern, const char *text, nib_err *err)
 {
@@ -70,7 +70,7 @@ static nib_status compile(nib_pattern *pattern, const char *text, nib_err *err)
     nib_err why = {NIB_OK, ""};
     const uint64_t start = pattern->budget != NULL ? nib__worked_ns() : 0;
     nib_status status = compile_whole(&pattern->regex, text, &why);
-    if (spend(pattern->budget, start) && status == NIB_OK)
+    if (charge_budget(pattern->budget, start) && status == NIB_OK)
         status = nib__fail(&why, NIB_UNSUPPORTED, "%s", too_long);
     if (status == NIB_OK)
         return NIB_OK;
@@ -145,15 +145,15 @@ static bool fail_match(const nib_pattern *pattern, const char *name, nib_err *er
     return false;
 }
 
-/* Past one character; a byte that begins none counts as one. */
-static const char *past_character(const char *at, const char *end)
+/* Skips one character; an invalid byte counts as one. */
+static const char *skip_character(const char *at, const char *end)
 {
     const int length = nib__utf8_length(at, (size_t)(end - at));
     return at + (length == 0 ? 1 : length);
 }
 
-/* One star at a time is enough to go back to: what an earlier star could take, the latest can, too.
- * A star takes whole characters, or `?` would match the rest of one. */
+/* Backtracking to the latest star is enough: it can match whatever an earlier one could. A star
+ * matches whole characters, or `?` would match the rest of one. */
 static bool match_glob(const nib_pattern *pattern, const char *name, nib_err *err)
 {
     const char *p = pattern->text, *n = name;
@@ -164,7 +164,7 @@ static bool match_glob(const nib_pattern *pattern, const char *name, nib_err *er
             star = ++p;
             star_name = n;
         } else if (n < end && *p == '?') {
-            n = past_character(n, end);
+            n = skip_character(n, end);
             p++;
         } else if (n < end && *p == *n) {
             p++;
@@ -173,13 +173,13 @@ static bool match_glob(const nib_pattern *pattern, const char *name, nib_err *er
             return true;
         } else if (star != NULL && star_name < end) {
             p = star;
-            n = star_name = past_character(star_name, end);
+            n = star_name = skip_character(star_name, end);
         } else {
             return false;
         }
     }
     return fail_match(pattern, name, err, NIB_BAD_INPUT,
-                      "this takes too many steps; use fewer `*`");
+                      "matching takes too many steps; use fewer `*`");
 }
 
 static bool match_regex(const nib_pattern *pattern, const char *name, nib_err *err)
@@ -196,7 +196,7 @@ static bool match_regex(const nib_pattern *pattern, const char *name, nib_err *e
     const int length =
         onig_match_with_param(pattern->regex, begin, end, begin, NULL, ONIG_OPTION_NONE, limits);
     onig_free_match_param(limits);
-    if (spend(budget, start))
+    if (charge_budget(budget, start))
         return fail_match(pattern, name, err, NIB_BAD_INPUT, too_long);
     if (length >= 0)
         return (size_t)length == size;

@@ -3,9 +3,9 @@
  * The default allocator, checked arrays over any allocator, arenas, and anonymous maps. The only
  * file that calls malloc.
  *
- * An arena is a chain of blocks, newest first; pieces are cut from the newest. A piece too large
- * for the space that is left gets a block of its own behind the newest, so that the rest of it
- * stays in use.
+ * An arena is a chain of blocks, newest first; pieces are cut from the newest. A large piece that
+ * does not fit there gets a block of its own, inserted after the newest, so that the rest of the
+ * newest stays in use.
  */
 #include "memory.h"
 
@@ -15,8 +15,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Under ASan each arena piece is an allocation of exactly its size, so that a write past it is
- * seen. */
+/* Under ASan each arena piece is its own allocation, so that a write past its end is detected. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define ONE_PIECE_PER_BLOCK true
@@ -58,7 +57,7 @@ void *nib__calloc(const nib_allocator *a, size_t count, size_t size)
         return NULL;
     size_t bytes = count * size;
     if (bytes == 0)
-        bytes = 1; /* so that NULL means one thing only */
+        bytes = 1; /* so that NULL always means failure */
     void *p = a->resize(a->ctx, NULL, bytes);
     if (p != NULL)
         memset(p, 0, bytes);
@@ -77,8 +76,7 @@ bool nib__reserve(const nib_allocator *a, void **array, size_t *capacity, size_t
         count = most;
     if (count < want)
         count = want;
-    /* *array is in truth a pointer to some other type: moved as bytes, no aliasing rule is
-     * broken. */
+    /* *array is really a pointer of another type: copying its bytes breaks no aliasing rule. */
     void *old;
     memcpy(&old, array, sizeof old);
     void *grown = a->resize(a->ctx, old, count * (size == 0 ? 1 : size));
@@ -125,8 +123,8 @@ static nib_arena_block *block_make(const nib_arena *arena, size_t bytes)
     return arena->allocator->resize(arena->allocator->ctx, NULL, sizeof(nib_arena_block) + bytes);
 }
 
-/* A block for one piece, behind the newest. */
-static void *take_alone(nib_arena *arena, size_t bytes)
+/* A block for one piece, inserted after the newest. */
+static void *allocate_alone(nib_arena *arena, size_t bytes)
 {
     nib_arena_block *block = block_make(arena, bytes);
     if (block == NULL)
@@ -142,7 +140,7 @@ static void *take_alone(nib_arena *arena, size_t bytes)
     return block + 1;
 }
 
-static void *take_shared(nib_arena *arena, size_t bytes)
+static void *allocate_shared(nib_arena *arena, size_t bytes)
 {
     if (bytes > arena->size - arena->used) {
         size_t size = arena->size == 0 ? FIRST_BLOCK : 2 * arena->size;
@@ -172,9 +170,9 @@ void *nib__arena_take(nib_arena *arena, size_t count, size_t size)
     const bool fits = rounded <= arena->size - arena->used;
     void *piece;
     if (ONE_PIECE_PER_BLOCK || (!fits && rounded > FIRST_BLOCK / 4))
-        piece = take_alone(arena, exact);
+        piece = allocate_alone(arena, exact);
     else
-        piece = take_shared(arena, rounded);
+        piece = allocate_shared(arena, rounded);
     if (piece == NULL)
         return NULL;
     arena->total += rounded;
@@ -216,7 +214,7 @@ void *nib__block_take(size_t bytes)
     if (bytes > SIZE_MAX / 2)
         return NULL;
     const size_t size = whole_pages(bytes);
-    /* Large blocks start on a huge page's boundary; what the mapping has too much is given back. */
+    /* Large blocks start at a huge-page boundary; the rest of the mapping is unmapped. */
     const size_t extra = size >= HUGE_PAGE ? HUGE_PAGE : 0;
     char *base =
         mmap(NULL, size + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -230,7 +228,7 @@ void *nib__block_take(size_t bytes)
     if (extra != before)
         munmap(base + before + size, extra - before);
 #if defined(MADV_HUGEPAGE)
-    /* A hint: where it is refused, small pages serve. */
+    /* A hint: if it is refused, small pages do. */
     (void)madvise(base + before, size, MADV_HUGEPAGE);
 #endif
     return base + before;
@@ -268,7 +266,7 @@ uint64_t nib__resident_bytes(void)
     if (size <= 0)
         return nib__peak_bytes();
     text[size] = '\0';
-    strtoull(at, &at, 10); /* pages of address space, then those that are there, then of files */
-    const uint64_t there = strtoull(at, &at, 10), of_files = strtoull(at, NULL, 10);
-    return (there > of_files ? there - of_files : 0) * (uint64_t)sysconf(_SC_PAGESIZE);
+    strtoull(at, &at, 10); /* pages of address space, then resident ones, then those of files */
+    const uint64_t resident = strtoull(at, &at, 10), of_files = strtoull(at, NULL, 10);
+    return (resident > of_files ? resident - of_files : 0) * (uint64_t)sysconf(_SC_PAGESIZE);
 }

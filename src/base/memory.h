@@ -31,27 +31,26 @@ typedef struct nib_arena {
 
 void nib__arena_init(nib_arena *arena, const nib_allocator *a, size_t limit);
 void nib__arena_free(nib_arena *arena);
-/* Zeroed, aligned to 16 bytes; NULL: none left. */
+/* Zeroed, aligned to 16 bytes; NULL: no memory, or over the limit. */
 void *nib__arena_take(nib_arena *arena, size_t count, size_t size);
 char *nib__arena_copy(nib_arena *arena, const char *text, size_t size); /* adds a NUL */
-/* A list that grew in an allocator moves into the arena; NULL: none left. Either way it is released
- * where it was. */
+/* Moves a list that grew in an allocator into the arena; NULL: no memory. Frees the original either
+ * way. */
 void *nib__arena_settle(nib_arena *arena, const nib_allocator *a, void *list, size_t count,
                         size_t size);
 
 /* ---- blocks: anonymous maps ---- */
 
-/* Zeroed, at the start of a page, in huge pages where the system gives them; NULL when memory runs
- * out. */
+/* Zeroed, page-aligned, in huge pages if the system has them; NULL when memory runs out. */
 void *nib__block_take(size_t bytes);
 void nib__block_free(void *p, size_t bytes);
 
 /* ---- this process ---- */
 
-/* Highest memory use of this process so far. */
+/* Peak memory of this process. */
 uint64_t nib__peak_bytes(void);
-/* Memory of this process now, without pages of files, such as its code; where the system does not
- * say, the highest. */
+/* Resident memory of this process without file pages, such as its code; the peak if the system does
+ * not say. */
 uint64_t nib__resident_bytes(void);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Near names: what a user may have meant by a name that is not there. Stateless and without
- * allocation; names longer than LONGEST are left out, so a hostile file cannot make a message
- * expensive.
+ * Suggests what a user may have meant by an unknown name. Stateless and without allocation; names
+ * longer than LONGEST are skipped, so a hostile file cannot make a message expensive.
  */
 #include "text.h"
 
@@ -10,8 +9,7 @@ enum {
     LONGEST = 256,
     MOST = 3, /* suggestions */
     FAR = 1 << 20,
-    /* Ranks: a small change of the whole name, then of its last component, then words of
-     * it. */
+    /* Ranks: a small edit of the whole name, then of its last component, then shared words. */
     OF_LAST = 100,
     OF_PART = 200,
 };
@@ -20,11 +18,12 @@ static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') 
 
 static int least(int a, int b) { return a < b ? a : b; }
 
-/* Changes that a slip may make in a name of this length. */
+/* The most edits that count as a typo in a name of this length. */
 static int cap_of(size_t length) { return length < 3 ? 0 : length < 6 ? 1 : length < 12 ? 2 : 3; }
 
-/* Insertions, deletions, changes and swaps of neighbours that make b of a, case ignored; FAR if
- * more than `cap`. Only the band of cells that can stay within the cap is computed. */
+/* Edit distance: insertions, deletions, substitutions and swaps of neighbours that turn a into b,
+ * ignoring case; FAR if more than `cap`. Computes only the band of cells that can stay within the
+ * cap. */
 static int distance(const char *a, size_t a_size, const char *b, size_t b_size, int cap)
 {
     const int n = (int)a_size, m = (int)b_size;
@@ -66,7 +65,8 @@ static const char *last_component(const char *name, size_t size)
 
 static bool is_letter(char c) { return lower(c) >= 'a' && lower(c) <= 'z'; }
 
-/* A word of a name begins at i: proj of q_proj, Only of WeightOnly, not version of conversion. */
+/* Does a word of a name begin at i? proj of q_proj, Only of WeightOnly, not version of
+ * conversion. */
 static bool begins_word(const char *text, size_t i)
 {
     return i == 0 || !is_letter(text[i - 1]) || !is_letter(text[i]) ||
@@ -131,7 +131,7 @@ void nib__near_names(nib_text *out, const char *wanted, const char *const *names
         scores[place] = s;
         best[place] = i;
     }
-    /* A weaker kind of likeness is not worth a word beside a stronger one. */
+    /* Drop weaker kinds of similarity if there is a stronger one. */
     while (found > 1 && scores[found - 1] / OF_LAST > scores[0] / OF_LAST)
         found--;
     for (int k = 0; k < found; k++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writing files: one buffered output, and publishing, which makes a finished file or directory
- * appear under its name at once. Reading and paths are file.c.
+ * Writes files: one buffered output, and publishing, which gives a finished file or directory its
+ * name in one step. file.c reads files and handles paths.
  */
 #include "file.h"
 
@@ -15,10 +15,10 @@
 enum {
     BUFFER = 1 << 20,
     LARGEST_WRITE = 1 << 30,
-    HEAD = 8, /* bytes that say what a file is: GGUF's magic, the size of safetensors' header */
+    HEAD = 8, /* bytes that identify a file: GGUF's magic, the size of safetensors' header */
 };
 
-/* What a file begins with until it is finished. As the size of a header it is beyond every file. */
+/* A file begins with this until it is finished. Read as a header's size, it exceeds any file. */
 static const char unfinished[HEAD] = {'n', 'i', 'b', 'p', 'a', 'r', 't', '\n'};
 
 struct nib_output {
@@ -27,13 +27,13 @@ struct nib_output {
     uint8_t *buffer; /* [BUFFER] */
     size_t used;
     uint64_t written;   /* bytes given to the system */
-    uint8_t head[HEAD]; /* the first bytes, which the file gets last */
+    uint8_t head[HEAD]; /* the file's first bytes, written last */
     int fd;
-    bool failed; /* a lost write cannot be made good: finish fails, too */
+    bool failed; /* a failed write cannot be repaired: finish fails too */
 };
 
-/* Tries again when a signal interrupts the call. */
-static int open_again(const char *path, int flags)
+/* Retries if a signal interrupts the call. */
+static int open_retrying(const char *path, int flags)
 {
     int fd;
     do {
@@ -56,7 +56,7 @@ static nib_status fail_write(nib_output *output, nib_err *err)
     return nib__file_fail(err, output->path, "write to it");
 }
 
-/* All bytes at an offset, in as many calls as it takes. */
+/* Writes all bytes at an offset, in as many calls as needed. */
 static nib_status write_all(nib_output *output, uint64_t offset, const uint8_t *bytes, size_t size,
                             nib_err *err)
 {
@@ -91,7 +91,7 @@ nib_status nib__output_open(nib_output **out, const char *path, const nib_alloca
         return nib__fail_memory(err, path_size + BUFFER, path);
     }
     memcpy(output->path, path, path_size);
-    output->fd = open_again(path, O_WRONLY | O_CREAT | O_EXCL);
+    output->fd = open_retrying(path, O_WRONLY | O_CREAT | O_EXCL);
     if (output->fd < 0) {
         const nib_status status = errno == EEXIST
                                       ? nib__fail(err, NIB_EXISTS, "%s: exists already", path)
@@ -109,8 +109,8 @@ nib_status nib__output_open(nib_output **out, const char *path, const nib_alloca
     return status;
 }
 
-/* Bytes at an offset, but for those of the head, which come last: what a kill leaves has the
- * mark. */
+/* Writes bytes at an offset, except those of the head, which are written last: a file left by a
+ * killed process has the mark. */
 static nib_status write_at(nib_output *output, uint64_t offset, const uint8_t *bytes, size_t size,
                            nib_err *err)
 {
@@ -154,14 +154,14 @@ nib_status nib__output_patch(nib_output *output, uint64_t offset, const void *by
         return nib__fail(err, NIB_IO, "%s: an earlier write failed", output->path);
     if (offset > end || size > end - offset)
         return nib__fail(err, NIB_FAILED,
-                         "%s: %llu bytes at %llu lie beyond the %llu written so far", output->path,
-                         (unsigned long long)size, (unsigned long long)offset,
+                         "%s: %llu bytes at offset %llu exceed the %llu written so far",
+                         output->path, (unsigned long long)size, (unsigned long long)offset,
                          (unsigned long long)end);
     NIB_TRY(flush(output, err));
     return write_at(output, offset, bytes, size, err);
 }
 
-/* Takes the space of a file; false with errno where it cannot be had. */
+/* Allocates the space of a file; false with errno on failure. */
 static bool allocate(int fd, uint64_t size)
 {
 #if defined(__linux__)
@@ -201,7 +201,7 @@ nib_status nib__output_extend(nib_output *output, uint64_t size, nib_err *err)
 
 uint64_t nib__output_offset(const nib_output *output) { return output->written + output->used; }
 
-/* To the disk itself. Some file systems have nothing to synchronize and say EINVAL. */
+/* Syncs to the disk. Some file systems cannot sync and return EINVAL. */
 static bool sync_fd(int fd)
 {
 #if defined(F_FULLFSYNC)
@@ -215,7 +215,7 @@ static bool sync_fd(int fd)
     return result == 0 || errno == EINVAL || errno == ENOTSUP;
 }
 
-/* In place of the mark, which may be longer than all of the file. */
+/* Replaces the mark, which may be longer than the whole file. */
 static nib_status write_head(nib_output *output, nib_err *err)
 {
     int result = 0;
@@ -236,14 +236,14 @@ nib_status nib__output_finish(nib_output *output, nib_err *err)
         status = nib__fail(err, NIB_IO, "%s: an earlier write failed", output->path);
     else
         status = flush(output, err);
-    /* what is behind the head is on the disk before it */
+    /* the rest is on the disk before the head is written */
     for (int i = 0; i < 2 && status == NIB_OK; i++) {
         if (i == 1)
             status = write_head(output, err);
         if (status == NIB_OK && !sync_fd(output->fd))
             status = fail_write(output, err);
     }
-    /* After EINTR the descriptor is closed on Linux and may not be tried again. */
+    /* On Linux EINTR means that the descriptor is closed; closing must not be retried. */
     if (close(output->fd) != 0 && errno != EINTR && status == NIB_OK)
         status = nib__file_fail(err, output->path, "close it");
     output_free(output);
@@ -277,7 +277,7 @@ nib_status nib__file_write(const char *path, const void *bytes, size_t size, con
 
 nib_status nib__append_open(int *fd, const char *path, uint64_t keep, nib_err *err)
 {
-    const int file = open_again(path, O_WRONLY | O_CREAT);
+    const int file = open_retrying(path, O_WRONLY | O_CREAT);
     if (file < 0)
         return nib__file_fail(err, path, "open it");
     struct stat st;
@@ -316,8 +316,8 @@ void nib__append_close(int fd)
 
 /* ---- one writer at a time ---- */
 
-/* False if the lock belongs to a file that its last owner has removed meanwhile. */
-static bool still_named(int fd, const char *path)
+/* False if the last owner has removed the locked file in the meantime. */
+static bool is_still_named(int fd, const char *path)
 {
     struct stat opened, named;
     return fstat(fd, &opened) == 0 && stat(path, &named) == 0 && opened.st_dev == named.st_dev &&
@@ -329,31 +329,32 @@ nib_status nib__lock_take(int *fd, const char *path, nib_err *err)
     enum { TRIES = 100 };
     *fd = -1;
     for (int i = 0; i < TRIES; i++) {
-        const int file = open_again(path, O_RDWR | O_CREAT | O_NOFOLLOW);
+        const int file = open_retrying(path, O_RDWR | O_CREAT | O_NOFOLLOW);
         if (file < 0 && errno == ELOOP)
-            return nib__fail(err, NIB_EXISTS, "%s: is a link, and no lock is; remove it", path);
+            return nib__fail(err, NIB_EXISTS,
+                             "%s: is a symbolic link, so it cannot be a lock; remove it", path);
         if (file < 0)
-            return NIB_OK; /* what comes next says why nothing can be written here */
+            return NIB_OK; /* the next step fails and says why nothing can be written here */
         if (flock(file, LOCK_EX | LOCK_NB) != 0) {
             const bool taken = errno == EWOULDBLOCK;
             close(file);
-            return taken ? nib__fail(err, NIB_EXISTS, "%s: another process writes there now", path)
+            return taken ? nib__fail(err, NIB_EXISTS, "%s: another process is writing there", path)
                          : NIB_OK;
         }
-        if (still_named(file, path)) {
+        if (is_still_named(file, path)) {
             *fd = file;
             return NIB_OK;
         }
         close(file);
     }
-    return nib__fail(err, NIB_EXISTS, "%s: other processes write there now", path);
+    return nib__fail(err, NIB_EXISTS, "%s: other processes are writing there", path);
 }
 
 void nib__lock_release(int fd, const char *path)
 {
     if (fd < 0)
         return;
-    (void)unlink(path); /* before it is let go, or the next owner's would be removed */
+    (void)unlink(path); /* before the unlock, or this would remove the next owner's */
     close(fd);
 }
 
@@ -362,25 +363,25 @@ void nib__lock_release(int fd, const char *path)
 static bool has_mark(const char *path)
 {
     char first[HEAD] = {0};
-    const int fd = open_again(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    const int fd = open_retrying(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
     const bool marked = fd >= 0 && read(fd, first, HEAD) == HEAD;
     if (fd >= 0)
         close(fd);
     return marked && memcmp(first, unfinished, HEAD) == 0;
 }
 
-/* The mark's path in a directory; false: it would be too long. */
-static bool name_mark(char out[NIB_PART_PATH], const char *directory)
+/* Makes the path of the mark in a directory; false if it is too long. */
+static bool format_mark_path(char out[NIB_PART_PATH], const char *directory)
 {
     const int length = snprintf(out, NIB_PART_PATH, "%s/%s", directory, NIB_PART_MARK);
     return length > 0 && length < NIB_PART_PATH;
 }
 
-/* Is there an output that was not finished? Links are not followed. */
+/* Is it an unfinished output? Links are not followed. */
 static bool is_unfinished(const char *path, const struct stat *st)
 {
     char mark[NIB_PART_PATH];
-    return S_ISDIR(st->st_mode) ? name_mark(mark, path) && has_mark(mark)
+    return S_ISDIR(st->st_mode) ? format_mark_path(mark, path) && has_mark(mark)
                                 : S_ISREG(st->st_mode) && has_mark(path);
 }
 
@@ -394,26 +395,26 @@ nib_status nib__part_choose(char out[NIB_PART_PATH], const char *path, const cha
                                   : snprintf(out, NIB_PART_PATH, "%s%s-%d", path, end, i);
         if (length < 0 || length >= NIB_PART_PATH)
             return nib__fail(err, NIB_IO, "%s: the path is too long", path);
-        /* it is free, or what comes next says why nothing can be made there; a kill between two
-         * calls leaves an empty directory */
+        /* the path is free, or the next step fails and says why; a process killed between two calls
+         * leaves an empty directory */
         if (lstat(out, &st) != 0 || rmdir(out) == 0)
             return NIB_OK;
         if (is_unfinished(out, &st))
             return nib__path_remove(out, err);
     }
-    return nib__fail(err, NIB_EXISTS, "%s%s: it and %d numbered ones exist already; remove them",
+    return nib__fail(err, NIB_EXISTS, "%s%s: it exists, and so do %d numbered ones; remove them",
                      path, end, TRIES - 1);
 }
 
-/* It need not outlive the system, only the process: nothing is synchronized. */
-static nib_status put_mark(const char *directory, nib_err *err)
+/* No sync: the mark must survive a killed process, not a system crash. */
+static nib_status write_mark(const char *directory, nib_err *err)
 {
     char mark[NIB_PART_PATH];
-    if (!name_mark(mark, directory))
+    if (!format_mark_path(mark, directory))
         return nib__fail(err, NIB_IO, "%s: the path is too long", directory);
     if (has_mark(mark))
         return NIB_OK; /* a killed run left it */
-    const int fd = open_again(mark, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+    const int fd = open_retrying(mark, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
     if (fd < 0)
         return nib__file_fail(err, mark, "create it");
     const bool written = write(fd, unfinished, HEAD) == HEAD;
@@ -427,34 +428,35 @@ static nib_status put_mark(const char *directory, nib_err *err)
 nib_status nib__part_directory(const char *path, nib_err *err)
 {
     NIB_TRY(nib__directory_make(path, err));
-    const nib_status status = put_mark(path, err);
+    const nib_status status = write_mark(path, err);
     if (status != NIB_OK)
         (void)rmdir(path);
     return status;
 }
 
-/* From what has its name now; a lone file has none. */
+/* From a published output; does nothing for a plain file. */
 static nib_status remove_mark(const char *directory, nib_err *err)
 {
     char mark[NIB_PART_PATH];
-    if (!name_mark(mark, directory) || unlink(mark) == 0 || errno == ENOENT || errno == ENOTDIR)
+    if (!format_mark_path(mark, directory) || unlink(mark) == 0 || errno == ENOENT ||
+        errno == ENOTDIR)
         return NIB_OK;
     return nib__file_fail(err, mark, "remove it");
 }
 
-/* A directory that gives way is marked first: where a kill leaves it under another name, it can be
- * told to be ours. */
-static nib_status mark_leaving(const char *path, nib_err *err)
+/* Marks a directory that will be replaced: if a kill leaves it under another name, a later run can
+ * tell that it may remove it. */
+static nib_status mark_replaced(const char *path, nib_err *err)
 {
     struct stat st;
-    return lstat(path, &st) == 0 && S_ISDIR(st.st_mode) ? put_mark(path, err) : NIB_OK;
+    return lstat(path, &st) == 0 && S_ISDIR(st.st_mode) ? write_mark(path, err) : NIB_OK;
 }
 
 /* ---- publishing ---- */
 
 static nib_status sync_directory(const char *path, nib_err *err)
 {
-    const int fd = open_again(path, O_RDONLY | O_DIRECTORY);
+    const int fd = open_retrying(path, O_RDONLY | O_DIRECTORY);
     if (fd < 0)
         return nib__file_fail(err, path, "open it");
     const bool synced = sync_fd(fd);
@@ -465,7 +467,7 @@ static nib_status sync_directory(const char *path, nib_err *err)
 
 enum { PATH_SIZE = 4096 };
 
-/* The directory that holds path; trailing slashes do not count. */
+/* The directory that holds path; ignores trailing slashes. */
 static nib_status find_parent(char parent[PATH_SIZE], const char *path, nib_err *err)
 {
     size_t size = strlen(path);
@@ -516,7 +518,7 @@ nib_status nib__publish_aside(const char *from, const char *to, nib_err *err)
 {
     char aside[NIB_PART_PATH];
     NIB_TRY(nib__part_choose(aside, to, ".old", err));
-    NIB_TRY(mark_leaving(to, err));
+    NIB_TRY(mark_replaced(to, err));
     if (rename(to, aside) != 0) {
         const nib_status status = nib__file_fail(err, to, "rename it");
         (void)remove_mark(to, NULL);
@@ -524,7 +526,7 @@ nib_status nib__publish_aside(const char *from, const char *to, nib_err *err)
     }
     if (rename(from, to) != 0) {
         const nib_status status = nib__file_fail(err, from, "rename it");
-        (void)rename(aside, to); /* as it was */
+        (void)rename(aside, to); /* undo */
         (void)remove_mark(to, NULL);
         return status;
     }
@@ -533,8 +535,8 @@ nib_status nib__publish_aside(const char *from, const char *to, nib_err *err)
     return nib__path_remove(aside, err);
 }
 
-/* Swaps two names in one step, where the system and the file system can. */
-static bool exchange(const char *a, const char *b)
+/* Swaps two names in one step; false if the system or the file system cannot. */
+static bool exchange_names(const char *a, const char *b)
 {
 #if defined(RENAME_EXCHANGE)
     return renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE) == 0;
@@ -547,7 +549,7 @@ static bool exchange(const char *a, const char *b)
 #endif
 }
 
-/* rename, but an existing `to` is an error even if it appears at this very moment. */
+/* rename, but an existing `to` is an error even if it appears during the call. */
 static bool rename_new(const char *from, const char *to)
 {
 #if defined(RENAME_NOREPLACE)
@@ -575,7 +577,7 @@ nib_status nib__publish(const char *from, const char *to, bool replace, nib_err 
     if (exists && !replace)
         return nib__fail(err, NIB_EXISTS, "%s: exists already", to);
     if (S_ISDIR(source.st_mode))
-        NIB_TRY(sync_directory(from, err)); /* its names must be on the disk before its own is */
+        NIB_TRY(sync_directory(from, err)); /* its entries must be on the disk before its name is */
     if (!exists) {
         if (!rename_new(from, to))
             return errno == EEXIST ? nib__fail(err, NIB_EXISTS, "%s: exists already", to)
@@ -588,9 +590,9 @@ nib_status nib__publish(const char *from, const char *to, bool replace, nib_err 
             return nib__file_fail(err, from, "rename it");
         return sync_parent(to, err);
     }
-    NIB_TRY(nib__path_removable(to, err)); /* before anything has moved */
-    NIB_TRY(mark_leaving(to, err));
-    if (!exchange(from, to))
+    NIB_TRY(nib__path_removable(to, err)); /* before anything moves */
+    NIB_TRY(mark_replaced(to, err));
+    if (!exchange_names(from, to))
         return nib__publish_aside(from, to, err);
     NIB_TRY(remove_mark(to, err));
     NIB_TRY(sync_parent(to, err));
@@ -602,16 +604,16 @@ nib_status nib__file_may_replace(const char *path, nib_err *err)
     char parent[PATH_SIZE];
     struct stat st;
     if (*path == '\0')
-        return nib__fail(err, NIB_USAGE, "the file to be written has no name");
+        return nib__fail(err, NIB_USAGE, "the path of the output file is empty");
     NIB_TRY(find_parent(parent, path, err));
     if (stat(parent, &st) != 0)
         return nib__file_fail(err, path, "create it");
     if (stat(path, &st) != 0 || S_ISREG(st.st_mode))
         return NIB_OK;
     if (S_ISDIR(st.st_mode))
-        return nib__fail(err, NIB_EXISTS, "%s: is a directory; a file is to be written", path);
+        return nib__fail(err, NIB_EXISTS, "%s: is a directory; name a file", path);
     return nib__fail(err, NIB_EXISTS,
-                     "%s: is a device or a pipe, whose place a file would take; name a file", path);
+                     "%s: is a device or a pipe, which would be replaced; name a file", path);
 }
 
 nib_status nib__file_replace(const char *path, const void *bytes, size_t size,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The thread pool. Owns the workers, their cores, the hand-out of parts and the floating-point
+ * The thread pool. Owns the workers, their cores, the distribution of parts and the floating-point
  * control word.
  *
- * One 64-bit word, the gate, says everything about the current job: its number, whether it may
- * still be joined, and how many workers are inside. A worker joins by adding itself to an open
- * gate; the caller takes parts like everyone, closes the gate when none is left, and waits only for
- * those inside. So a worker that wakes up late costs nobody anything. Job fields are written while
- * the gate is closed and empty.
+ * One 64-bit word, the gate, holds the state of the current job: its number, whether workers may
+ * still join, and how many are inside. A worker joins by adding itself to an open gate. The caller
+ * runs parts like every worker, closes the gate when none is left, and waits only for the workers
+ * inside, so a worker that wakes up late delays nobody. Job fields are written while the gate is
+ * closed and empty.
  *
  *   gate = number << 17 | open << 16 | workers inside
  */
@@ -30,17 +30,19 @@
 
 enum {
     MOST_THREADS = 1024,
-    /* Few enough that the counter is not busy, many enough to even out the ends. */
+    /* Few enough that the shared counter is not contended, many enough that workers finish
+     * together. */
     PARTS_PER_THREAD = 8,
-    /* A decode step hands out its next job within this time; sleeping costs more. */
+    /* A decode step starts its next job within this time; sleeping would cost more. */
     SPIN_NS = 30000,
-    SPIN_TRIES = 32, /* between looks at the clock */
+    SPIN_TRIES = 32, /* between readings of the clock */
     LINE = 64,
 };
 
 static const uint64_t INSIDE = 0xffff, OPEN = 1u << 16, NUMBER = 1u << 17;
 
-/* Grains of a shared job that nobody has taken: first << 32 | end. On a line of its own. */
+/* Grains of a shared job that no worker has taken: first << 32 | end. On a cache line of its
+ * own. */
 typedef struct range {
     atomic_uint_fast64_t left;
     char pad[LINE - sizeof(uint64_t)];
@@ -53,24 +55,24 @@ typedef struct worker {
     pthread_t thread;
 } worker;
 
-/* How parts come to the workers. */
-typedef enum handing { BY_QUEUE, BY_WORKER, BY_RANGE } handing;
+/* How parts are distributed to the workers. */
+typedef enum distribution { BY_QUEUE, BY_WORKER, BY_RANGE } distribution;
 
 struct nib_pool {
     nib_allocator allocator;
     worker *workers; /* [threads]; 0 is the caller */
     int threads;
     bool spin, pinned;
-    /* The job. Paddings keep what is written often on lines of their own. */
+    /* The job. Padding keeps fields that are written often on cache lines of their own. */
     nib_pool_job job;
     void *ctx;
-    int64_t count, part, parts; /* part: elements in each */
+    int64_t count, part, parts; /* part: elements per part */
     bool flush;
-    handing handing;
+    distribution distribution;
     char pad0[LINE];
     atomic_uint_fast64_t gate;
     char pad1[LINE];
-    atomic_int_fast64_t next; /* part */
+    atomic_int_fast64_t next; /* the next part */
     char pad2[LINE];
     atomic_uint_fast64_t pieces; /* finished by workers, in nib__pool_each */
     char pad3[LINE];
@@ -105,7 +107,7 @@ double nib__median(double *values, int count)
 
 /* ---- control word ---- */
 
-static nib_float_mode mode_get(void)
+static nib_float_mode get_mode(void)
 {
     nib_float_mode mode = {0};
 #if defined(__SSE2__)
@@ -127,7 +129,7 @@ void nib__float_mode_restore(nib_float_mode old)
 #endif
 }
 
-/* Round to nearest, no trap; denormals flushed on both sides or kept. */
+/* Round to nearest, no traps; denormal inputs and results flushed or kept. */
 static nib_float_mode mode_of(bool flush)
 {
 #if defined(__SSE2__)
@@ -142,7 +144,7 @@ static nib_float_mode mode_of(bool flush)
 
 nib_float_mode nib__float_mode_flush(void)
 {
-    const nib_float_mode old = mode_get();
+    const nib_float_mode old = get_mode();
     nib__float_mode_restore(mode_of(true));
     return old;
 }
@@ -158,9 +160,9 @@ static inline void relax(void)
 #endif
 }
 
-/* Returns once *word differs from `old`: spins a little, then sleeps. The sleeper counts itself
- * before it looks at the word for the last time, and who changes the word looks at the count
- * afterwards (all in one order, memory_order_seq_cst), so that one of the two sees the other. */
+/* Returns once *word differs from `old`: spins for a while, then sleeps. The sleeper increments the
+ * count of sleepers before it reads the word for the last time, and a thread that changes the word
+ * reads the count afterwards (all memory_order_seq_cst), so one of the two sees the other. */
 static void wait_change(nib_pool *pool, atomic_uint_fast64_t *word, uint64_t old)
 {
     if (pool->spin) {
@@ -181,7 +183,7 @@ static void wait_change(nib_pool *pool, atomic_uint_fast64_t *word, uint64_t old
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* After a word was changed (memory_order_seq_cst). */
+/* Call after changing a word (memory_order_seq_cst). */
 static void wake(nib_pool *pool)
 {
     if (atomic_load(&pool->sleepers) == 0)
@@ -199,7 +201,7 @@ static void run_parts(nib_pool *pool, int index, uint64_t first, uint64_t end)
     pool->job(pool->ctx, index, (int64_t)first * pool->part, last);
 }
 
-/* Takes half of what is left of a range, or less, from its front or its back. False: nothing is. */
+/* Takes at most half of the rest of a range, from its front or its back. False: it is empty. */
 static bool take_parts(const nib_pool *pool, range *r, bool from_back, uint64_t *first,
                        uint64_t *end)
 {
@@ -219,7 +221,7 @@ static bool take_parts(const nib_pool *pool, range *r, bool from_back, uint64_t 
     return true;
 }
 
-static range *fullest(const nib_pool *pool)
+static range *find_fullest(const nib_pool *pool)
 {
     range *most = NULL;
     uint64_t of_most = 0;
@@ -235,25 +237,25 @@ static range *fullest(const nib_pool *pool)
     return most;
 }
 
-static void work_in_ranges(nib_pool *pool, int index)
+static void run_ranges(nib_pool *pool, int index)
 {
     uint64_t first, end;
     range *r = &pool->workers[index].range;
     while (take_parts(pool, r, false, &first, &end))
         run_parts(pool, index, first, end);
-    while ((r = fullest(pool)) != NULL)
+    while ((r = find_fullest(pool)) != NULL)
         if (take_parts(pool, r, true, &first, &end))
             run_parts(pool, index, first, end);
 }
 
 static void work(nib_pool *pool, int index)
 {
-    if (pool->handing == BY_WORKER) {
+    if (pool->distribution == BY_WORKER) {
         pool->job(pool->ctx, index, index, index + 1);
         return;
     }
-    if (pool->handing == BY_RANGE) {
-        work_in_ranges(pool, index);
+    if (pool->distribution == BY_RANGE) {
+        run_ranges(pool, index);
         return;
     }
     for (;;) {
@@ -269,7 +271,7 @@ static void *worker_main(void *arg)
 {
     const worker *self = arg;
     nib_pool *pool = self->pool;
-    uint64_t seen = 0; /* the number of the last job joined */
+    uint64_t seen = 0; /* number of the last job joined */
     while (!atomic_load(&pool->stop)) {
         uint64_t gate = atomic_load_explicit(&pool->gate, memory_order_acquire);
         if (!(gate & OPEN) || gate / NUMBER == seen) {
@@ -283,20 +285,20 @@ static void *worker_main(void *arg)
         seen = gate / NUMBER;
         nib__float_mode_restore(mode_of(pool->flush));
         work(pool, self->index);
-        if (pool->handing == BY_WORKER &&
+        if (pool->distribution == BY_WORKER &&
             (int)atomic_fetch_add(&pool->pieces, 1) + 1 == pool->threads - 1)
             wake(pool);
         if ((atomic_fetch_sub(&pool->gate, 1) & (INSIDE | OPEN)) == 1)
-            wake(pool); /* the last one out of a closed gate */
+            wake(pool); /* the last worker to leave a closed gate */
     }
     return NULL;
 }
 
-static void run_job(nib_pool *pool, handing how)
+static void run_job(nib_pool *pool, distribution how)
 {
-    const nib_float_mode old = mode_get();
+    const nib_float_mode old = get_mode();
     nib__float_mode_restore(mode_of(pool->flush));
-    pool->handing = how;
+    pool->distribution = how;
     atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->pieces, 0, memory_order_relaxed);
     uint64_t gate = atomic_load_explicit(&pool->gate, memory_order_relaxed);
@@ -316,13 +318,13 @@ static void run_job(nib_pool *pool, handing how)
     nib__float_mode_restore(old);
 }
 
-/* Is the job one part? Then it is run. */
+/* Runs the job here if it is one part; false: it is not. */
 static bool run_alone(nib_pool *pool, int64_t count, int64_t grain, bool flush, nib_pool_job job,
                       void *ctx)
 {
     if (count > grain && pool->threads > 1)
         return false;
-    const nib_float_mode old = mode_get();
+    const nib_float_mode old = get_mode();
     nib__float_mode_restore(mode_of(flush));
     if (count > 0)
         job(ctx, 0, 0, count);
@@ -330,7 +332,7 @@ static bool run_alone(nib_pool *pool, int64_t count, int64_t grain, bool flush, 
     return true;
 }
 
-/* In parts of `part` elements. */
+/* Sets a job with parts of `part` elements. */
 static void set_job(nib_pool *pool, int64_t count, int64_t part, bool flush, nib_pool_job job,
                     void *ctx)
 {
@@ -403,43 +405,43 @@ int nib__cores_allowed(void)
 nib_hash nib__cores_hash(void)
 {
     cpu_set_t mask[SETS];
-    memset(mask, 0, sizeof mask); /* the kernel writes as much as it has */
+    memset(mask, 0, sizeof mask); /* the kernel may write less */
     (void)sched_getaffinity(0, sizeof mask, mask);
     return nib__hash_bytes(mask, sizeof mask);
 }
 
-/* Moves the calling thread to its share, and with it every thread that it starts. The number of
- * cores there; 0: the system does not allow it. */
-static int move_to_share(nib_share share, int cores)
+/* Moves the calling thread, and every thread that it starts later, to its share of the cores.
+ * Returns the number of cores there; 0 if the system does not allow it. */
+static int pin_to_share(nib_share share, int cores)
 {
-    cpu_set_t allowed[SETS], mine[SETS];
+    cpu_set_t allowed[SETS], own[SETS];
     const int first = (int)((int64_t)cores * share.slice / share.slices),
               end = (int)((int64_t)cores * (share.slice + 1) / share.slices);
     if (sched_getaffinity(0, sizeof allowed, allowed) != 0)
         return 0;
-    CPU_ZERO_S(sizeof mine, mine);
+    CPU_ZERO_S(sizeof own, own);
     int index = 0;
     for (size_t cpu = 0; cpu < SETS * CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET_S(cpu, sizeof allowed, allowed))
             continue;
         if (index >= first && index < end)
-            CPU_SET_S(cpu, sizeof mine, mine);
+            CPU_SET_S(cpu, sizeof own, own);
         index++;
     }
-    return sched_setaffinity(0, sizeof mine, mine) == 0 ? end - first : 0;
+    return sched_setaffinity(0, sizeof own, own) == 0 ? end - first : 0;
 }
 
-/* One core of the caller's mask for each worker. The core on which the caller is now stays free for
- * it: the caller's own mask is not ours to change. */
+/* Pins each worker to one core of the caller's mask. The core that the caller runs on stays free
+ * for it; the caller's own mask is not changed. */
 static bool pin_workers(nib_pool *pool)
 {
     cpu_set_t allowed[SETS], one[SETS];
     if (sched_getaffinity(0, sizeof allowed, allowed) != 0)
         return false;
-    const int callers = sched_getcpu();
+    const int caller_cpu = sched_getcpu();
     int index = 1;
     for (size_t cpu = 0; cpu < SETS * CPU_SETSIZE && index < pool->threads; cpu++) {
-        if ((int)cpu == callers || !CPU_ISSET_S(cpu, sizeof allowed, allowed))
+        if ((int)cpu == caller_cpu || !CPU_ISSET_S(cpu, sizeof allowed, allowed))
             continue;
         CPU_ZERO_S(sizeof one, one);
         CPU_SET_S(cpu, sizeof one, one);
@@ -462,7 +464,7 @@ nib_hash nib__cores_hash(void)
     return nib__hash_bytes(&cores, sizeof cores);
 }
 
-static int move_to_share(nib_share share, int cores)
+static int pin_to_share(nib_share share, int cores)
 {
     return (int)((int64_t)cores * (share.slice + 1) / share.slices -
                  (int64_t)cores * share.slice / share.slices);
@@ -477,11 +479,11 @@ static bool pin_workers(nib_pool *pool)
 
 /* ---- life ---- */
 
-/* Ends and frees; `started` workers run, the caller included. */
-static void end(nib_pool *pool, int started)
+/* Stops the workers and frees the pool; `started` counts running workers and the caller. */
+static void stop_and_free(nib_pool *pool, int started)
 {
     atomic_store(&pool->stop, true);
-    atomic_fetch_add(&pool->gate, NUMBER); /* closed, but changed: whoever waits looks again */
+    atomic_fetch_add(&pool->gate, NUMBER); /* closed but changed: waiters look again */
     wake(pool);
     for (int i = 1; i < started; i++)
         pthread_join(pool->workers[i].thread, NULL);
@@ -515,13 +517,13 @@ static int start_workers(nib_pool *pool)
     return started;
 }
 
-/* The cores that are this process's own; 0: all are shared. */
-static int own_cores(nib_share share)
+/* The number of cores that only this process uses; 0: all are shared. */
+static int count_own_cores(nib_share share)
 {
     const int cores = nib__cores_allowed();
     if (share.slices < 2)
         return cores;
-    return share.slices <= cores ? move_to_share(share, cores) : 0;
+    return share.slices <= cores ? pin_to_share(share, cores) : 0;
 }
 
 nib_status nib__pool_open(nib_pool **out, int threads, const nib_allocator *a, nib_err *err)
@@ -532,10 +534,10 @@ nib_status nib__pool_open(nib_pool **out, int threads, const nib_allocator *a, n
 nib_status nib__pool_open_share(nib_pool **out, int threads, nib_share share,
                                 const nib_allocator *a, nib_err *err)
 {
-    const int cores = own_cores(share);
+    const int cores = count_own_cores(share);
     if (threads < 0 || threads > MOST_THREADS)
-        return nib__fail(err, NIB_USAGE, "%d threads: the number must be from 0 (all cores) to %d",
-                         threads, MOST_THREADS);
+        return nib__fail(err, NIB_USAGE, "%d threads: must be 0 (all cores) to %d", threads,
+                         MOST_THREADS);
     if (threads == 0)
         threads = (int)nib__max(1, nib__min(cores, MOST_THREADS));
     nib_pool *pool = nib__calloc(a, 1, sizeof *pool);
@@ -549,7 +551,7 @@ nib_status nib__pool_open_share(nib_pool **out, int threads, nib_share share,
     pool->workers = workers;
     pool->threads = threads;
     pool->spin = threads <= cores;
-    /* Job 1 has been, so that a worker that has seen 0 is not confused. */
+    /* Start at job 1: workers begin with 0 as the last job seen. */
     atomic_init(&pool->gate, NUMBER);
     atomic_init(&pool->next, 0);
     atomic_init(&pool->pieces, 0);
@@ -559,10 +561,9 @@ nib_status nib__pool_open_share(nib_pool **out, int threads, nib_share share,
     pthread_cond_init(&pool->changed, NULL);
     const int started = start_workers(pool);
     if (started < threads) {
-        end(pool, started);
-        return nib__fail(err, NIB_NO_MEMORY,
-                         "the system starts only %d of %d threads; ask for fewer", started,
-                         threads);
+        stop_and_free(pool, started);
+        return nib__fail(err, NIB_NO_MEMORY, "the system started only %d of %d threads; use fewer",
+                         started, threads);
     }
     pool->pinned = pool->spin && threads > 1 && pin_workers(pool);
     *out = pool;
@@ -572,7 +573,7 @@ nib_status nib__pool_open_share(nib_pool **out, int threads, nib_share share,
 void nib__pool_close(nib_pool *pool)
 {
     if (pool != NULL)
-        end(pool, pool->threads);
+        stop_and_free(pool, pool->threads);
 }
 
 int nib__pool_threads(const nib_pool *pool) { return pool->threads; }

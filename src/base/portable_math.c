@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Argument reduction and Taylor series, long enough for the last bit but one of a double.
+ * Argument reduction and Taylor series, long enough for an error below 2 ulp.
  */
 #include "portable_math.h"
 
@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* ln 2 and pi / 2 as sums: the first parts have 33 bits, so that their product with a small integer
- * is exact. */
+/* ln 2 and pi / 2 as sums: the first parts have 33 bits, so their product with a small integer is
+ * exact. */
 static const double ln2_high = 0x1.62e42feep-1, ln2_low = 0x1.a39ef35793c76p-33;
 static const double half_pi_1 = 0x1.921fb544p+0, half_pi_2 = 0x1.0b4611a6p-34,
                     half_pi_3 = 0x1.3198a2e037073p-69;
@@ -34,8 +34,8 @@ enum { LANES = 8, EXP_TERMS = 14 };
 
 static const double exp_least = -708.0, exp_most = 709.0;
 
-/* Of arguments within the bounds. Lane by lane the operations of one, so that divisions, which
- * wait for each other in one, overlap. */
+/* exp of arguments within the bounds. Each lane has the operations of a single value; side by side,
+ * their divisions, which depend on each other within a lane, overlap. */
 static void exp_lanes(double values[LANES])
 {
     double n[LANES], r[LANES], sum[LANES];
@@ -119,7 +119,7 @@ static double cosine(double r)
 }
 
 /* sin(x + quarters * pi / 2) */
-static double turned(double x, int64_t quarters)
+static double sin_quarters(double x, int64_t quarters)
 {
     const double n = whole(x * 0.63661977236758134);
     const double r = ((x - n * half_pi_1) - n * half_pi_2) - n * half_pi_3;
@@ -131,5 +131,5 @@ static double turned(double x, int64_t quarters)
     }
 }
 
-double nib__sin(double x) { return turned(x, 0); }
-double nib__cos(double x) { return turned(x, 1); }
+double nib__sin(double x) { return sin_quarters(x, 0); }
+double nib__cos(double x) { return sin_quarters(x, 1); }

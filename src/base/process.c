@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a program and reads both of its outputs as they come: one that nobody reads would stop it.
+ * Runs a program and reads both of its outputs as they arrive: a pipe that is full would block it.
  */
 #include "process.h"
 
@@ -22,9 +22,9 @@ typedef struct running {
     int out[2], error[2]; /* pipes; -1: closed */
     size_t capacity, limit;
     const nib_allocator *a;
-    bool (*goes_on)(void *ctx);
+    bool (*keep_going)(void *ctx);
     void *ctx;
-    char line[NIB_PROCESS_LINE]; /* of the standard error, so far */
+    char line[NIB_PROCESS_LINE]; /* of standard error, so far */
     size_t line_size;
 } running;
 
@@ -35,7 +35,7 @@ static void close_end(int *fd)
     *fd = -1;
 }
 
-/* Ends that only the child has, once it duplicated them. */
+/* Both ends close on exec; the child keeps only its duplicates. */
 static bool open_pipe(int ends[2])
 {
     if (pipe(ends) != 0)
@@ -53,16 +53,16 @@ static nib_status start(running *r, const char *const *arguments, const char *co
 {
     posix_spawn_file_actions_t actions;
     if (!open_pipe(r->out) || !open_pipe(r->error))
-        return fail_errno(r, errno, "there is no pipe to read it", err);
+        return fail_errno(r, errno, "cannot make a pipe", err);
     int code = posix_spawn_file_actions_init(&actions);
     if (code != 0)
-        return fail_errno(r, code, "it cannot be started", err);
+        return fail_errno(r, code, "cannot start it", err);
     code = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     if (code == 0)
         code = posix_spawn_file_actions_adddup2(&actions, r->out[1], STDOUT_FILENO);
     if (code == 0)
         code = posix_spawn_file_actions_adddup2(&actions, r->error[1], STDERR_FILENO);
-    if (code == 0) /* which takes strings that it does not write to */
+    if (code == 0) /* posix_spawnp does not write to the strings */
         code = posix_spawnp(&r->pid, arguments[0], &actions, NULL, (char *const *)arguments,
                             (char *const *)environment);
     posix_spawn_file_actions_destroy(&actions);
@@ -71,13 +71,13 @@ static nib_status start(running *r, const char *const *arguments, const char *co
     if (code == 0)
         return NIB_OK;
     r->pid = -1;
-    return fail_errno(r, code, "it cannot be started", err);
+    return fail_errno(r, code, "cannot start it", err);
 }
 
 static nib_status keep_output(running *r, const char *bytes, size_t size, nib_err *err)
 {
     if (r->p->size + size > r->limit)
-        return nib__fail(err, NIB_IO, "%s: it wrote more than the %zu bytes that are read", r->name,
+        return nib__fail(err, NIB_IO, "%s: it wrote more than %zu bytes, the limit", r->name,
                          r->limit);
     void *out = r->p->out;
     const bool has_room = nib__reserve(r->a, &out, &r->capacity, r->p->size + size + 1, 1);
@@ -108,13 +108,13 @@ static void keep_error(running *r, const char *bytes, size_t size)
     }
 }
 
-/* What is there of one of its outputs; closes it at its end. */
+/* Reads available bytes of one of its outputs; closes the pipe at the end. */
 static nib_status read_some(running *r, int *fd, nib_err *err)
 {
     char piece[PIECE];
     const ssize_t got = read(*fd, piece, sizeof piece);
     if (got < 0)
-        return errno == EINTR ? NIB_OK : fail_errno(r, errno, "it cannot be read", err);
+        return errno == EINTR ? NIB_OK : fail_errno(r, errno, "cannot read from it", err);
     if (got == 0)
         close_end(fd);
     else if (fd == &r->out[0])
@@ -131,11 +131,11 @@ static nib_status read_all(running *r, nib_err *err)
                                 {.fd = r->error[0], .events = POLLIN}};
         int *const fds[] = {&r->out[0], &r->error[0]};
         if (poll(ends, COUNT(ends), WAIT_MS) < 0 && errno != EINTR)
-            return fail_errno(r, errno, "it cannot be waited for", err);
+            return fail_errno(r, errno, "cannot wait for it", err);
         for (size_t i = 0; i < COUNT(ends); i++)
             if (ends[i].fd >= 0 && (ends[i].revents & (POLLIN | POLLHUP | POLLERR)) != 0)
                 NIB_TRY(read_some(r, fds[i], err));
-        if (r->goes_on != NULL && !r->goes_on(r->ctx))
+        if (r->keep_going != NULL && !r->keep_going(r->ctx))
             return nib__fail(err, NIB_CANCELLED, "%s was cancelled", r->name);
     }
     end_line(r);
@@ -157,7 +157,7 @@ static void wait_for(running *r)
 
 nib_status nib__process_run(nib_process *out, const char *const *arguments,
                             const char *const *environment, size_t limit,
-                            bool (*goes_on)(void *ctx), void *ctx, const nib_allocator *a,
+                            bool (*keep_going)(void *ctx), void *ctx, const nib_allocator *a,
                             nib_err *err)
 {
     static const char *const nothing[] = {NULL};
@@ -169,7 +169,7 @@ nib_status nib__process_run(nib_process *out, const char *const *arguments,
                  .error = {-1, -1},
                  .limit = limit,
                  .a = a,
-                 .goes_on = goes_on,
+                 .keep_going = keep_going,
                  .ctx = ctx};
     nib_status status = keep_output(&r, "", 0, err);
     if (status == NIB_OK)

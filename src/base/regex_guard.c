@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks an expression before Oniguruma sees it. Oniguruma's parser recurses on brackets and on
+ * Checks an expression before Oniguruma sees it. Oniguruma's parser recurses on brackets and
  * consecutive quantifiers, and expands group calls, \g<name> or (?P>name): fifteen groups that each
- * call the next one twice take minutes. Callouts, (*NAME) and (?{...}), run code of the program. No
- * known tokenizer or config needs any of these.
+ * call the next one twice take minutes. Callouts, (*NAME) and (?{...}), call code of the program.
+ * No known tokenizer or config needs any of these.
  *
  * The scan understands escapes only. It may refuse harmless text in a class or a comment, but it
- * misses nothing: every group begins with a round bracket that is not escaped.
+ * misses nothing: every group begins with an unescaped parenthesis.
  */
 #include "regex_guard.h"
 
@@ -23,11 +23,11 @@ enum {
 #define ONIG_SYNTAX_PYTHON ONIG_SYNTAX_PERL_NT
 #endif
 
-/* Syntaxes without callouts and calls, a second line of defence behind the scan. A compiled
+/* Syntaxes without callouts and calls, as a second line of defence after the scan. A compiled
  * expression keeps a pointer to its syntax. */
 static OnigSyntaxType syntaxes[2];
 
-static void start(void)
+static void init_syntaxes(void)
 {
     static const unsigned refused =
         ONIG_SYN_OP2_QMARK_BRACE_CALLOUT_CONTENTS | ONIG_SYN_OP2_ASTERISK_CALLOUT_NAME |
@@ -60,22 +60,22 @@ static bool is_letter(char c)
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* What begins with an open round bracket, at `at`. */
+/* Checks the group whose parenthesis is at `at`. */
 static nib_status check_group(const char *at, const char *end, nib_err *err)
 {
     static const char *const calls[] = {"(?P>", "(?&", "(?R", "(?+", "(?0", "(?1", "(?2",
                                         "(?3",  "(?4", "(?5", "(?6", "(?7", "(?8", "(?9"};
     for (size_t i = 0; i < COUNT(calls); i++)
         if (begins(at, end, calls[i]))
-            return refuse(err, "calls a group", "; write the group out");
+            return refuse(err, "calls a group", "; repeat the group instead");
     if (begins(at, end, "(?-") && end - at > 3 && is_digit(at[3]))
-        return refuse(err, "calls a group", "; write the group out");
+        return refuse(err, "calls a group", "; repeat the group instead");
     if (begins(at, end, "(?{") || (begins(at, end, "(*") && end - at > 2 && is_letter(at[2])))
         return refuse(err, "has a callout", "");
     return NIB_OK;
 }
 
-/* The quantifier at `at`: its bytes; 0: none begins there. */
+/* The size of the quantifier at `at`; 0: there is none. */
 static size_t quantifier_at(const char *at, const char *end)
 {
     if (*at == '*' || *at == '+' || *at == '?')
@@ -88,7 +88,7 @@ static size_t quantifier_at(const char *at, const char *end)
     return to < end && *to == '}' && to > at + 1 ? (size_t)(to - at) + 1 : 0;
 }
 
-static nib_status check(const char *text, size_t size, nib_err *err)
+static nib_status check_expression(const char *text, size_t size, nib_err *err)
 {
     const char *const end = text + size;
     int brackets = 0, quantifiers = 0;
@@ -107,7 +107,7 @@ static nib_status check(const char *text, size_t size, nib_err *err)
         }
         if (*at == '\\') {
             if (++at < end && *at == 'g')
-                return refuse(err, "calls a group with \\g", "; write the group out");
+                return refuse(err, "calls a group with \\g", "; repeat the group instead");
             continue;
         }
         if (*at != '(' && *at != '[')
@@ -122,8 +122,8 @@ static nib_status check(const char *text, size_t size, nib_err *err)
 }
 
 /* Oniguruma 6.9.8 frees some nodes twice if memory runs out while it compiles. So compile only if
- * several times what it needs can be allocated first: a few hundred bytes per byte of the pattern.
- */
+ * several times what it needs, a few hundred bytes per byte of the pattern, can be allocated
+ * first. */
 static nib_status check_memory(size_t size, nib_err *err)
 {
     const nib_allocator a = nib__allocator_default();
@@ -138,15 +138,15 @@ static nib_status check_memory(size_t size, nib_err *err)
 nib_status nib__regex_compile(OnigRegex *out, const char *text, size_t size,
                               nib_regex_dialect dialect, nib_err *err)
 {
-    /* Guards Oniguruma's global tables, which are not ours. */
+    /* For Oniguruma's global tables. */
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     const OnigUChar *bytes = (const OnigUChar *)text;
     OnigUChar reason[ONIG_MAX_ERROR_MESSAGE_LEN + 1] = {0};
     OnigErrorInfo info;
     *out = NULL;
-    NIB_TRY(check(text, size, err));
+    NIB_TRY(check_expression(text, size, err));
     NIB_TRY(check_memory(size, err));
-    (void)pthread_once(&once, start);
+    (void)pthread_once(&once, init_syntaxes);
     const int code = onig_new(out, bytes, bytes + size, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
                               &syntaxes[dialect], &info);
     if (code == ONIG_NORMAL)

@@ -12,7 +12,7 @@
 
 enum {
     NIB_REGEX_BYTES = 16384,  /* of one expression */
-    NIB_REGEX_BRACKETS = 128, /* round and square ones of one expression */
+    NIB_REGEX_BRACKETS = 128, /* round and square, of one expression */
 };
 
 typedef enum nib_regex_dialect {

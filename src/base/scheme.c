@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Schemes: their grammar and names. What each base means is the table `bases` below; how its scales
- * are chosen is quant_w.c and docs/quantization.md.
+ * Schemes: their grammar and names. The table `bases` below defines each base; quant_w.c and
+ * docs/quantization.md define how its scales are chosen.
  */
 #include "scheme.h"
 
@@ -12,7 +12,7 @@
 
 enum { GROUP_MAX = 1 << 30 };
 
-/* Bits of base_row.takes, in the order in which names are written; the order of `modifiers`. */
+/* Bits of base_row.takes, in the order of `modifiers`, which is the order in names. */
 enum {
     M_GROUP = 1 << 0,
     M_ROW = 1 << 1,
@@ -51,13 +51,12 @@ typedef struct base_row {
     unsigned takes;
 } base_row;
 
-/* One row per base. Activations of fp8dq have a scale per token in both granularities of the
- * weight, and so have those of nvfp4dq over their blocks: a scale over the whole batch would make a
- * token's result depend on its neighbours.
- * Symmetric int4, int4 with integer zeros and every grouped or asymmetric int8 weight follow
- * torchao's Intx formulas, symmetric int8 rows and tensors its Int8Tensor, int4 with a float zero
- * its Int4Tensor (range over the group itself) or tinygemm. -intzero is for int4wo alone: the
- * asymmetric mapping of the other bases has integer zeros. */
+/* One row per base. Activations of fp8dq have a scale per token for both granularities of the
+ * weight, and those of nvfp4dq have one over their blocks: a scale over the whole batch would make
+ * a token's result depend on its neighbours. Symmetric int4, int4 with integer zeros and every
+ * grouped or asymmetric int8 weight follow torchao's Intx formulas, symmetric int8 rows and tensors
+ * its Int8Tensor, int4 with a float zero its Int4Tensor (range of the group itself) or tinygemm.
+ * Only int4wo has -intzero: the asymmetric mapping of the other bases has integer zeros anyway. */
 static const base_row bases[] = {
     {"f32", {.code = NIB_CODE_F32, .symmetric = true}, NIB_ZERO_NONE, 0},
     {"f16", {.code = NIB_CODE_F16, .symmetric = true}, NIB_ZERO_NONE, 0},
@@ -204,7 +203,7 @@ typedef struct name_buffer {
     size_t used;
 } name_buffer;
 
-static void put(name_buffer *name, const char *text)
+static void append(name_buffer *name, const char *text)
 {
     const size_t size = strlen(text);
     if (name->used + size < 64) {
@@ -213,16 +212,16 @@ static void put(name_buffer *name, const char *text)
     }
 }
 
-static void put_size(name_buffer *name, const nib_scheme *s, const base_row *base)
+static void append_size(name_buffer *name, const nib_scheme *s, const base_row *base)
 {
     char group[32];
     if (s->group > 0 && !is_mx(s->code) && s->code != NIB_CODE_NV4) {
         snprintf(group, sizeof group, "-g%" PRId64, s->group);
-        put(name, group);
+        append(name, group);
     } else if (s->group == NIB_GROUP_TENSOR) {
-        put(name, "-tensor");
+        append(name, "-tensor");
     } else if (s->group == NIB_GROUP_ROW && base->scheme.group != NIB_GROUP_ROW) {
-        put(name, "-row");
+        append(name, "-row");
     }
 }
 
@@ -232,43 +231,43 @@ const char *nib__scheme_name(char out[64], const nib_scheme *s)
     const base_row *base = base_of(s);
     const base_row other = {.scheme = {.symmetric = true}, .asym_zero = NIB_ZERO_INT};
     out[0] = 0;
-    put(&name, base != NULL ? base->name : code_names[s->code]);
+    append(&name, base != NULL ? base->name : code_names[s->code]);
     if (!nib__scheme_is_quantized(s) && base != NULL)
         return out;
-    if (base == NULL) { /* no recipe makes it, but a checkpoint may hold it */
-        put(&name, "+");
-        put(&name, act_names[s->act]);
+    if (base == NULL) { /* no recipe produces it, but a checkpoint may hold it */
+        append(&name, "+");
+        append(&name, act_names[s->act]);
         base = &other;
     }
-    put_size(&name, s, base);
+    append_size(&name, s, base);
     if (is_int(s->code)) {
         if (s->symmetric != base->scheme.symmetric)
-            put(&name, s->symmetric ? "-sym" : "-asym");
+            append(&name, s->symmetric ? "-sym" : "-asym");
         const nib_zero implied = s->symmetric ? NIB_ZERO_NONE : base->asym_zero;
         if (s->zero != implied)
-            put(&name, s->zero == NIB_ZERO_NONE  ? "-nozero"
-                       : s->zero == NIB_ZERO_INT ? "-intzero"
-                                                 : "-floatzero");
+            append(&name, s->zero == NIB_ZERO_NONE  ? "-nozero"
+                          : s->zero == NIB_ZERO_INT ? "-intzero"
+                                                    : "-floatzero");
     }
     if (act_is_int(s->act) && s->act_symmetric != base->scheme.act_symmetric)
-        put(&name, s->act_symmetric ? "-actsym" : "-actasym");
+        append(&name, s->act_symmetric ? "-actsym" : "-actasym");
     if (s->act == NIB_ACT_I8_STATIC)
-        put(&name, "-static");
+        append(&name, "-static");
     if (is_mx(s->code) && s->mx_floor)
-        put(&name, "-floor");
+        append(&name, "-floor");
     if (s->code == NIB_CODE_NV4 && s->block_only)
-        put(&name, "-block");
+        append(&name, "-block");
     if (is_int(s->code) && s->formula != NIB_FORMULA_TORCHAO)
-        put(&name, s->formula == NIB_FORMULA_AO017      ? "-ao017"
-                   : s->formula == NIB_FORMULA_TINYGEMM ? "-tinygemm"
-                                                        : "-ggml");
+        append(&name, s->formula == NIB_FORMULA_AO017      ? "-ao017"
+                      : s->formula == NIB_FORMULA_TINYGEMM ? "-tinygemm"
+                                                           : "-ggml");
     return out;
 }
 
 /* ---- parsing ---- */
 
 /* "-gN, -row and -sym" */
-static const char *say_modifiers(char out[128], unsigned takes)
+static const char *list_modifiers(char out[128], unsigned takes)
 {
     size_t used = 0;
     out[0] = 0;
@@ -289,12 +288,12 @@ const char *nib__scheme_takes(char out[128], const char *base)
     out[0] = 0;
     for (size_t i = 0; i < COUNT(bases); i++)
         if (strcmp(bases[i].name, base) == 0)
-            return say_modifiers(out, bases[i].takes);
+            return list_modifiers(out, bases[i].takes);
     return out;
 }
 
-static nib_status refuse(nib_err *err, const char *whole, const base_row *base, const char *text,
-                         size_t size)
+static nib_status fail_modifier(nib_err *err, const char *whole, const base_row *base,
+                                const char *text, size_t size)
 {
     char name[128], part[64], all[128];
     nib__say_name(name, sizeof name, whole, strlen(whole));
@@ -304,10 +303,10 @@ static nib_status refuse(nib_err *err, const char *whole, const base_row *base, 
                          "scheme \"%s\": -%s does not apply to %s, which takes no modifier", name,
                          part, base->name);
     return nib__fail(err, NIB_USAGE, "scheme \"%s\": -%s does not apply to %s, which takes %s",
-                     name, part, base->name, say_modifiers(all, base->takes));
+                     name, part, base->name, list_modifiers(all, base->takes));
 }
 
-static nib_status unknown_base(nib_err *err, const char *whole, const char *text, size_t size)
+static nib_status fail_base(nib_err *err, const char *whole, const char *text, size_t size)
 {
     const nib_allocator a = nib__allocator_default();
     const char *names[COUNT(bases)];
@@ -354,7 +353,7 @@ static nib_status parse_group(nib_scheme *out, const char *text, size_t size, co
     return NIB_OK;
 }
 
-/* The bit of one modifier, 0 if there is no such. "g" and digits is M_GROUP. */
+/* The bit of one modifier; 0 if it is unknown. "g" and digits is M_GROUP. */
 static unsigned modifier_of(const char *text, size_t size)
 {
     if (size >= 2 && text[0] == 'g' && text[1] >= '0' && text[1] <= '9')
@@ -365,7 +364,7 @@ static unsigned modifier_of(const char *text, size_t size)
     return 0;
 }
 
-static void apply(nib_scheme *s, const base_row *base, unsigned given)
+static void apply_modifiers(nib_scheme *s, const base_row *base, unsigned given)
 {
     if (given & M_ROW)
         s->group = NIB_GROUP_ROW;
@@ -389,7 +388,7 @@ static void apply(nib_scheme *s, const base_row *base, unsigned given)
         s->formula = NIB_FORMULA_GGML;
 }
 
-/* Other formulas than the usual one have their own conditions. */
+/* Formulas other than the default have conditions of their own. */
 static nib_status check_formula(const nib_scheme *s, const char *whole, nib_err *err)
 {
     char name[128];
@@ -400,7 +399,7 @@ static nib_status check_formula(const nib_scheme *s, const char *whole, nib_err 
                          s->symmetric ? "sym" : "intzero");
     if (s->formula == NIB_FORMULA_GGML && (s->group != 32 || s->zero == NIB_ZERO_INT))
         return nib__fail(err, NIB_USAGE,
-                         "scheme \"%s\": -ggml has blocks of 32, without integer zero points: "
+                         "scheme \"%s\": -ggml needs groups of 32 and no integer zero points: "
                          "int8wo-g32-ggml (Q8_0), int4wo-sym-ggml (Q4_0) or int4wo-ggml (Q4_1)",
                          name);
     if (s->formula != NIB_FORMULA_AO017)
@@ -431,7 +430,7 @@ static nib_status parse_modifiers(nib_scheme *s, const base_row *base, const cha
         const size_t size = (size_t)(at - text);
         const unsigned bit = modifier_of(text, size);
         if ((bit & base->takes) == 0)
-            return refuse(err, whole, base, text, size);
+            return fail_modifier(err, whole, base, text, size);
         unsigned taken = given;
         for (size_t i = 0; i < COUNT(exclusive); i++)
             taken |= (given & exclusive[i]) != 0 ? exclusive[i] : 0;
@@ -446,7 +445,7 @@ static nib_status parse_modifiers(nib_scheme *s, const base_row *base, const cha
         if (bit == M_GROUP)
             NIB_TRY(parse_group(s, text, size, whole, err));
     }
-    apply(s, base, given);
+    apply_modifiers(s, base, given);
     return check_formula(s, whole, err);
 }
 
@@ -466,5 +465,5 @@ nib_status nib__scheme_parse(nib_scheme *out, const char *name, size_t size, nib
         *out = s;
         return NIB_OK;
     }
-    return unknown_base(err, whole, name, base_size);
+    return fail_base(err, whole, name, base_size);
 }

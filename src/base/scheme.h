@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A scheme says how the weights of a layer are coded and how its activations are: what a recipe
- * asks, a checkpoint holds, a kernel takes. nib_weight is one such weight, plain, as files mean it.
+ * A scheme says how the weights and the activations of a layer are quantized: what a recipe asks
+ * for, a checkpoint holds, a kernel accepts. nib_weight is one weight, as a file stores it.
  */
 #ifndef NIB_SCHEME_H
 #define NIB_SCHEME_H
@@ -9,7 +9,7 @@
 #include "text.h"
 #include "type.h"
 
-/* How weights are coded. Order is part of the kernel table's key, not of any file. */
+/* How weights are coded. The order is part of the kernel table's key; no file depends on it. */
 typedef enum nib_code {
     NIB_CODE_F32,
     NIB_CODE_F16,
@@ -24,7 +24,7 @@ typedef enum nib_code {
     NIB_CODE_COUNT
 } nib_code;
 
-/* How the activations of a linear layer are coded. FLOAT: not quantized (weight-only). */
+/* How activations of a linear layer are coded. FLOAT: not quantized (weight-only). */
 typedef enum nib_act {
     NIB_ACT_FLOAT,
     NIB_ACT_I8_TOKEN,  /* int8, one dynamic scale per token */
@@ -35,7 +35,7 @@ typedef enum nib_act {
     NIB_ACT_I8_BLOCK32,  /* int8 in blocks of 32 along k, f16 scales: ggml's Q8_0 */
     NIB_ACT_I8_BLOCK256, /* int8 in blocks of 256 along k, f32 scales: ggml's Q8_K */
     NIB_ACT_MX4,         /* e2m1 in blocks of 32 along k, each code as the e4m3 of its value */
-    NIB_ACT_NV4,         /* the same in blocks of 16, under e4m3 scales and one of the token */
+    NIB_ACT_NV4,         /* the same in blocks of 16, with e4m3 scales and a scale per token */
     NIB_ACT_COUNT
 } nib_act;
 
@@ -51,8 +51,8 @@ typedef enum nib_formula {
 
 enum { NIB_GROUP_ROW = 0, NIB_GROUP_TENSOR = -1 };
 
-/* How the values of a bias are kept. INT8: codes in groups of NIB_BIAS_GROUP along n, the last one
- * short, each with a scale; INT32: in steps of the activations' one scale times the row's. */
+/* How a bias is stored. INT8: codes in groups of NIB_BIAS_GROUP along n (the last may be shorter),
+ * each with a scale; INT32: in units of the activations' single scale times the row's. */
 typedef enum nib_bias {
     NIB_BIAS_NONE,
     NIB_BIAS_FLOAT,
@@ -72,54 +72,54 @@ typedef struct nib_scheme {
     nib_act act;
     bool act_symmetric;
     bool mx_floor;   /* MX scale rounding: floor instead of rceil */
-    bool block_only; /* NV4: block scales alone, none of the tensor (of a token) over them */
+    bool block_only; /* NV4: block scales only, no tensor (or token) scale */
     nib_formula formula;
 } nib_scheme;
 
 bool nib__scheme_equal(const nib_scheme *a, const nib_scheme *b);
-bool nib__scheme_same_weight(const nib_scheme *a, const nib_scheme *b); /* whatever activations */
-bool nib__scheme_is_quantized(const nib_scheme *s);                     /* code is no float type */
-nib_type nib__float_type(nib_code code); /* of a float code; NONE for others */
-nib_code nib__float_code(nib_type type); /* of f32, f16 and bf16; F32 for others */
+bool nib__scheme_same_weight(const nib_scheme *a, const nib_scheme *b); /* activations may differ */
+bool nib__scheme_is_quantized(const nib_scheme *s); /* the code is not a float type */
+nib_type nib__float_type(nib_code code);            /* of a float code; NONE for others */
+nib_code nib__float_code(nib_type type);            /* of f32, f16 and bf16; F32 for others */
 /* The scheme in recipe grammar ("8da4w-g32", "bf16"), canonical: parse(name(s)) == s. */
 const char *nib__scheme_name(char out[64], const nib_scheme *s);
 /* base[-gN|-row|-tensor][-sym|-asym]...: the part of a recipe before any '+'. Also "f32", "f16",
  * "bf16". */
 nib_status nib__scheme_parse(nib_scheme *out, const char *name, size_t size, nib_err *err);
-/* The base names that parse takes, in their order; NULL past the last. */
+/* The base names that parse accepts, in order; NULL past the last. */
 const char *nib__scheme_base(size_t i);
-/* What may follow a base: "-gN, -row and -sym"; empty if nothing may. */
+/* The modifiers of a base: "-gN, -row and -sym"; empty if it has none. */
 const char *nib__scheme_takes(char out[128], const char *base);
 /* Groups along k, 1 for row and tensor. */
 int64_t nib__scheme_groups(const nib_scheme *s, int64_t k);
 /* Elements per group: k for row and tensor. */
 int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k);
-/* Elements of k under one scale of the activations; 0: a token has one scale, or none. */
+/* Elements of k per activation scale; 0: a token has one scale, or none. */
 int64_t nib__act_block(nib_act act);
 /* MX8 or MX4: e4m3 codes with a power of two per block of 32. */
 NIB_INLINE bool nib__act_is_mx(nib_act act) { return act == NIB_ACT_MX8 || act == NIB_ACT_MX4; }
-/* MX or NV4: e4m3 codes in blocks along k, those of the weight, each with an f32 scale. */
+/* MX or NV4: e4m3 codes in the weight's blocks along k, each with an f32 scale. */
 NIB_INLINE bool nib__act_is_f8_blocks(nib_act act)
 {
     return nib__act_is_mx(act) || act == NIB_ACT_NV4;
 }
 
-/* How the codes of a nib_weight lie in memory: a row of the table in code_layout.c each. */
+/* The memory layout of a nib_weight's codes; code_layout.c has a table row for each. */
 typedef enum nib_code_layout {
     NIB_LAYOUT_FLOAT,  /* [n][k] of the code's float type */
-    NIB_LAYOUT_F64,    /* [n][k] of f64, each read as the f32 nearest to it; the code is F32 */
+    NIB_LAYOUT_F64,    /* [n][k] of f64, each read as the nearest f32; the code is F32 */
     NIB_LAYOUT_BYTE,   /* [n][k] one code per byte: i8 for I8 and I4, the bit pattern for the others
                          (E4M3, E5M2, MX8, MX4, NV4) */
     NIB_LAYOUT_NIBBLE, /* [n][ceil(k/2)] low nibble first: two's complement for I4, bit pattern for
                          MX4, NV4 */
-    /* Words of 32 bits; an I4 or I8 code is b = 4 or 8 bits of one, stored plus 2^(b-1), the first
-     * in the lowest bits. They lie in the order of the inputs, whatever `order` says. */
+    /* Words of 32 bits; an I4 or I8 code has b = 4 or 8 bits, is stored plus 2^(b-1), and the first
+     * is in the lowest bits. Codes are in the order of the inputs, regardless of `order`. */
     NIB_LAYOUT_WORDS,         /* [n][ceil(k*b/32)] along k */
-    NIB_LAYOUT_WORDS_ZEROS,   /* the same, zeros alike [ceil(n*b/32)][groups] along n */
+    NIB_LAYOUT_WORDS_ZEROS,   /* the same; zeros too, [ceil(n*b/32)][groups] along n */
     NIB_LAYOUT_GPTQ,          /* [ceil(k*b/32)][n] along k, zeros [groups][ceil(n*b/32)] along n */
     NIB_LAYOUT_GPTQ_LESS_ONE, /* the same; a zero is stored less 1, modulo 2^b */
     NIB_LAYOUT_AWQ,  /* [k][n/8] along n, zeros [groups][n/8] likewise; outputs 0 2 4 6 1 3 5 7 */
-    NIB_LAYOUT_Q4_0, /* GGUF's blocks, their scales among the codes: code_layout_gguf.c */
+    NIB_LAYOUT_Q4_0, /* GGUF's blocks, with scales among the codes: code_layout_gguf.c */
     NIB_LAYOUT_Q4_1,
     NIB_LAYOUT_Q5_0,
     NIB_LAYOUT_Q5_1,
@@ -130,7 +130,7 @@ typedef enum nib_code_layout {
     NIB_LAYOUT_IQ4_NL,
     NIB_LAYOUT_MXFP4,
     /* int4 as PyTorch's tinygemm packs it for one kind of machine (code_layout_tinygemm.c): codes
-     * are stored plus 8, and stored_n and stored_k include the padding. */
+     * are stored plus 8; stored_n and stored_k include padding. */
     NIB_LAYOUT_TINYGEMM_CUDA,   /* [n/8][k/16/tiles][32][tiles/2] words */
     NIB_LAYOUT_TINYGEMM_ROCM,   /* [n/16][k/16/tiles][64][tiles/2] words */
     NIB_LAYOUT_TINYGEMM_AVX512, /* [n/64][k][32] bytes, rows d and d + 32 in a byte */
@@ -139,36 +139,40 @@ typedef enum nib_code_layout {
     NIB_LAYOUT_COUNT
 } nib_code_layout;
 
-/* One linear weight, as files mean it. Pointers belong to the checkpoint (or the quantizer's
+/* One linear weight, as a file stores it. Pointers belong to the checkpoint (or the quantizer's
  * buffer) and may be unaligned. The value of element (i, j) of group g:
  *   ZERO_NONE   code * scale
  *   ZERO_INT    (code - zero) * scale
  *   ZERO_FLOAT  code * scale + zero; of tinygemm files the loader has taken 8 off the unsigned code
- * Read it through the functions below: a store may keep scales among its codes, and rows may lie in
- * another order. */
+ * Read it through the functions below: a layout may store scales among the codes, and rows may be
+ * in another order. */
 typedef struct nib_weight {
     nib_scheme scheme;
     int64_t n, k;
     nib_code_layout layout;
     const void *codes;
-    const void *scales;  /* scale (i, g) at element i / scale_rows * scale_stride_n + g *
-                            scale_stride_g; NULL for float codes and for stores that hold them */
-    nib_type scale_type; /* F32 F16 BF16 F64, E8M0 for MX, E4M3 for NV; NONE for float codes. Of a
-                            store that holds its scales: the least type that keeps them exact */
+    /* Scale (i, g) is element i / scale_rows * scale_stride_n + g * scale_stride_g. NULL for float
+     * codes and for layouts that hold the scales. */
+    const void *scales;
+    /* F32 F16 BF16 F64, E8M0 for MX, E4M3 for NV; NONE for float codes. If the layout holds the
+     * scales: the smallest type that is exact. */
+    nib_type scale_type;
     int64_t scale_stride_n, scale_stride_g; /* 0 and 0 for one tensor scale */
     int64_t scale_rows;                     /* rows that share their scales; 0 means 1 */
-    bool scale_tiles;     /* scales, a byte each, are at nib__scale_tile instead */
-    float tensor_scale;   /* NV4: every scale is times it; 0: there is none */
-    bool tensor_divides;  /* NV4: every scale is divided by it instead */
-    const void *zeros;    /* strided as scales; NULL for ZERO_NONE and as scales */
-    nib_type zero_type;   /* I8 or I32 for ZERO_INT, a float type for ZERO_FLOAT; I8 where a store
-                             packs them, or they are stored as floats */
-    nib_type float_zeros; /* ZERO_INT: the float type that the whole numbers are stored in; NONE:
-                             zero_type */
-    const int32_t *rows;  /* [n] where row i is stored, such as a part of a fused weight or the
-                             rotary order of another tool; NULL: at i */
-    const int32_t *order; /* [k] the input that stored column j belongs to (GPTQ's act-order);
-                             groups run over stored columns; NULL: j */
+    bool scale_tiles;    /* scales, one byte each, are at nib__scale_tile instead */
+    float tensor_scale;  /* NV4: multiplies every scale; 0: none */
+    bool tensor_divides; /* NV4: tensor_scale divides every scale instead */
+    const void *zeros;   /* strided as scales; NULL for ZERO_NONE and where scales is */
+    /* I8 or I32 for ZERO_INT, a float type for ZERO_FLOAT; I8 if the layout packs the zeros or they
+     * are stored as floats. */
+    nib_type zero_type;
+    nib_type float_zeros; /* ZERO_INT: the float type the integers are stored in; NONE: zero_type */
+    /* [n] the stored row of row i, for parts of a fused weight or the rotary order of another tool;
+     * NULL: i. */
+    const int32_t *rows;
+    /* [k] the input of stored column j (GPTQ's act-order); groups run over stored columns; NULL:
+     * j. */
+    const int32_t *order;
     int64_t stored_n, stored_k; /* TINYGEMM: rows and columns of the layout */
     int64_t inner_tiles;        /* TINYGEMM_CUDA, _ROCM: 2, 4 or 8 */
     const void *bias;           /* [n] or NULL */
@@ -180,75 +184,75 @@ typedef struct nib_weight {
     const int32_t *act_zero;  /* likewise; NULL when symmetric */
 } nib_weight;
 
-/* Where scale (i, g) of a byte lies in the tiles of 128 x 4 that tensor cores read. */
+/* The index of the one-byte scale (i, g) in the tiles of 128 x 4 that tensor cores read. */
 NIB_INLINE int64_t nib__scale_tile(int64_t i, int64_t g, int64_t groups)
 {
     return (i / 128 * nib__ceil_div(groups, 4) + g / 4) * 512 + (i % 32) * 16 + (i % 128 / 32) * 4 +
            g % 4;
 }
 
-/* Where row i is stored. */
+/* The stored row of row i. */
 NIB_INLINE int64_t nib__weight_place(const nib_weight *w, int64_t i)
 {
     return w->rows != NULL ? w->rows[i] : i;
 }
 
-/* What sums of products over a NV4 weight's groups are times, where it has a scale of its own. */
+/* The factor of sums over the groups of an NV4 weight with a tensor scale. */
 NIB_INLINE float nib__weight_factor(const nib_weight *w)
 {
     return w->tensor_divides ? 1 / w->tensor_scale : w->tensor_scale;
 }
 
-/* The activations that the weight runs with where no recipe says otherwise: its scheme's, or those
- * that the tools which store weights so multiply them with. */
+/* The activations to use unless a recipe says otherwise: the scheme's, or those of the tools that
+ * use this layout. */
 nib_act nib__weight_act(const nib_weight *w);
-/* Columns k0..k0+count of row i of float codes, as values of the code's type. */
+/* Reads columns k0..k0+count of row i of float codes, as values of the code's type. */
 void nib__weight_floats(const nib_weight *w, int64_t i, int64_t k0, int64_t count, void *out);
-/* Stored columns k0..k0+count of row i as int8 (I8, I4) or raw bytes (E4M3, E5M2, MX8; MX4 and NV4
- * one per byte). */
+/* Reads stored columns k0..k0+count of row i as int8 (I8, I4) or raw bytes (E4M3, E5M2, MX8; MX4
+ * and NV4 one per byte). */
 void nib__weight_codes(const nib_weight *w, int64_t i, int64_t k0, int64_t count, int8_t *out);
 float nib__weight_scale(const nib_weight *w, int64_t i, int64_t g);       /* times tensor_scale */
 float nib__weight_group_scale(const nib_weight *w, int64_t i, int64_t g); /* without it */
 float nib__weight_zero(const nib_weight *w, int64_t i, int64_t g);        /* 0 for ZERO_NONE */
-int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g);  /* 0 but for ZERO_INT */
-/* Those of groups g..g+count as values of scale_type and zero_type, `step` bytes apart from `to`
- * on, F64 rounded to F32, without tensor_scale: what packed layouts hold. */
+int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g);  /* 0 unless ZERO_INT */
+/* Write scales and zeros of groups g..g+count as values of scale_type and zero_type, `step` bytes
+ * apart from `to` on, F64 rounded to F32, without tensor_scale: the form that packed layouts
+ * hold. */
 void nib__weight_put_scales(const nib_weight *w, int64_t i, int64_t g, int64_t count, void *to,
                             size_t step);
 void nib__weight_put_zeros(const nib_weight *w, int64_t i, int64_t g, int64_t count, void *to,
                            size_t step);
-/* What a code means in a group with this scale and zero. */
+/* The value of a code in a group with this scale and zero. */
 float nib__weight_value(const nib_weight *w, int8_t code, float scale, float zero);
-/* Row i dequantized to f32 [k], by the formula above in f32 (no fma), in the order of the
- * inputs. */
+/* Dequantizes row i to f32 [k] by the formula above in f32 (no fma), in the order of the inputs. */
 void nib__weight_row(const nib_weight *w, int64_t i, float *out);
-/* The store keeps scales (and zeros) among the codes: there are no arrays of them. */
+/* The layout stores scales (and zeros) among the codes, not in arrays. */
 bool nib__weight_holds_scales(const nib_weight *w);
 /* A weight of a block type, [n][k / block] blocks; false for other types. */
 bool nib__block_weight(nib_weight *out, nib_type type, int64_t n, int64_t k, const void *blocks);
-/* Of a weight in blocks of Q6_K, whose groups of 16 have the scales f16 * s: those of the block
- * that begins with group g, a multiple of 16. */
+/* For a weight in Q6_K blocks, whose groups of 16 elements have scales f16 * s: f16 and s of the
+ * block that begins with group g, a multiple of 16. */
 void nib__weight_q6_k(const nib_weight *w, int64_t i, int64_t g, uint16_t *f16, int8_t s[16]);
-/* The form of the bias, and its values as f32 [n]: floats as they are; (code - zero) * scale in
- * f32; code * (act_scale * scale of the row), multiplied in double and rounded once. */
+/* The form of the bias, and its values as f32 [n]: float: converted; int8: (code - zero) * scale in
+ * f32; int32: code * (act_scale * scale of the row), multiplied in double and rounded once. */
 nib_bias nib__weight_bias_form(const nib_weight *w);
 void nib__weight_bias(const nib_weight *w, float *out);
-/* Why the weight's integer sums cannot start at an int32 bias, as the end of a sentence; NULL: they
+/* Why the weight's integer sums cannot start at an int32 bias, to end a sentence; NULL: they
  * can. */
 const char *nib__bias_int32_refuses(const nib_scheme *s, int64_t k);
-/* The largest code of an int32 bias: sums of k products still fit 32 bits. 1 or more where it is
- * not refused. */
+/* The largest code of an int32 bias with which sums of k products still fit in 32 bits. At least 1
+ * unless an int32 bias is refused. */
 int64_t nib__bias_int32_most(const nib_scheme *s, int64_t k);
 /* Bytes of codes, scales and zeros. */
 uint64_t nib__weight_bytes(const nib_weight *w);
-/* Codes, scales and zeros lie in arrays by rows, one after the other, as the layout says: they can
- * be copied without asking the store. */
+/* Codes, scales and zeros are plain row-major arrays, which can be copied without the layout's
+ * functions. */
 bool nib__weight_is_plain(const nib_weight *w);
-/* Bytes of all codes, with what a store keeps among them. */
+/* Bytes of all codes, including scales stored among them. */
 uint64_t nib__weight_code_bytes(const nib_weight *w);
-/* Of an array of values that are strided as its scales; 0 of NULL. */
+/* Bytes of an array of values strided as the scales; 0 for NULL. */
 uint64_t nib__weight_value_bytes(const nib_weight *w, const void *values, nib_type type);
-/* Bytes of one stored row of codes; 0: rows do not lie by themselves. */
+/* Bytes of one stored row of codes; 0: rows are not contiguous. */
 uint64_t nib__weight_row_bytes(const nib_weight *w);
 
 #endif

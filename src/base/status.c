@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Status names, the version, and the way to fail with a sentence. Owns the table made from
- * NIB_STATUS_LIST and nothing else.
+ * Status names, the version, and failing with a sentence. Owns only the table made from
+ * NIB_STATUS_LIST.
  */
 #include "text.h"
 
@@ -39,8 +39,8 @@ int nib_status_exit(nib_status status)
 
 const char *nib_version(void) { return NIB_VERSION; }
 
-/* Stores a sentence that may have been cut: a code point cut in half goes, and "..." says so. */
-static void keep(nib_err *err, nib_status status, const char *text, int length)
+/* Stores a sentence. If it is too long, cuts it at a code point and appends "...". */
+static void store_sentence(nib_err *err, nib_status status, const char *text, int length)
 {
     size_t size = length < 0 ? 0 : (size_t)length;
     const bool cut = size >= sizeof err->text;
@@ -60,20 +60,20 @@ nib_status nib__fail(nib_err *err, nib_status status, const char *format, ...)
 {
     if (err == NULL)
         return status;
-    /* Not straight into err->text: an argument may well be that text. */
+    /* Not directly into err->text, because an argument may be that text. */
     char text[sizeof err->text];
     va_list args;
     va_start(args, format);
     const int length = vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    keep(err, status, text, length);
+    store_sentence(err, status, text, length);
     return status;
 }
 
 nib_status nib__fail_memory(nib_err *err, size_t bytes, const char *what)
 {
     char size[32];
-    return nib__fail(err, NIB_NO_MEMORY, "memory ran out: there are no %s more for %s",
+    return nib__fail(err, NIB_NO_MEMORY, "memory ran out: cannot allocate %s for %s",
                      nib__say_bytes(size, bytes), what);
 }
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parts of plots as SVG.
+ * The common parts of plots as SVG.
  */
 #include "svg.h"
 
 #include <inttypes.h>
 #include <math.h>
 
-enum { TICKS = 6 /* about so many */ };
+enum { TICKS = 6 /* about */ };
 
 /* ---- numbers and text ---- */
 
-/* In hundredths, without a decimal point that a locale could change. */
+/* Writes hundredths as integers, because the decimal point depends on the locale. */
 void nib__svg_place(nib_text *out, double at)
 {
     const int64_t hundredths = (int64_t)floor(at * 100 + 0.5);
@@ -28,7 +28,7 @@ void nib__svg_number(nib_text *out, double value)
         nib__text_double(out, fabs(value) < 1e38 ? (double)(float)value : value);
 }
 
-/* Of a tick: 20G for 20,000,000,000, so that it has room beside the axis. */
+/* The number of a tick, short enough for the margin: 20G for 20,000,000,000. */
 static void put_tick(nib_text *out, double value)
 {
     static const struct {
@@ -68,7 +68,7 @@ void nib__svg_escaped(nib_text *out, const char *text, size_t most)
 
 /* ---- axes ---- */
 
-/* 1, 2 or 5 times a power of ten, the least with about so many ticks. */
+/* 1, 2 or 5 times a power of ten, the smallest that gives at most about TICKS ticks. */
 static double round_step(double range)
 {
     static const double factors[] = {1, 2, 5, 10};
@@ -86,7 +86,7 @@ static double round_step(double range)
 
 nib_svg_axis nib__svg_axis(double least, double most, bool grow)
 {
-    if (most - least < 1e-300) { /* one value: something around it */
+    if (most - least < 1e-300) { /* a single value: add a margin */
         const double around = fabs(least) > 1e-250 ? fabs(least) * 0.1 : 1;
         least -= around;
         most += around;

@@ -76,7 +76,7 @@ void nib__text_format(nib_text *text, const char *format, ...)
     if (whole)
         text->size += (size_t)length;
     else
-        text->at[text->size] = 0; /* no half of it stays */
+        text->at[text->size] = 0; /* drop the partial text */
     va_end(again);
     va_end(args);
 }
@@ -84,13 +84,13 @@ void nib__text_format(nib_text *text, const char *format, ...)
 nib_status nib__text_flush(nib_text *text, const nib_sink *sink, nib_err *err)
 {
     if (text->failed)
-        return nib__fail(err, NIB_NO_MEMORY, "memory ran out while the output was written");
+        return nib__fail(err, NIB_NO_MEMORY, "memory ran out while writing the output");
     if (text->size == 0)
         return NIB_OK;
     const nib_status status = sink->write(sink->ctx, text->at, text->size);
     nib__text_clear(text);
     if (status != NIB_OK)
-        return nib__fail(err, status, "the output was stopped by its receiver: %s",
+        return nib__fail(err, status, "the receiver stopped the output: %s",
                          nib_status_text(status));
     return NIB_OK;
 }
@@ -131,8 +131,8 @@ const char *nib__say_bytes(char out[32], uint64_t bytes)
         snprintf(out, 32, "%d B", (int)bytes);
         return out;
     }
-    /* In integers, to the nearest tenth: no locale has a say, and 999,999 is 1.0 MB, not 1000.0
-     * kB. */
+    /* In integers, to the nearest tenth: independent of the locale, and 999,999 is 1.0 MB, not
+     * 1000.0 kB. */
     uint64_t tenth = 100;
     size_t unit = 0;
     while (unit + 1 < COUNT(units) && bytes / tenth + (bytes % tenth >= tenth / 2) >= 10000) {
@@ -144,9 +144,9 @@ const char *nib__say_bytes(char out[32], uint64_t bytes)
     return out;
 }
 
-/* Fewest digits that read back equal. Up to `safe` digits any decimal survives the way to binary
- * and back, so that %g with `safe` digits, which drops zeros, already is the shortest if it fits at
- * all. Denormals have fewer good digits: there the search starts at one. */
+/* The fewest digits that read back equal. Any decimal of up to `safe` digits survives conversion to
+ * binary and back, so %g with `safe` digits, which drops zeros, is the shortest if it reads back
+ * equal. Denormals have fewer significant digits, so their search starts at one. */
 static void shortest(char out[32], double value, bool as_float)
 {
     const int safe = as_float ? 6 : 15, most = as_float ? 9 : 17;
@@ -170,7 +170,7 @@ static const char *write_number(char out[32], double value, bool as_float)
         snprintf(written, sizeof written, "%.0f", value);
     else
         shortest(written, value, as_float);
-    /* The locale's decimal point, of one byte or more, becomes a dot. */
+    /* Replace the locale's decimal point, of one byte or more, by a dot. */
     size_t size = 0;
     for (const char *c = written; *c != 0;) {
         const size_t plain = strspn(c, "0123456789+-e");
@@ -210,8 +210,8 @@ void nib__text_double_exact(nib_text *text, double value)
 
 /* ---- names ---- */
 
-/* What may go to a terminal as it is. Direction marks and line separators could make a message read
- * as something else, so they are escaped as controls are. */
+/* May it go to a terminal unescaped? Direction marks and line separators could change how a message
+ * reads, so they are escaped like control characters. */
 static bool is_plain(uint32_t point)
 {
     if (point < 0x20 || point == '"' || point == '\'' || point == '`')

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Text: a growing buffer that rendering writes into, UTF-8 checks, escaping for messages, near
- * names.
+ * Text: a growing buffer for rendering, UTF-8 checks, escaping for messages, name suggestions.
  */
 #ifndef NIB_TEXT_H
 #define NIB_TEXT_H
 
 #include "memory.h"
 
-/* Failure is sticky: after memory runs out every call does nothing and `failed` stays set. */
+/* Failure is sticky: after memory runs out, every call does nothing and `failed` stays set. */
 typedef struct nib_text {
     const nib_allocator *allocator;
-    char *at; /* NUL-terminated once something was put */
+    char *at; /* NUL-terminated once something was written */
     size_t size, capacity;
     bool failed;
 } nib_text;
@@ -22,21 +21,21 @@ void nib__text_clear(nib_text *text);
 void nib__text_put(nib_text *text, const char *bytes, size_t size);
 void nib__text_str(nib_text *text, const char *string);
 void nib__text_format(nib_text *text, const char *format, ...) NIB_PRINTF(2, 3);
-/* Writes what is held to the sink and clears; NIB_NO_MEMORY if the text had failed. */
+/* Writes the text to the sink and clears it; NIB_NO_MEMORY if the text has failed. */
 nib_status nib__text_flush(nib_text *text, const nib_sink *sink, nib_err *err);
 
-/* 1,234,567 and 1.2 GB (decimal units) into out; returned for use in an argument list. */
+/* Format 1,234,567 and 1.2 GB (decimal units) into out, and return it for use as an argument. */
 const char *nib__say_count(char out[32], uint64_t value);
 const char *nib__say_bytes(char out[32], uint64_t bytes);
 const char *nib__say_seconds(char out[32], double seconds); /* "12.3 us", "4.56 ms" */
 /* A name from a file, safe for a terminal: control characters, quotes and bad UTF-8 as \xNN, cut
  * with "..." when longer than fits. */
 const char *nib__say_name(char *out, size_t out_size, const char *name, size_t size);
-/* The same of a name that ends with NUL, cut as all names in messages are. */
+/* The same for a NUL-terminated name, cut to the length of names in messages. */
 enum { NIB_SHOWN = 160 };
 const char *nib__shown(char out[NIB_SHOWN], const char *name);
 bool nib__ends_with(const char *text, const char *end);
-/* The first place of bytes among others; NULL: none. */
+/* Finds the first occurrence of bytes in others; NULL: none. */
 const char *nib__find_bytes(const char *in, size_t in_size, const char *bytes, size_t size);
 
 /* Length of the valid UTF-8 sequence at s (1..4), or 0. No overlong forms, no surrogates, <=
@@ -48,16 +47,17 @@ int nib__utf8_put(char out[4], uint32_t point);
 /* Offset of the first invalid byte, or size. */
 size_t nib__utf8_check(const char *s, size_t size);
 
-/* Decimal, in any locale: shortest form that reads back equal (%.9g or less for floats). */
+/* Decimal, independent of the locale: the shortest form that reads back equal (%.9g or less for
+ * floats). */
 void nib__text_double(nib_text *text, double value);
 const char *nib__say_double(char out[32], double value);
-/* The same, but a value that is a float, too, reads back equal as a double (0.1f as
+/* The same, but a value that fits a float also reads back equal as a double (0.1f as
  * 0.10000000149011612). */
 void nib__text_double_exact(nib_text *text, double value);
 const char *nib__say_double_exact(char out[32], double value);
 
-/* Up to three of `names` nearest to `wanted` (edit distance), as "a, b or c"; empty if none is
- * near. */
+/* Writes up to three of `names` most similar to `wanted`, as "a, b or c"; nothing if none is
+ * similar. */
 void nib__near_names(nib_text *out, const char *wanted, const char *const *names, size_t count);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names and sizes of stored element types, packing of int4, and what an f64 loses as f32.
- * The arithmetic of the number formats is in float_formats.c.
+ * Names and sizes of stored element types, packing of int4, and the error of f64 as f32.
+ * float_formats.c converts between number formats.
  */
 #include "type.h"
 
@@ -77,7 +77,7 @@ double nib__f64_change(const void *from, int64_t count)
         double x;
         memcpy(&x, at + i * (int64_t)sizeof x, sizeof x);
         const double change = fabs(x - (double)(float)x) / fabs(x);
-        if (change > worst) /* false for 0/0 and for NaN and infinities, which stay what they are */
+        if (change > worst) /* false for 0/0, and for NaN and infinities, which f32 keeps */
             worst = change;
     }
     return worst;

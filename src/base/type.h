@@ -33,8 +33,8 @@
     X(E3M2, "F6_E3M2", "e3m2", 6)                                                                  \
     X(E2M1, "F4", "e2m1", 4)
 
-/* Types of GGUF whose elements come in blocks with their scales: X(id, GGUF's name, our name,
- * elements of a block, its bytes). No single element of them has a size or a value. */
+/* GGUF types with elements and scales in blocks: X(id, GGUF's name, our name, elements per block,
+ * bytes per block). A single element has no size or value of its own. */
 #define NIB_BLOCK_TYPES(X)                                                                         \
     X(Q4_0, "Q4_0", "q4_0", 32, 18)                                                                \
     X(Q4_1, "Q4_1", "q4_1", 32, 20)                                                                \
@@ -60,14 +60,14 @@ bool nib__type_is_block(nib_type type);
 /* Elements of a block and its bytes: 1 and whole bytes for plain types of at least 8 bits. */
 int64_t nib__type_block(nib_type type);
 int64_t nib__type_block_bytes(nib_type type);
-/* A type of safetensors by its name there; NIB_TYPE_NONE: none. */
+/* The safetensors type of this name; NIB_TYPE_NONE: none. */
 nib_type nib__type_find(const char *stored_name, size_t size);
-/* Bytes of a tensor of this type and shape. False: the product overflows, or the elements (types of
- * less than 8 bits) do not fill whole bytes, or the rows no whole blocks. */
+/* Bytes of a tensor of this type and shape. False: the product overflows, or the elements (of types
+ * below 8 bits) do not fill whole bytes, or the rows do not fill whole blocks. */
 bool nib__tensor_bytes(uint64_t *out, nib_type type, const int64_t *shape, int rank);
 bool nib__type_is_float(nib_type type); /* F16 BF16 F32 F64 */
 
-/* ---- one value. To f32 is exact for all but F64; from f32 rounds to nearest, ties to even ---- */
+/* ---- one value. To f32 is exact except for F64; from f32 rounds to nearest, ties to even ---- */
 
 float nib__f16_to_f32(uint16_t h);
 uint16_t nib__f32_to_f16(float f); /* overflow to infinity, NaN kept quiet */
@@ -90,7 +90,8 @@ uint8_t nib__f32_to_e5m2_saturated(float f); /* clamped to +-57344 first */
 float nib__e8m0_to_f32(uint8_t code);
 uint8_t nib__f32_to_e8m0_up(float f);
 
-/* The low 4 bits of code. Saturating, -0 kept; there is no NaN, which becomes -0 as in ONNX. */
+/* The low 4 bits of code. Saturating, -0 kept; the format has no NaN, which becomes -0 as in
+ * ONNX. */
 float nib__e2m1_to_f32(uint8_t code);
 uint8_t nib__f32_to_e2m1(float f);
 
@@ -98,7 +99,7 @@ uint8_t nib__f32_to_e2m1(float f);
 
 /* count values of `type` (BOOL to F64, E4M3, E5M2, E8M0; not the sub-byte types) as f32. */
 void nib__to_f32(float *out, const void *from, nib_type type, int64_t count);
-/* None is NaN or infinite. */
+/* No value is NaN or infinite. */
 bool nib__all_finite(const float *x, int64_t count);
 /* Rounds to `type` (F16, BF16, F32, E4M3 or E5M2 unsaturated, E8M0 up). */
 void nib__from_f32(void *out, nib_type type, const float *from, int64_t count);

@@ -91,7 +91,7 @@ size_t nib__utf8_check(const char *s, size_t size)
         }
         if (at == size)
             break;
-        do { /* and what is not comes in runs */
+        do { /* other text comes in runs */
             const int length = nib__utf8_length(s + at, size - at);
             if (length == 0)
                 return at;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An open checkpoint: what stands beside its files, its modules, and answers for names. Opening the
- * files is checkpoint_open.c; what the tensors of a weight mean is weight.c and the dialects.
+ * An open checkpoint: its config files, its modules, and look-ups by name. checkpoint_open.c opens
+ * the files; weight.c and the dialects interpret the tensors of a weight.
  */
 #include "checkpoint_inside.h"
+#include "dialect_table.h"
 #include "fused.h"
 #include "gguf.h"
 #include "head_norms.h"
@@ -15,7 +16,7 @@
 
 enum {
     CONFIG_MAX = 16 << 20,  /* bytes of a config.json */
-    MEMORY_FREE = 64 << 20, /* bytes that a checkpoint of any size may cost */
+    MEMORY_FREE = 64 << 20, /* bytes of metadata allowed for a checkpoint of any size */
 };
 
 nib_status nib__checkpoint_no_memory(nib_err *err, const char *path)
@@ -40,7 +41,7 @@ nib_status nib__checkpoint_add_view(nib_checkpoint *cp, const nib_tensor *t, nib
     cp->tensors[cp->count] = t;
     if (nib__name_index_add(&cp->by_name, (const void *const *)cp->tensors, cp->count) != NULL)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "tensor \"%s\" is stored twice, by itself and as a part of another",
+                         "tensor \"%s\" is stored twice, separately and as part of another tensor",
                          nib__shown(a, t->name));
     cp->count++;
     return NIB_OK;
@@ -77,14 +78,14 @@ static nib_status check_version(nib_checkpoint *cp, nib_err *err)
     if (strcmp(cp->metas[i]->value, "1") == 0)
         return NIB_OK;
     return nib__fail(err, NIB_UNSUPPORTED,
-                     "%s: written in version \"%s\" of the nibble dialect; this program reads 1",
+                     "%s: written in version \"%s\" of the nibble dialect; this program reads "
+                     "version 1",
                      nib__shown(a, cp->path), nib__shown(b, cp->metas[i]->value));
 }
 
 /* ---- config.json ---- */
 
-/* The text of quantization_config, which older files of compressed-tensors call
- * compression_config, and what it says. */
+/* Reads quantization_config; older files of compressed-tensors call it compression_config. */
 static nib_status read_quantization(nib_checkpoint *cp, const char *name, const char *text,
                                     size_t size, nib_err *err)
 {
@@ -110,7 +111,7 @@ static nib_status read_quantization(nib_checkpoint *cp, const char *name, const 
     return NIB_OK;
 }
 
-/* A small file of a directory as text; *text stays NULL if the directory has none. */
+/* Reads a small file of a directory; *text stays NULL if it does not exist. */
 static nib_status read_beside(nib_checkpoint *cp, const char *directory, const char *name,
                               const char **path, char **text, size_t *size, nib_err *err)
 {
@@ -143,7 +144,7 @@ static nib_status read_config(nib_checkpoint *cp, nib_err *err)
     return status;
 }
 
-/* params.json beside a file with Meta's names, unless a config.json has said it all. */
+/* Reads params.json next to a file with Meta's names, unless config.json gave the head width. */
 static nib_status read_params(nib_checkpoint *cp, nib_err *err)
 {
     char *text, a[NIB_SHOWN];
@@ -164,8 +165,8 @@ static nib_status read_params(nib_checkpoint *cp, nib_err *err)
     return status;
 }
 
-/* used: [group_count] zeroed: the groups that describe a module. Every expression is tried on every
- * module, as when weights are read. */
+/* Sets used[g] for each config group that matches a module. used: [group_count] zeroed. Tries every
+ * expression on every module, as reading the weights does. */
 static nib_status find_used(const nib_checkpoint *cp, bool *used, nib_err *err)
 {
     enum { TRIES_MAX = 1 << 26 };
@@ -175,7 +176,7 @@ static nib_status find_used(const nib_checkpoint *cp, bool *used, nib_err *err)
     if (coding->expressions.count != 0 && cp->module_count > TRIES_MAX / coding->expressions.count)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: quantization_config has %zu regular expressions for %zu weights, "
-                         "over the limit of %d trials; name the modules themselves",
+                         "over the limit of %d matches to try; list the modules by name instead",
                          nib__shown(a, cp->path), coding->expressions.count, cp->module_count,
                          TRIES_MAX);
     for (size_t i = 0; i < cp->module_count; i++) {
@@ -188,19 +189,19 @@ static nib_status find_used(const nib_checkpoint *cp, bool *used, nib_err *err)
     return NIB_OK;
 }
 
-static void say_stored(nib_checkpoint *cp, const char *first, const char *asked, const char *done,
-                       size_t count)
+static void add_mismatch(nib_checkpoint *cp, const char *first, const char *asked, const char *done,
+                         size_t count)
 {
     char a[NIB_SHOWN];
     if (count != 0)
         nib__ledger_add_overruled(&cp->ledger, "quantization-config", nib__shown(a, first), asked,
                                   done,
-                                  "%zu weights are stored as %s, and run so, though "
+                                  "%zu weights are stored as %s and run as such, although "
                                   "quantization_config says %s",
                                   count, done, asked);
 }
 
-/* Linear layers that are codes where the config says floats, and the other way round. */
+/* Reports linear layers stored as codes where the config says floats, and vice versa. */
 static nib_status check_kept(nib_checkpoint *cp, nib_err *err)
 {
     const nib_quantization *coding = cp->coding;
@@ -225,13 +226,13 @@ static nib_status check_kept(nib_checkpoint *cp, nib_err *err)
         else if (!kept && is_plain && !coding->kept_unknown)
             plain_first = plain++ == 0 ? module : plain_first;
     }
-    say_stored(cp, coded_first, "floats", "codes", coded);
-    say_stored(cp, plain_first, "codes", "floats", plain);
+    add_mismatch(cp, coded_first, "floats", "codes", coded);
+    add_mismatch(cp, plain_first, "codes", "floats", plain);
     return NIB_OK;
 }
 
-/* Codes of another tool than quant_method names: tensors say themselves whose they are. */
-static void say_method(nib_checkpoint *cp)
+/* Reports codes of a tool other than quant_method: the tensors themselves show their format. */
+static void check_method(nib_checkpoint *cp)
 {
     const char *method = cp->method, *first = NULL, *stored = NULL;
     char a[NIB_SHOWN], b[NIB_SHOWN];
@@ -252,13 +253,13 @@ static void say_method(nib_checkpoint *cp)
     if (count != 0)
         nib__ledger_add_overruled(&cp->ledger, "quantization-config", "quant_method",
                                   nib__shown(a, method), stored,
-                                  "%zu weights are stored as %s stores them, and run so; the first "
-                                  "is %s",
+                                  "%zu weights are stored in the format of %s and run as such; the "
+                                  "first is %s",
                                   count, stored, nib__shown(b, first));
 }
 
-/* Groups of modules that describe none here, and codes that are asked for and not kept. */
-static nib_status note_coding(nib_checkpoint *cp, nib_err *err)
+/* Reports config groups that match no weight, and requests for quantized outputs or KV cache. */
+static nib_status report_coding(nib_checkpoint *cp, nib_err *err)
 {
     const nib_quantization *coding = cp->coding;
     char a[NIB_SHOWN];
@@ -269,7 +270,7 @@ static nib_status note_coding(nib_checkpoint *cp, nib_err *err)
         return nib__checkpoint_no_memory(err, cp->path);
     NIB_TRY(find_used(cp, used, err));
     NIB_TRY(check_kept(cp, err));
-    say_method(cp);
+    check_method(cp);
     for (size_t g = 0; g < coding->group_count; g++) {
         if (used[g] && coding->groups[g].outputs.given)
             nib__ledger_add_setting(
@@ -298,7 +299,7 @@ static nib_status note_coding(nib_checkpoint *cp, nib_err *err)
     return cp->ledger.failed ? nib__checkpoint_no_memory(err, cp->path) : NIB_OK;
 }
 
-/* ---- the interface ---- */
+/* ---- public functions ---- */
 
 static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
 {
@@ -320,7 +321,7 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
     cp->grouped_scales = nib__checkpoint_has_groups(cp);
     NIB_TRY(read_params(cp, err));
     NIB_TRY(list_modules(cp, err));
-    return note_coding(cp, err);
+    return report_coding(cp, err);
 }
 
 nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const nib_allocator *a,
@@ -334,7 +335,7 @@ nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const ni
     nib__ledger_init(&cp->ledger, &cp->allocator);
     nib_status status = open_all(cp, path, err);
     if (status != NIB_OK)
-        status = nib__checkpoint_read(cp, status, err);
+        status = nib__checkpoint_check_files(cp, status, err);
     if (status == NIB_OK)
         *out = cp;
     else
@@ -342,9 +343,9 @@ nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const ni
     return status;
 }
 
-void nib__checkpoint_use(nib_checkpoint *cp, nib_pool *pool) { cp->pool = pool; }
+void nib__checkpoint_use_pool(nib_checkpoint *cp, nib_pool *pool) { cp->pool = pool; }
 
-nib_status nib__checkpoint_read(const nib_checkpoint *cp, nib_status status, nib_err *err)
+nib_status nib__checkpoint_check_files(const nib_checkpoint *cp, nib_status status, nib_err *err)
 {
     for (int i = 0; i < cp->file_count; i++)
         status = nib__map_read(&cp->maps[i], cp->files[i], status, err);
@@ -427,7 +428,7 @@ const nib_gguf *nib__checkpoint_gguf(const nib_checkpoint *cp)
     return cp != NULL ? cp->gguf : NULL;
 }
 
-const char *nib__checkpoint_described(const nib_checkpoint *cp)
+const char *nib__checkpoint_config_name(const nib_checkpoint *cp)
 {
     return cp->gguf != NULL                        ? "its metadata"
            : cp->params != NULL && !cp->has_config ? "params.json"

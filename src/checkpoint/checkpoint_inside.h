@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an open checkpoint is inside, for the files of this folder: checkpoint_open.c and
- * checkpoint.c fill it, weight.c and the dialects read it.
+ * The struct behind nib_checkpoint, private to this folder: checkpoint_open.c and checkpoint.c fill
+ * it, weight.c and the dialects read it.
  */
 #ifndef NIB_CHECKPOINT_INSIDE_H
 #define NIB_CHECKPOINT_INSIDE_H
@@ -11,13 +11,13 @@
 
 struct nib_checkpoint {
     nib_allocator allocator;
-    nib_pool *pool; /* of nib__checkpoint_use, or NULL */
+    nib_pool *pool; /* of nib__checkpoint_use_pool, or NULL */
     nib_arena arena;
-    const char *path, *directory, *beside; /* beside: of the file, with or without a config.json */
+    const char *path, *directory, *beside; /* beside: the file's directory, even without a config */
     nib_map *maps;                         /* [file_count] */
     const char **files;                    /* [file_count] paths */
     int file_count;
-    const nib_tensor **tensors; /* [count], by file, then by place */
+    const nib_tensor **tensors; /* [count] sorted by file, then by offset */
     size_t count;
     nib_name_index by_name;
     const nib_meta **metas; /* [meta_count], keys unique */
@@ -25,115 +25,101 @@ struct nib_checkpoint {
     nib_name_index by_key;
     const char **modules; /* [module_count] */
     size_t module_count;
-    nib_ledger ledger; /* what its files ask for and is not done, as settings */
+    nib_ledger ledger; /* see nib__checkpoint_ledger */
     uint64_t bytes;
-    const char *container;    /* "safetensors", "pytorch", "gguf": what the files are */
-    bool nibble;              /* __metadata__ says that the file is of our own dialect */
+    const char *container;    /* file format: "safetensors", "pytorch", "gguf" */
+    bool nibble;              /* __metadata__ marks the file as nibble's dialect */
     const char *quantization; /* config.json's quantization_config as text, or NULL */
     const char *method;       /* its quant_method ("gptq"), or NULL */
     const nib_gguf *gguf;     /* of the first file, or NULL */
-    nib_quantization *coding; /* what it says, or NULL */
-    bool grouped_scales;      /* a tensor M.scales has several columns, or an M.zeros is there: the
+    nib_quantization *coding; /* quantization_config, parsed, or NULL */
+    bool grouped_scales;      /* some M.scales has several columns, or there is an M.zeros: the
                                  8da4w state dict */
-    /* A file with Meta's names (see rotary.h): how the model was built, as the text of a
-     * params.json, or NULL. Of it and of GGUF's llama: the width of a head whose rows of q and k
-     * are in pairs, 0 if none are, -1 if it is not known; and where the first paired_count rows are
-     * stored. */
-    bool meta_names, has_config; /* has_config: a config.json stands beside it */
+    /* meta_names: the file has Meta's names (see rotary.h). params: hyperparameters as the text of
+     * a params.json, or NULL. paired (also for GGUF's llama): width of a head whose rows of q and k
+     * are stored in pairs, 0: none are, -1: unknown. paired_rows: where each row is stored. */
+    bool meta_names, has_config; /* has_config: there is a config.json next to it */
     const char *params;
     int64_t paired, paired_count;
     int32_t *paired_rows;
-    int64_t heads, kv_heads; /* of fused weights (fused.h), as the config says; 0: it does not */
-    unsigned fused;          /* which weights were stored so */
-    /* Buffers that replace stored bytes where a view cannot serve (scalars aligned, orders of
-     * columns and biases of rows in another order): [count] by tensor, made once and kept; never
-     * whole weights or their scales. Reachable through a const checkpoint. */
+    int64_t heads, kv_heads; /* to split fused weights (fused.h), from the config; 0: unknown */
+    unsigned fused;          /* which weights were stored fused: bits of fused.h */
+    /* Buffers that replace stored bytes where a view will not do (aligned scalars, column orders,
+     * biases of reordered rows): [count] by tensor, made once and kept; never whole weights or
+     * scales. Writable through a const checkpoint. */
     void **copies;
-    size_t *copy_sizes; /* [count] their bytes */
+    size_t *copy_sizes; /* [count] bytes */
     nib_arena *copy_arena;
-    /* [count] by tensor: the length of its name's beginning that is the module whose weight was
-     * read from it, or 0. Reachable likewise. */
+    /* [count] by tensor: see nib__checkpoint_owner. Writable through a const checkpoint. */
     size_t *owners;
 };
 
-/* Opens the files of cp->path: maps, tensors, metadata and all that follows from names. */
+/* Opens the files of cp->path: fills maps, tensors and metadata, and translates names. */
 nib_status nib__checkpoint_open_path(nib_checkpoint *cp, nib_err *err);
 nib_status nib__checkpoint_no_memory(nib_err *err, const char *path);
 
 /* ---- shared by the dialects ---- */
 
-/* What a dialect is asked for: the module, where its values go, where conversions are told. */
+/* A request to a dialect: read the weight of `module` into `out`. */
 typedef struct nib_weight_query {
     const nib_checkpoint *cp;
     const char *module;
-    char shown[NIB_SHOWN]; /* the module, safe for messages */
+    char shown[NIB_SHOWN]; /* the module, escaped for messages */
     nib_weight *out;
     nib_ledger *ledger; /* NULL allowed */
     nib_err *err;
 } nib_weight_query;
 
-/* The tensor module + suffix, or NULL. Stored under this name, it becomes the module's: see
- * nib__checkpoint_owner. Several modules may share one, of which the others have aliases. */
+/* The tensor named module + suffix, or NULL. Marks a tensor stored under this very name (not an
+ * alias) as the module's: see nib__checkpoint_owner. */
 const nib_tensor *nib__weight_part(const nib_weight_query *q, const char *suffix);
-/* "module.suffix: sentence". */
+/* Fails with "module.suffix: sentence". */
 nib_status nib__weight_fail(const nib_weight_query *q, nib_status status, const char *suffix,
                             const char *format, ...) NIB_PRINTF(4, 5);
-/* Fails unless the tensor has this type (NONE: any) and shape. suffix names it in messages. */
+/* Fails unless the tensor has this type (NONE: any) and shape. suffix: its name in messages. */
 nib_status nib__weight_expect(const nib_weight_query *q, const char *suffix,
                               const nib_tensor *tensor, nib_type type, int rank,
                               const int64_t *shape);
-/* A ledger line about a part, if there is a ledger. */
-void nib__weight_say(const nib_weight_query *q, const char *suffix, const char *asked,
-                     const char *done, double max_rel_change, const char *reason);
-/* `size` zeroed bytes that replace the tensor's, or those made before (*fresh = false). NULL: no
- * memory, or made with another size, for a module that takes the tensor as something else. */
+/* Adds a ledger line about a tensor, if there is a ledger. */
+void nib__weight_report(const nib_weight_query *q, const char *suffix, const char *asked,
+                        const char *done, double max_rel_change, const char *reason);
+/* A buffer of `size` bytes that replaces the tensor's bytes: new and zeroed (*fresh), or the one
+ * made earlier. NULL: out of memory, or it was made with another size for a module that reads the
+ * tensor differently. */
 void *nib__checkpoint_copy(const nib_checkpoint *cp, const nib_tensor *tensor, size_t size,
                            bool *fresh);
 
-/* Checks the scales and zeros that a dialect has placed in out with their strides: float types,
- * finite in f32; integer zeros within the codes' range. f64 scales become a ledger line; integer
- * zeros that are all 0 become NIB_ZERO_NONE. The suffixes name the tensors in messages. */
+/* Check the scales and zeros in q->out: a float type, finite in f32; integer zeros within the range
+ * of the codes. f64 values get a ledger line; integer zeros that are all 0 become NIB_ZERO_NONE.
+ * suffix: the tensor's name in messages. */
 nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffix);
 nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix);
-/* The part of it for integer zeros, which takes whole numbers stored as floats, too. */
+/* The part of nib__weight_check_zeros for integer zeros; also accepts integers stored as floats. */
 nib_status nib__weight_check_int_zeros(const nib_weight_query *q, const char *suffix);
-/* The first of k values of 1, 2 or 4 bytes whose masked bits are `bad`, or k. */
+/* Index of the first of k values of 1, 2 or 4 bytes whose masked bits equal `bad`, or k. */
 int64_t nib__find_bits(const uint8_t *row, int64_t k, int bytes, uint32_t mask, uint32_t bad);
-/* All values finite once they are f32. `what` is "scale", "zero point", "bias" or "bias scale". */
+/* Fails unless all values are finite in f32. what: "scale", "zero point", "bias", "bias scale". */
 nib_status nib__weight_check_finite(const nib_weight_query *q, const char *suffix,
                                     const void *values, nib_type type, int64_t count,
                                     const char *what);
-/* Tells that f64 values are used as f32. */
-void nib__weight_say_f64(const nib_weight_query *q, const char *suffix, const void *values,
-                         int64_t count);
-/* The module's bias in whatever form, once the rest of q->out is read: weight_bias.c. */
-nib_status nib__weight_take_bias(const nib_weight_query *q);
-/* input_scale and its zero as aligned values: one finite, positive scale. zero may be NULL. */
-nib_status nib__weight_take_static(const nib_weight_query *q, const char *scale, const char *zero);
+/* Adds a ledger line that f64 values are used as f32. */
+void nib__weight_report_f64(const nib_weight_query *q, const char *suffix, const void *values,
+                            int64_t count);
+/* Reads the module's bias in any form, after the rest of q->out: weight_bias.c. */
+nib_status nib__weight_read_bias(const nib_weight_query *q);
+/* Reads a static activation scale (one finite, positive value) and its zero point into aligned
+ * buffers. zero: suffix, or NULL. */
+nib_status nib__weight_read_static(const nib_weight_query *q, const char *scale, const char *zero);
 
-/* True, with the status, if tensors beside the module are those of a tool that no dialect reads. */
-bool nib__weight_fail_foreign(const nib_weight_query *q, nib_status *status);
+/* If the module's tensors are of a tool that no dialect reads: true, and *status is the error. */
+bool nib__weight_fail_unsupported(const nib_weight_query *q, nib_status *status);
 
 /* The entry of __metadata__ under module + suffix, or NULL. */
 const nib_meta *nib__weight_meta(const nib_weight_query *q, const char *suffix);
 
-/* How weights of one dialect are known and read; the rows are in weight.c, which asks them in
- * order. */
-typedef struct nib_dialect_reader {
-    const char *name;  /* "torchao" */
-    const char *codes; /* the suffix of the tensor that holds the codes: "._weight_qdata" */
-    /* True if the module's weight is of this dialect; its codes are there. NULL: always. */
-    bool (*claims)(const nib_weight_query *q, const nib_tensor *codes);
-    nib_status (*read)(const nib_weight_query *q); /* all of q->out but the bias */
-} nib_dialect_reader;
-
-/* The names of the dialects that are read, in the order in which they are asked; NULL past the
- * last. */
-const char *nib__dialect_reader_at(size_t i);
-/* The length of the module's name if the tensor holds the codes of a weight in any dialect; or 0.
- */
-size_t nib__module_size(const nib_tensor *tensor);
-
+/* Reading by dialect: the functions of the rows in dialect_table.c. */
+nib_status nib__weight_plain(const nib_weight_query *q);
+bool nib__weight_is_nibble(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_torchao(const nib_weight_query *q);
 nib_status nib__weight_nibble(const nib_weight_query *q);
 nib_status nib__weight_compressed(const nib_weight_query *q);
@@ -145,15 +131,15 @@ bool nib__weight_is_awq(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_fp8(const nib_weight_query *q);
 bool nib__weight_is_fp8(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_mxfp4(const nib_weight_query *q);
-/* Adds a tensor that is a view of what the files hold. NIB_NO_MEMORY: it is NULL, because memory
- * ran out; NIB_BAD_INPUT: the checkpoint has a tensor of that name. */
+/* Adds a tensor that is a view of stored data. NIB_NO_MEMORY: t is NULL, so that callers need not
+ * check; NIB_BAD_INPUT: the checkpoint already has a tensor of that name. */
 nib_status nib__checkpoint_add_view(nib_checkpoint *cp, const nib_tensor *t, nib_err *err);
-/* Puts a view for each expert in the place of stacked tensors (dialect_mxfp4.c). */
+/* Replaces stacked tensors by a view for each expert (dialect_mxfp4.c). */
 nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err);
 bool nib__weight_is_gguf(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_gguf(const nib_weight_query *q);
-/* The state dicts of PyTorch programs: dialect_8da4w.c and dialect_gptfast.c. */
-bool nib__checkpoint_has_groups(const nib_checkpoint *cp); /* for grouped_scales */
+/* State dicts of PyTorch programs: dialect_8da4w.c and dialect_gptfast.c. */
+bool nib__checkpoint_has_groups(const nib_checkpoint *cp); /* computes grouped_scales */
 nib_status nib__weight_8da4w(const nib_weight_query *q);
 bool nib__weight_is_8da4w(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_gptfast(const nib_weight_query *q);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a path to open files and one list of their tensors: which of a directory's files is the
- * model, which format a file has, whether an index and its shards say the same.
+ * Turns a path into open files and one list of their tensors: picks the model file of a directory,
+ * detects the format, and checks that an index and its shards agree.
  */
 #include "checkpoint_inside.h"
 #include "gguf.h"
@@ -16,11 +16,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { INDEX_MAX = 100000000 /* bytes of an index file, as of a header */ };
+enum { INDEX_MAX = 100000000 /* bytes of an index file, as for a safetensors header */ };
 
-/* What a directory may hold, the preferred first. */
+/* Files to look for in a directory, in order of preference. */
 enum { SINGLE, INDEX, TORCH_SINGLE, TORCH_INDEX, META, STORED_COUNT };
-enum { MISTRAL = STORED_COUNT, BESIDE_COUNT }; /* not read, but named */
+enum { MISTRAL = STORED_COUNT, BESIDE_COUNT }; /* reported, never read */
 static const char *const stored_names[BESIDE_COUNT] = {
     [SINGLE] = "model.safetensors",       [INDEX] = "model.safetensors.index.json",
     [TORCH_SINGLE] = "pytorch_model.bin", [TORCH_INDEX] = "pytorch_model.bin.index.json",
@@ -29,7 +29,7 @@ static const char *const stored_names[BESIDE_COUNT] = {
 
 /* ---- files ---- */
 
-static nib_status take_files(nib_checkpoint *cp, size_t count, nib_err *err)
+static nib_status allocate_files(nib_checkpoint *cp, size_t count, nib_err *err)
 {
     cp->maps = nib__arena_take(&cp->arena, count, sizeof *cp->maps);
     cp->files = nib__arena_take(&cp->arena, count, sizeof *cp->files);
@@ -43,35 +43,35 @@ static bool begins_with(const nib_map *map, const char *magic)
     return map->size >= size && (size == 0 || memcmp(map->at, magic, size) == 0);
 }
 
-/* The eight bytes of a header's size may read like any magic; what follows them does not. */
+/* The eight bytes of header size may look like any magic, but the { after them does not. */
 static bool is_safetensors(const nib_map *map) { return map->size > 8 && map->at[8] == '{'; }
 
-/* Other formats that a person may point at: named, with the way out. */
+/* Refuses other formats that users may pass, with advice. */
 static nib_status check_magic(const nib_map *map, const char *path, nib_err *err)
 {
     static const struct {
-        const char *magic, *says;
+        const char *magic, *problem;
     } others[] = {
-        {"FUGG",
-         "is a GGUF file of a big-endian machine; convert the model for little-endian ones"},
-        {"version https://git-lfs", "is a Git LFS pointer and not the file itself, which `git lfs "
-                                    "pull` fetches"},
+        {"FUGG", "is a big-endian GGUF file; convert the model for little-endian machines"},
+        {"version https://git-lfs",
+         "is a Git LFS pointer, not the file itself; fetch the file with "
+         "`git lfs pull`"},
         {"\x80\002\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19",
-         "is of PyTorch's format before 1.6, which is no zip file; load it with torch.load and "
+         "is in PyTorch's format before 1.6, which is not a zip file; load it with torch.load and "
          "save it again with torch.save"},
-        {"\x80\002", "is a pickle outside of a zip file, which is not read; save the weights with "
-                     "torch.save or as safetensors"},
-        {"\x80\004", "is a pickle outside of a zip file, which is not read; save the weights with "
-                     "torch.save or as safetensors"},
+        {"\x80\002", "is a pickle outside a zip file, which nibble does not read; save the weights "
+                     "with torch.save or as safetensors"},
+        {"\x80\004", "is a pickle outside a zip file, which nibble does not read; save the weights "
+                     "with torch.save or as safetensors"},
     };
     char a[NIB_SHOWN];
     for (size_t i = 0; i < COUNT(others) && !is_safetensors(map); i++)
         if (begins_with(map, others[i].magic))
-            return nib__fail(err, NIB_UNSUPPORTED, "%s %s", nib__shown(a, path), others[i].says);
+            return nib__fail(err, NIB_UNSUPPORTED, "%s %s", nib__shown(a, path), others[i].problem);
     return NIB_OK;
 }
 
-/* The formats of files that are read, by their first bytes; safetensors has none, and is last. */
+/* The supported file formats by their first bytes; safetensors has no magic and comes last. */
 typedef struct container {
     const char *magic, *name;
     nib_parse *parse;
@@ -83,7 +83,7 @@ static const container containers[] = {
     {"", "safetensors", nib__safetensors_parse},
 };
 
-static const container *container_of(const nib_map *map)
+static const container *find_container(const nib_map *map)
 {
     size_t i = is_safetensors(map) ? COUNT(containers) - 1 : 0;
     while (!begins_with(map, containers[i].magic))
@@ -102,7 +102,7 @@ static nib_status open_file(nib_checkpoint *cp, nib_container *parsed, const cha
     if (map->size < SIZE_MAX / 4)
         cp->arena.limit += 2 * (size_t)map->size;
     NIB_TRY(check_magic(map, path, err));
-    const container *kind = container_of(map);
+    const container *kind = find_container(map);
     cp->container = kind->name;
     NIB_TRY(kind->parse(parsed, map->at, map->size, path, file, &cp->arena, err));
     for (size_t i = 0; i < parsed->note_count; i++)
@@ -110,9 +110,9 @@ static nib_status open_file(nib_checkpoint *cp, nib_container *parsed, const cha
     return NIB_OK;
 }
 
-/* ---- one list of all files' tensors ---- */
+/* ---- merging the tensors of all files ---- */
 
-/* A tensor of a shard against the index. */
+/* Checks a tensor of a shard against the index. */
 static nib_status check_entry(nib_shards *index, const nib_checkpoint *cp, const nib_tensor *tensor,
                               nib_err *err)
 {
@@ -126,15 +126,15 @@ static nib_status check_entry(nib_shards *index, const nib_checkpoint *cp, const
     nib_shard_entry *entry = index->entries[i];
     if (strcmp(entry->shard->name, file) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: tensor \"%s\" is stored here, but the weight_map places it in \"%s\"",
+                         "%s: tensor \"%s\" is stored here, but the weight_map puts it in \"%s\"",
                          nib__shown(a, file), nib__shown(b, tensor->name),
                          nib__shown(c, entry->shard->name));
     entry->found = true;
     return NIB_OK;
 }
 
-/* Shards repeat entries. Where they differ in what a weight means, neither can be believed; other
- * entries are words for people, of which the first is kept. */
+/* Shards repeat metadata entries. If two entries that define a weight differ, neither can be
+ * trusted; of other entries, which are for people, the first wins. */
 static nib_status add_meta(nib_checkpoint *cp, const nib_meta *meta, nib_err *err)
 {
     char a[NIB_SHOWN], b[NIB_SHOWN];
@@ -145,13 +145,14 @@ static nib_status add_meta(nib_checkpoint *cp, const nib_meta *meta, nib_err *er
         cp->meta_count++;
         return NIB_OK;
     }
-    const bool has_meaning = nib__ends_with(meta->key, ".weight") ||
-                             nib__ends_with(meta->key, ".bias") || strcmp(meta->key, "nibble") == 0;
-    if (!has_meaning || strcmp(same->value, meta->value) == 0)
+    const bool defines_weight = nib__ends_with(meta->key, ".weight") ||
+                                nib__ends_with(meta->key, ".bias") ||
+                                strcmp(meta->key, "nibble") == 0;
+    if (!defines_weight || strcmp(same->value, meta->value) == 0)
         return NIB_OK;
     return nib__fail(err, NIB_BAD_INPUT,
-                     "%s: two shards have different __metadata__ entries \"%s\"; write the shards "
-                     "again from one source",
+                     "%s: two shards have different __metadata__ entries \"%s\"; write all shards "
+                     "again from the same source",
                      nib__shown(a, cp->path), nib__shown(b, meta->key));
 }
 
@@ -178,8 +179,8 @@ static nib_status add_tensors(nib_checkpoint *cp, const nib_container *parsed, n
     return NIB_OK;
 }
 
-static nib_status merge(nib_checkpoint *cp, const nib_container *parsed, nib_shards *index,
-                        nib_err *err)
+static nib_status merge_tensors(nib_checkpoint *cp, const nib_container *parsed, nib_shards *index,
+                                nib_err *err)
 {
     size_t tensors = 0, metas = 0;
     for (int f = 0; f < cp->file_count; f++) {
@@ -197,10 +198,10 @@ static nib_status merge(nib_checkpoint *cp, const nib_container *parsed, nib_sha
     return NIB_OK;
 }
 
-/* ---- the ways to open ---- */
+/* ---- ways to open a checkpoint ---- */
 
-/* A GGUF file describes itself: a config.json beside it is another model's. */
-static nib_status take_gguf(nib_checkpoint *cp, nib_container *parsed, nib_err *err)
+/* A GGUF file describes itself: a config.json next to it belongs to another model. */
+static nib_status add_gguf(nib_checkpoint *cp, nib_container *parsed, nib_err *err)
 {
     int64_t head;
     cp->gguf = parsed[0].gguf;
@@ -211,11 +212,11 @@ static nib_status take_gguf(nib_checkpoint *cp, nib_container *parsed, nib_err *
         cp->paired = -1;
         NIB_TRY(nib__rotary_set(cp, cp->heads, head, err));
     }
-    return merge(cp, parsed, NULL, err);
+    return merge_tensors(cp, parsed, NULL, err);
 }
 
-/* All parts of a GGUF model that `first`, any of them, belongs to. They are opened in their order;
- * the one already open is opened again. */
+/* Opens all parts of a split GGUF model in order; `first` may be any of them. The part that is
+ * already open is opened again. */
 static nib_status open_parts(nib_checkpoint *cp, const nib_gguf *first, size_t count, nib_err *err)
 {
     const char **paths;
@@ -227,21 +228,21 @@ static nib_status open_parts(nib_checkpoint *cp, const nib_gguf *first, size_t c
     nib__map_close(&cp->maps[0]);
     cp->file_count = 0;
     cp->bytes = 0;
-    NIB_TRY(take_files(cp, count, err));
+    NIB_TRY(allocate_files(cp, count, err));
     for (size_t i = 0; i < count; i++) {
         NIB_TRY(open_file(cp, &parsed[i], paths[i], err));
         if (parsed[i].gguf == NULL)
             return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: part %zu of %zu is no GGUF file, but %s: fetch it again",
+                             "%s: part %zu of %zu is not a GGUF file but %s; download it again",
                              nib__shown(a, paths[i]), i + 1, count, cp->container);
     }
     NIB_TRY(nib__gguf_check_parts(parsed, count, err));
-    return take_gguf(cp, parsed, err);
+    return add_gguf(cp, parsed, err);
 }
 
-/* A file whose names may be Meta's. */
-static nib_status take_named(nib_checkpoint *cp, nib_container *parsed, const char *path,
-                             nib_err *err)
+/* Adds a file that may have Meta's names. */
+static nib_status add_named(nib_checkpoint *cp, nib_container *parsed, const char *path,
+                            nib_err *err)
 {
     const size_t noted = parsed->note_count;
     NIB_TRY(nib__meta_translate(&cp->meta_names, parsed, path, &cp->arena, err));
@@ -249,22 +250,23 @@ static nib_status take_named(nib_checkpoint *cp, nib_container *parsed, const ch
         NIB_TRY(nib__checkpoint_add_note(cp, parsed->notes[i], err));
     cp->params = cp->meta_names ? parsed->params : NULL;
     cp->paired = cp->meta_names ? -1 : 0;
-    return merge(cp, parsed, NULL, err);
+    return merge_tensors(cp, parsed, NULL, err);
 }
 
 static nib_status open_single(nib_checkpoint *cp, const char *path, nib_err *err)
 {
     nib_container parsed = {0};
     size_t parts;
-    NIB_TRY(take_files(cp, 1, err));
+    NIB_TRY(allocate_files(cp, 1, err));
     NIB_TRY(open_file(cp, &parsed, path, err));
     if (parsed.gguf == NULL)
-        return take_named(cp, &parsed, path, err);
+        return add_named(cp, &parsed, path, err);
     NIB_TRY(nib__gguf_part_count(&parts, parsed.gguf, err));
-    return parts == 1 ? take_gguf(cp, &parsed, err) : open_parts(cp, parsed.gguf, parts, err);
+    return parts == 1 ? add_gguf(cp, &parsed, err) : open_parts(cp, parsed.gguf, parts, err);
 }
 
-/* Everything the index promises is there, maybe as a second name, and its total is the truth. */
+/* Checks that every tensor in the index exists, possibly as an alias, and that total_size is right.
+ */
 static nib_status check_index(nib_checkpoint *cp, const nib_shards *index, nib_err *err)
 {
     char a[NIB_SHOWN], b[NIB_SHOWN], note[200];
@@ -273,7 +275,7 @@ static nib_status check_index(nib_checkpoint *cp, const nib_shards *index, nib_e
         if (!index->entries[i]->found &&
             nib__checkpoint_alias(cp, index->entries[i]->tensor) == NULL)
             return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: tensor \"%s\" is missing, though the weight_map places it here",
+                             "%s: tensor \"%s\" is missing, but the weight_map puts it here",
                              nib__shown(a, index->entries[i]->shard->name),
                              nib__shown(b, index->entries[i]->tensor));
     for (size_t i = 0; i < cp->count; i++)
@@ -281,7 +283,8 @@ static nib_status check_index(nib_checkpoint *cp, const nib_shards *index, nib_e
     if (!index->has_total || index->total_size == (double)total)
         return NIB_OK;
     snprintf(note, sizeof note,
-             "%s says total_size %.0f, the tensors have %" PRIu64 " bytes; total_size is not used",
+             "%s has total_size %.0f, but the tensors have %" PRIu64
+             " bytes; total_size is ignored",
              index->name, index->total_size, total);
     return nib__checkpoint_add_note(cp, note, err);
 }
@@ -294,24 +297,23 @@ static nib_status open_shards(nib_checkpoint *cp, const nib_shards *read, const 
     nib_container *parsed = nib__arena_take(&cp->arena, index.shard_count, sizeof *parsed);
     if (parsed == NULL)
         return nib__checkpoint_no_memory(err, cp->path);
-    NIB_TRY(take_files(cp, index.shard_count, err));
+    NIB_TRY(allocate_files(cp, index.shard_count, err));
     for (size_t i = 0; i < index.shard_count; i++) {
         const char *path = nib__path_join(&cp->arena, directory, index.shards[i]->name);
         if (path == NULL)
             return nib__checkpoint_no_memory(err, cp->path);
         if (nib__path_kind(path) == NIB_PATH_NONE)
             return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: shard \"%s\" is missing; %s places %" PRId64 " tensors in it",
+                             "%s: shard \"%s\" is missing; %s puts %" PRId64 " tensors in it",
                              nib__shown(a, directory), nib__shown(b, index.shards[i]->name),
                              index.name, index.shards[i]->tensors);
         NIB_TRY(open_file(cp, &parsed[i], path, err));
         if (parsed[i].gguf != NULL)
             return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: is a GGUF file, which needs no index; name it itself instead of "
-                             "%s",
+                             "%s: a GGUF file needs no index; pass the file itself instead of %s",
                              nib__shown(a, path), index.name);
     }
-    NIB_TRY(merge(cp, parsed, &index, err));
+    NIB_TRY(merge_tensors(cp, parsed, &index, err));
     return check_index(cp, &index, err);
 }
 
@@ -330,36 +332,36 @@ static nib_status open_index(nib_checkpoint *cp, const char *path, const char *d
     return status == NIB_OK ? open_shards(cp, &index, directory, err) : status;
 }
 
-static nib_status look_for(nib_checkpoint *cp, bool *there, const char *directory, const char *name,
-                           nib_err *err)
+static nib_status check_exists(nib_checkpoint *cp, bool *exists, const char *directory,
+                               const char *name, nib_err *err)
 {
     const char *path = nib__path_join(&cp->arena, directory, name);
     if (path == NULL)
         return nib__checkpoint_no_memory(err, directory);
-    *there = nib__path_kind(path) != NIB_PATH_NONE; /* opening says what is no file */
+    *exists = nib__path_kind(path) != NIB_PATH_NONE; /* opening reports non-files */
     return NIB_OK;
 }
 
-/* Meta's larger models are cut across files by columns and rows, which are not put together. */
+/* Refuses Meta's larger models, which are split across files by columns and rows. */
 static nib_status check_parts(nib_checkpoint *cp, const char *directory, const char *name,
                               nib_err *err)
 {
     bool second = false;
     char a[NIB_SHOWN];
     if (strcmp(name, stored_names[META]) == 0)
-        NIB_TRY(look_for(cp, &second, directory, "consolidated.01.pth", err));
+        NIB_TRY(check_exists(cp, &second, directory, "consolidated.01.pth", err));
     if (!second)
         return NIB_OK;
     return nib__fail(err, NIB_UNSUPPORTED,
-                     "%s: the model is cut into consolidated.00.pth, consolidated.01.pth and so "
-                     "on, for several devices; only whole ones are read: convert it to Hugging "
-                     "Face's format",
+                     "%s: the model is split for several devices (consolidated.00.pth, "
+                     "consolidated.01.pth and so on), which nibble does not read; convert it to "
+                     "Hugging Face's format",
                      nib__shown(a, directory));
 }
 
-/* A file beside the one that is read. */
-static void say_unread(nib_checkpoint *cp, const char *file, nib_setting_relation relation,
-                       const char *text)
+/* Reports a file that is not read. */
+static void report_unread(nib_checkpoint *cp, const char *file, nib_setting_relation relation,
+                          const char *text)
 {
     nib__ledger_add_setting(
         &cp->ledger,
@@ -368,24 +370,25 @@ static void say_unread(nib_checkpoint *cp, const char *file, nib_setting_relatio
         "%s", text);
 }
 
-/* Other models of the directory, and an adapter, which transformers would put into this one. */
-static nib_status say_others(nib_checkpoint *cp, const char *directory, const char *chosen,
-                             bool adapter, nib_err *err)
+/* Reports other models in the directory, and an adapter, which transformers would apply. */
+static nib_status report_others(nib_checkpoint *cp, const char *directory, const char *chosen,
+                                bool adapter, nib_err *err)
 {
     char text[120];
-    bool there = false;
-    snprintf(text, sizeof text, "%s is read, and not this model beside it", chosen);
+    bool exists = false;
+    snprintf(text, sizeof text, "%s is read instead of this file", chosen);
     for (int i = 0; i < BESIDE_COUNT; i++) {
         if (strcmp(stored_names[i], chosen) == 0)
             continue;
-        NIB_TRY(look_for(cp, &there, directory, stored_names[i], err));
-        if (there)
-            say_unread(cp, stored_names[i], NIB_SETTING_NARROWER, text);
+        NIB_TRY(check_exists(cp, &exists, directory, stored_names[i], err));
+        if (exists)
+            report_unread(cp, stored_names[i], NIB_SETTING_NARROWER, text);
     }
     if (adapter)
-        say_unread(cp, "adapter_config.json", NIB_SETTING_NONE,
-                   "adapters are not applied; merge it into the weights first, as peft's "
-                   "merge_and_unload does");
+        report_unread(
+            cp, "adapter_config.json", NIB_SETTING_NONE,
+            "adapters are not applied; merge it into the weights first, for example with peft's "
+            "merge_and_unload");
     return cp->ledger.failed ? nib__checkpoint_no_memory(err, directory) : NIB_OK;
 }
 
@@ -394,34 +397,34 @@ static nib_status fail_empty(nib_checkpoint *cp, const char *directory, nib_err 
     bool described = false;
     char a[NIB_SHOWN], way[NIB_SHOWN + 64] = "";
     nib__shown(a, directory);
-    NIB_TRY(look_for(cp, &described, directory, "config.json", err));
+    NIB_TRY(check_exists(cp, &described, directory, "config.json", err));
     if (described)
         snprintf(way, sizeof way, ", or plan without weights: nibble plan %s/config.json", a);
     return nib__fail(err, NIB_BAD_INPUT,
-                     "%s: no %s, %s, pytorch_model.bin (or its index) or %s is there; name "
-                     "another file of weights itself%s",
+                     "%s: has no %s, %s, pytorch_model.bin (or its index) or %s; pass the path of "
+                     "another weights file itself%s",
                      a, stored_names[SINGLE], stored_names[INDEX], stored_names[META], way);
 }
 
 static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_err *err)
 {
-    bool there = false, adapter = false;
+    bool exists = false, adapter = false;
     char a[NIB_SHOWN];
     int chosen = STORED_COUNT;
     cp->directory = cp->beside = directory;
     for (int i = STORED_COUNT; i-- > 0;) {
-        NIB_TRY(look_for(cp, &there, directory, stored_names[i], err));
-        chosen = there ? i : chosen;
+        NIB_TRY(check_exists(cp, &exists, directory, stored_names[i], err));
+        chosen = exists ? i : chosen;
     }
-    NIB_TRY(look_for(cp, &adapter, directory, "adapter_config.json", err));
+    NIB_TRY(check_exists(cp, &adapter, directory, "adapter_config.json", err));
     if (chosen == STORED_COUNT && adapter)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: holds an adapter and no model; merge it into the weights of its base "
-                         "model first, as peft's merge_and_unload does",
+                         "%s: has an adapter but no model; merge it into the weights of its base "
+                         "model first, for example with peft's merge_and_unload",
                          nib__shown(a, directory));
     if (chosen == STORED_COUNT)
         return fail_empty(cp, directory, err);
-    NIB_TRY(say_others(cp, directory, stored_names[chosen], adapter, err));
+    NIB_TRY(report_others(cp, directory, stored_names[chosen], adapter, err));
     NIB_TRY(check_parts(cp, directory, stored_names[chosen], err));
     const char *path = nib__path_join(&cp->arena, directory, stored_names[chosen]);
     if (path == NULL)
@@ -447,12 +450,12 @@ nib_status nib__checkpoint_open_path(nib_checkpoint *cp, nib_err *err)
     if (strcmp(name, "config.json") == 0)
         return open_directory(cp, directory, err);
     if (nib__ends_with(name, ".index.json")) {
-        cp->directory = directory; /* shards are a directory, with a config or without */
+        cp->directory = directory; /* even without a config.json */
         return open_index(cp, path, directory, err);
     }
     bool config = false;
     cp->beside = directory;
-    NIB_TRY(look_for(cp, &config, directory, "config.json", err));
+    NIB_TRY(check_exists(cp, &config, directory, "config.json", err));
     if (config)
         cp->directory = directory;
     return open_single(cp, path, err);

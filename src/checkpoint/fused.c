@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Splits fused tensors by rows. Every tensor of a module is split with its codes: what has a value
- * per row by rows, what has one per block of rows by blocks, and what has one for all is shared.
+ * Splits fused tensors by rows. Every tensor of a module is split with its codes: tensors with a
+ * value per row by rows, those with a value per block of rows by blocks; those with one value for
+ * the whole weight are shared.
  */
 #include "fused.h"
 
@@ -12,26 +13,26 @@ enum { PARTS_MAX = 3, HEADS_MAX = 65536 };
 
 typedef struct fused_row {
     unsigned of;
-    const char *layers; /* what is before the number of the layer */
+    const char *layers; /* prefix before the layer number */
     const char *whole, *parts[PARTS_MAX + 1];
 } fused_row;
 
-static const char ours[] = "model.layers.";
+static const char our_layers[] = "model.layers.";
 
 static const fused_row rows[] = {
     {NIB_FUSED_QKV,
-     ours,
+     our_layers,
      "self_attn.qkv_proj",
      {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
-    {NIB_FUSED_GATE_UP, ours, "mlp.gate_up_proj", {"mlp.gate_proj", "mlp.up_proj"}},
+    {NIB_FUSED_GATE_UP, our_layers, "mlp.gate_up_proj", {"mlp.gate_proj", "mlp.up_proj"}},
     {NIB_FUSED_QKV, "blk.", "attn_qkv", {"attn_q", "attn_k", "attn_v"}},
     {NIB_FUSED_GATE_UP, "blk.", "ffn_up", {"ffn_gate", "ffn_up"}},
 };
 
 /* ---- names ---- */
 
-/* Where the module's name begins behind the number of its layer; 0: the name has another form. */
-static size_t behind_layer(const char *name, const char *layers)
+/* Offset of the module name after the layer number; 0: the name has another form. */
+static size_t skip_layer(const char *name, const char *layers)
 {
     const size_t start = strlen(layers);
     if (strncmp(name, layers, start) != 0)
@@ -40,14 +41,14 @@ static size_t behind_layer(const char *name, const char *layers)
     return digits > 0 && name[start + digits] == '.' ? start + digits + 1 : 0;
 }
 
-/* Does the name, from `at` on, begin with this module? */
+/* Whether the name begins with this module. */
 static bool is_module(const char *name, const char *module)
 {
     const size_t size = strlen(module);
     return strncmp(name, module, size) == 0 && (name[size] == '.' || name[size] == 0);
 }
 
-/* The name with `to` in the place of `from`, which is at `at`. */
+/* Copies the name with `from`, at offset `at`, replaced by `to`. */
 static bool replace(char out[NIB_FUSED_NAME], const char *name, size_t at, const char *from,
                     const char *to)
 {
@@ -67,7 +68,7 @@ static int count_parts(const fused_row *row)
 bool nib__fused_part(nib_fused_part *out, const char *name, unsigned fused)
 {
     for (size_t i = 0; i < COUNT(rows); i++) {
-        const size_t at = (rows[i].of & fused) != 0 ? behind_layer(name, rows[i].layers) : 0;
+        const size_t at = (rows[i].of & fused) != 0 ? skip_layer(name, rows[i].layers) : 0;
         for (int p = 0; at > 0 && rows[i].parts[p] != NULL; p++) {
             if (!is_module(name + at, rows[i].parts[p]))
                 continue;
@@ -79,11 +80,11 @@ bool nib__fused_part(nib_fused_part *out, const char *name, unsigned fused)
     return false;
 }
 
-/* The row of a fused tensor, and where its module begins; NULL: it is not fused. */
-static const fused_row *row_of(size_t *at, const char *name)
+/* The table row of a fused tensor, and the offset of its module name; NULL: not fused. */
+static const fused_row *find_row(size_t *at, const char *name)
 {
     for (size_t i = 0; i < COUNT(rows); i++) {
-        *at = behind_layer(name, rows[i].layers);
+        *at = skip_layer(name, rows[i].layers);
         if (*at > 0 && is_module(name + *at, rows[i].whole))
             return &rows[i];
     }
@@ -93,7 +94,7 @@ static const fused_row *row_of(size_t *at, const char *name)
 bool nib__fused_name(char out[NIB_FUSED_NAME], const char *whole, int part)
 {
     size_t at;
-    const fused_row *row = row_of(&at, whole);
+    const fused_row *row = find_row(&at, whole);
     return row != NULL && part < count_parts(row) &&
            replace(out, whole, at, row->whole, row->parts[part]);
 }
@@ -114,16 +115,16 @@ nib_status nib__fused_heads(nib_checkpoint *cp, const char *name, const char *te
                                                                    : NULL;
         nib_json_value value;
         if (!nib__json_any(&json, &value))
-            break; /* the error is the reader's */
+            break; /* json holds the error */
         if (to != NULL && value.number >= 1 && value.number <= HEADS_MAX)
             *to = (int64_t)value.number;
     }
     return nib__json_status(&json, err);
 }
 
-/* The rows that part p of n has: first, and how many. False: n has no such parts. */
-static bool rows_of(const nib_checkpoint *cp, const fused_row *row, int64_t n, int p,
-                    int64_t *first, int64_t *count)
+/* First row and row count of part p of a tensor with n rows. False: n cannot be split like this. */
+static bool compute_rows(const nib_checkpoint *cp, const fused_row *row, int64_t n, int p,
+                         int64_t *first, int64_t *count)
 {
     int64_t shares[PARTS_MAX] = {1, 1, 1}, all = 0, before = 0;
     if (row->of == NIB_FUSED_QKV) {
@@ -141,8 +142,8 @@ static bool rows_of(const nib_checkpoint *cp, const fused_row *row, int64_t n, i
     return n > 0 && n % all == 0;
 }
 
-/* The tensor that holds a module's codes, a row of it for each of the weight's; SIZE_MAX: none. */
-static size_t codes_of(const nib_checkpoint *cp, const char *name, size_t module)
+/* The tensor with a module's codes, one row for each row of the weight; SIZE_MAX: none. */
+static size_t find_codes(const nib_checkpoint *cp, const char *name, size_t module)
 {
     static const char *const ends[] = {".weight", "._weight_qdata", ".weight_packed"};
     char codes[NIB_FUSED_NAME];
@@ -158,24 +159,25 @@ static size_t codes_of(const nib_checkpoint *cp, const char *name, size_t module
     return SIZE_MAX;
 }
 
-/* How the tensors beside the codes, and the codes, go with the rows. */
+/* How a tensor of the module is split. */
 typedef enum split_kind { SPLIT_NOT, SPLIT_ROWS, SPLIT_SHARED, SPLIT_SHAPE } split_kind;
 
-/* n: rows of the codes; *block: how many of them a row of t is for. */
-static split_kind kind_of(const nib_tensor *t, bool codes, int64_t n, int64_t *block)
+/* n: rows of the codes. *block: rows of the codes per row of t. */
+static split_kind classify(const nib_tensor *t, bool codes, int64_t n, int64_t *block)
 {
-    int64_t elements = 1; /* at most 3 is as good as more */
+    int64_t elements = 1; /* capped at 3 */
     for (int i = 0; i < t->rank; i++)
         elements = nib__min(elements * nib__min(t->shape[i], 3), 3);
     *block = 1;
     if (nib__ends_with(t->name, ".weight_shape"))
         return t->type == NIB_TYPE_I64 && elements == 2 ? SPLIT_SHAPE : SPLIT_NOT;
     if (elements == 1 || nib__ends_with(t->name, "g_idx") ||
-        nib__ends_with(t->name, "._weight_input_order")) /* a scale of all; an order of inputs */
+        nib__ends_with(t->name,
+                       "._weight_input_order")) /* one scale for all rows; an order of inputs */
         return SPLIT_SHARED;
     if (t->rank < 1 || t->shape[0] < 1 || t->bytes % (uint64_t)t->shape[0] != 0)
         return SPLIT_NOT;
-    /* a square one beside the codes may have a column for each row */
+    /* a square tensor next to the codes may instead have a column for each row */
     if (t->shape[0] == n && (codes || t->rank == 1 || t->shape[1] != n))
         return SPLIT_ROWS;
     *block = n / t->shape[0];
@@ -188,42 +190,42 @@ static split_kind kind_of(const nib_tensor *t, bool codes, int64_t n, int64_t *b
 /* A fused tensor, and how it is split. */
 typedef struct fused {
     const fused_row *row;
-    size_t at, codes; /* where its module begins; the codes beside it */
+    size_t at, codes; /* offset of the module name; index of the tensor with its codes */
     int64_t n, block;
     split_kind kind;
 } fused;
 
-/* False: the tensor is not fused, or it has no codes beside it. */
+/* False: the tensor is not fused, or its module has no codes. */
 static bool find_fused(fused *out, const nib_checkpoint *cp, const char *name)
 {
-    out->row = row_of(&out->at, name);
-    if (out->row == NULL || out->row->layers != ours)
+    out->row = find_row(&out->at, name);
+    if (out->row == NULL || out->row->layers != our_layers)
         return false;
-    out->codes = codes_of(cp, name, out->at + strlen(out->row->whole));
+    out->codes = find_codes(cp, name, out->at + strlen(out->row->whole));
     if (out->codes == SIZE_MAX)
         return false;
     out->n = cp->tensors[out->codes]->shape[0];
     return true;
 }
 
-static bool splits(fused *f, const nib_checkpoint *cp, size_t i)
+static bool can_split(fused *f, const nib_checkpoint *cp, size_t i)
 {
     int64_t first, count;
     bool whole = true;
-    f->kind = kind_of(cp->tensors[i], i == f->codes, f->n, &f->block);
+    f->kind = classify(cp->tensors[i], i == f->codes, f->n, &f->block);
     for (int p = 0; p < count_parts(f->row); p++)
-        whole = whole && rows_of(cp, f->row, f->n, p, &first, &count) && first % f->block == 0 &&
-                count % f->block == 0;
+        whole = whole && compute_rows(cp, f->row, f->n, p, &first, &count) &&
+                first % f->block == 0 && count % f->block == 0;
     return whole && f->kind != SPLIT_NOT;
 }
 
-static const nib_tensor *view(nib_checkpoint *cp, const nib_tensor *t, const fused *f, int p)
+static const nib_tensor *make_view(nib_checkpoint *cp, const nib_tensor *t, const fused *f, int p)
 {
     char name[NIB_FUSED_NAME];
     int64_t first, count;
     nib_tensor *out = nib__arena_take(&cp->arena, 1, sizeof *out);
     if (out == NULL || !nib__fused_name(name, t->name, p) ||
-        !rows_of(cp, f->row, f->n, p, &first, &count))
+        !compute_rows(cp, f->row, f->n, p, &first, &count))
         return NULL;
     *out = *t;
     out->name = nib__arena_copy(&cp->arena, name, strlen(name));
@@ -237,14 +239,14 @@ static const nib_tensor *view(nib_checkpoint *cp, const nib_tensor *t, const fus
         if (shape == NULL)
             return NULL;
         memcpy(shape, t->data, 2 * sizeof *shape);
-        if (shape[0] == f->n) /* else the reader says that it is wrong */
+        if (shape[0] == f->n) /* else the dialect reports the error */
             shape[0] = count;
         out->data = (const void *)shape;
     }
     return out->name != NULL ? out : NULL;
 }
 
-/* Descriptions of fused tensors hold for each part. */
+/* Copies the metadata of a fused tensor to each part. */
 static nib_status split_metas(nib_checkpoint *cp, const nib_checkpoint *before, const bool *whole,
                               nib_err *err)
 {
@@ -281,12 +283,13 @@ nib_status nib__fused_split(nib_checkpoint *cp, nib_err *err)
     size_t count = 0;
     fused f;
     char note[200];
-    bool *whole = nib__arena_take(&cp->arena, before.count, sizeof *whole); /* by their codes */
+    bool *whole =
+        nib__arena_take(&cp->arena, before.count, sizeof *whole); /* by index of the codes */
     if (whole == NULL)
         return nib__checkpoint_no_memory(err, cp->path);
     for (size_t i = 0; i < before.count; i++)
         if (find_fused(&f, &before, before.tensors[i]->name)) {
-            whole[f.codes] = whole[f.codes] || !splits(&f, &before, i);
+            whole[f.codes] = whole[f.codes] || !can_split(&f, &before, i);
             count++;
         }
     if (count == 0)
@@ -298,12 +301,12 @@ nib_status nib__fused_split(nib_checkpoint *cp, nib_err *err)
         return nib__checkpoint_no_memory(err, cp->path);
     for (size_t i = 0; i < before.count; i++) {
         const nib_tensor *t = before.tensors[i];
-        if (!find_fused(&f, &before, t->name) || whole[f.codes] || !splits(&f, &before, i)) {
+        if (!find_fused(&f, &before, t->name) || whole[f.codes] || !can_split(&f, &before, i)) {
             NIB_TRY(nib__checkpoint_add_view(cp, t, err));
             continue;
         }
         for (int p = 0; p < count_parts(f.row); p++)
-            NIB_TRY(nib__checkpoint_add_view(cp, view(cp, t, &f, p), err));
+            NIB_TRY(nib__checkpoint_add_view(cp, make_view(cp, t, &f, p), err));
         cp->fused |= f.row->of;
         count++;
     }
@@ -330,9 +333,9 @@ bool nib__fused_fail(const nib_weight_query *q, nib_status *status)
         if (strncmp(name, part.whole, size) != 0 || name[size] != '.')
             continue;
         *status = nib__fail(q->err, NIB_UNSUPPORTED,
-                            "%s: holds the rows of %s among others, and they cannot be told apart "
-                            "in the form in which it is stored; give the model unquantized, or as "
-                            "codes with scales by rows",
+                            "%s: holds the rows of %s and others, and cannot be split in the form "
+                            "in which it is stored; use the unquantized model, or one quantized "
+                            "with scales per row",
                             nib__say_name(shown, sizeof shown, name, strlen(name)), q->shown);
         return true;
     }

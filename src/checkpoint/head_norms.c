@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Joins the norms of heads. They are a few kilobytes for each layer, so they are copied.
+ * Joins per-head norms by copying them: a few kilobytes for each layer.
  */
 #include "head_norms.h"
 
@@ -9,14 +9,14 @@
 #include <stdlib.h>
 
 static const struct {
-    const char *joined, *apart; /* behind the number of the layer */
+    const char *joined, *apart; /* after the layer number */
 } names[] = {{".self_attn.q_norm.weight", ".self_attn.q_layernorm.norms."},
              {".self_attn.k_norm.weight", ".self_attn.k_layernorm.norms."}};
 
 static const char layers[] = "model.layers.";
 
-/* What is behind the number of the layer, from its dot on; NULL: the name has another form. */
-static const char *behind_layer(const char *name)
+/* The name after the layer number, from the dot on; NULL: the name has another form. */
+static const char *skip_layer(const char *name)
 {
     const size_t start = strlen(layers);
     if (strncmp(name, layers, start) != 0)
@@ -27,7 +27,7 @@ static const char *behind_layer(const char *name)
 
 bool nib__head_norm_name(char out[NIB_FUSED_NAME], const char *joined, int64_t head)
 {
-    const char *rest = behind_layer(joined);
+    const char *rest = skip_layer(joined);
     for (size_t i = 0; rest != NULL && i < COUNT(names); i++) {
         if (strcmp(rest, names[i].joined) != 0)
             continue;
@@ -38,10 +38,10 @@ bool nib__head_norm_name(char out[NIB_FUSED_NAME], const char *joined, int64_t h
     return false;
 }
 
-/* The joined name, and which head's norm the stored one is; -1: it is not a head's norm. */
-static int64_t head_of(char joined[NIB_FUSED_NAME], const char *name)
+/* The head whose norm a stored tensor is, and the joined name; -1: not a per-head norm. */
+static int64_t parse_head(char joined[NIB_FUSED_NAME], const char *name)
 {
-    const char *rest = behind_layer(name);
+    const char *rest = skip_layer(name);
     char again[NIB_FUSED_NAME];
     for (size_t i = 0; rest != NULL && i < COUNT(names); i++) {
         const size_t size = strlen(names[i].apart);
@@ -57,8 +57,8 @@ static int64_t head_of(char joined[NIB_FUSED_NAME], const char *name)
     return -1;
 }
 
-/* The place of a head's tensor; SIZE_MAX: it is not there. */
-static size_t find(const nib_checkpoint *cp, const char *joined, int64_t head)
+/* Index of a head's tensor; SIZE_MAX: missing. */
+static size_t find_head(const nib_checkpoint *cp, const char *joined, int64_t head)
 {
     char name[NIB_FUSED_NAME];
     return nib__head_norm_name(name, joined, head)
@@ -66,11 +66,11 @@ static size_t find(const nib_checkpoint *cp, const char *joined, int64_t head)
                : SIZE_MAX;
 }
 
-/* Heads that are joined: from 0, which is tensor `first`, on, of one type and length. */
+/* Number of heads to join, from head 0 (tensor `first`) on, all of one type and length. */
 static int64_t count_heads(const nib_checkpoint *cp, const char *joined, const nib_tensor *first)
 {
     int64_t heads = 0;
-    for (size_t i; (i = find(cp, joined, heads)) != SIZE_MAX; heads++) {
+    for (size_t i; (i = find_head(cp, joined, heads)) != SIZE_MAX; heads++) {
         const nib_tensor *t = cp->tensors[i];
         if (t->rank != 1 || t->bytes == 0 || t->type != first->type || t->bytes != first->bytes)
             break;
@@ -78,23 +78,23 @@ static int64_t count_heads(const nib_checkpoint *cp, const char *joined, const n
     return heads;
 }
 
-/* The tensors as they are stored, and how many heads are joined with each one of a head 0. */
-typedef struct apart {
+/* The checkpoint before joining, and for each tensor of a head 0 how many heads are joined. */
+typedef struct before_joining {
     nib_checkpoint cp;
     int64_t *heads; /* [cp.count] */
-} apart;
+} before_joining;
 
-/* How many heads are joined with this one; 0: it stays by itself. *head: which it is. */
-static int64_t joins(char joined[NIB_FUSED_NAME], int64_t *head, const apart *from,
-                     const char *name)
+/* Number of heads joined with this tensor, and its head; 0: it is not joined. */
+static int64_t count_joined(char joined[NIB_FUSED_NAME], int64_t *head, const before_joining *from,
+                            const char *name)
 {
-    *head = head_of(joined, name);
-    const size_t first = *head >= 0 ? find(&from->cp, joined, 0) : SIZE_MAX;
+    *head = parse_head(joined, name);
+    const size_t first = *head >= 0 ? find_head(&from->cp, joined, 0) : SIZE_MAX;
     return first != SIZE_MAX && *head < from->heads[first] ? from->heads[first] : 0;
 }
 
-static const nib_tensor *join(nib_checkpoint *cp, const apart *from, const char *joined,
-                              const nib_tensor *first, int64_t heads)
+static const nib_tensor *join_heads(nib_checkpoint *cp, const before_joining *from,
+                                    const char *joined, const nib_tensor *first, int64_t heads)
 {
     const size_t bytes = (size_t)first->bytes;
     nib_tensor *out = nib__arena_take(&cp->arena, 1, sizeof *out);
@@ -102,7 +102,8 @@ static const nib_tensor *join(nib_checkpoint *cp, const apart *from, const char 
     if (out == NULL || data == NULL)
         return NULL;
     for (int64_t h = 0; h < heads; h++)
-        memcpy(data + (size_t)h * bytes, from->cp.tensors[find(&from->cp, joined, h)]->data, bytes);
+        memcpy(data + (size_t)h * bytes, from->cp.tensors[find_head(&from->cp, joined, h)]->data,
+               bytes);
     *out = *first;
     out->name = nib__arena_copy(&cp->arena, joined, strlen(joined));
     out->data = data;
@@ -115,8 +116,8 @@ static const nib_tensor *join(nib_checkpoint *cp, const apart *from, const char 
     return out->name != NULL ? out : NULL;
 }
 
-/* torchao's metadata describes every tensor: the first head's words go to the joined one. */
-static nib_status join_metas(nib_checkpoint *cp, const apart *from, nib_err *err)
+/* torchao's metadata describes every tensor: the joined tensor gets the entry of the first head. */
+static nib_status join_metas(nib_checkpoint *cp, const before_joining *from, nib_err *err)
 {
     const nib_checkpoint *before = &from->cp;
     char joined[NIB_FUSED_NAME];
@@ -127,7 +128,7 @@ static nib_status join_metas(nib_checkpoint *cp, const apart *from, nib_err *err
         return nib__checkpoint_no_memory(err, cp->path);
     for (size_t i = 0; i < before->meta_count; i++) {
         const nib_meta *meta = before->metas[i];
-        if (joins(joined, &head, from, meta->key) > 0) {
+        if (count_joined(joined, &head, from, meta->key) > 0) {
             nib_meta *own = nib__arena_take(&cp->arena, 1, sizeof *own);
             if (own == NULL)
                 return nib__checkpoint_no_memory(err, cp->path);
@@ -146,7 +147,7 @@ static nib_status join_metas(nib_checkpoint *cp, const apart *from, nib_err *err
 
 nib_status nib__head_norms_join(nib_checkpoint *cp, nib_err *err)
 {
-    apart from = {.cp = *cp};
+    before_joining from = {.cp = *cp};
     char joined[NIB_FUSED_NAME], note[200];
     size_t count = 0;
     int64_t head;
@@ -154,7 +155,7 @@ nib_status nib__head_norms_join(nib_checkpoint *cp, nib_err *err)
     if (from.heads == NULL)
         return nib__checkpoint_no_memory(err, cp->path);
     for (size_t i = 0; i < cp->count; i++)
-        if (head_of(joined, cp->tensors[i]->name) == 0) {
+        if (parse_head(joined, cp->tensors[i]->name) == 0) {
             from.heads[i] = count_heads(cp, joined, cp->tensors[i]);
             count += (size_t)from.heads[i];
         }
@@ -166,9 +167,9 @@ nib_status nib__head_norms_join(nib_checkpoint *cp, nib_err *err)
         return nib__checkpoint_no_memory(err, cp->path);
     for (size_t i = 0; i < from.cp.count; i++) {
         const nib_tensor *t = from.cp.tensors[i];
-        const int64_t heads = joins(joined, &head, &from, t->name);
+        const int64_t heads = count_joined(joined, &head, &from, t->name);
         if (heads > 0 && head == 0)
-            t = join(cp, &from, joined, t, heads);
+            t = join_heads(cp, &from, joined, t, heads);
         if (heads == 0 || head == 0)
             NIB_TRY(nib__checkpoint_add_view(cp, t, err));
     }

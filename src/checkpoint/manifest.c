@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the manifest that quantize writes. Its ledger is for people and is skipped.
+ * Reads the manifest that quantize writes. Skips its ledger, which is for people.
  */
 #include "manifest.h"
 
@@ -21,7 +21,7 @@ static bool read_hashes(nib_json *json, hashes *out, nib_arena *arena, const nib
         nib_manifest_hash item = {.name = nib__json_string(json, arena, NULL)};
         ok = item.name != NULL && nib__json_expect(json, NIB_JSON_STRING);
         if (ok && !nib__hash_parse(&item.hash, json->token, json->token_size))
-            nib__json_fail(json, "a hash has 32 hexadecimal digits");
+            nib__json_fail(json, "a hash must have 32 hexadecimal digits");
         if (ok &&
             (count == HASH_MAX || !nib__reserve(a, &items, &capacity, count + 1, sizeof item)))
             nib__json_fail_memory(json, sizeof item);
@@ -87,7 +87,7 @@ nib_status nib__manifest_read(nib_manifest *out, const nib_checkpoint *cp, nib_a
         memcpy(beside + size, ".nibble.json", sizeof ".nibble.json");
         path = beside;
     } else if (nib__checkpoint_directory(cp) == NULL) {
-        return NIB_OK; /* a GGUF file under a name that a directory may have: it stands alone */
+        return NIB_OK; /* a GGUF file whose name ends in .json: it has no directory */
     } else {
         path = nib__path_join(arena, nib__checkpoint_directory(cp), "nibble.json");
         if (path == NULL)

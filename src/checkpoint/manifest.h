@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble.json beside a checkpoint: what its tensors and files hashed to when it was written.
+ * nibble.json next to a checkpoint: the hashes of its tensors and files when it was written.
  */
 #ifndef NIB_MANIFEST_H
 #define NIB_MANIFEST_H
@@ -14,13 +14,13 @@ typedef struct nib_manifest_hash {
 } nib_manifest_hash;
 
 typedef struct nib_manifest {
-    const char *path; /* NULL: there is none */
+    const char *path; /* NULL: no manifest */
     const char *recipe, *format, *tool;
     nib_manifest_hash *tensors, *files; /* [tensor_count], [file_count], in the arena */
     size_t tensor_count, file_count;
 } nib_manifest;
 
-/* Looks for DIRECTORY/nibble.json or FILE.nibble.json; none is no error. */
+/* Reads DIRECTORY/nibble.json or FILE.nibble.json; a missing file is not an error. */
 nib_status nib__manifest_read(nib_manifest *out, const nib_checkpoint *cp, nib_arena *arena,
                               const nib_allocator *a, nib_err *err);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads quantization_config. Members that change nothing for a reader (seeds, damping, who wrote
- * it) are passed over; members that change what codes mean are read or refused; others are said.
+ * Parses quantization_config. Members that do not affect a reader (seeds, damping, the producer)
+ * are skipped; members that change the meaning of codes are read or refused; all others go to the
+ * ledger.
  */
 #include "quantization.h"
 
@@ -18,7 +19,7 @@ enum { MOST_GROUPS = 256 };
 typedef enum member_kind {
     MEMBER_INT,
     MEMBER_BOOL,
-    MEMBER_WORD, /* a string, or true or false as one */
+    MEMBER_WORD, /* a short string; true and false are stored as strings */
     MEMBER_PAIR, /* [128, 128], or "128x128" */
 } member_kind;
 
@@ -53,10 +54,10 @@ static void set_pair(nib_json *json, const char *name, int64_t out[2])
         out[0] = out[1] = 128;
         return;
     }
-    nib__json_fail(json, "\"%s\" must be two whole numbers", name);
+    nib__json_fail(json, "\"%s\" must be two integers", name);
 }
 
-/* The value whose first event was just read. */
+/* Reads the value whose first event was just read. */
 static void set_member(nib_json *json, const member *m, char *to)
 {
     if (json->event == NIB_JSON_NULL)
@@ -64,7 +65,7 @@ static void set_member(nib_json *json, const member *m, char *to)
     switch (m->kind) {
     case MEMBER_INT:
         if (json->event != NIB_JSON_NUMBER || !nib__json_int64(json, (int64_t *)(void *)to))
-            nib__json_fail(json, "\"%s\" must be a whole number", m->name);
+            nib__json_fail(json, "\"%s\" must be an integer", m->name);
         break;
     case MEMBER_BOOL:
         if (json->event != NIB_JSON_TRUE && json->event != NIB_JSON_FALSE)
@@ -77,8 +78,8 @@ static void set_member(nib_json *json, const member *m, char *to)
     }
 }
 
-/* After a KEY: true if it is one of the members, whose value is then read, too. */
-static bool take_member(nib_json *json, void *out, const member *members, size_t count)
+/* After a KEY: if it is one of the members, reads its value and returns true. */
+static bool read_member(nib_json *json, void *out, const member *members, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         if (!nib__json_is(json, members[i].name))
@@ -101,7 +102,7 @@ typedef struct reader {
     nib_err *err;
 } reader;
 
-/* Members that say how codes were found, or how a program runs them. */
+/* Members about how the codes were computed, or how another program runs them. */
 static const char *const harmless[] = {"act_group_aware",
                                        "amp",
                                        "auto_forward_data_parallel",
@@ -166,8 +167,8 @@ static const char *const harmless[] = {"act_group_aware",
                                        "vram_strategy",
                                        "zp_dtype"};
 
-/* The member whose KEY was just read: one that no part reads. */
-static void take_unread(reader *r)
+/* After the KEY of an unknown member: skips it if harmless, else adds it to the ledger. */
+static void report_unread(reader *r)
 {
     nib_json *json = &r->json;
     nib_json_value value;
@@ -183,8 +184,8 @@ static void take_unread(reader *r)
         nib__ledger_add_unread(r->ledger, "quantization-config", "config.json", name, value.shown);
 }
 
-/* After a KEY: the list of names behind it. */
-static void take_targets(reader *r, nib_targets *out)
+/* After a KEY: reads its list of names. */
+static void read_targets(reader *r, nib_targets *out)
 {
     nib__json_next(&r->json);
     nib__targets_read(out, &r->json, &r->q->expressions, r->arena, r->allocator);
@@ -200,8 +201,8 @@ static const member coding_members[] = {
 };
 #undef AT
 
-/* The value after a KEY: an object, or null for none. */
-static void take_coding(reader *r, nib_coding *out)
+/* After a KEY: reads an object, or null for none. */
+static void read_coding(reader *r, nib_coding *out)
 {
     nib_json *json = &r->json;
     if (nib__json_next(json) == NIB_JSON_NULL)
@@ -212,34 +213,35 @@ static void take_coding(reader *r, nib_coding *out)
     }
     *out = (nib_coding){.given = true, .bits = 8, .type = "int", .symmetric = true};
     while (nib__json_next(json) == NIB_JSON_KEY)
-        if (!take_member(json, out, coding_members, COUNT(coding_members)))
-            take_unread(r);
+        if (!read_member(json, out, coding_members, COUNT(coding_members)))
+            report_unread(r);
 }
 
-static void take_group(reader *r, nib_coding_group *out)
+static void read_group(reader *r, nib_coding_group *out)
 {
     static const member members[] = {{"format", MEMBER_WORD, offsetof(nib_coding_group, format)}};
     nib_json *json = &r->json;
     if (nib__json_next(json) != NIB_JSON_OBJECT) {
-        nib__json_fail(json, "a config group must be an object; a preset's name is not known here");
+        nib__json_fail(json,
+                       "a config group must be an object; names of presets are not supported");
         return;
     }
     while (nib__json_next(json) == NIB_JSON_KEY) {
         if (nib__json_is(json, "targets")) {
-            take_targets(r, &out->targets);
+            read_targets(r, &out->targets);
         } else if (nib__json_is(json, "weights")) {
-            take_coding(r, &out->weights);
+            read_coding(r, &out->weights);
         } else if (nib__json_is(json, "input_activations")) {
-            take_coding(r, &out->inputs);
+            read_coding(r, &out->inputs);
         } else if (nib__json_is(json, "output_activations")) {
-            take_coding(r, &out->outputs);
-        } else if (!take_member(json, out, members, COUNT(members))) {
-            take_unread(r);
+            read_coding(r, &out->outputs);
+        } else if (!read_member(json, out, members, COUNT(members))) {
+            report_unread(r);
         }
     }
 }
 
-static void take_groups(reader *r)
+static void read_groups(reader *r)
 {
     nib_json *json = &r->json;
     nib_quantization *q = r->q;
@@ -260,13 +262,13 @@ static void take_groups(reader *r)
         nib_coding_group *group = &q->groups[q->group_count++];
         group->name = nib__json_string(json, r->arena, NULL);
         if (group->name != NULL)
-            take_group(r, group);
+            read_group(r, group);
     }
 }
 
 /* ---- the whole object ---- */
 
-/* Words that are read for the moment and judged at the end. */
+/* Top-level values, checked after everything is read. */
 typedef struct words {
     char method[NIB_WORD], format[NIB_WORD], checkpoint_format[NIB_WORD], version[NIB_WORD];
     char pack_type[NIB_WORD], fp8[NIB_WORD], act[NIB_WORD];
@@ -298,9 +300,9 @@ static const member top_members[] = {
 };
 #undef AT
 
-/* An object with members of its own says that something is done to weights that codes do not
- * show. */
-static bool take_presence(nib_json *json)
+/* After a KEY: whether its value is an object with members, or another non-null value. Such a value
+ * means a change to the weights that the codes do not show. */
+static bool has_members(nib_json *json)
 {
     bool any = false;
     nib__json_next(json);
@@ -313,22 +315,22 @@ static bool take_presence(nib_json *json)
     return any;
 }
 
-static bool take_transforms(nib_json *json)
+static bool has_transform_groups(nib_json *json)
 {
     bool any = false;
     if (nib__json_next(json) != NIB_JSON_OBJECT)
         return json->event != NIB_JSON_NULL && nib__json_skip(json);
     while (nib__json_next(json) == NIB_JSON_KEY) {
         if (nib__json_is(json, "config_groups"))
-            any = take_presence(json) || any;
+            any = has_members(json) || any;
         else
             nib__json_skip(json);
     }
     return any;
 }
 
-/* compressed-tensors writes an empty one, or one whose format is "dense". */
-static void take_sparsity(nib_json *json, char *format)
+/* compressed-tensors writes an empty sparsity_config, or one whose format is "dense". */
+static void read_sparsity(nib_json *json, char *format)
 {
     static const member members[] = {{"format", MEMBER_WORD, 0}};
     if (nib__json_next(json) != NIB_JSON_OBJECT) {
@@ -336,12 +338,13 @@ static void take_sparsity(nib_json *json, char *format)
         return;
     }
     while (nib__json_next(json) == NIB_JSON_KEY)
-        if (!take_member(json, format, members, 1))
+        if (!read_member(json, format, members, 1))
             nib__json_skip(json);
 }
 
-/* GPTQModel's settings of single modules: "-:" leaves a module alone, others change its codes. */
-static void take_overrides(reader *r, char *first)
+/* GPTQModel's per-module settings: "-:" leaves a module unquantized, all others change its codes.
+ */
+static void read_overrides(reader *r, char *first)
 {
     nib_json *json = &r->json;
     if (nib__json_next(json) != NIB_JSON_OBJECT) {
@@ -357,7 +360,7 @@ static void take_overrides(reader *r, char *first)
     }
 }
 
-static void take_top(reader *r, words *w)
+static void read_members(reader *r, words *w)
 {
     nib_json *json = &r->json;
     if (nib__json_next(json) != NIB_JSON_OBJECT) {
@@ -366,35 +369,35 @@ static void take_top(reader *r, words *w)
     }
     while (nib__json_next(json) == NIB_JSON_KEY) {
         if (nib__json_is(json, "config_groups")) {
-            take_groups(r);
+            read_groups(r);
         } else if (nib__json_is(json, "ignore")) {
-            take_targets(r, &r->q->ignore);
+            read_targets(r, &r->q->ignore);
         } else if (nib__json_is(json, "kv_cache_scheme")) {
-            r->q->has_kv_cache = take_presence(json);
+            r->q->has_kv_cache = has_members(json);
         } else if (nib__json_is(json, "transform_config")) {
-            if (take_transforms(json))
+            if (has_transform_groups(json))
                 w->has_transforms = true;
         } else if (nib__json_is(json, "sparsity_config")) {
-            take_sparsity(json, w->sparsity);
+            read_sparsity(json, w->sparsity);
         } else if (nib__json_is(json, "dynamic")) {
-            take_overrides(r, w->overrides);
+            read_overrides(r, w->overrides);
         } else if (nib__json_is(json, "rotation")) {
-            if (take_presence(json))
+            if (has_members(json))
                 w->has_transforms = true;
         } else if (nib__json_is(json, "modules_to_not_convert") ||
                    nib__json_is(json, "ignored_layers")) {
-            take_targets(r, &r->q->kept);
+            read_targets(r, &r->q->kept);
         } else if (nib__json_is(json, "modules_in_block_to_quantize") ||
                    nib__json_is(json, "lm_head")) {
             r->q->kept_unknown = nib__json_skip(json);
-        } else if (!take_member(json, w, top_members, COUNT(top_members))) {
-            take_unread(r);
+        } else if (!read_member(json, w, top_members, COUNT(top_members))) {
+            report_unread(r);
         }
     }
 }
 
-/* Only the word, whatever else the object holds. */
-static void take_method(nib_json *json, words *w)
+/* Reads only quant_method. */
+static void read_method(nib_json *json, words *w)
 {
     static const member members[] = {{"quant_method", MEMBER_WORD, offsetof(words, method)}};
     if (nib__json_next(json) != NIB_JSON_OBJECT) {
@@ -402,20 +405,20 @@ static void take_method(nib_json *json, words *w)
         return;
     }
     while (nib__json_next(json) == NIB_JSON_KEY)
-        if (!take_member(json, w, members, 1))
+        if (!read_member(json, w, members, 1))
             nib__json_skip(json);
 }
 
-/* ---- judging ---- */
+/* ---- checks ---- */
 
 static const struct {
     const char *name;
     nib_method method;
-    const char *reader; /* of a method that is refused: who reads it */
+    const char *reader; /* of an unsupported method: the program that reads it */
 } methods[] = {
     {"nibble", NIB_METHOD_NONE, NULL},
     {"torchao", NIB_METHOD_NONE, NULL},
-    {"mxfp4", NIB_METHOD_NONE, NULL}, /* gpt-oss: its tensors say all */
+    {"mxfp4", NIB_METHOD_NONE, NULL}, /* gpt-oss: the tensors describe themselves */
     {"compressed-tensors", NIB_METHOD_COMPRESSED, NULL},
     {"compressed_tensors", NIB_METHOD_COMPRESSED, NULL},
     {"gptq", NIB_METHOD_GPTQ, NULL},
@@ -444,7 +447,7 @@ static const struct {
     {"squeezellm", NIB_METHOD_NONE, "SqueezeLLM"},
 };
 
-static nib_status judge_method(reader *r, const words *w, bool *reads_all)
+static nib_status check_method(reader *r, const words *w, bool *reads_all)
 {
     char shown[2 * NIB_WORD];
     nib_quantization *q = r->q;
@@ -459,45 +462,46 @@ static nib_status judge_method(reader *r, const words *w, bool *reads_all)
             continue;
         if (methods[i].reader != NULL)
             return nib__fail(r->err, NIB_UNSUPPORTED,
-                             "%s: quantization_config: quant_method \"%s\" is not read here; %s "
-                             "reads it; give the original checkpoint, and `nibble quantize` it",
+                             "%s: quantization_config: quant_method \"%s\" is not supported; read "
+                             "it with %s, or quantize the original checkpoint with `nibble "
+                             "quantize`",
                              r->json.name, w->method, methods[i].reader);
         q->method = methods[i].method;
         *reads_all = q->method != NIB_METHOD_NONE;
         return NIB_OK;
     }
-    return nib__fail(r->err, NIB_UNSUPPORTED,
-                     "%s: quantization_config: quant_method \"%s\" is not known; nibble, torchao, "
-                     "compressed-tensors, gptq, awq, fp8 and mxfp4 are",
-                     r->json.name,
-                     nib__say_name(shown, sizeof shown, w->method, strlen(w->method)));
+    return nib__fail(
+        r->err, NIB_UNSUPPORTED,
+        "%s: quantization_config: quant_method \"%s\" is unknown; nibble reads nibble, "
+        "torchao, compressed-tensors, gptq, awq, fp8 and mxfp4",
+        r->json.name, nib__say_name(shown, sizeof shown, w->method, strlen(w->method)));
 }
 
 static nib_status refuse(const reader *r, nib_status status, const char *what, const char *value,
                          const char *known)
 {
     char shown[2 * NIB_WORD];
-    return nib__fail(r->err, status, "%s: quantization_config: %s \"%s\" is not read here; %s",
+    return nib__fail(r->err, status, "%s: quantization_config: %s \"%s\" is not supported; %s",
                      r->json.name, what, nib__say_name(shown, sizeof shown, value, strlen(value)),
                      known);
 }
 
-static nib_status judge_bits(const reader *r, const char *tool, bool eight)
+static nib_status check_bits(const reader *r, const char *tool, bool eight)
 {
     const nib_quantization *q = r->q;
     if (q->bits != 4 && !(eight && q->bits == 8))
         return nib__fail(r->err, NIB_UNSUPPORTED,
-                         "%s: quantization_config: %s with %" PRId64 " bits is not read here; %s",
-                         r->json.name, tool, q->bits, eight ? "4 and 8 are" : "4 are");
+                         "%s: quantization_config: %s with %" PRId64 " bits is not supported; %s",
+                         r->json.name, tool, q->bits, eight ? "4 and 8 are" : "4 is");
     if (q->group != -1 && (q->group < 1 || q->group > 1 << 30))
         return nib__fail(r->err, NIB_BAD_INPUT,
                          "%s: quantization_config: group_size is %" PRId64
-                         "; it is a whole number from 1 on, or -1 for one scale per row",
+                         "; expected 1 or more, or -1 for one scale per row",
                          r->json.name, q->group);
     return NIB_OK;
 }
 
-static nib_status judge_gptq(const reader *r, const words *w)
+static nib_status check_gptq(const reader *r, const words *w)
 {
     nib_quantization *q = r->q;
     const char *format = w->checkpoint_format[0] != 0 ? w->checkpoint_format : w->format;
@@ -512,28 +516,28 @@ static nib_status judge_gptq(const reader *r, const words *w)
         return refuse(r, NIB_UNSUPPORTED, "pack_dtype", w->pack_type, "int32 is");
     if (w->has_transforms)
         return nib__fail(r->err, NIB_UNSUPPORTED,
-                         "%s: quantization_config: rotation turns weights and inputs, which is not "
-                         "done here; GPTQModel does it",
+                         "%s: quantization_config: rotation of weights and inputs is not "
+                         "supported; GPTQModel supports it",
                          r->json.name);
     if (w->overrides[0] != 0)
         return refuse(r, NIB_UNSUPPORTED, "dynamic", w->overrides,
-                      "modules with settings of their own are not; GPTQModel reads them");
-    return judge_bits(r, "GPTQ", true);
+                      "use GPTQModel for modules with their own settings");
+    return check_bits(r, "GPTQ", true);
 }
 
-static nib_status judge_awq(const reader *r, const words *w)
+static nib_status check_awq(const reader *r, const words *w)
 {
     if (w->zero_point[0] != 0)
         snprintf(r->q->symmetric, NIB_WORD, "%s",
                  strcmp(w->zero_point, "false") == 0 ? "true" : "false");
     const char *version = w->version[0] != 0 ? w->version : w->format;
     if (version[0] != 0 && strcmp(version, "gemm") != 0 && strcmp(version, "GEMM") != 0)
-        return refuse(r, NIB_UNSUPPORTED, "AWQ's version", version,
+        return refuse(r, NIB_UNSUPPORTED, "AWQ version", version,
                       "gemm is; AutoAWQ and vLLM read others");
-    return judge_bits(r, "AWQ", false);
+    return check_bits(r, "AWQ", false);
 }
 
-static nib_status judge_fp8(const reader *r, const words *w)
+static nib_status check_fp8(const reader *r, const words *w)
 {
     nib_quantization *q = r->q;
     if (w->fp8[0] != 0 && strcmp(w->fp8, "e4m3") != 0 && strcmp(w->fp8, "float8_e4m3fn") != 0)
@@ -544,48 +548,48 @@ static nib_status judge_fp8(const reader *r, const words *w)
     if (!none &&
         (w->block[0] < 1 || w->block[1] < 1 || w->block[0] > 1 << 30 || w->block[1] > 1 << 30))
         return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: quantization_config: weight_block_size is %" PRId64 " x %" PRId64,
+                         "%s: quantization_config: weight_block_size is %" PRId64 " x %" PRId64
+                         "; both must be 1 to 2^30",
                          r->json.name, w->block[0], w->block[1]);
     memcpy(q->block, w->block, sizeof q->block);
     memcpy(q->act, w->act, sizeof q->act);
     return NIB_OK;
 }
 
-static nib_status judge_compressed(const reader *r, const words *w)
+static nib_status check_compressed(const reader *r, const words *w)
 {
     nib_quantization *q = r->q;
     memcpy(q->format, w->format, sizeof q->format);
     if (w->has_transforms)
         return nib__fail(r->err, NIB_UNSUPPORTED,
-                         "%s: quantization_config: transform_config turns weights and inputs, "
-                         "which is not done here; vLLM does it",
+                         "%s: quantization_config: transforms of weights and inputs "
+                         "(transform_config) are not supported; vLLM supports them",
                          r->json.name);
     if (w->sparsity[0] != 0 && strcmp(w->sparsity, "dense") != 0)
-        return refuse(r, NIB_UNSUPPORTED, "sparsity_config's format", w->sparsity,
+        return refuse(r, NIB_UNSUPPORTED, "sparsity_config.format", w->sparsity,
                       "dense is; vLLM reads others");
     if (q->group_count == 0)
         return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: quantization_config: there are no config_groups, which say how "
-                         "weights are coded",
+                         "%s: quantization_config: config_groups is missing or empty",
                          r->json.name);
     return NIB_OK;
 }
 
-static nib_status judge(const reader *r, const words *w)
+static nib_status check_config(const reader *r, const words *w)
 {
     r->q->bits = w->bits;
     r->q->group = w->group;
     switch (r->q->method) {
-    case NIB_METHOD_COMPRESSED: return judge_compressed(r, w);
-    case NIB_METHOD_GPTQ: return judge_gptq(r, w);
-    case NIB_METHOD_AWQ: return judge_awq(r, w);
-    case NIB_METHOD_FP8: return judge_fp8(r, w);
+    case NIB_METHOD_COMPRESSED: return check_compressed(r, w);
+    case NIB_METHOD_GPTQ: return check_gptq(r, w);
+    case NIB_METHOD_AWQ: return check_awq(r, w);
+    case NIB_METHOD_FP8: return check_fp8(r, w);
     case NIB_METHOD_NONE: break;
     }
     return NIB_OK;
 }
 
-/* ---- the interface ---- */
+/* ---- public functions ---- */
 
 static nib_status read_config(reader *r, const char *text, size_t size)
 {
@@ -594,17 +598,17 @@ static nib_status read_config(reader *r, const char *text, size_t size)
     words w = {.group = -1}, method = w;
     bool reads_all;
     nib__json_init(&r->json, name, text, size, &limits);
-    take_method(&r->json, &method);
+    read_method(&r->json, &method);
     if (nib__json_next(&r->json) != NIB_JSON_END)
         return nib__json_status(&r->json, r->err);
-    NIB_TRY(judge_method(r, &method, &reads_all));
+    NIB_TRY(check_method(r, &method, &reads_all));
     if (!reads_all)
         return NIB_OK;
     nib__json_init(&r->json, name, text, size, &limits);
-    take_top(r, &w);
+    read_members(r, &w);
     if (nib__json_next(&r->json) != NIB_JSON_END)
         return nib__json_status(&r->json, r->err);
-    return judge(r, &w);
+    return check_config(r, &w);
 }
 
 nib_status nib__quantization_parse(nib_quantization **out, const char *name, const char *text,
@@ -634,10 +638,10 @@ void nib__quantization_free(nib_quantization *q)
         nib__targets_free(&q->groups[i].targets);
 }
 
-/* ---- which group ---- */
+/* ---- look-ups ---- */
 
-/* "q_proj", "layers.0" or all of it, between the dots of a module's name. */
-static bool has_part(const char *module, const char *part)
+/* Whether `part` ("q_proj", "layers.0") is in the module name, bounded by dots or the ends. */
+static bool name_has_part(const char *module, const char *part)
 {
     const size_t size = strlen(part);
     for (const char *at = module; size != 0 && (at = strstr(at, part)) != NULL; at++)
@@ -646,8 +650,9 @@ static bool has_part(const char *module, const char *part)
     return false;
 }
 
-/* Of a part of a fused weight the config may name the whole. */
-static nib_status matches(bool *out, const nib_targets *targets, const char *module, nib_err *err)
+/* For a part of a fused weight, the config may name the whole weight. */
+static nib_status matches_targets(bool *out, const nib_targets *targets, const char *module,
+                                  nib_err *err)
 {
     nib_fused_part part;
     NIB_TRY(nib__targets_match(out, targets, module, err));
@@ -665,9 +670,9 @@ nib_status nib__quantization_keeps(bool *out, const nib_quantization *q, const c
         *out = group == NULL;
         return NIB_OK;
     }
-    NIB_TRY(matches(out, &q->kept, module, err));
+    NIB_TRY(matches_targets(out, &q->kept, module, err));
     for (size_t i = 0; i < q->kept.name_count && !*out; i++)
-        *out = has_part(module, *(const char *const *)q->kept.names[i]);
+        *out = name_has_part(module, *(const char *const *)q->kept.names[i]);
     return NIB_OK;
 }
 
@@ -676,11 +681,11 @@ nib_status nib__quantization_group(const nib_coding_group **out, const nib_quant
 {
     bool found = false;
     *out = NULL;
-    NIB_TRY(matches(&found, &q->ignore, module, err));
+    NIB_TRY(matches_targets(&found, &q->ignore, module, err));
     if (found)
         return NIB_OK;
     for (size_t i = 0; i < q->group_count; i++) {
-        NIB_TRY(matches(&found, &q->groups[i].targets, module, err));
+        NIB_TRY(matches_targets(&found, &q->groups[i].targets, module, err));
         if (found) {
             *out = &q->groups[i];
             return NIB_OK;

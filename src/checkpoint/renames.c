@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * GGUF <-> Hugging Face names of the architectures that are known. The part before ".weight" or
- * ".bias" is looked up, whole or behind the number of its layer.
+ * GGUF <-> Hugging Face names of known architectures. Looks up the part of the name before
+ * ".weight" or ".bias", either all of it or what follows the layer number.
  */
 #include "renames.h"
 
 #include <stdio.h>
 
-/* What an architecture has: norms before attention and the MLP, after them or both, and both under
- * names that say after what (post_mlp); a gate, or one that is stored with the up (fused.h). */
+/* Traits of an architecture. Norms: BEFORE attention and the MLP, AFTER them, both (AROUND), or
+ * both under the names post_self_attn and post_mlp (NAMED). MLP: GATED, PLAIN, or gate and up FUSED
+ * (fused.h). */
 enum { BEFORE = 1, AFTER = 2, AROUND = 4, GATED = 8, PLAIN = 16, FUSED = 32, NAMED = 64, ANY = ~0 };
 
 typedef struct rename_row {
     const char *gguf, *ours;
-    int of; /* architectures that have one of these */
+    int of; /* applies to architectures with any of these traits */
 } rename_row;
 
 typedef struct arch_row {
     const char *name;
     int has;
     bool pairs;         /* rows of q and k are stored in pairs */
-    double norm_offset; /* what is added to the weights of norms there */
+    double norm_offset; /* see nib__rename_norm_offset */
 } arch_row;
 
 static const arch_row archs[] = {
-    {"llama", BEFORE | GATED, true, 0}, /* mistral, too */
+    {"llama", BEFORE | GATED, true, 0}, /* also mistral */
     {"qwen2", BEFORE | GATED, false, 0},    {"qwen3", BEFORE | GATED, false, 0},
     {"smollm3", BEFORE | GATED, true, 0},   {"olmo2", AFTER | GATED, false, 0},
     {"exaone4", AFTER | GATED, false, 0},   {"granite", BEFORE | GATED, true, 0},
@@ -49,7 +50,8 @@ static const rename_row in_layer[] = {
     {"attn_q_norm", "self_attn.q_norm", ANY},
     {"attn_k_norm", "self_attn.k_norm", ANY},
     {"attn_qkv", "self_attn.qkv_proj", FUSED},
-    {"ffn_up", "mlp.gate_up_proj", FUSED}, /* before its part, which is only written under it */
+    {"ffn_up", "mlp.gate_up_proj",
+     FUSED}, /* must precede mlp.up_proj: reading picks the first row */
     {"ffn_gate", "mlp.gate_proj", GATED | FUSED},
     {"ffn_up", "mlp.up_proj", GATED | FUSED},
     {"ffn_down", "mlp.down_proj", GATED | FUSED},
@@ -88,13 +90,13 @@ double nib__rename_norm_offset(const char *arch)
     return row != NULL ? row->norm_offset : 0;
 }
 
-static bool is_part(const char *name, size_t size, const char *part)
+static bool equals(const char *name, size_t size, const char *part)
 {
     return strlen(part) == size && memcmp(name, part, size) == 0;
 }
 
-/* Digits of a layer's number at name, without leading zeros; 0: none. */
-static size_t digits_of(const char *name)
+/* Number of digits of the layer number at name; 0: none, or it has leading zeros. */
+static size_t count_digits(const char *name)
 {
     size_t size = 0;
     while (name[size] >= '0' && name[size] <= '9')
@@ -102,13 +104,13 @@ static size_t digits_of(const char *name)
     return size > 9 || (size > 1 && name[0] == '0') ? 0 : size;
 }
 
-/* The architecture's row whose `gguf` (or ours) is the first `size` bytes of name. */
-static const rename_row *find(const rename_row *rows, size_t count, const arch_row *arch,
-                              const char *name, size_t size, bool from_gguf)
+/* The architecture's row whose `gguf` (or `ours`) equals the first `size` bytes of name. */
+static const rename_row *find_row(const rename_row *rows, size_t count, const arch_row *arch,
+                                  const char *name, size_t size, bool from_gguf)
 {
     for (size_t i = 0; i < count; i++)
         if ((rows[i].of & arch->has) != 0 &&
-            is_part(name, size, from_gguf ? rows[i].gguf : rows[i].ours))
+            equals(name, size, from_gguf ? rows[i].gguf : rows[i].ours))
             return &rows[i];
     return NULL;
 }
@@ -124,22 +126,23 @@ static bool rename_any(char out[NIB_RENAME_MAX], const char *arch_name, const ch
         return false;
     const char *part = name;
     if (strncmp(name, from, strlen(from)) == 0) {
-        digits = digits_of(name + strlen(from));
+        digits = count_digits(name + strlen(from));
         part = name + strlen(from) + digits + 1;
         if (digits == 0 || part[-1] != '.' || part > end)
             return false;
     }
     const rename_row *row =
-        digits > 0 ? find(in_layer, COUNT(in_layer), arch, part, (size_t)(end - part), from_gguf)
-                   : find(whole, COUNT(whole), arch, part, (size_t)(end - part), from_gguf);
+        digits > 0
+            ? find_row(in_layer, COUNT(in_layer), arch, part, (size_t)(end - part), from_gguf)
+            : find_row(whole, COUNT(whole), arch, part, (size_t)(end - part), from_gguf);
     if (row == NULL)
         return false;
-    const char *said = from_gguf ? row->ours : row->gguf;
+    const char *renamed = from_gguf ? row->ours : row->gguf;
     if (digits > 0)
-        snprintf(out, NIB_RENAME_MAX, "%s%.*s.%s%s", to, (int)digits, name + strlen(from), said,
+        snprintf(out, NIB_RENAME_MAX, "%s%.*s.%s%s", to, (int)digits, name + strlen(from), renamed,
                  end);
     else
-        snprintf(out, NIB_RENAME_MAX, "%s%s", said, end);
+        snprintf(out, NIB_RENAME_MAX, "%s%s", renamed, end);
     return true;
 }
 

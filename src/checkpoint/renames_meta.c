@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Meta's names <-> Hugging Face's: one table, in which a row may have several foreign names, the
- * first of them Meta's own. What stands behind the module (".weight", ".scales",
- * ".adaptor.A.weight") stays, but for the ".scale" of torchtune's norms.
+ * Meta's names <-> Hugging Face's. A row of the table may have several foreign names; the first is
+ * Meta's own. The suffix after the module (".weight", ".scales", ".adaptor.A.weight") stays, except
+ * for the ".scale" of torchtune's norms.
  */
 #include "renames_meta.h"
 
@@ -43,28 +43,28 @@ static const rename_row in_layer[] = {
 
 static const char their_layers[] = "layers.", our_layers[] = "model.layers.";
 
-/* What follows the module if name begins with it and a point; else NULL. */
-static const char *behind(const char *name, const char *module)
+/* The suffix of name, from its dot on, if name begins with this module; else NULL. */
+static const char *suffix_after(const char *name, const char *module)
 {
     const size_t size = module == NULL ? 0 : strlen(module);
     return size != 0 && strncmp(name, module, size) == 0 && name[size] == '.' ? name + size : NULL;
 }
 
-static const rename_row *find(const rename_row *rows, size_t count, const char *name, bool from,
-                              const char **rest)
+static const rename_row *find_row(const rename_row *rows, size_t count, const char *name, bool from,
+                                  const char **rest)
 {
     for (size_t i = 0; i < count; i++) {
-        *rest = from ? NULL : behind(name, rows[i].ours);
+        *rest = from ? NULL : suffix_after(name, rows[i].ours);
         for (size_t t = 0; from && *rest == NULL && t < COUNT(rows[i].theirs); t++)
-            *rest = behind(name, rows[i].theirs[t]);
+            *rest = suffix_after(name, rows[i].theirs[t]);
         if (*rest != NULL)
             return &rows[i];
     }
     return NULL;
 }
 
-/* The part behind "layers.N."; digits: of N. NULL: none. */
-static const char *in_which_layer(const char *name, const char *layers, int *digits)
+/* The name after "layers.N."; *digits: number of digits of N. NULL: the name has another form. */
+static const char *skip_layer(const char *name, const char *layers, int *digits)
 {
     const char *number = name + strlen(layers);
     if (strncmp(name, layers, strlen(layers)) != 0)
@@ -79,19 +79,19 @@ static bool rename_any(char out[NIB_META_NAME_MAX], const char *name, bool from)
     const char *source = from ? their_layers : our_layers, *to = from ? our_layers : their_layers;
     const char *rest = NULL;
     int digits = 0, size;
-    const char *part = in_which_layer(name, source, &digits);
-    const rename_row *row = part != NULL ? find(in_layer, COUNT(in_layer), part, from, &rest)
-                                         : find(whole, COUNT(whole), name, from, &rest);
+    const char *part = skip_layer(name, source, &digits);
+    const rename_row *row = part != NULL ? find_row(in_layer, COUNT(in_layer), part, from, &rest)
+                                         : find_row(whole, COUNT(whole), name, from, &rest);
     if (row == NULL)
         return false;
-    const char *said = from ? row->ours : row->theirs[0];
+    const char *renamed = from ? row->ours : row->theirs[0];
     if (from && row->norm && strcmp(rest, ".scale") == 0)
         rest = ".weight";
     if (part == NULL)
-        size = snprintf(out, NIB_META_NAME_MAX, "%s%s", said, rest);
+        size = snprintf(out, NIB_META_NAME_MAX, "%s%s", renamed, rest);
     else
         size = snprintf(out, NIB_META_NAME_MAX, "%s%.*s.%s%s", to, digits, name + strlen(source),
-                        said, rest);
+                        renamed, rest);
     return size > 0 && size < NIB_META_NAME_MAX;
 }
 
@@ -107,7 +107,7 @@ bool nib__rename_to_meta(char out[NIB_META_NAME_MAX], const char *name)
 
 /* ---- a whole file ---- */
 
-static nib_status no_memory(nib_err *err, const char *file)
+static nib_status fail_memory(nib_err *err, const char *file)
 {
     char shown[SHOWN];
     return nib__fail(err, NIB_NO_MEMORY,
@@ -115,7 +115,7 @@ static nib_status no_memory(nib_err *err, const char *file)
                      nib__say_name(shown, sizeof shown, file, strlen(file)));
 }
 
-/* The token embedding's name tells whose names these are, and what stands before all of them. */
+/* Finds the token embedding. Its name shows whether names are Meta's, and their common prefix. */
 static const char *find_embedding(const nib_container *c, bool *meta, size_t *prefix)
 {
     static const char theirs[] = "tok_embeddings.weight", ours[] = "model.embed_tokens.weight";
@@ -131,7 +131,7 @@ static const char *find_embedding(const nib_container *c, bool *meta, size_t *pr
     return NULL;
 }
 
-/* The name without the prefix, translated; NULL: no memory. */
+/* The name without the prefix, translated; NULL: out of memory. */
 static const char *translate(const char *name, const char *first, size_t prefix, bool meta,
                              nib_arena *arena)
 {
@@ -143,20 +143,20 @@ static const char *translate(const char *name, const char *first, size_t prefix,
     return nib__arena_copy(arena, renamed, strlen(renamed));
 }
 
-static nib_status rename_all(nib_container *c, const char *first, size_t prefix, bool meta,
-                             const char *file, nib_arena *arena, nib_err *err)
+static nib_status rename_tensors(nib_container *c, const char *first, size_t prefix, bool meta,
+                                 const char *file, nib_arena *arena, nib_err *err)
 {
     for (size_t i = 0; i < c->count; i++)
         if ((c->tensors[i]->name = translate(c->tensors[i]->name, first, prefix, meta, arena)) ==
             NULL)
-            return no_memory(err, file);
+            return fail_memory(err, file);
     for (size_t i = 0; i < c->meta_count; i++) {
         nib_meta *m = c->metas[i];
         m->key = translate(m->key, first, prefix, meta, arena);
         if (m->value != NULL && strlen(m->value) < NIB_META_NAME_MAX)
             m->value = translate(m->value, first, prefix, meta, arena);
         if (m->key == NULL || m->value == NULL)
-            return no_memory(err, file);
+            return fail_memory(err, file);
     }
     return NIB_OK;
 }
@@ -167,31 +167,31 @@ static nib_status add_note(nib_container *c, const char *note, const char *file,
     if (c->note_count == COUNT(c->notes))
         return NIB_OK;
     c->notes[c->note_count] = nib__arena_copy(arena, note, strlen(note));
-    return c->notes[c->note_count++] == NULL ? no_memory(err, file) : NIB_OK;
+    return c->notes[c->note_count++] == NULL ? fail_memory(err, file) : NIB_OK;
 }
 
 /* ---- gpt-fast's fused weight ---- */
 
-/* What there is to part, and its tensors by name. */
-typedef struct parting {
+/* The file to split, with its tensors by name. */
+typedef struct splitter {
     const nib_container *from;
     nib_name_index names;
     const char *file;
     nib_arena *arena;
     nib_err *err;
-} parting;
+} splitter;
 
-static const nib_tensor *find_tensor(const parting *p, const char *name)
+static const nib_tensor *find_tensor(const splitter *p, const char *name)
 {
     const size_t at = nib__name_index_find(&p->names, (const void *const *)p->from->tensors, name);
     return at == SIZE_MAX ? NULL : p->from->tensors[at];
 }
 
-/* Rows that one step of the first dimension is: 8 in the layout of tensor cores. */
-static int64_t row_step(const nib_tensor *t) { return t->rank == 4 ? 8 : 1; }
+/* Rows per index of the first dimension: 8 in the tensor-core layout. */
+static int64_t rows_per_step(const nib_tensor *t) { return t->rank == 4 ? 8 : 1; }
 
-/* Rows of q: as many as o has inputs. A packed o does not say it; there it is the model's width. */
-static int64_t rows_of_q(const parting *p, const char *module, size_t size)
+/* Rows of q: the inputs of o, or the hidden size if o is packed and does not show its inputs. */
+static int64_t count_q_rows(const splitter *p, const char *module, size_t size)
 {
     char name[NIB_META_NAME_MAX];
     snprintf(name, sizeof name, "%.*so_proj.weight", (int)size, module);
@@ -204,31 +204,32 @@ static int64_t rows_of_q(const parting *p, const char *module, size_t size)
 
 static const char qkv[] = "qkv_proj.";
 
-/* Position of "qkv_proj." in the name of a fused tensor; 0: not one. */
-static size_t fused_at(const nib_tensor *t)
+/* Offset of "qkv_proj." in the name of a fused tensor; 0: not fused. */
+static size_t find_qkv(const nib_tensor *t)
 {
     const char *at = strstr(t->name, qkv);
     return at == NULL ? 0 : (size_t)(at - t->name);
 }
 
-/* The three parts of a fused tensor, in its place in the list. The scales of packed int4 have their
- * rows inside of groups: each part gets all of them, and dialect_gptfast.c finds its own. */
-static nib_status part_fused(nib_tensor *const *out, const parting *p, const nib_tensor *t)
+/* Splits a fused tensor into three. The scales of packed int4 have rows as an inner dimension, so
+ * each part gets all of them and dialect_gptfast.c picks its rows. */
+static nib_status split_fused(nib_tensor *const *out, const splitter *p, const nib_tensor *t)
 {
     static const char *const modules[] = {"q_proj.", "k_proj.", "v_proj."};
     char shown[SHOWN], name[NIB_META_NAME_MAX];
-    const size_t at = fused_at(t);
+    const size_t at = find_qkv(t);
     const bool inner = nib__ends_with(t->name, ".scales_and_zeros");
-    /* without elements the sizes may be anything */
-    const int64_t step = row_step(t), rows = t->rank < 1 || t->bytes == 0 ? 0 : t->shape[0] * step,
-                  q = inner ? 0 : rows_of_q(p, t->name, at);
+    /* the sizes of an empty tensor are not checked */
+    const int64_t step = rows_per_step(t),
+                  rows = t->rank < 1 || t->bytes == 0 ? 0 : t->shape[0] * step,
+                  q = inner ? 0 : count_q_rows(p, t->name, at);
     if (!inner &&
         (q < 1 || q >= rows || (rows - q) % 2 != 0 || q % step != 0 || (rows - q) / 2 % step != 0))
-        return nib__fail(p->err, NIB_UNSUPPORTED,
-                         "%s: tensor \"%s\" has %" PRId64 " rows, which are no q of %" PRId64
-                         " with k and v of one size",
-                         p->file, nib__say_name(shown, sizeof shown, t->name, strlen(t->name)),
-                         rows, q);
+        return nib__fail(
+            p->err, NIB_UNSUPPORTED,
+            "%s: tensor \"%s\" has %" PRId64 " rows, which cannot be split into q of %" PRId64
+            " rows and k and v of equal size",
+            p->file, nib__say_name(shown, sizeof shown, t->name, strlen(t->name)), rows, q);
     const uint64_t bytes = inner ? 0 : t->bytes / (uint64_t)t->shape[0];
     const uint8_t *data = t->data;
     for (size_t i = 0; i < COUNT(modules); i++) {
@@ -237,7 +238,7 @@ static nib_status part_fused(nib_tensor *const *out, const parting *p, const nib
                  t->name + at + strlen(qkv));
         out[i]->name = nib__arena_copy(p->arena, name, strlen(name));
         if (out[i]->name == NULL)
-            return no_memory(p->err, p->file);
+            return fail_memory(p->err, p->file);
         if (inner)
             continue;
         out[i]->shape[0] = (i == 0 ? q : (rows - q) / 2) / step;
@@ -248,34 +249,35 @@ static nib_status part_fused(nib_tensor *const *out, const parting *p, const nib
     return NIB_OK;
 }
 
-static nib_status part_all(nib_container *c, const char *file, nib_arena *arena, nib_err *err)
+static nib_status split_all(nib_container *c, const char *file, nib_arena *arena, nib_err *err)
 {
     size_t fused = 0, count = 0;
-    parting p = {.from = c, .file = file, .arena = arena, .err = err};
+    splitter p = {.from = c, .file = file, .arena = arena, .err = err};
     for (size_t i = 0; i < c->count; i++)
-        fused += fused_at(c->tensors[i]) != 0;
+        fused += find_qkv(c->tensors[i]) != 0;
     if (fused == 0)
         return NIB_OK;
     if (!nib__name_index_init(&p.names, arena, c->count))
-        return no_memory(err, file);
-    for (size_t i = 0; i < c->count; i++) /* whoever merges files says what comes twice */
+        return fail_memory(err, file);
+    for (size_t i = 0; i < c->count; i++) /* merging files reports duplicates */
         (void)nib__name_index_add(&p.names, (const void *const *)c->tensors, i);
     nib_tensor **parts = nib__container_items(arena, 3 * fused, sizeof(nib_tensor)),
                **all = nib__arena_take(arena, c->count + 2 * fused, sizeof *all);
     if (parts == NULL || all == NULL)
-        return no_memory(err, file);
+        return fail_memory(err, file);
     for (size_t i = 0; i < c->count; i++) {
-        if (fused_at(c->tensors[i]) == 0) {
+        if (find_qkv(c->tensors[i]) == 0) {
             all[count++] = c->tensors[i];
             continue;
         }
-        NIB_TRY(part_fused(parts, &p, c->tensors[i]));
+        NIB_TRY(split_fused(parts, &p, c->tensors[i]));
         for (int part = 0; part < 3; part++)
             all[count++] = *parts++;
     }
     c->tensors = all;
     c->count = count;
-    return add_note(c, "the fused attention.wqkv is read as q, k and v, by rows", file, arena, err);
+    return add_note(c, "the fused attention.wqkv is split by rows into q, k and v", file, arena,
+                    err);
 }
 
 nib_status nib__meta_translate(bool *renamed, nib_container *contents, const char *file,
@@ -288,16 +290,16 @@ nib_status nib__meta_translate(bool *renamed, nib_container *contents, const cha
     *renamed = first != NULL && meta;
     if (first == NULL || (!meta && prefix == 0))
         return NIB_OK;
-    NIB_TRY(rename_all(contents, first, prefix, meta, file, arena, err));
-    snprintf(note, sizeof note, "the names begin with \"%s\" in the file",
+    NIB_TRY(rename_tensors(contents, first, prefix, meta, file, arena, err));
+    snprintf(note, sizeof note, "tensor names in the file begin with \"%s\", which is dropped",
              nib__say_name(shown, sizeof shown, first, prefix));
     if (prefix != 0)
         NIB_TRY(add_note(contents, note, file, arena, err));
     if (!meta)
         return NIB_OK;
     NIB_TRY(add_note(contents,
-                     "the names are Meta's in the file (layers.0.attention.wq); here they are "
+                     "the file has Meta's tensor names (layers.0.attention.wq); nibble shows "
                      "Hugging Face's",
                      file, arena, err));
-    return part_all(contents, file, arena, err);
+    return split_all(contents, file, arena, err);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rotary order of Meta's checkpoints. One table of rows serves all layers: heads are of one
- * width, so the table of the keys is the beginning of that of the queries.
+ * The rotary order of Meta's checkpoints. One table of rows serves all layers: all heads have the
+ * same width, so the table for keys is a prefix of the table for queries.
  */
 #include "rotary.h"
 
@@ -15,36 +15,36 @@ bool nib__is_rotary_table(const char *name)
            strcmp(name, NIB_GGUF_ROPE_SHORT) == 0 || strcmp(name, NIB_GGUF_ROPE_LONG) == 0;
 }
 
-/* What is needed of a config, whoever's names it has. */
+/* The needed config values, under any of their names. */
 typedef struct shape {
     int64_t width, heads, head;
     bool halves; /* rows are in Hugging Face's order already */
 } shape;
 
-/* After a KEY: true if it is this one, whose value is then read, too; null leaves *out. */
-static bool take_size(nib_json *json, const char *key, int64_t *out)
+/* After a KEY: if it is `key`, reads its value and returns true. null leaves *out unchanged. */
+static bool read_size(nib_json *json, const char *key, int64_t *out)
 {
     if (!nib__json_is(json, key))
         return false;
     if (nib__json_next(json) == NIB_JSON_NUMBER)
-        (void)nib__json_int64(json, out); /* the error is the reader's */
+        (void)nib__json_int64(json, out); /* json holds the error */
     else if (json->event != NIB_JSON_NULL)
-        nib__json_fail(json, "%s must be a whole number", key);
+        nib__json_fail(json, "%s must be an integer", key);
     return true;
 }
 
-static void take_key(nib_json *json, shape *s)
+static void read_member(nib_json *json, shape *s)
 {
-    if (take_size(json, "dim", &s->width) || take_size(json, "hidden_size", &s->width) ||
-        take_size(json, "n_heads", &s->heads) ||
-        take_size(json, "num_attention_heads", &s->heads) || take_size(json, "head_dim", &s->head))
+    if (read_size(json, "dim", &s->width) || read_size(json, "hidden_size", &s->width) ||
+        read_size(json, "n_heads", &s->heads) ||
+        read_size(json, "num_attention_heads", &s->heads) || read_size(json, "head_dim", &s->head))
         return;
     if (nib__json_is(json, "use_hf_rope")) {
         s->halves = nib__json_next(json) == NIB_JSON_TRUE;
         if (json->event != NIB_JSON_TRUE && json->event != NIB_JSON_FALSE)
             nib__json_fail(json, "use_hf_rope must be true or false");
     } else if (nib__json_is(json, "model_type")) {
-        if (nib__json_next(json) == NIB_JSON_STRING) /* torchtune keeps Qwen's rows as they are */
+        if (nib__json_next(json) == NIB_JSON_STRING) /* torchtune does not reorder Qwen's rows */
             s->halves = json->token_size >= 4 && memcmp(json->token, "qwen", 4) == 0;
         else if (json->event != NIB_JSON_NULL)
             nib__json_fail(json, "model_type must be a string");
@@ -61,7 +61,7 @@ static nib_status read_shape(shape *s, const char *name, const char *text, size_
     nib__json_init(&json, name, text, size, &limits);
     nib__json_expect(&json, NIB_JSON_OBJECT);
     while (nib__json_next(&json) == NIB_JSON_KEY)
-        take_key(&json, s);
+        read_member(&json, s);
     return nib__json_status(&json, err);
 }
 
@@ -74,7 +74,7 @@ nib_status nib__rotary_set(nib_checkpoint *cp, int64_t heads, int64_t head, nib_
     if (cp->paired_rows == NULL)
         return nib__fail_memory(err, (size_t)rows * sizeof *cp->paired_rows, "the order of rows");
     for (int64_t i = 0; i < rows; i++)
-        cp->paired_rows[i] = (int32_t)nib__rotary_place(i, head);
+        cp->paired_rows[i] = (int32_t)nib__rotary_stored_row(i, head);
     cp->paired = head;
     cp->paired_count = rows;
     return NIB_OK;
@@ -116,15 +116,14 @@ bool nib__rotary_claims(const nib_weight_query *q, const nib_tensor *codes)
     return is_rotated(q);
 }
 
-static nib_status check(const nib_weight_query *q, const char *suffix)
+static nib_status check_rows(const nib_weight_query *q, const char *suffix)
 {
     const nib_checkpoint *cp = q->cp;
     if (cp->paired < 0)
         return nib__weight_fail(
-            q, NIB_BAD_INPUT, suffix,
-            "the order of its rows depends on the number of heads, which %s",
-            cp->gguf != NULL ? "the file's metadata does not say as one even division"
-                             : "neither a config.json nor a params.json beside the file says");
+            q, NIB_BAD_INPUT, suffix, "the order of its rows depends on the head width, which %s",
+            cp->gguf != NULL ? "cannot be computed from the file's metadata"
+                             : "neither config.json nor params.json next to the file gives");
     if (q->out->n > cp->paired_count || q->out->n % cp->paired != 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
                                 "has %" PRId64 " rows, but the config says %" PRId64
@@ -137,7 +136,7 @@ nib_status nib__rotary_weight(const nib_weight_query *q)
 {
     if (!is_rotated(q))
         return NIB_OK;
-    NIB_TRY(check(q, ".weight"));
+    NIB_TRY(check_rows(q, ".weight"));
     q->out->rows = q->cp->paired_rows;
     return NIB_OK;
 }
@@ -148,7 +147,7 @@ nib_status nib__rotary_bias(const nib_weight_query *q, const nib_tensor *bias)
     bool fresh;
     if (!is_rotated(q))
         return NIB_OK;
-    NIB_TRY(check(q, ".bias"));
+    NIB_TRY(check_rows(q, ".bias"));
     uint8_t *values = nib__checkpoint_copy(q->cp, bias, (size_t)bias->bytes, &fresh);
     if (values == NULL)
         return nib__fail_memory(q->err, (size_t)bias->bytes, bias->name);

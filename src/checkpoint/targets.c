@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading a list and looking into it: names are found by hash, as there may be a hundred thousand
- * of them for as many modules; expressions are tried one by one.
+ * Names are looked up by hash, because there may be a hundred thousand of them for as many modules;
+ * expressions are tried one by one.
  */
 #include "targets.h"
 
@@ -12,8 +12,8 @@ enum {
     MOST_EXPRESSIONS = 1 << 12 /* of one config */
 };
 
-/* Room for one more pointer in an array of the arena, which keeps the smaller ones: at most as much
- * again. */
+/* Makes room for one more pointer in an array in the arena, which also keeps the smaller arrays: at
+ * most as much again. */
 static bool grow(void **array, size_t *capacity, size_t count, nib_arena *arena)
 {
     if (count < *capacity)
@@ -35,10 +35,10 @@ static nib_pattern *make_pattern(nib_json *json, const char *text, nib_target_li
     char whole[600];
     nib_pattern *pattern = NULL;
     nib_err err = {NIB_OK, ""};
-    /* Python's re.match asks for a beginning; our patterns for the whole name. */
+    /* Python's re.match matches a prefix; our patterns match the whole name. */
     if (++limits->count > MOST_EXPRESSIONS ||
         snprintf(whole, sizeof whole, "re:(?:%s).*", text + 3) >= (int)sizeof whole) {
-        nib__json_fail(json, "holds more than %d expressions, or one of over 500 bytes",
+        nib__json_fail(json, "has more than %d expressions, or one over 500 bytes",
                        MOST_EXPRESSIONS);
         return NULL;
     }
@@ -50,8 +50,7 @@ static nib_pattern *make_pattern(nib_json *json, const char *text, nib_target_li
     return pattern;
 }
 
-/* The names by hash. */
-static void sort_names(nib_targets *out, nib_json *json, const char **names, nib_arena *arena)
+static void index_names(nib_targets *out, nib_json *json, const char **names, nib_arena *arena)
 {
     out->names = nib__arena_take(arena, out->name_count, sizeof *out->names);
     if (out->names == NULL || !nib__name_index_init(&out->by_name, arena, out->name_count)) {
@@ -61,7 +60,7 @@ static void sort_names(nib_targets *out, nib_json *json, const char **names, nib
     }
     for (size_t i = 0; i < out->name_count; i++) {
         out->names[i] = &names[i];
-        (void)nib__name_index_add(&out->by_name, out->names, i); /* one that comes twice is one */
+        (void)nib__name_index_add(&out->by_name, out->names, i); /* duplicates are harmless */
     }
 }
 
@@ -101,7 +100,7 @@ void nib__targets_read(nib_targets *out, nib_json *json, nib_target_limits *limi
         return;
     }
     out->name_count = names;
-    sort_names(out, json, texts, arena);
+    index_names(out, json, texts, arena);
 }
 
 void nib__targets_free(nib_targets *targets)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The weight of a module: finds which dialect stores it, and checks what is common to all of them.
- * Conversions are told to the ledger; nothing is dropped without a word.
+ * The weight of a module: finds the dialect that stores it, and has the checks that all dialects
+ * share. Every conversion gets a ledger line; nothing is dropped silently.
  */
+#include "dialect_table.h"
 #include "fused.h"
 #include "rotary.h"
 
@@ -52,7 +53,7 @@ nib_status nib__weight_fail(const nib_weight_query *q, nib_status status, const 
     return nib__fail(q->err, status, "%s%s: %s", q->shown, suffix, sentence);
 }
 
-static const char *say_shape(char out[200], const int64_t *shape, int rank)
+static const char *format_shape(char out[200], const int64_t *shape, int rank)
 {
     size_t used = 1;
     memcpy(out, "[", 2);
@@ -79,12 +80,12 @@ nib_status nib__weight_expect(const nib_weight_query *q, const char *suffix,
     if (same)
         return NIB_OK;
     return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "has shape %s, expected %s",
-                            say_shape(found, tensor->shape, tensor->rank),
-                            say_shape(wanted, shape, rank));
+                            format_shape(found, tensor->shape, tensor->rank),
+                            format_shape(wanted, shape, rank));
 }
 
-void nib__weight_say(const nib_weight_query *q, const char *suffix, const char *asked,
-                     const char *done, double max_rel_change, const char *reason)
+void nib__weight_report(const nib_weight_query *q, const char *suffix, const char *asked,
+                        const char *done, double max_rel_change, const char *reason)
 {
     nib_ledger *ledger = q->ledger;
     if (ledger == NULL)
@@ -120,8 +121,9 @@ static int64_t scale_count(const nib_weight *w)
     return w->scheme.group == NIB_GROUP_TENSOR ? 1 : rows * nib__scheme_groups(&w->scheme, w->k);
 }
 
-/* "row 3, group 5" of element i in memory order, which a transposed layout changes. */
-static const char *say_place(char out[64], const nib_weight *w, int64_t i)
+/* "row 3, group 5" for element i in memory order, which depends on the layout (transposed or not).
+ */
+static const char *format_location(char out[64], const nib_weight *w, int64_t i)
 {
     const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
     const bool transposed = w->scale_stride_g > 1;
@@ -134,7 +136,7 @@ static const char *say_place(char out[64], const nib_weight *w, int64_t i)
     return out;
 }
 
-static const char *say_value(char out[32], const nib_weight_query *q, double value)
+static const char *format_value(char out[32], const nib_weight_query *q, double value)
 {
     nib_text text;
     nib__text_init(&text, &q->cp->allocator);
@@ -144,24 +146,24 @@ static const char *say_value(char out[32], const nib_weight_query *q, double val
     return out;
 }
 
-/* Values that are looked at by their bits, part by part among the workers, if there are any. */
-typedef struct look {
+/* A check of values by their bits, split among the workers if there are any. */
+typedef struct bit_check {
     const uint8_t *at;
     int64_t count;
     int bytes;
-    uint32_t exponent; /* whose bits may not all be set; 0: every byte has to be 0 */
-    atomic_bool found; /* one that is otherwise */
-} look;
+    uint32_t exponent; /* these bits must not all be set; 0: every byte must be 0 */
+    atomic_bool found; /* a value fails the check */
+} bit_check;
 
 enum { LOOK_PART = 32 << 10 };
 
-static void job_look(void *ctx, int worker, int64_t begin, int64_t end)
+static void job_check_bits(void *ctx, int worker, int64_t begin, int64_t end)
 {
-    look *l = ctx;
+    bit_check *l = ctx;
     const int64_t from = begin * LOOK_PART, some = nib__min(end * LOOK_PART, l->count) - from;
     const uint8_t *at = l->at + from * l->bytes;
     (void)worker;
-    /* every byte is 0, as each is the one behind it */
+    /* all bytes are 0 if the first is and each equals the next */
     const bool good = l->exponent != 0
                           ? nib__find_bits(at, some, l->bytes, l->exponent, l->exponent) == some
                           : at[0] == 0 && memcmp(at, at + 1, (size_t)(some * l->bytes) - 1) == 0;
@@ -169,26 +171,26 @@ static void job_look(void *ctx, int worker, int64_t begin, int64_t end)
         atomic_store(&l->found, true);
 }
 
-static bool looks_good(const nib_checkpoint *cp, look *l)
+static bool passes_check(const nib_checkpoint *cp, bit_check *l)
 {
     const int64_t parts = nib__ceil_div(l->count, LOOK_PART);
     if (parts > 1 && cp->pool != NULL)
-        nib__pool_share_out(cp->pool, parts, 1, false, job_look, l);
+        nib__pool_share_out(cp->pool, parts, 1, false, job_check_bits, l);
     else if (parts > 0)
-        job_look(l, 0, 0, parts);
+        job_check_bits(l, 0, 0, parts);
     return !atomic_load(&l->found);
 }
 
-/* By bits alone: true of a type that has them means that all values are finite. */
-static bool surely_finite(const nib_checkpoint *cp, const void *values, nib_type type,
-                          int64_t count)
+/* Fast check by bits: true means that all values are finite; false means unknown. */
+static bool is_finite_by_bits(const nib_checkpoint *cp, const void *values, nib_type type,
+                              int64_t count)
 {
     const uint32_t exponent = type == NIB_TYPE_F32    ? 0x7f800000
                               : type == NIB_TYPE_BF16 ? 0x7f80
                               : type == NIB_TYPE_F16  ? 0x7c00
                                                       : 0;
-    look l = {values, count, nib__type_bits(type) / 8, exponent, false};
-    return exponent != 0 && looks_good(cp, &l);
+    bit_check l = {values, count, nib__type_bits(type) / 8, exponent, false};
+    return exponent != 0 && passes_check(cp, &l);
 }
 
 nib_status nib__weight_check_finite(const nib_weight_query *q, const char *suffix,
@@ -196,9 +198,9 @@ nib_status nib__weight_check_finite(const nib_weight_query *q, const char *suffi
                                     const char *what)
 {
     float piece[PIECE];
-    char place[64], value[32];
+    char location[64], value[32];
     const int64_t bytes = nib__type_bits(type) / 8;
-    if (surely_finite(q->cp, values, type, count))
+    if (is_finite_by_bits(q->cp, values, type, count))
         return NIB_OK;
     for (int64_t at = 0; at < count; at += PIECE) {
         const int64_t some = nib__min(PIECE, count - at);
@@ -209,27 +211,27 @@ nib_status nib__weight_check_finite(const nib_weight_query *q, const char *suffi
             if (isfinite(piece[i]))
                 continue;
             if (strncmp(what, "bias", 4) == 0)
-                snprintf(place, sizeof place, "index %" PRId64, at + i);
+                snprintf(location, sizeof location, "index %" PRId64, at + i);
             else
-                say_place(place, q->out, at + i);
+                format_location(location, q->out, at + i);
             return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
-                                    "%s at %s is %s in f32; no result would be a number", what,
-                                    place, say_value(value, q, (double)piece[i]));
+                                    "%s at %s is %s in f32; results would not be finite", what,
+                                    location, format_value(value, q, (double)piece[i]));
         }
     }
     return NIB_OK;
 }
 
-void nib__weight_say_f64(const nib_weight_query *q, const char *suffix, const void *values,
-                         int64_t count)
+void nib__weight_report_f64(const nib_weight_query *q, const char *suffix, const void *values,
+                            int64_t count)
 {
-    if (q->ledger == NULL) /* the change is a pass over all values, for the ledger's line alone */
+    if (q->ledger == NULL) /* computing the change reads all values, only for the ledger */
         return;
-    nib__weight_say(q, suffix, "f64", "f32", nib__checkpoint_f64_change(q->cp, values, count),
-                    "every product here is computed in f32");
+    nib__weight_report(q, suffix, "f64", "f32", nib__checkpoint_f64_change(q->cp, values, count),
+                       "every product here is computed in f32");
 }
 
-/* What pads the tiles is nobody's scale. */
+/* Checks only real scales: padding of the tiles may have any value. */
 static nib_status check_tiles(const nib_weight_query *q, const char *suffix)
 {
     const nib_weight *w = q->out;
@@ -239,7 +241,7 @@ static nib_status check_tiles(const nib_weight_query *q, const char *suffix)
             if (!isfinite(nib__weight_group_scale(w, i, g)))
                 return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
                                         "scale at row %" PRId64 ", group %" PRId64
-                                        " is nan in f32; no result would be a number",
+                                        " is nan in f32; results would not be finite",
                                         i, g);
     return NIB_OK;
 }
@@ -261,27 +263,27 @@ nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffi
         return check_tiles(q, suffix);
     NIB_TRY(nib__weight_check_finite(q, suffix, w->scales, w->scale_type, scale_count(w), "scale"));
     if (w->scale_type == NIB_TYPE_F64)
-        nib__weight_say_f64(q, suffix, w->scales, scale_count(w));
+        nib__weight_report_f64(q, suffix, w->scales, scale_count(w));
     return NIB_OK;
 }
 
 nib_status nib__weight_check_int_zeros(const nib_weight_query *q, const char *suffix)
 {
     nib_weight *w = q->out;
-    char place[64];
+    char location[64];
     const nib_type type = w->float_zeros != NIB_TYPE_NONE ? w->float_zeros : w->zero_type;
     const int64_t count = scale_count(w), bytes = nib__type_bits(type) / 8;
-    /* a zero is a code, and a code's range is what torchao clamps it to */
+    /* a zero point is a code: torchao clamps it to the range of codes */
     const float low = w->scheme.code == NIB_CODE_I4 ? -8 : -128,
                 high = w->scheme.code == NIB_CODE_I4 ? 7 : 127;
-    look zeros = {w->zeros, count, (int)bytes, 0, false};
-    const bool none = looks_good(q->cp, &zeros); /* as symmetric recipes store */
+    bit_check zeros = {w->zeros, count, (int)bytes, 0, false};
+    const bool none = passes_check(q->cp, &zeros); /* symmetric recipes store zeros */
     bool any = false;
     for (int64_t at = 0; at < count && !none; at += PIECE) {
         float piece[PIECE];
         const int64_t some = nib__min(PIECE, count - at);
         nib__to_f32(piece, (const uint8_t *)w->zeros + at * bytes, type, some);
-        unsigned found = 0, wide = 0; /* no exit from the loop, so that it becomes vector code */
+        unsigned found = 0, wide = 0; /* no early exit, so that the loop vectorizes */
         for (int64_t i = 0; i < some; i++) {
             found |= piece[i] != 0;
             wide |= (piece[i] < low) | (piece[i] > high);
@@ -289,9 +291,10 @@ nib_status nib__weight_check_int_zeros(const nib_weight_query *q, const char *su
         any = any || found != 0;
         for (int64_t i = 0; i < some && wide != 0; i++) {
             if (piece[i] < low || piece[i] > high)
-                return nib__weight_fail(
-                    q, NIB_BAD_INPUT, suffix, "zero point at %s is %.0f, outside of %.0f to %.0f",
-                    say_place(place, w, at + i), (double)piece[i], (double)low, (double)high);
+                return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                        "zero point at %s is %.0f, outside %.0f to %.0f",
+                                        format_location(location, w, at + i), (double)piece[i],
+                                        (double)low, (double)high);
         }
     }
     if (!any) {
@@ -323,11 +326,11 @@ nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix
     NIB_TRY(
         nib__weight_check_finite(q, suffix, w->zeros, w->zero_type, scale_count(w), "zero point"));
     if (w->zero_type == NIB_TYPE_F64)
-        nib__weight_say_f64(q, suffix, w->zeros, scale_count(w));
+        nib__weight_report_f64(q, suffix, w->zeros, scale_count(w));
     return NIB_OK;
 }
 
-nib_status nib__weight_take_static(const nib_weight_query *q, const char *scale, const char *zero)
+nib_status nib__weight_read_static(const nib_weight_query *q, const char *scale, const char *zero)
 {
     const nib_tensor *s = nib__weight_part(q, scale),
                      *z = zero == NULL ? NULL : nib__weight_part(q, zero);
@@ -336,21 +339,21 @@ nib_status nib__weight_take_static(const nib_weight_query *q, const char *scale,
     if (s == NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, scale, "the tensor is missing");
     if (!nib__type_is_float(s->type) || s->bytes != (uint64_t)nib__type_bits(s->type) / 8)
-        return nib__weight_fail(q, NIB_BAD_INPUT, scale, "is no single float value");
+        return nib__weight_fail(q, NIB_BAD_INPUT, scale, "is not a single float value");
     float *to = nib__checkpoint_copy(q->cp, s, sizeof *to, &fresh);
     if (to == NULL)
         return nib__fail_memory(q->err, sizeof *to, s->name);
     nib__to_f32(to, s->data, s->type, 1);
     if (!isfinite(*to) || *to <= 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, scale,
-                                "is %s; an activation's scale is finite and positive",
-                                say_value(value, q, (double)*to));
+                                "is %s; an activation scale must be finite and positive",
+                                format_value(value, q, (double)*to));
     q->out->act_scale = to;
     if (z == NULL)
         return NIB_OK;
     if ((z->type != NIB_TYPE_I8 && z->type != NIB_TYPE_I32) ||
         z->bytes != (uint64_t)nib__type_bits(z->type) / 8)
-        return nib__weight_fail(q, NIB_BAD_INPUT, zero, "is no single I8 or I32 value");
+        return nib__weight_fail(q, NIB_BAD_INPUT, zero, "is not a single I8 or I32 value");
     int32_t *whole = nib__checkpoint_copy(q->cp, z, sizeof *whole, &fresh);
     if (whole == NULL)
         return nib__fail_memory(q->err, sizeof *whole, z->name);
@@ -359,7 +362,7 @@ nib_status nib__weight_take_static(const nib_weight_query *q, const char *scale,
     else
         memcpy(whole, z->data, sizeof *whole);
     if (*whole < -128 || *whole > 127)
-        return nib__weight_fail(q, NIB_BAD_INPUT, zero, "is %" PRId32 ", outside of -128 to 127",
+        return nib__weight_fail(q, NIB_BAD_INPUT, zero, "is %" PRId32 ", outside -128 to 127",
                                 *whole);
     q->out->act_zero = whole;
     return NIB_OK;
@@ -367,7 +370,7 @@ nib_status nib__weight_take_static(const nib_weight_query *q, const char *scale,
 
 /* ---- plain weights ---- */
 
-static nib_status take_plain(const nib_weight_query *q)
+nib_status nib__weight_plain(const nib_weight_query *q)
 {
     const nib_tensor *tensor = nib__weight_part(q, ".weight");
     nib_weight *w = q->out;
@@ -376,100 +379,37 @@ static nib_status take_plain(const nib_weight_query *q)
     if (tensor->rank != 2)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
                                 "has shape %s; a linear weight has two dimensions",
-                                say_shape(shape, tensor->shape, tensor->rank));
+                                format_shape(shape, tensor->shape, tensor->rank));
     w->n = tensor->shape[0];
     w->k = tensor->shape[1];
     w->layout = NIB_LAYOUT_FLOAT;
     w->scheme = (nib_scheme){.symmetric = true};
     w->codes = tensor->data;
     switch (tensor->type) {
-    case NIB_TYPE_F64: /* no code is f64: it is rounded wherever it is read */
+    case NIB_TYPE_F64: /* there is no f64 code: values are rounded to f32 when read */
         w->scheme.code = NIB_CODE_F32;
         w->layout = NIB_LAYOUT_F64;
-        nib__weight_say_f64(q, ".weight", tensor->data, w->n * w->k);
+        nib__weight_report_f64(q, ".weight", tensor->data, w->n * w->k);
         break;
     case NIB_TYPE_F32: w->scheme.code = NIB_CODE_F32; break;
     case NIB_TYPE_F16: w->scheme.code = NIB_CODE_F16; break;
     case NIB_TYPE_BF16: w->scheme.code = NIB_CODE_BF16; break;
     default:
-        if (nib__weight_fail_foreign(q, &status))
+        if (nib__weight_fail_unsupported(q, &status))
             return status;
         return nib__weight_fail(
             q, NIB_UNSUPPORTED, ".weight",
-            "is %s without a description that says how to read it; known are F32, F16, BF16, F64, "
-            "and torchao's and nibble's quantized weights",
+            "is %s without metadata that describes it; nibble reads F32, F16, BF16, F64 and "
+            "quantized weights in a known format (see `nibble formats`)",
             nib__type_stored_name(tensor->type));
     }
     return NIB_OK;
 }
 
-/* ---- which dialect ---- */
-
-static bool is_nibble(const nib_weight_query *q, const nib_tensor *codes)
-{
-    (void)codes;
-    return q->cp->nibble;
-}
-
-/* The first whose codes are there and who claims them. What is left is plain: torchao describes
- * plain tensors, too, and an alias is an entry of the same form. */
-static const nib_dialect_reader dialects[] = {
-    {"gguf", ".weight", nib__weight_is_gguf, nib__weight_gguf},
-    {"nibble", "._weight_qdata", is_nibble, nib__weight_nibble},
-    {"torchao", "._weight_qdata", NULL, nib__weight_torchao},
-    {"compressed-tensors", ".weight_packed", nib__weight_is_compressed, nib__weight_compressed},
-    {"gptq", ".qweight", nib__weight_is_gptq, nib__weight_gptq},
-    {"awq", ".qweight", nib__weight_is_awq, nib__weight_awq},
-    {"fp8", ".weight", nib__weight_is_fp8, nib__weight_fp8},
-    {"mxfp4", ".weight_blocks", NULL, nib__weight_mxfp4},
-    {"compressed-tensors", ".weight", nib__weight_is_compressed, nib__weight_compressed},
-    {"8da4w", ".weight", nib__weight_is_8da4w, nib__weight_8da4w},
-    {"gpt-fast", ".weight", nib__weight_is_gptfast, nib__weight_gptfast},
-    {"meta", ".weight", nib__rotary_claims, take_plain}, /* not to be copied as they lie */
-    {"safetensors", ".weight", NULL, take_plain},
-};
-
-static const nib_dialect_reader *dialect_of(const nib_weight_query *q)
-{
-    char name[512];
-    for (size_t i = 0; i < COUNT(dialects); i++) {
-        const int size = snprintf(name, sizeof name, "%s%s", q->module, dialects[i].codes);
-        const nib_tensor *codes = NULL;
-        if (size > 0 && (size_t)size < sizeof name)
-            codes = nib__checkpoint_find(q->cp, name);
-        if (codes != NULL && (dialects[i].claims == NULL || dialects[i].claims(q, codes)))
-            return &dialects[i];
-    }
-    return NULL;
-}
-
-const char *nib__dialect_reader_at(size_t i)
-{
-    return i < COUNT(dialects) ? dialects[i].name : NULL;
-}
-
-/* int4 packed for tensor cores, which has four dimensions; see dialect_gptfast.c. */
-static bool is_packed_words(const nib_tensor *t)
-{
-    return t->rank == 4 && t->type == NIB_TYPE_I32 && t->shape[2] == 32;
-}
-
-size_t nib__module_size(const nib_tensor *tensor)
-{
-    const size_t size = strlen(tensor->name);
-    for (size_t i = 0; i < COUNT(dialects); i++) {
-        const size_t end = strlen(dialects[i].codes);
-        if ((tensor->rank == 2 || is_packed_words(tensor)) && size > end &&
-            strcmp(tensor->name + size - end, dialects[i].codes) == 0)
-            return size - end;
-    }
-    return 0;
-}
-
 static nib_status fail_missing(const nib_weight_query *q)
 {
     nib_status status;
-    if (nib__weight_fail_foreign(q, &status) || nib__fused_fail(q, &status))
+    if (nib__weight_fail_unsupported(q, &status) || nib__fused_fail(q, &status))
         return status;
     if (nib__weight_meta(q, ".weight") != NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
@@ -478,26 +418,27 @@ static nib_status fail_missing(const nib_weight_query *q)
     return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "the checkpoint has no such tensor");
 }
 
-static nib_status take_weight(const nib_weight_query *q, bool *found)
+static nib_status read_weight(const nib_weight_query *q, bool *found)
 {
-    const nib_dialect_reader *dialect = dialect_of(q);
+    const char *codes;
+    const nib_dialect_row *dialect = nib__dialect_of(q, &codes);
     if (dialect == NULL && found == NULL)
         return fail_missing(q);
     if (dialect == NULL) {
         *found = false;
         return NIB_OK;
     }
-    (void)nib__weight_part(q, dialect->codes); /* the module's, however it is read */
-    if (strcmp(dialect->codes, ".weight") != 0 && nib__weight_part(q, ".weight") != NULL)
+    (void)nib__weight_part(q, codes); /* mark the codes as the module's */
+    if (strcmp(codes, ".weight") != 0 && nib__weight_part(q, ".weight") != NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "is stored twice, plain and as %s",
-                                dialect->codes + 1);
+                                codes + 1);
     return dialect->read(q);
 }
 
-/* ---- the interface ---- */
+/* ---- public functions ---- */
 
-/* The module that stores the weight: the asked one, or the one its alias names. */
-static const char *storing_module(nib_weight_query *q, char *storage, size_t size)
+/* The module that stores the weight: the given one, or the target of its alias. */
+static const char *find_storing_module(nib_weight_query *q, char *storage, size_t size)
 {
     static const char end[] = ".weight";
     char name[512], reason[400], target[NIB_SHOWN];
@@ -511,8 +452,9 @@ static const char *storing_module(nib_weight_query *q, char *storage, size_t siz
     memcpy(storage, alias->value, length - 7);
     storage[length - 7] = 0;
     nib__say_name(target, sizeof target, alias->value, length);
-    snprintf(reason, sizeof reason, "stored once: __metadata__ says that it is %s", target);
-    nib__weight_say(q, end, name, alias->value, 0, reason);
+    snprintf(reason, sizeof reason, "stored once: an alias of %s, according to __metadata__",
+             target);
+    nib__weight_report(q, end, name, alias->value, 0, reason);
     return storage;
 }
 
@@ -524,19 +466,19 @@ nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkp
     nib_weight_query q = {.cp = cp, .module = module, .out = &w, .ledger = ledger, .err = err};
     nib__say_name(q.shown, sizeof q.shown, module, strlen(module));
     nib_weight_query stored = q;
-    stored.module = storing_module(&q, storage, sizeof storage);
+    stored.module = find_storing_module(&q, storage, sizeof storage);
     nib__say_name(stored.shown, sizeof stored.shown, stored.module, strlen(stored.module));
-    bool there = true;
-    (void)nib__weight_part(&q, ".bias"); /* the module's, even if its weight cannot be read */
-    NIB_TRY(take_weight(&stored, found == NULL ? NULL : &there));
+    bool exists = true;
+    (void)nib__weight_part(&q, ".bias"); /* mark it as the module's even if reading fails */
+    NIB_TRY(read_weight(&stored, found == NULL ? NULL : &exists));
     if (found != NULL)
-        *found = there;
-    if (!there)
+        *found = exists;
+    if (!exists)
         return NIB_OK;
     if (w.n <= 0 || w.k <= 0)
         return nib__weight_fail(&q, NIB_BAD_INPUT, ".weight", "has no elements");
     NIB_TRY(nib__rotary_weight(&stored));
-    NIB_TRY(nib__weight_take_bias(&q));
+    NIB_TRY(nib__weight_read_bias(&q));
     *out = w;
     return NIB_OK;
 }
@@ -546,14 +488,14 @@ nib_status nib__checkpoint_bias(nib_weight *weight, const nib_checkpoint *cp, co
 {
     nib_weight_query q = {.cp = cp, .module = module, .out = weight, .ledger = ledger, .err = err};
     nib__say_name(q.shown, sizeof q.shown, module, strlen(module));
-    return nib__weight_take_bias(&q);
+    return nib__weight_read_bias(&q);
 }
 
 const char *nib__checkpoint_dialect(const nib_checkpoint *cp, const char *module)
 {
     nib_weight_query q = {.cp = cp, .module = module};
     char storage[512];
-    q.module = storing_module(&q, storage, sizeof storage);
-    const nib_dialect_reader *dialect = dialect_of(&q);
+    q.module = find_storing_module(&q, storage, sizeof storage);
+    const nib_dialect_row *dialect = nib__dialect_of(&q, NULL);
     return dialect == NULL ? NULL : dialect->name;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bias of a module, beside its weight whatever dialect that is of. Floats are M.bias; codes are
- * of files of our own dialect, and __metadata__ describes them under M.bias:
+ * The bias of a module, next to a weight of any dialect. A float bias is M.bias; quantized biases
+ * are stored only in nibble's own dialect, described in __metadata__ under M.bias:
  *
  *   M._bias_qdata       I8 or I32 [n]
- *   M._bias_scale       of I8: float [ceil(n/32)]
- *   M._bias_zero_point  of I8: I8 [ceil(n/32)]; absent where the mapping is symmetric
+ *   M._bias_scale       for I8: float [ceil(n/32)]
+ *   M._bias_zero_point  for I8: I8 [ceil(n/32)]; absent if the mapping is symmetric
  *
- * A bias is read or is an error: it is never passed over.
+ * A bias is either read or an error, never ignored.
  */
 #include "checkpoint_inside.h"
 #include "dialects.h"
@@ -61,7 +61,7 @@ bool nib__is_bias_part(const char *suffix)
 
 /* ---- codes ---- */
 
-/* Values of codes may be larger than any float though their scales are not. */
+/* Codes times scales may overflow f32 even if the scales are finite. */
 static nib_status check_values(const nib_weight_query *q, const char *suffix)
 {
     float *values = nib__calloc(&q->cp->allocator, (size_t)q->out->n, sizeof *values);
@@ -75,12 +75,11 @@ static nib_status check_values(const nib_weight_query *q, const char *suffix)
     return i == q->out->n ? NIB_OK
                           : nib__weight_fail(q, NIB_BAD_INPUT, suffix,
                                              "the value at index %" PRId64
-                                             " is beyond what f32 holds; no result would be a "
-                                             "number",
+                                             " overflows f32; results would not be finite",
                                              i);
 }
 
-static nib_status take_int8(const nib_weight_query *q, const description *d)
+static nib_status read_int8(const nib_weight_query *q, const description *d)
 {
     nib_weight *w = q->out;
     const nib_tensor *codes = nib__weight_part(q, qdata), *s = nib__weight_part(q, scale),
@@ -97,12 +96,11 @@ static nib_status take_int8(const nib_weight_query *q, const description *d)
                                 nib__type_stored_name(s->type));
     NIB_TRY(nib__weight_check_finite(q, scale, s->data, s->type, groups, "bias scale"));
     if (s->type == NIB_TYPE_F64)
-        nib__weight_say_f64(q, scale, s->data, groups);
+        nib__weight_report_f64(q, scale, s->data, groups);
     if (d->symmetric != (z == NULL))
-        return nib__weight_fail(
-            q, NIB_BAD_INPUT, zero_point, "%s",
-            z == NULL ? "the tensor is missing"
-                      : "is stored for a bias whose description says that it is symmetric");
+        return nib__weight_fail(q, NIB_BAD_INPUT, zero_point, "%s",
+                                z == NULL ? "the tensor is missing"
+                                          : "is stored, but the bias is described as symmetric");
     if (z != NULL)
         NIB_TRY(nib__weight_expect(q, zero_point, z, NIB_TYPE_I8, 1, &groups));
     w->bias = codes->data;
@@ -113,7 +111,7 @@ static nib_status take_int8(const nib_weight_query *q, const description *d)
     return check_values(q, scale);
 }
 
-static nib_status take_int32(const nib_weight_query *q)
+static nib_status read_int32(const nib_weight_query *q)
 {
     nib_weight *w = q->out;
     char name[64];
@@ -129,9 +127,9 @@ static nib_status take_int32(const nib_weight_query *q)
         memcpy(&code, codes->data + i * (int64_t)sizeof code, sizeof code);
         if (code < -most || code > most)
             return nib__weight_fail(q, NIB_BAD_INPUT, qdata,
-                                    "code at index %" PRId64 " is %" PRId32 ", outside of -%" PRId64
-                                    " to %" PRId64 ", where sums of %" PRId64
-                                    " products fit 32 bits",
+                                    "code at index %" PRId64 " is %" PRId32 ", outside -%" PRId64
+                                    " to %" PRId64 ", the range in which sums of %" PRId64
+                                    " products fit in 32 bits",
                                     i, code, most, most, w->k);
     }
     w->bias = codes->data;
@@ -139,15 +137,15 @@ static nib_status take_int32(const nib_weight_query *q)
     return check_values(q, qdata);
 }
 
-static nib_status take_codes(const nib_weight_query *q)
+static nib_status read_codes(const nib_weight_query *q)
 {
     description d = {.group = 0};
     char name[NIB_SHOWN + 40], shown[NIB_FIELD_TEXT + 20];
     const nib_meta *meta = nib__weight_meta(q, ".bias");
     if (!q->cp->nibble)
         return nib__weight_fail(q, NIB_UNSUPPORTED, qdata,
-                                "quantized biases are read from files of the nibble dialect only, "
-                                "and this is none; store it as floats, as %s.bias",
+                                "quantized biases are supported only in files of the nibble "
+                                "dialect; store the bias as floats, as %s.bias",
                                 q->shown);
     if (meta == NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, qdata,
@@ -156,21 +154,21 @@ static nib_status take_codes(const nib_weight_query *q)
     NIB_TRY(nib__fields_read(&d, fields, COUNT(fields), name, meta->value, q->err));
     if (d.shape != q->out->n)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".bias",
-                                "is described with %" PRId64 " values; the weight has %" PRId64
+                                "is described with %" PRId64 " values, but the weight has %" PRId64
                                 " rows",
                                 d.shape, q->out->n);
     if (strcmp(d.form, nib__bias_names[NIB_BIAS_INT8]) == 0)
-        return take_int8(q, &d);
+        return read_int8(q, &d);
     if (strcmp(d.form, nib__bias_names[NIB_BIAS_INT32]) == 0)
-        return take_int32(q);
+        return read_int32(q);
     return nib__weight_fail(q, NIB_UNSUPPORTED, ".bias",
-                            "has the form \"%s\"; int8 and int32 are known",
+                            "has the form \"%s\"; int8 and int32 are supported",
                             nib__say_name(shown, sizeof shown, d.form, strlen(d.form)));
 }
 
 /* ---- floats ---- */
 
-/* Codes that are described, or parts of codes, without the codes. */
+/* Fails if codes are missing but their description or their scales are stored. */
 static nib_status check_absent(const nib_weight_query *q, const nib_tensor *bias)
 {
     const char *part = nib__weight_part(q, scale) != NULL           ? scale
@@ -179,8 +177,8 @@ static nib_status check_absent(const nib_weight_query *q, const nib_tensor *bias
                                                                     : NULL;
     if (part != NULL)
         return nib__weight_fail(q, NIB_UNSUPPORTED, part,
-                                "belongs to a quantized bias, whose codes (_bias_qdata) are not "
-                                "stored; it is not dropped: store the bias as floats");
+                                "belongs to a quantized bias whose codes (_bias_qdata) are "
+                                "missing; store the bias as floats");
     if (bias == NULL && q->cp->nibble && nib__weight_meta(q, ".bias") != NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".bias",
                                 "is described in __metadata__, but neither it nor its codes "
@@ -188,12 +186,12 @@ static nib_status check_absent(const nib_weight_query *q, const nib_tensor *bias
     return NIB_OK;
 }
 
-nib_status nib__weight_take_bias(const nib_weight_query *q)
+nib_status nib__weight_read_bias(const nib_weight_query *q)
 {
     nib_weight *w = q->out;
     const nib_tensor *bias = nib__weight_part(q, ".bias");
     if (nib__weight_part(q, qdata) != NULL)
-        return bias == NULL ? take_codes(q)
+        return bias == NULL ? read_codes(q)
                             : nib__weight_fail(q, NIB_BAD_INPUT, ".bias",
                                                "is stored twice, plain and as _bias_qdata");
     NIB_TRY(check_absent(q, bias));
@@ -205,7 +203,7 @@ nib_status nib__weight_take_bias(const nib_weight_query *q)
     NIB_TRY(nib__weight_expect(q, ".bias", bias, NIB_TYPE_NONE, 1, &w->n));
     NIB_TRY(nib__weight_check_finite(q, ".bias", bias->data, bias->type, w->n, "bias"));
     if (bias->type == NIB_TYPE_F64)
-        nib__weight_say_f64(q, ".bias", bias->data, w->n);
+        nib__weight_report_f64(q, ".bias", bias->data, w->n);
     w->bias = bias->data;
     w->bias_type = bias->type;
     return nib__rotary_bias(q, bias);

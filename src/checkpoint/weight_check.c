@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looks at every code of a weight: numbers that are none, and int4 codes that are too large for
- * int4. It reads all of the weight, so opening one does not do it.
+ * Checks every code of a weight for NaN, infinity and int4 codes out of range. This reads the whole
+ * weight, so opening a checkpoint does not do it.
  */
 #include "checkpoint_inside.h"
 
 #include <inttypes.h>
 #include <math.h>
 
-/* Codes that mean no number, as a mask and the value under it: all exponent bits set, or all bits
- * of e4m3. */
-static bool bad_bits(const nib_weight *w, uint32_t *mask, uint32_t *bad, int *bytes)
+/* Bit patterns of NaN and infinity, as a mask and the value under it: all exponent bits set, or all
+ * bits of e4m3 except the sign. */
+static bool find_bad_bits(const nib_weight *w, uint32_t *mask, uint32_t *bad, int *bytes)
 {
     static const struct {
         nib_code code;
@@ -34,7 +34,7 @@ static bool bad_bits(const nib_weight *w, uint32_t *mask, uint32_t *bad, int *by
     return false;
 }
 
-/* The first loop has no exit, so that it becomes vector code; it is the one that runs. */
+/* The first loops have no early exit, so that they vectorize; on good data only they run. */
 int64_t nib__find_bits(const uint8_t *row, int64_t k, int bytes, uint32_t mask, uint32_t bad)
 {
     uint32_t found = 0;
@@ -59,14 +59,14 @@ int64_t nib__find_bits(const uint8_t *row, int64_t k, int bytes, uint32_t mask, 
     for (int64_t j = 0; j < k; j++) {
         uint32_t bits = 0;
         for (int b = bytes; b-- > 0;)
-            bits = bits << 8 | row[bytes * j + b]; /* little-endian, as files are */
+            bits = bits << 8 | row[bytes * j + b]; /* little-endian, as in files */
         if ((bits & mask) == bad)
             return j;
     }
     return k;
 }
 
-/* The first of k f64 that is no finite number once it is f32, as which it is read; or k. */
+/* Index of the first of k f64 values that is not finite in f32, the type it is read as; or k. */
 static int64_t find_f64(const uint8_t *row, int64_t k)
 {
     float piece[256];
@@ -80,10 +80,10 @@ static int64_t find_f64(const uint8_t *row, int64_t k)
     return k;
 }
 
-/* The first column of int4 codes, one per byte, that is outside of -8 to 7; or k. */
+/* First column of int4 codes, one per byte, that is outside -8 to 7; or k. */
 static int64_t find_wide(const int8_t *row, int64_t k)
 {
-    uint8_t high = 0; /* bits beyond 0..15 of any code + 8; of bytes, as the codes are */
+    uint8_t high = 0; /* bits of any code + 8 above 15 */
     for (int64_t j = 0; j < k; j++)
         high |= (uint8_t)(((uint8_t)row[j] + 8) & 0xf0);
     for (int64_t j = 0; high != 0 && j < k; j++)
@@ -92,7 +92,7 @@ static int64_t find_wide(const int8_t *row, int64_t k)
     return k;
 }
 
-/* Scales and zeros among the codes of a row: finite numbers. */
+/* Checks that scales and zeros stored among the codes of a row are finite. */
 static nib_status check_row_scales(const nib_weight *w, int64_t i, nib_err *err)
 {
     const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
@@ -100,7 +100,7 @@ static nib_status check_row_scales(const nib_weight *w, int64_t i, nib_err *err)
         if (!isfinite(nib__weight_scale(w, i, g)) || !isfinite(nib__weight_zero(w, i, g)))
             return nib__fail(err, NIB_BAD_INPUT,
                              "scale or zero point at row %" PRId64 ", group %" PRId64
-                             " is no finite number; no result would be one",
+                             " is not finite; results would not be finite",
                              i, g);
     return NIB_OK;
 }
@@ -110,7 +110,7 @@ nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t co
     uint32_t mask = 0, bad = 0;
     int bytes = 0;
     const bool wide = w->scheme.code == NIB_CODE_I4 && w->layout == NIB_LAYOUT_BYTE;
-    const bool numbers = !wide && bad_bits(w, &mask, &bad, &bytes);
+    const bool numbers = !wide && find_bad_bits(w, &mask, &bad, &bytes);
     if (nib__weight_holds_scales(w))
         for (int64_t i = first; i < first + count; i++)
             NIB_TRY(check_row_scales(w, i, err));
@@ -126,11 +126,11 @@ nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t co
         if (wide)
             return nib__fail(err, NIB_BAD_INPUT,
                              "code at row %" PRId64 ", column %" PRId64
-                             " is %d, outside of -8 to 7 for int4",
+                             " is %d, outside -8 to 7 for int4",
                              i, at, ((const int8_t *)row)[at]);
         return nib__fail(err, NIB_BAD_INPUT,
                          "value at row %" PRId64 ", column %" PRId64
-                         " is no finite number; no result would be one",
+                         " is not finite; results would not be finite",
                          i, at);
     }
     return NIB_OK;

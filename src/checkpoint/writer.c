@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The streaming writer. In a file, tensors with wider elements come first, so that each lies
- * aligned to its own size without holes, which the format forbids; among equals they keep the order
- * in which they were added. Every shard carries all metadata: a shard then means the same alone.
+ * The streaming writer. In a safetensors file, tensors with wider elements come first, so that each
+ * is aligned to its element size without holes, which the format forbids; within a width, tensors
+ * keep the order in which they were added. Every shard has all metadata, so it can be read alone.
  */
 #include "writer.h"
 
@@ -22,17 +22,17 @@ typedef struct entry {
     size_t unit, shard;
     uint64_t bytes, done;
     uint64_t offset;    /* in the file */
-    const char *stored; /* the name in the file: of the first of several parts, the tensor's */
-    size_t next;        /* the part whose rows follow in the same tensor; SIZE_MAX: none */
-    bool follows;       /* it is such a part, of an entry before it */
-    bool apart;         /* each row is a tensor of its own */
+    const char *stored; /* name in the file; in the first part of a fused tensor, its name */
+    size_t next;        /* next part of the same fused tensor; SIZE_MAX: none */
+    bool follows;       /* a part other than the first */
+    bool apart;         /* each row is written as a separate tensor */
     nib_hasher *hasher; /* while bytes are missing */
     nib_hash hash;
 } entry;
 
 typedef struct shard {
     nib_text header; /* with the eight bytes of its size, padded to a multiple of 8 */
-    uint64_t data;   /* bytes behind it */
+    uint64_t data;   /* bytes after the header */
     char name[64];
     nib_output *output;
 } shard;
@@ -46,8 +46,8 @@ struct nib_writer {
     size_t meta_count, meta_capacity, count, capacity, shard_count;
     const nib_gguf_head *gguf; /* NULL: safetensors */
     const char *directory;     /* NULL: one file */
-    double sync_seconds;       /* that finishing the files took */
-    unsigned fused;            /* what is stored fused */
+    double sync_seconds;       /* spent finishing the files */
+    unsigned fused;            /* bits of fused.h */
     size_t stored;             /* tensors in the files */
     bool failed;               /* memory ran out while adding */
 };
@@ -81,7 +81,7 @@ void nib__writer_free(nib_writer *w)
     nib__release(&a, w);
 }
 
-/* ---- what there is to write ---- */
+/* ---- adding entries ---- */
 
 void nib__writer_add_meta(nib_writer *w, const char *key, const char *value)
 {
@@ -121,8 +121,8 @@ void nib__writer_fuse(nib_writer *w, unsigned fused) { w->fused = fused; }
 
 /* ---- fused tensors ---- */
 
-/* Rows of `b` may follow those of `a`. */
-static bool fits(const entry *a, const entry *b)
+/* Whether a and b can be parts of one tensor. */
+static bool can_join(const entry *a, const entry *b)
 {
     bool same = a->type == b->type && a->rank == b->rank;
     for (int i = 1; same && i < a->rank; i++)
@@ -130,23 +130,23 @@ static bool fits(const entry *a, const entry *b)
     return same;
 }
 
-/* Makes the parts that entry i is the first of one tensor. */
-static nib_status join(nib_writer *w, size_t i, const nib_fused_part *first,
-                       const nib_name_index *names, const void *const *items, nib_err *err)
+/* Joins the parts of which entry i is the first into one tensor. */
+static nib_status join_tensor(nib_writer *w, size_t i, const nib_fused_part *first,
+                              const nib_name_index *names, const void *const *items, nib_err *err)
 {
     size_t parts[4] = {i};
     char name[NIB_FUSED_NAME] = "", shown[160];
     for (int p = 1; p < first->count; p++) {
         parts[p] = nib__fused_name(name, first->whole, p) ? nib__name_index_find(names, items, name)
                                                           : SIZE_MAX;
-        if (parts[p] != SIZE_MAX && fits(&w->entries[i], &w->entries[parts[p]]))
+        if (parts[p] != SIZE_MAX && can_join(&w->entries[i], &w->entries[parts[p]]))
             continue;
         if (w->gguf == NULL)
             return NIB_OK;
         return nib__fail(
             err, NIB_NOT_AS_ASKED,
-            "%s: a GGUF of this architecture stores it with %s as one tensor, which "
-            "has one type; give both the same recipe, or --format nibble",
+            "%s: a GGUF of this architecture stores it in one tensor with %s, so both must have "
+            "the same type; use the same recipe for both, or --format nibble",
             nib__say_name(shown, sizeof shown, w->entries[i].name, strlen(w->entries[i].name)),
             name);
     }
@@ -175,7 +175,7 @@ static nib_status join_parts(nib_writer *w, nib_err *err)
         nib_fused_part first;
         char name[NIB_FUSED_NAME];
         if (nib__fused_part(&first, w->entries[i].name, w->fused) && first.part == 0)
-            NIB_TRY(join(w, i, &first, &names, items, err));
+            NIB_TRY(join_tensor(w, i, &first, &names, items, err));
         w->entries[i].apart = (w->fused & NIB_APART_HEAD_NORMS) != 0 && w->gguf == NULL &&
                               nib__head_norm_name(name, w->entries[i].name, 0);
     }
@@ -184,13 +184,13 @@ static nib_status join_parts(nib_writer *w, nib_err *err)
     return NIB_OK;
 }
 
-/* The next entry of the same tensor; NULL: entry e is its last. */
+/* The next part of the same tensor; NULL: e is the last. */
 static entry *next_part(nib_writer *w, const entry *e)
 {
     return e->next == SIZE_MAX ? NULL : &w->entries[e->next];
 }
 
-/* Bytes of the tensor that begins with e, and its rows, if it has any. */
+/* Bytes of the whole tensor that begins with part e; *rows: its rows. */
 static uint64_t stored_bytes(nib_writer *w, const entry *e, int64_t *rows)
 {
     uint64_t bytes = 0;
@@ -202,8 +202,8 @@ static uint64_t stored_bytes(nib_writer *w, const entry *e, int64_t *rows)
     return bytes;
 }
 
-/* Gives the parts their places, one behind the other. */
-static uint64_t place_parts(nib_writer *w, entry *e, uint64_t at)
+/* Sets the offsets of consecutive parts from `at` on; returns the end. */
+static uint64_t assign_offsets(nib_writer *w, entry *e, uint64_t at)
 {
     for (; e != NULL; e = next_part(w, e)) {
         e->offset = at;
@@ -212,10 +212,10 @@ static uint64_t place_parts(nib_writer *w, entry *e, uint64_t at)
     return at;
 }
 
-/* ---- places ---- */
+/* ---- layout ---- */
 
-/* Gives every entry its shard; a new one begins between units where the limit would be passed. */
-static size_t cut_shards(nib_writer *w, uint64_t limit)
+/* Assigns entries to shards. A unit that would exceed the limit starts a new shard. */
+static size_t assign_shards(nib_writer *w, uint64_t limit)
 {
     uint64_t used = 0;
     size_t shards = 0;
@@ -238,16 +238,16 @@ static size_t cut_shards(nib_writer *w, uint64_t limit)
     return shards + 1;
 }
 
-/* How many tensors the entry is, and the name of number i of them. */
-static int64_t tensors_of(const entry *e) { return e->apart && e->rank == 2 ? e->shape[0] : 1; }
+/* Number of tensors that an entry is written as; stored_name returns the name of tensor i. */
+static int64_t count_tensors(const entry *e) { return e->apart && e->rank == 2 ? e->shape[0] : 1; }
 
 static const char *stored_name(char out[NIB_FUSED_NAME], const entry *e, int64_t i)
 {
     return e->apart && nib__head_norm_name(out, e->name, i) ? out : e->stored;
 }
 
-static void put_entry(nib_jsonw *json, const char *name, const entry *e, int64_t rows,
-                      uint64_t begin, uint64_t end)
+static void write_entry(nib_jsonw *json, const char *name, const entry *e, int64_t rows,
+                        uint64_t begin, uint64_t end)
 {
     nib__jsonw_key(json, name);
     nib__jsonw_object(json);
@@ -265,8 +265,8 @@ static void put_entry(nib_jsonw *json, const char *name, const entry *e, int64_t
     nib__jsonw_object_end(json);
 }
 
-/* Header and data offsets of one shard. */
-static void lay_out(nib_writer *w, size_t s)
+/* Computes header and data offsets of one shard. */
+static void lay_out_shard(nib_writer *w, size_t s)
 {
     static const int widths[] = {64, 32, 16, 8, 6, 4};
     shard *to = &w->shards[s];
@@ -287,21 +287,21 @@ static void lay_out(nib_writer *w, size_t s)
             int64_t rows;
             if (e->shard != s || nib__type_bits(e->type) != widths[b] || e->follows)
                 continue;
-            const int64_t count = tensors_of(e);
+            const int64_t count = count_tensors(e);
             const uint64_t bytes = stored_bytes(w, e, &rows) / (uint64_t)count;
             for (int64_t t = 0; t < count; t++) {
                 const uint64_t at = to->data + (uint64_t)t * bytes;
-                put_entry(&json, stored_name(name, e, t), e, rows, at, at + bytes);
+                write_entry(&json, stored_name(name, e, t), e, rows, at, at + bytes);
             }
-            to->data = place_parts(w, e, to->data);
+            to->data = assign_offsets(w, e, to->data);
         }
     nib__jsonw_object_end(&json);
     while (!to->header.failed && to->header.size % 8 != 0)
         nib__text_put(&to->header, " ", 1);
 }
 
-/* Places in a GGUF: in the order of adding, each tensor aligned; the gaps are zeros, as the file is
- * made as long as it will be before anything is put into it. */
+/* Computes offsets in a GGUF: tensors in the order they were added, each aligned. The gaps are
+ * zeros, because begin extends the file to its full length before any data is written. */
 static nib_status lay_out_gguf(nib_writer *w, shard *to, nib_err *err)
 {
     char shown[160];
@@ -316,22 +316,22 @@ static nib_status lay_out_gguf(nib_writer *w, shard *to, nib_err *err)
         nib__say_name(shown, sizeof shown, e->stored, length);
         if (!nib__gguf_holds(e->type))
             return nib__fail(err, NIB_UNSUPPORTED,
-                             "%s: GGUF has no type %s; convert it to one that it has, such as f16",
+                             "%s: GGUF has no type %s; convert it to a type of GGUF, such as f16",
                              shown, nib__type_name(e->type));
         if (length > NIB_GGUF_NAME_MAX || e->rank > NIB_GGUF_RANK_MAX || e->rank < 1)
             return nib__fail(err, NIB_UNSUPPORTED,
-                             "%s: a name of %zu bytes and %d dimensions; GGUF has at most %d and 1 "
-                             "to %d",
+                             "%s: a name of %zu bytes and %d dimensions; GGUF allows at most %d "
+                             "bytes and 1 to %d dimensions",
                              shown, length, e->rank, NIB_GGUF_NAME_MAX, NIB_GGUF_RANK_MAX);
         if (e->bytes == 0)
             return nib__fail(err, NIB_UNSUPPORTED,
-                             "%s: has no elements, which GGUF has no place for; take it out of the "
+                             "%s: has no elements, which GGUF does not allow; remove it from the "
                              "model",
                              shown);
         memcpy(shape, e->shape, sizeof shape);
         (void)stored_bytes(w, e, &shape[0]);
         nib__gguf_entry(&to->header, e->stored, e->type, shape, e->rank, to->data);
-        to->data = place_parts(w, e, to->data);
+        to->data = assign_offsets(w, e, to->data);
         to->data += (NIB_GGUF_ALIGNMENT - to->data % NIB_GGUF_ALIGNMENT) % NIB_GGUF_ALIGNMENT;
     }
     while (!to->header.failed && to->header.size % NIB_GGUF_ALIGNMENT != 0)
@@ -348,7 +348,7 @@ static nib_status check_header(nib_writer *w, shard *s, nib_err *err)
     uint64_t size = s->header.size - 8;
     if (size > NIB_SAFETENSORS_HEADER_MAX)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "a header of %" PRIu64 " bytes is over the format's %d", size,
+                         "a header of %" PRIu64 " bytes is over the limit of safetensors, %d", size,
                          NIB_SAFETENSORS_HEADER_MAX);
     for (int i = 0; i < 8; i++, size >>= 8)
         s->header.at[i] = (char)(size & 0xff);
@@ -358,7 +358,7 @@ static nib_status check_header(nib_writer *w, shard *s, nib_err *err)
     return NIB_OK;
 }
 
-/* The strict reader would refuse a file with two tensors of one name. */
+/* Refuses two tensors of one name, which no reader would accept. */
 static nib_status check_names(nib_writer *w, nib_err *err)
 {
     char shown[160];
@@ -384,7 +384,7 @@ nib_status nib__writer_layout(nib_writer *w, uint64_t shard_limit, nib_err *err)
         return nib__fail_memory(err, w->count * sizeof *w->entries, "the list of tensors");
     NIB_TRY(join_parts(w, err));
     NIB_TRY(check_names(w, err));
-    const size_t count = cut_shards(w, w->gguf != NULL ? 0 : shard_limit);
+    const size_t count = assign_shards(w, w->gguf != NULL ? 0 : shard_limit);
     w->shards = nib__arena_take(&w->arena, count, sizeof *w->shards);
     if (w->shards == NULL)
         return nib__fail_memory(err, count * sizeof *w->shards, "the list of shards");
@@ -394,7 +394,7 @@ nib_status nib__writer_layout(nib_writer *w, uint64_t shard_limit, nib_err *err)
         return lay_out_gguf(w, &w->shards[0], err);
     }
     for (size_t s = 0; s < count; s++) {
-        lay_out(w, s);
+        lay_out_shard(w, s);
         if (count == 1)
             snprintf(w->shards[s].name, sizeof w->shards[s].name, "model.safetensors");
         else
@@ -440,7 +440,7 @@ nib_status nib__writer_put(nib_writer *w, size_t tensor, const void *bytes, size
 {
     entry *e = &w->entries[tensor];
     if (size > e->bytes - e->done)
-        return nib__fail(err, NIB_FAILED, "%s: more bytes than its shape has", e->name);
+        return nib__fail(err, NIB_FAILED, "%s: more bytes are written than its shape has", e->name);
     if (e->hasher == NULL && e->done == 0)
         e->hasher = nib__hasher_open();
     if (e->hasher == NULL)
@@ -477,7 +477,7 @@ static nib_status write_index(nib_writer *w, nib_err *err)
     nib__jsonw_object(&json);
     for (size_t i = 0; i < w->count; i++) {
         const entry *e = &w->entries[i];
-        for (int64_t t = 0; t < tensors_of(e) && !e->follows; t++)
+        for (int64_t t = 0; t < count_tensors(e) && !e->follows; t++)
             nib__jsonw_pair_string(&json, stored_name(name, e, t), w->shards[e->shard].name);
     }
     nib__jsonw_object_end(&json);
@@ -497,8 +497,9 @@ nib_status nib__writer_finish(nib_writer *w, nib_err *err)
         if (e->bytes == 0)
             e->hash = nib__hash_bytes("", 0);
         else if (e->done != e->bytes)
-            return nib__fail(err, NIB_FAILED, "%s: %" PRIu64 " of %" PRIu64 " bytes were written",
-                             e->name, e->done, e->bytes);
+            return nib__fail(err, NIB_FAILED,
+                             "%s: only %" PRIu64 " of %" PRIu64 " bytes were written", e->name,
+                             e->done, e->bytes);
     }
     const uint64_t start = nib__now_ns();
     for (size_t s = 0; s < w->shard_count; s++) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The program: it sees nibble.h only. One table of options gives parsing, --help, manual pages and
- * completions. Results go to stdout, everything else to stderr; progress bars only to a terminal.
+ * The `nibble` program, which includes only nibble.h of the library. One option table drives
+ * parsing, --help, manual pages and completions. Results go to stdout, everything else to stderr;
+ * progress bars only to a terminal.
  */
 #ifndef NIB_CLI_H
 #define NIB_CLI_H
@@ -25,7 +26,7 @@ typedef struct settings {
     unsigned long long seed, memory;
     unsigned long long body_limit;
     list skip, only, allow, kernel, place, without, stop, origins;
-    list overrides; /* "section.key=value" of a training config, each allocated */
+    list overrides; /* "section.key=value" of a training config; each string is allocated */
     long long threads, context, max_tokens, top_k, window, prompt_tokens, repeats, smooth, ranks,
         lookup, logprobs, batch, port, parallel, queue, connections;
     double temperature, top_p, min_p, repeat_penalty, loss_budget, time_limit;
@@ -36,7 +37,7 @@ typedef struct settings {
 typedef struct command {
     const char *name, *arguments, *summary, *description;
     const char *examples; /* command lines */
-    int least, most;      /* arguments */
+    int least, most;      /* number of arguments */
     int (*run)(const settings *s);
 } command;
 
@@ -46,65 +47,65 @@ extern const size_t command_count;
 
 /* ---- cli_options.c ---- */
 
-/* Parses argv[0..argc) for a command. 0, or the exit status after the sentence was printed. */
+/* Parses argv[0..argc) for a command. Returns 0, or prints an error and returns the exit status. */
 int parse_options(settings *out, const command *c, int argc, char **argv);
 void free_settings(settings *s);
-/* An option, and whether it was given. */
+
 typedef struct option_given {
     const char *name;
     bool is_given;
 } option_given;
-/* The first that was given; NULL: none. */
+/* The first given option; NULL if none was given. */
 const char *first_given(const option_given *options, size_t count);
-/* A given option that only means something for a MODEL; NULL: none. */
-const char *option_of_models(const settings *s);
-void print_help(FILE *to, const command *c); /* NULL: of the program */
+/* The first given option that has an effect only with a MODEL; NULL if there is none. */
+const char *first_model_option(const settings *s);
+void print_help(FILE *to, const command *c); /* c NULL: help of the program */
 int print_manual(const char *name);          /* troff of nibble(1) or nibble-NAME(1) */
 int print_markdown(void);                    /* docs/commands.md */
 int print_completion(const char *shell);
-/* "; did you mean PREFIXname?" of the name nearest to a wrong one, or an empty string. */
-const char *nearest(char out[128], const char *wrong, const char *prefix, const char *const *names,
-                    size_t count);
+/* "; did you mean PREFIXname?" with the name most similar to `wrong`, or an empty string. */
+const char *did_you_mean(char out[128], const char *wrong, const char *prefix,
+                         const char *const *names, size_t count);
 
 /* ---- terminal.c ---- */
 
-/* "nibble: sentence" on stderr; the exit status that belongs to it. */
+/* Prints "nibble: error" to stderr and returns the error's exit status. */
 int fail(const nib_err *err);
 int fail_usage(const char *format, ...) NIB_PRINTF(1, 2);
 nib_sink stdout_sink(void);
-nib_sink report_sink(const settings *s); /* stdout, with colour where that is wanted */
+nib_sink report_sink(const settings *s); /* stdout, coloured if the terminal and settings allow */
 nib_sink stderr_sink(void);
-void open_standard_files(void); /* before any other file: those that are closed */
-/* 0, or 6 when stdout could not be written. */
+void open_standard_files(void); /* opens closed standard streams; call before opening any file */
+/* Flushes stdout. Returns `status`, or 6 if it is 0 and stdout could not be written. */
 int finish_stdout(int status);
 void watch_interrupts(void);
-bool take_interrupt(void); /* was there one? What is asked next may go on */
-void watch_files(void);    /* that another process cuts short */
-int help_width(FILE *to);  /* columns to wrap at */
+bool consume_interrupt(void); /* whether Ctrl-C was pressed; clears it, so that work can continue */
+void watch_files(void);       /* reports an error if another process truncates a mapped file */
+int help_width(FILE *to);     /* columns to wrap at */
 nib_callbacks terminal_callbacks(const settings *s); /* progress bar, log, Ctrl-C */
 void clear_progress(void);
 
 /* ---- cli_ranks.c ---- */
 
-/* *out NULL: this process is the whole run. What ranks but the first would print is dropped. 0, or
- * the exit status after the sentence was printed. */
+/* *out is NULL if this process is the whole run. Drops stdout of all ranks but the first. Returns
+ * 0, or prints an error and returns the exit status. */
 int join_ranks(nib_ranks **out, const settings *s);
-/* The exit status of how the run ended, after the sentence was printed once; ends the other ranks
- * where they cannot be told. */
+/* Returns the exit status of the run and prints its error once. If the other ranks cannot be
+ * notified, terminates them. */
 int leave_ranks(nib_ranks *ranks, nib_status status, const nib_err *err);
 
 /* ---- shared by commands ---- */
 
-/* Engine and model as the settings say; the sentence is printed on failure. */
+/* Returns 0, or prints an error and returns the exit status. */
 int open_engine(nib_engine **out, const settings *s);
-/* Opens the engine and the model of the first argument, or of -m, hands the model to `use` and
- * closes both. The settings, not the options, name the tokenizer. `wants` ends the sentence of
- * a missing argument. */
-int with_model(const settings *s, const char *wants, nib_model_options options,
+/* Opens the engine and the model named by -m or the first argument, calls `use` and closes both.
+ * The tokenizer comes from the settings, not from `options`. `usage` is the error if no model is
+ * named. */
+int with_model(const settings *s, const char *usage, nib_model_options options,
                int (*use)(nib_model *model, nib_engine *engine, const settings *s));
 int open_model(nib_model **out, nib_engine *engine, const settings *s, const char *path,
                nib_model_options options);
-/* The same, where the caller says what failed. ranks NULL: one process. */
+/* As open_engine, but leaves the error to the caller. ranks NULL: one process. */
 nib_status start_engine(nib_engine **out, const settings *s, const nib_ranks *ranks, nib_err *err);
 nib_model_options model_options_of(const settings *s, nib_model_options options);
 nib_request request_of(const settings *s);
@@ -112,37 +113,38 @@ nib_generate_options generate_options_of(const settings *s, const char *prompt);
 nib_form form_of(const settings *s);
 const char *model_path(const settings *s); /* -m, or the first argument */
 
-/* A model ready to run. */
-typedef struct ready {
+/* A model with its plan and session. */
+typedef struct run_context {
     nib_model *model;
     nib_plan *plan;
     nib_session *session;
-} ready;
+} run_context;
 
-/* 0, or the exit status after the sentence was printed; nothing is open then. */
-int open_ready(ready *out, nib_engine *engine, const settings *s, const char *path,
-               const nib_request *request);
-void close_ready(ready *r);
-/* The whole of a file, "-" being stdin, allocated. 0, or the exit status after the sentence was
- * printed, which calls it `what`. */
+/* Returns 0, or prints an error, closes everything and returns the exit status. */
+int open_run(run_context *out, nib_engine *engine, const settings *s, const char *path,
+             const nib_request *request);
+void close_run(run_context *r);
+/* Reads a whole file, or stdin for "-", into an allocated string. Returns 0, or prints an error
+ * that calls the file `what` and returns the exit status. */
 int read_file(char **out, const char *path, const char *what);
 void print_json_string(FILE *to, const char *text, size_t size); /* in quotes */
 const char *finish_word(nib_finish finish); /* "stop", "length", "cancelled", "context" */
-/* What was drafted, and what on a device drew the tokens, if anything was; to stderr. */
-void print_drawing(const nib_generate_stats *stats);
-/* Which of a model's chat templates is not taken, where there are several. */
-void say_chat_note(const ready *r, const settings *s);
-/* The ledger's line of what ran. */
-int summarize(const ready *r, const settings *s);
-/* Before anything runs: the settings of the plan that are not done as asked, on stderr. */
-int say_settings(const nib_plan *plan, const settings *s);
-/* The ledger's members behind those that stand in an object of JSON on stdout already. */
+/* Prints prompt-lookup counts, and which device kernel sampled the tokens, to stderr. */
+void print_sampling_stats(const nib_generate_stats *stats);
+/* If the model has several chat templates, prints which one is not used. */
+void print_chat_note(const run_context *r, const settings *s);
+/* Prints the ledger's summary of what ran, to stderr. */
+int print_summary(const run_context *r, const settings *s);
+/* Prints the settings of the plan that are not done as asked, to stderr. Call before running. */
+int print_settings(const nib_plan *plan, const settings *s);
+/* Appends the ledger's members to an open JSON object on stdout. */
 int print_ledger_members(const nib_plan *plan);
 
 /* ---- cmd_bench.c ---- */
 
-/* First of all in a process: where `nibble bench` counts the time to the first token from. */
-void note_start(void);
+/* Marks the start of the process, from which `nibble bench` counts the time to the first token.
+ * Call first in main. */
+void record_start(void);
 
 int run_info(const settings *s);
 int run_verify(const settings *s);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The option table, and all that is made from it: parsing, help.
+ * The option table, parsing and --help.
  */
 #include "cli_options.h"
 
@@ -12,225 +12,243 @@
 
 #define AT(member) offsetof(settings, member)
 
-/* In the order in which help lists them. */
+/* In help order. */
 const option option_table[] = {
-    {"model", 'm', KIND_TEXT, AT(model), "MODEL", "the model, instead of the first argument",
+    {"model", 'm', KIND_TEXT, AT(model), "MODEL", "model path, instead of the first argument",
      ON_MODEL},
     {"recipe", 'r', KIND_TEXT, AT(recipe), "RECIPE",
-     "a name of `nibble recipes`, a rule file, or another tool's JSON", ON_RUN | ON_QUANTIZE},
-    {"skip", 0, KIND_LIST, AT(skip), "PATTERN", "keep these layers as they are; may be repeated",
+     "quantization recipe: a name from `nibble recipes`, a rule file, or another tool's JSON",
      ON_RUN | ON_QUANTIZE},
-    {"only", 0, KIND_LIST, AT(only), "PATTERN",
-     "quantize nothing but these layers; may be repeated", ON_RUN | ON_QUANTIZE},
+    {"skip", 0, KIND_LIST, AT(skip), "PATTERN", "keep matching layers as stored; may be repeated",
+     ON_RUN | ON_QUANTIZE},
+    {"only", 0, KIND_LIST, AT(only), "PATTERN", "quantize only matching layers; may be repeated",
+     ON_RUN | ON_QUANTIZE},
     {"device", 0, KIND_TEXT, AT(device), "DEVICE",
-     "where to run, or what to plan for: auto, a name of `nibble devices`, or a machine's "
-     "FILE.json",
+     "device to run on or plan for: auto, a name from `nibble devices`, or a machine's FILE.json",
      ON_RUN | ON_ADVISE},
     {"device", 0, KIND_TEXT, AT(device), "DEVICE",
-     "where weights become codes: cpu, or a device of `nibble devices` that is here; the codes are "
-     "the same",
+     "device that quantizes the weights: cpu, or one of `nibble devices` that is present; the "
+     "codes are the same",
      ON_QUANTIZE},
     {"for", 0, KIND_TEXT, AT(for_device), "DEVICE",
-     "plan the result for the machine that will run it, present or not: as --device of `nibble "
+     "also plan the result for this machine, present or not; values as for --device of `nibble "
      "plan`",
      ON_QUANTIZE},
     {"dtype", 0, KIND_TEXT, AT(dtype), "TYPE",
-     "activations: f32, f16 or bf16; default the stored type of the weights. convert: of plain "
-     "floats; default f32 for codes",
-     ON_RUN | ON_CONVERT | ON_ADVISE},
+     "activation type: f32, f16 or bf16 (default: the stored type of the weights)",
+     ON_RUN | ON_ADVISE},
+    {"dtype", 0, KIND_TEXT, AT(dtype), "TYPE",
+     "type of weights written as plain floats: f32, f16 or bf16 (default: f32 for quantized "
+     "weights)",
+     ON_CONVERT},
     {"cache-type", 0, KIND_TEXT, AT(cache_type), "TYPE",
-     "keys and values: f32, f16, bf16, or int8 with a scale for each token and head; default as "
-     "the activations",
+     "KV cache type: f32, f16, bf16, or int8 with a scale per token and head (default: the "
+     "activation type)",
      ON_INFER | ON_ADVISE},
     {"engine", 0, KIND_TEXT, AT(engine), "PEER", "explain what another engine does with the model",
      ON_PLAN},
     {"layer", 0, KIND_TEXT, AT(layer), "NAME",
-     "show every candidate and every reason for layers of this name or pattern", ON_PLAN},
+     "show every candidate kernel and every reason for layers of this name or pattern", ON_PLAN},
     {"allow", 0, KIND_LIST, AT(allow), "[PATTERN=]RUNG",
-     "allow a substitution: device, dequant, unquantized; PATTERN: layers, or an operation such "
-     "as attn; with --strict also the code of a setting, such as lookup",
+     "allow a fallback: device, dequant or unquantized; PATTERN selects layers, or an operation "
+     "such as attn. With --strict, also the code of a setting to accept, such as lookup",
      ON_RUN | ON_WRITE},
     {"kernel", 0, KIND_LIST, AT(kernel), "[PATTERN=]NAME",
-     "bind a kernel; if it cannot be given, exit 4", ON_RUN},
-    {"place", 0, KIND_LIST, AT(place), "[PATTERN=]DEVICE", "put layers on a device", ON_RUN},
+     "require a kernel; exit 4 if it cannot be used", ON_RUN},
+    {"place", 0, KIND_LIST, AT(place), "[PATTERN=]DEVICE", "run matching layers on a device",
+     ON_RUN},
     {"without", 0, KIND_LIST, AT(without), "KERNEL",
-     "take no kernel of this name or pattern; may be repeated", ON_RUN},
+     "exclude kernels of this name or pattern; may be repeated", ON_RUN},
     {"cache-dir", 0, KIND_TEXT, AT(cache_dir), "DIR",
-     "keep packed weights and the tokenizer's tables there, beside no model: the first run writes "
-     "them, the next ones map them; default $NIBBLE_CACHE_DIR, else none",
+     "cache packed weights and tokenizer tables in DIR instead of packing on every run: the first "
+     "run writes them, later runs map them (default: $NIBBLE_CACHE_DIR, else no cache)",
      ON_INFER},
-    {"memory", 0, KIND_BYTES, AT(memory), "SIZE",
-     "take no more than this of the device's memory: 6GB, 512MiB", ON_INFER},
+    {"memory", 0, KIND_BYTES, AT(memory), "SIZE", "device memory limit, such as 6GB or 512MiB",
+     ON_INFER},
     {"strict", 0, KIND_FLAG, AT(strict), NULL,
-     "any substitution is an error, and any setting that is not done as asked", ON_RUN | ON_WRITE},
+     "fail on any substitution, and on any setting that is not applied as asked",
+     ON_RUN | ON_WRITE},
     {"bias", 0, KIND_TEXT, AT(bias), "FORM",
-     "of the biases of quantized layers: float, int8, or int32 for static scales per row; default "
-     "as stored",
+     "bias type of quantized layers: float, int8, or int32 for static scales per row (default: as "
+     "stored)",
      ON_INFER | ON_WRITE},
     {"format", 0, KIND_TEXT, AT(format), "FORMAT",
-     "torchao, nibble, 8da4w, compressed-tensors, gguf; convert also safetensors: plain floats; "
-     "quantize's default is torchao where it can hold the result",
-     ON_WRITE},
-    {"method", 0, KIND_TEXT, AT(method), "METHOD", "rtn: round to nearest", ON_QUANTIZE},
-    {"calibrate", 0, KIND_TEXT, AT(calibrate), "TEXT",
-     "text file for the activation scales of -static recipes", ON_QUANTIZE},
-    {"force", 'f', KIND_FLAG, AT(force), NULL, "replace OUT, a file or the directory of a model",
+     "output format: torchao, nibble, 8da4w, compressed-tensors or gguf (default: torchao if it "
+     "can "
+     "hold the result, else nibble)",
+     ON_QUANTIZE},
+    {"format", 0, KIND_TEXT, AT(format), "FORMAT",
+     "output format: torchao, nibble, 8da4w, compressed-tensors, gguf, or safetensors for plain "
+     "floats",
+     ON_CONVERT},
+    {"method", 0, KIND_TEXT, AT(method), "METHOD", "quantization method: rtn (round to nearest)",
+     ON_QUANTIZE},
+    {"calibrate", 0, KIND_TEXT, AT(calibrate), "FILE",
+     "text file for calibrating the activation scales of -static recipes", ON_QUANTIZE},
+    {"force", 'f', KIND_FLAG, AT(force), NULL, "replace OUT, a file or a model directory",
      ON_WRITE},
     {"pack", 0, KIND_FLAG, AT(pack), NULL,
-     "also write OUT/nibble.pack: the weights as this machine's kernels read them, which a run "
-     "then maps and need not pack; and the tokenizer's tables, OUT/nibble.tokens",
-     ON_WRITE},
-    {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL, "say sizes and the ledger, write nothing",
+     "also write OUT/nibble.pack, the weights packed for this machine's kernels, which a run maps "
+     "instead of packing, and OUT/nibble.tokens, the tokenizer's tables",
      ON_WRITE},
     {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL,
-     "run one layer of each distinct shape forward and backward, and train nothing", ON_TRAIN},
+     "report sizes and the ledger without writing anything", ON_WRITE},
+    {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL,
+     "run one layer of each distinct shape forward and backward without training", ON_TRAIN},
     {"export", 0, KIND_TEXT, AT(out), "DIR",
-     "write the trained model there as Hugging Face lays it out; DIR must not exist", ON_TRAIN},
-    {"out", 'o', KIND_TEXT, AT(out), "FILE", "write there instead of to stdout", ON_PLOT},
+     "write the trained model to DIR in Hugging Face layout; DIR must not exist", ON_TRAIN},
+    {"out", 'o', KIND_TEXT, AT(out), "FILE", "output file (default: stdout)", ON_PLOT},
     {"value", 0, KIND_TEXT, AT(value), "NAME",
-     "which of the metrics: grad_norm, rate, tps, ...; default loss", ON_PLOT},
+     "metric to draw: grad_norm, rate, tps, ... (default: loss)", ON_PLOT},
     {"smooth", 0, KIND_COUNT, AT(smooth), "N",
-     "draw the mean of the last N points, and the points faintly", ON_PLOT},
-    {"keys", 0, KIND_FLAG, AT(keys), NULL, "list every key of a config, without one", ON_TRAIN},
-    {"against", 0, KIND_TEXT, AT(against), "MODEL", "compare with this model", ON_EVAL | ON_VERIFY},
+     "draw the mean of the last N points over faint raw points", ON_PLOT},
+    {"keys", 0, KIND_FLAG, AT(keys), NULL, "list every key of a training config; takes no CONFIG",
+     ON_TRAIN},
+    {"against", 0, KIND_TEXT, AT(against), "MODEL", "model to compare with", ON_EVAL | ON_VERIFY},
     {"against", 0, KIND_TEXT, AT(against), "MODEL",
-     "the checkpoint of floats that takes turns with a MODEL in codes; default MODEL's own floats, "
-     "where it has them",
+     "float checkpoint timed in turn with a quantized MODEL (default: the floats stored in MODEL, "
+     "if any)",
      ON_BENCH},
-    {"prompt", 'p', KIND_TEXT, AT(prompt), "TEXT", "where the text begins", ON_GENERATE},
-    {"file", 'f', KIND_TEXT, AT(prompt_file), "FILE",
-     "read the prompt from a file; - is the standard input", ON_GENERATE},
+    {"prompt", 'p', KIND_TEXT, AT(prompt), "TEXT", "prompt text", ON_GENERATE},
+    {"file", 'f', KIND_TEXT, AT(prompt_file), "FILE", "read the prompt from FILE; - reads stdin",
+     ON_GENERATE},
     {"max-tokens", 'n', KIND_INT, AT(max_tokens), "N",
-     "new tokens at most; 0: until the context is full; default the model's own, else 0", ON_TEXT},
-    {"max-tokens", 'n', KIND_COUNT, AT(max_tokens), "N", "new tokens to time; default 64",
+     "maximum number of new tokens; 0: until the context is full (default: the model's, else 0)",
+     ON_TEXT},
+    {"max-tokens", 'n', KIND_COUNT, AT(max_tokens), "N", "new tokens to time (default: 64)",
      ON_BENCH},
     {"temp", 0, KIND_DOUBLE, AT(temperature), "T",
-     "temperature; 0: always the likeliest token; default the model's own, else 0.8", ON_TEXT},
+     "sampling temperature; 0: greedy (default: the model's, else 0.8)", ON_TEXT},
     {"top-k", 0, KIND_INT, AT(top_k), "K",
-     "consider the K likeliest tokens; 0: all; default the model's own, else 40", ON_TEXT},
+     "sample from the K most likely tokens; 0: all (default: the model's, else 40)", ON_TEXT},
     {"top-p", 0, KIND_DOUBLE, AT(top_p), "P",
-     "consider the likeliest tokens up to this probability; 1: all; default the model's own, else "
-     "0.95",
+     "sample from the most likely tokens up to a total probability of P; 1: all (default: the "
+     "model's, else 0.95)",
      ON_TEXT},
     {"min-p", 0, KIND_DOUBLE, AT(min_p), "P",
-     "drop tokens less likely than P times the likeliest; default the model's own, else 0.05",
+     "drop tokens less likely than P times the most likely one (default: the model's, else 0.05)",
      ON_TEXT},
     {"repeat-penalty", 0, KIND_DOUBLE, AT(repeat_penalty), "R",
-     "make tokens that were there less likely; 1: off; default the model's own, else 1", ON_TEXT},
-    {"seed", 's', KIND_SEED, AT(seed), "S", "of the random numbers; default 0", ON_TEXT},
-    {"stop", 0, KIND_LIST, AT(stop), "TEXT", "end before this text; may be repeated", ON_TEXT},
-    {"ignore-eos", 0, KIND_FLAG, AT(ignore_eos), NULL, "go on after an end-of-text token", ON_TEXT},
+     "penalize tokens that occurred before; 1: off (default: the model's, else 1)", ON_TEXT},
+    {"seed", 's', KIND_SEED, AT(seed), "S", "random seed (default: 0)", ON_TEXT},
+    {"stop", 0, KIND_LIST, AT(stop), "TEXT", "stop before this text; may be repeated", ON_TEXT},
+    {"ignore-eos", 0, KIND_FLAG, AT(ignore_eos), NULL, "continue after an end-of-text token",
+     ON_TEXT},
     {"lookup", 0, KIND_INT, AT(lookup), "N",
-     "check up to N tokens in one step that came before after the same ones; the text stays the "
-     "same, and comes faster where it repeats itself; 0: off; default 15 on the CPU",
+     "prompt lookup: draft up to N tokens from earlier repetitions and check them in one step; "
+     "repetitive text comes faster, and the text stays the same; 0: off (default: 15 on the CPU)",
      ON_TEXT | ON_SERVE | ON_PLAN},
     {"schema", 0, KIND_TEXT, AT(schema), "FILE",
-     "write a value of this JSON schema; - is the standard input", ON_GENERATE},
+     "constrain the output to this JSON schema; - reads stdin", ON_GENERATE},
     {"logprobs", 0, KIND_COUNT, AT(logprobs), "N",
-     "with --json: the log-probability of each token and the N likeliest in its place; up to 20",
+     "with --json: log probability of each token and of the N most likely tokens at its position; "
+     "at most 20",
      ON_GENERATE},
-    {"system", 0, KIND_TEXT, AT(prompt), "TEXT", "the system's words, before all others", ON_CHAT},
+    {"system", 0, KIND_TEXT, AT(prompt), "TEXT", "system prompt", ON_CHAT},
     {"chat-template", 0, KIND_TEXT, AT(chat_template), "FILE",
-     "a chat template (Jinja) in place of the model's", ON_TALK},
+     "Jinja chat template, instead of the model's", ON_TALK},
     {"host", 0, KIND_TEXT, AT(host), "ADDRESS",
-     "where to listen; default 127.0.0.1, and no wider without keys", ON_SERVE},
-    {"port", 0, KIND_INT, AT(port), "N", "0: any that is free; default 8080", ON_SERVE},
+     "listen address (default: 127.0.0.1); others need --api-key-file or --insecure", ON_SERVE},
+    {"port", 0, KIND_INT, AT(port), "N", "listen port; 0: any free port (default: 8080)", ON_SERVE},
     {"parallel", 0, KIND_COUNT, AT(parallel), "N",
-     "answers that are made at once, each with a context of its own; default 8", ON_SERVE},
-    {"queue", 0, KIND_INT, AT(queue), "N", "requests that wait at most; more get 429; default 64",
-     ON_SERVE},
+     "answers generated at the same time, each with its own context (default: 8)", ON_SERVE},
+    {"queue", 0, KIND_INT, AT(queue), "N",
+     "maximum number of waiting requests; more are refused with 429 (default: 64)", ON_SERVE},
     {"api-key-file", 0, KIND_TEXT, AT(key_file), "FILE",
-     "keys, a line each, one of which every request but for /health and the page must bring; "
-     "others must not be able to read the file",
+     "file with one API key per line, not readable by others; every request except for /health and "
+     "the page needs one of them",
      ON_SERVE},
     {"insecure", 0, KIND_FLAG, AT(insecure), NULL, "let other machines in without a key", ON_SERVE},
     {"share-prefixes", 0, KIND_FLAG, AT(share_prefixes), NULL,
-     "requests of different keys share what is computed for prompts that begin alike; each can "
-     "tell by the time, and by cached_tokens, what others asked",
+     "share cached prompt prefixes between keys; response times and cached_tokens then tell each "
+     "client what others asked",
      ON_SERVE},
     {"allow-origin", 0, KIND_LIST, AT(origins), "ORIGIN",
-     "a web page of this origin may ask, too (https://example.org); may be repeated", ON_SERVE},
+     "allow requests from web pages of this origin, such as https://example.org; may be repeated",
+     ON_SERVE},
     {"alias", 0, KIND_TEXT, AT(name), "NAME",
-     "the model's name in requests and answers; default the last part of its path", ON_SERVE},
+     "model name in requests and answers (default: the last part of the model path)", ON_SERVE},
     {"time-limit", 0, KIND_DOUBLE, AT(time_limit), "SECONDS",
-     "for a request, from its coming to its end; default 0: none", ON_SERVE},
-    {"body-limit", 0, KIND_BYTES, AT(body_limit), "SIZE", "of a request; default 8MB", ON_SERVE},
-    {"connections", 0, KIND_COUNT, AT(connections), "N", "at once, at most; default 512", ON_SERVE},
+     "time limit per request from arrival to end; 0: none (default: 0)", ON_SERVE},
+    {"body-limit", 0, KIND_BYTES, AT(body_limit), "SIZE",
+     "maximum size of a request body (default: 8MB)", ON_SERVE},
+    {"connections", 0, KIND_COUNT, AT(connections), "N",
+     "maximum number of open connections (default: 512)", ON_SERVE},
     {"text", 0, KIND_TEXT, AT(text), "FILE",
-     "a text, or JSON lines with a `text` key (.jsonl, .json)", ON_EVAL | ON_ADVISE},
+     "text file, or JSON lines with a `text` key (.jsonl, .json)", ON_EVAL | ON_ADVISE},
     {"window", 0, KIND_COUNT, AT(window), "N",
-     "tokens per window; default the smaller of the context and 4096", ON_EVAL | ON_ADVISE},
+     "tokens per window (default: the smaller of the context and 4096)", ON_EVAL | ON_ADVISE},
     {"memory", 0, KIND_BYTES, AT(memory), "SIZE",
-     "what weights, keys and values may take: 6GB, 500MB, 8GiB; default what the device has",
+     "memory limit for weights and KV cache, such as 6GB, 500MB or 8GiB (default: all memory of "
+     "the device)",
      ON_ADVISE},
     {"loss-budget", 0, KIND_DOUBLE, AT(loss_budget), "NATS",
-     "the loss per token that rounding may add; default 0.02, a perplexity 2 % higher", ON_ADVISE},
-    {"speed", 0, KIND_TEXT, AT(speed), "OF", "what has to be fast: decode, the default, or prompt",
-     ON_ADVISE},
-    {"svg", 0, KIND_TEXT, AT(svg), "FILE", "draw the frontier there, too", ON_ADVISE},
-    {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL, "predict, and run nothing", ON_ADVISE},
-    {"prompt-tokens", 0, KIND_COUNT, AT(prompt_tokens), "N",
-     "length of the prompt to time; default 512", ON_BENCH},
-    {"repeats", 0, KIND_COUNT, AT(repeats), "N", "rounds to take the median of; default 5",
+     "loss per token that rounding may add (default: 0.02, a perplexity 2 % higher)", ON_ADVISE},
+    {"speed", 0, KIND_TEXT, AT(speed), "SPEED",
+     "speed to rank by: decode or prompt (default: decode)", ON_ADVISE},
+    {"svg", 0, KIND_TEXT, AT(svg), "FILE", "also draw the frontier to FILE", ON_ADVISE},
+    {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL, "predict without running anything", ON_ADVISE},
+    {"prompt-tokens", 0, KIND_COUNT, AT(prompt_tokens), "N", "prompt length to time (default: 512)",
      ON_BENCH},
+    {"repeats", 0, KIND_COUNT, AT(repeats), "N",
+     "number of rounds; the median is reported (default: 5)", ON_BENCH},
     {"batch", 0, KIND_COUNT, AT(batch), "N",
-     "of MODEL: also decode N sequences together, each at a position of its own", ON_BENCH},
+     "with MODEL: also decode N sequences in one batch, each at its own position", ON_BENCH},
     {"sweep", 0, KIND_TEXT, AT(sweep), "N,N,...",
-     "of MODEL: also decode behind so many positions, in turn with an empty cache", ON_BENCH},
-    {"alone", 0, KIND_FLAG, AT(alone), NULL, "of MODEL: without its own floats beside it",
+     "with MODEL: also time decode after N positions, in turn with an empty cache", ON_BENCH},
+    {"alone", 0, KIND_FLAG, AT(alone), NULL, "with MODEL: do not time its own floats in turn",
      ON_BENCH},
-    {"clear", 0, KIND_FLAG, AT(clear), NULL, "forget what was tuned on this machine", ON_TUNE},
+    {"clear", 0, KIND_FLAG, AT(clear), NULL, "delete the tuning results of this machine", ON_TUNE},
     {"peer", 0, KIND_TEXT, AT(peer), "PROGRAM",
-     "llama.cpp's llama-bench, or ik_llama.cpp's, that takes turns with MODEL in every round",
-     ON_BENCH},
-    {"peer-model", 0, KIND_TEXT, AT(peer_model), "FILE.gguf", "what the peer runs", ON_BENCH},
+     "llama-bench of llama.cpp or ik_llama.cpp, timed in turn with MODEL in every round", ON_BENCH},
+    {"peer-model", 0, KIND_TEXT, AT(peer_model), "FILE.gguf", "model that the peer runs", ON_BENCH},
     {"kernels", 0, KIND_FLAG, AT(kernels), NULL,
-     "time every kernel that runs here, without a model", ON_BENCH},
+     "time every kernel that runs on this machine; takes no MODEL", ON_BENCH},
     {"predict", 0, KIND_FLAG, AT(predict), NULL,
-     "time the layers of MODEL, or of an 8B model, beside what a plan predicts of them", ON_BENCH},
+     "time the layers of MODEL (default: an 8B model) next to the plan's prediction", ON_BENCH},
     {"operations", 0, KIND_FLAG, AT(operations), NULL,
-     "of MODEL: where the time of a prompt and of a new token goes", ON_BENCH},
+     "with MODEL: break down the time of prefill and decode by operation", ON_BENCH},
     {"measure", 0, KIND_FLAG, AT(measure), NULL,
-     "time kernels of DEVICE, or of all that are here, first; plans then predict from it",
+     "first time kernels on DEVICE (default: all devices present); later plans predict from the "
+     "results",
      ON_DEVICES},
     {"train", 0, KIND_FLAG, AT(train), NULL,
-     "time steps of MODEL, a training config; --repeats says how many", ON_BENCH},
+     "time training steps; MODEL is a training config, --repeats the number of steps", ON_BENCH},
     {"context", 'c', KIND_COUNT, AT(context), "N",
-     "tokens per sequence; default the smaller of the model's and 4096", ON_INFER | ON_ADVISE},
+     "context length in tokens (default: the smaller of the model's and 4096)",
+     ON_INFER | ON_ADVISE},
     {"tokenizer", 0, KIND_TEXT, AT(tokenizer), "PATH",
-     "tokenizer.json, its directory or a GGUF; default inside the model or beside it",
+     "tokenizer.json, its directory or a GGUF (default: in the model or next to it)",
      ON_RUN | ON_WRITE | ON_ADVISE},
     {"threads", 't', KIND_COUNT, AT(threads), "N",
-     "threads; default as many as this process may run on", ON_ENGINE},
+     "number of threads (default: as many as this process may run on)", ON_ENGINE},
     {"ranks", 0, KIND_COUNT, AT(ranks), "N",
-     "processes that the run must have at least, started with `mpirun -n N`; default as many as "
-     "there are",
+     "minimum number of processes, started with `mpirun -n N` (default: as many as were started)",
      ON_TRAIN},
     {"isa", 0, KIND_TEXT, AT(isa), "LEVEL",
      "highest instruction set: ref, avx2, avx512, avx512vnni, avx512bf16", ON_ENGINE},
-    {"json", 'j', KIND_FLAG, AT(json), NULL, "machine-readable output (\"schema\": 1)",
-     ON_ALL & ~ON_TALK},
-    {"markdown", 0, KIND_FLAG, AT(markdown), NULL, "as in the documentation",
+    {"json", 'j', KIND_FLAG, AT(json), NULL, "JSON output (\"schema\": 1)", ON_ALL & ~ON_TALK},
+    {"markdown", 0, KIND_FLAG, AT(markdown), NULL, "Markdown output, as in the documentation",
      ON_TABLES | ON_TRAIN | ON_BENCH | ON_TUNE | ON_MANUAL},
     {"quiet", 'q', KIND_FLAG, AT(quiet), NULL, "no progress, statistics or summary on stderr",
      ON_ALL | ON_PLOT},
     {"no-color", 0, KIND_FLAG, AT(no_color), NULL, "no colours", ON_ALL},
-    {"help", 'h', KIND_FLAG, AT(help), NULL, "this text",
+    {"help", 'h', KIND_FLAG, AT(help), NULL, "show this help",
      ON_ALL | ON_PLOT | ON_MANUAL | ON_COMPLETION},
 };
 const size_t option_count = sizeof option_table / sizeof *option_table;
 
 const char exit_status_text[] =
-    "0 ok, 1 other, 2 usage, 3 bad input, 4 asked differs from done or no allowed way, "
-    "5 resources, 6 input/output, 8 check failed, 130 interrupted.";
+    "0 success, 1 other error, 2 usage error, 3 bad input, 4 cannot be done as asked, 5 out of "
+    "memory or over a limit, 6 input/output error, 8 check failed, 130 interrupted.";
 
 unsigned command_bit(const command *c) { return 1u << (c - commands); }
 
 static bool applies(const option *o, const command *c) { return (o->on & command_bit(c)) != 0; }
 
-/* ---- near names ---- */
+/* ---- suggestions ---- */
 
-/* Levenshtein distance, at most `limit`, of names shorter than 64. */
+/* Levenshtein distance; limit + 1 if a name has 64 characters or more. */
 static size_t distance(const char *a, const char *b, size_t limit)
 {
     const size_t n = strlen(a), m = strlen(b);
@@ -252,23 +270,23 @@ static size_t distance(const char *a, const char *b, size_t limit)
     return row[m];
 }
 
-/* One is the beginning of the other, and long enough to mean it. */
-static bool begins_with_other(const char *a, const char *b)
+/* Whether one name is a prefix of the other and long enough to be meant. */
+static bool is_prefix(const char *a, const char *b)
 {
     enum { LEAST = 4 };
     const size_t n = strlen(a), m = strlen(b), size = n < m ? n : m;
     return size >= LEAST && strncmp(a, b, size) == 0;
 }
 
-const char *nearest(char out[128], const char *wrong, const char *prefix, const char *const *names,
-                    size_t count)
+const char *did_you_mean(char out[128], const char *wrong, const char *prefix,
+                         const char *const *names, size_t count)
 {
     const size_t limit = strlen(wrong) / 3 + 1;
     size_t best = limit + 1;
     out[0] = '\0';
     for (size_t i = 0; i < count; i++) {
         size_t d = distance(wrong, names[i], limit);
-        if (d > limit && begins_with_other(wrong, names[i]))
+        if (d > limit && is_prefix(wrong, names[i]))
             d = limit; /* --temperature for --temp */
         if (d < best) {
             best = d;
@@ -294,7 +312,7 @@ static bool append(list *l, const char *item)
     return true;
 }
 
-/* What strtod reads, but in decimal digits: hexadecimal ones are a slip. False: nothing. */
+/* strtod without hexadecimal, which is most likely a typing error. False: not a number. */
 static bool parse_number(double *out, const char *value, char **end)
 {
     const char *x = strpbrk(value, "xX");
@@ -336,7 +354,7 @@ static int set_value(settings *s, const option *o, const char *value)
     case KIND_LIST:
         return append((list *)(void *)at, value)
                    ? 0
-                   : fail(&(nib_err){NIB_NO_MEMORY, "memory ran out while reading options"});
+                   : fail(&(nib_err){NIB_NO_MEMORY, "out of memory while reading options"});
     case KIND_COUNT:
     case KIND_INT: {
         const long long n = strtoll(value, &end, 10), least = o->kind == KIND_COUNT;
@@ -373,7 +391,7 @@ static int set_value(settings *s, const option *o, const char *value)
     return 0;
 }
 
-/* Finds "--name", "--name=value" or "-x"; *value is what follows '=', or NULL. */
+/* Finds "--name", "--name=value" or "-x"; *value points behind '=', or is NULL. */
 static const option *find_option(const command *c, const char *word, const char **value)
 {
     *value = NULL;
@@ -392,9 +410,9 @@ static const option *find_option(const command *c, const char *word, const char 
     return NULL;
 }
 
-/* `word` is no option of this command, but one of another command, one with its value glued on, or
- * none. */
-static int unknown_option(const command *c, const char *word)
+/* Explains a word that is not an option of this command: an option of another command, a letter
+ * with its value attached, or a misspelling. */
+static int fail_unknown_option(const command *c, const char *word)
 {
     const char *names[sizeof option_table / sizeof *option_table], *value;
     char near[128], wrong[64];
@@ -408,18 +426,17 @@ static int unknown_option(const command *c, const char *word)
             names[count++] = o->name;
         else if (is_long ? strcmp(o->name, wrong) == 0 : o->letter == wrong[0] && !wrong[1])
             return fail_usage(
-                "%s%s is not an option of `nibble %s`; `nibble %s --help` lists those",
+                "%s%s is not an option of `nibble %s`; `nibble %s --help` lists its options",
                 is_long ? "--" : "-", wrong, c->name, c->name);
     }
     const char letter[] = {'-', wrong[0], '\0'};
     if (strspn(wrong + 1, "0123456789") > 0 && find_option(c, letter, &value))
-        return fail_usage("unknown option %s; a value stands apart: %s %s", word, letter,
-                          wrong + 1);
-    return fail_usage("unknown option %s%s", word, nearest(near, wrong, "--", names, count));
+        return fail_usage("unknown option %s; separate the value: %s %s", word, letter, wrong + 1);
+    return fail_usage("unknown option %s%s", word, did_you_mean(near, wrong, "--", names, count));
 }
 
-/* "--section.key=value" of a training config; "--section.key value" and a bare "--section.key",
- * too: the next word is the value unless it looks like an option. */
+/* A key of a training config: "--section.key=value", "--section.key value" or a bare
+ * "--section.key". The next word is the value unless it looks like an option. */
 static bool is_override(const command *c, const char *word)
 {
     const size_t size = strcspn(word, "=");
@@ -427,17 +444,17 @@ static bool is_override(const command *c, const char *word)
            memchr(word, '.', size) != NULL;
 }
 
-static bool is_value(const char *word)
+static bool looks_like_value(const char *word)
 {
     const char *letters = word + strspn(word, "-");
     return letters == word || !((*letters >= 'a' && *letters <= 'z') || *letters == '\0');
 }
 
-/* *used: words that were taken. */
+/* *used: number of words consumed. */
 static int add_override(settings *s, const char *const *words, int count, int *used)
 {
     const char *name = words[0] + 2;
-    const bool apart = !strchr(name, '=') && count > 1 && is_value(words[1]);
+    const bool apart = !strchr(name, '=') && count > 1 && looks_like_value(words[1]);
     const size_t size = strlen(name) + (apart ? strlen(words[1]) + 1 : 0) + 1;
     char *override = malloc(size);
     *used = apart ? 2 : 1;
@@ -446,7 +463,7 @@ static int add_override(settings *s, const char *const *words, int count, int *u
     if (override && append(&s->overrides, override))
         return 0;
     free(override);
-    return fail(&(nib_err){NIB_NO_MEMORY, "memory ran out while reading options"});
+    return fail(&(nib_err){NIB_NO_MEMORY, "out of memory while reading options"});
 }
 
 int parse_options(settings *out, const command *c, int argc, char **argv)
@@ -463,13 +480,13 @@ int parse_options(settings *out, const command *c, int argc, char **argv)
                       .parallel = -1,
                       .queue = -1,
                       .connections = -1};
-    const char *given[sizeof option_table / sizeof *option_table] = {NULL}; /* values so far */
+    const char *given[sizeof option_table / sizeof *option_table] = {NULL}; /* values seen so far */
     bool only_arguments = false;
     for (int i = 0; i < argc; i++) {
         const char *word = argv[i], *value;
         if (only_arguments || word[0] != '-' || word[1] == '\0') {
             if (!append(&out->arguments, word))
-                return fail(&(nib_err){NIB_NO_MEMORY, "memory ran out while reading arguments"});
+                return fail(&(nib_err){NIB_NO_MEMORY, "out of memory while reading arguments"});
             continue;
         }
         if (strcmp(word, "--") == 0) {
@@ -486,12 +503,12 @@ int parse_options(settings *out, const command *c, int argc, char **argv)
         }
         const option *o = find_option(c, word, &value);
         if (!o)
-            return unknown_option(c, word);
+            return fail_unknown_option(c, word);
         if (o->kind == KIND_FLAG && value)
             return fail_usage("--%s takes no value", o->name);
         if (o->kind != KIND_FLAG && !value) {
             if (i + 1 == argc)
-                return fail_usage("%s wants a value: %s", word, o->value);
+                return fail_usage("%s needs a value: %s", word, o->value);
             value = argv[++i];
         }
         const char **before = &given[o - option_table];
@@ -516,7 +533,7 @@ const char *first_given(const option_given *options, size_t count)
     return NULL;
 }
 
-const char *option_of_models(const settings *s)
+const char *first_model_option(const settings *s)
 {
     const option_given options[] = {{"recipe", s->recipe != NULL},
                                     {"skip", s->skip.count != 0},
@@ -598,13 +615,14 @@ void print_help(FILE *to, const command *c)
         }
         return;
     }
-    fputs("Nibble: low-bit language models that say what they do.\n\nusage: nibble COMMAND "
+    fputs("Nibble: quantize, check, run, serve and train low-bit language models.\n\nusage: nibble "
+          "COMMAND "
           "[arguments] [options]\n\n",
           to);
     for (size_t i = 0; i < command_count; i++)
         fprintf(to, "  %-12s%s\n", commands[i].name, commands[i].summary);
-    fputs("\n`nibble COMMAND --help` lists a command's options; `nibble --version` says which "
-          "version this is.\n"
+    fputs("\n`nibble COMMAND --help` lists a command's options; `nibble --version` prints the "
+          "version.\n"
           "\nexit status:\n  ",
           to);
     print_wrapped(to, exit_status_text, 2);

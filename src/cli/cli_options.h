@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One row per option, for the files that read or print the table.
+ * The option table, for the files that parse or print it.
  */
 #ifndef NIB_CLI_OPTIONS_H
 #define NIB_CLI_OPTIONS_H
@@ -11,8 +11,8 @@ typedef enum option_kind {
     KIND_FLAG,
     KIND_TEXT,
     KIND_LIST,
-    KIND_INT,   /* of 0 or more */
-    KIND_COUNT, /* of 1 or more */
+    KIND_INT,   /* 0 or more */
+    KIND_COUNT, /* 1 or more */
     KIND_SEED,
     KIND_DOUBLE,
     KIND_BYTES
@@ -47,26 +47,26 @@ enum {
     ON_TALK = ON_CHAT | ON_SERVE,
     ON_INFER = ON_PLAN | ON_GENERATE | ON_EVAL | ON_BENCH | ON_TUNE | ON_TALK,
     ON_RUN = ON_INFER | ON_TRAIN,
-    ON_CONFIG = ON_PLAN | ON_TRAIN | ON_BENCH, /* where a training config's keys are options, too */
+    ON_CONFIG = ON_PLAN | ON_TRAIN | ON_BENCH, /* the keys of a training config are options */
     ON_WRITE = ON_QUANTIZE | ON_CONVERT,
     ON_MODEL = ON_RUN | ON_INFO | ON_VERIFY | ON_WRITE | ON_ADVISE,
     ON_ALL = ON_MODEL | ON_TABLES,
-    ON_ENGINE = (ON_MODEL & ~ON_INFO) | ON_DEVICES, /* where threads and kernels matter */
+    ON_ENGINE = (ON_MODEL & ~ON_INFO) | ON_DEVICES, /* threads and kernels matter */
 };
 
 typedef struct option {
     const char *name;
-    char letter; /* 0: none */
+    char letter; /* short option; 0: none */
     option_kind kind;
     size_t offset;     /* in settings */
-    const char *value; /* what to write, in help; NULL for a flag */
+    const char *value; /* placeholder in help; NULL for a flag */
     const char *help;
-    unsigned on; /* commands */
+    unsigned on; /* ON_ bits of the commands that have it */
 } option;
 
 extern const option option_table[];
 extern const size_t option_count;
 unsigned command_bit(const command *c);
-extern const char exit_status_text[]; /* what each number means, for help and pages */
+extern const char exit_status_text[]; /* meaning of each exit status, for help and manual pages */
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether this process is one of a run of several, and how such a run ends: rank 0 speaks for all.
+ * Joins and leaves a run of several processes (ranks). Rank 0 prints for all.
  */
 #include "cli.h"
 
 #include <limits.h>
 #include <stdlib.h>
 
-/* What mpirun, or another launcher that Open MPI knows, says to each process that it starts. */
+/* Set by mpirun, or another launcher that Open MPI supports, for each process that it starts. */
 static long long ranks_started(void)
 {
     const char *size = getenv("OMPI_COMM_WORLD_SIZE");
@@ -24,12 +24,12 @@ int join_ranks(nib_ranks **out, const settings *s)
         return 0;
     if (!is_launched()) {
         snprintf(err.text, sizeof err.text,
-                 "%lld ranks are asked, and this is one process; start it with `mpirun -n %lld "
+                 "%lld ranks are asked for, but this is one process; start it with `mpirun -n %lld "
                  "nibble train ...`, or as `NGPU=%lld ./run_train.sh ...`",
                  asked, asked, asked);
         return fail(&err);
     }
-    /* Open MPI would warn that the program handles this signal itself (watch_files). */
+    /* stop Open MPI's warning that the program handles SIGBUS itself (watch_files) */
     setenv("OMPI_MCA_opal_signal", "6,8,11", 0);
     const nib_ranks_options options = {.asked = asked < INT_MAX ? (int)asked : INT_MAX};
     if (nib_ranks_open(out, &options, &err) != NIB_OK)

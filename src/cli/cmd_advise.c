@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble advise: which recipe to take on a device.
+ * nibble advise: recommends a recipe for a device.
  */
 #include "cli.h"
 
@@ -8,7 +8,7 @@
 
 static int advise(nib_model *model, nib_engine *engine, const settings *s)
 {
-    const size_t first = s->model ? 0 : 1; /* the arguments before are the model */
+    const size_t first = s->model ? 0 : 1; /* skip MODEL if it is the first argument */
     const nib_advise_options options = {
         .request = request_of(s),
         .recipes = {s->arguments.items + first, s->arguments.count - first},
@@ -30,8 +30,8 @@ static int advise(nib_model *model, nib_engine *engine, const settings *s)
 int run_advise(const settings *s)
 {
     if (s->speed && strcmp(s->speed, "decode") != 0 && strcmp(s->speed, "prompt") != 0)
-        return fail_usage("--speed: \"%s\" is neither decode nor prompt", s->speed);
-    return with_model(
-        s, "`nibble advise` wants MODEL: a directory, a config.json or a file of weights",
-        (nib_model_options){0}, advise);
+        return fail_usage("--speed: \"%s\" is not decode or prompt", s->speed);
+    return with_model(s,
+                      "`nibble advise` needs MODEL: a directory, a config.json or a weights file",
+                      (nib_model_options){0}, advise);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble bench: what is timed, and what is said of it.
+ * nibble bench: runs the timings and prints them.
  */
 #include "cli.h"
 
@@ -24,17 +24,16 @@ static double now_s(clockid_t clock)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Of this process: the processor time that was gone when main began, which starting it took, and
- * the clock then. */
+/* CPU time used before main, which is what starting the process took, and the clock at main. */
 static double program_s, main_at;
 
-void note_start(void)
+void record_start(void)
 {
     program_s = now_s(CLOCK_PROCESS_CPUTIME_ID);
     main_at = now_s(CLOCK_MONOTONIC);
 }
 
-/* What each stage took, in the order in which they follow each other. */
+/* The stages up to the first token, in order. */
 typedef enum cold_stage {
     COLD_PROGRAM,
     COLD_THREADS,
@@ -49,8 +48,8 @@ static const char *const cold_names[] = {"program", "threads",   "open",  "plan"
                                          "weights", "tokenizer", "prompt"};
 
 typedef struct cold_start {
-    double s[COLD_STAGES], last;
-    int tokens; /* of the prompt */
+    double s[COLD_STAGES], last; /* seconds per stage; clock at the end of the last one */
+    int tokens;                  /* prompt length */
     bool has_tokenizer;
 } cold_start;
 
@@ -69,8 +68,8 @@ static double cold_sum(const cold_start *c)
     return sum;
 }
 
-/* As open_ready, stage by stage. The tokenizer is opened for a text, as `nibble generate` does. */
-static int open_cold(ready *r, cold_start *c, nib_engine *engine, const settings *s,
+/* open_run with each stage timed. Opens the tokenizer too, as `nibble generate` does. */
+static int open_cold(run_context *r, cold_start *c, nib_engine *engine, const settings *s,
                      const char *path, int sequences)
 {
     const nib_request request = request_of(s);
@@ -79,7 +78,7 @@ static int open_cold(ready *r, cold_start *c, nib_engine *engine, const settings
     int32_t *ids;
     size_t count;
     nib_err err;
-    *r = (ready){0};
+    *r = (run_context){0};
     const int status = open_model(&r->model, engine, s, path, (nib_model_options){0});
     if (status)
         return status;
@@ -103,13 +102,12 @@ static int open_cold(ready *r, cold_start *c, nib_engine *engine, const settings
         return fail(&err);
     end_stage(c, COLD_PROMPT);
     return nib_session_truncate(r->session, 0, 0, &err) == NIB_OK
-               ? say_settings(nib_session_plan(r->session), s)
+               ? print_settings(nib_session_plan(r->session), s)
                : fail(&err);
 }
 
-/* ---- what is said ---- */
+/* ---- reports ---- */
 
-/* Everything that one bench has to say. */
 typedef struct report {
     const settings *s;
     const char *model;
@@ -126,7 +124,7 @@ static const char *peer_title(const settings *s)
     return slash ? slash + 1 : s->peer;
 }
 
-static void print_text_of(const char *key, const char *text)
+static void print_json_text(const char *key, const char *text)
 {
     printf(", \"%s\": ", key);
     if (text)
@@ -165,7 +163,7 @@ static void print_json_rounds(const report *p)
     fputs("\n  ]", stdout);
 }
 
-static void print_json_more(const report *p)
+static void print_json_details(const report *p)
 {
     const nib_bench_result *b = &p->r;
     fputs(",\n  \"cold_start\": {", stdout);
@@ -190,12 +188,12 @@ static void print_json_more(const report *p)
         printf(",\n  \"floats_name\": \"%s\", ", b->floats_name);
         print_speeds("floats", b->floats);
     } else if (*b->floats_why) {
-        print_text_of("floats_why", b->floats_why);
+        print_json_text("floats_why", b->floats_why);
     }
     if (p->s->peer) {
         printf(",\n  \"peer_file_bytes\": %" PRIu64 ", \"peer_token_bytes\": %" PRIu64,
                b->peer_file_bytes, b->peer_token_bytes);
-        print_text_of("peer_name", b->peer_name);
+        print_json_text("peer_name", b->peer_name);
         fputs(", ", stdout);
         print_speeds("peer", b->peer);
     }
@@ -207,10 +205,10 @@ static int print_json(const report *p, const nib_plan *plan)
     const nib_bench_result *b = &p->r;
     const char *slash = strrchr(p->model, '/');
     printf("{\"schema\": 1, \"version\": \"%s\"", nib_version());
-    print_text_of("machine", b->machine);
+    print_json_text("machine", b->machine);
     printf(", \"isa\": \"%s\", \"threads\": %d, \"date\": \"%s\"", b->isa, b->threads, b->date);
-    print_text_of("model", slash && slash[1] ? slash + 1 : p->model);
-    print_text_of("recipe", p->s->recipe);
+    print_json_text("model", slash && slash[1] ? slash + 1 : p->model);
+    print_json_text("recipe", p->s->recipe);
     printf(",\n  \"prefill_tokens_per_s\": %.6g, \"decode_tokens_per_s\": %.6g, "
            "\"peak_bytes\": %" PRIu64
            ", \"bandwidth_share\": %.4g, \"arithmetic_share\": %.4g, \"weight_bytes\": %" PRIu64
@@ -222,15 +220,15 @@ static int print_json(const report *p, const nib_plan *plan)
            b->arithmetic_share, b->weight_bytes, b->cache_bytes, b->file_bytes, b->copy_gb_per_s,
            b->peak_gop_per_s, b->predicted_prefill_tokens_per_s, b->predicted_decode_tokens_per_s,
            b->predicted_bytes, b->device_bytes);
-    print_json_more(p);
+    print_json_details(p);
     const int status = print_ledger_members(plan);
     puts("\n}");
     return status;
 }
 
-static void print_own(const nib_bench_result *b)
+static void print_medians(const nib_bench_result *b)
 {
-    if (b->copy_gb_per_s > 0) /* a small model is read from the caches, not from that memory */
+    if (b->copy_gb_per_s > 0) /* over 100 % of the bandwidth: a small model stays in the caches */
         printf("prefill     %.1f tokens/s, %.0f %% of %.0f GOP/s\ndecode      %.1f tokens/s, %.0f "
                "%% of %.1f GB/s%s\n",
                b->prefill_tokens_per_s, 100 * b->arithmetic_share, b->peak_gop_per_s,
@@ -241,27 +239,27 @@ static void print_own(const nib_bench_result *b)
                b->decode_tokens_per_s);
 }
 
-static void print_more(const report *p)
+static void print_details(const report *p)
 {
     const nib_bench_result *b = &p->r;
     if (p->s->batch)
-        printf("batch       %.1f tokens/s of %lld sequences together, %.1f of each, %.2fx one "
+        printf("batch       %.1f tokens/s of %lld sequences together, %.1f each, %.2fx one "
                "alone\n",
                b->batch_tokens_per_s, p->s->batch, b->batch_tokens_per_s / (double)p->s->batch,
                ratio(b->batch_tokens_per_s, b->decode_tokens_per_s));
     for (size_t i = 0; i < b->context_count; i++)
-        printf("%-11s %.1f tokens/s behind %" PRId64 " positions, %.2fx of %.1f behind none\n",
+        printf("%-11s %.1f tokens/s after %" PRId64 " positions, %.2fx of %.1f after none\n",
                i ? "" : "context", b->contexts[i].tokens_per_s, b->contexts[i].positions,
                ratio(b->contexts[i].tokens_per_s, b->contexts[i].empty_tokens_per_s),
                b->contexts[i].empty_tokens_per_s);
     if (*b->floats_name)
-        printf(
-            "in %-8s %.1f tokens/s prefill, %.1f tokens/s decode; %.2fx and %.2fx of them above\n",
-            b->floats_name, b->floats.prefill_tokens_per_s, b->floats.decode_tokens_per_s,
-            ratio(b->prefill_tokens_per_s, b->floats.prefill_tokens_per_s),
-            ratio(b->decode_tokens_per_s, b->floats.decode_tokens_per_s));
+        printf("in %-8s %.1f tokens/s prefill, %.1f tokens/s decode; above: %.2fx and %.2fx of "
+               "these\n",
+               b->floats_name, b->floats.prefill_tokens_per_s, b->floats.decode_tokens_per_s,
+               ratio(b->prefill_tokens_per_s, b->floats.prefill_tokens_per_s),
+               ratio(b->decode_tokens_per_s, b->floats.decode_tokens_per_s));
     else if (*b->floats_why)
-        printf("in floats   not beside: %s\n", b->floats_why);
+        printf("in floats   not timed: %s\n", b->floats_why);
 }
 
 static void print_cold(const cold_start *c)
@@ -270,13 +268,13 @@ static void print_cold(const cold_start *c)
     for (int i = 0; i < COLD_STAGES; i++)
         if (i != COLD_TOKENIZER || c->has_tokenizer)
             printf("%s %s %.3f", i ? "," : "", cold_names[i], c->s[i]);
-    puts(c->has_tokenizer ? "" : "; there is no tokenizer");
+    puts(c->has_tokenizer ? "" : "; no tokenizer");
 }
 
 static void print_row(const char *name, nib_bench_speeds speeds, uint64_t token_bytes,
                       uint64_t file_bytes)
 {
-    char token[32] = "not known", file[32] = "not known";
+    char token[32] = "unknown", file[32] = "unknown";
     if (token_bytes)
         snprintf(token, sizeof token, "%.1f MB", (double)token_bytes * 1e-6);
     if (file_bytes)
@@ -291,10 +289,10 @@ static void print_peer(const report *p)
     if (!p->s->peer)
         return;
     const nib_bench_speeds own = {b->prefill_tokens_per_s, b->decode_tokens_per_s};
-    printf("beside      %s (%s), %d round%s in turn, %d thread%s each\n", peer_title(p->s),
+    printf("peer        %s (%s), %d round%s in turn, %d thread%s each\n", peer_title(p->s),
            b->peer_name, p->options.repeats, p->options.repeats == 1 ? "" : "s", b->threads,
            b->threads == 1 ? "" : "s");
-    printf("  %-12s %10s %10s %12s %12s\n", "tokens/s", "prefill", "decode", "a token", "file");
+    printf("  %-12s %10s %10s %12s %12s\n", "tokens/s", "prefill", "decode", "per token", "file");
     print_row("nibble", own, b->weight_bytes, b->file_bytes);
     if (*b->floats_name)
         printf("  %-12.24s %10.1f %10.1f\n", b->floats_name, b->floats.prefill_tokens_per_s,
@@ -317,10 +315,10 @@ static void print_peer(const report *p)
 static void print_report(const report *p)
 {
     const nib_bench_result *b = &p->r;
-    print_own(b);
-    print_more(p);
+    print_medians(b);
+    print_details(p);
     print_cold(&p->cold);
-    printf("memory      %.1f MB weights, %.1f MB keys and values, %.1f MB at most\n",
+    printf("memory      %.1f MB weights, %.1f MB KV cache, %.1f MB peak\n",
            (double)b->weight_bytes * 1e-6, (double)b->cache_bytes * 1e-6,
            (double)b->peak_bytes * 1e-6);
     if (b->device_bytes != 0)
@@ -333,7 +331,7 @@ static void print_report(const report *p)
 
 /* ---- a model ---- */
 
-/* "0,512,2048" */
+/* Parses a list such as "0,512,2048". */
 static int parse_sweep(int64_t out[NIB_BENCH_CONTEXTS], size_t *count, const char *text)
 {
     *count = 0;
@@ -342,8 +340,8 @@ static int parse_sweep(int64_t out[NIB_BENCH_CONTEXTS], size_t *count, const cha
         errno = 0;
         const long long n = strtoll(at, &end, 10);
         if (end == at || errno || n < 0 || (*end && (*end != ',' || !end[1])))
-            return fail_usage("--sweep: \"%s\" is no list of numbers of 0 or more with commas, "
-                              "such as 0,512,2048",
+            return fail_usage("--sweep: \"%s\" is not a comma-separated list of numbers of 0 or "
+                              "more, such as 0,512,2048",
                               text);
         if (*count == NIB_BENCH_CONTEXTS)
             return fail_usage("--sweep: \"%s\" has more than %d contexts", text,
@@ -351,10 +349,12 @@ static int parse_sweep(int64_t out[NIB_BENCH_CONTEXTS], size_t *count, const cha
         out[(*count)++] = n;
         at = end + (*end == ',');
     }
-    return text && *count == 0 ? fail_usage("--sweep: the list is empty; such as 0,512,2048") : 0;
+    return text && *count == 0
+               ? fail_usage("--sweep: the list is empty; give one such as 0,512,2048")
+               : 0;
 }
 
-static int time_model(const ready *r, report *p)
+static int time_model(const run_context *r, report *p)
 {
     nib_err err;
     if (nib_bench(r->session, &p->options, &p->r, &err) != NIB_OK)
@@ -365,20 +365,20 @@ static int time_model(const ready *r, report *p)
         status = print_json(p, nib_session_plan(r->session));
     else
         print_report(p);
-    return status ? status : finish_stdout(summarize(r, p->s));
+    return status ? status : finish_stdout(print_summary(r, p->s));
 }
 
-static int time_operations(const ready *r, const report *p)
+static int time_operations(const run_context *r, const report *p)
 {
     const nib_sink sink = report_sink(p->s);
     nib_err err;
     return nib_bench_operations(r->session, &p->options, form_of(p->s), &sink, &err) == NIB_OK
-               ? finish_stdout(summarize(r, p->s))
+               ? finish_stdout(print_summary(r, p->s))
                : fail(&err);
 }
 
-/* Sequences that the session has to have: those of the batch, an empty one and a full one. */
-static int sequences_of(const settings *s)
+/* Sequences to open: those of the batch; for a sweep at least an empty one and a full one. */
+static int count_sequences(const settings *s)
 {
     const long long least = s->sweep ? SWEEP_SEQUENCES : 1;
     const long long wanted = s->batch > least ? s->batch : least;
@@ -390,7 +390,7 @@ static int bench_model(nib_engine *engine, const settings *s, const char *path)
     int64_t contexts[NIB_BENCH_CONTEXTS];
     const nib_bench_peer peer = {s->peer, s->peer_model, (const char *const *)environ};
     const long long repeats = s->repeats ? s->repeats : REPEATS;
-    ready r;
+    run_context r;
     report p = {.s = s,
                 .model = path,
                 .options = {.prompt_tokens = s->prompt_tokens,
@@ -408,18 +408,18 @@ static int bench_model(nib_engine *engine, const settings *s, const char *path)
     end_stage(&p.cold, COLD_THREADS);
     p.options.rounds = calloc(NIB_BENCH_ROUNDS, sizeof *p.options.rounds);
     if (!p.options.rounds)
-        return fail(&(nib_err){NIB_NO_MEMORY, "memory ran out for the rounds of the bench"});
-    status = open_cold(&r, &p.cold, engine, s, path, sequences_of(s));
+        return fail(&(nib_err){NIB_NO_MEMORY, "cannot allocate the rounds of the bench"});
+    status = open_cold(&r, &p.cold, engine, s, path, count_sequences(s));
     if (status == 0)
         status = s->operations ? time_operations(&r, &p) : time_model(&r, &p);
-    close_ready(&r);
+    close_run(&r);
     free(p.options.rounds);
     return status;
 }
 
-/* ---- all of it ---- */
+/* ---- training configs, layers, options ---- */
 
-/* Steps of a training config. */
+/* Times the steps of a training config. */
 static int bench_train(nib_engine *engine, const settings *s, const char *path)
 {
     nib_model *model;
@@ -434,7 +434,7 @@ static int bench_train(nib_engine *engine, const settings *s, const char *path)
     if (nib_plan_make(&plan, model, &request, &err) != NIB_OK)
         status = fail(&err);
     if (status == 0)
-        status = say_settings(plan, s);
+        status = print_settings(plan, s);
     if (status == 0)
         status = nib_bench_train(model, plan, steps, form_of(s), &sink, &err) == NIB_OK
                      ? finish_stdout(0)
@@ -451,8 +451,8 @@ static int bench_layers(nib_model *model, nib_engine *engine, const settings *s)
     const nib_request request = request_of(s);
     const nib_sink sink = report_sink(s);
     (void)engine;
-    int status =
-        nib_plan_make(&plan, model, &request, &err) == NIB_OK ? say_settings(plan, s) : fail(&err);
+    int status = nib_plan_make(&plan, model, &request, &err) == NIB_OK ? print_settings(plan, s)
+                                                                       : fail(&err);
     if (status == 0)
         status = nib_bench_layers(plan, s->prompt_tokens, form_of(s), &sink, &err) == NIB_OK
                      ? finish_stdout(0)
@@ -461,8 +461,8 @@ static int bench_layers(nib_model *model, nib_engine *engine, const settings *s)
     return status;
 }
 
-/* An option that was given, and that only the rounds of a model have a use for; NULL: none. */
-static const char *option_of_rounds(const settings *s)
+/* The first given option that applies only to the rounds of a model; NULL if there is none. */
+static const char *first_rounds_option(const settings *s)
 {
     const option_given options[] = {
         {"batch", s->batch != 0},  {"sweep", s->sweep != NULL},
@@ -471,8 +471,8 @@ static const char *option_of_rounds(const settings *s)
     return first_given(options, sizeof options / sizeof *options);
 }
 
-/* A given option without effect on --kernels, --predict or --train; NULL: none. */
-static const char *option_of_steps(const settings *s)
+/* The first given option without effect with --kernels, --predict or --train; NULL if none. */
+static const char *first_unused_option(const settings *s)
 {
     const option_given options[] = {{"max-tokens", s->max_tokens >= 0},
                                     {"repeats", !s->train && s->repeats != 0},
@@ -486,33 +486,33 @@ static const char *option_of_steps(const settings *s)
 static int check_bench(const settings *s, const char *path)
 {
     if (s->kernels + s->predict + s->train > 1)
-        return fail_usage("--kernels, --predict and --train each time something else; give one");
+        return fail_usage("--kernels, --predict and --train exclude each other; give one");
     if (!path && s->train)
-        return fail_usage("`nibble bench --train` wants CONFIG");
+        return fail_usage("`nibble bench --train` needs CONFIG");
     if (!path && !s->kernels && !s->predict)
-        return fail_usage("`nibble bench` wants MODEL, --kernels or --predict");
+        return fail_usage("`nibble bench` needs MODEL, --kernels or --predict");
     if (path && s->kernels)
         return fail_usage("--kernels times kernels without a model; leave out %s, or --kernels",
                           path);
     if (s->train && s->operations)
-        return fail_usage("--operations has no effect with --train, which tells them always");
+        return fail_usage("--operations has no effect with --train, which always lists them");
     if (s->markdown && !s->kernels && !s->predict && !s->train && !s->operations)
-        return fail_usage("--markdown is for the tables of --kernels, --predict, --operations and "
-                          "--train; the rounds of a model have text and --json");
+        return fail_usage("--markdown needs --kernels, --predict, --operations or --train; the "
+                          "rounds of a model are printed as text or --json");
     if (!s->peer != !s->peer_model)
         return fail_usage(
-            "--peer PROGRAM and --peer-model FILE.gguf belong together; %s is missing",
+            "--peer PROGRAM and --peer-model FILE.gguf need each other; %s is missing",
             s->peer ? "--peer-model" : "--peer");
     const char *what = s->kernels      ? "kernels"
                        : s->predict    ? path != NULL ? "predict" : "predict without MODEL"
                        : s->train      ? "train"
                        : s->operations ? "operations"
                                        : NULL;
-    const char *useless = s->kernels || s->predict || s->train ? option_of_steps(s) : NULL;
+    const char *useless = s->kernels || s->predict || s->train ? first_unused_option(s) : NULL;
     if (useless == NULL && path == NULL && (s->kernels || s->predict))
-        useless = option_of_models(s);
+        useless = first_model_option(s);
     if (what != NULL && useless == NULL)
-        useless = option_of_rounds(s);
+        useless = first_rounds_option(s);
     if (useless != NULL)
         return fail_usage("--%s has no effect with --%s", useless, what);
     return 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble chat: a conversation on a terminal, with line editing and history, or through a pipe: a
- * line in, an answer out.
+ * nibble chat: a conversation on a terminal, with line editing and history, or through a pipe,
+ * where each line is a message.
  */
 #include "cli.h"
 
@@ -20,20 +20,20 @@
 
 enum { HISTORY = 1000 };
 
-typedef struct talk {
+typedef struct chat_state {
     const settings *s;
-    ready r;
+    run_context r;
     nib_chat_session *chat;
     nib_generate_stats last;
     bool answered;
     bool terminal;
-    EditLine *edit; /* of a terminal */
+    EditLine *edit; /* on a terminal */
     History *history;
-    char history_path[PATH_MAX]; /* empty: none is kept */
-    char *line;                  /* of a pipe */
+    char history_path[PATH_MAX]; /* empty: history is not saved */
+    char *line;                  /* from a pipe */
     size_t line_capacity;
-    int status; /* of the first failure in a pipe */
-} talk;
+    int status; /* first failure, if not on a terminal */
+} chat_state;
 
 /* ---- lines ---- */
 
@@ -68,18 +68,18 @@ static void find_history(char *out, size_t size)
         *out = 0;
 }
 
-/* libedit takes and drops characters by LC_CTYPE; what is read here is UTF-8, whatever the
- * environment says. LC_NUMERIC and the others stay "C". */
-static void know_characters(void)
+/* libedit accepts or drops characters by LC_CTYPE. Input is UTF-8 whatever the environment says.
+ * LC_NUMERIC and the other categories stay "C". */
+static void use_utf8(void)
 {
     if (setlocale(LC_CTYPE, "") == NULL || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
         (void)setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-static void open_editor(talk *t)
+static void open_editor(chat_state *t)
 {
     HistEvent event;
-    know_characters();
+    use_utf8();
     t->edit = el_init("nibble", stdin, stderr, stderr);
     t->history = history_init();
     if (t->edit == NULL || t->history == NULL)
@@ -95,7 +95,7 @@ static void open_editor(talk *t)
         history(t->history, &event, H_LOAD, t->history_path);
 }
 
-static void close_editor(talk *t)
+static void close_editor(chat_state *t)
 {
     HistEvent event;
     if (t->history != NULL && t->history_path[0] != 0 &&
@@ -108,8 +108,9 @@ static void close_editor(talk *t)
     free(t->line);
 }
 
-/* The next line, without its end; NULL: there is none. Ctrl-C at the prompt begins a new one. */
-static const char *next_line(talk *t, size_t *size)
+/* The next line of *size bytes, with its end of line; NULL: no more. Ctrl-C at the prompt starts a
+ * new line. */
+static const char *next_line(chat_state *t, size_t *size)
 {
     HistEvent event;
     int count = 0;
@@ -128,17 +129,17 @@ static const char *next_line(talk *t, size_t *size)
             *size = (size_t)count;
             return line;
         }
-        if (!take_interrupt()) {
-            fputc('\n', stderr); /* behind the prompt */
+        if (!consume_interrupt()) {
+            fputc('\n', stderr); /* end the prompt's line */
             return NULL;
         }
-        fputs("\n(Ctrl-D or /quit ends)\n", stderr);
+        fputs("\n(Ctrl-D or /quit to exit)\n", stderr);
     }
 }
 
-/* A message: lines up to one that does not end with a backslash, or to the end; NULL: no more, or
- * no memory. */
-static char *next_message(talk *t)
+/* Reads a message, allocated: all lines up to one that does not end with a backslash, or to the end
+ * of the input. NULL: no more input, or out of memory. */
+static char *next_message(chat_state *t)
 {
     char *text = NULL;
     size_t size = 0;
@@ -147,7 +148,7 @@ static char *next_message(talk *t)
         const char *line = next_line(t, &part);
         if (line == NULL) {
             if (text != NULL)
-                text[size - 1] = 0; /* the line that was to go on does not */
+                text[size - 1] = 0; /* nothing follows the last backslash */
             return text;
         }
         while (part > 0 && (line[part - 1] == '\n' || line[part - 1] == '\r'))
@@ -169,35 +170,34 @@ static char *next_message(talk *t)
     }
 }
 
-/* ---- what begins with a slash ---- */
+/* ---- slash commands ---- */
 
-static void print_stats(const talk *t)
+static void print_stats(const chat_state *t)
 {
     const nib_generate_stats *g = &t->last;
     if (!t->answered) {
-        fputs("nothing was answered yet\n", stderr);
+        fputs("no answer yet\n", stderr);
         return;
     }
     fprintf(stderr,
-            "prompt      %" PRId64 " tokens, %" PRId64 " of them in the cache, first token after "
+            "prompt      %" PRId64 " tokens, %" PRId64 " of them cached, first token after "
             "%.3f s\n"
             "answer      %" PRId64 " tokens",
             g->prompt_tokens, g->cached_tokens, g->first_token_s, g->new_tokens);
     if (!isnan(g->token_s))
-        fprintf(stderr, ", %.1f tokens/s; %.4g ms a token, %.4g ms predicted", 1 / g->token_s,
+        fprintf(stderr, ", %.1f tokens/s; %.4g ms per token, %.4g ms predicted", 1 / g->token_s,
                 g->token_s * 1e3, g->predicted_token_s * 1e3);
-    fprintf(
-        stderr,
-        "; ended with %s\nmemory      %.1f MB weights, %.1f MB keys and values, %.1f MB at most\n"
-        "sampling    temp %g, top-k %" PRId64 ", top-p %g, min-p %g, repeat-penalty %g, "
-        "seed %" PRIu64 "\n",
-        finish_word(g->finish), (double)g->weight_bytes * 1e-6, (double)g->cache_bytes * 1e-6,
-        (double)g->peak_bytes * 1e-6, g->temperature, g->top_k, g->top_p, g->min_p,
-        g->repeat_penalty, g->seed);
-    print_drawing(g);
+    fprintf(stderr,
+            "; ended with %s\nmemory      %.1f MB weights, %.1f MB KV cache, %.1f MB peak\n"
+            "sampling    temp %g, top-k %" PRId64 ", top-p %g, min-p %g, repeat-penalty %g, "
+            "seed %" PRIu64 "\n",
+            finish_word(g->finish), (double)g->weight_bytes * 1e-6, (double)g->cache_bytes * 1e-6,
+            (double)g->peak_bytes * 1e-6, g->temperature, g->top_k, g->top_p, g->min_p,
+            g->repeat_penalty, g->seed);
+    print_sampling_stats(g);
 }
 
-static nib_status print_plan(talk *t, nib_err *err)
+static nib_status print_plan(chat_state *t, nib_err *err)
 {
     const nib_sink sink = stderr_sink();
     return nib_plan_write(nib_session_plan(t->r.session), NIB_FORM_TEXT, &sink, err);
@@ -214,7 +214,7 @@ static nib_status fail_file(nib_err *err, const char *path)
     return err->status = NIB_IO;
 }
 
-static nib_status save(talk *t, const char *path, nib_err *err)
+static nib_status save(chat_state *t, const char *path, nib_err *err)
 {
     FILE *file = fopen(path, "w");
     if (file == NULL)
@@ -226,7 +226,7 @@ static nib_status save(talk *t, const char *path, nib_err *err)
     return status;
 }
 
-static nib_status load(talk *t, const char *path, nib_err *err)
+static nib_status load(chat_state *t, const char *path, nib_err *err)
 {
     enum { MOST = 64 << 20 };
     FILE *file = fopen(path, "r");
@@ -247,14 +247,14 @@ static nib_status load(talk *t, const char *path, nib_err *err)
 
 static void print_commands(void)
 {
-    fputs("/system TEXT   the system's words from now on; without TEXT: none\n"
-          "/reset         forget what was said\n"
-          "/stats         tokens and times of the last answer\n"
-          "/plan          what runs, layer by layer\n"
-          "/save FILE     the conversation as JSON\n"
-          "/load FILE     such a conversation in place of this one\n"
-          "/quit          or Ctrl-D: end\n"
-          "A line that ends with \\ goes on in the next one. Ctrl-C stops an answer.\n",
+    fputs("/system TEXT   set the system prompt; without TEXT, remove it\n"
+          "/reset         clear the conversation\n"
+          "/stats         show tokens and times of the last answer\n"
+          "/plan          show what runs, layer by layer\n"
+          "/save FILE     save the conversation as JSON\n"
+          "/load FILE     replace the conversation with a saved one\n"
+          "/quit          exit; so does Ctrl-D\n"
+          "A line that ends with \\ continues on the next one. Ctrl-C stops an answer.\n",
           stderr);
 }
 
@@ -267,18 +267,18 @@ static nib_status fail_command(nib_err *err, const char *word, const char *rest)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         known = known || strcmp(word, names[i]) == 0;
     if (known && *rest != 0)
-        snprintf(err->text, sizeof err->text, "%s takes nothing behind it, and here is \"%.64s\"",
+        snprintf(err->text, sizeof err->text, "%s takes no argument; \"%.64s\" is one too many",
                  word, rest);
     else if (known)
-        snprintf(err->text, sizeof err->text, "%s wants FILE", word);
+        snprintf(err->text, sizeof err->text, "%s needs FILE", word);
     else
-        snprintf(err->text, sizeof err->text, "%.64s is not one of /help's words%s", word,
-                 nearest(near, word, "", names, sizeof names / sizeof *names));
+        snprintf(err->text, sizeof err->text, "unknown command %.64s%s", word,
+                 did_you_mean(near, word, "", names, sizeof names / sizeof *names));
     return err->status = NIB_USAGE;
 }
 
-/* True: the conversation goes on. */
-static bool obey(talk *t, char *text, nib_status *status, nib_err *err)
+/* Returns false to end the conversation. */
+static bool run_slash_command(chat_state *t, char *text, nib_status *status, nib_err *err)
 {
     char *rest = text + strcspn(text, " \t\n");
     if (*rest != 0)
@@ -307,29 +307,29 @@ static bool obey(talk *t, char *text, nib_status *status, nib_err *err)
 
 /* ---- turns ---- */
 
-static nib_status say(talk *t, const char *text, nib_err *err)
+static nib_status send_message(chat_state *t, const char *text, nib_err *err)
 {
     const nib_generate_options options = generate_options_of(t->s, NULL);
     const nib_sink sink = stdout_sink();
     nib_generate_stats stats;
     const nib_status status =
         nib_chat_session_say(t->chat, text, &options, (int64_t)time(NULL), &sink, &stats, err);
-    if (status == NIB_OK) { /* else /stats has those of the answer before */
+    if (status == NIB_OK) { /* else /stats still shows the previous answer */
         t->last = stats;
         t->answered = true;
     }
     if (status == NIB_OK || stats.new_tokens > 0)
         putchar('\n');
     fflush(stdout);
-    const bool cancelled = take_interrupt();
+    const bool cancelled = consume_interrupt();
     if (t->terminal && cancelled)
         fputs("(stopped)\n", stderr);
     if (status == NIB_OK && stats.finish == NIB_FINISH_CONTEXT && !t->s->quiet)
-        fputs("(ended: the context is full; /reset begins anew)\n", stderr);
+        fputs("(stopped: the context is full; /reset clears it)\n", stderr);
     return status;
 }
 
-static int converse(talk *t)
+static int converse(chat_state *t)
 {
     char *text;
     bool on = true;
@@ -337,27 +337,27 @@ static int converse(talk *t)
         nib_err err = {.status = NIB_OK};
         nib_status status = NIB_OK;
         if (text[0] == '/')
-            on = obey(t, text, &status, &err);
+            on = run_slash_command(t, text, &status, &err);
         else if (text[strspn(text, " \t\n")] != 0)
-            status = say(t, text, &err);
+            status = send_message(t, text, &err);
         free(text);
         if (status == NIB_OK)
             continue;
         const int failed = fail(&err);
         if (t->status == 0 && !t->terminal)
             t->status = failed;
-        on = on && !ferror(stdout); /* nobody reads the answers; a file of a command is another */
+        on = on && !ferror(stdout); /* stop if nobody reads the answers; not if a file fails */
     }
     return t->status;
 }
 
-static int chat(talk *t, const char *template_text)
+static int chat(chat_state *t, const char *template_text)
 {
     nib_err err;
     if (nib_chat_session_open(&t->chat, t->r.session, template_text, &err) != NIB_OK)
         return fail(&err);
     clear_progress();
-    say_chat_note(&t->r, t->s);
+    print_chat_note(&t->r, t->s);
     t->terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
     int status = 0;
     if (t->s->prompt != NULL && nib_chat_session_system(t->chat, t->s->prompt, &err) != NIB_OK)
@@ -366,23 +366,23 @@ static int chat(talk *t, const char *template_text)
         if (t->terminal)
             open_editor(t);
         if (t->terminal && !t->s->quiet)
-            fputs("/help lists what begins with a slash; Ctrl-D ends\n", stderr);
+            fputs("/help lists commands; Ctrl-D exits\n", stderr);
         status = converse(t);
         close_editor(t);
     }
     nib_chat_session_close(t->chat);
-    const int said = summarize(&t->r, t->s);
+    const int said = print_summary(&t->r, t->s);
     return finish_stdout(status != 0 ? status : said);
 }
 
 int run_chat(const settings *s)
 {
     const char *path = model_path(s);
-    talk t = {.s = s};
+    chat_state t = {.s = s};
     char *template_text = NULL;
     nib_engine *engine;
     if (path == NULL)
-        return fail_usage("`nibble chat` wants MODEL");
+        return fail_usage("`nibble chat` needs MODEL");
     int status = s->chat_template != NULL
                      ? read_file(&template_text, s->chat_template, "the chat template")
                      : 0;
@@ -390,10 +390,10 @@ int run_chat(const settings *s)
         const nib_generate_options options = generate_options_of(s, NULL);
         nib_request request = request_of(s);
         request.generation = &options;
-        status = open_ready(&t.r, engine, s, path, &request);
+        status = open_run(&t.r, engine, s, path, &request);
         if (status == 0) {
             status = chat(&t, template_text);
-            close_ready(&t.r);
+            close_run(&t.r);
         }
         nib_engine_close(engine);
     }

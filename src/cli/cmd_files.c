@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble info, verify, quantize, convert: commands about files.
+ * nibble info, verify, quantize, convert: the commands that read or write checkpoints.
  */
 #include "cli.h"
 
 #include <string.h>
 
-static int ended(nib_status status, const nib_err *err)
+static int finish_report(nib_status status, const nib_err *err)
 {
     return status == NIB_OK ? finish_stdout(0) : fail(err);
 }
@@ -16,12 +16,12 @@ static int info(nib_model *model, nib_engine *engine, const settings *s)
     nib_err err;
     const nib_sink sink = report_sink(s);
     (void)engine;
-    return ended(nib_info_write(model, form_of(s), &sink, &err), &err);
+    return finish_report(nib_info_write(model, form_of(s), &sink, &err), &err);
 }
 
 int run_info(const settings *s)
 {
-    return with_model(s, "`nibble info` wants MODEL", (nib_model_options){.inspect = true}, info);
+    return with_model(s, "`nibble info` needs MODEL", (nib_model_options){.inspect = true}, info);
 }
 
 static int verify(nib_model *model, nib_engine *engine, const settings *s)
@@ -33,14 +33,14 @@ static int verify(nib_model *model, nib_engine *engine, const settings *s)
                                          (nib_model_options){.inspect = true})
                             : 0;
     if (status == 0)
-        status = ended(nib_verify(model, against, form_of(s), &sink, &err), &err);
+        status = finish_report(nib_verify(model, against, form_of(s), &sink, &err), &err);
     nib_model_close(against);
     return status;
 }
 
 int run_verify(const settings *s)
 {
-    return with_model(s, "`nibble verify` wants MODEL", (nib_model_options){.inspect = true},
+    return with_model(s, "`nibble verify` needs MODEL", (nib_model_options){.inspect = true},
                       verify);
 }
 
@@ -57,7 +57,7 @@ static int quantize(nib_model *model, nib_engine *engine, const settings *s)
     nib_err err;
     const nib_sink sink = report_sink(s);
     (void)engine;
-    const int status = ended(nib_quantize(model, &options, form_of(s), &sink, &err), &err);
+    const int status = finish_report(nib_quantize(model, &options, form_of(s), &sink, &err), &err);
     clear_progress();
     return status;
 }
@@ -65,12 +65,12 @@ static int quantize(nib_model *model, nib_engine *engine, const settings *s)
 int run_quantize(const settings *s)
 {
     if (s->arguments.count < (s->model ? 1 : 2))
-        return fail_usage("`nibble quantize` wants MODEL and OUT");
+        return fail_usage("`nibble quantize` needs MODEL and OUT");
     if (!s->recipe)
-        return fail_usage("`nibble quantize` wants --recipe; `nibble recipes` lists them");
+        return fail_usage("`nibble quantize` needs --recipe; `nibble recipes` lists them");
     if (s->method && strcmp(s->method, "rtn") != 0)
-        return fail_usage("--method %s is not built; rtn (round to nearest) is", s->method);
-    return with_model(s, "`nibble quantize` wants MODEL and OUT", (nib_model_options){0}, quantize);
+        return fail_usage("--method %s is not supported; use rtn (round to nearest)", s->method);
+    return with_model(s, "`nibble quantize` needs MODEL and OUT", (nib_model_options){0}, quantize);
 }
 
 static int convert(nib_model *model, nib_engine *engine, const settings *s)
@@ -87,7 +87,7 @@ static int convert(nib_model *model, nib_engine *engine, const settings *s)
     nib_err err;
     const nib_sink sink = report_sink(s);
     (void)engine;
-    const int status = ended(nib_convert(model, &options, form_of(s), &sink, &err), &err);
+    const int status = finish_report(nib_convert(model, &options, form_of(s), &sink, &err), &err);
     clear_progress();
     return status;
 }
@@ -95,10 +95,10 @@ static int convert(nib_model *model, nib_engine *engine, const settings *s)
 int run_convert(const settings *s)
 {
     if (s->arguments.count < (s->model ? 1 : 2))
-        return fail_usage("`nibble convert` wants MODEL and OUT");
+        return fail_usage("`nibble convert` needs MODEL and OUT");
     if (!s->format)
-        return fail_usage("`nibble convert` wants --format torchao, nibble, 8da4w, "
+        return fail_usage("`nibble convert` needs --format torchao, nibble, 8da4w, "
                           "compressed-tensors, gguf or safetensors");
-    return with_model(s, "`nibble convert` wants MODEL and OUT",
+    return with_model(s, "`nibble convert` needs MODEL and OUT",
                       (nib_model_options){.convert = true}, convert);
 }

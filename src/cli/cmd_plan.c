@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble plan: prints everything, then exits 4 if a layer has no allowed way.
+ * nibble plan: prints the whole plan, then exits 4 if a layer has no allowed way to run.
  */
 #include "cli.h"
 
@@ -33,6 +33,6 @@ static int plan_model(nib_model *model, nib_engine *engine, const settings *s)
 int run_plan(const settings *s)
 {
     return with_model(
-        s, "`nibble plan` wants MODEL: a directory, a config.json or a .safetensors file",
+        s, "`nibble plan` needs MODEL: a directory, a config.json or a .safetensors file",
         (nib_model_options){0}, plan_model);
 }

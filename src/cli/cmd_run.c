@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble generate, eval: commands that run a model. Each ends with the ledger's line.
+ * nibble generate, eval, and what all commands that run a model share. Each ends with the ledger's
+ * summary.
  */
 #include "cli.h"
 #include "kept_text.h"
@@ -11,17 +12,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-void close_ready(ready *r)
+void close_run(run_context *r)
 {
     nib_session_close(r->session);
     nib_plan_free(r->plan);
     nib_model_close(r->model);
 }
 
-int open_ready(ready *out, nib_engine *engine, const settings *s, const char *path,
-               const nib_request *request)
+int open_run(run_context *out, nib_engine *engine, const settings *s, const char *path,
+             const nib_request *request)
 {
-    *out = (ready){0};
+    *out = (run_context){0};
     int status = open_model(&out->model, engine, s, path, (nib_model_options){0});
     nib_err err;
     if (status == 0 &&
@@ -30,13 +31,13 @@ int open_ready(ready *out, nib_engine *engine, const settings *s, const char *pa
                           request->sequences > 0 ? (int)request->sequences : 1, &err) != NIB_OK))
         status = fail(&err);
     if (status == 0)
-        status = say_settings(nib_session_plan(out->session), s);
+        status = print_settings(nib_session_plan(out->session), s);
     if (status)
-        close_ready(out);
+        close_run(out);
     return status;
 }
 
-int say_settings(const nib_plan *plan, const settings *s)
+int print_settings(const nib_plan *plan, const settings *s)
 {
     nib_err err;
     const nib_sink sink = stderr_sink();
@@ -54,22 +55,22 @@ int print_ledger_members(const nib_plan *plan)
     const nib_status status = nib_plan_ledger_write(plan, NIB_FORM_JSON, &sink, &err);
     if (status == NIB_OK && k.size > 2) {
         fputs(", ", stdout);
-        fwrite(k.text + 1, 1, k.size - 2, stdout); /* without its braces */
+        fwrite(k.text + 1, 1, k.size - 2, stdout); /* without the braces */
     }
     free(k.text);
     return status == NIB_OK ? 0 : fail(&err);
 }
 
-int summarize(const ready *r, const settings *s)
+int print_summary(const run_context *r, const settings *s)
 {
     nib_err err;
     const nib_sink sink = stderr_sink();
-    fflush(stdout);                                      /* the ledger's line comes last */
-    const nib_plan *plan = nib_session_plan(r->session); /* what ran */
+    fflush(stdout);                                      /* the summary comes last */
+    const nib_plan *plan = nib_session_plan(r->session); /* the plan that ran */
     return s->quiet || nib_plan_summary(plan, &sink, &err) == NIB_OK ? 0 : fail(&err);
 }
 
-void say_chat_note(const ready *r, const settings *s)
+void print_chat_note(const run_context *r, const settings *s)
 {
     const char *note = nib_chat_note(r->model);
     if (note != NULL && !s->quiet)
@@ -84,7 +85,7 @@ const char *finish_word(nib_finish f)
     return words[f];
 }
 
-static const char *say_time(char out[32], double seconds)
+static const char *format_ms(char out[32], double seconds)
 {
     if (isnan(seconds))
         return "unknown";
@@ -92,12 +93,12 @@ static const char *say_time(char out[32], double seconds)
     return out;
 }
 
-void print_drawing(const nib_generate_stats *t)
+void print_sampling_stats(const nib_generate_stats *t)
 {
     if (t->lookup > 0)
         fprintf(stderr,
-                "lookup      %" PRId64 " tokens drafted, %" PRId64 " of them right, %.2f tokens "
-                "per step\n",
+                "lookup      %" PRId64 " tokens drafted, %" PRId64 " accepted, %.2f tokens per "
+                "step\n",
                 t->drafted, t->accepted,
                 t->steps > 0 ? (double)(t->new_tokens - 1) / (double)t->steps : 0);
     if (t->sampler != NULL)
@@ -114,16 +115,16 @@ static void print_generate_stats(const nib_generate_stats *t)
             "\nprompt      %" PRId64 " tokens, %.1f tokens/s, first token after %.3f s\n"
             "generated   %" PRId64 " tokens, %.1f tokens/s, %.1f GB/s, ended with %s\n"
             "per token   %s predicted, %s measured\n"
-            "memory      %.1f MB weights, %.1f MB keys and values, %.1f MB at most\n"
+            "memory      %.1f MB weights, %.1f MB KV cache, %.1f MB peak\n"
             "sampling    temp %g, top-k %" PRId64
             ", top-p %g, min-p %g, repeat-penalty %g, seed %" PRIu64 "\n",
             t->prompt_tokens, t->prefill_s > 0 ? (double)t->prompt_tokens / t->prefill_s : 0,
             t->first_token_s, t->new_tokens, t->decode_s > 0 ? steps / t->decode_s : 0,
-            t->decode_gb_per_s, finish_word(t->finish), say_time(predicted, t->predicted_token_s),
-            say_time(measured, t->token_s), (double)t->weight_bytes * 1e-6,
+            t->decode_gb_per_s, finish_word(t->finish), format_ms(predicted, t->predicted_token_s),
+            format_ms(measured, t->token_s), (double)t->weight_bytes * 1e-6,
             (double)t->cache_bytes * 1e-6, (double)t->peak_bytes * 1e-6, t->temperature, t->top_k,
             t->top_p, t->min_p, t->repeat_penalty, t->seed);
-    print_drawing(t);
+    print_sampling_stats(t);
 }
 
 static int fail_reading(nib_status status, const char *path, const char *what, const char *why)
@@ -133,10 +134,10 @@ static int fail_reading(nib_status status, const char *path, const char *what, c
     return fail(&err);
 }
 
-/* The rest of a stream, NUL-terminated. 0, or errno. */
+/* Reads the rest of a stream, NUL-terminated. Returns 0 or errno. */
 static int read_all(char **text, size_t *size, FILE *file)
 {
-    /* more than any context holds; a device need not end */
+    /* more than any context holds; a device file may be endless */
     const size_t limit = (size_t)256 << 20;
     size_t capacity = 0;
     for (;;) {
@@ -160,7 +161,6 @@ static int read_all(char **text, size_t *size, FILE *file)
     }
 }
 
-/* The whole of a file, "-" being stdin. 0, or the exit status after the sentence was printed. */
 int read_file(char **out, const char *path, const char *what)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
@@ -182,7 +182,7 @@ int read_file(char **out, const char *path, const char *what)
                    : fail_reading(NIB_BAD_INPUT, path, what, why);
 }
 
-/* UTF-8, as generated text is, goes into JSON as it is. */
+/* Text is UTF-8 and needs no further escapes. */
 void print_json_string(FILE *to, const char *text, size_t size)
 {
     fputc('"', to);
@@ -198,7 +198,7 @@ void print_json_string(FILE *to, const char *text, size_t size)
     fputc('"', to);
 }
 
-/* A value of JSON, which has no infinities. */
+/* JSON has no infinities and no NaN: null. */
 static void print_json_number(const char *key, double value)
 {
     if (isfinite(value))
@@ -207,15 +207,15 @@ static void print_json_number(const char *key, double value)
         printf(", \"%s\": null", key);
 }
 
-/* What --json puts into one object. */
+/* What --json collects into one object. */
 typedef struct generated {
     kept_text text;
-    FILE *logprobs_file; /* the members of the array of log-probabilities; NULL: none was asked */
+    FILE *logprobs_file; /* members of the logprobs array; NULL: not asked for */
     char *logprobs;
     size_t logprobs_size;
 } generated;
 
-static void put_logprob(FILE *to, const nib_token_logprob *token)
+static void print_logprob(FILE *to, const nib_token_logprob *token)
 {
     fprintf(to, "{\"id\": %" PRId32 ", \"token\": ", token->id);
     print_json_string(to, token->text, strlen(token->text));
@@ -225,16 +225,16 @@ static void put_logprob(FILE *to, const nib_token_logprob *token)
         fputs(", \"logprob\": null", to);
 }
 
-static void keep_logprobs(void *ctx, const nib_token_logprob *token,
-                          const nib_token_logprob *likeliest, size_t count)
+static void append_logprobs(void *ctx, const nib_token_logprob *token,
+                            const nib_token_logprob *likeliest, size_t count)
 {
     FILE *to = ctx;
     fputs(ftell(to) > 0 ? ", " : "", to);
-    put_logprob(to, token);
+    print_logprob(to, token);
     fputs(", \"top\": [", to);
     for (size_t i = 0; i < count; i++) {
         fputs(i > 0 ? ", " : "", to);
-        put_logprob(to, &likeliest[i]);
+        print_logprob(to, &likeliest[i]);
         fputc('}', to);
     }
     fputs("]}", to);
@@ -277,8 +277,8 @@ nib_generate_options generate_options_of(const settings *s, const char *prompt)
     };
 }
 
-/* Prints all of it, if it was made; what ran. */
-static int finish_generate(const ready *r, const settings *s, const generated *g,
+/* Ends the output and prints statistics and the summary. Returns the exit status. */
+static int finish_generate(const run_context *r, const settings *s, const generated *g,
                            const nib_generate_stats *stats)
 {
     const int printed = s->json ? print_generate_json(stats, g, nib_session_plan(r->session)) : 0;
@@ -289,22 +289,22 @@ static int finish_generate(const ready *r, const settings *s, const generated *g
     fflush(stdout);
     if (!s->quiet && !s->json)
         print_generate_stats(stats);
-    const int summary = summarize(r, s);
+    const int summary = print_summary(r, s);
     return finish_stdout(stats->finish == NIB_FINISH_CANCELLED ? nib_status_exit(NIB_CANCELLED)
                                                                : summary);
 }
 
-static int generate(const ready *r, const settings *s, nib_generate_options options)
+static int generate(const run_context *r, const settings *s, nib_generate_options options)
 {
     nib_generate_stats stats;
-    nib_err err = {.status = NIB_NO_MEMORY, .text = "cannot allocate room for log-probabilities"};
+    nib_err err = {.status = NIB_NO_MEMORY, .text = "cannot allocate the log probabilities"};
     generated g = {0};
     const nib_sink sink = s->json ? (nib_sink){.write = kept_write, .ctx = &g.text} : stdout_sink();
     nib_status status = NIB_OK;
     if (s->logprobs > 0) {
         g.logprobs_file = open_memstream(&g.logprobs, &g.logprobs_size);
         options.logprobs = s->logprobs;
-        options.on_logprobs = keep_logprobs;
+        options.on_logprobs = append_logprobs;
         options.on_logprobs_ctx = g.logprobs_file;
         status = g.logprobs_file != NULL ? NIB_OK : NIB_NO_MEMORY;
     }
@@ -323,9 +323,9 @@ static int check_generate(const settings *s)
     if (s->prompt && s->prompt_file)
         return fail_usage("--prompt and --file both give the prompt; choose one");
     if (s->logprobs > 0 && !s->json)
-        return fail_usage("--logprobs %lld goes into the object of --json; add that", s->logprobs);
+        return fail_usage("--logprobs %lld needs --json, whose output has them", s->logprobs);
     if (s->prompt_file && s->schema && !strcmp(s->prompt_file, "-") && !strcmp(s->schema, "-"))
-        return fail_usage("--file and --schema both are the standard input; name a file for one");
+        return fail_usage("--file and --schema both read stdin; name a file for one of them");
     return 0;
 }
 
@@ -333,7 +333,7 @@ int run_generate(const settings *s)
 {
     const char *path = model_path(s);
     if (!path)
-        return fail_usage("`nibble generate` wants MODEL");
+        return fail_usage("`nibble generate` needs MODEL");
     char *text = NULL, *schema = NULL;
     nib_engine *engine;
     int status = check_generate(s);
@@ -342,16 +342,16 @@ int run_generate(const settings *s)
     if (status == 0 && s->schema)
         status = read_file(&schema, s->schema, "the schema");
     if (status == 0 && (status = open_engine(&engine, s)) == 0) {
-        ready r;
+        run_context r;
         nib_generate_options options = generate_options_of(s, NULL);
         nib_request request = request_of(s);
         request.generation = &options;
-        status = open_ready(&r, engine, s, path, &request);
+        status = open_run(&r, engine, s, path, &request);
         if (status == 0) {
             options.prompt = text ? text : s->prompt;
             options.schema = schema;
             status = generate(&r, s, options);
-            close_ready(&r);
+            close_run(&r);
         }
         nib_engine_close(engine);
     }
@@ -387,13 +387,13 @@ static int print_eval(const nib_eval_result *e, const nib_plan *against, bool js
            " tokens in %.1f s\n",
            e->loss, e->perplexity, e->predicted, e->seconds);
     if (against)
-        printf("KL          %.6f nats per token\nagreement   %.2f %% of likeliest tokens\n", e->kl,
+        printf("KL          %.6f nats per token\nagreement   %.2f %% of top-1 tokens\n", e->kl,
                100 * e->top1_agreement);
     return 0;
 }
 
-/* The settings of the other model, under its name. */
-static int say_against(const nib_plan *plan, const settings *s)
+/* Prints the other model's settings under its name. */
+static int print_against_settings(const nib_plan *plan, const settings *s)
 {
     kept_text k = {0};
     nib_err err;
@@ -408,7 +408,7 @@ static int say_against(const nib_plan *plan, const settings *s)
     return status == NIB_OK ? 0 : fail(&err);
 }
 
-static int evaluate(const ready *r, const ready *other, const settings *s)
+static int evaluate(const run_context *r, const run_context *other, const settings *s)
 {
     const nib_eval_options options = {.text_path = s->text, .window = s->window};
     nib_eval_result result;
@@ -418,41 +418,41 @@ static int evaluate(const ready *r, const ready *other, const settings *s)
     clear_progress();
     const int printed = print_eval(&result, other ? nib_session_plan(other->session) : NULL,
                                    s->json, nib_session_plan(r->session));
-    return printed ? printed : finish_stdout(summarize(r, s));
+    return printed ? printed : finish_stdout(print_summary(r, s));
 }
 
 int run_eval(const settings *s)
 {
     const char *path = model_path(s);
     if (!path || !s->text)
-        return fail_usage("`nibble eval` wants MODEL and --text FILE");
+        return fail_usage("`nibble eval` needs MODEL and --text FILE");
     nib_engine *engine;
     int status = open_engine(&engine, s);
     if (status)
         return status;
-    ready r, other;
+    run_context r, other;
     const nib_request request = request_of(s);
-    status = open_ready(&r, engine, s, path, &request);
+    status = open_run(&r, engine, s, path, &request);
     if (status == 0) {
         if (!s->against) {
             status = evaluate(&r, NULL, s);
         } else {
-            /* the other model runs as stored, with the same activations, and as strictly */
+            /* the other model runs as stored, with the same activation type and strictness */
             const nib_request plain = {.dtype = s->dtype,
                                        .context = s->context,
                                        .strict = s->strict,
                                        .allow = request.allow};
-            settings apart = *s; /* say_against prints its lines, under the model's name */
+            settings apart = *s; /* print_against_settings prints its settings instead */
             apart.quiet = true;
-            status = open_ready(&other, engine, &apart, s->against, &plain);
+            status = open_run(&other, engine, &apart, s->against, &plain);
             if (status == 0) {
-                status = say_against(nib_session_plan(other.session), s);
+                status = print_against_settings(nib_session_plan(other.session), s);
                 if (status == 0)
                     status = evaluate(&r, &other, s);
-                close_ready(&other);
+                close_run(&other);
             }
         }
-        close_ready(&r);
+        close_run(&r);
     }
     nib_engine_close(engine);
     return status;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble serve: a model behind HTTP.
+ * nibble serve: serves a model over HTTP.
  */
 #include "cli.h"
 #include "serve.h"
@@ -19,7 +19,7 @@ enum {
     CONNECTIONS = 512
 };
 
-/* As a browser sends it, and it is compared byte by byte: https://example.org:8443, or null. */
+/* As a browser sends it, since it is compared byte by byte: https://example.org:8443, or null. */
 static bool is_origin(const char *text)
 {
     const char *name = strstr(text, "://");
@@ -38,7 +38,7 @@ static int check_settings(const settings *s)
         return fail_usage("--parallel: %lld is not between 1 and %d", s->parallel, PARALLEL_MOST);
     if (s->queue == 0)
         return fail_usage("--queue: 0 is not between 1 and %d: every request waits until its text "
-                          "has become tokens",
+                          "is tokenized",
                           QUEUE_MOST);
     if (s->queue > QUEUE_MOST)
         return fail_usage("--queue: %lld is not between 1 and %d", s->queue, QUEUE_MOST);
@@ -49,7 +49,7 @@ static int check_settings(const settings *s)
     return 0;
 }
 
-/* Seeds of requests that bring none differ from one server to the next. */
+/* Requests without a seed get one derived from this, which differs between servers. */
 static uint64_t draw_seed(void)
 {
     uint64_t seed = 0;
@@ -81,18 +81,19 @@ static serve_options serve_options_of(const settings *s, const serve_keys *keys)
     };
 }
 
-static int run_service(const ready *r, const settings *s, server *http, const char *template_text)
+static int run_service(const run_context *r, const settings *s, server *http,
+                       const char *template_text)
 {
     const nib_service_options options = {.name = s->name,
                                          .chat_template = template_text,
-                                         .queue = s->queue < 0 ? 0 : s->queue, /* 0: its own */
+                                         .queue = s->queue < 0 ? 0 : s->queue, /* 0: the default */
                                          .limit_s = s->time_limit,
                                          .seed = draw_seed()};
     nib_service *service;
     nib_err err;
     nib_status status = nib_service_open(&service, r->session, &options, &err);
     if (status == NIB_OK) {
-        say_chat_note(r, s);
+        print_chat_note(r, s);
         status = serve(http, service, &err);
         nib_service_close(service);
     }
@@ -103,19 +104,19 @@ static int open_and_run(const settings *s, const char *path, server *http,
                         const char *template_text)
 {
     nib_engine *engine;
-    ready r;
+    run_context r;
     int status = open_engine(&engine, s);
     if (status != 0)
         return status;
     nib_request request = request_of(s);
     request.sequences = s->parallel < 0 ? PARALLEL : s->parallel;
-    status = open_ready(&r, engine, s, path, &request);
+    status = open_run(&r, engine, s, path, &request);
     if (status == 0) {
         clear_progress();
         const int ended = run_service(&r, s, http, template_text);
-        const int said = summarize(&r, s);
+        const int said = print_summary(&r, s);
         status = ended != 0 ? ended : said;
-        close_ready(&r);
+        close_run(&r);
     }
     nib_engine_close(engine);
     return status;
@@ -128,7 +129,7 @@ int run_serve(const settings *s)
     server *http = NULL;
     nib_err err;
     if (path == NULL)
-        return fail_usage("`nibble serve` wants MODEL");
+        return fail_usage("`nibble serve` needs MODEL");
     int status = check_settings(s);
     if (status == 0 && s->key_file != NULL && serve_keys_read(&keys, s->key_file, &err) != NIB_OK)
         status = fail(&err);

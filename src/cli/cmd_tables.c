@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble devices, kernels, models, recipes, formats, explain, train --keys: what needs no model.
+ * nibble devices, kernels, models, recipes, formats, explain, train --keys: tables that need no
+ * model.
  */
 #include "cli.h"
 
-typedef nib_status (*writer)(nib_engine *, const settings *, const nib_sink *, nib_err *);
+typedef nib_status (*table_writer)(nib_engine *, const settings *, const nib_sink *, nib_err *);
 
-static int write_table(const settings *s, writer write)
+static int write_table(const settings *s, table_writer write)
 {
     nib_engine *engine;
     const int status = open_engine(&engine, s);
@@ -19,8 +20,8 @@ static int write_table(const settings *s, writer write)
     return written == NIB_OK ? finish_stdout(0) : fail(&err);
 }
 
-/* The argument; NULL: none. */
-static const char *name_of(const settings *s)
+/* NULL if there is none. */
+static const char *first_argument(const settings *s)
 {
     return s->arguments.count != 0 ? s->arguments.items[0] : NULL;
 }
@@ -28,7 +29,7 @@ static const char *name_of(const settings *s)
 static nib_status write_devices(nib_engine *e, const settings *s, const nib_sink *sink,
                                 nib_err *err)
 {
-    const char *name = name_of(s);
+    const char *name = first_argument(s);
     if (s->measure) {
         const nib_status status = nib_devices_measure(e, name, err);
         clear_progress();
@@ -64,7 +65,7 @@ static nib_status write_models(nib_engine *e, const settings *s, const nib_sink 
 
 static nib_status write_codes(nib_engine *e, const settings *s, const nib_sink *sink, nib_err *err)
 {
-    return nib_codes_write(e, name_of(s), form_of(s), sink, err);
+    return nib_codes_write(e, first_argument(s), form_of(s), sink, err);
 }
 
 static nib_status write_keys(nib_engine *e, const settings *s, const nib_sink *sink, nib_err *err)

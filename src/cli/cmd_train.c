@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble train: runs a training config. It ends with the ledger's line, as commands that run do.
- * nibble plot: draws what runs measured.
+ * nibble train: runs a training config and ends with the ledger's summary.
+ * nibble plot: draws the metrics of training runs.
  */
 #include "cli.h"
 
@@ -44,14 +44,14 @@ static nib_status train(job *j, const settings *s, nib_ranks *ranks, nib_err *er
     if (status == NIB_OK)
         status = nib_train(j->model, j->plan, &options, &sink, err);
     clear_progress();
-    fflush(stdout); /* the ledger's line comes last */
+    fflush(stdout); /* the summary comes last */
     if (status == NIB_OK && !s->quiet && nib_ranks_rank(ranks) == 0)
         status = nib_plan_summary(ran != NULL ? ran : j->plan, &errors, err);
     nib_plan_free(ran);
     return status;
 }
 
-/* Options that would do nothing together; 0: none. */
+/* Refuses options that have no effect together. */
 static int check_options(const settings *s)
 {
     if (s->keys && model_path(s))
@@ -60,12 +60,12 @@ static int check_options(const settings *s)
     if (s->keys && (s->dry_run || s->out))
         return fail_usage("--keys trains nothing; leave out %s", s->out ? "--export" : "--dry-run");
     if (!s->keys && !model_path(s))
-        return fail_usage("`nibble train` wants CONFIG: a training config (.json)");
+        return fail_usage("`nibble train` needs CONFIG: a training config (.json)");
     if (!s->keys && (s->json || s->markdown))
-        return fail_usage("%s is of --keys; --metrics.path=FILE writes a run's steps as JSON lines",
+        return fail_usage("%s needs --keys; --metrics.path=FILE writes a run's steps as JSON lines",
                           s->json ? "--json" : "--markdown");
     if (s->dry_run && s->out)
-        return fail_usage("--dry-run trains no model to write; leave out --export");
+        return fail_usage("--dry-run trains nothing to export; leave out --export");
     return 0;
 }
 
@@ -91,7 +91,7 @@ int run_train(const settings *s)
 int run_plot(const settings *s)
 {
     if (s->arguments.count == 0)
-        return fail_usage("`nibble plot` wants RUN: a file of metrics, or a directory with a "
+        return fail_usage("`nibble plot` needs RUN: a metrics file, or a directory with a "
                           "metrics.jsonl");
     const nib_plot_options options = {.runs = {s->arguments.items, s->arguments.count},
                                       .value = s->value,

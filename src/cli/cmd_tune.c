@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble tune: measures which kernels are the fastest here, shows what was measured, forgets it.
+ * nibble tune: measures which kernels are fastest on this machine, shows the results, deletes them.
  */
 #include "cli.h"
 
@@ -24,8 +24,8 @@ static int clear(nib_engine *engine, const settings *s)
     if (s->json)
         printf("{\"schema\": 1, \"cleared\": %s}\n", found ? "true" : "false");
     else if (!s->quiet)
-        puts(found ? "what was tuned on this machine is forgotten"
-                   : "nothing was tuned on this machine");
+        puts(found ? "deleted the tuning results of this machine"
+                   : "there are no tuning results of this machine");
     return finish_stdout(0);
 }
 
@@ -40,14 +40,14 @@ int run_tune(const settings *s)
 {
     const char *path = model_path(s);
     if (path && s->clear)
-        return fail_usage("--clear forgets all that was tuned on this machine, whatever the model; "
-                          "leave out %s",
+        return fail_usage("--clear deletes the tuning results of all models on this machine; leave "
+                          "out %s",
                           path);
-    const char *useless = s->device ? "device" : option_of_models(s);
+    const char *useless = s->device ? "device" : first_model_option(s);
     if (!path && useless)
-        return fail_usage("--%s is for a MODEL; `nibble tune` without one %s", useless,
-                          s->clear ? "forgets all that was tuned on this machine"
-                                   : "shows all that was tuned on this machine");
+        return fail_usage("--%s needs MODEL; without one, `nibble tune` %s all tuning results of "
+                          "this machine",
+                          useless, s->clear ? "deletes" : "shows");
     if (path)
         return with_model(s, "", (nib_model_options){0}, tune_model);
     nib_engine *engine;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chooses the command, and opens what most commands need. The table of commands is cli_commands.c.
+ * Selects the command (table in cli_commands.c), and opens engines and models for the commands.
  */
 #include "cli.h"
 
@@ -43,14 +43,14 @@ nib_request request_of(const settings *s)
         .bias = s->bias,
         .context = s->context,
         .memory = s->memory,
-        /* not given, none, or so many */
+        /* not given: the library's default; 0: off */
         .lookup = s->lookup < 0    ? 0
                   : s->lookup == 0 ? -1
                                    : s->lookup,
     };
 }
 
-/* $XDG_CACHE_HOME/nibble/machine.json; NULL where there is no home. */
+/* $XDG_CACHE_HOME/nibble/machine.json, else ~/.cache/nibble/machine.json; NULL without a home. */
 static const char *cache_path(char *out, size_t size)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -63,8 +63,7 @@ static const char *cache_path(char *out, size_t size)
         return NULL;
     if (length < 0 || (size_t)length + sizeof "/machine.json" > size)
         return NULL;
-    /* both levels: a fresh account has neither. That they cannot be made only costs a measurement
-     * each time. */
+    /* A fresh account has neither level. If they cannot be made, measurements are not kept. */
     char *slash = strrchr(out, '/');
     *slash = '\0';
     mkdir(out, 0700);
@@ -111,12 +110,12 @@ int open_model(nib_model **out, nib_engine *engine, const settings *s, const cha
     return nib_model_open(out, engine, path, &options, &err) == NIB_OK ? 0 : fail(&err);
 }
 
-int with_model(const settings *s, const char *wants, nib_model_options options,
+int with_model(const settings *s, const char *usage, nib_model_options options,
                int (*use)(nib_model *model, nib_engine *engine, const settings *s))
 {
     const char *path = model_path(s);
     if (!path)
-        return fail_usage("%s", wants);
+        return fail_usage("%s", usage);
     nib_engine *engine;
     int status = open_engine(&engine, s);
     if (status)
@@ -140,17 +139,17 @@ int run_manual(const settings *s)
 }
 int run_completion(const settings *s) { return print_completion(s->arguments.items[0]); }
 
-static int unknown_command(const char *word)
+static int fail_unknown_command(const char *word)
 {
     const char *names[COMMANDS_MAX];
     for (size_t i = 0; i < command_count; i++)
         names[i] = commands[i].name;
     char near[128];
     if (word[0] == '-')
-        return fail_usage("\"%s\" is no command; a command comes first, as in `nibble generate "
+        return fail_usage("\"%s\" is not a command; a command comes first, as in `nibble generate "
                           "MODEL -p PROMPT`; `nibble --help` lists them",
                           word);
-    nearest(near, word, "", names, command_count);
+    did_you_mean(near, word, "", names, command_count);
     return fail_usage("unknown command \"%s\"%s", word,
                       *near ? near : "; `nibble --help` lists them");
 }
@@ -168,7 +167,7 @@ static int run_command(const command *c, int argc, char **argv)
                             c->name, c->most, c->most == 1 ? "" : "s", c->arguments,
                             s.arguments.items[s.arguments.count - 1]);
     } else if (status == 0 && given < c->least) {
-        status = fail_usage("`nibble %s` wants %s", c->name, c->arguments);
+        status = fail_usage("`nibble %s` needs %s", c->name, c->arguments);
     } else if (status == 0) {
         watch_interrupts();
         watch_files();
@@ -180,7 +179,7 @@ static int run_command(const command *c, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    note_start();
+    record_start();
     open_standard_files();
     if (argc < 2) {
         print_help(stderr, NULL);
@@ -204,5 +203,5 @@ int main(int argc, char **argv)
         print_help(stdout, &commands[i]);
         return finish_stdout(0);
     }
-    return unknown_command(name);
+    return fail_unknown_command(name);
 }

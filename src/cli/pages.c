@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Manual pages and shell completions, from the option table.
+ * Manual pages, docs/commands.md and shell completions, generated from the option table.
  */
 #include "cli_options.h"
 
 #include <string.h>
 
-/* troff: a leading dot or quote would be a request, and a backslash an escape. */
+/* Escapes text for troff: a leading dot or quote is a request, a backslash an escape. */
 static void put_troff(const char *text)
 {
     if (*text == '.' || *text == '\'')
@@ -32,8 +32,8 @@ static void print_exit_status(void) { printf(".SH EXIT STATUS\n%s\n", exit_statu
 
 static void print_program_page(void)
 {
-    printf(".TH NIBBLE 1 \"\" \"nibble %s\"\n.SH NAME\nnibble \\- low\\-bit language models that "
-           "say what they do\n",
+    printf(".TH NIBBLE 1 \"\" \"nibble %s\"\n.SH NAME\nnibble \\- quantize, check, run, serve "
+           "and train low\\-bit language models\n",
            nib_version());
     printf(".SH SYNOPSIS\n.B nibble\n.I COMMAND\n[arguments] [options]\n.SH COMMANDS\n");
     for (size_t i = 0; i < command_count; i++) {
@@ -87,8 +87,7 @@ int print_manual(const char *name)
             return finish_stdout(0);
         }
     }
-    return fail_usage(
-        "there is no manual page for \"%s\"; nibble or the name of a command is wanted", name);
+    return fail_usage("no manual page for \"%s\"; give the name of a command, or nibble", name);
 }
 
 /* ---- docs/commands.md ---- */
@@ -111,8 +110,8 @@ static void print_markdown_options(const command *c)
 int print_markdown(void)
 {
     printf(
-        "# Commands\n\nPrinted by `nibble manual --markdown`; `nibble COMMAND --help` says the "
-        "same, and `nibble manual COMMAND` is a manual page.\n\nResults go to stdout, everything "
+        "# Commands\n\nPrinted by `nibble manual --markdown`. `nibble COMMAND --help` and the "
+        "manual page, `nibble manual COMMAND`, say the same.\n\nResults go to stdout, everything "
         "else to stderr. Exit status: %s\n",
         exit_status_text);
     for (size_t i = 0; i < command_count; i++) {
@@ -132,7 +131,7 @@ int print_markdown(void)
 
 /* ---- completions ---- */
 
-static void print_words(const command *c)
+static void print_option_names(const command *c)
 {
     for (size_t i = 0; i < option_count; i++)
         if (option_table[i].on & command_bit(c))
@@ -145,7 +144,7 @@ static void print_bash(void)
          "${COMP_WORDS[1]} in");
     for (size_t i = 0; i < command_count; i++) {
         printf("    %s) words=\"", commands[i].name);
-        print_words(&commands[i]);
+        print_option_names(&commands[i]);
         puts("\" ;;");
     }
     fputs("    esac\n    [ \"$COMP_CWORD\" = 1 ] && words=\"", stdout);
@@ -163,7 +162,7 @@ static void print_zsh(void)
     print_bash();
 }
 
-/* In single quotes, where fish knows only \' and \\ as escapes. */
+/* Prints text in single quotes, where fish has only the escapes \' and \\. */
 static void put_fish(const char *text)
 {
     putchar('\'');
@@ -206,6 +205,6 @@ int print_completion(const char *shell)
     else if (strcmp(shell, "fish") == 0)
         print_fish();
     else
-        return fail_usage("there are completions for bash, zsh and fish, not for \"%s\"", shell);
+        return fail_usage("no completions for \"%s\"; choose bash, zsh or fish", shell);
     return finish_stdout(0);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a person sees besides results: errors, the progress bar, colours, Ctrl-C; and that a file
- * which another process cuts short is an error, not a crash.
+ * Errors, the progress bar, colours and Ctrl-C. If another process truncates a mapped file, the
+ * program reports an error instead of crashing.
  */
 #include "cli.h"
 
@@ -22,7 +22,7 @@
 
 /* Set by the first Ctrl-C; the second one ends the program at once. */
 static volatile sig_atomic_t interrupted;
-static struct timespec interrupted_at; /* read and written by the handler only */
+static struct timespec interrupted_at; /* used only by the handler */
 
 static void on_interrupt(int signal_number)
 {
@@ -33,7 +33,7 @@ static void on_interrupt(int signal_number)
         interrupted = 1;
         return;
     }
-    /* timeout(1) and some shells send one interrupt twice: to the program and to its group */
+    /* timeout(1) and some shells send an interrupt twice: to the program and to its group */
     const double since = (double)(now.tv_sec - interrupted_at.tv_sec) +
                          1e-9 * (double)(now.tv_nsec - interrupted_at.tv_nsec);
     if (since < 0.3)
@@ -42,7 +42,7 @@ static void on_interrupt(int signal_number)
     raise(signal_number);
 }
 
-bool take_interrupt(void)
+bool consume_interrupt(void)
 {
     const bool was = interrupted != 0;
     interrupted = 0;
@@ -55,18 +55,18 @@ void watch_interrupts(void)
     struct sigaction action = {.sa_handler = on_interrupt}, before;
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            sigaction(signals[i], &action, NULL); /* nohup's choice stays */
-    signal(SIGXFSZ, SIG_IGN); /* a file-size limit is then an error of a write, with a sentence */
+            sigaction(signals[i], &action, NULL); /* unless nohup ignores it */
+    signal(SIGXFSZ, SIG_IGN); /* a file-size limit then makes write() fail, which is reported */
 }
 
-/* ---- files that are cut short while they are mapped ---- */
+/* ---- mapped files that are truncated ---- */
 
-/* A page that was read is no longer in its file. What the command goes on to compute is void. */
+/* A mapped page was read after its file was truncated; results from here on are invalid. */
 static volatile sig_atomic_t page_lost;
 
-/* Puts zeros where the page was, so that the command ends as every cancelled one does: with its
- * temporary files removed and a sentence. The library compares the files' sizes and names the file.
- * Any other cause, and a page that stays lost, ends the program as it would without this. */
+/* Maps a zero page in place of the lost one, so that the command ends like a cancelled one: it
+ * removes its temporary files and prints an error. The library compares file sizes and names the
+ * file. For any other cause, or if mapping fails, the signal ends the program as usual. */
 static void on_lost_page(int signal_number, siginfo_t *info, void *context)
 {
     static _Atomic long left = 1L << 24;
@@ -76,7 +76,7 @@ static void on_lost_page(int signal_number, siginfo_t *info, void *context)
     (void)context;
     if (info->si_code != BUS_ADRERR || atomic_fetch_sub(&left, 1) <= 0 ||
         mmap(page, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
-        signal(signal_number, SIG_DFL); /* and what raised it raises it again */
+        signal(signal_number, SIG_DFL); /* the instruction then raises it again */
     page_lost = 1;
     errno = before;
 }
@@ -88,22 +88,22 @@ void watch_files(void)
     sigaction(SIGBUS, &action, NULL);
 }
 
-/* After a lost page no result is one. NULL, or an error of the library that may name the file. */
+/* After a lost page no result is valid. err may name the file; NULL: no error of the library. */
 static int fail_lost_page(const nib_err *err)
 {
     fprintf(stderr, "nibble: %s\n",
             err && err->status == NIB_IO
                 ? err->text
-                : "another process cut a file of the model short while it was read; run again "
-                  "when it is whole");
+                : "another process truncated a model file while it was read; run again when the "
+                  "file is complete");
     return nib_status_exit(NIB_IO);
 }
 
 /* ---- streams ---- */
 
-/* A closed standard stream would give its number to the next file, a checkpoint perhaps, and text
- * would be written into that. Opened the wrong way round, reading and writing fail as they should.
- */
+/* If a standard stream is closed, the next opened file, perhaps a checkpoint, gets its descriptor
+ * and text is written into that file. Opened in the wrong direction, /dev/null makes reads and
+ * writes fail as they should. */
 void open_standard_files(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -112,7 +112,7 @@ void open_standard_files(void)
             _exit(nib_status_exit(NIB_IO));
 }
 
-/* errno of the first write to stdout that failed. */
+/* errno of the first failed write to stdout. */
 static int lost_output;
 
 static nib_status write_stream(FILE *file, const char *bytes, size_t size)
@@ -120,7 +120,7 @@ static nib_status write_stream(FILE *file, const char *bytes, size_t size)
     clear_progress();
     if (page_lost && file == stdout)
         return NIB_IO;
-    /* text of a running model is to be seen as it comes */
+    /* flush, so that generated text appears at once */
     if (fwrite(bytes, 1, size, file) == size && fflush(file) == 0)
         return NIB_OK;
     if (file == stdout && lost_output == 0)
@@ -136,13 +136,13 @@ static nib_status write_file(void *ctx, const char *bytes, size_t size)
 nib_sink stdout_sink(void) { return (nib_sink){.write = write_file, .ctx = stdout}; }
 nib_sink stderr_sink(void) { return (nib_sink){.write = write_file, .ctx = stderr}; }
 
-/* A reader that has gone away (`| head`) knows that already; others are told once. */
+/* Reports a failed stdout once; says nothing if the reader closed the pipe (`| head`). */
 static int fail_output(void)
 {
-    static bool is_told;
-    if (lost_output != EPIPE && !is_told)
+    static bool is_reported;
+    if (lost_output != EPIPE && !is_reported)
         fprintf(stderr, "nibble: the output could not be written: %s\n", strerror(lost_output));
-    is_told = true;
+    is_reported = true;
     return nib_status_exit(NIB_IO);
 }
 
@@ -166,7 +166,7 @@ int fail(const nib_err *err)
         return fail_lost_page(err);
     if (lost_output != 0)
         return fail_output();
-    fflush(stdout); /* what came before the error stands before it */
+    fflush(stdout); /* keep the order of output and error */
     fprintf(stderr, "nibble: %s\n", err->text);
     return nib_status_exit(err->status);
 }
@@ -189,7 +189,7 @@ int fail_usage(const char *format, ...)
 #define CYAN "\033[36m"
 #define PLAIN "\033[0m"
 
-/* Words of reports that a person looks for; those of `at_start` begin a line. */
+/* Words to highlight in reports; with at_start only at the start of a line. */
 static const struct {
     const char *words, *colour;
     bool at_start;
@@ -206,8 +206,8 @@ static const struct {
     {"rung unquantized", YELLOW, false},
 };
 
-/* The row of `coloured` whose words stand at `at`, or a negative number. */
-static int colour_of(const char *at, size_t left, bool start)
+/* The row of `coloured` that matches at `at`; -1: none. */
+static int find_coloured(const char *at, size_t left, bool start)
 {
     for (size_t i = 0; i < sizeof coloured / sizeof *coloured; i++) {
         const size_t size = strlen(coloured[i].words);
@@ -224,9 +224,9 @@ static nib_status write_coloured(void *ctx, const char *bytes, size_t size)
     clear_progress();
     for (size_t at = 0; at < size;) {
         const bool start = at == 0 || bytes[at - 1] == '\n';
-        int row = start ? colour_of(bytes + at, size - at, true) : -1;
+        int row = start ? find_coloured(bytes + at, size - at, true) : -1;
         if (row < 0)
-            row = colour_of(bytes + at, size - at, false);
+            row = find_coloured(bytes + at, size - at, false);
         if (row < 0) {
             at++;
             continue;
@@ -269,7 +269,7 @@ int help_width(FILE *to)
 static struct {
     bool on, drawn;
     char what[32];
-    double begun, last, first; /* first: the share that was done when it began */
+    double begun, last, first; /* seconds; first: share already done at `begun` */
 } bar;
 
 static double seconds(void)
@@ -286,7 +286,7 @@ void clear_progress(void)
     bar.drawn = false;
 }
 
-static void draw(const char *what, uint64_t done, uint64_t total)
+static void draw_progress(const char *what, uint64_t done, uint64_t total)
 {
     enum { WIDTH = 32 };
     const double now = seconds();
@@ -297,7 +297,7 @@ static void draw(const char *what, uint64_t done, uint64_t total)
         bar.first = share;
         bar.last = 0;
     }
-    /* short work shows nothing; a bar that moves ten times a second is enough */
+    /* no bar for work under 0.5 s; at most ten updates per second */
     if (now - bar.begun < 0.5 || now - bar.last < 0.1 || total == 0)
         return;
     bar.last = now;
@@ -317,7 +317,7 @@ static bool on_progress(void *ctx, const char *what, uint64_t done, uint64_t tot
 {
     (void)ctx;
     if (bar.on && strcmp(what, "generate") != 0)
-        draw(what, done, total);
+        draw_progress(what, done, total);
     else if (bar.drawn)
         clear_progress();
     return !interrupted && !page_lost;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Constrained decoding: which tokens may come next so that the text is JSON, and of a schema. What
- * is supported, and the limits, are docs/schemas.md.
+ * Constrained decoding: computes which tokens may come next so that the text is JSON that matches a
+ * schema. docs/schemas.md lists what is supported, and the limits.
  *
- * A constraint never changes once it is open: any number of sequences and threads share it. Each
- * sequence has a state, which is a plain value; each thread that makes masks has a nib_masks. As
- * long as a state is not complete some token is allowed, and whatever is allowed can be completed.
- * End-of-text tokens are the caller's: they may come where the state is complete, and nothing else
- * may where it has ended.
+ * An open constraint never changes: any number of sequences and threads may share it. Each sequence
+ * has a state, a plain value; each thread that makes masks has a nib_masks. Until a state is
+ * complete, some token is allowed, and any allowed token can be completed to a whole value. The
+ * caller handles end-of-text tokens: they are allowed if the state is complete, and nothing else is
+ * allowed once it has ended.
  */
 #ifndef NIB_CONSTRAINT_H
 #define NIB_CONSTRAINT_H
@@ -17,62 +17,62 @@
 typedef struct nib_constraint nib_constraint;
 typedef struct nib_masks nib_masks;
 
-/* What may be meant at one nesting: a schema, and where in it. */
+/* One interpretation of the text at one nesting level: a schema node, and the position in it. */
 typedef struct nib_constraint_item {
     uint16_t node;
-    uint16_t parents;   /* a bit for each item of the nesting outside that this is a value of */
-    uint16_t low, high; /* of the texts that begin with what was written */
+    uint16_t parents;   /* bit i: it may be a value of item i of the enclosing level */
+    uint16_t low, high; /* range of the node's texts that match the bytes so far */
     uint32_t at;        /* next property, items so far, characters so far, place in a format */
-    uint32_t size;      /* bytes so far of one of the texts; of a date its year and month */
+    uint32_t size;      /* bytes of a text so far; for a date its year and month */
 } nib_constraint_item;
 
 enum {
     NIB_CONSTRAINT_DEPTH = 64,
-    NIB_CONSTRAINT_LEVELS = NIB_CONSTRAINT_DEPTH + 2, /* the whole before, a scalar after */
-    /* Over what every level needs, so that one more item fits on each. */
+    NIB_CONSTRAINT_LEVELS = NIB_CONSTRAINT_DEPTH + 2, /* plus the root array and a scalar */
+    /* More than one per level, so that each level can hold another item. */
     NIB_CONSTRAINT_ITEMS = NIB_CONSTRAINT_LEVELS + 94,
 };
 
 typedef struct nib_constraint_state {
     const nib_constraint *constraint;
     uint64_t magnitude;                    /* of the number so far */
-    uint16_t start[NIB_CONSTRAINT_LEVELS]; /* in items, of each level; 0 past the last */
-    uint16_t unit;                         /* of a \u escape */
-    uint16_t blanks;                       /* of the indentation */
-    uint8_t levels, used;                  /* levels, and items */
-    uint8_t mode, sub;                     /* what may come; private to constraint.c */
+    uint16_t start[NIB_CONSTRAINT_LEVELS]; /* first item of each level; 0 past the last level */
+    uint16_t unit;                         /* UTF-16 unit of a \u escape so far */
+    uint16_t blanks;                       /* blanks of the indentation so far */
+    uint8_t levels, used;                  /* levels and items in use */
+    uint8_t mode, sub;                     /* state of the automaton, see constraint_parts.h */
     uint8_t digits, negative, spaces, key;
-    uint8_t unused[4]; /* 0: states are compared by bytes */
+    uint8_t unused[4]; /* 0, as states are compared by bytes */
     nib_constraint_item items[NIB_CONSTRAINT_ITEMS];
 } nib_constraint_state;
 
-/* The trie and the allocator's context must stay. schema->name begins each sentence about the
- * schema; schema->text NULL: any JSON object. NIB_BAD_INPUT: the text is no schema or contradicts
- * itself; NIB_UNSUPPORTED: it asks for what cannot be enforced. */
+/* The trie and the allocator's context must outlive the constraint. schema->name prefixes each
+ * error; schema->text NULL: any JSON object. NIB_BAD_INPUT: the text is not a schema or contradicts
+ * itself; NIB_UNSUPPORTED: the schema cannot be enforced. */
 nib_status nib__constraint_open(nib_constraint **out, const nib_token_trie *trie,
                                 const nib_named_text *schema, const nib_allocator *a, nib_err *err);
 void nib__constraint_close(nib_constraint *c); /* NULL allowed */
 
 void nib__constraint_start(nib_constraint_state *state, const nib_constraint *c);
-/* The same as an assignment, without the items that are not in use. */
+/* An assignment that skips unused items. */
 void nib__constraint_copy(nib_constraint_state *to, const nib_constraint_state *from);
-/* False: the token may not come, and the state is as before. */
-bool nib__constraint_take(nib_constraint_state *state, int32_t id);
-/* One byte; false: it may not come, and the state is spoilt. */
+/* Advances by a token; false: the token is not allowed, and the state is unchanged. */
+bool nib__constraint_accept(nib_constraint_state *state, int32_t id);
+/* Advances by a byte; false: the byte is not allowed, and the state is invalid. */
 bool nib__constraint_step(nib_constraint_state *state, uint8_t byte);
-/* The text so far is a whole value. */
+/* Is the text so far a whole value? */
 bool nib__constraint_complete(const nib_constraint_state *state);
-/* It is, and nothing may follow. */
+/* Is it complete, and nothing may follow? */
 bool nib__constraint_ended(const nib_constraint_state *state);
 
 /* ---- masks ---- */
 
-/* Room for making masks, and the last few of them. */
+/* Scratch memory for making masks, and a cache of the last few. */
 nib_status nib__masks_open(nib_masks **out, const nib_constraint *c, const nib_allocator *a,
                            nib_err *err);
 void nib__masks_close(nib_masks *masks); /* NULL allowed */
-/* allowed[(vocabulary + 31) / 32], a bit per id; none where the state has ended. The state is of
- * the constraint that the masks were opened for. */
+/* Fills allowed[(vocabulary + 31) / 32] with a bit per id; no bits if the state has ended. The
+ * state must belong to the constraint that the masks were opened for. */
 void nib__constraint_mask(nib_masks *masks, const nib_constraint_state *state, uint32_t *allowed);
 
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The automaton around the JSON of calls. Its texts are lists of symbols: bytes, special tokens and
- * places of an id. While arguments are written the state is that of their own constraint, which
- * constraint.c takes byte by byte; behind them it comes back here.
+ * letters of an id. The arguments of each tool have a constraint of their own: while they are
+ * written, the state belongs to it and constraint.c advances it; afterwards this file takes over
+ * again.
  *
- * A state here has one item: `at` is a place in a text, low, high and size are the names that begin
- * so, and low alone is the tool between its name and its arguments.
+ * A state here has one item: `at` is the position in a text; low, high and size are the range of
+ * names that match so far; between a name and its arguments, low is the tool.
  */
 #include "constraint_calls.h"
 
@@ -16,17 +17,17 @@
 enum {
     ID_LETTER = 256, /* any letter or digit */
     SPECIAL,         /* SPECIAL + a token's id */
-    /* Where the state is (state.sub). */
+    /* The part that the state is in (state.sub). */
     FREE = 0,
     BEFORE,
     NAME,
     MIDDLE,
     AFTER,
-    /* Which of `next` and `last` it is that is written (state.key). */
+    /* Which of `next` and `last` the text so far can be (state.key). */
     EITHER = 0,
     THE_NEXT,
     THE_LAST,
-    NEVER_OPENS = UINT32_MAX - 1, /* `at` of free text: it did not begin as a call does */
+    NEVER_OPENS = UINT32_MAX - 1, /* `at` of free text that can no longer begin a call */
 };
 
 typedef struct symbols {
@@ -37,16 +38,17 @@ typedef struct symbols {
 struct nib_calls {
     nib_arena arena;
     const nib_constraint *outer;
-    nib_constraint **members; /* [count] of the arguments, in the order of names */
-    nib_schema_text *names;   /* [count] sorted; index: the tool's among the options' */
+    nib_constraint **members; /* [count] constraints of the arguments, in the order of names */
+    nib_schema_text *names;   /* [count] sorted; index: the tool in the options */
     size_t count;
     symbols before, middle, next, last;
     bool free, several;
-    /* How a call begins in free text: the special token, or the bytes of `before` up to `resume` */
+    /* How a call begins in free text: with a special token, or with the `opening` bytes of `before`
+     * that end at `resume`. */
     int32_t special; /* a symbol; 0: bytes */
-    bool anchored;   /* only where the text begins */
+    bool anchored;   /* only at the start of the text */
     size_t opening, resume;
-    size_t *fallback; /* [opening] bytes that still match when one does not */
+    size_t *fallback; /* [opening] bytes that still match after a mismatch (Knuth-Morris-Pratt) */
 };
 
 /* ---- symbols ---- */
@@ -69,7 +71,7 @@ static bool matches(int32_t wanted, int32_t symbol)
     return wanted == symbol || (wanted == ID_LETTER && is_letter(symbol));
 }
 
-static bool fits(const symbols *text, size_t at, int32_t symbol)
+static bool matches_at(const symbols *text, size_t at, int32_t symbol)
 {
     return at < text->count && matches(text->at[at], symbol);
 }
@@ -78,7 +80,7 @@ static bool fits(const symbols *text, size_t at, int32_t symbol)
 
 static const nib_calls *calls_of(const nib_constraint_state *s) { return s->constraint->calls; }
 
-static void go(nib_constraint_state *s, int sub, const nib_calls *calls)
+static void enter_part(nib_constraint_state *s, int sub, const nib_calls *calls)
 {
     const uint16_t tool = s->items[0].low;
     s->sub = (uint8_t)sub;
@@ -89,12 +91,12 @@ static void go(nib_constraint_state *s, int sub, const nib_calls *calls)
         s->items[0].low = tool;
 }
 
-/* Behind arguments. */
-static void come_back(nib_constraint_state *s)
+/* Continues after the arguments of a call. */
+static void leave_arguments(nib_constraint_state *s)
 {
     const nib_calls *calls = calls_of(s);
     nib__constraint_start(s, calls->outer);
-    go(s, AFTER, calls);
+    enter_part(s, AFTER, calls);
     s->key = calls->several && calls->next.count > 0 ? EITHER : THE_LAST;
 }
 
@@ -116,7 +118,7 @@ static bool step_free(nib_constraint_state *s, const nib_calls *calls, int32_t s
         if (item->at != calls->opening)
             return true;
     }
-    go(s, calls->resume < calls->before.count ? BEFORE : NAME, calls);
+    enter_part(s, calls->resume < calls->before.count ? BEFORE : NAME, calls);
     if (s->sub == BEFORE)
         item->at = (uint32_t)calls->resume;
     return true;
@@ -125,7 +127,7 @@ static bool step_free(nib_constraint_state *s, const nib_calls *calls, int32_t s
 static bool step_middle(nib_constraint_state *s, const nib_calls *calls, int32_t symbol)
 {
     nib_constraint_item *item = &s->items[0];
-    if (!fits(&calls->middle, item->at, symbol))
+    if (!matches_at(&calls->middle, item->at, symbol))
         return false;
     if (++item->at == calls->middle.count)
         nib__constraint_start(s, calls->members[item->low]);
@@ -141,22 +143,22 @@ static bool step_name(nib_constraint_state *s, const nib_calls *calls, int32_t s
     }
     if (calls->names[item->low].size != item->size)
         return false;
-    go(s, MIDDLE, calls);
+    enter_part(s, MIDDLE, calls);
     return step_middle(s, calls, symbol);
 }
 
 static bool step_after(nib_constraint_state *s, const nib_calls *calls, int32_t symbol)
 {
     nib_constraint_item *item = &s->items[0];
-    const bool next = s->key != THE_LAST && fits(&calls->next, item->at, symbol),
-               last = s->key != THE_NEXT && fits(&calls->last, item->at, symbol);
+    const bool next = s->key != THE_LAST && matches_at(&calls->next, item->at, symbol),
+               last = s->key != THE_NEXT && matches_at(&calls->last, item->at, symbol);
     if (!next && !last)
         return false;
     s->key = next && last ? EITHER : next ? THE_NEXT : THE_LAST;
     item->at++;
     if (next && item->at == calls->next.count) {
         s->key = 0;
-        go(s, NAME, calls);
+        enter_part(s, NAME, calls);
     }
     return true;
 }
@@ -165,14 +167,14 @@ static bool step(nib_constraint_state *s, int32_t symbol)
 {
     const nib_calls *calls = calls_of(s);
     if (s->mode == NIB_AT_END)
-        come_back(s);
+        leave_arguments(s);
     switch (s->sub) {
     case FREE: return step_free(s, calls, symbol);
     case BEFORE:
-        if (!fits(&calls->before, s->items[0].at, symbol))
+        if (!matches_at(&calls->before, s->items[0].at, symbol))
             return false;
         if (++s->items[0].at == calls->before.count)
-            go(s, NAME, calls);
+            enter_part(s, NAME, calls);
         return true;
     case NAME: return step_name(s, calls, symbol);
     case MIDDLE: return step_middle(s, calls, symbol);
@@ -182,15 +184,15 @@ static bool step(nib_constraint_state *s, int32_t symbol)
 
 bool nib__calls_step(nib_constraint_state *s, uint8_t byte) { return step(s, byte); }
 
-static bool is_here(const nib_constraint_state *s)
+static bool is_around_values(const nib_constraint_state *s)
 {
     return s->mode == NIB_IN_CALLS || s->mode == NIB_AT_END;
 }
 
-bool nib__calls_take_special(nib_constraint_state *s, int32_t id)
+bool nib__calls_accept_special(nib_constraint_state *s, int32_t id)
 {
     nib_constraint_state next;
-    if (!is_here(s))
+    if (!is_around_values(s))
         return false;
     nib__constraint_copy(&next, s);
     if (!step(&next, SPECIAL + id))
@@ -203,10 +205,10 @@ void nib__calls_start(nib_constraint_state *s)
 {
     const nib_calls *calls = calls_of(s);
     s->mode = NIB_IN_CALLS;
-    go(s, calls->free ? FREE : calls->before.count > 0 ? BEFORE : NAME, calls);
+    enter_part(s, calls->free ? FREE : calls->before.count > 0 ? BEFORE : NAME, calls);
 }
 
-/* ---- what a state is ---- */
+/* ---- properties of a state ---- */
 
 bool nib__calls_complete(const nib_constraint_state *s)
 {
@@ -227,7 +229,7 @@ bool nib__calls_ended(const nib_constraint_state *s)
     return s->mode == NIB_AT_END ? !calls->several || calls->next.count == 0 : s->key == THE_LAST;
 }
 
-/* The symbol that a text has next, if that is a special token. */
+/* Allows the next symbol of a text if it is a special token. */
 static void allow_next(const symbols *text, size_t at, uint32_t *allowed)
 {
     if (at >= text->count || text->at[at] < SPECIAL)
@@ -241,13 +243,13 @@ bool nib__calls_mask(const nib_constraint_state *s, uint32_t *allowed)
     const nib_calls *calls = calls_of(s);
     const nib_token_trie *trie = calls->outer->trie;
     const nib_constraint_item *item = &s->items[0];
-    if (!is_here(s))
+    if (!is_around_values(s))
         return true;
     if (s->mode == NIB_AT_END) {
         allow_next(&calls->last, 0, allowed);
         if (calls->several)
             allow_next(&calls->next, 0, allowed);
-    } else if (s->sub == FREE) { /* all but those that go wrong behind a beginning */
+    } else if (s->sub == FREE) { /* all tokens but those that go wrong after an opening */
         for (size_t id = 0; id < trie->vocab; id++)
             allowed[id / 32] |= UINT32_C(1) << (id % 32);
         if (calls->special != 0 || item->at == NEVER_OPENS)
@@ -270,7 +272,7 @@ bool nib__calls_mask(const nib_constraint_state *s, uint32_t *allowed)
 
 nib_call_part nib__calls_part(const nib_constraint_state *s)
 {
-    if (!is_here(s))
+    if (!is_around_values(s))
         return NIB_CALL_ARGUMENTS;
     if (s->mode == NIB_IN_CALLS && s->sub == FREE)
         return NIB_CALL_FREE;
@@ -314,7 +316,7 @@ static nib_status find_specials(const nib_calls *calls, const nib_tokenizer *t,
     return NIB_OK;
 }
 
-/* Bytes of the text as symbols, with each special token as one. */
+/* Turns the bytes of a text into symbols, one for each special token. */
 static nib_status fill_symbols(nib_calls *calls, const nib_tokenizer *t, const nib_call_text *text,
                                const symbols *specials, symbols *out, nib_err *err)
 {
@@ -336,10 +338,11 @@ static nib_status fill_symbols(nib_calls *calls, const nib_tokenizer *t, const n
         const uint8_t byte = (uint8_t)text->at[at++];
         out->at[out->count++] = id ? ID_LETTER : byte;
         if (!calls->outer->trie->spelled[byte])
-            return nib__fail(err, NIB_UNSUPPORTED,
-                             "the tokenizer has no token that is the byte 0x%02x and nothing else, "
-                             "which stands around calls, so that they cannot be enforced with it",
-                             (unsigned)byte);
+            return nib__fail(
+                err, NIB_UNSUPPORTED,
+                "the tokenizer has no token for the single byte 0x%02x, which the text "
+                "around calls needs, so calls cannot be enforced with it",
+                (unsigned)byte);
     }
     return NIB_OK;
 }
@@ -356,7 +359,8 @@ static nib_status make_symbols(nib_calls *calls, const nib_tokenizer *t, const n
     return status;
 }
 
-/* How a call begins in free text: by a special token, by "<...>", or where the text itself does. */
+/* Finds how a call begins in free text: with a special token, with "<...>", or only at the start of
+ * the text. */
 static nib_status find_opening(nib_calls *calls, nib_err *err)
 {
     const symbols *b = &calls->before;
@@ -378,8 +382,8 @@ static nib_status find_opening(nib_calls *calls, nib_err *err)
     calls->opening = calls->anchored ? end : end - from;
     if (calls->opening == 0)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "nothing tells the beginning of a call from text in this model's "
-                         "template; ask with tool_choice \"required\" or \"none\"");
+                         "this model's template does not mark where a call begins in a text; use "
+                         "tool_choice \"required\" or \"none\"");
     calls->fallback = nib__arena_take(&calls->arena, calls->opening, sizeof *calls->fallback);
     if (calls->fallback == NULL)
         return no_memory(err, calls->opening * sizeof *calls->fallback);
@@ -403,7 +407,7 @@ static nib_status make_texts(nib_calls *calls, const nib_tokenizer *t, const nib
     if (calls->middle.count == 0 || is_name_letter(calls->middle.at[0]) ||
         calls->middle.at[0] == ID_LETTER)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "nothing tells where a name ends in this model's template");
+                         "this model's template does not mark where the name of a call ends");
     return calls->free ? find_opening(calls, err) : NIB_OK;
 }
 
@@ -422,7 +426,7 @@ static nib_status open_member(nib_calls *calls, size_t place, const nib_callable
     }
     NIB_TRY(nib__constraint_open(member, outer->trie, &schema, &outer->allocator, err));
     (*member)->calls = calls;
-    /* {}, as clients write it where there is nothing to say, allows other values, too */
+    /* Clients send {} for "any arguments", but it also allows values that are not objects. */
     return nib__schema_only_objects(&(*member)->schema, err);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Numbers of a constraint: the grammar of JSON's, digit by digit, and whether what is there, or
- * some number that begins so, lies within bounds. Bounds are multiples of 1, or of 10^-9, and so
- * is what is written, so all of it is exact.
+ * Numbers of a constraint: JSON's grammar, digit by digit, and whether the number so far, or some
+ * continuation of it, is within bounds. Bounds and numbers are multiples of 1 or 10^-9, so all of
+ * this is exact.
  */
 #include "constraint_parts.h"
 
@@ -46,7 +46,7 @@ bool nib__number_within(const nib_constraint_state *s, const nib_schema_node *no
     return false;
 }
 
-bool nib__number_goes_on(const nib_constraint_state *s, const nib_schema_node *node)
+bool nib__number_can_continue(const nib_constraint_state *s, const nib_schema_node *node)
 {
     if (node->bounded)
         return (s->sub <= NIB_NUMBER_WHOLE || (!node->integer && s->sub <= NIB_NUMBER_FRACTION)) &&

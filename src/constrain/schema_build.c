@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Nodes of a schema, made of what schema_read.c has read. Lists lie in the reader's scratch memory,
- * what nodes keep in the schema's.
+ * Builds the nodes of a schema from what schema_read.c has read. Lists are allocated in the
+ * reader's scratch arena, the data of nodes in the schema's.
  */
 #include "schema_parts.h"
 
@@ -9,16 +9,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PATH_SHOWN = 320 }; /* bytes of a place in a sentence */
+enum { PATH_SHOWN = 320 }; /* bytes of a path in a message */
 
 static nib_status no_memory(nib_schema_reader *r, size_t bytes)
 {
     return nib__fail_memory(r->err, bytes, "the schema");
 }
 
-/* ---- places and errors ---- */
+/* ---- paths and errors ---- */
 
-/* The path, of which the middle is left out where it is long. */
+/* The path; if it is long, without its middle. */
 static const char *shown_path(const nib_schema_reader *r, char out[PATH_SHOWN])
 {
     if (r->path.size < PATH_SHOWN)
@@ -88,7 +88,7 @@ nib_status nib__schema_append(nib_schema_reader *r, nib_schema_list *list, nib_s
     return NIB_OK;
 }
 
-/* Appends a text that stays as long as the schema. */
+/* Appends a copy of a text that lives as long as the schema. */
 static nib_status append_text(nib_schema_reader *r, nib_schema_list *list, const char *text,
                               size_t size, nib_schema_item **item)
 {
@@ -100,7 +100,7 @@ static nib_status append_text(nib_schema_reader *r, nib_schema_list *list, const
     return (*item)->text.at != NULL ? NIB_OK : no_memory(r, size);
 }
 
-/* The KEY or STRING just read as the writer writes it, quotes included, in r->spelled. */
+/* Puts the KEY or STRING just read into r->spelled, with quotes, as our JSON writer writes it. */
 static nib_status spell(nib_schema_reader *r)
 {
     nib_jsonw w;
@@ -128,7 +128,7 @@ nib_status nib__schema_word(nib_schema_reader *r, const char *word, nib_schema_l
 
 /* ---- values of enums ---- */
 
-static nib_status scalar(nib_schema_reader *r, nib_schema_list *list, unsigned *types)
+static nib_status append_scalar(nib_schema_reader *r, nib_schema_list *list, unsigned *types)
 {
     const nib_json *json = &r->json;
     nib_schema_item *item;
@@ -149,10 +149,10 @@ static nib_status scalar(nib_schema_reader *r, nib_schema_list *list, unsigned *
     return append_text(r, list, json->token, json->token_size, &item);
 }
 
-static nib_status value_node(nib_schema_reader *r, uint16_t *out);
+static nib_status read_value_node(nib_schema_reader *r, uint16_t *out);
 
-/* The object whose `{` was just read: its keys in their order, all required. */
-static nib_status object_value(nib_schema_reader *r, uint16_t *out)
+/* Reads the object whose `{` was just read: a node with its keys in order, all required. */
+static nib_status read_object(nib_schema_reader *r, uint16_t *out)
 {
     nib_json *json = &r->json;
     nib_schema_list properties = {0};
@@ -162,7 +162,7 @@ static nib_status object_value(nib_schema_reader *r, uint16_t *out)
         NIB_TRY(nib__schema_name(r, &properties, &item));
         item->required = true;
         nib__json_next(json);
-        NIB_TRY(value_node(r, &item->node));
+        NIB_TRY(read_value_node(r, &item->node));
     }
     if (json->event != NIB_JSON_OBJECT_END)
         return nib__json_status(json, r->err);
@@ -170,7 +170,7 @@ static nib_status object_value(nib_schema_reader *r, uint16_t *out)
     return nib__schema_add(r->s, &node, out, r->err);
 }
 
-static nib_status array_value(nib_schema_reader *r, uint16_t *out)
+static nib_status read_array(nib_schema_reader *r, uint16_t *out)
 {
     nib_json *json = &r->json;
     nib_schema_list items = {0};
@@ -178,7 +178,7 @@ static nib_status array_value(nib_schema_reader *r, uint16_t *out)
     while (nib__json_next(json) != NIB_JSON_ARRAY_END) {
         nib_schema_item *item;
         NIB_TRY(nib__schema_append(r, &items, &item));
-        NIB_TRY(value_node(r, &item->node));
+        NIB_TRY(read_value_node(r, &item->node));
     }
     node.count = (uint16_t)items.count;
     node.min = node.max = node.count;
@@ -199,7 +199,7 @@ nib_status nib__schema_value(nib_schema_reader *r, nib_schema_list *scalars, nib
         return nib__json_status(&r->json, r->err);
     if (event != NIB_JSON_OBJECT && event != NIB_JSON_ARRAY) {
         unsigned type = 0;
-        NIB_TRY(scalar(r, scalars, &type));
+        NIB_TRY(append_scalar(r, scalars, &type));
         *types |= type;
         return NIB_OK;
     }
@@ -208,12 +208,12 @@ nib_status nib__schema_value(nib_schema_reader *r, nib_schema_list *scalars, nib
                                   NIB_SCHEMA_DEPTH);
     *types |= event == NIB_JSON_OBJECT ? NIB_IS_OBJECT : NIB_IS_ARRAY;
     NIB_TRY(nib__schema_append(r, nodes, &item));
-    NIB_TRY(event == NIB_JSON_OBJECT ? object_value(r, &item->node) : array_value(r, &item->node));
+    NIB_TRY(event == NIB_JSON_OBJECT ? read_object(r, &item->node) : read_array(r, &item->node));
     r->depth--;
     return NIB_OK;
 }
 
-static nib_status value_node(nib_schema_reader *r, uint16_t *out)
+static nib_status read_value_node(nib_schema_reader *r, uint16_t *out)
 {
     nib_schema_list scalars = {0}, nodes = {0};
     unsigned types = 0;
@@ -311,9 +311,8 @@ nib_status nib__schema_reference(nib_schema_reader *r, const char *target, size_
     const size_t before = nib__schema_enter(r, ".", "$ref", 4);
     if (!known)
         return nib__schema_refuse(r, NIB_UNSUPPORTED,
-                                  "\"%s\" is not followed, and nothing is fetched; a reference is "
-                                  "\"#\", \"#/$defs/NAME\" "
-                                  "or \"#/definitions/NAME\"",
+                                  "\"%s\" is not supported, and nothing is fetched; a reference "
+                                  "must be \"#\", \"#/$defs/NAME\" or \"#/definitions/NAME\"",
                                   nib__say_name(shown, sizeof shown, target, size));
     /* ~1 and ~0 stand for / and ~. */
     size_t to = 0;
@@ -385,7 +384,7 @@ nib_status nib__schema_require(nib_schema_reader *r, nib_schema_list *properties
         }
         if (other == NIB_SCHEMA_NONE)
             return nib__schema_refuse(
-                r, NIB_BAD_INPUT, "\"%s\" is required, and additionalProperties false forbids it",
+                r, NIB_BAD_INPUT, "\"%s\" is required, but additionalProperties false forbids it",
                 nib__say_name(shown, sizeof shown, name->text.at, name->text.size));
         nib_schema_item *item;
         NIB_TRY(nib__schema_append(r, properties, &item));
@@ -475,7 +474,7 @@ nib_status nib__schema_bound(nib_schema_reader *r, const char *keyword, const ni
     return NIB_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- finishing ---- */
 
 static int by_name(const void *left, const void *right)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a schema means as a whole: where references lead, which nodes a value may be of, whether
- * they are disjoint where they have to be, and whether some value ends. Nothing here recurses.
+ * Checks a schema as a whole: resolves references, lists the alternatives of each node, checks that
+ * those of oneOf are disjoint and that some value ends. Nothing here recurses.
  */
 #include "schema.h"
 
@@ -9,10 +9,10 @@
 
 typedef struct checker {
     nib_schema *s;
-    size_t count;            /* nodes that were read; merged ones come after */
-    uint32_t *marks;         /* [count] the last search that came by */
+    size_t count;            /* nodes that were read; merged ones follow */
+    uint32_t *marks;         /* [count] the last search that visited each node */
     uint16_t *stack, *found; /* [count] */
-    size_t compared;         /* texts, for oneOf */
+    size_t compared;         /* texts compared for oneOf */
     size_t merged;           /* texts of merged literals */
     nib_err *err;
 } checker;
@@ -25,8 +25,8 @@ static int by_name(const void *key, const void *definition)
     return nib__schema_by_text(key, &d->name);
 }
 
-static nib_status resolve(nib_schema *s, const nib_schema_definition *definitions, size_t count,
-                          nib_err *err)
+static nib_status resolve_references(nib_schema *s, const nib_schema_definition *definitions,
+                                     size_t count, nib_err *err)
 {
     for (size_t i = 0; i < s->count; i++) {
         nib_schema_node *node = &s->nodes[i];
@@ -54,7 +54,7 @@ static nib_status resolve(nib_schema *s, const nib_schema_definition *definition
 
 /* ---- alternatives ---- */
 
-static nib_status too_many(const checker *c)
+static nib_status fail_too_many(const checker *c)
 {
     return nib__fail(c->err, NIB_BAD_INPUT,
                      "%s: it has more than %d alternatives, the limit; make it smaller", c->s->name,
@@ -65,7 +65,7 @@ static nib_status put_leaves(checker *c, size_t node, const uint16_t *leaves, si
 {
     nib_schema *s = c->s;
     if (s->leaf_count + count + c->merged > NIB_SCHEMA_LEAVES)
-        return too_many(c);
+        return fail_too_many(c);
     if (!nib__reserve(s->allocator, (void **)&s->leaves, &s->leaf_capacity, s->leaf_count + count,
                       sizeof *s->leaves))
         return nib__fail_memory(c->err, 2 * s->leaf_count * sizeof *s->leaves, "the schema");
@@ -76,8 +76,8 @@ static nib_status put_leaves(checker *c, size_t node, const uint16_t *leaves, si
     return NIB_OK;
 }
 
-/* One node of several with literals. */
-static nib_status merge(checker *c, const uint16_t *nodes, size_t count, uint16_t *out)
+/* Merges nodes of literals into one. */
+static nib_status merge_literals(checker *c, const uint16_t *nodes, size_t count, uint16_t *out)
 {
     nib_schema *s = c->s;
     nib_schema_node node = {.kind = NIB_SCHEMA_LITERALS};
@@ -86,7 +86,7 @@ static nib_status merge(checker *c, const uint16_t *nodes, size_t count, uint16_
         total += s->nodes[nodes[i]].count;
     c->merged += total;
     if (c->merged > NIB_SCHEMA_LEAVES)
-        return too_many(c);
+        return fail_too_many(c);
     nib_schema_text *texts = nib__arena_take(&s->arena, total, sizeof *texts);
     if (texts == NULL)
         return nib__fail_memory(c->err, total * sizeof *texts, "the schema");
@@ -106,8 +106,8 @@ static nib_status merge(checker *c, const uint16_t *nodes, size_t count, uint16_
     return put_leaves(c, *out, out, 1);
 }
 
-/* The nodes that one of alternatives leads to, in their order; each once, so cycles end. */
-static size_t search(checker *c, uint16_t from)
+/* Finds the nodes that references and alternatives lead to, in order, each once, so cycles end. */
+static size_t find_alternatives(checker *c, uint16_t from)
 {
     const uint32_t mark = (uint32_t)from + 1;
     size_t depth = 0, count = 0;
@@ -131,12 +131,12 @@ static size_t search(checker *c, uint16_t from)
     return count;
 }
 
-static nib_status flatten(checker *c, uint16_t at)
+static nib_status list_alternatives(checker *c, uint16_t at)
 {
     nib_schema *s = c->s;
     if (s->nodes[at].kind < NIB_SCHEMA_ANY_OF)
         return put_leaves(c, at, &at, 1);
-    const size_t found = search(c, at);
+    const size_t found = find_alternatives(c, at);
     size_t kept = 0, literals = 0, kinds[NIB_SCHEMA_LITERALS + 1] = {0};
     uint16_t merged;
     for (size_t i = 0; i < found; i++) {
@@ -148,17 +148,17 @@ static nib_status flatten(checker *c, uint16_t at)
             c->found[kept++] = leaf;
     }
     if (found == 0)
-        return nib__fail(c->err, NIB_BAD_INPUT, "%s: it leads to nothing but itself",
+        return nib__fail(c->err, NIB_BAD_INPUT, "%s: the reference leads only to itself",
                          s->nodes[at].path);
     for (int k = 0; k < NIB_SCHEMA_LITERALS; k++)
-        if (kinds[k] >= NIB_SCHEMA_ABREAST)
+        if (kinds[k] >= NIB_SCHEMA_SAME_KIND)
             return nib__fail(c->err, NIB_UNSUPPORTED,
-                             "%s: %zu alternatives are of one type, over the limit of %d",
-                             s->nodes[at].path, kinds[k], NIB_SCHEMA_ABREAST - 1);
+                             "%s: %zu alternatives have the same type, over the limit of %d",
+                             s->nodes[at].path, kinds[k], NIB_SCHEMA_SAME_KIND - 1);
     if (literals == 1)
         c->found[kept++] = c->stack[0];
     if (literals > 1) {
-        NIB_TRY(merge(c, c->stack, literals, &merged));
+        NIB_TRY(merge_literals(c, c->stack, literals, &merged));
         c->found[kept++] = merged;
     }
     return put_leaves(c, at, c->found, kept);
@@ -166,7 +166,7 @@ static nib_status flatten(checker *c, uint16_t at)
 
 /* ---- oneOf ---- */
 
-/* Bits of kinds that have no value in common. */
+/* Bits of kinds without common values. */
 enum { KIND_OBJECT = 1, KIND_ARRAY = 2, KIND_STRING = 4, KIND_NUMBER = 8, KIND_WORD = 16 };
 
 static bool is_whole(const nib_schema_text *text)
@@ -199,7 +199,7 @@ static unsigned kinds_of(const nib_schema_node *node)
     return found;
 }
 
-/* Numbers are told apart by their digits alone, so only whole ones are. */
+/* Numbers are compared by their digits, so only integers can be told apart. */
 static bool literals_differ(const nib_schema_node *a, const nib_schema_node *b)
 {
     const bool numbers = kinds_of(a) & kinds_of(b) & KIND_NUMBER;
@@ -215,7 +215,7 @@ static bool literals_differ(const nib_schema_node *a, const nib_schema_node *b)
     return true;
 }
 
-/* A property that one of them requires has other values in the other. */
+/* Does a property that at least one of them requires have different values in the other? */
 static bool objects_differ(const nib_schema *s, const nib_schema_node *a, const nib_schema_node *b)
 {
     for (size_t i = 0; i < a->count; i++) {
@@ -239,7 +239,7 @@ static bool objects_differ(const nib_schema *s, const nib_schema_node *a, const 
     return false;
 }
 
-static bool disjoint(const nib_schema *s, const nib_schema_node *a, const nib_schema_node *b)
+static bool are_disjoint(const nib_schema *s, const nib_schema_node *a, const nib_schema_node *b)
 {
     if ((kinds_of(a) & kinds_of(b)) == 0)
         return true;
@@ -258,7 +258,7 @@ static bool members_differ(checker *c, const nib_schema_node *a, const nib_schem
             const nib_schema_node *left = &s->nodes[s->leaves[a->leaf + i]];
             const nib_schema_node *right = &s->nodes[s->leaves[b->leaf + j]];
             c->compared += left->count + right->count + 1u;
-            if (c->compared > NIB_SCHEMA_COMPARED || !disjoint(s, left, right))
+            if (c->compared > NIB_SCHEMA_COMPARED || !are_disjoint(s, left, right))
                 return false;
         }
     }
@@ -272,15 +272,16 @@ static nib_status check_one_of(checker *c, const nib_schema_node *node)
         for (size_t i = 0; i < j; i++)
             if (!members_differ(c, &s->nodes[node->members[i]], &s->nodes[node->members[j]]))
                 return c->compared > NIB_SCHEMA_COMPARED
-                           ? nib__fail(c->err, NIB_UNSUPPORTED,
-                                       "%s: the schemas of oneOf take more than %d comparisons to "
-                                       "tell apart, the limit; write anyOf",
-                                       node->path, NIB_SCHEMA_COMPARED)
-                           : nib__fail(
+                           ? nib__fail(
                                  c->err, NIB_UNSUPPORTED,
-                                 "%s: schemas %zu and %zu of oneOf are not told apart by a type or "
-                                 "by a required property of other values; write anyOf",
-                                 node->path, i, j);
+                                 "%s: the schemas of oneOf need more than %d comparisons, the "
+                                 "limit, to be told apart; use anyOf",
+                                 node->path, NIB_SCHEMA_COMPARED)
+                           : nib__fail(c->err, NIB_UNSUPPORTED,
+                                       "%s: schemas %zu and %zu of oneOf are not told apart by "
+                                       "type or by "
+                                       "a required property with different values; use anyOf",
+                                       node->path, i, j);
     return NIB_OK;
 }
 
@@ -288,8 +289,8 @@ static nib_status check_one_of(checker *c, const nib_schema_node *node)
 
 static uint8_t taller(uint8_t a, uint8_t b) { return a > b ? a : b; }
 
-/* Nestings of the least value, by those of its parts so far. */
-static uint8_t height(const nib_schema *s, const nib_schema_node *node)
+/* The nesting of the flattest value, from the heights of its parts so far. */
+static uint8_t value_height(const nib_schema *s, const nib_schema_node *node)
 {
     uint8_t most = 0, least = NIB_SCHEMA_ENDLESS;
     switch (node->kind) {
@@ -316,15 +317,15 @@ static uint8_t height(const nib_schema *s, const nib_schema_node *node)
     return (uint8_t)(most < NIB_SCHEMA_ENDLESS ? most + 1 : NIB_SCHEMA_ENDLESS);
 }
 
-static nib_status endless(const nib_schema *s, nib_err *err)
+static nib_status fail_endless(const nib_schema *s, nib_err *err)
 {
     return nib__fail(err, NIB_BAD_INPUT,
-                     "%s: no value of the schema ends within %d nestings; let some property on "
-                     "the way be optional, or an array be empty",
+                     "%s: no value of the schema ends within %d levels; make a property on the way "
+                     "optional, or allow an array to be empty",
                      s->nodes[s->root].path, NIB_SCHEMA_DEPTH);
 }
 
-/* After each round all nodes of one height more are right. */
+/* Each round fixes the nodes of the next height. */
 static nib_status find_heights(const checker *c)
 {
     nib_schema *s = c->s;
@@ -337,7 +338,7 @@ static nib_status find_heights(const checker *c)
                 nib_schema_node *node = &s->nodes[i];
                 if ((node->kind >= NIB_SCHEMA_ANY_OF) != (pass == 1))
                     continue;
-                const uint8_t now = height(s, node);
+                const uint8_t now = value_height(s, node);
                 changed |= now != node->height;
                 node->height = now;
             }
@@ -345,15 +346,15 @@ static nib_status find_heights(const checker *c)
     }
     const nib_schema_node *root = &s->nodes[s->root];
     if (s->nodes[root->members[0]].height >= NIB_SCHEMA_ENDLESS)
-        return endless(s, c->err);
+        return fail_endless(s, c->err);
     return NIB_OK;
 }
 
-static nib_status check(checker *c)
+static nib_status check_all(checker *c)
 {
     nib_schema *s = c->s;
     for (size_t i = 0; i < c->count; i++)
-        NIB_TRY(flatten(c, (uint16_t)i));
+        NIB_TRY(list_alternatives(c, (uint16_t)i));
     for (size_t i = 0; i < c->count; i++)
         if (s->nodes[i].one_of)
             NIB_TRY(check_one_of(c, &s->nodes[i]));
@@ -365,13 +366,13 @@ nib_status nib__schema_check(nib_schema *s, const nib_schema_definition *definit
 {
     const nib_allocator *a = s->allocator;
     checker c = {.s = s, .count = s->count, .err = err};
-    NIB_TRY(resolve(s, definitions, count, err));
+    NIB_TRY(resolve_references(s, definitions, count, err));
     c.marks = nib__calloc(a, c.count, sizeof *c.marks);
     c.stack = nib__calloc(a, c.count, sizeof *c.stack);
     c.found = nib__calloc(a, c.count, sizeof *c.found);
     const nib_status status = c.marks == NULL || c.stack == NULL || c.found == NULL
                                   ? nib__fail_memory(err, c.count * sizeof *c.marks, "the schema")
-                                  : check(&c);
+                                  : check_all(&c);
     nib__release(a, c.marks);
     nib__release(a, c.stack);
     nib__release(a, c.found);
@@ -383,7 +384,7 @@ nib_status nib__schema_only_objects(nib_schema *s, nib_err *err)
     const nib_schema_node *value = &s->nodes[s->nodes[s->root].members[0]];
     const uint16_t *leaves = s->leaves + value->leaf;
     nib_schema_node node = {.kind = NIB_SCHEMA_ANY_OF, .height = NIB_SCHEMA_ENDLESS};
-    uint16_t kept[NIB_SCHEMA_ABREAST]; /* fewer are of one kind */
+    uint16_t kept[NIB_SCHEMA_SAME_KIND]; /* fewer have the same kind */
     for (uint32_t i = 0; i < value->leaf_count; i++) {
         const nib_schema_node *leaf = &s->nodes[leaves[i]];
         if (leaf->kind != NIB_SCHEMA_OBJECT)
@@ -395,11 +396,11 @@ nib_status nib__schema_only_objects(nib_schema *s, nib_err *err)
         return NIB_OK;
     if (node.leaf_count == 0)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: it has to be an object, and the schema allows none",
+                         "%s: it has to be an object, but the schema does not allow objects",
                          s->nodes[s->root].path);
     if (node.height >= NIB_SCHEMA_ENDLESS)
-        return endless(s, err);
-    /* a node of its own: a reference may lead to the one there was */
+        return fail_endless(s, err);
+    /* A new node, because references may lead to the old one. */
     uint16_t *member = nib__arena_take(&s->arena, 1, sizeof *member);
     if (member == NULL || !nib__reserve(s->allocator, (void **)&s->leaves, &s->leaf_capacity,
                                         s->leaf_count + node.leaf_count, sizeof *s->leaves))

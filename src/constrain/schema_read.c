@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The text of a JSON schema to nodes. Every keyword is either enforced, an annotation, or an error
- * with its place; and every keyword must mean something beside the others, so that none is passed
- * over. Depth of recursion is NIB_SCHEMA_DEPTH.
+ * Reads the text of a JSON schema into nodes. Every keyword is enforced, an annotation, or an error
+ * with its path. A keyword that would have no effect beside the others is an error too, so that
+ * none is ignored. Recursion is at most NIB_SCHEMA_DEPTH deep.
  */
 #include "schema_parts.h"
 
@@ -11,8 +11,8 @@
 #include <stdlib.h>
 
 enum {
-    WHOLE = NIB_IS_NULL
-            << 1, /* the keyword says all of the value; nothing but `type` may stand beside some */
+    /* The keyword describes the whole value; only `type` may stand beside some of them. */
+    WHOLE = NIB_IS_NULL << 1,
     EVENTS_MAX = 4 * 1024 * 1024,
     ABSENT = -2,
     NEVER = -1, /* false: no value */
@@ -98,16 +98,16 @@ const char *nib__schema_keyword(size_t i, bool *annotation)
     return i - K_COUNT < COUNT(annotations) ? annotations[i - K_COUNT] : NULL;
 }
 
-/* What one schema says. */
+/* The keywords of one schema. */
 typedef struct fields {
     uint32_t seen;  /* a bit per keyword */
-    unsigned types; /* 0: not said */
+    unsigned types; /* 0: not given */
     nib_schema_list properties, required, members, prefix;
     int32_t other, items; /* a node, ABSENT or NEVER */
-    int64_t range[4];     /* minItems, maxItems, minLength, maxLength; -1: not said */
+    int64_t range[4];     /* minItems, maxItems, minLength, maxLength; -1: not given */
     nib_schema_text bounds[4];
     nib_schema_format format;
-    nib_schema_list scalars; /* of an enum; its objects and arrays are members */
+    nib_schema_list scalars; /* of an enum or const; objects and arrays are in members */
     unsigned value_types;
     const char *target;
     size_t target_size;
@@ -115,7 +115,7 @@ typedef struct fields {
 
 static bool has(const fields *f, keyword k) { return f->seen >> k & 1; }
 
-/* ---- the schema's keywords, one by one ---- */
+/* ---- reading each keyword ---- */
 
 static nib_status read_schema(nib_schema_reader *r, uint16_t *node);
 
@@ -138,8 +138,8 @@ static nib_status read_type(nib_schema_reader *r, fields *f)
         if (t == COUNT(type_names))
             return nib__schema_refuse(
                 r, NIB_BAD_INPUT,
-                "\"%s\" is no type; they are object, array, string, number, integer, boolean and "
-                "null",
+                "\"%s\" is not a type; the types are object, array, string, number, integer, "
+                "boolean and null",
                 nib__say_name(shown, sizeof shown, json->token, json->token_size));
         if (f->types >> t & 1)
             return nib__schema_refuse(r, NIB_BAD_INPUT, "\"%s\" is given twice", type_names[t]);
@@ -168,7 +168,7 @@ static nib_status read_members(nib_schema_reader *r, nib_schema_list *list)
     NIB_TRY(nib__schema_expect(r, NIB_JSON_ARRAY, "a list of schemas"));
     for (size_t i = 0;; i++) {
         nib_schema_item *item;
-        /* A look at what comes: the list's end, or a schema that reads its own first event. */
+        /* Looks ahead for the end of the list, as read_schema reads its own first event. */
         nib_json ahead = *json;
         if (nib__json_next(&ahead) == NIB_JSON_ARRAY_END) {
             *json = ahead;
@@ -225,7 +225,7 @@ static nib_status read_schema_or_false(nib_schema_reader *r, int32_t *out)
     }
     if (ahead.event == NIB_JSON_ARRAY)
         return nib__schema_refuse(r, NIB_UNSUPPORTED,
-                                  "a list of schemas by place is written as \"prefixItems\"");
+                                  "write a list of schemas, one per item, as \"prefixItems\"");
     uint16_t node;
     NIB_TRY(read_schema(r, &node));
     *out = node;
@@ -262,7 +262,7 @@ static nib_status read_format(nib_schema_reader *r, fields *f)
     }
     return nib__schema_refuse(
         r, NIB_UNSUPPORTED,
-        "\"%s\" cannot be enforced; date, time, date-time and uuid can. Leave it out, or say it "
+        "\"%s\" cannot be enforced; date, time, date-time and uuid can; remove it, or describe it "
         "in the description",
         nib__say_name(shown, sizeof shown, json->token, json->token_size));
 }
@@ -282,12 +282,12 @@ static nib_status read_target(nib_schema_reader *r, fields *f)
     return f->target != NULL ? NIB_OK : nib__json_status(&r->json, r->err);
 }
 
-/* $defs and $id name the whole text, so they stand at its root alone. */
+/* $defs, definitions and $id apply to the whole text, so they are only allowed at its root. */
 static nib_status read_at_root(nib_schema_reader *r, keyword k)
 {
     if (r->depth != 1)
         return nib__schema_refuse(r, NIB_UNSUPPORTED,
-                                  "it is read at the root of the schema alone; move it there");
+                                  "it is only allowed at the root of the schema; move it there");
     if (k == K_ID)
         return nib__schema_expect(r, NIB_JSON_STRING, "a text");
     return read_named(r, &r->definitions[k == K_DEFINITIONS]);
@@ -325,7 +325,7 @@ static nib_status read_keyword(nib_schema_reader *r, keyword k, fields *f)
 
 /* ---- the keywords together ---- */
 
-/* The types that the keywords speak of, and that each of them means something. */
+/* Finds the types that the keywords apply to, and checks that each keyword has an effect. */
 static nib_status find_types(nib_schema_reader *r, fields *f)
 {
     unsigned spoken = 0;
@@ -335,17 +335,17 @@ static nib_status find_types(nib_schema_reader *r, fields *f)
             continue;
         if (spoken != 0 && types == WHOLE)
             return nib__schema_refuse(r, NIB_UNSUPPORTED,
-                                      "\"%s\" beside other keywords cannot be enforced; write one "
-                                      "schema that says what both do",
+                                      "\"%s\" beside other keywords cannot be enforced; combine "
+                                      "them into one schema",
                                       keywords[k].name);
         if (spoken != 0 && f->types == 0 && spoken != types)
             return nib__schema_refuse(r, NIB_BAD_INPUT,
-                                      "\"%s\" and the keywords beside it are of several types; say "
-                                      "which with \"type\"",
+                                      "\"%s\" and the keywords beside it apply to several types; "
+                                      "choose with \"type\"",
                                       keywords[k].name);
         if (types != WHOLE && f->types != 0 && (types & f->types) == 0)
             return nib__schema_refuse(r, NIB_BAD_INPUT,
-                                      "\"%s\" says nothing of the \"type\" beside it",
+                                      "\"%s\" does not apply to the \"type\" beside it",
                                       keywords[k].name);
         spoken |= types;
     }
@@ -365,7 +365,7 @@ static nib_status add_member(nib_schema_reader *r, nib_schema_list *list,
 static nib_status make_object(nib_schema_reader *r, fields *f, nib_schema_list *out)
 {
     nib_schema_node node = {.kind = NIB_SCHEMA_OBJECT, .other = NIB_SCHEMA_NONE};
-    /* Keys that no keyword speaks of are written only where no key has a name. */
+    /* Without additionalProperties, other keys are allowed only if no property is named. */
     const bool open = f->other == ABSENT && f->properties.count == 0;
     uint16_t any = NIB_SCHEMA_NONE;
     if (open || (f->other == ABSENT && f->required.count != 0))
@@ -392,7 +392,7 @@ static nib_status make_array(nib_schema_reader *r, fields *f, nib_schema_list *o
         node.max = node.count;
     if (node.min > node.max)
         return nib__schema_refuse(r, NIB_BAD_INPUT,
-                                  "minItems %u is more than the %u that \"items\" false leaves",
+                                  "minItems %u is over %u, the most that \"items\" false allows",
                                   node.min, node.max);
     if (f->items >= 0)
         node.items = (uint16_t)f->items;
@@ -440,8 +440,8 @@ static nib_status make_number(nib_schema_reader *r, const fields *f, bool intege
             node.most = nib__min(node.most, value - (k == K_EXCLUSIVE_MAXIMUM));
     }
     if (node.least > node.most)
-        return nib__schema_refuse(r, NIB_BAD_INPUT, "no number lies between the bounds%s",
-                                  integer ? "" : " that has at most 9 digits after the point");
+        return nib__schema_refuse(r, NIB_BAD_INPUT, "no number%s lies between the bounds",
+                                  integer ? "" : " with at most 9 digits after the point");
     return add_member(r, out, &node);
 }
 
@@ -471,13 +471,13 @@ static nib_status make_values(nib_schema_reader *r, fields *f)
     for (size_t t = 0; f->types != 0 && t < COUNT(type_names); t++)
         if (others >> t & 1)
             return nib__schema_refuse(r, NIB_BAD_INPUT,
-                                      "%s is one of the values, and \"type\" does not allow it",
+                                      "%s is one of the values, but \"type\" does not allow it",
                                       type_names[t]);
     return f->scalars.count == 0 ? NIB_OK : nib__schema_literals(r, &f->scalars, &f->members);
 }
 
-/* The nodes of what was read, as one. */
-static nib_status make(nib_schema_reader *r, fields *f, uint16_t *out)
+/* Makes one node from the keywords of a schema. */
+static nib_status make_schema(nib_schema_reader *r, fields *f, uint16_t *out)
 {
     NIB_TRY(find_types(r, f));
     const bool whole = f->target != NULL || f->members.count != 0 || f->scalars.count != 0;
@@ -492,8 +492,8 @@ static nib_status make(nib_schema_reader *r, fields *f, uint16_t *out)
             return nib__schema_reference(r, f->target, f->target_size, out);
         if (has(f, K_ALL_OF) && f->members.count != 1)
             return nib__schema_refuse(r, NIB_UNSUPPORTED,
-                                      "allOf of %zu schemas cannot be enforced; write one schema "
-                                      "that says what all of them do",
+                                      "allOf of %zu schemas cannot be enforced; combine them into "
+                                      "one schema",
                                       f->members.count);
     } else if (whole) {
         NIB_TRY(make_values(r, f));
@@ -519,7 +519,7 @@ static nib_status refuse_keyword(nib_schema_reader *r)
     const size_t before = nib__schema_enter(r, ".", r->json.token, r->json.token_size);
     const nib_status status = nib__schema_refuse(
         r, NIB_UNSUPPORTED,
-        "\"%s\" cannot be enforced, and nothing is passed over; what can is: type, properties, "
+        "\"%s\" cannot be enforced, and no keyword is ignored; supported are type, properties, "
         "required, additionalProperties, items, prefixItems, minItems, maxItems, minLength, "
         "maxLength, format, minimum, maximum, exclusiveMinimum, exclusiveMaximum, enum, const, "
         "anyOf, oneOf, allOf, $ref and $defs",
@@ -569,7 +569,7 @@ static nib_status read_schema(nib_schema_reader *r, uint16_t *node)
     if (json->event != NIB_JSON_OBJECT_END)
         return nib__json_status(json, r->err);
     r->depth--;
-    return make(r, &f, node);
+    return make_schema(r, &f, node);
 }
 
 static nib_status read_text(nib_schema_reader *r, const nib_named_text *text, uint16_t *root)
@@ -582,8 +582,8 @@ static nib_status read_text(nib_schema_reader *r, const nib_named_text *text, ui
     return nib__json_next(&r->json) == NIB_JSON_END ? NIB_OK : nib__json_status(&r->json, r->err);
 }
 
-/* Any object, where there is no schema. */
-static nib_status any_object(nib_schema_reader *r, uint16_t *root)
+/* Makes the schema of any JSON object. */
+static nib_status make_any_object(nib_schema_reader *r, uint16_t *root)
 {
     nib_schema_node object = {.kind = NIB_SCHEMA_OBJECT};
     NIB_TRY(nib__schema_any(r, &object.other));
@@ -597,7 +597,7 @@ static nib_status read_all(nib_schema_reader *r, const nib_named_text *text)
     nib_schema_node whole = {
         .kind = NIB_SCHEMA_ARRAY, .items = NIB_SCHEMA_NONE, .count = 1, .min = 1, .max = 1};
     NIB_TRY(nib__schema_append(r, &root, &item));
-    NIB_TRY(text->text == NULL ? any_object(r, &item->node) : read_text(r, text, &item->node));
+    NIB_TRY(text->text == NULL ? make_any_object(r, &item->node) : read_text(r, text, &item->node));
     whole.path = text->name;
     NIB_TRY(nib__schema_members(r, &root, &whole.members));
     NIB_TRY(nib__schema_add(r->s, &whole, &r->s->root, r->err));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The formats of strings that are enforced: RFC 3339's dates and times, and UUIDs. A format is a
- * text of places: D a digit, X a digit of base 16, other letters the parts of a date, the rest
- * itself. Item.at is the place, item.size what is known of a date (year * 16 + month), item.low
- * the digit before.
+ * The string formats that are enforced: RFC 3339's dates and times, and UUIDs. A format is a
+ * pattern with a character per place: X is a hexadecimal digit, t is T, other letters are digits of
+ * a date or time, and the rest stand for themselves. item.at is the place, item.size the date so
+ * far (year * 16 + month), item.low the previous digit.
  */
 #include "constraint_parts.h"
 
@@ -14,18 +14,18 @@ static const char *const places[] = {
     [NIB_FORMAT_UUID] = "XXXXXXXX-XXXX-XXXX-XXXX-XXXXXXXXXXXX",
 };
 
-/* After the seconds: a fraction, and the offset that RFC 3339 asks for. */
+/* Values of item.at after the seconds: in a fraction, and in the offset that RFC 3339 requires. */
 enum { FRACTION = 64, FRACTION_DIGITS = 9, ZONE = 96, ZONE_END = ZONE + 6, ENDED = 128 };
 
-static int days_of(uint32_t year, uint32_t month)
+static int days_in_month(uint32_t year, uint32_t month)
 {
     static const uint8_t days[] = {0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
     const bool leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     return days[month] + (month == 2 && leap);
 }
 
-/* The first digit of a number from 0 to `most`, or its second one. */
-static bool within(nib_constraint_item *item, int digit, bool second, int most)
+/* Is the digit allowed as the first or second digit of a number from 0 to `most`? */
+static bool check_digit(nib_constraint_item *item, int digit, bool second, int most)
 {
     if (second)
         return item->low * 10 + digit <= most;
@@ -33,7 +33,7 @@ static bool within(nib_constraint_item *item, int digit, bool second, int most)
     return digit <= most / 10;
 }
 
-/* A digit of the date; the year is from 1 on. */
+/* Advances by a digit of a date; years begin at 1. */
 static bool date_digit(nib_constraint_item *item, char place, int digit)
 {
     const uint32_t year = item->size >> 4;
@@ -42,16 +42,16 @@ static bool date_digit(nib_constraint_item *item, char place, int digit)
     case 'Y':
         item->size = (year * 10 + (uint32_t)digit) << 4;
         return item->at < 3 || item->size != 0;
-    case 'M': return within(item, digit, false, 12);
+    case 'M': return check_digit(item, digit, false, 12);
     case 'O':
         number = item->low * 10 + digit;
         item->size |= (uint32_t)number;
         item->low = 0;
         return number >= 1 && number <= 12;
-    case 'A': return within(item, digit, false, days_of(year, item->size & 15));
+    case 'A': return check_digit(item, digit, false, days_in_month(year, item->size & 15));
     default:
         number = item->low * 10 + digit;
-        return number >= 1 && number <= days_of(year, item->size & 15);
+        return number >= 1 && number <= days_in_month(year, item->size & 15);
     }
 }
 
@@ -66,16 +66,16 @@ static bool place_step(nib_constraint_item *item, char place, uint8_t byte)
     case 'O':
     case 'A':
     case 'B': return is_digit && date_digit(item, place, digit);
-    case 'H': return is_digit && within(item, digit, false, 23);
-    case 'I': return is_digit && within(item, digit, true, 23);
-    case 'S': return is_digit && within(item, digit, false, 59);
-    case 'D': return is_digit && within(item, digit, true, 59);
+    case 'H': return is_digit && check_digit(item, digit, false, 23);
+    case 'I': return is_digit && check_digit(item, digit, true, 23);
+    case 'S': return is_digit && check_digit(item, digit, false, 59);
+    case 'D': return is_digit && check_digit(item, digit, true, 59);
     case 't': return byte == 'T';
     default: return byte == (uint8_t)place;
     }
 }
 
-/* Past the seconds. */
+/* Advances after the seconds. */
 static bool zone_step(nib_constraint_item *item, uint8_t byte)
 {
     static const char offset[] = "HI:SD";

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Builds the trie of a vocabulary: spells every token, sorts by bytes, and lays the nodes out in
- * the order of a walk, so that the tokens below a node are a run of ids and a subtree is left by
- * one step.
+ * Builds the trie of a vocabulary: gets the bytes of every token, sorts them, and stores the nodes
+ * in preorder, so that the tokens below a node are a range of ids and skipping a subtree is one
+ * step.
  */
 #include "token_trie.h"
 
 #include <stdlib.h>
 
 typedef struct entry {
-    uint64_t key; /* the first bytes, so that most comparisons look at nothing else */
+    uint64_t key; /* the lead and first bytes, which decide most comparisons */
     const uint8_t *at;
     int32_t id;
     uint8_t size, lead;
@@ -36,8 +36,8 @@ static int by_bytes(const void *left, const void *right)
 
 /* ---- one tree ---- */
 
-/* What the nodes say about all below them, children before parents. */
-static void describe(nib_token_tree *tree)
+/* Computes the summaries of subtrees (plain, chars), children before parents. */
+static void summarize(nib_token_tree *tree)
 {
     for (size_t i = tree->count; i-- > 0;) {
         nib_token_node *node = &tree->nodes[i];
@@ -57,7 +57,7 @@ static void describe(nib_token_tree *tree)
     }
 }
 
-static int common(const entry *a, const entry *b)
+static int common_depth(const entry *a, const entry *b)
 {
     if (a->lead != b->lead)
         return 0;
@@ -73,8 +73,8 @@ static void close_path(nib_token_tree *tree, const uint32_t *path, int *depth, i
         tree->nodes[path[*depth]].skip = (uint32_t)tree->count;
 }
 
-static nib_status build(nib_token_tree *tree, entry *entries, size_t count, const nib_allocator *a,
-                        nib_err *err)
+static nib_status build_tree(nib_token_tree *tree, entry *entries, size_t count,
+                             const nib_allocator *a, nib_err *err)
 {
     static const char what[] = "the trie of the tokens";
     uint32_t path[NIB_SPELLING + 2];
@@ -87,7 +87,7 @@ static nib_status build(nib_token_tree *tree, entry *entries, size_t count, cons
     tree->id_count = count;
     for (size_t i = 0; i < count; i++) {
         const entry *e = &entries[i];
-        close_path(tree, path, &depth, i == 0 ? 0 : common(e - 1, e));
+        close_path(tree, path, &depth, i == 0 ? 0 : common_depth(e - 1, e));
         if (!nib__reserve(a, (void **)&tree->nodes, &tree->capacity, tree->count + NIB_SPELLING + 2,
                           sizeof *tree->nodes))
             return nib__fail_memory(err, tree->count * sizeof *tree->nodes, what);
@@ -108,8 +108,8 @@ static nib_status build(nib_token_tree *tree, entry *entries, size_t count, cons
         return nib__fail_memory(err, sizeof *tree->nodes, what);
     tree->nodes[tree->count] =
         (nib_token_node){.skip = (uint32_t)tree->count, .first = (uint32_t)count};
-    describe(tree);
-    /* Growing has doubled it; a smaller block that cannot be had is no harm. */
+    summarize(tree);
+    /* Shrinks the array, which grew by doubling; failure does no harm. */
     nib_token_node *fitted = a->resize(a->ctx, tree->nodes, (tree->count + 1) * sizeof *fitted);
     if (fitted != NULL) {
         tree->nodes = fitted;
@@ -120,8 +120,8 @@ static nib_status build(nib_token_tree *tree, entry *entries, size_t count, cons
 
 /* ---- the tokens ---- */
 
-/* Leaves out the tokens that are no whole characters: with a byte that no token is, what they begin
- * might never be completed. */
+/* Removes the tokens that are not whole characters: as some byte has no token, a character that
+ * they begin might never be completed. */
 static void keep_whole(nib_token_trie *trie)
 {
     uint32_t to = 0, next = 0;
@@ -139,8 +139,8 @@ static void keep_whole(nib_token_trie *trie)
         trie->spelled[byte] = false;
 }
 
-/* Bytes of all tokens. */
-static nib_status spell(nib_token_trie *trie, const nib_tokenizer *t, nib_err *err)
+/* Gets the bytes of all tokens. */
+static nib_status spell_tokens(nib_token_trie *trie, const nib_tokenizer *t, nib_err *err)
 {
     nib_text all;
     nib_status status = NIB_OK;
@@ -171,9 +171,9 @@ static nib_status spell(nib_token_trie *trie, const nib_tokenizer *t, nib_err *e
     return status;
 }
 
-/* Where a token's content ends, and how many characters begin before; whole: the token is content.
- */
-static size_t content(const uint8_t *at, size_t size, int *chars, bool *all)
+/* The offset where a token's content ends. *chars: characters that begin before it; *all: the whole
+ * token is content. */
+static size_t content_end(const uint8_t *at, size_t size, int *chars, bool *all)
 {
     nib_content state = NIB_CONTENT_START;
     size_t i = 0;
@@ -189,13 +189,13 @@ static size_t content(const uint8_t *at, size_t size, int *chars, bool *all)
     return i;
 }
 
-typedef struct sorting {
+typedef struct token_lists {
     entry *all, *ends;
     size_t all_count, end_count;
-    uint32_t lengths[NIB_SPELLING + 2]; /* plain tokens by characters */
-} sorting;
+    uint32_t lengths[NIB_SPELLING + 2]; /* number of plain tokens, by characters */
+} token_lists;
 
-static void put_token(nib_token_trie *trie, sorting *s, int32_t id)
+static void add_token(nib_token_trie *trie, token_lists *s, int32_t id)
 {
     size_t size;
     int chars;
@@ -204,7 +204,7 @@ static void put_token(nib_token_trie *trie, sorting *s, int32_t id)
     if (size == 0)
         return;
     set_entry(&s->all[s->all_count++], at, size, 0, id);
-    const size_t end = content(at, size, &chars, &all);
+    const size_t end = content_end(at, size, &chars, &all);
     if (all) {
         trie->plain[id / 32] |= UINT32_C(1) << (id % 32);
         s->lengths[chars]++;
@@ -215,8 +215,8 @@ static void put_token(nib_token_trie *trie, sorting *s, int32_t id)
     }
 }
 
-/* plain_ids by number of characters, and what is taken from the mask. */
-static void sort_plain(nib_token_trie *trie, const sorting *s)
+/* Sorts the ids of trie->plain by number of characters into plain_ids. */
+static void sort_plain(nib_token_trie *trie, const token_lists *s)
 {
     uint32_t next[NIB_SPELLING + 2], sum = 0;
     for (int n = 0; n <= NIB_SPELLING; n++) {
@@ -231,31 +231,31 @@ static void sort_plain(nib_token_trie *trie, const sorting *s)
         if (!(trie->plain[id / 32] >> (id % 32) & 1))
             continue;
         const uint8_t *at = nib__token_spelling(trie, (int32_t)id, &size);
-        content(at, size, &chars, &all);
+        content_end(at, size, &chars, &all);
         trie->plain_ids[next[chars]++] = (int32_t)id;
     }
 }
 
-static nib_status fill(nib_token_trie *trie, sorting *s, nib_err *err)
+static nib_status fill_trie(nib_token_trie *trie, token_lists *s, nib_err *err)
 {
     const nib_allocator *a = &trie->allocator;
     for (size_t id = 0; id < trie->vocab; id++)
-        put_token(trie, s, (int32_t)id);
+        add_token(trie, s, (int32_t)id);
     trie->plain_ids = nib__calloc(a, s->all_count, sizeof *trie->plain_ids);
     if (trie->plain_ids == NULL)
         return nib__fail_memory(err, s->all_count * sizeof *trie->plain_ids, "the plain tokens");
     sort_plain(trie, s);
-    NIB_TRY(build(&trie->all, s->all, s->all_count, a, err));
-    NIB_TRY(build(&trie->counted, s->ends, s->end_count, a, err));
+    NIB_TRY(build_tree(&trie->all, s->all, s->all_count, a, err));
+    NIB_TRY(build_tree(&trie->counted, s->ends, s->end_count, a, err));
     for (size_t i = 0; i < s->end_count; i++)
         set_entry(&s->ends[i], s->ends[i].at, s->ends[i].size, 0, s->ends[i].id);
-    return build(&trie->ends, s->ends, s->end_count, a, err);
+    return build_tree(&trie->ends, s->ends, s->end_count, a, err);
 }
 
 static nib_status open_trie(nib_token_trie *trie, const nib_tokenizer *t, nib_err *err)
 {
     const nib_allocator *a = &trie->allocator;
-    sorting s = {0};
+    token_lists s = {0};
     trie->vocab = (size_t)nib__tokenizer_vocab_size(t);
     trie->words = (trie->vocab + 31) / 32;
     trie->offsets = nib__calloc(a, trie->vocab + 1, sizeof *trie->offsets);
@@ -266,9 +266,9 @@ static nib_status open_trie(nib_token_trie *trie, const nib_tokenizer *t, nib_er
     if (trie->offsets == NULL || trie->plain == NULL || s.all == NULL || s.ends == NULL)
         status = nib__fail_memory(err, trie->vocab * sizeof *s.all, "the spelling of the tokens");
     else
-        status = spell(trie, t, err);
+        status = spell_tokens(trie, t, err);
     if (status == NIB_OK)
-        status = fill(trie, &s, err);
+        status = fill_trie(trie, &s, err);
     nib__release(a, s.all);
     nib__release(a, s.ends);
     return status;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The tokens of a vocabulary by their bytes, for constrained decoding: which tokens begin with
- * which bytes, and which are nothing but characters of a JSON string. Built once per tokenizer;
- * never changes, so any number of constraints and threads share one. Special tokens, ids without
- * text and tokens of more than NIB_SPELLING bytes are not in it.
+ * which bytes, and which consist only of characters of a JSON string. Built once per tokenizer and
+ * never changed, so any number of constraints and threads may share one. It leaves out special
+ * tokens, ids without text and tokens of more than NIB_SPELLING bytes.
  */
 #ifndef NIB_TOKEN_TRIE_H
 #define NIB_TOKEN_TRIE_H
@@ -12,18 +12,18 @@
 
 enum { NIB_SPELLING = 254 };
 
-/* Where a JSON string stands between the bytes of its characters. */
+/* Position within the UTF-8 bytes of a character of a JSON string. */
 typedef enum nib_content {
     NIB_CONTENT_START, /* between characters */
-    NIB_CONTENT_1,     /* so many continuation bytes are to come */
+    NIB_CONTENT_1,     /* so many continuation bytes must follow */
     NIB_CONTENT_2,
     NIB_CONTENT_3,
-    NIB_CONTENT_E0, /* after a lead byte that narrows its second byte */
+    NIB_CONTENT_E0, /* after a lead byte that restricts the second byte */
     NIB_CONTENT_ED,
     NIB_CONTENT_F0,
     NIB_CONTENT_F4,
-    NIB_CONTENT_BAD, /* not plain content: a quote, a backslash, a control (DEL, too, which the
-                      * writer escapes), no UTF-8 */
+    NIB_CONTENT_BAD, /* not plain content: a quote, a backslash, a control character (including DEL,
+                      * which the JSON writer escapes) or invalid UTF-8 */
 } nib_content;
 
 NIB_INLINE nib_content nib__content_step(nib_content at, uint8_t byte)
@@ -53,39 +53,39 @@ NIB_INLINE nib_content nib__content_step(nib_content at, uint8_t byte)
     }
 }
 
-/* A node is reached by its byte; its first child, if any, is the node after it. Level 1 is no byte
- * but the lead of its tokens, so that a tree may hold several groups. */
+/* Nodes are in preorder: the first child of a node, if any, is the next node. The byte of a level-1
+ * node is not text but the number of its group (the lead of its tokens). */
 typedef struct nib_token_node {
-    uint32_t skip;  /* the node after all that are below this one */
-    uint32_t first; /* in ids: of the tokens that begin so; those that end here come first, until
-                     * the next node's */
+    uint32_t skip;  /* the node after its subtree */
+    uint32_t first; /* in ids: the first token of the subtree; the tokens that end at this node come
+                     * first, up to `first` of the next node */
     uint8_t byte, depth;
-    uint8_t plain; /* a bit for each nib_content: with it here, all bytes below are content */
-    uint8_t chars; /* most characters that begin below */
+    uint8_t plain; /* bit c: from nib_content c at this node, all bytes below are content */
+    uint8_t chars; /* the most characters that begin below, along one path */
 } nib_token_node;
 
 typedef struct nib_token_tree {
     nib_token_node *nodes; /* [count + 1], the last one holds the end of ids */
     size_t count, capacity;
-    int32_t *ids; /* in the order of their bytes */
+    int32_t *ids; /* sorted by the bytes of the tokens */
     size_t id_count;
 } nib_token_tree;
 
 typedef struct nib_token_trie {
     nib_allocator allocator;
-    size_t vocab, words; /* ids, and words of a mask */
-    char *bytes;         /* of all tokens, one after the other */
-    uint32_t *offsets;   /* [vocab + 1] in bytes */
-    bool spelled[256];   /* a token is this byte and nothing else */
-    int longest;         /* bytes of a token */
-    nib_token_tree all;  /* one group */
-    nib_token_tree ends; /* of tokens that are content and then a quote or a backslash: from there
-                            * on; one group */
-    nib_token_tree counted; /* the same, a group for each number of characters before it */
-    uint32_t *plain;        /* [words] tokens that are content from START on */
-    int32_t *plain_ids; /* the same by number of characters: [plain_from[n], plain_from[n + 1]) */
+    size_t vocab, words; /* number of ids, and of words in a mask */
+    char *bytes;         /* of all tokens, concatenated */
+    uint32_t *offsets;   /* [vocab + 1] into bytes */
+    bool spelled[256];   /* some token is exactly this byte */
+    int longest;         /* bytes of the longest token */
+    nib_token_tree all;  /* all tokens; one group */
+    nib_token_tree ends; /* tokens of content followed by a quote or backslash, keyed from that byte
+                          * on; one group */
+    nib_token_tree counted; /* the same, grouped by the number of characters before that byte */
+    uint32_t *plain;        /* [words] mask of the tokens that are content from START on */
+    int32_t *plain_ids;     /* the same, with n characters at [plain_from[n], plain_from[n + 1]) */
     uint32_t plain_from[NIB_SPELLING + 2];
-    int plain_longest; /* characters of a plain token */
+    int plain_longest; /* characters of the longest plain token */
 } nib_token_trie;
 
 nib_status nib__token_trie_open(nib_token_trie **out, const nib_tokenizer *t,
@@ -93,7 +93,7 @@ nib_status nib__token_trie_open(nib_token_trie **out, const nib_tokenizer *t,
 void nib__token_trie_close(nib_token_trie *trie); /* NULL allowed */
 uint64_t nib__token_trie_bytes(const nib_token_trie *trie);
 
-/* The bytes of a token; *size 0: it is not in the trie. */
+/* The bytes of a token; *size is 0 if it is not in the trie. */
 NIB_INLINE const uint8_t *nib__token_spelling(const nib_token_trie *trie, int32_t id, size_t *size)
 {
     if (id < 0 || (size_t)id >= trie->vocab) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the parsers of all formats do alike: lists of entries, and their order by place.
+ * Shared by the parsers of all formats: entry lists and sorting by address.
  */
 #include "container.h"
 

@@ -1,33 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What one file holds, whatever its format: named tensors and named strings. Every format has one
- * function that finds it out, of the type nib_parse; checkpoint_open.c lists them.
+ * The content of one file, whatever its format: named tensors and named strings. Each format has
+ * one parser of type nib_parse; checkpoint_open.c lists them.
  */
-#ifndef NIB_CONTENTS_H
-#define NIB_CONTENTS_H
+#ifndef NIB_CONTAINER_H
+#define NIB_CONTAINER_H
 
 #include "memory.h"
 #include "tensor.h"
 
 typedef struct nib_container {
-    nib_tensor **tensors; /* [count] in the order of their data */
+    nib_tensor **tensors; /* [count] sorted by data address */
     size_t count;
-    nib_meta **metas; /* [meta_count] in the order of the file */
+    nib_meta **metas; /* [meta_count] in file order */
     size_t meta_count;
-    nib_gguf *gguf;       /* the key/values of a GGUF file, or NULL */
-    const char *notes[8]; /* [note_count] what parsing noticed and did not refuse */
+    nib_gguf *gguf;       /* key/values of a GGUF file, or NULL */
+    const char *notes[8]; /* [note_count] oddities that the parser accepted */
     size_t note_count;
-    const char *params; /* how the model was built, as JSON with the names of Meta's params.json */
+    const char *params; /* model hyperparameters as JSON, named as in Meta's params.json; or NULL */
 } nib_container;
 
-/* bytes: the whole file, which outlives the contents. name: of the file, for messages; `file` goes
- * into every tensor. Names lie in the arena, views point into bytes. */
+/* bytes: the whole file, which must outlive the container. name: file name for messages. `file` is
+ * copied into every tensor. Names are allocated in the arena; tensors are views into bytes. */
 typedef nib_status nib_parse(nib_container *out, const uint8_t *bytes, uint64_t size,
                              const char *name, int file, nib_arena *arena, nib_err *err);
 
-/* `count` zeroed structs of `size` bytes: the pointers to them. NULL: no memory. */
+/* Allocates `count` zeroed structs of `size` bytes; returns an array of pointers to them, or NULL
+ * if memory runs out. */
 void *nib__container_items(nib_arena *arena, size_t count, size_t size);
-/* Stable merge sort by place; nearly always the header has that order already. False: no memory. */
+/* Stable merge sort by data address, then size; free if already sorted, as headers nearly always
+ * are. False: out of memory. */
 bool nib__container_sort(nib_tensor **items, size_t count, nib_arena *arena);
 
 #endif

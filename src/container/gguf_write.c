@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Everything little-endian, nothing aligned up to the data.
+ * Everything is little-endian; nothing before the data is aligned.
  */
 #include "gguf_write.h"
 

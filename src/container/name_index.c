@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of names. At most half full, so that a probe is short; XXH3 spreads the names.
+ * The table is at most half full to keep probes short. Hash: XXH3.
  */
 #include "name_index.h"
 
@@ -25,8 +25,8 @@ bool nib__name_index_init(nib_name_index *names, nib_arena *arena, size_t count)
     return names->slots != NULL;
 }
 
-/* The slot that holds the name, or the free one where it belongs. */
-static uint32_t *slot_of(const nib_name_index *names, const void *const *items, const char *name)
+/* The slot that holds the name, or the free slot for it. */
+static uint32_t *find_slot(const nib_name_index *names, const void *const *items, const char *name)
 {
     uint32_t at = (uint32_t)nib__hash_bytes(name, strlen(name)).low & names->mask;
     while (names->slots[at] != 0 && strcmp(name_of(items[names->slots[at] - 1]), name) != 0)
@@ -36,7 +36,7 @@ static uint32_t *slot_of(const nib_name_index *names, const void *const *items, 
 
 const void *nib__name_index_add(nib_name_index *names, const void *const *items, size_t i)
 {
-    uint32_t *slot = slot_of(names, items, name_of(items[i]));
+    uint32_t *slot = find_slot(names, items, name_of(items[i]));
     if (*slot != 0)
         return items[*slot - 1];
     *slot = (uint32_t)i + 1;
@@ -45,6 +45,6 @@ const void *nib__name_index_add(nib_name_index *names, const void *const *items,
 
 size_t nib__name_index_find(const nib_name_index *names, const void *const *items, const char *name)
 {
-    const uint32_t *slot = slot_of(names, items, name);
+    const uint32_t *slot = find_slot(names, items, name);
     return *slot == 0 ? SIZE_MAX : *slot - 1;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The safetensors header: JSON to tensor views, in two passes (count, then fill), so that memory is
- * proportional to what is there. Nothing of the data is read.
+ * Turns the JSON header into tensor views in two passes (count, then fill), so memory is
+ * proportional to the number of entries. Does not read the data.
  */
 #include "safetensors.h"
 
@@ -19,15 +19,15 @@ typedef struct parser {
     nib_name_index tensors, metas;
     const uint8_t *data;
     uint64_t data_size;
-    const char *name; /* of the file, safe for messages */
+    const char *name; /* file name, escaped for messages */
     int file;
     bool has_metadata;
 } parser;
 
 /* ---- one tensor's entry ---- */
 
-/* The number just read: whole, and 0 or more; JSON's -0 is no size. */
-static bool take_size(nib_json *json, int64_t *out)
+/* Converts the number just read, an integer of 0 or more; -0 is refused. */
+static bool read_size(nib_json *json, int64_t *out)
 {
     if (!nib__json_int64(json, out))
         return false;
@@ -45,7 +45,7 @@ static bool read_type(nib_json *json, nib_type *type)
     }
     *type = nib__type_find(json->token, json->token_size);
     if (*type == NIB_TYPE_NONE)
-        nib__json_fail(json, "dtype \"%s\" is none of the format's",
+        nib__json_fail(json, "dtype \"%s\" is not a safetensors type",
                        nib__say_name(shown, sizeof shown, json->token, json->token_size));
     return *type != NIB_TYPE_NONE;
 }
@@ -59,7 +59,7 @@ static bool read_shape(nib_json *json, nib_tensor *tensor)
             nib__json_fail(json, "shape has more than %d dimensions", NIB_RANK_MAX);
             return false;
         }
-        if (!take_size(json, &tensor->shape[tensor->rank]))
+        if (!read_size(json, &tensor->shape[tensor->rank]))
             return false;
         tensor->rank++;
     }
@@ -69,11 +69,11 @@ static bool read_shape(nib_json *json, nib_tensor *tensor)
 static bool read_offsets(nib_json *json, int64_t offsets[2])
 {
     return nib__json_expect(json, NIB_JSON_ARRAY) && nib__json_expect(json, NIB_JSON_NUMBER) &&
-           take_size(json, &offsets[0]) && nib__json_expect(json, NIB_JSON_NUMBER) &&
-           take_size(json, &offsets[1]) && nib__json_expect(json, NIB_JSON_ARRAY_END);
+           read_size(json, &offsets[0]) && nib__json_expect(json, NIB_JSON_NUMBER) &&
+           read_size(json, &offsets[1]) && nib__json_expect(json, NIB_JSON_ARRAY_END);
 }
 
-/* The object behind a tensor's name: each of the three members once and no other. */
+/* The object of one tensor: each of the three members exactly once, and no others. */
 static bool read_entry(nib_json *json, nib_tensor *tensor, int64_t offsets[2])
 {
     static const char *const members[] = {"dtype", "shape", "data_offsets"};
@@ -88,8 +88,8 @@ static bool read_entry(nib_json *json, nib_tensor *tensor, int64_t offsets[2])
         if (member == COUNT(members) || seen[member]) {
             nib__json_fail(json, "member \"%s\" of a tensor %s",
                            nib__say_name(shown, sizeof shown, json->token, json->token_size),
-                           member == COUNT(members) ? "is none of dtype, shape and data_offsets"
-                                                    : "comes twice");
+                           member == COUNT(members) ? "is not one of dtype, shape and data_offsets"
+                                                    : "appears twice");
             return false;
         }
         seen[member] = true;
@@ -101,12 +101,12 @@ static bool read_entry(nib_json *json, nib_tensor *tensor, int64_t offsets[2])
     }
     for (size_t i = 0; i < COUNT(members) && json->event == NIB_JSON_OBJECT_END; i++)
         if (!seen[i])
-            nib__json_fail(json, "tensor has no %s", members[i]);
+            nib__json_fail(json, "tensor lacks %s", members[i]);
     return json->event == NIB_JSON_OBJECT_END;
 }
 
-/* Compares shape, type and offsets with each other and with the data. */
-static void place(parser *p, nib_tensor *tensor, const int64_t offsets[2])
+/* Checks shape, type and offsets against each other and against the data, and sets the view. */
+static void locate_tensor(parser *p, nib_tensor *tensor, const int64_t offsets[2])
 {
     nib_json *json = &p->json;
     char name[SHOWN];
@@ -116,7 +116,7 @@ static void place(parser *p, nib_tensor *tensor, const int64_t offsets[2])
     if (!nib__tensor_bytes(&bytes, tensor->type, tensor->shape, tensor->rank))
         nib__json_fail(
             json,
-            "tensor \"%s\": shape times %d bits of %s overflows, or is no whole number of bytes",
+            "tensor \"%s\": shape times %d bits of %s overflows or is not a whole number of bytes",
             name, nib__type_bits(tensor->type), nib__type_stored_name(tensor->type));
     else if (end < begin)
         nib__json_fail(
@@ -125,7 +125,7 @@ static void place(parser *p, nib_tensor *tensor, const int64_t offsets[2])
     else if (end > p->data_size)
         nib__json_fail(json,
                        "tensor \"%s\": data_offsets end at %" PRIu64 ", the data at %" PRIu64
-                       ": the file is cut short or its header lies",
+                       ": the file is cut short or its header is wrong",
                        name, end, p->data_size);
     else if (bytes != end - begin)
         nib__json_fail(json,
@@ -147,7 +147,7 @@ static const char *read_name(parser *p)
     size_t size = 0;
     char *name = nib__json_string(&p->json, p->arena, &size);
     if (name != NULL && strlen(name) != size) {
-        nib__json_fail(&p->json, "a name holds a NUL character");
+        nib__json_fail(&p->json, "a name contains a NUL character");
         return NULL;
     }
     return name;
@@ -163,12 +163,12 @@ static void read_tensor(parser *p)
     if (tensor->name == NULL)
         return;
     if (nib__name_index_add(&p->tensors, (const void *const *)out->tensors, out->count) != NULL) {
-        nib__json_fail(&p->json, "tensor \"%s\" comes twice",
+        nib__json_fail(&p->json, "tensor \"%s\" appears twice",
                        nib__say_name(shown, sizeof shown, tensor->name, strlen(tensor->name)));
         return;
     }
     if (read_entry(&p->json, tensor, offsets))
-        place(p, tensor, offsets);
+        locate_tensor(p, tensor, offsets);
     out->count++;
 }
 
@@ -178,7 +178,7 @@ static void read_metadata(parser *p)
     nib_json *json = &p->json;
     char shown[SHOWN];
     if (p->has_metadata)
-        nib__json_fail(json, "__metadata__ comes twice");
+        nib__json_fail(json, "__metadata__ appears twice");
     p->has_metadata = true;
     if (!nib__json_expect(json, NIB_JSON_OBJECT))
         return;
@@ -190,16 +190,16 @@ static void read_metadata(parser *p)
         nib__say_name(shown, sizeof shown, meta->key, strlen(meta->key));
         if (nib__name_index_add(&p->metas, (const void *const *)out->metas, out->meta_count) !=
             NULL)
-            nib__json_fail(json, "__metadata__ entry \"%s\" comes twice", shown);
+            nib__json_fail(json, "__metadata__ entry \"%s\" appears twice", shown);
         else if (nib__json_next(json) != NIB_JSON_STRING)
-            nib__json_fail(json, "__metadata__ entry \"%s\" is no string", shown);
+            nib__json_fail(json, "__metadata__ entry \"%s\" is not a string", shown);
         else
             meta->value = nib__json_string(json, p->arena, NULL);
         out->meta_count++;
     }
 }
 
-/* First pass: how many tensors and metadata entries there are. */
+/* First pass: counts tensors and metadata entries. */
 static nib_status count_entries(nib_json json, size_t *tensors, size_t *metas, nib_err *err)
 {
     *tensors = *metas = 0;
@@ -221,13 +221,13 @@ static nib_status count_entries(nib_json json, size_t *tensors, size_t *metas, n
     return nib__json_status(&json, err);
 }
 
-/* Behind the JSON, whose last event was just read, only spaces may stand. */
+/* After the last JSON event: only spaces may follow. */
 static nib_status check_padding(const parser *p, nib_err *err)
 {
     for (const char *at = p->json.at; at < p->json.end; at++)
         if (*at != ' ')
             return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: byte 0x%02x behind the header's JSON; only spaces may pad it",
+                             "%s: byte 0x%02x after the header's JSON; only spaces may pad it",
                              p->name, (unsigned)(unsigned char)*at);
     return NIB_OK;
 }
@@ -255,10 +255,10 @@ static nib_status read_header(parser *p, nib_err *err)
     return status == NIB_OK ? check_padding(p, err) : nib__fail_in(err, status, p->name);
 }
 
-/* ---- cover ---- */
+/* ---- coverage ---- */
 
-/* Every byte of the data belongs to exactly one tensor. */
-static nib_status check_cover(const parser *p, nib_err *err)
+/* Checks that every byte of the data belongs to exactly one tensor. */
+static nib_status check_coverage(const parser *p, nib_err *err)
 {
     const nib_container *out = p->out;
     char name[SHOWN];
@@ -281,7 +281,7 @@ static nib_status check_cover(const parser *p, nib_err *err)
     }
     if (at != p->data_size)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: %" PRIu64 " bytes behind the last tensor belong to none", p->name,
+                         "%s: %" PRIu64 " bytes after the last tensor belong to no tensor", p->name,
                          p->data_size - at);
     return NIB_OK;
 }
@@ -332,7 +332,7 @@ nib_status nib__safetensors_parse(nib_container *out, const uint8_t *bytes, uint
     NIB_TRY(read_header(&p, err));
     if (!nib__container_sort(result.tensors, result.count, arena))
         return nib__fail_memory(err, result.count * sizeof *result.tensors, shown);
-    NIB_TRY(check_cover(&p, err));
+    NIB_TRY(check_coverage(&p, err));
     *out = result;
     return NIB_OK;
 }

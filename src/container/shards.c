@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads the index of a sharded checkpoint: {"metadata": {"total_size": ...}, "weight_map": {tensor:
- * shard}}. A shard is a plain file name: what would lead out of the directory is refused.
+ * shard}}. A shard is a plain file name: anything that leads out of the directory is refused.
  */
 #include "shards.h"
 
@@ -18,19 +18,19 @@ typedef struct parser {
     bool has_map;
 } parser;
 
-static char *take_string(parser *p)
+static char *read_string(parser *p)
 {
     size_t size = 0;
     char *string = nib__json_string(&p->json, p->arena, &size);
     if (string != NULL && strlen(string) != size) {
-        nib__json_fail(&p->json, "a name holds a NUL character");
+        nib__json_fail(&p->json, "a name contains a NUL character");
         return NULL;
     }
     return string;
 }
 
-/* The shard of this name, made if it is new; NULL: failed. */
-static nib_shard *find_shard(parser *p, const char *name)
+/* The shard of this name, added if new; NULL: failed. */
+static nib_shard *find_or_add_shard(parser *p, const char *name)
 {
     nib_shards *out = p->out;
     char shown[SHOWN];
@@ -66,22 +66,22 @@ static void read_map(parser *p)
     nib_shards *out = p->out;
     char shown[SHOWN];
     if (p->has_map)
-        nib__json_fail(json, "weight_map comes twice");
+        nib__json_fail(json, "weight_map appears twice");
     p->has_map = true;
     if (!nib__json_expect(json, NIB_JSON_OBJECT))
         return;
     while (nib__json_next(json) == NIB_JSON_KEY) {
         nib_shard_entry *entry = out->entries[out->count];
-        entry->tensor = take_string(p);
+        entry->tensor = read_string(p);
         if (entry->tensor == NULL)
             return;
         if (nib__name_index_add(&out->by_tensor, (const void *const *)out->entries, out->count) !=
             NULL)
             nib__json_fail(
-                json, "tensor \"%s\" comes twice",
+                json, "tensor \"%s\" appears twice",
                 nib__say_name(shown, sizeof shown, entry->tensor, strlen(entry->tensor)));
-        const char *name = nib__json_expect(json, NIB_JSON_STRING) ? take_string(p) : NULL;
-        nib_shard *shard = name == NULL ? NULL : find_shard(p, name);
+        const char *name = nib__json_expect(json, NIB_JSON_STRING) ? read_string(p) : NULL;
+        nib_shard *shard = name == NULL ? NULL : find_or_add_shard(p, name);
         if (shard == NULL)
             return;
         entry->shard = shard;
@@ -106,7 +106,7 @@ static void read_metadata(parser *p)
     }
 }
 
-/* First pass: the entries of every weight_map, so that one allocation serves. */
+/* First pass: counts the entries of every weight_map, so that one allocation is enough. */
 static nib_status count_entries(nib_json json, size_t *count, nib_err *err)
 {
     *count = 0;
@@ -137,7 +137,7 @@ static void sort_shards(nib_shards *out)
     }
 }
 
-static bool take_room(parser *p, size_t count)
+static bool allocate_entries(parser *p, size_t count)
 {
     nib_shard_entry *entries = nib__arena_take(p->arena, count, sizeof *entries);
     p->out->entries = nib__arena_take(p->arena, count, sizeof *p->out->entries);
@@ -159,7 +159,7 @@ nib_status nib__shards_parse(nib_shards *out, const char *text, size_t size, con
     size_t count;
     nib__json_init(&p.json, name, text, size, &limits);
     NIB_TRY(count_entries(p.json, &count, err));
-    if (!take_room(&p, count))
+    if (!allocate_entries(&p, count))
         return nib__fail_memory(err, count * sizeof(nib_shard_entry), name);
     nib__json_expect(&p.json, NIB_JSON_OBJECT);
     while (nib__json_next(&p.json) == NIB_JSON_KEY) {
@@ -172,7 +172,7 @@ nib_status nib__shards_parse(nib_shards *out, const char *text, size_t size, con
     }
     NIB_TRY(nib__json_status(&p.json, err));
     if (result.count == 0)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: no weight_map, or an empty one", name);
+        return nib__fail(err, NIB_BAD_INPUT, "%s: weight_map is missing or empty", name);
     sort_shards(&result);
     *out = result;
     return NIB_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every container holds: named tensors, as views into a mapped file, and named strings.
+ * Named tensors, as views into a mapped file, and named strings.
  */
 #ifndef NIB_TENSOR_H
 #define NIB_TENSOR_H
@@ -16,10 +16,11 @@ typedef struct nib_tensor {
     int64_t shape[NIB_RANK_MAX];
     const uint8_t *data; /* may be unaligned */
     uint64_t bytes;
-    int file; /* which shard */
+    int file; /* index of the shard */
 } nib_tensor;
 
-/* A `__metadata__` entry, or an alias: key names a missing tensor, value a stored one. */
+/* A `__metadata__` entry, or an alias: key names a tensor that is not stored, value the stored
+ * tensor with its bytes. */
 typedef struct nib_meta {
     const char *key, *value;
 } nib_meta;

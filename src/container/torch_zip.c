@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the members of a zip file and the values of its pickle to named tensors: which dict is the
- * model, where the bytes of a storage lie, what shape and order a tensor has there.
+ * Turns the members of a zip file and the values of its pickle into named tensors: finds the dict
+ * that is the model, the bytes of each storage, and the shape and strides of each tensor.
  *
  *   NAME/data.pkl    the pickle                NAME/byteorder   "little"; absent in old files
  *   NAME/data/KEY    the bytes of one storage  NAME/version, NAME/.data/...   not needed
@@ -17,17 +17,17 @@
 
 enum {
     PICKLE_MAX = 100000000, /* bytes, as of a safetensors header */
-    DEPTH = 4,              /* of dicts inside each other until the model's */
-    LOOK_BACK = 64,   /* views that begin at one byte, among which an equal one is looked for */
-    FOLDER_MAX = 255, /* bytes of the folder's name, which is the file's own: as of a file's */
+    DEPTH = 4,              /* levels of nested dicts searched for the model's */
+    LOOK_BACK = 64,         /* tensors at the same address that find_aliases compares */
+    FOLDER_MAX = 255, /* bytes of the folder name, which torch.save takes from the file name */
     SHOWN = 160,
 };
 
 typedef struct parser {
     nib_zip zip;
     nib_pickle pickle;
-    const char *prefix; /* "archive/": of every member */
-    const char *name;   /* of the file, safe for messages */
+    const char *prefix; /* folder of every member: "archive/" */
+    const char *name;   /* file name, escaped for messages */
     int file;
     nib_arena *arena;
     nib_err *err;
@@ -39,7 +39,7 @@ static nib_status fail(const parser *p, nib_status status, const char *sentence)
     return nib__fail(p->err, status, "%s: %s", p->name, sentence);
 }
 
-static nib_status no_memory(const parser *p)
+static nib_status fail_memory(const parser *p)
 {
     return nib__fail(p->err, NIB_NO_MEMORY,
                      "%s: memory ran out, or the file asks for more than twice its size", p->name);
@@ -51,13 +51,13 @@ static nib_status add_note(parser *p, const char *note)
     if (out->note_count == COUNT(out->notes))
         return NIB_OK;
     out->notes[out->note_count] = nib__arena_copy(p->arena, note, strlen(note));
-    return out->notes[out->note_count++] == NULL ? no_memory(p) : NIB_OK;
+    return out->notes[out->note_count++] == NULL ? fail_memory(p) : NIB_OK;
 }
 
 /* ---- the archive ---- */
 
 /* prefix + name; NULL: no such member. */
-static const nib_zip_member *member_of(const parser *p, const char *name, size_t size)
+static const nib_zip_member *find_member(const parser *p, const char *name, size_t size)
 {
     char path[512];
     const int length = snprintf(path, sizeof path, "%s%.*s", p->prefix, (int)size, name);
@@ -66,7 +66,7 @@ static const nib_zip_member *member_of(const parser *p, const char *name, size_t
     return nib__zip_find(&p->zip, path);
 }
 
-/* All members lie in one folder, which has a data.pkl. */
+/* All members must be in one folder, which has a data.pkl. */
 static nib_status find_prefix(parser *p)
 {
     const char *found = NULL;
@@ -79,21 +79,21 @@ static nib_status find_prefix(parser *p)
         found = name;
     }
     if (found == NULL)
-        return fail(
-            p, NIB_UNSUPPORTED,
-            "the zip file has no data.pkl in a folder, so it is none that torch.save makes");
+        return fail(p, NIB_UNSUPPORTED,
+                    "the zip file has no data.pkl in a folder: not written by torch.save");
     const size_t size = strlen(found) - strlen("data.pkl");
     if (size - 1 > FOLDER_MAX)
         return nib__fail(p->err, NIB_BAD_INPUT,
                          "%s: the folder of data.pkl in the zip file has a name of %zu bytes; "
-                         "torch.save gives it the file's own name, of %d at most",
+                         "torch.save names it after the file, at most %d bytes",
                          p->name, size - 1, FOLDER_MAX);
     p->prefix = nib__arena_copy(p->arena, found, size);
     if (p->prefix == NULL)
-        return no_memory(p);
+        return fail_memory(p);
     for (size_t i = 0; i < p->zip.count; i++)
         if (strncmp(p->zip.members[i]->name, p->prefix, size) != 0)
-            return fail(p, NIB_BAD_INPUT, "the zip file has members outside of data.pkl's folder");
+            return fail(p, NIB_BAD_INPUT,
+                        "the zip file has members outside the folder of data.pkl");
     return NIB_OK;
 }
 
@@ -104,15 +104,17 @@ static nib_status check_archive(parser *p)
     for (size_t i = 0; i < p->zip.count; i++) {
         const char *inside = p->zip.members[i]->name + strlen(p->prefix);
         if (strncmp(inside, code, strlen(code)) == 0 || strcmp(inside, "constants.pkl") == 0)
-            return fail(p, NIB_UNSUPPORTED,
-                        "is a TorchScript archive, which is a program; save its weights alone, as "
-                        "torch.save(torch.jit.load(FILE).state_dict(), OUT)");
+            return fail(
+                p, NIB_UNSUPPORTED,
+                "this is a TorchScript archive, which is a program; save its weights alone, as "
+                "torch.save(torch.jit.load(FILE).state_dict(), OUT)");
     }
-    const nib_zip_member *order = member_of(p, "byteorder", 9);
+    const nib_zip_member *order = find_member(p, "byteorder", 9);
     if (order != NULL && (order->size != 6 || memcmp(order->data, "little", 6) != 0))
-        return fail(p, NIB_UNSUPPORTED,
-                    "was written on a big-endian machine (its byteorder is not \"little\"); load "
-                    "it with PyTorch and save it again on a little-endian one");
+        return fail(
+            p, NIB_UNSUPPORTED,
+            "written on a big-endian machine (its byteorder is not \"little\"); load it with "
+            "PyTorch and save it again on a little-endian one");
     return NIB_OK;
 }
 
@@ -123,7 +125,7 @@ static bool is_tensor(const nib_pickle_value *v)
     return v->kind == NIB_PICKLE_TENSOR || v->kind == NIB_PICKLE_REFUSED;
 }
 
-static size_t tensors_in(const parser *p, const nib_pickle_value *dict)
+static size_t count_tensors(const parser *p, const nib_pickle_value *dict)
 {
     size_t count = 0;
     for (size_t i = 1; i < dict->count; i += 2)
@@ -131,9 +133,10 @@ static size_t tensors_in(const parser *p, const nib_pickle_value *dict)
     return count;
 }
 
-/* Where training programs keep the model beside other things; the first that is there counts. */
-static const nib_pickle_value *named_dict(const parser *p, const nib_pickle_value *in,
-                                          const char **chosen)
+/* Training programs keep the model under one of these keys, next to other things; the first key
+ * found wins. */
+static const nib_pickle_value *find_named_dict(const parser *p, const nib_pickle_value *in,
+                                               const char **chosen)
 {
     static const char *const names[] = {
         "model", "state_dict", "model_state_dict", "model_state", "module", "weights", "params"};
@@ -149,31 +152,32 @@ static const nib_pickle_value *named_dict(const parser *p, const nib_pickle_valu
     return NULL;
 }
 
-/* The dict of tensors: the one that a known key names, inside of each other a few times; else the
- * root. A number that training keeps as a tensor beside the model does not make it the root. */
+/* Finds the dict of tensors: descends through known keys, up to DEPTH levels, or takes the root if
+ * it has none. Known keys win even if the root has a tensor, because training may store one (such
+ * as a step count) next to the model. */
 static nib_status find_dict(parser *p, const nib_pickle_value **out)
 {
     const nib_pickle_value *dict = &p->pickle.values[p->pickle.root], *inner;
     const char *chosen = "";
     char note[200];
     for (int depth = 0; depth < DEPTH && dict->kind == NIB_PICKLE_DICT; depth++) {
-        inner = named_dict(p, dict, &chosen);
+        inner = find_named_dict(p, dict, &chosen);
         if (inner == NULL)
             break;
         snprintf(note, sizeof note,
-                 "the tensors are those under \"%s\"; %zu entries beside it are left alone", chosen,
+                 "the tensors are those under \"%s\"; %zu entries next to it are ignored", chosen,
                  (size_t)dict->count / 2 - 1);
         if (dict->count > 2)
             NIB_TRY(add_note(p, note));
         dict = inner;
     }
-    if (dict->kind == NIB_PICKLE_DICT && (tensors_in(p, dict) != 0 || dict->count == 0)) {
+    if (dict->kind == NIB_PICKLE_DICT && (count_tensors(p, dict) != 0 || dict->count == 0)) {
         *out = dict;
         return NIB_OK;
     }
     return fail(p, NIB_UNSUPPORTED,
-                "holds no dict of tensors, neither alone nor under \"model\", \"state_dict\" or "
-                "another usual key; save the weights alone, as torch.save(model.state_dict(), "
+                "no dict of tensors, neither at the top level nor under \"model\", \"state_dict\" "
+                "or another usual key; save the weights alone, as torch.save(model.state_dict(), "
                 "FILE)");
 }
 
@@ -192,7 +196,7 @@ static int64_t whole_at(const parser *p, const nib_pickle_value *of, size_t i)
     return nib__pickle_item(&p->pickle, of, i)->u.whole;
 }
 
-/* The bytes of the storage: its record is exactly as long as it says. */
+/* Finds the zip record with the bytes of a storage and checks its size. */
 static nib_status find_record(const parser *p, const nib_tensor *t, const nib_pickle_value *storage,
                               const nib_zip_member **out)
 {
@@ -203,7 +207,7 @@ static nib_status find_record(const parser *p, const nib_tensor *t, const nib_pi
     const int length = snprintf(path, sizeof path, "data/%.*s",
                                 (int)(key->count < 200 ? key->count : 200), key->u.text);
     uint64_t bytes;
-    *out = length < 0 || key->count > 200 ? NULL : member_of(p, path, (size_t)length);
+    *out = length < 0 || key->count > 200 ? NULL : find_member(p, path, (size_t)length);
     if (*out == NULL)
         return fail_tensor(p, t, NIB_BAD_INPUT, "has no record of its storage in the zip file");
     if (!nib__mul(&bytes, (uint64_t)count, (uint64_t)bits / 8) || bytes != (*out)->size)
@@ -215,8 +219,9 @@ static nib_status find_record(const parser *p, const nib_tensor *t, const nib_pi
     return NIB_OK;
 }
 
-/* Elements from the first to past the last that the shape and strides reach; false: overflow. */
-static bool reach_of(uint64_t *out, const nib_tensor *t, const int64_t *strides)
+/* The number of elements from the first up to the last that shape and strides reach; false:
+ * overflow. */
+static bool compute_reach(uint64_t *out, const nib_tensor *t, const int64_t *strides)
 {
     uint64_t reach = 1, step;
     for (int i = 0; i < t->rank; i++) {
@@ -232,8 +237,8 @@ static bool reach_of(uint64_t *out, const nib_tensor *t, const int64_t *strides)
     return true;
 }
 
-/* Without elements there is no order, and no product of sizes that is known to fit. */
-static bool is_in_order(const nib_tensor *t, const int64_t *strides)
+/* An empty tensor counts as contiguous: its sizes may overflow when multiplied. */
+static bool is_contiguous(const nib_tensor *t, const int64_t *strides)
 {
     int64_t step = 1;
     if (t->bytes == 0)
@@ -244,9 +249,10 @@ static bool is_in_order(const nib_tensor *t, const int64_t *strides)
     return true;
 }
 
-/* Copies the elements in order: a transposed or cut view. Bounded by the caller. */
-static void copy_in_order(uint8_t *to, const uint8_t *from, const nib_tensor *t,
-                          const int64_t *strides, size_t size)
+/* Copies the elements of a transposed or sliced view into row-major order. The caller has checked
+ * the bounds. */
+static void copy_contiguous(uint8_t *to, const uint8_t *from, const nib_tensor *t,
+                            const int64_t *strides, size_t size)
 {
     int64_t index[NIB_RANK_MAX] = {0};
     const uint64_t count = t->bytes / size;
@@ -263,22 +269,21 @@ static void copy_in_order(uint8_t *to, const uint8_t *from, const nib_tensor *t,
     }
 }
 
-/* A view whose elements do not follow one another becomes a copy, if it is no larger than what is
- * stored. */
-static nib_status take_view(parser *p, nib_tensor *t, const uint8_t *from, uint64_t reach,
+/* Replaces a non-contiguous view by a copy, unless the copy would be larger than the storage. */
+static nib_status copy_view(parser *p, nib_tensor *t, const uint8_t *from, uint64_t reach,
                             const int64_t *strides, size_t size)
 {
     char note[SHOWN + 100], shown[SHOWN];
     if (t->bytes / size > reach)
         return fail_tensor(p, t, NIB_UNSUPPORTED,
-                           "is an expanded view, with more elements than are stored; save what its "
+                           "is an expanded view with more elements than its storage; save what its "
                            "contiguous() gives");
     uint8_t *copy = nib__arena_take(p->arena, (size_t)t->bytes, 1);
     if (copy == NULL)
-        return no_memory(p);
-    copy_in_order(copy, from, t, strides, size);
+        return fail_memory(p);
+    copy_contiguous(copy, from, t, strides, size);
     t->data = copy;
-    snprintf(note, sizeof note, "%s is stored in another order (a view); it is copied",
+    snprintf(note, sizeof note, "%s is a non-contiguous view; it is copied",
              nib__say_name(shown, sizeof shown, t->name, strlen(t->name)));
     return add_note(p, note);
 }
@@ -298,7 +303,7 @@ static nib_status read_shape(const parser *p, nib_tensor *t, const nib_pickle_va
     return NIB_OK;
 }
 
-static nib_status take_tensor(parser *p, nib_tensor *t, const nib_pickle_value *value)
+static nib_status read_tensor(parser *p, nib_tensor *t, const nib_pickle_value *value)
 {
     int64_t strides[NIB_RANK_MAX];
     const nib_zip_member *record = NULL;
@@ -316,22 +321,22 @@ static nib_status take_tensor(parser *p, nib_tensor *t, const nib_pickle_value *
     for (int i = 0; i < t->rank; i++)
         if (!nib__mul(&t->bytes, t->bytes, (uint64_t)t->shape[i]))
             return fail_tensor(p, t, NIB_BAD_INPUT, "has a shape whose product overflows");
-    if (!reach_of(&reach, t, strides) || !nib__add(&end, offset, reach) ||
+    if (!compute_reach(&reach, t, strides) || !nib__add(&end, offset, reach) ||
         !nib__mul(&end, end, size) || end > record->size || !nib__mul(&from, offset, size))
         return fail_tensor(p, t, NIB_BAD_INPUT, "reaches past the end of its storage");
     t->data = record->data + from;
-    return is_in_order(t, strides) ? NIB_OK
-                                   : take_view(p, t, t->data, reach, strides, (size_t)size);
+    return is_contiguous(t, strides) ? NIB_OK
+                                     : copy_view(p, t, t->data, reach, strides, (size_t)size);
 }
 
 /* ---- all tensors ---- */
 
-static nib_status take_name(const parser *p, nib_tensor *t, const nib_pickle_value *key)
+static nib_status read_name(const parser *p, nib_tensor *t, const nib_pickle_value *key)
 {
     if (key->kind != NIB_PICKLE_STRING || memchr(key->u.text, 0, key->count) != NULL)
-        return fail(p, NIB_BAD_INPUT, "a tensor's name is no string, or holds a NUL character");
+        return fail(p, NIB_BAD_INPUT, "a tensor name is not a string, or contains a NUL character");
     t->name = nib__arena_copy(p->arena, key->u.text, key->count);
-    return t->name == NULL ? no_memory(p) : NIB_OK;
+    return t->name == NULL ? fail_memory(p) : NIB_OK;
 }
 
 static bool same_view(const nib_tensor *a, const nib_tensor *b)
@@ -340,15 +345,15 @@ static bool same_view(const nib_tensor *a, const nib_tensor *b)
            a->rank == b->rank && memcmp(a->shape, b->shape, sizeof a->shape) == 0;
 }
 
-/* Tensors that are the same bytes under two names (tied weights): the later name is an alias.
- * Sorted by place they are neighbours. */
+/* Tied weights are the same bytes under two names: makes the later name an alias. After sorting by
+ * address they are neighbours. */
 static nib_status find_aliases(parser *p)
 {
     nib_container *out = p->out;
     size_t kept = 0;
     out->metas = nib__container_items(p->arena, out->count, sizeof(nib_meta));
     if (out->metas == NULL || !nib__container_sort(out->tensors, out->count, p->arena))
-        return no_memory(p);
+        return fail_memory(p);
     for (size_t i = 0; i < out->count; i++) {
         size_t same = kept;
         while (same > 0 && kept - same < LOOK_BACK &&
@@ -366,39 +371,37 @@ static nib_status find_aliases(parser *p)
     return NIB_OK;
 }
 
-static nib_status take_all(parser *p, const nib_pickle_value *dict)
+static nib_status read_tensors(parser *p, const nib_pickle_value *dict)
 {
     nib_container *out = p->out;
     char note[200];
     nib_name_index names;
     size_t others = 0;
-    const size_t count = tensors_in(p, dict);
+    const size_t count = count_tensors(p, dict);
     out->tensors = nib__container_items(p->arena, count, sizeof(nib_tensor));
     if (out->tensors == NULL || !nib__name_index_init(&names, p->arena, count))
-        return no_memory(p);
+        return fail_memory(p);
     for (size_t i = 0; i < dict->count; i += 2) {
         const nib_pickle_value *value = nib__pickle_item(&p->pickle, dict, i + 1);
         others += !is_tensor(value);
         if (!is_tensor(value))
             continue;
         nib_tensor *t = out->tensors[out->count];
-        NIB_TRY(take_name(p, t, nib__pickle_item(&p->pickle, dict, i)));
-        NIB_TRY(take_tensor(p, t, value));
+        NIB_TRY(read_name(p, t, nib__pickle_item(&p->pickle, dict, i)));
+        NIB_TRY(read_tensor(p, t, value));
         if (nib__name_index_add(&names, (const void *const *)out->tensors, out->count) != NULL)
-            return fail_tensor(p, t, NIB_BAD_INPUT, "comes twice");
+            return fail_tensor(p, t, NIB_BAD_INPUT, "appears twice");
         out->count++;
     }
     if (others != 0) {
-        snprintf(note, sizeof note,
-                 "%zu entries beside the tensors are no tensors and are left "
-                 "alone",
+        snprintf(note, sizeof note, "%zu entries of the dict are not tensors and are ignored",
                  others);
         NIB_TRY(add_note(p, note));
     }
     return find_aliases(p);
 }
 
-/* ---- how the model was built ---- */
+/* ---- model hyperparameters ---- */
 
 static bool put_scalar(nib_jsonw *w, const nib_pickle_value *v)
 {
@@ -412,9 +415,9 @@ static bool put_scalar(nib_jsonw *w, const nib_pickle_value *v)
     }
 }
 
-/* llama2.c and its kin keep the arguments of the model beside it, with the names of Meta's
- * params.json: the text of such a file. */
-static nib_status take_params(parser *p)
+/* llama2.c and similar programs store the model's arguments next to it, named as in Meta's
+ * params.json. Writes them as the text of such a file. */
+static nib_status read_params(parser *p)
 {
     static const char *const names[] = {"model_args", "params"};
     const nib_pickle_value *root = &p->pickle.values[p->pickle.root], *args = NULL;
@@ -444,7 +447,7 @@ static nib_status take_params(parser *p)
     nib__jsonw_object_end(&w);
     p->out->params = text.failed ? NULL : nib__arena_copy(p->arena, text.at, text.size);
     nib__text_free(&text);
-    return p->out->params == NULL ? no_memory(p) : NIB_OK;
+    return p->out->params == NULL ? fail_memory(p) : NIB_OK;
 }
 
 /* ---- the file ---- */
@@ -454,14 +457,14 @@ static nib_status parse(parser *p, const uint8_t *bytes, uint64_t size)
     const nib_pickle_value *dict = NULL;
     NIB_TRY(nib__zip_read(&p->zip, bytes, size, p->name, p->arena, p->err));
     NIB_TRY(check_archive(p));
-    const nib_zip_member *pickle = member_of(p, "data.pkl", 8);
+    const nib_zip_member *pickle = find_member(p, "data.pkl", 8);
     if (pickle->size > PICKLE_MAX)
         return fail(p, NIB_UNSUPPORTED, "data.pkl is larger than 100,000,000 bytes");
     NIB_TRY(nib__pickle_read(&p->pickle, pickle->data, pickle->size, p->name, p->arena->allocator,
                              p->err));
     NIB_TRY(find_dict(p, &dict));
-    NIB_TRY(take_all(p, dict));
-    return take_params(p);
+    NIB_TRY(read_tensors(p, dict));
+    return read_params(p);
 }
 
 nib_status nib__torch_parse(nib_container *out, const uint8_t *bytes, uint64_t size,

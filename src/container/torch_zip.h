@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * PyTorch's zip files (.pt, .pth, .bin): one dict of tensors, taken from a pickle that is read and
- * not executed.
+ * PyTorch's zip files (.pt, .pth, .bin): one dict of tensors, read from a pickle without executing
+ * it.
  */
 #ifndef NIB_TORCH_ZIP_H
 #define NIB_TORCH_ZIP_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads a zip file from its end: end record (with its 64-bit form), central directory, and for each
- * entry the local header and data descriptor. Whatever is said twice is compared.
+ * Reads a zip file from its end: end record (and its zip64 form), central directory, and for each
+ * entry the local header and data descriptor. Checks that duplicated fields agree.
  *
  *   [local header, name, extra, data, descriptor]...  central directory  [zip64 end, locator]  end
  */
@@ -17,7 +17,7 @@ enum {
     END_SIZE = 22,
     LOCATOR_SIZE = 20,
     END64_SIZE = 56,
-    FLAG_DESCRIPTOR = 1 << 3, /* sizes and check sum stand behind the data */
+    FLAG_DESCRIPTOR = 1 << 3, /* sizes and checksum follow the data */
     FLAG_UTF8 = 1 << 11,
     EXTRA_ZIP64 = 1,
     NAME_LIMIT = 4096,
@@ -32,15 +32,15 @@ static const uint64_t max16 = 0xffff, max32 = 0xffffffff;
 typedef struct reader {
     const uint8_t *bytes;
     uint64_t size;
-    const char *name; /* of the file */
+    const char *name; /* of the file, escaped for messages */
     nib_arena *arena;
     nib_err *err;
-    uint64_t count, directory, directory_end; /* entries, and where they lie */
-    uint64_t at;                              /* the next entry */
+    uint64_t count, directory, directory_end; /* entries; file offsets of the directory */
+    uint64_t at;                              /* offset of the next entry */
     nib_zip *out;
 } reader;
 
-/* What an entry or a local header says of its member. */
+/* The fields that a directory entry and a local header share. */
 typedef struct header {
     unsigned flags, method;
     uint32_t crc;
@@ -49,7 +49,7 @@ typedef struct header {
     size_t name_size;
     const uint8_t *extra;
     size_t extra_size;
-    const uint8_t *zip64; /* the field of that id in extra, or NULL */
+    const uint8_t *zip64; /* the zip64 field in extra, or NULL */
     size_t zip64_size;
 } header;
 
@@ -66,9 +66,10 @@ static nib_status fail(const reader *r, const char *sentence)
     return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s", r->name, sentence);
 }
 
-/* ---- the end ---- */
+/* ---- the end record ---- */
 
-/* A number of the end record is the zip64 record's, or is saturated for it. */
+/* A field of the end record equals the zip64 record's field, or is saturated because that is too
+ * large. */
 static bool agrees(uint64_t small, uint64_t large, uint64_t saturated)
 {
     return small == large || (small == saturated && large >= saturated);
@@ -79,12 +80,12 @@ static nib_status read_end64(reader *r, const uint8_t *end)
     const uint64_t locator = r->size - END_SIZE - LOCATOR_SIZE;
     const uint64_t at = le(r->bytes + locator + 8, 8);
     if (le(r->bytes + locator + 4, 4) != 0 || le(r->bytes + locator + 16, 4) > 1)
-        return fail(r, "the zip file is one of several parts, which PyTorch never writes");
+        return fail(r, "the zip file is part of a multi-part archive, which PyTorch never writes");
     if (locator < END64_SIZE || at != locator - END64_SIZE || le(r->bytes + at, 4) != end64_magic ||
         le(r->bytes + at + 4, 8) != END64_SIZE - 12)
         return nib__fail(r->err, NIB_BAD_INPUT,
                          "%s: no zip64 end record of %d bytes at byte %" PRIu64
-                         ", where its locator places it",
+                         ", where the locator points",
                          r->name, END64_SIZE, at);
     const uint8_t *record = r->bytes + at;
     const uint64_t entries = le(record + 32, 8), size = le(record + 40, 8);
@@ -92,10 +93,11 @@ static nib_status read_end64(reader *r, const uint8_t *end)
     r->count = entries;
     r->directory_end = at;
     if (le(record + 16, 8) != 0 || le(record + 24, 8) != entries)
-        return fail(r, "the zip file is one of several parts, which PyTorch never writes");
+        return fail(r, "the zip file is part of a multi-part archive, which PyTorch never writes");
     if (!agrees(le(end + 8, 2), entries, max16) || !agrees(le(end + 10, 2), entries, max16) ||
         !agrees(le(end + 12, 4), size, max32) || !agrees(le(end + 16, 4), r->directory, max32))
-        return fail(r, "the end record and its zip64 form name different directories");
+        return fail(r,
+                    "the end record and the zip64 end record disagree about the central directory");
     if (r->directory > at || size != at - r->directory)
         return nib__fail(r->err, NIB_BAD_INPUT,
                          "%s: a central directory of %" PRIu64 " bytes from byte %" PRIu64
@@ -121,7 +123,7 @@ static nib_status read_end(reader *r)
     r->directory = le(end + 16, 4);
     r->directory_end = at;
     if (le(end + 4, 4) != 0 || le(end + 8, 2) != r->count)
-        return fail(r, "the zip file is one of several parts, which PyTorch never writes");
+        return fail(r, "the zip file is part of a multi-part archive, which PyTorch never writes");
     if (r->directory > at || size != at - r->directory)
         return nib__fail(r->err, NIB_BAD_INPUT,
                          "%s: a central directory of %" PRIu64 " bytes from byte %" PRIu64
@@ -147,7 +149,8 @@ static nib_status find_zip64(const reader *r, header *h)
         const uint64_t id = le(at, 2), size = le(at + 2, 2);
         at += 4;
         if (size > (uint64_t)(end - at))
-            return fail_member(r, h, NIB_BAD_INPUT, "has an extra field that ends outside of it");
+            return fail_member(r, h, NIB_BAD_INPUT,
+                               "has an extra field that runs past the end of its extra data");
         if (id == EXTRA_ZIP64 && h->zip64 != NULL)
             return fail_member(r, h, NIB_BAD_INPUT, "has two zip64 fields");
         if (id == EXTRA_ZIP64) {
@@ -159,9 +162,9 @@ static nib_status find_zip64(const reader *r, header *h)
     return NIB_OK;
 }
 
-/* A local header may repeat the entry's zip64 field though its own sizes follow the data: PyTorch
- * does so past 4 GiB, with 0 for what it does not know yet. */
-static bool repeats(const header *local, const header *entry)
+/* A local header may repeat the entry's zip64 field even if its own sizes follow the data: PyTorch
+ * does so past 4 GiB, with 0 for values that it does not know yet. */
+static bool repeats_zip64(const header *local, const header *entry)
 {
     if (entry->zip64 == NULL || local->zip64_size != entry->zip64_size ||
         local->zip64_size % 8 != 0)
@@ -174,8 +177,8 @@ static bool repeats(const header *local, const header *entry)
     return true;
 }
 
-/* The zip64 values of an extra field replace saturated sizes, in this order; none is left over.
- * entry: of a local header; NULL: this is one. */
+/* Replaces saturated values by those of the zip64 field, in the same order; none may be left over.
+ * entry: the directory entry if h is a local header, or NULL if h is the entry itself. */
 static nib_status read_extra(const reader *r, header *h, uint64_t *const *values,
                              size_t value_count, const header *entry)
 {
@@ -187,13 +190,13 @@ static nib_status read_extra(const reader *r, header *h, uint64_t *const *values
         return wanted == 0
                    ? NIB_OK
                    : fail_member(r, h, NIB_BAD_INPUT, "has a size of 2^32 - 1 but no zip64 field");
-    if (wanted == 0 && entry != NULL && repeats(h, entry))
+    if (wanted == 0 && entry != NULL && repeats_zip64(h, entry))
         return NIB_OK;
     if (h->zip64_size != 8 * wanted)
         return fail_member(r, h, NIB_BAD_INPUT,
                            entry != NULL ? "has a zip64 field in its local header that does not "
-                                           "fit the sizes there"
-                                         : "has a zip64 field that does not fit its sizes");
+                                           "match the sizes there"
+                                         : "has a zip64 field that does not match its sizes");
     for (size_t i = 0, place = 0; i < value_count; i++)
         if (*values[i] == max32)
             *values[i] = le(h->zip64 + 8 * place++, 8);
@@ -205,7 +208,7 @@ static nib_status check_name(const reader *r, const header *h)
     const char *at = h->name, *end = h->name + h->name_size;
     if (at == end || h->name_size > NAME_LIMIT || *at == '/' || memchr(at, 0, h->name_size) ||
         memchr(at, '\\', h->name_size))
-        return fail_member(r, h, NIB_BAD_INPUT, "has a name that is no relative path");
+        return fail_member(r, h, NIB_BAD_INPUT, "has a name that is not a relative path");
     while (at < end) {
         const char *slash = memchr(at, '/', (size_t)(end - at));
         const char *stop = slash == NULL ? end : slash;
@@ -225,15 +228,15 @@ static nib_status check_kind(const reader *r, const header *h)
     if (h->method != 0)
         return fail_member(r, h, NIB_UNSUPPORTED,
                            "is compressed, as in TorchScript archives; the members of a checkpoint "
-                           "are stored as they are: load it and save its state_dict()");
+                           "are stored uncompressed: load it and save its state_dict()");
     if (h->stored != h->plain)
-        return fail_member(r, h, NIB_BAD_INPUT, "is stored, but with two different sizes");
+        return fail_member(r, h, NIB_BAD_INPUT, "is stored uncompressed, but its two sizes differ");
     return NIB_OK;
 }
 
-/* Sizes and check sum behind the data, in any of the four forms that are in use. `gap` bytes lie
- * between the data and what comes next. */
-static bool is_descriptor(const uint8_t *at, uint64_t gap, const header *h)
+/* Whether the `gap` bytes between the data and the next member are a descriptor (checksum and
+ * sizes) that matches h, in any of the four forms in use. */
+static bool matches_descriptor(const uint8_t *at, uint64_t gap, const header *h)
 {
     if (gap >= 16 && le(at, 4) == descriptor_magic && (gap == 16 || gap == 24)) {
         at += 4;
@@ -244,14 +247,15 @@ static bool is_descriptor(const uint8_t *at, uint64_t gap, const header *h)
            le(at + 4 + size, size) == h->plain;
 }
 
-/* The local header at `from`, against the entry. Data and end are set; the descriptor is looked at
- * once the next member is known. */
+/* Checks the local header at `from` against the directory entry h and fills `out` except the name.
+ * The descriptor is checked later, when the next member is known. */
 static nib_status read_local(const reader *r, const header *h, uint64_t from, nib_zip_member *out)
 {
     header local;
     if (from > r->directory || r->directory - from < LOCAL_SIZE ||
         le(r->bytes + from, 4) != local_magic)
-        return fail_member(r, h, NIB_BAD_INPUT, "has no local header where the directory says");
+        return fail_member(r, h, NIB_BAD_INPUT,
+                           "has no local header at the offset in the directory");
     const uint8_t *at = r->bytes + from;
     local = (header){.flags = (unsigned)le(at + 6, 2),
                      .method = (unsigned)le(at + 8, 2),
@@ -265,19 +269,19 @@ static nib_status read_local(const reader *r, const header *h, uint64_t from, ni
     if (begin > r->directory || h->stored > r->directory - begin)
         return nib__fail(r->err, NIB_BAD_INPUT,
                          "%s: a member of %" PRIu64 " bytes at byte %" PRIu64
-                         " ends behind the data, byte %" PRIu64
-                         ": the file is cut short or its directory lies",
+                         " ends past the data, byte %" PRIu64
+                         ": the file is cut short or its directory is wrong",
                          r->name, h->stored, from, r->directory);
     local.extra = at + LOCAL_SIZE + local.name_size;
     if (local.name_size != h->name_size || memcmp(local.name, h->name, h->name_size) != 0)
-        return fail_member(r, h, NIB_BAD_INPUT, "has another name in its local header");
+        return fail_member(r, h, NIB_BAD_INPUT, "has a different name in its local header");
     NIB_TRY(read_extra(r, &local, (uint64_t *const[]){&local.plain, &local.stored}, 2, h));
     const bool later = (h->flags & FLAG_DESCRIPTOR) != 0 && local.crc == 0 && local.stored == 0 &&
                        local.plain == 0;
     if (local.flags != h->flags || local.method != h->method ||
         (!later && (local.crc != h->crc || local.stored != h->stored || local.plain != h->plain)))
         return fail_member(r, h, NIB_BAD_INPUT,
-                           "is described in its local header otherwise than in the directory");
+                           "has a local header that disagrees with the directory");
     out->data = r->bytes + begin;
     out->size = h->stored;
     out->begin = from;
@@ -287,10 +291,10 @@ static nib_status read_local(const reader *r, const header *h, uint64_t from, ni
 
 /* ---- the directory ---- */
 
-/* The descriptor of a member is checked when the place of the next is known, so its header is kept
- * until then. */
+/* Keeps the header of a member until the offset of the next one is known, to check the descriptor.
+ */
 typedef struct entry {
-    nib_zip_member member; /* its name first, as nib_name_index wants it */
+    nib_zip_member member; /* name first, as nib_name_index requires */
     header header;
 } entry;
 
@@ -298,8 +302,8 @@ static nib_status read_entry(reader *r, entry *out)
 {
     const uint8_t *at = r->bytes + r->at;
     if (r->directory_end - r->at < ENTRY_SIZE || le(at, 4) != entry_magic)
-        return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: no entry of the central directory at byte %" PRIu64, r->name, r->at);
+        return nib__fail(r->err, NIB_BAD_INPUT, "%s: no central directory entry at byte %" PRIu64,
+                         r->name, r->at);
     header *h = &out->header;
     *h = (header){.flags = (unsigned)le(at + 8, 2),
                   .method = (unsigned)le(at + 10, 2),
@@ -312,8 +316,8 @@ static nib_status read_entry(reader *r, entry *out)
     const uint64_t size = ENTRY_SIZE + h->name_size + h->extra_size + le(at + 32, 2);
     if (size > r->directory_end - r->at)
         return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: the entry of the central directory at byte %" PRIu64
-                         " ends outside of it",
+                         "%s: the central directory entry at byte %" PRIu64
+                         " runs past the end of the directory",
                          r->name, r->at);
     r->at += size;
     h->extra = at + ENTRY_SIZE + h->name_size;
@@ -322,14 +326,14 @@ static nib_status read_entry(reader *r, entry *out)
     NIB_TRY(read_extra(r, h, (uint64_t *const[]){&h->plain, &h->stored, &from}, 3, NULL));
     NIB_TRY(check_kind(r, h));
     if (le(at + 34, 2) != 0)
-        return fail_member(r, h, NIB_BAD_INPUT, "lies in another part of the zip file");
+        return fail_member(r, h, NIB_BAD_INPUT, "is in another part of a multi-part archive");
     NIB_TRY(read_local(r, h, from, &out->member));
     out->member.name = nib__arena_copy(r->arena, h->name, h->name_size);
     return out->member.name == NULL ? nib__fail_memory(r->err, h->name_size, r->name) : NIB_OK;
 }
 
-/* Entries sorted by place; PyTorch's are already. */
-static void sort_by_place(entry **items, entry **spare, size_t count)
+/* Sorts entries by file offset. PyTorch's are sorted already. */
+static void sort_by_offset(entry **items, entry **spare, size_t count)
 {
     for (size_t width = 1; width < count; width *= 2) {
         for (size_t start = 0; start < count; start += 2 * width) {
@@ -346,8 +350,8 @@ static void sort_by_place(entry **items, entry **spare, size_t count)
     }
 }
 
-/* Members follow one another: every byte before the directory belongs to one of them. */
-static nib_status check_cover(const reader *r, entry *const *sorted)
+/* Checks that every byte before the directory belongs to exactly one member. */
+static nib_status check_coverage(const reader *r, entry *const *sorted)
 {
     uint64_t at = 0;
     for (size_t i = 0; i < r->count; i++) {
@@ -363,9 +367,9 @@ static nib_status check_cover(const reader *r, entry *const *sorted)
         at = e->member.end;
         if (next < at || (e->header.flags & FLAG_DESCRIPTOR) == 0)
             continue;
-        if (!is_descriptor(r->bytes + at, next - at, &e->header))
+        if (!matches_descriptor(r->bytes + at, next - at, &e->header))
             return fail_member(r, &e->header, NIB_BAD_INPUT,
-                               "has no data descriptor that says the same as the directory");
+                               "has no data descriptor that matches the directory");
         at = next;
     }
     return at == r->directory
@@ -385,7 +389,7 @@ static nib_status read_directory(reader *r, entry **items, entry *entries)
         NIB_TRY(read_entry(r, items[i]));
         r->out->members[i] = &items[i]->member;
         if (nib__name_index_add(&r->out->by_name, (const void *const *)r->out->members, i) != NULL)
-            return nib__fail(r->err, NIB_BAD_INPUT, "%s: member \"%s\" is there twice", r->name,
+            return nib__fail(r->err, NIB_BAD_INPUT, "%s: member \"%s\" appears twice", r->name,
                              nib__say_name(shown, sizeof shown, entries[i].member.name,
                                            strlen(entries[i].member.name)));
     }
@@ -419,8 +423,8 @@ nib_status nib__zip_read(nib_zip *out, const uint8_t *bytes, uint64_t size, cons
         !nib__name_index_init(&zip.by_name, arena, count))
         return nib__fail_memory(err, count * sizeof *entries, name);
     NIB_TRY(read_directory(&r, items, entries));
-    sort_by_place(items, spare, count);
-    NIB_TRY(check_cover(&r, items));
+    sort_by_offset(items, spare, count);
+    NIB_TRY(check_coverage(&r, items));
     *out = zip;
     return NIB_OK;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The members of a zip file as views into it. Only what is stored as it stands: no compression, no
- * encryption, no parts, no holes. Central directory and local headers must say the same, and
- * members must not overlap, so that no two readers can see two different files. Check sums are not
- * compared: PyTorch has an option to leave them out.
+ * The members of a zip file as views into it. Supports only stored members: no compression, no
+ * encryption, no multi-part archives, no holes. Central directory and local headers must agree, and
+ * members must not overlap, so that no two readers can see different contents. Checksums are not
+ * verified: PyTorch has an option to omit them.
  */
 #ifndef NIB_ZIP_H
 #define NIB_ZIP_H
@@ -14,7 +14,7 @@ typedef struct nib_zip_member {
     const char *name; /* a relative path without "..", NUL-terminated */
     const uint8_t *data;
     uint64_t size;
-    uint64_t begin, end; /* from the local header to the end of the descriptor, in the file */
+    uint64_t begin, end; /* file offsets: local header, end of the data */
 } nib_zip_member;
 
 typedef struct nib_zip {
@@ -23,10 +23,10 @@ typedef struct nib_zip {
     nib_name_index by_name;
 } nib_zip;
 
-/* bytes: the whole file, which outlives the members; name: safe for messages. */
+/* bytes: the whole file, which must outlive the members. name: file name, escaped for messages. */
 nib_status nib__zip_read(nib_zip *out, const uint8_t *bytes, uint64_t size, const char *name,
                          nib_arena *arena, nib_err *err);
-/* NULL: there is none of this name. */
+/* NULL: no such member. */
 const nib_zip_member *nib__zip_find(const nib_zip *zip, const char *name);
 
 #endif

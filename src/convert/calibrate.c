@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calibration: the model as stored reads a text, and every linear layer's input range is noted.
+ * Calibration: runs the model as stored over a text and records the input range of every linear
+ * layer.
  */
 #include "convert.h"
 
@@ -8,15 +9,15 @@
 
 enum { CALIBRATE_TEXT_MAX = 64 << 20, CALIBRATE_WINDOW = 2048 };
 
-typedef struct watching {
+typedef struct range_recorder {
     float (*ranges)[2];
     bool bad;
     size_t bad_site;
-} watching;
+} range_recorder;
 
-static void see(void *ctx, size_t site, const float *x, int64_t ld, int64_t m, int64_t k)
+static void record_ranges(void *ctx, size_t site, const float *x, int64_t ld, int64_t m, int64_t k)
 {
-    watching *w = ctx;
+    range_recorder *w = ctx;
     for (int64_t i = 0; i < m; i++) {
         for (int64_t j = 0; j < k; j++) {
             const float v = x[i * ld + j];
@@ -30,7 +31,7 @@ static void see(void *ctx, size_t site, const float *x, int64_t ld, int64_t m, i
     }
 }
 
-static nib_status read_ids(nib_session *session, const int32_t *ids, size_t count, nib_err *err)
+static nib_status run_tokens(nib_session *session, const int32_t *ids, size_t count, nib_err *err)
 {
     const int64_t window = nib__min(session->plan->context, CALIBRATE_WINDOW);
     nib_slot slots[NIB_CHUNK];
@@ -44,7 +45,7 @@ static nib_status read_ids(nib_session *session, const int32_t *ids, size_t coun
         const int64_t part = nib__min(nib__min(NIB_CHUNK, window - at), (int64_t)(count - done));
         for (int64_t i = 0; i < part; i++) {
             const int64_t position = at + i;
-            /* the head sees an input only where logits are wanted */
+            /* the head has an input only where logits are wanted */
             slots[i] = (nib_slot){.position = (int32_t)position,
                                   .token = ids[done + (size_t)i],
                                   .logits = i + 1 == part};
@@ -55,7 +56,8 @@ static nib_status read_ids(nib_session *session, const int32_t *ids, size_t coun
     return NIB_OK;
 }
 
-static nib_status watch_text(nib_session *session, const char *text_path, watching *w, nib_err *err)
+static nib_status calibrate_on_text(nib_session *session, const char *text_path, range_recorder *w,
+                                    nib_err *err)
 {
     nib_model *model = session->model;
     const nib_allocator *a = &model->engine->allocator;
@@ -71,9 +73,9 @@ static nib_status watch_text(nib_session *session, const char *text_path, watchi
     NIB_TRY(status);
     if (count == 0)
         status = nib__fail(err, NIB_BAD_INPUT, "%s: the calibration text is empty", text_path);
-    session->runner.observer = (nib_observer){.see = see, .ctx = w};
+    session->runner.observer = (nib_observer){.see = record_ranges, .ctx = w};
     if (status == NIB_OK)
-        status = read_ids(session, ids, count, err);
+        status = run_tokens(session, ids, count, err);
     nib__tokenizer_ids_free(tokenizer, ids);
     return status;
 }
@@ -84,12 +86,12 @@ nib_status nib__calibrate(float (*ranges)[2], nib_model *model, const nib_reques
     const nib_request as_stored = {.dtype = request->dtype, .context = request->context};
     nib_plan *plan = NULL;
     nib_session *session = NULL;
-    watching w = {.ranges = ranges};
+    range_recorder w = {.ranges = ranges};
     nib_status status = nib_plan_make(&plan, model, &as_stored, err);
     if (status == NIB_OK)
         status = nib_session_open(&session, model, plan, 1, err);
     if (status == NIB_OK)
-        status = watch_text(session, text_path, &w, err);
+        status = calibrate_on_text(session, text_path, &w, err);
     nib_session_close(session);
     nib_plan_free(plan);
     if (status == NIB_OK && w.bad)

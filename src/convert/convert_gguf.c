@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a GGUF that is written needs besides the weights: the model and its tokenizer as key/values,
- * the order of rotary rows, the divisors of rotary frequencies.
+ * What a GGUF needs besides the weights: the model and its tokenizer as key/values, the order of
+ * rotary rows, the divisors of rotary frequencies.
  */
 #include "convert_gguf.h"
 
@@ -18,7 +18,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The type that most weights get: the first linear layer's. */
+/* The type of most weights: the first linear layer's. */
 static nib_type main_type(const nib_network *net, const nib_scheme *scheme)
 {
     nib_file_layout storage;
@@ -28,13 +28,13 @@ static nib_type main_type(const nib_network *net, const nib_scheme *scheme)
     if (!nib__scheme_is_quantized(scheme))
         return nib__float_type(scheme->code);
     if (nib__write_gguf.refuses(why, &stored) != NULL)
-        return NIB_TYPE_NONE; /* the rewrite says why */
+        return NIB_TYPE_NONE; /* the rewrite reports why */
     nib__write_gguf.storage(&storage, &stored);
     return storage.codes.type;
 }
 
-/* The chat template in a tokenizer's directory; NULL: there is none. The file of its own, which
- * newer tools write, goes first. */
+/* Reads the chat template in a tokenizer's directory; NULL: none. A template in a file of its own,
+ * which newer tools write, comes first. */
 static nib_status read_template(const char **out, const char *directory, nib_arena *arena,
                                 nib_ledger *ledger, nib_err *err)
 {
@@ -48,13 +48,13 @@ static nib_status read_template(const char **out, const char *directory, nib_are
                                                       .name = "chat_template",
                                                       .by = NIB_BY_CHECKPOINT,
                                                       .relation = NIB_SETTING_NARROWER},
-                                "%s has a template of its own for conversations with tools, and "
-                                "the GGUF, which holds one, gets %s",
+                                "%s has a separate template for tools, but a GGUF holds only one "
+                                "template and gets %s",
                                 from->text.name, *out != NULL ? "the default one" : "none");
     return NIB_OK;
 }
 
-/* The tokenizer of a GGUF, as that one has it, and its chat template. */
+/* Copies the tokenizer of a GGUF and its chat template. */
 static nib_status copy_vocab(nib_gguf_head *head, const nib_gguf *gguf, nib_arena *arena,
                              nib_err *err)
 {
@@ -69,8 +69,8 @@ static nib_status copy_vocab(nib_gguf_head *head, const nib_gguf *gguf, nib_aren
     return NIB_OK;
 }
 
-static nib_status copy_vocab_of(nib_gguf_head *head, const char *path, const nib_model *m,
-                                nib_arena *arena, nib_err *err)
+static nib_status copy_vocab_from_file(nib_gguf_head *head, const char *path, const nib_model *m,
+                                       nib_arena *arena, nib_err *err)
 {
     nib_checkpoint *cp;
     NIB_TRY(nib__checkpoint_open(&cp, path, &m->engine->allocator, err));
@@ -79,7 +79,7 @@ static nib_status copy_vocab_of(nib_gguf_head *head, const char *path, const nib
     return status;
 }
 
-/* Named, inside the model, or beside it. */
+/* Writes the tokenizer: the named one, else the one inside the model, else the one beside it. */
 static nib_status put_tokenizer(nib_gguf_head *head, nib_model *m, nib_arena *arena,
                                 nib_ledger *ledger, nib_err *err)
 {
@@ -87,7 +87,7 @@ static nib_status put_tokenizer(nib_gguf_head *head, nib_model *m, nib_arena *ar
     const char *at = m->tokenizer_path ? m->tokenizer_path : m->net.directory, *file, *template;
     if (!m->tokenizer_path && gguf && nib__gguf_find(gguf, "tokenizer.ggml.model"))
         return copy_vocab(head, gguf, arena, err);
-    NIB_TRY(nib__tokenizer_place(&file, at, arena, err));
+    NIB_TRY(nib__tokenizer_file(&file, at, arena, err));
     if (nib__path_kind(file) == NIB_PATH_NONE && !m->tokenizer_path) {
         nib__ledger_add_setting(ledger,
                                 &(nib_ledger_setting){.code = "tokenizer",
@@ -99,7 +99,7 @@ static nib_status put_tokenizer(nib_gguf_head *head, nib_model *m, nib_arena *ar
         return NIB_OK;
     }
     if (nib__gguf_begins(file))
-        return copy_vocab_of(head, file, m, arena, err);
+        return copy_vocab_from_file(head, file, m, arena, err);
     const size_t size = (size_t)(nib__path_name(file) - file);
     const char *directory = size == 0 ? "." : nib__arena_copy(arena, file, size);
     if (!directory)
@@ -109,7 +109,7 @@ static nib_status put_tokenizer(nib_gguf_head *head, nib_model *m, nib_arena *ar
                                         &m->engine->allocator, ledger, err);
 }
 
-/* The scaling of llama3 and longrope are tensors there; a GGUF has them already. */
+/* llama3's and longrope's scaling are tensors in a GGUF; a source GGUF has longrope's already. */
 static nib_status put_divisors(nib_quantize_job *job, const nib_config *c, nib_arena *arena,
                                bool from_gguf, nib_err *err)
 {
@@ -129,7 +129,8 @@ static nib_status put_divisors(nib_quantize_job *job, const nib_config *c, nib_a
     return NIB_OK;
 }
 
-/* What GGUF leaves out and its readers take from sizes must be what the model has. */
+/* Checks values that GGUF has no keys for: its readers derive them from sizes, and must get the
+ * model's. */
 static nib_status check_implied(const nib_config *c, const char *directory, nib_ledger *ledger,
                                 nib_err *err)
 {
@@ -144,16 +145,17 @@ static nib_status check_implied(const nib_config *c, const char *directory, nib_
     const double scale = read.attention_scale;
     if (fabs(scale - c->attention_scale) > 1e-6 * scale)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: scores of attention are scaled by %g, and a GGUF of %s has no key "
-                         "for that, so readers take %g; --format nibble keeps config.json "
-                         "beside the weights",
+                         "%s: attention scores are scaled by %g, but a GGUF of %s has no key for "
+                         "that, so readers use %g; --format nibble keeps config.json beside the "
+                         "weights",
                          directory, c->attention_scale, nib__arch_name(c->arch), scale);
     if (read.embed_scale != c->embed_scale)
         nib__ledger_add_overruled(ledger, "config-key", "hidden_size",
                                   nib__say_double(asked, c->embed_scale),
                                   nib__say_double(done, read.embed_scale),
-                                  "the embedding is multiplied by its root, which transformers "
-                                  "rounds to the type of the weights and readers of GGUF do not");
+                                  "the embedding is multiplied by its square root, which "
+                                  "transformers rounds to the weights' type and GGUF readers do "
+                                  "not");
     return NIB_OK;
 }
 
@@ -166,28 +168,29 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
     char window[32];
     if (m->net.unknown)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: the model's architecture is not known, and a GGUF has to describe "
-                         "it; --format nibble keeps config.json beside the weights",
+                         "%s: the model's architecture is unknown, and a GGUF has to describe it; "
+                         "--format nibble keeps config.json beside the weights",
                          m->net.directory);
     if (nib__family_of(c)->gguf == NULL)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: a GGUF of %s is not written; --format nibble keeps config.json "
-                         "beside the weights",
+                         "%s: cannot write a GGUF of %s; --format nibble keeps config.json beside "
+                         "the weights",
                          m->net.directory, nib__arch_name(c->arch));
     if (c->rope == NIB_ROPE_YARN && c->rope_unrounded)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: truncate is false, but readers of GGUF round the pairs that yarn "
-                         "changes; --format nibble keeps config.json beside the weights",
+                         "%s: truncate is false, but GGUF readers round the range of pairs that "
+                         "yarn changes; --format nibble keeps config.json beside the weights",
                          m->net.directory);
     if (c->rope == NIB_ROPE_LONGROPE && !nib__family_of(c)->only_longrope)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: a GGUF with the rope type \"%s\" is not written; --format nibble "
+                         "%s: cannot write a GGUF with the rope type \"%s\"; --format nibble "
                          "keeps config.json beside the weights",
                          m->net.directory, nib__rope_name(c->rope));
-    if (!nib__gguf_skips_rope_as(c))
+    if (!nib__gguf_rope_layers_match(c))
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: no_rope_layers names other layers than every fourth, which a GGUF of "
-                         "%s cannot say; --format nibble keeps config.json beside the weights",
+                         "%s: no_rope_layers names layers other than every fourth, which a GGUF "
+                         "of %s cannot record; --format nibble keeps config.json beside the "
+                         "weights",
                          m->net.directory, nib__arch_name(c->arch));
     nib__gguf_describe_config(head, c, nib__path_name(nib__checkpoint_path(m->net.checkpoint)),
                               main_type(&m->net, first));
@@ -197,7 +200,7 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
             ledger, "config-key", "sliding_window", nib__say_double(window, (double)c->window),
             NULL,
             nib__family_of(c)->gguf_window
-                ? "a GGUF of %s says it, but llama.cpp attends to all positions"
+                ? "a GGUF of %s records it, but llama.cpp attends to all positions"
                 : "a GGUF of %s has no key for it, so readers attend to all positions",
             nib__family_of(c)->gguf);
     NIB_TRY(put_tokenizer(head, m, arena, ledger, err));

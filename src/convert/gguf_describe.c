@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes key/values in the order in which llama.cpp's converter does, for those who read dumps.
+ * Writes key/values in the order of llama.cpp's converter, so that dumps compare.
  */
 #include "gguf_describe.h"
 
@@ -15,7 +15,7 @@
 
 /* ---- the model ---- */
 
-/* general.file_type by the type of most weights; -1: none says it. */
+/* general.file_type for the type of most weights; -1: it has no number. */
 static int file_type_of(nib_type type)
 {
     static const struct {
@@ -73,14 +73,14 @@ static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *ar
     }
 }
 
-/* llama3's and longrope's factors are tensors. */
+/* Factors of llama3 and longrope are tensors, not keys. */
 static void put_rope(nib_gguf_head *head, const nib_config *c, const char *arch)
 {
     const bool yarn = c->rope == NIB_ROPE_YARN, longrope = c->rope == NIB_ROPE_LONGROPE;
     const double paper = yarn ? nib__rope_yarn_gain(c->rope_factor) : 1;
     const struct {
         const char *name;
-        bool is_said;
+        bool is_written;
         double value;
     } numbers[] = {{"factor", yarn || c->rope == NIB_ROPE_LINEAR, c->rope_factor},
                    {"attn_factor", yarn || longrope, c->rope_gain / paper},
@@ -98,12 +98,12 @@ static void put_rope(nib_gguf_head *head, const nib_config *c, const char *arch)
     }
     for (size_t i = 0; i < COUNT(numbers); i++) {
         snprintf(key, sizeof key, "%s.rope.scaling.%s", arch, numbers[i].name);
-        if (numbers[i].is_said)
+        if (numbers[i].is_written)
             nib__gguf_put_double(head, key, NIB_GGUF_F32, numbers[i].value);
     }
 }
 
-/* Where the family's readers know windows. */
+/* Writes windows if the family's readers know them. */
 static void put_windows(nib_gguf_head *head, const nib_config *c, const char *arch)
 {
     char key[80];
@@ -162,10 +162,10 @@ static void put_id(nib_gguf_head *head, const char *key, int64_t id)
         nib__gguf_put_int(head, key, NIB_GGUF_U32, id);
 }
 
-static void put_said(nib_gguf_head *head, const char *key, nib_said said)
+static void put_flag(nib_gguf_head *head, const char *key, nib_vocab_flag flag)
 {
-    if (said != NIB_UNSAID)
-        nib__gguf_put_bool(head, key, said == NIB_SAID_YES);
+    if (flag != NIB_VOCAB_FLAG_UNSET)
+        nib__gguf_put_bool(head, key, flag == NIB_VOCAB_FLAG_TRUE);
 }
 
 void nib__gguf_describe_vocab(nib_gguf_head *head, const nib_vocab_source *s)
@@ -187,9 +187,9 @@ void nib__gguf_describe_vocab(nib_gguf_head *head, const nib_vocab_source *s)
     put_id(head, KEY("bos_token_id"), s->bos);
     put_id(head, KEY("eos_token_id"), s->eos);
     put_id(head, KEY("unknown_token_id"), s->unk);
-    put_said(head, KEY("add_bos_token"), s->add_bos);
-    put_said(head, KEY("add_eos_token"), s->add_eos);
-    put_said(head, KEY("add_space_prefix"), s->add_space_prefix);
+    put_flag(head, KEY("add_bos_token"), s->add_bos);
+    put_flag(head, KEY("add_eos_token"), s->add_eos);
+    put_flag(head, KEY("add_space_prefix"), s->add_space_prefix);
 }
 
 nib_status nib__gguf_describe_tokenizer(nib_gguf_head *head, const char *file,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a GGUF says of a model besides its weights: architecture and tokenizer as key/values, under
- * llama.cpp's names. config_gguf.c and gguf_vocab.c read the same.
+ * Key/values that describe a model in a GGUF: architecture and tokenizer, under llama.cpp's names.
+ * config_gguf.c and gguf_vocab.c read them.
  */
 #ifndef NIB_GGUF_DESCRIBE_H
 #define NIB_GGUF_DESCRIBE_H
@@ -10,15 +10,15 @@
 #include "gguf_write.h"
 #include "tokenizer.h"
 
-/* general.* and ARCH.*. name: general.name. type: of most weights, for general.file_type; NONE:
- * not said. */
+/* Writes general.* and ARCH.*. name: general.name. type: of most weights, for general.file_type;
+ * NONE: omitted. */
 void nib__gguf_describe_config(nib_gguf_head *head, const nib_config *config, const char *name,
                                nib_type type);
-/* tokenizer.ggml.*. */
+/* Writes tokenizer.ggml.*. */
 void nib__gguf_describe_vocab(nib_gguf_head *head, const nib_vocab_source *source);
-/* A tokenizer.json, of whatever name, with the tokenizer_config.json in `directory` if there is
- * one, and its BOS and EOS or else the config's; chat_template: NULL for none. Errors are those of
- * opening it and of nib__tokenizer_to_vocab. */
+/* Describes a tokenizer.json of any name, with the tokenizer_config.json in `directory` if it
+ * exists. BOS and EOS come from there or else from the config; chat_template NULL: none. Errors are
+ * those of opening it and of nib__tokenizer_to_vocab. */
 nib_status nib__gguf_describe_tokenizer(nib_gguf_head *head, const char *file,
                                         const char *directory, const nib_config *config,
                                         const char *chat_template, const nib_allocator *a,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Devices of quantizing: the one that computes codes, and the one that will run them. The first is
- * this CPU, or a device that is here and has a row for it (NIB_OP_QUANT_W); that the CPU does it in
- * its place is a substitution like any other.
+ * Devices for quantizing: the one that computes codes, and the one that will run the result. The
+ * first is this CPU, or a device in this machine that has a row for NIB_OP_QUANT_W. The CPU in
+ * place of that device is a substitution like any other.
  */
 #include "convert.h"
 #include "quant_device.h"
@@ -11,8 +11,8 @@
 
 #include <stdio.h>
 
-/* No other device than this CPU is asked for. */
-static bool is_here(const nib_engine *engine, const char *device)
+/* True if this CPU is asked for, or nothing. */
+static bool is_this_cpu(const nib_engine *engine, const char *device)
 {
     return device == NULL || strcmp(device, engine->here.name) == 0 || strcmp(device, "auto") == 0;
 }
@@ -25,7 +25,7 @@ static bool allows_device(const nib_strings *allow)
     return false;
 }
 
-/* ": quant_w__ocl: ..." of each reason, as one. */
+/* Joins the reasons of a line into one text. */
 static const char *join_reasons(nib_ledger *ledger, const nib_ledger_layer *line)
 {
     const char *all = "";
@@ -34,8 +34,8 @@ static const char *join_reasons(nib_ledger *ledger, const nib_ledger_layer *line
     return all != NULL ? all : "";
 }
 
-/* No kernel does it there, or the device does not open: the CPU does, where that is allowed. */
-static nib_status go_to_host(const nib_quant_device *d, nib_ledger *ledger, nib_err *err)
+/* Falls back to the CPU, if allowed: no kernel there does it, or the device does not open. */
+static nib_status fall_back_to_cpu(const nib_quant_device *d, nib_ledger *ledger, nib_err *err)
 {
     nib_ledger_layer *line = &ledger->layers[d->line];
     const char *there = d->machine->name, *here = d->here->name;
@@ -51,7 +51,7 @@ static nib_status go_to_host(const nib_quant_device *d, nib_ledger *ledger, nib_
     return NIB_OK;
 }
 
-/* The row and the device, or the reasons on the line why there is none of them. */
+/* Finds the row and opens the device; else adds the reasons to the line. */
 static bool find_row(nib_quant_device *d, nib_engine *engine, bool dry_run, nib_ledger *ledger)
 {
     const nib_policy policy = {.cache_bytes = 0};
@@ -75,7 +75,7 @@ nib_status nib__quantize_where(nib_quant_device **out, nib_ledger *ledger, nib_m
 {
     const nib_request *r = &options->request;
     nib_engine *engine = model->engine;
-    if (is_here(engine, r->device))
+    if (is_this_cpu(engine, r->device))
         return NIB_OK;
     nib_quant_device *d = nib__arena_take(&ledger->arena, 1, sizeof *d);
     nib_machine *asked = nib__arena_take(&ledger->arena, 1, sizeof *asked);
@@ -84,8 +84,8 @@ nib_status nib__quantize_where(nib_quant_device **out, nib_ledger *ledger, nib_m
     NIB_TRY(nib__engine_machine(engine, asked, r->device, &ledger->arena, err));
     if (!asked->here)
         return nib__fail(err, NIB_NOT_AS_ASKED,
-                         "--device %s says where weights are quantized, and that machine is not "
-                         "here; --for %s plans the result for it",
+                         "--device %s: weights are quantized on this device, but this machine "
+                         "does not have it; --for %s plans the result for it",
                          asked->name, asked->name);
     *d = (nib_quant_device){.machine = asked,
                             .here = &engine->here,
@@ -98,12 +98,12 @@ nib_status nib__quantize_where(nib_quant_device **out, nib_ledger *ledger, nib_m
     line->role = NIB_LEDGER_OPERATION;
     line->asked = line->done = nib__ledger_text(ledger, "codes@%s", asked->name);
     if (!find_row(d, engine, options->dry_run, ledger))
-        return go_to_host(d, ledger, err);
+        return fall_back_to_cpu(d, ledger, err);
     *out = d;
     return NIB_OK;
 }
 
-/* "8da4w on h200: 36 linear layers: ..., 1.2 ms per token predicted" */
+/* Notes a plan: "8da4w on h200: 36 linear layers: ..., 1.2 ms per token predicted". */
 static void note_plan(nib_ledger *ledger, const nib_plan *plan)
 {
     char time[32];
@@ -117,19 +117,20 @@ static void note_plan(nib_ledger *ledger, const nib_plan *plan)
     nib__text_free(&text);
 }
 
-/* Without a plan, only another device than this CPU can be allowed for. */
+/* Refuses --allow without an effect: without a plan it only applies to --device. */
 static nib_status check_allowed(const nib_engine *engine, const nib_request *r, nib_err *err)
 {
     const char *useless = NULL;
     for (size_t i = 0; i < r->allow.count; i++)
         if (!nib__setting_code_is_known(r->allow.items[i]) &&
-            (is_here(engine, r->device) ||
+            (is_this_cpu(engine, r->device) ||
              strcmp(r->allow.items[i], nib__rung_names[NIB_RUNG_DEVICE]) != 0))
             useless = r->allow.items[i];
     return useless == NULL ? NIB_OK
                            : nib__fail(err, NIB_USAGE,
-                                       "--allow %s has no effect: of the rungs, quantizing has "
-                                       "device, for --device; all are for the plan of --for",
+                                       "--allow %s has no effect: quantizing has only the rung "
+                                       "device, for --device; the other rungs need a plan, with "
+                                       "--for",
                                        useless);
 }
 

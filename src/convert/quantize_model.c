@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nib_quantize: the recipe's choices, calibrated where they have static scales, handed to the
- * stream. nib_convert: every weight as it is, handed to the same stream.
+ * nib_quantize: streams the recipe's choices, after calibrating those with static scales.
+ * nib_convert: streams every weight as it is.
  */
 #include "arch.h"
 #include "bias_codes.h"
@@ -20,11 +20,11 @@ typedef struct work {
     const nib_quantize_options *options; /* NULL: a conversion */
     nib_arena arena;
     nib_recipe *recipe; /* NULL: a conversion */
-    const char *out;    /* without slashes at its end: they make no other place */
+    const char *out;    /* without trailing slashes */
     nib_quantize_layer *layers;
     nib_text config;    /* for a model without a config.json */
-    nib_gguf_head head; /* of a conversion to GGUF */
-    nib_plan *plan;     /* of the machine that will run the result; NULL: none was named */
+    nib_gguf_head head; /* for the format gguf */
+    nib_plan *plan;     /* for the machine that will run the result; NULL: not named */
     nib_ledger ledger;
 } work;
 
@@ -35,15 +35,14 @@ static bool is_static(const nib_choice *choice)
 
 static bool is_gguf(const char *format) { return format && strcmp(format, "gguf") == 0; }
 
-/* Stored as a tensor that can be copied. */
+/* True if the weight is a plain tensor that can be copied. */
 static bool is_plain(const nib_network *net, const nib_quantize_layer *l)
 {
     const char *dialect = nib__checkpoint_dialect(net->checkpoint, l->source ? l->source : l->name);
     return dialect && strcmp(dialect, "safetensors") == 0;
 }
 
-/* A layer of another container that stays, or floats that only change their type: as the output's
- * format has them. */
+/* Recodes a layer that only changes its container or float type, into the output's format. */
 static void keep_in_format(nib_quantize_layer *l, const nib_scheme *stored)
 {
     const bool cast = !l->choice.keep && !nib__scheme_is_quantized(&l->choice.scheme) &&
@@ -108,9 +107,9 @@ static nib_status calibrate(work *w, nib_err *err)
     return NIB_OK;
 }
 
-/* What a recipe says of runs is not stored. */
-static void tell_of_runs(nib_ledger *ledger, const char *name, const char *asked,
-                         const char *option)
+/* Reports recipe settings that only concern runs and are not stored. */
+static void report_run_setting(nib_ledger *ledger, const char *name, const char *asked,
+                               const char *option)
 {
     if (asked)
         nib__ledger_add_setting(ledger,
@@ -119,11 +118,12 @@ static void tell_of_runs(nib_ledger *ledger, const char *name, const char *asked
                                                       .asked = asked,
                                                       .by = NIB_BY_RECIPE,
                                                       .relation = NIB_SETTING_NONE},
-                                "it is not stored: give %s %s when the result runs", option, asked);
+                                "it is not stored: give %s %s when running the result", option,
+                                asked);
 }
 
-/* A packed layout that a recipe asks for is of a run; files hold codes as they are. */
-static void tell_of_layouts(work *w)
+/* Reports a packed layout of a recipe: it concerns runs, and files hold plain codes. */
+static void report_layouts(work *w)
 {
     const nib_choice *first = NULL;
     size_t count = 0;
@@ -142,8 +142,8 @@ static void tell_of_layouts(work *w)
                                                       .done = "plain",
                                                       .by = NIB_BY_RECIPE,
                                                       .relation = NIB_SETTING_EQUIVALENT},
-                                "codes of %zu layers are stored as they are, and packed for the "
-                                "machine that runs them",
+                                "codes of %zu layers are stored plain, and packed for the machine "
+                                "that runs them",
                                 count);
 }
 
@@ -154,9 +154,9 @@ static void add_notes(work *w)
     if (!w->recipe)
         return;
     nib__ledger_append(&w->ledger, nib__recipe_ledger(w->recipe));
-    tell_of_runs(&w->ledger, "precision", nib__recipe_dtype(w->recipe), "--dtype");
-    tell_of_runs(&w->ledger, "executor", nib__recipe_device(w->recipe), "--device");
-    tell_of_layouts(w);
+    report_run_setting(&w->ledger, "precision", nib__recipe_dtype(w->recipe), "--dtype");
+    report_run_setting(&w->ledger, "executor", nib__recipe_device(w->recipe), "--device");
+    report_layouts(w);
 }
 
 static nib_status name_output(work *w, const char *out, nib_err *err)
@@ -170,7 +170,7 @@ static nib_status name_output(work *w, const char *out, nib_err *err)
     return w->out ? NIB_OK : nib__fail_memory(err, size, "a path");
 }
 
-/* A GGUF, and a checkpoint of Meta's, get a config.json of what they say themselves. */
+/* Makes a config.json for a GGUF or a checkpoint of Meta's from what they contain. */
 static nib_status make_config(work *w, nib_err *err)
 {
     const nib_checkpoint *cp = w->model->net.checkpoint;
@@ -184,7 +184,7 @@ static nib_status make_config(work *w, nib_err *err)
     return status == NIB_OK ? status : nib__fail_in(err, status, nib__checkpoint_path(cp));
 }
 
-/* Completes the job with what both kinds share, and runs it. */
+/* Completes the job with what quantizing and converting share, and runs it. */
 static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *report, nib_err *err)
 {
     nib_engine *engine = w->model->engine;
@@ -209,32 +209,32 @@ static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *r
     return nib__quantize(&w->ledger, report, job, err);
 }
 
-/* A tokenizer that nothing would use; calibrate: the text that it turns into tokens; NULL: none. */
+/* Refuses a tokenizer that nothing would use. calibrate: the text to tokenize; NULL: none. */
 static nib_status check_tokenizer(const nib_model *model, const char *format, const char *calibrate,
                                   nib_err *err)
 {
     if (model->tokenizer_path == NULL || calibrate != NULL || is_gguf(format))
         return NIB_OK;
     return nib__fail(err, NIB_USAGE,
-                     "a tokenizer is named, but the format %s has none inside: the model's own is "
-                     "copied; the format gguf takes it, and so does --calibrate of `nibble "
-                     "quantize`",
+                     "--tokenizer has no effect: the format %s has no tokenizer inside, and the "
+                     "model's own is copied; --format gguf and `nibble quantize --calibrate` use "
+                     "it",
                      format != NULL ? format : "torchao");
 }
 
-/* A name that promises a kind of file that is not written. */
-static nib_status check_name(const work *w, const char *format, nib_err *err)
+/* Refuses an output name with the ending of another format. */
+static nib_status check_file_ending(const work *w, const char *format, nib_err *err)
 {
     char a[NIB_SHOWN];
     if (is_gguf(format) || !nib__ends_with(w->out, ".gguf"))
         return NIB_OK;
     return nib__fail(err, NIB_USAGE,
-                     "%s: the name is a GGUF's, and the format is %s; give --format gguf, or "
+                     "%s: the name ends in .gguf, but the format is %s; give --format gguf, or "
                      "another name",
                      nib__shown(a, w->out), format != NULL ? format : "torchao");
 }
 
-/* They lie beside the config.json of a directory. */
+/* Refuses --pack for a single file: packed weights go beside a config.json. */
 static nib_status check_pack(const work *w, bool pack, const char *format, nib_err *err)
 {
     const char *from = nib__checkpoint_path(w->model->net.checkpoint);
@@ -242,12 +242,12 @@ static nib_status check_pack(const work *w, bool pack, const char *format, nib_e
                    nib__ends_with(from, ".safetensors")))
         return NIB_OK;
     return nib__fail(err, NIB_USAGE,
-                     "%s: packed weights lie in the directory of a model, and this is a lone file; "
-                     "give a directory as MODEL and OUT, or leave --pack out",
+                     "%s: packed weights need the directory of a model, and this is a single "
+                     "file; give a directory as MODEL and OUT, or omit --pack",
                      w->out);
 }
 
-/* Tables of its tokenizer; one that does not open says so when it is used. */
+/* Writes the tables of its tokenizer. One that does not open is reported when it is used. */
 static nib_status pack_tokenizer(work *w, const char *directory, nib_err *err)
 {
     const nib_allocator *a = &w->model->engine->allocator;
@@ -268,13 +268,13 @@ static nib_status pack_tokenizer(work *w, const char *directory, nib_err *err)
         nib__ledger_add_note(&w->ledger, "packed", "%s/%s: the tokenizer, %s", w->out,
                              NIB_TABLES_NAME, nib__say_bytes(size, bytes));
     else if (status == NIB_BAD_INPUT || status == NIB_UNSUPPORTED)
-        nib__ledger_add_note(&w->ledger, "packed", "no tables of the tokenizer: %s", why.text);
+        nib__ledger_add_note(&w->ledger, "packed", "no tokenizer tables: %s", why.text);
     else
         return nib__fail(err, status, "%s", why.text);
     return NIB_OK;
 }
 
-/* The result's weights for the rows that a run of it here takes, beside them in the directory. */
+/* Packs the result's weights for the rows that this machine would run, into its directory. */
 static nib_status pack_result(void *ctx, const char *directory, nib_err *err)
 {
     work *w = ctx;
@@ -337,16 +337,16 @@ static nib_status render(work *w, const nib_quantize_report *report, nib_form fo
     return status;
 }
 
-/* A model with weights, of whatever architecture, and a place for the result. */
+/* Requires a model with weights and an output path; the architecture may be unknown. */
 static nib_status check_model(const nib_model *model, const char *out, nib_err *err)
 {
     if (!model->net.checkpoint)
         return nib__fail(err, NIB_USAGE,
-                         "%s: only a config was given, without weights to write; name the "
+                         "%s: only a config was given, without weights to write; give the "
                          "directory or the .safetensors file",
                          model->net.directory);
     if (!out)
-        return nib__fail(err, NIB_USAGE, "there is no place for the result");
+        return nib__fail(err, NIB_USAGE, "no output path is given");
     return model->net.unknown && !model->net.inspected ? NIB_OK : nib__model_runs(model, err);
 }
 
@@ -369,12 +369,12 @@ static void work_close(work *w)
     nib__arena_free(&w->arena);
 }
 
-static const char floats_because[] =
-    "are floats: so are the weights of their layers, or the format has no quantized biases";
+static const char bias_reason[] =
+    "stay floats: their weights are floats, or the format has no quantized biases";
 
 static void note_biases(nib_ledger *ledger, const void *ctx)
 {
-    nib__note_biases(ledger, ctx, floats_because);
+    nib__note_biases(ledger, ctx, bias_reason);
 }
 
 static bool format_allowed(const nib_quantize_options *o)
@@ -391,7 +391,7 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     struct nib_quant_device *device = NULL;
     nib_quantize_report report;
     NIB_TRY(name_output(w, o->out, err));
-    NIB_TRY(check_name(w, o->format, err));
+    NIB_TRY(check_file_ending(w, o->format, err));
     NIB_TRY(check_tokenizer(w->model, o->format, o->calibrate, err));
     NIB_TRY(check_pack(w, o->pack, o->format, err));
     NIB_TRY(choose_layers(w, err));
@@ -403,7 +403,7 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
         NIB_TRY(nib__ledger_strict(&w->ledger, err));
     NIB_TRY(calibrate(w, err));
     nib_quantize_job job = {.recipe = nib__recipe_text(w->recipe),
-                            /* strictly: no other format than the default one either */
+                            /* strict also forbids replacing the default format */
                             .format = o->format == NULL && o->request.strict && !format_allowed(o)
                                           ? "torchao"
                                           : o->format,
@@ -428,7 +428,7 @@ nib_status nib_quantize(nib_model *model, const nib_quantize_options *options, n
     NIB_TRY(check_model(model, options->out, err));
     NIB_TRY(nib__model_runs(model, err));
     if (!options->request.recipe)
-        return nib__fail(err, NIB_USAGE, "quantizing wants a recipe");
+        return nib__fail(err, NIB_USAGE, "quantizing needs a recipe");
     work_open(&w, model);
     w.options = options;
     const nib_status status = quantize(&w, form, sink, err);
@@ -443,7 +443,7 @@ static const struct {
     nib_code code;
 } float_types[] = {{"f32", NIB_CODE_F32}, {"f16", NIB_CODE_F16}, {"bf16", NIB_CODE_BF16}};
 
-/* The float type that codes become: the asked one, or f32, which keeps most of them exact. */
+/* The float type that codes become: the given one, or f32, which keeps most of them exact. */
 static nib_status find_float(nib_code *out, const char *dtype, nib_err *err)
 {
     *out = NIB_CODE_F32;
@@ -454,10 +454,10 @@ static nib_status find_float(nib_code *out, const char *dtype, nib_err *err)
             *out = float_types[i].code;
             return NIB_OK;
         }
-    return nib__fail(err, NIB_USAGE, "dtype \"%s\" is none of f32, f16, bf16", dtype);
+    return nib__fail(err, NIB_USAGE, "dtype \"%s\" is not one of f32, f16, bf16", dtype);
 }
 
-/* Every weight as it is. One that is plain is copied as a tensor, and with it what names it. */
+/* Keeps every weight. A plain weight is copied as a tensor, with the other names that share it. */
 static nib_status keep_layers(work *w, const nib_convert_options *o, nib_err *err)
 {
     const nib_network *net = &w->model->net;
@@ -484,8 +484,8 @@ static nib_status keep_layers(work *w, const nib_convert_options *o, nib_err *er
     return NIB_OK;
 }
 
-/* What a conversion comes down to, as a note. */
-static void count_kept(work *w, const nib_quantize_report *report)
+/* Notes how well a conversion kept weights and biases. */
+static void note_kept(work *w, const nib_quantize_report *report)
 {
     size_t lossy = 0, exact = 0, lossless = 0;
     char changed[64] = "";
@@ -510,7 +510,7 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
 {
     nib_quantize_report report;
     NIB_TRY(name_output(w, o->out, err));
-    NIB_TRY(check_name(w, o->format, err));
+    NIB_TRY(check_file_ending(w, o->format, err));
     NIB_TRY(check_pack(w, o->pack, o->format, err));
     NIB_TRY(keep_layers(w, o, err));
     nib_quantize_job job = {.recipe = "as stored",
@@ -529,7 +529,7 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
     add_notes(w);
     NIB_TRY(run_job(w, &job, &report, err));
     if (!o->dry_run)
-        count_kept(w, &report);
+        note_kept(w, &report);
     return render(w, &report, form, sink, err);
 }
 
@@ -539,17 +539,17 @@ nib_status nib_convert(nib_model *model, const nib_convert_options *options, nib
     work w;
     NIB_TRY(check_model(model, options->out, err));
     if (!options->format)
-        return nib__fail(err, NIB_USAGE, "converting wants a format");
+        return nib__fail(err, NIB_USAGE, "converting needs a format");
     for (size_t i = 0; i < options->allow.count; i++)
         if (!nib__setting_code_is_known(options->allow.items[i]))
             return nib__fail(err, NIB_USAGE,
-                             "--allow %s has no effect: converting takes codes of settings, of "
-                             "which --strict says those that it wants",
+                             "--allow %s has no effect: converting takes only setting codes; "
+                             "--strict names those that it needs",
                              options->allow.items[i]);
     if (options->dtype && strcmp(options->format, "safetensors") != 0)
         return nib__fail(err, NIB_USAGE,
-                         "a float type is asked for, but the format %s keeps codes; the format "
-                         "safetensors has plain floats",
+                         "--dtype has no effect: the format %s keeps codes; --format safetensors "
+                         "holds plain floats",
                          options->format);
     NIB_TRY(check_tokenizer(model, options->format, NULL, err));
     work_open(&w, model);

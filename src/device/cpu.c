@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * This machine's processor: which instruction sets it has and the operating system saves, by what
- * level names they are masked, and cautious rates until measure.c finds the true ones.
+ * This machine's processor: the instruction sets that it and the operating system support, the
+ * level names of --isa that mask them, and cautious rates until measure.c has measured.
  */
 #include "file.h"
 #include "machine.h"
@@ -62,7 +62,7 @@ int64_t nib__cpu_isa(void)
     return isa;
 }
 
-/* AMX, which no kernel of the table uses. */
+/* AMX, which no kernel uses yet. */
 static bool has_matrix_unit(void)
 {
     unsigned a, b, c, d;
@@ -130,7 +130,7 @@ static void cpu_model(char *out, size_t size)
 
 static const struct level {
     const char *name;
-    int64_t own, all; /* the bit that gives the name; with what it builds on */
+    int64_t own, all; /* the bit that gives the name; that and all it builds on */
 } levels[] = {
     {"ref", 0, 0},
     {"avx2", NIB_ISA_AVX2, NIB_ISA_AVX2},
@@ -163,10 +163,10 @@ nib_status nib__cpu_isa_mask(int64_t *out, const char *level, nib_err *err)
         if (strcmp(levels[i].name, level) != 0)
             continue;
         if ((here & levels[i].own) != levels[i].own)
-            return nib__fail(
-                err, NIB_NOT_AS_ASKED,
-                "--isa %s: this processor, or its operating system, has no %s; the best here is %s",
-                level, level, nib__cpu_isa_name(here));
+            return nib__fail(err, NIB_NOT_AS_ASKED,
+                             "--isa %s: this processor or its operating system does not support "
+                             "%s; the best supported is %s",
+                             level, level, nib__cpu_isa_name(here));
         *out = here & levels[i].all;
         return NIB_OK;
     }
@@ -176,13 +176,13 @@ nib_status nib__cpu_isa_mask(int64_t *out, const char *level, nib_err *err)
         used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i == 0 ? "" : ", ",
                                  levels[i].name);
     char shown[64];
-    return nib__fail(err, NIB_USAGE, "--isa %s: no such instruction set; known are %s",
+    return nib__fail(err, NIB_USAGE, "--isa %s: unknown instruction set; choose one of %s",
                      nib__say_name(shown, sizeof shown, level, strlen(level)), known);
 }
 
 /* ---- this machine ---- */
 
-/* Rates of one thread, low enough that a real processor of the level exceeds them. */
+/* Rates of one thread, low enough that any processor of the level exceeds them. */
 static void cautious_rates(double rate[NIB_UNIT_COUNT], int64_t isa)
 {
     const double scalar = 2e9;
@@ -209,7 +209,7 @@ static void cautious_rates(double rate[NIB_UNIT_COUNT], int64_t isa)
     rate[NIB_UNIT_DOT8] = i8;
 }
 
-/* A file of Linux: "32768K". 0: it is not there, or something else. */
+/* Reads a size such as "32768K" from a Linux file. 0: missing, or not a size. */
 static int64_t size_in(const char *path, const nib_allocator *a)
 {
     enum { LIMIT = 64, UNIT = 1024 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * CUDA through the driver's own library, loaded at run time: devices and their facts, memory,
- * programs out of the library's fat binaries, launches in order on one stream. Nothing is compiled
- * on the device but what the driver makes of PTX for a device newer than the fat binary.
+ * CUDA through the driver's library, loaded at run time: devices and their facts, memory, programs
+ * from embedded fat binaries, launches in order on one stream. The driver compiles nothing, except
+ * PTX for a device newer than the fat binary.
  */
 #include "cuda_api.h"
 #include "cuda_programs.h"
@@ -21,7 +21,7 @@ typedef struct library {
 #undef POINTER
 } library;
 
-/* False: there is no such library, or it lacks a function, whose name is then in *lacking. */
+/* False: the library is missing (*lacking is NULL), or lacks the function *lacking. */
 static bool load(library *l, const char **lacking)
 {
 #define NAME(result, name, arguments) #name,
@@ -34,7 +34,7 @@ static nib_status failed(const library *l, nib_err *err, const char *what, cu_re
 {
     const char *text = NULL;
     if (l->cuGetErrorString(code, &text) != CU_SUCCESS || text == NULL)
-        text = "an error that the driver has no words for";
+        text = "unknown error";
     return nib__fail(err, NIB_FAILED, "%s: %s (CUDA's %d)", what, text, code);
 }
 
@@ -46,13 +46,13 @@ static double attribute(const library *l, cu_device device, int which)
     return l->cuDeviceGetAttribute(&value, which, device) == CU_SUCCESS ? (double)value : 0;
 }
 
-/* Rates by the clocks and units that the device says it has, until it is measured. */
+/* Rates from the clocks and units that the device reports, until it is measured. */
 static void published_rates(const library *l, cu_device device, nib_machine *m)
 {
     const int64_t sm = m->facts.fact[NIB_FACT_SM];
     const double units = attribute(l, device, CU_ATTRIBUTE_MULTIPROCESSORS);
     const double clock = 1e3 * attribute(l, device, CU_ATTRIBUTE_CLOCK_KHZ);
-    /* multiply-adds of a multiprocessor in a clock; a matrix unit's are multiples of 16-bit ones */
+    /* multiply-adds per clock of a multiprocessor, and of its matrix units with 16-bit operands */
     const double lanes = sm == 80 ? 64 : 128;
     const double matrix = sm / 10 == 10 ? 4096 : sm == 90 ? 2048 : sm == 80 ? 1024 : 512;
     const double rate = 2 * units * clock;
@@ -63,7 +63,7 @@ static void published_rates(const library *l, cu_device device, nib_machine *m)
     m->rate[NIB_UNIT_MX8] = m->facts.fact[NIB_FACT_MX_UNIT] != 0 ? rate * matrix * 2 : 0;
     m->bytes_per_s = 2e3 * attribute(l, device, CU_ATTRIBUTE_MEMORY_CLOCK_KHZ) *
                      attribute(l, device, CU_ATTRIBUTE_MEMORY_BUS_BITS) / 8;
-    if (m->bytes_per_s <= 0) /* newer devices do not say */
+    if (m->bytes_per_s <= 0) /* newer devices do not report it */
         m->bytes_per_s = 200e9;
     m->launch_s = 4e-6;
     m->copy_s = NIB_CAUTIOUS_COPY_S;
@@ -94,7 +94,7 @@ static void describe(const library *l, cu_device device, size_t index, int versi
     fact[NIB_FACT_MAKER] = NIB_MAKER_NVIDIA;
     fact[NIB_FACT_SM] = sm;
     fact[NIB_FACT_DOT8] = sm >= 61;
-    fact[NIB_FACT_DOT4] = sm >= 75 && sm < 90; /* left out of the matrix units since */
+    fact[NIB_FACT_DOT4] = sm >= 75 && sm < 90; /* later matrix units lack it */
     fact[NIB_FACT_MATRIX_UNIT] = sm >= 70;
     fact[NIB_FACT_FP8_UNIT] = sm >= 89;
     fact[NIB_FACT_MX_UNIT] = sm >= 100;
@@ -110,7 +110,7 @@ static void find(nib_gpu_found *out, size_t *count, nib_text *why)
     int devices = 0, version = 0;
     if (!load(&l, &lacking)) {
         if (lacking == NULL)
-            nib__text_str(why, "CUDA: " LIBRARY " is not here; install NVIDIA's driver\n");
+            nib__text_str(why, "CUDA: " LIBRARY " not found; install NVIDIA's driver\n");
         else
             nib__text_format(why, "CUDA: " LIBRARY " has no %s; install a newer driver\n", lacking);
         return;
@@ -120,8 +120,8 @@ static void find(nib_gpu_found *out, size_t *count, nib_text *why)
         l.cuDeviceGetCount(&devices) != CU_SUCCESS || devices == 0) {
         const char *text = NULL;
         l.cuGetErrorString(code != CU_SUCCESS ? code : CU_ERROR_NO_DEVICE, &text);
-        nib__text_format(why, "CUDA: " LIBRARY " is here, but no device: %s\n",
-                         text != NULL ? text : "no reason is given");
+        nib__text_format(why, "CUDA: " LIBRARY " found no device: %s\n",
+                         text != NULL ? text : "no reason given");
         return;
     }
     for (int i = 0; i < devices && *count < NIB_GPUS_MAX; i++) {
@@ -144,8 +144,8 @@ typedef struct state {
     cu_stream stream;
 } state;
 
-/* A context is current in a thread; calls may come from any. */
-static nib_status enter(nib_gpu *gpu, nib_err *err)
+/* Makes the context current in the calling thread, which may be any. */
+static nib_status set_context(nib_gpu *gpu, nib_err *err)
 {
     state *s = gpu->state;
     const cu_result code = s->l.cuCtxSetCurrent(s->context);
@@ -156,15 +156,15 @@ static nib_status check_driver(const state *s, nib_err *err)
 {
     int version = 0;
     if (nib__cuda_toolkit == 0)
-        return nib__fail(err, NIB_NOT_AS_ASKED,
-                         "this program has no kernels for CUDA; build it with make CUDA=1 where "
-                         "nvcc is");
+        return nib__fail(
+            err, NIB_NOT_AS_ASKED,
+            "this program has no CUDA kernels; build it with make CUDA=1 where nvcc is installed");
     if (s->l.cuDriverGetVersion(&version) != CU_SUCCESS)
         version = 0;
     if (version / 1000 < nib__cuda_toolkit / 1000)
         return nib__fail(err, NIB_NOT_AS_ASKED,
-                         "the driver is of CUDA %d.%d, and the kernels were compiled by %d.%d, "
-                         "which asks for %d.0 or later; update the driver or build with its nvcc",
+                         "the driver supports CUDA %d.%d, but the kernels were compiled by %d.%d, "
+                         "which needs %d.0 or later; update the driver or build with an older nvcc",
                          version / 1000, version % 1000 / 10, nib__cuda_toolkit / 1000,
                          nib__cuda_toolkit % 1000 / 10, nib__cuda_toolkit / 1000);
     return NIB_OK;
@@ -175,10 +175,10 @@ static nib_status open_device(nib_gpu *gpu, nib_err *err)
     const char *lacking;
     state *s = nib__calloc(gpu->allocator, 1, sizeof *s);
     if (s == NULL)
-        return nib__fail_memory(err, sizeof *s, "a device of CUDA");
+        return nib__fail_memory(err, sizeof *s, "a CUDA device");
     gpu->state = s;
     if (!load(&s->l, &lacking))
-        return nib__fail(err, NIB_NOT_AS_ASKED, LIBRARY " is not here any more");
+        return nib__fail(err, NIB_NOT_AS_ASKED, LIBRARY " can no longer be loaded");
     NIB_TRY(check_driver(s, err));
     s->device = (cu_device)(intptr_t)gpu->found->ids[0];
     cu_result code = s->l.cuInit(0);
@@ -186,7 +186,7 @@ static nib_status open_device(nib_gpu *gpu, nib_err *err)
         code = s->l.cuDevicePrimaryCtxRetain(&s->context, s->device);
     if (code != CU_SUCCESS)
         return failed(&s->l, err, "a context", code);
-    NIB_TRY(enter(gpu, err));
+    NIB_TRY(set_context(gpu, err));
     code = s->l.cuStreamCreate(&s->stream, CU_STREAM_ALONE);
     return code == CU_SUCCESS ? NIB_OK : failed(&s->l, err, "a stream", code);
 }
@@ -207,23 +207,23 @@ static void close_device(nib_gpu *gpu)
     gpu->state = NULL;
 }
 
-/* ---- memory: a handle is the address on the device ---- */
+/* ---- memory: a handle is a device address ---- */
 
-static nib_status take(nib_gpu *gpu, uint64_t bytes, uint64_t *handle, nib_err *err)
+static nib_status allocate(nib_gpu *gpu, uint64_t bytes, uint64_t *handle, nib_err *err)
 {
     state *s = gpu->state;
-    NIB_TRY(enter(gpu, err));
+    NIB_TRY(set_context(gpu, err));
     const cu_result code = s->l.cuMemAlloc_v2(handle, (size_t)bytes);
     if (code == CU_ERROR_OUT_OF_MEMORY)
         return NIB_NO_MEMORY;
     return code == CU_SUCCESS ? NIB_OK : failed(&s->l, err, "memory", code);
 }
 
-/* The driver waits for launches that may still use it. */
-static void give(nib_gpu *gpu, uint64_t handle)
+/* The driver waits for launches that may still use the memory. */
+static void release(nib_gpu *gpu, uint64_t handle)
 {
     state *s = gpu->state;
-    if (enter(gpu, NULL) == NIB_OK)
+    if (set_context(gpu, NULL) == NIB_OK)
         s->l.cuMemFree_v2(handle);
 }
 
@@ -231,8 +231,8 @@ static nib_status write(nib_gpu *gpu, uint64_t handle, uint64_t at, const void *
                         uint64_t bytes, nib_err *err)
 {
     state *s = gpu->state;
-    NIB_TRY(enter(gpu, err));
-    /* of memory that is not pinned, the driver has taken a copy when the call returns */
+    NIB_TRY(set_context(gpu, err));
+    /* for unpinned memory, the driver has made a copy by the time the call returns */
     const cu_result code = s->l.cuMemcpyHtoDAsync_v2(handle + at, from, (size_t)bytes, s->stream);
     return code == CU_SUCCESS ? NIB_OK : failed(&s->l, err, "a copy to the device", code);
 }
@@ -241,7 +241,7 @@ static nib_status read(nib_gpu *gpu, uint64_t handle, uint64_t at, void *to, uin
                        nib_err *err)
 {
     state *s = gpu->state;
-    NIB_TRY(enter(gpu, err));
+    NIB_TRY(set_context(gpu, err));
     NIB_TRY(nib__gpu_finish(gpu, err)); /* with a limit, unlike the driver's wait */
     cu_result code = s->l.cuMemcpyDtoHAsync_v2(to, handle + at, (size_t)bytes, s->stream);
     if (code == CU_SUCCESS)
@@ -253,7 +253,7 @@ static nib_status copy(nib_gpu *gpu, uint64_t to, uint64_t to_at, uint64_t from,
                        uint64_t bytes, nib_err *err)
 {
     state *s = gpu->state;
-    NIB_TRY(enter(gpu, err));
+    NIB_TRY(set_context(gpu, err));
     const cu_result code =
         s->l.cuMemcpyDtoDAsync_v2(to + to_at, from + from_at, (size_t)bytes, s->stream);
     return code == CU_SUCCESS ? NIB_OK : failed(&s->l, err, "a copy on the device", code);
@@ -261,7 +261,7 @@ static nib_status copy(nib_gpu *gpu, uint64_t to, uint64_t to_at, uint64_t from,
 
 /* ---- programs ---- */
 
-static const nib_cuda_program *program_of(const char *source, const char *options)
+static const nib_cuda_program *find_program(const char *source, const char *options)
 {
     const nib_cuda_program *p = nib__cuda_programs;
     while (p->source != NULL &&
@@ -275,22 +275,22 @@ static nib_status load_program(nib_gpu *gpu, const nib_gpu_source *source, const
 {
     state *s = gpu->state;
     cu_module module;
-    const nib_cuda_program *compiled = program_of(source->name, launch->options);
+    const nib_cuda_program *compiled = find_program(source->name, launch->options);
     if (compiled == NULL)
-        return nib__fail(err, NIB_NOT_AS_ASKED,
-                         "%s with %s is not among the programs for CUDA; add its line to "
-                         "cuda_programs.txt",
-                         source->name, launch->options);
-    NIB_TRY(enter(gpu, err));
+        return nib__fail(
+            err, NIB_NOT_AS_ASKED,
+            "%s with options %s was not compiled for CUDA; add it to cuda_programs.txt",
+            source->name, launch->options);
+    NIB_TRY(set_context(gpu, err));
     const cu_result code = s->l.cuModuleLoadData(&module, compiled->image);
     *program = module;
     return code == CU_SUCCESS ? NIB_OK : failed(&s->l, err, source->name, code);
 }
 
-static void give_program(nib_gpu *gpu, void *program)
+static void release_program(nib_gpu *gpu, void *program)
 {
     state *s = gpu->state;
-    if (enter(gpu, NULL) == NIB_OK)
+    if (set_context(gpu, NULL) == NIB_OK)
         s->l.cuModuleUnload(program);
 }
 
@@ -299,7 +299,7 @@ static nib_status find_function(nib_gpu *gpu, void *program, const nib_launch *l
 {
     state *s = gpu->state;
     cu_function found;
-    NIB_TRY(enter(gpu, err));
+    NIB_TRY(set_context(gpu, err));
     cu_result code = s->l.cuModuleGetFunction(&found, program, launch->function);
     if (code == CU_SUCCESS && launch->shared > 0)
         code = s->l.cuFuncSetAttribute(found, CU_FUNCTION_MOST_DYNAMIC_SHARED, launch->shared);
@@ -309,7 +309,7 @@ static nib_status find_function(nib_gpu *gpu, void *program, const nib_launch *l
 
 /* ---- launching ---- */
 
-/* What an argument points to when it is given to the driver. */
+/* The value that an argument pointer points to. */
 typedef union value {
     cu_address address;
     int32_t integer;
@@ -329,7 +329,7 @@ static nib_status set_args(nib_gpu *gpu, const nib_launch *launch, value *values
         } else {
             const nib_gpu_piece *piece = nib__gpu_piece(gpu, arg->value.memory);
             if (piece == NULL && arg->value.memory != NULL)
-                return nib__fail(err, NIB_FAILED, "%s: argument %d is no memory of %s",
+                return nib__fail(err, NIB_FAILED, "%s: argument %d is not memory of %s",
                                  launch->function, i, gpu->found->name);
             values[i].address =
                 piece == NULL
@@ -349,11 +349,12 @@ static nib_status launch(nib_gpu *gpu, void *function, const nib_launch *launch,
     for (int i = 0; i < 3; i++) {
         if (launch->groups[i] > most[i])
             return nib__fail(err, NIB_NOT_AS_ASKED,
-                             "%s: %" PRId64 " blocks of threads in dimension %d, where CUDA takes "
-                             "%" PRId64 "; run fewer tokens at a time",
+                             "%s: %" PRId64
+                             " thread blocks in dimension %d exceed CUDA's limit of %" PRId64
+                             "; run fewer tokens at a time",
                              launch->function, launch->groups[i], i, most[i]);
     }
-    NIB_TRY(enter(gpu, err));
+    NIB_TRY(set_context(gpu, err));
     NIB_TRY(set_args(gpu, launch, values, args, err));
     const cu_result code = s->l.cuLaunchKernel(
         function, (unsigned)launch->groups[0], (unsigned)launch->groups[1],
@@ -362,36 +363,37 @@ static nib_status launch(nib_gpu *gpu, void *function, const nib_launch *launch,
     return code == CU_SUCCESS ? NIB_OK : failed(&s->l, err, launch->function, code);
 }
 
-static void give_event(nib_gpu *gpu, void *event)
+static void release_event(nib_gpu *gpu, void *event)
 {
     state *s = gpu->state;
-    if (enter(gpu, NULL) == NIB_OK)
+    if (set_context(gpu, NULL) == NIB_OK)
         s->l.cuEventDestroy_v2(event);
 }
 
-static nib_status mark(nib_gpu *gpu, void **event, nib_err *err)
+static nib_status record_event(nib_gpu *gpu, void **event, nib_err *err)
 {
     state *s = gpu->state;
-    cu_event made;
-    NIB_TRY(enter(gpu, err));
-    cu_result code = s->l.cuEventCreate(&made, CU_EVENT_WITHOUT_TIME);
+    cu_event created;
+    NIB_TRY(set_context(gpu, err));
+    cu_result code = s->l.cuEventCreate(&created, CU_EVENT_WITHOUT_TIME);
     if (code != CU_SUCCESS)
         return failed(&s->l, err, "an event", code);
-    *event = made;
-    code = s->l.cuEventRecord(made, s->stream);
+    *event = created;
+    code = s->l.cuEventRecord(created, s->stream);
     if (code == CU_SUCCESS)
         return NIB_OK;
-    give_event(gpu, made);
+    release_event(gpu, created);
     return failed(&s->l, err, "the stream", code);
 }
 
-static nib_status has_come(nib_gpu *gpu, void *event, bool *come, const char *what, nib_err *err)
+static nib_status is_event_done(nib_gpu *gpu, void *event, bool *done, const char *what,
+                                nib_err *err)
 {
     state *s = gpu->state;
-    NIB_TRY(enter(gpu, err));
+    NIB_TRY(set_context(gpu, err));
     const cu_result code = s->l.cuEventQuery(event);
-    *come = code == CU_SUCCESS;
-    return *come || code == CU_ERROR_NOT_READY ? NIB_OK : failed(&s->l, err, what, code);
+    *done = code == CU_SUCCESS;
+    return *done || code == CU_ERROR_NOT_READY ? NIB_OK : failed(&s->l, err, what, code);
 }
 
 const nib_gpu_driver nib__driver_cuda = {
@@ -400,17 +402,17 @@ const nib_gpu_driver nib__driver_cuda = {
     .find = find,
     .open = open_device,
     .close = close_device,
-    .take = take,
-    .give = give,
+    .allocate = allocate,
+    .release = release,
     .write = write,
     .read = read,
     .copy = copy,
     .load_program = load_program,
-    .give_program = give_program,
+    .release_program = release_program,
     .find_function = find_function,
     .launch = launch,
-    .mark = mark,
-    .has_come = has_come,
-    .give_event = give_event,
+    .record_event = record_event,
+    .is_event_done = is_event_done,
+    .release_event = release_event,
     .spin_ns = 2000000,
 };

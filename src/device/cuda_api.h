@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part of CUDA's driver interface that cuda.c calls: facts of a public ABI, declared here
- * because cuda.h is on no machine without the toolkit. Names of functions are those of the library,
- * _v2 where the ABI was revised.
+ * The part of the CUDA driver API that cuda.c calls: facts of a public ABI, declared here because
+ * cuda.h comes only with the toolkit. Functions have the library's names, with _v2 where the ABI
+ * was revised.
  */
 #ifndef NIB_CUDA_API_H
 #define NIB_CUDA_API_H
@@ -36,7 +36,7 @@ enum {
 };
 
 enum {
-    CU_FUNCTION_MOST_DYNAMIC_SHARED = 8, /* an attribute that is set */
+    CU_FUNCTION_MOST_DYNAMIC_SHARED = 8, /* an attribute to set */
     CU_STREAM_ALONE = 1,                 /* does not wait for the default stream */
     CU_EVENT_WITHOUT_TIME = 2,
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Machines as documentation: this one and the known ones, each fact with its date and source, as
- * text, JSON or Markdown. What int4 asks of a machine stands first.
+ * Renders machines as documentation: this one and the known ones, each fact with its date and
+ * source, as text, JSON or Markdown. Facts that matter for int4 come first.
  */
 #include "json.h"
 #include "machine.h"
@@ -37,11 +37,11 @@ static void text_machine(const nib_machine *m, nib_text *out)
     else
         nib__text_format(out, "%-16s %s, %s\n", m->name, nib__machine_title(m),
                          m->here ? "here" : "not here");
-    nib__text_str(out, "  what int4 asks for:\n");
+    nib__text_str(out, "  relevant for int4:\n");
     text_lines(&lines, m, true, out);
-    nib__text_str(out, "  the rest:\n");
+    nib__text_str(out, "  other facts:\n");
     if (m->host != NULL)
-        nib__text_format(out, "    %-14s %s: work may go there with --allow device\n", "host",
+        nib__text_format(out, "    %-14s %s: layers may run there with --allow device\n", "host",
                          m->host->name);
     text_lines(&lines, m, false, out);
 }
@@ -155,12 +155,13 @@ static void markdown_machine(const nib_machine *m, nib_text *out)
 
 static void markdown_table(const nib_machines *known, nib_text *out)
 {
-    nib__text_str(out, "# Machines\n\nMachines that a plan may name with `--device`, present or "
-                       "not: the files of `machines/`. How to add one's own:\n"
-                       "[devices.md](devices.md). What int4 asks for is in bold: dot products of "
-                       "4 or 8 bits, matrix units, bandwidth.\n\n"
-                       "| machine | bandwidth | f32 | bf16 | int8 | fp8 | dot4 | dot8 | matrix "
-                       "unit |\n|---|---|---|---|---|---|---|---|---|\n");
+    nib__text_str(out,
+                  "# Machines\n\nMachines that `--device` accepts, present or not: the files of "
+                  "`machines/`. [devices.md](devices.md) tells how\nto add your own. Facts "
+                  "that matter for int4 are in bold: dot products of 4 or 8 bits, matrix "
+                  "units, bandwidth.\n\n"
+                  "| machine | bandwidth | f32 | bf16 | int8 | fp8 | dot4 | dot8 | matrix "
+                  "unit |\n|---|---|---|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < known->count; i++) {
         const nib_machine *m = &known->items[i];
         static const int rates[] = {NIB_RATE_BYTES, NIB_RATE_UNITS + NIB_UNIT_F32,

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opens and closes the engine.
+ * Opens and closes the engine; finds machines by name.
  */
 #include "engine.h"
 
 #include <stdio.h>
 #include <strings.h>
 
-/* Where processes share a machine; said once, by the first of them. */
-static void say_crowded(const nib_engine *e, const nib_engine_options *o, int cores)
+/* Logs that processes share cores; only the first process does. */
+static void log_crowded(const nib_engine *e, const nib_engine_options *o, int cores)
 {
     char line[128];
     if (!o->callbacks.log || o->slice != 0 || o->slices <= cores)
@@ -25,12 +25,12 @@ static nib_status open_parts(nib_engine *e, const nib_engine_options *o, nib_err
     e->asked_threads = o->threads;
     snprintf(e->asked_isa, sizeof e->asked_isa, "%s", o->isa != NULL ? o->isa : "");
     if (o->slices > 1 && (o->slice < 0 || o->slice >= o->slices))
-        return nib__fail(err, NIB_USAGE, "slice %d of %d: slices count from 0", o->slice,
+        return nib__fail(err, NIB_USAGE, "slice %d of %d: slices are numbered from 0", o->slice,
                          o->slices);
     const int cores = nib__cores_allowed(); /* before this thread moves to its share */
     NIB_TRY(nib__pool_open_share(&e->pool, o->threads, (nib_share){o->slice, o->slices},
                                  &e->allocator, err));
-    say_crowded(e, o, cores);
+    log_crowded(e, o, cores);
     nib__machine_here(&e->here, e->isa, nib__pool_threads(e->pool));
     if (o->cache_path == NULL)
         return NIB_OK;
@@ -147,7 +147,7 @@ nib_status nib__engine_gpu(nib_gpu **out, nib_engine *engine, const nib_machine 
         *out = engine->opened[i];
         return NIB_OK;
     }
-    return nib__fail(err, NIB_FAILED, "%s is no device that was found", machine->name);
+    return nib__fail(err, NIB_FAILED, "device %s was not found", machine->name);
 }
 
 /* ---- machines by name ---- */
@@ -166,9 +166,9 @@ static void list_names(nib_text *out, const char *const *names, size_t count)
         nib__text_format(out, "%s%s", i == 0 ? "" : ", ", names[i]);
 }
 
-/* "; OpenCL: libOpenCL.so.1 is not here; install ..." of the driver that the name speaks of: the
- * line that `nibble devices` has of it. False: it speaks of none. */
-static bool say_driver(const nib_engine *engine, const char *name, nib_text *out)
+/* Appends the line of `nibble devices` about the driver that the name begins with: "; OpenCL:
+ * libOpenCL.so.1 not found; install ...". False: no driver matches. */
+static bool append_driver(const nib_engine *engine, const char *name, nib_text *out)
 {
     const size_t before = out->size;
     const char *line = engine->no_gpus.size != 0 ? engine->no_gpus.at : "";
@@ -181,7 +181,7 @@ static bool say_driver(const nib_engine *engine, const char *name, nib_text *out
     return out->size != before;
 }
 
-/* Its driver, or names that are near; those that are here, and those that are known. */
+/* Fails with its driver's line or similar names, then the devices here and the known machines. */
 static nib_status fail_machine(const nib_engine *engine, const char *name, nib_err *err)
 {
     const nib_machines *known = &engine->machines;
@@ -199,7 +199,7 @@ static nib_status fail_machine(const nib_engine *engine, const char *name, nib_e
     nib__text_init(&words, &engine->allocator);
     nib__text_init(&near, &engine->allocator);
     nib__near_names(&near, name, names, most);
-    const bool has_driver = say_driver(engine, name, &words);
+    const bool has_driver = append_driver(engine, name, &words);
     if (!has_driver && near.size != 0)
         nib__text_format(&words, "; did you mean %s", near.at);
     nib__text_str(&words, "; here: ");
@@ -215,9 +215,9 @@ static nib_status fail_machine(const nib_engine *engine, const char *name, nib_e
     return status;
 }
 
-/* A device that is not here, and whose file names no host, is planned as if it were in this
+/* A device that is not present, and whose file names no host, is planned as if it were in this
  * machine. */
-static nib_status give_host(nib_engine *engine, nib_machine *device, nib_err *err)
+static nib_status set_default_host(nib_engine *engine, nib_machine *device, nib_err *err)
 {
     if (device->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU || device->host != NULL)
         return NIB_OK;
@@ -237,12 +237,12 @@ nib_status nib__engine_machine(nib_engine *engine, nib_machine *out, const char 
     NIB_TRY(nib__engine_machines(engine, &known, err));
     if (nib__machine_is_path(name)) {
         NIB_TRY(nib__machine_read(out, name, known, arena, err));
-        return give_host(engine, out, err);
+        return set_default_host(engine, out, err);
     }
     const nib_machine *machine = nib__machines_find(known, name);
     if (machine != NULL) {
         *out = *machine;
-        return give_host(engine, out, err);
+        return set_default_host(engine, out, err);
     }
     NIB_TRY(nib__engine_find_gpus(engine, err));
     machine = nib__engine_gpu_find(engine, name);
@@ -256,12 +256,11 @@ nib_status nib__engine_machine(nib_engine *engine, nib_machine *out, const char 
 nib_status nib__engine_machine_here(nib_engine *engine, nib_machine *out, nib_gpu **gpu,
                                     const char *name, nib_err *err)
 {
-    nib_arena arena; /* texts of a machine that is not here */
+    nib_arena arena; /* texts of a machine from a file */
     nib__arena_init(&arena, &engine->allocator, 0);
     nib_status status = nib__engine_machine(engine, out, name, &arena, err);
     if (status == NIB_OK && !out->here)
-        status =
-            nib__fail(err, NIB_USAGE, "%s is not here, so nothing of it can be measured", name);
+        status = nib__fail(err, NIB_USAGE, "%s is not present, so it cannot be measured", name);
     nib__arena_free(&arena);
     *gpu = NULL;
     if (status == NIB_OK && out->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)

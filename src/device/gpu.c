@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What all drivers share: their libraries, the list of devices, and memory with addresses.
+ * Code shared by all drivers: loading libraries, the list of devices, and addressed memory.
  */
 #include "gpu.h"
 
@@ -27,14 +27,14 @@ size_t nib__gpus_find(nib_gpu_found out[NIB_GPUS_MAX], nib_text *why)
 bool nib__gpu_load_library(const char *library, const char *const *names, size_t count,
                            void *functions, const char **lacking)
 {
-    /* it stays loaded: what was found and opened is the library's own */
+    /* never unloaded: devices that were found and opened belong to the library */
     void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     *lacking = NULL;
     if (handle == NULL)
         return false;
     for (size_t i = 0; i < count; i++) {
         void *at = dlsym(handle, names[i]);
-        /* ISO C has no cast from data to a function */
+        /* ISO C has no cast from an object pointer to a function pointer */
         memcpy((char *)functions + i * sizeof at, &at, sizeof at);
         *lacking = at == NULL ? names[i] : *lacking;
     }
@@ -43,7 +43,7 @@ bool nib__gpu_load_library(const char *library, const char *const *names, size_t
 
 /* ---- opening ---- */
 
-/* Where addresses begin: far from any that a process has, so that a mistake is found. */
+/* The first address: far from any that a process uses, so that a stray access faults. */
 #define FIRST_ADDRESS (UINT64_C(1) << 60)
 enum { PIECE_ALIGN = 4096 };
 
@@ -70,7 +70,7 @@ void nib__gpu_close(nib_gpu *gpu)
     const nib_allocator *a = gpu->allocator;
     nib__gpu_forget_launches(gpu);
     for (size_t i = 0; i < gpu->count; i++)
-        gpu->found->driver->give(gpu, gpu->pieces[i].handle);
+        gpu->found->driver->release(gpu, gpu->pieces[i].handle);
     gpu->found->driver->close(gpu);
     nib__release(a, gpu->pieces);
     nib__release(a, gpu);
@@ -78,8 +78,8 @@ void nib__gpu_close(nib_gpu *gpu)
 
 /* ---- memory ---- */
 
-/* The number of pieces that begin at or before the address. */
-static size_t pieces_before(const nib_gpu *gpu, uint64_t address)
+/* The number of allocations that begin at or before the address. */
+static size_t count_pieces_before(const nib_gpu *gpu, uint64_t address)
 {
     size_t low = 0, high = gpu->count;
     while (low < high) {
@@ -95,7 +95,7 @@ static size_t pieces_before(const nib_gpu *gpu, uint64_t address)
 const nib_gpu_piece *nib__gpu_piece(const nib_gpu *gpu, const void *address)
 {
     const uint64_t at = (uint64_t)(uintptr_t)address;
-    const size_t before = pieces_before(gpu, at);
+    const size_t before = count_pieces_before(gpu, at);
     if (before == 0)
         return NULL;
     const nib_gpu_piece *piece = &gpu->pieces[before - 1];
@@ -104,19 +104,20 @@ const nib_gpu_piece *nib__gpu_piece(const nib_gpu *gpu, const void *address)
 
 void nib__gpu_limit(nib_gpu *gpu, uint64_t bytes) { gpu->most = bytes; }
 
-static nib_status take(nib_gpu *gpu, uint64_t bytes, const char *what, uint64_t *handle,
-                       nib_err *err)
+static nib_status allocate(nib_gpu *gpu, uint64_t bytes, const char *what, uint64_t *handle,
+                           nib_err *err)
 {
     char asked[32], held[32], all[32];
     const bool is_over = gpu->most != 0 && (bytes > gpu->most || gpu->held > gpu->most - bytes);
     const nib_status status =
-        is_over ? NIB_NO_MEMORY : gpu->found->driver->take(gpu, bytes, handle, err);
+        is_over ? NIB_NO_MEMORY : gpu->found->driver->allocate(gpu, bytes, handle, err);
     if (status != NIB_NO_MEMORY)
         return status;
     return nib__fail(err, NIB_NO_MEMORY,
-                     "%s has no memory left: %s needs %s, %s of its %s are held", gpu->found->name,
-                     what, nib__say_bytes(asked, bytes), nib__say_bytes(held, gpu->held),
-                     nib__say_bytes(all, gpu->most != 0 ? gpu->most : gpu->found->machine.memory));
+                     "%s is out of memory: %s of %s are in use; cannot allocate %s for %s",
+                     gpu->found->name, nib__say_bytes(held, gpu->held),
+                     nib__say_bytes(all, gpu->most != 0 ? gpu->most : gpu->found->machine.memory),
+                     nib__say_bytes(asked, bytes), what);
 }
 
 static nib_status add_piece(nib_gpu *gpu, uint64_t address, uint64_t bytes, const char *what,
@@ -126,10 +127,10 @@ static nib_status add_piece(nib_gpu *gpu, uint64_t address, uint64_t bytes, cons
     uint64_t handle = 0;
     if (!nib__reserve(gpu->allocator, &pieces, &gpu->capacity, gpu->count + 1, sizeof *gpu->pieces))
         return nib__fail_memory(err, (gpu->count + 1) * sizeof *gpu->pieces,
-                                "the list of a device's memory");
+                                "the list of device memory");
     gpu->pieces = pieces;
-    NIB_TRY(take(gpu, bytes, what, &handle, err));
-    const size_t at = pieces_before(gpu, address);
+    NIB_TRY(allocate(gpu, bytes, what, &handle, err));
+    const size_t at = count_pieces_before(gpu, address);
     memmove(&gpu->pieces[at + 1], &gpu->pieces[at], (gpu->count - at) * sizeof *gpu->pieces);
     gpu->pieces[at] = (nib_gpu_piece){.address = address, .bytes = bytes, .handle = handle};
     gpu->count++;
@@ -142,7 +143,7 @@ nib_status nib__gpu_take(nib_gpu *gpu, uint64_t bytes, const char *what, void **
 {
     const uint64_t at = gpu->next, wanted = bytes == 0 ? 1 : bytes;
     NIB_TRY(add_piece(gpu, at, wanted, what, err));
-    gpu->next += (wanted + 2 * PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN; /* never touching */
+    gpu->next += (wanted + 2 * PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN; /* leaves a gap */
     *address = (void *)(uintptr_t)at;
     return NIB_OK;
 }
@@ -158,7 +159,7 @@ void nib__gpu_give(nib_gpu *gpu, void *address)
     if (piece == NULL)
         return;
     const size_t at = (size_t)(piece - gpu->pieces);
-    gpu->found->driver->give(gpu, piece->handle);
+    gpu->found->driver->release(gpu, piece->handle);
     gpu->held -= piece->bytes;
     gpu->count--;
     memmove(&gpu->pieces[at], &gpu->pieces[at + 1], (gpu->count - at) * sizeof *gpu->pieces);
@@ -166,14 +167,14 @@ void nib__gpu_give(nib_gpu *gpu, void *address)
 
 uint64_t nib__gpu_held(const nib_gpu *gpu) { return gpu->held; }
 
-/* The piece that holds bytes from the address on, and where in it they begin. */
+/* Finds the allocation that holds `bytes` at the address, and their offset in it. */
 static nib_status locate(const nib_gpu *gpu, const void *address, uint64_t bytes,
                          const nib_gpu_piece **piece, uint64_t *at, nib_err *err)
 {
     *piece = nib__gpu_piece(gpu, address);
     *at = *piece != NULL ? (uint64_t)(uintptr_t)address - (*piece)->address : 0;
     if (*piece == NULL || bytes > (*piece)->bytes - *at)
-        return nib__fail(err, NIB_FAILED, "%s: %" PRIu64 " bytes at %p are not the device's",
+        return nib__fail(err, NIB_FAILED, "%s: %" PRIu64 " bytes at %p are not device memory",
                          gpu->found->name, bytes, address);
     return NIB_OK;
 }

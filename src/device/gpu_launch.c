@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Running a row's launches: programs and functions are loaded once, launches are waited for with a
- * limit, and the one that does not return is named.
+ * Runs a row's launches: loads programs and functions once, waits for launches with a time limit,
+ * and names the one that does not return.
  */
 #include "gpu.h"
 #include "pool.h"
@@ -23,56 +23,56 @@ static nib_status remember(nib_gpu *gpu, const nib_gpu_loaded *one, nib_err *err
     return NIB_OK;
 }
 
-static void give_back(nib_gpu *gpu, const nib_gpu_loaded *one)
+static void release_loaded(nib_gpu *gpu, const nib_gpu_loaded *one)
 {
     const nib_gpu_driver *driver = gpu->found->driver;
     if (one->name == NULL)
-        driver->give_program(gpu, one->program);
-    else if (driver->give_function != NULL)
-        driver->give_function(gpu, one->function);
+        driver->release_program(gpu, one->program);
+    else if (driver->release_function != NULL)
+        driver->release_function(gpu, one->function);
 }
 
-static nib_status keep(nib_gpu *gpu, const nib_gpu_loaded *one, nib_err *err)
+static nib_status remember_or_release(nib_gpu *gpu, const nib_gpu_loaded *one, nib_err *err)
 {
     const nib_status status = remember(gpu, one, err);
     if (status != NIB_OK)
-        give_back(gpu, one);
+        release_loaded(gpu, one);
     return status;
 }
 
-/* Loads the launch's function, unless it was before. */
-static nib_status prepare(nib_gpu *gpu, const nib_gpu_code *code, const nib_launch *launch,
-                          void **function, nib_err *err)
+/* Finds the launch's function, or loads it. */
+static nib_status load_function(nib_gpu *gpu, const nib_gpu_code *code, const nib_launch *launch,
+                                void **function, nib_err *err)
 {
     const nib_gpu_driver *driver = gpu->found->driver;
     nib_gpu_loaded one = {.source = code->source};
     for (size_t i = 0; i < gpu->loaded_count; i++) {
-        const nib_gpu_loaded *have = &gpu->loaded[i];
-        if (have->source != code->source || strcmp(have->options, launch->options) != 0)
+        const nib_gpu_loaded *loaded = &gpu->loaded[i];
+        if (loaded->source != code->source || strcmp(loaded->options, launch->options) != 0)
             continue;
-        if (have->name != NULL && strcmp(have->name, launch->function) == 0 &&
-            have->shared >= launch->shared) {
-            *function = have->function;
+        if (loaded->name != NULL && strcmp(loaded->name, launch->function) == 0 &&
+            loaded->shared >= launch->shared) {
+            *function = loaded->function;
             return NIB_OK;
         }
-        one.program = have->program;
+        one.program = loaded->program;
     }
     snprintf(one.options, sizeof one.options, "%s", launch->options);
     if (one.program == NULL) {
         NIB_TRY(driver->load_program(gpu, code->source, launch, &one.program, err));
-        NIB_TRY(keep(gpu, &one, err));
+        NIB_TRY(remember_or_release(gpu, &one, err));
     }
     NIB_TRY(driver->find_function(gpu, one.program, launch, &one.function, err));
     one.name = launch->function;
     one.shared = launch->shared;
-    NIB_TRY(keep(gpu, &one, err));
+    NIB_TRY(remember_or_release(gpu, &one, err));
     *function = one.function;
     return NIB_OK;
 }
 
 /* ---- waiting ---- */
 
-static const char *say_batch(char out[128], const nib_gpu_batch *b)
+static const char *format_batch(char out[128], const nib_gpu_batch *b)
 {
     if (b->alike)
         snprintf(out, 128, "%s", b->first);
@@ -81,7 +81,7 @@ static const char *say_batch(char out[128], const nib_gpu_batch *b)
     return out;
 }
 
-/* Waits for the oldest batch that is remembered. A driver's own wait has no limit. */
+/* Waits for the oldest remembered batch. Polls, because a driver's own wait has no time limit. */
 static nib_status wait_oldest(nib_gpu *gpu, nib_err *err)
 {
     enum { FIRST_SLEEP_NS = 2000, LONGEST_SLEEP_NS = 200000 };
@@ -90,16 +90,16 @@ static nib_status wait_oldest(nib_gpu *gpu, nib_err *err)
     const uint64_t begun = nib__now_ns();
     struct timespec pause = {.tv_nsec = FIRST_SLEEP_NS};
     char name[128];
-    for (bool come = false;;) {
-        NIB_TRY(driver->has_come(gpu, oldest->event, &come, say_batch(name, oldest), err));
-        if (come)
+    for (bool done = false;;) {
+        NIB_TRY(driver->is_event_done(gpu, oldest->event, &done, format_batch(name, oldest), err));
+        if (done)
             break;
         const uint64_t waited = nib__now_ns() - begun;
         if ((double)waited * 1e-9 > gpu->limit_s)
-            return nib__fail(err, NIB_FAILED,
-                             "%s: %s did not return in %.3g s; the device hangs, or is far slower "
-                             "than its facts say",
-                             gpu->found->name, name, gpu->limit_s);
+            return nib__fail(
+                err, NIB_FAILED,
+                "%s: %s did not return in %.3g s; the device hangs, or is far slower than expected",
+                gpu->found->name, name, gpu->limit_s);
         if (waited < driver->spin_ns) {
             sched_yield();
         } else {
@@ -107,20 +107,20 @@ static nib_status wait_oldest(nib_gpu *gpu, nib_err *err)
             pause.tv_nsec *= pause.tv_nsec < LONGEST_SLEEP_NS ? 2 : 1;
         }
     }
-    driver->give_event(gpu, oldest->event);
+    driver->release_event(gpu, oldest->event);
     gpu->batch_first = (gpu->batch_first + 1) % NIB_GPU_BATCHES;
     gpu->batch_count--;
     return NIB_OK;
 }
 
-/* An event after what was launched since the last one. */
+/* Records an event after the launches since the last one. */
 static nib_status end_batch(nib_gpu *gpu, nib_err *err)
 {
     if (gpu->now.first == NULL)
         return NIB_OK;
     if (gpu->batch_count == NIB_GPU_BATCHES)
         NIB_TRY(wait_oldest(gpu, err));
-    NIB_TRY(gpu->found->driver->mark(gpu, &gpu->now.event, err));
+    NIB_TRY(gpu->found->driver->record_event(gpu, &gpu->now.event, err));
     gpu->batches[(gpu->batch_first + gpu->batch_count++) % NIB_GPU_BATCHES] = gpu->now;
     gpu->now = (nib_gpu_batch){.first = NULL};
     return NIB_OK;
@@ -137,11 +137,11 @@ nib_status nib__gpu_finish(nib_gpu *gpu, nib_err *err)
 void nib__gpu_forget_launches(nib_gpu *gpu)
 {
     for (; gpu->batch_count > 0; gpu->batch_count--) {
-        gpu->found->driver->give_event(gpu, gpu->batches[gpu->batch_first].event);
+        gpu->found->driver->release_event(gpu, gpu->batches[gpu->batch_first].event);
         gpu->batch_first = (gpu->batch_first + 1) % NIB_GPU_BATCHES;
     }
     while (gpu->loaded_count > 0) /* functions before their programs */
-        give_back(gpu, &gpu->loaded[--gpu->loaded_count]);
+        release_loaded(gpu, &gpu->loaded[--gpu->loaded_count]);
     nib__release(gpu->allocator, gpu->loaded);
     gpu->loaded = NULL;
 }
@@ -154,7 +154,7 @@ nib_status nib__gpu_prepare(nib_gpu *gpu, const nib_kernel *row, const void *arg
     const int count = row->gpu->launches(args, launches);
     void *function;
     for (int i = 0; i < count; i++)
-        NIB_TRY(prepare(gpu, row->gpu, &launches[i], &function, err));
+        NIB_TRY(load_function(gpu, row->gpu, &launches[i], &function, err));
     return NIB_OK;
 }
 
@@ -167,7 +167,7 @@ static nib_status run_launch(nib_gpu *gpu, const nib_gpu_code *code, const nib_l
                              nib_err *err)
 {
     void *function;
-    NIB_TRY(prepare(gpu, code, launch, &function, err));
+    NIB_TRY(load_function(gpu, code, launch, &function, err));
     if (is_empty(launch))
         return NIB_OK;
     NIB_TRY(gpu->found->driver->launch(gpu, function, launch, err));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The machines known by name: the files of machines/, parsed in one go, with their hosts.
+ * The machines known by name: parses all files of machines/ and links their hosts.
  */
 #include "machine.h"
 

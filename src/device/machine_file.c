@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the file of a machine, the library's own or a user's:
+ * Reads a machine file, embedded or a user's:
  *
  *   {"schema": 1, "title": TEXT, "host": NAME,
  *    "sources": {KEY: {"title": TEXT, "date": "2022-03-22", "address": TEXT}},
@@ -8,7 +8,8 @@
  *    "rates": {RATE: {the same, "value" a number}}}
  *
  * A FACT is one of NIB_FACTS that the device owns; its value has the fact's kind. Every fact and
- * rate names its source. Texts go to terminals and tables, so they hold no control characters.
+ * rate names its source. Texts are printed on terminals and in tables, so control characters are
+ * refused.
  */
 #include "file.h"
 #include "json.h"
@@ -45,7 +46,7 @@ typedef struct reader {
 
 /* ---- names and texts ---- */
 
-/* "there is no WHAT "NAME" of a machine; did you mean ..." at the key just read */
+/* Fails with `a machine has no WHAT "NAME"; did you mean ...` at the key just read. */
 static bool fail_name(reader *r, const char *what, const char *const *names, size_t count)
 {
     char shown[NIB_SHOWN];
@@ -61,7 +62,7 @@ static bool fail_name(reader *r, const char *what, const char *const *names, siz
     return false;
 }
 
-/* The key just read among names, or count. */
+/* The index of the key just read in names; count if it is not there. */
 static size_t find_key(const reader *r, const char *const *names, size_t count)
 {
     size_t i = 0;
@@ -77,11 +78,11 @@ static bool read_text(reader *r, const char **out)
     if (text == NULL)
         return false;
     if (*out != NULL) {
-        nib__json_fail(&r->json, "the key stands there twice");
+        nib__json_fail(&r->json, "duplicate key");
         return false;
     }
     if (size == 0 || size > TEXT_MAX) {
-        nib__json_fail(&r->json, "a text of %zu bytes; 1 to %d are wanted", size, TEXT_MAX);
+        nib__json_fail(&r->json, "the text has %zu bytes; it must have 1 to %d", size, TEXT_MAX);
         return false;
     }
     for (const char *at = text; at < text + size;) {
@@ -95,8 +96,8 @@ static bool read_text(reader *r, const char **out)
     return true;
 }
 
-/* At the end of an object: false after the sentence if it lacks a member. */
-static bool complete(reader *r, const char *what, const char *member, bool is_missing)
+/* At the end of an object: fails if a required member is missing. */
+static bool require_member(reader *r, const char *what, const char *member, bool is_missing)
 {
     if (is_missing)
         nib__json_fail(&r->json, "%s lacks \"%s\"", what, member);
@@ -134,7 +135,7 @@ static bool read_source(reader *r)
     if (s->key == NULL)
         return false;
     if (find_source(r->sources, r->source_count, s->key) != NULL) {
-        nib__json_fail(&r->json, "the key stands there twice");
+        nib__json_fail(&r->json, "duplicate key");
         return false;
     }
     if (!nib__json_expect(&r->json, NIB_JSON_OBJECT))
@@ -148,13 +149,14 @@ static bool read_source(reader *r)
         if (!read_text(r, texts[i]))
             return false;
         if (texts[i] == &s->date && !is_date(s->date)) {
-            nib__json_fail(&r->json, "\"%.40s\" is no date; it is written as 2022-03-22", s->date);
+            nib__json_fail(&r->json, "\"%.40s\" is not a date; write it as 2022-03-22", s->date);
             return false;
         }
     }
     r->source_count++;
-    return event == NIB_JSON_OBJECT_END && complete(r, "a source", "title", s->title == NULL) &&
-           complete(r, "a source", "date", s->date == NULL);
+    return event == NIB_JSON_OBJECT_END &&
+           require_member(r, "a source", "title", s->title == NULL) &&
+           require_member(r, "a source", "date", s->date == NULL);
 }
 
 /* ---- values ---- */
@@ -167,7 +169,7 @@ static bool read_rate(reader *r, int rate)
         return false;
     const double most = rate == NIB_RATE_LAUNCH ? 1 : 1e18;
     if (!(value > 0 && value <= most)) {
-        nib__json_fail(&r->json, "%s is %g; more than 0 and at most %g is wanted",
+        nib__json_fail(&r->json, "%s is %g; it must be more than 0 and at most %g",
                        nib__rate_names[rate], value, most);
         return false;
     }
@@ -184,7 +186,7 @@ static bool read_rate(reader *r, int rate)
     return true;
 }
 
-/* The STRING just read among the fact's names. */
+/* The index of the STRING just read in the fact's names. */
 static bool find_value(reader *r, nib_fact fact, int64_t *out)
 {
     const char *const *names = nib__fact_info[fact].names;
@@ -209,7 +211,7 @@ static bool read_set(reader *r, nib_fact fact, int64_t *out)
         *out |= NIB_BIT(bit);
     }
     if (event != NIB_JSON_ARRAY_END)
-        nib__json_fail(&r->json, "%s is a list of names", nib__fact_info[fact].key);
+        nib__json_fail(&r->json, "%s must be a list of names", nib__fact_info[fact].key);
     return event == NIB_JSON_ARRAY_END;
 }
 
@@ -232,7 +234,7 @@ static bool read_fact(reader *r, nib_fact fact)
 
 /* ---- facts and rates ---- */
 
-/* i: a fact, or NIB_FACT_COUNT + a rate */
+/* i: a fact, or NIB_FACT_COUNT + rate */
 static const char *line_name(size_t i)
 {
     return i < NIB_FACT_COUNT ? nib__fact_info[i].key : nib__rate_names[i - NIB_FACT_COUNT];
@@ -244,7 +246,7 @@ static bool read_line(reader *r, size_t i)
     nib_fact_source *line = &r->lines[i];
     const char *const name = line_name(i);
     if (r->keys[i] != NULL) {
-        nib__json_fail(&r->json, "%s stands there twice", name);
+        nib__json_fail(&r->json, "duplicate key %s", name);
         return false;
     }
     *line = (nib_fact_source){.fact = i < NIB_FACT_COUNT ? (nib_fact)i : NIB_FACT_COUNT,
@@ -264,8 +266,8 @@ static bool read_line(reader *r, size_t i)
             return false;
         valued = valued || member == 0;
     }
-    return event == NIB_JSON_OBJECT_END && complete(r, name, "value", !valued) &&
-           complete(r, name, "source", r->keys[i] == NULL);
+    return event == NIB_JSON_OBJECT_END && require_member(r, name, "value", !valued) &&
+           require_member(r, name, "source", r->keys[i] == NULL);
 }
 
 static bool read_facts(reader *r)
@@ -285,7 +287,7 @@ static bool read_rates(reader *r)
                               : fail_name(r, "rate", nib__rate_names, NIB_RATE_COUNT);
 }
 
-/* An object whose every key is read by `each`. */
+/* Reads an object; `each` reads the value of every key. */
 static bool read_each(reader *r, bool (*each)(reader *r))
 {
     nib_json_event event;
@@ -314,7 +316,7 @@ static bool read_member(reader *r)
 
 /* ---- the machine ---- */
 
-/* What a plan cannot do without, and what int4 asks: unknown is not the same as no. */
+/* Facts and rates that every plan needs or that matter for int4: unknown is not the same as no. */
 static const size_t needed[] = {
     NIB_FACT_DEVICE,
     NIB_FACT_MAKER,
@@ -336,8 +338,8 @@ static nib_status fail_source(const reader *r, const char *file, size_t line, ni
     nib__text_init(&near, r->arena->allocator);
     nib__near_names(&near, r->keys[line], keys, r->source_count);
     const nib_status status =
-        nib__fail(err, NIB_BAD_INPUT, "%s: %s: its source \"%s\" is not among the sources%s%s",
-                  file, line_name(line), nib__shown(shown, r->keys[line]),
+        nib__fail(err, NIB_BAD_INPUT, "%s: %s: source \"%s\" is not in \"sources\"%s%s", file,
+                  line_name(line), nib__shown(shown, r->keys[line]),
                   near.size != 0 ? "; did you mean " : "", near.size != 0 ? near.at : "");
     nib__text_free(&near);
     return status;
@@ -350,28 +352,28 @@ static const char *find_contradiction(const reader *r)
     const char *const *has = r->keys;
     const bool is_cpu = fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU;
     if (!is_cpu && has[NIB_FACT_ISA] != NULL)
-        return "isa is a fact of CPUs, and device is another one";
+        return "isa is a fact of CPUs, but device is not a CPU";
     if (is_cpu && r->host != NULL)
         return "a CPU has no host";
     if (has[NIB_FACT_SM] != NULL && (is_cpu || fact[NIB_FACT_MAKER] != NIB_MAKER_NVIDIA))
-        return "sm is a fact of NVIDIA GPUs, and maker or device is another one";
+        return "sm is a fact of NVIDIA GPUs, but maker and device say otherwise";
     if (has[NIB_FACT_CDNA] != NULL && (is_cpu || fact[NIB_FACT_MAKER] != NIB_MAKER_AMD))
-        return "cdna is a fact of AMD GPUs, and maker or device is another one";
+        return "cdna is a fact of AMD GPUs, but maker and device say otherwise";
     if (has[NIB_FACT_FP8_UNIT] != NULL && fact[NIB_FACT_FP8_UNIT] == 0 &&
         r->out->rate[NIB_UNIT_FP8] > 0)
-        return "it has a rate fp8, and fp8_unit is false";
+        return "it has the rate fp8, but fp8_unit is false";
     if (has[NIB_FACT_MX_UNIT] != NULL && fact[NIB_FACT_MX_UNIT] == 0 &&
         r->out->rate[NIB_UNIT_MX8] > 0)
-        return "it has a rate mx8, and mx_unit is false";
+        return "it has the rate mx8, but mx_unit is false";
     return NULL;
 }
 
-/* What was read, into the arena. */
-static nib_status finish(reader *r, const char *file, nib_err *err)
+/* Checks the file and copies it into the arena. */
+static nib_status finish_machine(reader *r, const char *file, nib_err *err)
 {
     nib_machine *m = r->out;
     if (m->title == NULL)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: the machine lacks its title", file);
+        return nib__fail(err, NIB_BAD_INPUT, "%s: the machine has no \"title\"", file);
     for (size_t i = 0; i < COUNT(needed); i++)
         if (r->keys[needed[i]] == NULL)
             return nib__fail(err, NIB_BAD_INPUT, "%s: the machine lacks the %s %s", file,
@@ -419,7 +421,7 @@ nib_status nib__machine_parse(nib_machine *out, const char **host, const char *n
         (void)nib__json_expect(&r->json, NIB_JSON_END);
     nib_status status = nib__json_status(&r->json, err);
     if (status == NIB_OK)
-        status = finish(r, file, err);
+        status = finish_machine(r, file, err);
     *host = r->host;
     nib__release(arena->allocator, r);
     return status;
@@ -432,21 +434,22 @@ bool nib__machine_is_path(const char *name)
     return strchr(name, '/') != NULL || nib__ends_with(name, ".json");
 }
 
-/* "my-gpu" of "machines/my-gpu.json": it stands in plans and in --place, so it is a plain word. */
-static nib_status name_of(const char **out, const char *path, nib_arena *arena, nib_err *err)
+/* "my-gpu" of "machines/my-gpu.json". Plans and --place contain it, so it must be a plain word. */
+static nib_status name_from_path(const char **out, const char *path, nib_arena *arena, nib_err *err)
 {
     char shown[NIB_SHOWN];
     const char *name = nib__path_name(path);
     size_t size = strlen(name);
     size -= nib__ends_with(name, ".json") ? strlen(".json") : 0;
-    bool plain = size != 0 && size < 64;
+    bool is_plain = size != 0 && size < 64;
     for (size_t i = 0; i < size; i++)
-        plain =
-            plain && ((name[i] >= 'a' && name[i] <= 'z') || (name[i] >= 'A' && name[i] <= 'Z') ||
-                      (name[i] >= '0' && name[i] <= '9') || strchr("-_.", name[i]) != NULL);
-    if (!plain)
+        is_plain =
+            is_plain && ((name[i] >= 'a' && name[i] <= 'z') || (name[i] >= 'A' && name[i] <= 'Z') ||
+                         (name[i] >= '0' && name[i] <= '9') || strchr("-_.", name[i]) != NULL);
+    if (!is_plain)
         return nib__fail(err, NIB_USAGE,
-                         "%s: a machine is named by its file: up to 63 letters, digits, -, _ and .",
+                         "%s: a machine is named after its file, whose name must have 1 to 63 "
+                         "letters, digits, -, _ and .",
                          nib__shown(shown, path));
     *out = nib__arena_copy(arena, name, size);
     if (*out == NULL)
@@ -465,7 +468,7 @@ static nib_status find_host(nib_machine *m, const char *path, const char *host,
     char shown[NIB_SHOWN];
     m->host = nib__machines_find(known, host);
     if (m->host != NULL && m->host->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: its host \"%s\" is a GPU; a CPU is wanted", path,
+        return nib__fail(err, NIB_BAD_INPUT, "%s: its host \"%s\" is a GPU; it must be a CPU", path,
                          nib__shown(shown, host));
     if (m->host != NULL)
         return NIB_OK;
@@ -491,7 +494,7 @@ nib_status nib__machine_read(nib_machine *out, const char *path, const nib_machi
     const char *name = NULL, *host = NULL;
     char *text;
     size_t size;
-    NIB_TRY(name_of(&name, path, arena, err));
+    NIB_TRY(name_from_path(&name, path, arena, err));
     NIB_TRY(nib__file_read(&text, &size, path, FILE_LIMIT, arena->allocator, err));
     nib_status status = nib__machine_parse(out, &host, name, path, text, size, arena, err);
     nib__release(arena->allocator, text);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is known of a machine, in words and as a file: each fact and rate with its source. Of this
- * machine, what was found out: its lines are made here, with the processor as their source.
+ * The facts and rates of a machine with their sources, as text and as a file. Lines of this machine
+ * are made here from what was detected, with the machine itself as their source.
  */
 #include "json.h"
 #include "machine.h"
@@ -10,12 +10,13 @@
 
 /* ---- lines ---- */
 
-static void add_here(nib_machine_lines *out, nib_fact fact, int rate)
+static void add_line(nib_machine_lines *out, nib_fact fact, int rate)
 {
     out->items[out->count++] = (nib_fact_source){fact, rate, NULL, NULL, &out->here};
 }
 
-/* Of this machine: what is not there is left out, but for what int4 asks. */
+/* On this machine absent features are omitted, except basic facts and those that matter for
+ * int4. */
 static bool is_always_said(nib_fact fact)
 {
     return fact == NIB_FACT_DEVICE || fact == NIB_FACT_MAKER || fact == NIB_FACT_DOT4 ||
@@ -40,18 +41,19 @@ void nib__machine_lines(nib_machine_lines *out, const nib_machine *m)
         out->count = m->source_count;
         return;
     }
-    const char *how = !m->measured   ? "asked of the device; rates are cautious, not measured"
-                      : m->disturbed ? "measured here while others used the cores: lower than true"
-                                     : "asked of the device, and measured here";
+    const char *how =
+        !m->measured   ? "reported by the device; rates are cautious, not measured"
+        : m->disturbed ? "measured here while other processes used the cores, so rates are too low"
+                       : "reported by the device, and measured here";
     out->here = (nib_source){
         .key = "here", .title = how, .date = m->measured ? m->measured_on : out->today};
     nib__today(out->today);
     for (int fact = NIB_FACT_DEVICE; fact <= NIB_FACT_DRIVER; fact++)
         if (m->facts.fact[fact] != 0 || is_always_said((nib_fact)fact))
-            add_here(out, (nib_fact)fact, 0);
+            add_line(out, (nib_fact)fact, 0);
     for (int rate = 0; rate < NIB_RATE_COUNT; rate++)
         if (nib__machine_rate(m, rate) > 0)
-            add_here(out, NIB_FACT_COUNT, rate);
+            add_line(out, NIB_FACT_COUNT, rate);
 }
 
 const char *nib__line_name(const nib_fact_source *line)
@@ -78,28 +80,28 @@ bool nib__line_is_int4(const nib_fact_source *line)
            (line->fact == NIB_FACT_COUNT && line->rate == NIB_RATE_BYTES);
 }
 
-/* "22.6 T", "1.64 P": four digits and the power of a thousand */
-static void say_scaled(double value, const char *unit, nib_text *out)
+/* "22.6 T", "1.64 P": four digits and an SI prefix */
+static void append_scaled(double value, const char *unit, nib_text *out)
 {
     const char *const prefix = value >= 1e15 ? "P" : value >= 1e12 ? "T" : "G";
     const double scale = value >= 1e15 ? 1e15 : value >= 1e12 ? 1e12 : 1e9;
     nib__text_format(out, "%.4g %s%s", value / scale, prefix, unit);
 }
 
-static void say_rate(int rate, double value, nib_text *out)
+static void append_rate(int rate, double value, nib_text *out)
 {
     if (rate == NIB_RATE_BYTES || rate == NIB_RATE_COPY)
-        say_scaled(value, "B/s", out);
+        append_scaled(value, "B/s", out);
     else if (rate == NIB_RATE_MEMORY)
         nib__text_format(out, "%.4g GiB", value / (1024.0 * 1024 * 1024));
     else if (rate == NIB_RATE_LAUNCH)
         nib__text_format(out, "%.3g us", value * 1e6);
     else
-        say_scaled(value,
-                   rate == NIB_RATE_UNITS + NIB_UNIT_I8 || rate == NIB_RATE_UNITS + NIB_UNIT_DOT8
-                       ? "OP/s"
-                       : "FLOP/s",
-                   out);
+        append_scaled(value,
+                      rate == NIB_RATE_UNITS + NIB_UNIT_I8 || rate == NIB_RATE_UNITS + NIB_UNIT_DOT8
+                          ? "OP/s"
+                          : "FLOP/s",
+                      out);
 }
 
 void nib__line_say(const nib_fact_source *line, const nib_machine *m, nib_text *out)
@@ -109,7 +111,7 @@ void nib__line_say(const nib_fact_source *line, const nib_machine *m, nib_text *
     if (line->fact != NIB_FACT_COUNT)
         nib__fact_say(line->fact, m->facts.fact[line->fact], out);
     else
-        say_rate(line->rate, nib__machine_rate(m, line->rate), out);
+        append_rate(line->rate, nib__machine_rate(m, line->rate), out);
     if (line->words != NULL)
         nib__text_format(out, is_flag ? ": %s" : " (%s)", line->words);
 }
@@ -147,7 +149,7 @@ static void write_set(const char *const *names, int64_t set, nib_jsonw *w)
     nib__jsonw_array_end(w);
 }
 
-/* Large ones as people write them: 22.6e12. */
+/* Large numbers as people write them: 22.6e12. */
 static void write_number(double value, nib_jsonw *w)
 {
     nib_text text;
@@ -180,7 +182,7 @@ static void write_value(const nib_fact_source *line, const nib_machine *m, nib_j
     }
 }
 
-/* Each line of what is known is a line of the file. */
+/* Each fact or rate becomes a line of the file. */
 static void write_lines(const nib_machine_lines *lines, const nib_machine *m, bool rates,
                         nib_jsonw *w)
 {

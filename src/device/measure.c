@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What this machine can do, measured in about 0.3 s with all threads of the pool: bytes read from
- * memory, and operations per second of the units that rows name. Loops of independent accumulators,
- * long enough to hide latency; nothing here is a kernel. What products of kernels take is measured
- * when it is asked for (src/measure/measure_products.c).
+ * Measures this machine in about 0.3 s with all threads of the pool: bytes per second read from
+ * memory, and operations per second of the arithmetic units. Loops have enough independent
+ * accumulators to hide latency; none of them is a kernel. src/measure/measure_products.c times the
+ * matmuls of kernels on request.
  */
 #include "machine.h"
 #include "pool.h"
@@ -22,16 +22,16 @@
 #endif
 
 enum {
-    CHAINS = 12,             /* independent accumulators: latency times throughput of any unit */
-    READ_LEAST = 64 << 20,   /* bytes that are read, of all threads, and */
-    READ_MOST = 512 << 20,   /* what the last cache keeps nothing of, within these */
-    READ_TOTAL = 1536 << 20, /* at most, in passes */
+    CHAINS = 12, /* independent accumulators: at least latency times throughput of any unit */
+    READ_LEAST = 64 << 20,   /* bytes read by all threads: enough to miss the last-level cache, */
+    READ_MOST = 512 << 20,   /* within these bounds */
+    READ_TOTAL = 1536 << 20, /* bytes of all passes, at most */
     PASSES_MOST = 12,
 };
 
-static const double unit_seconds = 0.02; /* each unit is measured for so long */
+static const double unit_seconds = 0.02; /* time to measure each unit */
 
-/* ---- one thread's loops: `rounds` rounds; the sum keeps the compiler from dropping them ---- */
+/* ---- one thread's loops; returning the sum keeps the compiler from removing them ---- */
 
 typedef double (*unit_loop)(int64_t rounds);
 
@@ -101,7 +101,7 @@ TARGET("avx512f,avx512bf16") static double bf16_avx512_loop(int64_t rounds)
     return (double)_mm512_cvtss_f32(sum[0]);
 }
 
-/* As the AVX2 rows do it for int4, their fastest: 8-bit products added in pairs of 16 bits. */
+/* As the AVX2 rows do for int4, their fastest code: pairs of 8-bit products added in 16 bits. */
 TARGET("avx2") static double i8_avx2_loop(int64_t rounds)
 {
     __m256i sum[CHAINS];
@@ -109,7 +109,7 @@ TARGET("avx2") static double i8_avx2_loop(int64_t rounds)
     for (int c = 0; c < CHAINS; c++)
         sum[c] = _mm256_set1_epi16((short)c);
     for (int64_t r = 0; r < rounds; r++) {
-        x = _mm256_xor_si256(x, sum[0]); /* depends on the round: the product is not hoisted */
+        x = _mm256_xor_si256(x, sum[0]); /* depends on the round, so the product is not hoisted */
         for (int c = 0; c < CHAINS; c++)
             sum[c] = _mm256_add_epi16(sum[c], _mm256_maddubs_epi16(x, sum[c]));
     }
@@ -134,8 +134,8 @@ TARGET("avx512f,avx512bw,avx512vnni") static double i8_vnni_loop(int64_t rounds)
 
 #endif
 
-/* The loop that stands for a unit under `isa`. loop NULL: made of another unit. */
-static unit_work work_of(nib_unit unit, int64_t isa)
+/* The loop that measures a unit under `isa`. loop NULL: the rate is derived from another unit's. */
+static unit_work select_loop(nib_unit unit, int64_t isa)
 {
     const unit_work none = {NULL, 0};
     if (unit == NIB_UNIT_SCALAR)
@@ -168,7 +168,7 @@ typedef struct job {
     unit_work work;
     int64_t rounds;
     const uint64_t *bytes;
-    _Atomic double sink; /* whoever writes last: only that it is written matters */
+    _Atomic double sink; /* written only to keep the loops */
 } job;
 
 static void run_loop(void *ctx, int worker, int64_t begin, int64_t end)
@@ -178,7 +178,7 @@ static void run_loop(void *ctx, int worker, int64_t begin, int64_t end)
     atomic_store_explicit(&j->sink, j->work.loop(j->rounds), memory_order_relaxed);
 }
 
-/* As products of one token read: a stream for each worker, fetched ahead. */
+/* Reads like a matmul of one token: a stream per worker, with prefetch. */
 static void run_read(void *ctx, int worker, int64_t begin, int64_t end)
 {
     enum { AHEAD = 4096 / sizeof(uint64_t) };
@@ -195,8 +195,7 @@ static void run_read(void *ctx, int worker, int64_t begin, int64_t end)
     atomic_store_explicit(&j->sink, (double)sums[0], memory_order_relaxed);
 }
 
-/* What was measured, and whether others used the cores meanwhile: then the mean lies far below the
- * best. */
+/* Measured rates. If other processes used the cores, the mean is far below the best. */
 typedef struct samples {
     double best, sum;
     int count;
@@ -219,11 +218,11 @@ static samples unit_rate(nib_pool *pool, unit_work work)
 {
     enum { RUNS_MIN = 5 };
     const uint64_t run_ns = 2000000;
-    const double most_s = 10 * unit_seconds; /* where others use the cores, too */
+    const double most_s = 10 * unit_seconds; /* if other processes use the cores too */
     job j = {.work = work, .rounds = 1000};
     samples timed = {0, 0, 0};
     double spent_s = 0;
-    /* Doubled until a run is long enough to time, then the best of a few. */
+    /* Doubles the rounds until a run is long enough to time, then takes the best of a few. */
     while (timed.count == 0 ||
            ((spent_s < unit_seconds || timed.count < RUNS_MIN) && spent_s < most_s)) {
         const uint64_t start = nib__now_ns();
@@ -256,7 +255,7 @@ static samples read_rate(nib_pool *pool, const uint64_t *bytes, int64_t size)
     return timed;
 }
 
-/* Bytes that the caches do not hold, within the memory that is there. */
+/* Bytes to read so that caches do not hold them, bounded by the machine's memory. */
 static int64_t far_bytes(const nib_machine *m, int64_t cache)
 {
     enum { SHARE = 16 /* of the memory, at most */ };
@@ -264,12 +263,12 @@ static int64_t far_bytes(const nib_machine *m, int64_t cache)
     return nib__max(READ_LEAST, nib__min(NIB_CACHE_REACH * cache, most));
 }
 
-static nib_status take_bytes(uint64_t **out, int64_t size, nib_err *err)
+static nib_status allocate_bytes(uint64_t **out, int64_t size, nib_err *err)
 {
     uint64_t *bytes = nib__block_take((size_t)size);
     if (bytes == NULL)
         return nib__fail_memory(err, (size_t)size, "measuring this machine");
-    memset(bytes, 1, (size_t)size); /* unwritten pages would all be the same page of zeros */
+    memset(bytes, 1, (size_t)size); /* unwritten pages would all map to one page of zeros */
     *out = bytes;
     return NIB_OK;
 }
@@ -279,20 +278,20 @@ nib_status nib__machine_read_rate(double *bytes_per_s, const nib_machine *machin
 {
     const int64_t size = far_bytes(machine, nib__cpu_cache_bytes(a));
     uint64_t *bytes = NULL;
-    NIB_TRY(take_bytes(&bytes, size, err));
+    NIB_TRY(allocate_bytes(&bytes, size, err));
     *bytes_per_s = read_rate(pool, bytes, size).best;
     nib__block_free(bytes, (size_t)size);
     return NIB_OK;
 }
 
-/* From memory, and from the caches, where weights of small models stay from one token to the
- * next. */
+/* Measures reading from memory, and from the caches, where weights of small models stay between
+ * tokens. */
 static nib_status measure_reading(nib_machine *m, nib_pool *pool, const nib_allocator *a,
                                   nib_err *err)
 {
     const int64_t cache = nib__cpu_cache_bytes(a), size = far_bytes(m, cache);
     uint64_t *bytes = NULL;
-    NIB_TRY(take_bytes(&bytes, size, err));
+    NIB_TRY(allocate_bytes(&bytes, size, err));
     const samples far = read_rate(pool, bytes, size);
     m->bytes_per_s = far.best;
     m->cache_bytes = (double)cache;
@@ -306,7 +305,7 @@ static nib_status measure_reading(nib_machine *m, nib_pool *pool, const nib_allo
     return NIB_OK;
 }
 
-/* An empty job: what starting one costs. */
+/* An empty job, to time how long starting one takes. */
 static void run_nothing(void *ctx, int worker, int64_t begin, int64_t end)
 {
     (void)ctx, (void)worker, (void)begin, (void)end;
@@ -335,7 +334,7 @@ static nib_status measure(nib_machine *m, nib_pool *pool, const nib_allocator *a
     NIB_TRY(measure_reading(m, pool, a, err));
     m->launch_s = launch_time(pool);
     for (int unit = 0; unit < NIB_UNIT_COUNT; unit++) {
-        const unit_work work = work_of((nib_unit)unit, isa);
+        const unit_work work = select_loop((nib_unit)unit, isa);
         m->rate[unit] = 0;
         if (work.loop == NULL)
             continue;
@@ -347,7 +346,7 @@ static nib_status measure(nib_machine *m, nib_pool *pool, const nib_allocator *a
         m->rate[NIB_UNIT_F32] = m->rate[NIB_UNIT_SCALAR];
     if (m->rate[NIB_UNIT_I8] <= 0)
         m->rate[NIB_UNIT_I8] = m->rate[NIB_UNIT_SCALAR];
-    if (m->rate[NIB_UNIT_BF16] <= 0) /* two f32 multiply-adds make a pair */
+    if (m->rate[NIB_UNIT_BF16] <= 0) /* a bf16 pair takes two f32 multiply-adds */
         m->rate[NIB_UNIT_BF16] = m->rate[NIB_UNIT_F32];
     m->rate[NIB_UNIT_FP8] = m->rate[NIB_UNIT_BF16]; /* codes are widened to bf16 */
     m->rate[NIB_UNIT_MX8] = m->rate[NIB_UNIT_BF16];
@@ -357,7 +356,7 @@ static nib_status measure(nib_machine *m, nib_pool *pool, const nib_allocator *a
     return NIB_OK;
 }
 
-/* ---- measured here, or before ---- */
+/* ---- from the cache, or measured now ---- */
 
 nib_status nib__machine_measure(nib_machine *machine, struct nib_pool *pool, const char *cache_path,
                                 const nib_allocator *a, nib_err *err)
@@ -365,7 +364,7 @@ nib_status nib__machine_measure(nib_machine *machine, struct nib_pool *pool, con
     if (cache_path != NULL && nib__measured_find(machine, "", cache_path, a))
         return NIB_OK;
     NIB_TRY(measure(machine, pool, a, err));
-    /* What a busy machine gives is used once; what is not kept is measured again. */
+    /* Rates of a busy machine are used but not stored, so the next run measures again. */
     if (cache_path != NULL && !machine->disturbed)
         (void)nib__measured_keep(machine, "", cache_path, a, NULL);
     return NIB_OK;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What copies and launches cost on a device, whatever its driver: the best of a few, by the host's
- * clock. A copy is waited for by reading a little of what comes after it.
+ * Times copies and launches on a device with any driver: the best of a few runs, by the host's
+ * clock. Reading a few values after a copy waits for it.
  */
 #include "gpu.h"
 #include "pool.h"
 
 enum {
-    COPY_MOST = 256 << 20, /* bytes of the largest copy, but no more than */
-    COPY_SHARE = 8,        /* this part of the memory */
+    COPY_MOST = 256 << 20, /* bytes of the largest copy, but at most */
+    COPY_SHARE = 8,        /* 1 / COPY_SHARE of the memory */
     COPY_LEAST = 1 << 20,
-    COPY_STEP = 4,         /* from one size to the next smaller one */
+    COPY_STEP = 4,         /* factor from one size to the next smaller one */
     HOST_BYTES = 16 << 20, /* between device and host */
     RUNS = 5,
     LAUNCHES = 200,
@@ -28,7 +28,7 @@ typedef struct meter {
 
 typedef nib_status (*timed_call)(meter *t, uint64_t bytes);
 
-static nib_status settle(meter *t)
+static nib_status wait_for_device(meter *t)
 {
     float values[LITTLE];
     return nib__gpu_read(t->gpu, values, t->to, sizeof values, t->err);
@@ -37,16 +37,16 @@ static nib_status settle(meter *t)
 static nib_status copy_within(meter *t, uint64_t bytes)
 {
     NIB_TRY(nib__gpu_copy(t->gpu, t->to, t->from, bytes, t->err));
-    return settle(t);
+    return wait_for_device(t);
 }
 
-static nib_status copy_there(meter *t, uint64_t bytes)
+static nib_status copy_to_device(meter *t, uint64_t bytes)
 {
     NIB_TRY(nib__gpu_write(t->gpu, t->to, t->host, bytes, t->err));
     return nib__gpu_finish(t->gpu, t->err);
 }
 
-static nib_status copy_back(meter *t, uint64_t bytes)
+static nib_status copy_to_host(meter *t, uint64_t bytes)
 {
     return nib__gpu_read(t->gpu, t->host, t->to, bytes, t->err);
 }
@@ -61,10 +61,10 @@ static nib_status launch(meter *t, uint64_t count)
                           .ldy = LITTLE};
     for (uint64_t i = 0; i < count; i++)
         NIB_TRY(nib__gpu_run(t->gpu, t->add, &args, t->err));
-    return settle(t);
+    return wait_for_device(t);
 }
 
-/* The best of a few, after one that is not counted. */
+/* The best of a few runs, after a warm-up run. */
 static nib_status best_seconds(meter *t, timed_call call, uint64_t bytes, double *seconds)
 {
     *seconds = 0;
@@ -77,8 +77,8 @@ static nib_status best_seconds(meter *t, timed_call call, uint64_t bytes, double
     return NIB_OK;
 }
 
-/* From the largest size down: memory's rate, then that of caches, and the size up to which it is
- * clearly theirs. Each byte is read and written. */
+/* Copies ever smaller sizes: the largest gives the rate of memory, the others that of caches, and
+ * the size below which the cache rate clearly shows. Each byte is read and written. */
 static nib_status measure_copies(meter *t, nib_machine *m)
 {
     const double clearly = 1.5;
@@ -100,13 +100,13 @@ static nib_status measure_copies(meter *t, nib_machine *m)
 static nib_status measure_host(meter *t, nib_machine *m)
 {
     const uint64_t bytes = t->bytes < HOST_BYTES ? t->bytes : HOST_BYTES;
-    double there, back, there_s, back_s;
-    NIB_TRY(best_seconds(t, copy_there, LITTLE, &there_s));
-    NIB_TRY(best_seconds(t, copy_back, LITTLE, &back_s));
-    NIB_TRY(best_seconds(t, copy_there, bytes, &there));
-    NIB_TRY(best_seconds(t, copy_back, bytes, &back));
-    m->copy_s = (there_s + back_s) / 2;
-    m->copy_bytes_per_s = 2 * (double)bytes / (there + back);
+    double to_device, to_host, to_device_s, to_host_s;
+    NIB_TRY(best_seconds(t, copy_to_device, LITTLE, &to_device_s));
+    NIB_TRY(best_seconds(t, copy_to_host, LITTLE, &to_host_s));
+    NIB_TRY(best_seconds(t, copy_to_device, bytes, &to_device));
+    NIB_TRY(best_seconds(t, copy_to_host, bytes, &to_host));
+    m->copy_s = (to_device_s + to_host_s) / 2;
+    m->copy_bytes_per_s = 2 * (double)bytes / (to_device + to_host);
     return NIB_OK;
 }
 
@@ -119,7 +119,7 @@ static nib_status measure(meter *t, nib_machine *m)
     NIB_TRY(nib__gpu_take(t->gpu, t->bytes, "measuring it", &to, t->err));
     t->to = to;
     for (uint64_t at = 0; at < t->bytes;
-         at += HOST_BYTES) { /* memory that is there, not promised */
+         at += HOST_BYTES) { /* forces the driver to commit the memory */
         const uint64_t left = t->bytes - at, part = left < HOST_BYTES ? left : HOST_BYTES;
         NIB_TRY(nib__gpu_write(t->gpu, t->from + at, t->host, part, t->err));
         NIB_TRY(nib__gpu_write(t->gpu, t->to + at, t->host, part, t->err));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What was measured of machines, kept as JSON from one run to the next:
+ * Keeps measurements of machines in a JSON file between runs:
  *
  *   {"schema": 3, "machines": [{"name", "driver", "isa", "threads", "version", "measured",
  *     "disturbed", "bytes_per_s", "cache_bytes", "cache_bytes_per_s", "launch_s", "copy_s",
@@ -8,8 +8,9 @@
  *     "products": [{"code", "act", "weight_bytes", "memory_s",
  *                   "points": [{"kernel", "quant_s", "outputs": [], "k_s": []}]}]}]}
  *
- * A processor is known by name, isa and threads, another device by name and driver. Products hold
- * for the version that measured them. A file of another schema, or none, counts as empty.
+ * A processor is identified by name, isa and threads, another device by name and driver. Products
+ * are valid for the version that measured them. A missing file, or one with another schema, counts
+ * as empty.
  */
 #include "file.h"
 #include "json.h"
@@ -17,14 +18,19 @@
 
 #include <stdio.h>
 
-enum { SCHEMA = 3, ENTRIES_MAX = 32, FILE_LIMIT = 4 << 20 /* what all of them take */, WORDS = 96 };
+enum {
+    SCHEMA = 3,
+    ENTRIES_MAX = 32,
+    FILE_LIMIT = 4 << 20 /* enough for all entries */,
+    WORDS = 96
+};
 
 const int64_t nib__points[NIB_POINTS] = {1, 8, 17, 64, 256};
 
 typedef struct entry {
     char name[WORDS], driver[WORDS], version[WORDS];
     int64_t threads;
-    nib_machine m; /* what was measured, and the fact ISA */
+    nib_machine m; /* the measurements, and the fact ISA */
 } entry;
 
 /* ---- reading ---- */
@@ -38,8 +44,8 @@ static bool read_text(nib_json *json, nib_arena *arena, char *out, size_t size)
     return true;
 }
 
-/* The numbers of an array, at most `most`; -1: something else. */
-static int read_some(nib_json *json, double *out, int most)
+/* Reads an array of at most `most` numbers; returns the count, -1 if it is something else. */
+static int read_array(nib_json *json, double *out, int most)
 {
     int count = 0;
     nib_json_event event;
@@ -53,10 +59,10 @@ static int read_some(nib_json *json, double *out, int most)
 
 static bool read_numbers(nib_json *json, double *out, int count)
 {
-    return read_some(json, out, count) == count;
+    return read_array(json, out, count) == count;
 }
 
-/* *counted: how many of `k_s` there were, to be as many as outputs. */
+/* *counted: the number of `k_s`, which must equal that of outputs. */
 static bool read_point_member(nib_json *json, nib_arena *arena, nib_point *point, int *counted)
 {
     if (nib__json_is(json, "kernel")) {
@@ -67,9 +73,9 @@ static bool read_point_member(nib_json *json, nib_arena *arena, nib_point *point
     if (nib__json_is(json, "quant_s"))
         return nib__json_read_double(json, &point->quant_s);
     if (nib__json_is(json, "outputs"))
-        return (point->size_count = read_some(json, point->outputs, NIB_SIZES)) >= 0;
+        return (point->size_count = read_array(json, point->outputs, NIB_SIZES)) >= 0;
     if (nib__json_is(json, "k_s"))
-        return (*counted = read_some(json, point->k_s, NIB_SIZES)) >= 0;
+        return (*counted = read_array(json, point->k_s, NIB_SIZES)) >= 0;
     return nib__json_skip(json);
 }
 
@@ -125,7 +131,7 @@ static bool is_sane_point(const nib_point *point)
     return sane;
 }
 
-/* A kernel that is no more, or a time that cannot be, leaves the product out. */
+/* Products with unknown kernels or impossible times are dropped. */
 static bool is_sane_product(const nib_measured *p)
 {
     bool sane = p->memory_s > 0 && p->memory_s < 1 && p->weight_bytes > 0;
@@ -152,7 +158,7 @@ static bool read_products(nib_json *json, nib_arena *arena, nib_machine *m)
     return event == NIB_JSON_ARRAY_END;
 }
 
-/* The numbers of a machine by their names in the file. */
+/* The member of a machine for the key just read; NULL: none. */
 static double *number_of(nib_machine *m, const nib_json *json)
 {
     const struct {
@@ -345,7 +351,7 @@ static entry *find_entry(entry *entries, size_t count, const entry *like)
     return NULL;
 }
 
-static void take_entry(nib_machine *m, const entry *e)
+static void apply_entry(nib_machine *m, const entry *e)
 {
     m->bytes_per_s = e->m.bytes_per_s;
     m->cache_bytes = e->m.cache_bytes;
@@ -370,7 +376,7 @@ bool nib__measured_find(nib_machine *m, const char *driver, const char *path,
     const entry like = entry_of(m, driver);
     const entry *found = find_entry(entries, read_file(entries, path, a), &like);
     if (found != NULL)
-        take_entry(m, found);
+        apply_entry(m, found);
     nib__release(a, entries);
     return found != NULL;
 }
@@ -381,12 +387,12 @@ nib_status nib__measured_keep(const nib_machine *m, const char *driver, const ch
     entry *entries = nib__calloc(a, ENTRIES_MAX, sizeof *entries);
     if (entries == NULL)
         return nib__fail_memory(err, ENTRIES_MAX * sizeof *entries, "what was measured");
-    const entry mine = entry_of(m, driver);
+    const entry own = entry_of(m, driver);
     size_t count = read_file(entries, path, a);
-    entry *at = find_entry(entries, count, &mine);
+    entry *at = find_entry(entries, count, &own);
     if (at == NULL)
         at = &entries[count < ENTRIES_MAX ? count++ : 0];
-    *at = mine;
+    *at = own;
     const nib_status status = write_file(entries, count, path, a, err);
     nib__release(a, entries);
     return status;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * OpenCL 1.2 and later, through whatever loader the system has: devices and their facts, memory,
- * programs (compiled once for each set of options), launches in order on one queue.
+ * OpenCL 1.2 and later, through the system's loader: devices and their facts, memory, programs
+ * (compiled once per set of options), launches in order on one queue.
  */
 #include "gpu.h"
 
@@ -53,7 +53,7 @@ typedef struct library {
 #undef POINTER
 } library;
 
-/* False: there is no such library, or it lacks a function, whose name is then in *lacking. */
+/* False: the library is missing (*lacking is NULL), or lacks the function *lacking. */
 static bool load(library *l, const char **lacking)
 {
 #define NAME(name) #name,
@@ -68,13 +68,13 @@ static const char *error_name(cl_int code)
     case CL_DEVICE_NOT_AVAILABLE: return "the device is not available";
     case CL_COMPILER_NOT_AVAILABLE: return "the driver has no compiler";
     case CL_MEM_OBJECT_ALLOCATION_FAILURE:
-    case CL_OUT_OF_RESOURCES: return "out of the device's resources";
-    case CL_OUT_OF_HOST_MEMORY: return "out of the host's memory";
-    case CL_BUILD_PROGRAM_FAILURE: return "the driver does not compile it";
-    case CL_INVALID_WORK_GROUP_SIZE: return "the work-group is too large for it";
-    case CL_INVALID_BUFFER_SIZE: return "larger than a buffer may be";
+    case CL_OUT_OF_RESOURCES: return "the device is out of resources";
+    case CL_OUT_OF_HOST_MEMORY: return "the host is out of memory";
+    case CL_BUILD_PROGRAM_FAILURE: return "the driver cannot compile it";
+    case CL_INVALID_WORK_GROUP_SIZE: return "the work-group is too large";
+    case CL_INVALID_BUFFER_SIZE: return "over the largest buffer size";
     case CL_INVALID_KERNEL_ARGS: return "an argument is missing";
-    default: return "an error of the driver";
+    default: return "driver error";
     }
 }
 
@@ -99,7 +99,7 @@ static void read_text(const library *l, cl_device_id device, cl_device_info what
     size_t written = 0;
     out[0] = 0;
     if (l->clGetDeviceInfo(device, what, size, out, &written) != CL_SUCCESS)
-        out[0] = 0; /* longer than `out`, or not known */
+        out[0] = 0; /* longer than `out`, or unknown */
     out[size - 1] = 0;
 }
 
@@ -134,7 +134,7 @@ static nib_maker maker_of(const char *vendor, bool is_cpu)
 #endif
 }
 
-/* gfx90a and gfx942 are CDNA 2 and 3; 0: none of them. */
+/* The CDNA generation: gfx90a and gfx942 are 2 and 3; 0: not CDNA. */
 static int64_t cdna_of(const char *name)
 {
     static const struct {
@@ -147,7 +147,7 @@ static int64_t cdna_of(const char *name)
     return 0;
 }
 
-/* Rates that a device of this kind surely has, until it is measured. */
+/* Rates that any device of this kind reaches, used until it is measured. */
 static void cautious_rates(const library *l, cl_device_id device, bool is_cpu, nib_machine *m)
 {
     const double units = (double)read_number(l, device, CL_DEVICE_MAX_COMPUTE_UNITS);
@@ -186,7 +186,7 @@ static void describe(const library *l, cl_device_id device, size_t index, nib_gp
         fact[NIB_FACT_CDNA] >= 1 || strstr(extensions, "cl_khr_integer_dot_product") != NULL;
     fact[NIB_FACT_DOT4] = fact[NIB_FACT_CDNA] >= 2;
     fact[NIB_FACT_MATRIX_UNIT] = fact[NIB_FACT_CDNA] >= 1;
-    fact[NIB_FACT_SUBGROUPS] = strstr(extensions, "_subgroups") != NULL; /* of Khronos or Intel */
+    fact[NIB_FACT_SUBGROUPS] = strstr(extensions, "_subgroups") != NULL; /* by Khronos or Intel */
     fact[NIB_FACT_FP16] = strstr(extensions, "cl_khr_fp16") != NULL;
     fact[NIB_FACT_FP64] = strstr(extensions, "cl_khr_fp64") != NULL;
     fact[NIB_FACT_DENORMALS] =
@@ -203,11 +203,11 @@ static void find(nib_gpu_found *out, size_t *count, nib_text *why)
     size_t index = 0;
     if (!load(&l, &lacking)) {
         if (lacking == NULL)
-            nib__text_str(why, "OpenCL: " LIBRARY " is not here; install the device's driver and "
+            nib__text_str(why, "OpenCL: " LIBRARY " not found; install the device's driver and "
                                "ocl-icd-libopencl1\n");
         else
             nib__text_format(why,
-                             "OpenCL: " LIBRARY " has no %s; install one of OpenCL 1.2 or later\n",
+                             "OpenCL: " LIBRARY " has no %s; install one for OpenCL 1.2 or later\n",
                              lacking);
         return;
     }
@@ -227,8 +227,9 @@ static void find(nib_gpu_found *out, size_t *count, nib_text *why)
         }
     }
     if (index == 0)
-        nib__text_str(why, "OpenCL: " LIBRARY " is here, but no driver of a device; install the "
-                           "maker's, or pocl-opencl-icd for the CPU\n");
+        nib__text_str(why,
+                      "OpenCL: " LIBRARY " found no device; install the driver of its maker, or "
+                      "pocl-opencl-icd for the CPU\n");
 }
 
 /* ---- opening ---- */
@@ -236,13 +237,13 @@ static void find(nib_gpu_found *out, size_t *count, nib_text *why)
 typedef struct state {
     library l;
     cl_device_id device;
-    const char *language; /* the option for functions of sub-groups, which are of OpenCL C 2 */
+    const char *language; /* the compiler option for sub-group functions, which need OpenCL C 2 */
     cl_context context;
     cl_command_queue queue;
 } state;
 
-/* OpenCL C 3 makes much of 2 optional again, but both have what cl_khr_subgroups is written in;
- * Intel's own are of 1.2, too. */
+/* OpenCL C 3 makes much of version 2 optional again, but both have what cl_khr_subgroups needs;
+ * Intel's sub-groups work with 1.2 too. */
 static const char *language_of(const library *l, cl_device_id device)
 {
     char version[96]; /* "OpenCL 3.0 ..." */
@@ -261,10 +262,10 @@ static nib_status check_version(nib_gpu *gpu, nib_err *err)
     read_text(&s->l, s->device, CL_DEVICE_VERSION, version, sizeof version);
     if (sscanf(version, "OpenCL %d.%d", &major, &minor) != 2 || 10 * major + minor >= 12)
         return NIB_OK;
-    return nib__fail(err, NIB_NOT_AS_ASKED,
-                     "the driver %s of %s is of %.40s, and 1.2 or later is wanted; update the "
-                     "driver",
-                     gpu->found->driver_version, gpu->found->title, version);
+    return nib__fail(
+        err, NIB_NOT_AS_ASKED,
+        "the driver %s of %s supports %.40s, but Nibble needs 1.2 or later; update the driver",
+        gpu->found->driver_version, gpu->found->title, version);
 }
 
 static nib_status open_device(nib_gpu *gpu, nib_err *err)
@@ -272,11 +273,11 @@ static nib_status open_device(nib_gpu *gpu, nib_err *err)
     state *s = nib__calloc(gpu->allocator, 1, sizeof *s);
     cl_int code = CL_SUCCESS;
     if (s == NULL)
-        return nib__fail_memory(err, sizeof *s, "a device of OpenCL");
+        return nib__fail_memory(err, sizeof *s, "an OpenCL device");
     gpu->state = s;
     const char *lacking;
     if (!load(&s->l, &lacking))
-        return nib__fail(err, NIB_NOT_AS_ASKED, LIBRARY " is not here any more");
+        return nib__fail(err, NIB_NOT_AS_ASKED, LIBRARY " can no longer be loaded");
     s->device = gpu->found->ids[1];
     NIB_TRY(check_version(gpu, err));
     s->language = language_of(&s->l, s->device);
@@ -302,8 +303,8 @@ static void close_device(nib_gpu *gpu)
 
 /* ---- memory ---- */
 
-/* Drivers may look for memory only when it is first used: its last byte is, at once. */
-static nib_status take(nib_gpu *gpu, uint64_t bytes, uint64_t *handle, nib_err *err)
+/* Drivers may allocate memory only on first use, so this writes the last byte at once. */
+static nib_status allocate(nib_gpu *gpu, uint64_t bytes, uint64_t *handle, nib_err *err)
 {
     state *s = gpu->state;
     const char zero = 0;
@@ -326,7 +327,7 @@ static nib_status take(nib_gpu *gpu, uint64_t bytes, uint64_t *handle, nib_err *
 
 static cl_mem memory_of(uint64_t handle) { return (cl_mem)(uintptr_t)handle; }
 
-static void give(nib_gpu *gpu, uint64_t handle)
+static void release(nib_gpu *gpu, uint64_t handle)
 {
     state *s = gpu->state;
     s->l.clReleaseMemObject(memory_of(handle));
@@ -363,8 +364,8 @@ static nib_status copy(nib_gpu *gpu, uint64_t to, uint64_t to_at, uint64_t from,
 
 /* ---- programs ---- */
 
-/* The compiler's first words, on one line. */
-static nib_status say_log(nib_gpu *gpu, cl_program program, const char *name, nib_err *err)
+/* Fails with the first error of the compiler's log, on one line. */
+static nib_status fail_compile(nib_gpu *gpu, cl_program program, const char *name, nib_err *err)
 {
     enum { LOG_SIZE = 1 << 16, SHOWN = 240 };
     state *s = gpu->state;
@@ -383,7 +384,7 @@ static nib_status say_log(nib_gpu *gpu, cl_program program, const char *name, ni
                      gpu->found->driver_version, gpu->found->title, name, line);
 }
 
-/* Codes of activations are the CPU's own where quotients are rounded to the nearest. */
+/* With correctly rounded division, activation codes equal those of the CPU. */
 static void compiler_options(nib_gpu *gpu, const nib_launch *launch, char *out, size_t size)
 {
     state *s = gpu->state;
@@ -395,7 +396,7 @@ static void compiler_options(nib_gpu *gpu, const nib_launch *launch, char *out, 
                  : "");
 }
 
-static void give_program(nib_gpu *gpu, void *program)
+static void release_program(nib_gpu *gpu, void *program)
 {
     state *s = gpu->state;
     s->l.clReleaseProgram(program);
@@ -422,8 +423,8 @@ static nib_status load_program(nib_gpu *gpu, const nib_gpu_source *source, const
     code = s->l.clBuildProgram(*program, 1, &s->device, options, NULL, NULL);
     if (code == CL_SUCCESS)
         return NIB_OK;
-    const nib_status status = say_log(gpu, *program, source->name, err);
-    give_program(gpu, *program);
+    const nib_status status = fail_compile(gpu, *program, source->name, err);
+    release_program(gpu, *program);
     return status;
 }
 
@@ -436,7 +437,7 @@ static nib_status find_function(nib_gpu *gpu, void *program, const nib_launch *l
     return code == CL_SUCCESS ? NIB_OK : failed(err, launch->function, code);
 }
 
-static void give_function(nib_gpu *gpu, void *function)
+static void release_function(nib_gpu *gpu, void *function)
 {
     state *s = gpu->state;
     s->l.clReleaseKernel(function);
@@ -472,7 +473,7 @@ static nib_status set_args(nib_gpu *gpu, cl_kernel kernel, const nib_launch *lau
         else
             code = s->l.clSetKernelArg(kernel, at++, sizeof arg->value.number, &arg->value.number);
         if (!known)
-            return nib__fail(err, NIB_FAILED, "%s: argument %d is no memory of %s",
+            return nib__fail(err, NIB_FAILED, "%s: argument %d is not memory of %s",
                              launch->function, i, gpu->found->name);
         if (code != CL_SUCCESS)
             return failed(err, launch->function, code);
@@ -494,34 +495,35 @@ static nib_status launch(nib_gpu *gpu, void *function, const nib_launch *launch,
     return code == CL_SUCCESS ? NIB_OK : failed(err, launch->function, code);
 }
 
-static nib_status mark(nib_gpu *gpu, void **event, nib_err *err)
+static nib_status record_event(nib_gpu *gpu, void **event, nib_err *err)
 {
     state *s = gpu->state;
-    cl_event made;
-    cl_int code = s->l.clEnqueueMarkerWithWaitList(s->queue, 0, NULL, &made);
+    cl_event created;
+    cl_int code = s->l.clEnqueueMarkerWithWaitList(s->queue, 0, NULL, &created);
     if (code != CL_SUCCESS)
         return failed(err, "the queue", code);
-    *event = made;
+    *event = created;
     code = s->l.clFlush(s->queue);
     if (code == CL_SUCCESS)
         return NIB_OK;
-    s->l.clReleaseEvent(made);
+    s->l.clReleaseEvent(created);
     return failed(err, "the queue", code);
 }
 
-static nib_status has_come(nib_gpu *gpu, void *event, bool *come, const char *what, nib_err *err)
+static nib_status is_event_done(nib_gpu *gpu, void *event, bool *done, const char *what,
+                                nib_err *err)
 {
     state *s = gpu->state;
     cl_int status = CL_QUEUED;
     const cl_int code =
         s->l.clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
-    *come = status == CL_COMPLETE;
+    *done = status == CL_COMPLETE;
     if (code != CL_SUCCESS || status < 0)
         return failed(err, what, code != CL_SUCCESS ? code : status);
     return NIB_OK;
 }
 
-static void give_event(nib_gpu *gpu, void *event)
+static void release_event(nib_gpu *gpu, void *event)
 {
     state *s = gpu->state;
     s->l.clReleaseEvent(event);
@@ -533,18 +535,18 @@ const nib_gpu_driver nib__driver_opencl = {
     .find = find,
     .open = open_device,
     .close = close_device,
-    .take = take,
-    .give = give,
+    .allocate = allocate,
+    .release = release,
     .write = write,
     .read = read,
     .copy = copy,
     .load_program = load_program,
-    .give_program = give_program,
+    .release_program = release_program,
     .find_function = find_function,
-    .give_function = give_function,
+    .release_function = release_function,
     .launch = launch,
-    .mark = mark,
-    .has_come = has_come,
-    .give_event = give_event,
-    .spin_ns = 0, /* a device on the CPU needs its cores */
+    .record_event = record_event,
+    .is_event_done = is_event_done,
+    .release_event = release_event,
+    .spin_ns = 0, /* a device that runs on the CPU needs its cores */
 };

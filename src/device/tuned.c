@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Measured orders of kernels, as JSON:
+ * Measured orders of kernels, in a JSON file:
  *
  *   {"schema": 1, "machines": [{"name", "isa", "threads", "version", "table", "measured",
  *     "lines": [{"key": [NIB_TUNED_KEY numbers], "kernels": [], "us": []}]}]}
  *
- * They hold for the version, and for the table of kernels, whose hash is `table`, that they were
+ * They are valid for the version and the table of kernels (its hash is `table`) that they were
  * measured with.
  */
 #include "tuned.h"
@@ -28,11 +28,11 @@ typedef struct entry {
     nib_tuned tuned;
 } entry;
 
-/* What a file holds, of all machines. */
+/* The contents of a file: all machines. */
 typedef struct kept {
     entry items[ENTRIES_MAX];
     size_t count;
-    bool is_damaged; /* it is there, and is not understood */
+    bool is_damaged; /* it exists but cannot be parsed */
 } kept;
 
 void nib__tuned_init(nib_tuned *tuned, const nib_allocator *a)
@@ -124,7 +124,7 @@ static bool read_key(nib_json *json, nib_tuned_line *line)
     return good && nib__json_expect(json, NIB_JSON_ARRAY_END);
 }
 
-/* Names; one that is not known any more is NULL. */
+/* Reads names; a kernel that no longer exists becomes NULL. */
 static bool read_kernels(nib_json *json, nib_arena *arena, nib_tuned_line *line)
 {
     nib_json_event event = NIB_JSON_ERROR;
@@ -154,7 +154,7 @@ static bool read_times(nib_json *json, nib_tuned_line *line, int *count)
     return event == NIB_JSON_ARRAY_END || nib__json_expect(json, NIB_JSON_ARRAY_END);
 }
 
-/* All kernels are known, their times can be, and ascend. */
+/* All kernels exist; times are possible and ascend. */
 static bool is_sane(const nib_tuned_line *line, int times)
 {
     bool sane = line->count > 0 && line->count == times;
@@ -226,7 +226,7 @@ static bool read_entries(nib_json *json, nib_arena *arena, kept *out, const nib_
     return good && json->event == NIB_JSON_ARRAY_END;
 }
 
-/* A file that is not there has nothing; nor has one that is not understood. */
+/* A file that does not exist or cannot be parsed counts as empty. */
 static void read_file(kept *out, const char *path, const nib_allocator *a)
 {
     const nib_json_limits limits = {.depth = 8, .events = 400000};
@@ -321,9 +321,9 @@ static nib_status write_file(const kept *k, const char *path, const nib_allocato
     return status;
 }
 
-/* ---- of one machine ---- */
+/* ---- one machine ---- */
 
-static void say_table(char out[40])
+static void hash_kernel_names(char out[40])
 {
     char text[33] = "";
     nib_hasher *hasher = nib__hasher_open();
@@ -341,7 +341,7 @@ static entry entry_of(const nib_machine *m)
     entry e = {.isa = m->facts.fact[NIB_FACT_ISA], .threads = m->threads};
     snprintf(e.name, sizeof e.name, "%s", nib__machine_title(m));
     snprintf(e.version, sizeof e.version, "%s", NIB_VERSION);
-    say_table(e.table);
+    hash_kernel_names(e.table);
     return e;
 }
 
@@ -350,19 +350,19 @@ static bool is_same(const entry *a, const entry *b)
     return strcmp(a->name, b->name) == 0 && a->isa == b->isa && a->threads == b->threads;
 }
 
-/* Why what there is of this processor is not taken, if there is some. */
-static void say_others(nib_tuned *out, const kept *k, const entry *mine, const char *path)
+/* Says why orders for this processor in the file are not used, if it has any. */
+static void explain_unused(nib_tuned *out, const kept *k, const entry *own, const char *path)
 {
     if (k->is_damaged)
-        snprintf(out->why, sizeof out->why, "%.160s is not understood, and is not taken", path);
+        snprintf(out->why, sizeof out->why, "%.160s cannot be parsed, so it is not used", path);
     for (size_t i = 0; i < k->count && out->why[0] == 0; i++)
-        if (strcmp(k->items[i].name, mine->name) == 0)
+        if (strcmp(k->items[i].name, own->name) == 0)
             snprintf(out->why, sizeof out->why,
-                     "the order of kernels was measured with %lld thread%s and %s, not with %lld "
-                     "and %s, and is not taken",
+                     "the measured order of kernels is for %lld thread%s and %s, not for %lld and "
+                     "%s, so it is not used",
                      (long long)k->items[i].threads, k->items[i].threads == 1 ? "" : "s",
-                     nib__cpu_isa_name(k->items[i].isa), (long long)mine->threads,
-                     nib__cpu_isa_name(mine->isa));
+                     nib__cpu_isa_name(k->items[i].isa), (long long)own->threads,
+                     nib__cpu_isa_name(own->isa));
 }
 
 void nib__tuned_load(nib_tuned *out, const nib_machine *machine, const char *path,
@@ -372,25 +372,25 @@ void nib__tuned_load(nib_tuned *out, const nib_machine *machine, const char *pat
     kept *k = nib__calloc(a, 1, sizeof *k);
     if (k == NULL)
         return;
-    const entry mine = entry_of(machine);
+    const entry own = entry_of(machine);
     read_file(k, path, a);
     for (size_t i = 0; i < k->count; i++) {
         entry *e = &k->items[i];
-        if (!is_same(e, &mine))
+        if (!is_same(e, &own))
             continue;
-        if (strcmp(e->version, mine.version) == 0 && strcmp(e->table, mine.table) == 0) {
+        if (strcmp(e->version, own.version) == 0 && strcmp(e->table, own.table) == 0) {
             *out = e->tuned;
             nib__tuned_init(&e->tuned, a);
         } else {
             snprintf(out->why, sizeof out->why,
-                     "the order of kernels of %s was measured with others than these, of version "
-                     "%s, and is not taken",
+                     "the order of kernels measured on %s is for other kernels, of version %s, so "
+                     "it is not used",
                      e->tuned.measured_on, e->version);
         }
         break;
     }
     if (out->count == 0 && out->why[0] == 0)
-        say_others(out, k, &mine, path);
+        explain_unused(out, k, &own, path);
     free_kept(k);
     nib__release(a, k);
 }
@@ -401,18 +401,18 @@ nib_status nib__tuned_keep(const nib_tuned *tuned, const nib_machine *machine, c
     kept *k = nib__calloc(a, 1, sizeof *k);
     if (k == NULL)
         return nib__fail_memory(err, sizeof *k, "what was measured");
-    entry mine = entry_of(machine);
+    entry own = entry_of(machine);
     read_file(k, path, a);
     size_t at = 0;
-    while (at < k->count && !is_same(&k->items[at], &mine))
+    while (at < k->count && !is_same(&k->items[at], &own))
         at++;
     at = at < ENTRIES_MAX ? at : 0;
     if (at < k->count)
         nib__tuned_free(&k->items[at].tuned);
     else
         k->count++;
-    mine.tuned = *tuned; /* whose lines are the caller's */
-    k->items[at] = mine;
+    own.tuned = *tuned; /* its lines belong to the caller */
+    k->items[at] = own;
     const nib_status status = write_file(k, path, a, err);
     nib__tuned_init(&k->items[at].tuned, a);
     free_kept(k);
@@ -426,12 +426,12 @@ nib_status nib__tuned_forget(bool *found, const nib_machine *machine, const char
     kept *k = nib__calloc(a, 1, sizeof *k);
     if (k == NULL)
         return nib__fail_memory(err, sizeof *k, "what was measured");
-    const entry mine = entry_of(machine);
+    const entry own = entry_of(machine);
     read_file(k, path, a);
     const size_t before = k->count;
     *found = k->is_damaged;
     for (size_t i = 0; i < k->count;) {
-        if (strcmp(k->items[i].name, mine.name) != 0) {
+        if (strcmp(k->items[i].name, own.name) != 0) {
             i++;
             continue;
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One walk in the order of the nodes: a value takes over a buffer that it may write in place, or
- * one whose value is dead, or a new one.
+ * One walk over the nodes in order: a value takes over the buffer of an input that it may
+ * overwrite, else a buffer whose value is dead, else a new one.
  */
 #include "buffers.h"
 
@@ -10,7 +10,7 @@
 typedef struct walk {
     const nib_graph *graph;
     nib_graph_buffers *out;
-    int *last; /* [value_count] the last node that reads each value */
+    int *last; /* [value_count] last node that reads each value */
     bool is_free[NIB_GRAPH_BUFFERS];
 } walk;
 
@@ -19,7 +19,8 @@ static bool dies_at(const walk *w, int value, int node)
     return value >= 0 && w->last[value] == node;
 }
 
-/* The last value, and what is only scaled into it: logits are large, and lie in one place. */
+/* True for the last value and values that are only scaled into it: logits are large, so they use
+ * one buffer. */
 static bool is_result(const nib_graph *g, int value)
 {
     int result = (int)g->value_count - 1;
@@ -28,8 +29,8 @@ static bool is_result(const nib_graph *g, int value)
     return result == value;
 }
 
-/* The buffer of an input that ends here and may be written over; -1: none. */
-static int taken_over(const walk *w, const nib_graph_node *node, int at)
+/* The buffer of an input that dies here and may be overwritten; -1: none. */
+static int find_overwritable(const walk *w, const nib_graph_node *node, int at)
 {
     const int over = nib__op_over(node->op, 0, node->heads);
     if (over >= 0 && dies_at(w, node->in[over], at))
@@ -55,17 +56,18 @@ static int add_buffer(walk *w, int64_t columns)
     return w->out->count++;
 }
 
-static nib_status place(walk *w, int at, nib_err *err)
+static nib_status assign_buffer(walk *w, int at, nib_err *err)
 {
     const nib_graph_node *node = &w->graph->nodes[at];
     int buffer = -1;
     if (node->out < 0)
         return NIB_OK;
     const bool result = is_result(w->graph, node->out),
-               begins = result && !(node->op == NIB_OP_SCALE && is_result(w->graph, node->in[0]));
+               starts_result =
+                   result && !(node->op == NIB_OP_SCALE && is_result(w->graph, node->in[0]));
     const int64_t columns = w->graph->values[node->out].columns;
-    if (!begins)
-        buffer = taken_over(w, node, at);
+    if (!starts_result)
+        buffer = find_overwritable(w, node, at);
     if (buffer < 0 && nib__ops[node->op].only_over)
         return nib__fail(err, NIB_FAILED, "an input of %s is read again after it is overwritten",
                          nib__op_names[node->op]);
@@ -80,8 +82,8 @@ static nib_status place(walk *w, int at, nib_err *err)
     return NIB_OK;
 }
 
-/* Buffers of values that nothing reads any more; one that was written over is the output's now. */
-static void release(walk *w, int at)
+/* Frees buffers of dead values. A buffer that was overwritten belongs to the output now. */
+static void free_dead(walk *w, int at)
 {
     const nib_graph_node *node = &w->graph->nodes[at];
     for (int i = 0; i < NIB_NODE_INPUTS; i++)
@@ -105,8 +107,8 @@ nib_status nib__graph_buffers(nib_graph_buffers *out, const nib_graph *graph, ni
             if (graph->nodes[i].in[j] >= 0)
                 w.last[graph->nodes[i].in[j]] = (int)i;
     for (size_t i = 0; i < graph->node_count; i++) {
-        NIB_TRY(place(&w, (int)i, err));
-        release(&w, (int)i);
+        NIB_TRY(assign_buffer(&w, (int)i, err));
+        free_dead(&w, (int)i);
     }
     return NIB_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Builds graphs. The lists grow in the caller's allocator and move into the arena at the end.
+ * Builds graphs. Lists grow in the caller's allocator and move into the arena at the end.
  */
 #include "graph.h"
 
@@ -20,7 +20,7 @@ static void *settle(nib_build *b, void *list, size_t count, size_t size)
     return kept;
 }
 
-static void list_kinds(nib_build *b)
+static void index_by_kind(nib_build *b)
 {
     nib_graph *g = &b->graph;
     for (int kind = 0; kind < NIB_WEIGHT_KINDS; kind++) {
@@ -38,7 +38,7 @@ nib_status nib__build_end(nib_graph *out, nib_build *b, nib_err *err)
     g->values = settle(b, g->values, g->value_count, sizeof *g->values);
     g->weights = settle(b, g->weights, g->weight_count, sizeof *g->weights);
     if (!b->failed)
-        list_kinds(b);
+        index_by_kind(b);
     if (b->failed)
         return nib__fail_memory(err, g->node_count * sizeof *g->nodes, "the model's graph");
     *out = *g;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A model as a graph: the operations of one forward pass in the order in which they run, the values
- * that they pass on, and the weights that they read. A family builds it once from its config
- * (src/model/arch); weights, plans, costs, buffers and lowering are walks over it. A graph knows no
- * kernel, device, buffer or file.
+ * A model as a graph: the operations of one forward pass in order, the values that they pass on,
+ * and the weights that they read. A family builds it once from its config (src/model/arch);
+ * weights, plans, costs, buffers and lowering are walks over it. A graph knows no kernel, device,
+ * buffer or file.
  */
 #ifndef NIB_GRAPH_H
 #define NIB_GRAPH_H
@@ -24,18 +24,17 @@ typedef enum nib_graph_weight_kind {
 /* A weight of the model. */
 typedef struct nib_graph_weight {
     nib_graph_weight_kind kind;
-    nib_role role;    /* of a matrix */
-    const char *name; /* module, without .weight: "model.layers.0.self_attn.q_proj" */
-    int64_t layer;    /* decoder layer; -1: outside of them */
-    int64_t experts;  /* 1: it has none */
-    int64_t n, k;     /* [experts][n][k]; a norm has k = 1 */
-    bool bias;        /* the config implies one; a norm's has its length */
-    bool centered;    /* a norm of x - mean(x): LayerNorm */
-    double offset;    /* what is added to the stored weight of a norm */
-    size_t index;     /* among the weights of its kind */
-    int64_t heads; /* of a norm: heads with a weight of their own, [heads][n / heads]; 1: all have
-                          one */
-    bool shares_input; /* a linear layer that reads the same value as the one before it */
+    nib_role role;     /* of a matrix */
+    const char *name;  /* module, without .weight: "model.layers.0.self_attn.q_proj" */
+    int64_t layer;     /* decoder layer; -1: outside of them */
+    int64_t experts;   /* 1: no experts */
+    int64_t n, k;      /* [experts][n][k]; a norm has k = 1 */
+    bool bias;         /* the config implies one; a norm's bias is as long as the norm */
+    bool centered;     /* a norm of x - mean(x): LayerNorm */
+    double offset;     /* added to the stored weight of a norm */
+    size_t index;      /* among the weights of its kind */
+    int64_t heads;     /* of a norm: heads with their own weights, [heads][n / heads]; 1: shared */
+    bool shares_input; /* a linear layer with the same input as the one before it */
 } nib_graph_weight;
 
 /* f32 [m][columns] */
@@ -46,15 +45,15 @@ typedef struct nib_graph_value {
 
 typedef struct nib_graph_node {
     nib_op op;
-    int in[NIB_NODE_INPUTS];   /* values; NIB_NO_ID: fewer */
-    int out;                   /* value; NIB_NO_ID: it writes state */
-    int weight;                /* weight that it reads; NIB_NO_ID: none */
+    int in[NIB_NODE_INPUTS];   /* values; NIB_NO_ID: none */
+    int out;                   /* value; NIB_NO_ID: writes state */
+    int weight;                /* weight; NIB_NO_ID: none */
     int64_t layer;             /* decoder layer, whose state it reads or writes; -1: none */
-    int64_t heads;             /* NORM, ROPE, ATTN: rows that a token's columns are cut into */
+    int64_t heads;             /* NORM, ROPE, ATTN: rows per token */
     double scale, cap;         /* ATTN, SCALE: nib_attn's, nib_scale's */
     int64_t window;            /* ATTN: nib_attn's */
-    int table;                 /* ROPE: which of the model's tables of rotations */
-    nib_activation activation; /* SWIGLU; in[1] NIB_NO_ID: alone */
+    int table;                 /* ROPE: index of the rotation table */
+    nib_activation activation; /* SWIGLU; alone if in[1] is NIB_NO_ID */
 } nib_graph_node;
 
 typedef struct nib_graph {
@@ -62,7 +61,7 @@ typedef struct nib_graph {
     nib_graph_value *values;
     nib_graph_weight *weights;
     size_t node_count, value_count, weight_count;
-    size_t *of_kind[NIB_WEIGHT_KINDS]; /* [kind_count] weights, in their order */
+    size_t *of_kind[NIB_WEIGHT_KINDS]; /* [kind_count] indices of weights, in order */
     size_t kind_count[NIB_WEIGHT_KINDS];
 } nib_graph;
 
@@ -73,7 +72,7 @@ NIB_INLINE const nib_graph_weight *nib__graph_weight(const nib_graph *g, nib_gra
     return &g->weights[g->of_kind[kind][i]];
 }
 
-/* Is matrix i the first of its decoder layer, or outside of them? i > 0 */
+/* True if matrix i is the first of its decoder layer, or outside of the layers. i > 0 */
 NIB_INLINE bool nib__graph_begins_layer(const nib_graph *g, size_t i)
 {
     return nib__graph_weight(g, NIB_WEIGHT_MATRIX, i)->layer !=
@@ -82,13 +81,13 @@ NIB_INLINE bool nib__graph_begins_layer(const nib_graph *g, size_t i)
 
 /* ---- building one ---- */
 
-/* Emits nodes. Once memory runs out nothing more is added, and ids are 0. */
+/* Emits nodes. Out of memory, it adds nothing more and returns id 0. */
 typedef struct nib_build {
     nib_graph graph;
     nib_arena *arena;
-    const nib_allocator *allocator; /* of the lists while they grow */
+    const nib_allocator *allocator; /* for the lists while they grow */
     size_t node_capacity, value_capacity, weight_capacity;
-    int64_t layer; /* of the last weight, and so of the nodes after it */
+    int64_t layer; /* of the last weight, and of the nodes after it */
     bool failed;
 } nib_build;
 
@@ -99,7 +98,7 @@ nib_status nib__build_end(nib_graph *out, nib_build *b, nib_err *err);
 /* The name is "model.layers.LAYER.PART", or PART where layer is -1. Returns the weight's id. */
 int nib__build_matrix(nib_build *b, nib_role role, int64_t layer, const char *part, int64_t n,
                       int64_t k, bool bias);
-/* What a family's norms are. */
+/* The form of a family's norms. */
 typedef struct nib_norm_form {
     bool centered, bias;
     double offset;
@@ -110,20 +109,20 @@ int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t heads
 /* Each returns the value that it writes. */
 int nib__emit_embed(nib_build *b, int weight);
 int nib__emit_linear(nib_build *b, int x, int weight);
-/* Each of a token's `heads` rows is normalized; 1: the token is one row. */
+/* Normalizes each of a token's `heads` rows; 1: the whole token. */
 int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads);
 int nib__emit_rope(nib_build *b, int x, int64_t heads, int table);
-/* Keys and values into the state of their layer, and attention over it. */
+/* Stores keys and values in the state of their layer. Attention reads that state. */
 void nib__emit_store(nib_build *b, int k, int v);
 typedef struct nib_attention {
     int64_t heads, window;
     double scale, cap;
 } nib_attention;
 int nib__emit_attention(nib_build *b, int q, nib_attention attention);
-/* up NIB_NO_ID: the activation alone. */
+/* up NIB_NO_ID: only the activation. */
 int nib__emit_swiglu(nib_build *b, nib_activation activation, int gate, int up);
 int nib__emit_add(nib_build *b, int x, int y);
-/* x itself where the factor is 0 or 1 and there is no cap. */
+/* Returns x itself if the factor is 0 or 1 and there is no cap. */
 int nib__emit_scale(nib_build *b, int x, double scale, double cap);
 
 #endif

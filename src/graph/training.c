@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists a micro-batch. Operations that compute each token by itself stand together, so that whoever
- * runs the list can take a few tokens through many of them; those that sum over tokens (gradients
- * of weights, inputs packed for them) are put off to the end of their segment. A segment is a
- * decoder layer up to attention, which reads all tokens, or from there on.
+ * Lists a micro-batch. Operations that compute each token by itself are adjacent, so that an
+ * executor can run a few tokens through many of them. Operations that sum over tokens (gradients of
+ * weights, and packing inputs for them) are postponed to the end of their segment. A segment is a
+ * decoder layer up to attention, which reads all tokens, or from attention on.
  */
 #include "training.h"
 
@@ -18,22 +18,22 @@ typedef struct lister {
     const nib_graph *graph;
     nib_ac checkpointing;
     const nib_allocator *allocator;
-    list nodes, late; /* late: of this segment, not in the list yet */
+    list nodes, late; /* late: postponed to the end of this segment */
     nib_training_value *values;
     size_t value_count, value_capacity;
-    int *now;     /* of each value of the graph: in the list; NIB_NO_ID: it is not kept */
-    int *beside;  /* of each node: what it writes but its output, or NIB_NO_ID */
-    int *packed;  /* of each weight: the input, or NIB_NO_ID */
-    int *sum;     /* of each value of the graph: its gradient so far, or NIB_NO_ID */
-    bool *wanted; /* of each node: it has to run again */
-    bool failed;  /* memory ran out */
+    int *now;     /* of each graph value: its value in the list; NIB_NO_ID: not kept */
+    int *extra;   /* of each node: the state or log-sum that it writes, or NIB_NO_ID */
+    int *packed;  /* of each weight: its packed input, or NIB_NO_ID */
+    int *sum;     /* of each graph value: its gradient so far, or NIB_NO_ID */
+    bool *wanted; /* of each node: must run again */
+    bool failed;  /* out of memory */
 } lister;
 
 typedef struct range {
     size_t first, end; /* of the graph's nodes */
 } range;
 
-static const nib_graph_node *at(const lister *l, size_t i) { return &l->graph->nodes[i]; }
+static const nib_graph_node *node_at(const lister *l, size_t i) { return &l->graph->nodes[i]; }
 
 static void append(lister *l, list *to, const nib_training_node *node)
 {
@@ -66,17 +66,17 @@ static int add_value(lister *l, nib_training_kind kind, int64_t columns)
 
 static int add_rows(lister *l, int64_t columns) { return add_value(l, NIB_TRAINING_ROWS, columns); }
 
-/* As wide as a value of the graph. */
+/* A value as wide as a graph value. */
 static int add_like(lister *l, int value) { return add_rows(l, l->graph->values[value].columns); }
 
-/* An operation that belongs to a node of the graph. */
+/* A node for a graph node, without inputs and outputs. */
 static nib_training_node node_of(const lister *l, nib_op op, size_t i)
 {
     nib_training_node node = {.op = op,
-                              .weight = at(l, i)->weight,
-                              .layer = at(l, i)->layer,
-                              .heads = at(l, i)->heads,
-                              .of = at(l, i)};
+                              .weight = node_at(l, i)->weight,
+                              .layer = node_at(l, i)->layer,
+                              .heads = node_at(l, i)->heads,
+                              .of = node_at(l, i)};
     for (int j = 0; j < NIB_TRAINING_INPUTS; j++)
         node.in[j] = NIB_NO_ID;
     for (int j = 0; j < NIB_TRAINING_OUTPUTS; j++)
@@ -84,19 +84,20 @@ static nib_training_node node_of(const lister *l, nib_op op, size_t i)
     return node;
 }
 
-/* Of attention: the node that stores the keys and values that it reads. */
+/* The node that stores the keys and values which an attention reads. */
 static size_t store_of(const lister *l, size_t attention)
 {
     size_t i = attention;
-    while (i > 0 &&
-           !(at(l, i)->op == NIB_OP_STORE_KV && at(l, i)->layer == at(l, attention)->layer))
+    while (i > 0 && !(node_at(l, i)->op == NIB_OP_STORE_KV &&
+                      node_at(l, i)->layer == node_at(l, attention)->layer))
         i--;
     return i;
 }
 
 /* ---- the gradients ---- */
 
-/* Adds to the gradient of a value. Readers come in reverse, so the last one is first. */
+/* Adds to the gradient of a value. Readers come in reverse order, so the last reader contributes
+ * first. */
 static void contribute(lister *l, int value, int gradient)
 {
     nib_training_node node;
@@ -114,7 +115,7 @@ static void contribute(lister *l, int value, int gradient)
 
 static void pack_input(lister *l, size_t i, void (*put)(lister *, const nib_training_node *))
 {
-    const nib_graph_node *linear = at(l, i);
+    const nib_graph_node *linear = node_at(l, i);
     nib_training_node node = node_of(l, NIB_OP_CAST_T, i);
     node.in[0] = l->now[linear->in[0]];
     node.out[0] = add_value(l, NIB_TRAINING_PACKED, l->graph->values[linear->in[0]].columns);
@@ -122,29 +123,30 @@ static void pack_input(lister *l, size_t i, void (*put)(lister *, const nib_trai
     put(l, &node);
 }
 
-/* Of linear layers that read one value: its gradient is summed in their order. */
+/* The gradients of linear layers that read one value. The value's gradient is summed in their
+ * order. */
 static void linear_gradient(lister *l, range nodes)
 {
     for (size_t i = nodes.first; i < nodes.end; i++) {
         nib_training_node node = node_of(l, NIB_OP_LINEAR_DX, i);
-        node.in[0] = l->sum[at(l, i)->out];
-        node.out[0] = add_like(l, at(l, i)->in[0]);
+        node.in[0] = l->sum[node_at(l, i)->out];
+        node.out[0] = add_like(l, node_at(l, i)->in[0]);
         add(l, &node);
-        contribute(l, at(l, i)->in[0], node.out[0]);
+        contribute(l, node_at(l, i)->in[0], node.out[0]);
     }
     for (size_t i = nodes.first; i < nodes.end; i++) {
         nib_training_node node = node_of(l, NIB_OP_LINEAR_DW, i);
         if (l->packed[node.weight] == NIB_NO_ID)
             pack_input(l, i, postpone);
-        node.in[0] = l->sum[at(l, i)->out], node.in[1] = l->packed[node.weight];
+        node.in[0] = l->sum[node_at(l, i)->out], node.in[1] = l->packed[node.weight];
         postpone(l, &node);
     }
 }
 
-/* The gradient of the input is added to what there is. */
+/* NORM_DX adds the gradient to the sum so far. */
 static void norm_gradient(lister *l, range nodes)
 {
-    const nib_graph_node *norm = at(l, nodes.first);
+    const nib_graph_node *norm = node_at(l, nodes.first);
     nib_training_node dx = node_of(l, NIB_OP_NORM_DX, nodes.first),
                       dw = node_of(l, NIB_OP_NORM_DW, nodes.first);
     int *sum = &l->sum[norm->in[0]];
@@ -161,7 +163,7 @@ static void norm_gradient(lister *l, range nodes)
 
 static void rope_gradient(lister *l, range nodes)
 {
-    const nib_graph_node *rope = at(l, nodes.first);
+    const nib_graph_node *rope = node_at(l, nodes.first);
     nib_training_node node = node_of(l, NIB_OP_ROPE, nodes.first);
     node.inverse = true;
     node.in[0] = l->sum[rope->out];
@@ -172,13 +174,13 @@ static void rope_gradient(lister *l, range nodes)
 
 static void attention_gradient(lister *l, range nodes)
 {
-    const nib_graph_node *attention = at(l, nodes.first);
+    const nib_graph_node *attention = node_at(l, nodes.first);
     const size_t store = store_of(l, nodes.first);
-    const int reads[] = {attention->in[0], at(l, store)->in[0], at(l, store)->in[1]};
+    const int reads[] = {attention->in[0], node_at(l, store)->in[0], node_at(l, store)->in[1]};
     nib_training_node node = node_of(l, NIB_OP_ATTN_DX, nodes.first);
     node.in[0] = l->sum[attention->out], node.in[1] = l->now[attention->in[0]];
     node.in[2] = l->now[attention->out];
-    node.in[3] = l->beside[nodes.first], node.in[4] = l->beside[store];
+    node.in[3] = l->extra[nodes.first], node.in[4] = l->extra[store];
     for (size_t i = 0; i < COUNT(reads); i++)
         node.out[i] = add_like(l, reads[i]);
     add(l, &node);
@@ -188,7 +190,7 @@ static void attention_gradient(lister *l, range nodes)
 
 static void swiglu_gradient(lister *l, range nodes)
 {
-    const nib_graph_node *swiglu = at(l, nodes.first);
+    const nib_graph_node *swiglu = node_at(l, nodes.first);
     nib_training_node node = node_of(l, NIB_OP_SWIGLU_DX, nodes.first);
     const int inputs = swiglu->in[1] >= 0 ? 2 : 1;
     node.in[0] = l->sum[swiglu->out];
@@ -201,10 +203,10 @@ static void swiglu_gradient(lister *l, range nodes)
         contribute(l, swiglu->in[i], node.out[i]);
 }
 
-/* Only a cap reads what was scaled. */
+/* Only a cap needs the input. */
 static void scale_gradient(lister *l, range nodes)
 {
-    const nib_graph_node *scale = at(l, nodes.first);
+    const nib_graph_node *scale = node_at(l, nodes.first);
     nib_training_node node = node_of(l, NIB_OP_SCALE_DX, nodes.first);
     node.in[0] = l->sum[scale->out];
     node.in[1] = scale->cap > 0 ? l->now[scale->in[0]] : NIB_NO_ID;
@@ -213,21 +215,21 @@ static void scale_gradient(lister *l, range nodes)
     contribute(l, scale->in[0], node.out[0]);
 }
 
-/* It passes on what it gets. */
+/* An addition passes its gradient to both inputs. */
 static void add_gradient(lister *l, range nodes)
 {
-    const nib_graph_node *node = at(l, nodes.first);
+    const nib_graph_node *node = node_at(l, nodes.first);
     contribute(l, node->in[0], l->sum[node->out]);
     contribute(l, node->in[1], l->sum[node->out]);
 }
 
-/* Attention's gradient has those of the keys and values. */
+/* Nothing to do: attention's gradient includes those of keys and values. */
 static void store_gradient(lister *l, range nodes) { (void)l, (void)nodes; }
 
 static void embed_gradient(lister *l, range nodes)
 {
     nib_training_node node = node_of(l, NIB_OP_EMBED_DW, nodes.first);
-    node.in[0] = l->sum[at(l, nodes.first)->out];
+    node.in[0] = l->sum[node_at(l, nodes.first)->out];
     postpone(l, &node);
 }
 
@@ -237,10 +239,10 @@ enum { FIRST = 1, SECOND = 2, OWN = 4 };
 
 typedef struct rule {
     nib_op op;
-    int reads;  /* what the gradient reads of the forward pass: inputs, what the node wrote */
-    bool cheap; /* NIB_AC_SELECTIVE runs it again */
-    bool mixes; /* tokens with each other */
-    void (*gradient)(lister *l, range nodes); /* several: linear layers that read one value */
+    int reads;                                /* what the gradient reads: inputs, own output */
+    bool cheap;                               /* NIB_AC_SELECTIVE recomputes it */
+    bool mixes;                               /* it reads other tokens */
+    void (*gradient)(lister *l, range nodes); /* several nodes: linear layers with one input */
 } rule;
 
 static const rule *rule_of(nib_op op)
@@ -264,9 +266,9 @@ static const rule *rule_of(nib_op op)
 
 /* ---- the forward pass ---- */
 
-static void run_forward(lister *l, size_t i)
+static void add_forward(lister *l, size_t i)
 {
-    const nib_graph_node *from = at(l, i);
+    const nib_graph_node *from = node_at(l, i);
     nib_training_node node = node_of(l, from->op, i);
     for (int j = 0; j < NIB_NODE_INPUTS; j++)
         if (from->in[j] >= 0)
@@ -274,36 +276,36 @@ static void run_forward(lister *l, size_t i)
     if (from->out >= 0)
         node.out[0] = l->now[from->out] = add_like(l, from->out);
     if (from->op == NIB_OP_STORE_KV)
-        node.out[0] = l->beside[i] =
+        node.out[0] = l->extra[i] =
             add_value(l, NIB_TRAINING_STATE, l->graph->values[from->in[0]].columns);
     if (from->op == NIB_OP_ATTN) {
-        node.in[1] = l->beside[store_of(l, i)];
-        node.out[1] = l->beside[i] = add_rows(l, from->heads);
+        node.in[1] = l->extra[store_of(l, i)];
+        node.out[1] = l->extra[i] = add_rows(l, from->heads);
     }
     add(l, &node);
 }
 
-/* The nodes, or those that are wanted; `keeps`: inputs of the layers are packed for the gradients
- * of their weights. */
-static void run_range(lister *l, range nodes, bool all, bool keeps)
+/* Lists all nodes or the wanted ones. keeps: pack inputs of linear layers for the gradients of
+ * their weights. */
+static void add_range(lister *l, range nodes, bool all, bool keeps)
 {
     for (size_t i = nodes.first; i < nodes.end && !l->failed; i++) {
-        const nib_graph_node *node = at(l, i);
-        if (rule_of(node->op)->mixes || (i > 0 && node->layer != at(l, i - 1)->layer))
+        const nib_graph_node *node = node_at(l, i);
+        if (rule_of(node->op)->mixes || (i > 0 && node->layer != node_at(l, i - 1)->layer))
             end_segment(l);
         if (all || l->wanted[i])
-            run_forward(l, i);
+            add_forward(l, i);
         l->wanted[i] = false;
         if (keeps && node->op == NIB_OP_LINEAR && node->layer >= 0)
             pack_input(l, i, postpone);
     }
 }
 
-/* The gradient of the logits, and the loss. */
+/* Adds the loss, which also gives the gradient of the logits. */
 static void add_loss(lister *l)
 {
     const size_t last = l->graph->node_count - 1;
-    const int logits = at(l, last)->out;
+    const int logits = node_at(l, last)->out;
     nib_training_node node = node_of(l, NIB_OP_XENT, last);
     node.weight = NIB_NO_ID, node.heads = 0, node.of = NULL;
     node.in[0] = l->now[logits];
@@ -312,29 +314,29 @@ static void add_loss(lister *l)
     add(l, &node);
 }
 
-/* ---- what is kept, and what runs again ---- */
+/* ---- recomputation ---- */
 
-/* Of each value: whether another layer than its writer's reads it. */
+/* crosses[value]: a layer other than its writer's reads it. */
 static void find_crossing(const lister *l, bool *crosses)
 {
     for (size_t i = 0; i < l->graph->node_count; i++)
         for (int j = 0; j < NIB_NODE_INPUTS; j++) {
-            const int value = at(l, i)->in[j];
+            const int value = node_at(l, i)->in[j];
             if (value >= 0)
-                crosses[value] |=
-                    at(l, (size_t)l->graph->values[value].writer)->layer != at(l, i)->layer;
+                crosses[value] |= node_at(l, (size_t)l->graph->values[value].writer)->layer !=
+                                  node_at(l, i)->layer;
         }
 }
 
-/* Forgets what the policy does not keep. */
+/* Forgets values that the policy does not keep. */
 static void forget(lister *l, const bool *crosses)
 {
     for (size_t i = 0; i < l->graph->node_count; i++) {
-        const nib_graph_node *node = at(l, i);
+        const nib_graph_node *node = node_at(l, i);
         const bool full = l->checkpointing == NIB_AC_FULL, drops = full || rule_of(node->op)->cheap;
         if (node->layer < 0 || !drops)
             continue;
-        l->beside[i] = NIB_NO_ID;
+        l->extra[i] = NIB_NO_ID;
         if (node->out >= 0 && !(full && crosses[node->out]))
             l->now[node->out] = NIB_NO_ID;
     }
@@ -346,42 +348,43 @@ static void want_value(lister *l, int value)
         l->wanted[l->graph->values[value].writer] = true;
 }
 
-static void want_beside(lister *l, size_t i)
+static void want_extra(lister *l, size_t i)
 {
-    if (l->beside[i] == NIB_NO_ID)
+    if (l->extra[i] == NIB_NO_ID)
         l->wanted[i] = true;
 }
 
-/* What the gradient of a node has yet to read: bits of its rule. */
+/* Bits of a node's rule for what its gradient has yet to read. */
 static int reads_of(const lister *l, size_t i)
 {
-    const nib_graph_node *node = at(l, i);
+    const nib_graph_node *node = node_at(l, i);
     const bool is_packed = node->op == NIB_OP_LINEAR && l->packed[node->weight] != NIB_NO_ID,
                is_linear = node->op == NIB_OP_SCALE && node->cap == 0;
     return is_packed || is_linear ? 0 : rule_of(node->op)->reads;
 }
 
-/* Marks the nodes of a layer, from `first` on, that must run again for the gradients of a range. */
-static void want(lister *l, range nodes, size_t first)
+/* Marks the nodes of a layer, from `first` on, that must be recomputed for the gradients of a
+ * range. */
+static void mark_wanted(lister *l, range nodes, size_t first)
 {
     for (size_t i = nodes.first; i < nodes.end; i++) {
-        const nib_graph_node *node = at(l, i);
+        const nib_graph_node *node = node_at(l, i);
         const int reads = reads_of(l, i);
         for (int j = 0; j < NIB_NODE_INPUTS; j++)
             if (reads & FIRST << j)
                 want_value(l, node->in[j]);
         if (reads & OWN) {
             want_value(l, node->out);
-            want_beside(l, i);
-            want_beside(l, store_of(l, i));
+            want_extra(l, i);
+            want_extra(l, store_of(l, i));
         }
     }
     for (size_t i = nodes.end; i-- > first;)
         if (l->wanted[i]) {
             for (int j = 0; j < NIB_NODE_INPUTS; j++)
-                want_value(l, at(l, i)->in[j]);
-            if (at(l, i)->op == NIB_OP_ATTN)
-                want_beside(l, store_of(l, i));
+                want_value(l, node_at(l, i)->in[j]);
+            if (node_at(l, i)->op == NIB_OP_ATTN)
+                want_extra(l, store_of(l, i));
         }
 }
 
@@ -389,7 +392,7 @@ static void want(lister *l, range nodes, size_t first)
 
 static size_t layer_begin(const lister *l, size_t i)
 {
-    while (i > 0 && at(l, i - 1)->layer == at(l, i)->layer)
+    while (i > 0 && node_at(l, i - 1)->layer == node_at(l, i)->layer)
         i--;
     return i;
 }
@@ -399,17 +402,18 @@ static range segment_of(const lister *l, size_t last)
 {
     const size_t begin = layer_begin(l, last);
     size_t first = last;
-    while (first > begin && !rule_of(at(l, first - 1)->op)->mixes)
+    while (first > begin && !rule_of(node_at(l, first - 1)->op)->mixes)
         first--;
     return (range){first, last + 1};
 }
 
-/* The node, or the linear layers that read one value and end with it. */
+/* The node, or the linear layers with one input that end with it. */
 static range group_of(const lister *l, size_t last)
 {
     size_t first = last;
-    while (first > 0 && at(l, last)->op == NIB_OP_LINEAR && at(l, first - 1)->op == NIB_OP_LINEAR &&
-           at(l, first - 1)->in[0] == at(l, last)->in[0])
+    while (first > 0 && node_at(l, last)->op == NIB_OP_LINEAR &&
+           node_at(l, first - 1)->op == NIB_OP_LINEAR &&
+           node_at(l, first - 1)->in[0] == node_at(l, last)->in[0])
         first--;
     return (range){first, last + 1};
 }
@@ -419,7 +423,7 @@ static void pack_inputs(lister *l, range nodes)
     for (range group; nodes.end > nodes.first; nodes.end = group.first) {
         group = group_of(l, nodes.end - 1);
         for (size_t i = group.first; i < group.end; i++)
-            if (at(l, i)->op == NIB_OP_LINEAR)
+            if (node_at(l, i)->op == NIB_OP_LINEAR)
                 pack_input(l, i, add);
     }
 }
@@ -428,26 +432,26 @@ static void add_gradients(lister *l, range nodes)
 {
     for (range group; nodes.end > nodes.first && !l->failed; nodes.end = group.first) {
         group = group_of(l, nodes.end - 1);
-        rule_of(at(l, group.first)->op)->gradient(l, group);
+        rule_of(node_at(l, group.first)->op)->gradient(l, group);
     }
 }
 
-/* What the segment before `nodes` needs and NIB_AC_SELECTIVE does not keep: by tokens, as the
- * gradients of this one are. */
-static void run_cheap_again(lister *l, range nodes)
+/* Recomputes what the segment before `nodes` needs and NIB_AC_SELECTIVE does not keep, token by
+ * token like the gradients of this segment. */
+static void recompute_cheap(lister *l, range nodes)
 {
     const range before = segment_of(l, nodes.first - 1);
     const size_t first = layer_begin(l, before.first);
-    want(l, before, first);
-    run_range(l, (range){first, before.end}, false, false);
+    mark_wanted(l, before, first);
+    add_range(l, (range){first, before.end}, false, false);
 }
 
-/* A decoder layer, all but what nothing reads any more. */
-static void run_layer_again(lister *l, size_t last)
+/* Recomputes a decoder layer, except what nothing reads any more. */
+static void recompute_layer(lister *l, size_t last)
 {
     const range layer = {layer_begin(l, last), last + 1};
-    want(l, layer, layer.first);
-    run_range(l, layer, false, true);
+    mark_wanted(l, layer, layer.first);
+    add_range(l, layer, false, true);
     end_segment(l);
 }
 
@@ -456,25 +460,25 @@ static void backward(lister *l)
     range nodes = {l->graph->node_count, l->graph->node_count};
     while (nodes.first > 0 && !l->failed) {
         const size_t last = nodes.first - 1;
-        const bool decodes = at(l, last)->layer >= 0,
-                   begins =
-                       nodes.first == nodes.end || at(l, last + 1)->layer != at(l, last)->layer;
+        const bool decodes = node_at(l, last)->layer >= 0,
+                   is_last_of_layer = nodes.first == nodes.end ||
+                                      node_at(l, last + 1)->layer != node_at(l, last)->layer;
         nodes = segment_of(l, last);
-        if (l->checkpointing == NIB_AC_FULL && decodes && begins)
-            run_layer_again(l, last);
+        if (l->checkpointing == NIB_AC_FULL && decodes && is_last_of_layer)
+            recompute_layer(l, last);
         if (l->checkpointing == NIB_AC_SELECTIVE && decodes)
             pack_inputs(l, nodes);
         add_gradients(l, nodes);
         if (l->checkpointing == NIB_AC_SELECTIVE && nodes.first > 0)
-            run_cheap_again(l, nodes);
+            recompute_cheap(l, nodes);
         end_segment(l);
     }
 }
 
-/* ---- all of it ---- */
+/* ---- the whole list ---- */
 
-/* [count] of no id. */
-static int *take_ids(nib_arena *arena, size_t count)
+/* [count] of NIB_NO_ID. */
+static int *allocate_ids(nib_arena *arena, size_t count)
 {
     int *ids = nib__arena_take(arena, count, sizeof *ids);
     for (size_t i = 0; ids != NULL && i < count; i++)
@@ -482,22 +486,22 @@ static int *take_ids(nib_arena *arena, size_t count)
     return ids;
 }
 
-static bool open_lists(lister *l, bool **crosses, nib_arena *arena)
+static bool allocate_lists(lister *l, bool **crosses, nib_arena *arena)
 {
     const nib_graph *g = l->graph;
-    l->now = take_ids(arena, g->value_count);
-    l->sum = take_ids(arena, g->value_count);
-    l->beside = take_ids(arena, g->node_count);
-    l->packed = take_ids(arena, g->weight_count);
+    l->now = allocate_ids(arena, g->value_count);
+    l->sum = allocate_ids(arena, g->value_count);
+    l->extra = allocate_ids(arena, g->node_count);
+    l->packed = allocate_ids(arena, g->weight_count);
     l->wanted = nib__arena_take(arena, g->node_count, sizeof *l->wanted);
     *crosses = nib__arena_take(arena, g->value_count, sizeof **crosses);
-    return l->now && l->sum && l->beside && l->packed && l->wanted && *crosses;
+    return l->now && l->sum && l->extra && l->packed && l->wanted && *crosses;
 }
 
 static void list_all(lister *l, nib_training *out, bool *crosses)
 {
     find_crossing(l, crosses);
-    run_range(l, (range){0, l->graph->node_count}, true, l->checkpointing == NIB_AC_NONE);
+    add_range(l, (range){0, l->graph->node_count}, true, l->checkpointing == NIB_AC_NONE);
     end_segment(l);
     add_loss(l);
     out->forward_end = l->nodes.count;
@@ -512,7 +516,7 @@ nib_status nib__graph_training(nib_training *out, const nib_graph *graph, nib_ac
     lister l = {.graph = graph, .checkpointing = checkpointing, .allocator = arena->allocator};
     bool *crosses;
     *out = (nib_training){0};
-    if (!open_lists(&l, &crosses, arena))
+    if (!allocate_lists(&l, &crosses, arena))
         return nib__fail_memory(err, graph->node_count * sizeof *out->nodes, "a training step");
     list_all(&l, out, crosses);
     nib__release(l.allocator, l.late.nodes);

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A micro-batch of training as a list: the forward pass of a graph, then the gradients of its
- * values and weights, in the order in which they are computed. Every operation has its rule in
- * training.c; docs/architecture.md has the order of sums.
+ * A micro-batch of training as a list of operations: the forward pass of a graph, then the
+ * gradients of its values and weights, in the order of computation. training.c has the rule of
+ * every operation, docs/architecture.md the order of sums.
  *
- * Each result is a value of its own and is written once: the executor decides which of
- * them share memory.
+ * Each result is a value of its own and is written once. The executor decides which values share
+ * memory.
  */
 #ifndef NIB_TRAINING_H
 #define NIB_TRAINING_H
 
 #include "graph.h"
 
-/* What the forward pass keeps for the gradients. The rest is computed again, to the same bits. */
+/* What the forward pass keeps for the gradients. The rest is recomputed to the same bits. */
 typedef enum nib_ac {
-    NIB_AC_NONE,      /* all that they read */
-    NIB_AC_SELECTIVE, /* all but what norms and activations make */
-    NIB_AC_FULL       /* what a decoder layer reads of the layers before it */
+    NIB_AC_NONE,      /* everything that gradients read */
+    NIB_AC_SELECTIVE, /* all but the outputs of norms and activations */
+    NIB_AC_FULL       /* only what a decoder layer reads from earlier layers */
 } nib_ac;
 
 enum { NIB_TRAINING_INPUTS = 5, NIB_TRAINING_OUTPUTS = 3 };
@@ -24,8 +24,7 @@ enum { NIB_TRAINING_INPUTS = 5, NIB_TRAINING_OUTPUTS = 3 };
 typedef enum nib_training_kind {
     NIB_TRAINING_ROWS,  /* f32 [m][columns] */
     NIB_TRAINING_STATE, /* keys and values of a layer */
-    NIB_TRAINING_PACKED /* an input of a linear layer [m][columns], in the form that the gradient of
-                           its weight takes */
+    NIB_TRAINING_PACKED /* [m][columns]: linear layer input, packed for LINEAR_DW */
 } nib_training_kind;
 
 typedef struct nib_training_value {
@@ -33,15 +32,15 @@ typedef struct nib_training_value {
     int64_t columns;
 } nib_training_value;
 
-/* Operations of the graph have its inputs and output. Besides:
+/* Operations of the graph keep its inputs and output. These differ or are added:
  *
- *   COPY        k, v                    -> state
+ *   STORE_KV    k, v                    -> state
  *   ATTN        q, state                -> out, log-sum [m][heads]
  *   CAST_T      x                       -> packed
  *   XENT        logits                  -> their gradient, loss [m]
  *   LINEAR_DX   dy                      -> dx
  *   LINEAR_DW   dy, packed                 the gradients of weight and bias
- *   NORM_DX     x, dy, what is added    -> dx, 1 / deviation [m][heads], mean [m][heads]
+ *   NORM_DX     x, dy, sum so far       -> dx + sum, 1 / deviation [m][heads], mean [m][heads]
  *   NORM_DW     x, dy, 1 / deviation, mean    the gradients of weight and bias
  *   SWIGLU_DX   dy, gate, up            -> dgate, dup
  *   SCALE_DX    dy, x                   -> dx
@@ -52,20 +51,20 @@ typedef struct nib_training_node {
     nib_op op;
     int in[NIB_TRAINING_INPUTS];   /* values; NIB_NO_ID: none */
     int out[NIB_TRAINING_OUTPUTS]; /* the same */
-    int weight;                    /* of the graph; NIB_NO_ID: none */
-    int64_t layer, heads;          /* as the graph's nodes have them */
-    const nib_graph_node *of;      /* whose operation or gradient it is; NULL: ADD, XENT */
-    bool inverse;                  /* ROPE: it rotates back */
+    int weight;                    /* index in the graph; NIB_NO_ID: none */
+    int64_t layer, heads;          /* as in nib_graph_node */
+    const nib_graph_node *of;      /* node of this operation or gradient; NULL: ADD, XENT */
+    bool inverse;                  /* ROPE: rotate back */
 } nib_training_node;
 
 typedef struct nib_training {
     nib_training_node *nodes;
     nib_training_value *values;
     size_t count, value_count;
-    size_t forward_end; /* of the list */
+    size_t forward_end; /* number of nodes of the forward pass */
 } nib_training;
 
-/* The list lies in the arena. */
+/* Makes the list, in the arena. */
 nib_status nib__graph_training(nib_training *out, const nib_graph *graph, nib_ac checkpointing,
                                nib_arena *arena, nib_err *err);
 

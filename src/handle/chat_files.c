@@ -6,7 +6,7 @@
 
 #include "file.h"
 
-enum { CONFIG_LIMIT = 64 << 20 }; /* of tokenizer_config.json: some list every added token */
+enum { CONFIG_LIMIT = 64 << 20 }; /* bytes of tokenizer_config.json; some list every added token */
 
 static const char *const token_names[NIB_CHAT_TOKENS] = {
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
@@ -38,7 +38,7 @@ static bool read_token(nib_json *json, nib_chat_files *files, nib_arena *arena, 
     return json->event != NIB_JSON_ERROR;
 }
 
-/* {"name": ..., "template": ...}: "default" and "tool_use" are taken. */
+/* {"name": ..., "template": ...}: keeps "default" and "tool_use". */
 static bool read_named(nib_json *json, nib_arena *arena, nib_chat_source *f)
 {
     char *name = NULL, *text = NULL;

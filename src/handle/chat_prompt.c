@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conversations to prompts: finds the chat template of a model and the tokens that it names,
- * renders it, and encodes the text so that nothing of a user's becomes a special token. What is
- * found stays with the model and never changes, so that threads may render at the same time.
+ * Conversations to prompts: finds a model's chat template and the special tokens that it names,
+ * renders it, and encodes the text so that no user text becomes a special token. The template stays
+ * with the model and never changes, so threads may render at the same time.
  */
 #include "model_handle.h"
 
@@ -11,14 +11,14 @@
 
 struct nib_chat {
     nib_arena arena;
-    nib_template *template, *tools; /* tools: where a conversation has tools; may be NULL both */
+    nib_template *template, *tools; /* tools: for conversations with tools; either may be NULL */
     nib_chat_files files;
-    nib_status status; /* of the model's template, for whoever wants it */
+    nib_status status; /* of opening the model's template */
     nib_err err;
     const char *note; /* NULL: nothing to say */
 };
 
-/* ---- where templates are ---- */
+/* ---- finding the template ---- */
 
 static nib_status read_gguf(nib_chat *c, nib_chat_source *f, const nib_gguf *gguf, const char *path,
                             nib_err *err)
@@ -32,7 +32,7 @@ static nib_status read_gguf(nib_chat *c, nib_chat_source *f, const nib_gguf *ggu
     return f->text.text != NULL ? NIB_OK : nib__fail_memory(err, size, path);
 }
 
-/* The tokens that the tokenizer knows, where no file says how templates are to write them. */
+/* Adds a token of the tokenizer, for models whose files do not name special tokens. */
 static void name_token(nib_chat *c, const nib_tokenizer *t, int32_t id, const char *name)
 {
     size_t size;
@@ -41,7 +41,7 @@ static void name_token(nib_chat *c, const nib_tokenizer *t, int32_t id, const ch
         nib__chat_files_add(&c->files, name, text, size);
 }
 
-/* The directory that the tokenizer lies in. */
+/* The directory of the tokenizer. */
 static nib_status tokenizer_directory(nib_chat *c, const nib_model *m, const char **out,
                                       nib_err *err)
 {
@@ -59,9 +59,9 @@ static bool differ(const nib_chat_source *a, const nib_chat_source *b)
            (a->text.size != b->text.size || memcmp(a->text.text, b->text.text, a->text.size) != 0);
 }
 
-/* The first that has one; *note says which of the others it is not. */
-static nib_status choose(nib_chat *c, const nib_chat_source *all, size_t count,
-                         const nib_chat_source **out, nib_err *err)
+/* Chooses the first source with a template; the note names the sources whose template differs. */
+static nib_status choose_template(nib_chat *c, const nib_chat_source *all, size_t count,
+                                  const nib_chat_source **out, nib_err *err)
 {
     nib_text note;
     nib__text_init(&note, c->arena.allocator);
@@ -71,7 +71,8 @@ static nib_status choose(nib_chat *c, const nib_chat_source *all, size_t count,
             *out = &all[i];
         } else if (*out != NULL && differ(*out, &all[i])) {
             char a[NIB_SHOWN], b[NIB_SHOWN];
-            nib__text_format(&note, "%s%s is another chat template than that of %s, which is taken",
+            nib__text_format(&note,
+                             "%s%s has a different chat template from that of %s, which is used",
                              note.size == 0 ? "" : "; ", nib__shown(a, all[i].text.name),
                              nib__shown(b, (*out)->text.name));
         }
@@ -82,7 +83,8 @@ static nib_status choose(nib_chat *c, const nib_chat_source *all, size_t count,
     return whole ? NIB_OK : nib__fail_memory(err, 0, "a note");
 }
 
-/* A file of its own goes before all; then the GGUF, if its tokenizer is the model's. */
+/* chat_template.jinja comes first; then the GGUF, if its tokenizer is used; then
+ * tokenizer_config.json. */
 static nib_status find_template(nib_chat *c, const nib_model *m, const nib_chat_source **out,
                                 nib_chat_source all[3], nib_err *err)
 {
@@ -95,7 +97,7 @@ static nib_status find_template(nib_chat *c, const nib_model *m, const nib_chat_
     if (gguf != NULL && m->tokenizer_path == NULL)
         NIB_TRY(read_gguf(c, &all[1], gguf, nib__checkpoint_path(cp), err));
     all[2] = c->files.config;
-    return choose(c, all, 3, out, err);
+    return choose_template(c, all, 3, out, err);
 }
 
 static nib_status open_chat(nib_chat *c, nib_model *m, nib_err *err)
@@ -174,7 +176,7 @@ static nib_status check_kind(const char *json, size_t size, char first, const ch
         at++;
     if (at < size && json[at] == first)
         return NIB_OK;
-    return nib__fail(err, NIB_BAD_INPUT, "%s are no JSON %s", what,
+    return nib__fail(err, NIB_BAD_INPUT, "%s are not a JSON %s", what,
                      first == '[' ? "array" : "object");
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a chat template leaves out of the prompt. Every text of a message and the function of every
- * call is replaced by a marker; those whose marker is not in the prompt are suspects, and the real
- * prompt is rendered once more with only these replaced: if it stays the same, the model does not
- * see them.
+ * Finds what a chat template leaves out of the prompt. Replaces every text of a message and the
+ * function of every call by a marker; parts whose marker is not in the prompt are suspects. Then
+ * renders the real prompt again with only the suspects replaced: if the prompt is the same, the
+ * model does not see them.
  */
 #include "model_handle.h"
 
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MARKER "nibblemarker" /* then the number and "q", so that none begins another */
+#define MARKER "nibblemarker" /* then a number and "q", so that no marker is a prefix of another */
 
 typedef enum part_kind { PART_CONTENT, PART_NAME, PART_CALL } part_kind;
 static const char *const kind_names[] = {"content", "name", "tool_calls"};
@@ -33,14 +33,14 @@ typedef struct parts {
 
 static const nib_json_limits limits = {.depth = NIB_TEMPLATE_JSON, .literals = true};
 
-/* ---- what there is ---- */
+/* ---- the parts of the messages ---- */
 
-/* The string that was just read. */
+/* Adds the string that `json` has just read. */
 static bool add_part(parts *p, size_t message, part_kind kind, const char *text,
                      const nib_json *json)
 {
     void *at = p->at;
-    if (text[strspn(text, " \t\r\n")] == '\0') /* nothing is lost */
+    if (text[strspn(text, " \t\r\n")] == '\0') /* blank: nothing is lost if it is left out */
         return true;
     if (!nib__reserve(p->arena.allocator, &at, &p->capacity, p->count + 1, sizeof *p->at))
         return false;
@@ -53,7 +53,7 @@ static bool add_part(parts *p, size_t message, part_kind kind, const char *text,
     return true;
 }
 
-/* [{"function": {"name": ..., "arguments": ...}}, ...], behind its KEY. */
+/* The value after "tool_calls": [{"function": {"name": ..., "arguments": ...}}, ...]. */
 static bool list_calls(parts *p, nib_json *json, size_t message)
 {
     enum { FUNCTION = 3 }; /* levels below the message */
@@ -71,7 +71,7 @@ static bool list_calls(parts *p, nib_json *json, size_t message)
     return json->event != NIB_JSON_ERROR;
 }
 
-/* The members of the message that was opened. */
+/* The members of the message object just opened. */
 static bool list_message(parts *p, nib_json *json, size_t message)
 {
     const char *role = "";
@@ -103,7 +103,7 @@ static bool list_message(parts *p, nib_json *json, size_t message)
     return json->event == NIB_JSON_OBJECT_END;
 }
 
-/* False: memory ran out, for the messages were read before. */
+/* False: memory ran out. The messages are valid: they have been rendered before. */
 static bool list_parts(parts *p, const nib_chat_options *o)
 {
     nib_json json;
@@ -117,7 +117,7 @@ static bool list_parts(parts *p, const nib_chat_options *o)
 
 /* ---- prompts with markers ---- */
 
-/* Renders with a marker for every part, or for those alone that were not seen. */
+/* Renders with a marker for every part, or only for the unseen ones. */
 static nib_status render(nib_template_output *out, const parts *p, nib_model *m,
                          const nib_chat_options *o, bool all, nib_err *err)
 {
@@ -146,16 +146,16 @@ static void find_markers(parts *p, const nib_text *prompt)
     const char *at = prompt->at, *end = at + prompt->size;
     const size_t size = strlen(MARKER);
     while (at != NULL && (at = nib__find_bytes(at, (size_t)(end - at), MARKER, size)) != NULL) {
-        char *behind;
+        char *end_of_number;
         at += size;
-        const unsigned long long i = strtoull(at, &behind, 10);
-        if (*behind == 'q' && i < p->count)
+        const unsigned long long i = strtoull(at, &end_of_number, 10);
+        if (*end_of_number == 'q' && i < p->count)
             p->at[i].seen = true;
     }
 }
 
-/* Marks as seen all that changes the prompt. A prompt that cannot be made with markers says nothing
- * about the one that can be made without. */
+/* Marks as seen every part that changes the prompt. If the prompt cannot be rendered with markers,
+ * nothing is known, and all parts count as seen. */
 static nib_status find_seen(parts *p, nib_model *m, const nib_chat_options *o, nib_err *err)
 {
     nib_template_output marked, real;
@@ -181,8 +181,8 @@ static nib_status find_seen(parts *p, nib_model *m, const nib_chat_options *o, n
 
 /* ---- ledger lines ---- */
 
-static void tell(nib_ledger *ledger, const char *name, const char *asked, nib_asker by,
-                 const char *text)
+static void add_setting(nib_ledger *ledger, const char *name, const char *asked, nib_asker by,
+                        const char *text)
 {
     char shown[NIB_SHOWN];
     nib__ledger_add_setting(ledger,
@@ -198,16 +198,17 @@ static void tell_part(nib_ledger *ledger, const part *first, bool more, nib_aske
 {
     char name[64];
     snprintf(name, sizeof name, "messages[%zu].%s", first->message, kind_names[first->kind]);
-    tell(ledger, name, first->text, by,
-         more ? "the chat template leaves it out, and others of this role: the prompt is the same "
-                "without them"
-              : "the chat template leaves it out: the prompt is the same without it");
+    add_setting(
+        ledger, name, first->text, by,
+        more ? "the chat template leaves it out, and others of this role: the prompt is the same "
+               "without them"
+             : "the chat template leaves it out: the prompt is the same without it");
 }
 
-/* Of each role the first: a conversation may have thousands. */
+/* Only the first part of each role and kind: a conversation may have thousands. */
 static void tell_parts(nib_ledger *ledger, const parts *p, nib_asker by)
 {
-    enum { MOST = 16 }; /* there are five roles, with three kinds at most */
+    enum { MOST = 16 }; /* five roles, with at most three kinds each */
     const part *firsts[MOST];
     bool more[MOST] = {false};
     size_t count = 0;
@@ -263,7 +264,7 @@ static nib_status tell_variables(nib_ledger *ledger, nib_model *m, const nib_cha
         if (!good || nib__template_reads(t, key, size))
             continue;
         snprintf(name, sizeof name, "chat_template_kwargs.%.100s", key);
-        tell(ledger, name, value, by, "the chat template does not read it");
+        add_setting(ledger, name, value, by, "the chat template does not read it");
     }
     nib__arena_free(&arena);
     nib__template_close(own);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * config.json's quantization_config against the stored tensors. torchao's tensors say themselves
- * what they are, and its config says it again: where the two differ, the tensors are followed.
+ * A request's recipe for a model's layers; and config.json's quantization_config compared with the
+ * stored tensors. torchao's tensors describe themselves, and its config describes them again: if
+ * the two differ, the tensors decide.
  */
 #include "model_handle.h"
 
 #include "quantizer.h"
 
-static int64_t group_of(const nib_scheme *s, int64_t k)
+static int64_t group_size(const nib_scheme *s, int64_t k)
 {
     return nib__min(nib__scheme_group_size(s, k), k);
 }
@@ -42,15 +43,16 @@ nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,
     return nib__recipe_load(out, &input, &model->engine->allocator, err);
 }
 
-/* What codes do not tell, the formula that made them, is not compared. */
-static bool is_said(const nib_choice *choice, const nib_site *site)
+/* Whether the config's scheme agrees with the stored one. The formula that made the codes is
+ * unknown, so it is not compared. */
+static bool agrees(const nib_choice *choice, const nib_site *site)
 {
     const nib_scheme *a = &choice->scheme, *b = &site->stored;
     if (choice->keep || !nib__scheme_is_quantized(a))
         return !nib__scheme_is_quantized(b);
     const bool tensor = a->group == NIB_GROUP_TENSOR, other = b->group == NIB_GROUP_TENSOR;
     return a->code == b->code && a->zero == b->zero && a->act == b->act && tensor == other &&
-           group_of(a, site->k) == group_of(b, site->k);
+           group_size(a, site->k) == group_size(b, site->k);
 }
 
 nib_status nib__tell_stored_config(nib_model *m, nib_err *err)
@@ -67,7 +69,7 @@ nib_status nib__tell_stored_config(nib_model *m, nib_err *err)
     if (text == NULL || net->unknown || net->inspected)
         return NIB_OK;
     nib__arena_init(&arena, &m->engine->allocator, 0);
-    /* another tool's, or one that no recipe can be: the dialects read those */
+    /* another tool's config, or one that is not a recipe: the dialects read those */
     if (nib__model_recipe(&recipe, &layers, m, &request, &arena, NULL) != NIB_OK) {
         nib__arena_free(&arena);
         return NIB_OK;
@@ -76,8 +78,8 @@ nib_status nib__tell_stored_config(nib_model *m, nib_err *err)
         const nib_site *site = &net->sites[i];
         nib_choice choice;
         nib__recipe_resolve(&choice, recipe, &layers[i]);
-        /* transformers has rules of its own for these two */
-        if (site->role == NIB_ROLE_EMBED || site->role == NIB_ROLE_HEAD || is_said(&choice, site) ||
+        /* transformers has its own rules for embedding and head */
+        if (site->role == NIB_ROLE_EMBED || site->role == NIB_ROLE_HEAD || agrees(&choice, site) ||
             count++ != 0)
             continue;
         first = site;
@@ -93,8 +95,8 @@ nib_status nib__tell_stored_config(nib_model *m, nib_err *err)
                                   .done = nib__scheme_name(done, &first->stored),
                                   .by = NIB_BY_CONFIG,
                                   .relation = NIB_SETTING_OTHER},
-            "quantization_config and the stored tensors differ on %zu layers; "
-            "these are %s, as they are stored",
+            "quantization_config and the stored tensors differ on %zu layers; the stored scheme is "
+            "used: %s",
             count, done);
     nib__recipe_free(recipe);
     nib__arena_free(&arena);

@@ -49,7 +49,7 @@ nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
             return nib__fail_memory(err, strlen(o->cache_dir), "a path");
         }
     }
-    /* a tokenizer that was named is opened at once: what needs none refuses a wrong one, too */
+    /* open a named tokenizer at once, so that a wrong one also fails commands that do not use it */
     const nib_tokenizer *named;
     if (o->tokenizer && !o->inspect && !o->convert)
         status = nib__model_tokenizer(m, &named, err);
@@ -79,15 +79,15 @@ nib_status nib__model_runs(const nib_model *model, nib_err *err)
         return NIB_OK;
     if (!model->net.inspected)
         return nib__fail(err, NIB_USAGE,
-                         "%s: the model's architecture is not known: it was opened to be converted "
-                         "(nib_model_options.convert)",
+                         "%s: the model's architecture is unknown: it was opened only for "
+                         "conversion (nib_model_options.convert)",
                          model->net.directory);
     return nib__fail(err, NIB_USAGE,
-                     "%s: the model was opened only to look (nib_model_options.inspect)",
+                     "%s: the model was opened only for inspection (nib_model_options.inspect)",
                      model->net.directory);
 }
 
-nib_status nib__tokenizer_place(const char **out, const char *at, nib_arena *arena, nib_err *err)
+nib_status nib__tokenizer_file(const char **out, const char *at, nib_arena *arena, nib_err *err)
 {
     *out = at;
     if (nib__path_kind(at) != NIB_PATH_DIRECTORY)
@@ -110,7 +110,7 @@ void nib__model_say_tokenizer(const nib_model *m, nib_ledger *ledger)
     nib_err err;
     if (m->net.training || (cp && nib__checkpoint_gguf(cp) && !m->tokenizer_path))
         return;
-    if (nib__tokenizer_place(&file, at, &ledger->arena, &err) != NIB_OK) {
+    if (nib__tokenizer_file(&file, at, &ledger->arena, &err) != NIB_OK) {
         ledger->failed = ledger->failed || err.status == NIB_NO_MEMORY;
         return; /* a model without a tokenizer */
     }
@@ -120,11 +120,11 @@ void nib__model_say_tokenizer(const nib_model *m, nib_ledger *ledger)
         config = nib__path_join(&ledger->arena, at, "tokenizer_config.json");
         ledger->failed = ledger->failed || config == NULL;
     }
-    nib__tokenizer_say(ledger, file,
-                       config && nib__path_kind(config) == NIB_PATH_FILE ? config : NULL);
+    nib__tokenizer_report(ledger, file,
+                          config && nib__path_kind(config) == NIB_PATH_FILE ? config : NULL);
 }
 
-/* A tokenizer.json, with what lies beside it, or a GGUF. *shown: the file, for messages. */
+/* Opens a tokenizer.json, with the files beside it, or a GGUF. *shown: the file, for messages. */
 static nib_status open_tokenizer_at(nib_model *m, const char *at, const char **shown, nib_err *err)
 {
     const nib_allocator *a = &m->engine->allocator;
@@ -134,7 +134,7 @@ static nib_status open_tokenizer_at(nib_model *m, const char *at, const char **s
         directory ? nib__path_join(&m->net.arena, at, "tokenizer_config.json") : NULL;
     if (directory && !config)
         return nib__fail_memory(err, strlen(at), "a path");
-    NIB_TRY(nib__tokenizer_place(&file, at, &m->net.arena, err));
+    NIB_TRY(nib__tokenizer_file(&file, at, &m->net.arena, err));
     *shown = file;
     if (nib__path_kind(file) == NIB_PATH_NONE)
         return nib__fail(err, NIB_IO, "%s: there is no tokenizer; name one with %s FILE or DIR",
@@ -146,7 +146,7 @@ static nib_status open_tokenizer_at(nib_model *m, const char *at, const char **s
     return nib__tokenizer_open(&m->tokenizer, file, config, a, err);
 }
 
-/* The one that was named, the one inside the file, or the one beside it. */
+/* Opens the named tokenizer, else the one inside the GGUF, else the one beside the weights. */
 static nib_status open_tokenizer(nib_model *m, const char **shown, nib_err *err)
 {
     const nib_checkpoint *cp = m->net.checkpoint;
@@ -158,18 +158,18 @@ static nib_status open_tokenizer(nib_model *m, const char **shown, nib_err *err)
     return nib__gguf_tokenizer(&m->tokenizer, gguf, &m->engine->allocator, err);
 }
 
-/* One that is another model's is given away again. */
+/* Closes a tokenizer that belongs to another model. */
 static nib_status check_ids(nib_model *m, const char *shown, nib_err *err)
 {
     const int64_t ids = nib__tokenizer_vocab_size(m->tokenizer),
                   rows = nib__min(nib__network_embed(&m->net)->n, nib__network_head(&m->net)->n);
-    if (ids <= rows || m->net.training) /* whose data are looked at, id by id */
+    if (ids <= rows || m->net.training) /* training checks the ids of its data */
         return NIB_OK;
     nib__tokenizer_close(m->tokenizer);
     m->tokenizer = NULL;
     return nib__fail(err, NIB_BAD_INPUT,
                      "%s: the tokenizer has ids up to %" PRId64 ", but the model has %" PRId64
-                     " tokens; is it another model's?",
+                     " tokens; does it belong to another model?",
                      shown, ids - 1, rows);
 }
 
@@ -195,7 +195,7 @@ static nib_status open_tables(nib_model *m, nib_err *err)
         tables = nib__kept_path(m, nib__path_hash(json), "tokens");
         if (!tables)
             return nib__fail_memory(err, strlen(at), "a path");
-        m->tables = tables; /* unless they serve */
+        m->tables = tables; /* unless they exist and are valid */
     }
     if (nib__path_kind(tables) == NIB_PATH_NONE)
         return NIB_OK;
@@ -243,7 +243,7 @@ nib_status nib_tokenize(nib_model *model, const char *text, size_t size, bool ad
 
 void nib_tokens_free(nib_model *model, int32_t *ids)
 {
-    if (ids) /* without ids there may be no tokenizer either */
+    if (ids) /* without ids there may be no tokenizer */
         nib__tokenizer_ids_free(model->tokenizer, ids);
 }
 
@@ -261,11 +261,11 @@ nib_status nib_detokenize(nib_model *model, const int32_t *ids, size_t count, co
     return status;
 }
 
-nib_status nib__model_read(nib_model *m, nib_status status, nib_err *err)
+nib_status nib__model_check_files(nib_model *m, nib_status status, nib_err *err)
 {
-    status = nib__checkpoint_read(m->net.checkpoint, status, err);
+    status = nib__checkpoint_check_files(m->net.checkpoint, status, err);
     if (m->packed != NULL)
-        status = nib__packed_read(m->packed, status, err);
+        status = nib__packed_check(m->packed, status, err);
     return m->tokenizer != NULL ? nib__tokenizer_read(m->tokenizer, status, err) : status;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The block that a cast row writes, and what a cast loses: see cast.h.
+ * The block that a cast row writes, and the values that a cast loses: see cast.h.
  */
 #include "cast.h"
 
@@ -18,8 +18,8 @@ static int64_t scales_of_row(const nib_weight *w)
     return w->scheme.code == NIB_CODE_MX8 ? nib__scheme_groups(&w->scheme, w->k) : 1;
 }
 
-/* Where the scales of the plain block begin; false: they are out of reach. */
-static bool plain_codes(const nib_weight *w, uint64_t *bytes)
+/* The offset of the scales in the plain block; false: it overflows. */
+static bool find_plain_scales(const nib_weight *w, uint64_t *bytes)
 {
     return nib__mul(bytes, (uint64_t)w->n, (uint64_t)w->k) &&
            nib__mul(bytes, *bytes, (uint64_t)code_bytes(w->scheme.code)) &&
@@ -32,7 +32,7 @@ uint64_t nib__cast_bytes(const nib_kernel *row, const nib_weight *shape)
         return row->packing->bytes(shape);
     uint64_t bytes, scales;
     const uint64_t size = (uint64_t)nib__type_bits(shape->scale_type) / 8;
-    if (!plain_codes(shape, &bytes))
+    if (!find_plain_scales(shape, &bytes))
         return UINT64_MAX;
     if (!nib__scheme_is_quantized(&shape->scheme))
         return bytes;
@@ -53,7 +53,7 @@ void nib__cast_view(nib_weight *out, const nib_kernel *row, const nib_weight *sh
     uint64_t scales_at = 0;
     out->layout = quantized ? NIB_LAYOUT_BYTE : NIB_LAYOUT_FLOAT;
     out->codes = block;
-    if (!quantized || !plain_codes(shape, &scales_at))
+    if (!quantized || !find_plain_scales(shape, &scales_at))
         return;
     out->scales = (const uint8_t *)block + scales_at;
     out->scale_stride_n = scales_of_row(shape);
@@ -74,29 +74,29 @@ float nib__cast_factor(float amax, float most, bool two_power)
     return factor;
 }
 
-/* ---- what a cast loses ---- */
+/* ---- values that a cast loses ---- */
 
-/* Values under one scale, `step` apart. */
+/* Values that share a scale, `step` apart. */
 typedef struct span {
     const float *x;
     int64_t count, step;
 } span;
 
-static float largest_of(span s)
+static float find_largest(span s)
 {
     float largest = 0;
     for (int64_t i = 0; i < s.count; i++) {
         const float magnitude = fabsf(s.x[i * s.step]);
         if (!(magnitude <= largest))
-            largest = magnitude; /* NaN too, and it stays */
+            largest = magnitude; /* also true for NaN, which ends the search */
         if (largest != largest)
             break;
     }
     return largest;
 }
 
-/* x * factor as the format holds it before it is capped at its largest code. */
-static float rounded(float x, nib_code code)
+/* x * factor rounded to the format, before saturation. */
+static float round_to_code(float x, nib_code code)
 {
     switch (code) {
     case NIB_CODE_F32: return x;
@@ -112,24 +112,24 @@ static void count_span(nib_cast_counts *counts, span s, float factor, nib_code c
         const float x = s.x[i * s.step];
         if (x == 0 || !isfinite(x))
             continue;
-        const float code_value = rounded(x * factor, code);
+        const float code_value = round_to_code(x * factor, code);
         counts->nonzero++;
-        if (!isfinite(code_value)) /* over the largest: infinity or NaN */
+        if (!isfinite(code_value)) /* above the largest code: infinity or NaN */
             counts->saturated++;
         if (code_value == 0)
             counts->underflowed++;
     }
 }
 
-static float factor_of(span s, const nib_cast_form *form)
+static float find_factor(span s, const nib_cast_form *form)
 {
     const bool is_e5m2 = form->code == NIB_CODE_E5M2;
     if (form->code == NIB_CODE_F32 || form->code == NIB_CODE_BF16)
         return 1;
     if (form->code != NIB_CODE_MX8)
-        return nib__cast_factor(form->amax != NULL ? *form->amax : largest_of(s),
+        return nib__cast_factor(form->amax != NULL ? *form->amax : find_largest(s),
                                 is_e5m2 ? 57344 : 448, form->two_power);
-    const float largest = largest_of(s);
+    const float largest = find_largest(s);
     if (!(largest < INFINITY))
         return NAN;
     int exponent = 0;
@@ -141,12 +141,12 @@ static float factor_of(span s, const nib_cast_form *form)
     return largest > 0 && exponent - 1 - 8 >= -126 ? ldexpf(1, 8 - (exponent - 1)) : 0x1p126F;
 }
 
-static void count_sum(nib_cast_counts *counts, span s, const nib_cast_form *form)
+static void count_blocks(nib_cast_counts *counts, span s, const nib_cast_form *form)
 {
     const int64_t block = form->code == NIB_CODE_MX8 ? 32 : s.count;
     for (int64_t at = 0; at < s.count; at += block) {
         const span part = {s.x + at * s.step, nib__min(block, s.count - at), s.step};
-        const float factor = factor_of(part, form);
+        const float factor = find_factor(part, form);
         if (factor == factor)
             count_span(counts, part, factor, form->code);
     }
@@ -157,6 +157,6 @@ void nib__cast_count(nib_cast_counts *counts, const float *x, int64_t rows, int6
 {
     for (int64_t i = 0; i < (across ? width : rows); i++) {
         const span s = across ? (span){x + i, rows, ldx} : (span){x + i * ldx, width, 1};
-        count_sum(counts, s, form);
+        count_blocks(counts, s, form);
     }
 }

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conditions: whether one holds, its stable code, and its sentence. The only way for a kernel to
- * refuse is a condition, so no refusal can lack its words or its values.
+ * Conditions: whether one holds, its stable code, and its sentence. A kernel can refuse only by a
+ * condition, so every refusal has a sentence with values.
  */
 #include "fact.h"
 
 #include <inttypes.h>
 
-/* One group over a whole row or tensor crosses no row and fills every step. */
+/* A group of a whole row or tensor never crosses a row and fills every step. */
 static bool is_whole_group(nib_fact fact, int64_t value)
 {
     return fact == NIB_FACT_GROUP && value <= 0;
 }
 
-static bool one_of(const nib_cond *cond, int64_t value)
+static bool is_one_of(const nib_cond *cond, int64_t value)
 {
     if (nib__fact_info[cond->fact].kind == NIB_KIND_INT)
         return value > 0 && (value & (value - 1)) == 0 && (cond->arg & value) != 0;
@@ -25,7 +25,7 @@ bool nib__cond_holds(const nib_cond *cond, const nib_query *query)
     const int64_t value = query->fact[cond->fact];
     switch (cond->relation) {
     case NIB_REL_IS: return value == cond->arg;
-    case NIB_REL_ONE_OF: return one_of(cond, value);
+    case NIB_REL_ONE_OF: return is_one_of(cond, value);
     case NIB_REL_MIN: return value >= cond->arg;
     case NIB_REL_MAX: return value <= cond->arg;
     case NIB_REL_MULTIPLE: return is_whole_group(cond->fact, value) || value % cond->arg == 0;
@@ -38,8 +38,8 @@ bool nib__cond_holds(const nib_cond *cond, const nib_query *query)
     return true;
 }
 
-/* "f32, bf16": the values that ONE_OF allows. */
-static void say_allowed(const nib_cond *cond, const char *between, nib_text *out)
+/* Appends the values that ONE_OF allows: "f32, bf16". */
+static void append_allowed(const nib_cond *cond, const char *between, nib_text *out)
 {
     const bool is_int = nib__fact_info[cond->fact].kind == NIB_KIND_INT;
     const char *comma = "";
@@ -52,7 +52,7 @@ static void say_allowed(const nib_cond *cond, const char *between, nib_text *out
     }
 }
 
-static void say_bits(const nib_cond *cond, int64_t set, const char *between, nib_text *out)
+static void append_bits(const nib_cond *cond, int64_t set, const char *between, nib_text *out)
 {
     const char *const *names = nib__fact_info[cond->fact].names;
     const char *comma = "";
@@ -81,23 +81,23 @@ void nib__cond_code(const nib_cond *cond, nib_text *out)
         break;
     case NIB_REL_ONE_OF:
         nib__text_str(out, ":");
-        say_allowed(cond, ",", out);
+        append_allowed(cond, ",", out);
         break;
     case NIB_REL_MIN: nib__text_format(out, ">=%" PRId64, cond->arg); break;
     case NIB_REL_MAX: nib__text_format(out, "<=%" PRId64, cond->arg); break;
     case NIB_REL_MULTIPLE: nib__text_format(out, "%%%" PRId64, cond->arg); break;
     case NIB_REL_HAS:
         nib__text_str(out, "+");
-        say_bits(cond, cond->arg, "+", out);
+        append_bits(cond, cond->arg, "+", out);
         break;
     case NIB_REL_DIVIDES:
     case NIB_REL_END: break;
     }
 }
 
-/* The largest divisor of whole that is at most `most`, by pairs of divisors: a query's sizes come
- * from files and may be primes. */
-static int64_t divisor_below(int64_t whole, int64_t most)
+/* The largest divisor of whole that is at most `most`. Tries pairs of divisors up to the square
+ * root, because sizes come from files and may be large primes. */
+static int64_t largest_divisor(int64_t whole, int64_t most)
 {
     int64_t best = 1;
     for (int64_t d = 1; d <= whole / d; d++) {
@@ -111,34 +111,34 @@ static int64_t divisor_below(int64_t whole, int64_t most)
     return best;
 }
 
-static void say_divides(const nib_cond *cond, int64_t value, int64_t whole, nib_text *out)
+static void append_divides(const nib_cond *cond, int64_t value, int64_t whole, nib_text *out)
 {
     const char *noun = nib__fact_info[cond->arg].noun;
     nib__text_format(out, "%" PRId64 " does not divide %s %" PRId64, value, noun, whole);
     if (value <= 0 || whole <= 0)
         return;
     nib__text_format(out, " (next: %" PRId64 ", or %s %" PRId64 ")", nib__round_up(whole, value),
-                     nib__fact_info[cond->fact].noun, divisor_below(whole, value));
+                     nib__fact_info[cond->fact].noun, largest_divisor(whole, value));
 }
 
-static void say_flag(const nib_cond *cond, nib_text *out)
+static void append_flag(const nib_cond *cond, nib_text *out)
 {
     const nib_fact_info *info = &nib__fact_info[cond->fact];
     nib__text_format(out, "%s %s %s", info->owner, cond->arg != 0 ? "lacks" : "has", info->noun);
 }
 
-/* What the value is, and what was wanted in its place. */
-static void say_value(const nib_cond *cond, const nib_query *query, nib_text *out)
+/* Appends the value and what is required instead. */
+static void append_value(const nib_cond *cond, const nib_query *query, nib_text *out)
 {
     const int64_t value = query->fact[cond->fact];
     nib__text_format(out, "%s ", nib__fact_info[cond->fact].noun);
     if (cond->relation == NIB_REL_HAS) {
         nib__text_str(out, "lacks ");
-        say_bits(cond, cond->arg & ~value, ", ", out);
+        append_bits(cond, cond->arg & ~value, ", ", out);
         return;
     }
     if (cond->relation == NIB_REL_DIVIDES) {
-        say_divides(cond, value, query->fact[cond->arg], out);
+        append_divides(cond, value, query->fact[cond->arg], out);
         return;
     }
     nib__text_str(out, "is ");
@@ -150,7 +150,7 @@ static void say_value(const nib_cond *cond, const nib_query *query, nib_text *ou
         break;
     case NIB_REL_ONE_OF:
         nib__text_str(out, (cond->arg & (cond->arg - 1)) == 0 ? ", not " : ", not one of ");
-        say_allowed(cond, ", ", out);
+        append_allowed(cond, ", ", out);
         break;
     case NIB_REL_MIN: nib__text_format(out, ", below %" PRId64, cond->arg); break;
     case NIB_REL_MAX: nib__text_format(out, ", above %" PRId64, cond->arg); break;
@@ -169,9 +169,9 @@ void nib__cond_say(const nib_cond *cond, const nib_query *query, nib_text *out)
     if (cond->relation == NIB_REL_END)
         return;
     if (nib__fact_info[cond->fact].kind == NIB_KIND_FLAG)
-        say_flag(cond, out);
+        append_flag(cond, out);
     else
-        say_value(cond, query, out);
+        append_value(cond, query, out);
     if (cond->why != NULL)
         nib__text_format(out, ": %s", cond->why);
 }
@@ -192,7 +192,7 @@ void nib__cond_describe(const nib_cond *cond, nib_text *out)
             break;
         case NIB_REL_ONE_OF:
             nib__text_str(out, " is ");
-            say_allowed(cond, " or ", out);
+            append_allowed(cond, " or ", out);
             break;
         case NIB_REL_MIN: nib__text_format(out, " at least %" PRId64, cond->arg); break;
         case NIB_REL_MAX: nib__text_format(out, " at most %" PRId64, cond->arg); break;
@@ -202,7 +202,7 @@ void nib__cond_describe(const nib_cond *cond, nib_text *out)
             break;
         case NIB_REL_HAS:
             nib__text_str(out, " has ");
-            say_bits(cond, cond->arg, ", ", out);
+            append_bits(cond, cond->arg, ", ", out);
             break;
         case NIB_REL_END: break;
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The facts' names and words: what each value is called in codes, sentences and documentation.
- * Conditions over facts are in cond.c.
+ * The names of facts and their values in codes, sentences and documentation. Conditions on facts
+ * are in cond.c.
  */
 #include "fact.h"
 
@@ -50,7 +50,7 @@ _Static_assert(COUNT(nib__phase_names) == NIB_PHASE_COUNT + 1, "a name for each 
 const nib_fact_info nib__fact_info[NIB_FACT_COUNT] = {NIB_FACTS(X)};
 #undef X
 
-static void say_set(const char *const *names, int64_t set, nib_text *out)
+static void append_set(const char *const *names, int64_t set, nib_text *out)
 {
     const char *between = "";
     for (int bit = 0; names[bit] != NULL; bit++) {
@@ -63,7 +63,7 @@ static void say_set(const char *const *names, int64_t set, nib_text *out)
         nib__text_str(out, "none");
 }
 
-static void say_enum(const char *const *names, int64_t value, nib_text *out)
+static void append_enum(const char *const *names, int64_t value, nib_text *out)
 {
     int64_t known = 0;
     while (names[known] != NULL)
@@ -74,7 +74,7 @@ static void say_enum(const char *const *names, int64_t value, nib_text *out)
         nib__text_format(out, "%" PRId64 " (unknown)", value);
 }
 
-static void say_int(nib_fact fact, int64_t value, nib_text *out)
+static void append_int(nib_fact fact, int64_t value, nib_text *out)
 {
     if (fact == NIB_FACT_GROUP && value == NIB_GROUP_ROW)
         nib__text_str(out, "row");
@@ -91,9 +91,9 @@ void nib__fact_say(nib_fact fact, int64_t value, nib_text *out)
 {
     const nib_fact_info *info = &nib__fact_info[fact];
     switch (info->kind) {
-    case NIB_KIND_ENUM: say_enum(info->names, value, out); break;
-    case NIB_KIND_SET: say_set(info->names, value, out); break;
+    case NIB_KIND_ENUM: append_enum(info->names, value, out); break;
+    case NIB_KIND_SET: append_set(info->names, value, out); break;
     case NIB_KIND_FLAG: nib__text_str(out, value != 0 ? "yes" : "no"); break;
-    case NIB_KIND_INT: say_int(fact, value, out); break;
+    case NIB_KIND_INT: append_int(fact, value, out); break;
     }
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Facts: all that a kernel may ask of a layer, a device, a build or a phase; and conditions over
- * them. One list gives the enum, the names, the words and the documentation. A query is one array
- * of int64.
+ * Facts: everything about a layer, device, build or phase that a kernel may depend on; and
+ * conditions on them. One list defines the enum, names, words and documentation. A query is an
+ * array of int64.
  */
 #ifndef NIB_FACT_H
 #define NIB_FACT_H
@@ -16,8 +16,8 @@ typedef enum nib_op {
     NIB_OP_LINEAR_DX, /* dx = dy W */
     NIB_OP_LINEAR_DW, /* dW = dy^T x */
     NIB_OP_LINEAR_EXPERTS,
-    NIB_OP_QUANT,   /* activations into the form a linear row takes */
-    NIB_OP_QUANT_W, /* weights into codes, scales and zeros */
+    NIB_OP_QUANT,   /* activations to the form that a linear row reads */
+    NIB_OP_QUANT_W, /* weights to codes, scales and zeros */
     NIB_OP_DEQUANT,
     NIB_OP_PACK,
     NIB_OP_EMBED,
@@ -26,17 +26,17 @@ typedef enum nib_op {
     NIB_OP_ROPE,
     NIB_OP_SWIGLU,
     NIB_OP_ADD,
-    NIB_OP_SCALE,      /* times a number, or capped softly */
-    NIB_OP_STORE_KV,   /* keys and values into the cache */
-    NIB_OP_GATHER,     /* columns into the order of a weight's */
+    NIB_OP_SCALE,      /* multiplies by a number, or soft-caps */
+    NIB_OP_STORE_KV,   /* writes keys and values to the KV cache */
+    NIB_OP_GATHER,     /* reorders columns to a weight's act-order */
     NIB_OP_SAMPLE,     /* the next token from logits */
-    NIB_OP_ROPE_COPY,  /* ROPE of queries and keys, then STORE_KV, in one pass */
-    NIB_OP_NORM_QUANT, /* NORM, then QUANT of its rows, which are not kept */
-    NIB_OP_MOVE,       /* a buffer to another device; without rows of its own */
+    NIB_OP_ROPE_COPY,  /* ROPE of queries and keys and STORE_KV in one pass */
+    NIB_OP_NORM_QUANT, /* NORM and QUANT in one pass; the normed rows are not kept */
+    NIB_OP_MOVE,       /* copies a buffer to another device; has no kernel rows */
     /* Training: src/kernel/train_ops.h. */
-    NIB_OP_QUANT_T,   /* as QUANT, of the transposed matrix */
-    NIB_OP_CAST,      /* f32 rows into a packed weight */
-    NIB_OP_CAST_T,    /* as CAST, of the transposed matrix */
+    NIB_OP_QUANT_T,   /* QUANT of the transposed matrix */
+    NIB_OP_CAST,      /* f32 rows to a packed weight */
+    NIB_OP_CAST_T,    /* CAST of the transposed matrix */
     NIB_OP_AMAX,      /* the largest magnitude */
     NIB_OP_NORM_DX,   /* the gradient of a norm's input */
     NIB_OP_NORM_DW,   /* of its weight */
@@ -48,8 +48,8 @@ typedef enum nib_op {
     NIB_OP_XENT,      /* cross-entropy and its gradient */
     NIB_OP_SQUARES,   /* a float64 sum of squares */
     NIB_OP_ADAMW,
-    /* Quantization-aware training: fake_quant.h, without rows of their own. */
-    NIB_OP_FAKE,    /* an input into codes and back */
+    /* Quantization-aware training: fake_quant.h. These have no kernel rows. */
+    NIB_OP_FAKE,    /* quantizes an input and dequantizes it */
     NIB_OP_FAKE_DX, /* its gradient past the rounding */
     NIB_OP_FAKE_DW, /* the weight's */
     NIB_OP_COUNT
@@ -62,7 +62,7 @@ typedef enum nib_device_kind {
     NIB_DEVICE_COUNT
 } nib_device_kind;
 
-/* Who made the device: kernels of other engines ask it. */
+/* The vendor of the device, for kernels of other engines. */
 typedef enum nib_maker {
     NIB_MAKER_X86,
     NIB_MAKER_ARM,
@@ -91,7 +91,7 @@ enum {
     NIB_ISA_I8MM = 1 << 6,
 };
 
-/* Packed layouts that a recipe of another engine may ask for by name. */
+/* Packed layouts that another engine's recipe may name. */
 typedef enum nib_layout_hint {
     NIB_HINT_NONE,
     NIB_HINT_PLAIN,
@@ -103,7 +103,7 @@ typedef enum nib_layout_hint {
     NIB_HINT_COUNT
 } nib_layout_hint;
 
-/* X(id, kind, key, whose it is, noun, names of its values or NULL) */
+/* X(id, kind, key, owner, noun, names of its values or NULL) */
 #define NIB_FACTS(X)                                                                               \
     X(OP, ENUM, "op", "the layer", "the operation", nib__op_names)                                 \
     X(CODE, ENUM, "weight", "the layer", "the weight's code", nib__code_names)                     \
@@ -122,7 +122,7 @@ typedef enum nib_layout_hint {
     X(SUBGROUPS, FLAG, "subgroups", "the device", "sub-groups", NULL)                              \
     X(FP16, FLAG, "fp16", "the device", "half precision", NULL)                                    \
     X(FP64, FLAG, "fp64", "the device", "double precision", NULL)                                  \
-    X(DENORMALS, FLAG, "denormals", "the device", "denormal numbers of f32", NULL)                 \
+    X(DENORMALS, FLAG, "denormals", "the device", "f32 denormals", NULL)                           \
     X(DRIVER, INT, "driver", "the device", "the driver version", NULL)                             \
     X(N, INT, "n", "the layer", "the output width n", NULL)                                        \
     X(K, INT, "k", "the layer", "the input width k", NULL)                                         \
@@ -137,11 +137,11 @@ typedef enum nib_layout_hint {
       nib__type_names)                                                                             \
     X(BIAS, FLAG, "bias", "the layer", "a bias", NULL)                                             \
     X(PLAIN, FLAG, "plain", "the layer", "codes and scales in plain rows", NULL)                   \
-    X(Q6_K, FLAG, "q6_k", "the layer", "a weight in blocks of Q6_K", NULL)                         \
+    X(Q6_K, FLAG, "q6_k", "the layer", "a weight in Q6_K blocks", NULL)                            \
     X(LAYOUT_HINT, ENUM, "layout", "the layer", "the requested layout", nib__layout_hint_names)    \
-    X(TOP_K, INT, "top_k", "the request", "the number of candidates top-k", NULL)                  \
+    X(TOP_K, INT, "top_k", "the request", "the number of top-k candidates", NULL)                  \
     X(PENALTY, FLAG, "penalty", "the request", "a repetition penalty", NULL)                       \
-    X(CACHE, ENUM, "cache", "the request", "the type of the cache", nib__type_names)               \
+    X(CACHE, ENUM, "cache", "the request", "the KV cache type", nib__type_names)                   \
     X(PHASE, ENUM, "phase", "the layer", "the phase", nib__phase_names)                            \
     X(BUILT, FLAG, "built", "this program", "this kernel", NULL)                                   \
     X(OFFERED, FLAG, "offered", "this run", "this kernel", NULL)
@@ -168,10 +168,10 @@ extern const char *const nib__zero_names[];
 extern const char *const nib__layout_hint_names[];
 extern const char *const nib__phase_names[];
 
-/* What is known of one product on one device. */
+/* The facts of one product on one device. */
 typedef struct nib_query {
     int64_t fact[NIB_FACT_COUNT];
-    const nib_strings *without; /* names of rows that are not to be taken; NULL: none */
+    const nib_strings *without; /* names of rows that --without excludes; NULL: none */
 } nib_query;
 
 /* ---- conditions ---- */
@@ -179,11 +179,11 @@ typedef struct nib_query {
 typedef enum nib_relation {
     NIB_REL_END,
     NIB_REL_IS,
-    NIB_REL_ONE_OF, /* arg: ENUM: bits of the allowed values; INT: powers of two, or-ed */
+    NIB_REL_ONE_OF, /* arg of ENUM: bits of the allowed values; of INT: powers of two, or-ed */
     NIB_REL_MIN,
     NIB_REL_MAX,
-    NIB_REL_MULTIPLE, /* fact % arg == 0; a group of a row or tensor always is */
-    NIB_REL_DIVIDES,  /* fact divides the fact `arg`; a group of a row or tensor always does */
+    NIB_REL_MULTIPLE, /* fact % arg == 0; holds for a group of a row or tensor */
+    NIB_REL_DIVIDES,  /* fact divides the fact `arg`; holds for a group of a row or tensor */
     NIB_REL_HAS,      /* all bits of arg */
 } nib_relation;
 
@@ -236,10 +236,10 @@ bool nib__cond_holds(const nib_cond *cond, const nib_query *query);
 /* The stable code: "n%128", "sm>=80", "group|k", "scale_type:f32,bf16", "isa+avx2",
  * "symmetric=yes". */
 void nib__cond_code(const nib_cond *cond, nib_text *out);
-/* The sentence of a condition that does not hold: what is, what was wanted, the least change that
- * would do, and why the kernel asks. */
+/* The sentence of a condition that does not hold: the value, the required value, the smallest
+ * change that would satisfy it, and why the kernel requires it. */
 void nib__cond_say(const nib_cond *cond, const nib_query *query, nib_text *out);
-/* What the condition asks, without a query: for the kernel documentation. */
+/* What the condition requires, without a query: for the kernel documentation. */
 void nib__cond_describe(const nib_cond *cond, nib_text *out);
 void nib__fact_say(nib_fact fact, int64_t value, nib_text *out);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * THE table: a row per kernel, on every build and every machine. A row that this build lacks has no
- * run and the fact `built` is 0. Rows of other engines describe why those ran or refused; they
- * never run.
+ * THE table: a row per kernel, the same in every build and on every machine. A row that this build
+ * lacks has no run, and its fact `built` is 0. Rows of other engines explain why those ran or
+ * refused; they never run.
  */
 #ifndef NIB_KERNEL_H
 #define NIB_KERNEL_H
@@ -12,19 +12,19 @@
 #include "ops.h"
 #include "train_ops.h"
 
-/* The arithmetic contract. Rows of one contract give the same bits; a plan mixes only such rows in
- * a layer. */
+/* The arithmetic contract. Rows with the same contract give the same bits; a layer mixes only such
+ * rows. */
 typedef enum nib_arithmetic {
     NIB_ARITHMETIC_F32,   /* f32 fused multiply-adds, k ascending */
     NIB_ARITHMETIC_BF16,  /* per pair of k: odd then even fused multiply-add, as vdpbf16ps */
     NIB_ARITHMETIC_I32,   /* exact integer dot per group, then f32 per group ascending */
     NIB_ARITHMETIC_LANES, /* 16 lanes and one tree: norms, softmax, attention */
     NIB_ARITHMETIC_EXACT, /* no rounding beyond the operation's own: copies, casts, element-wise */
-    NIB_ARITHMETIC_OTHER, /* a device's own, within the row's tolerance */
+    NIB_ARITHMETIC_OTHER, /* specific to a device, within the row's tolerance */
     NIB_ARITHMETIC_COUNT
 } nib_arithmetic;
 
-/* Which rate of a machine bounds the arithmetic. */
+/* The arithmetic unit whose rate bounds a row. */
 typedef enum nib_unit {
     NIB_UNIT_F32,
     NIB_UNIT_BF16,
@@ -39,14 +39,14 @@ typedef enum nib_unit {
 /* A packed layout. bytes and pack are NULL for a row that reads the plain weight. */
 typedef struct nib_packing {
     const char *name;
-    int64_t step; /* pack() parts begin at multiples of it */
+    int64_t step; /* parts of pack() begin at multiples of it */
     uint64_t (*bytes)(const nib_weight *w);
-    /* Outputs n0..n1; out: start of the whole block. */
+    /* Packs outputs n0..n1; out: the start of the whole block. */
     void (*pack)(const nib_weight *w, void *out, int64_t n0, int64_t n1);
 } nib_packing;
 
 typedef union nib_run {
-    void (*any)(void); /* to ask whether there is one */
+    void (*any)(void); /* to test for NULL */
     void (*quant)(const nib_quant *a, int64_t m0, int64_t m1);
     void (*quant_w)(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch);
     /* scratch: nib_kernel.scratch(a) bytes for this worker alone, 64-byte aligned */
@@ -64,7 +64,7 @@ typedef union nib_run {
     void (*scale)(const nib_scale *a, int64_t m0, int64_t m1);
     void (*gather)(const nib_gather *a, int64_t m0, int64_t m1);
     void (*pack)(const nib_pack_rows *a, int64_t n0, int64_t n1);
-    void (*draw)(const nib_draw *a, void *scratch); /* scratch: of one worker, as for linear */
+    void (*draw)(const nib_draw *a, void *scratch); /* scratch: for one worker, as for linear */
     /* training; quant_t is a quant */
     void (*cast)(const nib_cast *a, int64_t n0, int64_t n1);
     void (*amax)(const nib_amax *a, int64_t part0, int64_t part1);
@@ -83,42 +83,42 @@ typedef union nib_run {
 
 typedef struct nib_peer {
     const char *engine, *version, *source; /* "torchao", "0.10", "commit:path" */
-    const char *result; /* what its engine does where it accepts, if that needs words; NULL */
-    /* The scale type that its engine makes for activations with a zero point, whatever the layer
-     * says. */
+    const char *result; /* what the engine does if it accepts, if that needs explaining; NULL */
+    /* The scale type that the engine makes for activations with a zero point, regardless of the
+     * layer. */
     nib_type act_scale_type; /* NONE: as the layer says */
 } nib_peer;
 
-enum { NIB_ANY = -1 }; /* in a row's key: whatever it is */
+enum { NIB_ANY = -1 }; /* in a row's key: matches everything */
 
 #define NIB_TOLERANCE 1e-5
 
 typedef struct nib_kernel {
     const char *name;
     nib_op op;
-    int64_t code, act, input, device; /* the key, NIB_ANY where it does not matter */
+    int64_t code, act, input, device; /* the key; NIB_ANY matches everything */
     const nib_cond *conds;
     nib_arithmetic arithmetic;
-    double tolerance;      /* OTHER: of the magnitudes that a sum adds up; 0: NIB_TOLERANCE */
-    const char *reference; /* the row that it is checked against; NULL for a __ref row */
-    int rank;              /* lower runs first among rows whose conditions hold */
+    double tolerance;      /* OTHER: relative to the sum of magnitudes; 0: NIB_TOLERANCE */
+    const char *reference; /* the row that tests compare it with; NULL for a __ref row */
+    int rank;              /* among rows whose conditions hold, the lowest runs */
     nib_unit unit;
-    int64_t n_step; /* linear parts begin at multiples of it */
-    int64_t m_best; /* m from which the row outdoes lower ranks (no condition); 0: always */
+    int64_t n_step; /* parts of a linear row begin at multiples of it */
+    int64_t m_best; /* m from which the row beats lower ranks (not a condition); 0: always */
     const nib_packing *packing;
-    /* Bytes for one worker, of the operation's arguments; NULL: none. Never shrinks as m grows: it
-     * is asked once, for the largest m. */
+    /* Bytes for one worker, given the operation's arguments; NULL: none. Must not shrink as m
+     * grows: it is called once, for the largest m. */
     size_t (*scratch)(const void *args);
     nib_run run;             /* on the CPU */
-    const nib_gpu_code *gpu; /* elsewhere */
+    const nib_gpu_code *gpu; /* on a GPU */
     const nib_peer *peer;    /* NULL: Nibble's own */
-    const char *note; /* one line for the documentation; of a peer: what it does when it refuses */
+    const char *note; /* one line for the documentation; for a peer: what it does if it refuses */
 } nib_kernel;
 
 /* All rows, Nibble's first. */
 size_t nib__kernel_count(void);
 const nib_kernel *nib__kernel_at(size_t i);
-/* The same in turn, for who asks all rows of every layer: a walk begins as {0}, NULL ends it. */
+/* Iterator over all rows, faster than nib__kernel_at for every i: starts as {0}, ends with NULL. */
 typedef struct nib_kernel_walk {
     size_t family, row; /* the next one */
 } nib_kernel_walk;
@@ -126,33 +126,34 @@ const nib_kernel *nib__kernel_next(nib_kernel_walk *walk);
 const nib_kernel *nib__kernel_find(const char *name); /* may be NULL */
 bool nib__kernel_built(const nib_kernel *kernel);
 
-/* Does the key match? Only such rows are candidates. */
+/* Does the key match the query? Only such rows are candidates. */
 bool nib__kernel_keyed(const nib_kernel *kernel, const nib_query *query);
-/* All conditions hold (with ask_built false, `built` is not asked: a machine that is not here). */
+/* Do all conditions hold? ask_built false: ignores `built`, to plan for another machine. */
 bool nib__kernel_holds(const nib_kernel *kernel, const nib_query *query, bool ask_built);
-/* The conditions that do not hold, `built` first, at most `room` of them; returns how many there
- * are. */
+/* Lists at most `room` conditions that do not hold, `built` first; returns the number of all that
+ * do not. */
 size_t nib__kernel_failed(const nib_kernel *kernel, const nib_query *query, bool ask_built,
                           const nib_cond **failed, size_t room);
-/* Has the row a condition of this fact? */
+/* Does the row have a condition on this fact? */
 bool nib__kernel_asks(const nib_kernel *kernel, nib_fact fact);
 /* A __ref row of Nibble's own: plain C, every shape. */
 bool nib__kernel_is_ref(const nib_kernel *kernel);
 
 enum { NIB_KEY_CONDS = 5 };
-/* The row's key as conditions, so that a row asked for by name can say why it is no candidate. */
+/* The row's key as conditions, to explain why a row that was asked for by name is not a
+ * candidate. */
 int nib__kernel_key_conds(const nib_kernel *kernel, nib_cond conds[NIB_KEY_CONDS]);
 
 /* The whole table for people, programs or docs/kernels.md. */
 void nib__kernels_render(nib_form form, nib_text *out);
 
-/* The engines that `plan --engine` knows, in order; NULL past the last. An engine uses its own peer
- * rows and those of the libraries below it. */
+/* The engines that `plan --engine` accepts, in order; NULL past the last. An engine uses its own
+ * peer rows and those of the libraries it builds on. */
 const char *nib__engine_at(size_t i);
 bool nib__engine_uses(const char *engine, const nib_kernel *kernel);
 
-/* The families: each .c under cpu/ defines its rows beside its code and exports one array, which
- * table.c lists. A family is declared here so that table.c needs no other header. */
+/* The families: each .c under cpu/ and gpu/ that defines rows, beside their code, exports one
+ * array, which table.c lists. They are declared here so that table.c needs no other header. */
 typedef struct nib_family {
     const nib_kernel *rows;
     size_t count;
@@ -160,14 +161,14 @@ typedef struct nib_family {
 
 extern const nib_family nib__family_linear_int;      /* int8 activations: linear_int.c */
 extern const nib_family nib__family_quant;           /* activation quantizers: quant_rows.c */
-extern const nib_family nib__family_quant_w;         /* weights into codes: quant_w.c */
+extern const nib_family nib__family_quant_w;         /* weight quantizers: quant_w.c */
 extern const nib_family nib__family_linear_float;    /* float activations: linear_float.c */
 extern const nib_family nib__family_linear_fp8;      /* fp8 and MX activations: linear_fp8.c */
 extern const nib_family nib__family_linear_backward; /* dx and dW: linear_backward.c */
 extern const nib_family nib__family_cast;            /* training's operands: cast_rows.c */
 extern const nib_family nib__family_token; /* embed, norm, rope, swiglu, add, cache: token_rows.c */
 extern const nib_family nib__family_attn;  /* attention: attn_rows.c */
-extern const nib_family nib__family_sample;         /* drawing tokens: sample_rows.c */
+extern const nib_family nib__family_sample;         /* sampling: sample_rows.c */
 extern const nib_family nib__family_attn_dx;        /* its gradients: attn_dx_rows.c */
 extern const nib_family nib__family_train;          /* gradients, loss, optimizer: train_rows.c */
 extern const nib_family nib__family_ocl_token;      /* OpenCL: gpu/ocl_token.c */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table as documentation: every row with its status, conditions and note, as text, JSON or
- * Markdown. docs/kernels.md is this output, and a test compares the two.
+ * Renders the table as documentation: every row with its status, conditions and note, as text, JSON
+ * or Markdown. A test compares docs/kernels.md with this output.
  */
 #include "kernel.h"
 #include "ledger.h"
@@ -10,30 +10,30 @@
 
 enum { WIDTH = 100 };
 
-static const char *const numbers_words[NIB_ARITHMETIC_COUNT] = {
+static const char *const arithmetic_words[NIB_ARITHMETIC_COUNT] = {
     "f32 sums, k ascending",
     "bf16 pairs, odd k before even k",
     "exact integer sums, f32 per group",
-    "16 lanes, one tree",
+    "16 lanes, added as a tree",
     "no rounding of its own",
-    "the device's own, within a tolerance",
+    "specific to the device, within a tolerance",
 };
 
-static void say_numbers(const nib_kernel *row, nib_text *out)
+static void append_arithmetic(const nib_kernel *row, nib_text *out)
 {
-    nib__text_str(out, numbers_words[row->arithmetic]);
+    nib__text_str(out, arithmetic_words[row->arithmetic]);
     if (row->tolerance > 0)
-        nib__text_format(out, " of %.1g of the magnitudes in a sum", row->tolerance);
+        nib__text_format(out, " of %.1g times the sum of magnitudes", row->tolerance);
 }
 
-static const char *status_of(const nib_kernel *row)
+static const char *row_status(const nib_kernel *row)
 {
     if (row->peer != NULL)
         return "another engine's";
     return nib__kernel_built(row) ? "built" : "declared, not built";
 }
 
-static void say_conditions(const nib_kernel *row, const char *between, nib_text *out)
+static void append_conditions(const nib_kernel *row, const char *between, nib_text *out)
 {
     if (row->conds->relation == NIB_REL_END)
         nib__text_str(out, "none");
@@ -44,7 +44,7 @@ static void say_conditions(const nib_kernel *row, const char *between, nib_text 
     }
 }
 
-static void say_key(nib_fact fact, int64_t value, nib_text *out)
+static void append_key(nib_fact fact, int64_t value, nib_text *out)
 {
     if (value == NIB_ANY)
         nib__text_str(out, "any");
@@ -55,7 +55,7 @@ static void say_key(nib_fact fact, int64_t value, nib_text *out)
 /* ---- text ---- */
 
 /* "isa+avx512 group%32 k<=65536" */
-static void say_codes(const nib_kernel *row, nib_text *out)
+static void append_codes(const nib_kernel *row, nib_text *out)
 {
     nib_text codes;
     nib__text_init(&codes, out->allocator);
@@ -79,13 +79,13 @@ static void text_rows(nib_op op, bool peers, nib_text *out)
         if (!any)
             nib__text_format(out, "\n%s%s\n", nib__op_names[op], peers ? ", other engines" : "");
         any = true;
-        nib__text_format(out, "  %-48s %s\n", row->name, status_of(row));
+        nib__text_format(out, "  %-48s %s\n", row->name, row_status(row));
         if (peers)
             nib__text_format(out, "      %s %s, %s\n", row->peer->engine, row->peer->version,
                              row->peer->source);
-        say_codes(row, out);
+        append_codes(row, out);
         if (peers)
-            nib__ledger_wrap(out, "      else ", "      ", WIDTH, row->note);
+            nib__ledger_wrap(out, "      otherwise ", "      ", WIDTH, row->note);
     }
 }
 
@@ -128,7 +128,7 @@ static void json_key(nib_jsonw *w, const char *name, nib_fact fact, int64_t valu
                      nib_text *scratch)
 {
     nib__text_clear(scratch);
-    say_key(fact, value, scratch);
+    append_key(fact, value, scratch);
     nib__jsonw_pair_string(w, name, scratch->at);
 }
 
@@ -152,7 +152,7 @@ static void json_row(const nib_kernel *row, nib_text *scratch, nib_jsonw *w)
         nib__jsonw_pair_string(w, "refused", row->note);
     } else {
         nib__text_clear(scratch);
-        say_numbers(row, scratch);
+        append_arithmetic(row, scratch);
         nib__jsonw_pair_string(w, "numbers", scratch->at);
         nib__jsonw_pair_string(w, "note", row->note);
     }
@@ -183,8 +183,8 @@ static void render_json(nib_text *out)
 
 static void markdown_facts(nib_text *out)
 {
-    nib__text_str(out, "## Facts\n\nAll that a kernel may ask, and whose it is.\n\n"
-                       "| fact | of | is | values |\n|---|---|---|---|\n");
+    nib__text_str(out, "## Facts\n\nThe facts that the conditions of kernels test.\n\n"
+                       "| fact | belongs to | meaning | values |\n|---|---|---|---|\n");
     for (int f = 0; f < NIB_FACT_COUNT; f++) {
         const nib_fact_info *info = &nib__fact_info[f];
         nib__text_format(out, "| `%s` | %s | %s | ", info->key, info->owner, info->noun);
@@ -206,14 +206,14 @@ static void markdown_rows(nib_op op, nib_text *out)
             continue;
         if (!any)
             nib__text_format(out,
-                             "\n### %s\n\n| kernel | status | asks | arithmetic | note "
+                             "\n### %s\n\n| kernel | status | conditions | arithmetic | note "
                              "|\n|---|---|---|---|---|\n",
                              nib__op_names[op]);
         any = true;
-        nib__text_format(out, "| `%s` | %s | ", row->name, status_of(row));
-        say_conditions(row, "; ", out);
+        nib__text_format(out, "| `%s` | %s | ", row->name, row_status(row));
+        append_conditions(row, "; ", out);
         nib__text_str(out, " | ");
-        say_numbers(row, out);
+        append_arithmetic(row, out);
         nib__text_format(out, " | %s |\n", row->note);
     }
 }
@@ -223,25 +223,25 @@ static void markdown_peers(nib_text *out)
     nib__text_str(
         out,
         "\n## Kernels and guards of other engines\n\nRead in their sources; they never run here. "
-        "`nibble plan --engine NAME` asks them about each layer.\n");
+        "`nibble plan --engine NAME` evaluates them for each layer.\n");
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
         if (row->peer == NULL)
             continue;
         nib__text_format(out, "\n### %s\n\n%s %s, `%s`: %s, weights ", row->name, row->peer->engine,
                          row->peer->version, row->peer->source, nib__op_names[row->op]);
-        say_key(NIB_FACT_CODE, row->code, out);
+        append_key(NIB_FACT_CODE, row->code, out);
         nib__text_str(out, ", activations ");
-        say_key(NIB_FACT_ACT, row->act, out);
+        append_key(NIB_FACT_ACT, row->act, out);
         nib__text_str(out, ".\n\n");
         for (const nib_cond *c = row->conds; c->relation != NIB_REL_END; c++) {
             nib__text_str(out, "- ");
             nib__cond_describe(c, out);
             nib__text_str(out, "\n");
         }
-        nib__text_format(out, "\nElse: %s.\n", row->note);
+        nib__text_format(out, "\nOtherwise: %s.\n", row->note);
         if (row->peer->result != NULL)
-            nib__text_format(out, "\nWhere it accepts: %s.\n", row->peer->result);
+            nib__text_format(out, "\nIf it accepts: %s.\n", row->peer->result);
     }
 }
 
@@ -249,10 +249,10 @@ static void render_markdown(nib_text *out)
 {
     nib__text_str(out,
                   "# Kernels\n\nWritten by `nibble kernels --markdown` from the table that the "
-                  "planner asks; a test compares this\npage with it. A condition is what a "
-                  "kernel cannot compute; what it merely does more slowly is its rank.\nEvery "
-                  "scheme has a `__ref` row in plain C that takes every shape. Declared rows are "
-                  "planned for machines\nthat are not here and never run.\n\n");
+                  "planner uses; a test compares this\npage with it. A condition states what a "
+                  "kernel cannot compute; what is merely slower has a higher rank number.\nEvery "
+                  "scheme has a `__ref` row in plain C that accepts every shape. Declared rows "
+                  "serve plans for other machines\nand never run.\n\n");
     markdown_facts(out);
     nib__text_str(out, "\n## Rows\n");
     for (int op = 0; op < NIB_OP_COUNT; op++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fills in launches.
+ * Builds launches.
  */
 #include "launch.h"
 
@@ -21,7 +21,7 @@ void nib__launch_option(nib_launch *launch, const char *format, ...)
     va_end(args);
 }
 
-static nib_launch_arg *add(nib_launch *launch, nib_launch_kind kind)
+static nib_launch_arg *add_arg(nib_launch *launch, nib_launch_kind kind)
 {
     nib_launch_arg *arg = &launch->args[launch->count++];
     arg->kind = kind;
@@ -30,15 +30,15 @@ static nib_launch_arg *add(nib_launch *launch, nib_launch_kind kind)
 
 void nib__launch_memory(nib_launch *launch, const void *address)
 {
-    add(launch, NIB_LAUNCH_MEMORY)->value.memory = address;
+    add_arg(launch, NIB_LAUNCH_MEMORY)->value.memory = address;
 }
 
 void nib__launch_int(nib_launch *launch, int64_t value)
 {
-    add(launch, NIB_LAUNCH_INT)->value.integer = (int32_t)value;
+    add_arg(launch, NIB_LAUNCH_INT)->value.integer = (int32_t)value;
 }
 
 void nib__launch_float(nib_launch *launch, float value)
 {
-    add(launch, NIB_LAUNCH_FLOAT)->value.number = value;
+    add_arg(launch, NIB_LAUNCH_FLOAT)->value.number = value;
 }

@@ -4,43 +4,164 @@
  */
 #include "operation.h"
 
-#define PARTS(field)                                                                               \
-    static void run_##field(const nib_kernel *row, const void *args, int64_t begin, int64_t end,   \
-                            void *scratch)                                                         \
-    {                                                                                              \
-        (void)scratch;                                                                             \
-        row->run.field(args, begin, end);                                                          \
-    }
-#define PARTS_WITH_SCRATCH(field)                                                                  \
-    static void run_##field(const nib_kernel *row, const void *args, int64_t begin, int64_t end,   \
-                            void *scratch)                                                         \
-    {                                                                                              \
-        row->run.field(args, begin, end, scratch);                                                 \
-    }
+/* Part begin..end of each operation, by the member of nib_kernel.run that has its arguments. */
+static void run_linear(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                       void *scratch)
+{
+    row->run.linear(args, begin, end, scratch);
+}
 
-PARTS_WITH_SCRATCH(linear)
-PARTS_WITH_SCRATCH(attn)
-PARTS_WITH_SCRATCH(attn_dx)
-PARTS(quant)
-PARTS(cast)
-PARTS(amax)
-PARTS(embed)
-PARTS(norm)
-PARTS(norm_quant)
-PARTS(rope)
-PARTS(store_kv)
-PARTS(rope_copy)
-PARTS(swiglu)
-PARTS(add)
-PARTS(scale)
-PARTS(gather)
-PARTS(norm_dx)
-PARTS(norm_dw)
-PARTS(swiglu_dx)
-PARTS(scale_dx)
-PARTS(embed_dw)
-PARTS(bias_dw)
-PARTS(xent)
+static void run_attn(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                     void *scratch)
+{
+    row->run.attn(args, begin, end, scratch);
+}
+
+static void run_attn_dx(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                        void *scratch)
+{
+    row->run.attn_dx(args, begin, end, scratch);
+}
+
+static void run_quant(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                      void *scratch)
+{
+    (void)scratch;
+    row->run.quant(args, begin, end);
+}
+
+static void run_cast(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                     void *scratch)
+{
+    (void)scratch;
+    row->run.cast(args, begin, end);
+}
+
+static void run_amax(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                     void *scratch)
+{
+    (void)scratch;
+    row->run.amax(args, begin, end);
+}
+
+static void run_embed(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                      void *scratch)
+{
+    (void)scratch;
+    row->run.embed(args, begin, end);
+}
+
+static void run_norm(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                     void *scratch)
+{
+    (void)scratch;
+    row->run.norm(args, begin, end);
+}
+
+static void run_norm_quant(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                           void *scratch)
+{
+    (void)scratch;
+    row->run.norm_quant(args, begin, end);
+}
+
+static void run_rope(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                     void *scratch)
+{
+    (void)scratch;
+    row->run.rope(args, begin, end);
+}
+
+static void run_store_kv(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                         void *scratch)
+{
+    (void)scratch;
+    row->run.store_kv(args, begin, end);
+}
+
+static void run_rope_copy(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                          void *scratch)
+{
+    (void)scratch;
+    row->run.rope_copy(args, begin, end);
+}
+
+static void run_swiglu(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                       void *scratch)
+{
+    (void)scratch;
+    row->run.swiglu(args, begin, end);
+}
+
+static void run_add(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                    void *scratch)
+{
+    (void)scratch;
+    row->run.add(args, begin, end);
+}
+
+static void run_scale(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                      void *scratch)
+{
+    (void)scratch;
+    row->run.scale(args, begin, end);
+}
+
+static void run_gather(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                       void *scratch)
+{
+    (void)scratch;
+    row->run.gather(args, begin, end);
+}
+
+static void run_norm_dx(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                        void *scratch)
+{
+    (void)scratch;
+    row->run.norm_dx(args, begin, end);
+}
+
+static void run_norm_dw(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                        void *scratch)
+{
+    (void)scratch;
+    row->run.norm_dw(args, begin, end);
+}
+
+static void run_swiglu_dx(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                          void *scratch)
+{
+    (void)scratch;
+    row->run.swiglu_dx(args, begin, end);
+}
+
+static void run_scale_dx(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                         void *scratch)
+{
+    (void)scratch;
+    row->run.scale_dx(args, begin, end);
+}
+
+static void run_embed_dw(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                         void *scratch)
+{
+    (void)scratch;
+    row->run.embed_dw(args, begin, end);
+}
+
+static void run_bias_dw(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                        void *scratch)
+{
+    (void)scratch;
+    row->run.bias_dw(args, begin, end);
+}
+
+static void run_xent(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                     void *scratch)
+{
+    (void)scratch;
+    row->run.xent(args, begin, end);
+}
 
 const nib_op_row nib__ops[NIB_OP_COUNT] = {
     [NIB_OP_LINEAR] = {run_linear, .by_tokens = true},
@@ -57,9 +178,9 @@ const nib_op_row nib__ops[NIB_OP_COUNT] = {
     [NIB_OP_NORM_QUANT] = {run_norm_quant, .values = 1, .by_tokens = true},
     [NIB_OP_ROPE] = {run_rope, .values = 2, .by_tokens = true, .over = {NIB_OVER_FIRST},
                      .only_over = true},
-    /* keys, values, and what the cache holds of both */
+    /* keys, values, and their copies in the cache */
     [NIB_OP_STORE_KV] = {run_store_kv, .values = 3, .by_tokens = true},
-    /* of the queries; of the keys it is ROPE and COPY, which reads them once */
+    /* for the queries; for the keys it replaces ROPE and STORE_KV, and reads them once */
     [NIB_OP_ROPE_COPY] = {run_rope_copy, .values = 2, .by_tokens = true},
     [NIB_OP_SWIGLU] = {run_swiglu, .values = 3, .by_tokens = true, .over = {NIB_OVER_FIRST}},
     [NIB_OP_ADD] = {run_add, .values = 3, .by_tokens = true, .over = {NIB_OVER_SECOND},
@@ -82,6 +203,6 @@ const nib_op_row nib__ops[NIB_OP_COUNT] = {
 int nib__op_over(nib_op op, int out, int64_t heads)
 {
     if (op == NIB_OP_NORM && heads == 1)
-        return -1; /* a quantizer may be fused with it, and reads its input twice */
+        return -1; /* a quantizer may be fused with it, which reads the norm's input twice */
     return out < NIB_OVER_OUTPUTS ? (int)nib__ops[op].over[out] - 1 : -1;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What each operation's rows take. A row computes a part of the output, allocates nothing, starts
- * no thread, keeps no state and cannot fail. All float data is f32 unless it says otherwise; n =
- * outputs, k = inputs, m = tokens; ld = elements from one row to the next.
+ * The arguments of each operation's rows. A row computes a part of the output, allocates nothing,
+ * starts no thread, keeps no state and cannot fail. Float data is f32 unless noted; n = outputs, k
+ * = inputs, m = tokens; ld = elements from one row to the next.
  */
 #ifndef NIB_OPS_H
 #define NIB_OPS_H
@@ -10,33 +10,34 @@
 #include "scheme.h"
 
 enum {
-    NIB_SUM_BLOCK = 2048, /* float sums over k restart every so many elements (whole groups) */
-    NIB_CODES_PAD = 64,   /* rows of activation codes are padded with zeros to a multiple of it */
-    NIB_LANES = 16,       /* virtual lanes of every float reduction */
+    NIB_SUM_BLOCK = 2048,    /* float sums over k restart every so many elements (whole groups) */
+    NIB_CODES_PAD = 64,      /* rows of activation codes are zero-padded to a multiple of it */
+    NIB_LANES = 16,          /* virtual lanes of every float reduction */
     NIB_SOFTMAX_BLOCK = 256, /* absolute positions per softmax block */
     NIB_CACHE_BLOCK = 64,    /* positions per cache block; divides NIB_SOFTMAX_BLOCK */
-    NIB_QUANT_LANES = 64,    /* of the sums over a group of weights that becomes codes */
+    NIB_QUANT_LANES = 64,    /* lanes of the sums over a group of weights that is quantized */
 };
 
-/* Activations in the form that a linear row takes: which pointers are set depends on the form. */
+/* Activations in the form that a linear row reads; the form decides which pointers are set. */
 typedef struct nib_input {
     int64_t m, k;
-    /* FLOAT, input f32 or f16: values, rounded to f16 already where --dtype says so */
+    /* FLOAT, input f32 or f16: values, already rounded to f16 for --dtype f16 */
     float *f32; /* [m][ld], ld >= k */
     /* FLOAT, input bf16; E4M3_TOKEN (codes widened, exact) */
     uint16_t *bf16; /* [m][ld], ld = round_up(k, NIB_CODES_PAD), zeros past k */
-    bool e5m2;      /* E4M3_TOKEN: the codes are e5m2, as training has gradients */
-    /* I8 and I4 of every kind: codes; MX8, MX4, NV4: e4m3 bit patterns */
+    bool e5m2;      /* E4M3_TOKEN: the codes are e5m2, for gradients in training */
+    /* all I8 and I4 forms: codes; MX8, MX4, NV4: e4m3 bit patterns */
     int8_t *codes; /* [m][ld], ld = round_up(k, NIB_CODES_PAD), zeros past k */
-    float *scale;  /* [m]; of blocks: [m][ceil(k / block)], MX8: powers of two, NV4: those of a
-                      block times the token's */
-    int32_t *zero; /* [m]; all 0 when symmetric; not of blocks, which are */
+    /* [m]; block forms: [m][ceil(k / block)], MX8: powers of two, NV4: block scale times token
+     * scale. */
+    float *scale;
+    int32_t *zero; /* [m]; all 0 when symmetric; unused by block forms, which are symmetric */
     int32_t *sums; /* I8, I4: [m][groups] sum of the codes of each weight group; NULL on a
                       GPU where no product reads them */
     float *fsums;  /* FLOAT with float zeros: [m][groups] sum of x over each weight group, in the
                       order of a product with codes that are all 1 */
     int64_t ld, groups;
-    int64_t group; /* elements of k per group: the weight's, k for a row */
+    int64_t group; /* elements of k per weight group; k for a row */
 } nib_input;
 
 typedef struct nib_quant {
@@ -45,13 +46,13 @@ typedef struct nib_quant {
     nib_input out;
     bool symmetric;
     bool mx_floor;
-    bool block_only; /* NV4: the token has no scale over those of its blocks */
-    /* E4M3_TOKEN in training; one of them asks QUANT for the formulas of nib__cast_factor. */
-    bool e5m2;                 /* codes are e5m2 instead */
+    bool block_only; /* NV4: block scales only, no token scale */
+    /* E4M3_TOKEN in training; setting any of these selects the formulas of nib__cast_factor. */
+    bool e5m2;                 /* e5m2 codes instead of e4m3 */
     bool two_power;            /* factors are rounded down to powers of two */
-    const float *amax;         /* one scale for all, of this largest |x| */
-    nib_formula formula;       /* which eps */
-    const float *static_scale; /* I8_STATIC; both of the host's memory, as the weight is */
+    const float *amax;         /* one scale for all tokens, from this largest |x| */
+    nib_formula formula;       /* decides eps */
+    const float *static_scale; /* I8_STATIC; both in host memory, as the weight is */
     const int32_t *static_zero;
 } nib_quant;
 
@@ -59,65 +60,64 @@ struct nib_quant_w;
 typedef void (*nib_quant_w_run)(const struct nib_quant_w *a, int64_t row0, int64_t row1,
                                 void *scratch);
 
-/* How the weights of a tensor become codes: docs/quantization.md has the formulas. */
+/* How to quantize the weights of a tensor: docs/quantization.md has the formulas. */
 typedef struct nib_quantizer {
     nib_scheme scheme;
-    nib_type source; /* F32, BF16 or F16: what the rows were stored as, and what scales are rounded
-                        to */
+    nib_type source; /* F32, BF16 or F16: the stored type of the rows; scales are rounded to it */
     int64_t k;
     int64_t groups;      /* scales per row; 1 for row and tensor */
-    nib_type scale_type; /* of the scales that are written */
+    nib_type scale_type; /* of the written scales */
     nib_type zero_type;  /* NONE: no zeros */
-    /* Of the whole tensor, once its range is known. */
-    float scale, zero, factor; /* where one scale serves it */
-    float tensor_scale;        /* NV4: the scale over those of the blocks; 0: none */
-    nib_quant_w_run run;       /* the CPU's row; NULL: the reference */
+    /* For the whole tensor, set once its range is known. */
+    float scale, zero, factor; /* if it has a single scale */
+    float tensor_scale;        /* NV4: the scale over the block scales; 0: none */
+    nib_quant_w_run run;       /* the CPU row; NULL: the reference */
 } nib_quantizer;
 
-/* Rows of weights into codes; or, where codes is NULL, only their ranges.
+/* Quantizes rows of weights; if codes is NULL, only computes their ranges.
  *
  * sums: of x^2 and of (x - dequantized x)^2 in f64. Element j of a group goes to lane j modulo
- * NIB_QUANT_LANES, ascending; lanes are added as a tree, 32 to 32 first; groups ascending.
- * failed: 0, or 1 + 2 * the row's first group that has no codes: NaN or infinity is in it; 2 + 2 *
- * that group: its range has no finite scale. The row's other results are then undefined. */
+ * NIB_QUANT_LANES, ascending; lanes are added as a tree, 32 to 32 first; groups ascending. failed:
+ * 0, or for the row's first group g that cannot be quantized, 1 + 2 * g if it has NaN or infinity,
+ * 2 + 2 * g if its range has no finite scale. The row's other results are then undefined. */
 typedef struct nib_quant_w {
-    const nib_quantizer *q; /* the host's, as a weight's shape is */
+    const nib_quantizer *q; /* in host memory, as a weight's shape is */
     const void *rows;       /* [count][k] of `type` */
     nib_type type;          /* F32, BF16 or F16; each value exact in q->source */
     int64_t count;
     int8_t *codes;   /* [count][k] one per byte: integers, or e4m3 or e2m1 bit patterns */
     void *scales;    /* [count][groups] of q->scale_type; untouched with one scale per tensor */
-    void *zeros;     /* likewise, of q->zero_type; NULL without zeros */
+    void *zeros;     /* likewise, in q->zero_type; NULL without zeros */
     double *sums;    /* [count][2] */
-    float *ranges;   /* [count][2] smallest and largest, where codes is NULL */
+    float *ranges;   /* [count][2] smallest and largest, if codes is NULL */
     int32_t *failed; /* [count] */
-    double *room;    /* [count][groups][2] of the device, for rows of a GPU */
+    double *room;    /* [count][groups][2] scratch on the device, for GPU rows */
 } nib_quant_w;
 
 typedef struct nib_linear {
     const nib_weight
-        *w; /* shape, scheme and tensor_scale; the rest only for rows without a packed layout */
+        *w; /* shape, scheme and tensor_scale; all else only for rows without a packed layout */
     const void *packed; /* in the row's layout */
     nib_input x;
     float *y; /* [m][ldy] */
     int64_t ldy;
     const float *bias; /* [n] or NULL */
-    /* Where the integer sums of weights with one group start: [n], zeros up to a multiple of
-     * NIB_CODES_PAD; or NULL. Then bias is NULL. See linear_int.c. */
+    /* Start values of the integer sums, for weights with one group per row: [n], zero-padded to a
+     * multiple of NIB_CODES_PAD; or NULL. If set, bias is NULL. See linear_int.c. */
     const int32_t *int_bias;
 } nib_linear;
 
 typedef struct nib_embed {
     const nib_weight
         *table;         /* n = vocabulary, k = width; float or quantized; rows are dequantized */
-    const void *packed; /* in the row's layout; of rows that have one */
+    const void *packed; /* in the row's layout, if it has one */
     const int32_t *ids; /* [m], each below table->n */
     float *out;         /* [m][k] */
     int64_t m;
 } nib_embed;
 
-/* out = x / sqrt(mean(x^2) + eps) * weight, over rows of `width` values; centered, as LayerNorm is:
- * of x - mean(x) instead of x. + bias, if there is one. */
+/* out = x / sqrt(mean(x^2) + eps) * weight + bias, over rows of `width` values; centered
+ * (LayerNorm): with x - mean(x) instead of x. */
 typedef struct nib_norm {
     const float *x;      /* [rows][ldx] */
     float *out;          /* [rows][ldo]; may be x */
@@ -126,47 +126,47 @@ typedef struct nib_norm {
     float eps;
     bool centered;
     const float *bias; /* [width] or NULL */
-    int64_t weights;   /* above 1: weight is [weights][width], and row r has number r % weights */
+    int64_t weights;   /* above 1: weight is [weights][width], and row r uses number r % weights */
 } nib_norm;
 
-/* The rows of a norm in the form that linear rows take, with the bits of one after the other. */
+/* A norm whose output is quantized for linear rows, with the same bits as NORM, then QUANT. */
 typedef struct nib_norm_quant {
-    nib_norm norm;   /* out NULL: nobody wants the rows themselves */
+    nib_norm norm;   /* out NULL: the normed rows are not stored */
     nib_quant quant; /* x, ldx: not read */
 } nib_norm_quant;
 
 /* Rotates pairs (i, i + dims/2) of each head, or (2i, 2i + 1), in place; channels from `dims` on
- * stay. */
+ * are unchanged. */
 typedef struct nib_rope {
     float *x;                /* [m][ldx], heads of head_dim from the row's start */
     const int32_t *position; /* [m] */
     const float *cos_sin;    /* [positions][dims]: dims/2 cosines, then dims/2 sines */
     int64_t m, heads, head_dim, dims, ldx;
-    bool inverse;     /* back, as gradients turn */
+    bool inverse;     /* rotate back, for gradients */
     bool interleaved; /* pairs (2i, 2i + 1) */
 } nib_rope;
 
-/* The cache of one layer: blocks of NIB_CACHE_BLOCK positions. Keys are
- * [block][kv_head][head_dim][position], so that one dimension of many positions is one load; values
- * are [block][kv_head][position][head_dim].
+/* The KV cache of one layer: blocks of NIB_CACHE_BLOCK positions. Keys are
+ * [block][kv_head][head_dim][position], so that one load covers one dimension of many positions;
+ * values are [block][kv_head][position][head_dim].
  *
- * I8: after the codes of a block and head come scales, f32 [position]. Of the head's vector x at a
- * position s = max |x| / 127, and a code is x / s rounded to the nearest whole number, ties to
- * even; both divisions round to f32. Where s is no normal number, codes are 0 and s is 1; where
- * some x is not finite, codes are 0 and s is NaN. */
+ * I8: scales, f32 [position], follow the codes of a block and head. For the head's vector x at a
+ * position, s = max |x| / 127, and a code is x / s rounded to the nearest integer, ties to even;
+ * both divisions round to f32. If s is not a normal number, codes are 0 and s is 1; if some x is
+ * not finite, codes are 0 and s is NaN. */
 typedef struct nib_cache {
     void *keys, *values;
     nib_type type;         /* F32, F16, BF16 or I8 */
-    const int32_t *tables; /* [sequences][table_ld]: block of each NIB_CACHE_BLOCK positions */
+    const int32_t *tables; /* [sequences][table_ld]: the block for each NIB_CACHE_BLOCK positions */
     int64_t table_ld, kv_heads, head_dim;
-    int64_t block_heads; /* heads from a block to the next; rows of GPUs take them to be kv_heads */
+    int64_t block_heads; /* heads from one block to the next; GPU rows assume kv_heads */
 } nib_cache;
 
 NIB_INLINE int64_t nib__cache_value_bytes(nib_type type)
 {
     return type == NIB_TYPE_F32 ? 4 : type == NIB_TYPE_I8 ? 1 : 2;
 }
-/* Keys, or values, of so many positions of one head. */
+/* Bytes of the keys, or the values, of one head for so many positions. */
 NIB_INLINE int64_t nib__cache_bytes(nib_type type, int64_t head_dim, int64_t positions)
 {
     const int64_t scale = type == NIB_TYPE_I8 ? (int64_t)sizeof(float) : 0;
@@ -181,7 +181,7 @@ typedef struct nib_store_kv {
     nib_cache cache;
 } nib_store_kv;
 
-/* Queries and keys turned in place, then keys and values into the cache. */
+/* Rotates queries and keys in place, then stores keys and values in the cache. */
 typedef struct nib_rope_copy {
     nib_rope q, k;
     nib_store_kv store; /* its k is k.x */
@@ -196,8 +196,8 @@ typedef struct nib_attn {
     nib_cache cache;
     float scale;    /* of q.k */
     float *lse;     /* [m][heads] log of the sum of e^score, for the backward pass; or NULL */
-    int64_t window; /* positions that a query sees, its own included; 0: all before it */
-    float cap;      /* a score s = scale * q.k becomes cap * tanh(s / cap); 0: it stays */
+    int64_t window; /* positions that a query attends to, including its own; 0: all before it */
+    float cap;      /* a score s = scale * q.k becomes cap * tanh(s / cap); 0: no cap */
 } nib_attn;
 
 typedef enum nib_activation {
@@ -229,7 +229,7 @@ typedef struct nib_add {
     int64_t m, width, ldx, ldy;
 } nib_add;
 
-/* out[i][j] = x[i][order[j]]: inputs in the order in which a weight's columns are stored */
+/* out[i][j] = x[i][order[j]]: inputs in the order of a weight's stored columns */
 typedef struct nib_gather {
     const float *x;       /* [m][ldx] */
     float *out;           /* [m][ldo] */
@@ -237,20 +237,20 @@ typedef struct nib_gather {
     int64_t m, width, ldx, ldo;
 } nib_gather;
 
-/* A weight into the layout of a row's packing. */
+/* Packs a weight in the layout of a row's packing. */
 typedef struct nib_pack_rows {
-    const nib_weight *w; /* codes, scales and zeros where the row runs */
+    const nib_weight *w; /* codes, scales and zeros on the row's device */
     void *out;
 } nib_pack_rows;
 
-/* A token of one row of logits: the top_k best, of those the ones that top_p and min_p leave, of
- * those one by their probabilities at the temperature. Equal logits go by the lower id. */
+/* Samples a token from one row of logits: keeps the top_k best, filters them by top_p and min_p,
+ * and draws one by its probability at the temperature. The lower id wins ties. */
 typedef struct nib_draw {
     const float *logits;  /* [vocab] */
-    int64_t vocab, top_k; /* top_k: 1 is the best; 0: all */
+    int64_t vocab, top_k; /* top_k: 1: the best; 0: all */
     double temperature, top_p, min_p;
     double random;  /* in [0, 1) */
-    int32_t *token; /* or, where a logit is no number, -1 - the first such */
+    int32_t *token; /* or, if a logit is NaN, -1 - the index of the first */
 } nib_draw;
 
 #endif

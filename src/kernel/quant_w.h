@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights into codes, as the CPU's row does it (cpu/quant_w.c, which owns the arithmetic): for the
- * quantizer, which knows files and messages, and for rows of GPUs, which compute the same bits.
+ * Quantizing weights, as the CPU row does (cpu/quant_w.c, which defines the arithmetic): for the
+ * quantizer, which handles files and messages, and for GPU rows, which compute the same bits.
  */
 #ifndef NIB_QUANT_W_H
 #define NIB_QUANT_W_H
 
 #include "ops.h"
 
-/* Which formulas; numbers that gpu/quant_w.cl has, too. */
+/* The formulas; gpu/quant_w.cl uses the same numbers. */
 typedef enum nib_quant_family {
     NIB_QUANT_INTX,     /* scale in the source's type, eps of that type; then cast to scale_type */
     NIB_QUANT_INT8,     /* torchao's Int8Tensor: scale kept in f32, eps of f32 */
-    NIB_QUANT_INT4,     /* torchao's Int4Tensor: all in f32, float zero */
+    NIB_QUANT_INT4,     /* torchao's Int4Tensor: f32 throughout, float zero */
     NIB_QUANT_TINYGEMM, /* float zero, in the source's type */
     NIB_QUANT_FP8,
     NIB_QUANT_MX,
-    NIB_QUANT_NV,   /* torchao's NVFP4Tensor: all in f32 */
+    NIB_QUANT_NV,   /* torchao's NVFP4Tensor: f32 throughout */
     NIB_QUANT_GGML, /* blocks of gguf_blocks.h: scale in f16 */
 } nib_quant_family;
 
@@ -24,28 +24,28 @@ typedef enum nib_quant_family {
 nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib_type source,
                                int64_t k, nib_err *err);
 
-/* The type that scales are stored in, F32, BF16 or F16, where a recipe asks for one; NONE: the
- * formula's own. NIB_UNSUPPORTED for formulas that have only their own. */
+/* Sets the type of stored scales, F32, BF16 or F16, if a recipe asks for one; NONE: the formula's
+ * own. NIB_UNSUPPORTED for formulas with a fixed type. */
 nib_status nib__quantizer_scales(nib_quantizer *q, nib_type type, nib_err *err);
 
 nib_quant_family nib__quant_family(const nib_scheme *scheme);
-/* One scale and zero serve the tensor. */
+/* One scale and zero for the whole tensor. */
 bool nib__quantizer_is_one(const nib_quantizer *q);
-/* A scale of the tensor, alone or over those of blocks, needs its range first. */
+/* A tensor scale, alone or over block scales, needs the range of the tensor first. */
 bool nib__quantizer_needs_scan(const nib_quantizer *q);
-/* INTX, TINYGEMM: the smallest scale, of the source's type. */
+/* INTX, TINYGEMM: the smallest scale, in the source's type. */
 float nib__quant_smallest(const nib_quantizer *q);
-/* NV4: what blocks are times where a tensor has a scale over theirs; 1 without. */
+/* NV4: the factor of blocks if the tensor has a scale; else 1. */
 float nib__quant_inverse(const nib_quantizer *q);
 
-/* What the tensor's range decides: its one scale, or that over its blocks. False: it is not
+/* Sets the tensor scale, alone or over block scales, from the tensor's range. False: it is not
  * finite. */
 bool nib__quantizer_fix(nib_quantizer *q, const float range[2]);
 
 /* Smallest and largest of x, count >= 1; false if one is NaN or infinite. */
 bool nib__quant_range(const float *x, int64_t count, float *low, float *high);
 
-/* A scale or zero, into an array of its type. */
+/* Stores a scale or zero in an array of its type. */
 void nib__quant_store(void *out, nib_type type, int64_t at, float value);
 
 /* The CPU's rows. scratch: k floats where the rows are not f32. */
@@ -53,7 +53,7 @@ void nib__quant_w__ref(const nib_quant_w *a, int64_t row0, int64_t row1, void *s
 void nib__quant_w__avx2(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch);
 void nib__quant_w__avx512(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch);
 void nib__quant_w__neon(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch);
-/* The first of them by rank for a processor with these instruction sets. */
+/* The row of the lowest rank for a processor with these instruction sets. */
 nib_quant_w_run nib__quant_w_best(int64_t isa);
 
 #endif

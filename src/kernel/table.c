@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * THE table: every family of rows, Nibble's first, other engines' last; and the questions put to a
- * row. The rows lie beside their code; this file only lists the families.
+ * THE table: every family of rows, Nibble's first, other engines' last; and queries on rows. Rows
+ * are defined beside their code; this file only lists the families.
  */
 #include "kernel.h"
 
-/* A family a line, so that branches that add one do not collide. */
+/* One family per line, so that branches that add one do not conflict. */
 /* clang-format off */
 static const nib_family *const families[] = {
     &nib__family_linear_int,
@@ -88,23 +88,23 @@ bool nib__kernel_is_ref(const nib_kernel *kernel)
     return kernel->peer == NULL && kernel->reference == NULL;
 }
 
-static bool keyed_by(int64_t key, int64_t fact) { return key == NIB_ANY || key == fact; }
+static bool key_matches(int64_t key, int64_t fact) { return key == NIB_ANY || key == fact; }
 
 bool nib__kernel_keyed(const nib_kernel *kernel, const nib_query *query)
 {
     return kernel->op == (nib_op)query->fact[NIB_FACT_OP] &&
-           keyed_by(kernel->code, query->fact[NIB_FACT_CODE]) &&
-           keyed_by(kernel->act, query->fact[NIB_FACT_ACT]) &&
-           keyed_by(kernel->input, query->fact[NIB_FACT_INPUT]) &&
-           keyed_by(kernel->device, query->fact[NIB_FACT_DEVICE]);
+           key_matches(kernel->code, query->fact[NIB_FACT_CODE]) &&
+           key_matches(kernel->act, query->fact[NIB_FACT_ACT]) &&
+           key_matches(kernel->input, query->fact[NIB_FACT_INPUT]) &&
+           key_matches(kernel->device, query->fact[NIB_FACT_DEVICE]);
 }
 
-/* Whether a row is built, or left out, is no fact of the query but of the row: the conditions are
- * asked of every row. */
+/* Whether a row is built or excluded depends on the row, not on the query; these conditions apply
+ * to every row. */
 static const nib_cond built_cond = NIB_IS(BUILT, 1, "it is declared, not built");
 static const nib_cond offered_cond = NIB_IS(OFFERED, 1, "--without leaves it out");
 
-static bool is_left_out(const nib_kernel *kernel, const nib_query *query)
+static bool is_excluded(const nib_kernel *kernel, const nib_query *query)
 {
     for (size_t i = 0; query->without != NULL && i < query->without->count; i++)
         if (strcmp(query->without->items[i], kernel->name) == 0)
@@ -121,7 +121,7 @@ size_t nib__kernel_failed(const nib_kernel *kernel, const nib_query *query, bool
             failed[count] = &built_cond;
         count++;
     }
-    if (kernel->peer == NULL && is_left_out(kernel, query)) {
+    if (kernel->peer == NULL && is_excluded(kernel, query)) {
         if (count < room)
             failed[count] = &offered_cond;
         count++;

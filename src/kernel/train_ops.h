@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the rows of training take, beside those of the forward step (ops.h). The three products of a
- * linear layer are all y = x W^T and take a nib_linear:
+ * The arguments of training rows, in addition to those of the forward pass (ops.h). The three
+ * matmuls of a linear layer are all y = x W^T and take a nib_linear:
  *
  *   LINEAR      y [m][n]   x  = input [m][k]           W = weight [n][k]
  *   LINEAR_DX   dx [m][k]  x  = dy [m][n]              W = weight^T [k][n]
  *   LINEAR_DW   dW [n][k]  x  = dy^T [n][m]            W = input^T [k][m]
  *
- * QUANT and QUANT_T make the x side, CAST and CAST_T the packed W side; the _T forms read their
- * matrix by columns, and blocks and scales run along the sum's own direction in each.
+ * QUANT and QUANT_T produce x, CAST and CAST_T the packed W; the _T forms read their matrix by
+ * columns. Blocks and scales always run along the dimension that is summed over.
  *
- * Sums over tokens run in blocks of NIB_TRAIN_ROWS tokens, each ascending from zero by one fused
- * multiply-add (or addition) per token, block sums added ascending: the same bits for any number of
- * threads. Rows split columns, so no sum is shared.
+ * Sums over tokens run in blocks of NIB_TRAIN_ROWS tokens, each ascending from zero with one fused
+ * multiply-add (or addition) per token; block sums are added in ascending order. So the bits do not
+ * depend on the number of threads. Threads split columns, so no sum is shared.
  */
 #ifndef NIB_TRAIN_OPS_H
 #define NIB_TRAIN_OPS_H
@@ -27,32 +27,33 @@ enum {
 /* QUANT_T takes a nib_quant: x is [k][ldx], its m tokens are columns; forms bf16, f32, E4M3_TOKEN
  * (always by nib__cast_factor) and MX8. Parts begin at multiples of 16 tokens. */
 
-/* f32 into a weight, packed as the row's packing says or plain: cast.h. CAST: x is [n][ldx], k
- * wide; CAST_T: [k][ldx], n wide. */
+/* Casts f32 to a weight, in the row's packing or plain: cast.h. CAST: x is [n][ldx], k wide;
+ * CAST_T: [k][ldx], n wide. */
 typedef struct nib_cast {
     const float *x;
     int64_t ldx;
     const nib_weight *w; /* n, k, scheme, scale_type; no data. Codes f32, bf16, e4m3, mx8 with
                             scales none, none, F32, E8M0 */
     void *packed;        /* nib__cast_bytes; parts begin at multiples of 16 outputs */
-    const float *amax; /* e4m3: one scale for the tensor, of this largest |x|; NULL: one per row */
-    bool two_power;    /* e4m3: factors are rounded down to powers of two */
+    const float
+        *amax;      /* e4m3: one scale for the tensor, from this largest |x|; NULL: one per row */
+    bool two_power; /* e4m3: factors are rounded down to powers of two */
 } nib_cast;
 
-/* out[part] = max |x| over the rows of a part of NIB_TRAIN_ROWS; NaN if there is one. */
+/* out[part] = max |x| over the rows of a part of NIB_TRAIN_ROWS; NaN if any x is NaN. */
 typedef struct nib_amax {
     const float *x; /* [rows][ldx] */
     int64_t rows, width, ldx;
     float *out; /* [ceil(rows / NIB_TRAIN_ROWS)] */
 } nib_amax;
 
-/* With r = 1 / sqrt(mean(x^2) + eps): dx = sum + r * (w dy - x r^2 mean(x w dy)). Both means in
- * lanes as the forward norm's, whose r has the same bits; w dy is rounded, c = r * r * mean, then
- * two fused multiply-adds: sum + r * (w dy - x * c).
+/* With r = 1 / sqrt(mean(x^2) + eps): dx = sum + r * (w dy - x r^2 mean(x w dy)). Both means are
+ * summed in lanes like the forward norm's, so r has the same bits; w dy is rounded, c = r * r *
+ * mean, then two fused multiply-adds: sum + r * (w dy - x * c).
  *
- * Centered, mean(x) has the forward norm's bits, and x - mean(x), rounded, is in the place of x in
- * all of this. mean(w dy), in lanes too, is taken off w dy, with a rounding, after the means:
- * sum + r * ((w dy - mean(w dy)) - (x - mean(x)) * c). */
+ * Centered: mean(x) has the forward norm's bits, and x - mean(x), rounded, replaces x throughout.
+ * After the means, mean(w dy), summed in lanes too, is subtracted from w dy, with a rounding: sum +
+ * r * ((w dy - mean(w dy)) - (x - mean(x)) * c). */
 typedef struct nib_norm_dx {
     const float *x, *dy; /* [rows][ldx], [rows][ldy] */
     const float *weight; /* [width] */
@@ -62,29 +63,30 @@ typedef struct nib_norm_dx {
     float eps;
     const float *sum; /* [rows][lddx], may be dx; NULL: zeros */
     bool centered;
-    float *mean;     /* [rows] of x, for NORM_DW; centered alone */
+    float *mean;     /* [rows] of x, for NORM_DW; only if centered */
     int64_t weights; /* nib_norm's */
 } nib_norm_dx;
 
-/* dw[j] = sum over rows of dy * (x * r), written; centered, of dy * ((x - mean) * r). A row of q
- * and k norms is a head of a token. */
+/* dw[j] = sum over rows of dy * (x * r), overwritten; centered: of dy * ((x - mean) * r). For q and
+ * k norms a row is one head of a token. */
 typedef struct nib_norm_dw {
     const float *x, *dy, *inverse;
     float *dw; /* [width] */
     int64_t rows, width, ldx, ldy;
-    const float *mean; /* [rows] of x, which is taken off it; NULL: it is not centered */
-    int64_t weights;   /* above 1: dw is [weights][width], and row r is added to number r % weights;
-                          columns of such a row are those of all of dw */
+    const float *mean; /* [rows] of x, subtracted from it; NULL: not centered */
+    /* Above 1: dw is [weights][width], row r adds to number r % weights, and columns count over all
+     * of dw. */
+    int64_t weights;
 } nib_norm_dw;
 
-/* Of out = silu(gate) * up, with s = 1 / (1 + e^-gate): dup = dy * silu(gate) with the forward's
- * silu, gate / (1 + e^-gate); dgate = (dy * up) * (s * (1 + gate * (1 - s))), the inner sum fused.
- * dgate and dup may be gate and up. Where the forward has no up, both ups are NULL and dy * up is
- * dy.
+/* Gradients of out = silu(gate) * up, with s = 1 / (1 + e^-gate): dup = dy * silu(gate) with the
+ * forward silu, gate / (1 + e^-gate); dgate = (dy * up) * (s * (1 + gate * (1 - s))), the inner sum
+ * fused. dgate and dup may be gate and up. If the forward pass has no up, up and dup are NULL and
+ * dy * up is dy.
  *
- * Of NIB_GELU_TANH s = 1 / (1 + e^-2u), and the last factor is s * (1 + h * (1 - s)), the sum
- * fused. h = gate * d(2u)/dgate, where d(2u)/dgate = 2 sqrt(2 / pi) (1 + 3 * 0.044715 gate^2) is
- * one multiply-add of gate^2. */
+ * NIB_GELU_TANH: s = 1 / (1 + e^-2u), and the last factor is s * (1 + h * (1 - s)), the sum fused.
+ * h = gate * d(2u)/dgate, where d(2u)/dgate = 2 sqrt(2 / pi) (1 + 3 * 0.044715 gate^2) is one
+ * multiply-add of gate^2. */
 typedef struct nib_swiglu_dx {
     const float *gate, *up, *dy; /* [m][ld], dy [m][ldy] */
     float *dgate, *dup;          /* [m][ld] */
@@ -92,8 +94,8 @@ typedef struct nib_swiglu_dx {
     nib_activation activation;
 } nib_swiglu_dx;
 
-/* Of a nib_scale: dx = scale * dy; with a cap, times 1 - t * t, fused, with the forward's t =
- * tanh(scale * x / cap). */
+/* Gradient of a nib_scale: dx = scale * dy; with a cap, times 1 - t * t, fused, with the forward t
+ * = tanh(scale * x / cap). */
 typedef struct nib_scale_dx {
     const float *x, *dy; /* [m][ldx], [m][ldy]; x NULL: no cap */
     float *dx;           /* [m][lddx]; may be dy */
@@ -102,21 +104,21 @@ typedef struct nib_scale_dx {
 } nib_scale_dx;
 
 /* The gradients of causal attention over documents. A document is a sequence of the cache; its
- * tokens are consecutive rows in order of position. Its sums run in blocks of NIB_CACHE_BLOCK
- * positions, and its items (a document and a kv head) are all the work that threads can share. */
+ * tokens are consecutive rows in order of position. Sums run in blocks of NIB_CACHE_BLOCK
+ * positions. Threads can only share out items, each a document and a kv head. */
 typedef struct nib_attn_dx {
     const float *q, *out, *dout; /* [m][ldq], [m][ldo], [m][ldo] */
     const float *lse;            /* [m][heads] */
     float *dq, *dk, *dv;         /* [m][ldq], [m][ldkv], [m][ldkv], written */
     int64_t ldq, ldo, ldkv, m, heads, documents;
     const int32_t *start; /* [documents + 1] the first row of each; the last is m */
-    nib_cache cache;      /* of the keys and values as attention read them */
+    nib_cache cache;      /* holds the keys and values that attention read */
     float scale;
     int64_t window; /* as nib_attn's */
     float cap;
 } nib_attn_dx;
 
-/* d[id] += dx over tokens in ascending order, without blocks. */
+/* d[id] += dx over tokens in ascending order, not in blocks. */
 typedef struct nib_embed_dw {
     const int32_t *ids; /* [m] */
     const float *dx;    /* [m][width] */
@@ -124,7 +126,7 @@ typedef struct nib_embed_dw {
     int64_t m, width;
 } nib_embed_dw;
 
-/* db[j] = sum over tokens of dy, written. */
+/* db[j] = sum over tokens of dy, overwritten. */
 typedef struct nib_bias_dw {
     const float *dy; /* [m][ldy] */
     float *db;       /* [n] */
@@ -132,23 +134,23 @@ typedef struct nib_bias_dw {
 } nib_bias_dw;
 
 /* loss = log(sum of e^x) - x[target] per token, in nats; x becomes its gradient times `scale`. A
- * target of -1 is not counted: loss and gradient 0, whatever x is. Else NaN in a row makes all of
- * it NaN.
+ * target of -1 is ignored: loss and gradient are 0, whatever x is. Otherwise a NaN in a row makes
+ * the whole row NaN.
  *
- * e = e^(x - largest) in f32, at least e^-87.33; its sums over NIB_SUM_BLOCK values in lanes, added
- * in f64 ascending; loss = log(sum) + (largest - x[target]) in f64, rounded once. The gradient is
- * e * (scale / sum), the factor rounded from f64; of the target, (e / sum - 1) * scale in f64,
- * rounded once. */
+ * e = e^(x - largest) in f32, at least e^-87.33; sums of NIB_SUM_BLOCK values in lanes, added in
+ * f64 in ascending order; loss = log(sum) + (largest - x[target]) in f64, rounded once. The
+ * gradient is e * (scale / sum), the factor rounded from f64; for the target, (e / sum - 1) * scale
+ * in f64, rounded once. */
 typedef struct nib_xent {
     float *x;              /* [m][ldx] logits, then gradients */
     const int32_t *target; /* [m] */
     float *loss;           /* [m] */
     int64_t m, vocab, ldx;
     float scale;
-    bool gradient; /* false: only the loss; x stays */
+    bool gradient; /* false: only the loss; x is unchanged */
 } nib_xent;
 
-/* out[part] = the sum of x^2 in f64 over NIB_TRAIN_PART elements: 16 lanes and their tree. The
+/* out[part] = the sum of x^2 in f64 over NIB_TRAIN_PART elements: 16 lanes, added as a tree. The
  * squares are exact. */
 typedef struct nib_squares {
     const float *x; /* [count] */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tokens per second of a session: medians of rounds in which a prompt, new tokens, a batch and the
- * model's own floats take turns, with the machine's bandwidth and arithmetic rate measured in the
- * same run.
+ * Tokens per second of a session: medians of rounds. A round measures a prompt, new tokens, a
+ * batch, and then the same model in floats. The machine's bandwidth and arithmetic rate are
+ * measured in the same run.
  */
 #include "bench_peer.h"
 #include "bench.h"
@@ -11,9 +11,189 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* Multiply-adds of a prompt token, counted as two operations: all linear layers but the head, which
- * only the last token of a prompt goes through. */
-static double operations(const nib_session *s)
+/* ---- timed steps ---- */
+
+/* Token ids valid for any vocabulary size, spread so that embedding rows are not all in a cache. */
+static int32_t token_at(const nib_session *s, int64_t i)
+{
+    return (int32_t)((uint64_t)i * 2654435761u % (uint64_t)nib__network_embed(&s->model->net)->n);
+}
+
+nib_status nib__bench_fill(nib_session *s, int32_t sequence, int64_t from, int64_t to, nib_err *err)
+{
+    const float *logits;
+    for (int64_t done = nib__kv_truncate(&s->runner.kv, sequence, from); done < to;
+         done += NIB_CHUNK) {
+        nib_slot slots[NIB_CHUNK];
+        const int64_t part = nib__min(NIB_CHUNK, to - done);
+        for (int64_t i = 0; i < part; i++)
+            slots[i] = (nib_slot){.sequence = sequence,
+                                  .position = (int32_t)(done + i),
+                                  .token = token_at(s, done + i),
+                                  .logits = done + i + 1 == to};
+        NIB_TRY(nib__runner_step(&s->runner, slots, (size_t)part, &logits, err));
+    }
+    return NIB_OK;
+}
+
+nib_status nib__bench_prefill(nib_session *s, int64_t count, double *seconds, nib_err *err)
+{
+    const uint64_t start = nib__now_ns();
+    NIB_TRY(nib__bench_fill(s, 0, 0, count, err));
+    *seconds = (double)(nib__now_ns() - start) * 1e-9;
+    return NIB_OK;
+}
+
+nib_status nib__bench_decode_at(nib_session *s, int32_t sequence, int64_t from, int64_t count,
+                                double *seconds, nib_err *err)
+{
+    const float *logits;
+    if (nib__kv_truncate(&s->runner.kv, sequence, from) < from)
+        NIB_TRY(nib__bench_fill(s, sequence, 0, from, err));
+    const uint64_t start = nib__now_ns();
+    for (int64_t i = from; i < from + count; i++) {
+        const nib_slot slot = {
+            .sequence = sequence, .position = (int32_t)i, .token = token_at(s, i), .logits = true};
+        NIB_TRY(nib__runner_step(&s->runner, &slot, 1, &logits, err));
+    }
+    *seconds = (double)(nib__now_ns() - start) * 1e-9;
+    return NIB_OK;
+}
+
+/* From an empty cache, as llama-bench's tg does. */
+nib_status nib__bench_decode(nib_session *s, int64_t count, double *seconds, nib_err *err)
+{
+    return nib__bench_decode_at(s, 0, 0, count, seconds, err);
+}
+
+int64_t nib__bench_batch_start(const nib_session *s, int64_t sequence, int64_t count)
+{
+    enum { APART = 5 /* positions between sequences, so that no two are at the same one */ };
+    return nib__min(APART * sequence, s->plan->context - count);
+}
+
+nib_status nib__bench_batch(nib_session *s, int64_t sequences, int64_t count, const float **logits,
+                            double *seconds, nib_err *err)
+{
+    nib_slot slots[NIB_BENCH_BATCH];
+    for (int64_t j = 0; j < sequences; j++)
+        NIB_TRY(nib__bench_fill(s, (int32_t)j, 0, nib__bench_batch_start(s, j, count), err));
+    const uint64_t start = nib__now_ns();
+    for (int64_t i = 0; i < count; i++) {
+        for (int64_t j = 0; j < sequences; j++) {
+            const int64_t position = nib__bench_batch_start(s, j, count) + i;
+            slots[j] = (nib_slot){.sequence = (int32_t)j,
+                                  .position = (int32_t)position,
+                                  .token = token_at(s, position),
+                                  .logits = true};
+        }
+        NIB_TRY(nib__runner_step(&s->runner, slots, (size_t)sequences, logits, err));
+    }
+    *seconds = (double)(nib__now_ns() - start) * 1e-9;
+    return NIB_OK;
+}
+
+/* ---- the model in floats, for comparison ---- */
+
+bool nib__plan_is_floats(const nib_assignment *plan)
+{
+    for (size_t i = 0; i < plan->count; i++)
+        if (nib__scheme_is_quantized(&plan->layers[i].done))
+            return false;
+    return true;
+}
+
+/* The first layer stored in codes; NULL: all are floats. */
+static const nib_site *find_codes(const nib_network *net)
+{
+    for (size_t i = 0; i < net->site_count; i++)
+        if (nib__scheme_is_quantized(&net->sites[i].stored))
+            return &net->sites[i];
+    return NULL;
+}
+
+/* Whether the plan fits beside what is already in memory; if not, why gets the reason. */
+static bool fits_in_memory(const nib_plan *p, char *why, size_t size)
+{
+    const uint64_t memory = p->model->engine->here.memory, held = nib__resident_bytes();
+    const uint64_t wanted = p->assignment.gpu != NULL ? 0 : p->weight_bytes + p->cache.bytes;
+    if (memory == 0 || (held <= memory && wanted <= memory - held))
+        return true;
+    snprintf(why, size, "its %.1f GB do not fit beside the %.1f GB in use, of %.1f GB",
+             (double)wanted * 1e-9, (double)held * 1e-9, (double)memory * 1e-9);
+    return false;
+}
+
+static nib_request request_as_stored(const nib_session *of)
+{
+    const nib_request *asked = &of->plan->request;
+    return (nib_request){.device = asked->device,
+                         .dtype = asked->dtype,
+                         .context = of->plan->context,
+                         .without = asked->without,
+                         .memory = asked->memory};
+}
+
+static nib_status open_floats_at(nib_bench_floats *out, const nib_session *of, const char *path,
+                                 nib_err *err)
+{
+    const nib_request request = request_as_stored(of);
+    char code[64];
+    NIB_TRY(nib_model_open(&out->model, of->model->engine, path, NULL, err));
+    const nib_site *codes = find_codes(&out->model->net);
+    if (codes != NULL)
+        return nib__fail(err, NIB_USAGE,
+                         "%s: %s is stored as %s; --against needs a checkpoint of floats only",
+                         path, codes->name, nib__scheme_name(code, &codes->stored));
+    NIB_TRY(nib_plan_make(&out->plan, out->model, &request, err));
+    return nib_session_open(&out->session, out->model, out->plan, 1, err);
+}
+
+static nib_status open_own_floats(nib_bench_floats *out, const nib_session *of, char *why,
+                                  size_t size, nib_err *err)
+{
+    const nib_site *codes = find_codes(&of->model->net);
+    const nib_request request = request_as_stored(of);
+    nib_err problem;
+    char code[64];
+    if (codes != NULL) {
+        snprintf(why, size, "%s is stored as %s; name the checkpoint of floats with --against",
+                 codes->name, nib__scheme_name(code, &codes->stored));
+        return NIB_OK;
+    }
+    nib_status status = nib_plan_make(&out->plan, of->model, &request, &problem);
+    if (status == NIB_OK && !fits_in_memory(out->plan, why, size))
+        return NIB_OK;
+    if (status == NIB_OK)
+        status = nib_session_open(&out->session, of->model, out->plan, 1, &problem);
+    if (status == NIB_CANCELLED ||
+        status == NIB_IO) /* the quantized session needs the same files */
+        return nib__fail(err, status, "%s", problem.text);
+    if (status != NIB_OK)
+        snprintf(why, size, "%s", problem.text);
+    return NIB_OK;
+}
+
+nib_status nib__bench_floats_open(nib_bench_floats *out, const nib_session *of, const char *path,
+                                  char *why, size_t size, nib_err *err)
+{
+    *out = (nib_bench_floats){.model = NULL};
+    return path != NULL ? open_floats_at(out, of, path, err)
+                        : open_own_floats(out, of, why, size, err);
+}
+
+void nib__bench_floats_close(nib_bench_floats *floats)
+{
+    nib_session_close(floats->session);
+    nib_plan_free(floats->plan);
+    nib_model_close(floats->model);
+}
+
+/* ---- options ---- */
+
+/* Operations of a prompt token, two per multiply-add: all linear layers except the head, which only
+ * the last token of a prompt needs. */
+static double prompt_operations(const nib_session *s)
 {
     double sum = 0.0;
     for (size_t i = 1; i < s->model->net.site_count - 1; i++)
@@ -21,27 +201,26 @@ static double operations(const nib_session *s)
     return sum;
 }
 
-/* What is decoded behind a context fits, and has its sequence. */
+/* Checks that new tokens after each context fit, and that there is a sequence for them. */
 static nib_status check_contexts(const nib_bench_options *o, const nib_session *s, nib_err *err)
 {
     if (o->context_count > NIB_BENCH_CONTEXTS)
         return nib__fail(err, NIB_USAGE, "%zu contexts are over the limit of %d", o->context_count,
                          NIB_BENCH_CONTEXTS);
     if (o->context_count > 0 && s->runner.kv.sequences < 2)
-        return nib__fail(err, NIB_USAGE,
-                         "contexts take two sequences, an empty one in turn with one that is full; "
-                         "the session has one");
+        return nib__fail(
+            err, NIB_USAGE,
+            "contexts need two sequences, one empty and one full; the session has one");
     for (size_t i = 0; i < o->context_count; i++)
         if (o->contexts[i] < 0 || o->contexts[i] > s->plan->context - o->new_tokens)
             return nib__fail(err, NIB_USAGE,
-                             "%" PRId64 " new tokens behind %" PRId64
+                             "%" PRId64 " new tokens after %" PRId64
                              " positions do not fit the context of %" PRId64
                              "; raise --context or lower them",
                              o->new_tokens, o->contexts[i], s->plan->context);
     return NIB_OK;
 }
 
-/* What the options leave open, and whether the context holds it. */
 nib_status nib__bench_complete(nib_bench_options *o, const nib_session *session, nib_err *err)
 {
     const int64_t context = session->plan->context;
@@ -63,15 +242,17 @@ nib_status nib__bench_complete(nib_bench_options *o, const nib_session *session,
                          " of the session, or the limit of %d",
                          o->batch, session->runner.kv.sequences, NIB_BENCH_BATCH);
     if (o->against != NULL && !o->beside)
-        return nib__fail(err, NIB_USAGE,
-                         "--against %s takes turns with the model, and --alone runs it without; "
-                         "choose one",
-                         o->against);
+        return nib__fail(
+            err, NIB_USAGE,
+            "--against %s compares with another model, but --alone compares with none; "
+            "choose one",
+            o->against);
     if (o->against != NULL && nib__plan_is_floats(&session->plan->assignment))
-        return nib__fail(err, NIB_USAGE,
-                         "--against %s takes turns with a model in codes, but all layers here are "
-                         "floats; give --recipe, or leave it out",
-                         o->against);
+        return nib__fail(
+            err, NIB_USAGE,
+            "--against %s needs a model in codes to compare with, but all layers here are "
+            "floats; give --recipe, or leave out --against",
+            o->against);
     return check_contexts(o, session, err);
 }
 
@@ -80,9 +261,9 @@ nib_status nib__bench_complete(nib_bench_options *o, const nib_session *session,
 typedef struct bench {
     nib_session *session;
     nib_bench_options options;
-    nib_session *floats;     /* beside; NULL: none */
+    nib_session *floats;     /* the model in floats; NULL: none */
     nib_bench_round *rounds; /* [repeats] */
-    nib_peer_run peer;       /* the last one */
+    nib_peer_run peer;       /* the last run */
 } bench;
 
 static nib_status time_both(nib_session *s, const nib_bench_options *o, nib_bench_speeds *out,
@@ -109,7 +290,7 @@ static nib_status time_batch(nib_session *s, const nib_bench_options *o, double 
     return NIB_OK;
 }
 
-/* What a token can be read with just now: machines that are shared change from round to round. */
+/* Measures the bandwidth now: that of shared machines changes from round to round. */
 static nib_status time_reading(const bench *b, double *gb_per_s, nib_err *err)
 {
     const nib_engine *engine = b->session->model->engine;
@@ -153,7 +334,7 @@ static nib_status run_rounds(bench *b, nib_err *err)
     return NIB_OK;
 }
 
-/* The median of one number of all rounds; `offset` is its place in a round. */
+/* The median over all rounds of the number at `offset` in a round. */
 static double median_of(const bench *b, size_t offset)
 {
     double values[NIB_BENCH_ROUNDS];
@@ -197,7 +378,8 @@ nib_status nib__bench_speeds(nib_session *session, const nib_bench_options *opti
 
 /* ---- contexts ---- */
 
-/* Behind so many positions, in turn with an empty cache: sequence 1, and sequence 0. */
+/* Times new tokens after a filled context (sequence 1), alternating with an empty cache (sequence
+ * 0). */
 static nib_status time_context(const bench *b, nib_bench_context *c, int64_t *filled, nib_err *err)
 {
     nib_session *s = b->session;
@@ -218,7 +400,7 @@ static nib_status time_context(const bench *b, nib_bench_context *c, int64_t *fi
 
 static nib_status time_contexts(const bench *b, nib_bench_result *result, nib_err *err)
 {
-    int64_t filled = 0; /* positions of sequence 1, which the next context keeps */
+    int64_t filled = 0; /* positions filled in sequence 1; the next context extends them */
     result->context_count = b->options.context_count;
     for (size_t i = 0; i < result->context_count; i++) {
         result->contexts[i].positions = b->options.contexts[i];
@@ -227,9 +409,10 @@ static nib_status time_contexts(const bench *b, nib_bench_result *result, nib_er
     return NIB_OK;
 }
 
-/* ---- what a plan says, and what the machine does ---- */
+/* ---- predictions and shares ---- */
 
-/* The same runs, as planned: prompts go in chunks, and every token attends to those before it. */
+/* Predicts the same runs from the plan: prompts run in chunks, and every token attends to the
+ * positions before it. */
 static void predict(const nib_session *s, int64_t prompt, int64_t fresh, nib_bench_result *out)
 {
     const nib_assignment *plan = &s->plan->assignment;
@@ -248,7 +431,8 @@ static void predict(const nib_session *s, int64_t prompt, int64_t fresh, nib_ben
     out->device_bytes = s->runner.gpu != NULL ? nib__gpu_held(s->runner.gpu) : 0;
 }
 
-/* Of what the machine of the layers does, which of a device is known if it was measured. */
+/* Shares of what the machine that runs the layers can do. For a device they are known only if it
+ * was measured. */
 static nib_status find_shares(const nib_session *s, int64_t prompt, nib_bench_result *r,
                               nib_err *err)
 {
@@ -263,13 +447,13 @@ static nib_status find_shares(const nib_session *s, int64_t prompt, nib_bench_re
     r->copy_gb_per_s = now.bytes_per_s * 1e-9;
     r->peak_gop_per_s = rate * 1e-9;
     r->bandwidth_share = r->decode_tokens_per_s * (double)r->weight_bytes / now.bytes_per_s;
-    r->arithmetic_share = rate > 0 ? r->prefill_tokens_per_s * operations(s) / rate : 0;
+    r->arithmetic_share = rate > 0 ? r->prefill_tokens_per_s * prompt_operations(s) / rate : 0;
     return NIB_OK;
 }
 
 /* ---- all of it ---- */
 
-/* Everything once: caches are warm, and all memory that the session will take is taken. */
+/* Runs everything once, to warm caches and allocate all memory of the session. */
 static nib_status warm_up(const bench *b, nib_err *err)
 {
     const nib_bench_options *o = &b->options;
@@ -302,7 +486,7 @@ static nib_status run_all(bench *b, nib_bench_result *r, nib_err *err)
     nib_bench_floats floats = {.model = NULL};
     NIB_TRY(warm_up(b, err));
     NIB_TRY(time_contexts(b, r, err));
-    r->peak_bytes = nib__peak_bytes(); /* before floats or a measurement take theirs */
+    r->peak_bytes = nib__peak_bytes(); /* before floats or measurements allocate theirs */
     nib_status status = open_floats(b, &floats, r, err);
     if (status == NIB_OK)
         status = run_rounds(b, err);
@@ -319,7 +503,7 @@ static void describe_machine(const nib_session *s, nib_bench_result *r)
     r->threads = nib__pool_threads(engine->pool);
 }
 
-/* Of both, what was read and from which files. */
+/* Speeds of the peer, and the bandwidth and file sizes of both. */
 static void describe_peer(const bench *b, nib_bench_result *r)
 {
     const nib_bench_peer *peer = b->options.peer;
@@ -336,7 +520,7 @@ static void describe_peer(const bench *b, nib_bench_result *r)
              b->peer.build[0] && b->peer.type[0] ? ", " : "", b->peer.type);
     nib__peer_file(&r->peer_file_bytes, &r->peer_token_bytes, peer->model,
                    &b->session->model->engine->allocator);
-    if (r->peer_token_bytes == 0) /* a format that is the peer's alone */
+    if (r->peer_token_bytes == 0) /* a format that only the peer knows */
         r->peer_token_bytes = b->peer.model_bytes;
 }
 
@@ -348,7 +532,7 @@ nib_status nib_bench(nib_session *session, const nib_bench_options *options,
                           .cache_bytes = nib__kv_bytes(&session->runner.kv)};
     bench b;
     NIB_TRY(open_rounds(&b, session, options, err));
-    nib_status status = nib__model_read(session->model, run_all(&b, &r, err), err);
+    nib_status status = nib__model_check_files(session->model, run_all(&b, &r, err), err);
     if (status == NIB_OK) {
         r.prefill_tokens_per_s = MEDIAN(&b, own.prefill_tokens_per_s);
         r.decode_tokens_per_s = MEDIAN(&b, own.decode_tokens_per_s);

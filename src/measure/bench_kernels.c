@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Times every linear row that runs here on one real shape, for one token with weights from memory
- * and for a prompt, with all threads, beside the rates measured in the same run.
+ * Times every linear kernel that runs here on one real shape: for one token with weights from
+ * memory, and for a prompt; on all threads, beside the rates measured in the same run.
  */
 #include "bench.h"
 #include "timing.h"
@@ -29,27 +29,27 @@ static nib_type input_type(const nib_kernel *row)
     return row->input == NIB_ANY ? NIB_TYPE_BF16 : (nib_type)row->input;
 }
 
-static void write_row(const nib_kernel *row, double bytes, nib_form form, double one, double prompt,
-                      const nib_machine *now, nib_text *out, bool first)
+static void write_row(const nib_kernel *row, double bytes, nib_form form, double one_s,
+                      double prompt_s, const nib_machine *now, nib_text *out, bool first)
 {
-    const double rate = 2.0 * BENCH_N * BENCH_K * BENCH_PROMPT / prompt;
-    const double share = 100 * bytes / one / now->bytes_per_s, peak = now->rate[row->unit];
+    const double rate = 2.0 * BENCH_N * BENCH_K * BENCH_PROMPT / prompt_s;
+    const double share = 100 * bytes / one_s / now->bytes_per_s, peak = now->rate[row->unit];
     if (form == NIB_FORM_JSON)
         nib__text_format(out,
                          "%s    {\"kernel\": \"%s\", \"us_1\": %.2f, \"gb_per_s\": %.2f, "
                          "\"us_%d\": %.2f, \"gop_per_s\": %.1f}",
-                         first ? "" : ",\n", row->name, one * 1e6, bytes / one * 1e-9, BENCH_PROMPT,
-                         prompt * 1e6, rate * 1e-9);
+                         first ? "" : ",\n", row->name, one_s * 1e6, bytes / one_s * 1e-9,
+                         BENCH_PROMPT, prompt_s * 1e6, rate * 1e-9);
     else
         nib__text_format(out,
                          form == NIB_FORM_MARKDOWN
                              ? "| %s | %.1f | %.1f | %.0f %% | %.1f | %.0f | %.0f %% |\n"
                              : "%-44s %9.1f %7.1f %5.0f %% %10.1f %8.0f %5.0f %%\n",
-                         row->name, one * 1e6, bytes / one * 1e-9, share, prompt * 1e6, rate * 1e-9,
-                         peak > 0 ? 100 * rate / peak : 0.0);
+                         row->name, one_s * 1e6, bytes / one_s * 1e-9, share, prompt_s * 1e6,
+                         rate * 1e-9, peak > 0 ? 100 * rate / peak : 0.0);
 }
 
-bool nib__bench_takes(const nib_engine *engine, const nib_kernel *row)
+bool nib__bench_supports(const nib_engine *engine, const nib_kernel *row)
 {
     nib_query q = engine->here.facts;
     if (row->op != NIB_OP_LINEAR || row->peer || !row->run.any || !row->reference ||
@@ -75,17 +75,17 @@ static nib_status run_rows(nib_timed *t, nib_form form, const nib_machine *now, 
     bool first = true;
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
-        double one, prompt;
-        if (!nib__bench_takes(t->engine, row))
+        double one_s, prompt_s;
+        if (!nib__bench_supports(t->engine, row))
             continue;
         if (!nib__engine_progress(t->engine, "bench", i, nib__kernel_count()))
             return nib__fail(err, NIB_CANCELLED, "the bench was cancelled");
         const nib_scheme scheme = scheme_of(row);
         const nib_layer layer = {.n = BENCH_N, .k = BENCH_K, .scale_type = NIB_TYPE_BF16};
         NIB_TRY(nib__timed_set(t, &layer, &scheme, input_type(row), BENCH_N, BENCH_PROMPT, err));
-        NIB_TRY(nib__timed_linear(t, row, BENCH_N, 1, true, &one, err));
-        NIB_TRY(nib__timed_linear(t, row, BENCH_N, BENCH_PROMPT, false, &prompt, err));
-        write_row(row, (double)nib__timed_bytes(t, row, BENCH_N), form, one, prompt, now, out,
+        NIB_TRY(nib__timed_linear(t, row, BENCH_N, 1, true, &one_s, err));
+        NIB_TRY(nib__timed_linear(t, row, BENCH_N, BENCH_PROMPT, false, &prompt_s, err));
+        write_row(row, (double)nib__timed_bytes(t, row, BENCH_N), form, one_s, prompt_s, now, out,
                   first);
         first = false;
     }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * nib_bench_operations: where the time of a prompt and of a new token goes. Each operation is
- * waited for and timed, so that the sum is more than the time of a step that nobody looks into.
+ * waited for and timed, so the sum exceeds the time of an unobserved step.
  *
- * Bytes are those of the weights, once a pass, of the rows that an operation reads and writes, and
- * of the keys and values that attention reads; what a cache saves of them is not taken off.
+ * Bytes are those of the weights once per pass, of the rows that an operation reads and writes, and
+ * of the keys and values that attention reads; savings by caches are ignored.
  */
 #include "bench.h"
 #include "op_table.h"
@@ -13,8 +13,8 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* Of `passes` passes that together have `tokens` tokens, spread over the first `length` positions
- * of a sequence. */
+/* The work of `passes` passes with `tokens` tokens in total, spread over the first `length`
+ * positions of a sequence. */
 typedef struct work {
     double passes, tokens, length, outputs; /* outputs: tokens whose logits are made */
 } work;
@@ -35,7 +35,8 @@ static void count_linear(const nib_runner *r, const nib_node *n, double tokens, 
                  tokens * (double)(w->n + w->k) * sizeof(float);
 }
 
-/* Positions that all tokens see: each those before it and itself, or a window of them. */
+/* Positions that all tokens attend to: for each, itself and those before it, or a window of
+ * them. */
 static double positions_seen(work of, double window)
 {
     const double rising = window > 0 ? fmin(of.length, window) : of.length;
@@ -51,12 +52,12 @@ static void count_attention(const nib_runner *r, const nib_node *n, work of, nib
     out->bytes = 2 * seen * (double)c->kv_heads * position;
 }
 
-/* f32 rows of buffers that an operation reads and writes. */
+/* Bytes of f32 rows that an operation reads and writes. */
 static double row_bytes(const nib_runner *r, const nib_node *n)
 {
     const double to = (double)r->ops.ld[n->to], from = (double)r->ops.ld[n->from];
     double values = nib__ops[n->op].values * (n->op == NIB_OP_EMBED ? to : from);
-    if (n->op == NIB_OP_ROPE_COPY) /* the queries' rows, and beside those of the keys */
+    if (n->op == NIB_OP_ROPE_COPY) /* rows of queries, and of keys */
         values = nib__ops[n->op].values * to + 4 * from;
     return values * sizeof(float);
 }
@@ -64,12 +65,12 @@ static double row_bytes(const nib_runner *r, const nib_node *n)
 static nib_op_line line_of(const bench *b, const nib_node *n, int64_t m, work of)
 {
     const nib_runner *r = &b->session->runner;
-    const bool is_linear = n->op == NIB_OP_LINEAR, is_there = n->side == NIB_SIDE_GPU;
-    const bool is_last = n->to == NIB_BUFFER_LOGITS; /* the head, and what scales logits */
+    const bool is_linear = n->op == NIB_OP_LINEAR, on_device = n->side == NIB_SIDE_GPU;
+    const bool is_last = n->to == NIB_BUFFER_LOGITS; /* the head, and the scaling of logits */
     const double tokens = n->wanted_only || is_last ? of.outputs : of.tokens;
-    const nib_machine *machine = is_there ? r->plan->gpu : &b->here;
+    const nib_machine *machine = on_device ? r->plan->gpu : &b->here;
     nib_op_line l = {.name = nib__op_names[n->op],
-                     .layers = nib__layers_word(r->net, is_linear ? n->site : SIZE_MAX),
+                     .layers = nib__layer_kind(r->net, is_linear ? n->site : SIZE_MAX),
                      .device = machine->name};
     if (is_last) /* a pass without outputs ends before it */
         of.passes = fmin(of.passes, of.outputs);
@@ -79,7 +80,7 @@ static nib_op_line line_of(const bench *b, const nib_node *n, int64_t m, work of
         count_attention(r, n, of, &l);
     else
         l.bytes = tokens * row_bytes(r, n);
-    if (!is_there || machine->measured) {
+    if (!on_device || machine->measured) {
         l.bandwidth = machine->bytes_per_s;
         l.peak = is_linear ? machine->rate[nib__use_at(n->uses, m)->kernel->unit] : 0;
     }
@@ -163,7 +164,7 @@ nib_status nib_bench_operations(nib_session *session, const nib_bench_options *o
         return nib__fail_memory(err, r->ops.count * sizeof *ns, "times of operations");
     nib_status status = nib__machine_measure(&b.here, engine->pool, NULL, &engine->allocator, err);
     if (status == NIB_OK)
-        status = nib__model_read(session->model, time_both(&b, ns, err), err);
+        status = nib__model_check_files(session->model, time_both(&b, ns, err), err);
     r->node_ns = NULL;
     nib__release(&engine->allocator, ns);
     if (status != NIB_OK)

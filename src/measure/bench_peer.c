@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a peer's benchmark and reads its JSON: a list with an object for each test. Members that are
- * not known are passed over, and those that are wanted may be missing: forks write other ones.
+ * Runs a peer's benchmark and parses its JSON: a list with an object for each test. Unknown members
+ * are ignored, and wanted ones may be missing, since forks write others.
  */
 #include "bench_peer.h"
 
@@ -22,7 +22,7 @@ typedef struct peer_test {
     double tokens_per_s, ns;
 } peer_test;
 
-/* A number, or null, or anything else that is passed over. */
+/* Reads a number; skips any other value. */
 static bool read_number(nib_json *json, double *out)
 {
     const nib_json_event event = nib__json_next(json);
@@ -31,7 +31,7 @@ static bool read_number(nib_json *json, double *out)
     return event != NIB_JSON_ERROR && nib__json_skip(json);
 }
 
-static bool read_words(nib_json *json, nib_arena *arena, char *out, size_t size)
+static bool read_string(nib_json *json, nib_arena *arena, char *out, size_t size)
 {
     const nib_json_event event = nib__json_next(json);
     if (event != NIB_JSON_STRING)
@@ -56,19 +56,19 @@ static bool read_member(nib_json *json, nib_arena *arena, peer_test *test, nib_p
         if (nib__json_is(json, numbers[i].name))
             return read_number(json, numbers[i].at);
     if (nib__json_is(json, "build_commit"))
-        return read_words(json, arena, out->build, sizeof out->build);
+        return read_string(json, arena, out->build, sizeof out->build);
     if (nib__json_is(json, "model_type"))
-        return read_words(json, arena, out->type, sizeof out->type);
+        return read_string(json, arena, out->type, sizeof out->type);
     if (!nib__json_is(json, "model_size"))
         return nib__json_skip(json);
-    const bool good = read_number(json, &bytes);
+    const bool ok = read_number(json, &bytes);
     if (bytes > 0 && bytes < 0x1p53)
         out->model_bytes = (uint64_t)bytes;
-    return good;
+    return ok;
 }
 
-/* Of a test with a prompt alone, or with new tokens alone. */
-static void take_test(const peer_test *test, nib_peer_run *out)
+/* Stores the speed of a test with only a prompt, or with only new tokens. */
+static void store_test(const peer_test *test, nib_peer_run *out)
 {
     const double tokens = test->prompt + test->fresh;
     const double rate = test->tokens_per_s > 0 ? test->tokens_per_s
@@ -92,13 +92,13 @@ static bool read_tests(nib_json *json, nib_arena *arena, nib_peer_run *out)
                 return false;
         if (event != NIB_JSON_OBJECT_END)
             return false;
-        take_test(&test, out);
+        store_test(&test, out);
     }
     return event == NIB_JSON_ARRAY_END;
 }
 
-/* Where a list begins: at the start of a line, past what the program said before. */
-static const char *list_in(const char *text, size_t size)
+/* The start of the JSON list: a bracket at the start of a line, after other output. */
+static const char *find_list(const char *text, size_t size)
 {
     for (size_t i = 0; i < size; i++)
         if (text[i] == '[' && (i == 0 || text[i - 1] == '\n'))
@@ -110,34 +110,34 @@ nib_status nib__peer_parse(nib_peer_run *out, const char *name, const char *text
                            const nib_allocator *a, nib_err *err)
 {
     const nib_json_limits limits = {.depth = 16, .events = 100000, .literals = true};
-    const char *list = list_in(text, size);
+    const char *list = find_list(text, size);
     nib_arena arena;
     nib_json json;
     *out = (nib_peer_run){.model_bytes = 0};
     if (list == NULL)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: it wrote no list of JSON; is it llama-bench, which takes -o json?",
+                         "%s: its output has no JSON list; is it llama-bench, which takes -o json?",
                          name);
     nib__arena_init(&arena, a, OUTPUT_LIMIT);
     nib__json_init(&json, name, list, size - (size_t)(list - text), &limits);
-    const bool good = read_tests(&json, &arena, out);
+    const bool ok = read_tests(&json, &arena, out);
     nib__arena_free(&arena);
-    if (!good && json.err.status == NIB_OK)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: its JSON is no list of objects", name);
-    if (!good)
+    if (!ok && json.err.status == NIB_OK)
+        return nib__fail(err, NIB_BAD_INPUT, "%s: its JSON is not a list of objects", name);
+    if (!ok)
         return nib__json_status(&json, err);
     if (out->speeds.prefill_tokens_per_s > 0 && out->speeds.decode_tokens_per_s > 0)
         return NIB_OK;
     return nib__fail(
         err, NIB_BAD_INPUT,
-        "%s: its JSON has no %s: a test with n_prompt or n_gen alone, and with avg_ts "
-        "or avg_ns, was looked for",
+        "%s: its JSON has no %s: expected a test with only n_prompt or only n_gen, and with "
+        "avg_ts or avg_ns",
         name, out->speeds.prefill_tokens_per_s > 0 ? "speed of new tokens" : "speed of a prompt");
 }
 
 /* ---- a run ---- */
 
-static bool goes_on(void *ctx) { return nib__engine_progress(ctx, "peer", 0, 1); }
+static bool report_progress(void *ctx) { return nib__engine_progress(ctx, "peer", 0, 1); }
 
 nib_status nib__peer_run(nib_peer_run *out, const nib_engine *engine, const nib_bench_peer *peer,
                          int64_t prompt_tokens, int64_t new_tokens, nib_err *err)
@@ -150,12 +150,12 @@ nib_status nib__peer_run(nib_peer_run *out, const nib_engine *engine, const nib_
     snprintf(threads, sizeof threads, "%d", nib__pool_threads(engine->pool));
     snprintf(prompt, sizeof prompt, "%" PRId64, prompt_tokens);
     snprintf(fresh, sizeof fresh, "%" PRId64, new_tokens);
-    NIB_TRY(nib__process_run(&p, arguments, peer->environment, OUTPUT_LIMIT, goes_on,
+    NIB_TRY(nib__process_run(&p, arguments, peer->environment, OUTPUT_LIMIT, report_progress,
                              (void *)engine, &engine->allocator, err));
     nib_status status =
         p.status == 0 ? nib__peer_parse(out, peer->program, p.out, p.size, &engine->allocator, err)
                       : nib__fail(err, NIB_FAILED, "%s ended with status %d: %s", peer->program,
-                                  p.status, p.last_line[0] ? p.last_line : "it said nothing");
+                                  p.status, p.last_line[0] ? p.last_line : "no error output");
     nib__release(&engine->allocator, p.out);
     return status;
 }
@@ -176,7 +176,7 @@ void nib__peer_file(uint64_t *file_bytes, uint64_t *token_bytes, const char *pat
         return;
     }
     *file_bytes = nib__checkpoint_bytes(cp);
-    /* of a table that is the output, too, all is read; else a row */
+    /* a table that is also the output is read whole; else only a row of it */
     const bool has_head = nib__checkpoint_find(cp, "lm_head.weight") != NULL &&
                           nib__checkpoint_alias(cp, "lm_head.weight") == NULL;
     for (size_t i = 0; i < nib__checkpoint_count(cp); i++) {

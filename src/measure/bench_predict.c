@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What plans predict beside what is measured, layer by layer, one token and a prompt: of a plan's
- * distinct linear layers, or of three shapes of an 8B model in four recipes. A layer of one token
- * reads other weights each time, as one of a large model does. Times are medians of a few turns.
+ * Compares what plans predict with what is measured, layer by layer, for one token and for a
+ * prompt: for the distinct linear layers of a plan, or for three shapes of an 8B model in four
+ * recipes. With one token, each run reads other weights, as a layer of a large model does. Times
+ * are medians of a few turns.
  */
 #include "bench.h"
 #include "timing.h"
@@ -19,7 +20,7 @@ static const char *const recipes[] = {"bf16", "int8wo", "8da4w", "int4wo"};
 enum {
     PROMPT = 512,
     PROMPT_MOST = 8192,
-    TURNS = 3,   /* of all layers: what disturbs a machine lasts longer than one of them */
+    TURNS = 3,   /* over all layers: disturbances last longer than one layer */
     BATCHES = 2, /* one token, and a prompt */
 };
 
@@ -38,15 +39,15 @@ typedef struct prediction {
     int64_t prompt;
     predicted_layer *layers; /* [count] */
     size_t count;
-    double worst; /* of the ratios: how far from 1 */
+    double worst; /* the ratio furthest from 1 */
 } prediction;
 
 static int64_t tokens_of(const prediction *p, int batch) { return batch == 0 ? 1 : p->prompt; }
 
 /* ---- which layers ---- */
 
-/* Those that the machine has no way for are left out. */
-static nib_status take_usual(prediction *p, nib_err *err)
+/* Lists the usual layers, without those that the machine cannot run. */
+static nib_status list_usual(prediction *p, nib_err *err)
 {
     for (size_t i = 0; i < COUNT(shapes) * COUNT(recipes); i++) {
         predicted_layer *l = &p->layers[p->count];
@@ -75,8 +76,8 @@ static bool is_same(const predicted_layer *a, const nib_layer_plan *b)
            a->variant.uses[0].kernel == b->uses[0].kernel;
 }
 
-/* One of each shape, scheme and kernel, where the plan's machine does it. */
-static void take_planned(prediction *p, const nib_assignment *plan)
+/* Lists the layers of a plan that run on its machine, one of each shape, scheme and kernel. */
+static void list_planned(prediction *p, const nib_assignment *plan)
 {
     for (size_t i = 0; i < plan->count; i++) {
         const nib_layer_plan *from = &plan->layers[i];
@@ -88,7 +89,7 @@ static void take_planned(prediction *p, const nib_assignment *plan)
         predicted_layer *l = &p->layers[p->count++];
         nib__scheme_name(l->scheme, &from->done);
         l->layer = *from->layer;
-        l->layer.role = NIB_ROLE_O; /* its input is brought into form for it alone */
+        l->layer.role = NIB_ROLE_O; /* its input is quantized for it alone */
         l->variant = nib__variant_of(from);
     }
 }
@@ -124,7 +125,7 @@ static nib_status measure_all(prediction *p, nib_err *err)
     return NIB_OK;
 }
 
-/* The plan is of a model whose weights are those that are gone through. */
+/* Predicts for a model with as many weights as the measurement reads. */
 static double predict(prediction *p, const predicted_layer *l, int64_t m)
 {
     const double weights = (double)l->layer.n * (double)l->layer.k;
@@ -133,9 +134,9 @@ static double predict(prediction *p, const predicted_layer *l, int64_t m)
     return nib__variant_seconds(&l->variant, &l->layer, &p->policy, m);
 }
 
-/* ---- words ---- */
+/* ---- output ---- */
 
-/* What a line says of a layer at a number of tokens. */
+/* A line: one layer at one number of tokens. */
 typedef struct compared {
     int64_t m;
     double predicted, measured; /* seconds */
@@ -160,7 +161,7 @@ static void write_json(prediction *p, const nib_plan *plan, nib_text *out)
     nib__jsonw_pair_int(&w, "schema", 1);
     nib__jsonw_pair_string(&w, "device", p->machine->name);
     nib__jsonw_pair_string(&w, "from", nib__machine_rates(p->machine));
-    nib__jsonw_key(&w, "times"); /* "layers" are the ledger's */
+    nib__jsonw_key(&w, "times"); /* "layers" is a key of the ledger */
     nib__jsonw_array(&w);
     for (size_t i = 0; i < p->count * BATCHES; i++) {
         const predicted_layer *l = &p->layers[i / BATCHES];
@@ -209,8 +210,8 @@ static void write_text(prediction *p, bool markdown, nib_text *out)
 
 /* ---- all of it ---- */
 
-static nib_status run(prediction *p, nib_gpu *gpu, const nib_plan *plan, nib_form form,
-                      const nib_sink *sink, nib_err *err)
+static nib_status measure_and_write(prediction *p, nib_gpu *gpu, const nib_plan *plan,
+                                    nib_form form, const nib_sink *sink, nib_err *err)
 {
     nib_text text;
     nib__text_init(&text, &p->engine->allocator);
@@ -230,9 +231,10 @@ static nib_status run(prediction *p, nib_gpu *gpu, const nib_plan *plan, nib_for
     return status;
 }
 
-/* plan NULL: the usual layers. */
-static nib_status bench(nib_engine *engine, const char *device, const nib_plan *plan,
-                        int64_t prompt_tokens, nib_form form, const nib_sink *sink, nib_err *err)
+/* plan NULL: uses the usual layers. */
+static nib_status bench_layers(nib_engine *engine, const char *device, const nib_plan *plan,
+                               int64_t prompt_tokens, nib_form form, const nib_sink *sink,
+                               nib_err *err)
 {
     const size_t most = plan != NULL ? plan->assignment.count : COUNT(shapes) * COUNT(recipes);
     nib_machine machine;
@@ -250,12 +252,12 @@ static nib_status bench(nib_engine *engine, const char *device, const nib_plan *
     p.machine = plan != NULL ? plan->assignment.machine : &machine;
     if (plan != NULL) {
         p.policy = plan->policy;
-        take_planned(&p, &plan->assignment);
+        list_planned(&p, &plan->assignment);
     } else {
-        status = take_usual(&p, err);
+        status = list_usual(&p, err);
     }
     if (status == NIB_OK)
-        status = run(&p, gpu, plan, form, sink, err);
+        status = measure_and_write(&p, gpu, plan, form, sink, err);
     nib__release(&engine->allocator, p.layers);
     return status;
 }
@@ -263,7 +265,8 @@ static nib_status bench(nib_engine *engine, const char *device, const nib_plan *
 nib_status nib_bench_predict(nib_engine *engine, const char *device, int64_t prompt_tokens,
                              nib_form form, const nib_sink *sink, nib_err *err)
 {
-    return bench(engine, device != NULL ? device : "cpu", NULL, prompt_tokens, form, sink, err);
+    return bench_layers(engine, device != NULL ? device : "cpu", NULL, prompt_tokens, form, sink,
+                        err);
 }
 
 nib_status nib_bench_layers(const nib_plan *plan, int64_t prompt_tokens, nib_form form,
@@ -271,9 +274,9 @@ nib_status nib_bench_layers(const nib_plan *plan, int64_t prompt_tokens, nib_for
 {
     if (plan->policy.training)
         return nib__fail(err, NIB_USAGE,
-                         "layers are timed as inference has them, and this is a plan of a training "
-                         "step: `nibble bench --train` times those");
+                         "layers are timed for inference, but this is the plan of a training step; "
+                         "use `nibble bench --train`");
     NIB_TRY(nib_plan_status(plan, err));
-    return bench(plan->model->engine, plan->assignment.machine->name, plan, prompt_tokens, form,
-                 sink, err);
+    return bench_layers(plan->model->engine, plan->assignment.machine->name, plan, prompt_tokens,
+                        form, sink, err);
 }

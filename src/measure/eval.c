@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Loss and perplexity of a text, and the distance between two models on it. A text is cut into
- * windows that do not overlap; JSON lines are documents. Every id but the first of a window is
- * predicted.
+ * windows that do not overlap; each JSON line is a document. Every id of a window except the first
+ * is predicted.
  */
 #include "documents.h"
 #include "bench.h"
@@ -27,7 +27,7 @@ typedef struct evaluation {
     double loss, kl; /* sums */
     int64_t predicted, agreed;
     token_score *scores;  /* [NIB_CHUNK] */
-    uint64_t done, total; /* bytes, for the progress */
+    uint64_t done, total; /* bytes, for progress */
     nib_err *err;
 } evaluation;
 
@@ -60,8 +60,8 @@ static void job_score(void *ctx, int worker, int64_t begin, int64_t end)
     }
 }
 
-static nib_status step(nib_session *session, const int32_t *ids, int64_t first, int64_t count,
-                       int64_t last, const float **logits, nib_err *err)
+static nib_status run_slots(nib_session *session, const int32_t *ids, int64_t first, int64_t count,
+                            int64_t last, const float **logits, nib_err *err)
 {
     nib_slot slots[NIB_CHUNK];
     for (int64_t i = 0; i < count; i++)
@@ -82,9 +82,9 @@ static nib_status eval_window(evaluation *e, const int32_t *ids, int64_t count)
         const int64_t part = nib__min(chunk, count - first),
                       scored = nib__min(part, count - 1 - first);
         scoring s = {.vocab = vocab, .targets = ids + first + 1, .scores = e->scores};
-        NIB_TRY(step(e->session, ids, first, part, count - 1, &s.logits, e->err));
+        NIB_TRY(run_slots(e->session, ids, first, part, count - 1, &s.logits, e->err));
         if (e->against)
-            NIB_TRY(step(e->against, ids, first, part, count - 1, &s.other, e->err));
+            NIB_TRY(run_slots(e->against, ids, first, part, count - 1, &s.other, e->err));
         nib__pool_run(e->session->model->engine->pool, scored, 4, false, job_score, &s);
         for (int64_t i = 0; i < scored; i++) {
             const bool lost = !isfinite(s.scores[i].loss);
@@ -131,7 +131,7 @@ static nib_status eval_ids(evaluation *e, const int32_t *ids, int64_t count, boo
     return status;
 }
 
-/* name: where the text stands, for messages. */
+/* name: of the text, for messages. */
 static nib_status eval_text(evaluation *e, const char *name, const char *text, size_t size,
                             bool document)
 {
@@ -170,7 +170,7 @@ static nib_status eval_file(evaluation *e)
     if (status == NIB_OK && e->predicted == 0)
         return nib__fail(
             e->err, NIB_BAD_INPUT,
-            "%s: the text is too short: nothing is predicted; two tokens are the least", path);
+            "%s: the text is too short to predict a token; it needs at least two tokens", path);
     return status;
 }
 
@@ -194,7 +194,7 @@ static nib_status check_options(evaluation *e)
     return NIB_OK;
 }
 
-static void give_result(const evaluation *e, nib_eval_result *result, double seconds)
+static void store_result(const evaluation *e, nib_eval_result *result, double seconds)
 {
     const double count = (double)e->predicted;
     *result = (nib_eval_result){.loss = e->loss / count,
@@ -218,12 +218,12 @@ nib_status nib_eval(nib_session *session, nib_session *against, const nib_eval_o
     if (!e.scores)
         return nib__fail_memory(err, NIB_CHUNK * sizeof *e.scores, "scores");
     const uint64_t start = nib__now_ns();
-    nib_status status = nib__model_read(session->model, eval_file(&e), err);
+    nib_status status = nib__model_check_files(session->model, eval_file(&e), err);
     if (against)
-        status = nib__model_read(against->model, status, err);
+        status = nib__model_check_files(against->model, status, err);
     nib__release(a, e.scores);
     NIB_TRY(status);
-    give_result(&e, result, (double)(nib__now_ns() - start) * 1e-9);
+    store_result(&e, result, (double)(nib__now_ns() - start) * 1e-9);
     return NIB_OK;
 }
 
@@ -240,6 +240,6 @@ nib_status nib__eval_ids(nib_session *session, nib_session *against, const int32
     const nib_status status = eval_window(&e, ids, count);
     nib__release(a, e.scores);
     if (status == NIB_OK)
-        give_result(&e, result, 0);
+        store_result(&e, result, 0);
     return status;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nib_info_write and nib_verify: what config.json implies, handed to those who look.
+ * Implements nib_info_write and nib_verify, with what config.json implies.
  */
 #include "info.h"
+#include "verify.h"
 #include "bench.h"
 
 static nib_status need_weights(const nib_model *model, nib_err *err)
@@ -11,7 +12,7 @@ static nib_status need_weights(const nib_model *model, nib_err *err)
         return NIB_OK;
     return nib__fail(
         err, NIB_USAGE,
-        "%s: only a config was given, without weights to look at; name the directory or "
+        "%s: only a config was given, without weights to inspect; name the directory or "
         "the .safetensors file",
         model->net.directory);
 }
@@ -31,7 +32,7 @@ nib_status nib_info_write(nib_model *model, nib_form form, const nib_sink *sink,
     NIB_TRY(need_weights(model, err));
     nib__text_init(&text, a);
     nib_status status = nib__info_render(model->net.checkpoint, a, form, &text, err);
-    status = nib__checkpoint_read(model->net.checkpoint, status, err);
+    status = nib__checkpoint_check_files(model->net.checkpoint, status, err);
     return flush(&text, status, sink, err);
 }
 
@@ -69,18 +70,18 @@ static nib_status list_expected(nib_expected **out, size_t *count, const nib_net
     return NIB_OK;
 }
 
-/* ---- as models ---- */
+/* ---- comparing models ---- */
 
 enum { COMPARED = 64 };
 
-/* A model opened to run: its session stands for all of it. */
-typedef struct running {
+/* A model opened to run. */
+typedef struct opened_model {
     nib_model *model;
     nib_plan *plan;
     nib_session *session;
-} running;
+} opened_model;
 
-static nib_status start(running *r, nib_engine *engine, const char *path, nib_err *err)
+static nib_status open_to_run(opened_model *r, nib_engine *engine, const char *path, nib_err *err)
 {
     const nib_request request = {.dtype = "f32", .context = COMPARED};
     NIB_TRY(nib_model_open(&r->model, engine, path, NULL, err));
@@ -88,21 +89,21 @@ static nib_status start(running *r, nib_engine *engine, const char *path, nib_er
     return nib_session_open(&r->session, r->model, r->plan, 1, err);
 }
 
-static void stop(running *r)
+static void close_model(opened_model *r)
 {
     nib_session_close(r->session);
     nib_plan_free(r->plan);
     nib_model_close(r->model);
 }
 
-/* Runs both over ids that mean nothing, which need no tokenizer. */
-static nib_status run_both(nib_model_distance *out, running *a, running *b, nib_engine *engine,
-                           const char *path, const char *other, nib_err *err)
+/* Runs both models over arbitrary ids, so that no tokenizer is needed. */
+static nib_status run_both(nib_model_distance *out, opened_model *a, opened_model *b,
+                           nib_engine *engine, const char *path, const char *other, nib_err *err)
 {
     int32_t ids[COMPARED];
     nib_eval_result result;
-    NIB_TRY(start(a, engine, path, err));
-    NIB_TRY(start(b, engine, other, err));
+    NIB_TRY(open_to_run(a, engine, path, err));
+    NIB_TRY(open_to_run(b, engine, other, err));
     const int64_t vocab = nib__min(nib_session_vocab(a->session), nib_session_vocab(b->session));
     for (int64_t i = 0; i < COMPARED; i++)
         ids[i] = (int32_t)((uint64_t)(i + 1) * UINT64_C(0x9e3779b97f4a7c15) % (uint64_t)vocab);
@@ -113,16 +114,17 @@ static nib_status run_both(nib_model_distance *out, running *a, running *b, nib_
     return NIB_OK;
 }
 
-/* What cannot be run is a reason, not a failure: the tensors have been compared. */
+/* A model that cannot run gives a reason in the result, not an error: tensors are compared
+ * anyway. */
 static void compare_models(nib_model_distance *out, nib_err *why, const nib_model *model,
                            const nib_model *against)
 {
-    running a = {0}, b = {0};
+    opened_model a = {0}, b = {0};
     if (run_both(out, &a, &b, model->engine, nib__checkpoint_path(model->net.checkpoint),
                  nib__checkpoint_path(against->net.checkpoint), why) != NIB_OK)
         *out = (nib_model_distance){.why_not = why->text};
-    stop(&b);
-    stop(&a);
+    close_model(&b);
+    close_model(&a);
 }
 
 nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const nib_sink *sink,
@@ -162,9 +164,9 @@ nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const
     job.expected = expected;
     if (status == NIB_OK)
         status = nib__verify_render(&job, form, &text, &problems, err);
-    status = nib__checkpoint_read(job.checkpoint, status, err);
+    status = nib__checkpoint_check_files(job.checkpoint, status, err);
     if (against)
-        status = nib__checkpoint_read(job.against, status, err);
+        status = nib__checkpoint_check_files(job.against, status, err);
     status = flush(&text, status, sink, err);
     nib__arena_free(&arena);
     if (status == NIB_OK && problems != 0)

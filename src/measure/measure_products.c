@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calibrates a machine that is here, the CPU or a device: what products take there, by the rows
- * that the planner chooses, for the recipes that people use; of a device also what copies and
- * launches cost. Where products differ from those that are timed, in size or in the size of groups,
- * the planner scales (cost.c).
+ * Calibrates an available machine, the CPU or a device: the times of products with the rows that
+ * the planner chooses for common recipes; for a device also the cost of copies and launches. For
+ * other sizes or group sizes the planner scales these times (cost.c).
  */
 #include "bench.h"
 #include "timing.h"
@@ -11,7 +10,7 @@
 
 static const struct {
     const char *scheme;
-    nib_act act; /* of a format whose tools multiply with it; FLOAT: as the scheme says */
+    nib_act act; /* activations as the tools of the format multiply them; FLOAT: as in the scheme */
     nib_type dtype;
 } products[] = {
     {"bf16", NIB_ACT_FLOAT, NIB_TYPE_BF16},
@@ -34,15 +33,15 @@ _Static_assert(COUNT(products) <= NIB_MEASURED_MAX, "raise NIB_MEASURED_MAX");
 enum {
     K = 4096,
     N_LEAST = 256,
-    N_STEP = 4, /* from one number of outputs to the next */
+    N_STEP = 4, /* factor from one number of outputs to the next */
     N_MOST = 16384,
-    TURNS = 3,       /* of all products: what disturbs a machine lasts longer than one of them */
-    NEAR_SHARE = 4,  /* of the caches: weights that stay there */
-    FAR_WEIGHTS = 4, /* that pass through them at least */
+    TURNS = 3,       /* over all products: disturbances last longer than one product */
+    NEAR_SHARE = 4,  /* part of the caches: weights of this size stay there */
+    FAR_WEIGHTS = 4, /* at least so many weights pass through the caches */
 };
 _Static_assert(N_LEAST *N_STEP *N_STEP *N_STEP == N_MOST && NIB_SIZES == 4, "all have room");
 
-static const double long_enough_s = 8e-3; /* of one product: then threads and tiles are filled */
+static const double long_enough_s = 8e-3; /* for one product: enough to fill threads and tiles */
 static const double too_long_s = 0.1;
 
 /* ---- one product ---- */
@@ -55,7 +54,7 @@ typedef struct calibration {
     nib_measured (*turns)[NIB_MEASURED_MAX]; /* [TURNS] */
 } calibration;
 
-/* Weights of one token stay in the caches, where there are any. */
+/* Limit of the weights: with one token they must stay in the caches, if any. */
 static uint64_t most_bytes(const calibration *c, int64_t m)
 {
     const uint64_t near = (uint64_t)(c->machine->cache_bytes / NEAR_SHARE);
@@ -69,11 +68,11 @@ static nib_status time_size(calibration *c, nib_point *p, int i, int64_t m, nib_
     double seconds;
     NIB_TRY(
         nib__timed_linear(&c->timed, use->kernel, (int64_t)p->outputs[i], m, false, &seconds, err));
-    p->k_s[i] = nib__seconds_without(seconds, c->machine->launch_s) / K;
+    p->k_s[i] = nib__seconds_without_launch(seconds, c->machine->launch_s) / K;
     return NIB_OK;
 }
 
-/* More and more outputs, until a product of more than the least is long enough. */
+/* Times more and more outputs, until a product beyond the first size takes long enough. */
 static nib_status time_sizes(calibration *c, nib_point *p, int64_t m, nib_err *err)
 {
     const nib_use *use = nib__variant_use(&c->variant, m);
@@ -92,7 +91,7 @@ static nib_status time_sizes(calibration *c, nib_point *p, int64_t m, nib_err *e
     return NIB_OK;
 }
 
-/* before: of the turn before this one, whose sizes are timed again; NULL */
+/* before: the point of the turn before, whose sizes are timed again; NULL: the first turn */
 static nib_status time_point(calibration *c, nib_point *p, const nib_point *before, int64_t m,
                              nib_err *err)
 {
@@ -108,12 +107,11 @@ static nib_status time_point(calibration *c, nib_point *p, const nib_point *befo
     if (use->quant == NULL)
         return NIB_OK;
     NIB_TRY(nib__timed_quant(&c->timed, use->quant, m, &seconds, err));
-    p->quant_s = nib__seconds_without(seconds, c->machine->launch_s) / (double)(m * K);
+    p->quant_s = nib__seconds_without_launch(seconds, c->machine->launch_s) / (double)(m * K);
     return NIB_OK;
 }
 
-/* The largest number of outputs that was timed with weights nearby, of which several pass through
- * the caches. */
+/* The largest timed number of outputs of which several weights pass through the caches. */
 static int far_size(const calibration *c, const nib_point *one)
 {
     int i = one->size_count - 1;
@@ -129,7 +127,7 @@ static nib_status time_far(calibration *c, nib_measured *p, nib_err *err)
     const int64_t n = (int64_t)one->outputs[far_size(c, one)];
     double seconds;
     NIB_TRY(nib__timed_linear(&c->timed, one->row, n, 1, true, &seconds, err));
-    p->memory_s = nib__seconds_without(seconds, c->machine->launch_s) / (double)(n * K);
+    p->memory_s = nib__seconds_without_launch(seconds, c->machine->launch_s) / (double)(n * K);
     p->weight_bytes = (double)nib__timed_bytes(&c->timed, one->row, n) / (double)(n * K);
     return NIB_OK;
 }
@@ -173,7 +171,7 @@ static nib_status measure_product(calibration *c, const nib_policy *policy, int 
 
 /* ---- all turns ---- */
 
-/* The medians of what each turn found. */
+/* The medians over the turns. */
 static nib_measured join_turns(const calibration *c, int at)
 {
     nib_measured p = c->turns[0][at];
@@ -194,7 +192,7 @@ static nib_measured join_turns(const calibration *c, int at)
     return p;
 }
 
-static nib_status take_turn(calibration *c, int turn, int *count, nib_err *err)
+static nib_status run_turn(calibration *c, int turn, int *count, nib_err *err)
 {
     nib_engine *engine = c->timed.engine;
     nib_policy policy;
@@ -212,7 +210,7 @@ static nib_status take_turn(calibration *c, int turn, int *count, nib_err *err)
 
 /* ---- a machine ---- */
 
-/* Of a device, whose units are not known but by their products: for those that were not timed. */
+/* Sets the rates of a device from its products, for products that were not timed. */
 static void set_rates(nib_machine *m)
 {
     const int last = NIB_POINTS - 1;
@@ -242,10 +240,9 @@ static nib_status measure_products(nib_engine *engine, nib_machine *machine, nib
         return nib__fail_memory(err, TURNS * sizeof *c.turns, "measurements");
     nib_status status = nib__timed_open(&c.timed, engine, gpu, nib__timed_weights(machine), err);
     c.timed.in_turns = true;
-    machine->product_count =
-        0; /* plans go by rates meanwhile, so that each turn has the same rows */
+    machine->product_count = 0; /* so that plans use rates, and each turn has the same rows */
     for (int turn = 0; turn < TURNS && status == NIB_OK; turn++)
-        status = take_turn(&c, turn, &count, err);
+        status = run_turn(&c, turn, &count, err);
     for (int i = 0; i < count && status == NIB_OK; i++)
         machine->products[machine->product_count++] = join_turns(&c, i);
     nib__engine_progress(engine, "measure", TURNS * COUNT(products), TURNS * COUNT(products));
@@ -254,8 +251,8 @@ static nib_status measure_products(nib_engine *engine, nib_machine *machine, nib
     return status;
 }
 
-/* For later runs, which is what a user measures for. */
-static nib_status keep(const nib_engine *engine, const nib_machine *m, const char *driver,
+/* Saves the measurements for later runs. */
+static nib_status save(const nib_engine *engine, const nib_machine *m, const char *driver,
                        nib_err *err)
 {
     if (engine->cache_path == NULL)
@@ -263,17 +260,17 @@ static nib_status keep(const nib_engine *engine, const nib_machine *m, const cha
     const nib_status status =
         nib__measured_keep(m, driver, engine->cache_path, &engine->allocator, err);
     return status == NIB_OK ? NIB_OK
-                            : nib__fail_in(err, status, "what was measured could not be kept");
+                            : nib__fail_in(err, status, "the measurements could not be saved");
 }
 
-static nib_status measure_here(nib_engine *engine, nib_err *err)
+static nib_status measure_cpu(nib_engine *engine, nib_err *err)
 {
     nib_machine m = engine->here;
     NIB_TRY(nib__machine_measure(&m, engine->pool, NULL, &engine->allocator, err));
     NIB_TRY(measure_products(engine, &m, NULL, err));
     engine->here = m;
     engine->measured = true;
-    return keep(engine, &m, "", err);
+    return save(engine, &m, "", err);
 }
 
 static nib_status measure_device(nib_engine *engine, nib_gpu_found *found, nib_err *err)
@@ -292,7 +289,7 @@ static nib_status measure_device(nib_engine *engine, nib_gpu_found *found, nib_e
         return nib__fail_in(err, status, m.name);
     set_rates(&m);
     found->machine = m;
-    return keep(engine, &m, found->driver_version, err);
+    return save(engine, &m, found->driver_version, err);
 }
 
 nib_status nib_devices_measure(nib_engine *engine, const char *name, nib_err *err)
@@ -303,7 +300,7 @@ nib_status nib_devices_measure(nib_engine *engine, const char *name, nib_err *er
     if (name != NULL)
         NIB_TRY(nib__engine_machine_here(engine, &named, &gpu, name, err));
     if (name == NULL || strcmp(name, engine->here.name) == 0)
-        NIB_TRY(measure_here(engine, err));
+        NIB_TRY(measure_cpu(engine, err));
     for (size_t i = 0; i < engine->gpu_count; i++)
         if (name == NULL || strcmp(name, engine->gpus[i].name) == 0)
             NIB_TRY(measure_device(engine, &engine->gpus[i], err));

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *nib__layers_word(const nib_network *net, size_t site)
+const char *nib__layer_kind(const nib_network *net, size_t site)
 {
     if (site == SIZE_MAX)
         return "";
@@ -56,7 +56,7 @@ static double rate_of(double amount, double seconds) { return seconds > 0 ? amou
 
 static double share_of(double rate, double of) { return of > 0 ? rate / of : 0; }
 
-/* "123.4  56 %", or dashes where nothing is counted. */
+/* "123.4  56 %", or dashes for what is not counted. */
 static void write_rate(nib_text *text, double rate, double of, bool markdown)
 {
     const double share = share_of(rate, of);

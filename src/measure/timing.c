@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products by themselves, run again and again.
+ * Runs single products repeatedly and times them.
  */
 #include "timing.h"
 
@@ -8,17 +8,17 @@
 #include "variant.h"
 
 enum {
-    /* Bytes of weights and of inputs: a number in every type of code and scale whose products are
-     * no denormals, which take a CPU ten times as long. */
+    /* Fill bytes of weights and inputs: in every type of code and scale they give a number whose
+     * products are not denormals. Denormals take a CPU ten times as long. */
     PATTERN = 0x3c,
     INPUT = 0x3f,
-    MINUS_ONE = 0xff, /* bytes of an int32 of -1: a zero point like any but 0 */
+    MINUS_ONE = 0xff, /* an int32 of -1: a zero point other than 0 */
     FILL_BYTES = 16 << 20,
-    ALIGN = 4096, /* of one weight after the other */
+    ALIGN = 4096, /* alignment of weights */
     BATCHES = 3,
-    SLOW = 10, /* batches: runs that are so long are timed once */
+    SLOW = 10, /* runs longer than so many batches are timed once */
     RUNS_MOST = 100000,
-    PARTS_PER_WORKER = 4 /* as the runner shares them out */
+    PARTS_PER_WORKER = 4 /* as in the runner */
 };
 
 /* ---- memory ---- */
@@ -34,7 +34,7 @@ static nib_status fill(const nib_timed *t, char *at, uint64_t bytes, int pattern
     }
     char *from = nib__block_take((size_t)piece);
     if (from == NULL)
-        return nib__fail_memory(err, (size_t)piece, "what is timed");
+        return nib__fail_memory(err, (size_t)piece, "the timed product");
     memset(from, pattern, (size_t)piece);
     nib_status status = NIB_OK;
     for (uint64_t done = 0; done < bytes && status == NIB_OK; done += piece)
@@ -44,8 +44,8 @@ static nib_status fill(const nib_timed *t, char *at, uint64_t bytes, int pattern
     return status;
 }
 
-static nib_status take(const nib_timed *t, char **at, uint64_t *held, uint64_t bytes, int pattern,
-                       nib_err *err)
+static nib_status reserve(const nib_timed *t, char **at, uint64_t *held, uint64_t bytes,
+                          int pattern, nib_err *err)
 {
     void *address = NULL;
     if (bytes <= *held)
@@ -55,18 +55,18 @@ static nib_status take(const nib_timed *t, char **at, uint64_t *held, uint64_t b
         *held = 0;
         *at = nib__block_take((size_t)bytes);
         if (*at == NULL)
-            return nib__fail_memory(err, (size_t)bytes, "what is timed");
+            return nib__fail_memory(err, (size_t)bytes, "the timed product");
     } else {
         nib__gpu_give(t->gpu, *at);
         *at = NULL, *held = 0;
-        NIB_TRY(nib__gpu_take(t->gpu, bytes, "what is timed", &address, err));
+        NIB_TRY(nib__gpu_take(t->gpu, bytes, "the timed product", &address, err));
         *at = address;
     }
     *held = bytes;
     return fill(t, *at, bytes, pattern, err);
 }
 
-static void give(nib_timed *t, char *at, uint64_t bytes)
+static void release(nib_timed *t, char *at, uint64_t bytes)
 {
     if (t->gpu != NULL)
         nib__gpu_give(t->gpu, at);
@@ -78,7 +78,7 @@ nib_status nib__timed_open(nib_timed *t, nib_engine *engine, nib_gpu *gpu, uint6
                            nib_err *err)
 {
     *t = (nib_timed){.engine = engine, .gpu = gpu};
-    return take(t, &t->weights, &t->weight_bytes, weight_bytes, PATTERN, err);
+    return reserve(t, &t->weights, &t->weight_bytes, weight_bytes, PATTERN, err);
 }
 
 uint64_t nib__timed_weights(const nib_machine *machine)
@@ -93,16 +93,16 @@ uint64_t nib__timed_weights(const nib_machine *machine)
 void nib__timed_close(nib_timed *t)
 {
     const uint64_t threads = (uint64_t)nib__pool_threads(t->engine->pool);
-    give(t, t->weights, t->weight_bytes);
-    give(t, t->x, t->x_bytes);
-    give(t, t->input, t->input_bytes);
-    give(t, t->y, t->y_bytes);
+    release(t, t->weights, t->weight_bytes);
+    release(t, t->x, t->x_bytes);
+    release(t, t->input, t->input_bytes);
+    release(t, t->y, t->y_bytes);
     nib__block_free(t->scratch, (size_t)(t->scratch_bytes * threads));
     *t = (nib_timed){.engine = t->engine};
 }
 
-/* Another scheme may have left something there. Sums are not those of the codes: 0 is in the range
- * of any. */
+/* Refills the input, since another scheme may have left something there. Sums need not match the
+ * codes: 0 is in range for all. */
 static nib_status fill_input(const nib_timed *t, nib_err *err)
 {
     nib_input input;
@@ -125,16 +125,17 @@ nib_status nib__timed_set(nib_timed *t, const nib_layer *layer, const nib_scheme
     t->layer = *layer, t->scheme = *scheme, t->dtype = dtype;
     t->n_most = n_most, t->m_most = m_most;
     nib__input_place(&input, scheme, dtype, m_most, layer->k, NULL, &bytes);
-    NIB_TRY(take(t, &t->input, &t->input_bytes, bytes, INPUT, err));
+    NIB_TRY(reserve(t, &t->input, &t->input_bytes, bytes, INPUT, err));
     NIB_TRY(fill_input(t, err));
-    NIB_TRY(take(t, &t->x, &t->x_bytes, (uint64_t)(m_most * layer->k) * sizeof(float), INPUT, err));
-    return take(t, &t->y, &t->y_bytes, (uint64_t)(m_most * n_most) * sizeof(float), 0, err);
+    NIB_TRY(
+        reserve(t, &t->x, &t->x_bytes, (uint64_t)(m_most * layer->k) * sizeof(float), INPUT, err));
+    return reserve(t, &t->y, &t->y_bytes, (uint64_t)(m_most * n_most) * sizeof(float), 0, err);
 }
 
 /* ---- the operations ---- */
 
-/* As a quantizer leaves a weight of this scheme; a row that reads it plain finds scales among its
- * codes, which are as good as any. */
+/* A weight as a quantizer writes it. A row that reads codes in place finds scales among its codes,
+ * which do no harm. */
 static nib_weight weight_of(const nib_timed *t, int64_t n)
 {
     nib_layer layer = t->layer;
@@ -160,7 +161,7 @@ typedef struct run {
     nib_linear linear;
     nib_quant quant;
     int64_t step, end; /* of outputs */
-    int64_t places;    /* of weights that take turns, `apart` bytes from one to the next */
+    int64_t places;    /* weights used in turn, `apart` bytes from one to the next */
     uint64_t apart;
 } run;
 
@@ -194,8 +195,8 @@ static nib_status run_once(run *r, nib_err *err)
     return NIB_OK;
 }
 
-/* Waits, by reading a little of what was written last. */
-static nib_status settle(const run *r, nib_err *err)
+/* Waits for the device, by reading a little of its last output. */
+static nib_status wait_device(const run *r, nib_err *err)
 {
     float value;
     return r->row->gpu != NULL ? nib__gpu_read(r->t->gpu, &value, r->t->y, sizeof value, err)
@@ -208,7 +209,7 @@ static double wanted_seconds(const run *r)
     return r->row->gpu != NULL ? device_s : 4e-3;
 }
 
-static nib_status batch(run *r, int64_t runs, double *seconds, nib_err *err)
+static nib_status time_batch(run *r, int64_t runs, double *seconds, nib_err *err)
 {
     const char *from = r->t->weights;
     const uint64_t start = nib__now_ns();
@@ -216,28 +217,28 @@ static nib_status batch(run *r, int64_t runs, double *seconds, nib_err *err)
         r->linear.packed = from + (uint64_t)(i % r->places) * r->apart;
         NIB_TRY(run_once(r, err));
     }
-    NIB_TRY(settle(r, err));
+    NIB_TRY(wait_device(r, err));
     *seconds = (double)(nib__now_ns() - start + 1) * 1e-9 / (double)runs;
     return NIB_OK;
 }
 
-/* The best of a few batches, each long enough that waiting for a device does not count, and through
- * all weights. */
+/* The best of a few batches, each long enough to hide the wait for a device, and through all
+ * weights. */
 static nib_status best_seconds(run *r, double *seconds, nib_err *err)
 {
     const double wanted_s = wanted_seconds(r);
     const int batches = r->t->in_turns ? 1 : BATCHES;
     double first;
-    NIB_TRY(batch(r, 1, &first, err));
+    NIB_TRY(time_batch(r, 1, &first, err));
     if (!r->t->compiled)
-        NIB_TRY(batch(r, 1, &first, err)); /* the first compiled what is launched */
+        NIB_TRY(time_batch(r, 1, &first, err)); /* the first one compiled the kernel */
     *seconds = first;
     if (r->places == 1 && first > (batches == 1 ? 1 : SLOW) * wanted_s)
-        return NIB_OK; /* one more would say no more */
+        return NIB_OK; /* another run would not change the result */
     const int64_t runs = first > wanted_s ? 1 : (int64_t)(wanted_s / first) + 1;
     for (int i = 0; i < batches; i++) {
         double s;
-        NIB_TRY(batch(r, nib__max(nib__min(runs, RUNS_MOST), r->places), &s, err));
+        NIB_TRY(time_batch(r, nib__max(nib__min(runs, RUNS_MOST), r->places), &s, err));
         *seconds = i == 0 || s < *seconds ? s : *seconds;
     }
     return NIB_OK;
@@ -255,18 +256,18 @@ static nib_status reserve_scratch(nib_timed *t, const nib_kernel *row, const nib
     t->scratch_bytes = 0;
     t->scratch = nib__block_take((size_t)(bytes * threads));
     if (t->scratch == NULL)
-        return nib__fail_memory(err, (size_t)(bytes * threads), "what is timed");
+        return nib__fail_memory(err, (size_t)(bytes * threads), "the timed product");
     t->scratch_bytes = bytes;
     return NIB_OK;
 }
 
-/* The first m tokens of m_most: the parts of an input lie where they were filled. */
+/* The first m of m_most tokens; parts of the input keep the addresses at which they were filled. */
 static nib_input input_of(const nib_timed *t, int64_t m)
 {
     nib_input input;
     nib__input_place(&input, &t->scheme, t->dtype, t->m_most, t->layer.k, t->input, NULL);
     input.m = m;
-    if (t->gpu != NULL) /* as the runner has it */
+    if (t->gpu != NULL) /* as in the runner */
         input.sums = NULL, input.fsums = NULL;
     return input;
 }
@@ -275,7 +276,7 @@ nib_status nib__timed_linear(nib_timed *t, const nib_kernel *row, int64_t n, int
                              double *seconds, nib_err *err)
 {
     const uint64_t bytes = nib__timed_bytes(t, row, n);
-    NIB_TRY(take(t, &t->weights, &t->weight_bytes, bytes, PATTERN, err));
+    NIB_TRY(reserve(t, &t->weights, &t->weight_bytes, bytes, PATTERN, err));
     run r = {.t = t,
              .row = row,
              .w = weight_of(t, n),
@@ -308,7 +309,7 @@ nib_status nib__timed_quant(nib_timed *t, const nib_kernel *row, int64_t m, doub
     return best_seconds(&r, seconds, err);
 }
 
-double nib__seconds_without(double seconds, double launch_s)
+double nib__seconds_without_launch(double seconds, double launch_s)
 {
     const double least = seconds / 16;
     return seconds - launch_s > least ? seconds - launch_s : least;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nib_tune: times the kernels that could do a layer's products on this CPU, for each shape of a
- * model and each range of tokens, and keeps their order. Only kernels of one arithmetic contract
- * are held against each other, so that a plan may take any of them.
+ * nib_tune: for each shape of a model and each range of tokens, times the kernels that could run a
+ * layer's products on this CPU, and saves their order. Compares only kernels of one arithmetic
+ * contract, so a plan may take any of them.
  */
 #include "bench.h"
 #include "timing.h"
@@ -14,17 +14,17 @@
 
 enum { TURNS = 3 };
 
-/* Tokens that stand for a range, which begins with m_min. */
+/* The number of tokens to time for the range that begins with m_min. */
 static int64_t timed_tokens(int64_t m_min) { return m_min == 1 ? 1 : m_min == 2 ? 8 : 64; }
 
 typedef struct tuning {
     nib_engine *engine;
     const nib_plan *plan;
     nib_timed timed;
-    nib_tuned found; /* what is kept in the end: what there was, and what was measured */
+    nib_tuned found; /* what to save: earlier results and new ones */
     nib_text *out;
     nib_form form;
-    bool far; /* the model's weights do not stay in the caches */
+    bool far; /* the model's weights exceed the caches */
     size_t shapes, changed;
 } tuning;
 
@@ -38,8 +38,8 @@ static nib_query query_of(const tuning *t, const nib_layer_plan *layer, int64_t 
     return q;
 }
 
-/* The rows of the contract that could run it; a plain one only where there is no other. */
-static void list_rows(nib_tuned_line *line, const nib_query *q, nib_arithmetic numbers,
+/* Lists the rows of the contract that could run it; a reference row only if it was chosen. */
+static void list_rows(nib_tuned_line *line, const nib_query *q, nib_arithmetic arithmetic,
                       const nib_kernel *chosen)
 {
     line->count = 0;
@@ -47,7 +47,7 @@ static void list_rows(nib_tuned_line *line, const nib_query *q, nib_arithmetic n
         line->key[i] = q->fact[nib__tuned_facts[i]];
     for (size_t i = 0; i < nib__kernel_count() && line->count < NIB_TUNED_ROWS; i++) {
         const nib_kernel *row = nib__kernel_at(i);
-        if (row->peer == NULL && row->arithmetic == numbers && nib__kernel_keyed(row, q) &&
+        if (row->peer == NULL && row->arithmetic == arithmetic && nib__kernel_keyed(row, q) &&
             nib__kernel_holds(row, q, true) && (row == chosen || !nib__kernel_is_ref(row)))
             line->rows[line->count++] = (nib_tuned_row){.kernel = row};
     }
@@ -63,7 +63,7 @@ static void sort_rows(nib_tuned_line *line)
         }
 }
 
-/* The medians of a few turns, in each of which every row is timed. */
+/* Times every row in each of a few turns, takes medians and sorts. */
 static nib_status time_rows(tuning *t, nib_tuned_line *line, const nib_layer_plan *layer, int64_t m,
                             nib_err *err)
 {
@@ -80,7 +80,7 @@ static nib_status time_rows(tuning *t, nib_tuned_line *line, const nib_layer_pla
     return NIB_OK;
 }
 
-/* ---- words ---- */
+/* ---- output ---- */
 
 static void write_line(tuning *t, const nib_tuned_line *line, const char *name, int64_t m,
                        const nib_kernel *chosen)
@@ -141,15 +141,15 @@ static void write_end(tuning *t)
     else if (t->form == NIB_FORM_TEXT)
         nib__text_format(
             t->out,
-            "%zu of %zu shapes and ranges have another kernel first than the table; no "
-            "bit depends on it\n",
+            "for %zu of %zu shapes and ranges another kernel is faster than the first of the "
+            "table; results do not change by a bit\n",
             t->changed, t->shapes);
 }
 
 /* ---- a model ---- */
 
-/* Is there a layer before this one with the same question? */
-static bool was_asked(const tuning *t, size_t layer)
+/* Whether an earlier layer has the same key. */
+static bool was_tuned(const tuning *t, size_t layer)
 {
     const nib_assignment *plan = &t->plan->assignment;
     const nib_query q = query_of(t, &plan->layers[layer], 1);
@@ -176,7 +176,7 @@ static nib_status tune_layer(tuning *t, const nib_layer_plan *layer, nib_err *er
         const int64_t m = timed_tokens(use->m_min);
         NIB_TRY(time_rows(t, &line, layer, m, err));
         if (!nib__tuned_add(&t->found, &line))
-            return nib__fail_memory(err, sizeof line, "what was measured");
+            return nib__fail_memory(err, sizeof line, "the measurements");
         write_line(t, &line, layer->layer->name, m, use->kernel);
     }
     return NIB_OK;
@@ -189,13 +189,13 @@ static nib_status tune_layers(tuning *t, nib_err *err)
         const nib_layer_plan *layer = &plan->layers[i];
         if (!nib__engine_progress(t->engine, "tune", i, plan->count))
             return nib__fail(err, NIB_CANCELLED, "tuning was cancelled");
-        if (layer->layer->role != NIB_ROLE_EMBED && !layer->denied && !was_asked(t, i))
+        if (layer->layer->role != NIB_ROLE_EMBED && !layer->denied && !was_tuned(t, i))
             NIB_TRY(tune_layer(t, layer, err));
     }
     return NIB_OK;
 }
 
-static nib_status keep(tuning *t, nib_err *err)
+static nib_status save_found(tuning *t, nib_err *err)
 {
     nib_engine *engine = t->engine;
     nib_arena arena;
@@ -207,35 +207,35 @@ static nib_status keep(tuning *t, nib_err *err)
                      : nib__fail_memory(err, strlen(engine->cache_path), "a path");
     nib__arena_free(&arena);
     if (status != NIB_OK)
-        return nib__fail_in(err, status, "what was measured could not be kept");
+        return nib__fail_in(err, status, "the measurements could not be saved");
     nib__tuned_free(&engine->tuned);
     engine->tuned = t->found;
     nib__tuned_init(&t->found, &engine->allocator);
     return NIB_OK;
 }
 
-/* What there is stays but for what is measured now. */
-static nib_status copy_kept(tuning *t, nib_err *err)
+/* Copies earlier results, to be replaced by new ones. */
+static nib_status copy_saved(tuning *t, nib_err *err)
 {
     const nib_tuned *kept = &t->engine->tuned;
     nib__tuned_init(&t->found, &t->engine->allocator);
     for (size_t i = 0; i < kept->count; i++)
         if (!nib__tuned_add(&t->found, &kept->lines[i]))
-            return nib__fail_memory(err, sizeof kept->lines[i], "what was measured");
+            return nib__fail_memory(err, sizeof kept->lines[i], "the measurements");
     return NIB_OK;
 }
 
-static nib_status run(tuning *t, nib_err *err)
+static nib_status tune_model(tuning *t, nib_err *err)
 {
     const nib_machine *here = &t->engine->here;
     t->far = here->cache_bytes > 0 && (double)t->plan->weight_bytes > here->cache_bytes;
-    NIB_TRY(copy_kept(t, err));
+    NIB_TRY(copy_saved(t, err));
     NIB_TRY(nib__timed_open(&t->timed, t->engine, NULL, nib__timed_weights(here), err));
     t->timed.in_turns = true;
     write_head(t);
     NIB_TRY(tune_layers(t, err));
     write_end(t);
-    return t->shapes > 0 ? keep(t, err) : NIB_OK;
+    return t->shapes > 0 ? save_found(t, err) : NIB_OK;
 }
 
 static nib_status check_request(const nib_engine *engine, const nib_plan *plan, nib_err *err)
@@ -243,13 +243,14 @@ static nib_status check_request(const nib_engine *engine, const nib_plan *plan, 
     NIB_TRY(nib_plan_status(plan, err));
     if (plan->assignment.machine->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU ||
         !plan->machine.here)
-        return nib__fail(err, NIB_USAGE,
-                         "%s is not this machine's CPU, whose kernels alone have alternatives with "
-                         "the same bits",
-                         plan->machine.name);
+        return nib__fail(
+            err, NIB_USAGE,
+            "%s is not this machine's CPU; only CPU kernels have alternatives with the "
+            "same bits",
+            plan->machine.name);
     if (engine->cache_path == NULL)
         return nib__fail(err, NIB_USAGE,
-                         "there is no place to keep what is measured: set HOME or XDG_CACHE_HOME");
+                         "no directory to save measurements in: set HOME or XDG_CACHE_HOME");
     return NIB_OK;
 }
 
@@ -260,7 +261,7 @@ nib_status nib_tune(nib_model *model, const nib_request *request, nib_form form,
     nib_plan *plan;
     nib_text text;
     NIB_TRY(nib__engine_measure(engine, err));
-    engine->here.tuned = NULL; /* the plan has what ranks first */
+    engine->here.tuned = NULL; /* plan with the ranks of the table */
     nib_status status = nib_plan_make(&plan, model, request, err);
     engine->here.tuned = &engine->tuned;
     NIB_TRY(status);
@@ -269,7 +270,7 @@ nib_status nib_tune(nib_model *model, const nib_request *request, nib_form form,
     status = check_request(engine, plan, err);
     if (status == NIB_OK) {
         nib__log_settings(engine, &plan->assignment.ledger, 0);
-        status = run(&t, err);
+        status = tune_model(&t, err);
         nib__timed_close(&t.timed);
         nib__tuned_free(&t.found);
     }
@@ -280,7 +281,7 @@ nib_status nib_tune(nib_model *model, const nib_request *request, nib_form form,
     return status;
 }
 
-/* ---- what is kept ---- */
+/* ---- saved results ---- */
 
 static void show_text(const nib_engine *engine, nib_text *out)
 {
@@ -288,7 +289,7 @@ static void show_text(const nib_engine *engine, nib_text *out)
     if (t->why[0] != 0)
         nib__text_format(out, "%s\n", t->why);
     else if (t->count == 0)
-        nib__text_str(out, "nothing was tuned here; `nibble tune MODEL` measures\n");
+        nib__text_str(out, "nothing was tuned here yet; run `nibble tune MODEL`\n");
     for (size_t i = 0; i < t->count; i++) {
         const nib_tuned_line *line = &t->lines[i];
         if (i == 0)

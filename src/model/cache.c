@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hands out cache blocks.
+ * Allocates and frees cache blocks.
  */
 #include "cache.h"
 
 #include <inttypes.h>
 
-/* ---- what is held ---- */
+/* ---- sizes ---- */
 
 nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t context, nib_type type)
 {
@@ -20,15 +20,15 @@ nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t conte
                           .window_layers = c->window_layers};
 }
 
-/* 0: the layer keeps all positions, because it has no window or the context is hardly longer. */
-static int64_t window_of(const nib_kv_shape *s, int64_t layer)
+/* 0: the layer keeps all positions, because it has no window or the context is not much longer. */
+static int64_t layer_window(const nib_kv_shape *s, int64_t layer)
 {
     const bool has = s->window > 0 && (s->window_layers == NULL || s->window_layers[layer]);
     return has && s->window < s->context - NIB_CACHE_SPARE ? s->window : 0;
 }
 
-/* Blocks of a sequence: a window and the spare positions, wherever in a block they begin. */
-static int64_t blocks_of(const nib_kv_shape *s, int64_t window)
+/* Blocks per sequence: the window and the spare positions, which may begin anywhere in a block. */
+static int64_t blocks_per_sequence(const nib_kv_shape *s, int64_t window)
 {
     const int64_t all = nib__ceil_div(s->context, NIB_CACHE_BLOCK);
     const int64_t positions = window + NIB_CACHE_SPARE - 1;
@@ -39,16 +39,16 @@ static int64_t windowed_layers(const nib_kv_shape *s)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < s->layers; i++)
-        count += window_of(s, i) > 0;
+        count += layer_window(s, i) > 0;
     return count;
 }
 
-/* Sizes of a group, whose window and layers are known. */
-static nib_status size_group(nib_kv_group *g, const nib_kv_shape *s, bool there, nib_err *err)
+/* Computes the sizes of a group from its window and layers. */
+static nib_status size_group(nib_kv_group *g, const nib_kv_shape *s, bool on_gpu, nib_err *err)
 {
     uint64_t heads = 0, all = 0;
     const int64_t head = nib__cache_bytes(s->type, s->head_dim, NIB_CACHE_BLOCK);
-    const int64_t each = blocks_of(s, g->window);
+    const int64_t each = blocks_per_sequence(s, g->window);
     if (each > INT32_MAX / s->sequences)
         return nib__fail(err, NIB_NO_MEMORY,
                          "%" PRId64 " sequences of %" PRId64
@@ -60,17 +60,17 @@ static nib_status size_group(nib_kv_group *g, const nib_kv_shape *s, bool there,
         !nib__mul(&all, heads, (uint64_t)g->blocks) ||
         !nib__mul(&g->block_bytes, all, (uint64_t)head) || g->block_bytes > INT64_MAX / 2)
         return nib__fail(err, NIB_NO_MEMORY,
-                         "a cache for %" PRId64 " sequences of %" PRId64
+                         "a KV cache for %" PRId64 " sequences of %" PRId64
                          " positions does not fit; ask for a shorter context",
                          s->sequences, s->context);
-    g->block_heads = there ? s->kv_heads : (int64_t)heads;
-    g->side_bytes = (uint64_t)(s->kv_heads * head) * (uint64_t)(there ? g->blocks : 1);
+    g->block_heads = on_gpu ? s->kv_heads : (int64_t)heads;
+    g->side_bytes = (uint64_t)(s->kv_heads * head) * (uint64_t)(on_gpu ? g->blocks : 1);
     return NIB_OK;
 }
 
-/* The groups that have layers, with their sizes. */
+/* Finds the groups that have layers, and their sizes. */
 static nib_status find_groups(nib_kv_group groups[NIB_KV_GROUPS], int64_t *count,
-                              const nib_kv_shape *s, bool there, nib_err *err)
+                              const nib_kv_shape *s, bool on_gpu, nib_err *err)
 {
     const int64_t windowed = windowed_layers(s);
     *count = 0;
@@ -79,7 +79,7 @@ static nib_status find_groups(nib_kv_group groups[NIB_KV_GROUPS], int64_t *count
     if (windowed > 0)
         groups[(*count)++] = (nib_kv_group){.window = s->window, .layers = windowed};
     for (int64_t g = 0; g < *count; g++)
-        NIB_TRY(size_group(&groups[g], s, there, err));
+        NIB_TRY(size_group(&groups[g], s, on_gpu, err));
     return NIB_OK;
 }
 
@@ -101,9 +101,9 @@ nib_status nib__kv_measure(nib_kv_size *out, const nib_kv_shape *shape, nib_err 
 
 /* ---- opening ---- */
 
-#define WHAT "the cache of keys and values; ask for a shorter context"
+#define WHAT "the KV cache; ask for a shorter context"
 
-static nib_status take_blocks(nib_kv *kv, nib_kv_group *g, nib_err *err)
+static nib_status allocate_blocks(nib_kv *kv, nib_kv_group *g, nib_err *err)
 {
     void *block = NULL;
     if (kv->gpu != NULL) {
@@ -131,7 +131,7 @@ static nib_status open_group(nib_kv *kv, nib_kv_group *g, nib_err *err)
     for (size_t i = 0; i < blocks; i++)
         g->free[i] = (int32_t)(blocks - 1 - i);
     g->free_count = g->blocks;
-    return take_blocks(kv, g, err);
+    return allocate_blocks(kv, g, err);
 }
 
 static nib_status open_groups(nib_kv *kv, const nib_kv_shape *s, nib_err *err)
@@ -144,7 +144,7 @@ static nib_status open_groups(nib_kv *kv, const nib_kv_shape *s, nib_err *err)
         return nib__fail_memory(err, (size_t)(2 * s->layers + s->sequences) * sizeof(int32_t),
                                 WHAT);
     for (int64_t i = 0; i < s->layers; i++) {
-        kv->group_of[i] = window_of(s, i) > 0 ? (int32_t)kv->group_count - 1 : 0;
+        kv->group_of[i] = layer_window(s, i) > 0 ? (int32_t)kv->group_count - 1 : 0;
         kv->place[i] = next[kv->group_of[i]]++;
     }
     for (int64_t g = 0; g < kv->group_count; g++)
@@ -216,11 +216,11 @@ nib_status nib__kv_extend(nib_kv *kv, int64_t sequence, int64_t position, nib_er
 {
     if (sequence < 0 || sequence >= kv->sequences)
         return nib__fail(err, NIB_USAGE,
-                         "sequence %" PRId64 " is not one of the %" PRId64 " that were opened",
+                         "sequence %" PRId64 " does not exist; %" PRId64 " sequences are open",
                          sequence, kv->sequences);
     if (position != kv->lengths[sequence])
         return nib__fail(err, NIB_USAGE,
-                         "position %" PRId64 " of sequence %" PRId64 " is not its next, %d",
+                         "position %" PRId64 " of sequence %" PRId64 " is not its next one, %d",
                          position, sequence, kv->lengths[sequence]);
     if (position >= kv->context)
         return nib__fail(err, NIB_NO_MEMORY,
@@ -231,20 +231,20 @@ nib_status nib__kv_extend(nib_kv *kv, int64_t sequence, int64_t position, nib_er
     return NIB_OK;
 }
 
-static void give_back(nib_kv_group *g, int32_t *entry)
+static void release_block(nib_kv_group *g, int32_t *entry)
 {
     if (--g->uses[*entry] == 0)
         g->free[g->free_count++] = *entry;
     *entry = -1;
 }
 
-/* Blocks that neither this position nor the spare ones before it see. */
-static void leave_behind(nib_kv_group *g, int32_t *table, int64_t sequence, int64_t position)
+/* Frees the blocks that neither this position nor the spare ones before it see. */
+static void free_before_window(nib_kv_group *g, int32_t *table, int64_t sequence, int64_t position)
 {
     const int64_t seen = position + 1 - g->window - (NIB_CACHE_SPARE - 1);
     int32_t *first = &g->firsts[sequence];
     while ((int64_t)(*first + 1) * NIB_CACHE_BLOCK <= seen && table[*first] >= 0)
-        give_back(g, &table[(*first)++]);
+        release_block(g, &table[(*first)++]);
 }
 
 void nib__kv_place(nib_kv *kv, int64_t sequence, int64_t position)
@@ -256,14 +256,14 @@ void nib__kv_place(nib_kv *kv, int64_t sequence, int64_t position)
         if (*entry >= 0)
             continue;
         if (g->window > 0)
-            leave_behind(g, table, sequence, position);
-        *entry = g->free[--g->free_count]; /* never empty: there are blocks for every sequence */
+            free_before_window(g, table, sequence, position);
+        *entry = g->free[--g->free_count]; /* never empty: every sequence has its share of blocks */
         g->uses[*entry] = 1;
         g->stale = true;
     }
 }
 
-/* ---- cutting and sharing ---- */
+/* ---- rollback and sharing ---- */
 
 int64_t nib__kv_cut(const nib_kv *kv, int64_t sequence, int64_t position)
 {
@@ -285,7 +285,7 @@ int64_t nib__kv_truncate(nib_kv *kv, int64_t sequence, int64_t position)
         int32_t *table = g->tables + sequence * kv->table_ld;
         const int64_t end = nib__ceil_div(position, NIB_CACHE_BLOCK);
         for (int64_t b = nib__max(end, g->firsts[sequence]); b < kv->table_ld && table[b] >= 0; b++)
-            give_back(g, &table[b]);
+            release_block(g, &table[b]);
         if (position == 0)
             g->firsts[sequence] = 0;
     }
@@ -296,7 +296,7 @@ int64_t nib__kv_truncate(nib_kv *kv, int64_t sequence, int64_t position)
 int64_t nib__kv_keep(nib_kv *kv, int64_t sequence, int64_t position)
 {
     position = nib__kv_cut(kv, sequence, position);
-    const int64_t last = position / NIB_CACHE_BLOCK; /* the block that the next position is in */
+    const int64_t last = position / NIB_CACHE_BLOCK; /* block of the next position */
     bool shared = false;
     for (int64_t i = 0; i < kv->group_count && position % NIB_CACHE_BLOCK != 0; i++) {
         const nib_kv_group *g = &kv->groups[i];
@@ -321,7 +321,7 @@ void nib__kv_share(nib_kv *kv, int64_t from, int64_t to, int64_t positions)
     kv->lengths[to] = (int32_t)positions;
 }
 
-/* ---- what is asked ---- */
+/* ---- queries ---- */
 
 nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer)
 {

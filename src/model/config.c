@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads config.json by a table of keys. What transformers takes where a key is absent stands there
- * before any is read, so the first pass finds model_type and no more. Ranges are checked once at
- * the end, where the sentence can name two values that disagree.
+ * Reads config.json by a table of keys. The family's defaults for absent keys are set first, so
+ * pass one reads only model_type. Ranges are checked once at the end, where an error can name two
+ * values that disagree.
  */
 #include "arch.h"
 #include "config_keys.h"
@@ -14,8 +14,9 @@
 #include <math.h>
 #include <stdio.h>
 
-/* No model comes near these (Llama 3.1 405B has 126 layers). With them sizes of all weights in bits
- * fit 64 bits, and a plan, which lists every layer, takes seconds at most. */
+/* No model comes near these limits (Llama 3.1 405B has 126 layers). They keep the size of all
+ * weights in bits within 64 bits, and the time for a plan, which lists every layer, within
+ * seconds. */
 enum { SIZE_LIMIT = 1 << 24 };
 static const double WEIGHTS_LIMIT = 0x1p50;
 
@@ -27,26 +28,26 @@ static const char *const rope_names[] = {[NIB_ROPE_PLAIN] = "default",
 
 const char *nib__rope_name(nib_rope_kind rope) { return rope_names[rope]; }
 
-/* Everything that is read before it is judged. */
+/* Everything read from the file, before it is checked. */
 typedef struct reader {
     nib_config c;
     const nib_family_row *family;
     nib_json json;
     nib_arena *arena;
     nib_ledger *ledger;
-    char key[64]; /* being read, for messages; empty between */
+    char key[64]; /* key being read, for messages; empty between keys */
     char *model_type, *hidden_act, *hidden_activation;
     char *class_name; /* the first of architectures */
-    nib_rope_said rope;
-    nib_layers_said layers;
-    nib_keys_said keys;
+    nib_rope_given rope;
+    nib_layers_given layers;
+    nib_keys_given keys;
     bool bias, bias_given; /* attention_bias */
     int64_t longest;       /* model_max_length; 0: absent */
-    unsigned classes;      /* bits of the architectures whose class is named */
+    unsigned classes;      /* bit per nib_arch whose class `architectures` names */
     nib_type dtypes[2];    /* dtype and torch_dtype, its older name */
 } reader;
 
-/* Keys that cannot change what a forward step gives: how the file was made, or training only. */
+/* Keys that cannot change a forward step: provenance, or training only. */
 static const char *const harmless[] = {"_name_or_path",
                                        "attention_dropout",
                                        "hidden_dropout",
@@ -75,17 +76,18 @@ static const char *const harmless[] = {"_name_or_path",
                                        "use_parallel_embedding",
                                        "attention_softmax_in_fp32",
                                        "scale_attention_softmax_in_fp32",
-                                       "layer_norm_epsilon", /* of GPT-2, which no family reads */
+                                       "layer_norm_epsilon", /* GPT-2's; no family reads it */
                                        "tokenizer_class"};
 
-/* Keys that name code to run. They are never followed, and the ledger says so. */
+/* Keys that name code to run. It is never run, and the ledger says so. */
 static const char *const code_keys[] = {"auto_map", "trust_remote_code"};
 
-/* Keys that name an attention of transformers, or code with one: "REPOSITORY/NAME". */
+/* Keys that name an attention implementation of transformers, or code with one:
+ * "REPOSITORY/NAME". */
 static const char *const attention_keys[] = {
     "_attn_implementation", "_attn_implementation_internal", "attn_implementation"};
 
-static bool listed(const nib_json *json, const char *const *names, size_t count)
+static bool is_listed(const nib_json *json, const char *const *names, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (nib__json_is(json, names[i]))
@@ -95,11 +97,11 @@ static bool listed(const nib_json *json, const char *const *names, size_t count)
 
 /* ---- values ---- */
 
-static bool take_text(reader *r, char **out)
+static bool read_string(reader *r, char **out)
 {
     if (nib__json_next(&r->json) == NIB_JSON_NULL)
         return true;
-    if (!nib__config_now(&r->json, NIB_JSON_STRING))
+    if (!nib__config_check_event(&r->json, NIB_JSON_STRING))
         return false;
     *out = nib__json_string(&r->json, r->arena, NULL);
     return *out != NULL;
@@ -107,8 +109,8 @@ static bool take_text(reader *r, char **out)
 
 static bool read_unknown(reader *r)
 {
-    const bool code = listed(&r->json, code_keys, COUNT(code_keys));
-    const bool attention = listed(&r->json, attention_keys, COUNT(attention_keys));
+    const bool code = is_listed(&r->json, code_keys, COUNT(code_keys));
+    const bool attention = is_listed(&r->json, attention_keys, COUNT(attention_keys));
     nib_json_value value;
     if (!nib__json_any(&r->json, &value))
         return false;
@@ -130,22 +132,22 @@ static bool read_unknown(reader *r)
     return true;
 }
 
-/* ---- the keys: each function reads the value of one, and `at` says where it goes ---- */
+/* ---- keys: each function reads one value; `at` is the offset of its destination ---- */
 
-static void *place(reader *r, size_t at) { return (char *)r + at; }
+static void *member_at(reader *r, size_t at) { return (char *)r + at; }
 
-/* null: as other sizes make it. */
+/* null: derived from other sizes. */
 static bool read_size(reader *r, size_t at)
 {
-    int64_t *out = place(r, at);
+    int64_t *out = member_at(r, at);
     *out = 0;
     return nib__config_count(&r->json, out);
 }
 
-/* null: false, as Python takes it. */
+/* null: false, as in Python. */
 static bool read_flag(reader *r, size_t at)
 {
-    bool *out = place(r, at);
+    bool *out = member_at(r, at);
     *out = false;
     return nib__config_flag(&r->json, out);
 }
@@ -157,7 +159,7 @@ static bool read_bias(reader *r, size_t at)
     return read;
 }
 
-static bool read_text(reader *r, size_t at) { return take_text(r, place(r, at)); }
+static bool read_text(reader *r, size_t at) { return read_string(r, member_at(r, at)); }
 
 static bool read_type(reader *r, size_t at)
 {
@@ -165,9 +167,9 @@ static bool read_type(reader *r, size_t at)
         const char *name;
         nib_type type;
     } types[] = {{"float32", NIB_TYPE_F32}, {"float16", NIB_TYPE_F16}, {"bfloat16", NIB_TYPE_BF16}};
-    nib_type *out = place(r, at);
+    nib_type *out = member_at(r, at);
     char *name = NULL;
-    if (!take_text(r, &name))
+    if (!read_string(r, &name))
         return false;
     if (!name || strcmp(name, "auto") == 0)
         return true;
@@ -178,11 +180,12 @@ static bool read_type(reader *r, size_t at)
             *out = types[i].type;
             return true;
         }
-    nib__json_fail(&r->json, "torch_dtype \"%s\" is none of float32, float16, bfloat16", name);
+    nib__json_fail(&r->json,
+                   "torch_dtype \"%s\" is not supported; float32, float16 and bfloat16 are", name);
     return false;
 }
 
-/* at: which of nib__eps_keys. */
+/* `at` is an index into nib__eps_keys. */
 static bool read_eps(reader *r, size_t at)
 {
     return at == (size_t)r->family->eps ? nib__config_number(&r->json, &r->c.norm_eps)
@@ -224,7 +227,7 @@ static bool read_window(reader *r, size_t at)
 
 static bool read_first_window(reader *r, size_t at)
 {
-    return nib__config_size(&r->json, place(r, at));
+    return nib__config_size(&r->json, member_at(r, at));
 }
 
 static bool read_pattern(reader *r, size_t at)
@@ -240,21 +243,21 @@ static bool read_quantized(reader *r, size_t at)
     const char *raw = nib__json_raw(&r->json, r->arena);
     if (raw == NULL)
         return false;
-    bool *quantized = place(r, at);
+    bool *quantized = member_at(r, at);
     *quantized = *raw == '{';
     if (*quantized || strcmp(raw, "null") == 0 || strcmp(raw, "false") == 0)
         return true;
-    nib__json_fail(&r->json, "an object is wanted, or null where weights are plain");
+    nib__json_fail(&r->json, "must be an object, or null if the weights are not quantized");
     return false;
 }
 
-/* architectures: names of Python classes; the one that is built need not be the first. */
+/* architectures: names of Python classes; the supported one need not be first. */
 static bool read_classes(reader *r, size_t at)
 {
     (void)at;
     if (nib__json_next(&r->json) == NIB_JSON_NULL)
         return true;
-    if (!nib__config_now(&r->json, NIB_JSON_ARRAY))
+    if (!nib__config_check_event(&r->json, NIB_JSON_ARRAY))
         return false;
     while (nib__json_next(&r->json) == NIB_JSON_STRING) {
         for (size_t i = 0; nib__family_at(i) != NULL; i++)
@@ -265,18 +268,18 @@ static bool read_classes(reader *r, size_t at)
         if (r->class_name == NULL)
             return false;
     }
-    return nib__config_now(&r->json, NIB_JSON_ARRAY_END);
+    return nib__config_check_event(&r->json, NIB_JSON_ARRAY_END);
 }
 
 static bool read_bos(reader *r, size_t at)
 {
     int count = 0;
-    return nib__config_ids(&r->json, place(r, at), 1, &count);
+    return nib__config_ids(&r->json, member_at(r, at), 1, &count);
 }
 
 static bool read_eos(reader *r, size_t at)
 {
-    return nib__config_ids(&r->json, place(r, at), NIB_EOS_MAX, &r->c.eos_count);
+    return nib__config_ids(&r->json, member_at(r, at), NIB_EOS_MAX, &r->c.eos_count);
 }
 
 #define AT(member) offsetof(reader, member)
@@ -330,20 +333,20 @@ static bool read_key(reader *r)
     for (size_t i = 0; i < COUNT(keys); i++)
         if (nib__json_is(&r->json, keys[i].key))
             return keys[i].read(r, keys[i].at);
-    if (listed(&r->json, harmless, COUNT(harmless)))
+    if (is_listed(&r->json, harmless, COUNT(harmless)))
         return nib__json_skip(&r->json);
-    if (nib__keys_know(&r->json))
+    if (nib__keys_is_known(&r->json))
         return nib__keys_read(&r->keys, &r->json);
     return read_unknown(r);
 }
 
 static bool read_model_type(reader *r)
 {
-    return nib__json_is(&r->json, "model_type") ? take_text(r, &r->model_type)
+    return nib__json_is(&r->json, "model_type") ? read_string(r, &r->model_type)
                                                 : nib__json_skip(&r->json);
 }
 
-/* The reader's error, and which key it was reading. */
+/* Adds the key that was being read to the JSON reader's error. */
 static nib_status config_error(const reader *r, nib_err *err)
 {
     nib_err inner;
@@ -353,7 +356,7 @@ static nib_status config_error(const reader *r, nib_err *err)
     return nib__fail(err, status, "%s (in \"%s\")", inner.text, r->key);
 }
 
-/* A pass over the keys. */
+/* One pass over the keys. */
 static nib_status read_all(reader *r, bool (*read)(reader *r), const char *name, const char *text,
                            size_t size, nib_err *err)
 {
@@ -366,7 +369,7 @@ static nib_status read_all(reader *r, bool (*read)(reader *r), const char *name,
         if (ok)
             r->key[0] = 0;
     }
-    return ok && nib__config_now(&r->json, NIB_JSON_OBJECT_END) &&
+    return ok && nib__config_check_event(&r->json, NIB_JSON_OBJECT_END) &&
                    nib__json_next(&r->json) == NIB_JSON_END
                ? NIB_OK
                : config_error(r, err);
@@ -396,8 +399,8 @@ static nib_status find_family(reader *r, const char *name, nib_err *err)
     return NIB_OK;
 }
 
-/* What transformers takes where a key is absent. */
-static void put_absent(reader *r)
+/* Sets the defaults of transformers for absent keys. */
+static void set_defaults(reader *r)
 {
     nib_config *c = &r->c;
     const nib_family_row *family = r->family;
@@ -415,9 +418,9 @@ static void put_absent(reader *r)
     r->layers.window = family->absent.window;
 }
 
-/* ---- judging ---- */
+/* ---- checks ---- */
 
-static void put_biases(reader *r)
+static void set_biases(reader *r)
 {
     const nib_family_row *family = r->family;
     r->c.qkv_bias =
@@ -432,7 +435,7 @@ static bool is_act(const nib_family_row *family, const char *act)
            (older != NULL && strcmp(act, older) == 0);
 }
 
-/* Both names are checked, unless the family goes by the newer one where it is given. */
+/* Checks both names, unless the family lets the newer one decide where it is given. */
 static nib_status check_act(const reader *r, const char *name, nib_err *err)
 {
     const bool newer = !is_act(r->family, r->hidden_activation),
@@ -446,13 +449,13 @@ static nib_status check_act(const reader *r, const char *name, nib_err *err)
     }
     if (!newer && !older)
         return NIB_OK;
-    return nib__fail(err, NIB_UNSUPPORTED, "%s: %s is \"%s\"; only %s is built for %s", name,
+    return nib__fail(err, NIB_UNSUPPORTED, "%s: %s is \"%s\"; only %s is supported for %s", name,
                      newer ? "hidden_activation" : "hidden_act",
                      nib__say_name(shown, sizeof shown, act, strlen(act)),
                      nib__family_act(r->family), r->family->name);
 }
 
-/* Each size may be in range and their products far from it. */
+/* Each size may be in range while their product is far too large. */
 static nib_status check_weights(const nib_config *c, const char *name, nib_err *err)
 {
     const double width = (double)c->width, head = (double)c->head_dim;
@@ -461,7 +464,7 @@ static nib_status check_weights(const nib_config *c, const char *name, nib_err *
                        2.0 * width * (double)c->vocab;
     if (all <= WEIGHTS_LIMIT)
         return NIB_OK;
-    return nib__fail(err, NIB_BAD_INPUT, "%s: %.3g weights are described; at most %.3g are wanted",
+    return nib__fail(err, NIB_BAD_INPUT, "%s: describes %.3g weights; at most %.3g are supported",
                      name, all, WEIGHTS_LIMIT);
 }
 
@@ -484,10 +487,10 @@ nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err
         if (sizes[i].value < 1 || sizes[i].value > sizes[i].limit)
             return sizes[i].value == 0
                        ? nib__fail(err, NIB_BAD_INPUT,
-                                   "%s: %s is missing; 1 to %" PRId64 " is wanted", name,
+                                   "%s: %s is missing; 1 to %" PRId64 " is expected", name,
                                    sizes[i].key, sizes[i].limit)
                        : nib__fail(err, NIB_BAD_INPUT,
-                                   "%s: %s is %" PRId64 "; 1 to %" PRId64 " is wanted", name,
+                                   "%s: %s is %" PRId64 "; 1 to %" PRId64 " is expected", name,
                                    sizes[i].key, sizes[i].value, sizes[i].limit);
     if (c->heads % c->kv_heads != 0)
         return nib__fail(err, NIB_BAD_INPUT,
@@ -496,27 +499,27 @@ nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err
                          name, c->heads, c->kv_heads);
     if (c->head_dim % 2 != 0)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: head_dim %" PRId64 " is odd; rotation needs pairs", name,
+                         "%s: head_dim %" PRId64 " is odd; RoPE rotates pairs of channels", name,
                          c->head_dim);
     if (!(c->norm_eps > 0 && c->norm_eps < 1))
-        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %g; a number between 0 and 1 is wanted",
+        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %g; a number between 0 and 1 is expected",
                          name, nib__eps_keys[nib__family_of(c)->eps], c->norm_eps);
     return check_weights(c, name, err);
 }
 
-/* ---- what is not done as a key says ---- */
+/* ---- keys that are not followed ---- */
 
-static void say_class(const reader *r)
+static void report_class(const reader *r)
 {
     char shown[NIB_SHOWN];
     if (r->class_name && (r->classes & 1U << r->c.arch) == 0)
         nib__ledger_add_overruled(r->ledger, "config-key", "architectures",
                                   nib__shown(shown, r->class_name), r->family->class_name,
-                                  "model_type is \"%s\", and %s is built for it", r->family->name,
+                                  "model_type is \"%s\", which selects %s", r->family->name,
                                   r->family->class_name);
 }
 
-static void say_bias(const reader *r)
+static void report_bias(const reader *r)
 {
     if (!r->bias_given)
         return;
@@ -532,28 +535,28 @@ static void say_bias(const reader *r)
                                                       .done = "true",
                                                       .by = NIB_BY_CONFIG,
                                                       .relation = NIB_SETTING_NARROWER},
-                                "%s has biases of q, k and v, and none of o", r->family->name);
+                                "%s has biases on q, k and v, but not on o", r->family->name);
     else
         nib__ledger_add_overruled(r->ledger, "bias", "attention_bias", "false", "true",
-                                  "%s has biases of q, k and v", r->family->name);
+                                  "%s always has biases on q, k and v", r->family->name);
 }
 
-/* What config.json says and another of its keys, or the architecture, overrules. */
-static void say_overruled(const reader *r)
+/* Reports keys that another key or the architecture overrules. */
+static void report_overruled(const reader *r)
 {
     char asked[32], done[32];
-    say_class(r);
-    say_bias(r);
+    report_class(r);
+    report_bias(r);
     if (r->longest > 0 && r->longest != r->c.context)
         nib__ledger_add_overruled(r->ledger, "context", "model_max_length",
                                   nib__say_double(asked, (double)r->longest),
                                   nib__say_double(done, (double)r->c.context),
-                                  "max_position_embeddings is the longest context");
+                                  "max_position_embeddings sets the longest context");
     if (r->dtypes[0] != NIB_TYPE_NONE && r->dtypes[1] != NIB_TYPE_NONE &&
         r->dtypes[0] != r->dtypes[1])
         nib__ledger_add_overruled(r->ledger, "dtype", "torch_dtype", nib__type_name(r->dtypes[1]),
                                   nib__type_name(r->dtypes[0]),
-                                  "dtype, its newer name, goes before it");
+                                  "dtype, its newer name, takes precedence");
 }
 
 nib_status nib__config_parse(nib_config *out, const char *name, const char *text, size_t size,
@@ -564,16 +567,16 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     nib_config *c = &r.c;
     NIB_TRY(read_all(&r, read_model_type, name, text, size, err));
     NIB_TRY(find_family(&r, name, err));
-    put_absent(&r);
+    set_defaults(&r);
     NIB_TRY(read_all(&r, read_key, name, text, size, err));
     c->dtype = r.dtypes[r.dtypes[0] == NIB_TYPE_NONE];
-    put_biases(&r);
+    set_biases(&r);
     NIB_TRY(nib__config_derive(c, name, names, err));
     NIB_TRY(nib__config_check(c, name, err));
     NIB_TRY(nib__layers_apply(c, &r.layers, name, arena, ledger, err));
     NIB_TRY(nib__keys_apply(c, &r.keys, name, err));
     NIB_TRY(check_act(&r, name, err));
-    say_overruled(&r);
+    report_overruled(&r);
     NIB_TRY(nib__rope_apply(c, &r.rope, name, ledger, err));
     if (r.family->complete != NULL)
         r.family->complete(c);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads GGUF keys by tables: those that a model needs, those that must say nothing unusual, those
- * that say nothing. llama3's frequencies are a tensor there, rope_freqs.weight: what each frequency
- * is divided by.
+ * Reads GGUF keys by tables: keys that a model needs, keys that must have their usual value, and
+ * keys that do not matter for a forward step. Llama 3's RoPE scaling is stored as a tensor,
+ * rope_freqs.weight: the divisor of each frequency.
  */
 #include "config_gguf.h"
 
@@ -25,20 +25,20 @@ typedef struct reader {
     nib_arena *arena;
     nib_ledger *ledger;
     nib_err *err;
-    const char *arch; /* as the file says */
-    char key[128];    /* of the key asked for last */
+    const char *arch; /* as the file spells it */
+    char key[128];    /* the last key looked up */
 } reader;
 
-/* ARCH.name, as kept in the reader. */
+/* Formats ARCH.name into the reader's buffer. */
 static const char *arch_key(reader *r, const char *name)
 {
     snprintf(r->key, sizeof r->key, "%s.%s", r->arch, name);
     return r->key;
 }
 
-/* ---- what a model is ---- */
+/* ---- architecture and sizes ---- */
 
-/* The first family of the name: GGUF calls mistral llama. */
+/* Takes the first family with this name: GGUF calls mistral llama, too. */
 static nib_status read_arch(reader *r)
 {
     char shown[64], names[320];
@@ -83,7 +83,7 @@ static nib_status read_sizes(reader *r)
         NIB_TRY(nib__gguf_int(sizes[i].out, sizes[i].needed ? NULL : &found, r->g,
                               arch_key(r, sizes[i].name), r->err));
         if (found && (*sizes[i].out < 1 || *sizes[i].out > 1 << 30))
-            return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %" PRId64 "; 1 to %d is wanted",
+            return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %" PRId64 "; 1 to %d is expected",
                              r->g->name, r->key, *sizes[i].out, 1 << 30);
     }
     NIB_TRY(nib__gguf_double(&c->norm_eps, NULL, r->g,
@@ -94,7 +94,7 @@ static nib_status read_sizes(reader *r)
     return nib__gguf_double(&c->rope_theta, &found, r->g, arch_key(r, "rope.freq_base"), r->err);
 }
 
-/* What is not given, as llama.cpp takes it. */
+/* Fills in absent values as llama.cpp does. */
 static nib_status fill_absent(reader *r)
 {
     static const char *const names[] = {"embedding_length", "attention.head_count",
@@ -115,8 +115,8 @@ static nib_status fill_absent(reader *r)
     return NIB_OK;
 }
 
-/* Biases are there or not; the first layer tells, and the others are held against it. */
-static void find_biases(reader *r)
+/* The first layer tells which biases exist; the others are checked against it later. */
+static void detect_biases(reader *r)
 {
     nib_config *c = r->c;
     static const char layer[] = "model.layers.0.";
@@ -147,9 +147,9 @@ static bool has_flag(const nib_config *c, size_t at)
     return false;
 }
 
-/* Of a family whose models have them or not: norms of the heads of q and k, and one of the MLP's
- * own. The first layer tells. */
-static void find_norms(reader *r)
+/* For families whose models vary: whether q and k heads have norms, and whether the MLP has a norm
+ * of its own. The first layer tells. */
+static void detect_norms(reader *r)
 {
     if (has_flag(r->c, offsetof(nib_config, qk_norm)))
         r->c->qk_norm =
@@ -159,7 +159,7 @@ static void find_norms(reader *r)
             nib__checkpoint_find(r->cp, "model.layers.0.post_attention_layernorm.weight") == NULL;
 }
 
-/* An id that is not there is not given, or all ones. */
+/* -1: absent, or stored as all ones. */
 static nib_status read_id(reader *r, const char *key, int64_t *out)
 {
     bool found;
@@ -174,7 +174,7 @@ static nib_status read_id(reader *r, const char *key, int64_t *out)
     return NIB_OK;
 }
 
-/* Every id that ends a text: of the whole, of a turn, of a message. */
+/* All end tokens: of the text, of a turn, of a message. */
 static nib_status read_ids(reader *r)
 {
     static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
@@ -194,21 +194,21 @@ static nib_status read_ids(reader *r)
     return NIB_OK;
 }
 
-/* ---- rotation ---- */
+/* ---- RoPE ---- */
 
-static bool same_text(const char *text, size_t size, const char *want)
+static bool text_equals(const char *text, size_t size, const char *want)
 {
     return strlen(want) == size && memcmp(text, want, size) == 0;
 }
 
-static void say_factor(reader *r, double asked, const char *text)
+static void report_factor(reader *r, double asked, const char *text)
 {
     char value[32];
     snprintf(value, sizeof value, "%g", asked);
     nib__ledger_add_overruled(r->ledger, "rope", r->key, value, NULL, "%s", text);
 }
 
-/* rope.scaling.factor goes before its older name, as in llama.cpp. */
+/* rope.scaling.factor takes precedence over its older name, as in llama.cpp. */
 static nib_status read_factor(reader *r, bool linear)
 {
     double older = 1;
@@ -217,19 +217,19 @@ static nib_status read_factor(reader *r, bool linear)
     NIB_TRY(nib__gguf_double(&r->c->rope_factor, &found, r->g, arch_key(r, "rope.scaling.factor"),
                              r->err));
     if (!linear && r->c->rope_factor != 1)
-        say_factor(r, r->c->rope_factor, "rope.scaling.type is none");
+        report_factor(r, r->c->rope_factor, "rope.scaling.type is \"none\"");
     NIB_TRY(nib__gguf_double(&older, &found_older, r->g, arch_key(r, "rope.scale_linear"), r->err));
     if (found && found_older && older != r->c->rope_factor)
-        say_factor(r, older, "rope.scaling.factor, its newer name, goes before it");
+        report_factor(r, older, "rope.scaling.factor, its newer name, takes precedence");
     else if (found_older && !linear && older != 1)
-        say_factor(r, older, "rope.scaling.type is none");
+        report_factor(r, older, "rope.scaling.type is \"none\"");
     if (!found)
         r->c->rope_factor = older;
     return NIB_OK;
 }
 
-/* Divisors of frequencies: F32 [count], all positive; *out NULL: there are none. */
-static nib_status read_list(const float **out, reader *r, const char *name, int64_t count)
+/* Reads divisors of frequencies: F32 [count], all positive. *out NULL: absent. */
+static nib_status read_divisors(const float **out, reader *r, const char *name, int64_t count)
 {
     const nib_tensor *t = nib__checkpoint_find(r->cp, name);
     *out = NULL;
@@ -238,7 +238,7 @@ static nib_status read_list(const float **out, reader *r, const char *name, int6
     if (t->rank != 1 || t->type != NIB_TYPE_F32 || t->shape[0] != count)
         return nib__fail(r->err, NIB_BAD_INPUT,
                          "%s: %s is %s of %" PRId64 " values; %" PRId64
-                         " F32 values are wanted, one for each pair of a head",
+                         " F32 values are expected, one for each pair of channels",
                          r->g->name, name, nib__type_stored_name(t->type), t->shape[t->rank - 1],
                          count);
     float *values = nib__arena_take(r->arena, (size_t)count, sizeof *values);
@@ -248,25 +248,25 @@ static nib_status read_list(const float **out, reader *r, const char *name, int6
     for (int64_t i = 0; i < count; i++)
         if (!isfinite(values[i]) || values[i] <= 0)
             return nib__fail(r->err, NIB_BAD_INPUT,
-                             "%s: %s[%" PRId64 "] is %g; a positive number is wanted", r->g->name,
+                             "%s: %s[%" PRId64 "] is %g; a positive number is expected", r->g->name,
                              name, i, (double)values[i]);
     *out = values;
     return NIB_OK;
 }
 
-/* As llama.cpp's converter writes Phi-3: two lists of factors as tensors, no type of scaling. */
+/* As llama.cpp's converter writes Phi-3: two tensors of factors, without a scaling type. */
 static nib_status read_longrope(reader *r)
 {
     nib_config *c = r->c;
     const int64_t pairs = nib__config_rope_dims(c) / 2;
     const double most = 1000;
     bool found;
-    NIB_TRY(read_list(&c->rope_short, r, NIB_GGUF_ROPE_SHORT, pairs));
-    NIB_TRY(read_list(&c->rope_long, r, NIB_GGUF_ROPE_LONG, pairs));
+    NIB_TRY(read_divisors(&c->rope_short, r, NIB_GGUF_ROPE_SHORT, pairs));
+    NIB_TRY(read_divisors(&c->rope_long, r, NIB_GGUF_ROPE_LONG, pairs));
     if (c->rope_short == NULL && c->rope_long == NULL)
         return NIB_OK;
     if (c->rope_short == NULL || c->rope_long == NULL)
-        return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is there, but %s is missing", r->g->name,
+        return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is stored, but %s is missing", r->g->name,
                          c->rope_short != NULL ? NIB_GGUF_ROPE_SHORT : NIB_GGUF_ROPE_LONG,
                          c->rope_short != NULL ? NIB_GGUF_ROPE_LONG : NIB_GGUF_ROPE_SHORT);
     c->rope = NIB_ROPE_LONGROPE;
@@ -274,15 +274,16 @@ static nib_status read_longrope(reader *r)
                           arch_key(r, "rope.scaling.original_context_length"), r->err));
     if (c->rope_original < 2 || c->rope_original > c->context)
         return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: %s is %" PRId64 "; 2 to context_length, %" PRId64 ", is wanted",
+                         "%s: %s is %" PRId64 "; 2 to context_length, %" PRId64 ", is expected",
                          r->g->name, r->key, c->rope_original, c->context);
     c->rope_factor = (double)c->context / (double)c->rope_original;
     c->rope_gain = 1;
     NIB_TRY(nib__gguf_double(&c->rope_gain, &found, r->g, arch_key(r, "rope.scaling.attn_factor"),
                              r->err));
     if (!(c->rope_gain > 0) || !(c->rope_gain <= most))
-        return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %g; a number above 0 to %g is wanted",
-                         r->g->name, r->key, c->rope_gain, most);
+        return nib__fail(r->err, NIB_BAD_INPUT,
+                         "%s: %s is %g; a number above 0 and at most %g is expected", r->g->name,
+                         r->key, c->rope_gain, most);
     return NIB_OK;
 }
 
@@ -310,8 +311,8 @@ static nib_status read_yarn(reader *r)
     return nib__rope_check(c, r->g->name, r->err);
 }
 
-/* Keys that `changing` would refuse, and that the rotation has read. */
-static bool rope_reads(const nib_config *c, const char *name)
+/* Keys of `changing` that read_rope has read. */
+static bool is_read_by_rope(const nib_config *c, const char *name)
 {
     if (strcmp(name, "rope.scaling.attn_factor") == 0)
         return c->rope == NIB_ROPE_LONGROPE || c->rope == NIB_ROPE_YARN;
@@ -321,7 +322,7 @@ static bool rope_reads(const nib_config *c, const char *name)
 static nib_status read_rope(reader *r)
 {
     nib_config *c = r->c;
-    const char *type = "linear"; /* where the key is not there; without a factor it is none */
+    const char *type = "linear"; /* the default; without a factor it means none */
     char shown[64];
     size_t size = 6;
     bool found;
@@ -332,38 +333,39 @@ static nib_status read_rope(reader *r)
     else if (width != c->head_dim)
         return nib__fail(r->err, NIB_UNSUPPORTED,
                          "%s: %s is %" PRId64 ", but a head has %" PRId64
-                         " elements; only whole heads are rotated here",
+                         " elements; rotating only some of them in this way is not supported",
                          r->g->name, r->key, width, c->head_dim);
     if (!(c->rope_theta > 0) || !(c->rope_theta < 1e18))
         return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: %s.rope.freq_base is %g; a positive number is wanted", r->g->name,
+                         "%s: %s.rope.freq_base is %g; a positive number is expected", r->g->name,
                          r->arch, c->rope_theta);
     NIB_TRY(nib__gguf_string(&type, &size, &found, r->g, arch_key(r, "rope.scaling.type"), r->err));
-    const bool linear = same_text(type, size, "linear"),
+    const bool linear = text_equals(type, size, "linear"),
                longrope = nib__family_of(c)->only_longrope &&
-                          (!found || same_text(type, size, "longrope"));
+                          (!found || text_equals(type, size, "longrope"));
     if (longrope)
         return read_longrope(r);
-    if (!nib__family_of(c)->only_longrope && same_text(type, size, "yarn"))
+    if (!nib__family_of(c)->only_longrope && text_equals(type, size, "yarn"))
         return read_yarn(r);
-    if (!linear && !same_text(type, size, "none"))
-        return nib__fail(r->err, NIB_UNSUPPORTED,
-                         "%s: %s is \"%s\", which is not built; none, linear, yarn and llama3's "
-                         "tensor rope_freqs are",
-                         r->g->name, r->key, nib__say_name(shown, sizeof shown, type, size));
+    if (!linear && !text_equals(type, size, "none"))
+        return nib__fail(
+            r->err, NIB_UNSUPPORTED,
+            "%s: %s is \"%s\", which is not supported; none, linear, yarn and llama3's "
+            "tensor rope_freqs are",
+            r->g->name, r->key, nib__say_name(shown, sizeof shown, type, size));
     NIB_TRY(read_factor(r, linear));
     if (!(c->rope_factor >= 1) || !(c->rope_factor < 1e9))
-        return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %g; at least 1 is wanted", r->g->name,
+        return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %g; at least 1 is expected", r->g->name,
                          r->key, c->rope_factor);
     if (linear && c->rope_factor != 1)
         c->rope = NIB_ROPE_LINEAR;
-    return read_list(&c->rope_divisors, r, "rope_freqs.weight", c->head_dim / 2);
+    return read_divisors(&c->rope_divisors, r, "rope_freqs.weight", c->head_dim / 2);
 }
 
-/* ---- keys of a family ---- */
+/* ---- keys of one family ---- */
 
-/* The family's key that GGUF calls so, or NULL. */
-static const nib_family_key *own_key(const reader *r, const char *name)
+/* The family's key with this GGUF name, or NULL. */
+static const nib_family_key *find_family_key(const reader *r, const char *name)
 {
     const nib_family_key *keys = nib__family_of(r->c)->keys;
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++)
@@ -372,7 +374,7 @@ static const nib_family_key *own_key(const reader *r, const char *name)
     return NULL;
 }
 
-static nib_status read_own(reader *r)
+static nib_status read_family_keys(reader *r)
 {
     const nib_family_key *keys = nib__family_of(r->c)->keys;
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
@@ -382,16 +384,17 @@ static nib_status read_own(reader *r)
             continue;
         NIB_TRY(nib__gguf_double(&value, &found, r->g, arch_key(r, keys[i].gguf), r->err));
         if (!(value >= keys[i].least) || !(value <= keys[i].most))
-            return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %g; a value from %g to %g is wanted",
-                             r->g->name, r->key, value, keys[i].least, keys[i].most);
-        nib__keys_put(r->c, &keys[i], value);
+            return nib__fail(r->err, NIB_BAD_INPUT,
+                             "%s: %s is %g; a value from %g to %g is expected", r->g->name, r->key,
+                             value, keys[i].least, keys[i].most);
+        nib__keys_set(r->c, &keys[i], value);
     }
     return NIB_OK;
 }
 
-/* ---- keys that may say nothing unusual ---- */
+/* ---- keys that must have their usual value ---- */
 
-/* Numbers that change the result unless they are this; NaN: unless they are absent. */
+/* Numbers that change the result unless they have this value; NaN: unless they are absent. */
 static const struct {
     const char *name;
     double neutral;
@@ -427,12 +430,12 @@ static nib_status check_numbers(reader *r)
         const char *key = arch_key(r, changing[i].name);
         double value = changing[i].neutral;
         bool found;
-        if (own_key(r, changing[i].name) != NULL || rope_reads(r->c, changing[i].name))
+        if (find_family_key(r, changing[i].name) != NULL || is_read_by_rope(r->c, changing[i].name))
             continue;
         NIB_TRY(nib__gguf_double(&value, &found, r->g, key, r->err));
         if (found && value != changing[i].neutral)
             return nib__fail(r->err, NIB_UNSUPPORTED,
-                             "%s: %s is %g; it changes the result in a way that is not built",
+                             "%s: %s is %g; it changes the result in a way that is not supported",
                              r->g->name, key, value);
     }
     return NIB_OK;
@@ -448,11 +451,12 @@ static nib_status check_flags(reader *r)
     for (size_t i = 0; i < COUNT(flags); i++) {
         bool value = flags[i].neutral, found;
         if (i == PARALLEL && has_flag(r->c, offsetof(nib_config, parallel)))
-            continue; /* the tensors tell: the converter writes true where a config is silent */
+            continue; /* the tensors tell; the converter writes true even if config.json has no such
+                         key */
         NIB_TRY(nib__gguf_bool(&value, &found, r->g, arch_key(r, flags[i].name), r->err));
         if (value != flags[i].neutral)
             return nib__fail(r->err, NIB_UNSUPPORTED,
-                             "%s: %s is %s; it changes the result in a way that is not built",
+                             "%s: %s is %s; it changes the result in a way that is not supported",
                              r->g->name, r->key, value ? "true" : "false");
     }
     return NIB_OK;
@@ -470,23 +474,23 @@ static nib_status check_others(reader *r)
     if (value_length != r->c->head_dim)
         return nib__fail(r->err, NIB_UNSUPPORTED,
                          "%s: %s is %" PRId64 ", but keys have %" PRId64
-                         " elements; only equal lengths are built",
+                         " elements; only equal lengths are supported",
                          r->g->name, r->key, value_length, r->c->head_dim);
     NIB_TRY(nib__gguf_int(&version, &found, r->g, "general.quantization_version", r->err));
     if (version != 2)
         return nib__fail(r->err, NIB_UNSUPPORTED,
-                         "%s: general.quantization_version is %" PRId64 "; blocks of version 2 are "
-                         "read",
+                         "%s: general.quantization_version is %" PRId64
+                         "; only version 2 is supported",
                          r->g->name, version);
     NIB_TRY(nib__gguf_string(&type, &size, &found, r->g, "general.type", r->err));
-    if (!same_text(type, size, "model"))
-        return nib__fail(r->err, NIB_UNSUPPORTED, "%s: general.type is \"%s\"; a model is wanted",
+    if (!text_equals(type, size, "model"))
+        return nib__fail(r->err, NIB_UNSUPPORTED, "%s: general.type is \"%s\"; a model is expected",
                          r->g->name, nib__say_name(shown, sizeof shown, type, size));
     return NIB_OK;
 }
 
-/* Windows: a number, and for some families which layers have it. What the file does not say is as
- * llama.cpp takes it: by the family's pattern, and all layers where it has none. */
+/* Windows: a size, and for some families which layers have it. Absent keys default as in llama.cpp:
+ * to the family's pattern, or to all layers if it has none. */
 static nib_status read_windows(reader *r)
 {
     nib_config *c = r->c;
@@ -498,7 +502,7 @@ static nib_status read_windows(reader *r)
         return nib__layers_window(c, 0, NULL, r->g->name, r->arena, r->err);
     if (window < 0)
         return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: %s is %" PRId64 "; a window of at least 1 position is wanted",
+                         "%s: %s is %" PRId64 "; a window of at least 1 position is expected",
                          r->g->name, r->key, window);
     NIB_TRY(nib__gguf_array_of(&layers, &found, r->g,
                                arch_key(r, "attention.sliding_window_pattern"), NIB_GGUF_BOOL,
@@ -509,18 +513,18 @@ static nib_status read_windows(reader *r)
                          r->key, (size_t)layers.count, c->layers);
     bool *has = found ? nib__arena_take(r->arena, (size_t)c->layers, sizeof *has) : NULL;
     if (found && has == NULL)
-        return nib__fail_memory(r->err, (size_t)c->layers, "the list of layers");
+        return nib__fail_memory(r->err, (size_t)c->layers, "a list of layers");
     for (int64_t i = 0; found && i < c->layers; i++)
         has[i] = layers.at[i] != 0;
     if (!found && nib__family_of(c)->window < NIB_WINDOW_ALWAYS && window < c->context)
         return nib__fail(r->err, NIB_UNSUPPORTED,
                          "%s: %s.attention.sliding_window limits attention to %" PRId64
-                         " positions, which %s has no layers for",
+                         " positions, but %s has no layers with a window",
                          r->g->name, r->arch, window, r->arch);
     return nib__layers_window(c, window, has, r->g->name, r->arena, r->err);
 }
 
-/* Which layers rotate by positions: GGUF has no key for it, so llama.cpp goes by the family. */
+/* Which layers use RoPE. GGUF has no key for this, so llama.cpp goes by the family. */
 static nib_status fill_rope_layers(reader *r)
 {
     nib_config *c = r->c;
@@ -529,14 +533,14 @@ static nib_status fill_rope_layers(reader *r)
         return NIB_OK;
     bool *layers = nib__arena_take(r->arena, (size_t)c->layers, sizeof *layers);
     if (layers == NULL)
-        return nib__fail_memory(r->err, (size_t)c->layers, "the list of layers");
+        return nib__fail_memory(r->err, (size_t)c->layers, "a list of layers");
     for (int64_t i = 0; i < c->layers; i++)
         layers[i] = (i + 1) % every != 0;
     c->rope_layers = layers;
     return NIB_OK;
 }
 
-bool nib__gguf_skips_rope_as(const nib_config *c)
+bool nib__gguf_rope_layers_match(const nib_config *c)
 {
     const int64_t every = nib__family_of(c)->rope_interval;
     for (int64_t i = 0; every > 0 && c->rope_layers != NULL && i < c->layers; i++)
@@ -545,14 +549,14 @@ bool nib__gguf_skips_rope_as(const nib_config *c)
     return true;
 }
 
-/* ---- keys not known ---- */
+/* ---- unknown keys and tensors ---- */
 
 static bool begins_with(const char *text, const char *start)
 {
     return strncmp(text, start, strlen(start)) == 0;
 }
 
-/* Keys of the architecture that are read above, or that say nothing about a forward step. */
+/* Keys of the architecture that are read above, or that do not matter for a forward step. */
 static bool is_known(const reader *r, const char *name)
 {
     static const char *const known[] = {"block_count",
@@ -581,11 +585,11 @@ static bool is_known(const reader *r, const char *name)
     for (size_t i = 0; i < COUNT(changing); i++)
         if (strcmp(changing[i].name, name) == 0)
             return true;
-    return own_key(r, name) != NULL;
+    return find_family_key(r, name) != NULL;
 }
 
-/* Numbers that only some families and rotations have a use for: does this model? */
-static bool is_of_some(bool *used, const nib_config *c, const char *name)
+/* Keys that only some families and RoPE types use. *used: whether this model does. */
+static bool is_conditional(bool *used, const nib_config *c, const char *name)
 {
     const nib_family_row *family = nib__family_of(c);
     const bool rms = family->eps == NIB_EPS_RMS,
@@ -616,23 +620,23 @@ static nib_status check_unknown(reader *r)
         const bool own = begins_with(key, r->arch) && key[prefix] == '.';
         const char *name = own ? key + prefix + 1 : "";
         bool known = own && is_known(r, name);
-        const bool of_some = is_of_some(&known, r->c, name);
+        const bool conditional = is_conditional(&known, r->c, name);
         char shown[128];
         for (size_t j = 0; j < COUNT(elsewhere); j++)
             known = known || begins_with(key, elsewhere[j]);
         if (known)
             continue;
         nib__say_name(shown, sizeof shown, key, strlen(key));
-        if (!of_some && (begins_with(name, "rope.") || begins_with(name, "attention.")))
+        if (!conditional && (begins_with(name, "rope.") || begins_with(name, "attention.")))
             return nib__fail(r->err, NIB_UNSUPPORTED,
-                             "%s: key \"%s\" changes the result and is not known", r->g->name,
+                             "%s: key \"%s\" is unknown and may change the result", r->g->name,
                              shown);
         nib__ledger_add_unread(r->ledger, "config-key", "the GGUF", shown, NULL);
     }
     return NIB_OK;
 }
 
-/* Every tensor has a place in the model: what is left out would be missing without a word. */
+/* Every tensor must belong to the model; ignoring one would silently change the result. */
 static nib_status check_tensors(reader *r)
 {
     static const char *const known[] = {"model.", "lm_head.", "rope_freqs.weight"};
@@ -645,7 +649,7 @@ static nib_status check_tensors(reader *r)
             placed = placed || begins_with(name, known[j]);
         if (!placed)
             return nib__fail(r->err, NIB_UNSUPPORTED,
-                             "%s: tensor \"%s\" is none that %s has here; leaving it out would "
+                             "%s: tensor \"%s\" is not part of %s; leaving it out would "
                              "change the result",
                              r->g->name, nib__say_name(shown, sizeof shown, name, strlen(name)),
                              r->arch);
@@ -672,19 +676,135 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
     NIB_TRY(read_rope(&r));
     NIB_TRY(fill_rope_layers(&r));
     NIB_TRY(read_windows(&r));
-    NIB_TRY(read_own(&r));
+    NIB_TRY(read_family_keys(&r));
     NIB_TRY(check_numbers(&r));
     NIB_TRY(check_flags(&r));
     NIB_TRY(check_others(&r));
     NIB_TRY(check_unknown(&r));
     NIB_TRY(check_tensors(&r));
     NIB_TRY(read_ids(&r));
-    find_biases(&r);
-    find_norms(&r);
+    detect_biases(&r);
+    detect_norms(&r);
     const nib_family_row *family = nib__family_of(out);
     if (family->complete != NULL)
         family->complete(out);
     if (family->complete_gguf != NULL)
         family->complete_gguf(out);
     return NIB_OK;
+}
+
+/* ---- sampling ---- */
+
+static const char sampling[] = "general.sampling.";
+
+static nib_status read_rate(double *out, const nib_gguf *g, const char *name, double most,
+                            bool zero, nib_err *err)
+{
+    char key[64];
+    double value = 1;
+    bool found;
+    snprintf(key, sizeof key, "%s%s", sampling, name);
+    NIB_TRY(nib__gguf_double(&value, &found, g, key, err));
+    if (!found)
+        return NIB_OK;
+    if (!(value <= most) || value < 0 || (value == 0 && !zero))
+        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %g; %s %g is expected", g->name, key, value,
+                         zero ? "0 to" : "above 0 and at most", most);
+    *out = value;
+    return NIB_OK;
+}
+
+/* Keys of samplers that are off by default, and the value that keeps each off. */
+static const struct {
+    const char *name;
+    double off; /* NaN: has no effect without the others */
+} switches[] = {{"penalty_repeat", 1},  {"xtc_probability", 0},  {"mirostat", 0},
+                {"xtc_threshold", NAN}, {"penalty_last_n", NAN}, {"mirostat_tau", NAN},
+                {"mirostat_eta", NAN}};
+
+/* Reports a sampling key that nothing reads. */
+static nib_status report_sampling(const nib_gguf *g, const char *key, nib_ledger *ledger,
+                                  nib_err *err)
+{
+    static const char *const known[] = {"temp", "top_k", "top_p", "min_p"};
+    const char *name = key + sizeof sampling - 1;
+    char shown[96];
+    double value;
+    bool found;
+    for (size_t i = 0; i < COUNT(known); i++)
+        if (strcmp(known[i], name) == 0)
+            return NIB_OK;
+    for (size_t i = 0; i < COUNT(switches); i++) {
+        if (strcmp(switches[i].name, name) != 0)
+            continue;
+        value = switches[i].off;
+        NIB_TRY(nib__gguf_double(&value, &found, g, key, err));
+        if (isnan(switches[i].off) || value == switches[i].off)
+            return NIB_OK;
+    }
+    nib__ledger_add_unread(ledger, "generation-key", "the GGUF",
+                           nib__say_name(shown, sizeof shown, key, strlen(key)), NULL);
+    return NIB_OK;
+}
+
+nib_status nib__generation_gguf(nib_generation *out, const nib_gguf *g, nib_ledger *ledger,
+                                nib_err *err)
+{
+    bool found;
+    *out = nib__generation_none;
+    NIB_TRY(read_rate(&out->temperature, g, "temp", NIB_TEMPERATURE_MAX, true, err));
+    NIB_TRY(read_rate(&out->top_p, g, "top_p", 1, false, err));
+    NIB_TRY(read_rate(&out->min_p, g, "min_p", 1, true, err));
+    NIB_TRY(nib__gguf_int(&out->top_k, &found, g, "general.sampling.top_k", err));
+    if (found && out->top_k < 0)
+        out->top_k = 0; /* negative is off, like 0 */
+    for (size_t i = 0; i < g->count; i++)
+        if (strncmp(g->values[i]->key, sampling, sizeof sampling - 1) == 0)
+            NIB_TRY(report_sampling(g, g->values[i]->key, ledger, err));
+    return NIB_OK;
+}
+
+/* ---- tokenizer ---- */
+
+static const char tokenizer[] = "tokenizer.";
+
+/* The key is read, or only names a token that is never drawn or inserted. */
+static bool is_tokenizer_key_read(const char *name)
+{
+    static const char *const known[] = {"chat_template",
+                                        "chat_templates",
+                                        "huggingface.json",
+                                        "rwkv.world",
+                                        "ggml.model",
+                                        "ggml.pre",
+                                        "ggml.tokens",
+                                        "ggml.token_type",
+                                        "ggml.token_type_count",
+                                        "ggml.scores",
+                                        "ggml.merges",
+                                        "ggml.add_bos_token",
+                                        "ggml.add_eos_token",
+                                        "ggml.add_space_prefix",
+                                        "ggml.remove_extra_whitespaces",
+                                        "ggml.precompiled_charsmap"};
+    const size_t size = strlen(name);
+    for (size_t i = 0; i < COUNT(known); i++)
+        if (strcmp(known[i], name) == 0)
+            return true;
+    return begins_with(name, "chat_template.") ||
+           (begins_with(name, "ggml.") && size > 9 && strcmp(name + size - 9, "_token_id") == 0);
+}
+
+void nib__gguf_report_tokenizer(const nib_gguf *g, nib_ledger *ledger)
+{
+    char shown[96];
+    for (size_t i = 0; i < g->count; i++) {
+        const nib_gguf_value *v = g->values[i];
+        const bool off = v->kind == NIB_GGUF_BOOL && !v->is_array && *v->at == 0;
+        if (begins_with(v->key, tokenizer) && !off &&
+            !is_tokenizer_key_read(v->key + sizeof tokenizer - 1))
+            nib__ledger_add_unread(ledger, "tokenizer", "the GGUF",
+                                   nib__say_name(shown, sizeof shown, v->key, strlen(v->key)),
+                                   NULL);
+    }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys of single families are in their rows; beside them stands what no family that is built reads.
+ * Keys of single families are in the families' rows; the table here has the keys that no supported
+ * family reads.
  */
 #include "config_keys.h"
 
@@ -10,14 +11,14 @@
 #include <math.h>
 #include <stdio.h>
 
-/* What other families, or no family that is built, read. */
+/* A key of another family, or of none that is supported. */
 typedef struct known_key {
     const char *key;
-    double neutral;   /* NaN: no number is; null, false and empty lists always are */
-    const char *text; /* the same of a string; NULL: none is */
+    double neutral;   /* NaN: no number is neutral; null, false and empty lists always are */
+    const char *text; /* neutral string; NULL: none */
 } known_key;
 
-static const known_key of_none[] = {
+static const known_key unsupported_keys[] = {
     {"alibi", NAN, NULL},
     {"attention_chunk_size", NAN, NULL},
     {"clip_qkv", NAN, NULL},
@@ -38,9 +39,9 @@ static const known_key of_none[] = {
 
 static bool find_known(known_key *out, const nib_json *json)
 {
-    for (size_t i = 0; i < COUNT(of_none); i++)
-        if (nib__json_is(json, of_none[i].key)) {
-            *out = of_none[i];
+    for (size_t i = 0; i < COUNT(unsupported_keys); i++)
+        if (nib__json_is(json, unsupported_keys[i].key)) {
+            *out = unsupported_keys[i];
             return true;
         }
     for (size_t f = 0; nib__family_at(f) != NULL; f++) {
@@ -55,13 +56,13 @@ static bool find_known(known_key *out, const nib_json *json)
     return false;
 }
 
-bool nib__keys_know(const nib_json *json)
+bool nib__keys_is_known(const nib_json *json)
 {
     known_key known;
     return find_known(&known, json);
 }
 
-static const nib_key_said *find_said(const nib_keys_said *s, const char *key)
+static const nib_key_given *find_given(const nib_keys_given *s, const char *key)
 {
     for (size_t i = 0; i < s->count; i++)
         if (strcmp(s->keys[i].key, key) == 0)
@@ -69,7 +70,7 @@ static const nib_key_said *find_said(const nib_keys_said *s, const char *key)
     return NULL;
 }
 
-bool nib__keys_read(nib_keys_said *s, nib_json *json)
+bool nib__keys_read(nib_keys_given *s, nib_json *json)
 {
     known_key known = {0};
     nib_json_value value;
@@ -79,25 +80,27 @@ bool nib__keys_read(nib_keys_said *s, nib_json *json)
     while (i < s->count && strcmp(s->keys[i].key, known.key) != 0)
         i++;
     if (i == NIB_KEYS_MAX) {
-        nib__json_fail(json, "at most %d keys of single families are wanted", NIB_KEYS_MAX);
+        nib__json_fail(
+            json, "there are too many keys that only some models have; at most %d are supported",
+            NIB_KEYS_MAX);
         return false;
     }
     s->count += i == s->count;
-    nib_key_said *said = &s->keys[i];
+    nib_key_given *entry = &s->keys[i];
     const bool flag = value.event == NIB_JSON_FALSE || value.event == NIB_JSON_TRUE;
-    *said = (nib_key_said){.key = known.key,
-                           .null = value.event == NIB_JSON_NULL,
-                           .number = flag ? value.event == NIB_JSON_TRUE : value.number};
+    *entry = (nib_key_given){.key = known.key,
+                             .null = value.event == NIB_JSON_NULL,
+                             .number = flag ? value.event == NIB_JSON_TRUE : value.number};
     if (value.event == NIB_JSON_STRING && value.shown != NULL)
-        snprintf(said->text, sizeof said->text, "%s", value.shown);
-    said->neutral = said->null || value.event == NIB_JSON_FALSE || value.empty ||
-                    value.number == known.neutral ||
-                    (known.text != NULL && value.event == NIB_JSON_STRING &&
-                     strcmp(said->text, known.text) == 0);
+        snprintf(entry->text, sizeof entry->text, "%s", value.shown);
+    entry->neutral = entry->null || value.event == NIB_JSON_FALSE || value.empty ||
+                     value.number == known.neutral ||
+                     (known.text != NULL && value.event == NIB_JSON_STRING &&
+                      strcmp(entry->text, known.text) == 0);
     return true;
 }
 
-void nib__keys_put(nib_config *c, const nib_family_key *key, double value)
+void nib__keys_set(nib_config *c, const nib_family_key *key, double value)
 {
     void *at = (char *)c + key->at;
     if (key->is == NIB_OWN_FLAG)
@@ -121,39 +124,41 @@ double nib__keys_value(const nib_config *c, const nib_family_key *key)
                                              : value;
 }
 
-/* One key of the family; said NULL: it is absent. */
-static nib_status apply_key(nib_config *c, const nib_family_key *key, const nib_key_said *said,
+/* Applies one key of the family; entry NULL: the key is absent. */
+static nib_status apply_key(nib_config *c, const nib_family_key *key, const nib_key_given *entry,
                             const char *name, nib_err *err)
 {
-    const bool null = said != NULL && said->null, given = said != NULL && !null;
+    const bool null = entry != NULL && entry->null, given = entry != NULL && !null;
     if (key->is == NIB_OWN_TEXT)
-        return !given || strcmp(said->text, key->text) == 0
+        return !given || strcmp(entry->text, key->text) == 0
                    ? NIB_OK
-                   : nib__fail(err, NIB_UNSUPPORTED, "%s: %s is \"%s\"; only %s is built for %s",
-                               name, key->key, said->text, key->text, nib__arch_name(c->arch));
-    const bool none = null && key->least <= 0; /* a cap of null is none */
-    const double value = given ? said->number : none ? 0 : key->absent;
+                   : nib__fail(err, NIB_UNSUPPORTED,
+                               "%s: %s is \"%s\"; only %s is supported for %s", name, key->key,
+                               entry->text, key->text, nib__arch_name(c->arch));
+    const bool none = null && key->least <= 0; /* null means no cap */
+    const double value = given ? entry->number : none ? 0 : key->absent;
     const bool half = key->is == NIB_OWN_FLAG && value != 0 && value != 1;
     if (half || !(value >= key->least) || !(value <= key->most))
-        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %g; a value from %g to %g is wanted for %s",
-                         name, key->key, value, key->least, key->most, nib__arch_name(c->arch));
-    nib__keys_put(c, key, value);
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: %s is %g; a value from %g to %g is expected for %s", name, key->key,
+                         value, key->least, key->most, nib__arch_name(c->arch));
+    nib__keys_set(c, key, value);
     return NIB_OK;
 }
 
-nib_status nib__keys_apply(nib_config *c, const nib_keys_said *s, const char *name, nib_err *err)
+nib_status nib__keys_apply(nib_config *c, const nib_keys_given *s, const char *name, nib_err *err)
 {
     const nib_family_key *keys = nib__family_of(c)->keys;
     size_t count = 0;
     for (; keys != NULL && keys[count].key != NULL; count++)
-        NIB_TRY(apply_key(c, &keys[count], find_said(s, keys[count].key), name, err));
+        NIB_TRY(apply_key(c, &keys[count], find_given(s, keys[count].key), name, err));
     for (size_t i = 0; i < s->count; i++) {
         bool read = s->keys[i].neutral;
         for (size_t k = 0; k < count && !read; k++)
             read = strcmp(keys[k].key, s->keys[i].key) == 0;
         if (!read)
             return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: it changes the result in a way that is not built for %s (in "
+                             "%s: it changes the result in a way that is not supported for %s (in "
                              "\"%s\")",
                              name, nib__arch_name(c->arch), s->keys[i].key);
     }

@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys of config.json that change the result in some families and are no other family's: scales,
- * caps, flags. A family's row lists those that it reads; any other is an error unless its value
- * changes nothing.
+ * Keys of config.json that change the result and that only some families read: scales, caps, flags.
+ * A family's row lists the keys it reads; any other is an error unless its value changes nothing.
  */
 #ifndef NIB_CONFIG_KEYS_H
 #define NIB_CONFIG_KEYS_H
 
 #include "config.h"
 
-enum { NIB_KEYS_MAX = 64 /* different ones in a config */ };
+enum { NIB_KEYS_MAX = 64 /* different keys in one config */ };
 
-typedef struct nib_key_said {
+typedef struct nib_key_given {
     const char *key;
     bool null;
-    bool neutral;  /* it changes nothing, whoever reads it */
-    double number; /* NaN: not a number; flags are 0 and 1 */
+    bool neutral;  /* the value changes nothing in any family */
+    double number; /* NaN: not a number; a flag is 0 or 1 */
     char text[32]; /* empty: not a string */
-} nib_key_said;
+} nib_key_given;
 
-typedef struct nib_keys_said {
-    nib_key_said keys[NIB_KEYS_MAX];
+typedef struct nib_keys_given {
+    nib_key_given keys[NIB_KEYS_MAX];
     size_t count;
-} nib_keys_said;
+} nib_keys_given;
 
-/* The key just read is one of them: reads its value. */
-bool nib__keys_know(const nib_json *json);
-bool nib__keys_read(nib_keys_said *said, nib_json *json);
-/* Into config, whose family is known. NIB_BAD_INPUT: a key that the family does not read. */
-nib_status nib__keys_apply(nib_config *config, const nib_keys_said *said, const char *name,
+/* Whether the key just read is such a key; then nib__keys_read reads its value. */
+bool nib__keys_is_known(const nib_json *json);
+bool nib__keys_read(nib_keys_given *given, nib_json *json);
+/* Applies the keys to config, whose family must be set. NIB_BAD_INPUT: a key that the family does
+ * not read. */
+nib_status nib__keys_apply(nib_config *config, const nib_keys_given *given, const char *name,
                            nib_err *err);
 
 struct nib_family_key;
-/* One value into config, as the key says. */
-void nib__keys_put(nib_config *config, const struct nib_family_key *key, double value);
-/* The value that it says of config, the other way round. */
+/* Sets the member of config that the key stands for. */
+void nib__keys_set(nib_config *config, const struct nib_family_key *key, double value);
+/* The inverse: the key's value for this config. */
 double nib__keys_value(const nib_config *config, const struct nib_family_key *key);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Windows and rotation by layer: layer_types decides where it is given, else the family's rule.
+ * Sliding windows and RoPE by layer: layer_types decides if it is given, else the family's rule.
  */
 #include "config_layers.h"
 
@@ -12,7 +12,7 @@
 
 /* ---- reading ---- */
 
-static bool *take_list(nib_json *j, nib_arena *arena)
+static bool *allocate_list(nib_json *j, nib_arena *arena)
 {
     bool *list = nib__arena_take(arena, NIB_LAYERS_MAX, sizeof *list);
     if (list == NULL)
@@ -20,18 +20,18 @@ static bool *take_list(nib_json *j, nib_arena *arena)
     return list;
 }
 
-/* One name for each layer. */
-bool nib__layers_read_types(nib_layers_said *s, nib_json *j, nib_arena *arena)
+/* layer_types: one name per layer. */
+bool nib__layers_read_types(nib_layers_given *s, nib_json *j, nib_arena *arena)
 {
     if (nib__json_next(j) == NIB_JSON_NULL)
         return true;
-    if (!nib__config_now(j, NIB_JSON_ARRAY))
+    if (!nib__config_check_event(j, NIB_JSON_ARRAY))
         return false;
-    s->sliding = take_list(j, arena);
+    s->sliding = allocate_list(j, arena);
     for (s->type_count = 0; s->sliding != NULL && nib__json_next(j) == NIB_JSON_STRING;) {
         const bool slides = nib__json_is(j, "sliding_attention");
         if (s->type_count == NIB_LAYERS_MAX) {
-            nib__json_fail(j, "at most %d layers are wanted", NIB_LAYERS_MAX);
+            nib__json_fail(j, "at most %d layers are supported", NIB_LAYERS_MAX);
             return false;
         }
         s->sliding[s->type_count++] = slides;
@@ -41,75 +41,76 @@ bool nib__layers_read_types(nib_layers_said *s, nib_json *j, nib_arena *arena)
         if (!s->other_type)
             return false;
     }
-    return s->sliding != NULL && nib__config_now(j, NIB_JSON_ARRAY_END);
+    return s->sliding != NULL && nib__config_check_event(j, NIB_JSON_ARRAY_END);
 }
 
-/* 1 for each layer that rotates by positions, 0 for others. */
-bool nib__layers_read_rotates(nib_layers_said *s, nib_json *j, nib_arena *arena)
+/* no_rope_layers: 1 for each layer with RoPE, 0 for others. */
+bool nib__layers_read_rotates(nib_layers_given *s, nib_json *j, nib_arena *arena)
 {
     if (nib__json_next(j) == NIB_JSON_NULL)
         return true;
-    if (!nib__config_now(j, NIB_JSON_ARRAY))
+    if (!nib__config_check_event(j, NIB_JSON_ARRAY))
         return false;
-    bool *layers = take_list(j, arena);
+    bool *layers = allocate_list(j, arena);
     int64_t count = 0, value;
     while (layers != NULL && nib__json_next(j) == NIB_JSON_NUMBER) {
         if (!nib__json_int64(j, &value))
             return false;
         if (count == NIB_LAYERS_MAX || (value != 0 && value != 1)) {
-            nib__json_fail(j, "0 or 1 for each of at most %d layers is wanted", NIB_LAYERS_MAX);
+            nib__json_fail(j, "0 or 1 is expected for each of at most %d layers", NIB_LAYERS_MAX);
             return false;
         }
         layers[count++] = value == 1;
     }
     s->rotates = count != 0 ? layers : NULL;
     s->rotate_count = count;
-    return layers != NULL && nib__config_now(j, NIB_JSON_ARRAY_END);
+    return layers != NULL && nib__config_check_event(j, NIB_JSON_ARRAY_END);
 }
 
-/* A number, or a letter for each of the layers that repeat. */
-bool nib__layers_read_pattern(nib_layers_said *s, nib_json *j, nib_arena *arena)
+/* sliding_window_pattern: a number, or a letter for each layer of the repeating pattern. */
+bool nib__layers_read_pattern(nib_layers_given *s, nib_json *j, nib_arena *arena)
 {
     const nib_json_event event = nib__json_next(j);
     if (event == NIB_JSON_NULL)
         return true;
     if (event == NIB_JSON_NUMBER) {
         if (nib__json_int64(j, &s->pattern) && s->pattern < 1)
-            nib__json_fail(j, "a number of layers of at least 1 is wanted");
+            nib__json_fail(j, "a number of layers of at least 1 is expected");
         return s->pattern >= 1;
     }
-    if (!nib__config_now(j, NIB_JSON_STRING))
+    if (!nib__config_check_event(j, NIB_JSON_STRING))
         return false;
     s->pattern_letters = nib__json_string(j, arena, NULL);
     if (s->pattern_letters == NULL)
         return false;
     if (*s->pattern_letters != 0 && strspn(s->pattern_letters, "LG") == strlen(s->pattern_letters))
         return true;
-    nib__json_fail(j, "letters L, with a window, and G, without one, are wanted");
+    nib__json_fail(j,
+                   "only the letters L, a layer with a window, and G, one without, are expected");
     return false;
 }
 
-bool nib__layers_read_window(nib_layers_said *s, nib_json *j)
+bool nib__layers_read_window(nib_layers_given *s, nib_json *j)
 {
     s->window = 0;
     if (!nib__config_size(j, &s->window))
         return false;
     if (s->window == 0 && j->event != NIB_JSON_NULL)
-        nib__json_fail(j, "a window of at least 1 position is wanted, or null for none");
+        nib__json_fail(j, "a window of at least 1 position is expected, or null for none");
     return j->event != NIB_JSON_ERROR;
 }
 
 /* ---- windows ---- */
 
-static bool in_pattern(const nib_layers_said *s, int64_t pattern, int64_t i)
+static bool in_pattern(const nib_layers_given *s, int64_t pattern, int64_t i)
 {
     if (s->pattern_letters != NULL)
         return s->pattern_letters[(size_t)i % strlen(s->pattern_letters)] == 'L';
     return (i + 1) % pattern != 0;
 }
 
-/* By the family's rule, where layer_types is not given. */
-static bool has_window(const nib_config *c, const nib_layers_said *s, int64_t i)
+/* By the family's rule, without layer_types. */
+static bool has_window(const nib_config *c, const nib_layers_given *s, int64_t i)
 {
     const nib_family_row *family = nib__family_of(c);
     switch (family->window) {
@@ -124,11 +125,11 @@ static bool has_window(const nib_config *c, const nib_layers_said *s, int64_t i)
 }
 
 static nib_status set_windows(nib_config *c, int64_t window, const bool *layers,
-                              const nib_layers_said *s, nib_arena *arena, nib_err *err)
+                              const nib_layers_given *s, nib_arena *arena, nib_err *err)
 {
     bool *has = nib__arena_take(arena, (size_t)c->layers, sizeof *has), any = false, all = true;
     if (has == NULL)
-        return nib__fail_memory(err, (size_t)c->layers, "the list of layers");
+        return nib__fail_memory(err, (size_t)c->layers, "a list of layers");
     for (int64_t i = 0; i < c->layers; i++) {
         has[i] = layers != NULL ? layers[i] : has_window(c, s, i);
         any = any || has[i];
@@ -145,14 +146,14 @@ static nib_status fail_unrotated(const nib_config *c, const char *name, const ch
                                  nib_err *err)
 {
     return nib__fail(err, NIB_UNSUPPORTED,
-                     "%s: %s: no layer of %s would rotate by positions, which is not built", name,
-                     why, nib__arch_name(c->arch));
+                     "%s: %s: no layer of %s would use RoPE, which is not supported", name, why,
+                     nib__arch_name(c->arch));
 }
 
 nib_status nib__layers_window(nib_config *c, int64_t window, const bool *layers, const char *name,
                               nib_arena *arena, nib_err *err)
 {
-    const nib_layers_said none = {0};
+    const nib_layers_given none = {0};
     if (window > 0)
         NIB_TRY(set_windows(c, window, layers, &none, arena, err));
     const nib_family_row *family = nib__family_of(c);
@@ -161,8 +162,8 @@ nib_status nib__layers_window(nib_config *c, int64_t window, const bool *layers,
                : NIB_OK;
 }
 
-/* The family has no use for what layer_types says, which is other than what is built. */
-static void say_types(const nib_config *c, const nib_layers_said *s, nib_ledger *ledger)
+/* Reports a layer_types that the family ignores and that differs from what runs. */
+static void report_types(const nib_config *c, const nib_layers_given *s, nib_ledger *ledger)
 {
     bool differs = s->sliding != NULL && (s->other_type != NULL || s->type_count != c->layers);
     for (int64_t i = 0; i < s->type_count && !differs; i++)
@@ -171,10 +172,10 @@ static void say_types(const nib_config *c, const nib_layers_said *s, nib_ledger 
         nib__ledger_add_overruled(ledger, "config-key", "layer_types", "of each layer", NULL,
                                   "transformers does not read it for %s, whose layers have %s",
                                   nib__arch_name(c->arch),
-                                  c->window > 0 ? "a window, all of them" : "no window");
+                                  c->window > 0 ? "a window each" : "no window");
 }
 
-static nib_status find_windows(nib_config *c, const nib_layers_said *s, const char *name,
+static nib_status find_windows(nib_config *c, const nib_layers_given *s, const char *name,
                                nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
     const nib_family_row *family = nib__family_of(c);
@@ -186,7 +187,7 @@ static nib_status find_windows(nib_config *c, const nib_layers_said *s, const ch
     bool slides = false;
     if (!family->layer_types) {
         NIB_TRY(window > 0 ? set_windows(c, window, NULL, s, arena, err) : NIB_OK);
-        say_types(c, s, ledger);
+        report_types(c, s, ledger);
         return NIB_OK;
     }
     if (s->sliding != NULL && s->type_count != c->layers)
@@ -196,8 +197,8 @@ static nib_status find_windows(nib_config *c, const nib_layers_said *s, const ch
     if (s->other_type)
         return nib__fail(
             err, NIB_UNSUPPORTED,
-            "%s: layer_types names \"%s\"; full_attention and sliding_attention are built", name,
-            nib__say_name(shown, sizeof shown, s->other_type, strlen(s->other_type)));
+            "%s: layer_types names \"%s\"; only full_attention and sliding_attention are supported",
+            name, nib__say_name(shown, sizeof shown, s->other_type, strlen(s->other_type)));
     for (int64_t i = 0; i < s->type_count; i++)
         slides = slides || s->sliding[i];
     if (slides && window <= 0)
@@ -218,10 +219,10 @@ static nib_status find_windows(nib_config *c, const nib_layers_said *s, const ch
     return NIB_OK;
 }
 
-/* ---- rotation ---- */
+/* ---- RoPE ---- */
 
-/* Which layers rotate by positions, where the family asks. */
-static nib_status find_rotation(nib_config *c, const nib_layers_said *s, const char *name,
+/* Finds the layers that use RoPE, for families in which some do not. */
+static nib_status find_rotation(nib_config *c, const nib_layers_given *s, const char *name,
                                 nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
     const nib_family_row *family = nib__family_of(c);
@@ -230,9 +231,10 @@ static nib_status find_rotation(nib_config *c, const nib_layers_said *s, const c
     bool *layers = s->rotates, differs = false;
     char shown[32];
     if (!skips && layers != NULL)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: no_rope_layers changes the result in a way that is not built for %s",
-                         name, nib__arch_name(c->arch));
+        return nib__fail(
+            err, NIB_BAD_INPUT,
+            "%s: no_rope_layers changes the result in a way that is not supported for %s", name,
+            nib__arch_name(c->arch));
     if (!skips)
         return NIB_OK;
     if (layers != NULL && s->rotate_count != c->layers)
@@ -243,7 +245,7 @@ static nib_status find_rotation(nib_config *c, const nib_layers_said *s, const c
     if (layers == NULL)
         layers = nib__arena_take(arena, (size_t)c->layers, sizeof *layers);
     if (layers == NULL)
-        return nib__fail_memory(err, (size_t)c->layers, "the list of layers");
+        return nib__fail_memory(err, (size_t)c->layers, "a list of layers");
     for (int64_t i = 0; i < c->layers; i++) {
         const bool rotates = (i + 1) % every != 0;
         if (s->rotates == NULL)
@@ -254,18 +256,18 @@ static nib_status find_rotation(nib_config *c, const nib_layers_said *s, const c
     if (differs)
         nib__ledger_add_overruled(ledger, "config-key", "no_rope_layer_interval",
                                   nib__say_double(shown, (double)s->rotate_interval), NULL,
-                                  "no_rope_layers names other layers, and it decides");
+                                  "no_rope_layers names other layers and takes precedence");
     c->rope_layers = layers;
     return NIB_OK;
 }
 
-/* ---- what is not done as said ---- */
+/* ---- keys that are not followed ---- */
 
-/* max_window_layers and sliding_window_pattern choose among layers; where none has a window, there
- * is nothing for them to choose. */
-static void say_choice(const nib_config *c, const nib_layers_said *s, nib_ledger *ledger)
+/* max_window_layers and sliding_window_pattern choose among layers; if no layer has a window, they
+ * have no effect. */
+static void report_patterns(const nib_config *c, const nib_layers_given *s, nib_ledger *ledger)
 {
-    const char *decides = s->sliding != NULL ? "layer_types decides" : "they go by the family";
+    const char *decides = s->sliding != NULL ? "layer_types decides" : "the family decides";
     const bool patterned = s->pattern > 0 || s->pattern_letters != NULL;
     bool first_differs = false, pattern_differs = false;
     char asked[32], letters[NIB_SHOWN];
@@ -277,7 +279,8 @@ static void say_choice(const nib_config *c, const nib_layers_said *s, nib_ledger
     if (first_differs)
         nib__ledger_add_overruled(ledger, "config-key", "max_window_layers",
                                   nib__say_double(asked, (double)s->first_window), NULL,
-                                  "other layers than those from it on have a window: %s", decides);
+                                  "the layers with a window are not those from this one on: %s",
+                                  decides);
     if (pattern_differs)
         nib__ledger_add_overruled(ledger, "config-key", "sliding_window_pattern",
                                   s->pattern_letters != NULL
@@ -286,7 +289,7 @@ static void say_choice(const nib_config *c, const nib_layers_said *s, nib_ledger
                                   NULL, "other layers have a window: %s", decides);
 }
 
-static void say_use(const nib_config *c, const nib_layers_said *s, nib_ledger *ledger)
+static void report_use_window(const nib_config *c, const nib_layers_given *s, nib_ledger *ledger)
 {
     const int rule = nib__family_of(c)->window;
     if (!s->use_window)
@@ -295,7 +298,7 @@ static void say_use(const nib_config *c, const nib_layers_said *s, nib_ledger *l
         nib__ledger_add_unread(ledger, "config-key", "config.json", "use_sliding_window", "true");
     else if (c->window == 0)
         nib__ledger_add_overruled(ledger, "config-key", "use_sliding_window", "true", NULL,
-                                  "no layer has a window, by %s",
+                                  "no layer has a window, because of %s",
                                   s->window == 0                 ? "sliding_window"
                                   : s->sliding != NULL           ? "layer_types"
                                   : rule == NIB_WINDOW_UNROTATED ? "no_rope_layers"
@@ -304,17 +307,18 @@ static void say_use(const nib_config *c, const nib_layers_said *s, nib_ledger *l
 
 /* ---- both ---- */
 
-nib_status nib__layers_apply(nib_config *c, const nib_layers_said *s, const char *name,
+nib_status nib__layers_apply(nib_config *c, const nib_layers_given *s, const char *name,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
     char asked[32];
     NIB_TRY(find_rotation(c, s, name, arena, ledger, err));
     NIB_TRY(find_windows(c, s, name, arena, ledger, err));
-    say_use(c, s, ledger);
-    say_choice(c, s, ledger);
+    report_use_window(c, s, ledger);
+    report_patterns(c, s, ledger);
     if (nib__family_of(c)->window == NIB_WINDOW_IGNORED && s->window > 0 && s->window < c->context)
-        nib__ledger_add_overruled(
-            ledger, "config-key", "sliding_window", nib__say_double(asked, (double)s->window), NULL,
-            "%s has no window; every position attends to all before it", nib__arch_name(c->arch));
+        nib__ledger_add_overruled(ledger, "config-key", "sliding_window",
+                                  nib__say_double(asked, (double)s->window), NULL,
+                                  "%s has no window; every position attends to all earlier ones",
+                                  nib__arch_name(c->arch));
     return NIB_OK;
 }

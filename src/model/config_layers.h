@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What config.json says of single layers: which of them see a window of positions, and which rotate
- * by positions.
+ * Per-layer settings of config.json: which layers have a sliding window, and which use RoPE.
  */
 #ifndef NIB_CONFIG_LAYERS_H
 #define NIB_CONFIG_LAYERS_H
@@ -10,32 +9,32 @@
 
 enum { NIB_LAYERS_MAX = 1024 };
 
-typedef struct nib_layers_said {
-    int64_t window;        /* sliding_window, or what the family has without it; 0: null */
+typedef struct nib_layers_given {
+    int64_t window;        /* sliding_window, or the family's default; 0: null */
     int64_t first_window;  /* max_window_layers; negative: absent */
     bool use_window;       /* use_sliding_window */
-    int64_t pattern;       /* sliding_window_pattern: every such layer has no window; 0: absent */
-    char *pattern_letters; /* the same as "LLLG": L has a window; NULL: it is a number */
-    bool *sliding;         /* [type_count] layer_types; NULL: absent */
+    int64_t pattern;       /* sliding_window_pattern: every n-th layer has no window; 0: absent */
+    char *pattern_letters; /* the same as letters, "LLLG": L has a window; NULL: a number, or
+                              absent */
+    bool *sliding;         /* [type_count] layer_types: true for sliding attention; NULL: absent */
     int64_t type_count;
-    char *other_type; /* the first of layer_types that is neither full nor sliding attention */
-    bool *rotates;    /* [rotate_count] no_rope_layers, as it has them: 1 is with positions; NULL:
-                         absent */
+    char *other_type; /* first of layer_types that is neither full nor sliding attention */
+    bool *rotates;    /* [rotate_count] no_rope_layers, in which 1 means RoPE; NULL: absent */
     int64_t rotate_count;
     int64_t rotate_interval; /* no_rope_layer_interval; 0: absent */
-} nib_layers_said;
+} nib_layers_given;
 
-/* Each reads the value behind its key. */
-bool nib__layers_read_types(nib_layers_said *said, nib_json *json, nib_arena *arena);
-bool nib__layers_read_rotates(nib_layers_said *said, nib_json *json, nib_arena *arena);
-bool nib__layers_read_pattern(nib_layers_said *said, nib_json *json, nib_arena *arena);
-bool nib__layers_read_window(nib_layers_said *said, nib_json *json);
-/* Writes windows and rotation of layers into config, whose family and sizes are known, and a line
- * for what is overruled into ledger; NULL: no lines. */
-nib_status nib__layers_apply(nib_config *config, const nib_layers_said *said, const char *name,
+/* Each reads the value after its key. */
+bool nib__layers_read_types(nib_layers_given *given, nib_json *json, nib_arena *arena);
+bool nib__layers_read_rotates(nib_layers_given *given, nib_json *json, nib_arena *arena);
+bool nib__layers_read_pattern(nib_layers_given *given, nib_json *json, nib_arena *arena);
+bool nib__layers_read_window(nib_layers_given *given, nib_json *json);
+/* Sets windows and RoPE of layers in config, whose family and sizes must be set, and adds a line to
+ * ledger for each key that is overruled; NULL: no lines. */
+nib_status nib__layers_apply(nib_config *config, const nib_layers_given *given, const char *name,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err);
-/* A window in the layers [layers] that have it; NULL: as the family's rule says. 0: there is none,
- * which a family may not allow. name: of the file. */
+/* Sets a window for the layers in `layers` [layers]; NULL: by the family's rule. 0: no window,
+ * which some families do not allow. `name` is the file's. */
 nib_status nib__layers_window(nib_config *config, int64_t window, const bool *layers,
                               const char *name, nib_arena *arena, nib_err *err);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * params.json by one table of keys. What Meta's programs compute from it (the width of the
- * feed-forward layer, the scaling of the rotation) is computed here, and what they know beside it
- * (context, ids of the tokenizer) is said in a note.
+ * Reads params.json by one table of keys. Values that Meta's programs compute from it (width of the
+ * MLP, RoPE scaling) are computed here; values they have built in (context, token ids) are filled
+ * in with a note.
  */
 #include "config_meta.h"
 
@@ -15,7 +15,7 @@
 
 enum { SIZE_LIMIT = 1 << 24, LLAMA3_VOCAB = 128256 };
 
-/* Everything that is read before it is judged; 0: not given. */
+/* Everything read from the file, before it is checked; 0: absent. */
 typedef struct reader {
     nib_config *c;
     nib_json json;
@@ -27,7 +27,7 @@ typedef struct reader {
     bool scaled_rope, spinquant;
 } reader;
 
-/* Keys that cannot change what a forward step gives. */
+/* Keys that cannot change a forward step. */
 static const char *const harmless[] = {"dropout",
                                        "max_batch_size",
                                        "use_hf_rope" /* rotary.c reads it */,
@@ -35,9 +35,10 @@ static const char *const harmless[] = {"dropout",
                                        "enable_dynamic_shape",
                                        "generate_full_logits",
                                        "model_parallel_size",
-                                       "lora_args" /* the weights have adaptors or not */};
+                                       "lora_args" /* the weights show whether there are
+                                                      adapters */};
 
-/* Keys that change it in a way not built, unless false or null. */
+/* Keys that change it in an unsupported way, unless false or null. */
 static const char *const changing[] = {"moe",
                                        "num_experts",
                                        "n_experts",
@@ -48,7 +49,7 @@ static const char *const changing[] = {"moe",
                                        "local_rope_theta",
                                        "no_rope_layer_interval"};
 
-static bool listed(const nib_json *json, const char *const *names, size_t count)
+static bool is_listed(const nib_json *json, const char *const *names, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (nib__json_is(json, names[i]))
@@ -56,13 +57,13 @@ static bool listed(const nib_json *json, const char *const *names, size_t count)
     return false;
 }
 
-/* quantization_args: the scheme is what the weights say; spinquant needs a step of its own. */
+/* quantization_args: the weights tell the scheme; spinquant needs an extra operation. */
 static bool read_quantization(reader *r)
 {
     nib_json *j = &r->json;
     if (nib__json_next(j) == NIB_JSON_NULL)
         return true;
-    if (!nib__config_now(j, NIB_JSON_OBJECT))
+    if (!nib__config_check_event(j, NIB_JSON_OBJECT))
         return false;
     while (nib__json_next(j) == NIB_JSON_KEY) {
         r->c->quantized = true;
@@ -70,7 +71,7 @@ static bool read_quantization(reader *r)
         if (!(spinquant ? nib__config_flag(j, &r->spinquant) : nib__json_skip(j)))
             return false;
     }
-    return nib__config_now(j, NIB_JSON_OBJECT_END);
+    return nib__config_check_event(j, NIB_JSON_OBJECT_END);
 }
 
 static bool read_changing(reader *r)
@@ -78,21 +79,21 @@ static bool read_changing(reader *r)
     const nib_json_event event = nib__json_next(&r->json);
     if (event == NIB_JSON_NULL || event == NIB_JSON_FALSE)
         return true;
-    nib__json_fail(&r->json, "it changes the result in a way that is not built");
+    nib__json_fail(&r->json, "it changes the result in a way that is not supported");
     return false;
 }
 
-/* vocab_size is -1 where the tokenizer says it. */
+/* vocab_size is -1 if the tokenizer determines it. */
 static bool read_vocab(reader *r)
 {
     const nib_json_event event = nib__json_next(&r->json);
     int64_t vocab = -1;
     if (event == NIB_JSON_NULL)
         return true;
-    if (!nib__config_now(&r->json, NIB_JSON_NUMBER) || !nib__json_int64(&r->json, &vocab))
+    if (!nib__config_check_event(&r->json, NIB_JSON_NUMBER) || !nib__json_int64(&r->json, &vocab))
         return false;
     if (vocab < 1 && vocab != -1)
-        nib__json_fail(&r->json, "%" PRId64 " is given; at least 1 is wanted, or -1", vocab);
+        nib__json_fail(&r->json, "%" PRId64 " is given; at least 1 is expected, or -1", vocab);
     r->c->vocab = vocab < 0 ? 0 : vocab;
     return r->json.event != NIB_JSON_ERROR;
 }
@@ -135,7 +136,7 @@ static bool read_key(reader *r)
             return nib__config_count(j, sizes[i].out);
     for (size_t i = 0; i < COUNT(numbers); i++)
         if (nib__json_is(j, numbers[i].key))
-            return nib__config_rate(j, numbers[i].out);
+            return nib__config_positive(j, numbers[i].out);
     for (size_t i = 0; i < COUNT(flags); i++)
         if (nib__json_is(j, flags[i].key))
             return nib__config_flag(j, flags[i].out);
@@ -147,9 +148,9 @@ static bool read_key(reader *r)
         return nib__config_ids(j, c->eos, NIB_EOS_MAX, &c->eos_count);
     if (nib__json_is(j, "quantization_args"))
         return read_quantization(r);
-    if (listed(j, changing, COUNT(changing)))
+    if (is_listed(j, changing, COUNT(changing)))
         return read_changing(r);
-    if (listed(j, harmless, COUNT(harmless)))
+    if (is_listed(j, harmless, COUNT(harmless)))
         return nib__json_skip(j);
     char shown[64];
     nib_json_value value;
@@ -161,11 +162,11 @@ static bool read_key(reader *r)
     return true;
 }
 
-/* ---- what follows from it ---- */
+/* ---- derived values ---- */
 
-/* Two thirds of four widths, times a factor, rounded up: as Meta's code computes it, which cuts off
- * fractions twice. */
-static void fill_ffn(reader *r)
+/* Two thirds of four widths, times a factor, rounded up. Meta's code truncates twice, so this does,
+ * too. */
+static void derive_ffn(reader *r)
 {
     nib_config *c = r->c;
     if (c->ffn != 0 || c->width < 1 || c->width > SIZE_LIMIT || r->multiple_of < 1 ||
@@ -178,8 +179,8 @@ static void fill_ffn(reader *r)
         c->ffn = nib__round_up((int64_t)hidden, r->multiple_of);
 }
 
-/* A number that is given and has no effect; 0: it is not given. */
-static void say_rope(reader *r, const char *name, double asked, const char *text)
+/* Reports a number that has no effect; 0: it is absent. */
+static void report_rope(reader *r, const char *name, double asked, const char *text)
 {
     char value[32];
     snprintf(value, sizeof value, "%g", asked);
@@ -187,20 +188,21 @@ static void say_rope(reader *r, const char *name, double asked, const char *text
         nib__ledger_add_overruled(r->ledger, "rope", name, value, NULL, "%s", text);
 }
 
-/* Llama 3.2's small models scale by 32, which their params.json leaves out. */
-static void fill_rope(reader *r)
+/* Llama 3.2's small models scale by 32, which their params.json omits. */
+static void derive_rope(reader *r)
 {
     nib_config *c = r->c;
     const bool small =
         (c->width == 2048 && c->layers == 16) || (c->width == 3072 && c->layers == 28);
     if (r->thetas[0] > 0 && r->thetas[1] > 0 && r->thetas[0] != r->thetas[1])
-        say_rope(r, "rope_freq_base", r->thetas[1], "rope_theta is given, too, and it decides");
+        report_rope(r, "rope_freq_base", r->thetas[1],
+                    "rope_theta is given, too, and takes precedence");
     if (r->thetas[0] > 0 || r->thetas[1] > 0)
         c->rope_theta = r->thetas[r->thetas[0] > 0 ? 0 : 1];
     if (!r->scaled_rope) {
-        say_rope(r, "rope_scaling_factor", r->scale_factor, "use_scaled_rope is not true");
-        say_rope(r, "low_freq_factor", c->rope_low, "use_scaled_rope is not true");
-        say_rope(r, "high_freq_factor", c->rope_high, "use_scaled_rope is not true");
+        report_rope(r, "rope_scaling_factor", r->scale_factor, "use_scaled_rope is not true");
+        report_rope(r, "low_freq_factor", c->rope_low, "use_scaled_rope is not true");
+        report_rope(r, "high_freq_factor", c->rope_high, "use_scaled_rope is not true");
         return;
     }
     c->rope = NIB_ROPE_LLAMA3;
@@ -215,12 +217,12 @@ static void fill_rope(reader *r)
                                                       .asked = "true",
                                                       .by = NIB_BY_CONFIG,
                                                       .relation = NIB_SETTING_EQUIVALENT},
-                                "params.json does not say by how much; %g is taken, as Hugging "
-                                "Face's config of this size has it",
+                                "params.json does not give the factor; %g is used, as in Hugging "
+                                "Face's config of this size",
                                 c->rope_factor);
 }
 
-static void fill_context(reader *r)
+static void derive_context(reader *r)
 {
     nib_config *c = r->c;
     if (c->context > 0)
@@ -231,13 +233,13 @@ static void fill_context(reader *r)
                                                   .name = "context",
                                                   .by = NIB_BY_DEFAULT,
                                                   .relation = NIB_SETTING_EQUIVALENT},
-                            "params.json does not say the longest one; %" PRId64
-                            " is taken, as models with this rotation have it",
+                            "params.json does not give the longest context; %" PRId64
+                            " is used, as in models with this rope_theta",
                             c->context);
 }
 
-/* The beginning and end of a text in Meta's tokenizers: Llama 3's, and SentencePiece's before. */
-static void fill_tokens(nib_config *c)
+/* Begin and end tokens of Meta's tokenizers: Llama 3's, or SentencePiece before it. */
+static void derive_tokens(nib_config *c)
 {
     static const int32_t llama3_ends[] = {128001, 128008, 128009};
     const bool llama3 = c->vocab == LLAMA3_VOCAB;
@@ -253,7 +255,7 @@ static void fill_tokens(nib_config *c)
     c->eos_count = (int)COUNT(llama3_ends);
 }
 
-static nib_status fill(reader *r, const nib_checkpoint *cp, const char *name, nib_err *err)
+static nib_status derive(reader *r, const nib_checkpoint *cp, const char *name, nib_err *err)
 {
     static const char *const names[] = {"dim", "n_heads", "head_dim"};
     nib_config *c = r->c;
@@ -264,20 +266,20 @@ static nib_status fill(reader *r, const nib_checkpoint *cp, const char *name, ni
         c->vocab = embed->shape[0];
     NIB_TRY(nib__config_derive(c, name, names, err));
     c->tied = head == NULL || head == embed;
-    fill_ffn(r);
-    fill_rope(r);
-    fill_context(r);
-    fill_tokens(c);
+    derive_ffn(r);
+    derive_rope(r);
+    derive_context(r);
+    derive_tokens(c);
     if (r->spinquant)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: spinquant is true: the inputs of feed_forward.w2 must be turned by a "
-                         "Hadamard matrix, which is not built, and without it every text would be "
-                         "noise; the weights can be listed, verified and converted",
+                         "%s: spinquant is true: the inputs of feed_forward.w2 need a Hadamard "
+                         "rotation, which is not supported, and without it every text would be "
+                         "noise; the weights can still be listed, verified and converted",
                          name);
     if (r->sliding_window > 0 && r->sliding_window < c->context)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: attention is limited to a sliding window of %" PRId64
-                         " positions, which is not built",
+                         " positions, which is not supported",
                          name, r->sliding_window);
     return nib__config_check(c, name, err);
 }
@@ -302,5 +304,5 @@ nib_status nib__config_meta(nib_config *out, const nib_checkpoint *checkpoint, n
         const nib_status status = nib__json_status(&r.json, &inner);
         return nib__fail(err, status, "%s (in \"%s\")", inner.text, key);
     }
-    return fill(&r, checkpoint, name, err);
+    return derive(&r, checkpoint, name, err);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What config.json says of rotation: at its top, in rope_scaling and in rope_parameters, which may
- * say the same thing twice.
+ * RoPE settings of config.json: at its top level, in rope_scaling and in rope_parameters, which may
+ * repeat each other.
  */
 #ifndef NIB_CONFIG_ROPE_H
 #define NIB_CONFIG_ROPE_H
@@ -31,31 +31,31 @@ enum {
 enum { NIB_ROPE_SHORT, NIB_ROPE_LONG, NIB_ROPE_LISTS };
 
 typedef struct nib_rope_list {
-    const float *values; /* NULL: not given */
+    const float *values; /* NULL: absent */
     int64_t count;
 } nib_rope_list;
 
-typedef struct nib_rope_said {
-    char *type;                      /* NULL: not said */
-    unsigned given[NIB_ROPE_PLACES]; /* bits of the numbers that a place has */
+typedef struct nib_rope_given {
+    char *type;                      /* NULL: absent */
+    unsigned given[NIB_ROPE_PLACES]; /* bit per number that a place has */
     double numbers[NIB_ROPE_PLACES][NIB_ROPE_NUMBERS];
     nib_rope_list lists[NIB_ROPE_PLACES][NIB_ROPE_LISTS];
-    bool inside;                   /* an object of one kind of layers is being read */
-    struct nib_rope_said *sliding; /* that of layers with a window; NULL: it has none */
-} nib_rope_said;
+    bool inside;                    /* reading the object of one kind of layers */
+    struct nib_rope_given *sliding; /* settings of layers with a window; NULL: none */
+} nib_rope_given;
 
-/* The object behind a key, or null. */
-bool nib__rope_read_object(nib_rope_said *said, int place, nib_json *json, nib_arena *arena);
-/* The number behind a key at the top. */
-bool nib__rope_read_number(nib_rope_said *said, int number, nib_json *json);
-/* NIB_BAD_INPUT: a number of the rotation is none that can be computed with. name: of the file. */
+/* Reads the object after a key, or null. */
+bool nib__rope_read_object(nib_rope_given *rope, int place, nib_json *json, nib_arena *arena);
+/* Reads the number after a top-level key. */
+bool nib__rope_read_number(nib_rope_given *rope, int number, nib_json *json);
+/* NIB_BAD_INPUT: a number is out of its range. name: of the file. */
 nib_status nib__rope_check(const nib_config *config, const char *name, nib_err *err);
-/* The factor that YaRN's paper gives scores of attention for a context `factor` times as long, by
- * which transformers multiplies cosines and sines. */
+/* YaRN's attention factor for a context `factor` times as long, by which transformers multiplies
+ * cosines and sines. */
 double nib__rope_yarn_gain(double factor);
-/* Writes the rotation into config, and a line for each contradiction and each number without effect
- * into ledger; NULL: no lines. */
-nib_status nib__rope_apply(nib_config *config, const nib_rope_said *said, const char *name,
+/* Sets RoPE in config, and adds a line to ledger for each contradiction and each number without
+ * effect; NULL: no lines. */
+nib_status nib__rope_apply(nib_config *config, const nib_rope_given *rope, const char *name,
                            nib_ledger *ledger, nib_err *err);
 
 #endif

@@ -7,10 +7,10 @@
 #include <inttypes.h>
 #include <math.h>
 
-bool nib__config_now(nib_json *json, nib_json_event event)
+bool nib__config_check_event(nib_json *json, nib_json_event event)
 {
     if (json->event != event && json->event != NIB_JSON_ERROR)
-        nib__json_fail(json, "another kind of value is wanted here");
+        nib__json_fail(json, "the value has the wrong type");
     return json->event == event;
 }
 
@@ -18,26 +18,26 @@ bool nib__config_number(nib_json *json, double *out)
 {
     if (nib__json_next(json) == NIB_JSON_NULL)
         return true;
-    return nib__config_now(json, NIB_JSON_NUMBER) && nib__json_double(json, out);
+    return nib__config_check_event(json, NIB_JSON_NUMBER) && nib__json_double(json, out);
 }
 
 bool nib__config_size(nib_json *json, int64_t *out)
 {
     if (nib__json_next(json) == NIB_JSON_NULL)
         return true;
-    if (!nib__config_now(json, NIB_JSON_NUMBER) || !nib__json_int64(json, out))
+    if (!nib__config_check_event(json, NIB_JSON_NUMBER) || !nib__json_int64(json, out))
         return false;
     if (*out < 0)
         nib__json_fail(json, "%" PRId64 " is negative", *out);
     return *out >= 0;
 }
 
-bool nib__config_rate(nib_json *json, double *out)
+bool nib__config_positive(nib_json *json, double *out)
 {
     if (!nib__config_number(json, out) || json->event == NIB_JSON_NULL)
         return json->event == NIB_JSON_NULL;
     if (!(*out > 0) || isinf(*out))
-        nib__json_fail(json, "%g is given; a number above 0 is wanted", *out);
+        nib__json_fail(json, "%g is given; a number above 0 is expected", *out);
     return json->event != NIB_JSON_ERROR;
 }
 
@@ -46,7 +46,7 @@ bool nib__config_count(nib_json *json, int64_t *out)
     if (!nib__config_size(json, out) || json->event == NIB_JSON_NULL)
         return json->event == NIB_JSON_NULL;
     if (*out == 0)
-        nib__json_fail(json, "0 is given; at least 1 is wanted");
+        nib__json_fail(json, "0 is given; at least 1 is expected");
     return *out > 0;
 }
 
@@ -56,7 +56,7 @@ bool nib__config_flag(nib_json *json, bool *out)
     if (event == NIB_JSON_NULL)
         return true;
     if (event != NIB_JSON_TRUE && event != NIB_JSON_FALSE) {
-        nib__json_fail(json, "true or false is wanted here");
+        nib__json_fail(json, "true or false is expected");
         return false;
     }
     *out = event == NIB_JSON_TRUE;
@@ -76,15 +76,14 @@ bool nib__config_ids(nib_json *json, int32_t *ids, int room, int *count)
         if (!nib__json_int64(json, &id))
             return false;
         if (id < 0 || id > INT32_MAX || *count == room) {
-            nib__json_fail(json, "at most %d token ids from 0 to %d are wanted here", room,
-                           INT32_MAX);
+            nib__json_fail(json, "at most %d token ids from 0 to %d are expected", room, INT32_MAX);
             return false;
         }
         ids[(*count)++] = (int32_t)id;
         if (!list)
             return true;
     }
-    return nib__config_now(json, NIB_JSON_ARRAY_END);
+    return nib__config_check_event(json, NIB_JSON_ARRAY_END);
 }
 
 nib_status nib__config_derive(nib_config *c, const char *name, const char *const names[3],

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A config.json for a model that had none, as Hugging Face names things: what nib__config_parse
- * reads back as the same architecture.
+ * Writes a config.json with Hugging Face's names for a model that had none; nib__config_parse reads
+ * it back as the same architecture.
  */
 #include "arch.h"
 #include "config_keys.h"
@@ -10,12 +10,12 @@
 
 #include <math.h>
 
-/* The parameters of llama3 whose divisors these are, as far as published models have them. */
+/* Finds llama3 parameters that give these divisors, among those of published models. */
 static bool find_llama3(nib_config *c)
 {
     nib_config guess = *c;
     double largest = 1;
-    if (c->rope != NIB_ROPE_PLAIN) /* scaled besides: no published model */
+    if (c->rope != NIB_ROPE_PLAIN) /* scaled in another way, too: no published model is */
         return false;
     for (int64_t i = 0; i < c->head_dim / 2; i++)
         largest = fmax(largest, (double)c->rope_divisors[i]);
@@ -53,7 +53,7 @@ static void put_rope(nib_jsonw *w, const nib_config *c)
     const bool has_gain = c->rope == NIB_ROPE_YARN || c->rope == NIB_ROPE_LONGROPE;
     const bool at_top = nib__family_of(c)->only_longrope && c->rope == NIB_ROPE_LONGROPE;
     nib__jsonw_pair_double(w, "rope_theta", c->rope_theta);
-    if (at_top) /* where transformers looks for it, and takes 4096 if it is not there */
+    if (at_top) /* transformers looks for it here, and defaults to 4096 */
         nib__jsonw_pair_int(w, "original_max_position_embeddings", c->rope_original);
     if (c->rope == NIB_ROPE_PLAIN && c->query_beta == 0)
         return;
@@ -105,12 +105,12 @@ static void put_type(nib_jsonw *w, nib_type type)
                                                       : "float32");
 }
 
-static void put_own(nib_jsonw *w, const nib_config *c)
+static void put_family_keys(nib_jsonw *w, const nib_config *c)
 {
     const nib_family_key *keys = nib__family_of(c)->keys;
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
         const double value = nib__keys_value(c, &keys[i]);
-        if (keys[i].is >= NIB_OWN_CHECKED) /* absent, it is what is built */
+        if (keys[i].is >= NIB_OWN_CHECKED) /* its default is the supported value */
             continue;
         if (keys[i].least <= 0 && keys[i].is != NIB_OWN_FLAG && value == 0) {
             nib__jsonw_key(w, keys[i].key);
@@ -122,8 +122,8 @@ static void put_own(nib_jsonw *w, const nib_config *c)
     }
 }
 
-/* Where the family's config has a window, absent would be one; and its rule need not be this
- * model's. */
+/* If the family's default has a window, the key must be written even for none; and the family's
+ * rule may differ from this model's layers. */
 static void put_windows(nib_jsonw *w, const nib_config *c)
 {
     const nib_family_row *family = nib__family_of(c);
@@ -147,8 +147,8 @@ static void put_windows(nib_jsonw *w, const nib_config *c)
     nib__jsonw_array_end(w);
 }
 
-/* Which layers rotate by positions: 1 for each that does. */
-static void put_rotating(nib_jsonw *w, const nib_config *c)
+/* Layers that use RoPE: 1 for each. */
+static void put_rope_layers(nib_jsonw *w, const nib_config *c)
 {
     if (nib__family_of(c)->rope_interval == 0 || c->rope_layers == NULL)
         return;
@@ -165,13 +165,14 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
     nib_jsonw w;
     const nib_family_row *family = nib__family_of(config);
     const bool always = family->biases == NIB_BIASES_QKV_ALWAYS,
-               unsaid = family->biases == NIB_BIASES_ALL ? c.qkv_bias != c.o_bias
-                                                         : c.o_bias || (always && !c.qkv_bias);
+               inexpressible = family->biases == NIB_BIASES_ALL
+                                   ? c.qkv_bias != c.o_bias
+                                   : c.o_bias || (always && !c.qkv_bias);
     if (c.rope_divisors != NULL && !find_llama3(&c))
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "the divisors of the rotary frequencies (rope_freqs) are no published "
-                         "model's, and config.json has no key for them");
-    if (family->biases != NIB_BIASES_OWN && unsaid)
+                         "the divisors of the RoPE frequencies (rope_freqs) match no published "
+                         "model, and config.json has no key for them");
+    if (family->biases != NIB_BIASES_OWN && inexpressible)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "attention has biases on %s, which config.json cannot say for %s",
                          c.qkv_bias ? "q, k and v, but not on o" : "none, or on o alone",
@@ -197,13 +198,13 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
         nib__jsonw_pair_double(&w, "partial_rotary_factor",
                                (double)nib__config_rope_dims(&c) / (double)c.head_dim);
     nib__jsonw_pair_string(&w, "hidden_act", nib__family_act(family));
-    put_own(&w, &c);
+    put_family_keys(&w, &c);
     if (!always && family->biases != NIB_BIASES_OWN)
         nib__jsonw_pair_bool(&w, "attention_bias", c.qkv_bias);
     if (family->biases != NIB_BIASES_OWN && c.mlp_bias)
         nib__jsonw_pair_bool(&w, "mlp_bias", true);
     put_windows(&w, &c);
-    put_rotating(&w, &c);
+    put_rope_layers(&w, &c);
     nib__jsonw_pair_bool(&w, "tie_word_embeddings", c.tied);
     put_type(&w, c.dtype);
     put_tokens(&w, &c);

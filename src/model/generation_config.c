@@ -16,34 +16,33 @@ const nib_generation nib__generation_none = {.temperature = -1,
                                              .max_new_tokens = -1,
                                              .max_length = -1};
 
-/* Keys that choose no tokens and end no text: bookkeeping. */
+/* Bookkeeping keys: they neither choose tokens nor end a text. */
 static const char *const harmless[] = {"_from_model_config",   "bos_token_id",
                                        "pad_token_id",         "use_cache",
                                        "transformers_version", "return_dict_in_generate"};
 
-/* Keys that choose tokens in ways that are not built, and the number with which each does
- * nothing. */
+/* Keys that choose tokens in unsupported ways, and the number with which each has no effect. */
 static const struct {
     const char *key;
     double neutral;
-} choosing[] = {{"diversity_penalty", 0},
-                {"encoder_no_repeat_ngram_size", 0},
-                {"encoder_repetition_penalty", 1},
-                {"epsilon_cutoff", 0},
-                {"eta_cutoff", 0},
-                {"guidance_scale", 1},
-                {"length_penalty", 1},
-                {"min_length", 0},
-                {"min_new_tokens", 0},
-                {"no_repeat_ngram_size", 0},
-                {"num_beam_groups", 1},
-                {"num_beams", 1},
-                {"num_return_sequences", 1},
-                {"penalty_alpha", 0},
-                {"typical_p", 1}};
+} unsupported[] = {{"diversity_penalty", 0},
+                   {"encoder_no_repeat_ngram_size", 0},
+                   {"encoder_repetition_penalty", 1},
+                   {"epsilon_cutoff", 0},
+                   {"eta_cutoff", 0},
+                   {"guidance_scale", 1},
+                   {"length_penalty", 1},
+                   {"min_length", 0},
+                   {"min_new_tokens", 0},
+                   {"no_repeat_ngram_size", 0},
+                   {"num_beam_groups", 1},
+                   {"num_beams", 1},
+                   {"num_return_sequences", 1},
+                   {"penalty_alpha", 0},
+                   {"typical_p", 1}};
 
-/* Other keys choose tokens in ways that are not built: said, unless the value is null, false, an
- * empty list or the number that does nothing. */
+/* Reports any other key unless its value is null, false, an empty list, or the number without
+ * effect. */
 static bool read_other(nib_json *json, nib_ledger *ledger)
 {
     char key[64];
@@ -52,9 +51,9 @@ static bool read_other(nib_json *json, nib_ledger *ledger)
     for (size_t i = 0; i < COUNT(harmless); i++)
         if (nib__json_is(json, harmless[i]))
             return nib__json_skip(json);
-    for (size_t i = 0; i < COUNT(choosing); i++)
-        if (nib__json_is(json, choosing[i].key))
-            neutral = choosing[i].neutral;
+    for (size_t i = 0; i < COUNT(unsupported); i++)
+        if (nib__json_is(json, unsupported[i].key))
+            neutral = unsupported[i].neutral;
     nib__say_name(key, sizeof key, json->token, json->token_size);
     if (!nib__json_any(json, &value))
         return false;
@@ -65,7 +64,7 @@ static bool read_other(nib_json *json, nib_ledger *ledger)
     return true;
 }
 
-/* A number that sampling takes; null: not given. */
+/* A number for sampling; null: absent. */
 static bool read_rate(nib_json *json, double most, bool zero, double *out)
 {
     double value = 1;
@@ -117,7 +116,7 @@ nib_status nib__generation_parse(nib_generation *out, const char *name, const ch
     bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
     while (ok && nib__json_next(&json) == NIB_JSON_KEY)
         ok = read_key(out, &json, ledger);
-    if (!ok || !nib__config_now(&json, NIB_JSON_OBJECT_END) ||
+    if (!ok || !nib__config_check_event(&json, NIB_JSON_OBJECT_END) ||
         nib__json_next(&json) != NIB_JSON_END)
         return nib__json_status(&json, err);
     return NIB_OK;

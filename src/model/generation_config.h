@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * generation_config.json: the sampling that the model's makers advise, and the ids that end a text.
+ * generation_config.json: the sampling settings that a model's authors recommend, and the ids that
+ * end a text.
  */
 #ifndef NIB_GENERATION_CONFIG_H
 #define NIB_GENERATION_CONFIG_H
@@ -13,7 +14,7 @@ enum { NIB_TEMPERATURE_MAX = 100, NIB_REPEAT_PENALTY_MAX = 100 };
 typedef struct nib_generation {
     double temperature, top_p, min_p, repeat_penalty;
     int64_t top_k;
-    int64_t max_new_tokens, max_length; /* max_length: with the prompt's */
+    int64_t max_new_tokens, max_length; /* max_length includes the prompt */
     bool do_sample, do_sample_given;
     int32_t eos[NIB_EOS_MAX];
     int eos_count;
@@ -21,7 +22,7 @@ typedef struct nib_generation {
 
 extern const nib_generation nib__generation_none;
 
-/* name is for messages. A key that is not followed is a note of the ledger (NULL allowed). */
+/* `name` is for messages. A key that is not followed is a note of the ledger (NULL allowed). */
 nib_status nib__generation_parse(nib_generation *out, const char *name, const char *text,
                                  size_t size, nib_ledger *ledger, nib_err *err);
 

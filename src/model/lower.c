@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes the operations of one forward step.
+ * Lowers a graph to the operations of one forward step.
  */
 #include "lower.h"
 
@@ -12,8 +12,8 @@ typedef struct lowering {
     nib_lowered *out;
     nib_graph_buffers buffers;
     size_t capacity;
-    int held[NIB_BUFFERS_MAX]; /* bits: the sides that hold the buffer's values */
-    int input;                 /* the value that the last linear layer read; -1: none did */
+    int held[NIB_BUFFERS_MAX]; /* bit per side that holds the buffer's current values */
+    int input;                 /* value the last linear layer read; -1: none */
     nib_err *err;
 } lowering;
 
@@ -92,19 +92,20 @@ static nib_status append(lowering *l, const nib_node *node)
     return NIB_OK;
 }
 
-/* Does a product read f32 rows as they lie, or what a row has made of them? */
-static bool takes_rows(const lowering *l, const nib_layer_plan *uses)
+/* Whether a product reads f32 rows directly, without a quantizer's output. */
+static bool reads_f32_rows(const lowering *l, const nib_layer_plan *uses)
 {
     return uses->done.act == NIB_ACT_FLOAT && l->plan->dtype == NIB_TYPE_F32;
 }
 
-/* The buffers of f32 rows that an operation reads. INPUT is made where it is read. */
-static int reads(const lowering *l, const nib_node *node, int out[3])
+/* Lists the f32 buffers that an operation reads. INPUT is not one: it is produced where it is
+ * read. */
+static int list_read_buffers(const lowering *l, const nib_node *node, int out[3])
 {
     out[0] = node->from, out[1] = node->other, out[2] = node->to;
     switch (node->op) {
     case NIB_OP_EMBED: return 0;
-    case NIB_OP_LINEAR: return takes_rows(l, node->uses);
+    case NIB_OP_LINEAR: return reads_f32_rows(l, node->uses);
     case NIB_OP_SWIGLU: return node->of->in[1] >= 0 ? 2 : 1;
     case NIB_OP_STORE_KV:
     case NIB_OP_ADD: return 2;
@@ -118,27 +119,27 @@ static int side_of(const nib_kernel *row)
     return row->device == NIB_DEVICE_CPU ? NIB_SIDE_CPU : NIB_SIDE_GPU;
 }
 
-/* An operation on the side of its row, and before it what brings its inputs there. */
-static nib_status add(lowering *l, nib_node node)
+/* Appends an operation on its row's side, after the moves that bring its inputs to that side. */
+static nib_status add_node(lowering *l, nib_node node)
 {
     int read[3];
     node.side = side_of(node.row != NULL ? node.row : node.uses->uses[0].kernel);
     l->out->uses_gpu = l->out->uses_gpu || node.side == NIB_SIDE_GPU;
-    for (int i = reads(l, &node, read); i-- > 0;) {
+    for (int i = list_read_buffers(l, &node, read); i-- > 0;) {
         const nib_node move = {
             .op = NIB_OP_MOVE, .side = node.side, .from = read[i], .to = read[i]};
         if (l->held[read[i]] == 0)
-            return nib__fail(l->err, NIB_FAILED, "%s would read rows that nothing has made",
+            return nib__fail(l->err, NIB_FAILED, "%s would read rows that no operation has written",
                              nib__op_names[node.op]);
         if ((l->held[read[i]] & 1 << node.side) == 0)
             NIB_TRY(append(l, &move));
         l->held[read[i]] |= 1 << node.side;
     }
-    if (node.op == NIB_OP_NORM_QUANT) /* its rows are made for an observer only */
+    if (node.op == NIB_OP_NORM_QUANT) /* its rows are only written for an observer */
         l->held[node.other] = 0;
     else if (node.op != NIB_OP_STORE_KV && node.op != NIB_OP_QUANT)
         l->held[node.to] = 1 << node.side;
-    if (node.op == NIB_OP_ROPE_COPY) /* which turns both in place */
+    if (node.op == NIB_OP_ROPE_COPY) /* rotates both in place */
         l->held[node.from] = 1 << node.side;
     return append(l, &node);
 }
@@ -146,20 +147,21 @@ static nib_status add(lowering *l, nib_node node)
 static nib_status add_op(lowering *l, nib_node node)
 {
     const nib_op_plan *plan = nib__plan_operation(l->plan, node.op);
-    if (plan == NULL || plan->row == NULL) /* it was denied, and whoever runs should have asked */
+    if (plan == NULL || plan->row == NULL) /* the plan was refused; the caller should have
+                                              checked */
         return nib__fail(l->err, NIB_NOT_AS_ASKED, "no row runs the operation %s on %s",
                          nib__op_names[node.op], l->plan->machine->name);
     node.row = plan->row;
     if (node.op == NIB_OP_ATTN)
         l->out->cache_side = side_of(node.row);
-    return add(l, node);
+    return add_node(l, node);
 }
 
-/* Only f32 values without sums are taken as they lie; for any other form a row must make it. */
+/* Products read only f32 values without sums directly; any other form needs a row that makes it. */
 static nib_status check_form(lowering *l, const nib_layer_plan *uses)
 {
-    const bool as_it_is = takes_rows(l, uses) && uses->done.zero != NIB_ZERO_FLOAT;
-    for (int i = 0; i < uses->use_count && !as_it_is; i++)
+    const bool direct = reads_f32_rows(l, uses) && uses->done.zero != NIB_ZERO_FLOAT;
+    for (int i = 0; i < uses->use_count && !direct; i++)
         if (!uses->uses[i].quant)
             return nib__fail(l->err, NIB_FAILED,
                              "%s: the plan has no row that makes the input of %s",
@@ -167,7 +169,7 @@ static nib_status check_form(lowering *l, const nib_layer_plan *uses)
     return NIB_OK;
 }
 
-/* The order of the columns that run, or NULL. */
+/* The column order that the product reads, or NULL. */
 static const int32_t *order_of(const lowering *l, const nib_layer_plan *uses, size_t site)
 {
     return nib__plan_ordered(uses) ? l->net->sites[site].order : NULL;
@@ -180,7 +182,6 @@ static bool same_order(const int32_t *a, const int32_t *b, int64_t k)
 
 /* ---- the graph's nodes ---- */
 
-/* The buffer of a value. */
 static int buffer_of(const lowering *l, int value)
 {
     return value == NIB_NO_ID ? 0
@@ -205,9 +206,9 @@ static const nib_graph_weight *weight_of(const lowering *l, const nib_graph_node
     return &l->graph->weights[node->weight];
 }
 
-/* A linear layer, and before it the gather into its act-order and the quantizer, unless the
- * previous layer, or the norm, left the same form of the same value: q, k and v share one, gate and
- * up another. */
+/* Appends a linear layer, preceded by the gather into act-order and the quantizer unless the
+ * previous layer or norm left this form of this value: q, k and v share one, gate and up
+ * another. */
 static nib_status add_linear(lowering *l, const nib_graph_node *node)
 {
     const size_t site = weight_of(l, node)->index;
@@ -238,20 +239,20 @@ static nib_status add_linear(lowering *l, const nib_graph_node *node)
     if (order != NULL)
         from = NIB_BUFFER_GATHERED;
     if (!formed && !(last->op == NIB_OP_NORM_QUANT && last->site == site))
-        NIB_TRY(add(l, (nib_node){.op = NIB_OP_QUANT,
+        NIB_TRY(add_node(l, (nib_node){.op = NIB_OP_QUANT,
+                                       .uses = uses,
+                                       .site = site,
+                                       .from = from,
+                                       .to = NIB_BUFFER_INPUT}));
+    return add_node(l, (nib_node){.op = NIB_OP_LINEAR,
                                   .uses = uses,
                                   .site = site,
                                   .from = from,
-                                  .to = NIB_BUFFER_INPUT}));
-    return add(l, (nib_node){.op = NIB_OP_LINEAR,
-                             .uses = uses,
-                             .site = site,
-                             .from = from,
-                             .to = buffer_of(l, node->out),
-                             .joins = formed});
+                                  .to = buffer_of(l, node->out),
+                                  .joins = formed});
 }
 
-/* The layer that reads the norm next, or NULL. */
+/* The layer that reads the norm right after it, or NULL. */
 static const nib_layer_plan *reader_of(const lowering *l, const nib_graph_node *norm)
 {
     const nib_graph_node *next = norm + 1;
@@ -260,8 +261,8 @@ static const nib_layer_plan *reader_of(const lowering *l, const nib_graph_node *
                : NULL;
 }
 
-/* A norm: its rows, or, where the plan has a row for that, the form that the layers take that read
- * it. */
+/* Appends a norm. It writes f32 rows or, if the plan has a fused row, the input form of the layers
+ * that read it. */
 static nib_status add_norm(lowering *l, const nib_graph_node *from)
 {
     const nib_graph_weight *norm = weight_of(l, from);
@@ -281,7 +282,7 @@ static nib_status add_norm(lowering *l, const nib_graph_node *from)
     node.op = NIB_OP_NORM_QUANT;
     node.other = node.to, node.to = NIB_BUFFER_INPUT;
     node.uses = uses, node.site = weight_of(l, from + 1)->index;
-    return add(l, node);
+    return add_node(l, node);
 }
 
 static nib_status add_embed(lowering *l, const nib_graph_node *from)
@@ -289,11 +290,11 @@ static nib_status add_embed(lowering *l, const nib_graph_node *from)
     nib_node node = node_of(l, from);
     node.site = weight_of(l, from)->index;
     node.row = l->plan->layers[node.site].uses[0].kernel;
-    return add(l, node);
+    return add_node(l, node);
 }
 
-/* Are these the rotation of queries, that of keys, and keys and values into the cache, which the
- * plan has one row for? */
+/* Whether these nodes rotate queries, rotate keys and store keys and values, and the plan has one
+ * row for all three. */
 static bool is_rope_copy(const lowering *l, const nib_graph_node *node)
 {
     return nib__plan_operation(l->plan, NIB_OP_ROPE_COPY) != NULL && node[1].op == NIB_OP_ROPE &&
@@ -309,7 +310,7 @@ static nib_status add_rope_copy(lowering *l, const nib_graph_node *queries)
     return add_op(l, node);
 }
 
-static nib_status add_pair(lowering *l, const nib_graph_node *from)
+static nib_status add_elementwise(lowering *l, const nib_graph_node *from)
 {
     nib_node node = node_of(l, from);
     node.width = l->graph->values[from->out].columns;
@@ -318,8 +319,8 @@ static nib_status add_pair(lowering *l, const nib_graph_node *from)
     return add_op(l, node);
 }
 
-/* One node, or several that one row does; *count: how many. */
-static nib_status lower(lowering *l, const nib_graph_node *node, size_t *count)
+/* Lowers one node, or several that one row covers; *count: how many. */
+static nib_status lower_node(lowering *l, const nib_graph_node *node, size_t *count)
 {
     *count = 1;
     switch (node->op) {
@@ -328,7 +329,7 @@ static nib_status lower(lowering *l, const nib_graph_node *node, size_t *count)
     case NIB_OP_NORM: return add_norm(l, node);
     case NIB_OP_SWIGLU:
     case NIB_OP_SCALE:
-    case NIB_OP_ADD: return add_pair(l, node);
+    case NIB_OP_ADD: return add_elementwise(l, node);
     case NIB_OP_ROPE:
         if (!is_rope_copy(l, node))
             break;
@@ -339,7 +340,7 @@ static nib_status lower(lowering *l, const nib_graph_node *node, size_t *count)
     return add_op(l, node_of(l, node));
 }
 
-/* ---- all of them ---- */
+/* ---- the whole graph ---- */
 
 nib_status nib__lower_sizes(nib_lowered *out, nib_graph_buffers *buffers, const nib_network *net,
                             nib_arena *arena, nib_err *err)
@@ -350,7 +351,7 @@ nib_status nib__lower_sizes(nib_lowered *out, nib_graph_buffers *buffers, const 
     for (size_t i = 0; i < g->node_count; i++)
         if (g->nodes[i].op == NIB_OP_LINEAR)
             widest = nib__max(widest, g->weights[g->nodes[i].weight].k);
-    out->buffer_count = NIB_BUFFER_VALUES + buffers->count - 1; /* but for the result */
+    out->buffer_count = NIB_BUFFER_VALUES + buffers->count - 1; /* without the result */
     out->ld[NIB_BUFFER_GATHERED] = widest;
     out->ld[NIB_BUFFER_LOGITS] = nib__network_head(net)->n;
     for (int i = 0; i < buffers->count - 1; i++)
@@ -377,6 +378,6 @@ nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_assign
         return nib__fail_memory(err, l.capacity * sizeof *out->nodes, "the list of operations");
     NIB_TRY(nib__lower_sizes(out, &l.buffers, net, arena, err));
     for (size_t i = 0, count; i < net->graph.node_count; i += count)
-        NIB_TRY(lower(&l, &net->graph.nodes[i], &count));
+        NIB_TRY(lower_node(&l, &net->graph.nodes[i], &count));
     return NIB_OK;
 }

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opens a network and checks that the checkpoint holds what config.json implies.
+ * Opens a network and checks that the checkpoint holds what config.json implies. Also reports where
+ * a model's files contradict each other without stopping a run: what is stored is what runs.
  */
 #include "network.h"
 
 #include "arch.h"
 #include "config_gguf.h"
 #include "config_meta.h"
-#include "network_said.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,7 +18,7 @@ enum { CONFIG_LIMIT = 16 << 20 };
 
 static const char layers_prefix[] = "model.layers.";
 
-/* What config.json implies: the graph, and its matrices as float weights of torch_dtype. */
+/* Builds what config.json implies: the graph, and its matrices as float weights of torch_dtype. */
 static nib_status list_sites(nib_network *net, nib_err *err)
 {
     const nib_config *c = &net->config;
@@ -25,7 +26,7 @@ static nib_status list_sites(nib_network *net, nib_err *err)
     net->site_count = net->graph.kind_count[NIB_WEIGHT_MATRIX];
     net->sites = nib__arena_take(&net->arena, net->site_count, sizeof *net->sites);
     if (!net->sites)
-        return nib__fail_memory(err, net->site_count * sizeof *net->sites, "the list of layers");
+        return nib__fail_memory(err, net->site_count * sizeof *net->sites, "a list of layers");
     for (size_t i = 0; i < net->site_count; i++) {
         const nib_graph_weight *matrix = nib__graph_weight(&net->graph, NIB_WEIGHT_MATRIX, i);
         net->sites[i] = (nib_site){
@@ -45,8 +46,9 @@ static nib_status list_sites(nib_network *net, nib_err *err)
     return NIB_OK;
 }
 
-/* One stored tensor under both names is a tied head, whatever the config says; and where no head is
- * stored the embedding is it: published checkpoints are like that, so it is a note and no error. */
+/* One stored tensor under both names is a tied head, whatever the config says; without a stored
+ * head the embedding is used as the head. Published checkpoints do both, so this is a note, not an
+ * error. */
 static void find_tie(nib_network *net)
 {
     const nib_tensor *embed = nib__checkpoint_find(net->checkpoint, "model.embed_tokens.weight");
@@ -55,7 +57,7 @@ static void find_tie(nib_network *net)
     net->tied = !stored || (head && head == embed);
     if (net->tied == net->config.tied)
         return;
-    const bool one = stored && net->tied; /* the same values, whatever the config calls them */
+    const bool same = stored && net->tied; /* the same values, whatever the config says */
     nib__ledger_add_setting(
         &net->notes,
         &(nib_ledger_setting){.code = "tie",
@@ -63,10 +65,10 @@ static void find_tie(nib_network *net)
                               .asked = net->config.tied ? "true" : "false",
                               .done = net->tied ? "true" : "false",
                               .by = NIB_BY_CONFIG,
-                              .relation = one ? NIB_SETTING_EQUIVALENT : NIB_SETTING_OTHER},
+                              .relation = same ? NIB_SETTING_EQUIVALENT : NIB_SETTING_OTHER},
         "%s",
         !stored ? "no head is stored, so the embedding is used as the head"
-        : one   ? "the head and the embedding are one stored tensor"
+        : same  ? "the head and the embedding are one stored tensor"
                 : "a head is stored beside the embedding, and it is used");
 }
 
@@ -77,11 +79,11 @@ static nib_status read_weight(nib_weight *out, const nib_network *net, const nib
         return nib__checkpoint_weight(out, NULL, net->checkpoint, site->name, ledger, err);
     NIB_TRY(nib__checkpoint_weight(out, NULL, net->checkpoint, nib__network_embed(net)->name, NULL,
                                    err));
-    out->bias = NULL; /* the table's, if it had one */
+    out->bias = NULL; /* the embedding's bias, if any, is not the head's */
     return nib__checkpoint_bias(out, net->checkpoint, site->name, ledger, err);
 }
 
-/* Shapes and biases of the stored weights against the config. */
+/* Checks the shape and bias of a stored weight against the config. */
 static nib_status check_site(nib_network *net, nib_site *s, nib_network_use use, nib_err *err)
 {
     nib_weight w;
@@ -97,12 +99,12 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_network_use use,
                          "%s: %s.weight is [%" PRId64 "][%" PRId64 "], but %s implies [%" PRId64
                          "][%" PRId64 "]",
                          nib__checkpoint_path(net->checkpoint), module, w.n, w.k,
-                         nib__checkpoint_described(net->checkpoint), s->n, s->k);
+                         nib__checkpoint_config_name(net->checkpoint), s->n, s->k);
     if (s->bias && !w.bias)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: %s.bias is missing; %s (%s) implies a bias of %" PRId64 " values",
                          nib__checkpoint_path(net->checkpoint), module,
-                         nib__checkpoint_described(net->checkpoint),
+                         nib__checkpoint_config_name(net->checkpoint),
                          nib__arch_name(net->config.arch), s->n);
     if (s->role == NIB_ROLE_EMBED && w.bias && use == NIB_NETWORK_RUN)
         return nib__fail(err, NIB_UNSUPPORTED,
@@ -120,7 +122,7 @@ static nib_status check_site(nib_network *net, nib_site *s, nib_network_use use,
                                                       .relation = NIB_SETTING_OTHER},
                                 "the checkpoint stores a bias that %s does not imply; it is "
                                 "applied",
-                                nib__checkpoint_described(net->checkpoint));
+                                nib__checkpoint_config_name(net->checkpoint));
     s->weight = w;
     s->n = w.n;
     s->bias = w.bias != NULL;
@@ -142,13 +144,13 @@ static void note_order(nib_network *net)
         count += net->sites[i].order != NULL;
     if (count != 0)
         nib__ledger_add_note(&net->notes, "act-order",
-                             "%zu weights have their columns in act-order; their inputs are put "
-                             "into it first, once for layers that share it",
+                             "%zu weights have their columns in act-order; their inputs are "
+                             "reordered first, once for layers that share the order",
                              count);
 }
 
-/* What config.json and the weights say of each other besides shapes: whether they are quantized,
- * and how many layers there are. Either contradiction would change every text without a word. */
+/* Checks that config.json and the weights agree on quantization and on the number of layers. A
+ * contradiction would silently change every text. */
 static nib_status check_agreement(const nib_network *net, nib_err *err)
 {
     const char *path = nib__checkpoint_path(net->checkpoint);
@@ -157,9 +159,9 @@ static nib_status check_agreement(const nib_network *net, nib_err *err)
         quantized = nib__scheme_is_quantized(&net->sites[i].stored);
     if (!quantized)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: %s has %s, but no weight is stored quantized; take the key out if "
-                         "these weights are meant",
-                         path, nib__checkpoint_described(net->checkpoint),
+                         "%s: %s has %s, but no weight is stored quantized; remove the key if "
+                         "these are the intended weights",
+                         path, nib__checkpoint_config_name(net->checkpoint),
                          nib__checkpoint_params(net->checkpoint) ? "quantization_args"
                                                                  : "a quantization_config");
     for (size_t i = 0; i < nib__checkpoint_count(net->checkpoint); i++) {
@@ -171,13 +173,124 @@ static nib_status check_agreement(const nib_network *net, nib_err *err)
                              nib__say_name(shown, sizeof shown, name, strlen(name)),
                              nib__checkpoint_gguf(net->checkpoint) != NULL ? "block_count"
                                                                            : "num_hidden_layers",
-                             nib__checkpoint_described(net->checkpoint), net->config.layers);
+                             nib__checkpoint_config_name(net->checkpoint), net->config.layers);
         }
     }
     return NIB_OK;
 }
 
-/* A norm that the forward pass reads. */
+/* ---- contradictions: ids ---- */
+
+static void report_id(nib_network *net, const char *code, const char *key, int32_t id)
+{
+    const int64_t rows = nib__network_embed(net)->n;
+    char asked[32];
+    if (id < rows)
+        return;
+    snprintf(asked, sizeof asked, "%" PRId32, id);
+    nib__ledger_add_overruled(&net->notes, code, key, asked, NULL,
+                              "the vocabulary has only %" PRId64 " tokens", rows);
+}
+
+static void report_ids(nib_network *net)
+{
+    const nib_config *c = &net->config;
+    const nib_generation *g = &net->generation;
+    report_id(net, "config-key", "bos_token_id", c->bos);
+    for (int i = 0; i < c->eos_count; i++)
+        report_id(net, "config-key", "eos_token_id", c->eos[i]);
+    for (int i = 0; i < g->eos_count; i++)
+        report_id(net, "generation-key", "eos_token_id", g->eos[i]);
+}
+
+/* ---- contradictions: stored weights ---- */
+
+static void report_rows(nib_network *net)
+{
+    const int64_t vocab = net->config.vocab;
+    char asked[32], done[32];
+    for (size_t i = 0; i < net->site_count; i++) {
+        const nib_site *s = &net->sites[i];
+        if ((s->role != NIB_ROLE_EMBED && s->role != NIB_ROLE_HEAD) || s->n <= vocab)
+            continue;
+        snprintf(asked, sizeof asked, "%" PRId64, vocab);
+        snprintf(done, sizeof done, "%" PRId64, s->n);
+        nib__ledger_add_overruled(&net->notes, "config-key", "vocab_size", asked, done,
+                                  "%s stores %" PRId64 " rows, all of which are used", s->name,
+                                  s->n);
+    }
+}
+
+/* Checks GPTQ's desc_act and the zero points of GPTQ and AWQ, which other tools' kernels rely
+ * on. */
+static void report_codes(nib_network *net)
+{
+    const nib_quantization *q = nib__checkpoint_coding(net->checkpoint);
+    nib_ledger *to = &net->notes;
+    size_t ordered = 0, zeros = 0, indexed = 0;
+    char name[512];
+    if (q == NULL)
+        return;
+    for (size_t i = 0; i < net->site_count; i++) {
+        snprintf(name, sizeof name, "%s.g_idx", net->sites[i].name);
+        indexed += nib__checkpoint_find(net->checkpoint, name) != NULL;
+        ordered += net->sites[i].order != NULL;
+        zeros += nib__scheme_is_quantized(&net->sites[i].stored) &&
+                 net->sites[i].stored.zero != NIB_ZERO_NONE;
+    }
+    if (strcmp(q->order, "false") == 0 && ordered != 0)
+        nib__ledger_add_overruled(to, "quantization-config", "desc_act", "false", "true",
+                                  "the stored g_idx is not in column order, and it is followed");
+    if (strcmp(q->order, "true") == 0 && q->method == NIB_METHOD_GPTQ && indexed == 0)
+        nib__ledger_add_overruled(to, "quantization-config", "desc_act", "true", "false",
+                                  "no g_idx is stored, so groups are made of consecutive columns");
+    if (strcmp(q->symmetric, "true") != 0 || zeros == 0)
+        return;
+    const bool awq = q->method == NIB_METHOD_AWQ;
+    nib__ledger_add_overruled(to, "zero-point", awq ? "zero_point" : "sym", awq ? "false" : "true",
+                              awq ? "true" : "false",
+                              "asymmetric zero points are stored, and they are used");
+}
+
+static void report_stored(nib_network *net)
+{
+    report_rows(net);
+    report_codes(net);
+}
+
+/* ---- RoPE tables ---- */
+
+static bool is_known_rope_table(const nib_network *net, const nib_tensor *tensor)
+{
+    const double rounding = 0x1p-7; /* bf16's rounding, with some margin */
+    const nib_config *c = &net->config;
+    const int64_t half = c->head_dim / 2;
+    nib_config plain = *c;
+    plain.rope = NIB_ROPE_PLAIN;
+    if (!nib__is_rotary_table(tensor->name))
+        return false;
+    if (nib__checkpoint_gguf(net->checkpoint) != NULL)
+        return true; /* config_gguf.c has read it */
+    if (tensor->rank != 1 || tensor->shape[0] != half || !nib__type_is_float(tensor->type))
+        return false;
+    const size_t size = tensor->bytes / (size_t)half;
+    for (int64_t i = 0; i < half; i++) {
+        float stored;
+        nib__to_f32(&stored, (const char *)tensor->data + (size_t)i * size, tensor->type, 1);
+        /* for linear scaling transformers scaled the positions instead */
+        const double scaled = nib__rope_frequency(c, i, c->rope_original), /* context: selects
+                                                                         short_factor of longrope */
+            unscaled = nib__rope_frequency(&plain, i, 0);
+        if (!(fabs((double)stored / scaled - 1) <= rounding) &&
+            !(fabs((double)stored / unscaled - 1) <= rounding))
+            return false;
+    }
+    return true;
+}
+
+/* ---- norms and other tensors ---- */
+
+/* Whether the graph reads this norm. */
 static bool is_norm(const nib_network *net, const char *name)
 {
     for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++) {
@@ -191,7 +304,7 @@ static bool is_norm(const nib_network *net, const char *name)
     return false;
 }
 
-static void say_f64(nib_network *net, const nib_tensor *norm)
+static void report_f64(nib_network *net, const nib_tensor *norm)
 {
     nib_ledger_tensor *line =
         nib__ledger_add_tensor(&net->notes, nib__ledger_text(&net->notes, "%s", norm->name));
@@ -203,8 +316,7 @@ static void say_f64(nib_network *net, const nib_tensor *norm)
     line->reason = "norms are computed in f32";
 }
 
-/* Tensors other than weights. What nothing reads is a note, but for a bias, which is never passed
- * over. */
+/* Checks tensors other than weights. An unread tensor is a note, but an unread bias is an error. */
 static nib_status check_others(nib_network *net, nib_network_use use, nib_err *err)
 {
     const nib_checkpoint *cp = net->checkpoint;
@@ -214,12 +326,12 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
     for (size_t i = 0; i < nib__checkpoint_count(cp); i++) {
         const nib_tensor *tensor = nib__checkpoint_at(cp, i);
         const char *name = tensor->name;
-        if (nib__checkpoint_owner(cp, i) != 0) /* a part of a matrix */
+        if (nib__checkpoint_owner(cp, i) != 0) /* part of a matrix */
             continue;
         const bool norm = is_norm(net, name);
         if (norm && tensor->type == NIB_TYPE_F64)
-            say_f64(net, tensor);
-        if (norm || nib__network_has_rotation(net, tensor))
+            report_f64(net, tensor);
+        if (norm || is_known_rope_table(net, tensor))
             continue;
         nib__say_name(shown, sizeof shown, name, strlen(name));
         if (nib__ends_with(name, ".bias") && use == NIB_NETWORK_RUN)
@@ -240,7 +352,7 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
     return NIB_OK;
 }
 
-/* Every norm that the forward pass reads, so that none is missed only when a run begins. */
+/* Checks that every norm is stored, so that a missing one is not found only when a run starts. */
 static nib_status check_norms(const nib_network *net, nib_err *err)
 {
     char name[NIB_NORM_NAME];
@@ -272,7 +384,7 @@ static nib_status read_generation(nib_network *net, const char *directory, nib_e
     return status;
 }
 
-/* config.json beside the weights; a JSON file that was named may be a training config, too. */
+/* Reads a config.json or, if the path names a JSON file, possibly a training config. */
 static nib_status read_config(nib_network *net, const char *path, bool named, nib_strings options,
                               nib_err *err)
 {
@@ -297,7 +409,7 @@ static nib_status read_config(nib_network *net, const char *path, bool named, ni
     return read_generation(net, net->directory, err);
 }
 
-/* The directory that holds config.json: the path itself, or where the file lies. */
+/* The directory of config.json: the path itself, or the directory of the file. */
 static const char *directory_of(nib_network *net, const char *path)
 {
     if (nib__path_kind(path) == NIB_PATH_DIRECTORY)
@@ -306,7 +418,8 @@ static const char *directory_of(nib_network *net, const char *path)
     return size == 0 ? "." : nib__arena_copy(&net->arena, path, size);
 }
 
-/* A path that cannot be a model is named itself, not the config.json that it does not have. */
+/* If the path cannot be a model, the error names the path, not a config.json that does not
+ * exist. */
 static nib_status check_path(nib_network *net, const char *path, const char *config, bool is_json,
                              nib_err *err)
 {
@@ -329,7 +442,7 @@ static nib_status check_path(nib_network *net, const char *path, const char *con
                          shown);
     if (nib__path_kind(config) != NIB_PATH_NONE || net->inspected)
         return NIB_OK;
-    /* other formats have words of their own */
+    /* opening it may give a better error for an unsupported format */
     NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
     if (nib__checkpoint_params(net->checkpoint) != NULL)
         return NIB_OK;
@@ -339,7 +452,7 @@ static nib_status check_path(nib_network *net, const char *path, const char *con
                      shown);
 }
 
-static nib_status is_gguf(bool *out, const char *path, nib_err *err)
+static nib_status detect_gguf(bool *out, const char *path, nib_err *err)
 {
     nib_map map;
     *out = false;
@@ -355,20 +468,20 @@ static nib_status check_sites(nib_network *net, nib_network_use use, nib_err *er
 {
     nib_status status = NIB_OK;
     find_tie(net);
-    nib__checkpoint_use(net->checkpoint, net->engine->pool);
+    nib__checkpoint_use_pool(net->checkpoint, net->engine->pool);
     for (size_t i = 0; i < net->site_count && status == NIB_OK; i++)
         status = check_site(net, &net->sites[i], use, err);
-    nib__checkpoint_use(net->checkpoint, NULL);
+    nib__checkpoint_use_pool(net->checkpoint, NULL);
     NIB_TRY(status);
     note_order(net);
     NIB_TRY(check_agreement(net, err));
     NIB_TRY(check_norms(net, err));
-    nib__network_say_stored(net);
+    report_stored(net);
     return check_others(net, use, err);
 }
 
-/* Weights of Meta's kind that no config.json describes, but a params.json. */
-static nib_status is_meta(bool *out, nib_network *net, const char *path, nib_err *err)
+/* Whether the weights are Meta's, with a params.json instead of a config.json. */
+static nib_status detect_meta(bool *out, nib_network *net, const char *path, nib_err *err)
 {
     const char *params = nib__path_join(&net->arena, net->directory, "params.json");
     if (params == NULL)
@@ -397,10 +510,11 @@ static nib_status open_meta(nib_network *net, const char *path, nib_network_use 
     return NIB_OK;
 }
 
-/* Who only looks, or only converts, is told why config.json is of no use, and has the weights. */
-static nib_status read_described(nib_network *net, const char *config, bool is_json,
-                                 nib_network_use use, nib_strings options, nib_err *why,
-                                 nib_err *err)
+/* Reads config.json. For inspection and conversion an unsupported architecture is not an error:
+ * *why says so, and the weights can still be used. */
+static nib_status read_described_config(nib_network *net, const char *config, bool is_json,
+                                        nib_network_use use, nib_strings options, nib_err *why,
+                                        nib_err *err)
 {
     const bool lenient = use == NIB_NETWORK_CONVERT || use == NIB_NETWORK_INSPECT;
     nib_status status = read_config(net, config, is_json, options, why);
@@ -416,14 +530,14 @@ static nib_status read_described(nib_network *net, const char *config, bool is_j
     return NIB_OK;
 }
 
-/* The sites of a network that is not known: every matrix that is stored. */
+/* Sites of an unsupported architecture: every stored matrix. */
 static nib_status list_stored(nib_network *net, nib_err *err)
 {
     const nib_checkpoint *cp = net->checkpoint;
     const size_t count = nib__checkpoint_module_count(cp);
     net->sites = nib__arena_take(&net->arena, count, sizeof *net->sites);
     if (!net->sites)
-        return nib__fail_memory(err, count * sizeof *net->sites, "the list of layers");
+        return nib__fail_memory(err, count * sizeof *net->sites, "a list of layers");
     for (size_t i = 0; i < count; i++) {
         nib_site *s = &net->sites[net->site_count++];
         nib_weight w;
@@ -443,26 +557,26 @@ static nib_status note_unread(nib_network *net, const nib_err *why, nib_err *err
     if (why->text[0] == 0)
         return NIB_OK;
     snprintf(note, sizeof note, "what %s implies is not checked: %s",
-             nib__checkpoint_described(net->checkpoint), why->text);
+             nib__checkpoint_config_name(net->checkpoint), why->text);
     return nib__checkpoint_add_note(net->checkpoint, note, err);
 }
 
-/* A GGUF file says itself what model it is. One that is only looked at may be of any, or a
- * vocabulary without weights. */
+/* Opens a GGUF file, which describes its model itself. For inspection it may be of any
+ * architecture, or a vocabulary without weights. */
 static nib_status open_gguf(nib_network *net, const char *path, nib_network_use use, nib_err *err)
 {
     NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
     nib_err why;
     const nib_status status =
         nib__config_gguf(&net->config, net->checkpoint, &net->arena, &net->notes, &why);
-    const bool foreign = status == NIB_UNSUPPORTED ||
-                         (status == NIB_BAD_INPUT && nib__checkpoint_count(net->checkpoint) == 0);
+    const bool tolerable = status == NIB_UNSUPPORTED ||
+                           (status == NIB_BAD_INPUT && nib__checkpoint_count(net->checkpoint) == 0);
     if (status != NIB_OK)
-        return net->inspected && foreign ? note_unread(net, &why, err)
-                                         : nib__fail(err, status, "%s", why.text);
+        return net->inspected && tolerable ? note_unread(net, &why, err)
+                                           : nib__fail(err, status, "%s", why.text);
     NIB_TRY(nib__generation_gguf(&net->generation, nib__checkpoint_gguf(net->checkpoint),
                                  &net->notes, err));
-    nib__gguf_say_tokenizer(nib__checkpoint_gguf(net->checkpoint), &net->notes);
+    nib__gguf_report_tokenizer(nib__checkpoint_gguf(net->checkpoint), &net->notes);
     NIB_TRY(list_sites(net, err));
     if (use == NIB_NETWORK_RUN || use == NIB_NETWORK_CONVERT)
         return check_sites(net, use, err);
@@ -485,19 +599,20 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
     const char *config = nib__path_join(&net->arena, net->directory, "config.json");
     if (config == NULL)
         return nib__fail_memory(err, strlen(path), "a path");
-    NIB_TRY(is_gguf(&gguf, path, err));
+    NIB_TRY(detect_gguf(&gguf, path, err));
     if (gguf)
         return open_gguf(net, path, use, err);
     NIB_TRY(check_path(net, path, config, is_json, err));
     const bool described = is_json || nib__path_kind(config) != NIB_PATH_NONE;
     bool meta = false;
     if (!described && !net->inspected)
-        NIB_TRY(is_meta(&meta, net, path, err));
+        NIB_TRY(detect_meta(&meta, net, path, err));
     if (meta)
         return open_meta(net, path, use, err);
     nib_err why = {NIB_OK, ""};
     if (!net->inspected || described)
-        NIB_TRY(read_described(net, is_json ? path : config, is_json, use, options, &why, err));
+        NIB_TRY(
+            read_described_config(net, is_json ? path : config, is_json, use, options, &why, err));
     if (use == NIB_NETWORK_CONFIG || is_json) {
         if (net->config.quantized)
             nib__ledger_add_setting(&net->notes,
@@ -505,8 +620,8 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
                                                           .name = "quantization_config",
                                                           .by = NIB_BY_CONFIG,
                                                           .relation = NIB_SETTING_OTHER},
-                                    "without the weights, layers are planned from plain ones; "
-                                    "--recipe %s plans what it says",
+                                    "without the weights, layers are planned as if unquantized; "
+                                    "--recipe %s plans the scheme it gives",
                                     is_json ? path : config);
         return NIB_OK;
     }
@@ -536,7 +651,7 @@ nib_status nib__network_open_with(nib_network *out, nib_engine *engine, const ch
                            "--%s overrides a key of a training config, but %s is a model",
                            options.items[0], path);
     if (status == NIB_OK && !out->training && !out->unknown && out->site_count != 0)
-        nib__network_say_ids(out);
+        report_ids(out);
     if (status != NIB_OK)
         nib__network_close(out);
     return status;
@@ -571,15 +686,15 @@ nib_status nib__network_norm(float *out, const nib_network *net, size_t norm, ni
                wants_offset = part == NIB_NORM_WEIGHT;
     if (!t)
         return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing", path, name);
-    const bool one = t->rank == 1 || (t->rank == 2 && t->shape[0] == 1);
-    const bool fits = entry->heads == 1 ? one && t->shape[t->rank - 1] == entry->n
+    const bool is_vector = t->rank == 1 || (t->rank == 2 && t->shape[0] == 1);
+    const bool fits = entry->heads == 1 ? is_vector && t->shape[t->rank - 1] == entry->n
                                         : t->rank == 2 && t->shape[0] == entry->heads &&
                                               t->shape[1] == entry->n / entry->heads;
     if (!fits || !nib__type_is_float(t->type))
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: %s is %s of rank %d; %" PRId64 " float values of rank %d are wanted",
-                         path, name, nib__type_name(t->type), t->rank, entry->n,
-                         entry->heads == 1 ? 1 : 2);
+        return nib__fail(
+            err, NIB_BAD_INPUT,
+            "%s: %s is %s of rank %d; %" PRId64 " float values of rank %d are expected", path, name,
+            nib__type_name(t->type), t->rank, entry->n, entry->heads == 1 ? 1 : 2);
     nib__to_f32(out, t->data, t->type, entry->n);
     if (part == NIB_NORM_BIAS || entry->offset == 0 || has_offset == wants_offset)
         return NIB_OK;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The file of packed weights: see packed.h. A head of fixed size, records of fixed size and a
- * checksum for each piece of the data: nothing in it leads anywhere without having been compared
- * with the file's size first.
+ * The file of packed weights; see packed.h. A head of fixed size, records of fixed size, and a
+ * checksum for each piece of the data. No offset or size from the file is used before it is checked
+ * against the file's size.
  */
 #include "packed.h"
 
@@ -12,11 +12,11 @@
 
 enum {
     VERSION = 1,
-    HEAD = 2 << 20,  /* bytes before the data, which so may be mapped by huge pages */
-    PIECE = 4 << 20, /* bytes of data under one checksum */
+    HEAD = 2 << 20,  /* bytes before the data, so that huge pages can map the data */
+    PIECE = 4 << 20, /* bytes of data per checksum */
     ALIGN = 64,
     NAME = 160,
-    PROBE = 32, /* rows that are packed again to compare layouts; a multiple of every step */
+    PROBE = 32, /* rows packed again to compare layouts; a multiple of every step */
 };
 
 static const char magic[8] = {'n', 'i', 'b', 'p', 'a', 'c', 'k', '\n'};
@@ -24,34 +24,34 @@ static const char magic[8] = {'n', 'i', 'b', 'p', 'a', 'c', 'k', '\n'};
 typedef struct record {
     char site[NAME], packing[32], scheme[64]; /* each ends with a NUL */
     uint64_t offset, bytes;                   /* in the data */
-    nib_hash probe;                           /* of its first rows, packed alone */
+    nib_hash probe;                           /* of its first rows, packed separately */
 } record;
 
 typedef struct head {
     char magic[8];
-    uint32_t version, order; /* order: ORDER, as this machine's bytes lie */
+    uint32_t version, order; /* order: ORDER in this machine's byte order */
     uint64_t count, data_bytes;
     nib_hash manifest; /* of nibble.json and config.json */
-    nib_hash stamp;    /* of the weight files' sizes and times, and where those differ */
-    nib_hash content;  /* of their bytes */
-    nib_hash rest;     /* of the records and checksums behind it */
-    nib_hash self;     /* of this head with zeros here */
+    nib_hash stamp;    /* of the weight files' sizes and times; if it differs, `content` decides */
+    nib_hash content;  /* of the weight files' bytes */
+    nib_hash rest;     /* of the records and checksums after the head */
+    nib_hash self;     /* of this head with `self` zeroed */
 } head;
 
 static const uint32_t ORDER = 0x01020304;
 
 struct nib_packed {
     nib_allocator allocator;
-    nib_map map;       /* of the file; empty: its bytes are the caller's */
-    const uint8_t *at; /* all of them */
+    nib_map map;       /* of the file; empty: the bytes are the caller's */
+    const uint8_t *at; /* all bytes */
     uint64_t size;
     head head;
     const record *records;
     const nib_hash *sums;
     const uint8_t *data;
-    const char *path;   /* of map */
-    uint64_t looked_ns; /* when a piece was compared last */
-    uint64_t next;      /* piece */
+    const char *path;    /* of map */
+    uint64_t checked_ns; /* time of the last check of a piece */
+    uint64_t next;       /* piece that was checked last */
 };
 
 /* ---- checksums ---- */
@@ -78,7 +78,8 @@ static void sum_pieces(void *ctx, int worker, int64_t begin, int64_t end)
         s->sums[i] = piece_hash(s->data, s->bytes, (uint64_t)i);
 }
 
-/* Of all pieces, by all workers; NULL: no memory. Nothing has at least one element, too. */
+/* Checksums of all pieces, computed by all workers; NULL: no memory. Allocates at least one
+ * element, even for no pieces. */
 static nib_hash *sums_of(const uint8_t *data, uint64_t bytes, nib_pool *pool,
                          const nib_allocator *a)
 {
@@ -91,8 +92,7 @@ static nib_hash *sums_of(const uint8_t *data, uint64_t bytes, nib_pool *pool,
 
 /* ---- the source ---- */
 
-/* Of the descriptions beside the weights, if there are such: the manifest has a hash of every
- * tensor. */
+/* Hashes the descriptions beside the weights, if any: the manifest has a hash of every tensor. */
 static nib_status hash_manifest(nib_hash *out, const char *directory, const nib_allocator *a,
                                 nib_err *err)
 {
@@ -179,12 +179,12 @@ static nib_status check_records(const nib_packed *p, const char *path, nib_err *
         if (!ends_inside(r->site, sizeof r->site) || !ends_inside(r->packing, sizeof r->packing) ||
             !ends_inside(r->scheme, sizeof r->scheme) || r->offset % ALIGN != 0 ||
             r->offset > p->head.data_bytes || r->bytes > p->head.data_bytes - r->offset)
-            return refuse(path, "a record leads out of the file", err);
+            return refuse(path, "a record points outside the file", err);
     }
     return NIB_OK;
 }
 
-/* Everything that follows from the file alone, but the checksums of the data. */
+/* Checks everything that needs only the file, except the checksums of the data. */
 static nib_status check_head(nib_packed *p, const char *path, nib_err *err)
 {
     head *h = &p->head;
@@ -192,13 +192,13 @@ static nib_status check_head(nib_packed *p, const char *path, nib_err *err)
         return refuse(path, "is shorter than its head", err);
     memcpy(h, p->at, sizeof *h);
     if (memcmp(h->magic, magic, sizeof magic) != 0)
-        return refuse(path, "is no file of packed weights", err);
+        return refuse(path, "is not a file of packed weights", err);
     if (h->version != VERSION || h->order != ORDER)
-        return refuse(path, "is of another version or another kind of machine", err);
+        return refuse(path, "has an unsupported version or another byte order", err);
     if (!nib__hash_equal(self_hash(*h), h->self))
-        return refuse(path, "its head was changed since it was written", err);
+        return refuse(path, "its head was modified after it was written", err);
     if (h->data_bytes != p->size - HEAD)
-        return refuse(path, "is not as long as its head says", err);
+        return refuse(path, "its size does not match its head", err);
     const uint64_t room = HEAD - sizeof *h, pieces = pieces_of(h->data_bytes);
     if (h->count > room / sizeof(record) ||
         pieces > (room - h->count * sizeof(record)) / sizeof(nib_hash))
@@ -208,14 +208,14 @@ static nib_status check_head(nib_packed *p, const char *path, nib_err *err)
     p->sums = (const nib_hash *)(const void *)(p->records + h->count);
     p->data = p->at + HEAD;
     if (!nib__hash_equal(nib__hash_bytes(p->records, rest), h->rest))
-        return refuse(path, "its records were changed since they were written", err);
+        return refuse(path, "its records were modified after they were written", err);
     return check_records(p, path, err);
 }
 
 static nib_status check_source(const nib_packed *p, const nib_checkpoint *cp, nib_pool *pool,
                                const char *path, nib_err *err)
 {
-    static const char other[] = "was made from other weights than those beside it";
+    static const char other[] = "was made from different weights";
     const nib_allocator *a = &p->allocator;
     nib_hash manifest, stamp, content;
     NIB_TRY(hash_manifest(&manifest, nib__checkpoint_directory(cp), a, err));
@@ -224,7 +224,7 @@ static nib_status check_source(const nib_packed *p, const nib_checkpoint *cp, ni
     NIB_TRY(hash_stamp(&stamp, cp, err));
     if (nib__hash_equal(stamp, p->head.stamp))
         return NIB_OK;
-    NIB_TRY(hash_content(&content, cp, pool, a, err)); /* a copy has other times */
+    NIB_TRY(hash_content(&content, cp, pool, a, err)); /* a copy has different times */
     return nib__hash_equal(content, p->head.content) ? NIB_OK : refuse(path, other, err);
 }
 
@@ -236,18 +236,18 @@ static nib_status check_data(const nib_packed *p, nib_pool *pool, const char *pa
         return nib__fail_memory(err, (size_t)pieces * sizeof *sums, "checksums");
     const bool same = memcmp(sums, p->sums, (size_t)pieces * sizeof *sums) == 0;
     nib__release(&p->allocator, sums);
-    return same ? NIB_OK : refuse(path, "its weights were changed since they were written", err);
+    return same ? NIB_OK : refuse(path, "its weights were modified after they were written", err);
 }
 
-static nib_status open_at(nib_packed *p, const char *path, const nib_checkpoint *cp, nib_pool *pool,
-                          nib_err *err)
+static nib_status open_file(nib_packed *p, const char *path, const nib_checkpoint *cp,
+                            nib_pool *pool, nib_err *err)
 {
     NIB_TRY(nib__map_open_wide(&p->map, path, err));
     p->at = p->map.at, p->size = p->map.size, p->path = path;
     NIB_TRY(check_head(p, path, err));
     NIB_TRY(check_source(p, cp, pool, path, err));
     NIB_TRY(nib__map_read(&p->map, path, check_data(p, pool, path, err), err));
-    p->looked_ns = nib__now_ns(); /* all of it */
+    p->checked_ns = nib__now_ns(); /* all pieces were just checked */
     return NIB_OK;
 }
 
@@ -269,7 +269,7 @@ nib_status nib__packed_parse(nib_packed **out, const uint8_t *at, uint64_t size,
     return status;
 }
 
-const char *nib__packed_place(const nib_checkpoint *cp, nib_arena *arena)
+const char *nib__packed_path(const nib_checkpoint *cp, nib_arena *arena)
 {
     const char *directory = nib__checkpoint_directory(cp);
     return directory != NULL ? nib__path_join(arena, directory, NIB_PACKED_NAME) : NULL;
@@ -285,7 +285,7 @@ nib_status nib__packed_open(nib_packed **out, const char *path, const nib_checkp
     if (p == NULL)
         return nib__fail_memory(err, sizeof *p, path);
     p->allocator = *a;
-    const nib_status status = open_at(p, path, cp, pool, err);
+    const nib_status status = open_file(p, path, cp, pool, err);
     if (status == NIB_OK)
         *out = p;
     else
@@ -302,27 +302,28 @@ void nib__packed_close(nib_packed *packed)
     nib__release(&a, packed);
 }
 
-nib_status nib__packed_read(nib_packed *p, nib_status status, nib_err *err)
+nib_status nib__packed_check(nib_packed *p, nib_status status, nib_err *err)
 {
     enum { BETWEEN_NS = 1000000000 };
     if (p->map.at == NULL)
         return status;
     status = nib__map_read(&p->map, p->path, status, err);
     const uint64_t now = nib__now_ns(), pieces = pieces_of(p->head.data_bytes);
-    if (status != NIB_OK || pieces == 0 || now - p->looked_ns < BETWEEN_NS)
+    if (status != NIB_OK || pieces == 0 || now - p->checked_ns < BETWEEN_NS)
         return status;
-    p->looked_ns = now;
+    p->checked_ns = now;
     p->next = (p->next + 1) % pieces;
     if (nib__hash_equal(piece_hash(p->data, p->head.data_bytes, p->next), p->sums[p->next]))
         return status;
     return nib__fail(
         err, NIB_IO,
-        "%s: another process wrote to it while it was read; run again when it is whole", p->path);
+        "%s: another process wrote to the file while it was in use; run again when it is complete",
+        p->path);
 }
 
 /* ---- finding ---- */
 
-/* What the packed bytes depend on beside the layout's name and the codes. */
+/* Formats what the packed bytes depend on besides the layout's name and the codes. */
 static void name_scheme(char out[64], const nib_weight *w)
 {
     char scheme[64];
@@ -332,8 +333,9 @@ static void name_scheme(char out[64], const nib_weight *w)
              (long long)w->k);
 }
 
-/* The first rows packed alone: another layout under the same name, or other weights, show. */
-static bool probe(nib_hash *out, const nib_weight *w, const nib_packing *packing)
+/* Hashes the first rows packed separately: this detects another layout under the same name, and
+ * other weights. */
+static bool hash_probe(nib_hash *out, const nib_weight *w, const nib_packing *packing)
 {
     nib_weight first = *w;
     first.n = nib__min(w->n, PROBE);
@@ -347,7 +349,7 @@ static bool probe(nib_hash *out, const nib_weight *w, const nib_packing *packing
     return true;
 }
 
-static const record *find(const nib_packed *p, const char *site, const nib_packing *packing)
+static const record *find_record(const nib_packed *p, const char *site, const nib_packing *packing)
 {
     for (uint64_t i = 0; i < p->head.count; i++)
         if (strcmp(p->records[i].site, site) == 0 &&
@@ -358,7 +360,7 @@ static const record *find(const nib_packed *p, const char *site, const nib_packi
 
 bool nib__packed_has(const nib_packed *packed, const char *site, const nib_packing *packing)
 {
-    return find(packed, site, packing) != NULL;
+    return find_record(packed, site, packing) != NULL;
 }
 
 const void *nib__packed_find(const nib_packed *packed, const char *site, const nib_weight *w,
@@ -366,10 +368,10 @@ const void *nib__packed_find(const nib_packed *packed, const char *site, const n
 {
     char scheme[64];
     nib_hash hash;
-    const record *r = find(packed, site, packing);
+    const record *r = find_record(packed, site, packing);
     name_scheme(scheme, w);
     if (r == NULL || r->bytes != bytes || strcmp(r->scheme, scheme) != 0 ||
-        !probe(&hash, w, packing) || !nib__hash_equal(hash, r->probe))
+        !hash_probe(&hash, w, packing) || !nib__hash_equal(hash, r->probe))
         return NULL;
     return packed->data + r->offset;
 }
@@ -379,7 +381,7 @@ const void *nib__packed_find(const nib_packed *packed, const char *site, const n
 typedef struct writing {
     const nib_network *net;
     nib_output *output;
-    nib_hasher *hasher; /* of the piece at hand */
+    nib_hasher *hasher; /* of the current piece */
     uint64_t bytes;     /* of data so far */
     nib_text records, sums;
     size_t count;
@@ -393,7 +395,7 @@ static nib_status end_piece(writing *w, nib_err *err)
     return w->hasher == NULL ? nib__fail_memory(err, 1024, "a hash") : NIB_OK;
 }
 
-static nib_status put(writing *w, const uint8_t *bytes, uint64_t size, nib_err *err)
+static nib_status write_data(writing *w, const uint8_t *bytes, uint64_t size, nib_err *err)
 {
     while (size != 0) {
         const uint64_t room = PIECE - w->bytes % PIECE, some = size < room ? size : room;
@@ -406,29 +408,31 @@ static nib_status put(writing *w, const uint8_t *bytes, uint64_t size, nib_err *
     return NIB_OK;
 }
 
-static nib_status put_pack(writing *w, const char *site, const nib_loaded *loaded,
-                           const nib_pack *pack, nib_err *err)
+static nib_status write_pack(writing *w, const char *site, const nib_loaded *loaded,
+                             const nib_pack *pack, nib_err *err)
 {
     static const uint8_t zeros[ALIGN] = {0};
     record r;
     memset(&r, 0, sizeof r);
     const int named = snprintf(r.site, sizeof r.site, "%s", site);
-    const int laid = snprintf(r.packing, sizeof r.packing, "%s", pack->packing->name);
-    if (named < 0 || (size_t)named >= sizeof r.site || laid < 0 || (size_t)laid >= sizeof r.packing)
-        return nib__fail(err, NIB_UNSUPPORTED, "%s: a name over the %d bytes of packed files", site,
+    const int laid_out = snprintf(r.packing, sizeof r.packing, "%s", pack->packing->name);
+    if (named < 0 || (size_t)named >= sizeof r.site || laid_out < 0 ||
+        (size_t)laid_out >= sizeof r.packing)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: the name is over the limit of packed files, %d bytes", site,
                          NAME - 1);
     name_scheme(r.scheme, &loaded->w);
     r.offset = w->bytes;
     r.bytes = pack->bytes;
-    if (!probe(&r.probe, &loaded->w, pack->packing))
+    if (!hash_probe(&r.probe, &loaded->w, pack->packing))
         return nib__fail_memory(err, (size_t)pack->bytes, "a packed weight");
     nib__text_put(&w->records, (const char *)&r, sizeof r);
     w->count++;
-    NIB_TRY(put(w, pack->at, pack->bytes, err));
-    return put(w, zeros, (ALIGN - pack->bytes % ALIGN) % ALIGN, err);
+    NIB_TRY(write_data(w, pack->at, pack->bytes, err));
+    return write_data(w, zeros, (ALIGN - pack->bytes % ALIGN) % ALIGN, err);
 }
 
-static nib_status put_sites(writing *w, const nib_assignment *plan, nib_err *err)
+static nib_status write_sites(writing *w, const nib_assignment *plan, nib_err *err)
 {
     const nib_allocator *a = &w->net->engine->allocator;
     for (size_t i = 0; i < w->net->site_count; i++) {
@@ -440,14 +444,14 @@ static nib_status put_sites(writing *w, const nib_assignment *plan, nib_err *err
         NIB_TRY(nib__weight_load(&loaded, w->net, &plan->layers[i], i, &none, err));
         nib_status status = NIB_OK;
         for (int j = 0; j < loaded.pack_count && status == NIB_OK; j++)
-            status = put_pack(w, site, &loaded, &loaded.packs[j], err);
+            status = write_pack(w, site, &loaded, &loaded.packs[j], err);
         nib__weight_unload(&loaded, a);
         NIB_TRY(status);
     }
     return w->bytes % PIECE != 0 ? end_piece(w, err) : NIB_OK;
 }
 
-static nib_status put_head(writing *w, nib_err *err)
+static nib_status write_head(writing *w, nib_err *err)
 {
     const nib_checkpoint *cp = w->net->checkpoint;
     const nib_engine *e = w->net->engine;
@@ -458,7 +462,7 @@ static nib_status put_head(writing *w, nib_err *err)
         return nib__fail_memory(err, w->records.size, "records");
     if (w->records.size > HEAD - sizeof h)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%zu bytes of records are more than the head of a packed file holds, %zu",
+                         "%zu bytes of records do not fit into the head of a packed file, %zu",
                          w->records.size, HEAD - sizeof h);
     memcpy(h.magic, magic, sizeof magic);
     h.version = VERSION, h.order = ORDER;
@@ -478,8 +482,8 @@ static nib_status write_part(writing *w, const nib_assignment *plan, nib_err *er
     if (w->hasher == NULL)
         return nib__fail_memory(err, 1024, "a hash");
     NIB_TRY(nib__output_extend(w->output, HEAD, err));
-    NIB_TRY(put_sites(w, plan, err));
-    NIB_TRY(put_head(w, err));
+    NIB_TRY(write_sites(w, plan, err));
+    NIB_TRY(write_head(w, err));
     nib_output *output = w->output;
     w->output = NULL;
     return nib__output_finish(output, err);

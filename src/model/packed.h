@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights as this machine's rows read them, in a file beside the checkpoint that they were packed
- * from, or where a caller keeps such files: a run maps it and packs nothing. The checkpoint is what
- * counts: a file that is for another source, of other layouts, cut short or changed is left aside
- * with a sentence, and the weights are packed as without it. docs/formats.md has the layout.
+ * Packed weights: weights in the layouts that this machine's rows read, in a file beside the
+ * checkpoint or in a directory of the caller's. A run maps the file and packs nothing. The
+ * checkpoint is authoritative: a file for another source or other layouts, truncated or modified,
+ * is ignored with a message, and the weights are packed as if it did not exist. docs/formats.md has
+ * the layout.
  */
 #ifndef NIB_PACKED_H
 #define NIB_PACKED_H
@@ -15,25 +16,26 @@
 
 typedef struct nib_packed nib_packed;
 
-/* Beside a checkpoint; NULL: it is a lone file, which has no such place, or memory ran out. */
-const char *nib__packed_place(const nib_checkpoint *cp, nib_arena *arena);
-/* All of it is looked at: header, source, checksums. NIB_OK and NULL: there is none. Else, where it
- * cannot serve, NIB_BAD_INPUT or NIB_IO with why. path stays as long as what is opened. */
+/* Path of the file beside a checkpoint; NULL: the checkpoint is a single file, not a directory, or
+ * memory ran out. */
+const char *nib__packed_path(const nib_checkpoint *cp, nib_arena *arena);
+/* Opens a file and checks all of it: header, source, checksums. NIB_OK and NULL: there is no file.
+ * NIB_BAD_INPUT or NIB_IO: it cannot be used, and err says why. `path` must outlive the result. */
 nib_status nib__packed_open(nib_packed **out, const char *path, const nib_checkpoint *cp,
                             nib_pool *pool, const nib_allocator *a, nib_err *err);
-/* The same from memory, which must stay, whatever it was made from. */
+/* The same from memory, which must outlive the result; does not check the source. */
 nib_status nib__packed_parse(nib_packed **out, const uint8_t *at, uint64_t size, const char *name,
                              nib_pool *pool, const nib_allocator *a, nib_err *err);
 void nib__packed_close(nib_packed *packed); /* NULL allowed */
-/* Returns `status`, or NIB_IO if the file changed since it was opened: compares size and time, and
- * once a second the checksum of the next piece, so that every piece is checked in turn. */
-nib_status nib__packed_read(nib_packed *packed, nib_status status, nib_err *err);
+/* Returns `status`, or NIB_IO if the file changed since it was opened: compares size and time and,
+ * once a second, the checksum of the next piece, so that every piece is checked in turn. */
+nib_status nib__packed_check(nib_packed *packed, nib_status status, nib_err *err);
 
-/* The weight of a site in this layout, `bytes` of it, aligned to 64; NULL: not there, or the layout
- * is no longer what it was: the first rows are packed again and compared. */
+/* The weight of a site in this layout: `bytes` bytes, aligned to 64. NULL: absent, or the layout
+ * has changed: the first rows are packed again and compared. */
 const void *nib__packed_find(const nib_packed *packed, const char *site, const nib_weight *w,
                              const nib_packing *packing, uint64_t bytes);
-/* Whether it has one by these names. */
+/* Whether the file has a weight under these names, without comparing its layout. */
 bool nib__packed_has(const nib_packed *packed, const char *site, const nib_packing *packing);
 
 typedef struct nib_packed_report {
@@ -41,8 +43,8 @@ typedef struct nib_packed_report {
     uint64_t bytes;
 } nib_packed_report;
 
-/* Packs what the plan's rows read, weight by weight, into a file that appears whole or not at
- * all. NIB_EXISTS: another process is writing it. */
+/* Packs the plan's weights one by one into a file that appears complete or not at all. NIB_EXISTS:
+ * another process is writing it. */
 nib_status nib__packed_write(nib_packed_report *report, const char *path, const nib_network *net,
                              const nib_assignment *plan, nib_err *err);
 

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The index of a text by its last 2 to 4 tokens, and how much of a draft pays.
+ * An index of a text by its last 2 to 4 tokens, and how many draft tokens pay off.
  */
 #include "prompt_lookup.h"
 
 enum {
     SHORTEST = 2,
-    LONGEST = 4,     /* tokens that are looked up together */
-    COMPARED = 32,   /* tokens before a place that are compared, at most */
-    SMALLEST = 1024, /* places */
-    PER_TOKEN = 8,   /* places: of three keys a token, few fall on each other */
-    MEMORY = 32,     /* tokens in which a share forgets most of what it was */
+    LONGEST = 4,     /* longest n-gram in the index */
+    COMPARED = 32,   /* most tokens before a position that are compared */
+    SMALLEST = 1024, /* slots */
+    PER_TOKEN = 8,   /* slots per token: with three keys per token, few collide */
+    MEMORY = 32,     /* tokens after which a share has mostly faded */
 };
 
 /* ---- index ---- */
 
 void nib__lookup_open(nib_lookup *out, const nib_allocator *a)
 {
-    /* Of short matches few go on alike in any text; where the text does repeat, this soon shows. */
+    /* Few short matches continue the same way in an average text; if the text does repeat, this
+     * soon adapts. */
     static const double right[NIB_LOOKUP_CLASSES] = {0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95};
     *out = (nib_lookup){.allocator = a};
     memcpy(out->right, right, sizeof right);
@@ -30,9 +31,9 @@ void nib__lookup_close(nib_lookup *lookup)
     *lookup = (nib_lookup){0};
 }
 
-/* Where the n tokens before `end` have their place. Texts that are made to collide lose places, and
- * nothing else: what stands there is compared. */
-static int32_t *place_of(const nib_lookup *l, const int32_t *ids, size_t end, size_t n)
+/* The slot of the n tokens before `end`. Texts made to collide lose entries, nothing else: entries
+ * are compared. */
+static int32_t *slot_of(const nib_lookup *l, const int32_t *ids, size_t end, size_t n)
 {
     uint64_t hash = n;
     for (size_t i = end - n; i < end; i++)
@@ -41,10 +42,10 @@ static int32_t *place_of(const nib_lookup *l, const int32_t *ids, size_t end, si
     return &l->places[(hash * UINT64_C(0x9E3779B97F4A7C15) >> 32) & (l->size - 1)];
 }
 
-static void mark(nib_lookup *l, const int32_t *ids, size_t end)
+static void index_ngrams(nib_lookup *l, const int32_t *ids, size_t end)
 {
     for (size_t n = SHORTEST; n <= LONGEST && n <= end; n++)
-        *place_of(l, ids, end, n) = (int32_t)end;
+        *slot_of(l, ids, end, n) = (int32_t)end;
 }
 
 static nib_status grow(nib_lookup *l, const int32_t *ids, size_t count, nib_err *err)
@@ -60,12 +61,12 @@ static nib_status grow(nib_lookup *l, const int32_t *ids, size_t count, nib_err 
     nib__release(l->allocator, l->places);
     l->places = places, l->size = size;
     for (size_t end = SHORTEST; end <= l->count; end++)
-        mark(l, ids, end);
+        index_ngrams(l, ids, end);
     return NIB_OK;
 }
 
-/* How many tokens before the two ends are the same. */
-static size_t common(const int32_t *ids, size_t a, size_t b)
+/* Number of equal tokens before the two ends. */
+static size_t common_length(const int32_t *ids, size_t a, size_t b)
 {
     size_t n = 0;
     while (n < COMPARED && n < a && n < b && ids[a - 1 - n] == ids[b - 1 - n])
@@ -73,7 +74,7 @@ static size_t common(const int32_t *ids, size_t a, size_t b)
     return n;
 }
 
-static int class_of(size_t length)
+static int length_class(size_t length)
 {
     static const size_t from[NIB_LOOKUP_CLASSES] = {0, 3, 4, 5, 7, 10, 16, COMPARED};
     int which = NIB_LOOKUP_CLASSES - 1;
@@ -82,28 +83,28 @@ static int class_of(size_t length)
     return which;
 }
 
-/* The token at count - 1 came: was it the expected one, and what is to come after it? */
-static void put(nib_lookup *l, const int32_t *ids, size_t count)
+/* Adds the token at count - 1: updates the share of right predictions, and finds the next one. */
+static void add_token(nib_lookup *l, const int32_t *ids, size_t count)
 {
     size_t follows = 0;
     if (l->next > 0) {
-        const bool came = ids[l->next] == ids[count - 1];
-        double *right = &l->right[class_of(l->length)];
-        *right += (came - *right) / MEMORY;
-        follows = came ? l->next + 1 : 0;
+        const bool right_token = ids[l->next] == ids[count - 1];
+        double *right = &l->right[length_class(l->length)];
+        *right += (right_token - *right) / MEMORY;
+        follows = right_token ? l->next + 1 : 0;
     }
     l->next = l->length = 0;
     for (size_t n = LONGEST; n >= SHORTEST && l->next == 0; n--) {
-        const size_t place = n <= count ? (size_t)*place_of(l, ids, count, n) : 0;
-        const size_t length = place > 0 ? common(ids, place, count) : 0;
+        const size_t place = n <= count ? (size_t)*slot_of(l, ids, count, n) : 0;
+        const size_t length = place > 0 ? common_length(ids, place, count) : 0;
         if (length >= n)
             l->next = place, l->length = length;
     }
-    /* what is being repeated may be longer than what its last four tokens were last a part of */
-    const size_t length = follows > 0 ? common(ids, follows, count) : 0;
+    /* the running match may be longer than the last occurrence of the last four tokens */
+    const size_t length = follows > 0 ? common_length(ids, follows, count) : 0;
     if (length > l->length)
         l->next = follows, l->length = length;
-    mark(l, ids, count);
+    index_ngrams(l, ids, count);
     l->count = count;
 }
 
@@ -111,23 +112,23 @@ nib_status nib__lookup_put(nib_lookup *lookup, const int32_t *ids, size_t count,
 {
     NIB_TRY(grow(lookup, ids, count, err));
     while (lookup->count < count)
-        put(lookup, ids, lookup->count + 1);
+        add_token(lookup, ids, lookup->count + 1);
     return NIB_OK;
 }
 
-/* ---- what steps take ---- */
+/* ---- step times ---- */
 
 void nib__step_times_add(nib_step_times *times, size_t m, double seconds)
 {
-    const double faded = 0.9997, slower = 1.02; /* per step; per step of as many tokens */
-    double *own = &times->measured[m];
+    const double faded = 0.9997, slower = 1.02; /* per step; per step of m tokens */
+    double *measured = &times->measured[m];
     for (size_t i = 1; i < COUNT(times->measured); i++)
         times->measured[i] *= faded;
-    *own = *own == 0 || seconds < *own * slower ? seconds : *own * slower;
+    *measured = *measured == 0 || seconds < *measured * slower ? seconds : *measured * slower;
 }
 
-/* A guess of what was not measured: on the line between neighbours that were, and past the last in
- * proportion to the plan. */
+/* Estimates unmeasured steps: by interpolation between measured neighbours and, past the last one,
+ * in proportion to the plan. */
 void nib__step_times_fill(const nib_step_times *times, size_t from, size_t to, double *seconds)
 {
     const double doubt = 1.2;
@@ -148,11 +149,14 @@ void nib__step_times_fill(const nib_step_times *times, size_t from, size_t to, d
     }
 }
 
-/* ---- how much of drafts pays ---- */
+/* ---- choosing draft lengths ---- */
 
-static double chance_of(const nib_lookup *l, size_t i) { return l->right[class_of(l->length + i)]; }
+static double chance_of(const nib_lookup *l, size_t i)
+{
+    return l->right[length_class(l->length + i)];
+}
 
-/* The one whose next token is the likeliest, ties to the first; NULL: none has room for more. */
+/* The draft whose next token is the likeliest, the first on a tie; NULL: none has room for more. */
 static nib_draft *find_likeliest(nib_draft *drafts, size_t count)
 {
     nib_draft *best = NULL;
@@ -165,9 +169,9 @@ static nib_draft *find_likeliest(nib_draft *drafts, size_t count)
 void nib__lookup_choose(nib_draft *drafts, size_t count, size_t tokens, const double *seconds,
                         size_t most)
 {
-    /* a token of each text comes in any case, and one of a draft if all before it are right */
-    const double gain = 1.03; /* at least: shares and times are guesses */
-    double come = (double)tokens, best = gain * come / seconds[tokens];
+    /* each text gets one token in any case, and a draft's token only if all before it are right */
+    const double gain = 1.03; /* minimum gain, as shares and times are estimates */
+    double expected = (double)tokens, best = gain * expected / seconds[tokens];
     nib_draft *taken[NIB_LOOKUP_MOST], *d;
     size_t n = 0, chosen = 0;
     for (size_t i = 0; i < count; i++) {
@@ -178,16 +182,17 @@ void nib__lookup_choose(nib_draft *drafts, size_t count, size_t tokens, const do
     }
     while (n < most && n < NIB_LOOKUP_MOST && (d = find_likeliest(drafts, count)) != NULL) {
         taken[n++] = d;
-        come += d->chance;
+        expected += d->chance;
         d->chance *= chance_of(d->lookup, ++d->count);
-        if (come / seconds[tokens + n] > best)
-            chosen = n, best = come / seconds[tokens + n];
+        if (expected / seconds[tokens + n] > best)
+            chosen = n, best = expected / seconds[tokens + n];
     }
     while (n > chosen)
         taken[--n]->count--;
     for (size_t i = 0; i < count; i++) {
         const nib_lookup *l = drafts[i].lookup;
-        for (size_t j = 0; j < drafts[i].count; j++) /* a place near the end goes on in the draft */
+        for (size_t j = 0; j < drafts[i].count; j++) /* a match near the end continues in the draft
+                                                        itself */
             drafts[i].ids[l->count + j] = drafts[i].ids[l->next + j];
     }
 }

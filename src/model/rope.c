@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of rotations: cosines and sines of positions, as far as a run has come.
+ * RoPE tables: cosines and sines, for the positions that a run has reached.
  */
 #include "config.h"
 #include "portable_math.h"
@@ -29,7 +29,7 @@ static double llama3_frequency(const nib_config *c, double f)
     return (1.0 - blend) * f / c->rope_factor + blend * f;
 }
 
-/* The pair, as a real number, that turns so often within the original context. */
+/* The pair, as a real number, that makes this many turns within the original context. */
 static double pair_of_turns(const nib_config *c, double turns)
 {
     return (double)nib__config_rope_dims(c) *
@@ -37,8 +37,8 @@ static double pair_of_turns(const nib_config *c, double turns)
            (2.0 * nib__log(c->rope_theta));
 }
 
-/* YaRN's rule is llama3's in pairs: the blend is linear in their number. Bounds, as transformers
- * has them, are clamped to the number of channels, not of pairs. */
+/* YaRN blends like llama3, but linearly in the pair's index. As in transformers, the bounds are
+ * clamped to the number of channels, not of pairs. */
 static double yarn_frequency(const nib_config *c, int64_t pair, double f)
 {
     double low = pair_of_turns(c, c->rope_fast), high = pair_of_turns(c, c->rope_slow);
@@ -78,8 +78,8 @@ uint64_t nib__rope_size(const nib_config *c, int64_t positions)
     return (uint64_t)positions * (uint64_t)nib__config_rope_dims(c);
 }
 
-/* What multiplies the cosines and sines of a position. Rotation is linear, so queries that are
- * scaled after it are rotated by a table that is. */
+/* The factor of the cosines and sines of a position. Rotation is linear, so queries that are scaled
+ * after it can use a scaled table instead. */
 static double gain_of(const nib_config *c, int64_t position)
 {
     const double gain = c->rope_gain > 0 ? c->rope_gain : 1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The runner's memory on each side, and a step: its slots in passes of NIB_CHUNK, operation by
- * operation.
+ * Opens a runner's memory on each side, and runs a step: its slots in passes of NIB_CHUNK,
+ * operation by operation.
  */
 #include "runner.h"
 
@@ -11,7 +11,7 @@
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + 63) & ~UINT64_C(63); }
 
-/* The most scratch any row wants, asked with the largest m. */
+/* The largest scratch that any row needs, for the largest m. */
 static uint64_t scratch_of(const nib_runner *r)
 {
     uint64_t most = 0;
@@ -36,13 +36,13 @@ static uint64_t scratch_of(const nib_runner *r)
     return aligned(most);
 }
 
-/* Where each buffer begins in a block; returns the bytes of all. */
+/* Computes the offset of each buffer in a block; returns the total bytes. */
 static uint64_t lay_out(const nib_lowered *ops, uint64_t offset[NIB_BUFFERS_MAX])
 {
     uint64_t total = 0;
     for (int i = 0; i < ops->buffer_count; i++) {
         offset[i] = total;
-        if (i != NIB_BUFFER_LOGITS) /* those live as long as the caller looks at them */
+        if (i != NIB_BUFFER_LOGITS) /* logits outlive the pass, for the caller */
             total += aligned(ops->token_bytes[i] * NIB_CHUNK);
     }
     return total;
@@ -50,8 +50,8 @@ static uint64_t lay_out(const nib_lowered *ops, uint64_t offset[NIB_BUFFERS_MAX]
 
 enum { SLOT_BYTES = 3 * NIB_CHUNK * sizeof(int32_t) };
 
-static void place(nib_side *side, const nib_lowered *ops, const uint64_t offset[NIB_BUFFERS_MAX],
-                  uint64_t slots)
+static void assign_buffers(nib_side *side, const nib_lowered *ops,
+                           const uint64_t offset[NIB_BUFFERS_MAX], uint64_t slots)
 {
     for (int i = 0; i < ops->buffer_count; i++)
         side->at[i] = side->block + offset[i];
@@ -60,9 +60,9 @@ static void place(nib_side *side, const nib_lowered *ops, const uint64_t offset[
     side->positions = side->sequences + NIB_CHUNK;
 }
 
-/* The CPU's table of rotations, up to a position and a few more: all of it would take longer than
- * many a prompt. */
-static void turn_up_to(nib_runner *r, int64_t position)
+/* Extends the CPU's RoPE tables to a position and a few more; computing all of them would take
+ * longer than many a prompt. */
+static void extend_rope(nib_runner *r, int64_t position)
 {
     enum { STEP = 256 };
     const int64_t count = nib__min(nib__round_up(position + 1, STEP), r->kv.context);
@@ -74,7 +74,7 @@ static void turn_up_to(nib_runner *r, int64_t position)
     r->rope_count = count;
 }
 
-static nib_status open_here(nib_runner *r, nib_err *err)
+static nib_status open_cpu(nib_runner *r, nib_err *err)
 {
     nib_side *side = &r->sides[NIB_SIDE_CPU];
     uint64_t offset[NIB_BUFFERS_MAX];
@@ -87,12 +87,12 @@ static nib_status open_here(nib_runner *r, nib_err *err)
     if (!side->block || !side->rope)
         return nib__fail_memory(err, (size_t)(side->block_bytes + r->rope_bytes),
                                 "the buffers of a step");
-    place(side, &r->ops, offset, buffers + scratch);
+    assign_buffers(side, &r->ops, offset, buffers + scratch);
     r->scratch = side->block + buffers;
     return NIB_OK;
 }
 
-/* What a node reads besides buffers goes to the GPU, too. */
+/* Copies what a node reads besides buffers to the GPU. */
 static nib_status move_constants(nib_runner *r, nib_node *node, nib_err *err)
 {
     const void *from = node->op == NIB_OP_NORM ? (const void *)node->weight : node->order;
@@ -102,7 +102,7 @@ static nib_status move_constants(nib_runner *r, nib_node *node, nib_err *err)
     const int64_t count =
         node->op == NIB_OP_NORM ? node->entry->n * (node->entry->bias ? 2 : 1) : node->width;
     const uint64_t bytes = (uint64_t)count * sizeof(float);
-    NIB_TRY(nib__gpu_take(r->gpu, bytes, "a norm's weight or an order of columns", &to, err));
+    NIB_TRY(nib__gpu_take(r->gpu, bytes, "a norm's weight or a column order", &to, err));
     if (node->op == NIB_OP_NORM)
         node->weight = to;
     else
@@ -110,7 +110,7 @@ static nib_status move_constants(nib_runner *r, nib_node *node, nib_err *err)
     return nib__gpu_write(r->gpu, to, from, bytes, err);
 }
 
-/* Room on the GPU for the logits of m slots. */
+/* Allocates room on the GPU for the logits of m slots. */
 static nib_status reserve_logits(nib_runner *r, int64_t m, nib_err *err)
 {
     char **at = &r->sides[NIB_SIDE_GPU].at[NIB_BUFFER_LOGITS];
@@ -125,8 +125,8 @@ static nib_status reserve_logits(nib_runner *r, int64_t m, nib_err *err)
     return NIB_OK;
 }
 
-/* The buffers of a step there, logits of `rows` slots among them. */
-static nib_status take_there(nib_runner *r, int64_t rows, nib_err *err)
+/* Allocates the GPU's buffers of a step, with logits for `rows` slots. */
+static nib_status allocate_gpu_buffers(nib_runner *r, int64_t rows, nib_err *err)
 {
     nib_side *side = &r->sides[NIB_SIDE_GPU];
     uint64_t offset[NIB_BUFFERS_MAX];
@@ -135,9 +135,9 @@ static nib_status take_there(nib_runner *r, int64_t rows, nib_err *err)
     side->block_bytes = buffers + SLOT_BYTES;
     NIB_TRY(nib__gpu_take(r->gpu, side->block_bytes, "the buffers of a step", &at, err));
     side->block = at;
-    place(side, &r->ops, offset, buffers);
+    assign_buffers(side, &r->ops, offset, buffers);
     side->at[NIB_BUFFER_LOGITS] = NULL;
-    NIB_TRY(nib__gpu_take(r->gpu, r->rope_bytes, "the table of positions", &at, err));
+    NIB_TRY(nib__gpu_take(r->gpu, r->rope_bytes, "the RoPE tables", &at, err));
     side->rope = at;
     for (size_t i = 0; i < r->ops.count; i++)
         NIB_TRY(move_constants(r, &r->ops.nodes[i], err));
@@ -148,7 +148,7 @@ static nib_status take_there(nib_runner *r, int64_t rows, nib_err *err)
     return reserve_logits(r, rows, err);
 }
 
-static void close_there(nib_runner *r)
+static void close_gpu(nib_runner *r)
 {
     nib_side *side = &r->sides[NIB_SIDE_GPU];
     for (size_t i = 0; side->block && i < r->ops.count; i++) {
@@ -167,9 +167,9 @@ static void close_there(nib_runner *r)
     nib__gpu_give(r->gpu, side->block);
 }
 
-/* ---- before anything is loaded: what the device may refuse ---- */
+/* ---- before loading weights: what the device may refuse ---- */
 
-static nib_status refuse(nib_runner *r, nib_status status, nib_refusal refusal)
+static nib_status record_refusal(nib_runner *r, nib_status status, nib_refusal refusal)
 {
     if (status != NIB_OK)
         r->refusal = refusal;
@@ -184,12 +184,13 @@ static nib_status reserve_weights(nib_runner *r, nib_err *err)
         const uint64_t room = nib__gpu_held(r->gpu) - before;
         status = nib__weight_reserve(&r->weights[i], &r->plan->layers[i], r->gpu, err);
         if (status == NIB_NO_MEMORY)
-            refuse(r, status, (nib_refusal){.what = NIB_REFUSED_MEMORY, .room = room});
+            record_refusal(r, status, (nib_refusal){.what = NIB_REFUSED_MEMORY, .room = room});
     }
     return status;
 }
 
-/* Where the GPU packs weights itself: room for the largest as it is stored, and the row. */
+/* If the GPU packs weights itself: allocates room for the largest stored weight, and compiles the
+ * packing row. */
 static nib_status reserve_staging(nib_runner *r, nib_err *err)
 {
     nib_status status = NIB_OK;
@@ -203,12 +204,12 @@ static nib_status reserve_staging(nib_runner *r, nib_err *err)
             nib__staging_reserve(&r->staging, nib__staging_bytes(plan->layer, &plan->done), err);
         if (status == NIB_OK)
             status = nib__gpu_prepare(r->gpu, plan->pack, &args, err);
-        refuse(r, status, (nib_refusal){.what = NIB_REFUSED_ROW, .row = plan->pack});
+        record_refusal(r, status, (nib_refusal){.what = NIB_REFUSED_ROW, .row = plan->pack});
     }
     return status;
 }
 
-/* The same of rows that draw tokens, which a request chooses from. */
+/* Compiles the rows that draw tokens; a request chooses among them. */
 static nib_status prepare_samplers(nib_runner *r, nib_err *err)
 {
     nib_status status = NIB_OK;
@@ -216,14 +217,14 @@ static nib_status prepare_samplers(nib_runner *r, nib_err *err)
         const nib_kernel *row = r->plan->samplers[i];
         const nib_draw draw = {.vocab = r->ops.ld[NIB_BUFFER_LOGITS], .top_k = 1, .temperature = 1};
         if (row != NULL)
-            status = refuse(r, nib__gpu_prepare(r->gpu, row, &draw, err),
-                            (nib_refusal){.what = NIB_REFUSED_ROW, .row = row});
+            status = record_refusal(r, nib__gpu_prepare(r->gpu, row, &draw, err),
+                                    (nib_refusal){.what = NIB_REFUSED_ROW, .row = row});
     }
     return status;
 }
 
-/* What a launch is compiled with may depend on the number of tokens: every small one, and those
- * that fill tiles. */
+/* Compiles every operation for all small numbers of tokens and for those that fill tiles, since the
+ * code may depend on the number. */
 static nib_status prepare(nib_runner *r, nib_err *err)
 {
     enum { EVERY = 32, STEP = 16 };
@@ -243,23 +244,24 @@ static nib_status prepare(nib_runner *r, nib_err *err)
 static nib_status open_cache(nib_runner *r, int64_t sequences, int64_t context, nib_err *err)
 {
     const nib_kv_shape shape = nib__kv_shape(&r->net->config, sequences, context, r->plan->cache);
-    const bool there = r->ops.cache_side == NIB_SIDE_GPU;
+    const bool on_gpu = r->ops.cache_side == NIB_SIDE_GPU;
     const nib_status status =
-        nib__kv_open(&r->kv, &shape, there ? r->gpu : NULL, &r->engine->allocator, err);
+        nib__kv_open(&r->kv, &shape, on_gpu ? r->gpu : NULL, &r->engine->allocator, err);
     const nib_op_plan *attention = nib__plan_operation(r->plan, NIB_OP_ATTN);
-    return status == NIB_NO_MEMORY && there
-               ? refuse(r, status, (nib_refusal){.what = NIB_REFUSED_ROW, .row = attention->row})
+    return status == NIB_NO_MEMORY && on_gpu
+               ? record_refusal(r, status,
+                                (nib_refusal){.what = NIB_REFUSED_ROW, .row = attention->row})
                : status;
 }
 
-/* All that is not weights is taken first: of those a part may go elsewhere. */
-static nib_status ask_device(nib_runner *r, int64_t sequences, nib_err *err)
+/* Allocates everything else before weights, because some of the weights can be moved elsewhere. */
+static nib_status reserve_gpu(nib_runner *r, int64_t sequences, nib_err *err)
 {
     const nib_refusal device = {.what = NIB_REFUSED_DEVICE,
                                 .device = r->plan->gpu->facts.fact[NIB_FACT_DEVICE]};
-    const nib_status status = take_there(r, nib__min(sequences, NIB_CHUNK), err);
+    const nib_status status = allocate_gpu_buffers(r, nib__min(sequences, NIB_CHUNK), err);
     if (status != NIB_OK)
-        return refuse(r, status, device);
+        return record_refusal(r, status, device);
     NIB_TRY(reserve_weights(r, err));
     NIB_TRY(reserve_staging(r, err));
     NIB_TRY(prepare_samplers(r, err));
@@ -275,9 +277,10 @@ static nib_status load_weights(nib_runner *r, nib_err *err)
         const nib_status status =
             nib__weight_load(&r->weights[i], r->net, &r->plan->layers[i], i, &r->staging, err);
         if (status != NIB_OK && r->staging.refused != NULL)
-            refuse(r, status, (nib_refusal){.what = NIB_REFUSED_ROW, .row = r->staging.refused});
+            record_refusal(r, status,
+                           (nib_refusal){.what = NIB_REFUSED_ROW, .row = r->staging.refused});
         NIB_TRY(status);
-        if (i != 0) /* of the embedding one row is read */
+        if (i != 0) /* one row of the embedding is read per token */
             r->weight_bytes += r->weights[i].bytes;
     }
     nib__engine_progress(r->engine, "load", count, count);
@@ -290,7 +293,7 @@ static nib_status open_gpu(nib_runner *r, nib_err *err)
     const nib_machine *gpu = r->plan->gpu;
     const nib_refusal device = {.what = NIB_REFUSED_DEVICE,
                                 .device = gpu->facts.fact[NIB_FACT_DEVICE]};
-    NIB_TRY(refuse(r, nib__engine_gpu(&r->gpu, r->engine, gpu, err), device));
+    NIB_TRY(record_refusal(r, nib__engine_gpu(&r->gpu, r->engine, gpu, err), device));
     nib__gpu_limit(r->gpu, gpu->memory);
     return NIB_OK;
 }
@@ -304,19 +307,19 @@ static nib_status open_parts(nib_runner *r, int64_t sequences, int64_t context, 
     r->rope_size = nib__rope_size(&r->net->config, context);
     r->rope_bytes = r->rope_size * (uint64_t)nib__config_ropes(&r->net->config) * sizeof(float);
     NIB_TRY(nib__lower(&r->ops, r->net, r->plan, &r->arena, err));
-    if (r->ops.uses_gpu) /* a plan for a device may have nothing that it does */
+    if (r->ops.uses_gpu) /* a plan for a device may run nothing there */
         NIB_TRY(open_gpu(r, err));
     NIB_TRY(open_cache(r, sequences, context, err));
     if (r->ops.uses_gpu)
-        NIB_TRY(ask_device(r, sequences, err));
+        NIB_TRY(reserve_gpu(r, sequences, err));
     NIB_TRY(load_weights(r, err));
-    NIB_TRY(open_here(r, err));
+    NIB_TRY(open_cpu(r, err));
     if (!r->ops.uses_gpu)
         return NIB_OK;
-    turn_up_to(r, context - 1);
+    extend_rope(r, context - 1);
     NIB_TRY(nib__gpu_write(r->gpu, r->sides[NIB_SIDE_GPU].rope, r->sides[NIB_SIDE_CPU].rope,
                            r->rope_bytes, err));
-    return prepare(r, err); /* with what was loaded: as a rule nothing is left to compile */
+    return prepare(r, err); /* with the loaded weights; normally nothing is left to compile */
 }
 
 nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_assignment *plan,
@@ -343,7 +346,7 @@ nib_status nib__runner_gpu_bytes(uint64_t *out, const nib_network *net, const ni
     nib__arena_init(&arena, &net->engine->allocator, 0);
     const nib_status status = nib__lower_sizes(&ops, &buffers, net, &arena, err);
     nib__arena_free(&arena);
-    for (size_t i = 1; i < net->site_count; i++) { /* but for the embedding, which reads ids */
+    for (size_t i = 1; i < net->site_count; i++) { /* without the embedding, which reads ids */
         nib_input form;
         uint64_t bytes = 0;
         nib__input_place(&form, &layers[i].asked, dtype, 1, layers[i].k, NULL, &bytes);
@@ -366,7 +369,7 @@ void nib__runner_close(nib_runner *r)
         nib__weight_unload(&r->weights[i], a);
     if (r->kv.allocator)
         nib__kv_close(&r->kv);
-    close_there(r);
+    close_gpu(r);
     nib__block_free(r->sides[NIB_SIDE_CPU].block, (size_t)r->sides[NIB_SIDE_CPU].block_bytes);
     nib__block_free(r->sides[NIB_SIDE_CPU].rope, (size_t)r->rope_bytes);
     nib__release(a, r->logits);
@@ -376,7 +379,7 @@ void nib__runner_close(nib_runner *r)
 
 /* ---- a step ---- */
 
-/* Moves the rows of wanted slots that the node reads to the front; nothing reads the others any
+/* Moves the rows of wanted slots to the front of the node's input; nothing reads the others any
  * more. */
 static nib_status keep_wanted(nib_runner *r, const nib_node *node, const nib_slot *slots,
                               int64_t count, int64_t *kept, nib_err *err)
@@ -398,25 +401,25 @@ static nib_status keep_wanted(nib_runner *r, const nib_node *node, const nib_slo
     return NIB_OK;
 }
 
-/* Tokens and positions to where they are read, and blocks for what is stored; of the GPU the
- * cache's tables, too. */
-static nib_status place_slots(nib_runner *r, const nib_slot *slots, int64_t count, nib_err *err)
+/* Writes tokens and positions to the buffers of each side and allocates cache blocks; also updates
+ * the cache's tables on the GPU. */
+static nib_status write_slots(nib_runner *r, const nib_slot *slots, int64_t count, nib_err *err)
 {
-    const nib_side *here = &r->sides[NIB_SIDE_CPU];
+    const nib_side *cpu = &r->sides[NIB_SIDE_CPU];
     for (int64_t i = 0; i < count; i++) {
-        here->ids[i] = slots[i].token;
-        here->sequences[i] = slots[i].sequence;
-        here->positions[i] = slots[i].position;
-        turn_up_to(r, slots[i].position);
+        cpu->ids[i] = slots[i].token;
+        cpu->sequences[i] = slots[i].sequence;
+        cpu->positions[i] = slots[i].position;
+        extend_rope(r, slots[i].position);
         nib__kv_place(&r->kv, slots[i].sequence, slots[i].position);
     }
     if (!r->ops.uses_gpu)
         return NIB_OK;
-    NIB_TRY(nib__gpu_write(r->gpu, r->sides[NIB_SIDE_GPU].ids, here->ids, SLOT_BYTES, err));
+    NIB_TRY(nib__gpu_write(r->gpu, r->sides[NIB_SIDE_GPU].ids, cpu->ids, SLOT_BYTES, err));
     return nib__kv_sync(&r->kv, err);
 }
 
-static nib_status note_time(nib_runner *r, size_t node, uint64_t from, nib_err *err)
+static nib_status record_time(nib_runner *r, size_t node, uint64_t from, nib_err *err)
 {
     if (r->ops.nodes[node].side == NIB_SIDE_GPU)
         NIB_TRY(nib__gpu_finish(r->gpu, err));
@@ -424,14 +427,15 @@ static nib_status note_time(nib_runner *r, size_t node, uint64_t from, nib_err *
     return NIB_OK;
 }
 
-/* Runs up to NIB_CHUNK slots; logits of the wanted ones go to `logits`; *wanted: how many. */
+/* Runs up to NIB_CHUNK slots and writes the logits of wanted ones to `logits`; *wanted: how
+ * many. */
 static nib_status run_chunk(nib_runner *r, const nib_slot *slots, int64_t count, float *logits,
                             int64_t *wanted, nib_err *err)
 {
     const nib_node *last = &r->ops.nodes[r->ops.count - 1];
     int64_t m = count;
     bool cut = false;
-    NIB_TRY(place_slots(r, slots, count, err));
+    NIB_TRY(write_slots(r, slots, count, err));
     r->sides[NIB_SIDE_CPU].at[NIB_BUFFER_LOGITS] = (char *)logits;
     for (size_t i = 0; i < r->ops.count; i++) {
         const nib_node *node = &r->ops.nodes[i];
@@ -448,7 +452,7 @@ static nib_status run_chunk(nib_runner *r, const nib_slot *slots, int64_t count,
         NIB_TRY(joined > 1 ? nib__runner_products(r, node, joined, m, err)
                            : nib__runner_node(r, node, m, err));
         if (r->node_ns != NULL)
-            NIB_TRY(note_time(r, i, from, err));
+            NIB_TRY(record_time(r, i, from, err));
         i += joined - 1;
     }
     *wanted = m;
@@ -467,29 +471,29 @@ static nib_status check_slots(nib_runner *r, const nib_slot *slots, size_t count
         if (slots[i].token < 0 || slots[i].token >= vocab)
             return nib__fail(err, NIB_BAD_INPUT,
                              "token %d is not one of the model's %" PRId64
-                             "; is the tokenizer another model's?",
+                             "; does the tokenizer belong to another model?",
                              slots[i].token, vocab);
         *wanted += slots[i].logits;
     }
     return NIB_OK;
 }
 
-/* The sequences as they were before these slots, the last of them first; or, of what a window has
- * moved on from, empty. */
-static void take_back(nib_runner *r, const nib_slot *slots, size_t count)
+/* Rolls the sequences back to before these slots, the last slot first; a sequence whose window has
+ * moved on becomes empty. */
+static void roll_back(nib_runner *r, const nib_slot *slots, size_t count)
 {
     while (count-- > 0)
         nib__kv_truncate(&r->kv, slots[count].sequence, slots[count].position);
 }
 
-/* Every sequence becomes longer by its slots, or, if one is refused, none. */
+/* Extends every sequence by its slots or, if one is refused, none. */
 static nib_status extend_all(nib_runner *r, const nib_slot *slots, size_t count, nib_err *err)
 {
     for (size_t i = 0; i < count; i++) {
         const nib_status status = nib__kv_extend(&r->kv, slots[i].sequence, slots[i].position, err);
         if (status == NIB_OK)
             continue;
-        take_back(r, slots, i);
+        roll_back(r, slots, i);
         return status;
     }
     return NIB_OK;
@@ -510,13 +514,13 @@ nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
     float *to = r->logits;
     for (size_t done = 0; done < count; done += NIB_CHUNK) {
         const int64_t part_count = nib__min((int64_t)(count - done), NIB_CHUNK);
-        int64_t given = 0;
-        const nib_status status = run_chunk(r, slots + done, part_count, to, &given, err);
+        int64_t chunk_wanted = 0;
+        const nib_status status = run_chunk(r, slots + done, part_count, to, &chunk_wanted, err);
         if (status != NIB_OK) {
-            take_back(r, slots, count);
+            roll_back(r, slots, count);
             return status;
         }
-        to += given * vocab;
+        to += chunk_wanted * vocab;
     }
     *logits = r->logits;
     return NIB_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One operation of a step: fills in pointers and sizes, and shares its parts among the threads or
- * launches it on the GPU.
+ * Runs one operation of a step: fills in pointers and sizes, and shares its parts among the threads
+ * or launches it on the GPU.
  */
 #include "operation.h"
 #include "runner.h"
@@ -10,15 +10,15 @@
 
 /* ---- parts of an operation, as jobs of the pool ---- */
 
-typedef struct part {
+typedef struct row_part {
     const nib_kernel *row;
     const void *args;
-    int64_t step, end; /* LINEAR: outputs per index, and all of them */
+    int64_t step, end; /* LINEAR: outputs per index, and in all */
     char *scratch;
     uint64_t scratch_bytes;
-} part;
+} row_part;
 
-static void run_part(const part *p, int worker, int64_t begin, int64_t end)
+static void run_part(const row_part *p, int worker, int64_t begin, int64_t end)
 {
     nib__ops[p->row->op].run(p->row, p->args, begin, end,
                              p->scratch + (uint64_t)worker * p->scratch_bytes);
@@ -31,26 +31,26 @@ static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
 
 enum { JOINED = 3 };
 
-/* Several products whose outputs follow each other. */
-typedef struct joined {
-    part parts[JOINED];
-    int64_t first[JOINED + 1]; /* index that each begins with */
+/* Several products that share one range of indexes. */
+typedef struct joined_products {
+    row_part parts[JOINED];
+    int64_t first[JOINED + 1]; /* first index of each */
     int count;
-} joined;
+} joined_products;
 
 static void job_joined(void *ctx, int worker, int64_t begin, int64_t end)
 {
-    joined *j = ctx;
+    joined_products *j = ctx;
     for (int i = 0; i < j->count; i++) {
         const int64_t from = nib__max(begin, j->first[i]), to = nib__min(end, j->first[i + 1]);
-        const part *p = &j->parts[i];
+        const row_part *p = &j->parts[i];
         if (from < to)
             run_part(p, worker, (from - j->first[i]) * p->step,
                      nib__min((to - j->first[i]) * p->step, p->end));
     }
 }
 
-/* Parts per worker: enough that a worker which was interrupted holds nobody up for long. */
+/* Parts per worker: enough that the others need not wait long for an interrupted worker. */
 enum { PARTS_PER_WORKER = 4 };
 
 static int64_t grain_for(const nib_runner *r, int64_t count)
@@ -65,7 +65,7 @@ void nib__share_outputs(nib_pool *pool, int64_t count, int64_t step, int64_t m, 
                         void *ctx)
 {
     const int64_t parts = (int64_t)nib__pool_threads(pool) * PARTS_PER_WORKER;
-    if (m > FEW_TOKENS) /* a part prepares the inputs for itself */
+    if (m > FEW_TOKENS) /* each part prepares the inputs for itself */
         nib__pool_run(pool, count, nib__ceil_div(count, parts), true, job, ctx);
     else
         nib__pool_share_out(pool, count, nib__ceil_div(FEW_OUTPUTS, step), true, job, ctx);
@@ -81,11 +81,12 @@ static nib_status run_on_gpu(nib_runner *r, const nib_kernel *row, const void *a
     return status;
 }
 
-/* On the pool, or on the GPU whole. */
+/* Runs on the pool, or as one launch on the GPU. */
 static nib_status run_rows(nib_runner *r, const nib_kernel *row, const void *args, int64_t count,
                            nib_err *err)
 {
-    part p = {.row = row, .args = args, .scratch = r->scratch, .scratch_bytes = r->scratch_bytes};
+    row_part p = {
+        .row = row, .args = args, .scratch = r->scratch, .scratch_bytes = r->scratch_bytes};
     if (row->gpu != NULL)
         return run_on_gpu(r, row, args, err);
     nib__pool_run(r->engine->pool, count, grain_for(r, count), false, job_part, &p);
@@ -94,7 +95,7 @@ static nib_status run_rows(nib_runner *r, const nib_kernel *row, const void *arg
 
 /* ---- one operation ---- */
 
-/* A float pointer, or an address of the GPU's: every buffer but INPUT holds f32. */
+/* A float pointer or a GPU address; every buffer but INPUT holds f32. */
 static float *values(const nib_runner *r, const nib_node *node, int b)
 {
     return (float *)(void *)r->sides[node->side].at[b];
@@ -107,10 +108,10 @@ static nib_input input_of(const nib_runner *r, const nib_node *node, int64_t m)
     nib__input_place(&input, &w->scheme, r->plan->dtype, m, w->k,
                      r->sides[node->side].at[NIB_BUFFER_INPUT], NULL);
     if (w->scheme.act == NIB_ACT_FLOAT && r->plan->dtype == NIB_TYPE_F32) {
-        input.f32 = values(r, node, node->from); /* taken as it is */
+        input.f32 = values(r, node, node->from); /* read directly */
         input.ld = r->ops.ld[node->from];
     }
-    if (node->side == NIB_SIDE_GPU) /* none of its products reads sums: they are not made */
+    if (node->side == NIB_SIDE_GPU) /* no GPU product reads sums, so none are computed */
         input.sums = NULL, input.fsums = NULL;
     return input;
 }
@@ -157,7 +158,7 @@ size_t nib__runner_joined(const nib_node *node, size_t left, int64_t m)
 {
     size_t count = 1;
     if (node->op != NIB_OP_LINEAR || node->side != NIB_SIDE_CPU || m > FEW_TOKENS)
-        return 1; /* of a prompt they take long enough that nobody waits much */
+        return 1; /* in prefill they take long enough that nobody waits much */
     while (count < left && count < JOINED && node[count].op == NIB_OP_LINEAR && node[count].joins)
         count++;
     return count;
@@ -167,7 +168,7 @@ nib_status nib__runner_products(nib_runner *r, const nib_node *nodes, size_t cou
                                 nib_err *err)
 {
     nib_linear args[JOINED];
-    joined j = {.count = (int)count};
+    joined_products j = {.count = (int)count};
     int64_t least = INT64_MAX;
     for (size_t i = 0; i < count; i++) {
         const nib_kernel *row = nib__use_at(nodes[i].uses, m)->kernel;
@@ -175,12 +176,12 @@ nib_status nib__runner_products(nib_runner *r, const nib_node *nodes, size_t cou
         if (row->gpu != NULL)
             return run_on_gpu(r, row, &args[i], err);
         const int64_t step = nib__max(1, row->n_step);
-        j.parts[i] = (part){.row = row,
-                            .args = &args[i],
-                            .step = step,
-                            .end = args[i].w->n,
-                            .scratch = r->scratch,
-                            .scratch_bytes = r->scratch_bytes};
+        j.parts[i] = (row_part){.row = row,
+                                .args = &args[i],
+                                .step = step,
+                                .end = args[i].w->n,
+                                .scratch = r->scratch,
+                                .scratch_bytes = r->scratch_bytes};
         j.first[i + 1] = j.first[i] + nib__ceil_div(args[i].w->n, step);
         least = nib__min(least, step);
     }
@@ -205,11 +206,11 @@ static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_e
                            .window = node->of->window};
     if (node->row->gpu != NULL)
         return run_on_gpu(r, node->row, &args, err);
-    part p = {
+    row_part p = {
         .row = node->row, .args = &args, .scratch = r->scratch, .scratch_bytes = r->scratch_bytes};
-    /* heads that share keys stay together */
-    const int64_t share = c->heads / c->kv_heads;
-    const int64_t grain = nib__round_up(grain_for(r, m * c->heads), share);
+    /* heads that share keys stay in one part */
+    const int64_t group = c->heads / c->kv_heads;
+    const int64_t grain = nib__round_up(grain_for(r, m * c->heads), group);
     nib__pool_run(r->engine->pool, m * c->heads, grain, true, job_part, &p);
     return NIB_OK;
 }
@@ -223,7 +224,7 @@ static nib_status run_embed(nib_runner *r, const nib_node *node, int64_t m, nib_
                             .out = values(r, node, node->to),
                             .m = m};
     NIB_TRY(run_rows(r, node->row, &args, m, err));
-    /* A row that is looked up brings the pages around it into this process's memory, too. */
+    /* Looking up a row also maps the pages around it into this process. */
     r->looked_up += node->side == NIB_SIDE_CPU ? m : 0;
     if (r->looked_up >= NIB_CHUNK) {
         nib__checkpoint_release_rows(r->net->checkpoint, args.table, 0, args.table->n);
@@ -358,14 +359,13 @@ static nib_status run_gather(nib_runner *r, const nib_node *node, int64_t m, nib
     return run_rows(r, node->row, &args, m, err);
 }
 
-/* f32 rows of a buffer from the other side. */
+/* Copies the f32 rows of a buffer from the other side. */
 static nib_status run_move(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     const uint64_t bytes = (uint64_t)m * (uint64_t)r->ops.ld[node->from] * sizeof(float);
-    char *here = r->sides[NIB_SIDE_CPU].at[node->from],
-         *there = r->sides[NIB_SIDE_GPU].at[node->from];
-    return node->side == NIB_SIDE_GPU ? nib__gpu_write(r->gpu, there, here, bytes, err)
-                                      : nib__gpu_read(r->gpu, here, there, bytes, err);
+    char *cpu = r->sides[NIB_SIDE_CPU].at[node->from], *gpu = r->sides[NIB_SIDE_GPU].at[node->from];
+    return node->side == NIB_SIDE_GPU ? nib__gpu_write(r->gpu, gpu, cpu, bytes, err)
+                                      : nib__gpu_read(r->gpu, cpu, gpu, bytes, err);
 }
 
 static nib_status run_linear(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
@@ -373,7 +373,7 @@ static nib_status run_linear(nib_runner *r, const nib_node *node, int64_t m, nib
     return nib__runner_products(r, node, 1, m, err);
 }
 
-/* Lowering makes no other. */
+/* Every operation that lowering makes. */
 static nib_status (*const runs[NIB_OP_COUNT])(nib_runner *, const nib_node *, int64_t,
                                               nib_err *) = {
     [NIB_OP_EMBED] = run_embed,

@@ -86,7 +86,7 @@ void nib__sampler_close(nib_sampler *sampler)
     *sampler = (nib_sampler){0};
 }
 
-/* Logits of tokens already there move away from being chosen, each token once. */
+/* Applies the repetition penalty to each token seen, once per token. */
 static void penalize(nib_sampler *sampler, const float *logits, const nib_sampling *s,
                      const int32_t *seen, size_t count)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Choosing a token from logits. The same logits, options, seed, sequence and position give the same
+ * Chooses a token from logits. The same logits, options, seed, sequence and position give the same
  * token, whatever ran before: the random number is a function of these alone.
  */
 #ifndef NIB_SAMPLE_H
@@ -18,25 +18,25 @@ typedef struct nib_sampling {
 
 typedef struct nib_sampler {
     const nib_allocator *allocator;
-    const nib_kernel *row; /* of the CPU */
-    float *logits;         /* [vocab] with their penalties */
+    const nib_kernel *row; /* on the CPU */
+    float *logits;         /* [vocab] adjusted logits */
     void *scratch;
     int64_t vocab;
 } nib_sampler;
 
-/* Refuses values out of range with their names. */
+/* An error names the value that is out of range. */
 nib_status nib__sampling_check(const nib_sampling *s, nib_err *err);
 nib_status nib__sampler_open(nib_sampler *out, int64_t vocab, const nib_allocator *a, nib_err *err);
 void nib__sampler_close(nib_sampler *sampler);
 
-/* The token for `position` of `sequence`. Order of filters as in llama.cpp: repetition penalty over
- * `seen`, top-k, top-p, min-p, then temperature. Ties go to the smaller id. NaN among the logits is
- * an error that names it. */
+/* Draws the token for `position` of `sequence`. Filters run in llama.cpp's order: repetition
+ * penalty over `seen`, top-k, top-p, min-p, then temperature. Ties go to the smaller id. NaN among
+ * the logits is an error that names the token. */
 nib_status nib__sample(int32_t *out, nib_sampler *sampler, const float *logits,
                        const nib_sampling *s, const int32_t *seen, size_t seen_count,
                        int64_t sequence, int64_t position, nib_err *err);
 
-/* What is changed of logits before they are filtered. */
+/* Adjustments of logits before filtering. */
 typedef struct nib_logit_bias {
     int32_t id;
     float bias;
@@ -45,33 +45,35 @@ typedef struct nib_logit_bias {
 typedef struct nib_adjust {
     const nib_logit_bias *bias; /* [bias_count] added */
     size_t bias_count;
-    /* subtracted from tokens among `made`: once, and for each time (OpenAI's formula) */
+    /* subtracted from tokens among `made`: presence once, frequency per occurrence (OpenAI's
+     * formula) */
     double presence_penalty, frequency_penalty;
     const int32_t *made; /* [made_count] */
     size_t made_count;
-    const uint32_t *allowed; /* a bit per token, the others cannot come; NULL: all */
+    const uint32_t *allowed; /* bit per token; others are excluded; NULL: all allowed */
 } nib_adjust;
 
-/* The logits, or a copy with the changes, which the sampler holds until it is called again. */
+/* Returns the logits, or an adjusted copy that the sampler keeps until its next call. */
 const float *nib__sampler_adjust(nib_sampler *sampler, const float *logits,
                                  const nib_adjust *adjust);
 
-/* The logarithm of the sum of all exponentials, in double, ascending; *best: the likeliest. */
+/* Log of the sum of all exponentials, in double, in ascending order of ids; *best: the
+ * likeliest. */
 double nib__log_sum(const float *logits, int64_t count, int64_t *best);
 
-/* The same for a row of a device, which has the logits: all but their address and the token's. Of a
- * repetition penalty it knows nothing. */
+/* The arguments for a row that draws on a device: everything but the addresses of logits and token.
+ * They do not include a repetition penalty. */
 nib_draw nib__sampling_draw(const nib_sampling *s, int64_t vocab, int64_t sequence,
                             int64_t position);
-/* The fact `top_k` of the request: 1 is greedy. */
+/* The request's fact `top_k`: 1 is greedy. */
 int64_t nib__sampling_top_k(const nib_sampling *s);
-/* The token that a row drew; NaN among the logits is an error that names it. */
+/* Checks the token that a row drew; NaN among the logits is an error that names the token. */
 nib_status nib__sampling_token(int32_t *out, int32_t drawn, int64_t position, nib_err *err);
 
 /* Uniform in [0, 1), 53 bits: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers:
  * as easy as 1, 2, 3", 2011) with the seed as key and (sequence, position) as counter. */
 double nib__random(uint64_t seed, int64_t sequence, int64_t position);
-/* Normal, of deviation 1, by Box and Muller's transform of uniform values 2i and 2i + 1. */
+/* Standard normal, by the Box-Muller transform of uniform values 2i and 2i + 1. */
 double nib__random_normal(uint64_t seed, int64_t sequence, int64_t i);
 
 #endif

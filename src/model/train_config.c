@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads a training config and the options that override it. An unknown key is an error with near
- * names: a setting that is not read would be a setting that is silently not done.
+ * Reads a training config and the options that override it, and writes its settings for checkpoints
+ * and metrics. An unknown key is an error with similar names, because ignoring a setting silently
+ * would be worse.
  */
 #include "train_config.h"
 
@@ -39,16 +40,16 @@ bool nib__train_config_is(const char *text, size_t size)
             return true;
         found |= section && object;
         if (!nib__json_skip(&json))
-            break; /* of what was one so far, the parse says where it ends to be JSON */
+            break; /* not JSON from here on; if it was a config so far, the parser reports where */
     }
     return found;
 }
 
 /* ---- unknown names ---- */
 
-/* The keys of the same section whose own names are near; a long section would make all its keys
- * near. */
-static size_t near_in_section(const char **names, const char *name, nib_text *scratch)
+/* Keys of the same section with similar names. Only names within the section are compared, because
+ * a long section would make all its keys similar. */
+static size_t find_near_in_section(const char **names, const char *name, nib_text *scratch)
 {
     const char *dot = strrchr(name, '.');
     const size_t section = dot ? (size_t)(dot - name) + 1 : 0;
@@ -66,9 +67,9 @@ static size_t near_in_section(const char **names, const char *name, nib_text *sc
     return count;
 }
 
-/* The keys of other sections that may be meant. Where the section is right, another one's key is
- * meant only if it has this very name: checkpoint.dir is not model.dim. */
-static size_t near_elsewhere(const char **names, const char *name)
+/* Candidate keys of other sections. If the section is right, only a key with the same name
+ * qualifies: checkpoint.dir does not mean model.dim. */
+static size_t list_other_sections(const char **names, const char *name)
 {
     char section[NAME_MAX_SIZE];
     const char *dot = strrchr(name, '.');
@@ -83,13 +84,13 @@ static size_t near_elsewhere(const char **names, const char *name)
     return count;
 }
 
-/* "; did you mean NAMES" of a key, or of a section. */
-static void say_near(nib_text *near, const char *name, bool section)
+/* Formats "; did you mean NAMES" for a key or a section. */
+static void format_near(nib_text *near, const char *name, bool section)
 {
     const char *names[NIB_TRAIN_KEYS_MAX];
-    size_t count = section ? 0 : near_in_section(names, name, near);
+    size_t count = section ? 0 : find_near_in_section(names, name, near);
     if (count == 0 && !section)
-        count = near_elsewhere(names, name);
+        count = list_other_sections(names, name);
     for (size_t i = 0; section && i < nib__train_section_count; i++)
         names[count++] = nib__train_sections[i];
     nib__text_str(near, "; did you mean ");
@@ -108,7 +109,7 @@ static void fail_unknown(nib_train_reader *r, nib_json *json, const char *name, 
     char shown[NIB_SHOWN];
     nib_text near;
     nib__text_init(&near, r->source->arena->allocator);
-    say_near(&near, name, section);
+    format_near(&near, name, section);
     nib__json_fail(json, "\"%s\" is not a %s of a training config%s", nib__shown(shown, name),
                    section ? "section" : "key", text_of(&near));
     nib__text_free(&near);
@@ -119,7 +120,7 @@ static nib_status fail_unknown_option(const nib_train_reader *r, const char *nam
     char shown[NIB_SHOWN];
     nib_text near;
     nib__text_init(&near, r->source->arena->allocator);
-    say_near(&near, name, false);
+    format_near(&near, name, false);
     const nib_status status =
         nib__fail(err, NIB_USAGE, "--%s: there is no such key of a training config%s",
                   nib__shown(shown, name), text_of(&near));
@@ -129,8 +130,9 @@ static nib_status fail_unknown_option(const nib_train_reader *r, const char *nam
 
 /* ---- the file ---- */
 
-/* Another tool's config in the place of Nibble's own keys: torchao's, or torchchat's. */
-static bool is_foreign(nib_json json)
+/* Whether the section holds another tool's config, torchao's or torchchat's, instead of Nibble's
+ * own keys. */
+static bool is_other_tools_config(nib_json json)
 {
     static const char *const first[] = {"_type", "_data", "quant_type", "quant_method"};
     if (nib__json_next(&json) != NIB_JSON_OBJECT || nib__json_next(&json) != NIB_JSON_KEY)
@@ -141,22 +143,22 @@ static bool is_foreign(nib_json json)
     return memchr(json.token, ':', json.token_size) != NULL;
 }
 
-/* The section that is read. A key may hold dots: it enters several at once. */
+/* The section being read. A key with dots enters several sections at once. */
 typedef struct section {
     char path[NAME_MAX_SIZE];
-    size_t above[SECTION_DEPTH]; /* [depth] sizes of the paths of those around it */
+    size_t above[SECTION_DEPTH]; /* [depth] lengths of the enclosing sections' paths */
     int depth;
 } section;
 
-/* Paths of the table are short and have two dots at most. */
-static bool enter(section *in, nib_json *json, size_t index)
+/* Paths in the table are short and have at most two dots. */
+static bool enter_section(section *in, nib_json *json, size_t index)
 {
     in->above[in->depth++] = strlen(in->path);
     memcpy(in->path, nib__train_sections[index], strlen(nib__train_sections[index]) + 1);
     return nib__json_expect(json, NIB_JSON_OBJECT);
 }
 
-/* The key just read, of a section, which is entered where the key is one. */
+/* Reads the value of the key just read, or enters the section that it names. */
 static bool read_key(nib_train_reader *r, nib_json *json, section *in)
 {
     char name[2 * NAME_MAX_SIZE];
@@ -164,7 +166,7 @@ static bool read_key(nib_train_reader *r, nib_json *json, section *in)
     const char *key = nib__json_string(json, r->source->arena, &size);
     if (!key)
         return false;
-    const bool whole = size < 100 && strlen(key) == size; /* without a zero byte */
+    const bool whole = size < 100 && strlen(key) == size; /* without a NUL */
     snprintf(name, sizeof name, "%s%s%s", in->path, *in->path ? "." : "", whole ? key : "?");
     const size_t index = nib__train_section_find(name);
     if (index != SIZE_MAX && r->entered[index]) {
@@ -173,12 +175,12 @@ static bool read_key(nib_train_reader *r, nib_json *json, section *in)
     }
     if (index != SIZE_MAX)
         r->entered[index] = true;
-    if (strcmp(name, "quantize") == 0 && is_foreign(*json)) {
+    if (strcmp(name, "quantize") == 0 && is_other_tools_config(*json)) {
         r->draft.quantize.whole = nib__json_raw(json, r->source->arena);
         return r->draft.quantize.whole != NULL;
     }
     if (index != SIZE_MAX)
-        return enter(in, json, index);
+        return enter_section(in, json, index);
     const size_t row = nib__train_key_find(name);
     if (row != SIZE_MAX)
         return nib__train_value_json(r, row, json);
@@ -206,7 +208,7 @@ static bool read_sections(nib_train_reader *r, nib_json *json)
 
 /* ---- options ---- */
 
-/* "section.key=value", or "section.key" of a flag. */
+/* Reads "section.key=value", or "section.key" for a flag. */
 static nib_status read_option(nib_train_reader *r, const char *option, nib_err *err)
 {
     char name[NAME_MAX_SIZE];
@@ -222,7 +224,7 @@ static nib_status read_option(nib_train_reader *r, const char *option, nib_err *
                            : nib__train_value_option(r, row, value, err);
 }
 
-/* ---- what follows from the values ---- */
+/* ---- checks and derived values ---- */
 
 static nib_status check_validation(nib_train_reader *r, nib_err *err)
 {
@@ -234,22 +236,22 @@ static nib_status check_validation(nib_train_reader *r, nib_err *err)
                          name);
     if (d->out.validation_steps == 0)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: validation.steps is 0, which measures nothing; -1 takes the whole "
-                         "text, and without validation.enable nothing is measured",
+                         "%s: validation.steps is 0, which measures nothing; -1 uses the whole "
+                         "text; to measure nothing, unset validation.enable",
                          name);
     if ((d->validation_batch != 0 && d->validation_batch != d->out.batch) ||
         (d->validation_length != 0 && d->validation_length != d->out.sequence))
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: validation runs in training's micro-batches of %" PRId64 " x %" PRId64
-                         " tokens; leave out validation.local_batch_size and validation.seq_len",
+                         "%s: validation uses training's micro-batches of %" PRId64 " x %" PRId64
+                         " tokens; remove validation.local_batch_size and validation.seq_len",
                          name, d->out.batch, d->out.sequence);
     if (!d->validate)
         r->draft.out.validation = NULL;
     return NIB_OK;
 }
 
-/* Of keys that are held against options of the command, or against a checkpoint. */
-static void note_asked(nib_train_reader *r)
+/* Keeps how keys were given that are later checked against options or a checkpoint. */
+static void keep_asked(nib_train_reader *r)
 {
     nib_train_config *c = &r->draft.out;
     c->asked.replicas = nib__train_asked(r, "parallelism.data_parallel_replicate_degree");
@@ -262,7 +264,7 @@ static void note_asked(nib_train_reader *r)
     c->asked.wgrad_with_hp = nib__train_asked(r, "quantize.wgrad_with_hp");
 }
 
-static nib_status finish(nib_train_reader *r, nib_err *err)
+static nib_status finish_config(nib_train_reader *r, nib_err *err)
 {
     static const nib_type exports[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16};
     static const nib_decay decays[] = {NIB_DECAY_LINEAR, NIB_DECAY_SQRT, NIB_DECAY_COSINE};
@@ -275,7 +277,7 @@ static nib_status finish(nib_train_reader *r, nib_err *err)
     c->checkpointing = modes[d->checkpointing];
     c->document_mask = d->attention == 1;
     c->global_batch = nib__max(c->global_batch, 0);
-    note_asked(r);
+    keep_asked(r);
     if (!c->tokenizer && d->hf_config && nib__path_kind(d->hf_config) == NIB_PATH_DIRECTORY)
         c->tokenizer = d->hf_config;
     if (c->batch > INT32_MAX / c->sequence)
@@ -301,7 +303,7 @@ static nib_status finish(nib_train_reader *r, nib_err *err)
     NIB_TRY(nib__train_recipe(&c->recipe, r, err));
     if (c->qat && !c->recipe)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: quantize.qat wants a recipe that it trains for: quantize.recipe",
+                         "%s: quantize.qat needs a recipe to train for; set quantize.recipe",
                          r->source->name);
     return NIB_OK;
 }
@@ -349,7 +351,7 @@ static const char *directory_of(const char *path, nib_arena *arena)
     return size == 0 ? "." : nib__arena_copy(arena, path, size);
 }
 
-static nib_status read_all(nib_train_reader *r, nib_err *err)
+static nib_status read_source(nib_train_reader *r, nib_err *err)
 {
     const nib_train_source *source = r->source;
     nib_json json;
@@ -369,10 +371,53 @@ nib_status nib__train_config_parse(nib_train_config *out, nib_config *model,
 {
     nib_train_reader r = {.source = source};
     nib__train_draft_defaults(&r.draft);
-    NIB_TRY(read_all(&r, err));
-    NIB_TRY(finish(&r, err));
+    NIB_TRY(read_source(&r, err));
+    NIB_TRY(finish_config(&r, err));
     nib__train_notes(&r);
     NIB_TRY(nib__train_model(model, &r, err));
     *out = r.draft.out;
     return NIB_OK;
+}
+
+/* ---- writing ---- */
+
+static const char *type_name(nib_type type)
+{
+    return type == NIB_TYPE_BF16 ? "bfloat16" : type == NIB_TYPE_F16 ? "float16" : "float32";
+}
+
+void nib__train_config_put(nib_jsonw *w, const nib_train_config *c)
+{
+    static const char *const checkpointing[] = {
+        [NIB_AC_NONE] = "none", [NIB_AC_SELECTIVE] = "selective", [NIB_AC_FULL] = "full"};
+    static const char *const decays[] = {
+        [NIB_DECAY_LINEAR] = "linear", [NIB_DECAY_SQRT] = "sqrt", [NIB_DECAY_COSINE] = "cosine"};
+    nib__jsonw_pair_string(w, "model.attn_mask_type", c->document_mask ? "block_causal" : "causal");
+    nib__jsonw_pair_string(w, "quantize", c->recipe);
+    nib__jsonw_pair_bool(w, "quantize.wgrad_with_hp", c->wgrad_with_hp);
+    nib__jsonw_pair_bool(w, "quantize.qat", c->qat);
+    if (c->qat) /* training targets the codes of the exported model */
+        nib__jsonw_pair_string(w, "checkpoint.export_dtype", type_name(c->export_dtype));
+    nib__jsonw_pair_string(w, "training.dataset_path", c->dataset);
+    nib__jsonw_pair_int(w, "training.local_batch_size", c->batch);
+    nib__jsonw_pair_int(w, "training.global_batch_size", c->global_batch);
+    nib__jsonw_pair_int(w, "training.seq_len", c->sequence);
+    nib__jsonw_pair_int(w, "training.steps", c->steps);
+    nib__jsonw_pair_double(w, "training.max_norm", c->max_norm);
+    nib__jsonw_pair_int(w, "training.seed", (int64_t)c->seed);
+    nib__jsonw_pair_string(w, "training.mixed_precision_param", type_name(c->dtype));
+    nib__jsonw_pair_string(w, "activation_checkpoint.mode", checkpointing[c->checkpointing]);
+    nib__jsonw_pair_double(w, "optimizer.lr", c->rate);
+    nib__jsonw_pair_double(w, "optimizer.beta1", c->beta1);
+    nib__jsonw_pair_double(w, "optimizer.beta2", c->beta2);
+    nib__jsonw_pair_double(w, "optimizer.eps", c->eps);
+    nib__jsonw_pair_double(w, "optimizer.weight_decay", c->weight_decay);
+    nib__jsonw_pair_int(w, "lr_scheduler.warmup_steps", c->warmup);
+    if (c->decay_ratio < 0)
+        nib__jsonw_pair_string(w, "lr_scheduler.decay_ratio", NULL);
+    else
+        nib__jsonw_pair_double(w, "lr_scheduler.decay_ratio", c->decay_ratio);
+    nib__jsonw_pair_string(w, "lr_scheduler.decay_type", decays[c->decay]);
+    nib__jsonw_pair_double(w, "lr_scheduler.min_lr_factor", c->min_factor);
+    nib__jsonw_pair_string(w, "checkpoint.initial_load_path", c->initial_load);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The model that a training config names: a flavor of torchtitan's, sizes one by one, or the
+ * The model that a training config describes: a flavor of torchtitan, explicit sizes, or the
  * config.json of a model.
  */
 #include "arch.h"
@@ -13,8 +13,8 @@
 
 enum { CONFIG_LIMIT = 1 << 20 };
 
-/* torchtitan's llama3_configs; their ids are those of its tokenizers. What attends is of
- * model.attn_mask_type alone, so the two debug models are one. */
+/* torchtitan's llama3_configs, with the vocabularies of its tokenizers. model.attn_mask_type alone
+ * sets the mask, so the two debug models are the same. */
 static const struct flavor {
     const char *name;
     int64_t dim, layers, heads, kv_heads, vocab, multiple_of;
@@ -27,7 +27,7 @@ static const struct flavor {
     {"405B", 16384, 126, 128, 8, 128256, 4096, 1.2},
 };
 
-static nib_status unknown_flavor(const nib_train_reader *r, nib_err *err)
+static nib_status fail_flavor(const nib_train_reader *r, nib_err *err)
 {
     const char *names[COUNT(flavors)];
     nib_text near;
@@ -36,12 +36,13 @@ static nib_status unknown_flavor(const nib_train_reader *r, nib_err *err)
         names[i] = flavors[i].name;
     nib__text_init(&near, r->source->arena->allocator);
     nib__near_names(&near, r->draft.flavor, names, COUNT(names));
-    const nib_status status = nib__fail(
-        err, NIB_BAD_INPUT,
-        "%s: model.flavor \"%s\" is none of debugmodel, debugmodel_flex_attn, 8B, 70B, 405B%s%s; "
-        "sizes may be given one by one, too (model.dim, model.n_layers, ...)",
-        r->source->name, nib__shown(shown, r->draft.flavor), near.size ? "; did you mean " : "",
-        near.size ? near.at : "");
+    const nib_status status =
+        nib__fail(err, NIB_BAD_INPUT,
+                  "%s: model.flavor \"%s\" is not one of debugmodel, debugmodel_flex_attn, 8B, "
+                  "70B, 405B%s%s; "
+                  "or give sizes one by one (model.dim, model.n_layers, ...)",
+                  r->source->name, nib__shown(shown, r->draft.flavor),
+                  near.size ? "; did you mean " : "", near.size ? near.at : "");
     nib__text_free(&near);
     return status;
 }
@@ -51,12 +52,12 @@ static int64_t ffn_width(const nib_config *m, double multiplier, int64_t multipl
 {
     int64_t width = 2 * 4 * m->width / 3;
     if (multiplier > 0)
-        /* a product that no check below would take need not be exact, but must fit */
+        /* a product too large for the checks below need not be exact, but must fit */
         width = (int64_t)fmin(multiplier * (double)width, 0x1p50);
     return nib__round_up(width, nib__max(1, multiple_of));
 }
 
-static void take(int64_t *size, int64_t other)
+static void set_default(int64_t *size, int64_t other)
 {
     if (*size == 0)
         *size = other;
@@ -75,16 +76,16 @@ static nib_status check_sizes(const nib_config *m, const char *name, nib_err *er
         if (sizes[i].value == 0)
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: model.%s is missing, and neither model.flavor nor "
-                             "model.hf_config says it",
+                             "model.hf_config gives it",
                              name, sizes[i].key);
     if (m->width % m->heads != 0)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: model.dim %" PRId64 " is no multiple of model.n_heads %" PRId64, name,
-                         m->width, m->heads);
+                         "%s: model.dim %" PRId64 " is not a multiple of model.n_heads %" PRId64,
+                         name, m->width, m->heads);
     return NIB_OK;
 }
 
-static nib_status by_sizes(nib_config *out, const nib_train_reader *r, nib_err *err)
+static nib_status model_from_sizes(nib_config *out, const nib_train_reader *r, nib_err *err)
 {
     const nib_train_draft *d = &r->draft;
     int64_t multiple_of = d->multiple_of;
@@ -96,34 +97,34 @@ static nib_status by_sizes(nib_config *out, const nib_train_reader *r, nib_err *
     while (d->flavor && i < COUNT(flavors) && strcmp(flavors[i].name, d->flavor) != 0)
         i++;
     if (i == COUNT(flavors))
-        return unknown_flavor(r, err);
+        return fail_flavor(r, err);
     if (d->flavor) {
         const struct flavor *f = &flavors[i];
-        take(&out->width, f->dim);
-        take(&out->layers, f->layers);
-        take(&out->heads, f->heads);
-        take(&out->kv_heads, f->kv_heads);
-        take(&out->vocab, f->vocab);
-        take(&multiple_of, f->multiple_of);
+        set_default(&out->width, f->dim);
+        set_default(&out->layers, f->layers);
+        set_default(&out->heads, f->heads);
+        set_default(&out->kv_heads, f->kv_heads);
+        set_default(&out->vocab, f->vocab);
+        set_default(&multiple_of, f->multiple_of);
         if (!nib__train_given(r, "model.ffn_dim_multiplier"))
             multiplier = f->ffn_multiplier;
     }
     NIB_TRY(check_sizes(out, r->source->name, err));
-    take(&out->kv_heads, out->heads);
-    take(&multiple_of, 256);
+    set_default(&out->kv_heads, out->heads);
+    set_default(&multiple_of, 256);
     if (out->ffn == 0)
         out->ffn = ffn_width(out, multiplier, multiple_of);
     out->head_dim = out->width / out->heads;
-    take(&out->context, d->out.sequence); /* as torchtitan sets it */
+    set_default(&out->context, d->out.sequence); /* as torchtitan sets it */
     return NIB_OK;
 }
 
-/* Keys of a model's config that change nothing but a training run. */
+/* Notes keys of a model's config that matter only for training. */
 static void note_training_keys(const nib_train_reader *r, const char *text, size_t size)
 {
     static const char *const dropouts[] = {"attention_dropout", "hidden_dropout", "attn_pdrop",
                                            "residual_dropout",  "resid_pdrop",    "embd_pdrop"};
-    const bool begins = !r->draft.out.initial_load;
+    const bool initializes = !r->draft.out.initial_load;
     nib_json json;
     nib__json_init(&json, "", text, size, NULL);
     bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
@@ -138,15 +139,15 @@ static void note_training_keys(const nib_train_reader *r, const char *text, size
         ok = line.asked != NULL;
         if (ok && drops && strcmp(line.asked, "null") != 0 &&
             strspn(line.asked, "0.") < strlen(line.asked))
-            nib__ledger_add_setting(r->source->notes, &line, "training drops nothing");
-        if (ok && begins && strcmp(key, "initializer_range") == 0)
+            nib__ledger_add_setting(r->source->notes, &line, "training uses no dropout");
+        if (ok && initializes && strcmp(key, "initializer_range") == 0)
             nib__ledger_add_setting(r->source->notes, &line,
-                                    "weights begin as torchtitan's do, unless "
+                                    "weights are initialized as in torchtitan, unless "
                                     "checkpoint.initial_load_path names a model");
     }
 }
 
-static nib_status by_config(nib_config *out, const nib_train_reader *r, nib_err *err)
+static nib_status model_from_config(nib_config *out, const nib_train_reader *r, nib_err *err)
 {
     static const char *const sizes[] = {"model.flavor",
                                         "model.dim",
@@ -170,7 +171,7 @@ static nib_status by_config(nib_config *out, const nib_train_reader *r, nib_err 
     for (size_t i = 0; i < COUNT(sizes); i++)
         if (nib__train_given(r, sizes[i]))
             return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: %s and model.hf_config both say what model it is; keep one",
+                             "%s: %s and model.hf_config both define the model; keep one",
                              source->name, sizes[i]);
     if (nib__path_kind(path) == NIB_PATH_DIRECTORY) {
         path = nib__path_join(source->arena, path, "config.json");
@@ -183,22 +184,23 @@ static nib_status by_config(nib_config *out, const nib_train_reader *r, nib_err 
     if (status == NIB_OK)
         note_training_keys(r, text, size);
     nib__release(a, text);
-    out->quantized = false; /* what is trained is floats, whatever that checkpoint holds */
+    out->quantized = false; /* training uses floats, whatever that checkpoint holds */
     return status;
 }
 
 nib_status nib__train_model(nib_config *out, const nib_train_reader *r, nib_err *err)
 {
     const nib_train_draft *d = &r->draft;
-    NIB_TRY(d->hf_config ? by_config(out, r, err) : by_sizes(out, r, err));
-    out->dtype = d->out.export_dtype; /* what follows from it is what the export's readers take */
+    NIB_TRY(d->hf_config ? model_from_config(out, r, err) : model_from_sizes(out, r, err));
+    out->dtype = d->out.export_dtype; /* values derived from the type must match the exported
+                                         model */
     if (nib__family_of(out)->complete != NULL)
         nib__family_of(out)->complete(out);
-    out->dtype = d->out.dtype; /* of products */
+    out->dtype = d->out.dtype; /* type of products */
     if (d->out.sequence > out->context)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: training.seq_len %" PRId64 " is over the %" PRId64
-                         " positions that the model is for; raise %s",
+                         "%s: training.seq_len %" PRId64 " is over the model's limit of %" PRId64
+                         " positions; raise %s",
                          r->source->name, d->out.sequence, out->context,
                          d->hf_config ? "max_position_embeddings" : "model.max_seq_len");
     return nib__config_check(out, r->source->name, err);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What keys of a training config do not do in this run, or not to their full extent: a line of the
- * ledger for each.
+ * Notes keys of a training config that have no effect in this run, or less than they ask: one line
+ * of the ledger each.
  */
 #include "train_values.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-/* The line of a row that was given; done NULL: nothing. */
+/* The line for a key that was given; done NULL: nothing is done. */
 static nib_ledger_setting line_of(const nib_train_reader *r, size_t row,
                                   nib_setting_relation relation, const char *done)
 {
@@ -20,11 +20,11 @@ static nib_ledger_setting line_of(const nib_train_reader *r, size_t row,
                                 .relation = relation};
 }
 
-/* ---- keys that nothing here reads, or that a flag switches off ---- */
+/* ---- keys without effect, or switched off by a flag ---- */
 
-/* Keys that do something only where one of two flags is set. */
+/* Keys that have an effect only if one of two flags is set. */
 static const struct {
-    const char *key, *flag, *other; /* other: often an older name of the flag, or the same one */
+    const char *key, *flag, *other; /* other: often an older name of the flag, or the flag itself */
 } dependent[] = {
     {"checkpoint.folder", "checkpoint.enable", "checkpoint.last_save_in_hf"},
     {"checkpoint.interval", "checkpoint.enable", "checkpoint.enable_checkpoint"},
@@ -46,7 +46,7 @@ static const struct {
     {"compile.backend", "compile.enable", "compile.enable"},
 };
 
-/* Whoever gave the row gave the other one, too. */
+/* Whether the file or options that gave the row also gave the other one. */
 static bool given_with(const nib_train_reader *r, size_t row, size_t other)
 {
     const unsigned by =
@@ -54,7 +54,7 @@ static bool given_with(const nib_train_reader *r, size_t row, size_t other)
     return (r->given[other] & by) != 0;
 }
 
-/* The file gave the row, and an option the other one, which then overrules it knowingly. */
+/* Whether the file gave the row and an option the other one, which deliberately overrules it. */
 static bool given_later(const nib_train_reader *r, size_t row, size_t other)
 {
     return (r->given[row] & NIB_GIVEN_AS_OPTION) == 0 &&
@@ -68,8 +68,8 @@ static bool is_set(const nib_train_reader *r, size_t flag)
                                  : *(const bool *)((const char *)&r->draft + at);
 }
 
-/* The flag of a row is off; *said: whoever gave the row switched it off. */
-static bool is_off(const nib_train_reader *r, size_t row, const char **flag, bool *said)
+/* Whether the flag of a row is off; *deliberate: the source of the row switched it off, too. */
+static bool is_off(const nib_train_reader *r, size_t row, const char **flag, bool *deliberate)
 {
     for (size_t i = 0; i < COUNT(dependent); i++) {
         if (strcmp(dependent[i].key, nib__train_keys[row].name) != 0)
@@ -77,24 +77,24 @@ static bool is_off(const nib_train_reader *r, size_t row, const char **flag, boo
         const size_t one = nib__train_key_find(dependent[i].flag);
         const size_t other = nib__train_key_find(dependent[i].other);
         *flag = dependent[i].flag;
-        *said = given_with(r, row, one) || given_with(r, row, other);
+        *deliberate = given_with(r, row, one) || given_with(r, row, other);
         return !is_set(r, one) && !is_set(r, other);
     }
     return false;
 }
 
-/* A line for each key that changes nothing, and for each whose flag is not set. */
+/* Adds a line for each key without effect, and for each whose flag is not set. */
 static void note_idle(const nib_train_reader *r)
 {
     for (size_t i = 0; i < nib__train_key_count; i++) {
         const nib_train_key *k = &nib__train_keys[i];
         const bool idle = k->at == NIB_KEY_NOWHERE;
         const char *flag;
-        bool said = false;
+        bool deliberate = false;
         if ((r->given[i] & NIB_GIVEN_TO_DO) == 0)
             continue;
-        const bool off = is_off(r, i, &flag, &said);
-        if (off && said)
+        const bool off = is_off(r, i, &flag, &deliberate);
+        if (off && deliberate)
             continue;
         nib_ledger_setting line = line_of(r, i, idle ? k->relation : NIB_SETTING_NONE, NULL);
         if (idle && k->least < 0 && k->instead)
@@ -106,7 +106,7 @@ static void note_idle(const nib_train_reader *r)
 
 /* ---- the schedule ---- */
 
-/* A decay of no steps has no form and no end. */
+/* A decay of zero steps ignores decay_type and the final rate. */
 static void note_undecayed(const nib_train_reader *r)
 {
     static const char *const keys[] = {"lr_scheduler.decay_type", "lr_scheduler.min_lr_factor",
@@ -121,7 +121,7 @@ static void note_undecayed(const nib_train_reader *r)
     }
 }
 
-/* A warm-up that is longer than the run, and a decay that the warm-up leaves no room for. */
+/* Notes a warm-up longer than the run, and a decay that does not fit after the warm-up. */
 static void note_schedule(const nib_train_reader *r)
 {
     const nib_train_config *c = &r->draft.out;
@@ -138,7 +138,7 @@ static void note_schedule(const nib_train_reader *r)
     if (s.decay < s.asked_decay && r->given[ratio] != 0) {
         const nib_ledger_setting line = line_of(r, ratio, NIB_SETTING_NARROWER, NULL);
         nib__ledger_add_setting(r->source->notes, &line,
-                                "%" PRId64 " of %" PRId64 " steps are left for the decay behind "
+                                "%" PRId64 " of %" PRId64 " steps are left for the decay after "
                                 "the warm-up, as in torchtitan",
                                 s.decay, c->steps);
     } else if (s.decay == 0) {
@@ -148,7 +148,7 @@ static void note_schedule(const nib_train_reader *r)
 
 /* ---- sizes ---- */
 
-/* hidden_dim is the width that these two are for computing. */
+/* model.hidden_dim replaces the width that these two keys compute. */
 static void note_sizes(const nib_train_reader *r)
 {
     static const char *const keys[] = {"model.multiple_of", "model.ffn_dim_multiplier"};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a training config asks of its linear layers, as one recipe in JSON: of the converters mx and
- * float8, or of the section quantize.
+ * The quantization of linear layers that a training config asks for, as one recipe in JSON: from
+ * the converters mx and float8, or from the section quantize.
  */
 #include "train_values.h"
 
@@ -62,8 +62,8 @@ static bool is_float8(const char *name)
     return strcmp(name, "float8") == 0 || strcmp(name, "quantize.linear.float8") == 0;
 }
 
-/* What a converter says of the gradients of weights; the section quantize may not deny it. */
-static nib_status ask_high(nib_train_reader *r, const char *key, nib_err *err)
+/* Sets bf16 weight gradients for a converter; the section quantize must not contradict it. */
+static nib_status set_wgrad_with_hp(nib_train_reader *r, const char *key, nib_err *err)
 {
     nib_train_config *c = &r->draft.out;
     if (nib__train_given(r, "quantize.wgrad_with_hp") && !c->wgrad_with_hp)
@@ -76,23 +76,23 @@ static nib_status ask_high(nib_train_reader *r, const char *key, nib_err *err)
     return NIB_OK;
 }
 
-/* torchao's recipes: without a name tensorwise; only the last two leave out a weight's scales. */
+/* torchao's recipes; without a name tensorwise. Only the last two omit a weight's scales. */
 static nib_status float8_recipe(const char **out, nib_train_reader *r, nib_err *err)
 {
     nib_train_recipe part = r->draft.float8;
     char shown[NIB_SHOWN];
     const char *name = part.recipe_name ? part.recipe_name : "tensorwise";
-    const bool high = strcmp(name, "rowwise_with_gw_hp") == 0;
+    const bool hp = strcmp(name, "rowwise_with_gw_hp") == 0;
     if (strcmp(name, "tensorwise") == 0) {
         part.recipe_name = NULL;
         part.recipe = "fp8dq-tensor+head";
-    } else if (strcmp(name, "rowwise") == 0 || high) {
+    } else if (strcmp(name, "rowwise") == 0 || hp) {
         part.recipe_name = "rowwise";
-        if (high)
-            NIB_TRY(ask_high(r, "float8.recipe_name", err));
+        if (hp)
+            NIB_TRY(set_wgrad_with_hp(r, "float8.recipe_name", err));
     } else {
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: float8.recipe_name \"%s\" is none of tensorwise, rowwise, "
+                         "%s: float8.recipe_name \"%s\" is not one of tensorwise, rowwise, "
                          "rowwise_with_gw_hp",
                          r->source->name, nib__shown(shown, name));
     }
@@ -103,7 +103,7 @@ static nib_status mx_recipe(const char **out, nib_train_reader *r, nib_err *err)
 {
     nib_train_recipe part = r->draft.mx;
     if (part.wgrad_with_hp)
-        NIB_TRY(ask_high(r, "mx.wgrad_with_hp", err));
+        NIB_TRY(set_wgrad_with_hp(r, "mx.wgrad_with_hp", err));
     if (!part.recipe_name)
         part.recipe_name = "mxfp8";
     return put_recipe(out, &part, r->source->arena, err);
@@ -118,7 +118,7 @@ static nib_status converter_recipe(const char **out, nib_train_reader *r, nib_er
     if (list->count > 1)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: model.converters names %zu; a layer is converted once, so one of mx, "
-                         "float8 is wanted",
+                         "float8 is expected",
                          r->source->name, list->count);
     const char *name = list->items[0];
     if (is_mx(name))
@@ -128,15 +128,15 @@ static nib_status converter_recipe(const char **out, nib_train_reader *r, nib_er
     nib__text_init(&near, r->source->arena->allocator);
     nib__near_names(&near, name, names, COUNT(names));
     const nib_status status =
-        nib__fail(err, NIB_BAD_INPUT, "%s: model.converters: \"%s\" is none of mx, float8%s%s",
+        nib__fail(err, NIB_BAD_INPUT, "%s: model.converters: \"%s\" is not one of mx, float8%s%s",
                   r->source->name, nib__shown(shown, name), near.size ? "; did you mean " : "",
                   near.size ? near.at : "");
     nib__text_free(&near);
     return status;
 }
 
-/* A section whose converter is not named says nothing. */
-static void note_idle(const nib_train_reader *r, const char *section, bool used)
+/* Notes keys of a section whose converter is not in use. */
+static void note_unused_section(const nib_train_reader *r, const char *section, bool used)
 {
     const size_t size = strlen(section);
     for (size_t i = 0; !used && i < nib__train_key_count; i++) {
@@ -160,7 +160,7 @@ static bool has_recipe(const nib_train_recipe *q)
            q->fqns.given || q->skip.given || q->only.given;
 }
 
-/* A file says all by itself. */
+/* A recipe file is complete by itself. */
 static nib_status file_recipe(const char **out, const nib_train_reader *r, nib_err *err)
 {
     nib_train_recipe rest = r->draft.quantize;
@@ -168,8 +168,8 @@ static nib_status file_recipe(const char **out, const nib_train_reader *r, nib_e
     rest.recipe = NULL;
     if (has_recipe(&rest))
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: quantize.recipe names the file %s, which says all by itself; leave "
-                         "out the other keys of the section",
+                         "%s: quantize.recipe names the file %s, which is complete by itself; "
+                         "remove the other keys of the section",
                          r->source->name, path);
     const bool in_file =
         (r->given[nib__train_key_find("quantize.recipe")] & NIB_GIVEN_AS_OPTION) == 0;
@@ -184,10 +184,10 @@ nib_status nib__train_recipe(const char **out, nib_train_reader *r, nib_err *err
     const nib_train_list *converters = &r->draft.converters;
     const char *first = converters->count > 0 ? converters->items[0] : "";
     *out = NULL;
-    note_idle(r, "mx", is_mx(first));
-    note_idle(r, "float8", is_float8(first));
-    note_idle(r, "quantize.linear.mx", is_mx(first));
-    note_idle(r, "quantize.linear.float8", is_float8(first));
+    note_unused_section(r, "mx", is_mx(first));
+    note_unused_section(r, "float8", is_float8(first));
+    note_unused_section(r, "quantize.linear.mx", is_mx(first));
+    note_unused_section(r, "quantize.linear.float8", is_float8(first));
     if (converters->count > 0 && (q->whole || has_recipe(q)))
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: model.converters and the section quantize both ask for a recipe; "
@@ -197,8 +197,8 @@ nib_status nib__train_recipe(const char **out, nib_train_reader *r, nib_err *err
         return converter_recipe(out, r, err);
     if (q->whole && has_recipe(q))
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: the section quantize is another tool's config, which says all by "
-                         "itself; leave out the other keys of the section",
+                         "%s: the section quantize is another tool's config, which is complete by "
+                         "itself; remove the other keys of the section",
                          r->source->name);
     if (q->whole) {
         *out = nib__arena_copy(r->source->arena, q->whole, strlen(q->whole));

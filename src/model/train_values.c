@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One value of a training config, from the file or from the command line, held against its row. A
- * wrong one is a sentence with the value and what is wanted.
+ * Reads one value of a training config, from the file or the command line, and checks it against
+ * its row. An error names the value and what is expected.
  */
 #include "train_values.h"
 
@@ -9,29 +9,29 @@
 
 #include <stdio.h>
 
-/* A value as it was found. */
-typedef struct found {
-    nib_json_event event; /* of the file; NIB_JSON_END: from the command line */
-    const char *text;     /* STRING, NUMBER, or an option's; NULL: a bare flag, or neither */
+/* A value as given. */
+typedef struct raw_value {
+    nib_json_event event; /* in the file; NIB_JSON_END: from the command line */
+    const char *text;     /* STRING, NUMBER, or an option's; NULL: a bare flag, or another event */
     nib_train_list list;  /* ARRAY */
-} found;
+} raw_value;
 
 typedef struct setter {
     nib_train_reader *reader;
     const nib_train_key *key;
     size_t row;
-    const found *value;
+    const raw_value *value;
     char problem[512]; /* empty: none */
-    bool no_memory;
+    bool out_of_memory;
 } setter;
 
 static bool is_option(const setter *s) { return s->value->event == NIB_JSON_END; }
 
-/* The value as a message shows it. */
-static const char *shown(const setter *s, char out[NIB_SHOWN + 2])
+/* Formats the value for messages. */
+static const char *format_value(const setter *s, char out[NIB_SHOWN + 2])
 {
     char name[NIB_SHOWN];
-    const found *v = s->value;
+    const raw_value *v = s->value;
     if (v->text)
         snprintf(out, NIB_SHOWN + 2, v->event == NIB_JSON_NUMBER ? "%s" : "\"%s\"",
                  nib__shown(name, v->text));
@@ -46,23 +46,23 @@ static const char *shown(const setter *s, char out[NIB_SHOWN + 2])
     return out;
 }
 
-static bool refuse(setter *s, const char *wanted)
+static bool reject(setter *s, const char *wanted)
 {
     char value[NIB_SHOWN + 2];
-    const char *why = s->key->least < 0 ? NULL : s->key->instead; /* any value would do nothing */
-    snprintf(s->problem, sizeof s->problem, "%s is %s; %s%s%s", s->key->name, shown(s, value),
-             wanted, why ? "; " : "", why ? why : "");
+    const char *why = s->key->least < 0 ? NULL : s->key->instead; /* no value has an effect */
+    snprintf(s->problem, sizeof s->problem, "%s is %s; %s%s%s", s->key->name,
+             format_value(s, value), wanted, why ? "; " : "", why ? why : "");
     return false;
 }
 
-static bool no_memory(setter *s)
+static bool fail_memory(setter *s)
 {
-    s->no_memory = true;
+    s->out_of_memory = true;
     return false;
 }
 
-/* A number's text, as JSON writes numbers. */
-static bool number_of(const char *text, int64_t *whole, double *real)
+/* Parses a number in JSON's syntax. */
+static bool parse_number(const char *text, int64_t *whole, double *real)
 {
     nib_json json;
     nib__json_init(&json, "", text, strlen(text), NULL);
@@ -72,41 +72,42 @@ static bool number_of(const char *text, int64_t *whole, double *real)
     return ok && nib__json_next(&json) == NIB_JSON_END;
 }
 
-static const char *limit_text(char out[32], double limit, bool whole)
+static const char *format_limit(char out[32], double limit, bool whole)
 {
     if (whole && limit >= 0)
         return nib__say_count(out, (uint64_t)limit);
     return nib__say_double(out, limit);
 }
 
-static bool refuse_number(setter *s)
+static bool reject_number(setter *s)
 {
     const nib_train_key *k = s->key;
     const bool whole = k->type == NIB_KEY_WHOLE;
     char wanted[160], least[32], most[32];
     if (k->at == NIB_KEY_NOWHERE && k->least == k->most)
-        snprintf(wanted, sizeof wanted, "only %s is built", limit_text(least, k->least, whole));
+        snprintf(wanted, sizeof wanted, "only %s is supported",
+                 format_limit(least, k->least, whole));
     else
-        snprintf(wanted, sizeof wanted, "a %s from %s to %s is wanted",
-                 whole ? "whole number" : "number", limit_text(least, k->least, whole),
-                 limit_text(most, k->most, whole));
-    return refuse(s, wanted);
+        snprintf(wanted, sizeof wanted, "a %s from %s to %s is expected",
+                 whole ? "whole number" : "number", format_limit(least, k->least, whole),
+                 format_limit(most, k->most, whole));
+    return reject(s, wanted);
 }
 
 static bool set_number(setter *s, char *at)
 {
     const nib_train_key *k = s->key;
-    const found *v = s->value;
+    const raw_value *v = s->value;
     int64_t whole = 0;
     double real = 0;
     if (!v->text || (!is_option(s) && v->event != NIB_JSON_NUMBER))
-        return refuse_number(s);
+        return reject_number(s);
     const bool is_whole = k->type == NIB_KEY_WHOLE;
-    if (!number_of(v->text, is_whole ? &whole : NULL, &real))
-        return refuse_number(s);
+    if (!parse_number(v->text, is_whole ? &whole : NULL, &real))
+        return reject_number(s);
     const double value = is_whole ? (double)whole : real;
     if (!(value >= k->least && value <= k->most))
-        return refuse_number(s);
+        return reject_number(s);
     if (at && is_whole)
         memcpy(at, &whole, sizeof whole);
     else if (at)
@@ -116,16 +117,16 @@ static bool set_number(setter *s, char *at)
 
 static bool set_flag(setter *s, char *at)
 {
-    const found *v = s->value;
+    const raw_value *v = s->value;
     const bool option = is_option(s);
     const bool yes = option ? !v->text || strcmp(v->text, "true") == 0 || strcmp(v->text, "1") == 0
                             : v->event == NIB_JSON_TRUE;
     const bool no = option ? v->text && (strcmp(v->text, "false") == 0 || strcmp(v->text, "0") == 0)
                            : v->event == NIB_JSON_FALSE;
     if (!yes && !no)
-        return refuse(s, "true or false is wanted");
+        return reject(s, "true or false is expected");
     if (yes && s->key->most == 0) {
-        snprintf(s->problem, sizeof s->problem, "%s is not built: %s", s->key->name,
+        snprintf(s->problem, sizeof s->problem, "%s is not supported: %s", s->key->name,
                  s->key->instead);
         return false;
     }
@@ -157,32 +158,34 @@ static bool set_word(setter *s, char *at)
     for (word = s->key->words; *word && used < sizeof wanted - 8; word++)
         used += (size_t)snprintf(wanted + used, sizeof wanted - used, *word == '|' ? " or " : "%c",
                                  *word);
-    snprintf(wanted + used, sizeof wanted - used, " is %s", s->key->instead ? "built" : "wanted");
-    return refuse(s, wanted);
+    snprintf(wanted + used, sizeof wanted - used, " is %s",
+             s->key->instead ? "supported" : "expected");
+    return reject(s, wanted);
 }
 
 static bool set_text(setter *s, char *at)
 {
-    const found *v = s->value;
+    const raw_value *v = s->value;
     const nib_train_reader *r = s->reader;
     const char *text = v->text;
     if (!text || (!is_option(s) && v->event != NIB_JSON_STRING))
-        return refuse(s, s->key->type == NIB_KEY_TEXT ? "a text is wanted" : "a path is wanted");
+        return reject(s,
+                      s->key->type == NIB_KEY_TEXT ? "a string is expected" : "a path is expected");
     if (s->key->most == 0 && *text) {
-        snprintf(s->problem, sizeof s->problem, "%s has no place here: %s", s->key->name,
+        snprintf(s->problem, sizeof s->problem, "%s cannot be set: %s", s->key->name,
                  s->key->instead);
         return false;
     }
     if (!at)
         return true;
     if (*text == '\0')
-        return refuse(s, "an empty text names nothing");
+        return reject(s, "it must not be empty");
     if (s->key->type == NIB_KEY_READ && !is_option(s) && *text != '/')
         text = nib__path_join(r->source->arena, r->directory, text);
     else
         text = nib__arena_copy(r->source->arena, text, strlen(text));
     if (!text)
-        return no_memory(s);
+        return fail_memory(s);
     memcpy(at, &text, sizeof text);
     return true;
 }
@@ -194,7 +197,7 @@ static bool append(setter *s, nib_train_list *list, const char *text, size_t siz
         const size_t capacity = list->capacity ? 2 * list->capacity : 8;
         const char **items = nib__arena_take(arena, capacity, sizeof *items);
         if (!items)
-            return no_memory(s);
+            return fail_memory(s);
         if (list->count > 0)
             memcpy((void *)items, (const void *)list->items, list->count * sizeof *items);
         list->items = items;
@@ -202,12 +205,13 @@ static bool append(setter *s, nib_train_list *list, const char *text, size_t siz
     }
     const char *copy = nib__arena_copy(arena, text, size);
     if (!copy)
-        return no_memory(s);
+        return fail_memory(s);
     list->items[list->count++] = copy;
     return true;
 }
 
-/* Options: by comma, and one after the other; the first takes the place of the file's. */
+/* Options: names separated by commas, and repeated options add up; the first replaces the file's
+ * list. */
 static bool append_option(setter *s, nib_train_list *list, bool again)
 {
     if (!again)
@@ -223,13 +227,13 @@ static bool append_option(setter *s, nib_train_list *list, bool again)
 
 static bool set_list(setter *s, char *at, bool again)
 {
-    const found *v = s->value;
+    const raw_value *v = s->value;
     nib_train_list list = {0};
     if (at && again)
         memcpy(&list, at, sizeof list);
     if (is_option(s) ? !v->text : v->event != NIB_JSON_ARRAY)
-        return refuse(s, is_option(s) ? "names with commas between them are wanted"
-                                      : "a list of names is wanted");
+        return reject(s, is_option(s) ? "names separated by commas are expected"
+                                      : "a list of names is expected");
     if (!is_option(s)) {
         list = v->list;
         list.given = true;
@@ -237,7 +241,7 @@ static bool set_list(setter *s, char *at, bool again)
         return false;
     }
     if (s->key->most == 0 && list.count > 0) {
-        snprintf(s->problem, sizeof s->problem, "%s is not built: %s", s->key->name,
+        snprintf(s->problem, sizeof s->problem, "%s is not supported: %s", s->key->name,
                  s->key->instead);
         return false;
     }
@@ -246,7 +250,7 @@ static bool set_list(setter *s, char *at, bool again)
     return true;
 }
 
-/* The row of the same place that was given from `from` before; SIZE_MAX: none was. */
+/* The row with the same destination that was already given from `from`; SIZE_MAX: none. */
 static size_t given_before(const setter *s, unsigned from)
 {
     for (size_t i = 0; i < nib__train_key_count; i++) {
@@ -258,26 +262,27 @@ static size_t given_before(const setter *s, unsigned from)
     return SIZE_MAX;
 }
 
-/* What an option has behind its "="; a bare flag is true. */
+/* The text after an option's "="; a bare flag is true. */
 static const char *option_text(const setter *s)
 {
     return s->value->text != NULL ? s->value->text : "true";
 }
 
-/* The ledger says it of a key that does nothing. */
+/* Keeps the value as text, for the ledger. */
 static bool keep_asked(setter *s)
 {
     char value[NIB_SHOWN + 2];
     nib_arena *arena = s->reader->source->arena;
-    shown(s, value);
+    format_value(s, value);
     if (is_option(s) && s->key->type <= NIB_KEY_REAL) /* without quotes, as in a file */
         snprintf(value, sizeof value, "%.*s", NIB_SHOWN - 1, option_text(s));
     const char *copy = nib__arena_copy(arena, value, strlen(value));
     s->reader->asked[s->row] = copy;
-    return copy || no_memory(s);
+    return copy || fail_memory(s);
 }
 
-/* Once in a file; as options the same twice is once, and lists go on. */
+/* A key may be given once in a file. Repeated options must agree, except for lists, which add
+ * up. */
 static bool check_once(setter *s, size_t before)
 {
     const nib_train_key *k = s->key;
@@ -293,16 +298,17 @@ static bool check_once(setter *s, size_t before)
     if (strcmp(first, second) == 0)
         return true;
     if (other)
-        snprintf(s->problem, sizeof s->problem, "%s is %.80s, and --%s, the same key, is %.80s",
-                 k->name, second, nib__train_keys[before].name, first);
+        snprintf(s->problem, sizeof s->problem,
+                 "%s is %.80s, but --%s, another name of it, is %.80s", k->name, second,
+                 nib__train_keys[before].name, first);
     else
         snprintf(s->problem, sizeof s->problem, "%s is given twice, as %.80s and as %.80s", k->name,
                  first, second);
     return false;
 }
 
-/* Of a key without effect: the value asks for what is done anyway. */
-static bool asks_nothing(const setter *s)
+/* Whether the value of a key without effect asks for nothing. */
+static bool is_default(const setter *s)
 {
     const nib_train_key *k = s->key;
     const char *text = s->value->text, *word = k->words;
@@ -318,10 +324,10 @@ static bool asks_nothing(const setter *s)
     }
 }
 
-static bool set(setter *s)
+static bool set_value(setter *s)
 {
     const nib_train_key *k = s->key;
-    const found *v = s->value;
+    const raw_value *v = s->value;
     const unsigned from = is_option(s) ? NIB_GIVEN_AS_OPTION : NIB_GIVEN_IN_FILE;
     const size_t before = given_before(s, from);
     char *at = k->at == NIB_KEY_NOWHERE ? NULL : (char *)&s->reader->draft + k->at;
@@ -331,11 +337,12 @@ static bool set(setter *s)
         s->reader->option[s->row] = option_text(s);
     const bool null = v->event == NIB_JSON_NULL || (is_option(s) && k->type == NIB_KEY_REAL &&
                                                     v->text && strcmp(v->text, "null") == 0);
-    const bool least = null && k->type == NIB_KEY_REAL && k->words; /* below all numbers */
+    const bool least = null && k->type == NIB_KEY_REAL && k->words; /* null becomes -1, below all
+                                                                       numbers */
     if (null && !is_option(s) && !least)
         return true;
     s->reader->given[s->row] |= (uint8_t)(from | NIB_GIVEN_TO_DO);
-    if (asks_nothing(s))
+    if (is_default(s))
         s->reader->given[s->row] &= (uint8_t)~NIB_GIVEN_TO_DO;
     if (!keep_asked(s))
         return false;
@@ -372,14 +379,14 @@ static bool read_list(setter *s, nib_json *json, nib_train_list *list)
         }
     }
     if (json->event != NIB_JSON_ARRAY_END && json->event != NIB_JSON_ERROR)
-        nib__json_fail(json, "%s holds something that is not a text", s->key->name);
+        nib__json_fail(json, "%s must contain only strings", s->key->name);
     return json->event == NIB_JSON_ARRAY_END;
 }
 
 bool nib__train_value_json(nib_train_reader *reader, size_t row, nib_json *json)
 {
     nib_arena *arena = reader->source->arena;
-    found v = {0};
+    raw_value v = {0};
     setter s = {.reader = reader, .key = &nib__train_keys[row], .row = row, .value = &v};
     if (s.key->type == NIB_KEY_JSON) {
         v.event = NIB_JSON_STRING;
@@ -392,7 +399,7 @@ bool nib__train_value_json(nib_train_reader *reader, size_t row, nib_json *json)
             size_t size;
             v.text = nib__json_string(json, arena, &size);
             if (v.text && strlen(v.text) != size) {
-                nib__json_fail(json, "%s holds a zero byte", s.key->name);
+                nib__json_fail(json, "%s contains a NUL", s.key->name);
                 return false;
             }
         } else if (v.event == NIB_JSON_NUMBER) {
@@ -406,9 +413,9 @@ bool nib__train_value_json(nib_train_reader *reader, size_t row, nib_json *json)
             !read_list(&s, json, &v.list))
             return false;
     }
-    if (set(&s))
+    if (set_value(&s))
         return true;
-    if (s.no_memory)
+    if (s.out_of_memory)
         nib__json_fail_memory(json, json->token_size);
     else
         nib__json_fail(json, "%s", s.problem);
@@ -418,12 +425,12 @@ bool nib__train_value_json(nib_train_reader *reader, size_t row, nib_json *json)
 nib_status nib__train_value_option(nib_train_reader *reader, size_t row, const char *text,
                                    nib_err *err)
 {
-    const found v = {.event = NIB_JSON_END, .text = text};
+    const raw_value v = {.event = NIB_JSON_END, .text = text};
     setter s = {.reader = reader, .key = &nib__train_keys[row], .row = row, .value = &v};
-    if (set(&s))
+    if (set_value(&s))
         return NIB_OK;
-    return s.no_memory ? nib__fail_memory(err, strlen(text), s.key->name)
-                       : nib__fail(err, NIB_USAGE, "--%s", s.problem);
+    return s.out_of_memory ? nib__fail_memory(err, strlen(text), s.key->name)
+                           : nib__fail(err, NIB_USAGE, "--%s", s.problem);
 }
 
 bool nib__train_given(const nib_train_reader *reader, const char *name)

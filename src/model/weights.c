@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads one weight: block of rows by block of rows it is converted if the plan says so, packed for
- * every row that will run, and its pages are given back; so that loading needs little more than
- * what is kept.
+ * Loads one weight. Block of rows by block of rows: converts it if the plan says so, packs it for
+ * every row that will run, and releases its pages, so loading needs little more memory than the
+ * result.
  */
 #include "weights.h"
 
@@ -15,7 +15,7 @@
 
 enum {
     BLOCK_ROWS = 4096, /* 4096 x 2048 bytes of codes are 8 MB */
-    PART_ROWS = 32,    /* a multiple of every packing's step; few enough to stay in a cache */
+    PART_ROWS = 32,    /* a multiple of every packing's step; few enough to fit in a cache */
 };
 
 typedef struct loading {
@@ -23,26 +23,27 @@ typedef struct loading {
     const nib_network *net;
     const nib_layer_plan *plan;
     nib_weight from; /* as stored */
-    bool convert;    /* from -> out->w goes through f32 rows */
+    bool convert;    /* converts from -> out->w through f32 rows */
     nib_quantizer quantizer;
     float *rows;        /* [threads][k] */
-    _Atomic int failed; /* the first worker that fails sets it and then writes err */
+    _Atomic int failed; /* set by the first worker that fails, which then writes err */
     nib_err err;
-    int64_t first; /* row of the block at hand */
-    bool done;     /* a file of packed weights has all of it, looked at when it was made */
+    int64_t first;  /* first row of the current block */
+    bool from_file; /* all layouts came from a file of packed weights, which was checked when it was
+                      written */
 } loading;
 
-/* ---- what is needed ---- */
+/* ---- allocation ---- */
 
-static bool reads_plain(const nib_layer_plan *plan)
+static bool reads_unpacked(const nib_layer_plan *plan)
 {
     for (int i = 0; i < plan->use_count; i++)
         if (plan->uses[i].kernel && !plan->uses[i].kernel->packing)
             return true;
-    return plan->use_count == 0; /* the embedding: rows are looked up */
+    return plan->use_count == 0; /* the embedding, whose rows are looked up */
 }
 
-/* Room for the converted weight. Pages are touched as rows are written. */
+/* Allocates the converted weight. Pages are touched as rows are written. */
 static nib_status open_converted(loading *l, nib_err *err)
 {
     nib_loaded *out = l->out;
@@ -86,7 +87,7 @@ static nib_status open_converted(loading *l, nib_err *err)
     return NIB_OK;
 }
 
-/* Does the weight have this layout already? What is read plain needs none. */
+/* Whether the weight has this layout already; true for rows that read the weight unpacked. */
 static bool is_packed(const nib_loaded *l, const nib_packing *packing)
 {
     bool known = packing == NULL;
@@ -95,8 +96,8 @@ static bool is_packed(const nib_loaded *l, const nib_packing *packing)
     return known;
 }
 
-/* All layouts of the weight from a file of packed weights, or none. A weight that is converted
- * as it is loaded is another one than the file's. */
+/* Finds all layouts of the weight in a file of packed weights, or none. A weight that is converted
+ * at load differs from the file's. */
 static bool find_packs(loading *l)
 {
     nib_loaded *out = l->out;
@@ -115,7 +116,7 @@ static bool find_packs(loading *l)
             out->pack_count = 0;
             return false;
         }
-        pack.at = (void *)(uintptr_t)at; /* read only from here on */
+        pack.at = (void *)(uintptr_t)at; /* only read from here on */
         out->packs[out->pack_count++] = pack;
     }
     return true;
@@ -124,8 +125,8 @@ static bool find_packs(loading *l)
 static nib_status open_packs(loading *l, nib_err *err)
 {
     nib_loaded *out = l->out;
-    l->done = l->plan->pack == NULL && find_packs(l);
-    if (l->done)
+    l->from_file = l->plan->pack == NULL && find_packs(l);
+    if (l->from_file)
         return NIB_OK;
     for (int i = 0; i < l->plan->use_count; i++) {
         const nib_packing *packing =
@@ -134,7 +135,7 @@ static nib_status open_packs(loading *l, nib_err *err)
             continue;
         nib_pack *pack = &out->packs[out->pack_count++];
         *pack = (nib_pack){.packing = packing, .bytes = packing->bytes(&out->w)};
-        if (l->plan->pack != NULL) /* the device does it */
+        if (l->plan->pack != NULL) /* the device packs it */
             continue;
         pack->at = nib__block_take((size_t)pack->bytes);
         if (!pack->at)
@@ -143,8 +144,8 @@ static nib_status open_packs(loading *l, nib_err *err)
     return NIB_OK;
 }
 
-/* The bias in the form that the plan says: floats for any form but INT32, whose codes the integer
- * sums start at. Only a weight that is stored with static scales takes those. */
+/* Loads the bias in the plan's form: floats for any form but INT32, whose codes are the initial
+ * integer sums. Only a weight stored with static scales uses INT32. */
 static nib_status open_bias(loading *l, nib_err *err)
 {
     nib_loaded *out = l->out;
@@ -173,9 +174,9 @@ static nib_status open_bias(loading *l, nib_err *err)
     return status;
 }
 
-/* ---- the work, in parts ---- */
+/* ---- conversion and packing ---- */
 
-static void job_failed(loading *l, const nib_err *err)
+static void record_failure(loading *l, const nib_err *err)
 {
     int none = 0;
     if (atomic_compare_exchange_strong(&l->failed, &none, 1))
@@ -205,7 +206,7 @@ static nib_status convert_rows(loading *l, int worker, int64_t begin, int64_t en
     return NIB_OK;
 }
 
-/* A value that is no number, or a code out of range, is found before it is packed. */
+/* Finds a NaN or a code out of range before packing. */
 static nib_status load_rows(loading *l, int worker, int64_t begin, int64_t end, nib_err *err)
 {
     NIB_TRY(nib__weight_check_rows(&l->from, begin, end - begin, err));
@@ -218,10 +219,10 @@ static nib_status load_rows(loading *l, int worker, int64_t begin, int64_t end, 
     return NIB_OK;
 }
 
-/* Brings pages of rows into this process, so that packing the ones before can fetch them ahead. */
+/* Faults in pages of rows, so that packing the previous rows can prefetch them. */
 static void touch_rows(const nib_weight *w, int64_t begin, int64_t end)
 {
-    enum { AROUND = 64 << 10 }; /* what the system maps around a page that is touched */
+    enum { AROUND = 64 << 10 }; /* what the system maps around a faulting page */
     const uint64_t row = w->rows == NULL ? nib__weight_row_bytes(w) : 0;
     const volatile uint8_t *from = (const uint8_t *)w->codes + (uint64_t)begin * row;
     const uint64_t bytes = begin < end ? (uint64_t)(end - begin) * row : 0;
@@ -231,7 +232,7 @@ static void touch_rows(const nib_weight *w, int64_t begin, int64_t end)
         (void)from[bytes - 1];
 }
 
-/* Everything that is done to a row, while it is in a cache. */
+/* Does everything to a row while it is in a cache. */
 static void job_load(void *ctx, int worker, int64_t begin, int64_t end)
 {
     loading *l = ctx;
@@ -240,13 +241,13 @@ static void job_load(void *ctx, int worker, int64_t begin, int64_t end)
     for (int64_t i = l->first + begin * PART_ROWS; i < last; i += PART_ROWS) {
         touch_rows(&l->from, i + PART_ROWS, nib__min(i + 2 * PART_ROWS, last));
         if (load_rows(l, worker, i, nib__min(i + PART_ROWS, last), &err) != NIB_OK) {
-            job_failed(l, &err);
+            record_failure(l, &err);
             return;
         }
     }
 }
 
-/* Pages of the converted copy, whose rows are in the packed one. */
+/* Releases pages of the converted copy, whose rows are in the packed one. */
 static void release_converted(const loading *l, int64_t first, int64_t count)
 {
     const uint64_t row = nib__weight_row_bytes(&l->out->w);
@@ -254,7 +255,7 @@ static void release_converted(const loading *l, int64_t first, int64_t count)
                      (uint64_t)count * row);
 }
 
-/* Pages of the file come back when a row of an embedding is looked up. */
+/* Releases source pages; those of an embedding come back when a row is looked up. */
 static void release_rows(const loading *l, int64_t first, int64_t count, bool keep)
 {
     nib__checkpoint_release_rows(l->net->checkpoint, &l->from, first, count);
@@ -283,7 +284,7 @@ static nib_status run_blocks(loading *l, bool keep, nib_err *err)
     const nib_weight *w = &l->out->w;
     for (l->first = 0; l->first < w->n; l->first += BLOCK_ROWS) {
         const int64_t rows = nib__min(BLOCK_ROWS, w->n - l->first);
-        /* A range for each worker: two that touch the same new page both would clear it. */
+        /* One range per worker: two workers that touch the same new page would both clear it. */
         nib__pool_share_out(pool, nib__ceil_div(rows, PART_ROWS), 1, false, job_load, l);
         if (l->failed)
             return nib__fail(err, l->err.status, "%s", l->err.text);
@@ -293,14 +294,14 @@ static nib_status run_blocks(loading *l, bool keep, nib_err *err)
     return NIB_OK;
 }
 
-static nib_status load(loading *l, size_t site, nib_err *err)
+static nib_status load_weight(loading *l, size_t site, nib_err *err)
 {
     const nib_network *net = l->net;
     const nib_allocator *a = &net->engine->allocator;
     l->from = net->sites[site].weight;
     l->out->w = l->from;
     if (nib__scheme_same_weight(&l->from.scheme, &l->plan->done))
-        l->out->w.scheme = l->plan->done; /* the activations are the plan's */
+        l->out->w.scheme = l->plan->done; /* the plan decides the activations */
     else
         NIB_TRY(open_converted(l, err));
     NIB_TRY(open_packs(l, err));
@@ -314,24 +315,24 @@ static nib_status load(loading *l, size_t site, nib_err *err)
         if (nib__scheme_is_quantized(&l->plan->done) && nib__quantizer_needs_scan(&l->quantizer))
             NIB_TRY(scan_tensor(l, err));
     }
-    const bool keep = reads_plain(l->plan);
-    if (!l->done)
+    const bool keep = reads_unpacked(l->plan);
+    if (!l->from_file)
         NIB_TRY(run_blocks(l, keep, err));
     else
-        release_rows(l, 0, l->from.n, keep); /* that layouts were compared by */
+        release_rows(l, 0, l->from.n, keep); /* the pages that were read to compare layouts */
     if (l->plan->pack == NULL && !keep)
         nib__checkpoint_release_values(net->checkpoint, &l->from);
     return NIB_OK;
 }
 
-/* ---- onto the GPU ---- */
+/* ---- GPU ---- */
 
 static bool runs_on_gpu(const nib_layer_plan *plan)
 {
     return plan->use_count > 0 && plan->uses[0].kernel->device != NIB_DEVICE_CPU;
 }
 
-/* f32 or int32, with what rows of integers read past the end. */
+/* Bytes of a bias: f32, or int32 padded to what integer rows read past the end. */
 static uint64_t bias_bytes(int64_t n, bool is_int)
 {
     return (uint64_t)(is_int ? nib__round_up(n, NIB_CODES_PAD) : n) * sizeof(float);
@@ -354,7 +355,7 @@ static nib_status reserve_bias(nib_loaded *out, const nib_layer_plan *plan, nib_
 nib_status nib__weight_reserve(nib_loaded *out, const nib_layer_plan *plan, nib_gpu *gpu,
                                nib_err *err)
 {
-    static const float no_scale = 1; /* of activations: a launch is described by its value */
+    static const float no_scale = 1; /* of activations: preparing a launch needs some value */
     nib_status status = NIB_OK;
     if (!runs_on_gpu(plan))
         return NIB_OK;
@@ -376,8 +377,8 @@ nib_status nib__weight_reserve(nib_loaded *out, const nib_layer_plan *plan, nib_
     return status == NIB_OK ? NIB_OK : nib__fail_in(err, status, plan->layer->name);
 }
 
-/* What was reserved; or, for what is larger than planned, new memory. */
-static nib_status room_for(nib_gpu *gpu, void **at, uint64_t bytes, nib_err *err)
+/* Keeps the reserved memory, or replaces it if more is needed than planned. */
+static nib_status ensure_room(nib_gpu *gpu, void **at, uint64_t bytes, nib_err *err)
 {
     const nib_gpu_piece *piece = nib__gpu_piece(gpu, *at);
     if (piece != NULL && piece->bytes >= bytes)
@@ -387,9 +388,9 @@ static nib_status room_for(nib_gpu *gpu, void **at, uint64_t bytes, nib_err *err
     return nib__gpu_take(gpu, bytes, "a weight", at, err);
 }
 
-static nib_status fill(nib_gpu *gpu, void **to, const void *from, uint64_t bytes, nib_err *err)
+static nib_status upload(nib_gpu *gpu, void **to, const void *from, uint64_t bytes, nib_err *err)
 {
-    NIB_TRY(room_for(gpu, to, bytes, err));
+    NIB_TRY(ensure_room(gpu, to, bytes, err));
     return nib__gpu_write(gpu, *to, from, bytes, err);
 }
 
@@ -398,8 +399,7 @@ nib_status nib__staging_reserve(nib_staging *s, uint64_t bytes, nib_err *err)
     if (bytes <= s->bytes)
         return NIB_OK;
     nib__staging_give(s);
-    NIB_TRY(
-        nib__gpu_take(s->gpu, bytes, "a weight as it is stored, to be packed there,", &s->at, err));
+    NIB_TRY(nib__gpu_take(s->gpu, bytes, "a stored weight that the GPU packs", &s->at, err));
     s->bytes = bytes;
     return NIB_OK;
 }
@@ -411,9 +411,9 @@ void nib__staging_give(nib_staging *s)
     s->at = NULL, s->bytes = 0;
 }
 
-/* Uploads what is stored, and packs it there. */
-static nib_status pack_there(nib_staging *staging, const nib_kernel *row, const nib_weight *w,
-                             void *out, nib_err *err)
+/* Uploads the stored weight and packs it on the GPU. */
+static nib_status pack_on_gpu(nib_staging *staging, const nib_kernel *row, const nib_weight *w,
+                              void *out, nib_err *err)
 {
     nib_gpu *gpu = staging->gpu;
     const void *const from[] = {w->codes, w->scales, w->zeros};
@@ -434,44 +434,44 @@ static nib_status pack_there(nib_staging *staging, const nib_kernel *row, const 
         to[i] = at;
         used += (bytes[i] + 63) & ~UINT64_C(63);
     }
-    nib_weight there = *w;
-    there.codes = to[0], there.scales = to[1], there.zeros = to[2];
-    const nib_pack_rows args = {.w = &there, .out = out};
+    nib_weight staged = *w;
+    staged.codes = to[0], staged.scales = to[1], staged.zeros = to[2];
+    const nib_pack_rows args = {.w = &staged, .out = out};
     const nib_status status = nib__gpu_prepare(gpu, row, &args, err);
     if (status != NIB_OK) {
         staging->refused = row;
         return status;
     }
     NIB_TRY(nib__gpu_run(gpu, row, &args, err));
-    return nib__gpu_finish(gpu, err); /* the next weight takes the same memory */
+    return nib__gpu_finish(gpu, err); /* the next weight reuses the memory */
 }
 
-/* Packed blocks and the bias of `here` go to the GPU; all else of it becomes `out`'s. */
-static nib_status move_to_gpu(nib_loaded *out, nib_loaded *here, nib_staging *staging,
+/* Moves packed weights and bias of `cpu` to the GPU, and everything else into `out`. */
+static nib_status move_to_gpu(nib_loaded *out, nib_loaded *cpu, nib_staging *staging,
                               const nib_kernel *packer, nib_err *err)
 {
     nib_gpu *gpu = out->gpu;
-    out->w = here->w;
-    out->owned = here->owned, out->owned_bytes = here->owned_bytes;
-    here->owned = NULL;
-    for (int i = 0; i < here->pack_count; i++) {
+    out->w = cpu->w;
+    out->owned = cpu->owned, out->owned_bytes = cpu->owned_bytes;
+    cpu->owned = NULL;
+    for (int i = 0; i < cpu->pack_count; i++) {
         void *at = i < out->pack_count ? out->packs[i].at : NULL;
-        nib_status status = room_for(gpu, &at, here->packs[i].bytes, err);
+        nib_status status = ensure_room(gpu, &at, cpu->packs[i].bytes, err);
         if (status == NIB_OK)
             status = packer != NULL
-                         ? pack_there(staging, packer, &out->w, at, err)
-                         : nib__gpu_write(gpu, at, here->packs[i].at, here->packs[i].bytes, err);
+                         ? pack_on_gpu(staging, packer, &out->w, at, err)
+                         : nib__gpu_write(gpu, at, cpu->packs[i].at, cpu->packs[i].bytes, err);
         out->packs[i] =
-            (nib_pack){.packing = here->packs[i].packing, .at = at, .bytes = here->packs[i].bytes};
+            (nib_pack){.packing = cpu->packs[i].packing, .at = at, .bytes = cpu->packs[i].bytes};
         out->pack_count = i < out->pack_count ? out->pack_count : i + 1;
         NIB_TRY(status);
     }
     void *bias = out->bias, *int_bias = out->int_bias;
     nib_status status = NIB_OK;
-    if (here->bias != NULL)
-        status = fill(gpu, &bias, here->bias, bias_bytes(out->w.n, false), err);
-    else if (here->int_bias != NULL)
-        status = fill(gpu, &int_bias, here->int_bias, bias_bytes(out->w.n, true), err);
+    if (cpu->bias != NULL)
+        status = upload(gpu, &bias, cpu->bias, bias_bytes(out->w.n, false), err);
+    else if (cpu->int_bias != NULL)
+        status = upload(gpu, &int_bias, cpu->int_bias, bias_bytes(out->w.n, true), err);
     out->bias = bias, out->int_bias = int_bias;
     return status;
 }
@@ -480,19 +480,19 @@ nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_l
                             size_t site, nib_staging *staging, nib_err *err)
 {
     const nib_allocator *a = &net->engine->allocator;
-    nib_loaded here = {0};
-    loading l = {.out = &here, .net = net, .plan = plan};
-    nib_status status = load(&l, site, err);
+    nib_loaded cpu = {0};
+    loading l = {.out = &cpu, .net = net, .plan = plan};
+    nib_status status = load_weight(&l, site, err);
     nib__release(a, l.rows);
     if (status == NIB_OK && out->gpu == NULL) {
-        *out = here;
+        *out = cpu;
     } else {
         if (status == NIB_OK)
-            status = move_to_gpu(out, &here, staging, plan->pack, err);
-        nib__weight_unload(&here, a);
+            status = move_to_gpu(out, &cpu, staging, plan->pack, err);
+        nib__weight_unload(&cpu, a);
     }
     if (status == NIB_OK && plan->pack != NULL)
-        release_rows(&l, 0, out->w.n, reads_plain(plan));
+        release_rows(&l, 0, out->w.n, reads_unpacked(plan));
     if (status != NIB_OK) {
         nib__weight_unload(out, a);
         return nib__fail_in(err, status, net->sites[site].name);

@@ -4,7 +4,7 @@
  */
 #include "plan.h"
 
-enum { ARRAYS = 3, ALIGN = 64 }; /* codes, scales and zeros of what is stored */
+enum { ARRAYS = 3, ALIGN = 64 }; /* codes, scales and zeros of the stored weight */
 
 const nib_op_plan *nib__plan_operation(const nib_assignment *plan, nib_op op)
 {
@@ -26,7 +26,7 @@ bool nib__plan_same_form(const nib_layer_plan *a, const nib_layer_plan *b)
     for (int i = 0; i < a->use_count; i++)
         if (a->uses[i].quant != b->uses[i].quant || a->uses[i].m_max != b->uses[i].m_max)
             return false;
-    /* a fixed scale belongs to one layer */
+    /* a static activation scale belongs to one layer */
     return a->done.act != NIB_ACT_I8_STATIC && a->layer->k == b->layer->k;
 }
 
@@ -55,8 +55,8 @@ nib_type nib__layer_zero_type(const nib_layer *layer, const nib_scheme *scheme)
 
 nib_weight nib__layer_weight(const nib_layer *layer, const nib_scheme *scheme)
 {
-    /* Sizes depend on shapes and types, never on what is stored: the address only says that there
-     * is some. */
+    /* Sizes depend on shapes and types, never on data; the address only marks the arrays as
+     * present. */
     static const char stored = 0;
     const bool quantized = nib__scheme_is_quantized(scheme);
     const bool two_per_byte =
@@ -79,8 +79,9 @@ nib_weight nib__layer_weight(const nib_layer *layer, const nib_scheme *scheme)
 
 nib_bias nib__layer_bias(const nib_layer *layer, const nib_scheme *done)
 {
-    const bool out = layer->bias_form == NIB_BIAS_INT32 && nib__bias_int32_refuses(done, layer->k);
-    return out ? NIB_BIAS_FLOAT : layer->bias_form;
+    const bool refused =
+        layer->bias_form == NIB_BIAS_INT32 && nib__bias_int32_refuses(done, layer->k);
+    return refused ? NIB_BIAS_FLOAT : layer->bias_form;
 }
 
 uint64_t nib__upload_bytes(const nib_layer *layer, const nib_scheme *done)

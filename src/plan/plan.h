@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A plan as data: which row runs each layer and operation, where, and what was said about it. The
- * planner makes one, and the runner executes it: it takes rows only from here.
+ * A plan as data: which row runs each layer and operation, where, and what the ledger says about
+ * it. The planner makes a plan, and the runner executes it: the runner takes rows only from here.
  */
 #ifndef NIB_PLAN_H
 #define NIB_PLAN_H
@@ -12,29 +12,29 @@
 #include "machine.h"
 #include "recipe.h"
 
-/* One linear layer (or embedding), as the planner is told of it. */
+/* One linear layer (or embedding), as input to the planner. */
 typedef struct nib_layer {
     const char *name; /* module name, without .weight */
     nib_role role;
     int64_t n, k;
-    nib_scheme stored; /* as the checkpoint has it */
-    nib_scheme asked;  /* after the recipe; equal to stored where it is kept */
-    nib_act act;       /* what it runs with where no recipe says otherwise: nib__weight_act */
-    const char *rule;  /* which rule decided */
+    nib_scheme stored; /* as in the checkpoint */
+    nib_scheme asked;  /* after the recipe; equal to stored if the recipe keeps it */
+    nib_act act;       /* activations unless a recipe says otherwise: nib__weight_act */
+    const char *rule;  /* the recipe's rule that decided */
     bool bias;
-    nib_bias bias_form;             /* as stored, or as it is quantized when it is loaded */
+    nib_bias bias_form;             /* as stored, or as quantized at load */
     nib_type scale_type, zero_type; /* as stored, or as the quantizer will store them */
-    nib_type asked_scales;          /* the type that the recipe asks for; NONE: any */
-    nib_type act_scale_type;        /* F32; what a founding case turned into F64 */
-    uint64_t stored_bytes;          /* nib__weight_bytes as it is stored; 0: it is not */
-    bool plain;                     /* nib__weight_is_plain of what is stored */
-    bool q6_k;                      /* it is stored in GGUF's blocks of Q6_K */
-    bool ordered;                   /* its stored columns are in act-order */
-    bool shares_input;              /* it reads the same values as the layer before it */
+    nib_type asked_scales;          /* the type that the recipe sets; NONE: any */
+    nib_type act_scale_type;        /* F32, or F64 as in a founding case (docs/cases.md) */
+    uint64_t stored_bytes;          /* nib__weight_bytes of the stored weight; 0: none stored */
+    bool plain;                     /* nib__weight_is_plain of the stored weight */
+    bool q6_k;                      /* stored in GGUF's Q6_K blocks */
+    bool ordered;                   /* the stored columns are in act-order */
+    bool shares_input;              /* reads the same values as the layer before it */
     nib_layout_hint hint;
     const char *hint_text; /* as written in the recipe; NULL */
-    nib_scheme qat; /* training: what operands are rounded to before a product of `asked`, which is
-                       float, and an embedding at the end; a float code: nothing */
+    nib_scheme qat; /* training: operands are rounded to this scheme before a float product of
+                       `asked`, and an embedding at the end; a float code: no rounding */
 } nib_layer;
 
 enum { NIB_USES_MAX = 3 };
@@ -43,13 +43,13 @@ typedef struct nib_use {
     nib_phase phase;
     nib_op op;
     int64_t m_min, m_max;    /* m_max 0: no limit */
-    const nib_kernel *quant; /* makes the input's form; NULL: none needed */
-    /* Makes it straight from the norm whose rows nothing else reads, for this layer and those after
-     * it that share it; NULL: the norm's row and quant do, or a layer before this one has. */
+    const nib_kernel *quant; /* quantizes the input; NULL: not needed */
+    /* Fuses `quant` with the norm whose output only this layer and those that share its input read.
+     * NULL: norm and quant run separately, or an earlier layer has done it. */
     const nib_kernel *normed;
     const nib_kernel *kernel;
     double predicted_s; /* at m_min */
-    double tuned_s;     /* of the row by itself, measured for this shape; 0: it was not */
+    double tuned_s;     /* of the row alone, measured for this shape; 0: not measured */
     uint64_t bytes;
 } nib_use;
 
@@ -60,95 +60,93 @@ typedef struct nib_layer_plan {
     bool denied;
     nib_use uses[NIB_USES_MAX];
     int use_count;
-    const nib_kernel
-        *pack; /* packs the weight on the device of the uses; NULL: it is packed here */
+    const nib_kernel *pack; /* packs the weight on the device of the uses; NULL: the host packs */
     const nib_machine *machine;
-    bool own_input; /* the form of its input is made for it alone, see cost.c */
+    bool own_input; /* its input is quantized for this layer alone, see cost.c */
 } nib_layer_plan;
 
 /* An operation without weights, the same in every decoder layer. */
 typedef struct nib_op_plan {
     nib_op op;
-    const nib_kernel *row; /* NULL: nothing allowed does it */
+    const nib_kernel *row; /* NULL: denied */
     const nib_machine *machine;
 } nib_op_plan;
 
 enum { NIB_OPS_MAX = 20 };
 
-/* Drawing a token from the logits: where they are, or by the CPU, where they then move. */
+/* Drawing a token from the logits: on their device, or on the CPU after a copy. */
 typedef struct nib_draw_plan {
-    const nib_kernel *row; /* NULL: there is none */
+    const nib_kernel *row; /* NULL: none */
     const nib_machine *machine;
-    uint64_t bytes;        /* that move for a token: logits, or the token; 0: nothing does */
+    uint64_t bytes;        /* copied per token: the logits, or the token; 0: no copy */
     double move_s, draw_s; /* predicted */
 } nib_draw_plan;
 
-enum { NIB_TOP_K = 40 /* of a request that says nothing else */ };
+enum { NIB_TOP_K = 40 /* of a request that sets no other */ };
 
 typedef struct nib_assignment {
     const nib_machine *machine;
     const nib_graph *graph; /* the policy's */
-    uint8_t *held; /* [graph->value_count] bits: sides that hold a value, while moves are counted */
-    const nib_machine *gpu; /* the one device besides the CPU that anything is placed on; NULL */
-    uint64_t gpu_bytes;     /* of weights there */
-    nib_op_plan ops[NIB_OPS_MAX]; /* those of inference, or those of a training step */
+    uint8_t *held; /* [graph->value_count] bits: sides (host, device) that hold a value; used to
+                      count copies */
+    const nib_machine *gpu;       /* the one device besides the CPU that the plan uses; NULL */
+    uint64_t gpu_bytes;           /* of weights on it */
+    nib_op_plan ops[NIB_OPS_MAX]; /* of inference, or of a training step */
     int op_count;
-    /* Rows that draw tokens on the device, for a greedy request and the usual one; NULL: none */
+    /* Rows that draw tokens on the device, for a greedy and for the usual request; NULL: none */
     const nib_kernel *samplers[2];
     nib_draw_plan draw;     /* of the usual request */
     nib_type dtype, cache;  /* nib__policy_cache */
     nib_strings without;    /* the policy's */
-    nib_layer_plan *layers; /* [count], in the given order; in the ledger's arena */
+    nib_layer_plan *layers; /* [count], in the order given; in the ledger's arena */
     size_t count;
     nib_ledger ledger;
-    nib_err denied; /* status NIB_NOT_AS_ASKED and the sentence if a layer has no allowed way, else
-                       NIB_OK */
-    /* Whole steps of inference: one token after a prompt, drawn, and a prompt of 512 tokens with
-     * the output for the last of them. In training linear layers and moves of a micro-batch. */
+    nib_err denied; /* NIB_NOT_AS_ASKED and its sentence if a layer is denied, else NIB_OK */
+    /* Whole inference steps: one token after a prompt, drawing included, and a prompt of 512 tokens
+     * with logits for the last of them. In training: linear layers and copies of a micro-batch. */
     double predicted_token_s, predicted_prefill_s;
     double linear_token_s, linear_prefill_s;                 /* linear layers alone */
     double predicted_bf16_token_s, predicted_bf16_prefill_s; /* the same layers unquantized */
-    double weights; /* that a token is multiplied with: policy.weights */
+    double weights; /* multiplied per token: policy.weights */
 } nib_assignment;
 
-/* Do both layers, one after the other in the plan, multiply the same form of the input that they
- * share? Then it is made once. */
+/* Whether two consecutive layers of the plan multiply the same quantized form of an input that they
+ * share. Then it is made once. */
 bool nib__plan_same_form(const nib_layer_plan *a, const nib_layer_plan *b);
 
-/* Are the columns that it multiplies in act-order? Those of a weight that is converted are not. */
+/* Whether the layer multiplies columns in act-order. A converted weight has none. */
 bool nib__plan_ordered(const nib_layer_plan *plan);
 
-/* The form of a layer's bias once its weight is done in `done`: sums of another scheme than that
- * of an int32 bias do not take it as it is. */
+/* The form of a layer's bias when its weight runs in `done`: an int32 bias belongs to the sums of
+ * one scheme, and any other scheme needs a float bias. */
 nib_bias nib__layer_bias(const nib_layer *layer, const nib_scheme *done);
 
-/* The CPU of the plan: its machine, or that one's host; NULL: the machine has none. */
+/* The plan's CPU: its machine, or the host of its machine; NULL: none. */
 NIB_INLINE const nib_machine *nib__plan_host(const nib_assignment *plan)
 {
     const bool is_cpu = plan->machine->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU;
     return is_cpu ? plan->machine : plan->machine->host;
 }
-/* Where a row of the plan runs. */
+/* The machine that a row of the plan runs on. */
 NIB_INLINE const nib_machine *nib__plan_place(const nib_assignment *plan, const nib_kernel *row)
 {
     return row->device == NIB_DEVICE_CPU ? nib__plan_host(plan) : plan->gpu;
 }
 
-/* What the plan does an operation without weights with; NULL: it has none. */
+/* The plan's entry for an operation without weights; NULL: none. */
 const nib_op_plan *nib__plan_operation(const nib_assignment *plan, nib_op op);
 
-/* Of the weight in this scheme: as stored where the layer says so, else as a quantizer makes them;
- * NONE for floats, and for a scheme without zeros. */
+/* Types of the weight's scales and zero points in this scheme: as stored if the layer says so, else
+ * as a quantizer makes them. NONE for floats, and for a scheme without zero points. */
 nib_type nib__layer_scale_type(const nib_layer *layer, const nib_scheme *scheme);
 nib_type nib__layer_zero_type(const nib_layer *layer, const nib_scheme *scheme);
 
-/* The weight as it would lie in memory: shapes and types, no data. */
+/* The weight's shape, types and layout, without data. */
 nib_weight nib__layer_weight(const nib_layer *layer, const nib_scheme *scheme);
 
-/* Bytes that are uploaded to pack the weight on its device: as stored, or as it was quantized when
- * it was loaded. */
+/* Bytes uploaded to pack the weight on its device: as stored, or as quantized at load. */
 uint64_t nib__upload_bytes(const nib_layer *layer, const nib_scheme *done);
-/* Bytes of the device's memory that hold them meanwhile. */
+/* Bytes of device memory that hold the upload until it is packed. */
 uint64_t nib__staging_bytes(const nib_layer *layer, const nib_scheme *done);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `nibble explain`: what the codes of the ledger mean, those of kernels' conditions included.
+ * `nibble explain`: what the codes of the ledger mean, including those of kernel conditions.
  */
 #include "kernel.h"
 #include "plan_handle.h"
@@ -14,13 +14,13 @@ static bool is_wanted(const nib_ledger_code *c, const char *code)
     return code == NULL || strcmp(c->code, code) == 0;
 }
 
-/* A place in the table of kernels: a row, and one of its conditions. */
-typedef struct place {
+/* A position in the table of kernels: a row, and one of its conditions. */
+typedef struct position {
     size_t row, at;
-} place;
+} position;
 
-/* The next condition with this code; NULL: no other. Its kernel is at *p, which ends behind it. */
-static const nib_cond *next_condition(place *p, const char *code, nib_text *scratch)
+/* The next condition with this code; NULL: none. *p is then at its row, just past the condition. */
+static const nib_cond *next_condition(position *p, const char *code, nib_text *scratch)
 {
     for (; p->row < nib__kernel_count(); p->row++, p->at = 0) {
         const nib_cond *conds = nib__kernel_at(p->row)->conds;
@@ -40,16 +40,17 @@ static bool same_why(const nib_cond *a, const nib_cond *b)
     return a->why == b->why || (a->why != NULL && b->why != NULL && strcmp(a->why, b->why) == 0);
 }
 
-/* What kernels ask under one code: a condition, shared by all that give the same reason for it. */
+/* What kernels require under one code: a condition, shared by all kernels that give the same reason
+ * for it. */
 typedef struct requirement {
     const char *code;
     const nib_cond *cond;
-    place next;
+    position next;
     nib_text scratch;
 } requirement;
 
-/* The next kernel that has it, from *p on; NULL: no other. */
-static const char *next_kernel(requirement *r, place *p)
+/* The next kernel from *p on that has the requirement; NULL: none. */
+static const char *next_kernel(requirement *r, position *p)
 {
     for (const nib_cond *c; (c = next_condition(p, r->code, &r->scratch)) != NULL;)
         if (same_why(c, r->cond))
@@ -60,7 +61,7 @@ static const char *next_kernel(requirement *r, place *p)
 static bool next_requirement(requirement *r)
 {
     while ((r->cond = next_condition(&r->next, r->code, &r->scratch)) != NULL) {
-        place first = {0};
+        position first = {0};
         next_kernel(r, &first);
         if (first.row == r->next.row && first.at == r->next.at)
             return true;
@@ -70,7 +71,7 @@ static bool next_requirement(requirement *r)
 
 /* ---- forms ---- */
 
-/* meaning NULL: memory ran out, and what is written is thrown away. */
+/* meaning NULL: memory ran out, and the output will be discarded. */
 static void write_line(nib_text *out, const char *kind, const char *code, const char *meaning)
 {
     char head[64];
@@ -91,9 +92,9 @@ static void render_text(const char *code, requirement *r, nib_text *out)
         write_line(out, "reason", code, words.at);
         nib__text_clear(&words);
         const char *name;
-        for (place p = {0}; (name = next_kernel(r, &p)) != NULL;)
+        for (position p = {0}; (name = next_kernel(r, &p)) != NULL;)
             nib__text_format(&words, "%s%s", words.size > 0 ? ", " : "", name);
-        write_line(out, "", "asked by", words.at);
+        write_line(out, "", "required by", words.at);
     }
     out->failed |= words.failed;
     nib__text_free(&words);
@@ -129,7 +130,7 @@ static void render_json(const char *code, requirement *r, nib_text *out)
         nib__jsonw_key(&w, "kernels");
         nib__jsonw_array(&w);
         const char *name;
-        for (place p = {0}; (name = next_kernel(r, &p)) != NULL;)
+        for (position p = {0}; (name = next_kernel(r, &p)) != NULL;)
             nib__jsonw_string(&w, name);
         nib__jsonw_array_end(&w);
         nib__jsonw_object_end(&w);
@@ -145,20 +146,20 @@ static const struct {
     const char *title, *what, *column;
 } sections[NIB_CODE_KIND_COUNT] = {
     [NIB_CODE_SETTING] = {"Settings",
-                          "Lines for what was asked besides layers, and is not done exactly so. "
-                          "`--allow CODE` accepts one under\n`--strict`.",
+                          "Requests other than a layer's that are not done exactly as asked. "
+                          "`--allow CODE` accepts one under `--strict`.",
                           "what it is about"},
-    [NIB_CODE_REASON] = {"Reasons",
-                         "Why a layer is not done as asked, or why a kernel does not run. The "
-                         "failed conditions of kernels have codes\nof their own: the name of a "
-                         "[fact](kernels.md#facts) and the value that the kernel needs (`n%128`, "
-                         "`sm>=80`,\n`isa+avx512vnni`). `nibble explain 'n%128'` lists the kernels "
-                         "that ask for it.",
-                         "reason"},
-    [NIB_CODE_ADVICE] = {"Advice",
-                         "What to type instead. Nibble has planned each piece before it prints it.",
-                         "option"},
-    [NIB_CODE_NOTE] = {"Notes", "Information that nobody asked for.", "news"},
+    [NIB_CODE_REASON] =
+        {"Reasons",
+         "Why a layer is not done as asked, or why a kernel does not run. The failed conditions of "
+         "kernels have codes\nof their own: the name of a [fact](kernels.md#facts) and the value "
+         "that the kernel needs (`n%128`, `sm>=80`,\n`isa+avx512vnni`). `nibble explain 'n%128'` "
+         "lists the kernels that require it.",
+         "reason"},
+    [NIB_CODE_ADVICE] =
+        {"Advice", "What to type instead. Nibble has planned each suggestion before printing it.",
+         "option"},
+    [NIB_CODE_NOTE] = {"Notes", "Information that no option asked for.", "what it reports"},
 };
 
 static void render_markdown(nib_text *out)
@@ -184,13 +185,13 @@ static nib_status check_known(const char *code, nib_text *scratch, nib_err *err)
         if (count < COUNT(names))
             names[count++] = c->code;
     }
-    if (next_condition(&(place){0}, code, scratch) != NULL)
+    if (next_condition(&(position){0}, code, scratch) != NULL)
         return NIB_OK;
     char shown[NIB_SHOWN];
     nib__text_clear(scratch);
     nib__near_names(scratch, code, names, count);
     const bool some = scratch->size > 0;
-    return nib__fail(err, NIB_USAGE, "no line has the code %s%s%s; `nibble explain` lists them all",
+    return nib__fail(err, NIB_USAGE, "unknown code %s%s%s; `nibble explain` lists all codes",
                      nib__shown(shown, code), some ? "; did you mean " : "",
                      some ? scratch->at : "");
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Predicted time. Where products of this kind were measured on the machine (nib_measured), they
- * take so long per weight, more where weights come from memory, and a launch. Else a product reads
- * its weights and activations and writes its outputs, and does 2 m n k operations and, on a GPU,
- * what surrounds them; it takes the longer of the two at the machine's rates, and a launch. Layers
- * that share an input bring it into form once, as a run does: the first of them pays.
+ * Predicted time. If products of this kind were measured on the machine (nib_measured): the
+ * measured time per weight, more if weights come from memory, and a launch. Else the longer of two
+ * times at the machine's rates, and a launch: reading weights and activations and writing outputs;
+ * or 2 m n k operations and, on a GPU, the arithmetic around them. Layers that share an input
+ * quantize it once, as a run does: the first of them pays.
  */
 #include "variant.h"
 
@@ -16,7 +16,7 @@ uint64_t nib__row_bytes(const nib_kernel *kernel, const nib_layer *layer, const 
     const nib_weight w = nib__layer_weight(layer, scheme);
     if (kernel->packing != NULL && kernel->packing->bytes != NULL)
         return kernel->packing->bytes(&w);
-    /* a row of ours without a packing reads the weight where it lies */
+    /* a row of Nibble's without a packing reads the weight as stored */
     if (kernel->run.any != NULL && layer->stored_bytes != 0 &&
         nib__scheme_same_weight(&layer->stored, scheme))
         return layer->stored_bytes;
@@ -29,12 +29,12 @@ uint64_t nib__variant_bytes(const nib_variant *variant, const nib_layer *layer)
     for (int i = 0; i < variant->use_count; i++) {
         const nib_kernel *row = variant->uses[i].kernel;
         const nib_op op =
-            variant->uses[i].op; /* of a training step: dx's is the transposed weight */
+            variant->uses[i].op; /* in a training step, dx reads the transposed weight */
         bool counted = op == NIB_OP_LINEAR_DW;
         for (int j = 0; j < i && op != NIB_OP_LINEAR_DX; j++)
             counted = counted || variant->uses[j].kernel->packing == row->packing;
         if (!counted && !nib__add(&sum, sum, nib__row_bytes(row, layer, &variant->scheme)))
-            return UINT64_MAX; /* no layout can hold it */
+            return UINT64_MAX; /* the size overflows */
     }
     return sum;
 }
@@ -45,21 +45,22 @@ uint64_t nib__plan_room(const nib_policy *policy, const nib_machine *own,
     nib_query attention;
     nib__plan_op_ask(&attention, NIB_OP_ATTN, policy, machine);
     const bool has_cache = machine == own && nib__plan_op_best(&attention, machine) != NULL;
-    const uint64_t beside = policy->step_bytes + (has_cache ? policy->cache_bytes : 0);
+    const uint64_t other_bytes = policy->step_bytes + (has_cache ? policy->cache_bytes : 0);
     if (machine->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU)
         return UINT64_MAX;
     if (policy->room_words != NULL)
         return policy->room;
-    if (machine->memory == 0 || policy->training) /* of a training step it is found by taking it */
+    if (machine->memory == 0 || policy->training) /* the memory of a training step is only known
+                                                     once allocated */
         return UINT64_MAX;
-    return machine->memory > beside ? machine->memory - beside : 0;
+    return machine->memory > other_bytes ? machine->memory - other_bytes : 0;
 }
 
-static double rate_of(const nib_machine *machine, nib_unit unit)
+static double unit_rate(const nib_machine *machine, nib_unit unit)
 {
     if (machine->rate[unit] > 0)
         return machine->rate[unit];
-    /* A unit that the machine lacks is made of a wider one. */
+    /* A wider unit does the work of one that the machine lacks. */
     return machine->rate[NIB_UNIT_F32] > 0 ? machine->rate[NIB_UNIT_F32] : 1e9;
 }
 
@@ -70,18 +71,18 @@ static bool is_gpu(const nib_machine *machine)
 
 static double bytes_per_input(nib_act act, int64_t dtype, const nib_machine *machine)
 {
-    if (act != NIB_ACT_FLOAT) /* the CPU's rows take e4m3 widened to bf16 */
+    if (act != NIB_ACT_FLOAT) /* the CPU's rows read e4m3 widened to bf16 */
         return act == NIB_ACT_E4M3_TOKEN && !is_gpu(machine) ? 2 : 1;
     return dtype == NIB_TYPE_F32 ? 4 : 2;
 }
 
-/* Seconds at the f32 rate beside the products of a GPU, which its matrix units do not hide: codes
- * that the unit does not multiply are widened and scaled, a weight's again for each tile of tokens;
- * else the sum of each group is converted and scaled, unless block scales enter the product. It is
- * why weight-only loses to bf16 where arithmetic bounds it, and small groups lose to large ones.
- * The CPU's rows widen a panel for all tokens. */
-static double beside_seconds(const nib_kernel *kernel, const nib_layer *layer,
-                             const nib_scheme *scheme, const nib_machine *machine, double tokens)
+/* Seconds of f32 arithmetic around the products of a GPU, which its matrix units do not hide: codes
+ * that the unit does not multiply are widened and scaled, a weight's once per tile of tokens; else
+ * the sum of each group is converted and scaled, unless the unit applies block scales. This is why
+ * weight-only is slower than bf16 if arithmetic is the limit, and small groups are slower than
+ * large ones. The CPU's rows widen a panel once for all tokens. */
+static double extra_seconds(const nib_kernel *kernel, const nib_layer *layer,
+                            const nib_scheme *scheme, const nib_machine *machine, double tokens)
 {
     const double tile = 128, each = 2, n = (double)layer->n, k = (double)layer->k;
     const int64_t block = nib__act_block(scheme->act);
@@ -97,10 +98,10 @@ static double beside_seconds(const nib_kernel *kernel, const nib_layer *layer,
         if (scheme->act != NIB_ACT_FLOAT)
             operations += each * tokens * k * ceil(n / tile);
     }
-    return operations / rate_of(machine, NIB_UNIT_F32);
+    return operations / unit_rate(machine, NIB_UNIT_F32);
 }
 
-/* The part of so many bytes, read for each token, that the caches keep from one to the next. */
+/* The share of `bytes`, all read for each token, that stays in the caches until the next token. */
 static double cached_share(const nib_machine *machine, double bytes)
 {
     const double all = machine->cache_bytes / 2, none = machine->cache_bytes * NIB_CACHE_REACH;
@@ -109,9 +110,10 @@ static double cached_share(const nib_machine *machine, double bytes)
     return bytes <= all ? 1 : log(none / bytes) / log(none / all);
 }
 
-/* The same of all weights, if they were as those of this layer: `bytes` for n x k. */
-static double share_of(const nib_machine *machine, const nib_layer *layer, double bytes,
-                       const nib_policy *policy)
+/* The same for all weights of the model, if they were stored like this layer's: `bytes` for n x
+ * k. */
+static double cached_share_of_layer(const nib_machine *machine, const nib_layer *layer,
+                                    double bytes, const nib_policy *policy)
 {
     const double weights = (double)layer->n * (double)layer->k;
     return policy->weights > 0 ? cached_share(machine, bytes * policy->weights / weights) : 0;
@@ -119,29 +121,30 @@ static double share_of(const nib_machine *machine, const nib_layer *layer, doubl
 
 /* ---- from rates ---- */
 
-/* beside: seconds of arithmetic that no unit hides; cached: the share of bytes that caches give */
-static double longer(double bytes, double operations, double beside, double cached,
-                     const nib_machine *machine, nib_unit unit)
+/* extra: seconds of arithmetic that no unit hides; cached: the share of bytes read from caches */
+static double bounded_seconds(double bytes, double operations, double extra, double cached,
+                              const nib_machine *machine, nib_unit unit)
 {
     double seconds = bytes * (1 - cached) / machine->bytes_per_s;
     if (cached > 0)
         seconds += bytes * cached / machine->cache_bytes_per_s;
-    return fmax(seconds, operations / rate_of(machine, unit) + beside) + machine->launch_s;
+    return fmax(seconds, operations / unit_rate(machine, unit) + extra) + machine->launch_s;
 }
 
 static double quant_seconds(const nib_use *use, double bytes, double tokens, double k,
                             const nib_machine *machine)
 {
-    return longer(tokens * k * (4 + bytes), 8 * tokens * k, 0, 0, machine, use->quant->unit);
+    return bounded_seconds(tokens * k * (4 + bytes), 8 * tokens * k, 0, 0, machine,
+                           use->quant->unit);
 }
 
-/* ---- from products that were measured ---- */
+/* ---- from measured products ---- */
 
 enum { FEW = 16 /* tokens up to which a product has the row of nib__points[1] */, MANY = 2 };
 
 static int point_of(int64_t m) { return m == 1 ? 0 : m <= FEW ? 1 : MANY; }
 
-/* The product was timed with this row, or with one like it that takes inputs of another type. */
+/* The product was timed with this row, or with a row that differs only in the type of its input. */
 static bool is_timed(const nib_kernel *timed, const nib_kernel *row)
 {
     return timed == row || (timed->input != row->input && timed->rank == row->rank);
@@ -159,14 +162,14 @@ static const nib_measured *measured_of(const nib_machine *machine, const nib_sch
     return NULL;
 }
 
-static double line(double x0, double y0, double x1, double y1, double x)
+static double interpolate(double x0, double y0, double x1, double y1, double x)
 {
     return y0 + (y1 - y0) / (x1 - x0) * (x - x0);
 }
 
-/* Seconds per k of n outputs: on the line between two numbers that were timed; past the largest,
- * which fills any machine, by its share. */
-static double of_outputs(const nib_point *point, double n)
+/* Seconds per k of n outputs: interpolated between two timed numbers of outputs. Past the largest,
+ * which keeps any machine busy, in proportion. */
+static double seconds_of_outputs(const nib_point *point, double n)
 {
     const double *x = point->outputs, *y = point->k_s;
     const int last = point->size_count - 1;
@@ -175,13 +178,13 @@ static double of_outputs(const nib_point *point, double n)
         return y[0] * n / x[0];
     while (i < last - 1 && n > x[i + 1])
         i++;
-    const double on_line = line(x[i], y[i], x[i + 1], y[i + 1], n);
+    const double on_line = interpolate(x[i], y[i], x[i + 1], y[i + 1], n);
     if (n < x[0]) /* at least its share */
         return fmax(on_line, y[0] * n / x[0]);
     return n > x[last] ? y[last] * n / x[last] : on_line;
 }
 
-/* The two points that m lies between, or the last two that share its row. */
+/* The first of the two timed points around m, or of the last two that share its row. */
 static int first_of_two(int64_t m)
 {
     int first = m <= FEW ? 0 : MANY;
@@ -190,27 +193,27 @@ static int first_of_two(int64_t m)
     return first;
 }
 
-static double of_tokens(const nib_measured *p, double n, int64_t m)
+static double seconds_of_tokens(const nib_measured *p, double n, int64_t m)
 {
     const int first = first_of_two(m);
-    return fmax(line((double)nib__points[first], of_outputs(&p->at[first], n),
-                     (double)nib__points[first + 1], of_outputs(&p->at[first + 1], n), (double)m),
+    return fmax(interpolate((double)nib__points[first], seconds_of_outputs(&p->at[first], n),
+                            (double)nib__points[first + 1],
+                            seconds_of_outputs(&p->at[first + 1], n), (double)m),
                 0);
 }
 
-/* bytes: of the layer's weights as they are packed; those that were timed may have had groups of
- * another size. */
+/* bytes: of the layer's packed weights; the timed ones may have had another group size. */
 static double measured_seconds(const nib_measured *p, const nib_machine *machine,
                                const nib_layer *layer, double bytes, const nib_policy *policy,
                                int64_t m)
 {
     const double n = (double)layer->n, k = (double)layer->k;
-    const double near = of_outputs(&p->at[0], n);
-    const double far = fmax(near, p->memory_s * bytes / (k * p->weight_bytes));
-    const double cached = share_of(machine, layer, bytes, policy);
-    double each = cached * near + (1 - cached) * far;
+    const double cached_s = seconds_of_outputs(&p->at[0], n);
+    const double memory_s = fmax(cached_s, p->memory_s * bytes / (k * p->weight_bytes));
+    const double cached = cached_share_of_layer(machine, layer, bytes, policy);
+    double each = cached * cached_s + (1 - cached) * memory_s;
     if (m > 1)
-        each = fmax(each, of_tokens(p, n, m));
+        each = fmax(each, seconds_of_tokens(p, n, m));
     return k * each + machine->launch_s;
 }
 
@@ -218,15 +221,15 @@ static double measured_quant(const nib_measured *p, const nib_machine *machine, 
 {
     const int first = first_of_two(m);
     const int64_t most = nib__points[NIB_POINTS - 1];
-    const double each =
-        line((double)nib__points[first], p->at[first].quant_s, (double)nib__points[first + 1],
-             p->at[first + 1].quant_s, (double)(m < most ? m : most));
+    const double each = interpolate((double)nib__points[first], p->at[first].quant_s,
+                                    (double)nib__points[first + 1], p->at[first + 1].quant_s,
+                                    (double)(m < most ? m : most));
     return (double)m * k * fmax(each, 0) + machine->launch_s;
 }
 
 /* ---- a layer ---- */
 
-/* Does it multiply the form that was made for the layer before it? */
+/* Whether the product reads the input that was quantized for the layer before it. */
 static bool shares_input(const nib_variant *variant, const nib_layer *layer, nib_op op)
 {
     return layer->shares_input && !variant->own_input && op != NIB_OP_LINEAR_DX &&
@@ -238,7 +241,8 @@ static double embed_seconds(const nib_variant *variant, const nib_use *use, cons
 {
     const double n = (double)layer->n, k = (double)layer->k;
     const double row = (double)nib__row_bytes(use->kernel, layer, &variant->scheme) / fmax(n, 1);
-    return longer(tokens * (row + 4 * k), tokens * k, 0, 0, variant->machine, use->kernel->unit);
+    return bounded_seconds(tokens * (row + 4 * k), tokens * k, 0, 0, variant->machine,
+                           use->kernel->unit);
 }
 
 static double use_seconds(const nib_variant *variant, const nib_use *use, const nib_layer *layer,
@@ -259,9 +263,10 @@ static double use_seconds(const nib_variant *variant, const nib_use *use, const 
         seconds = measured_seconds(measured, machine, layer, packed, policy, m);
     } else {
         const double weights = use->op == NIB_OP_LINEAR_DW ? 4 * n * k /* written */ : packed;
-        seconds = longer(weights + tokens * k * in + tokens * n * 4, 2 * tokens * n * k,
-                         beside_seconds(use->kernel, layer, scheme, machine, tokens),
-                         share_of(machine, layer, weights, policy), machine, use->kernel->unit);
+        seconds = bounded_seconds(weights + tokens * k * in + tokens * n * 4, 2 * tokens * n * k,
+                                  extra_seconds(use->kernel, layer, scheme, machine, tokens),
+                                  cached_share_of_layer(machine, layer, weights, policy), machine,
+                                  use->kernel->unit);
     }
     if (use->quant != NULL && !shares_input(variant, layer, use->op) &&
         !nib__input_is_plain(scheme, policy->dtype))
@@ -298,11 +303,11 @@ double nib__bf16_seconds(const nib_layer *layer, const nib_machine *machine,
                          const nib_policy *policy, int64_t m)
 {
     const nib_scheme bf16 = {.code = NIB_CODE_BF16, .symmetric = true};
-    nib_policy own = *policy;
+    nib_policy copy = *policy;
     nib_variant variant;
-    own.dtype = NIB_TYPE_BF16;
-    nib__variant_find(&variant, layer, &bf16, machine, &own, NULL);
-    return nib__variant_seconds(&variant, layer, &own, m);
+    copy.dtype = NIB_TYPE_BF16;
+    nib__variant_find(&variant, layer, &bf16, machine, &copy, NULL);
+    return nib__variant_seconds(&variant, layer, &copy, m);
 }
 
 int64_t nib__policy_m(const nib_policy *policy)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reasons: failed conditions as ledger lines, the candidates of a layer with their verdicts, and
- * what another engine's kernels would have said to it.
+ * the verdicts of another engine's kernels.
  */
 #include "tuned.h"
 #include "variant.h"
 
 #include <stdio.h>
 
-static const char *const numbers_names[NIB_ARITHMETIC_COUNT] = {"f32",   "bf16",  "i32",
-                                                                "lanes", "exact", "other"};
+static const char *const contract_names[NIB_ARITHMETIC_COUNT] = {"f32",   "bf16",  "i32",
+                                                                 "lanes", "exact", "other"};
 
 static const char *const packing_phase = "pack";
 
@@ -21,9 +21,9 @@ const char *nib__driver_words(const nib_policy *policy, const nib_kernel *kernel
     return NULL;
 }
 
-/* The code and the sentence of one condition of a row, in the ledger. */
-static nib_reason reason_of(nib_ledger *ledger, const nib_cond *cond, const nib_kernel *kernel,
-                            const nib_query *query, const nib_policy *policy)
+/* The code and the sentence of one condition of a row, allocated in the ledger. */
+static nib_reason make_reason(nib_ledger *ledger, const nib_cond *cond, const nib_kernel *kernel,
+                              const nib_query *query, const nib_policy *policy)
 {
     const char *words = cond->fact == NIB_FACT_OFFERED ? nib__driver_words(policy, kernel) : NULL;
     nib_text text;
@@ -44,9 +44,8 @@ static nib_reason reason_of(nib_ledger *ledger, const nib_cond *cond, const nib_
 
 enum { CONDS_MAX = 32 };
 
-/* The query as a peer's engine would have put it: some of a layer's facts are of that engine's
- * making. */
-static nib_query query_of(const nib_kernel *kernel, const nib_query *query)
+/* The query as a peer's engine would see it: some facts of a layer depend on the engine. */
+static nib_query peer_query(const nib_kernel *kernel, const nib_query *query)
 {
     nib_query own = *query;
     if (kernel->peer != NULL && kernel->peer->act_scale_type != NIB_TYPE_NONE &&
@@ -55,9 +54,10 @@ static nib_query query_of(const nib_kernel *kernel, const nib_query *query)
     return own;
 }
 
-/* The conditions that refuse a row: of its key, too, when it was asked for by name. */
-static size_t refusals(const nib_kernel *kernel, const nib_query *query, bool ask_built,
-                       bool ask_key, nib_cond out[CONDS_MAX])
+/* The conditions that refuse a row; with ask_key, those of its key, too, as for a row named by an
+ * option. */
+static size_t find_refusals(const nib_kernel *kernel, const nib_query *query, bool ask_built,
+                            bool ask_key, nib_cond out[CONDS_MAX])
 {
     const nib_cond *failed[CONDS_MAX];
     nib_cond key[NIB_KEY_CONDS];
@@ -78,16 +78,16 @@ void nib__explain_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_kern
                       const nib_query *query, const nib_policy *policy, bool ask_built)
 {
     nib_cond conds[CONDS_MAX];
-    const nib_query own = query_of(kernel, query);
-    const size_t count = refusals(kernel, &own, ask_built, true, conds);
+    const nib_query own = peer_query(kernel, query);
+    const size_t count = find_refusals(kernel, &own, ask_built, true, conds);
     for (size_t i = 0; i < count; i++) {
-        const nib_reason reason = reason_of(ledger, &conds[i], kernel, &own, policy);
+        const nib_reason reason = make_reason(ledger, &conds[i], kernel, &own, policy);
         nib__ledger_add_reason(ledger, line, reason.code,
                                nib__ledger_text(ledger, "%s: %s", kernel->name, reason.text));
     }
 }
 
-/* There is not even a candidate: what was looked for. */
+/* No candidate at all: say what the table lacks. */
 static void explain_no_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_query *query)
 {
     nib_text text;
@@ -118,7 +118,7 @@ void nib__explain_missing(nib_ledger *ledger, nib_ledger_layer *line, const nib_
     if (variant->no_common) {
         nib__ledger_add_reason(
             ledger, line, "numbers",
-            "no one arithmetic contract has kernels for every number of tokens and phase");
+            "no single arithmetic contract has kernels for every number of tokens and phase");
         return;
     }
     nib__plan_query(&query, layer, &variant->scheme, variant->machine, policy, variant->lacks,
@@ -151,10 +151,10 @@ static bool is_chosen(const nib_variant *variant, const nib_kernel *row)
     return false;
 }
 
-/* What it takes for each range of tokens, and what the chosen row does, where both were measured
- * for this shape. */
-static bool say_tuned(nib_ledger *ledger, nib_candidate *candidate, const nib_variant *variant,
-                      const nib_query *query, const nib_kernel *row)
+/* If both were measured for this shape: the row's time for each range of tokens, and that of the
+ * chosen row. */
+static bool explain_tuned(nib_ledger *ledger, nib_candidate *candidate, const nib_variant *variant,
+                          const nib_query *query, const nib_kernel *row)
 {
     char words[256] = "";
     size_t used = 0;
@@ -168,17 +168,17 @@ static bool say_tuned(nib_ledger *ledger, nib_candidate *candidate, const nib_va
         const double own_s = line != NULL ? nib__tuned_seconds(line, row) : 0;
         if (own_s == 0 || variant->uses[i].tuned_s == 0)
             return false;
-        used += (size_t)snprintf(words + used, sizeof words - used, "%s%s, not %s, from m %lld on",
-                                 i == 0 ? "" : "; ", nib__say_seconds(own, own_s),
-                                 nib__say_seconds(chosen, variant->uses[i].tuned_s),
-                                 (long long)variant->uses[i].m_min);
+        used += (size_t)snprintf(
+            words + used, sizeof words - used, "%s%s against %s from m %lld on", i == 0 ? "" : "; ",
+            nib__say_seconds(own, own_s), nib__say_seconds(chosen, variant->uses[i].tuned_s),
+            (long long)variant->uses[i].m_min);
     }
     nib__ledger_add_candidate_reason(ledger, candidate, "tuned",
                                      nib__ledger_text(ledger, "measured: %s", words));
     return true;
 }
 
-/* Why a row that could run is not the one that does. */
+/* Why a row that could run is not chosen. */
 static void explain_rank(nib_ledger *ledger, nib_candidate *candidate, const nib_variant *variant,
                          const nib_kernel *row, const nib_query *query)
 {
@@ -206,9 +206,9 @@ static void explain_rank(nib_ledger *ledger, nib_candidate *candidate, const nib
     if (row->op != NIB_OP_QUANT && row->arithmetic != chosen->arithmetic)
         nib__ledger_add_candidate_reason(
             ledger, candidate, "numbers",
-            nib__ledger_text(ledger, "its arithmetic is of contract %s, the layer's of %s",
-                             numbers_names[row->arithmetic], numbers_names[chosen->arithmetic]));
-    else if (say_tuned(ledger, candidate, variant, query, row))
+            nib__ledger_text(ledger, "its arithmetic contract is %s, but the layer's is %s",
+                             contract_names[row->arithmetic], contract_names[chosen->arithmetic]));
+    else if (explain_tuned(ledger, candidate, variant, query, row))
         return;
     else if (nib__variant_outpaces(chosen, row, variant->machine, INT64_MAX))
         nib__ledger_add_candidate_reason(
@@ -230,7 +230,7 @@ static void add_candidate(nib_ledger *ledger, nib_ledger_layer *line, const nib_
     nib_candidate *candidate = nib__ledger_add_candidate(ledger, line);
     if (candidate == NULL)
         return;
-    const size_t failed = refusals(row, query, !policy->declared, false, conds);
+    const size_t failed = find_refusals(row, query, !policy->declared, false, conds);
     candidate->kernel = row->name;
     candidate->phase = nib__phase_names[asked->phase];
     if (is_chosen(variant, row)) {
@@ -241,7 +241,7 @@ static void add_candidate(nib_ledger *ledger, nib_ledger_layer *line, const nib_
     }
     candidate->verdict = failed == 0 ? NIB_VERDICT_COULD : NIB_VERDICT_NO;
     for (size_t i = 0; i < failed; i++) {
-        const nib_reason reason = reason_of(ledger, &conds[i], row, query, policy);
+        const nib_reason reason = make_reason(ledger, &conds[i], row, query, policy);
         nib__ledger_add_candidate_reason(ledger, candidate, reason.code, reason.text);
     }
     if (failed == 0)
@@ -249,9 +249,9 @@ static void add_candidate(nib_ledger *ledger, nib_ledger_layer *line, const nib_
 }
 
 /* The rows of one operation, the chosen one first, then by rank. */
-static void candidates_of(nib_ledger *ledger, nib_ledger_layer *line, const nib_variant *variant,
-                          const nib_layer *layer, const nib_policy *policy, const nib_use *use,
-                          nib_op op)
+static void add_candidates(nib_ledger *ledger, nib_ledger_layer *line, const nib_variant *variant,
+                           const nib_layer *layer, const nib_policy *policy, const nib_use *use,
+                           nib_op op)
 {
     nib_query query;
     nib__plan_query(&query, layer, &variant->scheme, variant->machine, policy, op, use->phase,
@@ -283,10 +283,10 @@ void nib__explain_candidates(nib_ledger *ledger, nib_ledger_layer *line, const n
 {
     for (int i = 0; i < variant->use_count; i++)
         if (i == 0 || variant->uses[i].op != variant->uses[i - 1].op)
-            candidates_of(ledger, line, variant, layer, policy, &variant->uses[i],
-                          variant->uses[i].op);
+            add_candidates(ledger, line, variant, layer, policy, &variant->uses[i],
+                           variant->uses[i].op);
     if (variant->uses[0].op != NIB_OP_EMBED)
-        candidates_of(ledger, line, variant, layer, policy, &variant->uses[0], NIB_OP_QUANT);
+        add_candidates(ledger, line, variant, layer, policy, &variant->uses[0], NIB_OP_QUANT);
 }
 
 void nib__explain_normed(nib_ledger *ledger, nib_ledger_layer *line, const nib_layer_plan *plan,
@@ -303,22 +303,23 @@ void nib__explain_normed(nib_ledger *ledger, nib_ledger_layer *line, const nib_l
         c->verdict = NIB_VERDICT_COULD;
         nib__ledger_add_candidate_reason(
             ledger, c, "normed",
-            nib__ledger_text(ledger, "%s makes the same codes with the norm", row->name));
+            nib__ledger_text(ledger, "%s makes the same codes fused with the norm", row->name));
     }
-    candidates_of(ledger, line, &variant, plan->layer, policy, &variant.uses[0], NIB_OP_NORM_QUANT);
+    add_candidates(ledger, line, &variant, plan->layer, policy, &variant.uses[0],
+                   NIB_OP_NORM_QUANT);
 }
 
 /* ---- another engine ---- */
 
-static void engine_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_kernel *row,
-                       const nib_query *query, const nib_policy *policy)
+static void add_engine_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_kernel *row,
+                           const nib_query *query, const nib_policy *policy)
 {
     nib_cond conds[CONDS_MAX];
     nib_candidate *candidate = nib__ledger_add_candidate(ledger, line);
     if (candidate == NULL)
         return;
-    const nib_query own = query_of(row, query);
-    const size_t failed = refusals(row, &own, false, false, conds);
+    const nib_query own = peer_query(row, query);
+    const size_t failed = find_refusals(row, &own, false, false, conds);
     candidate->kernel = row->name;
     candidate->phase =
         row->op == NIB_OP_PACK ? packing_phase : nib__phase_names[query->fact[NIB_FACT_PHASE]];
@@ -327,7 +328,7 @@ static void engine_row(nib_ledger *ledger, nib_ledger_layer *line, const nib_ker
     candidate->consequence = failed == 0 ? row->peer->result : row->note;
     candidate->source = row->peer->source;
     for (size_t i = 0; i < failed; i++) {
-        const nib_reason reason = reason_of(ledger, &conds[i], row, &own, policy);
+        const nib_reason reason = make_reason(ledger, &conds[i], row, &own, policy);
         nib__ledger_add_candidate_reason(ledger, candidate, reason.code, reason.text);
     }
 }
@@ -351,7 +352,7 @@ void nib__explain_engine(nib_ledger *ledger, nib_ledger_layer *line, const nib_v
         for (size_t i = 0; i < nib__kernel_count(); i++) {
             const nib_kernel *row = nib__kernel_at(i);
             if (nib__engine_uses(policy->engine, row) && nib__kernel_keyed(row, &query))
-                engine_row(ledger, line, row, &query, policy);
+                add_engine_row(ledger, line, row, &query, policy);
         }
     }
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The options --allow, --kernel and --place. A value or pattern that means nothing is an error with
- * the known values or near names: an option that silently does nothing is what Nibble is against.
+ * The options --allow, --kernel and --place. An unknown value, or a pattern that matches nothing,
+ * is an error with the known values or similar names: no option may silently do nothing.
  */
 #include "options.h"
 
 typedef struct reader {
     const nib_policy *policy;
     const char *option; /* "--allow" */
-    bool operations;    /* its patterns speak of operations without weights, too */
+    bool operations;    /* its patterns may match operations without weights, too */
     const nib_machine *machine;
     const nib_layer *layers;
     size_t count;
@@ -32,7 +32,7 @@ static nib_status read_rung(const reader *r, nib_plan_option *out, const char *v
                      r->option, out->text);
 }
 
-static nib_status unknown_kernel(const reader *r, const char *text, const char *value)
+static nib_status fail_unknown_kernel(const reader *r, const char *text, const char *value)
 {
     const size_t count = nib__kernel_count();
     const char **names = nib__calloc(r->a, count, sizeof *names);
@@ -43,10 +43,10 @@ static nib_status unknown_kernel(const reader *r, const char *text, const char *
         names[i] = nib__kernel_at(i)->name;
     nib__text_init(&near, r->a);
     nib__near_names(&near, value, names, count);
-    const bool some = near.at != NULL && near.size != 0;
+    const bool has_near = near.at != NULL && near.size != 0;
     const nib_status status = nib__fail(
         r->err, NIB_USAGE, "%s %s: no kernel of that name%s%s; `nibble kernels` lists them",
-        r->option, text, some ? "; did you mean " : "", some ? near.at : "");
+        r->option, text, has_near ? "; did you mean " : "", has_near ? near.at : "");
     nib__text_free(&near);
     nib__release(r->a, names);
     return status;
@@ -56,7 +56,7 @@ static nib_status read_kernel(const reader *r, nib_plan_option *out, const char 
 {
     out->kernel = nib__kernel_find(value);
     if (out->kernel == NULL)
-        return unknown_kernel(r, out->text, value);
+        return fail_unknown_kernel(r, out->text, value);
     if (out->kernel->peer != NULL)
         return nib__fail(r->err, NIB_USAGE,
                          "%s %s: that row describes a kernel of %s and never runs; see --engine",
@@ -68,10 +68,10 @@ static nib_status read_kernel(const reader *r, nib_plan_option *out, const char 
     case NIB_OP_EMBED: return NIB_OK;
     default: break;
     }
-    return nib__fail(r->err, NIB_USAGE,
-                     "%s %s: that is a kernel of %s; only those of linear layers and embeddings "
-                     "can be asked for",
-                     r->option, out->text, nib__op_names[out->kernel->op]);
+    return nib__fail(
+        r->err, NIB_USAGE,
+        "%s %s: that kernel is for %s; only kernels of linear layers and embeddings can be chosen",
+        r->option, out->text, nib__op_names[out->kernel->op]);
 }
 
 static nib_status read_place(const reader *r, nib_plan_option *out, const char *value)
@@ -90,44 +90,46 @@ static nib_status read_place(const reader *r, nib_plan_option *out, const char *
         if (strcmp(value, r->policy->others[i]->name) != 0)
             continue;
         if (m->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)
-            return nib__fail(r->err, NIB_USAGE,
-                             "%s %s: a run has one device beside the CPU, and --device says %s",
-                             r->option, out->text, m->name);
+            return nib__fail(
+                r->err, NIB_USAGE,
+                "%s %s: a run uses one device besides the CPU, and --device already names %s",
+                r->option, out->text, m->name);
         out->machine = r->policy->others[i];
         return NIB_OK;
     }
-    return nib__fail(r->err, NIB_USAGE, "%s %s: this plan has the device %s%s%s and no other",
-                     r->option, out->text, m->name, m->host != NULL ? " and its host " : "",
+    return nib__fail(r->err, NIB_USAGE, "%s %s: this plan has only the device %s%s%s", r->option,
+                     out->text, m->name, m->host != NULL ? " and its host " : "",
                      m->host != NULL ? m->host->name : "");
 }
 
 /* ---- patterns ---- */
 
-/* What a pattern may mean: layers, then operations; NULL past the last. */
-static const char *name_at(const reader *r, size_t i)
+/* The names that a pattern may match: layers, then operations; NULL past the last. */
+static const char *get_name(const reader *r, size_t i)
 {
     if (i < r->count)
         return r->layers[i].name;
     return r->operations ? nib__plan_operation_name(i - r->count) : NULL;
 }
 
-static nib_status no_match(const reader *r, const char *pattern)
+static nib_status fail_no_match(const reader *r, const char *pattern)
 {
     size_t count = 0;
     const char **names = nib__calloc(r->a, r->count + NIB_OPS_MAX, sizeof *names);
     nib_text near;
     if (names == NULL)
         return nib__fail_memory(r->err, r->count * sizeof *names, "the layers' names");
-    for (; name_at(r, count) != NULL; count++)
-        names[count] = name_at(r, count);
+    for (; get_name(r, count) != NULL; count++)
+        names[count] = get_name(r, count);
     nib__text_init(&near, r->a);
     nib__near_names(&near, pattern, names, count);
-    const bool some = near.at != NULL && near.size != 0;
+    const bool has_near = near.at != NULL && near.size != 0;
     char shown[128];
-    const nib_status status = nib__fail(
-        r->err, NIB_USAGE, "%s %s: no layer%s matches%s%s", r->option,
-        nib__say_name(shown, sizeof shown, pattern, strlen(pattern)),
-        r->operations ? " or operation" : "", some ? "; did you mean " : "", some ? near.at : "");
+    const nib_status status =
+        nib__fail(r->err, NIB_USAGE, "%s %s: no layer%s matches%s%s", r->option,
+                  nib__say_name(shown, sizeof shown, pattern, strlen(pattern)),
+                  r->operations ? " or operation" : "", has_near ? "; did you mean " : "",
+                  has_near ? near.at : "");
     nib__text_free(&near);
     nib__release(r->a, names);
     return status;
@@ -135,17 +137,17 @@ static nib_status no_match(const reader *r, const char *pattern)
 
 static nib_status check_matches(const reader *r, const nib_pattern *pattern)
 {
-    for (size_t i = 0; name_at(r, i) != NULL; i++) {
+    for (size_t i = 0; get_name(r, i) != NULL; i++) {
         nib_err err = {NIB_OK, ""};
-        if (nib__layer_matches(pattern, name_at(r, i), &err))
+        if (nib__layer_matches(pattern, get_name(r, i), &err))
             return NIB_OK;
         if (err.status != NIB_OK)
             return nib__fail(r->err, err.status, "%s: %s", r->option, err.text);
     }
-    return no_match(r, nib__pattern_text(pattern));
+    return fail_no_match(r, nib__pattern_text(pattern));
 }
 
-/* The pattern before the last '=': values hold none. */
+/* The pattern is before the last '=': values have no '='. */
 static nib_status read_pattern(const reader *r, nib_plan_option *out, const char **value)
 {
     const char *equals = strrchr(out->text, '=');
@@ -180,7 +182,7 @@ static nib_status read_list(reader *r, const char *option, const nib_strings *st
         return nib__fail_memory(r->err, strings->count * sizeof **list, "options");
     for (size_t i = 0; i < strings->count; i++) {
         if (read == read_rung && nib__setting_code_is_known(strings->items[i]))
-            continue; /* it speaks of no layer: nib__ledger_allow reads it */
+            continue; /* not about a layer: nib__ledger_allow reads it */
         nib_plan_option *item = &(*list)[(*count)++];
         const char *value;
         item->text = strings->items[i];
@@ -269,9 +271,10 @@ static nib_status check_used(const char *name, const nib_plan_option *options, s
 {
     for (size_t i = 0; i < count; i++)
         if (options[i].layers == 0)
-            return nib__fail(err, NIB_USAGE, "%s %s: decides no layer; %s", name, options[i].text,
-                             i == 0 ? "none of them has such a product"
-                                    : "the first that speaks of a layer counts, so give the "
+            return nib__fail(err, NIB_USAGE, "%s %s: applies to no layer; %s", name,
+                             options[i].text,
+                             i == 0 ? "no layer has such a product"
+                                    : "the first option that matches a layer wins, so give the "
                                       "narrower pattern first");
     return NIB_OK;
 }

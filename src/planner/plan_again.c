@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A plan once more, after a device refused a part of it: a kernel that its driver does not compile,
- * memory that it has not got, or all of it. What is left follows from the policy, as for any row
- * that is missing: another row, the next allowed rung, or the error with all reasons.
+ * Planning again after a device refused part of a plan: a kernel that its driver cannot compile,
+ * memory that it does not have, or the whole device. The policy then decides as for any missing
+ * row: another row, the next allowed rung, or the error with all reasons.
  */
 #include "plan_handle.h"
 
@@ -12,10 +12,10 @@ static nib_status copy_words(nib_plan *p, const char **words, nib_err *err)
         return NIB_OK;
     const char *from = *words;
     *words = nib__arena_copy(&p->arena, from, strlen(from));
-    return *words != NULL ? NIB_OK : nib__fail_memory(err, strlen(from), "a driver's words");
+    return *words != NULL ? NIB_OK : nib__fail_memory(err, strlen(from), "a driver's message");
 }
 
-nib_status nib__plan_take_refused(nib_plan *p, const nib_retry *again, nib_err *err)
+nib_status nib__plan_exclude_refused(nib_plan *p, const nib_retry *again, nib_err *err)
 {
     nib_policy *policy = &p->policy;
     const size_t before = policy->without.count, count = again->refused_count;
@@ -26,7 +26,7 @@ nib_status nib__plan_take_refused(nib_plan *p, const nib_retry *again, nib_err *
     for (size_t i = 0; i < before; i++)
         names[i] = policy->without.items[i];
     for (size_t i = 0; i < count; i++) {
-        copies[i] = again->refused[i]; /* its name is the table's */
+        copies[i] = again->refused[i]; /* its name belongs to the table */
         names[before + i] = copies[i].kernel;
         NIB_TRY(copy_words(p, &copies[i].words, err));
     }
@@ -38,7 +38,7 @@ nib_status nib__plan_take_refused(nib_plan *p, const nib_retry *again, nib_err *
     return copy_words(p, &policy->room_words, err);
 }
 
-/* A line for each thing that was refused: for all rows of a device one. */
+/* One note per refusal; one for all rows of a device refused together. */
 void nib__plan_note_refused(nib_plan *p)
 {
     const nib_policy *policy = &p->policy;
@@ -58,7 +58,7 @@ void nib__plan_note_refused(nib_plan *p)
                              nib__say_bytes(room, policy->room), policy->room_words);
 }
 
-/* The one row, or every row of the device, which cannot be used at all. */
+/* The refused row, or every row of a device that cannot be used at all. */
 static size_t list_refused(nib_refused *out, const nib_refusal *refusal, const char *words)
 {
     size_t count = 0;
@@ -94,7 +94,7 @@ static nib_status plan_again(nib_plan **out, const nib_plan *plan, const nib_ref
     return status;
 }
 
-/* Each round has fewer rows or less memory, so that a device soon has nothing left to refuse. */
+/* Each round has fewer rows or less memory, so the device soon has nothing left to refuse. */
 nib_status nib__plan_open(nib_plan_opener open, void *ctx, const nib_plan **plan, nib_plan **own,
                           nib_err *err)
 {

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Drawing the next token, the last operation of a step. Where the logits lie on a device, a row
- * there does it, so that the token alone comes back; what no row takes the CPU does, and the logits
- * move. A request says how tokens are drawn only when it comes: the plan is of the usual one.
+ * Drawing the next token, the last operation of a step. If the logits are on a device, a row there
+ * draws, so only the token is copied back; for requests that no row can handle, the logits are
+ * copied and the CPU draws. The plan covers the usual request: how tokens are drawn is known only
+ * when a request comes.
  */
 #include "options.h"
 #include "variant.h"
 
-/* What one core takes for each logit: some 30 instructions (callgrind, of sample_f32__ref). */
+/* Seconds per logit on one core: some 30 instructions (callgrind, of sample_f32__ref). */
 #define LOGIT_S 3e-9
 
-static const nib_machine *machine_of_logits(const nib_assignment *plan)
+static const nib_machine *logits_device(const nib_assignment *plan)
 {
     const nib_layer_plan *head = plan->count > 0 ? &plan->layers[plan->count - 1] : NULL;
     const nib_kernel *row = head != NULL && head->use_count > 0 ? head->uses[0].kernel : NULL;
@@ -21,7 +22,7 @@ const nib_kernel *nib__plan_sampler(const nib_assignment *plan, const nib_policy
                                     int64_t top_k, bool penalty, nib_text *why)
 {
     enum { FAILED_MAX = 4 };
-    const nib_machine *machine = machine_of_logits(plan);
+    const nib_machine *machine = logits_device(plan);
     nib_query query;
     if (machine == NULL)
         return NULL;
@@ -45,26 +46,26 @@ const nib_kernel *nib__plan_sampler(const nib_assignment *plan, const nib_policy
         }
     }
     if (best == NULL && why != NULL && why->size == 0)
-        nib__text_format(why, "the table has no sample on %s", machine->name);
+        nib__text_format(why, "the table has no kernel that draws tokens on %s", machine->name);
     return best;
 }
 
-static nib_draw_plan draw_with(const nib_assignment *plan, const nib_kernel *there,
+static nib_draw_plan draw_with(const nib_assignment *plan, const nib_kernel *device_row,
                                const nib_policy *policy)
 {
-    const nib_machine *logits = machine_of_logits(plan), *host = nib__plan_host(plan);
-    nib_draw_plan draw = {.row = there, .machine = there != NULL ? logits : host};
+    const nib_machine *device = logits_device(plan), *host = nib__plan_host(plan);
+    nib_draw_plan draw = {.row = device_row, .machine = device_row != NULL ? device : host};
     if (plan->count == 0 || draw.machine == NULL)
         return draw;
     const double vocab = (double)plan->layers[plan->count - 1].layer->n;
     const nib_machine *m = draw.machine;
-    if (there == NULL)
+    if (device_row == NULL)
         draw.row = nib__plan_op(NIB_OP_SAMPLE, NIB_TYPE_F32, host, &policy->without);
-    if (logits != NULL) {
-        draw.bytes = there != NULL ? sizeof(int32_t) : (uint64_t)vocab * sizeof(float);
+    if (device != NULL) {
+        draw.bytes = device_row != NULL ? sizeof(int32_t) : (uint64_t)vocab * sizeof(float);
         draw.move_s =
-            logits->copy_s +
-            (logits->copy_bytes_per_s > 0 ? (double)draw.bytes / logits->copy_bytes_per_s : 0);
+            device->copy_s +
+            (device->copy_bytes_per_s > 0 ? (double)draw.bytes / device->copy_bytes_per_s : 0);
     }
     draw.draw_s = m->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU
                       ? vocab * LOGIT_S
@@ -73,38 +74,39 @@ static nib_draw_plan draw_with(const nib_assignment *plan, const nib_kernel *the
 }
 
 nib_draw_plan nib__plan_draw(const nib_assignment *plan, const nib_policy *policy, int64_t top_k,
-                             bool penalty, const char *here, nib_text *why)
+                             bool penalty, const char *cpu_reason, nib_text *why)
 {
-    if (here != NULL && why != NULL && machine_of_logits(plan) != NULL)
-        nib__text_str(why, here);
-    if (here != NULL)
+    if (cpu_reason != NULL && why != NULL && logits_device(plan) != NULL)
+        nib__text_str(why, cpu_reason);
+    if (cpu_reason != NULL)
         return draw_with(plan, NULL, policy);
     return draw_with(plan, nib__plan_sampler(plan, policy, top_k, penalty, why), policy);
 }
 
-/* On a device, what moves for it, and what moves where no row of the device takes a request. */
+/* If the logits are on a device, notes what is copied: for the usual request, and for those that no
+ * row of the device can handle. */
 void nib__plan_drawing(nib_assignment *out, const nib_policy *policy)
 {
     char bytes[32], time[32], all[32], all_time[32];
     out->samplers[0] = nib__plan_sampler(out, policy, 1, false, NULL);
     out->samplers[1] = nib__plan_sampler(out, policy, NIB_TOP_K, false, NULL);
     const nib_draw_plan draw = draw_with(out, out->samplers[1], policy);
-    const nib_draw_plan here = draw_with(out, NULL, policy);
+    const nib_draw_plan on_cpu = draw_with(out, NULL, policy);
     out->draw = draw;
-    if (draw.bytes == 0 || draw.row == NULL || here.row == NULL)
+    if (draw.bytes == 0 || draw.row == NULL || on_cpu.row == NULL)
         return;
-    nib__say_bytes(all, here.bytes);
-    nib__say_seconds(all_time, here.move_s + here.draw_s);
-    if (draw.machine == here.machine)
-        nib__ledger_add_note(&out->ledger, "drawn",
-                             "a token is drawn by %s on %s: %s of logits move, %s predicted",
-                             here.row->name, here.machine->name, all, all_time);
-    else
+    nib__say_bytes(all, on_cpu.bytes);
+    nib__say_seconds(all_time, on_cpu.move_s + on_cpu.draw_s);
+    if (draw.machine == on_cpu.machine)
         nib__ledger_add_note(
             &out->ledger, "drawn",
-            "a token is drawn by %s on %s: %s move, %s predicted; what it does not "
-            "take is drawn by %s on %s: %s, %s",
-            draw.row->name, draw.machine->name, nib__say_bytes(bytes, draw.bytes),
-            nib__say_seconds(time, draw.move_s + draw.draw_s), here.row->name, here.machine->name,
-            all, all_time);
+            "tokens are drawn by %s on %s: %s of logits copied per token, %s predicted",
+            on_cpu.row->name, on_cpu.machine->name, all, all_time);
+    else
+        nib__ledger_add_note(&out->ledger, "drawn",
+                             "tokens are drawn by %s on %s: %s copied per token, %s predicted; "
+                             "requests that it cannot handle by %s on %s: %s, %s",
+                             draw.row->name, draw.machine->name, nib__say_bytes(bytes, draw.bytes),
+                             nib__say_seconds(time, draw.move_s + draw.draw_s), on_cpu.row->name,
+                             on_cpu.machine->name, all, all_time);
 }

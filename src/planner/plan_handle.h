@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The plan handle behind nibble.h: what was asked of a model, on which machine, and what will run.
+ * The plan handle behind nibble.h: a request for a model on a machine, and what will run.
  */
 #ifndef NIB_PLAN_HANDLE_H
 #define NIB_PLAN_HANDLE_H
@@ -20,79 +20,82 @@ struct nib_plan {
     nib_layer *layers; /* [net.site_count], in the order of the sites */
     nib_assignment assignment;
     int64_t context, sequences;
-    int64_t lookup;        /* tokens that generation drafts at most; 0: none */
-    uint64_t weight_bytes; /* predicted, as the cache is */
+    int64_t lookup;        /* most tokens that generation drafts per step; 0: none */
+    uint64_t weight_bytes; /* predicted, like the cache */
     nib_kv_size cache;
 };
 
-/* Fills p->machine by the request, and the devices that --place may name; of "auto" the CPU. */
+/* Fills p->machine from the request, and the devices that --place may name; "auto" starts with the
+ * CPU. */
 nib_status nib__choose_machine(nib_plan *p, nib_err *err);
-/* Opens the model's packed weights if the plan is of a run here; then, of a plan that is made, what
- * they give it. */
+/* Opens the model's packed weights if the plan runs on this machine; and, once the plan is made,
+ * notes how many of them it uses. */
 void nib__plan_open_packed(nib_plan *p);
 void nib__plan_note_packed(nib_plan *p);
-/* Does the model's file have layer i in every layout that the plan reads packed? */
+/* Whether the file of packed weights has layer i in every layout that the plan reads. */
 bool nib__plan_is_packed(const nib_plan *p, size_t i);
-/* Writes what is to be kept in the directory that the model was opened with, and maps it. What
- * cannot be written is logged, and is an error of a strict request. */
+/* Writes packed weights and tokenizer tables to the model's cache directory, if due, and maps the
+ * weights. A failure is logged, and is an error if the request is strict. */
 nib_status nib__plan_keep(nib_model *m, const nib_plan *p, nib_err *err);
-/* Plans the layers for p->machine; of "auto" for every device that is here, and keeps the plan with
- * the fastest token among those that fit. */
+/* Plans the layers for p->machine; with "auto" for every device of this machine, keeping the plan
+ * with the fastest token among those that fit. */
 nib_status nib__plan_machines(nib_plan *p, nib_err *err);
-/* Says what a plan holds in memory. More than a device has denies the plan, with what would fit and
- * what would be done elsewhere; on this CPU, which pages, it is a note unless a limit was asked. */
+/* Notes the memory that a plan needs. If a device has less, the plan is denied, with advice on what
+ * fits and what the host could run. This machine's CPU can page, so there it is only a note unless
+ * --memory set a limit. */
 nib_status nib__plan_memory(nib_plan *p, nib_err *err);
-/* Does the plan fit the memory of its machine? */
+/* Whether the plan fits the memory of its machine. */
 bool nib__plan_fits(const nib_plan *p);
-/* What people call the type of a cache: "int8" and not "i8". */
+/* The cache type as options spell it: "int8", not "i8". */
 const char *nib__cache_name(nib_type type);
-/* Bytes of a token's keys and values. */
+/* Bytes of keys and values per token. */
 uint64_t nib__plan_token_bytes(const nib_plan *p);
-/* Bytes that it holds there: weights, keys and values and, on a device, buffers. */
+/* Bytes that the plan needs on its machine: weights, KV cache and, on a device, buffers. */
 uint64_t nib__plan_needs(const nib_plan *p);
-/* The code of notes that end a run, too: what a device refused. */
+/* The code of notes on what a device refused; nib_plan_summary repeats them. */
 #define NIB_NOTE_REFUSED "refused"
-/* Fills p->lookup, and says what a request for drafts comes to. */
+/* Fills p->lookup, and notes whether a request for drafts can be met. */
 nib_status nib__plan_lookup(nib_plan *p, nib_err *err);
 
-/* What a device refused of the plans before. */
+/* What a device refused of earlier plans. */
 typedef struct nib_retry {
     const nib_refused *refused;
     size_t refused_count;
     uint64_t room;
-    const char *room_words; /* NULL: its memory did not run out */
+    const char *room_words; /* NULL: memory did not run out */
 } nib_retry;
 /* again NULL: nothing was refused yet. */
 nib_status nib__plan_make(nib_plan **out, nib_model *model, const nib_request *request,
                           const nib_retry *again, nib_err *err);
-/* For nib__plan_make: leaves out what was refused, and says so once the plan is made. */
-nib_status nib__plan_take_refused(nib_plan *p, const nib_retry *again, nib_err *err);
+/* For nib__plan_make: exclude what was refused, and note it once the plan is made. */
+nib_status nib__plan_exclude_refused(nib_plan *p, const nib_retry *again, nib_err *err);
 void nib__plan_note_refused(nib_plan *p);
-/* Opens what runs a plan; *refusal says what of it the device refused, if that is why it fails. */
+/* Opens what runs a plan. If the device refuses part of it, fails and fills *refusal. */
 typedef nib_status (*nib_plan_opener)(void *ctx, const nib_plan *plan, nib_refusal *refusal,
                                       nib_err *err);
-/* Calls it with *plan and, as long as a device refuses something, with the plan of the same request
- * and of what was refused so far: its ledger says what, in the driver's words. *plan is the last
- * one then, and *own, too, which is the caller's, and NULL at first. */
+/* Calls `open` with *plan. While the device refuses something, plans the same request again without
+ * it and retries; the ledger notes each refusal in the driver's words. *plan is then the last plan,
+ * as is *own, which belongs to the caller and starts as NULL. */
 nib_status nib__plan_open(nib_plan_opener open, void *ctx, const nib_plan **plan, nib_plan **own,
                           nib_err *err);
-/* The names of the kernels that match one of the patterns; a pattern without one is NIB_USAGE. */
+/* The names of kernels that match one of the patterns; NIB_USAGE for a pattern without a match. */
 nib_status nib__choose_without(nib_strings *out, const nib_strings *patterns, nib_arena *arena,
                                const nib_allocator *a, nib_err *err);
-/* What a recipe or a config asks (code, name, value, by whom), where an option says something else;
- * a value or option of NULL: it says nothing. */
+/* Adds a setting line if an option overrules what a recipe or config asks; a NULL value: not
+ * given. */
 void nib__tell_overruled(nib_ledger *ledger, const nib_ledger_setting *asked, const char *option,
                          const char *done);
-/* Of a training config: what is asked that no plan of training can be; what its keys ask and is not
- * done so; notes on what its layers are trained for. */
+/* For a training config: fail on requests that no training plan can meet; add lines for keys that
+ * are not done as written; add notes on what layers are trained for. */
 nib_status nib__plan_check_training(nib_plan *p, nib_err *err);
 void nib__plan_tell_training(nib_plan *p);
 void nib__plan_note_training(nib_plan *p);
 
-/* A note on how many biases have the asked form; asked NULL: none. others: why not all of them. */
+/* A note on how many biases have the requested form; asked NULL: no note. others: why not all have
+ * it. */
 void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others);
 
-/* Members of a plan's JSON into the open object of w. */
+/* Writes the members of a plan's JSON into the open object of w. */
 void nib__plan_json(const nib_plan *plan, nib_jsonw *w);
 
 #endif

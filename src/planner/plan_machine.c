@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a plan is made for: this machine's CPU, a device that is here, or a machine that need not
- * be; and the kernels that it may not take.
+ * The machine that a plan is for: this machine's CPU, one of its devices, or another machine; and
+ * the kernels that the plan must not use.
  */
 #include "plan_handle.h"
 #include "match.h"
@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-/* No more memory than --memory gives it. */
+/* Caps the machine's memory at --memory. */
 static void limit_memory(const nib_plan *p, nib_machine *m)
 {
     const uint64_t most = p->request.memory;
@@ -17,7 +17,7 @@ static void limit_memory(const nib_plan *p, nib_machine *m)
         m->memory = most;
 }
 
-/* Devices that are here may be named by --place. */
+/* Lists this machine's devices, which --place may name. */
 static nib_status offer_gpus(nib_plan *p, nib_err *err)
 {
     nib_engine *engine = p->model->engine;
@@ -42,7 +42,7 @@ static bool is_auto(const nib_plan *p)
     return p->request.device != NULL && strcmp(p->request.device, "auto") == 0;
 }
 
-/* torchchat's "mps", PyTorch's name for an Apple GPU: the one that is here. */
+/* torchchat's "mps", PyTorch's name for an Apple GPU: this machine's, if it has one. */
 static nib_status find_mps(const char **name, nib_engine *engine, nib_err *err)
 {
     NIB_TRY(nib__engine_find_gpus(engine, err));
@@ -52,8 +52,8 @@ static nib_status find_mps(const char **name, nib_engine *engine, nib_err *err)
             return NIB_OK;
         }
     return nib__fail(err, NIB_USAGE,
-                     "the recipe's executor is mps, an Apple GPU, and none is here: --device cpu "
-                     "runs it here, --device apple-m1 to apple-m4 plan it");
+                     "the recipe's executor is mps, an Apple GPU, but this machine has none: "
+                     "--device cpu runs the recipe here, --device apple-m1 to apple-m4 plan it");
 }
 
 nib_status nib__choose_machine(nib_plan *p, nib_err *err)
@@ -75,15 +75,15 @@ nib_status nib__choose_machine(nib_plan *p, nib_err *err)
 
 /* ---- the fastest device ---- */
 
-/* "opencl: 3.2 ms per token" (of training, per micro-batch) or why it is not taken. */
+/* "opencl: 3.2 ms per token" (in training, per micro-batch), or why the device is not chosen. */
 static void say_candidate(const nib_plan *p, bool fits, nib_text *out)
 {
     char time[32];
     nib__text_format(out, "%s%s: ", out->size != 0 ? ", " : "", p->machine.name);
     if (p->assignment.denied.status != NIB_OK)
-        nib__text_str(out, "not all of it has a kernel there");
+        nib__text_str(out, "parts have no kernel there");
     else if (!fits)
-        nib__text_str(out, "it does not fit");
+        nib__text_str(out, "does not fit");
     else
         nib__text_format(out, "%s per %s", nib__say_seconds(time, p->assignment.predicted_token_s),
                          nib__policy_unit(&p->policy));
@@ -123,15 +123,15 @@ nib_status nib__plan_machines(nib_plan *p, nib_err *err)
     p->machine = best;
     const nib_status status = plan_layers(p, err);
     if (status == NIB_OK && !said.failed)
-        nib__ledger_add_note(&p->assignment.ledger, "auto", "--device auto takes %s, predicted: %s",
-                             best.name, said.at);
+        nib__ledger_add_note(&p->assignment.ledger, "auto",
+                             "--device auto chooses %s, predicted: %s", best.name, said.at);
     nib__text_free(&said);
     return status;
 }
 
-/* ---- kernels that are left out ---- */
+/* ---- excluded kernels ---- */
 
-static nib_status no_kernel(const char *pattern, const nib_allocator *a, nib_err *err)
+static nib_status fail_no_kernel(const char *pattern, const nib_allocator *a, nib_err *err)
 {
     enum { NAMES_MAX = 2048 };
     const char **names = nib__calloc(a, NAMES_MAX, sizeof *names);
@@ -175,7 +175,7 @@ nib_status nib__choose_without(nib_strings *out, const nib_strings *patterns, ni
         }
         nib__pattern_free(pattern);
         if (!any)
-            return no_kernel(patterns->items[i], a, err);
+            return fail_no_kernel(patterns->items[i], a, err);
     }
     *out = (nib_strings){names, count};
     return NIB_OK;

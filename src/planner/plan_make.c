@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans of the public interface: what was asked in a request, as layers, machine and policy for the
- * planner; and the plan's rendering.
+ * Plans of the public interface: turns a request into layers, machine and policy for the planner;
+ * and writes the plan.
  */
 #include "plan_handle.h"
 #include "bias_codes.h"
@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* ---- copying the request: it need not live as long as the plan ---- */
+/* ---- copying the request: it need not outlive this call ---- */
 
 static bool copy_string(nib_arena *arena, const char **string)
 {
@@ -31,7 +31,7 @@ static bool copy_strings(nib_arena *arena, nib_strings *strings)
     return items != NULL;
 }
 
-/* Its numbers: a plan reads neither the prompt nor the stop strings. */
+/* Only the numbers: a plan reads neither the prompt nor the stop strings. */
 static bool copy_generation(nib_arena *arena, const nib_generate_options **generation)
 {
     if (*generation == NULL)
@@ -62,9 +62,9 @@ static nib_status copy_request(nib_plan *p, const nib_request *request, nib_err 
 
 /* ---- recipe, dtype, machine, layers ---- */
 
-/* A kept weight runs with the activations that its format is multiplied with by the tools it comes
- * from, unless the recipe wants floats. */
-static nib_scheme kept(const nib_site *s, const nib_choice *choice)
+/* A kept weight runs with the activations that the tools of its format use, unless the recipe wants
+ * floats. */
+static nib_scheme asked_if_kept(const nib_site *s, const nib_choice *choice)
 {
     nib_scheme asked = s->stored;
     if (!nib__scheme_is_quantized(&asked) || s->role == NIB_ROLE_EMBED)
@@ -99,7 +99,7 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
                          .n = s->n,
                          .k = s->k,
                          .stored = s->stored,
-                         .asked = choice.keep ? kept(s, &choice) : choice.scheme,
+                         .asked = choice.keep ? asked_if_kept(s, &choice) : choice.scheme,
                          .act = s->act,
                          .rule = choice.rule,
                          .bias = s->bias,
@@ -120,7 +120,7 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
         if (nib__scheme_same_weight(&l->asked, &l->stored) || !nib__scheme_is_quantized(&l->asked))
             continue;
         nib_quantizer q;
-        /* codes are not quantized again, which loading refuses; the plan still shows what for */
+        /* loading refuses to quantize codes again; the plan still shows the types */
         const nib_type source =
             nib__scheme_is_quantized(&s->stored) ? NIB_TYPE_BF16 : nib__float_type(s->stored.code);
         NIB_TRY(nib__quantizer_init(&q, &l->asked, source, s->k, err));
@@ -131,9 +131,8 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
     return NIB_OK;
 }
 
-/* Of the first linear weight that is stored as floats; where all are codes, the config's
- * torch_dtype.
- */
+/* The type of the first linear weight that is stored as floats; if all are quantized, the config's
+ * torch_dtype. */
 static nib_type stored_dtype(const nib_network *net)
 {
     for (size_t i = 1; i < net->site_count - 1; i++)
@@ -153,7 +152,7 @@ static nib_status choose_dtype(nib_plan *p, nib_err *err)
         if (strcmp(name, nib__type_name(names[i])) == 0)
             p->policy.dtype = names[i];
     if (p->policy.dtype == NIB_TYPE_NONE)
-        return nib__fail(err, NIB_USAGE, "dtype \"%s\" is none of f32, f16, bf16", name);
+        return nib__fail(err, NIB_USAGE, "dtype \"%s\" is not one of f32, f16, bf16", name);
     return NIB_OK;
 }
 
@@ -173,14 +172,14 @@ static nib_status choose_cache(nib_plan *p, nib_err *err)
             p->policy.cache = types[i];
     return p->policy.cache != NIB_TYPE_NONE
                ? NIB_OK
-               : nib__fail(err, NIB_USAGE,
-                           "the cache's type \"%s\" is none of f32, f16, bf16, int8%s", name,
-                           name[0] == 'q' ? "; int8 has 8 bits and a scale for each head of a "
-                                            "token, where q8_0 has one for 32 values"
-                                          : "");
+               : nib__fail(err, NIB_USAGE, "cache type \"%s\" is not one of f32, f16, bf16, int8%s",
+                           name,
+                           name[0] == 'q'
+                               ? "; int8 has one scale per token and head, q8_0 one per 32 values"
+                               : "");
 }
 
-/* The context, and the bytes of keys and values that it needs; a training step keeps none. */
+/* The context, and the bytes of its KV cache; a training step keeps none. */
 static nib_status choose_context(nib_plan *p, nib_err *err)
 {
     const int64_t most = p->model->net.config.context;
@@ -195,10 +194,10 @@ static nib_status choose_context(nib_plan *p, nib_err *err)
     return p->model->net.training ? NIB_OK : nib__kv_measure(&p->cache, &shape, err);
 }
 
-/* ---- what is said besides the layers ---- */
+/* ---- settings and notes ---- */
 
-/* Tensors whose values change when they are read, in one line. Rounding to the type that every
- * product is computed in keeps what a run can use of them; more than that is another value. */
+/* One line for all tensors whose values change when they are read. Rounding to the type that
+ * products are computed in loses nothing that a run can use; a larger change is another value. */
 static void tell_rounded(nib_ledger *ledger)
 {
     const double rounding = 0x1p-24;
@@ -214,21 +213,20 @@ static void tell_rounded(nib_ledger *ledger)
         most = fmax(most, t->max_rel_change);
     }
     if (first)
-        nib__ledger_add_setting(ledger,
-                                &(nib_ledger_setting){.code = "dtype",
-                                                      .name = first->name,
-                                                      .asked = first->asked,
-                                                      .done = first->done,
-                                                      .by = NIB_BY_CHECKPOINT,
-                                                      .relation = most > rounding
-                                                                      ? NIB_SETTING_OTHER
-                                                                      : NIB_SETTING_NARROWER},
-                                "%zu tensors are read as %s, and their values change by up to %.2g "
-                                "of themselves",
-                                count, first->done, most);
+        nib__ledger_add_setting(
+            ledger,
+            &(nib_ledger_setting){.code = "dtype",
+                                  .name = first->name,
+                                  .asked = first->asked,
+                                  .done = first->done,
+                                  .by = NIB_BY_CHECKPOINT,
+                                  .relation =
+                                      most > rounding ? NIB_SETTING_OTHER : NIB_SETTING_NARROWER},
+            "%zu tensors are read as %s, which changes values by a relative error of up to %.2g",
+            count, first->done, most);
 }
 
-/* Activations that a checkpoint describes and no kernel takes so, in one line. */
+/* One line for all activations that a checkpoint describes and no kernel uses. */
 static void tell_activations(nib_ledger *ledger)
 {
     const nib_ledger_tensor *first = NULL;
@@ -241,16 +239,15 @@ static void tell_activations(nib_ledger *ledger)
         count++;
     }
     if (first)
-        nib__ledger_add_setting(ledger,
-                                &(nib_ledger_setting){.code = "activations",
-                                                      .name = first->name,
-                                                      .asked = first->asked,
-                                                      .done = first->done,
-                                                      .by = NIB_BY_CHECKPOINT,
-                                                      .relation = NIB_SETTING_OTHER},
-                                "%zu weights are multiplied with other activations than the "
-                                "checkpoint describes",
-                                count);
+        nib__ledger_add_setting(
+            ledger,
+            &(nib_ledger_setting){.code = "activations",
+                                  .name = first->name,
+                                  .asked = first->asked,
+                                  .done = first->done,
+                                  .by = NIB_BY_CHECKPOINT,
+                                  .relation = NIB_SETTING_OTHER},
+            "%zu weights run with activations that differ from those of the checkpoint", count);
 }
 
 void nib__tell_overruled(nib_ledger *ledger, const nib_ledger_setting *asked, const char *option,
@@ -264,7 +261,7 @@ void nib__tell_overruled(nib_ledger *ledger, const nib_ledger_setting *asked, co
     nib__ledger_add_setting(ledger, &line, "%s %s overrules it", option, done);
 }
 
-/* Options of this machine's CPU, to the plan of another one. */
+/* Options for this machine's CPU have no effect on the plan of another machine. */
 static void tell_elsewhere(nib_plan *p)
 {
     const nib_engine *engine = p->model->engine;
@@ -286,8 +283,7 @@ static void tell_elsewhere(nib_plan *p)
     for (size_t i = 0; i < COUNT(lines); i++)
         if (lines[i].asked)
             nib__ledger_add_setting(&p->assignment.ledger, &lines[i],
-                                    "the plan is for %s as it is, not for this machine",
-                                    p->machine.name);
+                                    "the plan is for %s, not for this machine", p->machine.name);
 }
 
 static void tell_threads(nib_plan *p)
@@ -311,7 +307,7 @@ static void tell_threads(nib_plan *p)
                             "they share %d processors, and take turns", cores);
 }
 
-/* Codes are not quantized again, so that their scales stay what they are. */
+/* Codes are not quantized again, so their scales keep their type. */
 static void note_scales(nib_plan *p)
 {
     nib_type stored = NIB_TYPE_NONE, asked = NIB_TYPE_NONE;
@@ -325,19 +321,19 @@ static void note_scales(nib_plan *p)
         others++;
     }
     if (others > 0)
-        nib__ledger_add_setting(&p->assignment.ledger,
-                                &(nib_ledger_setting){.code = "scale-type",
-                                                      .name = "scale_dtype",
-                                                      .asked = nib__type_name(asked),
-                                                      .done = nib__type_name(stored),
-                                                      .by = NIB_BY_RECIPE,
-                                                      .relation = NIB_SETTING_OTHER},
-                                "%zu layers keep the scales that they are stored with, which are "
-                                "%s: codes are not quantized again",
-                                others, nib__type_name(stored));
+        nib__ledger_add_setting(
+            &p->assignment.ledger,
+            &(nib_ledger_setting){.code = "scale-type",
+                                  .name = "scale_dtype",
+                                  .asked = nib__type_name(asked),
+                                  .done = nib__type_name(stored),
+                                  .by = NIB_BY_RECIPE,
+                                  .relation = NIB_SETTING_OTHER},
+            "%zu layers keep their stored %s scales: codes are not quantized again", others,
+            nib__type_name(stored));
 }
 
-/* What is asked of nib_generate, and will not show. */
+/* Options of nib_generate that will have no effect. */
 static void tell_generation(nib_plan *p)
 {
     const nib_generate_options *o = p->request.generation;
@@ -354,7 +350,7 @@ static void add_notes(nib_plan *p)
     nib_ledger *to = &p->assignment.ledger;
     nib__ledger_append(to, &net->notes);
     if (!net->training)
-        nib__rope_say_context(&net->config, p->context, to);
+        nib__rope_report_context(&net->config, p->context, to);
     for (size_t i = 0; i < net->notes.tensor_count; i++) {
         nib_ledger_tensor *t = nib__ledger_add_tensor(to, net->notes.tensors[i].name);
         if (t)
@@ -391,8 +387,8 @@ static void add_notes(nib_plan *p)
                                                       .done = done,
                                                       .by = NIB_BY_CONFIG,
                                                       .relation = NIB_SETTING_OTHER},
-                                "the linear weights are stored as %s, and activations are %s; "
-                                "--dtype %s or --dtype %s says which is meant",
+                                "the linear weights are stored as %s, so activations are %s; "
+                                "choose with --dtype %s or --dtype %s",
                                 done, done, asked, done);
     }
 }
@@ -425,8 +421,8 @@ void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others)
                                 biases, others);
 }
 
-static nib_status make(nib_plan *p, const nib_request *request, const nib_retry *again,
-                       nib_err *err)
+static nib_status make_plan(nib_plan *p, const nib_request *request, const nib_retry *again,
+                            nib_err *err)
 {
     NIB_TRY(copy_request(p, request, err));
     const nib_request *r = &p->request;
@@ -440,7 +436,7 @@ static nib_status make(nib_plan *p, const nib_request *request, const nib_retry 
     NIB_TRY(nib__choose_without(&p->policy.without, &r->without, &p->arena,
                                 &p->model->engine->allocator, err));
     if (again != NULL)
-        NIB_TRY(nib__plan_take_refused(p, again, err));
+        NIB_TRY(nib__plan_exclude_refused(p, again, err));
     p->policy.training = p->model->net.training;
     p->policy.graph = &p->model->net.graph;
     p->policy.wgrad_with_hp = p->model->net.train.wgrad_with_hp;
@@ -476,7 +472,7 @@ nib_status nib__plan_make(nib_plan **out, nib_model *model, const nib_request *r
         return nib__fail_memory(err, sizeof *p, "the plan");
     p->model = model;
     nib__arena_init(&p->arena, a, 0);
-    const nib_status status = make(p, request, again, err);
+    const nib_status status = make_plan(p, request, again, err);
     if (status != NIB_OK) {
         nib_plan_free(p);
         return status;
@@ -511,9 +507,9 @@ nib_status nib_plan_status(const nib_plan *plan, nib_err *err)
 void nib__plan_json(const nib_plan *p, nib_jsonw *w)
 {
     const nib_network *net = &p->model->net;
-    const bool lone = nib__checkpoint_gguf(net->checkpoint) != NULL;
+    const bool is_gguf = nib__checkpoint_gguf(net->checkpoint) != NULL;
     nib__jsonw_pair_string(w, "model",
-                           lone ? nib__checkpoint_path(net->checkpoint) : net->directory);
+                           is_gguf ? nib__checkpoint_path(net->checkpoint) : net->directory);
     nib__jsonw_pair_string(w, "recipe", nib__recipe_text(p->recipe));
     nib__jsonw_pair_string(w, "device", p->machine.name);
     nib__jsonw_pair_string(w, "dtype", nib__type_name(p->policy.dtype));
@@ -589,7 +585,7 @@ nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink, nib_err 
     nib__ledger_summary(ledger, &text);
     if (plan->request.cache != NULL) {
         char token[32];
-        nib__text_format(&text, "; keys and values in %s, %s a token", plan->request.cache,
+        nib__text_format(&text, "; KV cache in %s, %s per token", plan->request.cache,
                          nib__say_bytes(token, nib__plan_token_bytes(plan)));
     }
     nib__text_str(&text, "\n");

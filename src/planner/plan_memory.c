@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether a plan fits: weights as they are done, keys and values of the whole context and, on a
- * device, the buffers of a step, against the memory of the machine.
+ * Whether a plan fits: weights in their planned schemes, the KV cache of the whole context and, on
+ * a device, the buffers of a step, against the memory of the machine.
  */
 #include "plan_handle.h"
 #include "variant.h"
 
 #include <stdio.h>
 
-/* ---- what has to fit where ---- */
+/* ---- what must fit, and where ---- */
 
 typedef struct load {
     const nib_machine *machine;
-    uint64_t weights, room; /* bytes of weights there, and those that it has for them */
-    uint64_t beside;        /* of all else there */
+    uint64_t weights, room; /* bytes of weights there, and bytes available for them */
+    uint64_t others;        /* bytes of everything else there */
 } load;
 
 static uint64_t weight_bytes(const nib_plan *p)
@@ -28,16 +28,16 @@ static load load_of(const nib_plan *p)
 {
     const nib_machine *gpu = p->assignment.gpu, *own = &p->machine;
     load l = {.machine = own, .weights = weight_bytes(p), .room = UINT64_MAX};
-    const bool is_step = p->policy.training; /* whose memory there is known once it is taken */
+    const bool is_step = p->policy.training; /* its device memory is known once allocated */
     if (gpu != NULL && (!is_step || p->policy.room_words != NULL)) {
         l.machine = gpu;
         l.weights = p->assignment.gpu_bytes;
         l.room = nib__plan_room(&p->policy, own, gpu);
-        l.beside = is_step ? 0 : p->policy.step_bytes + (gpu == own ? p->cache.bytes : 0);
+        l.others = is_step ? 0 : p->policy.step_bytes + (gpu == own ? p->cache.bytes : 0);
     } else {
-        l.beside = p->cache.bytes;
+        l.others = p->cache.bytes;
         if (own->memory != 0)
-            l.room = own->memory > l.beside ? own->memory - l.beside : 0;
+            l.room = own->memory > l.others ? own->memory - l.others : 0;
     }
     return l;
 }
@@ -57,7 +57,7 @@ uint64_t nib__plan_token_bytes(const nib_plan *p)
 uint64_t nib__plan_needs(const nib_plan *p)
 {
     const load l = load_of(p);
-    return l.weights + l.beside;
+    return l.weights + l.others;
 }
 
 bool nib__plan_fits(const nib_plan *p)
@@ -68,7 +68,7 @@ bool nib__plan_fits(const nib_plan *p)
 
 /* ---- what would fit ---- */
 
-/* Bytes of all weights, those that are stored as floats in this scheme. */
+/* Bytes of all weights, with those stored as floats converted to this scheme. */
 static uint64_t bytes_with(const nib_plan *p, const nib_scheme *scheme, bool tables)
 {
     uint64_t sum = 0;
@@ -82,8 +82,8 @@ static uint64_t bytes_with(const nib_plan *p, const nib_scheme *scheme, bool tab
     return sum;
 }
 
-/* The mildest recipe with which all fits, and what its weights then are; NULL: none. */
-static const char *what_fits(const nib_plan *p, const load *l, uint64_t *bytes)
+/* The mildest recipe that makes the plan fit, and its bytes of weights; NULL: none. */
+static const char *find_recipe(const nib_plan *p, const load *l, uint64_t *bytes)
 {
     static const struct {
         const char *recipe, *scheme;
@@ -103,8 +103,8 @@ static const char *what_fits(const nib_plan *p, const load *l, uint64_t *bytes)
     return NULL;
 }
 
-/* The same with keys and values in int8, which the CPU runs; false: they are, or something else
- * does. */
+/* The load with an int8 KV cache, which the CPU supports; false: the cache is int8 already, or
+ * attention runs on a device. */
 static bool with_int8(const nib_plan *p, const load *l, load *out)
 {
     const nib_config *c = &p->model->net.config;
@@ -113,12 +113,12 @@ static bool with_int8(const nib_plan *p, const load *l, load *out)
     if (p->assignment.gpu != NULL || l->machine->memory == 0 || then >= now)
         return false;
     *out = *l;
-    out->beside = p->cache.bytes / now * then;
-    out->room = l->machine->memory > out->beside ? l->machine->memory - out->beside : 0;
+    out->others = p->cache.bytes / now * then;
+    out->room = l->machine->memory > out->others ? l->machine->memory - out->others : 0;
     return true;
 }
 
-/* A recipe, a smaller type of keys and values, which costs less, or both. */
+/* Names what makes the plan fit: an int8 cache, which costs least, a recipe, or both. */
 static bool say_smaller(const nib_plan *p, const load *l, nib_text *out)
 {
     static const char cache[] = "--cache-type int8";
@@ -127,24 +127,24 @@ static bool say_smaller(const nib_plan *p, const load *l, nib_text *out)
     load small;
     const bool has_small = with_int8(p, l, &small);
     if (has_small && small.weights <= small.room) {
-        nib__text_format(out, "; %s has %s and fits", cache,
-                         nib__say_bytes(text, small.weights + small.beside));
+        nib__text_format(out, "; %s needs %s and fits", cache,
+                         nib__say_bytes(text, small.weights + small.others));
         return true;
     }
-    const char *recipe = what_fits(p, l, &bytes);
+    const char *recipe = find_recipe(p, l, &bytes);
     if (recipe != NULL) {
-        nib__text_format(out, "; --recipe %s has %s and fits", recipe,
-                         nib__say_bytes(text, bytes + l->beside));
+        nib__text_format(out, "; --recipe %s needs %s and fits", recipe,
+                         nib__say_bytes(text, bytes + l->others));
         return true;
     }
-    recipe = has_small ? what_fits(p, &small, &bytes) : NULL;
+    recipe = has_small ? find_recipe(p, &small, &bytes) : NULL;
     if (recipe != NULL)
-        nib__text_format(out, "; --recipe %s %s has %s and fits", recipe, cache,
-                         nib__say_bytes(text, bytes + small.beside));
+        nib__text_format(out, "; --recipe %s %s needs %s and fits", recipe, cache,
+                         nib__say_bytes(text, bytes + small.others));
     return recipe != NULL;
 }
 
-/* What to do: a smaller type, or else a shorter context, where that is what is too large. */
+/* The remedy: a smaller type, or else a shorter context if the cache is what is too large. */
 static void say_remedy(const nib_plan *p, const load *l, nib_text *out)
 {
     const bool is_step = p->policy.training;
@@ -155,15 +155,15 @@ static void say_remedy(const nib_plan *p, const load *l, nib_text *out)
                              : ", or set activation_checkpoint.mode to full");
     else if (say_smaller(p, l, out))
         return;
-    else if (l->weights + l->beside - p->cache.bytes < l->machine->memory &&
+    else if (l->weights + l->others - p->cache.bytes < l->machine->memory &&
              p->policy.room_words == NULL)
-        nib__text_format(out, "; --context less than %lld fits", (long long)p->context);
+        nib__text_format(out, "; a --context below %lld fits", (long long)p->context);
     else
-        nib__text_str(out, "; no recipe of weights in 4 bits fits either");
+        nib__text_str(out, "; no 4-bit recipe fits either");
 }
 
-/* What the host would do of it, and the predicted speed with that and without: the same plan, with
- * the rung allowed. */
+/* What the host would run if the rung `device` were allowed, and the predicted speed with and
+ * without it. */
 static nib_status say_host(const nib_plan *p, const load *l, nib_text *out, nib_err *err)
 {
     const nib_allocator *a = &p->model->engine->allocator;
@@ -212,7 +212,7 @@ static void say_excess(const nib_plan *p, const load *l, nib_text *out)
                          nib__say_bytes(over, l->weights - l->room), m->name, p->policy.room_words);
         return;
     }
-    const uint64_t need = l->weights + l->beside;
+    const uint64_t need = l->weights + l->others;
     nib__text_format(out, "weights, keys%s are %s, %s more than %s has (%s)",
                      p->assignment.gpu != NULL ? ", values and buffers" : " and values",
                      nib__say_bytes(needed, need),
@@ -237,19 +237,19 @@ static nib_status say_too_large(nib_plan *p, const load *l, nib_err *err)
     const bool failed = words.failed;
     nib__text_free(&words);
     NIB_TRY(status);
-    return failed ? nib__fail_memory(err, 1024, "the words of a plan") : NIB_OK;
+    return failed ? nib__fail_memory(err, 1024, "the text of a plan") : NIB_OK;
 }
 
-/* What layers with a window keep of a sequence. */
+/* How many positions layers with a window keep. */
 static void say_windows(const nib_plan *p, char *out, size_t size)
 {
     const int64_t layers = p->model->net.config.layers;
     char kept[32];
     nib__say_count(kept, (uint64_t)p->cache.window_positions);
     if (p->cache.window_layers == layers)
-        snprintf(out, size, "; each layer keeps %s of the positions, for its window", kept);
+        snprintf(out, size, "; each layer keeps only %s positions, for its window", kept);
     else
-        snprintf(out, size, "; %lld of %lld layers keep %s of the positions, for their window",
+        snprintf(out, size, "; %lld of %lld layers keep only %s positions, for their window",
                  (long long)p->cache.window_layers, (long long)layers, kept);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is said of a plan as a whole, once its layers are decided: predicted times, units of the
- * machine that stay idle, and the sentence of the first layer that has no allowed way.
+ * Notes on the plan as a whole, once its layers are decided: predicted times, units of the machine
+ * that stay idle, and the error sentence of the first denied layer.
  */
 #include "options.h"
 #include "tuned.h"
@@ -11,9 +11,9 @@
 #include <math.h>
 #include <stdio.h>
 
-/* ---- a unit that is there: used, or why not ---- */
+/* ---- 4-bit dot products: used, or why not ---- */
 
-static bool asks_dot4(const nib_variant *variant)
+static bool uses_dot4(const nib_variant *variant)
 {
     for (const nib_cond *c = variant->uses[0].kernel->conds; c->relation != NIB_REL_END; c++)
         if (c->fact == NIB_FACT_DOT4)
@@ -22,7 +22,7 @@ static bool asks_dot4(const nib_variant *variant)
 }
 
 /* "v_dot8_i32_i4 multiplies eight 4-bit pairs" */
-static const char *what_dot4(const nib_machine *machine)
+static const char *describe_dot4(const nib_machine *machine)
 {
     for (size_t i = 0; i < machine->source_count; i++)
         if (machine->sources[i].fact == NIB_FACT_DOT4 && machine->sources[i].words != NULL)
@@ -30,7 +30,7 @@ static const char *what_dot4(const nib_machine *machine)
     return "published";
 }
 
-/* Without it a machine's 4-bit products would look as if they sped up every recipe with a 4 in its
+/* Without this note, a machine's 4-bit products would seem to speed up every recipe with a 4 in its
  * name. */
 static void note_dot4(nib_assignment *out, const nib_policy *policy)
 {
@@ -43,26 +43,26 @@ static void note_dot4(nib_assignment *out, const nib_policy *policy)
         if (plan->denied || plan->done.code != NIB_CODE_I4 || plan->layer->role == NIB_ROLE_EMBED)
             continue;
         memcpy(variant.uses, plan->uses, sizeof variant.uses);
-        const bool uses_it = asks_dot4(&variant);
-        used += uses_it;
-        idle_count += !uses_it;
-        idle = uses_it ? idle : plan->layer;
+        const bool is_used = uses_dot4(&variant);
+        used += is_used;
+        idle_count += !is_used;
+        idle = is_used ? idle : plan->layer;
     }
     if (used != 0)
         nib__ledger_add_note(&out->ledger, "dot4",
                              "%s has 4-bit dot products (%s): %zu layers use them", m->name,
-                             what_dot4(m), used);
+                             describe_dot4(m), used);
     if (idle == NULL)
         return;
     static const char recipe[] = "4da4w-g32";
     nib_scheme scheme;
     nib_variant variant;
-    char remedy[192] = "no kernel of the table does here", then[32], now[32];
+    char remedy[192] = "no kernel in the table can use them here", then[32], now[32];
     const int64_t m_tokens = nib__policy_m(policy);
     if (nib__scheme_parse(&scheme, recipe, sizeof recipe - 1, NULL) != NIB_OK)
         return;
     nib__variant_find(&variant, idle, &scheme, m, policy, NULL);
-    if (variant.runs && asks_dot4(&variant)) {
+    if (variant.runs && uses_dot4(&variant)) {
         nib__say_seconds(then, nib__variant_seconds(&variant, idle, policy, m_tokens));
         nib__variant_find(&variant, idle, &idle->asked, m, policy, NULL);
         nib__say_seconds(now, nib__variant_seconds(&variant, idle, policy, m_tokens));
@@ -71,13 +71,13 @@ static void note_dot4(nib_assignment *out, const nib_policy *policy)
     }
     nib__ledger_add_note(
         &out->ledger, "dot4",
-        "%s has 4-bit dot products (%s); %zu int4 layers do not use them, their activations being "
-        "%s: %s",
-        m->name, what_dot4(m), idle_count,
+        "%s has 4-bit dot products (%s); %zu int4 layers do not use them because their activations "
+        "are %s: %s",
+        m->name, describe_dot4(m), idle_count,
         idle->asked.act == NIB_ACT_FLOAT ? "float" : nib__act_names[idle->asked.act], remedy);
 }
 
-/* ---- fp8 without its unit ---- */
+/* ---- fp8 without an fp8 unit ---- */
 
 static bool is_fp8(nib_code code)
 {
@@ -93,8 +93,8 @@ static bool is_widened(const nib_layer_plan *plan)
     return plan->layer->role != NIB_ROLE_EMBED;
 }
 
-/* A GPU's fp8 is bought for speed, so it is said where no fp8 unit multiplies it. A recipe that
- * quantizes weights alone asks for floats; then only a machine without the unit is worth a line. */
+/* Users choose fp8 on a GPU for speed, so a note says if no fp8 unit multiplies it. A weight-only
+ * recipe asks for float products; then only a machine without the unit is worth a note. */
 static void note_widened(nib_assignment *out)
 {
     const nib_machine *m = out->machine;
@@ -113,14 +113,14 @@ static void note_widened(nib_assignment *out)
     const char *lacks = !has_fp8 ? "has no fp8 matrix unit"
                         : blocks == layers && !m->facts.fact[NIB_FACT_MX_UNIT]
                             ? "has no block-scaled matrix unit"
-                            : "has an fp8 matrix unit, but no kernel of the table for it";
-    nib__ledger_add_note(&out->ledger, "widened",
-                         "%s %s: the codes of %zu fp8 layer%s are widened to bf16 and multiplied "
-                         "there",
-                         m->name, lacks, layers, layers == 1 ? "" : "s");
+                            : "has an fp8 matrix unit, but the table has no kernel for it";
+    nib__ledger_add_note(
+        &out->ledger, "widened",
+        "%s %s: the codes of %zu fp8 layer%s are widened to bf16 and multiplied as bf16", m->name,
+        lacks, layers, layers == 1 ? "" : "s");
 }
 
-/* ---- activations that the format brings ---- */
+/* ---- activations that the format sets ---- */
 
 static void note_format_activations(nib_assignment *out)
 {
@@ -132,15 +132,15 @@ static void note_format_activations(nib_assignment *out)
     }
     if (layers != 0)
         nib__ledger_add_note(&out->ledger, "activations",
-                             "%zu layer%s multiplied with int8 activations in blocks, as the tools "
-                             "of their format do it; --recipe weight-only has floats",
-                             layers, layers == 1 ? " is" : "s are");
+                             "%zu layer%s int8 activations in blocks, as the tools of their format "
+                             "do; --recipe weight-only uses floats",
+                             layers, layers == 1 ? " uses" : "s use");
 }
 
-/* ---- quantizing that does not pay ---- */
+/* ---- quantizing that makes a layer slower ---- */
 
-/* Seconds of m tokens in linear layers if those that are quantized were so in another scheme; NaN:
- * one of them could not be. */
+/* Seconds of the linear layers for m tokens if all quantized ones used this scheme; NaN: one of
+ * them cannot. */
 static double seconds_in(const nib_assignment *out, const nib_policy *policy,
                          const nib_scheme *scheme, int64_t m)
 {
@@ -161,8 +161,8 @@ static double seconds_in(const nib_assignment *out, const nib_policy *policy,
     return sum;
 }
 
-/* What is faster with so many tokens than the plan and than bf16: recipes are tried as if all
- * layers that are quantized were so in them. beside_s: of all else. */
+/* Writes which recipe, or bf16, is faster than the plan for m tokens. Each recipe is tried for all
+ * quantized layers. beside_s: seconds of everything but linear layers. */
 static void say_fastest(const nib_assignment *out, const nib_policy *policy, int64_t m,
                         double planned_s, double bf16_s, double beside_s, char *to, size_t size)
 {
@@ -175,7 +175,7 @@ static void say_fastest(const nib_assignment *out, const nib_policy *policy, int
         return;
     for (size_t i = 0; (recipe = nib__suggest_recipe(&scheme, i)) != NULL; i++) {
         const double seconds = beside_s + seconds_in(out, policy, &scheme, m);
-        if (seconds < best_s) /* no NaN is */
+        if (seconds < best_s) /* false for NaN */
             best = recipe, best_s = seconds;
     }
     if (best != NULL && best_s < planned_s)
@@ -185,7 +185,7 @@ static void say_fastest(const nib_assignment *out, const nib_policy *policy, int
         snprintf(to, size, "; bf16 is fastest there, %s", nib__say_seconds(time, bf16_s));
 }
 
-/* Each batch by its own: what pays for one token may not for a prompt. */
+/* Decode and prefill get a note each: what is faster for one token may be slower for a prompt. */
 static void note_slower(nib_assignment *out, const nib_policy *policy,
                         const nib_plan_totals *totals)
 {
@@ -208,7 +208,7 @@ static void note_slower(nib_assignment *out, const nib_policy *policy,
     }
 }
 
-/* ---- kernels whose order was measured ---- */
+/* ---- kernels chosen by measured times ---- */
 
 static void note_tuned(nib_assignment *out)
 {
@@ -220,8 +220,7 @@ static void note_tuned(nib_assignment *out)
         layers += !out->layers[i].denied && out->layers[i].uses[0].tuned_s > 0;
     if (layers > 0)
         nib__ledger_add_note(&out->ledger, "tuned",
-                             "the kernels of %zu layer%s are in the order that was measured here, "
-                             "%s",
+                             "the kernels of %zu layer%s are ordered by times measured here, %s",
                              layers, layers == 1 ? "" : "s", tuned->measured_on);
     if (tuned->why[0] != 0)
         nib__ledger_add_note(&out->ledger, "tuned", "%s; `nibble tune MODEL` measures again",
@@ -230,7 +229,8 @@ static void note_tuned(nib_assignment *out)
 
 /* ---- notes ---- */
 
-/* Products of a micro-batch, and with what moves between the device and its host. */
+/* Times of a micro-batch: the products, and the products with the copies between device and
+ * host. */
 static void note_training(nib_assignment *out, const nib_policy *policy, const char *source)
 {
     char linear[32], bf16[32], all[32], bf16_all[32];
@@ -242,7 +242,7 @@ static void note_training(nib_assignment *out, const nib_policy *policy, const c
         "linear layers, forward and backward, of %" PRId64 " tokens: %s predicted from %s; in "
         "bf16 %s%s",
         nib__policy_m(policy), linear, source, bf16,
-        moves_s > 0 ? nib__ledger_text(&out->ledger, "; with what moves %s, in bf16 %s",
+        moves_s > 0 ? nib__ledger_text(&out->ledger, "; with copies %s, in bf16 %s",
                                        nib__say_seconds(all, out->predicted_token_s),
                                        nib__say_seconds(bf16_all, out->predicted_bf16_token_s))
                     : "");
@@ -268,8 +268,8 @@ void nib__plan_notes(nib_assignment *out, const nib_policy *policy, const nib_pl
             source, time, bf16, prefill, NIB_PREFILL_TOKENS, bf16_prefill, linear);
     if (m->here && !m->measured)
         nib__ledger_add_note(&out->ledger, "cautious",
-                             "%s is faster than its cautious rates: `nibble devices %s --measure` "
-                             "times its kernels, and plans then predict from them",
+                             "%s is faster than its cautious rates: `nibble devices %s "
+                             "--measure` times its kernels, and later plans predict from the times",
                              m->name, m->name);
     note_tuned(out);
     note_slower(out, policy, totals);
@@ -278,13 +278,12 @@ void nib__plan_notes(nib_assignment *out, const nib_policy *policy, const nib_pl
     note_format_activations(out);
     if (!policy->declared)
         return;
-    nib__ledger_add_note(&out->ledger, "declared",
-                         "%s is not here: kernels that are not built are planned as if they were",
-                         m->name);
+    nib__ledger_add_note(
+        &out->ledger, "declared",
+        "%s is not this machine: kernels that are not built are planned as if they were", m->name);
 }
 
-/* The sentence of the first layer that has no allowed way: reasons until the room is used, remedy
- * last. */
+/* The error sentence of the first denied layer: as many reasons as fit, then the remedy. */
 void nib__plan_say_denied(nib_assignment *out, const nib_policy *policy)
 {
     enum { REASONS_ROOM = 600 };
@@ -299,14 +298,14 @@ void nib__plan_say_denied(nib_assignment *out, const nib_policy *policy)
     if (line == NULL)
         return;
     char reasons[REASONS_ROOM + 128] = "", more[64] = "", remedy[320] = "";
-    size_t used = 0, said = 0;
-    for (; said < line->reason_count && used < REASONS_ROOM; said++)
+    size_t used = 0, written = 0;
+    for (; written < line->reason_count && used < REASONS_ROOM; written++)
         used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%.200s",
-                                 said == 0 ? "" : "; ", line->reasons[said].text);
-    if (said < line->reason_count)
+                                 written == 0 ? "" : "; ", line->reasons[written].text);
+    if (written < line->reason_count)
         snprintf(reasons + (used < sizeof reasons ? used : sizeof reasons - 1),
                  used < sizeof reasons ? sizeof reasons - used : 1, "; and %zu more",
-                 line->reason_count - said);
+                 line->reason_count - written);
     if (denied > 1)
         snprintf(more, sizeof more, " (and %zu more)", denied - 1);
     if (line->advice_count != 0)
@@ -314,9 +313,9 @@ void nib__plan_say_denied(nib_assignment *out, const nib_policy *policy)
                  line->advice[0].option != NULL ? line->advice[0].option : "",
                  line->advice[0].option != NULL ? ": " : "", line->advice[0].text);
     else if (policy->strict && line->rung != NIB_RUNG_NONE)
-        snprintf(remedy, sizeof remedy, "; without --strict rung %s does it",
+        snprintf(remedy, sizeof remedy, "; without --strict, rung %s does it",
                  nib__rung_names[line->rung]);
-    nib__fail(&out->denied, NIB_NOT_AS_ASKED, "%s: %sasked %s%s, and %s: %s%s", line->name,
+    nib__fail(&out->denied, NIB_NOT_AS_ASKED, "%s: %sasked %s%s, but %s: %s%s", line->name,
               policy->strict && line->rung != NIB_RUNG_NONE ? "--strict: " : "", line->asked, more,
               line->rung != NIB_RUNG_NONE ? "something else would be done"
                                           : "nothing allowed does it",

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The operations without weights: norms, positions, attention, the cache. On the CPU each has a
- * row for every shape, and nothing is said. On another device one that lacks its row goes to the
- * host, if that is allowed, with a line of its own in the ledger: what crosses between the two, and
- * what that costs per token.
+ * The operations without weights: norms, positions, attention, the KV cache. The CPU has a row for
+ * every shape, so nothing is noted there. An operation without a row on a device goes to the host,
+ * if allowed, with a ledger line of its own: the copies between the two, and their cost per token.
  */
 #include "options.h"
 #include "variant.h"
@@ -11,25 +10,25 @@
 #include <math.h>
 #include <stdio.h>
 
-static const nib_op operations[] = {NIB_OP_NORM,   NIB_OP_ROPE, NIB_OP_ATTN,   NIB_OP_STORE_KV,
-                                    NIB_OP_SWIGLU, NIB_OP_ADD,  NIB_OP_GATHER, NIB_OP_SCALE};
+static const nib_op of_inference[] = {NIB_OP_NORM,   NIB_OP_ROPE, NIB_OP_ATTN,   NIB_OP_STORE_KV,
+                                      NIB_OP_SWIGLU, NIB_OP_ADD,  NIB_OP_GATHER, NIB_OP_SCALE};
 
-/* Those of a training step, which are the CPU's. */
+/* Operations of a training step, which run on the CPU. */
 static const nib_op of_training[] = {
     NIB_OP_NORM,      NIB_OP_ROPE,     NIB_OP_ATTN,    NIB_OP_STORE_KV, NIB_OP_SWIGLU,
     NIB_OP_ADD,       NIB_OP_XENT,     NIB_OP_NORM_DX, NIB_OP_NORM_DW,  NIB_OP_ATTN_DX,
     NIB_OP_SWIGLU_DX, NIB_OP_EMBED_DW, NIB_OP_BIAS_DW, NIB_OP_SQUARES,  NIB_OP_ADAMW,
     NIB_OP_SCALE,     NIB_OP_SCALE_DX};
 
-_Static_assert(COUNT(operations) + 1 <= NIB_OPS_MAX && COUNT(of_training) + 1 <= NIB_OPS_MAX,
+_Static_assert(COUNT(of_inference) + 1 <= NIB_OPS_MAX && COUNT(of_training) + 1 <= NIB_OPS_MAX,
                "raise NIB_OPS_MAX");
 
 const char *nib__plan_operation_name(size_t i)
 {
-    return i < COUNT(operations) ? nib__op_names[operations[i]] : NULL;
+    return i < COUNT(of_inference) ? nib__op_names[of_inference[i]] : NULL;
 }
 
-/* Does the model do it? Most operations are every model's. */
+/* Whether the model has this operation. Every model has most of them. */
 static bool is_used(const nib_assignment *plan, nib_op op)
 {
     const nib_graph *g = plan->graph;
@@ -39,25 +38,27 @@ static bool is_used(const nib_assignment *plan, nib_op op)
     return used;
 }
 
-/* ---- what crosses: a walk through the graph for one pass ---- */
+/* ---- copies between host and device: a walk over the graph for one pass ---- */
 
-typedef struct walk {
+typedef struct copy_walk {
     const nib_assignment *plan;
     double tokens;
-    int wanted; /* the head's value: from it on only the last token's rows are wanted */
+    int wanted; /* the head's output: from it on, values have only the last token's row */
     double copies, bytes;
-} walk;
+} copy_walk;
 
-enum { HERE, THERE };
+enum { ON_HOST, ON_DEVICE };
 
-static int side_of_row(const walk *w, const nib_kernel *row)
+static int side_of_row(const copy_walk *w, const nib_kernel *row)
 {
-    const nib_machine *m = w->plan->machine; /* where what is denied was asked */
-    return (row != NULL ? row->device : m->facts.fact[NIB_FACT_DEVICE]) == NIB_DEVICE_CPU ? HERE
-                                                                                          : THERE;
+    const nib_machine *m = w->plan->machine; /* a denied operation counts as on its requested
+                                                machine */
+    return (row != NULL ? row->device : m->facts.fact[NIB_FACT_DEVICE]) == NIB_DEVICE_CPU
+               ? ON_HOST
+               : ON_DEVICE;
 }
 
-static int side_of(const walk *w, const nib_graph_node *node)
+static int side_of(const copy_walk *w, const nib_graph_node *node)
 {
     if (node->op == NIB_OP_LINEAR || node->op == NIB_OP_EMBED) {
         const size_t site = w->plan->graph->weights[node->weight].index;
@@ -70,8 +71,8 @@ static int side_of(const walk *w, const nib_graph_node *node)
     return side_of_row(w, plan != NULL ? plan->row : NULL);
 }
 
-/* The result is of the last token alone. */
-static void reads(walk *w, int side, int value)
+/* Counts a copy unless the side already holds the value. From `wanted` on, values have one row. */
+static void read_value(copy_walk *w, int side, int value)
 {
     const nib_graph *g = w->plan->graph;
     uint8_t *held = &w->plan->held[value];
@@ -83,12 +84,12 @@ static void reads(walk *w, int side, int value)
     *held = (uint8_t)(*held | 1 << side);
 }
 
-/* Seconds that copies between the devices take for m tokens, of which the last has an output. */
-static double crossing_seconds(walk *w, const nib_assignment *plan, const nib_policy *policy,
-                               int64_t m)
+/* Seconds of copies between host and device for m tokens, of which the last has an output. */
+static double copy_seconds(copy_walk *w, const nib_assignment *plan, const nib_policy *policy,
+                           int64_t m)
 {
     const nib_graph *g = plan->graph;
-    *w = (walk){.plan = plan, .tokens = (double)m};
+    *w = (copy_walk){.plan = plan, .tokens = (double)m};
     if (plan->gpu == NULL || g == NULL)
         return 0;
     memset(plan->held, 0, g->value_count);
@@ -100,12 +101,12 @@ static double crossing_seconds(walk *w, const nib_assignment *plan, const nib_po
         const int side = side_of(w, node);
         for (int j = 0; j < NIB_NODE_INPUTS; j++)
             if (node->in[j] >= 0)
-                reads(w, side, node->in[j]);
+                read_value(w, side, node->in[j]);
         if (node->out >= 0)
             plan->held[node->out] = (uint8_t)(1 << side);
     }
     if (nib__plan_sampler(plan, policy, NIB_TOP_K, false, NULL) == NULL)
-        reads(w, HERE, (int)g->value_count - 1); /* logits, to draw from */
+        read_value(w, ON_HOST, (int)g->value_count - 1); /* logits, for drawing on the CPU */
     else
         w->copies++, w->bytes += sizeof(int32_t);
     const nib_machine *gpu = plan->gpu;
@@ -115,8 +116,8 @@ static double crossing_seconds(walk *w, const nib_assignment *plan, const nib_po
 
 double nib__plan_moves_seconds(const nib_assignment *plan, const nib_policy *policy, int64_t m)
 {
-    walk w;
-    return crossing_seconds(&w, plan, policy, m);
+    copy_walk w;
+    return copy_seconds(&w, plan, policy, m);
 }
 
 /* ---- an operation that the device has no row for ---- */
@@ -139,7 +140,7 @@ void nib__explain_operation(nib_ledger *ledger, nib_ledger_layer *line, const ni
                                                 machine->name));
 }
 
-static const char *allowance(const nib_plan_options *options, const char *op)
+static const char *find_allowance(const nib_plan_options *options, const char *op)
 {
     for (size_t i = 0; i < options->allow_count; i++)
         if (options->allow[i].rung == NIB_RUNG_DEVICE &&
@@ -164,7 +165,7 @@ static void write_use(nib_ledger *ledger, nib_ledger_layer *line, const nib_op_p
     line->use_count = 1;
 }
 
-/* ": 785 tokens/s, and 8330 if opencl did it"; empty where that is not known. */
+/* ": 785 tokens/s, and 8330 if opencl did it"; empty if unknown. */
 static const char *say_speeds(nib_ledger *ledger, double host_s, double device_s,
                               const char *device)
 {
@@ -177,19 +178,19 @@ static const char *say_speeds(nib_ledger *ledger, double host_s, double device_s
                             with, without, device);
 }
 
-/* What it costs that `plan` is done by the host: the copies of a token with it and without. */
-static const char *say_price(nib_assignment *out, const nib_op_plan *plan, const nib_kernel *row,
-                             const nib_policy *policy, double *seconds)
+/* The price of running `plan` on the host: the additional copies per token. */
+static const char *describe_price(nib_assignment *out, const nib_op_plan *plan,
+                                  const nib_kernel *row, const nib_policy *policy, double *seconds)
 {
     nib_ledger *ledger = &out->ledger;
     nib_op_plan *slot = &out->ops[out->op_count++];
     char time[32], bytes[32];
-    walk with, without;
-    *slot = (nib_op_plan){plan->op, NULL, plan->machine}; /* as asked */
-    const double without_s = crossing_seconds(&without, out, policy, 1);
+    copy_walk with, without;
+    *slot = (nib_op_plan){plan->op, NULL, plan->machine}; /* as requested */
+    const double without_s = copy_seconds(&without, out, policy, 1);
     const double device_s = nib__plan_step_seconds(out, policy, 1, 1, NIB_PREFILL_TOKENS);
     *slot = (nib_op_plan){plan->op, row, plan->machine->host};
-    *seconds = crossing_seconds(&with, out, policy, 1) - without_s;
+    *seconds = copy_seconds(&with, out, policy, 1) - without_s;
     const double host_s = nib__plan_step_seconds(out, policy, 1, 1, NIB_PREFILL_TOKENS);
     out->op_count--;
     nib__say_seconds(time, *seconds);
@@ -200,13 +201,13 @@ static const char *say_price(nib_assignment *out, const nib_op_plan *plan, const
         say_speeds(ledger, host_s, device_s, plan->machine->name));
 }
 
-/* The host does it: a line that says why, what it costs and what allows it. */
-static void go_to_host(nib_assignment *out, nib_op_plan *plan, const nib_query *query,
-                       const nib_plan_options *options, const nib_policy *policy)
+/* Moves an operation to the host, with a ledger line: why, at what cost, allowed by what. */
+static void move_to_host(nib_assignment *out, nib_op_plan *plan, const nib_query *query,
+                         const nib_plan_options *options, const nib_policy *policy)
 {
     nib_ledger *ledger = &out->ledger;
     const nib_machine *device = plan->machine, *host = device->host;
-    const char *name = nib__op_names[plan->op], *allowed = allowance(options, name);
+    const char *name = nib__op_names[plan->op], *allowed = find_allowance(options, name);
     nib_ledger_layer *line = nib__ledger_add_layer(ledger, name);
     const nib_kernel *row = NULL;
     const char *price = "";
@@ -222,7 +223,7 @@ static void go_to_host(nib_assignment *out, nib_op_plan *plan, const nib_query *
         row = nib__plan_op_best(&host_query, host);
     }
     if (row != NULL)
-        price = say_price(out, plan, row, policy, &seconds);
+        price = describe_price(out, plan, row, policy, &seconds);
     line->denied = row == NULL || allowed == NULL || policy->strict;
     line->rung = row != NULL && allowed != NULL ? NIB_RUNG_DEVICE : NIB_RUNG_NONE;
     if (row != NULL && line->denied)
@@ -238,9 +239,9 @@ static void go_to_host(nib_assignment *out, nib_op_plan *plan, const nib_query *
     write_use(ledger, line, plan, seconds);
 }
 
-/* The driver refused the row that would have done it, and another of the device does. */
-static void say_other_row(nib_assignment *out, const nib_op_plan *plan, const nib_query *query,
-                          const nib_policy *policy)
+/* The driver refused the best row, and another row of the device runs: explain it. */
+static void explain_other_row(nib_assignment *out, const nib_op_plan *plan, const nib_query *query,
+                              const nib_policy *policy)
 {
     nib_ledger *ledger = &out->ledger;
     const nib_kernel *refused = nib__driver_refused(plan->row, query, policy);
@@ -260,16 +261,15 @@ static void say_other_row(nib_assignment *out, const nib_op_plan *plan, const ni
     write_use(ledger, line, plan, 0);
 }
 
-/* Keys are written where attention reads them. */
-static const nib_machine *home_of(const nib_assignment *out, nib_op op)
+/* The machine asked for an operation: keys are written where attention reads them. */
+static const nib_machine *machine_for(const nib_assignment *out, nib_op op)
 {
     const nib_op_plan *attention =
         op == NIB_OP_STORE_KV ? nib__plan_operation(out, NIB_OP_ATTN) : NULL;
     return attention != NULL && attention->row != NULL ? attention->machine : out->machine;
 }
 
-/* Is it keys that are written where attention would read them, and is denied? What allows attention
- * takes them along. */
+/* Whether this is the write of keys for a denied attention. Allowing attention allows it, too. */
 static bool follows_denied(const nib_assignment *out, nib_op op)
 {
     return op == NIB_OP_STORE_KV && nib__plan_operation(out, NIB_OP_ATTN)->row == NULL;
@@ -287,8 +287,8 @@ static bool has_bias(const nib_assignment *plan, const nib_layer *layers, size_t
     return false;
 }
 
-/* Gradients that the device made are added there where it has a row for that, which comes after the
- * CPU's in the list; else by the CPU. */
+/* Gradients that the device computed are added there if it has a row for sums, listed after the
+ * CPU's row; else by the CPU. */
 static void plan_sums(nib_assignment *out, const nib_policy *policy)
 {
     nib_query query;
@@ -300,7 +300,7 @@ static void plan_sums(nib_assignment *out, const nib_policy *policy)
         out->ops[out->op_count++] = (nib_op_plan){NIB_OP_ADD, row, out->gpu};
 }
 
-/* The best row of the CPU for each, or the error with what refuses every row. */
+/* The CPU's best row for each operation, or the error with what refuses every row. */
 static void plan_training(nib_assignment *out, const nib_plan_options *options,
                           const nib_layer *layers, size_t count, const nib_policy *policy)
 {
@@ -313,44 +313,46 @@ static void plan_training(nib_assignment *out, const nib_plan_options *options,
         nib__plan_op_ask(&query, plan.op, policy, host);
         plan.row = nib__plan_op_best(&query, host);
         if (plan.row == NULL)
-            go_to_host(out, &plan, &query, options, policy);
+            move_to_host(out, &plan, &query, options, policy);
         out->ops[out->op_count++] = plan;
     }
     plan_sums(out, policy);
     nib__plan_training(out, layers, count, policy);
 }
 
-/* What keeps layers that read one norm from having their form made with it; NULL: nothing. */
-static const char *needs_rows(nib_assignment *out, const nib_layer_plan *layers, size_t count)
+/* Why the layers that read one norm cannot have it fused with quantizing; NULL: they can. */
+static const char *why_not_fused(nib_assignment *out, const nib_layer_plan *layers, size_t count)
 {
     const nib_op_plan *norm = nib__plan_operation(out, NIB_OP_NORM);
     if (norm->row == NULL || norm->row->device != NIB_DEVICE_CPU)
-        return nib__ledger_text(&out->ledger, "the norm is done on %s", norm->machine->name);
+        return nib__ledger_text(&out->ledger, "the norm runs on %s", norm->machine->name);
     for (size_t i = 0; i < count; i++) {
         const nib_layer_plan *layer = &layers[i];
         const char *name = layer->layer->name;
         if (layer->use_count == 0)
             return nib__ledger_text(&out->ledger, "%s has no allowed way", name);
         if (layer->uses[0].kernel->device != NIB_DEVICE_CPU)
-            return nib__ledger_text(&out->ledger, "%s reads the norm's rows on %s", name,
+            return nib__ledger_text(&out->ledger, "%s reads the norm's output on %s", name,
                                     layer->machine->name);
         if (nib__plan_ordered(layer))
             return nib__ledger_text(
-                &out->ledger, "%s has its columns in act-order, so that it reads the norm's rows",
-                name);
+                &out->ledger,
+                "%s has its columns in act-order, so it reads the norm's output unquantized", name);
         if (i > 0 && !nib__plan_same_form(&layers[0], layer))
-            return nib__ledger_text(&out->ledger, "%s takes another form of the norm's rows", name);
+            return nib__ledger_text(&out->ledger, "%s needs the norm's output in another form",
+                                    name);
     }
     return NULL;
 }
 
-/* Layers first.. that read one norm, and nothing else does: if all take its rows in one form, and
- * a row of the CPU makes that straight from the norm. */
-static void plan_normed(nib_assignment *out, const nib_policy *policy, size_t first, size_t count)
+/* For the layers [first, first + count), the only readers of one norm: fuses the norm with
+ * quantizing if all need one form and the CPU has a row for it. */
+static void plan_fused_norm(nib_assignment *out, const nib_policy *policy, size_t first,
+                            size_t count)
 {
     nib_layer_plan *layers = &out->layers[first];
     nib_ledger_layer *lines = &out->ledger.layers[first];
-    const char *why = needs_rows(out, layers, count);
+    const char *why = why_not_fused(out, layers, count);
     const nib_kernel *row = NULL;
     if (why == NULL)
         row = nib__plan_operand(NIB_OP_NORM_QUANT, &layers[0].done, out->dtype, NULL,
@@ -365,9 +367,9 @@ static void plan_normed(nib_assignment *out, const nib_policy *policy, size_t fi
             nib__explain_normed(&out->ledger, &lines[i], &layers[i], policy, row, why);
 }
 
-/* How many linear layers read the norm at `at`, if nothing else does and they follow each other;
- * else 0. */
-static size_t readers_of(const nib_graph *g, size_t at)
+/* The number of linear layers that read the norm at `at`, if they are consecutive and nothing else
+ * reads it; else 0. */
+static size_t count_readers(const nib_graph *g, size_t at)
 {
     const int value = g->nodes[at].out;
     size_t count = 0, other = 0;
@@ -386,13 +388,13 @@ static void plan_norms(nib_assignment *out, const nib_policy *policy)
     const nib_graph *g = out->graph;
     for (size_t i = 0; g != NULL && i < g->node_count; i++) {
         const bool rows = g->nodes[i].op == NIB_OP_NORM && g->nodes[i].heads == 1;
-        const size_t count = rows ? readers_of(g, i) : 0;
+        const size_t count = rows ? count_readers(g, i) : 0;
         if (count != 0)
-            plan_normed(out, policy, g->weights[g->nodes[i + 1].weight].index, count);
+            plan_fused_norm(out, policy, g->weights[g->nodes[i + 1].weight].index, count);
     }
 }
 
-/* Both in one pass where the CPU does them, if the row for that is not left out. */
+/* Rope and storing keys in one pass if the CPU does both and the fused row is not excluded. */
 static void plan_rope_copy(nib_assignment *out, const nib_policy *policy)
 {
     static const nib_op parts[] = {NIB_OP_ROPE, NIB_OP_STORE_KV};
@@ -412,29 +414,29 @@ static void plan_rope_copy(nib_assignment *out, const nib_policy *policy)
 void nib__plan_operations(nib_assignment *out, const nib_plan_options *options,
                           const nib_layer *layers, size_t count, const nib_policy *policy)
 {
-    walk w;
+    copy_walk w;
     char time[32], bytes[32];
     if (policy->training)
         plan_training(out, options, layers, count, policy);
     if (policy->training)
         return;
-    for (size_t i = 0; i < COUNT(operations); i++) {
-        nib_op_plan plan = {.op = operations[i], .machine = home_of(out, operations[i])};
+    for (size_t i = 0; i < COUNT(of_inference); i++) {
+        nib_op_plan plan = {.op = of_inference[i], .machine = machine_for(out, of_inference[i])};
         nib_query query;
         if (!is_used(out, plan.op))
             continue;
         nib__plan_op_ask(&query, plan.op, policy, plan.machine);
         plan.row = nib__plan_op_best(&query, plan.machine);
         if (plan.row == NULL && !follows_denied(out, plan.op))
-            go_to_host(out, &plan, &query, options, policy);
+            move_to_host(out, &plan, &query, options, policy);
         else if (plan.row != NULL)
-            say_other_row(out, &plan, &query, policy);
+            explain_other_row(out, &plan, &query, policy);
         out->ops[out->op_count++] = plan;
     }
     plan_rope_copy(out, policy);
     plan_norms(out, policy);
     nib__plan_drawing(out, policy);
-    const double seconds = crossing_seconds(&w, out, policy, 1);
+    const double seconds = copy_seconds(&w, out, policy, 1);
     if (seconds == 0)
         return;
     nib__ledger_add_note(

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packing of weights for a device, before the first token: there, of what is stored, where it has a
- * row that takes the store; else here, and what is packed moves.
+ * Packing weights for a device, before the first token: on the device, from the stored form, if it
+ * has a row that reads this form; else on the host, which copies the packed form.
  */
 #include "options.h"
 #include "variant.h"
@@ -9,15 +9,15 @@
 #include <stdio.h>
 
 typedef struct packing {
-    uint64_t room; /* bytes beside all that a run holds there, for a weight as it is stored */
-    size_t there, here, here_for_room;
-    uint64_t bytes_there, bytes_here, bytes_here_for_room; /* that move */
+    uint64_t room; /* free bytes on the device, for a weight in its stored form */
+    size_t on_device, on_host, on_host_for_room;
+    uint64_t device_bytes, host_bytes, host_for_room_bytes; /* copied */
     double seconds;
     const nib_kernel *row;
 } packing;
 
-static const nib_kernel *row_for(const nib_layer *layer, const nib_layer_plan *plan,
-                                 const nib_machine *machine, const nib_policy *policy)
+static const nib_kernel *find_row(const nib_layer *layer, const nib_layer_plan *plan,
+                                  const nib_machine *machine, const nib_policy *policy)
 {
     nib_query query;
     nib__plan_op_ask(&query, NIB_OP_PACK, policy, machine);
@@ -27,7 +27,7 @@ static const nib_kernel *row_for(const nib_layer *layer, const nib_layer_plan *p
     return row != NULL && row->packing == plan->uses[0].kernel->packing ? row : NULL;
 }
 
-static double seconds_to_move(const nib_machine *m, double bytes)
+static double copy_seconds(const nib_machine *m, double bytes)
 {
     return m->copy_s + (m->copy_bytes_per_s > 0 ? bytes / m->copy_bytes_per_s : 0);
 }
@@ -38,52 +38,53 @@ static void add_layer(packing *p, const nib_layer *layer, nib_layer_plan *plan,
     const double packed = (double)nib__row_bytes(plan->uses[0].kernel, layer, &plan->done);
     const double stored = (double)nib__upload_bytes(layer, &plan->done);
     const nib_machine *host = machine->host;
-    plan->pack = row_for(layer, plan, machine, policy);
+    plan->pack = find_row(layer, plan, machine, policy);
     const bool has_room = nib__staging_bytes(layer, &plan->done) <= p->room;
     if (plan->pack != NULL && has_room) {
-        p->there++;
+        p->on_device++;
         p->row = plan->pack;
-        p->bytes_there += (uint64_t)stored;
-        p->seconds += seconds_to_move(machine, stored) + (stored + packed) / machine->bytes_per_s +
+        p->device_bytes += (uint64_t)stored;
+        p->seconds += copy_seconds(machine, stored) + (stored + packed) / machine->bytes_per_s +
                       machine->launch_s;
         return;
     }
-    *(plan->pack != NULL ? &p->here_for_room : &p->here) += 1;
-    *(plan->pack != NULL ? &p->bytes_here_for_room : &p->bytes_here) += (uint64_t)packed;
+    *(plan->pack != NULL ? &p->on_host_for_room : &p->on_host) += 1;
+    *(plan->pack != NULL ? &p->host_for_room_bytes : &p->host_bytes) += (uint64_t)packed;
     plan->pack = NULL;
-    p->seconds += seconds_to_move(machine, packed);
+    p->seconds += copy_seconds(machine, packed);
     if (host != NULL && host->bytes_per_s > 0)
         p->seconds += (stored + packed) / host->bytes_per_s;
 }
 
-/* Why it is packed here: words around the device's name. */
-static const char *say_here(char out[192], size_t count, uint64_t bytes, const char *const why[2],
-                            const char *device, bool first)
+/* How many weights the host packs, and why: `why` is the text before and after the device's
+ * name. */
+static const char *describe_host(char out[192], size_t count, uint64_t bytes,
+                                 const char *const why[2], const char *device, bool first)
 {
     char size[32];
     out[0] = 0;
     if (count != 0)
-        snprintf(out, 192, "%s%zu here, for %s%s %s, %s", first ? "" : "; ", count, why[0], device,
-                 why[1], nib__say_bytes(size, bytes));
+        snprintf(out, 192, "%s%zu on the host because %s%s %s, %s", first ? "" : "; ", count,
+                 why[0], device, why[1], nib__say_bytes(size, bytes));
     return out;
 }
 
-static void say(nib_assignment *out, const packing *p)
+static void add_note(nib_assignment *out, const packing *p)
 {
-    static const char *const no_kernel[] = {"no kernel of ", "takes them as stored"};
+    static const char *const no_kernel[] = {"no kernel of ", "reads them as stored"};
     static const char *const no_room[] = {"",
-                                          "has no room for them as stored beside what is packed"};
+                                          "has no room for them as stored beside the packed ones"};
     char there[32], time[32], first[128] = "", second[192], third[192];
     const char *device = out->gpu->name;
-    if (p->there != 0)
-        snprintf(first, sizeof first, "%zu weight%s on %s by %s, %s as stored", p->there,
-                 p->there == 1 ? "" : "s", device, p->row->name,
-                 nib__say_bytes(there, p->bytes_there));
-    say_here(second, p->here, p->bytes_here, no_kernel, device, p->there == 0);
-    say_here(third, p->here_for_room, p->bytes_here_for_room, no_room, device,
-             p->there + p->here == 0);
+    if (p->on_device != 0)
+        snprintf(first, sizeof first, "%zu weight%s on %s by %s, %s as stored", p->on_device,
+                 p->on_device == 1 ? "" : "s", device, p->row->name,
+                 nib__say_bytes(there, p->device_bytes));
+    describe_host(second, p->on_host, p->host_bytes, no_kernel, device, p->on_device == 0);
+    describe_host(third, p->on_host_for_room, p->host_for_room_bytes, no_room, device,
+                  p->on_device + p->on_host == 0);
     nib__ledger_add_note(&out->ledger, "packing",
-                         "packed before the first token: %s%s%s; %s predicted with the moves",
+                         "packed before the first token: %s%s%s; %s predicted with the copies",
                          first, second, third, nib__say_seconds(time, p->seconds));
 }
 
@@ -101,6 +102,6 @@ void nib__plan_packing(nib_assignment *out, const nib_layer *layers, size_t coun
         if (row != NULL && row->device != NIB_DEVICE_CPU && row->packing != NULL)
             add_layer(&p, &layers[i], plan, out->gpu, policy);
     }
-    if (p.there + p.here + p.here_for_room != 0)
-        say(out, &p);
+    if (p.on_device + p.on_host + p.on_host_for_room != 0)
+        add_note(out, &p);
 }

@@ -1,41 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether a plan's weights lie packed beside the checkpoint, or in the directory for such files:
- * what is used of them, or why they are packed at load all the same. Their bytes are the same, so
- * this is no substitution. And what a session keeps there for the next one.
+ * Packed weights beside the checkpoint or in the cache directory: how many the plan uses, or why
+ * they are packed at load. They have the same bytes either way, so this is no substitution. Also
+ * what a session saves there for the next one.
  */
 #include "plan_handle.h"
 #include "packed.h"
 
 #include <stdio.h>
 
-/* A layer that any row reads packed; *there: all of its layouts are in the file. */
-static bool is_packed(const nib_plan *p, size_t i, bool *there)
+/* True if a row of the layer reads a packed weight; *in_file: the file has all its layouts. */
+static bool reads_packed(const nib_plan *p, size_t i, bool *in_file)
 {
     const nib_layer_plan *plan = &p->assignment.layers[i];
     bool any = false;
-    *there = nib__scheme_same_weight(&p->layers[i].stored, &plan->done);
+    *in_file = nib__scheme_same_weight(&p->layers[i].stored, &plan->done);
     for (int u = 0; u < plan->use_count; u++) {
         const nib_packing *packing = plan->uses[u].kernel ? plan->uses[u].kernel->packing : NULL;
         if (packing == NULL)
             continue;
         any = true;
-        *there = *there && nib__packed_has(p->model->packed, p->layers[i].name, packing);
+        *in_file = *in_file && nib__packed_has(p->model->packed, p->layers[i].name, packing);
     }
     return any;
 }
 
 bool nib__plan_is_packed(const nib_plan *p, size_t i)
 {
-    bool there;
-    return is_packed(p, i, &there) && there;
+    bool in_file;
+    return reads_packed(p, i, &in_file) && in_file;
 }
 
 /* ---- the files of --cache-dir ---- */
 
-/* One file for each model and choice of layouts: another device or kernel has its own. NULL: no
- * weight is read packed as it is stored; what a recipe makes of it is packed at load. */
-static const char *kept_pack(const nib_plan *p)
+/* One file per model and choice of layouts, so another device or kernel has its own. NULL: no
+ * stored weight is read packed; weights that a recipe quantizes are packed at load. */
+static const char *packed_cache_path(const nib_plan *p)
 {
     nib_model *m = p->model;
     nib_hash parts[2] = {nib__path_hash(nib__checkpoint_path(m->net.checkpoint)), {0, 0}};
@@ -57,20 +57,20 @@ static const char *kept_pack(const nib_plan *p)
     return path;
 }
 
-/* What stands in the way of files there; NULL: nothing that shows now. */
-static const char *refuses(const char *directory)
+/* Why files cannot be written there; NULL: no known reason. */
+static const char *find_obstacle(const char *directory)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s", directory);
-    for (;;) { /* the first part of the path that is there */
+    for (;;) { /* the deepest part of the path that exists */
         const nib_path_kind kind = nib__path_kind(path);
         if (kind == NIB_PATH_DIRECTORY)
-            return nib__path_writable(path) ? NULL : "nothing can be written there";
+            return nib__path_writable(path) ? NULL : "the directory is not writable";
         if (kind != NIB_PATH_NONE)
             return "a file of this name is in the way";
         char *slash = strrchr(path, '/');
         if (slash == NULL)
-            return nib__path_writable(".") ? NULL : "nothing can be written there";
+            return nib__path_writable(".") ? NULL : "the directory is not writable";
         slash[slash == path] = 0; /* the root keeps its slash */
     }
 }
@@ -89,21 +89,21 @@ static nib_status open_at(nib_model *m, const char *path, const char *then)
     return status;
 }
 
-/* Once for a model: it reads all of the file. */
+/* Once per model, because it reads the whole file. */
 static void open_packed(nib_plan *p)
 {
     nib_model *m = p->model;
     if (m->packed_asked)
         return;
     m->packed_asked = true;
-    const char *beside = nib__packed_place(m->net.checkpoint, &m->net.arena);
+    const char *beside = nib__packed_path(m->net.checkpoint, &m->net.arena);
     if (beside != NULL &&
         (open_at(m, beside, "the weights are packed at load") != NIB_OK || m->packed != NULL))
         return;
-    const char *kept = m->cache_dir != NULL ? kept_pack(p) : NULL;
+    const char *kept = m->cache_dir != NULL ? packed_cache_path(p) : NULL;
     if (kept == NULL)
         return;
-    (void)open_at(m, kept, "it is written anew");
+    (void)open_at(m, kept, "it will be written again");
     m->packed_due = m->packed == NULL;
     m->packed_path = kept;
 }
@@ -114,8 +114,8 @@ void nib__plan_open_packed(nib_plan *p)
     if (!p->machine.here || p->policy.training || m->net.checkpoint == NULL)
         return;
     open_packed(p);
-    nib__model_tables(m); /* now, so that the plan says what it finds */
-    const char *why = m->cache_dir != NULL ? refuses(m->cache_dir) : NULL;
+    nib__model_tables(m); /* now, so the plan can note what it finds */
+    const char *why = m->cache_dir != NULL ? find_obstacle(m->cache_dir) : NULL;
     if (why == NULL)
         return;
     m->packed_due = false, m->tables = NULL;
@@ -190,11 +190,11 @@ nib_status nib__plan_keep(nib_model *m, const nib_plan *p, nib_err *err)
     return NIB_OK;
 }
 
-/* ---- what is said ---- */
+/* ---- notes ---- */
 
 void nib__plan_note_packed(nib_plan *p)
 {
-    size_t there = 0, all = 0;
+    size_t found = 0, all = 0;
     if (p->model->packed_due)
         nib__ledger_add_note(&p->assignment.ledger, "packed",
                              "packed weights are not in %s yet: a run writes them there",
@@ -202,11 +202,11 @@ void nib__plan_note_packed(nib_plan *p)
     if (p->model->packed == NULL || !p->machine.here)
         return;
     for (size_t i = 0; i < p->assignment.count; i++) {
-        bool is_there;
-        if (!is_packed(p, i, &is_there))
+        bool in_file;
+        if (!reads_packed(p, i, &in_file))
             continue;
         all++;
-        there += is_there;
+        found += in_file;
     }
     if (all == 0)
         nib__ledger_add_note(&p->assignment.ledger, "packed",
@@ -215,6 +215,6 @@ void nib__plan_note_packed(nib_plan *p)
                              p->model->packed_path);
     else
         nib__ledger_add_note(&p->assignment.ledger, "packed",
-                             "packed weights from %s: %zu of %zu%s", p->model->packed_path, there,
-                             all, there == all ? "" : "; the others are packed at load");
+                             "packed weights from %s: %zu of %zu%s", p->model->packed_path, found,
+                             all, found == all ? "" : "; the others are packed at load");
 }

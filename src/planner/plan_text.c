@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The plan for people: the machine, the layers (folded, or single ones with every candidate and
- * every reason), which kernels run them, what another engine would have done, and the cost.
+ * The plan as text: the machine, the layers (folded, or single ones with every candidate and
+ * reason), the kernels that run them, what another engine would have done, and the cost.
  */
 #include "variant.h"
 
@@ -78,8 +78,8 @@ static void render_totals(const nib_assignment *plan, const nib_policy *policy, 
 typedef struct kernel_line {
     const char *name, *phase;
     size_t layers;
-    double us;       /* at the smallest m of its uses */
-    double tuned_us; /* the same, as measured by itself; 0: not all of it was */
+    double us;       /* at the smallest m of each layer's uses */
+    double tuned_us; /* the same, measured alone; 0: not measured for every layer */
     char ms[64];     /* "1, 2-16, 17+" */
 } kernel_line;
 
@@ -101,8 +101,8 @@ static void add_range(kernel_line *line, const nib_ledger_use *use)
     snprintf(line->ms + used, sizeof line->ms - used, "%s%s", used == 0 ? "" : ", ", range);
 }
 
-/* Everything that `name` does in `phase`, in the ledger's order. */
-static kernel_line kernel_use(const nib_ledger *ledger, const char *name, const char *phase)
+/* Sums the uses of kernel `name` in `phase`, in the ledger's order. */
+static kernel_line sum_uses(const nib_ledger *ledger, const char *name, const char *phase)
 {
     kernel_line line = {.name = name, .phase = phase};
     bool all_tuned = true;
@@ -149,7 +149,7 @@ static void render_kernels(const nib_ledger *ledger, nib_text *out)
             if (seen_before(ledger, i, u))
                 continue;
             const nib_ledger_use *use = &ledger->layers[i].uses[u];
-            const kernel_line line = kernel_use(ledger, use->kernel, use->phase);
+            const kernel_line line = sum_uses(ledger, use->kernel, use->phase);
             const nib_kernel *kernel = nib__kernel_find(line.name);
             if (!any)
                 nib__text_format(out, "\n%7s  %-*s  %-8s  %-12s  %s\n", "layers", KERNEL_WIDTH,
@@ -244,7 +244,7 @@ static void render_candidates(const nib_ledger_layer *layer, bool of_engine, boo
     trim_line_ends(out, start);
 }
 
-/* A step of training multiplies three times: y, dx and dW, in this order. */
+/* A training step multiplies three times: y, dx and dW, in this order. */
 static bool is_step(const nib_ledger_layer *layer)
 {
     return layer->use_count == 3 && strcmp(layer->uses[2].phase, "backward") == 0;
@@ -313,8 +313,9 @@ static void render_detail(const nib_ledger_layer *layer, const char *engine, nib
                          nib__rung_names[layer->rung], layer->allowed);
     render_candidates(layer, false, false, out);
     render_uses(layer, out);
-    const bool told = layer->rung == NIB_RUNG_NONE && has_candidates(layer, false);
-    for (size_t i = 0; !told && i < layer->reason_count; i++) /* else each stands with its row */
+    const bool listed = layer->rung == NIB_RUNG_NONE && has_candidates(layer, false);
+    for (size_t i = 0; !listed && i < layer->reason_count; i++) /* else each is listed with its row
+                                                                   */
         nib__ledger_wrap(out, "  - ", "    ", WIDTH, layer->reasons[i].text);
     nib__ledger_render_advice(layer, out);
     if (engine != NULL) {
@@ -391,7 +392,7 @@ static void render_engine(const nib_ledger *ledger, const char *engine, nib_text
     if (!any)
         nib__text_str(
             out,
-            "  its kernels are described for int4, fp8 and mxfp8 layers; none is asked here\n");
+            "  its kernels are described for int4, fp8 and mxfp8 layers; this plan has none\n");
 }
 
 void nib__plan_render(const nib_assignment *plan, const nib_policy *policy, nib_text *out)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the plan of a training config says besides its layers: keys that options or the number of
- * ranks overrule, keys that have nothing to do, and what layers are trained for.
+ * Settings and notes of a training config besides its layers: keys that options or the number of
+ * ranks overrule, keys without effect, and what layers are trained for.
  */
 #include "plan_handle.h"
 
@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* The codes that a layer is trained for: its products are of floats. */
+/* Moves the layers' quantized schemes to `qat`: their products are float. */
 static nib_status choose_qat(nib_plan *p, nib_err *err)
 {
     const char *products = nib__type_name(p->policy.dtype);
@@ -56,7 +56,7 @@ nib_status nib__plan_check_training(nib_plan *p, nib_err *err)
     return choose_qat(p, err);
 }
 
-/* ---- keys that are not done as they say ---- */
+/* ---- keys that are not done as written ---- */
 
 static nib_ledger_setting line_of(const nib_train_asked *asked, nib_setting_relation relation)
 {
@@ -68,7 +68,7 @@ static nib_ledger_setting line_of(const nib_train_asked *asked, nib_setting_rela
 }
 
 /* Data parallelism is shards times replicas. Each rank holds all weights, so shards are replicas
- * that were asked to hold less. */
+ * that were meant to hold less. */
 static void tell_ranks(nib_plan *p)
 {
     const nib_train_config *c = &p->model->net.train;
@@ -79,27 +79,28 @@ static void tell_ranks(nib_plan *p)
     const bool is_shared = c->shards > 1 || (c->shards == -1 && ranks > replicas);
     const nib_train_asked *asked =
         is_shared || !c->asked.replicas.key ? &c->asked.shards : &c->asked.replicas;
-    static const char whole[] = "each rank holds all weights, and shares the data with the others";
+    static const char all_weights[] =
+        "each rank holds all weights, and shares the data with the others";
     if (!asked->key || (fits && !is_shared))
         return;
-    /* -1 is torchtitan's default: whoever wrote it asked for no shards in particular */
+    /* -1 is torchtitan's default, so it does not request any number of shards */
     nib_ledger_setting line = line_of(asked, !fits             ? NIB_SETTING_OTHER
                                              : c->shards == -1 ? NIB_SETTING_NARROWER
                                                                : NIB_SETTING_NONE);
-    char here[24];
-    snprintf(here, sizeof here, "%" PRId64, ranks);
+    char count[24];
+    snprintf(count, sizeof count, "%" PRId64, ranks);
     if (fits) {
-        nib__ledger_add_setting(&p->assignment.ledger, &line, "%s", whole);
+        nib__ledger_add_setting(&p->assignment.ledger, &line, "%s", all_weights);
         return;
     }
-    line.done = here;
+    line.done = count;
     nib__ledger_add_setting(&p->assignment.ledger, &line,
                             "%s: `mpirun -n %" PRId64 " nibble train` starts as many%s%s",
-                            ranks == 1 ? "this is one rank" : "another number of ranks runs",
-                            wanted, is_shared ? "; " : "", is_shared ? whole : "");
+                            ranks == 1 ? "this is one rank" : "a different number of ranks runs",
+                            wanted, is_shared ? "; " : "", is_shared ? all_weights : "");
 }
 
-/* Options of the command that a key of the config says, too. */
+/* Options of the command that overrule a key of the config. */
 static void tell_options(nib_plan *p)
 {
     const nib_train_config *c = &p->model->net.train;
@@ -126,12 +127,12 @@ void nib__plan_tell_training(nib_plan *p)
     if (!c->asked.export_dtype.key || c->export_last || c->qat || p->request.exports)
         return;
     const nib_ledger_setting line = line_of(&c->asked.export_dtype, NIB_SETTING_NONE);
-    nib__ledger_add_setting(&p->assignment.ledger, &line,
-                            "no model is written: checkpoint.last_save_in_hf or `nibble train "
-                            "--export` does");
+    nib__ledger_add_setting(
+        &p->assignment.ledger, &line,
+        "no model is written; checkpoint.last_save_in_hf or `nibble train --export` writes one");
 }
 
-/* ---- what is trained for ---- */
+/* ---- quantization-aware training ---- */
 
 static void note_qat(nib_plan *p)
 {
@@ -145,16 +146,16 @@ static void note_qat(nib_plan *p)
     if (layers == 0)
         return;
     nib__ledger_add_note(to, "qat",
-                         "%zu linear layers are trained for their codes: weights, and inputs where "
-                         "the recipe quantizes them, become codes and values again before each "
-                         "product, which is of %s; gradients pass the rounding",
+                         "%zu linear layers have quantization-aware training: weights, and inputs "
+                         "if the recipe quantizes them, are quantized and dequantized before each "
+                         "product in %s; gradients ignore the rounding",
                          layers, nib__type_name(p->policy.dtype));
     if (tables > 0)
         nib__ledger_add_note(to, "qat",
-                             "the embedding is trained as it is and quantized at the end");
+                             "the embedding is trained unquantized, and quantized at the end");
 }
 
-/* It is of products that are quantized, and of no others. */
+/* wgrad_with_hp affects only quantized products. */
 static void note_wgrad(nib_plan *p)
 {
     const nib_train_config *c = &p->model->net.train;
@@ -165,9 +166,9 @@ static void note_wgrad(nib_plan *p)
             nib__scheme_is_quantized(&p->assignment.layers[i].done))
             return;
     const nib_ledger_setting line = line_of(&c->asked.wgrad_with_hp, NIB_SETTING_NONE);
-    nib__ledger_add_setting(&p->assignment.ledger, &line, "no linear layer has products of codes%s",
-                            c->qat ? "; quantize.qat trains for codes with products of floats"
-                                   : "");
+    nib__ledger_add_setting(&p->assignment.ledger, &line,
+                            "no linear layer has quantized products%s",
+                            c->qat ? "; quantize.qat trains with float products" : "");
 }
 
 void nib__plan_note_training(nib_plan *p)

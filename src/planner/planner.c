@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layer by layer: as asked where a row does it; else the ladder, rung by rung, each to be allowed;
- * else denied, with every reason, what would do and what it costs. The ledger gets one line per
- * layer.
+ * Plans layer by layer. A layer runs as asked if a row does it; else the planner tries the rungs of
+ * the ladder, each of which must be allowed; else the layer is denied, with every reason, what
+ * would do it and at what cost. The ledger gets one line per layer.
  */
 #include "options.h"
 #include "variant.h"
@@ -17,19 +17,19 @@ typedef struct planner {
     const nib_policy *policy;
     nib_plan_options options;
     nib_plan_totals totals;
-    size_t slowest; /* the layer that loses most against its own bf16; SIZE_MAX: none */
+    size_t slowest; /* the layer that loses most against bf16; SIZE_MAX: none */
     double slowest_s, slowest_bf16_s;
 } planner;
 
-/* What is decided of one layer, before it is written down. */
+/* The decision for one layer, before it goes into plan and ledger. */
 typedef struct decision {
     const nib_layer *layer;
-    nib_variant asked, done; /* done is set where it runs */
+    nib_variant asked, done; /* done is valid if the layer runs */
     const nib_machine *machine;
     const nib_kernel *bound;
     nib_rung rung;
     bool denied;
-    bool refused; /* a faster row than the one that runs refused */
+    bool refused; /* a row faster than the chosen one was refused */
     const char *allowed;
 } decision;
 
@@ -37,27 +37,28 @@ enum { NAME_ROOM = 256 };
 
 /* ---- words ---- */
 
-static const char *say_done(nib_ledger *ledger, const nib_scheme *scheme,
-                            const nib_machine *machine)
+static const char *format_done(nib_ledger *ledger, const nib_scheme *scheme,
+                               const nib_machine *machine)
 {
     char name[64];
     return nib__ledger_text(ledger, "%s@%s", nib__scheme_name(name, scheme), machine->name);
 }
 
-/* "qat 8da4w-g32@cpu" of a layer that is trained for codes. */
-static const char *say_layer(nib_ledger *ledger, const nib_layer *layer, const nib_scheme *scheme,
-                             const nib_machine *machine)
+/* "qat 8da4w-g32@cpu" for a layer in quantization-aware training. */
+static const char *format_layer(nib_ledger *ledger, const nib_layer *layer,
+                                const nib_scheme *scheme, const nib_machine *machine)
 {
     char name[64];
     if (!nib__scheme_is_quantized(&layer->qat) || layer->role == NIB_ROLE_EMBED)
-        return say_done(ledger, scheme, machine);
+        return format_done(ledger, scheme, machine);
     return nib__ledger_text(ledger, "qat %s@%s", nib__scheme_name(name, &layer->qat),
                             machine->name);
 }
 
 /* ---- rungs ---- */
 
-static const nib_plan_option *allowance(const planner *p, const nib_layer *layer, nib_rung rung)
+static const nib_plan_option *find_allowance(const planner *p, const nib_layer *layer,
+                                             nib_rung rung)
 {
     for (size_t i = 0; i < p->options.allow_count; i++)
         if (p->options.allow[i].rung == rung &&
@@ -68,7 +69,7 @@ static const nib_plan_option *allowance(const planner *p, const nib_layer *layer
 
 static bool is_allowed(const planner *p, decision *d, nib_rung rung)
 {
-    const nib_plan_option *option = allowance(p, d->layer, rung);
+    const nib_plan_option *option = find_allowance(p, d->layer, rung);
     if (option != NULL)
         d->allowed = nib__ledger_text(&p->out->ledger, "by --allow %s", option->text);
     else if (rung == NIB_RUNG_KERNEL)
@@ -76,8 +77,8 @@ static bool is_allowed(const planner *p, decision *d, nib_rung rung)
     return option != NULL || rung == NIB_RUNG_KERNEL;
 }
 
-/* Codes of one scheme do not become another's: what the first quantizer lost is lost. The same
- * codes may be multiplied with floats, or as their format is. */
+/* Codes of one scheme cannot become another's: what the first quantizer lost is lost. The same
+ * codes may be multiplied with float activations or with those of their format. */
 static bool asks_requantizing(const nib_layer *layer)
 {
     const nib_act act = layer->asked.act;
@@ -89,8 +90,9 @@ static bool asks_requantizing(const nib_layer *layer)
                : !nib__scheme_equal(&layer->stored, &layer->asked);
 }
 
-/* The layer as this rung would do it; false where there is no such way. */
-static bool rung_way(const planner *p, const decision *d, nib_rung rung, nib_variant *variant)
+/* The layer as this rung would run it; false if the rung cannot. */
+static bool find_rung_variant(const planner *p, const decision *d, nib_rung rung,
+                              nib_variant *variant)
 {
     const nib_layer *layer = d->layer;
     nib_scheme scheme = layer->asked;
@@ -133,18 +135,19 @@ static void advise_rung(const planner *p, nib_ledger_layer *line, const decision
     char then[32], bf16[32];
     nib_ledger *ledger = &p->out->ledger;
     const int64_t m = nib__policy_m(p->policy);
-    const double own = nib__bf16_seconds(d->layer, d->machine, p->policy, m);
+    const double bf16_s = nib__bf16_seconds(d->layer, d->machine, p->policy, m);
     nib__say_seconds(then, nib__variant_seconds(variant, d->layer, p->policy, m));
-    nib__plan_advise_rung(
-        ledger, line, p->policy, rung,
-        nib__ledger_text(ledger, "done %s, %s per %s predicted; %s%s",
-                         say_done(ledger, &variant->scheme, variant->machine), then,
-                         nib__policy_unit(p->policy), isnan(own) ? d->machine->name : "in bf16 ",
-                         isnan(own) ? " cannot do bf16 either" : nib__say_seconds(bf16, own)));
+    nib__plan_advise_rung(ledger, line, p->policy, rung,
+                          nib__ledger_text(ledger, "done %s, %s per %s predicted; %s%s",
+                                           format_done(ledger, &variant->scheme, variant->machine),
+                                           then, nib__policy_unit(p->policy),
+                                           isnan(bf16_s) ? d->machine->name : "in bf16 ",
+                                           isnan(bf16_s) ? " cannot do bf16 either"
+                                                         : nib__say_seconds(bf16, bf16_s)));
 }
 
-/* "device" -> "--allow 'lm_head=device'", or "--allow device" where layers of several names need
- * it. */
+/* Turns the advice "device" into "--allow 'lm_head=device'", or into "--allow device" if layers of
+ * several names need it. */
 static void write_rung_options(planner *p)
 {
     nib_ledger *ledger = &p->out->ledger;
@@ -175,27 +178,27 @@ static void write_rung_options(planner *p)
     }
 }
 
-static void climb(const planner *p, nib_ledger_layer *line, decision *d)
+static void try_rungs(const planner *p, nib_ledger_layer *line, decision *d)
 {
-    nib_variant ways[NIB_RUNG_COUNT];
-    bool there[NIB_RUNG_COUNT] = {false};
+    nib_variant variants[NIB_RUNG_COUNT];
+    bool runs[NIB_RUNG_COUNT] = {false};
     for (int rung = NIB_RUNG_DEVICE; rung < NIB_RUNG_COUNT; rung++) {
-        there[rung] = rung_way(p, d, (nib_rung)rung, &ways[rung]);
-        if (there[rung] && is_allowed(p, d, (nib_rung)rung)) {
+        runs[rung] = find_rung_variant(p, d, (nib_rung)rung, &variants[rung]);
+        if (runs[rung] && is_allowed(p, d, (nib_rung)rung)) {
             d->rung = (nib_rung)rung;
-            d->done = ways[rung];
+            d->done = variants[rung];
             return;
         }
     }
     d->denied = true;
     for (int rung = NIB_RUNG_DEVICE; rung < NIB_RUNG_COUNT; rung++)
-        if (there[rung])
-            advise_rung(p, line, d, (nib_rung)rung, &ways[rung]);
+        if (runs[rung])
+            advise_rung(p, line, d, (nib_rung)rung, &variants[rung]);
 }
 
-/* ---- rung `kernel`: as asked, but with another row than hinted at or expected ---- */
+/* ---- rung `kernel`: as asked, but with another row than hinted or expected ---- */
 
-static bool asks_hint(const nib_kernel *row, nib_layout_hint hint)
+static bool has_hint(const nib_kernel *row, nib_layout_hint hint)
 {
     for (const nib_cond *c = row->conds; c->relation != NIB_REL_END; c++)
         if (c->fact == NIB_FACT_LAYOUT_HINT && c->relation == NIB_REL_IS && c->arg == (int64_t)hint)
@@ -203,7 +206,7 @@ static bool asks_hint(const nib_kernel *row, nib_layout_hint hint)
     return false;
 }
 
-static void answer_hint(const planner *p, nib_ledger_layer *line, const decision *d)
+static void explain_hint(const planner *p, nib_ledger_layer *line, const decision *d)
 {
     nib_ledger *ledger = &p->out->ledger;
     const nib_layer *layer = d->layer;
@@ -212,19 +215,19 @@ static void answer_hint(const planner *p, nib_ledger_layer *line, const decision
     nib_query query;
     nib__ledger_add_reason(
         ledger, line, "layout",
-        nib__ledger_text(ledger,
-                         "the layout %s is another engine's; weights are packed for %s instead",
-                         hint, d->done.uses[0].kernel->name));
+        nib__ledger_text(
+            ledger, "the layout %s belongs to another engine; weights are packed for %s instead",
+            hint, d->done.uses[0].kernel->name));
     nib__plan_query(&query, layer, &layer->asked, d->machine, p->policy, NIB_OP_LINEAR,
                     d->done.uses[0].phase, nib__policy_m(p->policy));
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
-        if (row->peer != NULL && asks_hint(row, layer->hint) && nib__kernel_keyed(row, &query))
+        if (row->peer != NULL && has_hint(row, layer->hint) && nib__kernel_keyed(row, &query))
             nib__explain_row(ledger, line, row, &query, p->policy, false);
     }
 }
 
-/* True: the driver refused rows that would have run. */
+/* True if the driver refused rows that would have run. */
 static bool explain_driver(const planner *p, nib_ledger_layer *line, const decision *d)
 {
     const nib_kernel *before = NULL;
@@ -244,7 +247,7 @@ static void find_rung_kernel(const planner *p, nib_ledger_layer *line, decision 
     const bool hinted = d->layer->hint != NIB_HINT_NONE && d->layer->hint != NIB_HINT_PLAIN;
     const nib_kernel *refused = NULL, *before = NULL;
     if (hinted)
-        answer_hint(p, line, d);
+        explain_hint(p, line, d);
     for (int i = 0; i < d->done.use_count && d->bound == NULL; i++) {
         const nib_use *use = &d->done.uses[i];
         nib_query query;
@@ -263,11 +266,11 @@ static void find_rung_kernel(const planner *p, nib_ledger_layer *line, decision 
     }
 }
 
-/* ---- memory that runs out ---- */
+/* ---- a device without enough memory ---- */
 
-/* No memory of its device is left for the layer, and it may go to the host. Where it may not, it
- * stays, and the plan as a whole is too large, which says what would fit. */
-static bool leaves_for_memory(const planner *p, nib_ledger_layer *line, decision *d)
+/* True if the layer does not fit on its device and may go to the host. If it may not, it stays, and
+ * the plan as a whole is too large, which names what would fit. */
+static bool moves_to_host(const planner *p, nib_ledger_layer *line, decision *d)
 {
     nib_ledger *ledger = &p->out->ledger;
     const uint64_t held = p->out->gpu_bytes, bytes = nib__variant_bytes(&d->asked, d->layer),
@@ -278,16 +281,16 @@ static bool leaves_for_memory(const planner *p, nib_ledger_layer *line, decision
     char all[32];
     if (d->bound != NULL || (bytes <= room && held <= room - bytes))
         return false;
-    if (!rung_way(p, d, NIB_RUNG_DEVICE, &variant) || !is_allowed(p, d, NIB_RUNG_DEVICE))
+    if (!find_rung_variant(p, d, NIB_RUNG_DEVICE, &variant) || !is_allowed(p, d, NIB_RUNG_DEVICE))
         return false;
     d->rung = NIB_RUNG_DEVICE;
     d->done = variant;
-    nib__ledger_add_reason(ledger, line, "memory",
-                           nib__ledger_text(ledger,
-                                            "%s has room for %s of weights beside %s, and not "
-                                            "enough is left for this one%s%s",
-                                            d->machine->name, nib__say_bytes(all, room), beside,
-                                            words != NULL ? ": " : "", words != NULL ? words : ""));
+    nib__ledger_add_reason(
+        ledger, line, "memory",
+        nib__ledger_text(ledger,
+                         "%s has room for %s of weights beside %s, not enough to add this one%s%s",
+                         d->machine->name, nib__say_bytes(all, room), beside,
+                         words != NULL ? ": " : "", words != NULL ? words : ""));
     return true;
 }
 
@@ -298,7 +301,7 @@ static void find_binding(planner *p, decision *d)
     const nib_op op = d->layer->role == NIB_ROLE_EMBED ? NIB_OP_EMBED : NIB_OP_LINEAR;
     for (size_t i = 0; i < p->options.kernel_count; i++) {
         nib_plan_option *option = &p->options.kernel[i];
-        /* without a pattern it speaks of the layers that have such a product */
+        /* without a pattern, --kernel applies to the layers that have such a product */
         const bool backward =
             option->kernel->op == NIB_OP_LINEAR_DX || option->kernel->op == NIB_OP_LINEAR_DW;
         const bool has_op =
@@ -312,12 +315,12 @@ static void find_binding(planner *p, decision *d)
     }
 }
 
-/* The row that was bound cannot be given: its own reasons, no one else's. */
+/* The row that --kernel binds cannot run: give only its own reasons. */
 static void deny_bound(const planner *p, nib_ledger_layer *line, decision *d)
 {
     nib_ledger *ledger = &p->out->ledger;
-    bool said = false;
-    for (int i = 0; i < d->asked.use_count && !said; i++) {
+    bool explained = false;
+    for (int i = 0; i < d->asked.use_count && !explained; i++) {
         const nib_use *use = &d->asked.uses[i];
         nib_query query;
         if (use->op != d->bound->op && (i + 1 < d->asked.use_count))
@@ -326,9 +329,9 @@ static void deny_bound(const planner *p, nib_ledger_layer *line, decision *d)
                         use->phase, use->m_min);
         const size_t before = line->reason_count;
         nib__explain_row(ledger, line, d->bound, &query, p->policy, !p->policy->declared);
-        said = line->reason_count != before;
+        explained = line->reason_count != before;
     }
-    if (!said)
+    if (!explained)
         nib__explain_missing(ledger, line, &d->asked, d->layer, p->policy);
     d->denied = true;
 }
@@ -340,7 +343,7 @@ static void explain_stored(const planner *p, nib_ledger_layer *line, const nib_l
     nib__ledger_add_reason(
         ledger, line, "stored",
         nib__ledger_text(ledger,
-                         "the weight is stored as %s; codes are not quantized again: give the "
+                         "the weight is stored as %s, and codes are not quantized again: give the "
                          "unquantized checkpoint, or no recipe",
                          nib__scheme_name(name, &layer->stored)));
 }
@@ -352,23 +355,23 @@ static void decide(const planner *p, nib_ledger_layer *line, decision *d)
     if (asks_requantizing(layer)) {
         d->asked.runs = false;
         explain_stored(p, line, layer);
-        climb(p, line, d);
+        try_rungs(p, line, d);
     } else if (d->asked.runs) {
         d->done = d->asked;
         bool used = d->bound == NULL;
         for (int i = 0; i < d->done.use_count; i++)
             used = used || d->done.uses[i].kernel == d->bound;
-        if (!used) { /* a pattern names a layer without such a product */
+        if (!used) { /* the pattern names a layer without such a product */
             deny_bound(p, line, d);
             return;
         }
-        if (!leaves_for_memory(p, line, d))
+        if (!moves_to_host(p, line, d))
             find_rung_kernel(p, line, d);
     } else if (d->bound != NULL) {
         deny_bound(p, line, d);
     } else {
         nib__explain_missing(&p->out->ledger, line, &d->asked, layer, p->policy);
-        climb(p, line, d);
+        try_rungs(p, line, d);
     }
     if (p->policy->strict && d->rung != NIB_RUNG_NONE)
         d->denied = true;
@@ -399,7 +402,7 @@ static void write_uses(planner *p, nib_ledger_layer *line, const nib_variant *va
     line->use_count = (size_t)variant->use_count;
 }
 
-static void note_speed(planner *p, const decision *d)
+static void add_times(planner *p, const decision *d)
 {
     const nib_layer *layer = d->layer;
     nib_assignment *out = p->out;
@@ -428,7 +431,7 @@ static void note_speed(planner *p, const decision *d)
     }
 }
 
-/* A bound row that cannot be given would be refused with any other recipe, too. */
+/* Other recipes would not help: only removing --kernel does. */
 static void advise_unbound(planner *p, nib_ledger_layer *line, const decision *d)
 {
     nib_ledger *ledger = &p->out->ledger;
@@ -451,7 +454,7 @@ static void advise_unbound(planner *p, nib_ledger_layer *line, const decision *d
                                                       nib__policy_unit(p->policy))});
 }
 
-/* Advice where the layer is not done as asked with the best row. */
+/* Advice if the layer does not run as asked with the best row. */
 static void advise(planner *p, nib_ledger_layer *line, const decision *d)
 {
     const int64_t m = nib__policy_m(p->policy);
@@ -466,8 +469,8 @@ static void advise(planner *p, nib_ledger_layer *line, const decision *d)
         nib__suggest(&p->out->ledger, line, d->layer, d->machine, p->policy, now);
 }
 
-/* The same codes by the other activations that they may be multiplied with: what a reader of one
- * layer, or one who was denied it, has to choose from. */
+/* Advice on the other activations that the same codes can be multiplied with, for readers of a
+ * layer's details and for denied layers. */
 static void advise_activations(const planner *p, nib_ledger_layer *line, const decision *d)
 {
     nib_ledger *ledger = &p->out->ledger;
@@ -499,7 +502,8 @@ static void advise_activations(const planner *p, nib_ledger_layer *line, const d
                                  variant.uses[0].kernel->name, then, nib__policy_unit(p->policy))});
 }
 
-/* As asked, but own bf16 is faster: said once, of the layer that loses most. */
+/* A layer that runs as asked but would be faster in bf16: only the one that loses most gets this
+ * advice. */
 static void advise_slowest(planner *p)
 {
     char now[32], bf16[32];
@@ -528,15 +532,16 @@ uint64_t nib__plan_layer_bytes(const nib_layer_plan *plan)
     return nib__variant_bytes(&variant, plan->layer);
 }
 
-/* Where the layer before it is done otherwise, the form of the input is made once more. */
+/* Reprices the layer: if the layer before it quantizes the shared input differently, this layer
+ * makes its own form. */
 static void price_input(const planner *p, decision *d, const nib_layer_plan *out)
 {
-    nib_layer_plan mine = {
+    nib_layer_plan planned = {
         .layer = d->layer, .done = d->done.scheme, .use_count = d->done.use_count};
     if (d->denied)
         return;
-    memcpy(mine.uses, d->done.uses, sizeof mine.uses);
-    d->done.own_input = out == p->out->layers || !nib__plan_same_form(out - 1, &mine);
+    memcpy(planned.uses, d->done.uses, sizeof planned.uses);
+    d->done.own_input = out == p->out->layers || !nib__plan_same_form(out - 1, &planned);
     nib__variant_price(&d->done, d->layer, p->policy);
 }
 
@@ -547,11 +552,12 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     nib_ledger_layer *line = nib__ledger_add_layer(ledger, layer->name);
     if (line == NULL)
         return;
-    /* in training rows of the table are looked up, and their gradients added, on the CPU */
-    const bool here = p->policy->training && !p->policy->declared && layer->role == NIB_ROLE_EMBED;
+    /* training looks up embedding rows and adds their gradients on the CPU */
+    const bool on_host =
+        p->policy->training && !p->policy->declared && layer->role == NIB_ROLE_EMBED;
     nib_plan_option *place =
         nib__plan_option_find(p->options.place, p->options.place_count, layer->name);
-    if (here) {
+    if (on_host) {
         d.machine = nib__plan_host(p->out);
     } else if (place != NULL) {
         d.machine = place->machine;
@@ -560,7 +566,7 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     line->role = nib__role_name(layer->role);
     line->rule = layer->rule != NULL ? nib__ledger_text(ledger, "%s", layer->rule) : NULL;
     line->n = layer->n, line->k = layer->k, line->bias = layer->bias;
-    line->asked = say_layer(ledger, layer, &layer->asked, d.machine);
+    line->asked = format_layer(ledger, layer, &layer->asked, d.machine);
     find_binding(p, &d);
     decide(p, line, &d);
     price_input(p, &d, out);
@@ -568,7 +574,7 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     line->rung = d.rung;
     line->denied = d.denied;
     line->allowed = d.denied ? NULL : d.allowed;
-    line->done = d.denied ? NULL : say_layer(ledger, layer, &variant->scheme, variant->machine);
+    line->done = d.denied ? NULL : format_layer(ledger, layer, &variant->scheme, variant->machine);
     line->bias_form =
         layer->bias ? nib__bias_names[nib__layer_bias(layer, &variant->scheme)] : NULL;
     const nib_weight weight = nib__layer_weight(layer, &variant->scheme);
@@ -576,10 +582,11 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     if (!d.denied)
         write_uses(p, line, variant);
     advise(p, line, &d);
-    note_speed(p, &d);
+    add_times(p, &d);
     line->detailed =
         p->options.detail != NULL && nib__layer_matches(p->options.detail, layer->name, NULL);
-    if (line->detailed && !asks_requantizing(layer)) /* there no row was asked */
+    if (line->detailed && !asks_requantizing(layer)) /* a layer that asks for requantizing has no
+                                                        candidates */
         nib__explain_candidates(ledger, line, &d.asked, layer, p->policy);
     if (line->detailed || d.denied)
         advise_activations(p, line, &d);
@@ -601,8 +608,8 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
 
 /* ---- the whole plan ---- */
 
-/* Weights that a token is multiplied with. */
-static double weights_of(const nib_layer *layers, size_t count)
+/* The number of weights multiplied per token. */
+static double count_weights(const nib_layer *layers, size_t count)
 {
     double sum = 0;
     for (size_t i = 0; i < count; i++)
@@ -615,10 +622,10 @@ nib_status nib__plan_layers(nib_assignment *out, const nib_layer *layers, size_t
                             const nib_machine *machine, const nib_policy *asked,
                             const nib_allocator *a, nib_err *err)
 {
-    nib_policy own = *asked;
-    const nib_policy *policy = &own;
+    nib_policy copy = *asked;
+    const nib_policy *policy = &copy;
     planner p = {.out = out, .machine = machine, .policy = policy, .slowest = SIZE_MAX};
-    own.weights = weights_of(layers, count);
+    copy.weights = count_weights(layers, count);
     NIB_TRY(nib__plan_options_read(&p.options, policy, machine, layers, count, a, err));
     *out = (nib_assignment){.machine = machine,
                             .graph = policy->graph,
@@ -626,7 +633,7 @@ nib_status nib__plan_layers(nib_assignment *out, const nib_layer *layers, size_t
                             .cache = nib__policy_cache(policy),
                             .without = policy->without,
                             .count = count,
-                            .weights = own.weights};
+                            .weights = copy.weights};
     if (machine->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)
         out->gpu = machine;
     nib__ledger_init(&out->ledger, a);
@@ -651,7 +658,7 @@ nib_status nib__plan_layers(nib_assignment *out, const nib_layer *layers, size_t
     }
     nib_status status =
         out->ledger.failed
-            ? nib__fail(err, NIB_NO_MEMORY, "memory ran out while %zu layers were planned", count)
+            ? nib__fail(err, NIB_NO_MEMORY, "out of memory while planning %zu layers", count)
             : nib__plan_options_used(&p.options, err);
     nib__plan_options_free(&p.options);
     if (status != NIB_OK)

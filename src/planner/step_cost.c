@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Predicted time of a whole step of inference: linear layers as cost.c has them, and beside them
- * operations without weights, which read and write a few rows of f32 each, attention, which also
- * multiplies, moves between devices, and what starts and ends a step on another one.
+ * Predicted time of a whole inference step: linear layers by cost.c; operations without weights,
+ * which read and write a few rows of f32 each; attention, which also multiplies; copies between
+ * devices; and the start and end of a step on a device.
  */
 #include "variant.h"
 
@@ -21,11 +21,11 @@ static const nib_machine *machine_of(const step *s, nib_op op)
     return plan != NULL ? plan->machine : s->plan->machine;
 }
 
-/* Of a query and one position: a product with a key, one with a value, and an exponential. */
+/* Per query and position: a product with a key, one with a value, and an exponential. */
 static double attention_seconds(const step *s, double q, double kv, double window)
 {
     const double positions = window > 0 ? fmin(s->positions, window) : s->positions;
-    const double share = 0.25; /* of the f32 rate: what softmax leaves of it */
+    const double share = 0.25; /* of the f32 rate, as softmax leaves it */
     const double each = 4, cached = (double)nib__cache_value_bytes(s->plan->cache);
     const nib_machine *m = machine_of(s, NIB_OP_ATTN);
     const double operations = each * s->tokens * positions * q;
@@ -33,8 +33,8 @@ static double attention_seconds(const step *s, double q, double kv, double windo
     return fmax(operations / (share * m->rate[NIB_UNIT_F32]), bytes / m->bytes_per_s) + m->launch_s;
 }
 
-/* What the graph does besides linear layers and lookups. The norm before the head is left out: it
- * takes less than what rates are known by. */
+/* Everything in the graph except linear layers and lookups. The norm before the head is left out:
+ * it takes less than the error of the rates. */
 static double other_seconds(const step *s)
 {
     const nib_graph *g = s->plan->graph;
@@ -64,18 +64,18 @@ double nib__plan_step_seconds(const nib_assignment *plan, const nib_policy *poli
                               int64_t outputs, double positions)
 {
     const step s = {.plan = plan, .tokens = (double)m, .positions = positions};
-    nib_policy own = *policy;
+    nib_policy copy = *policy;
     double sum =
         nib__plan_moves_seconds(plan, policy, m) + (plan->gpu != NULL ? plan->gpu->copy_s : 0);
     if (plan->denied.status != NIB_OK)
         return NAN;
-    own.weights = plan->weights;
+    copy.weights = plan->weights;
     for (size_t i = 0; i < plan->count; i++) {
         if (plan->layers[i].denied)
             return NAN;
         const bool is_head = plan->layers[i].layer->role == NIB_ROLE_HEAD;
         if (!is_head || outputs > 0)
-            sum += linear_seconds(&plan->layers[i], &own, is_head ? outputs : m);
+            sum += linear_seconds(&plan->layers[i], &copy, is_head ? outputs : m);
     }
     sum += other_seconds(&s);
     return sum;
@@ -91,7 +91,7 @@ void nib__plan_whole_steps(nib_assignment *plan, const nib_policy *policy)
     for (int i = 0; i < plan->op_count; i++)
         if (plan->ops[i].row == NULL)
             plan->predicted_token_s = plan->predicted_prefill_s = NAN;
-    /* all but linear layers is the same in bf16 */
+    /* everything but linear layers takes the same time in bf16 */
     plan->predicted_bf16_token_s += plan->predicted_token_s - plan->linear_token_s;
     plan->predicted_bf16_prefill_s += plan->predicted_prefill_s - plan->linear_prefill_s;
 }

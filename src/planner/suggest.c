@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Advice: the layer planned again with one thing changed. Only what is then done as asked is
- * offered, with its predicted speed, the fastest first.
+ * Advice: the layer planned again with one change. Only changes that then run as asked are offered,
+ * with their predicted speed, the fastest first.
  */
 #include "variant.h"
 
@@ -10,7 +10,7 @@
 
 enum { OFFERS_MAX = 4 };
 
-/* One thing changed. */
+/* A plan with one change. */
 typedef struct change {
     const char *code; /* of the advice */
     char option[96];
@@ -25,13 +25,13 @@ typedef struct search {
     const nib_layer *layer;
     const nib_machine *machine;
     const nib_policy *policy;
-    double now; /* seconds of one token as it stands; NaN: it does not run */
+    double now; /* seconds of one token in the current plan; NaN: denied */
     int64_t m;
     change found[OFFERS_MAX]; /* ascending in seconds */
     int count;
 } search;
 
-/* As asked, with a row that no other refused: a plan without a rung. */
+/* True if the change runs as asked, without a faster row being refused, and is faster than now. */
 static bool works(const search *s, change *c)
 {
     nib_variant variant;
@@ -48,7 +48,7 @@ static bool works(const search *s, change *c)
     return isnan(s->now) || c->seconds < 0.95 * s->now;
 }
 
-/* True if it works, among the best or not. */
+/* True if the change works, whether or not it is among the best. */
 static bool try_change(search *s, change *c)
 {
     if (!works(s, c))
@@ -73,13 +73,13 @@ static change unchanged(const search *s)
     return c;
 }
 
-/* mxfp8 keeps the output layer, unless it is asked for it, too. */
+/* mxfp8 does not quantize the output layer unless +head asks for it. */
 static const char *head_suffix(const search *s, const nib_scheme *scheme)
 {
     return scheme->code == NIB_CODE_MX8 && s->layer->role == NIB_ROLE_HEAD ? "+head" : "";
 }
 
-/* A scheme as a recipe; tried only where there is a recipe of that name. */
+/* Tries a scheme if a recipe has its name. */
 static void try_scheme(search *s, const nib_scheme *scheme)
 {
     char name[64];
@@ -151,10 +151,10 @@ static void try_recipes(search *s)
             try_scheme(s, &scheme);
 }
 
-static void offer(nib_ledger *ledger, nib_ledger_layer *line, const search *s, const change *c)
+static void add_advice(nib_ledger *ledger, nib_ledger_layer *line, const search *s, const change *c)
 {
     char then[32], now[32], bf16[32];
-    const double own = nib__bf16_seconds(s->layer, s->machine, s->policy, s->m);
+    const double bf16_s = nib__bf16_seconds(s->layer, s->machine, s->policy, s->m);
     nib__say_seconds(then, c->seconds);
     const char *is_now = isnan(s->now) ? "not at all" : nib__say_seconds(now, s->now);
     nib__ledger_add_advice(
@@ -164,7 +164,7 @@ static void offer(nib_ledger *ledger, nib_ledger_layer *line, const search *s, c
                              .text = nib__ledger_text(ledger,
                                                       "%s, %s per %s predicted; now %s; in bf16 %s",
                                                       c->kernel, then, nib__policy_unit(s->policy),
-                                                      is_now, nib__say_seconds(bf16, own))});
+                                                      is_now, nib__say_seconds(bf16, bf16_s))});
 }
 
 void nib__suggest(nib_ledger *ledger, nib_ledger_layer *line, const nib_layer *layer,
@@ -173,11 +173,11 @@ void nib__suggest(nib_ledger *ledger, nib_ledger_layer *line, const nib_layer *l
     search s = {.layer = layer, .machine = machine, .policy = policy, .now = now};
     s.m = nib__policy_m(policy);
     try_dtypes(&s);
-    if (!nib__scheme_is_quantized(&layer->stored)) { /* codes stay what and where they are */
+    if (!nib__scheme_is_quantized(&layer->stored)) { /* stored codes cannot change */
         try_groups(&s);
         try_mapping(&s);
         try_recipes(&s);
     }
     for (int i = 0; i < s.count; i++)
-        offer(ledger, line, &s, &s.found[i]);
+        add_advice(ledger, line, &s, &s.found[i]);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Recipes on machines, as a Markdown table for the documentation: the planner is asked about one
- * plain layer, and each cell names the target of the kernel that does it and what is known of it.
+ * Recipes on machines, as a Markdown table for the documentation: the planner plans one plain
+ * layer, and each cell names the target of its kernel and whether it is built.
  */
 #include "variant.h"
 
@@ -9,7 +9,7 @@
 
 typedef struct column {
     const char *title;
-    const char *machine; /* of the table; NULL: an x86 CPU with `isa` */
+    const char *machine; /* a known machine; NULL: an x86 CPU with `isa` */
     int64_t isa;
 } column;
 
@@ -34,7 +34,7 @@ static const char *const recipes[] = {"f32",    "f16",   "bf16",    "int8wo", "i
                                       "int4wo", "8da4w", "4da4w",   "fp8wo",  "fp8dq",
                                       "mxfp8",  "mxfp4", "mxfp4dq", "nvfp4",  "nvfp4dq"};
 
-/* "avx512vnni" of a kernel's name; the rest is its tile. */
+/* The length of "avx512vnni" in a kernel's name; the rest is its tile. */
 static int target_length(const char *target)
 {
     int length = (int)strcspn(target, "_");
@@ -73,11 +73,9 @@ static void render_cell(const column *c, const char *recipe, const nib_machines 
 void nib__support_render(const nib_machines *known, nib_text *out)
 {
     nib__text_str(
-        out,
-        "\n## Recipes on machines\n\nThe target of the kernel that a plain layer of each recipe "
-        "gets. "
-        "A `?` marks what is planned as data only:\ndeclared, not built. All others run, and are "
-        "checked against plain C wherever the tests run.\n\n| recipe |");
+        out, "\n## Recipes on machines\n\nThe target of the kernel that runs a plain layer of each "
+             "recipe. A `?` marks a kernel that is declared for\nplanning but not built. All "
+             "others run, and are checked against plain C wherever the tests run.\n\n| recipe |");
     for (size_t c = 0; c < COUNT(columns); c++)
         nib__text_format(out, " %s |", columns[c].title);
     nib__text_str(out, "\n|---|");

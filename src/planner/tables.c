@@ -3,7 +3,7 @@
  * The tables of the public interface that need no model.
  */
 #include "arch.h"
-#include "formats.h"
+#include "dialect_table.h"
 #include "plan_handle.h"
 
 nib_status nib_recipes_write(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)
@@ -15,7 +15,7 @@ nib_status nib_formats_write(nib_engine *engine, nib_form form, const nib_sink *
 {
     nib_text text;
     nib__text_init(&text, &engine->allocator);
-    nib__formats_render(form, &text);
+    nib__dialects_render(form, &text);
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
     return status;

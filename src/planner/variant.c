@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which rows do a layer in one scheme on one machine: the query, the choice per bucket of m or
+ * The rows that run a layer in one scheme on one machine: the query, the choice per range of m or
  * phase, and the arithmetic contract that all of them share.
  */
 #include "variant.h"
@@ -46,7 +46,7 @@ void nib__plan_query(nib_query *out, const nib_layer *layer, const nib_scheme *s
 bool nib__variant_outpaces(const nib_kernel *a, const nib_kernel *b, const nib_machine *machine,
                            int64_t m)
 {
-    enum { PROMPT = 17 }; /* from here on arithmetic bounds a product, not the weights' bytes */
+    enum { PROMPT = 17 }; /* from here on arithmetic limits a product, not reading weights */
     const double clearly = 1.25;
     const bool is_product =
         a->op == NIB_OP_LINEAR || a->op == NIB_OP_LINEAR_DX || a->op == NIB_OP_LINEAR_DW;
@@ -55,10 +55,10 @@ bool nib__variant_outpaces(const nib_kernel *a, const nib_kernel *b, const nib_m
            b->unit != NIB_UNIT_SCALAR && machine->rate[a->unit] > clearly * machine->rate[b->unit];
 }
 
-/* Rows that pay off at this m go before those that do not; then, with many tokens, a unit that was
- * measured to be clearly faster (same bits: same contract); then rank; then the table's order. */
-static bool goes_before(const nib_kernel *a, const nib_kernel *b, const nib_machine *machine,
-                        int64_t m)
+/* Prefers rows that pay off at this m; then, with many tokens, a unit that was measured clearly
+ * faster (same contract, so same bits); then the lower rank; then the table's order. */
+static bool is_better(const nib_kernel *a, const nib_kernel *b, const nib_machine *machine,
+                      int64_t m)
 {
     const bool a_pays = m >= a->m_best, b_pays = m >= b->m_best;
     if (a_pays != b_pays)
@@ -71,15 +71,15 @@ static bool goes_before(const nib_kernel *a, const nib_kernel *b, const nib_mach
 static const nib_fact key_facts[] = {NIB_FACT_OP, NIB_FACT_CODE, NIB_FACT_ACT, NIB_FACT_INPUT,
                                      NIB_FACT_DEVICE};
 
-/* Nibble's rows whose key a query matches: a few of a long table, and the same for all ranges of
- * tokens, so that it is gone through once for them. Begins as {0}. */
-typedef struct keyed {
+/* Nibble's rows whose key matches a query: a few of a long table, and the same ones for all ranges
+ * of tokens, so the table is searched once. Starts as {0}. */
+typedef struct keyed_rows {
     bool is_found;
     int64_t key[COUNT(key_facts)];
     const nib_kernel *rows[24];
     size_t count;
-    nib_kernel_walk rest; /* what of the table there was no more room for */
-} keyed;
+    nib_kernel_walk rest; /* continues in the table if `rows` is full */
+} keyed_rows;
 
 static const nib_kernel *next_keyed(nib_kernel_walk *walk, const nib_query *query)
 {
@@ -90,28 +90,28 @@ static const nib_kernel *next_keyed(nib_kernel_walk *walk, const nib_query *quer
     return NULL;
 }
 
-static void find_keyed(keyed *k, const nib_query *query)
+static void update_keyed(keyed_rows *k, const nib_query *query)
 {
     bool same = k->is_found;
     for (size_t i = 0; i < COUNT(key_facts); i++)
         same = same && k->key[i] == query->fact[key_facts[i]];
     if (same)
         return;
-    *k = (keyed){.is_found = true};
+    *k = (keyed_rows){.is_found = true};
     for (size_t i = 0; i < COUNT(key_facts); i++)
         k->key[i] = query->fact[key_facts[i]];
     while (k->count < COUNT(k->rows) && (k->rows[k->count] = next_keyed(&k->rest, query)) != NULL)
         k->count++;
 }
 
-enum { ANY_NUMBERS = -1 };
+enum { ANY_CONTRACT = -1 };
 
-static const nib_kernel *best_row(keyed *k, const nib_query *query, const nib_machine *machine,
-                                  bool ask_built, int numbers, const nib_kernel *bound)
+static const nib_kernel *best_row(keyed_rows *k, const nib_query *query, const nib_machine *machine,
+                                  bool ask_built, int contract, const nib_kernel *bound)
 {
     const nib_kernel *best = NULL;
     const int64_t m = query->fact[NIB_FACT_M];
-    find_keyed(k, query);
+    update_keyed(k, query);
     nib_kernel_walk rest = k->rest;
     for (size_t i = 0;; i++) {
         const nib_kernel *row = i < k->count ? k->rows[i] : next_keyed(&rest, query);
@@ -119,11 +119,11 @@ static const nib_kernel *best_row(keyed *k, const nib_query *query, const nib_ma
             break;
         if (bound != NULL && bound->op == row->op && bound != row)
             continue;
-        if (numbers != ANY_NUMBERS && row->arithmetic != (nib_arithmetic)numbers)
+        if (contract != ANY_CONTRACT && row->arithmetic != (nib_arithmetic)contract)
             continue;
         if (!nib__kernel_holds(row, query, ask_built))
             continue;
-        if (best == NULL || goes_before(row, best, machine, m))
+        if (best == NULL || is_better(row, best, machine, m))
             best = row;
     }
     return best;
@@ -164,15 +164,16 @@ static void use_query(nib_query *query, const nib_variant *variant, const nib_la
         query->fact[NIB_FACT_INPUT] = NIB_TYPE_BF16;
 }
 
-/* Rows of one contract for all uses; false, and which use lacks one. */
-static bool find_rows(keyed *k, nib_variant *variant, const nib_layer *layer,
-                      const nib_policy *policy, int numbers, const nib_kernel *bound)
+/* Chooses rows of one contract for all uses; if a use has none, returns false and fills `missing`
+ * and `lacks`. */
+static bool find_rows(keyed_rows *k, nib_variant *variant, const nib_layer *layer,
+                      const nib_policy *policy, int contract, const nib_kernel *bound)
 {
     const bool ask_built = !policy->declared;
     for (int i = 0; i < variant->use_count; i++) {
         nib_query query;
         use_query(&query, variant, layer, policy, &variant->uses[i], variant->uses[i].op);
-        variant->uses[i].kernel = best_row(k, &query, variant->machine, ask_built, numbers, bound);
+        variant->uses[i].kernel = best_row(k, &query, variant->machine, ask_built, contract, bound);
         if (variant->uses[i].kernel == NULL) {
             variant->missing = i;
             variant->lacks = variant->uses[i].op;
@@ -182,15 +183,15 @@ static bool find_rows(keyed *k, nib_variant *variant, const nib_layer *layer,
     return true;
 }
 
-/* ---- the order that was measured ---- */
+/* ---- measured order ---- */
 
-/* Of rows that lay the weight out alike the fastest at a use; NULL: the order has none. */
+/* The fastest measured row with this packing at a use; NULL: none was measured. */
 static const nib_kernel *tuned_row(const nib_tuned_line *line, const nib_query *query,
-                                   nib_arithmetic numbers, const nib_packing *packing)
+                                   nib_arithmetic contract, const nib_packing *packing)
 {
     for (int i = 0; i < line->count; i++) {
         const nib_kernel *row = line->rows[i].kernel;
-        if (row->packing == packing && row->arithmetic == numbers && row->peer == NULL &&
+        if (row->packing == packing && row->arithmetic == contract && row->peer == NULL &&
             nib__kernel_keyed(row, query) && nib__kernel_holds(row, query, true))
             return row;
     }
@@ -199,16 +200,16 @@ static const nib_kernel *tuned_row(const nib_tuned_line *line, const nib_query *
 
 typedef struct tuned_choice {
     const nib_kernel *rows[NIB_USES_MAX];
-    double cost; /* times, each as a share of the best at its use, added up; 0: not known */
+    double cost; /* sum over uses of time / best time of the use; 0: unknown */
 } tuned_choice;
 
-/* What the layer costs with one layout of its weight for all ranges of tokens. */
+/* The rows and cost with one layout of the weight for all ranges of tokens. */
 static tuned_choice choose_tuned(const nib_tuned_line *const *lines, const nib_query *queries,
-                                 int count, nib_arithmetic numbers, const nib_packing *packing)
+                                 int count, nib_arithmetic contract, const nib_packing *packing)
 {
     tuned_choice c = {.cost = 0};
     for (int i = 0; i < count; i++) {
-        c.rows[i] = tuned_row(lines[i], &queries[i], numbers, packing);
+        c.rows[i] = tuned_row(lines[i], &queries[i], contract, packing);
         if (c.rows[i] == NULL)
             return (tuned_choice){.cost = 0};
         c.cost += nib__tuned_seconds(lines[i], c.rows[i]) / lines[i]->rows[0].seconds;
@@ -216,11 +217,11 @@ static tuned_choice choose_tuned(const nib_tuned_line *const *lines, const nib_q
     return c;
 }
 
-/* Rows of the same contract, and of one layout, that were measured to be faster for this shape than
- * those that rank first. */
-static void take_tuned(nib_variant *variant, const nib_layer *layer, const nib_policy *policy)
+/* Replaces the rows by others of the same contract, all with one layout, if they were measured
+ * faster for this shape. */
+static void apply_tuned(nib_variant *variant, const nib_layer *layer, const nib_policy *policy)
 {
-    const double clearly = 0.97; /* of the time: what is as fast stays as it ranks */
+    const double clearly = 0.97; /* of the time; otherwise the ranked rows stay */
     const nib_tuned_line *lines[NIB_USES_MAX];
     nib_query queries[NIB_USES_MAX];
     tuned_choice best = {.cost = 0};
@@ -236,9 +237,9 @@ static void take_tuned(nib_variant *variant, const nib_layer *layer, const nib_p
         variant->uses[i].tuned_s = nib__tuned_seconds(lines[i], variant->uses[i].kernel);
         now += variant->uses[i].tuned_s / lines[i]->rows[0].seconds;
     }
-    const nib_arithmetic numbers = variant->uses[0].kernel->arithmetic;
+    const nib_arithmetic contract = variant->uses[0].kernel->arithmetic;
     for (int i = 0; i < lines[0]->count; i++) {
-        const tuned_choice c = choose_tuned(lines, queries, variant->use_count, numbers,
+        const tuned_choice c = choose_tuned(lines, queries, variant->use_count, contract,
                                             lines[0]->rows[i].kernel->packing);
         if (c.cost > 0 && (best.cost == 0 || c.cost < best.cost))
             best = c;
@@ -249,18 +250,18 @@ static void take_tuned(nib_variant *variant, const nib_layer *layer, const nib_p
     }
 }
 
-/* f32 values without sums are taken as they lie. Of a machine that is not here, rows that only
- * round floats need not be declared. */
-static bool takes_floats(const nib_variant *variant, const nib_query *query,
-                         const nib_policy *policy)
+/* Float rows read f32 input directly unless they need sums of it for a float zero point. For a
+ * machine that is not here, rows that only round floats need not be declared. */
+static bool needs_no_quant(const nib_variant *variant, const nib_query *query,
+                           const nib_policy *policy)
 {
     return variant->scheme.act == NIB_ACT_FLOAT &&
            (policy->declared || (query->fact[NIB_FACT_INPUT] == NIB_TYPE_F32 &&
                                  variant->scheme.zero != NIB_ZERO_FLOAT));
 }
 
-/* The row that brings activations into the form. */
-static bool find_quants(keyed *k, nib_variant *variant, const nib_layer *layer,
+/* Chooses the rows that quantize activations. */
+static bool find_quants(keyed_rows *k, nib_variant *variant, const nib_layer *layer,
                         const nib_policy *policy)
 {
     for (int i = 0; i < variant->use_count; i++) {
@@ -269,8 +270,8 @@ static bool find_quants(keyed *k, nib_variant *variant, const nib_layer *layer,
         if (use->op == NIB_OP_EMBED)
             continue;
         use_query(&query, variant, layer, policy, use, NIB_OP_QUANT);
-        use->quant = best_row(k, &query, variant->machine, !policy->declared, ANY_NUMBERS, NULL);
-        if (use->quant == NULL && !takes_floats(variant, &query, policy)) {
+        use->quant = best_row(k, &query, variant->machine, !policy->declared, ANY_CONTRACT, NULL);
+        if (use->quant == NULL && !needs_no_quant(variant, &query, policy)) {
             variant->missing = i;
             variant->lacks = NIB_OP_QUANT;
             return false;
@@ -279,7 +280,7 @@ static bool find_quants(keyed *k, nib_variant *variant, const nib_layer *layer,
     return true;
 }
 
-/* packing: the layout that it has to write; NULL: plain, or, `any_layout`, whichever. */
+/* packing: the layout that the row must write; NULL: plain, or with any_layout whichever. */
 static const nib_kernel *best_operand(const nib_query *query, const nib_packing *packing,
                                       bool any_layout, bool ask_built)
 {
@@ -295,8 +296,8 @@ static const nib_kernel *best_operand(const nib_query *query, const nib_packing 
     return best;
 }
 
-/* Training makes the operands of each product on the machine that runs it. What is only declared
- * has no layout yet. */
+/* Training makes the operands of each product on the machine that runs it. A product that is only
+ * declared has no layout yet. */
 static bool find_operands(nib_variant *variant, const nib_layer *layer, const nib_policy *policy)
 {
     for (int i = 0; i < variant->use_count && policy->training; i++) {
@@ -329,21 +330,21 @@ void nib__variant_find(nib_variant *variant, const nib_layer *layer, const nib_s
                        const nib_machine *machine, const nib_policy *policy,
                        const nib_kernel *bound)
 {
-    keyed k = {0};
+    keyed_rows k = {0};
     *variant = (nib_variant){.scheme = *scheme, .machine = machine, .bound = bound};
     set_uses(variant, layer, policy);
     variant->lacks = variant->uses[0].op;
-    if (!find_rows(&k, variant, layer, policy, ANY_NUMBERS, bound))
+    if (!find_rows(&k, variant, layer, policy, ANY_CONTRACT, bound))
         return;
     const int first = (int)variant->uses[0].kernel->arithmetic;
     bool found = find_rows(&k, variant, layer, policy, first, bound);
-    for (int numbers = 0; !found && numbers < NIB_ARITHMETIC_COUNT; numbers++)
-        found = find_rows(&k, variant, layer, policy, numbers, bound);
+    for (int contract = 0; !found && contract < NIB_ARITHMETIC_COUNT; contract++)
+        found = find_rows(&k, variant, layer, policy, contract, bound);
     if (!found) {
         variant->no_common = true;
         return;
     }
-    take_tuned(variant, layer, policy);
+    apply_tuned(variant, layer, policy);
     if (!find_quants(&k, variant, layer, policy) || !find_operands(variant, layer, policy))
         return;
     variant->runs = true;
@@ -391,7 +392,7 @@ const nib_kernel *nib__variant_refused(const nib_variant *variant, const nib_lay
             continue;
         if ((!policy->declared && !nib__kernel_built(row)) || !device_conds_hold(row, &query))
             continue;
-        if (best == NULL || goes_before(row, best, variant->machine, query.fact[NIB_FACT_M]))
+        if (best == NULL || is_better(row, best, variant->machine, query.fact[NIB_FACT_M]))
             best = row;
     }
     return best;
@@ -405,7 +406,7 @@ const nib_kernel *nib__driver_refused(const nib_kernel *chosen, const nib_query 
         nib_query asked = *query;
         asked.without = NULL;
         if (nib__kernel_keyed(row, query) && nib__kernel_holds(row, &asked, true) &&
-            goes_before(row, chosen, NULL, query->fact[NIB_FACT_M]))
+            is_better(row, chosen, NULL, query->fact[NIB_FACT_M]))
             return row;
     }
     return NULL;
@@ -444,18 +445,18 @@ void nib__plan_op_ask(nib_query *out, nib_op op, const nib_policy *policy,
 
 const nib_kernel *nib__plan_op_best(const nib_query *query, const nib_machine *machine)
 {
-    keyed k = {0};
-    return best_row(&k, query, machine, machine->here, ANY_NUMBERS, NULL);
+    keyed_rows k = {0};
+    return best_row(&k, query, machine, machine->here, ANY_CONTRACT, NULL);
 }
 
 const nib_kernel *nib__plan_op(nib_op op, nib_type input, const nib_machine *machine,
                                const nib_strings *without)
 {
-    keyed k = {0};
+    keyed_rows k = {0};
     nib_query query;
     nib__plan_op_query(&query, op, input, machine);
     query.without = without;
-    return best_row(&k, &query, machine, true, ANY_NUMBERS, NULL);
+    return best_row(&k, &query, machine, true, ANY_CONTRACT, NULL);
 }
 
 const nib_kernel *nib__plan_operand(nib_op op, const nib_scheme *scheme, nib_type input,

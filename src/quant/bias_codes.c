@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The formulas of quantized biases. int8 is a row of n weights in groups of 32, quantized in f32 by
- * torchao's affine formula (that of its integers with groups), symmetric or not as the weight is.
- * int32 is round(b / (s_x * s_i)), in double, halves to even.
+ * torchao's affine formula (that of its integers with groups), symmetric if the weight is. int32 is
+ * round(b / (s_x * s_i)), in double, ties to even.
  */
 #include "bias_codes.h"
 
@@ -22,7 +22,7 @@ nib_status nib__bias_parse(nib_bias *out, const char *form, nib_err *err)
             return NIB_OK;
         }
     char shown[80];
-    return nib__fail(err, NIB_USAGE, "bias \"%s\" is none of float, int8, int32",
+    return nib__fail(err, NIB_USAGE, "bias \"%s\" is not one of float, int8, int32",
                      nib__say_name(shown, sizeof shown, form, strlen(form)));
 }
 
@@ -36,7 +36,7 @@ nib_status nib__bias_allowed(nib_bias *form, const char *name, const nib_scheme 
     if (why == NULL)
         return NIB_OK;
     return nib__fail(err, NIB_NOT_AS_ASKED,
-                     "%s: %s takes no int32 bias: %s; ask for --bias int8, or for a recipe such as "
+                     "%s: %s takes no int32 bias: %s; use --bias int8, or a recipe such as "
                      "int8dq-static",
                      nib__say_name(shown, sizeof shown, name, strlen(name)),
                      nib__scheme_name(scheme, s), why);
@@ -75,8 +75,8 @@ static nib_status code_int32(nib_weight *w, const float *values, nib_arena *aren
     const double most = (double)nib__bias_int32_most(&w->scheme, w->k);
     if (w->act_scale == NULL)
         return nib__fail(err, NIB_NOT_AS_ASKED,
-                         "there is no static scale of the activations, which the steps of an int32 "
-                         "bias are made with; run nibble quantize --calibrate TEXT first");
+                         "an int32 bias needs a static activation scale, which is missing; run "
+                         "nibble quantize --calibrate TEXT first");
     int32_t *codes = nib__arena_take(arena, (size_t)w->n, sizeof *codes);
     if (codes == NULL)
         return nib__fail_memory(err, (size_t)w->n * sizeof *codes, "a bias");
@@ -85,9 +85,10 @@ static nib_status code_int32(nib_weight *w, const float *values, nib_arena *aren
         const double code = values[i] == 0 ? 0 : nearbyint((double)values[i] / step);
         if (!(fabs(code) <= most))
             return nib__fail(err, NIB_NOT_AS_ASKED,
-                             "the bias of output %" PRId64 ", %.9g, is %.0f steps of %.3g (the "
-                             "scale of the activations times the row's), and int32 sums start at "
-                             "%.0f at most; ask for --bias int8 or float",
+                             "the bias of output %" PRId64 ", %.9g, is %.0f steps of %.3g "
+                             "(activation scale times row scale), more "
+                             "than the %.0f that an int32 sum can "
+                             "start at; use --bias int8 or float",
                              i, (double)values[i], code, step, most);
         codes[i] = (int32_t)code;
     }
@@ -98,8 +99,8 @@ static nib_status code_int32(nib_weight *w, const float *values, nib_arena *aren
 
 /* ---- the interface ---- */
 
-static nib_status code(nib_weight *w, nib_bias form, const float *values, nib_arena *arena,
-                       nib_err *err)
+static nib_status convert(nib_weight *w, nib_bias form, const float *values, nib_arena *arena,
+                          nib_err *err)
 {
     if (form == NIB_BIAS_INT8)
         return code_int8(w, values, arena, err);
@@ -122,7 +123,7 @@ nib_status nib__bias_code(nib_weight *w, nib_bias form, double *change, nib_aren
     if (values == NULL || after == NULL)
         return nib__fail_memory(err, n * sizeof *values, "a bias");
     nib__weight_bias(w, values);
-    NIB_TRY(code(w, form, values, arena, err));
+    NIB_TRY(convert(w, form, values, arena, err));
     nib__weight_bias(w, after);
     double largest = 0, lost = 0;
     for (size_t i = 0; i < n; i++) {

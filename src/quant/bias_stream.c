@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Biases into a file: coded whole, for they are short.
+ * Writes biases to a file. They are short, so each is converted as a whole.
  */
 #include "bias_codes.h"
 #include "stream.h"
 
 #include <stdio.h>
 
-/* What the bias was and is. */
-static void say(nib_stream *s, const nib_rewrite *r, nib_bias before, double change)
+/* Reports the old and new form of a bias. */
+static void report_bias(nib_stream *s, const nib_rewrite *r, nib_bias before, double change)
 {
     const char *name = nib__ledger_text(s->ledger, "%s.bias", r->layer->name);
     nib_ledger_tensor *line = name == NULL ? NULL : nib__ledger_add_tensor(s->ledger, name);
@@ -22,13 +22,13 @@ static void say(nib_stream *s, const nib_rewrite *r, nib_bias before, double cha
         r->bias_form == NIB_BIAS_INT8
             ? "in groups of 32; the change is relative to its largest value"
         : r->bias_form == NIB_BIAS_INT32
-            ? "in steps of the activations' scale times the row's; the change is relative "
-              "to its largest value"
-            : "the values of its codes";
+            ? "in steps of activation scale times row scale; the change is relative to its "
+              "largest value"
+            : "dequantized from its codes";
 }
 
-static nib_status put(nib_stream *s, size_t place, const void *values, nib_type type, int64_t count,
-                      nib_err *err)
+static nib_status write_values(nib_stream *s, size_t place, const void *values, nib_type type,
+                               int64_t count, nib_err *err)
 {
     return place == SIZE_MAX
                ? NIB_OK
@@ -36,9 +36,9 @@ static nib_status put(nib_stream *s, size_t place, const void *values, nib_type 
                                  (size_t)count * (size_t)nib__type_bits(type) / 8, err);
 }
 
-/* Floats with rows in another order: those of a format that keeps pairs of them together, which
- * holds no codes. */
-static nib_status gather(nib_weight *w, const int32_t *rows, nib_arena *arena, nib_err *err)
+/* Reorders floats for a format that keeps rotary pairs together. Such a format has no coded
+ * biases. */
+static nib_status reorder_rows(nib_weight *w, const int32_t *rows, nib_arena *arena, nib_err *err)
 {
     const float *values = w->bias;
     float *moved = nib__arena_take(arena, (size_t)w->n, sizeof *moved);
@@ -50,8 +50,8 @@ static nib_status gather(nib_weight *w, const int32_t *rows, nib_arena *arena, n
     return NIB_OK;
 }
 
-static nib_status run(nib_stream *s, const nib_rewrite *r, nib_weight *w, nib_arena *arena,
-                      nib_err *err)
+static nib_status write_bias(nib_stream *s, const nib_rewrite *r, nib_weight *w, nib_arena *arena,
+                             nib_err *err)
 {
     const bool with = r->kind == NIB_REWRITE_QUANTIZE;
     const int64_t groups = nib__ceil_div(w->n, NIB_BIAS_GROUP);
@@ -64,14 +64,14 @@ static nib_status run(nib_stream *s, const nib_rewrite *r, nib_weight *w, nib_ar
             err, status,
             nib__say_name(shown, sizeof shown, r->layer->name, strlen(r->layer->name)));
     if (r->written_rows != NULL && !with)
-        NIB_TRY(gather(w, r->written_rows, arena, err));
-    NIB_TRY(put(s, with ? r->bias : r->codes, w->bias, w->bias_type, w->n, err));
+        NIB_TRY(reorder_rows(w, r->written_rows, arena, err));
+    NIB_TRY(write_values(s, with ? r->bias : r->codes, w->bias, w->bias_type, w->n, err));
     if (!with)
-        NIB_TRY(put(s, r->scales, w->bias_scales, w->bias_scale_type, groups, err));
+        NIB_TRY(write_values(s, r->scales, w->bias_scales, w->bias_scale_type, groups, err));
     if (!with)
-        NIB_TRY(put(s, r->zeros, w->bias_zeros, NIB_TYPE_I8, groups, err));
-    if (before != r->bias_form && r->bias_form == s->job->bias) /* else it is said already */
-        say(s, r, before, change);
+        NIB_TRY(write_values(s, r->zeros, w->bias_zeros, NIB_TYPE_I8, groups, err));
+    if (before != r->bias_form && r->bias_form == s->job->bias) /* else already reported */
+        report_bias(s, r, before, change);
     return NIB_OK;
 }
 
@@ -80,7 +80,7 @@ nib_status nib__bias_run(nib_stream *s, const nib_rewrite *r, nib_err *err)
     nib_weight w = *r->biased;
     nib_arena arena;
     nib__arena_init(&arena, s->job->allocator, 0);
-    const nib_status status = run(s, r, &w, &arena, err);
+    const nib_status status = write_bias(s, r, &w, &arena, err);
     nib__arena_free(&arena);
     return status == NIB_OK ? nib__stream_progress(s, r->from->bytes, err) : status;
 }
@@ -93,11 +93,11 @@ nib_status nib__bias_run_with(nib_stream *s, const nib_rewrite *r, const void *s
     w.act_scale = &r->layer->act_scale;
     w.bias = r->biased->bias;
     w.bias_type = r->biased->bias_type;
-    w.bias_scales = r->biased->bias_scales; /* of one that is codes already */
+    w.bias_scales = r->biased->bias_scales; /* if the bias is coded */
     w.bias_scale_type = r->biased->bias_scale_type;
     w.bias_zeros = r->biased->bias_zeros;
     nib__arena_init(&arena, s->job->allocator, 0);
-    const nib_status status = run(s, r, &w, &arena, err);
+    const nib_status status = write_bias(s, r, &w, &arena, err);
     nib__arena_free(&arena);
     return status;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values through their codes and back, and gradients past it. The header says the formulas.
+ * Quantizes and dequantizes values, and computes gradients. The header has the formulas.
  */
 #include "fake_quant.h"
 
@@ -21,8 +21,8 @@ NIB_INLINE float round_even(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 
 /* ---- weights ---- */
 
-/* Value `at` of an array; 0 without one. */
-static float one_of(const void *array, nib_type type, int64_t at)
+/* Element `at` of an array; 0 without an array. */
+static float read_value(const void *array, nib_type type, int64_t at)
 {
     float value = 0;
     if (array != NULL)
@@ -30,7 +30,7 @@ static float one_of(const void *array, nib_type type, int64_t at)
     return value;
 }
 
-static void *at_row(void *array, nib_type type, int64_t at)
+static void *pointer_at(void *array, nib_type type, int64_t at)
 {
     return array != NULL ? (char *)array + at * (nib__type_bits(type) / 8) : NULL;
 }
@@ -38,7 +38,7 @@ static void *at_row(void *array, nib_type type, int64_t at)
 static void round_row(float *out, const float *w, int64_t count, nib_type type)
 {
     enum { PIECE = 256 };
-    float stored[PIECE]; /* room for any of the types */
+    float stored[PIECE]; /* large enough for any type */
     for (int64_t j = 0; j < count; j += PIECE) {
         const int64_t piece = nib__min(PIECE, count - j);
         nib__from_f32(stored, type, w + j, piece);
@@ -46,14 +46,14 @@ static void round_row(float *out, const float *w, int64_t count, nib_type type)
     }
 }
 
-static void row_values(const nib_fake_weight *f, float *out, int64_t row)
+static void dequantize_row(const nib_fake_weight *f, float *out, int64_t row)
 {
     const nib_quantizer *q = &f->quantizer;
     const int64_t size = nib__scheme_group_size(&q->scheme, q->k);
     const int8_t *codes = f->codes + row * q->k;
     for (int64_t g = 0; g < q->groups; g++) {
-        const float scale = one_of(f->scales, q->scale_type, row * q->groups + g);
-        const float zero = one_of(f->zeros, q->zero_type, row * q->groups + g);
+        const float scale = read_value(f->scales, q->scale_type, row * q->groups + g);
+        const float zero = read_value(f->zeros, q->zero_type, row * q->groups + g);
         for (int64_t j = g * size; j < nib__min((g + 1) * size, q->k); j++)
             out[j] = (float)codes[j] * scale + zero;
     }
@@ -66,12 +66,12 @@ void nib__fake_weight_rows(const nib_fake_weight *f, const float *w, float *out,
     for (int64_t i = n0; i < n1; i++) {
         float *row = out + i * q->k;
         nib_quantized to = {.codes = f->codes + i * q->k,
-                            .scales = at_row(f->scales, q->scale_type, i * q->groups),
-                            .zeros = at_row(f->zeros, q->zero_type, i * q->groups)};
+                            .scales = pointer_at(f->scales, q->scale_type, i * q->groups),
+                            .zeros = pointer_at(f->zeros, q->zero_type, i * q->groups)};
         nib_err err;
         round_row(row, w + i * q->k, q->k, q->source);
         if (nib__quantizer_rows(q, row, i, 1, &to, &err) == NIB_OK) {
-            row_values(f, row, i);
+            dequantize_row(f, row, i);
             continue;
         }
         for (int64_t j = 0; j < q->k; j++)
@@ -79,9 +79,9 @@ void nib__fake_weight_rows(const nib_fake_weight *f, const float *w, float *out,
     }
 }
 
-/* A group of integers: where the clamp changed a code, nothing passes. */
-static void past_rounding(float *gradient, const float *w, int64_t count, float scale, float qmin,
-                          float qmax)
+/* Gradient of a group of integers: zero where the clamp changed a code. */
+static void mask_clamped(float *gradient, const float *w, int64_t count, float scale, float qmin,
+                         float qmax)
 {
     const float factor = 1 / scale;
     for (int64_t j = 0; j < count; j++) {
@@ -90,9 +90,9 @@ static void past_rounding(float *gradient, const float *w, int64_t count, float 
     }
 }
 
-/* A group of int4 with float zeros; codes are stored less 8. None is clamped, as the range is the
- * group's own, so the minimum by itself has no gradient. */
-static void through_range(float *gradient, const int8_t *codes, const float *w, int64_t count)
+/* Gradient of a group of int4 with float zeros, whose codes are stored minus 8. No code is clamped,
+ * because the range is the group's own, so the minimum by itself has no gradient. */
+static void add_range_gradient(float *gradient, const int8_t *codes, const float *w, int64_t count)
 {
     const float smallest = 1e-6f; /* range, of Int4Tensor */
     float low = w[0], high = w[0];
@@ -128,11 +128,11 @@ void nib__fake_weight_gradient(const nib_fake_weight *f, const float *w, float *
         for (int64_t g = 0; g < q->groups; g++) {
             const int64_t at = i * q->k + g * size, count = nib__min(size, q->k - g * size);
             if (q->scheme.zero == NIB_ZERO_NONE)
-                past_rounding(gradient + at, w + at, count,
-                              one_of(f->scales, q->scale_type, i * q->groups + g),
-                              bits8 ? -128 : -8, bits8 ? 127 : 7);
+                mask_clamped(gradient + at, w + at, count,
+                             read_value(f->scales, q->scale_type, i * q->groups + g),
+                             bits8 ? -128 : -8, bits8 ? 127 : 7);
             else
-                through_range(gradient + at, f->codes + at, w + at, count);
+                add_range_gradient(gradient + at, f->codes + at, w + at, count);
         }
 }
 

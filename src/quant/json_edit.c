@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The copy: the reader finds where the members' values begin and end, the bytes between are copied.
+ * The parser finds where the values of edited members begin and end; the bytes between are copied.
  */
 #include "json_edit.h"
 
@@ -17,14 +17,14 @@ static size_t find_edit(const nib_json *json, const nib_json_edit *edits, size_t
 /* The copy so far. */
 typedef struct copy {
     nib_text *out;
-    const char *copied; /* up to here */
-    const char *last;   /* the end of the member before, or of the brace */
-    bool empty;         /* no member was copied */
-    bool front;         /* what was left out stood before any that is kept, with its comma */
+    const char *copied; /* bytes copied so far */
+    const char *last;   /* end of the previous member, or of the opening brace */
+    bool empty;         /* no member copied yet */
+    bool front;         /* the member removed was the first, so skip its comma */
 } copy;
 
-/* A member from its key to the end of its value. */
-static void leave_out(copy *c, const char *key, const char *end)
+/* Removes a member, from its key to the end of its value. */
+static void remove_member(copy *c, const char *key, const char *end)
 {
     const char *begin = c->empty ? key : c->last;
     if (c->copied < begin)
@@ -33,19 +33,19 @@ static void leave_out(copy *c, const char *key, const char *end)
     c->front = c->empty;
 }
 
-static void replace(copy *c, const char *begin, const char *end, const char *value)
+static void replace_value(copy *c, const char *begin, const char *end, const char *value)
 {
     nib__text_put(c->out, c->copied, (size_t)(begin - c->copied));
     nib__text_str(c->out, value);
     c->copied = end;
 }
 
-/* Members that the object did not have, behind its last. */
+/* Adds members that the object did not have, after its last. */
 static void add_missing(nib_text *out, const nib_json_edit *edits, const bool *done, size_t count,
                         bool empty)
 {
     for (size_t i = 0; i < count; i++) {
-        if (done[i] || edits[i].value == NULL || edits[i].only_there)
+        if (done[i] || edits[i].value == NULL || edits[i].only_if_present)
             continue;
         nib__text_format(out, "%s\n  \"%s\": %s", empty ? "" : ",", edits[i].key, edits[i].value);
         empty = false;
@@ -74,9 +74,9 @@ nib_status nib__json_edit(nib_text *out, const char *name, const char *text, siz
         if (!nib__json_skip(&json))
             break;
         if (edit != count && edits[edit].value == NULL)
-            leave_out(&c, key, json.at);
+            remove_member(&c, key, json.at);
         else if (edit != count)
-            replace(&c, begin, json.at, edits[edit].value);
+            replace_value(&c, begin, json.at, edits[edit].value);
         c.last = json.at;
         c.empty = c.empty && edit != count && edits[edit].value == NULL;
         if (edit != count)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies a JSON object with some of its members replaced, added or left out; everything else stays
- * as it was written, byte for byte: unknown keys, order, number forms, white space.
+ * Copies a JSON object with some members replaced, added or removed. Everything else stays byte for
+ * byte: unknown keys, order, number forms, white space.
  */
 #ifndef NIB_JSON_EDIT_H
 #define NIB_JSON_EDIT_H
@@ -10,8 +10,8 @@
 
 typedef struct nib_json_edit {
     const char *key;
-    const char *value; /* JSON text; NULL: the output has no such member */
-    bool only_there;   /* replaced where it stands, never added */
+    const char *value;    /* JSON text; NULL: remove the member */
+    bool only_if_present; /* replace only if present, never add */
 } nib_json_edit;
 
 nib_status nib__json_edit(nib_text *out, const char *name, const char *text, size_t size,

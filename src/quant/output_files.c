@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files beside the weights. Names of what is copied are listed: nothing else of the source's
- * directory is taken along.
+ * Files beside the weights. Only files with listed names are copied from the source.
  */
 #include "output_files.h"
 
@@ -18,7 +17,7 @@ enum { CONFIG_MAX = 16 << 20, COPY_MAX = 256 << 20 };
 static const char *const copied[] = {
     "generation_config.json",
     "tokenizer.json",
-    "tokenizer.gguf", /* what a conversion of a GGUF left */
+    "tokenizer.gguf", /* from a converted GGUF */
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -63,7 +62,7 @@ static nib_status copy_file(nib_side_files *out, nib_arena *arena, const nib_qua
 
 /* ---- config.json ---- */
 
-/* The source's config.json, to be released; *text NULL: there is none. */
+/* Reads the source's config.json, which the caller releases; *text NULL: none. */
 static nib_status read_config(char **text, size_t *size, const char **name, nib_arena *arena,
                               const nib_quantize_job *job, nib_err *err)
 {
@@ -85,18 +84,18 @@ static nib_status read_config(char **text, size_t *size, const char **name, nib_
     return nib__file_read(text, size, *name, CONFIG_MAX, job->allocator, err);
 }
 
-/* Every quantized layer as it is written; NULL: no memory. */
-static const nib_output_weight *fit_all(const nib_rewriting *r, nib_arena *arena)
+/* All quantized layers as written; NULL: out of memory. */
+static const nib_output_weight *fit_all(const nib_output_layout *r, nib_arena *arena)
 {
     nib_output_weight *stored = nib__arena_take(arena, r->job->count + 1, sizeof *stored);
     for (size_t i = 0; i < r->job->count && stored != NULL; i++)
         if (nib__layer_is_quantized(&r->job->layers[i]))
-            nib__origins_fit(r, i, &stored[i]);
+            nib__output_sources_fit(r, i, &stored[i]);
     return stored;
 }
 
-/* The type that config.json says of the weights, as JSON; NULL: it stays. As a plan has it, the
- * first linear weight in floats decides, where it gets a type that was asked for. */
+/* The weights' type for config.json, as JSON; NULL: unchanged. As in a plan, the first linear layer
+ * with float weights decides, if it is cast to a given type. */
 static const char *written_type(const nib_quantize_job *job)
 {
     for (size_t i = 0; i < job->count; i++) {
@@ -114,7 +113,7 @@ static const char *written_type(const nib_quantize_job *job)
     return NULL;
 }
 
-static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_rewriting *r,
+static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_output_layout *r,
                                const char *directory)
 {
     const nib_quantize_job *job = r->job;
@@ -139,8 +138,9 @@ static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_
     if (untied)
         edits[count++] = (nib_json_edit){.key = "tie_word_embeddings", .value = "false"};
     if (type != NULL) {
-        edits[count++] = (nib_json_edit){.key = "torch_dtype", .value = type, .only_there = true};
-        edits[count++] = (nib_json_edit){.key = "dtype", .value = type, .only_there = true};
+        edits[count++] =
+            (nib_json_edit){.key = "torch_dtype", .value = type, .only_if_present = true};
+        edits[count++] = (nib_json_edit){.key = "dtype", .value = type, .only_if_present = true};
     }
     nib_status status = quantization.failed
                             ? nib__fail_memory(err, quantization.size, from)
@@ -155,7 +155,7 @@ static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_
     return status;
 }
 
-/* The keys of a GGUF, with the tokenizer among them, as a GGUF without tensors. */
+/* Writes the key/values of a GGUF, including the tokenizer, as a GGUF without tensors. */
 static nib_status write_vocabulary(nib_side_files *out, nib_arena *arena,
                                    const nib_quantize_job *job, const char *directory, nib_err *err)
 {
@@ -174,18 +174,18 @@ static nib_status write_vocabulary(nib_side_files *out, nib_arena *arena,
     return status;
 }
 
-/* ---- what stays behind ---- */
+/* ---- files that are not copied ---- */
 
 enum { LEFT_SHOWN = 8, LEFT_MAX = 256 };
 
 typedef struct left {
     nib_arena *arena;
     const char *names[LEFT_MAX];
-    size_t count; /* of all; names has the first of them */
+    size_t count; /* of all; names has only the first LEFT_MAX */
 } left;
 
-/* Weights, what describes them, what this program writes anew, and what no model is made of. */
-static bool is_of_weights(const char *name)
+/* True for weights, files that describe them, files that Nibble writes anew, and hidden files. */
+static bool is_weight_file(const char *name)
 {
     static const char *const whole[] = {"config.json", "nibble.json", "nibble.pack",
                                         "nibble.tokens", "params.json"};
@@ -200,13 +200,13 @@ static bool is_of_weights(const char *name)
     return name[0] == '.';
 }
 
-static void see_name(void *ctx, const char *name)
+static void note_name(void *ctx, const char *name)
 {
     left *l = ctx;
     for (size_t i = 0; i < COUNT(copied); i++)
         if (strcmp(name, copied[i]) == 0)
             return;
-    if (is_of_weights(name))
+    if (is_weight_file(name))
         return;
     if (l->count < LEFT_MAX)
         l->names[l->count] = nib__arena_copy(l->arena, name, strlen(name));
@@ -219,13 +219,13 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-nib_status nib__side_files_tell(nib_rewriting *r)
+nib_status nib__side_files_report(nib_output_layout *r)
 {
     const char *from = nib__checkpoint_directory(r->job->checkpoint);
     left l = {.arena = &r->arena};
     if (!r->directory || from == NULL || nib__checkpoint_gguf(r->job->checkpoint) != NULL)
         return NIB_OK;
-    NIB_TRY(nib__directory_each(from, see_name, &l, r->err));
+    NIB_TRY(nib__directory_each(from, note_name, &l, r->err));
     if (l.count == 0)
         return NIB_OK;
     const size_t kept = l.count < LEFT_MAX ? l.count : LEFT_MAX;
@@ -248,7 +248,8 @@ nib_status nib__side_files_tell(nib_rewriting *r)
     return status;
 }
 
-nib_status nib__side_files_write(nib_side_files *out, const nib_rewriting *r, const char *directory)
+nib_status nib__side_files_write(nib_side_files *out, const nib_output_layout *r,
+                                 const char *directory)
 {
     const nib_quantize_job *job = r->job;
     const char *from = nib__checkpoint_directory(job->checkpoint);
@@ -273,7 +274,7 @@ static void put_hash(nib_jsonw *w, const char *key, nib_hash hash)
     nib__jsonw_pair_string(w, key, nib__hash_text(text, hash));
 }
 
-/* The name under which verify reads what was written as `name`. */
+/* The name under which verify finds the tensor written as `name`. */
 static const char *read_name(char out[NIB_FUSED_NAME], const nib_quantize_job *job,
                              const char *name)
 {

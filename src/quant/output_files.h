@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What lies beside the weights of a rewritten checkpoint: config.json with its quantization_config,
- * copies of the tokenizer's files, and the manifest, which is written last. Inside of quantize
- * only.
+ * The files beside the weights of an output: config.json with its quantization_config, copies of
+ * the tokenizer's files, and the manifest, which is written last. Private to quantize.
  */
 #ifndef NIB_OUTPUT_FILES_H
 #define NIB_OUTPUT_FILES_H
 
-#include "rewriting.h"
+#include "output_layout.h"
 
-/* A file beside the weights, for the manifest. */
+/* A file listed in the manifest. */
 typedef struct nib_side_file {
     const char *name;
     nib_hash hash;
@@ -22,12 +21,12 @@ typedef struct nib_side_files {
     size_t count;
 } nib_side_files;
 
-/* A note of the files beside the source's weights that an output in a directory does not get. */
-nib_status nib__side_files_tell(nib_rewriting *r);
-/* config.json of the source with quantization_config if a layer is quantized, tie_word_embeddings
- * false where the head is untied, and the float type that was asked for, into directory; then every
- * tokenizer and generation file that the source has. */
-nib_status nib__side_files_write(nib_side_files *out, const nib_rewriting *r,
+/* Adds a note about files beside the source's weights that are not copied. */
+nib_status nib__side_files_report(nib_output_layout *r);
+/* Writes into directory: config.json of the source, with quantization_config if a layer is
+ * quantized, tie_word_embeddings false if the head is untied, and the asked float type; then copies
+ * every tokenizer and generation file of the source. */
+nib_status nib__side_files_write(nib_side_files *out, const nib_output_layout *r,
                                  const char *directory);
 
 /* The manifest: tool, source, recipe, format, ledger, a hash per tensor and file. */
@@ -35,9 +34,9 @@ nib_status nib__manifest_write(const char *path, const nib_quantize_job *job,
                                const nib_ledger *ledger, const char *format, nib_hash source,
                                const nib_writer *writer, const nib_side_files *files, nib_err *err);
 
-/* config.json's quantization_config as the dialect's own readers want it; nothing is written for a
- * dialect without one, or where no layer is quantized. stored: [job->count], each quantized layer
- * as it is written. quantization_config.c */
+/* quantization_config.c: writes quantization_config as the dialect's own readers expect it; nothing
+ * for a dialect without one, or if no layer is quantized. stored: [job->count], quantized layers as
+ * written. */
 void nib__quantization_config(nib_text *out, const nib_quantize_job *job,
                               const nib_output_weight *stored, nib_dialect dialect);
 

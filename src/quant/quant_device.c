@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights into codes on a device: see quant_device.h.
+ * Quantizes weights on a device: see quant_device.h.
  */
 #include "quant_device.h"
 
@@ -8,9 +8,9 @@
 
 #include <stdio.h>
 
-/* ---- what a block takes ---- */
+/* ---- sizes and predictions ---- */
 
-/* Bytes of each part of a block, on either side. */
+/* Bytes of each part of a block, on host and device alike. */
 typedef struct parts {
     uint64_t rows, codes, scales, zeros, sums, ranges, failed, room;
 } parts;
@@ -29,21 +29,22 @@ static parts parts_of(const nib_quantizer *q, nib_type type, int64_t count)
                    .room = groups * 2 * sizeof(double)};
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static void widen(parts *most, const parts *p)
 {
-    most->rows = larger(most->rows, p->rows);
-    most->codes = larger(most->codes, p->codes);
-    most->scales = larger(most->scales, p->scales);
-    most->zeros = larger(most->zeros, p->zeros);
-    most->sums = larger(most->sums, p->sums);
-    most->ranges = larger(most->ranges, p->ranges);
-    most->failed = larger(most->failed, p->failed);
-    most->room = larger(most->room, p->room);
+    most->rows = max_u64(most->rows, p->rows);
+    most->codes = max_u64(most->codes, p->codes);
+    most->scales = max_u64(most->scales, p->scales);
+    most->zeros = max_u64(most->zeros, p->zeros);
+    most->sums = max_u64(most->sums, p->sums);
+    most->ranges = max_u64(most->ranges, p->ranges);
+    most->failed = max_u64(most->failed, p->failed);
+    most->room = max_u64(most->room, p->room);
 }
 
-/* Copies to and from it, launches, and the rows read twice; of a tensor's scan the rows once. */
+/* Time of copies, launches, and of reading the rows twice; a scan of a tensor's range reads them
+ * once. */
 static void predict(nib_quant_moves *m, const nib_machine *machine, const parts *p, bool scans)
 {
     enum { LAUNCHES = 2, READS = 4 };
@@ -72,32 +73,32 @@ static void predict_weight(nib_quant_moves *m, parts *most, const nib_machine *m
     m->weights++;
 }
 
-/* ---- its memory ---- */
+/* ---- device memory ---- */
 
-static nib_status take(nib_quant_device *d, void *address, uint64_t bytes, nib_err *err)
+static nib_status allocate(nib_quant_device *d, void *address, uint64_t bytes, nib_err *err)
 {
     void *piece = NULL;
     if (bytes != 0)
-        NIB_TRY(nib__gpu_take(d->gpu, bytes, "a block of weights that become codes", &piece, err));
-    memcpy(address, &piece, sizeof piece); /* a pointer of whatever kind */
+        NIB_TRY(nib__gpu_take(d->gpu, bytes, "a block of weights to quantize", &piece, err));
+    memcpy(address, &piece, sizeof piece); /* a pointer of any type */
     return NIB_OK;
 }
 
-static nib_status take_parts(nib_quant_device *d, const parts *p, nib_err *err)
+static nib_status allocate_parts(nib_quant_device *d, const parts *p, nib_err *err)
 {
     nib_quant_w *at = &d->at;
     d->held = true;
-    NIB_TRY(take(d, &at->rows, p->rows, err));
-    NIB_TRY(take(d, &at->codes, p->codes, err));
-    NIB_TRY(take(d, &at->scales, p->scales, err));
-    NIB_TRY(take(d, &at->zeros, p->zeros, err));
-    NIB_TRY(take(d, &at->sums, p->sums, err));
-    NIB_TRY(take(d, &at->ranges, p->ranges, err));
-    NIB_TRY(take(d, &at->failed, p->failed, err));
-    return take(d, &at->room, p->room, err);
+    NIB_TRY(allocate(d, &at->rows, p->rows, err));
+    NIB_TRY(allocate(d, &at->codes, p->codes, err));
+    NIB_TRY(allocate(d, &at->scales, p->scales, err));
+    NIB_TRY(allocate(d, &at->zeros, p->zeros, err));
+    NIB_TRY(allocate(d, &at->sums, p->sums, err));
+    NIB_TRY(allocate(d, &at->ranges, p->ranges, err));
+    NIB_TRY(allocate(d, &at->failed, p->failed, err));
+    return allocate(d, &at->room, p->room, err);
 }
 
-void nib__quant_device_give(nib_quant_device *d)
+void nib__quant_device_release(nib_quant_device *d)
 {
     const nib_quant_w *at = &d->at;
     void *const pieces[] = {(void *)(uintptr_t)at->rows,
@@ -116,7 +117,7 @@ void nib__quant_device_give(nib_quant_device *d)
 
 /* ---- a block ---- */
 
-/* The addresses as a block of this form has them. */
+/* The device arguments for a block of this form. */
 static nib_quant_w on_device(const nib_quant_device *d, const nib_quantizer *q, nib_type type,
                              int64_t count, bool scans)
 {
@@ -138,8 +139,8 @@ nib_status nib__quant_device_start(nib_quant_device *d, const nib_quant_w *block
     return nib__gpu_run(d->gpu, d->row, &a, err);
 }
 
-static nib_status read(nib_quant_device *d, void *to, const void *from, uint64_t bytes,
-                       nib_err *err)
+static nib_status read_back(nib_quant_device *d, void *to, const void *from, uint64_t bytes,
+                            nib_err *err)
 {
     d->done.bytes_back += bytes;
     return bytes == 0 ? NIB_OK : nib__gpu_read(d->gpu, to, from, bytes, err);
@@ -148,25 +149,25 @@ static nib_status read(nib_quant_device *d, void *to, const void *from, uint64_t
 nib_status nib__quant_device_finish(nib_quant_device *d, const nib_quant_w *to, nib_err *err)
 {
     const parts p = parts_of(to->q, to->type, to->count);
-    NIB_TRY(read(d, to->failed, d->at.failed, p.failed, err));
+    NIB_TRY(read_back(d, to->failed, d->at.failed, p.failed, err));
     if (to->codes == NULL)
-        return read(d, to->ranges, d->at.ranges, p.ranges, err);
-    NIB_TRY(read(d, to->sums, d->at.sums, p.sums, err));
-    NIB_TRY(read(d, to->codes, d->at.codes, p.codes, err));
-    NIB_TRY(read(d, to->scales, d->at.scales, p.scales, err));
-    return read(d, to->zeros, d->at.zeros, p.zeros, err);
+        return read_back(d, to->ranges, d->at.ranges, p.ranges, err);
+    NIB_TRY(read_back(d, to->sums, d->at.sums, p.sums, err));
+    NIB_TRY(read_back(d, to->codes, d->at.codes, p.codes, err));
+    NIB_TRY(read_back(d, to->scales, d->at.scales, p.scales, err));
+    return read_back(d, to->zeros, d->at.zeros, p.zeros, err);
 }
 
 void nib__quant_device_count(nib_quant_device *d) { d->done.weights++; }
 
-/* ---- what it refuses ---- */
+/* ---- failures ---- */
 
 nib_status nib__quant_device_lost(nib_quant_device *d, const char *tensor, const nib_err *why,
                                   nib_ledger *ledger, nib_err *err)
 {
     const char *there = d->machine->name, *here = d->here->name;
     char shown[NIB_SHOWN], at[NIB_SHOWN + 2] = "";
-    nib__quant_device_give(d);
+    nib__quant_device_release(d);
     if (tensor != NULL)
         snprintf(at, sizeof at, "%s: ", nib__shown(shown, tensor));
     if (d->strict || d->allowed == NULL)
@@ -205,14 +206,14 @@ nib_status nib__quant_device_ready(nib_quant_device *d, const nib_rewrite *rewri
             predict_weight(&d->planned, &most, d->machine, &rewrites[i]);
     if (dry_run || d->gpu == NULL)
         return NIB_OK;
-    nib_status status = take_parts(d, &most, &why);
+    nib_status status = allocate_parts(d, &most, &why);
     for (size_t i = 0; i < count && status == NIB_OK; i++)
         if (rewrites[i].kind == NIB_REWRITE_QUANTIZE)
             status = prepare(d, &rewrites[i], &why);
     return status == NIB_OK ? NIB_OK : nib__quant_device_lost(d, NULL, &why, ledger, err);
 }
 
-/* ---- what it did ---- */
+/* ---- the note ---- */
 
 void nib__quant_device_end(nib_quant_device *d, nib_ledger *ledger)
 {
@@ -221,15 +222,15 @@ void nib__quant_device_end(nib_quant_device *d, nib_ledger *ledger)
     const nib_quant_moves *done = lost || d->gpu != NULL ? &d->done : planned; /* a dry run */
     const char *here = d->here->name;
     char to[32], back[32], time[32];
-    nib__quant_device_give(d);
+    nib__quant_device_release(d);
     if (lost && done->bytes_to == 0)
-        return; /* the line says it all */
+        return; /* the ledger line suffices */
     nib__say_bytes(to, done->bytes_to);
     nib__say_bytes(back, done->bytes_back);
     nib__say_seconds(time, planned->seconds);
     nib__ledger_add_note(
         ledger, "device",
-        "codes@%s: %zu of %zu weights by %s, %s to it and %s back, %s predicted for all; biases, "
-        "packing, hashes and files are %s's, and so is what stays as it is stored",
+        "codes@%s: %zu of %zu weights by %s, %s to it and %s back, %s predicted for all; %s does "
+        "biases, packing, hashes, files and tensors that stay as stored",
         d->machine->name, done->weights, planned->weights, d->row->name, to, back, time, here);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * quantization_config of config.json in the words of each dialect: torchao's for transformers,
- * compressed-tensors' groups, our own.
+ * quantization_config of config.json for each dialect: torchao's for transformers,
+ * compressed-tensors' groups, Nibble's own.
  */
 #include "output_files.h"
 
@@ -9,14 +9,14 @@
 
 /* ---- torchao ---- */
 
-/* Whether one config makes both. */
-static bool has_same_config(const nib_output_weight *a, const nib_output_weight *b)
+/* True if one config describes both. */
+static bool is_same_config(const nib_output_weight *a, const nib_output_weight *b)
 {
     return nib__scheme_equal(&a->scheme, &b->scheme) &&
            nib__torchao_scale_dtype(a) == nib__torchao_scale_dtype(b);
 }
 
-/* A layer whose config makes all of them; NULL: there is none. */
+/* A layer whose config describes all quantized layers; NULL: none. */
 static const nib_output_weight *only_config(const nib_quantize_job *job,
                                             const nib_output_weight *stored)
 {
@@ -24,7 +24,7 @@ static const nib_output_weight *only_config(const nib_quantize_job *job,
     for (size_t i = 0; i < job->count; i++) {
         if (!nib__layer_is_quantized(&job->layers[i]))
             continue;
-        if (only != NULL && !has_same_config(only, &stored[i]))
+        if (only != NULL && !is_same_config(only, &stored[i]))
             return NULL;
         only = &stored[i];
     }
@@ -45,8 +45,8 @@ static void put_fqn_map(nib_jsonw *w, const char *key, const nib_quantize_job *j
     nib__jsonw_object_end(w);
 }
 
-/* {"default": config} as transformers wants it; layers of several schemes are named one by one.
- * torchao writes the map under its old name, too. */
+/* {"default": config} as transformers expects it; layers with different schemes are named one by
+ * one. torchao writes the map under its old name, too. */
 static void put_quant_type(nib_jsonw *w, const nib_quantize_job *job,
                            const nib_output_weight *stored)
 {
@@ -98,7 +98,7 @@ static const char *format_of(const nib_scheme *s)
                                      : "int-quantized";
 }
 
-/* What both operands have. */
+/* Fields of both operands. */
 static void put_coding(nib_jsonw *w, int bits, const nib_scheme *s, bool symmetric,
                        const char *strategy)
 {
@@ -154,15 +154,15 @@ static void put_inputs(nib_jsonw *w, const nib_scheme *s)
     nib__jsonw_object_end(w);
 }
 
-/* Whether one group of the config says both. */
-static bool is_like(const nib_output_weight *a, const nib_output_weight *b)
+/* True if one config group describes both. */
+static bool is_same_group(const nib_output_weight *a, const nib_output_weight *b)
 {
     return nib__scheme_equal(&a->scheme, &b->scheme) && a->scale_rows == b->scale_rows &&
            a->ordered == b->ordered;
 }
 
-/* The group of all layers like layer `first`. alone: no other layer is quantized, so that their
- * kind names them. */
+/* The config group of all layers like layer `first`. alone: all quantized layers are in it, so it
+ * targets their kind. */
 static void put_group(nib_jsonw *w, const nib_quantize_job *job, const nib_output_weight *stored,
                       size_t first, bool alone)
 {
@@ -173,7 +173,7 @@ static void put_group(nib_jsonw *w, const nib_quantize_job *job, const nib_outpu
     if (alone)
         nib__jsonw_string(w, "Linear");
     for (size_t i = first; i < job->count && !alone; i++)
-        if (nib__layer_is_quantized(&job->layers[i]) && is_like(&stored[first], &stored[i]))
+        if (nib__layer_is_quantized(&job->layers[i]) && is_same_group(&stored[first], &stored[i]))
             nib__jsonw_string(w, job->layers[i].name);
     nib__jsonw_array_end(w);
     put_weights(w, &stored[first]);
@@ -188,7 +188,7 @@ static void put_group(nib_jsonw *w, const nib_quantize_job *job, const nib_outpu
 static size_t first_like(const nib_quantize_job *job, const nib_output_weight *stored, size_t i)
 {
     for (size_t j = 0; j < i; j++)
-        if (nib__layer_is_quantized(&job->layers[j]) && is_like(&stored[j], &stored[i]))
+        if (nib__layer_is_quantized(&job->layers[j]) && is_same_group(&stored[j], &stored[i]))
             return j;
     return i;
 }
@@ -197,7 +197,7 @@ static void put_compressed(nib_jsonw *w, const nib_quantize_job *job,
                            const nib_output_weight *stored)
 {
     const char *format = NULL;
-    size_t one = SIZE_MAX; /* a quantized layer that all are like */
+    size_t one = SIZE_MAX; /* the first quantized layer */
     bool alone = true;
     int groups = 0;
     for (size_t i = 0; i < job->count; i++) {
@@ -205,8 +205,8 @@ static void put_compressed(nib_jsonw *w, const nib_quantize_job *job,
         if (!nib__layer_is_quantized(l))
             continue;
         one = one == SIZE_MAX ? i : one;
-        alone =
-            alone && is_like(&stored[one], &stored[i]) && l->role != NIB_ROLE_EMBED; /* no Linear */
+        alone = alone && is_same_group(&stored[one], &stored[i]) &&
+                l->role != NIB_ROLE_EMBED; /* an embedding is not a Linear */
         const char *own = format_of(&stored[i].scheme);
         format = format == NULL || strcmp(format, own) == 0 ? own : "mixed-precision";
     }
@@ -261,7 +261,7 @@ void nib__quantization_config(nib_text *out, const nib_quantize_job *job,
         return;
     nib__jsonw_init(&w, out, 2);
     nib__jsonw_object(&w);
-    w.depth = 2; /* it becomes a member of config.json's object */
+    w.depth = 2; /* it is a member of config.json's object */
     puts[dialect](&w, job, stored);
     nib__jsonw_object_end(&w);
 }

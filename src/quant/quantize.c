@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rewrite as a whole: the place of the output, the stream, the files beside it, and the moment
- * in which all of it appears. What becomes what is rewriting.c.
+ * The whole rewrite: checks the output path, streams tensors, writes the files beside them, and
+ * publishes all at once. output_layout.c decides what becomes what.
  */
 #include "quantize.h"
 
 #include "output_files.h"
-#include "rewriting.h"
+#include "output_layout.h"
 
 #include <stdio.h>
 
-static const uint64_t shard_limit = UINT64_C(5000000000); /* bytes, as Hugging Face cuts */
+static const uint64_t shard_limit = UINT64_C(5000000000); /* bytes; Hugging Face's shard size */
 
 bool nib__layer_is_quantized(const nib_quantize_layer *layer)
 {
     return !layer->choice.keep && nib__scheme_is_quantized(&layer->choice.scheme);
 }
 
-/* ---- the place ---- */
+/* ---- the output path ---- */
 
-/* --force replaces a model, not whatever else a mistyped name leads to. */
-static nib_status check_replaced(nib_rewriting *r)
+/* --force replaces a model, not any other directory that a mistyped name leads to. */
+static nib_status check_replaceable(nib_output_layout *r)
 {
     const char *out = r->job->out;
     const char *config = nib__path_join(&r->arena, out, "config.json");
@@ -29,33 +29,34 @@ static nib_status check_replaced(nib_rewriting *r)
         return nib__fail_memory(r->err, strlen(out), "a path");
     if (nib__path_kind(config) == NIB_PATH_NONE && !nib__directory_is_empty(out))
         return nib__fail(r->err, NIB_EXISTS,
-                         "%s: is a directory without a config.json, so no model that --force would "
-                         "replace; name another place, or remove it by hand",
+                         "%s: is a directory without a config.json, not a model that --force may "
+                         "replace; choose another path, or remove it by hand",
                          nib__shown(a, out));
-    return nib__path_removable(out, r->err); /* before the work, not after it */
+    return nib__path_removable(out, r->err); /* fail before the work, not after */
 }
 
-/* Where the manifest of a lone file lies; NULL: memory ran out. */
-static const char *side_of(nib_rewriting *r)
+/* Path of a single file's manifest; NULL: out of memory. */
+static const char *manifest_path(nib_output_layout *r)
 {
     return nib__ledger_text(r->ledger, "%s.nibble.json", r->job->out);
 }
 
-static nib_status check_output(nib_rewriting *r)
+static nib_status check_output(nib_output_layout *r)
 {
     const nib_quantize_job *job = r->job;
     const char *source = nib__checkpoint_path(job->checkpoint);
     char a[NIB_SHOWN];
     const nib_path_kind kind = nib__path_kind(job->out);
-    const char *home =
+    const char *source_directory =
         r->directory && job->config == NULL ? nib__checkpoint_directory(job->checkpoint) : NULL;
-    if (nib__path_same(job->out, source) || (home != NULL && nib__path_within(job->out, home)) ||
+    if (nib__path_same(job->out, source) ||
+        (source_directory != NULL && nib__path_within(job->out, source_directory)) ||
         (kind == NIB_PATH_DIRECTORY && nib__path_within(source, job->out)))
         return nib__fail(
             r->err, NIB_USAGE,
-            "%s: the output is, holds or lies in the source; name a place outside of it",
+            "%s: the output equals, contains or is inside the source; choose a path outside it",
             nib__shown(a, job->out));
-    const char *side = r->directory ? NULL : side_of(r);
+    const char *side = r->directory ? NULL : manifest_path(r);
     if (!r->directory && side == NULL)
         return nib__fail_memory(r->err, strlen(job->out), "a path");
     if (kind != NIB_PATH_NONE && !job->force && !job->dry_run)
@@ -63,19 +64,20 @@ static nib_status check_output(nib_rewriting *r)
                          nib__shown(a, job->out));
     if (side != NULL && nib__path_kind(side) != NIB_PATH_NONE && !job->force && !job->dry_run)
         return nib__fail(r->err, NIB_EXISTS,
-                         "%s: exists already, and the output gets such a file; --force replaces it",
+                         "%s: exists already, and the output's manifest has this name; --force "
+                         "replaces it",
                          nib__shown(a, side));
     if (kind == NIB_PATH_OTHER || (kind == NIB_PATH_DIRECTORY && !r->directory))
-        return nib__fail(r->err, NIB_EXISTS, "%s: is no file that could be replaced",
+        return nib__fail(r->err, NIB_EXISTS, "%s: is not a file, so it cannot be replaced",
                          nib__shown(a, job->out));
-    return kind == NIB_PATH_DIRECTORY ? check_replaced(r) : NIB_OK;
+    return kind == NIB_PATH_DIRECTORY ? check_replaceable(r) : NIB_OK;
 }
 
 /* ---- running ---- */
 
-/* Streams every rewrite; *source is the hash over the stored tensors in their order: name, NUL,
- * hash in hex. */
-static nib_status stream_all(nib_rewriting *r, nib_hash *source)
+/* Streams every rewrite. *source: hash over the stored tensors in order, each as name, NUL, hash in
+ * hex. */
+static nib_status stream_all(nib_output_layout *r, nib_hash *source)
 {
     nib_stream stream = {.job = r->job, .writer = r->writer, .ledger = r->ledger};
     const size_t stored = nib__checkpoint_count(r->job->checkpoint);
@@ -89,7 +91,7 @@ static nib_status stream_all(nib_rewriting *r, nib_hash *source)
         char text[33];
         status = nib__stream_run(&stream, &r->rewrites[i], &hash, r->err);
         if (status != NIB_OK || i >= stored)
-            continue; /* those that were shared come last: counted where they are stored */
+            continue; /* separated tensors come last; their source was counted where it is stored */
         nib__hasher_add(hasher, from->name, strlen(from->name) + 1);
         nib__hasher_add(hasher, nib__hash_text(text, hash), 32);
     }
@@ -99,12 +101,13 @@ static nib_status stream_all(nib_rewriting *r, nib_hash *source)
         status = nib__writer_put(r->writer, r->extras[i], r->job->extras[i].values,
                                  (size_t)r->job->extras[i].count * sizeof(float), r->err);
     if (status == NIB_OK && r->job->device != NULL)
-        nib__quant_device_end(r->job->device, r->ledger); /* what the manifest is to say, too */
+        nib__quant_device_end(r->job->device,
+                              r->ledger); /* before the manifest, which includes its note */
     return status == NIB_OK ? nib__writer_finish(r->writer, r->err) : status;
 }
 
-/* Makes the part; what somebody else made meanwhile under its name stays. */
-static nib_status begin_part(nib_rewriting *r, const char *part)
+/* Creates the part. If another program has created that name meanwhile, its file stays. */
+static nib_status begin_part(nib_output_layout *r, const char *part)
 {
     const bool directory = r->directory;
     if (directory)
@@ -116,35 +119,35 @@ static nib_status begin_part(nib_rewriting *r, const char *part)
     return status;
 }
 
-static nib_status fill_part(nib_rewriting *r, const char *part, const char *manifest)
+static nib_status write_part(nib_output_layout *r, const char *part, const char *manifest)
 {
     const nib_quantize_job *job = r->job;
-    const char *format = nib__dialect_writer(r->dialect)->name;
+    const char *format = nib__dialect_name(r->dialect);
     nib_hash source;
     nib_side_files files = {.count = 0};
     NIB_TRY(stream_all(r, &source));
-    nib__rewriting_share(r);
+    nib__output_layout_share_kept(r);
     if (r->directory)
         NIB_TRY(nib__side_files_write(&files, r, part));
     return nib__manifest_write(manifest, job, r->ledger, format, source, r->writer, &files, r->err);
 }
 
-/* Writes beside the final place and lets the whole appear at once. A lone file and its manifest are
- * two names: an old manifest goes first, so that none ever describes another file. */
-static nib_status write_output(nib_rewriting *r)
+/* Writes beside the final path, then renames. A single file and its manifest are two names: the old
+ * manifest is removed first, so that no manifest ever describes another file. */
+static nib_status write_output(nib_output_layout *r)
 {
     const nib_quantize_job *job = r->job;
     char part[NIB_PART_PATH], beside[NIB_PART_PATH];
-    const char *side = r->directory ? NULL : side_of(r);
+    const char *side = r->directory ? NULL : manifest_path(r);
     NIB_TRY(nib__part_choose(part, job->out, ".part", r->err));
     NIB_TRY(nib__part_choose(beside, job->out, ".part.json", r->err));
     const char *manifest = r->directory ? nib__path_join(&r->arena, part, "nibble.json") : beside;
     if (manifest == NULL || (side == NULL && !r->directory))
         return nib__fail_memory(r->err, strlen(job->out), "a path");
     NIB_TRY(begin_part(r, part));
-    nib_status status = fill_part(r, part, manifest);
+    nib_status status = write_part(r, part, manifest);
     const bool described = status == NIB_OK;
-    status = nib__checkpoint_read(job->checkpoint, status, r->err);
+    status = nib__checkpoint_check_files(job->checkpoint, status, r->err);
     if (status == NIB_OK && r->directory && job->complete != NULL)
         status = job->complete(job->complete_ctx, part, r->err);
     if (status == NIB_OK && !r->directory)
@@ -171,22 +174,23 @@ static bool is_directory(const nib_quantize_job *job)
     return nib__path_kind(path) == NIB_PATH_DIRECTORY || nib__ends_with(path, ".json");
 }
 
-/* What a lone file cannot say, and nobody could then read. */
-static nib_status check_described(const nib_rewriting *r)
+/* Refuses a single file in a dialect that needs config.json: nobody could read it. */
+static nib_status check_config_needed(const nib_output_layout *r)
 {
     const nib_quantize_job *job = r->job;
     char a[NIB_SHOWN];
     for (size_t i = 0; i < job->count && !r->directory; i++)
         if (r->dialect == NIB_DIALECT_COMPRESSED && nib__layer_is_quantized(&job->layers[i]))
             return nib__fail(r->err, NIB_NOT_AS_ASKED,
-                             "%s: a lone file cannot be %s, which is described in config.json; "
-                             "give the directory of the model as MODEL, or --format nibble",
-                             nib__shown(a, job->out), nib__dialect_writer(r->dialect)->name);
+                             "%s: a single file cannot be in the format %s, which needs a "
+                             "config.json; give the directory of the model as MODEL, or --format "
+                             "nibble",
+                             nib__shown(a, job->out), nib__dialect_name(r->dialect));
     return NIB_OK;
 }
 
-/* Two runs into one OUT would write into each other's parts: the second is refused. */
-static nib_status write_alone(nib_rewriting *r)
+/* Refuses a second run into the same OUT: both would write into the same part. */
+static nib_status write_locked(nib_output_layout *r)
 {
     const char *lock = nib__ledger_text(r->ledger, "%s.part.lock", r->job->out);
     int fd;
@@ -198,29 +202,29 @@ static nib_status write_alone(nib_rewriting *r)
     return status;
 }
 
-static nib_status run(nib_rewriting *r, nib_quantize_report *report)
+static nib_status quantize(nib_output_layout *r, nib_quantize_report *report)
 {
     const nib_quantize_job *job = r->job;
     const uint64_t start = nib__now_ns();
     NIB_TRY(check_output(r));
-    NIB_TRY(nib__rewriting_list(r, r->directory ? shard_limit : 0));
-    NIB_TRY(nib__side_files_tell(r));
+    NIB_TRY(nib__output_layout_make(r, r->directory ? shard_limit : 0));
+    NIB_TRY(nib__side_files_report(r));
     if (job->decided != NULL)
         job->decided(r->ledger, job->ctx);
     if (job->allow != NULL)
         nib__ledger_allow(r->ledger, job->allow);
     if (job->strict)
         NIB_TRY(nib__ledger_strict(r->ledger, r->err));
-    NIB_TRY(check_described(r));
+    NIB_TRY(check_config_needed(r));
     if (job->device != NULL)
         NIB_TRY(nib__quant_device_ready(job->device, r->rewrites, r->count, job->dry_run, r->ledger,
                                         r->err));
     if (!job->dry_run)
-        NIB_TRY(write_alone(r));
+        NIB_TRY(write_locked(r));
     else if (job->device != NULL)
         nib__quant_device_end(job->device, r->ledger);
     *report = (nib_quantize_report){
-        .format = nib__dialect_writer(r->dialect)->name,
+        .format = nib__dialect_name(r->dialect),
         .bytes_before = nib__checkpoint_bytes(job->checkpoint),
         .bytes_after = nib__writer_bytes(r->writer),
         .files = nib__writer_file_count(r->writer),
@@ -229,12 +233,12 @@ static nib_status run(nib_rewriting *r, nib_quantize_report *report)
         .dry_run = job->dry_run,
     };
     for (size_t i = 0; i < job->count; i++) {
-        const nib_bias stored = nib__weight_bias_form(&r->origins[i].bias);
+        const nib_bias stored = nib__weight_bias_form(&r->sources[i].bias);
         report->biases += stored != NIB_BIAS_NONE;
         const bool cast =
             r->dialect == NIB_DIALECT_GGUF && stored == NIB_BIAS_FLOAT &&
-            r->origins[i].bias.bias_type != NIB_TYPE_F32; /* it has no other vectors */
-        report->biases_changed += cast || stored != r->origins[i].bias_form;
+            r->sources[i].bias.bias_type != NIB_TYPE_F32; /* GGUF stores vectors as f32 */
+        report->biases_changed += cast || stored != r->sources[i].bias_form;
     }
     return r->ledger->failed ? nib__fail_memory(r->err, 0, "the ledger") : NIB_OK;
 }
@@ -242,13 +246,13 @@ static nib_status run(nib_rewriting *r, nib_quantize_report *report)
 nib_status nib__quantize(nib_ledger *ledger, nib_quantize_report *report,
                          const nib_quantize_job *job, nib_err *err)
 {
-    nib_rewriting r;
-    nib__rewriting_init(&r, job, ledger, err);
+    nib_output_layout r;
+    nib__output_layout_init(&r, job, ledger, err);
     r.directory = is_directory(job);
-    const nib_status status = run(&r, report);
+    const nib_status status = quantize(&r, report);
     if (job->device != NULL)
-        nib__quant_device_give(job->device);
-    nib__rewriting_free(&r);
+        nib__quant_device_release(job->device);
+    nib__output_layout_free(&r);
     return status;
 }
 
@@ -280,7 +284,9 @@ void nib__quantize_render(const nib_ledger *ledger, const nib_quantize_report *r
                          : 100.0 * (double)report->bytes_after / (double)report->bytes_before,
                      report->files, report->files == 1 ? "" : "s", report->format);
     if (!report->dry_run)
-        nib__text_format(out, ", in %.1f s, of which %.1f s waited for the disk at the end",
+        nib__text_format(out,
+                         ", in %.1f s, of which %.1f s were spent waiting for the disk at "
+                         "the end",
                          report->seconds, report->sync_seconds);
     nib__text_str(out, "\n");
     nib__ledger_summary(ledger, out);

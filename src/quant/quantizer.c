@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weight quantizers: what a scheme asks of one, and what is said where a weight has no codes. The
- * formulas are kernel/cpu/quant_w.c's.
+ * Weight quantizers: the interface to kernel/cpu/quant_w.c, which has the formulas, and the errors
+ * of weights that have no codes.
  */
 #include "quantizer.h"
 
@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
-static nib_status not_finite(nib_err *err, const float *x, int64_t row, int64_t column)
+static nib_status fail_not_finite(nib_err *err, const float *x, int64_t row, int64_t column)
 {
     while (isfinite(*x)) {
         x++;
@@ -17,36 +17,36 @@ static nib_status not_finite(nib_err *err, const float *x, int64_t row, int64_t 
     }
     return nib__fail(err, NIB_BAD_INPUT,
                      "row %" PRId64 ", column %" PRId64
-                     " is %s, which no scale can cover; repair the weight, or "
-                     "leave the layer out with --skip",
+                     " is %s, so the row cannot be quantized; repair the weight, or keep the "
+                     "layer with --skip",
                      row, column,
                      isnan(*x) ? "nan"
                      : *x < 0  ? "-inf"
                                : "inf");
 }
 
-/* row -1: the whole tensor. */
-static nib_status too_wide(const nib_quantizer *q, nib_err *err, int64_t row, float low, float high)
+/* row -1: whole tensor */
+static nib_status fail_too_wide(const nib_quantizer *q, nib_err *err, int64_t row, float low,
+                                float high)
 {
     char where[32] = "the tensor";
     if (row >= 0)
         snprintf(where, sizeof where, "row %" PRId64, row);
     if (q->scheme.formula == NIB_FORMULA_GGML)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: weights from %.9g to %.9g need a scale beyond f16, which is what "
-                         "ggml's blocks have; use the scheme without -ggml, or leave the layer out "
-                         "with --skip",
+                         "%s: weights from %.9g to %.9g need a scale beyond f16, the type of "
+                         "ggml's scales; use the scheme without -ggml, or keep the layer with "
+                         "--skip",
                          where, (double)low, (double)high);
     if (q->scale_type == NIB_TYPE_F16 && q->source != NIB_TYPE_F16)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: weights from %.9g to %.9g need a scale beyond f16, which is what the "
-                         "recipe asks for; ask for float32 scales, or leave the layer out with "
-                         "--skip",
+                         "%s: weights from %.9g to %.9g need a scale beyond f16, which the recipe "
+                         "asks for; ask for float32 scales, or keep the layer with --skip",
                          where, (double)low, (double)high);
     return nib__fail(
         err, NIB_BAD_INPUT,
         "%s: weights from %.9g to %.9g span more than %s can hold, so they have no scale; use a "
-        "symmetric scheme, or leave the layer out with --skip",
+        "symmetric scheme, or keep the layer with --skip",
         where, (double)low, (double)high, nib__type_name(q->source));
 }
 
@@ -57,18 +57,18 @@ nib_status nib__quantizer_scan(const nib_quantizer *q, const float *rows, int64_
 {
     for (int64_t i = 0; i < count; i++) {
         const float *row = rows + i * q->k;
-        float of_row[2];
-        if (!nib__quant_range(row, q->k, &of_row[0], &of_row[1]))
+        float row_range[2];
+        if (!nib__quant_range(row, q->k, &row_range[0], &row_range[1]))
             return nib__quantizer_refuse(q, row, first + i, 1, err);
-        range[0] = of_row[0] < range[0] ? of_row[0] : range[0];
-        range[1] = of_row[1] > range[1] ? of_row[1] : range[1];
+        range[0] = row_range[0] < range[0] ? row_range[0] : range[0];
+        range[1] = row_range[1] > range[1] ? row_range[1] : range[1];
     }
     return NIB_OK;
 }
 
 nib_status nib__quantizer_range(nib_quantizer *q, const float range[2], nib_err *err)
 {
-    return nib__quantizer_fix(q, range) ? NIB_OK : too_wide(q, err, -1, range[0], range[1]);
+    return nib__quantizer_fix(q, range) ? NIB_OK : fail_too_wide(q, err, -1, range[0], range[1]);
 }
 
 void nib__quantizer_tensor(const nib_quantizer *q, void *scale, void *zero)
@@ -84,9 +84,9 @@ nib_status nib__quantizer_refuse(const nib_quantizer *q, const float *row, int64
     const int64_t size = nib__scheme_group_size(&q->scheme, q->k), k0 = (failed - 1) / 2 * size;
     float low, high;
     if (failed % 2 != 0)
-        return not_finite(err, row + k0, index, k0);
+        return fail_not_finite(err, row + k0, index, k0);
     (void)nib__quant_range(row + k0, nib__min(size, q->k - k0), &low, &high);
-    return too_wide(q, err, index, low, high);
+    return fail_too_wide(q, err, index, low, high);
 }
 
 nib_status nib__quantizer_rows(const nib_quantizer *q, const float *rows, int64_t first,

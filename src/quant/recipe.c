@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A recipe's rules: adding them, reading a recipe's name, checking patterns against the layers,
- * resolving a layer. The JSON forms are read in recipe_json.c, recipe_torchchat.c and
- * recipe_torchao.c.
+ * The rules of a recipe: adding them, parsing a recipe's name, checking patterns against the
+ * layers, resolving a layer. recipe_json.c, recipe_torchchat.c and recipe_torchao.c read the JSON
+ * forms.
  */
 #include "recipe_rules.h"
 
@@ -12,7 +12,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-enum { SAY_MAX = 512, NAME_MAX_BYTES = 1024, FILE_MAX = 16 << 20, ARENA_MAX = 64 << 20 };
+enum { TEXT_MAX_BYTES = 512, NAME_MAX_BYTES = 1024, FILE_MAX = 16 << 20, ARENA_MAX = 64 << 20 };
 
 /* ---- roles ---- */
 
@@ -26,7 +26,7 @@ const char *nib__role_name(nib_role role)
 
 /* ---- building ---- */
 
-/* Words quote what a file says: control characters would reach a terminal. */
+/* Messages quote files, whose control characters must not reach a terminal. */
 static void make_printable(char *text)
 {
     for (unsigned char *c = (unsigned char *)text; *c != 0; c++) {
@@ -37,9 +37,9 @@ static void make_printable(char *text)
     }
 }
 
-const char *nib__recipe_say(nib_recipe *r, const char *format, ...)
+const char *nib__recipe_format(nib_recipe *r, const char *format, ...)
 {
-    char text[SAY_MAX];
+    char text[TEXT_MAX_BYTES];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
@@ -51,7 +51,7 @@ const char *nib__recipe_say(nib_recipe *r, const char *format, ...)
 nib_status nib__recipe_add_setting(nib_recipe *r, nib_err *err, const nib_ledger_setting *setting,
                                    const char *format, ...)
 {
-    char text[SAY_MAX];
+    char text[TEXT_MAX_BYTES];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
@@ -114,17 +114,17 @@ nib_status nib__recipe_add_tail(nib_recipe *r, nib_err *err)
                                 err);
 }
 
-/* An embedding is looked up: what it has of a scheme is the weight's half. */
+/* An embedding is looked up, not multiplied, so only the weight's half of a scheme applies. */
 static nib_scheme without_activations(nib_scheme s)
 {
     if (s.code == NIB_CODE_MX8)
-        return s; /* its name says both */
+        return s; /* its name covers both */
     s.act = NIB_ACT_FLOAT;
     s.act_symmetric = false;
     return s;
 }
 
-/* "+head" or "+embed", with "-SCHEME" or without. */
+/* Parses "+head" or "+embed", with or without "-SCHEME". */
 static nib_status add_extra(nib_recipe *r, const char *part, size_t size, const nib_scheme *own,
                             unsigned seen, unsigned *reach, nib_err *err)
 {
@@ -143,14 +143,14 @@ static nib_status add_extra(nib_recipe *r, const char *part, size_t size, const 
         nib_rule rule = {.match = NIB_MATCH_ALL, .reach = extras[i].reach, .scheme = *own};
         if (size > length)
             NIB_TRY(nib__scheme_parse(&rule.scheme, part + length + 1, size - length - 1, err));
-        rule.words = nib__recipe_say(r, "+%s", extras[i].word);
+        rule.words = nib__recipe_format(r, "+%s", extras[i].word);
         *reach = rule.reach;
         return nib__recipe_add_rule(r, &rule, err);
     }
     char shown[64];
     return nib__fail(err, NIB_USAGE,
-                     "recipe \"%s\": +%s is unknown; +head and +embed are what can be added",
-                     r->text, nib__say_name(shown, sizeof shown, part, size));
+                     "recipe \"%s\": +%s is unknown; only +head and +embed can be added", r->text,
+                     nib__say_name(shown, sizeof shown, part, size));
 }
 
 nib_status nib__recipe_add_named(nib_recipe *r, const char *name, nib_err *err)
@@ -197,13 +197,13 @@ const char *nib__recipe_suggest(nib_recipe *r, const char *wanted, const char *k
     nib__near_names(&near, wanted, names, count);
     const char *said;
     if (near.size > 0 && !near.failed) {
-        said = nib__recipe_say(r, "; did you mean %s", near.at);
+        said = nib__recipe_format(r, "; did you mean %s", near.at);
     } else {
         nib__text_clear(&near);
         for (size_t i = 0; i < count && i < 24; i++)
             nib__text_format(&near, "%s%s", i == 0 ? "" : ", ", names[i]);
-        said =
-            count == 0 || near.failed ? "" : nib__recipe_say(r, "; the %s are %s", kind, near.at);
+        said = count == 0 || near.failed ? ""
+                                         : nib__recipe_format(r, "; the %s are %s", kind, near.at);
     }
     nib__text_free(&near);
     return said == NULL ? "" : said;
@@ -236,7 +236,7 @@ static unsigned reach_of(const nib_recipe_layer *layer)
     return layer->tied ? NIB_REACH_TIED : NIB_REACH_HEAD;
 }
 
-/* The pattern against one spelling of a module: alone, and with ".weight" behind it. */
+/* Matches one spelling of a module, alone and with ".weight" appended. */
 static bool spelling_matches(const nib_pattern *pattern, nib_match match, const char *name,
                              nib_err *err)
 {
@@ -263,8 +263,8 @@ bool nib__layer_matches(const nib_pattern *pattern, const char *layer, nib_err *
     return pattern_matches(pattern, NIB_MATCH_NAME, layer, err);
 }
 
-static bool rule_names(const nib_recipe *r, const nib_rule *rule, const nib_recipe_layer *layer,
-                       nib_err *err)
+static bool rule_matches(const nib_recipe *r, const nib_rule *rule, const nib_recipe_layer *layer,
+                         nib_err *err)
 {
     char meta[NAME_MAX_BYTES];
     switch (rule->match) {
@@ -286,21 +286,21 @@ static bool rule_names(const nib_recipe *r, const nib_rule *rule, const nib_reci
     return false;
 }
 
-/* The first rule that names the layer; NULL: none does. */
-static const nib_rule *rule_of(const nib_recipe *recipe, const nib_recipe_layer *layer)
+/* The first rule that matches the layer; NULL: none. */
+static const nib_rule *find_rule(const nib_recipe *recipe, const nib_recipe_layer *layer)
 {
     const unsigned reach = reach_of(layer);
     for (size_t i = 0; i < recipe->rule_count; i++)
         if ((recipe->rules[i].reach & reach) != 0 &&
-            rule_names(recipe, &recipe->rules[i], layer, NULL))
+            rule_matches(recipe, &recipe->rules[i], layer, NULL))
             return &recipe->rules[i];
     return NULL;
 }
 
 void nib__recipe_resolve(nib_choice *out, const nib_recipe *recipe, const nib_recipe_layer *layer)
 {
-    const nib_rule *rule = rule_of(recipe, layer);
-    *out = (nib_choice){.keep = true, .rule = "no rule names it"};
+    const nib_rule *rule = find_rule(recipe, layer);
+    *out = (nib_choice){.keep = true, .rule = "no rule matches it"};
     if (rule == NULL)
         return;
     *out = (nib_choice){.keep = rule->keep,
@@ -316,8 +316,8 @@ void nib__recipe_resolve(nib_choice *out, const nib_recipe *recipe, const nib_re
 
 /* ---- checking against the layers ---- */
 
-static nib_status matches_nothing(nib_recipe *r, const nib_recipe_input *in, const char *text,
-                                  unsigned reach, nib_err *err)
+static nib_status fail_no_match(nib_recipe *r, const nib_recipe_input *in, const char *text,
+                                unsigned reach, nib_err *err)
 {
     const char *what = reach == NIB_REACH_LINEAR ? "linear layer" : "layer";
     size_t count = 0;
@@ -331,7 +331,7 @@ static nib_status matches_nothing(nib_recipe *r, const nib_recipe_input *in, con
             continue;
         names[count++] = name;
         if (nib__alias_to_meta(other, sizeof other, name) &&
-            (name = nib__recipe_say(r, "%s", other)) != NULL)
+            (name = nib__recipe_format(r, "%s", other)) != NULL)
             names[count++] = name;
     }
     nib_text near;
@@ -352,14 +352,14 @@ static nib_status matches_nothing(nib_recipe *r, const nib_recipe_input *in, con
     return NIB_USAGE;
 }
 
-/* What a rule matches, in its reach or not: bits of reach. */
-static nib_status reach_matched(const nib_recipe *r, const nib_rule *rule,
-                                const nib_recipe_input *in, unsigned *out, nib_err *err)
+/* Bits of reach of all layers that a rule matches, also outside its own reach. */
+static nib_status find_matched_reach(const nib_recipe *r, const nib_rule *rule,
+                                     const nib_recipe_input *in, unsigned *out, nib_err *err)
 {
     *out = 0;
     for (size_t i = 0; i < in->count; i++) {
         nib_err costly = {0};
-        if (rule_names(r, rule, &in->layers[i], &costly))
+        if (rule_matches(r, rule, &in->layers[i], &costly))
             *out |= reach_of(&in->layers[i]);
         if (costly.status != NIB_OK) {
             if (err != NULL)
@@ -380,18 +380,18 @@ static nib_status check_rules(nib_recipe *r, const nib_recipe_input *in, nib_err
         nib_rule *rule = &r->rules[i];
         const unsigned reach = rule->reach;
         unsigned matched;
-        status = reach_matched(r, rule, in, &matched, err);
+        status = find_matched_reach(r, rule, in, &matched, err);
         if (rule->pattern != NULL && !rule->exact && !rule->keep &&
             (matched & NIB_REACH_LINEAR) != 0)
             rule->reach &= NIB_REACH_LINEAR;
-        /* What may miss was asked to change nothing: out of reach is as good as kept. */
+        /* A rule that may miss changes nothing, so a match out of reach counts as kept. */
         hit[rule->source] |= (matched & reach) != 0 || (rule->may_miss && matched != 0);
     }
     for (size_t i = 0; i < r->rule_count && status == NIB_OK; i++) {
         const nib_rule *rule = &r->rules[i];
         if (rule->source == 0 || hit[rule->source])
             continue;
-        hit[rule->source] = true; /* once is enough */
+        hit[rule->source] = true; /* report once */
         if (rule->may_miss)
             status = nib__recipe_add_setting(r, err,
                                              &(nib_ledger_setting){.code = "filter",
@@ -399,7 +399,7 @@ static nib_status check_rules(nib_recipe *r, const nib_recipe_input *in, nib_err
                                                                    .relation = NIB_SETTING_NONE},
                                              "it matches no layer");
         else
-            status = matches_nothing(r, in, rule->text, rule->reach, err);
+            status = fail_no_match(r, in, rule->text, rule->reach, err);
     }
     nib__release(&r->allocator, hit);
     return status;
@@ -419,7 +419,7 @@ static nib_status check_only(nib_recipe *r, const nib_recipe_input *in, nib_err 
             }
         }
         if (!hit)
-            return matches_nothing(r, in, r->only[p].text, NIB_REACH_ANY, err);
+            return fail_no_match(r, in, r->only[p].text, NIB_REACH_ANY, err);
     }
     return NIB_OK;
 }
@@ -429,15 +429,15 @@ static bool quantizes_layer(const nib_rule *rule)
     return rule != NULL && (!rule->keep || rule->weight_only);
 }
 
-/* An --only whose layers are all kept for another reason: a tied output, an embedding. */
-static nib_status tell_dead_only(nib_recipe *r, const nib_recipe_input *in, const nib_only *only,
-                                 nib_err *err)
+/* Reports an --only whose layers are all kept for another reason, such as a tied output. */
+static nib_status report_dead_only(nib_recipe *r, const nib_recipe_input *in, const nib_only *only,
+                                   nib_err *err)
 {
     const nib_rule *keeper = NULL;
     for (size_t i = 0; i < in->count; i++) {
         if (!nib__layer_matches(only->pattern, in->layers[i].name, NULL))
             continue;
-        const nib_rule *rule = rule_of(r, &in->layers[i]);
+        const nib_rule *rule = find_rule(r, &in->layers[i]);
         if (quantizes_layer(rule))
             return NIB_OK;
         keeper = rule;
@@ -446,19 +446,19 @@ static nib_status tell_dead_only(nib_recipe *r, const nib_recipe_input *in, cons
         r, err,
         &(nib_ledger_setting){
             .code = "filter", .name = only->by, .asked = only->text, .relation = NIB_SETTING_NONE},
-        "it quantizes nothing: %s", keeper != NULL ? keeper->words : "no rule names its layers");
+        "it quantizes nothing: %s", keeper != NULL ? keeper->words : "no rule matches its layers");
 }
 
-/* What the user wrote and what decides nothing: a rule whose layers all have an earlier one, or a
- * recipe that leaves every layer as it is. */
-static nib_status tell_dead(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
+/* Reports what the user wrote without effect: a rule whose layers all match an earlier one, or a
+ * recipe that keeps every layer. */
+static nib_status report_dead(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
 {
     bool *alive = nib__calloc(&r->allocator, (size_t)r->sources + 1, sizeof *alive),
          quantizes = false;
     if (alive == NULL)
         return nib__fail_memory(err, (size_t)r->sources + 1, "patterns");
     for (size_t i = 0; i < in->count; i++) {
-        const nib_rule *rule = rule_of(r, &in->layers[i]);
+        const nib_rule *rule = find_rule(r, &in->layers[i]);
         alive[rule == NULL ? 0 : rule->source] = true;
         quantizes = quantizes || quantizes_layer(rule);
     }
@@ -466,20 +466,20 @@ static nib_status tell_dead(nib_recipe *r, const nib_recipe_input *in, nib_err *
     bool asked = false;
     for (size_t i = 0; i < r->rule_count; i++)
         asked = asked || !r->rules[i].keep;
-    alive[0] = true; /* none of the user's */
+    alive[0] = true; /* 0 is not from the user */
     for (size_t i = 0; i < r->rule_count && status == NIB_OK; i++) {
         const nib_rule *rule = &r->rules[i];
         if (alive[rule->source] || rule->may_miss)
             continue;
-        alive[rule->source] = true; /* once is enough */
+        alive[rule->source] = true; /* report once */
         status = nib__recipe_add_setting(r, err,
                                          &(nib_ledger_setting){.code = "filter",
                                                                .name = rule->words,
                                                                .relation = NIB_SETTING_NONE},
-                                         "an earlier rule decides every layer that it names");
+                                         "earlier rules decide every layer that it matches");
     }
     for (size_t p = 0; p < r->only_count && status == NIB_OK && quantizes; p++)
-        status = tell_dead_only(r, in, &r->only[p], err);
+        status = report_dead_only(r, in, &r->only[p], err);
     if (status == NIB_OK && asked && !quantizes)
         status = nib__recipe_add_setting(
             r, err,
@@ -488,19 +488,19 @@ static nib_status tell_dead(nib_recipe *r, const nib_recipe_input *in, nib_err *
                                   .asked = r->text,
                                   .by = in->by,
                                   .relation = NIB_SETTING_NONE},
-            "it quantizes no layer: every one is kept by a filter or a rule");
+            "it quantizes no layer: filters and rules keep them all");
     nib__release(&r->allocator, alive);
     return status;
 }
 
-/* An output is written by itself where it is not quantized as the embedding is. */
-static nib_status tell_tied(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
+/* Untying needs either tensor to be quantized; otherwise reports that they stay tied. */
+static nib_status report_tied(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
 {
     for (size_t i = 0; i < in->count && r->untie; i++) {
-        if (in->layers[i].role == NIB_ROLE_EMBED && quantizes_layer(rule_of(r, &in->layers[i])))
+        if (in->layers[i].role == NIB_ROLE_EMBED && quantizes_layer(find_rule(r, &in->layers[i])))
             return NIB_OK;
         if (in->layers[i].role != NIB_ROLE_HEAD || !in->layers[i].tied ||
-            quantizes_layer(rule_of(r, &in->layers[i])))
+            quantizes_layer(find_rule(r, &in->layers[i])))
             continue;
         return nib__recipe_add_setting(
             r, err,
@@ -508,7 +508,8 @@ static nib_status tell_tied(nib_recipe *r, const nib_recipe_input *in, nib_err *
                                   .name = "untie_embedding_weights",
                                   .asked = "true",
                                   .relation = NIB_SETTING_NONE},
-            "%s and the embedding stay one tensor, as neither is quantized", in->layers[i].name);
+            "%s and the embedding stay one tensor, because neither is quantized",
+            in->layers[i].name);
     }
     return NIB_OK;
 }
@@ -522,7 +523,7 @@ static nib_status add_skips(nib_recipe *r, const nib_recipe_input *in, nib_err *
         nib_rule rule = {
             .match = NIB_MATCH_NAME, .reach = NIB_REACH_ANY, .keep = true, .source = ++r->sources};
         rule.text = nib__arena_copy(&r->arena, text, strlen(text));
-        rule.words = nib__recipe_say(r, "--skip %s", text);
+        rule.words = nib__recipe_format(r, "--skip %s", text);
         if (rule.text == NULL)
             return nib__fail_memory(err, strlen(text), "a pattern");
         NIB_TRY(nib__recipe_add_rule(r, &rule, err));
@@ -532,8 +533,9 @@ static nib_status add_skips(nib_recipe *r, const nib_recipe_input *in, nib_err *
     return NIB_OK;
 }
 
-/* Come after --skip and before every other rule, also when a file adds the patterns. */
-static nib_status add_none_of(nib_recipe *r, nib_err *err)
+/* Adds the rules for --only and "only": after --skip and before every other rule, even if a file
+ * adds the patterns. */
+static nib_status add_only_rules(nib_recipe *r, nib_err *err)
 {
     static const struct {
         const char *by, *words;
@@ -542,7 +544,7 @@ static nib_status add_none_of(nib_recipe *r, nib_err *err)
     for (size_t i = 0; i < COUNT(lists); i++)
         NIB_TRY(nib__recipe_add_rule(r,
                                      &(nib_rule){.match = NIB_MATCH_NONE_OF,
-                                                 .reach = 0, /* until it has patterns */
+                                                 .reach = 0, /* until the list has patterns */
                                                  .keep = true,
                                                  .text = lists[i].by,
                                                  .words = lists[i].words},
@@ -550,7 +552,7 @@ static nib_status add_none_of(nib_recipe *r, nib_err *err)
     return NIB_OK;
 }
 
-static void reach_none_of(nib_recipe *r)
+static void enable_only_rules(nib_recipe *r)
 {
     for (size_t i = 0; i < r->rule_count; i++)
         for (size_t p = 0; p < r->only_count && r->rules[i].match == NIB_MATCH_NONE_OF; p++)
@@ -568,7 +570,7 @@ static nib_status read_file(nib_recipe *r, const char *path, nib_err *err)
     return status;
 }
 
-static nib_status read_text(nib_recipe *r, const char *text, nib_err *err)
+static nib_status read_recipe(nib_recipe *r, const char *text, nib_err *err)
 {
     const char *first = text + strspn(text, " \t\r\n");
     const size_t size = strlen(text);
@@ -580,13 +582,13 @@ static nib_status read_text(nib_recipe *r, const char *text, nib_err *err)
     return nib__recipe_add_tail(r, err);
 }
 
-static nib_status load(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
+static nib_status load_rules(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
 {
-    r->text = in->text == NULL ? "as stored" : nib__recipe_say(r, "%s", in->text);
+    r->text = in->text == NULL ? "as stored" : nib__recipe_format(r, "%s", in->text);
     if (r->text == NULL)
-        return nib__fail_memory(err, SAY_MAX, "a recipe");
+        return nib__fail_memory(err, TEXT_MAX_BYTES, "a recipe");
     NIB_TRY(add_skips(r, in, err));
-    NIB_TRY(add_none_of(r, err));
+    NIB_TRY(add_only_rules(r, err));
     if (in->text == NULL)
         NIB_TRY(nib__recipe_add_rule(
             r,
@@ -594,14 +596,14 @@ static nib_status load(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
                 .match = NIB_MATCH_ALL, .reach = NIB_REACH_ANY, .keep = true, .words = "as stored"},
             err));
     else
-        NIB_TRY(read_text(r, in->text, err));
-    reach_none_of(r);
+        NIB_TRY(read_recipe(r, in->text, err));
+    enable_only_rules(r);
     if (in->count == 0)
         return NIB_OK;
     NIB_TRY(check_rules(r, in, err));
     NIB_TRY(check_only(r, in, err));
-    NIB_TRY(tell_tied(r, in, err));
-    return tell_dead(r, in, err);
+    NIB_TRY(report_tied(r, in, err));
+    return report_dead(r, in, err);
 }
 
 nib_status nib__recipe_load(nib_recipe **out, const nib_recipe_input *input, const nib_allocator *a,
@@ -613,7 +615,7 @@ nib_status nib__recipe_load(nib_recipe **out, const nib_recipe_input *input, con
     r->allocator = *a;
     nib__arena_init(&r->arena, &r->allocator, ARENA_MAX);
     nib__ledger_init(&r->ledger, &r->allocator);
-    const nib_status status = load(r, input, err);
+    const nib_status status = load_rules(r, input, err);
     if (status != NIB_OK) {
         nib__recipe_free(r);
         return status;

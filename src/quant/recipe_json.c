@@ -6,9 +6,9 @@
  *    "rules": [{"match": PATTERN, "scheme": SCHEME | "keep", "layout": NAME}],
  *    "else": SCHEME | "keep"}        or "recipe": NAME instead of "else"
  *
- * and torchtitan's {"recipe_name": ..., "filter_fqns": [...]} or {"fqns": [...]}, by themselves or
- * in the sections that its configs put around them. Filters and skips go before rules, wherever
- * they stand.
+ * and torchtitan's {"recipe_name": ..., "filter_fqns": [...]} or {"fqns": [...]}, at the top level
+ * or in the sections that its configs put around them. Filters and skips go before rules, wherever
+ * they appear in the file.
  */
 #include "recipe_rules.h"
 
@@ -16,7 +16,7 @@
 
 enum { EVENTS_MAX = 2000000, SECTIONS_DEEP = 4 };
 
-/* Keys of the own form, as bits: what was seen, and what a pass reads. */
+/* Keys of Nibble's form as bits: those seen, and those that a pass reads. */
 enum {
     K_SCHEMA = 1 << 0,
     K_SKIP = 1 << 1,
@@ -32,7 +32,8 @@ enum {
 static const char *const keys[] = {"schema", "skip", "only",   "filter_fqns", "fqns",
                                    "rules",  "else", "recipe", "recipe_name"};
 
-/* Settings of torchtitan's converters that say how its own kernels run, not what is quantized. */
+/* Settings of torchtitan's converters for its own kernels, which do not change what is
+ * quantized. */
 static const char *const torchtitan_only[] = {
     "emulate",
     "model_compile_enabled",
@@ -43,10 +44,10 @@ static const char *const torchtitan_only[] = {
     "force_recompute_fp8_weight_in_bwd",
 };
 
-/* Objects that only hold a recipe. */
+/* Objects that only wrap a recipe. */
 static const char *const sections[] = {"quantization_config", "quantize", "linear", "mx", "float8"};
 
-static size_t index_of(const nib_json *json, const char *const *names, size_t count)
+static size_t find_name(const nib_json *json, const char *const *names, size_t count)
 {
     size_t i = 0;
     while (i < count && !nib__json_is(json, names[i]))
@@ -67,7 +68,8 @@ char *nib__recipe_string(nib_recipe *r, nib_json *json)
 
 /* ---- Nibble's own form ---- */
 
-/* A scheme's name, "keep" or "weight-only"; in a file a wrong one is bad input. */
+/* A scheme's name, "keep" or "weight-only". In a file a wrong name is bad input, not wrong
+ * usage. */
 static nib_status read_scheme(nib_recipe *r, nib_json *json, nib_rule *rule, nib_err *err)
 {
     nib_err inner = {0};
@@ -95,14 +97,14 @@ static nib_status add_pattern_rule(nib_recipe *r, nib_json *json, const nib_rule
     return status == NIB_OK ? NIB_OK : nib__recipe_fail(json, status, err, "%s", inner.text);
 }
 
-/* One {"match", "scheme"} whose OBJECT was just read. */
+/* Reads one {"match", "scheme"}, whose OBJECT was just read. */
 static nib_status read_rule(nib_recipe *r, nib_json *json, int index, nib_err *err)
 {
     static const char *const members[] = {"match", "scheme", "layout"};
     nib_rule rule = {.match = NIB_MATCH_NAME, .reach = NIB_REACH_ANY, .source = ++r->sources};
     unsigned seen = 0;
     while (nib__json_next(json) == NIB_JSON_KEY) {
-        const size_t which = index_of(json, members, COUNT(members));
+        const size_t which = find_name(json, members, COUNT(members));
         if (which == COUNT(members)) {
             const char *key = nib__recipe_string(r, json);
             return nib__recipe_fail(
@@ -121,14 +123,14 @@ static nib_status read_rule(nib_recipe *r, nib_json *json, int index, nib_err *e
         if (which == 0)
             rule.text = text;
         else
-            rule.hint = nib__recipe_wish(rule.hint_text = text);
+            rule.hint = nib__recipe_layout_hint(rule.hint_text = text);
     }
     if (json->event != NIB_JSON_OBJECT_END)
         return nib__json_status(json, err);
     if ((seen & 3U) != 3U)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err, "rules[%d] lacks \"%s\"", index,
                                 members[seen & 1U ? 1 : 0]);
-    rule.words = nib__recipe_say(r, "rules[%d] \"%s\"", index, rule.text);
+    rule.words = nib__recipe_format(r, "rules[%d] \"%s\"", index, rule.text);
     return add_pattern_rule(r, json, &rule, err);
 }
 
@@ -146,9 +148,9 @@ static nib_status read_rules(nib_recipe *r, nib_json *json, nib_err *err)
     return NIB_OK;
 }
 
-/* One string of "skip", "only", "filter_fqns" or "fqns". */
-static nib_status add_listed(nib_recipe *r, nib_json *json, unsigned key, const char *name,
-                             const char *text, const nib_scheme *scheme, nib_err *err)
+/* Adds one string of "skip", "only", "filter_fqns" or "fqns". */
+static nib_status add_list_item(nib_recipe *r, nib_json *json, unsigned key, const char *name,
+                                const char *text, const nib_scheme *scheme, nib_err *err)
 {
     nib_rule rule = {
         .match = NIB_MATCH_SUBSTRING, .reach = NIB_REACH_ANY, .text = text, .keep = true};
@@ -164,7 +166,7 @@ static nib_status add_listed(nib_recipe *r, nib_json *json, unsigned key, const 
             "to keep instead");
     if (text[0] == 0)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err,
-                                "an empty string in \"%s\" is part of every name", name);
+                                "an empty string in \"%s\" would match every layer", name);
     if (key == K_SKIP)
         rule.match = NIB_MATCH_NAME;
     if (key == K_FQNS) {
@@ -173,7 +175,7 @@ static nib_status add_listed(nib_recipe *r, nib_json *json, unsigned key, const 
         rule.reach = NIB_REACH_LINEAR;
     }
     rule.source = ++r->sources;
-    rule.words = nib__recipe_say(r, "%s \"%s\"", name, text);
+    rule.words = nib__recipe_format(r, "%s \"%s\"", name, text);
     return add_pattern_rule(r, json, &rule, err);
 }
 
@@ -184,19 +186,20 @@ static nib_status read_list(nib_recipe *r, nib_json *json, unsigned key, const c
         return nib__json_status(json, err);
     for (*count = 0; nib__json_next(json) != NIB_JSON_ARRAY_END; ++*count) {
         if (json->event != NIB_JSON_STRING) {
-            nib__json_fail(json, "\"%s\" holds something that is not a string", name);
+            nib__json_fail(json, "\"%s\" holds an item that is not a string", name);
             return nib__json_status(json, err);
         }
         const char *text = nib__recipe_string(r, json);
         if (text == NULL)
             return nib__json_status(json, err);
-        NIB_TRY(add_listed(r, json, key, name, text, scheme, err));
+        NIB_TRY(add_list_item(r, json, key, name, text, scheme, err));
     }
     return NIB_OK;
 }
 
-/* torchtitan's names for its recipes. */
-static nib_status torchtitan_scheme(nib_recipe *r, nib_json *json, nib_scheme *out, nib_err *err)
+/* Maps torchtitan's recipe names to schemes. */
+static nib_status read_torchtitan_scheme(nib_recipe *r, nib_json *json, nib_scheme *out,
+                                         nib_err *err)
 {
     static const struct {
         const char *name, *scheme;
@@ -216,19 +219,19 @@ static nib_status torchtitan_scheme(nib_recipe *r, nib_json *json, nib_scheme *o
     if (strcmp(name, "tensorwise") == 0)
         return nib__recipe_fail(
             json, NIB_UNSUPPORTED, err,
-            "tensorwise gives the activations of a whole batch one scale, so that a token's "
-            "result depends on its neighbours; use rowwise, or \"recipe\": \"fp8dq-tensor\"");
+            "tensorwise gives the activations of a whole batch one scale, so a token's result "
+            "would depend on its batch; use rowwise, or \"recipe\": \"fp8dq-tensor\"");
     if (strcmp(name, "rowwise_with_gw_hp") == 0)
         return nib__recipe_fail(
             json, NIB_UNSUPPORTED, err,
-            "rowwise_with_gw_hp computes weight gradients in high precision, which fp8dq has "
-            "no setting for; use rowwise");
+            "rowwise_with_gw_hp computes weight gradients in high precision, which fp8dq cannot "
+            "do; use rowwise");
     return nib__recipe_fail(json, NIB_BAD_INPUT, err,
                             "torchtitan's recipe_name \"%s\" is unknown%s", name,
                             nib__recipe_suggest(r, name, "names", names, COUNT(names)));
 }
 
-/* What one pass over the object gathers besides rules. */
+/* What a pass over the object collects besides rules. */
 typedef struct own_form {
     unsigned seen;
     nib_scheme scheme; /* recipe_name */
@@ -237,17 +240,17 @@ typedef struct own_form {
     size_t fqns;
 } own_form;
 
-static nib_status unknown_key(nib_recipe *r, nib_json *json, nib_err *err)
+static nib_status handle_unknown_key(nib_recipe *r, nib_json *json, nib_err *err)
 {
     const char *key = nib__recipe_string(r, json);
     if (key == NULL)
         return nib__json_status(json, err);
-    if (index_of(json, torchtitan_only, COUNT(torchtitan_only)) < COUNT(torchtitan_only)) {
+    if (find_name(json, torchtitan_only, COUNT(torchtitan_only)) < COUNT(torchtitan_only)) {
         NIB_TRY(nib__recipe_add_setting(r, err,
                                         &(nib_ledger_setting){.code = "recipe",
                                                               .name = key,
                                                               .relation = NIB_SETTING_EQUIVALENT},
-                                        "it is about torchtitan's own kernels"));
+                                        "it only affects torchtitan's own kernels"));
         return nib__json_skip(json) ? NIB_OK : nib__json_status(json, err);
     }
     return nib__recipe_fail(json, NIB_BAD_INPUT, err, "a recipe has no key \"%s\"%s", key,
@@ -265,7 +268,7 @@ static nib_status read_member(nib_recipe *r, nib_json *json, unsigned key, own_f
             return nib__json_status(json, err);
         if (schema != 1)
             return nib__recipe_fail(json, NIB_UNSUPPORTED, err,
-                                    "schema %lld is not 1, the one this version reads",
+                                    "schema %lld is not supported; this version reads schema 1",
                                     (long long)schema);
         return NIB_OK;
     case K_RULES: return read_rules(r, json, err);
@@ -273,7 +276,7 @@ static nib_status read_member(nib_recipe *r, nib_json *json, unsigned key, own_f
     case K_RECIPE:
         form->recipe = nib__json_expect(json, NIB_JSON_STRING) ? nib__recipe_string(r, json) : NULL;
         return form->recipe == NULL ? nib__json_status(json, err) : NIB_OK;
-    case K_RECIPE_NAME: return torchtitan_scheme(r, json, &form->scheme, err);
+    case K_RECIPE_NAME: return read_torchtitan_scheme(r, json, &form->scheme, err);
     case K_FQNS: return read_list(r, json, key, "fqns", &form->scheme, &form->fqns, err);
     case K_SKIP: return read_list(r, json, key, "skip", NULL, &count, err);
     case K_ONLY: return read_list(r, json, key, "only", NULL, &count, err);
@@ -281,8 +284,7 @@ static nib_status read_member(nib_recipe *r, nib_json *json, unsigned key, own_f
     }
 }
 
-/* Reads the members in `wanted` of the object at `json`, which is a copy; the first pass checks all
- * keys. */
+/* Reads the members in `wanted` of the object at `json`, a copy. The first pass checks all keys. */
 static nib_status read_pass(nib_recipe *r, nib_json json, unsigned wanted, own_form *form,
                             nib_err *err)
 {
@@ -290,9 +292,9 @@ static nib_status read_pass(nib_recipe *r, nib_json json, unsigned wanted, own_f
     if (!nib__json_expect(&json, NIB_JSON_OBJECT))
         return nib__json_status(&json, err);
     while (nib__json_next(&json) == NIB_JSON_KEY) {
-        const size_t which = index_of(&json, keys, COUNT(keys));
+        const size_t which = find_name(&json, keys, COUNT(keys));
         if (which == COUNT(keys) && first) {
-            NIB_TRY(unknown_key(r, &json, err));
+            NIB_TRY(handle_unknown_key(r, &json, err));
             continue;
         }
         const unsigned key = which < COUNT(keys) ? 1U << which : 0;
@@ -306,7 +308,7 @@ static nib_status read_pass(nib_recipe *r, nib_json json, unsigned wanted, own_f
     return json.event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(&json, err);
 }
 
-static nib_status add_named_within(nib_recipe *r, nib_json *json, const char *name, nib_err *err)
+static nib_status add_named_from_file(nib_recipe *r, nib_json *json, const char *name, nib_err *err)
 {
     nib_err inner = {0};
     const nib_status status = nib__recipe_add_named(r, name, &inner);
@@ -316,12 +318,12 @@ static nib_status add_named_within(nib_recipe *r, nib_json *json, const char *na
                             inner.text);
 }
 
-/* The last rule: what the layers get that no other names. */
+/* Adds the last rule, for the layers that no other rule matches. */
 static nib_status add_rest(nib_recipe *r, nib_json *json, own_form *form, nib_err *err)
 {
     nib_rule rest = {.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR};
     if ((form->seen & K_RECIPE) != 0)
-        return add_named_within(r, json, form->recipe, err);
+        return add_named_from_file(r, json, form->recipe, err);
     if ((form->seen & K_RECIPE_NAME) != 0) {
         const unsigned filters = K_FILTER | K_FQNS;
         if (form->scheme.code == NIB_CODE_MX8 &&
@@ -354,14 +356,15 @@ static nib_status read_own(nib_recipe *r, nib_json *json, nib_err *err)
     if ((ends & (ends - 1)) != 0)
         return nib__recipe_fail(
             json, NIB_BAD_INPUT, err,
-            "\"else\", \"recipe\" and \"recipe_name\" all say what the rest gets; keep one");
+            "\"else\", \"recipe\" and \"recipe_name\" all set the scheme of the other layers; "
+            "keep one");
     if ((form.seen & K_FQNS) != 0 && (form.seen & K_RECIPE_NAME) == 0)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err,
-                                "\"fqns\" needs torchtitan's \"recipe_name\" beside it");
+                                "\"fqns\" needs torchtitan's \"recipe_name\"");
     if ((form.seen & (K_RULES | K_ELSE | K_RECIPE | K_RECIPE_NAME)) == 0)
         return nib__recipe_fail(
             json, NIB_BAD_INPUT, err,
-            "nothing is asked for: \"rules\", \"recipe\" or \"recipe_name\" is missing");
+            "the recipe asks for nothing: give \"rules\", \"else\", \"recipe\" or \"recipe_name\"");
     NIB_TRY(read_pass(r, *json, K_FQNS | K_RULES | K_ELSE | K_RECIPE, &form, err));
     return add_rest(r, json, &form, err);
 }
@@ -369,7 +372,7 @@ static nib_status read_own(nib_recipe *r, nib_json *json, nib_err *err)
 /* ---- keys given twice ---- */
 
 typedef struct written_key {
-    const char *at; /* as it is written, between its quotes */
+    const char *at; /* the text between its quotes */
     size_t size, object;
 } written_key;
 
@@ -384,7 +387,7 @@ static int by_object_and_text(const void *a, const void *b)
     return order != 0 ? order : x->at < y->at ? -1 : 1;
 }
 
-/* The keys of every object of the document; *count of them. */
+/* Lists the keys of every object of the document. */
 static nib_status gather_keys(nib_recipe *r, nib_json json, written_key **keys_out, size_t *count,
                               nib_err *err)
 {
@@ -411,8 +414,8 @@ static nib_status gather_keys(nib_recipe *r, nib_json json, written_key **keys_o
     return NIB_OK;
 }
 
-/* All of it is JSON before any of it counts, and no object has two values of one key: readers
- * disagree on which of them holds. */
+/* Checks the whole document before any of it takes effect: it is JSON, and no object has a key
+ * twice, where readers disagree on which value counts. */
 static nib_status check_document(nib_recipe *r, const nib_json *json, nib_err *err)
 {
     written_key *found = NULL;
@@ -446,19 +449,19 @@ static json_form form_of_key(const nib_json *json)
 {
     static const char *const torchchat[] = {"embedding", "precision", "executor"};
     static const char *const hf[] = {"quant_type", "quant_method"};
-    if (index_of(json, keys, COUNT(keys)) < COUNT(keys))
+    if (find_name(json, keys, COUNT(keys)) < COUNT(keys))
         return FORM_OWN;
     if (nib__json_is(json, "_type") || nib__json_is(json, "_data"))
         return FORM_TORCHAO;
-    if (index_of(json, hf, COUNT(hf)) < COUNT(hf))
+    if (find_name(json, hf, COUNT(hf)) < COUNT(hf))
         return FORM_HF;
-    if (index_of(json, torchchat, COUNT(torchchat)) < COUNT(torchchat))
+    if (find_name(json, torchchat, COUNT(torchchat)) < COUNT(torchchat))
         return FORM_TORCHCHAT;
     const bool colon = json->token_size > 0 && memchr(json->token, ':', json->token_size) != NULL;
     return colon ? FORM_TORCHCHAT : FORM_UNKNOWN;
 }
 
-/* Finds the form of the object at *json; steps into the one section that holds it. */
+/* Finds the form of the object at *json, and steps into the one section that wraps it. */
 static nib_status find_form(nib_json *json, json_form *form, nib_err *err)
 {
     for (int deep = 0; deep < SECTIONS_DEEP; deep++) {
@@ -470,12 +473,12 @@ static nib_status find_form(nib_json *json, json_form *form, nib_err *err)
         while (nib__json_next(&scan) == NIB_JSON_KEY) {
             if (*form == FORM_UNKNOWN)
                 *form = form_of_key(&scan);
-            const size_t which = index_of(&scan, sections, COUNT(sections));
+            const size_t which = find_name(&scan, sections, COUNT(sections));
             if (which < COUNT(sections) && section < COUNT(sections))
                 return nib__recipe_fail(
                     &scan, NIB_BAD_INPUT, err,
-                    "\"%s\" and \"%s\" can each hold a recipe; keep the one that is meant",
-                    sections[section], sections[which]);
+                    "\"%s\" and \"%s\" can each hold a recipe; keep one of them", sections[section],
+                    sections[which]);
             if (which < COUNT(sections)) {
                 section = which;
                 inside = scan;
@@ -492,8 +495,8 @@ static nib_status find_form(nib_json *json, json_form *form, nib_err *err)
     if (*form == FORM_UNKNOWN)
         return nib__recipe_fail(
             json, NIB_BAD_INPUT, err,
-            "this is no recipe: Nibble's has \"rules\" or \"recipe\", torchao's \"_type\" or "
-            "\"quant_type\", torchchat's keys such as \"linear:int8\"");
+            "this is not a recipe: Nibble's form has \"rules\" or \"recipe\", torchao's \"_type\" "
+            "or \"quant_type\", torchchat's keys such as \"linear:int8\"");
     return NIB_OK;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * torchao's configs as recipes: one for all linear layers, many by name in FqnToConfig, or either
- * inside of Hugging Face's quantization_config ({"quant_type": {"default": ...},
+ * inside Hugging Face's quantization_config ({"quant_type": {"default": ...},
  * "modules_to_not_convert": ...}).
  */
 #include "torchao_config.h"
@@ -10,7 +10,8 @@
 
 /* ---- FqnToConfig ---- */
 
-/* torchao's precedence, one pass each; a plain name is a parameter's if it ends in ".weight". */
+/* torchao's precedence, one pass per level. A plain name means a parameter if it ends in
+ * ".weight". */
 typedef enum fqn_pass {
     FQN_EXACT_PARAMETER,
     FQN_EXACT_MODULE,
@@ -20,7 +21,7 @@ typedef enum fqn_pass {
     FQN_PASSES
 } fqn_pass;
 
-static bool in_pass(const char *name, fqn_pass pass, nib_match *match)
+static bool belongs_to_pass(const char *name, fqn_pass pass, nib_match *match)
 {
     static const char suffix[] = ".weight";
     const size_t size = strlen(name), end = sizeof suffix - 1;
@@ -38,8 +39,8 @@ static bool in_pass(const char *name, fqn_pass pass, nib_match *match)
     }
 }
 
-/* One pass over the map at `json`, a copy. Rule sources are numbered by position, so that the two
- * rules of one regex are one pattern. */
+/* One pass over the map at `json`, a copy. Rules take their source number from the position in the
+ * map, so the two rules of one regex count as one pattern. */
 static nib_status read_map_pass(nib_recipe *r, nib_json json, fqn_pass pass, int first_source,
                                 int *count, nib_err *err)
 {
@@ -50,7 +51,7 @@ static nib_status read_map_pass(nib_recipe *r, nib_json json, fqn_pass pass, int
         nib_rule rule = {.reach = NIB_REACH_ANY, .text = name, .source = first_source + *count};
         if (name == NULL)
             return nib__json_status(&json, err);
-        if (!in_pass(name, pass, &rule.match)) {
+        if (!belongs_to_pass(name, pass, &rule.match)) {
             if (!nib__json_skip(&json))
                 return nib__json_status(&json, err);
             continue;
@@ -61,12 +62,12 @@ static nib_status read_map_pass(nib_recipe *r, nib_json json, fqn_pass pass, int
             return nib__json_status(&json, err);
         NIB_TRY(nib__ao_read(&c, r, &json, &data, err));
         NIB_TRY(nib__ao_fill_rule(r, &c, &data, &rule, err));
-        rule.may_miss = rule.keep; /* norms are often named so: they are no layers here */
+        rule.may_miss = rule.keep; /* configs often name norms here, which are not layers */
         if (pass == FQN_DEFAULT) {
             rule.reach = NIB_REACH_LINEAR;
             rule.source = 0;
         }
-        rule.words = nib__recipe_say(r, "FqnToConfig \"%s\"", name);
+        rule.words = nib__recipe_format(r, "FqnToConfig \"%s\"", name);
         nib_err inner = {0};
         const nib_status status = nib__recipe_add_rule(r, &rule, &inner);
         if (status != NIB_OK)
@@ -90,7 +91,7 @@ static nib_status read_map(nib_recipe *r, nib_json json, nib_err *err)
                                 err);
 }
 
-/* Whether the values behind two KEYs are one, written alike; *empty: the second has no member. */
+/* True if the values of two KEYs are written alike. *empty: the second has no members. */
 static bool is_same_value(nib_json a, nib_json b, bool *empty)
 {
     const int depth = b.depth;
@@ -106,7 +107,7 @@ static bool is_same_value(nib_json a, nib_json b, bool *empty)
     return same;
 }
 
-/* "_data" of FqnToConfig holds the map; the older key repeats it, or has it alone. */
+/* "_data" of FqnToConfig holds the map, the same map under an older key, or only that. */
 static nib_status read_fqn_config(nib_recipe *r, nib_json *data, nib_err *err)
 {
     nib_json map, older;
@@ -143,7 +144,8 @@ static nib_status read_fqn_config(nib_recipe *r, nib_json *data, nib_err *err)
     return read_map(r, has_map && (no_older || !no_map) ? map : older, err);
 }
 
-/* A config by itself, its first event just read: all linear layers, or a map of names. */
+/* Reads a whole config, whose first event was just read: for all linear layers, or a map of
+ * names. */
 static nib_status read_whole(nib_recipe *r, nib_json *json, nib_err *err)
 {
     nib_ao_config c;
@@ -151,25 +153,26 @@ static nib_status read_whole(nib_recipe *r, nib_json *json, nib_err *err)
     NIB_TRY(nib__ao_read(&c, r, json, &data, err));
     if (c.type == NULL)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err,
-                                "the config is null, so nothing is asked for");
+                                "the config is null, so it asks for nothing");
     if (strcmp(c.type, "FqnToConfig") == 0 || strcmp(c.type, "ModuleFqnToConfig") == 0) {
         NIB_TRY(nib__ao_check_version(&c, err));
         return read_fqn_config(r, &data, err);
     }
     nib_rule rule = {.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR};
     NIB_TRY(nib__ao_fill_rule(r, &c, &data, &rule, err));
-    rule.words = nib__recipe_say(r, "torchao %s", c.type);
+    rule.words = nib__recipe_format(r, "torchao %s", c.type);
     return nib__recipe_add_rule(r, &rule, err);
 }
 
 /* ---- Hugging Face's object around it ---- */
 
 typedef struct hf_config {
-    nib_json type, keep, settings; /* at their keys */
+    nib_json type, keep, settings; /* positions of their keys */
     bool has_type, has_keep, has_settings, embeddings;
 } hf_config;
 
-/* One member, its KEY just read; `value` is a copy that has read the first event of its value. */
+/* One member, whose KEY was just read; `value` is a copy that has read the first event of its
+ * value. */
 static nib_status read_hf_member(nib_recipe *r, const nib_json *key, nib_json *value, hf_config *hf,
                                  nib_err *err)
 {
@@ -192,10 +195,9 @@ static nib_status read_hf_member(nib_recipe *r, const nib_json *key, nib_json *v
         if (value->event != NIB_JSON_STRING)
             return nib__recipe_fail(value, NIB_BAD_INPUT, err, "quant_method is not a name");
         if (!nib__json_is(value, "torchao"))
-            return nib__recipe_fail(
-                value, NIB_UNSUPPORTED, err,
-                "quant_method \"%.*s\" is not torchao, the one that can be a recipe",
-                (int)nib__min((int64_t)value->token_size, 40), value->token);
+            return nib__recipe_fail(value, NIB_UNSUPPORTED, err,
+                                    "quant_method \"%.*s\" cannot be a recipe; only torchao can",
+                                    (int)nib__min((int64_t)value->token_size, 40), value->token);
     } else if (nib__json_is(key, "quant_type_kwargs")) {
         nib_json first = *value;
         hf->has_settings =
@@ -217,7 +219,7 @@ static nib_status read_hf_member(nib_recipe *r, const nib_json *key, nib_json *v
                 .code = "recipe",
                 .name = nib__say_name(shown, sizeof shown, key->token, key->token_size),
                 .relation = NIB_SETTING_NONE},
-            "quantization_config has this key, and Nibble does not read it");
+            "Nibble does not read this key of quantization_config");
     }
     return NIB_OK;
 }
@@ -236,7 +238,7 @@ static nib_status scan_hf(nib_recipe *r, nib_json *json, hf_config *hf, nib_err 
     return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
 }
 
-/* An entry with something around it, whole: a pattern that was cut would be another one. */
+/* Wraps an entry without cutting it: a shortened pattern would match other layers. */
 static const char *wrap(nib_recipe *r, const char *before, const char *entry, const char *after)
 {
     const size_t size = strlen(before) + strlen(entry) + strlen(after) + 1;
@@ -257,7 +259,7 @@ static nib_status keep_module(nib_recipe *r, nib_json *json, unsigned reach, con
                      .keep = true,
                      .may_miss = true,
                      .source = source};
-    rule.words = nib__recipe_say(r, "modules_to_not_convert \"%s\"", entry);
+    rule.words = nib__recipe_format(r, "modules_to_not_convert \"%s\"", entry);
     rule.text = wrap(r, "re:(?:", entry, ")(?:(?<=\\.).*|\\..*)?");
     const char *suffix = wrap(r, "*", entry, "");
     if (rule.text == NULL || suffix == NULL)
@@ -271,14 +273,14 @@ static nib_status keep_module(nib_recipe *r, nib_json *json, unsigned reach, con
     return status == NIB_OK ? NIB_OK : nib__recipe_fail(json, status, err, "%s", inner.text);
 }
 
-static nib_status read_kept(nib_recipe *r, nib_json json, unsigned reach, nib_err *err)
+static nib_status read_modules_to_keep(nib_recipe *r, nib_json json, unsigned reach, nib_err *err)
 {
     if (!nib__json_expect(&json, NIB_JSON_ARRAY))
         return nib__json_status(&json, err);
     while (nib__json_next(&json) != NIB_JSON_ARRAY_END) {
         const char *entry = json.event == NIB_JSON_STRING ? nib__recipe_string(r, &json) : NULL;
         if (entry == NULL || entry[0] == 0) {
-            nib__json_fail(&json, "modules_to_not_convert holds something that is not a name");
+            nib__json_fail(&json, "modules_to_not_convert holds an item that is not a name");
             return nib__json_status(&json, err);
         }
         NIB_TRY(keep_module(r, &json, reach, entry, err));
@@ -286,8 +288,8 @@ static nib_status read_kept(nib_recipe *r, nib_json json, unsigned reach, nib_er
     return NIB_OK;
 }
 
-/* quant_type as transformers wrote it up to torchao 0.9: a function's name, with its arguments in
- * quant_type_kwargs. Each function became a config, of version 1. */
+/* quant_type as transformers wrote it up to torchao 0.9: the name of a function, with its arguments
+ * in quant_type_kwargs. Each function became a config of version 1. */
 static nib_status read_named(nib_recipe *r, nib_json *type, const hf_config *hf, nib_err *err)
 {
     static const struct {
@@ -305,8 +307,8 @@ static nib_status read_named(nib_recipe *r, nib_json *type, const hf_config *hf,
         i++;
     if (i == COUNT(names))
         return nib__recipe_fail(type, NIB_UNSUPPORTED, err,
-                                "quant_type \"%.*s\" is a name that has no scheme here; give "
-                                "torchao's config, or a recipe of Nibble's",
+                                "quant_type \"%.*s\" has no scheme in Nibble; give torchao's "
+                                "config object or a Nibble recipe",
                                 (int)nib__min((int64_t)type->token_size, 64), type->token);
     nib_ao_config c = {.type = names[i].config, .version = 1, .at = *type};
     nib_json settings = hf->settings;
@@ -314,7 +316,7 @@ static nib_status read_named(nib_recipe *r, nib_json *type, const hf_config *hf,
         nib__json_init(&settings, "quant_type_kwargs", "{}", 2, &(nib_json_limits){0});
     nib_rule rule = {.match = NIB_MATCH_ALL, .reach = NIB_REACH_LINEAR};
     NIB_TRY(nib__ao_fill_rule(r, &c, &settings, &rule, err));
-    rule.words = nib__recipe_say(r, "torchao %s", names[i].name);
+    rule.words = nib__recipe_format(r, "torchao %s", names[i].name);
     return nib__recipe_add_rule(r, &rule, err);
 }
 
@@ -326,7 +328,8 @@ static nib_status read_hf(nib_recipe *r, nib_json *json, nib_err *err)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err,
                                 "quantization_config lacks \"quant_type\"");
     if (hf.has_keep)
-        NIB_TRY(read_kept(r, hf.keep, hf.embeddings ? NIB_REACH_BODY : NIB_REACH_ANY, err));
+        NIB_TRY(
+            read_modules_to_keep(r, hf.keep, hf.embeddings ? NIB_REACH_BODY : NIB_REACH_ANY, err));
     else if (!hf.embeddings)
         NIB_TRY(
             nib__recipe_add_rule(r,
@@ -352,11 +355,11 @@ static nib_status read_hf(nib_recipe *r, nib_json *json, nib_err *err)
             return nib__recipe_fail(&type, NIB_BAD_INPUT, err,
                                     "quant_type holds more than \"default\"");
         if (hf.has_settings)
-            NIB_TRY(nib__recipe_add_setting(
-                r, err,
-                &(nib_ledger_setting){
-                    .code = "recipe", .name = "quant_type_kwargs", .relation = NIB_SETTING_NONE},
-                "quant_type is a config, which holds its own settings"));
+            NIB_TRY(nib__recipe_add_setting(r, err,
+                                            &(nib_ledger_setting){.code = "recipe",
+                                                                  .name = "quant_type_kwargs",
+                                                                  .relation = NIB_SETTING_NONE},
+                                            "quant_type is a config and holds its own settings"));
     }
     for (size_t i = from; hf.embeddings && i < r->rule_count; i++)
         if (r->rules[i].match == NIB_MATCH_ALL)

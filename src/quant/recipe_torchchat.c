@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * torchchat's quantization JSON: an ordered object of quantizers with their arguments, of which the
- * first that reaches a layer has it. torchchat prints and ignores what it does not know; here that
- * is an error.
+ * torchchat's quantization JSON: an ordered object of quantizers with their arguments, where the
+ * first that reaches a layer wins. torchchat prints and ignores what it does not know; here that is
+ * an error.
  */
 #include "recipe_rules.h"
 
@@ -21,7 +21,7 @@ enum {
 static const char *const arguments[] = {"bitwidth",         "groupsize", "node_type",
                                         "has_weight_zeros", "dtype",     "accelerator"};
 
-/* Values of one quantizer's arguments; groupsize 0: per row. */
+/* Argument values of one quantizer; groupsize 0: per row. */
 typedef struct values {
     int64_t bitwidth, groupsize;
     bool zeros;
@@ -43,7 +43,7 @@ typedef enum quantizer {
 typedef struct quantizer_row {
     const char *name;
     unsigned takes;
-    int64_t bitwidth; /* default; 0: it must be given */
+    int64_t bitwidth; /* default; 0: required */
     bool zeros;       /* default */
 } quantizer_row;
 
@@ -65,7 +65,7 @@ static nib_status read_value(nib_recipe *r, nib_json *json, unsigned argument, v
                              nib_err *err)
 {
     const nib_json_event event = nib__json_next(json);
-    if (event == NIB_JSON_NULL) /* as if it were not there */
+    if (event == NIB_JSON_NULL) /* same as absent */
         return NIB_OK;
     if (argument == A_ZEROS && (event == NIB_JSON_TRUE || event == NIB_JSON_FALSE)) {
         v->zeros = event == NIB_JSON_TRUE;
@@ -82,7 +82,7 @@ static nib_status read_value(nib_recipe *r, nib_json *json, unsigned argument, v
         *to = nib__recipe_string(r, json);
         return *to == NULL ? nib__json_status(json, err) : NIB_OK;
     }
-    nib__json_fail(json, "this argument has a value of the wrong kind");
+    nib__json_fail(json, "the value of this argument has the wrong type");
     return nib__json_status(json, err);
 }
 
@@ -116,14 +116,15 @@ static nib_status read_values(nib_recipe *r, nib_json *json, const quantizer_row
 
 /* ---- meaning ---- */
 
-static nib_status no_width(nib_json *json, const quantizer_row *row, int64_t bits, nib_err *err)
+static nib_status fail_bitwidth(nib_json *json, const quantizer_row *row, int64_t bits,
+                                nib_err *err)
 {
     return nib__recipe_fail(json, NIB_UNSUPPORTED, err,
-                            "%s with %lld bits has no scheme here; 4 and 8 bits have", row->name,
+                            "%s with %lld bits has no scheme in Nibble; use 4 or 8 bits", row->name,
                             (long long)bits);
 }
 
-/* The scheme's name without its size, as what the quantizer means; NULL: none. */
+/* The scheme name for a quantizer, without the group size; NULL: none. */
 static const char *scheme_of(quantizer q, const values *v)
 {
     const bool four = v->bitwidth == 4;
@@ -174,24 +175,25 @@ static nib_status add_quantizer(nib_recipe *r, nib_json *json, quantizer q, cons
     if ((row->takes & A_BITWIDTH) != 0 && row->bitwidth == 0 && v->bitwidth == 0)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err, "%s lacks \"bitwidth\"", row->name);
     if (v->bitwidth != 4 && v->bitwidth != 8)
-        return no_width(json, row, v->bitwidth, err);
+        return fail_bitwidth(json, row, v->bitwidth, err);
     if (q == AFPWX && v->bitwidth == 8)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err, "linear:afpwx takes 1 to 7 bits, not 8");
     const char *base = scheme_of(q, v);
     if (base == NULL)
         return nib__recipe_fail(
             json, NIB_UNSUPPORTED, err,
-            "%s with 8 bits and has_weight_zeros has no scheme here; set has_weight_zeros to "
+            "%s with 8 bits and has_weight_zeros has no scheme in Nibble; set has_weight_zeros to "
             "false",
             row->name);
     if (v->groupsize < -1 || v->groupsize > 1 << 30)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err,
-                                "%s: groupsize %lld is not -1, 0 or a group", row->name,
-                                (long long)v->groupsize);
+                                "%s: groupsize %lld is out of range; give -1 or 0 for rows, or 1 "
+                                "to 2^30",
+                                row->name, (long long)v->groupsize);
     if ((q == INT4 || q == A8W4DQ) && v->groupsize <= 0)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err, "%s lacks a positive \"groupsize\"",
                                 row->name);
-    /* The modifiers of a name may stand in any order. */
+    /* Modifiers of a scheme name may come in any order. */
     if (v->groupsize > 0)
         snprintf(name, sizeof name, "%s-g%lld", base, (long long)v->groupsize);
     else
@@ -208,16 +210,17 @@ static nib_status add_quantizer(nib_recipe *r, nib_json *json, quantizer q, cons
     else if (strcmp(node, "*") != 0)
         return nib__recipe_fail(
             json, NIB_BAD_INPUT, err,
-            "linear:int8 has no node_type \"%s\"; there are *, output and !output", node);
+            "linear:int8 has no node_type \"%s\"; the node types are *, output and !output", node);
     if (q == AFPWX)
         NIB_TRY(nib__recipe_add_setting(r, err,
                                         &(nib_ledger_setting){.code = "zero-point",
                                                               .name = row->name,
-                                                              .asked = "zero points of whole steps",
+                                                              .asked = "integer zero points",
                                                               .done = "float zero points",
                                                               .relation = NIB_SETTING_OTHER},
-                                        "int4wo has float zero points, which are not rounded"));
-    rule.words = nib__recipe_say(r, "%s", row->name);
+                                        "int4wo keeps float zero points, which are not rounded to "
+                                        "whole steps"));
+    rule.words = nib__recipe_format(r, "%s", row->name);
     return nib__recipe_add_rule(r, &rule, err);
 }
 
@@ -263,6 +266,6 @@ nib_status nib__recipe_read_torchchat(nib_recipe *r, nib_json *json, nib_err *er
                                 &(nib_rule){.match = NIB_MATCH_ALL,
                                             .reach = NIB_REACH_LINEAR,
                                             .keep = true,
-                                            .words = "no quantizer"},
+                                            .words = "no quantizer matches"},
                                 err);
 }

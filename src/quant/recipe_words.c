@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What each bare recipe name means, in words: text, JSON and Markdown from one table. The formulas
- * are those of quant_w.c and of the activation quantizers; docs/quantization.md gives them with
- * their sources.
+ * The meaning of each base recipe name, as text, JSON and Markdown from one table. The formulas are
+ * those of quant_w.c and of the activation quantizers; docs/quantization.md lists them with
+ * sources.
  */
 #include "recipe_rules.h"
 
@@ -11,7 +11,7 @@ typedef struct words {
 } words;
 
 /* In the formulas: amax, min and max are over a group, eps is the smallest normal number of the
- * weight's type (of f32 for activations), round goes to the nearest, ties to even. */
+ * weight's type (of f32 for activations), round is to nearest, ties to even. */
 static const words rows[] = {
     {"f32", "f32, not quantized", "float", "-"},
     {"f16", "f16, not quantized", "float", "-"},
@@ -52,13 +52,12 @@ static const words rows[] = {
     {"nvfp4dq", "e2m1 in blocks, two scales, as nvfp4",
      "e2m1 in blocks of 16, as the weights, with t = amax/2688 of the token",
      "torchao NVFP4DynamicActivationNVFP4WeightConfig"},
-    {NIB_WEIGHT_ONLY, "as stored, whatever they are",
-     "float, where the tools of the weights' format have int8 (GGUF) or their scheme has",
-     "Nibble"},
+    {NIB_WEIGHT_ONLY, "as stored, in any format",
+     "float, even if the weights' format (GGUF) or scheme means int8 activations", "Nibble"},
 };
 
 /* Default elements per scale. */
-static const char *size_of(char out[32], const nib_scheme *s)
+static const char *format_group(char out[32], const nib_scheme *s)
 {
     if (!nib__scheme_is_quantized(s))
         return "-";
@@ -73,8 +72,9 @@ static void write_text(nib_text *text, const words *w, const nib_scheme *s)
     nib__text_format(text, "%s\n  weights      %s\n  activations  %s\n", w->base, w->weights,
                      w->activations);
     if (nib__scheme_is_quantized(s))
-        nib__text_format(text, "  one scale    per %s%s by default; takes %s\n", size_of(size, s),
-                         s->group > 0 ? " inputs" : "", nib__scheme_takes(takes, w->base));
+        nib__text_format(text, "  one scale    per %s%s by default; takes %s\n",
+                         format_group(size, s), s->group > 0 ? " inputs" : "",
+                         nib__scheme_takes(takes, w->base));
     nib__text_format(text, "  from         %s\n", w->source);
 }
 
@@ -82,7 +82,7 @@ static void write_markdown(nib_text *text, const words *w, const nib_scheme *s)
 {
     char size[32], takes[128];
     nib__text_format(text, "| `%s` | %s | %s | %s | %s | %s |\n", w->base, w->weights,
-                     w->activations, size_of(size, s), nib__scheme_takes(takes, w->base),
+                     w->activations, format_group(size, s), nib__scheme_takes(takes, w->base),
                      w->source);
 }
 
@@ -93,7 +93,7 @@ static void write_json(nib_jsonw *out, const words *w, const nib_scheme *s)
     nib__jsonw_pair_string(out, "name", w->base);
     nib__jsonw_pair_string(out, "weights", w->weights);
     nib__jsonw_pair_string(out, "activations", w->activations);
-    nib__jsonw_pair_string(out, "group", size_of(size, s));
+    nib__jsonw_pair_string(out, "group", format_group(size, s));
     nib__jsonw_pair_string(out, "takes", nib__scheme_takes(takes, w->base));
     nib__jsonw_pair_string(out, "source", w->source);
     nib__jsonw_object_end(out);
@@ -117,7 +117,7 @@ nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_s
         nib__jsonw_array(&json);
     }
     for (size_t i = 0; i < COUNT(rows); i++) {
-        nib_scheme s = {.code = NIB_CODE_F32}; /* of weight-only, which has none: nothing to say */
+        nib_scheme s = {.code = NIB_CODE_F32}; /* weight-only has no scheme: columns stay empty */
         const nib_status status =
             strcmp(rows[i].base, NIB_WEIGHT_ONLY) == 0
                 ? NIB_OK
@@ -140,16 +140,13 @@ nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_s
     } else if (form == NIB_FORM_TEXT) {
         nib__text_str(
             &text,
-            "\nA recipe is one of these names, what it takes, and +head[-SCHEME] "
-            "or +embed[-SCHEME].\n"
-            "-ggml is ggml's reference for Q8_0 (int8wo-g32), Q4_0 (int4wo-sym) and Q4_1 (int4wo); "
-            "-ao017 and -tinygemm are torchao's other formulas; eps is the "
-            "smallest normal number.\n"
-            "-intzero is int4 with an integer zero point, torchao's asymmetric "
-            "IntxWeightOnlyConfig:\n"
-            "  s = max((max-min)/15, eps) with 0 in the range, z = clamp(-8 - round(min/s), -8, "
-            "7), "
-            "q = clamp(round(w*(1/s)) + z, -8, 7), w = (q - z)*s\n");
+            "\nA recipe is one of these names, then modifiers that it takes, then +head[-SCHEME] "
+            "or +embed[-SCHEME].\n-ggml uses ggml's reference formula for Q8_0 (int8wo-g32), Q4_0 "
+            "(int4wo-sym) and Q4_1 (int4wo); -ao017 and -tinygemm use torchao's other formulas; "
+            "eps is the smallest normal number.\n-intzero is int4 with an integer zero point, "
+            "torchao's asymmetric IntxWeightOnlyConfig:\n  s = max((max-min)/15, eps) with 0 in "
+            "the range, z = clamp(-8 - round(min/s), -8, 7), q = clamp(round(w*(1/s)) + z, -8, "
+            "7), w = (q - z)*s\n");
     }
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);

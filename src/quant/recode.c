@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One weight from one dialect into another, by blocks of rows: its codes stay what they are, its
- * scales and zeros too unless their new type cannot hold them; or all becomes floats. What changed
- * is measured as it is written: signal and error of the dequantized groups that are not what they
- * were.
+ * Writes one weight in another dialect, by blocks of rows. Codes stay as they are, and scales and
+ * zeros too unless their new type cannot hold them; or all becomes floats. Changes are measured
+ * while writing: signal and error of the dequantized groups that differ.
  */
 #include "stream.h"
 
@@ -11,35 +10,35 @@
 #include <math.h>
 
 enum {
-    BLOCK = 4 << 20, /* bytes of stored rows at a time */
-    GRAIN = 16,      /* rows that a worker takes at once */
+    BLOCK = 4 << 20, /* bytes of written rows per block */
+    GRAIN = 16,      /* rows per task of a worker */
 };
 
 typedef struct recode {
     const nib_rewrite *rewrite;
-    int64_t first;           /* row of the block at hand */
-    int64_t groups;          /* scales per row as written; 0: one for the tensor, or none */
-    int64_t scale_rows;      /* rows that share them as written */
-    int64_t row_bytes;       /* of the codes as written */
+    int64_t first;           /* first row of the block */
+    int64_t groups;          /* written scales per row; 0: one for the tensor, or none */
+    int64_t scale_rows;      /* written rows that share scales */
+    int64_t row_bytes;       /* of the written codes */
     uint8_t *rows;           /* [block][row_bytes] */
-    int8_t *codes;           /* [threads][2][k]: a row, and in the order of the inputs */
+    int8_t *codes;           /* [threads][2][k]: a row, and the row in input order */
     float *values;           /* [threads][2][k]: a row before and after */
-    uint8_t *scales, *zeros; /* [ceil(n/scale_rows)][groups] as written, plain */
+    uint8_t *scales, *zeros; /* [ceil(n/scale_rows)][groups], written types, plain order */
     double *signal, *error;  /* [n] */
     nib_err *errs;           /* [threads] */
     int64_t *bad;            /* [threads]: the first row that failed; INT64_MAX: none */
 } recode;
 
-/* Which row of the weight is written as row j. */
-static int64_t source_of(const nib_rewrite *r, int64_t j)
+/* The row of the weight that is written as row j. */
+static int64_t source_row(const nib_rewrite *r, int64_t j)
 {
     return r->written_rows != NULL ? r->written_rows[j] : j;
 }
 
 /* ---- scales and zeros ---- */
 
-/* A zero as its stored type, which may be an integer or a float of the same value. */
-static void put_zero(const nib_rewrite *r, int64_t i, int64_t g, uint8_t *to)
+/* Writes a zero in its stored type, an integer or a float of the same value. */
+static void write_zero(const nib_rewrite *r, int64_t i, int64_t g, uint8_t *to)
 {
     const nib_type type = r->stored.zero_type;
     if (type == NIB_TYPE_I8) {
@@ -58,9 +57,9 @@ static float read_zero(const nib_rewrite *r, const uint8_t *from)
     return zero;
 }
 
-/* Scale and zero of group g of row i as they are written; true if both are what they were. */
-static bool put_group(const nib_rewrite *r, int64_t i, int64_t g, uint8_t *scale, uint8_t *zero,
-                      float after[2])
+/* Writes scale and zero of group g of row i; true if both are unchanged. */
+static bool write_group(const nib_rewrite *r, int64_t i, int64_t g, uint8_t *scale, uint8_t *zero,
+                        float after[2])
 {
     const nib_weight *w = &r->weight;
     const float before = nib__weight_scale(w, i, g), group = nib__weight_group_scale(w, i, g);
@@ -72,12 +71,13 @@ static bool put_group(const nib_rewrite *r, int64_t i, int64_t g, uint8_t *scale
     after[1] = 0;
     if (w->scheme.zero == NIB_ZERO_NONE)
         return after[0] == before;
-    put_zero(r, i, g, zero);
+    write_zero(r, i, g, zero);
     after[1] = read_zero(r, zero);
     return after[0] == before && after[1] == nib__weight_zero(w, i, g);
 }
 
-/* A scale that the new type cannot hold would turn the whole group into infinities. */
+/* Fails if the new type cannot hold a scale or zero, which would turn the whole group into
+ * infinities. */
 static void check_group(recode *c, int worker, int64_t i, int64_t g, const float after[2])
 {
     const nib_rewrite *r = c->rewrite;
@@ -92,11 +92,11 @@ static void check_group(recode *c, int worker, int64_t i, int64_t g, const float
               (double)nib__weight_zero(&r->weight, i, g), nib__type_name(r->stored.scale_type));
 }
 
-/* Adds what a group with another scale or zero loses. */
+/* Adds signal and error of a group with a changed scale or zero. */
 static void measure_group(recode *c, int64_t j, int64_t g, const float after[2])
 {
     const nib_weight *w = &c->rewrite->weight;
-    const int64_t i = source_of(c->rewrite, j);
+    const int64_t i = source_row(c->rewrite, j);
     const int64_t size = nib__scheme_group_size(&w->scheme, w->k), k0 = g * size;
     const float scale = nib__weight_scale(w, i, g), zero = nib__weight_zero(w, i, g);
     int8_t codes[256];
@@ -114,12 +114,12 @@ static void measure_group(recode *c, int64_t j, int64_t g, const float after[2])
 
 /* ---- rows ---- */
 
-/* A row of blocks, which hold their scales. */
-static void block_row(recode *c, int worker, int64_t j)
+/* Writes a row in blocks, which include their scales. */
+static void write_block_row(recode *c, int worker, int64_t j)
 {
     const nib_rewrite *r = c->rewrite;
     const nib_weight *w = &r->weight;
-    const int64_t k = r->stored.k, i = source_of(r, j), groups = nib__scheme_groups(&w->scheme, k);
+    const int64_t k = r->stored.k, i = source_row(r, j), groups = nib__scheme_groups(&w->scheme, k);
     int8_t *codes = c->codes + 2 * worker * k;
     float *scales = c->values + 2 * worker * k, *zeros = scales + k;
     nib__weight_codes(w, i, 0, k, codes);
@@ -137,8 +137,9 @@ static void block_row(recode *c, int worker, int64_t j)
     }
 }
 
-/* The codes as a format has them that says the group of each input; room for k more is behind. */
-static const int8_t *in_input_order(const nib_rewrite *r, int8_t *codes)
+/* Reorders codes for a format that stores the group of each input. codes has room for another k at
+ * its end. */
+static const int8_t *order_by_input(const nib_rewrite *r, int8_t *codes)
 {
     const int64_t k = r->stored.k;
     if (!r->storage.input_groups)
@@ -148,34 +149,34 @@ static const int8_t *in_input_order(const nib_rewrite *r, int8_t *codes)
     return codes + k;
 }
 
-static void code_row(recode *c, int worker, int64_t j)
+static void write_code_row(recode *c, int worker, int64_t j)
 {
     const nib_rewrite *r = c->rewrite;
-    const int64_t k = r->stored.k, i = source_of(r, j);
+    const int64_t k = r->stored.k, i = source_row(r, j);
     int8_t *codes = c->codes + 2 * worker * k;
-    uint8_t again[16]; /* scale and zero of a block, which its first row has written */
+    uint8_t again[16]; /* scratch: the first of the rows that share them writes the scales */
     const bool first = j % c->scale_rows == 0;
     const size_t scale_bytes = (size_t)nib__type_bits(r->stored.scale_type) / 8,
                  zero_bytes = (size_t)nib__type_bits(r->stored.zero_type) / 8;
     nib__weight_codes(&r->weight, i, 0, k, codes);
-    nib__file_layout_row(&r->storage, in_input_order(r, codes), k,
+    nib__file_layout_row(&r->storage, order_by_input(r, codes), k,
                          c->rows + (j - c->first) * c->row_bytes);
     for (int64_t g = 0; g < c->groups; g++) {
         const size_t at = (size_t)(j / c->scale_rows * c->groups + g);
         float after[2];
-        if (put_group(r, i, g, first ? c->scales + at * scale_bytes : again,
-                      first ? c->zeros + at * zero_bytes : again + 8, after))
+        if (write_group(r, i, g, first ? c->scales + at * scale_bytes : again,
+                        first ? c->zeros + at * zero_bytes : again + 8, after))
             continue;
         check_group(c, worker, i, g, after);
         measure_group(c, j, g, after);
     }
 }
 
-/* A row as floats: bit for bit where that is its type. */
-static void float_row(recode *c, int worker, int64_t row)
+/* Writes a row as floats, bit for bit if its type stays. */
+static void write_float_row(recode *c, int worker, int64_t row)
 {
     const nib_rewrite *r = c->rewrite;
-    const int64_t k = r->stored.k, i = source_of(r, row);
+    const int64_t k = r->stored.k, i = source_row(r, row);
     const nib_type type = r->storage.codes.type;
     uint8_t *to = c->rows + (row - c->first) * c->row_bytes;
     float *before = c->values + 2 * worker * k, *after = before + k;
@@ -200,19 +201,19 @@ static void float_row(recode *c, int worker, int64_t row)
     }
 }
 
-static void rows(void *ctx, int worker, int64_t begin, int64_t end)
+static void recode_rows(void *ctx, int worker, int64_t begin, int64_t end)
 {
     recode *c = ctx;
     const nib_rewrite *r = c->rewrite;
     for (int64_t j = c->first + begin; j < c->first + end && c->bad[worker] == INT64_MAX; j++) {
-        if (nib__weight_check_rows(&r->weight, source_of(r, j), 1, &c->errs[worker]) != NIB_OK)
-            c->bad[worker] = source_of(r, j);
+        if (nib__weight_check_rows(&r->weight, source_row(r, j), 1, &c->errs[worker]) != NIB_OK)
+            c->bad[worker] = source_row(r, j);
         else if (r->storage.pieces == NIB_PIECES_FLOATS)
-            float_row(c, worker, j);
+            write_float_row(c, worker, j);
         else if (r->storage.pieces == NIB_PIECES_BLOCKS)
-            block_row(c, worker, j);
+            write_block_row(c, worker, j);
         else
-            code_row(c, worker, j);
+            write_code_row(c, worker, j);
     }
 }
 
@@ -234,12 +235,12 @@ static nib_status check_failures(const recode *c, int threads, nib_err *err)
 
 /* ---- one weight ---- */
 
-static bool take_buffers(recode *c, nib_arena *arena, int64_t block, int threads)
+static bool allocate_buffers(recode *c, nib_arena *arena, int64_t block, int threads)
 {
     const nib_rewrite *r = c->rewrite;
     const size_t n = (size_t)r->stored.n, k = (size_t)r->stored.k, t = (size_t)threads;
     const size_t sets = (size_t)nib__ceil_div(r->stored.n, c->scale_rows);
-    const size_t values = sets * (size_t)c->groups + 1; /* or the tensor's one */
+    const size_t values = sets * (size_t)c->groups + 1; /* at least the tensor's one */
     const bool floats =
         r->storage.pieces == NIB_PIECES_FLOATS || r->storage.pieces == NIB_PIECES_BLOCKS;
     c->rows = nib__arena_take(arena, (size_t)block, (size_t)c->row_bytes);
@@ -257,14 +258,14 @@ static bool take_buffers(recode *c, nib_arena *arena, int64_t block, int threads
            c->errs && c->bad;
 }
 
-static nib_status put_rows(nib_stream *s, recode *c, int64_t block, nib_err *err)
+static nib_status write_rows(nib_stream *s, recode *c, int64_t block, nib_err *err)
 {
     const nib_rewrite *r = c->rewrite;
     const int64_t n = r->stored.n;
     for (c->first = 0; c->first < n; c->first += block) {
         const int64_t some = nib__min(block, n - c->first);
         const uint64_t share = r->from->bytes / (uint64_t)n * (uint64_t)some;
-        nib__pool_run(s->job->pool, some, GRAIN, false, rows, c);
+        nib__pool_run(s->job->pool, some, GRAIN, false, recode_rows, c);
         NIB_TRY(check_failures(c, nib__pool_threads(s->job->pool), err));
         NIB_TRY(nib__writer_put(s->writer, r->codes, c->rows, (size_t)(some * c->row_bytes), err));
         if (r->written_rows == NULL)
@@ -274,21 +275,21 @@ static nib_status put_rows(nib_stream *s, recode *c, int64_t block, nib_err *err
     return nib__stream_progress(s, r->from->bytes % (uint64_t)n, err);
 }
 
-/* The one scale of a tensor, and its zero. */
-static void put_tensor(recode *c)
+/* Writes a tensor's one scale and zero. */
+static void write_tensor_scale(recode *c)
 {
     float after[2];
     if (c->rewrite->scales == SIZE_MAX || c->groups != 0)
         return;
-    if (put_group(c->rewrite, 0, 0, c->scales, c->zeros, after))
+    if (write_group(c->rewrite, 0, 0, c->scales, c->zeros, after))
         return;
     check_group(c, 0, 0, 0, after);
     for (int64_t i = 0; i < c->rewrite->stored.n; i++)
         measure_group(c, i, 0, after);
 }
 
-/* Whether 64-bit values lose bits here: compared above are the f32 values that they are computed
- * with, and what those lost is a line of the ledger. */
+/* True if f64 values lose bits. The comparison above uses their f32 values; the ledger has a line
+ * for the rest. */
 static bool rounds_f64(const nib_stream *s, const nib_rewrite *r)
 {
     const nib_checkpoint *cp = s->job->checkpoint;
@@ -303,8 +304,8 @@ static bool rounds_f64(const nib_stream *s, const nib_rewrite *r)
            (w->zero_type == NIB_TYPE_F64 && nib__checkpoint_f64_change(cp, w->zeros, count) > 0);
 }
 
-/* How much of the weight is as it was, in one word for the ledger. */
-static const char *say_kept(const nib_stream *s, const nib_rewrite *r, double error)
+/* How well the weight was kept, for the ledger. */
+static const char *describe_kept(const nib_stream *s, const nib_rewrite *r, double error)
 {
     const nib_weight *w = &r->weight;
     if (error > 0 || rounds_f64(s, r))
@@ -317,15 +318,15 @@ static const char *say_kept(const nib_stream *s, const nib_rewrite *r, double er
                : "exact after a change of layout";
 }
 
-static nib_status run(nib_stream *s, recode *c, nib_arena *arena, nib_err *err)
+static nib_status recode_weight(nib_stream *s, recode *c, nib_arena *arena, nib_err *err)
 {
     const nib_rewrite *r = c->rewrite;
     const int64_t block = nib__max(1, nib__min(r->stored.n, BLOCK / nib__max(1, c->row_bytes)));
     double signal = 0, error = 0;
-    if (!take_buffers(c, arena, block, nib__pool_threads(s->job->pool)))
+    if (!allocate_buffers(c, arena, block, nib__pool_threads(s->job->pool)))
         return nib__fail_memory(err, (size_t)(block * c->row_bytes), r->from->name);
-    NIB_TRY(put_rows(s, c, block, err));
-    put_tensor(c);
+    NIB_TRY(write_rows(s, c, block, err));
+    write_tensor_scale(c);
     NIB_TRY(check_failures(c, nib__pool_threads(s->job->pool), err));
     if (r->scales != SIZE_MAX)
         NIB_TRY(nib__stream_put_values(s, r, &r->storage.scales, r->storage.order, r->scales,
@@ -340,7 +341,7 @@ static nib_status run(nib_stream *s, recode *c, nib_arena *arena, nib_err *err)
     }
     if (r->line == SIZE_MAX)
         return NIB_OK;
-    s->ledger->layers[r->line].kept = say_kept(s, r, error);
+    s->ledger->layers[r->line].kept = describe_kept(s, r, error);
     s->ledger->layers[r->line].sqnr_db = error > 0 ? nib__sqnr_db(signal, error) : (double)NAN;
     return NIB_OK;
 }
@@ -354,9 +355,9 @@ nib_status nib__recode_run(nib_stream *s, const nib_rewrite *r, nib_err *err)
                 .scale_rows = nib__max(1, r->stored.scale_rows),
                 .row_bytes = nib__file_layout_row_bytes(&r->storage, r->stored.k)};
     nib__arena_init(&arena, s->job->allocator, 0);
-    const nib_status status = run(s, &c, &arena, err);
+    const nib_status status = recode_weight(s, &c, &arena, err);
     nib__arena_free(&arena);
-    /* rows that are written in another order were not let go of block by block */
+    /* reordered rows were not released block by block */
     nib__checkpoint_release(s->job->checkpoint, r->from->data, r->from->bytes);
     return status;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Blocks of rows through the pool. Memory is one block of codes, the scales of one tensor and a row
- * per worker; results do not depend on the number of threads: rows are independent, and sums over
- * rows are taken in the rows' order.
+ * Streams blocks of rows through the pool. Memory is two blocks of codes, the scales of one tensor
+ * and a row per worker. Results do not depend on the number of threads: rows are independent, and
+ * sums over rows are taken in row order.
  */
 #include "stream.h"
 
@@ -11,26 +11,26 @@
 #include <stdio.h>
 
 enum {
-    BLOCK = 8 << 20, /* bytes of codes for a device, or of a copied tensor, at a time */
+    BLOCK = 8 << 20, /* bytes of codes per block on a device, or of a copied tensor */
     BLOCK_HERE =
-        1 << 20, /* of codes made here: the last of a tensor is written by one worker alone */
-    GRAIN = 4,   /* rows that a worker takes at once */
-    COPY_GRAIN = 1 << 16, /* elements, likewise */
+        1 << 20, /* smaller on this CPU: one worker alone writes the last block of a tensor */
+    GRAIN = 4,   /* rows per task of a worker */
+    COPY_GRAIN = 1 << 16, /* elements per task */
 };
 
-/* Finished bytes that one worker hashes and writes while the others go on. */
+/* A finished block, which one worker hashes and writes while the others continue. */
 typedef struct put {
     const nib_checkpoint *checkpoint;
     nib_writer *writer;
     nib_hasher *hasher; /* of the source */
     size_t place;       /* in the writer */
     const uint8_t *bytes, *source;
-    size_t size, source_size; /* size 0: nothing */
+    size_t size, source_size; /* size 0: nothing to write */
     nib_status status;
     nib_err err;
 } put;
 
-static void run_put(put *p)
+static void write_put(put *p)
 {
     if (p->size == 0)
         return;
@@ -47,29 +47,29 @@ static nib_status check_put(const put *p, nib_err *err)
     return p->status;
 }
 
-/* What a block's job needs: the rows' place, and where results go. */
+/* A block of rows in work: its position and its buffers. */
 typedef struct block {
     const nib_rewrite *rewrite;
-    int64_t first;            /* row of the tensor that rows[0] is */
+    int64_t first;            /* tensor row of rows[0] */
     int64_t row_bytes;        /* of the source */
     float *rows;              /* [threads][k] */
     int8_t *codes;            /* [block][k] */
-    uint8_t *packed;          /* [block] rows as stored; NULL: as codes */
+    uint8_t *packed;          /* [block] rows in file layout; NULL: same as codes */
     uint8_t *scales, *zeros;  /* of the whole tensor, [n][groups] */
-    float *group_values;      /* [threads][2][groups]: scales and zeros of a row, for blocks */
+    float *group_values;      /* [threads][2][groups]: of a row, for layouts in blocks */
     double *signal, *error;   /* [n] */
     float (*ranges)[2];       /* [threads], for one scale per tensor */
     nib_quant_device *device; /* NULL: this CPU makes the codes */
-    float *sent;              /* [block][k] rows that a device gets as f32; NULL: as stored */
+    float *sent;              /* [block][k] rows sent to a device as f32; NULL: sent as stored */
     double *sums;             /* [block][2] and */
     float *row_ranges;        /* [block][2] and */
-    int32_t *failed;          /* [block] of a device: see nib_quant_w */
-    bool is_coded;            /* the block's codes, or ranges, came from it */
-    int64_t sending;          /* row of the tensor that sent[0] is */
+    int32_t *failed;          /* [block] from a device: see nib_quant_w */
+    bool is_coded;            /* a device made the codes, or ranges, of the block */
+    int64_t sending;          /* tensor row of sent[0] */
     nib_err *errs;            /* [threads] */
     int64_t *bad;             /* [threads]: row of errs; INT64_MAX: none */
-    put previous;             /* the block before */
-    bool second;              /* codes and packed are the second of two buffers */
+    put previous;             /* the previous block */
+    bool second;              /* codes and packed point to the second of two buffers */
 } block;
 
 static const void *source_row(const block *b, int64_t i)
@@ -77,12 +77,12 @@ static const void *source_row(const block *b, int64_t i)
     return b->rewrite->from->data + (b->first + i) * b->row_bytes;
 }
 
-/* Row j of the result. */
+/* Reads written row j. */
 static void read_row_into(const block *b, int64_t j, float *row)
 {
     const nib_rewrite *r = b->rewrite;
     const int64_t from = r->written_rows != NULL ? r->written_rows[j] : j;
-    if (r->weight.codes != NULL) /* its rows may lie in another order */
+    if (r->weight.codes != NULL) /* its rows may be in another order */
         nib__weight_row(&r->weight, from, row);
     else
         nib__to_f32(row, r->from->data + from * b->row_bytes, r->from->type, r->quantizer.k);
@@ -95,11 +95,11 @@ static float *read_row(const block *b, int worker, int64_t i)
     return row;
 }
 
-/* The first failure of a worker is the one with the lowest row that it sees: rows are handed out in
+/* Each worker's first failure has the lowest row that it sees, because rows are handed out in
  * ascending order. */
 static void note_failure(block *b, int worker, int64_t i) { b->bad[worker] = b->first + i; }
 
-/* A quantized row as stored; blocks hold their scales. */
+/* Packs a quantized row into file layout; blocks include their scales. */
 static void pack_row(const block *b, int worker, const nib_quantized *row, uint8_t *out)
 {
     const nib_rewrite *r = b->rewrite;
@@ -115,8 +115,8 @@ static void pack_row(const block *b, int worker, const nib_quantized *row, uint8
     (void)nib__file_layout_blocks(&r->storage, row->codes, scales, zeros, q->k, out);
 }
 
-/* Where the results of row i go, of one row or of those that follow it. */
-static nib_quant_w results_of(const block *b, int64_t i)
+/* Result pointers from row i of the block on. */
+static nib_quant_w point_at_results(const block *b, int64_t i)
 {
     const nib_quantizer *q = &b->rewrite->quantizer;
     const int64_t at = b->first + i, groups = nib__quantizer_is_one(q) ? 0 : q->groups;
@@ -128,7 +128,7 @@ static nib_quant_w results_of(const block *b, int64_t i)
             b->zeros == NULL ? NULL : b->zeros + at * groups * (nib__type_bits(q->zero_type) / 8)};
 }
 
-/* The codes of row i, made here or already there. */
+/* Codes row i, or takes over a device's codes. */
 static void code_row(block *b, int worker, int64_t i, nib_quantized *out)
 {
     const nib_quantizer *q = &b->rewrite->quantizer;
@@ -147,17 +147,17 @@ static void code_row(block *b, int worker, int64_t i, nib_quantized *out)
         note_failure(b, worker, i);
 }
 
-/* Index GRAIN + i is row i of the block; the first GRAIN stand for the block before, to be written.
- */
+/* Index GRAIN + i is row i of the block; the first GRAIN indices stand for writing the previous
+ * block. */
 static void quantize_rows(void *ctx, int worker, int64_t begin, int64_t end)
 {
     block *b = ctx;
     const nib_rewrite *r = b->rewrite;
     if (begin == 0)
-        run_put(&b->previous);
+        write_put(&b->previous);
     for (int64_t i = nib__max(begin - GRAIN, 0); i < end - GRAIN && b->bad[worker] == INT64_MAX;
          i++) {
-        const nib_quant_w to = results_of(b, i);
+        const nib_quant_w to = point_at_results(b, i);
         nib_quantized out = {.codes = to.codes, .scales = to.scales, .zeros = to.zeros};
         code_row(b, worker, i, &out);
         b->signal[b->first + i] = out.signal;
@@ -183,7 +183,7 @@ static void scan_rows(void *ctx, int worker, int64_t begin, int64_t end)
     }
 }
 
-/* The failure with the lowest row, as the tensor's. */
+/* Fails with the error of the lowest row, prefixed with the tensor's name. */
 static nib_status check_failures(const block *b, int threads, nib_err *err)
 {
     char shown[160];
@@ -207,7 +207,7 @@ nib_status nib__stream_progress(nib_stream *s, uint64_t bytes, nib_err *err)
     if (c == NULL || c->progress == NULL ||
         c->progress(c->ctx, s->job->convert ? "convert" : "quantize", s->done, s->total))
         return NIB_OK;
-    return nib__fail(err, NIB_CANCELLED, "cancelled; nothing of the output is left");
+    return nib__fail(err, NIB_CANCELLED, "cancelled; no output is left");
 }
 
 /* ---- copies ---- */
@@ -215,18 +215,18 @@ nib_status nib__stream_progress(nib_stream *s, uint64_t bytes, nib_err *err)
 typedef struct copy {
     const uint8_t *from;
     nib_type type;
-    int64_t *bad; /* [threads]: lowest element that is no number */
-    put put;      /* the same block; a block that turns out bad spoils the whole output anyway */
+    int64_t *bad; /* [threads]: lowest element that is not finite */
+    put put;      /* the same block; a bad value discards the whole output anyway */
 } copy;
 
-/* Index COPY_GRAIN + i is element i; the first COPY_GRAIN stand for the writing. */
-static void find_bad(void *ctx, int worker, int64_t begin, int64_t end)
+/* Index COPY_GRAIN + i is element i; the first COPY_GRAIN indices stand for writing the block. */
+static void find_not_finite(void *ctx, int worker, int64_t begin, int64_t end)
 {
     copy *c = ctx;
     float values[256];
     const int64_t bytes = nib__type_bits(c->type) / 8, last = end - COPY_GRAIN;
     if (begin == 0)
-        run_put(&c->put);
+        write_put(&c->put);
     for (int64_t at = nib__max(begin - COPY_GRAIN, 0); at < last && c->bad[worker] == INT64_MAX;
          at += (int64_t)COUNT(values)) {
         const int64_t some = nib__min((int64_t)COUNT(values), last - at);
@@ -239,9 +239,9 @@ static void find_bad(void *ctx, int worker, int64_t begin, int64_t end)
     }
 }
 
-/* Weights that are kept are looked at, too: a NaN is found now, not when text comes out. */
-static nib_status check_numbers(nib_stream *s, const nib_tensor *from, uint64_t at, int64_t count,
-                                copy *c, nib_err *err)
+/* Kept weights are checked too: report a NaN now, not when text is generated. */
+static nib_status check_finite(nib_stream *s, const nib_tensor *from, uint64_t at, int64_t count,
+                               copy *c, nib_err *err)
 {
     char shown[160];
     const int threads = nib__pool_threads(s->job->pool);
@@ -251,19 +251,19 @@ static nib_status check_numbers(nib_stream *s, const nib_tensor *from, uint64_t 
     c->type = from->type;
     for (int t = 0; t < threads; t++)
         c->bad[t] = INT64_MAX;
-    nib__pool_run(s->job->pool, COPY_GRAIN + count, COPY_GRAIN, false, find_bad, c);
+    nib__pool_run(s->job->pool, COPY_GRAIN + count, COPY_GRAIN, false, find_not_finite, c);
     for (int t = 0; t < threads; t++)
         first = nib__min(first, c->bad[t]);
     if (first == INT64_MAX)
         return NIB_OK;
     return nib__fail(err, NIB_BAD_INPUT,
                      "%s: the value at index %" PRId64
-                     " is not finite; no result would be a number",
+                     " is not finite, so no result would be finite",
                      nib__say_name(shown, sizeof shown, from->name, strlen(from->name)),
                      (int64_t)(at / (uint64_t)width) + first);
 }
 
-/* One block of a tensor that a recipe keeps in another float type. */
+/* Buffers for casting one block to another float type. */
 typedef struct cast {
     float *from, *to; /* [CAST] */
     void *out;        /* [CAST] of the new type */
@@ -272,7 +272,7 @@ typedef struct cast {
 
 enum { CAST = 1 << 18 }; /* elements at a time */
 
-static bool cast_take(cast *c, nib_arena *arena)
+static bool allocate_cast(cast *c, nib_arena *arena)
 {
     c->from = nib__arena_take(arena, CAST, sizeof *c->from);
     c->to = nib__arena_take(arena, CAST, sizeof *c->to);
@@ -280,8 +280,8 @@ static bool cast_take(cast *c, nib_arena *arena)
     return c->from != NULL && c->to != NULL && c->out != NULL;
 }
 
-static nib_status too_large(const nib_stream *s, const nib_rewrite *r, double value, uint64_t index,
-                            nib_err *err)
+static nib_status fail_too_large(const nib_stream *s, const nib_rewrite *r, double value,
+                                 uint64_t index, nib_err *err)
 {
     char shown[160];
     const char *name = r->from->name;
@@ -289,7 +289,7 @@ static nib_status too_large(const nib_stream *s, const nib_rewrite *r, double va
         err, NIB_BAD_INPUT,
         "%s: the value %.9g at index %" PRIu64 " is too large for %s; give bf16 or f32%s",
         nib__say_name(shown, sizeof shown, name, strlen(name)), value, index,
-        nib__type_name(r->cast), s->job->convert ? "" : ", or leave the layer out with --skip");
+        nib__type_name(r->cast), s->job->convert ? "" : ", or keep the layer with --skip");
 }
 
 static nib_status put_cast(nib_stream *s, const nib_rewrite *r, cast *c, uint64_t at, size_t bytes,
@@ -305,7 +305,7 @@ static nib_status put_cast(nib_stream *s, const nib_rewrite *r, cast *c, uint64_
         for (size_t i = 0; i < some; i++) {
             const double x = (double)c->from[i], e = x - (double)c->to[i];
             if (!isfinite(c->to[i]))
-                return too_large(s, r, x, (at + done) / width + i, err);
+                return fail_too_large(s, r, x, (at + done) / width + i, err);
             c->signal += x * x;
             c->error += e * e;
         }
@@ -314,8 +314,8 @@ static nib_status put_cast(nib_stream *s, const nib_rewrite *r, cast *c, uint64_
     return NIB_OK;
 }
 
-/* change: the largest of a value, relative to it. */
-static void say_f64(nib_stream *s, const nib_rewrite *r, double change, const char *reason)
+/* change: largest relative change of a value. */
+static void report_f64(nib_stream *s, const nib_rewrite *r, double change, const char *reason)
 {
     nib_ledger_tensor *line =
         nib__ledger_add_tensor(s->ledger, nib__ledger_text(s->ledger, "%s", r->from->name));
@@ -327,8 +327,9 @@ static void say_f64(nib_stream *s, const nib_rewrite *r, double change, const ch
     line->reason = reason;
 }
 
-/* What another float type did to a layer's weight, or to a vector that a format has no f64 for. */
-static void say_cast(nib_stream *s, const nib_rewrite *r, const cast *c)
+/* Reports the effect of a cast on a layer's weight, or on a vector for which the format has no
+ * f64. */
+static void report_cast(nib_stream *s, const nib_rewrite *r, const cast *c)
 {
     const nib_tensor *from = r->from;
     const double rounded = from->type == NIB_TYPE_F64
@@ -337,7 +338,7 @@ static void say_cast(nib_stream *s, const nib_rewrite *r, const cast *c)
                                : 0;
     if (r->line == SIZE_MAX) {
         if (from->type == NIB_TYPE_F64)
-            say_f64(s, r, rounded, "the format's vectors are f32");
+            report_f64(s, r, rounded, "the format's vectors are f32");
         return;
     }
     nib_ledger_layer *line = &s->ledger->layers[r->line];
@@ -358,20 +359,20 @@ static nib_status copy_blocks(nib_stream *s, const nib_rewrite *r, cast *to, cop
         c->put.source_size = some;
         c->put.size = r->cast == NIB_TYPE_NONE ? some : 0;
         if (nib__type_is_float(from->type))
-            NIB_TRY(check_numbers(s, from, at, (int64_t)some / (nib__type_bits(from->type) / 8), c,
-                                  err));
-        run_put(&c->put); /* unless a worker did */
+            NIB_TRY(check_finite(s, from, at, (int64_t)some / (nib__type_bits(from->type) / 8), c,
+                                 err));
+        write_put(&c->put); /* unless a worker has written it */
         NIB_TRY(check_put(&c->put, err));
         if (r->cast != NIB_TYPE_NONE) {
             nib__hasher_add(c->put.hasher, from->data + at, some);
             NIB_TRY(put_cast(s, r, to, at, some, err));
         }
-        /* again: while one worker wrote the block and let go of it, the others looked at it */
+        /* again: other workers may have read pages after the writing worker released them */
         nib__checkpoint_release(s->job->checkpoint, from->data + at, some);
         NIB_TRY(nib__stream_progress(s, some, err));
     }
     if (r->cast != NIB_TYPE_NONE)
-        say_cast(s, r, to);
+        report_cast(s, r, to);
     return NIB_OK;
 }
 
@@ -385,7 +386,7 @@ static nib_status run_copy(nib_stream *s, const nib_rewrite *r, nib_hash *hash, 
     c.bad = nib__arena_take(&arena, (size_t)nib__pool_threads(s->job->pool), sizeof *c.bad);
     nib_status status = NIB_OK;
     if (c.put.hasher == NULL || c.bad == NULL ||
-        (r->cast != NIB_TYPE_NONE && !cast_take(&to, &arena)))
+        (r->cast != NIB_TYPE_NONE && !allocate_cast(&to, &arena)))
         status = nib__fail_memory(err, BLOCK, r->from->name);
     if (status == NIB_OK)
         status = copy_blocks(s, r, &to, &c, err);
@@ -426,7 +427,7 @@ float nib__rewrite_tensor_scale(const nib_rewrite *r)
     return 1 / w->tensor_scale;
 }
 
-/* Act-order, as the input of each column or the group of each input. */
+/* Writes act-order as the input of each column, or the group of each input. */
 static nib_status put_inputs(nib_stream *s, const nib_rewrite *r, nib_err *err)
 {
     const int32_t *order = r->weight.order;
@@ -484,7 +485,7 @@ static nib_status put_scales(nib_stream *s, const nib_rewrite *r, const block *b
 
 /* ---- a quantized tensor ---- */
 
-static bool take_buffers(nib_arena *arena, block *b, int64_t rows, int threads)
+static bool allocate_buffers(nib_arena *arena, block *b, int64_t rows, int threads)
 {
     const nib_rewrite *r = b->rewrite;
     const nib_quantizer *q = &r->quantizer;
@@ -519,7 +520,7 @@ int64_t nib__stream_block_rows(const nib_rewrite *r)
     return nib__max(1, nib__min(r->from->shape[0], BLOCK / r->quantizer.k));
 }
 
-/* Its rows are not to be read one by one first. */
+/* True if rows go to the device without being read one by one first. */
 static bool is_sent_as_stored(const nib_rewrite *r)
 {
     const nib_type type = r->from->type;
@@ -532,7 +533,7 @@ nib_type nib__stream_sends(const nib_rewrite *r)
     return is_sent_as_stored(r) ? r->from->type : NIB_TYPE_F32;
 }
 
-static bool take_device_buffers(nib_arena *arena, block *b, int64_t rows)
+static bool allocate_device_buffers(nib_arena *arena, block *b, int64_t rows)
 {
     const size_t n = (size_t)rows, k = (size_t)b->rewrite->quantizer.k;
     const bool reads = !is_sent_as_stored(b->rewrite);
@@ -543,7 +544,7 @@ static bool take_device_buffers(nib_arena *arena, block *b, int64_t rows)
     return (b->sent != NULL || !reads) && b->sums && b->row_ranges && b->failed;
 }
 
-/* Rows to be sent, of the block from b->sending on. */
+/* Reads rows of the block at b->sending for the device. */
 static void read_rows(void *ctx, int worker, int64_t begin, int64_t end)
 {
     const block *b = ctx;
@@ -552,14 +553,14 @@ static void read_rows(void *ctx, int worker, int64_t begin, int64_t end)
         read_row_into(b, b->sending + i, b->sent + i * b->rewrite->quantizer.k);
 }
 
-/* It does not: the CPU goes on, or this ends the run. */
-static nib_status lose_device(nib_stream *s, block *b, const nib_err *why, nib_err *err)
+/* The device failed: the CPU takes over if allowed, else the run ends. */
+static nib_status handle_lost_device(nib_stream *s, block *b, const nib_err *why, nib_err *err)
 {
     b->device = NULL;
     return nib__quant_device_lost(s->job->device, b->rewrite->from->name, why, s->ledger, err);
 }
 
-/* The device begins with the rows from `first` on, and this goes on. */
+/* Starts the rows from `first` on the device and returns at once. */
 static nib_status start_block(nib_stream *s, block *b, int64_t first, int64_t count, bool scans,
                               nib_err *err)
 {
@@ -575,15 +576,16 @@ static nib_status start_block(nib_stream *s, block *b, int64_t first, int64_t co
         nib__pool_run(s->job->pool, count, GRAIN, false, read_rows, b);
     a.rows = b->sent != NULL ? (const void *)b->sent
                              : (const void *)(b->rewrite->from->data + first * b->row_bytes);
-    return nib__quant_device_start(b->device, &a, &why) == NIB_OK ? NIB_OK
-                                                                  : lose_device(s, b, &why, err);
+    return nib__quant_device_start(b->device, &a, &why) == NIB_OK
+               ? NIB_OK
+               : handle_lost_device(s, b, &why, err);
 }
 
-/* What it made of the block, which is the one from b->first on. */
+/* Fetches the device's results for the block at b->first. */
 static nib_status finish_block(nib_stream *s, block *b, int64_t count, bool scans, nib_err *err)
 {
     nib_err why = {NIB_OK, ""};
-    nib_quant_w to = results_of(b, 0);
+    nib_quant_w to = point_at_results(b, 0);
     b->is_coded = false;
     if (b->device == NULL)
         return NIB_OK;
@@ -593,12 +595,12 @@ static nib_status finish_block(nib_stream *s, block *b, int64_t count, bool scan
     if (scans)
         to.codes = NULL;
     if (nib__quant_device_finish(b->device, &to, &why) != NIB_OK)
-        return lose_device(s, b, &why, err);
+        return handle_lost_device(s, b, &why, err);
     b->is_coded = true;
     return NIB_OK;
 }
 
-/* The range of the whole tensor, where one scale serves all of it. */
+/* Finds the range of the whole tensor, for one scale per tensor. */
 static nib_status scan(nib_stream *s, nib_rewrite *r, block *b, int64_t rows, nib_err *err)
 {
     const int threads = nib__pool_threads(s->job->pool);
@@ -621,7 +623,7 @@ static nib_status scan(nib_stream *s, nib_rewrite *r, block *b, int64_t rows, ni
     return nib__quantizer_range(&r->quantizer, range, err);
 }
 
-/* Leaves the block to be written while the next is made, and turns to the other half of the
+/* Queues the block to be written while the next one is quantized, and switches to the other
  * buffers. */
 static void queue_block(const nib_rewrite *r, block *b, int64_t rows, int64_t capacity)
 {
@@ -655,7 +657,7 @@ static nib_status quantize_blocks(nib_stream *s, const nib_rewrite *r, block *b,
     }
     if (b->device != NULL)
         nib__quant_device_count(b->device);
-    run_put(&b->previous);
+    write_put(&b->previous);
     return check_put(&b->previous, err);
 }
 
@@ -669,8 +671,8 @@ static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_aren
     b->device = device != NULL && device->gpu != NULL ? s->job->device : NULL;
     if (b->device == NULL)
         rows = nib__max(1, nib__min(n, BLOCK_HERE / k));
-    if (!take_buffers(arena, b, rows, nib__pool_threads(s->job->pool)) ||
-        (b->device != NULL && !take_device_buffers(arena, b, rows)))
+    if (!allocate_buffers(arena, b, rows, nib__pool_threads(s->job->pool)) ||
+        (b->device != NULL && !allocate_device_buffers(arena, b, rows)))
         return nib__fail_memory(err, (size_t)(rows * k), r->from->name);
     if (nib__quantizer_needs_scan(&r->quantizer))
         NIB_TRY(scan(s, r, b, rows, err));
@@ -683,12 +685,12 @@ static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_aren
     if (r->line != SIZE_MAX)
         s->ledger->layers[r->line].sqnr_db = nib__sqnr_db(signal, error);
     if (r->from->type == NIB_TYPE_F64)
-        say_f64(s, r, change, "quantized from its f32 values");
+        report_f64(s, r, change, "quantized from its f32 values");
     return NIB_OK;
 }
 
-/* The bytes of a tensor that is not read block by block. Its pages are let go of even if a weight
- * is read from it next: an embedding is larger than what a conversion may hold. */
+/* Hashes a tensor that is not read in blocks. Releases its pages even if a weight is read from it
+ * next, because an embedding can exceed the memory that a conversion may hold. */
 static nib_status run_hash(const nib_stream *s, const nib_rewrite *r, nib_hash *hash, nib_err *err)
 {
     const nib_tensor *from = r->from;
@@ -716,7 +718,7 @@ nib_status nib__stream_run(nib_stream *s, const nib_rewrite *rewrite, nib_hash *
         return nib__recode_run(s, rewrite, err);
     if (rewrite->kind == NIB_REWRITE_BIAS)
         return nib__bias_run(s, rewrite, err);
-    nib_rewrite r = *rewrite; /* the range of a tensor's one scale goes into the quantizer */
+    nib_rewrite r = *rewrite; /* a copy: the quantizer gets the tensor's range */
     block b = {
         .rewrite = &r,
         .row_bytes = r.quantizer.k * (nib__type_bits(r.from->type) / 8),

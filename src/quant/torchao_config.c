@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What torchao's configs mean: one function per type says which scheme its fields are. The table
- * `types` below lists the types with the settings they take.
+ * The meaning of torchao's configs: one function per type turns its fields into a scheme. The table
+ * `types` below lists the types and their settings.
  */
 #include "torchao_config.h"
 
 #include <stdio.h>
 #include <strings.h>
 
-/* What a config means. */
+/* The meaning of a config. */
 typedef struct meaning {
-    char name[64];       /* of a scheme */
+    char name[64];       /* scheme name */
     nib_type scale_type; /* NONE: not given */
     nib_layout_hint hint;
     const char *hint_text;
 } meaning;
 
-nib_layout_hint nib__recipe_wish(const char *layout)
+nib_layout_hint nib__recipe_layout_hint(const char *layout)
 {
     static const struct {
         const char *part;
@@ -47,7 +47,7 @@ nib_layout_hint nib__recipe_wish(const char *layout)
 
 /* ---- fields ---- */
 
-static const nib_ao_field *find(const nib_ao_config *c, const char *key)
+static const nib_ao_field *find_field(const nib_ao_config *c, const char *key)
 {
     for (size_t i = 0; i < c->count; i++)
         if (strcmp(c->fields[i].key, key) == 0)
@@ -57,22 +57,23 @@ static const nib_ao_field *find(const nib_ao_config *c, const char *key)
 
 static const char *text_of(const nib_ao_config *c, const char *key, const char *otherwise)
 {
-    const nib_ao_field *f = find(c, key);
+    const nib_ao_field *f = find_field(c, key);
     return f == NULL || f->text == NULL ? otherwise : f->text;
 }
 
-static bool is(const nib_ao_config *c, const char *key, const char *otherwise, const char *value)
+static bool has_text(const nib_ao_config *c, const char *key, const char *otherwise,
+                     const char *value)
 {
     return strcmp(text_of(c, key, otherwise), value) == 0;
 }
 
-static nib_status no_meaning(nib_ao_config *c, nib_err *err, const char *setting)
+static nib_status fail_no_scheme(nib_ao_config *c, nib_err *err, const char *setting)
 {
-    return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err, "%s: %s has no scheme here", c->type,
+    return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err, "%s: %s has no scheme in Nibble", c->type,
                             setting);
 }
 
-/* What a granularity holds, by its type. */
+/* Checks the keys of a granularity by its type. */
 static nib_status check_granularity(nib_ao_config *c, const nib_ao_field *f, nib_err *err)
 {
     static const struct {
@@ -89,11 +90,11 @@ static nib_status check_granularity(nib_ao_config *c, const nib_ao_field *f, nib
     return NIB_OK;
 }
 
-/* "-gN", "-row" or "-tensor" of a granularity; a number alone is a group size. */
-static nib_status size_of(nib_ao_config *c, const char *key, const char *otherwise, char out[32],
-                          nib_err *err)
+/* Writes "-gN", "-row" or "-tensor" for a granularity; a plain number is a group size. */
+static nib_status format_granularity(nib_ao_config *c, const char *key, const char *otherwise,
+                                     char out[32], nib_err *err)
 {
-    const nib_ao_field *f = find(c, key);
+    const nib_ao_field *f = find_field(c, key);
     if (f == NULL) {
         snprintf(out, 32, "%s", otherwise);
         return NIB_OK;
@@ -101,10 +102,10 @@ static nib_status size_of(nib_ao_config *c, const char *key, const char *otherwi
     const bool group = f->type == NULL || strcmp(f->type, "PerGroup") == 0;
     if (f->first_type != NULL && strcmp(f->first_type, "PerRow") != 0 &&
         strcmp(f->first_type, "PerTensor") != 0)
-        return no_meaning(c, err, f->first_type);
+        return fail_no_scheme(c, err, f->first_type);
     if (f->type == NULL || strcmp(f->type, "PerBlock") != 0)
         NIB_TRY(check_granularity(c, f, err));
-    /* a row is torchao's group of -1, dimension -1 (of 2: 1), or axis 0 */
+    /* a row is torchao's group -1, dimension -1 (which is 1 for a matrix), or axis 0 */
     const bool is_row = f->type != NULL && strcmp(f->type, "PerRow") == 0 &&
                         (!f->has_number || f->number == -1 || f->number == 1);
     const bool is_axis =
@@ -116,44 +117,44 @@ static nib_status size_of(nib_ao_config *c, const char *key, const char *otherwi
     else if (f->type != NULL && strcmp(f->type, "PerTensor") == 0)
         snprintf(out, 32, "-tensor");
     else
-        return no_meaning(c, err, f->type != NULL ? f->type : key);
+        return fail_no_scheme(c, err, f->type != NULL ? f->type : key);
     return NIB_OK;
 }
 
-static const char *mapping(const nib_ao_config *c, const char *key, const char *otherwise,
-                           const char *symmetric, const char *asymmetric)
+static const char *pick_by_mapping(const nib_ao_config *c, const char *key, const char *otherwise,
+                                   const char *symmetric, const char *asymmetric)
 {
-    return is(c, key, otherwise, "ASYMMETRIC") ? asymmetric : symmetric;
+    return has_text(c, key, otherwise, "ASYMMETRIC") ? asymmetric : symmetric;
 }
 
-/* A layout that the config asks for by name. */
-static void note_wish(const nib_ao_config *c, meaning *m)
+/* Stores the layout that a config asks for by name. */
+static void note_layout_hint(const nib_ao_config *c, meaning *m)
 {
     static const char *const fields[] = {"layout", "int4_packing_format", "intx_packing_format",
                                          "packing_format"};
     for (size_t i = 0; i < COUNT(fields); i++) {
-        const nib_ao_field *f = find(c, fields[i]);
+        const nib_ao_field *f = find_field(c, fields[i]);
         const char *text = f == NULL ? NULL : f->text != NULL ? f->text : f->type;
-        if (text != NULL && nib__recipe_wish(text) != NIB_HINT_NONE) {
-            m->hint = nib__recipe_wish(text);
+        if (text != NULL && nib__recipe_layout_hint(text) != NIB_HINT_NONE) {
+            m->hint = nib__recipe_layout_hint(text);
             m->hint_text = text;
         }
     }
 }
 
-/* Integer zero points by the formula of Int4WeightOnlyConfig. */
-static nib_status no_plain_integers(nib_ao_config *c, nib_err *err, const char *setting,
-                                    const char *value)
+/* Refuses integer zero points by the formula of Int4WeightOnlyConfig. */
+static nib_status fail_integer_zeros(nib_ao_config *c, nib_err *err, const char *setting,
+                                     const char *value)
 {
     return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err,
-                            "%s: %s %s has no scheme here, as its scales are 1e-6 or more; integer "
-                            "zero points by IntxWeightOnlyConfig's formula are int4wo-gN-intzero",
+                            "%s: %s %s has no scheme in Nibble, because its scales are at least "
+                            "1e-6; integer zero points by IntxWeightOnlyConfig's formula are "
+                            "int4wo-gN-intzero",
                             c->type, setting, value);
 }
 
-/* Settings that change numbers in a way that no scheme here has. */
-/* Settings that change nothing here; a value that torchao does not have is refused all the same. */
-static nib_status check_words(nib_ao_config *c, nib_err *err)
+/* Checks settings without an effect here; torchao's own values are accepted, others refused. */
+static nib_status check_enum_values(nib_ao_config *c, nib_err *err)
 {
     static const struct {
         const char *key, *values[7];
@@ -175,6 +176,7 @@ static nib_status check_words(nib_ao_config *c, nib_err *err)
     return NIB_OK;
 }
 
+/* Refuses settings that change numbers in a way that no scheme has. */
 static nib_status check_common(nib_ao_config *c, nib_err *err)
 {
     static const char *const mappings[] = {"weight_mapping_type", "mapping_type",
@@ -184,33 +186,34 @@ static nib_status check_common(nib_ao_config *c, nib_err *err)
     for (size_t i = 0; i < COUNT(mappings); i++) {
         const char *text = text_of(c, mappings[i], "SYMMETRIC");
         if (strcmp(text, "SYMMETRIC") != 0 && strcmp(text, "ASYMMETRIC") != 0)
-            return no_meaning(c, err, text);
+            return fail_no_scheme(c, err, text);
     }
     for (size_t i = 0; i < COUNT(algorithms); i++) {
         const char *text = text_of(c, algorithms[i], "AFFINE");
         if (strcmp(text, "AFFINE") != 0 && strcmp(text, "TINYGEMM") != 0)
-            return no_meaning(c, err, text);
+            return fail_no_scheme(c, err, text);
     }
     static const char *const flags[] = {"use_hqq", "reduce_range", "weight_only_decode",
                                         "preserve_zero"};
     for (size_t i = 0; i < COUNT(flags); i++) {
-        const nib_ao_field *f = find(c, flags[i]);
+        const nib_ao_field *f = find_field(c, flags[i]);
         if (f != NULL && f->is_true)
-            return no_meaning(c, err, flags[i]);
+            return fail_no_scheme(c, err, flags[i]);
     }
-    const char *domain = text_of(c, "zero_point_domain", "NONE"); /* the layout's own: floats */
+    const char *domain = text_of(c, "zero_point_domain", "NONE"); /* the layout's default: floats */
     if (strcmp(domain, "NONE") != 0 && strcmp(domain, "FLOAT") != 0)
-        return no_plain_integers(c, err, "zero_point_domain", domain);
-    if (find(c, "act_quant_scale") != NULL || find(c, "act_quant_zero_point") != NULL)
-        return no_meaning(c, err, "a given activation scale (--calibrate finds it)");
-    if (find(c, "activation_value_lb") != NULL || find(c, "activation_value_ub") != NULL)
-        return no_meaning(c, err, "a bound on activations");
+        return fail_integer_zeros(c, err, "zero_point_domain", domain);
+    if (find_field(c, "act_quant_scale") != NULL || find_field(c, "act_quant_zero_point") != NULL)
+        return fail_no_scheme(c, err, "a given activation scale (use --calibrate)");
+    if (find_field(c, "activation_value_lb") != NULL ||
+        find_field(c, "activation_value_ub") != NULL)
+        return fail_no_scheme(c, err, "a bound on activations");
     return NIB_OK;
 }
 
-/* A setting of torchao's own kernels that is not its default there: the same numbers come from
- * kernels of Nibble's. */
-static nib_status tell_kernels(nib_recipe *r, const nib_ao_config *c, nib_err *err)
+/* Reports settings of torchao's own kernels that differ from their defaults. Nibble's kernels give
+ * the same numbers. */
+static nib_status report_kernel_settings(nib_recipe *r, const nib_ao_config *c, nib_err *err)
 {
     static const struct {
         const char *key, *text; /* text: the default; NULL: a flag or a number */
@@ -226,7 +229,7 @@ static nib_status tell_kernels(nib_recipe *r, const nib_ao_config *c, nib_err *e
         {"int4_tile_packed_ntile", NULL, false, 8},
     };
     for (size_t i = 0; i < COUNT(kernels); i++) {
-        const nib_ao_field *f = find(c, kernels[i].key);
+        const nib_ao_field *f = find_field(c, kernels[i].key);
         char asked[64];
         if (f == NULL)
             continue;
@@ -250,13 +253,13 @@ static nib_status tell_kernels(nib_recipe *r, const nib_ao_config *c, nib_err *e
                                                               .name = kernels[i].key,
                                                               .asked = asked,
                                                               .relation = NIB_SETTING_EQUIVALENT},
-                                        "it is about torchao's own kernels"));
+                                        "it only affects torchao's own kernels"));
     }
     return NIB_OK;
 }
 
-/* A sparse layout leaves two of four weights out. */
-static nib_status tell_sparse(nib_recipe *r, const meaning *m, nib_err *err)
+/* Reports a sparse layout, which would drop two of four weights. */
+static nib_status report_sparse(nib_recipe *r, const meaning *m, nib_err *err)
 {
     if (m->hint_text == NULL ||
         (strstr(m->hint_text, "Sparse") == NULL && strstr(m->hint_text, "SPARSE") == NULL))
@@ -267,12 +270,13 @@ static nib_status tell_sparse(nib_recipe *r, const meaning *m, nib_err *err)
                                                          .asked = m->hint_text,
                                                          .done = "dense",
                                                          .relation = NIB_SETTING_OTHER},
-                                   "weights are not made 2:4 sparse: all of them are kept");
+                                   "Nibble does not make weights 2:4 sparse and keeps all of them");
 }
 
-/* Of version 1 scales had the weight's type, and the numbers of a token lay in -127..127. */
-static nib_status tell_first_version(nib_recipe *r, const nib_ao_config *c, const char *differs,
-                                     nib_err *err)
+/* Reports version 1, whose scales had the weight's type and whose int8 activations were in
+ * -127..127. */
+static nib_status report_first_version(nib_recipe *r, const nib_ao_config *c, const char *differs,
+                                       nib_err *err)
 {
     if (c->version != 1)
         return NIB_OK;
@@ -282,34 +286,33 @@ static nib_status tell_first_version(nib_recipe *r, const nib_ao_config *c, cons
                                                          .asked = "version 1",
                                                          .done = "version 2",
                                                          .relation = NIB_SETTING_OTHER},
-                                   "layers are quantized as by its version 2; version 1 %s",
-                                   differs);
+                                   "layers are quantized as by version 2; version 1 %s", differs);
 }
 
 /* ---- one function per type ---- */
 
-typedef nib_status (*meaning_of)(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err);
+typedef nib_status (*meaning_reader)(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err);
 
 static nib_status int8_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
 {
     char size[32], old[32];
-    NIB_TRY(size_of(c, "group_size", "", old, err));
-    if (old[0] != 0 && find(c, "granularity") != NULL)
+    NIB_TRY(format_granularity(c, "group_size", "", old, err));
+    if (old[0] != 0 && find_field(c, "granularity") != NULL)
         return nib__recipe_fail(&c->at, NIB_BAD_INPUT, err,
                                 "%s: group_size and granularity both say what shares a scale; "
                                 "keep granularity",
                                 c->type);
-    NIB_TRY(size_of(c, "granularity", old[0] != 0 ? old : "-row", size, err));
+    NIB_TRY(format_granularity(c, "granularity", old[0] != 0 ? old : "-row", size, err));
     snprintf(m->name, sizeof m->name, "int8wo%s", size);
     return size[1] == 'g' ? NIB_OK
-                          : tell_first_version(r, c, "kept scales in the weight's type", err);
+                          : report_first_version(r, c, "kept scales in the weight's type", err);
 }
 
-/* otherwise: the type of a granularity that is not given. */
-static nib_status one_scale_per_token(nib_recipe *r, const nib_ao_config *c, const char *otherwise,
+/* otherwise: type of the granularity if none is given. */
+static nib_status report_token_scales(nib_recipe *r, const nib_ao_config *c, const char *otherwise,
                                       nib_err *err)
 {
-    const nib_ao_field *f = find(c, "granularity");
+    const nib_ao_field *f = find_field(c, "granularity");
     const char *type = f == NULL ? otherwise : f->first_type != NULL ? f->first_type : f->type;
     if (type == NULL || strcmp(type, "PerTensor") != 0)
         return NIB_OK;
@@ -327,11 +330,11 @@ static nib_status one_scale_per_token(nib_recipe *r, const nib_ao_config *c, con
 static nib_status int8_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
 {
     char size[32];
-    NIB_TRY(size_of(c, "granularity", "-row", size, err));
-    NIB_TRY(one_scale_per_token(r, c, "PerRow", err));
+    NIB_TRY(format_granularity(c, "granularity", "-row", size, err));
+    NIB_TRY(report_token_scales(r, c, "PerRow", err));
     snprintf(m->name, sizeof m->name, "int8dq%s%s", size,
-             mapping(c, "act_mapping_type", "SYMMETRIC", "", "-actasym"));
-    return tell_first_version(
+             pick_by_mapping(c, "act_mapping_type", "SYMMETRIC", "", "-actasym"));
+    return report_first_version(
         r, c, "kept scales in the weight's type, and activations in -127..127", err);
 }
 
@@ -339,20 +342,20 @@ static nib_status int8_static(nib_recipe *r, nib_ao_config *c, meaning *m, nib_e
 {
     (void)r;
     char size[32];
-    NIB_TRY(size_of(c, "granularity", "-row", size, err));
+    NIB_TRY(format_granularity(c, "granularity", "-row", size, err));
     snprintf(m->name, sizeof m->name, "int8dq%s%s-static", size,
-             mapping(c, "act_mapping_type", "SYMMETRIC", "", "-actasym"));
+             pick_by_mapping(c, "act_mapping_type", "SYMMETRIC", "", "-actasym"));
     return NIB_OK;
 }
 
-/* The type of the scales of an Intx config; then, of its symmetric int8 rows, in what they differ
- * from the scheme that they get. key: the setting; like: the config whose scheme it is. */
+/* Reads the type of scales of an Intx config, and reports how its symmetric int8 rows differ from
+ * the scheme that they get. key: the setting; like: the config with that scheme. */
 static nib_status read_scale_type(nib_recipe *r, nib_ao_config *c, const char *key,
                                   const char *like, meaning *m, nib_err *err)
 {
     static const nib_type types[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16};
     static const char *const names[] = {"float32", "bfloat16", "float16"};
-    const bool given = find(c, key) != NULL;
+    const bool given = find_field(c, key) != NULL;
     const char *name = text_of(c, key, "");
     char setting[64];
     nib_scheme scheme;
@@ -361,7 +364,7 @@ static nib_status read_scale_type(nib_recipe *r, nib_ao_config *c, const char *k
         i++;
     snprintf(setting, sizeof setting, "%s%s%.40s", key, name[0] != 0 ? " " : "", name);
     if (i == COUNT(names))
-        return no_meaning(c, err, setting);
+        return fail_no_scheme(c, err, setting);
     m->scale_type = given ? types[i] : NIB_TYPE_NONE;
     const bool rows = nib__scheme_parse(&scheme, m->name, strlen(m->name), NULL) == NIB_OK &&
                       scheme.code == NIB_CODE_I8 && scheme.symmetric &&
@@ -370,7 +373,8 @@ static nib_status read_scale_type(nib_recipe *r, nib_ao_config *c, const char *k
         return NIB_OK;
     if (given && m->scale_type != NIB_TYPE_F32)
         return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err,
-                                "%s: %s has no scheme here, as scales of int8 rows are float32",
+                                "%s: %s has no scheme in Nibble, because scales of int8 rows are "
+                                "float32",
                                 c->type, setting);
     return nib__recipe_add_setting(
         r, err,
@@ -379,24 +383,24 @@ static nib_status read_scale_type(nib_recipe *r, nib_ao_config *c, const char *k
                               .asked = "symmetric int8 rows",
                               .done = like,
                               .relation = NIB_SETTING_OTHER},
-        "they are quantized as by %s, whose scales are float32, 2^-23 or "
-        "more, and whose codes are rounded once",
+        "they are quantized as by %s, with float32 scales of at least 2^-23 and codes rounded "
+        "once",
         like);
 }
 
 static nib_status int8_dynamic_intx(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
 {
     char size[32];
-    NIB_TRY(size_of(c, "weight_granularity", "-g32", size, err));
-    const char *asym = mapping(c, "weight_mapping_type", "SYMMETRIC", "", "-asym");
-    const char *act = mapping(c, "act_mapping_type", "ASYMMETRIC", "-actsym", "-actasym");
-    if (is(c, "weight_dtype", "int8", "int4"))
+    NIB_TRY(format_granularity(c, "weight_granularity", "-g32", size, err));
+    const char *asym = pick_by_mapping(c, "weight_mapping_type", "SYMMETRIC", "", "-asym");
+    const char *act = pick_by_mapping(c, "act_mapping_type", "ASYMMETRIC", "-actsym", "-actasym");
+    if (has_text(c, "weight_dtype", "int8", "int4"))
         snprintf(m->name, sizeof m->name, "8da4w%s%s%s", size, asym, act);
-    else if (is(c, "weight_dtype", "int8", "int8") && asym[0] == 0)
+    else if (has_text(c, "weight_dtype", "int8", "int8") && asym[0] == 0)
         snprintf(m->name, sizeof m->name, "int8dq%s%s", size, act);
     else
-        return no_meaning(c, err,
-                          asym[0] != 0 ? "asymmetric int8" : text_of(c, "weight_dtype", ""));
+        return fail_no_scheme(c, err,
+                              asym[0] != 0 ? "asymmetric int8" : text_of(c, "weight_dtype", ""));
     return read_scale_type(r, c, "weight_scale_dtype", "Int8DynamicActivationInt8WeightConfig", m,
                            err);
 }
@@ -406,14 +410,14 @@ static nib_status int8_dynamic_int4(nib_recipe *r, nib_ao_config *c, meaning *m,
 {
     (void)r;
     char size[32];
-    const bool null_group = find(c, "group_size") == NULL;
+    const bool null_group = find_field(c, "group_size") == NULL;
     bool given = false;
     for (size_t i = 0; i < c->count; i++)
         given |= strcmp(c->fields[i].key, "group_size") == 0;
-    NIB_TRY(size_of(c, "group_size", null_group && given ? "-row" : "-g32", size, err));
+    NIB_TRY(format_granularity(c, "group_size", null_group && given ? "-row" : "-g32", size, err));
     snprintf(m->name, sizeof m->name, "8da4w%s%s%s", size,
-             mapping(c, "mapping_type", "SYMMETRIC", "", "-asym"),
-             mapping(c, "act_mapping_type", "ASYMMETRIC", "-actsym", "-actasym"));
+             pick_by_mapping(c, "mapping_type", "SYMMETRIC", "", "-asym"),
+             pick_by_mapping(c, "act_mapping_type", "ASYMMETRIC", "-actsym", "-actasym"));
     return NIB_OK;
 }
 
@@ -422,8 +426,8 @@ static nib_status int4_dynamic_int4(nib_recipe *r, nib_ao_config *c, meaning *m,
     (void)r;
     (void)err;
     snprintf(m->name, sizeof m->name, "4da4w-row%s%s",
-             mapping(c, "mapping_type", "SYMMETRIC", "", "-asym"),
-             mapping(c, "act_mapping_type", "SYMMETRIC", "-actsym", "-actasym"));
+             pick_by_mapping(c, "mapping_type", "SYMMETRIC", "", "-asym"),
+             pick_by_mapping(c, "act_mapping_type", "SYMMETRIC", "-actsym", "-actasym"));
     return NIB_OK;
 }
 
@@ -432,13 +436,13 @@ static nib_status int4_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, 
     (void)r;
     char size[32];
     const char *format = text_of(c, "int4_packing_format", "PLAIN");
-    note_wish(c, m);
+    note_layout_hint(c, m);
     if (m->hint == NIB_HINT_MARLIN) /* sparse 2:4, and symmetric */
-        return no_meaning(c, err, m->hint_text);
-    NIB_TRY(size_of(c, "group_size", "-g128", size, err));
+        return fail_no_scheme(c, err, m->hint_text);
+    NIB_TRY(format_granularity(c, "group_size", "-g128", size, err));
     if (strcmp(format, "PLAIN_INT32") == 0 || strcmp(format, "plain_int32") == 0)
-        return no_plain_integers(c, err, "int4_packing_format", format);
-    const bool tiled = c->version == 1 || nib__recipe_wish(format) == NIB_HINT_TILE_PACKED;
+        return fail_integer_zeros(c, err, "int4_packing_format", format);
+    const bool tiled = c->version == 1 || nib__recipe_layout_hint(format) == NIB_HINT_TILE_PACKED;
     snprintf(m->name, sizeof m->name, "int4wo%s%s", size, tiled ? "-tinygemm" : "");
     return NIB_OK;
 }
@@ -446,22 +450,22 @@ static nib_status int4_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, 
 static nib_status intx_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
 {
     char size[32];
-    NIB_TRY(size_of(c, "granularity", "-row", size, err));
-    if (is(c, "weight_dtype", "int8", "int4"))
+    NIB_TRY(format_granularity(c, "granularity", "-row", size, err));
+    if (has_text(c, "weight_dtype", "int8", "int4"))
         snprintf(m->name, sizeof m->name, "int4wo%s%s", size,
-                 mapping(c, "mapping_type", "SYMMETRIC", "-sym", "-intzero"));
-    else if (is(c, "weight_dtype", "int8", "int8"))
+                 pick_by_mapping(c, "mapping_type", "SYMMETRIC", "-sym", "-intzero"));
+    else if (has_text(c, "weight_dtype", "int8", "int8"))
         snprintf(m->name, sizeof m->name, "int8wo%s%s", size,
-                 mapping(c, "mapping_type", "SYMMETRIC", "-sym", "-asym"));
+                 pick_by_mapping(c, "mapping_type", "SYMMETRIC", "-sym", "-asym"));
     else
-        return no_meaning(c, err, text_of(c, "weight_dtype", ""));
+        return fail_no_scheme(c, err, text_of(c, "weight_dtype", ""));
     return read_scale_type(r, c, "scale_dtype", "Int8WeightOnlyConfig", m, err);
 }
 
 static nib_status check_e4m3(nib_ao_config *c, const char *key, nib_err *err)
 {
     const char *type = text_of(c, key, "float8_e4m3fn");
-    return strcmp(type, "float8_e4m3fn") == 0 ? NIB_OK : no_meaning(c, err, type);
+    return strcmp(type, "float8_e4m3fn") == 0 ? NIB_OK : fail_no_scheme(c, err, type);
 }
 
 static nib_status fp8_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
@@ -469,7 +473,7 @@ static nib_status fp8_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, n
     (void)r;
     char size[32];
     NIB_TRY(check_e4m3(c, "weight_dtype", err));
-    NIB_TRY(size_of(c, "granularity", "-row", size, err));
+    NIB_TRY(format_granularity(c, "granularity", "-row", size, err));
     snprintf(m->name, sizeof m->name, "fp8wo%s", size);
     return NIB_OK;
 }
@@ -479,8 +483,8 @@ static nib_status fp8_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_e
     char size[32];
     NIB_TRY(check_e4m3(c, "weight_dtype", err));
     NIB_TRY(check_e4m3(c, "activation_dtype", err));
-    NIB_TRY(size_of(c, "granularity", "-tensor", size, err));
-    NIB_TRY(one_scale_per_token(r, c, "PerTensor", err));
+    NIB_TRY(format_granularity(c, "granularity", "-tensor", size, err));
+    NIB_TRY(report_token_scales(r, c, "PerTensor", err));
     snprintf(m->name, sizeof m->name, "fp8dq%s", size);
     return NIB_OK;
 }
@@ -488,21 +492,21 @@ static nib_status fp8_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_e
 static nib_status mx_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
 {
     (void)r;
-    const nib_ao_field *block = find(c, "block_size");
+    const nib_ao_field *block = find_field(c, "block_size");
     const char *base = "mxfp8";
-    if (is(c, "weight_dtype", "", "float4_e2m1fn_x2") &&
-        is(c, "activation_dtype", "", "float4_e2m1fn_x2")) {
+    if (has_text(c, "weight_dtype", "", "float4_e2m1fn_x2") &&
+        has_text(c, "activation_dtype", "", "float4_e2m1fn_x2")) {
         base = "mxfp4dq";
     } else {
         NIB_TRY(check_e4m3(c, "weight_dtype", err));
         NIB_TRY(check_e4m3(c, "activation_dtype", err));
     }
     if (block != NULL && block->number != 32)
-        return no_meaning(c, err, "a block_size other than 32");
+        return fail_no_scheme(c, err, "a block_size other than 32");
     const char *mode = text_of(c, "scaling_mode", "RCEIL");
     if (strcmp(mode, "RCEIL") != 0 && strcmp(mode, "FLOOR") != 0 && strcmp(mode, "rceil") != 0 &&
         strcmp(mode, "floor") != 0)
-        return no_meaning(c, err, mode);
+        return fail_no_scheme(c, err, mode);
     snprintf(m->name, sizeof m->name, "%s%s", base,
              mode[0] == 'F' || mode[0] == 'f' ? "-floor" : "");
     return NIB_OK;
@@ -511,16 +515,16 @@ static nib_status mx_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_er
 static nib_status nv_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
 {
     (void)r, (void)err;
-    const nib_ao_field *levels = find(c, "use_dynamic_per_tensor_scale");
+    const nib_ao_field *levels = find_field(c, "use_dynamic_per_tensor_scale");
     snprintf(m->name, sizeof m->name, "nvfp4%s", levels == NULL || levels->is_true ? "" : "-block");
     return NIB_OK;
 }
 
-/* With a step of calibration the weights have two levels, whatever the config says. */
+/* With a calibration step the weights have two levels of scales, whatever the config says. */
 static nib_status nv_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
 {
-    const nib_ao_field *levels = find(c, "use_dynamic_per_tensor_scale");
-    const bool is_static = find(c, "step") != NULL;
+    const nib_ao_field *levels = find_field(c, "use_dynamic_per_tensor_scale");
+    const bool is_static = find_field(c, "step") != NULL;
     const bool is_block = !is_static && levels != NULL && !levels->is_true;
     snprintf(m->name, sizeof m->name, "nvfp4dq%s", is_block ? "-block" : "");
     if (is_block)
@@ -530,14 +534,14 @@ static nib_status nv_dynamic(nib_recipe *r, nib_ao_config *c, meaning *m, nib_er
         &(nib_ledger_setting){.code = "activations",
                               .name = c->type,
                               .asked = is_static ? "step" : "use_dynamic_per_tensor_scale",
-                              .done = "one scale per token over those of its blocks",
+                              .done = "one scale per token above its block scales",
                               .relation = NIB_SETTING_OTHER},
-        "activations have one scale per token over those of their blocks, where torchao has one %s",
-        is_static ? "that calibration fixes"
-                  : "for the batch, so that a token's result does not depend on its batch");
+        "activations have one scale per token above their block scales; torchao has one %s",
+        is_static ? "fixed by calibration"
+                  : "per batch, which makes a token's result depend on its batch");
 }
 
-/* Of torchao 0.18's configs. A later one may mean something else by the same keys. */
+/* The newest version in torchao 0.18. A later one may change the meaning of a key. */
 enum { VERSION = 2 };
 
 nib_status nib__ao_check_version(nib_ao_config *c, nib_err *err)
@@ -545,16 +549,16 @@ nib_status nib__ao_check_version(nib_ao_config *c, nib_err *err)
     if (c->version >= 1 && c->version <= VERSION)
         return NIB_OK;
     return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err,
-                            "%s of version %lld is not known here; versions 1 and %d are", c->type,
+                            "%s version %lld is not supported; versions 1 and %d are", c->type,
                             (long long)c->version, VERSION);
 }
 
-/* Settings that say how torchao's own kernels run. */
+/* Settings of torchao's own kernels and the version. */
 #define ANY "set_inductor_config", "version"
 
 static const struct {
     const char *type;
-    meaning_of read;
+    meaning_reader read;
     const char *takes[14];
 } types[] = {
     {"Int8WeightOnlyConfig", int8_weight_only, {ANY, "group_size", "granularity"}},
@@ -600,7 +604,7 @@ static const struct {
      {ANY, "use_triton_kernel", "use_dynamic_per_tensor_scale", "step"}},
 };
 
-/* torchao's other configs, so that they are told from misspelt ones. */
+/* torchao's other configs, to tell them from misspelt names. */
 static const char *const no_scheme[] = {
     "Float8DynamicActivationInt4WeightConfig",
     "Float8StaticActivationFloat8WeightConfig",
@@ -638,7 +642,8 @@ static nib_status check_fields(nib_recipe *r, nib_ao_config *c, const char *cons
     return NIB_OK;
 }
 
-static nib_status mean(nib_recipe *r, nib_ao_config *c, nib_json *data, meaning *m, nib_err *err)
+static nib_status find_meaning(nib_recipe *r, nib_ao_config *c, nib_json *data, meaning *m,
+                               nib_err *err)
 {
     const char *names[COUNT(types)];
     *m = (meaning){.hint = NIB_HINT_NONE};
@@ -649,20 +654,21 @@ static nib_status mean(nib_recipe *r, nib_ao_config *c, nib_json *data, meaning 
         NIB_TRY(nib__ao_read_data(c, r, data, err));
         NIB_TRY(check_fields(r, c, types[i].takes, err));
         NIB_TRY(check_common(c, err));
-        NIB_TRY(check_words(c, err));
-        const nib_ao_field *version = find(c, "version"); /* torchao takes it before "_version" */
+        NIB_TRY(check_enum_values(c, err));
+        const nib_ao_field *version =
+            find_field(c, "version"); /* takes precedence over "_version" in torchao */
         if (version != NULL && version->has_number)
             c->version = version->number;
         NIB_TRY(nib__ao_check_version(c, err));
         NIB_TRY(types[i].read(r, c, m, err));
-        note_wish(c, m);
-        NIB_TRY(tell_kernels(r, c, err));
-        return tell_sparse(r, m, err);
+        note_layout_hint(c, m);
+        NIB_TRY(report_kernel_settings(r, c, err));
+        return report_sparse(r, m, err);
     }
     for (size_t i = 0; i < COUNT(no_scheme); i++)
         if (strcmp(c->type, no_scheme[i]) == 0)
-            return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err, "torchao's %s has no scheme here",
-                                    c->type);
+            return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err,
+                                    "torchao's %s has no scheme in Nibble", c->type);
     return nib__recipe_fail(&c->at, NIB_BAD_INPUT, err, "torchao has no config \"%s\"%s", c->type,
                             nib__recipe_suggest(r, c->type, "configs", names, COUNT(names)));
 }
@@ -677,7 +683,7 @@ nib_status nib__ao_fill_rule(nib_recipe *r, nib_ao_config *c, nib_json *data, ni
     rule->keep = c->type == NULL;
     if (rule->keep)
         return NIB_OK;
-    NIB_TRY(mean(r, c, data, &m, err));
+    NIB_TRY(find_meaning(r, c, data, &m, err));
     const nib_status status = nib__scheme_parse(&rule->scheme, m.name, strlen(m.name), &inner);
     if (status != NIB_OK)
         return nib__recipe_fail(&c->at, NIB_UNSUPPORTED, err, "%s means %s, but %s", c->type,

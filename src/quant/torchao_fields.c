@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A torchao config as JSON into its flat list of fields. What they mean is torchao_config.c's.
+ * Parses a torchao config from JSON into a flat list of fields. torchao_config.c interprets them.
  */
 #include "torchao_config.h"
 
 /* ---- one field ---- */
 
-/* The KEY just read stands beside "_type" and "_data", where torchao has no settings. */
-static nib_status stray_key(nib_recipe *r, nib_json *json, nib_err *err)
+/* Refuses a KEY beside "_type" and "_data", where torchao has no settings. */
+static nib_status fail_stray_key(nib_recipe *r, nib_json *json, nib_err *err)
 {
     const char *key = nib__recipe_string(r, json);
     if (key == NULL)
         return nib__json_status(json, err);
     return nib__recipe_fail(json, NIB_BAD_INPUT, err,
-                            "\"%s\" stands beside \"_type\"; settings belong into \"_data\"", key);
+                            "\"%s\" is beside \"_type\"; settings belong in \"_data\"", key);
 }
 
-/* The settings of an object inside of a field, its OBJECT just read. */
+/* The settings of an object in a field, whose OBJECT was just read. */
 static nib_status read_inner(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_err *err)
 {
     size_t count = 0;
@@ -26,7 +26,7 @@ static nib_status read_inner(nib_recipe *r, nib_json *json, nib_ao_field *f, nib
             return nib__json_status(json, err);
         const nib_json_event value = nib__json_next(json);
         f->has_other_flag |= value == (fast ? NIB_JSON_FALSE : NIB_JSON_TRUE);
-        if (value == NIB_JSON_NUMBER && !f->has_number) /* the first is what it is about */
+        if (value == NIB_JSON_NUMBER && !f->has_number) /* the first number is the value */
             f->has_number = nib__json_int64(json, &f->number);
         else if (!nib__json_skip(json))
             return nib__json_status(json, err);
@@ -34,13 +34,13 @@ static nib_status read_inner(nib_recipe *r, nib_json *json, nib_ao_field *f, nib
     return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
 }
 
-/* The members of an object inside of a field, its OBJECT just read. */
+/* The members of an object in a field, whose OBJECT was just read. */
 static nib_status read_nested(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_err *err)
 {
     while (nib__json_next(json) == NIB_JSON_KEY) {
         const bool is_type = nib__json_is(json, "_type"), is_data = nib__json_is(json, "_data");
         if (!is_type && !is_data && !nib__json_is(json, "_version"))
-            return stray_key(r, json, err);
+            return fail_stray_key(r, json, err);
         const nib_json_event event = nib__json_next(json);
         if (event == NIB_JSON_STRING && (is_type || is_data)) {
             const char *text = nib__recipe_string(r, json);
@@ -59,8 +59,8 @@ static nib_status read_nested(nib_recipe *r, nib_json *json, nib_ao_field *f, ni
     return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
 }
 
-/* A value whose first event was just read; lists are read by read_field. */
-static nib_status read_one(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_err *err)
+/* One value, whose first event was just read; read_field reads lists. */
+static nib_status read_value(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_err *err)
 {
     switch (json->event) {
     case NIB_JSON_NULL: f->is_null = true; return NIB_OK;
@@ -74,7 +74,7 @@ static nib_status read_one(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_e
         double value;
         if (!nib__json_double(json, &value))
             return nib__json_status(json, err);
-        /* a size is whole; other numbers are bounds, of which only that they are given counts */
+        /* sizes are whole numbers; others are bounds, of which only the presence counts */
         f->has_number = value >= -0x1p62 && value <= 0x1p62 && value == (double)(int64_t)value;
         f->number = f->has_number ? (int64_t)value : 0;
         return NIB_OK;
@@ -88,15 +88,16 @@ static nib_status read_field(nib_recipe *r, nib_json *json, nib_ao_field *f, nib
     if (nib__json_next(json) == NIB_JSON_ERROR)
         return nib__json_status(json, err);
     if (json->event != NIB_JSON_ARRAY)
-        return read_one(r, json, f, err);
+        return read_value(r, json, f, err);
     const char *first = NULL;
     for (int i = 0; nib__json_next(json) != NIB_JSON_ARRAY_END; i++) {
         if (i == 2 && json->event != NIB_JSON_ERROR)
             return nib__recipe_fail(json, NIB_BAD_INPUT, err,
-                                    "%s is a list of more than two, of activations and weights",
+                                    "%s is a list of more than two items; it takes one for "
+                                    "activations and one for weights",
                                     f->key);
         *f = (nib_ao_field){.key = f->key};
-        NIB_TRY(read_one(r, json, f, err));
+        NIB_TRY(read_value(r, json, f, err));
         if (json->event == NIB_JSON_ERROR)
             return nib__json_status(json, err);
         if (i == 0)
@@ -151,7 +152,7 @@ nib_status nib__ao_read(nib_ao_config *out, nib_recipe *r, nib_json *json, nib_j
             if (!nib__json_skip(json))
                 return nib__json_status(json, err);
         } else {
-            return stray_key(r, json, err);
+            return fail_stray_key(r, json, err);
         }
     }
     if (json->event != NIB_JSON_OBJECT_END)

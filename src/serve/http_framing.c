@@ -27,8 +27,8 @@ static bool is_token(const char *name)
     return true;
 }
 
-static enum MHD_Result see_header(void *ctx, enum MHD_ValueKind kind, const char *name,
-                                  const char *value)
+static enum MHD_Result check_header(void *ctx, enum MHD_ValueKind kind, const char *name,
+                                    const char *value)
 {
     framing *f = ctx;
     (void)kind;
@@ -49,7 +49,7 @@ static enum MHD_Result see_header(void *ctx, enum MHD_ValueKind kind, const char
 const char *framing_fault(struct MHD_Connection *mhd, const char *version)
 {
     framing f = {0, 0, NULL};
-    MHD_get_connection_values(mhd, MHD_HEADER_KIND, see_header, &f);
+    MHD_get_connection_values(mhd, MHD_HEADER_KIND, check_header, &f);
     if (f.fault != NULL)
         return f.fault;
     if (f.lengths > 1)
@@ -57,7 +57,7 @@ const char *framing_fault(struct MHD_Connection *mhd, const char *version)
     if (f.codings > 1)
         return "Transfer-Encoding is given twice";
     if (f.codings > 0 && strcmp(version, MHD_HTTP_VERSION_1_1) != 0)
-        return "Transfer-Encoding needs version 1.1 of HTTP";
+        return "Transfer-Encoding needs HTTP/1.1";
     if (f.lengths > 0 && f.codings > 0)
         return "Content-Length and Transfer-Encoding are both given";
     return NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests: who may ask what, the body, and the answer as libmicrohttpd wants it.
+ * Handles requests: access checks, the body, and the answer as a libmicrohttpd response.
  */
 #include "http.h"
 #include "kept_text.h"
@@ -13,9 +13,9 @@
 #include <time.h>
 
 enum {
-    BLOCK = 4096,     /* bytes of an answer at a time */
-    PACE = 64 * 1024, /* that must be taken in each stretch of stall_s, where there are more */
-    REST = 64 * 1024  /* of a body that is too long, read at least before it is cut off */
+    BLOCK = 4096,     /* bytes of an answer per read */
+    PACE = 64 * 1024, /* bytes that a client must read per stall_s while more are ready */
+    REST = 64 * 1024  /* bytes read of a body that is too long before the connection is closed */
 };
 
 /* ---- routes ---- */
@@ -27,7 +27,7 @@ typedef struct route {
     target target;
     int what; /* nib_route or nib_report */
     const char *type;
-    bool open; /* without a key */
+    bool open; /* needs no key */
 } route;
 
 static const route routes[] = {
@@ -67,7 +67,7 @@ static void add_headers(struct MHD_Response *response, const request *r, const c
         MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
 }
 
-/* A page of ours may ask this origin again. */
+/* Adds CORS headers: an allowed origin, and Vary if answers depend on the origin. */
 static void add_origin(struct MHD_Response *response, const request *r)
 {
     const char *origin = MHD_lookup_connection_value(r->connection->mhd, MHD_HEADER_KIND, "Origin");
@@ -75,10 +75,10 @@ static void add_origin(struct MHD_Response *response, const request *r)
     for (size_t i = 0; origin != NULL && i < allowed->count; i++)
         if (strcmp(allowed->items[i], origin) == 0)
             MHD_add_response_header(response, "Access-Control-Allow-Origin", origin);
-    const bool ahead = strcmp(r->method, "OPTIONS") == 0;
-    if (allowed->count > 0 || ahead) /* who keeps answers keeps one for each origin */
+    const bool is_preflight = strcmp(r->method, "OPTIONS") == 0;
+    if (allowed->count > 0 || is_preflight) /* caches then keep an answer per origin */
         MHD_add_response_header(response, "Vary",
-                                ahead ? "Origin, Access-Control-Request-Headers" : "Origin");
+                                is_preflight ? "Origin, Access-Control-Request-Headers" : "Origin");
 }
 
 static enum MHD_Result queue(request *r, struct MHD_Response *response)
@@ -94,9 +94,9 @@ static enum MHD_Result queue(request *r, struct MHD_Response *response)
     return queued;
 }
 
-/* What waits to be sent is looked at from now on; where some was sent before, only if it was enough
- * of it. */
-static void pace(request *r, size_t count)
+/* Counts `count` bytes as sent. Restarts the client's time limit if nothing waited, or if it has
+ * read PACE bytes since the last restart. */
+static void track_pace(request *r, size_t count)
 {
     if (atomic_load(&r->stalled_ms) == 0 || r->sent - r->paced >= PACE) {
         atomic_store(&r->stalled_ms, now_ms());
@@ -110,18 +110,18 @@ static ssize_t read_text(void *ctx, uint64_t place, char *out, size_t size)
     request *r = ctx;
     const size_t left = r->text_size - (size_t)place, count = size < left ? size : left;
     memcpy(out, r->text + place, count);
-    pace(r, count);
+    track_pace(r, count);
     return (ssize_t)count;
 }
 
-/* The request's text, as an answer to be queued. */
+/* A response with the request's text. */
 static struct MHD_Response *text_response(request *r, int http, const char *type)
 {
     struct MHD_Response *response =
         MHD_create_response_from_callback(r->text_size, BLOCK, read_text, r, NULL);
     r->http = http;
     set_phase(r->connection, PHASE_ANSWER);
-    pace(r, 0);
+    track_pace(r, 0);
     if (response != NULL)
         add_headers(response, r, type);
     return response;
@@ -163,8 +163,8 @@ static int digit_of(char c)
                                   : -1;
 }
 
-/* Is this the name, with some of its characters as %NN? */
-static bool names(const char *path, const char *name)
+/* Whether `path`, with %NN escapes, spells `name`. */
+static bool matches_escaped(const char *path, const char *name)
 {
     for (; *name != 0; name++, path++) {
         int c = (unsigned char)*path;
@@ -184,8 +184,8 @@ static enum MHD_Result answer_report(request *r, const route *to)
     kept_text g = {0};
     const nib_sink sink = {kept_write, &g};
     if (to->what == NIB_REPORT_MODEL &&
-        !names(r->url + sizeof models_of - 1, nib_service_name(s->service)))
-        return refuse(r, 404, "model_not_found", "there is no such model here; see /v1/models");
+        !matches_escaped(r->url + sizeof models_of - 1, nib_service_name(s->service)))
+        return refuse(r, 404, "model_not_found", "no such model; see /v1/models");
     if (nib_service_write(s->service, (nib_report)to->what, &sink, NULL) != NIB_OK) {
         free(g.text);
         return MHD_NO;
@@ -220,8 +220,9 @@ static bool is_gone(connection *c)
     return gone;
 }
 
-/* Marked once it is suspended, so that it is not resumed before. What came in between woke a
- * watcher that had nothing to resume: it looks again. */
+/* Suspends the connection until the watcher resumes it. The flag is set after suspending, so that
+ * the watcher cannot resume it earlier. If data became ready in between, the watcher found nothing
+ * to resume and is woken again. */
 static void sleep_until_ready(request *r)
 {
     connection *c = r->connection;
@@ -233,7 +234,7 @@ static void sleep_until_ready(request *r)
         wake_watcher(c->server);
 }
 
-/* The next bytes for libmicrohttpd. Nothing there: the connection sleeps until there is. */
+/* The next bytes of a call's answer. If there are none, suspends the connection. */
 static ssize_t read_answer(void *ctx, uint64_t place, char *out, size_t size)
 {
     static const char ping[] = ": ping\n\n";
@@ -243,19 +244,19 @@ static ssize_t read_answer(void *ctx, uint64_t place, char *out, size_t size)
     const size_t count = nib_call_read(r->call, out, size);
     const uint64_t now = now_ms();
     if (count > 0) {
-        pace(r, count);
+        track_pace(r, count);
         atomic_store(&r->pinged_ms, now);
         return (ssize_t)count;
     }
     const nib_call_state state = nib_call_look(r->call);
     if (state.left > 0)
-        return 0; /* it came just now */
+        return 0; /* bytes have just arrived */
     if (state.over)
         return MHD_CONTENT_READER_END_OF_STREAM;
     if (is_gone(c))
         return MHD_CONTENT_READER_END_WITH_ERROR;
     if (r->streamed && now - atomic_load(&r->pinged_ms) > PING_MS && size >= sizeof ping - 1) {
-        pace(r, 0);
+        track_pace(r, 0);
         atomic_store(&r->pinged_ms, now);
         memcpy(out, ping, sizeof ping - 1);
         return sizeof ping - 1;
@@ -265,7 +266,7 @@ static ssize_t read_answer(void *ctx, uint64_t place, char *out, size_t size)
     return 0;
 }
 
-/* On the thread that runs the service or the one that prepares requests, under their lock. */
+/* Called on the service's threads, under its lock. */
 static void call_ready(void *ctx)
 {
     request *r = ctx;
@@ -273,7 +274,7 @@ static void call_ready(void *ctx)
     wake_watcher(r->connection->server);
 }
 
-/* Once the status is known; until then the connection sleeps. */
+/* Answers once the status is known; until then suspends the connection. */
 static enum MHD_Result answer_call(request *r)
 {
     connection *c = r->connection;
@@ -294,14 +295,14 @@ static enum MHD_Result answer_call(request *r)
         snprintf(seconds, sizeof seconds, "%d", state.retry_s);
         if (state.retry_s > 0)
             MHD_add_response_header(response, "Retry-After", seconds);
-        if (r->streamed) /* nginx holds answers back without it */
+        if (r->streamed) /* or nginx buffers the stream */
             MHD_add_response_header(response, "X-Accel-Buffering", "no");
     }
     return queue(r, response);
 }
 
-/* Behind a proxy all have one address, and those with a key of their own are told apart by it: by
- * which it is, not by how the header is written. */
+/* Identifies a client by address and key number. Behind a proxy all clients have one address, and
+ * the key's number, unlike the header's text, is the same however the header is written. */
 static uint64_t client_of(const request *r)
 {
     return hash_bytes(hash_bytes(0, r->connection->peer, strlen(r->connection->peer)), &r->key,
@@ -328,7 +329,7 @@ static enum MHD_Result open_call(request *r, const route *to)
     return answer_call(r);
 }
 
-/* ---- who may ask ---- */
+/* ---- access ---- */
 
 static bool is_loopback_name(const char *host, size_t size)
 {
@@ -339,8 +340,8 @@ static bool is_loopback_name(const char *host, size_t size)
     return false;
 }
 
-/* A server without a key is for this machine: a name that resolves to it, which a page of someone
- * else may have, is not one of its names. */
+/* Without keys the server is only for this machine and accepts only its own names as Host, because
+ * a foreign page could use a name that resolves to this machine (DNS rebinding). */
 static bool host_is_ours(const request *r, const char *host)
 {
     const server *s = r->connection->server;
@@ -354,7 +355,7 @@ static bool host_is_ours(const request *r, const char *host)
            (strlen(s->host) == size && strncmp(s->host, host, size) == 0);
 }
 
-/* A page of another origin may not ask, unless it was named. */
+/* Pages of other origins need --allow-origin. */
 static bool origin_is_ours(const request *r, const char *origin, const char *host)
 {
     const nib_strings *allowed = &r->connection->server->options->origins;
@@ -367,35 +368,36 @@ static bool origin_is_ours(const request *r, const char *origin, const char *hos
     return name != NULL && host != NULL && strcasecmp(name + 3, host) == 0;
 }
 
-/* What is wrong before a byte of the body came; MHD_YES with *good: nothing. */
-static enum MHD_Result check_who(request *r, const route *to, bool page, bool *good)
+/* Checks host, origin and key before the body is read. On failure, *good is false and the result
+ * is that of queueing the refusal. */
+static enum MHD_Result check_access(request *r, const route *to, bool page, bool *good)
 {
     struct MHD_Connection *mhd = r->connection->mhd;
     const serve_options *o = r->connection->server->options;
     const char *host = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "Host");
     const char *origin = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "Origin");
     const char *key = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "Authorization");
-    /* a browser sends no key with what it asks ahead, and gets nothing but whether it may */
-    const bool ahead = strcmp(r->method, "OPTIONS") == 0;
+    /* a preflight request has no key, and its answer reveals only what is allowed */
+    const bool is_preflight = strcmp(r->method, "OPTIONS") == 0;
     *good = false;
     if (!host_is_ours(r, host))
         return refuse(r, 403, "host_not_allowed",
-                      "this server has no key and answers to localhost only; give it one with "
-                      "--api-key-file to call it by other names");
+                      "this server has no key and answers only to localhost; start it with "
+                      "--api-key-file to use other names");
     if (!origin_is_ours(r, origin, host))
         return refuse(r, 403, "origin_not_allowed",
-                      "pages of this origin may not ask here; --allow-origin names those that may");
+                      "pages of this origin may not send requests; allow them with --allow-origin");
     r->key = serve_keys_find(o->keys, key);
     note_key(r->connection, r->key);
-    if (o->keys->count > 0 && !page && !ahead && !(to != NULL && to->open) && r->key == 0)
+    if (o->keys->count > 0 && !page && !is_preflight && !(to != NULL && to->open) && r->key == 0)
         return refuse(r, 401, "invalid_api_key",
-                      key == NULL ? "a key is wanted: Authorization: Bearer KEY"
-                                  : "the key is not one of this server's");
+                      key == NULL ? "a key is required: Authorization: Bearer KEY"
+                                  : "the key is not valid for this server");
     *good = true;
     return MHD_YES;
 }
 
-/* A browser asks whether a page of another origin may. */
+/* Answers a CORS preflight request. */
 static enum MHD_Result answer_preflight(request *r)
 {
     struct MHD_Response *response =
@@ -405,7 +407,7 @@ static enum MHD_Result answer_preflight(request *r)
     r->http = 204;
     if (response != NULL) {
         MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST");
-        /* clients for browsers have headers of their own, of which none means anything here */
+        /* allow all: client libraries for browsers add headers, which have no effect here */
         if (headers != NULL)
             MHD_add_response_header(response, "Access-Control-Allow-Headers", headers);
         MHD_add_response_header(response, "Access-Control-Max-Age", "600");
@@ -430,13 +432,13 @@ static bool is_encoded(struct MHD_Connection *mhd)
 static enum MHD_Result refuse_long(request *r)
 {
     char text[128];
-    snprintf(text, sizeof text, "the body is over %zu bytes, the limit here",
+    snprintf(text, sizeof text, "the body exceeds the limit of %zu bytes",
              r->connection->server->options->body_limit);
     return refuse(r, 413, "body_too_long", text);
 }
 
-/* The headers are there. */
-static enum MHD_Result take_headers(request *r, const char *version)
+/* Checks a request once its headers were read. */
+static enum MHD_Result process_headers(request *r, const char *version)
 {
     struct MHD_Connection *mhd = r->connection->mhd;
     const route *to = find_route(r);
@@ -447,24 +449,24 @@ static enum MHD_Result take_headers(request *r, const char *version)
         r->closing = true;
         return refuse(r, 400, "bad_framing", fault);
     }
-    const enum MHD_Result result = check_who(r, to, file != NULL, &good);
+    const enum MHD_Result result = check_access(r, to, file != NULL, &good);
     if (!good)
         return result;
     if (to == NULL && file == NULL)
         return refuse(r, 404, NULL,
-                      "there is no such path here; POST /v1/chat/completions and /v1/completions, "
-                      "GET /v1/models, /v1/plan, /health and /metrics are");
+                      "no such path; there are POST /v1/chat/completions and /v1/completions, GET "
+                      "/v1/models, /v1/plan, /health and /metrics");
     if (strcmp(r->method, "OPTIONS") == 0)
         return answer_preflight(r);
     const char *method = to != NULL ? to->method : "GET";
     if (strcmp(method, "GET") == 0 ? !is_get(r) : strcmp(r->method, method) != 0)
-        return refuse_with(r, 405, NULL, NULL, "this path does not take that method",
+        return refuse_with(r, 405, NULL, NULL, "this path does not support that method",
                            strcmp(method, "GET") == 0 ? "GET, HEAD" : method);
     if (length_is_over(mhd, r->connection->server->options->body_limit))
         return refuse_long(r);
     if (is_encoded(mhd))
         return refuse(r, 415, "content_encoding",
-                      "a body with a Content-Encoding is not read; send it as it is");
+                      "Content-Encoding is not supported; send the body unencoded");
     set_phase(r->connection, PHASE_BODY);
     return MHD_YES;
 }
@@ -509,14 +511,14 @@ static request *begin_request(struct MHD_Connection *mhd, const char *url, const
     return r;
 }
 
-static enum MHD_Result take_body(request *r, const char *data, size_t *size)
+static enum MHD_Result append_body(request *r, const char *data, size_t *size)
 {
     const size_t limit = r->connection->server->options->body_limit;
     const size_t part = *size;
     *size = 0;
     if (r->too_long || part > limit - r->size) {
-        /* The rest is not kept, and only behind it is there an answer: who sends as much again, or
-         * more than may come in a piece, is cut off. */
+        /* Drops the rest, because the refusal can be sent only after it. Closes the connection if
+         * the rest exceeds the limit again, or REST if that is larger. */
         r->size = r->too_long ? r->size + part : 0;
         r->too_long = true;
         free(r->body);
@@ -530,7 +532,7 @@ static enum MHD_Result take_body(request *r, const char *data, size_t *size)
     return MHD_YES;
 }
 
-static enum MHD_Result take_request(request *r)
+static enum MHD_Result answer_request(request *r)
 {
     const route *to = find_route(r);
     if (r->too_long)
@@ -539,12 +541,12 @@ static enum MHD_Result take_request(request *r)
         return refuse(r, 503, NULL, "memory ran out for this request");
     if (to == NULL)
         return answer_page(r, page_find(r->url));
-    /* what is asked every few seconds says nothing */
+    /* health and metrics are polled every few seconds */
     r->unlogged = to->open || (to->target == TARGET_REPORT && to->what == NIB_REPORT_METRICS);
     return to->target == TARGET_CALL ? open_call(r, to) : answer_report(r, to);
 }
 
-void *note_line(void *ctx, const char *uri, struct MHD_Connection *mhd)
+void *on_request_line(void *ctx, const char *uri, struct MHD_Connection *mhd)
 {
     connection *c = connection_of(mhd);
     (void)ctx;
@@ -554,24 +556,26 @@ void *note_line(void *ctx, const char *uri, struct MHD_Connection *mhd)
     return NULL;
 }
 
-enum MHD_Result handle(void *ctx, struct MHD_Connection *mhd, const char *url, const char *method,
-                       const char *version, const char *data, size_t *size, void **request_ctx)
+enum MHD_Result handle_request(void *ctx, struct MHD_Connection *mhd, const char *url,
+                               const char *method, const char *version, const char *data,
+                               size_t *size, void **request_ctx)
 {
     request *r = *request_ctx;
     (void)ctx;
     if (r == NULL) {
         *request_ctx = r = begin_request(mhd, url, method);
-        return r != NULL ? take_headers(r, version) : MHD_NO;
+        return r != NULL ? process_headers(r, version) : MHD_NO;
     }
     if (*size > 0)
-        return take_body(r, data, size);
-    return r->call != NULL ? answer_call(r) : take_request(r);
+        return append_body(r, data, size);
+    return r->call != NULL ? answer_call(r) : answer_request(r);
 }
 
 /* ---- the log ---- */
 
-/* A method or a path as one line: what none of ours has becomes \xNN, and a long one is cut. */
-static void show(char *out, size_t size, const char *text)
+/* Escapes a method or path for a log line: blanks, quotes, backslashes and non-ASCII bytes become
+ * \xNN; truncates long text. */
+static void escape_for_log(char *out, size_t size, const char *text)
 {
     size_t n = 0;
     for (; *text != 0 && n + 8 < size; text++) {
@@ -586,14 +590,14 @@ static void show(char *out, size_t size, const char *text)
     out[n] = 0;
 }
 
-static void say_seconds(char out[48], const char *what, double seconds)
+static void format_seconds(char out[48], const char *what, double seconds)
 {
     out[0] = 0;
     if (!isnan(seconds))
         snprintf(out, 48, ", %s %.3f s", what, seconds);
 }
 
-static void log_request(const request *r, bool whole)
+static void log_request(const request *r, bool completed)
 {
     char when[32], method[32], path[128], tokens[160] = "", queued[48], first[48],
                                           settings[64] = "";
@@ -602,15 +606,15 @@ static void log_request(const request *r, bool whole)
     nib_call_stats t;
     gmtime_r(&now, &utc);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    show(method, sizeof method, r->method);
-    show(path, sizeof path, r->url);
+    escape_for_log(method, sizeof method, r->method);
+    escape_for_log(path, sizeof path, r->url);
     if (r->call == NULL) {
         fprintf(stderr, "%s %s %s %s %d\n", when, r->connection->peer, method, path, r->http);
         return;
     }
     nib_call_stats_get(r->call, &t);
-    say_seconds(queued, "queued", t.queued_s);
-    say_seconds(first, "first token", t.first_token_s);
+    format_seconds(queued, "queued", t.queued_s);
+    format_seconds(first, "first token", t.first_token_s);
     if (t.prompt_tokens > 0)
         snprintf(tokens, sizeof tokens, ", %lld prompt tokens (%lld cached), %lld new",
                  (long long)t.prompt_tokens, (long long)t.cached_tokens, (long long)t.new_tokens);
@@ -618,12 +622,12 @@ static void log_request(const request *r, bool whole)
         snprintf(settings, sizeof settings, ", %lld setting%s not as asked", (long long)t.settings,
                  t.settings == 1 ? "" : "s");
     fprintf(stderr, "%s %s %s %s %d %s %s%s%s%s, %.3f s%s, seed %lld\n", when, r->connection->peer,
-            method, path, r->http, t.id, whole ? t.finish : "gone", tokens, queued, first,
+            method, path, r->http, t.id, completed ? t.finish : "gone", tokens, queued, first,
             t.total_s, settings, (long long)t.seed);
 }
 
-void note_end(void *ctx, struct MHD_Connection *mhd, void **request_ctx,
-              enum MHD_RequestTerminationCode why)
+void on_request_end(void *ctx, struct MHD_Connection *mhd, void **request_ctx,
+                    enum MHD_RequestTerminationCode why)
 {
     request *r = *request_ctx;
     (void)ctx;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A server from its socket to its end.
+ * Opens, runs and closes the server: socket, libmicrohttpd's daemon, watcher, shutdown.
  */
 #include "http.h"
 
@@ -17,11 +17,11 @@
 #include <unistd.h>
 
 enum {
-    /* Of one connection: headers must fit beside the buffers of reading and writing. */
-    CONNECTION_BYTES = 256 * 1024, /* headers, of which each argument and cookie takes 60 bytes */
+    CONNECTION_BYTES = 256 * 1024, /* headers (60 bytes per argument or cookie), read and write
+                                      buffers of a connection */
     BACKLOG = 128,
-    DRAIN_MS = 10000, /* for what is left to send when the service has ended */
-    HASTE_MS = 500,   /* when it was asked twice to end */
+    DRAIN_MS = 10000, /* time to send what is left when the service has ended */
+    HASTE_MS = 500,   /* the same after a second signal */
 };
 
 /* ---- the socket ---- */
@@ -52,7 +52,7 @@ static nib_status bind_socket(int *out, const struct addrinfo *to, const char *h
     return NIB_OK;
 }
 
-/* The port that the system chose, where any was asked for. */
+/* Finds the port that the system chose for port 0. */
 static void find_port(server *s, int fd)
 {
     struct sockaddr_storage address;
@@ -79,8 +79,8 @@ static nib_status open_socket(server *s, nib_err *err)
     nib_status status = NIB_OK;
     if (!is_loopback(found->ai_addr) && o->keys->count == 0 && !o->insecure)
         status = serve_fail(err, NIB_USAGE,
-                            "--host %s lets other machines in, and there is no key; give "
-                            "--api-key-file FILE, or say --insecure",
+                            "--host %s lets other machines in, but there is no key; give "
+                            "--api-key-file FILE or --insecure",
                             host);
     if (status == NIB_OK)
         status = bind_socket(&s->socket, found, host, o->port, err);
@@ -92,7 +92,7 @@ static nib_status open_socket(server *s, nib_err *err)
 
 /* ---- threads ---- */
 
-/* Paths are compared as they came: %2e and %00 are in none of ours. */
+/* Leaves %NN escapes in paths: no path of this server needs %2e or %00. */
 static size_t keep_escapes(void *ctx, struct MHD_Connection *mhd, char *text)
 {
     (void)ctx;
@@ -100,7 +100,7 @@ static size_t keep_escapes(void *ctx, struct MHD_Connection *mhd, char *text)
     return strlen(text);
 }
 
-/* The socket is the daemon's from here on. */
+/* Starts the daemon, which takes over the socket. */
 static nib_status start_daemon(server *s, nib_err *err)
 {
     const serve_options *o = s->options;
@@ -109,23 +109,23 @@ static nib_status start_daemon(server *s, nib_err *err)
         return serve_fail(err, NIB_IO, "%s, port %d: %s", s->host, s->port, strerror(errno));
     s->daemon = MHD_start_daemon(
         MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0,
-        NULL, NULL, handle, s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+        NULL, NULL, handle_request, s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)o->connections + SPARE, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->idle_s,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_STRICT_FOR_CLIENT,
         1, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL, MHD_OPTION_NOTIFY_CONNECTION,
-        note_connection, s, MHD_OPTION_NOTIFY_COMPLETED, note_end, s, MHD_OPTION_URI_LOG_CALLBACK,
-        note_line, s, MHD_OPTION_END);
+        on_connection, s, MHD_OPTION_NOTIFY_COMPLETED, on_request_end, s,
+        MHD_OPTION_URI_LOG_CALLBACK, on_request_line, s, MHD_OPTION_END);
     if (s->daemon != NULL) {
         s->socket = -1;
         return NIB_OK;
     }
-    return serve_fail(err, NIB_FAILED, "the HTTP server could not be started: %s", strerror(errno));
+    return serve_fail(err, NIB_FAILED, "cannot start the HTTP server: %s", strerror(errno));
 }
 
 static nib_status open_pipe(server *s, nib_err *err)
 {
     if (pipe(s->wake) != 0)
-        return serve_fail(err, NIB_NO_MEMORY, "a pipe: %s", strerror(errno));
+        return serve_fail(err, NIB_NO_MEMORY, "cannot open a pipe: %s", strerror(errno));
     for (int i = 0; i < 2; i++) {
         fcntl(s->wake[i], F_SETFL, O_NONBLOCK);
         fcntl(s->wake[i], F_SETFD, FD_CLOEXEC);
@@ -133,7 +133,7 @@ static nib_status open_pipe(server *s, nib_err *err)
     return NIB_OK;
 }
 
-/* Answers that are made have a little time to be sent, and streams that are cut to say so. */
+/* Gives finished answers, and the errors of interrupted streams, a little time to be sent. */
 static void drain(server *s)
 {
     const uint64_t began = now_ms();
@@ -151,8 +151,8 @@ static void drain(server *s)
     }
 }
 
-/* What sleeps is woken, as libmicrohttpd asks for before it stops. */
-static void wake_all(server *s)
+/* Resumes all suspended connections, as libmicrohttpd requires before it stops. */
+static void resume_all(server *s)
 {
     for (;;) {
         struct MHD_Connection *mhd = NULL;
@@ -170,11 +170,11 @@ static void wake_all(server *s)
     }
 }
 
-static void say_address(const server *s)
+static void print_address(const server *s)
 {
     const bool six = strchr(s->host, ':') != NULL;
     if (!s->options->quiet)
-        fprintf(stderr, "nibble: serves %s at http://%s%s%s:%d/\n", nib_service_name(s->service),
+        fprintf(stderr, "nibble: serving %s at http://%s%s%s:%d/\n", nib_service_name(s->service),
                 six ? "[" : "", s->host, six ? "]" : "", s->port);
 }
 
@@ -185,34 +185,35 @@ nib_status serve(server *s, nib_service *service, nib_err *err)
     if (status != NIB_OK)
         return status;
     watch_signals(s);
-    const int wrong = pthread_create(&s->watcher, NULL, watch, s);
+    const int wrong = pthread_create(&s->watcher, NULL, run_watcher, s);
     if (wrong == 0) {
-        say_address(s);
+        print_address(s);
         nib_service_run(s->service);
         drain(s);
         atomic_store(&s->over, true);
         wake_watcher(s);
         pthread_join(s->watcher, NULL);
-        wake_all(s);
+        resume_all(s);
     }
     MHD_stop_daemon(s->daemon);
-    leave_signals();
-    return wrong == 0 ? nib_service_status(service, err)
-                      : serve_fail(err, NIB_NO_MEMORY, "a thread: %s", strerror(wrong));
+    restore_signals();
+    return wrong == 0
+               ? nib_service_status(service, err)
+               : serve_fail(err, NIB_NO_MEMORY, "cannot create a thread: %s", strerror(wrong));
 }
 
 nib_status serve_open(server **out, const serve_options *options, nib_err *err)
 {
     server *s = calloc(1, sizeof *s);
     if (s == NULL)
-        return serve_fail(err, NIB_NO_MEMORY, "memory ran out for the server");
+        return serve_fail(err, NIB_NO_MEMORY, "cannot allocate the server");
     s->options = options;
     s->socket = s->wake[0] = s->wake[1] = -1;
     atomic_init(&s->over, false);
     atomic_init(&s->signals, 0);
     s->locked = pthread_mutex_init(&s->lock, NULL) == 0;
-    nib_status status = s->locked ? open_pipe(s, err)
-                                  : serve_fail(err, NIB_NO_MEMORY, "the system has no lock left");
+    nib_status status =
+        s->locked ? open_pipe(s, err) : serve_fail(err, NIB_NO_MEMORY, "cannot create a lock");
     if (status == NIB_OK)
         status = open_socket(s, err);
     if (status != NIB_OK) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The thread that watches connections: libmicrohttpd times out those that are silent, but not those
- * that send a byte a second, nor those that are suspended, and it does not see a suspended one hang
- * up.
+ * The thread that watches connections. libmicrohttpd times out silent connections, but not
+ * suspended ones or those that send a byte a second, and it does not notice when a suspended one
+ * hangs up.
  */
 #include "http.h"
 
@@ -19,11 +19,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef POLLRDHUP /* of Linux and FreeBSD; elsewhere POLLHUP, which comes unasked, has to do */
+#ifndef POLLRDHUP /* Linux and FreeBSD; elsewhere POLLHUP, which poll always reports, must do */
 #define POLLRDHUP 0
 #endif
 
-enum { TICK_MS = 200 /* limits are looked at as often */ };
+enum { TICK_MS = 200 /* how often limits are checked */ };
 
 uint64_t now_ms(void)
 {
@@ -35,7 +35,7 @@ uint64_t now_ms(void)
 void wake_watcher(const server *s)
 {
     const int before = errno;
-    /* a full pipe wakes as well as one byte more */
+    /* if the pipe is full, the watcher wakes anyway */
     if (write(s->wake[1], "", 1) < 0)
         errno = before;
 }
@@ -63,13 +63,13 @@ uint64_t hash_bytes(uint64_t before, const void *bytes, size_t size)
     return hash;
 }
 
-/* Ends it; the lock is held. */
+/* Closes a connection. The lock is held. */
 static void hang_up(server *s, connection *c)
 {
     c->gone = true;
     s->connected--;
     s->held[c->owner]--;
-    shutdown(c->fd, SHUT_RDWR); /* which libmicrohttpd sees */
+    shutdown(c->fd, SHUT_RDWR); /* libmicrohttpd notices */
 }
 
 /* Whether a is closed before b: a has no key, its owner holds more connections, it is in an earlier
@@ -122,11 +122,11 @@ static void add_connection(server *s, struct MHD_Connection *mhd, void **socket_
     connection *c = calloc(1, sizeof *c);
     *socket_ctx = c;
     if (c == NULL)
-        return; /* its handler refuses it */
+        return; /* handle_request refuses it */
     c->server = s;
     c->mhd = mhd;
     c->fd = fd != NULL ? fd->connect_fd : -1;
-    c->phase = PHASE_HEADERS; /* who comes has something to ask */
+    c->phase = PHASE_HEADERS; /* a new connection should send a request at once */
     c->since_ms = now_ms();
     name_peer(c->peer, sizeof c->peer, address != NULL ? address->client_addr : NULL);
     c->owner = (unsigned)(hash_bytes(0, c->peer, strlen(c->peer)) % OWNERS);
@@ -154,8 +154,8 @@ static void drop_connection(server *s, connection *c)
     free(c);
 }
 
-void note_connection(void *ctx, struct MHD_Connection *mhd, void **socket_ctx,
-                     enum MHD_ConnectionNotificationCode what)
+void on_connection(void *ctx, struct MHD_Connection *mhd, void **socket_ctx,
+                   enum MHD_ConnectionNotificationCode what)
 {
     server *s = ctx;
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
@@ -174,45 +174,44 @@ void set_phase(connection *c, phase p)
     pthread_mutex_unlock(&c->server->lock);
 }
 
-/* ---- what is looked at ---- */
+/* ---- limits ---- */
 
-/* What is noted on another thread may be a little later than what `now` was on this one. */
+/* `then` may be later than `now` if another thread recorded it. */
 static uint64_t since(uint64_t then, uint64_t now) { return now > then ? now - then : 0; }
 
-/* Has it taken longer than it may? */
+/* Whether the connection has exceeded the time limit of its phase. */
 static bool is_slow(const server *s, const connection *c, uint64_t now)
 {
     const serve_options *o = s->options;
     const uint64_t took = since(c->since_ms, now);
     const request *r = c->request;
-    const int most_s[] = {[PHASE_IDLE] = o->idle_s,
-                          [PHASE_HEADERS] = o->header_s,
-                          [PHASE_BODY] = o->body_s};
+    const int most_s[] = {
+        [PHASE_IDLE] = o->idle_s, [PHASE_HEADERS] = o->header_s, [PHASE_BODY] = o->body_s};
     if (c->phase != PHASE_ANSWER)
         return took > 1000 * (uint64_t)most_s[c->phase];
     const uint64_t stalled = r != NULL ? atomic_load(&r->stalled_ms) : 0;
     return stalled != 0 && since(stalled, now) > 1000 * (uint64_t)o->stall_s;
 }
 
-/* Its end of the connection is closed, whatever it sent before that was not read yet. */
+/* Whether the client has closed its end, even if data it sent before is unread. */
 static bool hung_up(const connection *c)
 {
     struct pollfd fd = {.fd = c->fd, .events = POLLRDHUP};
     return c->phase == PHASE_ANSWER && poll(&fd, 1, 0) > 0;
 }
 
-/* A stream to which nothing was said for long. */
-static bool wants_ping(const connection *c, uint64_t now)
+/* Whether a stream has been silent for PING_MS. */
+static bool needs_ping(const connection *c, uint64_t now)
 {
     const request *r = c->request;
     return r != NULL && c->suspended && r->streamed &&
            since(atomic_load(&r->pinged_ms), now) > PING_MS;
 }
 
-enum { AT_ONCE = 64 /* connections that are resumed between two looks */ };
+enum { AT_ONCE = 64 /* connections resumed per scan */ };
 
-/* Marks what is slow or gone, and takes up to AT_ONCE connections that are to be resumed. */
-static int look(server *s, struct MHD_Connection *resume[AT_ONCE])
+/* Closes slow connections and those that hung up, and lists up to AT_ONCE connections to resume. */
+static int scan_connections(server *s, struct MHD_Connection *resume[AT_ONCE])
 {
     const uint64_t now = now_ms();
     int count = 0;
@@ -221,9 +220,9 @@ static int look(server *s, struct MHD_Connection *resume[AT_ONCE])
         if (!c->gone && (is_slow(s, c, now) || hung_up(c)))
             hang_up(s, c);
         const bool more = c->request != NULL && atomic_load(&c->request->ready);
-        if (count == AT_ONCE || !c->suspended || !(more || c->gone || wants_ping(c, now)))
+        if (count == AT_ONCE || !c->suspended || !(more || c->gone || needs_ping(c, now)))
             continue;
-        c->suspended = false; /* it cannot end before it was resumed */
+        c->suspended = false; /* it cannot be freed before it is resumed */
         if (c->request != NULL)
             atomic_store(&c->request->ready, false);
         resume[count++] = c->mhd;
@@ -232,7 +231,7 @@ static int look(server *s, struct MHD_Connection *resume[AT_ONCE])
     return count;
 }
 
-/* The sockets of those that are being answered, of which the end is news. */
+/* Lists the wake pipe, and the sockets that are being answered, to notice hang-ups. */
 static nfds_t list_sockets(server *s, struct pollfd *fds, nfds_t most)
 {
     nfds_t count = 1;
@@ -245,16 +244,16 @@ static nfds_t list_sockets(server *s, struct pollfd *fds, nfds_t most)
     return count;
 }
 
-/* ---- the process is asked to end ---- */
+/* ---- signals ---- */
 
-static atomic_int asked;
-static server *asked_server;
+static atomic_int received;
+static server *signalled_server;
 
 static void on_signal(int number)
 {
     (void)number;
-    atomic_fetch_add(&asked, 1);
-    wake_watcher(asked_server);
+    atomic_fetch_add(&received, 1);
+    wake_watcher(signalled_server);
 }
 
 static struct sigaction before[2];
@@ -262,38 +261,38 @@ static struct sigaction before[2];
 void watch_signals(server *s)
 {
     struct sigaction action = {.sa_handler = on_signal};
-    atomic_store(&asked, 0);
-    asked_server = s;
+    atomic_store(&received, 0);
+    signalled_server = s;
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, &before[0]);
     sigaction(SIGINT, &action, &before[1]);
     signal(SIGPIPE, SIG_IGN);
 }
 
-void leave_signals(void)
+void restore_signals(void)
 {
     sigaction(SIGTERM, &before[0], NULL);
     sigaction(SIGINT, &before[1], NULL);
 }
 
-static void take_signals(server *s)
+static void handle_signals(server *s)
 {
-    while (atomic_load(&s->signals) < atomic_load(&asked)) {
+    while (atomic_load(&s->signals) < atomic_load(&received)) {
         if (atomic_fetch_add(&s->signals, 1) == 0) {
             const MHD_socket listening = MHD_quiesce_daemon(s->daemon);
             if (listening != MHD_INVALID_SOCKET)
-                (void)shutdown(listening, SHUT_RDWR); /* who comes now is refused by the system */
-            s->socket = listening; /* to be closed behind the daemon, whose thread may be at it */
+                (void)shutdown(listening, SHUT_RDWR); /* the system refuses new connections */
+            s->socket = listening; /* closed after the daemon, whose thread may still use it */
             if (!s->options->quiet)
-                fputs("nibble: asked to end: those that run are finished first; ask again to end "
-                      "at once\n",
+                fputs("nibble: stopping after running requests finish; signal again to stop at "
+                      "once\n",
                       stderr);
         }
         nib_service_stop(s->service);
     }
 }
 
-void *watch(void *ctx)
+void *run_watcher(void *ctx)
 {
     server *s = ctx;
     const nfds_t most = (nfds_t)s->options->connections + SPARE + 1;
@@ -306,9 +305,9 @@ void *watch(void *ctx)
         poll(fds != NULL ? fds : &one, count, TICK_MS);
         while (read(s->wake[0], bytes, sizeof bytes) == sizeof bytes)
             ;
-        take_signals(s);
+        handle_signals(s);
         for (int n = AT_ONCE; n == AT_ONCE;) {
-            n = look(s, resume);
+            n = scan_connections(s, resume);
             for (int i = 0; i < n; i++)
                 MHD_resume_connection(resume[i]);
         }

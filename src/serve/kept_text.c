@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A sink that keeps.
+ * A sink that collects text in memory.
  */
 #include "kept_text.h"
 

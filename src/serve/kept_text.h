@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Text that the library writes and the program keeps until it is whole.
+ * A sink that collects what the library writes, for callers that need the whole text.
  */
 #ifndef NIB_KEPT_TEXT_H
 #define NIB_KEPT_TEXT_H
@@ -12,7 +12,7 @@ typedef struct kept_text {
     size_t size, capacity;
 } kept_text;
 
-/* Of a nib_sink whose ctx is a kept_text. NIB_NO_MEMORY: what was there stays. */
+/* The write function of a nib_sink whose ctx is a kept_text. NIB_NO_MEMORY: text is unchanged. */
 nib_status kept_write(void *ctx, const char *bytes, size_t size);
 
 #endif

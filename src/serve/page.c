@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The files of the page, which are bytes of the program.
+ * Looks up the files of the web page, which are embedded in the program.
  */
 #include "http.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The keys of a server.
+ * Reads and compares API keys.
  */
 #include "serve.h"
 
@@ -33,13 +33,13 @@ static nib_status add_key(serve_keys *keys, const char *path, int line, const ch
 {
     if (size < KEY_LEAST || size > KEY_MOST)
         return serve_fail(err, NIB_BAD_INPUT,
-                          "%s: line %d: a key of %zu characters; it has %d to %d", path, line, size,
-                          KEY_LEAST, KEY_MOST);
+                          "%s: line %d: a key has %zu characters, but must have %d to %d", path,
+                          line, size, KEY_LEAST, KEY_MOST);
     for (size_t i = 0; i < size; i++)
         if (key[i] <= ' ' || key[i] > '~')
             return serve_fail(err, NIB_BAD_INPUT,
-                              "%s: line %d: a key has a character that no header carries; use "
-                              "letters, digits and signs of ASCII",
+                              "%s: line %d: a key has a character that HTTP headers do not allow; "
+                              "use ASCII letters, digits and signs",
                               path, line);
     if (keys->count == KEYS_MOST)
         return serve_fail(err, NIB_BAD_INPUT, "%s: more than %d keys", path, KEYS_MOST);
@@ -48,15 +48,15 @@ static nib_status add_key(serve_keys *keys, const char *path, int line, const ch
         keys->items = items;
     char *copy = items != NULL ? malloc(size + 1) : NULL;
     if (copy == NULL)
-        return serve_fail(err, NIB_NO_MEMORY, "%s: memory ran out", path);
+        return serve_fail(err, NIB_NO_MEMORY, "%s: out of memory", path);
     memcpy(copy, key, size);
     copy[size] = 0;
     keys->items[keys->count++] = copy;
     return NIB_OK;
 }
 
-/* A line without its end and the blanks before it, of which `text` has the first bytes; false:
- * there is none. *size is its whole length: no part of a long one is taken for a line. */
+/* Reads a line without trailing blanks; false: end of file. `text` gets at most `room` bytes, but
+ * *size is the length of the whole line, so that a long line is not cut into keys. */
 static bool next_line(FILE *file, char *text, size_t room, size_t *size)
 {
     size_t count = 0, end = 0;
@@ -83,25 +83,25 @@ static nib_status read_lines(serve_keys *keys, const char *path, FILE *file, nib
     if (status == NIB_OK && ferror(file))
         status = serve_fail(err, NIB_IO, "%s: %s", path, strerror(errno));
     if (status == NIB_OK && keys->count == 0)
-        status = serve_fail(err, NIB_BAD_INPUT, "%s: there is no key in it", path);
+        status = serve_fail(err, NIB_BAD_INPUT, "%s: the file has no key", path);
     return status;
 }
 
-/* Does the file lie where systemd puts what a unit loads? To a unit with a user of its own it gives
- * the file by an entry of an access control list, the mask of which stands where the group's rights
- * do: the mode is 0440, and there is no group that may read it. */
+/* Whether the file is in systemd's directory of credentials. For a unit with its own user, systemd
+ * grants access by an ACL entry, and the ACL's mask appears as the group's permissions: the mode is
+ * 0440 although no group may read the file. */
 static bool is_credential(const char *path)
 {
     const char *folder = getenv("CREDENTIALS_DIRECTORY");
     if (folder == NULL || folder[0] != '/')
         return false;
-    char *inside = realpath(path, NULL), *of = realpath(folder, NULL);
-    const size_t size = of != NULL ? strlen(of) : 0;
-    const bool is =
-        inside != NULL && size > 1 && strncmp(inside, of, size) == 0 && inside[size] == '/';
-    free(inside);
-    free(of);
-    return is;
+    char *file = realpath(path, NULL), *root = realpath(folder, NULL);
+    const size_t size = root != NULL ? strlen(root) : 0;
+    const bool is_inside =
+        file != NULL && size > 1 && strncmp(file, root, size) == 0 && file[size] == '/';
+    free(file);
+    free(root);
+    return is_inside;
 }
 
 nib_status serve_keys_read(serve_keys *out, const char *path, nib_err *err)
@@ -120,7 +120,7 @@ nib_status serve_keys_read(serve_keys *out, const char *path, nib_err *err)
                  allowed = (info.st_mode & others) == S_IRGRP && is_credential(path) ? S_IRGRP : 0;
     if (S_ISREG(info.st_mode) && (info.st_mode & others & ~allowed) != 0)
         status = serve_fail(err, NIB_BAD_INPUT,
-                            "%s: others may read these keys (its mode is %o); `chmod 600` it", path,
+                            "%s: others may read this file (mode %o); run `chmod 600` on it", path,
                             (unsigned)info.st_mode & 0777u);
     if (status == NIB_OK)
         status = read_lines(out, path, file, err);
@@ -140,8 +140,8 @@ void serve_keys_free(serve_keys *keys)
 
 /* ---- comparing ---- */
 
-/* Equal? Looks at as many characters whatever they are: as many as a key can have. */
-static unsigned same(const char *key, const char *given, size_t given_size)
+/* Compares in constant time: always KEY_MOST characters. */
+static unsigned keys_equal(const char *key, const char *given, size_t given_size)
 {
     const size_t size = strlen(key);
     unsigned apart = (unsigned)(size ^ given_size);
@@ -162,6 +162,6 @@ size_t serve_keys_find(const serve_keys *keys, const char *authorization)
     const char *given = authorization + sizeof scheme - 1;
     const size_t size = strlen(given);
     for (size_t i = 0; i < keys->count; i++)
-        found += (i + 1) * (same(keys->items[i], given, size) & (found == 0));
+        found += (i + 1) * (keys_equal(keys->items[i], given, size) & (found == 0));
     return found;
 }

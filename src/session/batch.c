@@ -1,32 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which tokens a step takes, where each job's begin, and what becomes of what was drawn.
+ * Which tokens a step takes, where the tokens of each job start, how many drafted tokens it checks,
+ * and what happens to the tokens it draws.
  */
 #include "batch.h"
 
+#include <math.h>
+
 enum {
-    /* Logits that a step gives of prompts and drafts, beside one row of each job: a row of 128,000
-     * is half a megabyte. */
+    /* Rows of logits for prompts and drafts in a step, besides one row per job: a row of 128,000 is
+     * half a megabyte. */
     MORE_ROWS = 32,
-    /* A prompt longer than a step leaves this part of it to the shortest of the others. */
+    /* A prompt longer than a step leaves this part of the step to the shortest other prompt. */
     SHORT_SHARE = NIB_CHUNK / 4,
 };
 
-/* What the cache holds of a sequence, and for whom. */
+/* A sequence: what its cache holds, and for which job. */
 typedef struct sequence {
-    int32_t *tokens;   /* [context] of its job: prompt and new ones; else of what it holds */
+    int32_t *tokens;   /* [context] of its job: prompt and new tokens; without a job: the cached
+                          tokens */
     int64_t held;      /* in the cache */
-    nib_job *job;      /* NULL: nobody's */
-    uint64_t tenant;   /* of the job that had it last */
-    uint64_t used;     /* when */
-    nib_lookup lookup; /* of its job's tokens, once some are drafted */
+    nib_job *job;      /* NULL: idle */
+    uint64_t tenant;   /* of its last job */
+    uint64_t used;     /* time of last use */
+    nib_lookup lookup; /* index of its job's tokens, once the job drafts */
 } sequence;
+
+/* Chooses how many tokens of each draft a step checks, so that tokens come fastest: a drafted token
+ * costs what it adds to the step, and the time of a step depends on its number of tokens, whichever
+ * job they belong to. */
+typedef struct drafter {
+    nib_session *session; /* with the times of its steps */
+    nib_draft *drafts;    /* [sequences] */
+} drafter;
+
+/* Draws the tokens of a step. */
+typedef struct drawer {
+    nib_session *session;
+    nib_sampler *samplers; /* [threads] */
+    int threads;
+    int32_t ends[NIB_EOS_MAX];
+    int end_count;
+} drawer;
 
 struct nib_batch {
     nib_session *session;
-    nib_drawer drawer;
-    nib_drafter drafter;
-    nib_job *jobs; /* in the order in which they came */
+    drawer drawer;
+    drafter drafter;
+    nib_job *jobs; /* in order of arrival */
     int64_t job_count, count;
     sequence *sequences; /* [count] */
     int64_t rows_most;
@@ -34,28 +55,274 @@ struct nib_batch {
     nib_top_token *tops;   /* [rows_most][NIB_LOGPROBS_MOST] */
     uint64_t clock;
     nib_batch_counts counts;
-    /* of a step */
+    /* the current step */
     nib_slot *slots; /* [slots_most] */
     int64_t slots_most;
     size_t slot_count;
     int64_t rows;
-    nib_job **stepped;   /* [count] jobs with slots in it; NULL: ended meanwhile */
-    nib_job **drawn;     /* [count] those with logits */
-    int32_t **drawn_ids; /* [count] the tokens of their sequences */
+    nib_job **stepped;   /* [count] jobs with slots in the step; NULL: ended since */
+    nib_job **drawn;     /* [count] jobs with logits */
+    int32_t **drawn_ids; /* [count] tokens of their sequences */
     size_t stepped_count, drawn_count;
 };
 
-_Static_assert((int)NIB_LOOKUP_MOST < (int)NIB_CACHE_SPARE, "what was drafted can be cut off");
+_Static_assert((int)NIB_LOOKUP_MOST < (int)NIB_CACHE_SPARE, "any draft can be rolled back");
 
-/* Cuts a sequence back to so many positions: by a draft, or all. */
-static void cut(nib_batch *b, int64_t which, int64_t positions)
+/* ---- drafts ---- */
+
+static nib_status open_drafter(drafter *out, nib_session *session, int64_t sequences, nib_err *err)
+{
+    const size_t count = (size_t)sequences;
+    *out = (drafter){.session = session};
+    out->drafts = nib__calloc(&session->model->engine->allocator, count, sizeof *out->drafts);
+    return out->drafts != NULL ? NIB_OK
+                               : nib__fail_memory(err, count * sizeof *out->drafts, "drafts");
+}
+
+static void close_drafter(drafter *d)
+{
+    if (d->session != NULL)
+        nib__release(&d->session->model->engine->allocator, d->drafts);
+    *d = (drafter){0};
+}
+
+static void choose_draft_lengths(drafter *d, size_t count, size_t tokens, size_t most)
+{
+    nib_step_times *times = &d->session->times;
+    const nib_plan *plan = d->session->plan;
+    double seconds[COUNT(times->measured)];
+    const size_t top = COUNT(seconds) - 1; /* the largest timed step */
+    for (size_t i = 0; i < count; i++)
+        d->drafts[i].count = 0;
+    if (count == 0 || tokens >= top || times->measured[tokens] == 0)
+        return;
+    most = most < top - tokens ? most : top - tokens;
+    for (size_t m = 1; m <= tokens + most; m++)
+        if (times->predicted[m] == 0)
+            times->predicted[m] =
+                nib__plan_step_seconds(&plan->assignment, &plan->policy, (int64_t)m, (int64_t)m,
+                                       (double)d->drafts[0].lookup->count);
+    nib__step_times_fill(times, tokens, tokens + most, seconds);
+    nib__lookup_choose(d->drafts, count, tokens, seconds, most);
+}
+
+static void add_step_time(drafter *d, size_t tokens, double seconds)
+{
+    nib_step_times *times = &d->session->times;
+    if (tokens < COUNT(times->measured))
+        nib__step_times_add(times, tokens, seconds);
+}
+
+/* ---- drawing ---- */
+
+static void close_drawer(drawer *d)
+{
+    for (int i = 0; i < d->threads; i++)
+        nib__sampler_close(&d->samplers[i]);
+    if (d->session != NULL)
+        nib__release(&d->session->model->engine->allocator, d->samplers);
+    *d = (drawer){0};
+}
+
+static nib_status open_drawer(drawer *out, nib_session *session, int64_t jobs, nib_err *err)
+{
+    const nib_engine *engine = session->model->engine;
+    /* a single job is drawn on the calling thread */
+    const int threads = jobs > 1 ? nib__pool_threads(engine->pool) : 1;
+    drawer d = {.session = session};
+    d.samplers = nib__calloc(&engine->allocator, (size_t)threads, sizeof *d.samplers);
+    if (d.samplers == NULL)
+        return nib__fail_memory(err, (size_t)threads * sizeof *d.samplers, "samplers");
+    nib_status status = NIB_OK;
+    for (; d.threads < threads && status == NIB_OK; d.threads += status == NIB_OK)
+        status = nib__sampler_open(&d.samplers[d.threads], nib_session_vocab(session),
+                                   &engine->allocator, err);
+    if (status != NIB_OK) {
+        close_drawer(&d);
+        return status;
+    }
+    d.end_count = nib__model_ends(session->model, d.ends);
+    *out = d;
+    return NIB_OK;
+}
+
+/* Why the CPU must draw the tokens of a job; NULL: the device may. */
+static const char *why_cpu(const nib_job *job)
+{
+    const nib_adjust *a = &job->adjust;
+    if (job->state != NULL)
+        return "the tokens that a schema allows are chosen on the CPU";
+    if (job->top >= 0)
+        return "log-probabilities are computed on the CPU";
+    if (a->bias_count > 0 || a->presence_penalty != 0 || a->frequency_penalty != 0)
+        return "biases and penalties are added on the CPU";
+    return NULL;
+}
+
+nib_draw_plan nib__job_draw_plan(const nib_plan *plan, const nib_job *job, nib_text *why)
+{
+    return nib__plan_draw(&plan->assignment, &plan->policy, nib__sampling_top_k(&job->sampling),
+                          job->sampling.repeat_penalty != 1.0, why_cpu(job), why);
+}
+
+/* The likeliest tokens; ties go to the smaller id. */
+static int find_tops(nib_top_token *tops, int most, const float *logits, int64_t vocab, double all)
+{
+    int count = 0;
+    for (int64_t i = 0; i < vocab && most > 0; i++) {
+        const double logprob = (double)logits[i] - all;
+        if (count == most && !(logprob > tops[count - 1].logprob))
+            continue;
+        int at = count < most ? count++ : count - 1;
+        for (; at > 0 && logprob > tops[at - 1].logprob; at--)
+            tops[at] = tops[at - 1];
+        tops[at] = (nib_top_token){.id = (int32_t)i, .logprob = logprob};
+    }
+    return count;
+}
+
+/* Fills in the log-probabilities of token t, in the model's own distribution, before any
+ * adjustment. */
+static void fill_logprobs(const nib_job *job, nib_new_token *t, nib_top_token *tops,
+                          const float *logits, int64_t vocab)
+{
+    int64_t best;
+    t->logprob = NAN;
+    if (job->top < 0)
+        return;
+    const double all = nib__log_sum(logits, vocab, &best);
+    t->logprob = (double)logits[t->id] - all;
+    t->top = tops;
+    t->top_count = find_tops(tops, job->top, logits, vocab, all);
+}
+
+static bool is_end(const drawer *d, const nib_job *job, int32_t id)
+{
+    for (int i = 0; i < d->end_count && !(job->ignore_ends && job->state == NULL); i++)
+        if (d->ends[i] == id)
+            return true;
+    return false;
+}
+
+/* The tokens that a constraint allows; end tokens only if the text is complete. */
+static const uint32_t *make_mask(const drawer *d, nib_job *job)
+{
+    const int64_t vocab = nib_session_vocab(d->session);
+    if (job->state == NULL)
+        return NULL;
+    nib__constraint_mask(job->masks, job->state, job->allowed);
+    for (int i = 0; i < d->end_count; i++) {
+        const uint32_t bit = UINT32_C(1) << d->ends[i] % 32;
+        uint32_t *word = &job->allowed[d->ends[i] / 32];
+        if (d->ends[i] < vocab)
+            *word = nib__constraint_complete(job->state) ? *word | bit : *word & ~bit;
+    }
+    return job->allowed;
+}
+
+/* Advances the constraint by a drawn token. */
+static void advance_constraint(nib_job *job, nib_new_token *t)
+{
+    if (job->state == NULL || t->end)
+        return;
+    if (nib__constraint_accept(job->state, t->id))
+        t->last = nib__constraint_ended(job->state);
+    else
+        nib__fail(&job->failed, NIB_FAILED,
+                  "no token can continue the text in the response format");
+}
+
+/* Draws the token after `count` tokens of the job, from a row of logits in host memory. */
+static nib_status draw_on_cpu(const drawer *d, nib_sampler *sampler, nib_job *job,
+                              const int32_t *tokens, int64_t count, const float *logits,
+                              nib_new_token *t)
+{
+    nib_adjust adjust = job->adjust;
+    adjust.made = tokens + job->prompt_count;
+    adjust.made_count = (size_t)(count - job->prompt_count);
+    adjust.allowed = make_mask(d, job);
+    return nib__sample(&t->id, sampler, nib__sampler_adjust(sampler, logits, &adjust),
+                       &job->sampling, tokens, (size_t)count, job->choice, count, &job->failed);
+}
+
+/* The same on the device. */
+static nib_status draw_on_device(const drawer *d, nib_job *job, int64_t count, int64_t row,
+                                 nib_new_token *t)
+{
+    int32_t drawn;
+    const nib_draw draw =
+        nib__sampling_draw(&job->sampling, nib_session_vocab(d->session), job->choice, count);
+    NIB_TRY(nib__runner_draw(&d->session->runner, job->device_sampler, draw, row, &drawn,
+                             &job->failed));
+    return nib__sampling_token(&t->id, drawn, count, &job->failed);
+}
+
+/* Draws the tokens of a job, each from logits preceded only by accepted tokens: continues as long
+ * as the drawn token equals the drafted one. */
+static void draw_job(const drawer *d, nib_sampler *sampler, nib_job *job, const int32_t *tokens,
+                     const float *logits)
+{
+    const int64_t vocab = nib_session_vocab(d->session);
+    job->failed.status = NIB_OK;
+    for (int64_t i = 0; i < job->rows; i++) {
+        const int64_t next = job->first + i + 1; /* position of the drawn token */
+        const float *row = logits != NULL ? logits + (job->row + i) * vocab : NULL;
+        nib_new_token *t = &job->tokens[i];
+        *t = (nib_new_token){.of_prompt = next < job->prompt_count, .logprob = NAN};
+        if (t->of_prompt) {
+            t->id = tokens[next];
+        } else {
+            const nib_status status = row != NULL
+                                          ? draw_on_cpu(d, sampler, job, tokens, next, row, t)
+                                          : draw_on_device(d, job, next, job->row + i, t);
+            if (status == NIB_OK) {
+                t->end = is_end(d, job, t->id);
+                advance_constraint(job, t);
+            }
+            const bool continues = job->failed.status == NIB_OK && !t->end && !t->last;
+            if (i + 1 < job->rows && (!continues || tokens[next] != t->id))
+                job->rows = i + 1; /* the rest of the draft is wrong */
+        }
+        if (job->failed.status == NIB_OK && row != NULL)
+            fill_logprobs(job, t, job->tops + i * NIB_LOGPROBS_MOST, row, vocab);
+    }
+}
+
+typedef struct drawing {
+    const drawer *drawer;
+    nib_job *const *jobs;
+    int32_t *const *tokens;
+    const float *logits;
+} drawing;
+
+static void draw_jobs(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const drawing *a = ctx;
+    for (int64_t j = begin; j < end; j++)
+        draw_job(a->drawer, &a->drawer->samplers[worker], a->jobs[j], a->tokens[j], a->logits);
+}
+
+static void draw_tokens(drawer *d, nib_job *const *jobs, int32_t *const *tokens, size_t count,
+                        const float *logits)
+{
+    drawing a = {d, jobs, tokens, logits};
+    if (logits == NULL) /* only one thread may use a device */
+        draw_jobs(&a, 0, 0, (int64_t)count);
+    else
+        nib__pool_run(d->session->model->engine->pool, (int64_t)count, 1, false, draw_jobs, &a);
+}
+
+/* ---- the batch ---- */
+
+/* Rolls a sequence back to `positions`: by a draft, or to 0. */
+static void roll_back(nib_batch *b, int64_t which, int64_t positions)
 {
     b->sequences[which].held = nib__kv_truncate(&b->session->runner.kv, which, positions);
 }
 
 /* ---- opening ---- */
 
-static nib_status take_memory(nib_batch *b, nib_err *err)
+static nib_status allocate(nib_batch *b, nib_err *err)
 {
     const nib_allocator *a = &b->session->model->engine->allocator;
     const size_t count = (size_t)b->count, context = (size_t)b->session->plan->context;
@@ -86,19 +353,19 @@ nib_status nib__batch_open(nib_batch **out, nib_session *session, int64_t sequen
     b->session = session;
     b->count = sequences;
     b->rows_most = b->count + nib__max(MORE_ROWS, session->plan->lookup);
-    /* a token of each, and prompts go on beside them however many there are */
+    /* one token per job, and prompts always make progress besides */
     b->slots_most = nib__max(NIB_CHUNK, b->count + SHORT_SHARE);
-    nib_status status = take_memory(b, err);
+    nib_status status = allocate(b, err);
     if (status == NIB_OK)
-        status = nib__drawer_open(&b->drawer, session, b->count, err);
+        status = open_drawer(&b->drawer, session, b->count, err);
     if (status == NIB_OK)
-        status = nib__drafter_open(&b->drafter, session, b->count, err);
+        status = open_drafter(&b->drafter, session, b->count, err);
     if (status != NIB_OK) {
         nib__batch_close(b);
         return status;
     }
     for (int64_t i = 0; i < b->count; i++)
-        cut(b, i, 0);
+        roll_back(b, i, 0);
     *out = b;
     return NIB_OK;
 }
@@ -108,8 +375,8 @@ void nib__batch_close(nib_batch *b)
     if (b == NULL)
         return;
     const nib_allocator *a = &b->session->model->engine->allocator;
-    nib__drawer_close(&b->drawer);
-    nib__drafter_close(&b->drafter);
+    close_drawer(&b->drawer);
+    close_drafter(&b->drafter);
     for (int64_t i = 0; b->sequences != NULL && i < b->count; i++) {
         nib__lookup_close(&b->sequences[i].lookup);
         nib__release(a, b->sequences[i].tokens);
@@ -139,7 +406,7 @@ void nib__batch_add(nib_batch *b, nib_job *job)
     job->done = job->cached = job->made = job->steps = 0;
     job->draft = job->drafted = job->accepted = 0;
     const nib_draw_plan draw = nib__job_draw_plan(b->session->plan, job, NULL);
-    job->there = draw.row != NULL && draw.row->gpu != NULL ? draw.row : NULL;
+    job->device_sampler = draw.row != NULL && draw.row->gpu != NULL ? draw.row : NULL;
     b->job_count++;
 }
 
@@ -189,8 +456,8 @@ void nib__job_release(nib_job *job, const nib_session *session)
     job->allowed = NULL;
 }
 
-/* The job's memory may be gone after this. */
-static void end(nib_batch *b, nib_job *job, nib_finish finish, const nib_err *err)
+/* The job's memory may be freed when this returns. */
+static void end_job(nib_batch *b, nib_job *job, nib_finish finish, const nib_err *err)
 {
     nib__batch_remove(b, job);
     for (size_t j = 0; j < b->stepped_count; j++)
@@ -199,11 +466,11 @@ static void end(nib_batch *b, nib_job *job, nib_finish finish, const nib_err *er
     job->calls.end(job->ctx, finish, err);
 }
 
-/* ---- where a job begins ---- */
+/* ---- where a job starts ---- */
 
-/* How much of the prompt the first `count` tokens are; the last token of a prompt always runs, as
- * its logits are wanted, and where those of all are, all of them do. */
-static int64_t common(const nib_job *job, const int32_t *tokens, int64_t count)
+/* How many of the first `count` tokens equal the prompt. The last token of a prompt always runs,
+ * for its logits; with prompt_logprobs every token runs. */
+static int64_t common_prefix(const nib_job *job, const int32_t *tokens, int64_t count)
 {
     const int64_t most = job->prompt_logprobs ? 0 : nib__min(count, job->prompt_count - 1);
     int64_t i = 0;
@@ -212,37 +479,41 @@ static int64_t common(const nib_job *job, const int32_t *tokens, int64_t count)
     return i;
 }
 
-/* The sequence that holds the most of the prompt, as far as its windows let it go on from there. */
+/* The sequence that caches the longest prefix of the prompt from which its windows still allow
+ * continuing. */
 static int64_t find_source(const nib_batch *b, const nib_job *job, int64_t *shared)
 {
     int64_t best = -1;
     *shared = 0;
     for (int64_t i = 0; i < b->count; i++) {
         const sequence *s = &b->sequences[i];
-        const int64_t alike = s->tenant == job->tenant ? common(job, s->tokens, s->held) : 0;
-        const int64_t same = nib__kv_cut(&b->session->runner.kv, i, alike);
+        const int64_t alike = s->tenant == job->tenant ? common_prefix(job, s->tokens, s->held) : 0;
+        const int64_t usable = nib__kv_cut(&b->session->runner.kv, i, alike);
         const bool idle = s->job == NULL;
-        if (same > *shared || (same == *shared && same > 0 && idle && b->sequences[best].job)) {
-            *shared = same;
+        if (usable > *shared ||
+            (usable == *shared && usable > 0 && idle && b->sequences[best].job)) {
+            *shared = usable;
             best = i;
         }
     }
     return best;
 }
 
-/* Will a job that came earlier soon hold more of the prompt, in whole blocks, than any does now? */
-static bool waits(const nib_batch *b, const nib_job *job, int64_t shared)
+/* Whether an earlier job will soon cache more of the prompt, by at least a block, than any sequence
+ * does now. */
+static bool must_wait(const nib_batch *b, const nib_job *job, int64_t shared)
 {
     for (const nib_job *other = b->jobs; other != job; other = other->next) {
-        const int64_t same =
-            other->tenant == job->tenant ? common(job, other->prompt, other->prompt_count) : 0;
+        const int64_t same = other->tenant == job->tenant
+                                 ? common_prefix(job, other->prompt, other->prompt_count)
+                                 : 0;
         if (other->done < same && same >= shared + NIB_CACHE_BLOCK)
             return true;
     }
     return false;
 }
 
-/* Nobody's sequence that was not used for longest. */
+/* The least recently used idle sequence. */
 static int64_t find_idle(const nib_batch *b)
 {
     int64_t best = -1;
@@ -253,9 +524,10 @@ static int64_t find_idle(const nib_batch *b)
     return best;
 }
 
-/* Takes a sequence: the source itself if the job goes on from most of it, which leaves the others
- * what they hold; else one that begins with the source's blocks. */
-static void begin(nib_batch *b, nib_job *job, int64_t source, int64_t shared)
+/* Gives the job a sequence: the source itself if it is idle and the job continues from at least
+ * half of its cache, or if the source would be reused anyway; else the least recently used one,
+ * which shares the source's blocks, so the source keeps its cache. */
+static void start_job(nib_batch *b, nib_job *job, int64_t source, int64_t shared)
 {
     nib_kv *kv = &b->session->runner.kv;
     int64_t taken = find_idle(b);
@@ -280,19 +552,19 @@ static void begin(nib_batch *b, nib_job *job, int64_t source, int64_t shared)
     b->counts.reused += shared;
 }
 
-/* ---- what a step takes ---- */
+/* ---- composing a step ---- */
 
 static bool is_reading(const nib_job *job) { return job->done < job->prompt_count; }
 
-static int64_t left(const nib_job *job) { return job->prompt_count - job->done; }
+static int64_t prompt_left(const nib_job *job) { return job->prompt_count - job->done; }
 
-/* Whether the logits behind this position are wanted. */
-static bool wanted(const nib_job *job, int64_t position)
+/* Whether the job needs the logits at this position. */
+static bool wants_logits(const nib_job *job, int64_t position)
 {
     return position + 1 < job->prompt_count ? job->prompt_logprobs : job->max_tokens > 0;
 }
 
-/* The next `count` tokens of a job, as far as rows of logits go. */
+/* Adds the next `count` tokens of a job, as long as rows of logits are left. */
 static void add_slots(nib_batch *b, nib_job *job, int64_t count)
 {
     const sequence *s = &b->sequences[job->sequence];
@@ -301,7 +573,7 @@ static void add_slots(nib_batch *b, nib_job *job, int64_t count)
     int64_t taken = 0;
     for (; taken < count; taken++) {
         const int64_t position = job->done + taken;
-        const bool logits = wanted(job, position);
+        const bool logits = wants_logits(job, position);
         if (logits && b->rows == b->rows_most)
             break;
         if (logits && job->rows++ == 0)
@@ -331,52 +603,52 @@ static bool can_read(nib_batch *b, nib_job *job)
     if (job->sequence >= 0)
         return true;
     const int64_t source = find_source(b, job, &shared);
-    if (waits(b, job, shared))
+    if (must_wait(b, job, shared))
         return false;
-    begin(b, job, source, shared);
+    start_job(b, job, source, shared);
     return true;
 }
 
-/* The job with the least left to read among those behind `first`; NULL: none may. */
-static nib_job *find_short(nib_batch *b, nib_job *first)
+/* The job after `first` with the shortest rest of its prompt; NULL: none can read. */
+static nib_job *find_shortest(nib_batch *b, nib_job *first)
 {
     nib_job *found = NULL;
     for (nib_job *job = first->next; job != NULL; job = job->next)
-        if (can_read(b, job) && (found == NULL || left(job) < left(found)))
+        if (can_read(b, job) && (found == NULL || prompt_left(job) < prompt_left(found)))
             found = job;
     return found;
 }
 
-/* Prompts in the order in which they came; but a long one does not keep short ones waiting. */
+/* Prompts in order of arrival, but a long prompt does not keep short ones waiting. */
 static void add_prompts(nib_batch *b)
 {
-    nib_job *early = NULL; /* read ahead of its turn */
+    nib_job *early = NULL; /* read before its turn */
     bool first = true;
     for (nib_job *job = b->jobs; job != NULL && (int64_t)b->slot_count < b->slots_most;
          job = job->next) {
         int64_t room = b->slots_most - (int64_t)b->slot_count;
         if (job == early || !can_read(b, job))
             continue;
-        if (first && left(job) > room && (early = find_short(b, job)) != NULL) {
-            const int64_t share = nib__min(nib__min(SHORT_SHARE, room), left(early));
+        if (first && prompt_left(job) > room && (early = find_shortest(b, job)) != NULL) {
+            const int64_t share = nib__min(nib__min(SHORT_SHARE, room), prompt_left(early));
             add_slots(b, early, share);
             room -= share;
         }
         first = false;
-        add_slots(b, job, nib__min(room, left(job)));
+        add_slots(b, job, nib__min(room, prompt_left(job)));
     }
 }
 
-/* What a draft of a job may have besides the token that comes in any case. */
+/* Most tokens of a job's draft, besides the one token that every step draws. */
 static int64_t draft_room(const nib_batch *b, const nib_job *job)
 {
     const int64_t context = b->session->plan->context - job->prompt_count - job->made - 1;
-    const int64_t wanted = job->max_tokens - job->made - 1;
-    return nib__max(0, nib__min(job->lookup, nib__min(context, wanted)));
+    const int64_t limit = job->max_tokens - job->made - 1;
+    return nib__max(0, nib__min(job->lookup, nib__min(context, limit)));
 }
 
-/* Drafts of jobs [count] that are making text, which all that are in the batch are. A job whose
- * index has no memory ends. */
+/* Makes drafts when all `count` jobs of the batch are generating. A job whose index cannot be
+ * allocated ends. */
 static void choose_drafts(nib_batch *b, int64_t count)
 {
     nib_draft *drafts = b->drafter.drafts;
@@ -390,29 +662,29 @@ static void choose_drafts(nib_batch *b, int64_t count)
             continue;
         if (nib__lookup_put(&s->lookup, s->tokens, (size_t)tokens, &err) != NIB_OK) {
             count--;
-            end(b, job, NIB_FINISH_STOP, &err);
+            end_job(b, job, NIB_FINISH_STOP, &err);
             continue;
         }
         drafts[asked++] =
             (nib_draft){.lookup = &s->lookup, .ids = s->tokens, .most = (size_t)draft_room(b, job)};
     }
-    nib__drafter_choose(&b->drafter, asked, (size_t)count, (size_t)(b->rows_most - b->count));
+    choose_draft_lengths(&b->drafter, asked, (size_t)count, (size_t)(b->rows_most - b->count));
     for (nib_job *job = b->jobs; job != NULL; job = job->next)
         if (job->lookup > 0)
             job->draft = (int64_t)(drafts++)->count;
 }
 
-static void compose(nib_batch *b)
+static void compose_step(nib_batch *b)
 {
-    int64_t making = 0;
+    int64_t generating = 0;
     b->slot_count = b->stepped_count = b->drawn_count = 0;
     b->rows = 0;
     for (nib_job *job = b->jobs; job != NULL; job = job->next) {
         job->rows = job->draft = 0;
-        making += !is_reading(job);
+        generating += !is_reading(job);
     }
-    if (making == b->job_count) /* a step that reads a prompt takes its time from that */
-        choose_drafts(b, making);
+    if (generating == b->job_count) /* reading a prompt decides a step's time: no drafts then */
+        choose_drafts(b, generating);
     for (nib_job *job = b->jobs; job != NULL; job = job->next) {
         if (is_reading(job))
             continue;
@@ -424,54 +696,55 @@ static void compose(nib_batch *b)
     add_prompts(b);
 }
 
-/* ---- what becomes of it ---- */
+/* ---- after a step ---- */
 
-/* True: the job goes on. */
-static bool take_token(nib_batch *b, nib_job *job, const nib_new_token *t)
+/* True if the job continues. */
+static bool accept_token(nib_batch *b, nib_job *job, const nib_new_token *t)
 {
     const int64_t context = b->session->plan->context;
-    const bool on = job->calls.token(job->ctx, t);
+    const bool wants_more = job->calls.token(job->ctx, t);
     if (t->of_prompt) {
-        if (!on)
-            end(b, job, NIB_FINISH_STOP, NULL);
-        return on;
+        if (!wants_more)
+            end_job(b, job, NIB_FINISH_STOP, NULL);
+        return wants_more;
     }
     b->counts.made++;
     job->made++;
-    if (!on || t->end || t->last) {
-        end(b, job, NIB_FINISH_STOP, NULL);
+    if (!wants_more || t->end || t->last) {
+        end_job(b, job, NIB_FINISH_STOP, NULL);
         return false;
     }
     const int64_t count = job->prompt_count + job->made;
     if (job->made == job->max_tokens || count > context - 1) {
-        end(b, job, job->made == job->max_tokens ? NIB_FINISH_LENGTH : NIB_FINISH_CONTEXT, NULL);
+        end_job(b, job, job->made == job->max_tokens ? NIB_FINISH_LENGTH : NIB_FINISH_CONTEXT,
+                NULL);
         return false;
     }
     b->sequences[job->sequence].tokens[count - 1] = t->id;
     return true;
 }
 
-/* Hands out what was drawn; of the cache then stays what is right. */
-static void take_all(nib_batch *b)
+/* Hands out the drawn tokens, then rolls the cache back to the accepted ones. */
+static void hand_out_tokens(nib_batch *b)
 {
     for (size_t j = 0; j < b->drawn_count; j++) {
         nib_job *job = b->drawn[j];
         const int64_t which = job->sequence, first = job->first, rows = job->rows;
         const bool drafted = job->draft > 0;
-        bool on = true;
+        bool continues = true;
         int64_t i = 0;
-        for (; on && i < rows; i++) {
+        for (; continues && i < rows; i++) {
             b->counts.accepted += i > 0 && drafted;
             job->accepted += i > 0 && drafted;
-            on = i + 1 < rows || job->failed.status == NIB_OK;
-            if (on)
-                on = take_token(b, job, &job->tokens[i]);
+            continues = i + 1 < rows || job->failed.status == NIB_OK;
+            if (continues)
+                continues = accept_token(b, job, &job->tokens[i]);
             else
-                end(b, job, NIB_FINISH_STOP, &job->failed);
+                end_job(b, job, NIB_FINISH_STOP, &job->failed);
         }
         if (drafted)
-            cut(b, which, first + i);
-        if (drafted && on)
+            roll_back(b, which, first + i);
+        if (drafted && continues)
             job->done = first + i;
     }
 }
@@ -480,11 +753,11 @@ static void fail_all(nib_batch *b, const nib_err *err)
 {
     for (size_t j = 0; j < b->stepped_count; j++)
         if (b->stepped[j] != NULL)
-            end(b, b->stepped[j], NIB_FINISH_STOP, err);
+            end_job(b, b->stepped[j], NIB_FINISH_STOP, err);
 }
 
-/* The slots are in the cache. */
-static void move_on(nib_batch *b)
+/* Counts the step's slots as cached. */
+static void advance_sequences(nib_batch *b)
 {
     for (size_t i = 0; i < b->slot_count; i++) {
         sequence *s = &b->sequences[b->slots[i].sequence];
@@ -495,21 +768,21 @@ static void move_on(nib_batch *b)
     }
 }
 
-/* Jobs of which nothing but the prompt was asked, and that has run. */
-static void end_read(nib_batch *b)
+/* Ends jobs that only run a prompt and have run it. */
+static void end_prompt_jobs(nib_batch *b)
 {
     for (size_t j = 0; j < b->stepped_count; j++) {
         nib_job *job = b->stepped[j];
         if (job != NULL && job->max_tokens == 0 && !is_reading(job))
-            end(b, job, NIB_FINISH_LENGTH, NULL);
+            end_job(b, job, NIB_FINISH_LENGTH, NULL);
     }
 }
 
-/* Are the tokens of this step drawn on the device? There are logits of one pass. */
-static bool draws_there(const nib_batch *b)
+/* Whether this step's tokens are drawn on the device, which keeps the logits of one pass only. */
+static bool can_draw_on_device(const nib_batch *b)
 {
     for (size_t j = 0; j < b->drawn_count; j++)
-        if (b->drawn[j]->there == NULL)
+        if (b->drawn[j]->device_sampler == NULL)
             return false;
     return b->drawn_count > 0 && b->slot_count <= NIB_CHUNK;
 }
@@ -518,29 +791,31 @@ nib_status nib__batch_step(nib_batch *b, nib_err *err)
 {
     nib_runner *runner = &b->session->runner;
     const float *logits;
-    nib_err own;
-    compose(b);
+    nib_err failed;
+    compose_step(b);
     if (b->slot_count == 0)
         return NIB_OK;
     const uint64_t start = nib__now_ns();
-    const bool there = draws_there(b), reads = is_reading(b->stepped[b->stepped_count - 1]);
-    runner->keeps_logits = there;
-    const nib_status status = nib__model_read(
-        b->session->model, nib__runner_step(runner, b->slots, b->slot_count, &logits, &own), &own);
+    const bool on_device = can_draw_on_device(b),
+               reads = is_reading(b->stepped[b->stepped_count - 1]);
+    runner->keeps_logits = on_device;
+    const nib_status status = nib__model_check_files(
+        b->session->model, nib__runner_step(runner, b->slots, b->slot_count, &logits, &failed),
+        &failed);
     runner->keeps_logits = false;
     if (status != NIB_OK) {
-        fail_all(b, &own);
+        fail_all(b, &failed);
         if (err != NULL)
-            *err = own;
+            *err = failed;
         return status;
     }
     if (!reads)
-        nib__drafter_time(&b->drafter, b->slot_count, (double)(nib__now_ns() - start) * 1e-9);
+        add_step_time(&b->drafter, b->slot_count, (double)(nib__now_ns() - start) * 1e-9);
     b->counts.steps++;
-    move_on(b);
-    nib__drawer_draw(&b->drawer, b->drawn, b->drawn_ids, b->drawn_count, there ? NULL : logits);
-    take_all(b);
-    end_read(b);
+    advance_sequences(b);
+    draw_tokens(&b->drawer, b->drawn, b->drawn_ids, b->drawn_count, on_device ? NULL : logits);
+    hand_out_tokens(b);
+    end_prompt_jobs(b);
     return NIB_OK;
 }
 

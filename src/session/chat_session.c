@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A conversation: its messages, and how one more turn of it is made. The batch of one sequence
- * keeps the cache: a turn reads what is new in it.
+ * A conversation: its messages, and generating one more turn. The batch of one sequence keeps the
+ * KV cache, so a turn runs only the new tokens.
  */
 #include "generate.h"
 #include "stream_text.h"
@@ -21,9 +21,9 @@ struct nib_chat_session {
     nib_batch *batch;
     const char *template_text;
     const nib_tokenizer *tokenizer;
-    message *items; /* the system's words first, if there are any */
+    message *items; /* the system message first, if there is one */
     size_t count, capacity;
-    nib_ledger said; /* what the template leaves out, each once */
+    nib_ledger settings; /* settings for what the template leaves out, each once */
 };
 
 /* ---- messages ---- */
@@ -38,14 +38,14 @@ static bool has_system(const nib_chat_session *c)
     return c->count > 0 && strcmp(c->items[0].role, "system") == 0;
 }
 
-static void cut(nib_chat_session *c, size_t count)
+static void drop_messages(nib_chat_session *c, size_t count)
 {
     while (c->count > count)
         nib__release(allocator_of(c), c->items[--c->count].text);
 }
 
-static nib_status add(nib_chat_session *c, const char *role, const char *text, size_t size,
-                      nib_err *err)
+static nib_status add_message(nib_chat_session *c, const char *role, const char *text, size_t size,
+                              nib_err *err)
 {
     const nib_allocator *a = allocator_of(c);
     void *items = c->items;
@@ -78,11 +78,12 @@ static void write_messages(const nib_chat_session *c, nib_text *out, int indent)
 
 /* ---- a turn ---- */
 
-/* Before the answer is made. */
-static nib_status say_settings(nib_chat_session *c, const nib_chat_options *prompt, nib_err *err)
+/* Logs, once each, the settings for what the template leaves out, before the answer is
+ * generated. */
+static nib_status log_settings(nib_chat_session *c, const nib_chat_options *prompt, nib_err *err)
 {
     const nib_request *request = &c->session->plan->request;
-    const size_t before = c->said.setting_count;
+    const size_t before = c->settings.setting_count;
     nib_ledger found;
     nib__ledger_init(&found, allocator_of(c));
     nib_status status = nib__chat_settings(&found, c->session->model, prompt, NIB_BY_OPTION, err);
@@ -90,11 +91,11 @@ static nib_status say_settings(nib_chat_session *c, const nib_chat_options *prom
     if (status == NIB_OK && request->strict)
         status = nib__ledger_strict(&found, err);
     if (status == NIB_OK)
-        nib__ledger_merge_settings(&c->said, &found);
-    if (status == NIB_OK && c->said.failed)
+        nib__ledger_merge_settings(&c->settings, &found);
+    if (status == NIB_OK && c->settings.failed)
         status = nib__fail_memory(err, 0, "the settings of a conversation");
     if (status == NIB_OK)
-        nib__log_settings(c->session->model->engine, &c->said, before);
+        nib__log_settings(c->session->model->engine, &c->settings, before);
     nib__ledger_free(&found);
     return status;
 }
@@ -111,7 +112,7 @@ static nib_status encode(nib_chat_session *c, int64_t now, int32_t **ids, size_t
                                      .now = now};
     nib_status status = json.failed ? nib__fail_memory(err, json.size, "a conversation")
                                     : nib_chat_encode(c->session->model, &prompt, ids, count, err);
-    if (status == NIB_OK && (status = say_settings(c, &prompt, err)) != NIB_OK)
+    if (status == NIB_OK && (status = log_settings(c, &prompt, err)) != NIB_OK)
         nib_tokens_free(c->session->model, *ids);
     nib__text_free(&json);
     NIB_TRY(status);
@@ -122,11 +123,11 @@ static nib_status encode(nib_chat_session *c, int64_t now, int32_t **ids, size_t
     nib_tokens_free(c->session->model, *ids);
     return nib__fail(err, NIB_USAGE,
                      "the conversation has %zu tokens, but the context is %" PRId64
-                     "; begin anew (/reset), or ask for a longer --context",
+                     "; start over (/reset), or raise --context",
                      found, context);
 }
 
-/* The answer goes to the sink as it comes, and is kept. */
+/* The answer goes to the sink as it arrives, and is kept. */
 typedef struct answer {
     const nib_sink *sink;
     nib_text text;
@@ -152,19 +153,20 @@ nib_status nib_chat_session_say(nib_chat_session *c, const char *text,
     stats = stats != NULL ? stats : &unused;
     *stats = (nib_generate_stats){0};
     NIB_TRY(nib__text_out_check(&options->stop, err));
-    NIB_TRY(add(c, "user", text, strlen(text), err));
+    NIB_TRY(add_message(c, "user", text, strlen(text), err));
     nib_status status = encode(c, now, &ids, &prompt.count, err);
     if (status == NIB_OK) {
         prompt.ids = ids;
         nib__text_init(&a.text, allocator_of(c));
         status = nib__generate(c->session, c->batch, &prompt, options, &kept, stats, err);
         if (status == NIB_OK)
-            status = add(c, "assistant", a.text.size > 0 ? a.text.at : "", a.text.size, err);
+            status =
+                add_message(c, "assistant", a.text.size > 0 ? a.text.at : "", a.text.size, err);
         nib__text_free(&a.text);
         nib_tokens_free(c->session->model, ids);
     }
     if (status != NIB_OK)
-        cut(c, before);
+        drop_messages(c, before);
     return status;
 }
 
@@ -177,7 +179,7 @@ nib_status nib_chat_session_open(nib_chat_session **out, nib_session *session,
     nib_chat_session *c = nib__calloc(a, 1, sizeof *c);
     if (c == NULL)
         return nib__fail_memory(err, sizeof *c, "a conversation");
-    nib__ledger_init(&c->said, a);
+    nib__ledger_init(&c->settings, a);
     c->session = session;
     c->template_text = template_text;
     nib_status status = nib__model_tokenizer(session->model, &c->tokenizer, err);
@@ -197,20 +199,20 @@ void nib_chat_session_close(nib_chat_session *c)
 {
     if (c == NULL)
         return;
-    cut(c, 0);
+    drop_messages(c, 0);
     nib__batch_close(c->batch);
-    nib__ledger_free(&c->said);
+    nib__ledger_free(&c->settings);
     nib__release(allocator_of(c), c->items);
     nib__release(allocator_of(c), c);
 }
 
-void nib_chat_session_reset(nib_chat_session *c) { cut(c, has_system(c)); }
+void nib_chat_session_reset(nib_chat_session *c) { drop_messages(c, has_system(c)); }
 
 nib_status nib_chat_session_system(nib_chat_session *c, const char *text, nib_err *err)
 {
     const size_t at = c->count;
     if (text != NULL)
-        NIB_TRY(add(c, "system", text, strlen(text), err));
+        NIB_TRY(add_message(c, "system", text, strlen(text), err));
     const message added = text != NULL ? c->items[at] : (message){.text = NULL};
     const size_t old = at > 0 && strcmp(c->items[0].role, "system") == 0;
     if (old > 0)
@@ -234,7 +236,7 @@ nib_status nib_chat_session_save(nib_chat_session *c, const nib_sink *sink, nib_
     return status;
 }
 
-/* One {"role", "content"}; false: json->err says why. */
+/* Loads one {"role", "content"}; false: json->err says why. */
 static bool load_message(nib_chat_session *c, nib_json *json, nib_arena *arena, nib_err *err)
 {
     const char *role = NULL, *text = NULL, *known = NULL;
@@ -253,12 +255,11 @@ static bool load_message(nib_chat_session *c, nib_json *json, nib_arena *arena, 
         if (strcmp(role, roles[i]) == 0 && (i > 0 || c->count == 0))
             known = roles[i];
     if (known == NULL || text == NULL) {
-        nib__json_fail(json,
-                       "a message has a content and a role: system, the first one alone, user "
-                       "or assistant");
+        nib__json_fail(json, "a message needs a content and a role: user, assistant, or system for "
+                             "the first one only");
         return false;
     }
-    if (add(c, known, text, size, err) == NIB_OK)
+    if (add_message(c, known, text, size, err) == NIB_OK)
         return true;
     nib__json_fail_memory(json, size);
     return false;
@@ -274,19 +275,19 @@ nib_status nib_chat_session_load(nib_chat_session *c, const char *name, const ch
     loaded.count = loaded.capacity = 0;
     nib__arena_init(&arena, allocator_of(c), 0);
     nib__json_init(&json, name, text, size, NULL);
-    bool good = nib__json_expect(&json, NIB_JSON_ARRAY);
-    while (good && nib__json_next(&json) == NIB_JSON_OBJECT)
-        good = load_message(&loaded, &json, &arena, err);
-    if (good && json.event != NIB_JSON_ARRAY_END && json.event != NIB_JSON_ERROR)
+    bool ok = nib__json_expect(&json, NIB_JSON_ARRAY);
+    while (ok && nib__json_next(&json) == NIB_JSON_OBJECT)
+        ok = load_message(&loaded, &json, &arena, err);
+    if (ok && json.event != NIB_JSON_ARRAY_END && json.event != NIB_JSON_ERROR)
         nib__json_fail(&json, "a conversation is an array of messages");
-    if (good && json.event == NIB_JSON_ARRAY_END)
+    if (ok && json.event == NIB_JSON_ARRAY_END)
         nib__json_next(&json);
     nib__arena_free(&arena);
-    good = good && json.event == NIB_JSON_END;
-    nib_chat_session *gone = good ? c : &loaded;
-    cut(gone, 0);
-    nib__release(allocator_of(c), gone->items);
-    if (!good)
+    ok = ok && json.event == NIB_JSON_END;
+    nib_chat_session *discarded = ok ? c : &loaded;
+    drop_messages(discarded, 0);
+    nib__release(allocator_of(c), discarded->items);
+    if (!ok)
         return nib__json_status(&json, err);
     c->items = loaded.items;
     c->count = loaded.count;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One text by one job of a batch: streamed as whole code points, with stop strings held back until
- * it is sure that they do not begin, and what is told of it when it is over.
+ * One text by one job of a batch: streamed as whole code points, with possible starts of stop
+ * strings held back; and its statistics.
  */
 #include "generate.h"
 
@@ -19,15 +19,16 @@ typedef struct generation {
     nib_generate_stats *stats;
     nib_job job;
     nib_draw_plan draw;
-    int64_t steps[NIB_LOOKUP_MOST + 2]; /* after the prompt, by their tokens */
+    int64_t steps[NIB_LOOKUP_MOST + 2]; /* steps after the prompt, counted by their number of tokens
+                                           */
     const nib_tokenizer *tokenizer;
     nib_text_out text;
-    nib_text names; /* of the tokens that on_logprobs is called with */
+    nib_text names; /* text of the tokens passed to on_logprobs */
     nib_token_trie *trie;
-    nib_constraint *constraint; /* of the schema; NULL: there is none */
-    uint64_t start, first;      /* first token; 0: none came */
+    nib_constraint *constraint; /* of the schema; NULL: none */
+    uint64_t start, first;      /* time of the first token; 0: none yet */
     bool over, cancelled;
-    nib_err failed; /* status NIB_OK: did not */
+    nib_err failed; /* status NIB_OK: not failed */
 } generation;
 
 /* ---- output ---- */
@@ -48,7 +49,7 @@ static void write_ready(generation *g, bool all)
     }
 }
 
-/* A token and the likeliest in its place. */
+/* Reports a token and the likeliest tokens at its position. */
 static void report_logprobs(generation *g, const nib_new_token *t)
 {
     nib_token_logprob all[1 + NIB_LOGPROBS_MOST] = {{.id = t->id, .logprob = t->logprob}};
@@ -71,9 +72,9 @@ static void report_logprobs(generation *g, const nib_new_token *t)
     g->options->on_logprobs(g->options->on_logprobs_ctx, &all[0], all + 1, count - 1);
 }
 
-/* ---- calls of the job ---- */
+/* ---- the job's calls ---- */
 
-/* Does the batch end the job with the token that just came? */
+/* Whether the batch ends the job after the current token. */
 static bool is_full(const generation *g)
 {
     const nib_job *job = &g->job;
@@ -81,7 +82,7 @@ static bool is_full(const generation *g)
     return made >= job->max_tokens || job->prompt_count + made >= g->session->plan->context;
 }
 
-static bool take_token(void *ctx, const nib_new_token *t)
+static bool on_token(void *ctx, const nib_new_token *t)
 {
     generation *g = ctx;
     const int64_t most = g->job.max_tokens;
@@ -103,7 +104,7 @@ static bool take_token(void *ctx, const nib_new_token *t)
     return !g->cancelled;
 }
 
-static void end_text(void *ctx, nib_finish finish, const nib_err *err)
+static void on_end(void *ctx, nib_finish finish, const nib_err *err)
 {
     generation *g = ctx;
     g->over = true;
@@ -114,8 +115,8 @@ static void end_text(void *ctx, nib_finish finish, const nib_err *err)
 
 /* ---- the run ---- */
 
-/* What draws the tokens, and why no row of the device that has the logits does. */
-static nib_status say_sampler(generation *g, nib_err *err)
+/* Fills in what draws the tokens, and why no row of the device with the logits does. */
+static nib_status describe_sampler(generation *g, nib_err *err)
 {
     nib_generate_stats *stats = g->stats;
     nib_text why;
@@ -129,14 +130,14 @@ static nib_status say_sampler(generation *g, nib_err *err)
         nib__say_bytes(bytes, g->draw.bytes);
         nib__say_seconds(time, g->draw.move_s + g->draw.draw_s);
         snprintf(stats->sampler_why, sizeof stats->sampler_why,
-                 "%s of logits move per token, %s predicted: %s", bytes, time, why.at);
+                 "%s of logits copied per token, %s predicted: %s", bytes, time, why.at);
     }
     nib__text_free(&why);
     return failed ? nib__fail_memory(err, sizeof stats->sampler_why, "a reason") : NIB_OK;
 }
 
-/* Steps until the text is there, or nobody wants it any more. */
-static nib_status run(generation *g, nib_batch *batch, nib_err *err)
+/* Runs steps until the text ends or is cancelled. */
+static nib_status run_job(generation *g, nib_batch *batch, nib_err *err)
 {
     nib_job *job = &g->job;
     g->start = nib__now_ns();
@@ -148,7 +149,7 @@ static nib_status run(generation *g, nib_batch *batch, nib_err *err)
                                   (uint64_t)job->prompt_count)) {
             nib__batch_remove(batch, job);
             g->cancelled = true;
-            end_text(g, NIB_FINISH_CANCELLED, NULL);
+            on_end(g, NIB_FINISH_CANCELLED, NULL);
             break;
         }
         NIB_TRY(nib__batch_step(batch, err));
@@ -162,11 +163,11 @@ static nib_status run(generation *g, nib_batch *batch, nib_err *err)
     return g->failed.status;
 }
 
-/* Of one token by the plan, with the steps that were taken. */
+/* Predicted seconds per token by the plan, for the steps that were run. */
 static double predicted_token(const generation *g)
 {
     const nib_plan *plan = g->session->plan;
-    const nib_draw_plan *usual = &plan->assignment.draw; /* whose move is among those of a step */
+    const nib_draw_plan *usual = &plan->assignment.draw; /* a step's copies include this one */
     const double tokens = (double)nib__max(1, g->stats->new_tokens - 1);
     const double positions = (double)g->stats->prompt_tokens + tokens / 2;
     double sum = 0;
@@ -211,8 +212,8 @@ static nib_status check_options(const nib_generate_options *options, nib_err *er
         return nib__fail(err, NIB_USAGE, "logprobs and on_logprobs go together; one is missing");
     if (options->schema != NULL && options->ignore_eos)
         return nib__fail(err, NIB_USAGE,
-                         "ignore-eos goes on past the end of the text, and with a schema that is "
-                         "where its value is whole; leave one of them out");
+                         "ignore-eos continues past the end of the text, but a schema ends the "
+                         "text when its value is complete; leave one of them out");
     return NIB_OK;
 }
 
@@ -237,7 +238,7 @@ nib_status nib__generate(nib_session *session, nib_batch *batch, const nib_promp
                       .top = options->logprobs > 0 ? (int)options->logprobs : -1,
                       .ignore_ends = options->ignore_eos,
                       .lookup = session->plan->lookup,
-                      .calls = {take_token, end_text},
+                      .calls = {on_token, on_end},
                       .ctx = &g};
     stats->prompt_tokens = g.job.prompt_count;
     stats->lookup = g.job.lookup;
@@ -252,9 +253,9 @@ nib_status nib__generate(nib_session *session, nib_batch *batch, const nib_promp
         nib__detok_continue(&g.text.detok);
     nib_status status = options->schema != NULL ? constrain(&g, err) : NIB_OK;
     if (status == NIB_OK)
-        status = say_sampler(&g, err);
+        status = describe_sampler(&g, err);
     if (status == NIB_OK) {
-        status = run(&g, batch, err);
+        status = run_job(&g, batch, err);
         fill_stats(&g);
     }
     nib__job_release(&g.job, session);
@@ -282,7 +283,7 @@ static nib_status check_prompt(const nib_session *session, size_t count, nib_err
     return NIB_OK;
 }
 
-/* A batch of one: the session's sequence 0 from its start. */
+/* A batch of one: the session's sequence 0, from its start. */
 static nib_status generate_alone(nib_session *session, const nib_prompt *prompt,
                                  const nib_generate_options *options, const nib_sink *sink,
                                  nib_generate_stats *stats, nib_err *err)

@@ -12,7 +12,7 @@ typedef struct opening {
     int sequences;
 } opening;
 
-/* Nothing is loaded before the device has refused nothing. */
+/* Loads nothing until the device has accepted everything. */
 static nib_status open_runner(void *ctx, const nib_plan *plan, nib_refusal *refusal, nib_err *err)
 {
     const opening *o = ctx;
@@ -20,7 +20,8 @@ static nib_status open_runner(void *ctx, const nib_plan *plan, nib_refusal *refu
                             plan->context, refusal, err);
 }
 
-/* Logs how many mapped weights had to be packed again. The plan compares names, the load bytes. */
+/* Logs how many mapped weights had to be packed again: the plan compares layout names, loading
+ * compares bytes. */
 static void log_repacked(const nib_session *s)
 {
     const nib_plan *p = s->plan;
@@ -34,8 +35,8 @@ static void log_repacked(const nib_session *s)
         repacked += nib__plan_is_packed(p, i) && w->pack_count > 0 && !w->packs[0].mapped;
     }
     snprintf(line, sizeof line,
-             "%zu packed weights are not as their kernels pack them now; they were packed at load. "
-             "`nibble quantize --pack` writes them anew",
+             "%zu packed weights differ from what their kernels pack now; they were packed at "
+             "load. `nibble quantize --pack` writes them again",
              repacked);
     if (repacked > 0)
         c->log(c->ctx, line);
@@ -46,19 +47,17 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
 {
     NIB_TRY(nib_plan_status(plan, err));
     if (!model->net.checkpoint)
-        return nib__fail(
-            err, NIB_USAGE,
-            "%s: only a config was given, and a plan is all that it allows; to run, name "
-            "the directory or the .safetensors file",
-            model->net.directory);
+        return nib__fail(err, NIB_USAGE,
+                         "%s: only a config was given, which can be planned but not run; to run, "
+                         "name the directory or the .safetensors file",
+                         model->net.directory);
     if (!plan->machine.here)
-        return nib__fail(
-            err, NIB_NOT_AS_ASKED,
-            "the plan is for %s, which is not this machine, so it can be planned and not "
-            "run; --device %s runs here",
-            plan->machine.name, model->engine->here.name);
+        return nib__fail(err, NIB_NOT_AS_ASKED,
+                         "the plan is for %s, which is not this machine, so it cannot run; "
+                         "--device %s runs here",
+                         plan->machine.name, model->engine->here.name);
     if (sequences < 1)
-        return nib__fail(err, NIB_USAGE, "%d sequences were asked for; at least 1 is wanted",
+        return nib__fail(err, NIB_USAGE, "%d sequences were requested; at least 1 is needed",
                          sequences);
     const nib_allocator *a = &model->engine->allocator;
     nib_session *s = nib__calloc(a, 1, sizeof *s);
@@ -70,7 +69,7 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
     nib_status opened = nib__plan_keep(model, plan, err);
     if (opened == NIB_OK)
         opened = nib__plan_open(open_runner, &o, &s->plan, &s->own, err);
-    const nib_status status = nib__model_read(model, opened, err);
+    const nib_status status = nib__model_check_files(model, opened, err);
     if (status != NIB_OK) {
         nib_session_close(s);
         return status;
@@ -86,7 +85,7 @@ void nib_session_close(nib_session *session)
 {
     if (!session)
         return;
-    if (session->runner.engine) /* else it did not open */
+    if (session->runner.engine) /* NULL: it did not open */
         nib__runner_close(&session->runner);
     nib_plan_free(session->own);
     nib__release(&session->model->engine->allocator, session);
@@ -95,8 +94,8 @@ void nib_session_close(nib_session *session)
 nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t count,
                             const float **logits, nib_err *err)
 {
-    return nib__model_read(session->model,
-                           nib__runner_step(&session->runner, slots, count, logits, err), err);
+    return nib__model_check_files(
+        session->model, nib__runner_step(&session->runner, slots, count, logits, err), err);
 }
 
 nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t position,

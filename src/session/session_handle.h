@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The session handle behind nibble.h: a plan that runs.
+ * The session handle behind nibble.h: a running plan.
  */
 #ifndef NIB_SESSION_HANDLE_H
 #define NIB_SESSION_HANDLE_H
@@ -12,7 +12,7 @@
 struct nib_session {
     nib_model *model;
     const nib_plan *plan;
-    nib_plan *own; /* `plan`, where the device refused a part of the one that was given; NULL */
+    nib_plan *own; /* `plan` if the device refused part of the given one, else NULL */
     nib_runner runner;
     nib_step_times times; /* of steps that read no prompt */
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stop strings in a text that grows.
+ * Stop strings in a growing text.
  */
 #include "stream_text.h"
 
@@ -42,10 +42,10 @@ void nib__text_out_finish(nib_text_out *out)
         nib__detok_finish(&out->detok, &out->held);
 }
 
-/* The longest end of the held text that begins one of the stop strings; *at is where a whole one
- * stands, or -1. Of several it is the one that ends first, and of those the longest: what a stop
- * string cuts does not depend on how tokens cut the text. */
-static size_t scan(const nib_text_out *out, int64_t *at)
+/* Returns the size of the longest end of the held text that begins a stop string. *at: where a
+ * whole stop string starts, or -1. Of several, the one that ends first, and of those the longest,
+ * so the result does not depend on how tokens split the text. */
+static size_t find_stop(const nib_text_out *out, int64_t *at)
 {
     size_t keep = 0, first_end = SIZE_MAX;
     *at = -1;
@@ -71,7 +71,7 @@ static size_t scan(const nib_text_out *out, int64_t *at)
 size_t nib__text_out_ready(nib_text_out *out, bool all)
 {
     int64_t at;
-    const size_t keep = scan(out, &at);
+    const size_t keep = find_stop(out, &at);
     out->stopped = out->stopped || at >= 0;
     return at >= 0 ? (size_t)at : all ? out->held.size : out->held.size - keep;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Probes of a template. A call of a known function with a known argument is rendered; the text
- * behind the generation prompt is cut at the name, at the argument's object and where the answer
- * ends. A second call shows what stands between two, a text before the call what stands there.
+ * Probes of a template. Renders a call of a known function with a known argument, and cuts the text
+ * after the generation prompt at the name, at the argument object and where the answer ends. A
+ * second call shows the text between two calls; a text before the call shows the text between
+ * these.
  */
 #include "tool_format.h"
 
@@ -14,25 +15,25 @@ static const char *const keys[] = {"nibble_key_first", "nibble_key_second"};
 static const char *const values[] = {"nibble_value_first", "nibble_value_second"};
 static const char *const ids[2][2] = {{"call_7a1e5c0b9d3f2468", "call_7a1e5c0b9d3f2469"},
                                       {"nIb1ePr0b", "nIb1ePr0c"}};
-static const char said[] = "nibble_probe_text";
-static const char user[] = "{\"role\": \"user\", \"content\": \"nibble_probe_user\"}";
+static const char sample_text[] = "nibble_probe_text";
+static const char user_message[] = "{\"role\": \"user\", \"content\": \"nibble_probe_user\"}";
 
 typedef struct probe {
     const nib_tool_prober *p;
     nib_arena *arena;
     nib_text tools, prompt;
-    /* what is tried */
+    /* the current attempt */
     int style;           /* of ids */
     const char *content; /* of the message that has calls, as JSON */
-    bool answered;       /* results follow the calls */
-    bool text;           /* arguments are a text that holds the object */
-    nib_err why;         /* the last thing that was not as it should */
+    bool answered;       /* tool results follow the calls */
+    bool text;           /* arguments are passed as text that contains the object */
+    nib_err why;         /* why the last attempt failed */
 } probe;
 
-/* Where the parts of one call stand. */
-typedef struct call_place {
+/* Offsets of the parts of one call. */
+typedef struct call_offsets {
     size_t name, name_end, arguments, arguments_end;
-} call_place;
+} call_offsets;
 
 static bool refuse(probe *g, const char *format, ...) NIB_PRINTF(2, 3);
 
@@ -49,7 +50,7 @@ static bool refuse(probe *g, const char *format, ...)
 
 /* ---- conversations ---- */
 
-static void put_tools(nib_text *out)
+static void write_tools(nib_text *out)
 {
     nib__text_str(out, "[");
     for (int i = 0; i < 2; i++)
@@ -62,7 +63,7 @@ static void put_tools(nib_text *out)
     nib__text_str(out, "]");
 }
 
-static void put_calls(nib_text *out, const probe *g, int count)
+static void write_calls(nib_text *out, const probe *g, int count)
 {
     nib__text_format(out, "{\"role\": \"assistant\", \"content\": %s, \"tool_calls\": [",
                      g->content);
@@ -98,25 +99,24 @@ static bool render(probe *g, const char *messages, const char *tools, bool promp
     return false;
 }
 
-/* The conversation with calls, or with a text in their place. */
+/* Renders the conversation with `count` calls, or for 0 with a text instead. */
 static bool render_answer(probe *g, int count, nib_text *out)
 {
     nib_text messages;
     nib__text_init(&messages, g->p->allocator);
-    nib__text_format(&messages, "[%s, ", user);
+    nib__text_format(&messages, "[%s, ", user_message);
     if (count > 0)
-        put_calls(&messages, g, count);
+        write_calls(&messages, g, count);
     else
-        nib__text_format(&messages, "{\"role\": \"assistant\", \"content\": \"%s\"}", said);
+        nib__text_format(&messages, "{\"role\": \"assistant\", \"content\": \"%s\"}", sample_text);
     nib__text_str(&messages, "]");
-    const bool good = messages.failed
-                          ? nib__fail_memory(&g->why, messages.size, "a probe") == NIB_OK
-                          : render(g, messages.at, g->tools.at, false, out);
+    const bool ok = messages.failed ? nib__fail_memory(&g->why, messages.size, "a probe") == NIB_OK
+                                    : render(g, messages.at, g->tools.at, false, out);
     nib__text_free(&messages);
-    return good;
+    return ok;
 }
 
-/* ---- places ---- */
+/* ---- finding the parts ---- */
 
 static size_t find(const nib_text *in, size_t from, size_t end, const char *what)
 {
@@ -126,7 +126,7 @@ static size_t find(const nib_text *in, size_t from, size_t end, const char *what
 
 static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-/* Where the answer begins: behind the generation prompt, of which white space may be missing. */
+/* Where the answer starts: after the generation prompt, of which white space may be missing. */
 static bool find_start(probe *g, const nib_text *all, size_t *start)
 {
     size_t at = 0;
@@ -135,7 +135,7 @@ static bool find_start(probe *g, const nib_text *all, size_t *start)
     *start = at;
     for (; at < g->prompt.size; at++)
         if (!is_blank(g->prompt.at[at]))
-            return refuse(g, "what stands before a call is not what an answer begins with");
+            return refuse(g, "the text before a call does not start like an answer");
     return true;
 }
 
@@ -146,8 +146,8 @@ static size_t skip_blanks(const nib_text *in, size_t at)
     return at;
 }
 
-/* {"KEY": "VALUE"} around a key. */
-static bool find_arguments(const nib_text *in, size_t from, size_t key, int i, call_place *out)
+/* Finds {"KEY": "VALUE"} around a key. */
+static bool find_arguments(const nib_text *in, size_t from, size_t key, int i, call_offsets *out)
 {
     size_t at = key, end = key + strlen(keys[i]);
     if (at == from || in->at[--at] != '"')
@@ -173,20 +173,21 @@ static bool find_arguments(const nib_text *in, size_t from, size_t key, int i, c
     return end < in->size && in->at[end] == '}';
 }
 
-static bool find_call(probe *g, const nib_text *in, size_t from, int i, call_place *out)
+static bool find_call(probe *g, const nib_text *in, size_t from, int i, call_offsets *out)
 {
     const size_t name = find(in, from, in->size, names[i]), key = find(in, from, in->size, keys[i]);
     if (name == SIZE_MAX || key == SIZE_MAX)
         return refuse(g, "it does not write %s", name == SIZE_MAX ? "them" : "their arguments");
     if (key < name)
-        return refuse(g, "their arguments stand before the name");
+        return refuse(g, "their arguments come before the name");
     out->name = name;
     out->name_end = name + strlen(names[i]);
     return find_arguments(in, out->name_end, key, i, out) ||
            refuse(g, "their arguments are not written as a JSON object");
 }
 
-/* Where the answer ends: before a token that ends answers, or before what stands behind a text. */
+/* Where the answer ends: before a token that ends answers, or before the text that follows a plain
+ * answer. */
 static bool find_end(probe *g, const nib_text *in, size_t from, size_t *end)
 {
     nib_text plain;
@@ -198,26 +199,26 @@ static bool find_end(probe *g, const nib_text *in, size_t from, size_t *end)
     if (*end != SIZE_MAX)
         return true;
     if (g->answered)
-        return refuse(g, "no token that ends an answer stands behind them");
+        return refuse(g, "no token that ends an answer follows them");
     nib__text_init(&plain, g->p->allocator);
-    bool good = render_answer(g, 0, &plain);
-    if (good) {
-        size_t text = find(&plain, 0, plain.size, said);
-        text = text == SIZE_MAX ? plain.size : text + strlen(said);
+    bool ok = render_answer(g, 0, &plain);
+    if (ok) {
+        size_t text = find(&plain, 0, plain.size, sample_text);
+        text = text == SIZE_MAX ? plain.size : text + strlen(sample_text);
         const size_t size = plain.size - text;
-        good = (size <= in->size - from &&
-                memcmp(in->at + in->size - size, plain.at + text, size) == 0) ||
-               refuse(g, "they end in another way than texts, without a token that ends answers");
+        ok = (size <= in->size - from &&
+              memcmp(in->at + in->size - size, plain.at + text, size) == 0) ||
+             refuse(g, "they end differently from text answers, without a token that ends answers");
         *end = in->size - size;
     }
     nib__text_free(&plain);
-    return good;
+    return ok;
 }
 
 /* ---- texts ---- */
 
-/* A copy of [from, to) with the place of the id of call i. */
-static bool take_text(probe *g, const nib_text *in, size_t from, size_t to, int i,
+/* Copies [from, to) and notes the position of call i's id in it. */
+static bool copy_text(probe *g, const nib_text *in, size_t from, size_t to, int i,
                       nib_call_text *out)
 {
     const char *id = ids[g->style][i];
@@ -231,19 +232,19 @@ static bool take_text(probe *g, const nib_text *in, size_t from, size_t to, int 
             find(in, from, to, keys[other]) != SIZE_MAX)
             return refuse(g, "a name or its arguments are written more than once");
     if (find(in, from, to, "&#34;") !=
-        SIZE_MAX) /* Jinja's answer to text beside text marked safe */
+        SIZE_MAX) /* Jinja escapes text that is joined with text marked safe */
         return refuse(g, "quotes around them are escaped as in HTML");
     if (at == SIZE_MAX)
         return true;
     out->id_at = at - from;
     out->id_size = size;
     if (g->style == 0)
-        return refuse(g, "the model writes ids of its calls, which are not the usual 9 letters and "
-                         "digits");
+        return refuse(
+            g, "the model writes ids of its calls that are not the usual 9 letters and digits");
     return find(in, at + size, to, id) == SIZE_MAX || refuse(g, "an id is written more than once");
 }
 
-static bool same(const nib_call_text *a, const nib_call_text *b)
+static bool same_text(const nib_call_text *a, const nib_call_text *b)
 {
     if (a->size != b->size || a->id_at != b->id_at || a->id_size != b->id_size)
         return false;
@@ -253,48 +254,50 @@ static bool same(const nib_call_text *a, const nib_call_text *b)
     return true;
 }
 
-static bool take_one(probe *g, const nib_text *all, nib_call_format *out)
+static bool read_one_call(probe *g, const nib_text *all, nib_call_format *out)
 {
     size_t start, end;
-    call_place call;
+    call_offsets call;
     return find_start(g, all, &start) && find_call(g, all, start, 0, &call) &&
            find_end(g, all, call.arguments_end, &end) &&
-           take_text(g, all, start, call.name, 0, &out->before) &&
-           take_text(g, all, call.name_end, call.arguments, 0, &out->middle) &&
-           take_text(g, all, call.arguments_end, end, 0, &out->last);
+           copy_text(g, all, start, call.name, 0, &out->before) &&
+           copy_text(g, all, call.name_end, call.arguments, 0, &out->middle) &&
+           copy_text(g, all, call.arguments_end, end, 0, &out->last);
 }
 
-/* What stands between two calls, if these are otherwise as one is. */
-static bool take_next(probe *g, const nib_text *all, nib_call_format *out)
+/* Reads the text between two calls, if each is otherwise written like a single call. */
+static bool read_next_call(probe *g, const nib_text *all, nib_call_format *out)
 {
     size_t start, end;
-    call_place first, second;
+    call_offsets first, second;
     nib_call_text before, middle, next, last;
     if (!find_start(g, all, &start) || !find_call(g, all, start, 0, &first) ||
         !find_call(g, all, first.arguments_end, 1, &second) ||
         !find_end(g, all, second.arguments_end, &end))
         return false;
-    if (!take_text(g, all, start, first.name, 0, &before) ||
-        !take_text(g, all, second.name_end, second.arguments, 1, &middle) ||
-        !take_text(g, all, second.arguments_end, end, 1, &last))
+    if (!copy_text(g, all, start, first.name, 0, &before) ||
+        !copy_text(g, all, second.name_end, second.arguments, 1, &middle) ||
+        !copy_text(g, all, second.arguments_end, end, 1, &last))
         return false;
-    /* the id between two is of the first or of the second */
+    /* an id between the calls may belong to the first or the second */
     const bool late = find(all, first.arguments_end, second.name, ids[g->style][1]) != SIZE_MAX;
-    if (!take_text(g, all, first.arguments_end, second.name, late, &next) ||
-        !same(&before, &out->before) || !same(&middle, &out->middle) || !same(&last, &out->last))
+    if (!copy_text(g, all, first.arguments_end, second.name, late, &next) ||
+        !same_text(&before, &out->before) || !same_text(&middle, &out->middle) ||
+        !same_text(&last, &out->last))
         return false;
     out->next = next;
     return true;
 }
 
-/* What stands between a text and the first call, if the call is otherwise as without one. */
-static void take_gap(probe *g, const nib_text *all, nib_call_format *out)
+/* Reads the text between a text and the first call, if the call is otherwise written as without a
+ * text. */
+static void read_gap(probe *g, const nib_text *all, nib_call_format *out)
 {
-    const size_t at = find(all, 0, all->size, said);
-    call_place call;
+    const size_t at = find(all, 0, all->size, sample_text);
+    call_offsets call;
     if (at == SIZE_MAX || !find_call(g, all, at, 0, &call))
         return;
-    const size_t from = at + strlen(said), size = out->before.size;
+    const size_t from = at + strlen(sample_text), size = out->before.size;
     if (call.name - from < size || memcmp(all->at + call.name - size, out->before.at, size) != 0)
         return;
     const char *gap = nib__arena_copy(g->arena, all->at + from, call.name - from - size);
@@ -306,7 +309,7 @@ static void take_gap(probe *g, const nib_text *all, nib_call_format *out)
     out->gap_size = call.name - from - size;
 }
 
-/* ---- the whole ---- */
+/* ---- trying forms of calls ---- */
 
 static bool try_one(probe *g, nib_tool_format *out)
 {
@@ -314,18 +317,18 @@ static bool try_one(probe *g, nib_tool_format *out)
     nib__text_init(&all, g->p->allocator);
     *out = (nib_tool_format){
         .short_ids = g->style == 1, .text_arguments = g->text, .calls = {.gap = ""}};
-    bool good = render_answer(g, 1, &all) && take_one(g, &all, &out->calls);
-    if (good) {
+    bool ok = render_answer(g, 1, &all) && read_one_call(g, &all, &out->calls);
+    if (ok) {
         g->why = (nib_err){.status = NIB_OK};
-        (void)(render_answer(g, 2, &all) && take_next(g, &all, &out->calls));
-        good = g->why.status != NIB_NO_MEMORY;
+        (void)(render_answer(g, 2, &all) && read_next_call(g, &all, &out->calls));
+        ok = g->why.status != NIB_NO_MEMORY;
         g->content = "\"nibble_probe_text\"";
-        if (good && render_answer(g, 1, &all))
-            take_gap(g, &all, &out->calls);
-        good = g->why.status != NIB_NO_MEMORY;
+        if (ok && render_answer(g, 1, &all))
+            read_gap(g, &all, &out->calls);
+        ok = g->why.status != NIB_NO_MEMORY;
     }
     nib__text_free(&all);
-    return good;
+    return ok;
 }
 
 static bool try_all(probe *g, nib_tool_format *out)
@@ -355,24 +358,24 @@ nib_status nib__tool_format_find(nib_tool_format *out, const nib_tool_prober *p,
     char messages[128];
     nib__text_init(&g.tools, p->allocator);
     nib__text_init(&g.prompt, p->allocator);
-    put_tools(&g.tools);
-    snprintf(messages, sizeof messages, "[%s]", user);
-    const bool good =
+    write_tools(&g.tools);
+    snprintf(messages, sizeof messages, "[%s]", user_message);
+    const bool ok =
         (!g.tools.failed || nib__fail_memory(&g.why, g.tools.size, "a probe") == NIB_OK) &&
         render(&g, messages, g.tools.at, true, &g.prompt) && try_all(&g, out);
     nib__text_free(&g.tools);
     nib__text_free(&g.prompt);
-    if (good)
+    if (ok)
         return NIB_OK;
     if (g.why.status == NIB_NO_MEMORY)
         return nib__fail(err, NIB_NO_MEMORY, "%s", g.why.text);
     return nib__fail(err, NIB_UNSUPPORTED,
-                     "this model's template writes calls in a way that is not read: %s; with "
+                     "cannot read how this model's template writes tool calls: %s; with "
                      "tool_choice \"none\" the tools are shown and the answer is text",
                      g.why.text);
 }
 
-/* Some templates show tools beside a system message only, others know no such role. */
+/* Some templates show tools only beside a system message, others have no such role. */
 nib_status nib__tool_format_shows(const nib_tool_prober *p, nib_err *err)
 {
     probe g = {.p = p};
@@ -382,10 +385,10 @@ nib_status nib__tool_format_shows(const nib_tool_prober *p, nib_err *err)
     nib__text_init(&g.tools, p->allocator);
     nib__text_init(&with, p->allocator);
     nib__text_init(&without, p->allocator);
-    put_tools(&g.tools);
+    write_tools(&g.tools);
     for (int system = 0; system < 2 && !shown && !g.tools.failed; system++) {
         snprintf(messages, sizeof messages, "[%s%s]",
-                 system ? "{\"role\": \"system\", \"content\": \"s\"}, " : "", user);
+                 system ? "{\"role\": \"system\", \"content\": \"s\"}, " : "", user_message);
         if (render(&g, messages, g.tools.at, true, &with) &&
             render(&g, messages, NULL, true, &without)) {
             rendered = true;
@@ -400,11 +403,11 @@ nib_status nib__tool_format_shows(const nib_tool_prober *p, nib_err *err)
         return nib__fail_memory(err, 0, "a probe of the chat template");
     if (!rendered)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "of a short conversation with tools %s; so these cannot be shown with it",
+                         "for a short conversation with tools %s; so tools cannot be used with it",
                          g.why.text);
     return shown ? NIB_OK
                  : nib__fail(err, NIB_UNSUPPORTED,
-                             "the chat template makes the same prompt with tools and without, so "
-                             "the model would not see them; take another model or "
-                             "--chat-template, or leave them out");
+                             "the chat template renders the same prompt with tools and without, so "
+                             "the model would not see them; use another model or --chat-template, "
+                             "or leave them out");
 }

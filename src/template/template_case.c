@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Upper, lower and title case of texts as Python's str has them: full mappings, where a character
- * may become several, and the final sigma. Categories and mappings of one to one are utf8proc's;
- * the properties that it has not are tables here, of Unicode 14.
+ * Upper, lower and title case as in Python's str: full mappings, where a character may become
+ * several, and the final sigma. Categories and one-to-one mappings are utf8proc's; this file has
+ * tables of Unicode 14 for the properties that utf8proc lacks.
  */
 #include "point_ranges.h"
 #include "template_parts.h"
 
 #include <utf8proc.h>
 
-/* ---- what a character is ---- */
+/* ---- properties of characters ---- */
 
-/* Digits that are no decimals (Numeric_Type=Digit): raised, lowered, in circles. */
+/* Digits that are not decimals (Numeric_Type=Digit): superscript, subscript, circled. */
 static const nib_point_range other_digits[] = {
     {0xb2, 0xb3},       {0xb9, 0xb9},       {0x1369, 0x1371},   {0x19da, 0x19da},
     {0x2070, 0x2070},   {0x2074, 0x2079},   {0x2080, 0x2089},   {0x2460, 0x2468},
@@ -20,7 +20,7 @@ static const nib_point_range other_digits[] = {
     {0x10a40, 0x10a43}, {0x10e60, 0x10e68}, {0x11052, 0x1105a}, {0x1f100, 0x1f10a},
 };
 
-/* Other_Lowercase and Other_Uppercase: characters that have a case and are no Ll or Lu. */
+/* Other_Lowercase and Other_Uppercase: cased characters outside Ll and Lu. */
 static const nib_point_range other_lower[] = {
     {0xaa, 0xaa},       {0xba, 0xba},       {0x2b0, 0x2b8},     {0x2c0, 0x2c1},
     {0x2e0, 0x2e4},     {0x345, 0x345},     {0x37a, 0x37a},     {0x1d2c, 0x1d6a},
@@ -65,7 +65,7 @@ static bool is_cased(uint32_t point)
 
 /* ---- mappings ---- */
 
-/* Unicode's SpecialCasing: characters whose upper case is more than one; upper and title. */
+/* Unicode's SpecialCasing: characters whose upper case has several characters; upper and title. */
 static const struct {
     uint16_t point, upper[3], title[3];
 } special[] = {
@@ -125,22 +125,22 @@ static const struct {
     {0xfb17, {0x544, 0x53d}, {0x544, 0x56d}},
 };
 
-static nib_status put_point(nib_run *r, nib_builder *b, uint32_t point, bool user)
+static nib_status put_point(nib_render *r, nib_builder *b, uint32_t point, bool user)
 {
     char bytes[4];
     return nib__put(r, b, bytes, (size_t)nib__utf8_put(bytes, point), user);
 }
 
-static nib_status put_points(nib_run *r, nib_builder *b, const uint16_t points[3], bool user)
+static nib_status put_points(nib_render *r, nib_builder *b, const uint16_t points[3], bool user)
 {
     for (int i = 0; i < 3 && points[i] != 0; i++)
         NIB_TRY(put_point(r, b, points[i], user));
     return NIB_OK;
 }
 
-static nib_status put_upper(nib_run *r, nib_builder *b, uint32_t point, bool title, bool user)
+static nib_status put_upper(nib_render *r, nib_builder *b, uint32_t point, bool title, bool user)
 {
-    if (point >= 0x1f80 && point <= 0x1faf && !title) { /* Greek with an iota below */
+    if (point >= 0x1f80 && point <= 0x1faf && !title) { /* Greek with iota subscript */
         static const uint16_t rows[] = {0x1f08, 0x1f28, 0x1f68};
         NIB_TRY(put_point(r, b, rows[(point - 0x1f80) >> 4] | (point & 7), user));
         return put_point(r, b, 0x399, user);
@@ -153,7 +153,7 @@ static nib_status put_upper(nib_run *r, nib_builder *b, uint32_t point, bool tit
     return put_point(r, b, (uint32_t)(title ? utf8proc_totitle(p) : utf8proc_toupper(p)), user);
 }
 
-/* Marks and the like, which stand in words and do not end them for the final sigma. */
+/* Case_Ignorable: marks and the like, which the final-sigma rule skips. */
 static bool is_ignored(uint32_t point)
 {
     static const nib_point_range others[] = {
@@ -167,8 +167,8 @@ static bool is_ignored(uint32_t point)
            point == '.' || point == ':' || nib__point_among(others, COUNT(others), point);
 }
 
-/* A sigma at `at` that ends its word: a cased letter is before it, from `from` on, and none behind.
- */
+/* Does the sigma at `at` end its word? A cased letter precedes it, at `from` or later, and none
+ * follows. */
 static bool is_final(const nib_string *s, size_t from, size_t at)
 {
     bool before = false;
@@ -190,8 +190,8 @@ static bool is_final(const nib_string *s, size_t from, size_t at)
     return before;
 }
 
-static nib_status put_lower(nib_run *r, nib_builder *b, const nib_string *s, size_t from, size_t at,
-                            uint32_t point, bool user)
+static nib_status put_lower(nib_render *r, nib_builder *b, const nib_string *s, size_t from,
+                            size_t at, uint32_t point, bool user)
 {
     if (point == 0x130) {
         NIB_TRY(put_point(r, b, 'i', user));
@@ -202,17 +202,17 @@ static nib_status put_lower(nib_run *r, nib_builder *b, const nib_string *s, siz
     return put_point(r, b, (uint32_t)utf8proc_tolower((utf8proc_int32_t)point), user);
 }
 
-/* What Jinja's title begins a word behind. */
-static bool parts_words(uint32_t point)
+/* Does Jinja's title filter start a word after this character? */
+static bool separates_words(uint32_t point)
 {
     return point == '-' || point == '(' || point == '{' || point == '[' || point == '<' ||
            nib__template_space(point);
 }
 
-nib_status nib__put_case(nib_run *r, nib_builder *b, const nib_string *s, nib_case as)
+nib_status nib__put_case(nib_render *r, nib_builder *b, const nib_string *s, nib_case as)
 {
     bool first = true;
-    size_t from = 0; /* Jinja's title lowers the rest of each word by itself */
+    size_t from = 0; /* Jinja's title lowercases the rest of each word separately */
     NIB_TRY(nib__run_steps(r, s->size / 16));
     for (size_t i = 0; i < s->size;) {
         const char *next = s->at + i;
@@ -221,7 +221,9 @@ nib_status nib__put_case(nib_run *r, nib_builder *b, const nib_string *s, nib_ca
         const bool upper = as == NIB_UPPER || (as != NIB_LOWER && first);
         NIB_TRY(upper ? put_upper(r, b, point, as == NIB_TITLE || as == NIB_CAPITAL, user)
                       : put_lower(r, b, s, from, i, point, user));
-        first = as == NIB_TITLE ? !is_cased(point) : as == NIB_WORDS ? parts_words(point) : false;
+        first = as == NIB_TITLE   ? !is_cased(point)
+                : as == NIB_WORDS ? separates_words(point)
+                                  : false;
         i = (size_t)(next - s->at);
         if (as == NIB_WORDS && upper)
             from = i;

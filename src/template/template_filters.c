@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Jinja's filters of strings, numbers and JSON, and the table of all filters. Those of collections
- * are template_lists.c.
+ * Jinja's filters of strings, numbers and JSON, and the table of all filters. Filters of
+ * collections are in template_lists.c.
  */
 #include "template_parts.h"
 
@@ -10,23 +10,32 @@
 
 /* ---- strings ---- */
 
-static nib_status cased(nib_run *r, nib_value self, nib_case as, nib_value *out)
+static nib_status change_case(nib_render *r, nib_value self, nib_case as, nib_value *out)
 {
     nib_builder b = {.size = 0};
     nib_value text;
     NIB_TRY(nib__to_string(r, self, &text));
     NIB_TRY(nib__put_case(r, &b, text.as.string, as));
-    NIB_TRY(nib__built(r, &b, out));
+    NIB_TRY(nib__finish_string(r, &b, out));
     out->markup = text.markup && as != NIB_WORDS;
     return NIB_OK;
 }
 
-static NIB_FILTER(filter_upper) { return (void)args, (void)bound, cased(r, self, NIB_UPPER, out); }
-static NIB_FILTER(filter_lower) { return (void)args, (void)bound, cased(r, self, NIB_LOWER, out); }
-static NIB_FILTER(filter_title) { return (void)args, (void)bound, cased(r, self, NIB_WORDS, out); }
+static NIB_FILTER(filter_upper)
+{
+    return (void)args, (void)bound, change_case(r, self, NIB_UPPER, out);
+}
+static NIB_FILTER(filter_lower)
+{
+    return (void)args, (void)bound, change_case(r, self, NIB_LOWER, out);
+}
+static NIB_FILTER(filter_title)
+{
+    return (void)args, (void)bound, change_case(r, self, NIB_WORDS, out);
+}
 static NIB_FILTER(filter_capitalize)
 {
-    return (void)args, (void)bound, cased(r, self, NIB_CAPITAL, out);
+    return (void)args, (void)bound, change_case(r, self, NIB_CAPITAL, out);
 }
 static NIB_FILTER(filter_string) { return (void)args, (void)bound, nib__to_string(r, self, out); }
 
@@ -35,7 +44,7 @@ static NIB_FILTER(filter_trim)
     nib_value text, chars;
     (void)args;
     NIB_TRY(nib__to_string(r, self, &text));
-    const bool given = nib__given(&bound[0]) && bound[0].kind != NIB_V_NONE;
+    const bool given = nib__is_given(&bound[0]) && bound[0].kind != NIB_V_NONE;
     if (given && bound[0].kind != NIB_V_STRING)
         return nib__run_type_error(r, "trim", text, bound[0]);
     chars = bound[0];
@@ -50,7 +59,7 @@ static NIB_FILTER(filter_replace)
     NIB_TRY(nib__to_string(r, self, &text));
     NIB_TRY(nib__to_string(r, bound[0], &from));
     NIB_TRY(nib__to_string(r, bound[1], &to));
-    if (nib__given(&bound[2]) && bound[2].kind != NIB_V_NONE && !nib__integer(bound[2], &most))
+    if (nib__is_given(&bound[2]) && bound[2].kind != NIB_V_NONE && !nib__integer(bound[2], &most))
         return nib__run_type_error(r, "replace", text, bound[2]);
     text.markup = false;
     return nib__replace(r, out, text, from.as.string, to.as.string, most);
@@ -69,7 +78,7 @@ static NIB_FILTER(filter_escape)
     nib_builder b = {.size = 0};
     (void)args, (void)bound;
     NIB_TRY(nib__put_escaped(r, &b, self));
-    NIB_TRY(nib__built(r, &b, out));
+    NIB_TRY(nib__finish_string(r, &b, out));
     out->markup = true;
     return NIB_OK;
 }
@@ -80,8 +89,7 @@ static NIB_FILTER(filter_format)
     (void)bound;
     NIB_TRY(nib__to_string(r, self, &text));
     if (args->count != 0 && args->named_count != 0)
-        return nib__run_fail(r, NIB_BAD_INPUT,
-                             "format takes values with names or without, not both");
+        return nib__run_fail(r, NIB_BAD_INPUT, "format takes positional or named values, not both");
     if (args->named_count == 0) {
         NIB_TRY(nib__v_items(r, &values, NIB_V_TUPLE, args->count));
         for (size_t i = 0; i < args->count; i++)
@@ -96,22 +104,22 @@ static NIB_FILTER(filter_format)
     return nib__format_percent(r, out, text, values);
 }
 
-/* So many blanks, or the string itself. */
-static nib_status indentation(nib_run *r, nib_value width, int64_t otherwise, nib_value *out)
+/* The string itself, or so many spaces. */
+static nib_status make_indent(nib_render *r, nib_value width, int64_t fallback, nib_value *out)
 {
     nib_builder b = {.size = 0};
-    int64_t count = otherwise;
+    int64_t count = fallback;
     if (width.kind == NIB_V_STRING) {
         *out = width;
         return NIB_OK;
     }
-    if (nib__given(&width) && !nib__integer(width, &count))
+    if (nib__is_given(&width) && !nib__integer(width, &count))
         return nib__run_type_error(r, "indent", width, width);
     for (int64_t i = 0; i < count; i++) {
         NIB_TRY(nib__run_steps(r, 1));
         NIB_TRY(nib__put_text(r, &b, " ", false));
     }
-    return nib__built(r, &b, out);
+    return nib__finish_string(r, &b, out);
 }
 
 static NIB_FILTER(filter_indent)
@@ -124,7 +132,7 @@ static NIB_FILTER(filter_indent)
     (void)args;
     if (self.kind != NIB_V_STRING)
         return nib__run_type_error(r, "indent", self, self);
-    NIB_TRY(indentation(r, bound[0], 4, &width));
+    NIB_TRY(make_indent(r, bound[0], 4, &width));
     NIB_TRY(nib__split_lines(r, self, false, true, &lines, &count));
     for (size_t i = 0; i < count; i++) {
         if (i != 0)
@@ -133,7 +141,7 @@ static NIB_FILTER(filter_indent)
             NIB_TRY(nib__put_string(r, &b, width.as.string));
         NIB_TRY(nib__put_string(r, &b, lines[i].as.string));
     }
-    NIB_TRY(nib__built(r, &b, out));
+    NIB_TRY(nib__finish_string(r, &b, out));
     out->markup = self.markup;
     return NIB_OK;
 }
@@ -145,7 +153,7 @@ static NIB_FILTER(filter_center)
     int64_t width = 80;
     (void)args;
     NIB_TRY(nib__to_string(r, self, &text));
-    if (nib__given(&bound[0]) && !nib__integer(bound[0], &width))
+    if (nib__is_given(&bound[0]) && !nib__integer(bound[0], &width))
         return nib__run_type_error(r, "center", text, bound[0]);
     const int64_t size = (int64_t)nib__count_points(text.as.string->at, text.as.string->size);
     const int64_t missing = width > size ? width - size : 0;
@@ -158,7 +166,7 @@ static NIB_FILTER(filter_center)
     }
     if (missing == left)
         NIB_TRY(nib__put_string(r, &b, text.as.string));
-    return nib__built(r, &b, out);
+    return nib__finish_string(r, &b, out);
 }
 
 /* ---- numbers ---- */
@@ -168,7 +176,7 @@ static NIB_FILTER(filter_abs)
     int64_t i;
     (void)args, (void)bound;
     if (nib__integer(self, &i) && i == INT64_MIN)
-        return nib__run_fail(r, NIB_UNSUPPORTED, "an integer grows past 64 bits");
+        return nib__run_fail(r, NIB_UNSUPPORTED, "integer overflow: more than 64 bits");
     if (nib__integer(self, &i)) {
         *out = nib__v_int(i < 0 ? -i : i);
     } else if (self.kind == NIB_V_FLOAT) {
@@ -184,8 +192,8 @@ static NIB_FILTER(filter_abs)
     return NIB_OK;
 }
 
-/* A number as Python's float() reads it from a string. */
-static bool read_real(nib_run *r, nib_value text, double *out)
+/* Reads a string as Python's float() does. */
+static bool read_real(nib_render *r, nib_value text, double *out)
 {
     static const char *const words[] = {"nan", "inf", "infinity"};
     char digits[400];
@@ -209,7 +217,7 @@ static bool read_real(nib_run *r, nib_value text, double *out)
             return true;
         }
     }
-    /* JSON wants a digit on both sides of the point, and no zeros before. */
+    /* JSON requires a digit on both sides of the point, and no leading zeros. */
     char number[404];
     size_t used = 0, from = 0;
     while (from + 1 < size && digits[from] == '0' && digits[from + 1] >= '0' &&
@@ -237,7 +245,7 @@ static bool read_real(nib_run *r, nib_value text, double *out)
     return true;
 }
 
-static bool read_integer(nib_run *r, nib_value text, int64_t base, int64_t *out)
+static bool read_integer(nib_render *r, nib_value text, int64_t base, int64_t *out)
 {
     nib_value bare;
     uint64_t value = 0;
@@ -279,12 +287,12 @@ static NIB_FILTER(filter_int)
     double real = self.kind == NIB_V_FLOAT ? self.as.real : 0;
     const bool text = self.kind == NIB_V_STRING;
     (void)args;
-    if (nib__given(&bound[1]) && !nib__integer(bound[1], &base))
+    if (nib__is_given(&bound[1]) && !nib__integer(bound[1], &base))
         return nib__run_type_error(r, "int", self, bound[1]);
     if (self.kind == NIB_V_UNDEFINED)
         return nib__run_type_error(r, "int", self, self);
     if (self.kind == NIB_V_FLOAT && isinf(real))
-        return nib__run_fail(r, NIB_BAD_INPUT, "int: infinity is no integer");
+        return nib__run_fail(r, NIB_BAD_INPUT, "int: infinity is not an integer");
     if (self.kind == NIB_V_BIG) {
         *out = self;
     } else if (nib__integer(self, &integer) || (text && read_integer(r, self, base, &integer))) {
@@ -292,10 +300,10 @@ static NIB_FILTER(filter_int)
     } else if ((self.kind == NIB_V_FLOAT || (text && read_real(r, self, &real))) &&
                isfinite(real)) {
         if (fabs(real) >= 0x1p63)
-            return nib__run_fail(r, NIB_UNSUPPORTED, "an integer grows past 64 bits");
+            return nib__run_fail(r, NIB_UNSUPPORTED, "integer overflow: more than 64 bits");
         *out = nib__v_int((int64_t)real);
     } else {
-        *out = nib__given(&bound[0]) ? bound[0] : nib__v_int(0);
+        *out = nib__is_given(&bound[0]) ? bound[0] : nib__v_int(0);
         return NIB_OK;
     }
     out->user = self.user;
@@ -314,12 +322,12 @@ static NIB_FILTER(filter_float)
         out->user = self.user;
         return NIB_OK;
     }
-    *out = nib__given(&bound[0]) ? bound[0] : nib__v_real(0);
+    *out = nib__is_given(&bound[0]) ? bound[0] : nib__v_real(0);
     return NIB_OK;
 }
 
-/* To so many digits, as the decimal form of the number rounds: the nearest, ties to even. */
-static double rounded(double value, int digits)
+/* Rounds to so many decimals by the exact decimal value: to nearest, ties to even. */
+static double round_real(double value, int digits)
 {
     char text[400];
     nib_json json;
@@ -340,12 +348,12 @@ static double rounded(double value, int digits)
     return copysign(result, value);
 }
 
-/* To a multiple of 10^places, ties to even. */
-static nib_status rounded_integer(nib_run *r, int64_t value, int64_t places, nib_value *out)
+/* Rounds to a multiple of 10^places, ties to even. */
+static nib_status round_integer(nib_render *r, int64_t value, int64_t places, nib_value *out)
 {
     const bool minus = value < 0;
     uint64_t scale = 1, size = minus ? 0 - (uint64_t)value : (uint64_t)value;
-    if (places > 19) { /* half of 10^20 is past every integer here */
+    if (places > 19) { /* half of 10^20 exceeds every 64-bit integer */
         *out = nib__v_int(0);
         return NIB_OK;
     }
@@ -354,7 +362,7 @@ static nib_status rounded_integer(nib_run *r, int64_t value, int64_t places, nib
     const uint64_t rest = size % scale, missing = scale - rest;
     const bool up = rest > missing || (rest == missing && size / scale % 2 == 1);
     if (!nib__add(&size, size - rest, up ? scale : 0) || size > (uint64_t)INT64_MAX + minus)
-        return nib__run_fail(r, NIB_UNSUPPORTED, "an integer grows past 64 bits");
+        return nib__run_fail(r, NIB_UNSUPPORTED, "integer overflow: more than 64 bits");
     *out = nib__v_int(minus && size != 0 ? -(int64_t)(size - 1) - 1 : (int64_t)size);
     return NIB_OK;
 }
@@ -364,30 +372,31 @@ static NIB_FILTER(filter_round)
     int64_t precision = 0, integer;
     double real;
     const nib_value method = bound[1];
-    const bool common = !nib__given(&method) || nib__is_text(method, "common");
+    const bool common = !nib__is_given(&method) || nib__is_text(method, "common");
     const bool ceil_it = nib__is_text(method, "ceil");
     (void)args;
     if (!common && !ceil_it && !nib__is_text(method, "floor"))
-        return nib__run_fail(r, NIB_BAD_INPUT, "round: the method is common, ceil or floor");
-    if (!nib__number(self, &real) || (nib__given(&bound[0]) && !nib__integer(bound[0], &precision)))
+        return nib__run_fail(r, NIB_BAD_INPUT, "round: the method must be common, ceil or floor");
+    if (!nib__number(self, &real) ||
+        (nib__is_given(&bound[0]) && !nib__integer(bound[0], &precision)))
         return nib__run_type_error(r, "round", self, bound[0]);
     precision = nib__max(-400, nib__min(precision, 400));
     if (common && nib__integer(self, &integer)) {
-        NIB_TRY(rounded_integer(r, integer, -precision, out));
+        NIB_TRY(round_integer(r, integer, -precision, out));
     } else if (common) {
-        *out = nib__v_real(rounded(real, (int)precision));
+        *out = nib__v_real(round_real(real, (int)precision));
     } else {
         const double scale = pow(10, (double)precision), scaled = real * scale;
         if (!isfinite(scaled))
-            return nib__run_fail(r, NIB_BAD_INPUT, "round: infinity and NaN have no whole part");
-        /* Python's floor and ceil give an integer, which has no -0 */
+            return nib__run_fail(r, NIB_BAD_INPUT, "round: infinity and NaN have no integer part");
+        /* Python's floor and ceil return an integer, which has no -0 */
         *out = nib__v_real(((ceil_it ? ceil(scaled) : floor(scaled)) + 0.0) / scale);
     }
     out->user = self.user;
     return NIB_OK;
 }
 
-/* ---- others ---- */
+/* ---- other filters ---- */
 
 static NIB_FILTER(filter_default)
 {
@@ -397,7 +406,7 @@ static NIB_FILTER(filter_default)
     *out = self;
     if (!replaced)
         return NIB_OK;
-    if (!nib__given(&bound[0]))
+    if (!nib__is_given(&bound[0]))
         return nib__v_text(r, out, "", 0, false);
     *out = bound[0];
     return NIB_OK;
@@ -425,22 +434,22 @@ static NIB_FILTER(filter_length)
     }
 }
 
-/* json.dumps with transformers' defaults: characters past ASCII stay. */
+/* json.dumps with transformers' defaults: non-ASCII characters are not escaped. */
 static NIB_FILTER(filter_tojson)
 {
     nib_dump d = {.ascii = nib__truth(bound[0]), .sorted = nib__truth(bound[3])};
-    const bool indents = nib__given(&bound[1]) && bound[1].kind != NIB_V_NONE;
+    const bool indents = nib__is_given(&bound[1]) && bound[1].kind != NIB_V_NONE;
     nib_value indent, item, key;
     nib_builder b = {.size = 0};
     (void)args;
-    NIB_TRY(indentation(r, bound[1].kind == NIB_V_NONE ? nib__v_int(0) : bound[1], 0, &indent));
+    NIB_TRY(make_indent(r, bound[1].kind == NIB_V_NONE ? nib__v_int(0) : bound[1], 0, &indent));
     NIB_TRY(nib__v_text(r, &item, indents ? "," : ", ", indents ? 1 : 2, false));
     NIB_TRY(nib__v_text(r, &key, ": ", 2, false));
-    if (nib__given(&bound[2]) && bound[2].kind != NIB_V_NONE) {
+    if (nib__is_given(&bound[2]) && bound[2].kind != NIB_V_NONE) {
         const nib_items *pair = nib__is_items(bound[2]) ? bound[2].as.items : NULL;
         if (pair == NULL || pair->count != 2 || pair->at[0].kind != NIB_V_STRING ||
             pair->at[1].kind != NIB_V_STRING)
-            return nib__run_fail(r, NIB_BAD_INPUT, "tojson: separators are two strings");
+            return nib__run_fail(r, NIB_BAD_INPUT, "tojson: separators must be two strings");
         item = pair->at[0];
         key = pair->at[1];
     }
@@ -449,7 +458,7 @@ static NIB_FILTER(filter_tojson)
     d.item = item.as.string;
     d.key = key.as.string;
     NIB_TRY(nib__put_json(r, &b, self, &d));
-    return nib__built(r, &b, out);
+    return nib__finish_string(r, &b, out);
 }
 
 static const nib_call_row filters[] = {

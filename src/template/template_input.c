@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The variables of a rendering: values of users out of JSON, each marked as theirs, and tokens of
- * the model. The JSON is read into values without recursion.
+ * The variables of a rendering: JSON values from users, marked as user text, and tokens of the
+ * model. Reads the JSON into values without recursion.
  */
 #include "template_parts.h"
 
 #include <stdlib.h>
 
-/* Templates write special tokens around these words, or out of them: "<|" + role + "|>". Any other
- * role stays a user's text. */
+/* Templates build special tokens with these words, such as "<|" + role + "|>". Any other role is
+ * user text. */
 static const char *const roles[] = {
     "user",    "assistant",   "system", "tool",          "developer",           "function",
     "ipython", "observation", "model",  "tool_response", "assistant_tool_call", "context",
@@ -23,16 +23,17 @@ static bool is_role(const char *at, size_t size)
     return false;
 }
 
-typedef struct reading {
-    nib_run *r;
+typedef struct json_reader {
+    nib_render *r;
     nib_json json;
     bool messages;                     /* the value is the conversation */
-    nib_value open[NIB_TEMPLATE_JSON]; /* collections around the value that comes */
-    nib_value keys[NIB_TEMPLATE_JSON]; /* of those that are dicts: the key that waits */
+    nib_value open[NIB_TEMPLATE_JSON]; /* collections that enclose the next value */
+    nib_value keys[NIB_TEMPLATE_JSON]; /* the current key of each one that is a dict */
     int depth;
-} reading;
+} json_reader;
 
-static bool fits(const char *digits, size_t size, int64_t *out)
+/* False: the integer does not fit into 64 bits. */
+static bool parse_int64(const char *digits, size_t size, int64_t *out)
 {
     const bool minus = digits[0] == '-';
     uint64_t value = 0;
@@ -45,7 +46,7 @@ static bool fits(const char *digits, size_t size, int64_t *out)
     return true;
 }
 
-static nib_status read_number(reading *g, nib_value *out)
+static nib_status read_number(json_reader *g, nib_value *out)
 {
     nib_json *json = &g->json;
     int64_t integer;
@@ -54,10 +55,10 @@ static nib_status read_number(reading *g, nib_value *out)
     for (size_t i = 0; i < json->token_size; i++)
         whole =
             whole && (json->token[i] == '-' || (json->token[i] >= '0' && json->token[i] <= '9'));
-    if (whole && fits(json->token, json->token_size, &integer)) {
+    if (whole && parse_int64(json->token, json->token_size, &integer)) {
         *out = nib__v_int(integer);
     } else if (whole) {
-        char *digits = nib__run_take(g->r, json->token_size + 1, 1);
+        char *digits = nib__run_alloc(g->r, json->token_size + 1, 1);
         if (digits == NULL)
             return NIB_NO_MEMORY;
         memcpy(digits, json->token, json->token_size);
@@ -72,10 +73,10 @@ static nib_status read_number(reading *g, nib_value *out)
     return NIB_OK;
 }
 
-static nib_status read_text(reading *g, nib_value *out)
+static nib_status read_text(json_reader *g, nib_value *out)
 {
     size_t size;
-    /* Of the rendering's arena, so its limit counts it. */
+    /* In the rendering's arena, so that it counts towards the limit. */
     const char *at = nib__json_string(&g->json, &g->r->arena, &size);
     if (at == NULL)
         return nib__json_status(&g->json, g->r->err);
@@ -85,8 +86,8 @@ static nib_status read_text(reading *g, nib_value *out)
     return nib__v_text(g->r, out, at, size, !role);
 }
 
-/* A value that is whole goes where it belongs: into what is open, or it is the result. */
-static nib_status place(reading *g, nib_value value, nib_value *out)
+/* Stores a complete value in the innermost open collection, or as the result. */
+static nib_status store_value(json_reader *g, nib_value value, nib_value *out)
 {
     if (g->depth == 0) {
         *out = value;
@@ -97,7 +98,7 @@ static nib_status place(reading *g, nib_value value, nib_value *out)
                                   : nib__items_push(g->r, in, value);
 }
 
-static nib_status open_collection(reading *g, bool object)
+static nib_status open_collection(json_reader *g, bool object)
 {
     nib_value *in = &g->open[g->depth];
     if (g->depth == NIB_TEMPLATE_JSON) {
@@ -110,14 +111,14 @@ static nib_status open_collection(reading *g, bool object)
     return NIB_OK;
 }
 
-static nib_status read_event(reading *g, nib_value *out)
+static nib_status read_event(json_reader *g, nib_value *out)
 {
     nib_value value = nib__v_none();
     switch (g->json.event) {
     case NIB_JSON_OBJECT:
     case NIB_JSON_ARRAY: return open_collection(g, g->json.event == NIB_JSON_OBJECT);
     case NIB_JSON_OBJECT_END:
-    case NIB_JSON_ARRAY_END: g->depth--; return place(g, g->open[g->depth], out);
+    case NIB_JSON_ARRAY_END: g->depth--; return store_value(g, g->open[g->depth], out);
     case NIB_JSON_KEY: return read_text(g, &g->keys[g->depth - 1]);
     case NIB_JSON_STRING: NIB_TRY(read_text(g, &value)); break;
     case NIB_JSON_NUMBER: NIB_TRY(read_number(g, &value)); break;
@@ -129,13 +130,13 @@ static nib_status read_event(reading *g, nib_value *out)
     case NIB_JSON_NULL: value.user = true; break;
     default: return nib__json_status(&g->json, g->r->err);
     }
-    return place(g, value, out);
+    return store_value(g, value, out);
 }
 
-static nib_status read_value(nib_run *r, const nib_template_value *from, nib_value *out)
+static nib_status read_value(nib_render *r, const nib_template_value *from, nib_value *out)
 {
     const nib_json_limits limits = {.depth = NIB_TEMPLATE_JSON, .literals = true};
-    reading g = {.r = r, .messages = from->name != NULL && strcmp(from->name, "messages") == 0};
+    json_reader g = {.r = r, .messages = from->name != NULL && strcmp(from->name, "messages") == 0};
     *out = nib__v_none();
     nib__json_init(&g.json, from->name != NULL ? from->name : "the template's variables",
                    from->json, from->size, &limits);
@@ -144,21 +145,21 @@ static nib_status read_value(nib_run *r, const nib_template_value *from, nib_val
     return NIB_OK;
 }
 
-static void set_global(nib_run *r, const char *name, size_t size, nib_value value)
+static void set_global(nib_render *r, const char *name, size_t size, nib_value value)
 {
     size_t slot;
     if (nib__symbol_find(r->t, name, size, &slot))
         r->globals[r->t->symbol_slots[slot] - 1] = value;
 }
 
-nib_status nib__run_input(nib_run *r)
+nib_status nib__run_input(nib_render *r)
 {
     const nib_template_input *in = r->input;
     nib_value value;
     for (size_t i = 0; i < in->token_count; i++) {
         if (nib__utf8_check(in->tokens[i].text, in->tokens[i].size) != in->tokens[i].size)
             return nib__fail(r->err, NIB_BAD_INPUT,
-                             "the token that templates know as %s is not valid UTF-8",
+                             "the token for the template variable %s is not valid UTF-8",
                              in->tokens[i].name);
         NIB_TRY(nib__v_text(r, &value, in->tokens[i].text, in->tokens[i].size, false));
         set_global(r, in->tokens[i].name, strlen(in->tokens[i].name), value);
@@ -173,7 +174,7 @@ nib_status nib__run_input(nib_run *r)
         }
         if (value.kind != NIB_V_DICT)
             return nib__fail(r->err, NIB_BAD_INPUT,
-                             "the template's variables are a %s; a JSON object is wanted",
+                             "the template's variables are a %s, not a JSON object",
                              nib__kind_name(value));
         for (size_t k = 0; k < value.as.dict->count; k++)
             set_global(r, value.as.dict->pairs[k].key.as.string->at,

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Jinja's filters of collections. What is a generator there is a value that can be walked over
- * once here, too, made at once.
+ * Jinja's filters of collections. A filter that returns a generator in Jinja returns a stream here:
+ * it can be iterated once, but is computed at once.
  */
 #include "template_parts.h"
 
-/* ---- what an attribute= argument looks up ---- */
+/* ---- attribute= arguments ---- */
 
-/* An element; what is not there becomes `otherwise`, unless that is none. */
-static nib_status element_or(nib_run *r, nib_value of, nib_value index, nib_value otherwise,
+/* An element; if undefined, `fallback`, unless that is none. */
+static nib_status element_or(nib_render *r, nib_value of, nib_value index, nib_value fallback,
                              nib_value *out)
 {
     NIB_TRY(nib__run_item(r, of, index, out));
-    if (out->kind == NIB_V_UNDEFINED && otherwise.kind != NIB_V_NONE)
-        *out = otherwise;
+    if (out->kind == NIB_V_UNDEFINED && fallback.kind != NIB_V_NONE)
+        *out = fallback;
     return NIB_OK;
 }
 
-/* attribute NONE or not given: the item itself. With dots: one after the other; digits are
- * indices. */
-static nib_status lookup_or(nib_run *r, nib_value item, nib_value attribute, nib_value otherwise,
+/* The attribute of an item; the item itself if attribute is NONE or not given. A dotted name is
+ * looked up part by part; digits are indices. */
+static nib_status lookup_or(nib_render *r, nib_value item, nib_value attribute, nib_value fallback,
                             nib_value *out)
 {
     *out = item;
-    if (!nib__given(&attribute) || attribute.kind == NIB_V_NONE)
+    if (!nib__is_given(&attribute) || attribute.kind == NIB_V_NONE)
         return NIB_OK;
     if (attribute.kind != NIB_V_STRING)
-        return element_or(r, item, attribute, otherwise, out);
+        return element_or(r, item, attribute, fallback, out);
     const nib_string *s = attribute.as.string;
     for (size_t from = 0; from <= s->size;) {
         const char *dot = memchr(s->at + from, '.', s->size - from);
@@ -40,36 +40,36 @@ static nib_status lookup_or(nib_run *r, nib_value item, nib_value attribute, nib
             part = nib__v_int(index);
         else
             NIB_TRY(nib__slice_string(r, &part, attribute, from, to));
-        NIB_TRY(element_or(r, *out, part, otherwise, out));
+        NIB_TRY(element_or(r, *out, part, fallback, out));
         from = to + 1;
     }
     return NIB_OK;
 }
 
-static nib_status lookup(nib_run *r, nib_value item, nib_value attribute, nib_value *out)
+static nib_status lookup(nib_render *r, nib_value item, nib_value attribute, nib_value *out)
 {
     return lookup_or(r, item, attribute, nib__v_none(), out);
 }
 
-/* What items are compared by: strings in lower case, unless case counts. */
-static nib_status sort_key_or(nib_run *r, nib_value item, nib_value attribute, nib_value otherwise,
-                              bool case_sensitive, nib_value *out)
+/* The key that items are compared by: strings in lower case, unless case_sensitive. */
+static nib_status sort_key_or(nib_render *r, nib_value item, nib_value attribute,
+                              nib_value fallback, bool case_sensitive, nib_value *out)
 {
     nib_builder b = {.size = 0};
-    NIB_TRY(lookup_or(r, item, attribute, otherwise, out));
+    NIB_TRY(lookup_or(r, item, attribute, fallback, out));
     if (case_sensitive || out->kind != NIB_V_STRING)
         return NIB_OK;
     NIB_TRY(nib__put_case(r, &b, out->as.string, NIB_LOWER));
-    return nib__built(r, &b, out);
+    return nib__finish_string(r, &b, out);
 }
 
-static nib_status sort_key(nib_run *r, nib_value item, nib_value attribute, bool case_sensitive,
+static nib_status sort_key(nib_render *r, nib_value item, nib_value attribute, bool case_sensitive,
                            nib_value *out)
 {
     return sort_key_or(r, item, attribute, nib__v_none(), case_sensitive, out);
 }
 
-static nib_status new_stream(nib_run *r, nib_value *out, size_t capacity)
+static nib_status new_stream(nib_render *r, nib_value *out, size_t capacity)
 {
     return nib__v_items(r, out, NIB_V_STREAM, capacity);
 }
@@ -80,32 +80,32 @@ static nib_status new_stream(nib_run *r, nib_value *out, size_t capacity)
 NIB_FILTER(nib__filter_map)
 {
     const nib_value *items;
-    nib_value attribute = {.kind = NIB_V_UNDEFINED}, otherwise = nib__v_none();
+    nib_value attribute = {.kind = NIB_V_UNDEFINED}, fallback = nib__v_none();
     const nib_call_row *row = NULL;
     nib_arguments rest = *args;
     size_t count;
     (void)bound;
     if (!nib__truth(self))
-        return new_stream(r, out, 0); /* whatever it is: none, too */
+        return new_stream(r, out, 0); /* for any false value, none included */
     if (args->count == 0) {
         for (size_t i = 0; i < args->named_count; i++) {
             const nib_value name = {.kind = NIB_V_STRING, .as.string = args->named[i].name};
             if (nib__is_text(name, "attribute"))
                 attribute = args->named[i].value;
             else if (nib__is_text(name, "default"))
-                otherwise = args->named[i].value;
+                fallback = args->named[i].value;
             else
                 return nib__run_fail(r, NIB_BAD_INPUT, "map has no argument \"%.60s\"",
                                      name.as.string->at);
         }
-        if (!nib__given(&attribute))
-            return nib__run_fail(r, NIB_BAD_INPUT, "map wants a filter or attribute=");
+        if (!nib__is_given(&attribute))
+            return nib__run_fail(r, NIB_BAD_INPUT, "map needs a filter or attribute=");
     } else {
         const nib_value name = args->at[0];
         if (name.kind == NIB_V_STRING)
             row = nib__filter_find(name.as.string->at, name.as.string->size);
         if (row == NULL)
-            return nib__run_fail(r, NIB_UNSUPPORTED, "map: there is no such filter");
+            return nib__run_fail(r, NIB_UNSUPPORTED, "map: unknown filter");
         rest.at++;
         rest.count--;
     }
@@ -114,14 +114,14 @@ NIB_FILTER(nib__filter_map)
     for (size_t i = 0; i < count; i++) {
         nib_value made;
         NIB_TRY(row != NULL ? nib__call_row(r, row, "the filter", items[i], &rest, &made)
-                            : lookup_or(r, items[i], attribute, otherwise, &made));
+                            : lookup_or(r, items[i], attribute, fallback, &made));
         NIB_TRY(nib__items_push(r, out, made));
     }
     return NIB_OK;
 }
 
-static nib_status choose(nib_run *r, nib_value self, const nib_arguments *args, bool by_attribute,
-                         bool wanted, nib_value *out)
+static nib_status filter_items_by(nib_render *r, nib_value self, const nib_arguments *args,
+                                  bool by_attribute, bool wanted, nib_value *out)
 {
     const nib_value *items;
     const nib_call_row *row = NULL;
@@ -132,7 +132,8 @@ static nib_status choose(nib_run *r, nib_value self, const nib_arguments *args, 
         return new_stream(r, out, 0);
     if (by_attribute) {
         if (rest.count == 0)
-            return nib__run_fail(r, NIB_BAD_INPUT, "the attribute's name is missing");
+            return nib__run_fail(r, NIB_BAD_INPUT,
+                                 "selectattr or rejectattr: the attribute's name is missing");
         attribute = *rest.at++;
         rest.count--;
     }
@@ -142,7 +143,7 @@ static nib_status choose(nib_run *r, nib_value self, const nib_arguments *args, 
         if (name.kind == NIB_V_STRING)
             row = nib__test_find(name.as.string->at, name.as.string->size);
         if (row == NULL)
-            return nib__run_fail(r, NIB_UNSUPPORTED, "there is no such test to choose by");
+            return nib__run_fail(r, NIB_UNSUPPORTED, "select or reject: unknown test");
     }
     NIB_TRY(nib__iterate(r, self, &items, &count));
     NIB_TRY(new_stream(r, out, count));
@@ -158,10 +159,22 @@ static nib_status choose(nib_run *r, nib_value self, const nib_arguments *args, 
     return NIB_OK;
 }
 
-NIB_FILTER(nib__filter_select) { return (void)bound, choose(r, self, args, false, true, out); }
-NIB_FILTER(nib__filter_reject) { return (void)bound, choose(r, self, args, false, false, out); }
-NIB_FILTER(nib__filter_selectattr) { return (void)bound, choose(r, self, args, true, true, out); }
-NIB_FILTER(nib__filter_rejectattr) { return (void)bound, choose(r, self, args, true, false, out); }
+NIB_FILTER(nib__filter_select)
+{
+    return (void)bound, filter_items_by(r, self, args, false, true, out);
+}
+NIB_FILTER(nib__filter_reject)
+{
+    return (void)bound, filter_items_by(r, self, args, false, false, out);
+}
+NIB_FILTER(nib__filter_selectattr)
+{
+    return (void)bound, filter_items_by(r, self, args, true, true, out);
+}
+NIB_FILTER(nib__filter_rejectattr)
+{
+    return (void)bound, filter_items_by(r, self, args, true, false, out);
+}
 
 NIB_FILTER(nib__filter_unique)
 {
@@ -191,10 +204,10 @@ NIB_FILTER(nib__filter_first)
     size_t count;
     (void)args, (void)bound;
     if (self.kind == NIB_V_STREAM && nib__pull(self.as.items, out))
-        return NIB_OK; /* the others stay */
+        return NIB_OK; /* the other elements stay in the stream */
     NIB_TRY(nib__iterate(r, self, &items, &count));
     if (count == 0)
-        return nib__v_undefined(r, out, "the first of none");
+        return nib__v_undefined(r, out, "the first element of an empty list");
     *out = items[0];
     return NIB_OK;
 }
@@ -208,20 +221,20 @@ NIB_FILTER(nib__filter_last)
         return nib__run_type_error(r, "last", self, self);
     NIB_TRY(nib__iterate(r, self, &items, &count));
     if (count == 0)
-        return nib__v_undefined(r, out, "the last of none");
+        return nib__v_undefined(r, out, "the last element of an empty list");
     *out = items[count - 1];
     return NIB_OK;
 }
 
-static nib_status extreme(nib_run *r, nib_value self, const nib_value *bound, bool greatest,
-                          nib_value *out)
+static nib_status find_extreme(nib_render *r, nib_value self, const nib_value *bound, bool greatest,
+                               nib_value *out)
 {
     const nib_value *items;
     nib_value best, key;
     size_t count;
     NIB_TRY(nib__iterate(r, self, &items, &count));
     if (count == 0)
-        return nib__v_undefined(r, out, "the least or greatest of none");
+        return nib__v_undefined(r, out, "the minimum or maximum of an empty list");
     *out = items[0];
     NIB_TRY(sort_key(r, items[0], bound[1], nib__truth(bound[0]), &best));
     for (size_t i = 1; i < count; i++) {
@@ -236,8 +249,8 @@ static nib_status extreme(nib_run *r, nib_value self, const nib_value *bound, bo
     return NIB_OK;
 }
 
-NIB_FILTER(nib__filter_min) { return (void)args, extreme(r, self, bound, false, out); }
-NIB_FILTER(nib__filter_max) { return (void)args, extreme(r, self, bound, true, out); }
+NIB_FILTER(nib__filter_min) { return (void)args, find_extreme(r, self, bound, false, out); }
+NIB_FILTER(nib__filter_max) { return (void)args, find_extreme(r, self, bound, true, out); }
 
 NIB_FILTER(nib__filter_sum)
 {
@@ -246,12 +259,12 @@ NIB_FILTER(nib__filter_sum)
     size_t count;
     (void)args;
     NIB_TRY(nib__iterate(r, self, &items, &count));
-    *out = nib__given(&bound[1]) ? bound[1] : nib__v_int(0);
+    *out = nib__is_given(&bound[1]) ? bound[1] : nib__v_int(0);
     if (out->kind == NIB_V_STRING)
         return nib__run_type_error(r, "sum", *out, *out);
     for (size_t i = 0; i < count; i++) {
         NIB_TRY(lookup(r, items[i], bound[0], &item));
-        NIB_TRY(nib__run_binary(r, NIB_OP_ADD, *out, item, out));
+        NIB_TRY(nib__run_binary(r, NIB_OPERATOR_ADD, *out, item, out));
     }
     return NIB_OK;
 }
@@ -264,7 +277,7 @@ NIB_FILTER(nib__filter_join)
     size_t count;
     (void)args;
     NIB_TRY(nib__v_text(r, &between, "", 0, false));
-    if (nib__given(&bound[0]))
+    if (nib__is_given(&bound[0]))
         NIB_TRY(nib__to_string(r, bound[0], &between));
     NIB_TRY(nib__iterate(r, self, &items, &count));
     for (size_t i = 0; i < count; i++) {
@@ -274,7 +287,7 @@ NIB_FILTER(nib__filter_join)
             NIB_TRY(nib__put_string(r, &b, between.as.string));
         NIB_TRY(nib__put_value(r, &b, item));
     }
-    return nib__built(r, &b, out);
+    return nib__finish_string(r, &b, out);
 }
 
 /* ---- order ---- */
@@ -302,7 +315,7 @@ NIB_FILTER(nib__filter_reverse)
     if (self.kind == NIB_V_STRING) {
         for (size_t i = count; i-- > 0;)
             NIB_TRY(nib__put_string(r, &b, items[i].as.string));
-        NIB_TRY(nib__built(r, &b, out));
+        NIB_TRY(nib__finish_string(r, &b, out));
         out->markup = self.markup;
         return NIB_OK;
     }
@@ -312,10 +325,10 @@ NIB_FILTER(nib__filter_reverse)
     return NIB_OK;
 }
 
-/* A tuple to compare by, one for each attribute, which commas part. Tuples that are equal have no
- * parts that want an order: several nones can be sorted. */
-static nib_status sort_tuple(nib_run *r, nib_value item, nib_value attribute, bool case_sensitive,
-                             nib_value *out)
+/* A tuple to sort by, with a key for each of the comma-separated attributes. Tuples compare equal
+ * elements without ordering them, so several nones can be sorted. */
+static nib_status sort_tuple(nib_render *r, nib_value item, nib_value attribute,
+                             bool case_sensitive, nib_value *out)
 {
     const nib_string *s = attribute.kind == NIB_V_STRING ? attribute.as.string : NULL;
     const size_t size = s == NULL ? 0 : s->size;
@@ -333,12 +346,12 @@ static nib_status sort_tuple(nib_run *r, nib_value item, nib_value attribute, bo
     return NIB_OK;
 }
 
-/* Elements as values of pairs, whose keys are for the caller. */
-static nib_status open_pairs(nib_run *r, nib_value self, nib_pair **out, size_t *count)
+/* Makes pairs with the elements as values; the caller sets the keys. */
+static nib_status open_pairs(nib_render *r, nib_value self, nib_pair **out, size_t *count)
 {
     const nib_value *items;
     NIB_TRY(nib__iterate(r, self, &items, count));
-    *out = nib__run_take(r, *count == 0 ? 1 : *count, sizeof **out);
+    *out = nib__run_alloc(r, *count == 0 ? 1 : *count, sizeof **out);
     if (*out == NULL)
         return NIB_NO_MEMORY;
     for (size_t i = 0; i < *count; i++)
@@ -361,14 +374,14 @@ NIB_FILTER(nib__filter_sort)
     return NIB_OK;
 }
 
-static nib_status make_pair(nib_run *r, nib_value a, nib_value b, nib_value *out)
+static nib_status make_pair(nib_render *r, nib_value a, nib_value b, nib_value *out)
 {
     NIB_TRY(nib__v_items(r, out, NIB_V_TUPLE, 2));
     NIB_TRY(nib__items_push(r, out, a));
     return nib__items_push(r, out, b);
 }
 
-static nib_status push_pair(nib_run *r, nib_value *list, nib_value a, nib_value b)
+static nib_status push_pair(nib_render *r, nib_value *list, nib_value a, nib_value b)
 {
     nib_value tuple;
     NIB_TRY(make_pair(r, a, b, &tuple));
@@ -382,10 +395,10 @@ NIB_FILTER(nib__filter_groupby)
     nib_value group = {.kind = NIB_V_NONE}, shown, pair;
     size_t count;
     (void)args;
-    const nib_value otherwise = nib__given(&bound[1]) ? bound[1] : nib__v_none();
+    const nib_value fallback = nib__is_given(&bound[1]) ? bound[1] : nib__v_none();
     NIB_TRY(open_pairs(r, self, &pairs, &count));
     for (size_t i = 0; i < count; i++)
-        NIB_TRY(sort_key_or(r, pairs[i].value, bound[0], otherwise, nib__truth(bound[2]),
+        NIB_TRY(sort_key_or(r, pairs[i].value, bound[0], fallback, nib__truth(bound[2]),
                             &pairs[i].key));
     NIB_TRY(nib__sort_pairs(r, pairs, count, false));
     NIB_TRY(nib__v_items(r, out, NIB_V_LIST, count));
@@ -395,7 +408,7 @@ NIB_FILTER(nib__filter_groupby)
             NIB_TRY(nib__equal(r, pairs[i - 1].key, pairs[i].key, &same));
         if (!same) {
             NIB_TRY(nib__v_items(r, &group, NIB_V_LIST, 4));
-            NIB_TRY(lookup_or(r, pairs[i].value, bound[0], otherwise, &shown));
+            NIB_TRY(lookup_or(r, pairs[i].value, bound[0], fallback, &shown));
             NIB_TRY(make_pair(r, shown, group, &pair));
             pair.as.items->group = true;
             NIB_TRY(nib__items_push(r, out, pair));
@@ -405,7 +418,7 @@ NIB_FILTER(nib__filter_groupby)
     return NIB_OK;
 }
 
-nib_status nib__dict_view(nib_run *r, nib_value dict, nib_kind kind, nib_value *out)
+nib_status nib__dict_view(nib_render *r, nib_value dict, nib_value_kind kind, nib_value *out)
 {
     const nib_dict *d = dict.as.dict;
     NIB_TRY(nib__v_items(r, out, kind, d->count));
@@ -426,7 +439,7 @@ NIB_FILTER(nib__filter_items)
     if (self.kind == NIB_V_UNDEFINED)
         return new_stream(r, out, 0);
     if (self.kind != NIB_V_DICT)
-        return nib__run_fail(r, NIB_BAD_INPUT, "items wants a dict, not a %s",
+        return nib__run_fail(r, NIB_BAD_INPUT, "items needs a dict, not a %s",
                              nib__kind_name(self));
     return nib__dict_view(r, self, NIB_V_STREAM, out);
 }
@@ -437,9 +450,9 @@ NIB_FILTER(nib__filter_dictsort)
     (void)args;
     if (self.kind != NIB_V_DICT)
         return nib__run_type_error(r, "dictsort", self, self);
-    if (nib__given(&bound[1]) && !by_value && !nib__is_text(bound[1], "key"))
-        return nib__run_fail(r, NIB_BAD_INPUT, "dictsort sorts by key or value");
-    nib_pair *pairs = nib__run_take(r, self.as.dict->count + 1, sizeof *pairs);
+    if (nib__is_given(&bound[1]) && !by_value && !nib__is_text(bound[1], "key"))
+        return nib__run_fail(r, NIB_BAD_INPUT, "dictsort: by must be key or value");
+    nib_pair *pairs = nib__run_alloc(r, self.as.dict->count + 1, sizeof *pairs);
     if (pairs == NULL)
         return NIB_NO_MEMORY;
     const nib_value none = {.kind = NIB_V_UNDEFINED};
@@ -457,7 +470,7 @@ NIB_FILTER(nib__filter_dictsort)
     return NIB_OK;
 }
 
-/* ---- parting ---- */
+/* ---- splitting ---- */
 
 NIB_FILTER(nib__filter_batch)
 {
@@ -477,7 +490,7 @@ NIB_FILTER(nib__filter_batch)
         }
         NIB_TRY(nib__items_push(r, &part, items[i]));
     }
-    const bool fills = nib__given(&bound[1]) && bound[1].kind != NIB_V_NONE;
+    const bool fills = nib__is_given(&bound[1]) && bound[1].kind != NIB_V_NONE;
     while (fills && part.kind != NIB_V_NONE && (int64_t)part.as.items->count < size)
         NIB_TRY(nib__items_push(r, &part, bound[1]));
     return NIB_OK;
@@ -494,14 +507,14 @@ NIB_FILTER(nib__filter_slice)
     NIB_TRY(nib__iterate(r, self, &items, &count));
     NIB_TRY(new_stream(r, out, 4));
     if (slices == 0)
-        return nib__run_fail(r, NIB_BAD_INPUT, "slice: a division by 0");
+        return nib__run_fail(r, NIB_BAD_INPUT, "slice: the number of slices is 0");
     for (int64_t i = 0; i < slices; i++) {
         const bool longer = i < (int64_t)count % slices;
         nib_value part;
         NIB_TRY(nib__v_items(r, &part, NIB_V_LIST, 4));
         for (int64_t k = 0; k < (int64_t)count / slices + longer; k++)
             NIB_TRY(nib__items_push(r, &part, items[at++]));
-        if (!longer && nib__given(&bound[1]) && bound[1].kind != NIB_V_NONE)
+        if (!longer && nib__is_given(&bound[1]) && bound[1].kind != NIB_V_NONE)
             NIB_TRY(nib__items_push(r, &part, bound[1]));
         NIB_TRY(nib__items_push(r, out, part));
     }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attributes, subscripts and slices, as Jinja's sandbox looks them up: a.b is a method or member of
- * the value first and an element of that name then; a["b"] the other way round.
+ * Attributes, subscripts and slices, as in Jinja's sandbox: a.b looks for a method or member first
+ * and then for an element of that name; a["b"] the other way round.
  */
 #include "template_parts.h"
 
-static nib_status method_of(nib_run *r, nib_value of, const nib_string *name, nib_value *out,
-                            bool *found)
+static nib_status find_method(nib_render *r, nib_value of, const nib_string *name, nib_value *out,
+                              bool *found)
 {
     bool unsafe = false;
     const nib_method_row *row = nib__method_find(of.kind, name, &unsafe);
@@ -15,15 +15,15 @@ static nib_status method_of(nib_run *r, nib_value of, const nib_string *name, ni
         return nib__v_undefined(r, out, "a method that the sandbox forbids");
     if (row == NULL)
         return NIB_OK;
-    nib_method *method = nib__run_take(r, 1, sizeof *method);
+    nib_template_method *method = nib__run_alloc(r, 1, sizeof *method);
     if (method == NULL)
         return NIB_NO_MEMORY;
-    *method = (nib_method){of, row};
+    *method = (nib_template_method){of, row};
     *out = (nib_value){.kind = NIB_V_METHOD, .as.method = method};
     return NIB_OK;
 }
 
-static nib_status undefined_member(nib_run *r, nib_value *out, nib_value name)
+static nib_status undefined_member(nib_render *r, nib_value *out, nib_value name)
 {
     const char *text = "element";
     if (name.kind != NIB_V_STRING)
@@ -32,7 +32,7 @@ static nib_status undefined_member(nib_run *r, nib_value *out, nib_value name)
     return NIB_OK;
 }
 
-static nib_status loop_member(nib_run *r, nib_loop *loop, nib_value name, nib_value *out,
+static nib_status loop_member(nib_render *r, nib_loop *loop, nib_value name, nib_value *out,
                               bool *found)
 {
     static const char *const whole[] = {"revindex", "revindex0", "length"};
@@ -69,13 +69,13 @@ static nib_status loop_member(nib_run *r, nib_loop *loop, nib_value name, nib_va
     return NIB_OK;
 }
 
-static nib_status macro_member(nib_run *r, const nib_node *macro, nib_value name, nib_value *out,
-                               bool *found)
+static nib_status macro_member(nib_render *r, const nib_template_node *macro, nib_value name,
+                               nib_value *out, bool *found)
 {
     bool takes_caller = false;
     nib_value names;
     NIB_TRY(nib__v_items(r, &names, NIB_V_TUPLE, 4));
-    for (const nib_node *p = macro->a; p != NULL; p = p->next) {
+    for (const nib_template_node *p = macro->a; p != NULL; p = p->next) {
         const nib_value parameter = {.kind = NIB_V_STRING, .as.string = &r->t->symbols[p->name]};
         takes_caller |= p->name == r->t->caller_symbol;
         NIB_TRY(nib__items_push(r, &names, parameter));
@@ -84,7 +84,7 @@ static nib_status macro_member(nib_run *r, const nib_node *macro, nib_value name
         const char *name;
         nib_value value;
     } members[] = {
-        {"name", macro->flag ? nib__v_none() : macro->value}, /* the block of a call has none */
+        {"name", macro->flag ? nib__v_none() : macro->value}, /* a call block has no name */
         {"arguments", names},
         {"catch_kwargs", nib__v_bool(macro->op & NIB_USES_KWARGS)},
         {"catch_varargs", nib__v_bool(macro->op & NIB_USES_VARARGS)},
@@ -99,7 +99,7 @@ static nib_status macro_member(nib_run *r, const nib_node *macro, nib_value name
     return NIB_OK;
 }
 
-/* What Python's int, float and range have. */
+/* The attributes of Python's int and float. */
 static void number_member(nib_value of, nib_value name, nib_value *out, bool *found)
 {
     const bool real = of.kind == NIB_V_FLOAT;
@@ -125,8 +125,9 @@ static void range_member(nib_value of, nib_value name, nib_value *out, bool *fou
     *out = nib__v_int(start ? items->start : stop ? items->stop : items->step);
 }
 
-/* The members that a value has by dots; the others are looked up by brackets. */
-static nib_status own_member(nib_run *r, nib_value of, nib_value name, nib_value *out, bool *found)
+/* Looks up what a.b finds first: methods and members; not elements. */
+static nib_status find_member(nib_render *r, nib_value of, nib_value name, nib_value *out,
+                              bool *found)
 {
     *found = false;
     if (of.kind == NIB_V_LOOP) {
@@ -159,24 +160,25 @@ static nib_status own_member(nib_run *r, nib_value of, nib_value name, nib_value
             *out = *value;
         return NIB_OK;
     }
-    return method_of(r, of, name.as.string, out, found);
+    return find_method(r, of, name.as.string, out, found);
 }
 
 typedef struct slice {
-    int64_t start, stop, step, count; /* within the value; start is an element's if there is one */
+    int64_t start, stop, step, count; /* resolved; start is a valid index if count > 0 */
 } slice;
 
 /* base + times * step */
-static nib_status range_place(nib_run *r, int64_t base, int64_t times, int64_t step, int64_t *out)
+static nib_status range_value(nib_render *r, int64_t base, int64_t times, int64_t step,
+                              int64_t *out)
 {
-    nib_value place;
-    NIB_TRY(nib__run_binary(r, NIB_OP_MUL, nib__v_int(times), nib__v_int(step), &place));
-    NIB_TRY(nib__run_binary(r, NIB_OP_ADD, nib__v_int(base), place, &place));
-    *out = place.as.integer;
+    nib_value value;
+    NIB_TRY(nib__run_binary(r, NIB_OPERATOR_MUL, nib__v_int(times), nib__v_int(step), &value));
+    NIB_TRY(nib__run_binary(r, NIB_OPERATOR_ADD, nib__v_int(base), value, &value));
+    *out = value.as.integer;
     return NIB_OK;
 }
 
-static nib_status sliced_items(nib_run *r, nib_value of, const slice *s, nib_value *out)
+static nib_status slice_items(nib_render *r, nib_value of, const slice *s, nib_value *out)
 {
     const nib_items *items = of.as.items;
     NIB_TRY(nib__v_items(r, out, of.kind, (size_t)s->count));
@@ -186,12 +188,12 @@ static nib_status sliced_items(nib_run *r, nib_value of, const slice *s, nib_val
         NIB_TRY(nib__items_push(r, out, items->at[s->start + i * s->step]));
     if (of.kind != NIB_V_RANGE)
         return NIB_OK;
-    NIB_TRY(range_place(r, items->start, s->start, items->step, &made->start));
-    NIB_TRY(range_place(r, items->start, s->stop, items->step, &made->stop));
-    return range_place(r, 0, s->step, items->step, &made->step);
+    NIB_TRY(range_value(r, items->start, s->start, items->step, &made->start));
+    NIB_TRY(range_value(r, items->start, s->stop, items->step, &made->stop));
+    return range_value(r, 0, s->step, items->step, &made->step);
 }
 
-/* The place of a character that is there, or the end. */
+/* The byte offset of the index-th character, or the end. */
 static size_t point_at(const nib_string *s, int64_t index)
 {
     size_t at = 0;
@@ -202,7 +204,7 @@ static size_t point_at(const nib_string *s, int64_t index)
     return at;
 }
 
-static nib_status sliced_string(nib_run *r, nib_value of, const slice *part, nib_value *out)
+static nib_status slice_string(nib_render *r, nib_value of, const slice *part, nib_value *out)
 {
     const nib_string *s = of.as.string;
     const int64_t count = part->count, start = count == 0 ? 0 : part->start, step = part->step;
@@ -228,12 +230,13 @@ static nib_status sliced_string(nib_run *r, nib_value of, const slice *part, nib
             }
         }
     }
-    NIB_TRY(nib__built(r, &b, out));
+    NIB_TRY(nib__finish_string(r, &b, out));
     out->markup = of.markup;
     return NIB_OK;
 }
 
-static nib_status slice_part(nib_run *r, const nib_node *node, bool *given, int64_t *out)
+static nib_status slice_part(nib_render *r, const nib_template_node *node, bool *given,
+                             int64_t *out)
 {
     nib_value v;
     *given = false;
@@ -244,7 +247,7 @@ static nib_status slice_part(nib_run *r, const nib_node *node, bool *given, int6
         return NIB_OK;
     *given = true;
     if (!nib__integer(v, out))
-        return nib__run_fail(r, NIB_BAD_INPUT, "a slice has a %s where an integer is wanted",
+        return nib__run_fail(r, NIB_BAD_INPUT, "the parts of a slice must be integers, not a %s",
                              nib__kind_name(v));
     return NIB_OK;
 }
@@ -256,7 +259,8 @@ static int64_t clamp(int64_t value, int64_t count, int64_t least, int64_t most)
     return value < least ? least : value > most ? most : value;
 }
 
-nib_status nib__run_slice(nib_run *r, nib_value of, const nib_node *node, nib_value *out)
+nib_status nib__run_slice(nib_render *r, nib_value of, const nib_template_node *node,
+                          nib_value *out)
 {
     int64_t start = 0, stop = 0, step = 1;
     bool has_start, has_stop, has_step;
@@ -276,7 +280,7 @@ nib_status nib__run_slice(nib_run *r, nib_value of, const nib_node *node, nib_va
     const int64_t size = (int64_t)(text ? nib__count_points(of.as.string->at, of.as.string->size)
                                         : of.as.items->count);
     if (step < -size - 1 || step > size + 1)
-        step = step < 0 ? -size - 1 : size + 1; /* any step past the end takes one element */
+        step = step < 0 ? -size - 1 : size + 1; /* any larger step also takes one element */
     const bool down = step < 0;
     start = !has_start ? (down ? size - 1 : 0)
                        : clamp(start, size, down ? -1 : 0, down ? size - 1 : size);
@@ -284,10 +288,10 @@ nib_status nib__run_slice(nib_run *r, nib_value of, const nib_node *node, nib_va
         !has_stop ? (down ? -1 : size) : clamp(stop, size, down ? -1 : 0, down ? size - 1 : size);
     const int64_t span = down ? start - stop : stop - start, width = down ? -step : step;
     const slice part = {start, stop, step, span <= 0 ? 0 : nib__ceil_div(span, width)};
-    return text ? sliced_string(r, of, &part, out) : sliced_items(r, of, &part, out);
+    return text ? slice_string(r, of, &part, out) : slice_items(r, of, &part, out);
 }
 
-static nib_status indexed(nib_run *r, nib_value of, int64_t index, nib_value *out)
+static nib_status index_item(nib_render *r, nib_value of, int64_t index, nib_value *out)
 {
     const bool text = of.kind == NIB_V_STRING;
     NIB_TRY(nib__run_steps(r, text ? of.as.string->size / 64 : 0));
@@ -298,13 +302,14 @@ static nib_status indexed(nib_run *r, nib_value of, int64_t index, nib_value *ou
     if (index < 0)
         index += size;
     if (text)
-        return sliced_string(r, of, &(slice){index, index + 1, 1, 1}, out);
+        return slice_string(r, of, &(slice){index, index + 1, 1, 1}, out);
     *out = of.as.items->at[index];
     return NIB_OK;
 }
 
-/* By brackets alone; *found false: there is no such element. */
-static nib_status element(nib_run *r, nib_value of, nib_value index, nib_value *out, bool *found)
+/* Looks up what a[b] finds first: an element; not methods or members. */
+static nib_status find_element(nib_render *r, nib_value of, nib_value index, nib_value *out,
+                               bool *found)
 {
     int64_t integer;
     *found = false;
@@ -320,29 +325,29 @@ static nib_status element(nib_run *r, nib_value of, nib_value index, nib_value *
          of.kind == NIB_V_RANGE) &&
         nib__integer(index, &integer)) {
         *found = true;
-        return indexed(r, of, integer, out);
+        return index_item(r, of, integer, out);
     }
     return NIB_OK;
 }
 
-nib_status nib__run_item(nib_run *r, nib_value of, nib_value index, nib_value *out)
+nib_status nib__run_item(nib_render *r, nib_value of, nib_value index, nib_value *out)
 {
     bool found;
     if (of.kind == NIB_V_UNDEFINED)
         return nib__run_type_error(r, "an element", of, of);
-    NIB_TRY(element(r, of, index, out, &found));
+    NIB_TRY(find_element(r, of, index, out, &found));
     if (!found && index.kind == NIB_V_STRING)
-        NIB_TRY(own_member(r, of, index, out, &found));
+        NIB_TRY(find_member(r, of, index, out, &found));
     return found ? NIB_OK : undefined_member(r, out, index);
 }
 
-nib_status nib__run_attribute(nib_run *r, nib_value of, nib_value name, nib_value *out)
+nib_status nib__run_attribute(nib_render *r, nib_value of, nib_value name, nib_value *out)
 {
     bool found;
     if (of.kind == NIB_V_UNDEFINED)
         return nib__run_type_error(r, "an attribute", of, of);
-    NIB_TRY(own_member(r, of, name, out, &found));
+    NIB_TRY(find_member(r, of, name, out, &found));
     if (!found)
-        NIB_TRY(element(r, of, name, out, &found));
+        NIB_TRY(find_element(r, of, name, out, &found));
     return found ? NIB_OK : undefined_member(r, out, name);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Methods of Python's str, list, tuple and dict that do not change their value, and of a loop.
- * Those that would change it are known by name: the sandbox forbids them.
+ * Methods of Python's str, list, tuple and dict that do not change their value, and of a loop. The
+ * sandbox forbids those that would change it; a table lists their names.
  */
 #include "template_parts.h"
 
@@ -9,92 +9,108 @@
 
 /* ---- arguments ---- */
 
-static nib_status want_text(nib_run *r, const char *what, nib_value v, const nib_string **out)
+static nib_status require_string(nib_render *r, const char *what, nib_value v,
+                                 const nib_string **out)
 {
     *out = v.as.string;
     return v.kind == NIB_V_STRING ? NIB_OK : nib__run_type_error(r, what, v, v);
 }
 
-static nib_status want_integer(nib_run *r, const char *what, nib_value v, int64_t otherwise,
-                               int64_t *out)
+static nib_status integer_or(nib_render *r, const char *what, nib_value v, int64_t fallback,
+                             int64_t *out)
 {
-    *out = otherwise;
-    if (!nib__given(&v))
+    *out = fallback;
+    if (!nib__is_given(&v))
         return NIB_OK;
     return nib__integer(v, out) ? NIB_OK : nib__run_type_error(r, what, v, v);
 }
 
 /* ---- str: stripping, cases ---- */
 
-static nib_status stripped(nib_run *r, nib_value self, const nib_value *bound, bool left,
-                           bool right, nib_value *out)
+static nib_status strip(nib_render *r, nib_value self, const nib_value *bound, bool left,
+                        bool right, nib_value *out)
 {
     const nib_string *chars = NULL;
-    if (nib__given(&bound[0]) && bound[0].kind != NIB_V_NONE)
-        NIB_TRY(want_text(r, "strip", bound[0], &chars));
+    if (nib__is_given(&bound[0]) && bound[0].kind != NIB_V_NONE)
+        NIB_TRY(require_string(r, "strip", bound[0], &chars));
     return nib__strip(r, out, self, chars, left, right);
 }
 
-static NIB_FILTER(str_strip) { return (void)args, stripped(r, self, bound, true, true, out); }
-static NIB_FILTER(str_lstrip) { return (void)args, stripped(r, self, bound, true, false, out); }
-static NIB_FILTER(str_rstrip) { return (void)args, stripped(r, self, bound, false, true, out); }
+static NIB_FILTER(str_strip) { return (void)args, strip(r, self, bound, true, true, out); }
+static NIB_FILTER(str_lstrip) { return (void)args, strip(r, self, bound, true, false, out); }
+static NIB_FILTER(str_rstrip) { return (void)args, strip(r, self, bound, false, true, out); }
 
-static nib_status cased(nib_run *r, nib_value self, nib_case as, nib_value *out)
+static nib_status change_case(nib_render *r, nib_value self, nib_case as, nib_value *out)
 {
     nib_builder b = {.size = 0};
     NIB_TRY(nib__put_case(r, &b, self.as.string, as));
-    NIB_TRY(nib__built(r, &b, out));
+    NIB_TRY(nib__finish_string(r, &b, out));
     out->markup = self.markup;
     return NIB_OK;
 }
 
-static NIB_FILTER(str_upper) { return (void)args, (void)bound, cased(r, self, NIB_UPPER, out); }
-static NIB_FILTER(str_lower) { return (void)args, (void)bound, cased(r, self, NIB_LOWER, out); }
-static NIB_FILTER(str_title) { return (void)args, (void)bound, cased(r, self, NIB_TITLE, out); }
+static NIB_FILTER(str_upper)
+{
+    return (void)args, (void)bound, change_case(r, self, NIB_UPPER, out);
+}
+static NIB_FILTER(str_lower)
+{
+    return (void)args, (void)bound, change_case(r, self, NIB_LOWER, out);
+}
+static NIB_FILTER(str_title)
+{
+    return (void)args, (void)bound, change_case(r, self, NIB_TITLE, out);
+}
 static NIB_FILTER(str_capitalize)
 {
-    return (void)args, (void)bound, cased(r, self, NIB_CAPITAL, out);
+    return (void)args, (void)bound, change_case(r, self, NIB_CAPITAL, out);
 }
 
-/* ---- str: beginnings, ends, places ---- */
+/* ---- str: prefixes, suffixes, searching ---- */
 
-static bool begins(const nib_string *s, const nib_string *with)
+static bool starts_with(const nib_string *s, const nib_string *with)
 {
     return with->size <= s->size && memcmp(s->at, with->at, with->size) == 0;
 }
 
-static bool ends(const nib_string *s, const nib_string *with)
+static bool ends_with(const nib_string *s, const nib_string *with)
 {
     return with->size <= s->size && memcmp(s->at + s->size - with->size, with->at, with->size) == 0;
 }
 
-/* One string, or a tuple of them. */
-static nib_status any_fits(nib_run *r, nib_value self, nib_value with,
-                           bool (*fits)(const nib_string *s, const nib_string *with),
-                           nib_value *out)
+/* with: a string, or a tuple of strings. */
+static nib_status any_matches(nib_render *r, nib_value self, nib_value with,
+                              bool (*fits)(const nib_string *s, const nib_string *with),
+                              nib_value *out)
 {
     const nib_string *text;
     const bool several = with.kind == NIB_V_TUPLE;
     const size_t count = several ? with.as.items->count : 1;
     *out = nib__v_bool(false);
     for (size_t i = 0; i < count && !out->as.boolean; i++) {
-        NIB_TRY(
-            want_text(r, "startswith or endswith", several ? with.as.items->at[i] : with, &text));
+        NIB_TRY(require_string(r, "startswith or endswith", several ? with.as.items->at[i] : with,
+                               &text));
         NIB_TRY(nib__run_steps(r, 1 + text->size / 256));
         *out = nib__v_bool(fits(self.as.string, text));
     }
     return NIB_OK;
 }
 
-static NIB_FILTER(str_startswith) { return (void)args, any_fits(r, self, bound[0], begins, out); }
-static NIB_FILTER(str_endswith) { return (void)args, any_fits(r, self, bound[0], ends, out); }
+static NIB_FILTER(str_startswith)
+{
+    return (void)args, any_matches(r, self, bound[0], starts_with, out);
+}
+static NIB_FILTER(str_endswith)
+{
+    return (void)args, any_matches(r, self, bound[0], ends_with, out);
+}
 
 static NIB_FILTER(str_removeprefix)
 {
     const nib_string *with;
     (void)args;
-    NIB_TRY(want_text(r, "removeprefix", bound[0], &with));
-    return nib__slice_string(r, out, self, begins(self.as.string, with) ? with->size : 0,
+    NIB_TRY(require_string(r, "removeprefix", bound[0], &with));
+    return nib__slice_string(r, out, self, starts_with(self.as.string, with) ? with->size : 0,
                              self.as.string->size);
 }
 
@@ -102,20 +118,20 @@ static NIB_FILTER(str_removesuffix)
 {
     const nib_string *with, *s = self.as.string;
     (void)args;
-    NIB_TRY(want_text(r, "removesuffix", bound[0], &with));
-    return nib__slice_string(r, out, self, 0, s->size - (ends(s, with) ? with->size : 0));
+    NIB_TRY(require_string(r, "removesuffix", bound[0], &with));
+    return nib__slice_string(r, out, self, 0, s->size - (ends_with(s, with) ? with->size : 0));
 }
 
-/* The first place at or after `from`; SIZE_MAX: none. */
+/* The first match at or after `from`; SIZE_MAX: none. */
 static size_t find_in(const nib_string *s, size_t from, const nib_string *what)
 {
     const char *at = nib__find_bytes(s->at + from, s->size - from, what->at, what->size);
     return what->size == 0 ? from : at == NULL ? SIZE_MAX : (size_t)(at - s->at);
 }
 
-/* The last place that ends at `to` or before; what it costs beside a look at each byte is counted
- * here. */
-static nib_status find_last(nib_run *r, const nib_string *s, size_t to, const nib_string *what,
+/* The last match that ends at or before `to`. Counts the steps of comparing; the caller counts the
+ * scan over the bytes. */
+static nib_status find_last(nib_render *r, const nib_string *s, size_t to, const nib_string *what,
                             size_t *out)
 {
     *out = SIZE_MAX;
@@ -134,7 +150,7 @@ static nib_status find_last(nib_run *r, const nib_string *s, size_t to, const ni
     }
 }
 
-static nib_status find_first_or_last(nib_run *r, const nib_string *s, const nib_string *what,
+static nib_status find_first_or_last(nib_render *r, const nib_string *s, const nib_string *what,
                                      bool last, size_t *out)
 {
     NIB_TRY(nib__run_steps(r, s->size / 16));
@@ -144,32 +160,32 @@ static nib_status find_first_or_last(nib_run *r, const nib_string *s, const nib_
     return NIB_OK;
 }
 
-static nib_status found_at(nib_run *r, nib_value self, const nib_value *bound, bool last, bool must,
-                           nib_value *out)
+static nib_status find_index(nib_render *r, nib_value self, const nib_value *bound, bool last,
+                             bool must, nib_value *out)
 {
     const nib_string *what, *s = self.as.string;
-    NIB_TRY(want_text(r, "find", bound[0], &what));
-    if (nib__given(&bound[1]))
-        return nib__run_fail(r, NIB_UNSUPPORTED, "find within a part of a string is not built");
+    NIB_TRY(require_string(r, "find", bound[0], &what));
+    if (nib__is_given(&bound[1]))
+        return nib__run_fail(r, NIB_UNSUPPORTED, "find within a part of a string is not supported");
     size_t at;
     NIB_TRY(find_first_or_last(r, s, what, last, &at));
     if (at == SIZE_MAX && must)
-        return nib__run_fail(r, NIB_BAD_INPUT, "index: the string is not there");
+        return nib__run_fail(r, NIB_BAD_INPUT, "index: the string was not found");
     *out = nib__v_int(at == SIZE_MAX ? -1 : (int64_t)nib__count_points(s->at, at));
     return NIB_OK;
 }
 
-static NIB_FILTER(str_find) { return (void)args, found_at(r, self, bound, false, false, out); }
-static NIB_FILTER(str_rfind) { return (void)args, found_at(r, self, bound, true, false, out); }
-static NIB_FILTER(str_index) { return (void)args, found_at(r, self, bound, false, true, out); }
-static NIB_FILTER(str_rindex) { return (void)args, found_at(r, self, bound, true, true, out); }
+static NIB_FILTER(str_find) { return (void)args, find_index(r, self, bound, false, false, out); }
+static NIB_FILTER(str_rfind) { return (void)args, find_index(r, self, bound, true, false, out); }
+static NIB_FILTER(str_index) { return (void)args, find_index(r, self, bound, false, true, out); }
+static NIB_FILTER(str_rindex) { return (void)args, find_index(r, self, bound, true, true, out); }
 
 static NIB_FILTER(str_count)
 {
     const nib_string *what, *s = self.as.string;
     int64_t count = 0;
     (void)args;
-    NIB_TRY(want_text(r, "count", bound[0], &what));
+    NIB_TRY(require_string(r, "count", bound[0], &what));
     NIB_TRY(nib__run_steps(r, s->size / 16));
     if (what->size == 0)
         count = (int64_t)nib__count_points(s->at, s->size) + 1;
@@ -186,30 +202,31 @@ static NIB_FILTER(str_replace)
     const nib_string *from, *to;
     int64_t most;
     (void)args;
-    NIB_TRY(want_text(r, "replace", bound[0], &from));
-    NIB_TRY(want_text(r, "replace", bound[1], &to));
-    NIB_TRY(want_integer(r, "replace", bound[2], -1, &most));
+    NIB_TRY(require_string(r, "replace", bound[0], &from));
+    NIB_TRY(require_string(r, "replace", bound[1], &to));
+    NIB_TRY(integer_or(r, "replace", bound[2], -1, &most));
     if (self.markup) {
         nib_builder escaped[2] = {{.size = 0}, {.size = 0}};
         nib_value first, second;
         NIB_TRY(nib__put_escaped(r, &escaped[0], bound[0]));
         NIB_TRY(nib__put_escaped(r, &escaped[1], bound[1]));
-        NIB_TRY(nib__built(r, &escaped[0], &first));
-        NIB_TRY(nib__built(r, &escaped[1], &second));
+        NIB_TRY(nib__finish_string(r, &escaped[0], &first));
+        NIB_TRY(nib__finish_string(r, &escaped[1], &second));
         return nib__replace(r, out, self, first.as.string, second.as.string, most);
     }
     return nib__replace(r, out, self, from, to, most);
 }
 
-/* ---- str: parting and joining ---- */
+/* ---- str: splitting and joining ---- */
 
-static nib_status push_part(nib_run *r, nib_value *list, nib_value of, size_t from, size_t to)
+static nib_status push_part(nib_render *r, nib_value *list, nib_value of, size_t from, size_t to)
 {
     nib_value part;
     NIB_TRY(nib__slice_string(r, &part, of, from, to));
     return nib__items_push(r, list, part);
 }
 
+/* The size of the white space character at `at`; 0 if it is another character. */
 static size_t space_at(const nib_string *s, size_t at)
 {
     const char *c = s->at + at;
@@ -217,7 +234,7 @@ static size_t space_at(const nib_string *s, size_t at)
     return space ? (size_t)(c - s->at) - at : 0;
 }
 
-static nib_status split_words(nib_run *r, nib_value self, int64_t most, nib_value *out)
+static nib_status split_words(nib_render *r, nib_value self, int64_t most, nib_value *out)
 {
     const nib_string *s = self.as.string;
     size_t at = 0, size;
@@ -245,10 +262,10 @@ static NIB_FILTER(str_split)
     (void)args;
     NIB_TRY(nib__v_items(r, out, NIB_V_LIST, 4));
     NIB_TRY(nib__run_steps(r, s->size / 16));
-    NIB_TRY(want_integer(r, "split", bound[1], -1, &most));
-    if (!nib__given(&bound[0]) || bound[0].kind == NIB_V_NONE)
+    NIB_TRY(integer_or(r, "split", bound[1], -1, &most));
+    if (!nib__is_given(&bound[0]) || bound[0].kind == NIB_V_NONE)
         return split_words(r, self, most, out);
-    NIB_TRY(want_text(r, "split", bound[0], &by));
+    NIB_TRY(require_string(r, "split", bound[0], &by));
     if (by->size == 0)
         return nib__run_fail(r, NIB_BAD_INPUT, "split: the separator is empty");
     size_t from = 0;
@@ -262,8 +279,8 @@ static NIB_FILTER(str_split)
     return push_part(r, out, self, from, s->size);
 }
 
-/* From the end; the parts are turned round at last. */
-static nib_status split_from_end(nib_run *r, nib_value self, const nib_string *by, int64_t most,
+/* Splits from the end; the parts are in reverse order. */
+static nib_status split_from_end(nib_render *r, nib_value self, const nib_string *by, int64_t most,
                                  nib_value *parts)
 {
     const nib_string *s = self.as.string;
@@ -311,9 +328,9 @@ static NIB_FILTER(str_rsplit)
     (void)args;
     NIB_TRY(nib__v_items(r, &parts, NIB_V_LIST, 4));
     NIB_TRY(nib__run_steps(r, self.as.string->size / 16));
-    NIB_TRY(want_integer(r, "rsplit", bound[1], -1, &most));
-    if (nib__given(&bound[0]) && bound[0].kind != NIB_V_NONE)
-        NIB_TRY(want_text(r, "rsplit", bound[0], &by));
+    NIB_TRY(integer_or(r, "rsplit", bound[1], -1, &most));
+    if (nib__is_given(&bound[0]) && bound[0].kind != NIB_V_NONE)
+        NIB_TRY(require_string(r, "rsplit", bound[0], &by));
     if (by != NULL && by->size == 0)
         return nib__run_fail(r, NIB_BAD_INPUT, "rsplit: the separator is empty");
     NIB_TRY(split_from_end(r, self, by, most, &parts));
@@ -323,7 +340,7 @@ static NIB_FILTER(str_rsplit)
     return NIB_OK;
 }
 
-/* How many bytes end a line at `at`. */
+/* The size of the line end at `at`; 0: none. */
 static size_t line_end(const nib_string *s, size_t at)
 {
     const char *c = s->at + at;
@@ -335,7 +352,7 @@ static size_t line_end(const nib_string *s, size_t at)
     return ends_line ? (size_t)(c - s->at) - at : 0;
 }
 
-nib_status nib__split_lines(nib_run *r, nib_value self, bool keep_ends, bool trailing,
+nib_status nib__split_lines(nib_render *r, nib_value self, bool keep_ends, bool trailing,
                             const nib_value **out, size_t *count)
 {
     const nib_string *s = self.as.string;
@@ -352,7 +369,7 @@ nib_status nib__split_lines(nib_run *r, nib_value self, bool keep_ends, bool tra
         NIB_TRY(push_part(r, &list, self, from, keep_ends ? at + size : at));
         from = at += size;
     }
-    const bool joins = s->size > 0 && s->at[s->size - 1] == '\r'; /* with the end behind it */
+    const bool joins = s->size > 0 && s->at[s->size - 1] == '\r'; /* with a \n that follows */
     if (from < s->size || (trailing && !joins))
         NIB_TRY(push_part(r, &list, self, from, s->size));
     *out = list.as.items->at;
@@ -372,10 +389,10 @@ static NIB_FILTER(str_splitlines)
     return NIB_OK;
 }
 
-static nib_status parted(nib_run *r, nib_value self, nib_value by, bool last, nib_value *out)
+static nib_status partition(nib_render *r, nib_value self, nib_value by, bool last, nib_value *out)
 {
     const nib_string *text, *s = self.as.string;
-    NIB_TRY(want_text(r, "partition", by, &text));
+    NIB_TRY(require_string(r, "partition", by, &text));
     if (text->size == 0)
         return nib__run_fail(r, NIB_BAD_INPUT, "partition: the separator is empty");
     size_t at;
@@ -388,8 +405,8 @@ static nib_status parted(nib_run *r, nib_value self, nib_value by, bool last, ni
     return push_part(r, out, self, from + found, s->size);
 }
 
-static NIB_FILTER(str_partition) { return (void)args, parted(r, self, bound[0], false, out); }
-static NIB_FILTER(str_rpartition) { return (void)args, parted(r, self, bound[0], true, out); }
+static NIB_FILTER(str_partition) { return (void)args, partition(r, self, bound[0], false, out); }
+static NIB_FILTER(str_rpartition) { return (void)args, partition(r, self, bound[0], true, out); }
 
 static NIB_FILTER(str_join)
 {
@@ -400,17 +417,17 @@ static NIB_FILTER(str_join)
     NIB_TRY(nib__iterate(r, bound[0], &items, &count));
     for (size_t i = 0; i < count; i++) {
         if (items[i].kind != NIB_V_STRING)
-            return nib__run_fail(r, NIB_BAD_INPUT, "join: element %zu is a %s, no str", i,
+            return nib__run_fail(r, NIB_BAD_INPUT, "join: element %zu is a %s, not a str", i,
                                  nib__kind_name(items[i]));
         NIB_TRY(nib__run_steps(r, 1));
         if (i != 0)
             NIB_TRY(nib__put_string(r, &b, self.as.string));
         NIB_TRY(nib__put_string(r, &b, items[i].as.string));
     }
-    return nib__built(r, &b, out);
+    return nib__finish_string(r, &b, out);
 }
 
-/* ---- str: what its characters are, and padding ---- */
+/* ---- str: character classes and padding ---- */
 
 static bool is_alpha(uint32_t point)
 {
@@ -424,7 +441,8 @@ static bool is_alnum(uint32_t point)
     return is_alpha(point) || (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
 }
 
-static nib_status all_are(nib_run *r, nib_value self, bool (*fits)(uint32_t point), nib_value *out)
+static nib_status all_characters(nib_render *r, nib_value self, bool (*fits)(uint32_t point),
+                                 nib_value *out)
 {
     const nib_string *s = self.as.string;
     bool all = s->size != 0;
@@ -435,11 +453,17 @@ static nib_status all_are(nib_run *r, nib_value self, bool (*fits)(uint32_t poin
     return NIB_OK;
 }
 
-static NIB_FILTER(str_isalpha) { return (void)args, (void)bound, all_are(r, self, is_alpha, out); }
-static NIB_FILTER(str_isalnum) { return (void)args, (void)bound, all_are(r, self, is_alnum, out); }
+static NIB_FILTER(str_isalpha)
+{
+    return (void)args, (void)bound, all_characters(r, self, is_alpha, out);
+}
+static NIB_FILTER(str_isalnum)
+{
+    return (void)args, (void)bound, all_characters(r, self, is_alnum, out);
+}
 static NIB_FILTER(str_isdigit)
 {
-    return (void)args, (void)bound, all_are(r, self, nib__point_is_digit, out);
+    return (void)args, (void)bound, all_characters(r, self, nib__point_is_digit, out);
 }
 
 static NIB_FILTER(str_isspace)
@@ -454,17 +478,17 @@ static NIB_FILTER(str_isspace)
     return NIB_OK;
 }
 
-static nib_status padded(nib_run *r, nib_value self, const nib_value *bound, bool left,
-                         nib_value *out)
+static nib_status pad(nib_render *r, nib_value self, const nib_value *bound, bool left,
+                      nib_value *out)
 {
     nib_builder b = {.size = 0};
     const nib_string *with = NULL, *s = self.as.string;
     int64_t width;
-    NIB_TRY(want_integer(r, "ljust or rjust", bound[0], 0, &width));
-    if (nib__given(&bound[1]))
-        NIB_TRY(want_text(r, "ljust or rjust", bound[1], &with));
+    NIB_TRY(integer_or(r, "ljust or rjust", bound[0], 0, &width));
+    if (nib__is_given(&bound[1]))
+        NIB_TRY(require_string(r, "ljust or rjust", bound[1], &with));
     if (with != NULL && nib__count_points(with->at, with->size) != 1)
-        return nib__run_fail(r, NIB_BAD_INPUT, "ljust or rjust: one character is wanted");
+        return nib__run_fail(r, NIB_BAD_INPUT, "ljust or rjust: fillchar must be one character");
     if (!left)
         NIB_TRY(nib__put_string(r, &b, s));
     for (int64_t i = (int64_t)nib__count_points(s->at, s->size); i < width; i++) {
@@ -473,11 +497,11 @@ static nib_status padded(nib_run *r, nib_value self, const nib_value *bound, boo
     }
     if (left)
         NIB_TRY(nib__put_string(r, &b, s));
-    return nib__built(r, &b, out);
+    return nib__finish_string(r, &b, out);
 }
 
-static NIB_FILTER(str_ljust) { return (void)args, padded(r, self, bound, false, out); }
-static NIB_FILTER(str_rjust) { return (void)args, padded(r, self, bound, true, out); }
+static NIB_FILTER(str_ljust) { return (void)args, pad(r, self, bound, false, out); }
+static NIB_FILTER(str_rjust) { return (void)args, pad(r, self, bound, true, out); }
 
 /* ---- list and tuple ---- */
 
@@ -504,10 +528,10 @@ static NIB_FILTER(list_index)
         if (equal)
             return NIB_OK;
     }
-    return nib__run_fail(r, NIB_BAD_INPUT, "index: the element is not there");
+    return nib__run_fail(r, NIB_BAD_INPUT, "index: the element was not found");
 }
 
-/* Nothing can change it, so it is its own copy. */
+/* Values are immutable, so a value is its own copy. */
 static NIB_FILTER(any_copy)
 {
     (void)r, (void)args, (void)bound;
@@ -523,7 +547,7 @@ static NIB_FILTER(dict_get)
     (void)args;
     NIB_TRY(nib__hashable(r, bound[0]));
     NIB_TRY(nib__dict_get(r, self.as.dict, bound[0], &found));
-    *out = found != NULL ? *found : nib__given(&bound[1]) ? bound[1] : nib__v_none();
+    *out = found != NULL ? *found : nib__is_given(&bound[1]) ? bound[1] : nib__v_none();
     return NIB_OK;
 }
 
@@ -546,7 +570,7 @@ static NIB_FILTER(loop_cycle)
 {
     (void)bound;
     if (args->count == 0)
-        return nib__run_fail(r, NIB_BAD_INPUT, "cycle wants values");
+        return nib__run_fail(r, NIB_BAD_INPUT, "cycle needs at least one value");
     *out = args->at[self.as.loop->at % args->count];
     return NIB_OK;
 }
@@ -566,7 +590,7 @@ static NIB_FILTER(loop_changed)
     return NIB_OK;
 }
 
-/* ---- by name ---- */
+/* ---- the table ---- */
 
 enum {
     STR = 1 << NIB_V_STRING,
@@ -575,7 +599,7 @@ enum {
     LOOP = 1 << NIB_V_LOOP,
 };
 
-/* Parameters without names: no argument has a number for one. */
+/* "0,1": positional parameters only, as no keyword argument can be named by a number. */
 static const nib_method_row methods[] = {
     {STR, {"capitalize", str_capitalize, "", 0, 0}},
     {STR, {"count", str_count, "0", 1, 0}},
@@ -644,7 +668,7 @@ static bool is_name(const nib_string *name, const char *text)
     return name->size == strlen(text) && memcmp(name->at, text, name->size) == 0;
 }
 
-const nib_method_row *nib__method_find(nib_kind kind, const nib_string *name, bool *unsafe)
+const nib_method_row *nib__method_find(nib_value_kind kind, const nib_string *name, bool *unsafe)
 {
     *unsafe = false;
     for (size_t i = 0; i < COUNT(methods); i++) {

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What operators between two values give, as in Python, integers up to 64 bits.
+ * Binary operators as in Python, with integers of up to 64 bits.
  */
 #include "template_parts.h"
 
 #include <math.h>
 
-nib_status nib__run_type_error(nib_run *r, const char *op, nib_value a, nib_value b)
+nib_status nib__run_type_error(nib_render *r, const char *op, nib_value a, nib_value b)
 {
     const nib_value *undefined = a.kind == NIB_V_UNDEFINED ? &a : &b;
     char name[80];
-    if (!nib__given(&b))
-        b = a; /* an argument that was left out explains nothing */
-    if (undefined->kind == NIB_V_UNDEFINED && nib__given(undefined))
+    if (!nib__is_given(&b))
+        b = a; /* a missing argument would not explain the error */
+    if (undefined->kind == NIB_V_UNDEFINED && nib__is_given(undefined))
         return nib__run_fail(
             r, NIB_BAD_INPUT, "%s: \"%s\" is undefined", op,
             nib__say_name(name, sizeof name, undefined->as.string->at, undefined->as.string->size));
-    return nib__run_fail(r, NIB_BAD_INPUT, "%s cannot be done with a %s and a %s", op,
+    return nib__run_fail(r, NIB_BAD_INPUT, "%s does not support a %s and a %s", op,
                          nib__kind_name(a), nib__kind_name(b));
 }
 
-static nib_status too_large(nib_run *r)
+static nib_status fail_overflow(nib_render *r)
 {
-    return nib__run_fail(r, NIB_UNSUPPORTED, "an integer grows past 64 bits");
+    return nib__run_fail(r, NIB_UNSUPPORTED, "integer overflow: more than 64 bits");
 }
 
 static bool integer_product(int64_t a, int64_t b, int64_t *out)
@@ -37,11 +37,11 @@ static bool integer_product(int64_t a, int64_t b, int64_t *out)
     return true;
 }
 
-static nib_status integer_power(nib_run *r, int64_t a, int64_t b, nib_value *out)
+static nib_status integer_power(nib_render *r, int64_t a, int64_t b, nib_value *out)
 {
     int64_t product = 1;
     if (b < 0 && a == 0)
-        return nib__run_fail(r, NIB_BAD_INPUT, "0 to a negative power");
+        return nib__run_fail(r, NIB_BAD_INPUT, "0 cannot be raised to a negative power");
     if (b < 0) {
         *out = nib__v_real(pow((double)a, (double)b));
         return NIB_OK;
@@ -52,13 +52,13 @@ static nib_status integer_power(nib_run *r, int64_t a, int64_t b, nib_value *out
     }
     for (int64_t i = 0; i < b; i++) {
         if (!integer_product(product, a, &product))
-            return too_large(r);
+            return fail_overflow(r);
     }
     *out = nib__v_int(product);
     return NIB_OK;
 }
 
-static int normalize(uint64_t *value)
+static int shift_to_top_bit(uint64_t *value)
 {
     int shift = 0;
     for (; *value >> 63 == 0; shift++)
@@ -66,16 +66,16 @@ static int normalize(uint64_t *value)
     return shift;
 }
 
-/* a / b as rounded once, where rounding a and b by themselves would round three times: 63 or 64
- * bits of the quotient by long division, the lowest set where something is left. */
-static double quotient(int64_t a, int64_t b)
+/* a / b, rounded once; converting a and b first would round three times. Computes 63 or 64 bits of
+ * the quotient by long division, and sets the lowest bit if there is a remainder. */
+static double divide_integers(int64_t a, int64_t b)
 {
     enum { BITS = 64, EXACT = 53 };
     uint64_t x = a < 0 ? 0 - (uint64_t)a : (uint64_t)a, y = b < 0 ? 0 - (uint64_t)b : (uint64_t)b;
     uint64_t bits = 0;
     if (x == 0 || (x >> EXACT == 0 && y >> EXACT == 0))
         return (double)a / (double)b;
-    const int shift = normalize(&y) - normalize(&x);
+    const int shift = shift_to_top_bit(&y) - shift_to_top_bit(&x);
     bool carry = false;
     for (int i = 0; i < BITS; i++) {
         const bool fits = carry || x >= y;
@@ -88,53 +88,54 @@ static double quotient(int64_t a, int64_t b)
     return (a < 0) != (b < 0) ? -size : size;
 }
 
-static nib_status integer_binary(nib_run *r, nib_operator op, int64_t a, int64_t b, nib_value *out)
+static nib_status integer_binary(nib_render *r, nib_operator op, int64_t a, int64_t b,
+                                 nib_value *out)
 {
     int64_t result = 0;
     bool fits = true;
-    if (b == 0 && (op == NIB_OP_DIV || op == NIB_OP_FLOORDIV || op == NIB_OP_MOD))
-        return nib__run_fail(r, NIB_BAD_INPUT, "a division by 0");
+    if (b == 0 && (op == NIB_OPERATOR_DIV || op == NIB_OPERATOR_FLOORDIV || op == NIB_OPERATOR_MOD))
+        return nib__run_fail(r, NIB_BAD_INPUT, "division by 0");
     switch (op) {
-    case NIB_OP_ADD:
+    case NIB_OPERATOR_ADD:
         fits = b > 0 ? a <= INT64_MAX - b : a >= INT64_MIN - b;
         result = fits ? a + b : 0;
         break;
-    case NIB_OP_SUB:
+    case NIB_OPERATOR_SUB:
         fits = b < 0 ? a <= INT64_MAX + b : a >= INT64_MIN + b;
         result = fits ? a - b : 0;
         break;
-    case NIB_OP_MUL: fits = integer_product(a, b, &result); break;
-    case NIB_OP_DIV: *out = nib__v_real(quotient(a, b)); return NIB_OK;
-    case NIB_OP_POW: return integer_power(r, a, b, out);
+    case NIB_OPERATOR_MUL: fits = integer_product(a, b, &result); break;
+    case NIB_OPERATOR_DIV: *out = nib__v_real(divide_integers(a, b)); return NIB_OK;
+    case NIB_OPERATOR_POW: return integer_power(r, a, b, out);
     default: /* floored: the remainder has the sign of b */
         fits = a != INT64_MIN || b != -1;
-        result = !fits ? 0 : op == NIB_OP_MOD ? a % b : a / b;
+        result = !fits ? 0 : op == NIB_OPERATOR_MOD ? a % b : a / b;
         if (fits && a % b != 0 && (a < 0) != (b < 0))
-            result += op == NIB_OP_MOD ? b : -1;
+            result += op == NIB_OPERATOR_MOD ? b : -1;
     }
     *out = nib__v_int(result);
-    return fits ? NIB_OK : too_large(r);
+    return fits ? NIB_OK : fail_overflow(r);
 }
 
-static nib_status real_binary(nib_run *r, nib_operator op, double a, double b, nib_value *out)
+static nib_status real_binary(nib_render *r, nib_operator op, double a, double b, nib_value *out)
 {
     double result;
-    if (b == 0 && (op == NIB_OP_DIV || op == NIB_OP_FLOORDIV || op == NIB_OP_MOD))
-        return nib__run_fail(r, NIB_BAD_INPUT, "a division by 0");
+    if (b == 0 && (op == NIB_OPERATOR_DIV || op == NIB_OPERATOR_FLOORDIV || op == NIB_OPERATOR_MOD))
+        return nib__run_fail(r, NIB_BAD_INPUT, "division by 0");
     double rest = 0, whole = 0;
-    if (op == NIB_OP_MOD || op == NIB_OP_FLOORDIV) {
+    if (op == NIB_OPERATOR_MOD || op == NIB_OPERATOR_FLOORDIV) {
         rest = fmod(a, b);
         const bool other_sign = rest != 0 && (rest < 0) != (b < 0);
-        whole = (a - rest) / b - other_sign; /* an integer but for rounding */
+        whole = (a - rest) / b - other_sign; /* an integer, except for rounding errors */
         rest = rest == 0 ? copysign(0, b) : other_sign ? rest + b : rest;
     }
     switch (op) {
-    case NIB_OP_ADD: result = a + b; break;
-    case NIB_OP_SUB: result = a - b; break;
-    case NIB_OP_MUL: result = a * b; break;
-    case NIB_OP_DIV: result = a / b; break;
-    case NIB_OP_MOD: result = rest; break;
-    case NIB_OP_FLOORDIV:
+    case NIB_OPERATOR_ADD: result = a + b; break;
+    case NIB_OPERATOR_SUB: result = a - b; break;
+    case NIB_OPERATOR_MUL: result = a * b; break;
+    case NIB_OPERATOR_DIV: result = a / b; break;
+    case NIB_OPERATOR_MOD: result = rest; break;
+    case NIB_OPERATOR_FLOORDIV:
         result = floor(whole);
         result = whole == 0 ? copysign(0, a / b) : whole - result > 0.5 ? result + 1 : result;
         break;
@@ -142,49 +143,49 @@ static nib_status real_binary(nib_run *r, nib_operator op, double a, double b, n
         result = pow(a, b);
         if ((a == 0 && b < 0) || (isinf(result) && isfinite(a) && isfinite(b)) ||
             (isnan(result) && !isnan(a) && !isnan(b)))
-            return nib__run_fail(r, NIB_BAD_INPUT, "a power that is no number");
+            return nib__run_fail(r, NIB_BAD_INPUT, "the result of ** is not a number");
     }
     *out = nib__v_real(result);
     return NIB_OK;
 }
 
-/* Strings and lists go on where the left one ends, if nothing was put behind it yet: a loop that
- * appends costs what it appends. */
-static nib_status join_strings(nib_run *r, nib_value a, nib_value b, nib_value *out)
+/* Strings and lists append in place if nothing was appended to the left one yet, so that a loop
+ * costs only what it appends. */
+static nib_status join_strings(nib_render *r, nib_value a, nib_value b, nib_value *out)
 {
     const nib_string *s = a.as.string;
-    nib_builder *home = s->home;
+    nib_builder *builder = s->builder;
     if (a.markup || b.markup) {
         nib_builder escaped = {.size = 0};
         NIB_TRY(nib__put_escaped(r, &escaped, a));
         NIB_TRY(nib__put_escaped(r, &escaped, b));
-        NIB_TRY(nib__built(r, &escaped, out));
+        NIB_TRY(nib__finish_string(r, &escaped, out));
         out->markup = true;
         return NIB_OK;
     }
-    if (home == NULL || home->size != s->size || home->at != s->at) {
-        home = nib__run_take(r, 1, sizeof *home);
-        if (home == NULL)
+    if (builder == NULL || builder->size != s->size || builder->at != s->at) {
+        builder = nib__run_alloc(r, 1, sizeof *builder);
+        if (builder == NULL)
             return NIB_NO_MEMORY;
-        NIB_TRY(nib__put_string(r, home, s));
+        NIB_TRY(nib__put_string(r, builder, s));
     }
-    NIB_TRY(nib__put_string(r, home, b.as.string));
-    NIB_TRY(nib__built(r, home, out));
-    nib_string *made = nib__run_take(r, 1, sizeof *made);
+    NIB_TRY(nib__put_string(r, builder, b.as.string));
+    NIB_TRY(nib__finish_string(r, builder, out));
+    nib_string *made = nib__run_alloc(r, 1, sizeof *made);
     if (made == NULL)
         return NIB_NO_MEMORY;
     *made = *out->as.string;
-    made->home = home;
+    made->builder = builder;
     out->as.string = made;
     return NIB_OK;
 }
 
-static nib_status join_items(nib_run *r, nib_value a, nib_value b, nib_value *out)
+static nib_status join_items(nib_render *r, nib_value a, nib_value b, nib_value *out)
 {
     const nib_items *first = a.as.items, *second = b.as.items;
-    const nib_row *row = first->home;
-    if (row != NULL && first->at + first->count == row->at + row->used) {
-        nib_items *items = nib__run_take(r, 1, sizeof *items);
+    const nib_item_buffer *buffer = first->buffer;
+    if (buffer != NULL && first->at + first->count == buffer->at + buffer->used) {
+        nib_items *items = nib__run_alloc(r, 1, sizeof *items);
         if (items == NULL)
             return NIB_NO_MEMORY;
         *items = *first;
@@ -196,13 +197,13 @@ static nib_status join_items(nib_run *r, nib_value a, nib_value b, nib_value *ou
             NIB_TRY(nib__items_push(r, out, first->at[i]));
     }
     out->user = a.user || b.user;
-    const size_t count = second->count; /* which may be the first, too */
+    const size_t count = second->count; /* read first, as both may be the same list */
     for (size_t i = 0; i < count; i++)
         NIB_TRY(nib__items_push(r, out, second->at[i]));
     return NIB_OK;
 }
 
-static nib_status repeated(nib_run *r, nib_value v, int64_t times, nib_value *out)
+static nib_status repeat(nib_render *r, nib_value v, int64_t times, nib_value *out)
 {
     if (v.kind == NIB_V_STRING) {
         nib_builder b = {.size = 0};
@@ -210,7 +211,7 @@ static nib_status repeated(nib_run *r, nib_value v, int64_t times, nib_value *ou
             NIB_TRY(nib__run_steps(r, 1));
             NIB_TRY(nib__put_string(r, &b, v.as.string));
         }
-        NIB_TRY(nib__built(r, &b, out));
+        NIB_TRY(nib__finish_string(r, &b, out));
         out->markup = v.markup;
         return NIB_OK;
     }
@@ -223,16 +224,17 @@ static nib_status repeated(nib_run *r, nib_value v, int64_t times, nib_value *ou
     return NIB_OK;
 }
 
-static bool repeats(nib_value v)
+static bool is_repeatable(nib_value v)
 {
     return v.kind == NIB_V_STRING || v.kind == NIB_V_LIST || v.kind == NIB_V_TUPLE;
 }
 
-nib_status nib__run_binary(nib_run *r, nib_operator op, nib_value a, nib_value b, nib_value *out)
+nib_status nib__run_binary(nib_render *r, nib_operator op, nib_value a, nib_value b, nib_value *out)
 {
     static const char *const names[] = {
-        [NIB_OP_ADD] = "+",       [NIB_OP_SUB] = "-", [NIB_OP_MUL] = "*",  [NIB_OP_DIV] = "/",
-        [NIB_OP_FLOORDIV] = "//", [NIB_OP_MOD] = "%", [NIB_OP_POW] = "**",
+        [NIB_OPERATOR_ADD] = "+",  [NIB_OPERATOR_SUB] = "-",       [NIB_OPERATOR_MUL] = "*",
+        [NIB_OPERATOR_DIV] = "/",  [NIB_OPERATOR_FLOORDIV] = "//", [NIB_OPERATOR_MOD] = "%",
+        [NIB_OPERATOR_POW] = "**",
     };
     int64_t i, j;
     double x, y;
@@ -241,17 +243,17 @@ nib_status nib__run_binary(nib_run *r, nib_operator op, nib_value a, nib_value b
         status = integer_binary(r, op, i, j, out);
     else if (nib__number(a, &x) && nib__number(b, &y))
         status = real_binary(r, op, x, y, out);
-    else if (op == NIB_OP_ADD && a.kind == NIB_V_STRING && b.kind == NIB_V_STRING)
+    else if (op == NIB_OPERATOR_ADD && a.kind == NIB_V_STRING && b.kind == NIB_V_STRING)
         return join_strings(r, a, b, out);
-    else if (op == NIB_OP_ADD && a.kind == b.kind &&
+    else if (op == NIB_OPERATOR_ADD && a.kind == b.kind &&
              (a.kind == NIB_V_LIST || a.kind == NIB_V_TUPLE))
         return join_items(r, a, b, out);
-    else if (op == NIB_OP_MOD && a.kind == NIB_V_STRING)
+    else if (op == NIB_OPERATOR_MOD && a.kind == NIB_V_STRING)
         return nib__format_percent(r, out, a, b);
-    else if (op == NIB_OP_MUL && repeats(a) && nib__integer(b, &j))
-        return repeated(r, a, j, out);
-    else if (op == NIB_OP_MUL && nib__integer(a, &i) && repeats(b))
-        return repeated(r, b, i, out);
+    else if (op == NIB_OPERATOR_MUL && is_repeatable(a) && nib__integer(b, &j))
+        return repeat(r, a, j, out);
+    else if (op == NIB_OPERATOR_MUL && nib__integer(a, &i) && is_repeatable(b))
+        return repeat(r, b, i, out);
     else
         return nib__run_type_error(r, names[op], a, b);
     if (status == NIB_OK)
@@ -259,7 +261,7 @@ nib_status nib__run_binary(nib_run *r, nib_operator op, nib_value a, nib_value b
     return status;
 }
 
-nib_status nib__run_contains(nib_run *r, nib_value in, nib_value item, bool *out)
+nib_status nib__run_contains(nib_render *r, nib_value in, nib_value item, bool *out)
 {
     const nib_value *items;
     size_t count;
@@ -279,7 +281,7 @@ nib_status nib__run_contains(nib_run *r, nib_value in, nib_value item, bool *out
         *out = value != NULL;
         return NIB_OK;
     }
-    if (in.kind == NIB_V_STREAM) { /* what is behind the place stays */
+    if (in.kind == NIB_V_STREAM) { /* elements after the match stay in the stream */
         nib_value next;
         while (!*out && nib__pull(in.as.items, &next))
             NIB_TRY(nib__equal(r, next, item, out));
@@ -291,19 +293,19 @@ nib_status nib__run_contains(nib_run *r, nib_value in, nib_value item, bool *out
     return NIB_OK;
 }
 
-nib_status nib__run_compare(nib_run *r, nib_operator op, nib_value a, nib_value b, bool *out)
+nib_status nib__run_compare(nib_render *r, nib_operator op, nib_value a, nib_value b, bool *out)
 {
     double x, y;
     switch (op) {
-    case NIB_OP_EQ:
-    case NIB_OP_NE:
+    case NIB_OPERATOR_EQ:
+    case NIB_OPERATOR_NE:
         NIB_TRY(nib__equal(r, a, b, out));
-        *out = *out == (op == NIB_OP_EQ);
+        *out = *out == (op == NIB_OPERATOR_EQ);
         return NIB_OK;
-    case NIB_OP_IN:
-    case NIB_OP_NOT_IN:
+    case NIB_OPERATOR_IN:
+    case NIB_OPERATOR_NOT_IN:
         NIB_TRY(nib__run_contains(r, b, a, out));
-        *out = *out == (op == NIB_OP_IN);
+        *out = *out == (op == NIB_OPERATOR_IN);
         return NIB_OK;
     default: break;
     }
@@ -313,8 +315,8 @@ nib_status nib__run_compare(nib_run *r, nib_operator op, nib_value a, nib_value 
         *out = false;
         return NIB_OK;
     }
-    const bool swapped = op == NIB_OP_GT || op == NIB_OP_LE;
+    const bool swapped = op == NIB_OPERATOR_GT || op == NIB_OPERATOR_LE;
     NIB_TRY(swapped ? nib__less(r, b, a, out) : nib__less(r, a, b, out));
-    *out = *out != (op == NIB_OP_LE || op == NIB_OP_GE);
+    *out = *out != (op == NIB_OPERATOR_LE || op == NIB_OPERATOR_GE);
     return NIB_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Statements of a template into a tree, and the template that is open. Expressions are
+ * Parses the statements of a template into a tree; opens and closes templates. Expressions are in
  * template_expression.c.
  */
 #include "template_parts.h"
@@ -8,10 +8,10 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* ---- what both parsers use ---- */
+/* ---- shared by both parsers ---- */
 
-nib_status nib__template_fail(const nib_reader *r, nib_status status, int line, const char *format,
-                              ...)
+nib_status nib__template_fail(const nib_template_reader *r, nib_status status, int line,
+                              const char *format, ...)
 {
     char sentence[512], name[NIB_SHOWN];
     va_list args;
@@ -22,28 +22,28 @@ nib_status nib__template_fail(const nib_reader *r, nib_status status, int line, 
                      sentence);
 }
 
-bool nib__reader_is_name(const nib_reader *r, const char *name)
+bool nib__reader_is_name(const nib_template_reader *r, const char *name)
 {
     const nib_lexeme *token = nib__reader_now(r);
     return token->kind == NIB_T_NAME && token->size == strlen(name) &&
            memcmp(token->at, name, token->size) == 0;
 }
 
-bool nib__reader_skip(nib_reader *r, nib_operator op)
+bool nib__reader_skip(nib_template_reader *r, nib_operator op)
 {
     const bool is = nib__reader_is(r, op);
     r->next += is;
     return is;
 }
 
-bool nib__reader_skip_name(nib_reader *r, const char *name)
+bool nib__reader_skip_name(nib_template_reader *r, const char *name)
 {
     const bool is = nib__reader_is_name(r, name);
     r->next += is;
     return is;
 }
 
-nib_status nib__reader_unexpected(const nib_reader *r, const char *wanted)
+nib_status nib__reader_unexpected(const nib_template_reader *r, const char *wanted)
 {
     const nib_lexeme *token = nib__reader_now(r);
     char name[80];
@@ -51,36 +51,36 @@ nib_status nib__reader_unexpected(const nib_reader *r, const char *wanted)
         return nib__template_fail(r, NIB_BAD_INPUT, token->line, "the template ends here; %s",
                                   wanted);
     if (token->kind == NIB_T_DATA)
-        return nib__template_fail(r, NIB_BAD_INPUT, token->line, "text is unexpected here; %s",
-                                  wanted);
-    return nib__template_fail(r, NIB_BAD_INPUT, token->line, "\"%s\" is unexpected; %s",
+        return nib__template_fail(r, NIB_BAD_INPUT, token->line, "unexpected text; %s", wanted);
+    return nib__template_fail(r, NIB_BAD_INPUT, token->line, "unexpected \"%s\"; %s",
                               nib__say_name(name, sizeof name, token->at, token->size), wanted);
 }
 
-nib_status nib__reader_expect(nib_reader *r, nib_operator op)
+nib_status nib__reader_expect(nib_template_reader *r, nib_operator op)
 {
     static const char *const wanted[] = {
-        [NIB_OP_ASSIGN] = "= is wanted",   [NIB_OP_COLON] = ": is wanted",
-        [NIB_OP_COMMA] = ", is wanted",    [NIB_OP_LPAREN] = "( is wanted",
-        [NIB_OP_RPAREN] = ") is wanted",   [NIB_OP_LBRACKET] = "[ is wanted",
-        [NIB_OP_RBRACKET] = "] is wanted", [NIB_OP_LBRACE] = "{ is wanted",
-        [NIB_OP_RBRACE] = "} is wanted",
+        [NIB_OPERATOR_ASSIGN] = "expected =",   [NIB_OPERATOR_COLON] = "expected :",
+        [NIB_OPERATOR_COMMA] = "expected ,",    [NIB_OPERATOR_LPAREN] = "expected (",
+        [NIB_OPERATOR_RPAREN] = "expected )",   [NIB_OPERATOR_LBRACKET] = "expected [",
+        [NIB_OPERATOR_RBRACKET] = "expected ]", [NIB_OPERATOR_LBRACE] = "expected {",
+        [NIB_OPERATOR_RBRACE] = "expected }",
     };
     return nib__reader_skip(r, op) ? NIB_OK : nib__reader_unexpected(r, wanted[op]);
 }
 
-nib_status nib__reader_expect_name(nib_reader *r, const char *name)
+nib_status nib__reader_expect_name(nib_template_reader *r, const char *name)
 {
     char wanted[40];
     if (nib__reader_skip_name(r, name))
         return NIB_OK;
-    snprintf(wanted, sizeof wanted, "\"%s\" is wanted", name);
+    snprintf(wanted, sizeof wanted, "expected \"%s\"", name);
     return nib__reader_unexpected(r, wanted);
 }
 
-nib_status nib__reader_node(nib_reader *r, nib_node **out, nib_node_kind kind, int line)
+nib_status nib__reader_node(nib_template_reader *r, nib_template_node **out, nib_node_kind kind,
+                            int line)
 {
-    nib_node *node = nib__arena_take(&r->t->arena, 1, sizeof *node);
+    nib_template_node *node = nib__arena_take(&r->t->arena, 1, sizeof *node);
     if (node == NULL)
         return nib__fail_memory(r->err, sizeof *node, "a chat template");
     node->kind = (uint8_t)kind;
@@ -89,7 +89,7 @@ nib_status nib__reader_node(nib_reader *r, nib_node **out, nib_node_kind kind, i
     return NIB_OK;
 }
 
-nib_status nib__reader_string(nib_reader *r, nib_value *out, const char *at, size_t size)
+nib_status nib__reader_string(nib_template_reader *r, nib_value *out, const char *at, size_t size)
 {
     nib_string *string = nib__arena_take(&r->t->arena, 1, sizeof *string);
     char *copy = nib__arena_copy(&r->t->arena, at, size);
@@ -100,7 +100,7 @@ nib_status nib__reader_string(nib_reader *r, nib_value *out, const char *at, siz
     return NIB_OK;
 }
 
-nib_status nib__reader_enter(nib_reader *r)
+nib_status nib__reader_enter(nib_template_reader *r)
 {
     if (r->nesting == NIB_TEMPLATE_NESTING)
         return nib__template_fail(r, NIB_BAD_INPUT, nib__reader_now(r)->line,
@@ -130,10 +130,7 @@ static bool grow_symbols(nib_template *t)
 
 bool nib__symbol_find(const nib_template *t, const char *name, size_t size, size_t *slot)
 {
-    enum {
-        RUN = 512
-    }; /* half of the slots are empty: only names that are made to be slow come so
-                           far */
+    enum { RUN = 512 }; /* half of the slots are empty: only hostile names probe further */
     size_t at = nib__name_hash(name, size) & (t->symbol_slot_count - 1);
     for (int i = 0; i < RUN; i++) {
         const uint32_t symbol = t->symbol_slots[at];
@@ -153,7 +150,7 @@ bool nib__template_reads(const nib_template *t, const char *name, size_t size)
     return nib__symbol_find(t, name, size, &slot);
 }
 
-nib_status nib__reader_symbol(nib_reader *r, uint32_t *out, const char *name, size_t size)
+nib_status nib__reader_symbol(nib_template_reader *r, uint32_t *out, const char *name, size_t size)
 {
     nib_template *t = r->t;
     size_t slot;
@@ -162,7 +159,7 @@ nib_status nib__reader_symbol(nib_reader *r, uint32_t *out, const char *name, si
     if (!nib__symbol_find(t, name, size, &slot)) {
         if (slot == SIZE_MAX)
             return nib__template_fail(r, NIB_UNSUPPORTED, nib__reader_now(r)->line,
-                                      "hundreds of variables have one hash; their names are made "
+                                      "hundreds of variables share a hash; their names are made "
                                       "to be slow");
         const char *copy = nib__arena_copy(&t->arena, name, size);
         if (copy == NULL || !nib__reserve(&t->allocator, (void **)&t->symbols, &t->symbol_capacity,
@@ -177,25 +174,28 @@ nib_status nib__reader_symbol(nib_reader *r, uint32_t *out, const char *name, si
 
 /* ---- statements ---- */
 
-static nib_status expect_end(nib_reader *r)
+static nib_status expect_end(nib_template_reader *r)
 {
     if (nib__reader_now(r)->kind != NIB_T_BLOCK_END)
-        return nib__reader_unexpected(r, "%} is wanted");
+        return nib__reader_unexpected(r, "expected %}");
     r->next++;
     return NIB_OK;
 }
 
-static nib_status parse_body(nib_reader *r, nib_node **out, const char *const *ends);
+static nib_status parse_body(nib_template_reader *r, nib_template_node **out,
+                             const char *const *ends);
 
-/* A body and the tag that ends it, whose name stays; what is before the body is %}. */
-static nib_status parse_block(nib_reader *r, nib_node **out, const char *const *ends)
+/* %}, a body, and the {% of the tag that ends it; the name of that tag comes next. */
+static nib_status parse_block(nib_template_reader *r, nib_template_node **out,
+                              const char *const *ends)
 {
     NIB_TRY(expect_end(r));
     return parse_body(r, out, ends);
 }
 
-/* The same up to {% END %}, which is taken. */
-static nib_status parse_whole(nib_reader *r, nib_node **out, const char *end)
+/* The same, up to and including {% END %}. */
+static nib_status parse_block_and_end(nib_template_reader *r, nib_template_node **out,
+                                      const char *end)
 {
     const char *const ends[] = {end, NULL};
     NIB_TRY(parse_block(r, out, ends));
@@ -203,28 +203,28 @@ static nib_status parse_whole(nib_reader *r, nib_node **out, const char *end)
     return expect_end(r);
 }
 
-static nib_status check_target(nib_reader *r, const nib_node *target, bool in_loop)
+static nib_status check_target(nib_template_reader *r, const nib_template_node *target,
+                               bool in_loop)
 {
     if (in_loop && target->kind == NIB_N_NAME && target->name == r->t->loop_symbol)
-        return nib__template_fail(
-            r, NIB_BAD_INPUT, target->line,
-            "\"loop\" is the loop's own within a for; another name is wanted");
+        return nib__template_fail(r, NIB_BAD_INPUT, target->line,
+                                  "\"loop\" is reserved inside a for; use another name");
     if (target->kind == NIB_N_NAME || target->kind == NIB_N_NAMESPACE_PLACE)
         return NIB_OK;
     if (target->kind != NIB_N_TUPLE)
         return nib__template_fail(r, NIB_BAD_INPUT, target->line,
-                                  "this cannot be assigned to; a name is wanted");
-    for (const nib_node *n = target->a; n != NULL; n = n->next)
+                                  "cannot assign to this expression; expected a name");
+    for (const nib_template_node *n = target->a; n != NULL; n = n->next)
         NIB_TRY(check_target(r, n, in_loop));
     return NIB_OK;
 }
 
-/* name.attribute, where it is one. */
-static nib_status parse_namespace_place(nib_reader *r, nib_node **out)
+/* name.attribute as a target. */
+static nib_status parse_namespace_place(nib_template_reader *r, nib_template_node **out)
 {
     const nib_lexeme *token = nib__reader_now(r);
     if (token[2].kind != NIB_T_NAME)
-        return nib__reader_unexpected(r, "a name and an attribute are wanted");
+        return nib__reader_unexpected(r, "expected a name and an attribute");
     NIB_TRY(nib__reader_node(r, out, NIB_N_NAMESPACE_PLACE, token->line));
     NIB_TRY(nib__reader_symbol(r, &(*out)->name, token->at, token->size));
     NIB_TRY(nib__reader_string(r, &(*out)->value, token[2].at, token[2].size));
@@ -232,11 +232,12 @@ static nib_status parse_namespace_place(nib_reader *r, nib_node **out)
     return NIB_OK;
 }
 
-static nib_status parse_target(nib_reader *r, nib_node **out, bool ends_in, bool namespaces)
+static nib_status parse_target(nib_template_reader *r, nib_template_node **out, bool ends_in,
+                               bool namespaces)
 {
     const nib_lexeme *token = nib__reader_now(r);
     if (namespaces && token->kind == NIB_T_NAME && token[1].kind == NIB_T_OPERATOR &&
-        token[1].op == NIB_OP_DOT)
+        token[1].op == NIB_OPERATOR_DOT)
         return parse_namespace_place(r, out);
     r->storing = true;
     NIB_TRY(nib__parse_tuple(r, out, true, false, false, ends_in));
@@ -244,7 +245,7 @@ static nib_status parse_target(nib_reader *r, nib_node **out, bool ends_in, bool
     return check_target(r, *out, r->fors != 0);
 }
 
-static nib_status parse_for(nib_reader *r, nib_node *node)
+static nib_status parse_for(nib_template_reader *r, nib_template_node *node)
 {
     static const char *const ends[] = {"endfor", "else", NULL};
     r->fors++;
@@ -255,26 +256,26 @@ static nib_status parse_for(nib_reader *r, nib_node *node)
         NIB_TRY(nib__parse_expression(r, &node->e));
     node->flag = nib__reader_skip_name(r, "recursive");
     const int macros = r->macros, loops = r->loops;
-    r->loops = node->flag ? 0 : loops; /* what can be called leaves no loop around it */
+    r->loops = node->flag ? 0 : loops; /* a recursive loop cannot leave an enclosing loop */
     r->loops++;
     NIB_TRY(parse_block(r, &node->c, ends));
     r->loops--;
     node->op = r->macros != macros;
-    NIB_TRY(nib__reader_skip_name(r, "else") ? parse_whole(r, &node->d, "endfor")
+    NIB_TRY(nib__reader_skip_name(r, "else") ? parse_block_and_end(r, &node->d, "endfor")
                                              : (r->next++, expect_end(r)));
     r->loops = loops;
     r->fors--;
     return NIB_OK;
 }
 
-static nib_status parse_if(nib_reader *r, nib_node *node)
+static nib_status parse_if(nib_template_reader *r, nib_template_node *node)
 {
     static const char *const ends[] = {"elif", "else", "endif", NULL};
     for (;;) {
         NIB_TRY(nib__parse_tuple(r, &node->a, false, false, false, false));
-        r->soft++;
+        r->if_depth++;
         NIB_TRY(parse_block(r, &node->c, ends));
-        r->soft--;
+        r->if_depth--;
         const int line = nib__reader_now(r)->line;
         if (!nib__reader_skip_name(r, "elif"))
             break;
@@ -283,76 +284,77 @@ static nib_status parse_if(nib_reader *r, nib_node *node)
     }
     if (!nib__reader_skip_name(r, "else"))
         return r->next++, expect_end(r);
-    r->soft++;
-    NIB_TRY(parse_whole(r, &node->d, "endif"));
-    r->soft--;
+    r->if_depth++;
+    NIB_TRY(parse_block_and_end(r, &node->d, "endif"));
+    r->if_depth--;
     return NIB_OK;
 }
 
-static nib_status parse_set(nib_reader *r, nib_node *node)
+static nib_status parse_set(nib_template_reader *r, nib_template_node *node)
 {
     NIB_TRY(parse_target(r, &node->a, false, true));
-    if (nib__reader_skip(r, NIB_OP_ASSIGN)) {
+    if (nib__reader_skip(r, NIB_OPERATOR_ASSIGN)) {
         NIB_TRY(nib__parse_tuple(r, &node->b, false, true, false, false));
         return expect_end(r);
     }
     node->kind = NIB_N_SET_BLOCK;
     NIB_TRY(nib__parse_filters(r, &node->b, false));
-    return parse_whole(r, &node->c, "endset");
+    return parse_block_and_end(r, &node->c, "endset");
 }
 
 /* (name, name=default, ...) */
-static nib_status parse_parameters(nib_reader *r, nib_node **out)
+static nib_status parse_parameters(nib_template_reader *r, nib_template_node **out)
 {
-    nib_node **end = out;
+    nib_template_node **end = out;
     bool defaults = false;
     int count = 0;
-    NIB_TRY(nib__reader_expect(r, NIB_OP_LPAREN));
-    while (!nib__reader_is(r, NIB_OP_RPAREN)) {
+    NIB_TRY(nib__reader_expect(r, NIB_OPERATOR_LPAREN));
+    while (!nib__reader_is(r, NIB_OPERATOR_RPAREN)) {
         if (*out != NULL)
-            NIB_TRY(nib__reader_expect(r, NIB_OP_COMMA));
+            NIB_TRY(nib__reader_expect(r, NIB_OPERATOR_COMMA));
         const nib_lexeme *token = nib__reader_now(r);
         if (token->kind != NIB_T_NAME)
-            return nib__reader_unexpected(r, "a parameter is wanted");
+            return nib__reader_unexpected(r, "expected a parameter");
         r->next++;
         NIB_TRY(nib__reader_node(r, end, NIB_N_NAME, token->line));
         NIB_TRY(nib__reader_symbol(r, &(*end)->name, token->at, token->size));
         r->stored |= nib__reader_special(r, (*end)->name);
-        for (const nib_node *other = *out; other != *end; other = other->next) {
+        for (const nib_template_node *other = *out; other != *end; other = other->next) {
             if (other->name == (*end)->name)
                 return nib__template_fail(r, NIB_BAD_INPUT, token->line,
-                                          "two parameters have one name");
+                                          "two parameters have the same name");
         }
         if (++count > NIB_TEMPLATE_PARAMETERS)
             return nib__template_fail(r, NIB_UNSUPPORTED, token->line,
                                       "a macro has more than %d parameters",
                                       NIB_TEMPLATE_PARAMETERS);
-        if (nib__reader_skip(r, NIB_OP_ASSIGN))
+        if (nib__reader_skip(r, NIB_OPERATOR_ASSIGN))
             NIB_TRY(nib__parse_expression(r, &(*end)->a));
         else if (defaults)
-            return nib__reader_unexpected(r, "a parameter behind one with a default wants one");
+            return nib__reader_unexpected(
+                r, "a parameter after one with a default needs a default too");
         defaults = (*end)->a != NULL;
         end = &(*end)->next;
     }
-    return nib__reader_expect(r, NIB_OP_RPAREN);
+    return nib__reader_expect(r, NIB_OPERATOR_RPAREN);
 }
 
-/* Names that the body uses count for the macros around it, too. Parameters hide varargs and kwargs;
- * one that is named caller gets a call's block where it has a default. */
-static nib_status parse_macro_body(nib_reader *r, nib_node *node, const char *end)
+/* Names that the body uses also count as used by the enclosing macros. Parameters hide varargs and
+ * kwargs; a parameter named caller with a default receives the body of a call block. */
+static nib_status parse_macro_body(nib_template_reader *r, nib_template_node *node, const char *end)
 {
     const unsigned uses = r->uses, stored = r->stored;
     const int loops = r->loops, line = nib__reader_now(r)->line;
     r->macros++;
     r->uses = r->stored = 0;
     r->loops = 0;
-    NIB_TRY(parse_whole(r, &node->c, end));
+    NIB_TRY(parse_block_and_end(r, &node->c, end));
     node->op = (uint8_t)r->uses;
-    for (const nib_node *p = node->a; p != NULL; p = p->next) {
+    for (const nib_template_node *p = node->a; p != NULL; p = p->next) {
         const unsigned special = nib__reader_special(r, p->name);
         if (special == NIB_USES_CALLER && (node->op & NIB_USES_CALLER) && p->a == NULL)
             return nib__template_fail(r, NIB_BAD_INPUT, line,
-                                      "a parameter named caller wants a default, or goes");
+                                      "the parameter caller needs a default, or remove it");
         node->op &= (uint8_t) ~(special & ~(unsigned)NIB_USES_CALLER);
     }
     r->uses = uses | (r->uses & ~stored);
@@ -361,11 +363,11 @@ static nib_status parse_macro_body(nib_reader *r, nib_node *node, const char *en
     return NIB_OK;
 }
 
-static nib_status parse_macro(nib_reader *r, nib_node *node)
+static nib_status parse_macro(nib_template_reader *r, nib_template_node *node)
 {
     const nib_lexeme *token = nib__reader_now(r);
     if (token->kind != NIB_T_NAME)
-        return nib__reader_unexpected(r, "the macro's name is wanted");
+        return nib__reader_unexpected(r, "expected the macro's name");
     r->next++;
     NIB_TRY(nib__reader_symbol(r, &node->name, token->at, token->size));
     NIB_TRY(nib__reader_string(r, &node->value, token->at, token->size));
@@ -373,56 +375,56 @@ static nib_status parse_macro(nib_reader *r, nib_node *node)
     return parse_macro_body(r, node, "endmacro");
 }
 
-static nib_status parse_call_block(nib_reader *r, nib_node *node)
+static nib_status parse_call_block(nib_template_reader *r, nib_template_node *node)
 {
     NIB_TRY(nib__reader_node(r, &node->b, NIB_N_MACRO, node->line));
     NIB_TRY(nib__reader_string(r, &node->b->value, "caller", 6));
     node->b->flag = true;
-    if (nib__reader_is(r, NIB_OP_LPAREN))
+    if (nib__reader_is(r, NIB_OPERATOR_LPAREN))
         NIB_TRY(parse_parameters(r, &node->b->a));
     NIB_TRY(nib__parse_expression(r, &node->a));
     if (node->a->kind != NIB_N_CALL)
-        return nib__reader_unexpected(r, "a call is wanted");
+        return nib__reader_unexpected(r, "expected a call");
     return parse_macro_body(r, node->b, "endcall");
 }
 
-static nib_status parse_filter_block(nib_reader *r, nib_node *node)
+static nib_status parse_filter_block(nib_template_reader *r, nib_template_node *node)
 {
     NIB_TRY(nib__parse_filters(r, &node->b, true));
-    return parse_whole(r, &node->c, "endfilter");
+    return parse_block_and_end(r, &node->c, "endfilter");
 }
 
-static nib_status parse_with(nib_reader *r, nib_node *node)
+static nib_status parse_with(nib_template_reader *r, nib_template_node *node)
 {
-    nib_node **end = &node->a;
+    nib_template_node **end = &node->a;
     while (nib__reader_now(r)->kind != NIB_T_BLOCK_END) {
         if (node->a != NULL)
-            NIB_TRY(nib__reader_expect(r, NIB_OP_COMMA));
+            NIB_TRY(nib__reader_expect(r, NIB_OPERATOR_COMMA));
         NIB_TRY(nib__reader_node(r, end, NIB_N_SET, nib__reader_now(r)->line));
         r->storing = true;
         NIB_TRY(nib__parse_primary(r, &(*end)->a));
         r->storing = false;
         NIB_TRY(check_target(r, (*end)->a, false));
-        NIB_TRY(nib__reader_expect(r, NIB_OP_ASSIGN));
+        NIB_TRY(nib__reader_expect(r, NIB_OPERATOR_ASSIGN));
         NIB_TRY(nib__parse_expression(r, &(*end)->b));
         end = &(*end)->next;
     }
-    return parse_whole(r, &node->c, "endwith");
+    return parse_block_and_end(r, &node->c, "endwith");
 }
 
-static nib_status parse_generation(nib_reader *r, nib_node *node)
+static nib_status parse_generation(nib_template_reader *r, nib_template_node *node)
 {
     const int loops = r->loops;
-    r->loops = 0; /* its body is a block of its own, which no loop around it can leave */
-    NIB_TRY(parse_whole(r, &node->c, "endgeneration"));
+    r->loops = 0; /* its body cannot leave an enclosing loop */
+    NIB_TRY(parse_block_and_end(r, &node->c, "endgeneration"));
     r->loops = loops;
     return NIB_OK;
 }
 
-static nib_status parse_jump(nib_reader *r, nib_node *node)
+static nib_status parse_jump(nib_template_reader *r, nib_template_node *node)
 {
     if (r->loops == 0)
-        return nib__template_fail(r, NIB_BAD_INPUT, node->line, "%s stands in no loop",
+        return nib__template_fail(r, NIB_BAD_INPUT, node->line, "%s outside a loop",
                                   node->kind == NIB_N_BREAK ? "break" : "continue");
     return expect_end(r);
 }
@@ -430,7 +432,7 @@ static nib_status parse_jump(nib_reader *r, nib_node *node)
 static const struct {
     const char *name;
     nib_node_kind kind;
-    nib_status (*parse)(nib_reader *r, nib_node *node);
+    nib_status (*parse)(nib_template_reader *r, nib_template_node *node);
 } statements[] = {
     {"if", NIB_N_IF, parse_if},
     {"for", NIB_N_FOR, parse_for},
@@ -444,12 +446,12 @@ static const struct {
     {"continue", NIB_N_CONTINUE, parse_jump},
 };
 
-static nib_status parse_statement(nib_reader *r, nib_node **out)
+static nib_status parse_statement(nib_template_reader *r, nib_template_node **out)
 {
     const nib_lexeme *token = nib__reader_now(r);
     char name[80];
     if (token->kind != NIB_T_NAME)
-        return nib__reader_unexpected(r, "the name of a statement is wanted");
+        return nib__reader_unexpected(r, "expected the name of a statement");
     for (size_t i = 0; i < COUNT(statements); i++) {
         if (!nib__reader_skip_name(r, statements[i].name))
             continue;
@@ -460,13 +462,13 @@ static nib_status parse_statement(nib_reader *r, nib_node **out)
         return NIB_OK;
     }
     if (token->size > 3 && memcmp(token->at, "end", 3) == 0)
-        return nib__reader_unexpected(r, "it ends no statement that is open here");
+        return nib__reader_unexpected(r, "no open statement ends with it");
     return nib__template_fail(r, NIB_UNSUPPORTED, token->line,
-                              "there is no statement \"%s\"; docs/templates.md lists what is built",
+                              "unknown statement \"%s\"; docs/templates.md lists what is supported",
                               nib__say_name(name, sizeof name, token->at, token->size));
 }
 
-static bool ends_here(const nib_reader *r, const char *const *ends)
+static bool is_any_name(const nib_template_reader *r, const char *const *ends)
 {
     for (size_t i = 0; ends != NULL && ends[i] != NULL; i++) {
         if (nib__reader_is_name(r, ends[i]))
@@ -475,10 +477,11 @@ static bool ends_here(const nib_reader *r, const char *const *ends)
     return false;
 }
 
-/* Up to a tag whose name is one of `ends`, which comes next then; NULL: up to the end. */
-static nib_status parse_body(nib_reader *r, nib_node **out, const char *const *ends)
+/* Parses up to a tag named in `ends`, whose name comes next; NULL: up to the end. */
+static nib_status parse_body(nib_template_reader *r, nib_template_node **out,
+                             const char *const *ends)
 {
-    for (nib_node **end = out;; end = &(*end)->next) {
+    for (nib_template_node **end = out;; end = &(*end)->next) {
         const nib_lexeme *token = nib__reader_now(r);
         if (token->kind == NIB_T_END && ends == NULL)
             return NIB_OK;
@@ -495,9 +498,9 @@ static nib_status parse_body(nib_reader *r, nib_node **out, const char *const *e
             NIB_TRY(nib__reader_node(r, end, NIB_N_PRINT, token->line));
             NIB_TRY(nib__parse_tuple(r, &(*end)->a, false, true, false, false));
             if (nib__reader_now(r)->kind != NIB_T_PRINT_END)
-                return nib__reader_unexpected(r, "}} is wanted");
+                return nib__reader_unexpected(r, "expected }}");
             r->next++;
-        } else if (ends_here(r, ends)) {
+        } else if (is_any_name(r, ends)) {
             return NIB_OK;
         } else {
             NIB_TRY(parse_statement(r, end));
@@ -505,10 +508,10 @@ static nib_status parse_body(nib_reader *r, nib_node **out, const char *const *e
     }
 }
 
-/* ---- the whole ---- */
+/* ---- opening and closing ---- */
 
-/* Newlines as Jinja makes them: \r\n and \r become \n, and one at the end goes. */
-static char *normal_newlines(nib_arena *arena, const char *text, size_t size, size_t *out_size)
+/* As Jinja: \r\n and \r become \n, and a trailing newline is removed. */
+static char *normalize_newlines(nib_arena *arena, const char *text, size_t size, size_t *out_size)
 {
     char *copy = nib__arena_take(arena, size + 1, 1);
     size_t to = 0;
@@ -521,7 +524,7 @@ static char *normal_newlines(nib_arena *arena, const char *text, size_t size, si
     return copy;
 }
 
-static nib_status read_template(nib_reader *r, const nib_named_text *source)
+static nib_status read_template(nib_template_reader *r, const nib_named_text *source)
 {
     nib_template *t = r->t;
     char shown[NIB_SHOWN];
@@ -536,7 +539,7 @@ static nib_status read_template(nib_reader *r, const nib_named_text *source)
         return nib__fail(r->err, NIB_BAD_INPUT,
                          "%s: the template is not valid UTF-8 at byte %zu; convert it first",
                          nib__shown(shown, t->name), valid);
-    r->text = normal_newlines(&t->arena, source->text, source->size, &r->size);
+    r->text = normalize_newlines(&t->arena, source->text, source->size, &r->size);
     if (r->text == NULL || !grow_symbols(t))
         return nib__fail_memory(r->err, source->size, "a chat template");
     NIB_TRY(nib__template_lex(r));
@@ -555,7 +558,7 @@ nib_status nib__template_open(nib_template **out, const nib_named_text *source,
         return nib__fail_memory(err, sizeof *t, "a chat template");
     t->allocator = *a;
     nib__arena_init(&t->arena, &t->allocator, 0);
-    nib_reader r = {.t = t, .err = err};
+    nib_template_reader r = {.t = t, .err = err};
     const nib_status status = read_template(&r, source);
     nib__release(a, r.lexemes);
     if (status == NIB_OK)

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Statements of a template, and a rendering from its input to its output. Scopes are Jinja's: the
- * body of a loop has a new one each time around, so what is set there is gone after it; an if has
- * none; a macro sees what stands around it.
+ * Runs the statements of a template, and renders an input to an output. Scopes are Jinja's: each
+ * iteration of a loop has a new one, so variables set in it are gone afterwards; an if has none; a
+ * macro sees the scope that encloses its definition.
  */
 #include "template_parts.h"
 
 /* ---- variables ---- */
 
-bool nib__run_lookup(nib_run *r, uint32_t name, nib_value *out)
+bool nib__run_lookup(nib_render *r, uint32_t name, nib_value *out)
 {
     uint64_t passed = 0;
     for (const nib_scope *s = r->scope; s != NULL; s = s->parent, passed++) {
         for (const nib_variable *v = s->first; v != NULL; v = v->next, passed++) {
             if (v->name == name) {
-                r->steps += passed / 16; /* which the next step holds against the limit */
+                r->steps += passed / 16; /* the next step checks the limit */
                 *out = v->value;
                 return true;
             }
@@ -22,10 +22,10 @@ bool nib__run_lookup(nib_run *r, uint32_t name, nib_value *out)
     }
     r->steps += passed / 16;
     *out = r->globals[name];
-    return nib__given(out);
+    return nib__is_given(out);
 }
 
-nib_status nib__run_assign(nib_run *r, uint32_t name, nib_value value)
+nib_status nib__run_assign(nib_render *r, uint32_t name, nib_value value)
 {
     if (r->scope == NULL) {
         r->globals[name] = value;
@@ -40,7 +40,7 @@ nib_status nib__run_assign(nib_run *r, uint32_t name, nib_value value)
         v = r->scope->spare;
         if (v != NULL)
             r->scope->spare = v->next;
-        else if ((v = nib__run_take(r, 1, sizeof *v)) == NULL)
+        else if ((v = nib__run_alloc(r, 1, sizeof *v)) == NULL)
             return NIB_NO_MEMORY;
         *v = (nib_variable){.name = name, .next = r->scope->first};
         r->scope->first = v;
@@ -49,10 +49,10 @@ nib_status nib__run_assign(nib_run *r, uint32_t name, nib_value value)
     return NIB_OK;
 }
 
-/* A scope within `parent`, which becomes the one in use. */
-static nib_status open_scope(nib_run *r, nib_scope *parent)
+/* Opens a scope within `parent` and makes it the current one. */
+static nib_status open_scope(nib_render *r, nib_scope *parent)
 {
-    nib_scope *scope = nib__run_take(r, 1, sizeof *scope);
+    nib_scope *scope = nib__run_alloc(r, 1, sizeof *scope);
     if (scope == NULL)
         return NIB_NO_MEMORY;
     scope->parent = parent;
@@ -60,7 +60,7 @@ static nib_status open_scope(nib_run *r, nib_scope *parent)
     return NIB_OK;
 }
 
-static nib_status assign(nib_run *r, const nib_node *target, nib_value value)
+static nib_status assign(nib_render *r, const nib_template_node *target, nib_value value)
 {
     const nib_value *items;
     size_t count, wanted = 0;
@@ -69,30 +69,30 @@ static nib_status assign(nib_run *r, const nib_node *target, nib_value value)
     if (target->kind == NIB_N_NAME)
         return nib__run_assign(r, target->name, value);
     if (target->kind == NIB_N_NAMESPACE_PLACE) {
-        nib_value place;
-        if (!nib__run_lookup(r, target->name, &place) || place.kind != NIB_V_NAMESPACE)
+        nib_value namespace;
+        if (!nib__run_lookup(r, target->name, &namespace) || namespace.kind != NIB_V_NAMESPACE)
             return nib__run_fail(r, NIB_BAD_INPUT,
-                                 "\"%s\" is no namespace, so nothing can be set in it",
+                                 "cannot set an attribute of \"%s\": it is not a namespace",
                                  nib__say_name(name, sizeof name, r->t->symbols[target->name].at,
                                                r->t->symbols[target->name].size));
-        return nib__dict_put(r, place.as.dict, target->value, value);
+        return nib__dict_put(r, namespace.as.dict, target->value, value);
     }
     NIB_TRY(nib__iterate(r, value, &items, &count));
-    for (const nib_node *n = target->a; n != NULL; n = n->next)
+    for (const nib_template_node *n = target->a; n != NULL; n = n->next)
         wanted++;
     if (wanted != count)
-        return nib__run_fail(r, NIB_BAD_INPUT, "%zu values cannot be parted among %zu names", count,
+        return nib__run_fail(r, NIB_BAD_INPUT, "cannot unpack %zu values into %zu names", count,
                              wanted);
-    for (const nib_node *n = target->a; n != NULL; n = n->next)
+    for (const nib_template_node *n = target->a; n != NULL; n = n->next)
         NIB_TRY(assign(r, n, *items++));
     return NIB_OK;
 }
 
 /* ---- statements ---- */
 
-/* What a body writes, in a scope of its own. Nothing may be done with it where the body left a loop
- * around it. */
-static nib_status captured(nib_run *r, const nib_node *body, nib_value *out)
+/* Runs a body in its own scope; *out: its output. Callers must ignore it if the body left an
+ * enclosing loop (r->flow). */
+static nib_status capture_body(nib_render *r, const nib_template_node *body, nib_value *out)
 {
     nib_builder b = {.size = 0}, *const before = r->out;
     nib_scope *const scope = r->scope;
@@ -101,25 +101,25 @@ static nib_status captured(nib_run *r, const nib_node *body, nib_value *out)
     NIB_TRY(nib__run_body(r, body));
     r->out = before;
     r->scope = scope;
-    return nib__built(r, &b, out);
+    return nib__finish_string(r, &b, out);
 }
 
-static nib_status filtered(nib_run *r, const nib_node *filters, nib_value *value)
+static nib_status apply_filters(nib_render *r, const nib_template_node *filters, nib_value *value)
 {
-    const nib_value before = r->hole;
+    const nib_value before = r->block_output;
     if (filters == NULL)
         return NIB_OK;
-    r->hole = *value;
+    r->block_output = *value;
     NIB_TRY(nib__eval(r, filters, value));
-    r->hole = before;
+    r->block_output = before;
     return NIB_OK;
 }
 
-/* The condition of a loop is asked when an element is wanted, not before: what the body set in a
- * namespace counts. */
-nib_status nib__run_loop_fill(nib_run *r, nib_loop *loop, size_t wanted)
+/* Evaluates the condition of a loop only when an element is needed, because it may depend on what
+ * the body has set in a namespace. */
+nib_status nib__run_loop_fill(nib_render *r, nib_loop *loop, size_t wanted)
 {
-    const nib_node *node = loop->node;
+    const nib_template_node *node = loop->node;
     nib_scope *const scope = r->scope;
     const int line = r->line;
     nib_value item, holds = nib__v_bool(true);
@@ -138,8 +138,9 @@ nib_status nib__run_loop_fill(nib_run *r, nib_loop *loop, size_t wanted)
     return NIB_OK;
 }
 
-/* Where nothing is asked and nobody else takes of them, all elements are there at once. */
-static nib_status open_loop(nib_run *r, nib_loop *loop, nib_value over)
+/* Fetches all elements at once, unless the loop has a condition or goes over a stream, which others
+ * may consume. */
+static nib_status open_loop(nib_render *r, nib_loop *loop, nib_value over)
 {
     const bool stream = over.kind == NIB_V_STREAM;
     if (!stream)
@@ -152,9 +153,9 @@ static nib_status open_loop(nib_run *r, nib_loop *loop, nib_value over)
     return NIB_OK;
 }
 
-/* A scope for the next time around. Where no macro keeps it, it is the one of the last time, empty
- * again, so that a loop takes no memory by itself. */
-static nib_status next_scope(nib_run *r, const nib_loop *loop, nib_scope *parent)
+/* Opens a scope for the next iteration. If no macro can keep the last one, empties and reuses it,
+ * so that a loop allocates nothing by itself. */
+static nib_status next_scope(nib_render *r, const nib_loop *loop, nib_scope *parent)
 {
     nib_scope *last = r->scope;
     if (loop->at == 0 || loop->node->op != 0)
@@ -168,20 +169,20 @@ static nib_status next_scope(nib_run *r, const nib_loop *loop, nib_scope *parent
     return NIB_OK;
 }
 
-/* In the scope around the loop. */
-static nib_status run_loop(nib_run *r, const nib_node *node, nib_value over, int depth)
+/* Runs a loop; the current scope is the enclosing one. */
+static nib_status run_loop(nib_render *r, const nib_template_node *node, nib_value over, int depth)
 {
     nib_scope *const scope = r->scope;
-    nib_loop *loop = nib__run_take(r, 1, sizeof *loop);
+    nib_loop *loop = nib__run_alloc(r, 1, sizeof *loop);
     uint32_t name = r->t->loop_symbol;
     if (loop == NULL)
         return NIB_NO_MEMORY;
     *loop = (nib_loop){.node = node, .scope = scope, .depth = depth};
     NIB_TRY(open_loop(r, loop, over));
     const nib_value self = {.kind = NIB_V_LOOP, .as.loop = loop};
-    bool ended = false; /* some time around came to its end, without a break or continue */
+    bool ended = false; /* some iteration ended without a break or continue */
     for (;; loop->at++) {
-        r->flow = NIB_GOES_ON;
+        r->flow = NIB_FLOW_NEXT;
         NIB_TRY(nib__run_loop_fill(r, loop, loop->at + 1));
         if (loop->at >= loop->seen.as.items->count)
             break;
@@ -190,12 +191,13 @@ static nib_status run_loop(nib_run *r, const nib_node *node, nib_value over, int
         NIB_TRY(nib__run_assign(r, name, self));
         NIB_TRY(assign(r, node->a, loop->seen.as.items->at[loop->at]));
         NIB_TRY(nib__run_body(r, node->c));
-        ended |= r->flow == NIB_GOES_ON;
-        if (r->flow == NIB_BREAKS)
+        ended |= r->flow == NIB_FLOW_NEXT;
+        if (r->flow == NIB_FLOW_BREAK)
             break;
     }
-    loop->at -= loop->at != 0 && loop->at == loop->seen.as.items->count; /* whoever kept it */
-    r->flow = NIB_GOES_ON;
+    /* The loop object may outlive the loop: keep its index valid. */
+    loop->at -= loop->at != 0 && loop->at == loop->seen.as.items->count;
+    r->flow = NIB_FLOW_NEXT;
     r->scope = scope;
     if (ended || node->d == NULL)
         return NIB_OK;
@@ -205,13 +207,13 @@ static nib_status run_loop(nib_run *r, const nib_node *node, nib_value over, int
     return NIB_OK;
 }
 
-nib_status nib__run_loop_again(nib_run *r, const nib_loop *loop, nib_value items, nib_value *out)
+nib_status nib__run_loop_recursive(nib_render *r, const nib_loop *loop, nib_value items,
+                                   nib_value *out)
 {
     nib_builder b = {.size = 0}, *const before = r->out;
     nib_scope *const scope = r->scope;
     if (!loop->node->flag)
-        return nib__run_fail(r, NIB_BAD_INPUT,
-                             "the loop is called, but it is not marked as recursive");
+        return nib__run_fail(r, NIB_BAD_INPUT, "the loop is called, but it is not recursive");
     NIB_TRY(nib__run_enter(r));
     r->out = &b;
     r->scope = loop->scope;
@@ -219,12 +221,12 @@ nib_status nib__run_loop_again(nib_run *r, const nib_loop *loop, nib_value items
     r->out = before;
     r->scope = scope;
     r->depth--;
-    return nib__built(r, &b, out);
+    return nib__finish_string(r, &b, out);
 }
 
-static nib_status make_macro(nib_run *r, const nib_node *node, nib_value *out)
+static nib_status make_macro(nib_render *r, const nib_template_node *node, nib_value *out)
 {
-    nib_macro *macro = nib__run_take(r, 1, sizeof *macro);
+    nib_macro *macro = nib__run_alloc(r, 1, sizeof *macro);
     if (macro == NULL)
         return NIB_NO_MEMORY;
     *macro = (nib_macro){node, r->scope};
@@ -232,14 +234,14 @@ static nib_status make_macro(nib_run *r, const nib_node *node, nib_value *out)
     return NIB_OK;
 }
 
-static nib_status run_with(nib_run *r, const nib_node *node)
+static nib_status run_with(nib_render *r, const nib_template_node *node)
 {
     nib_scope *const outer = r->scope;
     NIB_TRY(open_scope(r, outer));
     nib_scope *const inner = r->scope;
-    for (const nib_node *n = node->a; n != NULL; n = n->next) {
+    for (const nib_template_node *n = node->a; n != NULL; n = n->next) {
         nib_value value;
-        r->scope = outer; /* values do not see the names beside them */
+        r->scope = outer; /* values do not see the other names of the with */
         NIB_TRY(nib__eval(r, n->b, &value));
         r->scope = inner;
         NIB_TRY(assign(r, n->a, value));
@@ -249,7 +251,7 @@ static nib_status run_with(nib_run *r, const nib_node *node)
     return NIB_OK;
 }
 
-static nib_status run_if(nib_run *r, const nib_node *node)
+static nib_status run_if(nib_render *r, const nib_template_node *node)
 {
     for (nib_value holds;; node = node->d) {
         NIB_TRY(nib__eval(r, node->a, &holds));
@@ -260,29 +262,29 @@ static nib_status run_if(nib_run *r, const nib_node *node)
     }
 }
 
-static nib_status run_set(nib_run *r, const nib_node *node)
+static nib_status run_set(nib_render *r, const nib_template_node *node)
 {
     nib_value value;
     if (node->kind == NIB_N_SET) {
         NIB_TRY(nib__eval(r, node->b, &value));
     } else {
-        NIB_TRY(captured(r, node->c, &value));
-        if (r->flow != NIB_GOES_ON)
+        NIB_TRY(capture_body(r, node->c, &value));
+        if (r->flow != NIB_FLOW_NEXT)
             return NIB_OK;
-        NIB_TRY(filtered(r, node->b, &value));
+        NIB_TRY(apply_filters(r, node->b, &value));
     }
     return assign(r, node->a, value);
 }
 
-/* What writes its value: {{ }}, call and filter blocks. */
-static nib_status run_output(nib_run *r, const nib_node *node)
+/* Statements that print a value: {{ }}, call and filter blocks. */
+static nib_status run_output(nib_render *r, const nib_template_node *node)
 {
     nib_value value;
     if (node->kind == NIB_N_FILTER_BLOCK) {
-        NIB_TRY(captured(r, node->c, &value));
-        if (r->flow != NIB_GOES_ON)
+        NIB_TRY(capture_body(r, node->c, &value));
+        if (r->flow != NIB_FLOW_NEXT)
             return NIB_OK;
-        NIB_TRY(filtered(r, node->b, &value));
+        NIB_TRY(apply_filters(r, node->b, &value));
     } else {
         if (node->kind == NIB_N_CALL_BLOCK)
             NIB_TRY(make_macro(r, node->b, &r->caller));
@@ -291,7 +293,7 @@ static nib_status run_output(nib_run *r, const nib_node *node)
     return nib__put_value(r, r->out, value);
 }
 
-static nib_status run_statement(nib_run *r, const nib_node *node)
+static nib_status run_statement(nib_render *r, const nib_template_node *node)
 {
     nib_value value;
     nib_scope *const scope = r->scope;
@@ -313,14 +315,16 @@ static nib_status run_statement(nib_run *r, const nib_node *node)
         NIB_TRY(nib__run_body(r, node->c));
         r->scope = scope;
         return NIB_OK;
-    default: r->flow = node->kind == NIB_N_BREAK ? NIB_BREAKS : NIB_CONTINUES; return NIB_OK;
+    default:
+        r->flow = node->kind == NIB_N_BREAK ? NIB_FLOW_BREAK : NIB_FLOW_CONTINUE;
+        return NIB_OK;
     }
 }
 
-nib_status nib__run_body(nib_run *r, const nib_node *first)
+nib_status nib__run_body(nib_render *r, const nib_template_node *first)
 {
     NIB_TRY(nib__run_enter(r));
-    for (const nib_node *n = first; n != NULL && r->flow == NIB_GOES_ON; n = n->next) {
+    for (const nib_template_node *n = first; n != NULL && r->flow == NIB_FLOW_NEXT; n = n->next) {
         r->line = n->line;
         NIB_TRY(nib__run_steps(r, 1));
         NIB_TRY(run_statement(r, n));
@@ -336,13 +340,13 @@ static bool same_name(const nib_string *a, const nib_string *b)
     return a->size == b->size && memcmp(a->at, b->at, a->size) == 0;
 }
 
-/* Gives each parameter its argument: first those without a name, and to what is left those of its
- * name, which are *taken then. Defaults see all parameters. */
-static nib_status bind_parameters(nib_run *r, const nib_macro *macro, const nib_arguments *args,
+/* Binds each parameter: positional arguments first, then named ones, which are marked in taken[].
+ * Defaults see all parameters. */
+static nib_status bind_parameters(nib_render *r, const nib_macro *macro, const nib_arguments *args,
                                   bool *taken)
 {
     size_t at = 0;
-    for (const nib_node *p = macro->node->a; p != NULL; p = p->next, at++) {
+    for (const nib_template_node *p = macro->node->a; p != NULL; p = p->next, at++) {
         nib_value value = {.kind = NIB_V_UNDEFINED, .as.string = &r->t->symbols[p->name]};
         if (at < args->count)
             value = args->at[at];
@@ -357,7 +361,7 @@ static nib_status bind_parameters(nib_run *r, const nib_macro *macro, const nib_
         NIB_TRY(nib__run_assign(r, p->name, value));
     }
     at = 0;
-    for (const nib_node *p = macro->node->a; p != NULL; p = p->next, at++) {
+    for (const nib_template_node *p = macro->node->a; p != NULL; p = p->next, at++) {
         bool given = at < args->count || p->a == NULL;
         nib_value value;
         for (size_t i = 0; !given && i < args->named_count; i++)
@@ -370,20 +374,21 @@ static nib_status bind_parameters(nib_run *r, const nib_macro *macro, const nib_
     return NIB_OK;
 }
 
-/* caller, varargs and kwargs, where the body names them; else what is left over is an error. */
-static nib_status bind_rest(nib_run *r, const nib_macro *macro, const nib_arguments *args,
+/* Binds caller, varargs and kwargs if the body uses them; otherwise surplus arguments are an error.
+ */
+static nib_status bind_rest(nib_render *r, const nib_macro *macro, const nib_arguments *args,
                             const bool *taken)
 {
-    const nib_node *node = macro->node;
+    const nib_template_node *node = macro->node;
     const char *name = node->value.as.string->at;
     nib_value rest, named,
         caller = {.kind = NIB_V_UNDEFINED, .as.string = &r->t->symbols[r->t->caller_symbol]};
     size_t count = 0;
     bool takes_caller = node->op & NIB_USES_CALLER, twice = false;
-    for (const nib_node *p = node->a; p != NULL; p = p->next, count++) {
+    for (const nib_template_node *p = node->a; p != NULL; p = p->next, count++) {
         const bool is_caller = p->name == r->t->caller_symbol;
         takes_caller &= !is_caller;
-        twice |= is_caller && count < args->count; /* unless all parameters have theirs */
+        twice |= is_caller && count < args->count; /* unless all parameters are bound */
     }
     if (twice && (node->op & NIB_USES_CALLER) && args->count < count)
         return nib__run_fail(r, NIB_BAD_INPUT, "the argument caller is given twice");
@@ -417,12 +422,12 @@ static nib_status bind_rest(nib_run *r, const nib_macro *macro, const nib_argume
     return node->op & NIB_USES_KWARGS ? nib__run_assign(r, r->t->kwargs_symbol, named) : NIB_OK;
 }
 
-nib_status nib__run_macro(nib_run *r, const nib_macro *macro, const nib_arguments *args,
+nib_status nib__run_macro(nib_render *r, const nib_macro *macro, const nib_arguments *args,
                           nib_value *out)
 {
     nib_builder b = {.size = 0}, *const before = r->out;
     nib_scope *const scope = r->scope;
-    bool *taken = nib__run_take(r, args->named_count + 1, sizeof *taken);
+    bool *taken = nib__run_alloc(r, args->named_count + 1, sizeof *taken);
     if (taken == NULL)
         return NIB_NO_MEMORY;
     NIB_TRY(nib__run_enter(r));
@@ -434,10 +439,10 @@ nib_status nib__run_macro(nib_run *r, const nib_macro *macro, const nib_argument
     r->out = before;
     r->scope = scope;
     r->depth--;
-    return nib__built(r, &b, out);
+    return nib__finish_string(r, &b, out);
 }
 
-/* Is it the i-th of names with commas between? */
+/* Is it the i-th of the comma-separated names? */
 static bool is_parameter(const char *names, int i, const nib_string *name)
 {
     for (; i > 0 && *names != 0; i--) {
@@ -455,7 +460,7 @@ static int parameter_count(const char *names)
     return count;
 }
 
-nib_status nib__call_row(nib_run *r, const nib_call_row *row, const char *what, nib_value self,
+nib_status nib__call_row(nib_render *r, const nib_call_row *row, const char *what, nib_value self,
                          const nib_arguments *args, nib_value *out)
 {
     nib_value bound[NIB_PARAMETERS] = {{.kind = NIB_V_UNDEFINED}};
@@ -490,7 +495,7 @@ nib_status nib__call_row(nib_run *r, const nib_call_row *row, const char *what, 
     }
     for (int i = 0; i < row->required; i++) {
         if (!given[i])
-            return nib__run_fail(r, NIB_BAD_INPUT, "%s %s wants %d arguments or more", what,
+            return nib__run_fail(r, NIB_BAD_INPUT, "%s %s needs at least %d arguments", what,
                                  row->name, row->required);
     }
     if (row->call != NULL)
@@ -499,7 +504,8 @@ nib_status nib__call_row(nib_run *r, const nib_call_row *row, const char *what, 
     return NIB_OK;
 }
 
-nib_status nib__call_value(nib_run *r, nib_value callee, const nib_arguments *args, nib_value *out)
+nib_status nib__call_value(nib_render *r, nib_value callee, const nib_arguments *args,
+                           nib_value *out)
 {
     char name[80];
     switch (callee.kind) {
@@ -512,8 +518,9 @@ nib_status nib__call_value(nib_run *r, nib_value callee, const nib_arguments *ar
                              out);
     case NIB_V_LOOP:
         if (args->count != 1 || args->named_count != 0)
-            return nib__run_fail(r, NIB_BAD_INPUT, "a loop is called with what it goes over");
-        return nib__run_loop_again(r, callee.as.loop, args->at[0], out);
+            return nib__run_fail(r, NIB_BAD_INPUT,
+                                 "a recursive loop takes one argument, the items to loop over");
+        return nib__run_loop_recursive(r, callee.as.loop, args->at[0], out);
     case NIB_V_UNDEFINED:
         return nib__run_fail(
             r, NIB_BAD_INPUT, "\"%s\" is called, but it is undefined",
@@ -523,7 +530,7 @@ nib_status nib__call_value(nib_run *r, nib_value callee, const nib_arguments *ar
     }
 }
 
-/* ---- a rendering ---- */
+/* ---- rendering ---- */
 
 void nib__template_output_init(nib_template_output *out, const nib_allocator *a)
 {
@@ -542,12 +549,13 @@ static nib_status put_range(nib_template_output *out, size_t start, size_t end, 
 {
     if (!nib__reserve(out->text.allocator, (void **)&out->user, &out->user_capacity,
                       out->user_count + 1, sizeof *out->user))
-        return nib__fail_memory(err, out->user_count * sizeof *out->user, "a prompt's parts");
+        return nib__fail_memory(err, out->user_count * sizeof *out->user,
+                                "the user ranges of a prompt");
     out->user[out->user_count++] = (nib_byte_range){start, end};
     return NIB_OK;
 }
 
-static nib_status give(const nib_builder *b, nib_template_output *out, nib_err *err)
+static nib_status copy_output(const nib_builder *b, nib_template_output *out, nib_err *err)
 {
     nib__text_put(&out->text, b->at == NULL ? "" : b->at, b->size);
     if (out->text.failed)
@@ -565,10 +573,10 @@ static nib_status give(const nib_builder *b, nib_template_output *out, nib_err *
     return NIB_OK;
 }
 
-/* Variables that stand outside: Jinja's functions first, which an input may replace. */
-static nib_status open_globals(nib_run *r)
+/* Sets the global variables: Jinja's functions first, which the input may replace. */
+static nib_status open_globals(nib_render *r)
 {
-    r->globals = nib__run_take(r, r->t->symbol_count, sizeof *r->globals);
+    r->globals = nib__run_alloc(r, r->t->symbol_count, sizeof *r->globals);
     if (r->globals == NULL)
         return NIB_NO_MEMORY;
     for (int i = 0; nib__global_at(i) != NULL; i++) {
@@ -586,7 +594,7 @@ nib_status nib__template_render(const nib_template *t, const nib_template_input 
 {
     const nib_template_limits *limits = &input->limits;
     nib_builder b = {.size = 0};
-    nib_run r = {
+    nib_render r = {
         .t = t,
         .input = input,
         .err = err,
@@ -602,7 +610,7 @@ nib_status nib__template_render(const nib_template *t, const nib_template_input 
     if (status == NIB_OK)
         status = nib__run_body(&r, t->body);
     if (status == NIB_OK)
-        status = give(&b, out, err);
+        status = copy_output(&b, out, err);
     nib__arena_free(&r.arena);
     return status;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Jinja's tests (a is b), and the functions that every template has.
+ * Jinja's tests (a is b) and built-in functions.
  */
 #include "template_parts.h"
 
 #include <stdio.h>
 
-static nib_status say(bool holds, nib_value *out)
+static nib_status set_bool(bool holds, nib_value *out)
 {
     *out = nib__v_bool(holds);
     return NIB_OK;
@@ -15,57 +15,58 @@ static nib_status say(bool holds, nib_value *out)
 static NIB_FILTER(test_true)
 {
     (void)r, (void)args, (void)bound;
-    return say(self.kind == NIB_V_BOOL && self.as.boolean, out);
+    return set_bool(self.kind == NIB_V_BOOL && self.as.boolean, out);
 }
 
 static NIB_FILTER(test_false)
 {
     (void)r, (void)args, (void)bound;
-    return say(self.kind == NIB_V_BOOL && !self.as.boolean, out);
+    return set_bool(self.kind == NIB_V_BOOL && !self.as.boolean, out);
 }
 
 static NIB_FILTER(test_escaped)
 {
     (void)r, (void)args, (void)bound;
-    return say(self.kind == NIB_V_STRING && self.markup, out);
+    return set_bool(self.kind == NIB_V_STRING && self.markup, out);
 }
 
-static nib_status divides(nib_run *r, nib_value a, nib_value b, int64_t rest, nib_value *out)
+static nib_status has_remainder(nib_render *r, nib_value a, nib_value b, int64_t rest,
+                                nib_value *out)
 {
     nib_value left;
-    NIB_TRY(nib__run_binary(r, NIB_OP_MOD, a, b, &left));
+    NIB_TRY(nib__run_binary(r, NIB_OPERATOR_MOD, a, b, &left));
     bool equal;
     NIB_TRY(nib__equal(r, left, nib__v_int(rest), &equal));
-    return say(equal, out);
+    return set_bool(equal, out);
 }
 
 static NIB_FILTER(test_odd)
 {
-    return (void)args, (void)bound, divides(r, self, nib__v_int(2), 1, out);
+    return (void)args, (void)bound, has_remainder(r, self, nib__v_int(2), 1, out);
 }
 static NIB_FILTER(test_even)
 {
-    return (void)args, (void)bound, divides(r, self, nib__v_int(2), 0, out);
+    return (void)args, (void)bound, has_remainder(r, self, nib__v_int(2), 0, out);
 }
-static NIB_FILTER(test_divisibleby) { return (void)args, divides(r, self, bound[0], 0, out); }
+static NIB_FILTER(test_divisibleby) { return (void)args, has_remainder(r, self, bound[0], 0, out); }
 
-static nib_status compared(nib_run *r, nib_operator op, nib_value a, nib_value b, nib_value *out)
+static nib_status compare(nib_render *r, nib_operator op, nib_value a, nib_value b, nib_value *out)
 {
     bool holds;
     NIB_TRY(nib__run_compare(r, op, a, b, &holds));
-    return say(holds, out);
+    return set_bool(holds, out);
 }
 
-static NIB_FILTER(test_eq) { return (void)args, compared(r, NIB_OP_EQ, self, bound[0], out); }
-static NIB_FILTER(test_ne) { return (void)args, compared(r, NIB_OP_NE, self, bound[0], out); }
-static NIB_FILTER(test_lt) { return (void)args, compared(r, NIB_OP_LT, self, bound[0], out); }
-static NIB_FILTER(test_le) { return (void)args, compared(r, NIB_OP_LE, self, bound[0], out); }
-static NIB_FILTER(test_gt) { return (void)args, compared(r, NIB_OP_GT, self, bound[0], out); }
-static NIB_FILTER(test_ge) { return (void)args, compared(r, NIB_OP_GE, self, bound[0], out); }
-static NIB_FILTER(test_in) { return (void)args, compared(r, NIB_OP_IN, self, bound[0], out); }
+static NIB_FILTER(test_eq) { return (void)args, compare(r, NIB_OPERATOR_EQ, self, bound[0], out); }
+static NIB_FILTER(test_ne) { return (void)args, compare(r, NIB_OPERATOR_NE, self, bound[0], out); }
+static NIB_FILTER(test_lt) { return (void)args, compare(r, NIB_OPERATOR_LT, self, bound[0], out); }
+static NIB_FILTER(test_le) { return (void)args, compare(r, NIB_OPERATOR_LE, self, bound[0], out); }
+static NIB_FILTER(test_gt) { return (void)args, compare(r, NIB_OPERATOR_GT, self, bound[0], out); }
+static NIB_FILTER(test_ge) { return (void)args, compare(r, NIB_OPERATOR_GE, self, bound[0], out); }
+static NIB_FILTER(test_in) { return (void)args, compare(r, NIB_OPERATOR_IN, self, bound[0], out); }
 
-/* `is`: the same one. Of strings and numbers, which Python may or may not make once, those that are
- * equal and of one type. */
+/* Python's `is`. Strings and numbers, which Python may or may not intern, are the same if they are
+ * equal and have the same type. */
 static NIB_FILTER(test_sameas)
 {
     bool equal = false;
@@ -74,11 +75,11 @@ static NIB_FILTER(test_sameas)
         NIB_TRY(nib__equal(r, self, bound[0], &equal));
     else if (self.kind == bound[0].kind)
         equal = self.as.items == bound[0].as.items;
-    return say(equal, out);
+    return set_bool(equal, out);
 }
 
-/* A letter of that case, and none of the other. */
-static nib_status has_case(nib_run *r, nib_value self, bool upper, nib_value *out)
+/* Has letters of that case and none of the other. */
+static nib_status has_case(nib_render *r, nib_value self, bool upper, nib_value *out)
 {
     nib_value text;
     bool found = false, other = false;
@@ -91,7 +92,7 @@ static nib_status has_case(nib_run *r, nib_value self, bool upper, nib_value *ou
         found |= upper ? is_upper : is_lower;
         other |= nib__point_is_title(point) || (upper ? is_lower : is_upper);
     }
-    return say(found && !other, out);
+    return set_bool(found && !other, out);
 }
 
 NIB_FILTER(nib__is_upper) { return (void)args, (void)bound, has_case(r, self, true, out); }
@@ -100,17 +101,17 @@ NIB_FILTER(nib__is_lower) { return (void)args, (void)bound, has_case(r, self, fa
 static NIB_FILTER(test_filter)
 {
     (void)r, (void)args, (void)bound;
-    return say(self.kind == NIB_V_STRING &&
-                   nib__filter_find(self.as.string->at, self.as.string->size) != NULL,
-               out);
+    return set_bool(self.kind == NIB_V_STRING &&
+                        nib__filter_find(self.as.string->at, self.as.string->size) != NULL,
+                    out);
 }
 
 static NIB_FILTER(test_test)
 {
     (void)r, (void)args, (void)bound;
-    return say(self.kind == NIB_V_STRING &&
-                   nib__test_find(self.as.string->at, self.as.string->size) != NULL,
-               out);
+    return set_bool(self.kind == NIB_V_STRING &&
+                        nib__test_find(self.as.string->at, self.as.string->size) != NULL,
+                    out);
 }
 
 enum {
@@ -127,7 +128,7 @@ enum {
     CALLED = 1 << NIB_V_MACRO | 1 << NIB_V_METHOD | 1 << NIB_V_GLOBAL,
 };
 
-/* Jinja's Undefined has every method, and fails in it: so it is callable, too. */
+/* Jinja's Undefined defines every method (each raises an error), so it counts as callable. */
 static const nib_call_row tests[] = {
     {"!=", test_ne, "other", 1, 0},
     {"<", test_lt, "other", 1, 0},
@@ -185,10 +186,10 @@ static NIB_FILTER(call_range)
 {
     int64_t start = 0, stop = 0, step = 1;
     (void)self, (void)args;
-    const bool two = nib__given(&bound[1]), three = nib__given(&bound[2]);
+    const bool two = nib__is_given(&bound[1]), three = nib__is_given(&bound[2]);
     if (!nib__integer(bound[0], two ? &start : &stop) || (two && !nib__integer(bound[1], &stop)) ||
         (three && !nib__integer(bound[2], &step)))
-        return nib__run_fail(r, NIB_BAD_INPUT, "range wants integers");
+        return nib__run_fail(r, NIB_BAD_INPUT, "range needs integers");
     if (step == 0)
         return nib__run_fail(r, NIB_BAD_INPUT, "range: the step is 0");
     const bool down = step < 0, none = down ? start <= stop : start >= stop;
@@ -208,11 +209,12 @@ static NIB_FILTER(call_range)
     return NIB_OK;
 }
 
-/* Pairs of a dict, or of what holds pairs, then the named arguments. */
-static nib_status gather(nib_run *r, const nib_arguments *args, nib_kind kind, nib_value *out)
+/* Makes a dict from a dict or an iterable of pairs, then the named arguments. */
+static nib_status make_dict(nib_render *r, const nib_arguments *args, nib_value_kind kind,
+                            nib_value *out)
 {
     if (args->count > 1)
-        return nib__run_fail(r, NIB_BAD_INPUT, "a dict is made of one value at most");
+        return nib__run_fail(r, NIB_BAD_INPUT, "dict or namespace takes at most one value");
     NIB_TRY(nib__v_dict(r, out, kind));
     const bool copies = args->count == 1 && args->at[0].kind == NIB_V_DICT;
     for (size_t i = 0; copies && i < args->at[0].as.dict->count; i++) {
@@ -226,7 +228,7 @@ static nib_status gather(nib_run *r, const nib_arguments *args, nib_kind kind, n
         for (size_t i = 0; i < count; i++) {
             NIB_TRY(nib__iterate(r, items[i], &pair, &two));
             if (two != 2)
-                return nib__run_fail(r, NIB_BAD_INPUT, "a dict is made of pairs");
+                return nib__run_fail(r, NIB_BAD_INPUT, "dict or namespace: expected pairs");
             NIB_TRY(nib__dict_put(r, out->as.dict, pair[0], pair[1]));
         }
     }
@@ -237,20 +239,24 @@ static nib_status gather(nib_run *r, const nib_arguments *args, nib_kind kind, n
     return NIB_OK;
 }
 
-static NIB_FILTER(call_dict) { return (void)self, (void)bound, gather(r, args, NIB_V_DICT, out); }
+static NIB_FILTER(call_dict)
+{
+    return (void)self, (void)bound, make_dict(r, args, NIB_V_DICT, out);
+}
 static NIB_FILTER(call_namespace)
 {
-    return (void)self, (void)bound, gather(r, args, NIB_V_NAMESPACE, out);
+    return (void)self, (void)bound, make_dict(r, args, NIB_V_NAMESPACE, out);
 }
 
-/* The template's own words, without the place: it refuses the conversation, and is right. */
+/* Fails with the template's own text, without file and line: the template refuses the conversation.
+ */
 static NIB_FILTER(call_raise)
 {
     nib_value text;
     (void)self, (void)args, (void)out;
     NIB_TRY(nib__to_string(r, bound[0], &text));
     const nib_string *s = text.as.string;
-    const char *nul = memchr(s->at, 0, s->size); /* which a sentence cannot hold */
+    const char *nul = memchr(s->at, 0, s->size); /* an error text ends there */
     const int64_t size = nul == NULL ? (int64_t)s->size : nul - s->at;
     return nib__fail(r->err, NIB_BAD_INPUT, "%.*s", (int)nib__min(size, 1000), s->at);
 }
@@ -262,7 +268,7 @@ static NIB_FILTER(call_strftime)
     if (bound[0].kind != NIB_V_STRING)
         return nib__run_type_error(r, "strftime_now", bound[0], bound[0]);
     NIB_TRY(nib__put_time(r, &b, bound[0].as.string, r->input->now));
-    return nib__built(r, &b, out);
+    return nib__finish_string(r, &b, out);
 }
 
 static const nib_call_row globals[] = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What filters and methods of strings share: stripping, replacing, formatting. Parts of a string
+ * Shared by filters and methods of strings: stripping, replacing, formatting. Parts of a string
  * keep their marks.
  */
 #include "template_parts.h"
@@ -21,38 +21,38 @@ static bool is_among(const nib_string *chars, const char *at, size_t size)
     return false;
 }
 
-/* Is the character one that goes? chars NULL: white space. */
-static nib_status strips(nib_run *r, const nib_string *chars, const char *at, size_t size,
-                         bool *out)
+/* Is the character stripped? chars NULL: white space is. */
+static nib_status is_stripped(nib_render *r, const nib_string *chars, const char *at, size_t size,
+                              bool *out)
 {
     const char *next = at;
     *out = chars != NULL ? is_among(chars, at, size) : nib__template_space(nib__utf8_next(&next));
     return nib__run_steps(r, chars == NULL ? 0 : chars->size / 16);
 }
 
-nib_status nib__strip(nib_run *r, nib_value *out, nib_value s, const nib_string *chars, bool left,
-                      bool right)
+nib_status nib__strip(nib_render *r, nib_value *out, nib_value s, const nib_string *chars,
+                      bool left, bool right)
 {
     const nib_string *text = s.as.string;
     size_t from = 0, to = text->size;
     while (left && from < to) {
         const size_t size = (size_t)nib__utf8_length(text->at + from, to - from);
-        NIB_TRY(strips(r, chars, text->at + from, size, &left));
+        NIB_TRY(is_stripped(r, chars, text->at + from, size, &left));
         from += left ? size : 0;
     }
     while (right && to > from) {
         size_t last = to - 1;
         while (((unsigned char)text->at[last] & 0xc0) == 0x80)
             last--;
-        NIB_TRY(strips(r, chars, text->at + last, to - last, &right));
+        NIB_TRY(is_stripped(r, chars, text->at + last, to - last, &right));
         to = right ? last : to;
     }
     NIB_TRY(nib__run_steps(r, (text->size - (to - from)) / 16));
     return nib__slice_string(r, out, s, from, to);
 }
 
-/* An empty `from` stands between all characters. */
-nib_status nib__replace(nib_run *r, nib_value *out, nib_value s, const nib_string *from,
+/* An empty `from` matches before every character and at the end. */
+nib_status nib__replace(nib_render *r, nib_value *out, nib_value s, const nib_string *from,
                         const nib_string *to, int64_t most)
 {
     const nib_string *text = s.as.string;
@@ -78,7 +78,7 @@ nib_status nib__replace(nib_run *r, nib_value *out, nib_value s, const nib_strin
         }
     }
     NIB_TRY(nib__put_part(r, &b, text, at, text->size));
-    NIB_TRY(nib__built(r, &b, out));
+    NIB_TRY(nib__finish_string(r, &b, out));
     out->markup = s.markup;
     return NIB_OK;
 }
@@ -93,7 +93,7 @@ typedef struct directive {
 
 enum { WIDEST = 1 << 20, PRECISION = 300, DIGITS = 400 };
 
-static nib_status put_times(nib_run *r, nib_builder *b, const char *text, int64_t times)
+static nib_status put_times(nib_render *r, nib_builder *b, const char *text, int64_t times)
 {
     if (times > 0)
         NIB_TRY(nib__run_steps(r, (uint64_t)times));
@@ -102,7 +102,7 @@ static nib_status put_times(nib_run *r, nib_builder *b, const char *text, int64_
     return NIB_OK;
 }
 
-static nib_status put_padded(nib_run *r, nib_builder *b, nib_value text, const directive *d)
+static nib_status put_padded(nib_render *r, nib_builder *b, nib_value text, const directive *d)
 {
     const nib_string *s = text.as.string;
     const int64_t missing = d->width - (int64_t)nib__count_points(s->at, s->size);
@@ -111,7 +111,7 @@ static nib_status put_padded(nib_run *r, nib_builder *b, nib_value text, const d
     return put_times(r, b, " ", d->left ? missing : 0);
 }
 
-static nib_status put_digits(nib_run *r, nib_builder *b, const char *digits, bool user,
+static nib_status put_digits(nib_render *r, nib_builder *b, const char *digits, bool user,
                              const directive *d)
 {
     const size_t sign = digits[0] == '-' || digits[0] == '+' || digits[0] == ' ';
@@ -124,7 +124,7 @@ static nib_status put_digits(nib_run *r, nib_builder *b, const char *digits, boo
     return put_times(r, b, " ", d->left ? missing : 0);
 }
 
-static nib_status put_integer(nib_run *r, nib_builder *b, nib_value v, const directive *d)
+static nib_status put_integer(nib_render *r, nib_builder *b, nib_value v, const directive *d)
 {
     char digits[DIGITS];
     int64_t i = 0;
@@ -132,7 +132,7 @@ static nib_status put_integer(nib_run *r, nib_builder *b, nib_value v, const dir
     if (v.kind == NIB_V_FLOAT && fabs(v.as.real) < 9e18 && strchr("di", d->kind) != NULL)
         i = (int64_t)v.as.real;
     else if (!nib__integer(v, &i))
-        return nib__run_fail(r, NIB_BAD_INPUT, "%%%c wants an integer, not a %s", d->kind,
+        return nib__run_fail(r, NIB_BAD_INPUT, "%%%c needs an integer, not a %s", d->kind,
                              nib__kind_name(v));
     const unsigned long long size = i < 0 ? 0 - (unsigned long long)i : (unsigned long long)i;
     const char *prefix = !d->alternate    ? ""
@@ -153,13 +153,13 @@ static nib_status put_integer(nib_run *r, nib_builder *b, nib_value v, const dir
     return put_digits(r, b, digits, v.user, d);
 }
 
-static nib_status put_real(nib_run *r, nib_builder *b, nib_value v, const directive *d)
+static nib_status put_real(nib_render *r, nib_builder *b, nib_value v, const directive *d)
 {
     char digits[DIGITS + 340], form[8];
     double real;
     const int precision = (int)(d->precision < 0 ? 6 : d->precision);
     if (!nib__number(v, &real))
-        return nib__run_fail(r, NIB_BAD_INPUT, "%%%c wants a number, not a %s", d->kind,
+        return nib__run_fail(r, NIB_BAD_INPUT, "%%%c needs a number, not a %s", d->kind,
                              nib__kind_name(v));
     snprintf(form, sizeof form, "%%%s%s.*%c",
              d->plus    ? "+"
@@ -174,7 +174,7 @@ static nib_status put_real(nib_run *r, nib_builder *b, nib_value v, const direct
     return put_digits(r, b, digits, v.user, d);
 }
 
-static nib_status put_directive(nib_run *r, nib_builder *b, nib_value v, const directive *d)
+static nib_status put_directive(nib_render *r, nib_builder *b, nib_value v, const directive *d)
 {
     nib_value text;
     if (d->precision > PRECISION && d->kind != 's' && d->kind != 'r')
@@ -187,7 +187,7 @@ static nib_status put_directive(nib_run *r, nib_builder *b, nib_value v, const d
         } else {
             nib_builder repr = {.size = 0};
             NIB_TRY(nib__put_repr(r, &repr, v));
-            NIB_TRY(nib__built(r, &repr, &text));
+            NIB_TRY(nib__finish_string(r, &repr, &text));
         }
         if (d->precision >= 0) {
             size_t end = 0;
@@ -210,31 +210,32 @@ static nib_status put_directive(nib_run *r, nib_builder *b, nib_value v, const d
     case 'g':
     case 'G': return put_real(r, b, v, d);
     case 'a':
-    case 'c': return nib__run_fail(r, NIB_UNSUPPORTED, "%%%c in a format is not built", d->kind);
-    default: return nib__run_fail(r, NIB_BAD_INPUT, "a format has no %%%c", d->kind);
+    case 'c':
+        return nib__run_fail(r, NIB_UNSUPPORTED, "%%%c in a format is not supported", d->kind);
+    default: return nib__run_fail(r, NIB_BAD_INPUT, "unknown %%%c in a format", d->kind);
     }
 }
 
-typedef struct formatting {
+typedef struct format_state {
     const nib_string *text;
     size_t at;
     nib_value values; /* a tuple, a dict, or one value */
     size_t used;
     bool named;
-} formatting;
+} format_state;
 
-static nib_status next_value(nib_run *r, formatting *f, nib_value *out)
+static nib_status next_value(nib_render *r, format_state *f, nib_value *out)
 {
     const bool tuple = f->values.kind == NIB_V_TUPLE;
     if (f->used >= (tuple ? f->values.as.items->count : 1))
-        return nib__run_fail(r, NIB_BAD_INPUT, "a format wants more values than it gets");
+        return nib__run_fail(r, NIB_BAD_INPUT, "a format needs more values than it has");
     *out = tuple ? f->values.as.items->at[f->used] : f->values;
     f->used++;
     return NIB_OK;
 }
 
-/* Digits or *, which takes a value. */
-static nib_status read_width(nib_run *r, formatting *f, int64_t *out)
+/* Reads digits, or *, which uses the next value. */
+static nib_status read_width(nib_render *r, format_state *f, int64_t *out)
 {
     nib_value v;
     int64_t width = 0;
@@ -242,7 +243,8 @@ static nib_status read_width(nib_run *r, formatting *f, int64_t *out)
         f->at++;
         NIB_TRY(next_value(r, f, &v));
         if (!nib__integer(v, &width) || width < 0)
-            return nib__run_fail(r, NIB_BAD_INPUT, "* in a format wants an integer");
+            return nib__run_fail(r, NIB_BAD_INPUT,
+                                 "* in a format needs an integer that is not negative");
     } else {
         while (f->at < f->text->size && f->text->at[f->at] >= '0' && f->text->at[f->at] <= '9' &&
                width <= WIDEST)
@@ -254,7 +256,7 @@ static nib_status read_width(nib_run *r, formatting *f, int64_t *out)
     return NIB_OK;
 }
 
-static nib_status read_directive(nib_run *r, formatting *f, directive *d, nib_value *named)
+static nib_status read_directive(nib_render *r, format_state *f, directive *d, nib_value *named)
 {
     const nib_string *s = f->text;
     *d = (directive){.precision = -1};
@@ -263,11 +265,11 @@ static nib_status read_directive(nib_run *r, formatting *f, directive *d, nib_va
         const char *end = memchr(s->at + f->at, ')', s->size - f->at);
         nib_value key, *found;
         if (end == NULL || f->values.kind != NIB_V_DICT)
-            return nib__run_fail(r, NIB_BAD_INPUT, "%%(name) in a format wants a dict");
+            return nib__run_fail(r, NIB_BAD_INPUT, "%%(name) in a format needs a dict");
         NIB_TRY(nib__v_text(r, &key, s->at + f->at + 1, (size_t)(end - s->at) - f->at - 1, false));
         NIB_TRY(nib__dict_get(r, f->values.as.dict, key, &found));
         if (found == NULL)
-            return nib__run_fail(r, NIB_BAD_INPUT, "a format names a key that is not there");
+            return nib__run_fail(r, NIB_BAD_INPUT, "a format names a key that the dict lacks");
         *named = *found;
         f->named = true;
         f->at = (size_t)(end - s->at) + 1;
@@ -290,12 +292,12 @@ static nib_status read_directive(nib_run *r, formatting *f, directive *d, nib_va
     return NIB_OK;
 }
 
-nib_status nib__format_percent(nib_run *r, nib_value *out, nib_value format, nib_value args)
+nib_status nib__format_percent(nib_render *r, nib_value *out, nib_value format, nib_value args)
 {
-    formatting f = {.text = format.as.string, .values = args};
+    format_state f = {.text = format.as.string, .values = args};
     nib_builder b = {.size = 0};
     if (format.markup)
-        return nib__run_fail(r, NIB_UNSUPPORTED, "a format that is marked safe is not built");
+        return nib__run_fail(r, NIB_UNSUPPORTED, "a format that is marked safe is not supported");
     while (f.at < f.text->size) {
         const char *percent = memchr(f.text->at + f.at, '%', f.text->size - f.at);
         const size_t to = percent == NULL ? f.text->size : (size_t)(percent - f.text->at);
@@ -313,16 +315,16 @@ nib_status nib__format_percent(nib_run *r, nib_value *out, nib_value format, nib
         nib_value v;
         NIB_TRY(nib__run_steps(r, 1));
         NIB_TRY(read_directive(r, &f, &d, &v));
-        if (!nib__given(&v))
+        if (!nib__is_given(&v))
             NIB_TRY(next_value(r, &f, &v));
         NIB_TRY(put_directive(r, &b, v, &d));
     }
-    /* Python takes what has elements for a mapping, whose values need not all be used. */
+    /* Python treats any subscriptable value as a mapping, which may have unused values. */
     const bool subscripted = args.kind == NIB_V_DICT || args.kind == NIB_V_LIST ||
                              args.kind == NIB_V_RANGE || args.kind == NIB_V_UNDEFINED;
     const bool rest =
         args.kind == NIB_V_TUPLE ? f.used < args.as.items->count : f.used == 0 && !subscripted;
     if (rest && !f.named)
-        return nib__run_fail(r, NIB_BAD_INPUT, "a format gets more values than it wants");
-    return nib__built(r, &b, out);
+        return nib__run_fail(r, NIB_BAD_INPUT, "a format has more values than it needs");
+    return nib__finish_string(r, &b, out);
 }

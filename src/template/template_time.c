@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * strftime_now: a time the caller gave, in UTC and in English, whatever the machine's clock, zone
- * and language are.
+ * strftime_now: formats a time given by the caller, in UTC and English, independent of the
+ * machine's clock, time zone and language.
  */
 #include "template_parts.h"
 
@@ -18,7 +18,7 @@ static const char *const months[] = {"January",   "February", "March",    "April
                                      "May",       "June",     "July",     "August",
                                      "September", "October",  "November", "December"};
 
-static moment moment_of(int64_t now)
+static moment split_time(int64_t now)
 {
     static const int starts[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
     int64_t day = now / 86400, second = now % 86400;
@@ -26,7 +26,7 @@ static moment moment_of(int64_t now)
         second += 86400;
         day--;
     }
-    /* Years of 400 that begin in March: a leap day comes last. */
+    /* Eras of 400 years that begin in March, so that the leap day comes last. */
     const int64_t shifted = day + 719468;
     const int64_t era = (shifted >= 0 ? shifted : shifted - 146096) / 146097;
     const int64_t in_era = shifted - era * 146097;
@@ -75,8 +75,8 @@ static void put_number(char out[40], int64_t value, int width, char pad)
         snprintf(out, 40, "%0*lld", width, (long long)value);
 }
 
-/* One directive; NULL: there is no such one. */
-static const char *directive(char out[40], char what, char pad, const moment *m, int64_t now)
+/* The text of one directive; NULL: unknown. */
+static const char *format_directive(char out[40], char what, char pad, const moment *m, int64_t now)
 {
     const int hour = m->hour % 12 == 0 ? 12 : m->hour % 12;
     int64_t year;
@@ -115,14 +115,14 @@ static const char *directive(char out[40], char what, char pad, const moment *m,
     case 'n': return "\n";
     case 't': return "\t";
     case 'z':
-    case 'Z': return ""; /* the time is naive, as datetime.now() is */
+    case 'Z': return ""; /* a naive time, like datetime.now() */
     case '%': return "%";
     default: return NULL;
     }
 }
 
-/* Directives that stand for several. */
-static const char *expanded(char what)
+/* Directives that abbreviate several; NULL: another one. */
+static const char *expand_directive(char what)
 {
     switch (what) {
     case 'D':
@@ -137,10 +137,10 @@ static const char *expanded(char what)
     }
 }
 
-static nib_status put_format(nib_run *r, nib_builder *b, const nib_string *f, int64_t now,
+static nib_status put_format(nib_render *r, nib_builder *b, const nib_string *f, int64_t now,
                              bool within)
 {
-    const moment m = moment_of(now);
+    const moment m = split_time(now);
     size_t from = 0;
     for (size_t i = 0; i < f->size; i++) {
         if (f->at[i] != '%')
@@ -150,10 +150,10 @@ static nib_status put_format(nib_run *r, nib_builder *b, const nib_string *f, in
         if (at < f->size && (f->at[at] == '-' || f->at[at] == '_' || f->at[at] == '0'))
             pad = f->at[at++];
         const char what = at < f->size ? f->at[at] : 0;
-        const char *whole = within ? NULL : expanded(what);
-        const char *text = whole != NULL ? NULL : directive(out, what, pad, &m, now);
+        const char *whole = within ? NULL : expand_directive(what);
+        const char *text = whole != NULL ? NULL : format_directive(out, what, pad, &m, now);
         if (whole == NULL && text == NULL)
-            continue; /* it stays as it is */
+            continue; /* unknown: copied unchanged */
         NIB_TRY(nib__put_part(r, b, f, from, i));
         if (whole != NULL) {
             const nib_string inner = {.at = whole, .size = strlen(whole)};
@@ -167,10 +167,10 @@ static nib_status put_format(nib_run *r, nib_builder *b, const nib_string *f, in
     return nib__put_part(r, b, f, from, f->size);
 }
 
-nib_status nib__put_time(nib_run *r, nib_builder *b, const nib_string *format, int64_t now)
+nib_status nib__put_time(nib_render *r, nib_builder *b, const nib_string *format, int64_t now)
 {
     const int64_t century = INT64_C(100) * 366 * 86400;
     if (now > 80 * century || now < -19 * century)
-        return nib__run_fail(r, NIB_BAD_INPUT, "strftime_now: the time is past year 9999");
+        return nib__run_fail(r, NIB_BAD_INPUT, "strftime_now: the time is out of range");
     return put_format(r, b, format, now, false);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values of a rendering: making them, and what Python holds true, equal and less. What lists and
- * dicts cost is counted in steps.
+ * Values of a rendering: making them, and Python's rules for true, equal and less. The cost of
+ * lists and dicts is counted in steps.
  */
 #include "template_parts.h"
 
@@ -11,7 +11,7 @@
 
 /* ---- the rendering's limits ---- */
 
-nib_status nib__run_fail(nib_run *r, nib_status status, const char *format, ...)
+nib_status nib__run_fail(nib_render *r, nib_status status, const char *format, ...)
 {
     char sentence[512], name[NIB_SHOWN];
     va_list args;
@@ -22,18 +22,18 @@ nib_status nib__run_fail(nib_run *r, nib_status status, const char *format, ...)
                      sentence);
 }
 
-nib_status nib__run_steps(nib_run *r, uint64_t steps)
+nib_status nib__run_steps(nib_render *r, uint64_t steps)
 {
     char count[32];
     r->steps += steps;
     if (r->steps <= r->steps_limit)
         return NIB_OK;
     return nib__run_fail(r, NIB_NO_MEMORY,
-                         "the template takes more than %s steps; it loops too long for this input",
+                         "the template takes more than %s steps; it loops too long on this input",
                          nib__say_count(count, r->steps_limit));
 }
 
-nib_status nib__run_enter(nib_run *r)
+nib_status nib__run_enter(nib_render *r)
 {
     if (r->depth >= r->depth_limit)
         return nib__run_fail(r, NIB_NO_MEMORY,
@@ -43,7 +43,7 @@ nib_status nib__run_enter(nib_run *r)
     return NIB_OK;
 }
 
-void *nib__run_take(nib_run *r, size_t count, size_t size)
+void *nib__run_alloc(nib_render *r, size_t count, size_t size)
 {
     char limit[32];
     uint64_t bytes = 0;
@@ -52,18 +52,18 @@ void *nib__run_take(nib_run *r, size_t count, size_t size)
         return p;
     if (!nib__mul(&bytes, count, size) || bytes > r->arena.limit - r->arena.total)
         (void)nib__run_fail(r, NIB_NO_MEMORY,
-                            "the template takes more than %s of memory; its output grows too long",
+                            "the template takes more than %s of memory; its output is too long",
                             nib__say_bytes(limit, r->arena.limit));
     else
-        (void)nib__fail_memory(r->err, bytes, "a chat template's rendering");
+        (void)nib__fail_memory(r->err, bytes, "rendering a chat template");
     return NULL;
 }
 
 /* ---- making ---- */
 
-nib_status nib__v_text(nib_run *r, nib_value *out, const char *at, size_t size, bool user)
+nib_status nib__v_text(nib_render *r, nib_value *out, const char *at, size_t size, bool user)
 {
-    nib_string *s = nib__run_take(r, 1, sizeof *s);
+    nib_string *s = nib__run_alloc(r, 1, sizeof *s);
     if (s == NULL)
         return NIB_NO_MEMORY;
     *s = (nib_string){.at = at, .size = size, .user = user};
@@ -71,50 +71,50 @@ nib_status nib__v_text(nib_run *r, nib_value *out, const char *at, size_t size, 
     return NIB_OK;
 }
 
-nib_status nib__v_undefined(nib_run *r, nib_value *out, const char *name)
+nib_status nib__v_undefined(nib_render *r, nib_value *out, const char *name)
 {
     NIB_TRY(nib__v_text(r, out, name, strlen(name), false));
     out->kind = NIB_V_UNDEFINED;
     return NIB_OK;
 }
 
-nib_status nib__v_items(nib_run *r, nib_value *out, nib_kind kind, size_t capacity)
+nib_status nib__v_items(nib_render *r, nib_value *out, nib_value_kind kind, size_t capacity)
 {
-    nib_items *items = nib__run_take(r, 1, sizeof *items);
-    nib_row *row = nib__run_take(r, 1, sizeof *row);
-    nib_value *at = nib__run_take(r, capacity == 0 ? 1 : capacity, sizeof *at);
-    if (items == NULL || row == NULL || at == NULL)
+    nib_items *items = nib__run_alloc(r, 1, sizeof *items);
+    nib_item_buffer *buffer = nib__run_alloc(r, 1, sizeof *buffer);
+    nib_value *at = nib__run_alloc(r, capacity == 0 ? 1 : capacity, sizeof *at);
+    if (items == NULL || buffer == NULL || at == NULL)
         return NIB_NO_MEMORY;
-    *row = (nib_row){at, 0, capacity == 0 ? 1 : capacity};
-    *items = (nib_items){.at = at, .home = row};
+    *buffer = (nib_item_buffer){at, 0, capacity == 0 ? 1 : capacity};
+    *items = (nib_items){.at = at, .buffer = buffer};
     *out = (nib_value){.kind = (uint8_t)kind, .as.items = items};
     return nib__run_steps(r, capacity / 16);
 }
 
-nib_status nib__items_push(nib_run *r, nib_value *list, nib_value item)
+nib_status nib__items_push(nib_render *r, nib_value *list, nib_value item)
 {
     nib_items *items = list->as.items;
-    nib_row *row = items->home;
-    if (row->used == row->capacity) {
-        nib_value *at = nib__run_take(r, 2 * row->capacity, sizeof *at);
+    nib_item_buffer *buffer = items->buffer;
+    if (buffer->used == buffer->capacity) {
+        nib_value *at = nib__run_alloc(r, 2 * buffer->capacity, sizeof *at);
         if (at == NULL)
             return NIB_NO_MEMORY;
-        memcpy(at, row->at, row->used * sizeof *at);
-        const size_t start = (size_t)(items->at - row->at);
-        row->at = at;
-        row->capacity *= 2;
+        memcpy(at, buffer->at, buffer->used * sizeof *at);
+        const size_t start = (size_t)(items->at - buffer->at);
+        buffer->at = at;
+        buffer->capacity *= 2;
         items->at = at + start;
     }
-    row->at[row->used++] = item;
+    buffer->at[buffer->used++] = item;
     items->count++;
     return nib__run_steps(r, 1);
 }
 
-nib_status nib__v_dict(nib_run *r, nib_value *out, nib_kind kind)
+nib_status nib__v_dict(nib_render *r, nib_value *out, nib_value_kind kind)
 {
-    enum { FIRST = 4 }; /* a power of two, as all capacities are */
-    nib_dict *dict = nib__run_take(r, 1, sizeof *dict);
-    nib_pair *pairs = nib__run_take(r, FIRST, sizeof *pairs);
+    enum { FIRST = 4 }; /* a power of two, like all capacities */
+    nib_dict *dict = nib__run_alloc(r, 1, sizeof *dict);
+    nib_pair *pairs = nib__run_alloc(r, FIRST, sizeof *pairs);
     if (dict == NULL || pairs == NULL)
         return NIB_NO_MEMORY;
     *dict = (nib_dict){.pairs = pairs, .capacity = FIRST};
@@ -122,14 +122,14 @@ nib_status nib__v_dict(nib_run *r, nib_value *out, nib_kind kind)
     return NIB_OK;
 }
 
-/* Keys that are equal have equal hashes: 1, 1.0 and true. */
+/* Equal keys, such as 1, 1.0 and true, have equal hashes. */
 static uint32_t hash_of(nib_value key)
 {
     double number;
     if (key.kind == NIB_V_STRING)
         return nib__name_hash(key.as.string->at, key.as.string->size);
     if (nib__number(key, &number)) {
-        number += 0.0; /* -0.0 is 0.0 */
+        number += 0.0; /* turns -0.0 into 0.0 */
         char bytes[sizeof number];
         memcpy(bytes, &number, sizeof number);
         return nib__name_hash(bytes, sizeof bytes);
@@ -142,8 +142,8 @@ static uint64_t hash_cost(nib_value key)
     return key.kind == NIB_V_STRING ? key.as.string->size / 64 : 0;
 }
 
-/* The index of the key + 1, or 0 and the slot where it would be. */
-static nib_status find_key(nib_run *r, const nib_dict *dict, nib_value key, size_t *found,
+/* *found: the index of the key + 1; 0 if missing, with *slot its empty slot. */
+static nib_status find_key(nib_render *r, const nib_dict *dict, nib_value key, size_t *found,
                            size_t *slot)
 {
     bool equal = false;
@@ -172,12 +172,12 @@ static nib_status find_key(nib_run *r, const nib_dict *dict, nib_value key, size
     return NIB_OK;
 }
 
-static nib_status grow_dict(nib_run *r, nib_dict *dict)
+static nib_status grow_dict(nib_render *r, nib_dict *dict)
 {
-    enum { FEW = 8 }; /* pairs that are looked through */
+    enum { FEW = 8 }; /* up to so many pairs: linear search, no slots */
     const size_t capacity = 2 * dict->capacity, slot_count = 2 * capacity;
-    nib_pair *pairs = nib__run_take(r, capacity, sizeof *pairs);
-    uint32_t *slots = capacity <= FEW ? NULL : nib__run_take(r, slot_count, sizeof *slots);
+    nib_pair *pairs = nib__run_alloc(r, capacity, sizeof *pairs);
+    uint32_t *slots = capacity <= FEW ? NULL : nib__run_alloc(r, slot_count, sizeof *slots);
     if (pairs == NULL || (slots == NULL && capacity > FEW))
         return NIB_NO_MEMORY;
     memcpy(pairs, dict->pairs, dict->count * sizeof *pairs);
@@ -197,7 +197,7 @@ static nib_status grow_dict(nib_run *r, nib_dict *dict)
     return NIB_OK;
 }
 
-nib_status nib__dict_put(nib_run *r, nib_dict *dict, nib_value key, nib_value value)
+nib_status nib__dict_put(nib_render *r, nib_dict *dict, nib_value key, nib_value value)
 {
     size_t found, slot;
     NIB_TRY(nib__run_steps(r, 1));
@@ -217,7 +217,7 @@ nib_status nib__dict_put(nib_run *r, nib_dict *dict, nib_value key, nib_value va
     return NIB_OK;
 }
 
-nib_status nib__dict_get(nib_run *r, const nib_dict *dict, nib_value key, nib_value **out)
+nib_status nib__dict_get(nib_render *r, const nib_dict *dict, nib_value key, nib_value **out)
 {
     size_t found, slot;
     NIB_TRY(find_key(r, dict, key, &found, &slot));
@@ -225,14 +225,14 @@ nib_status nib__dict_get(nib_run *r, const nib_dict *dict, nib_value key, nib_va
     return NIB_OK;
 }
 
-nib_status nib__slice_string(nib_run *r, nib_value *out, nib_value of, size_t from, size_t to)
+nib_status nib__slice_string(nib_render *r, nib_value *out, nib_value of, size_t from, size_t to)
 {
     const nib_string *s = of.as.string;
     if (from == 0 && to == s->size) {
         *out = of;
         return NIB_OK;
     }
-    nib_string *made = nib__run_take(r, 1, sizeof *made);
+    nib_string *made = nib__run_alloc(r, 1, sizeof *made);
     if (made == NULL)
         return NIB_NO_MEMORY;
     *made = (nib_string){s->at + from, s->marks == NULL ? NULL : s->marks + from, to - from, NULL,
@@ -322,7 +322,7 @@ size_t nib__count_points(const char *at, size_t size)
     return count;
 }
 
-nib_status nib__hashable(nib_run *r, nib_value v)
+nib_status nib__hashable(nib_render *r, nib_value v)
 {
     if (v.kind == NIB_V_LIST || v.kind == NIB_V_DICT || v.kind == NIB_V_KEYS ||
         v.kind == NIB_V_ITEMS)
@@ -335,7 +335,7 @@ nib_status nib__hashable(nib_run *r, nib_value v)
     return NIB_OK;
 }
 
-nib_status nib__iterate(nib_run *r, nib_value v, const nib_value **out, size_t *count)
+nib_status nib__iterate(nib_render *r, nib_value v, const nib_value **out, size_t *count)
 {
     nib_value list;
     *out = NULL;
@@ -366,7 +366,7 @@ nib_status nib__iterate(nib_run *r, nib_value v, const nib_value **out, size_t *
             at += size;
         }
     } else {
-        return nib__run_fail(r, NIB_BAD_INPUT, "a %s cannot be walked over", nib__kind_name(v));
+        return nib__run_fail(r, NIB_BAD_INPUT, "a %s is not iterable", nib__kind_name(v));
     }
     *out = list.as.items->at;
     *count = list.as.items->count;
@@ -375,7 +375,7 @@ nib_status nib__iterate(nib_run *r, nib_value v, const nib_value **out, size_t *
 
 /* ---- comparing ---- */
 
-static nib_status equal_items(nib_run *r, const nib_items *a, const nib_items *b, bool *out)
+static nib_status equal_items(nib_render *r, const nib_items *a, const nib_items *b, bool *out)
 {
     *out = a->count == b->count;
     for (size_t i = 0; *out && i < a->count; i++)
@@ -383,7 +383,7 @@ static nib_status equal_items(nib_run *r, const nib_items *a, const nib_items *b
     return NIB_OK;
 }
 
-static nib_status equal_dicts(nib_run *r, const nib_dict *a, const nib_dict *b, bool *out)
+static nib_status equal_dicts(nib_render *r, const nib_dict *a, const nib_dict *b, bool *out)
 {
     *out = a->count == b->count;
     for (size_t i = 0; *out && i < a->count; i++) {
@@ -396,7 +396,7 @@ static nib_status equal_dicts(nib_run *r, const nib_dict *a, const nib_dict *b, 
     return NIB_OK;
 }
 
-static nib_status equal_parts(nib_run *r, nib_value a, nib_value b, bool *out)
+static nib_status equal_parts(nib_render *r, nib_value a, nib_value b, bool *out)
 {
     NIB_TRY(nib__run_enter(r));
     NIB_TRY(a.kind == NIB_V_DICT ? equal_dicts(r, a.as.dict, b.as.dict, out)
@@ -405,8 +405,7 @@ static nib_status equal_parts(nib_run *r, nib_value a, nib_value b, bool *out)
     return NIB_OK;
 }
 
-/* Below 0, 0 or above 0, as a is less than, equal to or greater than b, without rounding; 2: a NaN
- * has no order. */
+/* -1, 0 or 1: a is less than, equal to or greater than b, without rounding; 2: b is NaN. */
 static int compare_int_real(int64_t a, double b)
 {
     if (isnan(b))
@@ -418,7 +417,7 @@ static int compare_int_real(int64_t a, double b)
     return a != whole ? (a < whole ? -1 : 1) : rest > 0 ? -1 : rest < 0;
 }
 
-/* False: they are not two numbers. */
+/* False: not both are numbers. */
 static bool compare_numbers(nib_value a, nib_value b, int *order)
 {
     int64_t i, j;
@@ -445,7 +444,7 @@ static bool equal_numbers(nib_value a, nib_value b)
     return compare_numbers(a, b, &order) && order == 0;
 }
 
-nib_status nib__equal(nib_run *r, nib_value a, nib_value b, bool *out)
+nib_status nib__equal(nib_render *r, nib_value a, nib_value b, bool *out)
 {
     *out = false;
     NIB_TRY(nib__run_steps(r, 1));
@@ -476,7 +475,7 @@ nib_status nib__equal(nib_run *r, nib_value a, nib_value b, bool *out)
     }
 }
 
-static nib_status less_items(nib_run *r, const nib_items *a, const nib_items *b, bool *out)
+static nib_status less_items(nib_render *r, const nib_items *a, const nib_items *b, bool *out)
 {
     NIB_TRY(nib__run_enter(r));
     for (size_t i = 0; i < a->count && i < b->count; i++) {
@@ -493,7 +492,7 @@ static nib_status less_items(nib_run *r, const nib_items *a, const nib_items *b,
     return NIB_OK;
 }
 
-nib_status nib__less(nib_run *r, nib_value a, nib_value b, bool *out)
+nib_status nib__less(nib_render *r, nib_value a, nib_value b, bool *out)
 {
     int order;
     NIB_TRY(nib__run_steps(r, 1));
@@ -507,16 +506,16 @@ nib_status nib__less(nib_run *r, nib_value a, nib_value b, bool *out)
     } else if (a.kind == b.kind && (a.kind == NIB_V_LIST || a.kind == NIB_V_TUPLE)) {
         return less_items(r, a.as.items, b.as.items, out);
     } else {
-        return nib__run_fail(r, NIB_BAD_INPUT, "a %s and a %s have no order", nib__kind_name(a),
+        return nib__run_fail(r, NIB_BAD_INPUT, "cannot order a %s and a %s", nib__kind_name(a),
                              nib__kind_name(b));
     }
     return NIB_OK;
 }
 
-/* Merges runs of 1, 2, 4 ... */
-nib_status nib__sort_pairs(nib_run *r, nib_pair *pairs, size_t count, bool reverse)
+/* A merge sort: merges runs of 1, 2, 4 ... */
+nib_status nib__sort_pairs(nib_render *r, nib_pair *pairs, size_t count, bool reverse)
 {
-    nib_pair *other = nib__run_take(r, count == 0 ? 1 : count, sizeof *other), *from = pairs;
+    nib_pair *other = nib__run_alloc(r, count == 0 ? 1 : count, sizeof *other), *from = pairs;
     if (other == NULL)
         return NIB_NO_MEMORY;
     for (size_t run = 1; run < count; run *= 2) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finding added tokens in a text: leftmost, then longest. A trie over bytes; from a place in the
- * text at most NIB_TOKENIZER_ADDED bytes are followed, so the cost stays linear in the text.
+ * Finds added tokens in a text with a trie over bytes: leftmost, then longest. A match follows at
+ * most NIB_TOKENIZER_ADDED bytes, so the cost is linear in the text.
  */
 #include "tokenizer_parts.h"
 
@@ -13,7 +13,7 @@ static size_t edge_slot(const nib_trie *trie, uint32_t key_1)
     return (size_t)(mixed >> 32) & (trie->capacity - 1);
 }
 
-/* The edge's slot, or the empty one where it would be; NULL: these tokens are made to be slow. */
+/* The slot of an edge, or the empty slot for it; NULL: the probe is too long, an attack. */
 static nib_trie_edge *find_edge(const nib_trie *trie, uint32_t node, unsigned char byte)
 {
     const uint32_t key_1 = (node << 8 | byte) + 1;
@@ -72,7 +72,7 @@ static nib_status add_path(nib_trie *trie, const nib_added *added, uint32_t inde
         if (edge == NULL)
             return nib__fail(
                 err, NIB_UNSUPPORTED,
-                "%d pieces of added tokens have one hash; these tokens are made to be slow",
+                "%d prefixes of added tokens share a hash; these tokens are made to be slow",
                 NIB_TOKENIZER_RUN);
         if (edge->key_1 == 0) {
             *edge = (nib_trie_edge){(node << 8 | byte) + 1, (uint32_t)trie->node_count};
@@ -120,7 +120,7 @@ const char *nib__added_match(const nib_tokenizer *t, int64_t id, size_t *size)
 
 /* ---- finding ---- */
 
-/* The longest token that begins at text[0]: its index + 1 and size; 0: none. */
+/* The longest token at text[0]: its index + 1, and *found_size; 0: none. */
 static uint32_t longest_at(const nib_trie *trie, const char *text, size_t size, size_t *found_size)
 {
     uint32_t node = 0, found = 0;
@@ -145,16 +145,16 @@ static uint32_t point_before(const char *text, size_t at)
     return nib__utf8_next(&c);
 }
 
-static bool stands_alone(const char *text, size_t size, nib_match match)
+static bool stands_alone(const char *text, size_t size, nib_text_range match)
 {
     const char *after = text + match.end;
     return (match.start == 0 || !nib__is_word_char(point_before(text, match.start))) &&
            (match.end == size || !nib__is_word_char(nib__utf8_next(&after)));
 }
 
-/* Takes white space on the left, back to what is done already, and on the right. */
-static void take_spaces(const nib_added *added, const char *text, size_t size, size_t done,
-                        nib_match *match)
+/* Extends the match over white space: to the left, back to `done` at most, and to the right. */
+static void extend_over_spaces(const nib_added *added, const char *text, size_t size, size_t done,
+                               nib_text_range *match)
 {
     while (added->lstrip && match->start > done &&
            nib__is_space(point_before(text, match->start))) {
@@ -170,15 +170,16 @@ static void take_spaces(const nib_added *added, const char *text, size_t size, s
     }
 }
 
-/* The first byte that is marked, or not marked, as asked; or size. */
+/* Offset of the first byte whose mark is `marked`; `size` if none. */
 static size_t first_byte(const char *marks, size_t size, bool marked)
 {
     const char *found = memchr(marks, marked, size);
     return found == NULL ? size : (size_t)(found - marks);
 }
 
-/* The longest token at *from. A special one that is partly from a user gives way to a shorter one
- * before the user's bytes: nobody can take a template's token away by what is written behind it. */
+/* The longest token at text[0]. If a special token is only partly user text, takes the longest one
+ * that ends before the user text instead: what a user writes cannot change a token of the template.
+ */
 static uint32_t token_at(const nib_tokenizer *t, const nib_trie *trie, const char *text,
                          size_t size, const char *marks, size_t *found_size)
 {
@@ -192,7 +193,7 @@ static uint32_t token_at(const nib_tokenizer *t, const nib_trie *trie, const cha
 
 int64_t nib__added_next(const nib_tokenizer *t, const nib_trie *trie, const char *text, size_t size,
                         bool parse_special, const char *marks, size_t done, size_t *from,
-                        nib_match *match)
+                        nib_text_range *match)
 {
     while (*from < size && trie->count != 0) {
         size_t found_size = 0;
@@ -205,13 +206,13 @@ int64_t nib__added_next(const nib_tokenizer *t, const nib_trie *trie, const char
             continue;
         }
         const nib_added *added = &t->added[found - 1];
-        *match = (nib_match){*from, *from + found_size};
-        *from = match->end; /* a token that is passed over still takes its bytes */
+        *match = (nib_text_range){*from, *from + found_size};
+        *from = match->end; /* a skipped token still consumes its bytes */
         if (added->special && (!parse_special || (here != NULL && here[0])))
             continue;
         if (added->single_word && !stands_alone(text, size, *match))
             continue;
-        take_spaces(added, text, size, done, match);
+        extend_over_spaces(added, text, size, done, match);
         return (int64_t)found - 1;
     }
     return -1;

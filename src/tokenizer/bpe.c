@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Byte pair encoding of one word: characters to symbols, then the merge of least rank again and
- * again until none is left, as Hugging Face's tokenizers does it, expired candidates included.
+ * Byte pair encoding. Encodes one word: splits it into characters, then applies the merge of lowest
+ * rank until none is left, as Hugging Face's tokenizers does, stale candidates included. Also loads
+ * the model of a tokenizer.json.
  *
- * A heap holds the candidate merges. Each of n symbols is in at most one pair at the start, and
- * each merge takes one symbol away and makes at most two new pairs, so a word of n bytes costs less
- * than 3 n steps, whatever it holds. Short words that come again are answered from a table of
- * recent ones.
+ * A heap holds the candidate merges. n symbols form at most n pairs at the start, and each merge
+ * removes one symbol and makes at most two new pairs, so a word of n bytes costs less than 3 n
+ * steps, whatever it holds. A cache answers short words that repeat.
+ *
+ * A file has up to 300,000 merges, so the loader reads it as a stream, without a tree, and fills
+ * the tables of the vocabulary and merges directly.
  */
 #include "tokenizer_parts.h"
 
@@ -15,8 +18,9 @@
 enum {
     WORD_BYTES = 56,
     WORD_IDS = 16,
-    MOST_WORDS = 8192,  /* 1 MiB of them */
-    BYTES_PER_WORD = 64 /* a table for every so many bytes of text */
+    CACHED_WORDS = 8192,         /* 1 MiB */
+    BYTES_PER_WORD = 64,         /* one cache entry per 64 bytes of text */
+    SCRATCH_BYTES = 1024 * 1024, /* decoded strings held before the arena is freed */
 };
 
 #define MERGED UINT32_MAX
@@ -36,7 +40,7 @@ static size_t merge_slot(const nib_bpe *b, uint32_t left, uint32_t right)
     return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> (64 - b->bits));
 }
 
-/* The merge of a pair; NULL: none. It ends whatever became of the file that the table lies in. */
+/* The merge of a pair; NULL: none. Ends even if the mapped file of the table has changed. */
 static const nib_merge *find_merge(const nib_bpe *b, uint32_t left, uint32_t right)
 {
     const size_t mask = ((size_t)1 << b->bits) - 1;
@@ -64,7 +68,7 @@ static nib_status fill_merges(nib_bpe *b, const nib_merge *list, size_t count, n
             if (++run == NIB_TOKENIZER_RUN)
                 return nib__fail(
                     err, NIB_UNSUPPORTED,
-                    "%d merges have the hash of merge %zu; these merges are made to be slow",
+                    "%d merges share the hash of merge %zu; these merges are made to be slow",
                     NIB_TOKENIZER_RUN, i);
         }
         b->slots[at] = list[i];
@@ -88,8 +92,8 @@ static uint32_t last_point(const char *text, size_t size)
     return nib__utf8_next(&at);
 }
 
-/* Two known characters can only come to be in one token by a merge of a token that ends with the
- * first and one that begins with the second. */
+/* Two adjacent known characters can end up in one token only through a merge of a token that ends
+ * with the first and one that begins with the second. */
 static void fill_joins(nib_bpe *b, const nib_vocab *v, const nib_merge *list, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -143,10 +147,10 @@ nib_status nib__bpe_build(nib_bpe *b, const nib_vocab *v, const nib_merge *list,
     return NIB_OK;
 }
 
-/* Every id is one of the vocabulary, and a search ends: after no more full slots than a table that
- * is built here may have in a row. Half of the slots are empty, in no order, so nothing branches.
- * *most: past the ids that merges make. */
-static bool check_slots(const nib_merge *slots, size_t capacity, uint32_t ids, uint32_t *most)
+/* Checks that every id is in the vocabulary and that no run of full slots is longer than
+ * fill_merges allows, so that every probe ends. Half of the slots are empty, in random order, so
+ * the loop is branchless. *end: one past the largest id that a merge makes. */
+static bool check_slots(const nib_merge *slots, size_t capacity, uint32_t ids, uint32_t *end)
 {
     unsigned outside = 0, run = 0, longest = 0;
     uint32_t past = 0;
@@ -162,34 +166,36 @@ static bool check_slots(const nib_merge *slots, size_t capacity, uint32_t ids, u
         count += full;
     }
     for (size_t i = 0; i < capacity && slots[i].left != UINT32_MAX; i++)
-        run++; /* past the end it goes on at the front */
+        run++; /* probes wrap around */
     longest = run > longest ? run : longest;
-    *most = past;
+    *end = past;
     return outside == 0 && longest <= NIB_TOKENIZER_RUN && count < capacity;
 }
 
-static bool any_special(const nib_vocab *v, const nib_merge *slots, size_t capacity, uint32_t most)
+static bool any_special(const nib_vocab *v, const nib_merge *slots, size_t capacity, uint32_t end)
 {
     uint32_t first = 0;
-    while (first < most && !nib__vocab_special(v, first))
+    while (first < end && !nib__vocab_special(v, first))
         first++;
-    for (size_t i = 0; i < capacity && first < most; i++)
+    for (size_t i = 0; i < capacity && first < end; i++)
         if (slots[i].left != UINT32_MAX && nib__vocab_special(v, slots[i].id))
             return true;
     return false;
 }
 
-nib_status nib__bpe_adopt(nib_bpe *b, const nib_vocab *v, const nib_merge *slots, int bits,
-                          const uint64_t *joins, bool long_words, nib_err *err)
+nib_status nib__bpe_use_table(nib_bpe *b, const nib_vocab *v, const nib_merge *slots, int bits,
+                              const uint64_t *joins, bool long_words, nib_err *err)
 {
     const size_t capacity = (size_t)1 << bits;
-    uint32_t most;
-    if (!check_slots(slots, capacity, (uint32_t)v->text_count, &most))
-        return nib__fail(err, NIB_BAD_INPUT, "the table of merges leads out of the vocabulary");
-    b->slots = (nib_merge *)(uintptr_t)slots; /* only read from here on */
+    uint32_t end;
+    if (!check_slots(slots, capacity, (uint32_t)v->text_count, &end))
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "the table of merges is damaged: an id is outside the vocabulary, or a "
+                         "lookup would not end");
+    b->slots = (nib_merge *)(uintptr_t)slots; /* never written */
     b->bits = bits;
     b->mapped = true;
-    b->makes_special = any_special(v, slots, capacity, most);
+    b->makes_special = any_special(v, slots, capacity, end);
     b->cut = long_words;
     memcpy(b->joins, joins, sizeof b->joins);
     fill_characters(b, v);
@@ -205,7 +211,7 @@ void nib__bpe_free(nib_bpe *b, const nib_allocator *a)
 
 /* ---- characters to symbols ---- */
 
-/* Room is there: split_characters sees to it. */
+/* split_characters has reserved the space. */
 static void add_symbol(nib_encoder *e, int32_t id)
 {
     const int32_t at = (int32_t)e->symbol_count++;
@@ -240,13 +246,13 @@ static nib_status fail_unknown(nib_encoder *e, const char *text)
     const char *at = text;
     return nib__fail(
         e->err, NIB_BAD_INPUT,
-        "the tokenizer has no token for U+%04X, no bytes to write it with and no unk_token; "
-        "leave the character out, or use the tokenizer of a model that knows it",
+        "the tokenizer has no token for U+%04X, no byte tokens for it and no unk_token; "
+        "remove the character, or use a model whose tokenizer has it",
         nib__utf8_next(&at));
 }
 
-/* An unknown character waits until a known one comes, so that the next can join it where fuse_unk
- * says so; bytes do not count as known here, as in Hugging Face's tokenizers. */
+/* Holds back the token of an unknown character until a known one follows, so that fuse_unk can fuse
+ * it with the next. Byte tokens do not count as known, as in Hugging Face's tokenizers. */
 static nib_status split_characters(nib_encoder *e, const char *text, size_t size)
 {
     const nib_bpe *b = &e->t->bpe;
@@ -255,7 +261,7 @@ static nib_status split_characters(nib_encoder *e, const char *text, size_t size
     if (size >= INT32_MAX)
         return nib__fail(e->err, NIB_NO_MEMORY, "a word of the text has %zu bytes; the limit is %d",
                          size, INT32_MAX - 1);
-    /* A character gives at most a symbol for each of its bytes. */
+    /* A character makes at most one symbol per byte. */
     if (!nib__reserve(&e->t->allocator, (void **)&e->symbols, &e->symbol_capacity, size,
                       sizeof *e->symbols))
         return nib__fail_memory(e->err, size * sizeof *e->symbols, "the tokenizer");
@@ -317,14 +323,14 @@ static void push(nib_next_merge *heap, size_t at, nib_next_merge candidate)
     heap[at] = candidate;
 }
 
-/* The merge of the symbol at `left` with the one after it, if this call may use it. */
+/* The merge of the symbol at `left` with its successor, if this call may use it; else NULL. */
 static const nib_merge *merge_at(const nib_encoder *e, int32_t left)
 {
     const int32_t right = e->symbols[left].next;
     if (right >= (int32_t)e->symbol_count)
         return NULL;
     const nib_merge *m = find_merge(&e->t->bpe, e->symbols[left].id, e->symbols[right].id);
-    /* Merges must not make a special token of a user's words. */
+    /* Merges must not turn user text into a special token. */
     if (m != NULL && e->t->bpe.makes_special && !e->special_words &&
         nib__vocab_special(&e->t->vocab, m->id))
         return NULL;
@@ -359,7 +365,7 @@ static void merge_pair(nib_encoder *e, int32_t left, uint32_t id)
 static nib_status merge_symbols(nib_encoder *e)
 {
     const size_t n = e->symbol_count;
-    /* n pairs at first, and each of n merges takes one candidate away and adds up to two. */
+    /* n pairs at first; each of n merges removes one candidate and adds up to two. */
     if (!nib__reserve(&e->t->allocator, (void **)&e->heap, &e->heap_capacity, 2 * n + 2,
                       sizeof *e->heap))
         return nib__fail_memory(e->err, 2 * n * sizeof *e->heap, "the tokenizer");
@@ -377,8 +383,8 @@ static nib_status merge_symbols(nib_encoder *e)
         e->steps++;
         if (e->symbols[at].id == MERGED)
             continue;
-        /* Since the candidate was made its symbols may have changed; it holds if they still give
-         * its id. */
+        /* The symbols may have changed since; the candidate is valid if they still merge into its
+         * id. */
         const nib_merge *m = merge_at(e, at);
         if (m != NULL && m->id == top.id)
             merge_pair(e, at, top.id);
@@ -389,7 +395,7 @@ static nib_status merge_symbols(nib_encoder *e)
 nib_status nib__fail_word(size_t most, nib_err *err)
 {
     return nib__fail(err, NIB_BAD_INPUT,
-                     "the text has a word, or a run of spaces, of more than %zu bytes; break it up",
+                     "the text has a word or a run of spaces of more than %zu bytes; break it up",
                      most);
 }
 
@@ -401,16 +407,16 @@ static nib_status encode_word(nib_encoder *e, const char *text, size_t size)
     if (e->symbol_count > 1)
         NIB_TRY(merge_symbols(e));
     for (size_t i = 0; i < e->symbol_count; i = (size_t)e->symbols[i].next)
-        NIB_TRY(nib__encoder_id(e, e->symbols[i].id));
+        NIB_TRY(nib__encoder_add_id(e, e->symbols[i].id));
     return NIB_OK;
 }
 
-/* ---- words seen before ---- */
+/* ---- the cache of recent words ---- */
 
 nib_status nib__bpe_cache_open(nib_encoder *e, size_t text_size)
 {
     size_t count = 1;
-    while (count < MOST_WORDS && count * BYTES_PER_WORD < text_size)
+    while (count < CACHED_WORDS && count * BYTES_PER_WORD < text_size)
         count *= 2;
     if (count < 16)
         return NIB_OK;
@@ -429,27 +435,27 @@ static nib_status encode_cached(nib_encoder *e, const char *text, size_t size)
     nib_word *word = &e->words[hash & (e->word_count - 1)];
     if (word->hash == hash && word->size == size && memcmp(word->text, text, size) == 0) {
         for (int i = 0; i < word->count; i++)
-            NIB_TRY(nib__encoder_id(e, word->ids[i]));
+            NIB_TRY(nib__encoder_add_id(e, word->ids[i]));
         return NIB_OK;
     }
     const size_t before = e->count;
     NIB_TRY(encode_word(e, text, size));
-    const size_t made = e->count - before;
-    if (made > WORD_IDS)
+    const size_t added_ids = e->count - before;
+    if (added_ids > WORD_IDS)
         return NIB_OK;
     word->hash = hash;
     word->size = (uint8_t)size;
-    word->count = (uint8_t)made;
+    word->count = (uint8_t)added_ids;
     memcpy(word->text, text, size);
-    if (made != 0)
-        memcpy(word->ids, e->ids + before, made * sizeof *word->ids);
+    if (added_ids != 0)
+        memcpy(word->ids, e->ids + before, added_ids * sizeof *word->ids);
     return NIB_OK;
 }
 
 /* ---- one word of the pre-tokenizer ---- */
 
-/* Where the word that begins at `start` can end: between two known characters that no merge joins.
- * Unknown ones may become bytes, or one token together. */
+/* Where the word that begins at `start` can be cut: between two known characters that no merge
+ * joins. Unknown characters may become bytes or fuse into one token, so it never cuts there. */
 static size_t next_cut(const nib_tokenizer *t, const char *text, size_t size, size_t start)
 {
     const char *at = text + start, *const end = text + size;
@@ -474,7 +480,7 @@ nib_status nib__bpe_word(nib_encoder *e, const char *text, size_t size)
     if (t->bpe.ignore_merges) {
         const int32_t id = nib__vocab_find(&t->vocab, &t->vocab.model, text, size);
         if (id >= 0 && (e->special_words || !nib__vocab_special(&t->vocab, id)))
-            return nib__encoder_id(e, id);
+            return nib__encoder_add_id(e, id);
     }
     if (!t->bpe.cut)
         return encode_cached(e, text, size);
@@ -484,4 +490,297 @@ nib_status nib__bpe_word(nib_encoder *e, const char *text, size_t size)
         start = end;
     }
     return NIB_OK;
+}
+
+/* ---- reading the model of tokenizer.json ---- */
+
+/* The string or key just read: a view of the file, or decoded into scratch if it has escapes. */
+static const char *token_text(nib_loader *loader, nib_json *json, size_t *size)
+{
+    *size = json->token_size;
+    return json->escaped ? nib__json_string(json, &loader->scratch, size) : json->token;
+}
+
+/* Reports an inner error with the file and line. */
+static nib_status fail_at_line(nib_loader *loader, nib_json *json, const nib_err *inner)
+{
+    if (inner->status != NIB_BAD_INPUT)
+        return nib__fail(loader->err, inner->status, "%s: %s", loader->file.name, inner->text);
+    nib__json_fail(json, "%s", inner->text);
+    return nib__json_status(json, loader->err);
+}
+
+static nib_status load_vocab(nib_loader *loader, nib_json *json)
+{
+    nib_tokenizer *t = loader->t;
+    nib_err inner;
+    if (!nib__json_expect(json, NIB_JSON_OBJECT))
+        return nib__json_status(json, loader->err);
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        size_t size;
+        int64_t id;
+        if (loader->scratch.total > SCRATCH_BYTES)
+            nib__arena_free(&loader->scratch);
+        const char *token = token_text(loader, json, &size);
+        if (token == NULL || nib__json_next(json) == NIB_JSON_ERROR || !nib__json_int64(json, &id))
+            return nib__json_status(json, loader->err);
+        if (nib__vocab_put(&t->vocab, &t->vocab.model, token, size, id, &t->allocator, &inner) !=
+            NIB_OK)
+            return fail_at_line(loader, json, &inner);
+    }
+    return nib__json_status(json, loader->err);
+}
+
+typedef struct piece {
+    const char *at;
+    size_t size;
+} piece;
+
+/* Fills `merge` with the ids of two tokens and of their concatenation; false: *missing is not a
+ * token. */
+static bool resolve_merge(const nib_tokenizer *t, nib_text *joined, piece left, piece right,
+                          nib_merge *merge, piece *missing)
+{
+    const nib_token_index *index = &t->vocab.model;
+    nib__text_clear(joined);
+    nib__text_put(joined, left.at, left.size);
+    nib__text_put(joined, right.at, right.size);
+    const piece both = {joined->at, joined->size};
+    const piece parts[3] = {left, right, both};
+    uint32_t ids[3];
+    if (joined->failed)
+        return false;
+    for (int i = 0; i < 3; i++) {
+        const int32_t id = nib__vocab_find(&t->vocab, index, parts[i].at, parts[i].size);
+        *missing = parts[i];
+        if (id < 0)
+            return false;
+        ids[i] = (uint32_t)id;
+    }
+    merge->left = ids[0];
+    merge->right = ids[1];
+    merge->id = ids[2];
+    return true;
+}
+
+static nib_status fail_missing_token(const nib_model_part *m, piece missing, nib_err *err)
+{
+    char name[80];
+    if (m->joined.failed)
+        return nib__fail_memory(err, m->joined.size, "the merges");
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "merge %zu needs the token \"%s\", which is not in the vocabulary",
+                     m->merges.count, nib__say_name(name, sizeof name, missing.at, missing.size));
+}
+
+nib_status nib__merges_push(nib_model_part *m, const nib_tokenizer *t, const nib_merge *merge,
+                            nib_err *err)
+{
+    nib_merge_list *list = &m->merges;
+    if (list->count == NIB_TOKENIZER_MERGES)
+        return nib__fail(err, NIB_UNSUPPORTED, "there are more than %d merges",
+                         NIB_TOKENIZER_MERGES);
+    if (!nib__reserve(&t->allocator, (void **)&list->at, &list->capacity, list->count + 1,
+                      sizeof *list->at))
+        return nib__fail_memory(err, list->count * sizeof *list->at, "the merges");
+    list->at[list->count++] = *merge;
+    return NIB_OK;
+}
+
+/* Llama 2 has tokens that are spaces themselves, so a merge may have several spaces: split at the
+ * only one with tokens of the vocabulary on both sides. */
+nib_status nib__merges_add(nib_model_part *m, const nib_tokenizer *t, const char *text, size_t size,
+                           nib_err *err)
+{
+    enum { MOST_SPACES = 64 };
+    piece missing = {"", 0};
+    nib_merge merge = {.rank = (uint32_t)m->merges.count};
+    const char *const end = text + size, *space = text;
+    int spaces = 0, found = 0;
+    while ((space = memchr(space, ' ', (size_t)(end - space))) != NULL && spaces <= MOST_SPACES) {
+        const piece left = {text, (size_t)(space - text)};
+        const piece right = {space + 1, (size_t)(end - space) - 1};
+        spaces++;
+        space++;
+        found += resolve_merge(t, &m->joined, left, right, &merge, &missing);
+    }
+    if (found == 1)
+        return nib__merges_push(m, t, &merge, err);
+    if (spaces == 1 || m->joined.failed)
+        return fail_missing_token(m, missing, err);
+    return nib__fail(err, NIB_BAD_INPUT, "merge %zu is not two tokens with a space between",
+                     m->merges.count);
+}
+
+/* ["left", "right"], past the bracket. */
+static nib_status read_merge_pair(nib_loader *loader, nib_json *json, nib_model_part *m)
+{
+    piece left, right, missing = {"", 0};
+    nib_merge merge = {.rank = (uint32_t)m->merges.count};
+    nib_err inner;
+    if (!nib__json_expect(json, NIB_JSON_STRING) ||
+        (left.at = token_text(loader, json, &left.size)) == NULL ||
+        !nib__json_expect(json, NIB_JSON_STRING) ||
+        (right.at = token_text(loader, json, &right.size)) == NULL)
+        return nib__json_status(json, loader->err);
+    const nib_status status = resolve_merge(loader->t, &m->joined, left, right, &merge, &missing)
+                                  ? nib__merges_push(m, loader->t, &merge, &inner)
+                                  : fail_missing_token(m, missing, &inner);
+    if (status != NIB_OK)
+        return fail_at_line(loader, json, &inner);
+    (void)nib__json_expect(json, NIB_JSON_ARRAY_END);
+    return nib__json_status(json, loader->err);
+}
+
+/* "left right" */
+static nib_status read_merge_string(nib_loader *loader, nib_json *json, nib_model_part *m)
+{
+    nib_err inner;
+    size_t size;
+    const char *text = token_text(loader, json, &size);
+    if (text == NULL)
+        return nib__json_status(json, loader->err);
+    if (nib__merges_add(m, loader->t, text, size, &inner) != NIB_OK)
+        return fail_at_line(loader, json, &inner);
+    return NIB_OK;
+}
+
+static nib_status load_merges(nib_loader *loader, nib_json *json, nib_model_part *m)
+{
+    if (!nib__json_expect(json, NIB_JSON_ARRAY))
+        return nib__json_status(json, loader->err);
+    while (nib__json_next(json) == NIB_JSON_STRING || json->event == NIB_JSON_ARRAY) {
+        if (loader->scratch.total > SCRATCH_BYTES)
+            nib__arena_free(&loader->scratch);
+        if (json->event == NIB_JSON_STRING && json->token_size >= 8 &&
+            memcmp(json->token, "#version", 8) == 0)
+            continue; /* the first line of merges.txt, copied into the list */
+        NIB_TRY(json->event == NIB_JSON_STRING ? read_merge_string(loader, json, m)
+                                               : read_merge_pair(loader, json, m));
+    }
+    if (json->event != NIB_JSON_ARRAY_END)
+        nib__json_fail(json, "a merge is a string or a pair of strings");
+    return nib__json_status(json, loader->err);
+}
+
+/* Accepts null, "" or 0, which all mean unset. */
+static bool expect_unset(nib_loader *loader, nib_json *json, const char *what, const char *remedy)
+{
+    const nib_json_event event = nib__json_next(json);
+    double value = 1;
+    if (event == NIB_JSON_NULL || (event == NIB_JSON_STRING && json->token_size == 0) ||
+        (event == NIB_JSON_NUMBER && nib__json_double(json, &value) && value == 0))
+        return true;
+    if (event != NIB_JSON_ERROR)
+        (void)nib__loader_unsupported(loader, "the BPE model has a %s, which is not supported; %s",
+                                      what, remedy);
+    return false;
+}
+
+static bool read_flag(nib_json *json, bool *flag)
+{
+    const nib_json_event event = nib__json_next(json);
+    if (event == NIB_JSON_NULL)
+        return true;
+    *flag = event == NIB_JSON_TRUE;
+    if (event != NIB_JSON_TRUE && event != NIB_JSON_FALSE)
+        nib__json_fail(json, "expected true or false");
+    return json->event != NIB_JSON_ERROR;
+}
+
+static bool read_unk(nib_loader *loader, nib_json *json, nib_model_part *m)
+{
+    if (nib__json_next(json) == NIB_JSON_NULL)
+        return true;
+    if (json->event != NIB_JSON_STRING) {
+        nib__json_fail(json, "unk_token is not a string");
+        return false;
+    }
+    m->unk = nib__json_string(json, &loader->t->arena, &m->unk_size);
+    return m->unk != NULL;
+}
+
+static bool read_type(nib_loader *loader, nib_json *json)
+{
+    char name[80];
+    if (!nib__json_expect(json, NIB_JSON_STRING))
+        return false;
+    if (nib__json_is(json, "BPE"))
+        return true;
+    (void)nib__loader_unsupported(
+        loader, "the model is a %s; only BPE is supported, so use a model with a BPE tokenizer",
+        nib__say_name(name, sizeof name, json->token, json->token_size));
+    return false;
+}
+
+static bool fail_key(nib_loader *loader, const nib_json *json, const char *what)
+{
+    char name[80];
+    (void)nib__loader_unsupported(
+        loader, "unknown key \"%s\" in %s could change the ids; remove it if it does not",
+        nib__say_name(name, sizeof name, json->token, json->token_size), what);
+    return false;
+}
+
+/* Reads one key of the model; false: loader->err or json->err says why. */
+static bool read_model_key(nib_loader *loader, nib_json *json, nib_model_part *m)
+{
+    nib_bpe *b = &loader->t->bpe;
+    if (nib__json_is(json, "type"))
+        return read_type(loader, json);
+    if (nib__json_is(json, "vocab")) {
+        if (m->has_vocab)
+            nib__json_fail(json, "the model has two vocabularies");
+        m->has_vocab = true;
+        return load_vocab(loader, json) == NIB_OK;
+    }
+    if (nib__json_is(json, "merges")) {
+        if (m->has_merges)
+            nib__json_fail(json, "the model has two lists of merges");
+        m->has_merges = true;
+        return m->has_vocab ? load_merges(loader, json, m) == NIB_OK
+                            : nib__loader_slice(json, &m->late_merges);
+    }
+    if (nib__json_is(json, "unk_token"))
+        return read_unk(loader, json, m);
+    if (nib__json_is(json, "fuse_unk"))
+        return read_flag(json, &b->fuse_unk);
+    if (nib__json_is(json, "byte_fallback"))
+        return read_flag(json, &b->byte_fallback);
+    if (nib__json_is(json, "ignore_merges"))
+        return read_flag(json, &b->ignore_merges);
+    if (nib__json_is(json, "dropout"))
+        return expect_unset(loader, json, "dropout", "set it to null");
+    if (nib__json_is(json, "continuing_subword_prefix"))
+        return expect_unset(loader, json, "continuing_subword_prefix",
+                            "use a model with another tokenizer");
+    if (nib__json_is(json, "end_of_word_suffix"))
+        return expect_unset(loader, json, "end_of_word_suffix",
+                            "use a model with another tokenizer");
+    return fail_key(loader, json, "the BPE model");
+}
+
+nib_status nib__loader_status(nib_loader *loader, const nib_json *json)
+{
+    if (json->err.status != NIB_OK)
+        return nib__json_status(json, loader->err);
+    return loader->err->status;
+}
+
+nib_status nib__load_model_part(nib_loader *loader, nib_json *json, nib_model_part *m)
+{
+    if (!nib__json_expect(json, NIB_JSON_OBJECT))
+        return nib__loader_status(loader, json);
+    while (nib__json_next(json) == NIB_JSON_KEY)
+        if (!read_model_key(loader, json, m))
+            return nib__loader_status(loader, json);
+    NIB_TRY(nib__loader_status(loader, json));
+    if (!m->has_vocab || !m->has_merges)
+        return nib__fail(loader->err, NIB_BAD_INPUT, "%s: the model has no %s", loader->file.name,
+                         m->has_vocab ? "merges" : "vocab");
+    if (m->late_merges.at == NULL)
+        return NIB_OK;
+    nib_json late;
+    nib__loader_reader(loader, &late, m->late_merges);
+    return load_merges(loader, &late, m);
 }

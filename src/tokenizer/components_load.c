@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the normalizers, pre-tokenizers and decoders of tokenizer.json into flat lists. A component
- * has a `type` and fields in any order, so all fields that any component has are read first, then
- * the type says which are used. A key or type that is not known is an error: it could change the
- * result.
+ * Reads the normalizers, pre-tokenizers and decoders of tokenizer.json into flat lists. The fields
+ * of a component come in any order, so it first reads the fields of all types, then uses those of
+ * the component's `type`. An unknown key or type is an error, because it could change the result.
  */
 #include "tokenizer_parts.h"
 
@@ -40,7 +39,7 @@ typedef struct field {
     size_t offset; /* in part */
 } field;
 
-static const field FIELDS[] = {
+static const field fields[] = {
     {"type", FIELD_TEXT, offsetof(part, type)},
     {"pattern", FIELD_PATTERN, offsetof(part, pattern)},
     {"content", FIELD_TEXT, offsetof(part, content)},
@@ -148,14 +147,12 @@ static nib_status read_part(nib_loader *loader, nib_json_slice slice, const char
         nib__json_fail(&json, "a %s is an object with a type", family);
     while (nib__json_next(&json) == NIB_JSON_KEY) {
         const field *f = NULL;
-        for (size_t i = 0; i < COUNT(FIELDS) && f == NULL; i++)
-            f = nib__json_is(&json, FIELDS[i].key) ? &FIELDS[i] : NULL;
+        for (size_t i = 0; i < COUNT(fields) && f == NULL; i++)
+            f = nib__json_is(&json, fields[i].key) ? &fields[i] : NULL;
         if (f == NULL) {
             char key[80];
             return nib__loader_unsupported(
-                loader,
-                "the key \"%s\" of a %s is not known, and it could change the ids; "
-                "remove it if it does not",
+                loader, "unknown key \"%s\" in a %s could change the ids; remove it if it does not",
                 nib__say_name(key, sizeof key, json.token, json.token_size), family);
         }
         if (!read_field(loader, &json, f, p))
@@ -177,35 +174,35 @@ static nib_status fail_type(nib_loader *loader, const part *p, const char *famil
     char name[80];
     return nib__loader_unsupported(
         loader,
-        "%s \"%s\" is not supported (known are %s); use a model with a BPE tokenizer "
-        "made of these",
+        "%s \"%s\" is not supported (supported: %s); use a model with a BPE tokenizer made of "
+        "these",
         family, nib__say_name(name, sizeof name, p->type.at, p->type.size), known);
 }
 
-static nib_status need(nib_loader *loader, const part *p, bool there, const char *key)
+static nib_status require_field(nib_loader *loader, const part *p, bool present, const char *key)
 {
-    return there ? NIB_OK
-                 : nib__fail(loader->err, NIB_BAD_INPUT, "%s: %s has no \"%s\"", loader->file.name,
-                             p->type.at, key);
+    return present ? NIB_OK
+                   : nib__fail(loader->err, NIB_BAD_INPUT, "%s: %s has no \"%s\"",
+                               loader->file.name, p->type.at, key);
 }
 
-/* A place at the end of a list of components. */
-static nib_status grow(nib_loader *loader, size_t *count, const char *family)
+/* Adds an element to a list of components. */
+static nib_status grow_list(nib_loader *loader, size_t *count, const char *family)
 {
     if (*count == NIB_TOKENIZER_PARTS)
-        return nib__loader_unsupported(loader, "there are more than %d %ss", NIB_TOKENIZER_PARTS,
-                                       family);
+        return nib__loader_unsupported(loader, "too many %ss; the limit is %d", family,
+                                       NIB_TOKENIZER_PARTS);
     ++*count;
     return NIB_OK;
 }
 
 typedef nib_status (*load_part)(nib_loader *loader, nib_json_slice slice, int nesting);
 
-/* The items of a Sequence. The recursion is capped. */
+/* Loads the items of a Sequence. The recursion is capped. */
 static nib_status load_list(nib_loader *loader, const part *p, const char *family, load_part load,
                             int nesting)
 {
-    NIB_TRY(need(loader, p, p->list.at != NULL, "list of components"));
+    NIB_TRY(require_field(loader, p, p->list.at != NULL, "list of components"));
     if (nesting >= NIB_TOKENIZER_NESTING)
         return nib__loader_unsupported(loader, "%ss are nested deeper than %d", family,
                                        NIB_TOKENIZER_NESTING);
@@ -224,7 +221,7 @@ static nib_status load_list(nib_loader *loader, const part *p, const char *famil
 
 static nib_status make_finder(nib_loader *loader, const part *p, nib_finder *finder)
 {
-    NIB_TRY(need(loader, p, p->pattern.at != NULL, "pattern"));
+    NIB_TRY(require_field(loader, p, p->pattern.at != NULL, "pattern"));
     finder->kind = p->pattern_is_regex ? NIB_FIND_REGEX : NIB_FIND_STRING;
     finder->string = p->pattern.at;
     finder->size = p->pattern.size;
@@ -235,7 +232,7 @@ static nib_status make_finder(nib_loader *loader, const part *p, nib_finder *fin
     loader->pattern_bytes += p->pattern.size;
     if (loader->pattern_bytes > NIB_TOKENIZER_PATTERNS)
         return nib__loader_unsupported(loader,
-                                       "the regular expressions have more than %d bytes in all",
+                                       "the regular expressions have more than %d bytes in total",
                                        NIB_TOKENIZER_PATTERNS);
     const nib_status status = nib__text_regex_open(&finder->regex, p->pattern.at, p->pattern.size,
                                                    &loader->t->arena, loader->err);
@@ -272,16 +269,16 @@ static nib_status fill_normalizer(nib_loader *loader, const part *p, nib_normali
     n->left = p->strip_left == FLAG_TRUE;
     n->right = p->strip_right == FLAG_TRUE;
     if (n->kind == NIB_NORMAL_STRIP)
-        NIB_TRY(need(loader, p, p->strip_left != FLAG_NONE && p->strip_right != FLAG_NONE,
-                     "strip_left or strip_right"));
+        NIB_TRY(require_field(loader, p, p->strip_left != FLAG_NONE && p->strip_right != FLAG_NONE,
+                              "strip_left or strip_right"));
     const part_text *content = n->kind == NIB_NORMAL_PREPEND ? &p->prepend : &p->content;
     n->content = content->at;
     n->content_size = content->size;
     if (n->kind == NIB_NORMAL_PREPEND)
-        return need(loader, p, n->content != NULL, "prepend");
+        return require_field(loader, p, n->content != NULL, "prepend");
     if (n->kind != NIB_NORMAL_REPLACE)
         return NIB_OK;
-    NIB_TRY(need(loader, p, n->content != NULL, "content"));
+    NIB_TRY(require_field(loader, p, n->content != NULL, "content"));
     return make_finder(loader, p, &n->finder);
 }
 
@@ -295,7 +292,7 @@ nib_status nib__load_normalizer(nib_loader *loader, nib_json_slice slice, int ne
     if (is_type(&p, "Sequence"))
         return load_list(loader, &p, "normalizer", nib__load_normalizer, nesting);
     nib_tokenizer *t = loader->t;
-    NIB_TRY(grow(loader, &t->normalizer_count, "normalizer"));
+    NIB_TRY(grow_list(loader, &t->normalizer_count, "normalizer"));
     return fill_normalizer(loader, &p, &t->normalizers[t->normalizer_count - 1]);
 }
 
@@ -304,14 +301,14 @@ nib_status nib__load_normalizer(nib_loader *loader, nib_json_slice slice, int ne
 nib_status nib__loader_stage(nib_loader *loader, const nib_stage *stage)
 {
     nib_tokenizer *t = loader->t;
-    NIB_TRY(grow(loader, &t->stage_count, "pre_tokenizer"));
+    NIB_TRY(grow_list(loader, &t->stage_count, "pre_tokenizer"));
     t->stages[t->stage_count - 1] = *stage;
     return NIB_OK;
 }
 
 nib_status nib__loader_split(nib_loader *loader, const char *pattern)
 {
-    /* The place is taken first, so that closing finds the compiled pattern. */
+    /* Appends the stage first, so that closing finds the compiled pattern. */
     const nib_stage split = {.kind = NIB_STAGE_SPLIT, .behavior = NIB_SPLIT_ISOLATED};
     NIB_TRY(nib__loader_stage(loader, &split));
     nib_finder *finder = &loader->t->stages[loader->t->stage_count - 1].finder;
@@ -338,14 +335,14 @@ static nib_status read_behavior(nib_loader *loader, const part *p, nib_behavior 
         }
     }
     return nib__loader_unsupported(
-        loader, "the behavior \"%s\" of %s is not known",
+        loader, "unknown behavior \"%s\" of %s",
         nib__say_name(name, sizeof name, p->behavior.at, p->behavior.size), p->type.at);
 }
 
 static nib_status add_byte_level(nib_loader *loader, const part *p)
 {
     const nib_stage prefix = {.kind = NIB_STAGE_PREFIX}, bytes = {.kind = NIB_STAGE_BYTES};
-    NIB_TRY(need(loader, p, p->add_prefix_space != FLAG_NONE, "add_prefix_space"));
+    NIB_TRY(require_field(loader, p, p->add_prefix_space != FLAG_NONE, "add_prefix_space"));
     if (p->add_prefix_space == FLAG_TRUE)
         NIB_TRY(nib__loader_stage(loader, &prefix));
     if (p->use_regex != FLAG_FALSE)
@@ -353,11 +350,11 @@ static nib_status add_byte_level(nib_loader *loader, const part *p)
     return nib__loader_stage(loader, &bytes);
 }
 
-/* "replacement" of Metaspace and "content" of Strip are one character. */
-static nib_status need_character(nib_loader *loader, const part *p, const part_text *text,
-                                 const char *key)
+/* "replacement" of Metaspace and "content" of Strip must be one character. */
+static nib_status require_character(nib_loader *loader, const part *p, const part_text *text,
+                                    const char *key)
 {
-    NIB_TRY(need(loader, p, text->at != NULL, key));
+    NIB_TRY(require_field(loader, p, text->at != NULL, key));
     if (text->size != 0 && (size_t)nib__utf8_length(text->at, text->size) == text->size)
         return NIB_OK;
     return nib__fail(loader->err, NIB_BAD_INPUT, "%s: the %s of %s is not one character",
@@ -371,7 +368,7 @@ static bool text_is(const part_text *text, const char *string)
 
 static nib_status read_prepend(nib_loader *loader, const part *p, nib_prepend *prepend)
 {
-    NIB_TRY(need_character(loader, p, &p->replacement, "replacement"));
+    NIB_TRY(require_character(loader, p, &p->replacement, "replacement"));
     *prepend = p->add_prefix_space == FLAG_FALSE ? NIB_PREPEND_NEVER : NIB_PREPEND_ALWAYS;
     if (p->prepend_scheme.at == NULL)
         return NIB_OK;
@@ -409,19 +406,19 @@ static nib_status add_metaspace(nib_loader *loader, const part *p)
 static nib_status add_split(nib_loader *loader, const part *p)
 {
     nib_stage split = {.kind = NIB_STAGE_SPLIT, .invert = p->invert == FLAG_TRUE};
-    NIB_TRY(need(loader, p, p->behavior.at != NULL, "behavior"));
-    NIB_TRY(need(loader, p, p->invert != FLAG_NONE, "invert"));
+    NIB_TRY(require_field(loader, p, p->behavior.at != NULL, "behavior"));
+    NIB_TRY(require_field(loader, p, p->invert != FLAG_NONE, "invert"));
     NIB_TRY(read_behavior(loader, p, &split.behavior));
     NIB_TRY(nib__loader_stage(loader, &split));
     return make_finder(loader, p, &loader->t->stages[loader->t->stage_count - 1].finder);
 }
 
-/* Pre-tokenizers that are one split by a class of characters. */
+/* Adds a pre-tokenizer that splits at a class of characters. */
 static nib_status add_class(nib_loader *loader, const part *p)
 {
     nib_stage split = {.kind = NIB_STAGE_SPLIT, .behavior = NIB_SPLIT_REMOVED};
     if (is_type(p, "Digits")) {
-        NIB_TRY(need(loader, p, p->individual_digits != FLAG_NONE, "individual_digits"));
+        NIB_TRY(require_field(loader, p, p->individual_digits != FLAG_NONE, "individual_digits"));
         split.finder.kind = NIB_FIND_NUMERIC;
         split.behavior =
             p->individual_digits == FLAG_TRUE ? NIB_SPLIT_ISOLATED : NIB_SPLIT_CONTIGUOUS;
@@ -484,14 +481,14 @@ static nib_status fill_decoder(nib_loader *loader, const part *p, nib_decoder *d
         d->kind = NIB_DECODE_STRIP;
         d->start = (size_t)p->start;
         d->stop = (size_t)p->stop;
-        return need_character(loader, p, &p->content, "content");
+        return require_character(loader, p, &p->content, "content");
     } else if (is_type(p, "Replace")) {
         d->kind = NIB_DECODE_REPLACE;
         if (p->pattern_is_regex)
             return nib__loader_unsupported(
                 loader, "a decoder Replace with a Regex is not supported; write its pattern "
                         "as a String");
-        NIB_TRY(need(loader, p, d->content != NULL, "content"));
+        NIB_TRY(require_field(loader, p, d->content != NULL, "content"));
         return make_finder(loader, p, &d->finder);
     } else {
         return fail_type(loader, p, "decoder",
@@ -500,7 +497,7 @@ static nib_status fill_decoder(nib_loader *loader, const part *p, nib_decoder *d
     return NIB_OK;
 }
 
-/* Decoding goes id by id, so the order must be the one that detokenize.c names. */
+/* Decoding goes id by id, so the decoders must come in the order listed in detokenize.c. */
 static nib_status check_order(nib_loader *loader, nib_decoder *d)
 {
     const nib_tokenizer *t = loader->t;
@@ -515,8 +512,8 @@ static nib_status check_order(nib_loader *loader, nib_decoder *d)
     const bool after_all = d->kind == NIB_DECODE_FUSE || d->whole;
     if (stripped || ((fused || bytes) && !after_all))
         return nib__loader_unsupported(
-            loader, "the decoders come in an order that is not supported; known is Replace, "
-                    "Strip, Metaspace, then ByteFallback or ByteLevel, then Fuse, then one Strip");
+            loader, "the order of the decoders is not supported; supported is Replace, Strip, "
+                    "Metaspace, then ByteFallback or ByteLevel, then Fuse, then one Strip");
     return NIB_OK;
 }
 
@@ -531,7 +528,7 @@ nib_status nib__load_decoder(nib_loader *loader, nib_json_slice slice, int nesti
         return load_list(loader, &p, "decoder", nib__load_decoder, nesting);
     nib_tokenizer *t = loader->t;
     t->has_decoder = true;
-    NIB_TRY(grow(loader, &t->decoder_count, "decoder"));
+    NIB_TRY(grow_list(loader, &t->decoder_count, "decoder"));
     nib_decoder *d = &t->decoders[t->decoder_count - 1];
     NIB_TRY(fill_decoder(loader, &p, d));
     return check_order(loader, d);

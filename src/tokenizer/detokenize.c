@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ids to text, one id at a time. The decoders of the file are checked at load to come in this
- * order: those that change one token's text (Replace, Strip, Metaspace), what makes bytes of tokens
- * (ByteFallback or ByteLevel), Fuse, and a Strip of the whole text. So nothing ever has to be taken
- * back: only bytes of a code point that is not complete and characters that the last Strip may take
- * are held.
+ * Decodes ids to text, one id at a time. Loading checks that the decoders come in this order: those
+ * that change the text of one token (Replace, Strip, Metaspace), one that turns tokens into bytes
+ * (ByteFallback or ByteLevel), Fuse, and a Strip of the whole text. So output never has to be
+ * retracted: only the bytes of an incomplete code point, and characters that the last Strip may
+ * remove, are held back.
  */
 #include "tokenizer_parts.h"
 
@@ -27,7 +27,7 @@ void nib__detok_free(nib_detok *d)
     nib__text_free(&d->work[1]);
 }
 
-/* ---- the whole text: a Strip at both ends ---- */
+/* ---- the Strip at both ends of the whole text ---- */
 
 /* The Strip after Fuse; NULL: none. */
 static const nib_decoder *last_strip(const nib_tokenizer *t)
@@ -77,7 +77,7 @@ static void put_text(nib_detok *d, const char *text, size_t size, nib_text *out)
 
 /* ---- bytes to code points ---- */
 
-/* True if the bytes can be the start of a code point that has more. */
+/* Are the bytes a proper prefix of a code point? */
 static bool is_prefix(const uint8_t *bytes, int count)
 {
     if (bytes[0] < 0xc2 || bytes[0] > 0xf4)
@@ -100,8 +100,8 @@ static bool is_prefix(const uint8_t *bytes, int count)
     }
 }
 
-/* `count` pending bytes make no code point: one U+FFFD for each <0xHH> token, or one for all of
- * them, as Hugging Face's decoders have it. */
+/* `count` pending bytes are invalid: puts one U+FFFD per <0xHH> token, or a single one for other
+ * tokens, as Hugging Face's decoders do. */
 static void put_invalid(nib_detok *d, int count, nib_text *out)
 {
     for (int i = 0; i < (d->pending_fallback ? count : 1); i++)
@@ -124,7 +124,7 @@ static void put_byte(nib_detok *d, uint8_t byte, nib_text *out)
     d->pending[d->pending_count++] = byte;
     if (d->pending_count > 1 && !is_prefix(d->pending, d->pending_count) &&
         nib__utf8_length((const char *)d->pending, (size_t)d->pending_count) == 0) {
-        /* The bytes before this one are the longest that could have been something. */
+        /* The bytes before this one are the longest prefix of a code point. */
         put_invalid(d, d->pending_count - 1, out);
         d->pending[0] = byte;
         d->pending_count = 1;
@@ -140,7 +140,7 @@ static void put_byte(nib_detok *d, uint8_t byte, nib_text *out)
 
 /* ---- one token ---- */
 
-static void replace(const nib_decoder *r, const char *text, size_t size, nib_text *out)
+static void decode_replace(const nib_decoder *r, const char *text, size_t size, nib_text *out)
 {
     while (size != 0) {
         const char *found = nib__find_bytes(text, size, r->finder.string, r->finder.size);
@@ -154,8 +154,8 @@ static void replace(const nib_decoder *r, const char *text, size_t size, nib_tex
     }
 }
 
-static void metaspace(const nib_decoder *m, const char *text, size_t size, bool first,
-                      nib_text *out)
+static void decode_metaspace(const nib_decoder *m, const char *text, size_t size, bool first,
+                             nib_text *out)
 {
     while (size != 0) {
         const size_t length = (size_t)nib__utf8_length(text, size);
@@ -200,7 +200,8 @@ static int fallback_byte(const char *text, size_t size)
     return value;
 }
 
-/* The bytes that the characters stand for; if one of them stands for none, the text as it is. */
+/* Puts the bytes that the characters stand for, or the text itself if a character stands for none.
+ */
 static void put_byte_level(nib_detok *d, const char *text, size_t size, bool verbatim,
                            nib_text *out)
 {
@@ -229,9 +230,9 @@ static void put_token(nib_detok *d, const char *text, size_t size, bool verbatim
         case NIB_DECODE_METASPACE:
             nib__text_clear(work);
             if (decoder->kind == NIB_DECODE_REPLACE)
-                replace(decoder, text, size, work);
+                decode_replace(decoder, text, size, work);
             else
-                metaspace(decoder, text, size, !d->begun, work);
+                decode_metaspace(decoder, text, size, !d->begun, work);
             out->failed = out->failed || work->failed;
             text = work->at == NULL ? "" : work->at;
             size = work->size;
@@ -269,7 +270,7 @@ void nib__detok_put(nib_detok *d, int32_t id, nib_text *out)
     }
     if (d->skip_special && nib__vocab_special(&t->vocab, id))
         return;
-    /* With a normalizer that puts a space before the text, the token has taken it. */
+    /* A normalizer may have put a space before the text; the token matched with it. */
     if (t->vocab.texts[id].size & NIB_TOKEN_NORMAL)
         text = nib__added_match(t, id, &size);
     if (!t->has_decoder && d->begun)

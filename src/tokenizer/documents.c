@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads documents one after the other.
+ * Reads documents one by one.
  */
 #include "documents.h"
 
@@ -11,7 +11,7 @@
 
 enum { TEXT_LIMIT = 1 << 30 };
 
-/* .json, too: data sets are published so, torchtitan's c4_test among them. */
+/* Includes .json, as some data sets are published so (torchtitan's c4_test). */
 static bool is_json_lines(const char *path)
 {
     static const char *const ends[] = {".jsonl", ".JSONL", ".json", ".JSON"};
@@ -46,7 +46,7 @@ void nib__documents_seek(nib_documents *d, size_t begin, int64_t line)
     d->number = line > 0 ? line - 1 : 0;
 }
 
-/* Of JSON's white space: a carriage return may be all that a line holds. */
+/* Only JSON white space? A line may hold just a carriage return. */
 static bool is_blank(const char *line, size_t size)
 {
     while (size > 0 && strchr(" \t\r", line[size - 1]) && line[size - 1] != '\0')
@@ -54,7 +54,7 @@ static bool is_blank(const char *line, size_t size)
     return size == 0;
 }
 
-/* The `text` member of one JSON line; path: as messages show it. */
+/* Reads the `text` member of one JSON line; path: for messages. */
 static nib_status read_line(nib_documents *d, const char *path, const char *line, size_t size,
                             nib_document *out, nib_err *err)
 {

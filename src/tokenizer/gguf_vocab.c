@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the keys tokenizer.ggml.* of a GGUF into arrays by id. What they mean is
- * tokenizer_gguf.c's.
+ * Reads the keys tokenizer.ggml.* of a GGUF into arrays by id. tokenizer_gguf.c interprets them.
  */
 #include "gguf_vocab.h"
 
@@ -16,15 +15,16 @@ static nib_status read_text(nib_vocab_text *out, const nib_gguf *gguf, const cha
     return nib__gguf_string(&out->at, &out->size, &found, gguf, key, err);
 }
 
-static nib_status read_said(nib_said *out, const nib_gguf *gguf, const char *key, nib_err *err)
+static nib_status read_flag(nib_vocab_flag *out, const nib_gguf *gguf, const char *key,
+                            nib_err *err)
 {
     bool found, value = false;
     NIB_TRY(nib__gguf_bool(&value, &found, gguf, key, err));
-    *out = !found ? NIB_UNSAID : value ? NIB_SAID_YES : NIB_SAID_NO;
+    *out = !found ? NIB_VOCAB_FLAG_UNSET : value ? NIB_VOCAB_FLAG_TRUE : NIB_VOCAB_FLAG_FALSE;
     return NIB_OK;
 }
 
-/* -1 where the key is not there; some files write -1 as a signed number, which is none as well. */
+/* *out: -1 if the key is missing. Some files write "none" as a signed -1; it becomes UINT32_MAX. */
 static nib_status read_id(int64_t *out, const nib_gguf *gguf, const char *key, nib_err *err)
 {
     bool found;
@@ -35,17 +35,17 @@ static nib_status read_id(int64_t *out, const nib_gguf *gguf, const char *key, n
     return NIB_OK;
 }
 
-/* An array of the arena with a place for each element; NULL: no such key. */
-static nib_status take_array(void *out, size_t *count, size_t element, nib_gguf_array *array,
-                             const nib_gguf *gguf, const char *key, nib_gguf_kind kind,
-                             nib_arena *arena, nib_err *err)
+/* Allocates an array for the elements of a key in the arena; NULL: no such key. */
+static nib_status allocate_array(void *out, size_t *count, size_t element, nib_gguf_array *array,
+                                 const nib_gguf *gguf, const char *key, nib_gguf_kind kind,
+                                 nib_arena *arena, nib_err *err)
 {
     bool found;
     void *at = NULL;
     *count = 0;
     NIB_TRY(nib__gguf_array_of(array, &found, gguf, key, kind, err));
     if (found) {
-        at = nib__arena_take(arena, (size_t)array->count + 1, element); /* present, even if empty */
+        at = nib__arena_take(arena, (size_t)array->count + 1, element); /* not NULL if empty */
         if (at == NULL)
             return nib__fail_memory(err, (size_t)array->count * element, key);
         *count = (size_t)array->count;
@@ -59,7 +59,7 @@ static nib_status read_texts(const nib_vocab_text **out, size_t *count, const ni
 {
     nib_gguf_array array;
     nib_vocab_text *at;
-    NIB_TRY(take_array(&at, count, sizeof *at, &array, gguf, key, NIB_GGUF_STRING, arena, err));
+    NIB_TRY(allocate_array(&at, count, sizeof *at, &array, gguf, key, NIB_GGUF_STRING, arena, err));
     for (size_t i = 0; i < *count && nib__gguf_next_string(&array, &at[i].at, &at[i].size); i++)
         ;
     *out = at;
@@ -72,8 +72,8 @@ static nib_status read_scores(nib_vocab_source *out, const nib_gguf *gguf, nib_a
     nib_gguf_array array;
     float *at;
     double value;
-    NIB_TRY(take_array(&at, &out->score_count, sizeof *at, &array, gguf, KEY("scores"),
-                       NIB_GGUF_F64, arena, err));
+    NIB_TRY(allocate_array(&at, &out->score_count, sizeof *at, &array, gguf, KEY("scores"),
+                           NIB_GGUF_F64, arena, err));
     for (size_t i = 0; i < out->score_count && nib__gguf_next_double(&array, &value); i++)
         at[i] = (float)value;
     out->scores = at;
@@ -86,8 +86,8 @@ static nib_status read_types(nib_vocab_source *out, const nib_gguf *gguf, nib_ar
     nib_gguf_array array;
     int32_t *at;
     int64_t value;
-    NIB_TRY(take_array(&at, &out->type_count, sizeof *at, &array, gguf, KEY("token_type"),
-                       NIB_GGUF_I64, arena, err));
+    NIB_TRY(allocate_array(&at, &out->type_count, sizeof *at, &array, gguf, KEY("token_type"),
+                           NIB_GGUF_I64, arena, err));
     for (size_t i = 0; i < out->type_count && nib__gguf_next_int(&array, &value); i++)
         at[i] = (int32_t)nib__min(nib__max(value, INT32_MIN), INT32_MAX);
     out->types = at;
@@ -107,10 +107,10 @@ nib_status nib__gguf_vocab(nib_vocab_source *out, const nib_gguf *gguf, nib_aren
     NIB_TRY(read_id(&out->bos, gguf, KEY("bos_token_id"), err));
     NIB_TRY(read_id(&out->eos, gguf, KEY("eos_token_id"), err));
     NIB_TRY(read_id(&out->unk, gguf, KEY("unknown_token_id"), err));
-    NIB_TRY(read_said(&out->add_bos, gguf, KEY("add_bos_token"), err));
-    NIB_TRY(read_said(&out->add_eos, gguf, KEY("add_eos_token"), err));
-    NIB_TRY(read_said(&out->add_space_prefix, gguf, KEY("add_space_prefix"), err));
-    NIB_TRY(read_said(&out->remove_extra_whitespaces, gguf, KEY("remove_extra_whitespaces"), err));
+    NIB_TRY(read_flag(&out->add_bos, gguf, KEY("add_bos_token"), err));
+    NIB_TRY(read_flag(&out->add_eos, gguf, KEY("add_eos_token"), err));
+    NIB_TRY(read_flag(&out->add_space_prefix, gguf, KEY("add_space_prefix"), err));
+    NIB_TRY(read_flag(&out->remove_extra_whitespaces, gguf, KEY("remove_extra_whitespaces"), err));
     out->has_charsmap = nib__gguf_find(gguf, KEY("precompiled_charsmap")) != NULL;
     return NIB_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tokenizer inside a GGUF: from its key/values to what the tokenizer opens.
+ * Opens the tokenizer inside a GGUF.
  */
 #ifndef NIB_GGUF_VOCAB_H
 #define NIB_GGUF_VOCAB_H
@@ -8,17 +8,18 @@
 #include "gguf.h"
 #include "tokenizer.h"
 
-/* Views into the file and the arena. NIB_BAD_INPUT names the key whose value is of another kind. */
+/* Reads the keys tokenizer.ggml.*; *out points into the file and the arena. NIB_BAD_INPUT names a
+ * key whose value has the wrong type. */
 nib_status nib__gguf_vocab(nib_vocab_source *out, const nib_gguf *gguf, nib_arena *arena,
                            nib_err *err);
 nib_status nib__gguf_tokenizer(nib_tokenizer **out, const nib_gguf *gguf, const nib_allocator *a,
                                nib_err *err);
-/* The same of a file, such as one that holds a vocabulary and no tensors. */
+/* The same from a file, which may hold a vocabulary and no tensors. */
 nib_status nib__gguf_tokenizer_open(nib_tokenizer **out, const char *path, const nib_allocator *a,
                                     nib_err *err);
-/* Does the file begin as a GGUF does? */
+/* Does the file begin with "GGUF"? */
 bool nib__gguf_begins(const char *path);
-/* tokenizer.chat_template, not NUL-terminated; NULL: the file has none. */
+/* *out: tokenizer.chat_template, not NUL-terminated; NULL if the file has none. */
 nib_status nib__gguf_chat_template(const char **out, size_t *size, const nib_gguf *gguf,
                                    nib_err *err);
 

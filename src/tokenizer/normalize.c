@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Normalizers, one after the other over a text, and the alphabet of byte-level tokenizers.
+ * Runs the normalizers on a text. Also the alphabet of byte-level tokenizers.
  *
- * Canonical ordering is our own: utf8proc sorts a run of combining marks in quadratic time, and a
- * text may be nothing else. Decomposition and composition are utf8proc's.
+ * Canonical ordering is our own, because utf8proc sorts a run of combining marks in quadratic time,
+ * and a text may be a single run. Decomposition and composition are utf8proc's.
  */
 #include "point_ranges.h"
 #include "tokenizer_parts.h"
@@ -12,10 +12,9 @@
 
 /* ---- Unicode normalization forms ---- */
 
-/* Hugging Face's tokenizers, with which vocabularies are trained, normalizes by Unicode 9. Ranges
- * that hold all marks and all characters with a decomposition that came later: they stay as they
- * are, and nothing moves or composes across them. Found by asking both libraries for each
- * character. */
+/* Hugging Face's tokenizers, which train the vocabularies, normalize by Unicode 9. These ranges
+ * hold all marks and all decomposable characters that were added later: they stay unchanged, and
+ * nothing moves or composes across them. Found by comparing both libraries for each character. */
 static const nib_point_range LATER[] = {
     {0x7fd, 0x7fd},     {0x898, 0x8d3},     {0x9fe, 0x9fe},     {0xafa, 0xaff},
     {0xb55, 0xb55},     {0xc04, 0xc3c},     {0xcf3, 0xd00},     {0xd3b, 0xd3c},
@@ -30,18 +29,18 @@ static const nib_point_range LATER[] = {
     {0x1fbf0, 0x1fbf9},
 };
 
-static bool came_later(uint32_t point)
+static bool is_after_unicode_9(uint32_t point)
 {
     return point >= LATER[0].first && nib__point_among(LATER, COUNT(LATER), point);
 }
 
-typedef struct points {
+typedef struct point_buffer {
     const nib_allocator *allocator;
     int32_t *at, *sorted;
     size_t count, capacity, sorted_capacity;
-} points;
+} point_buffer;
 
-static bool decompose(points *p, const char *text, size_t size, utf8proc_option_t options)
+static bool decompose(point_buffer *p, const char *text, size_t size, utf8proc_option_t options)
 {
     enum { LONGEST = 32 }; /* U+FDFA decomposes to 18 */
     const char *const end = text + size;
@@ -55,7 +54,7 @@ static bool decompose(points *p, const char *text, size_t size, utf8proc_option_
         const utf8proc_ssize_t made =
             utf8proc_decompose_char(point, p->at + p->count, LONGEST, options, &boundary);
         if (made < 0 || made > LONGEST)
-            p->at[p->count++] = point; /* not assigned in utf8proc's Unicode: stays */
+            p->at[p->count++] = point; /* not assigned in utf8proc's Unicode: keep it */
         else
             p->count += (size_t)made;
     }
@@ -67,9 +66,8 @@ static unsigned combining_class(int32_t point)
     return point < 0x300 ? 0 : (unsigned)utf8proc_get_property(point)->combining_class;
 }
 
-/* Sorts marks by class, those of one class staying in order: counting, so that n marks cost n
- * steps. */
-static bool sort_marks(points *p, size_t start, size_t count)
+/* Sorts marks by class, stably: a counting sort, so that n marks cost n steps. */
+static bool sort_marks(point_buffer *p, size_t start, size_t count)
 {
     size_t places[257] = {0};
     if (!nib__reserve(p->allocator, (void **)&p->sorted, &p->sorted_capacity, count,
@@ -85,7 +83,7 @@ static bool sort_marks(points *p, size_t start, size_t count)
     return true;
 }
 
-static bool order_marks(points *p)
+static bool order_marks(point_buffer *p)
 {
     for (size_t i = 0; i < p->count;) {
         size_t end = i;
@@ -102,8 +100,8 @@ static bool order_marks(points *p)
     return true;
 }
 
-static bool normalize_part(points *p, const char *text, size_t size, utf8proc_option_t options,
-                           nib_text *out)
+static bool normalize_part(point_buffer *p, const char *text, size_t size,
+                           utf8proc_option_t options, nib_text *out)
 {
     if (!decompose(p, text, size, options) || !order_marks(p))
         return false;
@@ -120,25 +118,25 @@ static bool normalize_part(points *p, const char *text, size_t size, utf8proc_op
     return true;
 }
 
-/* Runs of characters that do not change stay as they are; the last one before another may compose
- * with it, unless it came later. */
+/* Copies runs of characters below `plain`, which do not change. The last one before a run that
+ * needs work may compose with it, so it is normalized along unless it was added after Unicode 9. */
 static bool normalize_form(const nib_allocator *a, const char *text, size_t size,
                            utf8proc_option_t options, uint32_t plain, nib_text *out)
 {
-    points p = {.allocator = a};
+    point_buffer p = {.allocator = a};
     const char *at = text, *const end = text + size, *start = text, *last = text;
     bool done = true;
     while (at < end && done) {
         const char *const here = at;
         const uint32_t point = nib__utf8_next(&at);
-        if (point < plain || came_later(point)) {
+        if (point < plain || is_after_unicode_9(point)) {
             last = point < plain ? here : at;
             continue;
         }
         while (at < end) {
             const char *next = at;
             const uint32_t other = nib__utf8_next(&next);
-            if (other < plain || came_later(other))
+            if (other < plain || is_after_unicode_9(other))
                 break;
             at = next;
         }
@@ -154,7 +152,7 @@ static bool normalize_form(const nib_allocator *a, const char *text, size_t size
 
 /* ---- the alphabet of byte-level tokenizers ---- */
 
-/* Bytes that are printable Latin-1 stand for themselves; the rest take U+0100 and up, in order. */
+/* Printable Latin-1 bytes stand for themselves; the others map to U+0100 and up, in order. */
 static bool stands_for_itself(unsigned byte)
 {
     return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte != 0xad);
@@ -194,7 +192,7 @@ void nib__byte_level_put(nib_text *out, const char *text, size_t size)
     nib__text_put(out, bytes, used);
 }
 
-/* ---- the others ---- */
+/* ---- other normalizers ---- */
 
 static void lowercase(const char *text, size_t size, nib_text *out)
 {
@@ -202,8 +200,8 @@ static void lowercase(const char *text, size_t size, nib_text *out)
         char bytes[4];
         const uint32_t point = nib__utf8_next(&text);
         if (point == 0x130) {
-            nib__text_put(out, "i\xcc\x87",
-                          3); /* the only one whose lower case is two code points */
+            /* the only character whose lower case is two code points */
+            nib__text_put(out, "i\xcc\x87", 3);
             continue;
         }
         const uint32_t lower = (uint32_t)utf8proc_tolower((utf8proc_int32_t)point);
@@ -217,7 +215,8 @@ static void strip_accents(const char *text, size_t size, nib_text *out)
         const char *const start = text;
         const uint32_t point = nib__utf8_next(&text);
         const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)point);
-        if (category < UTF8PROC_CATEGORY_MN || category > UTF8PROC_CATEGORY_ME || came_later(point))
+        if (category < UTF8PROC_CATEGORY_MN || category > UTF8PROC_CATEGORY_ME ||
+            is_after_unicode_9(point))
             nib__text_put(out, start, (size_t)(text - start));
     }
 }
@@ -243,8 +242,8 @@ static void strip(const nib_normalizer *n, const char *text, size_t size, nib_te
     nib__text_put(out, text, (size_t)(end - text));
 }
 
-/* What stands for a match is marked if a byte of the match was. marks NULL: none are kept. */
-static void mark_match(nib_text *marks, const char *before, size_t copied, nib_match match,
+/* Marks the replacement of a match if any byte of the match was marked. marks NULL: no marks. */
+static void mark_match(nib_text *marks, const char *before, size_t copied, nib_text_range match,
                        size_t content_size)
 {
     if (marks == NULL)
@@ -260,7 +259,7 @@ static nib_status replace(nib_encoder *e, const nib_normalizer *n, const char *t
 {
     size_t from = 0, last = SIZE_MAX, copied = 0;
     for (;;) {
-        nib_match match;
+        nib_text_range match;
         bool found;
         NIB_TRY(
             nib__find_next(&n->finder, &e->run, text, size, &from, &last, &match, &found, e->err));
@@ -270,7 +269,7 @@ static nib_status replace(nib_encoder *e, const nib_normalizer *n, const char *t
         nib__text_put(out, n->content, n->content_size);
         mark_match(marks, e->piece_marks, copied, match, n->content_size);
         copied = match.end;
-        NIB_TRY(nib__encoder_made(e, out, n->content_size, "Replace"));
+        NIB_TRY(nib__encoder_count_output(e, out, n->content_size, "Replace"));
     }
     nib__text_put(out, text + copied, size - copied);
     if (marks != NULL)
@@ -287,7 +286,7 @@ static nib_status run_form(nib_encoder *e, const nib_normalizer *n, const char *
         [NIB_NORMAL_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
         [NIB_NORMAL_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
     };
-    /* No character below U+0300 changes under NFC, nor one of ASCII under the others. */
+    /* No character below U+0300 changes under NFC, and no ASCII character under the others. */
     const uint32_t plain = n->kind == NIB_NORMAL_NFC ? 0x300 : 0x80;
     if (!normalize_form(&e->t->allocator, text, size, options[n->kind], plain, out))
         return nib__fail_memory(e->err, 4 * size, "a normalizer");
@@ -311,9 +310,9 @@ static nib_status run_normalizer(nib_encoder *e, const nib_normalizer *n, const 
     }
 }
 
-/* The marks of what a normalizer made. Where it does not say which byte came from which, and the
- * text is another one, all of it is a user's as soon as a part was. */
-static nib_status follow_marks(nib_encoder *e, const nib_normalizer *n, const char *text,
+/* Makes the marks of a normalizer's output. If the text changed and the normalizer does not track
+ * which byte came from where, one marked byte marks the whole output. */
+static nib_status update_marks(nib_encoder *e, const nib_normalizer *n, const char *text,
                                size_t size, const nib_text *made, nib_text *marks)
 {
     const bool same = made->size == size && (size == 0 || memcmp(made->at, text, size) == 0);
@@ -329,7 +328,7 @@ static nib_status follow_marks(nib_encoder *e, const nib_normalizer *n, const ch
             nib__text_put(marks, any ? "\1" : "", 1);
     }
     e->piece_marks = marks->at == NULL ? "" : marks->at;
-    return marks->failed ? nib__fail_memory(e->err, made->size, "a text's marks") : NIB_OK;
+    return marks->failed ? nib__fail_memory(e->err, made->size, "the marks of user text") : NIB_OK;
 }
 
 nib_status nib__normalize(nib_encoder *e, const char *text, size_t size, const char **out,
@@ -342,9 +341,9 @@ nib_status nib__normalize(nib_encoder *e, const char *text, size_t size, const c
         if (marks != NULL)
             nib__text_clear(marks);
         NIB_TRY(run_normalizer(e, &e->t->normalizers[i], text, size, made, marks));
-        NIB_TRY(nib__encoder_made(e, made, made->size, "the normalizers"));
+        NIB_TRY(nib__encoder_count_output(e, made, made->size, "the normalizers"));
         if (marks != NULL)
-            NIB_TRY(follow_marks(e, &e->t->normalizers[i], text, size, made, marks));
+            NIB_TRY(update_marks(e, &e->t->normalizers[i], text, size, made, marks));
         text = made->at == NULL ? "" : made->at;
         size = made->size;
     }

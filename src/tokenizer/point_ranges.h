@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sets of characters as ranges, for what utf8proc does not tell.
+ * Sets of code points as ranges, for properties that utf8proc does not have.
  */
 #ifndef NIB_POINT_RANGES_H
 #define NIB_POINT_RANGES_H
@@ -11,7 +11,7 @@ typedef struct nib_point_range {
     uint32_t first, last;
 } nib_point_range;
 
-/* The ranges ascend and do not meet. */
+/* Is the point in one of the ranges, which are ascending and disjoint? */
 NIB_INLINE bool nib__point_among(const nib_point_range *ranges, size_t count, uint32_t point)
 {
     size_t low = 0, high = count;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pre-tokenizers that a GGUF names (tokenizer.ggml.pre), as the splits that the models' own
- * tokenizer.json files make: one table from name to patterns and flags.
+ * The pre-tokenizers that a GGUF names in tokenizer.ggml.pre: a table from name to the patterns and
+ * flags of the models' own tokenizer.json files.
  *
- * Names, patterns and flags are those of llama.cpp (src/llama-vocab.cpp of 2026-11, where each name
- * stands for the tokenizer of a model). Where it quotes a tokenizer.json and runs an approximation
- * of it, because its own regular expressions know no letter cases (tekken, gpt-4o), the quoted one
- * is here. NFC is what the tokenizer.json files of Qwen2, of GPT-NeoX (which MPT and OLMo use) and
- * of Command R ask for, and llama.cpp leaves out.
+ * Names, patterns and flags come from llama.cpp (src/llama-vocab.cpp of 2026-11, where each name
+ * stands for the tokenizer of a model). llama.cpp quotes the patterns of tekken and gpt-4o but runs
+ * approximations, because its regular expressions do not know letter case; this table has the
+ * quoted patterns. It also has the NFC that llama.cpp leaves out and that the tokenizer.json files
+ * of Qwen2, GPT-NeoX (used by MPT and OLMo) and Command R ask for.
  */
 #include "tokenizer_parts.h"
 
-/* What GPT-2's ByteLevel splits by; part of the format, as tokenizer.json files do not write it
- * out. */
+/* The pattern of GPT-2's ByteLevel. tokenizer.json files do not spell it out, so it is part of the
+ * format. */
 const char nib__gpt2_pattern[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
@@ -24,10 +24,10 @@ const char nib__gpt2_pattern[] =
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define ASCII_SYMBOL "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~]"
-/* Chinese, Japanese and Korean, as DeepSeek's files have it. */
+/* Chinese, Japanese and Korean, as in DeepSeek's files. */
 #define EAST_ASIAN "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
 #define HAN_AND_KANA "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+"
-/* A word with its case; `end` may take a contraction along. */
+/* A word split by letter case; `end` may add a contraction. */
 #define CASED(end)                                                                                 \
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" end "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER     \
     "*" end
@@ -106,7 +106,7 @@ static const char *const FALCON[] = {
 static const char *const DEFAULT[] = {
     "[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]", NULL,
 };
-/* Words end at spaces and at the full stops and commas of several scripts. */
+/* Words end at spaces, full stops and commas of several scripts. */
 #define BLOOM_WORD " ?[^(\\s|.,!?\\x{2026}\\x{3002}\\x{ff0c}\\x{3001}\\x{964}\\x{6d4}\\x{60c})]+"
 static const char *const BLOOM[] = {BLOOM_WORD, NULL};
 static const char *const VIKING[] = {BLOOM_WORD, "\\p{N}", NULL};
@@ -131,7 +131,7 @@ enum {
     BOS = NIB_PRE_ADD_BOS,
 };
 
-/* Of names that mean the same, the first is the one that is written. */
+/* Of names with the same meaning, Nibble writes the first. */
 static const nib_pre ROWS[] = {
     {"default", DEFAULT, 0},
     /* Llama 3 */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cuts a normalized text into words by a chain of stages. A piece runs through the whole chain
- * before the next one is cut, so no list of pieces is ever held; each stage that changes text has
+ * Cuts a normalized text into words with a chain of stages. Each piece passes through the whole
+ * chain before the next one is cut, so no list of pieces exists; each stage that changes text has
  * one buffer.
  */
 #include "tokenizer_parts.h"
@@ -9,25 +9,25 @@
 static nib_status run_stage(nib_encoder *e, size_t at, const char *text, size_t size,
                             bool at_start);
 
-/* Gathers matches and what lies between them into pieces, as the behavior says. */
+/* Combines matches and the text between them into pieces, according to the behavior. */
 typedef struct splitter {
     nib_encoder *e;
     const nib_stage *stage;
-    size_t next; /* the stage that gets the pieces */
+    size_t next; /* the stage that receives the pieces */
     const char *text;
     bool at_start;
-    bool any;        /* a piece is being gathered */
-    nib_match piece; /* it */
-    bool last_match; /* the part before was a match */
+    bool has_piece;
+    nib_text_range piece; /* the current piece, if has_piece */
+    bool last_match;      /* the previous part was a match */
 } splitter;
 
-static nib_status emit(splitter *s, nib_match piece)
+static nib_status emit(splitter *s, nib_text_range piece)
 {
     return run_stage(s->e, s->next, s->text + piece.start, piece.end - piece.start,
                      s->at_start && piece.start == 0);
 }
 
-/* True if the part goes on with the piece gathered so far. */
+/* Does the part belong to the current piece? */
 static bool joins(const splitter *s, bool is_match)
 {
     switch (s->stage->behavior) {
@@ -38,18 +38,18 @@ static bool joins(const splitter *s, bool is_match)
     }
 }
 
-static nib_status take_part(splitter *s, size_t start, size_t end, bool is_match)
+static nib_status add_part(splitter *s, size_t start, size_t end, bool is_match)
 {
     is_match = is_match != s->stage->invert;
     if (s->stage->behavior == NIB_SPLIT_REMOVED)
-        return is_match ? NIB_OK : emit(s, (nib_match){start, end});
-    if (s->any && joins(s, is_match)) {
+        return is_match ? NIB_OK : emit(s, (nib_text_range){start, end});
+    if (s->has_piece && joins(s, is_match)) {
         s->piece.end = end;
     } else {
-        if (s->any)
+        if (s->has_piece)
             NIB_TRY(emit(s, s->piece));
-        s->piece = (nib_match){start, end};
-        s->any = true;
+        s->piece = (nib_text_range){start, end};
+        s->has_piece = true;
     }
     s->last_match = is_match;
     return NIB_OK;
@@ -61,20 +61,20 @@ static nib_status split(nib_encoder *e, size_t at, const char *text, size_t size
         .e = e, .stage = &e->t->stages[at], .next = at + 1, .text = text, .at_start = at_start};
     size_t from = 0, last = SIZE_MAX, done = 0;
     for (;;) {
-        nib_match match;
+        nib_text_range match;
         bool found;
         NIB_TRY(nib__find_next(&s.stage->finder, &e->run, text, size, &from, &last, &match, &found,
                                e->err));
         if (!found)
             break;
         if (match.start != done)
-            NIB_TRY(take_part(&s, done, match.start, false));
-        NIB_TRY(take_part(&s, match.start, match.end, true));
+            NIB_TRY(add_part(&s, done, match.start, false));
+        NIB_TRY(add_part(&s, match.start, match.end, true));
         done = match.end;
     }
     if (done != size)
-        NIB_TRY(take_part(&s, done, size, false));
-    return s.any ? emit(&s, s.piece) : NIB_OK;
+        NIB_TRY(add_part(&s, done, size, false));
+    return s.has_piece ? emit(&s, s.piece) : NIB_OK;
 }
 
 static void put_metaspace(const nib_stage *stage, const char *text, size_t size, bool at_start,
@@ -82,9 +82,9 @@ static void put_metaspace(const nib_stage *stage, const char *text, size_t size,
 {
     const bool wanted =
         stage->prepend == NIB_PREPEND_ALWAYS || (stage->prepend == NIB_PREPEND_FIRST && at_start);
-    const bool there = text[0] == ' ' || (size >= stage->content_size &&
-                                          memcmp(text, stage->content, stage->content_size) == 0);
-    if (wanted && !there)
+    const bool present = text[0] == ' ' || (size >= stage->content_size &&
+                                            memcmp(text, stage->content, stage->content_size) == 0);
+    if (wanted && !present)
         nib__text_put(out, stage->content, stage->content_size);
     for (const char *const end = text + size; text < end;) {
         const char *space = memchr(text, ' ', (size_t)(end - text));
@@ -96,7 +96,7 @@ static void put_metaspace(const nib_stage *stage, const char *text, size_t size,
     }
 }
 
-/* A stage that changes the piece and passes it on whole. */
+/* Runs a stage that changes the piece and passes it on uncut. */
 static nib_status rewrite(nib_encoder *e, size_t at, const char *text, size_t size, bool at_start)
 {
     const nib_stage *stage = &e->t->stages[at];
@@ -110,11 +110,11 @@ static nib_status rewrite(nib_encoder *e, size_t at, const char *text, size_t si
         nib__text_put(out, " ", 1);
         nib__text_put(out, text, size);
     }
-    NIB_TRY(nib__encoder_made(e, out, out->size, "the pre-tokenizers"));
+    NIB_TRY(nib__encoder_count_output(e, out, out->size, "the pre-tokenizers"));
     return run_stage(e, at + 1, out->at, out->size, at_start);
 }
 
-/* Stages call the next one: as deep as the chain is long, at most NIB_TOKENIZER_PARTS. */
+/* Each stage calls the next one: the recursion is at most NIB_TOKENIZER_PARTS deep. */
 static nib_status run_stage(nib_encoder *e, size_t at, const char *text, size_t size, bool at_start)
 {
     if (size == 0)

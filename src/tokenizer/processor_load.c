@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the post-processors of tokenizer.json into two lists: the ids before the text and those
- * after it. A text is encoded alone, so what a file says of pairs is not used.
+ * Reads the post-processors of tokenizer.json into two lists: the ids before the text and the ids
+ * after it. Texts are never encoded in pairs, so the settings for pairs are ignored.
  */
 #include "tokenizer_parts.h"
 
@@ -64,7 +64,7 @@ static bool read_ids(nib_json *json, ids *out)
         if (!nib__json_int64(json, &id))
             return false;
         if (id < 0 || id >= NIB_TOKENIZER_IDS) {
-            nib__json_fail(json, "%lld is no token id", (long long)id);
+            nib__json_fail(json, "%lld is not a token id", (long long)id);
             return false;
         }
         if (!add_id(json, out, id))
@@ -76,7 +76,8 @@ static bool read_ids(nib_json *json, ids *out)
 }
 
 /* Appends the ids that special_tokens gives for a name. */
-static nib_status resolve(nib_loader *loader, nib_json_slice specials, const char *name, ids *out)
+static nib_status resolve_special(nib_loader *loader, nib_json_slice specials, const char *name,
+                                  ids *out)
 {
     nib_json json;
     bool found = false;
@@ -103,13 +104,13 @@ static nib_status resolve(nib_loader *loader, nib_json_slice specials, const cha
     if (found)
         return NIB_OK;
     return nib__fail(loader->err, NIB_BAD_INPUT,
-                     "%s: the post-processor adds \"%s\", which its special_tokens lack",
+                     "%s: the post-processor adds \"%s\", which is not in its special_tokens",
                      loader->file.name, nib__say_name(shown, sizeof shown, name, strlen(name)));
 }
 
 typedef struct item {
-    bool is_text; /* the sequence that is encoded */
-    char *name;   /* a special token's */
+    bool is_text; /* stands for the encoded text */
+    char *name;   /* of a special token */
 } item;
 
 /* {"SpecialToken": {"id": name, "type_id": 0}} or {"Sequence": {"id": "A", "type_id": 0}}, past its
@@ -150,22 +151,23 @@ static nib_status load_template(nib_loader *loader, nib_json_slice single, nib_j
     if (nib__json_next(&json) != NIB_JSON_ARRAY)
         nib__json_fail(&json, "a template is a list");
     while (nib__json_next(&json) == NIB_JSON_OBJECT) {
-        item one;
-        if (!read_item(loader, &json, &one))
+        item entry;
+        if (!read_item(loader, &json, &entry))
             break;
-        texts += one.is_text;
-        if (!one.is_text)
-            NIB_TRY(resolve(loader, specials, one.name, texts == 0 ? &before : &after));
+        texts += entry.is_text;
+        if (!entry.is_text)
+            NIB_TRY(resolve_special(loader, specials, entry.name, texts == 0 ? &before : &after));
     }
     if (json.event != NIB_JSON_ARRAY_END)
         nib__json_fail(&json, "expected an item of a template");
     else if (texts != 1)
-        nib__json_fail(&json, "a template for one text has the text %d times", texts);
+        nib__json_fail(&json, "the template \"single\" has the text %d times instead of once",
+                       texts);
     NIB_TRY(nib__json_status(&json, loader->err));
     return nib__processor_wrap(loader, before.at, before.count, after.at, after.count);
 }
 
-/* ---- all post-processors ---- */
+/* ---- post-processors ---- */
 
 typedef struct processor {
     char *type;
@@ -191,8 +193,7 @@ static bool read_processor_field(nib_loader *loader, nib_json *json, processor *
         if (nib__json_is(json, ignored[i]))
             return nib__json_skip(json);
     char key[80];
-    nib__json_fail(json,
-                   "the key \"%s\" of a post-processor is not known, and it could change the ids",
+    nib__json_fail(json, "unknown key \"%s\" in a post-processor could change the ids",
                    nib__say_name(key, sizeof key, json->token, json->token_size));
     return false;
 }
@@ -264,7 +265,7 @@ nib_status nib__load_processor(nib_loader *loader, nib_json_slice slice, int nes
     }
     return nib__loader_unsupported(
         loader,
-        "the post-processor \"%s\" is not supported or lacks a field (known are "
+        "the post-processor \"%s\" is not supported or lacks a field (supported: "
         "TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing, Sequence)",
         nib__say_name(name, sizeof name, p.type, strlen(p.type)));
 }

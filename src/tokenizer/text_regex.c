@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finding: regular expressions (Oniguruma, whose dialect tokenizer.json files are written in),
- * strings, and classes of characters, all as a walk over matches.
+ * Iterates over the matches of a regular expression (by Oniguruma, whose dialect tokenizer.json
+ * files use), a string or a class of characters.
  *
- * A regular expression comes from a file and the text from anybody. Oniguruma can stop after a
- * number of steps back, but a pattern such as `a*[bc]|a` reads to the end of the text from each
- * place in it without one. So both are bounded: a search begins with few steps back and is begun
- * again with more, and a call may take only so much processor time, some hundred times what
- * the patterns of real tokenizers need.
+ * Neither the pattern nor the text is trusted. Oniguruma can limit backtracking, but a pattern such
+ * as `a*[bc]|a` reads to the end of the text from every position without backtracking. So both are
+ * bounded: a search starts with a low limit on backtracking and is retried with higher ones, and
+ * the CPU time of a call is limited to some hundred times what the patterns of real tokenizers
+ * need.
  */
 #include "tokenizer_parts.h"
 
@@ -17,11 +17,11 @@
 #include <utf8proc.h>
 
 enum {
-    FIRST_STEPS = 512,
-    MORE = 16,                 /* times as many in the next try */
-    SEARCHES_PER_LOOK = 16,    /* at the clock */
-    STACK = 8 * 1024 * 1024,   /* entries: one for each place to step back to */
-    BUDGET_NS = 500 * 1000000, /* whatever the text */
+    FIRST_STEPS = 512, /* limit on backtracking of the first try */
+    STEPS_FACTOR = 16, /* each retry multiplies the limit by this */
+    SEARCHES_PER_TIME_CHECK = 16,
+    STACK_ENTRIES = 8 * 1024 * 1024, /* one per position to backtrack to */
+    BUDGET_NS = 500 * 1000000,       /* plus BUDGET_NS_PER_BYTE per byte of text */
     BUDGET_NS_PER_BYTE = 10000,
 };
 
@@ -53,12 +53,12 @@ void nib__text_regex_close(nib_text_regex *regex)
 
 nib_status nib__regex_run_open(nib_regex_run *run, size_t text_size, size_t max_word, nib_err *err)
 {
-    const bool bounded = max_word != 0 && max_word < STACK;
+    const bool bounded = max_word != 0 && max_word < STACK_ENTRIES;
     run->deadline = nib__worked_ns() + BUDGET_NS + (uint64_t)text_size * BUDGET_NS_PER_BYTE;
     run->searches = 0;
     run->region = onig_region_new();
     run->max_word = max_word;
-    run->param = nib__regex_limits(bounded ? (unsigned)max_word : STACK, FIRST_STEPS);
+    run->param = nib__regex_limits(bounded ? (unsigned)max_word : STACK_ENTRIES, FIRST_STEPS);
     if (run->region == NULL || run->param == NULL) {
         nib__regex_run_close(run);
         return nib__fail_memory(err, sizeof(OnigRegion), "a regular expression");
@@ -97,9 +97,9 @@ static nib_status fail_search(const nib_finder *finder, const nib_regex_run *run
     if (result == ONIGERR_MATCH_STACK_LIMIT_OVER)
         return nib__fail(
             err, NIB_NO_MEMORY,
-            "the tokenizer's regular expression \"%s\" remembers more than %d places of "
-            "this text; split the text",
-            pattern, STACK);
+            "the tokenizer's regular expression \"%s\" needs to backtrack over more than %d "
+            "positions of this text; split the text",
+            pattern, STACK_ENTRIES);
     if (result == ONIGERR_MEMORY)
         return nib__fail_memory(err, 0, "a regular expression");
     onig_error_code_to_str(words, result);
@@ -107,16 +107,16 @@ static nib_status fail_search(const nib_finder *finder, const nib_regex_run *run
                      pattern, (const char *)words);
 }
 
-/* One search with so many steps back: ONIG_MISMATCH, an error, or where the match is. */
+/* Searches with a limit on backtracking. Returns ONIG_MISMATCH, an error, or the match position. */
 static int search(const nib_finder *finder, nib_regex_run *run, const char *text, size_t size,
-                  size_t from, unsigned long steps, nib_match *match)
+                  size_t from, unsigned long steps, nib_text_range *match)
 {
     const OnigUChar *bytes = (const OnigUChar *)text, *end = bytes + size;
     nib__regex_set_steps(run->param, steps);
     const int result = onig_search_with_param(finder->regex.compiled, bytes, end, bytes + from, end,
                                               run->region, ONIG_OPTION_NONE, run->param);
     if (result >= 0)
-        *match = (nib_match){(size_t)run->region->beg[0], (size_t)run->region->end[0]};
+        *match = (nib_text_range){(size_t)run->region->beg[0], (size_t)run->region->end[0]};
     return result;
 }
 
@@ -126,26 +126,27 @@ static bool out_of_steps(int result)
            result == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
 }
 
-/* The first number of steps did not suffice: measures what it takes, and goes on while the next try
- * can be expected to end in time. */
+/* Retries a search that ran out of steps, with higher limits. Times each try and gives up if the
+ * next one is not expected to end before the deadline. */
 static nib_status search_longer(const nib_finder *finder, nib_regex_run *run, const char *text,
-                                size_t size, size_t from, nib_match *match, int *result,
+                                size_t size, size_t from, nib_text_range *match, int *result,
                                 nib_err *err)
 {
-    for (unsigned long steps = FIRST_STEPS; out_of_steps(*result); steps *= MORE) {
+    for (unsigned long steps = FIRST_STEPS; out_of_steps(*result); steps *= STEPS_FACTOR) {
         const uint64_t start = nib__worked_ns();
         *result = search(finder, run, text, size, from, steps, match);
         const uint64_t now = nib__worked_ns();
-        if (out_of_steps(*result) && now + MORE * (now - start) > run->deadline)
+        if (out_of_steps(*result) && now + STEPS_FACTOR * (now - start) > run->deadline)
             return fail_slow(finder, err);
     }
     return NIB_OK;
 }
 
 static nib_status find_regex(const nib_finder *finder, nib_regex_run *run, const char *text,
-                             size_t size, size_t from, nib_match *match, bool *found, nib_err *err)
+                             size_t size, size_t from, nib_text_range *match, bool *found,
+                             nib_err *err)
 {
-    if (++run->searches % SEARCHES_PER_LOOK == 0 && nib__worked_ns() > run->deadline)
+    if (++run->searches % SEARCHES_PER_TIME_CHECK == 0 && nib__worked_ns() > run->deadline)
         return fail_slow(finder, err);
     int result = search(finder, run, text, size, from, FIRST_STEPS, match);
     if (out_of_steps(result))
@@ -202,7 +203,7 @@ static bool in_class(nib_finder_kind kind, uint32_t point)
 }
 
 static bool find_class(nib_finder_kind kind, const char *text, size_t size, size_t from,
-                       nib_match *match)
+                       nib_text_range *match)
 {
     const char *at = text + from, *const end = text + size;
     while (at < end) {
@@ -218,28 +219,28 @@ static bool find_class(nib_finder_kind kind, const char *text, size_t size, size
                 break;
             at = next;
         }
-        *match = (nib_match){(size_t)(start - text), (size_t)(at - text)};
+        *match = (nib_text_range){(size_t)(start - text), (size_t)(at - text)};
         return true;
     }
     return false;
 }
 
 static bool find_string(const char *string, size_t string_size, const char *text, size_t size,
-                        size_t from, nib_match *match)
+                        size_t from, nib_text_range *match)
 {
     const char *found =
         from >= size ? NULL : nib__find_bytes(text + from, size - from, string, string_size);
     if (found == NULL)
         return false;
-    *match = (nib_match){(size_t)(found - text), (size_t)(found - text) + string_size};
+    *match = (nib_text_range){(size_t)(found - text), (size_t)(found - text) + string_size};
     return true;
 }
 
-/* ---- the walk ---- */
+/* ---- iterating over matches ---- */
 
 nib_status nib__find_next(const nib_finder *finder, nib_regex_run *run, const char *text,
-                          size_t size, size_t *from, size_t *last, nib_match *match, bool *found,
-                          nib_err *err)
+                          size_t size, size_t *from, size_t *last, nib_text_range *match,
+                          bool *found, nib_err *err)
 {
     *found = false;
     while (*from <= size) {
@@ -255,7 +256,7 @@ nib_status nib__find_next(const nib_finder *finder, nib_regex_run *run, const ch
             *from = *last = match->end;
             return NIB_OK;
         }
-        /* An empty match where the last one ended: on by one character. */
+        /* An empty match at the end of the previous one: advance by one character. */
         *from += *from < size ? (size_t)nib__utf8_length(text + *from, size - *from) : 1;
         *found = false;
     }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opens a tokenizer from the vocabulary inside a GGUF: its arrays become the tables that a
- * tokenizer.json fills, so both are encoded by the same code. How the arrays lie in the file is not
- * known here.
+ * Opens a tokenizer from the vocabulary of a GGUF: fills the same tables as a tokenizer.json, so
+ * that the same code encodes with both. gguf_vocab.c reads the arrays from the file.
  *
- * Where a vocabulary has a token's text twice, as some vendors' have, the first id encodes it and
- * the others only decode.
+ * If two ids have the same text, as in some vendors' vocabularies, the first one encodes it and the
+ * others only decode.
  */
 #include "tokenizer_parts.h"
 
@@ -14,15 +13,15 @@
 
 enum {
     NONE = -1,
-    /* Bytes of a token that is cut in all ways into two others; SentencePiece makes 16 characters
-     * by default, and runs of some dozens of spaces exist. */
+    /* Bytes of a token whose splits into two pieces are all tried. SentencePiece makes at most 16
+     * characters by default, and there are runs of some dozens of spaces. */
     LONGEST_PIECE = 256,
-    /* Ways in which pieces come of two others. Published vocabularies have 2 for each piece; at the
-     * most here they take 64 MB. */
+    /* Limits on the splits of pieces into two others. Published vocabularies have 2 per piece;
+     * SPLITS_MAX of them take 64 MB. */
     SPLITS_PER_PIECE = 4,
-    SPLITS_ANYWAY = 64 * 1024,
-    SPLITS = 1250 * 1000,
-    ADDED = 128 * 1024, /* special tokens and the user's; models that speak have some 30,000 */
+    SPLITS_BASE = 64 * 1024,
+    SPLITS_MAX = 1250 * 1000,
+    ADDED_MAX = 128 * 1024, /* special and user-defined tokens; speech models have some 30,000 */
 };
 
 static const char SPACE[] = "\xe2\x96\x81"; /* U+2581, a space in SentencePiece */
@@ -54,7 +53,7 @@ static nib_status fail_inner(const reader *r, const nib_err *inner)
 
 /* ---- which tokenizer ---- */
 
-static bool text_is(const nib_vocab_text *text, const char *string)
+static bool text_equals(const nib_vocab_text *text, const char *string)
 {
     return text->at != NULL && text->size == strlen(string) &&
            memcmp(text->at, string, text->size) == 0;
@@ -72,16 +71,16 @@ static nib_status check_model(reader *r)
     const nib_vocab_text *model = &r->source->model;
     const char *what = "not known";
     char name[80];
-    r->pieces = text_is(model, "llama");
-    if (r->pieces || text_is(model, "gpt2"))
+    r->pieces = text_equals(model, "llama");
+    if (r->pieces || text_equals(model, "gpt2"))
         return NIB_OK;
     if (model->at == NULL)
         return nib__fail(r->loader.err, NIB_BAD_INPUT,
-                         "%s: there is no tokenizer.ggml.model; name a tokenizer with --tokenizer "
+                         "%s: tokenizer.ggml.model is missing; name a tokenizer with --tokenizer "
                          "FILE or DIR",
                          r->source->name);
     for (size_t i = 0; i < COUNT(refused); i++)
-        what = text_is(model, refused[i].model) ? refused[i].what : what;
+        what = text_equals(model, refused[i].model) ? refused[i].what : what;
     return nib__loader_unsupported(
         &r->loader,
         "tokenizer.ggml.model \"%s\" is %s; supported are gpt2 and llama, or name the model's "
@@ -95,8 +94,8 @@ static nib_status fail_pre(reader *r)
     char name[40];
     if (pre->at == NULL)
         return nib__loader_unsupported(
-            &r->loader, "there is no tokenizer.ggml.pre, so how to cut words is not known; name "
-                        "the model's tokenizer.json with --tokenizer FILE or DIR");
+            &r->loader, "tokenizer.ggml.pre is missing, and it says how to split words; name the "
+                        "model's tokenizer.json with --tokenizer FILE or DIR");
     nib_text known;
     nib__text_init(&known, &r->loader.t->allocator);
     for (size_t i = 0; nib__pre_at(i) != NULL; i++)
@@ -104,7 +103,7 @@ static nib_status fail_pre(reader *r)
     const nib_status status = nib__loader_unsupported(
         &r->loader,
         "tokenizer.ggml.pre \"%s\" is not known; name the model's tokenizer.json with --tokenizer "
-        "FILE or DIR (known are %s)",
+        "FILE or DIR (known: %s)",
         nib__say_name(name, sizeof name, pre->at, pre->size), known.failed ? "" : known.at);
     nib__text_free(&known);
     return status;
@@ -122,7 +121,7 @@ static nib_status check_arrays(const reader *r)
     } arrays[] = {{"scores", s->scores, s->score_count}, {"token_type", s->types, s->type_count}};
     if (s->token_count == 0)
         return nib__fail(r->loader.err, NIB_BAD_INPUT, "%s: tokenizer.ggml.tokens is %s", s->name,
-                         s->tokens == NULL ? "not there" : "empty");
+                         s->tokens == NULL ? "missing" : "empty");
     if (s->token_count > NIB_TOKENIZER_IDS)
         return nib__fail(r->loader.err, NIB_UNSUPPORTED,
                          "%s: tokenizer.ggml.tokens has %zu tokens; the limit is %d", s->name,
@@ -154,8 +153,7 @@ static nib_status read_types(reader *r)
         const int32_t type = s->types != NULL ? s->types[i] : TYPE_NORMAL;
         if (type < 0 || type >= TYPES)
             return nib__fail(r->loader.err, NIB_BAD_INPUT,
-                             "%s: tokenizer.ggml.token_type has %d for token %zu; known are 0 to "
-                             "%d",
+                             "%s: tokenizer.ggml.token_type is %d for token %zu, outside 0 to %d",
                              s->name, type, i, TYPES - 1);
         const bool byte = s->types == NULL && r->pieces && names_byte(&s->tokens[i]);
         r->type[i] = (uint8_t)(byte ? TYPE_BYTE : type);
@@ -163,7 +161,7 @@ static nib_status read_types(reader *r)
     return NIB_OK;
 }
 
-/* Found in a text before words are cut. */
+/* Is the token matched in a text before words are cut? */
 static bool is_added(const reader *r, size_t id)
 {
     return r->type[id] == TYPE_CONTROL || r->type[id] == TYPE_UNKNOWN ||
@@ -190,14 +188,15 @@ static nib_status add_token(reader *r, size_t id)
     if (!is_added(r, id))
         return NIB_OK;
     const bool special = r->type[id] != TYPE_USER_DEFINED;
-    /* DeepSeek Coder adds letters that its alphabet lacks: they stand for themselves. */
+    /* DeepSeek Coder adds letters outside the byte alphabet; they stand for themselves. */
     t->vocab.texts[id].size |= NIB_TOKEN_VERBATIM | (special ? NIB_TOKEN_SPECIAL : 0);
     if (!first)
         return NIB_OK;
-    if (t->added_count == ADDED)
-        return nib__loader_unsupported(
-            &r->loader, "tokenizer.ggml.token_type: more than %d tokens are special or the user's",
-            ADDED);
+    if (t->added_count == ADDED_MAX)
+        return nib__loader_unsupported(&r->loader,
+                                       "tokenizer.ggml.token_type: more than %d tokens are special "
+                                       "or user-defined",
+                                       ADDED_MAX);
     const nib_added added = {.content = nib__arena_copy(&t->arena, text->at, text->size),
                              .size = text->size,
                              .id = (int64_t)id,
@@ -207,10 +206,10 @@ static nib_status add_token(reader *r, size_t id)
     return nib__loader_add(&r->loader, &added);
 }
 
-/* ---- the tokens with a meaning ---- */
+/* ---- BOS, EOS and unk ---- */
 
-static nib_status take_id(const reader *r, const char *key, int64_t stored, int32_t otherwise,
-                          int32_t *id)
+static nib_status read_special_id(const reader *r, const char *key, int64_t stored,
+                                  int32_t otherwise, int32_t *id)
 {
     const int64_t count = (int64_t)r->source->token_count;
     *id = stored < 0 ? otherwise : (int32_t)nib__min(stored, count);
@@ -223,17 +222,17 @@ static nib_status take_id(const reader *r, const char *key, int64_t stored, int3
                      key, (long long)stored, (long long)count);
 }
 
-/* A model "llama" that does not say has SentencePiece's ids. */
-static nib_status take_ids(reader *r)
+/* A model "llama" without these keys has SentencePiece's ids. */
+static nib_status read_special_ids(reader *r)
 {
     const nib_vocab_source *s = r->source;
     nib_tokenizer *t = r->loader.t;
     int32_t unk;
-    NIB_TRY(take_id(r, "bos_token_id", s->bos, r->pieces ? 1 : NONE, &t->bos));
-    NIB_TRY(take_id(r, "eos_token_id", s->eos, r->pieces ? 2 : NONE, &t->eos));
-    NIB_TRY(take_id(r, "unknown_token_id", s->unk, r->pieces ? 0 : NONE, &unk));
+    NIB_TRY(read_special_id(r, "bos_token_id", s->bos, r->pieces ? 1 : NONE, &t->bos));
+    NIB_TRY(read_special_id(r, "eos_token_id", s->eos, r->pieces ? 2 : NONE, &t->eos));
+    NIB_TRY(read_special_id(r, "unknown_token_id", s->unk, r->pieces ? 0 : NONE, &unk));
     if (r->pieces)
-        t->bpe.unk = unk; /* byte-level tokenizers know every byte */
+        t->bpe.unk = unk; /* byte-level tokenizers have a token for every byte */
     if (s->types != NULL)
         return NIB_OK;
     if (t->bos >= 0)
@@ -245,23 +244,25 @@ static nib_status take_ids(reader *r)
     return NIB_OK;
 }
 
-static nib_status take_around(reader *r, bool usual_bos)
+/* usual_bos: is BOS added if the file does not say? */
+static nib_status add_bos_and_eos(reader *r, bool usual_bos)
 {
     const nib_vocab_source *s = r->source;
     const nib_tokenizer *t = r->loader.t;
-    const char *lacks = NULL;
-    if (s->add_eos == NIB_SAID_YES && t->eos < 0)
-        lacks = "eos";
-    if (s->add_bos == NIB_SAID_YES && t->bos < 0)
-        lacks = "bos";
-    if (lacks != NULL)
+    const char *missing = NULL;
+    if (s->add_eos == NIB_VOCAB_FLAG_TRUE && t->eos < 0)
+        missing = "eos";
+    if (s->add_bos == NIB_VOCAB_FLAG_TRUE && t->bos < 0)
+        missing = "bos";
+    if (missing != NULL)
         return nib__fail(r->loader.err, NIB_BAD_INPUT,
-                         "%s: tokenizer.ggml.add_%s_token is true, but there is no "
-                         "tokenizer.ggml.%s_token_id",
-                         s->name, lacks, lacks);
-    const bool bos = s->add_bos == NIB_SAID_YES || (s->add_bos == NIB_UNSAID && usual_bos);
+                         "%s: tokenizer.ggml.add_%s_token is true, but tokenizer.ggml.%s_token_id "
+                         "is missing",
+                         s->name, missing, missing);
+    const bool bos =
+        s->add_bos == NIB_VOCAB_FLAG_TRUE || (s->add_bos == NIB_VOCAB_FLAG_UNSET && usual_bos);
     return nib__processor_wrap(&r->loader, &t->bos, bos && t->bos >= 0, &t->eos,
-                               s->add_eos == NIB_SAID_YES);
+                               s->add_eos == NIB_VOCAB_FLAG_TRUE);
 }
 
 /* ---- merges ---- */
@@ -295,7 +296,7 @@ static int by_score(const void *left, const void *right)
     return a->id < b->id ? -1 : a->id > b->id;
 }
 
-/* May come to be by merging, and be merged on. */
+/* Can merges make the token, and merge it further? */
 static bool is_piece(const reader *r, size_t id)
 {
     return r->type[id] == TYPE_NORMAL || r->type[id] == TYPE_UNUSED ||
@@ -309,17 +310,17 @@ static int32_t find_piece(const reader *r, const char *text, size_t size)
     return id >= 0 && is_piece(r, (size_t)id) ? id : -1;
 }
 
-/* Every two pieces that make this one together. */
-static nib_status merges_into(reader *r, uint32_t id, uint32_t rank)
+/* Adds a merge for every two pieces that make this one. */
+static nib_status add_merges_into(reader *r, uint32_t id, uint32_t rank)
 {
     const size_t limit = (size_t)nib__min(
-        SPLITS, SPLITS_ANYWAY + SPLITS_PER_PIECE * (int64_t)r->source->token_count);
+        SPLITS_MAX, SPLITS_BASE + SPLITS_PER_PIECE * (int64_t)r->source->token_count);
     const nib_vocab_text *text = &r->source->tokens[id];
     nib_err inner;
     if (text->size > LONGEST_PIECE)
         return nib__loader_unsupported(&r->loader,
                                        "tokenizer.ggml.tokens: token %u has %zu bytes; the limit "
-                                       "for a token that others are merged into is %d",
+                                       "for a token made by merging is %d",
                                        id, text->size, LONGEST_PIECE);
     for (const char *cut = text->at, *const end = cut + text->size;
          nib__utf8_next(&cut), cut < end;) {
@@ -331,8 +332,9 @@ static nib_status merges_into(reader *r, uint32_t id, uint32_t rank)
         const nib_merge merge = {(uint32_t)left, (uint32_t)right, rank, id};
         if (r->m.merges.count >= limit)
             return nib__loader_unsupported(&r->loader,
-                                           "tokenizer.ggml.tokens: tokens come of two others in "
-                                           "more than %zu ways; this vocabulary is made to be slow",
+                                           "tokenizer.ggml.tokens: tokens split into two others "
+                                           "in more than %zu ways; this vocabulary is made to be "
+                                           "slow",
                                            limit);
         if (nib__merges_push(&r->m, r->loader.t, &merge, &inner) != NIB_OK)
             return fail_inner(r, &inner);
@@ -340,11 +342,11 @@ static nib_status merges_into(reader *r, uint32_t id, uint32_t rank)
     return NIB_OK;
 }
 
-/* SentencePiece merges, of all neighbours, those that make the piece of the highest score, leftmost
- * first. So the merges into a piece have the piece's place by score as their rank, and pieces of
- * one score have one rank. Where all have one score, a converter that had none wrote it (-1000 by
- * llama.cpp's, from a tokenizer.json); then the ids tell, as trainers number pieces as they come to
- * be merged. */
+/* Of all adjacent pairs, SentencePiece merges the one that makes the piece with the highest score,
+ * leftmost first. So the rank of a merge is the place of its piece when sorted by score, and equal
+ * scores share a rank. If all scores are equal, a converter without scores wrote them (llama.cpp's
+ * writes -1000 for a tokenizer.json); then the rank follows the ids, because trainers number pieces
+ * in the order in which they merge. */
 static nib_status merge_by_scores(reader *r)
 {
     const nib_vocab_source *s = r->source;
@@ -358,7 +360,7 @@ static nib_status merge_by_scores(reader *r)
             continue;
         if (isnan(s->scores[i]))
             return nib__fail(r->loader.err, NIB_BAD_INPUT,
-                             "%s: tokenizer.ggml.scores: the score of token %zu is no number",
+                             "%s: tokenizer.ggml.scores: the score of token %zu is not a number",
                              s->name, i);
         list[count++] = (scored){s->scores[i], (uint32_t)i};
     }
@@ -366,7 +368,7 @@ static nib_status merge_by_scores(reader *r)
     const bool unscored = count != 0 && list[0].score == list[count - 1].score;
     for (size_t i = 0, rank = 0; i < count; i++) {
         rank = !unscored && i != 0 && list[i].score == list[i - 1].score ? rank : i;
-        NIB_TRY(merges_into(r, list[i].id, (uint32_t)rank));
+        NIB_TRY(add_merges_into(r, list[i].id, (uint32_t)rank));
     }
     return NIB_OK;
 }
@@ -381,7 +383,7 @@ static nib_status build_bytes(reader *r)
     if (pre == NULL)
         return fail_pre(r);
     if (r->source->merges == NULL)
-        return nib__fail(r->loader.err, NIB_BAD_INPUT, "%s: there is no tokenizer.ggml.merges",
+        return nib__fail(r->loader.err, NIB_BAD_INPUT, "%s: tokenizer.ggml.merges is missing",
                          r->source->name);
     if ((pre->flags & NIB_PRE_NFC) != 0)
         t->normalizers[t->normalizer_count++].kind = NIB_NORMAL_NFC;
@@ -391,18 +393,18 @@ static nib_status build_bytes(reader *r)
     t->decoders[t->decoder_count++].kind = NIB_DECODE_BYTES;
     t->bpe.ignore_merges = (pre->flags & NIB_PRE_IGNORE_MERGES) != 0;
     NIB_TRY(read_merges(r));
-    return take_around(r, (pre->flags & NIB_PRE_ADD_BOS) != 0);
+    return add_bos_and_eos(r, (pre->flags & NIB_PRE_ADD_BOS) != 0);
 }
 
-/* What converters leave out for models "llama", as their SentencePiece files ask for no such
- * thing. */
+/* Refuses settings that converters never write for models "llama", because their SentencePiece
+ * files do not use them. */
 static nib_status check_normalizer(reader *r)
 {
     if (r->source->has_charsmap)
         return nib__loader_unsupported(
             &r->loader, "tokenizer.ggml.precompiled_charsmap is not supported; name the model's "
                         "tokenizer.json with --tokenizer FILE or DIR");
-    if (r->source->remove_extra_whitespaces == NIB_SAID_YES)
+    if (r->source->remove_extra_whitespaces == NIB_VOCAB_FLAG_TRUE)
         return nib__loader_unsupported(
             &r->loader, "tokenizer.ggml.remove_extra_whitespaces is true, which is not supported; "
                         "name the model's tokenizer.json with --tokenizer FILE or DIR");
@@ -412,7 +414,7 @@ static nib_status check_normalizer(reader *r)
 static nib_status build_pieces(reader *r)
 {
     nib_tokenizer *t = r->loader.t;
-    const bool prefix = r->source->add_space_prefix != NIB_SAID_NO;
+    const bool prefix = r->source->add_space_prefix != NIB_VOCAB_FLAG_FALSE;
     const nib_finder space = {.kind = NIB_FIND_STRING, .string = " ", .size = 1};
     const nib_finder symbol = {.kind = NIB_FIND_STRING, .string = SPACE, .size = sizeof SPACE - 1};
     NIB_TRY(check_normalizer(r));
@@ -437,9 +439,9 @@ static nib_status build_pieces(reader *r)
         NIB_TRY(read_merges(r));
     else
         return nib__fail(r->loader.err, NIB_BAD_INPUT,
-                         "%s: there is neither tokenizer.ggml.scores nor tokenizer.ggml.merges",
+                         "%s: tokenizer.ggml.scores and tokenizer.ggml.merges are both missing",
                          r->source->name);
-    return take_around(r, true);
+    return add_bos_and_eos(r, true);
 }
 
 static nib_status read_vocab(reader *r)
@@ -447,7 +449,7 @@ static nib_status read_vocab(reader *r)
     NIB_TRY(check_model(r));
     NIB_TRY(check_arrays(r));
     NIB_TRY(read_types(r));
-    NIB_TRY(take_ids(r));
+    NIB_TRY(read_special_ids(r));
     for (size_t i = 0; i < r->source->token_count; i++)
         NIB_TRY(add_token(r, i));
     r->loader.t->has_decoder = true;

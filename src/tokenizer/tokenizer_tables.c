@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables of a tokenizer in a file, used where they are mapped: see tokenizer.h. A head of fixed
- * size, arrays whose lengths it says, and the tokenizer.json without its vocabulary and merges,
- * which goes the way of any other. Every number in them is compared before it is followed, as the
- * hashes find damage and not forgers.
+ * Prebuilt tables of a tokenizer in a file, used in place once mapped (see tokenizer.h): a header
+ * of fixed size, arrays whose lengths it holds, and the tokenizer.json without its vocabulary and
+ * merges, which is parsed like any other. Every index is range-checked, because the hashes detect
+ * damage but not forgery.
  */
 #include "tokenizer_parts.h"
 
 enum {
     VERSION = 1,
-    JSON_LIMIT = 64 << 20, /* bytes of the small parts */
+    JSON_LIMIT = 64 << 20, /* bytes of the tokenizer.json without vocabulary and merges */
 };
 
 static const char magic[8] = {'n', 'i', 'b', 't', 'o', 'k', 's', '\n'};
@@ -17,14 +17,14 @@ static const uint32_t ORDER = 0x01020304;
 
 typedef struct head {
     char magic[8];
-    uint32_t version, order; /* order: ORDER, as this machine's bytes lie */
+    uint32_t version, order; /* order: ORDER, in the byte order of the writer */
     uint64_t ids, slots, merge_bits, bytes, json;
     nib_hash source; /* of the tokenizer.json */
-    nib_hash rest;   /* of what is behind this head */
-    nib_hash self;   /* of this head with zeros here */
+    nib_hash rest;   /* of the bytes after this header */
+    nib_hash self;   /* of this header with zeros in this field */
 } head;
 
-/* Behind the head, in this order. */
+/* The arrays follow the header in this order. */
 typedef struct tables {
     head head;
     const nib_token_text *texts; /* [ids] without flags but NIB_TOKEN_PRESENT */
@@ -43,8 +43,8 @@ static nib_hash self_hash(head h)
 
 /* ---- writing ---- */
 
-/* The members of the object that was entered, each as it stands, but of "model" the vocabulary and
- * merges, which are empty. */
+/* Copies the members of the object just entered, but writes the vocabulary and merges of "model" as
+ * empty. */
 static bool put_members(nib_json *json, nib_text *out, bool model)
 {
     const char *comma = "";
@@ -52,11 +52,11 @@ static bool put_members(nib_json *json, nib_text *out, bool model)
     while (nib__json_next(json) == NIB_JSON_KEY) {
         const bool vocab = model && nib__json_is(json, "vocab");
         const bool merges = model && nib__json_is(json, "merges");
-        const bool inside = !model && nib__json_is(json, "model");
+        const bool is_model = !model && nib__json_is(json, "model");
         nib_json_slice slice = {NULL, 0};
         nib__text_format(out, "%s\"%.*s\":", comma, (int)json->token_size, json->token);
         comma = ",";
-        if (inside) {
+        if (is_model) {
             if (!nib__json_expect(json, NIB_JSON_OBJECT) || !put_members(json, out, true))
                 return false;
             continue;
@@ -81,7 +81,7 @@ static nib_status put_small_parts(nib_text *out, const nib_named_text *file, nib
     return nib__json_status(&json, err);
 }
 
-static void put(nib_text *out, const void *bytes, size_t size)
+static void put_bytes(nib_text *out, const void *bytes, size_t size)
 {
     if (size != 0)
         nib__text_put(out, bytes, size);
@@ -99,16 +99,16 @@ nib_status nib__tokenizer_tables(nib_text *out, const nib_tokenizer *t, const ni
     h.ids = v->text_count, h.slots = v->model.capacity;
     h.merge_bits = (uint64_t)b->bits, h.bytes = v->bytes_size;
     h.source = nib__hash_bytes(json->text, json->size);
-    put(out, &h, sizeof h);
+    put_bytes(out, &h, sizeof h);
     for (size_t i = 0; i < v->text_count; i++) {
         nib_token_text text = v->texts[i];
         text.size &= NIB_TOKEN_PRESENT | NIB_TOKEN_SIZE;
-        put(out, &text, sizeof text);
+        put_bytes(out, &text, sizeof text);
     }
-    put(out, v->model.slots, v->model.capacity * sizeof *v->model.slots);
-    put(out, b->slots, sizeof *b->slots << b->bits);
-    put(out, b->joins, sizeof b->joins);
-    put(out, v->bytes, v->bytes_size);
+    put_bytes(out, v->model.slots, v->model.capacity * sizeof *v->model.slots);
+    put_bytes(out, b->slots, sizeof *b->slots << b->bits);
+    put_bytes(out, b->joins, sizeof b->joins);
+    put_bytes(out, v->bytes, v->bytes_size);
     const size_t before = out->size;
     NIB_TRY(put_small_parts(out, json, err));
     if (out->failed)
@@ -130,14 +130,14 @@ static nib_status refuse(const nib_named_text *file, const char *why, nib_err *e
 static nib_status check_head(head *h, const nib_named_text *file, nib_err *err)
 {
     if (file->size < sizeof *h)
-        return refuse(file, "is shorter than its head", err);
+        return refuse(file, "is shorter than its header", err);
     memcpy(h, file->text, sizeof *h);
     if (memcmp(h->magic, magic, sizeof magic) != 0)
-        return refuse(file, "is no file of a tokenizer's tables", err);
+        return refuse(file, "is not a file of tokenizer tables", err);
     if (h->version != VERSION || h->order != ORDER)
-        return refuse(file, "is of another version or another kind of machine", err);
+        return refuse(file, "has another version or byte order", err);
     if (!nib__hash_equal(self_hash(*h), h->self))
-        return refuse(file, "its head was changed since it was written", err);
+        return refuse(file, "its header was changed since it was written", err);
     if (h->ids > NIB_TOKENIZER_IDS || h->slots > 4 * (uint64_t)NIB_TOKENIZER_IDS ||
         (h->slots & (h->slots - 1)) != 0 || h->merge_bits < 4 || h->merge_bits > 24 ||
         h->bytes > UINT32_MAX || h->json > JSON_LIMIT)
@@ -145,7 +145,7 @@ static nib_status check_head(head *h, const nib_named_text *file, nib_err *err)
     return NIB_OK;
 }
 
-/* Where the arrays lie; as many bytes as they have are there. */
+/* Locates the arrays; checks that the file has exactly their bytes. */
 static nib_status find_tables(tables *t, const nib_named_text *file, nib_err *err)
 {
     const head *h = &t->head;
@@ -157,8 +157,8 @@ static nib_status find_tables(tables *t, const nib_named_text *file, nib_err *er
     t->joins = (const uint64_t *)(const void *)(t->merges + merges);
     const uint64_t arrays = h->ids * sizeof *t->texts + h->slots * sizeof *t->slots +
                             merges * sizeof *t->merges + sizeof((nib_bpe *)NULL)->joins;
-    if (arrays + h->bytes + h->json != file->size - sizeof *h) /* no sum of them overflows */
-        return refuse(file, "is not as long as its head says", err);
+    if (arrays + h->bytes + h->json != file->size - sizeof *h) /* check_head rules out overflow */
+        return refuse(file, "its size differs from what its header says", err);
     t->bytes = at + arrays;
     t->json = t->bytes + h->bytes;
     return nib__hash_equal(nib__hash_bytes(at, file->size - sizeof *h), h->rest)
@@ -171,26 +171,27 @@ static bool begins_character(const tables *t, uint64_t at)
     return at == t->head.bytes || ((unsigned char)t->bytes[at] & 0xc0) != 0x80;
 }
 
-/* Each text lies in the bytes, which are UTF-8, and is cut between characters. */
+/* Checks that the bytes are UTF-8, and that each text is inside and starts and ends between
+ * characters. */
 static bool check_texts(const tables *t)
 {
-    bool inside = nib__utf8_check(t->bytes, (size_t)t->head.bytes) == t->head.bytes;
-    for (uint64_t i = 0; i < t->head.ids && inside; i++) {
+    bool valid = nib__utf8_check(t->bytes, (size_t)t->head.bytes) == t->head.bytes;
+    for (uint64_t i = 0; i < t->head.ids && valid; i++) {
         const nib_token_text text = t->texts[i];
         const uint64_t size = text.size & NIB_TOKEN_SIZE, end = text.offset + size;
         if (text.size != 0)
-            inside = text.size == (size | NIB_TOKEN_PRESENT) && end <= t->head.bytes &&
-                     begins_character(t, text.offset) && begins_character(t, end);
+            valid = text.size == (size | NIB_TOKEN_PRESENT) && end <= t->head.bytes &&
+                    begins_character(t, text.offset) && begins_character(t, end);
     }
-    return inside;
+    return valid;
 }
 
 static bool check_index(const tables *t)
 {
-    bool inside = true;
+    bool valid = true;
     for (uint64_t i = 0; i < t->head.slots; i++)
-        inside = inside && t->slots[i].id_1 <= t->head.ids;
-    return inside;
+        valid = valid && t->slots[i].id_1 <= t->head.ids;
+    return valid;
 }
 
 static nib_status adopt_vocab(nib_vocab *v, const tables *t, const nib_named_text *file,
@@ -198,15 +199,15 @@ static nib_status adopt_vocab(nib_vocab *v, const tables *t, const nib_named_tex
 {
     const size_t ids = (size_t)t->head.ids;
     if (v->text_count != 0)
-        return refuse(file, "has a vocabulary beside its tables", err);
+        return refuse(file, "its tokenizer.json must not have a vocabulary", err);
     if (!check_texts(t) || !check_index(t))
-        return refuse(file, "its vocabulary leads out of itself", err);
+        return refuse(file, "its vocabulary is damaged: a text or id is out of range", err);
     if (!nib__reserve(a, (void **)&v->texts, &v->text_capacity, ids, sizeof *v->texts))
         return nib__fail_memory(err, ids * sizeof *v->texts, "the vocabulary");
     if (ids != 0)
-        memcpy(v->texts, t->texts, ids * sizeof *v->texts); /* they get flags */
+        memcpy(v->texts, t->texts, ids * sizeof *v->texts); /* a copy, as flags are set in it */
     v->text_count = ids;
-    v->mapped = true; /* and only read from here on */
+    v->mapped = true; /* never written */
     v->bytes = (char *)(uintptr_t)t->bytes;
     v->bytes_size = v->bytes_capacity = (size_t)t->head.bytes;
     v->model.slots = (nib_token_slot *)(uintptr_t)t->slots;
@@ -214,8 +215,8 @@ static nib_status adopt_vocab(nib_vocab *v, const tables *t, const nib_named_tex
     return NIB_OK;
 }
 
-static nib_status load(nib_loader *loader, nib_model_part *m, const tables *t,
-                       const nib_named_text *file, const nib_named_text *config)
+static nib_status load_tables(nib_loader *loader, nib_model_part *m, const tables *t,
+                              const nib_named_text *file, const nib_named_text *config)
 {
     const nib_merge_source merges = {
         .slots = t->merges, .bits = (int)t->head.merge_bits, .joins = t->joins};
@@ -239,7 +240,7 @@ nib_status nib__tokenizer_parse_tables(nib_tokenizer **out, const nib_named_text
     const nib_named_text small = {file->name, t.json, (size_t)t.head.json};
     NIB_TRY(nib__loader_open(&loader, &m, &small, a, err));
     loader.err = &own;
-    const nib_status status = load(&loader, &m, &t, file, config);
+    const nib_status status = load_tables(&loader, &m, &t, file, config);
     if (status != NIB_OK && err != NULL)
         *err = own;
     return nib__loader_close(&loader, &m, status, out);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The way back from tokenizer_gguf.c: an open tokenizer as the arrays and flags that a GGUF has.
- * How words are cut has to have a name there, so the stages are looked up in the table of
- * pre_names.c; merges of pieces become scores. What GGUF has no key for is an error, or a note
- * where only marginal texts differ.
+ * The reverse of tokenizer_gguf.c: writes an open tokenizer as the arrays and flags of a GGUF. A
+ * GGUF only names the way words are split, so the stages are looked up in the table of pre_names.c;
+ * merges of pieces become scores. What a GGUF has no key for is an error, or a ledger line if only
+ * rare texts differ.
  */
 #include "tokenizer_parts.h"
 
@@ -14,7 +14,7 @@ enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE 
 
 static const char SPACE[] = "\xe2\x96\x81"; /* U+2581, a space in SentencePiece */
 
-typedef struct maker {
+typedef struct writer {
     const nib_tokenizer *t;
     const char *name;
     nib_vocab_source *out;
@@ -26,15 +26,15 @@ typedef struct maker {
     int32_t *types;
     nib_merge *merges; /* [merge_count] by rank */
     size_t merge_count;
-} maker;
+} writer;
 
-static nib_status fail_memory(const maker *m, size_t size)
+static nib_status fail_memory(const writer *m, size_t size)
 {
     return nib__fail_memory(m->err, size, "the vocabulary");
 }
 
-/* What the GGUF cannot say of the tokenizer. */
-NIB_PRINTF(2, 3) static void add_loss(const maker *m, const char *format, ...)
+/* Adds a ledger line about what the GGUF cannot express. */
+NIB_PRINTF(2, 3) static void add_loss(const writer *m, const char *format, ...)
 {
     char text[256];
     va_list args;
@@ -49,9 +49,9 @@ NIB_PRINTF(2, 3) static void add_loss(const maker *m, const char *format, ...)
                             "%s", text);
 }
 
-/* ---- which model, and how it cuts ---- */
+/* ---- the model and pre-tokenizer ---- */
 
-/* Does the stage cut at exactly this pattern of the table? */
+/* Does the stage split at exactly this pattern of the table? */
 static bool stage_is(const nib_stage *stage, const char *pattern)
 {
     if (stage->kind != NIB_STAGE_SPLIT || stage->behavior != NIB_SPLIT_ISOLATED || stage->invert)
@@ -75,7 +75,7 @@ static bool pre_fits(const nib_tokenizer *t, const nib_pre *pre)
     return i + 1 == t->stage_count && t->stages[i].kind == NIB_STAGE_BYTES;
 }
 
-static nib_status take_pre(const maker *m)
+static nib_status write_model_and_pre(const writer *m)
 {
     for (size_t i = 0; nib__pre_at(i) != NULL; i++) {
         const nib_pre *pre = nib__pre_at(i);
@@ -86,8 +86,8 @@ static nib_status take_pre(const maker *m)
         return NIB_OK;
     }
     return nib__fail(m->err, NIB_UNSUPPORTED,
-                     "%s: a GGUF only names how words are cut, and this pre-tokenizer, normalizer "
-                     "and ignore_merges together have no name there; keep the tokenizer.json "
+                     "%s: a GGUF stores only a name for how words are split, and no name matches "
+                     "this pre-tokenizer, normalizer and ignore_merges; keep the tokenizer.json "
                      "beside the GGUF and name it with --tokenizer",
                      m->name);
 }
@@ -104,40 +104,40 @@ static bool replaces_spaces(const nib_normalizer *n)
            is_space(n->content, n->content_size);
 }
 
-/* Spaces become U+2581, and one comes before the text or not; nothing else is done to it. */
-static nib_status take_spaces(const maker *m)
+/* For a tokenizer that only turns spaces into U+2581 and may put one before the text. */
+static nib_status write_model_and_spaces(const writer *m)
 {
     const nib_tokenizer *t = m->t;
     const nib_normalizer *n = t->normalizers;
     const nib_stage *s = t->stages;
-    nib_said prefix = NIB_UNSAID;
+    nib_vocab_flag prefix = NIB_VOCAB_FLAG_UNSET;
     if (t->stage_count == 0 && t->normalizer_count == 1 && replaces_spaces(&n[0])) {
-        prefix = NIB_SAID_NO;
+        prefix = NIB_VOCAB_FLAG_FALSE;
     } else if (t->stage_count == 0 && t->normalizer_count == 2 && replaces_spaces(&n[1]) &&
                n[0].kind == NIB_NORMAL_PREPEND && is_space(n[0].content, n[0].content_size)) {
-        prefix = NIB_SAID_YES;
+        prefix = NIB_VOCAB_FLAG_TRUE;
     } else if (t->normalizer_count == 0 && t->stage_count == 1 &&
                s[0].kind == NIB_STAGE_METASPACE && is_space(s[0].content, s[0].content_size)) {
-        prefix = s[0].prepend == NIB_PREPEND_NEVER ? NIB_SAID_NO : NIB_SAID_YES;
+        prefix = s[0].prepend == NIB_PREPEND_NEVER ? NIB_VOCAB_FLAG_FALSE : NIB_VOCAB_FLAG_TRUE;
         if (s[0].prepend == NIB_PREPEND_FIRST)
-            add_loss(m, "it puts a space before a text that does not begin with one; by the GGUF, "
-                        "before any text, and behind every special token in it");
+            add_loss(m, "it puts a space only before a text that does not begin with one; a reader "
+                        "of the GGUF puts one before any text and after every special token");
     }
     m->out->model = (nib_vocab_text){"llama", 5};
     m->out->pre = (nib_vocab_text){"default", 7};
     m->out->add_space_prefix = prefix;
-    if (prefix != NIB_UNSAID)
+    if (prefix != NIB_VOCAB_FLAG_UNSET)
         return NIB_OK;
     return nib__fail(m->err, NIB_UNSUPPORTED,
-                     "%s: a GGUF cannot say how this tokenizer prepares a text (known is "
-                     "SentencePiece's: spaces become U+2581); keep the tokenizer.json beside the "
-                     "GGUF and name it with --tokenizer",
+                     "%s: a GGUF cannot express how this tokenizer normalizes a text (only "
+                     "SentencePiece's way: spaces become U+2581); keep the tokenizer.json beside "
+                     "the GGUF and name it with --tokenizer",
                      m->name);
 }
 
 /* ---- tokens ---- */
 
-static int32_t type_of(const maker *m, int64_t id, const nib_vocab_text *text)
+static int32_t type_of(const writer *m, int64_t id, const nib_vocab_text *text)
 {
     const nib_vocab *v = &m->t->vocab;
     if (id == m->t->bpe.unk)
@@ -152,9 +152,8 @@ static int32_t type_of(const maker *m, int64_t id, const nib_vocab_text *text)
     return NORMAL;
 }
 
-/* Whether a token takes in spaces around it, has to stand alone, or is looked for in normalized
- * text has no key. */
-static void note_added(const maker *m)
+/* A GGUF has no key for lstrip, rstrip, single_word and for matching in normalized text. */
+static void note_added(const writer *m)
 {
     const nib_tokenizer *t = m->t;
     size_t count = 0;
@@ -169,13 +168,13 @@ static void note_added(const maker *m)
     }
     if (count != 0)
         add_loss(m,
-                 "%zu added tokens (the first is %lld) take in or keep off what is around them, "
-                 "for which a GGUF has no key",
+                 "%zu added tokens (the first is %lld) use lstrip, rstrip, single_word or "
+                 "normalized, for which a GGUF has no key",
                  count, (long long)first->id);
 }
 
-/* Every row of the model is a token; ids without one get a name that no text has. */
-static nib_status take_tokens(maker *m)
+/* Every row of the model needs a token; ids without one get a placeholder name. */
+static nib_status write_tokens(writer *m)
 {
     char name[24];
     m->tokens = nib__arena_take(m->arena, m->count, sizeof *m->tokens);
@@ -210,7 +209,7 @@ static int by_rank(const void *left, const void *right)
     return a->left < b->left ? -1 : a->left > b->left;
 }
 
-static nib_status list_merges(maker *m)
+static nib_status list_merges(writer *m)
 {
     const nib_bpe *b = &m->t->bpe;
     const size_t slots = (size_t)1 << b->bits;
@@ -228,7 +227,7 @@ static nib_status list_merges(maker *m)
 }
 
 /* "left right" */
-static nib_status write_merges(maker *m)
+static nib_status write_merges(writer *m)
 {
     nib_vocab_text *texts = nib__arena_take(m->arena, m->merge_count + 1, sizeof *texts);
     if (texts == NULL)
@@ -249,8 +248,8 @@ static nib_status write_merges(maker *m)
     return NIB_OK;
 }
 
-/* The merge of two pieces, by the sorted list's index. */
-static size_t count_splits(const maker *m, size_t id)
+/* In how many ways is the piece the concatenation of two others? */
+static size_t count_splits(const writer *m, size_t id)
 {
     const nib_vocab *v = &m->t->vocab;
     const nib_vocab_text *text = &m->tokens[id];
@@ -267,9 +266,9 @@ static size_t count_splits(const maker *m, size_t id)
     return count;
 }
 
-/* A piece's score falls with the rank of the first merge into it. By scores any two pieces merge
- * that make a third; where the file has fewer merges, a note says so. */
-static nib_status write_scores(maker *m)
+/* The score of a piece falls with the rank of the first merge into it. With scores, any two pieces
+ * that make a third one merge; if the tokenizer has fewer merges, a ledger line says so. */
+static nib_status write_scores(writer *m)
 {
     float *scores = nib__arena_take(m->arena, m->count, sizeof *scores);
     size_t splits = 0;
@@ -285,33 +284,33 @@ static nib_status write_scores(maker *m)
     }
     if (splits > m->merge_count)
         add_loss(m,
-                 "it lists %zu merges; by scores, as a GGUF has them, %zu pairs of pieces merge, "
-                 "so that rare texts can get other ids",
+                 "it lists %zu merges; with the scores of a GGUF, %zu pairs of pieces merge, so "
+                 "rare texts can get other ids",
                  m->merge_count, splits);
     m->out->scores = scores;
     m->out->score_count = m->count;
     return NIB_OK;
 }
 
-/* ---- what comes around a text ---- */
+/* ---- BOS and EOS ---- */
 
-static nib_said says(size_t count, const int32_t *ids, int32_t id)
+static nib_vocab_flag flag_for(size_t count, const int32_t *ids, int32_t id)
 {
-    return count == 1 && ids[0] == id ? NIB_SAID_YES : NIB_SAID_NO;
+    return count == 1 && ids[0] == id ? NIB_VOCAB_FLAG_TRUE : NIB_VOCAB_FLAG_FALSE;
 }
 
-static void take_around(const maker *m)
+static void write_bos_and_eos(const writer *m)
 {
     const nib_tokenizer *t = m->t;
     nib_vocab_source *out = m->out;
-    /* One that is put around texts is BOS or EOS, whether or not the files call it so. */
+    /* A single token added before or after texts is BOS or EOS, even if the files do not say so. */
     out->bos = t->bos < 0 && t->before_count == 1 ? t->before[0] : t->bos;
     out->eos = t->eos < 0 && t->after_count == 1 ? t->after[0] : t->eos;
-    out->add_bos = says(t->before_count, t->before, (int32_t)out->bos);
-    out->add_eos = says(t->after_count, t->after, (int32_t)out->eos);
-    const bool bos = out->add_bos == NIB_SAID_YES, eos = out->add_eos == NIB_SAID_YES;
+    out->add_bos = flag_for(t->before_count, t->before, (int32_t)out->bos);
+    out->add_eos = flag_for(t->after_count, t->after, (int32_t)out->eos);
+    const bool bos = out->add_bos == NIB_VOCAB_FLAG_TRUE, eos = out->add_eos == NIB_VOCAB_FLAG_TRUE;
     if (t->before_count + t->after_count != (size_t)bos + (size_t)eos)
-        add_loss(m, "it puts %zu tokens around a text; a GGUF can say BOS and EOS alone",
+        add_loss(m, "it adds %zu tokens around a text; a GGUF can express only BOS and EOS",
                  t->before_count + t->after_count);
 }
 
@@ -319,15 +318,15 @@ nib_status nib__tokenizer_to_vocab(nib_vocab_source *out, const nib_tokenizer *t
                                    int64_t rows, nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
     const bool pieces = t->bpe.byte_fallback;
-    maker m = {.t = t, .name = name, .out = out, .arena = arena, .ledger = ledger, .err = err};
+    writer m = {.t = t, .name = name, .out = out, .arena = arena, .ledger = ledger, .err = err};
     *out = (nib_vocab_source){.name = name, .bos = -1, .eos = -1, .unk = -1};
     m.count = (size_t)nib__max(rows, nib__tokenizer_vocab_size(t));
-    NIB_TRY(pieces ? take_spaces(&m) : take_pre(&m));
-    NIB_TRY(take_tokens(&m));
+    NIB_TRY(pieces ? write_model_and_spaces(&m) : write_model_and_pre(&m));
+    NIB_TRY(write_tokens(&m));
     NIB_TRY(list_merges(&m));
     NIB_TRY(pieces ? write_scores(&m) : write_merges(&m));
     if (pieces)
         out->unk = t->bpe.unk;
-    take_around(&m);
+    write_bos_and_eos(&m);
     return NIB_OK;
 }

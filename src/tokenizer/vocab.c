@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The vocabulary: texts by id, and ids by text in two indexes, the model's and that of added
+ * The vocabulary: texts by id, and ids by text in two indexes, one of the model and one of added
  * tokens.
  */
 #include "tokenizer_parts.h"
@@ -12,7 +12,7 @@ static uint32_t hash_text(const char *text, size_t size)
     return (uint32_t)XXH3_64bits(text, size);
 }
 
-/* The slot of a text, or the empty one where it would go; NULL: attacked. */
+/* The slot of a text, or the empty slot for it; NULL: the probe is too long, an attack. */
 static nib_token_slot *find_slot(const nib_vocab *v, const nib_token_index *index, const char *text,
                                  size_t size, uint32_t hash)
 {
@@ -74,7 +74,7 @@ static nib_status fail_taken(const nib_vocab *v, int64_t id, const char *text, s
                      nib__say_name(name, sizeof name, text, size), (long long)id);
 }
 
-/* The bytes of a text for an id, unless it has them already. */
+/* Stores the text of an id, unless the id already has this text. */
 static nib_status put_text(nib_vocab *v, const char *text, size_t size, int64_t id,
                            const nib_allocator *a, nib_err *err)
 {
@@ -117,7 +117,7 @@ nib_status nib__vocab_put(nib_vocab *v, nib_token_index *index, const char *text
     nib_token_slot *slot = find_slot(v, index, text, size, hash);
     if (slot == NULL)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%d tokens have the hash of \"%s\"; this vocabulary is made to be slow",
+                         "%d tokens share the hash of \"%s\"; this vocabulary is made to be slow",
                          NIB_TOKENIZER_RUN, nib__say_name(name, sizeof name, text, size));
     if (slot->id_1 != 0)
         return nib__fail(

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nib_bench_train: tokens per second of a training config, where a step's time goes, and what
- * shares of this machine's arithmetic rate and bandwidth its operations reach, both measured in the
- * same run. Nothing is written.
+ * nib_bench_train: tokens per second of a training config, the time of each phase and operation of
+ * a step, and their shares of this machine's arithmetic rate and bandwidth, both measured in the
+ * same run. Writes no files.
  *
- * Bytes are what an operation must read and write of f32 rows and codes, without what a cache saves
- * it; operations are two for a multiply-add of a product. Attention's depend on where documents
- * begin and are not counted.
+ * Bytes are the f32 rows and codes that an operation must read and write, ignoring savings by
+ * caches. A multiply-add of a product counts as two operations. Attention is not counted, since its
+ * work depends on where documents begin.
  */
 #include "op_table.h"
 #include "operation.h"
@@ -18,12 +18,12 @@ enum { STEPS_MAX = 1000 };
 
 typedef struct bench {
     nib_trainer trainer;
-    nib_machine now;
+    nib_machine here;
     nib_op_table table;
     int steps;
     double seconds[STEPS_MAX];
     double median;
-    uint64_t said, taken; /* bytes of memory */
+    uint64_t predicted_bytes, used_bytes; /* of memory */
 } bench;
 
 /* ---- measuring ---- */
@@ -34,7 +34,7 @@ static double code_bytes(const nib_product *p)
     return code == NIB_CODE_F32 ? 4 : code == NIB_CODE_BF16 ? 2 : 1;
 }
 
-/* Of one run of an operation. */
+/* Operations and bytes of one run of a node. */
 static void measure_node(const bench *b, const nib_train_node *n, nib_op_line *out)
 {
     const nib_step *s = &b->trainer.step;
@@ -60,20 +60,20 @@ static void measure_node(const bench *b, const nib_train_node *n, nib_op_line *o
     }
 }
 
-/* A line of this CPU's, or of the device's, whose rates are not measured here. */
-static nib_op_line line_of(const bench *b, const char *name, bool is_there, nib_unit unit)
+/* A line for this CPU, or for the device, whose rates are not measured here. */
+static nib_op_line line_of(const bench *b, const char *name, bool on_device, nib_unit unit)
 {
-    if (is_there)
+    if (on_device)
         return (nib_op_line){
             .name = name, .layers = "", .device = b->trainer.plan->assignment.gpu->name};
     return (nib_op_line){.name = name,
                          .layers = "",
-                         .device = b->now.name,
-                         .peak = unit < NIB_UNIT_COUNT ? b->now.rate[unit] : 0,
-                         .bandwidth = b->now.bytes_per_s};
+                         .device = b->here.name,
+                         .peak = unit < NIB_UNIT_COUNT ? b->here.rate[unit] : 0,
+                         .bandwidth = b->here.bytes_per_s};
 }
 
-/* What a step does beside its operations. AdamW reads four blocks and writes three. */
+/* The phases of a step beside its operations. AdamW reads four blocks and writes three. */
 static void add_phases(bench *b, double operations)
 {
     const nib_trainer *t = &b->trainer;
@@ -105,12 +105,12 @@ static void add_lines(bench *b)
     double seconds = 0;
     for (size_t i = 0; i < s->count; i++) {
         const nib_train_node *n = &s->nodes[i];
-        const bool is_there = n->side == NIB_SIDE_GPU || n->op == NIB_OP_MOVE;
+        const bool on_device = n->side == NIB_SIDE_GPU || n->op == NIB_OP_MOVE;
         nib_op_line counted = {0};
         measure_node(b, n, &counted);
-        nib_op_line l = line_of(b, nib__op_names[n->op], is_there,
+        nib_op_line l = line_of(b, nib__op_names[n->op], on_device,
                                 counted.operations > 0 ? n->row->unit : NIB_UNIT_COUNT);
-        l.layers = nib__layers_word(&b->trainer.model->net, n->site);
+        l.layers = nib__layer_kind(&b->trainer.model->net, n->site);
         l.seconds = (double)s->node_ns[i] * 1e-9 / b->steps;
         l.operations = counted.operations * (double)b->trainer.micro_batches;
         l.bytes = counted.bytes * (double)b->trainer.micro_batches;
@@ -127,7 +127,7 @@ static nib_status run_steps(bench *b, nib_err *err)
 {
     nib_trainer *t = &b->trainer;
     nib_step_report report;
-    NIB_TRY(nib__trainer_step(t, &report, err)); /* warms up */
+    NIB_TRY(nib__trainer_step(t, &report, err)); /* warm-up */
     memset(t->step.node_ns, 0, t->step.count * sizeof *t->step.node_ns);
     memset(t->spent_ns, 0, sizeof t->spent_ns);
     for (int i = 0; i < b->steps; i++) {
@@ -144,14 +144,14 @@ static nib_status measure(bench *b, nib_model *model, const nib_plan *plan, nib_
 {
     const uint64_t before = nib__resident_bytes();
     NIB_TRY(nib__trainer_open(&b->trainer, model, plan, NULL, err));
-    b->said = nib__trainer_bytes(&b->trainer);
+    b->predicted_bytes = nib__trainer_bytes(&b->trainer);
     b->trainer.step.timed = true;
     NIB_TRY(run_steps(b, err));
     const uint64_t after = nib__resident_bytes();
-    b->taken = after > before ? after - before : 0;
-    b->now = model->engine->here;
+    b->used_bytes = after > before ? after - before : 0;
+    b->here = model->engine->here;
     NIB_TRY(
-        nib__machine_measure(&b->now, model->engine->pool, NULL, &model->engine->allocator, err));
+        nib__machine_measure(&b->here, model->engine->pool, NULL, &model->engine->allocator, err));
     add_lines(b);
     return NIB_OK;
 }
@@ -160,7 +160,7 @@ static nib_status measure(bench *b, nib_model *model, const nib_plan *plan, nib_
 
 static double peak_of(const bench *b)
 {
-    return b->now
+    return b->here
         .rate[b->trainer.plan->policy.dtype == NIB_TYPE_F32 ? NIB_UNIT_F32 : NIB_UNIT_BF16];
 }
 
@@ -186,9 +186,9 @@ static void write_json(const bench *b, nib_text *text)
     nib__jsonw_pair_double(&w, "tflops", flops * 1e-12);
     nib__jsonw_pair_double(&w, "mfu", peak > 0 ? flops / peak : 0);
     nib__jsonw_pair_double(&w, "peak_gop_per_s", peak * 1e-9);
-    nib__jsonw_pair_double(&w, "read_gb_per_s", b->now.bytes_per_s * 1e-9);
-    nib__jsonw_pair_int(&w, "memory_said_bytes", (int64_t)b->said);
-    nib__jsonw_pair_int(&w, "memory_taken_bytes", (int64_t)b->taken);
+    nib__jsonw_pair_double(&w, "read_gb_per_s", b->here.bytes_per_s * 1e-9);
+    nib__jsonw_pair_int(&w, "memory_said_bytes", (int64_t)b->predicted_bytes);
+    nib__jsonw_pair_int(&w, "memory_taken_bytes", (int64_t)b->used_bytes);
     nib__jsonw_key(&w, "operations");
     nib__op_table_json(&b->table, &w);
     nib__ledger_json(&t->plan->assignment.ledger, &w);
@@ -214,12 +214,12 @@ static void write_text(const bench *b, bool markdown, nib_text *text)
         "%.0f %% of %.0f%s",
         nib__say_count(tokens, (uint64_t)tokens_per_s(b)), b->median, b->steps, flops * 1e-9,
         peak > 0 ? 100 * flops / peak : 0, peak * 1e-9, end);
-    nib__text_format(text, "memory      %s said beforehand, %s taken; %.1f GB/s measured%s",
-                     nib__say_bytes(said, b->said), nib__say_bytes(taken, b->taken),
-                     b->now.bytes_per_s * 1e-9, end);
+    nib__text_format(text, "memory      %s predicted, %s used; %.1f GB/s measured%s",
+                     nib__say_bytes(said, b->predicted_bytes), nib__say_bytes(taken, b->used_bytes),
+                     b->here.bytes_per_s * 1e-9, end);
     nib__op_table_text(&b->table, markdown, text);
     if (nib__step_device_bytes(&t->step) > 0)
-        nib__text_format(text, "\nrates without a share are of %s, or of copies to and from it\n",
+        nib__text_format(text, "\nrates without a share are for %s, or for copies to and from it\n",
                          t->plan->assignment.gpu->name);
 }
 
@@ -227,12 +227,12 @@ nib_status nib_bench_train(nib_model *model, const nib_plan *plan, int steps, ni
                            const nib_sink *sink, nib_err *err)
 {
     if (!model->net.training)
-        return nib__fail(err, NIB_USAGE, "%s is a model; a training config is wanted",
+        return nib__fail(err, NIB_USAGE, "%s is a model, not a training config",
                          model->net.directory);
     if (steps > STEPS_MAX)
         return nib__fail(err, NIB_USAGE, "%d repeats are over the limit of %d", steps, STEPS_MAX);
     NIB_TRY(nib_plan_status(plan, err));
-    NIB_TRY(nib__train_is_here(plan, err));
+    NIB_TRY(nib__train_check_machine(plan, err));
     bench *b = nib__calloc(&model->engine->allocator, 1, sizeof *b);
     if (!b)
         return nib__fail_memory(err, sizeof *b, "the bench");

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts what casts lose.
+ * Counts values that casts saturate or round to 0.
  */
 #include "cast_losses.h"
 
 #include <inttypes.h>
 #include <math.h>
 
-/* A matrix and how its sums run: see the three products in train_ops.h. */
+/* A matrix, and whether its scales run along columns: see the three products in train_ops.h. */
 typedef struct matrix {
     const float *x; /* [rows][ldx] */
     int64_t rows, width, ldx;
@@ -40,7 +40,7 @@ static const nib_product *product_of(const nib_cast_losses *l, size_t site, int 
     return &l->trainer->step.products[site][product];
 }
 
-/* How a side is cast; false: to no fewer than 16 bits. */
+/* How a side is cast; false: it keeps 16 bits or more. */
 static bool form_of(nib_cast_form *out, const nib_product *p, int side)
 {
     const nib_code code = p->shape.scheme.code;
@@ -57,7 +57,7 @@ typedef struct counting {
     nib_cast_counts *workers;
 } counting;
 
-/* Lines along which sums run. */
+/* Counts rows, or columns where sums run along columns. */
 static void job_count(void *ctx, int worker, int64_t begin, int64_t end)
 {
     const counting *c = ctx;
@@ -111,9 +111,9 @@ static void count_side(nib_cast_losses *l, size_t site, int product, int side, m
         add_counts(total, &l->workers[i]);
 }
 
-/* The operands of a product are whole just before it runs, whichever form of them was made before:
- * x at the forward product, dy at its gradients. */
-static nib_status see(void *ctx, const nib_train_node *n, bool done, nib_err *err)
+/* Counts the f32 operands of a product just before it runs, whatever encoded form exists already: x
+ * at the forward product, dy at the products of its gradients. */
+static nib_status count_operands(void *ctx, const nib_train_node *n, bool done, nib_err *err)
 {
     nib_cast_losses *l = ctx;
     const nib_step *s = &l->trainer->step;
@@ -122,10 +122,10 @@ static nib_status see(void *ctx, const nib_train_node *n, bool done, nib_err *er
         return NIB_OK;
     matrix m = {.rows = s->m};
     if (n->op == NIB_OP_LINEAR || n->op == NIB_OP_LINEAR_DX || n->op == NIB_OP_LINEAR_DW) {
-        NIB_TRY(nib__step_look(s, n->in[0], &m.x, err));
+        NIB_TRY(nib__step_read_buffer(s, n->in[0], &m.x, err));
         m.width = m.ldx = nib__step_ld(s, n->in[0]);
     }
-    if (n->op == NIB_OP_LINEAR && forward) { /* what is run again was counted */
+    if (n->op == NIB_OP_LINEAR && forward) { /* recomputed products were counted before */
         count_side(l, n->site, NIB_PRODUCT_Y, 0, m);
         m.across = true;
         count_side(l, n->site, NIB_PRODUCT_DW, 1, m);
@@ -143,10 +143,10 @@ void nib__cast_losses_begin(nib_cast_losses *l)
     nib_trainer *t = l->trainer;
     const size_t sites = t->model->net.site_count;
     memset(l->sites, 0, sites * sizeof *l->sites);
-    l->watch = (nib_step_watch){see, l};
+    l->watch = (nib_step_watch){count_operands, l};
     t->step.watch = &l->watch;
     if (nib_ranks_rank(t->ranks) != 0)
-        return; /* weights are the same on all */
+        return; /* weights are the same on all ranks */
     for (size_t i = 1; i < sites; i++) {
         const nib_param *p = &t->params.items[t->params.weight[i]];
         matrix m = {t->weights + p->at, p->rows, p->columns, p->columns, false};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Documents into ids, ids into sequences.
+ * Tokenizes documents and cuts ids into sequences.
  */
 #include "data.h"
 
@@ -16,7 +16,7 @@ static nib_status fail_empty(const nib_data *d, nib_err *err)
                      nib__shown(shown, d->options.path));
 }
 
-/* Every document is one, and one of them has a text. */
+/* Checks every document, and that at least one has text. */
 static nib_status check_documents(nib_data *d, nib_err *err)
 {
     bool any = false;
@@ -45,12 +45,12 @@ static nib_status fail_vocab(const nib_data *d, int32_t id, nib_err *err)
     const char *token = nib__tokenizer_token(d->options.tokenizer, id, &size);
     return nib__fail(err, NIB_BAD_INPUT,
                      "the tokenizer has id %" PRId32 " (%s), but the model has %" PRId64
-                     " ids; train with its own tokenizer, or with model.vocab_size %" PRId64,
+                     " ids; train with the model's tokenizer, or with model.vocab_size %" PRId64,
                      id, token ? nib__say_name(shown, sizeof shown, token, size) : "no token",
                      d->options.vocab, nib__tokenizer_vocab_size(d->options.tokenizer));
 }
 
-/* Special tokens beyond the vocabulary are common (padding) and do no harm: no text makes them. */
+/* Special tokens beyond the vocabulary are common (padding) and harmless: no text produces them. */
 static nib_status check_vocab(const nib_data *d, nib_err *err)
 {
     const nib_tokenizer *t = d->options.tokenizer;
@@ -80,7 +80,7 @@ nib_status nib__data_open(nib_data *out, const nib_engine *engine, const nib_dat
     return status;
 }
 
-static void drop_piece(nib_data *d)
+static void close_piece(nib_data *d)
 {
     nib__release(&d->engine->allocator, d->ids);
     d->ids = NULL;
@@ -91,16 +91,16 @@ void nib__data_close(nib_data *d)
 {
     if (!d->engine)
         return;
-    drop_piece(d);
+    close_piece(d);
     nib__documents_close(&d->documents);
     *d = (nib_data){0};
 }
 
 /* ---- documents into ids ---- */
 
-/* Where the piece ends that begins at `from`: past the last line end in its second half that no
- * blank follows, else before its last blank, else at a character. A word is thus not cut, and
- * tokenizers of words give the ids that they give for the whole text. */
+/* The end of the piece that begins at `from`: after the last line end in its second half that no
+ * blank follows, else before its last blank, else at a character boundary. So no word is cut, and
+ * tokenizers that work on words give the same ids as for the whole text. */
 static size_t end_piece(const char *text, size_t size, size_t from)
 {
     if (size - from <= NIB_DATA_PIECE)
@@ -128,12 +128,12 @@ static nib_status check_ids(const nib_data *d, nib_err *err)
     return NIB_OK;
 }
 
-/* Puts BOS and EOS around the ids of a piece where they belong. */
-static nib_status frame(nib_data *d, const int32_t *ids, size_t count, nib_err *err)
+/* Stores the ids of a piece, with BOS and EOS where they belong. */
+static nib_status store_ids(nib_data *d, const int32_t *ids, size_t count, nib_err *err)
 {
     const nib_tokenizer *t = d->options.tokenizer;
     const int32_t bos = nib__tokenizer_bos(t), eos = nib__tokenizer_eos(t);
-    const bool begins = d->place.piece == 0, ends = d->piece_end == d->document.size,
+    const bool begins = d->position.piece == 0, ends = d->piece_end == d->document.size,
                empty = begins && ends && count == 0;
     d->ids = nib__calloc(&d->engine->allocator, count + 2, sizeof *d->ids);
     if (!d->ids)
@@ -148,14 +148,14 @@ static nib_status frame(nib_data *d, const int32_t *ids, size_t count, nib_err *
     return check_ids(d, err);
 }
 
-/* Opens the piece of the document that begins at this byte of its text. */
+/* Tokenizes the piece of the document that begins at offset `from` of its text. */
 static nib_status open_piece(nib_data *d, size_t from, nib_err *err)
 {
     const nib_tokenizer *t = d->options.tokenizer;
     const nib_document *doc = &d->document;
-    drop_piece(d);
-    d->place.piece = (int64_t)from;
-    d->place.used = 0;
+    close_piece(d);
+    d->position.piece = (int64_t)from;
+    d->position.used = 0;
     d->piece_end = end_piece(doc->text, doc->size, from);
     int32_t *ids;
     size_t count;
@@ -163,40 +163,41 @@ static nib_status open_piece(nib_data *d, size_t from, nib_err *err)
         nib__tokenizer_encode(t, doc->text + from, d->piece_end - from, 0, &ids, &count, err);
     if (encoded != NIB_OK)
         return nib__fail_in(err, encoded, doc->name);
-    const nib_status status = frame(d, ids, count, err);
+    const nib_status status = store_ids(d, ids, count, err);
     nib__tokenizer_ids_free(t, ids);
     d->any = d->any || d->count > 0;
     return status;
 }
 
-/* Opens the next document of this pass at a byte of its text; found false: there is none. */
+/* Opens the next document of this pass at an offset of its text; *found false: the pass has no
+ * more. */
 static nib_status open_document(nib_data *d, size_t from, bool *found, nib_err *err)
 {
-    drop_piece(d);
+    close_piece(d);
     NIB_TRY(nib__documents_next(&d->documents, &d->document, found, err));
     if (!*found)
         return NIB_OK;
-    d->place.begin = (int64_t)d->document.begin;
-    d->place.line = d->documents.number;
+    d->position.begin = (int64_t)d->document.begin;
+    d->position.line = d->documents.number;
     return open_piece(d, from < d->document.size ? from : d->document.size, err);
 }
 
-/* Said of the 2nd, 3rd, 5th, 9th pass and so on: a short text may be read thousands of times. */
-static void say_pass(const nib_data *d)
+/* Logs the 2nd, 3rd, 5th, 9th pass and so on: a short text may be read thousands of times. */
+static void log_pass(const nib_data *d)
 {
     const nib_callbacks *call = &d->engine->callbacks;
     char shown[NIB_SHOWN], line[NIB_SHOWN + 64];
-    if (!call->log || d->options.quiet || (d->place.pass & (d->place.pass - 1)) != 0)
+    if (!call->log || d->options.quiet || (d->position.pass & (d->position.pass - 1)) != 0)
         return;
     snprintf(line, sizeof line, "%s begins again: pass %" PRId64,
-             nib__shown(shown, d->options.path), d->place.pass + 1);
+             nib__shown(shown, d->options.path), d->position.pass + 1);
     call->log(call->ctx, line);
 }
 
-/* Opens pieces until one has ids that were not taken, in the next pass if need be. */
-static nib_status need_ids(nib_data *d, nib_err *err)
+/* Opens pieces until one has unread ids, in the next pass if necessary. */
+static nib_status open_next_ids(nib_data *d, nib_err *err)
 {
-    while (!d->ids || d->place.used == d->count) {
+    while (!d->ids || d->position.used == d->count) {
         bool found = true;
         if (d->ids && d->piece_end < d->document.size)
             NIB_TRY(open_piece(d, d->piece_end, err));
@@ -206,9 +207,9 @@ static nib_status need_ids(nib_data *d, nib_err *err)
             continue;
         if (!d->any)
             return fail_empty(d, err);
-        d->place.pass++;
+        d->position.pass++;
         nib__documents_seek(&d->documents, 0, 1);
-        say_pass(d);
+        log_pass(d);
     }
     return NIB_OK;
 }
@@ -219,58 +220,57 @@ nib_status nib__data_next(nib_data *d, int32_t *ids, bool *first, nib_err *err)
 {
     const int64_t wanted = d->options.length + 1;
     for (int64_t i = 0; i < wanted;) {
-        NIB_TRY(need_ids(d, err));
-        const int64_t part = nib__min(wanted - i, d->count - d->place.used);
-        memcpy(ids + i, d->ids + d->place.used, (size_t)part * sizeof *ids);
+        NIB_TRY(open_next_ids(d, err));
+        const int64_t part = nib__min(wanted - i, d->count - d->position.used);
+        memcpy(ids + i, d->ids + d->position.used, (size_t)part * sizeof *ids);
         memset(first + i, 0, (size_t)part * sizeof *first);
-        first[i] = d->place.piece == 0 && d->place.used == 0;
-        d->place.used += part;
+        first[i] = d->position.piece == 0 && d->position.used == 0;
+        d->position.used += part;
         i += part;
     }
-    d->place.sequences++;
+    d->position.sequences++;
     return NIB_OK;
 }
 
 nib_status nib__data_skip(nib_data *d, int64_t count, nib_err *err)
 {
     for (int64_t left = count * (d->options.length + 1); left > 0;) {
-        NIB_TRY(need_ids(d, err));
-        const int64_t part = nib__min(left, d->count - d->place.used);
-        d->place.used += part;
+        NIB_TRY(open_next_ids(d, err));
+        const int64_t part = nib__min(left, d->count - d->position.used);
+        d->position.used += part;
         left -= part;
     }
-    d->place.sequences += count;
+    d->position.sequences += count;
     return NIB_OK;
 }
 
-static nib_status fail_place(const nib_data *d, const nib_data_place *p, nib_err *err)
+static nib_status fail_position(const nib_data *d, const nib_data_position *p, nib_err *err)
 {
     char shown[NIB_SHOWN];
     return nib__fail(err, NIB_BAD_INPUT,
                      "%s has no id %" PRId64 " in the document at byte %" PRId64 " (line %" PRId64
                      ") from byte %" PRId64
-                     " of its text, where the data set was read to; the file or the tokenizer has "
-                     "changed",
+                     " of its text, the saved position; the file or the tokenizer has changed",
                      nib__shown(shown, d->options.path), p->used, p->begin, p->line, p->piece);
 }
 
-nib_status nib__data_seek(nib_data *d, const nib_data_place *place, nib_err *err)
+nib_status nib__data_seek(nib_data *d, const nib_data_position *position, nib_err *err)
 {
-    const nib_data_place p = *place; /* it may be d->place */
+    const nib_data_position p = *position; /* position may point to d->position */
     if (p.sequences < 0 || p.pass < 0 || p.begin < 0 || p.line < 0 || p.piece < 0 || p.used < 0)
-        return fail_place(d, &p, err);
-    drop_piece(d);
+        return fail_position(d, &p, err);
+    close_piece(d);
     nib__documents_seek(&d->documents, (size_t)p.begin, p.line);
     if (p.sequences > 0) {
         bool found;
         const nib_status status = open_document(d, (size_t)p.piece, &found, err);
-        /* Of a file whose every line is a document, it is the place that is bad. */
+        /* Opening checked every document, so the position must be bad. */
         if (status == NIB_BAD_INPUT ||
-            (status == NIB_OK && (!found || d->place.begin != p.begin ||
-                                  d->place.piece != p.piece || p.used > d->count)))
-            return fail_place(d, &p, err);
+            (status == NIB_OK && (!found || d->position.begin != p.begin ||
+                                  d->position.piece != p.piece || p.used > d->count)))
+            return fail_position(d, &p, err);
         NIB_TRY(status);
     }
-    d->place = p;
+    d->position = p;
     return NIB_OK;
 }

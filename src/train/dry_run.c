@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Trials of single layers. The error of a product is |a - b| / |b| over all its values (Frobenius
- * norms), b from the same inputs in f32.
+ * Tries single layers. The error of a product is |a - b| / |b| over all its values (Frobenius
+ * norms), where b is computed from the same inputs in f32.
  */
 #include "dry_run.h"
 
@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* The values that one layer's products take and give. */
+/* Inputs and results of one layer's products. */
 typedef struct trial {
     const nib_plan *plan;
     const nib_layer *layer;
@@ -21,23 +21,23 @@ typedef struct trial {
     nib_workers workers;
     float *x, *w, *dy;               /* [m][k], [n][k], [m][n] */
     float *results[NIB_PRODUCTS][2]; /* as planned, and in f32 */
-    double seconds[NIB_PRODUCTS][2]; /* of the product, of making its sides */
+    double seconds[NIB_PRODUCTS][2]; /* of the product, of encoding its sides */
     double errors[NIB_PRODUCTS];
     nib_assignment exact; /* the layer in f32 */
-    uint64_t done, all;   /* rows of products, for whoever waits */
+    uint64_t done, all;   /* rows of products, for the progress */
 } trial;
 
-static nib_status fail_room(const trial *t, uint64_t bytes, nib_err *err)
+static nib_status fail_memory(const trial *t, uint64_t bytes, nib_err *err)
 {
     char size[32];
     return nib__fail(err, NIB_NO_MEMORY,
-                     "memory ran out: there are no %s more to try %s with %" PRId64
+                     "memory ran out: cannot allocate %s to try %s with %" PRId64
                      " tokens; lower training.local_batch_size or training.seq_len",
                      nib__say_bytes(size, bytes), t->layer->name, t->m);
 }
 
-/* Rows of a product went by; false: whoever looks on wants no more. */
-static nib_status go_on(trial *t, int64_t rows, nib_err *err)
+/* Reports progress; fails if the caller cancels. */
+static nib_status report_rows(trial *t, int64_t rows, nib_err *err)
 {
     t->done += (uint64_t)rows;
     if (nib__engine_progress(t->plan->model->engine, "try", t->done, t->all))
@@ -61,7 +61,7 @@ static void job_fill(void *ctx, int worker, int64_t begin, int64_t end)
         f->to[i] = (float)(nib__random_normal(0, f->sequence, i) * (i % 997 == 0 ? 20.0 : 1.0));
 }
 
-static float *take(trial *t, int64_t count, int64_t sequence)
+static float *random_values(trial *t, int64_t count, int64_t sequence)
 {
     fill f = {nib__arena_take(&t->arena, (size_t)count, sizeof(float)), sequence};
     if (f.to != NULL)
@@ -69,29 +69,29 @@ static float *take(trial *t, int64_t count, int64_t sequence)
     return f.to;
 }
 
-static nib_status take_values(trial *t, nib_err *err)
+static nib_status allocate_values(trial *t, nib_err *err)
 {
     const int64_t n = t->layer->n, k = t->layer->k;
     const int64_t sizes[NIB_PRODUCTS] = {t->m * n, t->m * k, n * k};
     const uint64_t all = 3 * (uint64_t)(sizes[0] + sizes[1] + sizes[2]) * sizeof(float);
-    t->x = take(t, t->m * k, 1);
-    t->w = take(t, n * k, 2);
-    t->dy = take(t, t->m * n, 3);
+    t->x = random_values(t, t->m * k, 1);
+    t->w = random_values(t, n * k, 2);
+    t->dy = random_values(t, t->m * n, 3);
     bool ok = t->x && t->w && t->dy;
     for (int p = 0; p < NIB_PRODUCTS; p++)
         for (int i = 0; i < 2; i++) {
             t->results[p][i] = nib__arena_take(&t->arena, (size_t)sizes[p], sizeof(float));
             ok = ok && t->results[p][i] != NULL;
         }
-    return ok ? NIB_OK : fail_room(t, all, err);
+    return ok ? NIB_OK : fail_memory(t, all, err);
 }
 
 /* ---- one product ---- */
 
-/* The memory of a product where it runs: its sides, and on a device copies of what they are made of
+/* Memory of a product where it runs: its encoded sides, and on a device copies of their f32 sources
  * and of the result. */
 typedef struct sides {
-    nib_gpu *gpu; /* NULL: here */
+    nib_gpu *gpu; /* NULL: the CPU */
     char *form, *packed;
     float *amax, *left, *right, *y;
     size_t form_bytes, packed_bytes, amax_bytes, scratch_bytes;
@@ -99,9 +99,9 @@ typedef struct sides {
 
 static void free_sides(trial *t, const sides *s)
 {
-    void *there[] = {s->form, s->packed, s->amax, s->left, s->right, s->y};
-    for (size_t i = 0; s->gpu != NULL && i < COUNT(there); i++)
-        nib__gpu_give(s->gpu, there[i]);
+    void *blocks[] = {s->form, s->packed, s->amax, s->left, s->right, s->y};
+    for (size_t i = 0; s->gpu != NULL && i < COUNT(blocks); i++)
+        nib__gpu_give(s->gpu, blocks[i]);
     if (s->gpu != NULL)
         return;
     nib__block_free(s->form, s->form_bytes);
@@ -111,7 +111,7 @@ static void free_sides(trial *t, const sides *s)
     t->workers.scratch = NULL;
 }
 
-static nib_status take_here(trial *t, sides *s, nib_err *err)
+static nib_status allocate_host(trial *t, sides *s, nib_err *err)
 {
     s->form = nib__block_take(s->form_bytes);
     s->packed = nib__block_take(s->packed_bytes);
@@ -119,13 +119,13 @@ static nib_status take_here(trial *t, sides *s, nib_err *err)
     t->workers.scratch = nib__block_take(s->scratch_bytes);
     return s->form && s->packed && s->amax && t->workers.scratch
                ? NIB_OK
-               : fail_room(t, s->form_bytes + s->packed_bytes, err);
+               : fail_memory(t, s->form_bytes + s->packed_bytes, err);
 }
 
-/* The matrices that a product's sides are made of. */
+/* The f32 matrices that a product's sides are encoded from. */
 typedef struct matrices {
-    float *left, *right, *y;          /* here */
-    int64_t left_columns, right_rows; /* of f32: [m][left_columns], [right_rows][k] */
+    float *left, *right, *y;          /* in host memory */
+    int64_t left_columns, right_rows; /* left is [m][left_columns], right [right_rows][k] */
     size_t left_bytes, right_bytes, y_bytes;
 } matrices;
 
@@ -144,33 +144,33 @@ static matrices matrices_of(const trial *t, const nib_product *p, int which, int
     return m;
 }
 
-static nib_status take_piece(nib_gpu *gpu, uint64_t bytes, char **to, nib_err *err)
+static nib_status allocate_piece(nib_gpu *gpu, uint64_t bytes, char **to, nib_err *err)
 {
     void *at;
-    NIB_TRY(nib__gpu_take(gpu, bytes, "a layer that is tried", &at, err));
+    NIB_TRY(nib__gpu_take(gpu, bytes, "a trial layer", &at, err));
     *to = at;
     return NIB_OK;
 }
 
-static nib_status take_there(sides *s, const matrices *m, nib_err *err)
+static nib_status allocate_device(sides *s, const matrices *m, nib_err *err)
 {
     char *amax, *left, *right, *y;
-    NIB_TRY(take_piece(s->gpu, s->form_bytes, &s->form, err));
-    NIB_TRY(take_piece(s->gpu, s->packed_bytes, &s->packed, err));
-    NIB_TRY(take_piece(s->gpu, s->amax_bytes, &amax, err));
+    NIB_TRY(allocate_piece(s->gpu, s->form_bytes, &s->form, err));
+    NIB_TRY(allocate_piece(s->gpu, s->packed_bytes, &s->packed, err));
+    NIB_TRY(allocate_piece(s->gpu, s->amax_bytes, &amax, err));
     s->amax = (float *)(void *)amax;
-    NIB_TRY(take_piece(s->gpu, m->left_bytes, &left, err));
+    NIB_TRY(allocate_piece(s->gpu, m->left_bytes, &left, err));
     s->left = (float *)(void *)left;
-    NIB_TRY(take_piece(s->gpu, m->right_bytes, &right, err));
+    NIB_TRY(allocate_piece(s->gpu, m->right_bytes, &right, err));
     s->right = (float *)(void *)right;
-    NIB_TRY(take_piece(s->gpu, m->y_bytes, &y, err));
+    NIB_TRY(allocate_piece(s->gpu, m->y_bytes, &y, err));
     s->y = (float *)(void *)y;
     NIB_TRY(nib__gpu_write(s->gpu, s->left, m->left, m->left_bytes, err));
     return nib__gpu_write(s->gpu, s->right, m->right, m->right_bytes, err);
 }
 
-static nib_status take_sides(trial *t, sides *s, const nib_product *p, const matrices *m,
-                             int64_t rows, nib_err *err)
+static nib_status allocate_sides(trial *t, sides *s, const nib_product *p, const matrices *m,
+                                 int64_t rows, nib_err *err)
 {
     uint64_t bytes;
     nib__product_input(p, rows, NULL, &bytes);
@@ -188,21 +188,22 @@ static nib_status take_sides(trial *t, sides *s, const nib_product *p, const mat
         s->left = s->right = s->y = NULL;
         s->gpu = t->workers.gpu;
     }
-    const nib_status status = s->gpu != NULL ? take_there(s, m, err) : take_here(t, s, err);
+    const nib_status status =
+        s->gpu != NULL ? allocate_device(s, m, err) : allocate_host(t, s, err);
     if (status != NIB_OK)
         free_sides(t, s);
     return status;
 }
 
-/* Until the device has done what it was given. */
-static nib_status finish(const sides *s, nib_err *err)
+/* Waits for the device. */
+static nib_status wait_device(const sides *s, nib_err *err)
 {
     return s->gpu != NULL ? nib__gpu_finish(s->gpu, err) : NIB_OK;
 }
 
-/* Both sides from f32; of a product that takes f32 rows as they lie, *x points to them. */
-static nib_status make_sides(trial *t, const sides *s, const nib_product *p, const matrices *m,
-                             nib_input *x, nib_err *err)
+/* Encodes both sides from f32. If the product takes f32 rows, *x points to them. */
+static nib_status encode_sides(trial *t, const sides *s, const nib_product *p, const matrices *m,
+                               nib_input *x, nib_err *err)
 {
     const int64_t columns = m->left_columns, k = t->layer->k;
     if (p->x_amax)
@@ -218,16 +219,16 @@ static nib_status make_sides(trial *t, const sides *s, const nib_product *p, con
         NIB_TRY(
             nib__product_amax(p->amax, &t->workers, s->right, m->right_rows, k, k, s->amax, err));
     NIB_TRY(nib__product_cast(p, &t->workers, s->right, k, s->amax, s->packed, err));
-    return finish(s, err);
+    return wait_device(s, err);
 }
 
 static double now(void) { return (double)nib__now_ns() * 1e-9; }
 
-/* The product, in pieces of about a second, between which it can be cancelled. */
+/* Runs the product in pieces of about a second, so that it can be cancelled in between. */
 static nib_status run_rows(trial *t, const nib_product *p, const sides *s, const nib_input *x,
                            nib_err *err)
 {
-    enum { LEAST = 1 << 12 /* rows, so that all threads have enough of them */ };
+    enum { LEAST = 1 << 12 /* rows, enough for all threads */ };
     const double operations = 2.0 * (double)p->shape.n * (double)p->shape.k;
     const int64_t some = nib__max(LEAST, (int64_t)(1e11 / operations));
     for (int64_t at = 0; at < x->m; at += some) {
@@ -235,13 +236,13 @@ static nib_status run_rows(trial *t, const nib_product *p, const sides *s, const
         const nib_input rows = nib__product_input_rows(p, x, at, end);
         NIB_TRY(nib__product_run(p, &t->workers, &rows, s->packed, NULL, s->y + at * p->shape.n,
                                  p->shape.n, err));
-        NIB_TRY(finish(s, err));
-        NIB_TRY(go_on(t, end - at, err));
+        NIB_TRY(wait_device(s, err));
+        NIB_TRY(report_rows(t, end - at, err));
     }
     return NIB_OK;
 }
 
-/* Runs one product twice: the second time nothing is cold. */
+/* Runs one product twice and times the second, warm run. */
 static nib_status run_product(trial *t, const nib_assignment *plan, const nib_layer_plan *uses,
                               int which, int result, nib_err *err)
 {
@@ -250,12 +251,12 @@ static nib_status run_product(trial *t, const nib_assignment *plan, const nib_la
     const int64_t rows = nib__product_rows(t->layer, which, t->m);
     NIB_TRY(nib__product_find(&p, plan, uses, which, t->m, t->plan->policy.wgrad_with_hp, err));
     const matrices m = matrices_of(t, &p, which, result);
-    NIB_TRY(take_sides(t, &s, &p, &m, rows, err));
+    NIB_TRY(allocate_sides(t, &s, &p, &m, rows, err));
     nib_status status = NIB_OK;
     for (int i = 0; i < 2 && status == NIB_OK; i++) {
         nib_input x = nib__product_input(&p, rows, s.form, NULL);
         const double start = now();
-        status = make_sides(t, &s, &p, &m, &x, err);
+        status = encode_sides(t, &s, &p, &m, &x, err);
         const double made = now();
         if (status == NIB_OK)
             status = run_rows(t, &p, &s, &x, err);
@@ -270,7 +271,7 @@ static nib_status run_product(trial *t, const nib_assignment *plan, const nib_la
     return status;
 }
 
-static double distance(const float *a, const float *b, int64_t count)
+static double relative_error(const float *a, const float *b, int64_t count)
 {
     double off = 0, all = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -283,8 +284,8 @@ static double distance(const float *a, const float *b, int64_t count)
 
 /* ---- one layer ---- */
 
-/* The same layer with f32 products on the CPU, for comparison. */
-static nib_status plan_exact(trial *t, nib_layer *layer, nib_err *err)
+/* Plans the same layer with f32 products on the CPU, for comparison. */
+static nib_status plan_f32(trial *t, nib_layer *layer, nib_err *err)
 {
     nib_policy policy = t->plan->policy;
     *layer = *t->layer;
@@ -301,14 +302,14 @@ static nib_status plan_exact(trial *t, nib_layer *layer, nib_err *err)
 static nib_status run_layer(trial *t, const nib_layer_plan *uses, nib_err *err)
 {
     nib_layer layer;
-    for (int p = 0; p < NIB_PRODUCTS; p++) /* as planned and in f32, each twice */
+    for (int p = 0; p < NIB_PRODUCTS; p++) /* planned and f32, each twice */
         t->all += 4 * (uint64_t)nib__product_rows(t->layer, p, t->m);
-    NIB_TRY(go_on(t, 0, err));
-    NIB_TRY(take_values(t, err));
+    NIB_TRY(report_rows(t, 0, err));
+    NIB_TRY(allocate_values(t, err));
     if (t->plan->assignment.gpu != NULL)
         NIB_TRY(
             nib__engine_gpu(&t->workers.gpu, t->plan->model->engine, t->plan->assignment.gpu, err));
-    NIB_TRY(plan_exact(t, &layer, err));
+    NIB_TRY(plan_f32(t, &layer, err));
     nib_status status = NIB_OK;
     for (int p = 0; p < NIB_PRODUCTS && status == NIB_OK; p++) {
         const int64_t n = t->layer->n, k = t->layer->k;
@@ -317,7 +318,7 @@ static nib_status run_layer(trial *t, const nib_layer_plan *uses, nib_err *err)
         if (status == NIB_OK)
             status = run_product(t, &t->exact, &t->exact.layers[0], p, 1, err);
         if (status == NIB_OK)
-            t->errors[p] = distance(t->results[p][0], t->results[p][1], size);
+            t->errors[p] = relative_error(t->results[p][0], t->results[p][1], size);
     }
     nib__assignment_free(&t->exact);
     return status;
@@ -325,8 +326,8 @@ static nib_status run_layer(trial *t, const nib_layer_plan *uses, nib_err *err)
 
 /* ---- the report ---- */
 
-/* Do they take the same time? --place and --kernel may part layers of one shape. */
-static bool same_work(const nib_layer_plan *a, const nib_layer_plan *b)
+/* Whether two layers have the same work. --place and --kernel may separate layers of one shape. */
+static bool is_same_work(const nib_layer_plan *a, const nib_layer_plan *b)
 {
     bool same = a->layer->n == b->layer->n && a->layer->k == b->layer->k &&
                 a->machine == b->machine && nib__scheme_equal(&a->done, &b->done);
@@ -350,15 +351,15 @@ static void write_layer(nib_text *text, const trial *t, const nib_layer_plan *us
                          t->seconds[p][1] * 1e3, t->errors[p], uses->uses[p].kernel->name);
 }
 
-/* Layers that were not tried yet with their work, from site i on. */
+/* The number of layers with the work of layer i; 0 if an earlier layer has the same. */
 static int64_t count_alike(const nib_assignment *plan, size_t i)
 {
     for (size_t j = 1; j < i; j++)
-        if (same_work(&plan->layers[j], &plan->layers[i]))
+        if (is_same_work(&plan->layers[j], &plan->layers[i]))
             return 0;
     int64_t count = 0;
     for (size_t j = i; j < plan->count; j++)
-        count += same_work(&plan->layers[j], &plan->layers[i]);
+        count += is_same_work(&plan->layers[j], &plan->layers[i]);
     return count;
 }
 
@@ -412,7 +413,7 @@ static nib_status write_memory(const nib_trainer *t, nib_text *text, const nib_s
 nib_status nib__dry_run(nib_model *model, const nib_plan *plan, nib_ranks *ranks, nib_plan **ran,
                         const nib_sink *sink, nib_err *err)
 {
-    if (nib_ranks_rank(ranks) > 0) /* one speaks, and has its cores for itself */
+    if (nib_ranks_rank(ranks) > 0) /* only rank 0 tries and reports */
         return NIB_OK;
     nib_trainer t;
     nib_text text;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Judges steps and looks for the first operation that gave a value that is not finite.
+ * Checks steps, and finds the first operation that gave a value that is not finite.
  */
 #include "finite_check.h"
 
@@ -12,16 +12,16 @@
 
 /* ---- the first bad operation ---- */
 
-/* What the watch of a micro-batch has found. */
+/* What the watch of a micro-batch found. */
 typedef struct search {
     const nib_trainer *trainer;
-    const nib_train_node *node; /* NULL: nothing yet */
+    const nib_train_node *node; /* NULL: nothing found yet */
     bool backward;
-    int64_t token, channel; /* of the value; channel -1: it is a parameter's gradient */
+    int64_t token, channel; /* of the value; channel -1: a parameter's gradient */
     float value;
 } search;
 
-/* The first of `count` values that is not finite, or count. */
+/* Index of the first value that is not finite, or count. */
 static int64_t first_bad(const float *x, int64_t count)
 {
     int64_t i = 0;
@@ -30,7 +30,7 @@ static int64_t first_bad(const float *x, int64_t count)
     return i;
 }
 
-static nib_status look(void *ctx, const nib_train_node *n, bool done, nib_err *err)
+static nib_status check_outputs(void *ctx, const nib_train_node *n, bool done, nib_err *err)
 {
     search *f = ctx;
     const nib_step *s = &f->trainer->step;
@@ -40,16 +40,17 @@ static nib_status look(void *ctx, const nib_train_node *n, bool done, nib_err *e
     for (int i = n->op == NIB_OP_XENT; i < NIB_TRAINING_OUTPUTS && !f->node; i++) {
         const int64_t width = n->out[i] >= 0 ? nib__step_ld(s, n->out[i]) : 0;
         const float *x;
-        if (width == 0 || n->op == NIB_OP_MOVE) /* what reads another form shows what it holds */
+        if (width == 0 ||
+            n->op == NIB_OP_MOVE) /* encoded values show up in the operations that read them */
             continue;
-        NIB_TRY(nib__step_look(s, n->out[i], &x, err));
+        NIB_TRY(nib__step_read_buffer(s, n->out[i], &x, err));
         for (int64_t token = 0; token < s->m && !f->node; token++) {
             const int64_t at = first_bad(x + token * width, width);
             if (at < width)
                 f->node = n, f->token = token, f->channel = at, f->value = x[token * width + at];
         }
     }
-    if (f->node == NULL && n->out[0] < 0 && n->param != SIZE_MAX) { /* it writes a gradient */
+    if (f->node == NULL && n->out[0] < 0 && n->param != SIZE_MAX) { /* the node writes a gradient */
         const nib_param *p = &s->params->items[n->param];
         const float *x = s->gradients + p->at;
         const int64_t count = (int64_t)nib__param_size(p), at = first_bad(x, count);
@@ -67,7 +68,7 @@ static const char *activation_name(const nib_train_node *n)
 }
 
 /* "the output of model.layers.1.mlp.down_proj" */
-static void name_node(char out[256], const search *f)
+static void describe_node(char out[256], const search *f)
 {
     const nib_train_node *n = f->node;
     const nib_params *params = &f->trainer->params;
@@ -96,9 +97,9 @@ static void name_node(char out[256], const search *f)
                  n->layer);
 }
 
-/* The step's micro-batches of this rank once more, until one shows the first bad value. */
-static nib_status search_step(search *f, nib_trainer *t, const nib_data_place *from, bool forward,
-                              int64_t *micro_batch, nib_err *err)
+/* Runs the micro-batches of this rank once more, until one shows the first bad value. */
+static nib_status search_step(search *f, nib_trainer *t, const nib_data_position *from,
+                              bool forward, int64_t *micro_batch, nib_err *err)
 {
     const int rank = nib_ranks_rank(t->ranks), ranks = nib_ranks_count(t->ranks);
     const int64_t first = nib__tree_first(t->micro_batches, rank, ranks),
@@ -107,7 +108,7 @@ static nib_status search_step(search *f, nib_trainer *t, const nib_data_place *f
     NIB_TRY(nib__data_seek(&t->data, from, err));
     NIB_TRY(nib__data_skip(&t->data, first * t->config->batch, err));
     for (int64_t i = first; i < end && !f->node; i++) {
-        nib_batch batch;
+        nib_micro_batch batch;
         double loss;
         float *gradient = NULL;
         *micro_batch = i;
@@ -117,16 +118,16 @@ static nib_status search_step(search *f, nib_trainer *t, const nib_data_place *f
         const nib_status ran =
             nib__step_run(&t->step, t->weights, &batch, scale, gradient, &loss, err);
         if (gradient)
-            nib__tree_block_back(&t->tree, gradient);
+            nib__tree_release_block(&t->tree, gradient);
         NIB_TRY(ran);
     }
     return NIB_OK;
 }
 
-/* ---- sentences ---- */
+/* ---- messages ---- */
 
-/* The first parameter that holds a value that is not finite, or count. */
-static size_t bad_weight(const nib_trainer *t)
+/* The first parameter with a value that is not finite, or count. */
+static size_t find_bad_weight(const nib_trainer *t)
 {
     size_t i = 0;
     for (; i < t->params.count; i++) {
@@ -138,38 +139,38 @@ static size_t bad_weight(const nib_trainer *t)
     return i;
 }
 
-/* How a sentence ends: what the weights are. */
-static void name_weights(char out[256], const nib_trainer *t, size_t bad)
+/* Writes the end of the message: the state of the weights. */
+static void describe_weights(char out[256], const nib_trainer *t, size_t bad)
 {
     if (bad < t->params.count)
         snprintf(out, 256,
-                 "%s was not finite before the step; go on from the last checkpoint with a lower "
+                 "%s was not finite before the step; resume from the last checkpoint with a lower "
                  "optimizer.lr",
                  t->params.items[bad].name);
     else
-        snprintf(out, 256, "weights are as they were before the step");
+        snprintf(out, 256, "the weights are unchanged");
 }
 
-/* Of this rank; NIB_OK: its micro-batches are good. */
-static nib_status fail_found(nib_trainer *t, const nib_step_report *r, const nib_evidence *e,
-                             size_t weight, nib_err *err)
+/* Checks this rank; NIB_OK: its micro-batches are good. */
+static nib_status fail_first_bad(nib_trainer *t, const nib_step_report *r, const nib_evidence *e,
+                                 size_t weight, nib_err *err)
 {
     const bool forward = !isfinite(r->loss);
-    const nib_data_place end = t->data.place;
+    const nib_data_position end = t->data.position;
     const nib_step_watch *const before = t->step.watch;
     search f = {.trainer = t};
-    const nib_step_watch watch = {look, &f};
+    const nib_step_watch watch = {check_outputs, &f};
     int64_t micro_batch = 0;
     char node[256], weights[256], place[64] = "";
     t->step.watch = &watch;
-    nib_status status = search_step(&f, t, &e->place, forward, &micro_batch, err);
+    nib_status status = search_step(&f, t, &e->position, forward, &micro_batch, err);
     t->step.watch = before;
     if (status == NIB_OK)
         status = nib__data_seek(&t->data, &end, err);
     if (status != NIB_OK || !f.node)
         return status;
-    name_node(node, &f);
-    name_weights(weights, t, weight);
+    describe_node(node, &f);
+    describe_weights(weights, t, weight);
     if (f.channel >= 0)
         snprintf(place, sizeof place, " at token %" PRId64 ", channel %" PRId64, f.token,
                  f.channel);
@@ -184,12 +185,12 @@ static nib_status fail_not_finite(nib_trainer *t, const nib_step_report *r, cons
                                   size_t weight, nib_err *err)
 {
     char weights[256];
-    /* the step may be left out, and then the ranks go on */
-    NIB_TRY(nib__ranks_verdict(t->ranks, fail_found(t, r, e, weight, err), err));
-    name_weights(weights, t, weight);
+    /* not nib_ranks_agree: the ranks continue if the step is skipped */
+    NIB_TRY(nib__ranks_verdict(t->ranks, fail_first_bad(t, r, e, weight, err), err));
+    describe_weights(weights, t, weight);
     return nib__fail(err, NIB_CHECK_FAILED,
                      "step %" PRId64
-                     ": the %s is not finite (%g), though every micro-batch is: their sum "
+                     ": the %s is not finite (%g), though every micro-batch is finite: their sum "
                      "overflows first in the gradient of %s; %s",
                      r->step, isfinite(r->loss) ? "gradient norm" : "loss",
                      isfinite(r->loss) ? r->norm : r->loss,
@@ -214,19 +215,18 @@ static nib_status fail_spike(nib_trainer *t, const nib_step_report *r, const nib
     }
     return nib__fail(err, NIB_CHECK_FAILED,
                      "step %" PRId64 ": the %s of %.4f is over %g times its mean of %.4f, and %s "
-                     "has %.0f %% of the squared gradient; weights are as they were before the "
-                     "step",
+                     "has %.0f %% of the squared gradient; the weights are unchanged",
                      r->step, loss ? "loss" : "gradient norm", loss ? r->loss : r->norm,
                      loss ? t->config->spike : t->config->norm_spike,
                      loss ? t->mean_loss : t->mean_norm, t->params.items[largest].name,
                      r->norm > 0 ? 100 * most / (r->norm * r->norm) : 0);
 }
 
-nib_status nib__judge(nib_trainer *t, nib_step_report *r, const nib_evidence *e, nib_err *err)
+nib_status nib__check_step(nib_trainer *t, nib_step_report *r, const nib_evidence *e, nib_err *err)
 {
     const bool finite = isfinite(r->loss) && isfinite(r->norm);
-    const size_t weight = finite ? t->params.count : bad_weight(t);
-    nib_err why; /* for the log, whether or not the caller wants it */
+    const size_t weight = finite ? t->params.count : find_bad_weight(t);
+    nib_err why; /* for the log, even if err is NULL */
     const nib_status verdict =
         finite ? fail_spike(t, r, e, &why) : fail_not_finite(t, r, e, weight, &why);
     if (verdict == NIB_OK)

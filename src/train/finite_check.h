@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether a step may change the weights: not if its loss or the norm of its gradient is not finite
- * or spikes. What went wrong first is found by computing the step again with an eye on every
- * operation, so that a good step pays nothing for it.
+ * Decides whether a step may change the weights: not if its loss or the norm of its gradient is not
+ * finite or spikes. To find the cause, a bad step is computed again while a watch checks every
+ * operation, so good steps pay nothing.
  */
-#ifndef NIB_JUDGE_H
-#define NIB_JUDGE_H
+#ifndef NIB_FINITE_CHECK_H
+#define NIB_FINITE_CHECK_H
 
 #include "trainer.h"
 
-/* What a step leaves behind. */
+/* What a step left to check. */
 typedef struct nib_evidence {
-    const float *gradient; /* [params.total], of all ranks */
+    const float *gradient; /* [params.total], summed over all ranks */
     size_t bad;            /* the first parameter whose gradient is not finite, or params.count */
-    nib_data_place place;  /* of the data before the step */
+    nib_data_position position; /* in the data, before the step */
 } nib_evidence;
 
-/* Every rank calls it with the same report. A bad step is NIB_CHECK_FAILED, or, where the config
- * skips them, a line in the log and report->skipped; weights that were bad before the step are no
- * reason to go on. The sentence names the step and the first layer, and is the same on all ranks.
- */
-nib_status nib__judge(nib_trainer *trainer, nib_step_report *report, const nib_evidence *evidence,
-                      nib_err *err);
+/* Call on every rank with the same report. A bad step fails with NIB_CHECK_FAILED; if the config
+ * skips bad steps, it is logged instead and report->skipped is set. Weights that were bad before
+ * the step always fail. The message names the step and the first bad layer, and is the same on all
+ * ranks. */
+nib_status nib__check_step(nib_trainer *trainer, nib_step_report *report,
+                           const nib_evidence *evidence, nib_err *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Adds neighbours, here and between ranks.
+ * Adds neighbouring nodes, within a rank and between ranks.
  */
 #include "gradient.h"
 
@@ -30,14 +30,14 @@ int nib__tree_blocks(int64_t count, int rank, int ranks)
     const int64_t end = nib__tree_first(count, rank + 1, ranks);
     int held = 0, most = 0;
     for (int64_t at = nib__tree_first(count, rank, ranks); at < end; held++) {
-        int64_t leaves = 1; /* of the largest node that begins here and is whole on this rank */
-        int below = 0;      /* its last leaf comes while a node of each level below it waits */
+        int64_t leaves = 1; /* of the largest node that begins here, within this rank */
+        int below = 0;      /* its levels below: one node of each waits when its last leaf comes */
         for (; at % (2 * leaves) == 0 && at + 2 * leaves <= end; below++)
             leaves *= 2;
         most = (int)nib__max(most, held + below + 1);
         at += leaves;
     }
-    /* and one that another rank gives */
+    /* plus one received from another rank */
     return ranks > 1 ? (int)nib__max(most, held + 1) : most;
 }
 
@@ -54,7 +54,7 @@ nib_status nib__tree_block(nib_tree *t, float **out, nib_err *err)
     return NIB_OK;
 }
 
-void nib__tree_block_back(nib_tree *t, float *block) { t->spare[t->spare_count++] = block; }
+void nib__tree_release_block(nib_tree *t, float *block) { t->spare[t->spare_count++] = block; }
 
 typedef struct adding {
     const nib_kernel *row;
@@ -70,7 +70,7 @@ static void job_add(void *ctx, int worker, int64_t begin, int64_t end)
     p->row->run.add(&a, 0, 1);
 }
 
-/* left += right; the right block is spare then. */
+/* left += right, and frees the right block. */
 static void merge(nib_tree *t, nib_tree_node *left, const nib_tree_node *right)
 {
     adding p = {t->add, left->sum, right->sum};
@@ -98,8 +98,8 @@ void nib__tree_put(nib_tree *t, int64_t leaf, float *block, double loss)
 
 /* ---- between ranks ---- */
 
-/* Which rank holds a node: the one whose leaves begin it. */
-static int holder(const nib_tree *t, int level, int64_t index)
+/* The rank that holds a node: the one with its first leaf. */
+static int find_holder(const nib_tree *t, int level, int64_t index)
 {
     const int ranks = nib_ranks_count(t->ranks);
     const int64_t leaf = index << level;
@@ -109,7 +109,7 @@ static int holder(const nib_tree *t, int level, int64_t index)
     return rank;
 }
 
-static nib_tree_node *find(nib_tree *t, int level, int64_t index)
+static nib_tree_node *find_node(nib_tree *t, int level, int64_t index)
 {
     for (int i = 0; i < t->held_count; i++)
         if (t->held[i].level == level && t->held[i].index == index)
@@ -117,23 +117,25 @@ static nib_tree_node *find(nib_tree *t, int level, int64_t index)
     return NULL;
 }
 
-static void drop(nib_tree *t, nib_tree_node *node)
+static void remove_node(nib_tree *t, nib_tree_node *node)
 {
     const int at = (int)(node - t->held);
     memmove(node, node + 1, (size_t)(t->held_count - at - 1) * sizeof *node);
     t->held_count--;
 }
 
-static nib_status give(nib_tree *t, nib_tree_node *node, int to, const char *what, nib_err *err)
+static nib_status send_node(nib_tree *t, nib_tree_node *node, int to, const char *what,
+                            nib_err *err)
 {
     NIB_TRY(nib__ranks_send(t->ranks, &node->loss, sizeof node->loss, to, what, err));
     NIB_TRY(nib__ranks_send(t->ranks, node->sum, block_bytes(t), to, what, err));
     t->spare[t->spare_count++] = node->sum;
-    drop(t, node);
+    remove_node(t, node);
     return NIB_OK;
 }
 
-static nib_status take(nib_tree *t, nib_tree_node *left, int from, const char *what, nib_err *err)
+static nib_status receive_node(nib_tree *t, nib_tree_node *left, int from, const char *what,
+                               nib_err *err)
 {
     nib_tree_node right = *left;
     right.index++;
@@ -149,31 +151,31 @@ static nib_status take(nib_tree *t, nib_tree_node *left, int from, const char *w
     return status;
 }
 
-/* Both halves are here; the right one was completed by another rank's part. */
-static void join_here(nib_tree *t, int level, int64_t index)
+/* Adds two nodes of this rank; the right one was completed by a part from another rank. */
+static void join_local(nib_tree *t, int level, int64_t index)
 {
-    nib_tree_node *left = find(t, level, index), *right = find(t, level, index + 1);
+    nib_tree_node *left = find_node(t, level, index), *right = find_node(t, level, index + 1);
     if (!left || !right)
         return;
     merge(t, left, right);
-    drop(t, right);
+    remove_node(t, right);
 }
 
-/* Pairs of one level that are not yet added. */
+/* Adds the remaining pairs of one level. */
 static nib_status join_level(nib_tree *t, int level, const char *what, nib_err *err)
 {
     const int me = nib_ranks_rank(t->ranks);
     for (int64_t i = 0; i << level < t->count; i += 2) {
-        const int left = holder(t, level, i), right = holder(t, level, i + 1);
-        nib_tree_node *node = find(t, level, me == left ? i : i + 1);
+        const int left = find_holder(t, level, i), right = find_holder(t, level, i + 1);
+        nib_tree_node *node = find_node(t, level, me == left ? i : i + 1);
         if (left == right)
-            join_here(t, level, i);
+            join_local(t, level, i);
         else if (node == NULL)
             continue;
         else if (me == right)
-            NIB_TRY(give(t, node, left, what, err));
+            NIB_TRY(send_node(t, node, left, what, err));
         else if (me == left)
-            NIB_TRY(take(t, node, right, what, err));
+            NIB_TRY(receive_node(t, node, right, what, err));
     }
     return NIB_OK;
 }
@@ -204,6 +206,6 @@ nib_status nib__tree_sum(nib_tree *t, const float **sum, double *loss, const cha
 {
     const nib_status status = sum_ranks(t, sum, loss, what, err);
     if (status != NIB_OK)
-        nib__ranks_break(t->ranks); /* others wait in the middle of the sum */
+        nib__ranks_break(t->ranks); /* the other ranks wait in the middle of the sum */
     return status;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes metrics, and finds where an interrupted run's file goes on.
+ * Writes metrics, and finds where the file of an interrupted run continues.
  */
 #include "metrics.h"
 
@@ -10,9 +10,9 @@
 
 enum { METRICS_MAX = 1 << 30 };
 
-/* ---- what stays of an earlier process's file ---- */
+/* ---- what to keep of an existing file ---- */
 
-/* The step of a line; 0: a line without one; negative: no line of metrics. */
+/* The step of a line; 0: a line without a step; negative: not a line of metrics. */
 static int64_t step_of(const char *line, size_t size)
 {
     nib_json json;
@@ -38,7 +38,7 @@ static uint64_t kept_bytes(const char *text, size_t size, int64_t step)
         if (found < 0 || found > step)
             break;
         at = (size_t)(end + 1 - text);
-        if (found > 0 || kept == 0) /* lines about earlier resumptions count only before a step */
+        if (found > 0 || kept == 0) /* a line without a step is kept only if a step follows */
             kept = at;
     }
     return kept;
@@ -89,7 +89,7 @@ static nib_status write_head(nib_metrics *m, nib_err *err)
     return write_line(m, err);
 }
 
-/* The line of a step, open; false: no metrics are written. */
+/* Begins the line of a step; false: no metrics are written. */
 static bool begin_line(nib_metrics *m, nib_jsonw *w, int64_t step)
 {
     if (!m->trainer)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A run's metrics as JSON lines: the first says how the run was made, then one per logged step. A
- * run that goes on from a checkpoint goes on in its file: what was written past that step, and a
- * line that a killed process left torn, is cut off, and a line says from where.
+ * A run's metrics as JSON lines: the first line describes the run, then one line per logged step. A
+ * run that resumes from a checkpoint continues the same file. It cuts off what was written past
+ * that step, and a torn last line of a killed process, and adds a line that says where it resumed.
  */
 #ifndef NIB_METRICS_H
 #define NIB_METRICS_H
@@ -12,19 +12,19 @@
 #include "validate.h"
 
 typedef struct nib_metrics {
-    const nib_trainer *trainer; /* NULL: none are asked for, or this is not rank 0 */
+    const nib_trainer *trainer; /* NULL: no metrics wanted, or not rank 0 */
     const char *path;
     nib_text line;
     int fd;
 } nib_metrics;
 
-/* How fast the steps since the last line were. */
+/* Speed of the steps since the last line. */
 typedef struct nib_speed {
-    double tokens_per_s, flops, share; /* of the measured rate: 0 to 1 */
-    uint64_t memory;                   /* bytes: the most so far */
+    double tokens_per_s, flops, share; /* share: of the measured rate, 0 to 1 */
+    uint64_t memory;                   /* peak so far, in bytes */
 } nib_speed;
 
-/* Makes the folder of config->metrics. */
+/* Opens config->metrics, and makes its folder. */
 nib_status nib__metrics_open(nib_metrics *out, nib_trainer *trainer, nib_err *err);
 void nib__metrics_close(nib_metrics *metrics);
 nib_status nib__metrics_step(nib_metrics *metrics, const nib_step_report *report,

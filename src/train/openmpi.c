@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds Open MPI's library and its symbols.
+ * Loads Open MPI and looks up its symbols.
  */
 #include "openmpi.h"
 
@@ -9,33 +9,35 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-#define TO_INSTALL "install Open MPI 4 or 5 (Debian, Ubuntu: apt-get install openmpi-bin)"
+#define INSTALL_HINT "install Open MPI 4 or 5 (Debian, Ubuntu: apt-get install openmpi-bin)"
 
-/* Releases 3 to 5 have this number; their version tells them apart. */
-static const char name[] = "libmpi.so.40", name_of_macos[] = "libmpi.40.dylib";
+/* Releases 3 to 5 share this number; check_version tells them apart. */
+static const char name[] = "libmpi.so.40", macos_name[] = "libmpi.40.dylib";
 
-/* Its plug-ins find the library's symbols only where those are global. */
+/* Global, since Open MPI's plug-ins look up the library's symbols. */
 static void *open_library(void)
 {
-    void *library = dlopen(name_of_macos, RTLD_NOW | RTLD_GLOBAL);
+    void *library = dlopen(macos_name, RTLD_NOW | RTLD_GLOBAL);
     return library ? library : dlopen(name, RTLD_NOW | RTLD_GLOBAL);
 }
 
-/* A pointer to an object or a function, of `size` bytes: ISO C has no cast between the two. */
-static nib_status find(void *to, size_t size, void *library, const char *symbol, nib_err *err)
+/* Looks up an object or a function. `size` is that of a pointer: ISO C has no cast between the two
+ * kinds. */
+static nib_status find_symbol(void *to, size_t size, void *library, const char *symbol,
+                              nib_err *err)
 {
     void *at = dlsym(library, symbol);
     if (!at || size != sizeof at)
-        return nib__fail(err, NIB_NOT_AS_ASKED, "%s has no %s and is not Open MPI's; " TO_INSTALL,
-                         name, symbol);
+        return nib__fail(err, NIB_NOT_AS_ASKED,
+                         "%s has no symbol %s, so it is not Open MPI; " INSTALL_HINT, name, symbol);
     memcpy(to, &at, sizeof at);
     return NIB_OK;
 }
 
 static nib_status check_version(const nib_mpi *m, nib_err *err)
 {
-    /* MPI says how long the text may be at compile time only; Open MPI's is at most 256, and
-     * another library's, which is told from it here, at most 8192. */
+    /* MPI states the maximum length at compile time only. Open MPI's is 256; that of other
+     * libraries, which are rejected here, is at most 8192. */
     char text[8192] = "";
     int length = 0, major = 0;
     m->get_library_version(text, &length);
@@ -43,19 +45,19 @@ static nib_status check_version(const nib_mpi *m, nib_err *err)
         return NIB_OK;
     text[64] = '\0';
     char shown[NIB_SHOWN];
-    return nib__fail(err, NIB_NOT_AS_ASKED, "%s is \"%s\", and only Open MPI 4 and 5 are known; %s",
-                     name, nib__shown(shown, text), TO_INSTALL);
+    return nib__fail(err, NIB_NOT_AS_ASKED,
+                     "%s is \"%s\", but only Open MPI 4 and 5 are supported; %s", name,
+                     nib__shown(shown, text), INSTALL_HINT);
 }
 
 nib_status nib__mpi_load(nib_mpi *out, nib_err *err)
 {
     void *library = open_library();
     if (!library)
-        return nib__fail(err, NIB_NOT_AS_ASKED,
-                         "ranks want Open MPI, and it does not load (%s); %s", dlerror(),
-                         TO_INSTALL);
+        return nib__fail(err, NIB_NOT_AS_ASKED, "ranks need Open MPI, which does not load (%s); %s",
+                         dlerror(), INSTALL_HINT);
 #define X(member, symbol, more)                                                                    \
-    NIB_TRY(find(&out->member, sizeof out->member, library, symbol, err));
+    NIB_TRY(find_symbol(&out->member, sizeof out->member, library, symbol, err));
     NIB_MPI_OBJECTS(X)
     NIB_MPI_CALLS(X)
 #undef X

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Open MPI by dlopen: no header and no library is needed where one process trains. What stands here
- * follows the MPI standard's prototypes and Open MPI's binary interface, which its releases 4 and 5
- * share (docs.open-mpi.org, "ABI compatibility"): handles are pointers, predefined handles are the
- * addresses of exported objects. Releases 4 and 5 only.
+ * Open MPI by dlopen, so that building, and training in one process, need no header and no library.
+ * The declarations follow the MPI standard's prototypes and Open MPI's binary interface, which
+ * releases 4 and 5 share (docs.open-mpi.org, "ABI compatibility"): handles are pointers, predefined
+ * handles are addresses of exported objects. Only releases 4 and 5 work.
  */
 #ifndef NIB_OPENMPI_H
 #define NIB_OPENMPI_H
@@ -60,8 +60,8 @@ typedef struct nib_mpi {
 #undef X
 } nib_mpi;
 
-/* Stays loaded until the process ends: Open MPI cannot be unloaded. NIB_NOT_AS_ASKED: there is
- * none, or another release. */
+/* Open MPI stays loaded until the process ends: it cannot be unloaded. NIB_NOT_AS_ASKED: no
+ * library, or another release. */
 nib_status nib__mpi_load(nib_mpi *out, nib_err *err);
 
 #endif

@@ -17,7 +17,7 @@ typedef struct lister {
     nib_arena *arena;
 } lister;
 
-static bool add(lister *l, const char *name, nib_param p)
+static bool add_param(lister *l, const char *name, nib_param p)
 {
     p.name = nib__arena_copy(l->arena, name, strlen(name));
     if (p.name == NULL)
@@ -43,18 +43,18 @@ static bool add_site(lister *l, const nib_graph_weight *entry)
     }
     snprintf(name, sizeof name, "%s.weight", s->name);
     l->out->weight[site] = l->out->count;
-    if (!add(l, name,
-             (nib_param){.role = table ? NIB_PARAM_TABLE : NIB_PARAM_WEIGHT,
-                         .layer = layer,
-                         .rows = s->n,
-                         .columns = s->k,
-                         .entry = entry}))
+    if (!add_param(l, name,
+                   (nib_param){.role = table ? NIB_PARAM_TABLE : NIB_PARAM_WEIGHT,
+                               .layer = layer,
+                               .rows = s->n,
+                               .columns = s->k,
+                               .entry = entry}))
         return false;
     if (!s->bias)
         return true;
     snprintf(name, sizeof name, "%s.bias", s->name);
     l->out->bias[site] = l->out->count;
-    return add(
+    return add_param(
         l, name,
         (nib_param){
             .role = NIB_PARAM_BIAS, .layer = layer, .rows = 1, .columns = s->n, .entry = entry});
@@ -70,16 +70,16 @@ static bool add_norm(lister *l, const nib_graph_weight *norm)
                    .entry = norm};
     l->out->norm[norm->index] = l->out->count;
     l->out->norm_bias[norm->index] = SIZE_MAX;
-    if (!add(l, nib__network_norm_name(name, l->net, norm->index, NIB_NORM_WEIGHT), p))
+    if (!add_param(l, nib__network_norm_name(name, l->net, norm->index, NIB_NORM_WEIGHT), p))
         return false;
     if (!norm->bias)
         return true;
     p.role = NIB_PARAM_BIAS;
     l->out->norm_bias[norm->index] = l->out->count;
-    return add(l, nib__network_norm_name(name, l->net, norm->index, NIB_NORM_BIAS), p);
+    return add_param(l, nib__network_norm_name(name, l->net, norm->index, NIB_NORM_BIAS), p);
 }
 
-static bool list(lister *l)
+static bool list_weights(lister *l)
 {
     const nib_graph *graph = &l->net->graph;
     bool ok = true;
@@ -100,18 +100,20 @@ nib_status nib__params_list(nib_params *out, const nib_network *net, nib_arena *
                         .norm = nib__arena_take(arena, norms, sizeof *out->norm),
                         .norm_bias = nib__arena_take(arena, norms, sizeof *out->norm_bias)};
     lister l = {net, out, arena};
-    if (!out->items || !out->weight || !out->bias || !out->norm || !out->norm_bias || !list(&l))
+    if (!out->items || !out->weight || !out->bias || !out->norm || !out->norm_bias ||
+        !list_weights(&l))
         return nib__fail_memory(err, most * sizeof *out->items, "the list of parameters");
     return NIB_OK;
 }
 
 /* ---- first values ---- */
 
-/* A normal value; a draw past `cut` deviations is drawn again. */
-static float normal(uint64_t seed, size_t parameter, int64_t place, double deviation, double cut)
+/* A normal value; draws past `cut` deviations are repeated. */
+static float draw_normal(uint64_t seed, size_t parameter, int64_t place, double deviation,
+                         double cut)
 {
     for (int64_t draw = 0;; draw++) {
-        /* places of one parameter and draw: a sequence of their own */
+        /* a separate random sequence per parameter and draw */
         const int64_t sequence = (int64_t)parameter << 16 | draw;
         const double x = nib__random_normal(seed, sequence, place);
         if (fabs(x) <= cut)
@@ -131,10 +133,11 @@ static void job_fill(void *ctx, int worker, int64_t begin, int64_t end)
     const fill *f = ctx;
     (void)worker;
     for (int64_t i = begin; i < end; i++)
-        f->to[i] = normal(f->seed, f->parameter, i, f->deviation, f->cut);
+        f->to[i] = draw_normal(f->seed, f->parameter, i, f->deviation, f->cut);
 }
 
-static bool is_deep(nib_role role) /* o, up (w3) and down (w2) lie on the way of the residual */
+static bool
+scales_with_depth(nib_role role) /* o, up (w3) and down (w2) write to the residual path */
 {
     return role == NIB_ROLE_O || role == NIB_ROLE_UP || role == NIB_ROLE_DOWN;
 }
@@ -159,7 +162,7 @@ void nib__params_init(float *block, const nib_params *params, bool tied, uint64_
             f.deviation = 1 / sqrt((double)p->columns);
             f.cut = 3;
         } else {
-            if (is_deep(p->entry->role))
+            if (scales_with_depth(p->entry->role))
                 f.deviation /= sqrt(2 * (double)(p->layer + 1));
             f.cut = limit / f.deviation;
         }

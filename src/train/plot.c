@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* Of middling lightness: seen on white and on black. Further runs repeat them in dashes. */
+/* Medium lightness, visible on white and on black. Further runs repeat the colours with dashes. */
 static const char *const colours[] = {"#2f81f7", "#e8710a", "#1fa35b", "#d63f8c",
                                       "#8b5cf6", "#0e9aa7", "#b58a00", "#e5484d"};
 static const char *const dashes[] = {"", " stroke-dasharray=\"7 3\"", " stroke-dasharray=\"2 3\""};
@@ -22,7 +22,7 @@ static const char style[] =
 
 /* ---- curves ---- */
 
-/* Points that fall within half a pixel of each other become their mean. */
+/* Points within half a pixel of each other are drawn as their mean. */
 static void draw_curve(const nib_svg *d, const nib_curve *c, size_t index, const char *class)
 {
     nib_text *out = d->out;
@@ -43,7 +43,7 @@ static void draw_curve(const nib_svg *d, const nib_curve *c, size_t index, const
     nib__text_str(out, "\"/>\n");
 }
 
-/* Each point the mean of the last `window` points up to it. */
+/* Replaces each point by the mean of the last `window` points up to it. */
 static nib_status smooth_curve(nib_curve *out, const nib_curve *c, int64_t window, nib_arena *arena,
                                nib_err *err)
 {
@@ -73,7 +73,7 @@ static void draw_legend(nib_text *out, const nib_curve *c, size_t index)
     nib__svg_text(out, NIB_SVG_LEFT + 36, y + 4, "start");
     nib__svg_escaped(out, c->name, NIB_SVG_NAME);
     const double last = c->y[c->count - 1];
-    double parts = 1e4; /* of 1: four places, and four digits of what is small, such as a rate */
+    double parts = 1e4; /* 4 decimals, and 4 digits of small values such as a rate */
     while (last != 0 && fabs(last) * parts < 1000 && parts < 1e300)
         parts *= 10;
     nib__text_str(out, ": ");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads curves, and nib_plot.
+ * Reads curves; implements nib_plot.
  */
 #include "plot.h"
 
@@ -13,7 +13,7 @@
 
 enum { METRICS_MAX = 1 << 30 };
 
-/* What is larger is drawn no more than what is not finite. NaN is not below it either. */
+/* Larger values are not drawn, nor are infinities and NaN. */
 #define LARGEST 1e300
 
 typedef struct reader {
@@ -23,7 +23,7 @@ typedef struct reader {
     size_t capacity; /* of both arrays */
 } reader;
 
-/* *step 0, or *y NaN: the line says nothing of that. */
+/* Reads a line; *step 0 or *y NaN: the line does not have it. */
 static nib_status read_line(int64_t *step, double *y, const reader *r, int64_t number,
                             const char *line, size_t size, nib_err *err)
 {
@@ -41,7 +41,7 @@ static nib_status read_line(int64_t *step, double *y, const reader *r, int64_t n
             ok = nib__json_skip(&json);
         } else if (nib__json_next(&json) != NIB_JSON_NULL) {
             if (json.event != NIB_JSON_NUMBER)
-                nib__json_fail(&json, "the value is no number");
+                nib__json_fail(&json, "the value is not a number");
             ok = json.event != NIB_JSON_ERROR && nib__json_double(&json, y);
         }
     }
@@ -50,8 +50,8 @@ static nib_status read_line(int64_t *step, double *y, const reader *r, int64_t n
     return nib__json_status(&json, err);
 }
 
-/* No fewer than the points of a text: they are lines, and none is shorter than this one. */
-static size_t most_points(const char *text, size_t size)
+/* An upper bound of the points in a text: one per line, and no line is shorter than this one. */
+static size_t max_points(const char *text, size_t size)
 {
     static const char shortest[] = "{\"step\":1,\"\":1}\n";
     size_t lines = 1;
@@ -61,11 +61,11 @@ static size_t most_points(const char *text, size_t size)
     return lines < fit ? lines : fit;
 }
 
-/* A run that is being written, or was killed, may end within a line. */
-static void say_torn(const reader *r, int64_t number)
+/* Logs a torn last line, which a running or killed process may leave. */
+static void log_torn(const reader *r, int64_t number)
 {
     char line[NIB_SHOWN + 96], shown[NIB_SHOWN];
-    snprintf(line, sizeof line, "%s: line %" PRId64 ", the last, is not whole: it is passed over",
+    snprintf(line, sizeof line, "%s: line %" PRId64 ", the last, is incomplete and was skipped",
              nib__shown(shown, r->path), number);
     if (r->engine->callbacks.log)
         r->engine->callbacks.log(r->engine->callbacks.ctx, line);
@@ -83,7 +83,7 @@ static nib_status read_lines(reader *r, const char *text, size_t size, nib_err *
         if (status != NIB_OK && end)
             return status;
         if (status != NIB_OK)
-            say_torn(r, number);
+            log_torn(r, number);
         if (status == NIB_OK && step > 0 && fabs(y) < LARGEST && r->out->count < r->capacity) {
             r->out->x[r->out->count] = (double)step;
             r->out->y[r->out->count++] = y;
@@ -93,8 +93,8 @@ static nib_status read_lines(reader *r, const char *text, size_t size, nib_err *
     return NIB_OK;
 }
 
-/* What to call a run: its path without the file's usual name. */
-static const char *name_of(const char *path, nib_arena *arena)
+/* The name of a run: its path without the usual file name. */
+static const char *copy_run_name(const char *path, nib_arena *arena)
 {
     static const char usual[] = "/metrics.jsonl";
     size_t size = strlen(path);
@@ -112,13 +112,13 @@ nib_status nib__curve_read(nib_curve *out, const char *path, const char *value,
     reader r = {.engine = engine, .path = path, .value = value, .out = out};
     char *text, shown[NIB_SHOWN];
     size_t size;
-    *out = (nib_curve){.name = name_of(path, arena)};
+    *out = (nib_curve){.name = copy_run_name(path, arena)};
     if (nib__path_kind(path) == NIB_PATH_DIRECTORY)
         r.path = nib__path_join(arena, path, "metrics.jsonl");
     if (!out->name || !r.path)
         return nib__fail_memory(err, strlen(path), "a path");
     NIB_TRY(nib__file_read(&text, &size, r.path, METRICS_MAX, a, err));
-    r.capacity = most_points(text, size);
+    r.capacity = max_points(text, size);
     out->x = nib__arena_take(arena, r.capacity, sizeof *out->x);
     out->y = nib__arena_take(arena, r.capacity, sizeof *out->y);
     const nib_status status = out->x && out->y
@@ -133,7 +133,7 @@ nib_status nib__curve_read(nib_curve *out, const char *path, const char *value,
 
 /* ---- the call ---- */
 
-/* The plot would take the place of what it is drawn of. */
+/* Checks that the plot does not replace a run that it shows. */
 static nib_status check_out(const nib_plot_options *o, nib_arena *arena, nib_err *err)
 {
     char shown[NIB_SHOWN];
@@ -143,7 +143,7 @@ static nib_status check_out(const nib_plot_options *o, nib_arena *arena, nib_err
             return nib__fail_memory(err, strlen(run), "a path");
         if (nib__path_same(o->out, run) || nib__path_same(o->out, inside))
             return nib__fail(err, NIB_EXISTS,
-                             "%s: the plot would replace a run that it is of; name another file",
+                             "%s: the plot would overwrite a run that it shows; name another file",
                              nib__shown(shown, o->out));
     }
     return NIB_OK;
@@ -165,10 +165,10 @@ nib_status nib_plot(nib_engine *engine, const nib_plot_options *o, const nib_sin
     nib_arena arena;
     nib_text svg;
     if (o->runs.count < 1 || o->runs.count > NIB_PLOT_RUNS)
-        return nib__fail(err, NIB_USAGE, "%zu runs; a plot is of 1 to %d", o->runs.count,
+        return nib__fail(err, NIB_USAGE, "%zu runs; a plot takes 1 to %d", o->runs.count,
                          NIB_PLOT_RUNS);
     if (o->smooth < 0 || o->smooth > NIB_PLOT_SMOOTH)
-        return nib__fail(err, NIB_USAGE, "a mean over %" PRId64 " points; 0 to %d are wanted",
+        return nib__fail(err, NIB_USAGE, "a mean over %" PRId64 " points is outside 0 to %d",
                          o->smooth, NIB_PLOT_SMOOTH);
     nib__arena_init(&arena, &engine->allocator, 0);
     nib__text_init(&svg, &engine->allocator);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chooses rows for products and runs them in parts. How a product is cut changes no bit: rows of x
- * and outputs are independent.
+ * Chooses rows for products and runs them in parts. Rows of x and outputs are independent, so
+ * splitting a product does not change a bit.
  */
 #include "product.h"
 
@@ -11,9 +11,9 @@
 
 /* ---- choosing ---- */
 
-/* What a product's sides are coded in: the layer's scheme, but bf16 for the weight's gradient where
- * the config wants it in high precision; then fp8 with a scale per row has one for the whole
- * weight in dx (torchao's rowwise_with_gw_hp). */
+/* The scheme of a product's sides: the layer's, but bf16 for the weight's gradient if the config
+ * wants it in high precision. Then fp8 with a scale per row uses one scale for the whole weight in
+ * dx (torchao's rowwise_with_gw_hp). */
 static nib_scheme side_scheme(const nib_scheme *done, int which, bool wgrad_with_hp)
 {
     nib_scheme scheme = *done;
@@ -26,7 +26,8 @@ static nib_scheme side_scheme(const nib_scheme *done, int which, bool wgrad_with
     return scheme;
 }
 
-/* torchao's recipes for fp8: tensorwise has e5m2 gradients, rowwise scales of powers of two. */
+/* torchao's fp8 recipes: tensorwise has e5m2 gradients; rowwise has scales that are powers of
+ * two. */
 static void set_fp8(nib_product *p, const nib_scheme *done, int which)
 {
     const bool tensorwise = done->group == NIB_GROUP_TENSOR;
@@ -72,7 +73,7 @@ nib_status nib__product_find(nib_product *out, const nib_assignment *plan,
     return out->cast != NULL && (out->quant != NULL || !made) &&
                    (out->amax != NULL || (!out->x_amax && !out->w_amax))
                ? NIB_OK
-               : nib__fail(err, NIB_NOT_AS_ASKED, "%s: no row makes the operands of %s",
+               : nib__fail(err, NIB_NOT_AS_ASKED, "%s: no kernel prepares the operands of %s",
                            layer->name, out->row->name);
 }
 
@@ -111,7 +112,7 @@ static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
 
 int64_t nib__parts_grain(const nib_workers *w, int64_t count, int64_t step)
 {
-    enum { PARTS_PER_WORKER = 4 }; /* so that an interrupted worker holds nobody up for long */
+    enum { PARTS_PER_WORKER = 4 }; /* so that an interrupted worker delays the others little */
     const int64_t parts = (int64_t)nib__pool_threads(w->pool) * PARTS_PER_WORKER;
     return nib__round_up(nib__max(1, nib__ceil_div(count, parts)), step);
 }
@@ -127,7 +128,7 @@ nib_status nib__workers_launch(const nib_workers *w, const nib_kernel *row, cons
     return status;
 }
 
-/* Among the threads, on this one, or whole on the device. */
+/* Runs on all threads, on this one, or on the device. */
 static nib_status run_parts(const nib_kernel *row, const nib_workers *w, const void *args,
                             int64_t count, int64_t step, nib_err *err)
 {
@@ -141,7 +142,7 @@ static nib_status run_parts(const nib_kernel *row, const nib_workers *w, const v
     return NIB_OK;
 }
 
-/* Parts are rows of one matrix, and then of another of one row, which has their magnitudes. */
+/* First the maxima of parts of the rows, then the maximum of these. */
 nib_status nib__product_amax(const nib_kernel *row, const nib_workers *w, const float *x,
                              int64_t rows, int64_t width, int64_t ldx, float *parts, nib_err *err)
 {
@@ -152,7 +153,7 @@ nib_status nib__product_amax(const nib_kernel *row, const nib_workers *w, const 
     return run_parts(row, w, &all, 1, 1, err);
 }
 
-enum { PANEL = 16 /* tokens or outputs that parts of columns begin at multiples of */ };
+enum { PANEL = 16 /* parts of columns begin at multiples of this many tokens or outputs */ };
 
 nib_status nib__product_quant(const nib_product *p, const nib_workers *w, const float *x,
                               int64_t ldx, const float *amax, const nib_input *out, nib_err *err)
@@ -184,7 +185,7 @@ typedef struct linear_part {
     const nib_kernel *row;
     const nib_workers *workers;
     const nib_linear *whole;
-    int64_t tiles, row_parts; /* of x rows, shared evenly among so many parts */
+    int64_t tiles, row_parts; /* tiles of x rows, divided evenly among row_parts */
     int64_t columns;          /* outputs of a part */
 } linear_part;
 
@@ -204,7 +205,7 @@ static nib_input input_rows(const nib_input *x, const nib_scheme *scheme, int64_
     return out;
 }
 
-enum { TILE = 12, ROWS = 240 }; /* linear_float.h's, for speed alone */
+enum { TILE = 12, ROWS = 240 }; /* as in linear_float.h; affect speed only */
 
 static void job_linear(void *ctx, int worker, int64_t begin, int64_t end)
 {
@@ -227,9 +228,9 @@ nib_input nib__product_input_rows(const nib_product *p, const nib_input *x, int6
     return input_rows(x, &p->shape.scheme, first, end);
 }
 
-/* Parts are rows of x with all outputs, as long as there are enough of them: a part brings its rows
- * into the order of the tiles once, and all weights into their form. So parts are as few as can be,
- * but of one size and a multiple of the threads, so that all threads end together. */
+/* Parts are ranges of rows of x with all outputs, as long as there are enough rows: a part reorders
+ * its rows into tiles once, and converts all weights. So there are as few parts as possible, but of
+ * equal size and a multiple of the threads, so that all threads end together. */
 nib_status nib__product_run(const nib_product *p, const nib_workers *w, const nib_input *x,
                             const void *packed, const float *bias, float *y, int64_t ldy,
                             nib_err *err)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The three products of a linear layer in training, y = x W^T, dx = dy W and dW = dy^T x: which row
- * computes each, which rows make its two sides, and running them. A product sums over k, n or m;
- * blocks and scales of both sides run along that sum.
+ * The three products of a linear layer in training, y = x W^T, dx = dy W and dW = dy^T x: chooses
+ * the row of each and the rows that encode its two sides, and runs them. A product sums over k, n
+ * or m; blocks and scales of both sides run along that sum.
  */
 #ifndef NIB_PRODUCT_H
 #define NIB_PRODUCT_H
@@ -14,61 +14,61 @@
 enum { NIB_PRODUCT_Y, NIB_PRODUCT_DX, NIB_PRODUCT_DW, NIB_PRODUCTS };
 
 typedef struct nib_product {
-    const nib_kernel *row, *quant, *cast; /* quant NULL: f32 rows are taken as they lie */
+    const nib_kernel *row, *quant, *cast; /* quant NULL: reads f32 rows */
     const nib_kernel *amax;
-    nib_weight shape;    /* of the W side, without data */
-    nib_type input;      /* of the x side, where it is float */
-    bool x_amax, w_amax; /* e4m3: one scale for the whole side, of its largest magnitude */
+    nib_weight shape;    /* the W side, without data */
+    nib_type input;      /* type of a float x side */
+    bool x_amax, w_amax; /* e4m3: one scale for the whole side, from its largest magnitude */
     bool e5m2;           /* e4m3: codes of the x side are e5m2 */
     bool two_power;      /* e4m3: scales are powers of two */
 } nib_product;
 
-/* Where a product runs: threads, and scratch of `scratch_bytes` for each; or a device, to whose
- * memory all addresses of the product then belong. Its rows say which. */
+/* Where a product runs: on threads with `scratch_bytes` of scratch each, or on a device, whose
+ * memory then holds all addresses of the product. Its rows decide which. */
 typedef struct nib_workers {
-    nib_pool *pool; /* NULL: the calling thread alone, which is one of a pool */
-    nib_gpu *gpu;   /* NULL: there is none */
+    nib_pool *pool; /* NULL: only the calling thread, which is a worker of a pool */
+    nib_gpu *gpu;   /* NULL: no device */
     char *scratch;
     uint64_t scratch_bytes;
-    /* The device's rows are compiled and not launched, and here is the one that cannot be; NULL:
-     * they run */
+    /* Not NULL: device rows are only compiled, and *refused is the one that cannot be */
     const nib_kernel **refused;
 } nib_workers;
 
-/* The product of a planned layer with m tokens. NIB_NOT_AS_ASKED: a side has no row there. */
+/* The product of a planned layer with m tokens. NIB_NOT_AS_ASKED: no row encodes a side. */
 nib_status nib__product_find(nib_product *out, const nib_assignment *plan,
                              const nib_layer_plan *uses, int which, int64_t m, bool wgrad_with_hp,
                              nib_err *err);
-/* Rows of its x side: m, m, n. */
+/* Rows of the x side: m, m, n. */
 int64_t nib__product_rows(const nib_layer *layer, int which, int64_t m);
 uint64_t nib__product_scratch(const nib_product *p, int64_t rows);
 
-/* The x side of `rows` rows in its form at `at`; *bytes (NULL allowed): how many it takes. */
+/* The encoded x side of `rows` rows at `at`; *bytes (NULL allowed): its size. */
 nib_input nib__product_input(const nib_product *p, int64_t rows, char *at, uint64_t *bytes);
 /* Rows first..end of an x side. */
 nib_input nib__product_input_rows(const nib_product *p, const nib_input *x, int64_t first,
                                   int64_t end);
-/* What follows fails on a device alone. */
+/* The functions below can fail on a device only. */
 
-/* Makes it: of rows of x, or of columns for dW. */
+/* Encodes the x side: rows of x, or columns for dW. */
 nib_status nib__product_quant(const nib_product *p, const nib_workers *w, const float *x,
                               int64_t ldx, const float *amax, const nib_input *out, nib_err *err);
-/* Makes the W side: nib__cast_bytes at `to`. */
+/* Encodes the W side: nib__cast_bytes at `to`. */
 nib_status nib__product_cast(const nib_product *p, const nib_workers *w, const float *x,
                              int64_t ldx, const float *amax, void *to, nib_err *err);
-/* y [rows][ldy] = x side times W side, and bias [n] or NULL. */
+/* y [rows][ldy] = x side times W side, plus bias [n] unless NULL. */
 nib_status nib__product_run(const nib_product *p, const nib_workers *w, const nib_input *x,
                             const void *packed, const float *bias, float *y, int64_t ldy,
                             nib_err *err);
 
-/* The largest magnitude of x [rows][ldx] into *parts; room for ceil(rows / NIB_TRAIN_ROWS) + 1. */
+/* The largest magnitude of x [rows][ldx] into *parts, which needs ceil(rows / NIB_TRAIN_ROWS) + 1
+ * elements. */
 nib_status nib__product_amax(const nib_kernel *row, const nib_workers *w, const float *x,
                              int64_t rows, int64_t width, int64_t ldx, float *parts, nib_err *err);
 
-/* Launches a row of the device, or compiles it: see `refused`. */
+/* Launches a device row, or only compiles it: see `refused`. */
 nib_status nib__workers_launch(const nib_workers *w, const nib_kernel *row, const void *args,
                                nib_err *err);
-/* Parts of a loop over `count` elements, each a multiple of `step`. */
+/* The size of parts of a loop over `count` elements, a multiple of `step`. */
 int64_t nib__parts_grain(const nib_workers *w, int64_t count, int64_t step);
 
 #endif

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ranks over Open MPI. Owns the handles, the waits and their limit.
+ * Ranks over Open MPI: handles, waits and their limits.
  *
  * Only messages between two ranks are used, because only they can be waited for with a limit: MPI's
- * collective calls, and its own waits, never come back when a rank hangs. A large message begins
- * with a byte each way: until both ranks are there, waiting leaves the core to others; from then on
- * the bytes are driven as fast as they go.
+ * collective calls and its own waits never return when a rank hangs. A large message begins with a
+ * byte in each direction. Until both ranks have arrived, waiting yields the core; after that the
+ * transfer polls at full speed.
  *
- * Who hangs is seldom the rank that is waited for, but one that this one waits for itself. So a
- * rank whose limit is over asks it, and every rank answers such questions while it waits; the one
- * at the end of the chain that does not answer is named.
+ * The rank that hangs is seldom the one waited for, but one further along: that rank waits for
+ * another itself. So when the limit is over, a rank asks the one it waits for whom that one waits
+ * for, and so on. Every rank answers such questions while it waits. The error names the one at the
+ * end of the chain, which does not answer.
  */
 #include "ranks.h"
 
@@ -24,31 +25,32 @@
 
 enum {
     TAG_DATA = 1,
-    TAG_MEET,
+    TAG_HANDSHAKE,
     TAG_QUESTION, /* one byte */
-    TAG_ANSWER,   /* int32_t: the rank waited for */
+    TAG_ANSWER,   /* int32_t: the rank it waits for */
 
-    SMALL = 4096,      /* bytes that need no meeting: MPI sends them on its own */
-    PIECE = 64 << 20,  /* MPI counts bytes in an int; and each piece has the whole limit */
-    SLEEP_NS = 100000, /* between looks at what does not come yet */
+    SMALL = 4096,      /* bytes that need no handshake: MPI buffers them */
+    PIECE = 64 << 20,  /* MPI counts bytes in an int; each piece gets the whole limit */
+    SLEEP_NS = 100000, /* between polls, after the dense phase */
 };
 
 static const double DEFAULT_LIMIT_S = 100;
 static const double ANSWER_LIMIT_S = 2;
-static const double DENSE_S = 0.002, DENSE_FLOW_S = 1; /* looking without sleep */
-static const double GAP_S = 1; /* more than this between two looks: we were stopped, not waiting */
+static const double DENSE_S = 0.002, DENSE_FLOW_S = 1; /* seconds of polling without sleep */
+/* A longer gap between polls means that this process was stopped; it counts as this much. */
+static const double GAP_S = 1;
 
 struct nib_ranks {
     nib_allocator allocator;
     nib_mpi mpi;
     int rank, count;
     int slice, slices;
-    double timeout_s, busiest_s; /* busiest: between two exchanges */
-    uint64_t idle_since;         /* the end of the last exchange; 0: there was none */
-    int waits_for;               /* -1: for none */
+    double timeout_s, busiest_s; /* busiest_s: the longest between two exchanges */
+    uint64_t idle_since;         /* end of the last exchange; 0: none yet */
+    int waits_for;               /* rank; -1: none */
     bool owned;                  /* MPI was initialised here */
     bool broken;
-    bool ended; /* all agreed that the run failed */
+    bool ended; /* all ranks agreed that the run failed */
 };
 
 int nib_ranks_rank(const nib_ranks *r) { return r ? r->rank : 0; }
@@ -79,7 +81,7 @@ typedef enum outcome { DONE, LATE, BROKE } outcome;
 
 static double seconds_since(uint64_t from) { return (double)(nib__now_ns() - from) * 1e-9; }
 
-static void rest(double waited, bool flows)
+static void yield_or_sleep(double waited, bool flows)
 {
     const struct timespec sleep = {0, SLEEP_NS};
     if (waited < (flows ? DENSE_FLOW_S : DENSE_S))
@@ -105,7 +107,7 @@ static outcome wait_for(nib_ranks *r, nib_mpi_request *request, double limit_s, 
             return LATE;
         if (answers)
             answer_question(r);
-        rest(waited, flows);
+        yield_or_sleep(waited, flows);
         const double gap = seconds_since(last);
         last = nib__now_ns();
         waited += fmin(gap, GAP_S);
@@ -122,7 +124,7 @@ static outcome transfer(nib_ranks *r, void *bytes, size_t size, int peer, bool s
     return started == NIB_MPI_SUCCESS ? wait_for(r, &request, limit_s, flows, answers) : BROKE;
 }
 
-/* ---- who hangs ---- */
+/* ---- finding the rank that hangs ---- */
 
 static void answer_question(nib_ranks *r)
 {
@@ -139,8 +141,8 @@ static void answer_question(nib_ranks *r)
                        false);
 }
 
-/* Whom the rank waits for; false: it does not answer. */
-static bool ask(nib_ranks *r, int rank, int *waits_for)
+/* Asks a rank which rank it waits for; false: it does not answer. */
+static bool ask_rank(nib_ranks *r, int rank, int *waits_for)
 {
     char question = 0;
     int32_t answer;
@@ -152,10 +154,10 @@ static bool ask(nib_ranks *r, int rank, int *waits_for)
     return true;
 }
 
-static int who_hangs(nib_ranks *r, int rank)
+static int find_hanging(nib_ranks *r, int rank)
 {
     int next;
-    for (int hops = 0; hops < r->count && ask(r, rank, &next); hops++) {
+    for (int hops = 0; hops < r->count && ask_rank(r, rank, &next); hops++) {
         if (next < 0 || next >= r->count || next == r->rank)
             break;
         rank = next;
@@ -165,32 +167,32 @@ static int who_hangs(nib_ranks *r, int rank)
 
 /* ---- messages ---- */
 
-static nib_status say_late(nib_ranks *r, int peer, const char *what, nib_err *err)
+static nib_status fail_late(nib_ranks *r, int peer, const char *what, nib_err *err)
 {
-    const int culprit = who_hangs(r, peer);
+    const int culprit = find_hanging(r, peer);
     return nib__fail(err, NIB_FAILED,
                      "%s: rank %d waited %.3g s for rank %d, which does not answer: it hangs, or "
                      "needs more than the %g s of comm.train_timeout_seconds",
                      what, r->rank, r->timeout_s + r->busiest_s, culprit, r->timeout_s);
 }
 
-static nib_status move(nib_ranks *r, void *bytes, size_t size, int peer, bool sends, int tag,
-                       bool flows, const char *what, nib_err *err)
+static nib_status transfer_or_fail(nib_ranks *r, void *bytes, size_t size, int peer, bool sends,
+                                   int tag, bool flows, const char *what, nib_err *err)
 {
     switch (transfer(r, bytes, size, peer, sends, tag, r->timeout_s + r->busiest_s, flows, true)) {
     case DONE: return NIB_OK;
-    case LATE: return say_late(r, peer, what, err);
+    case LATE: return fail_late(r, peer, what, err);
     case BROKE: break;
     }
     return nib__fail(err, NIB_FAILED, "%s: rank %d cannot reach rank %d: its connection broke",
                      what, r->rank, peer);
 }
 
-static nib_status meet(nib_ranks *r, int peer, bool sends, const char *what, nib_err *err)
+static nib_status shake_hands(nib_ranks *r, int peer, bool sends, const char *what, nib_err *err)
 {
     char byte = 0;
-    NIB_TRY(move(r, &byte, 1, peer, sends, TAG_MEET, false, what, err));
-    return move(r, &byte, 1, peer, !sends, TAG_MEET, false, what, err);
+    NIB_TRY(transfer_or_fail(r, &byte, 1, peer, sends, TAG_HANDSHAKE, false, what, err));
+    return transfer_or_fail(r, &byte, 1, peer, !sends, TAG_HANDSHAKE, false, what, err);
 }
 
 static nib_status exchange(nib_ranks *r, char *bytes, size_t size, int peer, bool sends,
@@ -202,10 +204,10 @@ static nib_status exchange(nib_ranks *r, char *bytes, size_t size, int peer, boo
         r->busiest_s = fmax(r->busiest_s, seconds_since(r->idle_since));
     r->waits_for = peer;
     const bool large = size > SMALL;
-    nib_status status = large ? meet(r, peer, sends, what, err) : NIB_OK;
+    nib_status status = large ? shake_hands(r, peer, sends, what, err) : NIB_OK;
     for (size_t at = 0; status == NIB_OK && at < size; at += PIECE)
-        status = move(r, bytes + at, size - at < PIECE ? size - at : PIECE, peer, sends, TAG_DATA,
-                      large, what, err);
+        status = transfer_or_fail(r, bytes + at, size - at < PIECE ? size - at : PIECE, peer, sends,
+                                  TAG_DATA, large, what, err);
     r->waits_for = -1;
     r->idle_since = nib__now_ns();
     r->broken = status != NIB_OK;
@@ -225,7 +227,7 @@ nib_status nib__ranks_receive(nib_ranks *r, void *bytes, size_t size, int from, 
     return exchange(r, bytes, size, from, false, what, err);
 }
 
-/* Down a tree: a rank has it from the one without its lowest bit. */
+/* Along a binary tree: a rank receives from the rank without its lowest bit. */
 nib_status nib__ranks_share(nib_ranks *r, void *bytes, size_t size, const char *what, nib_err *err)
 {
     if (!r)
@@ -248,7 +250,7 @@ typedef struct verdict {
 
 nib_status nib__ranks_verdict(nib_ranks *r, nib_status mine, nib_err *err)
 {
-    static const char what[] = "whether all ranks can go on";
+    static const char what[] = "whether all ranks can continue";
     if (!r || r->broken || r->ended)
         return mine;
     verdict first = {.rank = r->rank, .status = (int32_t)mine};
@@ -276,9 +278,9 @@ nib_status nib_ranks_agree(nib_ranks *r, nib_status mine, nib_err *err)
     return status;
 }
 
-/* ---- life ---- */
+/* ---- opening and closing ---- */
 
-static nib_status start(nib_ranks *r, nib_err *err)
+static nib_status start_mpi(nib_ranks *r, nib_err *err)
 {
     nib_mpi *m = &r->mpi;
     int here = 0, over = 0, level = NIB_MPI_THREAD_FUNNELED;
@@ -302,15 +304,15 @@ static nib_status check_count(const nib_ranks *r, int asked, nib_err *err)
     return r->count >= asked
                ? NIB_OK
                : nib__fail(err, NIB_NOT_AS_ASKED,
-                           "%d ranks are asked, and the run has %d: start it with `mpirun -n %d`, "
-                           "the mpirun of the Open MPI that is found here",
+                           "%d ranks are asked for, but the run has %d: start it with `mpirun -n "
+                           "%d` of the Open MPI that Nibble loads",
                            asked, r->count, asked);
 }
 
-/* Ranks with the same host and the same cores, and which of them this one is. */
+/* Counts the ranks with the same host and cores, and the index of this one among them. */
 static nib_status find_slice(nib_ranks *r, nib_err *err)
 {
-    static const char what[] = "who shares cores with whom";
+    static const char what[] = "which ranks share cores";
     char host[NIB_MPI_TEXT] = "";
     int length = 0;
     nib_hash *hosts = nib__calloc(&r->allocator, (size_t)r->count, sizeof *hosts);
@@ -348,7 +350,7 @@ nib_status nib_ranks_open(nib_ranks **out, const nib_ranks_options *options, nib
     nib__ranks_limit(r, options->timeout_s);
     nib_status status = nib__mpi_load(&r->mpi, err);
     if (status == NIB_OK)
-        status = start(r, err);
+        status = start_mpi(r, err);
     if (status == NIB_OK)
         status = check_count(r, options->asked, err);
     if (status == NIB_OK)
@@ -364,7 +366,7 @@ void nib_ranks_close(nib_ranks *r)
 {
     if (!r)
         return;
-    /* Broken: finalizing would wait for a rank that does not answer. */
+    /* If broken, finalizing would wait for a rank that does not answer. */
     if (r->owned && !r->broken)
         r->mpi.finalize();
     const nib_allocator a = r->allocator;

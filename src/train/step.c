@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opens a micro-batch's buffers: what is kept per layer, what is held once, packed weights, scratch
- * of each worker.
+ * Allocates the memory of a micro-batch: buffers, packed weights, the cache, scratch of each
+ * worker.
  */
 #include "step.h"
 
@@ -23,7 +23,7 @@ static uint64_t product_scratch(const nib_step *s)
     return most;
 }
 
-/* The x side of the rows that a worker takes through a chain. */
+/* The encoded x side of the rows that a worker takes through a chain. */
 static uint64_t rows_input_bytes(const nib_step *s)
 {
     uint64_t most = 0;
@@ -59,22 +59,22 @@ static uint64_t attention_scratch(const nib_step *s)
 
 /* ---- memory ---- */
 
-static nib_status fail_room(const nib_step *s, uint64_t bytes, const char *what, nib_err *err)
+static nib_status fail_memory(const nib_step *s, uint64_t bytes, const char *what, nib_err *err)
 {
     static const char *const modes[] = {
-        [NIB_AC_NONE] = ", or set activation_checkpoint.mode to selective or full instead of none",
-        [NIB_AC_SELECTIVE] = ", or set activation_checkpoint.mode to full instead of selective",
+        [NIB_AC_NONE] = ", or set activation_checkpoint.mode to selective or full",
+        [NIB_AC_SELECTIVE] = ", or set activation_checkpoint.mode to full",
         [NIB_AC_FULL] = ""};
     char size[32];
     return nib__fail(err, NIB_NO_MEMORY,
-                     "memory ran out: there are no %s more for the %s of a micro-batch of %" PRId64
+                     "memory ran out: cannot allocate %s for the %s of a micro-batch of %" PRId64
                      " x %" PRId64 " tokens; lower training.local_batch_size or training.seq_len%s",
                      nib__say_bytes(size, bytes), what, s->options.batch, s->options.length,
                      modes[s->options.checkpointing]);
 }
 
-/* A block of so many bytes, or none where only sizes are asked. */
-static bool take(const nib_step *s, char **to, uint64_t bytes)
+/* Allocates a block, unless only sizes are wanted. */
+static bool allocate(const nib_step *s, char **to, uint64_t bytes)
 {
     if (s->options.sizes_only)
         return true;
@@ -82,8 +82,8 @@ static bool take(const nib_step *s, char **to, uint64_t bytes)
     return *to != NULL;
 }
 
-/* Sizes below are sums of products without checks; far below what wraps them they are refused here.
- * A layer has no more than 64 buffers and forms, each of no more than these channels. */
+/* Sizes below are computed without overflow checks, so sizes far below an overflow are refused
+ * here. A layer has at most 64 buffers and forms, each of at most these channels. */
 static nib_status check_sizes(const nib_step *s, nib_err *err)
 {
     const nib_config *c = &s->net->config;
@@ -94,14 +94,14 @@ static nib_status check_sizes(const nib_step *s, nib_err *err)
                  weights = (double)s->params->total * 8;
     if ((batch + weights) * sizeof(float) < 0x1p62)
         return NIB_OK;
-    return fail_room(s, UINT64_MAX / 2, "buffers", err);
+    return fail_memory(s, UINT64_MAX / 2, "buffers", err);
 }
 
 nib_status nib__step_reserve(nib_step *s, int64_t documents, int64_t blocks, nib_err *err)
 {
     if (documents <= s->documents && blocks <= s->cache_blocks)
         return NIB_OK;
-    if (s->cache_blocks > 0) { /* some more, so that it does not grow with every batch */
+    if (s->cache_blocks > 0) { /* grow by 1/8, so that it does not grow with every batch */
         documents = nib__min(s->m, documents + documents / 8);
         blocks = nib__min(s->m, blocks + blocks / 8);
     }
@@ -118,36 +118,36 @@ nib_status nib__step_reserve(nib_step *s, int64_t documents, int64_t blocks, nib
     s->cache_bytes = 2 * s->cache_side * s->caches;
     s->table_bytes = (uint64_t)(s->documents * s->table_ld) * sizeof *s->tables;
     char *tables = NULL;
-    const bool ok = take(s, &s->cache, s->cache_bytes) && take(s, &tables, s->table_bytes);
+    const bool ok = allocate(s, &s->cache, s->cache_bytes) && allocate(s, &tables, s->table_bytes);
     s->tables = (int32_t *)(void *)tables;
-    return ok ? NIB_OK : fail_room(s, s->cache_bytes + s->table_bytes, "keys and values", err);
+    return ok ? NIB_OK : fail_memory(s, s->cache_bytes + s->table_bytes, "keys and values", err);
 }
 
-/* Where each room of a side begins; returns the bytes of rooms and places. */
-static uint64_t lay_out(nib_step_side *side)
+/* Sets the offset of each region of a side; returns the bytes of regions and buffers. */
+static uint64_t lay_out_side(nib_step_side *side)
 {
     uint64_t used = 0;
-    for (int i = 0; i < NIB_ROOMS; i++) {
-        side->room_at[i] = used;
-        used += aligned(side->room_bytes[i]);
+    for (int i = 0; i < NIB_REGIONS; i++) {
+        side->region_at[i] = used;
+        used += aligned(side->region_bytes[i]);
     }
-    side->places_at = used;
-    return used + side->places;
+    side->buffers_at = used;
+    return used + side->buffer_bytes;
 }
 
-static nib_status take_block(nib_step *s, nib_err *err)
+static nib_status allocate_block(nib_step *s, nib_err *err)
 {
     nib_step_side *here = &s->sides[NIB_SIDE_CPU];
-    const uint64_t used = lay_out(here);
+    const uint64_t used = lay_out_side(here);
     s->workers.pool = s->engine->pool;
     s->rows_input =
         aligned((uint64_t)nib__max((int64_t)product_scratch(s), (int64_t)attention_scratch(s)));
-    s->rows_room = s->rows_input + aligned(rows_input_bytes(s));
-    s->workers.scratch_bytes = s->rows_room + nib__step_room_bytes(s);
+    s->rows_scratch = s->rows_input + aligned(rows_input_bytes(s));
+    s->workers.scratch_bytes = s->rows_scratch + nib__step_chain_scratch(s);
     here->block_bytes =
         used + s->workers.scratch_bytes * (uint64_t)nib__pool_threads(s->engine->pool);
-    if (!take(s, &here->block, here->block_bytes))
-        return fail_room(s, here->block_bytes, "buffers", err);
+    if (!allocate(s, &here->block, here->block_bytes))
+        return fail_memory(s, here->block_bytes, "buffers", err);
     s->workers.scratch = here->block ? here->block + used : NULL;
     return NIB_OK;
 }
@@ -165,15 +165,15 @@ uint64_t nib__step_packed_bytes(const nib_step *s, size_t site, uint64_t at[NIB_
     return used + (has_bias ? aligned((uint64_t)s->net->sites[site].n * sizeof(float)) : 0);
 }
 
-/* The CPU's packed weights, and where its layers find them and their inputs. */
-static nib_status take_packed(nib_step *s, nib_err *err)
+/* Allocates the CPU's packed weights and points its layers to them. */
+static nib_status allocate_packed(nib_step *s, nib_err *err)
 {
     nib_step_side *here = &s->sides[NIB_SIDE_CPU];
     uint64_t at[NIB_PACKED_COUNT];
     for (size_t i = 1; i < s->net->site_count; i++)
         if (nib__step_side(s, i) == NIB_SIDE_CPU)
             here->packed_bytes += nib__step_packed_bytes(s, i, at);
-    if (!take(s, &here->packed, here->packed_bytes))
+    if (!allocate(s, &here->packed, here->packed_bytes))
         return nib__fail_memory(err, (size_t)here->packed_bytes, "the packed weights");
     char *next = here->packed;
     for (size_t i = 1; next != NULL && i < s->net->site_count; i++) {
@@ -187,20 +187,20 @@ static nib_status take_packed(nib_step *s, nib_err *err)
     return NIB_OK;
 }
 
-/* What is known of every token and position. */
-static nib_status take_positions(nib_step *s, nib_err *err)
+/* Positions and sequences of tokens, and rotation tables. */
+static nib_status allocate_positions(nib_step *s, nib_err *err)
 {
     const size_t m = (size_t)s->m;
     const nib_config *c = &s->net->config;
     s->rope_size = nib__rope_size(c, s->options.length);
     s->rope_bytes = s->rope_size * (uint64_t)nib__config_ropes(c) * sizeof *s->rope;
-    s->place_bytes = m * (sizeof *s->sequence + sizeof *s->position);
-    char *rope = NULL, *places = NULL;
-    const bool ok = take(s, &rope, s->rope_bytes) && take(s, &places, s->place_bytes);
+    s->position_bytes = m * (sizeof *s->sequence + sizeof *s->position);
+    char *rope = NULL, *positions = NULL;
+    const bool ok = allocate(s, &rope, s->rope_bytes) && allocate(s, &positions, s->position_bytes);
     s->rope = (float *)(void *)rope;
-    s->sequence = (int32_t *)(void *)places;
+    s->sequence = (int32_t *)(void *)positions;
     if (!ok)
-        return fail_room(s, s->rope_bytes + s->place_bytes, "positions", err);
+        return fail_memory(s, s->rope_bytes + s->position_bytes, "positions", err);
     if (s->options.sizes_only)
         return NIB_OK;
     s->position = s->sequence + m;
@@ -210,7 +210,7 @@ static nib_status take_positions(nib_step *s, nib_err *err)
     return NIB_OK;
 }
 
-static nib_status take_shifted(nib_step *s, nib_err *err)
+static nib_status allocate_shifted(nib_step *s, nib_err *err)
 {
     const nib_graph *g = &s->net->graph;
     const size_t norms = g->kind_count[NIB_WEIGHT_NORM];
@@ -227,19 +227,19 @@ static nib_status take_shifted(nib_step *s, nib_err *err)
                : nib__fail_memory(err, (size_t)count * sizeof *s->shifted, "norm weights");
 }
 
-static nib_status open_parts(nib_step *s, nib_err *err)
+static nib_status open_step(nib_step *s, nib_err *err)
 {
     s->table_ld = nib__ceil_div(s->options.length, NIB_CACHE_BLOCK);
     NIB_TRY(check_sizes(s, err));
     NIB_TRY(nib__step_lower(s, err));
     NIB_TRY(nib__step_make_chains(s, err));
-    s->sides[NIB_SIDE_GPU].block_bytes = lay_out(&s->sides[NIB_SIDE_GPU]);
-    NIB_TRY(nib__step_ask_device(s, err));
-    NIB_TRY(take_block(s, err));
-    NIB_TRY(take_packed(s, err));
-    NIB_TRY(take_shifted(s, err));
-    NIB_TRY(take_positions(s, err));
-    /* documents as long as the sequences; shorter ones get more room when they come */
+    s->sides[NIB_SIDE_GPU].block_bytes = lay_out_side(&s->sides[NIB_SIDE_GPU]);
+    NIB_TRY(nib__step_open_device(s, err));
+    NIB_TRY(allocate_block(s, err));
+    NIB_TRY(allocate_packed(s, err));
+    NIB_TRY(allocate_shifted(s, err));
+    NIB_TRY(allocate_positions(s, err));
+    /* for documents as long as the sequences; shorter ones grow it on demand */
     return nib__step_reserve(s, s->options.batch, s->table_ld * s->options.batch, err);
 }
 
@@ -254,7 +254,7 @@ nib_status nib__step_open(nib_step *out, const nib_network *net, const nib_assig
                       .options = *options,
                       .m = options->batch * options->length};
     nib__arena_init(&out->arena, &net->engine->allocator, 0);
-    const nib_status status = open_parts(out, err);
+    const nib_status status = open_step(out, err);
     *refusal = out->refusal;
     if (status != NIB_OK)
         nib__step_close(out);
@@ -264,13 +264,13 @@ nib_status nib__step_open(nib_step *out, const nib_network *net, const nib_assig
 void nib__step_close(nib_step *s)
 {
     const nib_step_side *here = &s->sides[NIB_SIDE_CPU];
-    nib__step_leave_device(s);
+    nib__step_close_device(s);
     nib__block_free(here->block, (size_t)here->block_bytes);
     nib__block_free(here->packed, (size_t)here->packed_bytes);
     nib__block_free(s->cache, (size_t)s->cache_bytes);
     nib__block_free(s->tables, (size_t)s->table_bytes);
     nib__block_free(s->rope, (size_t)s->rope_bytes);
-    nib__block_free(s->sequence, (size_t)s->place_bytes);
+    nib__block_free(s->sequence, (size_t)s->position_bytes);
     nib__block_free(s->fake_block, (size_t)s->fake_bytes);
     nib__arena_free(&s->arena);
     *s = (nib_step){0};
@@ -280,7 +280,7 @@ uint64_t nib__step_bytes(const nib_step *s)
 {
     const nib_step_side *here = &s->sides[NIB_SIDE_CPU];
     return here->block_bytes + here->packed_bytes + s->cache_bytes + s->table_bytes +
-           s->rope_bytes + s->place_bytes + s->fake_bytes + s->arena.total;
+           s->rope_bytes + s->position_bytes + s->fake_bytes + s->arena.total;
 }
 
 uint64_t nib__step_device_bytes(const nib_step *s)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One micro-batch: the list of graph/training.h with a row for each operation, what makes the
- * operands of products, and places in memory. It is made once from network and plan; the runner
- * loops over it and takes rows from nowhere else. A micro-batch owns its gradients, so how many
- * ranks or threads there are changes no bit.
+ * One micro-batch as a list of operations: those of graph/training.h, each with its kernel row,
+ * plus the operations that prepare the operands of products. The list and its buffers are made once
+ * from network and plan. Running loops over the list and takes rows from nowhere else. Each
+ * micro-batch has its own gradients, so the result does not depend on the number of ranks or
+ * threads.
  *
- * An operation runs on the side of its row. The CPU and the device have places of their own, and a
- * MOVE stands before an operation that reads what the other side wrote. Operands of products lie
- * where the product runs and never move.
+ * An operation runs on the side (CPU or device) of its row. Each side has its own buffers. A MOVE
+ * copies a value before an operation reads what the other side wrote. Operands of products stay on
+ * the side where the product runs and never move.
  */
 #ifndef NIB_STEP_H
 #define NIB_STEP_H
@@ -18,98 +19,100 @@
 #include "runner.h"
 #include "training.h"
 
-/* in and out are as in training.h: values while the list is made, then places. Besides:
+/* in and out hold value ids, as in training.h, while the list is made; then buffer
+ * indices. Operations that training.h does not have:
  *
- *   MOVE       what the other side has    -> the same here
- *   FAKE       x                          -> codes and values again, mask
+ *   MOVE       a value of the other side  -> the same value on this side
+ *   FAKE       x                          -> x quantized and dequantized, mask
  *   FAKE_DX    dx, mask                   -> dx
- *   AMAX, QUANT, QUANT_T    x: what they make lies in a room of the side
+ *   AMAX, QUANT, QUANT_T    x: the result is in a region of the side
  *   BIAS_DW    dy */
 typedef struct nib_train_node {
     nib_op op;
-    int side; /* NIB_SIDE_*; MOVE: to which */
+    int side; /* NIB_SIDE_*; MOVE: the destination */
     const nib_kernel *row;
-    size_t site;              /* products, quantizers, casts; SIZE_MAX */
-    int product;              /* which of the site's */
+    size_t site;              /* products, quantizers, casts; else SIZE_MAX */
+    int product;              /* NIB_PRODUCT_*, of the site */
     int64_t layer;            /* decoder layer; -1: none */
-    size_t param;             /* whose weight is read or gradient written; SIZE_MAX */
-    int64_t columns;          /* of a token */
-    int64_t rows;             /* of a token: heads, or 1 */
-    bool inverse;             /* ROPE: back */
-    const nib_graph_node *of; /* as in training.h */
+    size_t param;             /* the parameter read, or whose gradient is written; SIZE_MAX: none */
+    int64_t columns;          /* values per token */
+    int64_t rows;             /* per token: heads, or 1 */
+    bool inverse;             /* ROPE: rotate backwards */
+    const nib_graph_node *of; /* the graph node, as in training.h */
     int in[NIB_TRAINING_INPUTS], out[NIB_TRAINING_OUTPUTS];
 } nib_train_node;
 
-/* Memory of one side that values have one after the other, each as wide as the one before. */
-typedef struct nib_step_place {
+/* Memory of one side that values of the same width use in turn. */
+typedef struct nib_step_buffer {
     int side;
-    int64_t columns;       /* f32 [m][columns]; 0: it has another form */
-    uint64_t at;           /* in the side's block; of keys and values: which of the caches */
-    size_t first, last[2]; /* that touch it: of the forward pass alone; of both */
-    uint64_t room_at[2];   /* in a worker's room, for the rows of a chain; else NIB_CHAIN_NONE */
-    char *apart;           /* of the device: beside its layer's weight; NULL */
-} nib_step_place;
+    int64_t columns;       /* f32 [m][columns]; 0: not f32 rows */
+    uint64_t at;           /* offset in the side's block; keys and values: index of the cache */
+    size_t first, last[2]; /* nodes that use it; last: of the forward pass, of both passes */
+    uint64_t
+        scratch_at[2];   /* offset in a worker's scratch, per list of chains; else NIB_CHAIN_NONE */
+    char *beside_weight; /* device: allocated with its layer's weight; NULL */
+} nib_step_buffer;
 
-/* A layer in quantization-aware training; all 0: it is not. */
+/* A layer in quantization-aware training; all 0 for other layers. */
 typedef struct nib_step_fake {
-    bool rounds; /* it is, though no memory was taken for its codes */
+    bool rounds; /* the layer is quantized, even where no memory was allocated */
     nib_fake_weight weight;
-    const nib_kernel *act; /* makes the input's codes; NULL: inputs stay as they are */
+    const nib_kernel *act; /* quantizes the input; NULL: inputs stay float */
 } nib_step_fake;
 
 typedef struct nib_step_options {
     int64_t batch, length; /* sequences of a micro-batch, tokens of each */
     nib_ac checkpointing;
-    bool sizes_only; /* nothing runs: nib__step_bytes is all that is asked */
+    bool sizes_only; /* allocate nothing and run nothing: only nib__step_bytes */
 } nib_step_options;
 
 /* A micro-batch: packed sequences cut into documents. */
-typedef struct nib_batch {
+typedef struct nib_micro_batch {
     int64_t m, documents;
-    const int32_t *ids, *targets; /* [m]; a target of -1 is not counted */
+    const int32_t *ids, *targets; /* [m]; a target of -1 is ignored */
     const int32_t *start;         /* [documents + 1] first token of each; the last is m */
-} nib_batch;
+} nib_micro_batch;
 
-/* Looks on as operations run: before each of them and after it. */
+/* Called before and after each operation. */
 typedef struct nib_step_watch {
-    nib_status (*see)(void *ctx, const nib_train_node *node, bool done, nib_err *err);
+    nib_status (*observe)(void *ctx, const nib_train_node *node, bool done, nib_err *err);
     void *ctx;
 } nib_step_watch;
 
-/* What a side has one of, beside places. */
-typedef enum nib_step_room {
-    NIB_ROOM_INPUT,  /* the x side of a product, in its form */
-    NIB_ROOM_AMAX,   /* parts of a maximum, then it */
-    NIB_ROOM_WEIGHT, /* of the device: a weight or its gradient on its way, f32 [n][k] */
-    NIB_ROOM_LOOK,   /* of the CPU: what someone looks at of the device, f32 [m][columns] */
-    NIB_ROOMS
-} nib_step_room;
+/* Memory that a side has once, beside its buffers. */
+typedef enum nib_step_region {
+    NIB_REGION_INPUT,    /* the x side of a product, encoded */
+    NIB_REGION_AMAX,     /* partial maxima, then the maximum */
+    NIB_REGION_WEIGHT,   /* device: a weight or its gradient in transfer, f32 [n][k] */
+    NIB_REGION_OBSERVED, /* CPU: a device buffer read by nib__step_read_buffer, f32 [m][columns] */
+    NIB_REGIONS
+} nib_step_region;
 
-/* What one side has. */
+/* Memory of one side. */
 typedef struct nib_step_side {
     char *block;
     uint64_t block_bytes;
-    uint64_t room_at[NIB_ROOMS], room_bytes[NIB_ROOMS];
-    uint64_t places, places_at; /* bytes of all of them, and where they begin */
-    char *packed;               /* of the device NULL: each layer has a piece */
+    uint64_t region_at[NIB_REGIONS], region_bytes[NIB_REGIONS];
+    uint64_t buffer_bytes, buffers_at; /* size and offset of all buffers */
+    char *packed;                      /* NULL for the device: each layer has its own allocation */
     uint64_t packed_bytes;
 } nib_step_side;
 
-enum { NIB_PACKED_Y, NIB_PACKED_DX, NIB_PACKED_BIAS /* on the device alone */, NIB_PACKED_COUNT };
+enum { NIB_PACKED_Y, NIB_PACKED_DX, NIB_PACKED_BIAS /* on a device only */, NIB_PACKED_COUNT };
 
-/* What operations run on. All rows: the pool shares them. In the copy of a step that a worker has
- * in a chain (step_chain.c): that worker runs them, on rows first..end alone. */
+/* The rows that operations run on. Usually all rows, shared by the pool. In the copy of a step that
+ * a worker uses within a chain (step_chain.c), only rows first..end, and that worker runs them. */
 typedef struct nib_step_rows {
-    bool some;
+    bool is_part;
     int64_t first, end;
-    int list;   /* of nib_step.chains */
-    char *room; /* of places that lie in it */
+    int list;      /* index in nib_step.chains */
+    char *scratch; /* for buffers with scratch_at */
 } nib_step_rows;
 
-/* Operations first..end of the list, which are run together; one alone is run as it is. */
+/* Operations first..end of the list, run together. A single one runs on all rows. */
 typedef struct nib_chain {
     size_t first, end;
-    uint64_t room_bytes; /* of a worker, for places that nothing reads after the chain */
+    uint64_t scratch_bytes; /* per worker, for buffers that nothing reads after the chain */
 } nib_chain;
 
 #define NIB_CHAIN_NONE UINT64_MAX
@@ -120,9 +123,9 @@ typedef struct nib_chains {
 } nib_chains;
 
 enum {
-    NIB_CHAIN_NODES = 64, /* at most in a chain */
-    NIB_CHAIN_TILE = 12,  /* rows that products take at a time: linear_float.h's, for speed alone */
-    /* at most that a worker takes through a chain at a time: docs/speed.md */
+    NIB_CHAIN_NODES = 64, /* most operations in a chain */
+    NIB_CHAIN_TILE = 12,  /* rows of a tile in linear_float.h; affects speed only */
+    /* most rows that a worker takes through a chain at once: docs/history/speed.md */
     NIB_CHAIN_ROWS = 11 * NIB_CHAIN_TILE
 };
 
@@ -136,139 +139,142 @@ typedef struct nib_step {
     nib_arena arena;
     nib_product (*products)[NIB_PRODUCTS]; /* [site_count] */
     nib_train_node *nodes;
-    size_t count, forward_end; /* of the list: forward, then backward */
-    nib_step_place *places;
-    size_t place_count;
-    int loss; /* place [m] */
+    size_t count, forward_end; /* forward, then backward operations */
+    nib_step_buffer *buffers;
+    size_t buffer_count;
+    int loss; /* buffer [m] */
     nib_step_side sides[NIB_SIDE_COUNT];
-    nib_workers workers; /* and the device; NULL: the plan has none */
-    /* [site_count], where a layer's products run: its weight in the layouts of their rows and its
-     * bias, made by nib__step_cast */
+    nib_workers workers; /* with the device; NULL: the plan has none */
+    /* [site_count], on the side where the layer's products run: its weight in the layouts of their
+     * rows, and its bias; filled by nib__step_cast */
     char *(*packed)[NIB_PACKED_COUNT];
-    int *inputs; /* [site_count] place of the packed input, which layers of one form share */
+    int *inputs; /* [site_count] buffer of the packed input; layers of one form share it */
     nib_refusal refusal;
     /* quantization-aware training */
-    nib_step_fake *fake; /* [site_count]; NULL: no layer is */
-    char *fake_block;    /* values of one weight, then codes and scales of all */
+    nib_step_fake *fake; /* [site_count]; NULL: no layer is quantized */
+    char *fake_block;    /* dequantized values of one weight, then codes and scales of all */
     uint64_t fake_bytes;
-    float *rope; /* tables of rotations, as nib__rope_table has them */
+    float *rope; /* rotation tables as nib__rope_table writes them */
     uint64_t rope_size, rope_bytes;
-    float *shifted;       /* weights of norms that have an offset, made by nib__step_cast */
-    uint64_t *shifted_at; /* [norms] where each begins there */
-    /* of the batch that runs */
+    float *shifted; /* weight + offset of norms that have an offset; filled by nib__step_cast */
+    uint64_t *shifted_at; /* [norms] index into shifted */
+    /* of the current batch */
     int32_t *sequence, *position; /* [m] */
-    uint64_t place_bytes;         /* of both */
+    uint64_t position_bytes;      /* bytes of sequence and position */
     int32_t *tables;              /* [documents][table_ld] */
-    int64_t documents, table_ld;  /* room for so many */
+    int64_t documents, table_ld;  /* capacity of tables */
     uint64_t table_bytes;
     char *cache;     /* [caches][keys, values][cache_blocks] */
-    uint64_t caches; /* layers whose keys and values are there at a time */
-    uint64_t cache_bytes, cache_side /* keys, or values, of a layer */;
+    uint64_t caches; /* layers whose keys and values are held at the same time */
+    uint64_t cache_bytes, cache_side /* keys or values of one layer */;
     int64_t cache_blocks;
-    const nib_batch *batch;
+    const nib_micro_batch *batch;
     const float *weights;
     float *gradients;
     float scale;
-    const nib_step_watch *watch; /* NULL: nobody looks on */
-    uint64_t *node_ns;           /* [count] time of each operation so far */
-    uint64_t *spent_ns;          /* [threads][NIB_CHAIN_NODES] of the chain that runs */
+    const nib_step_watch *watch; /* NULL: none */
+    uint64_t *node_ns;           /* [count] time of each operation, accumulated */
+    uint64_t *spent_ns;          /* [threads][NIB_CHAIN_NODES] for the current chain */
     nib_step_rows rows;
-    nib_chains chains[2]; /* of the forward pass alone; of both */
-    /* of a worker's scratch: where the x side of a chain's rows begins, and its room */
-    uint64_t rows_input, rows_room;
-    bool timed; /* waits for the device after each operation, whose time is then its own */
+    nib_chains chains[2]; /* forward pass only; both passes */
+    /* offsets in a worker's scratch: the encoded x side of a chain's rows, and buffers with
+     * scratch_at */
+    uint64_t rows_input, rows_scratch;
+    bool timed; /* wait for the device after each operation, to time it */
 } nib_step;
 
-/* params, net and plan must outlive it. NIB_NOT_AS_ASKED: an operation has no row here. Of a device
- * all memory is taken and every kernel compiled; *refusal says what of the plan it refused, if that
- * is why this fails. */
+/* params, net and plan must outlive the step. NIB_NOT_AS_ASKED: no row here runs an operation. For
+ * a device, allocates all memory and compiles every kernel. If the device refuses a part of the
+ * plan, *refusal says which. */
 nib_status nib__step_open(nib_step *out, const nib_network *net, const nib_assignment *plan,
                           const nib_params *params, const nib_step_options *options,
                           nib_refusal *refusal, nib_err *err);
 void nib__step_close(nib_step *step);
 
-/* Casts and packs the weights [params.total]; once after each change of them. */
+/* Casts and packs the weights [params.total]. Call it after each change of the weights. */
 nib_status nib__step_cast(nib_step *step, const float *weights, nib_err *err);
-/* Runs the batch: *loss is the sum over counted targets in nats. gradients [params.total] are those
- * of `scale` times that sum, and are overwritten; NULL: only the loss. */
-nib_status nib__step_run(nib_step *step, const float *weights, const nib_batch *batch, float scale,
-                         float *gradients, double *loss, nib_err *err);
+/* Runs the batch. *loss: the sum over targets in nats. gradients [params.total]: overwritten with
+ * those of `scale` times that sum; NULL computes only the loss. */
+nib_status nib__step_run(nib_step *step, const float *weights, const nib_micro_batch *batch,
+                         float scale, float *gradients, double *loss, nib_err *err);
 
-/* f32 rows of a place that the node reads or wrote, brought here from where they are; they last
- * until the next look, or until an operation writes there again. */
-nib_status nib__step_look(const nib_step *step, int place, const float **out, nib_err *err);
+/* The f32 rows of a buffer, copied from the device if needed. Valid until the next call, or until
+ * an operation overwrites the buffer. */
+nib_status nib__step_read_buffer(const nib_step *step, int buffer, const float **out, nib_err *err);
 
-/* Room for batches like this one, before it is run; its documents are all that is looked at. */
-nib_status nib__step_make_room(nib_step *step, const nib_batch *batch, nib_err *err);
-/* Bytes of all that it holds here, and on the device. */
+/* Allocates the cache for a batch with these document lengths; reads nothing else of the batch. */
+nib_status nib__step_reserve_batch(nib_step *step, const nib_micro_batch *batch, nib_err *err);
+/* Bytes held on the host, and on the device. */
 uint64_t nib__step_bytes(const nib_step *step);
 uint64_t nib__step_device_bytes(const nib_step *step);
 
-/* step_lower.c: fills nodes, places and products. */
+/* step_lower.c: fills nodes, buffers and products. */
 nib_status nib__step_lower(nib_step *step, nib_err *err);
-/* Two sites that read one value read it in the same form on the same side. */
+/* Whether two sites that read one value need it in the same form on the same side. */
 bool nib__step_same_form(const nib_step *step, size_t a, size_t b, int product);
-/* step_places.c: sizes of the rooms of each side. */
-void nib__step_size(nib_step *step);
+/* step_placement.c: the sizes of the regions of each side. */
+void nib__step_size_regions(nib_step *step);
 NIB_INLINE bool nib__step_keeps_all_inputs(const nib_step *step)
 {
     return step->options.checkpointing == NIB_AC_NONE;
 }
-/* Where a site's products run. */
+/* The side that runs a site's products. */
 NIB_INLINE int nib__step_side(const nib_step *step, size_t site)
 {
     const nib_kernel *row = step->products[site][NIB_PRODUCT_Y].row;
     return row->device == NIB_DEVICE_CPU ? NIB_SIDE_CPU : NIB_SIDE_GPU;
 }
-/* step_products.c: where places and rooms are, and what runs on either side; others are
- * step_run.c's. */
-char *nib__step_at(const nib_step *step, int place);
-char *nib__step_room(const nib_step *step, int side, nib_step_room room);
-/* f32 rows of a place, and elements from one to the next. */
-NIB_INLINE float *nib__step_rows(const nib_step *step, int place)
+/* step_products.c: addresses of buffers and regions, and the operations that can run on either
+ * side. The others are in step_run.c. */
+char *nib__step_at(const nib_step *step, int buffer);
+char *nib__step_region(const nib_step *step, int side, nib_step_region region);
+/* A buffer as f32 rows, and the elements from one row to the next. */
+NIB_INLINE float *nib__step_rows(const nib_step *step, int buffer)
 {
-    return (float *)(void *)nib__step_at(step, place);
+    return (float *)(void *)nib__step_at(step, buffer);
 }
-NIB_INLINE int64_t nib__step_ld(const nib_step *step, int place)
+NIB_INLINE int64_t nib__step_ld(const nib_step *step, int buffer)
 {
-    return step->places[place].columns;
+    return step->buffers[buffer].columns;
 }
 nib_status nib__step_product(nib_step *step, const nib_train_node *node, nib_err *err);
 nib_status nib__step_move(nib_step *step, const nib_train_node *node, nib_err *err);
-/* A site's weight at x, where its products run, into the layouts of their rows. */
+/* Converts a weight at x, on the side of its products, into the layouts of their rows. */
 nib_status nib__step_cast_site(nib_step *step, size_t site, const float *x, nib_err *err);
-/* Bytes of a site's packed weights and bias, and where each of them begins. */
+/* Bytes of a site's packed weights and bias; at: the offset of each. */
 uint64_t nib__step_packed_bytes(const nib_step *step, size_t site, uint64_t at[NIB_PACKED_COUNT]);
-/* step_device.c: takes the device's memory and compiles its kernels, if the plan has one. */
-nib_status nib__step_ask_device(nib_step *step, nib_err *err);
-void nib__step_leave_device(nib_step *step);
-/* step_run.c: one operation, on all rows or those of a worker's copy. On the CPU it cannot fail. */
+/* step_device.c: allocates the device's memory and compiles its kernels, if the plan uses a
+ * device. */
+nib_status nib__step_open_device(nib_step *step, nib_err *err);
+void nib__step_close_device(nib_step *step);
+/* step_run.c: runs one operation, on all rows or on those of a worker's copy. Cannot fail on the
+ * CPU. */
 nib_status nib__step_node(nib_step *step, const nib_train_node *node, nib_err *err);
 /* step_chain.c: cuts the list into chains. */
 nib_status nib__step_make_chains(nib_step *step, nib_err *err);
-uint64_t nib__step_room_bytes(const nib_step *step); /* the largest of a chain */
-/* Chain i of list `list`. */
+uint64_t nib__step_chain_scratch(const nib_step *step); /* the most of any chain */
+/* Runs chain i of list `list`. */
 void nib__step_chain(nib_step *step, int list, size_t i);
-/* The site reads the same input as the one before it: k, v, up. */
+/* Whether the site reads the same input as the one before it, as k, v and up do. */
 bool nib__step_shares_input(const nib_step *step, size_t site);
-/* step_fake.c: what layers in quantization-aware training need. */
+/* step_fake.c: quantization-aware training. */
 nib_status nib__step_fake_open(nib_step *step, nib_err *err);
 NIB_INLINE const nib_step_fake *nib__step_fake_at(const nib_step *step, size_t site)
 {
     return step->fake != NULL && step->fake[site].rounds ? &step->fake[site] : NULL;
 }
-/* Both read their input in the same way. */
+/* Whether both sites quantize their input in the same way. */
 bool nib__step_fake_same(const nib_step *step, size_t a, size_t b);
-/* The weight that products see; valid until the next call. */
+/* The quantized and dequantized weight that products use; valid until the next call. */
 const float *nib__step_fake_weight(nib_step *step, size_t site, const float *w);
-/* An input [m][ldx] through `codes`, room for them, into out [m][ldo] and mask. */
+/* Quantizes an input [m][ldx] into `codes` and back into out [m][ldo], and writes the mask. */
 void nib__step_fake_input(const nib_step *step, size_t site, const float *x, int64_t ldx,
                           char *codes, float *out, int64_t ldo, uint8_t *mask);
 void nib__step_fake_dx(const nib_step *step, size_t site, const uint8_t *mask, float *dx,
                        int64_t ld);
 void nib__step_fake_dw(const nib_step *step, size_t site, const float *w, float *gradient);
-/* step.c: room for the keys and values of so many documents in so many blocks; what it held is lost
- * where it grows. */
+/* step.c: allocates keys and values for so many documents and blocks. Growing loses their
+ * content. */
 nib_status nib__step_reserve(nib_step *step, int64_t documents, int64_t blocks, nib_err *err);
 
 #endif

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chains: operations one after the other that compute each row (token) by itself. A worker takes a
- * few rows through all of them before it takes others, so that what one operation writes still lies
- * in its caches when the next one reads it, and the threads wait for each other once per chain.
- * Rows' functions are called with other parts and nothing else changes, so no bit does.
+ * Chains: consecutive operations that compute each row (token) independently. A worker takes a few
+ * rows through the whole chain before it takes others, so data stays in its caches from one
+ * operation to the next, and threads synchronize once per chain. Kernels run on other ranges of
+ * rows and otherwise unchanged, so results are bit-identical.
  */
 #include "step.h"
 
 #include "operation.h"
 
-/* Quantizers by columns, gradients of weights and attention mix rows. */
+/* False for quantizers by columns, gradients of weights and attention: they mix rows. */
 static bool is_by_rows(const nib_train_node *n)
 {
     return n->side == NIB_SIDE_CPU && nib__ops[n->op].by_tokens;
 }
 
-/* Parts of about equal rows, whole tiles, as many for each thread. */
+/* The number of parts: equal numbers of whole tiles, and a multiple of the threads. */
 static int64_t count_parts(const nib_step *s)
 {
     const int64_t threads = nib__pool_threads(s->engine->pool);
@@ -28,20 +28,20 @@ static int64_t first_row(const nib_step *s, int64_t part)
     return nib__min(s->m, part * tiles / count_parts(s) * NIB_CHAIN_TILE);
 }
 
-/* Of products: whether its x side is in NIB_HELD_INPUT. */
+/* Whether a product reads its x side from the scratch of quantized inputs. */
 static bool reads_input(const nib_step *s, const nib_train_node *n)
 {
     return (n->op == NIB_OP_LINEAR || n->op == NIB_OP_LINEAR_DX || n->op == NIB_OP_LINEAR_DW) &&
            s->products[n->site][n->product].quant != NULL;
 }
 
-/* ---- which operations, which places ---- */
+/* ---- which operations, which buffers ---- */
 
-/* What a chain quantizes lies in its workers' rooms and is gone after it, so all products that read
- * it are in the chain with it. */
+/* A chain quantizes into its workers' scratch, which the next chain overwrites. So all products
+ * that read a quantized input are in the chain of its quantizer. */
 static size_t chain_end(const nib_step *s, size_t first, size_t limit)
 {
-    size_t end = first, last = SIZE_MAX; /* quantizer */
+    size_t end = first, last = SIZE_MAX; /* the last quantizer */
     const size_t most = limit - first < NIB_CHAIN_NODES ? limit : first + NIB_CHAIN_NODES;
     if (nib__ceil_div(s->m, NIB_CHAIN_TILE) < count_parts(s))
         return first + 1;
@@ -60,23 +60,24 @@ static size_t chain_end(const nib_step *s, size_t first, size_t limit)
     return end > first ? end : first + 1;
 }
 
-/* Gives places that nothing else touches room for a part's rows, which stays in the caches; where
- * that is too much for them nothing is gained. `list`: of nib_step.chains. */
-static void place_rows(nib_step *s, nib_chain *c, int list)
+/* Moves buffers that only this chain uses into the workers' scratch, for the rows of one part, so
+ * that they stay in the caches. Buffers beyond `most` bytes would not fit there. `list`: index in
+ * nib_step.chains. */
+static void place_in_scratch(nib_step *s, nib_chain *c, int list)
 {
     const uint64_t most = UINT64_C(4) << 20;
     const int64_t rows = nib__min(s->m, NIB_CHAIN_ROWS);
     for (size_t i = c->first; i < c->end && c->end - c->first > 1; i++)
         for (int j = 0; j < NIB_TRAINING_OUTPUTS; j++) {
-            nib_step_place *p = s->nodes[i].out[j] >= 0 ? &s->places[s->nodes[i].out[j]] : NULL;
+            nib_step_buffer *p = s->nodes[i].out[j] >= 0 ? &s->buffers[s->nodes[i].out[j]] : NULL;
             if (p == NULL || p->columns == 0 || p->first != i || p->last[list] >= c->end)
                 continue;
             const uint64_t bytes =
                 ((uint64_t)(rows * p->columns) * sizeof(float) + 63) & ~UINT64_C(63);
-            if (bytes > most - c->room_bytes)
+            if (bytes > most - c->scratch_bytes)
                 continue;
-            p->room_at[list] = c->room_bytes;
-            c->room_bytes += bytes;
+            p->scratch_at[list] = c->scratch_bytes;
+            c->scratch_bytes += bytes;
         }
 }
 
@@ -89,7 +90,7 @@ static nib_status make_chains(nib_step *s, int list, size_t limit, nib_err *err)
     for (size_t first = 0; first < limit; first = out->items[out->count++].end) {
         nib_chain *c = &out->items[out->count];
         *c = (nib_chain){.first = first, .end = chain_end(s, first, limit)};
-        place_rows(s, c, list);
+        place_in_scratch(s, c, list);
     }
     return NIB_OK;
 }
@@ -105,41 +106,41 @@ nib_status nib__step_make_chains(nib_step *s, nib_err *err)
     return make_chains(s, 1, s->count, err);
 }
 
-uint64_t nib__step_room_bytes(const nib_step *s)
+uint64_t nib__step_chain_scratch(const nib_step *s)
 {
     uint64_t most = 0;
     for (int i = 0; i < 2; i++)
         for (size_t c = 0; c < s->chains[i].count; c++)
-            most =
-                s->chains[i].items[c].room_bytes > most ? s->chains[i].items[c].room_bytes : most;
+            most = s->chains[i].items[c].scratch_bytes > most ? s->chains[i].items[c].scratch_bytes
+                                                              : most;
     return most;
 }
 
 /* ---- running ---- */
 
-typedef struct running {
+typedef struct chain_job {
     nib_step *s;
     int list;
     const nib_chain *chain;
-} running;
+} chain_job;
 
 static void job_rows(void *ctx, int worker, int64_t begin, int64_t end)
 {
-    const running *r = ctx;
+    const chain_job *r = ctx;
     const nib_chain *c = r->chain;
-    nib_step mine = *r->s;
+    nib_step copy = *r->s;
     uint64_t *spent = r->s->spent_ns + (int64_t)worker * NIB_CHAIN_NODES;
-    mine.workers.pool = NULL;
-    mine.workers.scratch += (uint64_t)worker * mine.workers.scratch_bytes;
+    copy.workers.pool = NULL;
+    copy.workers.scratch += (uint64_t)worker * copy.workers.scratch_bytes;
     for (int64_t part = begin; part < end; part++) {
-        mine.rows = (nib_step_rows){.some = true,
+        copy.rows = (nib_step_rows){.is_part = true,
                                     .first = first_row(r->s, part),
                                     .end = first_row(r->s, part + 1),
                                     .list = r->list,
-                                    .room = mine.workers.scratch + mine.rows_room};
+                                    .scratch = copy.workers.scratch + copy.rows_scratch};
         uint64_t from = nib__now_ns();
         for (size_t i = c->first; i < c->end; i++) {
-            (void)nib__step_node(&mine, &mine.nodes[i], NULL);
+            (void)nib__step_node(&copy, &copy.nodes[i], NULL);
             const uint64_t now = nib__now_ns();
             spent[i - c->first] += now - from;
             from = now;
@@ -147,7 +148,7 @@ static void job_rows(void *ctx, int worker, int64_t begin, int64_t end)
     }
 }
 
-/* An operation's time is its share of what the workers spent. */
+/* Divides the time of a chain among its operations by what the workers spent on each. */
 static void share_time(nib_step *s, const nib_chain *c, uint64_t took)
 {
     const int threads = nib__pool_threads(s->engine->pool);
@@ -166,7 +167,7 @@ static void share_time(nib_step *s, const nib_chain *c, uint64_t took)
 void nib__step_chain(nib_step *s, int list, size_t i)
 {
     const nib_chain *c = &s->chains[list].items[i];
-    running r = {s, list, c};
+    chain_job r = {s, list, c};
     const size_t threads = (size_t)nib__pool_threads(s->engine->pool);
     const uint64_t from = nib__now_ns();
     memset(s->spent_ns, 0, threads * NIB_CHAIN_NODES * sizeof *s->spent_ns);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Quantization-aware training within a micro-batch: which layers it is of, the codes of their
- * weights, which are made once per step, and the loops over rows. The formulas are fake_quant.h's.
+ * Quantization-aware training within a micro-batch: which layers use it, the codes of their weights
+ * (made once per step), and loops over rows. The formulas are in fake_quant.h.
  */
 #include "step.h"
 
@@ -24,12 +24,12 @@ bool nib__step_fake_same(const nib_step *s, size_t a, size_t b)
            scheme_of(p)->formula == scheme_of(q)->formula;
 }
 
-/* Bytes of codes, scales and zeros, each from a multiple of 64 on; with at, the places. */
-static uint64_t place_weight(nib_fake_weight *f, int64_t n, char *at)
+/* Bytes of codes, scales and zeros, each aligned to 64; if at is not NULL, sets their addresses. */
+static uint64_t lay_out_weight(nib_fake_weight *f, int64_t n, char *at)
 {
     const nib_quantizer *q = &f->quantizer;
     const uint64_t codes = aligned((uint64_t)(n * q->k)),
-                   scales = aligned((uint64_t)(n * q->groups) * sizeof(float)); /* or less */
+                   scales = aligned((uint64_t)(n * q->groups) * sizeof(float)); /* an upper bound */
     const bool zeros = q->zero_type != NIB_TYPE_NONE;
     if (at != NULL) {
         f->codes = (int8_t *)at;
@@ -39,7 +39,7 @@ static uint64_t place_weight(nib_fake_weight *f, int64_t n, char *at)
     return codes + scales + (zeros ? scales : 0);
 }
 
-static nib_status take_block(nib_step *s, nib_err *err)
+static nib_status allocate_codes(nib_step *s, nib_err *err)
 {
     uint64_t values = 0, used = 0;
     for (int pass = 0; pass < 2; pass++) {
@@ -50,10 +50,10 @@ static nib_status take_block(nib_step *s, nib_err *err)
             if (!nib__scheme_is_quantized(&s->plan->layers[i].layer->qat))
                 continue;
             values = bytes > values ? bytes : values;
-            used +=
-                place_weight(&s->fake[i].weight, site->n, pass == 0 ? NULL : s->fake_block + used);
+            used += lay_out_weight(&s->fake[i].weight, site->n,
+                                   pass == 0 ? NULL : s->fake_block + used);
         }
-        if (s->options.sizes_only) { /* nothing to place */
+        if (s->options.sizes_only) {
             s->fake_bytes = values + used;
             return NIB_OK;
         }
@@ -66,10 +66,10 @@ static nib_status take_block(nib_step *s, nib_err *err)
     return NIB_OK;
 }
 
-/* Codes of inputs are made where the x side of a product is. */
+/* Inputs are quantized in the region for the x side of products. */
 static void size_codes(nib_step *s)
 {
-    uint64_t *most = &s->sides[NIB_SIDE_CPU].room_bytes[NIB_ROOM_INPUT];
+    uint64_t *most = &s->sides[NIB_SIDE_CPU].region_bytes[NIB_REGION_INPUT];
     for (size_t i = 1; i < s->net->site_count; i++) {
         nib_input codes;
         uint64_t bytes;
@@ -88,7 +88,7 @@ nib_status nib__step_fake_open(nib_step *s, nib_err *err)
         count += nib__scheme_is_quantized(&s->plan->layers[i].layer->qat);
     if (count == 0)
         return NIB_OK;
-    /* codes are to be those of what is exported */
+    /* the codes must equal those of the exported weights */
     const nib_type asked = s->net->train.export_dtype,
                    source = asked == NIB_TYPE_NONE ? NIB_TYPE_F32 : asked;
     s->fake = nib__arena_take(&s->arena, s->net->site_count, sizeof *s->fake);
@@ -109,10 +109,10 @@ nib_status nib__step_fake_open(nib_step *s, nib_err *err)
         f->act = nib__plan_operand(NIB_OP_QUANT, scheme, NIB_TYPE_F32, NULL,
                                    nib__plan_host(s->plan), &s->plan->without);
         if (f->act == NULL)
-            return nib__fail(err, NIB_NOT_AS_ASKED, "%s: no row makes codes of inputs",
+            return nib__fail(err, NIB_NOT_AS_ASKED, "%s: no kernel quantizes its inputs",
                              s->net->sites[i].name);
     }
-    NIB_TRY(take_block(s, err));
+    NIB_TRY(allocate_codes(s, err));
     size_codes(s);
     return NIB_OK;
 }
@@ -123,7 +123,7 @@ typedef struct fake_part {
     const nib_step_fake *fake;
     nib_quant quant; /* FAKE */
     const float *w;
-    float *values; /* written, or a gradient in place */
+    float *values; /* output, or a gradient changed in place */
     uint8_t *mask;
     const uint8_t *kept;
     int64_t ld, k;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The list of a micro-batch while it is made: operations on values, which get their places once all
- * of them are known.
+ * The list of a micro-batch while it is built: operations on values. Values get buffers once the
+ * list is complete.
  */
 #ifndef NIB_STEP_LIST_H
 #define NIB_STEP_LIST_H
@@ -10,9 +10,9 @@
 
 typedef struct nib_step_value {
     nib_training_kind kind;
-    int64_t columns; /* f32 [m][columns]; 0: it has another form */
-    uint64_t bytes;  /* of other forms */
-    uint8_t held;    /* bits: the sides that have it, so far */
+    int64_t columns; /* f32 [m][columns]; 0: not f32 rows */
+    uint64_t bytes;  /* of values that are not f32 rows */
+    uint8_t held;    /* bit set: the sides that hold it so far */
 } nib_step_value;
 
 typedef struct nib_step_list {
@@ -21,18 +21,18 @@ typedef struct nib_step_list {
     nib_train_node *nodes;
     nib_step_value *values;
     size_t count, capacity, value_count, value_capacity;
-    size_t forward_end; /* of the list */
-    int loss;           /* value */
+    size_t forward_end; /* length of the forward pass */
+    int loss;           /* the value of the loss */
 } nib_step_list;
 
-/* Returns its number. */
+/* *out: the id of the value. */
 nib_status nib__step_add_value(nib_step_list *list, nib_step_value value, int *out, nib_err *err);
-/* The operation, and before it what brings its inputs to its side. */
+/* Appends the operation, preceded by the moves that bring its inputs to its side. */
 nib_status nib__step_add(nib_step_list *list, const nib_train_node *node, nib_err *err);
-/* Whether the device has the value and, so far, nothing else. */
-bool nib__step_check_device(const nib_step_list *list, int value);
-/* Gives values their places, and moves the list to the step. */
-nib_status nib__step_place(nib_step_list *list, nib_err *err);
+/* Whether so far only the device holds the value. */
+bool nib__step_only_on_device(const nib_step_list *list, int value);
+/* Assigns buffers to values, and moves the list into the step. */
+nib_status nib__step_assign_buffers(nib_step_list *list, nib_err *err);
 void nib__step_list_free(nib_step_list *list);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes the operations of a micro-batch: those of its list, each with its row, and before products
- * what makes their operands.
+ * Lowers the training graph to the operations of a micro-batch: each gets its row, and operations
+ * that prepare operands precede the products.
  */
 #include "cast.h"
 #include "step_list.h"
@@ -11,11 +11,12 @@ typedef struct lowering {
     nib_step_list list;
     nib_training from;
     nib_err *err;
-    int *packed; /* of each packed value: the one that it shares */
-    /* the last value whose form a forward product takes, and for which site; NIB_NO_ID: none */
+    int *packed; /* per packed value: the value whose packed input it shares */
+    /* the value that the last forward quantizer encoded, and for which site; NIB_NO_ID: none */
     int formed;
     size_t formed_site;
-    /* quantization-aware training: of each value what its codes mean, and for which site */
+    /* quantization-aware training: per value, its quantized and dequantized copy, and for which
+     * site */
     int *rounded;
     size_t *rounded_site;
     int *mask; /* [site_count] */
@@ -44,8 +45,8 @@ static nib_train_node node_of(const nib_training_node *from, nib_op op)
     return node;
 }
 
-/* It has the inputs and outputs that the list has. */
-static nib_train_node like(const nib_training_node *from)
+/* A node with the inputs and outputs of the graph node. */
+static nib_train_node copy_node(const nib_training_node *from)
 {
     nib_train_node node = node_of(from, from->op);
     memcpy(node.in, from->in, sizeof node.in);
@@ -53,41 +54,41 @@ static nib_train_node like(const nib_training_node *from)
     return node;
 }
 
-static nib_status add(lowering *l, nib_train_node node)
+static nib_status append(lowering *l, nib_train_node node)
 {
     const bool needs_row = node.op != NIB_OP_FAKE_DX && node.op != NIB_OP_FAKE_DW;
     if (node.row == NULL && needs_row)
-        return nib__fail(l->err, NIB_NOT_AS_ASKED, "no row runs the operation %s on %s",
+        return nib__fail(l->err, NIB_NOT_AS_ASKED, "no kernel runs the operation %s on %s",
                          nib__op_names[node.op], nib__plan_host(l->s->plan)->name);
     node.side =
         node.row != NULL && node.row->device != NIB_DEVICE_CPU ? NIB_SIDE_GPU : NIB_SIDE_CPU;
     return nib__step_add(&l->list, &node, l->err);
 }
 
-/* The device's row that adds what it made itself; NULL: the plan has none. */
-static const nib_kernel *add_there(const lowering *l, const nib_train_node *node)
+/* The device's add, if the device made both inputs; NULL: the plan has none. */
+static const nib_kernel *find_device_add(const lowering *l, const nib_train_node *node)
 {
     const nib_assignment *plan = l->s->plan;
-    const bool both = node->op == NIB_OP_ADD && nib__step_check_device(&l->list, node->in[0]) &&
-                      nib__step_check_device(&l->list, node->in[1]);
+    const bool both = node->op == NIB_OP_ADD && nib__step_only_on_device(&l->list, node->in[0]) &&
+                      nib__step_only_on_device(&l->list, node->in[1]);
     for (int i = 0; both && i < plan->op_count; i++)
         if (plan->ops[i].op == NIB_OP_ADD && plan->ops[i].machine == plan->gpu)
             return plan->ops[i].row;
     return NULL;
 }
 
-/* Other operations without a site are the CPU's; rows of the embedding are looked up as f32,
- * whatever the plan of it says. */
+/* All other operations without a site run on the CPU. Rows of the embedding are looked up as f32,
+ * whatever its plan says. */
 static nib_status add_op(lowering *l, nib_train_node node)
 {
     const nib_assignment *plan = l->s->plan;
     const nib_op_plan *planned = nib__plan_operation(plan, node.op);
-    node.row = add_there(l, &node);
+    node.row = find_device_add(l, &node);
     if (node.row == NULL)
         node.row = planned != NULL
                        ? planned->row
                        : nib__plan_op(node.op, NIB_TYPE_F32, nib__plan_host(plan), &plan->without);
-    return add(l, node);
+    return append(l, node);
 }
 
 bool nib__step_same_form(const nib_step *s, size_t a, size_t b, int product)
@@ -104,7 +105,8 @@ bool nib__step_shares_input(const nib_step *s, size_t site)
 
 /* ---- operands ---- */
 
-/* The largest magnitude of a matrix, where one scale serves all of it; beside the product. */
+/* Appends the search for the largest magnitude of a matrix, if one scale covers the whole matrix;
+ * on the side of the product. */
 static nib_status add_amax(lowering *l, const nib_training_node *from, bool wanted,
                            const nib_product *p, int value)
 {
@@ -112,11 +114,12 @@ static nib_status add_amax(lowering *l, const nib_training_node *from, bool want
     node.row = p->amax;
     node.in[0] = value;
     node.columns = l->list.values[value].columns;
-    return wanted ? add(l, node) : NIB_OK;
+    return wanted ? append(l, node) : NIB_OK;
 }
 
-/* What a layer's products read of a value: it, or what its codes mean, with the mask for dx. */
-static nib_status round_input(lowering *l, const nib_training_node *from, int *value)
+/* Sets *value to what the layer's products read: the value itself, or its quantized and dequantized
+ * copy, with the mask for dx. */
+static nib_status fake_quantize_input(lowering *l, const nib_training_node *from, int *value)
 {
     const size_t site = site_of(l, from);
     const nib_step_fake *f = nib__step_fake_at(l->s, site);
@@ -132,24 +135,24 @@ static nib_status round_input(lowering *l, const nib_training_node *from, int *v
         node.row = f->act, node.site = site, node.columns = k, node.in[0] = x;
         NIB_TRY(nib__step_add_value(&l->list, rows, &node.out[0], l->err));
         NIB_TRY(nib__step_add_value(&l->list, mask, &node.out[1], l->err));
-        NIB_TRY(add(l, node));
+        NIB_TRY(append(l, node));
         l->rounded[x] = node.out[0];
         l->rounded_site[x] = site;
         l->mask[site] = node.out[1];
-        l->formed = NIB_NO_ID; /* codes are made in the same room */
+        l->formed = NIB_NO_ID; /* quantizing overwrote that region */
     }
     l->mask[site] = l->mask[l->rounded_site[x]];
     *value = l->rounded[x];
     return NIB_OK;
 }
 
-/* The x side of a product in its form: the rows of a value, or its columns. */
+/* Appends the quantizer of the x side of a product, by rows or by columns. */
 static nib_status add_quant(lowering *l, const nib_training_node *from, int product, int value)
 {
     const size_t site = site_of(l, from);
     const nib_product *p = &l->s->products[site][product];
     nib_train_node node = node_of(from, NIB_OP_QUANT);
-    if (p->quant == NULL) /* f32 rows are taken as they lie */
+    if (p->quant == NULL) /* the product reads f32 rows */
         return NIB_OK;
     NIB_TRY(add_amax(l, from, p->x_amax, p, value));
     node.op = p->quant->op, node.row = p->quant;
@@ -158,54 +161,54 @@ static nib_status add_quant(lowering *l, const nib_training_node *from, int prod
     node.columns = l->list.values[value].columns;
     l->formed = product == NIB_PRODUCT_Y ? value : NIB_NO_ID;
     l->formed_site = site;
-    return add(l, node);
+    return append(l, node);
 }
 
 static nib_status add_product(lowering *l, const nib_training_node *from, int product, int value)
 {
     const size_t site = site_of(l, from);
     const nib_product *p = &l->s->products[site][product];
-    nib_train_node node = like(from);
+    nib_train_node node = copy_node(from);
     node.row = p->row, node.site = site, node.product = product;
     node.in[0] = value;
     node.param = l->s->params->weight[site];
     node.columns = p->shape.n;
-    return add(l, node);
+    return append(l, node);
 }
 
 /* ---- operations with a weight ---- */
 
-/* Layers that read one value in one form have it made once. */
+/* Layers that read one value in the same form share its quantizer. */
 static nib_status lower_linear(lowering *l, const nib_training_node *from)
 {
     const size_t site = site_of(l, from);
     int x = from->in[0];
-    NIB_TRY(round_input(l, from, &x));
+    NIB_TRY(fake_quantize_input(l, from, &x));
     if (l->formed != x || !nib__step_same_form(l->s, l->formed_site, site, NIB_PRODUCT_Y))
         NIB_TRY(add_quant(l, from, NIB_PRODUCT_Y, x));
     return add_product(l, from, NIB_PRODUCT_Y, x);
 }
 
-/* The input of a layer, packed for the gradient of its weight; once per form. */
+/* Packs the input of a layer for the gradient of its weight, once per form. */
 static nib_status lower_packed(lowering *l, const nib_training_node *from)
 {
     const size_t site = site_of(l, from);
     const nib_product *p = &l->s->products[site][NIB_PRODUCT_DW];
-    nib_train_node node = like(from);
+    nib_train_node node = copy_node(from);
     int x = from->in[0];
     if (nib__step_shares_input(l->s, site) &&
         nib__step_same_form(l->s, site - 1, site, NIB_PRODUCT_DW)) {
         l->packed[from->out[0]] = l->s->inputs[site] = l->s->inputs[site - 1];
         return NIB_OK;
     }
-    NIB_TRY(round_input(l, from, &x));
+    NIB_TRY(fake_quantize_input(l, from, &x));
     NIB_TRY(add_amax(l, from, p->w_amax, p, x));
     node.row = p->cast, node.site = site, node.product = NIB_PRODUCT_DW;
     node.in[0] = x;
     node.columns = p->shape.n;
     l->list.values[from->out[0]].bytes = nib__cast_bytes(p->row, &p->shape);
     l->packed[from->out[0]] = l->s->inputs[site] = from->out[0];
-    return add(l, node);
+    return append(l, node);
 }
 
 static nib_status lower_dx(lowering *l, const nib_training_node *from)
@@ -220,7 +223,7 @@ static nib_status lower_dx(lowering *l, const nib_training_node *from)
     clipped.site = site;
     clipped.in[0] = clipped.out[0] = from->out[0], clipped.in[1] = l->mask[site];
     clipped.columns = l->s->net->sites[site].k;
-    return add(l, clipped);
+    return append(l, clipped);
 }
 
 static nib_status add_bias(lowering *l, const nib_training_node *from, int dy, size_t bias)
@@ -247,17 +250,17 @@ static nib_status lower_dw(lowering *l, const nib_training_node *from)
         nib_train_node node = node_of(from, NIB_OP_FAKE_DW);
         node.site = site;
         node.param = l->s->params->weight[site];
-        NIB_TRY(add(l, node));
+        NIB_TRY(append(l, node));
     }
     return add_bias(l, from, from->in[0], bias);
 }
 
-/* ---- the others ---- */
+/* ---- other operations ---- */
 
-/* Those of norms and the embedding, and those without a weight. */
+/* Norms, the embedding, and operations without a weight. */
 static nib_status lower_op(lowering *l, const nib_training_node *from)
 {
-    nib_train_node node = like(from);
+    nib_train_node node = copy_node(from);
     const int wide =
         node.out[0] >= 0 && l->list.values[node.out[0]].columns > 0 ? node.out[0] : node.in[0];
     node.columns = l->list.values[wide].columns;
@@ -291,8 +294,8 @@ static nib_status lower(lowering *l, const nib_training_node *from)
 
 /* ---- all of it ---- */
 
-/* What the forward pass has rounded is rounded again where inputs are not all kept. */
-static void forget_rounded(lowering *l)
+/* The backward pass quantizes inputs again, unless all of them are kept. */
+static void clear_rounded(lowering *l)
 {
     for (size_t i = 0; i < l->from.value_count; i++)
         l->rounded[i] = NIB_NO_ID;
@@ -308,21 +311,21 @@ static nib_status lower_all(lowering *l)
         int id;
         NIB_TRY(nib__step_add_value(&l->list, value, &id, l->err));
     }
-    forget_rounded(l);
+    clear_rounded(l);
     for (size_t i = 0; i < from->count; i++) {
         if (i == from->forward_end) {
             l->list.forward_end = l->list.count;
             l->list.loss = from->nodes[i - 1].out[1];
             if (!nib__step_keeps_all_inputs(l->s))
-                forget_rounded(l);
+                clear_rounded(l);
         }
         NIB_TRY(lower(l, &from->nodes[i]));
     }
     return NIB_OK;
 }
 
-/* Kept inputs were values so far. */
-static void place_inputs(nib_step *s)
+/* Replaces value ids of kept inputs by their buffers. */
+static void set_input_buffers(nib_step *s)
 {
     for (size_t i = 0; i < s->count; i++)
         if (s->nodes[i].op == NIB_OP_LINEAR_DW)
@@ -350,7 +353,7 @@ static nib_status open_lowering(lowering *l)
         for (int p = 0; p < NIB_PRODUCTS; p++)
             NIB_TRY(nib__product_find(&s->products[i][p], s->plan, &s->plan->layers[i], p, s->m,
                                       s->net->train.wgrad_with_hp, l->err));
-    nib__step_size(s);
+    nib__step_size_regions(s);
     return nib__step_fake_open(s, l->err);
 }
 
@@ -364,13 +367,13 @@ nib_status nib__step_lower(nib_step *s, nib_err *err)
     if (status == NIB_OK)
         status = lower_all(&l);
     if (status == NIB_OK)
-        status = nib__step_place(&l.list, err);
+        status = nib__step_assign_buffers(&l.list, err);
     nib__step_list_free(&l.list);
     if (status != NIB_OK)
         return status;
     s->node_ns = nib__arena_take(&s->arena, s->count, sizeof *s->node_ns);
     if (s->node_ns == NULL)
         return nib__fail_memory(err, s->count * sizeof *s->node_ns, "the list of operations");
-    place_inputs(s);
+    set_input_buffers(s);
     return NIB_OK;
 }

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The products of a micro-batch and what makes their operands, on the side of their rows; and what
- * crosses between the sides: buffers, and of the device's layers weights and their gradients.
+ * The operations that run on either side (products and the preparation of their operands), and
+ * transfers between the sides: buffers, weights and their gradients.
  */
 #include "step.h"
 
-/* ---- places ---- */
+/* ---- addresses ---- */
 
-/* A worker in a chain sees what lies in its room as if all rows were there. */
-char *nib__step_at(const nib_step *s, int place)
+/* For scratch of a worker in a chain, returns the address that row 0 would have. */
+char *nib__step_at(const nib_step *s, int buffer)
 {
-    const nib_step_place *p = &s->places[place];
-    const uint64_t room = s->rows.some ? p->room_at[s->rows.list] : NIB_CHAIN_NONE;
+    const nib_step_buffer *p = &s->buffers[buffer];
+    const uint64_t room = s->rows.is_part ? p->scratch_at[s->rows.list] : NIB_CHAIN_NONE;
     const nib_step_side *side = &s->sides[p->side];
     if (room != NIB_CHAIN_NONE)
-        return s->rows.room + room - (uint64_t)(s->rows.first * p->columns) * sizeof(float);
-    return p->apart != NULL ? p->apart : side->block + side->places_at + p->at;
+        return s->rows.scratch + room - (uint64_t)(s->rows.first * p->columns) * sizeof(float);
+    return p->beside_weight != NULL ? p->beside_weight : side->block + side->buffers_at + p->at;
 }
 
-char *nib__step_room(const nib_step *s, int side, nib_step_room room)
+char *nib__step_region(const nib_step *s, int side, nib_step_region region)
 {
-    return s->sides[side].block + s->sides[side].room_at[room];
+    return s->sides[side].block + s->sides[side].region_at[region];
 }
 
 static float *amax_of(const nib_step *s, int side)
 {
-    return (float *)(void *)nib__step_room(s, side, NIB_ROOM_AMAX);
+    return (float *)(void *)nib__step_region(s, side, NIB_REGION_AMAX);
 }
 
 /* ---- between the sides ---- */
@@ -38,36 +38,37 @@ nib_status nib__step_move(nib_step *s, const nib_train_node *n, nib_err *err)
                                    : nib__gpu_read(s->workers.gpu, to, from, bytes, err);
 }
 
-nib_status nib__step_look(const nib_step *s, int place, const float **out, nib_err *err)
+nib_status nib__step_read_buffer(const nib_step *s, int buffer, const float **out, nib_err *err)
 {
-    const nib_step_place *p = &s->places[place];
-    *out = nib__step_rows(s, place);
+    const nib_step_buffer *p = &s->buffers[buffer];
+    *out = nib__step_rows(s, buffer);
     if (p->side == NIB_SIDE_CPU)
         return NIB_OK;
-    float *here = (float *)(void *)nib__step_room(s, NIB_SIDE_CPU, NIB_ROOM_LOOK);
-    NIB_TRY(nib__gpu_read(s->workers.gpu, here, *out, (uint64_t)(s->m * p->columns) * sizeof(float),
+    float *host = (float *)(void *)nib__step_region(s, NIB_SIDE_CPU, NIB_REGION_OBSERVED);
+    NIB_TRY(nib__gpu_read(s->workers.gpu, host, *out, (uint64_t)(s->m * p->columns) * sizeof(float),
                           err));
-    *out = here;
+    *out = host;
     return NIB_OK;
 }
 
 /* ---- operations ---- */
 
-/* f32 rows from the first one that runs. */
-static float *rows_of(const nib_step *s, int place)
+/* f32 rows, from the first row to run. */
+static float *rows_of(const nib_step *s, int buffer)
 {
-    return nib__step_rows(s, place) + s->rows.first * nib__step_ld(s, place);
+    return nib__step_rows(s, buffer) + s->rows.first * nib__step_ld(s, buffer);
 }
 
-/* A worker in a chain has its own room for its rows: forms of other products have other lengths. */
+/* In a chain each worker has its own input memory, since encoded rows of other products have other
+ * lengths. */
 static nib_input input_of(const nib_step *s, const nib_train_node *n)
 {
     const nib_product *p = &s->products[n->site][n->product];
     const int64_t all = nib__product_rows(s->plan->layers[n->site].layer, n->product, s->m);
-    char *const room = s->rows.some ? s->workers.scratch + s->rows_input
-                                    : nib__step_room(s, n->side, NIB_ROOM_INPUT);
+    char *const room = s->rows.is_part ? s->workers.scratch + s->rows_input
+                                       : nib__step_region(s, n->side, NIB_REGION_INPUT);
     nib_input x =
-        nib__product_input(p, s->rows.some ? s->rows.end - s->rows.first : all, room, NULL);
+        nib__product_input(p, s->rows.is_part ? s->rows.end - s->rows.first : all, room, NULL);
     if (p->quant == NULL) {
         x.f32 = rows_of(s, n->in[0]);
         x.ld = nib__step_ld(s, n->in[0]);
@@ -75,7 +76,7 @@ static nib_input input_of(const nib_step *s, const nib_train_node *n)
     return x;
 }
 
-/* [n] where the product runs, or NULL. */
+/* The bias [n] on the side of the product, or NULL. */
 static const float *bias_of(const nib_step *s, const nib_train_node *n)
 {
     const size_t bias = s->params->bias[n->site];
@@ -94,12 +95,12 @@ static nib_status run_product(nib_step *s, const nib_train_node *n, nib_err *err
         return nib__product_run(p, &s->workers, &x, s->packed[n->site][n->product], bias_of(s, n),
                                 rows_of(s, n->out[0]), nib__step_ld(s, n->out[0]), err);
     const nib_param *w = &s->params->items[n->param];
-    const bool here = n->side == NIB_SIDE_CPU;
-    float *to =
-        here ? s->gradients + w->at : (float *)(void *)nib__step_room(s, n->side, NIB_ROOM_WEIGHT);
+    const bool on_host = n->side == NIB_SIDE_CPU;
+    float *to = on_host ? s->gradients + w->at
+                        : (float *)(void *)nib__step_region(s, n->side, NIB_REGION_WEIGHT);
     NIB_TRY(
         nib__product_run(p, &s->workers, &x, nib__step_at(s, n->in[1]), NULL, to, p->shape.n, err));
-    return here || s->workers.refused != NULL
+    return on_host || s->workers.refused != NULL
                ? NIB_OK
                : nib__gpu_read(s->workers.gpu, s->gradients + w->at, to,
                                nib__param_size(w) * sizeof(float), err);
@@ -119,7 +120,7 @@ static nib_status run_cast(nib_step *s, const nib_train_node *n, nib_err *err)
                              amax_of(s, n->side), nib__step_at(s, n->out[0]), err);
 }
 
-/* Of gradients that the device made. */
+/* Adds gradients on the device. */
 static nib_status run_add(nib_step *s, const nib_train_node *n, nib_err *err)
 {
     const nib_add a = {.x = nib__step_rows(s, n->in[0]),
@@ -147,15 +148,15 @@ nib_status nib__step_product(nib_step *s, const nib_train_node *n, nib_err *err)
 
 /* ---- weights ---- */
 
-/* A weight where its products run. */
-static nib_status bring_weight(nib_step *s, size_t site, const float *weights, const float **x,
-                               nib_err *err)
+/* Uploads a weight and its bias if the products run on the device; *x then points there. */
+static nib_status upload_weight(nib_step *s, size_t site, const float *weights, const float **x,
+                                nib_err *err)
 {
     const nib_param *w = &s->params->items[s->params->weight[site]];
     const size_t bias = s->params->bias[site];
     if (nib__step_side(s, site) == NIB_SIDE_CPU)
         return NIB_OK;
-    float *to = (float *)(void *)nib__step_room(s, NIB_SIDE_GPU, NIB_ROOM_WEIGHT);
+    float *to = (float *)(void *)nib__step_region(s, NIB_SIDE_GPU, NIB_REGION_WEIGHT);
     NIB_TRY(nib__gpu_write(s->workers.gpu, to, *x, nib__param_size(w) * sizeof(float), err));
     *x = to;
     if (bias == SIZE_MAX)
@@ -197,7 +198,7 @@ nib_status nib__step_cast(nib_step *s, const float *weights, nib_err *err)
         const float *x = weights + s->params->items[s->params->weight[i]].at;
         if (nib__step_fake_at(s, i))
             x = nib__step_fake_weight(s, i, x);
-        NIB_TRY(bring_weight(s, i, weights, &x, err));
+        NIB_TRY(upload_weight(s, i, weights, &x, err));
         NIB_TRY(nib__step_cast_site(s, i, x, err));
     }
     return NIB_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a micro-batch: for each operation fills in pointers and sizes, and shares its parts among
- * the threads. Which thread computes what changes no bit: rows see to that.
+ * Runs a micro-batch: fills in pointers and sizes of each operation and shares its parts among the
+ * threads. Kernels give the same bits whichever thread computes which part.
  */
 #include "step.h"
 
@@ -10,13 +10,13 @@
 #include <inttypes.h>
 #include <math.h>
 
-static float *rows(const nib_step *s, int place) { return nib__step_rows(s, place); }
-static int64_t ld(const nib_step *s, int place) { return nib__step_ld(s, place); }
+static float *rows(const nib_step *s, int buffer) { return nib__step_rows(s, buffer); }
+static int64_t ld(const nib_step *s, int buffer) { return nib__step_ld(s, buffer); }
 
-static nib_cache cache_of(const nib_step *s, int place)
+static nib_cache cache_of(const nib_step *s, int buffer)
 {
     const nib_config *c = &s->net->config;
-    char *keys = s->cache + s->places[place].at * 2 * s->cache_side;
+    char *keys = s->cache + s->buffers[buffer].at * 2 * s->cache_side;
     return (nib_cache){.keys = keys,
                        .values = keys + s->cache_side,
                        .type = s->plan->dtype,
@@ -46,7 +46,7 @@ static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
     nib__ops[p->row->op].run(p->row, p->args, begin, end, scratch_of(p->s, worker));
 }
 
-enum { LINE = 16 /* f32 in a cache line: columns of a part */ };
+enum { LINE = 16 /* f32 in a cache line: granularity of parts by column */ };
 
 static void run_parts(const nib_step *s, const nib_kernel *row, const void *args, int64_t count,
                       int64_t step)
@@ -56,11 +56,11 @@ static void run_parts(const nib_step *s, const nib_kernel *row, const void *args
                   job_part, &p);
 }
 
-/* All tokens, or those of a worker's copy, each of so many rows. */
+/* Runs all tokens, or those of a worker's copy; `each`: rows per token. */
 static void run_tokens(const nib_step *s, const nib_train_node *n, const void *args, int64_t each)
 {
     part p = {s, n->row, args};
-    if (s->rows.some)
+    if (s->rows.is_part)
         job_part(&p, 0, s->rows.first * each, s->rows.end * each);
     else
         run_parts(s, n->row, args, s->m * each, 1);
@@ -81,7 +81,7 @@ static const float *weight_of(const nib_step *s, const nib_train_node *n)
 static void run_fake(nib_step *s, const nib_train_node *n)
 {
     nib__step_fake_input(s, n->site, rows(s, n->in[0]), ld(s, n->in[0]),
-                         nib__step_room(s, NIB_SIDE_CPU, NIB_ROOM_INPUT), rows(s, n->out[0]),
+                         nib__step_region(s, NIB_SIDE_CPU, NIB_REGION_INPUT), rows(s, n->out[0]),
                          ld(s, n->out[0]), (uint8_t *)nib__step_at(s, n->out[1]));
 }
 
@@ -109,10 +109,10 @@ static void run_embed(nib_step *s, const nib_train_node *n)
     run_tokens(s, n, &a, 1);
 }
 
-/* A row of a norm of heads is a head: they lie one after the other. */
-static int64_t row_ld(const nib_step *s, const nib_train_node *n, int place)
+/* A norm over heads has one row per head, contiguous. */
+static int64_t row_ld(const nib_step *s, const nib_train_node *n, int buffer)
 {
-    return n->rows > 1 ? n->columns / n->rows : ld(s, place);
+    return n->rows > 1 ? n->columns / n->rows : ld(s, buffer);
 }
 
 static const nib_graph_weight *norm_of(const nib_step *s, const nib_train_node *n)
@@ -120,7 +120,7 @@ static const nib_graph_weight *norm_of(const nib_step *s, const nib_train_node *
     return &s->net->graph.weights[n->of->weight];
 }
 
-/* What it multiplies by. */
+/* The weight with its offset, if any. */
 static const float *norm_weight(const nib_step *s, const nib_train_node *n)
 {
     const nib_graph_weight *norm = norm_of(s, n);
@@ -160,7 +160,7 @@ static void run_rope(nib_step *s, const nib_train_node *n)
     run_tokens(s, n, &a, 1);
 }
 
-static void run_copy(nib_step *s, const nib_train_node *n)
+static void run_store_kv(nib_step *s, const nib_train_node *n)
 {
     const nib_store_kv a = {.k = rows(s, n->in[0]),
                             .v = rows(s, n->in[1]),
@@ -187,7 +187,7 @@ static void run_attn(nib_step *s, const nib_train_node *n)
                         .cap = (float)n->of->cap,
                         .window = n->of->window,
                         .lse = rows(s, n->out[1])};
-    /* heads that share keys stay together, and tokens enough to share what is read of them */
+    /* heads that share keys stay together, with enough tokens to reuse what is read of them */
     enum { TOKENS = 32 };
     part p = {s, n->row, &a};
     nib__pool_run(s->engine->pool, s->m * a.heads, TOKENS * a.heads, true, job_part, &p);
@@ -355,15 +355,15 @@ static void run_xent(nib_step *s, const nib_train_node *n)
 nib_status nib__step_node(nib_step *s, const nib_train_node *n, nib_err *err)
 {
     static void (*const runs[NIB_OP_COUNT])(nib_step *, const nib_train_node *) = {
-        [NIB_OP_EMBED] = run_embed,      [NIB_OP_NORM] = run_norm,
-        [NIB_OP_FAKE] = run_fake,        [NIB_OP_FAKE_DX] = run_fake_dx,
-        [NIB_OP_FAKE_DW] = run_fake_dw,  [NIB_OP_ROPE] = run_rope,
-        [NIB_OP_STORE_KV] = run_copy,    [NIB_OP_ATTN] = run_attn,
-        [NIB_OP_ATTN_DX] = run_attn_dx,  [NIB_OP_SWIGLU] = run_swiglu,
-        [NIB_OP_ADD] = run_add,          [NIB_OP_SWIGLU_DX] = run_swiglu_dx,
-        [NIB_OP_XENT] = run_xent,        [NIB_OP_NORM_DX] = run_norm_dx,
-        [NIB_OP_NORM_DW] = run_norm_dw,  [NIB_OP_BIAS_DW] = run_bias_dw,
-        [NIB_OP_SCALE] = run_scale,      [NIB_OP_SCALE_DX] = run_scale_dx,
+        [NIB_OP_EMBED] = run_embed,       [NIB_OP_NORM] = run_norm,
+        [NIB_OP_FAKE] = run_fake,         [NIB_OP_FAKE_DX] = run_fake_dx,
+        [NIB_OP_FAKE_DW] = run_fake_dw,   [NIB_OP_ROPE] = run_rope,
+        [NIB_OP_STORE_KV] = run_store_kv, [NIB_OP_ATTN] = run_attn,
+        [NIB_OP_ATTN_DX] = run_attn_dx,   [NIB_OP_SWIGLU] = run_swiglu,
+        [NIB_OP_ADD] = run_add,           [NIB_OP_SWIGLU_DX] = run_swiglu_dx,
+        [NIB_OP_XENT] = run_xent,         [NIB_OP_NORM_DX] = run_norm_dx,
+        [NIB_OP_NORM_DW] = run_norm_dw,   [NIB_OP_BIAS_DW] = run_bias_dw,
+        [NIB_OP_SCALE] = run_scale,       [NIB_OP_SCALE_DX] = run_scale_dx,
         [NIB_OP_EMBED_DW] = run_embed_dw};
     if (n->op == NIB_OP_MOVE)
         return nib__step_move(s, n, err);
@@ -375,7 +375,7 @@ nib_status nib__step_node(nib_step *s, const nib_train_node *n, nib_err *err)
 
 /* ---- a micro-batch ---- */
 
-nib_status nib__step_make_room(nib_step *s, const nib_batch *b, nib_err *err)
+nib_status nib__step_reserve_batch(nib_step *s, const nib_micro_batch *b, nib_err *err)
 {
     int64_t blocks = 0;
     for (int64_t d = 0; d < b->documents; d++)
@@ -383,10 +383,10 @@ nib_status nib__step_make_room(nib_step *s, const nib_batch *b, nib_err *err)
     return nib__step_reserve(s, b->documents, blocks, err);
 }
 
-/* Which document and position each token has, and which cache blocks the documents get. */
-static nib_status place_documents(nib_step *s, const nib_batch *b, nib_err *err)
+/* Sets the document and position of each token and the cache blocks of each document. */
+static nib_status place_documents(nib_step *s, const nib_micro_batch *b, nib_err *err)
 {
-    NIB_TRY(nib__step_make_room(s, b, err));
+    NIB_TRY(nib__step_reserve_batch(s, b, err));
     int32_t next = 0;
     for (int64_t d = 0; d < b->documents; d++) {
         const int32_t first = b->start[d];
@@ -409,33 +409,33 @@ static double sum_losses(const nib_step *s)
     return sum;
 }
 
-/* The gradient of an embedding that is no head is added to zeros. */
-static void clear_sums(nib_step *s)
+/* The gradient of an embedding that is not also the head is added to zeros. */
+static void clear_embedding_gradient(nib_step *s)
 {
     const nib_param *table = &s->params->items[s->params->weight[0]];
     if (!s->net->tied)
         memset(s->gradients + table->at, 0, nib__param_size(table) * sizeof(float));
 }
 
-static nib_status see(const nib_step *s, const nib_train_node *n, bool done, nib_err *err)
+static nib_status notify_watch(const nib_step *s, const nib_train_node *n, bool done, nib_err *err)
 {
-    return s->watch ? s->watch->see(s->watch->ctx, n, done, err) : NIB_OK;
+    return s->watch ? s->watch->observe(s->watch->ctx, n, done, err) : NIB_OK;
 }
 
 static nib_status run_alone(nib_step *s, size_t at, nib_err *err)
 {
     const nib_train_node *n = &s->nodes[at];
-    NIB_TRY(see(s, n, false, err));
+    NIB_TRY(notify_watch(s, n, false, err));
     const uint64_t from = nib__now_ns();
     NIB_TRY(nib__step_node(s, n, err));
     if (s->timed && n->side == NIB_SIDE_GPU)
         NIB_TRY(nib__gpu_finish(s->workers.gpu, err));
     s->node_ns[at] += nib__now_ns() - from;
-    return see(s, n, true, err);
+    return notify_watch(s, n, true, err);
 }
 
-nib_status nib__step_run(nib_step *s, const float *weights, const nib_batch *batch, float scale,
-                         float *gradients, double *loss, nib_err *err)
+nib_status nib__step_run(nib_step *s, const float *weights, const nib_micro_batch *batch,
+                         float scale, float *gradients, double *loss, nib_err *err)
 {
     NIB_TRY(place_documents(s, batch, err));
     s->batch = batch;
@@ -445,7 +445,7 @@ nib_status nib__step_run(nib_step *s, const float *weights, const nib_batch *bat
     const int list = gradients != NULL;
     const nib_chains *chains = &s->chains[list];
     if (gradients)
-        clear_sums(s);
+        clear_embedding_gradient(s);
     for (size_t i = 0; i < chains->count; i++) {
         const nib_chain *c = &chains->items[i];
         if (c->end - c->first > 1 && !s->watch)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nib_train: opens a run, takes its steps and writes what each came to, as torchtitan writes it.
+ * nib_train: opens a run, runs its steps and logs each as torchtitan does.
  */
 #include "cast_losses.h"
 #include "dry_run.h"
@@ -19,41 +19,41 @@ typedef struct run {
     nib_trainer trainer;
     nib_saves saves;
     nib_metrics metrics;
-    nib_export_places places;
+    nib_export_paths paths;
     nib_validation validation;
     nib_cast_losses casts;
     const nib_train_options *options;
     const nib_sink *sink;
     nib_text text;
-    uint64_t since; /* of the last line */
-    int64_t tokens; /* since then */
+    uint64_t since; /* time of the last line */
+    int64_t tokens; /* tokens since then */
 } run;
 
-static bool is_first(const run *r) { return nib_ranks_rank(r->trainer.ranks) == 0; }
+static bool is_rank_0(const run *r) { return nib_ranks_rank(r->trainer.ranks) == 0; }
 
-/* "12,345" of a rate. */
-static const char *whole(char out[32], double value)
+/* A rate as "12,345". */
+static const char *round_count(char out[32], double value)
 {
     return nib__say_count(out, (uint64_t)fmax(0, nearbyint(value)));
 }
 
-/* Of the steps since the last line. */
+/* Speed of the steps since the last line. */
 static nib_speed measure(run *r)
 {
     const nib_trainer *t = &r->trainer;
     const nib_kernel *row = t->plan->assignment.layers[1].uses[0].kernel;
-    const nib_machine *here = nib__plan_place(&t->plan->assignment, row);
+    const nib_machine *machine = nib__plan_place(&t->plan->assignment, row);
     const uint64_t now = nib__now_ns();
     const double tps = (double)r->tokens / ((double)(now - r->since) * 1e-9);
     const double flops = tps * nib__trainer_flops(t);
-    /* of the unit that the products run on, and of all ranks, each with as much as this one */
-    const double peak = nib_ranks_count(t->ranks) * here->rate[row->unit];
+    /* the peak of the unit that runs the products, times the ranks, all taken to be alike */
+    const double peak = nib_ranks_count(t->ranks) * machine->rate[row->unit];
     r->since = now;
     r->tokens = 0;
     return (nib_speed){tps, flops, flops / peak, nib__peak_bytes()};
 }
 
-/* Steps that get a line whatever they come to. */
+/* Whether a step gets a line even if nothing is wrong. */
 static bool is_logged(const nib_train_config *c, int64_t step)
 {
     return step % nib__max(1, c->log_every) == 0 || step == 1 || step == c->steps;
@@ -64,7 +64,7 @@ static nib_status write_step(run *r, const nib_step_report *report, nib_err *err
     const nib_trainer *t = &r->trainer;
     const nib_train_config *c = t->config;
     r->tokens += report->tokens;
-    if (!(is_logged(c, report->step) || report->skipped) || !is_first(r))
+    if (!(is_logged(c, report->step) || report->skipped) || !is_rank_0(r))
         return NIB_OK;
     const nib_speed speed = measure(r);
     char count[32];
@@ -74,7 +74,7 @@ static nib_status write_step(run *r, const nib_step_report *report, nib_err *err
                      report->step, report->loss, report->norm, (double)speed.memory / 0x1p30,
                      100 * (double)speed.memory /
                          (double)nib__plan_host(&t->plan->assignment)->memory,
-                     whole(count, speed.tokens_per_s), speed.flops * 1e-12, 100 * speed.share,
+                     round_count(count, speed.tokens_per_s), speed.flops * 1e-12, 100 * speed.share,
                      report->skipped ? "  skipped" : "");
     const bool counted = r->casts.trainer && is_logged(c, report->step);
     if (counted)
@@ -84,7 +84,7 @@ static nib_status write_step(run *r, const nib_step_report *report, nib_err *err
     return counted ? nib__metrics_casts(&r->metrics, &r->casts, report->step, err) : NIB_OK;
 }
 
-/* The loss of the other text, if it is due; not in the next line's tokens per second. */
+/* Validates and logs the loss. Validation does not count in the next line's tokens per second. */
 static nib_status validate(run *r, nib_err *err)
 {
     const nib_trainer *t = &r->trainer;
@@ -93,19 +93,19 @@ static nib_status validate(run *r, nib_err *err)
     char count[32];
     NIB_TRY(nib__validation_run(&r->validation, &report, err));
     r->since += (uint64_t)(report.seconds * 1e9);
-    if (!is_first(r))
+    if (!is_rank_0(r))
         return NIB_OK;
     nib__text_format(
         &r->text, "validate step: %2" PRId64 "  loss: %7.4f  memory: %5.2fGiB(%.2f%%)  tps: %s\n",
         report.step, report.loss, (double)used / 0x1p30,
         100 * (double)used / (double)nib__plan_host(&t->plan->assignment)->memory,
-        whole(count, (double)report.tokens / report.seconds));
+        round_count(count, (double)report.tokens / report.seconds));
     NIB_TRY(nib__text_flush(&r->text, r->sink, err));
     return nib__metrics_validation(&r->metrics, &report, err);
 }
 
-/* A step, with what its casts lose counted where that is asked for. */
-static nib_status take_step(run *r, nib_step_report *report, nib_err *err)
+/* Runs a step, and counts what its casts lose if the config asks for that. */
+static nib_status run_step(run *r, nib_step_report *report, nib_err *err)
 {
     nib_trainer *t = &r->trainer;
     const bool counts = r->casts.trainer && is_logged(t->config, t->optimizer.steps + 1);
@@ -117,19 +117,19 @@ static nib_status take_step(run *r, nib_step_report *report, nib_err *err)
     return NIB_OK;
 }
 
-/* A run that is cancelled goes on later from where it stood. */
+/* Saves a checkpoint, so that a cancelled run can resume. */
 static nib_status cancel(run *r, nib_err *err)
 {
     const int64_t step = r->trainer.optimizer.steps;
-    if (is_first(r))
+    if (is_rank_0(r))
         NIB_TRY(nib__saves_now(&r->saves, err));
     return nib__fail(err, NIB_CANCELLED, "training was cancelled after step %" PRId64 "%s", step,
-                     r->saves.saved == step && step > 0 ? ", whose checkpoint is written" : "");
+                     r->saves.saved == step && step > 0 ? "; its checkpoint was written" : "");
 }
 
-/* The step lines and checkpoints are rank 0's: what fails there alone, or a person who cancels on
- * one rank, ends the run on all of them before the next step. */
-static nib_status take_steps(run *r, nib_err *err)
+/* Runs all steps. Only rank 0 writes step lines and checkpoints. A failure there, or a cancellation
+ * on any rank, ends the run on all ranks before the next step. */
+static nib_status run_steps(run *r, nib_err *err)
 {
     nib_trainer *t = &r->trainer;
     const int64_t steps = t->config->steps;
@@ -145,7 +145,7 @@ static nib_status take_steps(run *r, nib_err *err)
         if (status == NIB_CANCELLED)
             return cancel(r, err);
         NIB_TRY(status);
-        NIB_TRY(take_step(r, &report, err));
+        NIB_TRY(run_step(r, &report, err));
         status = write_step(r, &report, err);
         if (nib__validation_due(&r->validation, report.step)) {
             NIB_TRY(nib_ranks_agree(t->ranks, status, err));
@@ -159,14 +159,14 @@ static nib_status take_steps(run *r, nib_err *err)
     return NIB_OK;
 }
 
-static nib_status run_open(run *r, nib_model *model, const nib_plan *plan, nib_err *err)
+static nib_status open_run(run *r, nib_model *model, const nib_plan *plan, nib_err *err)
 {
     nib_ranks *ranks = r->options ? r->options->ranks : NULL;
     const char *out = r->options ? r->options->out : NULL;
     nib__ranks_limit(ranks, model->net.train.timeout_s);
     nib_status status = nib__trainer_open(&r->trainer, model, plan, ranks, err);
     if (status == NIB_OK)
-        status = nib__export_places(&r->places, &r->trainer, out, err);
+        status = nib__export_paths(&r->paths, &r->trainer, out, err);
     NIB_TRY(nib_ranks_agree(ranks, status, err));
     NIB_TRY(nib__ranks_same_settings(&r->trainer, out != NULL, err));
     NIB_TRY(nib__validation_open(&r->validation, &r->trainer, err));
@@ -179,26 +179,26 @@ static nib_status run_open(run *r, nib_model *model, const nib_plan *plan, nib_e
     return nib_ranks_agree(ranks, nib__metrics_open(&r->metrics, &r->trainer, err), err);
 }
 
-/* The line that names a model which was written. */
-static nib_status say_exported(run *r, const char *what, const char *place, nib_err *err)
+/* Writes the line that names an exported model. */
+static nib_status write_exported(run *r, const char *what, const char *path, nib_err *err)
 {
-    if (!is_first(r))
+    if (!is_rank_0(r))
         return NIB_OK;
-    nib__text_format(&r->text, "%s: %s\n", what, place);
+    nib__text_format(&r->text, "%s: %s\n", what, path);
     return nib__text_flush(&r->text, r->sink, err);
 }
 
 static nib_status export_model(run *r, nib_err *err)
 {
-    const nib_export_places *places = &r->places;
-    if (!places->model)
+    const nib_export_paths *paths = &r->paths;
+    if (!paths->model)
         return NIB_OK;
-    NIB_TRY(nib__export(&r->trainer, places->model, places->replace, err));
-    NIB_TRY(say_exported(r, "model", places->model, err));
-    if (!places->quantized)
+    NIB_TRY(nib__export(&r->trainer, paths->model, paths->replace, err));
+    NIB_TRY(write_exported(r, "model", paths->model, err));
+    if (!paths->quantized)
         return NIB_OK;
-    NIB_TRY(nib__export_quantized(&r->trainer, places, r->sink, err));
-    return say_exported(r, "quantized model", places->quantized, err);
+    NIB_TRY(nib__export_quantized(&r->trainer, paths, r->sink, err));
+    return write_exported(r, "quantized model", paths->quantized, err);
 }
 
 nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_options *options,
@@ -210,12 +210,13 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
     if (options && options->ran)
         *options->ran = NULL;
     if (!model->net.training)
-        return nib__fail(err, NIB_USAGE, "%s is a model; a training config is wanted",
+        return nib__fail(err, NIB_USAGE, "%s is a model, not a training config",
                          model->net.directory);
     NIB_TRY(nib_plan_status(plan, err));
-    NIB_TRY(nib__train_is_here(plan, err));
+    NIB_TRY(nib__train_check_machine(plan, err));
     if (planned != ranks)
-        return nib__fail(err, NIB_USAGE, "the plan is for %d rank%s, and %d run: nib_request.ranks",
+        return nib__fail(err, NIB_USAGE,
+                         "the plan is for %d rank%s, but the run has %d; set nib_request.ranks",
                          planned, planned == 1 ? "" : "s", ranks);
     if (options && options->dry_run)
         return nib__dry_run(model, plan, options->ranks, options->ran, sink, err);
@@ -224,14 +225,14 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
     nib_status status = prints ? nib_plan_write(plan, NIB_FORM_TEXT, sink, err) : NIB_OK;
     NIB_TRY(nib_ranks_agree(options ? options->ranks : NULL, status, err));
     nib__text_init(&r.text, &model->engine->allocator);
-    status = run_open(&r, model, plan, err);
+    status = open_run(&r, model, plan, err);
     if (status == NIB_OK) {
         if (prints && r.trainer.own != NULL)
             status = nib_plan_write(r.trainer.own, NIB_FORM_TEXT, sink, err);
         status = nib_ranks_agree(r.trainer.ranks, status, err);
     }
     if (status == NIB_OK)
-        status = take_steps(&r, err);
+        status = run_steps(&r, err);
     if (status == NIB_OK)
         status = export_model(&r, err);
     nib__metrics_close(&r.metrics);

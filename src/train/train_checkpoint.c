@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which checkpoints a folder holds, which is read, when one is written, and which ones go.
+ * Lists the checkpoints of a folder, chooses one to read, decides when to write, and removes old
+ * ones.
  */
 #include "train_checkpoint.h"
 
@@ -12,7 +13,7 @@
 
 static const char stem[] = "step-", part_end[] = ".part";
 
-static void say(const nib_trainer *t, const char *line)
+static void log_line(const nib_trainer *t, const char *line)
 {
     if (t->engine->callbacks.log)
         t->engine->callbacks.log(t->engine->callbacks.ctx, line);
@@ -20,7 +21,7 @@ static void say(const nib_trainer *t, const char *line)
 
 /* ---- names ---- */
 
-/* FOLDER/step-00000010END in the arena. */
+/* The path FOLDER/step-00000010END, in the arena. */
 static nib_status directory_of(const char **out, const nib_saves *s, int64_t step, const char *end,
                                nib_arena *arena, nib_err *err)
 {
@@ -30,7 +31,7 @@ static nib_status directory_of(const char **out, const nib_saves *s, int64_t ste
     return *out ? NIB_OK : nib__fail_memory(err, strlen(s->folder), "a path");
 }
 
-/* The step of a name that directory_of makes with this end, or 0. */
+/* The step of a name made by directory_of with this end, or 0. */
 static int64_t step_of(const char *name, const char *end)
 {
     char same[64];
@@ -48,13 +49,13 @@ static int64_t step_of(const char *name, const char *end)
 /* The steps of a folder's directories, in ascending order. */
 typedef struct steps {
     const nib_allocator *allocator;
-    const char *end; /* of the names that are taken */
+    const char *end; /* of the names to list */
     int64_t *items;
     size_t count, capacity;
     bool failed;
 } steps;
 
-static void take_name(void *ctx, const char *name)
+static void add_step(void *ctx, const char *name)
 {
     steps *s = ctx;
     void *items = s->items;
@@ -73,11 +74,11 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* *out is released by the caller, on failure, too. */
+/* The caller releases *out, also on failure. */
 static nib_status list_steps(steps *out, const nib_saves *s, const char *end, nib_err *err)
 {
     *out = (steps){.allocator = &s->trainer->engine->allocator, .end = end};
-    NIB_TRY(nib__directory_each(s->folder, take_name, out, err));
+    NIB_TRY(nib__directory_each(s->folder, add_step, out, err));
     if (out->failed)
         return nib__fail_memory(err, out->count * sizeof *out->items, "the list of checkpoints");
     if (out->count > 1)
@@ -97,9 +98,9 @@ static nib_status is_whole(bool *out, const nib_saves *s, int64_t step, nib_aren
     return NIB_OK;
 }
 
-/* ---- which one is read ---- */
+/* ---- choosing the one to read ---- */
 
-/* The newest whole one of those; 0: none. */
+/* Finds the newest complete one; 0: none. */
 static nib_status find_newest(int64_t *out, const nib_saves *s, const steps *have, nib_arena *arena,
                               nib_err *err)
 {
@@ -112,15 +113,15 @@ static nib_status find_newest(int64_t *out, const nib_saves *s, const steps *hav
             *out = have->items[i];
             continue;
         }
-        snprintf(line, sizeof line, "%s/step-%08" PRId64 " has no nibble.json: it is passed over",
+        snprintf(line, sizeof line, "%s/step-%08" PRId64 " has no nibble.json: skipped",
                  nib__shown(shown, s->folder), have->items[i]);
-        say(s->trainer, line);
+        log_line(s->trainer, line);
     }
     return NIB_OK;
 }
 
-/* The one that the config names. If this run saves, none may be newer: they would be taken for this
- * run's own when it is resumed. */
+/* Finds the one that the config names. If this run saves, none may be newer: a later resume would
+ * take the newer ones for this run's. */
 static nib_status find_named(int64_t *out, const nib_saves *s, const steps *have, nib_arena *arena,
                              nib_err *err)
 {
@@ -129,7 +130,7 @@ static nib_status find_named(int64_t *out, const nib_saves *s, const steps *have
     bool whole = false;
     NIB_TRY(is_whole(&whole, s, wanted, arena, err));
     if (!whole) {
-        char known[96] = "there is none";
+        char known[96] = "none exists";
         if (have->count > 0)
             snprintf(known, sizeof known, "there are %zu, from step %" PRId64 " to %" PRId64,
                      have->count, have->items[0], have->items[have->count - 1]);
@@ -140,14 +141,14 @@ static nib_status find_named(int64_t *out, const nib_saves *s, const steps *have
     if (c->save && have->count > 0 && have->items[have->count - 1] > wanted)
         return nib__fail(err, NIB_EXISTS,
                          "%s: checkpoint.load_step is %" PRId64 ", but there are checkpoints up to "
-                         "step %" PRId64 ", which would be taken for those of this run; remove "
-                         "those that are newer, or copy the one into another checkpoint.folder",
+                         "step %" PRId64 ", which a later resume would take for this run's; remove "
+                         "the newer ones, or copy the one to load into another checkpoint.folder",
                          s->folder, wanted, have->items[have->count - 1]);
     *out = wanted;
     return NIB_OK;
 }
 
-static nib_status choose(int64_t *out, const nib_saves *s, nib_arena *arena, nib_err *err)
+static nib_status choose_step(int64_t *out, const nib_saves *s, nib_arena *arena, nib_err *err)
 {
     steps have;
     nib_status status = list_steps(&have, s, "", err);
@@ -158,10 +159,10 @@ static nib_status choose(int64_t *out, const nib_saves *s, nib_arena *arena, nib
     return status;
 }
 
-/* ---- which ones go ---- */
+/* ---- removing ---- */
 
-/* The manifest first: what is left if this is interrupted is no checkpoint. But a directory with
- * something in it that is not removed stays whole. */
+/* Removes the manifest first: if this is interrupted, the rest is not a checkpoint. But a directory
+ * with content that must not be removed stays complete. */
 static nib_status remove_step(const nib_saves *s, int64_t step, const char *end, nib_arena *arena,
                               nib_err *err)
 {
@@ -176,39 +177,39 @@ static nib_status remove_step(const nib_saves *s, int64_t step, const char *end,
     return nib__path_remove(directory, err);
 }
 
-/* One that stays is in nobody's way: a line says why, if it is newer than those that were said.
- * *stays becomes the newest that stays. */
-static void remove_or_say(const nib_saves *s, int64_t step, const char *end, int64_t said,
+/* Removes a checkpoint. If that fails, logs why, unless a newer or equal one was logged before
+ * (said); *stays becomes the newest that stays. */
+static void remove_or_log(const nib_saves *s, int64_t step, const char *end, int64_t logged,
                           int64_t *stays, nib_arena *arena)
 {
     nib_err why;
     if (remove_step(s, step, end, arena, &why) == NIB_OK)
         return;
-    if (step > said)
-        say(s->trainer, why.text);
+    if (step > logged)
+        log_line(s->trainer, why.text);
     *stays = nib__max(*stays, step);
 }
 
-/* What killed runs left half written. */
+/* Removes what killed runs left half written. */
 static nib_status remove_parts(nib_saves *s, nib_arena *arena, nib_err *err)
 {
-    const int64_t step = s->trainer->optimizer.steps, said = s->part_stays;
+    const int64_t step = s->trainer->optimizer.steps, logged = s->part_stays;
     steps parts;
     nib_status status = list_steps(&parts, s, part_end, err);
     for (size_t i = 0; i < parts.count && status == NIB_OK; i++) {
-        if (parts.items[i] == step) /* whose place is wanted */
+        if (parts.items[i] == step) /* its path is needed now */
             status = remove_step(s, step, part_end, arena, err);
         else
-            remove_or_say(s, parts.items[i], part_end, said, &s->part_stays, arena);
+            remove_or_log(s, parts.items[i], part_end, logged, &s->part_stays, arena);
     }
     nib__release(parts.allocator, parts.items);
     return status;
 }
 
-/* All but the last `keep`; none are kept that were never finished. */
+/* Removes all but the last `keep`, and all incomplete ones. */
 static nib_status remove_old(nib_saves *s, nib_arena *arena, nib_err *err)
 {
-    const int64_t keep = s->trainer->config->keep, said = s->stays;
+    const int64_t keep = s->trainer->config->keep, logged = s->stays;
     steps have;
     int64_t kept = 0;
     nib_status status = list_steps(&have, s, "", err);
@@ -218,7 +219,7 @@ static nib_status remove_old(nib_saves *s, nib_arena *arena, nib_err *err)
         if (status == NIB_OK && whole && (keep <= 0 || kept < keep))
             kept++;
         else if (status == NIB_OK)
-            remove_or_say(s, have.items[i], "", said, &s->stays, arena);
+            remove_or_log(s, have.items[i], "", logged, &s->stays, arena);
     }
     nib__release(have.allocator, have.items);
     return status;
@@ -226,16 +227,17 @@ static nib_status remove_old(nib_saves *s, nib_arena *arena, nib_err *err)
 
 /* ---- opening ---- */
 
-/* Rank 0 chooses, so that a folder that changes meanwhile does not part the ranks. */
+/* Resumes from a checkpoint. Rank 0 chooses it, so that all ranks read the same one even if the
+ * folder changes meanwhile. */
 static nib_status resume(nib_saves *s, nib_arena *arena, nib_err *err)
 {
     nib_trainer *t = s->trainer;
     const char *directory;
     char line[NIB_SHOWN + 64], shown[NIB_SHOWN];
     int64_t step = 0;
-    nib_status status = nib_ranks_rank(t->ranks) == 0 ? choose(&step, s, arena, err) : NIB_OK;
+    nib_status status = nib_ranks_rank(t->ranks) == 0 ? choose_step(&step, s, arena, err) : NIB_OK;
     NIB_TRY(nib_ranks_agree(t->ranks, status, err));
-    NIB_TRY(nib__ranks_share(t->ranks, &step, sizeof step, "the step to go on from", err));
+    NIB_TRY(nib__ranks_share(t->ranks, &step, sizeof step, "the step to resume from", err));
     if (step == 0)
         return NIB_OK;
     status = directory_of(&directory, s, step, "", arena, err);
@@ -243,19 +245,19 @@ static nib_status resume(nib_saves *s, nib_arena *arena, nib_err *err)
         status = nib__state_read(t, directory, err);
     if (status == NIB_OK && t->optimizer.steps != step)
         status = nib__fail(err, NIB_BAD_INPUT,
-                           "%s: nibble.json says that it is of step %" PRId64
-                           "; give the directory back its name, or remove it",
+                           "%s: nibble.json says step %" PRId64
+                           "; give the directory its old name, or remove it",
                            directory, t->optimizer.steps);
     NIB_TRY(nib_ranks_agree(t->ranks, status, err));
     s->saved = step;
-    /* a run that ended right after its last checkpoint has not removed the oldest */
+    /* a run that was killed right after its last checkpoint left the oldest */
     if (t->config->save && nib_ranks_rank(t->ranks) == 0)
         status = remove_old(s, arena, err);
     NIB_TRY(nib_ranks_agree(t->ranks, status, err));
-    snprintf(line, sizeof line, "goes on from %s%s", nib__shown(shown, directory),
-             step >= t->config->steps ? ": all of training.steps are done" : "");
+    snprintf(line, sizeof line, "resuming from %s%s", nib__shown(shown, directory),
+             step >= t->config->steps ? ": all training.steps are done" : "");
     if (nib_ranks_rank(t->ranks) == 0)
-        say(t, line);
+        log_line(t, line);
     return NIB_OK;
 }
 
@@ -266,7 +268,7 @@ nib_status nib__saves_folder(const char **out, nib_trainer *t, nib_err *err)
     return *out ? NIB_OK : nib__fail_memory(err, strlen(c->folder), "a path");
 }
 
-static nib_status take_folder(nib_saves *s, nib_err *err)
+static nib_status lock_folder(nib_saves *s, nib_err *err)
 {
     s->lock_path = nib__path_join(&s->trainer->arena, s->folder, "training.lock");
     if (!s->lock_path)
@@ -281,7 +283,7 @@ static nib_status open_saves(nib_saves *s, nib_arena *arena, nib_err *err)
     const bool mine = c->save && nib_ranks_rank(s->trainer->ranks) == 0;
     nib_status status = nib__saves_folder(&s->folder, s->trainer, err);
     if (status == NIB_OK && mine)
-        status = take_folder(s, err);
+        status = lock_folder(s, err);
     NIB_TRY(nib_ranks_agree(s->trainer->ranks, status, err));
     return c->save || c->load_step >= 0 ? resume(s, arena, err) : NIB_OK;
 }
@@ -317,7 +319,8 @@ static nib_status write_step(nib_saves *s, nib_arena *arena, nib_err *err)
     NIB_TRY(remove_parts(s, arena, err));
     NIB_TRY(nib__directory_make(part, err));
     nib_status status = nib__state_write(s->trainer, part, err);
-    if (status == NIB_OK) /* one that has the name is of no use, or this run would have read it */
+    if (status ==
+        NIB_OK) /* replaces an unusable directory of that name: a usable one would have been read */
         status = nib__publish(part, directory, true, err);
     if (status != NIB_OK)
         (void)remove_step(s, step, part_end, arena, NULL);
@@ -336,10 +339,11 @@ nib_status nib__saves_now(nib_saves *s, nib_err *err)
     if (status != NIB_OK) {
         if (s->saved > 0)
             snprintf(what, sizeof what,
-                     "no checkpoint of step %" PRId64 ", that of step %" PRId64 " stands", step,
-                     s->saved);
+                     "cannot write the checkpoint of step %" PRId64 " (that of step %" PRId64
+                     " is intact)",
+                     step, s->saved);
         else
-            snprintf(what, sizeof what, "no checkpoint of step %" PRId64, step);
+            snprintf(what, sizeof what, "cannot write the checkpoint of step %" PRId64, step);
         nib__fail_in(err, status, what);
     } else {
         s->saved = step;

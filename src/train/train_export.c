@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes a trained model for others to load.
+ * Exports a trained model.
  */
 #include "train_export.h"
 
@@ -13,7 +13,7 @@
 
 enum { COPY_MAX = 256 << 20 };
 
-/* What is taken along of a tokenizer's directory. */
+/* Files copied from a tokenizer's directory. */
 static const char *const tokenizer_files[] = {
     "tokenizer.json",
     "tokenizer.gguf",
@@ -30,12 +30,12 @@ typedef struct exporting {
     const nib_allocator *allocator;
     nib_arena arena;
     nib_text manifest;
-    nib_jsonw w;              /* of the manifest: inside "files" while files are put */
-    char part[NIB_PART_PATH]; /* the directory while it is written */
+    nib_jsonw w;              /* the manifest; inside "files" while files are put */
+    char part[NIB_PART_PATH]; /* the directory while it is being written */
     nib_err *err;
 } exporting;
 
-static nib_status must_be_free(const char *place, nib_err *err)
+static nib_status check_free(const char *place, nib_err *err)
 {
     if (nib__path_kind(place) == NIB_PATH_NONE)
         return NIB_OK;
@@ -45,7 +45,7 @@ static nib_status must_be_free(const char *place, nib_err *err)
                      place);
 }
 
-static const char *add_words(nib_arena *arena, const char *path, const char *words)
+static const char *append_text(nib_arena *arena, const char *path, const char *words)
 {
     const size_t size = strlen(path) + strlen(words) + 1;
     char *out = nib__arena_take(arena, size, 1);
@@ -54,9 +54,9 @@ static const char *add_words(nib_arena *arena, const char *path, const char *wor
     return out;
 }
 
-/* A place that is asked for, without slashes at its end, which make no other place. That it can be
- * made is tried now: a run of days must not end with the news that it cannot. */
-static nib_status take_asked(const char **out, nib_trainer *t, const char *asked, nib_err *err)
+/* Takes an asked path, without trailing slashes. Creates and removes the directory as a test: a run
+ * of days must not end with the news that it cannot be created. */
+static nib_status choose_asked(const char **out, nib_trainer *t, const char *asked, nib_err *err)
 {
     size_t size = strlen(asked);
     while (size > 1 && asked[size - 1] == '/')
@@ -66,7 +66,7 @@ static nib_status take_asked(const char **out, nib_trainer *t, const char *asked
     char *place = nib__arena_copy(&t->arena, asked, size);
     if (!place)
         return nib__fail_memory(err, size, "a path");
-    NIB_TRY(must_be_free(place, err));
+    NIB_TRY(check_free(place, err));
     if (nib_ranks_rank(t->ranks) == 0) {
         char part[NIB_PART_PATH];
         NIB_TRY(nib__part_choose(part, place, ".part", err));
@@ -77,8 +77,8 @@ static nib_status take_asked(const char **out, nib_trainer *t, const char *asked
     return NIB_OK;
 }
 
-/* The place that the config means: beside the checkpoints. */
-static nib_status take_folder(const char **out, nib_trainer *t, nib_err *err)
+/* The path that the config implies: beside the checkpoints. */
+static nib_status choose_beside(const char **out, nib_trainer *t, nib_err *err)
 {
     const char *folder;
     NIB_TRY(nib__saves_folder(&folder, t, err));
@@ -88,20 +88,19 @@ static nib_status take_folder(const char **out, nib_trainer *t, nib_err *err)
     return nib_ranks_rank(t->ranks) == 0 ? nib__directories_make(folder, err) : NIB_OK;
 }
 
-nib_status nib__export_places(nib_export_places *out, nib_trainer *t, const char *asked,
-                              nib_err *err)
+nib_status nib__export_paths(nib_export_paths *out, nib_trainer *t, const char *asked, nib_err *err)
 {
     const nib_train_config *c = t->config;
-    *out = (nib_export_places){.replace = !asked};
+    *out = (nib_export_paths){.replace = !asked};
     if (!asked && !c->export_last && !(c->qat && c->save))
         return NIB_OK;
-    NIB_TRY(asked ? take_asked(&out->model, t, asked, err) : take_folder(&out->model, t, err));
+    NIB_TRY(asked ? choose_asked(&out->model, t, asked, err) : choose_beside(&out->model, t, err));
     if (!c->qat)
         return NIB_OK;
-    out->quantized = add_words(&t->arena, out->model, "-quantized");
+    out->quantized = append_text(&t->arena, out->model, "-quantized");
     if (!out->quantized)
         return nib__fail_memory(err, strlen(out->model), "a path");
-    return asked ? must_be_free(out->quantized, err) : NIB_OK;
+    return asked ? check_free(out->quantized, err) : NIB_OK;
 }
 
 static nib_status put_file(exporting *e, const char *name, const char *bytes, size_t size)
@@ -130,7 +129,7 @@ static nib_status copy_file(exporting *e, const char *from, const char *name)
     return status;
 }
 
-/* The files that the run's own tokenizer was opened from. */
+/* Copies the files of the run's tokenizer. */
 static nib_status copy_tokenizer(exporting *e)
 {
     const nib_model *m = e->t->model;
@@ -233,7 +232,7 @@ nib_status nib__export(const nib_trainer *t, const char *directory, bool replace
     return nib_ranks_agree(t->ranks, status, err);
 }
 
-static nib_status quantize(const nib_trainer *t, const nib_export_places *places,
+static nib_status quantize(const nib_trainer *t, const nib_export_paths *paths,
                            const nib_sink *sink, nib_err *err)
 {
     nib_model *model;
@@ -243,18 +242,18 @@ static nib_status quantize(const nib_trainer *t, const nib_export_places *places
                     .skip = asked->skip,
                     .only = asked->only,
                     .bias = asked->bias},
-        .out = places->quantized,
-        .force = places->replace,
+        .out = paths->quantized,
+        .force = paths->replace,
     };
-    NIB_TRY(nib_model_open(&model, t->engine, places->model, NULL, err));
+    NIB_TRY(nib_model_open(&model, t->engine, paths->model, NULL, err));
     const nib_status status = nib_quantize(model, &options, NIB_FORM_TEXT, sink, err);
     nib_model_close(model);
     return status;
 }
 
-nib_status nib__export_quantized(const nib_trainer *t, const nib_export_places *places,
+nib_status nib__export_quantized(const nib_trainer *t, const nib_export_paths *paths,
                                  const nib_sink *sink, nib_err *err)
 {
     const bool first = nib_ranks_rank(t->ranks) == 0;
-    return nib_ranks_agree(t->ranks, first ? quantize(t, places, sink, err) : NIB_OK, err);
+    return nib_ranks_agree(t->ranks, first ? quantize(t, paths, sink, err) : NIB_OK, err);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a run does: written down, and compared among its ranks.
+ * Records the settings of a run, and compares them with those of other ranks and of the run that
+ * wrote a checkpoint.
  */
 #include "train_settings.h"
 
@@ -8,8 +9,8 @@
 
 #include <stdio.h>
 
-/* The config as the plan follows it: an option may ask for another recipe. */
-static nib_train_config planned(const nib_trainer *t)
+/* The config that the plan follows: an option may replace the recipe. */
+static nib_train_config planned_config(const nib_trainer *t)
 {
     nib_train_config c = *t->config;
     if (t->plan->request.recipe)
@@ -19,7 +20,7 @@ static nib_train_config planned(const nib_trainer *t)
     return c;
 }
 
-/* One text, since lists are not compared item by item; null: it was not given. */
+/* Writes patterns as one string, since comparison does not look into lists; null: not given. */
 static void put_patterns(nib_jsonw *w, const char *key, const nib_strings *patterns,
                          const nib_allocator *a)
 {
@@ -34,7 +35,7 @@ static void put_patterns(nib_jsonw *w, const char *key, const nib_strings *patte
 
 void nib__trainer_settings(nib_jsonw *w, const nib_trainer *t)
 {
-    const nib_train_config c = planned(t);
+    const nib_train_config c = planned_config(t);
     char hash[33];
     nib__jsonw_object(w);
     nib__train_config_put(w, &c);
@@ -66,15 +67,15 @@ nib_hash nib__text_hash(const nib_documents *text)
     return nib__hash_bytes(text->text, text->size);
 }
 
-/* ---- among ranks ---- */
+/* ---- compared with other ranks ---- */
 
-/* Hosts may keep their files in other places: a path is none of it, but whether there is one. */
+/* Paths are not compared, only whether they are set: hosts may keep files elsewhere. */
 static nib_status hash_settings(nib_hash *out, const nib_trainer *t, bool exports, nib_err *err)
 {
-    nib_train_config c = planned(t);
+    nib_train_config c = planned_config(t);
     nib_text text;
     nib_jsonw w;
-    c.dataset = c.initial_load = c.recipe = NULL; /* what they hold is compared */
+    c.dataset = c.initial_load = c.recipe = NULL; /* their content is compared */
     nib__text_init(&text, &t->engine->allocator);
     nib__jsonw_init(&w, &text, 0);
     nib__jsonw_object(&w);
@@ -102,8 +103,8 @@ static nib_status hash_settings(nib_hash *out, const nib_trainer *t, bool export
     return status;
 }
 
-/* Of what a device does, which may have refused some of it on one rank alone; rows of the CPU are
- * of one contract on every host. */
+/* Hashes the rows that run on a device, which may have refused some on one rank only. All CPU rows
+ * follow one arithmetic contract. */
 static nib_status hash_plan(nib_hash *out, const nib_assignment *plan, nib_engine *engine,
                             nib_err *err)
 {
@@ -142,23 +143,24 @@ static nib_status compare(const compared *first, const compared *mine, nib_err *
     static const char same_files[] = "every host needs the same files and the same options";
     if (!nib__hash_equal(first->settings, mine->settings) ||
         first->micro_batches != mine->micro_batches)
-        return nib__fail(err, NIB_BAD_INPUT, "this rank has another config than rank 0; %s",
+        return nib__fail(err, NIB_BAD_INPUT, "this rank's config differs from rank 0's; %s",
                          same_files);
     if (!nib__hash_equal(first->schemes, mine->schemes))
         return nib__fail(err, NIB_BAD_INPUT,
-                         "this rank has layers in other schemes than rank 0's, by another recipe "
-                         "or another plan; %s",
+                         "the schemes of this rank's layers differ from rank 0's, by the recipe or "
+                         "the plan; %s",
                          same_files);
     if (!nib__hash_equal(first->text, mine->text) || first->lines != mine->lines)
-        return nib__fail(err, NIB_BAD_INPUT, "this rank reads another text than rank 0; %s",
+        return nib__fail(err, NIB_BAD_INPUT, "this rank's text differs from rank 0's; %s",
                          same_files);
     if (!nib__hash_equal(first->tokenizer, mine->tokenizer))
-        return nib__fail(err, NIB_BAD_INPUT, "this rank has another tokenizer than rank 0; %s",
+        return nib__fail(err, NIB_BAD_INPUT, "this rank's tokenizer differs from rank 0's; %s",
                          same_files);
     if (!nib__hash_equal(first->plan, mine->plan))
-        return nib__fail(err, NIB_NOT_AS_ASKED,
-                         "its device does other layers, or with other kernels, than rank 0's; "
-                         "--without and --place give all ranks one plan");
+        return nib__fail(
+            err, NIB_NOT_AS_ASKED,
+            "its device runs other layers or kernels than rank 0's; give all ranks one "
+            "plan with --without and --place");
     return NIB_OK;
 }
 
@@ -193,7 +195,7 @@ nib_status nib__ranks_same_start(const nib_trainer *t, const nib_documents *vali
     if (!nib__hash_equal(first.weights, mine.weights) || first.taken != mine.taken)
         what = "starts with other weights than rank 0";
     else if (!nib__hash_equal(first.text, mine.text) || first.lines != mine.lines)
-        what = "validates another text than rank 0";
+        what = "validates on another text than rank 0";
     return nib_ranks_agree(
         t->ranks,
         what == NULL ? NIB_OK
@@ -202,4 +204,133 @@ nib_status nib__ranks_same_start(const nib_trainer *t, const nib_documents *vali
                                  "program",
                                  what),
         err);
+}
+
+/* ---- compared with the run that wrote a checkpoint ---- */
+
+/* The raw value of a key of a flat object; NULL: absent. */
+static const char *find_value(const char *object, const char *key, nib_arena *arena)
+{
+    nib_json json;
+    nib__json_init(&json, "", object, strlen(object), NULL);
+    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
+    while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
+        if (nib__json_is(&json, key))
+            return nib__json_raw(&json, arena);
+        ok = nib__json_skip(&json);
+    }
+    return NULL;
+}
+
+/* A value as JSON, shortened for a message; only the inside of a string is escaped. */
+static const char *format_value(char out[NIB_SHOWN + 2], const char *value, nib_arena *arena)
+{
+    char name[NIB_SHOWN];
+    const size_t size = strlen(value);
+    const bool text = size > 1 && value[0] == '"';
+    const char *inner = text ? nib__arena_copy(arena, value + 1, size - 2) : value;
+    const char *quote = text ? "\"" : "";
+    snprintf(out, NIB_SHOWN + 2, "%s%s%s", quote, nib__shown(name, inner ? inner : "?"), quote);
+    return out;
+}
+
+/* The setting of a key that matters only when a run begins, so not on resuming; NULL: another
+ * key. */
+static const nib_train_asked *find_start_setting(const nib_trainer *t, const char *key)
+{
+    const nib_train_config *c = t->config;
+    return strcmp(key, "training.seed") == 0                  ? &c->asked.seed
+           : strcmp(key, "checkpoint.initial_load_path") == 0 ? &c->asked.initial_load
+                                                              : NULL;
+}
+
+static void log_line(const nib_trainer *t, const char *line)
+{
+    const nib_callbacks *c = &t->engine->callbacks;
+    if (c->log && nib_ranks_rank(t->ranks) == 0)
+        c->log(c->ctx, line);
+}
+
+/* Logs a line of the ledger. */
+static void log_setting(const nib_trainer *t, const nib_ledger_setting *setting)
+{
+    nib_text text;
+    nib__text_init(&text, &t->engine->allocator);
+    nib__text_str(&text, "without effect: ");
+    nib__ledger_setting_sentence(setting, &text);
+    if (!text.failed)
+        log_line(t, text.at);
+    nib__text_free(&text);
+}
+
+/* Logs each setting that differs, or adds it to *ledger if it has no effect. */
+static void log_changes(const nib_trainer *t, const char *saved, const char *current,
+                        nib_ledger *ledger, nib_arena *arena)
+{
+    char line[3 * NIB_SHOWN + 64], name[NIB_SHOWN], was[NIB_SHOWN + 2], is[NIB_SHOWN + 2];
+    bool recipe = false;
+    nib_json json;
+    nib__json_init(&json, "", saved, strlen(saved), NULL);
+    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
+    while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
+        const char *key = nib__json_string(&json, arena, NULL);
+        const char *value = key ? nib__json_raw(&json, arena) : NULL;
+        const char *now = value ? find_value(current, key, arena) : NULL;
+        ok = value != NULL;
+        /* the content of the data and the resulting batch size were compared before */
+        if (!now || strcmp(now, value) == 0 || strcmp(key, "training.dataset_path") == 0 ||
+            strcmp(key, "training.global_batch_size") == 0)
+            continue;
+        if (strcmp(key, "schemes") == 0) { /* the last key */
+            if (!recipe)
+                log_line(t, "layer schemes differ from those before the checkpoint: the recipe "
+                            "file or the plan has changed");
+            continue;
+        }
+        recipe |= strncmp(key, "quantize", 8) == 0 || strncmp(key, "--", 2) == 0;
+        format_value(was, value, arena);
+        format_value(is, now, arena);
+        const nib_train_asked *start = find_start_setting(t, key);
+        if (start && start->key)
+            nib__ledger_add_setting(ledger,
+                                    &(nib_ledger_setting){.code = "training-key",
+                                                          .name = start->key,
+                                                          .asked = start->value,
+                                                          .by = start->by,
+                                                          .relation = NIB_SETTING_NONE},
+                                    "training resumes from a checkpoint of a run that had %s",
+                                    strcmp(value, "null") == 0 ? "none" : was);
+        if (start)
+            continue;
+        snprintf(line, sizeof line, "%s was %s before the checkpoint and is %s now",
+                 nib__shown(name, key), was, is);
+        log_line(t, line);
+    }
+}
+
+nib_status nib__log_changed_settings(const nib_trainer *t, const char *saved, nib_arena *arena,
+                                     nib_err *err)
+{
+    nib_text current;
+    nib_jsonw w;
+    nib_ledger ledger;
+    if (!saved)
+        return NIB_OK;
+    nib__text_init(&current, &t->engine->allocator);
+    nib__ledger_init(&ledger, &t->engine->allocator);
+    nib__jsonw_init(&w, &current, 0);
+    nib__trainer_settings(&w, t);
+    if (!current.failed)
+        log_changes(t, saved, current.at, &ledger, arena);
+    nib_status status = current.failed || ledger.failed
+                            ? nib__fail_memory(err, current.size, "the settings")
+                            : NIB_OK;
+    nib__ledger_allow(&ledger, &t->plan->request.allow);
+    for (size_t i = 0; i < ledger.setting_count && status == NIB_OK; i++)
+        log_setting(t, &ledger.settings[i]);
+    if (status == NIB_OK && t->plan->request.strict)
+        status = nib__ledger_strict(&ledger, err);
+    nib__ledger_free(&ledger);
+    nib__text_free(&current);
+    return status;
 }

@@ -16,30 +16,30 @@
 
 enum { MANIFEST_MAX = 256 << 20 };
 
-/* ---- what nibble.json says besides hashes ---- */
+/* ---- what nibble.json holds besides hashes ---- */
 
-/* All that a run needs to go on, and all that has to be the same when it does. */
+/* What a run needs to resume, and what must be the same when it does. */
 typedef struct state {
     int64_t step, skipped, tokens;
     double mean_loss, mean_norm;
     int64_t sequence, batch, global_batch;
-    nib_data_place place;
+    nib_data_position position;
     int64_t layers, width, ffn, heads, kv_heads, head_dim, vocab, tied;
     double norm_eps, rope_theta, rope_factor, rope_low, rope_high;
     int64_t rope_original, lines;
     const char *arch, *dataset;
-    const char *rope;   /* NULL: not said */
-    const char *config; /* of the run that wrote it, as JSON; NULL: not said */
+    const char *rope;   /* NULL: absent */
+    const char *config; /* config of the run that wrote it, as JSON; NULL: absent */
     nib_hash data, tokenizer;
-    bool tokenizer_said;
-    uint64_t seen; /* of what was read: a bit for each of wholes, then of reals */
+    bool has_tokenizer;
+    uint64_t seen; /* the keys read: a bit for each of wholes, then of reals */
 } state;
 
 typedef struct field {
     const char *key;
     size_t at;        /* in state */
-    const char *same; /* how a config calls it where it has to be the same; NULL: it need not */
-    bool later;       /* a checkpoint from before it was written has none: it is not compared */
+    const char *same; /* name in messages, if it must be the same; NULL: it may differ */
+    bool later;       /* older checkpoints lack the key: then it is not compared */
 } field;
 
 #define AT(member) offsetof(state, member)
@@ -54,20 +54,20 @@ static const field wholes[] = {
     {"kv_heads", AT(kv_heads), "model.n_kv_heads", false},
     {"head_dim", AT(head_dim), "the width of a head", false},
     {"vocab", AT(vocab), "model.vocab_size", false},
-    {"tied", AT(tied), "whether the output is the embedding", false},
+    {"tied", AT(tied), "whether embeddings are tied", false},
     {"sequence", AT(sequence), "training.seq_len", false},
     {"batch", AT(batch), "training.local_batch_size", false},
     {"global_batch", AT(global_batch), "training.global_batch_size", false},
-    {"data_sequences", AT(place.sequences), NULL, false},
-    {"data_pass", AT(place.pass), NULL, false},
-    {"data_begin", AT(place.begin), NULL, false},
-    {"data_line", AT(place.line), NULL, false},
-    {"data_piece", AT(place.piece), NULL, false},
-    {"data_used", AT(place.used), NULL, false},
+    {"data_sequences", AT(position.sequences), NULL, false},
+    {"data_pass", AT(position.pass), NULL, false},
+    {"data_begin", AT(position.begin), NULL, false},
+    {"data_line", AT(position.line), NULL, false},
+    {"data_piece", AT(position.piece), NULL, false},
+    {"data_used", AT(position.used), NULL, false},
     {"rope_original", AT(rope_original), "rope_scaling.original_max_position_embeddings", true},
     {"data_lines", AT(lines), "whether the data are JSON lines (.jsonl)", true},
 };
-_Static_assert(sizeof(nib_data_place) == 6 * sizeof(int64_t), "every member of it is written");
+_Static_assert(sizeof(nib_data_position) == 6 * sizeof(int64_t), "every member of it is written");
 
 static const field reals[] = {
     {"mean_loss", AT(mean_loss), NULL, false},
@@ -95,7 +95,7 @@ static state state_of(const nib_trainer *t)
                    .sequence = t->config->sequence,
                    .batch = t->config->batch,
                    .global_batch = t->micro_batches * t->config->batch,
-                   .place = t->data.place,
+                   .position = t->data.position,
                    .layers = c->layers,
                    .width = c->width,
                    .ffn = c->ffn,
@@ -142,7 +142,7 @@ static bool read_hash(nib_json *json, nib_hash *out)
     return json->event != NIB_JSON_ERROR;
 }
 
-/* The member of "training" whose key was just read. */
+/* Reads the member of "training" whose key was just read. */
 static bool read_member(nib_json *json, state *s, nib_arena *arena)
 {
     for (size_t i = 0; i < COUNT(wholes); i++)
@@ -155,7 +155,7 @@ static bool read_member(nib_json *json, state *s, nib_arena *arena)
             s->seen |= UINT64_C(1) << (COUNT(wholes) + i);
             return nib__json_read_double(json, real_of(s, i));
         }
-    if (nib__json_is(json, "skipped")) /* a checkpoint from before it was written has none: 0 */
+    if (nib__json_is(json, "skipped")) /* absent in older checkpoints: 0 */
         return nib__json_read_int64(json, 0, INT64_MAX, &s->skipped);
     if (nib__json_is(json, "arch"))
         return (s->arch = nib__json_read_string(json, arena, NULL)) != NULL;
@@ -166,7 +166,7 @@ static bool read_member(nib_json *json, state *s, nib_arena *arena)
     if (nib__json_is(json, "rope_type"))
         return (s->rope = nib__json_read_string(json, arena, NULL)) != NULL;
     if (nib__json_is(json, "tokenizer_xxh3_128"))
-        return (s->tokenizer_said = true) && read_hash(json, &s->tokenizer);
+        return (s->has_tokenizer = true) && read_hash(json, &s->tokenizer);
     return nib__json_skip(json);
 }
 
@@ -183,20 +183,20 @@ static const char *missing_key(uint64_t seen)
     return NULL;
 }
 
-/* Whether field i has to be the same, and was written. */
+/* Whether field i must be the same, and was stored. */
 static bool is_compared(const state *saved, size_t i)
 {
     return field_of(i)->same && saved->seen >> i & 1;
 }
 
-/* What a damaged checkpoint leaves to do. */
+/* Adds advice to the error of a damaged checkpoint. */
 static nib_status fail_damaged(nib_status status, nib_err *err)
 {
     if (status != NIB_BAD_INPUT || err == NULL)
         return status;
     const nib_err why = *err;
-    return nib__fail(err, status, "%s; remove the directory to go on from the checkpoint before it",
-                     why.text);
+    return nib__fail(err, status,
+                     "%s; remove the directory to resume from the checkpoint before it", why.text);
 }
 
 static nib_status read_state(state *out, const char *path, nib_arena *arena, nib_err *err)
@@ -241,36 +241,35 @@ static nib_status read_state(state *out, const char *path, nib_arena *arena, nib
                             err);
     if (out->skipped > out->step)
         return fail_damaged(nib__fail(err, NIB_BAD_INPUT,
-                                      "%s: of %" PRId64 " steps it says that %" PRId64
-                                      " were skipped",
-                                      path, out->step, out->skipped),
+                                      "%s: %" PRId64 " steps, but %" PRId64 " skipped steps", path,
+                                      out->step, out->skipped),
                             err);
     return NIB_OK;
 }
 
-/* A checkpoint of another run would go on as something that neither run was. */
+/* Refuses a checkpoint of another run: resuming from it would mix two runs. */
 static nib_status check_same(const state *saved, const state *here, const char *directory,
                              nib_err *err)
 {
     char a[33], b[33], real[32], name[NIB_SHOWN], other[NIB_SHOWN];
     if (strcmp(saved->arch, here->arch) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: its model is of the architecture %s, the config's of %s", directory,
+                         "%s: its model's architecture is %s, but the config's is %s", directory,
                          nib__shown(name, saved->arch), here->arch);
     if (saved->rope && strcmp(saved->rope, here->rope) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: its model has positions of the rope_type %s, the config's of %s",
-                         directory, nib__shown(name, saved->rope), here->rope);
+                         "%s: its model's rope_type is %s, but the config's is %s", directory,
+                         nib__shown(name, saved->rope), here->rope);
     for (size_t i = 0; i < COUNT(wholes); i++)
         if (is_compared(saved, i) && *whole_of(saved, i) != *whole_of(here, i))
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: %s is %" PRId64 " in the checkpoint, but %" PRId64
-                             " here; set it to the same, or name another checkpoint.folder",
+                             " here; set the same value, or name another checkpoint.folder",
                              directory, wholes[i].same, *whole_of(saved, i), *whole_of(here, i));
     for (size_t i = 0; i < COUNT(reals); i++)
         if (is_compared(saved, COUNT(wholes) + i) && *real_of(saved, i) != *real_of(here, i))
             return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: %s is %s in the checkpoint, but %s here; set it to the same, or "
+                             "%s: %s is %s in the checkpoint, but %s here; set the same value, or "
                              "name another checkpoint.folder",
                              directory, reals[i].same, nib__say_double(a, *real_of(saved, i)),
                              nib__say_double(real, *real_of(here, i)));
@@ -282,11 +281,11 @@ static nib_status check_same(const state *saved, const state *here, const char *
                          directory, nib__shown(name, saved->dataset),
                          nib__hash_text(a, saved->data), nib__shown(other, here->dataset),
                          nib__hash_text(b, here->data));
-    if (saved->tokenizer_said && !nib__hash_equal(saved->tokenizer, here->tokenizer))
+    if (saved->has_tokenizer && !nib__hash_equal(saved->tokenizer, here->tokenizer))
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: the checkpoint was trained with another tokenizer, whose file, BOS "
-                         "and EOS hashed to %s and hash to %s here; give the same, or start from "
-                         "the weights alone with checkpoint.initial_load_path",
+                         "and EOS hashed to %s, but hash to %s here; give the same tokenizer, or "
+                         "start from the weights alone with checkpoint.initial_load_path",
                          directory, nib__hash_text(a, saved->tokenizer),
                          nib__hash_text(b, here->tokenizer));
     return NIB_OK;
@@ -330,7 +329,7 @@ static nib_status write_blocks(nib_writer *w, const char *path, const nib_params
 {
     char hash[33];
     nib__writer_add_meta(w, "format", "pt");
-    if (*blocks[0].prefix == 0) /* a model, which others read, too */
+    if (*blocks[0].prefix == 0) /* a model that other tools read, too */
         nib__writer_fuse(w, nib__family_of(config)->fused);
     for (size_t b = 0; b < count; b++)
         add_tensors(w, params, &blocks[b], type);
@@ -381,15 +380,13 @@ static nib_status check_finite(nib_trainer *t, nib_err *err)
         size_t bad;
         nib__gradient_norm(&t->optimizer, blocks[b].values, &bad);
         if (bad < t->params.count)
-            return nib__fail(err, NIB_CHECK_FAILED,
-                             "after step %" PRId64 " %s %s are not finite; no checkpoint of them "
-                             "is written",
+            return nib__fail(err, NIB_CHECK_FAILED, "after step %" PRId64 " %s %s are not finite",
                              t->optimizer.steps, blocks[b].prefix, t->params.items[bad].name);
     }
     return NIB_OK;
 }
 
-/* What is written of a checkpoint, and where. */
+/* A checkpoint being written. */
 typedef struct writing {
     const nib_trainer *t;
     nib_arena arena;
@@ -405,7 +402,7 @@ static nib_status path_of(const char **out, writing *g, const char *name)
     return *out ? NIB_OK : nib__fail_memory(g->err, strlen(g->directory), "a path");
 }
 
-/* "name": its hash, read back from the system. */
+/* Puts "name": the hash of the file, read back from the system. */
 static nib_status put_file_hash(writing *g, const char *path)
 {
     nib_map map;
@@ -483,7 +480,7 @@ nib_status nib__state_write(nib_trainer *t, const char *directory, nib_err *err)
 
 /* ---- reading ---- */
 
-/* The parameter's values as stored; t NULL: they are not there. */
+/* Copies a parameter's stored values; t NULL: the tensor is missing. */
 static nib_status copy_values(float *to, const nib_param *p, const nib_tensor *t, const char *path,
                               const char *name, nib_err *err)
 {
@@ -491,7 +488,7 @@ static nib_status copy_values(float *to, const nib_param *p, const nib_tensor *t
     if (!t || t->type != NIB_TYPE_F32 || t->bytes != bytes)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: %s is %s, but the config's model has %zu values of f32 there", path,
-                         name, t ? "of another size or type" : "missing", nib__param_size(p));
+                         name, t ? "of the wrong size or type" : "missing", nib__param_size(p));
     memcpy(to, t->data, bytes);
     return NIB_OK;
 }
@@ -530,14 +527,15 @@ static nib_status read_weights(nib_trainer *t, const char *directory, const char
     NIB_TRY(nib__checkpoint_open(&cp, directory, a, err));
     nib_status status = nib__manifest_read(manifest, cp, arena, a, err);
     if (status == NIB_OK && !manifest->path)
-        status = nib__fail(err, NIB_IO, "%s: nibble.json has gone", directory);
+        status = nib__fail(err, NIB_IO, "%s: nibble.json has disappeared", directory);
     if (status == NIB_OK)
-        status = nib__checkpoint_read(cp, copy_weights(t, cp, manifest, path, err), err);
+        status = nib__checkpoint_check_files(cp, copy_weights(t, cp, manifest, path, err), err);
     nib__checkpoint_close(cp);
     return status;
 }
 
-/* The file's tensors are those that state_blocks wrote, in that order: m of all, then v. */
+/* Copies the moments. The file's tensors are in the order that nib__state_blocks wrote them: all of
+ * m, then all of v. */
 static nib_status copy_moments(nib_trainer *t, const nib_container *file, const char *path,
                                nib_err *err)
 {
@@ -555,7 +553,7 @@ static nib_status copy_moments(nib_trainer *t, const nib_container *file, const 
     return NIB_OK;
 }
 
-/* The file's hash is the one that the manifest states. */
+/* Checks the hash of a file against the manifest. */
 static nib_status check_file(const nib_map *map, const char *path, const nib_manifest *m,
                              nib_err *err)
 {
@@ -586,7 +584,7 @@ static nib_status read_moments(nib_trainer *t, const char *path, const nib_manif
     return status;
 }
 
-/* Nothing is read from it, but what stands beside the weights is what others read them by. */
+/* Checks config.json. Resuming does not read it, but other tools need it to read the weights. */
 static nib_status check_config(const char *path, const nib_manifest *m, nib_err *err)
 {
     nib_map map;
@@ -622,9 +620,9 @@ static nib_status read_all(nib_trainer *t, const char *directory, nib_arena *are
         return nib__fail_memory(err, strlen(directory), "a path");
     NIB_TRY(read_state(&saved, manifest, arena, err));
     NIB_TRY(check_same(&saved, &here, directory, err));
-    NIB_TRY(nib__state_changes(t, saved.config, arena, err));
+    NIB_TRY(nib__log_changed_settings(t, saved.config, arena, err));
     NIB_TRY(fail_damaged(read_files(t, directory, arena, err), err));
-    NIB_TRY(nib__data_seek(&t->data, &saved.place, err));
+    NIB_TRY(nib__data_seek(&t->data, &saved.position, err));
     t->optimizer.steps = saved.step;
     t->optimizer.skipped = saved.skipped;
     t->mean_loss = saved.mean_loss;

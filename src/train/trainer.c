@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opens a run and takes its steps.
+ * Opens a training run and runs its steps.
  */
 #include "trainer.h"
 
@@ -20,7 +20,7 @@ static int64_t next_power(int64_t x)
     return power;
 }
 
-/* How many micro-batches make a step: a power of two, at least one for each rank. */
+/* Sets the number of micro-batches of a step: a power of two, at least one per rank. */
 static nib_status count_micro_batches(nib_trainer *t, nib_err *err)
 {
     const nib_train_config *c = t->config;
@@ -41,20 +41,20 @@ static nib_status count_micro_batches(nib_trainer *t, nib_err *err)
         return nib__fail(err, NIB_BAD_INPUT,
                          "training.global_batch_size %" PRId64 " makes %" PRId64
                          " micro-batches of %" PRId64 " sequences, fewer than the %" PRId64
-                         " ranks; %" PRId64 " is the least",
+                         " ranks; set at least %" PRId64,
                          c->global_batch, count, c->batch, ranks, c->batch * next_power(ranks));
     t->micro_batches = count;
     return NIB_OK;
 }
 
-/* A file beside it may say which ids begin and end a text. */
+/* Hashes BOS and EOS, too: they may come from a file beside it. */
 static nib_status hash_tokenizer(nib_trainer *t, nib_err *err)
 {
     const nib_model *m = t->model;
     const nib_tokenizer *tokenizer = t->data.options.tokenizer;
     const char *file;
     nib_map map;
-    NIB_TRY(nib__tokenizer_place(&file, m->tokenizer_path ? m->tokenizer_path : m->net.directory,
+    NIB_TRY(nib__tokenizer_file(&file, m->tokenizer_path ? m->tokenizer_path : m->net.directory,
                                  &t->arena, err));
     NIB_TRY(nib__map_open(&map, file, err));
     struct {
@@ -82,14 +82,14 @@ static nib_status open_data(nib_trainer *t, nib_err *err)
     return hash_tokenizer(t, err);
 }
 
-/* Of a micro-batch's tokens and one row of the stream. */
+/* Bytes of a micro-batch's tokens and one row of the stream. */
 static uint64_t batch_bytes(const nib_trainer *t)
 {
     const uint64_t m = (uint64_t)t->step.m, row = (uint64_t)t->config->sequence + 1;
     return (3 * m + 1 + row) * sizeof(int32_t) + row * sizeof(bool);
 }
 
-static nib_status take_batch(nib_trainer *t, nib_err *err)
+static nib_status allocate_batch(nib_trainer *t, nib_err *err)
 {
     const int64_t m = t->step.m;
     int32_t *const block = nib__block_take((size_t)batch_bytes(t));
@@ -103,18 +103,18 @@ static nib_status take_batch(nib_trainer *t, nib_err *err)
     return NIB_OK;
 }
 
-/* Room for documents as short as those of the first micro-batch, so that the memory that is said is
- * what is taken. */
-static nib_status make_room(nib_trainer *t, nib_err *err)
+/* Reserves memory for documents as short as those of the first micro-batch, so that the predicted
+ * memory is what gets allocated. */
+static nib_status reserve_documents(nib_trainer *t, nib_err *err)
 {
-    const nib_data_place place = t->data.place;
+    const nib_data_position place = t->data.position;
     const bool quiet = t->data.options.quiet;
-    nib_batch batch;
+    nib_micro_batch batch;
     t->data.options.quiet = true;
     nib_status status = nib__trainer_batch(t, &t->data, &batch, err);
     t->data.options.quiet = quiet;
     if (status == NIB_OK)
-        status = nib__step_make_room(&t->step, &batch, err);
+        status = nib__step_reserve_batch(&t->step, &batch, err);
     return status == NIB_OK ? nib__data_seek(&t->data, &place, err) : status;
 }
 
@@ -126,23 +126,21 @@ static bool same_weights(const nib_graph *a, const nib_graph *b)
     return same;
 }
 
-/* Whether the weights of `from` mean in this model what they mean there. */
+/* Checks that the weights of `from` have the same meaning in this model. */
 static nib_status check_same_model(const nib_trainer *t, const nib_network *from, nib_err *err)
 {
     const nib_network *net = &t->model->net;
     char shown[NIB_SHOWN];
     nib__shown(shown, t->config->initial_load);
     if (from->site_count != net->site_count || from->tied != net->tied)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: the model has other layers than the config",
+        return nib__fail(err, NIB_BAD_INPUT, "%s: the model's layers differ from the config's",
                          shown);
     if (from->config.head_dim != net->config.head_dim)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: a head has %" PRId64 " channels, but the config's has %" PRId64,
                          shown, from->config.head_dim, net->config.head_dim);
     if (!same_weights(&from->graph, &net->graph))
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: the model has norms that the config's does not have, or the other "
-                         "way round",
+        return nib__fail(err, NIB_BAD_INPUT, "%s: the model's norms differ from the config's",
                          shown);
     for (size_t i = 0; i < from->site_count; i++) {
         const nib_site *a = &from->sites[i], *b = &net->sites[i];
@@ -156,16 +154,16 @@ static nib_status check_same_model(const nib_trainer *t, const nib_network *from
     return NIB_OK;
 }
 
-static void say_other(const nib_trainer *t, const char *what, const char *was, const char *is)
+static void log_difference(const nib_trainer *t, const char *what, const char *was, const char *is)
 {
     char line[NIB_SHOWN + 256], shown[NIB_SHOWN];
-    snprintf(line, sizeof line, "%s: %s is %s in the model, and %s in this run",
+    snprintf(line, sizeof line, "%s: %s is %s in the model, but %s in this run",
              nib__shown(shown, t->config->initial_load), what, was, is);
     t->engine->callbacks.log(t->engine->callbacks.ctx, line);
 }
 
-/* A file may say what each frequency is divided by, in float32, and not by which rule. */
-static bool same_divisors(const nib_config *from, const nib_config *c)
+/* A file may state the divisor of each frequency, in float32, without the rule. */
+static bool are_divisors_equal(const nib_config *from, const nib_config *c)
 {
     for (int64_t i = 0; i < c->head_dim / 2; i++) {
         const double is = nib__rope_divisor(c, i);
@@ -175,8 +173,9 @@ static bool same_divisors(const nib_config *from, const nib_config *c)
     return true;
 }
 
-/* What has no weights may be another on purpose, as where a context is made longer: said. */
-static void say_differences(const nib_trainer *t, const nib_config *from)
+/* Logs settings without weights that differ. They may differ on purpose, for instance to extend the
+ * context. */
+static void log_differences(const nib_trainer *t, const nib_config *from)
 {
     const nib_config *c = &t->model->net.config;
     const bool scaled = from->rope == c->rope && c->rope != NIB_ROPE_PLAIN,
@@ -197,18 +196,17 @@ static void say_differences(const nib_trainer *t, const nib_config *from)
     char was[32], is[32];
     if (!t->engine->callbacks.log || nib_ranks_rank(t->ranks) != 0)
         return;
-    if (from->rope_divisors && !same_divisors(from, c))
-        say_other(t, "what divides the frequencies of positions", "a table",
-                  nib__rope_name(c->rope));
+    if (from->rope_divisors && !are_divisors_equal(from, c))
+        log_difference(t, "the scaling of rotary frequencies", "a table", nib__rope_name(c->rope));
     else if (!from->rope_divisors && from->rope != c->rope)
-        say_other(t, "rope_type", nib__rope_name(from->rope), nib__rope_name(c->rope));
+        log_difference(t, "rope_type", nib__rope_name(from->rope), nib__rope_name(c->rope));
     for (size_t i = 0; i < COUNT(values); i++)
         if (values[i].compared && (float)values[i].was != (float)values[i].is)
-            say_other(t, values[i].what, nib__say_double(was, values[i].was),
-                      nib__say_double(is, values[i].is));
+            log_difference(t, values[i].what, nib__say_double(was, values[i].was),
+                           nib__say_double(is, values[i].is));
 }
 
-static nib_status first_weights(nib_trainer *t, nib_err *err)
+static nib_status init_weights(nib_trainer *t, nib_err *err)
 {
     const nib_train_config *c = t->config;
     if (!c->initial_load) {
@@ -219,10 +217,10 @@ static nib_status first_weights(nib_trainer *t, nib_err *err)
     NIB_TRY(nib__network_open(&from, t->engine, c->initial_load, NIB_NETWORK_RUN, err));
     nib_status status = check_same_model(t, &from, err);
     if (status == NIB_OK)
-        say_differences(t, &from.config);
+        log_differences(t, &from.config);
     if (status == NIB_OK)
-        status = nib__checkpoint_read(from.checkpoint,
-                                      nib__params_load(t->weights, &t->params, &from, err), err);
+        status = nib__checkpoint_check_files(
+            from.checkpoint, nib__params_load(t->weights, &t->params, &from, err), err);
     nib__network_close(&from);
     return status;
 }
@@ -240,7 +238,7 @@ static nib_status open_step(void *ctx, const nib_plan *plan, nib_refusal *refusa
                           refusal, err);
 }
 
-/* A run may take long, and its ledger comes last. */
+/* Logs refusals now: a run may take long, and its ledger comes last. */
 static void log_refused(const nib_trainer *t)
 {
     const nib_callbacks *call = &t->engine->callbacks;
@@ -250,9 +248,9 @@ static void log_refused(const nib_trainer *t)
             call->log(call->ctx, ledger->notes[i].text);
 }
 
-static nib_status open_parts(nib_trainer *t, bool sizes_only, nib_err *err)
+static nib_status open_trainer(nib_trainer *t, bool sizes_only, nib_err *err)
 {
-    enum { TRIED = 1 << 20 }; /* tokens; more take long to read */
+    enum { TRIED_TOKENS = 1 << 20 }; /* more take long to read */
     const nib_train_config *c = t->config;
     opening o = {t,
                  {.batch = c->batch,
@@ -264,10 +262,10 @@ static nib_status open_parts(nib_trainer *t, bool sizes_only, nib_err *err)
     NIB_TRY(open_data(t, err));
     NIB_TRY(nib__plan_open(open_step, &o, &t->plan, &t->own, err));
     log_refused(t);
-    if (!sizes_only || t->step.m <= TRIED)
-        NIB_TRY(take_batch(t, err));
-    if (t->step.m <= TRIED)
-        NIB_TRY(make_room(t, err));
+    if (!sizes_only || t->step.m <= TRIED_TOKENS)
+        NIB_TRY(allocate_batch(t, err));
+    if (t->step.m <= TRIED_TOKENS)
+        NIB_TRY(reserve_documents(t, err));
     if (sizes_only)
         return NIB_OK;
     const nib_assignment *plan = &t->plan->assignment;
@@ -277,11 +275,11 @@ static nib_status open_parts(nib_trainer *t, bool sizes_only, nib_err *err)
     t->weights = nib__block_take(t->params.total * sizeof *t->weights);
     if (!t->weights)
         return nib__fail_memory(err, t->params.total * sizeof *t->weights, "the weights");
-    return first_weights(t, err);
+    return init_weights(t, err);
 }
 
-static nib_status open_as(nib_trainer *out, nib_model *model, const nib_plan *plan,
-                          nib_ranks *ranks, bool sizes_only, nib_err *err)
+static nib_status open_or_measure(nib_trainer *out, nib_model *model, const nib_plan *plan,
+                                  nib_ranks *ranks, bool sizes_only, nib_err *err)
 {
     *out = (nib_trainer){.model = model,
                          .plan = plan,
@@ -289,18 +287,18 @@ static nib_status open_as(nib_trainer *out, nib_model *model, const nib_plan *pl
                          .engine = model->engine,
                          .ranks = ranks};
     nib__arena_init(&out->arena, &model->engine->allocator, 0);
-    const nib_status status = open_parts(out, sizes_only, err);
+    const nib_status status = open_trainer(out, sizes_only, err);
     if (status != NIB_OK)
         nib__trainer_close(out);
     return status;
 }
 
-nib_status nib__train_is_here(const nib_plan *plan, nib_err *err)
+nib_status nib__train_check_machine(const nib_plan *plan, nib_err *err)
 {
     if (plan->machine.here)
         return NIB_OK;
     return nib__fail(err, NIB_NOT_AS_ASKED,
-                     "the plan is for %s, which is not this machine, so it can be planned and not "
+                     "the plan is for %s, which is not this machine: it can be planned, but not "
                      "run; --device %s trains here",
                      plan->machine.name, plan->model->engine->here.name);
 }
@@ -308,13 +306,13 @@ nib_status nib__train_is_here(const nib_plan *plan, nib_err *err)
 nib_status nib__trainer_open(nib_trainer *out, nib_model *model, const nib_plan *plan,
                              nib_ranks *ranks, nib_err *err)
 {
-    return open_as(out, model, plan, ranks, false, err);
+    return open_or_measure(out, model, plan, ranks, false, err);
 }
 
 nib_status nib__trainer_measure(nib_trainer *out, nib_model *model, const nib_plan *plan,
                                 nib_ranks *ranks, nib_err *err)
 {
-    return open_as(out, model, plan, ranks, true, err);
+    return open_or_measure(out, model, plan, ranks, true, err);
 }
 
 void nib__trainer_close(nib_trainer *t)
@@ -368,16 +366,17 @@ double nib__trainer_flops(const nib_trainer *t)
 
 /* ---- a step ---- */
 
-/* Adds the time since `from`, and gives the time now. */
-static uint64_t spent(nib_trainer *t, nib_spent on, uint64_t from)
+/* Adds the time since `from` to a phase; returns the time now. */
+static uint64_t add_time(nib_trainer *t, nib_spent on, uint64_t from)
 {
     const uint64_t now = nib__now_ns();
     t->spent_ns[on] += now - from;
     return now;
 }
 
-/* A document begins at each row, and where the data has one unless attention goes across. */
-nib_status nib__trainer_batch(nib_trainer *t, nib_data *data, nib_batch *out, nib_err *err)
+/* A document begins at each row, and also where the data begins one unless attention crosses
+ * documents. */
+nib_status nib__trainer_batch(nib_trainer *t, nib_data *data, nib_micro_batch *out, nib_err *err)
 {
     const int64_t length = t->config->sequence;
     int64_t documents = 0;
@@ -391,15 +390,15 @@ nib_status nib__trainer_batch(nib_trainer *t, nib_data *data, nib_batch *out, ni
                 t->start[documents++] = (int32_t)(at + i);
     }
     t->start[documents] = (int32_t)t->step.m;
-    *out = (nib_batch){.m = t->step.m,
-                       .documents = documents,
-                       .ids = t->ids,
-                       .targets = t->targets,
-                       .start = t->start};
+    *out = (nib_micro_batch){.m = t->step.m,
+                             .documents = documents,
+                             .ids = t->ids,
+                             .targets = t->targets,
+                             .start = t->start};
     return NIB_OK;
 }
 
-/* The micro-batches of this rank; the others are passed over. */
+/* Runs the micro-batches of this rank and skips the others. */
 static nib_status run_micro_batches(nib_trainer *t, float scale, nib_err *err)
 {
     const int rank = nib_ranks_rank(t->ranks), ranks = nib_ranks_count(t->ranks);
@@ -408,49 +407,49 @@ static nib_status run_micro_batches(nib_trainer *t, float scale, nib_err *err)
     uint64_t from = nib__now_ns();
     NIB_TRY(nib__data_skip(&t->data, first * t->config->batch, err));
     for (int64_t i = first; i < end; i++) {
-        nib_batch batch;
+        nib_micro_batch batch;
         float *gradient;
         double loss;
         NIB_TRY(nib__trainer_batch(t, &t->data, &batch, err));
-        from = spent(t, NIB_SPENT_DATA, from);
+        from = add_time(t, NIB_SPENT_DATA, from);
         NIB_TRY(nib__tree_block(&t->tree, &gradient, err));
         NIB_TRY(nib__step_run(&t->step, t->weights, &batch, scale, gradient, &loss, err));
         nib__tree_put(&t->tree, i, gradient, loss);
-        from = spent(t, NIB_SPENT_MICRO_BATCHES, from);
+        from = add_time(t, NIB_SPENT_MICRO_BATCHES, from);
     }
     const nib_status status =
         nib__data_skip(&t->data, (t->micro_batches - end) * t->config->batch, err);
-    spent(t, NIB_SPENT_DATA, from);
+    add_time(t, NIB_SPENT_DATA, from);
     return status;
 }
 
-/* Running means of what spikes are told by. */
-static double mean_of(double mean, double value)
+/* Updates a running mean. */
+static double update_mean(double mean, double value)
 {
     return mean > 0 ? 0.9 * mean + 0.1 * value : value;
 }
 
-/* The step's update, once it is known to be good. */
+/* Clips and applies the update of a good step. */
 static void update(nib_trainer *t, nib_step_report *report, const float *gradient)
 {
     const double most = t->config->max_norm;
     /* clip_grad_norm_ of PyTorch: the norm becomes at most max_norm */
     const double clip = most > 0 ? fmin(1, most / (report->norm + 1e-6)) : 1;
     report->rate = nib__optimizer_step(&t->optimizer, t->weights, gradient, clip);
-    t->mean_loss = mean_of(t->mean_loss, report->loss);
-    t->mean_norm = mean_of(t->mean_norm, report->norm);
+    t->mean_loss = update_mean(t->mean_loss, report->loss);
+    t->mean_norm = update_mean(t->mean_norm, report->norm);
 }
 
 nib_status nib__trainer_step(nib_trainer *t, nib_step_report *report, nib_err *err)
 {
     const uint64_t start = nib__now_ns();
     const int64_t tokens = t->micro_batches * t->step.m;
-    const nib_data_place place = t->data.place;
+    const nib_data_position place = t->data.position;
     char what[64];
     *report = (nib_step_report){.step = t->optimizer.steps + 1, .tokens = tokens};
     snprintf(what, sizeof what, "the gradient of step %" PRId64, report->step);
     nib_status ran = nib__step_cast(&t->step, t->weights, err);
-    uint64_t from = spent(t, NIB_SPENT_CAST, start);
+    uint64_t from = add_time(t, NIB_SPENT_CAST, start);
     if (ran == NIB_OK)
         ran = run_micro_batches(t, (float)(1 / (double)tokens), err);
     NIB_TRY(nib_ranks_agree(t->ranks, ran, err));
@@ -459,15 +458,15 @@ nib_status nib__trainer_step(nib_trainer *t, nib_step_report *report, nib_err *e
     size_t bad;
     from = nib__now_ns();
     NIB_TRY(nib__tree_sum(&t->tree, &gradient, &loss, what, err));
-    from = spent(t, NIB_SPENT_SUM, from);
+    from = add_time(t, NIB_SPENT_SUM, from);
     report->loss = loss / (double)tokens;
     report->norm = nib__gradient_norm(&t->optimizer, gradient, &bad);
-    from = spent(t, NIB_SPENT_NORM, from);
-    NIB_TRY(nib__judge(t, report, &(nib_evidence){gradient, bad, place}, err));
+    from = add_time(t, NIB_SPENT_NORM, from);
+    NIB_TRY(nib__check_step(t, report, &(nib_evidence){gradient, bad, place}, err));
     if (report->skipped)
         nib__optimizer_skip(&t->optimizer);
     else
         update(t, report, gradient);
-    report->seconds = (double)(spent(t, NIB_SPENT_UPDATE, from) - start) * 1e-9;
+    report->seconds = (double)(add_time(t, NIB_SPENT_UPDATE, from) - start) * 1e-9;
     return NIB_OK;
 }

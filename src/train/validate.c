@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* How many micro-batches there are before the text would begin again. */
+/* Counts the micro-batches before the text would begin again. */
 static nib_status count_batches(nib_validation *v, nib_err *err)
 {
     const nib_train_config *c = v->trainer->config;
@@ -17,21 +17,21 @@ static nib_status count_batches(nib_validation *v, nib_err *err)
     nib__shown(shown, c->validation);
     while (whole || v->count < c->validation_steps) {
         NIB_TRY(nib__data_skip(&v->data, c->batch, err));
-        if (v->data.place.pass > 0)
+        if (v->data.position.pass > 0)
             break;
         v->count++;
     }
     if (v->count == 0)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s has not the %" PRId64 " x %" PRId64
-                         " ids of a micro-batch; validation wants a longer text, or a smaller "
+                         "%s is shorter than the %" PRId64 " x %" PRId64
+                         " ids of a micro-batch; validate on a longer text, or lower "
                          "training.local_batch_size or training.seq_len",
                          shown, c->batch, c->sequence + 1);
     if (!whole && v->count < c->validation_steps && call->log &&
         nib_ranks_rank(v->trainer->ranks) == 0) {
         snprintf(line, sizeof line,
-                 "%s holds %" PRId64 " of the %" PRId64
-                 " micro-batches of validation.steps: the loss is of those",
+                 "%s has only %" PRId64 " of the %" PRId64
+                 " micro-batches of validation.steps; the loss covers those",
                  shown, v->count, c->validation_steps);
         call->log(call->ctx, line);
     }
@@ -44,7 +44,7 @@ static nib_status open_data(nib_validation *v, nib_err *err)
     nib_data_options options = {.path = t->config->validation,
                                 .vocab = nib__network_embed(&t->model->net)->n,
                                 .length = t->config->sequence,
-                                .quiet = true}; /* it is read past its end only to count */
+                                .quiet = true}; /* count_batches reads past its end */
     NIB_TRY(nib__model_tokenizer(t->model, &options.tokenizer, err));
     NIB_TRY(nib__data_open(&v->data, t->engine, &options, err));
     NIB_TRY(count_batches(v, err));
@@ -82,23 +82,23 @@ bool nib__validation_due(const nib_validation *v, int64_t step)
     return step == 1 || step % v->trainer->config->validation_every == 0;
 }
 
-/* This rank's losses, each into its place. */
-static nib_status run_own(nib_validation *v, int64_t first, int64_t end, nib_err *err)
+/* Computes this rank's losses. */
+static nib_status run_local(nib_validation *v, int64_t first, int64_t end, nib_err *err)
 {
-    static const nib_data_place beginning = {.line = 1};
+    static const nib_data_position beginning = {.line = 1};
     nib_trainer *t = v->trainer;
     NIB_TRY(nib__data_seek(&v->data, &beginning, err));
     NIB_TRY(nib__data_skip(&v->data, first * t->config->batch, err));
     NIB_TRY(nib__step_cast(&t->step, t->weights, err));
     for (int64_t i = first; i < end; i++) {
-        nib_batch batch;
+        nib_micro_batch batch;
         NIB_TRY(nib__trainer_batch(t, &v->data, &batch, err));
         NIB_TRY(nib__step_run(&t->step, t->weights, &batch, 0, NULL, &v->losses[i], err));
     }
     return NIB_OK;
 }
 
-/* Each rank's losses to rank 0, and all of them back. */
+/* Sends each rank's losses to rank 0, and all of them back. */
 static nib_status gather(nib_validation *v, nib_err *err)
 {
     static const char what[] = "the loss of the validation";
@@ -123,8 +123,8 @@ nib_status nib__validation_run(nib_validation *v, nib_validation_report *report,
     nib_trainer *t = v->trainer;
     const uint64_t from = nib__now_ns();
     const int rank = nib_ranks_rank(t->ranks), ranks = nib_ranks_count(t->ranks);
-    const nib_status ran = run_own(v, nib__tree_first(v->count, rank, ranks),
-                                   nib__tree_first(v->count, rank + 1, ranks), err);
+    const nib_status ran = run_local(v, nib__tree_first(v->count, rank, ranks),
+                                     nib__tree_first(v->count, rank + 1, ranks), err);
     NIB_TRY(nib_ranks_agree(t->ranks, ran, err));
     NIB_TRY(gather(v, err));
     double sum = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The loss of another text in between: the same micro-batches of it each time, shared among the
- * ranks, forward only. Whichever rank computed them, their losses are added in their order.
+ * The validation loss: the same micro-batches of another text each time, forward only, divided
+ * among the ranks. Their losses are added in order, independent of which rank computed them.
  */
 #ifndef NIB_VALIDATE_H
 #define NIB_VALIDATE_H
@@ -9,10 +9,10 @@
 #include "trainer.h"
 
 typedef struct nib_validation {
-    nib_trainer *trainer; /* NULL: the config names no text */
+    nib_trainer *trainer; /* NULL: no validation */
     nib_data data;
-    int64_t count;  /* micro-batches of a measurement */
-    double *losses; /* [count] of each, summed over its tokens */
+    int64_t count;  /* micro-batches per validation */
+    double *losses; /* [count] loss of each, summed over its tokens */
 } nib_validation;
 
 typedef struct nib_validation_report {
@@ -22,14 +22,14 @@ typedef struct nib_validation_report {
     int64_t tokens; /* of all ranks */
 } nib_validation_report;
 
-/* What config->validation names: the first validation_steps micro-batches of it, or all that it
- * has, which is logged. NIB_BAD_INPUT: not even one. */
+/* Opens config->validation: its first validation_steps micro-batches, or all if it has fewer, which
+ * is logged. NIB_BAD_INPUT: it has not even one. */
 nib_status nib__validation_open(nib_validation *out, nib_trainer *trainer, nib_err *err);
 void nib__validation_close(nib_validation *validation);
 
-/* After the first step and every validation_every steps, as torchtitan does. */
+/* True after the first step and every validation_every steps, as in torchtitan. */
 bool nib__validation_due(const nib_validation *validation, int64_t step);
-/* Every rank calls it; the report is the same on all. */
+/* Call on every rank; the report is the same on all. */
 nib_status nib__validation_run(nib_validation *validation, nib_validation_report *report,
                                nib_err *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The list of what a checkpoint stores: a quantized weight's tensors are one line, not four.
+ * Lists what a checkpoint stores; the tensors of a quantized weight share one line.
  */
 #include "info.h"
 
@@ -17,17 +17,17 @@ size_t nib__inspect_limit(const nib_checkpoint *cp)
 
 /* ---- the list ---- */
 
-/* Which modules were read as weights, by name. */
+/* The modules that were read as weights, by name. */
 typedef struct modules {
     const nib_checkpoint *cp;
     nib_arena *arena;
     nib_name_index names;
-    const char ***items; /* pointers to pointers to names, as nib_name_index wants them */
+    const char ***items; /* pointers to pointers to names, as nib_name_index requires */
     nib_entry *entries;
     size_t count;
 } modules;
 
-static const nib_entry *owner_of(const modules *m, size_t tensor)
+static const nib_entry *find_owner(const modules *m, size_t tensor)
 {
     char module[512];
     const size_t size = nib__checkpoint_owner(m->cp, tensor);
@@ -39,9 +39,9 @@ static const nib_entry *owner_of(const modules *m, size_t tensor)
     return at == SIZE_MAX ? NULL : &m->entries[at];
 }
 
-/* The dialect, or for plain floats the kind of file; of GGUF's block types the type, too, of which
- * several are read as one scheme. NULL: none. */
-static const char *format_of(const modules *m, const char *module, const char *weight)
+/* The dialect; for plain floats the file format; for GGUF blocks also the block type, because
+ * several types map to one scheme. NULL: none. */
+static const char *choose_format(const modules *m, const char *module, const char *weight)
 {
     char text[32];
     const char *dialect = nib__checkpoint_dialect(m->cp, module);
@@ -68,7 +68,7 @@ static nib_status read_module(modules *m, const char *module, nib_ledger *ledger
     if (status == NIB_NO_MEMORY)
         return nib__fail(err, status, "%s", problem.text);
     e->name = nib__arena_copy(m->arena, text, strlen(text));
-    e->format = format_of(m, module, text);
+    e->format = choose_format(m, module, text);
     if (status != NIB_OK) {
         e->problem = nib__arena_copy(m->arena, problem.text, strlen(problem.text));
         e->scheme = "";
@@ -92,7 +92,7 @@ static nib_status read_module(modules *m, const char *module, nib_ledger *ledger
     return NIB_OK;
 }
 
-static nib_entry plain_entry(const nib_checkpoint *cp, const nib_tensor *t)
+static nib_entry make_plain_entry(const nib_checkpoint *cp, const nib_tensor *t)
 {
     nib_entry e = {.name = t->name,
                    .rank = t->rank,
@@ -104,22 +104,22 @@ static nib_entry plain_entry(const nib_checkpoint *cp, const nib_tensor *t)
     return e;
 }
 
-/* Weights where their first part is stored, other tensors where they are. place: [m->count], of a
- * module's line in out + 1. */
+/* Merges weights, each at the position of its first tensor, and other tensors in file order.
+ * place: [m->count] zeroed, index of a module's line in out + 1. */
 static size_t merge_entries(nib_entry *out, const modules *m, size_t *place)
 {
     size_t count = 0;
     for (size_t i = 0; i < nib__checkpoint_count(m->cp); i++) {
         const nib_tensor *t = nib__checkpoint_at(m->cp, i);
-        const nib_entry *owner = owner_of(m, i);
+        const nib_entry *owner = find_owner(m, i);
         if (owner == NULL) {
-            out[count++] = plain_entry(m->cp, t);
+            out[count++] = make_plain_entry(m->cp, t);
             continue;
         }
         size_t *at = &place[owner - m->entries];
         const bool first = *at == 0;
-        if (owner->problem != NULL) { /* its parts one by one, the reason with the first */
-            out[count++] = plain_entry(m->cp, t);
+        if (owner->problem != NULL) { /* list its tensors separately, the first with the reason */
+            out[count++] = make_plain_entry(m->cp, t);
             out[count - 1].problem = first ? owner->problem : NULL;
             out[count - 1].part_of = owner->module;
             *at = count;
@@ -178,14 +178,12 @@ static bool same_line(const nib_entry *a, const nib_entry *b)
                   nib__ledger_fold_name(b_name, sizeof b_name, b->name)) == 0;
 }
 
-enum {
-    FOLD_MAX = 4096
-}; /* lines that are compared with each other; longer lists are told in full */
+enum { FOLD_MAX = 4096 }; /* longer lists are not folded, as folding compares all pairs of lines */
 
 static const char *const bias_words[NIB_BIAS_COUNT] = {"", "  with a bias", "  with an int8 bias",
                                                        "  with an int32 bias"};
 
-static void text_lines(const nib_entry *entries, size_t count, nib_text *out)
+static void render_lines(const nib_entry *entries, size_t count, nib_text *out)
 {
     const bool fold = count <= FOLD_MAX;
     int width = 12;
@@ -242,7 +240,7 @@ void nib__entry_json(nib_jsonw *w, const nib_entry *e)
         nib__jsonw_pair_string(w, "problem", e->problem);
 }
 
-/* What else is worth knowing: shared names, conversions, oddities of the files. */
+/* Adds aliases and the checkpoint's own ledger. */
 static void add_notes(const nib_checkpoint *cp, nib_ledger *ledger)
 {
     nib__ledger_append(ledger, nib__checkpoint_ledger(cp));
@@ -313,7 +311,7 @@ nib_status nib__info_render(const nib_checkpoint *cp, const nib_allocator *a, ni
         nib__text_format(
             out, "%s: %zu tensors, %s\n", nib__say_name(shown, sizeof shown, path, strlen(path)),
             nib__checkpoint_count(cp), nib__say_bytes(bytes, nib__checkpoint_bytes(cp)));
-        text_lines(entries, count, out);
+        render_lines(entries, count, out);
         nib__ledger_render(&ledger, true, out);
     }
     out->failed = out->failed || ledger.failed;

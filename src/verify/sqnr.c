@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Distances of weights and tensors. Sums are taken row by row and then over the rows in their
- * order, so that the number of threads changes no digit.
+ * Values are summed within each row, then over the rows in order, so that the result does not
+ * depend on the number of threads.
  */
 #include "sqnr.h"
 
 #include <math.h>
 
-enum { BLOCK = 1 << 20 }; /* values whose pages are let go of together */
+enum { BLOCK = 1 << 20 }; /* values compared before their pages are released */
 
 typedef struct comparison {
     const nib_weight *a, *b;
-    int64_t first;          /* row of the block at hand */
+    int64_t first;          /* first row of the current block */
     float *rows;            /* [threads][2][k] */
     double *signal, *error; /* [n] */
 } comparison;
 
-static double sqnr_of(double signal, double error)
+static double to_decibels(double signal, double error)
 {
     return error == 0 ? (double)INFINITY : 10 * log10(signal / error);
 }
@@ -43,7 +43,8 @@ static void compare_rows(void *ctx, int worker, int64_t begin, int64_t end)
     }
 }
 
-static void compare_blocks(comparison *c, const nib_held *a, const nib_held *b, nib_pool *pool)
+static void compare_blocks(comparison *c, const nib_weight_source *a, const nib_weight_source *b,
+                           nib_pool *pool)
 {
     const int64_t n = c->a->n, block = nib__max(1, BLOCK / c->a->k);
     for (c->first = 0; c->first < n; c->first += block) {
@@ -54,8 +55,9 @@ static void compare_blocks(comparison *c, const nib_held *a, const nib_held *b, 
     }
 }
 
-nib_status nib__weight_distance(double *sqnr_db, const nib_held *a, const nib_held *b,
-                                nib_pool *pool, const nib_allocator *allocator, nib_err *err)
+nib_status nib__weight_distance(double *sqnr_db, const nib_weight_source *a,
+                                const nib_weight_source *b, nib_pool *pool,
+                                const nib_allocator *allocator, nib_err *err)
 {
     nib_arena arena;
     comparison c = {.a = a->weight, .b = b->weight};
@@ -64,18 +66,18 @@ nib_status nib__weight_distance(double *sqnr_db, const nib_held *a, const nib_he
     c.rows = nib__arena_take(&arena, 2 * threads * k, sizeof *c.rows);
     c.signal = nib__arena_take(&arena, n, sizeof *c.signal);
     c.error = nib__arena_take(&arena, n, sizeof *c.error);
-    const bool room = c.rows != NULL && c.signal != NULL && c.error != NULL;
-    if (room) {
+    const bool allocated = c.rows != NULL && c.signal != NULL && c.error != NULL;
+    if (allocated) {
         double signal = 0, error = 0;
         compare_blocks(&c, a, b, pool);
         for (size_t i = 0; i < n; i++) {
             signal += c.signal[i];
             error += c.error[i];
         }
-        *sqnr_db = sqnr_of(signal, error);
+        *sqnr_db = to_decibels(signal, error);
     }
     nib__arena_free(&arena);
-    return room ? NIB_OK : nib__fail_memory(err, 2 * n * sizeof(double), "a comparison");
+    return allocated ? NIB_OK : nib__fail_memory(err, 2 * n * sizeof(double), "a comparison");
 }
 
 nib_status nib__bias_distance(double *sqnr_db, const nib_weight *a, const nib_weight *b,
@@ -88,7 +90,7 @@ nib_status nib__bias_distance(double *sqnr_db, const nib_weight *a, const nib_we
     nib__weight_bias(a, values);
     nib__weight_bias(b, values + a->n);
     add_values(&signal, &error, values, values + a->n, a->n);
-    *sqnr_db = sqnr_of(signal, error);
+    *sqnr_db = to_decibels(signal, error);
     nib__release(allocator, values);
     return NIB_OK;
 }
@@ -105,5 +107,5 @@ double nib__tensor_distance(const nib_tensor *a, const nib_tensor *b)
         nib__to_f32(y, b->data + at * b_bytes, b->type, some);
         add_values(&signal, &error, x, y, some);
     }
-    return sqnr_of(signal, error);
+    return to_decibels(signal, error);
 }

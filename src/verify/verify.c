@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads every byte of a checkpoint and says what is wrong with it: bytes that are not those that
- * were written, values that are no numbers, codes out of range, weights that are missing, surplus
- * or of another shape; and how far it is from another checkpoint. Findings do not stop it; they are
- * collected in the order of the file.
+ * Reports changed bytes, NaN and infinities, codes out of range, and weights that are missing,
+ * surplus or of the wrong shape; and compares with another checkpoint. Collects all findings in
+ * file order instead of stopping at the first.
  */
 #include "verify.h"
 
+#include "manifest.h"
+#include "name_index.h"
 #include "sqnr.h"
 
 #include <inttypes.h>
@@ -17,14 +18,40 @@
 enum {
     BLOCK = 8 << 20,
     GRAIN = 1 << 16,
-    FINDING_MAX = 1000, /* kept; more are only counted */
+    FINDING_MAX = 1000, /* findings kept; the rest are only counted */
 };
 
-static nib_status find(nib_verifying *v, const char *code, const char *tensor, const char *format,
-                       ...) NIB_PRINTF(4, 5);
+typedef struct finding {
+    const char *code, *tensor, *text;
+} finding;
 
-static nib_status find(nib_verifying *v, const char *code, const char *tensor, const char *format,
-                       ...)
+typedef struct verifier {
+    const nib_verify_job *job;
+    nib_arena arena;
+    nib_ledger ledger;
+    nib_entry *entries;
+    size_t count;
+    const void **items; /* [count] entries, for by_name */
+    nib_name_index by_name;
+    const void **parts;     /* [count] part_of of the entries, for by_part */
+    nib_name_index by_part; /* the first tensor of each unreadable module */
+    size_t *next_part;      /* [count] index of the module's next tensor + 1, or 0 */
+    finding *findings;
+    size_t finding_count, finding_capacity, more; /* more: counted but not kept */
+    nib_manifest manifest;
+    size_t files_compared; /* files whose hash was compared with the manifest */
+    nib_hash *hashes;      /* by tensor of the checkpoint */
+    int64_t *bad;          /* [threads] first non-finite value of the current block */
+    int64_t *many;         /* [threads] number of them */
+    uint64_t done, total;
+    nib_err *err;
+} verifier;
+
+static nib_status add_finding(verifier *v, const char *code, const char *tensor, const char *format,
+                              ...) NIB_PRINTF(4, 5);
+
+static nib_status add_finding(verifier *v, const char *code, const char *tensor, const char *format,
+                              ...)
 {
     char text[700], name[160];
     void *list = v->findings;
@@ -37,12 +64,12 @@ static nib_status find(nib_verifying *v, const char *code, const char *tensor, c
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     nib__say_name(name, sizeof name, tensor, strlen(tensor));
-    /* sentences of others begin with the name, which the line has already */
+    /* errors of other functions begin with the name, which the line already has */
     const size_t length = strlen(name);
     const bool named = strncmp(text, name, length) == 0 && strncmp(text + length, ": ", 2) == 0;
     const char *sentence = named ? text + length + 2 : text;
-    const nib_finding f = {code, nib__arena_copy(&v->arena, name, length),
-                           nib__arena_copy(&v->arena, sentence, strlen(sentence))};
+    const finding f = {code, nib__arena_copy(&v->arena, name, length),
+                       nib__arena_copy(&v->arena, sentence, strlen(sentence))};
     if (f.tensor == NULL || f.text == NULL ||
         !nib__reserve(v->job->allocator, &list, &v->finding_capacity, v->finding_count + 1,
                       sizeof f))
@@ -52,7 +79,7 @@ static nib_status find(nib_verifying *v, const char *code, const char *tensor, c
     return NIB_OK;
 }
 
-static nib_status progress(nib_verifying *v, uint64_t bytes)
+static nib_status report_progress(verifier *v, uint64_t bytes)
 {
     const nib_callbacks *c = v->job->callbacks;
     v->done += bytes;
@@ -66,11 +93,11 @@ static nib_status progress(nib_verifying *v, uint64_t bytes)
 typedef struct span {
     const uint8_t *at;
     nib_type type;
-    nib_verifying *v;
+    verifier *v;
 } span;
 
-/* Elements that are NaN or infinite: of floats by their value, of 8-bit floats by their code. */
-static void scan(void *ctx, int worker, int64_t begin, int64_t end)
+/* Counts NaN and infinities and finds the first. */
+static void scan_values(void *ctx, int worker, int64_t begin, int64_t end)
 {
     const span *s = ctx;
     float values[256];
@@ -89,13 +116,13 @@ static void scan(void *ctx, int worker, int64_t begin, int64_t end)
     s->v->many[worker] += many;
 }
 
-static bool has_bad_values(nib_type type)
+static bool can_be_non_finite(nib_type type)
 {
     return nib__type_is_float(type) || type == NIB_TYPE_E4M3 || type == NIB_TYPE_E5M2 ||
            type == NIB_TYPE_E8M0;
 }
 
-static nib_status look_at(nib_verifying *v, const nib_tensor *t, nib_hash *hash)
+static nib_status check_tensor(verifier *v, const nib_tensor *t, nib_hash *hash)
 {
     const int threads = nib__pool_threads(v->job->pool);
     nib_hasher *hasher = nib__hasher_open();
@@ -105,11 +132,11 @@ static nib_status look_at(nib_verifying *v, const nib_tensor *t, nib_hash *hash)
         const uint64_t left = t->bytes - at, some = left < BLOCK ? left : BLOCK;
         const int64_t width = nib__type_bits(t->type) / 8;
         nib__hasher_add(hasher, t->data + at, (size_t)some);
-        if (has_bad_values(t->type)) {
+        if (can_be_non_finite(t->type)) {
             span s = {t->data + at, t->type, v};
             for (int i = 0; i < threads; i++)
                 v->bad[i] = INT64_MAX, v->many[i] = 0;
-            nib__pool_run(v->job->pool, (int64_t)some / width, GRAIN, false, scan, &s);
+            nib__pool_run(v->job->pool, (int64_t)some / width, GRAIN, false, scan_values, &s);
             for (int i = 0; i < threads; i++) {
                 if (v->bad[i] != INT64_MAX)
                     first = nib__min(first, (int64_t)at / width + v->bad[i]);
@@ -117,18 +144,18 @@ static nib_status look_at(nib_verifying *v, const nib_tensor *t, nib_hash *hash)
             }
         }
         nib__checkpoint_release(v->job->checkpoint, t->data + at, some);
-        status = progress(v, some);
+        status = report_progress(v, some);
     }
     if (hasher != NULL)
         *hash = nib__hasher_finish(hasher);
     if (status == NIB_OK && many != 0)
-        status = find(v, "not-finite", t->name,
-                      "%" PRId64 " value%s not finite, the first at index %" PRId64, many,
-                      many == 1 ? " is" : "s are", first);
+        status = add_finding(v, "not-finite", t->name,
+                             "%" PRId64 " value%s not finite, the first at index %" PRId64, many,
+                             many == 1 ? " is" : "s are", first);
     return status;
 }
 
-static nib_status check_tensors(nib_verifying *v)
+static nib_status check_tensors(verifier *v)
 {
     const nib_checkpoint *cp = v->job->checkpoint;
     const size_t count = nib__checkpoint_count(cp);
@@ -141,13 +168,13 @@ static nib_status check_tensors(nib_verifying *v)
     for (size_t i = 0; i < count; i++)
         v->total += nib__checkpoint_at(cp, i)->bytes;
     for (size_t i = 0; i < count; i++)
-        NIB_TRY(look_at(v, nib__checkpoint_at(cp, i), &v->hashes[i]));
+        NIB_TRY(check_tensor(v, nib__checkpoint_at(cp, i), &v->hashes[i]));
     return NIB_OK;
 }
 
 /* ---- against the manifest ---- */
 
-static nib_status check_hashes(nib_verifying *v)
+static nib_status check_hashes(verifier *v)
 {
     const nib_checkpoint *cp = v->job->checkpoint;
     const nib_manifest *m = &v->manifest;
@@ -165,24 +192,25 @@ static nib_status check_hashes(nib_verifying *v)
         const size_t at = nib__name_index_find(&names, items, name);
         char stated[33], found[33];
         if (at == SIZE_MAX) {
-            NIB_TRY(
-                find(v, "not-in-manifest", name, "is stored, but %s does not list it", m->path));
+            NIB_TRY(add_finding(v, "not-in-manifest", name, "is stored, but %s does not list it",
+                                m->path));
             continue;
         }
         seen[at] = true;
         if (!nib__hash_equal(m->tensors[at].hash, v->hashes[i]))
-            NIB_TRY(find(v, "hash", name, "hashes to %s, %s says %s: the bytes have changed",
-                         nib__hash_text(found, v->hashes[i]), m->path,
-                         nib__hash_text(stated, m->tensors[at].hash)));
+            NIB_TRY(add_finding(v, "hash", name,
+                                "hashes to %s, but %s has %s: the bytes have changed",
+                                nib__hash_text(found, v->hashes[i]), m->path,
+                                nib__hash_text(stated, m->tensors[at].hash)));
     }
     for (size_t i = 0; i < m->tensor_count; i++)
         if (!seen[i])
-            NIB_TRY(
-                find(v, "missing", m->tensors[i].name, "is listed in %s, but not stored", m->path));
+            NIB_TRY(add_finding(v, "missing", m->tensors[i].name, "is listed in %s, but not stored",
+                                m->path));
     return NIB_OK;
 }
 
-static nib_status check_files(nib_verifying *v)
+static nib_status check_files(verifier *v)
 {
     const nib_manifest *m = &v->manifest;
     for (size_t i = 0; i < m->file_count; i++) {
@@ -190,16 +218,17 @@ static nib_status check_files(nib_verifying *v)
         const char *directory = nib__checkpoint_directory(v->job->checkpoint);
         nib_map map;
         if (strpbrk(name, "/\\") != NULL || directory == NULL) {
-            NIB_TRY(find(v, "file-name", name, "is listed in %s, but is no file beside the weights",
-                         m->path));
+            NIB_TRY(add_finding(
+                v, "file-name", name,
+                "is listed in %s, but is not the name of a file next to the weights", m->path));
             continue;
         }
         const char *path = nib__path_join(&v->arena, directory, name);
         if (path == NULL)
             return nib__fail_memory(v->err, strlen(name), "a path");
         if (nib__map_open(&map, path, NULL) != NIB_OK) {
-            NIB_TRY(
-                find(v, "missing-file", name, "is listed in %s, but cannot be opened", m->path));
+            NIB_TRY(add_finding(v, "missing-file", name, "is listed in %s, but cannot be opened",
+                                m->path));
             continue;
         }
         const bool same = nib__hash_equal(
@@ -208,16 +237,15 @@ static nib_status check_files(nib_verifying *v)
         nib__map_close(&map);
         v->files_compared++;
         if (!same)
-            NIB_TRY(find(v, "file-hash", name, "has changed since %s was written", m->path));
+            NIB_TRY(add_finding(v, "file-hash", name, "has changed since %s was written", m->path));
     }
     return NIB_OK;
 }
 
-/* ---- what weights mean ---- */
+/* ---- weights ---- */
 
-/* Groups whose scale makes all of their codes one value, though they differ. Of integers only: the
- * scales of others cannot be 0, or e8m0 has none. */
-static int64_t count_lost(const nib_weight *w)
+/* Counts groups with a scale of 0 whose codes differ, so that their values are lost. */
+static int64_t count_lost_groups(const nib_weight *w)
 {
     const int64_t groups = nib__scheme_groups(&w->scheme, w->k),
                   size = nib__scheme_group_size(&w->scheme, w->k);
@@ -242,7 +270,7 @@ static int64_t count_lost(const nib_weight *w)
     return lost;
 }
 
-static nib_status check_bias_scales(nib_verifying *v, const nib_entry *e)
+static nib_status check_bias_scales(verifier *v, const nib_entry *e)
 {
     const nib_weight *w = &e->weight;
     const int64_t bytes = nib__type_bits(w->bias_scale_type) / 8;
@@ -252,38 +280,41 @@ static nib_status check_bias_scales(nib_verifying *v, const nib_entry *e)
         nib__to_f32(&scale, (const uint8_t *)w->bias_scales + g * bytes, w->bias_scale_type, 1);
         bad += scale <= 0;
     }
-    return bad == 0 ? NIB_OK
-                    : find(v, "scale", e->name,
-                           "%" PRId64 " scales of its bias are 0 or negative, which no quantizer "
-                           "here writes",
-                           bad);
+    return bad == 0
+               ? NIB_OK
+               : add_finding(v, "scale", e->name,
+                             "%" PRId64 " scales of its bias are 0 or negative, which nibble never "
+                             "writes",
+                             bad);
 }
 
-static nib_status check_weights(nib_verifying *v)
+static nib_status check_weights(verifier *v)
 {
     for (size_t i = 0; i < v->count; i++) {
         const nib_entry *e = &v->entries[i];
         nib_err why = {NIB_OK, ""};
         if (e->problem != NULL)
-            NIB_TRY(find(v, "unreadable", e->name, "%s", e->problem));
+            NIB_TRY(add_finding(v, "unreadable", e->name, "%s", e->problem));
         if (e->module == NULL)
             continue;
-        /* Values that are no numbers were counted tensor by tensor, but for those of blocks. */
-        const bool look =
+        /* check_tensors has counted NaN and infinities, except within blocks. */
+        const bool needs_check =
             e->weight.scheme.code == NIB_CODE_I4 || nib__weight_holds_scales(&e->weight);
         const nib_status status =
-            look ? nib__weight_check_codes(&e->weight, e->module, &why) : NIB_OK;
+            needs_check ? nib__weight_check_codes(&e->weight, e->module, &why) : NIB_OK;
         if (status == NIB_BAD_INPUT)
-            NIB_TRY(find(v, nib__weight_holds_scales(&e->weight) ? "not-finite" : "code-range",
-                         e->name, "%s", why.text));
+            NIB_TRY(add_finding(v,
+                                nib__weight_holds_scales(&e->weight) ? "not-finite" : "code-range",
+                                e->name, "%s", why.text));
         else if (status != NIB_OK)
             return nib__fail(v->err, status, "%s", why.text);
-        const int64_t lost = count_lost(&e->weight);
+        const int64_t lost = count_lost_groups(&e->weight);
         if (lost != 0)
-            NIB_TRY(find(v, "scale", e->name,
-                         "%" PRId64 " groups have a scale of 0 and codes that are not: their "
-                         "values are lost",
-                         lost));
+            NIB_TRY(add_finding(v, "scale", e->name,
+                                "%" PRId64
+                                " groups have a scale of 0 but different codes: their values "
+                                "are lost",
+                                lost));
         NIB_TRY(check_bias_scales(v, e));
     }
     return NIB_OK;
@@ -291,8 +322,8 @@ static nib_status check_weights(nib_verifying *v)
 
 /* ---- completeness ---- */
 
-/* The parts of a weight that is there but cannot be read, which is told already. */
-static bool claim_unreadable(const nib_verifying *v, const char *module, bool *claimed)
+/* Claims the tensors of a weight that is stored but unreadable, which is reported elsewhere. */
+static bool claim_unreadable(const verifier *v, const char *module, bool *claimed)
 {
     const size_t first = nib__name_index_find(&v->by_part, v->parts, module);
     if (first == SIZE_MAX)
@@ -302,13 +333,13 @@ static bool claim_unreadable(const nib_verifying *v, const char *module, bool *c
     return true;
 }
 
-static size_t find_entry(const nib_verifying *v, const char *name)
+static size_t find_entry(const verifier *v, const char *name)
 {
     return nib__name_index_find(&v->by_name, v->items, name);
 }
 
-/* The bias of a vector, as a norm may have one, is an entry of its own. */
-static bool claim_bias(const nib_verifying *v, const nib_expected *x, bool *claimed)
+/* The bias of a vector, such as a norm, is a separate entry. */
+static bool claim_bias(const verifier *v, const nib_expected *x, bool *claimed)
 {
     char name[512];
     if (x->k != 0 || snprintf(name, sizeof name, "%s.bias", x->name) >= (int)sizeof name)
@@ -320,10 +351,10 @@ static bool claim_bias(const nib_verifying *v, const nib_expected *x, bool *clai
     return true;
 }
 
-static nib_status check_expected(nib_verifying *v, const nib_expected *x, bool *claimed)
+static nib_status check_expected(verifier *v, const nib_expected *x, bool *claimed)
 {
     char name[512];
-    const char *by = nib__checkpoint_described(v->job->checkpoint);
+    const char *by = nib__checkpoint_config_name(v->job->checkpoint);
     if (snprintf(name, sizeof name, "%s.weight", x->name) >= (int)sizeof name)
         return NIB_OK;
     size_t at = find_entry(v, name);
@@ -333,27 +364,28 @@ static nib_status check_expected(nib_verifying *v, const nib_expected *x, bool *
     if (at == SIZE_MAX && claim_unreadable(v, x->name, claimed))
         return NIB_OK;
     if (at == SIZE_MAX)
-        return x->optional ? NIB_OK
-                           : find(v, "missing", name, "%s implies it, but it is not stored", by);
+        return x->optional
+                   ? NIB_OK
+                   : add_finding(v, "missing", name, "%s implies it, but it is not stored", by);
     claimed[at] = true;
     const nib_entry *e = &v->entries[at];
     const bool vector = x->k == 0;
     char has[256], wanted[256];
     const nib_entry implied = {.rank = vector ? 1 : 2, .shape = {x->n, x->k}};
     if (e->rank != implied.rank || e->shape[0] != x->n || (!vector && e->shape[1] != x->k))
-        NIB_TRY(find(v, "shape", name, "is %s, but %s implies %s", nib__entry_shape(has, e), by,
-                     nib__entry_shape(wanted, &implied)));
+        NIB_TRY(add_finding(v, "shape", name, "is %s, but %s implies %s", nib__entry_shape(has, e),
+                            by, nib__entry_shape(wanted, &implied)));
     if (x->bias && !e->bias && !claim_bias(v, x, claimed))
-        NIB_TRY(find(v, "bias", name, "%s implies a bias, but none is stored", by));
+        NIB_TRY(add_finding(v, "bias", name, "%s implies a bias, but none is stored", by));
     if (!x->bias && e->bias)
-        NIB_TRY(find(v, "bias", name,
-                     "has a bias that %s does not imply; other programs may drop it", by));
+        NIB_TRY(add_finding(v, "bias", name,
+                            "has a bias that %s does not imply; other programs may drop it", by));
     return NIB_OK;
 }
 
-/* Every implied weight is there once, and nothing else is. A bias is part of its weight's line; a
- * bias whose weight is missing stands alone and is surplus. */
-static nib_status check_completeness(nib_verifying *v)
+/* Checks that every implied weight is stored, and nothing else. A bias belongs to the entry of its
+ * weight; a bias without a weight is surplus. */
+static nib_status check_completeness(verifier *v)
 {
     bool *claimed = nib__arena_take(&v->arena, v->count, sizeof *claimed);
     if (v->job->expected_count == 0)
@@ -364,14 +396,15 @@ static nib_status check_completeness(nib_verifying *v)
         NIB_TRY(check_expected(v, &v->job->expected[i], claimed));
     for (size_t i = 0; i < v->count; i++)
         if (!claimed[i] && !nib__is_rotary_table(v->entries[i].name))
-            NIB_TRY(find(v, "surplus", v->entries[i].name, "is stored, but %s does not imply it",
-                         nib__checkpoint_described(v->job->checkpoint)));
+            NIB_TRY(add_finding(v, "surplus", v->entries[i].name,
+                                "is stored, but %s does not imply it",
+                                nib__checkpoint_config_name(v->job->checkpoint)));
     return NIB_OK;
 }
 
 /* ---- against another checkpoint ---- */
 
-static nib_status add_distance(nib_verifying *v, const char *name, double sqnr_db)
+static nib_status add_distance(verifier *v, const char *name, double sqnr_db)
 {
     nib_ledger_layer *line = nib__ledger_add_layer(&v->ledger, name);
     if (line == NULL)
@@ -380,24 +413,25 @@ static nib_status add_distance(nib_verifying *v, const char *name, double sqnr_d
     return NIB_OK;
 }
 
-static nib_status compare_tensor(nib_verifying *v, const char *name)
+static nib_status compare_tensor(verifier *v, const char *name)
 {
     const nib_tensor *a = nib__checkpoint_find(v->job->checkpoint, name);
     const nib_tensor *b = nib__checkpoint_find(v->job->against, name);
     if (a == NULL || b == NULL)
         return a == b || nib__is_rotary_table(name)
                    ? NIB_OK
-                   : find(v, "against", name, "is in one of the checkpoints only");
+                   : add_finding(v, "against", name, "is only in one of the checkpoints");
     if (a->rank != b->rank || memcmp(a->shape, b->shape, sizeof a->shape) != 0)
-        return find(v, "against", name, "has another shape in the other checkpoint");
+        return add_finding(v, "against", name, "has a different shape in the other checkpoint");
     if (nib__type_is_float(a->type) && nib__type_is_float(b->type))
         return add_distance(v, name, nib__tensor_distance(a, b));
     const bool same = a->type == b->type && memcmp(a->data, b->data, (size_t)a->bytes) == 0;
-    return same ? NIB_OK : find(v, "against", name, "has other bytes in the other checkpoint");
+    return same ? NIB_OK
+                : add_finding(v, "against", name, "has different bytes in the other checkpoint");
 }
 
-/* By its values, in whatever forms: files may keep them in another order, too. */
-static nib_status compare_bias(nib_verifying *v, const nib_entry *e, const nib_weight *other)
+/* Compares values, because forms and orders of biases may differ between files. */
+static nib_status compare_bias(verifier *v, const nib_entry *e, const nib_weight *other)
 {
     double db;
     if (e->weight.bias == NULL && other->bias == NULL)
@@ -406,12 +440,12 @@ static nib_status compare_bias(nib_verifying *v, const nib_entry *e, const nib_w
     if (name == NULL)
         return nib__fail_memory(v->err, strlen(e->module), "the ledger");
     if (e->weight.bias == NULL || other->bias == NULL)
-        return find(v, "against", name, "is in one of the checkpoints only");
+        return add_finding(v, "against", name, "is only in one of the checkpoints");
     NIB_TRY(nib__bias_distance(&db, &e->weight, other, v->job->allocator, v->err));
     return add_distance(v, name, db);
 }
 
-static nib_status compare_weight(nib_verifying *v, const nib_entry *e)
+static nib_status compare_weight(verifier *v, const nib_entry *e)
 {
     nib_weight other;
     nib_err why = {NIB_OK, ""};
@@ -420,41 +454,43 @@ static nib_status compare_weight(nib_verifying *v, const nib_entry *e)
     const bool was_tied = job->head != NULL && strcmp(e->module, job->head) == 0;
     const char *module = was_tied ? job->against_head : e->module;
     if (nib__checkpoint_weight(&other, &found, job->against, module, NULL, &why) != NIB_OK)
-        return find(v, "against", e->name, "the other checkpoint: %s", why.text);
+        return add_finding(v, "against", e->name, "the other checkpoint: %s", why.text);
     if (!found)
-        return find(v, "against", e->name, "is in one of the checkpoints only");
+        return add_finding(v, "against", e->name, "is only in one of the checkpoints");
     if (other.n != e->weight.n || other.k != e->weight.k)
-        return find(v, "against", e->name, "is %" PRId64 " x %" PRId64 " in the other checkpoint",
-                    other.n, other.k);
-    const nib_held here = {job->checkpoint, &e->weight}, there = {job->against, &other};
+        return add_finding(v, "against", e->name,
+                           "is %" PRId64 " x %" PRId64 " in the other checkpoint", other.n,
+                           other.k);
+    const nib_weight_source ours = {job->checkpoint, &e->weight}, theirs = {job->against, &other};
     double db;
-    NIB_TRY(nib__weight_distance(&db, &here, &there, job->pool, job->allocator, v->err));
+    NIB_TRY(nib__weight_distance(&db, &ours, &theirs, job->pool, job->allocator, v->err));
     NIB_TRY(add_distance(v, e->module, db));
     return compare_bias(v, e, &other);
 }
 
-/* An output that is stored by itself there, and is the embedding here. */
-static nib_status compare_lone_head(nib_verifying *v, const nib_weight *other)
+/* Compares an output that is stored separately there but tied to the embedding here. */
+static nib_status compare_lone_head(verifier *v, const nib_weight *other)
 {
     nib_weight own;
     nib_err why;
     double db;
     const nib_verify_job *job = v->job;
     if (nib__checkpoint_weight(&own, NULL, job->checkpoint, job->tied_head, NULL, &why) != NIB_OK)
-        return find(v, "against", job->lone_head, "%s", why.text);
+        return add_finding(v, "against", job->lone_head, "%s", why.text);
     if (own.n != other->n || own.k != other->k)
-        return find(v, "against", job->lone_head,
-                    "is %" PRId64 " x %" PRId64
-                    " in the other checkpoint, and the embedding, which "
-                    "it is here, %" PRId64 " x %" PRId64,
-                    other->n, other->k, own.n, own.k);
-    const nib_held here = {job->checkpoint, &own}, there = {job->against, other};
-    NIB_TRY(nib__weight_distance(&db, &here, &there, job->pool, job->allocator, v->err));
+        return add_finding(
+            v, "against", job->lone_head,
+            "is %" PRId64 " x %" PRId64
+            " in the other checkpoint, but here it is tied to the embedding, which is "
+            "%" PRId64 " x %" PRId64,
+            other->n, other->k, own.n, own.k);
+    const nib_weight_source ours = {job->checkpoint, &own}, theirs = {job->against, other};
+    NIB_TRY(nib__weight_distance(&db, &ours, &theirs, job->pool, job->allocator, v->err));
     return add_distance(v, job->lone_head, db);
 }
 
-/* What only the other checkpoint has. */
-static nib_status find_absent(nib_verifying *v)
+/* Reports what only the other checkpoint has. */
+static nib_status report_absent(verifier *v)
 {
     nib_entry *others;
     size_t count;
@@ -469,12 +505,12 @@ static nib_status find_absent(nib_verifying *v)
         if (!is_part && !nib__is_rotary_table(others[i].name) &&
             find_entry(v, others[i].name) == SIZE_MAX &&
             nib__checkpoint_alias(v->job->checkpoint, others[i].name) == NULL)
-            NIB_TRY(find(v, "against", others[i].name, "is in the other checkpoint only"));
+            NIB_TRY(add_finding(v, "against", others[i].name, "is only in the other checkpoint"));
     }
     return NIB_OK;
 }
 
-static nib_status compare(nib_verifying *v)
+static nib_status compare_checkpoints(verifier *v)
 {
     if (v->job->against == NULL)
         return NIB_OK;
@@ -485,13 +521,128 @@ static nib_status compare(nib_verifying *v)
         else if (e->part_of == NULL)
             NIB_TRY(compare_tensor(v, e->name));
     }
-    return find_absent(v);
+    return report_absent(v);
 }
 
-/* ---- the whole ---- */
+/* ---- rendering ---- */
 
-/* Entry i is a part of a weight that cannot be read: it joins the others. */
-static void list_part(nib_verifying *v, size_t i)
+static void json_findings(const verifier *v, nib_jsonw *w)
+{
+    nib__jsonw_key(w, "findings");
+    nib__jsonw_array(w);
+    for (size_t i = 0; i < v->finding_count; i++) {
+        nib__jsonw_object(w);
+        nib__jsonw_pair_string(w, "code", v->findings[i].code);
+        nib__jsonw_pair_string(w, "tensor", v->findings[i].tensor);
+        nib__jsonw_pair_string(w, "text", v->findings[i].text);
+        nib__jsonw_object_end(w);
+    }
+    nib__jsonw_array_end(w);
+    nib__jsonw_pair_int(w, "problems", (int64_t)(v->finding_count + v->more));
+}
+
+static void json_models(const nib_model_distance *d, nib_jsonw *w)
+{
+    nib__jsonw_key(w, "models");
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "why_not", d->why_not);
+    if (d->why_not == NULL) {
+        nib__jsonw_pair_int(w, "tokens", d->tokens);
+        nib__jsonw_pair_double(w, "kl", d->kl);
+        nib__jsonw_pair_double(w, "top1_agreement", d->agreement);
+    }
+    nib__jsonw_object_end(w);
+}
+
+static void render_models(const nib_model_distance *d, nib_text *out)
+{
+    if (d->why_not != NULL) {
+        nib__ledger_wrap(out, "as models: not compared: ", "    ", 100, d->why_not);
+        return;
+    }
+    nib__text_format(out,
+                     "as models: %" PRId64 " tokens, KL divergence %.3g nats per token, the same "
+                     "top token in %.1f %%\n",
+                     d->tokens, d->kl, 100 * d->agreement);
+}
+
+static void render_json(const verifier *v, nib_text *out)
+{
+    nib_jsonw w;
+    nib__jsonw_init(&w, out, 2);
+    nib__jsonw_object(&w);
+    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_key(&w, "tensors");
+    nib__jsonw_array(&w);
+    for (size_t i = 0; i < v->count; i++) {
+        nib__jsonw_object(&w);
+        nib__entry_json(&w, &v->entries[i]);
+        nib__jsonw_object_end(&w);
+    }
+    nib__jsonw_array_end(&w);
+    nib__jsonw_pair_string(&w, "manifest", v->manifest.path);
+    json_findings(v, &w);
+    if (v->job->against != NULL) {
+        nib__jsonw_key(&w, "against");
+        nib__jsonw_array(&w);
+        for (size_t i = 0; i < v->ledger.layer_count; i++) {
+            nib__jsonw_object(&w);
+            nib__jsonw_pair_string(&w, "name", v->ledger.layers[i].name);
+            nib__jsonw_pair_double(&w, "sqnr_db", v->ledger.layers[i].sqnr_db);
+            nib__jsonw_pair_bool(
+                &w, "equal", isinf(v->ledger.layers[i].sqnr_db) && v->ledger.layers[i].sqnr_db > 0);
+            nib__jsonw_object_end(&w);
+        }
+        nib__jsonw_array_end(&w);
+    }
+    if (v->job->models != NULL)
+        json_models(v->job->models, &w);
+    nib__jsonw_object_end(&w);
+    nib__text_str(out, "\n");
+}
+
+static void render_text(const verifier *v, nib_text *out)
+{
+    char bytes[32];
+    const nib_checkpoint *cp = v->job->checkpoint;
+    for (size_t i = 0; i < v->finding_count; i++) {
+        char head[256];
+        snprintf(head, sizeof head, "%s: %s: ", v->findings[i].code, v->findings[i].tensor);
+        nib__ledger_wrap(out, head, "    ", 100, v->findings[i].text);
+    }
+    for (size_t i = 0; i < v->ledger.layer_count; i++) {
+        const double db = v->ledger.layers[i].sqnr_db;
+        if (isinf(db) && db > 0)
+            nib__text_format(out, "%-52s  equal\n", v->ledger.layers[i].name);
+        else if (isnan(db))
+            nib__text_format(out, "%-52s  has NaN or infinite values\n", v->ledger.layers[i].name);
+        else
+            nib__text_format(out, "%-52s %6.1f dB\n", v->ledger.layers[i].name, db);
+    }
+    if (v->job->models != NULL)
+        render_models(v->job->models, out);
+    nib__text_format(out, "%zu tensors, %s read; ", nib__checkpoint_count(cp),
+                     nib__say_bytes(bytes, v->done));
+    if (v->manifest.path != NULL)
+        nib__text_format(out, "%zu hashes of %s compared; ",
+                         v->manifest.tensor_count + v->files_compared,
+                         nib__path_name(v->manifest.path));
+    else
+        nib__text_str(out, "no manifest next to it; ");
+    if (v->job->expected_count != 0)
+        nib__text_format(out, "%zu weights expected from %s; ", v->job->expected_count,
+                         nib__checkpoint_config_name(v->job->checkpoint));
+    else
+        nib__text_str(out, "no description of the expected weights; ");
+    const size_t problems = v->finding_count + v->more;
+    nib__text_format(out, "%zu problem%s%s\n", problems, problems == 1 ? "" : "s",
+                     v->more != 0 ? ", of which only the first are listed" : "");
+}
+
+/* ---- all checks ---- */
+
+/* Adds entry i, a tensor of an unreadable weight, to the list of its module. */
+static void add_part(verifier *v, size_t i)
 {
     const size_t first = nib__name_index_find(&v->by_part, v->parts, v->entries[i].part_of);
     v->parts[i] = &v->entries[i].part_of;
@@ -503,7 +654,7 @@ static void list_part(nib_verifying *v, size_t i)
     v->next_part[first] = i + 1;
 }
 
-static nib_status list_entries(nib_verifying *v)
+static nib_status list_entries(verifier *v)
 {
     NIB_TRY(nib__entries_list(&v->entries, &v->count, v->job->checkpoint, &v->arena, NULL, v->err));
     v->items = nib__arena_take(&v->arena, v->count, sizeof *v->items);
@@ -517,12 +668,12 @@ static nib_status list_entries(nib_verifying *v)
         v->items[i] = &v->entries[i];
         nib__name_index_add(&v->by_name, v->items, i);
         if (v->entries[i].part_of != NULL)
-            list_part(v, i);
+            add_part(v, i);
     }
     return NIB_OK;
 }
 
-static nib_status run(nib_verifying *v)
+static nib_status run_checks(verifier *v)
 {
     const nib_verify_job *job = v->job;
     NIB_TRY(list_entries(v));
@@ -534,22 +685,22 @@ static nib_status run(nib_verifying *v)
     }
     NIB_TRY(check_weights(v));
     NIB_TRY(check_completeness(v));
-    return compare(v);
+    return compare_checkpoints(v);
 }
 
 nib_status nib__verify_render(const nib_verify_job *job, nib_form form, nib_text *out,
                               size_t *problems, nib_err *err)
 {
-    nib_verifying v = {.job = job, .err = err};
+    verifier v = {.job = job, .err = err};
     nib__arena_init(&v.arena, job->allocator, nib__inspect_limit(job->checkpoint));
     nib__ledger_init(&v.ledger, job->allocator);
-    const nib_status status = run(&v);
+    const nib_status status = run_checks(&v);
     if (status == NIB_OK) {
         *problems = v.finding_count + v.more;
         if (form == NIB_FORM_JSON)
-            nib__verify_json(&v, out);
+            render_json(&v, out);
         else
-            nib__verify_text(&v, out);
+            render_text(&v, out);
     }
     nib__release(job->allocator, v.findings);
     nib__ledger_free(&v.ledger);

@@ -1,43 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What verify has found so far, for the file that looks and the one that says it.
+ * verify: reads every byte of a checkpoint, reports what is wrong with it, and measures how far it
+ * is from another checkpoint.
  */
-#ifndef NIB_VERIFYING_H
-#define NIB_VERIFYING_H
+#ifndef NIB_VERIFY_H
+#define NIB_VERIFY_H
 
 #include "info.h"
-#include "manifest.h"
-#include "name_index.h"
+#include "pool.h"
 
-typedef struct nib_finding {
-    const char *code, *tensor, *text;
-} nib_finding;
+/* A weight that the config implies. */
+typedef struct nib_expected {
+    const char *name; /* module */
+    int64_t n, k;     /* k 0: a vector of n, such as a norm */
+    bool bias;
+    bool optional; /* may be missing: a tied head */
+} nib_expected;
 
-typedef struct nib_verifying {
-    const nib_verify_job *job;
-    nib_arena arena;
-    nib_ledger ledger;
-    nib_entry *entries;
-    size_t count;
-    const void **items; /* [count]: the entries, for by_name */
-    nib_name_index by_name;
-    const void **parts; /* [count]: the part_of of entries, for by_part, which has the first of a */
-    nib_name_index
-        by_part; /* module's parts; next_part [count]: the number of the next + 1, or 0 */
-    size_t *next_part;
-    nib_finding *findings;
-    size_t finding_count, finding_capacity, more; /* more: counted beyond those kept */
-    nib_manifest manifest;
-    size_t files_compared; /* of those that the manifest lists */
-    nib_hash *hashes;      /* [tensors of the checkpoint] */
-    int64_t *bad;          /* [threads] first, */
-    int64_t *many;         /* [threads] and how many, of one block */
-    uint64_t done, total;
-    nib_err *err;
-} nib_verifying;
+/* The distance of two models, run on the same token ids. */
+typedef struct nib_model_distance {
+    const char *why_not; /* why they were not run; NULL: they were */
+    int64_t tokens;      /* predicted tokens */
+    double kl;           /* KL divergence, nats per token */
+    double agreement;    /* 0 to 1: how often the top-1 tokens agree */
+} nib_model_distance;
 
-/* verify_report.c */
-void nib__verify_json(const nib_verifying *v, nib_text *out);
-void nib__verify_text(const nib_verifying *v, nib_text *out);
+typedef struct nib_verify_job {
+    const nib_checkpoint *checkpoint, *against; /* against: NULL, or compared tensor by tensor */
+    const nib_expected *expected;
+    size_t expected_count; /* 0: completeness is not checked */
+    /* Compare module `head` with `against_head` of the other checkpoint: an output that is tied
+     * only there. NULL: all modules have the same names. */
+    const char *head, *against_head;
+    /* Vice versa: `lone_head` of the other checkpoint is `tied_head` here. NULL: as above. */
+    const char *lone_head, *tied_head;
+    const nib_model_distance *models; /* NULL: not requested */
+    nib_pool *pool;
+    const nib_callbacks *callbacks; /* NULL allowed */
+    const nib_allocator *allocator;
+} nib_verify_job;
+
+/* Checks hashes against the manifest, ranges of codes, NaN and infinities, and completeness, and
+ * renders the report. *problems: number of findings. Fails only if a check could not be done. */
+nib_status nib__verify_render(const nib_verify_job *job, nib_form form, nib_text *out,
+                              size_t *problems, nib_err *err);
 
 #endif

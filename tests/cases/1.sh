@@ -9,7 +9,7 @@ section 1
 # OpenCL's rows are found, weights are packed there, and the CPU that draws tokens is said
 status 1 0
 says 1.out 'packed before the first token: 37 weights on apple-m2 by pack__ocl'
-says 1.out 'a token is drawn by sample_f32__ref on apple-m2-cpu'
+says 1.out 'tokens are drawn by sample_f32__ref on apple-m2-cpu'
 says 1.err '36 asked int4wo-g32-tinygemm, 36 done on apple-m2/ocl, 0 substituted'
 
 # without them it is denied
@@ -45,14 +45,14 @@ says 6.err '0 substituted'
 [ "$(wc -c <6.out)" -gt 20 ] || fail 'no text was generated'
 
 # on a device that is here: packing on the CPU is said, with bytes and time; text is generated there
-says 7.out 'packed before the first token: 37 here, for no kernel of opencl takes them as stored, '
-says 7.out ' predicted with the moves'
+says 7.out 'packed before the first token: 37 on the host because no kernel of opencl reads them as stored, '
+says 7.out ' predicted with the copies'
 says 7.err '36 asked int4wo-g32-tinygemm, 36 done on opencl/ocl, 0 substituted'
 [ "$(wc -c <there.txt)" -gt 20 ] || fail 'no text was generated on the device'
 
 # an operation that it lacks: stopped before the first token, with reasons, price and option; done where that is allowed
 status 8 4
-says 8.err 'attn: asked f32@opencl, and nothing allowed does it: attn_f32__ocl: this run lacks this kernel'
+says 8.err 'attn: asked f32@opencl, but nothing allowed does it: attn_f32__ocl: this run lacks this kernel'
 says 8.err "--allow 'attn=device': done f32@cpu by attn_"
 says 8.err ' more copies of '
 says 8.err ' tokens/s, and '

@@ -37,7 +37,7 @@ fi
 # the peer refuses the weight's scale too
 holds f64_peers.json '"scale_type=f32" in codes(candidate("lm_head", "torchao-0.10.cutlass_s8s4"))'
 holds f64_peers.json '"is f64, not f32" in str(candidate("lm_head", "torchao-0.10.cutlass_s8s4")["reasons"])'
-holds f64_peers.json '"dequantized whole in each call" in candidate("lm_head", "torchao.8da4w_unpacked")["consequence"]'
+holds f64_peers.json '"every call dequantizes the whole weight" in candidate("lm_head", "torchao.8da4w_unpacked")["consequence"]'
 
 # on a device, too: nothing substituted, and the same loss; a kernel that it cannot have is refused with its conditions
 holds f64_there.json 'd["device"] == "opencl" and d["counts"]["substituted"] == 0 and d["counts"]["done"] == 36'

@@ -17,9 +17,9 @@ refused 6 'pipe: is neither a file nor a directory' plan pipe
 refused 6 'pipe: is a pipe, not a regular file' eval m --text pipe
 mkdir empty
 refused 6 'empty/config.json: cannot open it: No such file or directory' plan empty
-refused 3 'empty: no model.safetensors, model.safetensors.index.json, pytorch_model.bin (or its index)*' info empty
+refused 3 'empty: has no model.safetensors, model.safetensors.index.json, pytorch_model.bin (or its index)*' info empty
 cp m/config.json empty
-refused 3 'empty: no model.safetensors, *itself, or plan without weights: nibble plan empty/config.json' plan empty
+refused 3 'empty: has no model.safetensors, *itself, or plan without weights: nibble plan empty/config.json' plan empty
 check 'and it can be' nibble plan empty/config.json --recipe int8wo
 mkfifo empty/model.safetensors
 refused 6 'empty/model.safetensors: is a pipe, not a regular file' plan empty
@@ -27,7 +27,7 @@ rm empty/model.safetensors
 : >empty/pytorch_model.bin
 refused 3 'empty/pytorch_model.bin: 0 bytes are too few*' plan empty
 printf '\200\2}q.' >empty/pytorch_model.bin
-refused 3 'empty/pytorch_model.bin is a pickle outside of a zip file*' plan empty
+refused 3 'empty/pytorch_model.bin is a pickle outside a zip file*' plan empty
 mkdir lone
 cp m/model.safetensors lone
 refused 3 'lone/model.safetensors: there is no config.json beside it*' plan lone/model.safetensors
@@ -43,7 +43,7 @@ cp m/model.safetensors pointer
 refused 3 'pointer/tokenizer.json is a Git LFS pointer*`git lfs pull`*' generate pointer -n 1
 rm -r pointer
 refused 3 'm/tokenizer.json: *"version" is not a key of a training config*' plan m/tokenizer.json
-refused 2 'm/: only a config was given, and a plan is all that it allows; *' generate m/config.json -n 1
+refused 2 'm/: only a config was given, which can be planned but not run; *' generate m/config.json -n 1
 refused 2 'm/: only a config was given*' info m/config.json
 
 # cut GLOB SIZE: the weights cut short
@@ -56,8 +56,8 @@ cut() {
 cut '0 bytes are too few*' 0
 cut '7 bytes are too few*' 7
 cut '*the file is cut short' 100
-cut '*the file is cut short or its header lies' 1000000
-cut '*the file is cut short or its header lies' $(($(stat -c %s m/model.safetensors) - 1))
+cut '*the file is cut short or its header is wrong' 1000000
+cut '*the file is cut short or its header is wrong' $(($(stat -c %s m/model.safetensors) - 1))
 { cat m/model.safetensors; echo; } >t/model.safetensors
 refused 3 't/model.safetensors: *' plan t
 printf '\xff\xff\xff\xff\xff\xff\xff\x7f{}' >t/model.safetensors
@@ -92,7 +92,7 @@ refused 3 't/config.json: *' plan t
 refused 3 't/config.json: *' plan t
 config 't: model.layers.4.input_layernorm.weight is stored, but num_hidden_layers in config.json is 4' 's/"num_hidden_layers": 5/"num_hidden_layers": 4/'
 config 't: config.json has a quantization_config, but no weight is stored quantized; *' 's/"vocab_size"/"quantization_config": {"quant_method": "torchao"}, "vocab_size"/'
-config 't/config.json: quantization_config: quant_method "bitsandbytes" is not read here; *' 's/"vocab_size"/"quantization_config": {"quant_method": "bitsandbytes"}, "vocab_size"/'
+config 't/config.json: quantization_config: quant_method "bitsandbytes" is not supported; *' 's/"vocab_size"/"quantization_config": {"quant_method": "bitsandbytes"}, "vocab_size"/'
 config 't: config.json has a quantization_config, but no weight is stored quantized; *' 's/"vocab_size"/"quantization_config": {"quant_method": "torchao"}, "vocab_size"/'
 cp m/config.json t
 

@@ -26,24 +26,24 @@ nibble bench "$MODEL" --repeats 2 --prompt-tokens 16 -n 4 --recipe 8da4w --batch
     cold_start.tokenizer_s=num 'rounds[].own.decode_tokens_per_s=num' 'rounds[].floats.prefill_tokens_per_s=num' 'model="nibble-tales"' \
     'recipe="8da4w"' machine=str threads=int date=str cache_bytes=int file_bytes=int
 nibble bench "$MODEL" --repeats 1 --prompt-tokens 16 -n 4 --recipe 8da4w --batch 3 --sweep 32,0 >out 2>err
-for word in 'batch  *[0-9.]* tokens/s of 3 sequences together, [0-9.]* of each, [0-9.]*x one alone' \
-    'context  *[0-9.]* tokens/s behind 32 positions, [0-9.]*x of [0-9.]* behind none' ' *[0-9.]* tokens/s behind 0 positions, .*' \
-    'in bf16  *[0-9.]* tokens/s prefill, [0-9.]* tokens/s decode; [0-9.]*x and [0-9.]*x of them above' \
+for word in 'batch  *[0-9.]* tokens/s of 3 sequences together, [0-9.]* each, [0-9.]*x one alone' \
+    'context  *[0-9.]* tokens/s after 32 positions, [0-9.]*x of [0-9.]* after none' ' *[0-9.]* tokens/s after 0 positions, .*' \
+    'in bf16  *[0-9.]* tokens/s prefill, [0-9.]* tokens/s decode; above: [0-9.]*x and [0-9.]*x of these' \
     'cold start  [0-9.]* s to the first token of 16: program [0-9.]*, threads [0-9.]*, open [0-9.]*, plan [0-9.]*, weights [0-9.]*, tokenizer [0-9.]*, prompt [0-9.]*' \
-    'memory  *[0-9.]* MB weights, [0-9.]* MB keys and values, [0-9.]* MB at most'; do
+    'memory  *[0-9.]* MB weights, [0-9.]* MB KV cache, [0-9.]* MB peak'; do
     check "in words: $word" grep -qx "$word" out
 done
 check 'quantized' nibble quantize "$MODEL" codes --recipe 8da4w -q
 nibble bench codes --repeats 1 --prompt-tokens 16 -n 4 >out 2>err
-check 'why no floats stand beside' grep -qx 'in floats   not beside: .* is stored as 8da4w-g32; name the checkpoint of floats with --against' out
+check 'why no floats stand beside' grep -qx 'in floats   not timed: .* is stored as 8da4w-g32; name the checkpoint of floats with --against' out
 nibble bench codes --repeats 1 --prompt-tokens 16 -n 4 --against "$MODEL" >out 2>err
 check 'the floats that are named' grep -q '^in bf16  *[0-9.]* tokens/s prefill' out
 nibble bench "$MODEL" --repeats 1 --prompt-tokens 16 -n 4 --recipe 8da4w --alone >out 2>err
 check 'alone' test "$(grep -c '^in ' out)" = 0
-refused 2 'codes: *is stored as 8da4w-g32; what stands beside is to hold floats alone' bench codes --against codes
-refused 2 '--sweep: "1,,2" is no list of numbers*' bench "$MODEL" --sweep 1,,2
-refused 2 '--sweep: "1,x" is no list of numbers*' bench "$MODEL" --sweep 1,x
-refused 2 '4 new tokens behind 510 positions do not fit the context of 512*' bench "$MODEL" --sweep 510 -n 4
+refused 2 'codes: *is stored as 8da4w-g32; --against needs a checkpoint of floats only' bench codes --against codes
+refused 2 '--sweep: "1,,2" is not a comma-separated list of numbers*' bench "$MODEL" --sweep 1,,2
+refused 2 '--sweep: "1,x" is not a comma-separated list of numbers*' bench "$MODEL" --sweep 1,x
+refused 2 '4 new tokens after 510 positions do not fit the context of 512*' bench "$MODEL" --sweep 510 -n 4
 refused 2 'a batch of 600 sequences is over the 512 of the session, or the limit of 512' bench "$MODEL" --batch 600 -n 4 --prompt-tokens 4 --context 16
 refused 2 '--batch has no effect with --kernels' bench --kernels --batch 2
 refused 2 '--sweep has no effect with --operations' bench "$MODEL" --operations --sweep 0
@@ -63,7 +63,7 @@ printf '#!/bin/sh\necho "first" >&2; echo "error: unknown model" >&2; exit 1\n' 
 printf '#!/bin/sh\necho "no json"\n' >other
 chmod +x peer broken other
 nibble bench codes --repeats 2 --prompt-tokens 16 -n 4 -t 2 --against "$MODEL" --peer ./peer --peer-model q.gguf >out 2>err
-for word in 'beside      peer (abc, tales), 2 rounds in turn, 2 threads each' '  bf16  *[0-9.]*  *[0-9.]*' '  nibble  *[0-9.]*  *[0-9.]*  *[0-9.]* MB  *[0-9.]* MB' \
+for word in 'peer        peer (abc, tales), 2 rounds in turn, 2 threads each' '  bf16  *[0-9.]*  *[0-9.]*' '  nibble  *[0-9.]*  *[0-9.]*  *[0-9.]* MB  *[0-9.]* MB' \
     '  peer  *100.5  *100.0  *[0-9.]* MB  *[0-9.]* MB' '  ratio  *[0-9.]*x  *[0-9.]*x  *[0-9.]*x  *[0-9.]*x' \
     '  read  *[0-9.]* GB/s: [0-9.]* and [0-9.]*, [0-9.]* and [0-9.]*, before and after each round'; do
     check "in words: $word" grep -qx "$word" out
@@ -73,17 +73,17 @@ equal 'a run in each round' 2 "$(wc -l <peer.log)"
 nibble bench codes --repeats 1 --prompt-tokens 16 -n 4 --peer ./peer --peer-model q.gguf --json 2>err | members peer peer.prefill_tokens_per_s=100.5 \
     peer.decode_tokens_per_s=100 'peer_name="abc, tales"' peer_token_bytes=int peer_file_bytes=int 'rounds[].peer.decode_tokens_per_s=100' 'rounds[].read_gb_per_s=list'
 refused 1 './broken ended with status 1: error: unknown model' bench codes --repeats 1 --prompt-tokens 16 -n 4 --peer ./broken --peer-model q.gguf
-refused 3 './other: it wrote no list of JSON; is it llama-bench*' bench codes --repeats 1 --prompt-tokens 16 -n 4 --peer ./other --peer-model q.gguf
-refused 6 './gone: it cannot be started: No such file or directory' bench codes --repeats 1 --prompt-tokens 16 -n 4 --peer ./gone --peer-model q.gguf
-refused 2 '--peer PROGRAM and --peer-model FILE.gguf belong together; --peer-model is missing' bench codes --peer ./peer
+refused 3 './other: its output has no JSON list; is it llama-bench*' bench codes --repeats 1 --prompt-tokens 16 -n 4 --peer ./other --peer-model q.gguf
+refused 6 './gone: cannot start it: No such file or directory' bench codes --repeats 1 --prompt-tokens 16 -n 4 --peer ./gone --peer-model q.gguf
+refused 2 '--peer PROGRAM and --peer-model FILE.gguf need each other; --peer-model is missing' bench codes --peer ./peer
 refused 2 '--operations has no effect with --kernels' bench --kernels --operations
 refused 2 '600 prompt and 4 new tokens do not each fit the context of 512*' bench "$MODEL" --prompt-tokens 600 -n 4
-refused 2 '`nibble bench` wants MODEL, --kernels or --predict' bench
-refused 2 'h100 is not here*' bench "$MODEL" --predict --device h100
-refused 2 'layers are timed as inference has them, and this is a plan of a training step*' bench "$REPO"/configs/llama3_debugmodel.json --predict
-refused 2 'mi210 is not here, so nothing of it can be measured' bench --predict --device mi210
+refused 2 '`nibble bench` needs MODEL, --kernels or --predict' bench
+refused 2 'h100 is not present*' bench "$MODEL" --predict --device h100
+refused 2 'layers are timed for inference, but this is the plan of a training step*' bench "$REPO"/configs/llama3_debugmodel.json --predict
+refused 2 'mi210 is not present, so it cannot be measured' bench --predict --device mi210
 refused 2 'a prompt of 9000 tokens is over the limit of 8192' bench --predict --prompt-tokens 9000
-refused 2 '--kernels, --predict and --train each time something else; give one' bench --kernels --predict
+refused 2 '--kernels, --predict and --train exclude each other; give one' bench --kernels --predict
 refused 2 '--recipe has no effect with --predict without MODEL' bench --predict --recipe 8da4w
 refused 2 '--device has no effect with --kernels' bench --kernels --device opencl
 

@@ -61,10 +61,10 @@ check 'into GGUF' nibble convert l l.gguf --format gguf --quiet
 equal 'their values there' 7 "$(nibble verify l.gguf --against l | grep -c '\.bias  *equal$')"
 rm -r l l.gguf l.gguf.nibble.json
 
-refused 2 'bias "int4" is none of float, int8, int32' plan m --recipe 8da4w --bias int4
-refused 2 'bias "int4" is none of float, int8, int32' convert q x --format nibble --bias int4
+refused 2 'bias "int4" is not one of float, int8, int32' plan m --recipe 8da4w --bias int4
+refused 2 'bias "int4" is not one of float, int8, int32' convert q x --format nibble --bias int4
 refused 4 'model.layers.0.self_attn.q_proj: 8da4w-g32 takes no int32 bias: its activations have a scale per token*' generate m --recipe 8da4w --bias int32 -n 1
-refused 4 'model.layers.0.self_attn.q_proj: 8da4w-g32 takes no int32 bias: *; ask for --bias int8, *' quantize m x --recipe 8da4w --bias int32
+refused 4 'model.layers.0.self_attn.q_proj: 8da4w-g32 takes no int32 bias: *; use --bias int8, *' quantize m x --recipe 8da4w --bias int32
 refused 4 'model.layers.0.self_attn.q_proj: 8da4w-g32 takes no int32 bias: *' convert q x --format nibble --bias int32
 refused 4 'model.layers.0.self_attn.q_proj.bias: the format torchao cannot hold an int8 bias; --format nibble holds it' quantize m x --recipe 8da4w --bias int8 --strict
 rm -f err out loaded stored

@@ -28,7 +28,7 @@ PY
 printf '/load b.json\nThen\n/save c.json\n' | talk -q >second 2>/dev/null
 check 'loaded and gone on with' cmp a.json c.json
 printf 'Once upon a time\nThe wolf\n/stats\n' | talk 2>stats >/dev/null
-check 'the cache is kept' grep -Eq '^prompt  +[0-9]+ tokens, ([1-9][0-9]*) of them in the cache' stats
+check 'the cache is kept' grep -Eq '^prompt  +[0-9]+ tokens, ([1-9][0-9]*) of them cached' stats
 check "the ledger's line ends it" grep -q '^36 linear layers: 36 asked 8da4w' stats
 
 printf 'Once\n/system Be a king.\nTwice\n/reset\n/save d.json\n' | talk -q >/dev/null 2>&1
@@ -44,8 +44,8 @@ check '/help' grep -q '^/system TEXT' err
 status=0
 printf '/sistem x\n/save\n/load none.json\nOnce\n' | talk -q >out 2>err || status=$?
 equal 'the status' 2 "$status"
-check 'a near word' grep -q "/sistem is not one of /help's words; did you mean /system?" err
-check 'FILE is wanted' grep -q '/save wants FILE' err
+check 'a near word' grep -q "unknown command /sistem; did you mean /system?" err
+check 'FILE is needed' grep -q '/save needs FILE' err
 check 'a file that is not there' grep -q 'none.json: No such file' err
 status=0
 printf 'Once upon\n/load nosuch.json\n/save no/such/place.json\nThe wolf\n/save on.json\n' | talk -q >out 2>err || status=$?
@@ -70,9 +70,9 @@ check 'with both numbers' grep -Eq 'the conversation has [0-9]+ tokens, but the 
 check '/stats behind a refused turn has those of the answer before' [ "$(grep -Ec '^answer  +12 tokens, [0-9.]+ tokens/s' err)" = 2 ]
 equal 'and the same' 1 "$(grep '^answer' err | sort -u | wc -l)"
 { cat long; printf '/stats\n'; } | talk >out 2>err
-check 'nothing was answered' grep -q '^nothing was answered yet' err
+check 'nothing was answered' grep -q '^no answer yet' err
 refused 3 '*chat template*' chat "$MODEL"
-refused 2 '*wants MODEL*' chat
+refused 2 '*needs MODEL*' chat
 
 # the model's own length of an answer, which -n goes over
 cp -r "$MODEL" short

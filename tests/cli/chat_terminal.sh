@@ -8,13 +8,13 @@ said() { python3 -c 'import json, sys; print(*(m["content"] for m in json.load(o
 
 status=0
 talk --recipe 8da4w -n 12 >shown <<'STEPS' || status=$?
-wait Ctrl-D ends
+wait Ctrl-D exits
 wait >\x20
 type nce\x01O\x05 uponn\x7f\r
 wait upon
 wait >\x20
 type half a line\x03
-wait (Ctrl-D or /quit ends)
+wait (Ctrl-D or /quit to exit)
 wait >\x20
 type whole\r
 wait whole
@@ -28,7 +28,7 @@ type \x04
 STEPS
 equal 'Ctrl-D ends with 0' 0 "$status"
 equal 'lines as they were edited, one dropped, one from the history' 'Once upon|whole|Once upon' "$(said talk.json)"
-equal 'one prompt after Ctrl-C' 1 "$(tr -d '\r' <shown | sed -n '/or \/quit ends/,/whole/p' | grep -o '> ' | wc -l)"
+equal 'one prompt after Ctrl-C' 1 "$(tr -d '\r' <shown | sed -n '/or \/quit to exit/,/whole/p' | grep -o '> ' | wc -l)"
 check "the ledger's line ends it" grep -q '^36 linear layers: 36 asked 8da4w' shown
 check 'the history is kept' grep -q whole state/nibble/chat_history
 equal 'for its owner alone' 600 "$(stat -c %a state/nibble/chat_history)"

@@ -38,18 +38,18 @@ for format in compressed-tensors nibble torchao; do
     check "integer zero points to $format" nibble convert z c --format $format --quiet --force
     same "the same in $format" c z
 done
-refused 4 '*: the format gguf cannot hold int4wo-g32-intzero at 224 x 224: its blocks are of 32 symmetric int8*' convert z z.gguf --format gguf
+refused 4 '*: the format gguf cannot hold int4wo-g32-intzero at 224 x 224: its blocks have 32 codes: symmetric int8*' convert z z.gguf --format gguf
 refused 4 '*: the format 8da4w cannot hold int4wo-g32-intzero at 224 x 224: its int4 layers have asymmetric int8 activations*' \
     convert z c --format 8da4w --force
 rm -rf z c
-refused 2 'format "zip" is none of torchao, nibble, 8da4w, compressed-tensors, gguf, safetensors*' convert q c --format zip
-refused 2 '`nibble convert` wants --format *' convert q c
-refused 2 '`nibble convert` wants MODEL and OUT*' convert q --format nibble
+refused 2 'format "zip" is not one of gguf, nibble, torchao, compressed-tensors, 8da4w, safetensors*' convert q c --format zip
+refused 2 '`nibble convert` needs --format *' convert q c
+refused 2 '`nibble convert` needs MODEL and OUT*' convert q --format nibble
 refused 2 '*the format nibble keeps codes*' convert q c --format nibble --dtype bf16
-refused 2 'dtype "f8" is none of f32, f16, bf16' convert q c --format safetensors --dtype f8
+refused 2 'dtype "f8" is not one of f32, f16, bf16' convert q c --format safetensors --dtype f8
 refused 6 'half: exists already; --force replaces it' convert q half --format nibble
 
-refused 4 '*: the format gguf cannot hold mxfp4dq at 224 x 224: it has no words for quantized activations*' \
+refused 4 '*: the format gguf cannot hold mxfp4dq at 224 x 224: it cannot record quantized activations*' \
     quantize m c --recipe mxfp4dq --format gguf
 refused 4 '*: the format gguf cannot hold int8wo-g32 at 224 x 224: its scales are f16*' quantize m c --recipe int8wo-g32 --format gguf
 
@@ -70,7 +70,7 @@ cp m/tokenizer.json named.json
 check 'with a tokenizer of another name' nibble convert bare m5.gguf --format gguf --tokenizer named.json --quiet
 equal 'which it has, too' "$(nibble generate m -p 'The king' -n 8 --temp 0 -q)" "$(nibble generate m5.gguf -p 'The king' -n 8 --temp 0 -q)"
 refused 6 '*absent.json*' convert bare m6.gguf --format gguf --tokenizer absent.json
-refused 2 'a tokenizer is named, but the format nibble has none inside*' convert bare c --format nibble --tokenizer named.json
+refused 2 '--tokenizer has no effect: the format nibble has no tokenizer inside*' convert bare c --format nibble --tokenizer named.json
 cp -r m jinja && printf '{{ messages }}' >jinja/chat_template.jinja
 check 'a chat template in a file of its own' nibble convert jinja jinja.gguf --format gguf --quiet
 equal 'is inside' 1 "$(grep -ac '{{ messages }}' jinja.gguf)"
@@ -79,7 +79,7 @@ printf '{"chat_template": [{"name": "tool_use", "template": "T"}, {"name": "defa
     >jinja/tokenizer_config.json
 nibble convert jinja list.gguf --format gguf --quiet >report
 equal 'of several the default one is inside' 1 "$(grep -ac '{{ messages }}' list.gguf)"
-equal 'which is said' 1 "$(tr -s '\n ' '  ' <report | grep -c 'and the GGUF, which holds one, gets the default one')"
+equal 'which is said' 1 "$(tr -s '\n ' '  ' <report | grep -c 'but a GGUF holds only one template and gets the default one')"
 check 'from GGUF to nibble' nibble convert m.gguf first --format nibble --quiet
 check 'and on to torchao' nibble convert first second --format torchao --quiet
 equal 'with its tokenizer' "$(loss m)" "$(loss second)"
@@ -113,19 +113,19 @@ check 'nothing of it is left' test ! -e far.gguf
 # a GGUF describes the model: of one whose architecture is not known nothing is made up
 cp -r m strange
 sed -i 's/"model_type": *"[a-z0-9_]*"/"model_type": "strange"/; s/ForCausalLM/ForStrangeThings/' strange/config.json
-refused 3 "strange: the model's architecture is not known, and a GGUF has to describe it; *" convert strange s.gguf --format gguf
+refused 3 "strange: the model's architecture is unknown, and a GGUF has to describe it; *" convert strange s.gguf --format gguf
 check 'and nothing is written' test ! -e s.gguf
 
 # activations that a format has no words for are said
 nibble quantize m a8 --recipe 8da4w --quiet >/dev/null
-check 'activations are told' grep -q 'the format gguf cannot say that' \
+check 'activations are told' grep -q 'the format gguf cannot record that' \
     <(nibble convert a8 a8.gguf --format gguf --quiet | tr '\n' ' ' | sed 's/  */ /g')
 equal 'and what is written' 36 "$(nibble convert a8 a8.gguf --format gguf --force --json | grep -c '"done": "int4wo-g32-sym"')"
 
 # a lone file stays one
 check 'a file' nibble convert q/model.safetensors c.safetensors --format nibble --quiet
 check 'and its manifest' test -f c.safetensors.nibble.json
-refused 4 'd.safetensors: a lone file cannot be compressed-tensors, which is described in config.json; give *' \
+refused 4 'd.safetensors: a single file cannot be in the format compressed-tensors, which needs a config.json; give *' \
     convert q/model.safetensors d.safetensors --format compressed-tensors
 check 'and is not written' test ! -e d.safetensors
 equal 'floats are described as nothing else' 0 "$(grep -c quantization_config floats/config.json)"

@@ -17,7 +17,7 @@ rm -r shape
 
 # ended HOW MOMENT COMMAND ARGUMENT...: with the sentence, and nothing else left
 ended() {
-    local said='nibble: m/model.safetensors: another process wrote to it while it was read (' status
+    local said='nibble: m/model.safetensors: another process wrote to the file while it was being read (' status
     status=$("$REPO/tests/cli/meanwhile" m/model.safetensors "$@" --quiet -t "$threads")
     equal "$3, $1" "6 1 $said" "$status $(wc -l <err) $(head -c ${#said} err)"
     rm -f out err other
@@ -62,4 +62,4 @@ status=0
 wait $! || status=$?
 equal 'a chat: its end' 6 "$status"
 equal 'a chat: no more of an answer' "$size" "$(wc -c <out)"
-check 'a chat: the file' grep -q '^nibble: m/model.safetensors: another process wrote to it' err
+check 'a chat: the file' grep -q '^nibble: m/model.safetensors: another process wrote to the file' err

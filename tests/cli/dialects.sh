@@ -37,8 +37,8 @@ equal 'a recipe with its scheme' "$(rows "$golden/gptq_model")" "$(rows "$golden
 equal 'and floats that become such codes' "$(rows "$golden/gptq_model")" "$(rows "$MODEL" --recipe int4wo-g32-intzero)"
 cp -r "$golden/gptq_model" m
 sed -i 's/"gptq",/"hqq",/' m/config.json
-refused 3 '*quant_method "hqq" is not read here; transformers with hqq reads it*' info m
+refused 3 '*quant_method "hqq" is not supported; read it with transformers with hqq*' info m
 check 'act-order is kept in our own dialect' nibble convert "$golden/gptq_model" kept --format nibble --quiet
 same 'and is the same' kept "$golden/gptq_model"
 refused 4 '*act-order*; --format nibble holds it' convert "$golden/gptq_model" none --format torchao
-refused 4 '*k = 140 is no multiple of the group of 32*; --format nibble holds it' convert "$golden/gptq_model" none --format compressed-tensors
+refused 4 '*k = 140 is not a multiple of the group size 32*; --format nibble holds it' convert "$golden/gptq_model" none --format compressed-tensors

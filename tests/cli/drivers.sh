@@ -13,10 +13,10 @@ driver none libcuda.so.1 nothing.c
 driver none libOpenCL.so.1 nothing.c
 LD_LIBRARY_PATH=$PWD/none refused 2 'device "cuda" is not here; CUDA: libcuda.so.1 has no *; install a newer driver; here: cpu*' \
     plan "$MODEL" --device cuda
-LD_LIBRARY_PATH=$PWD/none refused 2 'device "opencl" is not here; OpenCL: libOpenCL.so.1 has no cl*; install one of OpenCL 1.2 or later; here: cpu' \
+LD_LIBRARY_PATH=$PWD/none refused 2 'device "opencl" is not here; OpenCL: libOpenCL.so.1 has no cl*; install one for OpenCL 1.2 or later; here: cpu' \
     plan "$MODEL" --device opencl
 [ -e /dev/nvidia0 ] || [ -n "$(ldconfig -p 2>/dev/null | grep libcuda.so.1)" ] ||
-    refused 2 'device "cuda:1" is not here; CUDA: libcuda.so.1 is not here; install NVIDIA'"'"'s driver; here: cpu*' \
+    refused 2 'device "cuda:1" is not here; CUDA: libcuda.so.1 not found; install NVIDIA'"'"'s driver; here: cpu*' \
         plan "$MODEL" --device cuda:1
 
 # OpenCL 1.1: all of the device is refused when it is opened, in its driver's name and version
@@ -25,7 +25,7 @@ grep -o 'X(cl[A-Za-z]*)' "$REPO/src/device/opencl.c" | tr -d 'X()' | sort -u |
 driver old libOpenCL.so.1 "$REPO/tests/cli/stub_opencl.c" others.c
 export LD_LIBRARY_PATH=$PWD/old
 check 'the old device is found' nibble devices opencl
-words='the driver 9.9.1 of Old GPU is of OpenCL 1.1 of old, and 1.2 or later is wanted; update the driver'
+words='the driver 9.9.1 of Old GPU supports OpenCL 1.1 of old, but Nibble needs 1.2 or later; update the driver'
 refused 4 "*: asked *@opencl*opencl: $words*--allow device: done *@cpu, *" \
     generate "$MODEL" -p x -n 2 --device opencl --recipe 8da4w --quiet
 nibble generate "$MODEL" -p 'Once upon a time' -n 4 --temp 0 --device opencl --recipe 8da4w --allow device >text 2>said

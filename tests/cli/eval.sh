@@ -24,7 +24,7 @@ check "the ledger's line" grep -q '36 linear layers: 36 asked bf16, .* 0 substit
 
 nibble eval "$MODEL" --text text.txt --cache-type int8 --against "$MODEL" --json 2>err | python3 -c 'import json, sys; print(0 < json.load(sys.stdin)["kl"] < 1e-3)' >out
 equal 'keys and values in int8 are near' True "$(cat out)"
-check 'the ledger says what the cache is' grep -q '0 substituted; keys and values in int8, 400 B a token$' err
+check 'the ledger says what the cache is' grep -q '0 substituted; KV cache in int8, 400 B per token$' err
 equal 'in bf16 they are as they are' 0 "$(nibble eval "$MODEL" --text text.txt --cache-type bf16 --against "$MODEL" --json --quiet | python3 -c 'import json, sys; print(json.load(sys.stdin)["kl"])')"
 equal 'threads and instruction sets do not change int8' "$(loss "$MODEL" --text text.txt --cache-type int8 -t 1 --isa ref)" "$(loss "$MODEL" --text text.txt --cache-type int8)"
 

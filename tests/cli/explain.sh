@@ -13,6 +13,6 @@ import json, sys
 names = [n for c in json.load(sys.stdin)["codes"] for n in c["kernels"]]
 assert len(names) == len(set(names))
 print(len(names))')"
-refused 2 'no line has the code tye; did you mean tie; `nibble explain` lists them all' explain tye
-refused 2 'no line has the code n%127; *' explain n%127
+refused 2 'unknown code tye; did you mean tie; `nibble explain` lists all codes' explain tye
+refused 2 'unknown code n%127; *' explain n%127
 only_here

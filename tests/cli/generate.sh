@@ -75,10 +75,10 @@ for t in told:
     assert sum(math.exp(o["logprob"]) for o in t["top"]) <= 1 and t["logprob"] == max(o["logprob"] for o in t["top"]), t' >said 2>&1
 equal '--logprobs' '' "$(cat said)"
 check 'none unless asked' [ -z "$(nibble generate "$MODEL" -n 2 --json 2>/dev/null | grep -o '"logprobs"')" ]
-refused 2 '--logprobs 2 goes into the object of --json; add that' generate "$MODEL" --logprobs 2
+refused 2 '--logprobs 2 needs --json, whose output has them' generate "$MODEL" --logprobs 2
 refused 2 'logprobs 21 is not between 0 and 20' generate "$MODEL" --logprobs 21 --json
-refused 2 '--file and --schema both are the standard input; name a file for one' generate "$MODEL" --file - --schema -
-refused 2 'ignore-eos goes on past the end of the text, and with a schema that is where its value is whole; leave one of them out' generate "$MODEL" --schema who.json --ignore-eos
+refused 2 '--file and --schema both read stdin; name a file for one of them' generate "$MODEL" --file - --schema -
+refused 2 'ignore-eos continues past the end of the text, but a schema ends the text when its value is complete; leave one of them out' generate "$MODEL" --schema who.json --ignore-eos
 refused 6 'none.json: the schema could not be read: No such file or directory' generate "$MODEL" --schema none.json
 echo '{"type": "string", "pattern": "^x"}' >pattern.json
 refused 3 'schema.pattern: "pattern" cannot be enforced, *' generate "$MODEL" --schema pattern.json
@@ -90,7 +90,7 @@ equal 'short options' "$(sampled --seed 5 --threads 1 --context 64)" "$(nibble g
 nibble generate "$MODEL" -n 5 --json 2>/dev/null | members generate schema=1 text=str prompt_tokens=int new_tokens=5 'finish="length"' first_token_s=num \
     prefill_s=num decode_s=num seed=0
 nibble generate "$MODEL" -n 5 2>err >/dev/null
-for word in 'prompt .*tokens/s, first token after' 'generated .*tokens/s, .*GB/s, ended with length' 'memory .*weights.*keys and values' 'sampling .*seed 0' \
+for word in 'prompt .*tokens/s, first token after' 'generated .*tokens/s, .*GB/s, ended with length' 'memory .*weights.*KV cache' 'sampling .*seed 0' \
     '36 linear layers: 36 asked bf16, 36 done on cpu/[a-z0-9]*, 0 substituted'; do
     check "statistics: $word" grep -q "$word" err
 done

@@ -34,11 +34,11 @@ rm config.json
 
 refused 4 'model.layers.0.self_attn.q_proj: asked int8wo*codes are not quantized again*' generate llama.gguf --recipe int8wo -n 1
 head -c 70000 llama.gguf >cut.gguf
-refused 3 'cut.gguf: tensor "*" has * bytes from byte * of the data, which ends at *: the file is cut short, or its header lies' plan cut.gguf
+refused 3 'cut.gguf: tensor "*" has * bytes from byte * of the data, which ends at *: the file is cut short, or its header is wrong' plan cut.gguf
 # nothing behind the end of a file gets into another
 for command in 'quantize --recipe 8da4w' 'convert --format torchao' 'convert --format gguf'; do
     # shellcheck disable=SC2086 # words are meant
-    refused 3 'cut.gguf: tensor "*: the file is cut short, or its header lies' $command cut.gguf out
+    refused 3 'cut.gguf: tensor "*: the file is cut short, or its header is wrong' $command cut.gguf out
 done
 cp -r "$MODEL" tales && head -c 3000000 tales/model.safetensors >short && mv short tales/model.safetensors
 for command in 'quantize --recipe 8da4w' 'convert --format gguf'; do
@@ -53,19 +53,19 @@ refused 3 'other.gguf: the architecture "qwen9" is not supported; *' generate ot
 
 # GGUF has no key for layers without positions: llama.cpp takes every fourth.
 golden=$REPO/tests/golden
-refused 3 '*no_rope_layers names other layers than every fourth, which a GGUF of smollm3 cannot say*' \
+refused 3 '*no_rope_layers names layers other than every fourth, which a GGUF of smollm3 cannot record*' \
     convert "$golden/models/smollm3" o.gguf --format gguf
 [ ! -e o.gguf ] || check 'nothing is left of it' false
-refused 3 '*scores of attention are scaled by 0.158*, and a GGUF of gemma2 has no key for that, so readers take 0.176*' \
+refused 3 '*attention scores are scaled by 0.158*, but a GGUF of gemma2 has no key for that, so readers use 0.176*' \
     convert "$golden/models/gemma2" o.gguf --format gguf
-refused 3 '*a GGUF of ministral3 is not written; --format nibble keeps config.json beside the weights' \
+refused 3 '*cannot write a GGUF of ministral3; --format nibble keeps config.json beside the weights' \
     convert "$golden/models/ministral3" o.gguf --format gguf
 cp -r "$golden/models/llama_yarn" unrounded
 sed -i 's/"type": "yarn"/"type": "yarn", "truncate": false/' unrounded/config.json
-refused 3 '*truncate is false, but readers of GGUF round the pairs that yarn changes; *' convert unrounded o.gguf --format gguf
+refused 3 '*truncate is false, but GGUF readers round the range of pairs that yarn changes; *' convert unrounded o.gguf --format gguf
 setting 'without effect: sliding_window 37 (config): a GGUF of llama has no key for it, so readers attend to all positions' \
     convert "$golden/models/mistral_window" o.gguf --format gguf --tokenizer "$golden/gguf/olmo2.gguf" --dry-run
-setting 'without effect: sliding_window 37 (config): a GGUF of phi3 says it, but llama.cpp attends to all positions' \
+setting 'without effect: sliding_window 37 (config): a GGUF of phi3 records it, but llama.cpp attends to all positions' \
     convert "$golden/models/phi3" o.gguf --format gguf --tokenizer "$golden/gguf/olmo2.gguf" --dry-run
 for family in qwen2_yarn smollm3 olmo2 granite gemma2 gemma3 cohere2 starcoder2 stablelm stablelm_norms phi3 glm4; do
     check "$family: as safetensors and back" nibble convert "$golden/gguf/$family.gguf" "$family" --format nibble --quiet
@@ -77,13 +77,13 @@ check 'phi3: floats again' nibble convert phi3 phi3-floats --format safetensors 
 check 'phi3: one tensor for q, k and v' grep -q 'layers.1.self_attn.qkv_proj.weight' phi3-floats/model.safetensors
 check 'phi3: and none for q' sh -c '! grep -q self_attn.q_proj.weight phi3-floats/model.safetensors'
 nibble quantize phi3-floats phi3-codes --recipe int8wo | tr -s ' \n' ' ' >said.txt
-check 'phi3: codes are written part by part' grep -q 'in one tensor with others, such as model.layers.0.self_attn.qkv_proj' said.txt
-refused 4 'blk.0.attn_q.weight: a GGUF of this architecture stores it with blk.0.attn_k.weight as one tensor, which has one type; *' \
+check 'phi3: codes are written part by part' grep -q 'expect them fused, for example as model.layers.0.self_attn.qkv_proj' said.txt
+refused 4 'blk.0.attn_q.weight: a GGUF of this architecture stores it in one tensor with blk.0.attn_k.weight, so both must have the same type; *' \
     quantize phi3-floats o.gguf --format gguf --recipe int8wo-g32-ggml --skip '*layers.0.*q_proj*'
 check 'phi3: alike they are' nibble quantize phi3-floats o.gguf --format gguf --recipe int8wo-g32-ggml --quiet
 check 'phi3: and verified' nibble verify o.gguf
 sed 's/rope_factors_long/rope_factors_lung/' phi3.gguf >other.gguf
-refused 3 'other.gguf: rope_factors_short.weight is there, but rope_factors_long.weight is missing' plan other.gguf
+refused 3 'other.gguf: rope_factors_short.weight is stored, but rope_factors_long.weight is missing' plan other.gguf
 sed 's/phi3.rope.scaling.original/phi3.rope.scaling.0riginal/' phi3.gguf >other.gguf
 refused 3 '*"phi3.rope.scaling.original_context_length" is missing*' plan other.gguf
 # Command R+ has a norm of each head

@@ -28,19 +28,19 @@ check 'by the environment' test "$(NIBBLE_CACHE_DIR=kept nibble plan model --jso
 # files that do not serve are written anew
 pack=$(ls kept/*.pack) tokens=$(ls kept/*.tokens)
 anew() { # WHAT WHY: said by the plan, and the next run writes it
-    check "$1: said" grep -q "$2; it is written anew" <(nibble plan model --cache-dir kept 2>&1 | tr -s ' \n' ' ')
+    check "$1: said" grep -q "$2; it will be written again" <(nibble plan model --cache-dir kept 2>&1 | tr -s ' \n' ' ')
     run --cache-dir kept >text.txt 2>text.err
     check "$1: the same text" cmp text.txt without.txt
     check "$1: written" grep -q "^kept: $pack: " text.err
     equal "$1: serves again" 1 "$(says_plan | grep -c ': 36 of 36')"
 }
 truncate -s 3000000 "$pack"
-anew 'cut short' 'is not as long as its head says'
+anew 'cut short' 'its size does not match its head'
 printf x | dd of="$pack" bs=1 seek=2500000 conv=notrunc status=none
-anew 'damaged' 'its weights were changed since they were written'
+anew 'damaged' 'its weights were modified after they were written'
 nibble quantize "$MODEL" model --recipe 8da4w-g64 --format nibble --force --quiet >/dev/null 2>&1
 run --quiet >without.txt
-anew 'another model at its place' 'was made from other weights than those beside it'
+anew 'another model at its place' 'was made from different weights'
 printf x >>"$tokens"
 run --cache-dir kept >text.txt 2>text.err
 check 'tables that were changed' cmp text.txt without.txt

@@ -99,7 +99,7 @@ for signal in INT TERM HUP INT TERM INT TERM HUP INT TERM INT TERM; do
     status=$(killed $signal m out --recipe 8da4w --quiet)
     if [ "$status" = 130 ]; then
         cut=$((cut + 1))
-        equal "the sentence after SIG$signal" 'nibble: cancelled; nothing of the output is left' "$(cat "$seen.err")"
+        equal "the sentence after SIG$signal" 'nibble: cancelled; no output is left' "$(cat "$seen.err")"
         only_here kill.py m new old
     else # before the program listens, or after it is done
         check "status $status after SIG$signal" [ "$status" = 0 -o "$status" -gt 128 ]

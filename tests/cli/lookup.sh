@@ -34,18 +34,18 @@ equal 'nothing drafted' 0 "$(number drafted -p "$repeated" --temp 0 -n 90 --look
 equal 'the default' 15 "$(number lookup -p x -n 1)"
 
 nibble generate "$MODEL" -p "$repeated" --temp 0 -n 60 >/dev/null 2>err
-check 'statistics' grep -q '^lookup  *[0-9]* tokens drafted, [0-9]* of them right, [0-9.]* tokens per step$' err
+check 'statistics' grep -q '^lookup  *[0-9]* tokens drafted, [0-9]* accepted, [0-9.]* tokens per step$' err
 nibble generate "$MODEL" -p x -n 3 --lookup 0 >/dev/null 2>err
 check 'no statistics of what is off' test -z "$(grep '^lookup' err)"
 nibble plan "$MODEL" --lookup 7 | tr -s '\n ' ' ' >plan.txt
-check 'the plan' grep -q 'note: --lookup 7: up to so many .* a step of 8 tokens is predicted to take [0-9.]* [mu]*s, of one [0-9.]* [mu]*s' plan.txt
+check 'the plan' grep -q 'note: --lookup 7: a step checks at most .* a step of 8 tokens is predicted to take [0-9.]* [mu]*s, of one [0-9.]* [mu]*s' plan.txt
 nibble plan "$MODEL" --lookup 7 --json | members plan lookup=7
 nibble plan "$MODEL" --lookup 0 --json | members 'plan, off' lookup=0
 
 refused 2 '--lookup 65 is over the limit of 64 tokens at once' generate "$MODEL" -p x --lookup 65
 refused 2 '--lookup: "-1" is not a whole number of 0 or more' generate "$MODEL" -p x --lookup -1
 refused 2 '--lookup is not an option of `nibble eval`; *' eval "$MODEL" --lookup 4
-refused 2 '--lookup 4 is of text that is generated, and this is a training config; leave it out' plan "$REPO"/configs/llama3_debugmodel_mxfp8_vocab2256.json --lookup 4
+refused 2 '--lookup 4 has no effect in training, which generates no text; leave it out' plan "$REPO"/configs/llama3_debugmodel_mxfp8_vocab2256.json --lookup 4
 
 # a conversation: turns go on from the cache, and nothing that was drafted is left in it
 said() {
@@ -63,13 +63,13 @@ refused 2 '--lookup 65 is over the limit of 64 tokens at once' serve "$MODEL" --
 
 # a device's rows may have other bits in a step of several tokens: asked, not done, and said
 nibble plan "$MODEL" --device h200 --lookup 8 --json | python3 -c 'import json, sys; d = json.load(sys.stdin); print(d["lookup"], [n["text"] for n in d["settings"] if n["code"] == "lookup"])' >h200.txt
-check 'a device' grep -q "^0 \['tokens are made one by one: linear_[a-z0-9_]* may give a token other bits" h200.txt
-check 'strictly' test "$(nibble plan "$MODEL" --device h200 --lookup 8 --strict 2>&1 >/dev/null | cut -c 1-65)" = 'nibble: --strict: --lookup 8 (option): tokens are made one by one'
+check 'a device' grep -q "^0 \['tokens are drawn one by one: linear_[a-z0-9_]* may compute other bits" h200.txt
+check 'strictly' test "$(nibble plan "$MODEL" --device h200 --lookup 8 --strict 2>&1 >/dev/null | cut -c 1-66)" = 'nibble: --strict: --lookup 8 (option): tokens are drawn one by one'
 equal 'a device without being asked' "0 []" "$(nibble plan "$MODEL" --device h200 --json | python3 -c 'import json, sys; d = json.load(sys.stdin); print(d["lookup"], [n for n in d["settings"] + d["notes"] if "lookup" in n["code"]])')"
 if nibble devices opencl >/dev/null 2>&1; then
     nibble generate "$MODEL" -p x -n 2 --device opencl --lookup 8 >/dev/null 2>err
-    check 'it ends a run' grep -q '^without effect: --lookup 8 (option): tokens are made one by one: linear_' err
-    refused 4 '--strict: --lookup 8 (option): tokens are made one by one: linear_*--lookup 0 asks for that; --allow lookup accepts it' generate "$MODEL" -p x -n 2 --device opencl --lookup 8 --strict --quiet
+    check 'it ends a run' grep -q '^without effect: --lookup 8 (option): tokens are drawn one by one: linear_' err
+    refused 4 '--strict: --lookup 8 (option): tokens are drawn one by one: linear_*--lookup 0 asks for this; --allow lookup accepts it' generate "$MODEL" -p x -n 2 --device opencl --lookup 8 --strict --quiet
 else
     skipped 'lookup, on OpenCL' 'no OpenCL device'
 fi

@@ -15,7 +15,7 @@ check 'the plan is from kernels' test "$(says -t 1)" = 1
 check 'they are in the file' grep -q '"linear_a8t_w4g_f32__' "$kept"
 words='measured rates'
 check 'other threads are another machine' test "$(says -t 2)" = 1
-refused 2 'mi210 is not here, so nothing of it can be measured' devices mi210 --measure
+refused 2 'mi210 is not present, so it cannot be measured' devices mi210 --measure
 refused 2 'device "cpuu" is not known; did you mean cpu*' devices cpuu --measure
 
 if ! nibble devices opencl >/dev/null 2>&1; then

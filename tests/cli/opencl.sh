@@ -6,7 +6,7 @@ if ! nibble devices opencl >device.txt 2>"$seen.err"; then
     skipped 'opencl' 'no OpenCL device'
     exit
 fi
-check 'the device is here' grep -q 'host  *cpu: work may go there with --allow device' device.txt
+check 'the device is here' grep -q 'host  *cpu: layers may run there with --allow device' device.txt
 
 loss() { nibble eval "$MODEL" --text text.txt --json --quiet "$@" | sed -n 's/.*"loss": \([0-9.]*\).*/\1/p'; }
 near() { # near WHAT LOSS LOSS: within a thousandth
@@ -37,18 +37,18 @@ done
 near 'down_proj there' "$(loss --dtype f32)" "$(loss --dtype f32 --place '*down_proj=opencl')"
 near 'head and q_proj here' "$(loss --dtype f32)" \
     "$(loss --dtype f32 --device opencl --place lm_head=cpu --place '*q_proj=cpu')"
-refused 2 '--place *: this plan has the device cpu and no other' plan "$MODEL" --place '*down_proj=opencl:9'
+refused 2 '--place *: this plan has only the device cpu' plan "$MODEL" --place '*down_proj=opencl:9'
 
 # one operation masked: refused before the first token, or done by the host, with the price said
 masked=(--device opencl --without 'attn_*__ocl*')
-refused 4 'attn: asked f32@opencl, and nothing allowed does it: attn_f32__ocl: this run lacks this kernel: --without leaves it out*; --allow '"'"'attn=device'"'"': done f32@cpu by attn_*; 20 more copies of 10.2 kB per token *' \
+refused 4 'attn: asked f32@opencl, but nothing allowed does it: attn_f32__ocl: this run lacks this kernel: --without leaves it out*; --allow '"'"'attn=device'"'"': done f32@cpu by attn_*; 20 more copies of 10.2 kB per token *' \
     generate "$MODEL" -p x -n 2 "${masked[@]}" --quiet
 near 'attention here' "$(loss --dtype f32)" "$(loss --dtype f32 "${masked[@]}" --allow device)"
 case $(summary "${masked[@]}" --allow device) in
 *'0 substituted; of the operations without weights 1 not as asked') ;;
 *) check 'attention is substituted' false ;;
 esac
-refused 4 'attn: asked f32@opencl, and nothing allowed does it: attn_f32__ocl: the type of the cache is i8, not one of f16, bf16, f32: it keeps keys and values as floats*' \
+refused 4 'attn: asked f32@opencl, but nothing allowed does it: attn_f32__ocl: the KV cache type is i8, not one of f16, bf16, f32: it keeps keys and values as floats*' \
     generate "$MODEL" -p x -n 2 --device opencl --cache-type int8 --quiet
 near 'attention over int8 here' "$(loss --dtype f32 --cache-type int8)" "$(loss --dtype f32 --device opencl --cache-type int8 --allow device)"
 refused 4 'attn: --strict: *' generate "$MODEL" -p x -n 2 "${masked[@]}" --allow device --strict --quiet
@@ -66,12 +66,12 @@ for how in '--temp 0' '--temp 1 --top-k 50 --seed 3' '--temp 0.7 --top-k 256 --t
     check "${how[*]}: the same tokens" test "$there" = "$here"
 done
 drawn --top-k 0 >all.txt
-check 'top-k 0 is said' grep -q '9.0 kB of logits move per token, .* predicted: .*sample_f32__ocl: .*top-k' drawn.err
+check 'top-k 0 is said' grep -q '9.0 kB of logits copied per token, .* predicted: .*sample_f32__ocl: .*top-k' drawn.err
 drawn --repeat-penalty 1.1 >penalized.txt
-check 'a penalty is said' grep -q 'of logits move per token, .* predicted: .*repetition penalty' drawn.err
+check 'a penalty is said' grep -q 'of logits copied per token, .* predicted: .*repetition penalty' drawn.err
 echo '{"type": "boolean"}' >bool.json
 drawn --schema bool.json >bool.txt
-check 'a schema is said' grep -q 'of logits move per token, .* predicted: the tokens that a schema allows are chosen on the CPU' drawn.err
+check 'a schema is said' grep -q 'of logits copied per token, .* predicted: the tokens that a schema allows are chosen on the CPU' drawn.err
 check 'its value' grep -Eq '^ *(true|false) *$' bool.txt
 nibble plan "$MODEL" --device opencl >plan.txt 2>&1
 check 'a token crosses, not its logits' grep -q 'note: 1 copy of 4 B per token' plan.txt
@@ -79,17 +79,17 @@ check 'a token crosses, not its logits' grep -q 'note: 1 copy of 4 B per token' 
 # weights are packed there from what is stored, or here, and are the same
 packed() { nibble plan "$1" --device opencl "${@:2}" 2>/dev/null | grep -A 1 '^note: packed' | tr -s '\n ' ' '; }
 case $(packed "$MODEL" --recipe 8da4w) in
-*'37 weights on opencl by pack__ocl, '*' as stored; '*' predicted with the moves '*) ;;
+*'37 weights on opencl by pack__ocl, '*' as stored; '*' predicted with the copies '*) ;;
 *) check 'all are packed there' false ;;
 esac
 case $(packed "$MODEL" --recipe 8da4w --without pack__ocl) in
-*'37 here, for no kernel of opencl takes them as stored, '*) ;;
+*'37 on the host because no kernel of opencl reads them as stored, '*) ;;
 *) check 'all are packed here' false ;;
 esac
 there=$(drawn --recipe 8da4w --temp 0)
 check 'packed here or there' test "$there" = "$(drawn --recipe 8da4w --temp 0 --without pack__ocl)"
 nibble quantize "$MODEL" blocks.gguf --recipe int4wo-sym-ggml --format gguf --quiet >quantized.txt
 case $(packed blocks.gguf) in
-*' 1 weight on opencl by pack__ocl, '*'; 36 here, for no kernel of opencl takes them as stored, '*) ;;
+*' 1 weight on opencl by pack__ocl, '*'; 36 on the host because no kernel of opencl reads them as stored, '*) ;;
 *) check "blocks are packed here: $(packed blocks.gguf)" false ;;
 esac

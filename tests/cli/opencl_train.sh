@@ -43,11 +43,11 @@ small=(--training.local_batch_size 1 --training.seq_len=32 --training.steps 2 --
 check 'plan' nibble plan "$debug" --device opencl "${small[@]}"
 plan=$(tr '\n' ' ' <"$seen.out" | sed 's/  */ /g')
 check 'the plan: kernels of the device' grep -q ' linear_dw_mx8_mx8_f32__ocl backward 32 ' <<<"$plan"
-check 'the plan: what stays' grep -q 'of training opencl does the products of linear layers and their casts, and adds gradients that it made; ' <<<"$plan"
-check 'the plan: what crosses' grep -q '[0-9]* copies of [0-9.]* [kM]B per micro-batch between opencl and its host, .* predicted; of weights [0-9.]* MB per step, ' <<<"$plan"
+check 'the plan: what stays' grep -q 'in training opencl does the products of linear layers and their casts, and adds the gradients that it computed; ' <<<"$plan"
+check 'the plan: what crosses' grep -q '[0-9]* copies of [0-9.]* [kM]B per micro-batch between opencl and its host, .* predicted; weights: [0-9.]* MB per step, ' <<<"$plan"
 check 'the fastest device' nibble plan "$debug" --device auto "${small[@]}"
 auto=$(tr '\n' ' ' <"$seen.out" | sed 's/  */ /g')
-check 'the fastest device: what each takes' grep -q -- '--device auto takes [a-z0-9:]*, predicted: cpu: .* per micro-batch, opencl: .* per micro-batch' <<<"$auto"
+check 'the fastest device: what each takes' grep -q -- '--device auto chooses [a-z0-9:]*, predicted: cpu: .* per micro-batch, opencl: .* per micro-batch' <<<"$auto"
 check 'train' nibble train "$debug" --device opencl "${small[@]}"
 case $(tail -n 1 "$seen.err") in
 *'8 linear layers: 8 asked mxfp8-floor, 8 done on opencl/ocl, 0 substituted'*) ;;
@@ -61,7 +61,7 @@ check 'bench' nibble bench --train "$debug" --device opencl --repeats 1 "${small
 cp "$seen.out" bench.txt
 check 'bench: products there, without a share' grep -Eq '^linear_dx +attention .* [0-9.]+ +- +[0-9.]+ +-$' bench.txt
 check 'bench: copies' grep -Eq '^move .* - +- +[0-9.]+ +-$' bench.txt
-check 'bench: what that means' grep -q '^rates without a share are of opencl, or of copies to and from it$' bench.txt
+check 'bench: what that means' grep -q '^rates without a share are for opencl, or for copies to and from it$' bench.txt
 
 # every rank has the device; the losses are those of one process
 if command -v mpirun >/dev/null; then
@@ -75,12 +75,12 @@ if command -v mpirun >/dev/null; then
     here=("$NIBBLE" train "$debug" "${small[@]}" --training.global_batch_size=2 --quiet --ranks 2)
     timeout 60 mpirun -n 1 "${here[@]}" : -n 1 "${here[@]}" --device opencl >mixed.txt 2>&1
     check 'ranks: one plan for all' grep -q \
-        "^nibble: rank 1: its device does other layers, or with other kernels, than rank 0's; --without and " mixed.txt
+        "^nibble: rank 1: its device runs other layers or kernels than rank 0's; give all ranks " mixed.txt
 fi
 
-refused 2 '--place *embed_tokens=opencl: decides no layer; *' train "$debug" "${small[@]}" --place '*embed_tokens=opencl'
+refused 2 '--place *embed_tokens=opencl: applies to no layer; *' train "$debug" "${small[@]}" --place '*embed_tokens=opencl'
 refused 4 'the plan is for apple-m4, which is not this machine*' train "$debug" "${small[@]}" --device apple-m4
-refused 4 'the plan is for mi210, which is not this machine, so it can be planned and not run; --device cpu trains here' \
+refused 4 'the plan is for mi210, which is not this machine: it can be planned, but not run; --device cpu trains here' \
     train "$debug" "${small[@]}" --device mi210
 refused 4 '*lm_head*linear_dw_mx8_mx8_f32__ocl: this run lacks this kernel: --without leaves it out*' \
     train "$debug" "${small[@]}" --place lm_head=opencl --without linear_dw_mx8_mx8_f32__ocl

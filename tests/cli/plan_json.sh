@@ -75,7 +75,7 @@ advised() {
     local memory=$1
     shift
     nibble plan "$MODEL" -c 512 --memory "$memory" --json >plan.json 2>err
-    check "at $memory: $*" grep -q -- "; $* has [^ ]* .B and fits" plan.json
+    check "at $memory: $*" grep -q -- "; $* needs [^ ]* .B and fits" plan.json
     nibble plan "$MODEL" -c 512 --memory "$memory" "$@" --json >plan.json 2>err || true
     check "$* fits in $memory" test "$(grep -c too-large plan.json)" = 0
 }

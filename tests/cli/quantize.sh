@@ -48,8 +48,8 @@ check 'the same text without them' cmp a b
 check 'converted with packed weights' nibble convert p c --format nibble --pack --quiet
 nibble plan c >plan
 check 'said of these, too' grep -q '^note: packed weights from c/nibble.pack: ' plan
-refused 2 '*packed weights lie in the directory of a model*' quantize m/model.safetensors l.safetensors --recipe 8da4w --pack
-refused 2 '*packed weights lie in the directory of a model*' convert p l.gguf --format gguf --pack
+refused 2 '*packed weights need the directory of a model*' quantize m/model.safetensors l.safetensors --recipe 8da4w --pack
+refused 2 '*packed weights need the directory of a model*' convert p l.gguf --format gguf --pack
 rm -rf p c a b plan
 
 # what exists is not touched without --force
@@ -57,13 +57,13 @@ refused 6 'q: exists already; --force replaces it' quantize m q --recipe int8wo
 check 'still the old one' diff -r q before
 check '--force' nibble quantize m q/ --recipe int8wo --force --quiet
 check 'the new one' nibble verify q
-refused 2 '*the output is, holds or lies in the source*' quantize m m --recipe int8wo --force
-refused 2 '*the output is, holds or lies in the source*' quantize m ./m/../m --recipe int8wo --force
-refused 2 '*the output is, holds or lies in the source*' quantize m m/q --recipe int8wo
-refused 2 '*the output is, holds or lies in the source*' quantize m . --recipe int8wo --force
+refused 2 '*the output equals, contains or is inside the source*' quantize m m --recipe int8wo --force
+refused 2 '*the output equals, contains or is inside the source*' quantize m ./m/../m --recipe int8wo --force
+refused 2 '*the output equals, contains or is inside the source*' quantize m m/q --recipe int8wo
+refused 2 '*the output equals, contains or is inside the source*' quantize m . --recipe int8wo --force
 ln -s m link
-refused 2 '*the output is, holds or lies in the source*' quantize m link --recipe int8wo --force
-refused 2 '*the output is, holds or lies in the source*' quantize link m/model.safetensors --recipe int8wo --force
+refused 2 '*the output equals, contains or is inside the source*' quantize m link --recipe int8wo --force
+refused 2 '*the output equals, contains or is inside the source*' quantize link m/model.safetensors --recipe int8wo --force
 rm link
 mkdir -p full/sub
 refused 6 'full: *' quantize m full --recipe int8wo --force
@@ -76,13 +76,13 @@ check 'what is no model stays' [ -s letters/1 ]
 rm letters/1
 check 'an empty directory' nibble quantize m letters --recipe int8wo --force --quiet
 mkdir letters/sub
-refused 6 'letters: holds the directory sub, *' quantize m letters --recipe int8wo --force
+refused 6 'letters: not removed, because it holds the directory sub; *' quantize m letters --recipe int8wo --force
 check 'and the model beside it stays' nibble verify letters
 rm -r letters
 # what somebody else made stays, whatever its name; a manifest that would be replaced needs --force
 for name in out.part out.old out.part.json out.gguf.part out.gguf.part.json; do echo mine >$name; done
 ln -s nowhere out.gguf.part.lock
-refused 6 'out.gguf.part.lock: is a link, *' quantize m out.gguf --recipe int8wo-g32-ggml --allow activations --format gguf
+refused 6 'out.gguf.part.lock: is a symbolic link, *' quantize m out.gguf --recipe int8wo-g32-ggml --allow activations --format gguf
 rm out.gguf.part.lock
 check 'a directory' nibble quantize m out --recipe int8wo --quiet
 check 'over itself' nibble quantize m out --recipe int4wo --quiet --force
@@ -95,7 +95,7 @@ check 'no link was followed' [ ! -e nowhere ]
 rm -r out out.*
 refused 6 'nosuch/q.part: cannot create it: No such file or directory' quantize m nosuch/q --recipe int8wo
 refused 2 'the name of the output is empty' quantize m '' --recipe int8wo
-refused 3 '*is quantized already*' quantize before again --recipe int8wo
+refused 3 '*is already quantized*' quantize before again --recipe int8wo
 refused 2 '*only a config was given*' quantize m/config.json again --recipe int8wo
 check 'the source is as it was' diff -r m "$MODEL"
 
@@ -109,9 +109,9 @@ check 'verified' nibble verify one.safetensors
 rm ./*.json one.safetensors
 
 # formats, strictness, dry runs
-refused 4 '*the format torchao cannot hold 8da4w-g33 at 224 x 224: k = 224 is no multiple of the group of 33 (36 of 36 layers)*' quantize m x --recipe 8da4w-g33 --format torchao
+refused 4 '*the format torchao cannot hold 8da4w-g33 at 224 x 224: k = 224 is not a multiple of the group size 33 (36 of 36 layers)*' quantize m x --recipe 8da4w-g33 --format torchao
 refused 4 '*the format torchao cannot hold*' quantize m x --recipe 8da4w-g33 --strict
-refused 4 '*the format safetensors cannot hold int8wo at 224 x 224: it holds plain floats, into which only nibble convert turns codes (36 of 36 layers)*' quantize m x --recipe int8wo --format safetensors
+refused 4 '*the format safetensors cannot hold int8wo at 224 x 224: it holds plain floats, and only nibble convert turns codes into floats (36 of 36 layers)*' quantize m x --recipe int8wo --format safetensors
 check 'plain floats in plain floats' nibble quantize m x --recipe f32 --format safetensors --dry-run
 nibble quantize m x --recipe 8da4w-g33 --dry-run >out
 check 'another format is a line' grep -q -e '--format torchao (default): written as nibble' out

@@ -31,7 +31,7 @@ refused 2 '--for h2000: device "h2000" is not known; did you mean h200*' quantiz
 # codes are computed by the CPU: asked = done, or said
 check 'asked for the CPU' quantize here --recipe 8da4w --device cpu --quiet
 check 'the same weights' cmp here/model.safetensors plain/model.safetensors
-refused 4 '--device h200 says where weights are quantized, and that machine is not here; --for h200 plans the result for it' \
+refused 4 '--device h200: weights are quantized on this device, but this machine does not have it; --for h200 plans the result for it' \
     quantize "$MODEL" x --recipe 8da4w --device h200
 refused 2 '--allow device has no effect: *' quantize "$MODEL" x --recipe 8da4w --allow device
 refused 2 '--allow device has no effect: *' quantize "$MODEL" x --recipe 8da4w --allow device --device cpu

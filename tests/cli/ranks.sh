@@ -2,7 +2,7 @@
 #
 # Ranks: any number of them and of threads gives the same losses, weights and moments; a rank that is killed, stops or
 # fails ends the run with its name, and nothing is left running.
-refused 4 '4 ranks are asked, and this is one process; start it with `mpirun -n 4 nibble train ...`*' train c.json --ranks 4
+refused 4 '4 ranks are asked for, but this is one process; start it with `mpirun -n 4 nibble train ...`*' train c.json --ranks 4
 if ! command -v mpirun >/dev/null; then
     skipped 'ranks' 'no mpirun (apt-get install openmpi-bin)'
     exit
@@ -95,20 +95,20 @@ parted() {
 head -c 20000 "$REPO/tests/data/corpus.jsonl" | sed '$d' >short.jsonl
 cp -r "$REPO/configs/tokenizer" tok
 echo >>tok/tokenizer.json
-parted 'another rate' 3 'this rank has another config than rank 0' '' --optimizer.lr=1e-3
-parted 'a validation on one rank' 3 'this rank has another config than rank 0' '' \
+parted 'another rate' 3 'this rank.s config differs from rank 0' '' --optimizer.lr=1e-3
+parted 'a validation on one rank' 3 'this rank.s config differs from rank 0' '' \
     '--validation.enable --validation.dataset_path=short.jsonl'
-parted 'an export on one rank' 3 'this rank has another config than rank 0' '--export m' ''
-parted 'another recipe' 3 'this rank has layers in other schemes than rank 0' '' --mx.filter_fqns=output
-parted 'another text' 3 'this rank reads another text than rank 0' '' --training.dataset_path=short.jsonl
+parted 'an export on one rank' 3 'this rank.s config differs from rank 0' '--export m' ''
+parted 'another recipe' 3 'the schemes of this rank.s layers differ from rank 0' '' --mx.filter_fqns=output
+parted 'another text' 3 'this rank.s text differs from rank 0' '' --training.dataset_path=short.jsonl
 cp short.jsonl short.txt
-parted 'text for JSON lines' 3 'this rank reads another text than rank 0' \
+parted 'text for JSON lines' 3 'this rank.s text differs from rank 0' \
     --training.dataset_path={short.jsonl,short.txt}
 valid='--validation.enable --validation.steps=-1 --validation.dataset_path='
 head -c 10000 short.txt >shorter.txt
-parted 'another text that is validated' 3 'this rank validates another text than rank 0' \
+parted 'another text that is validated' 3 'this rank validates on another text than rank 0' \
     "${valid}short.txt" "${valid}shorter.txt"
-parted 'another tokenizer' 3 'this rank has another tokenizer than rank 0' '' --model.tokenizer_path=tok
+parted 'another tokenizer' 3 'this rank.s tokenizer differs from rank 0' '' --model.tokenizer_path=tok
 parted 'other first weights' 3 'this rank starts with other weights than rank 0' \
     --checkpoint.initial_load_path={alone/checkpoint/step-00000002,alone/checkpoint/step-00000004}
 cp "$REPO/tests/data/corpus.jsonl" copy.jsonl
@@ -117,7 +117,7 @@ check "another path of the same text ($status)" [ "$status" = 0 ]
 status=0
 mpirun -n 2 "$NIBBLE" train c.json --ranks 3 >bad.out 2>bad.err || status=$?
 check "fewer ranks than asked ($status)" [ "$status" = 4 ]
-check 'and says so' grep -q '^nibble: 3 ranks are asked, and the run has 2' bad.err
+check 'and says so' grep -q '^nibble: 3 ranks are asked for, but the run has 2' bad.err
 
 # a step that is left out ends no run: what rank 0 finds wrong after it still reaches the others
 mkdir -p skip/checkpoint/step-00000004.part/something
@@ -126,7 +126,7 @@ train 2 skip --training.skip_bad_steps --training.steps=12 --checkpoint.interval
     --optimizer.lr=1000 --optimizer.weight_decay=1000 --lr_scheduler.warmup_steps=0 || status=$?
 check "a failure after a skipped step ends all ($status)" [ "$status" = 6 ]
 check 'the step was skipped' grep -q '^step:  3 .*  skipped' skip.out
-check 'the failure is said' grep -q '^nibble: rank 0: no checkpoint of step 4: ' skip.err
+check 'the failure is said' grep -q '^nibble: rank 0: cannot write the checkpoint of step 4: ' skip.err
 
 # nor does a disk that is full on rank 0 when it writes the plan let the others wait
 status=0
@@ -183,13 +183,13 @@ calls=$(printf 'int MPI_%s(void) { return 0; }\n' Init_thread Initialized Finali
     Comm_set_errhandler Get_processor_name Isend Irecv Test Iprobe)
 version='int MPI_Get_library_version(char *t, int *n) { *n = 16; for (int i = 0; (t[i] = "Open MPI v3.1.6"[i]); i++); return 0; }'
 : >fake/libmpi.so.40
-LD_LIBRARY_PATH=$PWD/fake refused 4 'ranks want Open MPI, and it does not load (*file too short); install Open MPI*' train c.json
+LD_LIBRARY_PATH=$PWD/fake refused 4 'ranks need Open MPI, which does not load (*file too short); install Open MPI*' train c.json
 fake "$objects"
-LD_LIBRARY_PATH=$PWD/fake refused 4 "libmpi.so.40 has no MPI_Get_library_version and is not Open MPI's; *" train c.json
+LD_LIBRARY_PATH=$PWD/fake refused 4 "libmpi.so.40 has no symbol MPI_Get_library_version, so it is not Open MPI; *" train c.json
 fake "$objects" "$calls" "$version"
-LD_LIBRARY_PATH=$PWD/fake refused 4 'libmpi.so.40 is "Open MPI v3.1.6", and only Open MPI 4 and 5 are known; *' train c.json
+LD_LIBRARY_PATH=$PWD/fake refused 4 'libmpi.so.40 is "Open MPI v3.1.6", but only Open MPI 4 and 5 are supported; *' train c.json
 unset OMPI_COMM_WORLD_SIZE
-refused 4 '3 ranks are asked, and this is one process*' train c.json --ranks 3
+refused 4 '3 ranks are asked for, but this is one process*' train c.json --ranks 3
 
 # the words between ranks, and the tree's sum, in each process
 tests=$(dirname "$NIBBLE")/tests/test_ranks

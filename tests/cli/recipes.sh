@@ -88,12 +88,12 @@ equal 'the same numbers where it is quantized as it is loaded' "$(loss q)" "$(lo
 bytes() { nibble plan "$@" --json --quiet | grep -o -m 1 '"weight_bytes": [0-9]*'; }
 equal 'and planned with those scales' "$(bytes q)" "$(bytes "$MODEL" --recipe torchao.json)"
 nibble plan q --recipe torchao.json >plan
-equal 'nothing to say of scales that are so' 0 "$(grep -c 'keep the scales' plan)"
+equal 'nothing to say of scales that are so' 0 "$(grep -c 'keep their stored' plan)"
 nibble quantize "$MODEL" q --recipe int4wo-intzero --quiet --force >/dev/null
 equal "else in the weight's type" BF16 "$(types q)"
 nibble plan q --recipe torchao.json >plan
-check 'codes keep theirs, which is said' grep -q '^not as asked: scale_dtype f32 (recipe): 36 layers keep the scales' plan
-refused 4 '--strict: scale_dtype f32 (recipe): 36 layers keep the scales *--allow scale-type accepts it' \
+check 'codes keep theirs, which is said' grep -q '^not as asked: scale_dtype f32 (recipe): 36 layers keep their stored' plan
+refused 4 '--strict: scale_dtype f32 (recipe): 36 layers keep their stored *--allow scale-type accepts it' \
     generate q -p x -n 1 --recipe torchao.json --strict --quiet
 python3 - <<'END' >types.json
 import json

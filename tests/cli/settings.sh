@@ -66,9 +66,9 @@ for filter in "--skip *" "--only *.q_proj --skip *.q_proj"; do
     setting 'without effect: --recipe 8da4w (option): it quantizes no layer' quantize "$model" out --recipe 8da4w --dry-run $filter
     set +f
 done
-setting 'without effect: --skip lm_* (option): an earlier rule decides every layer that it names' plan "$model" --recipe 8da4w --skip lm_head --skip 'lm_*'
+setting 'without effect: --skip lm_* (option): earlier rules decide every layer that it matches' plan "$model" --recipe 8da4w --skip lm_head --skip 'lm_*'
 echo '{"precision": {"dtype": "fp32"}, "executor": {"accelerator": "cpu"}, "linear:int8": {"groupsize": 0}, "linear:int4": {"groupsize": 32}}' >chat.json
-setting 'without effect: linear:int4 (recipe): an earlier rule decides' plan "$model" --recipe chat.json
+setting 'without effect: linear:int4 (recipe): earlier rules decide' plan "$model" --recipe chat.json
 setting 'not as asked: precision f32 (recipe): --dtype bf16 overrules it' generate "$model" --recipe chat.json --dtype bf16 -n 1
 check 'no conflict, no line' test "$(settings plan "$model" --recipe chat.json --dtype f32)" = 'filter=without effect'
 setting 'without effect: precision f32 (recipe): it is not stored: give --dtype f32' quantize "$model" out --recipe chat.json --dry-run
@@ -78,18 +78,18 @@ ao() { # ao TYPE FIELDS: a config as a recipe
     echo "{\"_type\": \"$1\", \"_version\": 2, \"_data\": {$2}}" >ao.json
 }
 ao Int8WeightOnlyConfig '"set_inductor_config": false'
-setting 'equivalent: set_inductor_config false (recipe): it is about torchao' quantize "$model" out --recipe ao.json --dry-run
+setting 'equivalent: set_inductor_config false (recipe): it only affects torchao' quantize "$model" out --recipe ao.json --dry-run
 ao Int8WeightOnlyConfig '"set_inductor_config": true, "group_size": null'
 equal 'a default is not said' '' "$(settings quantize "$model" out --recipe ao.json --dry-run)"
 ao Float8DynamicActivationFloat8WeightConfig '"granularity": {"_type": "PerRow", "_data": {}}, "mm_config": {"_type": "Float8MMConfig", "_data": {"emulate": true}}'
-setting 'equivalent: mm_config Float8MMConfig (recipe): it is about torchao' plan "$model" --recipe ao.json
+setting 'equivalent: mm_config Float8MMConfig (recipe): it only affects torchao' plan "$model" --recipe ao.json
 ao Int4WeightOnlyConfig '"group_size": 32, "int4_packing_format": "PRESHUFFLED"'
-setting 'equivalent: layout PRESHUFFLED (recipe): codes of 36 layers are stored as they are' quantize "$model" out --recipe ao.json --dry-run
+setting 'equivalent: layout PRESHUFFLED (recipe): codes of 36 layers are stored plain' quantize "$model" out --recipe ao.json --dry-run
 ao Int8DynamicActivationInt8WeightConfig '"layout": {"_type": "SemiSparseLayout", "_data": {}}'
-setting 'not as asked: layout SemiSparseLayout (recipe): weights are not made 2:4 sparse' plan "$model" --recipe ao.json
+setting 'not as asked: layout SemiSparseLayout (recipe): Nibble does not make weights 2:4 sparse' plan "$model" --recipe ao.json
 ao Int4WeightOnlyConfig '"group_size": 32, "version": 1'
 sed 's/"version": 1/"version": 3/' ao.json >later.json
-refused 3 '*: Int4WeightOnlyConfig of version 3 is not known here; versions 1 and 2 are' plan "$model" --recipe later.json
+refused 3 '*: Int4WeightOnlyConfig version 3 is not supported; versions 1 and 2 are' plan "$model" --recipe later.json
 check 'its own version decides' grep -q 'int4wo-g32-tinygemm' <(nibble plan "$model" --recipe ao.json)
 
 # a checkpoint that asks for other activations
@@ -149,7 +149,7 @@ setting 'without effect: --top-k 5 (option): at temperature 0 the likeliest toke
 denied '--top-p 0.5 (option): at temperature 0 *' generate "$model" -n 1 --temp 0 --top-p 0.5 --min-p 0.1 --strict --quiet
 check 'allowed' nibble generate "$model" -n 1 --temp 0 --top-p 0.5 --strict --allow sampling
 equal 'what asks for nothing is not said' '' "$(settings generate "$model" -n 1 --temp 0 --top-p 1 --top-k 0 --seed 7)"
-setting 'in part: --max-tokens 600 (option): the context of 512 ends the text before' generate "$model" -n 600 --stop e
+setting 'in part: --max-tokens 600 (option): the context of 512 tokens ends the text first' generate "$model" -n 600 --stop e
 check 'the largest seed' grep -q '"seed": 18446744073709551615' <(nibble generate "$model" -n 1 --seed 18446744073709551615 --json 2>err)
 refused 2 '--seed: "18446744073709551616" is not a whole number from 0 to 2^64 - 1' generate "$model" --seed 18446744073709551616
 refused 2 '--seed: "-1" is not a whole number from 0 to 2^64 - 1' generate "$model" --seed -1
@@ -170,7 +170,7 @@ setting 'not as asked: parallelism.data_parallel_replicate_degree 3 (option): th
 equal 'one replica is what runs' '' "$(settings plan "$config" --parallelism.data_parallel_replicate_degree 1)"
 denied 'parallelism.data_parallel_replicate_degree 3 (option): *' train "$config" --parallelism.data_parallel_replicate_degree 3 --strict --dry-run --quiet
 refused 2 '--training.steps is given twice, as 1 and as 2' plan "$config" --training.steps 1 --training.steps=2
-refused 2 '--training.local_batch_size is 2, and --training.batch_size, the same key, is 1' plan "$config" --training.batch_size 1 --training.local_batch_size 2
+refused 2 '--training.local_batch_size is 2, but --training.batch_size, another name of it, is 1' plan "$config" --training.batch_size 1 --training.local_batch_size 2
 check 'twice the same is once, of keys, too' nibble plan "$config" --training.steps 1 --training.steps 1
 setting 'without effect: checkpoint.interval 3 (option): checkpoint.enable is not set' plan "$config" --checkpoint.interval 3
 setting 'without effect: validation.freq 2 (option): validation.enable is not set' plan "$config" --validation.freq 2
@@ -178,7 +178,7 @@ equal 'unless it is' '' "$(settings plan "$config" --checkpoint.interval 3 --che
 tiny=(--model.dim 64 --model.n_layers 1 --model.n_heads 2 --model.n_kv_heads 2 --training.local_batch_size 1 --training.seq_len 16)
 setting 'not as asked: parallelism.data_parallel_replicate_degree 2' bench --train "$config" "${tiny[@]}" --parallelism.data_parallel_replicate_degree 2 --repeats 1
 equal 'in the JSON, too' 'training-key=other' "$(settings bench --train "$config" "${tiny[@]}" --parallelism.data_parallel_replicate_degree 2 --repeats 1)"
-setting 'without effect: training.dataset "c4_test" (option): no text is known by a name' plan "$config" --training.dataset c4_test
+setting 'without effect: training.dataset "c4_test" (option): there are no built-in datasets' plan "$config" --training.dataset c4_test
 setting 'equivalent: training.compile true (option): every kernel is compiled' plan "$config" --training.compile
 setting 'without effect: mx.recipe_name (option): model.converters does not name mx' plan "$config" --mx.recipe_name mxfp8
 setting 'without effect: float8.recipe_name (option): model.converters does not name float8' plan "$config" --float8.recipe_name rowwise
@@ -191,14 +191,14 @@ check 'weight-only of codes' nibble quantize eights fours --recipe weight-only -
 equal 'it says what it writes' 36 "$(grep -c '"done": "int4wo-g32-sym"' "$seen.out")"
 equal 'and runs so' 36 "$(nibble plan fours --json --quiet | grep -c '"asked": "int4wo-g32-sym@cpu"')"
 same 'the same codes' fours eights
-denied 'model.layers.0.self_attn.q_proj int8wo-g32-ggml (recipe): readers of GGUF multiply*' quantize "$MODEL" blocks.gguf --recipe int8wo-g32-ggml --format gguf --strict
+denied 'model.layers.0.self_attn.q_proj int8wo-g32-ggml (recipe): GGUF readers multiply*' quantize "$MODEL" blocks.gguf --recipe int8wo-g32-ggml --format gguf --strict
 check 'nothing was written' [ ! -e blocks.gguf ]
-setting 'not as asked: model.layers.0.self_attn.q_proj int8wo-g32-ggml (recipe): readers of GGUF multiply' quantize "$MODEL" blocks.gguf --recipe int8wo-g32-ggml --format gguf
-setting 'not as asked: model.layers.0.self_attn.q_proj int4wo-g32-sym (checkpoint): readers of GGUF' convert fours again.gguf --format gguf
+setting 'not as asked: model.layers.0.self_attn.q_proj int8wo-g32-ggml (recipe): GGUF readers multiply' quantize "$MODEL" blocks.gguf --recipe int8wo-g32-ggml --format gguf
+setting 'not as asked: model.layers.0.self_attn.q_proj int4wo-g32-sym (checkpoint): GGUF readers' convert fours again.gguf --format gguf
 
 # torchchat's executors
 echo '{"executor": {"accelerator": "mps"}, "linear:int4": {"groupsize": 32}}' >mps.json
-refused 2 "the recipe's executor is mps, an Apple GPU, and none is here: --device cpu runs it here, *" plan "$MODEL" --recipe mps.json
+refused 2 "the recipe's executor is mps, an Apple GPU, but this machine has none: --device cpu runs the recipe here, *" plan "$MODEL" --recipe mps.json
 setting 'not as asked: executor mps (recipe): --device apple-m2 overrules it' plan "$MODEL" --recipe mps.json --device apple-m2
 
 # the output of a model is its embedding: it is kept, whoever names it

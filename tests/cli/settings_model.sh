@@ -34,9 +34,9 @@ equal 'a factor without a type' 'rope=without effect' "$(settings plan m)"
 config 'd["rope_scaling"] = {"rope_type": "linear", "factor": 2.0, "low_freq_factor": 1.0}'
 setting 'without effect: rope_scaling.low_freq_factor 1 (config): the rope type "linear" does not use it' plan m
 config 'd.update(rope_scaling={"rope_type": "linear", "factor": 2.0}, rope_parameters={"rope_type": "linear", "factor": 4.0})'
-setting 'not as asked: rope_parameters.factor 4 (config): rope_scaling says 2, and it decides' plan m
+setting 'not as asked: rope_parameters.factor 4 (config): rope_scaling says 2 and takes precedence' plan m
 config 'd["rope_parameters"] = {"rope_theta": 1e6}'
-setting 'not as asked: rope_theta 10000 (config): rope_parameters says 1000000, and it decides' plan m
+setting 'not as asked: rope_theta 10000 (config): rope_parameters says 1000000 and takes precedence' plan m
 inside=$(nibble generate m -p 'Once upon a time' -n 24 --temp 0 -q)
 config 'd["rope_theta"] = 1e6'
 equal 'what is inside decides' "$(nibble generate m -p 'Once upon a time' -n 24 --temp 0 -q)" "$inside"
@@ -47,25 +47,25 @@ equal 'what is done is not said' '' "$(settings plan m)"
 
 # the architecture, its class, its windows and biases
 config 'd["architectures"] = ["Qwen2ForSequenceClassification"]'
-setting 'not as asked: architectures Qwen2ForSequenceClassification (config): model_type is "qwen2", and Qwen2ForCausalLM is built for it' plan m
+setting 'not as asked: architectures Qwen2ForSequenceClassification (config): model_type is "qwen2", which selects Qwen2ForCausalLM' plan m
 config 'd["architectures"] = ["Other", "Qwen2ForCausalLM"]'
 equal 'its class is one of them' '' "$(settings plan m)"
 config 'd["attention_bias"] = False'
-setting 'not as asked: attention_bias false (config): qwen2 has biases of q, k and v' plan m
+setting 'not as asked: attention_bias false (config): qwen2 always has biases on q, k and v' plan m
 config 'd["attention_bias"] = True'
-setting 'in part: attention_bias true (config): qwen2 has biases of q, k and v, and none of o' plan m
+setting 'in part: attention_bias true (config): qwen2 has biases on q, k and v, but not on o' plan m
 config 'd["layer_types"] = ["sliding_attention"] * 5'
 refused 3 '*: layer_types names "sliding_attention", but use_sliding_window is not true' plan m
 config 'd.update(model_type="llama", architectures=["LlamaForCausalLM"], sliding_window=64)'
-setting 'without effect: sliding_window 64 (config): llama has no window; every position attends to all before it' plan m
+setting 'without effect: sliding_window 64 (config): llama has no window; every position attends to all earlier ones' plan m
 config 'd["is_encoder_decoder"] = True'
-refused 3 '*it changes the result in a way that is not built for qwen2 (in "is_encoder_decoder")' plan m
+refused 3 '*it changes the result in a way that is not supported for qwen2 (in "is_encoder_decoder")' plan m
 config 'd["task_specific_params"] = {"text-generation": {"do_sample": False}}'
 setting 'without effect: task_specific_params (config): config.json has this key, and Nibble does not read it' plan m
 config 'd["model_max_length"] = 64'
-setting 'not as asked: model_max_length 64 (config): max_position_embeddings is the longest context' plan m
+setting 'not as asked: model_max_length 64 (config): max_position_embeddings sets the longest context' plan m
 config 'd["dtype"] = "bfloat16"; d["torch_dtype"] = "float32"'
-setting 'not as asked: torch_dtype f32 (config): dtype, its newer name, goes before it' plan m
+setting 'not as asked: torch_dtype f32 (config): dtype, its newer name, takes precedence' plan m
 equal 'and nothing else' 'dtype=other' "$(settings plan m)"
 config 'd["_attn_implementation"] = "flash_attention_2"'
 setting "equivalent: _attn_implementation flash_attention_2 (config): attention runs in Nibble's own kernels" plan m
@@ -74,11 +74,11 @@ equal 'what asks for nothing is not said' '' "$(settings plan m)"
 
 # ids and rows against the vocabulary
 config 'd["vocab_size"] = 2000'
-setting 'not as asked: vocab_size 2000 (config): model.embed_tokens stores 2256 rows, and all of them are used' plan m
+setting 'not as asked: vocab_size 2000 (config): model.embed_tokens stores 2256 rows, all of which are used' plan m
 config 'd["eos_token_id"] = 99999'
-setting 'without effect: eos_token_id 99999 (config): there are 2256 tokens, and this is none of them' plan m
+setting 'without effect: eos_token_id 99999 (config): the vocabulary has only 2256 tokens' plan m
 generation 'd["eos_token_id"] = [2255, 77777]'
-setting 'without effect: eos_token_id 77777 (config): there are 2256 tokens, and this is none of them' plan m
+setting 'without effect: eos_token_id 77777 (config): the vocabulary has only 2256 tokens' plan m
 
 # generation_config.json: a number that does nothing is no ask, one out of range is an error of the file
 generation 'd.update(num_beams=1, num_return_sequences=1, length_penalty=1.0, no_repeat_ngram_size=0, min_length=0, typical_p=1.0, guidance_scale=1.0, bad_words_ids=[], suppress_tokens=[])'
@@ -100,7 +100,7 @@ setting 'without effect: add_eos_token true (config): ' plan m
 tokens 'd.update(add_bos_token=False, add_eos_token=False, split_special_tokens=False, sp_model_kwargs={})'
 equal 'what is done is not said' '' "$(settings plan m)"
 tokens 'd["add_prefix_space"] = True'
-setting 'without effect: add_prefix_space true (config): tokenizer.json puts none there' plan m
+setting 'without effect: add_prefix_space true (config): tokenizer.json puts no space before a text' plan m
 tokens 'd["clean_up_tokenization_spaces"] = True'
 equal 'as transformers with BPE' 'tokenizer=equivalent' "$(settings plan m)"
 edit m/tokenizer.json 'd["model"] = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0]]}'
@@ -112,9 +112,9 @@ setting 'without effect: do_lower_case true (config): tokenizer.json has no Lowe
 tokens 'd["auto_map"] = {"AutoTokenizer": ["a.B", None]}'
 setting 'without effect: auto_map (config): tokenizer_config.json names Python code, which is not run' plan m
 fresh && edit m/tokenizer.json 'd["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}'
-setting 'without effect: truncation (config): tokenizer.json cuts texts; here a text is read whole' plan m
+setting 'without effect: truncation (config): tokenizer.json truncates texts; Nibble reads the whole text' plan m
 fresh && edit m/tokenizer.json 'd["padding"] = {"strategy": {"Fixed": 16}, "pad_id": 0}'
-setting 'without effect: padding (config): tokenizer.json fills texts up' plan m
+setting 'without effect: padding (config): tokenizer.json pads texts' plan m
 fresh && edit m/tokenizer.json 'd["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = True'
 setting 'not as asked: add_prefix_space false (config): tokenizer.json puts a space before a text' plan m
 fresh && edit m/tokenizer.json 'd["post_processor"] = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}], "pair": [], "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [2255], "tokens": ["<|endoftext|>"]}}}'
@@ -123,14 +123,14 @@ setting 'not as asked: add_bos_token false (config): the post_processor of token
 
 # files beside those that are read, and adapters
 fresh && cp m/model.safetensors m/consolidated.safetensors && printf 'PK\003\004' >m/pytorch_model.bin
-setting 'in part: pytorch_model.bin, consolidated.safetensors (checkpoint): model.safetensors is read, and not this model beside it' generate m -n 1
+setting 'in part: pytorch_model.bin, consolidated.safetensors (checkpoint): model.safetensors is read instead of this file' generate m -n 1
 check 'that is no refusal' nibble plan m --strict
 equal 'info says it, too' 'extra-tensor=narrower, extra-tensor=narrower' "$(settings info m)"
 fresh && echo '{"peft_type": "LORA"}' >m/adapter_config.json
 setting 'without effect: adapter_config.json (checkpoint): adapters are not applied; merge it' plan m
 strictly extra-tensor plan m
 rm m/model.safetensors
-refused 3 'm: holds an adapter and no model; merge it into the weights of its base model first, *' plan m
+refused 3 'm: has an adapter but no model; merge it into the weights of its base model first, *' plan m
 
 # tensors that nothing reads: codes beside a plain weight, and a rotation that is not the one that runs
 add() { # add NAME DTYPE SHAPE HEX: a tensor more
@@ -165,11 +165,11 @@ asks 'q["adapter"] = {"rank": 8}'
 setting 'without effect: quantization_config.adapter (config): config.json has this key, and Nibble does not read it' plan m
 strictly quantization-config plan m
 asks 'q["sym"] = True'
-setting 'not as asked: sym true (config): zero points other than the middle are stored, and they are used' plan m
+setting 'not as asked: sym true (config): asymmetric zero points are stored, and they are used' plan m
 asks 'q["desc_act"] = False'
-setting 'not as asked: desc_act false (config): g_idx is stored in another order than that of columns, and it is followed' plan m
+setting 'not as asked: desc_act false (config): the stored g_idx is not in column order, and it is followed' plan m
 asks 'q["modules_to_not_convert"] = ["mlp", "self_attn.q_proj"]'
-setting 'not as asked: model.layers.0.mlp.down_proj floats (config): 4 weights are stored as codes, and run so, though quantization_config says floats' plan m
+setting 'not as asked: model.layers.0.mlp.down_proj floats (config): 4 weights are stored as codes and run as such, although quantization_config says floats' plan m
 asks 'q["modules_to_not_convert"] = ["vision_tower", "proj"]'
 equal 'a part of a name is between dots' '' "$(settings plan m)"
 asks 'pass'
@@ -177,15 +177,15 @@ for part in qweight qzeros scales g_idx; do
     "$REPO/tests/cli/tensors" m/model.safetensors drop model.layers.0.self_attn.q_proj.$part
 done
 add model.layers.0.self_attn.q_proj.weight BF16 '[64,64]' "$(python3 -c 'print("803f" * 4096)')"
-setting 'not as asked: model.layers.0.self_attn.q_proj codes (config): 1 weights are stored as floats, and run so, though quantization_config says codes' plan m
+setting 'not as asked: model.layers.0.self_attn.q_proj codes (config): 1 weights are stored as floats and run as such, although quantization_config says codes' plan m
 edit m/config.json 'd["quantization_config"]["modules_to_not_convert"] = ["q_proj"]'
 equal 'what is left out is not said' '' "$(settings plan m)"
 check 'codes of torchao' nibble quantize "$MODEL" codes --recipe int8wo --quiet
 fresh codes && edit m/config.json 'd["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}'
-setting 'not as asked: quant_method gptq (config): 36 weights are stored as torchao stores them, and run so; the first is model.layers.0.self_attn.q_proj' plan m
+setting 'not as asked: quant_method gptq (config): 36 weights are stored in the format of torchao and run as such; the first is model.layers.0.self_attn.q_proj' plan m
 strictly quantization-config plan m
 asks 'q["rotation"] = "hadamard"'
-refused 3 '*quantization_config: rotation turns weights and inputs, which is not done here; GPTQModel does it' plan m
+refused 3 '*quantization_config: rotation of weights and inputs is not supported; GPTQModel supports it' plan m
 
 # GGUF: sampling as llama.cpp takes it, keys that no part reads, and a factor without its type
 check 'a GGUF' nibble convert "$MODEL" model.gguf --format gguf --quiet
@@ -228,7 +228,7 @@ key general.sampling.top_k u 1 general.sampling.temp f 0.9
 equal 'sampling of the file is followed' "$likeliest" "$(nibble generate m.gguf -p 'Once upon a time' -n 12 -q --seed 5)"
 equal 'and not said' '' "$(settings plan m.gguf)"
 key general.sampling.temp f -1
-refused 3 'm.gguf: general.sampling.temp is -1; 0 to 100 is wanted' generate m.gguf -n 1
+refused 3 'm.gguf: general.sampling.temp is -1; 0 to 100 is expected' generate m.gguf -n 1
 key general.sampling.penalty_repeat f 1.5 general.sampling.penalty_last_n u 64 general.sampling.xtc_probability f 0
 equal 'what is not followed is' 'generation-key=without effect' "$(settings plan m.gguf)"
 setting 'without effect: general.sampling.penalty_repeat (config): the GGUF has this key' plan m.gguf
@@ -237,6 +237,6 @@ setting 'without effect: tokenizer.ggml.add_sep_token (config): the GGUF has thi
 key tokenizer.ggml.add_sep_token b 0 tokenizer.ggml.mask_token_id u 3
 equal 'what asks for nothing is not said' '' "$(settings plan m.gguf)"
 key qwen2.rope.scaling.type s none qwen2.rope.scaling.factor f 4
-setting 'without effect: qwen2.rope.scaling.factor 4 (config): rope.scaling.type is none' plan m.gguf
+setting 'without effect: qwen2.rope.scaling.factor 4 (config): rope.scaling.type is "none"' plan m.gguf
 key qwen2.rope.scaling.factor f 4 qwen2.rope.scale_linear f 2
-setting 'without effect: qwen2.rope.scale_linear 2 (config): rope.scaling.factor, its newer name, goes before it' plan m.gguf
+setting 'without effect: qwen2.rope.scale_linear 2 (config): rope.scaling.factor, its newer name, takes precedence' plan m.gguf

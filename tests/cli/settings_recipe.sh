@@ -23,15 +23,15 @@ refused 3 '*: "lm_head" is given twice' plan "$model" --recipe "{\"_type\": \"Fq
 equal 'one key in two objects' 'bf16 int4wo-g64' "$(done_of "$model" --recipe '{"rules": [{"match": "lm_head", "scheme": "keep"}, {"match": "*.*", "scheme": "int4wo-g64"}]}')"
 
 # torchao's configs: keys at the wrong place, and two that say the same
-refused 3 '*: "group_size" stands beside "_type"; settings belong into "_data"' plan "$model" --recipe '{"_type": "Int8WeightOnlyConfig", "_version": 2, "_data": {}, "group_size": 32}'
+refused 3 '*: "group_size" is beside "_type"; settings belong in "_data"' plan "$model" --recipe '{"_type": "Int8WeightOnlyConfig", "_version": 2, "_data": {}, "group_size": 32}'
 refused 3 '*: PerGroup has no setting "groupsize"' plan "$model" --recipe '{"_type": "Int8WeightOnlyConfig", "_version": 2, "_data": {"granularity": {"_type": "PerGroup", "_version": 1, "_data": {"groupsize": 32}}}}'
 refused 3 '*: group_size and granularity both say what shares a scale; *' plan "$model" --recipe '{"_type": "Int8WeightOnlyConfig", "_version": 2, "_data": {"group_size": 32, "granularity": {"_type": "PerRow", "_data": {}}}}'
 row='{"_type": "PerRow", "_data": {}}'
-refused 3 '*: granularity is a list of more than two, *' plan "$model" --recipe "{\"_type\": \"Int8DynamicActivationInt8WeightConfig\", \"_version\": 2, \"_data\": {\"granularity\": [$row, {\"_type\": \"PerTensor\", \"_data\": {}}, $row]}}"
+refused 3 '*: granularity is a list of more than two items; *' plan "$model" --recipe "{\"_type\": \"Int8DynamicActivationInt8WeightConfig\", \"_version\": 2, \"_data\": {\"granularity\": [$row, {\"_type\": \"PerTensor\", \"_data\": {}}, $row]}}"
 refused 3 '*: fqn_to_config and module_fqn_to_config differ; *' plan "$model" --recipe "{\"_type\": \"FqnToConfig\", \"_version\": 1, \"_data\": {\"fqn_to_config\": {\"lm_head\": null}, \"module_fqn_to_config\": {\"_default\": $int8}}}"
 equal 'one of them may be empty' 'bf16 int8wo' "$(done_of "$model" --recipe "{\"_type\": \"FqnToConfig\", \"_version\": 1, \"_data\": {\"fqn_to_config\": {}, \"module_fqn_to_config\": {\"_default\": $int8}}}")"
-refused 3 '*: FqnToConfig of version 9 is not known here; *' plan "$model" --recipe "{\"_type\": \"FqnToConfig\", \"_version\": 9, \"_data\": {\"fqn_to_config\": {\"_default\": $int8}}}"
-setting 'not as asked: Int8DynamicActivationInt8WeightConfig version 1 (recipe): layers are quantized as by its version 2' plan "$model" --recipe '{"_type": "Int8DynamicActivationInt8WeightConfig", "_version": 1, "_data": {}}'
+refused 3 '*: FqnToConfig version 9 is not supported; *' plan "$model" --recipe "{\"_type\": \"FqnToConfig\", \"_version\": 9, \"_data\": {\"fqn_to_config\": {\"_default\": $int8}}}"
+setting 'not as asked: Int8DynamicActivationInt8WeightConfig version 1 (recipe): layers are quantized as by version 2' plan "$model" --recipe '{"_type": "Int8DynamicActivationInt8WeightConfig", "_version": 1, "_data": {}}'
 equal 'of version 2 there is nothing to say' '' "$(settings plan "$model" --recipe "$int8")"
 
 refused 3 '*: Float8DynamicActivationFloat8WeightConfig: kernel_preference has no value "SCALAR"' plan "$model" --recipe '{"_type": "Float8DynamicActivationFloat8WeightConfig", "_version": 2, "_data": {"kernel_preference": {"_type": "KernelPreference", "_data": "SCALAR"}}}'
@@ -74,13 +74,13 @@ setting 'in part: model.layers.0.self_attn.q_proj i4+a8b32-g32 (checkpoint): act
 equal 'weight-only was asked for' '' "$(settings quantize blocks.gguf made --recipe weight-only --format nibble --force)"
 
 # options and names that nothing follows, and remedies that a command has
-refused 2 'a tokenizer is named, but the format torchao has none inside: *' quantize "$model" out --recipe 8da4w --tokenizer "$model"
-refused 2 'out.gguf: the name is a GGUF'\''s, and the format is torchao; *' quantize "$model" out.gguf --recipe 8da4w
-refused 2 'out.gguf: the name is a GGUF'\''s, and the format is nibble; *' convert "$model" out.gguf --format nibble
+refused 2 '--tokenizer has no effect: the format torchao has no tokenizer inside*' quantize "$model" out --recipe 8da4w --tokenizer "$model"
+refused 2 'out.gguf: the name ends in .gguf, but the format is torchao; *' quantize "$model" out.gguf --recipe 8da4w
+refused 2 'out.gguf: the name ends in .gguf, but the format is nibble; *' convert "$model" out.gguf --format nibble
 cp -r "$model" large
 "$REPO/tests/cli/tensors" large/model.safetensors put lm_head.weight 0 0048
 refused 3 'lm_head.weight: the value 131072 at index 0 is too large for f16; give bf16 or f32' convert large made --format safetensors --dtype f16 --force
-refused 3 'lm_head.weight: the value * is too large for f16; * leave the layer out with --skip' quantize large made --recipe f16 --force
+refused 3 'lm_head.weight: the value * is too large for f16; * keep the layer with --skip' quantize large made --recipe f16 --force
 
 # files that an output does not get
 nibble quantize "$model" made --recipe 8da4w --force --json >out 2>err
@@ -91,7 +91,7 @@ equal 'all are copied' 0 "$(grep -c 'beside the weights' out)"
 # a torchao config that says another scheme than the tensors have
 cp -r made other
 sed -i 's/"group_size": 32/"group_size": 16/' other/config.json
-setting 'not as asked: model.layers.0.self_attn.q_proj 8da4w-g16 (config): quantization_config and the stored tensors differ on 35 layers; these are 8da4w-g32' plan other
+setting 'not as asked: model.layers.0.self_attn.q_proj 8da4w-g16 (config): quantization_config and the stored tensors differ on 35 layers; the stored scheme is used: 8da4w-g32' plan other
 denied '*quantization_config and the stored tensors differ*--allow quantization-config accepts it' generate other -p x -n 1 --strict --quiet
 equal 'quantize and convert say it, too' 'quantization-config=other' "$(settings convert other again --format nibble --dry-run)"
 for recipe in int8wo int8wo-tensor int8dq-actasym int4wo int4wo-intzero 8da4w-row fp8dq mxfp8-floor mxfp4dq nvfp4 nvfp4dq-block 8da4w+embed+head-int8wo; do

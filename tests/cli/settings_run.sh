@@ -22,7 +22,7 @@ equal 'tune' 'config-key=without effect' "$(settings tune odd)"
 setting 'without effect: mood 3 (config): config.json has this key' advise odd --dry-run
 equal 'advise' 'config-key=without effect' "$(settings advise odd --dry-run)"
 echo '{"linear:int8": {"groupsize": 0}, "linear:int4": {"groupsize": 32}}' >rules.json
-setting 'without effect: linear:int4 (recipe): an earlier rule decides' advise "$model" rules.json --dry-run
+setting 'without effect: linear:int4 (recipe): earlier rules decide' advise "$model" rules.json --dry-run
 equal 'once, whatever recipes there are' 'config-key=without effect, filter=without effect' "$(settings advise odd int8wo rules.json 8da4w --dry-run)"
 
 # a tokenizer that is named is opened, also where no text is made into tokens
@@ -30,14 +30,14 @@ for command in plan tune 'bench -n 2 --prompt-tokens 4' 'advise --dry-run'; do
     # shellcheck disable=SC2086 # words are meant
     refused 6 'nowhere: there is no tokenizer; *' $command "$model" --tokenizer nowhere
     # shellcheck disable=SC2086
-    refused 3 '*config.json has no model; it is no tokenizer.json' $command "$model" --tokenizer "$model/config.json"
+    refused 3 '*config.json has no model; it is not a tokenizer.json' $command "$model" --tokenizer "$model/config.json"
 done
 check 'the right one' nibble plan "$model" --tokenizer "$model"
 
 # options of one thing that a command does, given with another
-refused 2 '--markdown is for the tables of *' bench "$model" --markdown -n 2
-refused 2 '--against odd takes turns with a model in codes, but all layers here are floats; *' bench "$model" --against odd -n 2 --prompt-tokens 4
-refused 2 '--against odd takes turns with the model, and --alone runs it without; *' bench "$model" --recipe 8da4w --against odd --alone -n 2 --prompt-tokens 4
+refused 2 '--markdown needs --kernels, *' bench "$model" --markdown -n 2
+refused 2 '--against odd needs a model in codes to compare with, but all layers here are floats; *' bench "$model" --against odd -n 2 --prompt-tokens 4
+refused 2 '--against odd compares with another model, but --alone compares with none; *' bench "$model" --recipe 8da4w --against odd --alone -n 2 --prompt-tokens 4
 refused 2 '--cache-dir has no effect with --kernels' bench --kernels --cache-dir kept
 refused 2 '--cache-dir has no effect with --predict' bench --predict "$model" --cache-dir kept
 config=$REPO/configs/llama3_debugmodel.json
@@ -46,11 +46,11 @@ refused 2 '--max-tokens has no effect with --train' bench --train "$config" -n 3
 refused 2 '--prompt-tokens has no effect with --train' bench --train "$config" --prompt-tokens 3
 check 'a context shorter than the prompt of a cold start' nibble bench "$model" --context 4 -n 2 --prompt-tokens 4 --repeats 1 --json
 equal 'its prompt is said' 4 "$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["cold_start"]["tokens"])' "$seen.out")"
-refused 2 '--recipe is for a MODEL; *' tune --recipe 8da4w
+refused 2 '--recipe needs MODEL; *' tune --recipe 8da4w
 check 'something is tuned' nibble tune "$model"
 tuned=true # unless this machine has one kernel for each layer
 ! grep -q '^no layer has more than one kernel' "$seen.out" || tuned=false
-refused 2 '--device is for a MODEL; *' tune --clear --device cpu
+refused 2 '--device needs MODEL; *' tune --clear --device cpu
 equal 'what was tuned is forgotten' "{\"schema\": 1, \"cleared\": $tuned}" "$(nibble tune --clear --json)"
 for command in kernels models recipes formats; do
     refused 2 "--json and --markdown are two forms of one report; choose one" $command --json --markdown
@@ -81,10 +81,10 @@ check 'an allowed one is' talk 'Hello\n' users.jinja --system 'Be brief.' -n 3 -
 talk 'Hello\n' "$REPO/examples/tales.jinja" --system 'Be brief.' -n 3
 equal 'a template that shows it' '' "$(grep 'without effect' err)"
 talk 'Hello\n/stats\n' "$REPO/examples/tales.jinja" --context 24 --ignore-eos
-check 'an answer that the context ends' grep -q '^(ended: the context is full' err
+check 'an answer that the context ends' grep -q '^(stopped: the context is full' err
 check 'its end in /stats' grep -q '; ended with context$' err
 talk 'Hello\n/stats\n' "$REPO/examples/tales.jinja" -n 3 --ignore-eos
 check 'one that -n ends' grep -q '; ended with length$' err
 talk '/reset now\n' "$REPO/examples/tales.jinja"
 equal 'a command with something behind it' 2 $?
-check 'is not followed' grep -q '^nibble: /reset takes nothing behind it, and here is "now"$' err
+check 'is not followed' grep -q '^nibble: /reset takes no argument; "now" is one too many$' err

@@ -32,12 +32,12 @@ setting 'without effect: checkpoint.folder "elsewhere" (option): checkpoint.enab
 equal 'the model goes there' '' "$(settings plan "$config" --checkpoint.folder elsewhere --checkpoint.last_save_in_hf)"
 setting 'without effect: model.multiple_of 64 (option): model.hidden_dim is given' plan "$config" --model.multiple_of 64 --model.hidden_dim 100
 equal 'an option goes over the file' '' "$(settings plan "$config" --model.hidden_dim 100)"
-setting 'without effect: quantize.wgrad_with_hp true (option): no linear layer has products of codes' plan "$config" --quantize.wgrad_with_hp
+setting 'without effect: quantize.wgrad_with_hp true (option): no linear layer has quantized products' plan "$config" --quantize.wgrad_with_hp
 refused 3 '*: float8.recipe_name asks for gradients of weights in bf16, and quantize.wgrad_with_hp is false; keep one' plan "$config" --model.converters float8 --float8.recipe_name rowwise_with_gw_hp --quantize.wgrad_with_hp=false
 setting 'without effect: recipe {"recipe_name": "mxfp8", "filter_fqns": ["output", "layers"]} (config): it quantizes no layer' plan "$config" --model.converters mx --mx.filter_fqns output,layers
 cp "$config" whole.json
 edit whole.json 'd["quantize"] = {"linear:a8w4dq": {"groupsize": 32}}; d["model"].pop("tokenizer_path")'
-refused 3 "*: the section quantize is another tool's config, which says all by itself; *" plan whole.json --quantize.skip lm_head
+refused 3 "*: the section quantize is another tool's config, which is complete by itself; *" plan whole.json --quantize.skip lm_head
 
 # values that ask for what is done anyway are not said: those of torchtitan's own files
 cp "$config" usual.json
@@ -58,14 +58,14 @@ refused 2 '--context 8 has no effect in training, *' plan "$config" --context 8
 refused 2 '--memory has no effect in training on the CPU; *' plan "$config" --memory 1KB
 refused 2 '--prompt-tokens has no effect with --train' bench --train "$config" --prompt-tokens 7
 refused 2 '--max-tokens has no effect with --train' bench --train "$config" -n 7
-refused 4 'the plan is for h100, which is not this machine, *' bench --train "$config" --device h100
+refused 4 'the plan is for h100, which is not this machine: *' bench --train "$config" --device h100
 
 # what a model's config says of training
 cp -r "$MODEL" dropping
 edit dropping/config.json 'd.update(attention_dropout=0.1, initializer_range=0.02)'
 echo '{"model": {"hf_config": "dropping"}}' >hf.json
-setting 'not as asked: attention_dropout 0.1 (config): training drops nothing' plan hf.json --training.seq_len 64
-setting 'not as asked: initializer_range 0.02 (config): weights begin as' plan hf.json --training.seq_len 64
+setting 'not as asked: attention_dropout 0.1 (config): training uses no dropout' plan hf.json --training.seq_len 64
+setting 'not as asked: initializer_range 0.02 (config): weights are initialized as in torchtitan' plan hf.json --training.seq_len 64
 equal 'loaded weights do not begin' 'config-key=other' "$(settings plan hf.json --training.seq_len 64 --checkpoint.initial_load_path "$MODEL")"
 edit dropping/config.json 'd.update(attention_dropout=0.0)'
 equal 'no dropout, no line' '' "$(settings plan hf.json --training.seq_len 64 --checkpoint.initial_load_path "$MODEL")"
@@ -74,8 +74,8 @@ equal 'it changes no model that runs' '' "$(settings plan dropping)"
 # a run that goes on has its beginning behind it
 run=("${tiny[@]}" --job.dump_folder saved --checkpoint.enable --lr_scheduler.decay_ratio 0.3)
 check 'a checkpoint' nibble train "$config" "${run[@]}" --training.steps 4 --quiet --export first
-setting 'without effect: training.seed 7 (option): training goes on from a checkpoint, whose run had 0' train "$config" "${run[@]}" --training.steps 5 --training.seed 7
-denied 'checkpoint.initial_load_path "first" (option): training goes on from a checkpoint, *' train "$config" "${run[@]}" --training.steps 6 --checkpoint.initial_load_path first --strict
+setting 'without effect: training.seed 7 (option): training resumes from a checkpoint of a run that had 0' train "$config" "${run[@]}" --training.steps 5 --training.seed 7
+denied 'checkpoint.initial_load_path "first" (option): training resumes from a checkpoint of a run *' train "$config" "${run[@]}" --training.steps 6 --checkpoint.initial_load_path first --strict
 check 'allowed' nibble train "$config" "${run[@]}" --training.steps 6 --training.seed 7 --strict --allow training-key
 
 # JSON lines are data sets in .json files, too: torchtitan's c4_test is one
@@ -109,8 +109,8 @@ line 'nibble: --comm.mode is "fake_backend"; *' COMM_MODE=fake_backend NGPU=1
 check 'those of torchtitan itself' env NIBBLE="$NIBBLE" LOG_RANK=0 TRAIN_FILE=torchtitan.train COMM_MODE= "$REPO/run_train.sh" "${tiny[@]}" "${quiet[@]}" --training.steps 1
 
 # machines that are not here have their own CPU
-setting 'without effect: --threads 4 (option): the plan is for xeon-spr as it is' plan "$MODEL" --device xeon-spr --threads 4
-setting 'without effect: --isa avx2 (option): the plan is for xeon-spr as it is' plan "$MODEL" --device xeon-spr --isa avx2
+setting 'without effect: --threads 4 (option): the plan is for xeon-spr, not for this machine' plan "$MODEL" --device xeon-spr --threads 4
+setting 'without effect: --isa avx2 (option): the plan is for xeon-spr, not for this machine' plan "$MODEL" --device xeon-spr --isa avx2
 denied '--threads 4 (option): *' plan "$MODEL" --device xeon-spr --threads 4 --strict
 equal 'nothing is asked of it' '' "$(settings plan "$MODEL" --device xeon-spr)"
 
@@ -120,7 +120,7 @@ machine() { # machine FILE PYTHON: that of an MI210, changed
     edit "$1" "$2"
 }
 machine host.json 'd["host"] = "h100"'
-refused 3 './host.json: its host "h100" is a GPU; a CPU is wanted' plan "$MODEL" --device ./host.json
+refused 3 './host.json: its host "h100" is a GPU; it must be a CPU' plan "$MODEL" --device ./host.json
 machine sm.json 'd["facts"]["sm"] = {"value": 90, "source": "sheet"}'
 refused 3 './sm.json: sm is a fact of NVIDIA GPUs, *' plan "$MODEL" --device ./sm.json
 machine cdna.json 'd["facts"]["maker"]["value"] = "intel"'
@@ -128,6 +128,6 @@ refused 3 './cdna.json: cdna is a fact of AMD GPUs, *' plan "$MODEL" --device ./
 machine isa.json 'd["facts"]["isa"] = {"value": ["avx2"], "source": "sheet"}'
 refused 3 './isa.json: isa is a fact of CPUs, *' plan "$MODEL" --device ./isa.json
 machine fp8.json 'd["rates"]["fp8"] = {"value": 1e15, "source": "sheet"}'
-refused 3 './fp8.json: it has a rate fp8, and fp8_unit is false' plan "$MODEL" --device ./fp8.json
+refused 3 './fp8.json: it has the rate fp8, but fp8_unit is false' plan "$MODEL" --device ./fp8.json
 machine cpu.json 'pass'
 refused 2 './cpu.json: a machine is named after its file, and "cpu" is taken; *' plan "$MODEL" --device ./cpu.json

@@ -26,14 +26,14 @@ cp "$golden/8da4w_bias/pytorch_model.bin" both
 check 'safetensors go first' grep -q 'pytorch_model.bin (checkpoint): model.safetensors is read' <(nibble info both)
 cp -r "$golden/meta" parts
 cp parts/consolidated.00.pth parts/consolidated.01.pth
-refused 3 'parts: the model is cut into consolidated.00.pth, consolidated.01.pth and so on*' plan parts
+refused 3 'parts: the model is split for several devices (consolidated.00.pth, consolidated.01.pth and so on)*' plan parts
 rm parts/consolidated.01.pth
 sed -i 's/"spinquant": false/"spinquant": true/' parts/params.json
 refused 3 'params.json: spinquant is true: *Hadamard*' plan parts
 check 'but it can be listed' nibble info parts
 rm parts/params.json
 refused 3 'parts/consolidated.00.pth: there is no config.json beside it*' plan parts/consolidated.00.pth
-refused 3 '*module.pt: data.pkl names torch.nn.modules.linear.Linear*nothing of the file was executed*' info "$golden/module.pt"
+refused 3 '*module.pt: data.pkl names torch.nn.modules.linear.Linear*nothing in the file was executed*' info "$golden/module.pt"
 
 # karpathy's 260K Llama, trained with PyTorch: its arguments are inside, its tokenizer in the GGUF
 if [ -n "${NIBBLE_TEST_DATA:-}" ]; then

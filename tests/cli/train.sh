@@ -73,9 +73,9 @@ second=$(nibble train b/b.json 2>/dev/null | grep -o 'loss: *[0-9.]*  grad_norm:
 
 # gradients of weights in bf16 are of products of codes
 check 'high gradients of floats' nibble plan a.json --quantize.wgrad_with_hp
-says 'that there is nothing to do' 'without effect: quantize.wgrad_with_hp true (option): no linear layer has products of codes' "$seen.out"
+says 'that there is nothing to do' 'without effect: quantize.wgrad_with_hp true (option): no linear layer has quantized products' "$seen.out"
 check 'high gradients of QAT' nibble plan a.json --quantize.wgrad_with_hp --quantize.recipe=8da4w-g32 --quantize.qat
-says 'that there is nothing to do, either' 'without effect: quantize.wgrad_with_hp true (option): no linear layer has products of*' "$seen.out"
+says 'that there is nothing to do, either' 'without effect: quantize.wgrad_with_hp true (option): no linear layer has quantized products*' "$seen.out"
 check 'high gradients of codes' nibble plan a.json --quantize.wgrad_with_hp --quantize.recipe=mxfp8
 grep -q wgrad_with_hp "$seen.out" && echo 'FAIL high gradients of codes are said to change nothing' && failures=1
 
@@ -96,14 +96,14 @@ check 'its plan' nibble plan qwen.json
 says 'its biases' '* model.layers.\*.self_attn.q_proj * 64x64 +b*' "$seen.out"
 check 'the shipped model as the start' nibble train qwen.json --model.hf_config "$MODEL" \
     --checkpoint.initial_load_path "$MODEL" --model.tokenizer_path "$MODEL" --training.dataset_path "$MODEL/heldout.txt"
-refused 3 '*: the model has other layers than the config' train qwen.json --checkpoint.initial_load_path "$MODEL"
+refused 3 '*: the model*s layers differ from the config*' train qwen.json --checkpoint.initial_load_path "$MODEL"
 # heads twice as wide and half as many have weights of the same sizes
 mkdir heads
 sed 's/"num_attention_heads": 14/"num_attention_heads": 7/; s/"num_key_value_heads": 2/"num_key_value_heads": 1/' \
     "$MODEL/config.json" >heads/config.json
 refused 3 "*: a head has 16 channels, but the config's has 32" train qwen.json --model.hf_config heads \
     --checkpoint.initial_load_path "$MODEL" --model.tokenizer_path "$MODEL" --training.dataset_path "$MODEL/heldout.txt"
-refused 3 '*: model.dim and model.hf_config both say what model it is; keep one' train qwen.json --model.dim 64
+refused 3 '*: model.dim and model.hf_config both define the model; keep one' train qwen.json --model.dim 64
 refused 6 'nowhere/config.json: *' train qwen.json --model.hf_config nowhere/config.json
 
 # another text's loss
@@ -111,20 +111,20 @@ sed 's/"seq_len": 16/"seq_len": 8/' a.json >valid.json
 check 'validation' nibble train valid.json --validation.enable --validation.dataset_path t.txt --validation.freq 1 --validation.steps=-1
 says 'its line' 'validate step: *1  loss: *' "$seen.out"
 refused 3 '*validation.enable is set, but validation.dataset_path names no text' train a.json --validation.enable
-refused 3 '*the tokenizer has id 2000 (*), but the model has 2000 ids; train with its own tokenizer, or with model.vocab_size 2048' \
+refused 3 '*the tokenizer has id 2000 (*), but the model has 2000 ids; train with the model*s tokenizer, or with model.vocab_size 2048' \
     train a.json --model.vocab_size=2000
 
 # keys
 refused 2 '--training.step: there is no such key of a training config; did you mean training.steps' train a.json --training.step 5
-refused 2 '--training.steps is "ten"; a whole number from 1 to * is wanted' train a.json --training.steps ten
+refused 2 '--training.steps is "ten"; a whole number from 1 to * is expected' train a.json --training.steps ten
 refused 2 '--training.steps is nothing; *' train a.json --training.steps
-refused 2 '--training.compile is "a.json"; true or false is wanted' train a.json --training.compile a.json
-refused 2 '--parallelism.tensor_parallel_degree is "2"; only 1 is built; *' train a.json --parallelism.tensor_parallel_degree=2
+refused 2 '--training.compile is "a.json"; true or false is expected' train a.json --training.compile a.json
+refused 2 '--parallelism.tensor_parallel_degree is "2"; only 1 is supported; *' train a.json --parallelism.tensor_parallel_degree=2
 refused 2 '--training.steps=5 overrides a key of a training config, but * is a model' plan "$MODEL" --training.steps=5
 refused 2 'unknown option --training.steps*' generate "$MODEL" --training.steps=5
 refused 2 'pattern "outputs" matches no layer; did you mean output' train a.json --model.converters mx --mx.filter_fqns outputs
-refused 2 '* is a model; a training config is wanted' train "$MODEL"
-refused 2 '`nibble train` wants CONFIG: a training config (.json)' train
+refused 2 '* is a model, not a training config' train "$MODEL"
+refused 2 '`nibble train` needs CONFIG: a training config (.json)' train
 refused 6 'nowhere.json: there is no such file or directory' train nowhere.json
 sed 's/"steps"/"stepps"/' a.json >wrong.json
 refused 3 'wrong.json: line 2, column *: "training.stepps" is not a key of a training config; did you mean training.steps' train wrong.json
@@ -133,7 +133,7 @@ refused 3 'wrong.json: line 2, column *: training.steps is 0; a whole number fro
 
 sed 's/"steps": 1}/"steps": 1}, "training": {"steps": 2}/' a.json >wrong.json
 refused 3 'wrong.json: line 2, column *: section "training" is given twice' train wrong.json
-refused 2 '--optimizer.beta1 is "1"; a number from 0 to 0.9999999 is wanted' train a.json --optimizer.beta1=1
+refused 2 '--optimizer.beta1 is "1"; a number from 0 to 0.9999999 is expected' train a.json --optimizer.beta1=1
 refused 2 '--checkpoint.dir: there is no such key of a training config; `nibble train --keys` lists them' train a.json --checkpoint.dir x
 # a config may leave its model to options; without them it says what is missing
 sed 's/"model": *{[^}]*}, *//' a.json >wrong.json
@@ -164,7 +164,7 @@ refused 3 'training.dataset_path names no text to train on: *' train wrong.json
 refused 3 '*the tokenizer has id*but the model has 100*' train a.json --model.vocab_size 100
 refused 6 '*there is no tokenizer; name one with --model.tokenizer_path FILE or DIR' train a.json --model.tokenizer_path b
 refused 3 'training.global_batch_size 3 is not local_batch_size 2 times a power of two; 2 and 4 are' train a.json --training.global_batch_size 3
-refused 3 '*training.seq_len 64 is over the 32 positions that the model is for; raise model.max_seq_len' train a.json --model.max_seq_len 32 --training.seq_len 64
+refused 3 '*training.seq_len 64 is over the model*s limit of 32 positions; raise model.max_seq_len' train a.json --model.max_seq_len 32 --training.seq_len 64
 
 # the table of keys
 check 'keys' nibble train --keys --json
@@ -172,9 +172,9 @@ python3 -c 'import json, sys; assert len(json.load(sys.stdin)["keys"]) > 100' <"
 refused 2 '--keys lists the keys of any config; leave out a.json, or --keys' train a.json --keys
 
 # options that would do nothing
-refused 2 '--json is of --keys; --metrics.path=FILE writes *' train a.json --json
-refused 2 '--markdown is of --keys; *' train a.json --dry-run --markdown
-refused 2 '--dry-run trains no model to write; leave out --export' train a.json --dry-run --export model2
+refused 2 '--json needs --keys; --metrics.path=FILE writes *' train a.json --json
+refused 2 '--markdown needs --keys; *' train a.json --dry-run --markdown
+refused 2 '--dry-run trains nothing to export; leave out --export' train a.json --dry-run --export model2
 refused 2 '--keys trains nothing; leave out --dry-run' train --keys --dry-run
 
 # another text in between, what casts lose, and a step that must not be taken
@@ -188,7 +188,7 @@ says 'the validation in the metrics' '{"step": 2, "validation_loss": *' out/m.js
 says 'the casts in the metrics' '{"step": 2, "casts": \[{"layer": "model.layers.0.self_attn.q_proj", *' out/m.jsonl
 nibble train "$debug" "${small[@]}" --optimizer.lr=900 --training.spike_factor=1.5 >"$seen.out" 2>"$seen.err"
 [ $? -eq 8 ] || { echo 'FAIL a spike does not end with 8' && failures=1; }
-says 'the spike' 'nibble: step 2: the loss of * is over 1.5 times its mean of *; weights are as they were before the step' "$seen.err"
+says 'the spike' 'nibble: step 2: the loss of * is over 1.5 times its mean of *; the weights are unchanged' "$seen.err"
 check 'a spike that is skipped' nibble train "$debug" "${small[@]}" --optimizer.lr=900 --training.spike_factor=1.5 \
     --training.skip_bad_steps
 says 'the skipped step' 'step:  2 * skipped' "$seen.out"

@@ -47,11 +47,11 @@ check 'nothing else is left' [ -z "$(find . -name '*.part' -o -name '*.lock' -o 
 size=$(stat -c %s whole/checkpoint/step-00000060/moments.safetensors)
 status=0
 (ulimit -f $((size / 1024 - 8)) && run --job.dump_folder=cut) >"$seen.report" 2>"$seen.err" || status=$?
-equal 'a file-size limit' '6 nibble: no checkpoint of step 2: cut/checkpoint/step-00000002.part/moments.safetensors: cannot write to it: File too large' \
+equal 'a file-size limit' '6 nibble: cannot write the checkpoint of step 2: cut/checkpoint/step-00000002.part/moments.safetensors: cannot write to it: File too large' \
     "$status $(cat "$seen.err")"
 status=0
 (ulimit -f $((size / 1024 - 8)) && run --job.dump_folder=parts --training.steps=70) >"$seen.report" 2>"$seen.err" || status=$?
-equal 'the one before stands' '6 nibble: no checkpoint of step 62, that of step 60 stands: parts/checkpoint/step-00000062.part/moments.safetensors: cannot write to it: File too large' \
+equal 'the one before stands' '6 nibble: cannot write the checkpoint of step 62 (that of step 60 is intact): parts/checkpoint/step-00000062.part/moments.safetensors: cannot write to it: File too large' \
     "$status $(cat "$seen.err")"
 check 'and is whole' nibble verify parts/checkpoint/step-00000060
 refused 3 '*training.seq_len is 64 in the checkpoint, but 32 here*' train tiny.json --quiet --job.dump_folder=parts --training.seq_len=32

@@ -15,7 +15,7 @@ for option in temp top-p min-p repeat-penalty; do
         refused 2 "--$option: \"$value\" is not a number of 0 or more" generate "$MODEL" --$option "$value"
     done
 done
-refused 2 '4097 threads: the number must be from 0 (all cores) to 1024' plan "$MODEL" -t 4097
+refused 2 '4097 threads: must be 0 (all cores) to 1024' plan "$MODEL" -t 4097
 refused 2 'temperature 1e+06 is not between 0 and 100' generate "$MODEL" --temp 1e6
 refused 2 'top-p 1.5 is not above 0 and at most 1' generate "$MODEL" --top-p 1.5
 refused 2 'top-p 0 is not above 0 and at most 1' generate "$MODEL" --top-p 0
@@ -23,11 +23,11 @@ refused 2 'min-p 2 is not between 0 and 1' generate "$MODEL" --min-p 2
 refused 2 'a context of 513 is over the model'\''s 512' generate "$MODEL" -c 513
 refused 2 'a window of 1 is not between 2 and the context of 512' eval "$MODEL" --text "$MODEL/heldout.txt" --window 1
 refused 2 'a window of 513 is not between 2 and the context of 512' eval "$MODEL" --text "$MODEL/heldout.txt" --window 513
-refused 2 'dtype "f8" is none of f32, f16, bf16' plan "$MODEL" --dtype f8
-refused 2 'the cache'\''s type "q8_0" is none of f32, f16, bf16, int8; int8 has *' generate "$MODEL" --cache-type q8_0
-refused 2 'the cache'\''s type "int4" is none of f32, f16, bf16, int8' plan "$MODEL" --cache-type int4
+refused 2 'dtype "f8" is not one of f32, f16, bf16' plan "$MODEL" --dtype f8
+refused 2 'cache type "q8_0" is not one of f32, f16, bf16, int8; int8 has *' generate "$MODEL" --cache-type q8_0
+refused 2 'cache type "int4" is not one of f32, f16, bf16, int8' plan "$MODEL" --cache-type int4
 refused 2 '--cache-type int8 has no effect in training*' plan "$REPO/configs/nibble_tales.json" --cache-type int8
-refused 2 '--isa sse9: no such instruction set; known are ref, *' plan "$MODEL" --isa sse9
+refused 2 '--isa sse9: unknown instruction set; choose one of ref, *' plan "$MODEL" --isa sse9
 refused 2 '--engine nonsense: no such engine; known are *torchao*executorch' plan "$MODEL" --engine nonsense
 refused 2 'device "mi220" is not known; did you mean mi210; *' plan "$MODEL" --device mi220
 refused 2 '--layer nonsense: no layer matches' plan "$MODEL" --layer nonsense
@@ -39,10 +39,10 @@ refused 2 '--allow nonsense: no such rung; known are kernel, device, dequant and
 refused 2 '--allow nonsense: no layer or operation matches*' plan "$MODEL" --allow nonsense=device
 refused 2 '--kernel nonsense: no kernel of that name*' plan "$MODEL" --kernel nonsense
 refused 2 '--kernel lm_head=nonsense: no kernel of that name*' plan "$MODEL" --kernel lm_head=nonsense
-refused 2 '--place nonsense: this plan has the device cpu and no other' plan "$MODEL" --place nonsense
-refused 2 'format "zip" is none of torchao, nibble, *' quantize "$MODEL" out --recipe int8wo --format zip
-refused 4 '*: the format gguf cannot hold int8wo at *: its blocks are of 32 *' quantize "$MODEL" out --recipe int8wo --format gguf
-refused 4 '*: the format gguf cannot hold int8wo-g32 at *say -ggml*' quantize "$MODEL" out --recipe int8wo-g32 --format gguf
+refused 2 '--place nonsense: this plan has only the device cpu' plan "$MODEL" --place nonsense
+refused 2 'format "zip" is not one of gguf, nibble, *' quantize "$MODEL" out --recipe int8wo --format zip
+refused 4 '*: the format gguf cannot hold int8wo at *: its blocks have 32 codes*' quantize "$MODEL" out --recipe int8wo --format gguf
+refused 4 '*: the format gguf cannot hold int8wo-g32 at *add -ggml*' quantize "$MODEL" out --recipe int8wo-g32 --format gguf
 refused 2 'stop string 1 is empty*' generate "$MODEL" --stop ''
 refused 2 'stop string 2 is not valid UTF-8' generate "$MODEL" --stop a --stop $'\xff'
 only_here

@@ -46,7 +46,7 @@ check 'what is there can be listed' nibble info missing
 cp -r q range
 code=$(damage range/model.safetensors offset model.layers.0.mlp.up_proj._weight_qdata)
 printf '\x09' | dd of=range/model.safetensors bs=1 seek="$code" conv=notrunc status=none
-found '*code-range: model.layers.0.mlp.up_proj.weight: code at row 0, column 0 is 9, outside of -8 to 7 for int4*' range
+found '*code-range: model.layers.0.mlp.up_proj.weight: code at row 0, column 0 is 9, outside -8 to 7 for int4*' range
 rm flipped/nibble.json
 check 'without a manifest only what the format says is known' nibble verify flipped
 
@@ -54,7 +54,7 @@ nibble quantize "$MODEL" q8 --recipe int8wo --quiet >/dev/null
 check 'against itself' nibble verify q --against q
 nibble verify q --against q8 >report
 check 'against another, the distance of each weight' grep -q '^lm_head  *[0-9.]* dB' report
-check 'and as models' grep -Eq '^as models: 63 tokens, divergence 0\.[0-9]+ nats per token, the same likeliest token in [0-9.]+ %$' report
+check 'and as models' grep -Eq '^as models: 63 tokens, KL divergence 0\.[0-9]+ nats per token, the same top token in [0-9.]+ %$' report
 nibble verify q --against q --json | members models models.tokens=63 models.kl=0 models.top1_agreement=1
 rm q/config.json q/nibble.json
 check 'without a config.json bytes are checked' nibble verify q

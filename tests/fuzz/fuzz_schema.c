@@ -74,7 +74,7 @@ static void walk(const nib_constraint *c, const nib_token_trie *trie, uint64_t r
             break;
         nib__constraint_mask(masks, &s, mask);
         const int32_t id = choose(mask, trie, random >> 33, step >= ENDING || (random >> 60) < 6);
-        require(id >= 0 && nib__constraint_take(&s, id));
+        require(id >= 0 && nib__constraint_accept(&s, id));
         const uint8_t *at = nib__token_spelling(trie, id, &size);
         nib__text_put(&text, (const char *)at, size);
     }

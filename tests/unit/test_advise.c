@@ -20,14 +20,14 @@
 
 /* ---- the frontier ---- */
 
-static void expect_behind(const nib_merit *merits, size_t count, const int *wanted)
+static void expect_beaten_by(const nib_merit *merits, size_t count, const int *wanted)
 {
-    int behind[8];
-    assert_true(count <= COUNT(behind));
-    nib__frontier(behind, merits, count);
+    int beaten_by[8];
+    assert_true(count <= COUNT(beaten_by));
+    nib__frontier(beaten_by, merits, count);
     for (size_t i = 0; i < count; i++)
-        if (behind[i] != wanted[i])
-            fail_msg("%zu is behind %d, wanted %d", i, behind[i], wanted[i]);
+        if (beaten_by[i] != wanted[i])
+            fail_msg("%zu is beaten by %d, wanted %d", i, beaten_by[i], wanted[i]);
 }
 
 static void test_frontier(void **state)
@@ -35,50 +35,50 @@ static void test_frontier(void **state)
     (void)state;
     /* each is best in one thing; the last is best in none */
     const nib_merit merits[] = {{true, 1, 9, 9}, {true, 9, 1, 9}, {true, 9, 9, 1}, {true, 9, 9, 9}};
-    expect_behind(merits, 3, (int[]){-1, -1, -1});
-    expect_behind(merits, 4, (int[]){-1, -1, -1, 0});
-    /* behind one that is itself behind: the first is named */
+    expect_beaten_by(merits, 3, (int[]){-1, -1, -1});
+    expect_beaten_by(merits, 4, (int[]){-1, -1, -1, 0});
+    /* beaten by one that is itself beaten: the unbeaten one is named */
     const nib_merit chain[] = {{true, 3, 3, 3}, {true, 2, 2, 2}, {true, 1, 1, 1}};
-    expect_behind(chain, 3, (int[]){2, 2, -1});
+    expect_beaten_by(chain, 3, (int[]){2, 2, -1});
 }
 
 static void test_frontier_ties(void **state)
 {
     (void)state;
     const nib_merit equal[] = {{true, 1, 1, 1}, {true, 1, 1, 1}};
-    expect_behind(equal, 2, (int[]){-1, -1});
+    expect_beaten_by(equal, 2, (int[]){-1, -1});
     const nib_merit tied[] = {{true, 1, 1, 2}, {true, 1, 1, 1}};
-    expect_behind(tied, 2, (int[]){1, -1});
+    expect_beaten_by(tied, 2, (int[]){1, -1});
     /* 4 % slower is as fast, and costs less; 6 % is slower */
     const nib_merit near[] = {{true, 2, 1.00, 1}, {true, 1, 1.04, 1}};
-    expect_behind(near, 2, (int[]){1, -1});
+    expect_beaten_by(near, 2, (int[]){1, -1});
     const nib_merit slower[] = {{true, 2, 1.00, 1}, {true, 1, 1.06, 1}};
-    expect_behind(slower, 2, (int[]){-1, -1});
+    expect_beaten_by(slower, 2, (int[]){-1, -1});
     /* each as fast as the next, the ends are not: no circle, and someone is left */
     const nib_merit stairs[] = {{true, 1, 1.00, 1}, {true, 1, 1.04, 1}, {true, 1, 1.08, 1}};
-    expect_behind(stairs, 3, (int[]){-1, -1, 0});
+    expect_beaten_by(stairs, 3, (int[]){-1, -1, 0});
 }
 
 static void test_frontier_unknown(void **state)
 {
     (void)state;
     const nib_merit merits[] = {{true, NAN, 1, 1}, {true, 5, 1, 1}, {true, 5, NAN, 1}};
-    expect_behind(merits, 3, (int[]){1, -1, 1});
+    expect_beaten_by(merits, 3, (int[]){1, -1, 1});
     const nib_merit nothing[] = {{true, NAN, NAN, 2}, {true, NAN, NAN, 1}};
-    expect_behind(nothing, 2, (int[]){1, -1});
+    expect_beaten_by(nothing, 2, (int[]){1, -1});
     /* NaN is still the fastest of all: only what is known can be outdone in it */
     const nib_merit fast[] = {{true, NAN, 1, 1}, {true, 5, 2, 1}};
-    expect_behind(fast, 2, (int[]){-1, -1});
+    expect_beaten_by(fast, 2, (int[]){-1, -1});
     /* what is not done as asked, or does not fit, outdoes nothing, and has no place */
     const nib_merit out[] = {{false, 0, 0, 0}, {true, 5, 5, 5}, {false, 9, 9, 9}};
-    expect_behind(out, 3, (int[]){-1, -1, -1});
+    expect_beaten_by(out, 3, (int[]){-1, -1, -1});
 }
 
 static void expect_taken(const nib_merit *merits, size_t count, double most, int wanted,
                          bool wanted_within)
 {
     bool within;
-    const int taken = nib__frontier_take(&within, merits, count, most);
+    const int taken = nib__frontier_choose(&within, merits, count, most);
     if (taken != wanted || within != wanted_within)
         fail_msg("took %d, %s; wanted %d", taken, within ? "within" : "over", wanted);
 }
@@ -292,10 +292,10 @@ static void test_memory(void **state)
     nib_err err;
     (void)state;
     assert_int_equal(advise(&p, &o, NIB_FORM_TEXT, &err), NIB_OK);
-    assert_non_null(strstr(report.text, "memory  25.8 GB (what it has) for"));
+    assert_non_null(strstr(report.text, "memory  25.8 GB (the device's) for"));
     o.memory = UINT64_C(1000000000000);
     assert_int_equal(advise(&p, &o, NIB_FORM_TEXT, &err), NIB_OK);
-    assert_non_null(strstr(report.text, "memory  25.8 GB (what it has) for"));
+    assert_non_null(strstr(report.text, "memory  25.8 GB (the device's) for"));
     o.memory = UINT64_C(2500000000);
     assert_int_equal(advise(&p, &o, NIB_FORM_TEXT, &err), NIB_OK);
     assert_non_null(strstr(report.text, "memory  2.5 GB (--memory) for"));

@@ -48,7 +48,7 @@ static void test_twice(void **state)
 {
     static const wrong cases[] = {
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"role\": \"system\"}]}",
-         "messages[0].role", "messages[0].role is there twice"},
+         "messages[0].role", "messages[0].role is given twice"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"content\": \"a\", "
          "\"c\\u006fntent\": \"b\", \"role\": \"user\"}]}",
          "messages[1].content", "twice"},
@@ -66,7 +66,7 @@ static void test_twice(void **state)
               "false}}",
          "stream_options.include_usage", "twice"},
         {USER "\"chat_template_kwargs\": {\"a\": {\"b\": 1}, \"\\u0061\": 2}}",
-         "chat_template_kwargs", "chat_template_kwargs.a is there twice"},
+         "chat_template_kwargs", "chat_template_kwargs.a is given twice"},
     };
     (void)state;
     expect_wrong(cases, COUNT(cases));
@@ -92,16 +92,16 @@ static void test_wrong(void **state)
         {USER "\"response_format\": {}}", "response_format.type", "has no type"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\", "
          "\"mood\": \"sad\"}]}]}",
-         "messages[0].content.mood", "not known"},
+         "messages[0].content.mood", "unknown member"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\", "
          "\"file\": {}}]}]}",
-         "messages[0].content", "belongs to another type"},
+         "messages[0].content", "with a member of another type"},
         {USER "\"chat_template_kwargs\": {\"a\": 1, \"messages\": []}}", "chat_template_kwargs",
-         "chat_template_kwargs.messages is not the template's own"},
+         "chat_template_kwargs.messages is not allowed"},
         {USER "\"chat_template_kwargs\": {\"tools\": null}}", "chat_template_kwargs",
-         "chat_template_kwargs.tools is not the template's own"},
+         "chat_template_kwargs.tools is not allowed"},
         {USER "\"ignore_eos\": true, \"response_format\": {\"type\": \"json_object\"}}",
-         "ignore_eos", "with response_format that is where a value ends"},
+         "ignore_eos", "where response_format ends its value"},
     };
     (void)state;
     expect_wrong(cases, COUNT(cases));

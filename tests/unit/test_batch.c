@@ -591,7 +591,7 @@ static void test_drawn_there(void **state)
             g->job.prompt_logprobs = false;
             g->job.top = here == 2 || (here == 1 && j == 1) ? 0 : -1;
             nib__batch_add(b, &g->job);
-            assert_int_equal(g->job.there == NULL, g->job.top >= 0);
+            assert_int_equal(g->job.device_sampler == NULL, g->job.top >= 0);
         }
         finish_all(b);
         for (int j = 0; j < JOBS; j++) {

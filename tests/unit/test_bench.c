@@ -113,7 +113,7 @@ static void what_cannot_be_timed_is_refused(void **state)
     } cases[] = {
         {{.batch = 3}, "a batch of 3 sequences is over the 2 of the session, or the limit of 512"},
         {{.contexts = far, .context_count = 1},
-         "2 new tokens behind 15 positions do not fit the context of 16; raise --context or lower "
+         "2 new tokens after 15 positions do not fit the context of 16; raise --context or lower "
          "them"},
         {{.repeats = 1001}, "1001 repeats are over the limit of 1000"},
         {{.against = tales, .beside = true, .repeats = 1}, NULL},
@@ -173,12 +173,12 @@ static void peers_that_write_something_else_are_refused(void **state)
     const struct {
         const char *text, *words;
     } cases[] = {
-        {"", "peer: it wrote no list of JSON; is it llama-bench, which takes -o json?"},
-        {"| model | size |\n", "peer: it wrote no list of JSON"},
+        {"", "peer: its output has no JSON list; is it llama-bench, which takes -o json?"},
+        {"| model | size |\n", "peer: its output has no JSON list"},
         {"[]", "peer: its JSON has no speed of a prompt"},
         {"[{\"n_prompt\": 8, \"n_gen\": 0, \"avg_ts\": 1}]",
          "peer: its JSON has no speed of new tokens"},
-        {"[1]", "peer: its JSON is no list of objects"},
+        {"[1]", "peer: its JSON is not a list of objects"},
         {"[{\"n_prompt\": 8", "peer: line 1, column "},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -240,10 +240,9 @@ static void a_program_that_fails_is_an_error(void **state)
     nib_process p;
     nib_err err;
     assert_int_equal(nib__process_run(&p, missing, NULL, 100, NULL, NULL, &a, &err), NIB_IO);
-    assert_string_equal(err.text,
-                        "/no/such/program: it cannot be started: No such file or directory");
+    assert_string_equal(err.text, "/no/such/program: cannot start it: No such file or directory");
     assert_int_equal(run_shell(&p, "while :; do echo much; done", 1000, NULL, &err), NIB_IO);
-    assert_string_equal(err.text, "/bin/sh: it wrote more than the 1000 bytes that are read");
+    assert_string_equal(err.text, "/bin/sh: it wrote more than 1000 bytes, the limit");
     assert_int_equal(run_shell(&p, "while :; do :; done", 100, never, &err), NIB_CANCELLED);
     assert_null(p.out);
 }
@@ -264,7 +263,7 @@ static void every_product_of_this_machine_is_timed(void **state)
                     nib__kernel_built(row) && !nib__kernel_is_ref(row) && row->code != NIB_ANY;
         for (const nib_cond *c = row->conds; here && c->relation != NIB_REL_END; c++)
             here = c->fact != NIB_FACT_ISA || nib__cond_holds(c, &engine->here.facts);
-        if (here != nib__bench_takes(engine, row))
+        if (here != nib__bench_supports(engine, row))
             fail_msg("%s: runs here %d, timed %d", row->name, here, !here);
         count += here;
     }

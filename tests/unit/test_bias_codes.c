@@ -149,7 +149,7 @@ static void test_int32_limits(void **state)
     int32_t codes[4];
     assert_int_equal(code_int32(&w, large, codes, &err), NIB_NOT_AS_ASKED);
     assert_non_null(strstr(err.text, "the bias of output 2, 17000, is 2228224000 steps of"));
-    assert_non_null(strstr(err.text, "ask for --bias int8 or float"));
+    assert_non_null(strstr(err.text, "use --bias int8 or float"));
     assert_int_equal(code_int32(&w, dead, codes, &err), NIB_NOT_AS_ASKED);
     assert_non_null(strstr(err.text, "the bias of output 3, 0.5, is inf steps of 0"));
 }
@@ -198,9 +198,9 @@ static void test_allowed(void **state)
         {"int8dq-static", NIB_BIAS_INT32, NIB_BIAS_INT32, NULL},
         {"int8dq", NIB_BIAS_INT32, 0,
          "m: int8dq takes no int32 bias: its activations have a scale"},
-        {"8da4w-g32-static", NIB_BIAS_INT32, 0, "its groups have a scale each"},
+        {"8da4w-g32-static", NIB_BIAS_INT32, 0, "each of its groups has a scale"},
         {"int8wo", NIB_BIAS_INT32, 0, "its activations are floats"},
-        {"fp8dq", NIB_BIAS_INT32, 0, "the sums of its products are no integers"},
+        {"fp8dq", NIB_BIAS_INT32, 0, "its sums are not integers"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         const nib_scheme s = parsed(cases[i].scheme);
@@ -223,7 +223,7 @@ static void test_parse(void **state)
     assert_true(nib__bias_parse(&form, NULL, &err) == NIB_OK && form == NIB_BIAS_NONE);
     assert_true(nib__bias_parse(&form, "int32", &err) == NIB_OK && form == NIB_BIAS_INT32);
     assert_int_equal(nib__bias_parse(&form, "none", &err), NIB_USAGE);
-    assert_string_equal(err.text, "bias \"none\" is none of float, int8, int32");
+    assert_string_equal(err.text, "bias \"none\" is not one of float, int8, int32");
 }
 
 int main(void)

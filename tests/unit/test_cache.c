@@ -348,9 +348,9 @@ static void test_errors(void **state)
     extend(&kv, 0, 70);
     assert_refused(&kv, 0, 70, NIB_NO_MEMORY,
                    "position 70 of sequence 0 is past the context of 70");
-    assert_refused(&kv, 1, 1, NIB_USAGE, "position 1 of sequence 1 is not its next, 0");
-    assert_refused(&kv, 0, 69, NIB_USAGE, "position 69 of sequence 0 is not its next, 70");
-    assert_refused(&kv, 2, 0, NIB_USAGE, "sequence 2 is not one of the 2");
+    assert_refused(&kv, 1, 1, NIB_USAGE, "position 1 of sequence 1 is not its next one, 0");
+    assert_refused(&kv, 0, 69, NIB_USAGE, "position 69 of sequence 0 is not its next one, 70");
+    assert_refused(&kv, 2, 0, NIB_USAGE, "sequence 2 does not exist; 2 sequences are open");
     assert_refused(&kv, -1, 0, NIB_USAGE, "sequence -1");
     nib__kv_close(&kv);
     nib_kv untouched = {.layers = 77};

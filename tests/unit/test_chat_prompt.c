@@ -104,7 +104,7 @@ static void test_places(void **state)
     expect_prompt(&tools, "T");
     put_file("chat_template.jinja", "J{{ messages[0].role }}\n");
     expect_prompt(&hello, "Juser\n");
-    expect_prompt(&hello, "tokenizer_config.json is another chat template than that of");
+    expect_prompt(&hello, "tokenizer_config.json has a different chat template from that of");
     expect_prompt(&tools, "Juser");
     put_file("chat_template.jinja", "{{ 1\n");
     expect_prompt(&hello, "chat_template.jinja: line 1: the tag that begins here");
@@ -123,11 +123,11 @@ static void test_options(void **state)
     expect_prompt(&o, "v1970FalseNone");
     o.variables = "[]";
     o.variables_size = 2;
-    expect_prompt(&o, "! the variables are no JSON object");
+    expect_prompt(&o, "! the variables are not a JSON object");
     o.variables = NULL;
     o.messages = "{}";
     o.messages_size = 2;
-    expect_prompt(&o, "! the messages are no JSON array");
+    expect_prompt(&o, "! the messages are not a JSON array");
 }
 
 static void test_no_special_from_users(void **state)

@@ -90,7 +90,7 @@ static void test_other_formats(void **state)
     write_bytes(in(path, dir, "b.pt"), "PK\003\004 and more", 13);
     expect_refused(path, NIB_BAD_INPUT, "does not end with its end record");
     write_bytes(in(path, dir, "c.bin"), "\x80\002ctorch", 8);
-    expect_refused(path, NIB_UNSUPPORTED, "pickle outside of a zip file");
+    expect_refused(path, NIB_UNSUPPORTED, "pickle outside a zip file");
     write_bytes(in(path, dir, "d.bin"), "\x80\002\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.", 16);
     expect_refused(path, NIB_UNSUPPORTED, "before 1.6");
     /* A header of 640 bytes: its size reads as the beginning of a pickle. */
@@ -115,7 +115,7 @@ static void test_sparse_file(void **state)
     make_directory(dir);
     write_safetensors(dir, "big.safetensors", "{" U8("a", "0,1") "}", NULL, 1);
     if (truncate(in(path, dir, "big.safetensors"), (off_t)1 << 42) == 0) /* 4 TiB of nothing */
-        expect_refused(path, NIB_BAD_INPUT, "behind the last tensor");
+        expect_refused(path, NIB_BAD_INPUT, "after the last tensor");
     drop_directory(dir);
 }
 
@@ -238,7 +238,7 @@ static void test_shards(void **state)
     cp = open_ok(dir);
     assert_int_equal(nib__checkpoint_ledger(cp)->note_count, 1);
     assert_non_null(strstr(nib__checkpoint_ledger(cp)->notes[0].text,
-                           "total_size 4, the tensors have 3 bytes"));
+                           "total_size 4, but the tensors have 3 bytes"));
     nib__checkpoint_close(cp);
     drop_directory(dir);
 }
@@ -253,12 +253,12 @@ static void test_bad_indexes(void **state)
     } cases[] = {
         {"", NIB_BAD_INPUT, "expected"},
         {"[]", NIB_BAD_INPUT, "expected an object"},
-        {"{}", NIB_BAD_INPUT, "no weight_map"},
-        {"{\"weight_map\":{}}", NIB_BAD_INPUT, "empty one"},
+        {"{}", NIB_BAD_INPUT, "weight_map is missing"},
+        {"{\"weight_map\":{}}", NIB_BAD_INPUT, "or empty"},
         {"{\"weight_map\":{\"a\":\"s1.safetensors\"},\"weight_map\":{\"b\":\"s1.safetensors\"}}",
-         NIB_BAD_INPUT, "comes twice"},
+         NIB_BAD_INPUT, "appears twice"},
         {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"a\":\"s1.safetensors\"}}", NIB_BAD_INPUT,
-         "\"a\" comes twice"},
+         "\"a\" appears twice"},
         {"{\"weight_map\":{\"a\":1}}", NIB_BAD_INPUT, "expected a string"},
         {"{\"weight_map\":{\"a\":\"../s1.safetensors\"}}", NIB_BAD_INPUT,
          "\"../s1.safetensors\" is not the name of a file"},
@@ -275,14 +275,14 @@ static void test_bad_indexes(void **state)
         {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"s3."
          "safetensors\"}}",
          NIB_BAD_INPUT,
-         "shard \"s3.safetensors\" is missing; model.safetensors.index.json places 1 tensors in "
+         "shard \"s3.safetensors\" is missing; model.safetensors.index.json puts 1 tensors in "
          "it"},
         {"{\"weight_map\":{\"a\":\"s1.safetensors\"}}", NIB_BAD_INPUT,
          "s1.safetensors: tensor \"b\" is not in the weight_map"},
         {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s2.safetensors\",\"c\":\"s2."
          "safetensors\"}}",
          NIB_BAD_INPUT,
-         "tensor \"b\" is stored here, but the weight_map places it in \"s2.safetensors\""},
+         "tensor \"b\" is stored here, but the weight_map puts it in \"s2.safetensors\""},
         {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"d\":\"s1."
          "safetensors\"}}",
          NIB_BAD_INPUT, "s1.safetensors: tensor \"d\" is missing"},
@@ -413,7 +413,7 @@ static void test_robustness_files(void **state)
         nib__checkpoint_close(open_ok(in(path, data, good[i])));
     /* Its author's writer left 5 bytes too many; safetensors' own reader refuses it likewise. */
     expect_refused(in(path, data, "robustness/las7/tiny.safetensors"), NIB_BAD_INPUT,
-                   "5 bytes behind the last tensor");
+                   "5 bytes after the last tensor");
     expect_refused(in(path, data, "robustness/las7/tiny.gguf"), NIB_BAD_INPUT, "cut short");
 }
 

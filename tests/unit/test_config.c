@@ -190,7 +190,7 @@ static void test_refuses(void **state)
         {"\"hidden_size\":\"64\"", NIB_BAD_INPUT, "hidden_size"},
         {"\"hidden_size\":-64", NIB_BAD_INPUT, "-64 is negative (in \"hidden_size\")"},
         {"\"hidden_size\":0", NIB_BAD_INPUT,
-         "0 is given; at least 1 is wanted (in \"hidden_size\")"},
+         "0 is given; at least 1 is expected (in \"hidden_size\")"},
         {"\"hidden_size\":1e3", NIB_BAD_INPUT, "hidden_size"},
         {"\"hidden_size\":99999999999999999999", NIB_BAD_INPUT, "hidden_size"},
         {"\"hidden_size\":1000000000", NIB_BAD_INPUT, "hidden_size is 1000000000; 1 to 16777216"},
@@ -200,17 +200,18 @@ static void test_refuses(void **state)
         {"\"num_hidden_layers\":1025", NIB_BAD_INPUT, "num_hidden_layers is 1025; 1 to 1024"},
         {"\"hidden_size\":16777216,\"intermediate_size\":16777216,\"num_hidden_layers\":2,"
          "\"head_dim\":128",
-         NIB_BAD_INPUT, "1.69e+15 weights are described; at most 1.13e+15"},
+         NIB_BAD_INPUT, "describes 1.69e+15 weights; at most 1.13e+15"},
         {"\"num_hidden_layers\":2147483648", NIB_BAD_INPUT, "num_hidden_layers is 2147483648"},
         {"\"num_attention_heads\":0", NIB_BAD_INPUT,
-         "0 is given; at least 1 is wanted (in \"num_attention_heads\")"},
-        {"\"num_key_value_heads\":0", NIB_BAD_INPUT, "at least 1 is wanted (in \"num_key"},
-        {"\"head_dim\":0", NIB_BAD_INPUT, "at least 1 is wanted (in \"head_dim\")"},
-        {"\"model_max_length\":0", NIB_BAD_INPUT, "at least 1 is wanted (in \"model_max"},
+         "0 is given; at least 1 is expected (in \"num_attention_heads\")"},
+        {"\"num_key_value_heads\":0", NIB_BAD_INPUT, "at least 1 is expected (in \"num_key"},
+        {"\"head_dim\":0", NIB_BAD_INPUT, "at least 1 is expected (in \"head_dim\")"},
+        {"\"model_max_length\":0", NIB_BAD_INPUT, "at least 1 is expected (in \"model_max"},
         {"\"num_key_value_heads\":3", NIB_BAD_INPUT, "not a multiple of num_key_value_heads 3"},
         {"\"num_key_value_heads\":8", NIB_BAD_INPUT, "not a multiple of num_key_value_heads 8"},
         {"\"head_dim\":15", NIB_BAD_INPUT, "head_dim 15 is odd"},
-        {"\"vocab_size\":0", NIB_BAD_INPUT, "0 is given; at least 1 is wanted (in \"vocab_size\")"},
+        {"\"vocab_size\":0", NIB_BAD_INPUT,
+         "0 is given; at least 1 is expected (in \"vocab_size\")"},
         {"\"intermediate_size\":null", NIB_BAD_INPUT, "intermediate_size is missing; 1 to"},
         {"\"max_position_embeddings\":4611686018427387904", NIB_BAD_INPUT,
          "max_position_embeddings"},
@@ -227,17 +228,17 @@ static void test_refuses(void **state)
         {YARN "\"beta_slow\":-1}", NIB_BAD_INPUT, "beta_slow is -1; a number above 0"},
         {YARN "\"attention_factor\":-2}", NIB_BAD_INPUT,
          "attention_factor is -2; a number above 0"},
-        {YARN "\"truncate\":1}", NIB_BAD_INPUT, "true or false is wanted"},
+        {YARN "\"truncate\":1}", NIB_BAD_INPUT, "true or false is expected"},
         {YARN "\"original_max_position_embeddings\":1}", NIB_BAD_INPUT,
          "original_max_position_embeddings is 1; a number from 2"},
         {YARN "\"rope_theta\":1}", NIB_BAD_INPUT, "rope_theta is 1; a number above 1"},
         {YARN "\"llama_4_scaling_beta\":0.1}", NIB_UNSUPPORTED,
-         "llama_4_scaling_beta is 0.1; it is not built for llama"},
+         "llama_4_scaling_beta is 0.1; it is not supported for llama"},
         {YARN "\"mscales\":1}", NIB_BAD_INPUT, "rope scaling key \"mscales\""},
         {"\"rope_scaling\":{\"rope_type\":\"longrope\"}", NIB_BAD_INPUT,
          "short_factor is missing; the rope type \"longrope\" needs 8 numbers"},
         {"\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1]}", NIB_BAD_INPUT,
-         "short_factor has 2 numbers; 8 are wanted"},
+         "short_factor has 2 numbers; 8 are expected"},
         {"\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,-2]}",
          NIB_BAD_INPUT, "short_factor[7] is -2; a number above 0"},
         {"\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,1]}",
@@ -247,7 +248,7 @@ static void test_refuses(void **state)
         {"\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}", NIB_UNSUPPORTED,
          "\"dynamic\""},
         {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"type\":\"linear\"}", NIB_BAD_INPUT,
-         "named twice"},
+         "given twice"},
         {"\"rope_scaling\":{\"rope_type\":\"linear\"}", NIB_BAD_INPUT,
          "needs a factor of at least 1"},
         {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}", NIB_BAD_INPUT,
@@ -256,7 +257,7 @@ static void test_refuses(void **state)
         {"\"rope_parameters\":{\"full_attention\":{\"full_attention\":{}}}", NIB_BAD_INPUT,
          "\"full_attention\""},
         {"\"rope_parameters\":{\"sliding_attention\":{\"rope_theta\":10}}", NIB_UNSUPPORTED,
-         "layers of llama all rotate alike"},
+         "layers of llama use the same RoPE"},
         {"\"attention_bias\":1", NIB_BAD_INPUT, "attention_bias"},
         {"\"quantization_config\":\"gptq\"", NIB_BAD_INPUT, "(in \"quantization_config\")"},
         {"\"tie_word_embeddings\":\"yes\"", NIB_BAD_INPUT, "tie_word_embeddings"},
@@ -274,7 +275,7 @@ static void test_refuses(void **state)
         {"\"clip_qkv\":8", NIB_BAD_INPUT, "clip_qkv"},
         {"\"qk_norm\":true", NIB_BAD_INPUT, "qk_norm"},
         {"\"no_rope_layers\":[1,0]", NIB_BAD_INPUT, "no_rope_layers changes the result"},
-        {"\"no_rope_layers\":[1,2]", NIB_BAD_INPUT, "0 or 1 for each"},
+        {"\"no_rope_layers\":[1,2]", NIB_BAD_INPUT, "0 or 1 is expected for each"},
         {"\"no_rope_layers\":1", NIB_BAD_INPUT, "no_rope_layers"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -582,9 +583,9 @@ static void test_rope_lines(void **state)
     assert_int_equal(p.status, NIB_OK);
     assert_int_equal(p.ledger.setting_count, 1);
     assert_int_equal(count_settings(&p.ledger, "rope", "rope_parameters.short_factor"), 1);
-    nib__rope_say_context(&p.config, 512, &p.ledger);
+    nib__rope_report_context(&p.config, 512, &p.ledger);
     assert_int_equal(p.ledger.setting_count, 1);
-    nib__rope_say_context(&p.config, 513, &p.ledger);
+    nib__rope_report_context(&p.config, 513, &p.ledger);
     assert_int_equal(p.ledger.setting_count, 2);
     close_parsed(&p);
 }

@@ -33,7 +33,7 @@ static void test_layers_without_rope(void **state)
     expect_rope("\"no_rope_layers\":[1,0],\"no_rope_layer_interval\":2", "10", NULL);
     expect_rope("\"no_rope_layers\":[1,1],\"no_rope_layer_interval\":2", "11", "overruled");
     expect_rope("\"no_rope_layers\":[1]", NULL, "has 1 numbers, but num_hidden_layers is 2");
-    expect_rope("\"no_rope_layer_interval\":0", NULL, "0 is given; at least 1 is wanted");
+    expect_rope("\"no_rope_layer_interval\":0", NULL, "0 is given; at least 1 is expected");
     parsed p;
     open_config(&p, "llama", "\"no_rope_layer_interval\":0");
     assert_int_equal(count_settings(&p.ledger, "config-key", "no_rope_layer_interval"), 1);
@@ -100,12 +100,12 @@ static void test_longrope(void **state)
     assert_int_equal(p.config.rope_original, 4096); /* where no place has it */
     close_parsed(&p);
     open_config(&p, "phi3", "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}");
-    assert_says(&p, "not built for phi3; default and longrope are");
+    assert_says(&p, "not supported for phi3; default and longrope are");
     close_parsed(&p);
     open_config(&p, "phi3",
                 "\"partial_rotary_factor\":0.75,\"rope_scaling\":{\"type\":\"longrope\"," LISTS
                 "}");
-    assert_says(&p, "short_factor has 8 numbers; 6 are wanted");
+    assert_says(&p, "short_factor has 8 numbers; 6 are expected");
     close_parsed(&p);
 }
 
@@ -290,28 +290,28 @@ static void test_refused_keys(void **state)
     static const struct {
         const char *arch, *json, *says;
     } cases[] = {
-        {"phi3", "\"lm_head_bias\":true", "not built for phi3"},
-        {"qwen2", "\"use_mrope\":true", "not built for qwen2"},
-        {"phi3", "\"sliding_window\":0", "at least 1 position is wanted, or null"},
-        {"glm4", "\"partial_rotary_factor\":0.01", "an even number of at least 2 is wanted"},
-        {"cohere", "\"use_parallel_residual\":true", "not built for cohere"},
+        {"phi3", "\"lm_head_bias\":true", "not supported for phi3"},
+        {"qwen2", "\"use_mrope\":true", "not supported for qwen2"},
+        {"phi3", "\"sliding_window\":0", "at least 1 position is expected, or null"},
+        {"glm4", "\"partial_rotary_factor\":0.01", "an even number of at least 2 is expected"},
+        {"cohere", "\"use_parallel_residual\":true", "not supported for cohere"},
         {"cohere", "\"qk_layernorm\":true", "(in \"qk_layernorm\")"},
-        {"stablelm", "\"use_qk_norm\":true", "not built for stablelm"},
+        {"stablelm", "\"use_qk_norm\":true", "not supported for stablelm"},
         {"stablelm", "\"qk_layernorm\":\"yes\"", "qk_layernorm is"},
-        {"stablelm", "\"partial_rotary_factor\":0.01", "an even number of at least 2 is wanted"},
-        {"stablelm", "\"partial_rotary_factor\":1.5", "an even number of at least 2 is wanted"},
-        {"cohere2", "\"use_qk_norm\":true", "not built for cohere2"},
-        {"cohere2", "\"sliding_window\":null", "would rotate by positions"},
+        {"stablelm", "\"partial_rotary_factor\":0.01", "an even number of at least 2 is expected"},
+        {"stablelm", "\"partial_rotary_factor\":1.5", "an even number of at least 2 is expected"},
+        {"cohere2", "\"use_qk_norm\":true", "not supported for cohere2"},
+        {"cohere2", "\"sliding_window\":null", "would use RoPE"},
         {"gemma3_text", "\"rope_parameters\":{\"sliding_attention\":{\"factor\":8}}",
          "rope_parameters scales sliding_attention"},
         {"cohere2", "\"use_parallel_block\":false", "use_parallel_block is 0"},
-        {"cohere2", "\"position_embedding_type\":\"alibi\"", "only rope_gptj is built"},
-        {"starcoder2", "\"mlp_type\":\"gated\"", "only default is built for starcoder2"},
+        {"cohere2", "\"position_embedding_type\":\"alibi\"", "only rope_gptj is supported"},
+        {"starcoder2", "\"mlp_type\":\"gated\"", "only default is supported for starcoder2"},
         {"granite", "\"residual_multiplier\":0", "residual_multiplier is 0; a value from"},
         {"granite", "\"logits_scaling\":\"16\"", "logits_scaling is"},
-        {"gemma3_text", "\"attn_logit_softcapping\":50", "not built for gemma3_text"},
-        {"gemma3_text", "\"use_bidirectional_attention\":true", "not built for gemma3_text"},
-        {"gemma2", "\"hidden_activation\":\"relu\"", "only gelu_pytorch_tanh is built"},
+        {"gemma3_text", "\"attn_logit_softcapping\":50", "not supported for gemma3_text"},
+        {"gemma3_text", "\"use_bidirectional_attention\":true", "not supported for gemma3_text"},
+        {"gemma2", "\"hidden_activation\":\"relu\"", "only gelu_pytorch_tanh is supported"},
         {"gemma2", "\"query_pre_attn_scalar\":-1", "query_pre_attn_scalar is -1"},
     };
     (void)state;
@@ -422,9 +422,9 @@ static void test_windows(void **state)
         {"cohere2",
          "\"sliding_window\":512,\"layer_types\":[\"full_attention\",\"full_attention\"]",
          {0},
-         "no layer of cohere2 would rotate"},
-        {"cohere2", "\"sliding_window_pattern\":1", {0}, "no layer of cohere2 would rotate"},
-        {"cohere2", "\"sliding_window_pattern\":0", {0}, "of at least 1 is wanted"},
+         "no layer of cohere2 would use RoPE"},
+        {"cohere2", "\"sliding_window_pattern\":1", {0}, "no layer of cohere2 would use RoPE"},
+        {"cohere2", "\"sliding_window_pattern\":0", {0}, "of at least 1 is expected"},
         {"exaone4", "\"sliding_window\":null", {0, 0}, NULL},
         {"exaone4", "\"rope_theta\":1000000", {4096, 4096}, NULL}, /* where the key is absent */
         {"exaone4", "\"sliding_window\":8,\"sliding_window_pattern\":2", {8, 0}, NULL},
@@ -432,8 +432,8 @@ static void test_windows(void **state)
         {"gemma2", "\"sliding_window\":8", {8, 0}, NULL},
         {"gemma3_text", "\"sliding_window\":8", {8, 8}, NULL},
         {"gemma3_text", "\"sliding_window\":null", {0}, "layers of gemma3_text have a window"},
-        {"exaone4", "\"sliding_window_pattern\":\"LX\"", {0}, "letters L, with a window"},
-        {"mistral", "\"sliding_window\":0", {0}, "at least 1 position is wanted, or null"},
+        {"exaone4", "\"sliding_window_pattern\":\"LX\"", {0}, "letters L, a layer with a window"},
+        {"mistral", "\"sliding_window\":0", {0}, "at least 1 position is expected, or null"},
         {"mistral", "\"sliding_window\":-1", {0}, "-1 is negative"},
         {"qwen3",
          "\"layer_types\":[\"full_attention\"]",
@@ -551,7 +551,7 @@ static void test_rotating_windows(void **state)
     close_parsed(&p);
     open_config(&p, "exaone4",
                 "\"sliding_window\":8,\"layer_types\":[\"full_attention\",\"full_attention\"]");
-    assert_says(&p, "no layer of exaone4 would rotate");
+    assert_says(&p, "no layer of exaone4 would use RoPE");
     close_parsed(&p);
     /* a window that is not done as a list says it is told */
     open_config(

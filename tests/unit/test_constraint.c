@@ -391,11 +391,11 @@ static void test_ended(void **state)
     assert_int_equal(taken(&c, &copy, "2", 1), 1);
     assert_true(nib__constraint_complete(&copy) && nib__constraint_ended(&copy));
     assert_false(nib__constraint_ended(&s));
-    assert_false(nib__constraint_take(&copy, c.bytes['3']));
+    assert_false(nib__constraint_accept(&copy, c.bytes['3']));
     nib__constraint_start(&s, constraint);
     assert_int_equal(taken(&c, &s, "[]", 2), 2);
     assert_true(nib__constraint_complete(&s) && nib__constraint_ended(&s));
-    assert_false(nib__constraint_take(&s, c.bytes[' ']));
+    assert_false(nib__constraint_accept(&s, c.bytes[' ']));
     nib__constraint_close(constraint);
     close_constraining(&c);
 }
@@ -419,12 +419,12 @@ static void test_other_ids(void **state)
             continue;
         specials++;
         assert_false(walking_allows(&w, (int32_t)id));
-        assert_false(nib__constraint_take(&s, (int32_t)id));
+        assert_false(nib__constraint_accept(&s, (int32_t)id));
     }
     assert_true(specials != 0);
-    assert_false(nib__constraint_take(&s, -1));
-    assert_false(nib__constraint_take(&s, (int32_t)c.trie->vocab));
-    assert_false(nib__constraint_take(&s, INT32_MAX));
+    assert_false(nib__constraint_accept(&s, -1));
+    assert_false(nib__constraint_accept(&s, (int32_t)c.trie->vocab));
+    assert_false(nib__constraint_accept(&s, INT32_MAX));
     nib__masks_close(w.masks);
     free(w.allowed);
     nib__constraint_close(constraint);
@@ -445,7 +445,7 @@ static void test_spelling(void **state)
     assert_int_equal(nib__token_trie_open(&trie, t, &a, &err), NIB_OK);
     assert_int_equal(nib__constraint_open(&c, trie, &schema, &a, &err), NIB_UNSUPPORTED);
     assert_non_null(
-        strstr(err.text, "response_format: the tokenizer has no token that is the byte"));
+        strstr(err.text, "response_format: the tokenizer has no token for the single byte"));
     assert_null(c);
     nib__token_trie_close(trie);
     nib__tokenizer_close(t);

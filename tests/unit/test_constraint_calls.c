@@ -189,8 +189,8 @@ static void test_special_tokens(void **state)
         static const char rest[] = " [{\"name\": \"get_all\", \"arguments\": {}, \"id\": \"";
         nib__constraint_start(&s, constraint);
         assert_int_equal(taken(&c, &s, "</s>", 4), free ? 4 : 0);
-        assert_int_equal(nib__constraint_take(&s, other), free);
-        assert_true(nib__constraint_take(&s, mark));
+        assert_int_equal(nib__constraint_accept(&s, other), free);
+        assert_true(nib__constraint_accept(&s, mark));
         assert_int_equal(taken(&c, &s, rest, sizeof rest - 1), sizeof rest - 1);
         assert_int_equal(taken(&c, &s, "ab-", 3), 2);
         assert_int_equal(taken(&c, &s, "X09\"}]", 6), 6);
@@ -203,21 +203,21 @@ static void test_special_tokens(void **state)
     for (int free = 0; free < 2; free++) {
         nib_constraint *constraint = open_calls(&c, &added, free, false);
         nib__constraint_start(&s, constraint);
-        assert_true(nib__constraint_take(&s, nib__tokenizer_find(c.tokenizer, "<sep>", 5)));
+        assert_true(nib__constraint_accept(&s, nib__tokenizer_find(c.tokenizer, "<sep>", 5)));
         assert_int_equal(nib__calls_part(&s), NIB_CALL_AROUND);
         assert_int_equal(taken(&c, &s, "{\"name\": \"get\"", 14), 14);
         nib__constraint_close(constraint);
     }
     nib_constraint *constraint = open_calls(&c, &marks, false, true);
     nib__constraint_start(&s, constraint);
-    assert_false(nib__constraint_take(&s, other));
-    assert_true(nib__constraint_take(&s, mark));
+    assert_false(nib__constraint_accept(&s, other));
+    assert_true(nib__constraint_accept(&s, mark));
     assert_int_equal(taken(&c, &s, "get", 3), 3);
-    assert_false(nib__constraint_take(&s, mark));
-    assert_true(nib__constraint_take(&s, other));
+    assert_false(nib__constraint_accept(&s, mark));
+    assert_true(nib__constraint_accept(&s, other));
     assert_int_equal(taken(&c, &s, "{\"n\": 1}", 8), 8);
     assert_true(nib__constraint_complete(&s) && !nib__constraint_ended(&s));
-    assert_true(nib__constraint_take(&s, mark));
+    assert_true(nib__constraint_accept(&s, mark));
     assert_false(nib__constraint_complete(&s));
     nib__constraint_close(constraint);
     close_constraining(&c);
@@ -318,7 +318,7 @@ static void expect_canonical(const char *path, const nib_call_format *format, co
         nib_constraint_state s;
         nib__constraint_start(&s, constraint);
         for (size_t i = before; i < count; i++)
-            if (!nib__constraint_take(&s, ids[i]))
+            if (!nib__constraint_accept(&s, ids[i]))
                 fail_msg("%s: token %zu of %zu is not taken", path, i - before, count - before);
         assert_true(nib__constraint_complete(&s) && nib__calls_part(&s) == NIB_CALL_AROUND);
         nib__constraint_close(constraint);
@@ -399,10 +399,10 @@ static void test_refusals(void **state)
     expect_refused(&c, &tags, &pattern, false,
                    "tools[0].function.parameters.properties.a.pattern: ");
     f.middle = (nib_call_text){TEXT("x")};
-    expect_refused(&c, &f, &tools[0], false, "where a name ends");
+    expect_refused(&c, &f, &tools[0], false, "where the name of a call ends");
     f = tags;
     f.before = (nib_call_text){TEXT("")};
-    expect_refused(&c, &f, &tools[0], true, "the beginning of a call");
+    expect_refused(&c, &f, &tools[0], true, "where a call begins");
     f.before = (nib_call_text){TEXT(" \n")};
     nib_constraint *blank = open_calls(&c, &f, true, true); /* the text begins with just that */
     assert_int_equal(nib__calls_opening(blank), 2);

@@ -153,7 +153,7 @@ static void sequence_text(nib_text *out, const nib_data *d, const int32_t *ids, 
     const int64_t count = d->options.length + 1;
     bool any = false;
     nib__text_clear(out);
-    nib__text_format(out, "%" PRId64 " ", d->place.pass);
+    nib__text_format(out, "%" PRId64 " ", d->position.pass);
     for (int64_t i = 0; i < count; i++)
         if (first[i]) {
             nib__text_format(out, any ? ",%" PRId64 : "%" PRId64, i);
@@ -217,7 +217,7 @@ static void test_golden(void **state)
 
 /* ---- places ---- */
 
-static void expect_same_place(const nib_data_place *a, const nib_data_place *b)
+static void expect_same_place(const nib_data_position *a, const nib_data_position *b)
 {
     assert_int_equal(a->sequences, b->sequences);
     assert_int_equal(a->pass, b->pass);
@@ -233,13 +233,13 @@ static void expect_same_stream(nib_data *a, nib_data *b, int count)
     static int32_t ids[2][LENGTH_MAX + 1];
     static bool first[2][LENGTH_MAX + 1];
     const size_t wanted = (size_t)a->options.length + 1;
-    expect_same_place(&a->place, &b->place);
+    expect_same_place(&a->position, &b->position);
     for (int i = 0; i < count; i++) {
         must_next(a, ids[0], first[0]);
         must_next(b, ids[1], first[1]);
         assert_memory_equal(ids[0], ids[1], wanted * sizeof ids[0][0]);
         assert_memory_equal(first[0], first[1], wanted * sizeof first[0][0]);
-        expect_same_place(&a->place, &b->place);
+        expect_same_place(&a->position, &b->position);
     }
 }
 
@@ -256,7 +256,7 @@ static void try_places(const char *path, int64_t length, int count, int stride, 
     must_open_data(&used, &engine, &options);
     for (int k = 0; k < count; k += stride) {
         nib_data again, skipped;
-        const nib_data_place place = straight.place;
+        const nib_data_position place = straight.position;
         assert_int_equal(place.sequences, k);
         must_open_data(&again, &engine, &options);
         must_open_data(&skipped, &engine, &options);
@@ -266,8 +266,8 @@ static void try_places(const char *path, int64_t length, int count, int stride, 
         assert_int_equal(nib__data_skip(&skipped, k - k / 3, NULL), NIB_OK);
         expect_same_stream(&again, &skipped, ahead);
         assert_int_equal(nib__data_seek(&used, &place, NULL), NIB_OK);
-        assert_int_equal(nib__data_seek(&again, &used.place, NULL), NIB_OK);
-        assert_int_equal(nib__data_seek(&again, &again.place, NULL), NIB_OK);
+        assert_int_equal(nib__data_seek(&again, &used.position, NULL), NIB_OK);
+        assert_int_equal(nib__data_seek(&again, &again.position, NULL), NIB_OK);
         expect_same_stream(&used, &again, ahead);
         nib__data_close(&again);
         nib__data_close(&skipped);
@@ -275,7 +275,7 @@ static void try_places(const char *path, int64_t length, int count, int stride, 
             must_next(&straight, ids, first);
     }
     /* What was sought is what was read in order. */
-    assert_int_equal(nib__data_seek(&used, &straight.place, NULL), NIB_OK);
+    assert_int_equal(nib__data_seek(&used, &straight.position, NULL), NIB_OK);
     expect_same_stream(&straight, &used, ahead);
     nib__data_close(&straight);
     nib__data_close(&used);
@@ -298,7 +298,7 @@ static void test_places_in_pieces(void **state)
     try_places(as_text("tests/data/corpus.jsonl"), 4096, 120, 23, 2);
 }
 
-static void expect_no_place(nib_data *d, nib_data_place place, const char *expected)
+static void expect_no_place(nib_data *d, nib_data_position place, const char *expected)
 {
     nib_err err;
     assert_int_equal(nib__data_seek(d, &place, &err), NIB_BAD_INPUT);
@@ -314,13 +314,13 @@ static void test_no_such_place(void **state)
         options_of(write_string("two.jsonl", "{\"text\": \"ab\"}\n\n{\"text\": \"cd\"}\n"), 2);
     nib_data d;
     must_open_data(&d, &engine, &options);
-    const nib_data_place good = {.sequences = 1, .begin = 16, .line = 3, .used = 2};
+    const nib_data_position good = {.sequences = 1, .begin = 16, .line = 3, .used = 2};
     assert_int_equal(nib__data_seek(&d, &good, NULL), NIB_OK);
     /* The second pass counts its lines from the first. */
     assert_int_equal(nib__data_skip(&d, 3, NULL), NIB_OK);
-    assert_int_equal(d.place.pass, 1);
-    assert_int_equal(d.place.line, d.place.begin == 0 ? 1 : 3);
-    nib_data_place p = good;
+    assert_int_equal(d.position.pass, 1);
+    assert_int_equal(d.position.line, d.position.begin == 0 ? 1 : 3);
+    nib_data_position p = good;
     p.used = 9;
     expect_no_place(&d, p, "two.jsonl has no id 9 in the document at byte 16 (line 3) from byte 0");
     p = good, p.used = -1;
@@ -359,8 +359,8 @@ static int64_t second_piece(const char *text, size_t size)
     must_open_data(&d, &engine, &options);
     do
         must_next(&d, ids, first);
-    while (d.place.piece == 0 && d.place.pass == 0);
-    const int64_t piece = d.place.piece;
+    while (d.position.piece == 0 && d.position.pass == 0);
+    const int64_t piece = d.position.piece;
     nib__data_close(&d);
     return piece;
 }
@@ -413,7 +413,7 @@ static void test_passes(void **state)
     }
     assert_int_equal(ids[0], 2046);
     assert_int_equal(ids[period - 1], 2047);
-    assert_int_equal(d.place.pass, 100 / period);
+    assert_int_equal(d.position.pass, 100 / period);
     nib__data_close(&d);
     char expected[2048];
     snprintf(expected, sizeof expected,
@@ -516,15 +516,15 @@ static void test_vocabulary(void **state)
     o.vocab = 2047;
     expect_refused(
         &o, "the tokenizer has id 2047 (<|end_of_text|>), but the model has 2047 ids; train with "
-            "its own tokenizer, or with model.vocab_size 2048");
+            "the model's tokenizer, or with model.vocab_size 2048");
     o.vocab = 2046;
     expect_refused(
         &o, "the tokenizer has id 2046 (<|begin_of_text|>), but the model has 2046 ids; train with "
-            "its own tokenizer, or with model.vocab_size 2048");
+            "the model's tokenizer, or with model.vocab_size 2048");
     o.vocab = 300;
     expect_refused(
-        &o, "the tokenizer has id 300 (\xc4\xa0in), but the model has 300 ids; train with its own "
-            "tokenizer, or with model.vocab_size 2048");
+        &o, "the tokenizer has id 300 (\xc4\xa0in), but the model has 300 ids; train with the "
+            "model's tokenizer, or with model.vocab_size 2048");
 
     /* Padding beyond the model's ids is no text's; an unknown character may be. */
     const char model[] = "\"unk_token\": \"<unk>\", \"vocab\": {\"a\": 0, \"b\": 1, \"<unk>\": 4}, "
@@ -539,7 +539,7 @@ static void test_vocabulary(void **state)
     expect_refused_after(
         &o, 20,
         "abc.jsonl, line 2: the tokenizer has id 4 (<unk>), but the model has 2 ids; train "
-        "with its own tokenizer, or with model.vocab_size 6");
+        "with the model's tokenizer, or with model.vocab_size 6");
     o.path = write_string("ab.txt", "abba");
     assert_string_equal(error_of(&o, 20, &status), "");
     assert_int_equal(status, NIB_OK);
@@ -547,9 +547,8 @@ static void test_vocabulary(void **state)
     nib_tokenizer *named =
         made_tokenizer(ADDED(4, "<unk>", true) ", " ADDED(5, "<name>", false), model);
     o.tokenizer = named;
-    expect_refused(&o,
-                   "the tokenizer has id 5 (<name>), but the model has 2 ids; train with its own "
-                   "tokenizer, or with model.vocab_size 6");
+    expect_refused(&o, "the tokenizer has id 5 (<name>), but the model has 2 ids; train with the "
+                       "model's tokenizer, or with model.vocab_size 6");
     nib__tokenizer_close(named);
 }
 
@@ -572,7 +571,7 @@ static void test_memory(void **state)
     free(text);
     nib_data d;
     must_open_data(&d, &engine, &options);
-    while (d.place.pass == 0)
+    while (d.position.pass == 0)
         must_next(&d, ids, first);
     assert_in_range(m.peak, SIZE, SIZE + 4 * (NIB_DATA_PIECE + 2) + 4096);
     nib__data_close(&d);

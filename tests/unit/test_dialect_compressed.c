@@ -60,7 +60,7 @@ static void test_packed_hostile(void **state)
         {2, {"m.weight_shape", "I64", 1, {2}, wrong}, NIB_BAD_INPUT, "expected [3, 4]"},
         {2, {"m.weight_shape", "I64", 1, {2}, huge}, NIB_BAD_INPUT, "at index 0"},
         {2, {"m.weight_shape", "I64", 1, {2}, negative}, NIB_BAD_INPUT, "at index 1"},
-        {2, {"m.weight_shape", "F32", 1, {2}, NULL}, NIB_BAD_INPUT, "a shape is I64 or I32"},
+        {2, {"m.weight_shape", "F32", 1, {2}, NULL}, NIB_BAD_INPUT, "a shape must be I64 or I32"},
         {2, {"m.weight_shape", "I64", 1, {1}, shape}, NIB_BAD_INPUT, "expected [2]"},
         {3, {NULL}, NIB_BAD_INPUT, "m.weight_zero_point: the tensor is missing"},
         {3, {"m.weight_zero_point", "I32", 2, {3, 2}, NULL}, NIB_BAD_INPUT, "expected [1, 2]"},
@@ -69,16 +69,16 @@ static void test_packed_hostile(void **state)
         {3,
          {"m.weight_zero_point", "I8", 2, {3, 2}, "\1\2\3\4\5\10"},
          NIB_BAD_INPUT,
-         "row 2, group 1 is 8, outside of -8 to 7"},
+         "row 2, group 1 is 8, outside -8 to 7"},
         {3,
          {"m.weight_zero_point", "I8", 2, {3, 2}, "\1\2\3\xf7\5\6"},
          NIB_BAD_INPUT,
-         "row 1, group 1 is -9, outside of -8 to 7"},
+         "row 1, group 1 is -9, outside -8 to 7"},
         {4, {NULL}, NIB_OK, ""},
         {4, {"m.weight_g_idx", "I32", 1, {20}, beyond}, NIB_BAD_INPUT, "input 1 into group 2"},
         {4, {"m.weight_g_idx", "I32", 1, {20}, before}, NIB_BAD_INPUT, "input 1 into group -1"},
         {4, {"m.weight_g_idx", "I32", 1, {20}, uneven}, NIB_UNSUPPORTED, "19 inputs into group 0"},
-        {4, {"m.weight_g_idx", "F32", 1, {20}, NULL}, NIB_BAD_INPUT, "are I32 or I64"},
+        {4, {"m.weight_g_idx", "F32", 1, {20}, NULL}, NIB_BAD_INPUT, "must be I32 or I64"},
         {4, {"m.weight_g_idx", "I32", 1, {19}, order}, NIB_BAD_INPUT, "expected [20]"},
         {5, {"m.bias", "BF16", 1, {4}, NULL}, NIB_BAD_INPUT, "m.bias: has shape [4]"},
         {5, {"m.bias", "I8", 1, {3}, NULL}, NIB_BAD_INPUT, "m.bias: is I8"},
@@ -111,7 +111,7 @@ static void test_bytes_hostile(void **state)
         {1, {"m.weight_scale", "F32", 2, {1, 1}, ones}, NIB_BAD_INPUT, "expected [3, 1]"},
         {1, {"m.weight_scale", "F32", 2, {3, 1}, not_finite + 2}, NIB_BAD_INPUT, "row 1"},
         {2, {NULL}, NIB_BAD_INPUT, "m.input_scale: the tensor is missing"},
-        {2, {"m.input_scale", "F32", 1, {2}, ones}, NIB_BAD_INPUT, "no single float"},
+        {2, {"m.input_scale", "F32", 1, {2}, ones}, NIB_BAD_INPUT, "not a single float"},
         {2, {"m.input_scale", "F32", 1, {1}, negative_scale}, NIB_BAD_INPUT, "finite and positive"},
         {2, {"m.input_scale", "F32", 1, {1}, NULL}, NIB_BAD_INPUT, "finite and positive"},
     };
@@ -142,7 +142,7 @@ static void test_float_hostile(void **state)
         {1, {"m.weight_scale", "F8_E4M3", 2, {2, 1}, e4m3}, NIB_BAD_INPUT, "row 1, group 0"},
         {1, {"m.weight_scale", "F32", 2, {2, 1}, ones}, NIB_BAD_INPUT, "scales are F8_E4M3"},
         {2, {NULL}, NIB_BAD_INPUT, "m.weight_global_scale: the tensor is missing"},
-        {2, {"m.weight_global_scale", "F32", 1, {2}, ones}, NIB_BAD_INPUT, "no single F32"},
+        {2, {"m.weight_global_scale", "F32", 1, {2}, ones}, NIB_BAD_INPUT, "not a single F32"},
         {2, {"m.weight_global_scale", "F32", 1, {1}, zero}, NIB_BAD_INPUT, "finite and positive"},
         {2, {"m.weight_global_scale", "F32", 1, {1}, infinite + 1}, NIB_BAD_INPUT, "finite and"},
     };
@@ -152,7 +152,10 @@ static void test_float_hostile(void **state)
                                      {"m.weight_scale", "F32", 2, {2, 1}, ones},
                                      {"m.weight_zero_point", "F8_E4M3", 2, {2, 1}, NULL}};
     static const change fp8_changes[] = {
-        {2, {"m.weight_zero_point", "F8_E4M3", 2, {2, 1}, "\0\70"}, NIB_UNSUPPORTED, "is not 0"},
+        {2,
+         {"m.weight_zero_point", "F8_E4M3", 2, {2, 1}, "\0\70"},
+         NIB_UNSUPPORTED,
+         "has values other than 0"},
         {2, {NULL}, NIB_OK, ""},
     };
     expect_changes(fp8, fp8_parts, COUNT(fp8_parts), fp8_changes, COUNT(fp8_changes));
@@ -181,17 +184,17 @@ static void test_config(void **state)
         {CT_CONFIG("pack-quantized", INT4 "0", "null"), NIB_UNSUPPORTED, "groups of 0"},
         {CT_CONFIG("pack-quantized", INT4 "-9", "null"), NIB_UNSUPPORTED, "groups of -9"},
         {CT_CONFIG("pack-quantized", INT4 "2.5", "null"), NIB_BAD_INPUT, "config.json"},
-        {CT_CONFIG("pack-quantized", INT4 "\"8\"", "null"), NIB_BAD_INPUT, "whole number"},
+        {CT_CONFIG("pack-quantized", INT4 "\"8\"", "null"), NIB_BAD_INPUT, "must be an integer"},
         {CT_CONFIG("pack-quantized", "\"num_bits\":3,\"group_size\":8", "null"), NIB_UNSUPPORTED,
          "3 bits of type \"int\""},
         {CT_CONFIG("pack-quantized", "\"num_bits\":4,\"type\":\"nf4\"", "null"), NIB_UNSUPPORTED,
          "type \"nf4\""},
-        {CT_CONFIG("marlin-24", INT4 "8", "null"), NIB_UNSUPPORTED, "is of format \"marlin-24\""},
+        {CT_CONFIG("marlin-24", INT4 "8", "null"), NIB_UNSUPPORTED, "has format \"marlin-24\""},
         {CT_CONFIG("int-quantized", INT4 "8", "null"), NIB_BAD_INPUT,
-         "m.weight: is missing, where format"},
+         "m.weight: is missing; format"},
         {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"
          "\"pack-quantized\"}}",
-         NIB_BAD_INPUT, "no config_groups"},
+         NIB_BAD_INPUT, "config_groups is missing"},
         {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"
          "\"pack-quantized\",\"config_groups\":{\"a\":{\"targets\":[\"re:x.*\"],\"weights\":"
          "{\"num_bits\":4}}}}}",
@@ -201,7 +204,7 @@ static void test_config(void **state)
          NIB_BAD_INPUT, "the ignore list"},
         {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":"
          "{\"W4A16\":[\"Linear\"]}}}",
-         NIB_BAD_INPUT, "a preset's name"},
+         NIB_BAD_INPUT, "names of presets"},
         {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":"
          "{\"a\":{\"targets\":[\"re:(\"]}}}}",
          NIB_BAD_INPUT, "config.json"},
@@ -211,8 +214,8 @@ static void test_config(void **state)
         {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":"
          "{\"a\":{\"targets\":[\"m\"]}},\"sparsity_config\":{\"format\":\"sparse-24-bitmask\"}}}",
          NIB_UNSUPPORTED, "sparse-24-bitmask"},
-        {NULL, NIB_UNSUPPORTED, "compressed-tensors does (weight_packed)"},
-        {"{}", NIB_UNSUPPORTED, "quantization_config in a config.json"},
+        {NULL, NIB_UNSUPPORTED, "compressed-tensors (weight_packed)"},
+        {"{}", NIB_UNSUPPORTED, "a config.json with quantization_config"},
     };
     for (size_t i = 0; i < COUNT(rows); i++)
         expect_module(rows[i].config, parts, COUNT(parts), rows[i].status, rows[i].fragment);
@@ -313,9 +316,9 @@ static void test_static_zero(void **state)
     drop_checkpoint(&m);
     static const change changes[] = {
         {3, {"m.input_zero_point", "I32", 1, {1}, wide}, NIB_OK, ""},
-        {3, {"m.input_zero_point", "I32", 1, {1}, beyond}, NIB_BAD_INPUT, "128, outside of -128"},
-        {3, {"m.input_zero_point", "F32", 1, {1}, NULL}, NIB_BAD_INPUT, "no single I8 or I32"},
-        {3, {"m.input_zero_point", "I8", 1, {2}, NULL}, NIB_BAD_INPUT, "no single I8 or I32"},
+        {3, {"m.input_zero_point", "I32", 1, {1}, beyond}, NIB_BAD_INPUT, "128, outside -128"},
+        {3, {"m.input_zero_point", "F32", 1, {1}, NULL}, NIB_BAD_INPUT, "not a single I8 or I32"},
+        {3, {"m.input_zero_point", "I8", 1, {2}, NULL}, NIB_BAD_INPUT, "not a single I8 or I32"},
     };
     expect_changes(config, parts, COUNT(parts), changes, COUNT(changes));
 }

@@ -181,7 +181,8 @@ static void test_refusals(void **state)
         const char *why; /* NULL: held */
     } cases[] = {
         {&nib__write_8da4w, "8da4w-g32", 64, false, NULL},
-        {&nib__write_8da4w, "8da4w-g32", 65, false, "k = 65 is no multiple of the group of 32"},
+        {&nib__write_8da4w, "8da4w-g32", 65, false,
+         "k = 65 is not a multiple of the group size 32"},
         {&nib__write_8da4w, "8da4w-g32-actsym", 64, false, "int4 layers have asymmetric int8"},
         {&nib__write_8da4w, "4da4w-g32", 64, false, "int4 layers have asymmetric int8"},
         {&nib__write_8da4w, "int4wo-g32-sym", 64, false, "int4 layers have asymmetric int8"},
@@ -189,20 +190,20 @@ static void test_refusals(void **state)
         {&nib__write_8da4w, "int8dq", 64, false, "int8 layers have asymmetric int8"},
         {&nib__write_8da4w, "int8wo", 64, false, "int8 layers have asymmetric int8"},
         {&nib__write_8da4w, "int8wo", 64, true, NULL},
-        {&nib__write_8da4w, "int8wo-g32", 64, true, "int4 groups, and int8 rows"},
-        {&nib__write_8da4w, "fp8wo", 64, false, "int4 groups, and int8 rows"},
+        {&nib__write_8da4w, "int8wo-g32", 64, true, "int4 groups and int8 rows"},
+        {&nib__write_8da4w, "fp8wo", 64, false, "int4 groups and int8 rows"},
         {&nib__write_compressed, "8da4w-g32-asym", 64, false, NULL},
-        {&nib__write_compressed, "8da4w-g32", 65, false, "no multiple of the group"},
+        {&nib__write_compressed, "8da4w-g32", 65, false, "not a multiple of the group"},
         {&nib__write_compressed, "int4wo-g32", 64, false, "zero points are integers"},
-        {&nib__write_compressed, "mxfp8", 64, false, "int4, int8 and e4m3 are"},
-        {&nib__write_compressed, "nvfp4", 64, false, "int4, int8 and e4m3 are"},
+        {&nib__write_compressed, "mxfp8", 64, false, "only int4, int8 and e4m3"},
+        {&nib__write_compressed, "nvfp4", 64, false, "only int4, int8 and e4m3"},
         {&nib__write_compressed, "fp8wo-tensor", 64, false, NULL},
         {&nib__write_gguf, "int8wo-g32", 96, false, NULL},
-        {&nib__write_gguf, "int8wo-g32", 65, false, "no multiple of the group of 32"},
-        {&nib__write_gguf, "int8wo-g64", 64, false, "its blocks are of 32"},
-        {&nib__write_gguf, "int8wo", 32, false, "its blocks are of 32"},
-        {&nib__write_gguf, "int8wo-g32-asym", 64, false, "its blocks are of 32"},
-        {&nib__write_gguf, "mxfp8", 64, false, "its blocks are of 32"},
+        {&nib__write_gguf, "int8wo-g32", 65, false, "not a multiple of the group size 32"},
+        {&nib__write_gguf, "int8wo-g64", 64, false, "its blocks have 32 codes"},
+        {&nib__write_gguf, "int8wo", 32, false, "its blocks have 32 codes"},
+        {&nib__write_gguf, "int8wo-g32-asym", 64, false, "its blocks have 32 codes"},
+        {&nib__write_gguf, "mxfp8", 64, false, "its blocks have 32 codes"},
         {&nib__write_float, "nvfp4", 48, false, NULL},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -212,12 +213,12 @@ static void test_refusals(void **state)
         const char *said = cases[i].writer->refuses(why, &w);
         if ((said == NULL) != (cases[i].why == NULL) ||
             (said != NULL && strstr(said, cases[i].why) == NULL))
-            fail_msg("%s in %s: %s", cases[i].scheme, cases[i].writer->name,
+            fail_msg("case %zu, %s: %s", i, cases[i].scheme,
                      said == NULL ? "held" : said);
     }
     char why[160];
     nib_output_weight zeros = without_act("8da4w-g32-asym", 9, 64);
-    assert_non_null(strstr(nib__write_gguf.refuses(why, &zeros), "its blocks are of 32"));
+    assert_non_null(strstr(nib__write_gguf.refuses(why, &zeros), "its blocks have 32 codes"));
 }
 
 /* Scales of f64 are f32 there, GGUF's f16 or e8m0; GGUF has no words for activations. */

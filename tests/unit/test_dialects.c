@@ -222,7 +222,7 @@ static void test_fp8_hostile(void **state)
                                  {"m.weight_scale_inv", "F32", 2, {2, 1}, ones},
                                  {"m.bias", "F32", 1, {130}, NULL}};
     static const change changes[] = {
-        {0, {"m.weight", "F8_E5M2", 2, {130, 3}, NULL}, NIB_UNSUPPORTED, "DeepSeek's FP8"},
+        {0, {"m.weight", "F8_E5M2", 2, {130, 3}, NULL}, NIB_UNSUPPORTED, "DeepSeek FP8"},
         {0, {"m.weight", "F8_E4M3FNUZ", 2, {130, 3}, NULL}, NIB_UNSUPPORTED, "m.weight"},
         {0, {"m.weight", "F8_E4M3", 2, {129, 129}, NULL}, NIB_BAD_INPUT, "expected [2, 2]"},
         {1, {NULL}, NIB_BAD_INPUT, "neither weight_scale_inv nor weight_scale"},
@@ -235,7 +235,7 @@ static void test_fp8_hostile(void **state)
     expect_changes(blocks, parts, COUNT(parts), changes, COUNT(changes));
     const part one[] = {{"m.weight", "F8_E4M3", 2, {3, 4}, not_number},
                         {"m.weight_scale", "F32", 0, {0}, zero}};
-    expect_module(FP8_CONFIG(""), one, 2, NIB_BAD_INPUT, "row 1, column 2 is no finite number");
+    expect_module(FP8_CONFIG(""), one, 2, NIB_BAD_INPUT, "row 1, column 2 is not finite");
     static const struct {
         const char *config;
         nib_status status;
@@ -244,7 +244,7 @@ static void test_fp8_hostile(void **state)
         {FP8_CONFIG(",\"weight_block_size\":[0,128]"), NIB_BAD_INPUT,
          "weight_block_size is 0 x 128"},
         {FP8_CONFIG(",\"weight_block_size\":[128,-1]"), NIB_BAD_INPUT, "128 x -1"},
-        {FP8_CONFIG(",\"weight_block_size\":[128]"), NIB_BAD_INPUT, "two whole numbers"},
+        {FP8_CONFIG(",\"weight_block_size\":[128]"), NIB_BAD_INPUT, "two integers"},
         {FP8_CONFIG(",\"weight_block_size\":null"), NIB_BAD_INPUT, "expected [130, 1]"},
         {FP8_CONFIG(",\"fmt\":\"e5m2\""), NIB_UNSUPPORTED, "fmt \"e5m2\""},
         {FP8_CONFIG(",\"activation_scheme\":\"odd\""), NIB_UNSUPPORTED, "\"odd\""},
@@ -262,10 +262,16 @@ static void test_stacks_hostile(void **state)
                                  {"p_bias", "BF16", 2, {2, 3}, NULL},
                                  {"m.weight", "F32", 2, {1, 1}, NULL}};
     static const change changes[] = {
-        {1, {"p_scales", "U8", 3, {3, 3, 1}, NULL}, NIB_BAD_INPUT, "p_scales: does not fit"},
-        {1, {"p_scales", "U8", 2, {2, 3}, NULL}, NIB_BAD_INPUT, "p_scales: does not fit"},
-        {2, {"p_bias", "BF16", 1, {6}, NULL}, NIB_BAD_INPUT, "p_bias: does not fit"},
-        {2, {"p_bias", "BF16", 2, {2, 4}, NULL}, NIB_BAD_INPUT, "p_bias: does not fit"},
+        {1,
+         {"p_scales", "U8", 3, {3, 3, 1}, NULL},
+         NIB_BAD_INPUT,
+         "p_scales: its shape does not match"},
+        {1,
+         {"p_scales", "U8", 2, {2, 3}, NULL},
+         NIB_BAD_INPUT,
+         "p_scales: its shape does not match"},
+        {2, {"p_bias", "BF16", 1, {6}, NULL}, NIB_BAD_INPUT, "p_bias: its shape does not match"},
+        {2, {"p_bias", "BF16", 2, {2, 4}, NULL}, NIB_BAD_INPUT, "p_bias: its shape does not match"},
         {3, {"0.p.bias", "F32", 1, {3}, NULL}, NIB_BAD_INPUT, "stored twice"},
         {0, {"p_blocks", "U8", 4, {0, 3, 1, 16}, NULL}, NIB_OK, ""}, /* no stack: plain tensors */
     };
@@ -339,12 +345,12 @@ static void test_unread_methods(void **state)
     for (size_t i = 0; i < COUNT(rows); i++) {
         snprintf(config, sizeof config, "{\"quantization_config\":{\"quant_method\":\"%s\"}}",
                  rows[i].method);
-        snprintf(said, sizeof said, "quant_method \"%s\" is not read here; %s reads it",
+        snprintf(said, sizeof said, "quant_method \"%s\" is not supported; read it with %s",
                  rows[i].method, rows[i].reader);
         expect_module(config, parts, 1, NIB_UNSUPPORTED, said);
     }
     expect_module("{\"quantization_config\":{\"quant_method\":\"of tomorrow\"}}", parts, 1,
-                  NIB_UNSUPPORTED, "\"of tomorrow\" is not known; nibble, torchao");
+                  NIB_UNSUPPORTED, "\"of tomorrow\" is unknown; nibble reads nibble, torchao");
     expect_module("{\"quantization_config\":{\"quant_method\":7}}", parts, 1, NIB_BAD_INPUT,
                   "plain word");
     expect_module("{\"quantization_config\":{}}", parts, 1, NIB_OK, "");
@@ -395,7 +401,7 @@ static void test_said(void **state)
     static const struct {
         const char *module, *asked, *done;
     } rows[] = {
-        {"nvfp4", "float activations of 4 bits in groups of 16 with a static scale over them",
+        {"nvfp4", "float activations of 4 bits in groups of 16 with a static per-tensor scale",
          "float activations"},
         {"fp8-tensor", "float activations of 8 bits per tensor with a static scale",
          "float activations"},

@@ -158,7 +158,8 @@ static void test_map_read(void **state)
     for (int size = 4; size <= 6; size += 2) {
         assert_int_equal(truncate(at("m"), size), 0);
         assert_int_equal(nib__map_read(&map, at("m"), NIB_BAD_INPUT, &err), NIB_IO);
-        assert_non_null(strstr(err.text, "m: another process wrote to it while it was read (5 "));
+        assert_non_null(
+            strstr(err.text, "m: another process wrote to the file while it was being read (5 "));
         assert_non_null(strstr(err.text, size == 4 ? "4 now" : "6 now"));
     }
     put(at("other"), "new", 3);
@@ -571,7 +572,7 @@ static void test_lock(void **state)
     assert_true(first >= 0);
     assert_int_equal(nib__lock_take(&second, path, &err), NIB_EXISTS);
     assert_int_equal(second, -1);
-    assert_non_null(strstr(err.text, "another process writes there now"));
+    assert_non_null(strstr(err.text, "another process is writing there"));
     nib__lock_release(first, path);
     assert_int_equal(nib__path_kind(path), NIB_PATH_NONE);
     put(path, "", 0); /* as a killed process leaves it: the file, without the lock */
@@ -584,7 +585,7 @@ static void test_lock(void **state)
     /* a link to a file that is not there is not followed */
     assert_int_equal(symlink(at("elsewhere"), path), 0);
     assert_int_equal(nib__lock_take(&first, path, &err), NIB_EXISTS);
-    assert_non_null(strstr(err.text, "is a link"));
+    assert_non_null(strstr(err.text, "is a symbolic link"));
     assert_int_equal(nib__path_kind(at("elsewhere")), NIB_PATH_NONE);
     assert_int_equal(unlink(path), 0);
     /* a signal that comes meanwhile does not do away with the lock */

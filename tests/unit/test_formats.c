@@ -126,8 +126,8 @@ static void test_nvfp4_activations(void **state)
     static const struct {
         const char *module, *asked;
     } cases[] = {
-        {"nvfp4dq.dynamic", "nvfp4 activations with a scale of the batch over their blocks"},
-        {"nvfp4dq.static", "nvfp4 activations with a fixed scale over their blocks"},
+        {"nvfp4dq.dynamic", "nvfp4 activations with block scales and a scale per batch"},
+        {"nvfp4dq.static", "nvfp4 activations with block scales and a fixed scale"},
         {"nvfp4dq-block.dynamic", NULL},
         {"nvfp4.f", NULL},
     };
@@ -143,7 +143,7 @@ static void test_nvfp4_activations(void **state)
         if (cases[i].asked != NULL) {
             assert_string_equal(ledger.tensors[0].asked, cases[i].asked);
             assert_string_equal(ledger.tensors[0].done,
-                                "nvfp4 activations with a scale per token over their blocks");
+                                "nvfp4 activations with block scales and a scale per token");
         }
         nib__ledger_free(&ledger);
     }

@@ -211,11 +211,11 @@ static void test_whole(void **state)
                odd[] = {{QKV ".weight", "F32", 2, {6, 4}, noise}};
     expect_whole("{" HEADS "}", columns, COUNT(columns), NIB_UNSUPPORTED,
                  QKV ".qweight: holds the rows of " LAYER "self_attn.k_proj");
-    expect_whole("{" HEADS "}", groups, COUNT(groups), NIB_UNSUPPORTED, "cannot be told apart");
-    expect_whole(fp8, blocks, COUNT(blocks), NIB_UNSUPPORTED, "cannot be told apart");
-    expect_whole("{" HEADS "}", odd, COUNT(odd), NIB_UNSUPPORTED, "cannot be told apart");
+    expect_whole("{" HEADS "}", groups, COUNT(groups), NIB_UNSUPPORTED, "cannot be split");
+    expect_whole(fp8, blocks, COUNT(blocks), NIB_UNSUPPORTED, "cannot be split");
+    expect_whole("{" HEADS "}", odd, COUNT(odd), NIB_UNSUPPORTED, "cannot be split");
     expect_whole("{\"num_attention_heads\":[2]}", odd, COUNT(odd), NIB_UNSUPPORTED,
-                 "cannot be told apart"); /* nobody says how many heads there are */
+                 "cannot be split"); /* nobody says how many heads there are */
 }
 
 static void test_twice(void **state)

@@ -144,16 +144,16 @@ static void test_values(void **state)
     assert_int_equal(nib__gguf_int(&whole, NULL, g, "a.gone", &err), NIB_BAD_INPUT);
     assert_string_equal(err.text, "x.gguf: key \"a.gone\" is missing");
     assert_int_equal(nib__gguf_int(&whole, NULL, g, "a.f32", &err), NIB_BAD_INPUT);
-    assert_string_equal(err.text, "x.gguf: key \"a.f32\" is f32; a whole number is wanted");
+    assert_string_equal(err.text, "x.gguf: key \"a.f32\" is f32; a whole number is expected");
     assert_int_equal(nib__gguf_int(&whole, NULL, g, "a.ints", &err), NIB_BAD_INPUT);
     assert_string_equal(err.text,
-                        "x.gguf: key \"a.ints\" is an array of i32; a whole number is wanted");
+                        "x.gguf: key \"a.ints\" is an array of i32; a whole number is expected");
     nib_gguf_array array;
     assert_int_equal(nib__gguf_array_of(&array, NULL, g, "a.texts", NIB_GGUF_F64, &err),
                      NIB_BAD_INPUT);
     assert_string_equal(err.text,
                         "x.gguf: key \"a.texts\" is an array of string; an array of numbers is "
-                        "wanted");
+                        "expected");
     /* arrays */
     assert_int_equal(nib__gguf_array_of(&array, &found, g, "a.texts", NIB_GGUF_STRING, &err),
                      NIB_OK);
@@ -184,17 +184,17 @@ static void test_prefix(void **state)
     (void)state;
     static gguf_file f;
     f.size = 0;
-    expect(&f, NIB_BAD_INPUT, "no GGUF file");
+    expect(&f, NIB_BAD_INPUT, "not a GGUF file");
     put_bytes(&f, "GGU", 3);
-    expect(&f, NIB_BAD_INPUT, "no GGUF file");
+    expect(&f, NIB_BAD_INPUT, "not a GGUF file");
     put_bytes(&f, "f\3\0\0\0", 5);
-    expect(&f, NIB_BAD_INPUT, "no GGUF file");
+    expect(&f, NIB_BAD_INPUT, "not a GGUF file");
     static const struct {
         uint32_t version;
         const char *says;
     } versions[] = {
-        {0, "version 0; 2 and 3 are read"},
-        {1, "version 1; 2 and 3 are read. Convert the model again"},
+        {0, "version 0; nibble reads 2 and 3"},
+        {1, "version 1; nibble reads 2 and 3; convert the model again"},
         {4, "version 4"},
         {0xffffffff, "version 4294967295"},
         {0x02000000, "big-endian"},
@@ -232,7 +232,7 @@ static void test_keys(void **state)
     }
     put_header(&f, 3, 0, 1);
     put_key_int(&f, "a\xff", NIB_GGUF_U8, 1, 1);
-    expect(&f, NIB_BAD_INPUT, "is no UTF-8 text");
+    expect(&f, NIB_BAD_INPUT, "is not UTF-8 text");
     put_header(&f, 3, 0, 1);
     put_int(&f, 3, 8);
     put_bytes(&f, "a\0b\0\0\0\0\1", 8);
@@ -240,7 +240,7 @@ static void test_keys(void **state)
     put_header(&f, 3, 0, 2);
     put_key_int(&f, "a.b", NIB_GGUF_U8, 1, 1);
     put_key_int(&f, "a.b", NIB_GGUF_U8, 1, 1);
-    expect(&f, NIB_BAD_INPUT, "key \"a.b\" comes twice");
+    expect(&f, NIB_BAD_INPUT, "key \"a.b\" appears twice");
 }
 
 static void test_kinds(void **state)
@@ -263,10 +263,10 @@ static void test_kinds(void **state)
     expect(&f, NIB_UNSUPPORTED, "array of arrays");
     put_header(&f, 3, 0, 1);
     put_key_int(&f, "a.b", NIB_GGUF_BOOL, 7, 1);
-    expect(&f, NIB_BAD_INPUT, "the byte 7 as a bool");
+    expect(&f, NIB_BAD_INPUT, "key \"a.b\" has a bool of 7; 0 or 1 is expected");
     put_header(&f, 3, 0, 1);
     put_key_int(&f, "a.b", NIB_GGUF_BOOL, 2, 1);
-    expect(&f, NIB_BAD_INPUT, "the byte 2 as a bool");
+    expect(&f, NIB_BAD_INPUT, "key \"a.b\" has a bool of 2; 0 or 1 is expected");
 }
 
 static void test_lengths(void **state)
@@ -309,7 +309,7 @@ static void test_alignment(void **state)
     }
     put_header(&f, 3, 0, 1);
     put_key_int(&f, "general.alignment", NIB_GGUF_I32, 32, 4);
-    expect(&f, NIB_BAD_INPUT, "general.alignment is i32; u32 is wanted");
+    expect(&f, NIB_BAD_INPUT, "general.alignment is i32; u32 is expected");
     put_header(&f, 3, 0, 1);
     put_key_text(&f, "general.alignment", "32");
     expect(&f, NIB_BAD_INPUT, "general.alignment is string");
@@ -326,7 +326,7 @@ static void test_alignment(void **state)
     }
     put_header(&f, 3, 0, 1);
     put_key_int(&f, "general.architecture", NIB_GGUF_U32, 32, 4);
-    expect(&f, NIB_BAD_INPUT, "key \"general.architecture\" is u32; a string is wanted");
+    expect(&f, NIB_BAD_INPUT, "key \"general.architecture\" is u32; a string is expected");
 }
 
 /* ---- tensors: G19 to G28, G37 ---- */
@@ -352,13 +352,13 @@ static void test_tensor_names(void **state)
 {
     (void)state;
     static const uint64_t one[] = {16};
-    expect_tensor("", 1, one, 0, NIB_BAD_INPUT, "a tensor's name has 0 bytes");
+    expect_tensor("", 1, one, 0, NIB_BAD_INPUT, "a tensor name has 0 bytes");
     expect_tensor("0123456789012345678901234567890123456789012345678901234567890123", 1, one, 0,
-                  NIB_BAD_INPUT, "a tensor's name has 64 bytes");
+                  NIB_BAD_INPUT, "a tensor name has 64 bytes");
     expect_tensor("012345678901234567890123456789012345678901234567890123456789012", 1, one, 0,
                   NIB_OK, "");
     expect_tensor("../../x", 1, one, 0, NIB_OK, ""); /* a name is never a path */
-    expect_tensor("a\xc3", 1, one, 0, NIB_BAD_INPUT, "is no UTF-8 text");
+    expect_tensor("a\xc3", 1, one, 0, NIB_BAD_INPUT, "is not UTF-8 text");
     static gguf_file f;
     put_header(&f, 3, 2, 0);
     put_tensor(&f, "a", 0, 8, 0, 0);
@@ -366,7 +366,7 @@ static void test_tensor_names(void **state)
     put_padding(&f, 32);
     for (int i = 0; i < 64; i++)
         put_int(&f, 0, 1);
-    expect(&f, NIB_BAD_INPUT, "tensor \"a\" comes twice");
+    expect(&f, NIB_BAD_INPUT, "tensor \"a\" appears twice");
 }
 
 static void test_shapes(void **state)
@@ -380,7 +380,7 @@ static void test_shapes(void **state)
                                        {INT64_MAX, 2, 1, 1, 1},
                                        {big, big, 1, 1, 1},
                                        {1 << 21, 1 << 21, 1 << 21, 1, 1}};
-    static const char wrong[] = "the elements must be 1 to 2^63 - 1";
+    static const char wrong[] = "a tensor has 1 to 2^63 - 1 elements";
     expect_tensor("a", 0, dims[0], 0, NIB_BAD_INPUT, "has 0 dimensions; 1 to 4");
     expect_tensor("a", 5, dims[0], 0, NIB_BAD_INPUT, "has 5 dimensions; 1 to 4");
     expect_tensor("a", 0xffffffff, dims[0], 0, NIB_BAD_INPUT, "has 4294967295 dimensions");
@@ -388,7 +388,7 @@ static void test_shapes(void **state)
     for (size_t i = 1; i < COUNT(dims); i++)
         expect_tensor("a", i < 3 ? 1 : i < 6 ? 2 : 3, dims[i], 24, NIB_BAD_INPUT, wrong);
     static const uint64_t bytes[] = {INT64_MAX / 2};
-    expect_tensor("a", 1, bytes, 28, NIB_BAD_INPUT, "its bytes do not fit 64 bits");
+    expect_tensor("a", 1, bytes, 28, NIB_BAD_INPUT, "its size in bytes does not fit in 64 bits");
     static const uint64_t q4_k[] = {288}, mxfp4[] = {33};
     expect_tensor("a", 1, q4_k, 12, NIB_BAD_INPUT,
                   "has rows of 288 elements, but Q4_K comes in blocks of 256");
@@ -403,7 +403,7 @@ static void test_types(void **state)
     static const uint32_t foreign[] = {9,  10, 11, 15, 16, 17, 18, 19, 21,
                                        22, 23, 29, 34, 35, 40, 41, 42};
     for (size_t i = 0; i < COUNT(removed); i++)
-        expect_tensor("a", 1, one, removed[i], NIB_UNSUPPORTED, "was taken out of GGUF");
+        expect_tensor("a", 1, one, removed[i], NIB_UNSUPPORTED, "was removed from GGUF");
     for (size_t i = 0; i < COUNT(foreign); i++)
         expect_tensor("a", 1, one, foreign[i], NIB_UNSUPPORTED, "llama.cpp reads");
     expect_tensor("a", 1, one, 10, NIB_UNSUPPORTED, "tensor \"a\" is Q2_K, which");
@@ -432,8 +432,8 @@ static void test_places(void **state)
     expect_places(0, 64, 96, NIB_OK, ""); /* padded, as writers do */
     expect_places(32, 0, 96, NIB_OK, "");
     expect_places(0, 64, 79, NIB_BAD_INPUT, "has 16 bytes from byte 64 of the data, which ends");
-    expect_places(0, 64, 97, NIB_BAD_INPUT, "17 bytes behind the last tensor belong to none");
-    expect_places(0, 68, 96, NIB_BAD_INPUT, "no multiple of the alignment 32");
+    expect_places(0, 64, 97, NIB_BAD_INPUT, "17 bytes after the last tensor belong to no tensor");
+    expect_places(0, 68, 96, NIB_BAD_INPUT, "not a multiple of the alignment 32");
     expect_places(0, 32, 96, NIB_BAD_INPUT, "tensor \"b\" begins");
     expect_places(0, 0, 96, NIB_BAD_INPUT, "inside the tensor before it");
     expect_places(0, 96, 128, NIB_BAD_INPUT, "a hole before \"b\"");

@@ -263,7 +263,7 @@ static void test_unsupported(void **state)
 {
     (void)state;
     to_vocab("tests/golden/tokenizer_bytes.json", NIB_UNSUPPORTED,
-             "tokenizer_bytes.json: a GGUF only names how words are cut");
+             "tokenizer_bytes.json: a GGUF stores only a name for how words are split");
     to_vocab("tests/golden/tokenizer_free.json", NIB_OK, "");
 }
 

@@ -408,7 +408,7 @@ static void test_config_refused(void **state)
         {INSTEAD(KEY("block_count"), NIB_GGUF_U32, UINT32_MAX), NIB_BAD_INPUT,
          "llama.block_count is 4294967295"},
         {INSTEAD(KEY("block_count"), NIB_GGUF_F32, F32_ONE), NIB_BAD_INPUT,
-         "is f32; a whole number is wanted"},
+         "is f32; a whole number is expected"},
         {INSTEAD(KEY("context_length"), NIB_GGUF_U64, UINT64_C(1) << 62), NIB_BAD_INPUT,
          "llama.context_length is 4611686018427387904"},
         {INSTEAD(KEY("attention.head_count_kv"), NIB_GGUF_U32, 3), NIB_BAD_INPUT, "not a multiple"},
@@ -420,7 +420,7 @@ static void test_config_refused(void **state)
         {WITH(KEY("attention.value_length"), NIB_GGUF_U32, 32), NIB_UNSUPPORTED,
          "only equal lengths"},
         {WITH(KEY("rope.dimension_count"), NIB_GGUF_U32, 8), NIB_UNSUPPORTED,
-         "only whole heads are rotated"},
+         "rotating only some of them in this way is not supported"},
         {WITH(KEY("rope.freq_base"), NIB_GGUF_F32, 0), NIB_BAD_INPUT, "freq_base is 0"},
         {WITH(KEY("rope.freq_base"), NIB_GGUF_F32, F32_NAN), NIB_BAD_INPUT, "a positive number"},
         {TEXT(KEY("rope.scaling.type"), "su"), NIB_UNSUPPORTED,
@@ -438,9 +438,9 @@ static void test_config_refused(void **state)
         {WITH(KEY("attention.sliding_window"), NIB_GGUF_U32, 64), NIB_UNSUPPORTED,
          "limits attention to 64 positions"},
         {WITH(KEY("attention.sinks_of_tomorrow"), NIB_GGUF_U32, 1), NIB_UNSUPPORTED,
-         "changes the result and is not known"},
+         "is unknown and may change the result"},
         {WITH("general.quantization_version", NIB_GGUF_U32, 1), NIB_UNSUPPORTED,
-         "blocks of version 2"},
+         "only version 2 is supported"},
         {TEXT("general.type", "adapter"), NIB_UNSUPPORTED, "general.type is \"adapter\""},
         {WITH("tokenizer.ggml.eos_token_id", NIB_GGUF_U32, 100), NIB_BAD_INPUT,
          "eos_token_id is 100, but there are 100 tokens"},
@@ -557,7 +557,7 @@ static void test_changed_files(void **state)
         const char *says;
     } cases[] = {
         {"blk.0.attn_q.weight", 0, "blk.0.attn_x", 12, NIB_UNSUPPORTED,
-         "\"blk.0.attn_x.weight\" is none"},
+         "\"blk.0.attn_x.weight\" is not part of llama"},
         {"blk.1.attn_q.bias", 0, "blk.9", 5, NIB_BAD_INPUT,
          "layers.1.self_attn.q_proj.bias is missing"},
         {"blk.0.attn_k.bias", 0, "blk.9", 5, NIB_BAD_INPUT,
@@ -603,7 +603,7 @@ static void test_bad_scale(void **state)
     nib__checkpoint_close(cp);
     make_directory(dir);
     write_bytes(in(path, dir, "x.gguf"), bytes, size);
-    expect_model(path, NIB_BAD_INPUT, "at row 3, group 0 is no finite number");
+    expect_model(path, NIB_BAD_INPUT, "at row 3, group 0 is not finite");
     free(bytes);
     drop_directory(dir);
 }
@@ -702,9 +702,9 @@ static void test_parts(void **state)
     write_part(dir, two, 1, 2, 2, "output_norm.weight");
     expect_parts(in(path, dir, one), NIB_BAD_INPUT, "\"model.norm.weight\" is stored twice");
     write_part(dir, two, 0, 2, 2, "x");
-    expect_parts(in(path, dir, one), NIB_BAD_INPUT, "says that it is part 1 of 2");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT, "its metadata says part 1 of 2");
     write_part(dir, two, 1, 3, 2, "x");
-    expect_parts(in(path, dir, one), NIB_BAD_INPUT, "says that it is part 2 of 3");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT, "its metadata says part 2 of 3");
     write_part(dir, one, 0, 2, 5, "output_norm.weight");
     write_part(dir, two, 1, 2, 5, "x");
     expect_parts(in(path, dir, one), NIB_BAD_INPUT,
@@ -713,9 +713,10 @@ static void test_parts(void **state)
     expect_parts(in(path, dir, one), NIB_BAD_INPUT, "ends at byte 4");
     write_safetensors(dir, one, "{}", NULL, 0);
     write_part(dir, two, 1, 2, 2, "x");
-    expect_parts(in(path, dir, two), NIB_BAD_INPUT, "part 1 of 2 is no GGUF file, but safetensors");
+    expect_parts(in(path, dir, two), NIB_BAD_INPUT,
+                 "part 1 of 2 is not a GGUF file but safetensors");
     write_part(dir, "other.gguf", 1, 2, 2, "x");
-    expect_parts(in(path, dir, "other.gguf"), NIB_BAD_INPUT, "give the parts their names back");
+    expect_parts(in(path, dir, "other.gguf"), NIB_BAD_INPUT, "restore the original file names");
     write_part(dir, "other.gguf", 0, 60000, 2, "x");
     expect_parts(path, NIB_BAD_INPUT, "split.count is 60000");
     drop_directory(dir);
@@ -743,7 +744,7 @@ static void test_other_name(void **state)
     write_text(dir, "model.safetensors.index.json",
                "{\"weight_map\": {\"model.norm.weight\": \"model.safetensors\"}}");
     expect_parts(in(path, dir, "model.safetensors.index.json"), NIB_BAD_INPUT,
-                 "is a GGUF file, which needs no index");
+                 "a GGUF file needs no index");
     drop_directory(dir);
 }
 

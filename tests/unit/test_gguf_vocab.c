@@ -183,7 +183,7 @@ static void test_keys(void **state)
     assert_memory_equal(template, "{{ messages }}", size);
     assert_int_equal(f.source.bos, f.source.token_count - 5);
     assert_int_equal(f.source.unk, -1);
-    assert_int_equal(f.source.add_bos, NIB_UNSAID);
+    assert_int_equal(f.source.add_bos, NIB_VOCAB_FLAG_UNSET);
     assert_null(f.source.scores);
     file_close(&f);
     assert_true(nib__gguf_begins("tests/golden/vocab_bytes.gguf"));

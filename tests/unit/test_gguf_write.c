@@ -196,7 +196,7 @@ static void test_refused(void **state)
     expect_refused("w", NIB_TYPE_U8, 1, "w: GGUF has no type u8");
     expect_refused("w", NIB_TYPE_F32, 5, "1 bytes and 5 dimensions");
     expect_refused("a.name.that.is.longer.than.the.sixty.three.bytes.that.the.format.has.for.it",
-                   NIB_TYPE_F32, 1, "GGUF has at most 63");
+                   NIB_TYPE_F32, 1, "GGUF allows at most 63");
     assert_true(nib__gguf_holds(NIB_TYPE_MXFP4));
     assert_true(nib__gguf_holds(NIB_TYPE_BF16));
     assert_false(nib__gguf_holds(NIB_TYPE_NONE));

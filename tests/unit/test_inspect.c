@@ -4,6 +4,7 @@
  * named, and nothing else is.
  */
 #include "info.h"
+#include "verify.h"
 
 #include "quantize.h"
 #include "opening.h"
@@ -176,7 +177,7 @@ static void test_sound(void **state)
     snprintf(out, sizeof out, "%s.q", dir);
     quantize(dir, out);
     assert_int_equal(verify(&text, dir, expected, COUNT(expected), NULL, NIB_FORM_TEXT), 0);
-    expect_in(&text, "no manifest beside it");
+    expect_in(&text, "no manifest next to it");
     assert_int_equal(verify(&text, out, expected, COUNT(expected), dir, NIB_FORM_TEXT), 0);
     expect_in(&text, "7 hashes of nibble.json compared"); /* 6 tensors, config.json */
     expect_in(&text, " dB");
@@ -220,9 +221,9 @@ static void test_against(void **state)
         "\"new\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[516,517]}}",
         NULL, 517);
     assert_int_equal(verify(&text, dir, NULL, 0, other, NIB_FORM_TEXT), 3);
-    expect_in(&text, "against: norm.weight: has another shape");
-    expect_in(&text, "against: new: is in one of the checkpoints only");
-    expect_in(&text, "against: layers.0.q_proj.weight: is in the other checkpoint only");
+    expect_in(&text, "against: norm.weight: has a different shape");
+    expect_in(&text, "against: new: is only in one of the checkpoints");
+    expect_in(&text, "against: layers.0.q_proj.weight: is only in the other checkpoint");
     /* an output that was tied is compared with what it was tied to */
     static const char *const lists[] = {
         "{\"embed.weight\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]},"
@@ -232,7 +233,7 @@ static void test_against(void **state)
     write_safetensors(dir, "model.safetensors", lists[0], values, 16);
     write_safetensors(other, "model.safetensors", lists[1], values, 8);
     assert_int_equal(verify(&text, dir, NULL, 0, other, NIB_FORM_TEXT), 1);
-    expect_in(&text, "against: head.weight: is in one of the checkpoints only");
+    expect_in(&text, "against: head.weight: is only in one of the checkpoints");
     head = "head", against_head = "embed";
     assert_int_equal(verify(&text, dir, NULL, 0, other, NIB_FORM_TEXT), 0);
     expect_in(&text, "head                                                  equal");

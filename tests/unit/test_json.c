@@ -192,7 +192,7 @@ static void test_places(void **state)
     expect_error("[\"abc", "test: line 1, column 2: this string has no closing quote");
     expect_error("[\"a\x01\"]",
                  "test: line 1, column 4: a control character must be escaped inside a string");
-    expect_error("[\"a\\x\"]", "test: line 1, column 4: this escape is none of JSON's: \\\" \\\\ "
+    expect_error("[\"a\\x\"]", "test: line 1, column 4: invalid escape; JSON has \\\" \\\\ "
                                "\\/ \\b \\f \\n \\r \\t \\uXXXX");
     expect_error("[\"\xff\"]", "test: line 1, column 3: this byte is not valid UTF-8");
     expect_error("1 1", "test: line 1, column 3: expected nothing after the value, found `1`");

@@ -13,7 +13,7 @@ static void test_edit(void **state)
     (void)state;
     static const nib_json_edit edits[] = {{.key = "q", .value = "{\"a\": 1}"},
                                           {.key = "tie", .value = "false"},
-                                          {.key = "type", .value = "2", .only_there = true}};
+                                          {.key = "type", .value = "2", .only_if_present = true}};
     static const struct {
         const char *from, *to;
     } cases[] = {

@@ -321,19 +321,20 @@ static void test_step_errors(void **state)
     for (int i = 0; i < 9; i++)
         slots[i] = (nib_slot){0, i, i, true};
     assert_refused(s, &(nib_slot){0, 1, 5, true}, 1, NIB_USAGE,
-                   "position 1 of sequence 0 is not its next, 0");
+                   "position 1 of sequence 0 is not its next one, 0");
     assert_refused(s, &(nib_slot){0, -1, 5, true}, 1, NIB_USAGE, "position -1");
-    assert_refused(s, &(nib_slot){2, 0, 5, true}, 1, NIB_USAGE, "sequence 2 is not one of the 2");
+    assert_refused(s, &(nib_slot){2, 0, 5, true}, 1, NIB_USAGE,
+                   "sequence 2 does not exist; 2 sequences are open");
     assert_refused(s, &(nib_slot){-1, 0, 5, true}, 1, NIB_USAGE, "sequence -1");
     assert_refused(s, &(nib_slot){0, 0, 257, true}, 1, NIB_BAD_INPUT,
                    "token 257 is not one of the model's 257");
     assert_refused(s, &(nib_slot){0, 0, -1, true}, 1, NIB_BAD_INPUT, "token -1");
     assert_refused(s, slots, 9, NIB_NO_MEMORY, "position 8 of sequence 0 is past the context of 8");
     slots[3].position = 2;
-    assert_refused(s, slots, 8, NIB_USAGE, "position 2 of sequence 0 is not its next, 3");
+    assert_refused(s, slots, 8, NIB_USAGE, "position 2 of sequence 0 is not its next one, 3");
     slots[3].position = 3;
     slots[3].sequence = 1;
-    assert_refused(s, slots, 8, NIB_USAGE, "position 3 of sequence 1 is not its next, 0");
+    assert_refused(s, slots, 8, NIB_USAGE, "position 3 of sequence 1 is not its next one, 0");
     slots[3].sequence = 0;
     slots[7].token = 300;
     assert_refused(s, slots, 8, NIB_BAD_INPUT, "token 300");
@@ -609,7 +610,8 @@ static void test_config_only(void **state)
     snprintf(path, sizeof path, "%s/config.json", directory);
     assert_int_equal(nib_model_open(&model, engine, path, NULL, &err), NIB_OK);
     assert_int_equal(model->net.notes.setting_count, 1);
-    assert_int_equal(count_settings(&model->net.notes, "quantization-config", "plain ones"), 1);
+    assert_int_equal(count_settings(&model->net.notes, "quantization-config", "as if unquantized"),
+                     1);
     nib_model_close(model);
     drop_directory(directory);
     assert_int_equal(nib_model_open(&model, engine, "tests/golden/models", NULL, &err), NIB_IO);

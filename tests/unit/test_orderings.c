@@ -139,7 +139,7 @@ static void other_gpus_say_what_their_unit_does(void **state)
         {"b200", "mxfp8", NULL},
         {"b200", "fp8dq", NULL},
         {"rtx4090", "fp8dq", NULL},
-        {"mi300x", "fp8dq", "mi300x has an fp8 matrix unit, but no kernel of the table for it"},
+        {"mi300x", "fp8dq", "mi300x has an fp8 matrix unit, but the table has no kernel for it"},
         {"mi210", "fp8dq", "mi210 has no fp8 matrix unit"},
         {"a100", "int8dq", NULL},
         {"graviton4", "fp8dq", NULL}, /* no CPU has such a unit */

@@ -186,7 +186,7 @@ static void test_other_weights(void **state)
     assert_int_equal(fclose(f), 0);
     float *kept = wanted;
     wanted = NULL; /* of other weights: new ones */
-    refused("was made from other weights than those beside it; the weights are packed at load");
+    refused("was made from different weights; the weights are packed at load");
     free(wanted);
     wanted = kept;
     f = fopen(weights, "r+b");
@@ -206,7 +206,7 @@ static void test_other_manifest(void **state)
     assert_non_null(f);
     assert_int_equal(fputc('\n', f), '\n');
     assert_int_equal(fclose(f), 0);
-    refused("was made from other weights than those beside it");
+    refused("was made from different weights");
     struct stat st;
     assert_int_equal(stat(manifest, &st), 0);
     assert_int_equal(truncate(manifest, st.st_size - 1), 0);
@@ -217,12 +217,12 @@ static void test_changed(void **state)
     static const struct {
         size_t at;
         const char *words;
-    } cases[] = {{0, "is no file of packed weights"},
-                 {8, "is of another version or another kind of machine"},
-                 {16, "its head was changed"},
-                 {SELF, "its head was changed"},
-                 {HEAD + 3, "its records were changed"},
-                 {DATA, "its weights were changed since they were written"}};
+    } cases[] = {{0, "is not a file of packed weights"},
+                 {8, "has an unsupported version or another byte order"},
+                 {16, "its head was modified"},
+                 {SELF, "its head was modified"},
+                 {HEAD + 3, "its records were modified"},
+                 {DATA, "its weights were modified after they were written"}};
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         packed[cases[i].at] ^= 1;
@@ -233,7 +233,7 @@ static void test_changed(void **state)
     packed[packed_size - 1] ^= 1;
     put_file(packed, packed_size);
     packed[packed_size - 1] ^= 1;
-    refused("its weights were changed since they were written");
+    refused("its weights were modified after they were written");
 }
 
 static void test_cut_short(void **state)
@@ -244,14 +244,14 @@ static void test_cut_short(void **state)
     } cases[] = {{0, "is shorter than its head"},
                  {100, "is shorter than its head"},
                  {DATA - 1, "is shorter than its head"},
-                 {DATA, "is not as long as its head says"}};
+                 {DATA, "its size does not match its head"}};
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         put_file(packed, cases[i].size);
         refused(cases[i].words);
     }
     put_file(packed, packed_size - 1);
-    refused("is not as long as its head says");
+    refused("its size does not match its head");
 }
 
 /* With hashes that are right again. */
@@ -286,14 +286,14 @@ static void test_lies(void **state)
     assert_true(used > 0 && lines_logged == 0);
     for (size_t i = 0; i < COUNT(values); i++) {
         put_lie(HEAD + OFFSET, values[i]);
-        refused("a record leads out of the file");
+        refused("a record points outside the file");
     }
     for (size_t i = 0; i < 4; i++) {
         put_lie(HEAD + OFFSET + 8, values[i]);
-        refused("a record leads out of the file");
+        refused("a record points outside the file");
     }
     put_lie(24, UINT64_MAX);
-    refused("is not as long as its head says");
+    refused("its size does not match its head");
     const uint64_t names = UINT64_C(0x4141414141414141);
     char *kept = malloc(RECORD);
     assert_non_null(kept);
@@ -302,7 +302,7 @@ static void test_lies(void **state)
     put_lie(HEAD, names);
     memcpy(packed + HEAD, kept, RECORD);
     free(kept);
-    refused("a record leads out of the file");
+    refused("a record points outside the file");
     /* as long as the weight is not: it is packed, which is said, and the others are not */
     put_lie(HEAD + OFFSET + 8, 64);
     check("packed weights from ", NULL, &used);

@@ -399,10 +399,11 @@ static void an_option_that_decides_nothing_is_an_error(void **state)
     nib_assignment plan;
     nib_err err = {NIB_OK, ""};
     assert_int_equal(nib__plan_layers(&plan, layers, 2, &m, &policy, &allocator, &err), NIB_USAGE);
-    assert_non_null(strstr(err.text, "decides no layer; the first that speaks of a layer counts"));
+    assert_non_null(
+        strstr(err.text, "applies to no layer; the first option that matches a layer wins"));
     policy.kernel = strings_of(embed, 1);
     assert_int_equal(nib__plan_layers(&plan, layers, 2, &m, &policy, &allocator, &err), NIB_USAGE);
-    assert_non_null(strstr(err.text, "none of them has such a product"));
+    assert_non_null(strstr(err.text, "no layer has such a product"));
     policy.kernel = strings_of(early, 2);
     assert_int_equal(nib__plan_layers(&plan, layers, 2, &m, &policy, &allocator, &err), NIB_OK);
     nib__assignment_free(&plan);
@@ -495,7 +496,7 @@ static const bad_option bad_options[] = {
     {"allow", "a.up_prj=device", "a.up_proj"},
     {"kernel", "linear_f32_w4g_f32__avx51_12x32", "linear_f32_w4g_f32__avx512_12x32"},
     {"kernel", "torchao-0.10.cutlass_s8s4", "never runs"},
-    {"place", "moon", "no other"},
+    {"place", "moon", "this plan has only the device cpu"},
     {"engine", "vllm", "torchchat"},
     {"layer", "b.*", "no layer"},
 };

@@ -178,7 +178,8 @@ static void drawing_a_token_is_an_operation(void **state)
     assert_true(plan.draw.machine == &host && plan.draw.bytes == 4 * VOCAB);
     assert_true(fabs(plan.draw.move_s - device.copy_s - 4 * VOCAB / device.copy_bytes_per_s) <
                 1e-12);
-    snprintf(words, sizeof words, "drawn by sample_f32__ref on cpu: %s of logits move, %s",
+    snprintf(words, sizeof words,
+             "drawn by sample_f32__ref on cpu: %s of logits copied per token, %s",
              nib__say_bytes(bytes, 4 * VOCAB),
              nib__say_seconds(time, plan.draw.move_s + plan.draw.draw_s));
     says(note_of(&plan, "drawn"), words);
@@ -186,7 +187,7 @@ static void drawing_a_token_is_an_operation(void **state)
     device.facts.fact[NIB_FACT_FP64] = 1;
     plan = plan_of(&device, &(asked){0});
     assert_true(plan.draw.row->gpu != NULL && plan.draw.bytes == sizeof(int32_t));
-    says(note_of(&plan, "drawn"), "what it does not take is drawn by sample_f32__ref on cpu");
+    says(note_of(&plan, "drawn"), "requests that it cannot handle by sample_f32__ref on cpu");
     nib__assignment_free(&plan);
     plan = plan_of(&device, &(asked){.place = "lm_head=cpu"}); /* where the logits are */
     assert_string_equal(plan.draw.row->name, "sample_f32__ref");
@@ -223,7 +224,8 @@ static void packing_needs_room(void **state)
         assert_int_equal(there == LAYERS, r == 0);
         assert_int_equal(there == 0, r == COUNT(room) - 1);
         if (r > 0)
-            says(note_of(&plan, "packing"), "here, for opencl has no room for them as stored");
+            says(note_of(&plan, "packing"),
+                 "on the host because opencl has no room for them as stored");
         nib__assignment_free(&plan);
     }
     device.memory = 0;
@@ -307,7 +309,7 @@ static void the_record_names_what_makes_the_form(void **state)
     layer_named("0.v_proj")->ordered = false;
     layer_named("0.k_proj")->asked.act = NIB_ACT_FLOAT;
     plan = plan_of(&host, &all);
-    says(why_apart(line_of(&plan, "0.q_proj")), "0.k_proj takes another form of the norm's rows");
+    says(why_apart(line_of(&plan, "0.q_proj")), "0.k_proj needs the norm's output in another form");
     nib__assignment_free(&plan);
     set_up(NULL);
 }
@@ -340,7 +342,7 @@ static void a_missing_operation_is_denied_with_its_price(void **state)
     says(line->advice[0].text, "done f32@cpu by attn_");
     says(line->advice[0].text, " tokens/s, and ");
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
-    says(plan.denied.text, "attn: asked f32@opencl, and nothing allowed does it: ");
+    says(plan.denied.text, "attn: asked f32@opencl, but nothing allowed does it: ");
     says(plan.denied.text, "; --allow 'attn=device': ");
     assert_null(nib__plan_operation(&plan, NIB_OP_ATTN)->row);
     nib__assignment_free(&plan);
@@ -482,7 +484,7 @@ static void a_step_takes_the_next_row_until_none_is_left(void **state)
             assert_true(said);
         }
         assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
-        says(plan.denied.text, ": asked f32@cpu, and nothing allowed does it: ");
+        says(plan.denied.text, ": asked f32@cpu, but nothing allowed does it: ");
         nib__assignment_free(&plan);
     }
     layers[1].bias = false;
@@ -494,7 +496,7 @@ static void a_step_in_bf16_moves_as_much(void **state)
     (void)state;
     nib_assignment plan = plan_of(&device, &(asked){.training = true});
     says(moves_of(&plan), " per micro-batch between opencl and its host");
-    says(note_of(&plan, "predicted"), "; with what moves ");
+    says(note_of(&plan, "predicted"), "; with copies ");
     assert_true(plan.predicted_token_s > 1.5 * plan.linear_token_s);
     assert_true(fabs(plan.predicted_bf16_token_s - plan.predicted_token_s) < 1e-9);
     nib__assignment_free(&plan);
@@ -523,13 +525,13 @@ static void far_away_operations_are_planned_as_here(void **state)
     const nib_machine far = far_away();
     nib_assignment plan = plan_of(&far, &(asked){0});
     assert_int_equal(plan.denied.status, NIB_OK);
-    says(note_of(&plan, "drawn"), "a token is drawn by sample_f32__sm80 on far: 4 B move");
+    says(note_of(&plan, "drawn"), "tokens are drawn by sample_f32__sm80 on far: 4 B copied");
     says(moves_of(&plan), "1 copy of 4 B per token between far and its host");
     nib__assignment_free(&plan);
     plan = plan_of(&far, &(asked){.without = {"attn_f32__sm80", "sample_f32__sm80"}});
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
-    says(plan.denied.text, "attn: asked f32@far, and nothing allowed does it: attn_f32__sm80");
-    says(note_of(&plan, "drawn"), "a token is drawn by sample_f32__ref on cpu");
+    says(plan.denied.text, "attn: asked f32@far, but nothing allowed does it: attn_f32__sm80");
+    says(note_of(&plan, "drawn"), "tokens are drawn by sample_f32__ref on cpu");
     assert_non_null(line_of(&plan, "attn"));
     nib__assignment_free(&plan);
     plan = plan_of(&far, &(asked){.without = {"attn_f32__sm80"}, .allow = "attn=device"});
@@ -544,9 +546,9 @@ static void far_away_training_needs_its_casts_there(void **state)
     const nib_machine far = far_away();
     nib_assignment plan = plan_of(&far, &(asked){.training = true});
     assert_int_equal(plan.denied.status, NIB_OK);
-    says(note_of(&plan, "host"), "of training far does the products of linear layers and their "
-                                 "casts, and adds gradients that it made; embedding");
-    says(note_of(&plan, "host"), "the optimizer are done by cpu");
+    says(note_of(&plan, "host"), "in training far does the products of linear layers and their "
+                                 "casts, and adds the gradients that it computed; embedding");
+    says(note_of(&plan, "host"), "the optimizer run on cpu");
     nib__assignment_free(&plan);
     plan = plan_of(&far, &(asked){.training = true, .without = {"cast_t_f32_bf16__sm80"}});
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);

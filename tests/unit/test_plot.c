@@ -159,7 +159,7 @@ static void test_names_and_values(void **state)
     assert_string_equal(logged, "");
     /* a run that is being written */
     draw_text("/tmp/nibble-test-plot.jsonl", "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"lo");
-    assert_non_null(strstr(logged, "line 2, the last, is not whole"));
+    assert_non_null(strstr(logged, "line 2, the last, is incomplete"));
     remove("/tmp/nibble-test-plot.jsonl");
 }
 
@@ -173,7 +173,7 @@ static void test_refuses(void **state)
     expect_refused("{\"step\": 1, \"loss\": 2}\nstep 2\n", NIB_BAD_INPUT,
                    ".jsonl: line 2, column 1: expected a value");
     expect_refused("{\"step\": 1.5, \"loss\": 2}\n", NIB_BAD_INPUT, ".jsonl: line 1, ");
-    expect_refused("{\"step\": 1, \"loss\": \"2\"}\n", NIB_BAD_INPUT, "the value is no number");
+    expect_refused("{\"step\": 1, \"loss\": \"2\"}\n", NIB_BAD_INPUT, "the value is not a number");
     expect_refused("{\"step\": 1, \"loss\": 2} {}\n", NIB_BAD_INPUT, ".jsonl: line 1, ");
     for (size_t i = 0; i < COUNT(many); i++)
         many[i] = two[0];
@@ -219,7 +219,7 @@ static void test_file(void **state)
         over.out = path;
         run = i == 0 ? folder : path;
         assert_int_equal(plot(&over, &err), NIB_EXISTS);
-        assert_non_null(strstr(err.text, "would replace a run that it is of"));
+        assert_non_null(strstr(err.text, "would overwrite a run that it shows"));
     }
     char part[80], kept[96];
     snprintf(part, sizeof part, "%s.part", out);

@@ -400,7 +400,7 @@ static void test_rows_that_nothing_made(void **state)
     net->sites[key].order = order;
     o.plan->layers[key].ordered = true;
     assert_int_equal(nib__lower(&out, net, &o.plan->assignment, &arena, &err), NIB_FAILED);
-    assert_string_equal(err.text, "gather would read rows that nothing has made");
+    assert_string_equal(err.text, "gather would read rows that no operation has written");
     net->sites[key].order = NULL;
     nib__arena_free(&arena);
     close_opened(&o);

@@ -437,7 +437,7 @@ static void test_request(void **state)
         assert_int_equal(plan->lookup, 0);
         assert_int_equal(nib_plan_status(plan, &err), strict ? NIB_NOT_AS_ASKED : NIB_OK);
         if (strict)
-            assert_non_null(strstr(err.text, "--lookup 8 (option): tokens are made one by one: "
+            assert_non_null(strstr(err.text, "--lookup 8 (option): tokens are drawn one by one: "
                                              "linear_"));
         nib_plan_free(plan);
     }

@@ -161,7 +161,7 @@ static void test_directory(void **state)
     nib__release(&heap, second);
     /* Codes are not quantized again. */
     quantize(&d, out, layers, COUNT(layers), at(path, "again"), NULL, false);
-    expect(&d, NIB_UNSUPPORTED, "quantized already");
+    expect(&d, NIB_UNSUPPORTED, "is already quantized");
     assert_false(exists(path));
     free_done(&d);
     drop(out);
@@ -452,7 +452,7 @@ static void test_places(void **state)
     static const char *const bad[] = {"src", "src/", "src/out", "src/../src", "."};
     for (size_t i = 0; i < COUNT(bad); i++) {
         quantize(&d, from, layers, 1, at(out, bad[i]), NULL, true);
-        expect(&d, NIB_USAGE, "the output is, holds or lies in the source");
+        expect(&d, NIB_USAGE, "the output equals, contains or is inside the source");
         free_done(&d);
     }
     quantize(&d, from, layers, 1, at(out, "none/out"), NULL, false);
@@ -468,7 +468,7 @@ static void test_places(void **state)
     free_done(&d);
     const nib_quantize_layer norm[] = {layer("model.norm", "int8wo")};
     quantize(&d, from, norm, 1, out, NULL, false);
-    expect(&d, NIB_BAD_INPUT, "a weight to quantize is a matrix");
+    expect(&d, NIB_BAD_INPUT, "only a matrix of floats can be quantized");
     free_done(&d);
     assert_false(exists(out));
     drop(from);
@@ -607,7 +607,7 @@ static void test_source_written_to(void **state)
     nib_err err = {NIB_OK, ""};
     nib__ledger_init(&ledger, &heap);
     assert_int_equal(nib__quantize(&ledger, &report, &job, &err), NIB_IO);
-    assert_non_null(strstr(err.text, "src/model.safetensors: another process wrote to it"));
+    assert_non_null(strstr(err.text, "src/model.safetensors: another process wrote to the file"));
     nib__ledger_free(&ledger);
     assert_false(exists(out) || exists(at(part, "out.part")));
     nib__checkpoint_close(cp);

@@ -335,8 +335,8 @@ static void test_f16_scales(void **state)
                      NIB_BAD_INPUT);
     assert_string_equal(err.text,
                         "row 0: weights from -1 to 2000000 need a scale beyond f16, which "
-                        "is what the recipe asks for; ask for float32 scales, or leave "
-                        "the layer out with --skip");
+                        "the recipe asks for; ask for float32 scales, or keep the layer "
+                        "with --skip");
 }
 
 /* Weights of zeros, or so small that torchao's scale is 0 or has no reciprocal: codes 0. Blocks of

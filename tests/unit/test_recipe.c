@@ -115,7 +115,7 @@ static void test_names(void **state)
     expect_rule("8da4w", EMBED, "the embedding is kept without +embed");
     expect_rule("8da4w", Q, "recipe");
     expect_rule("8da4w+head", HEAD, "+head");
-    refuse("8da4w+hed", NIB_USAGE, "+hed is unknown; +head and +embed");
+    refuse("8da4w+hed", NIB_USAGE, "+hed is unknown; only +head and +embed");
     refuse("8da4w+head+head", NIB_USAGE, "+head is given twice");
     refuse("8da4w+", NIB_USAGE, "+ is unknown");
     refuse("8da4w+head-8da4x", NIB_USAGE, "did you mean 8da4w");
@@ -266,8 +266,9 @@ static void test_rules_refused(void **state)
     refuse("{\"ruels\":[],\"else\":\"keep\"}", NIB_BAD_INPUT, "did you mean rules");
     /* what a file says must not steer a terminal */
     refuse("{\"rules\":[],\"\\u001b[2J\\u009b2J\":1}", NIB_BAD_INPUT, "no key \"?[2J??2J\"");
-    refuse("{\"schema\":2,\"rules\":[]}", NIB_UNSUPPORTED, "schema 2 is not 1");
-    refuse("{\"schema\":1}", NIB_BAD_INPUT, "nothing is asked for");
+    refuse("{\"schema\":2,\"rules\":[]}", NIB_UNSUPPORTED,
+           "schema 2 is not supported; this version reads schema 1");
+    refuse("{\"schema\":1}", NIB_BAD_INPUT, "the recipe asks for nothing");
     refuse("{\"recipe\":\"int8wo\",\"else\":\"keep\"}", NIB_BAD_INPUT, "keep one");
     refuse("{\"rules\":[{\"match\":\"re:(\",\"scheme\":\"keep\"}]}", NIB_BAD_INPUT, "pattern");
     refuse("{\"rules\":[{\"match\":\"\",\"scheme\":\"keep\"}]}", NIB_BAD_INPUT, "empty");
@@ -276,8 +277,8 @@ static void test_rules_refused(void **state)
     refuse("{\"rules\":[]", NIB_BAD_INPUT, "recipe: line 1");
     refuse("{\"rules\":[]} x", NIB_BAD_INPUT, "recipe: line 1");
     refuse("[1]", NIB_BAD_INPUT, "expected");
-    refuse("{}", NIB_BAD_INPUT, "this is no recipe");
-    refuse("{\"model\":{},\"training\":{}}", NIB_BAD_INPUT, "this is no recipe");
+    refuse("{}", NIB_BAD_INPUT, "this is not a recipe");
+    refuse("{\"model\":{},\"training\":{}}", NIB_BAD_INPUT, "this is not a recipe");
     refuse("./no/such/file.json", NIB_IO, "no/such/file.json");
 }
 
@@ -305,11 +306,12 @@ static void test_torchtitan(void **state)
     assert_int_equal(count_settings(nib__recipe_ledger(r), "recipe", "emulate (recipe): "), 1);
     nib__recipe_free(r);
     refuse("{\"mx\":{\"recipe_name\":\"mxfp9\"}}", NIB_BAD_INPUT, "did you mean mxfp8");
-    refuse("{\"float8\":{\"recipe_name\":\"tensorwise\"}}", NIB_UNSUPPORTED, "neighbours");
+    refuse("{\"float8\":{\"recipe_name\":\"tensorwise\"}}", NIB_UNSUPPORTED,
+           "a token's result would depend on its batch");
     refuse("{\"recipe_name\":\"rowwise\",\"filter_fqns\":[\"auto_filter_small_kn\"]}",
            NIB_UNSUPPORTED, "H100");
     refuse("{\"recipe_name\":\"rowwise\",\"filter_fqns\":[\"\"]}", NIB_BAD_INPUT,
-           "part of every name");
+           "would match every layer");
     refuse("{\"recipe\":\"int8wo\",\"fqns\":[\"wq\"]}", NIB_BAD_INPUT, "needs torchtitan's");
     /* a name that is there, but no linear layer's */
     refuse("{\"recipe_name\":\"mxfp8\",\"fqns\":[\"embed_tokens\"]}", NIB_USAGE,
@@ -357,7 +359,7 @@ static void test_torchchat(void **state)
     nib__recipe_free(r);
     r = load("{\"linear:afpwx\":{\"bitwidth\":4,\"groupsize\":64}}", untied, NULL, NULL);
     assert_int_equal(count_settings(nib__recipe_ledger(r), "zero-point",
-                                    "linear:afpwx zero points of whole steps (recipe): "),
+                                    "linear:afpwx integer zero points (recipe): "),
                      1);
     nib__recipe_free(r);
 }
@@ -374,9 +376,9 @@ static void test_torchchat_refused(void **state)
     refuse("{\"linear:a8wxdq\":{\"bitwidth\":3}}", NIB_UNSUPPORTED, "with 3 bits has no scheme");
     refuse("{\"linear:a8wxdq\":{\"bitwidth\":8,\"has_weight_zeros\":true}}", NIB_UNSUPPORTED,
            "set has_weight_zeros");
-    refuse("{\"linear:int8\":{\"groupsize\":\"32\"}}", NIB_BAD_INPUT, "wrong kind");
+    refuse("{\"linear:int8\":{\"groupsize\":\"32\"}}", NIB_BAD_INPUT, "has the wrong type");
     refuse("{\"linear:int8\":{\"groupsize\":99999999999}}", NIB_BAD_INPUT,
-           "is not -1, 0 or a group");
+           "is out of range; give -1 or 0 for rows");
     refuse("{\"linear:int8\":{\"node_type\":\"head\"}}", NIB_BAD_INPUT, "node_type \"head\"");
     refuse("{\"precision\":{\"dtype\":\"bf8\"}}", NIB_BAD_INPUT, "no dtype \"bf8\"");
     refuse("{\"precision\":{}}", NIB_BAD_INPUT, "lacks \"dtype\"");
@@ -577,7 +579,8 @@ static void test_hugging_face(void **state)
     refuse(HF(",\"include_input_output_embeddings\":1"), NIB_BAD_INPUT, "neither true nor false");
     refuse("{\"quant_method\":\"awq\",\"bits\":4}", NIB_UNSUPPORTED, "quant_method \"awq\"");
     refuse("{\"quant_method\":\"torchao\"}", NIB_BAD_INPUT, "lacks \"quant_type\"");
-    refuse("{\"quant_type\":\"autoquant\"}", NIB_UNSUPPORTED, "\"autoquant\" is a name");
+    refuse("{\"quant_type\":\"autoquant\"}", NIB_UNSUPPORTED,
+           "\"autoquant\" has no scheme in Nibble");
     refuse("{\"quant_type\":\"int8_weight_only\",\"quant_type_kwargs\":{\"group\":3}}",
            NIB_BAD_INPUT, "has no setting \"group\"");
     refuse("{\"quant_type\":{\"other\":null}}", NIB_BAD_INPUT, "is not {\"default\": CONFIG}");
@@ -651,13 +654,14 @@ static void test_torchao_refused(void **state)
            NIB_UNSUPPORTED, "PerAxis has no scheme");
     refuse(CONFIG("Int4WeightOnlyConfig", "1",
                   "\"zero_point_domain\":" ENUMERATOR("ZeroPointDomain", "INT")),
-           NIB_UNSUPPORTED, "zero_point_domain INT has no scheme here, as its scales are 1e-6");
+           NIB_UNSUPPORTED,
+           "zero_point_domain INT has no scheme in Nibble, because its scales are at least 1e-6");
     refuse(CONFIG("Int4WeightOnlyConfig", "2",
                   "\"int4_packing_format\":" ENUMERATOR("Int4PackingFormat", "PLAIN_INT32")),
-           NIB_UNSUPPORTED, "int4_packing_format PLAIN_INT32 has no scheme here");
+           NIB_UNSUPPORTED, "int4_packing_format PLAIN_INT32 has no scheme in Nibble");
     refuse(CONFIG("Int4WeightOnlyConfig", "1",
                   "\"layout\":{\"_type\":\"MarlinSparseLayout\",\"_data\":{}}"),
-           NIB_UNSUPPORTED, "MarlinSparseLayout has no scheme here");
+           NIB_UNSUPPORTED, "MarlinSparseLayout has no scheme in Nibble");
     refuse(CONFIG("Int4WeightOnlyConfig", "1", "\"preserve_zero\":true"), NIB_UNSUPPORTED,
            "preserve_zero has no scheme");
     refuse(CONFIG("Int8StaticActivationInt8WeightConfig", "1", "\"act_quant_scale\":[0.1]"),
@@ -680,11 +684,11 @@ static void test_torchao_refused(void **state)
     assert_int_equal(count_settings(nib__recipe_ledger(r), "activations", "PerTensor"), 1);
     nib__recipe_free(r);
     static const char *const over_blocks[] = {
-        CONFIG("NVFP4DynamicActivationNVFP4WeightConfig", "1", ""), "one for the batch",
+        CONFIG("NVFP4DynamicActivationNVFP4WeightConfig", "1", ""), "one per batch",
         CONFIG("NVFP4DynamicActivationNVFP4WeightConfig", "1",
                "\"use_dynamic_per_tensor_scale\":false,\"step\":" ENUMERATOR("QuantizationStep",
                                                                              "CONVERT")),
-        "one that calibration fixes"};
+        "one fixed by calibration"};
     for (size_t i = 0; i < COUNT(over_blocks); i += 2) {
         expect(over_blocks[i], "keep nvfp4dq nvfp4dq nvfp4dq nvfp4dq nvfp4dq");
         r = load(over_blocks[i], untied, NULL, NULL);
@@ -745,11 +749,11 @@ static void test_torchao_scale_types(void **state)
         nib__recipe_free(r);
     }
     refuse(EIGHT_DA_FOUR(",\"weight_scale_dtype\":" DTYPE("float64")), NIB_UNSUPPORTED,
-           "weight_scale_dtype float64 has no scheme here");
+           "weight_scale_dtype float64 has no scheme in Nibble");
     refuse(INTX("\"weight_dtype\":" DTYPE("int4") ",\"scale_dtype\":3"), NIB_UNSUPPORTED,
-           "IntxWeightOnlyConfig: scale_dtype has no scheme here");
+           "IntxWeightOnlyConfig: scale_dtype has no scheme in Nibble");
     refuse(INTX("\"scale_dtype\":" DTYPE("bfloat16")), NIB_UNSUPPORTED,
-           "scale_dtype bfloat16 has no scheme here, as scales of int8 rows are float32");
+           "scale_dtype bfloat16 has no scheme in Nibble, because scales of int8 rows are float32");
 }
 
 static void test_file(void **state)

@@ -181,7 +181,7 @@ static void test_orders(void **state)
         const nib_status status = weight(&w, cp, "q_proj", &err);
         if (cases[i].rows < 0) {
             assert_int_equal(status, NIB_BAD_INPUT);
-            assert_non_null(strstr(err.text, "heads"));
+            assert_non_null(strstr(err.text, "head"));
         } else {
             assert_int_equal(status, NIB_OK);
             assert_int_equal((w.rows != NULL), cases[i].rows);
@@ -197,7 +197,7 @@ static void test_bad_sizes(void **state)
     (void)state;
     static const char *const cases[][2] = {
         {"{\"dim\": 8, \"n_heads\": }", "params.json: line 1, column 23: expected a value"},
-        {"{\"dim\": \"8\"}", "params.json: line 1, column 9: dim must be a whole number"},
+        {"{\"dim\": \"8\"}", "params.json: line 1, column 9: dim must be an integer"},
         {"{\"dim\": 8.5}", "whole number"},
         {"{\"use_hf_rope\": 1}", "use_hf_rope must be true or false"},
         {"{\"model_type\": []}", "model_type must be a string"},
@@ -285,13 +285,13 @@ static void test_params(void **state)
         {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"sliding_window\": 100}", NIB_UNSUPPORTED,
          "sliding window of 100"},
         {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"moe\": {}}", NIB_BAD_INPUT,
-         "not built (in \"moe\")"},
+         "not supported (in \"moe\")"},
         {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": \"1\"}", NIB_BAD_INPUT, "n_layers"},
-        {"{\"n_kv_heads\": 0}", NIB_BAD_INPUT, "at least 1 is wanted (in \"n_kv_heads\")"},
-        {"{\"max_seq_len\": 0}", NIB_BAD_INPUT, "at least 1 is wanted (in \"max_seq_len\")"},
-        {"{\"rope_theta\": -1}", NIB_BAD_INPUT, "-1 is given; a number above 0 is wanted"},
-        {"{\"ffn_dim_multiplier\": NaN}", NIB_BAD_INPUT, "a number above 0 is wanted"},
-        {"{\"vocab_size\": -2}", NIB_BAD_INPUT, "-2 is given; at least 1 is wanted, or -1"},
+        {"{\"n_kv_heads\": 0}", NIB_BAD_INPUT, "at least 1 is expected (in \"n_kv_heads\")"},
+        {"{\"max_seq_len\": 0}", NIB_BAD_INPUT, "at least 1 is expected (in \"max_seq_len\")"},
+        {"{\"rope_theta\": -1}", NIB_BAD_INPUT, "-1 is given; a number above 0 is expected"},
+        {"{\"ffn_dim_multiplier\": NaN}", NIB_BAD_INPUT, "a number above 0 is expected"},
+        {"{\"vocab_size\": -2}", NIB_BAD_INPUT, "-2 is given; at least 1 is expected, or -1"},
         {"{\"dim\": 8, \"n_heads\": 3}", NIB_BAD_INPUT, "dim 8 is not a multiple of n_heads 3"},
     };
     for (size_t i = 0; i < COUNT(bad); i++) {

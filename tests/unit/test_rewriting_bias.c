@@ -237,7 +237,8 @@ static void test_shared_bias(void **state)
     nib_quantize_job job = {
         .layers = layers, .count = COUNT(layers), .out = at(out, "out"), .bias = NIB_BIAS_INT8};
     run_job(&d, from, job);
-    expect(&d, NIB_NOT_AS_ASKED, "a.bias: is stored once under another name, so it keeps its form");
+    expect(&d, NIB_NOT_AS_ASKED,
+           "a.bias: shares its tensor with another name, so its form cannot change");
     free_done(&d);
     assert_false(exists(out));
     job.bias = NIB_BIAS_FLOAT;
@@ -292,10 +293,8 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_biases),
-        cmocka_unit_test(test_biases_of_floats),
-        cmocka_unit_test(test_biases_refused),
-        cmocka_unit_test(test_shared_bias),
+        cmocka_unit_test(test_biases),         cmocka_unit_test(test_biases_of_floats),
+        cmocka_unit_test(test_biases_refused), cmocka_unit_test(test_shared_bias),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -224,7 +224,7 @@ static void find_touches(const nib_step *s, int place, size_t end, size_t *first
     }
 }
 
-/* Chains cover the list in its order, and what is in a room is touched in one chain alone. */
+/* Chains cover the list in its order, and a buffer in scratch is used by one chain only. */
 static void check_chains(const nib_step *s, int list, size_t end)
 {
     const nib_chains *chains = &s->chains[list];
@@ -233,16 +233,16 @@ static void check_chains(const nib_step *s, int list, size_t end)
         const nib_chain *c = &chains->items[i];
         assert_true(c->first == at && c->end > at && c->end <= end);
         longest = c->end - at > longest ? c->end - at : longest;
-        for (size_t p = 0; p < s->place_count; p++) {
+        for (size_t p = 0; p < s->buffer_count; p++) {
             size_t first, last;
-            if (s->places[p].room_at[list] == NIB_CHAIN_NONE)
+            if (s->buffers[p].scratch_at[list] == NIB_CHAIN_NONE)
                 continue;
             find_touches(s, (int)p, end, &first, &last);
             if (first < c->first || first >= c->end)
                 continue;
             assert_true(last < c->end && (int)p != s->loss);
-            assert_true(s->places[p].room_at[list] < c->room_bytes &&
-                        c->room_bytes <= nib__step_room_bytes(s));
+            assert_true(s->buffers[p].scratch_at[list] < c->scratch_bytes &&
+                        c->scratch_bytes <= nib__step_chain_scratch(s));
             in_rooms++;
         }
     }
@@ -250,12 +250,12 @@ static void check_chains(const nib_step *s, int list, size_t end)
     assert_true(in_rooms > 0);
 }
 
-/* Two places of one side whose bytes overlap are never wanted at the same time, and what an
+/* Two buffers of one side whose bytes overlap are never wanted at the same time, and what an
  * operation reads was written before. */
-static void check_places(const nib_step *s)
+static void check_buffers(const nib_step *s)
 {
-    for (size_t p = 0; p < s->place_count; p++) {
-        const nib_step_place *a = &s->places[p];
+    for (size_t p = 0; p < s->buffer_count; p++) {
+        const nib_step_buffer *a = &s->buffers[p];
         size_t first, last, other_first, other_last;
         find_touches(s, (int)p, s->count, &first, &last);
         assert_true(first == a->first && (last == a->last[1] || (int)p == s->loss));
@@ -264,7 +264,7 @@ static void check_places(const nib_step *s)
             writes = writes || s->nodes[first].out[j] == (int)p;
         assert_true(writes);
         for (size_t q = 0; q < p; q++) {
-            const nib_step_place *b = &s->places[q];
+            const nib_step_buffer *b = &s->buffers[q];
             const uint64_t wide = (uint64_t)(s->m * b->columns) * sizeof(float);
             if (a->columns == 0 || b->columns == 0 || a->at < b->at || a->at >= b->at + wide)
                 continue;
@@ -288,7 +288,7 @@ static void test_chains(void **state)
                                     .checkpointing = ac});
         check_chains(&f.step, 0, f.step.forward_end);
         check_chains(&f.step, 1, f.step.count);
-        check_places(&f.step);
+        check_buffers(&f.step);
         close_fixture(&f);
     }
 }

@@ -49,9 +49,9 @@ static void test_unclosed(void **state)
     expect("\n{% raw %}x", "{}", NIB_BAD_INPUT, "line 2: the raw block that begins here");
     expect("{% if x %}\n\ny", "{}", NIB_BAD_INPUT, "line 3: the template ends here; {% elif %} is");
     expect("{% for i in x %}", "{}", NIB_BAD_INPUT, "{% endfor %} is missing");
-    expect("{% endif %}", "{}", NIB_BAD_INPUT, "ends no statement that is open");
+    expect("{% endif %}", "{}", NIB_BAD_INPUT, "no open statement ends with it");
     expect("{{ (1 }}", "{}", NIB_BAD_INPUT, "line 1");
-    expect("{{ a b }}", "{}", NIB_BAD_INPUT, "\"b\" is unexpected; }} is wanted");
+    expect("{{ a b }}", "{}", NIB_BAD_INPUT, "unexpected \"b\"; expected }}");
 }
 
 /* J02 */
@@ -228,11 +228,11 @@ static void test_parameters(void **state)
         nib__text_free(&text);
     }
     expect("\n{% macro m(a, b, a) %}{% endmacro %}", "{}", NIB_BAD_INPUT,
-           "line 2: two parameters have one name");
+           "line 2: two parameters have the same name");
     expect("{% for loop in x %}{% endfor %}", "{}", NIB_BAD_INPUT,
-           "line 1: \"loop\" is the loop's own within a for");
+           "line 1: \"loop\" is reserved inside a for");
     expect("{% macro m(caller) %}\n{{ caller }}{% endmacro %}", "{}", NIB_BAD_INPUT,
-           "line 1: a parameter named caller wants a default");
+           "line 1: the parameter caller needs a default");
 }
 
 static void test_integers(void **state)
@@ -245,10 +245,10 @@ static void test_integers(void **state)
     };
     (void)state;
     for (size_t i = 0; i < COUNT(past); i++)
-        expect(past[i], "{}", NIB_UNSUPPORTED, "an integer grows past 64 bits");
+        expect(past[i], "{}", NIB_UNSUPPORTED, "integer overflow: more than 64 bits");
     expect_text("{{ (-9223372036854775807 - 1)|round }}", "{}", "-9223372036854775808");
     expect("{{ '%.301d' % 1 }}", "{}", NIB_UNSUPPORTED, "a format has more than 300 digits");
-    expect("{{ '%c' % 65 }}", "{}", NIB_UNSUPPORTED, "%c in a format is not built");
+    expect("{{ '%c' % 65 }}", "{}", NIB_UNSUPPORTED, "%c in a format is not supported");
 }
 
 /* J04 */
@@ -259,7 +259,7 @@ static void test_bytes(void **state)
     expect("{{ 'a' * (2 ** 30) }}", "{}", NIB_NO_MEMORY, "line 1: the template takes more than");
     expect("{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(40) %}"
            "{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
-           "{}", NIB_NO_MEMORY, "of memory; its output grows too long");
+           "{}", NIB_NO_MEMORY, "of memory; its output is too long");
     expect("{{ '%1000000s' % 1 * 1000 }}", "{}", NIB_NO_MEMORY, "more than");
     expect_within("{% for i in range(99999) %}{{ 'some words and more' }}{% endfor %}", "{}",
                   &small, NIB_NO_MEMORY, "more than 1.0 MB of memory");
@@ -272,19 +272,18 @@ static void test_bytes(void **state)
 static void test_unknown(void **state)
 {
     (void)state;
-    expect("a\n{{ x|shout }}", "{}", NIB_UNSUPPORTED, "line 2: there is no filter \"shout\"");
-    expect("{{ x is\n tall }}", "{}", NIB_UNSUPPORTED, "line 2: there is no test \"tall\"");
-    expect("\n{% include 'x' %}", "{}", NIB_UNSUPPORTED,
-           "line 2: there is no statement \"include\"");
+    expect("a\n{{ x|shout }}", "{}", NIB_UNSUPPORTED, "line 2: unknown filter \"shout\"");
+    expect("{{ x is\n tall }}", "{}", NIB_UNSUPPORTED, "line 2: unknown test \"tall\"");
+    expect("\n{% include 'x' %}", "{}", NIB_UNSUPPORTED, "line 2: unknown statement \"include\"");
     expect("{% if no %}{{ x|shout }}{% endif %}ok", "{}", NIB_OK, "ok");
     expect("{% if 1 %}\n{{ x|shout }}{% endif %}", "{}", NIB_UNSUPPORTED,
-           "line 2: there is no filter \"shout\"");
-    expect("{{ ['a']|map('shout')|list }}", "{}", NIB_UNSUPPORTED, "no such filter");
+           "line 2: unknown filter \"shout\"");
+    expect("{{ ['a']|map('shout')|list }}", "{}", NIB_UNSUPPORTED, "unknown filter");
     expect("{{ 'a'.encode() }}", "{}", NIB_BAD_INPUT, "\"encode\" is called, but it is undefined");
     expect("{{ 'a'|upper(1) }}", "{}", NIB_BAD_INPUT, "upper takes at most 0 arguments");
     expect("{{ 'a'|tojson(indents=1) }}", "{}", NIB_BAD_INPUT,
            "tojson has no argument \"indents\"");
-    expect("{{ f(*x) }}", "{}", NIB_UNSUPPORTED, "not built");
+    expect("{{ f(*x) }}", "{}", NIB_UNSUPPORTED, "not supported");
     expect("{{ [].append(1) }}", "{}", NIB_BAD_INPUT, "sandbox forbids");
 }
 
@@ -316,14 +315,14 @@ static void test_odd_messages(void **state)
                 "[5:[1, 'a', {}]]");
     expect_text(template, "{\"messages\": [{}, [], \"x\"]}", "[:][:][:]");
     expect_text(template, "{\"messages\": {\"role\": \"user\"}}", "[:]");
-    expect(template, "{\"messages\": 7}", NIB_BAD_INPUT, "line 1: a int cannot be walked over");
+    expect(template, "{\"messages\": 7}", NIB_BAD_INPUT, "line 1: a int is not iterable");
     expect(template, "{\"messages\": [null]}", NIB_OK, "[:]");
     expect(strict, "{\"messages\": [{\"content\": null}]}", NIB_BAD_INPUT,
-           "line 2: + cannot be done with a str and a NoneType");
+           "line 2: + does not support a str and a NoneType");
     expect(strict, "{\"messages\": [{\"content\": 5}]}", NIB_BAD_INPUT, "line 2");
     expect(strict, "{\"messages\": [{\"content\": [\"a\"]}]}", NIB_BAD_INPUT, "line 2");
     expect(strict, "{\"messages\": [{}]}", NIB_BAD_INPUT, "line 2: +: \"content\" is undefined");
-    expect(template, "[]", NIB_BAD_INPUT, "a JSON object is wanted");
+    expect(template, "[]", NIB_BAD_INPUT, "not a JSON object");
     expect(template, "{\"messages\": [}", NIB_BAD_INPUT, "column 15");
     expect(template, "{\"messages\": \"\\ud800\"}", NIB_BAD_INPUT, "surrogate");
 }

@@ -211,8 +211,8 @@ static void test_unknown_characters(void **state)
     nib_tokenizer *t =
         parse_text("{\"model\":{\"vocab\":{\"\\u0120\":0,\"a\":1},\"merges\":[]}}", NULL);
     expect_ids(t, "a a", 0,
-               "! the tokenizer has no token for U+0020, no bytes to write it with and no "
-               "unk_token; leave the character out, or use the tokenizer of a model that knows it");
+               "! the tokenizer has no token for U+0020, no byte tokens for it and no unk_token; "
+               "remove the character, or use a model whose tokenizer has it");
     expect_ids(t, "a a", NIB_ENCODE_DROP_UNKNOWN, "1 1");
     nib__tokenizer_close(t);
     /* byte fallback that lacks a byte: the unknown token, fused or not */
@@ -444,7 +444,7 @@ static void test_growing_components(void **state)
     nib__text_str(&json, "]},\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}");
     nib_tokenizer *t = parse_text(json.at, NULL);
     assert_int_equal(nib__tokenizer_encode(t, "aaaa", 4, 0, &ids, &count, &err), NIB_BAD_INPUT);
-    assert_non_null(strstr(err.text, "more than 64 bytes for each byte"));
+    assert_non_null(strstr(err.text, "more than 64 bytes per byte of text"));
     nib__tokenizer_close(t);
     nib__text_free(&json);
 }

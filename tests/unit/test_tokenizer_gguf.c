@@ -168,9 +168,9 @@ static void test_pieces(void **state)
     expect_ids(t, "<s>a</s>", NIB_ENCODE_PARSE_SPECIAL, "1 9 2");
     expect_text(t, "1 6 7 9 3", true, "ab ac");
     nib__tokenizer_close(t);
-    s.add_space_prefix = NIB_SAID_NO;
-    s.add_bos = NIB_SAID_NO;
-    s.add_eos = NIB_SAID_YES;
+    s.add_space_prefix = NIB_VOCAB_FLAG_FALSE;
+    s.add_bos = NIB_VOCAB_FLAG_FALSE;
+    s.add_eos = NIB_VOCAB_FLAG_TRUE;
     t = open_source(s);
     expect_ids(t, "ab", SPECIAL, "7 2");
     expect_text(t, "9 7", true, " aab");
@@ -197,7 +197,7 @@ static void test_pieces_by_merges(void **state)
     nib_vocab_source s = pieces();
     (void)state;
     s.scores = NULL;
-    bad(s, "neither tokenizer.ggml.scores nor tokenizer.ggml.merges");
+    bad(s, "tokenizer.ggml.scores and tokenizer.ggml.merges are both missing");
     s.merges = merges;
     s.merge_count = COUNT(merges);
     expect_source(s, "aba", 0, "6 4 8");
@@ -218,7 +218,7 @@ static void test_no_scores(void **state)
     s.types = NULL;
     s.tokens = tokens;
     s.token_count = COUNT(tokens);
-    s.add_space_prefix = NIB_SAID_NO;
+    s.add_space_prefix = NIB_VOCAB_FLAG_FALSE;
     expect_source(s, "abca", 0, "3 6 3"); /* leftmost first would be 7 8 */
 }
 
@@ -239,7 +239,7 @@ static void test_flags_of_pre(void **state)
     expect_source(s, "abc", SPECIAL, "1 2 3");
     s.pre = (nib_vocab_text)TEXT("llama-bpe");
     expect_source(s, "abc", SPECIAL, "0 4");
-    s.add_bos = NIB_SAID_NO;
+    s.add_bos = NIB_VOCAB_FLAG_FALSE;
     expect_source(s, "abc", SPECIAL, "4");
     expect_source(s, "e\xcc\x81", 0, "7 8 9");
     s.pre = (nib_vocab_text)TEXT("qwen2"); /* normalizes */
@@ -293,7 +293,7 @@ static void test_models(void **state)
     nib_vocab_source s = letters();
     (void)state;
     s.model = (nib_vocab_text){NULL, 0};
-    bad(s, "there is no tokenizer.ggml.model; name a tokenizer with --tokenizer");
+    bad(s, "tokenizer.ggml.model is missing; name a tokenizer with --tokenizer");
     s.model = (nib_vocab_text)TEXT("bert");
     unsupported(s, "\"bert\" is WordPiece; supported are gpt2 and llama");
     s.model = (nib_vocab_text)TEXT("t5");
@@ -312,7 +312,7 @@ static void test_pre(void **state)
     nib_vocab_source s = letters();
     (void)state;
     s.pre = (nib_vocab_text){NULL, 0};
-    unsupported(s, "no tokenizer.ggml.pre");
+    unsupported(s, "tokenizer.ggml.pre is missing");
     s.pre = (nib_vocab_text)TEXT("nonsense");
     unsupported(s, "tokenizer.ggml.pre \"nonsense\" is not known; name the model's tokenizer.json");
     unsupported(s, "default llama-bpe llama3 llama-v3");
@@ -332,9 +332,9 @@ static void test_arrays(void **state)
     bad(s, "tokenizer.ggml.token_type has 6 values for 7 tokens");
     s = letters();
     s.types = odd;
-    bad(s, "token_type has 9 for token 5; known are 0 to 6");
+    bad(s, "token_type is 9 for token 5, outside 0 to 6");
     s.types = negative;
-    bad(s, "token_type has -1 for token 5");
+    bad(s, "token_type is -1 for token 5");
     s = pieces();
     s.score_count = 0;
     bad(s, "tokenizer.ggml.scores has 0 values for 11 tokens");
@@ -342,13 +342,13 @@ static void test_arrays(void **state)
     s.token_count = 0;
     bad(s, "tokenizer.ggml.tokens is empty");
     s.tokens = NULL;
-    bad(s, "tokenizer.ggml.tokens is not there");
+    bad(s, "tokenizer.ggml.tokens is missing");
     s = letters();
     s.token_count = (size_t)NIB_TOKENIZER_IDS + 1;
     unsupported(s, "has 4194305 tokens; the limit is 4194304");
     s = letters();
     s.merges = NULL;
-    bad(s, "no tokenizer.ggml.merges");
+    bad(s, "tokenizer.ggml.merges is missing");
 }
 
 static void test_tokens(void **state)
@@ -377,8 +377,7 @@ static void test_tokens(void **state)
     s.scores = scores;
     s.token_count = s.score_count = 2;
     s.bos = s.eos = s.unk = UINT32_MAX;
-    unsupported(s,
-                "token 1 has 600 bytes; the limit for a token that others are merged into is 256");
+    unsupported(s, "token 1 has 600 bytes; the limit for a token made by merging is 256");
 }
 
 static void test_ids(void **state)
@@ -399,11 +398,11 @@ static void test_ids(void **state)
     assert_int_equal(nib__tokenizer_bos(t), -1);
     assert_int_equal(nib__tokenizer_eos(t), 4);
     nib__tokenizer_close(t);
-    s.add_bos = NIB_SAID_YES;
-    bad(s, "add_bos_token is true, but there is no tokenizer.ggml.bos_token_id");
+    s.add_bos = NIB_VOCAB_FLAG_TRUE;
+    bad(s, "add_bos_token is true, but tokenizer.ggml.bos_token_id is missing");
     s = letters();
-    s.add_eos = NIB_SAID_YES;
-    bad(s, "add_eos_token is true, but there is no tokenizer.ggml.eos_token_id");
+    s.add_eos = NIB_VOCAB_FLAG_TRUE;
+    bad(s, "add_eos_token is true, but tokenizer.ggml.eos_token_id is missing");
     /* SentencePiece's own ids are beyond a small vocabulary: there are none. */
     s = pieces();
     s.token_count = 1;
@@ -425,7 +424,7 @@ static void test_merges(void **state)
     (void)state;
     s.merges = unknown;
     s.merge_count = 2;
-    bad(s, "tokenizer.ggml.merges: merge 1 needs the token \"bc\", which the vocabulary lacks");
+    bad(s, "tokenizer.ggml.merges: merge 1 needs the token \"bc\", which is not in the vocabulary");
     s.merges = three;
     s.merge_count = 1;
     bad(s, "merge 0 is not two tokens");
@@ -435,7 +434,7 @@ static void test_merges(void **state)
     bad(s, "merge 0 is not valid UTF-8");
     s = pieces();
     s.scores = nan_score;
-    bad(s, "tokenizer.ggml.scores: the score of token 9 is no number");
+    bad(s, "tokenizer.ggml.scores: the score of token 9 is not a number");
 }
 
 /* All strings of two letters: each comes of two others in as many ways as it can be cut. */
@@ -470,7 +469,7 @@ static void test_normalizers(void **state)
     s.has_charsmap = true;
     unsupported(s, "precompiled_charsmap is not supported");
     s = pieces();
-    s.remove_extra_whitespaces = NIB_SAID_YES;
+    s.remove_extra_whitespaces = NIB_VOCAB_FLAG_TRUE;
     unsupported(s, "remove_extra_whitespaces is true");
 }
 

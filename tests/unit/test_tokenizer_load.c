@@ -241,7 +241,7 @@ static void test_added_tokens(void **state)
 {
     (void)state;
     bad("{'added_tokens':[" ADDED(5, "ab", "") "]," MODEL "}",
-        "\"ab\" has the id 5, but elsewhere it is 2");
+        "\"ab\" has the id 5 here and 2 elsewhere");
     bad("{'added_tokens':[" ADDED(2, "x", "") "]," MODEL "}",
         "\"ab\" and \"x\" both have the id 2");
     bad("{'added_tokens':[" ADDED(5, "x", "") "," ADDED(6, "x", "") "]," MODEL "}",
@@ -286,12 +286,12 @@ static void test_config(void **state)
     expect_ids(t, "ab", NIB_ENCODE_ADD_SPECIAL, "2");
     nib__tokenizer_close(t);
     expect_error(json, quoted("{'bos_token':'<bos>'}"), NIB_BAD_INPUT,
-                 "bos_token \"<bos>\" is no token");
+                 "bos_token \"<bos>\" is not a token");
     expect_error(json, quoted("{'bos_token':5}"), NIB_BAD_INPUT, "tokenizer_config.json");
     expect_error(json, quoted("{'add_bos_token':'yes'}"), NIB_BAD_INPUT, "true or false");
     expect_error(json, quoted("{'added_tokens_decoder':{'x':{}}}"), NIB_BAD_INPUT, "token id");
     expect_error(json, quoted("{'added_tokens_decoder':{'9':{'content':'<s>'}}}"), NIB_BAD_INPUT,
-                 "has the id 9, but elsewhere it is 4");
+                 "has the id 9 here and 4 elsewhere");
     expect_error(json, "", NIB_BAD_INPUT, "tokenizer_config.json");
 }
 
@@ -343,7 +343,7 @@ static void test_nesting(void **state)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s{'type':'NFC'}",
                                  i == 0 ? "" : ",");
     snprintf(text + used, sizeof text - used, "]}," MODEL "}");
-    unsupported(text, "more than 64 normalizers");
+    unsupported(text, "too many normalizers; the limit is 64");
 }
 
 static void test_long_patterns(void **state)
@@ -372,7 +372,7 @@ static void test_long_patterns(void **state)
     snprintf(text, sizeof text, both, split, again, again);
     for (char *quote = text; (quote = strchr(quote, '\'')) != NULL;) /* too long for quoted() */
         *quote = '"';
-    expect_error(text, NULL, NIB_UNSUPPORTED, "more than 32768 bytes in all");
+    expect_error(text, NULL, NIB_UNSUPPORTED, "more than 32768 bytes in total");
 }
 
 /* Groups that call groups: 2^40 paths, all of which Oniguruma would walk to compile it. */

@@ -103,11 +103,11 @@ static void lie(size_t at, const void *bytes, size_t size, const char *words)
 static void test_cut_short(void **state)
 {
     (void)state;
-    refused(tables.at, 0, NULL, "is shorter than its head");
-    refused(tables.at, HEAD - 1, NULL, "is shorter than its head");
+    refused(tables.at, 0, NULL, "is shorter than its header");
+    refused(tables.at, HEAD - 1, NULL, "is shorter than its header");
     for (size_t size = HEAD; size < tables.size; size += tables.size / 50)
-        refused(tables.at, size, NULL, "is not as long as its head says");
-    refused(tables.at, tables.size - 1, NULL, "is not as long as its head says");
+        refused(tables.at, size, NULL, "its size differs from what its header says");
+    refused(tables.at, tables.size - 1, NULL, "its size differs from what its header says");
 }
 
 static void test_changed(void **state)
@@ -115,11 +115,11 @@ static void test_changed(void **state)
     const struct {
         size_t at;
         const char *words;
-    } cases[] = {{0, "is no file of a tokenizer's tables"},
-                 {8, "is of another version or another kind of machine"},
-                 {12, "is of another version or another kind of machine"},
-                 {IDS, "its head was changed"},
-                 {SELF, "its head was changed"},
+    } cases[] = {{0, "is not a file of tokenizer tables"},
+                 {8, "has another version or byte order"},
+                 {12, "has another version or byte order"},
+                 {IDS, "its header was changed"},
+                 {SELF, "its header was changed"},
                  {HEAD, "its tables were changed since they were written"},
                  {merges_at(), "its tables were changed since they were written"},
                  {tables.size - 1, "its tables were changed since they were written"}};
@@ -156,7 +156,7 @@ static void test_lying_sizes(void **state)
                 "its tables are larger than a tokenizer's can be");
     for (size_t j = 0; j < COUNT(places); j++) {
         const uint64_t more = places[j] == SLOTS ? 2 * number(SLOTS) : number(places[j]) + 1;
-        lie(places[j], &more, sizeof more, "is not as long as its head says");
+        lie(places[j], &more, sizeof more, "its size differs from what its header says");
     }
     const uint64_t odd = number(SLOTS) + 1, none = 0;
     lie(SLOTS, &odd, sizeof odd, "its tables are larger than a tokenizer's can be");
@@ -165,7 +165,7 @@ static void test_lying_sizes(void **state)
 
 static void test_lying_texts(void **state)
 {
-    static const char words[] = "its vocabulary leads out of itself";
+    static const char words[] = "its vocabulary is damaged";
     const uint32_t ids = (uint32_t)number(IDS), bytes = (uint32_t)number(BYTES);
     const uint32_t texts[][2] = {{bytes, UINT32_C(0x80000001)},
                                  {UINT32_MAX, UINT32_C(0x80000001)},
@@ -199,7 +199,7 @@ static void test_lying_texts(void **state)
 
 static void test_lying_merges(void **state)
 {
-    static const char words[] = "the table of merges leads out of the vocabulary";
+    static const char words[] = "the table of merges is damaged";
     const uint32_t ids = (uint32_t)number(IDS);
     const uint32_t merges[][4] = {{ids, 0, 0, 0},
                                   {0, ids, 0, 0},
@@ -230,7 +230,7 @@ static void test_lying_json(void **state)
     assert_non_null(text);
     memset(text, ' ', size);
     memcpy(text, vocab, strlen(vocab));
-    lie(json_at(), text, size, "has a vocabulary beside its tables");
+    lie(json_at(), text, size, "its tokenizer.json must not have a vocabulary");
     memset(text, ' ', size);
     memcpy(text, added, strlen(added));
     lie(json_at(), text, size, "the tables lack the token \"<x>\"");

@@ -172,12 +172,12 @@ static void test_refusals(void **state)
         const char *text, *why;
     } cases[] = {
         {"{{ tools }}{{ raise_exception('never') }}",
-         "of a short conversation with tools the template says: never; so"},
+         "for a short conversation with tools the template says: never; so"},
         {"{{ messages[0].content }}", "the same prompt with tools and without"},
         {"{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}", "does not write them"},
         {"{{ tools }}{% for m in messages %}{% for c in m.tool_calls or [] %}"
          "{{ c.function.arguments | tojson }}{{ c.function.name }}{% endfor %}{% endfor %}",
-         "arguments stand before the name"},
+         "arguments come before the name"},
         {"{{ tools }}{% for m in messages %}{% for c in m.tool_calls or [] %}"
          "{{ c.function.name }}: {{ c.function.arguments | tojson }} {{ c.function.name }}"
          "{% endfor %}{% endfor %}",
@@ -192,7 +192,7 @@ static void test_refusals(void **state)
         {"{{ tools }}{% if add_generation_prompt %}A>{% endif %}{% for m in messages %}"
          "{% for c in m.tool_calls or [] %}B>{{ c.function.name }}: "
          "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}",
-         "not what an answer begins with"},
+         "does not start like an answer"},
     };
     const nib_allocator a = nib__allocator_default();
     (void)state;

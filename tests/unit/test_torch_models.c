@@ -133,7 +133,7 @@ static void test_tinygemm(void **state)
     }
     nib_weight w;
     assert_int_equal(nib__checkpoint_weight(&w, NULL, cp, "noise", NULL, &err), NIB_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "fit none of CUDA, ROCm and the CPU's layouts"));
+    assert_non_null(strstr(err.text, "match none of the layouts of CUDA, ROCm and CPUs"));
     nib__checkpoint_close(cp);
 }
 
@@ -156,11 +156,11 @@ static void test_refused(void **state)
         {2,
          {"m.zeros", "F32", 2, {4, 2}, nine},
          NIB_BAD_INPUT,
-         "zero point at row 0, group 0 is 9, outside of -8 to 7"},
+         "zero point at row 0, group 0 is 9, outside -8 to 7"},
         {2,
          {"m.zeros", "F32", 2, {4, 2}, negative},
          NIB_BAD_INPUT,
-         "zero point at row 1, group 1 is -9, outside of -8 to 7"},
+         "zero point at row 1, group 1 is -9, outside -8 to 7"},
         {2, {"m.zeros", "F32", 2, {4, 2}, nan_zero}, NIB_BAD_INPUT, "m.zeros: is nan"},
         {2,
          {"m.zeros", "F32", 2, {4, 2}, beyond},
@@ -339,7 +339,7 @@ static void test_packed_refused(void **state)
                                   {"m.weight", "I32", 4, {1, 64, 32, 1}, NULL},
                                   {"m.scales_and_zeros", "F32", 3, {8, 8, 2}, NULL}};
     expect_module(NULL, padded, COUNT(padded), NIB_BAD_INPUT,
-                  "packed with 2048 columns, but the layers around it have 40, which pads to 1024");
+                  "packed with 2048 columns, but other layers imply 40, padded to 1024");
     float pairs[24 * 2];
     for (int i = 0; i < 24; i++)
         pairs[2 * i] = 1,
@@ -354,7 +354,7 @@ static void test_packed_refused(void **state)
     assert_int_equal(make_checkpoint(&m, NULL, fused, COUNT(fused)), NIB_OK);
     assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "a.v_proj", NULL, &m.err),
                      NIB_BAD_INPUT);
-    assert_non_null(strstr(m.err.text, "zero point at row 3, group 0 is no finite number"));
+    assert_non_null(strstr(m.err.text, "zero point at row 3, group 0 is not finite"));
     assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "a.k_proj", NULL, &m.err),
                      NIB_UNSUPPORTED); /* codes of zeros fit no machine's layout */
     drop_checkpoint(&m);
@@ -380,11 +380,11 @@ static void test_two_machines(void **state)
     const part parts[] = {{"m.weight", "I32", 4, {ROWS / 8, 1, 32, 1}, words},
                           {"m.scales_and_zeros", "F32", 3, {1, ROWS, 2}, pairs}};
     expect_module(NULL, parts, COUNT(parts), NIB_UNSUPPORTED,
-                  "fit none of CUDA, ROCm and the CPU's layouts clearly");
+                  "clearly match none of the layouts of CUDA, ROCm and CPUs");
     for (int i = 0; i < WORDS; i++) /* alike but for some means */
         words[i] ^= i % 7 == 0 ? 0x10000000U : 0;
     expect_module(NULL, parts, COUNT(parts), NIB_UNSUPPORTED,
-                  "fit none of CUDA, ROCm and the CPU's layouts clearly");
+                  "clearly match none of the layouts of CUDA, ROCm and CPUs");
 }
 
 /* Every request for memory fails once, from opening to the last weight; nothing is lost. */

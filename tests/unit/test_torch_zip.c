@@ -143,7 +143,7 @@ static void test_views(void **state)
             assert_memory_equal(turned->data + 4 * (i * 8 + j), whole->data + 4 * (j * 6 + i), 4);
     for (int i = 0; i < 3; i++)
         assert_memory_equal(cut->data + 12 * i, whole->data + 4 * ((2 + 2 * i) * 6 + 1), 12);
-    assert_true(has_note(cp, "turned is stored in another order"));
+    assert_true(has_note(cp, "turned is a non-contiguous view"));
     nib__checkpoint_close(cp);
     assert_int_equal(open_golden(&cp, "training.pt", &err), NIB_OK);
     assert_int_equal(nib__checkpoint_count(cp), 2);
@@ -160,7 +160,7 @@ static void test_refused_files(void **state)
         {"quantized.pt", "tensor \"bad\" is one of PyTorch's own quantized tensors"},
         {"expanded.pt", "tensor \"bad\" is an expanded view"},
         {"module.pt", "names torch.nn.modules.linear.Linear"},
-        {"list.pt", "holds no dict of tensors"},
+        {"list.pt", "no dict of tensors"},
         {"meta.pt", "tensor \"bad\" is on the meta device"},
         {"legacy.pt", "PyTorch's format before 1.6"},
         {"script.pt", "TorchScript"},
@@ -264,7 +264,10 @@ static void test_archives(void **state)
     } cases[] = {
         {{PICKLE(one_tensor)}, 1, NIB_BAD_INPUT, "no record of its storage"},
         {{PICKLE(one_tensor), {"a/data/0", floats, 23}}, 2, NIB_BAD_INPUT, "has 23 bytes"},
-        {{PICKLE(one_tensor), {"b/data/0", floats, 24}}, 2, NIB_BAD_INPUT, "outside of data.pkl"},
+        {{PICKLE(one_tensor), {"b/data/0", floats, 24}},
+         2,
+         NIB_BAD_INPUT,
+         "outside the folder of data.pkl"},
         {{PICKLE(one_tensor), {"b/data.pkl", floats, 24}}, 2, NIB_BAD_INPUT, "more than one"},
         {{{"data.pkl", "x", 1}}, 1, NIB_UNSUPPORTED, "no data.pkl in a folder"},
         {{{"a/b/data.pkl", "x", 1}}, 1, NIB_UNSUPPORTED, "no data.pkl in a folder"},
@@ -330,55 +333,56 @@ static void test_pickles(void **state)
         {PICKLE("\x80\2N0N."), NIB_UNSUPPORTED, "operation 0x30"},
         {PICKLE("\x80\5\x97."), NIB_UNSUPPORTED, "operation 0x97"},
         /* a stack that does not work out */
-        {PICKLE(""), NIB_BAD_INPUT, "does not begin with its protocol"},
-        {PICKLE("N."), NIB_BAD_INPUT, "does not begin with its protocol"},
-        {PICKLE("\x80\1N."), NIB_UNSUPPORTED, "protocols 2 to 5"},
-        {PICKLE("\x80\6N."), NIB_UNSUPPORTED, "protocols 2 to 5"},
-        {PICKLE("\x80\2N\x80\2."), NIB_UNSUPPORTED, "protocols 2 to 5"},
+        {PICKLE(""), NIB_BAD_INPUT, "does not begin with a protocol"},
+        {PICKLE("N."), NIB_BAD_INPUT, "does not begin with a protocol"},
+        {PICKLE("\x80\1N."), NIB_UNSUPPORTED, "the protocol is not 2 to 5"},
+        {PICKLE("\x80\6N."), NIB_UNSUPPORTED, "the protocol is not 2 to 5"},
+        {PICKLE("\x80\2N\x80\2."), NIB_UNSUPPORTED, "the protocol is not 2 to 5"},
         {PICKLE("\x80\2"), NIB_BAD_INPUT, "cut short"},
         {PICKLE("\x80\2N"), NIB_BAD_INPUT, "cut short"},
-        {PICKLE("\x80\2."), NIB_BAD_INPUT, "other than one value"},
-        {PICKLE("\x80\2NN."), NIB_BAD_INPUT, "other than one value"},
-        {PICKLE("\x80\2N.N"), NIB_BAD_INPUT, "before its last byte"},
-        {PICKLE("\x80\2(."), NIB_BAD_INPUT, "other than one value"},
+        {PICKLE("\x80\2."), NIB_BAD_INPUT, "exactly one value"},
+        {PICKLE("\x80\2NN."), NIB_BAD_INPUT, "exactly one value"},
+        {PICKLE("\x80\2N.N"), NIB_BAD_INPUT, "at its last byte"},
+        {PICKLE("\x80\2(."), NIB_BAD_INPUT, "exactly one value"},
         {PICKLE("\x80\2R."), NIB_BAD_INPUT, "no value on the stack"},
         {PICKLE("\x80\2t."), NIB_BAD_INPUT, "no mark"},
         {PICKLE("\x80\2(\x85."), NIB_BAD_INPUT, "no value on the stack"},
-        {PICKLE("\x80\2NNR."), NIB_BAD_INPUT, "what is called is no name"},
-        {PICKLE("\x80\2ccollections\nOrderedDict\nNR."), NIB_BAD_INPUT,
-         "what is called is no name"},
+        {PICKLE("\x80\2NNR."), NIB_BAD_INPUT, "the callee is not a name"},
+        {PICKLE("\x80\2ccollections\nOrderedDict\nNR."), NIB_BAD_INPUT, "the callee is not a name"},
         {PICKLE("\x80\2ctorch\nFloatStorage\n)R."), NIB_BAD_INPUT, "a type is called"},
-        {PICKLE("\x80\2ccollections\nOrderedDict\nK\1\x85R."), NIB_BAD_INPUT, "no list of pairs"},
+        {PICKLE("\x80\2ccollections\nOrderedDict\nK\1\x85R."), NIB_BAD_INPUT,
+         "not a list of pairs"},
         {PICKLE("\x80\2]Na."), NIB_UNSUPPORTED, "no dict of tensors"},
-        {PICKLE("\x80\2}Na."), NIB_BAD_INPUT, "what is no list"},
-        {PICKLE("\x80\2]NNs."), NIB_BAD_INPUT, "what is no dict"},
+        {PICKLE("\x80\2}Na."), NIB_BAD_INPUT, "not a list"},
+        {PICKLE("\x80\2]NNs."), NIB_BAD_INPUT, "not a dict"},
         {PICKLE("\x80\2}(Nu."), NIB_BAD_INPUT, "a key has no value"},
-        {PICKLE("\x80\2(Nu."), NIB_BAD_INPUT, "what is no dict"},
+        {PICKLE("\x80\2(Nu."), NIB_BAD_INPUT, "not a dict"},
         {PICKLE("\x80\2NNb."), NIB_BAD_INPUT, "a state is set"},
-        {PICKLE("\x80\2h\0."), NIB_BAD_INPUT, "not remembered"},
-        {PICKLE("\x80\2Nq\3h\2."), NIB_BAD_INPUT, "not remembered"},
-        {PICKLE("\x80\2Nr\xff\xff\xff\xff."), NIB_BAD_INPUT, "number that is too high"},
+        {PICKLE("\x80\2h\0."), NIB_BAD_INPUT, "never stored"},
+        {PICKLE("\x80\2Nq\3h\2."), NIB_BAD_INPUT, "never stored"},
+        {PICKLE("\x80\2Nr\xff\xff\xff\xff."), NIB_BAD_INPUT, "memo index is too high"},
         {PICKLE("\x80\2q\0."), NIB_BAD_INPUT, "no value on the stack"},
         /* lengths that lie */
-        {PICKLE("\x80\2X\xff\xff\xff\x7fx."), NIB_BAD_INPUT, "ends outside of the pickle"},
-        {PICKLE("\x80\2\x8d\xff\xff\xff\xff\xff\xff\xff\xffx."), NIB_BAD_INPUT, "ends outside"},
-        {PICKLE("\x80\2\x8c\5x."), NIB_BAD_INPUT, "ends outside of the pickle"},
-        {PICKLE("\x80\2\x8b\xff\xff\xff\xff."), NIB_BAD_INPUT, "ends outside of the pickle"},
-        {PICKLE("\x80\4\x95\xff\0\0\0\0\0\0\0N."), NIB_BAD_INPUT, "a frame ends outside"},
-        {PICKLE("\x80\2G\0."), NIB_BAD_INPUT, "ends outside of the pickle"},
-        {PICKLE("\x80\2X\1\0\0\0\xff."), NIB_BAD_INPUT, "no UTF-8"},
-        {PICKLE("\x80\2ctorch\nSi"), NIB_BAD_INPUT, "a name does not end"},
-        {PICKLE("\x80\4NN\x93."), NIB_BAD_INPUT, "a name is no string"},
+        {PICKLE("\x80\2X\xff\xff\xff\x7fx."), NIB_BAD_INPUT, "runs past the end of the pickle"},
+        {PICKLE("\x80\2\x8d\xff\xff\xff\xff\xff\xff\xff\xffx."), NIB_BAD_INPUT, "runs past"},
+        {PICKLE("\x80\2\x8c\5x."), NIB_BAD_INPUT, "runs past the end of the pickle"},
+        {PICKLE("\x80\2\x8b\xff\xff\xff\xff."), NIB_BAD_INPUT, "runs past the end of the pickle"},
+        {PICKLE("\x80\4\x95\xff\0\0\0\0\0\0\0N."), NIB_BAD_INPUT, "a frame runs past"},
+        {PICKLE("\x80\2G\0."), NIB_BAD_INPUT, "runs past the end of the pickle"},
+        {PICKLE("\x80\2X\1\0\0\0\xff."), NIB_BAD_INPUT, "not UTF-8"},
+        {PICKLE("\x80\2ctorch\nSi"), NIB_BAD_INPUT, "a name has no newline"},
+        {PICKLE("\x80\4NN\x93."), NIB_BAD_INPUT, "a name is not a string"},
         /* storages and tensors */
-        {PICKLE("\x80\2NQ."), NIB_BAD_INPUT, "no storage"},
-        {PICKLE("\x80\2(X\7\0\0\0storageNNNNtQ."), NIB_BAD_INPUT, "no class, key"},
-        {PICKLE("\x80\2" STORAGE("0", "J\xff\xff\xff\xff") "."), NIB_BAD_INPUT, "no class, key"},
+        {PICKLE("\x80\2NQ."), NIB_BAD_INPUT, "not a storage"},
+        {PICKLE("\x80\2(X\7\0\0\0storageNNNNtQ."), NIB_BAD_INPUT, "no valid class, key"},
+        {PICKLE("\x80\2" STORAGE("0", "J\xff\xff\xff\xff") "."), NIB_BAD_INPUT,
+         "no valid class, key"},
         {PICKLE(TENSOR("N")), NIB_BAD_INPUT, "fewer than 4"},
-        {PICKLE(TENSOR("NNNN")), NIB_BAD_INPUT, "no storage, offset"},
+        {PICKLE(TENSOR("NNNN")), NIB_BAD_INPUT, "not a storage, offset"},
         {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\6\x85K\1K\1\x86")), NIB_BAD_INPUT,
-         "no storage, o"},
+         "not a storage, o"},
         {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0J\xff\xff\xff\xff\x85K\1\x85")), NIB_BAD_INPUT,
-         "no storage, offset"},
+         "not a storage, offset"},
         {PICKLE(TENSOR(STORAGE("0", "K\6") "K\1K\6\x85K\1\x85")), NIB_BAD_INPUT, "past the end"},
         {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\7\x85K\1\x85")), NIB_BAD_INPUT, "past the end"},
         {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\2\x85K\6\x85")), NIB_BAD_INPUT, "past the end"},
@@ -397,7 +401,7 @@ static void test_pickles(void **state)
              STORAGE("0", "K\6") "K\0(K\1K\1K\1K\1K\1K\1K\1K\1K\1t(K\1K\1K\1K\1K\1K\1K\1K\1K\1t")),
          NIB_UNSUPPORTED, "more than 8 dimensions"},
         {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\7\x85K\0\x85")), NIB_UNSUPPORTED, "expanded view"},
-        {PICKLE("\x80\2}N."), NIB_BAD_INPUT, "other than one value"},
+        {PICKLE("\x80\2}N."), NIB_BAD_INPUT, "exactly one value"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         const zip_part parts[] = {cases[i].pickle, {"a/data/0", floats, 24}};
@@ -429,7 +433,7 @@ static void test_shapes(void **state)
     memcpy(twice, one_tensor, 3 + body);
     memcpy(twice + 3 + body, one_tensor + 3, body + 1);
     const zip_part named_twice[] = {{"a/data.pkl", twice, 4 + 2 * body}, {"a/data/0", floats, 24}};
-    expect(named_twice, 2, NIB_BAD_INPUT, "tensor \"w\" comes twice");
+    expect(named_twice, 2, NIB_BAD_INPUT, "tensor \"w\" appears twice");
 }
 
 /* A shape of 65 sizes: it would be walked for each tensor that names it again. */
@@ -447,7 +451,7 @@ static void test_many_sizes(void **state)
         memcpy(text + at, "K\1", 2);
     memcpy(text + at, tail, sizeof tail - 1);
     const zip_part parts[] = {{"a/data.pkl", text, at + sizeof tail - 1}};
-    expect(parts, 1, NIB_BAD_INPUT, "no storage, offset, size and stride");
+    expect(parts, 1, NIB_BAD_INPUT, "not a storage, offset, size and stride");
 }
 
 /* A tensor without elements, whose other sizes have a product that no integer holds. */

@@ -93,7 +93,7 @@ static void train(nib_model *model, const nib_plan *plan, FILE *f, bool masked)
             expect_row(&t, row, &s, masked, &documents);
         }
         assert_int_equal(t.start[documents], M);
-        assert_int_equal(t.data.place.sequences, step * ROWS);
+        assert_int_equal(t.data.position.sequences, step * ROWS);
     }
     nib__trainer_close(&t);
 }

@@ -38,13 +38,13 @@ static void test_resumes_exactly(void **state)
     assert_null(strstr(whole.log, "goes on"));
     /* in one process and in three, with other threads, stopped within a document and a pass */
     job parts = {.folder = "parts", .steps = 12, .stop = 5};
-    expect_refused(&parts, NIB_CANCELLED, "step 5, whose checkpoint is written");
+    expect_refused(&parts, NIB_CANCELLED, "step 5; its checkpoint was written");
     assert_true(exists("parts/step-00000005/nibble.json"));
     assert_null(strstr(parts.log, "was"));
     parts.stop = 9;
     parts.threads = 2;
     expect_refused(&parts, NIB_CANCELLED, "step 9");
-    assert_non_null(strstr(parts.log, "goes on from"));
+    assert_non_null(strstr(parts.log, "resuming from"));
     assert_null(strstr(parts.lines, "step:  5"));
     assert_non_null(strstr(parts.lines, "step:  6"));
     parts.stop = 0;
@@ -125,8 +125,10 @@ static void test_one_that_is_not_removed(void **state)
     assert_int_equal(mkdir(in_root("stays/step-00000003.part/mine"), 0777), 0);
     j.steps = 12, j.keep = 1;
     must_train(&j);
-    assert_int_equal(count_of(j.log, "step-00000002: holds the directory mine"), 1);
-    assert_int_equal(count_of(j.log, "step-00000003.part: holds the directory mine"), 1);
+    assert_int_equal(
+        count_of(j.log, "step-00000002: not removed, because it holds the directory mine"), 1);
+    assert_int_equal(
+        count_of(j.log, "step-00000003.part: not removed, because it holds the directory mine"), 1);
     assert_true(exists("stays/step-00000002/nibble.json"));
     assert_true(exists("stays/step-00000002/model.safetensors"));
     assert_false(exists("stays/step-00000004"));
@@ -224,7 +226,7 @@ static void test_other_positions_and_tokenizer(void **state)
     replace("config.json", "\"hidden_act\"",
             "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, \"hidden_act\"");
     expect_refused(&j, NIB_BAD_INPUT,
-                   "its model has positions of the rope_type default, the config's of linear");
+                   "its model's rope_type is default, but the config's is linear");
     first.folder = j.folder = "linear";
     must_train(&first);
     replace("config.json", "\"factor\": 2", "\"factor\": 4");
@@ -263,10 +265,10 @@ static void test_start_of_another_context(void **state)
             "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, \"rope_theta\": 500000");
     j.norm_eps = 1e-6;
     must_train(&j);
-    assert_non_null(strstr(j.log, "first/step-00000001: rope_type is default in the model, and "
+    assert_non_null(strstr(j.log, "first/step-00000001: rope_type is default in the model, but "
                                   "linear in this run\n"));
-    assert_non_null(strstr(j.log, ": rope_theta is 10000 in the model, and 500000 in this run\n"));
-    assert_non_null(strstr(j.log, ": norm_eps is 1e-05 in the model, and 1e-06 in this run\n"));
+    assert_non_null(strstr(j.log, ": rope_theta is 10000 in the model, but 500000 in this run\n"));
+    assert_non_null(strstr(j.log, ": norm_eps is 1e-05 in the model, but 1e-06 in this run\n"));
     assert_null(strstr(j.log, "factor"));
     first.folder = "linear-first";
     must_train(&first);
@@ -274,7 +276,7 @@ static void test_start_of_another_context(void **state)
     replace("config.json", "\"factor\": 2", "\"factor\": 4");
     j.norm_eps = 0;
     must_train(&j);
-    assert_non_null(strstr(j.log, ": rope_scaling.factor is 2 in the model, and 4 in this run\n"));
+    assert_non_null(strstr(j.log, ": rope_scaling.factor is 2 in the model, but 4 in this run\n"));
     assert_null(strstr(j.log, "rope_type"));
     write_text("config.json", config, sizeof config - 1);
 }
@@ -313,7 +315,7 @@ static void test_other_recipes(void **state)
     write_text("r.json", "{\"recipe\": \"mxfp8-floor\"}", 25);
     j = first, j.steps = 3, j.load = 2, j.unsaved = true;
     must_train(&j);
-    assert_non_null(strstr(j.log, "layers have other schemes than before the checkpoint"));
+    assert_non_null(strstr(j.log, "layer schemes differ from those before the checkpoint"));
     /* what is trained for is what is exported */
     first = (job){.folder = "codes", .steps = 2, .qat = "8da4w-g16"};
     must_train(&first);
@@ -333,14 +335,14 @@ static void damage(const char *name, size_t place)
     free(bytes);
 }
 
-static const char remedy[] = "; remove the directory to go on from the checkpoint before it";
+static const char remedy[] = "; remove the directory to resume from the checkpoint before it";
 
 static void expect_missing(job *j, const char *name)
 {
     size_t size;
     char *bytes = read_file(name, &size);
     assert_int_equal(unlink(in_root(name)), 0);
-    expect_refused(j, NIB_BAD_INPUT, " is missing; remove the directory to go on");
+    expect_refused(j, NIB_BAD_INPUT, " is missing; remove the directory to resume");
     assert_non_null(strstr(j->err.text, strchr(name, '/')));
     write_text(name, bytes, size);
     free(bytes);
@@ -377,13 +379,13 @@ static void test_damage(void **state)
     /* half removed: passed over, and replaced */
     assert_int_equal(unlink(in_root("damaged/step-00000004/nibble.json")), 0);
     must_train(&j);
-    assert_non_null(strstr(j.log, "step-00000004 has no nibble.json: it is passed over"));
+    assert_non_null(strstr(j.log, "step-00000004 has no nibble.json: skipped"));
     assert_non_null(strstr(j.log, "step-00000003\n"));
     assert_true(exists("damaged/step-00000004/nibble.json"));
     /* a manifest of another directory */
     assert_int_equal(rename(in_root("damaged/step-00000005"), in_root("damaged/step-00000007")), 0);
     j.steps = 8;
-    expect_refused(&j, NIB_BAD_INPUT, "says that it is of step 5");
+    expect_refused(&j, NIB_BAD_INPUT, "nibble.json says step 5; ");
     write_text("damaged/step-00000007/nibble.json", "{}", 2);
     expect_refused(&j, NIB_BAD_INPUT, "step-00000007/nibble.json has no \"training\"");
 }
@@ -399,7 +401,8 @@ static void test_full_disk(void **state)
     const struct rlimit small = {300000, before.rlim_max}; /* weights fit, moments do not */
     setrlimit(RLIMIT_FSIZE, &small);
     j.steps = 6;
-    expect_refused(&j, NIB_IO, "no checkpoint of step 6, that of step 3 stands: ");
+    expect_refused(&j, NIB_IO,
+                   "cannot write the checkpoint of step 6 (that of step 3 is intact): ");
     assert_non_null(strstr(j.err.text, "step-00000006.part/moments.safetensors: cannot write"));
     setrlimit(RLIMIT_FSIZE, &before);
     assert_false(exists("full/step-00000006.part"));
@@ -417,7 +420,8 @@ static void test_not_finite(void **state)
 {
     job j = {.folder = "ruined", .steps = 3, .interval = 1, .rate = 1e45};
     (void)state;
-    expect_refused(&j, NIB_CHECK_FAILED, "no checkpoint of step 1: after step 1 the weights of ");
+    expect_refused(&j, NIB_CHECK_FAILED,
+                   "cannot write the checkpoint of step 1: after step 1 the weights of ");
     assert_false(exists("ruined/step-00000001"));
     assert_false(exists("ruined/step-00000001.part"));
 }
@@ -431,7 +435,7 @@ static void test_one_at_a_time(void **state)
     must_train(&j);
     assert_int_equal(nib__lock_take(&fd, in_root("taken/training.lock"), &err), NIB_OK);
     j.steps = 2;
-    expect_refused(&j, NIB_EXISTS, "another process writes there now");
+    expect_refused(&j, NIB_EXISTS, "another process is writing there");
     nib__lock_release(fd, in_root("taken/training.lock"));
     must_train(&j);
 }

@@ -252,20 +252,20 @@ static void test_options(void **state)
                    "such key of a training config; `nibble train --keys` lists");
     option_refused("optimizer.rate=1",
                    "such key of a training config; `nibble train --keys` lists");
-    option_refused("optimizer.beta1=1", "\"1\"; a number from 0 to 0.9999999 is wanted");
+    option_refused("optimizer.beta1=1", "\"1\"; a number from 0 to 0.9999999 is expected");
     option_refused("training.steps=ten",
                    "training.steps is \"ten\"; a whole number from 1 to 1,099,511,627,776");
     option_refused("training.steps", "training.steps is nothing");
     option_refused("training.steps=0", "from 1 to");
     option_refused("training.steps=1e3", "a whole number");
-    option_refused("training.compile=yes", "true or false is wanted");
+    option_refused("training.compile=yes", "true or false is expected");
     option_refused("optimizer.lr=fast", "a number from 0 to 1000");
     option_refused("optimizer.lr=inf", "a number from 0 to 1000");
     option_refused("optimizer.lr=null", "a number from 0 to 1000");
     option_refused("optimizer.beta2=1", "from 0 to");
-    option_refused("lr_scheduler.decay_type=steep", "linear or sqrt or cosine is wanted");
-    option_refused("mx.filter_fqns", "names with commas");
-    option_refused("model.tokenizer_path=", "an empty text names nothing");
+    option_refused("lr_scheduler.decay_type=steep", "linear or sqrt or cosine is expected");
+    option_refused("mx.filter_fqns", "names separated by commas");
+    option_refused("model.tokenizer_path=", "it must not be empty");
 }
 
 /* Values that are not built name what is. */
@@ -273,13 +273,14 @@ static void test_not_built(void **state)
 {
     (void)state;
     option_refused("parallelism.tensor_parallel_degree=2",
-                   "only 1 is built; ranks split the data, and each holds the whole model");
-    option_refused("optimizer.name=Muon", "only AdamW is built");
-    option_refused("optimizer.early_step_in_backward", "is not built: a step is taken when");
-    option_refused("training.dtype=bfloat16", "only float32 is built; master weights are f32");
-    option_refused("checkpoint.exclude_from_loading=lr", "is not built");
-    option_refused("job.config_file=x.toml", "has no place here: the config is the argument");
-    option_refused("model.name=deepseek_v3", "llama3 is wanted");
+                   "only 1 is supported; ranks split the data, and each holds the whole model");
+    option_refused("optimizer.name=Muon", "only AdamW is supported");
+    option_refused("optimizer.early_step_in_backward",
+                   "is not supported: a step needs the whole gradient");
+    option_refused("training.dtype=bfloat16", "only float32 is supported; master weights are f32");
+    option_refused("checkpoint.exclude_from_loading=lr", "is not supported");
+    option_refused("job.config_file=x.toml", "cannot be set: the config is the argument");
+    option_refused("model.name=deepseek_v3", "llama3 is expected");
     takes("{" MODEL ",\"parallelism\":{\"tensor_parallel_degree\":1},"
           "\"checkpoint\":{\"exclude_from_loading\":[],\"load_only\":false}}",
           NULL);
@@ -298,7 +299,7 @@ static void test_refuses(void **state)
     refused("{" MODEL ",\"training\":{\"steps\":{}}}", "training.steps is an object");
     refused("{" MODEL ",\"training\":{\"steps\":\"5\"}}", "training.steps is \"5\"; a whole");
     refused("{" MODEL ",\"training\":{\"steps\":true}}", "training.steps is true");
-    refused("{" MODEL ",\"training\":{\"compile\":1}}", "true or false is wanted");
+    refused("{" MODEL ",\"training\":{\"compile\":1}}", "true or false is expected");
     refused("{" MODEL ",\"training\":{\"batch_size\":4,\"local_batch_size\":4}}",
             "training.local_batch_size is given twice, once as training.batch_size");
     refused("{" MODEL ",\"training\":{\"steps\":4,\"steps\":4}}", "training.steps is given twice");
@@ -316,25 +317,26 @@ static void test_refuses(void **state)
             "is over 2^53; lower training.global_batch_size or training.seq_len");
     /* an id that no text has yet: 0 / 0 would be its embedding's step */
     refused("{" MODEL ",\"optimizer\":{\"eps\":0}}", "optimizer.eps");
-    refused("{\"model\":{" SIZES ",\"max_seq_len\":64}}", "seq_len 2048 is over the 64 positions");
-    refused("{" MODEL ",\"mx\":{\"filter_fqns\":\"output\"}}", "a list of names is wanted");
-    refused("{" MODEL ",\"mx\":{\"filter_fqns\":[1]}}", "holds something that is not a text");
-    refused("{" MODEL ",\"job\":{\"dump_folder\":\"a\\u0000b\"}}", "zero byte");
+    refused("{\"model\":{" SIZES ",\"max_seq_len\":64}}",
+            "seq_len 2048 is over the model's limit of 64 positions");
+    refused("{" MODEL ",\"mx\":{\"filter_fqns\":\"output\"}}", "a list of names is expected");
+    refused("{" MODEL ",\"mx\":{\"filter_fqns\":[1]}}", "must contain only strings");
+    refused("{" MODEL ",\"job\":{\"dump_folder\":\"a\\u0000b\"}}", "contains a NUL");
     refused("{\"model\":{\"dim\":-1}}", "a whole number from 1");
     refused("{\"model\":{\"dim\":256}}", "model.n_layers is missing");
     refused("{\"model\":{\"dim\":250,\"n_layers\":1,\"n_heads\":16,\"vocab_size\":9}}",
-            "250 is no multiple of model.n_heads 16");
+            "250 is not a multiple of model.n_heads 16");
     refused("{\"model\":{" SIZES ",\"ffn_dim_multiplier\":-1}}", "a number from 0");
     /* a product that no integer holds */
     refused("{\"model\":{" SIZES ",\"ffn_dim_multiplier\":1e9}}", "intermediate_size is");
     refused("{" MODEL ",\"quantize\":", "");
     refused("{" MODEL ",\"validation\":{\"enable\":true}}", "dataset_path names no text");
     refused("{" MODEL ",\"validation\":{\"steps\":0}}",
-            "validation.steps is 0, which measures nothing; -1 takes the whole text");
+            "validation.steps is 0, which measures nothing; -1 uses the whole text");
     refused("{" MODEL ",\"validation\":{\"seq_len\":64}}",
-            "in training's micro-batches of 8 x 2048");
+            "uses training's micro-batches of 8 x 2048");
     refused("{\"model\":{" SIZES ",\"hf_config\":\"x.json\"}}",
-            "model.dim and model.hf_config both say");
+            "model.dim and model.hf_config both define");
 }
 
 static void test_recipes(void **state)
@@ -378,11 +380,11 @@ static void test_recipes(void **state)
     }
     static const char *const wrong[][2] = {
         {"\"mx\",\"float8\"]}", "names 2; a layer is converted once"},
-        {"\"mxx\"]}", "\"mxx\" is none of mx, float8"},
+        {"\"mxx\"]}", "\"mxx\" is not one of mx, float8"},
         {"\"mx\"]},\"quantize\":{\"recipe\":\"mxfp8\"}", "both ask for a recipe"},
-        {"\"float8\"]},\"float8\":{\"recipe_name\":\"x\"}", "none of tensorwise, rowwise"},
-        {"]},\"quantize\":{\"recipe\":\"r.json\",\"only\":[\"a\"]}", "says all by itself"},
-        {"]},\"quantize\":{\"qat\":true}", "wants a recipe that it trains for"},
+        {"\"float8\"]},\"float8\":{\"recipe_name\":\"x\"}", "not one of tensorwise, rowwise"},
+        {"]},\"quantize\":{\"recipe\":\"r.json\",\"only\":[\"a\"]}", "is complete by itself"},
+        {"]},\"quantize\":{\"qat\":true}", "needs a recipe to train for"},
     };
     for (size_t i = 0; i < COUNT(wrong); i++) {
         snprintf(text, sizeof text, "{\"model\":{" SIZES ",\"converters\":[%s}", wrong[i][0]);
@@ -401,7 +403,7 @@ static void test_notes(void **state)
     assert_int_equal(noted("metrics.enable_tensorboard true (config): metrics are JSON lines"), 1);
     assert_int_equal(noted("metrics.save_tb_folder"), 1);
     assert_int_equal(noted(": no profiler is built in"), 0);
-    assert_int_equal(noted(": no text is known by a name"), 1);
+    assert_int_equal(noted(": there are no built-in datasets"), 1);
     assert_int_equal(noted("description"), 0);
     takes("{" MODEL ",\"profiling\":{\"profile_freq\":10},"
           "\"checkpoint\":{\"async_mode\":\"disabled\"},"

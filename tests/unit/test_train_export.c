@@ -114,7 +114,7 @@ static void test_fused(void **state)
     expect_refused(&j, NIB_CANCELLED, "step 2");
     j.stop = 0;
     must_train(&j);
-    assert_non_null(strstr(j.log, "goes on from"));
+    assert_non_null(strstr(j.log, "resuming from"));
     expect_model("phi/model", NULL, NIB_TYPE_F32);
     for (size_t i = 0; i < COUNT(files); i++) {
         assert_int_equal(count_words(files[i], "layers.1.self_attn.qkv_proj.weight\""), 1);
@@ -164,7 +164,7 @@ static void test_norms_apart(void **state)
     expect_refused(&j, NIB_CANCELLED, "step 2");
     j.stop = 0;
     must_train(&j);
-    assert_non_null(strstr(j.log, "goes on from"));
+    assert_non_null(strstr(j.log, "resuming from"));
     expect_model("apart/model", NULL, NIB_TYPE_F32);
     for (size_t i = 0; i < COUNT(files); i++) {
         assert_int_equal(count_words(files[i], ".q_layernorm.norms."), 2 * 4);

@@ -199,7 +199,7 @@ static void what_is_said_to_cross_is_what_is_copied(void **state)
         snprintf(said, sizeof said, "%d copies of %s per micro-batch", r.device.copies - 2 * casts,
                  nib__say_bytes(bytes, r.device.copied - 2 * of_weights));
         says(note(&r, "moves", 0), said);
-        snprintf(said, sizeof said, "of weights %s per step", nib__say_bytes(weights, of_weights));
+        snprintf(said, sizeof said, "weights: %s per step", nib__say_bytes(weights, of_weights));
         says(note(&r, "moves", 0), said);
         end_run(&r);
     }
@@ -370,7 +370,7 @@ static void memory_that_runs_out_moves_what_does_not_fit(void **state)
             partly += moved > 0 && moved < 15;
             assert_true((refused(&r, 0) != NULL) == (part < 8));
             if (part < 8)
-                says(refused(&r, 0), "opencl has no memory left: ");
+                says(refused(&r, 0), "opencl is out of memory: ");
             must_step(&r);
             end_run(&r);
         }
@@ -391,7 +391,7 @@ static void memory_that_runs_out_is_an_error_with_what_would_do(void **state)
     r.device.room = whole - 1000;
     assert_int_equal(try_run(&r, &(how){0}), NIB_NO_MEMORY);
     says(r.err.text, "more than opencl has room for: ");
-    says(r.err.text, "opencl has no memory left: a layer with its input needs ");
+    says(r.err.text, " for a layer with its input");
     says(r.err.text, "; lower training.local_batch_size or training.seq_len, or set "
                      "activation_checkpoint.mode to full");
     says(r.err.text, "; --allow device: 1 of 16 layers done by cpu, ");

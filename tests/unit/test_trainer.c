@@ -290,7 +290,7 @@ static void test_names_the_first_layer(void **state)
         {"model.layers.1.self_attn.o_proj.weight",
          3e38f,
          {"the loss is not finite", "of model.layers.1.self_attn.o_proj is ",
-          "weights are as they were before the step", NULL}},
+          "the weights are unchanged", NULL}},
     };
     (void)state;
     for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++)
@@ -344,7 +344,7 @@ static void test_names_a_gradient(void **state)
     static const char *const words[] = {
         "step 1: the gradient norm is not finite",
         "first in micro-batch 0, where the gradient of the input of the norm ",
-        "weights are as they were before the step", NULL};
+        "the weights are unchanged", NULL};
     fixture f;
     (void)state;
     open_fixture(&f, &(setting){0});
@@ -377,13 +377,13 @@ static void test_skips(void **state)
     const float kept = w[0];
     w[0] = 3e38f, w[1] = 3e38f;
     held before = hold(&f);
-    const nib_data_place place = f.trainer.data.place;
+    const nib_data_position place = f.trainer.data.position;
     const double mean = f.trainer.mean_loss;
     const nib_step_report report = step(&f);
     assert_true(report.skipped);
     assert_int_equal(report.step, 2);
     assert_int_equal(f.trainer.optimizer.steps, 2);
-    assert_int_equal(f.trainer.data.place.sequences, place.sequences + 4);
+    assert_int_equal(f.trainer.data.position.sequences, place.sequences + 4);
     assert_true(f.trainer.mean_loss == mean);
     assert_non_null(strstr(f.log, "step 2: the "));
     assert_non_null(strstr(f.log, "model.layers.0.mlp.up_proj"));
@@ -641,7 +641,8 @@ static void test_validates_what_is_there(void **state)
     write_text("short.jsonl", "{\"text\": \"a b\"}\n", 16);
     f.model->net.train.validation = in_root("short.jsonl");
     assert_int_equal(nib__validation_open(&v, &f.trainer, &err), NIB_BAD_INPUT);
-    assert_non_null(strstr(err.text, "short.jsonl has not the 2 x 25 ids of a micro-batch"));
+    assert_non_null(
+        strstr(err.text, "short.jsonl is shorter than the 2 x 25 ids of a micro-batch"));
     f.model->net.train.validation = in_root("missing.jsonl");
     assert_int_not_equal(nib__validation_open(&v, &f.trainer, &err), NIB_OK);
     assert_non_null(strstr(err.text, "missing.jsonl"));
@@ -796,7 +797,7 @@ static void test_memory_of_sums(void **state)
                 }
                 if (ranks > 1) { /* what another gives */
                     ok(nib__tree_block(&tree, &block, &err), &err);
-                    nib__tree_block_back(&tree, block);
+                    nib__tree_release_block(&tree, block);
                 }
                 assert_int_equal(nib__tree_blocks(count, rank, ranks),
                                  tree.held_count + tree.spare_count);
@@ -872,9 +873,9 @@ static void test_no_room(void **state)
 {
     static const char *const words[] = {
         " x 24 tokens; lower training.local_batch_size or training.seq_len, or set "
-        "activation_checkpoint.mode to selective or full instead of none",
+        "activation_checkpoint.mode to selective or full",
         " x 24 tokens; lower training.local_batch_size or training.seq_len, or set "
-        "activation_checkpoint.mode to full instead of selective",
+        "activation_checkpoint.mode to full",
         " x 24 tokens; lower training.local_batch_size or training.seq_len"};
     fixture f;
     nib_err err;
@@ -914,7 +915,7 @@ static void test_room_for_maxima(void **state)
                                 .recipe = "fp8dq-tensor",
                                 .sequence = 8});
     const int64_t parts = nib__ceil_div(4400, NIB_TRAIN_ROWS);
-    assert_true(f.trainer.step.sides[NIB_SIDE_CPU].room_bytes[NIB_ROOM_AMAX] >=
+    assert_true(f.trainer.step.sides[NIB_SIDE_CPU].region_bytes[NIB_REGION_AMAX] >=
                 (uint64_t)(parts + 1) * sizeof(float));
     assert_true(isfinite(step(&f).loss));
     close_fixture(&f);

@@ -188,8 +188,8 @@ static void what_is_kept_is_found_again(void **state)
     /* other threads are another machine, and it is said */
     again = load(2);
     assert_int_equal(again.count, 0);
-    assert_string_equal(again.why, "the order of kernels was measured with 1 thread and ref, not "
-                                   "with 2 and ref, and is not taken");
+    assert_string_equal(again.why, "the measured order of kernels is for 1 thread and ref, not for "
+                                   "2 and ref, so it is not used");
     /* both stay beside each other, and are forgotten together */
     assert_int_equal(nib__tuned_keep(&t, &two, path, &a, &err), NIB_OK);
     again = load(1);
@@ -222,16 +222,16 @@ static void what_does_not_fit_is_left_alone(void **state)
     const struct {
         const char *lines, *version, *why;
     } cases[] = {
-        {"", "0.0.9", "was measured with others than these, of version 0.0.9"},
-        {"", NIB_VERSION, "was measured with others than these, of version " NIB_VERSION},
-        {"{\"key\": [1]}", NIB_VERSION, "/tmp/nibble-test-tuned.json is not understood"},
-        {"7", NIB_VERSION, "is not understood"},
+        {"", "0.0.9", "is for other kernels, of version 0.0.9"},
+        {"", NIB_VERSION, "is for other kernels, of version " NIB_VERSION},
+        {"{\"key\": [1]}", NIB_VERSION, "/tmp/nibble-test-tuned.json cannot be parsed"},
+        {"7", NIB_VERSION, "cannot be parsed"},
         {"{\"key\": [1,2,3,4,5,6,7,8,9,10], \"kernels\": "
          "[\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\","
          "\"a\",\"a\"]}",
-         NIB_VERSION, "is not understood"},
+         NIB_VERSION, "cannot be parsed"},
         {"{\"key\": [1,2,3,4,5,6,7,8,9,10], \"kernels\": [\"none\"], \"us\": [1]}", "0.0.9",
-         "and is not taken"},
+         "so it is not used"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char text[1024];
@@ -259,7 +259,7 @@ static void what_does_not_fit_is_left_alone(void **state)
     }
     write_text("{\"schema\": 2, \"machines\": []}");
     nib_tuned t = load(1);
-    assert_non_null(strstr(t.why, "is not understood"));
+    assert_non_null(strstr(t.why, "cannot be parsed"));
     unlink(path);
 }
 

@@ -4,6 +4,7 @@
  * memory and not in a file are only looked at.
  */
 #include "info.h"
+#include "verify.h"
 
 #include "opening.h"
 #include "safetensors_build.h"

@@ -64,7 +64,7 @@ static void test_bad_int8_bias(void **state)
         {1, {"m._bias_qdata", "I8", 1, {34}, NULL}, NIB_BAD_INPUT, "m._bias_qdata: has shape [34]"},
         {1, {"m._bias_qdata", "U8", 1, {35}, NULL}, NIB_BAD_INPUT, "m._bias_qdata: is U8"},
         {1, {"m._bias_qdata", "I8", 2, {35, 1}, NULL}, NIB_BAD_INPUT, "has shape [35, 1]"},
-        {1, {"m._bias_data", "I8", 1, {35}, NULL}, NIB_UNSUPPORTED, "it is not dropped"},
+        {1, {"m._bias_data", "I8", 1, {35}, NULL}, NIB_UNSUPPORTED, "store the bias as floats"},
         {2, {"m._bias_scale", "I8", 1, {2}, NULL}, NIB_BAD_INPUT, "m._bias_scale: is I8"},
         {2, {"m._bias_scale", "F32", 1, {3}, NULL}, NIB_BAD_INPUT, "m._bias_scale: has shape [3]"},
         {2,
@@ -74,7 +74,7 @@ static void test_bad_int8_bias(void **state)
         {2,
          {"m._bias_scale", "F32", 1, {2}, huge_scales},
          NIB_BAD_INPUT,
-         "m._bias_scale: the value at index 32 is beyond what f32 holds"},
+         "m._bias_scale: the value at index 32 overflows f32"},
         {2, {"m._bias_s", "F32", 1, {2}, NULL}, NIB_BAD_INPUT, "m._bias_scale: the tensor is mis"},
         {3, {"m._bias_zero_point", "F32", 1, {2}, NULL}, NIB_BAD_INPUT, "is F32, expected I8"},
         {3, {"m._bias_zero_point", "I32", 1, {2}, NULL}, NIB_BAD_INPUT, "is I32, expected I8"},
@@ -100,9 +100,9 @@ static void test_bad_bias_description(void **state)
     } cases[] = {
         {"int8", "int7", "has the form \"int7\""},
         {": 32", ": 64", "groups of 64"},
-        {"false", "true", "says that it is symmetric"},
+        {"false", "true", "is described as symmetric"},
         {"[35]", "[36]", "is described with 36 values"},
-        {"group", "grope", "the meaning of"},
+        {"group", "grope", "unknown member"},
         {"m.bias", "n.bias", "no __metadata__ entry describes these codes"},
     };
     static const char whole[] = "\"nibble\":\"1\"," INT8_BIAS;
@@ -139,8 +139,8 @@ static void test_int32_bias(void **state)
         const char *fragment; /* NULL: it is read */
     } cases[] = {
         {"int8dq-static", codes, NULL},
-        {"int8dq-static", wide, "m._bias_qdata: code at index 1 is -2147483648, outside of"},
-        {"int8dq-g64-static", codes, "its groups have a scale each"},
+        {"int8dq-static", wide, "m._bias_qdata: code at index 1 is -2147483648, outside"},
+        {"int8dq-g64-static", codes, "each of its groups has a scale"},
         {"int8dq", codes, "its activations have a scale per token"},
         {"int8wo", codes, "its activations are floats"},
     };

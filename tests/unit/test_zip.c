@@ -118,44 +118,44 @@ static void test_fields(void **state)
         {PLAIN, ENTRY, 0, 8, 2, 1, NIB_UNSUPPORTED, "is encrypted"},
         {PLAIN, ENTRY, 0, 8, 2, 1 << 13, NIB_UNSUPPORTED, "flags that PyTorch never sets"},
         {PLAIN, ENTRY, 1, 34, 2, 1, NIB_BAD_INPUT, "another part"},
-        {PLAIN, END, 0, 4, 2, 1, NIB_BAD_INPUT, "several parts"},
-        {PLAIN, END, 0, 8, 2, 2, NIB_BAD_INPUT, "several parts"},
-        {ZIP64, END64, 0, 16, 4, 1, NIB_BAD_INPUT, "several parts"},
-        {ZIP64, END64, 0, 24, 8, 2, NIB_BAD_INPUT, "several parts"},
-        {ZIP64, LOCATOR, 0, 16, 4, 2, NIB_BAD_INPUT, "several parts"},
+        {PLAIN, END, 0, 4, 2, 1, NIB_BAD_INPUT, "multi-part archive"},
+        {PLAIN, END, 0, 8, 2, 2, NIB_BAD_INPUT, "multi-part archive"},
+        {ZIP64, END64, 0, 16, 4, 1, NIB_BAD_INPUT, "multi-part archive"},
+        {ZIP64, END64, 0, 24, 8, 2, NIB_BAD_INPUT, "multi-part archive"},
+        {ZIP64, LOCATOR, 0, 16, 4, 2, NIB_BAD_INPUT, "multi-part archive"},
         /* sizes */
-        {PLAIN, ENTRY, 1, 20, 4, 2, NIB_BAD_INPUT, "two different sizes"},
-        {PLAIN, ENTRY, 1, 24, 4, 0xfffffffe, NIB_BAD_INPUT, "two different sizes"},
+        {PLAIN, ENTRY, 1, 20, 4, 2, NIB_BAD_INPUT, "its two sizes differ"},
+        {PLAIN, ENTRY, 1, 24, 4, 0xfffffffe, NIB_BAD_INPUT, "its two sizes differ"},
         {PLAIN, ENTRY, 1, 24, 4, 0xffffffff, NIB_BAD_INPUT, "no zip64 field"},
         {PLAIN, ENTRY, 1, 42, 4, 0xffffffff, NIB_BAD_INPUT, "no zip64 field"},
-        {PLAIN, LOCAL, 1, 18, 4, 2, NIB_BAD_INPUT, "otherwise than in the directory"},
-        {PLAIN, LOCAL, 1, 22, 4, 4, NIB_BAD_INPUT, "otherwise than in the directory"},
-        {PLAIN, LOCAL, 1, 18, 4, 0, NIB_BAD_INPUT, "otherwise than in the directory"},
-        {WITH_DESCRIPTOR, LOCAL, 1, 18, 4, 5, NIB_BAD_INPUT, "otherwise than in the directory"},
+        {PLAIN, LOCAL, 1, 18, 4, 2, NIB_BAD_INPUT, "disagrees with the directory"},
+        {PLAIN, LOCAL, 1, 22, 4, 4, NIB_BAD_INPUT, "disagrees with the directory"},
+        {PLAIN, LOCAL, 1, 18, 4, 0, NIB_BAD_INPUT, "disagrees with the directory"},
+        {WITH_DESCRIPTOR, LOCAL, 1, 18, 4, 5, NIB_BAD_INPUT, "disagrees with the directory"},
         {WITH_DESCRIPTOR, DESCRIPTOR, 1, 8, 4, 5, NIB_BAD_INPUT, "no data descriptor"},
         {WITH_DESCRIPTOR, DESCRIPTOR, 1, 4, 4, 5, NIB_BAD_INPUT, "no data descriptor"},
         {WITH_DESCRIPTOR, DESCRIPTOR, 1, 0, 4, 5, NIB_BAD_INPUT, "no data descriptor"},
         /* headers that say other things than the directory */
         {PLAIN, LOCAL, 1, 0, 4, 0, NIB_BAD_INPUT, "no local header"},
-        {PLAIN, LOCAL, 1, 6, 2, 1 << 3, NIB_BAD_INPUT, "otherwise than in the directory"},
-        {PLAIN, LOCAL, 1, 8, 2, 8, NIB_BAD_INPUT, "otherwise than in the directory"},
-        {PLAIN, LOCAL, 1, 14, 4, 1, NIB_BAD_INPUT, "otherwise than in the directory"},
-        {PLAIN, LOCAL, 1, 26, 2, 7, NIB_BAD_INPUT, "another name in its local header"},
-        {PLAIN, LOCAL, 1, 30, 1, 'b', NIB_BAD_INPUT, "another name in its local header"},
+        {PLAIN, LOCAL, 1, 6, 2, 1 << 3, NIB_BAD_INPUT, "disagrees with the directory"},
+        {PLAIN, LOCAL, 1, 8, 2, 8, NIB_BAD_INPUT, "disagrees with the directory"},
+        {PLAIN, LOCAL, 1, 14, 4, 1, NIB_BAD_INPUT, "disagrees with the directory"},
+        {PLAIN, LOCAL, 1, 26, 2, 7, NIB_BAD_INPUT, "a different name in its local header"},
+        {PLAIN, LOCAL, 1, 30, 1, 'b', NIB_BAD_INPUT, "a different name in its local header"},
         {PLAIN, LOCAL, 1, 28, 2, 2, NIB_BAD_INPUT, "begins inside"},
-        {PLAIN, LOCAL, 2, 28, 2, 0xffff, NIB_BAD_INPUT, "ends behind the data"},
+        {PLAIN, LOCAL, 2, 28, 2, 0xffff, NIB_BAD_INPUT, "ends past the data"},
         /* overlap: the second member's header is the first's */
-        {PLAIN, ENTRY, 1, 42, 4, 0, NIB_BAD_INPUT, "another name in its local header"},
+        {PLAIN, ENTRY, 1, 42, 4, 0, NIB_BAD_INPUT, "a different name in its local header"},
         {PLAIN, ENTRY, 1, 42, 4, 7, NIB_BAD_INPUT, "no local header"},
         {PLAIN, ENTRY, 2, 42, 4, 0xfffffffe, NIB_BAD_INPUT, "no local header"},
         /* names */
-        {PLAIN, ENTRY, 1, 46, 1, '/', NIB_BAD_INPUT, "no relative path"},
-        {PLAIN, ENTRY, 1, 47, 1, '\\', NIB_BAD_INPUT, "no relative path"},
-        {PLAIN, ENTRY, 1, 47, 1, 0, NIB_BAD_INPUT, "no relative path"},
-        {PLAIN, ENTRY, 1, 28, 2, 0, NIB_BAD_INPUT, "no relative path"},
-        {PLAIN, ENTRY, 1, 28, 2, 0xffff, NIB_BAD_INPUT, "ends outside"},
-        {PLAIN, ENTRY, 1, 30, 2, 0xffff, NIB_BAD_INPUT, "ends outside"},
-        {PLAIN, ENTRY, 1, 0, 4, 0, NIB_BAD_INPUT, "no entry of the central directory"},
+        {PLAIN, ENTRY, 1, 46, 1, '/', NIB_BAD_INPUT, "not a relative path"},
+        {PLAIN, ENTRY, 1, 47, 1, '\\', NIB_BAD_INPUT, "not a relative path"},
+        {PLAIN, ENTRY, 1, 47, 1, 0, NIB_BAD_INPUT, "not a relative path"},
+        {PLAIN, ENTRY, 1, 28, 2, 0, NIB_BAD_INPUT, "not a relative path"},
+        {PLAIN, ENTRY, 1, 28, 2, 0xffff, NIB_BAD_INPUT, "runs past the end"},
+        {PLAIN, ENTRY, 1, 30, 2, 0xffff, NIB_BAD_INPUT, "runs past the end"},
+        {PLAIN, ENTRY, 1, 0, 4, 0, NIB_BAD_INPUT, "no central directory entry"},
         /* the end */
         {PLAIN, END, 0, 0, 1, 0, NIB_BAD_INPUT, "does not end with its end record"},
         {PLAIN, END, 0, 20, 2, 1, NIB_BAD_INPUT, "does not end with its end record"},
@@ -166,10 +166,10 @@ static void test_fields(void **state)
         {ZIP64, LOCATOR, 0, 8, 8, UINT64_MAX, NIB_BAD_INPUT, "no zip64 end record"},
         {ZIP64, END64, 0, 0, 4, 0, NIB_BAD_INPUT, "no zip64 end record"},
         {ZIP64, END64, 0, 4, 8, 45, NIB_BAD_INPUT, "no zip64 end record"},
-        {ZIP64, END64, 0, 40, 8, 5, NIB_BAD_INPUT, "different directories"},
-        {ZIP64, END64, 0, 48, 8, 5, NIB_BAD_INPUT, "different directories"},
-        {ZIP64, END, 0, 10, 2, 5, NIB_BAD_INPUT, "different directories"},
-        {ZIP64, END, 0, 16, 4, 0xffffffff, NIB_BAD_INPUT, "different directories"},
+        {ZIP64, END64, 0, 40, 8, 5, NIB_BAD_INPUT, "disagree about the central directory"},
+        {ZIP64, END64, 0, 48, 8, 5, NIB_BAD_INPUT, "disagree about the central directory"},
+        {ZIP64, END, 0, 10, 2, 5, NIB_BAD_INPUT, "disagree about the central directory"},
+        {ZIP64, END, 0, 16, 4, 0xffffffff, NIB_BAD_INPUT, "disagree about the central directory"},
         {ZIP64, LOCATOR, 0, 0, 4, 0, NIB_BAD_INPUT, "does not end at the end record"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -208,13 +208,13 @@ static void test_names(void **state)
         const zip_part part = {bad[i], "x", 1};
         zip_built z = build_zip(&part, 1, false, false);
         expect_refused(z.bytes, z.size, NIB_BAD_INPUT,
-                       bad[i][0] == '/' || bad[i][1] == '\\' ? "no relative path"
+                       bad[i][0] == '/' || bad[i][1] == '\\' ? "not a relative path"
                                                              : "leads out of the archive");
         free(z.bytes);
     }
     const zip_part twice[] = {{"a/data.pkl", "x", 1}, {"a/data.pkl", "y", 1}};
     zip_built z = build_zip(twice, 2, true, true);
-    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "member \"a/data.pkl\" is there twice");
+    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "member \"a/data.pkl\" appears twice");
     free(z.bytes);
 }
 
@@ -261,11 +261,11 @@ static void test_zip64_lies(void **state)
     zip_set(extra + 2, 16, 2);
     zip_set(extra + 4, UINT64_C(1) << 62, 8);
     zip_set(extra + 12, UINT64_C(1) << 62, 8);
-    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "ends behind the data");
+    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "ends past the data");
     zip_set(entry + 20, 3, 4); /* one size is not in the field */
-    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "does not fit its sizes");
+    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "does not match its sizes");
     zip_set(extra + 2, 17, 2);
-    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "ends outside of it");
+    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "runs past the end of its extra data");
     free(z.bytes);
     /* two fields, of which readers may take either */
     z = build_zip(&part, 1, false, false);

@@ -18,36 +18,38 @@ PACKAGES = ("torchao", "torch", "transformers", "compressed-tensors", "gguf")
 
 INTRO = """# Audit
 
-Was done what was asked, and if not, was it said? `make audit` writes this page; `tests/audit/run` asks a part of it in every
-`make test`; `make audit-mutants` shows that the audit finds what is silent.
+The audit checks whether quantization tools do what they are asked and, if not, whether they say so. `make audit` writes this
+page; `tests/audit/run` runs a part of the audit in every `make test`; `make audit-mutants` checks that the audit finds silent
+deviations.
 
-## What is asked
+## What the audit asks for
 
-Random small models (Llama with and without biases, Qwen2, Qwen3; odd and even widths, tied and untied heads, f32, bf16 and f16).
-Every engine is asked as its users ask it:
+It uses random small models (Llama with and without biases, Qwen2, Qwen3; odd and even widths, tied and untied heads, f32, bf16
+and f16), and asks every engine through the interface that its users have:
 
-| engine | is asked for |
+| engine | what it is asked for |
 |---|---|
-| torchao | int8wo, int8dq, int4wo-sym, 8da4w and fp8wo by `quantize_`; by `FqnToConfig` with a pattern that matches nothing, or a rule behind another that decides; loading its own format with scales in f64 |
-| llama.cpp | every type of `llama-quantize` by `--pure`, also those that want an importance matrix; `--tensor-type` that matches nothing, or behind another that decides |
-| compressed-tensors | the recipes of torchao by `apply_quantization_config`, its own ranges and `ModelCompressor`; targets that match nothing, or behind others |
-| Nibble | recipes by name, stored and run; every format by `convert`; the classes of twists below, by `plan`, `quantize`, `convert`, `generate`, `eval` and `train`, in JSON, in text and with `--strict` |
+| torchao | int8wo, int8dq, int4wo-sym, 8da4w and fp8wo by `quantize_`; by `FqnToConfig` with a pattern that matches nothing, or a rule that an earlier rule overrules; loading its own format with f64 scales |
+| llama.cpp | every type of `llama-quantize` by `--pure`, including those that need an importance matrix; `--tensor-type` that matches nothing, or that an earlier one overrules |
+| compressed-tensors | torchao's recipes by `apply_quantization_config`, its own ranges and `ModelCompressor`; targets that match nothing, or that earlier ones overrule |
+| Nibble | recipes by name, stored and run; every format by `convert`; the classes of variations (twists) below, by `plan`, `quantize`, `convert`, `generate`, `eval` and `train`, in JSON, in text and with `--strict` |
 
-## How it is judged
+## How it judges
 
-No engine is believed: files and tensors are read, and what was asked is computed by formulas written from the documentation.
+The audit does not rely on what an engine says: it reads the files and tensors, and computes the expected result by formulas
+written from the documentation.
 
-- **done**: every layer that was asked for is in the asked scheme, group, kind of zero points and type of scales; its values are
-  those of the formula (compressed-tensors: within half a step; llama.cpp: within the noise that a type is known for); in f32 the
-  logits of a forward pass are those of the asked activations, and not of others. A token's largest magnitude is a tie where
-  activations are symmetric (half a step beyond the last code), which the last bit of a sum decides: either way is right.
-- **said**: something is not, and the engine's words name the layer, the pattern or the setting. Of Nibble a line is wanted in
-  JSON and in text; `--strict` has to refuse it, and `--allow` to accept it.
-- **silent**: something is not, and nothing says so. A line that says so where nothing was changed counts here, too.
-- **other values**: as asked by its own description, with other values, and nothing says so.
+- **done**: every requested layer has the requested scheme, group size, kind of zero points and type of scales; its values are
+  those of the formula (compressed-tensors: within half a step; llama.cpp: within the known noise of the type); in f32 the
+  logits of a forward pass match the requested activations and no others. With symmetric activations, a token's largest magnitude
+  is a tie (half a step beyond the last code), decided by the last bit of a sum: either way is correct.
+- **said**: something was not done as asked, and the engine's message names the layer, the pattern or the setting. Nibble must have a
+  line in JSON and in text; `--strict` must refuse it, and `--allow` must accept it.
+- **silent**: something was not done as asked, and nothing says so. A line about a change that did not happen counts here, too.
+- **other values**: the file describes itself as asked, but has other values, and nothing says so.
 - **died**: an error that names no layer, pattern or setting.
 
-`-` (not counted) is what an engine has no way to be asked.
+`-` (not counted) is a request that an engine has no interface for.
 
 """
 
@@ -77,7 +79,7 @@ def tables(rows):
     for engine in ENGINES:
         of = [r for r in rows if r["engine"] == engine and r["verdict"] != "-"]
         out.append(line(engine, len({r["turn"] for r in of}), len(of), *counts_of(of)))
-    out += ["", "By what was asked of the other engines (none: no twist):", "",
+    out += ["", "The other engines, by variation (none: no twist):", "",
             line("engine", "twist", "done", "said", "silent", "other values", "died"), "|---" * 7 + "|"]
     for engine in ENGINES[:-1]:
         for twist in ("none", "no-match", "dead-rule", "f64"):
@@ -107,8 +109,8 @@ def mutants(path):
     text = path.read_text(encoding="utf-8").rstrip("\n")
     rows = text.splitlines()[2:]
     found = sum(not r.endswith("| not found |") for r in rows)
-    return ["", "## Mutants", "", f"{len(rows)} changes of one line make the program silent (`tools/audit/mutants.txt`). Each is built, and "
-            f"Nibble's part of", f"the audit finds {found} of them:", "", text]
+    return ["", "## Mutants", "", f"Each of {len(rows)} one-line changes makes the program silent (`tools/audit/mutants.txt`). "
+            f"Each changed program is built; Nibble's part of", f"the audit finds {found} of them:", "", text]
 
 
 def main():

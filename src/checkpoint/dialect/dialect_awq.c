@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights as AutoAWQ's gemm version stores them, 4 bits:
+ * 4-bit weights in the gemm format of AutoAWQ:
  *
  *   M.qweight  I32 [k][n/8]       unsigned codes along n; nibbles 0 to 7: outputs 0 2 4 6 1 3 5 7
  *   M.qzeros   I32 [groups][n/8]  zero points in the same order
  *   M.scales   float [groups][n]
  *
- * The value is (code - zero) * scale. What AWQ multiplied inputs by is in the layers before.
+ * The value is (code - zero) * scale. AWQ folded its input scales into the preceding layers.
  */
 #include "dialect_common.h"
 
@@ -27,13 +27,14 @@ nib_status nib__weight_awq(const nib_weight_query *q)
                              .group = config->group > 0 ? config->group : NIB_GROUP_ROW,
                              .symmetric = true};
     if (codes->rank != 2 || codes->shape[0] == 0 || codes->shape[1] == 0)
-        return nib__weight_fail(q, NIB_BAD_INPUT, qweight, "is empty or has not two dimensions");
+        return nib__weight_fail(q, NIB_BAD_INPUT, qweight,
+                                "is empty or does not have two dimensions");
     NIB_TRY(nib__weight_expect(q, qweight, codes, NIB_TYPE_I32, 2, codes->shape));
     w->n = 8 * codes->shape[1];
     w->k = codes->shape[0];
     w->layout = NIB_LAYOUT_AWQ;
     w->codes = codes->data;
-    NIB_TRY(nib__weight_take_columns(q, scales));
+    NIB_TRY(nib__weight_read_columns(q, scales));
     const int64_t shape[2] = {nib__scheme_groups(&w->scheme, w->k), codes->shape[1]};
     NIB_TRY(nib__weight_expect(q, qzeros, zeros, NIB_TYPE_I32, 2, shape));
     w->zeros = zeros->data;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parts of weights that several tools store in one way. Shapes, types and ranges are checked here.
+ * Parts of weights that several tools store the same way. Checks shapes, types and ranges.
  */
 #include "dialect_common.h"
 
@@ -9,13 +9,13 @@
 #include <inttypes.h>
 #include <math.h>
 
-nib_status nib__weight_take_bytes(const nib_weight_query *q, const char *suffix, nib_type type)
+nib_status nib__weight_read_bytes(const nib_weight_query *q, const char *suffix, nib_type type)
 {
     nib_weight *w = q->out;
     const nib_tensor *codes = nib__weight_part(q, suffix);
     if (codes == NULL || codes->rank != 2 || codes->shape[0] == 0 || codes->shape[1] == 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
-                                "is missing, empty or has not two dimensions");
+                                "is missing or empty, or does not have two dimensions");
     NIB_TRY(nib__weight_expect(q, suffix, codes, type, 2, codes->shape));
     w->n = codes->shape[0];
     w->k = codes->shape[1];
@@ -32,7 +32,7 @@ static bool is_one_value(const nib_tensor *t)
     return true;
 }
 
-/* The grid of scales or zeros. */
+/* Checks the shape of scales or zeros. */
 static nib_status expect_grid(const nib_weight_query *q, const char *suffix, const nib_tensor *t)
 {
     const nib_weight *w = q->out;
@@ -45,7 +45,7 @@ static nib_status expect_grid(const nib_weight_query *q, const char *suffix, con
     return nib__weight_expect(q, suffix, t, NIB_TYPE_NONE, flat ? 1 : 2, shape);
 }
 
-nib_status nib__weight_take_grid(const nib_weight_query *q, const char *suffix, nib_type type)
+nib_status nib__weight_read_grid(const nib_weight_query *q, const char *suffix, nib_type type)
 {
     nib_weight *w = q->out;
     const nib_tensor *scales = nib__weight_part(q, suffix);
@@ -58,7 +58,7 @@ nib_status nib__weight_take_grid(const nib_weight_query *q, const char *suffix, 
     return nib__weight_check_scales(q, suffix);
 }
 
-nib_status nib__weight_take_columns(const nib_weight_query *q, const char *suffix)
+nib_status nib__weight_read_columns(const nib_weight_query *q, const char *suffix)
 {
     nib_weight *w = q->out;
     const nib_tensor *scales = nib__weight_part(q, suffix);
@@ -71,7 +71,7 @@ nib_status nib__weight_take_columns(const nib_weight_query *q, const char *suffi
     return nib__weight_check_scales(q, suffix);
 }
 
-nib_status nib__weight_take_zeros(const nib_weight_query *q, const char *suffix)
+nib_status nib__weight_read_zeros(const nib_weight_query *q, const char *suffix)
 {
     nib_weight *w = q->out;
     const nib_tensor *zeros = nib__weight_part(q, suffix);
@@ -101,7 +101,7 @@ void nib__weight_drop_zeros(const nib_weight_query *q)
 
 /* ---- act-order ---- */
 
-static int64_t group_at(const nib_tensor *t, int64_t i)
+static int64_t read_group(const nib_tensor *t, int64_t i)
 {
     int64_t wide;
     int32_t narrow;
@@ -113,7 +113,7 @@ static int64_t group_at(const nib_tensor *t, int64_t i)
     return narrow;
 }
 
-/* Every group has as many inputs as groups of stored columns have. */
+/* Checks that every group has as many inputs as the groups of stored columns have. */
 static nib_status check_counts(const nib_weight_query *q, const char *suffix, const int32_t *counts,
                                int64_t groups, int64_t size)
 {
@@ -122,22 +122,22 @@ static nib_status check_counts(const nib_weight_query *q, const char *suffix, co
         if (counts[g] != wanted)
             return nib__weight_fail(q, NIB_UNSUPPORTED, suffix,
                                     "puts %" PRId32 " inputs into group %" PRId64
-                                    "; groups of %" PRId64 " are read",
+                                    "; it must have %" PRId64,
                                     counts[g], g, wanted);
     }
     return NIB_OK;
 }
 
-/* -1 throughout: compressed-tensors' way to say that there is no order. */
-static bool says_none(const nib_tensor *t, int64_t k)
+/* compressed-tensors writes -1 everywhere if there is no order. */
+static bool is_unordered(const nib_tensor *t, int64_t k)
 {
     for (int64_t j = 0; j < k; j++)
-        if (group_at(t, j) != -1)
+        if (read_group(t, j) != -1)
             return false;
     return true;
 }
 
-/* Inputs by group, and within a group as they come. counts: [groups] zeroed. */
+/* Sorts the inputs by group, stably. counts: [groups] zeroed. */
 static nib_status sort_inputs(const nib_weight_query *q, const char *suffix, const nib_tensor *t,
                               int32_t *counts, int32_t *order)
 {
@@ -145,22 +145,22 @@ static nib_status sort_inputs(const nib_weight_query *q, const char *suffix, con
     const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
     const int64_t size = nib__scheme_group_size(&w->scheme, w->k);
     for (int64_t j = 0; j < w->k; j++) {
-        const int64_t g = group_at(t, j);
+        const int64_t g = read_group(t, j);
         if (g < 0 || g >= groups)
-            return nib__weight_fail(
-                q, NIB_BAD_INPUT, suffix,
-                "puts input %" PRId64 " into group %" PRId64 "; there are %" PRId64, j, g, groups);
+            return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                    "puts input %" PRId64 " into group %" PRId64 " of %" PRId64, j,
+                                    g, groups);
         counts[g]++;
     }
     NIB_TRY(check_counts(q, suffix, counts, groups, size));
     for (int64_t g = 0; g < groups; g++)
         counts[g] = (int32_t)(g * size);
     for (int64_t j = 0; j < w->k; j++)
-        order[counts[group_at(t, j)]++] = (int32_t)j;
+        order[counts[read_group(t, j)]++] = (int32_t)j;
     return NIB_OK;
 }
 
-nib_status nib__weight_take_order(const nib_weight_query *q, const char *suffix)
+nib_status nib__weight_read_order(const nib_weight_query *q, const char *suffix)
 {
     nib_weight *w = q->out;
     const nib_tensor *t = nib__weight_part(q, suffix);
@@ -169,18 +169,19 @@ nib_status nib__weight_take_order(const nib_weight_query *q, const char *suffix)
     if (t == NULL)
         return NIB_OK;
     if (t->type != NIB_TYPE_I32 && t->type != NIB_TYPE_I64)
-        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is %s; groups of inputs are I32 or I64",
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is %s; group indexes must be I32 or I64",
                                 nib__type_stored_name(t->type));
     NIB_TRY(nib__weight_expect(q, suffix, t, NIB_TYPE_NONE, 1, &w->k));
     if (w->k > INT32_MAX)
-        return nib__weight_fail(q, NIB_UNSUPPORTED, suffix, "orders %" PRId64 " inputs", w->k);
-    if (says_none(t, w->k))
+        return nib__weight_fail(q, NIB_UNSUPPORTED, suffix,
+                                "has %" PRId64 " inputs, over the limit of 2^31 - 1", w->k);
+    if (is_unordered(t, w->k))
         return NIB_OK;
     const size_t bytes = (size_t)(w->k + groups + 1) * sizeof(int32_t);
     int32_t *order = nib__checkpoint_copy(q->cp, t, bytes, &fresh);
     if (order == NULL)
         return nib__fail_memory(q->err, bytes, t->name);
-    /* Sorted once: whoever holds the order of an earlier call reads on. */
+    /* Sort only once: users of an earlier call still read this buffer. */
     int32_t *counts = order + w->k, *is_sorted = counts + groups;
     if (*is_sorted == 0) {
         memset(counts, 0, (size_t)groups * sizeof *counts);
@@ -195,7 +196,7 @@ nib_status nib__weight_take_order(const nib_weight_query *q, const char *suffix)
     return NIB_OK;
 }
 
-nib_status nib__weight_take_tensor_scale(const nib_weight_query *q, const char *suffix,
+nib_status nib__weight_read_tensor_scale(const nib_weight_query *q, const char *suffix,
                                          bool divides)
 {
     nib_weight *w = q->out;
@@ -203,17 +204,17 @@ nib_status nib__weight_take_tensor_scale(const nib_weight_query *q, const char *
     if (whole == NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "the tensor is missing");
     if (whole->type != NIB_TYPE_F32 || whole->bytes != sizeof w->tensor_scale)
-        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is no single F32 value");
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is not a single F32 value");
     memcpy(&w->tensor_scale, whole->data, sizeof w->tensor_scale);
     if (!isfinite(w->tensor_scale) || w->tensor_scale <= 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
-                                "is %g; scales are %s it, so it is finite and positive",
-                                (double)w->tensor_scale, divides ? "divided by" : "times");
+                                "is %g; scales are %s it, so it must be finite and positive",
+                                (double)w->tensor_scale, divides ? "divided by" : "multiplied by");
     w->tensor_divides = divides;
     return NIB_OK;
 }
 
-nib_status nib__weight_take_permutation(const nib_weight_query *q, const char *suffix)
+nib_status nib__weight_read_permutation(const nib_weight_query *q, const char *suffix)
 {
     nib_weight *w = q->out;
     const nib_tensor *t = nib__weight_part(q, suffix);
@@ -231,8 +232,8 @@ nib_status nib__weight_take_permutation(const nib_weight_query *q, const char *s
         const bool inside = order[j] >= 0 && order[j] < w->k;
         if (!inside || seen[order[j]])
             return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
-                                    "names input %" PRId32 " at index %" PRId64 ", %s", order[j], j,
-                                    inside ? "a second time" : "which there is not");
+                                    "has input %" PRId32 " at index %" PRId64 ", %s", order[j], j,
+                                    inside ? "a second time" : "which is out of range");
         seen[order[j]] = 1;
     }
     w->order = order;

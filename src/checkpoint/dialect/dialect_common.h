@@ -1,40 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What dialects of other tools have in common: codes one per byte, scales in a grid, zero points in
- * words, act-order. Each fills its part of q->out; n, k and the group come first.
+ * Shared by the dialects of other tools: codes one per byte, a grid of scales, packed zero points,
+ * act-order. Each function fills part of q->out; set n, k and the group first.
  */
-#ifndef NIB_PARTS_H
-#define NIB_PARTS_H
+#ifndef NIB_DIALECT_COMMON_H
+#define NIB_DIALECT_COMMON_H
 
 #include "checkpoint_inside.h"
 
-/* Codes [n][k], one per byte of `type`: n, k, store and codes. */
-nib_status nib__weight_take_bytes(const nib_weight_query *q, const char *suffix, nib_type type);
-/* scheme.group and scale_rows are set: scales [ceil(n/scale_rows)][groups], [n] for one per row, or
- * one value. A tensor of U8 counts as one of `type`; NONE: any float. */
-nib_status nib__weight_take_grid(const nib_weight_query *q, const char *suffix, nib_type type);
-/* Scales [groups][n], transposed, of any float type. */
-nib_status nib__weight_take_columns(const nib_weight_query *q, const char *suffix);
-/* Zeros as the grid of scales, where they are stored; a zero of 0 throughout is none. */
-nib_status nib__weight_take_zeros(const nib_weight_query *q, const char *suffix);
-/* The store has packed zeros: none of them may mean something, and then there are none. */
+/* Reads codes [n][k], one per byte of `type`: sets n, k, layout and codes. */
+nib_status nib__weight_read_bytes(const nib_weight_query *q, const char *suffix, nib_type type);
+/* Reads scales [ceil(n/scale_rows)][groups], [n] for one per row, or one value; scheme.group and
+ * scale_rows must be set. A U8 tensor is read as `type`; NONE: any float. */
+nib_status nib__weight_read_grid(const nib_weight_query *q, const char *suffix, nib_type type);
+/* Reads transposed scales [groups][n] of any float type. */
+nib_status nib__weight_read_columns(const nib_weight_query *q, const char *suffix);
+/* Reads zeros, if stored, with the shape of the scales. If all are 0, the scheme gets none. */
+nib_status nib__weight_read_zeros(const nib_weight_query *q, const char *suffix);
+/* For layouts with packed zeros: sets the scheme's zero to int, or to none if all are 0. */
 void nib__weight_drop_zeros(const nib_weight_query *q);
-/* I32 or I64 [k], the group of each input: `order`, if the groups are not in the inputs' order. */
-nib_status nib__weight_take_order(const nib_weight_query *q, const char *suffix);
+/* Reads I32 or I64 [k], the group of each input; sets `order` if groups are not consecutive. */
+nib_status nib__weight_read_order(const nib_weight_query *q, const char *suffix);
 
-/* The scale over those of the blocks, which are times it (`divides`: divided by it): one finite,
- * positive F32. */
-nib_status nib__weight_take_tensor_scale(const nib_weight_query *q, const char *suffix,
+/* Reads the per-tensor scale, one finite, positive F32. It multiplies the block scales, or divides
+ * them if `divides`. */
+nib_status nib__weight_read_tensor_scale(const nib_weight_query *q, const char *suffix,
                                          bool divides);
 
-/* Scale and zero of tinygemm's int4 one behind the other, [groups][rows][2], of which the weight's
- * begin at row `first`; stored_k is set: scheme, scales, zeros. */
-nib_status nib__weight_take_pairs(const nib_weight_query *q, const char *suffix, int64_t first);
-/* Which of tinygemm's stores the codes are in, by what they show; `words`: not a CPU's. */
+/* Reads tinygemm's interleaved int4 scales and zeros [groups][rows][2], from row `first` on; sets
+ * scheme, scales and zeros. stored_k must be set. */
+nib_status nib__weight_read_pairs(const nib_weight_query *q, const char *suffix, int64_t first);
+/* Detects from the codes which of tinygemm's layouts they have. words: the tensor is I32, so GPU
+ * layouts are possible. */
 nib_status nib__weight_pick_layout(const nib_weight_query *q, const char *codes, const char *suffix,
                                    bool words);
 
-/* I32 [k], every input once: `order`. */
-nib_status nib__weight_take_permutation(const nib_weight_query *q, const char *suffix);
+/* Reads I32 [k], a permutation of the inputs, into `order`. */
+nib_status nib__weight_read_permutation(const nib_weight_query *q, const char *suffix);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights of quant_method "fp8", as DeepSeek, transformers and vLLM write it:
+ * Weights of quant_method "fp8", as DeepSeek, transformers and vLLM write them:
  *
  *   M.weight            F8_E4M3 [n][k]
- *   M.weight_scale_inv  float [ceil(n/128)][ceil(k/128)], where config.json has weight_block_size
- *   M.weight_scale      or the same name: one float for the tensor, or [n] or [n][1]
- *   M.input_scale       one float, or M.activation_scale: static activations, not done here
+ *   M.weight_scale_inv  float [ceil(n/128)][ceil(k/128)], if config.json has weight_block_size
+ *   M.weight_scale      or weight_scale_inv: one float for the tensor, or [n] or [n][1]
+ *   M.input_scale       or M.activation_scale: one float for static activations; not supported
  *
- * The value is code * scale, whatever the scale's name says.
+ * The value is code * scale, even if the name says inv.
  */
 #include "dialect_common.h"
 
@@ -22,14 +22,14 @@ bool nib__weight_is_fp8(const nib_weight_query *q, const nib_tensor *codes)
     return config != NULL && config->method == NIB_METHOD_FP8 && codes->type == NIB_TYPE_E4M3;
 }
 
-/* What config.json says of activations, where it can be done. */
-static void take_act(const nib_weight_query *q)
+/* Sets the activations that config.json asks for, or reports that they stay floats. */
+static void set_activations(const nib_weight_query *q)
 {
     const nib_quantization *config = q->cp->coding;
     nib_weight *w = q->out;
     char asked[96];
     const bool is_static = strcmp(config->act, "static") == 0;
-    (void)nib__weight_part(q, ".input_scale"); /* the module's, used or not */
+    (void)nib__weight_part(q, ".input_scale"); /* mark as the module's, even if unused */
     (void)nib__weight_part(q, ".activation_scale");
     if (config->block[0] == 0 && !is_static) {
         w->scheme.act = NIB_ACT_E4M3_TOKEN;
@@ -40,8 +40,9 @@ static void take_act(const nib_weight_query *q)
         snprintf(asked, sizeof asked, "e4m3 activations with a static scale");
     else
         snprintf(asked, sizeof asked, "e4m3 activations in groups of %" PRId64, config->block[1]);
-    nib__weight_say(q, weight, asked, "float activations", 0,
-                    "no kernel here takes such activations; float ones are no less exact");
+    nib__weight_report(
+        q, weight, asked, "float activations", 0,
+        "no kernel supports such activations; float activations are at least as exact");
 }
 
 nib_status nib__weight_fp8(const nib_weight_query *q)
@@ -54,10 +55,9 @@ nib_status nib__weight_fp8(const nib_weight_query *q)
         scale = nib__weight_part(q, suffix = ".weight_scale");
     if (scale == NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, weight,
-                                "is F8_E4M3, but neither weight_scale_inv nor weight_scale is "
-                                "stored beside it");
+                                "is F8_E4M3, but has neither weight_scale_inv nor weight_scale");
     w->scheme = (nib_scheme){.code = NIB_CODE_E4M3, .symmetric = true};
-    NIB_TRY(nib__weight_take_bytes(q, weight, NIB_TYPE_E4M3));
+    NIB_TRY(nib__weight_read_bytes(q, weight, NIB_TYPE_E4M3));
     if (config->block[0] > 0) {
         w->scheme.group = config->block[1];
         w->scale_rows = config->block[0];
@@ -66,7 +66,7 @@ nib_status nib__weight_fp8(const nib_weight_query *q)
                               ? NIB_GROUP_TENSOR
                               : NIB_GROUP_ROW;
     }
-    NIB_TRY(nib__weight_take_grid(q, suffix, NIB_TYPE_NONE));
-    take_act(q);
+    NIB_TRY(nib__weight_read_grid(q, suffix, NIB_TYPE_NONE));
+    set_activations(q);
     return NIB_OK;
 }

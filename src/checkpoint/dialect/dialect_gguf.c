@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights of GGUF files: plain floats, or blocks that a store of code_layout_gguf.c reads in place.
+ * Weights of GGUF files: plain floats, or blocks that code_layout_gguf.c reads in place.
  */
 #include "checkpoint_inside.h"
 #include "gguf.h"

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gpt-fast's two state dicts; the second is torchao's WeightOnlyInt4Linear, too:
+ * gpt-fast's two state dicts; the second is also torchao's WeightOnlyInt4Linear:
  *
  *   model_int8.pth     M.weight I8 [n][k], M.scales float [n]
  *   model_int4.gN.pth  M.weight I32 [n/8][k/16/tiles][32][tiles/2] or U8 [n][k/2], packed for the
  *                      machine that quantized; M.scales_and_zeros float [k/g][n][2]
  *
- * Value = (code - 8) * scale + zero. Nothing says which machine it was; see pick_layout.
- * k is padded to a multiple of 1,024 where g or 128 do not divide it, which is not said either: how
- * many columns there are follows from other layers.
+ * Value = (code - 8) * scale + zero. The file does not name the machine; nib__weight_pick_layout
+ * detects it. k is padded to a multiple of 1,024 if g or 128 does not divide it; the file does not
+ * store the unpadded k, which follows from other layers.
  */
 #include "dialect_common.h"
 
@@ -19,9 +19,9 @@ static const char pairs[] = ".scales_and_zeros";
 
 /* ---- the parts ---- */
 
-/* Copies the module with its last name replaced, "self_attn.q_proj" to "self_attn.qkv_proj"; false:
- * it ends otherwise, or is too long. */
-static bool sibling(char out[512], const char *module, const char *last, const char *other)
+/* Replaces the last part of the module name: "self_attn.q_proj" to "self_attn.k_proj". False: the
+ * name does not end in `last`, or is too long. */
+static bool replace_last(char out[512], const char *module, const char *last, const char *other)
 {
     const size_t size = strlen(module), end = strlen(last);
     if (size < end || strcmp(module + size - end, last) != 0 || size - end + strlen(other) >= 512)
@@ -31,32 +31,33 @@ static bool sibling(char out[512], const char *module, const char *last, const c
     return true;
 }
 
-/* 0: no tensor, or one without elements, whose sizes may be anything. */
-static int64_t rows_of(const nib_tensor *t)
+/* 0: no tensor, or an empty one, whose sizes are unchecked. */
+static int64_t count_rows(const nib_tensor *t)
 {
     return t == NULL || t->rank < 1 || t->bytes == 0 ? 0
            : t->rank == 4                            ? t->shape[0] * 8
                                                      : t->shape[0];
 }
 
-static const nib_tensor *part_of(const nib_weight_query *q, const char *module, const char *suffix)
+static const nib_tensor *find_part(const nib_weight_query *q, const char *module,
+                                   const char *suffix)
 {
     nib_weight_query other = *q;
     other.module = module;
     return nib__weight_part(&other, suffix);
 }
 
-/* The first row of the module in its scales and zeros, which are those of all of q, k and v where
- * the weight was a fused one. Every part of that has elements, so no sum of rows overflows. */
-static int64_t first_row(const nib_weight_query *q, const nib_tensor *all)
+/* The module's first row in its scales and zeros, which belong to all of q, k and v if the weight
+ * was fused. Every part has elements, so the sum cannot overflow. */
+static int64_t find_first_row(const nib_weight_query *q, const nib_tensor *all)
 {
     static const char *const parts[] = {"q_proj", "k_proj", "v_proj"};
     char other[512];
     int64_t first = 0;
     for (size_t i = 0; i < COUNT(parts) && all->shape[1] > q->out->n; i++)
         for (size_t before = 0; before < i; before++)
-            if (sibling(other, q->module, parts[i], parts[before]))
-                first += rows_of(part_of(q, other, ".weight"));
+            if (replace_last(other, q->module, parts[i], parts[before]))
+                first += count_rows(find_part(q, other, ".weight"));
     return first;
 }
 
@@ -71,7 +72,7 @@ bool nib__weight_is_gptfast(const nib_weight_query *q, const nib_tensor *codes)
 
 /* ---- int4 ---- */
 
-static nib_status take_shape(const nib_weight_query *q, const nib_tensor *t)
+static nib_status read_shape(const nib_weight_query *q, const nib_tensor *t)
 {
     nib_weight *w = q->out;
     if (t->rank == 2) {
@@ -80,7 +81,7 @@ static nib_status take_shape(const nib_weight_query *q, const nib_tensor *t)
         if (t->shape[0] < 16 || t->shape[0] % 16 != 0 || t->shape[1] < 1 || t->shape[1] > INT32_MAX)
             return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
                                     "has %" PRId64 " rows of %" PRId64
-                                    " bytes; int4 packed for a CPU has a multiple of 16 rows",
+                                    " bytes; int4 packed for a CPU must have a multiple of 16 rows",
                                     t->shape[0], t->shape[1]);
     } else {
         w->inner_tiles = t->shape[3] * 2;
@@ -88,8 +89,8 @@ static nib_status take_shape(const nib_weight_query *q, const nib_tensor *t)
             t->shape[1] > INT32_MAX || t->shape[2] != 32 ||
             (t->shape[3] != 1 && t->shape[3] != 2 && t->shape[3] != 4))
             return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
-                                    "is no [n/8][k/16/t][32][t/2] with t = 2, 4 or 8, as int4 "
-                                    "packed for a GPU is");
+                                    "is not [n/8][k/16/t][32][t/2] with t = 2, 4 or 8, the shape "
+                                    "of int4 packed for a GPU");
         w->stored_n = t->shape[0] * 8;
         w->stored_k = t->shape[1] * 16 * w->inner_tiles;
     }
@@ -98,7 +99,7 @@ static nib_status take_shape(const nib_weight_query *q, const nib_tensor *t)
     return NIB_OK;
 }
 
-/* Columns that are no padding, from a layer that says them; 0: none does. */
+/* Columns without padding, derived from other layers; 0: unknown. */
 static int64_t find_columns(const nib_weight_query *q)
 {
     char other[512];
@@ -107,14 +108,14 @@ static int64_t find_columns(const nib_weight_query *q)
     embed.module = "model.embed_tokens";
     const nib_tensor *table = nib__weight_part(&embed, ".weight");
     const int64_t width = table != NULL && table->rank == 2 ? table->shape[1] : 0;
-    if (sibling(other, q->module, "down_proj", "gate_proj"))
-        return rows_of(part_of(q, other, ".weight"));
+    if (replace_last(other, q->module, "down_proj", "gate_proj"))
+        return count_rows(find_part(q, other, ".weight"));
     if (size >= 6 && strcmp(q->module + size - 6, "o_proj") == 0 && q->cp->paired > 0)
         return q->cp->paired_count;
     return width;
 }
 
-static nib_status take_columns(const nib_weight_query *q)
+static nib_status read_columns(const nib_weight_query *q)
 {
     enum { PADDED_TO = 1024 };
     nib_weight *w = q->out;
@@ -124,11 +125,11 @@ static nib_status take_columns(const nib_weight_query *q)
         return NIB_OK;
     if (nib__round_up(w->k, PADDED_TO) != w->stored_k)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
-                                "is packed with %" PRId64 " columns, but the layers around it have "
-                                "%" PRId64 ", which pads to %" PRId64,
+                                "is packed with %" PRId64
+                                " columns, but other layers imply %" PRId64 ", padded to %" PRId64,
                                 w->stored_k, w->k, nib__round_up(w->k, PADDED_TO));
-    nib__weight_say(q, ".weight", "columns padded to a multiple of 1024", "columns of the model", 0,
-                    "the padding holds no weights");
+    nib__weight_report(q, ".weight", "columns padded to a multiple of 1024", "columns of the model",
+                       0, "the padding has no weights");
     return NIB_OK;
 }
 
@@ -143,14 +144,14 @@ static nib_status check_finite(const nib_weight_query *q, const char *suffix, co
             if (!isfinite(value))
                 return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
                                         "%s at row %" PRId64 ", group %" PRId64
-                                        " is no finite number; no result would be one",
+                                        " is not finite; results would not be finite",
                                         i % 2 == 0 ? "scale" : "zero point", i / 2, g);
         }
     return NIB_OK;
 }
 
-/* Scale and zero follow one another, rows inside of groups. */
-nib_status nib__weight_take_pairs(const nib_weight_query *q, const char *suffix, int64_t first)
+/* Scale and zero are interleaved; rows are an inner dimension of groups. */
+nib_status nib__weight_read_pairs(const nib_weight_query *q, const char *suffix, int64_t first)
 {
     nib_weight *w = q->out;
     const nib_tensor *t = nib__weight_part(q, suffix);
@@ -158,7 +159,7 @@ nib_status nib__weight_take_pairs(const nib_weight_query *q, const char *suffix,
         !nib__type_is_float(t->type) || first + w->n > t->shape[1] ||
         w->stored_k % t->shape[0] != 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
-                                "is no [groups][n][2] of floats for %" PRId64 " rows of %" PRId64
+                                "is not [groups][n][2] of floats for %" PRId64 " rows of %" PRId64
                                 " columns",
                                 w->n, w->stored_k);
     w->scheme = (nib_scheme){
@@ -177,7 +178,7 @@ nib_status nib__weight_take_pairs(const nib_weight_query *q, const char *suffix,
 static const struct {
     nib_code_layout layout;
     const char *machine;
-    bool words; /* of a tensor of I32; bytes may be any of the CPU's */
+    bool words; /* only for I32 tensors */
     int64_t rows;
 } layouts[] = {
     {NIB_LAYOUT_TINYGEMM_CUDA, "CUDA", true, 8},
@@ -187,10 +188,10 @@ static const struct {
     {NIB_LAYOUT_TINYGEMM_SCALAR, "other CPUs", false, 16},
 };
 
-/* How well the first groups look as the quantizer makes them, read in this layout. */
+/* How well the first groups, read in one layout, match the output of the quantizer. */
 typedef struct fit {
-    double ends;  /* 0 to 1: share of groups' ends that are codes 0 and 15 */
-    double means; /* -1 to 1: correlation of a group's mean code with where its zero point puts 0 */
+    double ends;  /* 0 to 1: how often the extreme codes of a group are 0 and 15 */
+    double means; /* -1 to 1: correlation of a group's mean code with the code of its zero */
 } fit;
 
 typedef struct sums {
@@ -203,7 +204,7 @@ static double correlation(const sums *s)
     return x > 0 && y > 0 ? (s->xy * s->count - s->x * s->y) / sqrt(x * y) : 0;
 }
 
-static fit measure(nib_weight *w, nib_code_layout layout)
+static fit measure_fit(nib_weight *w, nib_code_layout layout)
 {
     enum { ROWS = 32, GROUPS = 4, COLUMNS = 256 };
     int8_t codes[COLUMNS];
@@ -229,7 +230,7 @@ static fit measure(nib_weight *w, nib_code_layout layout)
     return (fit){s.count == 0 ? 0 : ends / (2 * s.count), correlation(&s)};
 }
 
-/* Layouts of few rows are alike. */
+/* Different layouts of few rows may be identical. */
 static bool same_codes(nib_weight *w, nib_code_layout a, nib_code_layout b)
 {
     enum { COLUMNS = 256 };
@@ -247,17 +248,18 @@ static bool same_codes(nib_weight *w, nib_code_layout a, nib_code_layout b)
     return true;
 }
 
-static void say_machine(const nib_weight_query *q, const char *codes)
+static void report_machine(const nib_weight_query *q, const char *codes)
 {
     for (size_t i = 0; i < COUNT(layouts); i++)
         if (layouts[i].layout == q->out->layout)
-            nib__weight_say(q, codes, layouts[i].machine, "any machine", 0,
-                            "the codes show for which machine they were packed");
+            nib__weight_report(
+                q, codes, layouts[i].machine, "any machine", 0,
+                "detected from the codes, which depend on the machine they were packed for");
 }
 
-/* The quantizer stretches every group from code 0 to code 15 and keeps where 0 lies between them,
- * which for weights is near their mean. Read in the layout in which it was packed, both show; in
- * another, a group is made of pieces of several, or rows meet the scales of others. */
+/* The quantizer maps every group to the full range of codes, 0 to 15, with a zero point that for
+ * weights is near their mean. In the right layout both properties show; in a wrong one, groups mix
+ * or rows have the scales of other rows. */
 nib_status nib__weight_pick_layout(const nib_weight_query *q, const char *codes, const char *suffix,
                                    bool words)
 {
@@ -267,11 +269,11 @@ nib_status nib__weight_pick_layout(const nib_weight_query *q, const char *codes,
     const int64_t g = w->scheme.group;
     if (g < 16 || g > 256)
         return nib__weight_fail(q, NIB_UNSUPPORTED, suffix,
-                                "has groups of %" PRId64 "; 32, 64, 128 and 256 are known", g);
+                                "has groups of %" PRId64 "; 32, 64, 128 and 256 are supported", g);
     for (size_t i = 0; i < COUNT(layouts); i++) {
         if ((layouts[i].words && !words) || w->stored_n % layouts[i].rows != 0)
             continue;
-        now = measure(w, layouts[i].layout);
+        now = measure_fit(w, layouts[i].layout);
         if (now.ends == best.ends && now.means == best.means &&
             same_codes(w, layout, layouts[i].layout))
             continue;
@@ -285,35 +287,35 @@ nib_status nib__weight_pick_layout(const nib_weight_query *q, const char *codes,
     w->layout = layout;
     if (best.ends >= 0.9 && best.means >= 0.5 &&
         best.ends + best.means - second.ends - second.means >= 0.25) {
-        say_machine(q, codes);
+        report_machine(q, codes);
         return NIB_OK;
     }
     return nib__weight_fail(q, NIB_UNSUPPORTED, codes,
-                            "is int4 packed for one kind of machine, and the file does not say "
-                            "which; its codes fit none of CUDA, ROCm and the CPU's layouts clearly "
-                            "(the best %.2f and %.2f, the next %.2f and %.2f): quantize the "
-                            "original checkpoint with nibble",
+                            "is int4 packed for one kind of machine, which the file does not name; "
+                            "its codes clearly match none of the layouts of CUDA, ROCm and CPUs "
+                            "(best %.2f and %.2f, next %.2f and %.2f): quantize the original "
+                            "checkpoint with nibble",
                             best.ends, best.means, second.ends, second.means);
 }
 
-static nib_status take_int4(const nib_weight_query *q, const nib_tensor *t)
+static nib_status read_int4(const nib_weight_query *q, const nib_tensor *t)
 {
     const nib_tensor *all = nib__weight_part(q, pairs);
-    NIB_TRY(take_shape(q, t));
-    NIB_TRY(take_columns(q));
-    NIB_TRY(nib__weight_take_pairs(q, pairs, all->rank == 3 ? first_row(q, all) : 0));
+    NIB_TRY(read_shape(q, t));
+    NIB_TRY(read_columns(q));
+    NIB_TRY(nib__weight_read_pairs(q, pairs, all->rank == 3 ? find_first_row(q, all) : 0));
     return nib__weight_pick_layout(q, ".weight", pairs, t->rank == 4);
 }
 
-/* ---- the interface ---- */
+/* ---- public function ---- */
 
 nib_status nib__weight_gptfast(const nib_weight_query *q)
 {
     nib_weight *w = q->out;
     const nib_tensor *t = nib__weight_part(q, ".weight");
     if (t->type != NIB_TYPE_I8)
-        return take_int4(q, t);
-    NIB_TRY(nib__weight_take_bytes(q, ".weight", NIB_TYPE_I8));
+        return read_int4(q, t);
+    NIB_TRY(nib__weight_read_bytes(q, ".weight", NIB_TYPE_I8));
     w->scheme = (nib_scheme){.code = NIB_CODE_I8, .group = NIB_GROUP_ROW, .symmetric = true};
-    return nib__weight_take_grid(q, ".scales", NIB_TYPE_NONE);
+    return nib__weight_read_grid(q, ".scales", NIB_TYPE_NONE);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights as AutoGPTQ and GPTQModel store them. b is 4 or 8 bits, from config.json; k is g_idx's
- * length, or fills the words:
+ * Weights of AutoGPTQ and GPTQModel. b is 4 or 8 bits, from config.json; k is the length of g_idx,
+ * or without it the capacity of the words:
  *
  *   M.qweight  I32 [ceil(k*b/32)][n]       unsigned codes along k, the first lowest
- *   M.qzeros   I32 [groups][ceil(n*b/32)]  zero points along n; less 1 but in "gptq_v2"
+ *   M.qzeros   I32 [groups][ceil(n*b/32)]  zero points along n; minus 1 except in "gptq_v2"
  *   M.scales   float [groups][n]
  *   M.g_idx    I32 [k]                     the group of each input; with desc_act in any order
  *
@@ -23,12 +23,13 @@ bool nib__weight_is_gptq(const nib_weight_query *q, const nib_tensor *codes)
     return q->cp->coding != NULL && q->cp->coding->method == NIB_METHOD_GPTQ;
 }
 
-static nib_status take_codes(const nib_weight_query *q, int64_t per)
+static nib_status read_codes(const nib_weight_query *q, int64_t per)
 {
     nib_weight *w = q->out;
     const nib_tensor *codes = nib__weight_part(q, qweight), *index = nib__weight_part(q, g_idx);
     if (codes->rank != 2 || codes->shape[0] == 0 || codes->shape[1] == 0)
-        return nib__weight_fail(q, NIB_BAD_INPUT, qweight, "is empty or has not two dimensions");
+        return nib__weight_fail(q, NIB_BAD_INPUT, qweight,
+                                "is empty or does not have two dimensions");
     w->n = codes->shape[1];
     w->k = index != NULL && index->rank == 1 ? index->shape[0] : codes->shape[0] * per;
     const int64_t shape[2] = {nib__ceil_div(w->k, per), w->n};
@@ -37,8 +38,8 @@ static nib_status take_codes(const nib_weight_query *q, int64_t per)
     return NIB_OK;
 }
 
-/* Tools disagree about a stored 15: it is 0 less 1, or the 16 that no code can be. */
-static void say_wrapped(const nib_weight_query *q)
+/* Tools disagree about a stored 15: 0, wrapped by the - 1, or 16, which no code can be. */
+static void report_wrapped_zeros(const nib_weight_query *q)
 {
     const nib_weight *w = q->out;
     const int lowest = w->scheme.code == NIB_CODE_I4 ? -8 : -128;
@@ -49,9 +50,9 @@ static void say_wrapped(const nib_weight_query *q)
     for (int64_t g = 0; g < groups; g++)
         for (int64_t i = 0; i < w->n; i++)
             if (nib__weight_int_zero(w, i, g) == lowest) {
-                nib__weight_say(q, qzeros, "zero points of 0, stored less 1 as the largest code",
-                                "0", 0,
-                                "0 is what a writer subtracts 1 from; some readers take 16 or 256");
+                nib__weight_report(q, qzeros,
+                                   "zero points of 0, stored minus 1 as the largest code", "0", 0,
+                                   "writers subtract 1 from 0; some readers read 16 or 256");
                 return;
             }
 }
@@ -64,15 +65,15 @@ nib_status nib__weight_gptq(const nib_weight_query *q)
     w->scheme = (nib_scheme){.code = config->bits == 4 ? NIB_CODE_I4 : NIB_CODE_I8,
                              .group = config->group > 0 ? config->group : NIB_GROUP_ROW,
                              .symmetric = true};
-    NIB_TRY(take_codes(q, per));
+    NIB_TRY(read_codes(q, per));
     w->layout = config->zeros_less_one ? NIB_LAYOUT_GPTQ_LESS_ONE : NIB_LAYOUT_GPTQ;
-    NIB_TRY(nib__weight_take_columns(q, scales));
+    NIB_TRY(nib__weight_read_columns(q, scales));
     const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
     const int64_t shape[2] = {groups, nib__ceil_div(w->n, per)};
     const nib_tensor *zeros = nib__weight_part(q, qzeros);
     NIB_TRY(nib__weight_expect(q, qzeros, zeros, NIB_TYPE_I32, 2, shape));
     w->zeros = zeros->data;
     nib__weight_drop_zeros(q);
-    say_wrapped(q);
-    return nib__weight_take_order(q, g_idx);
+    report_wrapped_zeros(q);
+    return nib__weight_read_order(q, g_idx);
 }

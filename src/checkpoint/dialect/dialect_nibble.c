@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Our own dialect, version 1: safetensors that hold every scheme. `__metadata__` has "nibble": "1"
- * and under M.weight a JSON description with every field of the scheme, so that no later change of
- * names or defaults can change what a file means. Tensors are named as torchao names them:
+ * Our own dialect, version 1: safetensors for every scheme. `__metadata__` has "nibble": "1" and
+ * under M.weight a JSON description with every field of the scheme, so that later changes of names
+ * or defaults cannot change the meaning of a file. Tensors are named as in torchao:
  *
  *   M._weight_qdata       I8, F8_E4M3 or F8_E5M2 [n][k]; U8 [n][ceil(k/2)] for 4 bits, low first
  *   M._weight_scale       float, F8_E8M0 (mx8, mx4) or F8_E4M3 (nv4) [n][ceil(k/g)]; [1][1] for one
  *                         scale per tensor
- *   M._weight_per_tensor_scale   F32 [], of nv4 that has a scale over those of its blocks
- *   M._weight_per_tensor_divisor F32 [], in its place where the scales are divided by it
- *   M._weight_zero_point  shaped as the scales: I8, or a float type where the zero is a float;
- *                         absent where there is none
- *   M._weight_input_order I32 [k], the input of each column where they are in act-order; groups run
- *                         over columns
- *   M._bias_qdata ...     a bias in codes: see weight_bias.c
+ *   M._weight_per_tensor_scale   F32 [], for nv4 with a per-tensor scale on top of block scales
+ *   M._weight_per_tensor_divisor F32 [], instead, if the block scales are divided by it
+ *   M._weight_zero_point  shaped like the scales: I8, or a float type for float zeros; absent if
+ *                         the scheme has no zeros
+ *   M._weight_input_order I32 [k], the input of each column for act-order; groups are of columns
+ *   M._bias_qdata ...     a quantized bias: see weight_bias.c
  *   M.input_scale         F32 [1], static activations only
- *   M.input_zero_point    I32 [1], likewise; absent where they are symmetric
+ *   M.input_zero_point    I32 [1], likewise; absent if they are symmetric
  */
 #include "checkpoint_inside.h"
 #include "dialects.h"
@@ -48,7 +47,7 @@ typedef struct description {
 #define AT(member) offsetof(description, member)
 
 static const nib_field fields[] = {
-    {"scheme", NIB_FIELD_ANY, 0}, /* the recipe's name: for people */
+    {"scheme", NIB_FIELD_ANY, 0}, /* the recipe name, for people */
     {"code", NIB_FIELD_STRING, AT(code)},
     {"granularity", NIB_FIELD_STRING, AT(size)},
     {"group", NIB_FIELD_INT, AT(group)},
@@ -75,7 +74,7 @@ static const char *refuses(char out[160], nib_output_weight *weight)
     return NULL;
 }
 
-static void storage_of(nib_file_layout *out, const nib_output_weight *w)
+static void fill_layout(nib_file_layout *out, const nib_output_weight *w)
 {
     const nib_scheme *s = &w->scheme;
     const bool nibbles = nib__nibble_layout(s->code) == NIB_LAYOUT_NIBBLE;
@@ -125,17 +124,14 @@ static void describe(nib_text *out, const nib_output_weight *weight)
     nib__jsonw_object_end(&w);
 }
 
-const nib_dialect_writer nib__write_nibble = {.name = "nibble",
-                                              .orders = true,
-                                              .refuses = refuses,
-                                              .storage = storage_of,
-                                              .describe = describe};
+const nib_dialect_writer nib__write_nibble = {
+    .orders = true, .refuses = refuses, .storage = fill_layout, .describe = describe};
 
 /* ---- reading ---- */
 
-/* The position of a word in a list; fails with the words that are known. */
-static nib_status choose(const nib_weight_query *q, int *out, const char *member, const char *word,
-                         const char *const *list, size_t count)
+/* Finds a word in a list; fails if it is unknown. */
+static nib_status parse_choice(const nib_weight_query *q, int *out, const char *member,
+                               const char *word, const char *const *list, size_t count)
 {
     char shown[NIB_FIELD_TEXT + 20];
     for (size_t i = 0; i < count; i++)
@@ -145,20 +141,20 @@ static nib_status choose(const nib_weight_query *q, int *out, const char *member
         }
     return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
                             "has %s \"%s\", which version 1 of the nibble dialect does not "
-                            "know",
+                            "define",
                             member, nib__say_name(shown, sizeof shown, word, strlen(word)));
 }
 
-static nib_status take_scheme(const nib_weight_query *q, const description *d)
+static nib_status read_scheme(const nib_weight_query *q, const description *d)
 {
     nib_scheme *s = &q->out->scheme;
     int code = 0, size = 0, zero = 0, act = 0, rounding = 0, formula = 0;
-    NIB_TRY(choose(q, &code, "code", d->code, codes, COUNT(codes)));
-    NIB_TRY(choose(q, &size, "granularity", d->size, sizes, COUNT(sizes)));
-    NIB_TRY(choose(q, &zero, "zero", d->zero, zeros, COUNT(zeros)));
-    NIB_TRY(choose(q, &act, "act", d->act, acts, COUNT(acts)));
-    NIB_TRY(choose(q, &rounding, "rounding", d->rounding, roundings, COUNT(roundings)));
-    NIB_TRY(choose(q, &formula, "formula", d->formula, formulas, COUNT(formulas)));
+    NIB_TRY(parse_choice(q, &code, "code", d->code, codes, COUNT(codes)));
+    NIB_TRY(parse_choice(q, &size, "granularity", d->size, sizes, COUNT(sizes)));
+    NIB_TRY(parse_choice(q, &zero, "zero", d->zero, zeros, COUNT(zeros)));
+    NIB_TRY(parse_choice(q, &act, "act", d->act, acts, COUNT(acts)));
+    NIB_TRY(parse_choice(q, &rounding, "rounding", d->rounding, roundings, COUNT(roundings)));
+    NIB_TRY(parse_choice(q, &formula, "formula", d->formula, formulas, COUNT(formulas)));
     *s = (nib_scheme){.code = (nib_code)code,
                       .zero = (nib_zero)zero,
                       .act = (nib_act)act,
@@ -171,12 +167,12 @@ static nib_status take_scheme(const nib_weight_query *q, const description *d)
     const bool is_int = s->code == NIB_CODE_I8 || s->code == NIB_CODE_I4;
     if (!nib__scheme_is_quantized(s))
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "has code \"%s\", which is not read as codes", d->code);
+                                "has code \"%s\", which is not a quantized code", d->code);
     if ((size == 0 && d->group < 1) || (mx && s->group != 32) ||
         (s->code == NIB_CODE_NV4 && s->group != 16) || (!is_int && s->zero != NIB_ZERO_NONE))
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
                                 "has code \"%s\", zero \"%s\" and groups of %" PRId64
-                                ", which do not go together",
+                                ", which cannot be combined",
                                 d->code, d->zero, d->group);
     return NIB_OK;
 }
@@ -201,8 +197,8 @@ nib_type nib__code_type(nib_code code)
     }
 }
 
-/* The scale over those of the blocks, under the one or the other name. */
-static nib_status take_tensor(const nib_weight_query *q)
+/* Reads the per-tensor scale, under either of its names. */
+static nib_status read_tensor_scale(const nib_weight_query *q)
 {
     const bool times = nib__weight_part(q, per_tensor) != NULL,
                divides = nib__weight_part(q, divisor) != NULL;
@@ -213,12 +209,12 @@ static nib_status take_tensor(const nib_weight_query *q)
     }
     if (s->code != NIB_CODE_NV4 || (times && divides))
         return nib__weight_fail(q, NIB_BAD_INPUT, times ? per_tensor : divisor,
-                                times && divides ? "is stored beside a divisor"
-                                                 : "is stored for a weight that is not nv4");
-    return nib__weight_take_tensor_scale(q, times ? per_tensor : divisor, divides);
+                                times && divides ? "is stored in addition to a divisor"
+                                                 : "is stored, but the weight is not nv4");
+    return nib__weight_read_tensor_scale(q, times ? per_tensor : divisor, divides);
 }
 
-static nib_status take_parts(const nib_weight_query *q)
+static nib_status read_parts(const nib_weight_query *q)
 {
     nib_weight *w = q->out;
     const nib_tensor *c = nib__weight_part(q, qdata), *s = nib__weight_part(q, scale);
@@ -237,18 +233,24 @@ static nib_status take_parts(const nib_weight_query *q)
     w->scale_stride_n = one ? 0 : groups;
     w->scale_stride_g = one ? 0 : 1;
     NIB_TRY(nib__weight_check_scales(q, scale));
-    NIB_TRY(take_tensor(q));
+    NIB_TRY(read_tensor_scale(q));
     if ((w->scheme.zero == NIB_ZERO_NONE) != (z == NULL))
-        return nib__weight_fail(
-            q, NIB_BAD_INPUT, zero_point, "%s",
-            z == NULL ? "the tensor is missing"
-                      : "is stored for a weight whose description says that it has none");
+        return nib__weight_fail(q, NIB_BAD_INPUT, zero_point, "%s",
+                                z == NULL
+                                    ? "the tensor is missing"
+                                    : "is stored, but the weight is described without zero points");
     if (z == NULL)
         return NIB_OK;
     NIB_TRY(nib__weight_expect(q, zero_point, z, NIB_TYPE_NONE, 2, scale_shape));
     w->zeros = z->data;
     w->zero_type = z->type;
     return nib__weight_check_zeros(q, zero_point);
+}
+
+bool nib__weight_is_nibble(const nib_weight_query *q, const nib_tensor *stored)
+{
+    (void)stored;
+    return q->cp->nibble;
 }
 
 nib_status nib__weight_nibble(const nib_weight_query *q)
@@ -262,21 +264,22 @@ nib_status nib__weight_nibble(const nib_weight_query *q)
         return nib__weight_fail(q, NIB_BAD_INPUT, "._weight_qdata",
                                 "no __metadata__ entry describes these codes");
     NIB_TRY(nib__fields_read(&d, fields, COUNT(fields), name, meta->value, q->err));
-    NIB_TRY(take_scheme(q, &d));
+    NIB_TRY(read_scheme(q, &d));
     w->n = d.shape[0];
     w->k = d.shape[1];
     if (w->n < 1 || w->k < 1)
-        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight", "has shape [%" PRId64 ", %" PRId64 "]",
-                                w->n, w->k);
-    NIB_TRY(take_parts(q));
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
+                                "has shape [%" PRId64 ", %" PRId64 "]; both must be positive", w->n,
+                                w->k);
+    NIB_TRY(read_parts(q));
     if (d.ordered)
-        NIB_TRY(nib__weight_take_permutation(q, input_order));
+        NIB_TRY(nib__weight_read_permutation(q, input_order));
     else if (nib__weight_part(q, input_order) != NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, input_order,
-                                "is stored for a weight whose description has no act_order");
+                                "is stored, but the weight is described without act_order");
     if (w->scheme.act != NIB_ACT_I8_STATIC)
         return NIB_OK;
-    NIB_TRY(nib__weight_take_static(q, ".input_scale",
+    NIB_TRY(nib__weight_read_static(q, ".input_scale",
                                     w->scheme.act_symmetric ? NULL : ".input_zero_point"));
     if (!w->scheme.act_symmetric && w->act_zero == NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".input_zero_point", "the tensor is missing");

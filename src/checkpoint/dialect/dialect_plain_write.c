@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The dialects that keep a weight under its own name, M.weight: what each can hold, and the tensors
- * that it writes. None of them describes a weight in __metadata__.
+ * Writers of the dialects without metadata: what each can hold, and the tensors that it writes
+ * under the module name.
  *
- * 8da4w        weight I8 [n][k], scales and zeros float [n][groups]; of int8 rows scales [n] alone
+ * 8da4w        weight I8 [n][k], scales and zeros float [n][groups]; for int8 rows only scales [n]
  * compressed-  weight_packed I32 [n][ceil(k*bits/32)], weight_scale float [n][groups],
  * tensors      weight_zero_point I32 [ceil(n*bits/32)][groups], weight_shape I64 [2]; quantized
  *              activations or e4m3: weight I8 or F8_E4M3 [n][k], weight_scale,
@@ -23,7 +23,7 @@ static const char *refuse_groups(char out[160], const nib_output_weight *w)
 {
     if (w->scheme.group <= 0 || w->k % w->scheme.group == 0)
         return NULL;
-    snprintf(out, 160, "k = %" PRId64 " is no multiple of the group of %" PRId64, w->k,
+    snprintf(out, 160, "k = %" PRId64 " is not a multiple of the group size %" PRId64, w->k,
              w->scheme.group);
     return out;
 }
@@ -40,7 +40,7 @@ static const char *refuse_8da4w(char out[160], nib_output_weight *w)
     const nib_scheme *s = &w->scheme;
     const bool rows = s->code == NIB_CODE_I8 && s->group == NIB_GROUP_ROW && s->symmetric;
     if (s->code != NIB_CODE_I4 && !rows)
-        return "it holds int4 groups, and int8 rows";
+        return "it has only int4 groups and int8 rows";
     if (s->code == NIB_CODE_I4 && (s->act != NIB_ACT_I8_TOKEN || s->act_symmetric))
         return "its int4 layers have asymmetric int8 activations per token";
     if (rows && !w->embedding && (s->act != NIB_ACT_I8_TOKEN || s->act_symmetric))
@@ -48,12 +48,12 @@ static const char *refuse_8da4w(char out[160], nib_output_weight *w)
     if (s->zero == NIB_ZERO_FLOAT)
         return "its zero points are integers";
     if (s->code == NIB_CODE_I4 && s->group <= 0)
-        return "its int4 has groups";
+        return "its int4 must have groups";
     if (refuse_groups(out, w) != NULL)
         return out;
     if (w->scale_type == NIB_TYPE_F64)
         w->scale_type = NIB_TYPE_F32;
-    /* integers, kept in the type of the scales; of none it stores zeros that are 0 */
+    /* integers stored in the type of the scales; without zeros, stores zeros that are 0 */
     w->zero_type = s->zero == NIB_ZERO_NONE ? NIB_TYPE_NONE : w->scale_type;
     return NULL;
 }
@@ -71,8 +71,7 @@ static void store_8da4w(nib_file_layout *out, const nib_output_weight *w)
     out->zeros.suffix = ".zeros";
 }
 
-const nib_dialect_writer nib__write_8da4w = {
-    .name = "8da4w", .refuses = refuse_8da4w, .storage = store_8da4w};
+const nib_dialect_writer nib__write_8da4w = {.refuses = refuse_8da4w, .storage = store_8da4w};
 
 /* ---- compressed-tensors ---- */
 
@@ -81,14 +80,14 @@ static const char *refuse_compressed(char out[160], nib_output_weight *w)
     const nib_scheme *s = &w->scheme;
     const bool fp8 = s->code == NIB_CODE_E4M3;
     if (!is_int(s->code) && !fp8)
-        return "int4, int8 and e4m3 are what is written there";
+        return "nibble writes only int4, int8 and e4m3 there";
     if (s->zero == NIB_ZERO_FLOAT)
         return "its zero points are integers";
     if (w->ordered && (fp8 || s->act != NIB_ACT_FLOAT))
-        return "act-order goes with packed integers and float activations there";
+        return "act-order requires packed integers and float activations there";
     if (!fp8 || s->group <= 0)
-        w->scale_rows = 0; /* of integers the rows of a block repeat their scales */
-    if (w->scale_rows <= 1 && refuse_groups(out, w) != NULL) /* blocks may end early */
+        w->scale_rows = 0; /* integers: each row of a block repeats its scales */
+    if (w->scale_rows <= 1 && refuse_groups(out, w) != NULL) /* the last block may be partial */
         return out;
     if (w->scale_type == NIB_TYPE_F64)
         w->scale_type = NIB_TYPE_F32;
@@ -123,20 +122,17 @@ static void store_compressed(nib_file_layout *out, const nib_output_weight *w)
     out->zero_order = per == 8 ? NIB_ORDER_WORDS4 : NIB_ORDER_WORDS8;
     out->size = (nib_output_part){".weight_shape", NIB_TYPE_I64, 1, {2}};
     out->input_groups = w->ordered;
-    if (w->ordered && s->group > 0) /* of one group the order says nothing */
+    if (w->ordered && s->group > 0) /* the order is irrelevant for one group */
         out->inputs = (nib_output_part){".weight_g_idx", NIB_TYPE_I32, 1, {w->k}};
 }
 
-const nib_dialect_writer nib__write_compressed = {.name = "compressed-tensors",
-                                                  .orders = true,
-                                                  .blocks = true,
-                                                  .refuses = refuse_compressed,
-                                                  .storage = store_compressed};
+const nib_dialect_writer nib__write_compressed = {
+    .orders = true, .blocks = true, .refuses = refuse_compressed, .storage = store_compressed};
 
 /* ---- GGUF ---- */
 
-/* The block type that has such codes; NONE: there is none. */
-static nib_type block_of(const nib_scheme *s)
+/* The block type for such codes; NONE: no such type. */
+static nib_type find_block_type(const nib_scheme *s)
 {
     if (s->group != 32)
         return NIB_TYPE_NONE;
@@ -153,12 +149,12 @@ static nib_type block_of(const nib_scheme *s)
 
 static const char *refuse_gguf(char out[160], nib_output_weight *w)
 {
-    if (block_of(&w->scheme) == NIB_TYPE_NONE)
-        return "its blocks are of 32 symmetric int8 (Q8_0), int4 symmetric or with a float zero "
-               "(Q4_0, Q4_1), or mxfp4";
+    if (find_block_type(&w->scheme) == NIB_TYPE_NONE)
+        return "its blocks have 32 codes: symmetric int8 (Q8_0), int4 symmetric or with a float "
+               "zero (Q4_0, Q4_1), or mxfp4";
     if (refuse_groups(out, w) != NULL)
         return out;
-    w->scheme.act = NIB_ACT_FLOAT; /* it has no words for activations */
+    w->scheme.act = NIB_ACT_FLOAT; /* it cannot describe activations */
     w->scheme.act_symmetric = false;
     w->scale_type = w->scheme.code == NIB_CODE_MX4 ? NIB_TYPE_E8M0 : NIB_TYPE_F16;
     w->zero_type = w->scheme.zero == NIB_ZERO_FLOAT ? NIB_TYPE_F16 : NIB_TYPE_NONE;
@@ -167,12 +163,11 @@ static const char *refuse_gguf(char out[160], nib_output_weight *w)
 
 static void store_gguf(nib_file_layout *out, const nib_output_weight *w)
 {
-    *out = (nib_file_layout){.codes = part(".weight", block_of(&w->scheme), w->n, w->k),
+    *out = (nib_file_layout){.codes = part(".weight", find_block_type(&w->scheme), w->n, w->k),
                              .pieces = NIB_PIECES_BLOCKS};
 }
 
-const nib_dialect_writer nib__write_gguf = {
-    .name = "gguf", .refuses = refuse_gguf, .storage = store_gguf};
+const nib_dialect_writer nib__write_gguf = {.refuses = refuse_gguf, .storage = store_gguf};
 
 /* ---- floats ---- */
 
@@ -190,5 +185,4 @@ static void store_float(nib_file_layout *out, const nib_output_weight *w)
                              .pieces = NIB_PIECES_FLOATS};
 }
 
-const nib_dialect_writer nib__write_float = {
-    .name = "safetensors", .refuses = refuse_float, .storage = store_float};
+const nib_dialect_writer nib__write_float = {.refuses = refuse_float, .storage = store_float};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights as torchao 0.18 stores them in safetensors: tensors M._weight_qdata, M._weight_scale,
+ * Weights of torchao 0.18 in safetensors: tensors M._weight_qdata, M._weight_scale,
  * M._weight_zero_point, and a JSON description of the subclass in __metadata__ under M.weight.
  *
  *   class                     qdata                     scale                  zero_point
@@ -15,8 +15,8 @@
  *
  *   Int4TilePackedTo4dTensor  I32 [n/8][k/128][32][4]   bf16 [k/g][n][2] with the zeros
  *
- * A Float8Tensor in blocks has a scale per 128 x 128, [n/128][k/128]; an NVFP4Tensor may have a
- * scale of the tensor over those of its blocks, M._weight_per_tensor_scale, F32 [], and one for its
+ * A Float8Tensor in blocks has a scale per 128 x 128, [n/128][k/128]. An NVFP4Tensor may have a
+ * per-tensor scale on top of its block scales, M._weight_per_tensor_scale, F32 [], and one for its
  * activations, M._weight_act_per_tensor_scale.
  */
 #include "checkpoint_inside.h"
@@ -30,15 +30,15 @@
 typedef struct description {
     char type[NIB_FIELD_TEXT];
     int64_t block[2]; /* elements of n and of k that share a scale */
-    int64_t shape[2]; /* Int4Tensor: of the unpacked weight */
+    int64_t shape[2]; /* Int4Tensor: unpacked n and k */
     char target[NIB_FIELD_TEXT], elem[NIB_FIELD_TEXT];
     char act[NIB_FIELD_TEXT];      /* class of act_quant_kwargs; empty: none */
     char act_size[NIB_FIELD_TEXT]; /* PerRow, PerTensor */
     char act_mapping[NIB_FIELD_TEXT], act_elem[NIB_FIELD_TEXT], act_rounding[NIB_FIELD_TEXT];
     char act_name[NIB_FIELD_TEXT];  /* IntxUnpackedToInt8Tensor: "int8_asym_per_token" */
-    char act_float[NIB_FIELD_TEXT]; /* Int4Tensor: the type that activations are multiplied in */
+    char act_float[NIB_FIELD_TEXT]; /* Int4Tensor: float type of the activations */
     bool act_reduced, swizzled;
-    bool act_two_levels; /* NVFP4Tensor: a scale of the batch over those of its blocks */
+    bool act_two_levels; /* NVFP4Tensor: a scale of the batch on top of the block scales */
     int64_t mx_block, act_block;
     char names[8][NIB_FIELD_TEXT]; /* of the stored tensors */
 } description;
@@ -65,7 +65,7 @@ static const nib_field fields[] = {
     {"_data.target_dtype._data", NIB_FIELD_STRING, AT(target)},
     {"_data.elem_dtype._type", NIB_FIELD_ANY, 0},
     {"_data.elem_dtype._data", NIB_FIELD_STRING, AT(elem)},
-    /* The type that a peer would give results in, and which of its kernels it would prefer. */
+    /* torchao's result type and preferred kernels */
     {"_data.dtype._type", NIB_FIELD_ANY, 0},
     {"_data.dtype._data", NIB_FIELD_ANY, 0},
     {"_data.orig_dtype._type", NIB_FIELD_ANY, 0},
@@ -117,11 +117,11 @@ static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
 
 /* ---- sizes ---- */
 
-static bool is(const char *a, const char *b) { return strcmp(a, b) == 0; }
+static bool equals(const char *a, const char *b) { return strcmp(a, b) == 0; }
 
-/* The group from block_size: [n, k] one scale, [1, k] one per row, [1, g] groups; of float8 also
- * [r, g] blocks. */
-static nib_status take_group(const nib_weight_query *q, const description *d)
+/* Sets the group from block_size: [n, k] one scale, [1, k] one per row, [1, g] groups; for float8
+ * also [r, g] blocks. */
+static nib_status read_group(const nib_weight_query *q, const description *d)
 {
     nib_weight *w = q->out;
     const int64_t rows = d->block[0], g = d->block[1];
@@ -131,8 +131,8 @@ static nib_status take_group(const nib_weight_query *q, const description *d)
              g > w->k)
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
                                 "has blocks of %" PRId64 " x %" PRId64
-                                " per scale; known are one row, a part of a row, the whole tensor, "
-                                "and of e4m3 a part of the tensor",
+                                " per scale; nibble reads a row, part of a row, the whole tensor, "
+                                "and for e4m3 blocks of rows",
                                 rows, g);
     else if (w->n % rows != 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
@@ -145,17 +145,16 @@ static nib_status take_group(const nib_weight_query *q, const description *d)
                                 ", which torchao never writes",
                                 g, w->k);
     else
-        /* Rows as short as usual groups cannot be told from one group per row; both mean the same.
-         */
+        /* One group per row is the same as one scale per row; short int4 rows count as groups. */
         w->scheme.group =
             g == w->k && (g > 256 || w->scheme.code != NIB_CODE_I4) ? NIB_GROUP_ROW : g;
     w->scale_rows = rows > 1 && w->scheme.group != NIB_GROUP_TENSOR ? rows : 0;
     return NIB_OK;
 }
 
-/* Scales, and zeros if stored, both [n][groups], of blocks [n/rows][groups], or of one element for
- * a tensor. */
-static nib_status take_scales(const nib_weight_query *q, bool zero_needed)
+/* Reads scales, and zeros if stored: both [n][groups], [n/rows][groups] for blocks, or one element
+ * for a tensor. */
+static nib_status read_scales(const nib_weight_query *q, bool zero_needed)
 {
     nib_weight *w = q->out;
     const bool one = w->scheme.group == NIB_GROUP_TENSOR;
@@ -183,26 +182,25 @@ static nib_status take_scales(const nib_weight_query *q, bool zero_needed)
 
 /* ---- activations ---- */
 
-/* A scale over the whole batch would make a token's result depend on its neighbours: never done
- * here. */
-static void say_per_tensor(const nib_weight_query *q, const description *d, const char *type)
+/* Reports that activations get a scale per token instead of one for the batch. */
+static void report_per_tensor(const nib_weight_query *q, const description *d, const char *type)
 {
     char asked[64], done[64];
-    if (!is(d->act_size, "PerTensor"))
+    if (!equals(d->act_size, "PerTensor"))
         return;
     snprintf(asked, sizeof asked, "%s activations per tensor", type);
     snprintf(done, sizeof done, "%s activations per token", type);
-    nib__weight_say(
+    nib__weight_report(
         q, ".weight", asked, done, 0,
         "one scale for the whole batch would make a token's result depend on its neighbours");
 }
 
-static nib_status take_int8_act(const nib_weight_query *q, const description *d)
+static nib_status read_int8_act(const nib_weight_query *q, const description *d)
 {
     nib_weight *w = q->out;
     if (nib__weight_part(q, "._weight_act_quant_scale") != NULL) {
         w->scheme.act = NIB_ACT_I8_STATIC;
-        NIB_TRY(nib__weight_take_static(q, "._weight_act_quant_scale",
+        NIB_TRY(nib__weight_read_static(q, "._weight_act_quant_scale",
                                         "._weight_act_quant_zero_point"));
         w->scheme.act_symmetric = w->act_zero == NULL || *w->act_zero == 0;
         if (w->scheme.act_symmetric)
@@ -211,95 +209,98 @@ static nib_status take_int8_act(const nib_weight_query *q, const description *d)
     }
     if (d->act[0] == 0)
         return NIB_OK;
-    const bool asymmetric = is(d->act_mapping, "ASYMMETRIC");
-    const bool symmetric = d->act_mapping[0] == 0 || is(d->act_mapping, "SYMMETRIC");
-    if (!is(d->act, "QuantizeTensorToInt8Kwargs") || d->act_reduced || !(asymmetric || symmetric) ||
-        !(is(d->act_size, "PerRow") || is(d->act_size, "PerTensor")))
+    const bool asymmetric = equals(d->act_mapping, "ASYMMETRIC");
+    const bool symmetric = d->act_mapping[0] == 0 || equals(d->act_mapping, "SYMMETRIC");
+    if (!equals(d->act, "QuantizeTensorToInt8Kwargs") || d->act_reduced ||
+        !(asymmetric || symmetric) ||
+        !(equals(d->act_size, "PerRow") || equals(d->act_size, "PerTensor")))
         return nib__weight_fail(
             q, NIB_UNSUPPORTED, ".weight",
-            "asks for activations as %s%s %s %s; int8 per token, SYMMETRIC or ASYMMETRIC, is known",
+            "asks for activations as %s%s %s %s; nibble supports int8 per token, SYMMETRIC or "
+            "ASYMMETRIC",
             d->act, d->act_reduced ? " with reduced range" : "", d->act_size, d->act_mapping);
     w->scheme.act = NIB_ACT_I8_TOKEN;
     w->scheme.act_symmetric = symmetric;
-    say_per_tensor(q, d, "int8");
+    report_per_tensor(q, d, "int8");
     return NIB_OK;
 }
 
-static nib_status take_fp8_act(const nib_weight_query *q, const description *d)
+static nib_status read_fp8_act(const nib_weight_query *q, const description *d)
 {
     nib_weight *w = q->out;
     if (d->act[0] == 0)
         return NIB_OK;
-    if (!is(d->act, "QuantizeTensorToFloat8Kwargs") || !is(d->act_elem, "float8_e4m3fn") ||
-        !(is(d->act_size, "PerRow") || is(d->act_size, "PerTensor")))
+    if (!equals(d->act, "QuantizeTensorToFloat8Kwargs") || !equals(d->act_elem, "float8_e4m3fn") ||
+        !(equals(d->act_size, "PerRow") || equals(d->act_size, "PerTensor")))
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "asks for activations as %s %s %s; e4m3 per token is known", d->act,
-                                d->act_elem, d->act_size);
+                                "asks for activations as %s %s %s; nibble supports e4m3 per token",
+                                d->act, d->act_elem, d->act_size);
     w->scheme.act = NIB_ACT_E4M3_TOKEN;
     w->scheme.act_symmetric = true;
-    say_per_tensor(q, d, "e4m3");
+    report_per_tensor(q, d, "e4m3");
     return NIB_OK;
 }
 
-static nib_status take_mx_act(const nib_weight_query *q, const description *d)
+static nib_status read_mx_act(const nib_weight_query *q, const description *d)
 {
     nib_weight *w = q->out;
     if (d->act[0] == 0)
         return NIB_OK;
-    if (!is(d->act, "QuantizeTensorToMXKwargs") || !is(d->act_elem, d->elem) ||
-        d->act_block != 32 || !(is(d->act_rounding, "RCEIL") || is(d->act_rounding, "FLOOR")))
+    if (!equals(d->act, "QuantizeTensorToMXKwargs") || !equals(d->act_elem, d->elem) ||
+        d->act_block != 32 ||
+        !(equals(d->act_rounding, "RCEIL") || equals(d->act_rounding, "FLOOR")))
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
                                 "asks for activations as %s %s %s in blocks of %" PRId64
-                                "; the weight's own type with RCEIL or FLOOR is known",
+                                "; nibble supports the type of the weight with RCEIL or FLOOR",
                                 d->act, d->act_elem, d->act_rounding, d->act_block);
     w->scheme.act = w->scheme.code == NIB_CODE_MX4 ? NIB_ACT_MX4 : NIB_ACT_MX8;
     w->scheme.act_symmetric = true;
-    w->scheme.mx_floor = is(d->act_rounding, "FLOOR");
+    w->scheme.mx_floor = equals(d->act_rounding, "FLOOR");
     return NIB_OK;
 }
 
 /* ---- classes ---- */
 
-static nib_status take_int8(const nib_weight_query *q, const description *d)
+static nib_status read_int8(const nib_weight_query *q, const description *d)
 {
     q->out->scheme.code = NIB_CODE_I8;
-    NIB_TRY(nib__weight_take_bytes(q, qdata, NIB_TYPE_I8));
-    NIB_TRY(take_group(q, d));
-    NIB_TRY(take_scales(q, false));
-    return take_int8_act(q, d);
+    NIB_TRY(nib__weight_read_bytes(q, qdata, NIB_TYPE_I8));
+    NIB_TRY(read_group(q, d));
+    NIB_TRY(read_scales(q, false));
+    return read_int8_act(q, d);
 }
 
-static nib_status take_intx(const nib_weight_query *q, const description *d)
+static nib_status read_intx(const nib_weight_query *q, const description *d)
 {
     nib_weight *w = q->out;
     const nib_tensor *zeros = nib__weight_part(q, zero_point);
     const char *width = strncmp(d->target, "int", 3) == 0 ? d->target + 3 : "";
     if (width[0] < '1' || width[0] > '8' || width[1] != 0)
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "has %s codes; int1 to int8 are known", d->target);
+                                "has %s codes; int1 to int8 are supported", d->target);
     if (zeros != NULL && nib__type_is_float(zeros->type))
         return nib__weight_fail(q, NIB_UNSUPPORTED, zero_point,
-                                "is %s in an IntxUnpackedToInt8Tensor; integer zero "
-                                "points are known",
+                                "is %s in an IntxUnpackedToInt8Tensor; only integer zero "
+                                "points are supported",
                                 nib__type_stored_name(zeros->type));
     w->scheme.code = width[0] <= '4' ? NIB_CODE_I4 : NIB_CODE_I8;
     if (width[0] != '4' && width[0] != '8')
-        nib__weight_say(q, ".weight", d->target, width[0] < '4' ? "int4" : "int8", 0,
-                        "the same codes, of which the wider type holds more");
-    NIB_TRY(nib__weight_take_bytes(q, qdata, NIB_TYPE_I8));
-    NIB_TRY(take_group(q, d));
-    NIB_TRY(take_scales(q, true));
+        nib__weight_report(q, ".weight", d->target, width[0] < '4' ? "int4" : "int8", 0,
+                           "the codes are the same in the wider type");
+    NIB_TRY(nib__weight_read_bytes(q, qdata, NIB_TYPE_I8));
+    NIB_TRY(read_group(q, d));
+    NIB_TRY(read_scales(q, true));
     if (d->act_name[0] == 0)
         return NIB_OK;
-    if (!is(d->act_name, "int8_asym_per_token"))
+    if (!equals(d->act_name, "int8_asym_per_token"))
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "asks for activations as %s; int8_asym_per_token is known",
+                                "asks for activations as %s; nibble supports int8_asym_per_token",
                                 d->act_name);
     w->scheme.act = NIB_ACT_I8_TOKEN;
     return NIB_OK;
 }
 
-static nib_status take_int4(const nib_weight_query *q, const description *d)
+static nib_status read_int4(const nib_weight_query *q, const description *d)
 {
     nib_weight *w = q->out;
     const nib_tensor *codes = nib__weight_part(q, qdata), *scales = nib__weight_part(q, scale);
@@ -308,11 +309,11 @@ static nib_status take_int4(const nib_weight_query *q, const description *d)
     if (d->shape[0] < 1 || k < 1 || d->block[0] != 1 || g < 1 || k % g != 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
                                 "is %" PRId64 " x %" PRId64 " in blocks of %" PRId64 " x %" PRId64
-                                ", which no Int4Tensor can be",
+                                ", which is impossible for an Int4Tensor",
                                 d->shape[0], k, d->block[0], g);
-    if (d->act_float[0] != 0 && !is(d->act_float, "bfloat16"))
+    if (d->act_float[0] != 0 && !equals(d->act_float, "bfloat16"))
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "asks for %s activations; bfloat16 (not quantized) is known",
+                                "asks for %s activations; nibble supports bfloat16 (not quantized)",
                                 d->act_float);
     const int64_t packed[2] = {d->shape[0], nib__ceil_div(k, 2)}, groups[2] = {k / g, d->shape[0]};
     NIB_TRY(nib__weight_expect(
@@ -335,23 +336,23 @@ static nib_status take_int4(const nib_weight_query *q, const description *d)
     return nib__weight_check_zeros(q, zero_point);
 }
 
-static nib_status take_float8(const nib_weight_query *q, const description *d)
+static nib_status read_float8(const nib_weight_query *q, const description *d)
 {
     nib_weight *w = q->out;
     const nib_tensor *codes = nib__weight_part(q, qdata);
     const bool e5m2 = codes != NULL && codes->type == NIB_TYPE_E5M2;
     w->scheme.code = e5m2 ? NIB_CODE_E5M2 : NIB_CODE_E4M3;
-    NIB_TRY(nib__weight_take_bytes(q, qdata, e5m2 ? NIB_TYPE_E5M2 : NIB_TYPE_E4M3));
-    NIB_TRY(take_group(q, d));
-    NIB_TRY(take_scales(q, false));
+    NIB_TRY(nib__weight_read_bytes(q, qdata, e5m2 ? NIB_TYPE_E5M2 : NIB_TYPE_E4M3));
+    NIB_TRY(read_group(q, d));
+    NIB_TRY(read_scales(q, false));
     if (w->scheme.zero != NIB_ZERO_NONE)
         return nib__weight_fail(q, NIB_UNSUPPORTED, zero_point,
-                                "is not 0 throughout; a Float8Tensor has no zero points");
-    return take_fp8_act(q, d);
+                                "has values other than 0; a Float8Tensor has no zero points");
+    return read_fp8_act(q, d);
 }
 
-/* One byte per scale, in rows or in tiles. */
-static nib_status take_byte_scales(const nib_weight_query *q, const description *d, nib_type type)
+/* Reads scales of one byte, in rows or in tiles. */
+static nib_status read_byte_scales(const nib_weight_query *q, const description *d, nib_type type)
 {
     nib_weight *w = q->out;
     const nib_tensor *scales = nib__weight_part(q, scale);
@@ -367,80 +368,82 @@ static nib_status take_byte_scales(const nib_weight_query *q, const description 
     return nib__weight_check_scales(q, scale);
 }
 
-static nib_status take_mx(const nib_weight_query *q, const description *d)
+static nib_status read_mx(const nib_weight_query *q, const description *d)
 {
     nib_weight *w = q->out;
-    const bool fp4 = is(d->elem, "float4_e2m1fn_x2");
-    if (!fp4 && !is(d->elem, "float8_e4m3fn"))
+    const bool fp4 = equals(d->elem, "float4_e2m1fn_x2");
+    if (!fp4 && !equals(d->elem, "float8_e4m3fn"))
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "is MX of %s; float8_e4m3fn and float4_e2m1fn_x2 are known",
+                                "is MX of %s; nibble reads float8_e4m3fn and float4_e2m1fn_x2",
                                 d->elem);
     if (d->mx_block != 32)
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "is MX in blocks of %" PRId64 "; 32 are known", d->mx_block);
-    NIB_TRY(nib__weight_take_bytes(q, qdata, fp4 ? NIB_TYPE_U8 : NIB_TYPE_E4M3));
+                                "is MX in blocks of %" PRId64 "; 32 is supported", d->mx_block);
+    NIB_TRY(nib__weight_read_bytes(q, qdata, fp4 ? NIB_TYPE_U8 : NIB_TYPE_E4M3));
     if (fp4 && w->k > INT64_MAX / 2)
-        return nib__weight_fail(q, NIB_BAD_INPUT, qdata, "has rows of %" PRId64 " bytes", w->k);
+        return nib__weight_fail(q, NIB_BAD_INPUT, qdata,
+                                "has rows of %" PRId64 " bytes, which is too large", w->k);
     w->k *= fp4 ? 2 : 1;
     w->layout = fp4 ? NIB_LAYOUT_NIBBLE : NIB_LAYOUT_BYTE;
     w->scheme =
         (nib_scheme){.code = fp4 ? NIB_CODE_MX4 : NIB_CODE_MX8, .group = 32, .symmetric = true};
     if (w->k % 32 != 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, qdata,
-                                "k = %" PRId64 " is no multiple of the block of 32, which torchao "
-                                "never writes",
+                                "k = %" PRId64 " is not a multiple of the block size 32, which "
+                                "torchao never writes",
                                 w->k);
-    NIB_TRY(take_byte_scales(q, d, NIB_TYPE_E8M0));
-    return take_mx_act(q, d);
+    NIB_TRY(read_byte_scales(q, d, NIB_TYPE_E8M0));
+    return read_mx_act(q, d);
 }
 
-/* Activations have as many levels of scales as the weight, and the one over their blocks is each
- * token's own. Where torchao uses another scale, the ledger has a line. */
-static void say_nv_act(const nib_weight_query *q, const description *d)
+/* Our activations have as many levels of scales as the weight, the upper one per token. Adds a
+ * ledger line if torchao uses other scales. */
+static void report_nv_act(const nib_weight_query *q, const description *d)
 {
     const bool has_token = !q->out->scheme.block_only,
                is_fixed = nib__weight_part(q, act_per_tensor) != NULL && !d->act_two_levels;
     if (!has_token && !is_fixed && !d->act_two_levels)
         return;
-    nib__weight_say(
+    nib__weight_report(
         q, ".weight",
-        is_fixed            ? "nvfp4 activations with a fixed scale over their blocks"
-        : d->act_two_levels ? "nvfp4 activations with a scale of the batch over their blocks"
-                            : "nvfp4 activations with scales of their blocks alone",
-        has_token ? "nvfp4 activations with a scale per token over their blocks"
-                  : "nvfp4 activations with scales of their blocks alone",
+        is_fixed            ? "nvfp4 activations with block scales and a fixed scale"
+        : d->act_two_levels ? "nvfp4 activations with block scales and a scale per batch"
+                            : "nvfp4 activations with block scales only",
+        has_token ? "nvfp4 activations with block scales and a scale per token"
+                  : "nvfp4 activations with block scales only",
         0,
-        !has_token          ? "activations have the levels of scales that their weight has"
-        : is_fixed          ? "no kernel here takes a fixed scale of 4-bit floats"
+        !has_token          ? "activations have the same levels of scales as their weight"
+        : is_fixed          ? "no kernel supports a fixed scale for nvfp4 activations"
         : d->act_two_levels ? "one scale for the whole batch would make a token's result depend on "
                               "its neighbours"
-                            : "activations have the levels of scales that their weight has");
+                            : "activations have the same levels of scales as their weight");
 }
 
-static nib_status take_nv_act(const nib_weight_query *q, const description *d)
+static nib_status read_nv_act(const nib_weight_query *q, const description *d)
 {
     if (d->act[0] == 0)
         return NIB_OK;
-    if (!is(d->act, "QuantizeTensorToNVFP4Kwargs") || d->act_block != 16)
+    if (!equals(d->act, "QuantizeTensorToNVFP4Kwargs") || d->act_block != 16)
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
                                 "asks for activations as %s in blocks of %" PRId64
-                                "; QuantizeTensorToNVFP4Kwargs in blocks of 16 is known",
+                                "; nibble supports QuantizeTensorToNVFP4Kwargs in blocks of 16",
                                 d->act, d->act_block);
     q->out->scheme.act = NIB_ACT_NV4;
     q->out->scheme.act_symmetric = true;
-    say_nv_act(q, d);
+    report_nv_act(q, d);
     return NIB_OK;
 }
 
-static nib_status take_nv(const nib_weight_query *q, const description *d)
+static nib_status read_nv(const nib_weight_query *q, const description *d)
 {
     nib_weight *w = q->out;
     if (d->mx_block != 16)
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "is NVFP4 in blocks of %" PRId64 "; 16 are known", d->mx_block);
-    NIB_TRY(nib__weight_take_bytes(q, qdata, NIB_TYPE_U8));
+                                "is NVFP4 in blocks of %" PRId64 "; 16 is supported", d->mx_block);
+    NIB_TRY(nib__weight_read_bytes(q, qdata, NIB_TYPE_U8));
     if (w->k > INT64_MAX / 2)
-        return nib__weight_fail(q, NIB_BAD_INPUT, qdata, "has rows of %" PRId64 " bytes", w->k);
+        return nib__weight_fail(q, NIB_BAD_INPUT, qdata,
+                                "has rows of %" PRId64 " bytes, which is too large", w->k);
     w->k *= 2;
     w->layout = NIB_LAYOUT_NIBBLE;
     w->scheme = (nib_scheme){.code = NIB_CODE_NV4,
@@ -449,18 +452,18 @@ static nib_status take_nv(const nib_weight_query *q, const description *d)
                              .block_only = nib__weight_part(q, per_tensor) == NULL};
     if (w->k % 16 != 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, qdata,
-                                "k = %" PRId64 " is no multiple of the block of 16, which torchao "
-                                "never writes",
+                                "k = %" PRId64 " is not a multiple of the block size 16, which "
+                                "torchao never writes",
                                 w->k);
-    NIB_TRY(take_byte_scales(q, d, NIB_TYPE_E4M3));
+    NIB_TRY(read_byte_scales(q, d, NIB_TYPE_E4M3));
     if (!w->scheme.block_only)
-        NIB_TRY(nib__weight_take_tensor_scale(q, per_tensor, false));
-    return take_nv_act(q, d);
+        NIB_TRY(nib__weight_read_tensor_scale(q, per_tensor, false));
+    return read_nv_act(q, d);
 }
 
-/* n and k are padded before they are packed, n to the tile and k to 1,024; shape says how far they
- * are the weight's. Whether CUDA or ROCm packed it, only the codes show. */
-static nib_status take_tile_packed(const nib_weight_query *q, const description *d)
+/* n is padded to the tile and k to 1,024 before packing; shape has the unpadded n and k. Only the
+ * codes show whether CUDA or ROCm packed it. */
+static nib_status read_tile_packed(const nib_weight_query *q, const description *d)
 {
     enum { ROWS = 8, INNER = 16, LANES = 32, TILE_MAX = 16, K_MULTIPLE = 1024 };
     nib_weight *w = q->out;
@@ -470,7 +473,7 @@ static nib_status take_tile_packed(const nib_weight_query *q, const description 
         t->shape[0] > INT32_MAX || t->shape[1] < 1 || t->shape[1] > INT32_MAX ||
         t->shape[2] != LANES || (t->shape[3] != 1 && t->shape[3] != 2 && t->shape[3] != 4))
         return nib__weight_fail(q, NIB_BAD_INPUT, qdata,
-                                "is no I32 [n/8][k/16/t][32][t/2] with t = 2, 4 or 8");
+                                "is not I32 [n/8][k/16/t][32][t/2] with t = 2, 4 or 8");
     w->inner_tiles = t->shape[3] * 2;
     w->stored_n = t->shape[0] * ROWS;
     w->stored_k = t->shape[1] * INNER * w->inner_tiles;
@@ -485,11 +488,11 @@ static nib_status take_tile_packed(const nib_weight_query *q, const description 
     if (d->block[0] != 1 || g < 1 || w->stored_k % g != 0 || pairs == NULL || pairs->rank != 3 ||
         pairs->shape[0] != w->stored_k / g || pairs->shape[1] != w->stored_n)
         return nib__weight_fail(q, NIB_BAD_INPUT, scale_and_zero,
-                                "is no [k/g][n][2] for groups of %" PRId64 " and %" PRId64
+                                "is not [k/g][n][2] for groups of %" PRId64 " and %" PRId64
                                 " x %" PRId64 " packed codes",
                                 g, w->stored_n, w->stored_k);
     w->codes = t->data;
-    NIB_TRY(nib__weight_take_pairs(q, scale_and_zero, 0));
+    NIB_TRY(nib__weight_read_pairs(q, scale_and_zero, 0));
     return nib__weight_pick_layout(q, qdata, scale_and_zero, true);
 }
 
@@ -497,22 +500,22 @@ static nib_status take_tile_packed(const nib_weight_query *q, const description 
 
 typedef struct class_row {
     const char *name;
-    nib_status (*take)(const nib_weight_query *q, const description *d);
-    const char *why; /* for what is not read */
+    nib_status (*read)(const nib_weight_query *q, const description *d);
+    const char *why; /* why it is not supported */
 } class_row;
 
 static const class_row classes[] = {
-    {"Int8Tensor", take_int8, NULL},
-    {"IntxUnpackedToInt8Tensor", take_intx, NULL},
-    {"Int4Tensor", take_int4, NULL},
-    {"Float8Tensor", take_float8, NULL},
-    {"MXTensor", take_mx, NULL},
-    {"NVFP4Tensor", take_nv, NULL},
-    {"Int4TilePackedTo4dTensor", take_tile_packed, NULL},
+    {"Int8Tensor", read_int8, NULL},
+    {"IntxUnpackedToInt8Tensor", read_intx, NULL},
+    {"Int4Tensor", read_int4, NULL},
+    {"Float8Tensor", read_float8, NULL},
+    {"MXTensor", read_mx, NULL},
+    {"NVFP4Tensor", read_nv, NULL},
+    {"Int4TilePackedTo4dTensor", read_tile_packed, NULL},
     {"Int4PlainInt32Tensor", NULL, "is packed for XPU or NPU"},
 };
 
-/* Every tensor that the description lists is there and has a meaning here. */
+/* Checks that every tensor in the description exists and is known. */
 static nib_status check_names(const nib_weight_query *q, const description *d)
 {
     static const char *const known[] = {"qdata",
@@ -526,23 +529,20 @@ static nib_status check_names(const nib_weight_query *q, const description *d)
     char suffix[NIB_FIELD_TEXT + 16];
     for (size_t i = 0; i < COUNT(d->names) && d->names[i][0] != 0; i++) {
         size_t at = 0;
-        while (at < COUNT(known) && !is(d->names[i], known[at]))
+        while (at < COUNT(known) && !equals(d->names[i], known[at]))
             at++;
         snprintf(suffix, sizeof suffix, "._weight_%s", d->names[i]);
         if (at == COUNT(known))
             return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                    "is described with a tensor \"%s\", whose meaning is not "
-                                    "known here",
-                                    d->names[i]);
+                                    "is described with an unknown tensor \"%s\"", d->names[i]);
         if (nib__weight_part(q, suffix) == NULL)
             return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
-                                    "the description lists this tensor, but it is missing");
+                                    "is missing, but the description lists it");
     }
     return nib__weight_part(q, "._weight_act_pre_scale") == NULL
                ? NIB_OK
                : nib__weight_fail(q, NIB_UNSUPPORTED, "._weight_act_pre_scale",
-                                  "scales of inputs (AWQ, SmoothQuant) are "
-                                  "not read by this version");
+                                  "input scales (AWQ, SmoothQuant) are not supported");
 }
 
 nib_status nib__weight_torchao(const nib_weight_query *q)
@@ -556,17 +556,18 @@ nib_status nib__weight_torchao(const nib_weight_query *q)
                                 "no __metadata__ entry describes these codes");
     NIB_TRY(nib__fields_read(&d, fields, COUNT(fields), name, meta->value, q->err));
     for (size_t i = 0; i < COUNT(classes); i++) {
-        if (!is(d.type, classes[i].name))
+        if (!equals(d.type, classes[i].name))
             continue;
-        if (classes[i].take == NULL)
+        if (classes[i].read == NULL)
             return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
                                     "%s (%s); quantize the original checkpoint instead",
                                     classes[i].why, d.type);
         NIB_TRY(check_names(q, &d));
-        return classes[i].take(q, &d);
+        return classes[i].read(q, &d);
     }
     return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                            "is a \"%s\"; Int8Tensor, IntxUnpackedToInt8Tensor, Int4Tensor, "
-                            "Float8Tensor, MXTensor and NVFP4Tensor are known",
+                            "is a \"%s\"; nibble reads Int8Tensor, IntxUnpackedToInt8Tensor, "
+                            "Int4Tensor, Int4TilePackedTo4dTensor, Float8Tensor, MXTensor and "
+                            "NVFP4Tensor",
                             nib__say_name(shown, sizeof shown, d.type, strlen(d.type)));
 }

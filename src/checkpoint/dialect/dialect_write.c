@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights in torchao's words: which of its tensor classes holds a scheme, the metadata and the
- * config that go with it, member by member in the order in which torchao 0.18 writes them.
+ * Writes weights for torchao: the tensor class for a scheme, its metadata and its config, with
+ * members in the order in which torchao 0.18 writes them.
  */
 #include "dialects.h"
 
@@ -10,7 +10,7 @@
 
 typedef enum tensor_class { INT8, INTX, INT4, FLOAT8, MX, NV } tensor_class;
 
-static tensor_class class_of(const nib_scheme *s)
+static tensor_class choose_class(const nib_scheme *s)
 {
     switch (s->code) {
     case NIB_CODE_I8: return s->group <= 0 && s->symmetric ? INT8 : INTX;
@@ -22,26 +22,26 @@ static tensor_class class_of(const nib_scheme *s)
     }
 }
 
-/* ---- what it cannot hold ---- */
+/* ---- what torchao cannot store ---- */
 
 static const char *refuse_acts(const nib_scheme *s)
 {
-    const bool intx = class_of(s) == INTX;
+    const bool intx = choose_class(s) == INTX;
     if (s->act == NIB_ACT_I8_STATIC)
-        return "static activation scales go with the nibble dialect";
+        return "static activation scales need the nibble dialect";
     if (s->act == NIB_ACT_I4_TOKEN)
         return "torchao has no 4-bit activations for it";
-    if (class_of(s) == MX && !nib__act_is_mx(s->act))
+    if (choose_class(s) == MX && !nib__act_is_mx(s->act))
         return "torchao has MX weights with MX activations only (mxfp8, mxfp4dq)";
     if (s->act == NIB_ACT_I8_TOKEN && s->formula == NIB_FORMULA_AO017)
-        return "its activations are quantized by 0.17's formula, which 0.18 no longer has";
+        return "its activations use the formula of torchao 0.17, which 0.18 no longer has";
     if (intx && s->code == NIB_CODE_I8 && s->act == NIB_ACT_I8_TOKEN)
         return "torchao's int8 weights with int8 activations have one scale per row or tensor";
     if (intx && s->act == NIB_ACT_I8_TOKEN && s->act_symmetric)
         return "torchao's 8da4w has asymmetric activations only";
     if ((s->act == NIB_ACT_E4M3_TOKEN && s->group == NIB_GROUP_TENSOR) ||
         (s->act == NIB_ACT_NV4 && !s->block_only))
-        return "torchao would scale the activations per tensor, too, not per token";
+        return "torchao would also scale the activations per tensor, not per token";
     return NULL;
 }
 
@@ -50,10 +50,10 @@ static const char *refuse_shape(char out[160], const nib_output_weight *w)
     const nib_scheme *s = &w->scheme;
     const int64_t g = nib__scheme_group_size(s, w->k);
     if (s->group > 0 && w->k % g != 0) {
-        snprintf(out, 160, "k = %" PRId64 " is no multiple of the group of %" PRId64, w->k, g);
+        snprintf(out, 160, "k = %" PRId64 " is not a multiple of the group size %" PRId64, w->k, g);
         return out;
     }
-    if (class_of(s) == INT4 && w->k % 2 != 0) {
+    if (choose_class(s) == INT4 && w->k % 2 != 0) {
         snprintf(out, 160, "k = %" PRId64 " is odd, and two codes share a byte", w->k);
         return out;
     }
@@ -66,23 +66,23 @@ static const char *refuses(char out[160], nib_output_weight *w)
     const char *acts = refuse_acts(s), *shape = refuse_shape(out, w);
     if (acts != NULL || shape != NULL)
         return acts != NULL ? acts : shape;
-    if (class_of(s) == INT4 && s->formula == NIB_FORMULA_GGML)
-        return "torchao's int4 keeps its zeros in the type of its scales, f16, which does not hold "
-               "ggml's";
-    if (w->embedding && (class_of(s) == INT4 || class_of(s) == NV))
-        return "torchao looks up no rows of an Int4Tensor or an NVFP4Tensor";
-    if (class_of(s) == INT4 && s->group <= 0)
-        return "torchao's int4 with float zeros has groups only";
-    if (class_of(s) == INTX && s->group == NIB_GROUP_TENSOR)
+    if (choose_class(s) == INT4 && s->formula == NIB_FORMULA_GGML)
+        return "torchao's int4 stores zeros in the type of the scales, f16, which cannot represent "
+               "ggml's zeros";
+    if (w->embedding && (choose_class(s) == INT4 || choose_class(s) == NV))
+        return "torchao cannot look up rows of an Int4Tensor or an NVFP4Tensor";
+    if (choose_class(s) == INT4 && s->group <= 0)
+        return "torchao's int4 with float zeros must have groups";
+    if (choose_class(s) == INTX && s->group == NIB_GROUP_TENSOR)
         return "torchao's asymmetric integers have one scale per row or group";
-    if (class_of(s) == INTX && s->zero == NIB_ZERO_FLOAT)
+    if (choose_class(s) == INTX && s->zero == NIB_ZERO_FLOAT)
         return "torchao's int8 has integer zero points";
-    if (class_of(s) == FLOAT8 && s->group > 0)
+    if (choose_class(s) == FLOAT8 && s->group > 0)
         return "torchao's fp8 weights have one scale per row or tensor";
     if (s->code == NIB_CODE_E5M2)
-        return "this version does not write it";
+        return "nibble does not write e5m2 for torchao";
     w->tensor_divides = false; /* torchao multiplies */
-    if (w->scale_type == NIB_TYPE_F64 || class_of(s) == INT8 || class_of(s) == FLOAT8)
+    if (w->scale_type == NIB_TYPE_F64 || choose_class(s) == INT8 || choose_class(s) == FLOAT8)
         w->scale_type = NIB_TYPE_F32;
     if (s->zero == NIB_ZERO_INT)
         w->zero_type = NIB_TYPE_I8;
@@ -98,11 +98,11 @@ static nib_output_part part(const char *suffix, nib_type type, int64_t rows, int
     return (nib_output_part){suffix, type, 2, {rows, columns}};
 }
 
-static void storage_of(nib_file_layout *out, const nib_output_weight *w)
+static void fill_layout(nib_file_layout *out, const nib_output_weight *w)
 {
     static const char scale[] = "._weight_scale";
     const nib_scheme *s = &w->scheme;
-    const tensor_class class = class_of(s);
+    const tensor_class class = choose_class(s);
     const bool nibbles = class == INT4 || class == NV || s->code == NIB_CODE_MX4,
                tiles = class == MX || class == NV;
     const int64_t groups = nib__scheme_groups(s, w->k),
@@ -130,7 +130,7 @@ static void storage_of(nib_file_layout *out, const nib_output_weight *w)
     out->zeros.type = out->zero_filled ? NIB_TYPE_I8 : w->zero_type;
 }
 
-/* ---- JSON in torchao's words ---- */
+/* ---- torchao's JSON ---- */
 
 /* {"_type": type, "_data": data} */
 static void put_typed(nib_jsonw *w, const char *key, const char *type, const char *data)
@@ -169,7 +169,7 @@ static void close_typed(nib_jsonw *w)
     nib__jsonw_object_end(w);
 }
 
-/* A granularity; configs give it a version, metadata do not. */
+/* Configs have a version here, metadata does not (0). */
 static void put_granularity(nib_jsonw *w, int64_t group, int version)
 {
     open_typed(w,
@@ -184,7 +184,7 @@ static void put_granularity(nib_jsonw *w, int64_t group, int version)
     close_typed(w);
 }
 
-/* Intx configs name the row by its axis. */
+/* Intx configs use PerAxis instead of PerRow. */
 static void put_intx_granularity(nib_jsonw *w, int64_t group)
 {
     if (group > 0) {
@@ -211,9 +211,9 @@ static const char *dtype_name(nib_type type)
     return type == NIB_TYPE_BF16 ? "bfloat16" : type == NIB_TYPE_F16 ? "float16" : "float32";
 }
 
-static const char *mapping(bool symmetric) { return symmetric ? "SYMMETRIC" : "ASYMMETRIC"; }
+static const char *mapping_name(bool symmetric) { return symmetric ? "SYMMETRIC" : "ASYMMETRIC"; }
 
-static const char *mx_elem(const nib_scheme *s)
+static const char *mx_type_name(const nib_scheme *s)
 {
     return s->code == NIB_CODE_MX4 ? "float4_e2m1fn_x2" : "float8_e4m3fn";
 }
@@ -228,7 +228,7 @@ static void describe_int8(nib_jsonw *w, const nib_output_weight *weight)
         open_typed(w, "QuantizeTensorToInt8Kwargs", 0);
         nib__jsonw_key(w, "granularity");
         put_granularity(w, NIB_GROUP_ROW, 0);
-        put_typed(w, "mapping_type", "MappingType", mapping(s->act_symmetric));
+        put_typed(w, "mapping_type", "MappingType", mapping_name(s->act_symmetric));
         nib__jsonw_pair_bool(w, "reduce_range", false);
         close_typed(w);
     } else {
@@ -297,14 +297,14 @@ static void describe_float8(nib_jsonw *w, const nib_output_weight *weight)
 static void describe_mx(nib_jsonw *w, const nib_output_weight *weight)
 {
     const nib_scheme *s = &weight->scheme;
-    put_dtype(w, "elem_dtype", mx_elem(s));
+    put_dtype(w, "elem_dtype", mx_type_name(s));
     nib__jsonw_pair_int(w, "block_size", 32);
     put_dtype(w, "orig_dtype", dtype_name(weight->source));
     put_typed(w, "kernel_preference", "KernelPreference", "AUTO");
     nib__jsonw_key(w, "act_quant_kwargs");
     if (nib__act_is_mx(s->act)) {
         open_typed(w, "QuantizeTensorToMXKwargs", 0);
-        put_dtype(w, "elem_dtype", mx_elem(s));
+        put_dtype(w, "elem_dtype", mx_type_name(s));
         nib__jsonw_pair_int(w, "block_size", 32);
         put_typed(w, "scaling_mode", "ScaleCalculationMode", s->mx_floor ? "FLOOR" : "RCEIL");
         put_typed(w, "kernel_preference", "KernelPreference", "AUTO");
@@ -349,7 +349,7 @@ static void describe(nib_text *out, const nib_output_weight *weight)
         [MX] = {"MXTensor", describe_mx, {"qdata", "scale"}},
         [NV] = {"NVFP4Tensor", describe_nv, {"per_tensor_scale", "qdata", "scale"}},
     };
-    const tensor_class class = class_of(&weight->scheme);
+    const tensor_class class = choose_class(&weight->scheme);
     nib_jsonw w;
     nib__jsonw_init(&w, out, 0);
     nib__jsonw_object(&w);
@@ -368,7 +368,7 @@ static void describe(nib_text *out, const nib_output_weight *weight)
 }
 
 const nib_dialect_writer nib__write_torchao = {
-    .name = "torchao", .refuses = refuses, .storage = storage_of, .describe = describe};
+    .refuses = refuses, .storage = fill_layout, .describe = describe};
 
 /* ---- configs ---- */
 
@@ -385,10 +385,10 @@ static void config_int8(nib_jsonw *w, const nib_output_weight *weight)
         return;
     }
     open_typed(w, "Int8DynamicActivationInt8WeightConfig", 2);
-    put_typed(w, "act_mapping_type", "MappingType", mapping(s->act_symmetric));
+    put_typed(w, "act_mapping_type", "MappingType", mapping_name(s->act_symmetric));
     nib__jsonw_pair_bool(w, "weight_only_decode", false);
     nib__jsonw_key(w, "granularity");
-    if (s->group == NIB_GROUP_TENSOR) { /* of the activation, of the weight */
+    if (s->group == NIB_GROUP_TENSOR) { /* activations, then weight */
         nib__jsonw_array(w);
         put_granularity(w, NIB_GROUP_ROW, 1);
         put_granularity(w, NIB_GROUP_TENSOR, 1);
@@ -403,7 +403,7 @@ static void config_int8(nib_jsonw *w, const nib_output_weight *weight)
 
 nib_type nib__torchao_scale_dtype(const nib_output_weight *weight)
 {
-    return class_of(&weight->scheme) == INTX && weight->scale_type != weight->source
+    return choose_class(&weight->scheme) == INTX && weight->scale_type != weight->source
                ? weight->scale_type
                : NIB_TYPE_NONE;
 }
@@ -417,7 +417,7 @@ static void config_intx(nib_jsonw *w, const nib_output_weight *weight)
     nib__jsonw_key(w, act ? "weight_granularity" : "granularity");
     put_intx_granularity(w, s->group);
     put_typed(w, act ? "weight_mapping_type" : "mapping_type", "MappingType",
-              mapping(s->symmetric));
+              mapping_name(s->symmetric));
     const char *key = act ? "weight_scale_dtype" : "scale_dtype";
     const nib_type scales = nib__torchao_scale_dtype(weight);
     if (scales == NIB_TYPE_NONE)
@@ -478,8 +478,8 @@ static void config_mx(nib_jsonw *w, const nib_output_weight *weight)
     const nib_scheme *s = &weight->scheme;
     open_typed(w, "MXDynamicActivationMXWeightConfig", 1);
     nib__jsonw_pair_int(w, "block_size", 32);
-    put_dtype(w, "activation_dtype", mx_elem(s));
-    put_dtype(w, "weight_dtype", mx_elem(s));
+    put_dtype(w, "activation_dtype", mx_type_name(s));
+    put_dtype(w, "weight_dtype", mx_type_name(s));
     put_typed(w, "kernel_preference", "KernelPreference", "AUTO");
     put_typed(w, "scaling_mode", "ScaleCalculationMode", s->mx_floor ? "FLOOR" : "RCEIL");
     close_typed(w);
@@ -504,5 +504,5 @@ void nib__torchao_config(nib_jsonw *w, const nib_output_weight *weight)
         [INT8] = config_int8,     [INTX] = config_intx, [INT4] = config_int4,
         [FLOAT8] = config_float8, [MX] = config_mx,     [NV] = config_nv,
     };
-    configs[class_of(&weight->scheme)](w, weight);
+    configs[choose_class(&weight->scheme)](w, weight);
 }

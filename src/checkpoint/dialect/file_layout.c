@@ -1,32 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the plain results of a quantizer to the bytes of a dialect's tensors, and the list of the
- * dialects that are written.
+ * Turns the plain output of a quantizer into the bytes of a dialect's tensors, and has the table of
+ * the dialects that can be written.
  */
 #include "dialects.h"
 
 #include "gguf_blocks.h"
 #include "safetensors.h"
-
-/* ---- the dialects ---- */
-
-static const nib_dialect_writer *const writers[NIB_DIALECT_COUNT] = {
-    [NIB_DIALECT_TORCHAO] = &nib__write_torchao, [NIB_DIALECT_NIBBLE] = &nib__write_nibble,
-    [NIB_DIALECT_8DA4W] = &nib__write_8da4w,     [NIB_DIALECT_COMPRESSED] = &nib__write_compressed,
-    [NIB_DIALECT_GGUF] = &nib__write_gguf,       [NIB_DIALECT_FLOAT] = &nib__write_float,
-};
-
-const nib_dialect_writer *nib__dialect_writer(nib_dialect dialect) { return writers[dialect]; }
-
-bool nib__dialect_find(nib_dialect *out, const char *name)
-{
-    for (int i = 0; i < NIB_DIALECT_COUNT; i++)
-        if (strcmp(writers[i]->name, name) == 0) {
-            *out = (nib_dialect)i;
-            return true;
-        }
-    return false;
-}
 
 bool nib__scheme_has_tensor_scale(const nib_scheme *s)
 {
@@ -43,22 +23,21 @@ uint64_t nib__output_part_bytes(const nib_output_part *part)
     return nib__tensor_bytes(&bytes, part->type, part->shape, part->rank) ? bytes : UINT64_MAX;
 }
 
-int64_t nib__file_layout_row_bytes(const nib_file_layout *storage, int64_t k)
+int64_t nib__file_layout_row_bytes(const nib_file_layout *layout, int64_t k)
 {
-    switch (storage->pieces) {
+    switch (layout->pieces) {
     case NIB_PIECES_NIBBLES: return nib__ceil_div(k, 2);
     case NIB_PIECES_WORDS4: return nib__ceil_div(k, 8) * 4;
     case NIB_PIECES_WORDS8: return nib__ceil_div(k, 4) * 4;
     case NIB_PIECES_BLOCKS:
-        return k / nib__type_block(storage->codes.type) *
-               nib__type_block_bytes(storage->codes.type);
-    case NIB_PIECES_FLOATS: return k * nib__type_bits(storage->codes.type) / 8;
+        return k / nib__type_block(layout->codes.type) * nib__type_block_bytes(layout->codes.type);
+    case NIB_PIECES_FLOATS: return k * nib__type_bits(layout->codes.type) / 8;
     default: return k;
     }
 }
 
-/* Codes with an offset, `bits` each, from the lowest bit on; what is left of the last byte is 0,
- * which is how the least code is written: nobody reads it. */
+/* Packs codes of `bits` with an offset, lowest bits first. Unused bits of the last byte are 0 and
+ * never read. */
 static void pack_offset(uint8_t *out, const int8_t *codes, int64_t count, int bits)
 {
     for (int64_t j = 0; j < count; j++) {
@@ -71,26 +50,26 @@ static void pack_offset(uint8_t *out, const int8_t *codes, int64_t count, int bi
     }
 }
 
-void nib__file_layout_row(const nib_file_layout *storage, const int8_t *codes, int64_t k,
+void nib__file_layout_row(const nib_file_layout *layout, const int8_t *codes, int64_t k,
                           uint8_t *out)
 {
-    switch (storage->pieces) {
+    switch (layout->pieces) {
     case NIB_PIECES_NIBBLES: nib__pack_i4(out, codes, k); return;
     case NIB_PIECES_WORDS4:
     case NIB_PIECES_WORDS8:
-        memset(out, 0, (size_t)nib__file_layout_row_bytes(storage, k));
-        pack_offset(out, codes, k, storage->pieces == NIB_PIECES_WORDS4 ? 4 : 8);
+        memset(out, 0, (size_t)nib__file_layout_row_bytes(layout, k));
+        pack_offset(out, codes, k, layout->pieces == NIB_PIECES_WORDS4 ? 4 : 8);
         return;
     default: memcpy(out, codes, (size_t)k); return;
     }
 }
 
-/* What the scale and the least value of a block became, from its first bytes. */
+/* Reads back the rounded scale and zero of a block. */
 static void read_block(const uint8_t *block, nib_type type, float *scale, float *zero)
 {
     float low;
     if (type == NIB_TYPE_MXFP4)
-        return; /* a power of two, which stays */
+        return; /* a power of two, stored exactly */
     nib__to_f32(scale, block, NIB_TYPE_F16, 1);
     if (type != NIB_TYPE_Q4_1)
         return;
@@ -98,10 +77,10 @@ static void read_block(const uint8_t *block, nib_type type, float *scale, float 
     *zero = low + 8 * *scale;
 }
 
-bool nib__file_layout_blocks(const nib_file_layout *storage, const int8_t *codes, float *scales,
+bool nib__file_layout_blocks(const nib_file_layout *layout, const int8_t *codes, float *scales,
                              float *zeros, int64_t k, uint8_t *out)
 {
-    const nib_type type = storage->codes.type;
+    const nib_type type = layout->codes.type;
     const int64_t size = nib__type_block(type);
     bool same = true;
     for (int64_t g = 0; g < k / size; g++, out += nib__type_block_bytes(type)) {
@@ -115,7 +94,7 @@ bool nib__file_layout_blocks(const nib_file_layout *storage, const int8_t *codes
 
 /* ---- scales and zeros ---- */
 
-/* Rows and groups of a tile: [TILE][TILE] of elements of `width` bytes. */
+/* Transposes one tile of elements of `width` bytes. */
 NIB_INLINE void transpose_tile(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups,
                                int64_t rows, int64_t columns, size_t width)
 {
@@ -125,8 +104,7 @@ NIB_INLINE void transpose_tile(uint8_t *to, const uint8_t *from, int64_t n, int6
                    width);
 }
 
-/* [n][groups] of elements of `width` bytes into [groups][n], in tiles that stay in the first
- * cache. */
+/* Transposes [n][groups] to [groups][n], in tiles that fit the L1 cache. */
 static void transpose(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups, int64_t width)
 {
     enum { TILE = 64 };
@@ -142,7 +120,7 @@ static void transpose(uint8_t *to, const uint8_t *from, int64_t n, int64_t group
         }
 }
 
-/* int8 zeros [n][groups], `per` rows in each int32 of [ceil(n/per)][groups]. */
+/* Packs int8 zeros [n][groups], `per` rows to an int32, into [ceil(n/per)][groups]. */
 static void pack_zeros(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups, int per)
 {
     const int bits = 32 / per;

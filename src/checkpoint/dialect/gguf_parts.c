@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parts of a GGUF model, held against each other, and the translation of names.
+ * Finds and checks the parts of a split GGUF model, and translates tensor names.
  */
 #include "gguf_parts.h"
 
@@ -10,14 +10,14 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* A whole number of 0 to `most`; absent leaves *out. */
-static nib_status small_int(int64_t *out, const nib_gguf *g, const char *key, int64_t most,
-                            nib_err *err)
+/* Reads an integer of 0 to `most`; a missing key leaves *out unchanged. */
+static nib_status read_small_int(int64_t *out, const nib_gguf *g, const char *key, int64_t most,
+                                 nib_err *err)
 {
     bool found;
     NIB_TRY(nib__gguf_int(out, &found, g, key, err));
     if (found && (*out < 0 || *out > most))
-        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %" PRId64 "; 0 to %" PRId64 " is wanted",
+        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %" PRId64 "; 0 to %" PRId64 " is expected",
                          g->name, key, *out, most);
     return NIB_OK;
 }
@@ -25,12 +25,12 @@ static nib_status small_int(int64_t *out, const nib_gguf *g, const char *key, in
 nib_status nib__gguf_part_count(size_t *out, const nib_gguf *g, nib_err *err)
 {
     int64_t count = 1;
-    NIB_TRY(small_int(&count, g, "split.count", NIB_GGUF_PART_MAX, err));
-    *out = count > 1 ? (size_t)count : 1; /* llama.cpp writes 0 for a file that is whole */
+    NIB_TRY(read_small_int(&count, g, "split.count", NIB_GGUF_PART_MAX, err));
+    *out = count > 1 ? (size_t)count : 1; /* llama.cpp writes 0 for an unsplit file */
     return NIB_OK;
 }
 
-static void part_end(char out[64], int64_t no, size_t count)
+static void format_part_suffix(char out[64], int64_t no, size_t count)
 {
     snprintf(out, 64, "-%05" PRId64 "-of-%05zu.gguf", no + 1, count);
 }
@@ -40,21 +40,21 @@ nib_status nib__gguf_part_paths(const char ***out, const nib_gguf *part, const c
 {
     int64_t no = 0;
     char end[64];
-    NIB_TRY(small_int(&no, part, "split.no", (int64_t)count - 1, err));
-    part_end(end, no, count);
+    NIB_TRY(read_small_int(&no, part, "split.no", (int64_t)count - 1, err));
+    format_part_suffix(end, no, count);
     const size_t size = strlen(path), end_size = strlen(end);
     if (size < end_size || strcmp(path + size - end_size, end) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: this is part %" PRId64
-                         " of %zu, but its name does not end in \"%s\", by which the others would "
-                         "be found: give the parts their names back",
+                         " of %zu, but its name does not end in \"%s\", so the other parts cannot "
+                         "be found; restore the original file names",
                          part->name, no + 1, count, end);
     const char **paths = nib__arena_take(arena, count, sizeof *paths);
     for (size_t i = 0; paths != NULL && i < count; i++) {
         char *copy = nib__arena_copy(arena, path, size);
         if (copy == NULL)
             return nib__fail_memory(err, size, "the parts of a GGUF model");
-        part_end(end, (int64_t)i, count);
+        format_part_suffix(end, (int64_t)i, count);
         memcpy(copy + size - end_size, end, end_size);
         paths[i] = copy;
         if (nib__path_kind(copy) == NIB_PATH_NONE)
@@ -67,31 +67,31 @@ nib_status nib__gguf_part_paths(const char ***out, const nib_gguf *part, const c
 
 nib_status nib__gguf_check_parts(const nib_container *parsed, size_t count, nib_err *err)
 {
-    int64_t promised = -1;
+    int64_t expected = -1;
     size_t tensors = 0;
     for (size_t i = 0; i < count; i++) {
         const nib_gguf *g = parsed[i].gguf;
         int64_t no = -1;
         size_t parts = 0;
         NIB_TRY(nib__gguf_part_count(&parts, g, err));
-        NIB_TRY(small_int(&no, g, "split.no", NIB_GGUF_PART_MAX, err));
+        NIB_TRY(read_small_int(&no, g, "split.no", NIB_GGUF_PART_MAX, err));
         if (parts != count || no != (int64_t)i)
             return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: says that it is part %" PRId64
+                             "%s: its metadata says part %" PRId64
                              " of %zu, but its name says part %zu of %zu",
                              g->name, no + 1, parts, i + 1, count);
         tensors += parsed[i].count;
     }
-    NIB_TRY(small_int(&promised, parsed[0].gguf, "split.tensors.count", INT32_MAX, err));
-    if (promised >= 0 && (size_t)promised != tensors)
+    NIB_TRY(read_small_int(&expected, parsed[0].gguf, "split.tensors.count", INT32_MAX, err));
+    if (expected >= 0 && (size_t)expected != tensors)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: split.tensors.count is %" PRId64 ", but the %zu parts have %zu",
-                         parsed[0].gguf->name, promised, count, tensors);
+                         parsed[0].gguf->name, expected, count, tensors);
     return NIB_OK;
 }
 
-/* A positive whole number of the architecture, or 0. */
-static int64_t size_of(const nib_gguf *g, const char *name)
+/* A positive integer under the architecture's prefix, or 0. */
+static int64_t read_size(const nib_gguf *g, const char *name)
 {
     char key[96];
     int64_t size = 0;
@@ -106,10 +106,10 @@ static int64_t size_of(const nib_gguf *g, const char *name)
 
 void nib__gguf_heads(const nib_gguf *g, int64_t *heads, int64_t *kv_heads, int64_t *head)
 {
-    const int64_t width = size_of(g, "embedding_length");
-    *heads = size_of(g, "attention.head_count");
-    *kv_heads = size_of(g, "attention.head_count_kv");
-    *head = size_of(g, "attention.key_length");
+    const int64_t width = read_size(g, "embedding_length");
+    *heads = read_size(g, "attention.head_count");
+    *kv_heads = read_size(g, "attention.head_count_kv");
+    *head = read_size(g, "attention.key_length");
     if (*head == 0 && *heads > 0 && width % *heads == 0)
         *head = width / *heads;
 }
@@ -127,7 +127,7 @@ nib_status nib__gguf_translate(nib_container *parsed, size_t count, nib_arena *a
                 continue;
             tensor->name = nib__arena_copy(arena, ours, strlen(ours));
             if (tensor->name == NULL)
-                return nib__fail_memory(err, strlen(ours), "a tensor's name");
+                return nib__fail_memory(err, strlen(ours), "a tensor name");
         }
     return NIB_OK;
 }

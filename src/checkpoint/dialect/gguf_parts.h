@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A GGUF model in several files (NAME-00001-of-00003.gguf), and what is done to all of them
- * together: names become ours.
+ * A GGUF model split into several files (NAME-00001-of-00003.gguf), and the translation of its
+ * tensor names.
  */
 #ifndef NIB_GGUF_PARTS_H
 #define NIB_GGUF_PARTS_H
@@ -10,18 +10,16 @@
 
 enum { NIB_GGUF_PART_MAX = 9999 };
 
-/* split.count; 1 where it is not said. */
+/* split.count; 1 if it is missing. */
 nib_status nib__gguf_part_count(size_t *out, const nib_gguf *gguf, nib_err *err);
-/* The paths of all `count` parts in their order, from that of one; in the arena. */
+/* The paths of all `count` parts in order, from the path of any part; allocated in the arena. */
 nib_status nib__gguf_part_paths(const char ***out, const nib_gguf *part, const char *path,
                                 size_t count, nib_arena *arena, nib_err *err);
-/* Each is the part that it should be, and together they have the tensors that the first promises.
- */
+/* Checks that each file is the right part, and that they have as many tensors as the first says. */
 nib_status nib__gguf_check_parts(const nib_container *parsed, size_t count, nib_err *err);
-/* Gives the tensors our names where the architecture, which the first file says, is one whose names
- * we know. */
+/* Renames the tensors to our names if the architecture, given in the first file, is known. */
 nib_status nib__gguf_translate(nib_container *parsed, size_t count, nib_arena *arena, nib_err *err);
-/* Heads of queries, those of keys and values, and their width; 0 where they are not said. */
+/* Numbers of query heads and of key/value heads, and the head width; 0: not given. */
 void nib__gguf_heads(const nib_gguf *gguf, int64_t *heads, int64_t *kv_heads, int64_t *head);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The walk over a description: events to paths to fields. Depth and path length are bounded; no
- * memory is taken.
+ * Walks over the JSON, tracks the path of each value, and sets its field. Depth and path length are
+ * bounded; allocates nothing.
  */
 #include "json_fields.h"
 
@@ -13,14 +13,14 @@ typedef struct walk {
     nib_json json;
     char path[PATH];
     size_t size;              /* of path */
-    size_t start[DEPTH + 1];  /* [depth]: size of path before the container's own members */
-    int64_t index[DEPTH + 1]; /* next item of an open array; -1: an object */
+    size_t start[DEPTH + 1];  /* [depth] size of the path of the open object or array */
+    int64_t index[DEPTH + 1]; /* [depth] next item of an open array; -1: an object */
 } walk;
 
-static void push(walk *w, const char *text, size_t size)
+static void push_path(walk *w, const char *text, size_t size)
 {
     if (size >= PATH - w->size) {
-        nib__json_fail(&w->json, "the names of this member are longer than %d bytes", PATH);
+        nib__json_fail(&w->json, "the path of this member is longer than %d bytes", PATH);
         return;
     }
     memcpy(w->path + w->size, text, size);
@@ -28,7 +28,7 @@ static void push(walk *w, const char *text, size_t size)
     w->path[w->size] = 0;
 }
 
-/* The path of the value whose first event was just read, if it is an array's item. */
+/* Sets the path if the value whose first event was just read is an array item. */
 static void begin_item(walk *w)
 {
     const int depth =
@@ -38,15 +38,15 @@ static void begin_item(walk *w)
     char item[32];
     w->size = w->start[depth];
     const int length = snprintf(item, sizeof item, "[%lld]", (long long)w->index[depth]++);
-    push(w, item, (size_t)length);
+    push_path(w, item, (size_t)length);
 }
 
 static void begin_key(walk *w)
 {
     w->size = w->start[w->json.depth];
     if (w->size > 0)
-        push(w, ".", 1);
-    push(w, w->json.token, w->json.token_size);
+        push_path(w, ".", 1);
+    push_path(w, w->json.token, w->json.token_size);
 }
 
 static void open_container(walk *w)
@@ -92,7 +92,7 @@ static void set_field(walk *w, char *out, const nib_field *fields, size_t count)
     while (i < count && strcmp(fields[i].path, w->path) != 0)
         i++;
     if (i == count) {
-        nib__json_fail(&w->json, "the meaning of \"%s\" is not known here",
+        nib__json_fail(&w->json, "unknown member \"%s\"",
                        nib__say_name(shown, sizeof shown, w->path, w->size));
         return;
     }

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights that no dialect here reads: whose they are by the tensors that lie beside them, so that
- * the answer is not only "missing" or "of an odd type".
+ * Weights that no dialect reads: identifies the tool by its other tensors, so that the error says
+ * more than "missing" or "unknown type".
  */
 #include "checkpoint_inside.h"
 
 static const struct {
-    const char *suffix; /* behind the module's name */
+    const char *suffix; /* after the module name */
     const char *made_by;
     const char *remedy;
 } others[] = {
     {".weight_packed", "compressed-tensors",
-     "quantization_config in a config.json beside the file must say how, and none does"},
+     "needs a config.json with quantization_config next to the file"},
     {".qweight", "GPTQ or AWQ",
-     "quantization_config in a config.json beside the file must say which, with bits and "
-     "group_size, and none does"},
+     "needs a config.json next to the file whose quantization_config has quant_method, bits and "
+     "group_size"},
     {".weight.absmax", "bitsandbytes", "transformers with bitsandbytes reads it"},
     {".SCB", "bitsandbytes", "transformers with bitsandbytes reads it"},
     {".weight.SCB", "bitsandbytes", "transformers with bitsandbytes reads it"},
@@ -29,18 +29,18 @@ static const struct {
     {".q_weight", "ExLlamaV2", "exllamav2 reads it"},
     {".trellis", "ExLlamaV3", "exllamav3 reads it"},
     {".weight_format", "Quark", "transformers with amd-quark reads it"},
-    {".weight_scale_inv", "DeepSeek's FP8",
-     "quantization_config in a config.json beside the file must say how, and none does"},
+    {".weight_scale_inv", "DeepSeek FP8",
+     "needs a config.json with quantization_config next to the file"},
 };
 
-bool nib__weight_fail_foreign(const nib_weight_query *q, nib_status *status)
+bool nib__weight_fail_unsupported(const nib_weight_query *q, nib_status *status)
 {
     for (size_t i = 0; i < COUNT(others); i++) {
         if (nib__weight_part(q, others[i].suffix) == NULL)
             continue;
         *status = nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                   "is stored as %s does (%s): %s; or quantize the original "
-                                   "checkpoint with nibble",
+                                   "is stored in the format of %s (%s): %s; or quantize the "
+                                   "original checkpoint with nibble",
                                    others[i].made_by, others[i].suffix + 1, others[i].remedy);
         return true;
     }

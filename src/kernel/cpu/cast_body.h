@@ -445,19 +445,45 @@ NIB_INLINE void cast_weights(const nib_cast *a, int64_t n0, int64_t n1, const ni
     }
 }
 
-#define CAST_RUN(name, CODE, across)                                                               \
-    void NIB_CAST(name)(const nib_cast *a, int64_t n0, int64_t n1)                                 \
-    {                                                                                              \
-        cast_weights(a, n0, n1, NIB_CODE_##CODE, across);                                          \
-    }
-CAST_RUN(cast_f32, F32, false)
-CAST_RUN(cast_bf16, BF16, false)
-CAST_RUN(cast_e4m3c, E4M3, false)
-CAST_RUN(cast_mx8, MX8, false)
-CAST_RUN(cast_t_f32, F32, true)
-CAST_RUN(cast_t_bf16, BF16, true)
-CAST_RUN(cast_t_e4m3c, E4M3, true)
-CAST_RUN(cast_t_mx8, MX8, true)
+void NIB_CAST(cast_f32)(const nib_cast *a, int64_t n0, int64_t n1)
+{
+    cast_weights(a, n0, n1, NIB_CODE_F32, false);
+}
+
+void NIB_CAST(cast_bf16)(const nib_cast *a, int64_t n0, int64_t n1)
+{
+    cast_weights(a, n0, n1, NIB_CODE_BF16, false);
+}
+
+void NIB_CAST(cast_e4m3c)(const nib_cast *a, int64_t n0, int64_t n1)
+{
+    cast_weights(a, n0, n1, NIB_CODE_E4M3, false);
+}
+
+void NIB_CAST(cast_mx8)(const nib_cast *a, int64_t n0, int64_t n1)
+{
+    cast_weights(a, n0, n1, NIB_CODE_MX8, false);
+}
+
+void NIB_CAST(cast_t_f32)(const nib_cast *a, int64_t n0, int64_t n1)
+{
+    cast_weights(a, n0, n1, NIB_CODE_F32, true);
+}
+
+void NIB_CAST(cast_t_bf16)(const nib_cast *a, int64_t n0, int64_t n1)
+{
+    cast_weights(a, n0, n1, NIB_CODE_BF16, true);
+}
+
+void NIB_CAST(cast_t_e4m3c)(const nib_cast *a, int64_t n0, int64_t n1)
+{
+    cast_weights(a, n0, n1, NIB_CODE_E4M3, true);
+}
+
+void NIB_CAST(cast_t_mx8)(const nib_cast *a, int64_t n0, int64_t n1)
+{
+    cast_weights(a, n0, n1, NIB_CODE_MX8, true);
+}
 
 /* ---- inputs: sums are tokens ---- */
 

@@ -34,31 +34,30 @@
     }
 
 #define F32_ROWS(op, name)                                                                         \
-    FAST(op, name, "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32, f32_f32, avx512, "12x32",             \
-         NIB_ISA_AVX512, NIB_X86, 20, F32, "f32 multiply-adds, 16 outputs in a register"),         \
-        FAST(op, name, "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32, f32_f32, avx2, "6x16",            \
-             NIB_ISA_AVX2, NIB_X86, 30, F32, "f32 multiply-adds, 16 outputs in two registers"),    \
-        FAST(op, name, "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32, f32_f32, neon, "4x16",            \
-             NIB_ISA_NEON, NIB_ARM, 30, F32,                                                       \
-             "f32 multiply-adds by element, 16 outputs in four registers"),                        \
+    FAST(op, name, "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32, f32, avx512, "12x32", NIB_ISA_AVX512, \
+         NIB_X86, 20, F32, "f32 multiply-adds, 16 outputs in a register"),                         \
+        FAST(op, name, "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32, f32, avx2, "6x16", NIB_ISA_AVX2,  \
+             NIB_X86, 30, F32, "f32 multiply-adds, 16 outputs in two registers"),                  \
+        FAST(op, name, "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32, f32, neon, "4x16", NIB_ISA_NEON,  \
+             NIB_ARM, 30, F32, "f32 multiply-adds by element, 16 outputs in four registers"),      \
         REF(op, name, "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32, f32)
 
-#define BF16_ROWS(op, name, types, CODE, ACT, input, code)                                         \
-    FAST(op, name, types, CODE, ACT, input, BF16, bf16_##code, avx512bf16, "12x32",                \
+#define BF16_ROWS(op, name, types, CODE, ACT, input)                                               \
+    FAST(op, name, types, CODE, ACT, input, BF16, bf16, avx512bf16, "12x32",                       \
          NIB_ISA_AVX512 | NIB_ISA_AVX512BF16, NIB_X86, 10, BF16,                                   \
          "vdpbf16ps on pairs of k, 16 outputs in a register"),                                     \
-        FAST(op, name, types, CODE, ACT, input, BF16, bf16_##code, avx512, "12x32",                \
-             NIB_ISA_AVX512, NIB_X86, 20, F32, "f32 multiply-adds in pairs"),                      \
-        FAST(op, name, types, CODE, ACT, input, BF16, bf16_##code, avx2, "6x16", NIB_ISA_AVX2,     \
-             NIB_X86, 30, F32, "f32 multiply-adds in pairs"),                                      \
-        FAST(op, name, types, CODE, ACT, input, BF16, bf16_##code, neon, "4x16", NIB_ISA_NEON,     \
-             NIB_ARM, 30, F32, "f32 multiply-adds in pairs"),                                      \
+        FAST(op, name, types, CODE, ACT, input, BF16, bf16, avx512, "12x32", NIB_ISA_AVX512,       \
+             NIB_X86, 20, F32, "f32 multiply-adds in pairs"),                                      \
+        FAST(op, name, types, CODE, ACT, input, BF16, bf16, avx2, "6x16", NIB_ISA_AVX2, NIB_X86,   \
+             30, F32, "f32 multiply-adds in pairs"),                                               \
+        FAST(op, name, types, CODE, ACT, input, BF16, bf16, neon, "4x16", NIB_ISA_NEON, NIB_ARM,   \
+             30, F32, "f32 multiply-adds in pairs"),                                               \
         REF(op, name, types, CODE, ACT, input, BF16, bf16)
 
 #define ROWS(op, name)                                                                             \
-    F32_ROWS(op, name), BF16_ROWS(op, name, "bf16_bf16", BF16, FLOAT, NIB_TYPE_BF16, bf16),        \
-        BF16_ROWS(op, name, "e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY, e4m3),                       \
-        BF16_ROWS(op, name, "mx8_mx8", MX8, MX8, NIB_ANY, e4m3)
+    F32_ROWS(op, name), BF16_ROWS(op, name, "bf16_bf16", BF16, FLOAT, NIB_TYPE_BF16),              \
+        BF16_ROWS(op, name, "e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY),                             \
+        BF16_ROWS(op, name, "mx8_mx8", MX8, MX8, NIB_ANY)
 
 static const nib_kernel rows[] = {ROWS(DX, "dx"), ROWS(DW, "dw")};
 

@@ -71,57 +71,56 @@ size_t nib__linear_float_scratch(const void *args)
 #define NEON(in, IN, word, CODE, NUMBERS, function)                                                \
     FAST(in, IN, word, CODE, NUMBERS, neon, "4x16", NIB_ISA_NEON, NIB_ARM, 30, F32, function,      \
          "f32 multiply-adds by element, 16 outputs in four registers")
-#define BF16(word, CODE, function)                                                                 \
+#define BF16(word, CODE)                                                                           \
     FAST("bf16", BF16, word, CODE, BF16, avx512bf16, "12x32", NIB_ISA_AVX512 | NIB_ISA_AVX512BF16, \
-         NIB_X86, 10, BF16, function, "vdpbf16ps on pairs of k, 16 outputs in a register")
+         NIB_X86, 10, BF16, bf16, "vdpbf16ps on pairs of k, 16 outputs in a register")
 
 /* Every row of one input type and code but the BF16 ones. */
-#define ROWS(in, IN, word, CODE, NUMBERS, sums, code)                                              \
-    AVX512(in, IN, word, CODE, NUMBERS, sums##_##code),                                            \
-        AVX2(in, IN, word, CODE, NUMBERS, sums##_##code),                                          \
-        NEON(in, IN, word, CODE, NUMBERS, sums##_##code), REF(in, IN, word, CODE, NUMBERS, sums)
+#define ROWS(in, IN, word, CODE, NUMBERS, sums)                                                    \
+    AVX512(in, IN, word, CODE, NUMBERS, sums), AVX2(in, IN, word, CODE, NUMBERS, sums),            \
+        NEON(in, IN, word, CODE, NUMBERS, sums), REF(in, IN, word, CODE, NUMBERS, sums)
 
 static const nib_kernel rows[] = {
-    ROWS("f32", F32, "f32", F32, F32, f32, f32),
-    ROWS("f32", F32, "f16", F16, F32, f32, f16),
-    ROWS("f32", F32, "bf16", BF16, F32, f32, bf16),
-    ROWS("f32", F32, "w8g", I8, F32, f32, i8),
-    ROWS("f32", F32, "w4g", I4, F32, f32, i4),
-    ROWS("f32", F32, "e4m3c", E4M3, F32, f32, e4m3),
-    ROWS("f32", F32, "e5m2c", E5M2, F32, f32, e5m2),
-    ROWS("f32", F32, "mx8", MX8, F32, f32, e4m3),
-    ROWS("f32", F32, "mx4", MX4, F32, f32, e2m1),
-    ROWS("f32", F32, "nv4", NV4, F32, f32, e2m1),
+    ROWS("f32", F32, "f32", F32, F32, f32),
+    ROWS("f32", F32, "f16", F16, F32, f32),
+    ROWS("f32", F32, "bf16", BF16, F32, f32),
+    ROWS("f32", F32, "w8g", I8, F32, f32),
+    ROWS("f32", F32, "w4g", I4, F32, f32),
+    ROWS("f32", F32, "e4m3c", E4M3, F32, f32),
+    ROWS("f32", F32, "e5m2c", E5M2, F32, f32),
+    ROWS("f32", F32, "mx8", MX8, F32, f32),
+    ROWS("f32", F32, "mx4", MX4, F32, f32),
+    ROWS("f32", F32, "nv4", NV4, F32, f32),
 
-    ROWS("f16", F16, "f32", F32, F32, f32, f32),
-    ROWS("f16", F16, "f16", F16, F32, f32, f16),
-    ROWS("f16", F16, "bf16", BF16, F32, f32, bf16),
-    ROWS("f16", F16, "w8g", I8, F32, f32, i8),
-    ROWS("f16", F16, "w4g", I4, F32, f32, i4),
-    ROWS("f16", F16, "e4m3c", E4M3, F32, f32, e4m3),
-    ROWS("f16", F16, "e5m2c", E5M2, F32, f32, e5m2),
-    ROWS("f16", F16, "mx8", MX8, F32, f32, e4m3),
-    ROWS("f16", F16, "mx4", MX4, F32, f32, e2m1),
-    ROWS("f16", F16, "nv4", NV4, F32, f32, e2m1),
+    ROWS("f16", F16, "f32", F32, F32, f32),
+    ROWS("f16", F16, "f16", F16, F32, f32),
+    ROWS("f16", F16, "bf16", BF16, F32, f32),
+    ROWS("f16", F16, "w8g", I8, F32, f32),
+    ROWS("f16", F16, "w4g", I4, F32, f32),
+    ROWS("f16", F16, "e4m3c", E4M3, F32, f32),
+    ROWS("f16", F16, "e5m2c", E5M2, F32, f32),
+    ROWS("f16", F16, "mx8", MX8, F32, f32),
+    ROWS("f16", F16, "mx4", MX4, F32, f32),
+    ROWS("f16", F16, "nv4", NV4, F32, f32),
 
-    ROWS("bf16", BF16, "f32", F32, F32, f32, f32),
-    ROWS("bf16", BF16, "f16", F16, F32, f32, f16),
-    BF16("bf16", BF16, bf16_bf16),
-    ROWS("bf16", BF16, "bf16", BF16, BF16, bf16, bf16),
-    BF16("w8g", I8, bf16_i8),
-    ROWS("bf16", BF16, "w8g", I8, BF16, bf16, i8),
-    BF16("w4g", I4, bf16_i4),
-    ROWS("bf16", BF16, "w4g", I4, BF16, bf16, i4),
-    BF16("e4m3c", E4M3, bf16_e4m3),
-    ROWS("bf16", BF16, "e4m3c", E4M3, BF16, bf16, e4m3),
-    BF16("e5m2c", E5M2, bf16_e5m2),
-    ROWS("bf16", BF16, "e5m2c", E5M2, BF16, bf16, e5m2),
-    BF16("mx8", MX8, bf16_e4m3),
-    ROWS("bf16", BF16, "mx8", MX8, BF16, bf16, e4m3),
-    BF16("mx4", MX4, bf16_e2m1),
-    ROWS("bf16", BF16, "mx4", MX4, BF16, bf16, e2m1),
-    BF16("nv4", NV4, bf16_e2m1),
-    ROWS("bf16", BF16, "nv4", NV4, BF16, bf16, e2m1),
+    ROWS("bf16", BF16, "f32", F32, F32, f32),
+    ROWS("bf16", BF16, "f16", F16, F32, f32),
+    BF16("bf16", BF16),
+    ROWS("bf16", BF16, "bf16", BF16, BF16, bf16),
+    BF16("w8g", I8),
+    ROWS("bf16", BF16, "w8g", I8, BF16, bf16),
+    BF16("w4g", I4),
+    ROWS("bf16", BF16, "w4g", I4, BF16, bf16),
+    BF16("e4m3c", E4M3),
+    ROWS("bf16", BF16, "e4m3c", E4M3, BF16, bf16),
+    BF16("e5m2c", E5M2),
+    ROWS("bf16", BF16, "e5m2c", E5M2, BF16, bf16),
+    BF16("mx8", MX8),
+    ROWS("bf16", BF16, "mx8", MX8, BF16, bf16),
+    BF16("mx4", MX4),
+    ROWS("bf16", BF16, "mx4", MX4, BF16, bf16),
+    BF16("nv4", NV4),
+    ROWS("bf16", BF16, "nv4", NV4, BF16, bf16),
 };
 
 const nib_family nib__family_linear_float = {rows, COUNT(rows)};

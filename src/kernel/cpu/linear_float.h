@@ -74,33 +74,14 @@ void nib__linear_bf16_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scr
 /* Scratch of the packed rows, whatever the instruction set. */
 size_t nib__linear_float_scratch(const void *args);
 
-/* The runs of linear_float__<isa>.c: X(type of the sums, how weights are coded, isa). */
-#define NIB_F32_RUNS(X, isa)                                                                       \
-    X(f32, f32, F32, isa)                                                                          \
-    X(f32, f16, F16, isa)                                                                          \
-    X(f32, bf16, BF16, isa)                                                                        \
-    X(f32, i8, I8, isa)                                                                            \
-    X(f32, i4, I4, isa)                                                                            \
-    X(f32, e4m3, E4M3, isa)                                                                        \
-    X(f32, e5m2, E5M2, isa)                                                                        \
-    X(f32, e2m1, E2M1, isa)
-#define NIB_BF16_RUNS(X, isa)                                                                      \
-    X(bf16, bf16, BF16, isa)                                                                       \
-    X(bf16, i8, I8, isa)                                                                           \
-    X(bf16, i4, I4, isa)                                                                           \
-    X(bf16, e4m3, E4M3, isa)                                                                       \
-    X(bf16, e5m2, E5M2, isa)                                                                       \
-    X(bf16, e2m1, E2M1, isa)
-#define NIB_DECLARE_RUN(sums, code, FORM, isa)                                                     \
-    void nib__linear_##sums##_##code##_##isa(const nib_linear *a, int64_t n0, int64_t n1,          \
-                                             void *scratch);
-NIB_F32_RUNS(NIB_DECLARE_RUN, avx2)
-NIB_F32_RUNS(NIB_DECLARE_RUN, avx512)
-NIB_F32_RUNS(NIB_DECLARE_RUN, neon)
-NIB_BF16_RUNS(NIB_DECLARE_RUN, avx2)
-NIB_BF16_RUNS(NIB_DECLARE_RUN, avx512)
-NIB_BF16_RUNS(NIB_DECLARE_RUN, avx512bf16)
-NIB_BF16_RUNS(NIB_DECLARE_RUN, neon)
+/* The runs of linear_float__<isa>.c, by the type of their sums. */
+void nib__linear_f32_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_f32_avx512(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_f32_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_bf16_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_bf16_avx512(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_bf16_avx512bf16(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
+void nib__linear_bf16_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
 
 /* ---- for linear_float_body.h and the files that include it ---- */
 
@@ -115,6 +96,22 @@ typedef enum form {
     FORM_E4M3,
     FORM_E5M2
 } form;
+
+NIB_INLINE form form_of(nib_code code)
+{
+    switch (code) {
+    case NIB_CODE_F16: return FORM_F16;
+    case NIB_CODE_BF16: return FORM_BF16;
+    case NIB_CODE_I8: return FORM_I8;
+    case NIB_CODE_I4: return FORM_I4;
+    case NIB_CODE_MX4:
+    case NIB_CODE_NV4: return FORM_E2M1;
+    case NIB_CODE_MX8:
+    case NIB_CODE_E4M3: return FORM_E4M3;
+    case NIB_CODE_E5M2: return FORM_E5M2;
+    default: return FORM_F32;
+    }
+}
 
 NIB_INLINE bool is_nibble(form f) { return f == FORM_I4 || f == FORM_E2M1; }
 

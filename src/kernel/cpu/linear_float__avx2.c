@@ -251,7 +251,14 @@ NIB_INLINE vec pair_fma(pair w, x_value x, vec sum)
 #include "linear_float_stage.h"
 #include "linear_float_body.h"
 
-NIB_F32_RUNS(NIB_DEFINE_RUN, avx2)
-NIB_BF16_RUNS(NIB_DEFINE_RUN, avx2)
+void nib__linear_f32_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    run(a, n0, n1, scratch, false);
+}
+
+void nib__linear_bf16_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    run(a, n0, n1, scratch, true);
+}
 
 #endif

@@ -99,6 +99,9 @@ NIB_INLINE void x_put_f32(x_pair *out, const float *x, int64_t count, bool swap)
 
 #include "linear_float_body.h"
 
-NIB_BF16_RUNS(NIB_DEFINE_RUN, avx512bf16)
+void nib__linear_bf16_avx512bf16(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    run(a, n0, n1, scratch, true);
+}
 
 #endif

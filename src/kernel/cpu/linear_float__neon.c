@@ -278,7 +278,14 @@ NIB_INLINE vec pair_fma(pair w, x_value x, vec sum)
 #include "linear_float_stage.h"
 #include "linear_float_body.h"
 
-NIB_F32_RUNS(NIB_DEFINE_RUN, neon)
-NIB_BF16_RUNS(NIB_DEFINE_RUN, neon)
+void nib__linear_f32_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    run(a, n0, n1, scratch, false);
+}
+
+void nib__linear_bf16_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    run(a, n0, n1, scratch, true);
+}
 
 #endif

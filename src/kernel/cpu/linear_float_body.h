@@ -783,12 +783,15 @@ static void run_many(job j, int64_t begin, int64_t end, const places *room)
 }
 
 /* pairs: BF16 sums. */
-static void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, form f, bool pairs)
+static void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, bool pairs)
 {
     const nib_float_room sizes = nib__float_room(a);
     const places room = {scratch, (x_pair *)(void *)((uint8_t *)scratch + sizes.acc),
                          (uint8_t *)scratch + sizes.acc + sizes.x};
-    job j = {.a = a, .l = nib__float_layout(a->w), .f = f, .swap = pairs && SWAPS};
+    job j = {.a = a,
+             .l = nib__float_layout(a->w),
+             .f = form_of(a->w->scheme.code),
+             .swap = pairs && SWAPS};
     j.n_end = nib__min(n1, a->w->n);
     j.shifted = a->w->scheme.zero == NIB_ZERO_INT;
     j.bare = (j.l.groups == 0 || j.l.group > 0) && a->w->tensor_scale == 0 &&
@@ -799,11 +802,3 @@ static void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, form
     else
         run_many(j, n0 / NIB_FLOAT_PANEL, end, &room);
 }
-
-enum { SUMS_f32 = false, SUMS_bf16 = true }; /* whether pairs are summed, by the name in a run */
-#define NIB_DEFINE_RUN(sums, code, FORM, isa)                                                      \
-    void nib__linear_##sums##_##code##_##isa(const nib_linear *a, int64_t n0, int64_t n1,          \
-                                             void *scratch)                                        \
-    {                                                                                              \
-        run(a, n0, n1, scratch, FORM_##FORM, SUMS_##sums);                                         \
-    }

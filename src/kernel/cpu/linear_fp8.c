@@ -23,7 +23,7 @@
     }
 
 /* `arch`: NIB_X86 or NIB_ARM. */
-#define FAST(type, CODE, ACT, form, target, tile, isa, arch, rank_, unit_, words)                  \
+#define FAST(type, CODE, ACT, target, tile, isa, arch, rank_, unit_, words)                        \
     {                                                                                              \
         .name = "linear_" type "_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                     \
         .code = NIB_CODE_##CODE, .act = NIB_ACT_##ACT, .input = NIB_ANY, .device = NIB_DEVICE_CPU, \
@@ -33,27 +33,27 @@
             NIB_AT_MOST(GROUP, NIB_SUM_BLOCK, "a group lies within one block of a sum")),          \
         .arithmetic = NIB_ARITHMETIC_BF16, .reference = "linear_" type "_f32__ref", .rank = rank_, \
         .unit = NIB_UNIT_##unit_, .n_step = 2 * NIB_FLOAT_PANEL, .packing = &nib__packing_n16,     \
-        .scratch = nib__linear_float_scratch,                                                      \
-        .run = {.linear = arch(nib__linear_bf16_##form##_##target)}, .note = words                 \
+        .scratch = nib__linear_float_scratch, .run = {.linear = arch(nib__linear_bf16_##target)},  \
+        .note = words                                                                              \
     }
 
-#define ROWS(type, CODE, ACT, form)                                                                \
-    FAST(type, CODE, ACT, form, avx512bf16, "12x32", NIB_ISA_AVX512 | NIB_ISA_AVX512BF16, NIB_X86, \
-         10, BF16, "vdpbf16ps on codes widened to bf16"),                                          \
-        FAST(type, CODE, ACT, form, avx512, "12x32", NIB_ISA_AVX512, NIB_X86, 20, F32,             \
+#define ROWS(type, CODE, ACT)                                                                      \
+    FAST(type, CODE, ACT, avx512bf16, "12x32", NIB_ISA_AVX512 | NIB_ISA_AVX512BF16, NIB_X86, 10,   \
+         BF16, "vdpbf16ps on codes widened to bf16"),                                              \
+        FAST(type, CODE, ACT, avx512, "12x32", NIB_ISA_AVX512, NIB_X86, 20, F32,                   \
              "f32 multiply-adds in pairs"),                                                        \
-        FAST(type, CODE, ACT, form, avx2, "6x16", NIB_ISA_AVX2, NIB_X86, 30, F32,                  \
+        FAST(type, CODE, ACT, avx2, "6x16", NIB_ISA_AVX2, NIB_X86, 30, F32,                        \
              "f32 multiply-adds in pairs"),                                                        \
-        FAST(type, CODE, ACT, form, neon, "4x16", NIB_ISA_NEON, NIB_ARM, 30, F32,                  \
+        FAST(type, CODE, ACT, neon, "4x16", NIB_ISA_NEON, NIB_ARM, 30, F32,                        \
              "f32 multiply-adds in pairs"),                                                        \
         REF(type, CODE, ACT)
 
 static const nib_kernel rows[] = {
-    ROWS("e4m3t_e4m3c", E4M3, E4M3_TOKEN, e4m3),
-    ROWS("mx8_mx8", MX8, MX8, e4m3),
-    ROWS("mx4_mx4", MX4, MX4, e2m1),
+    ROWS("e4m3t_e4m3c", E4M3, E4M3_TOKEN),
+    ROWS("mx8_mx8", MX8, MX8),
+    ROWS("mx4_mx4", MX4, MX4),
     REF("mx8_mx4", MX4, MX8),
-    ROWS("nv4_nv4", NV4, NV4, e2m1),
+    ROWS("nv4_nv4", NV4, NV4),
 };
 
 const nib_family nib__family_linear_fp8 = {rows, COUNT(rows)};

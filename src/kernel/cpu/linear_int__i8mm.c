@@ -91,19 +91,38 @@ NIB_INLINE float32x4_t of_token(const float *cells, int first, int64_t which)
 
 #include "linear_int_neon_many.h"
 
-/* Few tokens do not fill the tiles of smmla. */
-#define RUN(form, blocks)                                                                          \
-    void nib__linear_##form##_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)     \
-    {                                                                                              \
-        if (a->x.m < FEW)                                                                          \
-            nib__linear_##form##_neon(a, n0, n1, scratch);                                         \
-        else                                                                                       \
-            run_many(a, n0, n1, scratch, blocks);                                                  \
-    }
-RUN(w4, false)
-RUN(w8, false)
-RUN(w4_blocks, true)
-RUN(w8_blocks, true)
+/* Few tokens do not fill the tiles of smmla, so they run with sdot. */
+void nib__linear_w4_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    if (a->x.m < FEW)
+        nib__linear_w4_neon(a, n0, n1, scratch);
+    else
+        run_many(a, n0, n1, scratch, false);
+}
+
+void nib__linear_w8_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    if (a->x.m < FEW)
+        nib__linear_w8_neon(a, n0, n1, scratch);
+    else
+        run_many(a, n0, n1, scratch, false);
+}
+
+void nib__linear_w4_blocks_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    if (a->x.m < FEW)
+        nib__linear_w4_blocks_neon(a, n0, n1, scratch);
+    else
+        run_many(a, n0, n1, scratch, true);
+}
+
+void nib__linear_w8_blocks_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    if (a->x.m < FEW)
+        nib__linear_w8_blocks_neon(a, n0, n1, scratch);
+    else
+        run_many(a, n0, n1, scratch, true);
+}
 
 size_t nib__linear_int_scratch_i8mm(const void *args) { return many_scratch(args); }
 size_t nib__linear_blocks_scratch_i8mm(const void *args) { return many_scratch(args); }

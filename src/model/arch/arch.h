@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Families of models. Each has a file with its row: what it is called, what transformers takes
- * where its config.json lacks a key, and the function that emits its forward pass as a graph.
+ * Model families. Each has a file with its row (names, and the defaults of transformers for absent
+ * keys of config.json) and the function that emits its forward pass as a graph.
  */
 #ifndef NIB_ARCH_H
 #define NIB_ARCH_H
@@ -10,85 +10,88 @@
 #include "graph.h"
 #include "text.h"
 
-/* A key of config.json that changes the result, which this family reads (config_keys.h). */
+/* A key of config.json that changes the result and that only some families read (config_keys.h). */
 typedef struct nib_family_key {
     const char *key;  /* NULL ends the list */
-    const char *gguf; /* what GGUF calls it, behind "ARCH."; NULL: it does not say it */
-    size_t at;        /* a double of nib_config, or a bool */
+    const char *gguf; /* its name in GGUF, after "ARCH."; NULL: none */
+    size_t at;        /* offset of a double or bool in nib_config */
     enum {
         NIB_OWN_AS_IS,
         NIB_OWN_INVERSE,
         NIB_OWN_INVERSE_ROOT,
         NIB_OWN_FLAG,
-        NIB_OWN_CHECKED, /* it is compared with what is built, and goes nowhere */
-        NIB_OWN_TEXT     /* the same of a string */
+        NIB_OWN_CHECKED, /* only checked against least and most, not stored */
+        NIB_OWN_TEXT     /* only checked against text, not stored */
     } is;
-    double absent;      /* what transformers takes */
-    double least, most; /* what is built */
-    const char *text;   /* the same of a string */
-    /* with which the key changes nothing, so that families that do not read it take it; besides
-     * null, false and empty lists. 0, NULL: no other value */
+    double absent;      /* default of transformers */
+    double least, most; /* supported range */
+    const char *text;   /* NIB_OWN_TEXT: the supported value */
+    /* value with which the key has no effect, so that families that do not read it accept it,
+     * besides null, false and empty lists. 0, NULL: no such value */
     double elsewhere;
     const char *elsewhere_text;
 } nib_family_key;
 
-/* What config.json calls the number that keeps a norm from dividing by zero. */
+/* The name in config.json of a norm's epsilon. */
 typedef enum nib_eps_key { NIB_EPS_RMS, NIB_EPS_LAYER, NIB_EPS_NORM, NIB_EPS_KEYS } nib_eps_key;
 extern const char *const nib__eps_keys[NIB_EPS_KEYS];
 
 typedef struct nib_family_row {
     const char *name;       /* model_type of config.json */
-    const char *class_name; /* of transformers */
-    const char *title;      /* the models that people know it by */
+    const char *class_name; /* class in transformers */
+    const char *title;      /* its well-known models */
     const char *limits;     /* which of them are refused; NULL: none */
-    const char *gguf;       /* general.architecture of GGUF; NULL: it is not read from there */
-    bool of_params;         /* models with params.json of Meta's form may be of this family */
+    const char *gguf;       /* general.architecture of GGUF; NULL: not supported from GGUF */
+    bool of_params;         /* models with Meta's params.json may be of this family */
     bool head_norms;        /* nib_config.qk_norm */
-    bool own_head_norms;    /* each head's norm has a weight of its own */
+    bool own_head_norms;    /* each head's norm has its own weight */
     nib_norm_form norm;
-    nib_activation activation;   /* of the MLP's gate */
-    const char *act, *older_act; /* hidden_act, or hidden_activation; NULL: silu and swish */
-    bool newer_act;              /* hidden_activation decides, whatever hidden_act is beside it */
+    nib_activation activation;   /* of the MLP */
+    const char *act, *older_act; /* hidden_act or hidden_activation; NULL: silu, also called
+                                    swish */
+    bool newer_act;              /* hidden_activation takes precedence over hidden_act */
     const nib_family_key *keys;
-    unsigned fused;  /* weights that its checkpoints store as one tensor, or apart: fused.h */
-    nib_eps_key eps; /* how its config.json calls it */
+    unsigned fused;  /* weights that its checkpoints store fused, or split: fused.h */
+    nib_eps_key eps; /* its name in config.json */
     enum {
-        NIB_BIASES_ALL,        /* attention_bias is about q, k, v and o */
-        NIB_BIASES_QKV,        /* about q, k and v; o has none */
-        NIB_BIASES_QKV_ALWAYS, /* they have biases, whatever it says */
-        NIB_BIASES_OWN         /* a key of its own says which there are, and it is not read */
+        NIB_BIASES_ALL,        /* attention_bias covers q, k, v and o */
+        NIB_BIASES_QKV,        /* attention_bias covers q, k and v; o has no bias */
+        NIB_BIASES_QKV_ALWAYS, /* q, k and v always have biases */
+        NIB_BIASES_OWN         /* a key of the family covers them; attention_bias is not read */
     } biases;
-    int64_t rope_interval; /* each so many-th layer does not rotate, unless no_rope_layers or
-                              no_rope_layer_interval, which are read then, say others; 0: all do */
-    bool rope_in_windows;  /* of a model with windows only layers with one rotate */
-    bool needs_window;     /* a model without windows would have no positions at all */
+    int64_t rope_interval; /* every n-th layer has no RoPE, unless no_rope_layers or
+                              no_rope_layer_interval, which are then read, choose others; 0: all
+                              have RoPE */
+    bool rope_in_windows;  /* in a model with windows only layers with a window have RoPE */
+    bool needs_window;     /* without windows no layer would have RoPE */
     bool interleaved;      /* nib_config.rope_interleaved */
-    bool partial;          /* partial_rotary_factor is read */
-    bool only_longrope;    /* its scaling is longrope, under whatever name, or none */
-    bool scales_queries;   /* llama_4_scaling_beta is read */
+    bool partial;          /* reads partial_rotary_factor */
+    bool only_longrope;    /* its only RoPE scaling is longrope, under any of its names */
+    bool scales_queries;   /* reads llama_4_scaling_beta */
     enum {
-        NIB_WINDOW_IGNORED,   /* sliding_window has no effect */
-        NIB_WINDOW_IF_USED,   /* if use_sliding_window says so, from layer max_window_layers on */
-        NIB_WINDOW_UNROTATED, /* if use_sliding_window says so, layers that do not rotate */
-        NIB_WINDOW_ALWAYS,    /* all layers, wherever it is given */
+        NIB_WINDOW_IGNORED,   /* ignores sliding_window */
+        NIB_WINDOW_IF_USED,   /* if use_sliding_window is true: from layer max_window_layers on */
+        NIB_WINDOW_UNROTATED, /* if use_sliding_window is true: layers without RoPE */
+        NIB_WINDOW_ALWAYS,    /* all layers, if sliding_window is given */
         NIB_WINDOW_PATTERN    /* all layers but every `pattern`-th */
     } window;
-    bool layer_types; /* layer_types is read, and goes before that */
+    bool layer_types; /* reads layer_types, which takes precedence over `window` */
     int64_t pattern;
-    bool gguf_window; /* GGUF has a key for a window of all layers; 0: there is none */
-    struct {          /* 0: none */
+    bool gguf_window; /* GGUF has a key for a window of all layers; 0 means none */
+    struct {          /* defaults for absent keys; 0: none */
         int64_t heads, kv_heads, head_dim, vocab, context, window;
         int64_t first_window; /* max_window_layers */
-        int64_t original;     /* context before scaling; 0: the context */
+        int64_t original;     /* context before RoPE scaling; 0: the context */
         double norm_eps, rope_theta, rope_partial;
         bool tied, bias; /* tie_word_embeddings and attention_bias */
     } absent;
-    void (*complete)(nib_config *c);      /* what follows from the config; NULL: nothing does */
-    void (*complete_gguf)(nib_config *c); /* what GGUF leaves out, as llama.cpp takes it; NULL */
+    void (*complete)(nib_config *c);      /* sets values derived from the config; NULL: none */
+    void (*complete_gguf)(nib_config *c); /* sets values absent from GGUF as llama.cpp does; NULL:
+                                             none */
     void (*build)(nib_build *b, const nib_config *c);
 } nib_family_row;
 
-/* NULL past the last. */
+/* NULL past the last family. */
 const nib_family_row *nib__family_at(size_t i);
 NIB_INLINE const nib_family_row *nib__family_of(const nib_config *config)
 {
@@ -98,47 +101,47 @@ NIB_INLINE const char *nib__family_act(const nib_family_row *family)
 {
     return family->act != NULL ? family->act : "silu";
 }
-/* The family of a model without config.json, of params.json or sizes alone. */
+/* The family of a model that has only a params.json or sizes, no config.json. */
 nib_arch nib__family_of_params(bool qkv_bias, bool qk_norm);
-/* "llama, mistral and qwen2": all of them. */
+/* Lists all families: "llama, mistral and qwen2". */
 const char *nib__family_names(char *out, size_t size);
 
-/* All of them, for `nibble models`. */
+/* Prints all families, for `nibble models`. */
 void nib__families_render(nib_form form, nib_text *out);
 
 nib_status nib__arch_build(nib_graph *out, const nib_config *config, nib_arena *arena,
                            const nib_allocator *a, nib_err *err);
 
-/* ---- blocks.c: what families share ---- */
+/* ---- blocks.c: shared by families ---- */
 
 typedef enum nib_qk_norm {
     NIB_QK_PLAIN, /* none */
-    NIB_QK_HEADS, /* each head is normalized; one weight for all heads */
-    NIB_QK_EACH,  /* each head is normalized and has a weight of its own: [heads][head_dim] */
-    NIB_QK_WHOLE, /* all heads together */
+    NIB_QK_HEADS, /* each head is normalized, with one weight for all heads */
+    NIB_QK_EACH,  /* each head is normalized, with its own weight: [heads][head_dim] */
+    NIB_QK_WHOLE, /* all heads are normalized together */
 } nib_qk_norm;
 
-/* What the config says of them. */
+/* The norms of q and k that the config implies. */
 nib_qk_norm nib__block_qk_norm(const nib_config *c);
-/* The table of tokens, [vocab][width]; returns the residual. */
+/* Emits the embedding, [vocab][width]; returns the residual. */
 int nib__block_embed(nib_build *b, const nib_config *c);
-/* A norm of [width] values. */
+/* Emits a norm of [width] values. */
 int nib__block_norm(nib_build *b, const nib_config *c, int64_t layer, const char *part, int x);
-/* Attention over x: projections, norms of queries and keys, rotary positions, and the output
+/* Emits attention over x: projections, norms of queries and keys, RoPE, and the output
  * projection. */
 int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x, nib_qk_norm norm);
-/* x plus what a branch makes of it. */
+/* Emits x plus the output of a branch. */
 int nib__block_add(nib_build *b, const nib_config *c, int x, int branch);
-/* down(silu(gate(x)) * up(x)), or with the family's activation */
+/* Emits down(silu(gate(x)) * up(x)), or with the family's activation. */
 int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x);
-/* down(activation(up(x))), under the names that the family gives to both */
+/* Emits down(activation(up(x))), with the family's names for both weights. */
 int nib__block_plain_mlp(nib_build *b, const nib_config *c, int64_t layer, int x, const char *up,
                          const char *down);
 /* Llama's order: a norm before attention and one before the MLP. */
 void nib__build_llama(nib_build *b, const nib_config *c);
 /* Cohere's order: attention and the MLP read the same norm, and both are added. */
 void nib__build_parallel(nib_build *b, const nib_config *c);
-/* The last norm and the head; its value is the logits. */
+/* Emits the last norm and the head; returns the logits. */
 int nib__block_head(nib_build *b, const nib_config *c, int x);
 
 /* ---- the families ---- */

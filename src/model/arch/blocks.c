@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Blocks that families share. A block emits its weights beside the operations that read them, so
- * the order here is the order of weights in plans, checkpoints and parameters, too.
+ * this order is also the order of weights in plans, checkpoints and parameters.
  */
 #include "arch.h"
 
@@ -14,7 +14,7 @@ int nib__block_embed(nib_build *b, const nib_config *c)
     return nib__emit_scale(b, nib__emit_embed(b, table), c->embed_scale, 0);
 }
 
-/* A linear layer of its own. */
+/* Emits a linear layer with a new weight. */
 static int linear(nib_build *b, int x, nib_role role, int64_t layer, const char *part, int64_t n,
                   int64_t k, bool bias)
 {
@@ -34,7 +34,7 @@ nib_qk_norm nib__block_qk_norm(const nib_config *c)
                                                : NIB_QK_HEADS;
 }
 
-/* No family's norms of q and k have biases. */
+/* Emits the norm of q or k. No family has biases there. */
 static int norm_heads(nib_build *b, const nib_config *c, int x, int64_t layer, const char *part,
                       int64_t heads, nib_qk_norm norm)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cohere: attention and the MLP read one norm, a LayerNorm without bias, and are both added;
- * neighbouring channels rotate together, and logits are multiplied. Command R+ has a norm of each
- * head of q and k, with weights of its own. Command R7B and A (cohere2)
- * have windows in three of four layers, which alone rotate by positions.
+ * Cohere: attention and the MLP read one norm, a LayerNorm without bias, and both are added to the
+ * residual; RoPE rotates neighbouring channels, and logits are scaled. Command R+ normalizes each
+ * head of q and k, with its own weight. Command R7B and A (cohere2) have a sliding window in three
+ * of four layers, and only those use RoPE.
  */
 #include "arch.h"
 
@@ -20,7 +20,7 @@ void nib__build_parallel(nib_build *b, const nib_config *c)
     nib__block_head(b, c, x);
 }
 
-/* Cohere 2 has all but the first. */
+/* Cohere 2 has all keys but the first. */
 static const nib_family_key keys[] = {
     {.key = "use_qk_norm",
      .at = offsetof(nib_config, qk_norm),

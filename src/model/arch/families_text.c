@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The families of models for people, programs and docs/models.md.
+ * Prints the table of model families as text, JSON, and Markdown for docs/models.md.
  */
 #include "arch.h"
 
@@ -47,30 +47,31 @@ static void render_json(nib_text *out)
 static void render_markdown(nib_text *out)
 {
     nib__text_str(
-        out, "# Models\n\n"
-             "Printed by `nibble models --markdown`. Each family runs with every recipe on the CPU "
-             "and on devices of OpenCL, and has\nkernels for CUDA, which no GPU has run yet; from "
-             "a Hugging Face directory, and from GGUF where it has a name there. It\ntrains in "
-             "every way that [training.md](training.md) has. Logits and gradients are compared "
-             "with those of transformers\n(`tests/unit/test_network.c`, `test_gguf_model.c`, "
-             "`test_step.c`). Layers with a window keep it\nin the cache, and 512 positions more, "
-             "whatever the context.\n\n"
-             "Some families store several weights as one tensor: `qkv_proj` holds the rows of q, k "
-             "and v, `gate_up_proj` those of gate and\nup. Nibble reads such a tensor part by "
-             "part. Everywhere, in recipes (`--skip '*q_proj*'`), plans and reports, the parts "
-             "have\nthe usual names: `q_proj`, `k_proj`, `v_proj`, `gate_proj` and `up_proj`. "
-             "Plain floats, as of training checkpoints and\n`nibble convert --format "
-             "safetensors`, are written as one tensor again, which transformers loads. Codes are "
-             "written part by\npart, since each part may have its own scheme: Nibble reads them, "
-             "transformers does not. A GGUF has one tensor, so its\nparts need one type. Codes "
-             "that are stored as one tensor are read where rows, or blocks of rows, lie one after "
-             "the\nother; GPTQ, AWQ and int4 packed for tensor cores are refused by name.\n\n"
-             "StableLM 2 12B stores the norm of each head as a tensor of its own "
-             "(`self_attn.q_layernorm.norms.3.weight`). Nibble reads them\nas one weight of a row "
-             "for each head, `self_attn.q_norm.weight`, as GGUF has it, and writes them apart "
-             "again.\n\n"
-             "| model_type | class | in GGUF | models | refused |\n"
-             "|---|---|---|---|---|\n");
+        out,
+        "# Models\n\n"
+        "Printed by `nibble models --markdown`. Each family runs with every recipe on the CPU "
+        "and on OpenCL devices, and has kernels\nfor CUDA, which no GPU has run yet; from a "
+        "Hugging Face directory, and from GGUF if it has a name there. It trains in\nevery way "
+        "that [training.md](training.md) describes. Logits and gradients are compared with "
+        "those of transformers\n(`tests/unit/test_network.c`, `test_gguf_model.c`, "
+        "`test_step.c`). Layers with a window keep the window and 512 more\npositions in the "
+        "KV cache, whatever the context.\n\n"
+        "Some families store several weights as one tensor: `qkv_proj` holds the rows of q, k "
+        "and v, `gate_up_proj` those of gate and\nup. Nibble reads such a tensor part by "
+        "part. In recipes (`--skip '*q_proj*'`), plans and reports the parts have the "
+        "usual\nnames: `q_proj`, `k_proj`, `v_proj`, `gate_proj` and `up_proj`. Plain floats, "
+        "as in training checkpoints and from\n`nibble convert --format safetensors`, are "
+        "written as one tensor again, which transformers loads. Codes are written part "
+        "by\npart, since each part may have its own scheme: Nibble reads them, transformers "
+        "does not. A GGUF stores one tensor, so its\nparts need one type. Codes that are "
+        "stored as one tensor are read if the parts' rows, or blocks of rows, follow each "
+        "other;\nGPTQ, AWQ and int4 packed for tensor cores are refused by name.\n\n"
+        "StableLM 2 12B stores the norm of each head as a separate tensor "
+        "(`self_attn.q_layernorm.norms.3.weight`). Nibble reads them\nas one weight with a "
+        "row per head, `self_attn.q_norm.weight`, as in GGUF, and writes them as separate "
+        "tensors again.\n\n"
+        "| model_type | class | in GGUF | models | refused |\n"
+        "|---|---|---|---|---|\n");
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_family_row *f = nib__family_at(i);
         nib__text_format(out, "| %s | %s | %s | %s | %s |\n", f->name, f->class_name,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gemma: norms whose stored weights are off by one, a gate of GELU, and an embedding times the root
- * of its width, which is rounded to the type of the weights. Gemma 2 has a norm before and after
- * attention and the MLP, caps on scores and logits, and windows in every other layer; Gemma 3 norms
- * of the heads of q and k instead of caps, windows in five of six layers, and those rotate by
- * frequencies of their own.
+ * Gemma: norms whose stored weights lack an offset of 1, a GELU gate, and an embedding scaled by
+ * the root of its width, rounded to the weights' type. Gemma 2 has a norm before and after
+ * attention and the MLP, caps on scores and logits, and a sliding window in every other layer.
+ * Gemma 3 normalizes the heads of q and k instead of using caps, and has a window in five of six
+ * layers, which use RoPE frequencies of their own.
  */
 #include "arch.h"
 
@@ -35,7 +35,7 @@ static void complete(nib_config *c)
                                                          : root);
 }
 
-/* By the width of a head, but the largest of each by the width that it would have by itself. */
+/* Scales scores by the width of a head; for the largest model of each version by width / heads. */
 static void scale_by_head(nib_config *c, int64_t largest)
 {
     const double own = (double)c->width / (double)c->heads;
@@ -90,7 +90,7 @@ const nib_family_row nib__family_gemma = {
     .norm = {.offset = 1},
     .activation = NIB_GELU_TANH,
     .act = "gelu_pytorch_tanh",
-    .older_act = "gelu", /* which means the same there */
+    .older_act = "gelu", /* which transformers treats as the same for Gemma */
     .window = NIB_WINDOW_IGNORED,
     .absent = {.heads = 16,
                .kv_heads = 16,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * GLM-4: neighbouring channels of half a head rotate, q, k and v have biases, and the gate and up
- * are stored as one tensor (fused.h). The first models have Llama's order; those of 2025 (glm4) a
- * norm after attention and one after the MLP, too.
+ * GLM-4: RoPE rotates neighbouring channels of half a head, q, k and v have biases, and gate and up
+ * are stored as one tensor (fused.h). The first models have Llama's order; those of 2025 (glm4)
+ * also have a norm after attention and one after the MLP.
  */
 #include "arch.h"
 

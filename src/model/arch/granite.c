@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Granite: Llama with four factors, of the embedding, of the scores of attention, of what a layer
- * adds to the residual, and one that logits are divided by.
+ * Granite: Llama with four factors: of the embedding, of attention scores, of what a layer adds to
+ * the residual, and a divisor of the logits.
  */
 #include "arch.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Llama, and families that differ from it in their config and weights alone: Mistral with a
- * window, Qwen2 with biases of q, k and v, Qwen3 with norms of the heads of q and k, SmolLM3 with
- * layers without positions.
+ * Llama, and families that differ from it only in config and weights: Mistral with a sliding
+ * window, Qwen2 with biases on q, k and v, Qwen3 with norms of the heads of q and k, SmolLM3 with
+ * layers without RoPE.
  */
 #include "arch.h"
 
@@ -35,7 +35,7 @@ const nib_family_row nib__family_mistral = {
     .name = "mistral",
     .class_name = "MistralForCausalLM",
     .title = "Mistral 7B, Nemo 12B, Small 3 24B",
-    .gguf = "llama", /* it has no name of its own there */
+    .gguf = "llama", /* GGUF has no name of its own for it */
     .window = NIB_WINDOW_ALWAYS,
     .absent =
         {.kv_heads = 8, .context = 131072, .window = 4096, .norm_eps = 1e-6, .rope_theta = 10000},

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * OLMo 2 and EXAONE 4: a norm after attention and one after the MLP, before their outputs are
- * added, and none before them. OLMo 2 normalizes all heads of q, and of k, together; EXAONE 4 each
- * head, and where it has windows only layers with one rotate by positions.
+ * OLMo 2 and EXAONE 4: norms after attention and after the MLP, before their outputs are added, and
+ * none before them. OLMo 2 normalizes all heads of q, and of k, together. EXAONE 4 normalizes each
+ * head, and in its models with windows only layers with a window use RoPE.
  */
 #include "arch.h"
 
-static void build(nib_build *b, const nib_config *c, nib_qk_norm norm)
+static void build_post_norm(nib_build *b, const nib_config *c, nib_qk_norm norm)
 {
     int x = nib__block_embed(b, c);
     for (int64_t layer = 0; layer < c->layers; layer++) {
@@ -18,8 +18,11 @@ static void build(nib_build *b, const nib_config *c, nib_qk_norm norm)
     nib__block_head(b, c, x);
 }
 
-static void build_olmo2(nib_build *b, const nib_config *c) { build(b, c, NIB_QK_WHOLE); }
-static void build_exaone4(nib_build *b, const nib_config *c) { build(b, c, NIB_QK_HEADS); }
+static void build_olmo2(nib_build *b, const nib_config *c) { build_post_norm(b, c, NIB_QK_WHOLE); }
+static void build_exaone4(nib_build *b, const nib_config *c)
+{
+    build_post_norm(b, c, NIB_QK_HEADS);
+}
 
 const nib_family_row nib__family_olmo2 = {
     .name = "olmo2",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Phi-3 and Phi-4: Llama's order. q, k and v are stored as one tensor, and so are the gate and up
- * (fused.h); positions may be scaled by longrope, and Phi-4 mini rotates three quarters of a head.
+ * Phi-3 and Phi-4: Llama's order. q, k and v are stored as one tensor, and so are gate and up
+ * (fused.h). RoPE may be scaled by longrope; Phi-4 mini rotates three quarters of a head.
  */
 #include "arch.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * StableLM: Llama's order with LayerNorms, and a quarter of each head's channels rotate. StableLM 2
- * 12B has Cohere's order, and a norm without bias for each head of q and k, which its checkpoints
- * store as a tensor of its own (head_norms.h).
+ * StableLM: Llama's order with LayerNorms; RoPE rotates a quarter of each head's channels. StableLM
+ * 2 12B has Cohere's order, and a norm without bias for each head of q and k, which its checkpoints
+ * store as one tensor per head (head_norms.h).
  */
 #include "arch.h"
 

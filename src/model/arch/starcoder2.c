@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * StarCoder2: Llama's order with LayerNorms, an MLP without a gate, biases everywhere, and a window
- * in all layers.
+ * StarCoder2: Llama's order with LayerNorms, an MLP without a gate, biases everywhere, and a
+ * sliding window in all layers.
  */
 #include "arch.h"
 
