@@ -12,7 +12,7 @@ holds wish.json 'set(codes(candidate("model.layers.0.mlp.up_proj", "torchao-0.10
     {"act_symmetric=yes", "act_scale_type=f32", "scale_type=f32", "group=row"}'
 holds wish.json '"slower than bf16 and without a message" in
     candidate("model.layers.0.mlp.up_proj", "torchao-0.10.cutlass_s8s4")["consequence"]'
-says 1.out 'the layout CutlassInt4PackedLayout is another engine'"'"'s'
+says 1.out 'the layout CutlassInt4PackedLayout belongs to another engine'
 status 2 4
 says 2.err '--strict'
 

@@ -35,7 +35,7 @@ static void test_resumes_exactly(void **state)
     job whole = {.folder = "whole", .steps = 12};
     (void)state;
     must_train(&whole);
-    assert_null(strstr(whole.log, "goes on"));
+    assert_null(strstr(whole.log, "resuming from"));
     /* in one process and in three, with other threads, stopped within a document and a pass */
     job parts = {.folder = "parts", .steps = 12, .stop = 5};
     expect_refused(&parts, NIB_CANCELLED, "step 5; its checkpoint was written");
