@@ -455,15 +455,16 @@ static nib_status find_kind(nib_config *c, const nib_rope_given *rope, const cha
     while (kind < COUNT(used) && strcmp(type, nib__rope_name((nib_rope_kind)kind)) != 0)
         kind++;
     if (kind == COUNT(used))
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: the rope type \"%s\" is not supported; default, linear, llama3, yarn "
-                         "and longrope are",
-                         name, nib__say_name(shown, sizeof shown, type, strlen(type)));
+        return nib__fail(
+            err, NIB_UNSUPPORTED,
+            "%s: the type \"%s\" of rope_scaling is not supported; default, linear, llama3, yarn "
+            "and longrope are",
+            name, nib__say_name(shown, sizeof shown, type, strlen(type)));
     if (only_long && kind != NIB_ROPE_PLAIN && kind != NIB_ROPE_LONGROPE)
         return nib__fail(
             err, NIB_UNSUPPORTED,
-            "%s: the rope type \"%s\" is not supported for %s; default and longrope are", name,
-            type, nib__arch_name(c->arch));
+            "%s: the type \"%s\" of rope_scaling is not supported for %s; default and longrope are",
+            name, type, nib__arch_name(c->arch));
     c->rope = (nib_rope_kind)kind;
     return NIB_OK;
 }

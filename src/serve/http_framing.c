@@ -57,7 +57,7 @@ const char *framing_fault(struct MHD_Connection *mhd, const char *version)
     if (f.codings > 1)
         return "Transfer-Encoding is given twice";
     if (f.codings > 0 && strcmp(version, MHD_HTTP_VERSION_1_1) != 0)
-        return "Transfer-Encoding needs HTTP/1.1";
+        return "Transfer-Encoding needs HTTP version 1.1";
     if (f.lengths > 0 && f.codings > 0)
         return "Content-Length and Transfer-Encoding are both given";
     return NULL;
