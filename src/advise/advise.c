@@ -267,8 +267,9 @@ static int compare(double a, double b, double equal)
     return b * (1 + equal) < a ? -1 : 0;
 }
 
-/* True if a is no worse in anything and better in something. Nearly equal times make no cycle: all
- * recipes in it would have the same cost and bytes, and each a clearly shorter time. */
+/* True if a is at least as good as b in everything and better in something. Treating nearly equal
+ * times as equal cannot make a cycle: its recipes would share cost and bytes, and each would need a
+ * clearly shorter time than the next. */
 static bool beats(const nib_merit *a, const nib_merit *b)
 {
     const int cost = compare(a->cost, b->cost, 0), bytes = compare(a->bytes, b->bytes, 0),

@@ -273,7 +273,7 @@ const nib_train_key nib__train_keys[] = {
     WHOLE("checkpoint.keep_latest_k", OUT(keep), 0, MANY, "checkpoints to keep; 0: all"),
     WHOLE("checkpoint.load_step", OUT(load_step), -1, MANY, "step to resume from; -1: the last"),
     TEXT("checkpoint.initial_load_path", NIB_KEY_READ, OUT(initial_load),
-         "a model to start from if there is no checkpoint"),
+         "initial weights, used if no checkpoint exists"),
     FLAG("checkpoint.last_save_in_hf", OUT(export_last),
          "also write the model at the end, in Hugging Face's layout"),
     WORD("checkpoint.export_dtype", DRAFT(export_type), "float32|bfloat16|float16",
