@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Test helper: checkpoints made of listed tensors in a directory that vanishes, with a config.json
- * or none.
+ * Test helper: builds a checkpoint of listed tensors, with or without a config.json, in a temporary
+ * directory.
  */
 #ifndef NIB_CHECKPOINT_BUILD_H
 #define NIB_CHECKPOINT_BUILD_H
@@ -13,7 +13,7 @@
 #include "safetensors_build.h"
 
 typedef struct part {
-    const char *name, *type; /* name NULL: left out */
+    const char *name, *type; /* name NULL: tensor left out */
     int rank;
     int64_t shape[4];
     const void *data; /* NULL: zeros */
@@ -22,7 +22,7 @@ typedef struct part {
 typedef struct made {
     char dir[256];
     nib_allocator allocator;
-    nib_checkpoint *cp; /* NULL: not opened */
+    nib_checkpoint *cp; /* NULL if opening failed */
     nib_err err;
 } made;
 
@@ -34,8 +34,8 @@ static inline size_t part_bytes(const part *p)
     return bits / 8;
 }
 
-/* metadata: the members of __metadata__, or NULL; config: the text of config.json, or NULL. Opens;
- * what fails is left in m->err. */
+/* metadata: the members of __metadata__, or NULL; config: the text of config.json, or NULL. Writes
+ * and opens the checkpoint; m->err holds any error. */
 static inline nib_status make_described(made *m, const char *metadata, const char *config,
                                         const part *parts, size_t count)
 {
@@ -77,7 +77,7 @@ static inline nib_status make_checkpoint(made *m, const char *config, const part
     return make_described(m, NULL, config, parts, count);
 }
 
-/* As make_described, of what must open. */
+/* Like make_described, but opening must succeed. */
 static inline void open_parts(made *m, const char *metadata, const part *parts, size_t count)
 {
     if (make_described(m, metadata, NULL, parts, count) != NIB_OK)
@@ -90,7 +90,7 @@ static inline void drop_checkpoint(made *m)
     drop_directory(m->dir);
 }
 
-/* The description of a scheme, escaped as a member of __metadata__. */
+/* A scheme's description, escaped as a member of __metadata__. */
 static inline void describe_nibble(char out[1024], const char *scheme, int64_t n, int64_t k)
 {
     const nib_allocator a = nib__allocator_default();
@@ -108,7 +108,7 @@ static inline void describe_nibble(char out[1024], const char *scheme, int64_t n
     nib__text_free(&member);
 }
 
-/* The weight of module m: its status, and what its error says. */
+/* Expects this status and error from reading the weight of module m. */
 static inline void expect_weight(const made *m, nib_status status, const char *fragment)
 {
     nib_weight w = {.n = -7};
@@ -121,7 +121,8 @@ static inline void expect_weight(const made *m, nib_status status, const char *f
         assert_int_equal(w.n, -7); /* untouched */
 }
 
-/* Opens and reads module m; the sentence holds the fragment. NIB_OK with "" is no error. */
+/* Opens the checkpoint and reads module m. The error contains the fragment; NIB_OK with "" means no
+ * error. */
 static inline void expect_module(const char *config, const part *parts, size_t count,
                                  nib_status status, const char *fragment)
 {
@@ -141,7 +142,7 @@ static inline void expect_module(const char *config, const part *parts, size_t c
     drop_checkpoint(&m);
 }
 
-/* One of the parts in place of another of its name (its name NULL: left out). */
+/* Replaces the part at index `at` (name NULL: leaves it out). */
 typedef struct change {
     size_t at;
     part by;
@@ -162,7 +163,7 @@ static inline void expect_changes(const char *config, const part *parts, size_t 
     }
 }
 
-/* Whichever allocation fails, opening a checkpoint says that memory ran out, and keeps nothing. */
+/* Whichever allocation fails, opening a checkpoint returns NIB_NO_MEMORY and leaks nothing. */
 static inline void check_memory_of_opening(const char *path)
 {
     nib_status status = NIB_NO_MEMORY;

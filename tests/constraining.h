@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For the tests of constrained decoding: a tokenizer with its trie, and texts taken byte by byte.
+ * Helpers for tests of constrained decoding: a tokenizer with its trie, and texts accepted byte by
+ * byte.
  */
 #ifndef NIB_TESTS_CONSTRAINING_H
 #define NIB_TESTS_CONSTRAINING_H
@@ -13,7 +14,7 @@
 typedef struct constraining {
     nib_tokenizer *tokenizer;
     nib_token_trie *trie;
-    int32_t bytes[256]; /* id of the token of one byte; -1: none */
+    int32_t bytes[256]; /* id of the token that is this one byte; -1: none */
 } constraining;
 
 static inline constraining open_constraining(const char *path)
@@ -56,7 +57,7 @@ static inline nib_constraint *open_constraint(const constraining *c, const char 
     return constraint;
 }
 
-/* Bytes of the text that may come, one token each. */
+/* Accepts the text one byte token at a time; returns how many bytes were accepted. */
 static inline size_t taken(const constraining *c, nib_constraint_state *state, const char *text,
                            size_t size)
 {
@@ -66,7 +67,7 @@ static inline size_t taken(const constraining *c, nib_constraint_state *state, c
     return n;
 }
 
-/* True if the text is a whole value of the constraint. */
+/* True if the constraint accepts the text as a complete value. */
 static inline bool accepts(const constraining *c, const nib_constraint *constraint,
                            const char *text)
 {
@@ -84,7 +85,7 @@ static inline walking open_walking(const constraining *c, uint64_t seed)
     return w;
 }
 
-/* A mask is what taking each token says. */
+/* The mask allows exactly the tokens that the constraint accepts. */
 static inline void expect_mask(walking *w, const nib_constraint_state *state)
 {
     bool some = nib__constraint_complete(state);
@@ -108,7 +109,7 @@ static inline void expect_mask(walking *w, const nib_constraint_state *state)
         assert_false(walking_allows(w, (int32_t)id));
 }
 
-/* Walks that take what masks allow, with a mask looked at before each step. */
+/* Random walks through allowed tokens; every step checks the mask first. */
 static inline void expect_masks(const constraining *c, const nib_constraint *constraint,
                                 uint64_t seed, const char *first, int walks, int steps)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An allocator for tests that fails from the nth request on and counts what is alive.
+ * An allocator for tests that fails from the nth request on and counts live allocations.
  */
 #ifndef NIB_TESTS_FAILING_H
 #define NIB_TESTS_FAILING_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A device for tests, whose memory is the host's and whose launches compute nothing: what a driver
- * can refuse is refused when a test says so. It is the engine's one device, "opencl", so that plans
- * take the rows of OpenCL.
+ * A fake GPU for tests. Its memory is host memory and its launches compute nothing; a test chooses
+ * which calls fail, as a driver might. It is the engine's only device, "opencl", so plans use the
+ * OpenCL rows.
  */
 #ifndef NIB_TESTS_FAILING_GPU_H
 #define NIB_TESTS_FAILING_GPU_H
@@ -13,17 +13,17 @@
 #include <stdlib.h>
 
 typedef struct failing_gpu {
-    const char *open_words;      /* it does not open, and why; NULL: it does */
-    const char *refuse_function; /* that is not compiled; NULL: all are */
-    const char *refuse_option;   /* programs with this among their options are not; NULL: all are */
-    uint64_t room;               /* bytes that it really has */
+    const char *open_words;      /* error of opening the device; NULL: opens */
+    const char *refuse_function; /* fails to compile; NULL: none */
+    const char *refuse_option;   /* programs with this option fail; NULL: none */
+    uint64_t room;               /* bytes that can really be allocated */
     uint64_t held;
-    int takes_left;          /* pieces of memory that it still gives; negative: any number */
-    const char *fail_launch; /* a function; NULL: none */
+    int takes_left;          /* allocations that still succeed; negative: all */
+    const char *fail_launch; /* function whose launch fails; NULL: none */
     bool hangs, fail_read;
-    bool subgroups; /* a fact of it */
-    int live;       /* pieces, programs, functions and events that were not given back */
-    int launches;   /* that were accepted */
+    bool subgroups; /* whether the device has subgroups */
+    int live;       /* buffers, programs, functions and events not released */
+    int launches;   /* accepted launches */
     int copies;     /* to and from the host */
     uint64_t copied;
 } failing_gpu;
@@ -187,7 +187,8 @@ static const nib_gpu_driver failing_driver = {
     .release_event = failing_give_any,
 };
 
-/* A device that refuses nothing, and has what rows of OpenCL need and rates that order plans. */
+/* A device that refuses nothing. It has the facts that OpenCL rows need, and rates that rank plans.
+ */
 static inline void failing_init(failing_gpu *f)
 {
     *f = (failing_gpu){.room = UINT64_C(1) << 32, .takes_left = -1};
@@ -215,7 +216,7 @@ static inline void failing_describe(nib_gpu_found *out, failing_gpu *f)
     m->facts.fact[NIB_FACT_SUBGROUPS] = f->subgroups;
 }
 
-/* The engine then has this device and no other; false: no memory. */
+/* Makes this the engine's only device; false: out of memory. */
 static inline bool failing_offer(nib_engine *engine, failing_gpu *f)
 {
     engine->gpus = nib__calloc(&engine->allocator, NIB_GPUS_MAX, sizeof *engine->gpus);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Builds GGUF files in memory, right or wrong: what is appended is all that is in them.
+ * Builds GGUF files in memory, valid or not: a file holds exactly what the test appends.
  */
 #ifndef NIB_TESTS_GGUF_BUILD_H
 #define NIB_TESTS_GGUF_BUILD_H
@@ -22,7 +22,7 @@ static inline void put_bytes(gguf_file *f, const void *bytes, size_t size)
     f->size += size;
 }
 
-/* `bytes` of value, little-endian. */
+/* Appends the low `bytes` bytes of value, little-endian. */
 static inline void put_int(gguf_file *f, uint64_t value, int bytes)
 {
     for (int i = 0; i < bytes; i++) {
@@ -78,7 +78,7 @@ static inline void put_key_array(gguf_file *f, const char *key, uint32_t kind, u
     put_int(f, count, 8);
 }
 
-/* ggml's number of the type; dimensions in the file's order, 0 ends them. */
+/* type: ggml's type number; dimensions in file order, ended by 0. */
 static inline void put_tensor(gguf_file *f, const char *name, uint32_t type, uint64_t d0,
                               uint64_t d1, uint64_t offset)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Test helper: a scheme as the golden files of torchao name it, "8da4w-g32", or "8da4w-g32:f32"
- * where a config asks for the type of its scales. What follows a dot is the type of the weight.
+ * Test helper: parses a scheme name from torchao's golden files, "8da4w-g32", or "8da4w-g32:f32" if
+ * a config sets the scale type. A suffix after a dot is the weight's type.
  */
 #ifndef NIB_TEST_GOLDEN_SCHEME_H
 #define NIB_TEST_GOLDEN_SCHEME_H
@@ -22,7 +22,7 @@ static inline nib_type golden_type(const char *name)
                                           : NIB_TYPE_BF16;
 }
 
-/* The type that scales are asked to have; NONE: none is asked. */
+/* The requested scale type; NONE if the name has none. */
 static inline nib_type golden_scales(const char *name)
 {
     const char *end = name + strcspn(name, ":.\t");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The values that tools/golden's generators of training make, too: functions of tensor and place,
- * so that golden files need not hold them.
+ * The same values as tools/golden's training generators make: functions of tensor and index, so
+ * golden files need not store them.
  */
 #ifndef NIB_TEST_GOLDEN_VALUES_H
 #define NIB_TEST_GOLDEN_VALUES_H

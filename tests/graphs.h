@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The graph of a Llama by its sizes alone, for plans of layers that no config describes.
+ * Builds a Llama graph from sizes alone, for plans without a config.
  */
 #ifndef NIB_TESTS_GRAPHS_H
 #define NIB_TESTS_GRAPHS_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Test helper: a sink that keeps what is written. Include it after cmocka.h.
+ * Test helper: a sink that stores everything written to it. Include it after cmocka.h.
  */
 #ifndef NIB_TESTS_KEPT_H
 #define NIB_TESTS_KEPT_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looking for lines in a ledger.
+ * Test helper: searches the lines of a ledger.
  */
 #ifndef NIB_TESTS_LEDGER_LINES_H
 #define NIB_TESTS_LEDGER_LINES_H
@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* How many settings have the code (NULL: any) and words in "NAME ASKED: TEXT". */
+/* Counts settings that have the code (NULL: any) and contain `words` in "NAME ASKED: TEXT". */
 static inline size_t count_settings(const nib_ledger *ledger, const char *code, const char *words)
 {
     size_t count = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Test helper: the known machines, for the tests of a whole file. Include it after cmocka.h.
+ * Test helper: the known machines, opened once for all tests of a file. Include it after cmocka.h.
  */
 #ifndef NIB_TESTS_MACHINES_H
 #define NIB_TESTS_MACHINES_H
@@ -25,7 +25,7 @@ static int close_machines(void **state)
     return 0;
 }
 
-/* Runs an array of tests with the machines open; the value is what main returns. */
+/* Runs an array of tests with the machines open; main returns its value. */
 #define RUN_WITH_MACHINES(tests) cmocka_run_group_tests(tests, open_machines, close_machines)
 
 #endif

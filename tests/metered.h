@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An allocator for tests that knows how much is held at a time, and the most that ever was.
+ * An allocator for tests that tracks current and peak bytes.
  */
 #ifndef NIB_TESTS_METERED_H
 #define NIB_TESTS_METERED_H
@@ -32,7 +32,7 @@ static inline void *metered_resize(void *ctx, void *old, size_t size)
         abort();
     memcpy(base, &size, sizeof size);
     m->now += size;
-    /* A reallocation may hold both blocks for a moment. */
+    /* Reallocation may briefly hold both blocks. */
     m->peak = m->now + before > m->peak ? m->now + before : m->peak;
     return base + HEADER;
 }

@@ -26,12 +26,12 @@ typedef struct onnx_tensor {
     int64_t dims[8];
     int rank;
     int type;
-    int64_t count; /* of values */
+    int64_t count; /* number of values */
     uint8_t bytes[4096];
     size_t size;
 } onnx_tensor;
 
-/* Bits of one stored value; 0: a type that these tests do not use. */
+/* Bits of one stored value; 0 for a type that these tests do not use. */
 static inline int onnx_bits(int type)
 {
     switch (type) {
@@ -62,7 +62,7 @@ static inline bool onnx_varint(const uint8_t **at, const uint8_t *end, uint64_t 
     return false;
 }
 
-/* int32_data holds one value each, except that two 4-bit values share one. */
+/* Each int32_data entry holds one value, or two if they have 4 bits. */
 static inline bool onnx_put_int32(onnx_tensor *t, uint64_t value)
 {
     const size_t size = onnx_bits(t->type) <= 8 ? 1 : (size_t)onnx_bits(t->type) / 8;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Test helper: a checkpoint that must open, or the test fails with the reason.
+ * Test helper: opens a checkpoint, or fails the test with the error.
  */
 #ifndef NIB_TESTS_OPENING_H
 #define NIB_TESTS_OPENING_H

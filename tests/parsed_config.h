@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Test helper: a config.json parsed from its text.
+ * Test helper: parses a config.json from text.
  */
 #ifndef NIB_TESTS_PARSED_CONFIG_H
 #define NIB_TESTS_PARSED_CONFIG_H
@@ -43,7 +43,7 @@ static inline void close_parsed(parsed *p)
     "\"hidden_size\":64,\"intermediate_size\":172,\"num_hidden_layers\":2,"                        \
     "\"num_attention_heads\":4,\"vocab_size\":300,\"max_position_embeddings\":1024"
 
-/* A whole config of one architecture; `more` comes last, and a later key counts. */
+/* A complete config of one architecture. `more` comes last, so its keys override earlier ones. */
 static inline void open_config(parsed *p, const char *arch, const char *more)
 {
     char text[4096];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Test helper: a published config.json, which is parsed, has the weights that its card says, and is
- * planned without a weight on a machine that is not here. Include it after cmocka.h.
+ * Test helper: checks a published config.json. It must parse, have as many weights as the model
+ * card says, and plan without weights for another machine. Include it after cmocka.h.
  */
 #ifndef NIB_TESTS_PUBLISHED_H
 #define NIB_TESTS_PUBLISHED_H
@@ -15,7 +15,7 @@
 #include "safetensors_build.h"
 
 static nib_engine *engine;
-static char directory[256]; /* of its config.json */
+static char directory[256]; /* holds its config.json */
 
 static int open_published(void **state)
 {
@@ -32,7 +32,7 @@ static int close_published(void **state)
     return 0;
 }
 
-/* Weights in matrices, a tied head counted once. */
+/* Number of weights in matrices, counting a tied head once. */
 static void check_weights(parsed *p, const char *name, double billions)
 {
     nib_graph graph;
@@ -48,7 +48,7 @@ static void check_weights(parsed *p, const char *name, double billions)
         fail_msg("%s: %.4f billion weights", name, weights / 1e9);
 }
 
-/* Every layer is done as asked, and nothing else of the plan is other than asked. */
+/* Expects every layer and every setting of the plan to be done as asked. */
 static void check_plan(nib_model *model, const char *name, const char *recipe)
 {
     const nib_request request = {.recipe = recipe, .device = "xeon-spr", .strict = true};
@@ -72,7 +72,7 @@ static void check_plan(nib_model *model, const char *name, const char *recipe)
     nib_plan_free(plan);
 }
 
-/* text: the config.json. The caller closes *p. */
+/* text: the contents of config.json. The caller closes *p. */
 static void open_as_published(parsed *p, const char *name, const char *text, double billions)
 {
     nib_model *model = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For tests of templates: a source and its variables, opened and rendered in one.
+ * Test helper: opens and renders a template with its variables in one call.
  */
 #ifndef NIB_TESTS_RENDERING_H
 #define NIB_TESTS_RENDERING_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Test helper: sources of listed tensors, rewrites of them, and what came of it, all in one folder
- * that vanishes.
+ * Test helper: source checkpoints of listed tensors, their rewrites and the results, all in one
+ * temporary folder.
  */
 #ifndef NIB_TESTS_REWRITING_H
 #define NIB_TESTS_REWRITING_H

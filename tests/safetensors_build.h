@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Test helper: safetensors files from a header's text, in memory and on disk, and directories that
- * vanish at the end. Written here and not by our writer, so that reader and writer do not share an
- * error.
+ * Test helper: builds safetensors files from header text, in memory and on disk, and temporary
+ * directories. It does not use our writer, so a bug shared by reader and writer cannot hide.
  */
 #ifndef NIB_SAFETENSORS_BUILD_H
 #define NIB_SAFETENSORS_BUILD_H
@@ -16,8 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Eight bytes of size, the header as it is, then `data_size` bytes of data (zeros for NULL). Freed
- * by free. */
+/* Eight bytes of header size, the header verbatim, then `data_size` bytes of data (NULL: zeros).
+ * The caller frees it. */
 static inline uint8_t *build_file(const char *header, size_t header_size, const void *data,
                                   size_t data_size, size_t *size)
 {
@@ -58,7 +57,7 @@ static inline void write_safetensors(const char *directory, const char *name, co
     free(file);
 }
 
-/* A new directory under $TMPDIR. */
+/* Creates a directory under $TMPDIR. */
 static inline const char *make_directory(char out[256])
 {
     const char *base = getenv("TMPDIR");

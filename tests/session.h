@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Test helper: an engine, a model, a plan and a session in one, and logits by sequence and
+ * Test helper: opens engine, model, plan and session together, and computes logits by sequence and
  * position.
  */
 #ifndef NIB_TESTS_SESSION_H
@@ -20,7 +20,7 @@ typedef struct opened {
 
 typedef struct open_how {
     const char *path, *recipe, *dtype, *cache, *isa, *tokenizer, *device;
-    nib_strings without;    /* rows that are left out */
+    nib_strings without;    /* kernel rows to exclude */
     int threads, sequences; /* 0: 1 */
     int64_t context;
     const nib_allocator *allocator;
@@ -36,7 +36,7 @@ static inline void close_opened(opened *o)
     *o = (opened){0};
 }
 
-/* On failure everything is closed again and err says why. */
+/* On failure closes everything and sets err. */
 static inline nib_status try_open(opened *o, const open_how *how, nib_err *err)
 {
     const nib_engine_options options = {.threads = how->threads ? how->threads : 1,
@@ -52,7 +52,7 @@ static inline nib_status try_open(opened *o, const open_how *how, nib_err *err)
     *o = (opened){0};
     nib_status status = nib_engine_open(&o->engine, &options, err);
     if (status == NIB_OK) {
-        o->engine->measured = true; /* rates order nothing that could change a bit */
+        o->engine->measured = true; /* skip measuring: rates cannot change a bit */
         const nib_model_options model = {.tokenizer = how->tokenizer};
         status = nib_model_open(&o->model, o->engine, how->path, &model, err);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests that cannot run here. Such a test prints "skipped: TEST: REASON" and ends as skipped.
- * tests/run lists these lines at the end of a run and fails a program that skips without one.
+ * Skips tests that cannot run on this machine. Such a test prints "skipped: TEST: REASON" and ends
+ * as skipped. tests/run lists these lines at the end and fails a program that skips without one.
  */
 #ifndef NIB_TESTS_SKIPPING_H
 #define NIB_TESTS_SKIPPING_H
@@ -21,7 +21,7 @@
 #define SKIP_SANITIZED "not under sanitizers"
 #define SKIP_SLOW "left to make matrix, because it is slow under sanitizers"
 
-/* A driver's compiler is not made for the sanitizers. */
+/* Driver compilers do not run under the sanitizers. */
 #if defined(__SANITIZE_ADDRESS__)
 enum { SANITIZED = 1 };
 #else
@@ -34,30 +34,30 @@ enum { SLOW = 1 };
 enum { SLOW = SANITIZED };
 #endif
 
-/* The step through many cases where kernels are instrumented or emulated, and so forty times as
- * slow; 1 elsewhere, and where NIBBLE_TEST_ALL asks for all cases, as `make matrix` does. */
+/* Step width for loops over many cases. Instrumented or emulated kernels are forty times slower and
+ * take only some cases; elsewhere, and with NIBBLE_TEST_ALL (`make matrix`), the step is 1. */
 static inline int sparse(int step)
 {
     const char *all = getenv("NIBBLE_TEST_ALL");
     return SLOW && (all == NULL || all[0] == 0) ? step : 1;
 }
 
-/* Ends the calling test, or the one that called the helper, as skipped. */
+/* Ends the running test as skipped. */
 #define skip_test(test, reason)                                                                    \
     do {                                                                                           \
         printf("skipped: %s: %s\n", test, reason);                                                 \
         skip();                                                                                    \
-        abort(); /* not reached: skip() jumps, and compilers cannot know it */                     \
+        abort(); /* not reached: skip() jumps, which compilers cannot see */                       \
     } while (0)
 
-/* Leaves a test that is slow where kernels are instrumented or emulated to `make matrix`. */
+/* Skips a test that is slow with instrumented or emulated kernels; `make matrix` runs it. */
 #define skip_slow()                                                                                \
     do {                                                                                           \
         if (sparse(2) != 1)                                                                        \
             skip_test(__func__, SKIP_SLOW);                                                        \
     } while (0)
 
-/* Skips the test unless the environment variable is set; its value is a folder. */
+/* Returns the folder named by the environment variable; skips the test if it is unset. */
 static inline const char *folder_or_skip(const char *variable, const char *test)
 {
     const char *folder = getenv(variable);
@@ -66,11 +66,11 @@ static inline const char *folder_or_skip(const char *variable, const char *test)
     return folder;
 }
 
-/* Data of others that cannot ship: a test that reads it stands in tests/data/README.md, beside the
- * test that covers the same part without it. */
+/* Third-party data that we cannot ship. tests/data/README.md lists every test that reads it, beside
+ * the test that covers the same code without it. */
 #define test_data() folder_or_skip("NIBBLE_TEST_DATA", __func__)
 
-/* Tokenizers that tools/golden/make_tokenizers.py builds from that data. */
+/* Tokenizers built from that data by tools/golden/make_tokenizers.py. */
 #define test_tokenizers() folder_or_skip("NIBBLE_TOKENIZERS", __func__)
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Test helper: a golden model opened as a training config would be, with the golden batch, and its
- * micro-batch run.
+ * Test helper: opens a golden model as a training config would, with the golden batch, and runs its
+ * micro-batch.
  */
 #ifndef NIB_TESTS_STEP_FIXTURE_H
 #define NIB_TESTS_STEP_FIXTURE_H
@@ -19,9 +19,9 @@
 
 enum { LENGTH = 20, ROWS = 2 };
 
-/* A golden model, opened as a training config would be. */
+/* A golden model, opened as a training config would. */
 typedef struct fixture {
-    nib_engine *engine, *own; /* own: `engine`, where the setting has none; NULL */
+    nib_engine *engine, *own; /* own: the engine opened here, or NULL if the setting has one */
     nib_model *model;
     nib_checkpoint *golden;
     nib_plan *plan;
@@ -38,10 +38,10 @@ typedef struct setting {
     int threads;
     nib_ac checkpointing;
     bool wgrad_with_hp;
-    bool watched;               /* so that operations run one by one and not in chains */
-    const char *qat;            /* the golden file of gradients in quantization-aware training */
+    bool watched;               /* runs operations one by one, not in chains */
+    const char *qat;            /* golden gradients of quantization-aware training */
     const char *device, *place; /* of the request; NULL: the CPU */
-    nib_engine *engine;         /* whose device keeps what it compiled; NULL: a new one */
+    nib_engine *engine;         /* reused, with its compiled kernels; NULL: a new one */
 } setting;
 
 static inline void ok(nib_status status, const nib_err *err)
@@ -50,7 +50,7 @@ static inline void ok(nib_status status, const nib_err *err)
         fail_msg("%s", err->text);
 }
 
-/* A golden tensor's values; they may lie unaligned in the file. */
+/* A golden tensor's values, which may be unaligned in the file. */
 static inline int64_t values(const fixture *f, const char *name, void *to, size_t room)
 {
     const nib_tensor *t = nib__checkpoint_find(f->golden, name);
@@ -101,7 +101,7 @@ static inline void open_fixture(fixture *f, const setting *s)
     if (s->engine == NULL)
         ok(nib_engine_open(&f->own, &options, &err), &err);
     f->engine = s->engine != NULL ? s->engine : f->own;
-    f->engine->measured = true; /* rates order nothing that could change a bit */
+    f->engine->measured = true; /* skip measuring: rates cannot change a bit */
     ok(nib_model_open(&f->model, f->engine, path, NULL, &err), &err);
     f->model->net.training = true;
     f->model->net.train = (nib_train_config){.batch = ROWS,
@@ -155,7 +155,7 @@ static inline void close_fixture(fixture *f)
     nib_engine_close(f->own);
 }
 
-/* max |a - b| / max |b| over a parameter; NaN where one of them is */
+/* max |a - b| / max |b| over a parameter; NaN if either has one */
 static inline double distance(const float *a, const float *b, size_t count)
 {
     double most = 0, scale = 0;

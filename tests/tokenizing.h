@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For the tests of src/tokenizer: files as text, tokenizers from text or from parts of another, ids
- * as words. Golden files are found from the root of the tree, where `make` runs.
+ * Helpers for tests of src/tokenizer: reads files, opens tokenizers from text or from tables of
+ * another, prints and parses ids. Golden file paths are relative to the root of the tree, where
+ * `make` runs.
  */
 #ifndef NIB_TESTS_TOKENIZING_H
 #define NIB_TESTS_TOKENIZING_H
@@ -18,7 +19,7 @@
 
 #include <cmocka.h>
 
-/* A whole file in an arena; fails the test if it is not there. */
+/* Reads a whole file into an arena; fails the test if it is missing. */
 static inline char *read_text(nib_arena *arena, const char *path, size_t *size)
 {
     const nib_allocator a = nib__allocator_default();
@@ -61,7 +62,7 @@ static inline nib_tokenizer *open_path(const char *path, const char *config_path
     return t;
 }
 
-/* The same tokenizer by its tables, which *held has and must keep while it is in use. */
+/* Reopens the tokenizer from its tables. *held stores them and must outlive it. */
 static inline nib_tokenizer *by_tables(nib_text *held, const nib_tokenizer *t, const char *json,
                                        size_t size)
 {
@@ -78,7 +79,7 @@ static inline nib_tokenizer *by_tables(nib_text *held, const nib_tokenizer *t, c
     return opened;
 }
 
-/* "1 2 3" or, for an error, "! sentence". */
+/* "1 2 3", or "! message" for an error. */
 static inline void ids_text(nib_text *out, const nib_tokenizer *t, const char *text, size_t size,
                             unsigned flags)
 {
@@ -106,7 +107,7 @@ static inline void expect_ids(const nib_tokenizer *t, const char *text, unsigned
     nib__text_free(&out);
 }
 
-/* "1 2 3" as ids. */
+/* Parses "1 2 3" into ids. */
 static inline size_t read_ids(const char *words, int32_t *ids, size_t most)
 {
     size_t count = 0;
@@ -118,8 +119,8 @@ static inline size_t read_ids(const char *words, int32_t *ids, size_t most)
     return count;
 }
 
-/* Text of ids, decoded at once and id by id: the two must be the same, and each piece valid UTF-8.
- */
+/* Decodes ids at once and one by one: both must give the same text, and each piece must be valid
+ * UTF-8. */
 static inline void decode_both(nib_text *out, const nib_tokenizer *t, const int32_t *ids,
                                size_t count, bool skip_special)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Test helper: runs of a tiny model on a tiny text, in a folder of their own, with what they say.
+ * Test helper: trains a tiny model on a tiny text in a temporary folder, and keeps its output.
  */
 #ifndef NIB_TESTS_TRAIN_RUNS_H
 #define NIB_TESTS_TRAIN_RUNS_H
@@ -44,7 +44,7 @@ static inline void write_text(const char *name, const char *text, size_t size)
     fclose(f);
 }
 
-/* Not inline: gcc 12 would then warn of a pointer to `text` where there is none. */
+/* Not inline: gcc 12 would then falsely warn about a pointer to `text`. */
 __attribute__((noinline, unused)) static char *read_file(const char *name, size_t *size)
 {
     const nib_allocator a = nib__allocator_default();
@@ -64,20 +64,20 @@ static inline bool exists(const char *name)
 
 typedef struct job {
     const char *folder;
-    int64_t steps, stop, interval, keep, load; /* stop: cancelled after so many; load 0: the last */
+    int64_t steps, stop, interval, keep, load; /* stop: cancel after this many; load 0: the last */
     int64_t batch, global_batch, sequence;
-    double norm_eps, rate; /* 0: the usual ones */
+    double norm_eps, rate; /* 0: defaults */
     const char *dataset, *metrics, *out;
     nib_type export_dtype;
     bool export_last;
-    const char *qat;           /* the recipe that is trained for */
+    const char *qat;           /* recipe of quantization-aware training */
     const char *recipe, *skip; /* of the request */
     bool wgrad_with_hp;
     const char *initial_load;
     int threads;
     bool unsaved;
     nib_err err;
-    char log[2048], lines[4096]; /* what it said */
+    char log[2048], lines[4096]; /* its output */
 } job;
 
 static inline bool on_progress(void *ctx, const char *what, uint64_t done, uint64_t total)

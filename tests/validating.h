@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks a JSON text against a schema without src/constrain, on trees: for the keywords that
- * docs/schemas.md lists. Numbers are compared as doubles, keys in any order, none twice.
+ * Validates JSON against a schema without src/constrain, on trees. Supports the keywords listed in
+ * docs/schemas.md. Compares numbers as doubles, accepts keys in any order, rejects duplicates.
  */
 #ifndef NIB_TESTS_VALIDATING_H
 #define NIB_TESTS_VALIDATING_H
@@ -14,16 +14,16 @@
 typedef struct json_tree json_tree;
 struct json_tree {
     nib_json_event kind;
-    const char *text; /* of a string, decoded */
+    const char *text; /* decoded, if a string */
     size_t size;
     double number;
-    const char *key; /* of a member of an object */
+    const char *key; /* if a member of an object */
     size_t key_size;
-    json_tree *first, *next; /* child, and the one after this */
+    json_tree *first, *next; /* first child and next sibling */
     size_t count;            /* children */
 };
 
-/* The value whose first event was read; NULL: it is no JSON. */
+/* Builds the value whose first event was just read; NULL: not JSON. */
 static inline json_tree *grow_tree(nib_json *json, nib_arena *arena)
 {
     json_tree *tree = nib__arena_take(arena, 1, sizeof *tree), **last;
@@ -130,7 +130,7 @@ static inline bool object_is_of(const json_tree *value, const json_tree *schema,
             return false;
     for (const json_tree *m = value->first; m != NULL; m = m->next) {
         const json_tree *own = member(properties, m->key, m->key_size);
-        /* A name that is written twice is found first elsewhere. */
+        /* member() finds the first, so this is a duplicate name. */
         if (own != NULL && member(value, m->key, m->key_size) != m)
             return false;
         own = own != NULL ? own : other;
@@ -164,7 +164,7 @@ static inline bool string_is_of(const json_tree *value, const json_tree *schema)
            (double)characters <= limit(schema, "maxLength", HUGE_VAL);
 }
 
-/* How many of the schemas of a list the value is of. */
+/* Counts the schemas of a list that accept the value. */
 static inline size_t of_how_many(const json_tree *value, const json_tree *list,
                                  const json_tree *root)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random walks through the masks of a constraint: texts that a model which knows nothing would
- * write.
+ * Random walks through a constraint's masks: the texts of an untrained model.
  */
 #ifndef NIB_TESTS_WALKING_H
 #define NIB_TESTS_WALKING_H
@@ -14,7 +13,7 @@ typedef struct walking {
     nib_masks *masks;
     uint32_t *allowed; /* [words] */
     uint64_t random;
-    int soft, hard; /* tokens after which it ends what it can, and after which it gives up */
+    int soft, hard; /* steps after which it closes what it can; gives up */
 } walking;
 
 static inline uint64_t walking_random(walking *w)
@@ -28,7 +27,7 @@ static inline bool walking_allows(const walking *w, int32_t id)
     return id >= 0 && w->allowed[id / 32] >> (id % 32) & 1;
 }
 
-/* The first token of the byte that is allowed; -1: none. */
+/* The first allowed token that is this byte; -1: none. */
 static inline int32_t walking_byte(const walking *w, uint8_t byte)
 {
     for (size_t id = 0; id < w->trie->vocab; id++) {
@@ -40,7 +39,8 @@ static inline int32_t walking_byte(const walking *w, uint8_t byte)
     return -1;
 }
 
-/* One of the allowed tokens; past `soft` one that ends something; -1: none is allowed. */
+/* Chooses an allowed token, past `soft` preferably one that closes something; -1: none is allowed.
+ */
 static inline int32_t walking_choose(walking *w, int step)
 {
     int64_t count = 0;
@@ -48,7 +48,7 @@ static inline int32_t walking_choose(walking *w, int step)
         count += __builtin_popcount(w->allowed[i]);
     if (count == 0)
         return -1;
-    /* Many tokens are letters: without this hardly any string would end. */
+    /* Most tokens are letters, so strings would hardly ever end without this. */
     const bool end = step >= w->soft || walking_random(w) % 4 == 0;
     for (const char *c = "\"}],:"; end && *c != 0; c++) {
         const int32_t id = walking_byte(w, (uint8_t)*c);
@@ -64,7 +64,7 @@ static inline int32_t walking_choose(walking *w, int step)
 
 typedef enum walked { WALK_ENDED, WALK_LONG, WALK_STUCK } walked;
 
-/* Appends the text of one walk. */
+/* Appends the text of one random walk. */
 static inline walked walk_once(walking *w, const nib_constraint *c, nib_text *out)
 {
     nib_constraint_state state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Test helper: zip files with stored members, whose every record can be found again and changed.
- * Written from the format's description, not with our reader's code.
+ * Test helper: builds zip files with stored members and remembers the offset of every record, so
+ * tests can change them. Written from the format specification, without our reader's code.
  */
 #ifndef NIB_ZIP_BUILD_H
 #define NIB_ZIP_BUILD_H
@@ -18,9 +18,9 @@ typedef struct zip_part {
     size_t size;
 } zip_part;
 
-/* Offsets of the records, for a test to change. */
+/* A zip file and the offsets of its records. */
 typedef struct zip_built {
-    uint8_t *bytes; /* freed by free */
+    uint8_t *bytes; /* the caller frees them */
     size_t size;
     size_t local[ZIP_MEMBERS_MAX], data[ZIP_MEMBERS_MAX], entry[ZIP_MEMBERS_MAX];
     size_t directory, end64, locator, end;
@@ -32,7 +32,7 @@ static inline void zip_set(uint8_t *at, uint64_t value, int bytes)
         at[i] = (uint8_t)(value >> (8 * i));
 }
 
-/* The fields of a local header and of an entry that are the same, from the flags on. */
+/* Writes the fields common to a local header and a directory entry, from the flags on. */
 static inline void zip_common(uint8_t *at, const zip_part *part, bool descriptor, bool local)
 {
     const bool later = local && descriptor;
@@ -73,7 +73,7 @@ static inline void zip_put_end(zip_built *z, size_t at, size_t count, bool zip64
     z->size = at + 22;
 }
 
-/* descriptor: sizes behind the data, as PyTorch writes; zip64: the 64-bit end record, too. */
+/* descriptor: sizes follow the data, as PyTorch writes them; zip64: adds the 64-bit end record. */
 static inline zip_built build_zip(const zip_part *parts, size_t count, bool descriptor, bool zip64)
 {
     zip_built z = {0};

@@ -91,10 +91,10 @@ static nib_status list_recipes(nib_advice *v, nib_err *err)
     v->items[0].name = said;
     for (size_t i = 0; i < own->count; i++)
         NIB_TRY(add_recipe(v, own->items[i], err));
-    const char *base;
+    const nib_scheme_base *base;
     for (size_t i = 0; own->count == 0 && (base = nib__scheme_base(i)) != NULL; i++)
-        if (is_worth(v, base))
-            NIB_TRY(add_recipe(v, base, err));
+        if (is_worth(v, base->name))
+            NIB_TRY(add_recipe(v, base->name, err));
     for (size_t i = 0; own->count == 0 && i < COUNT(combinations); i++)
         if (is_worth(v, combinations[i]))
             NIB_TRY(add_recipe(v, combinations[i], err));

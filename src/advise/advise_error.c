@@ -83,15 +83,7 @@ static nib_status estimate_weights(estimate *e, size_t site)
 /* The scheme of inputs as if they were weights: one scale per token is one per row. */
 static nib_scheme scheme_of_inputs(const nib_scheme *s)
 {
-    nib_scheme in = {.code = NIB_CODE_I8, .symmetric = s->act_symmetric};
-    if (s->act == NIB_ACT_I4_TOKEN)
-        in.code = NIB_CODE_I4;
-    else if (s->act == NIB_ACT_E4M3_TOKEN)
-        in.code = NIB_CODE_E4M3;
-    else if (s->act == NIB_ACT_NV4)
-        in.code = NIB_CODE_NV4;
-    else if (nib__act_is_mx(s->act))
-        in.code = s->act == NIB_ACT_MX8 ? NIB_CODE_MX8 : NIB_CODE_MX4;
+    nib_scheme in = {.code = nib__acts[s->act].code, .symmetric = s->act_symmetric};
     in.group = nib__act_block(s->act) > 0 ? nib__act_block(s->act) : NIB_GROUP_ROW;
     in.zero = in.symmetric ? NIB_ZERO_NONE : NIB_ZERO_INT;
     in.mx_floor = s->mx_floor;

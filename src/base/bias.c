@@ -55,7 +55,7 @@ enum { INT32_K_MOST = 1 << 15 /* above it, fast rows correct zero points in doub
 
 const char *nib__bias_int32_refuses(const nib_scheme *s, int64_t k)
 {
-    if (s->code != NIB_CODE_I8 && s->code != NIB_CODE_I4)
+    if (!nib__code_is_int(s->code))
         return "its sums are not integers";
     if (s->act != NIB_ACT_I8_STATIC)
         return s->act == NIB_ACT_FLOAT ? "its activations are floats, not integers"

@@ -28,7 +28,7 @@ static uint64_t byte_row_bytes(const nib_weight *w) { return (uint64_t)w->k; }
 static void nibble_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out)
 {
     nib__unpack_i4(out, (const uint8_t *)w->codes + row * nib__ceil_div(w->k, 2), k0, count);
-    if (w->scheme.code != NIB_CODE_I4)
+    if (nib__codes[w->scheme.code].element == NIB_ELEMENT_E2M1)
         for (int64_t j = 0; j < count; j++)
             out[j] = (int8_t)(out[j] & 15);
 }
@@ -236,12 +236,10 @@ void nib__weight_put_zeros(const nib_weight *w, int64_t i, int64_t g, int64_t co
 
 static float code_value(nib_code code, int8_t c)
 {
-    switch (code) {
-    case NIB_CODE_E4M3:
-    case NIB_CODE_MX8: return nib__e4m3_to_f32((uint8_t)c);
-    case NIB_CODE_E5M2: return nib__e5m2_to_f32((uint8_t)c);
-    case NIB_CODE_MX4:
-    case NIB_CODE_NV4: return nib__e2m1_to_f32((uint8_t)c);
+    switch (nib__codes[code].element) {
+    case NIB_ELEMENT_E4M3: return nib__e4m3_to_f32((uint8_t)c);
+    case NIB_ELEMENT_E5M2: return nib__e5m2_to_f32((uint8_t)c);
+    case NIB_ELEMENT_E2M1: return nib__e2m1_to_f32((uint8_t)c);
     default: return (float)c;
     }
 }

@@ -9,7 +9,7 @@
  */
 #include "code_layout.h"
 
-static int bits_of(const nib_weight *w) { return w->scheme.code == NIB_CODE_I4 ? 4 : 8; }
+static int bits_of(const nib_weight *w) { return nib__code_bits(w->scheme.code); }
 
 /* log2 of the codes in a word: dividing for every code would cost more than all the rest. */
 static int word_shift(int bits) { return bits == 4 ? 3 : 2; }

@@ -123,11 +123,11 @@ typedef struct nib_ledger_setting {
 } nib_ledger_setting;
 
 typedef enum nib_code_kind {
-    NIB_CODE_SETTING,
-    NIB_CODE_REASON,
-    NIB_CODE_ADVICE,
-    NIB_CODE_NOTE,
-    NIB_CODE_KIND_COUNT
+    NIB_LEDGER_SETTING,
+    NIB_LEDGER_REASON,
+    NIB_LEDGER_ADVICE,
+    NIB_LEDGER_NOTE,
+    NIB_LEDGER_KIND_COUNT
 } nib_code_kind;
 extern const char *const nib__code_kind_names[];
 

@@ -12,7 +12,7 @@
 
 enum { GROUP_MAX = 1 << 30 };
 
-/* Bits of base_row.takes, in the order of `modifiers`, which is the order in names. */
+/* Bits of nib_scheme_base.takes, in the order of `modifiers`, which is the order in names. */
 enum {
     M_GROUP = 1 << 0,
     M_ROW = 1 << 1,
@@ -44,92 +44,183 @@ static const char *const modifiers[] = {"gN",      "row",    "tensor",   "sym", 
 /* At most one of each of these. */
 static const unsigned exclusive[] = {M_SIZES, M_MAPPINGS, M_ACTS, M_ROUNDINGS, M_FORMULAS};
 
-typedef struct base_row {
-    const char *name;
-    nib_scheme scheme;  /* what the bare name means */
-    nib_zero asym_zero; /* the zero of the asymmetric mapping */
-    unsigned takes;
-} base_row;
-
 /* One row per base. Activations of fp8dq have a scale per token for both granularities of the
  * weight, and those of nvfp4dq have one over their blocks: a scale over the whole batch would make
  * a token's result depend on its neighbours. Symmetric int4, int4 with integer zeros and every
  * grouped or asymmetric int8 weight follow torchao's Intx formulas, symmetric int8 rows and tensors
  * its Int8Tensor, int4 with a float zero its Int4Tensor (range of the group itself) or tinygemm.
- * Only int4wo has -intzero: the asymmetric mapping of the other bases has integer zeros anyway. */
-static const base_row bases[] = {
-    {"f32", {.code = NIB_CODE_F32, .symmetric = true}, NIB_ZERO_NONE, 0},
-    {"f16", {.code = NIB_CODE_F16, .symmetric = true}, NIB_ZERO_NONE, 0},
-    {"bf16", {.code = NIB_CODE_BF16, .symmetric = true}, NIB_ZERO_NONE, 0},
-    {"int8wo",
-     {.code = NIB_CODE_I8, .symmetric = true},
-     NIB_ZERO_INT,
-     M_SIZES | M_SYM | M_ASYM | M_AO017 | M_GGML},
-    {"int8dq",
-     {.code = NIB_CODE_I8, .symmetric = true, .act = NIB_ACT_I8_TOKEN, .act_symmetric = true},
-     NIB_ZERO_INT,
-     M_SIZES | M_SYM | M_DYNAMIC},
-    {"int4wo",
-     {.code = NIB_CODE_I4, .group = 32, .zero = NIB_ZERO_FLOAT},
-     NIB_ZERO_FLOAT,
-     M_GROUP | M_ROW | M_MAPPINGS | M_FORMULAS},
-    {"8da4w",
-     {.code = NIB_CODE_I4, .group = 32, .symmetric = true, .act = NIB_ACT_I8_TOKEN},
-     NIB_ZERO_INT,
-     M_GROUP | M_ROW | M_SYM | M_ASYM | M_DYNAMIC},
-    {"4da4w",
-     {.code = NIB_CODE_I4, .group = 32, .symmetric = true, .act = NIB_ACT_I4_TOKEN},
-     NIB_ZERO_INT,
-     M_GROUP | M_ROW | M_SYM | M_ASYM | M_ACTS},
-    {"fp8wo", {.code = NIB_CODE_E4M3, .symmetric = true}, NIB_ZERO_NONE, M_ROW | M_TENSOR},
-    {"fp8dq",
-     {.code = NIB_CODE_E4M3, .symmetric = true, .act = NIB_ACT_E4M3_TOKEN, .act_symmetric = true},
-     NIB_ZERO_NONE,
-     M_ROW | M_TENSOR},
-    {"mxfp8",
-     {.code = NIB_CODE_MX8,
-      .group = 32,
-      .symmetric = true,
-      .act = NIB_ACT_MX8,
-      .act_symmetric = true},
-     NIB_ZERO_NONE,
-     M_ROUNDINGS},
-    {"mxfp4", {.code = NIB_CODE_MX4, .group = 32, .symmetric = true}, NIB_ZERO_NONE, M_ROUNDINGS},
-    {"mxfp4dq",
-     {.code = NIB_CODE_MX4,
-      .group = 32,
-      .symmetric = true,
-      .act = NIB_ACT_MX4,
-      .act_symmetric = true},
-     NIB_ZERO_NONE,
-     M_ROUNDINGS},
-    {"nvfp4", {.code = NIB_CODE_NV4, .group = 16, .symmetric = true}, NIB_ZERO_NONE, M_BLOCK},
-    {"nvfp4dq",
-     {.code = NIB_CODE_NV4,
-      .group = 16,
-      .symmetric = true,
-      .act = NIB_ACT_NV4,
-      .act_symmetric = true},
-     NIB_ZERO_NONE,
-     M_BLOCK},
+ * Only int4wo has -intzero: the asymmetric mapping of the other bases has integer zeros anyway.
+ *
+ * In the formulas: amax, min and max are over a group, eps is the smallest normal number of the
+ * weight's type (of f32 for activations), round is to nearest, ties to even. */
+static const nib_scheme_base bases[] = {
+    {.name = "f32",
+     .scheme = {.code = NIB_CODE_F32, .symmetric = true},
+     .weights = "f32, not quantized",
+     .activations = "float",
+     .source = "-"},
+    {.name = "f16",
+     .scheme = {.code = NIB_CODE_F16, .symmetric = true},
+     .weights = "f16, not quantized",
+     .activations = "float",
+     .source = "-"},
+    {.name = "bf16",
+     .scheme = {.code = NIB_CODE_BF16, .symmetric = true},
+     .weights = "bf16, not quantized",
+     .activations = "float",
+     .source = "-"},
+    {.name = "int8wo",
+     .scheme = {.code = NIB_CODE_I8, .symmetric = true},
+     .asym_zero = NIB_ZERO_INT,
+     .takes = M_SIZES | M_SYM | M_ASYM | M_AO017 | M_GGML,
+     .weights = "int8, symmetric: s = max(amax/127.5, 2^-23), q = clamp(round(w*(1/s)), -128, "
+                "127), w = q*s",
+     .activations = "float",
+     .source = "torchao Int8WeightOnlyConfig"},
+    {.name = "int8dq",
+     .scheme =
+         {.code = NIB_CODE_I8, .symmetric = true, .act = NIB_ACT_I8_TOKEN, .act_symmetric = true},
+     .asym_zero = NIB_ZERO_INT,
+     .takes = M_SIZES | M_SYM | M_DYNAMIC,
+     .weights = "int8, symmetric, as int8wo",
+     .activations = "int8 per token, symmetric: s = max(amax/127.5, 2^-23)",
+     .source = "torchao Int8DynamicActivationInt8WeightConfig"},
+    {.name = "int4wo",
+     .scheme = {.code = NIB_CODE_I4, .group = 32, .zero = NIB_ZERO_FLOAT},
+     .asym_zero = NIB_ZERO_FLOAT,
+     .takes = M_GROUP | M_ROW | M_MAPPINGS | M_FORMULAS,
+     .weights = "int4, float zero: s = max(max-min, 1e-6)/15, z = min + 8*s, q = "
+                "clamp(round((w-min)/s), 0, "
+                "15) - 8, w = q*s + z",
+     .activations = "float",
+     .source = "torchao Int4WeightOnlyConfig"},
+    {.name = "8da4w",
+     .scheme = {.code = NIB_CODE_I4, .group = 32, .symmetric = true, .act = NIB_ACT_I8_TOKEN},
+     .asym_zero = NIB_ZERO_INT,
+     .takes = M_GROUP | M_ROW | M_SYM | M_ASYM | M_DYNAMIC,
+     .weights =
+         "int4, symmetric: s = max(amax/7.5, eps), q = clamp(round(w*(1/s)), -8, 7), w = q*s",
+     .activations =
+         "int8 per token, asymmetric: s = max((max-min)/255, eps), z = clamp(-128 - round(min/s), "
+         "-128, 127)",
+     .source = "torchao Int8DynamicActivationIntxWeightConfig"},
+    {.name = "4da4w",
+     .scheme = {.code = NIB_CODE_I4, .group = 32, .symmetric = true, .act = NIB_ACT_I4_TOKEN},
+     .asym_zero = NIB_ZERO_INT,
+     .takes = M_GROUP | M_ROW | M_SYM | M_ASYM | M_ACTS,
+     .weights = "int4, symmetric, as 8da4w",
+     .activations = "int4 per token, asymmetric: s = max((max-min)/15, eps), z = clamp(-8 - "
+                    "round(min/s), -8, 7)",
+     .source = "Nibble"},
+    {.name = "fp8wo",
+     .scheme = {.code = NIB_CODE_E4M3, .symmetric = true},
+     .takes = M_ROW | M_TENSOR,
+     .weights = "e4m3: s = amax/448, q = e4m3(w/s), w = q*s",
+     .activations = "float",
+     .source = "torchao Float8WeightOnlyConfig"},
+    {.name = "fp8dq",
+     .scheme = {.code = NIB_CODE_E4M3,
+                .symmetric = true,
+                .act = NIB_ACT_E4M3_TOKEN,
+                .act_symmetric = true},
+     .takes = M_ROW | M_TENSOR,
+     .weights = "e4m3, as fp8wo",
+     .activations = "e4m3 per token: s = amax/448",
+     .source = "torchao Float8DynamicActivationFloat8WeightConfig"},
+    {.name = "mxfp8",
+     .scheme = {.code = NIB_CODE_MX8,
+                .group = 32,
+                .symmetric = true,
+                .act = NIB_ACT_MX8,
+                .act_symmetric = true},
+     .takes = M_ROUNDINGS,
+     .weights = "e4m3 in blocks: s = 2^ceil(log2(amax/448)), q = e4m3(w/s), w = q*s; the output "
+                "layer is kept",
+     .activations = "e4m3 in blocks of 32, as the weights",
+     .source = "OCP MX, torchao MXDynamicActivationMXWeightConfig (RCEIL)"},
+    {.name = "mxfp4",
+     .scheme = {.code = NIB_CODE_MX4, .group = 32, .symmetric = true},
+     .takes = M_ROUNDINGS,
+     .weights = "e2m1 in blocks: s = 2^ceil(log2(amax/6)), q = e2m1(w/s), w = q*s",
+     .activations = "float",
+     .source = "OCP MX, torchao MXTensor (RCEIL)"},
+    {.name = "mxfp4dq",
+     .scheme = {.code = NIB_CODE_MX4,
+                .group = 32,
+                .symmetric = true,
+                .act = NIB_ACT_MX4,
+                .act_symmetric = true},
+     .takes = M_ROUNDINGS,
+     .weights = "e2m1 in blocks, as mxfp4",
+     .activations = "e2m1 in blocks of 32, as the weights",
+     .source = "OCP MX, torchao MXDynamicActivationMXWeightConfig (e2m1, RCEIL)"},
+    {.name = "nvfp4",
+     .scheme = {.code = NIB_CODE_NV4, .group = 16, .symmetric = true},
+     .takes = M_BLOCK,
+     .weights =
+         "e2m1 in blocks, two scales: t = max|W|/2688, s = e4m3(clamp(amax/6/t, 2^-6, 448)), q = "
+         "e2m1(w*(1/t/s)), w = q*(s*t)",
+     .activations = "float",
+     .source = "torchao NVFP4WeightOnlyConfig"},
+    {.name = "nvfp4dq",
+     .scheme = {.code = NIB_CODE_NV4,
+                .group = 16,
+                .symmetric = true,
+                .act = NIB_ACT_NV4,
+                .act_symmetric = true},
+     .takes = M_BLOCK,
+     .weights = "e2m1 in blocks, two scales, as nvfp4",
+     .activations = "e2m1 in blocks of 16, as the weights, with t = amax/2688 of the token",
+     .source = "torchao NVFP4DynamicActivationNVFP4WeightConfig"},
 };
 
-static bool is_int(nib_code code) { return code == NIB_CODE_I8 || code == NIB_CODE_I4; }
-static bool is_mx(nib_code code) { return code == NIB_CODE_MX8 || code == NIB_CODE_MX4; }
+/* ---- codes ---- */
 
-static bool act_is_int(nib_act act)
+#define X(id, key, name, element, group, scale)                                                    \
+    {key, name, NIB_ELEMENT_##element, group, NIB_TYPE_##scale},
+const nib_code_info nib__codes[NIB_CODE_COUNT] = {NIB_CODES(X)};
+#undef X
+
+#define X(id, short_name, key, name, code, block) {short_name, key, name, NIB_CODE_##code, block},
+const nib_act_info nib__acts[NIB_ACT_COUNT] = {NIB_ACTS(X)};
+#undef X
+
+/* By element: the type of one code in a plain array, and the bits of a packed code. */
+static const struct {
+    nib_type type;
+    int bits;
+} elements[] = {
+    [NIB_ELEMENT_F32] = {NIB_TYPE_F32, 32},   [NIB_ELEMENT_F16] = {NIB_TYPE_F16, 16},
+    [NIB_ELEMENT_BF16] = {NIB_TYPE_BF16, 16}, [NIB_ELEMENT_I8] = {NIB_TYPE_I8, 8},
+    [NIB_ELEMENT_I4] = {NIB_TYPE_U8, 4},      [NIB_ELEMENT_E4M3] = {NIB_TYPE_E4M3, 8},
+    [NIB_ELEMENT_E5M2] = {NIB_TYPE_E5M2, 8},  [NIB_ELEMENT_E2M1] = {NIB_TYPE_U8, 4},
+};
+
+int nib__code_bits(nib_code code) { return elements[nib__codes[code].element].bits; }
+nib_type nib__code_type(nib_code code) { return elements[nib__codes[code].element].type; }
+
+bool nib__code_is_int(nib_code code)
 {
-    return act == NIB_ACT_I8_TOKEN || act == NIB_ACT_I8_STATIC || act == NIB_ACT_I4_TOKEN;
+    const nib_element element = nib__codes[code].element;
+    return element == NIB_ELEMENT_I8 || element == NIB_ELEMENT_I4;
 }
 
-bool nib__scheme_is_quantized(const nib_scheme *s) { return s->code > NIB_CODE_BF16; }
+bool nib__code_is_f8(nib_code code)
+{
+    const nib_element element = nib__codes[code].element;
+    return element == NIB_ELEMENT_E4M3 || element == NIB_ELEMENT_E5M2;
+}
+
+bool nib__code_is_mx(nib_code code) { return nib__codes[code].scale_type == NIB_TYPE_E8M0; }
+
+bool nib__act_is_int(nib_act act)
+{
+    return nib__code_is_int(nib__acts[act].code) && nib__acts[act].block == 0;
+}
 
 nib_type nib__float_type(nib_code code)
 {
-    return code == NIB_CODE_F32    ? NIB_TYPE_F32
-           : code == NIB_CODE_F16  ? NIB_TYPE_F16
-           : code == NIB_CODE_BF16 ? NIB_TYPE_BF16
-                                   : NIB_TYPE_NONE;
+    return nib__codes[code].element <= NIB_ELEMENT_BF16 ? nib__code_type(code) : NIB_TYPE_NONE;
 }
 
 nib_code nib__float_code(nib_type type)
@@ -137,6 +228,18 @@ nib_code nib__float_code(nib_type type)
     return type == NIB_TYPE_F16    ? NIB_CODE_F16
            : type == NIB_TYPE_BF16 ? NIB_CODE_BF16
                                    : NIB_CODE_F32;
+}
+
+/* ---- schemes ---- */
+
+bool nib__scheme_is_quantized(const nib_scheme *s)
+{
+    return nib__codes[s->code].element > NIB_ELEMENT_BF16;
+}
+
+bool nib__scheme_has_tensor_scale(const nib_scheme *s)
+{
+    return nib__codes[s->code].scale_type == NIB_TYPE_E4M3 && !s->block_only;
 }
 
 bool nib__scheme_equal(const nib_scheme *a, const nib_scheme *b)
@@ -147,13 +250,13 @@ bool nib__scheme_equal(const nib_scheme *a, const nib_scheme *b)
         return true;
     if (a->group != b->group || a->zero != b->zero)
         return false;
-    if (is_int(a->code) && (a->symmetric != b->symmetric || a->formula != b->formula))
+    if (nib__code_is_int(a->code) && (a->symmetric != b->symmetric || a->formula != b->formula))
         return false;
-    if (act_is_int(a->act) && a->act_symmetric != b->act_symmetric)
+    if (nib__act_is_int(a->act) && a->act_symmetric != b->act_symmetric)
         return false;
-    if (a->code == NIB_CODE_NV4 && a->block_only != b->block_only)
+    if (nib__scheme_has_tensor_scale(a) != nib__scheme_has_tensor_scale(b))
         return false;
-    return !is_mx(a->code) || a->mx_floor == b->mx_floor;
+    return !nib__code_is_mx(a->code) || a->mx_floor == b->mx_floor;
 }
 
 bool nib__scheme_same_weight(const nib_scheme *a, const nib_scheme *b)
@@ -174,22 +277,9 @@ int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k)
     return s->group > 0 ? s->group : k;
 }
 
-int64_t nib__act_block(nib_act act)
-{
-    return act == NIB_ACT_I8_BLOCK256                         ? 256
-           : act == NIB_ACT_I8_BLOCK32 || nib__act_is_mx(act) ? 32
-           : act == NIB_ACT_NV4                               ? 16
-                                                              : 0;
-}
-
 /* ---- names ---- */
 
-static const char *const code_names[NIB_CODE_COUNT] = {"f32",  "f16",  "bf16", "i8",  "i4",
-                                                       "e4m3", "e5m2", "mx8",  "mx4", "nv4"};
-static const char *const act_names[NIB_ACT_COUNT] = {"float", "a8t",   "a8s",    "a4t", "e4m3t",
-                                                     "mx8",   "a8b32", "a8b256", "mx4", "nv4"};
-
-static const base_row *base_of(const nib_scheme *s)
+static const nib_scheme_base *base_of(const nib_scheme *s)
 {
     const nib_act act = s->act == NIB_ACT_I8_STATIC ? NIB_ACT_I8_TOKEN : s->act;
     for (size_t i = 0; i < COUNT(bases); i++)
@@ -212,10 +302,10 @@ static void append(name_buffer *name, const char *text)
     }
 }
 
-static void append_size(name_buffer *name, const nib_scheme *s, const base_row *base)
+static void append_size(name_buffer *name, const nib_scheme *s, const nib_scheme_base *base)
 {
     char group[32];
-    if (s->group > 0 && !is_mx(s->code) && s->code != NIB_CODE_NV4) {
+    if (s->group > 0 && nib__codes[s->code].group == 0) {
         snprintf(group, sizeof group, "-g%" PRId64, s->group);
         append(name, group);
     } else if (s->group == NIB_GROUP_TENSOR) {
@@ -228,19 +318,19 @@ static void append_size(name_buffer *name, const nib_scheme *s, const base_row *
 const char *nib__scheme_name(char out[64], const nib_scheme *s)
 {
     name_buffer name = {out, 0};
-    const base_row *base = base_of(s);
-    const base_row other = {.scheme = {.symmetric = true}, .asym_zero = NIB_ZERO_INT};
+    const nib_scheme_base *base = base_of(s);
+    const nib_scheme_base other = {.scheme = {.symmetric = true}, .asym_zero = NIB_ZERO_INT};
     out[0] = 0;
-    append(&name, base != NULL ? base->name : code_names[s->code]);
+    append(&name, base != NULL ? base->name : nib__codes[s->code].key);
     if (!nib__scheme_is_quantized(s) && base != NULL)
         return out;
     if (base == NULL) { /* no recipe produces it, but a checkpoint may hold it */
         append(&name, "+");
-        append(&name, act_names[s->act]);
+        append(&name, nib__acts[s->act].short_name);
         base = &other;
     }
     append_size(&name, s, base);
-    if (is_int(s->code)) {
+    if (nib__code_is_int(s->code)) {
         if (s->symmetric != base->scheme.symmetric)
             append(&name, s->symmetric ? "-sym" : "-asym");
         const nib_zero implied = s->symmetric ? NIB_ZERO_NONE : base->asym_zero;
@@ -249,15 +339,15 @@ const char *nib__scheme_name(char out[64], const nib_scheme *s)
                           : s->zero == NIB_ZERO_INT ? "-intzero"
                                                     : "-floatzero");
     }
-    if (act_is_int(s->act) && s->act_symmetric != base->scheme.act_symmetric)
+    if (nib__act_is_int(s->act) && s->act_symmetric != base->scheme.act_symmetric)
         append(&name, s->act_symmetric ? "-actsym" : "-actasym");
     if (s->act == NIB_ACT_I8_STATIC)
         append(&name, "-static");
-    if (is_mx(s->code) && s->mx_floor)
+    if (nib__code_is_mx(s->code) && s->mx_floor)
         append(&name, "-floor");
-    if (s->code == NIB_CODE_NV4 && s->block_only)
+    if (nib__codes[s->code].scale_type == NIB_TYPE_E4M3 && s->block_only)
         append(&name, "-block");
-    if (is_int(s->code) && s->formula != NIB_FORMULA_TORCHAO)
+    if (nib__code_is_int(s->code) && s->formula != NIB_FORMULA_TORCHAO)
         append(&name, s->formula == NIB_FORMULA_AO017      ? "-ao017"
                       : s->formula == NIB_FORMULA_TINYGEMM ? "-tinygemm"
                                                            : "-ggml");
@@ -266,8 +356,7 @@ const char *nib__scheme_name(char out[64], const nib_scheme *s)
 
 /* ---- parsing ---- */
 
-/* "-gN, -row and -sym" */
-static const char *list_modifiers(char out[128], unsigned takes)
+const char *nib__scheme_takes(char out[128], unsigned takes)
 {
     size_t used = 0;
     out[0] = 0;
@@ -281,18 +370,9 @@ static const char *list_modifiers(char out[128], unsigned takes)
     return out;
 }
 
-const char *nib__scheme_base(size_t i) { return i < COUNT(bases) ? bases[i].name : NULL; }
+const nib_scheme_base *nib__scheme_base(size_t i) { return i < COUNT(bases) ? &bases[i] : NULL; }
 
-const char *nib__scheme_takes(char out[128], const char *base)
-{
-    out[0] = 0;
-    for (size_t i = 0; i < COUNT(bases); i++)
-        if (strcmp(bases[i].name, base) == 0)
-            return list_modifiers(out, bases[i].takes);
-    return out;
-}
-
-static nib_status fail_modifier(nib_err *err, const char *whole, const base_row *base,
+static nib_status fail_modifier(nib_err *err, const char *whole, const nib_scheme_base *base,
                                 const char *text, size_t size)
 {
     char name[128], part[64], all[128];
@@ -303,7 +383,7 @@ static nib_status fail_modifier(nib_err *err, const char *whole, const base_row 
                          "scheme \"%s\": -%s does not apply to %s, which takes no modifier", name,
                          part, base->name);
     return nib__fail(err, NIB_USAGE, "scheme \"%s\": -%s does not apply to %s, which takes %s",
-                     name, part, base->name, list_modifiers(all, base->takes));
+                     name, part, base->name, nib__scheme_takes(all, base->takes));
 }
 
 static nib_status fail_base(nib_err *err, const char *whole, const char *text, size_t size)
@@ -364,7 +444,7 @@ static unsigned modifier_of(const char *text, size_t size)
     return 0;
 }
 
-static void apply_modifiers(nib_scheme *s, const base_row *base, unsigned given)
+static void apply_modifiers(nib_scheme *s, const nib_scheme_base *base, unsigned given)
 {
     if (given & M_ROW)
         s->group = NIB_GROUP_ROW;
@@ -419,7 +499,7 @@ static nib_status check_formula(const nib_scheme *s, const char *whole, nib_err 
     return NIB_OK;
 }
 
-static nib_status parse_modifiers(nib_scheme *s, const base_row *base, const char *whole,
+static nib_status parse_modifiers(nib_scheme *s, const nib_scheme_base *base, const char *whole,
                                   const char *at, const char *end, nib_err *err)
 {
     unsigned given = 0;
@@ -457,7 +537,7 @@ nib_status nib__scheme_parse(nib_scheme *out, const char *name, size_t size, nib
     while (base_size < size && name[base_size] != '-')
         base_size++;
     for (size_t i = 0; i < COUNT(bases); i++) {
-        const base_row *base = &bases[i];
+        const nib_scheme_base *base = &bases[i];
         if (strlen(base->name) != base_size || memcmp(base->name, name, base_size) != 0)
             continue;
         nib_scheme s = base->scheme;

@@ -9,35 +9,79 @@
 #include "text.h"
 #include "type.h"
 
-/* How weights are coded. The order is part of the kernel table's key; no file depends on it. */
-typedef enum nib_code {
-    NIB_CODE_F32,
-    NIB_CODE_F16,
-    NIB_CODE_BF16,
-    NIB_CODE_I8,
-    NIB_CODE_I4,
-    NIB_CODE_E4M3,
-    NIB_CODE_E5M2,
-    NIB_CODE_MX8, /* e4m3 in blocks of 32 with an e8m0 scale */
-    NIB_CODE_MX4, /* e2m1 in blocks of 32 with an e8m0 scale */
-    NIB_CODE_NV4, /* e2m1 in blocks of 16 with an e4m3 scale and a tensor scale */
-    NIB_CODE_COUNT
-} nib_code;
+/* The number format of one code. GPU kernels see these numbers as WEIGHT_*. */
+typedef enum nib_element {
+    NIB_ELEMENT_F32,
+    NIB_ELEMENT_F16,
+    NIB_ELEMENT_BF16,
+    NIB_ELEMENT_I8,
+    NIB_ELEMENT_I4,
+    NIB_ELEMENT_E4M3,
+    NIB_ELEMENT_E5M2,
+    NIB_ELEMENT_E2M1,
+} nib_element;
 
-/* How activations of a linear layer are coded. FLOAT: not quantized (weight-only). */
-typedef enum nib_act {
-    NIB_ACT_FLOAT,
-    NIB_ACT_I8_TOKEN,  /* int8, one dynamic scale per token */
-    NIB_ACT_I8_STATIC, /* int8, one fixed scale per tensor */
-    NIB_ACT_I4_TOKEN,  /* -8..7, one dynamic scale per token */
-    NIB_ACT_E4M3_TOKEN,
-    NIB_ACT_MX8,         /* e4m3 in blocks of 32 along k */
-    NIB_ACT_I8_BLOCK32,  /* int8 in blocks of 32 along k, f16 scales: ggml's Q8_0 */
-    NIB_ACT_I8_BLOCK256, /* int8 in blocks of 256 along k, f32 scales: ggml's Q8_K */
-    NIB_ACT_MX4,         /* e2m1 in blocks of 32 along k, each code as the e4m3 of its value */
-    NIB_ACT_NV4,         /* the same in blocks of 16, with e4m3 scales and a scale per token */
-    NIB_ACT_COUNT
-} nib_act;
+/* How weights are coded, one row per code. Measured machine files store the position of a row: add
+ * new rows at the end.
+ * X(id, name in Nibble's checkpoints, name in tables, element, elements of k per scale or 0 if a
+ * recipe chooses, type of the scales or NONE if any float type will do) */
+#define NIB_CODES(X)                                                                               \
+    X(F32, "f32", "f32", F32, 0, NONE)                                                             \
+    X(F16, "f16", "f16", F16, 0, NONE)                                                             \
+    X(BF16, "bf16", "bf16", BF16, 0, NONE)                                                         \
+    X(I8, "i8", "int8", I8, 0, NONE)                                                               \
+    X(I4, "i4", "int4", I4, 0, NONE)                                                               \
+    X(E4M3, "e4m3", "e4m3", E4M3, 0, NONE)                                                         \
+    X(E5M2, "e5m2", "e5m2", E5M2, 0, NONE)                                                         \
+    X(MX8, "mx8", "mx8", E4M3, 32, E8M0)                                                           \
+    X(MX4, "mx4", "mx4", E2M1, 32, E8M0)                                                           \
+    X(NV4, "nv4", "nv4", E2M1, 16, E4M3) /* and a scale of the whole tensor */
+
+#define X(id, key, name, element, group, scale) NIB_CODE_##id,
+typedef enum nib_code { NIB_CODES(X) NIB_CODE_COUNT } nib_code;
+#undef X
+
+typedef struct nib_code_info {
+    const char *key;
+    const char *name;
+    nib_element element;
+    int64_t group;       /* elements of k per scale; 0: a recipe chooses */
+    nib_type scale_type; /* NONE: any float type */
+} nib_code_info;
+extern const nib_code_info nib__codes[NIB_CODE_COUNT];
+
+/* How activations of a linear layer are coded, one row each; also stored by position.
+ * X(id, name in scheme names, name in Nibble's checkpoints, name in tables, code of the same
+ * values, elements of k per scale or 0 for one scale per token or tensor)
+ *   FLOAT        not quantized (weight-only)
+ *   I8_TOKEN     one dynamic scale per token; I4_TOKEN (-8..7) and E4M3_TOKEN likewise
+ *   I8_STATIC    one fixed scale per tensor
+ *   I8_BLOCK32   ggml's Q8_0, f16 scales; I8_BLOCK256 its Q8_K, f32 scales
+ *   MX4, NV4     each code is stored as the e4m3 of its value; NV4 also has a scale per token */
+#define NIB_ACTS(X)                                                                                \
+    X(FLOAT, "float", "float", "float", F32, 0)                                                    \
+    X(I8_TOKEN, "a8t", "i8_token", "int8-token", I8, 0)                                            \
+    X(I8_STATIC, "a8s", "i8_static", "int8-static", I8, 0)                                         \
+    X(I4_TOKEN, "a4t", "i4_token", "int4-token", I4, 0)                                            \
+    X(E4M3_TOKEN, "e4m3t", "e4m3_token", "e4m3-token", E4M3, 0)                                    \
+    X(MX8, "mx8", "mx8", "mx8", MX8, 32)                                                           \
+    X(I8_BLOCK32, "a8b32", "i8_block32", "int8-block32", I8, 32)                                   \
+    X(I8_BLOCK256, "a8b256", "i8_block256", "int8-block256", I8, 256)                              \
+    X(MX4, "mx4", "mx4", "mx4", MX4, 32)                                                           \
+    X(NV4, "nv4", "nv4", "nv4", NV4, 16)
+
+#define X(id, short_name, key, name, code, block) NIB_ACT_##id,
+typedef enum nib_act { NIB_ACTS(X) NIB_ACT_COUNT } nib_act;
+#undef X
+
+typedef struct nib_act_info {
+    const char *short_name;
+    const char *key;
+    const char *name;
+    nib_code code; /* of a weight with the same values */
+    int64_t block; /* elements of k per scale; 0: one scale per token or tensor */
+} nib_act_info;
+extern const nib_act_info nib__acts[NIB_ACT_COUNT];
 
 typedef enum nib_zero { NIB_ZERO_NONE, NIB_ZERO_INT, NIB_ZERO_FLOAT } nib_zero;
 
@@ -79,23 +123,42 @@ typedef struct nib_scheme {
 bool nib__scheme_equal(const nib_scheme *a, const nib_scheme *b);
 bool nib__scheme_same_weight(const nib_scheme *a, const nib_scheme *b); /* activations may differ */
 bool nib__scheme_is_quantized(const nib_scheme *s); /* the code is not a float type */
-nib_type nib__float_type(nib_code code);            /* of a float code; NONE for others */
-nib_code nib__float_code(nib_type type);            /* of f32, f16 and bf16; F32 for others */
+/* NV4 scales cover too small a range for a whole tensor; -block leaves out the tensor's scale. */
+bool nib__scheme_has_tensor_scale(const nib_scheme *s);
+nib_type nib__float_type(nib_code code); /* of a float code; NONE for others */
+nib_code nib__float_code(nib_type type); /* of f32, f16 and bf16; F32 for others */
+int nib__code_bits(nib_code code);       /* of one packed code: 4 to 32 */
+nib_type nib__code_type(nib_code code);  /* of one code in a plain array; U8 for 4-bit codes */
+bool nib__code_is_int(nib_code code);    /* I8, I4 */
+bool nib__code_is_f8(nib_code code);     /* E4M3, E5M2, MX8 */
+bool nib__code_is_mx(nib_code code);     /* a power of two per block: MX8, MX4 */
 /* The scheme in recipe grammar ("8da4w-g32", "bf16"), canonical: parse(name(s)) == s. */
 const char *nib__scheme_name(char out[64], const nib_scheme *s);
 /* base[-gN|-row|-tensor][-sym|-asym]...: the part of a recipe before any '+'. Also "f32", "f16",
  * "bf16". */
 nib_status nib__scheme_parse(nib_scheme *out, const char *name, size_t size, nib_err *err);
-/* The base names that parse accepts, in order; NULL past the last. */
-const char *nib__scheme_base(size_t i);
+/* A base name of the recipe grammar. One row says all that Nibble knows of it by name. */
+typedef struct nib_scheme_base {
+    const char *name;
+    nib_scheme scheme;  /* what the bare name means */
+    nib_zero asym_zero; /* the zero of the asymmetric mapping */
+    unsigned takes;     /* the modifiers that apply: bits of scheme.c */
+    /* for `nibble recipes`: formulas, and who defined them */
+    const char *weights, *activations, *source;
+} nib_scheme_base;
+
+/* The bases that parse accepts, in order; NULL past the last. */
+const nib_scheme_base *nib__scheme_base(size_t i);
 /* The modifiers of a base: "-gN, -row and -sym"; empty if it has none. */
-const char *nib__scheme_takes(char out[128], const char *base);
+const char *nib__scheme_takes(char out[128], unsigned takes);
 /* Groups along k, 1 for row and tensor. */
 int64_t nib__scheme_groups(const nib_scheme *s, int64_t k);
 /* Elements per group: k for row and tensor. */
 int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k);
-/* Elements of k per activation scale; 0: a token has one scale, or none. */
-int64_t nib__act_block(nib_act act);
+/* Elements of k per activation scale; 0: one scale per token or tensor, or none. */
+NIB_INLINE int64_t nib__act_block(nib_act act) { return nib__acts[act].block; }
+/* int8 or int4 with one scale per token or tensor, which may have a zero point. */
+bool nib__act_is_int(nib_act act);
 /* MX8 or MX4: e4m3 codes with a power of two per block of 32. */
 NIB_INLINE bool nib__act_is_mx(nib_act act) { return act == NIB_ACT_MX8 || act == NIB_ACT_MX4; }
 /* MX or NV4: e4m3 codes in the weight's blocks along k, each with an f32 scale. */

@@ -96,8 +96,8 @@ nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffi
 nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix);
 /* The part of nib__weight_check_zeros for integer zeros; also accepts integers stored as floats. */
 nib_status nib__weight_check_int_zeros(const nib_weight_query *q, const char *suffix);
-/* Index of the first of k values of 1, 2 or 4 bytes whose masked bits equal `bad`, or k. */
-int64_t nib__find_bits(const uint8_t *row, int64_t k, int bytes, uint32_t mask, uint32_t bad);
+/* Index of the first of k values of 1, 2 or 4 bytes in which all bits of the mask are set, or k. */
+int64_t nib__find_bits(const uint8_t *row, int64_t k, int bytes, uint32_t mask);
 /* Fails unless all values are finite in f32. what: "scale", "zero point", "bias", "bias scale". */
 nib_status nib__weight_check_finite(const nib_weight_query *q, const char *suffix,
                                     const void *values, nib_type type, int64_t count,

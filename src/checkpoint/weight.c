@@ -165,7 +165,7 @@ static void job_check_bits(void *ctx, int worker, int64_t begin, int64_t end)
     (void)worker;
     /* all bytes are 0 if the first is and each equals the next */
     const bool good = l->exponent != 0
-                          ? nib__find_bits(at, some, l->bytes, l->exponent, l->exponent) == some
+                          ? nib__find_bits(at, some, l->bytes, l->exponent) == some
                           : at[0] == 0 && memcmp(at, at + 1, (size_t)(some * l->bytes) - 1) == 0;
     if (!good)
         atomic_store(&l->found, true);
@@ -249,16 +249,11 @@ static nib_status check_tiles(const nib_weight_query *q, const char *suffix)
 nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffix)
 {
     const nib_weight *w = q->out;
-    const bool mx = w->scheme.code == NIB_CODE_MX8 || w->scheme.code == NIB_CODE_MX4;
-    const bool nv = w->scheme.code == NIB_CODE_NV4;
-    if (mx   ? w->scale_type != NIB_TYPE_E8M0
-        : nv ? w->scale_type != NIB_TYPE_E4M3
-             : !nib__type_is_float(w->scale_type))
-        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is %s; scales are %s",
-                                nib__type_stored_name(w->scale_type),
-                                mx   ? "F8_E8M0"
-                                : nv ? "F8_E4M3"
-                                     : "F32, F16, BF16 or F64");
+    const nib_type wanted = nib__codes[w->scheme.code].scale_type;
+    if (wanted != NIB_TYPE_NONE ? w->scale_type != wanted : !nib__type_is_float(w->scale_type))
+        return nib__weight_fail(
+            q, NIB_BAD_INPUT, suffix, "is %s; scales are %s", nib__type_stored_name(w->scale_type),
+            wanted != NIB_TYPE_NONE ? nib__type_stored_name(wanted) : "F32, F16, BF16 or F64");
     if (w->scale_tiles)
         return check_tiles(q, suffix);
     NIB_TRY(nib__weight_check_finite(q, suffix, w->scales, w->scale_type, scale_count(w), "scale"));
@@ -274,8 +269,7 @@ nib_status nib__weight_check_int_zeros(const nib_weight_query *q, const char *su
     const nib_type type = w->float_zeros != NIB_TYPE_NONE ? w->float_zeros : w->zero_type;
     const int64_t count = scale_count(w), bytes = nib__type_bits(type) / 8;
     /* a zero point is a code: torchao clamps it to the range of codes */
-    const float low = w->scheme.code == NIB_CODE_I4 ? -8 : -128,
-                high = w->scheme.code == NIB_CODE_I4 ? 7 : 127;
+    const float high = (float)((1 << (nib__code_bits(w->scheme.code) - 1)) - 1), low = -high - 1;
     bit_check zeros = {w->zeros, count, (int)bytes, 0, false};
     const bool none = passes_check(q->cp, &zeros); /* symmetric recipes store zeros */
     bool any = false;
@@ -391,9 +385,9 @@ nib_status nib__weight_plain(const nib_weight_query *q)
         w->layout = NIB_LAYOUT_F64;
         nib__weight_report_f64(q, ".weight", tensor->data, w->n * w->k);
         break;
-    case NIB_TYPE_F32: w->scheme.code = NIB_CODE_F32; break;
-    case NIB_TYPE_F16: w->scheme.code = NIB_CODE_F16; break;
-    case NIB_TYPE_BF16: w->scheme.code = NIB_CODE_BF16; break;
+    case NIB_TYPE_F32:
+    case NIB_TYPE_F16:
+    case NIB_TYPE_BF16: w->scheme.code = nib__float_code(tensor->type); break;
     default:
         if (nib__weight_fail_unsupported(q, &status))
             return status;

@@ -8,50 +8,37 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* Bit patterns of NaN and infinity, as a mask and the value under it: all exponent bits set, or all
- * bits of e4m3 except the sign. */
-static bool find_bad_bits(const nib_weight *w, uint32_t *mask, uint32_t *bad, int *bytes)
+/* The bits that are all set in NaN and infinity only: those of the exponent, or in e4m3 all except
+ * the sign. */
+static bool find_bad_bits(const nib_weight *w, uint32_t *mask, int *bytes)
 {
-    static const struct {
-        nib_code code;
-        int bytes;
-        uint32_t mask, bad;
-    } rows[] = {
-        {NIB_CODE_F32, 4, 0x7f800000, 0x7f800000},
-        {NIB_CODE_F16, 2, 0x7c00, 0x7c00},
-        {NIB_CODE_BF16, 2, 0x7f80, 0x7f80},
-        {NIB_CODE_E4M3, 1, 0x7f, 0x7f},
-        {NIB_CODE_MX8, 1, 0x7f, 0x7f},
-        {NIB_CODE_E5M2, 1, 0x7c, 0x7c},
+    static const uint32_t masks[] = {
+        [NIB_ELEMENT_F32] = 0x7f800000, [NIB_ELEMENT_F16] = 0x7c00, [NIB_ELEMENT_BF16] = 0x7f80,
+        [NIB_ELEMENT_E4M3] = 0x7f,      [NIB_ELEMENT_E5M2] = 0x7c,  [NIB_ELEMENT_E2M1] = 0,
     };
-    for (size_t i = 0; i < COUNT(rows); i++)
-        if (rows[i].code == w->scheme.code) {
-            *mask = rows[i].mask;
-            *bad = rows[i].bad;
-            *bytes = rows[i].bytes;
-            return true;
-        }
-    return false;
+    *mask = masks[nib__codes[w->scheme.code].element];
+    *bytes = nib__code_bits(w->scheme.code) / 8;
+    return *mask != 0;
 }
 
 /* The first loops have no early exit, so that they vectorize; on good data only they run. */
-int64_t nib__find_bits(const uint8_t *row, int64_t k, int bytes, uint32_t mask, uint32_t bad)
+int64_t nib__find_bits(const uint8_t *row, int64_t k, int bytes, uint32_t mask)
 {
     uint32_t found = 0;
     if (bytes == 1) {
         for (int64_t j = 0; j < k; j++)
-            found |= (row[j] & mask) == bad;
+            found |= (row[j] & mask) == mask;
     } else if (bytes == 2) {
         for (int64_t j = 0; j < k; j++) {
             uint16_t bits;
             memcpy(&bits, row + 2 * j, sizeof bits);
-            found |= (bits & mask) == bad;
+            found |= (bits & mask) == mask;
         }
     } else {
         for (int64_t j = 0; j < k; j++) {
             uint32_t bits;
             memcpy(&bits, row + 4 * j, sizeof bits);
-            found |= (bits & mask) == bad;
+            found |= (bits & mask) == mask;
         }
     }
     if (found == 0)
@@ -60,7 +47,7 @@ int64_t nib__find_bits(const uint8_t *row, int64_t k, int bytes, uint32_t mask, 
         uint32_t bits = 0;
         for (int b = bytes; b-- > 0;)
             bits = bits << 8 | row[bytes * j + b]; /* little-endian, as in files */
-        if ((bits & mask) == bad)
+        if ((bits & mask) == mask)
             return j;
     }
     return k;
@@ -107,20 +94,19 @@ static nib_status check_row_scales(const nib_weight *w, int64_t i, nib_err *err)
 
 nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t count, nib_err *err)
 {
-    uint32_t mask = 0, bad = 0;
+    uint32_t mask = 0;
     int bytes = 0;
     const bool wide = w->scheme.code == NIB_CODE_I4 && w->layout == NIB_LAYOUT_BYTE;
-    const bool numbers = !wide && find_bad_bits(w, &mask, &bad, &bytes);
+    const bool numbers = !wide && find_bad_bits(w, &mask, &bytes);
     if (nib__weight_holds_scales(w))
         for (int64_t i = first; i < first + count; i++)
             NIB_TRY(check_row_scales(w, i, err));
     for (int64_t i = first; i < first + count && (wide || numbers); i++) {
         const uint8_t *row = (const uint8_t *)w->codes +
                              (uint64_t)nib__weight_place(w, i) * nib__weight_row_bytes(w);
-        const int64_t at = wide ? find_wide((const int8_t *)row, w->k)
-                           : w->layout == NIB_LAYOUT_F64
-                               ? find_f64(row, w->k)
-                               : nib__find_bits(row, w->k, bytes, mask, bad);
+        const int64_t at = wide                          ? find_wide((const int8_t *)row, w->k)
+                           : w->layout == NIB_LAYOUT_F64 ? find_f64(row, w->k)
+                                                         : nib__find_bits(row, w->k, bytes, mask);
         if (at == w->k)
             continue;
         if (wide)

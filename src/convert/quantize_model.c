@@ -438,20 +438,15 @@ nib_status nib_quantize(nib_model *model, const nib_quantize_options *options, n
 
 /* ---- conversions ---- */
 
-static const struct {
-    const char *name;
-    nib_code code;
-} float_types[] = {{"f32", NIB_CODE_F32}, {"f16", NIB_CODE_F16}, {"bf16", NIB_CODE_BF16}};
-
 /* The float type that codes become: the given one, or f32, which keeps most of them exact. */
 static nib_status find_float(nib_code *out, const char *dtype, nib_err *err)
 {
     *out = NIB_CODE_F32;
     if (!dtype)
         return NIB_OK;
-    for (size_t i = 0; i < COUNT(float_types); i++)
-        if (strcmp(dtype, float_types[i].name) == 0) {
-            *out = float_types[i].code;
+    for (nib_code code = NIB_CODE_F32; code <= NIB_CODE_BF16; code++)
+        if (strcmp(dtype, nib__codes[code].name) == 0) {
+            *out = code;
             return NIB_OK;
         }
     return nib__fail(err, NIB_USAGE, "dtype \"%s\" is not one of f32, f16, bf16", dtype);

@@ -138,8 +138,8 @@ static nib_status add_piece(nib_gpu *gpu, uint64_t address, uint64_t bytes, cons
     return NIB_OK;
 }
 
-nib_status nib__gpu_take(nib_gpu *gpu, uint64_t bytes, const char *what, void **address,
-                         nib_err *err)
+nib_status nib__gpu_alloc(nib_gpu *gpu, uint64_t bytes, const char *what, void **address,
+                          nib_err *err)
 {
     const uint64_t at = gpu->next, wanted = bytes == 0 ? 1 : bytes;
     NIB_TRY(add_piece(gpu, at, wanted, what, err));
@@ -153,7 +153,7 @@ nib_status nib__gpu_shadow(nib_gpu *gpu, void *host, uint64_t bytes, nib_err *er
     return add_piece(gpu, (uint64_t)(uintptr_t)host, bytes, "a copy of the host's memory", err);
 }
 
-void nib__gpu_give(nib_gpu *gpu, void *address)
+void nib__gpu_free(nib_gpu *gpu, void *address)
 {
     const nib_gpu_piece *piece = nib__gpu_piece(gpu, address);
     if (piece == NULL)

@@ -73,11 +73,11 @@ void nib__gpu_close(nib_gpu *gpu);
 /* Limits the memory that may be allocated to `bytes`; 0: no limit but the driver's. */
 void nib__gpu_limit(nib_gpu *gpu, uint64_t bytes);
 /* Allocates device memory; the error names `what`. */
-nib_status nib__gpu_take(nib_gpu *gpu, uint64_t bytes, const char *what, void **address,
-                         nib_err *err);
+nib_status nib__gpu_alloc(nib_gpu *gpu, uint64_t bytes, const char *what, void **address,
+                          nib_err *err);
 /* Allocates device memory under a host address, for tests: the same arguments run on both. */
 nib_status nib__gpu_shadow(nib_gpu *gpu, void *host, uint64_t bytes, nib_err *err);
-void nib__gpu_give(nib_gpu *gpu, void *address);
+void nib__gpu_free(nib_gpu *gpu, void *address);
 uint64_t nib__gpu_held(const nib_gpu *gpu); /* bytes */
 
 /* All are ordered with launches; nib__gpu_read waits for the data. */

@@ -114,9 +114,9 @@ static nib_status measure(meter *t, nib_machine *m)
 {
     void *from = NULL, *to = NULL;
     double seconds, one;
-    NIB_TRY(nib__gpu_take(t->gpu, t->bytes, "measuring it", &from, t->err));
+    NIB_TRY(nib__gpu_alloc(t->gpu, t->bytes, "measuring it", &from, t->err));
     t->from = from;
-    NIB_TRY(nib__gpu_take(t->gpu, t->bytes, "measuring it", &to, t->err));
+    NIB_TRY(nib__gpu_alloc(t->gpu, t->bytes, "measuring it", &to, t->err));
     t->to = to;
     for (uint64_t at = 0; at < t->bytes;
          at += HOST_BYTES) { /* forces the driver to commit the memory */
@@ -142,8 +142,8 @@ nib_status nib__gpu_measure(nib_machine *m, nib_gpu *gpu, const nib_kernel *add,
         return nib__fail_memory(err, HOST_BYTES, "measuring a device");
     memset(t.host, 0, HOST_BYTES);
     const nib_status status = measure(&t, m);
-    nib__gpu_give(gpu, t.to);
-    nib__gpu_give(gpu, t.from);
+    nib__gpu_free(gpu, t.to);
+    nib__gpu_free(gpu, t.from);
     nib__block_free(t.host, HOST_BYTES);
     if (status != NIB_OK)
         return status;

@@ -4,8 +4,8 @@
  * layout of the row's packing, or plain if it has none. A matmul row reads blocks of cast rows with
  * the same packing. Also counts the values that a cast loses. Owns no data.
  *
- * The plain block: codes [n][k] of the code's type (e4m3 one byte each), then, from a multiple of
- * 64 bytes on, scales: e4m3 f32 [n] (of a tensor n times the same), mx8 e8m0 [n][ceil(k / 32)].
+ * The plain block: codes [n][k] of the code's type (e4m3 one byte each), then, at the next
+ * multiple of 64 bytes, scales: e4m3 f32 [n] (a tensor scale n times), mx8 e8m0 [n][ceil(k / 32)].
  */
 #ifndef NIB_CAST_H
 #define NIB_CAST_H

@@ -16,13 +16,12 @@ const char *const nib__op_names[] = {
     "embed_dw",  "bias_dw",    "xent",      "squares",        "adamw",    "fake",
     "fake_dx",   "fake_dw",    NULL,
 };
-const char *const nib__code_names[] = {
-    "f32", "f16", "bf16", "int8", "int4", "e4m3", "e5m2", "mx8", "mx4", "nv4", NULL,
-};
-const char *const nib__act_names[] = {
-    "float",        "int8-token",    "int8-static", "int4-token", "e4m3-token", "mx8",
-    "int8-block32", "int8-block256", "mx4",         "nv4",        NULL,
-};
+#define X(id, key, name, element, group, scale) name,
+const char *const nib__code_names[] = {NIB_CODES(X) NULL};
+#undef X
+#define X(id, short_name, key, name, code, block) name,
+const char *const nib__act_names[] = {NIB_ACTS(X) NULL};
+#undef X
 const char *const nib__device_names[] = {"cpu", "opencl", "cuda", NULL};
 const char *const nib__maker_names[] = {"x86", "arm", "nvidia", "amd", "apple", "intel", NULL};
 const char *const nib__isa_names[] = {
@@ -39,8 +38,6 @@ const char *const nib__type_names[] = {NIB_TYPES(X) NULL};
 #undef X
 
 _Static_assert(COUNT(nib__op_names) == NIB_OP_COUNT + 1, "a name for each operation");
-_Static_assert(COUNT(nib__code_names) == NIB_CODE_COUNT + 1, "a name for each code");
-_Static_assert(COUNT(nib__act_names) == NIB_ACT_COUNT + 1, "a name for each activation code");
 _Static_assert(COUNT(nib__device_names) == NIB_DEVICE_COUNT + 1, "a name for each device");
 _Static_assert(COUNT(nib__maker_names) == NIB_MAKER_COUNT + 1, "a name for each maker");
 _Static_assert(COUNT(nib__layout_hint_names) == NIB_HINT_COUNT + 1, "a name for each layout");

@@ -18,7 +18,7 @@ typedef enum nib_launch_kind {
     NIB_LAUNCH_FLOAT
 } nib_launch_kind;
 
-/* MEMORY is two arguments in OpenCL, base and offset (NIB_MEMORY in gpu/prelude.cl), and one in
+/* MEMORY is two arguments in OpenCL, base and offset (MEMORY in gpu/prelude.cl), and one in
  * CUDA. */
 typedef struct nib_launch_arg {
     nib_launch_kind kind;
@@ -32,7 +32,7 @@ typedef struct nib_launch_arg {
 /* One launch of one function: groups[i] work-groups of items[i] work-items. */
 typedef struct nib_launch {
     const char *function;
-    char options[NIB_LAUNCH_OPTIONS]; /* "-DW=4 ...": each set of options makes another program */
+    char options[NIB_LAUNCH_OPTIONS]; /* "-DW=4 ...": each set of options is a separate program */
     int64_t groups[3];
     int32_t items[3];
     int32_t shared; /* CUDA: dynamic shared memory, bytes */
@@ -40,7 +40,7 @@ typedef struct nib_launch {
     int count;
 } nib_launch;
 
-/* Source text to compile for the device, after another one; every chain begins with the prelude. */
+/* Source text for the device, compiled after `before`; every chain begins with the prelude. */
 typedef struct nib_gpu_source {
     const char *name; /* "token.cl" */
     const unsigned char *text;
@@ -54,7 +54,7 @@ typedef struct nib_gpu_code {
     int (*launches)(const void *args, nib_launch out[NIB_LAUNCHES_MAX]);
 } nib_gpu_code;
 
-/* ---- for the rows' own functions ---- */
+/* ---- for the functions that make launches ---- */
 
 /* A one-dimensional launch of work-groups of `items`, without options or arguments. */
 void nib__launch_init(nib_launch *out, const char *function, int64_t groups, int32_t items);

@@ -11,7 +11,7 @@ typedef enum nib_over { NIB_OVER_NONE, NIB_OVER_FIRST, NIB_OVER_SECOND, NIB_OVER
 enum { NIB_OVER_OUTPUTS = 2 };
 
 typedef struct nib_op_row {
-    /* Runs parts [begin, end) with a CPU row; scratch: of one worker, as large as the row needs.
+    /* Runs parts [begin, end) with a CPU row; scratch: one worker's, as large as the row needs.
      * NULL: it has no parts. */
     void (*run)(const nib_kernel *row, const void *args, int64_t begin, int64_t end, void *scratch);
     /* f32 values read and written per token and column of the first input; 0: other things dominate

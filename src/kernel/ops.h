@@ -10,12 +10,12 @@
 #include "scheme.h"
 
 enum {
-    NIB_SUM_BLOCK = 2048,    /* float sums over k restart every so many elements (whole groups) */
-    NIB_CODES_PAD = 64,      /* rows of activation codes are zero-padded to a multiple of it */
+    NIB_SUM_BLOCK = 2048,    /* float sums over k restart after this many elements (whole groups) */
+    NIB_CODES_PAD = 64,      /* rows of activation codes are zero-padded to a multiple of this */
     NIB_LANES = 16,          /* virtual lanes of every float reduction */
     NIB_SOFTMAX_BLOCK = 256, /* absolute positions per softmax block */
     NIB_CACHE_BLOCK = 64,    /* positions per cache block; divides NIB_SOFTMAX_BLOCK */
-    NIB_QUANT_LANES = 64,    /* lanes of the sums over a group of weights that is quantized */
+    NIB_QUANT_LANES = 64,    /* lanes of the sums over a group of weights being quantized */
 };
 
 /* Activations in the form that a linear row reads; the form decides which pointers are set. */
@@ -33,7 +33,7 @@ typedef struct nib_input {
     float *scale;
     int32_t *zero; /* [m]; all 0 when symmetric; unused by block forms, which are symmetric */
     int32_t *sums; /* I8, I4: [m][groups] sum of the codes of each weight group; NULL on a
-                      GPU where no product reads them */
+                      GPU if no product reads them */
     float *fsums;  /* FLOAT with float zeros: [m][groups] sum of x over each weight group, in the
                       order of a product with codes that are all 1 */
     int64_t ld, groups;
@@ -96,7 +96,7 @@ typedef struct nib_quant_w {
 
 typedef struct nib_linear {
     const nib_weight
-        *w; /* shape, scheme and tensor_scale; all else only for rows without a packed layout */
+        *w; /* shape, scheme and tensor_scale; the rest only for rows without a packed layout */
     const void *packed; /* in the row's layout */
     nib_input x;
     float *y; /* [m][ldy] */
@@ -166,7 +166,7 @@ NIB_INLINE int64_t nib__cache_value_bytes(nib_type type)
 {
     return type == NIB_TYPE_F32 ? 4 : type == NIB_TYPE_I8 ? 1 : 2;
 }
-/* Bytes of the keys, or the values, of one head for so many positions. */
+/* Bytes of the keys, or the values, of one head for `positions` positions. */
 NIB_INLINE int64_t nib__cache_bytes(nib_type type, int64_t head_dim, int64_t positions)
 {
     const int64_t scale = type == NIB_TYPE_I8 ? (int64_t)sizeof(float) : 0;
@@ -196,7 +196,7 @@ typedef struct nib_attn {
     nib_cache cache;
     float scale;    /* of q.k */
     float *lse;     /* [m][heads] log of the sum of e^score, for the backward pass; or NULL */
-    int64_t window; /* positions that a query attends to, including its own; 0: all before it */
+    int64_t window; /* positions that a query attends to, including its own; 0: no limit */
     float cap;      /* a score s = scale * q.k becomes cap * tanh(s / cap); 0: no cap */
 } nib_attn;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Quantizing weights, as the CPU row does (cpu/quant_w.c, which defines the arithmetic): for the
- * quantizer, which handles files and messages, and for GPU rows, which compute the same bits.
+ * Quantizing weights: the arithmetic that cpu/quant_w.c defines, shared with GPU rows, which
+ * compute the same bits, and with src/quant, which handles files and messages.
  */
 #ifndef NIB_QUANT_W_H
 #define NIB_QUANT_W_H
@@ -29,9 +29,9 @@ nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib
 nib_status nib__quantizer_scales(nib_quantizer *q, nib_type type, nib_err *err);
 
 nib_quant_family nib__quant_family(const nib_scheme *scheme);
-/* One scale and zero for the whole tensor. */
+/* Whether the whole tensor has one scale and zero. */
 bool nib__quantizer_is_one(const nib_quantizer *q);
-/* A tensor scale, alone or over block scales, needs the range of the tensor first. */
+/* Whether the tensor has a scale, alone or over block scales, which needs its range first. */
 bool nib__quantizer_needs_scan(const nib_quantizer *q);
 /* INTX, TINYGEMM: the smallest scale, in the source's type. */
 float nib__quant_smallest(const nib_quantizer *q);
@@ -48,7 +48,7 @@ bool nib__quant_range(const float *x, int64_t count, float *low, float *high);
 /* Stores a scale or zero in an array of its type. */
 void nib__quant_store(void *out, nib_type type, int64_t at, float value);
 
-/* The CPU's rows. scratch: k floats where the rows are not f32. */
+/* The CPU's rows. scratch: k floats if the rows are not f32. */
 void nib__quant_w__ref(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch);
 void nib__quant_w__avx2(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch);
 void nib__quant_w__avx512(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch);

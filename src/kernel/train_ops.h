@@ -64,7 +64,7 @@ typedef struct nib_norm_dx {
     const float *sum; /* [rows][lddx], may be dx; NULL: zeros */
     bool centered;
     float *mean;     /* [rows] of x, for NORM_DW; only if centered */
-    int64_t weights; /* nib_norm's */
+    int64_t weights; /* as in nib_norm */
 } nib_norm_dx;
 
 /* dw[j] = sum over rows of dy * (x * r), overwritten; centered: of dy * ((x - mean) * r). For q and
@@ -105,7 +105,7 @@ typedef struct nib_scale_dx {
 
 /* The gradients of causal attention over documents. A document is a sequence of the cache; its
  * tokens are consecutive rows in order of position. Sums run in blocks of NIB_CACHE_BLOCK
- * positions. Threads can only share out items, each a document and a kv head. */
+ * positions. Threads can split the work only into items of one document and one kv head. */
 typedef struct nib_attn_dx {
     const float *q, *out, *dout; /* [m][ldq], [m][ldo], [m][ldo] */
     const float *lse;            /* [m][heads] */
@@ -114,7 +114,7 @@ typedef struct nib_attn_dx {
     const int32_t *start; /* [documents + 1] the first row of each; the last is m */
     nib_cache cache;      /* holds the keys and values that attention read */
     float scale;
-    int64_t window; /* as nib_attn's */
+    int64_t window; /* as in nib_attn */
     float cap;
 } nib_attn_dx;
 
@@ -134,8 +134,8 @@ typedef struct nib_bias_dw {
 } nib_bias_dw;
 
 /* loss = log(sum of e^x) - x[target] per token, in nats; x becomes its gradient times `scale`. A
- * target of -1 is ignored: loss and gradient are 0, whatever x is. Otherwise a NaN in a row makes
- * the whole row NaN.
+ * target of -1 is ignored: loss and gradient are 0, even if x is NaN. Otherwise a NaN in a row
+ * makes the whole row NaN.
  *
  * e = e^(x - largest) in f32, at least e^-87.33; sums of NIB_SUM_BLOCK values in lanes, added in
  * f64 in ascending order; loss = log(sum) + (largest - x[target]) in f64, rounded once. The

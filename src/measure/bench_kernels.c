@@ -16,10 +16,10 @@ static nib_scheme scheme_of(const nib_kernel *row)
     nib_scheme s = {.code = code,
                     .symmetric = true,
                     .act = row->act == NIB_ANY ? NIB_ACT_FLOAT : (nib_act)row->act};
-    if (code == NIB_CODE_I4 || code == NIB_CODE_MX8 || code == NIB_CODE_MX4 ||
-        nib__act_block(s.act) > 0)
+    s.group = nib__codes[code].group;
+    if (s.group == 0 && (nib__code_bits(code) == 4 || nib__act_block(s.act) > 0))
         s.group = 32;
-    if (code == NIB_CODE_NV4 || nib__kernel_asks(row, NIB_FACT_Q6_K))
+    if (nib__kernel_asks(row, NIB_FACT_Q6_K))
         s.group = 16;
     return s;
 }
@@ -63,9 +63,10 @@ bool nib__bench_supports(const nib_engine *engine, const nib_kernel *row)
     q.fact[NIB_FACT_K] = BENCH_K;
     q.fact[NIB_FACT_M] = 1, q.fact[NIB_FACT_GROUP] = s.group, q.fact[NIB_FACT_SYMMETRIC] = 1;
     q.fact[NIB_FACT_Q6_K] = is_q6_k;
-    q.fact[NIB_FACT_SCALE_TYPE] = s.code >= NIB_CODE_MX8 ? NIB_TYPE_E8M0
-                                  : is_q6_k              ? NIB_TYPE_F32
-                                                         : NIB_TYPE_BF16;
+    q.fact[NIB_FACT_SCALE_TYPE] = nib__codes[s.code].scale_type != NIB_TYPE_NONE
+                                      ? nib__codes[s.code].scale_type
+                                  : is_q6_k ? NIB_TYPE_F32
+                                            : NIB_TYPE_BF16;
     return nib__kernel_holds(row, &q, true);
 }
 

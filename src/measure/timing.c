@@ -57,9 +57,9 @@ static nib_status reserve(const nib_timed *t, char **at, uint64_t *held, uint64_
         if (*at == NULL)
             return nib__fail_memory(err, (size_t)bytes, "the timed product");
     } else {
-        nib__gpu_give(t->gpu, *at);
+        nib__gpu_free(t->gpu, *at);
         *at = NULL, *held = 0;
-        NIB_TRY(nib__gpu_take(t->gpu, bytes, "the timed product", &address, err));
+        NIB_TRY(nib__gpu_alloc(t->gpu, bytes, "the timed product", &address, err));
         *at = address;
     }
     *held = bytes;
@@ -69,7 +69,7 @@ static nib_status reserve(const nib_timed *t, char **at, uint64_t *held, uint64_
 static void release(nib_timed *t, char *at, uint64_t bytes)
 {
     if (t->gpu != NULL)
-        nib__gpu_give(t->gpu, at);
+        nib__gpu_free(t->gpu, at);
     else
         nib__block_free(at, (size_t)bytes);
 }

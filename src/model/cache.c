@@ -107,11 +107,11 @@ static nib_status allocate_blocks(nib_kv *kv, nib_kv_group *g, nib_err *err)
 {
     void *block = NULL;
     if (kv->gpu != NULL) {
-        NIB_TRY(nib__gpu_take(kv->gpu, g->block_bytes, WHAT, &block, err));
+        NIB_TRY(nib__gpu_alloc(kv->gpu, g->block_bytes, WHAT, &block, err));
         g->block = block;
         g->stale = true;
-        return nib__gpu_take(kv->gpu, (uint64_t)(kv->sequences * kv->table_ld) * sizeof *g->tables,
-                             WHAT, &g->gpu_tables, err);
+        return nib__gpu_alloc(kv->gpu, (uint64_t)(kv->sequences * kv->table_ld) * sizeof *g->tables,
+                              WHAT, &g->gpu_tables, err);
     }
     g->block = nib__block_take((size_t)g->block_bytes);
     return g->block != NULL ? NIB_OK : nib__fail_memory(err, (size_t)g->block_bytes, WHAT);
@@ -176,8 +176,8 @@ nib_status nib__kv_open(nib_kv *out, const nib_kv_shape *shape, nib_gpu *gpu,
 static void close_group(const nib_kv *kv, nib_kv_group *g)
 {
     if (kv->gpu != NULL) {
-        nib__gpu_give(kv->gpu, g->block);
-        nib__gpu_give(kv->gpu, g->gpu_tables);
+        nib__gpu_free(kv->gpu, g->block);
+        nib__gpu_free(kv->gpu, g->gpu_tables);
     } else {
         nib__block_free(g->block, (size_t)g->block_bytes);
     }

@@ -45,38 +45,26 @@ void nib__input_place(nib_input *out, const nib_scheme *scheme, nib_type input, 
                        .ld = padded,
                        .groups = (int64_t)groups,
                        .group = nib__scheme_group_size(scheme, k)};
-    switch (scheme->act) {
-    case NIB_ACT_FLOAT:
+    if (scheme->act == NIB_ACT_FLOAT) {
         if (input == NIB_TYPE_BF16)
             out->bf16 = carve(at, &used, tokens * (uint64_t)padded * 2);
         else
             out->f32 = carve(at, &used, tokens * (uint64_t)padded * 4);
         if (scheme->zero == NIB_ZERO_FLOAT)
             out->fsums = carve(at, &used, tokens * groups * 4);
-        break;
-    case NIB_ACT_E4M3_TOKEN:
-        out->bf16 = carve(at, &used, tokens * (uint64_t)padded * 2);
-        out->scale = carve(at, &used, tokens * 4);
-        break;
-    case NIB_ACT_MX8:
-    case NIB_ACT_MX4:
-    case NIB_ACT_NV4:
-        out->codes = carve(at, &used, tokens * (uint64_t)padded);
-        out->scale = carve(at, &used, tokens * groups * 4);
-        break;
-    case NIB_ACT_I8_BLOCK32:
-    case NIB_ACT_I8_BLOCK256:
-        out->codes = carve(at, &used, tokens * (uint64_t)padded);
-        out->scale =
-            carve(at, &used, tokens * (uint64_t)nib__ceil_div(k, nib__act_block(scheme->act)) * 4);
-        out->sums = carve(at, &used, tokens * groups * 4);
-        break;
-    default:
-        out->codes = carve(at, &used, tokens * (uint64_t)padded);
-        out->scale = carve(at, &used, tokens * 4);
-        out->zero = carve(at, &used, tokens * 4);
-        out->sums = carve(at, &used, tokens * groups * 4);
-        break;
+    } else {
+        const int64_t block = nib__act_block(scheme->act);
+        const bool is_int = nib__code_is_int(nib__acts[scheme->act].code);
+        const uint64_t blocks = block > 0 ? (uint64_t)nib__ceil_div(k, block) : 1;
+        if (block == 0 && !is_int) /* e4m3 values widened */
+            out->bf16 = carve(at, &used, tokens * (uint64_t)padded * 2);
+        else
+            out->codes = carve(at, &used, tokens * (uint64_t)padded);
+        out->scale = carve(at, &used, tokens * blocks * 4);
+        if (nib__act_is_int(scheme->act))
+            out->zero = carve(at, &used, tokens * 4);
+        if (is_int)
+            out->sums = carve(at, &used, tokens * groups * 4);
     }
     if (bytes)
         *bytes = used;

@@ -102,7 +102,7 @@ static nib_status move_constants(nib_runner *r, nib_node *node, nib_err *err)
     const int64_t count =
         node->op == NIB_OP_NORM ? node->entry->n * (node->entry->bias ? 2 : 1) : node->width;
     const uint64_t bytes = (uint64_t)count * sizeof(float);
-    NIB_TRY(nib__gpu_take(r->gpu, bytes, "a norm's weight or a column order", &to, err));
+    NIB_TRY(nib__gpu_alloc(r->gpu, bytes, "a norm's weight or a column order", &to, err));
     if (node->op == NIB_OP_NORM)
         node->weight = to;
     else
@@ -117,10 +117,10 @@ static nib_status reserve_logits(nib_runner *r, int64_t m, nib_err *err)
     void *address = NULL;
     if ((size_t)m <= r->gpu_logits)
         return NIB_OK;
-    nib__gpu_give(r->gpu, *at);
+    nib__gpu_free(r->gpu, *at);
     *at = NULL, r->gpu_logits = 0;
-    NIB_TRY(nib__gpu_take(r->gpu, (uint64_t)m * r->ops.token_bytes[NIB_BUFFER_LOGITS], "logits",
-                          &address, err));
+    NIB_TRY(nib__gpu_alloc(r->gpu, (uint64_t)m * r->ops.token_bytes[NIB_BUFFER_LOGITS], "logits",
+                           &address, err));
     *at = address, r->gpu_logits = (size_t)m;
     return NIB_OK;
 }
@@ -133,16 +133,16 @@ static nib_status allocate_gpu_buffers(nib_runner *r, int64_t rows, nib_err *err
     void *at = NULL;
     const uint64_t buffers = lay_out(&r->ops, offset);
     side->block_bytes = buffers + SLOT_BYTES;
-    NIB_TRY(nib__gpu_take(r->gpu, side->block_bytes, "the buffers of a step", &at, err));
+    NIB_TRY(nib__gpu_alloc(r->gpu, side->block_bytes, "the buffers of a step", &at, err));
     side->block = at;
     assign_buffers(side, &r->ops, offset, buffers);
     side->at[NIB_BUFFER_LOGITS] = NULL;
-    NIB_TRY(nib__gpu_take(r->gpu, r->rope_bytes, "the RoPE tables", &at, err));
+    NIB_TRY(nib__gpu_alloc(r->gpu, r->rope_bytes, "the RoPE tables", &at, err));
     side->rope = at;
     for (size_t i = 0; i < r->ops.count; i++)
         NIB_TRY(move_constants(r, &r->ops.nodes[i], err));
     if (r->plan->samplers[0] != NULL || r->plan->samplers[1] != NULL) {
-        NIB_TRY(nib__gpu_take(r->gpu, sizeof *r->drawn, "a token", &at, err));
+        NIB_TRY(nib__gpu_alloc(r->gpu, sizeof *r->drawn, "a token", &at, err));
         r->drawn = at;
     }
     return reserve_logits(r, rows, err);
@@ -154,17 +154,17 @@ static void close_gpu(nib_runner *r)
     for (size_t i = 0; side->block && i < r->ops.count; i++) {
         const nib_node *node = &r->ops.nodes[i];
         if (node->side == NIB_SIDE_GPU && node->op == NIB_OP_NORM)
-            nib__gpu_give(r->gpu, (void *)(uintptr_t)node->weight);
+            nib__gpu_free(r->gpu, (void *)(uintptr_t)node->weight);
         if (node->side == NIB_SIDE_GPU && node->op == NIB_OP_GATHER)
-            nib__gpu_give(r->gpu, (void *)(uintptr_t)node->order);
+            nib__gpu_free(r->gpu, (void *)(uintptr_t)node->order);
     }
     if (r->gpu == NULL)
         return;
     nib__staging_give(&r->staging);
-    nib__gpu_give(r->gpu, r->drawn);
-    nib__gpu_give(r->gpu, side->at[NIB_BUFFER_LOGITS]);
-    nib__gpu_give(r->gpu, side->rope);
-    nib__gpu_give(r->gpu, side->block);
+    nib__gpu_free(r->gpu, r->drawn);
+    nib__gpu_free(r->gpu, side->at[NIB_BUFFER_LOGITS]);
+    nib__gpu_free(r->gpu, side->rope);
+    nib__gpu_free(r->gpu, side->block);
 }
 
 /* ---- before loading weights: what the device may refuse ---- */
@@ -536,7 +536,7 @@ nib_status nib__runner_draw(nib_runner *r, const nib_kernel *row, nib_draw draw,
 {
     void *drawn = r->drawn;
     if (drawn == NULL)
-        NIB_TRY(nib__gpu_take(r->gpu, sizeof *token, "a token", &drawn, err));
+        NIB_TRY(nib__gpu_alloc(r->gpu, sizeof *token, "a token", &drawn, err));
     r->drawn = drawn;
     draw.token = r->drawn;
     draw.logits =

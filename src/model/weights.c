@@ -344,7 +344,7 @@ static nib_status reserve_bias(nib_loaded *out, const nib_layer_plan *plan, nib_
     void *at = NULL;
     if (!plan->layer->bias)
         return NIB_OK;
-    NIB_TRY(nib__gpu_take(out->gpu, bias_bytes(out->w.n, is_int), "a bias", &at, err));
+    NIB_TRY(nib__gpu_alloc(out->gpu, bias_bytes(out->w.n, is_int), "a bias", &at, err));
     if (is_int)
         out->int_bias = at;
     else
@@ -368,7 +368,7 @@ nib_status nib__weight_reserve(nib_loaded *out, const nib_layer_plan *plan, nib_
         if (is_packed(out, packing))
             continue;
         *pack = (nib_pack){.packing = packing, .bytes = packing->bytes(&out->w)};
-        status = nib__gpu_take(gpu, pack->bytes, "a weight", &at, err);
+        status = nib__gpu_alloc(gpu, pack->bytes, "a weight", &at, err);
         pack->at = at;
         out->pack_count += status == NIB_OK;
     }
@@ -383,9 +383,9 @@ static nib_status ensure_room(nib_gpu *gpu, void **at, uint64_t bytes, nib_err *
     const nib_gpu_piece *piece = nib__gpu_piece(gpu, *at);
     if (piece != NULL && piece->bytes >= bytes)
         return NIB_OK;
-    nib__gpu_give(gpu, *at);
+    nib__gpu_free(gpu, *at);
     *at = NULL;
-    return nib__gpu_take(gpu, bytes, "a weight", at, err);
+    return nib__gpu_alloc(gpu, bytes, "a weight", at, err);
 }
 
 static nib_status upload(nib_gpu *gpu, void **to, const void *from, uint64_t bytes, nib_err *err)
@@ -399,7 +399,7 @@ nib_status nib__staging_reserve(nib_staging *s, uint64_t bytes, nib_err *err)
     if (bytes <= s->bytes)
         return NIB_OK;
     nib__staging_give(s);
-    NIB_TRY(nib__gpu_take(s->gpu, bytes, "a stored weight that the GPU packs", &s->at, err));
+    NIB_TRY(nib__gpu_alloc(s->gpu, bytes, "a stored weight that the GPU packs", &s->at, err));
     s->bytes = bytes;
     return NIB_OK;
 }
@@ -407,7 +407,7 @@ nib_status nib__staging_reserve(nib_staging *s, uint64_t bytes, nib_err *err)
 void nib__staging_give(nib_staging *s)
 {
     if (s->at != NULL)
-        nib__gpu_give(s->gpu, s->at);
+        nib__gpu_free(s->gpu, s->at);
     s->at = NULL, s->bytes = 0;
 }
 
@@ -505,13 +505,13 @@ void nib__weight_unload(nib_loaded *loaded, const nib_allocator *a)
 {
     for (int i = 0; i < loaded->pack_count; i++)
         if (loaded->gpu != NULL)
-            nib__gpu_give(loaded->gpu, loaded->packs[i].at);
+            nib__gpu_free(loaded->gpu, loaded->packs[i].at);
         else if (!loaded->packs[i].mapped)
             nib__block_free(loaded->packs[i].at, (size_t)loaded->packs[i].bytes);
     nib__block_free(loaded->owned, (size_t)loaded->owned_bytes);
     if (loaded->gpu != NULL) {
-        nib__gpu_give(loaded->gpu, loaded->bias);
-        nib__gpu_give(loaded->gpu, loaded->int_bias);
+        nib__gpu_free(loaded->gpu, loaded->bias);
+        nib__gpu_free(loaded->gpu, loaded->int_bias);
     } else {
         nib__release(a, loaded->bias);
         nib__release(a, loaded->int_bias);

@@ -34,10 +34,8 @@ nib_type nib__layer_scale_type(const nib_layer *layer, const nib_scheme *scheme)
 {
     if (!nib__scheme_is_quantized(scheme))
         return NIB_TYPE_NONE;
-    if (scheme->code == NIB_CODE_MX8 || scheme->code == NIB_CODE_MX4)
-        return NIB_TYPE_E8M0;
-    if (scheme->code == NIB_CODE_NV4)
-        return NIB_TYPE_E4M3;
+    if (nib__codes[scheme->code].scale_type != NIB_TYPE_NONE)
+        return nib__codes[scheme->code].scale_type;
     return nib__type_is_float(layer->scale_type) ? layer->scale_type : NIB_TYPE_F32;
 }
 
@@ -59,8 +57,7 @@ nib_weight nib__layer_weight(const nib_layer *layer, const nib_scheme *scheme)
      * present. */
     static const char stored = 0;
     const bool quantized = nib__scheme_is_quantized(scheme);
-    const bool two_per_byte =
-        scheme->code == NIB_CODE_I4 || scheme->code == NIB_CODE_MX4 || scheme->code == NIB_CODE_NV4;
+    const bool two_per_byte = nib__code_bits(scheme->code) == 4;
     const int64_t groups = nib__scheme_groups(scheme, layer->k);
     nib_weight w = {.scheme = *scheme, .n = layer->n, .k = layer->k, .codes = &stored};
     w.layout = !quantized ? NIB_LAYOUT_FLOAT : two_per_byte ? NIB_LAYOUT_NIBBLE : NIB_LAYOUT_BYTE;

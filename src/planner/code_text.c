@@ -144,22 +144,22 @@ static void render_json(const char *code, requirement *r, nib_text *out)
 
 static const struct {
     const char *title, *what, *column;
-} sections[NIB_CODE_KIND_COUNT] = {
-    [NIB_CODE_SETTING] = {"Settings",
+} sections[NIB_LEDGER_KIND_COUNT] = {
+    [NIB_LEDGER_SETTING] = {"Settings",
                           "Requests other than a layer's that are not done exactly as asked. "
                           "`--allow CODE` accepts one under `--strict`.",
                           "what it is about"},
-    [NIB_CODE_REASON] =
+    [NIB_LEDGER_REASON] =
         {"Reasons",
          "Why a layer is not done as asked, or why a kernel does not run. The failed conditions of "
          "kernels have codes\nof their own: the name of a [fact](kernels.md#facts) and the value "
          "that the kernel needs (`n%128`, `sm>=80`,\n`isa+avx512vnni`). `nibble explain 'n%128'` "
          "lists the kernels that require it.",
          "reason"},
-    [NIB_CODE_ADVICE] =
+    [NIB_LEDGER_ADVICE] =
         {"Advice", "What to type instead. Nibble has planned each suggestion before printing it.",
          "option"},
-    [NIB_CODE_NOTE] = {"Notes", "Information that no option asked for.", "what it reports"},
+    [NIB_LEDGER_NOTE] = {"Notes", "Information that no option asked for.", "what it reports"},
 };
 
 static void render_markdown(nib_text *out)
@@ -167,7 +167,7 @@ static void render_markdown(nib_text *out)
     nib__text_str(out, "# Codes\n\nPrinted by `nibble explain --markdown`: every stable code of a "
                        "line of [the ledger](ledger.md).\n");
     const nib_ledger_code *c = nib__ledger_codes;
-    for (int kind = 0; kind < NIB_CODE_KIND_COUNT; kind++) {
+    for (int kind = 0; kind < NIB_LEDGER_KIND_COUNT; kind++) {
         nib__text_format(out, "\n## %s\n\n%s\n\n| code | %s |\n|---|---|\n", sections[kind].title,
                          sections[kind].what, sections[kind].column);
         for (; (int)c->kind == kind; c++)

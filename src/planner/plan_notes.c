@@ -79,11 +79,6 @@ static void note_dot4(nib_assignment *out, const nib_policy *policy)
 
 /* ---- fp8 without an fp8 unit ---- */
 
-static bool is_fp8(nib_code code)
-{
-    return code == NIB_CODE_E4M3 || code == NIB_CODE_E5M2 || code == NIB_CODE_MX8;
-}
-
 static bool is_widened(const nib_layer_plan *plan)
 {
     for (int i = 0; i < plan->use_count; i++)
@@ -103,7 +98,7 @@ static void note_widened(nib_assignment *out)
     for (size_t i = 0; i < out->count; i++) {
         const nib_layer_plan *plan = &out->layers[i];
         const bool asked = !has_fp8 || plan->done.act != NIB_ACT_FLOAT;
-        if (plan->denied || !is_fp8(plan->done.code) || !asked || !is_widened(plan))
+        if (plan->denied || !nib__code_is_f8(plan->done.code) || !asked || !is_widened(plan))
             continue;
         layers++;
         blocks += plan->done.code == NIB_CODE_MX8;

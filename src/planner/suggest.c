@@ -101,7 +101,7 @@ static void try_groups(search *s)
     const nib_code code = s->layer->asked.code;
     for (size_t i = 0; i < COUNT(groups); i++) {
         nib_scheme scheme = s->layer->asked;
-        if ((code != NIB_CODE_I4 && code != NIB_CODE_I8) || scheme.group == groups[i])
+        if (!nib__code_is_int(code) || scheme.group == groups[i])
             continue;
         scheme.group = groups[i];
         try_scheme(s, &scheme);
@@ -112,7 +112,7 @@ static void try_mapping(search *s)
 {
     nib_scheme scheme = s->layer->asked;
     const bool is_float = scheme.act == NIB_ACT_FLOAT && scheme.code == NIB_CODE_I4;
-    if (scheme.code != NIB_CODE_I4 && scheme.code != NIB_CODE_I8)
+    if (!nib__code_is_int(scheme.code))
         return;
     scheme.symmetric = !scheme.symmetric;
     scheme.zero = scheme.symmetric ? NIB_ZERO_NONE : is_float ? NIB_ZERO_FLOAT : NIB_ZERO_INT;

@@ -30,10 +30,6 @@ static const column columns[] = {
     {"b200", "b200", 0},
 };
 
-static const char *const recipes[] = {"f32",    "f16",   "bf16",    "int8wo", "int8dq",
-                                      "int4wo", "8da4w", "4da4w",   "fp8wo",  "fp8dq",
-                                      "mxfp8",  "mxfp4", "mxfp4dq", "nvfp4",  "nvfp4dq"};
-
 /* The length of "avx512vnni" in a kernel's name; the rest is its tile. */
 static int target_length(const char *target)
 {
@@ -43,7 +39,7 @@ static int target_length(const char *target)
     return length;
 }
 
-static void render_cell(const column *c, const char *recipe, const nib_machines *known,
+static void render_cell(const column *c, const nib_scheme_base *base, const nib_machines *known,
                         nib_text *out)
 {
     nib_machine local;
@@ -54,9 +50,9 @@ static void render_cell(const column *c, const char *recipe, const nib_machines 
     nib__machine_here(&local, c->isa, 1);
     const nib_machine *machine =
         c->machine != NULL ? nib__machines_find(known, c->machine) : &local;
-    if (machine == NULL || nib__scheme_parse(&layer.asked, recipe, strlen(recipe), NULL) != NIB_OK)
+    if (machine == NULL)
         return;
-    layer.stored = layer.asked;
+    layer.asked = layer.stored = base->scheme;
     if (layer.asked.code == NIB_CODE_F32 || layer.asked.code == NIB_CODE_F16)
         policy.dtype = layer.asked.code == NIB_CODE_F32 ? NIB_TYPE_F32 : NIB_TYPE_F16;
     nib__variant_find(&variant, &layer, &layer.asked, machine, &policy, NULL);
@@ -81,10 +77,10 @@ void nib__support_render(const nib_machines *known, nib_text *out)
     nib__text_str(out, "\n|---|");
     for (size_t c = 0; c < COUNT(columns); c++)
         nib__text_str(out, "---|");
-    for (size_t r = 0; r < COUNT(recipes); r++) {
-        nib__text_format(out, "\n| %s |", recipes[r]);
+    for (size_t r = 0; nib__scheme_base(r) != NULL; r++) {
+        nib__text_format(out, "\n| %s |", nib__scheme_base(r)->name);
         for (size_t c = 0; c < COUNT(columns); c++)
-            render_cell(&columns[c], recipes[r], known, out);
+            render_cell(&columns[c], nib__scheme_base(r), known, out);
     }
     nib__text_str(out, "\n");
 }

@@ -8,8 +8,8 @@
 
 bool nib__fake_has(const nib_scheme *s)
 {
-    const bool integers = (s->code == NIB_CODE_I8 || s->code == NIB_CODE_I4) && s->symmetric &&
-                          s->zero == NIB_ZERO_NONE && s->formula != NIB_FORMULA_GGML;
+    const bool integers = nib__code_is_int(s->code) && s->symmetric && s->zero == NIB_ZERO_NONE &&
+                          s->formula != NIB_FORMULA_GGML;
     const bool floats =
         s->code == NIB_CODE_I4 && s->zero == NIB_ZERO_FLOAT && s->formula == NIB_FORMULA_TORCHAO;
     return (integers || floats) && s->group != NIB_GROUP_TENSOR &&

@@ -79,7 +79,7 @@ static nib_status allocate(nib_quant_device *d, void *address, uint64_t bytes, n
 {
     void *piece = NULL;
     if (bytes != 0)
-        NIB_TRY(nib__gpu_take(d->gpu, bytes, "a block of weights to quantize", &piece, err));
+        NIB_TRY(nib__gpu_alloc(d->gpu, bytes, "a block of weights to quantize", &piece, err));
     memcpy(address, &piece, sizeof piece); /* a pointer of any type */
     return NIB_OK;
 }
@@ -110,7 +110,7 @@ void nib__quant_device_release(nib_quant_device *d)
                             at->failed,
                             at->room};
     for (size_t i = 0; i < COUNT(pieces) && d->gpu != NULL && d->held; i++)
-        nib__gpu_give(d->gpu, pieces[i]);
+        nib__gpu_free(d->gpu, pieces[i]);
     d->held = false;
     d->gpu = NULL;
 }

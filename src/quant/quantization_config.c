@@ -93,9 +93,9 @@ static void put_torchao(nib_jsonw *w, const nib_quantize_job *job, const nib_out
 
 static const char *format_of(const nib_scheme *s)
 {
-    return s->code == NIB_CODE_E4M3  ? "float-quantized"
-           : s->act == NIB_ACT_FLOAT ? "pack-quantized"
-                                     : "int-quantized";
+    return !nib__code_is_int(s->code) ? "float-quantized"
+           : s->act == NIB_ACT_FLOAT  ? "pack-quantized"
+                                      : "int-quantized";
 }
 
 /* Fields of both operands. */
@@ -103,7 +103,7 @@ static void put_coding(nib_jsonw *w, int bits, const nib_scheme *s, bool symmetr
                        const char *strategy)
 {
     nib__jsonw_pair_int(w, "num_bits", bits);
-    nib__jsonw_pair_string(w, "type", s->code == NIB_CODE_E4M3 ? "float" : "int");
+    nib__jsonw_pair_string(w, "type", nib__code_is_int(s->code) ? "int" : "float");
     nib__jsonw_pair_bool(w, "symmetric", symmetric);
     nib__jsonw_pair_string(w, "strategy", strategy);
 }
@@ -114,7 +114,7 @@ static void put_weights(nib_jsonw *w, const nib_output_weight *stored)
     const bool group = s->group > 0 && stored->scale_rows <= 1, block = s->group > 0 && !group;
     nib__jsonw_key(w, "weights");
     nib__jsonw_object(w);
-    put_coding(w, s->code == NIB_CODE_I4 ? 4 : 8, s, s->zero == NIB_ZERO_NONE,
+    put_coding(w, nib__code_bits(s->code), s, s->zero == NIB_ZERO_NONE,
                block                          ? "block"
                : group                        ? "group"
                : s->group == NIB_GROUP_TENSOR ? "tensor"
@@ -146,7 +146,7 @@ static void put_inputs(nib_jsonw *w, const nib_scheme *s)
         return;
     }
     nib__jsonw_object(w);
-    put_coding(w, s->act == NIB_ACT_I4_TOKEN ? 4 : 8, s, s->act_symmetric,
+    put_coding(w, nib__code_bits(nib__acts[s->act].code), s, s->act_symmetric,
                is_static ? "tensor" : "token");
     nib__jsonw_key(w, "group_size");
     nib__jsonw_null(w);

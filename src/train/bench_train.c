@@ -30,8 +30,7 @@ typedef struct bench {
 
 static double code_bytes(const nib_product *p)
 {
-    const nib_code code = p->shape.scheme.code;
-    return code == NIB_CODE_F32 ? 4 : code == NIB_CODE_BF16 ? 2 : 1;
+    return nib__code_bits(p->shape.scheme.code) / 8.0;
 }
 
 /* Operations and bytes of one run of a node. */

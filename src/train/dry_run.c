@@ -101,7 +101,7 @@ static void free_sides(trial *t, const sides *s)
 {
     void *blocks[] = {s->form, s->packed, s->amax, s->left, s->right, s->y};
     for (size_t i = 0; s->gpu != NULL && i < COUNT(blocks); i++)
-        nib__gpu_give(s->gpu, blocks[i]);
+        nib__gpu_free(s->gpu, blocks[i]);
     if (s->gpu != NULL)
         return;
     nib__block_free(s->form, s->form_bytes);
@@ -147,7 +147,7 @@ static matrices matrices_of(const trial *t, const nib_product *p, int which, int
 static nib_status allocate_piece(nib_gpu *gpu, uint64_t bytes, char **to, nib_err *err)
 {
     void *at;
-    NIB_TRY(nib__gpu_take(gpu, bytes, "a trial layer", &at, err));
+    NIB_TRY(nib__gpu_alloc(gpu, bytes, "a trial layer", &at, err));
     *to = at;
     return NIB_OK;
 }

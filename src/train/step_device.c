@@ -19,7 +19,7 @@ static nib_status allocate(nib_step *s, uint64_t bytes, const char *what, char *
     enum { DUMMY = 4096 };
     void *taken = (void *)(uintptr_t)DUMMY;
     if (!s->options.sizes_only)
-        NIB_TRY(nib__gpu_take(s->workers.gpu, bytes, what, &taken, err));
+        NIB_TRY(nib__gpu_alloc(s->workers.gpu, bytes, what, &taken, err));
     *at = taken;
     return NIB_OK;
 }
@@ -127,6 +127,6 @@ void nib__step_close_device(nib_step *s)
         return;
     for (size_t i = 1; i < s->net->site_count; i++)
         if (nib__step_side(s, i) == NIB_SIDE_GPU)
-            nib__gpu_give(s->workers.gpu, s->packed[i][NIB_PACKED_Y]);
-    nib__gpu_give(s->workers.gpu, s->sides[NIB_SIDE_GPU].block);
+            nib__gpu_free(s->workers.gpu, s->packed[i][NIB_PACKED_Y]);
+    nib__gpu_free(s->workers.gpu, s->sides[NIB_SIDE_GPU].block);
 }

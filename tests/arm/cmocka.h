@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of kernels use of cmocka, for programs that run under qemu: a machine has the
- * library for its own architecture only. The first assertion that fails ends the program.
+ * The part of cmocka that kernel tests use, for programs that run under qemu, as a host has the
+ * library only for its own architecture. The first failed assertion ends the program.
  */
 #ifndef CMOCKA_H
 #define CMOCKA_H
@@ -39,7 +39,7 @@
 #define skip() longjmp(skipped, 1)
 #define print_message printf
 
-static jmp_buf skipped; /* where a test that skips goes on */
+static jmp_buf skipped; /* where a skipped test returns to */
 
 struct CMUnitTest {
     const char *name;
@@ -50,7 +50,7 @@ struct CMUnitTest {
 #function, function                                                                        \
     }
 
-typedef int (*fixture)(void **state); /* 0: it worked */
+typedef int (*fixture)(void **state); /* 0: success */
 
 #define cmocka_run_group_tests(tests, setup, teardown)                                             \
     run_group(tests, sizeof(tests) / sizeof *(tests), setup, teardown)
@@ -61,7 +61,7 @@ static int run_group(const struct CMUnitTest *tests, size_t count, fixture setup
         printf("the setup failed\n");
         return 1;
     }
-    for (volatile size_t i = 0; i < count; i++) { /* longjmp keeps it */
+    for (volatile size_t i = 0; i < count; i++) { /* volatile: survives longjmp */
         const bool ran = setjmp(skipped) == 0;
         if (ran)
             tests[i].run(&state);

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Every piece of advice that plans give is followed: it does what it says, or names no option.
+# Follows every piece of advice that plans give: it does what it says, or names no option.
 recipes=(8da4w 8da4w-g7 int4wo-g7 int4wo-intzero int8wo-g7 4da4w mxfp8 nvfp4dq)
-cp -r "$MODEL" odd # widths that no group divides
+cp -r "$MODEL" odd # widths that the group size does not divide
 sed -i 's/"intermediate_size": [0-9]*/"intermediate_size": 601/; s/"vocab_size": [0-9]*/"vocab_size": 2251/' odd/config.json
 nibble quantize "$MODEL" codes --recipe int8wo-g32-ggml --format nibble --quiet 2>err || fail 'ggml codes'
 {
@@ -34,6 +34,6 @@ nibble quantize "$MODEL" codes --recipe int8wo-g32-ggml --format nibble --quiet 
 "$REPO/tests/cli/follow" <plans.txt >followed.txt || cat followed.txt
 equal 'all advice works' ' 0 failed' "$(sed 's/.*,//' followed.txt | tail -n 1)"
 equal 'and there is every kind' 'kinds: activations allow dtype kernel recipe slower' "$(grep '^kinds' followed.txt)"
-# text and JSON say the same; with --layer the text is of that layer alone
+# text and JSON say the same; with --layer the text covers only that layer
 grep -v -e --layer plans.txt | "$REPO/tests/cli/same_words" >words.txt || cat words.txt
 equal 'text says what JSON says' ' 0 missing' "$(sed 's/.*,//' words.txt | tail -n 1)"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble advise: on machines whose rates are published, so that every number is known; then on this one, where speeds are
-# not compared, but losses are: they are the same everywhere.
+# nibble advise: on machines with published rates, so that every number is known; then on this machine, where losses are
+# compared, as they are the same everywhere, but speeds are not.
 shape=$REPO/configs/shapes/llama-3.2-1b/config.json
 see advise "$shape" --device h200
 see advise "$shape" --device mi210 --memory 1.2GB --speed prompt int8wo 8da4w 4da4w int4wo+head+embed
@@ -10,7 +10,7 @@ see advise "$shape" --device apple-m2 int4wo 8da4w mxfp8
 sed 's/"sm": {"value": 80/"sm": {"value": 70/; 0,/"title".*/s//&\n  "host": "graviton3",/' "$REPO/machines/a100.json" >v100.json
 see advise "$shape" --device ./v100.json int4wo 8da4w mxfp8
 
-# what is wrong
+# usage errors
 see advise "$shape" --device h2000
 see advise "$shape" --device h200 --memory 6XB
 see advise "$shape" int9wo
@@ -32,7 +32,7 @@ see advise q
 only_here empty.txt q
 rm -r empty.txt q
 
-# on this machine: its losses are those of `nibble eval`, and the command that it ends with does what it says
+# on this machine: its losses equal those of `nibble eval`, and the command that it recommends works
 head -c 20000 "$MODEL/heldout.txt" >text.txt
 nibble advise "$MODEL" int8wo 8da4w 4da4w --text text.txt --window 128 --svg f.svg --memory 7MB >out.txt 2>err.txt
 equal 'nothing on stderr' '' "$(cat err.txt)"
@@ -54,15 +54,15 @@ equal 'no place for the picture: its status' 6 $?
 check 'no place for the picture: the report' grep -q '^take int8wo' out.txt
 equal 'sizes in powers of two' 1610612736 "$(nibble advise "$shape" int8wo --device h200 --memory 1.5GiB --json 2>&1 | sed -n 's/^  "memory": \([0-9]*\),/\1/p')"
 
-# JSON, and what is taken with other budgets
-# What is to be trained for follows from the speeds that were measured, whichever they are: of what costs too much the fastest, and
-# of those that are as fast as it the one that costs least.
+# JSON, and the choice under other budgets
+# The QAT suggestion follows from the measured speeds: among recipes with too much loss the fastest, and among equally fast ones
+# the one with the least loss.
 cat >taken.py <<'END'
 import json
 EQUAL_TIMES = 0.05  # src/advise/advise.h
 d = json.load(open("taken.json"))
 least = d["recipes"][0]["loss"] + d["loss_budget"]
-dear = [r for r in d["recipes"] if r["counts"] and r["loss"] > least and r["name"] != "4da4w"]  # which is not trained for
+dear = [r for r in d["recipes"] if r["counts"] and r["loss"] > least and r["name"] != "4da4w"]  # 4da4w has no QAT
 fastest = max(r["decode_tokens_per_s"] for r in dear)
 near = [r for r in dear if r["decode_tokens_per_s"] * (1 + EQUAL_TIMES) >= fastest]
 right = d["train_for"] == min(near, key=lambda r: r["loss"])["name"]
@@ -78,7 +78,7 @@ nibble advise "$MODEL" int8wo --dry-run --json | members advise schema=1 device=
 equal 'what costs too much is to be trained for' 'int8wo True right' "$(taken --loss-budget 0.005)"
 equal 'none keeps to the budget: the one that costs least' 'int8wo False right' "$(taken --loss-budget 0)"
 
-# the training that it points to
+# the training that it suggests
 nibble advise "$MODEL" 8da4w --text text.txt --window 128 --loss-budget 0.001 >out.txt 2>err.txt
 training=$(grep '^  echo ' out.txt)
 eval "$training" || check "the config: $training" false

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Paths that are no models, and files that are damaged: a sentence with the file, and the documented status.
+# Paths that are not models, and damaged files: an error that names the file, and the documented exit status.
 tensors() { "$REPO/tests/cli/tensors" "$@"; }
 cp -r "$MODEL" m
 for command in info verify plan 'generate -n 1' 'eval --text m/heldout.txt' 'bench --repeats 1' 'quantize x --recipe int8wo'; do
@@ -46,7 +46,7 @@ refused 3 'm/tokenizer.json: *"version" is not a key of a training config*' plan
 refused 2 'm/: only a config was given, which can be planned but not run; *' generate m/config.json -n 1
 refused 2 'm/: only a config was given*' info m/config.json
 
-# cut GLOB SIZE: the weights cut short
+# cut GLOB SIZE: truncates the weights
 cp -r m t
 cut() {
     head -c "$2" m/model.safetensors >t/model.safetensors

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble bench: its fields; numbers are for people and docs/speed.md.
+# nibble bench: the fields of its output, not their values.
 nibble bench "$MODEL" --repeats 1 --prompt-tokens 16 -n 4 --json 2>err | members bench schema=1 prefill_tokens_per_s=num decode_tokens_per_s=num peak_bytes=int \
     bandwidth_share=num arithmetic_share=num weight_bytes=int predicted_prefill_tokens_per_s=num predicted_decode_tokens_per_s=num \
     predicted_bytes=int device_bytes=0
@@ -19,7 +19,7 @@ done
 nibble bench "$MODEL" --operations --repeats 1 --prompt-tokens 16 -n 4 --json 2>err |
     members operations schema=1 prompt_tokens=16 new_tokens=4 'prefill[].operation=str' 'decode[].seconds=num' 'decode[].device="cpu"'
 
-# a batch, contexts, the floats beside, and the first token; what is said of all
+# batches, contexts, the comparison with floats, the first token, and the header
 nibble bench "$MODEL" --repeats 2 --prompt-tokens 16 -n 4 --recipe 8da4w --batch 3 --sweep 0,32 --json 2>err | members everything schema=1 \
     batch.sequences=3 batch.tokens_per_s=num batch.each_tokens_per_s=num 'contexts[].positions=int' 'contexts[].empty_tokens_per_s=num' \
     'floats_name="bf16"' floats.decode_tokens_per_s=num cold_start.tokens=16 cold_start.first_token_s=num cold_start.plan_s=num \
@@ -49,7 +49,7 @@ refused 2 '--batch has no effect with --kernels' bench --kernels --batch 2
 refused 2 '--sweep has no effect with --operations' bench "$MODEL" --operations --sweep 0
 refused 2 '--alone has no effect with --train' bench --train "$REPO/configs/llama3_debugmodel_mxfp8_vocab2256.json" --alone
 
-# a peer takes turns: here a program that writes what llama-bench writes, with the options that it was given
+# a peer runs in turn: here a program that imitates llama-bench and prints its options
 check 'a GGUF' nibble convert codes q.gguf --format gguf -q
 cat >peer <<'END'
 #!/bin/sh
@@ -93,7 +93,7 @@ members 'layers of a model' schema=1 device='"cpu"' 'times[].recipe=str' 'times[
 check 'each once' test "$(grep -c '"m": 17' shapes.json)" = 6
 check 'the recipe where it was asked' test "$(grep -A 1 '"recipe": "8da4w-g32"' shapes.json | grep -c '"n": 512')" = 2
 
-# layers beside what is predicted of them: three shapes, four recipes, one token and a prompt
+# measured and predicted layers: three shapes, four recipes, one token and a prompt
 check 'layers are timed' nibble bench --predict --prompt-tokens 17 --json
 cp "$seen.out" layers.json
 members layers schema=1 device='"cpu"' 'times[].recipe=str' 'times[].predicted_us=num' 'times[].measured_us=num' worst=num <layers.json
@@ -108,7 +108,7 @@ grep -q '^linear_dw  *output ' "$seen.out" || { echo 'FAIL no product of the out
 check 'bench --train --json' nibble bench --train "$debug" "${tiny[@]}" --repeats 1 --json
 grep -q '"tokens_per_step": 32,' "$seen.out" || { echo 'FAIL tokens_per_step' && failures=1; }
 
-# results that are kept by chip
+# results saved per chip
 for file in "$REPO"/bench/*.json; do
     members "$(basename "$file")" schema=1 machine=str isa=str threads=int date=str model=str 'recipe=str|null' prefill_tokens_per_s=num \
         decode_tokens_per_s=num weight_bytes=int read_gb_per_s=num floats.decode_tokens_per_s=num batch.tokens_per_s=num \

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Quantized biases: written, shown, verified, run, converted there and back, asked for at load, and what is refused.
+# Quantized biases: written, shown, verified, run, converted there and back, requested at load, and errors.
 cp -r "$MODEL" m
 head -c 1500 m/heldout.txt >text.txt
 hashes() { python3 -c 'import json, sys; [print(n, h) for n, h in json.load(open(sys.argv[1] + "/nibble.json"))["tensors"].items() if "bias" not in n]' "$1"; }
@@ -24,7 +24,7 @@ equal 'the mark in the table' 3 "$(nibble plan q | grep -c '224 +b8')"
 check 'as asked at load' grep -q 'note: 15 of 15 biases are int8' <(nibble plan m --recipe 8da4w --bias int8)
 check 'the weights stay floats' grep -q 'without effect: --bias int8 (option): 0 of 15 biases are; the others stay floats' <(nibble plan m --bias int8)
 
-# int32: the same text whatever the instruction set; kept by a conversion that keeps all
+# int32: the same text with any instruction set; kept by a conversion
 check 'static' nibble quantize m s --recipe int8dq-static --calibrate text.txt --quiet
 check 'static, int32' nibble quantize m s32 --recipe int8dq-static --calibrate text.txt --bias int32 --quiet
 check 'verified' nibble verify s32 --against s
@@ -37,7 +37,7 @@ check 'converted' nibble convert s32 again --format nibble --quiet
 check 'into the same bytes' cmp s32/model.safetensors again/model.safetensors
 rm -r again
 
-# a scale that makes nothing of the codes
+# a scale that underflows the values
 cp -r q zeroed
 "$REPO/tests/cli/tensors" zeroed/model.safetensors put model.layers.0.self_attn.q_proj._bias_scale 0 00000000
 check 'a bias whose scale is 0' grep -q '1 scales of its bias are 0 or negative' <(nibble verify zeroed 2>&1 | tr -s ' \n' ' ')

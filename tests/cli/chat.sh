@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble chat through a pipe: what is said, what begins with a slash, what is kept; answers are those of the whole
-# conversation read anew.
+# nibble chat through a pipe: messages, slash commands, saved files; answers equal those after prefilling the whole
+# conversation.
 template=$REPO/examples/tales.jinja
 talk() { nibble chat "$MODEL" --recipe 8da4w --chat-template "$template" -n 12 --temp 0 "$@"; }
 
@@ -10,7 +10,7 @@ equal 'nothing on stderr with -q' '' "$(cat err)"
 check 'it is JSON' python3 -m json.tool talk.json
 equal 'two turns' 'user assistant user assistant' "$(sed -n 's/.*"role": "\(.*\)",/\1/p' talk.json | tr '\n' ' ' | sed 's/ $//')"
 check 'a line that goes on' grep -q '"content": "The wolf\\nand the king"' talk.json
-# memory is filled with what is no text, so that nothing ends by chance where it should
+# memory is filled with non-text bytes, so that a missing terminator shows
 printf 'The wolf' | talk -q >whole 2>&1
 for end in '\' '\\n'; do
     printf "The wolf\\$end" | MALLOC_PERTURB_=85 talk -q >cut 2>&1
@@ -18,7 +18,7 @@ for end in '\' '\\n'; do
 done
 check 'answers are printed' [ "$(wc -c <answers)" -gt 20 ]
 
-# a turn from the cache is the turn of a conversation that was loaded
+# a turn from the cache equals the turn of a loaded conversation
 printf 'Once upon a time\nThe wolf\nThen\n/save a.json\n' | talk -q >first 2>/dev/null
 python3 - <<'PY'
 import json
@@ -40,7 +40,7 @@ equal 'nothing was said' '' "$(cat out)"
 check '/plan' grep -q 'lm_head' err
 check '/help' grep -q '^/system TEXT' err
 
-# what is wrong is said, and the talk goes on; the first failure is the status
+# errors are printed and the chat continues; the first error decides the exit status
 status=0
 printf '/sistem x\n/save\n/load none.json\nOnce\n' | talk -q >out 2>err || status=$?
 equal 'the status' 2 "$status"
@@ -74,13 +74,13 @@ check 'nothing was answered' grep -q '^no answer yet' err
 refused 3 '*chat template*' chat "$MODEL"
 refused 2 '*needs MODEL*' chat
 
-# the model's own length of an answer, which -n goes over
+# the model's own answer length, which -n overrides
 cp -r "$MODEL" short
 echo '{"max_new_tokens": 5}' >short/generation_config.json
 equal 'max_new_tokens' 'answer 5 tokens,' "$(printf 'The wolf\n/stats\n' | nibble chat short --chat-template "$template" --ignore-eos 2>&1 >out | grep -o '^answer *5 tokens,' | tr -s ' ')"
 equal '-n goes over it' 'answer 7 tokens,' "$(printf 'The wolf\n/stats\n' | nibble chat short --chat-template "$template" --ignore-eos -n 7 2>&1 >out | grep -o '^answer *7 tokens,' | tr -s ' ')"
 
-# Ctrl-C stops the answer and not the program
+# Ctrl-C stops the answer but not the program
 mkfifo words
 nibble chat "$MODEL" --chat-template "$template" --isa ref -t 1 --dtype f32 --ignore-eos -q <words >out 2>err &
 chat=$!

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble chat on a terminal: lines that are edited, the history within a run and from the one before, Ctrl-C at the prompt
-# and in an answer, Ctrl-D.
+# nibble chat on a terminal: line editing, the history of this run and of the previous one, Ctrl-C at the prompt and in an
+# answer, Ctrl-D.
 export XDG_STATE_HOME=$PWD/state HOME=$PWD TERM=xterm
 talk() { "$REPO/tests/cli/terminal" chat "$MODEL" --chat-template "$REPO/examples/tales.jinja" --temp 0 "$@"; }
 said() { python3 -c 'import json, sys; print(*(m["content"] for m in json.load(open(sys.argv[1])) if m["role"] == "user"), sep="|")' "$1"; }
@@ -54,7 +54,7 @@ equal '/quit ends with 0' 0 "$status"
 equal 'what the run before had said' 'Once upon' "$(said stopped.json)"
 check 'the answer was stopped before its end' [ "$(sed -n 's/^answer  *\([0-9]*\) tokens.*/\1/p' shown)" -lt 400 ]
 
-# characters past ASCII, in every environment; Ctrl-D behind a line that was to go on is the end of its message alone
+# characters past ASCII, in every environment; Ctrl-D after a continued line ends only its message
 for locale in C C.UTF-8 xx_XX.ISO-8859-1; do
     status=0
     LC_ALL=$locale talk --recipe 8da4w -n 4 -q >shown <<'STEPS' || status=$?

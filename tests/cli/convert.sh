@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble convert: every format and back, what is kept and what is lost, what a format cannot hold; and models that bring no
-# config.json along.
+# nibble convert: every format and back, what is kept and lost, what a format cannot hold; and models without config.json.
 cp -r "$MODEL" m
 loss() { nibble eval "$1" --text text.txt --json --quiet | sed -n 's/.*"loss": \([0-9.]*\).*/\1/p'; }
 head -c 2000 m/heldout.txt >text.txt
@@ -25,14 +24,14 @@ nibble convert q half --format safetensors --dtype bf16 --force --json --quiet |
 nibble convert q c --format nibble --dry-run --json --quiet | members dry dry_run=true bytes_after=int
 check 'a dry run writes nothing' test ! -e c
 
-# what a format cannot hold is said by layer, and nothing is left
+# what a format cannot hold is an error that names the layer, without output
 nibble quantize m i --recipe int4wo --quiet >/dev/null
 refused 4 'model.layers.0.self_attn.q_proj: the format compressed-tensors cannot hold int4wo-g32 at 224 x 224: its zero points are integers (36 of 36 layers); --format nibble holds it' \
     convert i c --format compressed-tensors
 check 'nothing is left' test ! -e c
 refused 4 '*: the format 8da4w cannot hold int4wo-g32 at *' convert i c --format 8da4w
 
-# integer zero points go wherever there are such, to the bit
+# integer zero points convert exactly to every format that has them
 nibble quantize m z --recipe int4wo-intzero --quiet >/dev/null
 for format in compressed-tensors nibble torchao; do
     check "integer zero points to $format" nibble convert z c --format $format --quiet --force
@@ -103,26 +102,26 @@ nibble quantize m i64 --recipe 8da4w-g64 --quiet >/dev/null
 refused 4 '*: the format gguf cannot hold 8da4w-g64 *' convert i64 out.gguf --format gguf
 check 'no file is left' test ! -e out.gguf
 
-# a scale that blocks cannot hold is said, not turned into infinities
+# a scale that blocks cannot hold is an error, not an infinity
 cp -r q8 far
 "$REPO/tests/cli/tensors" far/model.safetensors put model.layers.1.mlp.up_proj._weight_scale 0 804f
 refused 4 'model.layers.1.mlp.up_proj._weight_scale: row 0, group 0 has scale 4.2949673e+09 and zero point 0, beyond what f16 holds; --format nibble holds them' \
     convert far far.gguf --format gguf
 check 'nothing of it is left' test ! -e far.gguf
 
-# a GGUF describes the model: of one whose architecture is not known nothing is made up
+# a GGUF describes the model: nothing is made up for an unknown architecture
 cp -r m strange
 sed -i 's/"model_type": *"[a-z0-9_]*"/"model_type": "strange"/; s/ForCausalLM/ForStrangeThings/' strange/config.json
 refused 3 "strange: the model's architecture is unknown, and a GGUF has to describe it; *" convert strange s.gguf --format gguf
 check 'and nothing is written' test ! -e s.gguf
 
-# activations that a format has no words for are said
+# activations that a format cannot describe are reported
 nibble quantize m a8 --recipe 8da4w --quiet >/dev/null
 check 'activations are told' grep -q 'the format gguf cannot record that' \
     <(nibble convert a8 a8.gguf --format gguf --quiet | tr '\n' ' ' | sed 's/  */ /g')
 equal 'and what is written' 36 "$(nibble convert a8 a8.gguf --format gguf --force --json | grep -c '"done": "int4wo-g32-sym"')"
 
-# a lone file stays one
+# a single file stays a single file
 check 'a file' nibble convert q/model.safetensors c.safetensors --format nibble --quiet
 check 'and its manifest' test -f c.safetensors.nibble.json
 refused 4 'd.safetensors: a single file cannot be in the format compressed-tensors, which needs a config.json; give *' \

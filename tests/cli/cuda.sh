@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# A model on the emulated device of CUDA (tests/cuda), whose programs run as C++ on the CPU: a whole token there, drawn and
-# packed there, and steps of training with their casts.
+# A model on the emulated CUDA device (tests/cuda), whose programs run as C++ on the CPU: a whole token with sampling and
+# packing on the device, and training steps with their casts.
 emulated=$(dirname "$NIBBLE")/emulated
 if [ ! -x "$emulated/nibble" ]; then
     skipped 'cuda' 'no emulated device (make cuda-emulated)'
@@ -10,12 +10,12 @@ fi
 here=$NIBBLE
 export NIBBLE=$emulated/nibble LD_LIBRARY_PATH=$emulated
 check 'the device is here' nibble devices cuda
-# a multiprocessor at 1 GHz, of twice as many products as the one before
+# a multiprocessor at 1 GHz, with twice as many products as the previous one
 for rate in '80 2.048' '90 4.096' '100 8.192'; do
     check "matrix units of sm_${rate% *}" grep -Eq "^ *bf16 +${rate#* } TFLOP/s\$" <(EMULATED_CUDA_SM=${rate% *} nibble devices cuda)
 done
 
-# drawn there: the tokens that the CPU draws from the same logits, of weights that were packed there or here
+# sampled on the device: the CPU's tokens for the same logits, with weights packed on the device or the host
 nibble plan "$MODEL" --device cuda --recipe 8da4w >plan.txt 2>&1
 check 'weights are packed there' grep -q '37 weights on cuda by pack__sm80, ' plan.txt
 drawn() { nibble generate "$MODEL" -p 'Once' -n 2 --device cuda --recipe 8da4w "$@" 2>drawn.err; }
@@ -28,7 +28,7 @@ check 'all is done there' grep -q '36 done on cuda/sm80, 0 substituted$' drawn.e
 equal 'the same tokens' "$there" "$(drawn "${some[@]}" --without 'sample_f32__sm*' --without pack__sm80)"
 check 'drawn here' grep -q '^drawn by    sample_f32__ref' drawn.err
 
-# weights become codes there
+# quantization on the device
 for recipe in 8da4w nvfp4; do
     check "$recipe: quantized there" nibble quantize "$MODEL" there-$recipe --recipe $recipe --device cuda --quiet
     "$here" quantize "$MODEL" here-$recipe --recipe $recipe --quiet >here.txt

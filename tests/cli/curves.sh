@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Three steps of every golden curve and all ten of one, bit for bit: loss and gradient norm of the debug model in f32,
-# bf16, fp8, MXFP8 with 2048 and 2256 outputs, converted and kept, and quantization-aware training.
+# bf16, fp8, MXFP8 with 2048 and 2256 outputs, with the 2256 output converted or kept, and quantization-aware training.
 curves=$REPO/tests/golden/train/curves
 while read -r name _; do
     steps=3

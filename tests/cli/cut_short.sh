@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Another process cuts the weights short while they are read, appends to them or replaces them: a sentence with the file
-# and exit 6, nothing of the output left, never SIGBUS; what was replaced by rename is read to its end.
+# Another process truncates the weights during a read, appends to them or replaces them: an error that names the file, exit 6,
+# no output left, never SIGBUS. A file replaced by rename is read to its end.
 tool=$REPO/build/release/tools/random_checkpoint
 [ -x "$tool" ] || tool=$(dirname "$NIBBLE")/tools/random_checkpoint
 if [ ! -x "$tool" ]; then
@@ -15,7 +15,7 @@ cp shape/tokenizer*.json m
 head -c 3000 shape/heldout.txt >text.txt
 rm -r shape
 
-# ended HOW MOMENT COMMAND ARGUMENT...: with the sentence, and nothing else left
+# ended HOW MOMENT COMMAND ARGUMENT...: the command ends with the error and leaves no output
 ended() {
     local said='nibble: m/model.safetensors: another process wrote to the file while it was being read (' status
     status=$("$REPO/tests/cli/meanwhile" m/model.safetensors "$@" --quiet -t "$threads")
@@ -23,7 +23,7 @@ ended() {
     rm -f out err other
     only_here m text.txt
 }
-# The first page lost; a part of the last page, which reads as zeros without a signal; bytes too many.
+# The first page is lost; part of the last page is lost, which reads as zeros without a signal; extra bytes.
 for how in 60000 -100 append; do
     threads=1
     ended $how out generate m -n 400 --ignore-eos
@@ -31,7 +31,7 @@ for how in 60000 -100 append; do
     ended $how m verify m
     ended $how m eval m --text text.txt --window 64
 done
-# A worker may be the one that reads the page.
+# The reader of the page may be a worker thread.
 for threads in 2 4; do
     ended 60000 out generate m -n 400 --ignore-eos
     ended 60000 o.part/model.safetensors quantize m o --recipe 8da4w --isa ref
@@ -43,7 +43,7 @@ ended 60000 m bench m --operations --repeats 100 --prompt-tokens 64 -n 8
 equal 'replaced: read to its end' 0 "$("$REPO/tests/cli/meanwhile" m/model.safetensors replace o.part/model.safetensors quantize m o --recipe 8da4w -t 1)"
 check 'and whole' nibble verify o
 
-# A chat that waits for its next line has read the file before: what is said next has no answer.
+# A chat that waits for its next line has read the file already: the next message gets an error.
 mkfifo lines
 printf '%s' "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}assistant:" >chat.jinja
 nibble chat m --chat-template chat.jinja -n 1 --quiet <lines >out 2>err &

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Checkpoints of other tools: shown, verified, converted and run; of architectures that are not built, all but run.
+# Checkpoints of other tools: shown, verified, converted and run; unsupported architectures are not run.
 golden=$REPO/tests/golden/dialects
 
-# gpt-oss: experts lie stacked in the file
+# gpt-oss: experts are stacked in the file
 check 'info shows every expert' nibble info "$golden/gpt_oss"
 equal 'six experts, with biases' 6 \
     "$(nibble info "$golden/gpt_oss" --json | tr -d '\n ' | grep -o '"format":"mxfp4","scheme":"[^"]*","group":32,"bias":true' | wc -l)"
@@ -27,10 +27,10 @@ check 'blocks stay blocks' nibble convert deepseek blocks --format compressed-te
 equal 'in its words' 1 "$(tr -d '\n ' <blocks/config.json | grep -c '"strategy":"block","group_size":null,"block_structure":\[128,128\]')"
 same 'the same values, too' blocks deepseek
 
-# GPTQ with act-order runs; a config.json that nobody reads is named
+# GPTQ with act-order runs; an unread config.json is named
 nibble plan "$golden/gptq_model" >plan.txt
 check 'act-order is said' grep -q '^note: 7 weights have their columns in act-order' plan.txt
-# its integer zero points are those of a recipe, which finds them as they are and takes the same kernels
+# a recipe with the same integer zero points keeps the codes and uses the same kernels
 rows() { nibble plan "$@" --layer '*.o_proj' | grep -o 'RUNS *linear_[^ ]*' | sort -u; }
 check 'its rows are told' [ -n "$(rows "$golden/gptq_model")" ]
 equal 'a recipe with its scheme' "$(rows "$golden/gptq_model")" "$(rows "$golden/gptq_model" --recipe int4wo-g32-intzero --skip lm_head)"

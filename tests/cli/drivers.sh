@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Drivers that are missing, too old, or lack a function: named with what to install, and a device that cannot be used is
-# a substitution like any other.
+# Drivers that are missing, too old, or lack a function: the error says what to install, and replacing an unusable device is a
+# substitution like any other.
 mkdir none old
 driver() { # driver FOLDER LIBRARY SOURCE...
     cc -shared -fPIC -x c -w -o "$1/$2" "${@:3}"
 }
 
-# a library without a function that is needed
+# a library without a required function
 echo 'int nothing;' >nothing.c
 driver none libcuda.so.1 nothing.c
 driver none libOpenCL.so.1 nothing.c
@@ -19,7 +19,7 @@ LD_LIBRARY_PATH=$PWD/none refused 2 'device "opencl" is not here; OpenCL: libOpe
     refused 2 'device "cuda:1" is not here; CUDA: libcuda.so.1 not found; install NVIDIA'"'"'s driver; here: cpu*' \
         plan "$MODEL" --device cuda:1
 
-# OpenCL 1.1: all of the device is refused when it is opened, in its driver's name and version
+# OpenCL 1.1: the whole device is refused when opened, with the driver's name and version
 grep -o 'X(cl[A-Za-z]*)' "$REPO/src/device/opencl.c" | tr -d 'X()' | sort -u |
     grep -vxF -e clGetPlatformIDs -e clGetDeviceIDs -e clGetDeviceInfo | sed 's/.*/int &(void) { return -59; }/' >others.c
 driver old libOpenCL.so.1 "$REPO/tests/cli/stub_opencl.c" others.c
@@ -35,7 +35,7 @@ nibble generate "$MODEL" -p 'Once upon a time' -n 4 --temp 0 --recipe 8da4w >her
 check 'the text is the CPU'"'"'s' cmp text here
 refused 4 '*--strict: *' generate "$MODEL" -p x -n 2 --device opencl --recipe 8da4w --allow device --strict --quiet
 
-# training, too, and before its first step
+# training too, before its first step
 small=("$REPO/configs/llama3_debugmodel_mxfp8.json" --device opencl --model.n_layers=1 --training.local_batch_size=1
     --training.seq_len=32 --training.steps=1)
 refused 4 "*: asked *@opencl*opencl: $words*--allow device: done *@cpu, *" train "${small[@]}" --quiet

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble eval: loss of a text and of JSON lines, alone and against another model.
+# nibble eval: the loss of a text and of JSON lines, alone and against another model.
 head -c 1500 "$MODEL/heldout.txt" >text.txt
 python3 -c 'import json; [print(json.dumps({"id": i, "text": t})) for i, t in enumerate(open("text.txt").read().split("\n\n")) if t.strip()]' >text.jsonl
 nibble quantize "$MODEL" q --recipe 8da4w --quiet >/dev/null
@@ -28,7 +28,7 @@ check 'the ledger says what the cache is' grep -q '0 substituted; KV cache in in
 equal 'in bf16 they are as they are' 0 "$(nibble eval "$MODEL" --text text.txt --cache-type bf16 --against "$MODEL" --json --quiet | python3 -c 'import json, sys; print(json.load(sys.stdin)["kl"])')"
 equal 'threads and instruction sets do not change int8' "$(loss "$MODEL" --text text.txt --cache-type int8 -t 1 --isa ref)" "$(loss "$MODEL" --text text.txt --cache-type int8)"
 
-# A final norm of 2^-12: under block scales of 2^-6 and more every code of the output layer's input is 0, and all logits are.
+# A final norm of 2^-12: with block scales of 2^-6 and more, every code of the output layer's input is 0, and so are all logits.
 cp -r "$MODEL" small
 chmod -R u+w small
 "$REPO/tests/cli/tensors" small/model.safetensors put model.norm.weight 0 "$(printf '8039%.0s' {1..224})"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble explain: every code has a meaning, one code has those of all kinds and of kernels' conditions.
+# nibble explain: every code has a meaning; one code may have several, for all kinds and for kernels' conditions.
 check 'each kind' test "$(nibble explain | cut -d ' ' -f 1 | sort -u | tr -d '\n')" = advicenotereasonsetting
 check 'one code of three kinds' nibble explain activations
 equal 'are a setting, advice and a note' 'advice note setting ' "$(awk '/^[a-z]/ { print $1 }' "$seen.out" | sort | tr '\n' ' ')"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble generate: the same text whatever computes it, and where it ends.
+# nibble generate: the same text on any thread count and instruction set, and where it ends.
 text() { nibble generate "$MODEL" --quiet -p 'Once upon a time' --temp 0 -n 32 "$@"; }
 # ended WORD ARGUMENT...
 ended() {
@@ -40,7 +40,7 @@ equal 'the default seed is 0' "$(sampled)" "$(sampled -s 0)"
 equal 'top-k 1 is greedy' "${first:0:60}" "$(sampled --top-k 1 | head -c 60)"
 check 'a penalty changes the text' [ "$(text)" != "$(text --repeat-penalty 1.5)" ]
 
-# stop strings: the text before the first of them, also when it spans tokens
+# stop strings: the text ends before the first one, also if it spans tokens
 for stop in tree 'little tree' 'e tr' "$(printf '%s' "${first:30:12}")"; do
     equal "--stop '$stop'" "${first%%"$stop"*}" "$(text --stop "$stop")"
 done
@@ -54,7 +54,7 @@ ended length -n 3
 ended context -c 24 --ignore-eos
 equal 'tokens in a context of 24' 24 "$(nibble generate "$MODEL" -p 'Once upon a time' -c 24 --ignore-eos --json 2>/dev/null | python3 -c 'import json, sys; d = json.load(sys.stdin); print(d["prompt_tokens"] + d["new_tokens"])')"
 
-# a value of a schema, and what is told of each token
+# a value of a schema, and the details of each token
 echo '{"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}, "king": {"type": "boolean"}}, "required": ["name", "king"]}' >who.json
 for seed in 1 2 3 4 5; do
     nibble generate "$MODEL" -p 'Who are you?' --schema who.json --seed $seed --quiet | python3 -c '
@@ -85,7 +85,7 @@ refused 3 'schema.pattern: "pattern" cannot be enforced, *' generate "$MODEL" --
 echo '{' >cut.json
 refused 3 'schema: line *' generate "$MODEL" --schema cut.json
 
-# llama.cpp's letters
+# llama.cpp's option letters
 equal 'short options' "$(sampled --seed 5 --threads 1 --context 64)" "$(nibble generate -m "$MODEL" -p 'Once upon a time' -n 30 -c 64 -t 1 -s 5 -q)"
 nibble generate "$MODEL" -n 5 --json 2>/dev/null | members generate schema=1 text=str prompt_tokens=int new_tokens=5 'finish="length"' first_token_s=num \
     prefill_s=num decode_s=num seed=0

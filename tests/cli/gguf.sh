@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# A model in one GGUF file, with its tokenizer inside, through every command; and what is refused.
+# A model in one GGUF file, with its tokenizer, through every command; and errors.
 golden=$REPO/tests/golden/gguf
 cp "$golden"/*.gguf .
 see info llama.gguf
@@ -27,7 +27,7 @@ nibble plan llama.gguf --json >plan.json
 check 'the plan needs no substitution' python3 -c 'import json, sys; sys.exit(json.load(open("plan.json"))["counts"]["substituted"])'
 check 'verify finds no fault' nibble verify llama.gguf
 check 'bench runs it' nibble bench llama.gguf --prompt-tokens 32 -n 4 --quiet
-# a config.json beside it is another model's
+# a config.json beside it belongs to another model
 echo '{"model_type": "nonsense"}' >config.json
 check 'config.json beside a GGUF is not read' nibble plan llama.gguf --quiet
 rm config.json
@@ -35,7 +35,7 @@ rm config.json
 refused 4 'model.layers.0.self_attn.q_proj: asked int8wo*codes are not quantized again*' generate llama.gguf --recipe int8wo -n 1
 head -c 70000 llama.gguf >cut.gguf
 refused 3 'cut.gguf: tensor "*" has * bytes from byte * of the data, which ends at *: the file is cut short, or its header is wrong' plan cut.gguf
-# nothing behind the end of a file gets into another
+# bytes after the end of a file do not get into the output
 for command in 'quantize --recipe 8da4w' 'convert --format torchao' 'convert --format gguf'; do
     # shellcheck disable=SC2086 # words are meant
     refused 3 'cut.gguf: tensor "*: the file is cut short, or its header is wrong' $command cut.gguf out
@@ -51,7 +51,7 @@ refused 3 'other.gguf: the architecture "qwen9" is not supported; *' plan other.
 check 'but it can be listed' nibble info other.gguf
 refused 3 'other.gguf: the architecture "qwen9" is not supported; *' generate other.gguf -n 1
 
-# GGUF has no key for layers without positions: llama.cpp takes every fourth.
+# GGUF has no key for layers without rope: llama.cpp assumes every fourth.
 golden=$REPO/tests/golden
 refused 3 '*no_rope_layers names layers other than every fourth, which a GGUF of smollm3 cannot record*' \
     convert "$golden/models/smollm3" o.gguf --format gguf
@@ -72,7 +72,7 @@ for family in qwen2_yarn smollm3 olmo2 granite gemma2 gemma3 cohere2 starcoder2 
     check "$family: as GGUF again" nibble convert "$family" "again-$family.gguf" --format gguf --quiet
     same "$family" "again-$family.gguf" "$golden/gguf/$family.gguf"
 done
-# q, k and v of Phi-3 are one tensor there, and one in what transformers loads
+# Phi-3 stores q, k and v as one tensor, in GGUF and for transformers
 check 'phi3: floats again' nibble convert phi3 phi3-floats --format safetensors --quiet
 check 'phi3: one tensor for q, k and v' grep -q 'layers.1.self_attn.qkv_proj.weight' phi3-floats/model.safetensors
 check 'phi3: and none for q' sh -c '! grep -q self_attn.q_proj.weight phi3-floats/model.safetensors'
@@ -86,12 +86,12 @@ sed 's/rope_factors_long/rope_factors_lung/' phi3.gguf >other.gguf
 refused 3 'other.gguf: rope_factors_short.weight is stored, but rope_factors_long.weight is missing' plan other.gguf
 sed 's/phi3.rope.scaling.original/phi3.rope.scaling.0riginal/' phi3.gguf >other.gguf
 refused 3 '*"phi3.rope.scaling.original_context_length" is missing*' plan other.gguf
-# Command R+ has a norm of each head
+# Command R+ has a norm per head
 check 'norms of heads: as GGUF' nibble convert "$golden/models/cohere_norms" heads.gguf --format gguf --quiet
 check 'norms of heads: verified' nibble verify heads.gguf
 check 'norms of heads: and back' nibble convert heads.gguf heads --format safetensors --quiet
 check 'norms of heads: the same' nibble verify heads --against "$golden/models/cohere_norms"
-# StableLM 2 12B has a tensor for each of them, and one weight in a GGUF
+# StableLM 2 12B stores one tensor per head, but one weight in a GGUF
 apart=$golden/models/stablelm_norms
 norm=layers.1.self_attn.q_layernorm.norms.4.weight
 check 'norms apart: as GGUF' nibble convert "$apart" apart.gguf --format gguf --quiet

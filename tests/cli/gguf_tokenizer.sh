@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# --tokenizer with a GGUF: a vocabulary is taken from one, and what is wrong with it is said.
+# --tokenizer with a GGUF: its vocabulary is used, and errors in it are reported.
 vocab=$REPO/tests/golden/vocab_bytes.gguf broken=$REPO/tests/fuzz/corpus/gguf_vocab
 run() { nibble generate "$MODEL" --quiet --temp 0 -n 4 --ignore-eos -p 'The king' "$@"; }
 check 'another vocabulary' run --tokenizer "$vocab"

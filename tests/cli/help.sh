@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What the program says about itself, and about a command line that it cannot take.
+# Help texts, and errors for invalid command lines.
 see --version
 see --help
 see help quantize

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# quantize stopped at any moment leaves the old output or the new one. A file system that is full or may not be written is
-# a sentence and leaves nothing.
+# quantize killed at any moment leaves either the old output or the new one. A full or read-only file system is an error and
+# leaves no output.
 tool=$REPO/build/release/tools/random_checkpoint
 [ -x "$tool" ] || tool=$(dirname "$NIBBLE")/tools/random_checkpoint
 if [ ! -x "$tool" ]; then
@@ -22,7 +22,7 @@ took=$((($(date +%s%N) - begin) / 1000000))
 nibble quantize m old --recipe int8wo --quiet >/dev/null
 RANDOM=7
 
-# Ends with 200 and the signal's number where it is a signal that ended the program, which a shell calls 130, as the program does.
+# Exits with 200 plus the signal's number if a signal ended the program, as a shell's 130 could also be the program's own status.
 cat >kill.py <<'END'
 import signal, subprocess, sys
 program = subprocess.Popen(sys.argv[3:])
@@ -34,7 +34,7 @@ except subprocess.TimeoutExpired:
 sys.exit(program.returncode if program.returncode >= 0 else 200 - program.returncode)
 END
 
-# killed SIGNAL ARGUMENT...: after a random part of the time that the whole takes
+# killed SIGNAL ARGUMENT...: kills the command after a random part of its run time
 killed() {
     local signal=$1 ms=$((RANDOM % (took + took / 4) + 1)) status=0
     shift
@@ -56,7 +56,7 @@ for round in $(seq 30); do
 done
 check 'some were killed' [ "$ended" -lt 30 ]
 
-# what a kill leaves under another name is whole, or nothing that anybody could take for a model
+# a kill leaves nothing else that could be mistaken for a model, unless it is complete
 made=(--recipe int8wo-g32-ggml --allow activations --quiet)
 nibble quantize m whole "${made[@]}" >"$seen.out" 2>"$seen.err"
 nibble quantize m whole.gguf "${made[@]}" --format gguf >"$seen.out" 2>"$seen.err"
@@ -83,7 +83,7 @@ check 'and is whole' diff -r -x nibble.json out new
 only_here kill.py m new old out
 rm -r out
 
-# two at once: one is refused, and what is there is one of both
+# two at once: one is refused, and the output is that of one of them
 nibble quantize m out --recipe 8da4w --quiet >"$seen.first" 2>&1 &
 other=0
 nibble quantize m out --recipe int8wo --force --quiet >"$seen.second" 2>&1 || other=$?
@@ -101,7 +101,7 @@ for signal in INT TERM HUP INT TERM INT TERM HUP INT TERM INT TERM; do
         cut=$((cut + 1))
         equal "the sentence after SIG$signal" 'nibble: cancelled; no output is left' "$(cat "$seen.err")"
         only_here kill.py m new old
-    else # before the program listens, or after it is done
+    else # before the program handles signals, or after it ended
         check "status $status after SIG$signal" [ "$status" = 0 -o "$status" -gt 128 ]
         rm -rf out
     fi
@@ -120,8 +120,7 @@ only_here kill.py m new old
 (ulimit -f 2000 && nibble quantize m out --recipe 8da4w) >"$seen.report" 2>"$seen.err"
 equal 'a file-size limit' "6 nibble: out.part/model.safetensors: cannot write to it: File too large" "$? $(cat "$seen.err")"
 only_here kill.py m new old
-# in_tmpfs OPTIONS COMMAND: in a namespace of its own, with a small file system in ./fs; a root that chroot made has no
-# namespaces of users
+# in_tmpfs OPTIONS COMMAND: runs in its own namespace, with a small file system in ./fs; a chroot has no user namespaces
 apart=(unshare --mount)
 [ "$(id -u)" = 0 ] || apart=(unshare --map-root-user --mount)
 in_tmpfs() {
@@ -130,7 +129,7 @@ in_tmpfs() {
 }
 if in_tmpfs size=1m true 2>"$seen.err"; then
     weights=$(($(stat -c %s new/model.safetensors) / 1024))
-    for size in $((weights / 2))k $((weights + 8))k; do # too small for the weights, and for what lies beside them
+    for size in $((weights / 2))k $((weights + 8))k; do # too small for the weights, and for the files beside them
         equal "a disk of $size" 6 "$(in_tmpfs size=$size '"$NIBBLE" quantize m fs/out --recipe 8da4w >report 2>sentence; echo $? $(ls -A fs)')"
         check 'its sentence' grep -q '^nibble: fs/out.part/.*: cannot write to it: No space left on device' sentence
     done

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Little memory, small stacks, few files: done, or refused with a sentence; never a crash.
+# Little memory, small stacks, few file descriptors: commands succeed or end with an error, never a crash.
 head -c 300 "$MODEL/heldout.txt" >text.txt
 for stack in 256 512; do
     (

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble generate --lookup: the same text with drafts and without, and what is said of them.
+# nibble generate --lookup: the same text with and without drafts, and their statistics.
 repeated='The wolf said to the king, I will come. The wolf said to the king, I will come. The wolf'
-# text ARGUMENT...: what is written, the number of tokens and the end, without times
+# text ARGUMENT...: the text, the number of tokens and the finish reason, without times
 text() { nibble generate "$MODEL" --json "$@" 2>/dev/null | sed 's/, "first_token_s.*//'; }
 # number MEMBER ARGUMENT...
 number() {
@@ -22,8 +22,7 @@ for prompt in "$repeated" 'Once upon a time'; do
     done
 done
 
-# how many drafts pay is a matter of measured times (tests/unit/test_lookup.c sets these); what they add
-# up to is not
+# the number of drafts depends on measured times (tests/unit/test_prompt_lookup.c sets them); the totals must be consistent
 nibble generate "$MODEL" --json -p "$repeated" --temp 0 -n 90 >repeated.json 2>/dev/null
 member() { sed "s/.*\"$1\": \([0-9]*\).*/\1/" repeated.json; }
 equal 'a token for each step and each right one of a draft' 89 $(($(member steps) + $(member accepted)))
@@ -47,7 +46,7 @@ refused 2 '--lookup: "-1" is not a whole number of 0 or more' generate "$MODEL" 
 refused 2 '--lookup is not an option of `nibble eval`; *' eval "$MODEL" --lookup 4
 refused 2 '--lookup 4 has no effect in training, which generates no text; leave it out' plan "$REPO"/configs/llama3_debugmodel_mxfp8_vocab2256.json --lookup 4
 
-# a conversation: turns go on from the cache, and nothing that was drafted is left in it
+# a conversation: turns continue from the cache, which keeps no rejected drafts
 said() {
     printf '%s\n%s again\n/stats\n' "$repeated" "$repeated" |
         nibble chat "$MODEL" --recipe 8da4w --chat-template "$REPO/examples/tales.jinja" -n 60 "$@" 2>stats
@@ -61,7 +60,7 @@ for how in '--temp 0' '--seed 5' '--temp 0.4 --repeat-penalty 1.2'; do
 done
 refused 2 '--lookup 65 is over the limit of 64 tokens at once' serve "$MODEL" --port 0 --lookup 65
 
-# a device's rows may have other bits in a step of several tokens: asked, not done, and said
+# a device's rows may give other bits in a step of several tokens: drafts are not used, with a line that says so
 nibble plan "$MODEL" --device h200 --lookup 8 --json | python3 -c 'import json, sys; d = json.load(sys.stdin); print(d["lookup"], [n["text"] for n in d["settings"] if n["code"] == "lookup"])' >h200.txt
 check 'a device' grep -q "^0 \['tokens are drawn one by one: linear_[a-z0-9_]* may compute other bits" h200.txt
 check 'strictly' test "$(nibble plan "$MODEL" --device h200 --lookup 8 --strict 2>&1 >/dev/null | cut -c 1-66)" = 'nibble: --strict: --lookup 8 (option): tokens are drawn one by one'

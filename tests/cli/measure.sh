@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble devices --measure: kernels are timed, the file keeps it, plans predict from it and say so; another machine's
-# entry stays. Nothing here is decided by how fast anything is.
-export POCL_CACHE_DIR=$XDG_CACHE_HOME/pocl/kcache # what PoCL compiled before
+# nibble devices --measure: times kernels and saves the rates; plans predict from them and say so; another machine's entry is
+# kept. No check depends on speed.
+export POCL_CACHE_DIR=$XDG_CACHE_HOME/pocl/kcache # PoCL's compilation cache
 export XDG_CACHE_HOME=$PWD/cache
 kept=$XDG_CACHE_HOME/nibble/machine.json
 says() { nibble plan "$MODEL" --recipe 8da4w "$@" 2>&1 | grep -c "^note: predicted from $words:"; }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# A model on a device of OpenCL (PoCL in CI): the whole step there, layers and operations on either side, what is masked
-# goes to the host only where that is allowed, with its price.
+# A model on an OpenCL device (PoCL in CI): the whole step on the device, layers and operations on both sides; a masked
+# operation runs on the host only if allowed, with its cost.
 if ! nibble devices opencl >device.txt 2>"$seen.err"; then
     skipped 'opencl' 'no OpenCL device'
     exit
@@ -15,7 +15,7 @@ near() { # near WHAT LOSS LOSS: within a thousandth
 head -c 1500 "$MODEL/heldout.txt" >text.txt
 summary() { nibble generate "$MODEL" -p 'Once upon a time' -n 4 --temp 0 "$@" 2>&1 >/dev/null | tail -n 1; }
 
-# the whole step there: the loss is the CPU's, within the device's rounding
+# the whole step on the device: the loss equals the CPU's within the device's rounding
 for recipe in '' int8wo 8da4w int8dq int4wo int4wo-intzero fp8wo mxfp8; do
     option=()
     [ -z "$recipe" ] || option=(--recipe "$recipe")
@@ -26,20 +26,20 @@ case $(summary --device opencl --recipe 8da4w) in
 *) check 'nothing is substituted' false ;;
 esac
 
-# families whose operations come in another order, or that have more of them
+# families with another order of operations, or with more operations
 for family in olmo2 gemma2 cohere2 starcoder2; do
     model=(--recipe weight-only --tokenizer "$REPO/tests/golden/gguf/olmo2.gguf")
     near "$family" "$(MODEL=$REPO/tests/golden/gguf/$family.gguf loss "${model[@]}")" \
         "$(MODEL=$REPO/tests/golden/gguf/$family.gguf loss "${model[@]}" --device opencl)"
 done
 
-# some layers there, some here
+# some layers on the device, some on the host
 near 'down_proj there' "$(loss --dtype f32)" "$(loss --dtype f32 --place '*down_proj=opencl')"
 near 'head and q_proj here' "$(loss --dtype f32)" \
     "$(loss --dtype f32 --device opencl --place lm_head=cpu --place '*q_proj=cpu')"
 refused 2 '--place *: this plan has only the device cpu' plan "$MODEL" --place '*down_proj=opencl:9'
 
-# one operation masked: refused before the first token, or done by the host, with the price said
+# one operation masked: refused before the first token, or run on the host with its cost reported
 masked=(--device opencl --without 'attn_*__ocl*')
 refused 4 'attn: asked f32@opencl, but nothing allowed does it: attn_f32__ocl: this run lacks this kernel: --without leaves it out*; --allow '"'"'attn=device'"'"': done f32@cpu by attn_*; 20 more copies of 10.2 kB per token *' \
     generate "$MODEL" -p x -n 2 "${masked[@]}" --quiet
@@ -55,7 +55,7 @@ refused 4 'attn: --strict: *' generate "$MODEL" -p x -n 2 "${masked[@]}" --allow
 refused 2 '--without attn_f32__oc: no kernel matches; did you mean attn_f32__ocl*' plan "$MODEL" --without attn_f32__oc
 refused 2 'device "opencll" is not known; did you mean opencl; here: cpu, opencl; known: *' generate "$MODEL" -p x --device opencll
 
-# tokens are drawn there: those that the CPU draws from the same logits
+# the device samples the CPU's tokens from the same logits
 drawn() { nibble generate "$MODEL" -p 'Once upon a time' -n 24 --device opencl "$@" 2>drawn.err; }
 for how in '--temp 0' '--temp 1 --top-k 50 --seed 3' '--temp 0.7 --top-k 256 --top-p 0.9 --min-p 0.02'; do
     read -ra how <<<"$how"
@@ -76,7 +76,7 @@ check 'its value' grep -Eq '^ *(true|false) *$' bool.txt
 nibble plan "$MODEL" --device opencl >plan.txt 2>&1
 check 'a token crosses, not its logits' grep -q 'note: 1 copy of 4 B per token' plan.txt
 
-# weights are packed there from what is stored, or here, and are the same
+# weights packed on the device equal those packed on the host
 packed() { nibble plan "$1" --device opencl "${@:2}" 2>/dev/null | grep -A 1 '^note: packed' | tr -s '\n ' ' '; }
 case $(packed "$MODEL" --recipe 8da4w) in
 *'37 weights on opencl by pack__ocl, '*' as stored; '*' predicted with the copies '*) ;;

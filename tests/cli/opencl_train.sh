@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Training with linear layers on a device of OpenCL (PoCL in CI): the first steps of the CPU's curves within a tolerance,
-# one of them golden, some layers there, what the plan says stays here and crosses, a dry run, ranks, and what is refused.
+# Training with linear layers on an OpenCL device (PoCL in CI): the first steps of the CPU's curves within a tolerance, one of
+# them golden; some layers on the device; the plan's host operations and copies; a dry run, ranks, and errors.
 if ! nibble devices opencl >device.txt 2>"$seen.err"; then
     skipped 'opencl_train' 'no OpenCL device'
     exit
@@ -9,11 +9,11 @@ fi
 curves=$REPO/tests/golden/train/curves
 debug=$REPO/configs/llama3_debugmodel_mxfp8_vocab2256.json
 
-# the first two steps of a curve there: the golden one, of 2 sequences of 256
+# the first two steps of the golden curve on the device, with 2 sequences of 256
 "$curves/run" "$NIBBLE" mxfp8_2256 2 2 --device opencl >there.txt 2>err || cat err
 check 'mxfp8_2256: both steps' [ "$(wc -l <there.txt)" = 2 ]
 near_curve mxfp8_2256 "$curves/mxfp8_2256_2x256.txt" there.txt
-# and of a sequence of 64 beside the CPU's
+# and with a sequence of 64, against the CPU
 curve() { # curve NAME ARGUMENT...
     local name=$1
     shift
@@ -22,7 +22,7 @@ curve() { # curve NAME ARGUMENT...
     check "$name: both steps" [ "$(wc -l <there.txt)" = 2 ]
     near_curve "$name $*" here.txt there.txt
 }
-# all of them beside the golden ones, in make matrix
+# all curves against the golden ones, in make matrix
 if [ -n "${NIBBLE_TEST_ALL:-}" ]; then
     curve() {
         local name=$1
@@ -38,7 +38,7 @@ curve fp8 --device opencl
 curve fp8_tensorwise --device opencl
 curve qat_8da4w --place '*down_proj=opencl'
 
-# what stays here, and what it costs
+# what stays on the host, and its cost
 small=(--training.local_batch_size 1 --training.seq_len=32 --training.steps 2 --lr_scheduler.decay_ratio 0 --model.n_layers 1)
 check 'plan' nibble plan "$debug" --device opencl "${small[@]}"
 plan=$(tr '\n' ' ' <"$seen.out" | sed 's/  */ /g')
@@ -63,7 +63,7 @@ check 'bench: products there, without a share' grep -Eq '^linear_dx +attention .
 check 'bench: copies' grep -Eq '^move .* - +- +[0-9.]+ +-$' bench.txt
 check 'bench: what that means' grep -q '^rates without a share are for opencl, or for copies to and from it$' bench.txt
 
-# every rank has the device; the losses are those of one process
+# every rank uses the device; the losses equal those of one process
 if command -v mpirun >/dev/null; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none

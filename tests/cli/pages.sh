@@ -24,7 +24,7 @@ else
     skipped 'pages, as groff shows them' 'no groff (apt-get install groff-base)'
 fi
 
-# Every option that a command takes is in its help, its page and the completions.
+# Every option of a command is in its help, its page and the completions.
 nibble completion bash >bash.completion
 nibble completion zsh >zsh.completion
 nibble completion fish >fish.completion
@@ -35,7 +35,7 @@ COMP_WORDS=(nibble plan --la) COMP_CWORD=2; _nibble; echo "${COMPREPLY[@]}"')"
 # shellcheck disable=SC2016
 equal 'a command completed' 'quantize' "$(bash -c '. ./bash.completion
 COMP_WORDS=(nibble qu) COMP_CWORD=1; _nibble; echo "${COMPREPLY[@]}"')"
-# An apostrophe inside single quotes would end them: besides \', each line has an even number.
+# An apostrophe would end single quotes: except for \', each line has an even number of them.
 equal 'quotes for fish' '' "$(sed "s/\\\\'//g; s/[^']//g" fish.completion | grep -vx "\(''\)*" || true)"
 if command -v zsh >/dev/null; then check zsh zsh -n zsh.completion; fi
 if command -v fish >/dev/null; then check fish fish -n fish.completion; fi

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Names of files that people and programs give: blanks, a line break, quotes, bytes that are no UTF-8, a leading dash.
+# Unusual file names: blanks, a line break, quotes, invalid UTF-8, a leading dash.
 for name in 'with blanks' $'line\nbreak' "quote'\"s" $'no utf-8 \xff\xfe' -m '*' '$HOME' 'ünïcödé' "$(printf 'long%.0s' $(seq 60))"; do
     cp -r "$MODEL" "./$name"
     check "info: $name" nibble info -- "$name"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble plan in words, for machines whose rates are published, so that every number is known.
+# nibble plan as text, for machines with published rates, so that every number is known.
 see plan "$MODEL/config.json" --recipe 8da4w --device graviton3
 see plan "$MODEL" --recipe 8da4w --layer lm_head --isa avx2
 see plan "$MODEL" --recipe int4wo --device mi210

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble plan --json: the members that architecture.md fixes, and the exit status that belongs to what they say.
+# nibble plan --json: the members that architecture.md defines, and the matching exit status.
 layer=(schema=1 layers[].name=str layers[].role=str layers[].asked=str layers[].done=str layers[].rung=str 'layers[].rule=str|null'
     layers[].bytes=int layers[].reasons=list layers[].uses=list tensors=list counts.asked=int counts.done=int counts.substituted=int)
 uses=(layers[].uses[].phase=str layers[].uses[].m_min=int 'layers[].uses[].m_max=int|null' layers[].uses[].kernel=str
@@ -12,7 +12,7 @@ planned() {
     nibble plan "$@" --json >"$name.json" 2>"$name.err" || status=$?
     equal "status of $name" "$wanted" "$status"
 }
-# ask NAME EXPRESSION: Python over the object
+# ask NAME EXPRESSION: evaluates a Python expression over the object
 ask() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); L = d["layers"]; print(eval(sys.argv[2]))' "$1.json" "$2"; }
 
 planned 0 own "$MODEL"
@@ -55,7 +55,7 @@ for machine in mi210 a100 h200 b200 graviton3 raspberry-pi-5; do
     planned 0 "$machine" "$MODEL" --recipe int8wo --device $machine
     members "$machine" "${layer[@]}" "${uses[@]}" <$machine.json
 done
-for machine in opencl mi210 apple-m2 intel-arc h200 b200; do # here or not, attention reads no cache of int8
+for machine in opencl mi210 apple-m2 intel-arc h200 b200; do # on any machine, these have no attention over an int8 cache
     planned 4 cache "$MODEL" --cache-type int8 --device $machine
     equal "$machine: a cache that it cannot read" "['attn']" "$(ask cache '[l["name"] for l in L if l["denied"]]')"
     planned 0 cache "$MODEL" --cache-type int8 --device $machine --allow device
@@ -69,7 +69,7 @@ done
 equal 'a run says what a plan says' 4 "$(nibble generate "$MODEL" -n 1 --recipe 8da4w-g7 --strict >/dev/null 2>&1; echo $?)"
 refused 4 '*' generate "$MODEL" -n 1 --device mi210 --recipe int4wo
 
-# what is too large: the advice that is given fits, and costs as little as can be
+# a plan that is too large: the advice fits, and costs as little as possible
 # advised MEMORY OPTION...
 advised() {
     local memory=$1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# One prediction, of whole steps: a plan, --device auto, advise and quantize --for tell the same time of a token. Numbers
-# are compared with each other, not with how fast anything is.
+# One prediction for whole steps: plan, --device auto, advise and quantize --for report the same time per token. Numbers are
+# compared with each other, not with real speed.
 value() { python3 -c 'import json, sys; print("%.4g" % eval(sys.argv[1], {"d": json.load(sys.stdin)}))' "$1"; }
 agree() { # WHAT PLAN ADVICE...: the times of plan and advice
     equal "$1: a token" "$(value 'd["predicted_token_s"]' <"$2")" "$(value '1 / d["recipes"][1]["predicted_decode_tokens_per_s"]' <"$3")"

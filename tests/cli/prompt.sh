@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Prompts: from the command line, a file or stdin; empty, too long, not text.
+# Prompts: from the command line, a file or stdin; empty, too long, invalid text.
 text() { nibble generate "$MODEL" --quiet --temp 0 -n 12 "$@"; }
 expected=$(text -p 'There was once a king')
 printf 'There was once a king' >prompt

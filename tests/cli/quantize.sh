@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble quantize: every recipe, written, checked, run; what it refuses; what a dry run leaves alone.
+# nibble quantize: every recipe, written, verified, run; errors; a dry run writes nothing.
 cp -r "$MODEL" m
 for recipe in int8wo int8wo-g32 int8dq int4wo int4wo-sym int4wo-intzero int4wo-row-intzero 8da4w 8da4w-asym-ao017 8da4w-actsym 8da4w-g33 \
     4da4w fp8wo fp8dq fp8dq-tensor mxfp8 mxfp8+head 8da4w+embed int8dq+embed-int8wo; do
@@ -29,7 +29,7 @@ members manifest schema=1 source.xxh3_128=str source.bytes=int recipe=str 'forma
 equal 'files' 'config.json generation_config.json model.safetensors nibble.json tokenizer.json tokenizer_config.json' "$(ls q | tr '\n' ' ' | sed 's/ $//')"
 cp -r q before
 
-# packed weights: used, said, the same text; a lone file has no place for them
+# packed weights: used, reported, the same text; a single file has no place for them
 check 'with packed weights' nibble quantize m p --recipe 8da4w --pack --quiet
 check 'packed weights beside it' [ -s p/nibble.pack ]
 check 'verify beside packed weights' nibble verify p
@@ -52,7 +52,7 @@ refused 2 '*packed weights need the directory of a model*' quantize m/model.safe
 refused 2 '*packed weights need the directory of a model*' convert p l.gguf --format gguf --pack
 rm -rf p c a b plan
 
-# what exists is not touched without --force
+# an existing output is not touched without --force
 refused 6 'q: exists already; --force replaces it' quantize m q --recipe int8wo
 check 'still the old one' diff -r q before
 check '--force' nibble quantize m q/ --recipe int8wo --force --quiet
@@ -79,7 +79,7 @@ mkdir letters/sub
 refused 6 'letters: not removed, because it holds the directory sub; *' quantize m letters --recipe int8wo --force
 check 'and the model beside it stays' nibble verify letters
 rm -r letters
-# what somebody else made stays, whatever its name; a manifest that would be replaced needs --force
+# files that others made stay, whatever their names; replacing a manifest needs --force
 for name in out.part out.old out.part.json out.gguf.part out.gguf.part.json; do echo mine >$name; done
 ln -s nowhere out.gguf.part.lock
 refused 6 'out.gguf.part.lock: is a symbolic link, *' quantize m out.gguf --recipe int8wo-g32-ggml --allow activations --format gguf
@@ -99,7 +99,7 @@ refused 3 '*is already quantized*' quantize before again --recipe int8wo
 refused 2 '*only a config was given*' quantize m/config.json again --recipe int8wo
 check 'the source is as it was' diff -r m "$MODEL"
 
-# one file
+# a single file
 check 'a file for a file' nibble quantize m/model.safetensors one.safetensors --recipe int8wo --quiet
 check 'its manifest' [ -s one.safetensors.nibble.json ]
 refused 6 'one.safetensors: exists already*' quantize m/model.safetensors one.safetensors --recipe int8wo
@@ -108,7 +108,7 @@ cp m/*.json .
 check 'verified' nibble verify one.safetensors
 rm ./*.json one.safetensors
 
-# formats, strictness, dry runs
+# formats, --strict, dry runs
 refused 4 '*the format torchao cannot hold 8da4w-g33 at 224 x 224: k = 224 is not a multiple of the group size 33 (36 of 36 layers)*' quantize m x --recipe 8da4w-g33 --format torchao
 refused 4 '*the format torchao cannot hold*' quantize m x --recipe 8da4w-g33 --strict
 refused 4 '*the format safetensors cannot hold int8wo at 224 x 224: it holds plain floats, and only nibble convert turns codes into floats (36 of 36 layers)*' quantize m x --recipe int8wo --format safetensors

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble quantize: the device that computes codes, and the machine that will run them.
+# nibble quantize: the device that computes the codes, and the machine that will run them.
 quantize() { nibble quantize "$MODEL" "$@"; }
 
-# the result is planned before it is written: the plan is printed, noted in the ledger and kept in the manifest
+# the result is planned before it is written: the plan is printed, noted in the ledger and stored in the manifest
 quantize for --recipe 8da4w --for h200 >printed 2>/dev/null
 check 'the plan is printed' grep -q '^planned for h200$' printed
 check 'its machine is' grep -q '^machine  h200: ' printed
 check 'the manifest has its summary' grep -q 'planned for h200: 36 linear layers: 36 asked 8da4w-g32, 36 done on h200/' for/nibble.json
 quantize plain --recipe 8da4w --quiet >/dev/null
 check 'the weights are the same' cmp for/model.safetensors plain/model.safetensors
-# rows that the host reads one by one, as they lie in another order
+# rows in another order, which the host reads one by one
 for device in cpu opencl; do
     check "of Meta's by $device" nibble quantize "$REPO"/tests/golden/torch/meta_float meta-$device --recipe 8da4w --device $device --quiet
 done
@@ -19,7 +19,7 @@ check "of Meta's: the same" cmp meta-cpu/model.safetensors meta-opencl/model.saf
 quantize dry --recipe 8da4w --for h200 --dry-run --json 2>/dev/null |
     members 'a plan inside' schema=1 'for.device="h200"' 'for.layers[].asked=str' for.predicted_token_s=num for.counts.denied=0
 
-# a machine that would not run it as asked: nothing is written, unless that is allowed
+# a machine that would not run the result as requested: nothing is written, unless allowed
 sed 's/"sm": {"value": 80/"sm": {"value": 70/; 0,/"title".*/s//&\n  "host": "graviton3",/' "$REPO/machines/a100.json" >v100.json
 refused 4 "--for ./v100.json: *: asked bf16@v100 (and 42 more)*--allow device: done bf16@graviton3, *" quantize "$MODEL" v100 --recipe 8da4w --for ./v100.json
 check 'nothing was written' [ ! -e v100 ]
@@ -28,7 +28,7 @@ check 'and said' grep -q 'planned for v100: 36 linear layers: 36 asked 8da4w-g32
 refused 4 '--for ./v100.json: *--strict: *' quantize "$MODEL" m3 --recipe 8da4w --for ./v100.json --allow device --strict
 refused 2 '--for h2000: device "h2000" is not known; did you mean h200*' quantize "$MODEL" x --recipe 8da4w --for h2000
 
-# codes are computed by the CPU: asked = done, or said
+# the CPU computes the codes: as requested, or with a ledger line
 check 'asked for the CPU' quantize here --recipe 8da4w --device cpu --quiet
 check 'the same weights' cmp here/model.safetensors plain/model.safetensors
 refused 4 '--device h200: weights are quantized on this device, but this machine does not have it; --for h200 plans the result for it' \
@@ -41,7 +41,7 @@ if ! nibble devices opencl >/dev/null 2>&1; then
     exit
 fi
 
-# the device's codes, scales and zeros are the CPU's, in every formula
+# the device's codes, scales and zeros equal the CPU's, in every formula
 for recipe in 8da4w 8da4w-g100 8da4w-asym 8da4w-ao017 int8wo int8wo-asym int8wo-tensor int4wo int4wo-intzero int4wo-tinygemm fp8wo fp8wo-tensor \
     mxfp8 mxfp8-floor mxfp4 mxfp4-floor nvfp4 nvfp4-block int8wo-g32-ggml int4wo-g32-ggml int4wo-g32-sym-ggml 8da4w+head+embed; do
     quantize by-cpu --recipe $recipe --quiet --force >/dev/null
@@ -56,7 +56,7 @@ biased biased-cpu >/dev/null
 check 'with biases in steps of the codes' biased biased --device opencl
 check 'with biases: the same' cmp biased/model.safetensors biased-cpu/model.safetensors
 
-# of other sources than rows of bf16
+# other sources than bf16 rows
 for type in f32 f16; do
     nibble convert "$MODEL" as-$type --format safetensors --dtype $type --quiet >/dev/null
     nibble quantize as-$type $type-cpu --recipe nvfp4 --quiet >/dev/null
@@ -68,7 +68,7 @@ quantize dry --recipe 8da4w --device opencl --dry-run --json >printed 2>/dev/nul
 check 'a dry run has the copies and the time' grep -q '"codes@opencl: 36 of 36 weights by quant_w__ocl, 6.2 MB to it and 3.6 MB back, .* predicted' printed
 check 'and writes nothing' [ ! -e dry ]
 
-# a weight without codes is refused in the same words, and nothing is left
+# an unquantizable weight gives the same error, and no output is left
 mkdir broken
 cp "$MODEL"/config.json broken
 broken() { # HEX RECIPE: the last two values of the last row

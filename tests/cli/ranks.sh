@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Ranks: any number of them and of threads gives the same losses, weights and moments; a rank that is killed, stops or
-# fails ends the run with its name, and nothing is left running.
+# Ranks: any number of ranks and threads gives the same losses, weights and moments; if a rank is killed, stops or fails, the
+# run ends with its name, and no process is left.
 refused 4 '4 ranks are asked for, but this is one process; start it with `mpirun -n 4 nibble train ...`*' train c.json --ranks 4
 if ! command -v mpirun >/dev/null; then
     skipped 'ranks' 'no mpirun (apt-get install openmpi-bin)'
     exit
 fi
-# containers are root; there may be fewer cores than ranks
+# containers run as root; there may be fewer cores than ranks
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
 
@@ -22,7 +22,7 @@ cat >c.json <<END
  "metrics": {"log_freq": 1}}
 END
 
-# train RANKS FOLDER ARGUMENT...: its lines without what is measured, in FOLDER.lines
+# train RANKS FOLDER ARGUMENT...: writes the log without measured values to FOLDER.lines
 train() {
     local ranks=$1 folder=$2 status=0
     shift 2
@@ -60,7 +60,7 @@ check 'the rest on three' train 3 half
 check 'go on: the same losses' diff <(tail -n 2 alone.lines) half.lines
 check 'go on: the same weights' cmp {alone,half}/checkpoint/step-00000004/model.safetensors
 
-# a dry run on ranks says what each holds, the sum that another gives it among it
+# a dry run on ranks reports the memory of each, including the sum received from another
 check 'a dry run of one process' nibble train c.json --quiet --dry-run --training.global_batch_size=1
 cp "$seen.out" dry.out
 check 'its memory' grep -q '^memory of a run: .* and 1 sum of gradients' dry.out
@@ -68,7 +68,7 @@ check 'a dry run on two ranks' train 2 dry --dry-run --training.global_batch_siz
 check 'their memory' grep -q '^memory of each rank: .* and 2 sums of gradients' dry.out
 check 'and is said once' [ "$(grep -c '^memory of' dry.out)" = 1 ]
 
-# what all ranks find, or one, is said once, with the status that belongs to it
+# an error on all ranks, or on one, is printed once, with its exit status
 status=0
 train 2 bad --training.stepz 3 || status=$?
 check "an unknown key ends all ($status)" [ "$status" = 2 ]
@@ -77,7 +77,7 @@ status=0
 train 4 bad --training.global_batch_size 2 || status=$?
 check "too few sequences for the ranks ($status)" [ "$status" = 3 ]
 check 'and says how many' grep -q '^nibble: rank 0: .*fewer than the 4 ranks' bad.err
-# two ARGUMENTS ARGUMENTS: a rank with each; the status
+# two ARGUMENTS ARGUMENTS: runs a rank with each; prints the status
 two() {
     local status=0 run=(-n 1 "$NIBBLE" train c.json --quiet --ranks 2 --job.dump_folder "$PWD/two")
     # shellcheck disable=SC2086 # arguments are meant
@@ -119,7 +119,7 @@ mpirun -n 2 "$NIBBLE" train c.json --ranks 3 >bad.out 2>bad.err || status=$?
 check "fewer ranks than asked ($status)" [ "$status" = 4 ]
 check 'and says so' grep -q '^nibble: 3 ranks are asked for, but the run has 2' bad.err
 
-# a step that is left out ends no run: what rank 0 finds wrong after it still reaches the others
+# a skipped step does not end the run: a later error on rank 0 still reaches the others
 mkdir -p skip/checkpoint/step-00000004.part/something
 status=0
 train 2 skip --training.skip_bad_steps --training.steps=12 --checkpoint.interval=4 --comm.train_timeout_seconds=20 \
@@ -128,7 +128,7 @@ check "a failure after a skipped step ends all ($status)" [ "$status" = 6 ]
 check 'the step was skipped' grep -q '^step:  3 .*  skipped' skip.out
 check 'the failure is said' grep -q '^nibble: rank 0: cannot write the checkpoint of step 4: ' skip.err
 
-# nor does a disk that is full on rank 0 when it writes the plan let the others wait
+# if rank 0's disk is full when it writes the plan, the others do not hang
 status=0
 full=(train c.json --quiet --ranks 2 --model.print_after_conversion --comm.train_timeout_seconds=20)
 # shellcheck disable=SC2016 # the words are of the other shell
@@ -137,7 +137,7 @@ timeout 60 mpirun -n 1 bash -c 'exec "$0" "$@" >/dev/full' "$NIBBLE" "${full[@]}
 check "a plan that cannot be written ends all ($status)" [ "$status" = 6 ]
 check 'and is said' grep -q '^nibble: the output could not be written' full.err
 
-# rank_of PID; ours: the processes of this test's run
+# rank_of PID: its rank; ours: the processes of this test's run
 rank_of() { tr '\0' '\n' <"/proc/$1/environ" 2>/dev/null | sed -n 's/^OMPI_COMM_WORLD_RANK=//p'; }
 ours() {
     local p
@@ -145,7 +145,7 @@ ours() {
         [ "$(readlink "/proc/$p/cwd")" = "$PWD" ] && echo "$p"
     done
 }
-# hurt SIGNAL RANK: after the first step; the seconds from then to the end of the run, and its status
+# hurt SIGNAL RANK: signals a rank after the first step; prints the seconds until the run ends, and its status
 hurt() {
     local status=0 i p
     train 3 hurt --training.steps 1000000 --checkpoint.interval 1000000 --comm.train_timeout_seconds 2 &
@@ -171,7 +171,7 @@ check 'the stopped rank is named' grep -Eq '^nibble: .*for rank 2, which does no
 hurt STOP 0
 check 'the stopped first rank is named' grep -Eq '^nibble: .*for rank 0, which does not answer' hurt.STOP.0
 
-# other libraries of that name
+# other MPI libraries
 fake() { # LINE...: of C, which becomes libmpi.so.40
     printf '%s\n' "$@" >fake.c
     "${CC:-cc}" -shared -fPIC -o fake/libmpi.so.40 fake.c
@@ -191,7 +191,7 @@ LD_LIBRARY_PATH=$PWD/fake refused 4 'libmpi.so.40 is "Open MPI v3.1.6", but only
 unset OMPI_COMM_WORLD_SIZE
 refused 4 '3 ranks are asked for, but this is one process*' train c.json --ranks 3
 
-# the words between ranks, and the tree's sum, in each process
+# messages between ranks, and the tree's sum, in each process
 tests=$(dirname "$NIBBLE")/tests/test_ranks
 if [ -x "$tests" ]; then
     for ranks in 2 3 5; do

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Recipes by name, by patterns and from files: torchchat's, torchao's and our own.
+# Recipes by name, by patterns and from files: torchchat's, torchao's and Nibble's.
 refused 2 'scheme "8da4": unknown name; did you mean 8da4w*' plan "$MODEL" --recipe 8da4
 refused 2 'scheme "nonsense": unknown name; the names are f32*' plan "$MODEL" --recipe nonsense
 refused 2 '*' plan "$MODEL" --recipe 8da4w-g0
@@ -12,7 +12,7 @@ refused 2 'pattern "lm_heat" matches no layer; did you mean lm_head*' plan "$MOD
 refused 2 'pattern "nonsense" matches no layer; *' quantize "$MODEL" out --recipe 8da4w --skip nonsense
 refused 3 '*`re:(`*unmatched parenthesis' plan "$MODEL" --recipe 8da4w --skip 're:('
 
-# done PATTERN ARGUMENT...: the schemes of the layers whose names match, each once
+# done PATTERN ARGUMENT...: the distinct schemes of the layers whose names match
 done_of() {
     local pattern=$1
     shift
@@ -68,7 +68,7 @@ cat >torchao.json <<'END'
  "mapping_type": {"_type": "MappingType", "_data": "ASYMMETRIC"}, "scale_dtype": {"_type": "torch.dtype", "_data": "float32"}}}
 END
 equal 'ASYMMETRIC: integer zero points' int4wo-g32-intzero "$(done_of '*.q_proj' --recipe torchao.json)"
-# types DIRECTORY: those of the scales, each once
+# types DIRECTORY: the distinct types of the scales
 types() {
     python3 -c '
 import json, struct, sys

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What could be silent (tests/SILENT.md): everything that is asked and not done just so is a line of the ledger, in every
-# command and in its JSON, and --strict refuses it unless --allow names it.
+# What could be silent (tests/SILENT.md): everything requested but not done exactly so is a ledger line, in every command and in
+# its JSON, and --strict refuses it unless --allow names it.
 model=$MODEL
 
-# a model whose files say other things than its tensors
+# a model whose files contradict its tensors
 cp -r "$model" odd
 head -c 1500 "$model/heldout.txt" >text.txt
 edit odd/config.json 'd.update(tie_word_embeddings=True, mood=3)'
@@ -36,7 +36,7 @@ edit odd/config.json 'd.update(tie_word_embeddings=False); del d["mood"]'
 edit odd/generation_config.json 'del d["num_beams"]'
 equal 'nothing is left to say' '' "$(settings plan odd)"
 
-# types: what config.json says of stored weights, and float64 values that float32 does not hold
+# types: config.json against stored weights, and float64 values that float32 cannot hold
 edit odd/config.json 'd.update(torch_dtype="float32")'
 setting 'not as asked: torch_dtype f32 (config): the linear weights are stored as bf16' generate odd -n 1
 equal 'an option says which is meant' '' "$(settings plan odd --dtype bf16)"
@@ -73,7 +73,7 @@ setting 'not as asked: precision f32 (recipe): --dtype bf16 overrules it' genera
 check 'no conflict, no line' test "$(settings plan "$model" --recipe chat.json --dtype f32)" = 'filter=without effect'
 setting 'without effect: precision f32 (recipe): it is not stored: give --dtype f32' quantize "$model" out --recipe chat.json --dry-run
 
-# torchao's configs: its own kernels, layouts of packed codes, and the version that it takes
+# torchao's configs: its kernels, packed layouts, and the version it applies
 ao() { # ao TYPE FIELDS: a config as a recipe
     echo "{\"_type\": \"$1\", \"_version\": 2, \"_data\": {$2}}" >ao.json
 }
@@ -92,7 +92,7 @@ sed 's/"version": 1/"version": 3/' ao.json >later.json
 refused 3 '*: Int4WeightOnlyConfig version 3 is not supported; versions 1 and 2 are' plan "$model" --recipe later.json
 check 'its own version decides' grep -q 'int4wo-g32-tinygemm' <(nibble plan "$model" --recipe ao.json)
 
-# a checkpoint that asks for other activations
+# a checkpoint that requests other activations
 nibble quantize "$model" codes --recipe int8dq --quiet >out 2>err
 nibble convert codes described --format compressed-tensors --quiet >out 2>err
 rm described/nibble.json
@@ -102,7 +102,7 @@ edit described/config.json 'g = next(iter(d["quantization_config"]["config_group
 setting 'not as asked: model.layers.0.self_attn.q_proj.weight int activations of 8 bits per tensor (checkpoint): 36 weights' plan described
 denied 'model.layers.0.self_attn.q_proj.weight int activations *' plan described --strict
 
-# lengths that a model asks for are followed, unless an option asks for others
+# lengths that a model requests are followed, unless an option overrides them
 cp -r "$model" short
 edit short/generation_config.json 'd.update(max_new_tokens=3, max_length=9)'
 length() { # length N LABEL ARGUMENT...: so many tokens come
@@ -118,7 +118,7 @@ edit short/generation_config.json 'del d["max_new_tokens"]'
 length 4 'max_length'
 refused 3 'the prompt has * tokens, and generation_config.json ends a text at max_length 9; *' generate short -p 'Once upon a time there was a wolf and a king'
 
-# what is missing is missed before a run
+# missing files are reported before a run
 python3 - odd/model.safetensors <<'END'
 import sys
 data = open(sys.argv[1], "rb").read()
@@ -127,7 +127,7 @@ END
 refused 3 '*: model.norm.weight is missing' plan odd
 refused 3 '*: model.norm.weight is missing' quantize odd out --recipe int8wo
 
-# a conversion is as strict
+# --strict in a conversion
 edit short/generation_config.json 'd.update(num_beams=4)'
 denied 'num_beams 4 (config): *' convert short strict --format nibble --strict
 check 'nothing is written' test ! -e strict
@@ -135,7 +135,7 @@ check 'an allowed one is' nibble convert short strict --format nibble --strict -
 refused 2 '--allow kernel has no effect: *' convert short strict --format nibble --allow kernel --force
 rm -rf strict
 
-# strictly, what a format and a bias become is refused before anything is written, and --allow accepts it
+# with --strict, changes of format and bias are refused before anything is written, and --allow accepts them
 denied '--bias int8 (option): *' quantize "$model" strict --recipe int8wo --only lm_head --bias int8 --format nibble --strict
 check 'nothing is left' test ! -e strict
 check 'another format is allowed' nibble quantize "$model" strict --recipe 8da4w-g33 --strict --allow format
@@ -185,7 +185,7 @@ setting 'without effect: float8.recipe_name (option): model.converters does not 
 denied 'training.dataset "c4_test" (option): *' train "$config" --training.dataset c4_test --strict --dry-run --quiet
 check 'an equivalent runs' nibble plan "$config" --training.compile --strict
 
-# weights alone: the codes of a format that is multiplied with int8 activations, kept with float ones, or said
+# weight-only: codes of a format with int8 activations run with float ones, or a line says why not
 nibble quantize "$MODEL" eights --recipe 8da4w --format nibble --quiet >/dev/null 2>&1
 check 'weight-only of codes' nibble quantize eights fours --recipe weight-only --format nibble --json
 equal 'it says what it writes' 36 "$(grep -c '"done": "int4wo-g32-sym"' "$seen.out")"
@@ -201,7 +201,7 @@ echo '{"executor": {"accelerator": "mps"}, "linear:int4": {"groupsize": 32}}' >m
 refused 2 "the recipe's executor is mps, an Apple GPU, but this machine has none: --device cpu runs the recipe here, *" plan "$MODEL" --recipe mps.json
 setting 'not as asked: executor mps (recipe): --device apple-m2 overrules it' plan "$MODEL" --recipe mps.json --device apple-m2
 
-# the output of a model is its embedding: it is kept, whoever names it
+# a tied output is kept, even if a pattern names it
 cp -r "$MODEL" tied
 edit tied/config.json 'd["tie_word_embeddings"] = True'
 "$REPO/tests/cli/tensors" tied/model.safetensors drop lm_head.weight
@@ -210,7 +210,7 @@ setting 'without effect: --recipe 8da4w (option): it quantizes no layer' plan ti
 setting 'without effect: --only lm_head (option): it quantizes nothing: a tied output is kept without +head' plan tied --recipe 8da4w --only lm_head --only '*.q_proj'
 check 'said to have it, it is quantized' test "$(settings plan tied --recipe 8da4w+head --only lm_head --only '*.q_proj')" = ''
 
-# a recipe beside that of a training config
+# a recipe in addition to that of a training config
 setting 'not as asked: recipe {"recipe_name"' plan "$REPO/configs/llama3_debugmodel_mxfp8.json" --recipe fp8dq
 setting '--recipe fp8dq overrules it' plan "$REPO/configs/llama3_debugmodel_mxfp8.json" --recipe fp8dq
 denied 'recipe {*' plan "$REPO/configs/llama3_debugmodel_mxfp8.json" --recipe fp8dq --strict

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What a model's own files ask for (tests/SILENT.md): config.json, generation_config.json, the tokenizer's files, GGUF keys,
-# quantization_config and the files beside the weights. What is not done just so is a line, in text and JSON.
+# Requests of a model's own files (tests/SILENT.md): config.json, generation_config.json, the tokenizer's files, GGUF keys,
+# quantization_config and the files beside the weights. Whatever is not done exactly so is a line, in text and JSON.
 
-# fresh [MODEL]: m is a copy of it
+# fresh [MODEL]: makes m a copy of it
 fresh() {
     rm -rf m
     cp -r "${1:-$MODEL}" m
@@ -11,12 +11,12 @@ fresh() {
     rm -f m/nibble.json
 }
 
-# config PYTHON, generation PYTHON, tokens PYTHON: m with one file changed
+# config PYTHON, generation PYTHON, tokens PYTHON: change one file of m
 config() { fresh && edit m/config.json "$1"; }
 generation() { fresh && edit m/generation_config.json "$1"; }
 tokens() { fresh && edit m/tokenizer_config.json "$1"; }
 
-# strictly ALLOW COMMAND...: refused, and with --allow done
+# strictly ALLOW COMMAND...: refused with --strict, done with --allow
 strictly() {
     local code=$1 status=0
     shift
@@ -25,7 +25,7 @@ strictly() {
     check "--allow $code accepts: $*" nibble "$@" --strict --allow "$code"
 }
 
-# rotation: in two places, or with numbers that the type does not use
+# rope: set in two places, or with numbers that its type does not use
 config 'd["rope_scaling"] = {"rope_type": "default", "factor": 4.0}'
 setting 'without effect: rope_scaling.factor 4 (config): the rope type "default" does not use it' plan m
 strictly rope plan m
@@ -80,7 +80,7 @@ setting 'without effect: eos_token_id 99999 (config): the vocabulary has only 22
 generation 'd["eos_token_id"] = [2255, 77777]'
 setting 'without effect: eos_token_id 77777 (config): the vocabulary has only 2256 tokens' plan m
 
-# generation_config.json: a number that does nothing is no ask, one out of range is an error of the file
+# generation_config.json: a neutral number is not a request; one out of range is an error in the file
 generation 'd.update(num_beams=1, num_return_sequences=1, length_penalty=1.0, no_repeat_ngram_size=0, min_length=0, typical_p=1.0, guidance_scale=1.0, bad_words_ids=[], suppress_tokens=[])'
 equal 'defaults of transformers are not said' '' "$(settings plan m)"
 generation 'd["num_beams"] = 2'
@@ -121,7 +121,7 @@ fresh && edit m/tokenizer.json 'd["post_processor"] = {"type": "TemplateProcessi
 edit m/tokenizer_config.json 'd["add_bos_token"] = False'
 setting 'not as asked: add_bos_token false (config): the post_processor of tokenizer.json begins texts with a token' plan m
 
-# files beside those that are read, and adapters
+# unread files, and adapters
 fresh && cp m/model.safetensors m/consolidated.safetensors && printf 'PK\003\004' >m/pytorch_model.bin
 setting 'in part: pytorch_model.bin, consolidated.safetensors (checkpoint): model.safetensors is read instead of this file' generate m -n 1
 check 'that is no refusal' nibble plan m --strict
@@ -132,7 +132,7 @@ strictly extra-tensor plan m
 rm m/model.safetensors
 refused 3 'm: has an adapter but no model; merge it into the weights of its base model first, *' plan m
 
-# tensors that nothing reads: codes beside a plain weight, and a rotation that is not the one that runs
+# unread tensors: codes beside a plain weight, and a rope table with other values
 add() { # add NAME DTYPE SHAPE HEX: a tensor more
     python3 - m/model.safetensors "$@" <<'PYTHON'
 import json, struct, sys
@@ -154,7 +154,7 @@ equal 'the same rotation is not said' '' "$(settings plan m)"
 fresh && add model.layers.0.self_attn.rotary_emb.inv_freq F32 '[8]' "$(floats '[500000 ** (-i / 8) for i in range(8)]')"
 setting 'without effect: model.layers.0.self_attn.rotary_emb.inv_freq (checkpoint): qwen2 has no such tensor' plan m
 
-# quantization_config against what is stored
+# quantization_config against the stored tensors
 gptq=$REPO/tests/golden/dialects/gptq_model
 asks() { fresh "$gptq" && edit m/config.json "q = d['quantization_config']; $1"; }
 asks 'pass'
@@ -187,7 +187,7 @@ strictly quantization-config plan m
 asks 'q["rotation"] = "hadamard"'
 refused 3 '*quantization_config: rotation of weights and inputs is not supported; GPTQModel supports it' plan m
 
-# GGUF: sampling as llama.cpp takes it, keys that no part reads, and a factor without its type
+# GGUF: sampling as in llama.cpp, unread keys, and a rope factor without its type
 check 'a GGUF' nibble convert "$MODEL" model.gguf --format gguf --quiet
 key() { # key NAME f|u|b VALUE...: m.gguf has these keys more
     python3 - model.gguf m.gguf "$@" <<'PYTHON'

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What could be silent (tests/SILENT.md) in recipes and in what is written: keys given twice or not read, lists that are given
-# by an option and by a file, options without an effect, and what a written model says of itself.
+# What could be silent (tests/SILENT.md) in recipes and written models: keys given twice or not read, lists in both an option
+# and a file, options without effect, and the description inside a written model.
 model=$MODEL
 
-# done_of MODEL ARGUMENT...: the schemes of its layers, each once
+# done_of MODEL ARGUMENT...: the distinct schemes of its layers
 done_of() {
     nibble plan "$@" --json --quiet | python3 -c 'import json, sys; print(*sorted({l["done"].split("@")[0] for l in json.load(sys.stdin)["layers"]}))'
 }
 
-# weight-only is what the rest gets, too
+# weight-only also applies to the rest
 nibble quantize "$model" codes --recipe 8da4w --format nibble --quiet >out 2>err
 equal 'weight-only for the rest' 'bf16 int4wo-g32-sym' "$(done_of codes --recipe '{"else": "weight-only"}')"
 equal 'weight-only by name in a file' 'bf16 int4wo-g32-sym' "$(done_of codes --recipe '{"recipe": "weight-only"}')"
 
-# two values of one key, wherever it stands
+# two values of one key, at any depth
 int8='{"_type": "Int8WeightOnlyConfig", "_version": 2, "_data": {}}'
 refused 3 '*: "group_size" is given twice' plan "$model" --recipe '{"_type": "Int4WeightOnlyConfig", "_version": 2, "_data": {"group_size": 32, "group_size": 64}}'
 refused 3 '*: "_type" is given twice' plan "$model" --recipe '{"_type": "Int8WeightOnlyConfig", "_type": "Int4WeightOnlyConfig", "_version": 2, "_data": {}}'
@@ -22,7 +22,7 @@ refused 3 '*: "groupsize" is given twice' plan "$model" --recipe '{"linear:int4"
 refused 3 '*: "lm_head" is given twice' plan "$model" --recipe "{\"_type\": \"FqnToConfig\", \"_version\": 1, \"_data\": {\"fqn_to_config\": {\"lm_head\": $int8, \"lm_head\": null}}}"
 equal 'one key in two objects' 'bf16 int4wo-g64' "$(done_of "$model" --recipe '{"rules": [{"match": "lm_head", "scheme": "keep"}, {"match": "*.*", "scheme": "int4wo-g64"}]}')"
 
-# torchao's configs: keys at the wrong place, and two that say the same
+# torchao's configs: misplaced keys, and two keys for the same setting
 refused 3 '*: "group_size" is beside "_type"; settings belong in "_data"' plan "$model" --recipe '{"_type": "Int8WeightOnlyConfig", "_version": 2, "_data": {}, "group_size": 32}'
 refused 3 '*: PerGroup has no setting "groupsize"' plan "$model" --recipe '{"_type": "Int8WeightOnlyConfig", "_version": 2, "_data": {"granularity": {"_type": "PerGroup", "_version": 1, "_data": {"groupsize": 32}}}}'
 refused 3 '*: group_size and granularity both say what shares a scale; *' plan "$model" --recipe '{"_type": "Int8WeightOnlyConfig", "_version": 2, "_data": {"group_size": 32, "granularity": {"_type": "PerRow", "_data": {}}}}'
@@ -37,7 +37,7 @@ equal 'of version 2 there is nothing to say' '' "$(settings plan "$model" --reci
 refused 3 '*: Float8DynamicActivationFloat8WeightConfig: kernel_preference has no value "SCALAR"' plan "$model" --recipe '{"_type": "Float8DynamicActivationFloat8WeightConfig", "_version": 2, "_data": {"kernel_preference": {"_type": "KernelPreference", "_data": "SCALAR"}}}'
 refused 3 '*: NVFP4DynamicActivationNVFP4WeightConfig: step has no value "later"' plan "$model" --recipe '{"_type": "NVFP4DynamicActivationNVFP4WeightConfig", "_version": 1, "_data": {"step": "later"}}'
 
-# Hugging Face's object around them
+# Hugging Face's object around torchao's configs
 refused 3 '*: quant_type holds more than "default"' plan "$model" --recipe "{\"quant_type\": {\"default\": $int8, \"other\": $int8}}"
 setting 'without effect: quant_type_kwargs (recipe): quant_type is a config' plan "$model" --recipe "{\"quant_type\": {\"default\": $int8}, \"quant_type_kwargs\": {\"group_size\": 64}}"
 refused 3 '*: quant_type_kwargs is neither an object nor null' plan "$model" --recipe '{"quant_type": "int8_weight_only", "quant_type_kwargs": [32]}'
@@ -48,11 +48,11 @@ sed -i 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' tied/config
 setting 'without effect: untie_embedding_weights true (recipe): lm_head and the embedding stay one tensor' plan tied --recipe "{\"quant_type\": {\"default\": $int8}, \"untie_embedding_weights\": true}"
 equal 'untied where one is quantized' '' "$(settings plan tied --recipe "{\"quant_type\": {\"default\": $int8}, \"untie_embedding_weights\": true, \"include_input_output_embeddings\": true}")"
 
-# nothing outside of either list
+# only layers that are in both lists
 denied '--recipe {*} (option): it quantizes no layer: *' plan "$model" --recipe '{"recipe": "8da4w", "only": ["*.q_proj"]}' --only '*.k_proj' --strict
 setting 'without effect: only lm_head (recipe): it quantizes nothing: a tied output is kept' plan tied --recipe '{"recipe": "8da4w", "only": ["lm_head", "*.q_proj"]}'
 
-# what is written says what it is: a model that Nibble made as asked has nothing to say of itself
+# a written model describes itself: one made as requested has no settings lines
 for made in "convert $model --format safetensors --dtype f32" "convert codes --format safetensors" "quantize $model --recipe f16"; do
     read -r command from rest <<<"$made"
     # shellcheck disable=SC2086 # words are meant
@@ -65,7 +65,7 @@ equal 'codes run in the type that they had' '' "$(settings plan made)"
 setting 'in part: --dtype f32 (option): 26 norms, biases and other tensors keep their own type' convert "$model" made --format safetensors --dtype f32 --force
 equal 'their own type needs no line' '' "$(settings convert "$model" made --format safetensors --dtype bf16 --force)"
 
-# activations that a format does not keep
+# activations that a format cannot store
 setting 'in part: model.layers.0.self_attn.q_proj 8da4w-g32 (checkpoint): activations of 36 layers are quantized, which the format safetensors' \
     convert codes made --format safetensors --force
 nibble quantize "$model" blocks.gguf --recipe int4wo-sym-ggml --format gguf --quiet >out 2>err
@@ -73,7 +73,7 @@ setting 'in part: model.layers.0.self_attn.q_proj i4+a8b32-g32 (checkpoint): act
     convert blocks.gguf made --format nibble --force
 equal 'weight-only was asked for' '' "$(settings quantize blocks.gguf made --recipe weight-only --format nibble --force)"
 
-# options and names that nothing follows, and remedies that a command has
+# options and names without effect, and remedies that a command offers
 refused 2 '--tokenizer has no effect: the format torchao has no tokenizer inside*' quantize "$model" out --recipe 8da4w --tokenizer "$model"
 refused 2 'out.gguf: the name ends in .gguf, but the format is torchao; *' quantize "$model" out.gguf --recipe 8da4w
 refused 2 'out.gguf: the name ends in .gguf, but the format is nibble; *' convert "$model" out.gguf --format nibble
@@ -82,13 +82,13 @@ cp -r "$model" large
 refused 3 'lm_head.weight: the value 131072 at index 0 is too large for f16; give bf16 or f32' convert large made --format safetensors --dtype f16 --force
 refused 3 'lm_head.weight: the value * is too large for f16; * keep the layer with --skip' quantize large made --recipe f16 --force
 
-# files that an output does not get
+# files that are not copied to the output
 nibble quantize "$model" made --recipe 8da4w --force --json >out 2>err
 check 'files that stay behind' grep -q '"2 files beside the weights are not copied: README.md, heldout.txt"' out
 nibble convert made again --format nibble --json >out 2>err
 equal 'all are copied' 0 "$(grep -c 'beside the weights' out)"
 
-# a torchao config that says another scheme than the tensors have
+# a torchao config with another scheme than the tensors
 cp -r made other
 sed -i 's/"group_size": 32/"group_size": 16/' other/config.json
 setting 'not as asked: model.layers.0.self_attn.q_proj 8da4w-g16 (config): quantization_config and the stored tensors differ on 35 layers; the stored scheme is used: 8da4w-g32' plan other

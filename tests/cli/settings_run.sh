@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What could be silent (tests/SILENT.md) where models run: options without an effect on what a command does, files that are
-# named and not read, and the settings of every model that a command runs.
+# What could be silent (tests/SILENT.md) when models run: options without effect in a command, files that are named but not
+# read, and the settings of every model that a command runs.
 model=$MODEL
 
-# a model whose config asks for more than is done
+# a model whose config requests more than is done
 cp -r "$model" odd
 edit odd/config.json 'd.update(mood=3)'
 head -c 1000 "$model/heldout.txt" >text.txt
 
-# the model that eval compares with is judged as the other one is
+# eval reports the settings of the reference model too
 denied='--strict: mood 3 (config): config.json has this key*'
 refused 4 "$denied" eval "$model" --text text.txt --window 64 --against odd --strict -q
 check 'allowed' nibble eval "$model" --text text.txt --window 64 --against odd --strict --allow config-key
 equal 'under its name' 'against odd' "$(grep -B 1 '^without effect: ' "$seen.err" | head -n 1)"
 equal 'both are in the JSON' 'config-key' "$(nibble eval "$model" --text text.txt --window 64 --against odd --json -q | python3 -c 'import json, sys; print(*(s["code"] for s in json.load(sys.stdin)["against"]["settings"]))')"
 
-# commands that plan for themselves say what their plans say
+# commands that plan internally print the settings of their plans
 setting 'without effect: mood 3 (config): config.json has this key' tune odd
 equal 'tune' 'config-key=without effect' "$(settings tune odd)"
 setting 'without effect: mood 3 (config): config.json has this key' advise odd --dry-run
@@ -25,7 +25,7 @@ echo '{"linear:int8": {"groupsize": 0}, "linear:int4": {"groupsize": 32}}' >rule
 setting 'without effect: linear:int4 (recipe): earlier rules decide' advise "$model" rules.json --dry-run
 equal 'once, whatever recipes there are' 'config-key=without effect, filter=without effect' "$(settings advise odd int8wo rules.json 8da4w --dry-run)"
 
-# a tokenizer that is named is opened, also where no text is made into tokens
+# a named tokenizer is opened even if no text is tokenized
 for command in plan tune 'bench -n 2 --prompt-tokens 4' 'advise --dry-run'; do
     # shellcheck disable=SC2086 # words are meant
     refused 6 'nowhere: there is no tokenizer; *' $command "$model" --tokenizer nowhere
@@ -34,7 +34,7 @@ for command in plan tune 'bench -n 2 --prompt-tokens 4' 'advise --dry-run'; do
 done
 check 'the right one' nibble plan "$model" --tokenizer "$model"
 
-# options of one thing that a command does, given with another
+# options of one mode of a command, given with another mode
 refused 2 '--markdown needs --kernels, *' bench "$model" --markdown -n 2
 refused 2 '--against odd needs a model in codes to compare with, but all layers here are floats; *' bench "$model" --against odd -n 2 --prompt-tokens 4
 refused 2 '--against odd compares with another model, but --alone compares with none; *' bench "$model" --recipe 8da4w --against odd --alone -n 2 --prompt-tokens 4
@@ -62,7 +62,7 @@ refused 2 '--json is not an option of *' serve "$model" --json
 refused 2 '--allow-origin: "example.org" is not an origin, *' serve "$model" --allow-origin example.org --port 0
 refused 2 '--allow-origin: "https://example.org/" is not an origin, *' serve "$model" --allow-origin https://example.org/ --port 0
 
-# a chat says what its template leaves out, before the answer, and how an answer ended
+# a chat reports what its template drops, before the answer, and how an answer ended
 echo "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}" >users.jinja
 talk() { # talk LINES ARGUMENT...
     local lines=$1

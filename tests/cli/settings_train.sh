@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What could be silent (tests/SILENT.md) in training, and in plans for machines that are not here: keys that do less than they
-# say, options that overrule keys, a resumed run, data, variables of run_train.sh, and files of machines.
+# What could be silent (tests/SILENT.md) in training and in plans for other machines: keys that do less than requested, options
+# that override keys, a resumed run, data, variables of run_train.sh, and machine files.
 config=$REPO/configs/llama3_debugmodel.json
 tiny=(--model.dim 64 --model.n_layers 1 --model.n_heads 2 --model.n_kv_heads 2 --training.local_batch_size 1 --training.seq_len 16)
 quiet=(--job.dump_folder out --metrics.path metrics.jsonl --quiet)
 
-# rates STEPS OPTION...: the learning rates of a run, as parts of the highest, to four places
+# rates STEPS OPTION...: the learning rates of a run as fractions of the highest, to four places
 rates() {
     rm -rf out
     nibble train "$config" "${tiny[@]}" "${quiet[@]}" --optimizer.lr 1 --training.steps "$@" >log 2>err
     python3 -c 'import json; print(*("%.4f" % s["rate"] for s in map(json.loads, open("out/metrics.jsonl")) if "loss" in s))'
 }
 
-# the schedule is fitted into the run as torchtitan fits it, and said
+# the schedule is shortened to fit the run as in torchtitan, with a line
 equal 'a warm-up longer than the run' '0.3333 0.6667 1.0000' "$(rates 3 --lr_scheduler.warmup_steps 10)"
 equal 'a decay that does not fit' '0.5000 1.0000 1.0000' "$(rates 3)"
 setting 'in part: lr_scheduler.warmup_steps 10 (option): shortened to the steps of the run' plan "$config" --training.steps 3 --lr_scheduler.warmup_steps 10
@@ -23,7 +23,7 @@ equal 'what fits is not said' '' "$(settings plan "$config" --training.steps 10)
 setting 'without effect: lr_scheduler.decay_type "sqrt" (option): no step of this run decays' plan "$config" --lr_scheduler.decay_ratio 0 --lr_scheduler.decay_type sqrt
 refused 2 '--lr_scheduler.decay_ratio is given twice, as null and as 0.5' plan "$config" --lr_scheduler.decay_ratio null --lr_scheduler.decay_ratio 0.5
 
-# keys that another key leaves nothing to do
+# keys that another key makes ineffective
 setting 'without effect: checkpoint.export_dtype "float16" (option): no model is written' plan "$config" --checkpoint.export_dtype float16
 equal 'a model that is written has it' '' "$(settings plan "$config" --checkpoint.export_dtype float16 --checkpoint.last_save_in_hf)"
 check 'one of --export, too' nibble train "$config" "${tiny[@]}" "${quiet[@]}" --checkpoint.export_dtype float16 --training.steps 10 --export half --strict
@@ -39,7 +39,7 @@ cp "$config" whole.json
 edit whole.json 'd["quantize"] = {"linear:a8w4dq": {"groupsize": 32}}; d["model"].pop("tokenizer_path")'
 refused 3 "*: the section quantize is another tool's config, which is complete by itself; *" plan whole.json --quantize.skip lm_head
 
-# values that ask for what is done anyway are not said: those of torchtitan's own files
+# keys that request the default behaviour have no line: those of torchtitan's own files
 cp "$config" usual.json
 edit usual.json 'd["parallelism"] = {"data_parallel_replicate_degree": 1, "data_parallel_shard_degree": -1, "fsdp_reshard_after_forward": "default", "tensor_parallel_degree": 1, "pipeline_parallel_schedule": "1F1B"}; d["checkpoint"].update(async_mode="disabled"); d["profiling"] = {"enable_profiling": False, "save_traces_folder": "traces", "profile_freq": 100}; d["metrics"].update(enable_tensorboard=False, save_tb_folder="tb"); d["compile"] = {"enable": False, "components": ["model"]}'
 equal 'of one rank' '' "$(settings plan usual.json)"
@@ -49,7 +49,7 @@ setting 'without effect: profiling.profile_freq 100 (config): no profiler' plan 
 setting 'not as asked: parallelism.data_parallel_shard_degree 2 (option): this is one rank: `mpirun -n 2 nibble train`' plan "$config" --parallelism.data_parallel_shard_degree 2
 setting 'parallelism.data_parallel_shard_degree 2 (option): this is one rank: `mpirun -n 6 nibble train`' plan "$config" --parallelism.data_parallel_shard_degree 2 --parallelism.data_parallel_replicate_degree 3
 
-# options beside keys
+# options that override keys
 setting 'not as asked: training.mixed_precision_param f32 (option): --dtype bf16 overrules it' bench --train "$config" "${tiny[@]}" --repeats 1 --training.mixed_precision_param float32 --dtype bf16 --allow kernel --recipe fp8dq
 setting "not as asked: model.tokenizer_path $REPO/configs/tokenizer (config): --tokenizer $MODEL overrules it" plan "$config" --tokenizer "$MODEL"
 denied 'model.tokenizer_path *' plan "$config" --tokenizer "$MODEL" --strict
@@ -60,7 +60,7 @@ refused 2 '--prompt-tokens has no effect with --train' bench --train "$config" -
 refused 2 '--max-tokens has no effect with --train' bench --train "$config" -n 7
 refused 4 'the plan is for h100, which is not this machine: *' bench --train "$config" --device h100
 
-# what a model's config says of training
+# training settings in a model's config
 cp -r "$MODEL" dropping
 edit dropping/config.json 'd.update(attention_dropout=0.1, initializer_range=0.02)'
 echo '{"model": {"hf_config": "dropping"}}' >hf.json
@@ -71,14 +71,14 @@ edit dropping/config.json 'd.update(attention_dropout=0.0)'
 equal 'no dropout, no line' '' "$(settings plan hf.json --training.seq_len 64 --checkpoint.initial_load_path "$MODEL")"
 equal 'it changes no model that runs' '' "$(settings plan dropping)"
 
-# a run that goes on has its beginning behind it
+# start-up keys have no effect in a resumed run
 run=("${tiny[@]}" --job.dump_folder saved --checkpoint.enable --lr_scheduler.decay_ratio 0.3)
 check 'a checkpoint' nibble train "$config" "${run[@]}" --training.steps 4 --quiet --export first
 setting 'without effect: training.seed 7 (option): training resumes from a checkpoint of a run that had 0' train "$config" "${run[@]}" --training.steps 5 --training.seed 7
 denied 'checkpoint.initial_load_path "first" (option): training resumes from a checkpoint of a run *' train "$config" "${run[@]}" --training.steps 6 --checkpoint.initial_load_path first --strict
 check 'allowed' nibble train "$config" "${run[@]}" --training.steps 6 --training.seed 7 --strict --allow training-key
 
-# JSON lines are data sets in .json files, too: torchtitan's c4_test is one
+# JSON lines may be in .json files too, like torchtitan's c4_test
 for i in 1 2 3 4 5 6; do echo "{\"id\": $i, \"text\": \"Once upon a time there was a king who had $i daughters and no son\"}"; done >lines.jsonl
 cp lines.jsonl lines.json
 for end in jsonl json; do
@@ -108,13 +108,13 @@ line 'run_train.sh: CONFIG is "llama3_debugmodel", *' CONFIG=llama3_debugmodel
 line 'nibble: --comm.mode is "fake_backend"; *' COMM_MODE=fake_backend NGPU=1
 check 'those of torchtitan itself' env NIBBLE="$NIBBLE" LOG_RANK=0 TRAIN_FILE=torchtitan.train COMM_MODE= "$REPO/run_train.sh" "${tiny[@]}" "${quiet[@]}" --training.steps 1
 
-# machines that are not here have their own CPU
+# other machines have their own CPU
 setting 'without effect: --threads 4 (option): the plan is for xeon-spr, not for this machine' plan "$MODEL" --device xeon-spr --threads 4
 setting 'without effect: --isa avx2 (option): the plan is for xeon-spr, not for this machine' plan "$MODEL" --device xeon-spr --isa avx2
 denied '--threads 4 (option): *' plan "$MODEL" --device xeon-spr --threads 4 --strict
 equal 'nothing is asked of it' '' "$(settings plan "$MODEL" --device xeon-spr)"
 
-# a machine's file that cannot be true
+# a machine file that contradicts itself
 machine() { # machine FILE PYTHON: that of an MI210, changed
     nibble devices mi210 --json >"$1"
     edit "$1" "$2"

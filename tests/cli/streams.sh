@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Where output goes, and what happens when it cannot: full, closed, gone; quiet; colour only where it is wanted.
+# Output streams, and errors when they are full, closed or gone; --quiet; colour only if wanted.
 for command in "info $MODEL" "advise $REPO/configs/shapes/llama-3.2-1b/config.json --device h200 int8wo" "advise $MODEL int8wo --dry-run --json" \
     "plan $MODEL" "plan $MODEL --json" devices kernels recipes "verify $MODEL" "quantize $MODEL x --recipe int8wo --dry-run" \
     "generate $MODEL -n 3" "generate $MODEL -n 3 --json" "eval $MODEL --text text.txt --window 32" "eval $MODEL --text text.txt --window 32 --json" \
@@ -29,7 +29,7 @@ nibble plan "$MODEL" >&- 2>err || status=$?
 equal 'stdout closed' '6 nibble: the output could not be written: Bad file descriptor' "$status $(cat err)"
 check 'stdin closed' nibble generate "$MODEL" -n 1 <&-
 check 'stderr closed' nibble generate "$MODEL" -n 1 2>&-
-# with stdout closed the first file that is opened must not become stdout
+# with stdout closed, the first opened file must not become stdout
 status=0
 nibble quantize "$MODEL" q --recipe int8wo >&- 2>err || status=$?
 equal 'quantize, stdout closed' 6 "$status"
@@ -78,7 +78,7 @@ for columns in 0 1 40 200; do
     check "COLUMNS=$columns" on_terminal COLUMNS=$columns -- plan --help
 done
 
-# A decimal comma is for people, not for programs.
+# Numbers have a decimal point in any locale.
 if [ -d "${LOCPATH:-}/de_DE.UTF-8" ]; then
     german() { LC_ALL=de_DE.UTF-8 "$NIBBLE" "$@"; }
     equal 'a locale with a decimal comma' "$(nibble plan "$MODEL" --recipe 8da4w-g7 --device graviton3)" "$(german plan "$MODEL" --recipe 8da4w-g7 --device graviton3)"

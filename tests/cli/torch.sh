@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # PyTorch's files: a prequantized model with biases in one call, converted without loss; Meta's and gpt-fast's layouts;
-# stories260K as it was trained.
+# the original stories260K.
 golden=$REPO/tests/golden/torch
 
 # 8da4w with biases, as pytorch_model.bin
@@ -20,7 +20,7 @@ check '8da4w and back' nibble convert "$golden/8da4w_bias" out --format 8da4w
 same '8da4w is the same' out "$golden/8da4w_bias"
 rm -rf out
 
-# beside safetensors they are not read; what cannot be is refused with the way out
+# they are not read beside safetensors; unreadable ones are refused with advice
 cp -r "$golden/8da4w_plain" both
 cp "$golden/8da4w_bias/pytorch_model.bin" both
 check 'safetensors go first' grep -q 'pytorch_model.bin (checkpoint): model.safetensors is read' <(nibble info both)
@@ -35,7 +35,7 @@ rm parts/params.json
 refused 3 'parts/consolidated.00.pth: there is no config.json beside it*' plan parts/consolidated.00.pth
 refused 3 '*module.pt: data.pkl names torch.nn.modules.linear.Linear*nothing in the file was executed*' info "$golden/module.pt"
 
-# karpathy's 260K Llama, trained with PyTorch: its arguments are inside, its tokenizer in the GGUF
+# karpathy's 260K Llama, trained with PyTorch: its config is in the file, its tokenizer in the GGUF
 if [ -n "${NIBBLE_TEST_DATA:-}" ]; then
     stories=$NIBBLE_TEST_DATA/weights/stories260K
     equal 'the text of its readme' \
@@ -43,7 +43,7 @@ if [ -n "${NIBBLE_TEST_DATA:-}" ]; then
         "$(nibble generate "$stories/stories260K.pt" --tokenizer "$stories/stories260K.gguf" -p '' --temp 0 -n 256 -q | head -n 1)"
     equal 'its loss' 1.3061 "$(nibble eval "$stories/stories260K.pt" --tokenizer "$stories/stories260K.gguf" \
         --text "$NIBBLE_TEST_DATA/text/tinystories_40.jsonl" --context 256 -q --json | sed -n 's/.*"loss": \([0-9.]\{6\}\).*/\1/p')"
-    # rows of q and k lie in pairs in the file: whatever is written has them in order
+    # the file has rows of q and k in rotary pairs; outputs have them in Hugging Face's order
     loss() {
         nibble eval "$1" --tokenizer "$stories/stories260K.gguf" --text "$NIBBLE_TEST_DATA/text/tinystories_40.jsonl" --context 256 \
             -q --json "${@:2}" | sed -n 's/.*"loss": \([0-9.]\{6\}\).*/\1/p'

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble train: configs, their keys as options, run_train.sh, and what is refused before a step.
+# nibble train: configs, their keys as options, run_train.sh, and errors before the first step.
 configs=$REPO/configs
 debug=$configs/llama3_debugmodel_mxfp8_vocab2256.json
 small=(--training.local_batch_size 1 --training.seq_len=32 --training.steps 2)
@@ -17,25 +17,25 @@ says() {
     tail -n 3 "$3"
 }
 
-# every shipped config is planned, for here and for a machine that is not
+# every shipped config is planned, for this machine and for another
 for config in "$configs"/llama3_*.json; do
     check "plan of $config" nibble plan "$config" --quiet
     check "plan of $config for a B200" nibble plan "$config" --device b200 --allow dequant
 done
 
-# and those of the debug model train
+# configs of the debug model train
 for name in '' _mxfp8 _fp8 _mxfp8_vocab2256 _qat_8da4w; do
     check "training of $name" nibble train "$configs/llama3_debugmodel$name.json" "${small[@]}"
     says "two steps of $name" 'step:  2  loss: *  grad_norm: *  memory: *GiB(*%)  tps: *  tflops: *  mfu: *%' "$seen.out"
     says "the ledger's line of $name" '43 linear layers: *43 done on *, 0 substituted' "$seen.err"
 done
 
-# training for codes ends with a model that has them
+# quantization-aware training exports a quantized model
 check 'a prequantized model' nibble generate outputs/checkpoint/model-quantized -p 'Once' -n 4
 rm -rf outputs
 
 # a dry run takes no step and writes nothing
-rm -rf outputs # the model that quantization-aware training ended with
+rm -rf outputs # the exported model of quantization-aware training
 check 'dry run' nibble train "$debug" "${small[@]}" --dry-run
 says 'the output layer' 'lm_head: 1 of n 2256, k 256, m 32, mxfp8-floor' "$seen.out"
 grep -q '^step:' "$seen.out" && echo 'FAIL a dry run takes steps' && failures=1
@@ -47,7 +47,7 @@ says 'that layer' 'model.layers.0.self_attn.q_proj: 1 of n 256, k 256, m 32, bf1
 says 'its kernel' '  y * linear_bf16_bf16_f32__ref' "$seen.out"
 says 'the others' 'model.layers.0.self_attn.k_proj: 23 of n 256, k 256, m 32, bf16' "$seen.out"
 
-# torchtitan's line, verbatim, and shorter
+# torchtitan's command line, verbatim and shortened
 line=(--model.print_after_conversion --training.compile --training.steps 2 --model.converters mx --mx.recipe_name "mxfp8")
 check 'the line' env NGPU=1 "$REPO/run_train.sh" "${line[@]}" --mx.filter_fqns "output" "${small[@]:0:3}"
 says 'the output is kept' '* lm_head * bf16@cpu * as asked (filter_fqns "output")' "$seen.out"
@@ -60,7 +60,7 @@ says 'its config' '43 linear layers: 43 asked bf16*' "$seen.err"
 NGPU=four "$REPO/run_train.sh" 2>"$seen.err" && echo 'FAIL NGPU=four' && failures=1
 says 'NGPU' 'run_train.sh: NGPU is "four"; a number of ranks from 1 to 9999 is wanted' "$seen.err"
 
-# one step is the same however its keys are given
+# a step is the same whether its keys come from options or the file
 echo '{"model": {"flavor": "debugmodel", "n_layers": 1, "tokenizer_path": "tok"}, "training": {"dataset_path": "t.txt",
 "local_batch_size": 2, "seq_len": 16, "steps": 1}}' >a.json
 ln -s "$configs/tokenizer" tok
@@ -71,7 +71,7 @@ sed 's/"tok"/"..\/tok"/; s/"t.txt"/"..\/t.txt"/; s/"n_layers": 1/"n_layers": 1, 
 second=$(nibble train b/b.json 2>/dev/null | grep -o 'loss: *[0-9.]*  grad_norm: *[0-9.]*')
 [ -n "$first" ] && [ "$first" = "$second" ] || { echo "FAIL one step: $first, $second" && failures=1; }
 
-# gradients of weights in bf16 are of products of codes
+# wgrad_with_hp has an effect only with quantized products
 check 'high gradients of floats' nibble plan a.json --quantize.wgrad_with_hp
 says 'that there is nothing to do' 'without effect: quantize.wgrad_with_hp true (option): no linear layer has quantized products' "$seen.out"
 check 'high gradients of QAT' nibble plan a.json --quantize.wgrad_with_hp --quantize.recipe=8da4w-g32 --quantize.qat
@@ -90,14 +90,14 @@ echo '{"model": {"hf_config": "qwen", "tokenizer_path": "tok"}, "training": {"da
 "seq_len": 16, "steps": 2}}' >qwen.json
 check 'a Qwen2 model' nibble train qwen.json
 says 'its steps' 'step:  2  loss: *' "$seen.out"
-# a tied embedding begins as an output, not as an embedding, whose first loss would be 60
+# a tied embedding is initialized like an output layer; as an embedding its first loss would be 60
 says 'its first loss' 'step:  1  loss:  [789].*' "$seen.out"
 check 'its plan' nibble plan qwen.json
 says 'its biases' '* model.layers.\*.self_attn.q_proj * 64x64 +b*' "$seen.out"
 check 'the shipped model as the start' nibble train qwen.json --model.hf_config "$MODEL" \
     --checkpoint.initial_load_path "$MODEL" --model.tokenizer_path "$MODEL" --training.dataset_path "$MODEL/heldout.txt"
 refused 3 '*: the model*s layers differ from the config*' train qwen.json --checkpoint.initial_load_path "$MODEL"
-# heads twice as wide and half as many have weights of the same sizes
+# half as many heads of twice the width give weights of the same sizes
 mkdir heads
 sed 's/"num_attention_heads": 14/"num_attention_heads": 7/; s/"num_key_value_heads": 2/"num_key_value_heads": 1/' \
     "$MODEL/config.json" >heads/config.json
@@ -106,7 +106,7 @@ refused 3 "*: a head has 16 channels, but the config's has 32" train qwen.json -
 refused 3 '*: model.dim and model.hf_config both define the model; keep one' train qwen.json --model.dim 64
 refused 6 'nowhere/config.json: *' train qwen.json --model.hf_config nowhere/config.json
 
-# another text's loss
+# validation loss
 sed 's/"seq_len": 16/"seq_len": 8/' a.json >valid.json
 check 'validation' nibble train valid.json --validation.enable --validation.dataset_path t.txt --validation.freq 1 --validation.steps=-1
 says 'its line' 'validate step: *1  loss: *' "$seen.out"
@@ -135,14 +135,14 @@ sed 's/"steps": 1}/"steps": 1}, "training": {"steps": 2}/' a.json >wrong.json
 refused 3 'wrong.json: line 2, column *: section "training" is given twice' train wrong.json
 refused 2 '--optimizer.beta1 is "1"; a number from 0 to 0.9999999 is expected' train a.json --optimizer.beta1=1
 refused 2 '--checkpoint.dir: there is no such key of a training config; `nibble train --keys` lists them' train a.json --checkpoint.dir x
-# a config may leave its model to options; without them it says what is missing
+# a config may leave the model to options; without them the error names what is missing
 sed 's/"model": *{[^}]*}, *//' a.json >wrong.json
 refused 3 'wrong.json: model.dim is missing, *' train wrong.json
 check 'a model by options' nibble train wrong.json --model.flavor debugmodel --model.n_layers 1 --model.tokenizer_path tok
 echo '{}' >wrong.json
 refused 3 'wrong.json: "model_type" is missing; it names the architecture (a training config, *' train wrong.json
 
-# where a trained model goes is tried before the first step
+# the output directory is checked before the first step
 refused 6 'nowhere/model.part: cannot create it: *' train a.json --export nowhere/model
 refused 6 't.txt: exists already; *' train a.json --export t.txt
 refused 6 't.txt: exists already; *' train a.json --export t.txt/
@@ -150,7 +150,7 @@ refused 2 'the directory of --export is empty; name one' train a.json --export '
 check 'an export with a slash behind' nibble train a.json --export model/
 check 'the exported model' nibble verify model
 
-# what a run writes lies below job.dump_folder, unless its path is absolute
+# outputs go below job.dump_folder, unless their path is absolute
 check 'an absolute folder' nibble train a.json --job.dump_folder=dump --checkpoint.enable --checkpoint.folder="$PWD/away" --metrics.path="$PWD/away.jsonl"
 check 'its checkpoint' nibble verify away/step-00000001
 [ -s away.jsonl ] && [ ! -e dump ] || { echo "FAIL absolute paths: $(ls)" && failures=1; }
@@ -171,13 +171,13 @@ check 'keys' nibble train --keys --json
 python3 -c 'import json, sys; assert len(json.load(sys.stdin)["keys"]) > 100' <"$seen.out" || failures=1
 refused 2 '--keys lists the keys of any config; leave out a.json, or --keys' train a.json --keys
 
-# options that would do nothing
+# options without effect
 refused 2 '--json needs --keys; --metrics.path=FILE writes *' train a.json --json
 refused 2 '--markdown needs --keys; *' train a.json --dry-run --markdown
 refused 2 '--dry-run trains nothing to export; leave out --export' train a.json --dry-run --export model2
 refused 2 '--keys trains nothing; leave out --dry-run' train --keys --dry-run
 
-# another text in between, what casts lose, and a step that must not be taken
+# validation, cast losses, and a step that must be refused
 rm -rf out
 check 'validation and casts' nibble train "$debug" "${small[@]}" --job.dump_folder=out --metrics.path=m.jsonl \
     --metrics.count_casts --validation.enable --validation.dataset_path="$REPO/tests/data/heldout.jsonl" \
@@ -194,7 +194,7 @@ check 'a spike that is skipped' nibble train "$debug" "${small[@]}" --optimizer.
 says 'the skipped step' 'step:  2 * skipped' "$seen.out"
 exit 0
 
-# where the models of a run lie
+# the folders of a run's models
 check 'training for codes' nibble train "$REPO/configs/llama3_debugmodel_qat_8da4w.json" "${small[@]:0:3}" --training.steps 1 --export qat --quiet
 says 'the model' 'model: qat' "$seen.out"
 says 'and its codes' 'quantized model: qat-quantized' "$seen.out"

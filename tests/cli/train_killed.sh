@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Training killed at random moments goes on from its last checkpoint and ends with the bytes of a run that nobody killed.
-# 10 kills; KILLS=100 tests/cli/run train_killed runs more. A checkpoint that does not fit the disk leaves the one before.
+# Training killed at random moments resumes from its last checkpoint and ends with the bytes of an uninterrupted run. 10 kills;
+# KILLS=100 tests/cli/run train_killed runs more. A checkpoint that does not fit on the disk leaves the previous one.
 kills=${KILLS:-10}
 cat >tiny.json <<END
 {"model": {"name": "llama3", "dim": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 2048, "multiple_of": 16,
@@ -18,14 +18,14 @@ took=$((($(date +%s%N) - begin) / 1000000))
 RANDOM=11
 killed=0 ended=0
 for round in $(seq "$kills"); do
-    # from the start now and then, so that every part of a run is hit, its first checkpoint and its export, too
+    # restart from scratch now and then, to hit every part of a run, including its first checkpoint and its export
     [ $((round % 4)) != 0 ] || rm -rf parts
     ms=$((RANDOM * 10 % (took + took / 10) + 5)) status=0
     timeout --preserve-status -s KILL "$(printf '%d.%03d' $((ms / 1000)) $((ms % 1000)))" \
         "$NIBBLE" train tiny.json -t 1 --quiet --job.dump_folder=parts >"$seen.report" 2>"$seen.err" || status=$?
     [ "$status" = 0 ] && ended=$((ended + 1)) || killed=$((killed + 1))
     check "round $round ended or was killed ($status)" [ "$status" = 0 -o "$status" = 137 ]
-    # whatever has a manifest is whole
+    # every checkpoint with a manifest is complete
     for step in parts/checkpoint/step-????????; do
         [ ! -e "$step/nibble.json" ] || check "round $round: $step" nibble verify "$step"
     done
@@ -43,7 +43,7 @@ check 'a plot of both' nibble plot whole parts --smooth 5 -o loss.svg
 check 'is XML' python3 -c "import xml.dom.minidom; xml.dom.minidom.parse('loss.svg')"
 check 'nothing else is left' [ -z "$(find . -name '*.part' -o -name '*.lock' -o -name '*.old')" ]
 
-# a disk that fills up in the middle: the checkpoint before it stands
+# a disk that fills up during a checkpoint: the previous checkpoint stays
 size=$(stat -c %s whole/checkpoint/step-00000060/moments.safetensors)
 status=0
 (ulimit -f $((size / 1024 - 8)) && run --job.dump_folder=cut) >"$seen.report" 2>"$seen.err" || status=$?

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble tune: kernels of the same bits are timed, the file keeps their order, plans take it and say so; nothing here is
-# decided by how fast anything is, and no text depends on it.
+# nibble tune: times kernels with the same bits and saves their order; plans use it and say so. No check depends on speed, and
+# no text depends on the order.
 export XDG_CACHE_HOME=$PWD/cache
 kept=$XDG_CACHE_HOME/nibble/tuned.json
 tells() { nibble generate "$MODEL" --recipe 8da4w -t 1 -p 'Once upon a time' -n 20 -q "$@"; }
@@ -34,13 +34,13 @@ check 'as a table' grep -q 'linear_a8t_w4g_f32__' table
 nibble tune -t 1 --json 2>err | members tuned schema=1 why=null measured=str 'kernels[].us=num' 'kernels[].kernel=str'
 nibble tune "$MODEL" --recipe 8da4w -t 1 --json 2>err | members tune schema=1 threads=1 'kernels[].us=num' 'kernels[].ranks_first=bool'
 
-# what is stored in codes is tuned as it is stored
+# a quantized model is tuned in its stored scheme
 check 'quantized' nibble quantize "$MODEL" codes --recipe 8da4w -q
 check 'codes' nibble tune codes -t 1
 equal 'kernels of codes alone' 0 "$(grep -c 'linear_bf16' "$seen.out")"
 check 'a bare config' nibble tune "$MODEL/config.json" -t 1
 
-# what is not of this machine as it runs now is not taken, with a word
+# an order measured with other settings is not used, with a note
 words='the measured order of kernels is for 1 thread'
 equal 'other threads' 1 "$(notes -t 2)"
 sed -i 's/"version": "[^"]*"/"version": "0.0.1"/' "$kept"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Values that an option cannot take: a sentence with the value and what is wanted, exit 2.
+# Invalid option values: an error with the value and the expected form, exit 2.
 for value in -1 x 1.5 '' 99999999999999999999; do
     for option in max-tokens top-k; do
         refused 2 "--$option: \"$value\" is not a whole number of 0 or more" generate "$MODEL" --$option "$value"

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# nibble verify: a byte, a NaN, a tensor too few, files that are not the manifest's.
+# nibble verify: a changed byte, a NaN, a missing tensor, files that do not match the manifest.
 nibble quantize "$MODEL" q --recipe 8da4w --quiet >/dev/null
 damage() { "$REPO/tests/cli/tensors" "$@"; }
 see verify q
 nibble verify q --json | members verify schema=1 tensors[].name=str tensors[].shape=list tensors[].scheme=str tensors[].bytes=int
 
-# found GLOB MODEL: exit 8, and a line of the report that the glob matches
+# found GLOB MODEL: exit 8, and the glob matches a line of the report
 found() {
     local status=0 line
     nibble verify "$2" >report 2>sentence || status=$?

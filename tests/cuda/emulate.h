@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs the sources of gpu/ on the CPU, in place of cuda_prelude.cuh and cuda_ptx.cuh: a block's
- * threads are coroutines, so barriers, shuffles and the matrix instructions of a warp mean what
- * they mean on the device; addresses are the host's. Blocks run one after the other, each warp as
- * far as it gets without the others, in every second block the last one first; asynchronous copies
- * happen as late as they may, and shared memory is poisoned before a block: what a missing barrier
- * or wait would break, breaks here. It checks arithmetic and order of one block, nothing of speed,
- * and no race between blocks.
+ * Replaces cuda_prelude.cuh and cuda_ptx.cuh to run the sources of gpu/ on the CPU. A block's
+ * threads are coroutines, so barriers, shuffles and matrix instructions of a warp work as on the
+ * device; addresses are the host's. Blocks run one after the other. Each warp runs as far as it can
+ * without the others, in every second block starting with the last warp. Asynchronous copies happen
+ * as late as possible, and shared memory is poisoned before each block, so that a missing barrier
+ * or wait shows. This checks arithmetic and order within a block, but neither speed nor races
+ * between blocks.
  */
 #ifndef NIB_EMULATE_H
 #define NIB_EMULATE_H
@@ -50,14 +50,14 @@ struct alignas(8) int2 {
 static inline int2 make_int2(int x, int y) { return {x, y}; }
 static inline uint4 make_uint4(uint x, uint y, uint z, uint w) { return {x, y, z, w}; }
 
-/* ---- the thread that runs (emulated_cuda.cpp) ---- */
+/* ---- the running thread (emulated_cuda.cpp) ---- */
 
 extern uint3e threadIdx, blockIdx, blockDim, gridDim;
-extern unsigned char *emulated_shared; /* what the launch asked for beside the function's own */
+extern unsigned char *emulated_shared; /* a launch's dynamic part */
 
 void emulated_block_barrier();
-/* Room of a warp, by turns: what its lanes put there before they meet all see after it, until they
- * have met once more. Every lane of the warp comes. */
+/* A warp's exchange buffer, of two in turn. What its lanes write before a meeting point, all lanes
+ * can read after it, until the next one. Every lane of the warp must take part. */
 enum { EMULATED_ROOM = 24 * 32 };
 union emulated_room {
     uint32_t words[EMULATED_ROOM];
@@ -69,7 +69,7 @@ void emulated_copy(void *to, const void *from, size_t from_bytes, size_t bytes);
 void emulated_copy_commit();
 void emulated_copy_wait(int groups_left);
 
-/* ---- functions by name ---- */
+/* ---- kernels by name ---- */
 
 struct emulated_function {
     template <class... A> emulated_function(const char *image, const char *name, void (*f)(A...))
@@ -86,7 +86,7 @@ struct emulated_function {
     }
 };
 
-/* ---- the words of CUDA and of OpenCL C ---- */
+/* ---- keywords of CUDA and OpenCL C ---- */
 
 #define __kernel static
 #define __global
@@ -134,7 +134,7 @@ using std::sqrt;
 using std::tanh;
 #define clamp(value, low, high) min(max(value, low), high)
 
-/* Of one thread at a time, as threads are coroutines. */
+/* Not atomic: threads are coroutines, so one runs at a time. */
 template <class T> static inline T atomic_min(T *at, T value)
 {
     const T before = *at;
@@ -215,7 +215,7 @@ static inline float emulated_e5m2(uint32_t word, int byte)
     return of_e5m2((uchar)(word >> (8 * byte)));
 }
 
-/* d + a . b over k as f32 in one order; the unit's is another. */
+/* d + a . b over k in f32; the unit adds in another order. */
 static inline float emulated_dot(float d, const float *a, const float *b, int ks)
 {
     float sum = 0;
@@ -224,8 +224,8 @@ static inline float emulated_dot(float d, const float *a, const float *b, int ks
     return d + sum;
 }
 
-/* The same as the fp8 units of sm_89 and sm_90 were measured to add: products and d are cut off 13
- * bits below the exponent of the largest, and so is the sum. */
+/* As the fp8 units of sm_89 and sm_90 add, by measurement: products and d are truncated 13 bits
+ * below the exponent of the largest, and so is the sum. */
 static inline float emulated_dot_f8(float d, const float *a, const float *b, int ks)
 {
     enum { KEPT = 13 };
@@ -237,11 +237,11 @@ static inline float emulated_dot_f8(float d, const float *a, const float *b, int
     if (largest == 0 || !std::isfinite(plain))
         return plain;
     const int last = std::ilogb(largest) - KEPT;
-    const double steps = std::ldexp(1.0, -last); /* below 2^14 of them */
+    const double steps = std::ldexp(1.0, -last); /* fewer than 2^14 */
     int sum = (int)(d * steps);
     for (int k = 0; k < ks; k++)
         sum += (int)(a[k] * b[k] * steps);
-    for (int drop = 1; std::abs(sum) >= 2 << KEPT; drop *= 2) /* as many bits of the sum */
+    for (int drop = 1; std::abs(sum) >= 2 << KEPT; drop *= 2) /* truncate the sum as well */
         if (std::abs(sum) < (2 << KEPT) * 2 * drop) {
             sum = sum / (2 * drop) * (2 * drop);
             break;
@@ -249,9 +249,9 @@ static inline float emulated_dot_f8(float d, const float *a, const float *b, int
     return std::ldexp((float)sum, last);
 }
 
-/* D += A B of a warp, m16n8 and k in words of `per` values: a lane has rows lane / 4 and + 8 of A
- * and column lane / 4 of B, words lane % 4 and + 4 of k; of D columns 2 * (lane % 4) and on. A
- * model of mma.sync but for the order of its sums. */
+/* D += A B of a warp, m16n8 with k in words of `per` values. A lane holds rows lane / 4 and + 8 of
+ * A, column lane / 4 of B, words lane % 4 and + 4 of k, and columns from 2 * (lane % 4) of D.
+ * Equals mma.sync except for the order of sums. */
 template <int per, class Sum, class ReadA, class ReadB>
 static inline void emulated_mma(Sum d[4], const uint a[4], const uint b[2], ReadA read_a,
                                 ReadB read_b,
@@ -272,7 +272,7 @@ static inline void emulated_mma(Sum d[4], const uint a[4], const uint b[2], Read
     for (int i = 0; i < 4; i++)
         if (std::is_same<Sum, float>::value)
             d[i] = (Sum)dot((float)d[i], row[i / 2], column[i % 2], ks);
-        else /* integers, whose sum may be more than f32 holds */
+        else /* integers, whose sum may exceed f32's exact range */
             d[i] += (Sum)dot(0, row[i / 2], column[i % 2], ks);
 }
 
@@ -297,7 +297,8 @@ static inline void mma_e5m2(float d[4], const uint a[4], const uint b[2])
     emulated_mma<4>(d, a, b, emulated_e5m2, emulated_e4m3, emulated_dot_f8);
 }
 
-/* Four 8x8 matrices of 16-bit values; lane l gives the address of row l % 8 of matrix l / 8. */
+/* Loads four 8x8 matrices of 16-bit values; lane l passes the address of row l % 8 of matrix l / 8.
+ */
 static inline void load_matrix_x4(uint out[4], const void *row)
 {
     const int lane = (int)(threadIdx.x % 32);

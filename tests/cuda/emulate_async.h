@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * In place of cuda_async.cuh: matrix units that read shared memory by themselves, by the tables of
- * the PTX manual. Operands are found by their descriptors alone, bit by bit, in shared memory as it
- * is when the unit works; sums and scales lie in a tensor memory of 128 lanes and 512 columns, with
- * what a block did not put there poisoned. A launch has its unit work either as early or as late as
- * it may, by turns: when asked, or when it is waited for. So descriptors, swizzles, addresses,
- * phases, and what is overwritten too early or asked for too early, are checked.
+ * Replaces cuda_async.cuh: matrix units that read shared memory asynchronously, by the tables of
+ * the PTX manual. Operands are located only by the bits of their descriptors, in shared memory as
+ * it is when the unit works. Sums and scales are in a tensor memory of 128 lanes and 512 columns,
+ * poisoned where a block has not written. Launches alternate between running the unit as early as
+ * possible (at the request) and as late as possible (at the wait). This checks descriptors,
+ * swizzles, addresses, phases, and data overwritten or requested too early.
  *
- * Not to be seen here: a missing fence between threads' writes and the unit, the unit's own order
- * and width of sums on sm_100a (f32 here), and whatever the manual does not say.
+ * Not checked: a missing fence between threads' writes and the unit, the unit's order and width of
+ * sums on sm_100a (f32 here), and anything that the manual does not specify.
  */
 #ifndef NIB_EMULATE_ASYNC_H
 #define NIB_EMULATE_ASYNC_H
@@ -20,11 +20,11 @@ enum { EMULATED_LANES = 128, EMULATED_COLUMNS = 512 };
 void emulated_fail(const char *what);
 void emulated_yield();
 
-/* Where shared addresses count from; the launch's own part begins a little later. */
+/* The base of shared addresses; the launch's own part begins slightly later. */
 extern unsigned char *emulated_window;
 enum { EMULATED_WINDOW = 228 << 10 };
 
-/* The unit and what it was asked for, of the block that runs. */
+/* The unit of the running block and its pending work. */
 struct emulated_unit {
     bool is_late;
     std::vector<std::function<void()>> asked;
@@ -34,7 +34,7 @@ struct emulated_unit {
 extern emulated_unit emulated_tensor;
 
 void emulated_unit_begin(bool is_late);
-void emulated_unit_end(); /* of a block: all was given back and waited for */
+void emulated_unit_end(); /* fails unless columns are freed and work awaited */
 
 static inline uint shared_address(const void *at)
 {
@@ -59,7 +59,7 @@ static inline emulated_matrix emulated_operand(ulong descriptor, uint turned_by)
             turned_by != 0};
 }
 
-/* tcgen05's: 46 to 48 are 1, 61 to 63 the swizzle, of which 2 is that of 128 bytes. */
+/* tcgen05's: bits 46 to 48 are 1; bits 61 to 63 are the swizzle, where 2 means 128 bytes. */
 static inline emulated_matrix emulated_of_tcgen05(ulong descriptor)
 {
     const uint turned = (uint)(descriptor >> 61), rest = (uint)(descriptor >> 49 & 0xfff);
@@ -68,7 +68,7 @@ static inline emulated_matrix emulated_of_tcgen05(ulong descriptor)
     return emulated_operand(descriptor, turned);
 }
 
-/* wgmma's: 62 and 63 the swizzle, of which 1 is that of 128 bytes. */
+/* wgmma's: bits 62 and 63 are the swizzle, where 1 means 128 bytes. */
 static inline emulated_matrix emulated_of_wgmma(ulong descriptor)
 {
     const uint turned = (uint)(descriptor >> 62), rest = (uint)(descriptor >> 46 & 0xffff);
@@ -77,7 +77,7 @@ static inline emulated_matrix emulated_of_wgmma(ulong descriptor)
     return emulated_operand(descriptor, turned);
 }
 
-/* Eight rows lie together, of 128 bytes where their 16-byte parts are turned, else of 16. */
+/* Eight rows are contiguous: of 128 bytes with swizzled 16-byte parts, else of 16. */
 static inline uchar emulated_byte(const emulated_matrix &m, int row, int byte)
 {
     uint at =
@@ -105,7 +105,7 @@ static inline void emulated_read(emulated_codes out, const emulated_matrix &m, i
     }
 }
 
-/* ---- barriers: in memory, how many phases are over ---- */
+/* ---- barriers: memory holds the number of completed phases ---- */
 
 static inline void arrivals_init(ulong *at)
 {
@@ -144,7 +144,7 @@ static inline void tensor_take(uint *address, int columns)
             unit.taken != 0)
             emulated_fail("so many columns of tensor memory cannot be taken");
         unit.taken = (uint)columns;
-        unit.first = columns < EMULATED_COLUMNS ? (uint)columns : 0; /* not where all begins */
+        unit.first = columns < EMULATED_COLUMNS ? (uint)columns : 0; /* not the first column */
         *address = unit.first;
     }
     emulated_warp_meet();
@@ -169,7 +169,7 @@ static inline void tensor_commit(ulong *at)
     emulated_ask([at] { ++*at; });
 }
 
-/* False: not within what the block has. */
+/* False: outside the block's columns. */
 static inline bool emulated_has(uint columns_from, uint columns)
 {
     const emulated_unit &unit = emulated_tensor;
@@ -198,7 +198,7 @@ static inline void tensor_copy_scales(uint to, ulong from)
     });
 }
 
-/* Of row `row`, by any 32 lanes: all have it. */
+/* The scale of row `row`; every group of 32 lanes must hold the same. */
 static inline float emulated_scale(uint columns, int row, uint slice)
 {
     const auto byte = [&](int lane) {
@@ -211,7 +211,7 @@ static inline float emulated_scale(uint columns, int row, uint slice)
     return of_e8m0(byte(row % 32));
 }
 
-/* An instruction descriptor's fields that both kinds have. */
+/* The fields that both kinds of instruction descriptors have. */
 struct emulated_what {
     int m, n;
     bool is_e5m2_a, is_e5m2_b;
@@ -283,12 +283,12 @@ static inline void tensor_load(float out[16], uint from)
         memcpy(out, &emulated_tensor.memory[lane][from & 0xffff], 16 * sizeof *out);
 }
 
-/* ---- wgmma: each thread does its own part, when the products are waited for or asked for ---- */
+/* ---- wgmma: each thread computes its own part, at the wait or at the request ---- */
 
 struct emulated_products {
     std::vector<std::function<void()>> asked;
 };
-emulated_products &emulated_own_products(); /* of the thread that runs */
+emulated_products &emulated_own_products(); /* of the running thread */
 
 static inline void group_mma_begin() {}
 static inline void group_mma_commit() {}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A libcuda.so.1 for tests, with one device, of sm_89 or of EMULATED_CUDA_SM, whose memory is the
- * host's: it runs the library's programs by emulate.h, so that the driver, the rows' launches and the kernels' index
- * arithmetic are checked where no GPU is. The programs are those of cuda_programs.txt, which
+ * A libcuda.so.1 for tests, with one device, of sm_89 or EMULATED_CUDA_SM, in host memory. It runs
+ * the library's programs through emulate.h, to check the driver code, the rows' launches and the
+ * kernels' index arithmetic without a GPU. The programs are those of cuda_programs.txt, which
  * `tools/cuda_programs emulated` includes below.
  */
 #include EMULATED_PROGRAMS
@@ -30,7 +30,7 @@ int sm()
     return as != nullptr ? (int)strtol(as, nullptr, 10) : 89;
 }
 
-/* Bytes of shared memory that a block may have (CUDA's programming guide, compute capabilities). */
+/* Bytes of shared memory per block (CUDA programming guide, compute capabilities). */
 unsigned shared_most()
 {
     const int of = sm();
@@ -44,24 +44,24 @@ struct pending {
 };
 
 struct thread {
-    ucontext_t context; /* to begin in: */
+    ucontext_t context; /* to start in */
     bool begun;
-    jmp_buf here; /* and to go on at, without the system call that a context takes */
-    std::vector<std::vector<pending>> copies; /* groups, the last one open */
+    jmp_buf here; /* to resume at, without the system call of a context switch */
+    std::vector<std::vector<pending>> copies; /* groups; the last is open */
     emulated_products products;
     uint3e id;
-    int waits;        /* at the block's barrier of that number; -1: at none */
-    bool done, spins; /* spins: waits for what another warp has to do */
+    int waits;        /* the number of the barrier that it waits at; -1: none */
+    bool done, spins; /* spins: waits for another warp */
 };
 
 struct warp_exchange {
     int come, generation;
-    emulated_room rooms[2]; /* by turns, so that a fast lane does not overwrite */
+    emulated_room rooms[2]; /* in turn, so that a fast lane does not overwrite */
 };
 
 jmp_buf scheduler;
 std::vector<thread> threads;
-std::vector<std::vector<unsigned char>> stacks; /* of all threads that there were */
+std::vector<std::vector<unsigned char>> stacks; /* reused by all threads */
 std::vector<warp_exchange> warps;
 size_t current, live;
 size_t barrier_come;
@@ -91,12 +91,13 @@ void begin_thread()
     (*running)(running_args);
     threads[current].done = true;
     live--;
-    if (barrier_come > 0 && barrier_come == live) /* the others wait for this one no more */
+    if (barrier_come > 0 && barrier_come == live) /* the others no longer wait for this one */
         barrier_come = 0, barrier_generation++;
     _longjmp(scheduler, 1);
 }
 
-/* Until all its lanes have ended, or wait for other warps: it gets ahead of them as far as it may. */
+/* Runs a warp until all its lanes have ended or wait for other warps, as far ahead of these as
+ * possible. */
 void run_warp(size_t warp, bool backwards)
 {
     const size_t first = 32 * warp, lanes = std::min<size_t>(32, threads.size() - first);
@@ -215,7 +216,7 @@ void emulated_copy_wait(int groups_left)
     }
 }
 
-/* ---- units that work by themselves ---- */
+/* ---- asynchronous units ---- */
 
 void emulated_fail(const char *what) { failure = what; }
 void emulated_yield()
@@ -245,11 +246,11 @@ void emulated_unit_end()
     emulated_tensor.taken = 0;
 }
 
-/* ---- the driver's interface ---- */
+/* ---- the driver API ---- */
 
 extern "C" {
 
-/* What functions declare themselves of shared memory: the linker's names for a section's ends. */
+/* The ends of the section with the kernels' static shared memory, as named by the linker. */
 extern unsigned char __start_emulated_static[], __stop_emulated_static[];
 
 #define API __attribute__((visibility("default"))) int
@@ -333,7 +334,7 @@ API cuFuncSetAttribute(void *, int, int value)
 API cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void *, void **args, void **)
 {
-    enum { ALIGNED = 1024, OWN = 384 /* what the function declares itself comes first */ };
+    enum { ALIGNED = 1024, OWN = 384 /* the kernel's static part comes first */ };
     enum { BEYOND = 8192 /* bytes after it that no block may write */ };
     static std::vector<unsigned char> room(EMULATED_WINDOW + ALIGNED + BEYOND);
     static unsigned launches;

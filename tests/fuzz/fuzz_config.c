@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as config.json and as generation_config.json. What is accepted is within the limits
- * that the rest of the library counts on, and every refusal has its sentence.
+ * Any bytes as config.json and as generation_config.json. An accepted config is within the limits
+ * that the rest of the library relies on, and every refusal has an error text.
  */
 #include "generation_config.h"
 

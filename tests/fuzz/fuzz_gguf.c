@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a GGUF file: what opens is used as every checkpoint is, its keys are read as every
- * kind, and a config is made of them.
+ * Any bytes as a GGUF file. If it opens, all its weights are read, its keys are read as every type,
+ * and a config is made from them.
  */
 #include "use_checkpoint.h"
 
@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static volatile unsigned seen; /* so that no look-up is left out */
+static volatile unsigned seen; /* keeps reads from being optimized out */
 
 static void use_array(nib_gguf_array array)
 {

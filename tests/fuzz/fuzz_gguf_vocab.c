@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a GGUF with a vocabulary. What opens must encode and decode, its text come out as
- * valid UTF-8, and every id have its range.
+ * Any bytes as a GGUF with a vocabulary. If it opens, it must encode and decode, give valid UTF-8,
+ * and keep every id in range.
  */
 #include "gguf_vocab.h"
 #include "use_tokenizer.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes through the JSON reader: every event, number and string. What is accepted is written
- * again by the writer, and reading that must give the same events.
+ * Any bytes through the JSON reader: every event, number and string. The writer writes accepted
+ * text again, and reading that must give the same events.
  */
 #include "json.h"
 
@@ -20,8 +20,8 @@ typedef struct tally {
     uint64_t events, bytes, numbers;
 } tally;
 
-/* Reads all; w: also writes what was read (NULL: not). False if the text is no JSON or too much of
- * it. */
+/* Reads all of the text and writes it to w unless w is NULL. False if the text is not JSON or
+ * exceeds the limits. */
 static bool read_all(const char *text, size_t size, const nib_json_limits *limits,
                      const nib_allocator *a, tally *out, nib_jsonw *w)
 {

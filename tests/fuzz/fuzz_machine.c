@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as the file of a machine. What is accepted has what a plan counts on, and its own
- * file gives it again; every refusal has its sentence.
+ * Any bytes as a machine file. An accepted machine has what a plan relies on and round-trips
+ * through a file; every refusal has an error text.
  */
 #include "machine.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a file of packed weights: its head with records and checksums, and behind them the
- * data, which here follow at once and are put where they belong. The hashes are made right again,
- * so that what is behind them is reached. What opens gives its weights whole, or none.
+ * Any bytes as a file of packed weights: a head, records, checksums, and data. The input holds the
+ * data without padding; they are moved to their offset. The hashes are recomputed, so that fuzzing
+ * reaches the code behind them. A file that opens gives whole weights or none.
  */
 #include "kernel.h"
 #include "packed.h"
@@ -19,7 +19,7 @@ static void require(bool holds)
         abort();
 }
 
-/* The weight that the corpus's records name, of zeros, in the layout for floats. */
+/* Finds the weight that the corpus's records name: zeros, in the float layout. */
 static void find_weight(const nib_packed *p)
 {
     static const uint16_t zeros[N * K];
@@ -43,7 +43,7 @@ static uint64_t number(const uint8_t *at)
     return value;
 }
 
-/* As far as the numbers of the head lead into the file. */
+/* Recomputes the hashes as far as the head's numbers stay inside the file. */
 static void seal(uint8_t *file, uint64_t size)
 {
     enum { PIECE = 4 << 20 };

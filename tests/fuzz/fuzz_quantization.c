@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a quantization_config. What is accepted is within what the dialects count on, every
- * refusal has its sentence, and asking for a module's group always answers.
+ * Any bytes as a quantization_config. An accepted one is within what the dialects rely on, every
+ * refusal has an error text, and looking up a module's group always returns.
  */
 #include "quantization.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a recipe's text, a name or JSON, against three layers: it is refused with a
- * sentence, or every layer gets a choice with a rule, whose scheme reads back from its name.
+ * Any bytes as a recipe, a name or JSON, against three layers: it is refused with an error text, or
+ * every layer gets a choice with a rule, whose scheme parses back from its name.
  */
 #include "recipe.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a regular expression, in both dialects: it is compiled and run on a name within its
- * limits, or refused with a sentence.
+ * Any bytes as a regular expression, in both dialects: it compiles and runs on a name within its
+ * limits, or is refused with an error text.
  */
 #include "regex_guard.h"
 
@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         nib_err err = {.status = NIB_OK};
         const char *text = size > 0 ? (const char *)data : "";
         if (nib__utf8_check(text, size) != size)
-            return 0; /* those who compile have looked */
+            return 0; /* callers of the compiler check this */
         if (nib__regex_compile(&regex, text, size, (nib_regex_dialect)dialect, &err) != NIB_OK) {
             require(err.status != NIB_OK && err.text[0] != 0 && regex == NULL);
             continue;

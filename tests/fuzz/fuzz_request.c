@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bodies of requests, on both routes: read or refused with a member's name, never a crash.
+ * Any bytes as the body of a request, on both routes: parsed, or refused with a member's name.
  */
 #include "api_request.h"
 
@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         const bool good = nib__api_request_read(&request, (nib_route)route, (const char *)data,
                                                 size, &limits, &arena, &error);
         if (good == (error.http != 0) || (!good && error.text[0] == 0))
-            abort(); /* an answer is either a request or a sentence */
+            abort(); /* either a request or an error text */
         if (good && request.n * (int64_t)(request.prompt_count + 1) > 2 * NIB_API_CHOICES)
             abort();
         nib__arena_free(&arena);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a file of weights that says by no magic what it is: safetensors. What opens is used.
+ * Any bytes as a file of weights without a magic number, which is read as safetensors. If it opens,
+ * all its weights are read.
  */
 #include "use_checkpoint.h"
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a JSON schema. What opens must have a way to a whole value: a walk that prefers what
- * ends things is never without an allowed byte, each byte it takes the mask allows, and the text is
- * JSON.
+ * Any bytes as a JSON schema. A schema that opens must be completable: a walk that prefers closing
+ * bytes always has an allowed byte, the mask allows each byte it takes, and the text is JSON.
  */
 #include "constraint.h"
 #include "json.h"
@@ -43,7 +42,7 @@ static nib_token_trie *open_trie(const nib_allocator *a, nib_tokenizer **t)
 
 static bool allows(const uint32_t *mask, unsigned id) { return mask[id / 32] >> (id % 32) & 1; }
 
-/* An allowed token: one that ends something, else one of the rest. */
+/* Chooses an allowed token: a closing one if there is one, else any other. */
 static int32_t choose(const uint32_t *mask, const nib_token_trie *trie, uint64_t dice, bool end)
 {
     for (const char *c = "\"}]"; end && *c != 0; c++)
@@ -91,7 +90,7 @@ static void walk(const nib_constraint *c, const nib_token_trie *trie, uint64_t r
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static nib_token_trie *trie; /* and its tokenizer: as long as the program runs */
+    static nib_token_trie *trie; /* with its tokenizer, for the life of the program */
     static nib_tokenizer *tokenizer;
     const nib_allocator a = nib__allocator_default();
     const nib_named_text text = {"schema", size == 0 ? "" : (const char *)data, size};

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a chat template, and behind a line of "====" as the variables of users: it is
- * refused with a sentence, or renders within its limits to UTF-8 whose marked parts lie in it, in
- * order.
+ * Any bytes as a chat template and, after a line of "====", as user variables: it is refused with
+ * an error text, or renders within its limits to UTF-8 with marked ranges inside it, in order.
  */
 #include "template.h"
 

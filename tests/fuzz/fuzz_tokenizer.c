@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as tokenizer.json, and with a zero byte between them, a second part as
- * tokenizer_config.json. What opens must encode and decode, its text come out as valid UTF-8, and
- * every id have its range.
+ * Any bytes as tokenizer.json and, after a zero byte, as tokenizer_config.json. If it opens, it
+ * must encode and decode, give valid UTF-8, and keep every id in range.
  */
 #include "use_tokenizer.h"
 

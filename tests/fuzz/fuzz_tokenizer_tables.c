@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A tokenizer.json, a zero byte, and changes to the tables that are built of it, whose hashes are
- * made right again: four bytes each, where (of words), how, and by what. What opens must encode and
- * decode, its text come out as valid UTF-8, and every id have its range.
+ * A tokenizer.json, a zero byte, and changes to the tables built from it, whose hashes are then
+ * recomputed. A change has four bytes: which word, how, and by what. If the tables open, they must
+ * encode and decode, give valid UTF-8, and keep every id in range.
  */
 #include "use_tokenizer.h"
 
@@ -33,7 +33,7 @@ static void seal(char *at, size_t size)
     memcpy(at + SELF, &self, HASH);
 }
 
-/* In memory of exactly their size, so that a sanitizer sees a step outside. */
+/* Opens a copy of exactly this size, so that a sanitizer catches reads outside. */
 static void use(const char *tables, size_t size)
 {
     static const char text[] =

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a training config; past a NUL, lines of options. What is accepted is within what the
- * trainer counts on, and every refusal has its sentence.
+ * Any bytes as a training config and, after a NUL, as lines of options. An accepted config is
+ * within what the trainer relies on, and every refusal has an error text.
  */
 #include "train_config.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a zip file of PyTorch: what is accepted is read to its ends, what is not has a
- * sentence.
+ * Any bytes as a zip file of PyTorch: accepted files are read to their ends, and refusals have an
+ * error text.
  */
 #include "torch_zip.h"
 
@@ -15,7 +15,7 @@ static void require(bool holds)
         abort();
 }
 
-static volatile unsigned sum; /* so that no read is left out */
+static volatile unsigned sum; /* keeps reads from being optimized out */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -21,7 +21,8 @@ enum {
 
 static uint64_t runs;
 
-/* In memory of exactly its size, so that a sanitizer sees every step outside. */
+/* Copies the input to memory of exactly its size, so that a sanitizer catches every read outside.
+ */
 static void run(const uint8_t *data, size_t size)
 {
     uint8_t *copy = malloc(size == 0 ? 1 : size);
@@ -44,7 +45,7 @@ static void run_variants(uint8_t *data, size_t size)
     run(data, size);
     for (size_t i = 0; i < TRUNCATIONS && i < size; i++)
         run(data, size <= TRUNCATIONS ? i : size / TRUNCATIONS * i);
-    /* Bytes that mean something to some format come before arbitrary ones. */
+    /* Bytes with a meaning in some format come before arbitrary ones. */
     static const uint8_t special[] = {0,   0xff, 0x7f, 0x80, '"', '\\', '{', '}',
                                       '[', ']',  ',',  ':',  '-', '0',  '9', ' '};
     uint64_t random = size;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What fuzz targets of files of weights do with any that opens: every tensor's ends are read, every
- * weight is read in its dialect, and the list of it all must be JSON.
+ * Fuzz targets for weight files use every file that opens: they read the ends of every tensor, read
+ * every weight in its dialect, and check that `info` is valid JSON.
  */
 #ifndef NIB_TESTS_USE_CHECKPOINT_H
 #define NIB_TESTS_USE_CHECKPOINT_H
@@ -18,7 +18,7 @@ static inline void require(bool holds)
         abort();
 }
 
-static volatile unsigned sum; /* so that no read is left out */
+static volatile unsigned sum; /* keeps reads from being optimized out */
 
 static inline void use_weight(const nib_checkpoint *cp, const char *module, const nib_allocator *a)
 {
@@ -30,7 +30,7 @@ static inline void use_weight(const nib_checkpoint *cp, const char *module, cons
         return;
     }
     require(found == (nib__checkpoint_dialect(cp, module) != NULL));
-    if (!found) /* named like the codes of a dialect that does not claim it */
+    if (!found) /* named like codes of a dialect that does not claim the module */
         return;
     require(w.n > 0 && w.k > 0);
     require(nib__weight_bytes(&w) <= 4 * nib__checkpoint_bytes(cp));
@@ -71,7 +71,7 @@ static inline void use_checkpoint(const nib_checkpoint *cp, const nib_allocator 
     nib__text_free(&text);
 }
 
-/* The bytes as a file of their own, opened; NULL with an error that says why. */
+/* Opens the bytes as a file; NULL with an error text. */
 static inline nib_checkpoint *open_bytes(const uint8_t *data, size_t size, const nib_allocator *a)
 {
     const char *directory = getenv("TMPDIR");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a tokenizer that opened is used for, wherever its vocabulary came from: its ids are in range
- * and their text is valid UTF-8.
+ * Uses a tokenizer that opened, from any source: its ids must be in range and their text valid
+ * UTF-8.
  */
 #ifndef NIB_USE_TOKENIZER_H
 #define NIB_USE_TOKENIZER_H

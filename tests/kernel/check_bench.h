@@ -2,8 +2,8 @@
  *
  * For the kernel checker: `--bench` times every linear row that runs here on one real shape, at one
  * token and at 64 or at --tokens, with the pool, as the runner calls it. Prints CSV: row, m, n, k,
- * median and spread of microseconds, GB/s of weights, operations per second, and what share both
- * are of the rates measured in the same run.
+ * median and spread in microseconds, GB/s of weights, operations per second, and both as shares of
+ * the rates measured in the same run.
  */
 #ifndef NIB_CHECK_BENCH_H
 #define NIB_CHECK_BENCH_H
@@ -32,7 +32,7 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* A grain of the output that gives each thread some parts, in whole steps. */
+/* An output grain in whole steps that gives each thread several parts. */
 static int64_t grain_of(const nib_kernel *row, int64_t n, int threads)
 {
     return nib__round_up(nib__max(n / (8 * threads), 1), row->n_step);
@@ -75,8 +75,8 @@ static void bench_one(const nib_kernel *row, const linear_case *c, nib_pool *poo
     release(&m);
 }
 
-/* The usual scheme of a row: what its recipe makes; `group` of int4, and of what takes activations
- * in blocks, where it is not 0. */
+/* The usual scheme of a row, as its recipe makes it. A `group` other than 0 sets the group size of
+ * int4 and of rows with activations in blocks. */
 static linear_case bench_case(const nib_kernel *row, int64_t m, int64_t group)
 {
     linear_case c = {.m = m, .n = 8192, .k = 2048, .scheme = {.symmetric = true}};
@@ -139,10 +139,10 @@ static int bench_rows(const char *wanted, int64_t isa, int threads, int64_t toke
     return 0;
 }
 
-/* ---- what a bias costs ---- */
+/* ---- the cost of a bias ---- */
 
-/* One thread, the three forms in turn, first by first; medians, and the median of the ratios of
- * neighbours: what the machine does besides falls on all of them alike. */
+/* One thread runs the three forms in turn. Prints medians, and the median of the ratios of
+ * neighbouring runs, so that other load on the machine affects all forms alike. */
 static void bench_bias(const nib_kernel *row, int64_t m, int64_t n, int64_t k)
 {
     memory mem = {.count = 0};
@@ -150,7 +150,7 @@ static void bench_bias(const nib_kernel *row, int64_t m, int64_t n, int64_t k)
     nib_weight w;
     linear_case c = bench_case(row, m, 0);
     c.n = n, c.k = k, c.scheme.group = NIB_GROUP_ROW;
-    const int calls = (int)nib__max(1, 8000000 / (m * n * k)); /* a round is some 0.1 ms */
+    const int calls = (int)nib__max(1, 8000000 / (m * n * k)); /* a round takes about 0.1 ms */
     make_weight(&w, &mem, &c, &r);
     nib_quant quant = make_quant(&mem, &c, floats(&mem, m * k, &r, VALUES_RANDOM), k);
     w.act_scale = quant.static_scale, w.act_zero = quant.static_zero;
@@ -182,7 +182,7 @@ static void bench_bias(const nib_kernel *row, int64_t m, int64_t n, int64_t k)
     release(&mem);
 }
 
-/* Of rows whose sums can start at an int32 bias. */
+/* Benches rows whose sums can start at an int32 bias. */
 static int bench_biases(const char *wanted, int64_t isa)
 {
     static const int64_t shapes[][3] = {

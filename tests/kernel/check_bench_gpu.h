@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * For the kernel checker: `--bench-gpu` times products of an 8B model's shapes on the CUDA device,
- * each beside what it is measured by: one token with int4 weights in groups of 32 by the bandwidth
- * of a copy on the device in the same run; 2,048 tokens in bf16 and fp8 by cuBLAS; 2,048 tokens
- * with int4 weights by the bf16 row. `--divide N` makes the shapes N times smaller.
+ * each beside its yardstick: for one token with int4 weights in groups of 32, the bandwidth of a
+ * copy on the device in the same run; for 2,048 tokens in bf16 and fp8, cuBLAS; for 2,048 tokens
+ * with int4 weights, the bf16 row. `--divide N` makes the shapes N times smaller.
  */
 #ifndef NIB_CHECK_BENCH_GPU_H
 #define NIB_CHECK_BENCH_GPU_H
@@ -11,8 +11,8 @@
 #include "check_cublas.h"
 #include "check_linear.h"
 
-enum { GPU_ROUNDS = 7, GPU_CALLS = 24 /* under way at a time; of small shapes, 2 */ };
-enum { PAST_CACHES = 256 << 20 /* bytes of weights that are read before one is read again */ };
+enum { GPU_ROUNDS = 7, GPU_CALLS = 24 /* in flight at a time; 2 for small shapes */ };
+enum { PAST_CACHES = 256 << 20 /* bytes of weights read before one is read again */ };
 
 typedef struct gpu_shape {
     const char *name;
@@ -32,7 +32,7 @@ typedef struct gpu_bench {
     int64_t divide;
 } gpu_bench;
 
-/* One call of what is timed; false: it failed. */
+/* One timed call; false: it failed. */
 typedef bool (*gpu_call)(void *what, int turn);
 
 static bool wait_for(gpu_bench *b, bool is_blas)
@@ -42,7 +42,7 @@ static bool wait_for(gpu_bench *b, bool is_blas)
     return nib__gpu_finish(b->gpu, &under_test.err) == NIB_OK;
 }
 
-/* Median seconds of a call, many of which are under way at a time; 0: it failed. */
+/* Median seconds of a call, with many in flight at a time; 0: it failed. */
 static double gpu_seconds(gpu_bench *b, gpu_call call, void *what, bool is_blas)
 {
     const int calls = b->divide > 1 ? 2 : GPU_CALLS;
@@ -80,11 +80,11 @@ static double bandwidth_of_copies(gpu_bench *b)
 {
     copy_job c = {b->gpu, NULL, (uint64_t)(PAST_CACHES / b->divide)};
     void *both;
-    if (nib__gpu_take(b->gpu, 2 * c.bytes, "a copy", &both, &under_test.err) != NIB_OK)
+    if (nib__gpu_alloc(b->gpu, 2 * c.bytes, "a copy", &both, &under_test.err) != NIB_OK)
         return 0;
     c.memory = both;
     const double seconds = gpu_seconds(b, call_copy, &c, false);
-    nib__gpu_give(b->gpu, both);
+    nib__gpu_free(b->gpu, both);
     return seconds > 0 ? 2 * (double)c.bytes / seconds : 0;
 }
 
@@ -106,36 +106,36 @@ static bool call_row(void *what, int turn)
     return nib__gpu_run(job->gpu, job->row, &job->a, &under_test.err) == NIB_OK;
 }
 
-/* The address on the device of what the host has there. */
-static void *put_there(nib_gpu *gpu, const void *from, uint64_t bytes)
+/* Uploads the bytes and returns their device address. */
+static void *upload(nib_gpu *gpu, const void *from, uint64_t bytes)
 {
     void *to = NULL;
-    if (from == NULL || nib__gpu_take(gpu, bytes, "a benchmark", &to, &under_test.err) != NIB_OK)
+    if (from == NULL || nib__gpu_alloc(gpu, bytes, "a benchmark", &to, &under_test.err) != NIB_OK)
         return NULL;
     (void)nib__gpu_write(gpu, to, from, bytes, &under_test.err);
     return to;
 }
 
-static void put_input(nib_gpu *gpu, nib_input *x)
+static void upload_input(nib_gpu *gpu, nib_input *x)
 {
     const uint64_t cells = (uint64_t)(x->m * x->ld), tokens = (uint64_t)x->m;
-    x->f32 = put_there(gpu, x->f32, 4 * cells);
-    x->bf16 = put_there(gpu, x->bf16, 2 * cells);
-    x->codes = put_there(gpu, x->codes, cells);
-    x->scale = put_there(gpu, x->scale, 4 * tokens);
-    x->zero = put_there(gpu, x->zero, 4 * tokens);
+    x->f32 = upload(gpu, x->f32, 4 * cells);
+    x->bf16 = upload(gpu, x->bf16, 2 * cells);
+    x->codes = upload(gpu, x->codes, cells);
+    x->scale = upload(gpu, x->scale, 4 * tokens);
+    x->zero = upload(gpu, x->zero, 4 * tokens);
     x->sums = NULL, x->fsums = NULL;
 }
 
-static void give_job(row_job *job)
+static void free_job(row_job *job)
 {
     void *const all[] = {job->weights,   job->a.x.f32,  job->a.x.bf16, job->a.x.codes,
                          job->a.x.scale, job->a.x.zero, job->a.y};
     for (size_t i = 0; i < COUNT(all); i++)
-        nib__gpu_give(job->gpu, all[i]);
+        nib__gpu_free(job->gpu, all[i]);
 }
 
-/* `w` is the caller's, as the arguments point to it. */
+/* The caller owns `w`, as the arguments point to it. */
 static bool make_job(gpu_bench *b, row_job *job, const linear_case *c, nib_weight *w)
 {
     memory m = {.count = 0};
@@ -151,12 +151,12 @@ static bool make_job(gpu_bench *b, row_job *job, const linear_case *c, nib_weigh
     job->row->packing->pack(w, packed, 0, w->n);
     w->codes = w->scales = w->zeros = NULL;
     job->a = (nib_linear){.w = w, .x = quant.out, .ldy = c->n};
-    put_input(b->gpu, &job->a.x);
+    upload_input(b->gpu, &job->a.x);
     void *y = NULL, *weights = NULL;
     nib_err *err = &under_test.err;
     bool good =
-        nib__gpu_take(b->gpu, (uint64_t)(4 * c->m * c->n), "y", &y, err) == NIB_OK &&
-        nib__gpu_take(b->gpu, (uint64_t)job->copies * job->bytes, "w", &weights, err) == NIB_OK;
+        nib__gpu_alloc(b->gpu, (uint64_t)(4 * c->m * c->n), "y", &y, err) == NIB_OK &&
+        nib__gpu_alloc(b->gpu, (uint64_t)job->copies * job->bytes, "w", &weights, err) == NIB_OK;
     job->a.y = y, job->weights = weights;
     for (int i = 0; good && i < job->copies; i++)
         good = nib__gpu_write(b->gpu, job->weights + (uint64_t)i * job->bytes, packed, job->bytes,
@@ -165,7 +165,7 @@ static bool make_job(gpu_bench *b, row_job *job, const linear_case *c, nib_weigh
     return good;
 }
 
-/* The best row for the case on this device, as a plan takes it. */
+/* The row that a plan would choose for the case on this device. */
 static const nib_kernel *gpu_row_for(const gpu_bench *b, const linear_case *c)
 {
     const nib_kernel *best = NULL;
@@ -208,7 +208,7 @@ static bool call_blas(void *what, int turn)
     return run_cublas(job->blas, &job->product);
 }
 
-/* Seconds of cuBLAS on the memory of a job; 0: it does not. */
+/* Seconds of cuBLAS on the memory of a job; 0: not available. */
 static double time_blas(gpu_bench *b, const row_job *job, const linear_case *c)
 {
     blas_job blas = {.blas = &b->blas};
@@ -218,15 +218,15 @@ static double time_blas(gpu_bench *b, const row_job *job, const linear_case *c)
     if (type == CUDA_F32 || !b->has_blas ||
         !make_cublas_product(&b->blas, &blas.product, type, c->m, c->n, c->k))
         return 0;
-    blas.product.w = address_there(b->gpu, job->weights);
-    blas.product.x = address_there(b->gpu, job->a.x.bf16);
-    blas.product.y = address_there(b->gpu, job->a.y);
+    blas.product.w = device_address(b->gpu, job->weights);
+    blas.product.x = device_address(b->gpu, job->a.x.bf16);
+    blas.product.y = device_address(b->gpu, job->a.y);
     return gpu_seconds(b, call_blas, &blas, true);
 }
 
 typedef struct gpu_times {
     const nib_kernel *row;
-    double seconds, blas_seconds; /* 0: there is none, or it failed */
+    double seconds, blas_seconds; /* 0: none, or it failed */
     uint64_t bytes;               /* of the weight */
 } gpu_times;
 
@@ -242,7 +242,7 @@ static gpu_times time_case(gpu_bench *b, const linear_case *c)
         out.seconds = gpu_seconds(b, call_row, &job, false);
         out.blas_seconds = time_blas(b, &job, c);
     }
-    give_job(&job);
+    free_job(&job);
     return out;
 }
 
@@ -295,7 +295,7 @@ static void bench_prefill(gpu_bench *b, const gpu_shape *s)
     }
 }
 
-/* The first device of CUDA; 1: it failed. */
+/* Benches the first CUDA device; 1: it failed. */
 static int bench_gpu(int64_t divide)
 {
     static gpu_bench b;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For the kernel checker: the casts that make training's operands. What a row writes in a packed
- * layout must be what the layout's own pack() makes of the reference's plain weight; the rest is
- * compared as it is. Shapes around strips, panels and MX blocks; the whole against the smallest
- * parts.
+ * For the kernel checker: the casts that make training's operands. A row that writes a packed
+ * layout must equal the layout's pack() of the reference's plain weight; other outputs are compared
+ * directly. Shapes around strips, panels and MX blocks; the whole against the smallest parts.
  */
 #ifndef NIB_CHECK_CAST_H
 #define NIB_CHECK_CAST_H
@@ -18,7 +17,7 @@ static bool is_cast(nib_op op)
 
 static const int64_t cast_sizes[] = {1,  2,  7,  15, 16,  17,  31,  32,
                                      33, 47, 64, 65, 100, 129, 271, 600};
-enum { CAST_PART = 16 /* parts of casts begin at multiples of it */ };
+enum { CAST_PART = 16 /* parts of casts begin at multiples of this */ };
 
 typedef struct cast_case {
     int64_t sums, length; /* n and k, or m and k */
@@ -159,7 +158,7 @@ static bool check_casts(verdict *v, const nib_kernel *row, const nib_kernel *ref
     return true;
 }
 
-/* ---- how fast ---- */
+/* ---- speed ---- */
 
 typedef struct cast_bench {
     const nib_kernel *row;
@@ -182,8 +181,8 @@ static void run_cast_bench(cast_bench *b)
     }
 }
 
-/* One thread on a matrix [rows][width], parts of `step` sums: elements read per second, and bytes
- * read and written. */
+/* One thread on a matrix [rows][width] in parts of `step` sums: elements read per second, and bytes
+ * read and written per second. */
 static void bench_cast(const nib_kernel *row, int64_t rows, int64_t width, int64_t step)
 {
     memory m = {.count = 0};
@@ -225,7 +224,8 @@ static void bench_cast(const nib_kernel *row, int64_t rows, int64_t width, int64
     release(&m);
 }
 
-/* Rows that make operands of training, on activations of a small model and in the cache. */
+/* Benches the casts on activations of a small model, and on a matrix that fits into the CPU cache.
+ */
 static int bench_casts(const char *wanted, int64_t isa)
 {
     static const int64_t shapes[][3] = {{256, 256, 64}, {4096, 768, 64}, {4096, 768, 768}};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For the kernel checker: y = x W^T by cuBLASLt, loaded where it is installed, as the measure of
- * products on tensor cores. The few declarations are facts of its public interface.
+ * For the kernel checker: y = x W^T by cuBLASLt, loaded if installed, as the yardstick for products
+ * on tensor cores. The declarations follow its public interface.
  */
 #ifndef NIB_CHECK_CUBLAS_H
 #define NIB_CHECK_CUBLAS_H
@@ -14,7 +14,7 @@ enum { CUDA_F32 = 0, CUDA_BF16 = 14, CUDA_E4M3 = 28 }; /* cudaDataType */
 enum { COMPUTE_F32 = 68, TRANSPOSED = 1, ATTRIBUTE_TRANSPOSE_A = 3 };
 
 typedef struct cublas {
-    void *handle; /* of cuBLASLt */
+    void *handle; /* cuBLASLt's handle */
     void *workspace;
     int (*create)(void **handle);
     int (*new_product)(void **out, int compute, int scale_type);
@@ -24,7 +24,7 @@ typedef struct cublas {
                const void *b, void *b_layout, const void *beta, const void *c, void *c_layout,
                void *d, void *d_layout, const void *algorithm, void *workspace, size_t bytes,
                void *stream);
-    int (*wait)(void); /* of the driver, for every stream */
+    int (*wait)(void); /* the driver's wait for all streams */
 } cublas;
 
 enum { CUBLAS_WORKSPACE = 64 << 20 };
@@ -36,14 +36,14 @@ static bool look_up(void *library, const char *name, void *function)
     return at != NULL;
 }
 
-/* The device's own address. */
-static void *address_there(const nib_gpu *gpu, const void *address)
+/* The device address. */
+static void *device_address(const nib_gpu *gpu, const void *address)
 {
     const nib_gpu_piece *piece = nib__gpu_piece(gpu, address);
     return (void *)(uintptr_t)(piece->handle + ((uint64_t)(uintptr_t)address - piece->address));
 }
 
-/* False: there is none that works here. */
+/* False: cuBLASLt does not work here. */
 static bool open_cublas(cublas *c, nib_gpu *gpu)
 {
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12",
@@ -60,16 +60,16 @@ static bool open_cublas(cublas *c, nib_gpu *gpu)
         !look_up(driver, "cuCtxSynchronize", &c->wait))
         return false;
     if (c->create(&c->handle) != 0 ||
-        nib__gpu_take(gpu, CUBLAS_WORKSPACE, "cuBLAS", &workspace, &under_test.err) != NIB_OK)
+        nib__gpu_alloc(gpu, CUBLAS_WORKSPACE, "cuBLAS", &workspace, &under_test.err) != NIB_OK)
         return false;
-    c->workspace = address_there(gpu, workspace);
+    c->workspace = device_address(gpu, workspace);
     return true;
 }
 
-/* A product of its: columns first, so that y^T = W x^T. */
+/* A cuBLASLt product: column-major, so y^T = W x^T. */
 typedef struct cublas_product {
     void *product, *w_layout, *x_layout, *y_layout;
-    void *w, *x, *y; /* addresses there */
+    void *w, *x, *y; /* device addresses */
 } cublas_product;
 
 static bool make_cublas_product(const cublas *c, cublas_product *out, int type, int64_t m,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For the kernel checker: rows of GPUs. A case's memory, guards and all, goes to the device under
- * the host's own addresses, so that a row there takes the arguments that a row here takes; what
- * comes back is compared as ever.
+ * For the kernel checker: GPU rows. A case's memory, with its guards, is copied to the device and
+ * addressed by host pointers, so that a GPU row takes the same arguments as a CPU row; the results
+ * are copied back and compared in the same way.
  */
 #ifndef NIB_CHECK_GPU_H
 #define NIB_CHECK_GPU_H
@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The device of this process, and what it failed of. A process of one row has one device. */
+/* The device of this process and its failure. A process checks one row on one device. */
 typedef struct gpu_state {
     nib_gpu_found found[NIB_GPUS_MAX];
     nib_gpu *gpu;
@@ -64,7 +64,7 @@ static nib_status run_between_copies(memory *m, const nib_kernel *row, const voi
     return NIB_OK;
 }
 
-/* Runs the row, whole; false: it is of no GPU. */
+/* Runs the row as a whole; false: it is not a GPU row. */
 static bool runs_on_gpu(memory *m, const nib_kernel *row, const void *args)
 {
     if (row->gpu == NULL)
@@ -72,19 +72,19 @@ static bool runs_on_gpu(memory *m, const nib_kernel *row, const void *args)
     if (under_test.err.status == NIB_OK)
         (void)run_between_copies(m, row, args, &under_test.err);
     for (int i = 0; i < m->count; i++)
-        nib__gpu_give(under_test.gpu, m->pieces[i].base);
+        nib__gpu_free(under_test.gpu, m->pieces[i].base);
     return true;
 }
 
-/* The facts of this process's device, none where it is the CPU. */
+/* The facts of this process's device; none for the CPU. */
 static nib_query device_facts(void)
 {
     const nib_query none = {.fact = {0}};
     return under_test.gpu != NULL ? under_test.gpu->found->machine.facts : none;
 }
 
-/* The launches of arguments with as many rows as a vocabulary or a large micro-batch has: so many
- * blocks of threads CUDA takes in the first dimension alone. */
+/* Checks launches with as many rows as a vocabulary or a large micro-batch: CUDA allows that many
+ * thread blocks only in the first dimension. */
 enum { MANY_ROWS = 300000 };
 
 static bool takes_many_rows(verdict *v, const nib_kernel *row, const void *args)
@@ -99,14 +99,13 @@ static bool takes_many_rows(verdict *v, const nib_kernel *row, const void *args)
     return true;
 }
 
-/* What the device said, if it refused anything. */
+/* Reports the device's error, if there was one. */
 static bool gpu_held(verdict *v)
 {
     return under_test.err.status == NIB_OK || broken(v, "%s", under_test.err.text);
 }
 
-/* ---- which devices there are: asked in a process of its own, as a driver's threads do not survive
- * a fork ---- */
+/* ---- finding devices, in a child process, as a driver's threads do not survive a fork ---- */
 
 typedef struct devices {
     size_t count;
@@ -124,7 +123,7 @@ static void find_devices(devices *out)
     }
 }
 
-/* None where the process that asks ends without an answer. */
+/* Finds no devices if the child process ends without an answer. */
 static void ask_devices(devices *out)
 {
     int ends[2];

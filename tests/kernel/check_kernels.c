@@ -6,11 +6,11 @@
  *                 [--bench | --bench-bias | --bench-casts | --bench-gpu [--divide N] |
  *                  --programs FOLDER]
  *
- * Of every row, built or not: its name parses by the grammar, it is there once, its reference
- * exists, its words are complete, and each condition has a witness, a query that breaks only it and
- * is refused with exactly its code. Of every row that runs here: against its reference over shapes
- * from its own conditions, between guards, with poisoned scratch, twice, and in parts; each in a
- * process of its own, so that a crash is one failure.
+ * For every row, built or not: its name parses by the grammar and is unique, its reference exists,
+ * its texts are complete, and each condition has a witness, a query that breaks only that condition
+ * and is refused with exactly its code. Every row that runs on this machine is compared with its
+ * reference over shapes from its own conditions, between guards, with poisoned scratch, twice, and
+ * in parts; each in its own process, so that a crash is one failure.
  */
 #include "check_bench.h"
 #include "check_bench_gpu.h"
@@ -60,8 +60,8 @@ static const char *const target_words[] = {
     "sm89", "sm90",       "sm100",      "ocl_gfx90a", "ocl",  "ocl_sg", "ocl_dot8", "ocl_f16",
 };
 
-/* Moves past the longest of the words that begins at *at and ends at '_' or the end. */
-static bool eat_word(const char **at, const char *const *words, size_t count)
+/* Advances *at past the longest word of the list that ends at '_' or at the end of the name. */
+static bool skip_word(const char **at, const char *const *words, size_t count)
 {
     size_t best = 0;
     for (size_t i = 0; i < count; i++) {
@@ -74,7 +74,7 @@ static bool eat_word(const char **at, const char *const *words, size_t count)
     return best != 0;
 }
 
-static bool eat_number(const char **at)
+static bool skip_number(const char **at)
 {
     const size_t digits = strspn(*at, "0123456789");
     *at += digits;
@@ -85,24 +85,24 @@ static bool eat_number(const char **at)
 static bool name_parses(const char *name)
 {
     const char *at = name;
-    if (!eat_word(&at, nib__op_names, NIB_OP_COUNT))
+    if (!skip_word(&at, nib__op_names, NIB_OP_COUNT))
         return false;
     while (at[0] == '_' && at[1] != '_') {
         at++;
-        if (!eat_word(&at, type_words, COUNT(type_words)))
+        if (!skip_word(&at, type_words, COUNT(type_words)))
             return false;
     }
     if (strncmp(at, "__", 2) != 0)
         return false;
     at += 2;
-    if (!eat_word(&at, target_words, COUNT(target_words)))
+    if (!skip_word(&at, target_words, COUNT(target_words)))
         return false;
     if (*at == 0)
         return true;
     at++;
-    if (!eat_number(&at) || *at++ != 'x' || !eat_number(&at))
+    if (!skip_number(&at) || *at++ != 'x' || !skip_number(&at))
         return false;
-    return *at == 0 || (*at++ == 'x' && eat_number(&at) && *at == 0);
+    return *at == 0 || (*at++ == 'x' && skip_number(&at) && *at == 0);
 }
 
 /* ---- witnesses ---- */
@@ -117,7 +117,7 @@ static int64_t least_common(int64_t a, int64_t b)
     return a / x * b;
 }
 
-/* Moves the query's value so that the condition holds. */
+/* Changes the query's value so that the condition holds. */
 static void satisfy(const nib_cond *c, nib_query *q)
 {
     int64_t *value = &q->fact[c->fact];
@@ -177,7 +177,7 @@ static bool find_witness(const nib_kernel *row, const nib_cond *c, nib_query *q)
         if (q->fact[fact] >= 0 && breaks_only(row, c, q))
             return true;
     }
-    /* farther away, and with groups to go with it, for conditions that share a fact with others */
+    /* farther values, with matching groups, for conditions that share a fact with others */
     static const int64_t groups[] = {32, 64, 128, 256, 48, 24, 8};
     for (size_t g = 0; g < COUNT(groups); g++) {
         for (int64_t at = 8; at <= 65536 * 4; at += at < 8192 ? 8 : 4096) {
@@ -261,9 +261,9 @@ static void check_table(counts *n)
     nib__text_free(&text);
 }
 
-/* ---- rows that run here ---- */
+/* ---- rows that run on this machine ---- */
 
-/* Where a row is run: here, or on the GPU of that number, which may emulate instructions. */
+/* Where a row runs: on the CPU, or on the GPU with this number, which may emulate instructions. */
 typedef struct place {
     nib_query facts;
     size_t gpu;
@@ -306,11 +306,11 @@ static bool check_runs(verdict *v, const nib_kernel *row, const place *at)
     return check_tokens(v, row, ref, check, at->seed);
 }
 
-/* A row that is checked in a process of its own: a crash ends that, and is said. */
+/* A row that is checked in its own process, so that a crash is reported as its failure. */
 typedef struct apart {
     const nib_kernel *row;
     pid_t child;
-    int end; /* where it writes its verdict */
+    int end; /* the pipe for its verdict */
 } apart;
 
 static apart start_apart(const nib_kernel *row, const place *at)
@@ -346,14 +346,14 @@ static void finish_apart(counts *n, const apart *a)
 
 enum { AT_ONCE_MOST = 8 };
 
-/* Rows at a time: what takes long is to compile a device's programs, by one thread each. */
+/* Rows at a time: most time goes to compiling a device's programs, with one thread each. */
 static size_t rows_at_once(void)
 {
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
     return processors < 1 ? 1 : processors > AT_ONCE_MOST ? AT_ONCE_MOST : (size_t)processors;
 }
 
-/* Every row that runs there, but none that `but` runs by itself. */
+/* Checks every row that runs at the place, except those that run with the facts of `but`. */
 static void check_place(counts *n, const place *at, const nib_query *but, const char *only)
 {
     apart running[AT_ONCE_MOST];
@@ -372,8 +372,8 @@ static void check_place(counts *n, const place *at, const nib_query *but, const 
         finish_apart(n, &running[finished++ % most]);
 }
 
-/* Rows whose instructions the device lacks: the sources have functions in their place, so that all
- * else is checked. */
+/* Checks rows whose instructions the device lacks; functions in the sources emulate these, so that
+ * everything else is checked. */
 static void check_emulated(counts *n, const place *real, const char *only)
 {
     place at = *real;
@@ -470,7 +470,7 @@ int main(int count, char **words)
     if (o.row == NULL)
         check_table(&n);
     check_place(&n, &(place){.facts = cpu_query(isa), .seed = o.seed}, NULL, o.row);
-    cases_most = o.gpu_cases > 0 ? o.gpu_cases : cases_most; /* each is programs to compile */
+    cases_most = o.gpu_cases > 0 ? o.gpu_cases : cases_most; /* each needs programs compiled */
     check_gpus(&n, o.seed, o.row);
     printf("%d passed, %d failed\n", n.passed, n.failed);
     return n.failed != 0;

@@ -31,7 +31,7 @@ static const char *say_case(char out[160], const linear_case *c)
     return out;
 }
 
-/* The facts of this CPU with these instruction sets. */
+/* The facts of this CPU, limited to these instruction sets. */
 static nib_query cpu_query(int64_t isa)
 {
     return (nib_query){.fact = {[NIB_FACT_DEVICE] = NIB_DEVICE_CPU, [NIB_FACT_ISA] = isa}};
@@ -61,7 +61,7 @@ static void case_query(nib_query *q, const linear_case *c, nib_op op)
     q->fact[NIB_FACT_BUILT] = 1;
 }
 
-/* Rows that take a nib_linear. */
+/* Whether rows of this operation take a nib_linear. */
 static bool is_product(int64_t op)
 {
     return op == NIB_OP_LINEAR || op == NIB_OP_LINEAR_DX || op == NIB_OP_LINEAR_DW;
@@ -152,7 +152,7 @@ static void *make_numbers(memory *m, nib_type type, int64_t count, value_class c
     return out;
 }
 
-/* Blocks of any bits, with scales of the case's values. */
+/* Blocks of random bits, with scales of the case's value class. */
 static void make_q6_k(nib_weight *w, memory *m, const linear_case *c, rng *r)
 {
     enum { ELEMENTS = 256, BYTES = 210, CODES = 192, D = 208 };
@@ -249,8 +249,8 @@ static nib_quant make_quant(memory *m, const linear_case *c, const float *x, int
                        .static_zero = zero};
 }
 
-/* Codes and scales are the same on every device; only sums of floats, of values up to `size`, are
- * each device's own. */
+/* Codes and scales are the same on every device; only sums of floats, of values up to `size`, may
+ * differ. */
 static bool same_form(verdict *v, const nib_input *got, const nib_input *want, const linear_case *c,
                       double tolerance, double size)
 {
@@ -293,10 +293,10 @@ static bool check_quant_case(verdict *v, const nib_kernel *row, const nib_kernel
     const int64_t ldx = c->k + below(r, 3);
     float *x = floats(&m, c->m * ldx, r, c->values);
     for (int64_t i = 0; i < c->k && c->scheme.act == NIB_ACT_NV4 && c->m > 1; i++)
-        x[i] *= 1e-34F; /* a token's scale whose inverse f32 does not hold 64 of */
+        x[i] *= 1e-34F; /* 64 times the inverse of the token's scale overflows f32 */
     nib_quant want = make_quant(&m, c, x, ldx), got = make_quant(&m, c, x, ldx),
               parts = make_quant(&m, c, x, ldx);
-    if (c->scheme.act == NIB_ACT_E4M3_TOKEN && next(r) % 2 != 0) { /* as training asks */
+    if (c->scheme.act == NIB_ACT_E4M3_TOKEN && next(r) % 2 != 0) { /* as in training */
         float *amax = take(&m, sizeof *amax);
         *amax = 0.75F;
         want.e5m2 = next(r) % 2 != 0, want.two_power = next(r) % 2 != 0;
@@ -318,7 +318,8 @@ static bool check_quant_case(verdict *v, const nib_kernel *row, const nib_kernel
     return good;
 }
 
-/* As by a norm's reference and the quantizer, one after the other; with its rows and without. */
+/* Against the references of the norm and the quantizer in sequence; with and without the norm's
+ * rows as output. */
 static bool check_normed_case(verdict *v, const nib_kernel *row, const linear_case *c, rng *r)
 {
     memory m = {.count = 0};
@@ -356,7 +357,8 @@ static bool check_normed_case(verdict *v, const nib_kernel *row, const linear_ca
 
 /* ---- products ---- */
 
-/* The weight in the row's layout, packed in the smallest parts; NULL: the row reads it plain. */
+/* Packs the weight in the row's layout, in the smallest parts; NULL: the row reads the plain
+ * weight. */
 static const void *pack_weight(memory *m, const nib_kernel *row, const nib_weight *w)
 {
     const nib_packing *p = row->packing;
@@ -375,11 +377,12 @@ static float *run_linear(memory *m, const nib_kernel *row, nib_linear a, int64_t
     float *y = take(m, (size_t)(a.x.m * a.ldy) * sizeof *y);
     a.packed = pack_weight(m, row, &plain);
     if (a.packed != NULL)
-        bare.codes = bare.scales = bare.zeros = NULL; /* belong to the packed layout now */
+        bare.codes = bare.scales = bare.zeros = NULL; /* the packed layout replaces them */
     a.w = &bare;
     a.y = y;
     void *scratch = take(m, row->scratch != NULL ? row->scratch(&a) : 0);
-    if (row->gpu != NULL) /* the runner has no sums for a device: a row that reads them fails */
+    if (row->gpu !=
+        NULL) /* the runner passes no sums to a device, so a row that reads them fails */
         a.x.sums = NULL, a.x.fsums = NULL;
     if (runs_on_gpu(m, row, &a))
         return y;
@@ -407,7 +410,7 @@ static bool rows_equal(verdict *v, const char *what, const float *got, const flo
     return true;
 }
 
-/* The runner asks for the largest m once. */
+/* Scratch must not shrink as m grows, as the runner asks once, for the largest m. */
 static bool scratch_grows(verdict *v, const nib_kernel *row, nib_linear a)
 {
     size_t last = 0;
@@ -421,7 +424,7 @@ static bool scratch_grows(verdict *v, const nib_kernel *row, nib_linear a)
     return true;
 }
 
-/* Every other one as large as the sums allow. */
+/* Every other bias is as large as the sums allow. */
 static const int32_t *int_bias(memory *m, const linear_case *c, rng *r)
 {
     const int64_t padded = nib__round_up(c->n, NIB_CODES_PAD);
@@ -433,7 +436,7 @@ static const int32_t *int_bias(memory *m, const linear_case *c, rng *r)
     return out;
 }
 
-/* [m] what a sum over k of the token has in it, whatever its sign; the largest of all outputs. */
+/* [m]: the sum of magnitudes over k for each token; the largest over all outputs. */
 static const double *sizes_of_sums(memory *m, const nib_linear *a, const float *x)
 {
     const int64_t k = a->w->k;
@@ -457,7 +460,7 @@ static const double *sizes_of_sums(memory *m, const nib_linear *a, const float *
     return sizes;
 }
 
-/* Sums that grow with every product: they show how many bits of them a unit keeps. */
+/* All products positive, so that sums grow steadily and show how many bits a unit keeps. */
 static void make_positive(nib_weight *w, float *x, const linear_case *c)
 {
     uint8_t *codes = (uint8_t *)(uintptr_t)w->codes;
@@ -495,7 +498,8 @@ static bool check_linear_case(verdict *v, const nib_kernel *row, const nib_kerne
     const float *want = run_linear(&m, ref, a, c->n);
     const float *got = run_linear(&m, row, a, c->n);
     const float *again = run_linear(&m, row, a, c->n);
-    const float *parts = row->gpu != NULL ? again : run_linear(&m, row, a, step); /* always whole */
+    const float *parts =
+        row->gpu != NULL ? again : run_linear(&m, row, a, step); /* a GPU runs whole */
     nib_linear many = a;
     many.x.m = MANY_ROWS, many.packed = w.codes;
     const bool good =
@@ -551,8 +555,8 @@ static nib_scheme random_scheme(const nib_kernel *row, rng *r)
     return s;
 }
 
-/* Large groups, of which one to three are a block of the float sum, with enough tokens for each way
- * to multiply: what a row works on at a time is smaller than some and no part of others. */
+/* Large groups, one to three of them in a block of the float sum, with enough tokens for each way
+ * to multiply: a row's tile is smaller than some groups and does not divide others. */
 static void be_long(linear_case *c, int64_t tile, int t)
 {
     static const int64_t groups[] = {544, 800, 1024, 2016, 2080}, ms[] = {25, 13, 33, 17};
@@ -577,7 +581,7 @@ static linear_case random_case(const nib_kernel *row, int t, rng *r)
     c.m = ms[t % (int)COUNT(ms)];
     c.n = nib__max(1, ns[(size_t)below(r, COUNT(ns))]);
     c.k = ks[(size_t)(t / 2) % COUNT(ks)];
-    enum { EVERY = 5 };          /* of so many cases is one long */
+    enum { EVERY = 5 };          /* one case in this many is long */
     const int64_t most = 300000; /* multiply-adds: the reference takes about 1 ns for each */
     while (c.m * c.n * c.k > most && c.m > 3)
         c.m /= 2;
@@ -614,8 +618,8 @@ static void be_q6_k(linear_case *c)
     c->k = nib__round_up(c->k, 256);
 }
 
-/* Where a row begins in a list that its cases go through: not where its neighbours do, so that few
- * cases of every row come by all of the list. */
+/* Where a row starts in a list that its cases cycle through. Neighbouring rows start elsewhere, so
+ * that a few cases per row cover the whole list together. */
 static int first_of(const nib_kernel *row)
 {
     int sum = 0;
@@ -624,13 +628,13 @@ static int first_of(const nib_kernel *row)
     return sum;
 }
 
-/* The case for a GPU, where each set of types is a program to compile: few of them, and every
- * number of tokens that has a kernel of its own; of a row for many tokens, more than one tile. */
+/* Narrows a case for a GPU, where each set of types is a program to compile: few sets, but every
+ * number of tokens that has its own kernel, and more than one tile for rows of many tokens. */
 static void narrow_for_gpu(linear_case *c, const nib_kernel *row, int t)
 {
     static const int64_t few[] = {1, 2, 5, 17, 67}, many[] = {17, 131, 67, 1, 128};
-    static const int64_t ks[] = {2000, 341, 33, 160, 2256}; /* of many steps first */
-    enum { LONG = 10 /* cases of these, after which others are as random_case has them */ };
+    static const int64_t ks[] = {2000, 341, 33, 160, 2256}; /* those with many steps first */
+    enum { LONG = 10 /* cases with these k; the others keep random_case's k */ };
     const int64_t *ms = row->m_best > 1 ? many : few;
     static const struct {
         nib_zero zero;
@@ -657,7 +661,7 @@ static void narrow_for_gpu(linear_case *c, const nib_kernel *row, int t)
         c->scale_type = set == 0 && c->scale_type == NIB_TYPE_F64 ? NIB_TYPE_F64 : sets[set].scale;
 }
 
-enum { PRODUCTS = 28, PRODUCTS_EMULATED = 5 /* one of each number of tokens */ };
+enum { PRODUCTS = 28, PRODUCTS_EMULATED = 5 /* one for each number of tokens */ };
 
 /* Cases whose conditions hold for the row and its reference. */
 static bool check_products(verdict *v, const nib_kernel *row, const nib_kernel *ref,

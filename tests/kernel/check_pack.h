@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For the kernel checker: rows that pack weights. Any byte but the reference's is wrong, those
- * between the parts of the layout being nobody's.
+ * For the kernel checker: rows that pack weights. Every byte must equal the reference's; bytes
+ * between the parts of the layout must stay untouched.
  */
 #ifndef NIB_CHECK_PACK_H
 #define NIB_CHECK_PACK_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For tests that compile what rows of OpenCL launch, for devices that are not here: each program of
- * a linear row, of one token and of many, as a file.
+ * For tests that compile OpenCL rows for other devices: writes each program of a linear row, for
+ * one token and for many, to a file.
  */
 #ifndef NIB_CHECK_PROGRAMS_H
 #define NIB_CHECK_PROGRAMS_H
@@ -16,7 +16,7 @@ static void write_chain(FILE *to, const nib_gpu_source *source)
     fwrite(source->text, 1, *source->size, to);
 }
 
-/* FOLDER/NAME-M.cl, and a line: the file, the options, the function. */
+/* Writes FOLDER/NAME-M.cl and prints a line: the file, the options, the function. */
 static bool write_program(const nib_kernel *row, int64_t m, const char *folder)
 {
     memory held = {.count = 0};
@@ -25,7 +25,7 @@ static bool write_program(const nib_kernel *row, int64_t m, const char *folder)
     nib_launch launches[NIB_LAUNCHES_MAX];
     char path[512];
     nib_weight w;
-    c.scheme.group = c.scheme.group == 16 ? 16 : 32; /* of nvfp4, which has no other */
+    c.scheme.group = c.scheme.group == 16 ? 16 : 32; /* nvfp4 has no other */
     c.scheme.zero = NIB_ZERO_NONE;
     c.input = row->input == NIB_ANY ? NIB_TYPE_F32 : (nib_type)row->input;
     c.scale_type = c.scheme.code == NIB_CODE_NV4                                    ? NIB_TYPE_E4M3
@@ -45,7 +45,7 @@ static bool write_program(const nib_kernel *row, int64_t m, const char *folder)
     return to != NULL && fclose(to) == 0;
 }
 
-/* Of every linear row of OpenCL whose name has `only` in it. */
+/* Writes the programs of every linear OpenCL row whose name contains `only`. */
 static int write_programs(const char *only, const char *folder)
 {
     int written = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For the kernel checker: rows that turn weights into codes. Codes, scales, zeros, sums, ranges and
- * refusals are the reference's, to the bit, of every scheme that has a quantizer.
+ * For the kernel checker: rows that quantize weights. Codes, scales, zeros, sums, ranges and errors
+ * equal the reference's bit for bit, for every scheme that has a quantizer.
  */
 #ifndef NIB_CHECK_QUANT_W_H
 #define NIB_CHECK_QUANT_W_H
@@ -11,14 +11,14 @@
 
 typedef struct quant_w_case {
     char scheme[64];
-    nib_type source, type; /* of the weight, of the rows that are given */
-    nib_type scales;       /* that a recipe asks for; NONE: the formula's own */
+    nib_type source, type; /* types of the weight and of the rows passed in */
+    nib_type scales;       /* requested scale type; NONE: the formula's own */
     int64_t rows, k;
     value_class values;
-    int power; /* of two, that every value is times */
+    int power; /* every value is multiplied by 2^power */
 } quant_w_case;
 
-/* Of bases that groups may follow, %s is one. */
+/* %s stands for a group in bases that allow groups. */
 static const char *const quant_w_schemes[] = {
     "8da4w%s",
     "8da4w%s-asym",
@@ -47,7 +47,7 @@ static const char *const quant_w_groups[] = {"-g32", "-g16",  "-g64",  "-g1", "-
 static const int64_t quant_w_widths[] = {1,  2,  15, 16,  17,  31,  32,  33,  63,
                                          64, 65, 96, 100, 128, 129, 260, 1000};
 
-/* False: the scheme cannot be so. */
+/* False: no such scheme. */
 static bool quant_w_scheme(nib_scheme *out, quant_w_case *c, size_t scheme, size_t group)
 {
     const char *form = quant_w_schemes[scheme], *at = strstr(form, "%s");
@@ -61,7 +61,7 @@ static bool quant_w_scheme(nib_scheme *out, quant_w_case *c, size_t scheme, size
 
 /* ---- rows ---- */
 
-/* Rows in the type of the case, each value exact in the source's. */
+/* Rows in the case's type; each value is exact in the source's type. */
 static void *quant_w_rows(memory *m, const quant_w_case *c, rng *r)
 {
     const int64_t count = c->rows * c->k, bytes = nib__type_bits(c->type) / 8;
@@ -100,7 +100,7 @@ static void run_quant_w(memory *m, const nib_kernel *row, const nib_quant_w *a, 
         row->run.quant_w(a, i, nib__min(a->count, i + part), scratch);
 }
 
-/* ---- what comes out ---- */
+/* ---- outputs ---- */
 
 static bool same_part(verdict *v, const char *what, const void *got, const void *want, int64_t row,
                       int64_t bytes)
@@ -142,7 +142,7 @@ static bool same_ranges(verdict *v, const nib_quant_w *got, const nib_quant_w *w
         if (got->failed[i] != want->failed[i])
             return broken(v, "row %" PRId64 " of ranges has failed of %d, not %d", i,
                           got->failed[i], want->failed[i]);
-        /* of -0 and 0, either is the smaller */
+        /* -0 and 0 are equal */
         for (int j = 0; j < 2 && want->failed[i] == 0; j++)
             if (got->ranges[2 * i + j] != want->ranges[2 * i + j])
                 return broken(v, "range of row %" PRId64 ": %a, not %a", i,
@@ -151,7 +151,7 @@ static bool same_ranges(verdict *v, const nib_quant_w *got, const nib_quant_w *w
     return true;
 }
 
-/* The tensor's range by both; then what it decides. */
+/* Compares the tensor's range, then the scale that it gives. */
 static bool check_ranges(verdict *v, memory *m, const nib_kernel *row, const nib_kernel *ref,
                          nib_quantizer *q, const quant_w_case *c, const void *rows)
 {
@@ -180,7 +180,7 @@ static bool check_quant_w_case(verdict *v, const nib_kernel *row, const nib_kern
     nib_quantizer q;
     if (nib__quantizer_init(&q, scheme, c->source, c->k, NULL) != NIB_OK)
         return broken(v, "%s has no quantizer", c->scheme);
-    (void)nib__quantizer_scales(&q, c->scales, NULL); /* some formulas have only their own */
+    (void)nib__quantizer_scales(&q, c->scales, NULL); /* some formulas have only one scale type */
     const void *rows = quant_w_rows(&m, c, r);
     bool good = check_ranges(v, &m, row, ref, &q, c, rows);
     const nib_quant_w want = quant_w_arguments(&m, &q, c, rows),
@@ -195,8 +195,8 @@ static bool check_quant_w_case(verdict *v, const nib_kernel *row, const nib_kern
 
 /* ---- all of a row's cases ---- */
 
-/* Every scheme in every type; widths, groups and values by turns. Values as weights are, and where
- * formats end: denormals, and ranges too wide for a scale. */
+/* Every scheme in every type; widths, groups and values in turn. Values like those of weights, and
+ * at the limits of formats: denormals, and ranges too wide for a scale. */
 static bool check_quant_w(verdict *v, const nib_kernel *row, const nib_kernel *ref, uint64_t seed)
 {
     static const nib_type types[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For the kernel checker: rows that draw a token. Any token but the reference's is wrong.
+ * For the kernel checker: rows that sample a token. The token must equal the reference's.
  */
 #ifndef NIB_CHECK_SAMPLE_H
 #define NIB_CHECK_SAMPLE_H
@@ -15,7 +15,7 @@ static int32_t draw(memory *m, const nib_kernel *row, nib_draw a)
     return *a.token;
 }
 
-/* Logits of a vocabulary, some equal, and requests that the row takes. */
+/* Logits of a vocabulary, some equal, with requests that the row supports. */
 static bool check_sample(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
                          int64_t width, value_class class, rng *r)
 {

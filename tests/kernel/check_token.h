@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * For the kernel checker: the operations without weights, and the embedding. Widths around the 16
- * lanes and the softmax block; the whole against parts, twice, in place where that is allowed.
+ * lanes and the softmax block; the whole against parts, twice, and in place where allowed.
  */
 #ifndef NIB_CHECK_TOKEN_H
 #define NIB_CHECK_TOKEN_H
@@ -11,14 +11,15 @@
 static const int64_t token_counts[] = {1, 2, 3, 5, 8, 17};
 static const int64_t widths[] = {1, 2, 15, 16, 17, 32, 48, 64, 100, 224, 608};
 
-/* What one call of a row wrote, and its size. */
+/* The output of one call of a row. */
 typedef struct result {
     float *values;
     int64_t count;
 } result;
 
-/* What every operation promises: the reference's bits, or on a GPU its values, the same bits in
- * parts (`how`: of what size), and nothing outside. Releases the case's memory. */
+/* Checks what every operation promises: the reference's bits (on a GPU, its values within a
+ * tolerance), the same bits in parts (`how`: their size), and no writes outside. Releases the
+ * case's memory. */
 static bool check_results(verdict *v, memory *m, const nib_kernel *row, result want, result got,
                           result parts, const char *how)
 {
@@ -31,7 +32,7 @@ static bool check_results(verdict *v, memory *m, const nib_kernel *row, result w
     return good;
 }
 
-/* One of the `count` values, or none. */
+/* `count` random values, or NULL. */
 static float *floats_or_none(memory *m, int64_t count, rng *r)
 {
     return below(r, 2) != 0 ? floats(m, count, r, VALUES_RANDOM) : NULL;
@@ -78,7 +79,7 @@ static bool check_norm(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     return check_results(v, &m, row, want, got, parts, "row by row") && in_place;
 }
 
-/* In place the rows of the output are as far apart as those of the gates. */
+/* In place, the output has the row stride of the gates. */
 static result run_swiglu(const nib_kernel *row, memory *m, nib_swiglu a, bool in_place,
                          int64_t part)
 {
@@ -304,7 +305,7 @@ static bool check_embed(verdict *v, const nib_kernel *row, const nib_kernel *ref
     return check_results(v, &m, row, want, got, parts, "row by row");
 }
 
-/* ---- the cache: storing and attending ---- */
+/* ---- the KV cache: store and attention ---- */
 
 enum { SEQUENCES = 3, BLOCKS = 8 /* of each sequence */ };
 
@@ -316,7 +317,7 @@ static void fill_floats(void *to, nib_type type, int64_t count, rng *r)
     }
 }
 
-/* Codes of a block and head and their scales, a few of which are NaN. */
+/* Codes of a block and head with their scales, a few of which are NaN. */
 static void fill_codes(void *to, int64_t head_dim, int64_t bytes, rng *r)
 {
     const int64_t codes = NIB_CACHE_BLOCK * head_dim, block = codes + NIB_CACHE_BLOCK * 4;
@@ -330,7 +331,7 @@ static void fill_codes(void *to, int64_t head_dim, int64_t bytes, rng *r)
     }
 }
 
-/* Block tables in a shuffled order, so that a row that ignores them is caught. */
+/* Block tables in shuffled order, to catch a row that ignores them. */
 static nib_cache make_cache(memory *m, const nib_kernel *row, int64_t kv_heads, int64_t head_dim,
                             nib_type type, rng *r)
 {
@@ -362,7 +363,7 @@ static nib_cache make_cache(memory *m, const nib_kernel *row, int64_t kv_heads, 
 
 static const nib_type cache_types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16, NIB_TYPE_I8};
 
-/* One that the row's conditions take. */
+/* A cache type that the row's conditions accept. */
 static nib_type cache_type(const nib_kernel *row, rng *r)
 {
     for (;;) {
@@ -384,10 +385,10 @@ static void run_store(const nib_kernel *row, memory *m, const nib_store_kv *a, i
         row->run.store_kv(a, i, nib__min(a->m, i + part));
 }
 
-/* A store into three caches that are alike. */
+/* A store into three equal caches. */
 typedef struct storing {
     nib_cache caches[3];
-    size_t bytes; /* of their keys, and of their values */
+    size_t bytes; /* of the keys, and of the values */
     nib_store_kv a;
 } storing;
 
@@ -420,7 +421,7 @@ static storing make_storing(memory *m, const nib_kernel *row, int64_t rows, int6
     return s;
 }
 
-/* The caches are still alike: the reference's, the row's, the row's slot by slot. */
+/* The three caches are still equal: the reference's, the row's, and the row's slot by slot. */
 static bool stored_alike(verdict *v, memory *m, const storing *s)
 {
     const nib_cache *c = s->caches;
@@ -447,7 +448,7 @@ static bool check_store(verdict *v, const nib_kernel *row, const nib_kernel *ref
     return good;
 }
 
-/* Into cache `which` of the three: 0 by the references of rope and copy, one after the other, 1
+/* Writes cache `which` of the three: 0 by the references of rope and store in sequence, 1 as a
  * whole, 2 slot by slot. Returns the queries. */
 static result run_rope_copy(const nib_kernel *row, memory *m, const storing *s, nib_rope q,
                             int which)
@@ -510,8 +511,8 @@ static result run_attn(const nib_kernel *row, memory *m, nib_attn a, int64_t par
     return (result){a.out, count + items};
 }
 
-/* For part of the cases a window (of one position, around the blocks, past any context) and a
- * cap. */
+/* A window (one position, around the block size, beyond any context) and a cap for some of the
+ * cases. */
 static int64_t any_window(rng *r)
 {
     static const int64_t windows[] = {0, 0, 0, 1, 2, 17, 64, 65, 100, 256, 300, 1000};
@@ -540,14 +541,14 @@ static void hide_position(const nib_cache *c, int64_t sequence, int64_t position
             memcpy(values + codes + inside * 4, &scale, sizeof scale);
             continue;
         }
-        for (int64_t d = 0; d < dim; d++) /* all bits set are NaN in each float */
+        for (int64_t d = 0; d < dim; d++) /* all bits set is NaN in every float type */
             memset(keys + (d * NIB_CACHE_BLOCK + inside) * size, 0xff, (size_t)size);
         memset(values + inside * dim * size, 0xff, (size_t)(dim * size));
     }
 }
 
-/* NaN where none of m queries looks. Cache blocks below all windows of a sequence have no place any
- * more. */
+/* Writes NaN to every position that none of the m queries may read. Cache blocks below all windows
+ * of a sequence are unmapped. */
 static void hide_unseen(const nib_cache *c, int64_t m, const int32_t *sequence,
                         const int32_t *position, int64_t window)
 {
@@ -612,7 +613,7 @@ static result run_attn_dx(const nib_kernel *row, memory *m, nib_attn_dx a, int64
     return (result){a.dq, count};
 }
 
-/* A log-sum-exp that is not the scores' own: any will do for the same bits. Positions past a
+/* The log-sum-exp is arbitrary, as any value gives the same bits in all rows. Positions past a
  * document's end are NaN. */
 static bool check_attn_dx(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
                           int64_t width, value_class class, rng *r)

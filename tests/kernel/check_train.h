@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For the kernel checker: the operations of training that have no weight. Sums over tokens also
+ * For the kernel checker: training operations without weights. Sums over tokens are also checked
  * around NIB_TRAIN_ROWS tokens, with columns in parts; everything else row by row.
  */
 #ifndef NIB_CHECK_TRAIN_H
@@ -8,7 +8,7 @@
 
 #include "check_token.h"
 
-/* Tokens around the blocks of a sum over tokens, as well as the `few` asked for. */
+/* A number of tokens around the block of a sum over tokens, or the given `few`. */
 static int64_t many_tokens(int64_t few, rng *r)
 {
     static const int64_t around[] = {NIB_TRAIN_ROWS - 1, NIB_TRAIN_ROWS, NIB_TRAIN_ROWS + 1,
@@ -16,7 +16,7 @@ static int64_t many_tokens(int64_t few, rng *r)
     return below(r, 3) == 0 ? around[below(r, COUNT(around))] : few;
 }
 
-/* A part's size that is no multiple of the lanes or of a strip, so that strips begin anywhere. */
+/* A part size that is not a multiple of the lanes or of a strip, so that strips begin anywhere. */
 static int64_t odd_part(rng *r) { return 1 + below(r, 90); }
 
 static float *copy_of(memory *m, const float *values, int64_t count)
@@ -87,7 +87,7 @@ static bool check_norm_dw(verdict *v, const nib_kernel *row, const nib_kernel *r
 
 /* ---- gradients of swiglu, scale, the table and a bias ---- */
 
-/* dgate, then dup; without up, what was there. */
+/* dgate, then dup; without up, dup is left unchanged. */
 static result run_swiglu_dx(const nib_kernel *row, memory *m, nib_swiglu_dx a, bool in_place,
                             int64_t part)
 {
@@ -165,7 +165,7 @@ static result run_embed_dw(const nib_kernel *row, memory *m, nib_embed_dw a, int
 static bool check_embed_dw(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
                            int64_t width, value_class class, rng *r)
 {
-    enum { VOCABULARY = 7 }; /* few, so that tokens come again */
+    enum { VOCABULARY = 7 }; /* few, so that tokens repeat */
     memory m = {.count = 0};
     nib_embed_dw a = {.m = many_tokens(rows, r), .width = width};
     int32_t *ids = take(&m, (size_t)a.m * sizeof *ids);
@@ -234,7 +234,7 @@ static bool check_xent(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     return check_results(v, &m, row, want, got, parts, "row by row") && kept;
 }
 
-/* As check_results, of f64. */
+/* Like check_results, for f64. */
 static bool check_squares(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
                           int64_t width, value_class class, rng *r)
 {

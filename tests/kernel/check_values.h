@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For the kernel checker: guarded memory, random values by class, and the way to say what failed.
+ * For the kernel checker: guarded memory, random values by class, and failure texts.
  */
 #ifndef NIB_CHECK_VALUES_H
 #define NIB_CHECK_VALUES_H
@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- what failed: the last sentence, in the process of one row ---- */
+/* ---- the failure text of the row that this process checks ---- */
 
 typedef struct verdict {
     char text[512];
@@ -31,7 +31,7 @@ static bool broken(verdict *v, const char *format, ...)
     return false;
 }
 
-/* ---- how many cases of a row: a check's own number, or fewer where a person asks for that ---- */
+/* ---- cases per row: the check's own number, or fewer with --cases ---- */
 
 static int cases_most; /* 0: any number */
 
@@ -137,8 +137,8 @@ static float *floats(memory *m, int64_t count, rng *r, value_class class)
 
 /* ---- comparison ---- */
 
-/* What a row of a device's own arithmetic may differ by from its reference, in sizes of what it
- * adds up: not of the sums, which may cancel. 0: the same bits. */
+/* The tolerance of a row with device arithmetic, relative to the magnitude of its summands, not of
+ * the sums, which may cancel. 0: the same bits. */
 static double tolerance_of(const nib_kernel *row)
 {
     return row->arithmetic != NIB_ARITHMETIC_OTHER ? 0
@@ -154,9 +154,9 @@ static double largest_of(const float *values, int64_t count)
     return largest;
 }
 
-/* Equal bits; any NaN equals any other. With a tolerance, values may differ by so much of `size`,
- * and what is not finite need only be so here, too: which of infinity and NaN a sum comes to
- * depends on its order. */
+/* Equal bits; any NaN equals any other. With a tolerance, values may differ by that share of
+ * `size`, and a non-finite value must only be non-finite on both sides: whether a sum gives
+ * infinity or NaN depends on its order. */
 static bool near_floats(verdict *v, const char *what, const float *got, const float *want,
                         int64_t count, double tolerance, double size)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stands in for what macOS declares and this system does not, so that a compiler reads the branches
- * for it in src/base and src/device. Names and types are those of Apple's manual pages; nothing of
- * it is linked or run. Read before every file.
+ * Declares what macOS has and this system lacks, so that a compiler checks the macOS branches of
+ * src/base and src/device. Names and types follow Apple's manual pages; nothing is linked or run.
+ * Included before every file.
  */
 #ifndef NIB_TESTS_APPLE_H
 #define NIB_TESTS_APPLE_H
@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-/* The C library that lies here is another's: its own headers must not see the name. */
+/* This system's C library is not Apple's: its headers must not see __APPLE__. */
 #define __APPLE__ 1
 
 #undef RENAME_EXCHANGE

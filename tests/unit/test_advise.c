@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Advice: the frontier with ties, near times and values that are not known; what is taken from it;
- * the estimated error against the formulas written out; and the call as a whole: cancelled, out of
- * memory, refused.
+ * Advice: the Pareto frontier with ties, near-equal times and unknown values; the choice from it;
+ * the estimated error against explicit formulas; and whole calls: cancelled, out of memory,
+ * refused.
  */
 #include "advise.h"
 
@@ -30,14 +30,14 @@ static void expect_beaten_by(const nib_merit *merits, size_t count, const int *w
             fail_msg("%zu is beaten by %d, wanted %d", i, beaten_by[i], wanted[i]);
 }
 
-static void test_frontier(void **state)
+static void test_frontier_names_the_unbeaten(void **state)
 {
     (void)state;
-    /* each is best in one thing; the last is best in none */
+    /* each is best in one merit; the last is best in none */
     const nib_merit merits[] = {{true, 1, 9, 9}, {true, 9, 1, 9}, {true, 9, 9, 1}, {true, 9, 9, 9}};
     expect_beaten_by(merits, 3, (int[]){-1, -1, -1});
     expect_beaten_by(merits, 4, (int[]){-1, -1, -1, 0});
-    /* beaten by one that is itself beaten: the unbeaten one is named */
+    /* if the winner is itself beaten, the unbeaten one is named */
     const nib_merit chain[] = {{true, 3, 3, 3}, {true, 2, 2, 2}, {true, 1, 1, 1}};
     expect_beaten_by(chain, 3, (int[]){2, 2, -1});
 }
@@ -49,27 +49,27 @@ static void test_frontier_ties(void **state)
     expect_beaten_by(equal, 2, (int[]){-1, -1});
     const nib_merit tied[] = {{true, 1, 1, 2}, {true, 1, 1, 1}};
     expect_beaten_by(tied, 2, (int[]){1, -1});
-    /* 4 % slower is as fast, and costs less; 6 % is slower */
+    /* 4 % slower counts as equally fast, so lower cost wins; 6 % counts as slower */
     const nib_merit near[] = {{true, 2, 1.00, 1}, {true, 1, 1.04, 1}};
     expect_beaten_by(near, 2, (int[]){1, -1});
     const nib_merit slower[] = {{true, 2, 1.00, 1}, {true, 1, 1.06, 1}};
     expect_beaten_by(slower, 2, (int[]){-1, -1});
-    /* each as fast as the next, the ends are not: no circle, and someone is left */
+    /* neighbours count as equally fast, the ends do not: no cycle, and one stays unbeaten */
     const nib_merit stairs[] = {{true, 1, 1.00, 1}, {true, 1, 1.04, 1}, {true, 1, 1.08, 1}};
     expect_beaten_by(stairs, 3, (int[]){-1, -1, 0});
 }
 
-static void test_frontier_unknown(void **state)
+static void test_frontier_with_unknown_merits(void **state)
 {
     (void)state;
     const nib_merit merits[] = {{true, NAN, 1, 1}, {true, 5, 1, 1}, {true, 5, NAN, 1}};
     expect_beaten_by(merits, 3, (int[]){1, -1, 1});
     const nib_merit nothing[] = {{true, NAN, NAN, 2}, {true, NAN, NAN, 1}};
     expect_beaten_by(nothing, 2, (int[]){1, -1});
-    /* NaN is still the fastest of all: only what is known can be outdone in it */
+    /* unknown cost, but the fastest: it stays unbeaten */
     const nib_merit fast[] = {{true, NAN, 1, 1}, {true, 5, 2, 1}};
     expect_beaten_by(fast, 2, (int[]){-1, -1});
-    /* what is not done as asked, or does not fit, outdoes nothing, and has no place */
+    /* a recipe not done as asked, or too large, beats nothing and is not ranked */
     const nib_merit out[] = {{false, 0, 0, 0}, {true, 5, 5, 5}, {false, 9, 9, 9}};
     expect_beaten_by(out, 3, (int[]){-1, -1, -1});
 }
@@ -83,15 +83,15 @@ static void expect_taken(const nib_merit *merits, size_t count, double most, int
         fail_msg("took %d, %s; wanted %d", taken, within ? "within" : "over", wanted);
 }
 
-static void test_take(void **state)
+static void test_choose_within_a_loss_budget(void **state)
 {
     (void)state;
     const nib_merit merits[] = {
         {true, 1, 10, 9}, {true, 2, 5, 5}, {true, 3, 4.9, 4}, {true, 9, 1, 1}, {false, 0, 0, 0}};
     expect_taken(merits, 5, 1.5, 0, true);
-    expect_taken(merits, 5, 3, 1, true); /* as fast as 2, and costs less */
+    expect_taken(merits, 5, 3, 1, true); /* as fast as 2, lower cost */
     expect_taken(merits, 5, 9, 3, true);
-    expect_taken(merits, 5, 0.5, 0, false); /* none keeps to it: the least cost */
+    expect_taken(merits, 5, 0.5, 0, false); /* none is within it: the lowest cost */
     const nib_merit bytes[] = {{true, 1, 1, 2}, {true, 1, 1, 1}, {true, 1, 1, 1}};
     expect_taken(bytes, 3, 1, 1, true);
     const nib_merit unknown[] = {{true, NAN, 1, 1}, {true, 7, NAN, 1}, {true, 8, 3, 1}};
@@ -110,7 +110,7 @@ typedef struct planned {
     nib_model *model;
 } planned;
 
-static nib_status on_status; /* what the last call gave */
+static nib_status on_status; /* status of the last call */
 
 static planned open_model(const char *path, const nib_allocator *a)
 {
@@ -119,7 +119,7 @@ static planned open_model(const char *path, const nib_allocator *a)
     const nib_engine_options options = {.threads = 1, .allocator = a};
     if (nib_engine_open(&p.engine, &options, &err) != NIB_OK)
         fail_msg("%s", err.text);
-    p.engine->measured = true; /* rates do not matter here */
+    p.engine->measured = true; /* skip measuring: rates do not matter here */
     if (nib_model_open(&p.model, p.engine, path, NULL, &err) != NIB_OK)
         fail_msg("%s", err.text);
     return p;
@@ -131,7 +131,7 @@ static void close_model(planned *p)
     nib_engine_close(p->engine);
 }
 
-/* Of a plan of one recipe, whose `only` layers are quantized. */
+/* Estimated error of a plan of one recipe that quantizes only the layers of `only`. */
 static double estimated(const planned *p, const char *recipe, const char *only)
 {
     nib_plan *plan;
@@ -145,7 +145,7 @@ static double estimated(const planned *p, const char *recipe, const char *only)
     return error;
 }
 
-/* Codes of one layer written out: symmetric, `most` steps each way, a scale per `group`. */
+/* Reference error of one layer's codes: symmetric, `most` steps each way, one scale per `group`. */
 static double by_hand(const planned *p, size_t site, double most, int64_t group)
 {
     const nib_network *net = &p->model->net;
@@ -180,7 +180,7 @@ static void expect_near(double got, double wanted, double share)
         fail_msg("%g is not near %g", got, wanted);
 }
 
-/* 16 rows of a weight stand for all, so within a few percent. */
+/* The estimate samples 16 rows of a weight, so it is within a few percent. */
 static void test_error_of_weights(void **state)
 {
     planned p = open_model("models/nibble-tales", NULL);
@@ -195,16 +195,16 @@ static void test_error_of_weights(void **state)
     close_model(&p);
 }
 
-/* Normal values have the error of normal weights, and squares add. */
+/* Normal activations have the error of normal weights, and squared errors add. */
 static void test_error_of_inputs(void **state)
 {
     planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
     const double weights = estimated(&p, "int8wo", NULL), both = estimated(&p, "int8dq", NULL);
     (void)state;
     expect_near(both, weights * sqrt(2.0), 0.01);
-    /* uniform in a step: s / sqrt(12), with s of the largest of 2048 normal values, about 3.5 */
+    /* uniform within a step: s / sqrt(12), s from the largest of 2048 normal values, about 3.5 */
     expect_near(weights, 3.5 / 127.5 / sqrt(12.0), 0.15);
-    /* half of the last place of three bits of mantissa, seen evenly: 2^-4 / sqrt(3) at the most */
+    /* half a unit in the last of three mantissa bits, uniform: at most 2^-4 / sqrt(3) */
     const double fp8 = estimated(&p, "fp8wo", NULL);
     assert_true(fp8 < 0.0361 && fp8 > 0.0361 / 2);
     static const char *const ascending[] = {"int8wo",      "int8dq", "fp8dq", "int4wo",
@@ -227,7 +227,7 @@ static nib_status advise(const planned *p, const nib_advise_options *o, nib_form
     return on_status;
 }
 
-static void test_call(void **state)
+static void test_reports_all_recipes(void **state)
 {
     planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
     const nib_advise_options o = {.request = {.device = "h200"}, .loss_budget = -1};
@@ -240,10 +240,10 @@ static void test_call(void **state)
     assert_non_null(
         strstr(report.text, "nibble quantize configs/shapes/llama-3.2-1b/ llama-3.2-1b-"));
     /* every base of `nibble recipes` is tried */
-    const char *base;
+    const nib_scheme_base *base;
     for (size_t i = 0; (base = nib__scheme_base(i)) != NULL; i++)
-        if (strcmp(base, "f32") != 0 && strcmp(base, "f16") != 0 && strcmp(base, "bf16") != 0)
-            assert_non_null(strstr(report.text, base));
+        if (nib__scheme_is_quantized(&base->scheme))
+            assert_non_null(strstr(report.text, base->name));
     close_model(&p);
 }
 
@@ -256,7 +256,7 @@ static void expect_refused(const planned *p, nib_advise_options o, nib_status st
                  nib_status_name(on_status), err.text);
 }
 
-static void test_refused(void **state)
+static void test_refuses_bad_requests(void **state)
 {
     planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
     static const char *const recipes[] = {"int5"};
@@ -274,7 +274,7 @@ static void test_refused(void **state)
     expect_refused(&p, o, NIB_USAGE, "only a config was given");
     o = plain, o.loss_budget = 0.1;
     expect_refused(&p, o, NIB_USAGE, "no text");
-    /* nothing fits: the report all the same, and by how much */
+    /* nothing fits: the report still comes, and says by how much */
     o = plain, o.memory = 1000000, o.request.device = "h200";
     expect_refused(&p, o, NIB_NO_MEMORY, "GB more");
     assert_non_null(strstr(report.text, "too large"));
@@ -284,8 +284,8 @@ static void test_refused(void **state)
     close_model(&p);
 }
 
-/* More memory than the device has is not there: --memory lowers the limit. */
-static void test_memory(void **state)
+/* --memory lowers the limit; it cannot exceed the device's memory. */
+static void test_memory_option_lowers_the_limit(void **state)
 {
     planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
     nib_advise_options o = {.loss_budget = -1, .request.device = "rtx4090"};
@@ -303,7 +303,7 @@ static void test_memory(void **state)
     close_model(&p);
 }
 
-/* What is said to fit fits the plan, too, which counts a device's buffers. */
+/* A recipe said to fit also fits as a plan, which counts the device's buffers. */
 static void test_fits_as_planned(void **state)
 {
     static const char *const recipes[] = {"int8wo"};
@@ -329,7 +329,7 @@ static void test_fits_as_planned(void **state)
     close_model(&p);
 }
 
-/* The file that the command writes, where a recipe is a file, or JSON. */
+/* The printed command names the output after the recipe's file; JSON is quoted in the command. */
 static void test_commands(void **state)
 {
     static const char json[] = "{\"rules\": [],\n \"else\": \"int8wo\"}";
@@ -361,14 +361,14 @@ static failing_gpu device;
 static bool break_second(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     (void)ctx, (void)total;
-    if (strcmp(what, "advise") == 0 && done > 1000) /* of two thousand */
+    if (strcmp(what, "advise") == 0 && done > 1000) /* done counts to 2000 */
         device.fail_launch = "attention";
     return true;
 }
 
-/* In the middle of its run: the others go on, and its words are told, whether the caller wants
- * words of its own or not. */
-static void test_a_recipe_that_fails(void **state)
+/* A recipe fails amid its run: the others continue and the report has its error, even if the caller
+ * passes no err. */
+static void test_others_continue_after_a_failed_recipe(void **state)
 {
     static const char *const recipes[] = {"8da4w"};
     planned p = {0};
@@ -413,14 +413,14 @@ static void test_cancelled(void **state)
     close_model(&p);
 }
 
-/* Whichever allocation fails: NIB_NO_MEMORY, and nothing is left behind. */
+/* Whichever allocation fails, the call returns NIB_NO_MEMORY and leaks nothing. */
 static void expect_no_memory(const planned *p, failing *f, nib_form form)
 {
     static const char *const recipes[] = {"4da4w"};
     const nib_advise_options o = {
         .request = {.device = "mi210"}, .recipes = {recipes, 1}, .loss_budget = -1};
     nib_err err;
-    if (advise(p, &o, form, &err) != NIB_OK) /* known machines are read once */
+    if (advise(p, &o, form, &err) != NIB_OK) /* reads the known machines, once */
         fail_msg("%s", err.text);
     const int live = f->live;
     int failures = 0;
@@ -453,18 +453,18 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_frontier),
+        cmocka_unit_test(test_frontier_names_the_unbeaten),
         cmocka_unit_test(test_frontier_ties),
-        cmocka_unit_test(test_frontier_unknown),
-        cmocka_unit_test(test_take),
+        cmocka_unit_test(test_frontier_with_unknown_merits),
+        cmocka_unit_test(test_choose_within_a_loss_budget),
         cmocka_unit_test(test_error_of_weights),
         cmocka_unit_test(test_error_of_inputs),
-        cmocka_unit_test(test_call),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_reports_all_recipes),
+        cmocka_unit_test(test_refuses_bad_requests),
+        cmocka_unit_test(test_memory_option_lowers_the_limit),
         cmocka_unit_test(test_fits_as_planned),
         cmocka_unit_test(test_commands),
-        cmocka_unit_test(test_a_recipe_that_fails),
+        cmocka_unit_test(test_others_continue_after_a_failed_recipe),
         cmocka_unit_test(test_cancelled),
         cmocka_unit_test(test_no_memory),
     };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The two spellings of module names, both ways.
+ * Module names in both spellings, converted both ways.
  */
 #include "alias.h"
 
@@ -38,7 +38,7 @@ static void test_pairs(void **state)
     }
 }
 
-static void test_others_have_none(void **state)
+static void test_other_names_have_no_alias(void **state)
 {
     (void)state;
     static const char *const names[] = {"",
@@ -63,6 +63,6 @@ static void test_others_have_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs),
-                                       cmocka_unit_test(test_others_have_none)};
+                                       cmocka_unit_test(test_other_names_have_no_alias)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bodies that are not right below their own members: which member the answer names, and with what
- * words. What whole answers say is tests/serve's.
+ * Request bodies with errors in nested members: which member the error names, and its text.
+ * tests/serve checks whole answers.
  */
 #include "api_request.h"
 
@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 typedef struct wrong {
-    const char *body, *param, *said; /* said: a part of the sentence */
+    const char *body, *param, *said; /* said: part of the error text */
 } wrong;
 
 static const nib_api_limits limits = {.model = "tales", .vocab = 2256};
@@ -43,8 +43,8 @@ static void expect_wrong(const wrong *cases, size_t count)
     }
 }
 
-/* Of two, one would be passed over. */
-static void test_twice(void **state)
+/* A duplicate key is refused: one of its values would be ignored. */
+static void test_rejects_duplicate_keys(void **state)
 {
     static const wrong cases[] = {
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"role\": \"system\"}]}",
@@ -72,7 +72,7 @@ static void test_twice(void **state)
     expect_wrong(cases, COUNT(cases));
 }
 
-static void test_wrong(void **state)
+static void test_rejects_wrong_members(void **state)
 {
     static const wrong cases[] = {
         {USER "\"stream_options\": {\"include_usage\": tru}}", "", "a value"},
@@ -107,9 +107,9 @@ static void test_wrong(void **state)
     expect_wrong(cases, COUNT(cases));
 }
 
-/* null asks for nothing, where OpenAI's reference has it and where a client sends an answer back.
- */
-static void test_null(void **state)
+/* null counts as absent, both where OpenAI's reference allows it and in answers that a client sends
+ * back. */
+static void test_null_counts_as_absent(void **state)
 {
     static const char body[] =
         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"name\": null}, "
@@ -132,8 +132,8 @@ static void test_null(void **state)
     nib__arena_free(&arena);
 }
 
-/* Two names of one thing: the newer one holds, wherever it stands. */
-static void test_users(void **state)
+/* safety_identifier overrides its older name, user, in either order. */
+static void test_safety_identifier_overrides_user(void **state)
 {
     static const struct {
         const char *body, *user;
@@ -159,10 +159,10 @@ static void test_users(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_twice),
-        cmocka_unit_test(test_wrong),
-        cmocka_unit_test(test_null),
-        cmocka_unit_test(test_users),
+        cmocka_unit_test(test_rejects_duplicate_keys),
+        cmocka_unit_test(test_rejects_wrong_members),
+        cmocka_unit_test(test_null_counts_as_absent),
+        cmocka_unit_test(test_safety_identifier_overrides_user),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tools and calls in bodies of requests, as they reach a template: arguments as objects, and as
- * text. What is refused is tests/serve/check_answers'.
+ * Tools and calls in request bodies, as a template sees them: arguments as objects, and as text.
+ * tests/serve/check_answers covers refusals.
  */
 #include "api_request.h"
 
@@ -89,11 +89,11 @@ static void test_wrong_arguments(void **state)
 #define CALLS(calls) "{\"role\": \"assistant\", \"tool_calls\": [" calls "]}"
 #define ANSWER(id) "{\"role\": \"tool\", \"content\": \"\", \"tool_call_id\": \"" id "\"}"
 
-/* An answer names a call of a message before, whatever comes after. */
-static void test_answers(void **state)
+/* A tool answer names a call of an earlier message, whatever follows. */
+static void test_answers_name_earlier_calls(void **state)
 {
     static const struct {
-        const char *messages, *param; /* NULL: good */
+        const char *messages, *param; /* NULL: accepted */
     } cases[] = {
         {CALLS(CALL("b") ", " CALL("a")) ", " ANSWER("a") ", " ANSWER("b"), NULL},
         {CALLS(CALL("a")) ", " ANSWER("a") ", " CALLS(CALL("a")) ", " ANSWER("a"), NULL},
@@ -118,7 +118,7 @@ static void test_answers(void **state)
     }
 }
 
-/* As many calls and answers as a body of 8 MB has room for, each answer of the first call. */
+/* As many calls and answers as fit in a body of 8 MB, each answering the first call. */
 static void test_many_answers(void **state)
 {
     enum { COUNT_OF_EACH = 60000 };
@@ -145,8 +145,8 @@ static void test_many_answers(void **state)
     nib__text_free(&body);
 }
 
-/* What no context has room for is not read to its end: there it is no JSON. */
-static void test_too_long(void **state)
+/* Reading stops at text too long for any context: the invalid JSON at its end is never seen. */
+static void test_stops_reading_past_the_context(void **state)
 {
     static const nib_api_limits limits = {
         .model = "m", .vocab = 100, .context = 10, .token_longest = 20};
@@ -224,9 +224,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_wrong_arguments),
-        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_answers_name_earlier_calls),
         cmocka_unit_test(test_many_answers),
-        cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_stops_reading_past_the_context),
         cmocka_unit_test(test_tools),
         cmocka_unit_test(test_failing_allocations),
     };

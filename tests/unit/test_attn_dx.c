@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gradients of attention, as training runs it: keys and values into the cache, attention with
- * its log-sum-exp, then dq, dk and dv. Against central differences of a forward pass written here
- * in double, and against PyTorch's in float64 (tests/golden/attn_dx.txt).
+ * Gradients of attention as training runs it: keys and values stored in the KV cache, attention
+ * with its log-sum-exp, then dq, dk and dv. Compared with central differences of a forward pass in
+ * double, and with PyTorch's float64 gradients (tests/golden/attn_dx.txt).
  */
 #include "kernel.h"
 
@@ -15,7 +15,7 @@
 
 #include "skipping.h"
 
-/* A batch: m tokens of documents, heads side by side in each token's row. */
+/* A batch: m tokens of several documents; each token's row holds all its heads. */
 typedef struct batch {
     int64_t documents, m, heads, kv_heads, dim;
     int32_t start[8];
@@ -72,7 +72,7 @@ static const nib_kernel *row(const char *name)
     return found;
 }
 
-/* 64-byte aligned, filled with what no sum may meet. */
+/* 64-byte aligned, filled with values that no sum may read. */
 static void *dirty(size_t bytes)
 {
     void *memory = aligned_alloc(64, (size_t)nib__round_up((int64_t)bytes + 1, 64));
@@ -81,7 +81,7 @@ static void *dirty(size_t bytes)
     return memory;
 }
 
-/* A cache whose blocks lie in descending order, with k and v stored and read back as rounded. */
+/* A cache with blocks in descending order. Stores k and v, then reads them back as rounded. */
 static nib_cache stored(batch *b, nib_type type, int32_t *sequence, int32_t *position)
 {
     int64_t blocks = 1;
@@ -170,7 +170,7 @@ static void run_rows(batch *b, nib_type type)
 
 /* ---- the loss in double ---- */
 
-/* One of the inputs moved by `by`. */
+/* One input value, and how far it is moved. */
 typedef struct moved {
     const float *at;
     double by;
@@ -178,7 +178,7 @@ typedef struct moved {
 
 static double at(const float *p, moved x) { return (double)*p + (p == x.at ? x.by : 0.0); }
 
-/* dout . out of one query's head, or its log-sum-exp. */
+/* dout . out of one head of a query, or its log-sum-exp. */
 static double query_loss(const batch *b, int64_t document, int64_t token, int64_t head, moved x,
                          double *lse)
 {
@@ -199,7 +199,7 @@ static double query_loss(const batch *b, int64_t document, int64_t token, int64_
         score *= (double)b->scale;
         if (b->cap > 0)
             score = (double)b->cap * tanh(score / (double)b->cap);
-        const double e = exp(score); /* scores are small: no maximum needed */
+        const double e = exp(score); /* scores are small, so no maximum is subtracted */
         sum += e;
         loss += e * product;
     }
@@ -207,7 +207,7 @@ static double query_loss(const batch *b, int64_t document, int64_t token, int64_
     return loss / sum;
 }
 
-/* The loss over the queries that see a token, for the heads of a kv head. */
+/* The loss over the queries that see a token, for the query heads of one kv head. */
 static double loss_from(const batch *b, int64_t document, int64_t token, int64_t last,
                         int64_t kv_head, moved x)
 {
@@ -229,8 +229,8 @@ static double difference(const batch *b, int64_t document, int64_t token, int64_
            (2 * step);
 }
 
-/* Within 1e-4 of the value, or of a hundredth of the largest gradient of its kind, where sums
- * cancel; 1e-7 where all of them do, as for queries that see one position. */
+/* Tolerance 1e-4 of the value, or of a hundredth of the largest gradient of its kind where sums
+ * cancel; 1e-7 where all sums cancel, as for queries that see one position. */
 static void expect_close(const char *what, int64_t i, double got, double want, double largest)
 {
     const double size = fmax(fmax(fabs(want), 0.01 * largest), 1e-3);
@@ -246,7 +246,7 @@ static double largest_of(const float *values, int64_t count)
     return largest;
 }
 
-/* Some tokens of a document: both ends, around the cache's blocks, and random ones. */
+/* Some tokens of a document: both ends, those around block boundaries, and random ones. */
 static int64_t pick(int64_t i, int64_t length, uint32_t *state)
 {
     const int64_t fixed[] = {0, length - 1, 63, 64, length / 2};
@@ -299,7 +299,7 @@ static void check_differences(const int32_t *lengths, int64_t documents, int64_t
     check_limited(lengths, documents, heads, kv_heads, dim, type, tokens, 0, 0.0F);
 }
 
-static void test_differences(void **state)
+static void test_equals_central_differences(void **state)
 {
     (void)state;
     static const int32_t around[] = {63, 1, 64, 0, 65}, long_ones[] = {257, 600};
@@ -313,7 +313,7 @@ static void test_differences(void **state)
     check_differences(long_ones, 2, 1, 1, 48, NIB_TYPE_BF16, 6);
 }
 
-/* Windows around the squares and blocks, and past the documents; caps. */
+/* Windows around the sizes of tiles and blocks, and past the documents; logit caps. */
 static void test_windows_and_caps(void **state)
 {
     (void)state;
@@ -331,7 +331,7 @@ static void test_windows_and_caps(void **state)
 
 /* ---- PyTorch ---- */
 
-/* A line: its name, then its values. */
+/* A line: a name, then values. */
 static void read_values(FILE *file, const char *name, float *values, int64_t count)
 {
     char word[16];
@@ -351,7 +351,7 @@ static void expect_golden(FILE *file, const char *name, const float *got, int64_
     free(want);
 }
 
-static void test_pytorch(void **state)
+static void test_equals_pytorch(void **state)
 {
     (void)state;
     FILE *file = fopen("tests/golden/attn_dx.txt", "r");
@@ -389,9 +389,9 @@ static void test_pytorch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_equals_central_differences),
         cmocka_unit_test(test_windows_and_caps),
-        cmocka_unit_test(test_pytorch),
+        cmocka_unit_test(test_equals_pytorch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

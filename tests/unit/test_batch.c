@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many generations at once: each gets the same tokens and logarithms as alone, whoever comes and
- * goes beside it, wherever its prompt was already in the cache, and with drafts as without.
+ * Many generations at once: each gets the same tokens and log-probabilities as alone, whatever
+ * other jobs come and go, whatever part of its prompt was cached, and with drafts or without.
  */
 #include "batch.h"
 
@@ -16,7 +16,7 @@
 
 enum { MOST = SANITIZED ? 24 : 64, CONTEXT = 512 };
 
-/* What a job gave. */
+/* A job and its results. */
 typedef struct given {
     nib_job job;
     int32_t prompt[CONTEXT];
@@ -57,7 +57,7 @@ static void ended(void *ctx, nib_finish finish, const nib_err *err)
 
 static const nib_job_calls calls = {take, ended};
 
-/* Prompts begin with one of three texts, so that some have much in common and others nothing. */
+/* Prompts begin with one of three texts, so some share long prefixes and others none. */
 static void ask(given *g, int number)
 {
     *g = (given){0};
@@ -122,7 +122,7 @@ static nib_batch *open_batch(opened *o, int sequences)
     return b;
 }
 
-/* Every job by itself, from an empty cache. */
+/* Runs every job alone, from an empty cache. */
 static given *alone(int count)
 {
     opened o;
@@ -172,13 +172,13 @@ static void test_same_as_alone(void **state)
     free(got);
 }
 
-static void test_what_is_asked(void **state)
+static void test_job_options(void **state)
 {
     opened o;
     nib_batch *b = open_batch(&o, 2);
     given g;
     (void)state;
-    ask(&g, 3); /* the prompt's logarithms */
+    ask(&g, 3); /* the prompt's log-probabilities */
     g.job.max_tokens = 0;
     nib__batch_add(b, &g.job);
     finish_all(b);
@@ -186,7 +186,7 @@ static void test_what_is_asked(void **state)
     assert_int_equal(g.prompt_seen, g.count);
     assert_memory_equal(g.ids, g.prompt + 1, (size_t)g.count * sizeof *g.ids);
     assert_int_equal(g.finish, NIB_FINISH_LENGTH);
-    ask(&g, 1); /* who asked has enough */
+    ask(&g, 1); /* the caller stops it */
     g.job.max_tokens = 20;
     g.stop_after = 4;
     nib__batch_add(b, &g.job);
@@ -200,7 +200,7 @@ static void test_what_is_asked(void **state)
     finish_all(b);
     for (int64_t i = 0; i < g.count; i++)
         assert_int_equal(g.ids[i], 77);
-    g.job.adjust.frequency_penalty = 2; /* which pulls it down again, time after time */
+    g.job.adjust.frequency_penalty = 2; /* lowers its logit again with each use */
     g.job.adjust.presence_penalty = 110;
     g.job.max_tokens = 12;
     g.count = 0, g.ended = false;
@@ -212,8 +212,8 @@ static void test_what_is_asked(void **state)
     close_opened(&o);
 }
 
-/* The context is full, the prompt fills it, and a job that is taken out leaves no trace. */
-static void test_ends(void **state)
+/* A prompt that fills the context yields one token; a removed job does not affect the other. */
+static void test_full_context_and_removal(void **state)
 {
     opened o;
     nib_batch *b = open_batch(&o, 2);
@@ -247,8 +247,9 @@ static void test_ends(void **state)
     close_opened(&o);
 }
 
-/* Two prompts with one beginning that come together: the second waits and reads only its own. */
-static void test_reads_once(void **state)
+/* Prompts with a common prefix that arrive together: the first prefills it, the others wait and
+ * prefill only their own rest. */
+static void test_prefills_a_common_prefix_once(void **state)
 {
     opened o;
     nib_batch *b = open_batch(&o, 4);
@@ -267,7 +268,7 @@ static void test_reads_once(void **state)
     for (int j = 1; j < 3; j++)
         assert_int_equal(g[j].job.cached, 280 / NIB_CACHE_BLOCK * NIB_CACHE_BLOCK);
     assert_int_equal(nib__batch_counts(b).prefilled, 300 + 2 * (300 - 256));
-    /* a second turn goes on from its own first, whatever the others hold */
+    /* a second turn continues its own first turn, whatever other sequences hold */
     static given more;
     more = g[2];
     more.count = 0, more.ended = false;
@@ -282,8 +283,8 @@ static void test_reads_once(void **state)
     close_opened(&o);
 }
 
-/* A short prompt does not wait for one that a step has no room for. */
-static void test_fair(void **state)
+/* A short prompt does not wait for one too long for a step. */
+static void test_short_prompts_do_not_wait(void **state)
 {
     opened o;
     nib_batch *b = open_batch(&o, 3);
@@ -311,8 +312,8 @@ static void test_fair(void **state)
     close_opened(&o);
 }
 
-/* More jobs than a step's usual room: each gets a token a step, and prompts go on beside them. */
-static void test_more_than_a_step(void **state)
+/* More jobs than a step usually holds: each still gets a token per step, and prefill continues. */
+static void test_more_jobs_than_a_step_holds(void **state)
 {
     enum { SEQUENCES = NIB_CHUNK + 88 };
     const open_how how = {.path = "models/nibble-tales",
@@ -335,7 +336,7 @@ static void test_more_than_a_step(void **state)
     for (int i = 0; i < 2; i++)
         assert_int_equal(nib__batch_step(b, NULL), NIB_OK);
     assert_int_equal(all[0].count, 2);
-    assert_true(all[SEQUENCES - 1].ended); /* while all the others are making text */
+    assert_true(all[SEQUENCES - 1].ended); /* while all others still generate */
     assert_int_equal(nib__batch_counts(b).jobs, SEQUENCES - 1);
     finish_all(b);
     for (int i = 0; i < SEQUENCES - 1; i++)
@@ -347,15 +348,15 @@ static void test_more_than_a_step(void **state)
 
 /* ---- drafts ---- */
 
-/* Steps are taken to be the shorter the more tokens they have, so that all there is room for is
- * drafted, right or wrong. */
+/* Pretends that steps with more tokens are faster, so that drafts are as long as possible, right or
+ * wrong. */
 static void draft_always(nib_session *s)
 {
     for (size_t m = 1; m < COUNT(s->times.measured); m++)
         s->times.measured[m] = 1e-6 / (double)(m * m);
 }
 
-/* A constraint of texts that say the same again and again. */
+/* A constraint whose texts repeat themselves. */
 typedef struct listing {
     nib_token_trie *trie;
     nib_constraint *constraint;
@@ -384,7 +385,7 @@ static void close_listing(listing *l)
     nib__token_trie_close(l->trie);
 }
 
-/* As `ask`, with a prompt that repeats itself; some texts are lists. */
+/* Like `ask`, with a repetitive prompt; some texts are constrained to lists. */
 static void ask_again(given *g, int number, const opened *o, const listing *l)
 {
     ask(g, number);
@@ -408,7 +409,7 @@ static void release(given *g)
     free(g->job.allowed);
 }
 
-static void test_drafts(void **state)
+static void test_drafts_change_nothing(void **state)
 {
     (void)state;
     const int64_t enough = SANITIZED ? MOST : 100;
@@ -418,7 +419,7 @@ static void test_drafts(void **state)
         opened o;
         nib_batch *b = open_batch(&o, sequences > 0 ? sequences : 1);
         listing l = open_listing(&o);
-        given *all = sequences > 0 ? got : want; /* the first ones without drafts, one by one */
+        given *all = sequences > 0 ? got : want; /* sequences 0: no drafts, one job at a time */
         uint32_t random = (uint32_t)sequences;
         for (int next = 0; next < MOST;) {
             random = random * 1664525u + 1013904223u;
@@ -453,8 +454,8 @@ static void test_drafts(void **state)
     free(got);
 }
 
-/* Whatever ends a job amid a draft, what it gave and what the cache holds is the same. */
-static void test_ends_in_drafts(void **state)
+/* Whatever ends a job amid a draft, its tokens and the cache are as without drafts. */
+static void test_jobs_end_amid_drafts(void **state)
 {
     static given without, with;
     int64_t accepted = 0;
@@ -491,7 +492,7 @@ static void test_ends_in_drafts(void **state)
     assert_true(accepted > 100 / sparse(4));
 }
 
-/* An end-of-text token that was drafted, and comes: biases make the text A B A and then the end. */
+/* A drafted end-of-text token is accepted: biases force the text A B A, then the end. */
 static void test_end_token_in_draft(void **state)
 {
     enum { A = 77, B = 78 };
@@ -526,8 +527,9 @@ static void test_end_token_in_draft(void **state)
     close_opened(&o);
 }
 
-/* A job that is taken out between drafts leaves what is right: another one goes on from it. */
-static void test_removed_with_drafts(void **state)
+/* A job removed between drafts leaves only accepted tokens in the cache: another job continues from
+ * them. */
+static void test_job_removed_between_drafts(void **state)
 {
     enum { LENGTH = 150 };
     static given first, whole, rest;
@@ -563,9 +565,9 @@ static void test_removed_with_drafts(void **state)
     close_opened(&o);
 }
 
-/* Tokens of several jobs drawn on a device are those that the CPU draws from the same logits, where
- * one of the jobs, or all of them, have to be drawn here. */
-static void test_drawn_there(void **state)
+/* A device samples the same tokens as the CPU from the same logits. Sampled on the CPU: no job, the
+ * second, or all. */
+static void test_device_samples_as_the_cpu(void **state)
 {
     enum { JOBS = 3 };
     const open_how how = {
@@ -578,7 +580,7 @@ static void test_drawn_there(void **state)
     if (!opencl_is_here())
         skip_test(__func__, SKIP_OPENCL);
     o = must_open(&how);
-    for (int here = 0; here < 3; here++) { /* none, the second, all */
+    for (int here = 0; here < 3; here++) { /* jobs sampled on the CPU: none, the second, all */
         nib_batch *b;
         assert_int_equal(nib__batch_open(&b, o.session, JOBS, NULL), NIB_OK);
         for (int j = 0; j < JOBS; j++) {
@@ -607,16 +609,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_as_alone),
-        cmocka_unit_test(test_what_is_asked),
-        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_reads_once),
-        cmocka_unit_test(test_fair),
-        cmocka_unit_test(test_more_than_a_step),
-        cmocka_unit_test(test_drafts),
-        cmocka_unit_test(test_ends_in_drafts),
+        cmocka_unit_test(test_job_options),
+        cmocka_unit_test(test_full_context_and_removal),
+        cmocka_unit_test(test_prefills_a_common_prefix_once),
+        cmocka_unit_test(test_short_prompts_do_not_wait),
+        cmocka_unit_test(test_more_jobs_than_a_step_holds),
+        cmocka_unit_test(test_drafts_change_nothing),
+        cmocka_unit_test(test_jobs_end_amid_drafts),
         cmocka_unit_test(test_end_token_in_draft),
-        cmocka_unit_test(test_removed_with_drafts),
-        cmocka_unit_test(test_drawn_there),
+        cmocka_unit_test(test_job_removed_between_drafts),
+        cmocka_unit_test(test_device_samples_as_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nib_bench beside its times, which no test decides by: a batch has the bits of each of its
- * sequences alone, floats stand beside codes or it is said why not, and what a peer writes is read.
+ * nib_bench, except for its times: a batch gives the bits of each sequence alone, float results
+ * accompany quantized ones or a reason says why not, and peers' output is parsed.
  */
 #include "bench.h"
 #include "bench_peer.h"
@@ -19,7 +19,7 @@ static const char tales[] = "models/nibble-tales";
 
 /* ---- a batch ---- */
 
-/* The logits of the last of `count` new tokens, for each sequence of a batch and for it alone. */
+/* The logits of the last of `count` new tokens, for each sequence in a batch and alone. */
 static void check_batch(const char *recipe, int sequences)
 {
     enum { NEW = 3 };
@@ -34,7 +34,7 @@ static void check_batch(const char *recipe, int sequences)
     memcpy(together, logits, (size_t)sequences * row);
     for (int j = 0; j < sequences; j++) {
         const int64_t end = nib__bench_batch_start(o.session, j, NEW) + NEW;
-        /* a place in another sequence's blocks, and another chunking of the same tokens */
+        /* other cache blocks, and the same tokens in other chunks */
         assert_int_equal(nib__bench_fill(o.session, 0, 0, end, &err), NIB_OK);
         logits = o.session->runner.logits;
         assert_memory_equal((const char *)together + (size_t)j * row, logits, row);
@@ -51,7 +51,7 @@ static void a_batch_has_the_bits_of_each_sequence_alone(void **state)
     check_batch("int4wo", 3);
 }
 
-/* ---- floats beside ---- */
+/* ---- floats for comparison ---- */
 
 static nib_bench_result must_bench(const opened *o, const nib_bench_options *options)
 {
@@ -62,7 +62,7 @@ static nib_bench_result must_bench(const opened *o, const nib_bench_options *opt
     return r;
 }
 
-static void floats_stand_beside_codes(void **state)
+static void floats_are_timed_for_comparison(void **state)
 {
     (void)state;
     nib_bench_round rounds[2];
@@ -91,7 +91,7 @@ static void floats_stand_beside_codes(void **state)
     close_opened(&o);
 }
 
-static void layers_of_floats_have_nothing_beside(void **state)
+static void float_models_have_no_comparison(void **state)
 {
     (void)state;
     const nib_bench_options options = {
@@ -103,7 +103,7 @@ static void layers_of_floats_have_nothing_beside(void **state)
     close_opened(&o);
 }
 
-static void what_cannot_be_timed_is_refused(void **state)
+static void impossible_requests_are_refused(void **state)
 {
     (void)state;
     const int64_t far[] = {15};
@@ -134,7 +134,7 @@ static void what_cannot_be_timed_is_refused(void **state)
     close_opened(&o);
 }
 
-/* ---- what a peer writes ---- */
+/* ---- output of peers ---- */
 
 static nib_status parse(nib_peer_run *out, const char *text, nib_err *err)
 {
@@ -142,12 +142,12 @@ static nib_status parse(nib_peer_run *out, const char *text, nib_err *err)
     return nib__peer_parse(out, "peer", text, strlen(text), &a, err);
 }
 
-static void peers_that_write_json_are_read(void **state)
+static void json_of_peers_is_parsed(void **state)
 {
     (void)state;
     nib_peer_run run;
     nib_err err;
-    /* llama.cpp's, cut to some of its members */
+    /* llama.cpp's output, cut to some of its members */
     const char *list = "[\n {\"build_commit\": \"0c1e570\", \"model_type\": \"llama 1B Q4_0\",\n"
                        "  \"model_size\": 763097216, \"cpu_strict\": false, \"n_prompt\": 16,\n"
                        "  \"n_gen\": 0, \"avg_ns\": 2, \"avg_ts\": 3.5, \"samples_ts\": [ 3.5 ]},\n"
@@ -157,7 +157,8 @@ static void peers_that_write_json_are_read(void **state)
     assert_int_equal(run.model_bytes, 763097216);
     assert_string_equal(run.build, "0c1e570");
     assert_string_equal(run.type, "llama 1B Q4_0");
-    /* words before it, other members and kinds, no tokens per second, a test of both in one */
+    /* text before it, unknown members and types, no tokens per second, prefill and decode in one
+     * test */
     const char *other = "loading [1/2]\nready\n[{\"n_prompt\": 8, \"n_gen\": 4, \"avg_ts\": 1},"
                         "{\"n_prompt\": 8, \"n_gen\": 0, \"avg_ns\": 2e9, \"fmoe\": {\"a\": []},"
                         " \"model_size\": null, \"build_commit\": 7, \"avg_ts\": null},"
@@ -167,7 +168,7 @@ static void peers_that_write_json_are_read(void **state)
     assert_true(run.model_bytes == 0 && run.build[0] == 0);
 }
 
-static void peers_that_write_something_else_are_refused(void **state)
+static void other_output_of_peers_is_refused(void **state)
 {
     (void)state;
     const struct {
@@ -223,7 +224,7 @@ static void a_program_gives_its_output_status_and_last_line(void **state)
     assert_int_equal(p.status, 137);
     assert_string_equal(p.last_line, "");
     nib__release(&a, p.out);
-    /* more of both than a pipe holds, one after the other */
+    /* more of stdout, then of stderr, than a pipe holds */
     script = "i=0; while [ $i -lt 3000 ]; do echo a line that is long enough to fill pipes >&2; "
              "i=$((i + 1)); done; i=0; while [ $i -lt 3000 ]; do echo a line that is long enough; "
              "i=$((i + 1)); done";
@@ -249,7 +250,7 @@ static void a_program_that_fails_is_an_error(void **state)
 
 /* ---- kernels ---- */
 
-/* Whatever its formats and groups, a row that this CPU has the instructions for is timed. */
+/* Every row that this CPU can run is timed, whatever its formats and group sizes. */
 static void every_product_of_this_machine_is_timed(void **state)
 {
     (void)state;
@@ -271,8 +272,9 @@ static void every_product_of_this_machine_is_timed(void **state)
     nib_engine_close(engine);
 }
 
-/* Rows add a zero point of 0 in a way of its own, and read scales as wide as they are. */
-static void what_is_timed_is_what_runs(void **state)
+/* The timed product has the zero points and scale width of a real one: a zero point of 0 has its
+ * own code path, and wider scales take more bytes. */
+static void timed_products_match_real_ones(void **state)
 {
     static const struct {
         const char *scheme;
@@ -321,13 +323,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_batch_has_the_bits_of_each_sequence_alone),
-        cmocka_unit_test(floats_stand_beside_codes),
-        cmocka_unit_test(layers_of_floats_have_nothing_beside),
-        cmocka_unit_test(what_cannot_be_timed_is_refused),
+        cmocka_unit_test(floats_are_timed_for_comparison),
+        cmocka_unit_test(float_models_have_no_comparison),
+        cmocka_unit_test(impossible_requests_are_refused),
         cmocka_unit_test(every_product_of_this_machine_is_timed),
-        cmocka_unit_test(what_is_timed_is_what_runs),
-        cmocka_unit_test(peers_that_write_json_are_read),
-        cmocka_unit_test(peers_that_write_something_else_are_refused),
+        cmocka_unit_test(timed_products_match_real_ones),
+        cmocka_unit_test(json_of_peers_is_parsed),
+        cmocka_unit_test(other_output_of_peers_is_refused),
         cmocka_unit_test(a_program_gives_its_output_status_and_last_line),
         cmocka_unit_test(a_program_that_fails_is_an_error),
     };

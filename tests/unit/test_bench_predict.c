@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layers beside what is predicted of them: a call that is refused, cancelled or out of memory ends
- * before anything is timed. What is printed is tests/cli/bench.sh's affair.
+ * Measured against predicted layer times: a call that is refused, cancelled or out of memory ends
+ * before timing anything. tests/cli/bench.sh checks the output.
  */
 #include "session_handle.h"
 
@@ -36,7 +36,7 @@ static nib_status predict(bool cancels, int allocations, const char *device, int
     printed = (kept){.size = 0};
     calls = 0;
     assert_int_equal(nib_engine_open(&engine, &options, err), NIB_OK);
-    engine->measured = true; /* rates do not matter here */
+    engine->measured = true; /* skip measuring: rates do not matter here */
     if (cancels)
         engine->callbacks.progress = stop;
     memory.left = allocations;
@@ -48,7 +48,7 @@ static nib_status predict(bool cancels, int allocations, const char *device, int
     return status;
 }
 
-static void what_cannot_be_timed_is_refused(void **state)
+static void impossible_requests_are_refused(void **state)
 {
     nib_err err;
     (void)state;
@@ -56,7 +56,7 @@ static void what_cannot_be_timed_is_refused(void **state)
     assert_int_equal(predict(false, -1, "cpu", 9000, &err), NIB_USAGE);
 }
 
-static void cancelling_ends_it_before_a_layer(void **state)
+static void cancelling_ends_before_the_first_layer(void **state)
 {
     nib_err err;
     (void)state;
@@ -64,7 +64,7 @@ static void cancelling_ends_it_before_a_layer(void **state)
     assert_int_equal(calls, 1);
 }
 
-static void memory_that_runs_out_is_said(void **state)
+static void running_out_of_memory_is_an_error(void **state)
 {
     nib_err err;
     (void)state;
@@ -77,9 +77,9 @@ static void memory_that_runs_out_is_said(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_cannot_be_timed_is_refused),
-        cmocka_unit_test(cancelling_ends_it_before_a_layer),
-        cmocka_unit_test(memory_that_runs_out_is_said),
+        cmocka_unit_test(impossible_requests_are_refused),
+        cmocka_unit_test(cancelling_ends_before_the_first_layer),
+        cmocka_unit_test(running_out_of_memory_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nib_bench_train on a config of the repository cut down: what it writes, not how fast it is.
+ * nib_bench_train on a shipped config cut down in size: what it writes, not how fast it is.
  */
 #include "json.h"
 #include "session_handle.h"
@@ -73,7 +73,7 @@ static void test_writes_what_was_timed(void **state)
                                      "| adamw |  |", NULL});
 }
 
-/* Shares of all operations add up to the step that was timed. */
+/* The shares of all operations add up to the timed step. */
 static void test_json_adds_up(void **state)
 {
     static kept k;

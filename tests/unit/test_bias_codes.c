@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Quantized biases: int8 codes, scales and values equal torchao's bit for bit
- * (tests/golden/bias_int8.txt); int32 by its formula and its limits; which weights take which form.
+ * (tests/golden/bias_int8.txt); int32 by its formula and limits; which weights accept which form.
  */
 #include "bias_codes.h"
 
@@ -74,7 +74,7 @@ static void expect_golden(const char *line)
         lost = fmax(lost, fabs((double)values[i] - (double)wanted[i]));
     }
     assert_true(change == lost / largest && change < 0.01);
-    /* and back: the values of the codes, exactly */
+    /* and back: exactly the values of the codes */
     assert_int_equal(nib__bias_code(&w, NIB_BIAS_FLOAT, &change, &arena, &err), NIB_OK);
     assert_true(change == 0 && memcmp(w.bias, after, (size_t)n * 4) == 0);
     nib__arena_free(&arena);
@@ -128,7 +128,7 @@ static nib_status code_int32(nib_weight *w, const float *values, int32_t out[4],
 static void test_int32(void **state)
 {
     (void)state;
-    /* steps of 2^-13, 2^-15, 2^-17; halves to even; a row of weight 0 has no steps, but no bias */
+    /* steps of 2^-13, 2^-15, 2^-17; ties to even; a zero weight row has no step, and no bias */
     static const float values[4] = {1.5f * 0x1p-13f, -2.5f * 0x1p-15f, 1000, 0};
     nib_weight w;
     nib_err err;
@@ -154,8 +154,8 @@ static void test_int32_limits(void **state)
     assert_non_null(strstr(err.text, "the bias of output 3, 0.5, is inf steps of 0"));
 }
 
-/* The largest start plus the largest sum is the largest int32, or less. */
-static void test_most(void **state)
+/* The largest bias plus the largest sum still fits in int32. */
+static void test_largest_bias_fits_int32(void **state)
 {
     (void)state;
     static const struct {
@@ -180,9 +180,9 @@ static void test_most(void **state)
     }
 }
 
-/* ---- what is asked ---- */
+/* ---- requests ---- */
 
-static void test_allowed(void **state)
+static void test_which_weights_allow_which_bias(void **state)
 {
     (void)state;
     static const struct {
@@ -229,9 +229,12 @@ static void test_parse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_int8),         cmocka_unit_test(test_int32),
-        cmocka_unit_test(test_int32_limits), cmocka_unit_test(test_most),
-        cmocka_unit_test(test_allowed),      cmocka_unit_test(test_parse),
+        cmocka_unit_test(test_int8),
+        cmocka_unit_test(test_int32),
+        cmocka_unit_test(test_int32_limits),
+        cmocka_unit_test(test_largest_bias_fits_int32),
+        cmocka_unit_test(test_which_weights_allow_which_bias),
+        cmocka_unit_test(test_parse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cache: blocks are taken as sequences grow and given back when they are cut, shared only where
- * that was asked and never lost; limits are said. What int8 stores, and what attention makes of it.
+ * The KV cache: blocks are allocated as sequences grow and freed as they shrink, shared only on
+ * request and never leaked; limits are errors. The int8 cache: its codes, and attention over them.
  */
 #include "cache.h"
 #include "kernel.h"
@@ -40,7 +40,7 @@ static nib_kv open_cache(int64_t sequences, int64_t context, nib_type type)
     return open_shape(&shape);
 }
 
-/* Three layers, the first and last of which have a window. */
+/* Three layers; the first and the last have a window. */
 static const bool around[] = {true, false, true};
 
 static nib_kv_shape windowed_shape(int64_t sequences, int64_t context, int64_t window)
@@ -77,15 +77,15 @@ static void check_group(const nib_kv *kv, const nib_kv_group *g)
     free(owners);
 }
 
-/* Every block is either free, once, or in as many table entries as it counts; entries are there as
- * far as the lengths go and no further, and no window lacks one. */
+/* Every block is either free, listed once, or in as many table entries as its use count. Tables
+ * have entries up to each length and no further; windows have all of theirs. */
 static void check(const nib_kv *kv)
 {
     for (int64_t g = 0; g < kv->group_count; g++)
         check_group(kv, &kv->groups[g]);
 }
 
-/* What the first slot of a pass sees is there once the whole pass is placed. */
+/* Once a pass is placed, its first slot still has every block that it sees. */
 static void check_seen(const nib_kv *kv, int64_t sequence, int64_t position)
 {
     for (int64_t i = 0; i < kv->group_count; i++) {
@@ -97,7 +97,7 @@ static void check_seen(const nib_kv *kv, int64_t sequence, int64_t position)
     }
 }
 
-/* As a step does it: longer by all its slots, which are then placed pass by pass. */
+/* Grows a sequence as a step does: extends it by all slots, then places them pass by pass. */
 static void extend_by(nib_kv *kv, int64_t sequence, int64_t count, int64_t pass)
 {
     const int64_t from = kv->lengths[sequence];
@@ -135,7 +135,7 @@ static void test_grows_and_shrinks(void **state)
     assert_int_equal(kv.lengths[1], 64);
     check(&kv);
     nib__kv_truncate(&kv, 1, 64);
-    nib__kv_truncate(&kv, 1, 100); /* past the end: nothing */
+    nib__kv_truncate(&kv, 1, 100); /* past the end: no change */
     assert_int_equal(kv.lengths[1], 64);
     extend(&kv, 1, 136);
     nib__kv_truncate(&kv, 0, 63);
@@ -148,8 +148,9 @@ static void test_grows_and_shrinks(void **state)
     nib__kv_close(&kv);
 }
 
-/* A shared block is written by nobody: neither by who grows behind it nor by who was cut in it. */
-static void test_shares(void **state)
+/* Nobody writes a shared block, neither a sequence that grows past it nor one truncated within it.
+ */
+static void test_shared_blocks_are_not_written(void **state)
 {
     (void)state;
     nib_kv kv = open_cache(3, 200, NIB_TYPE_BF16);
@@ -166,7 +167,7 @@ static void test_shares(void **state)
     check(&kv);
     assert_int_equal(nib__kv_keep(&kv, 1, 137), 137); /* its own block */
     assert_int_equal(nib__kv_keep(&kv, 1, 100), 64);
-    assert_int_equal(nib__kv_keep(&kv, 0, 100), 100); /* no other one is left */
+    assert_int_equal(nib__kv_keep(&kv, 0, 100), 100); /* no other sequence has it now */
     assert_int_equal(nib__kv_keep(&kv, 0, 500), 100);
     assert_int_equal(nib__kv_keep(&kv, 0, 30), 0);
     check(&kv);
@@ -178,7 +179,7 @@ static void test_shares(void **state)
     nib__kv_close(&kv);
 }
 
-/* Many random growths, cuts and shares; all sequences can be full at once. */
+/* Many random extensions, truncations and shares; then all sequences can be full at once. */
 static void walk(nib_kv *kv, int64_t most)
 {
     uint32_t random = 1;
@@ -205,7 +206,7 @@ static void walk(nib_kv *kv, int64_t most)
     check(kv);
 }
 
-static void test_any_order(void **state)
+static void test_random_operations(void **state)
 {
     (void)state;
     static const int64_t windows[] = {0, 1, 2, 63, 64, 65, 200, 700};
@@ -219,12 +220,13 @@ static void test_any_order(void **state)
 
 /* ---- windows ---- */
 
-/* A window's layers hold it and the spare positions, whatever the context; the plan measures what
- * is taken. */
+/* Windowed layers hold the window and the spare positions, whatever the context; nib__kv_measure
+ * returns what is allocated. */
 static void test_window_bytes(void **state)
 {
     (void)state;
-    const uint64_t block = 2 * 2 * NIB_CACHE_BLOCK * 20 * 2; /* of a layer: keys and values */
+    const uint64_t block =
+        2 * 2 * NIB_CACHE_BLOCK * 20 * 2; /* bytes of a layer's block: keys and values */
     for (int64_t window = 1; window < 400; window += 7) {
         const nib_kv_shape shape = windowed_shape(2, 10000, window);
         const int64_t each = nib__ceil_div(window + NIB_CACHE_SPARE - 2, NIB_CACHE_BLOCK) + 1;
@@ -245,13 +247,14 @@ static void test_window_bytes(void **state)
         assert_true(nib__kv_used_bytes(&kv) <= nib__kv_bytes(&kv));
         nib__kv_close(&kv);
     }
-    /* one that the context does not leave is none, and so is one of no layer */
+    /* a window that covers the context needs no group of its own; a group without layers is dropped
+     */
     nib_kv_shape shape = windowed_shape(1, NIB_CACHE_SPARE + 100, 100);
     nib_kv kv = open_shape(&shape);
     assert_int_equal(kv.group_count, 1);
     nib__kv_close(&kv);
     shape.context++;
-    shape.window_layers = NULL; /* all of them */
+    shape.window_layers = NULL; /* all layers */
     kv = open_shape(&shape);
     assert_int_equal(kv.group_count, 1);
     assert_int_equal(kv.groups->window, 100);
@@ -259,9 +262,9 @@ static void test_window_bytes(void **state)
     nib__kv_close(&kv);
 }
 
-/* As many positions as a pass has can always be cut off, more only as far as the window's blocks
- * reach; then all goes. */
-static void test_window_cuts(void **state)
+/* A pass's worth of positions can always be rolled back, more only as far as the window's blocks
+ * reach; beyond that everything is dropped. */
+static void test_window_rollback(void **state)
 {
     (void)state;
     static const int64_t passes[] = {1, 64, 100, NIB_CACHE_SPARE};
@@ -280,14 +283,14 @@ static void test_window_cuts(void **state)
         assert_int_equal(nib__kv_truncate(&kv, 0, 70), 0);
         check(&kv);
         assert_int_equal(nib__kv_used_bytes(&kv), 0);
-        extend_by(&kv, 0, 300, passes[i]); /* no window has moved on yet */
+        extend_by(&kv, 0, 300, passes[i]); /* no window has moved yet */
         assert_int_equal(nib__kv_truncate(&kv, 0, 70), 70);
         check(&kv);
         nib__kv_close(&kv);
     }
 }
 
-/* What is shared is what the source still has, and each goes on alone. */
+/* Sharing covers the positions that the source still has; afterwards each grows alone. */
 static void test_window_shares(void **state)
 {
     (void)state;
@@ -297,7 +300,7 @@ static void test_window_shares(void **state)
     assert_int_equal(nib__kv_cut(&kv, 0, 1792), 1792);
     nib__kv_share(&kv, 0, 1, 1792);
     check(&kv);
-    assert_int_equal(nib__kv_keep(&kv, 0, 1790), 1728); /* a block that both have is not written */
+    assert_int_equal(nib__kv_keep(&kv, 0, 1790), 1728); /* a shared block is not written */
     check(&kv);
     extend(&kv, 1, 2208);
     extend(&kv, 0, 2272);
@@ -309,7 +312,8 @@ static void test_window_shares(void **state)
     nib__kv_close(&kv);
 }
 
-/* Layers and the sides of a layer do not overlap, and are all inside; a block's are together. */
+/* Layers, and the keys and values of a layer, do not overlap and are in bounds; those of a block
+ * are adjacent. */
 static void test_views(void **state)
 {
     (void)state;
@@ -364,7 +368,7 @@ static void test_errors(void **state)
     assert_int_equal(nib__kv_open(&untouched, &shape, NULL, &allocator, &err), NIB_NO_MEMORY);
     assert_non_null(strstr(err.text, "context"));
     assert_int_equal(untouched.layers, 77);
-    /* many blocks of nothing much */
+    /* many small blocks */
     shape = (nib_kv_shape){.layers = 1,
                            .kv_heads = 1,
                            .head_dim = 2,
@@ -427,16 +431,16 @@ static void store(const nib_cache *c, const float *k, const float *v, int32_t po
     nib__kernel_find("copy_f32__ref")->run.store_kv(&args, 0, 1);
 }
 
-/* Codes are the nearest whole numbers of x / s, ties to even; what has no scale is 0, and what is
- * no number stays none. */
-static void test_codes(void **state)
+/* Codes are x / s rounded to nearest, ties to even. Values too small for a scale become 0; a head
+ * with an infinity gets a NaN scale. */
+static void test_int8_codes(void **state)
 {
     (void)state;
     nib_kv kv = open_cache(1, 64, NIB_TYPE_I8);
     extend(&kv, 0, 1);
     const nib_cache c = nib__kv_layer(&kv, 1);
     float k[HEADS * DIM] = {127, -0.5F, 0.5F, 1.5F, -2.5F, 126.4F, -126.6F}, v[HEADS * DIM] = {0};
-    v[1] = 1e-39F;         /* of a scale that is no normal number */
+    v[1] = 1e-39F;         /* its scale would be subnormal */
     k[DIM + 3] = INFINITY; /* the second head */
     v[DIM] = -3, v[DIM + 19] = 1;
     store(&c, k, v, 5);
@@ -455,8 +459,8 @@ static void test_codes(void **state)
     nib__kv_close(&kv);
 }
 
-/* Attention over codes, against a double sum over what they stand for. */
-static void test_attention(void **state)
+/* Attention over codes, against sums in double over the decoded values. */
+static void test_int8_attention(void **state)
 {
     (void)state;
     enum { POSITIONS = 300 };
@@ -495,7 +499,7 @@ static void test_attention(void **state)
                            .scale = 0.25F};
     const nib_kernel *row = nib__kernel_find("attn_f32__ref");
     void *scratch = nib__block_take(row->scratch(&args));
-    row->run.attn(&args, 0, 1, scratch); /* of the first head */
+    row->run.attn(&args, 0, 1, scratch); /* first head only */
     nib__block_free(scratch, row->scratch(&args));
     for (int d = 0; d < DIM; d++)
         assert_true(fabs(out[d] - sum[d] / all) < 0.01 * 41); /* values go up to 41 */
@@ -506,16 +510,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_grows_and_shrinks),
-        cmocka_unit_test(test_shares),
-        cmocka_unit_test(test_any_order),
+        cmocka_unit_test(test_shared_blocks_are_not_written),
+        cmocka_unit_test(test_random_operations),
         cmocka_unit_test(test_window_bytes),
-        cmocka_unit_test(test_window_cuts),
+        cmocka_unit_test(test_window_rollback),
         cmocka_unit_test(test_window_shares),
         cmocka_unit_test(test_views),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_codes),
-        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_int8_codes),
+        cmocka_unit_test(test_int8_attention),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

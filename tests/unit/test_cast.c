@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The casts of training: every row against its reference bit for bit over odd shapes and hard
- * values, with denormals flushed and not; products on what they wrote; values that are not finite;
- * the plain block and its view; the counts of what is lost.
+ * Training casts: every row against its reference, bit for bit, over odd shapes and hard values,
+ * with denormals flushed or not; products of their output; values that are not finite; the plain
+ * block and its view; the counts of saturated and underflowed values.
  */
 #include "cast.h"
 #include "machine.h"
@@ -52,7 +52,7 @@ static float *make_values(int64_t count, bool finite)
                : kind == 6            ? ldexpf(u, 125)
                : kind == 7 && !finite ? NAN
                : kind == 8 && !finite ? -INFINITY
-               : i / 512 % 5 == 1     ? u * 0x1p-120F /* whole blocks of tiny values */
+               : i / 512 % 5 == 1     ? u * 0x1p-120F /* all-tiny blocks */
                                       : ldexpf(u, (int)(any() % 21) - 10);
     }
     return x;
@@ -64,14 +64,14 @@ static bool runs_here(const nib_kernel *row)
     return row->run.any != NULL && nib__kernel_holds(row, &here, true);
 }
 
-/* ---- how a matrix is cast ---- */
+/* ---- casting a matrix ---- */
 
 typedef struct how {
     bool mx_floor, two_power, e5m2;
     const float *amax;
 } how;
 
-/* The sums of a matrix x [.][ldx], along rows or across them. */
+/* A matrix x [.][ldx] with sums along rows, or across them. */
 typedef struct side {
     const float *x;
     int64_t sums, length, ldx;
@@ -142,7 +142,7 @@ static void free_input(nib_input *x)
 
 /* ---- rows and their references ---- */
 
-/* A row's packed bytes are what pack() makes of the reference's plain weight. */
+/* A row's packed bytes equal pack() of the reference's plain weight. */
 static void compare_cast(const nib_kernel *row, side s, how h)
 {
     const nib_kernel *ref = nib__kernel_find(row->reference);
@@ -193,7 +193,7 @@ static void compare_rows(side s, how h)
     }
 }
 
-static void rows_are_their_references(void **state)
+static void rows_equal_their_references(void **state)
 {
     (void)state;
     static const int64_t shapes[][2] = {{33, 2256}, {2256, 33}, {341, 70}, {70, 341}, {2000, 1},
@@ -201,7 +201,7 @@ static void rows_are_their_references(void **state)
                                         {300, 300}, {64, 127},  {7, 2},    {129, 600}};
     for (size_t i = 0; i < 4 * COUNT(shapes); i++) {
         const int64_t rows = shapes[i / 4][0], width = shapes[i / 4][1], ldx = width + any() % 3;
-        const float amax = i % 2 == 0 ? 3.0F : NAN; /* values over it saturate */
+        const float amax = i % 2 == 0 ? 3.0F : NAN; /* larger values saturate */
         float *x = make_values(rows * ldx, i % 2 == 0);
         const how h = {any() % 2 != 0, any() % 2 != 0, any() % 2 != 0,
                        any() % 4 == 0 ? &amax : NULL};
@@ -221,7 +221,7 @@ static void amax_is_the_largest(void **state)
     float *x = make_values(ROWS * LD, true);
     x[300 * LD + 5] = -3e38F;    /* in the second part */
     x[600 * LD + 36] = NAN;      /* in the third */
-    x[600 * LD + 37] = INFINITY; /* between rows */
+    x[600 * LD + 37] = INFINITY; /* in the padding between rows */
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
         float out[PARTS] = {0}, want = 0;
@@ -238,7 +238,7 @@ static void amax_is_the_largest(void **state)
     free(x);
 }
 
-/* ---- products on them ---- */
+/* ---- products of cast weights ---- */
 
 static const nib_kernel *row_of(nib_op op, const nib_kernel *product)
 {
@@ -273,7 +273,7 @@ static float *run_product(const nib_kernel *row, side xs, side ws, how h)
     return a.y;
 }
 
-/* y, dx and dW of a layer: every row gives the bits of its reference. */
+/* y, dx and dW of a layer: every row equals its reference bit for bit. */
 static void compare_products(int64_t m, int64_t n, int64_t k, how h)
 {
     static const nib_op ops[] = {NIB_OP_LINEAR, NIB_OP_LINEAR_DX, NIB_OP_LINEAR_DW};
@@ -310,7 +310,7 @@ static void compare_products(int64_t m, int64_t n, int64_t k, how h)
     free(dy);
 }
 
-static void products_are_their_references(void **state)
+static void products_equal_their_references(void **state)
 {
     (void)state;
     const float amax = 2;
@@ -321,9 +321,9 @@ static void products_are_their_references(void **state)
     nib__float_mode_restore(mode);
 }
 
-/* ---- what is not finite ---- */
+/* ---- values that are not finite ---- */
 
-static void not_finite_makes_its_own_products_nan(void **state)
+static void non_finite_rows_make_only_their_products_nan(void **state)
 {
     (void)state;
     enum { N = 40, K = 96, BAD = 21 };
@@ -372,7 +372,7 @@ static void not_finite_makes_its_own_products_nan(void **state)
 
 /* ---- the block, factors, counts ---- */
 
-static void blocks_have_the_said_sizes(void **state)
+static void blocks_have_the_right_sizes(void **state)
 {
     (void)state;
     const nib_kernel *ref = nib__kernel_find("cast_f32_mx8__ref");
@@ -396,7 +396,7 @@ static void blocks_have_the_said_sizes(void **state)
     assert_null(view.codes);
 }
 
-static void factors_are_torchaos(void **state)
+static void factors_equal_torchao(void **state)
 {
     (void)state;
     assert_true(nib__cast_factor(448, 448, false) == 1);
@@ -424,8 +424,8 @@ static void losses_are_counted(void **state)
     float x[4][64] = {{0}};
     for (int j = 0; j < 64; j++)
         x[0][j] = 1;
-    x[0][3] = 1.99F; /* floor: 1.99 * 256 = 509 is over 448; rceil has room for it */
-    x[0][4] = 1e-6F; /* under 2^-8 of the smallest step */
+    x[0][3] = 1.99F; /* floor: 1.99 * 256 = 509 exceeds 448; rceil does not */
+    x[0][4] = 1e-6F; /* below 2^-8 of the smallest step */
     x[1][40] = 500;  /* alone in its block: floor divides by 1 */
     x[2][0] = NAN;   /* its block counts nothing */
     x[2][1] = 1;
@@ -433,7 +433,7 @@ static void losses_are_counted(void **state)
     assert_true(c.nonzero == 65 && c.saturated == 0 && c.underflowed == 1);
     c = count(x[0], 4, 64, false, (nib_cast_form){.code = NIB_CODE_MX8, .mx_floor = true});
     assert_true(c.nonzero == 65 && c.saturated == 2 && c.underflowed == 1);
-    /* along columns each value is alone, but for 1 beside 500 and the NaN */
+    /* along columns each value is alone, except 1 with 500 and with the NaN */
     c = count(x[0], 4, 64, true, (nib_cast_form){.code = NIB_CODE_MX8});
     assert_true(c.nonzero == 65 && c.saturated == 0 && c.underflowed == 0);
     const float one = 1;
@@ -453,12 +453,12 @@ static void losses_are_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_their_references),
+        cmocka_unit_test(rows_equal_their_references),
         cmocka_unit_test(amax_is_the_largest),
-        cmocka_unit_test(products_are_their_references),
-        cmocka_unit_test(not_finite_makes_its_own_products_nan),
-        cmocka_unit_test(blocks_have_the_said_sizes),
-        cmocka_unit_test(factors_are_torchaos),
+        cmocka_unit_test(products_equal_their_references),
+        cmocka_unit_test(non_finite_rows_make_only_their_products_nan),
+        cmocka_unit_test(blocks_have_the_right_sizes),
+        cmocka_unit_test(factors_equal_torchao),
         cmocka_unit_test(losses_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conversations of a model: where its template is found, which one goes first, and that nothing a
- * user writes becomes a special token. The model is the shipped one with another folder of its
- * tokenizer.
+ * Chat prompts: where the template is found, which one wins, and that user text never becomes a
+ * special token. The model is the shipped one with its tokenizer in another folder.
  */
 #include "session_handle.h"
 #include "tokenizing.h"
@@ -32,7 +31,7 @@ static nib_status collect(void *ctx, const char *bytes, size_t size)
     return NIB_OK;
 }
 
-/* The text of one conversation, or "! sentence"; the note behind a line end. */
+/* The text of one conversation, or "! message"; a note follows on its own line. */
 static void expect_prompt(const nib_chat_options *options, const char *expected)
 {
     const nib_allocator a = nib__allocator_default();
@@ -85,7 +84,7 @@ static int remove_folder(void **state)
 }
 
 /* J14 */
-static void test_places(void **state)
+static void test_template_precedence(void **state)
 {
     nib_chat_options tools = hello;
     (void)state;
@@ -170,7 +169,7 @@ static void test_no_special_from_users(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_template_precedence),
         cmocka_unit_test(test_options),
         cmocka_unit_test(test_no_special_from_users),
     };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening files, directories and sharded sets: what is found, what is said, what is refused.
+ * Opens files, directories and sharded checkpoints: what is found, reported and refused.
  */
 #include "checkpoint.h"
 #include "failing.h"
@@ -18,7 +18,7 @@ static nib_allocator heap(void) { return nib__allocator_default(); }
     "\"" name "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[" offsets "]}"
 #define F32_2X2(name) "\"" name "\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}"
 
-/* The path inside the directory. */
+/* The path of `name` in the directory. */
 static const char *in(char out[512], const char *directory, const char *name)
 {
     snprintf(out, 512, "%s/%s", directory, name);
@@ -58,7 +58,8 @@ static void test_file(void **state)
     assert_string_equal(nib__checkpoint_at(cp, 1)->name, "norm.weight");
     assert_int_equal(nib__checkpoint_meta_count(cp), 4);
     assert_null(nib__checkpoint_find(cp, "nothing"));
-    /* An alias stands for a stored tensor; one that names nothing, or a stored name, is none. */
+    /* An alias names a stored tensor. An alias of a missing tensor, or of a stored name, is
+     * ignored. */
     assert_ptr_equal(nib__checkpoint_find(cp, "embed.weight"),
                      nib__checkpoint_find(cp, "head.weight"));
     assert_string_equal(nib__checkpoint_alias(cp, "embed.weight")->value, "head.weight");
@@ -68,7 +69,7 @@ static void test_file(void **state)
     assert_int_equal(nib__checkpoint_module_count(cp), 1);
     assert_string_equal(nib__checkpoint_module(cp, 0), "head");
     nib__checkpoint_close(cp);
-    /* With a config.json beside it the directory is known. */
+    /* A config.json beside the file makes the directory known. */
     write_text(dir, "config.json", "{}");
     cp = open_ok(path);
     assert_non_null(nib__checkpoint_directory(cp));
@@ -93,7 +94,7 @@ static void test_other_formats(void **state)
     expect_refused(path, NIB_UNSUPPORTED, "pickle outside a zip file");
     write_bytes(in(path, dir, "d.bin"), "\x80\002\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.", 16);
     expect_refused(path, NIB_UNSUPPORTED, "before 1.6");
-    /* A header of 640 bytes: its size reads as the beginning of a pickle. */
+    /* A header of 640 bytes: its size looks like the start of a pickle. */
     char header[700];
     snprintf(header, sizeof header, "{\"__metadata__\":{\"a\":\"%0*d\"},%s}", 640 - 88, 0,
              F32_2X2("a.weight"));
@@ -114,7 +115,7 @@ static void test_sparse_file(void **state)
     char dir[256], path[512];
     make_directory(dir);
     write_safetensors(dir, "big.safetensors", "{" U8("a", "0,1") "}", NULL, 1);
-    if (truncate(in(path, dir, "big.safetensors"), (off_t)1 << 42) == 0) /* 4 TiB of nothing */
+    if (truncate(in(path, dir, "big.safetensors"), (off_t)1 << 42) == 0) /* 4 TiB, sparse */
         expect_refused(path, NIB_BAD_INPUT, "after the last tensor");
     drop_directory(dir);
 }
@@ -168,8 +169,8 @@ static void test_quantization(void **state)
     drop_directory(dir);
 }
 
-/* What lies in no file is left alone: giving its pages back would lose it. */
-static void test_release(void **state)
+/* Release ignores memory outside the map: dropping its pages would lose the data. */
+static void test_release_ignores_unmapped_memory(void **state)
 {
     (void)state;
     enum { COUNT_OF = 64 * 512 };
@@ -227,7 +228,7 @@ static void test_shards(void **state)
     assert_int_equal(nib__checkpoint_meta_count(cp), 2);
     assert_int_equal(nib__checkpoint_ledger(cp)->note_count, 0);
     nib__checkpoint_close(cp);
-    cp = open_ok(in(path, dir, index_name)); /* the index itself, no config.json beside it */
+    cp = open_ok(in(path, dir, index_name)); /* the index file itself, without a config.json */
     assert_int_equal(nib__checkpoint_count(cp), 3);
     assert_non_null(nib__checkpoint_directory(cp));
     nib__checkpoint_close(cp);
@@ -309,7 +310,7 @@ static void test_bad_indexes(void **state)
     drop_directory(dir);
 }
 
-/* Words for people may differ between shards; what a weight means may not. */
+/* Informative metadata may differ between shards; metadata that describes a weight may not. */
 static void test_metadata_of_shards(void **state)
 {
     (void)state;
@@ -331,9 +332,8 @@ static void test_metadata_of_shards(void **state)
     drop_directory(dir);
 }
 
-/* Links of shards are followed: the Hugging Face cache is made of links to files elsewhere. Two
- * names of one file, as names are that differ in case where case does not count, hold a tensor
- * twice. */
+/* Symlinked shards are followed: the Hugging Face cache consists of links. Two names of one file,
+ * as on a file system that ignores case, store a tensor twice. */
 static void test_linked_shards(void **state)
 {
     (void)state;
@@ -354,7 +354,7 @@ static void test_linked_shards(void **state)
     drop_directory(other);
 }
 
-/* Every allocation fails once; nothing leaks and nothing is open afterwards. */
+/* Every allocation fails once; no memory leaks and no file stays open. */
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -391,7 +391,7 @@ static void test_tinystories(void **state)
     char path[512];
     nib_checkpoint *f32 = open_ok(in(path, data, "weights/TinyStories-656K/hf-f32"));
     nib_checkpoint *bf16 = open_ok(in(path, data, "weights/TinyStories-656K/hf-bf16"));
-    /* One table under two names in the F32 directory, whatever its config says. */
+    /* The F32 directory has one table under two names, whatever its config says. */
     const nib_meta *alias = nib__checkpoint_alias(f32, "model.embed_tokens.weight");
     assert_non_null(alias);
     assert_string_equal(alias->value, "lm_head.weight");
@@ -411,7 +411,7 @@ static void test_robustness_files(void **state)
     char path[512];
     for (size_t i = 0; i < COUNT(good); i++)
         nib__checkpoint_close(open_ok(in(path, data, good[i])));
-    /* Its author's writer left 5 bytes too many; safetensors' own reader refuses it likewise. */
+    /* Its author's writer left 5 extra bytes; safetensors' own reader refuses it too. */
     expect_refused(in(path, data, "robustness/las7/tiny.safetensors"), NIB_BAD_INPUT,
                    "5 bytes after the last tensor");
     expect_refused(in(path, data, "robustness/las7/tiny.gguf"), NIB_BAD_INPUT, "cut short");
@@ -473,7 +473,7 @@ int main(void)
         cmocka_unit_test(test_sparse_file),
         cmocka_unit_test(test_directory),
         cmocka_unit_test(test_quantization),
-        cmocka_unit_test(test_release),
+        cmocka_unit_test(test_release_ignores_unmapped_memory),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_bad_indexes),
         cmocka_unit_test(test_linked_shards),

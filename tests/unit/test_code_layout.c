@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights read through their store: rows in another order, columns of act-order, scales shared by
- * rows, and what packed layouts take.
+ * Weights read through their code layout: permuted rows, columns in act-order, scales shared by
+ * rows, and the values copied into packed layouts.
  */
 #include "scheme.h"
 
@@ -36,7 +36,7 @@ static void expect_row(const nib_weight *w, int64_t i, const float want[4])
     assert_memory_equal(row, want, sizeof row);
 }
 
-static void test_rows(void **state)
+static void test_permuted_rows(void **state)
 {
     (void)state;
     static const int32_t rows[2] = {2, 1};
@@ -50,7 +50,7 @@ static void test_rows(void **state)
     assert_int_equal(nib__weight_row_bytes(&w), 4);
 }
 
-static void test_order(void **state)
+static void test_columns_in_act_order(void **state)
 {
     (void)state;
     static const int32_t order[4] = {3, 0, 2, 1};
@@ -63,7 +63,7 @@ static void test_shared_scales(void **state)
 {
     (void)state;
     nib_weight w = weight();
-    w.scale_rows = 3; /* rows 0 to 2 have the first, row 3 the second */
+    w.scale_rows = 3; /* rows 0 to 2 share the first, row 3 has the second */
     expect_row(&w, 2, (const float[4]){-1, -2, -6, -8});
     expect_row(&w, 3, (const float[4]){-20, -24, -56, -64});
     assert_int_equal(nib__weight_bytes(&w), 16 + 2 * 2 * 4);
@@ -80,7 +80,7 @@ static void test_tensor_scale(void **state)
     expect_row(&w, 0, (const float[4]){0, 0.5F, 2, 3});
 }
 
-static void test_put(void **state)
+static void test_copies_scales_and_zeros(void **state)
 {
     (void)state;
     static const double wide[8] = {0.1, 2, 3, 4, 5, 6, 7, 8};
@@ -99,7 +99,7 @@ static void test_put(void **state)
     assert_int_equal(nib__weight_int_zero(&w, 1, 1), 3);
 }
 
-/* f64 is read as the f32 nearest to it, whole rows and pieces. */
+/* f64 is read as the nearest f32, in whole rows and in pieces. */
 static void test_f64(void **state)
 {
     (void)state;
@@ -122,8 +122,8 @@ static void test_f64(void **state)
     assert_int_equal(nib__weight_bytes(&w), 48);
 }
 
-/* Whole zero points that are stored as floats are integers to all who ask. */
-static void test_float_zeros(void **state)
+/* Integer zero points stored as floats are read as integers everywhere. */
+static void test_float_zeros_read_as_integers(void **state)
 {
     (void)state;
     static const nib_type types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16, NIB_TYPE_F64};
@@ -145,7 +145,7 @@ static void test_float_zeros(void **state)
                 int8_t packed[2] = {0, 99};
                 nib__weight_put_zeros(&w, i, g, 1, packed, 0);
                 assert_true((float)packed[0] == zeros[2 * i + g]);
-                assert_int_equal(packed[1], 99); /* one byte */
+                assert_int_equal(packed[1], 99); /* only one byte is written */
                 assert_true(nib__weight_zero(&w, i, g) == zeros[2 * i + g]);
                 assert_int_equal(nib__weight_int_zero(&w, i, g), (int64_t)zeros[2 * i + g]);
             }
@@ -153,7 +153,7 @@ static void test_float_zeros(void **state)
     }
 }
 
-/* Zero points of I32, one for each scale, as numbers and in values. */
+/* I32 zero points, one per scale, read directly and in dequantized values. */
 static void test_wide_zeros(void **state)
 {
     (void)state;
@@ -173,10 +173,14 @@ static void test_wide_zeros(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),          cmocka_unit_test(test_order),
-        cmocka_unit_test(test_shared_scales), cmocka_unit_test(test_tensor_scale),
-        cmocka_unit_test(test_put),           cmocka_unit_test(test_f64),
-        cmocka_unit_test(test_float_zeros),   cmocka_unit_test(test_wide_zeros),
+        cmocka_unit_test(test_permuted_rows),
+        cmocka_unit_test(test_columns_in_act_order),
+        cmocka_unit_test(test_shared_scales),
+        cmocka_unit_test(test_tensor_scale),
+        cmocka_unit_test(test_copies_scales_and_zeros),
+        cmocka_unit_test(test_f64),
+        cmocka_unit_test(test_float_zeros_read_as_integers),
+        cmocka_unit_test(test_wide_zeros),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * GGUF's block types as weights: values equal those of PyPI's gguf bit for bit
- * (tests/golden/gguf_blocks.txt), whatever part of a row is asked for; and what packed layouts
- * take.
+ * (tests/golden/gguf_blocks.txt), for any part of a row; and the values copied into packed layouts.
  */
 #include "file.h"
 #include "scheme.h"
@@ -32,7 +31,7 @@ static nib_type type_of(const char *name)
     return NIB_TYPE_NONE;
 }
 
-/* The next word of the line as bytes. */
+/* Parses the next word of the line as bytes. */
 static uint8_t *take_hex(char **at, size_t size)
 {
     uint8_t *out = malloc(size);
@@ -44,7 +43,7 @@ static uint8_t *take_hex(char **at, size_t size)
     return out;
 }
 
-/* Calls back for every line. */
+/* Calls back for each line of the golden file. */
 static int each_golden(void (*look)(const golden *g))
 {
     const nib_allocator a = nib__allocator_default();
@@ -79,7 +78,7 @@ static nib_weight weight_of(const golden *g)
     return w;
 }
 
-/* Bit for bit, but that a zero has no sign: e2m1 has one of -0, which ggml reads as 0. */
+/* Compares bits, except the sign of zero: e2m1 has a -0, which ggml reads as 0. */
 static void look_at_values(const golden *g)
 {
     const nib_weight w = weight_of(g);
@@ -102,7 +101,7 @@ static void test_values(void **state)
     assert_int_equal(each_golden(look_at_values), 20);
 }
 
-/* Any part of a row is that part of the whole. */
+/* Reading part of a row equals that part of the whole row. */
 static void look_at_parts(const golden *g)
 {
     const nib_weight w = weight_of(g);
@@ -128,7 +127,7 @@ static void test_parts(void **state)
     assert_int_equal(each_golden(look_at_parts), 20);
 }
 
-/* A packed scale is of the type that the weight says, and loses nothing. */
+/* A packed scale has the weight's scale type and loses nothing. */
 static void look_at_packing(const golden *g)
 {
     const nib_weight w = weight_of(g);
@@ -157,14 +156,14 @@ static void look_at_packing(const golden *g)
         }
 }
 
-static void test_packing(void **state)
+static void test_packed_scales_lose_nothing(void **state)
 {
     (void)state;
     assert_int_equal(each_golden(look_at_packing), 20);
 }
 
-/* Where 8 scales more make a zero point that f32 rounds, values are off by its last bit. */
-static void test_large_zero(void **state)
+/* Adding 8 scales gives a zero point that f32 rounds, so values are off by its last bit. */
+static void test_rounded_zero_point(void **state)
 {
     (void)state;
     uint8_t block[20] = {0};
@@ -184,14 +183,14 @@ static void test_large_zero(void **state)
     }
 }
 
-static void test_other_types(void **state)
+static void test_types_and_sizes(void **state)
 {
     (void)state;
     nib_weight w;
     assert_false(nib__block_weight(&w, NIB_TYPE_F32, 1, 32, NULL));
     assert_false(nib__type_is_block(NIB_TYPE_F32));
     assert_int_equal(nib__type_block(NIB_TYPE_F32), 1);
-    assert_int_equal(nib__type_find("Q4_0", 4), NIB_TYPE_NONE); /* no dtype of safetensors */
+    assert_int_equal(nib__type_find("Q4_0", 4), NIB_TYPE_NONE); /* not a dtype of safetensors */
     uint64_t bytes;
     assert_true(nib__tensor_bytes(&bytes, NIB_TYPE_Q6_K, (const int64_t[]){3, 512}, 2));
     assert_int_equal(bytes, 3 * 2 * 210);
@@ -203,9 +202,11 @@ static void test_other_types(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),      cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_packing),     cmocka_unit_test(test_large_zero),
-        cmocka_unit_test(test_other_types),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_packed_scales_lose_nothing),
+        cmocka_unit_test(test_rounded_zero_point),
+        cmocka_unit_test(test_types_and_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * config.json and generation_config.json: every key that is taken, every reason to refuse with the
- * name of what is refused, and the table of rotations.
+ * config.json and generation_config.json: every key that is read, every refusal and the key it
+ * names, and the rope tables.
  */
 #include "generation_config.h"
 
@@ -83,7 +83,7 @@ static void test_architectures(void **state)
     close_parsed(&p);
     open_config(&p, "qwen3", "\"attention_bias\":true");
     assert_true(p.config.qkv_bias && p.config.o_bias);
-    assert_int_equal(p.config.head_dim, 128); /* as transformers, where the key is absent */
+    assert_int_equal(p.config.head_dim, 128); /* transformers' default if the key is absent */
     close_parsed(&p);
     open_config(&p, "mistral", "\"sliding_window\":null");
     assert_int_equal(p.status, NIB_OK);
@@ -91,8 +91,8 @@ static void test_architectures(void **state)
     close_parsed(&p);
 }
 
-/* What is absent is what transformers takes; null means "derive it". */
-static void test_absent(void **state)
+/* Absent keys have transformers' defaults; null means "derive it". */
+static void test_absent_keys_have_defaults(void **state)
 {
     (void)state;
     parsed p;
@@ -150,7 +150,7 @@ static void test_rope_scaling(void **state)
     assert_true(p.config.rope_factor == 32 && p.config.rope_low == 1 && p.config.rope_high == 4);
     assert_int_equal(p.config.rope_original, 8192);
     close_parsed(&p);
-    /* transformers 5 puts theta inside */
+    /* transformers 5 nests theta */
     open_config(&p, "qwen3",
                 "\"rope_parameters\":{\"rope_theta\":1000000.0,\"rope_type\":\"default\"}");
     assert_int_equal(p.status, NIB_OK);
@@ -168,8 +168,8 @@ static void test_rope_scaling(void **state)
 
 #define YARN "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
 
-/* Each error names the key or value, and where it stands. */
-static void test_refuses(void **state)
+/* Each error names the key or value, and the file. */
+static void test_refuses_with_the_key(void **state)
 {
     (void)state;
     static const struct {
@@ -290,7 +290,7 @@ static void test_refuses(void **state)
     }
 }
 
-/* What changes nothing is taken silently; what is not known, and what names code, is noted. */
+/* Neutral values are accepted silently; unknown keys and keys that name code get a ledger line. */
 static void test_neutral_and_noted(void **state)
 {
     (void)state;
@@ -343,8 +343,8 @@ static void test_forms_of_text(void **state)
     close_parsed(&p);
 }
 
-/* Memory that runs out at any request is that error, and nothing leaks. */
-static void test_memory(void **state)
+/* Whichever allocation fails, parsing returns NIB_NO_MEMORY and leaks nothing. */
+static void test_failing_allocations(void **state)
 {
     (void)state;
     static const char text[] =
@@ -378,8 +378,8 @@ static nib_status generation(nib_generation *out, const char *text, nib_err *err
     return nib__generation_parse(out, "generation_config.json", text, strlen(text), NULL, err);
 }
 
-/* What would choose other tokens and is not built is said. */
-static void test_generation_notes(void **state)
+/* An unsupported setting that would change tokens gets a ledger line. */
+static void test_unsupported_generation_keys(void **state)
 {
     (void)state;
     static const char text[] =
@@ -431,7 +431,7 @@ static void test_generation(void **state)
     assert_int_equal(generation(&g, "[]", &err), NIB_BAD_INPUT);
 }
 
-/* ---- rotations ---- */
+/* ---- rope tables ---- */
 
 /* Frequencies of Llama 3.2 1B as transformers 5.23 computes them (LlamaRotaryEmbedding.inv_freq).
  */
@@ -455,11 +455,11 @@ static void test_llama3_frequencies(void **state)
                           .rope_original = 8192};
     static float table[2 * 64];
     nib__rope_table(table, &c, 0, 1, 0, 1);
-    nib__rope_table(table, &c, 0, 2, 1, 2); /* the rest of it */
+    nib__rope_table(table, &c, 0, 2, 1, 2); /* the remaining position */
     for (size_t i = 0; i < COUNT(golden); i++) {
         const float *at_1 = table + 64; /* the angle at position 1 is the frequency */
         const double angle = atan2((double)at_1[32 + golden[i].pair], (double)at_1[golden[i].pair]);
-        /* theirs is computed in f32, with a cancellation where two frequencies blend */
+        /* theirs is computed in f32, with cancellation where two frequencies blend */
         assert_true(fabs(angle / golden[i].frequency - 1.0) < 4e-7);
         assert_true(table[golden[i].pair] == 1.0f && table[32 + golden[i].pair] == 0.0f);
     }
@@ -485,7 +485,7 @@ static void test_scaled_frequencies(void **state)
          0x1.353bd3fd8bbe4p+0,
          {0x1p+0, 0x1.f9f6e4p-3, 0x1.ccccce0p-5, 0x1.6432fp-7, 0x1.47ae14p-10, 0x1.9e7c7p-12,
           0x1.0624dep-13, 0x1.4b96cp-15}},
-        /* the top's goes before the object's */
+        /* the top-level key overrides the nested one */
         {"\"original_max_position_embeddings\":512,\"rope_scaling\":{\"type\":\"yarn\","
          "\"factor\":8.0,\"original_max_position_embeddings\":999}",
          4096,
@@ -554,7 +554,7 @@ static void test_scaled_frequencies(void **state)
     }
 }
 
-/* What is not done as config.json says has a line. */
+/* Whatever rope does other than config.json says gets a ledger line. */
 static void test_rope_lines(void **state)
 {
     (void)state;
@@ -590,8 +590,7 @@ static void test_rope_lines(void **state)
     close_parsed(&p);
 }
 
-/* What is written is read back as the same architecture. */
-/* Lists of both, which then are taken off, so that the rest can be compared. */
+/* Compares the lists of both, then clears them so that the rest can be compared. */
 static void same_lists(nib_config *a, nib_config *b)
 {
     const size_t layers = (size_t)a->layers, pairs = (size_t)nib__config_rope_dims(a) / 2;
@@ -638,7 +637,8 @@ static void expect_round_trip(const char *type, const char *more)
     nib__arena_free(&q.arena);
 }
 
-static void test_write(void **state)
+/* A written config is read back as the same architecture. */
+static void test_config_round_trip(void **state)
 {
     (void)state;
     expect_round_trip("llama", "");
@@ -696,7 +696,7 @@ static void test_write(void **state)
                       "\"original_max_position_embeddings\":64,\"llama_4_scaling_beta\":0.1}");
 }
 
-/* The divisors of a GGUF's rope_freqs become llama3's parameters, if they are some model's. */
+/* The divisors of a GGUF's rope_freqs become llama3 parameters, if any produce them. */
 static void test_write_divisors(void **state)
 {
     (void)state;
@@ -719,7 +719,7 @@ static void test_write_divisors(void **state)
     assert_int_equal(nib__config_write(&text, &p.config, &err), NIB_OK);
     assert_non_null(strstr(text.at, "\"rope_type\": \"llama3\""));
     assert_non_null(strstr(text.at, "\"factor\": 32,"));
-    p.config.rope = NIB_ROPE_LINEAR; /* scaled besides */
+    p.config.rope = NIB_ROPE_LINEAR; /* also scaled */
     nib__text_clear(&text);
     assert_int_equal(nib__config_write(&text, &p.config, &err), NIB_UNSUPPORTED);
     p.config.rope = NIB_ROPE_PLAIN;
@@ -731,7 +731,7 @@ static void test_write_divisors(void **state)
     close_parsed(&p);
 }
 
-static void test_rotations_far_out(void **state)
+static void test_rotations_at_large_positions(void **state)
 {
     (void)state;
     enum { DIM = 8, COUNT_OF = 40000 };
@@ -756,20 +756,20 @@ int main(void)
         cmocka_unit_test(test_takes_sizes),
         cmocka_unit_test(test_takes_options),
         cmocka_unit_test(test_architectures),
-        cmocka_unit_test(test_absent),
+        cmocka_unit_test(test_absent_keys_have_defaults),
         cmocka_unit_test(test_dtypes),
         cmocka_unit_test(test_rope_scaling),
-        cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_refuses_with_the_key),
         cmocka_unit_test(test_neutral_and_noted),
         cmocka_unit_test(test_forms_of_text),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_failing_allocations),
         cmocka_unit_test(test_generation),
-        cmocka_unit_test(test_generation_notes),
+        cmocka_unit_test(test_unsupported_generation_keys),
         cmocka_unit_test(test_llama3_frequencies),
         cmocka_unit_test(test_scaled_frequencies),
         cmocka_unit_test(test_rope_lines),
-        cmocka_unit_test(test_rotations_far_out),
-        cmocka_unit_test(test_write),
+        cmocka_unit_test(test_rotations_at_large_positions),
+        cmocka_unit_test(test_config_round_trip),
         cmocka_unit_test(test_write_divisors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

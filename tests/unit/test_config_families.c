@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What families take of config.json beyond sizes: windows and rotation by layer, numbers and flags
- * of their own, what transformers takes where a key is absent, and what is refused.
+ * What families read from config.json beyond sizes: windows and rotation per layer, their own
+ * numbers and flags, transformers' defaults for absent keys, and refusals.
  */
 #include "ledger_lines.h"
 #include "published.h"
 
-/* Which layers of SmolLM3 rotate by positions: as "1" and "0", or NULL where it is refused. */
+/* Expects which layers of SmolLM3 use rope: "1" and "0", or NULL if the config is refused. */
 static void expect_rope(const char *more, const char *layers, const char *says)
 {
     parsed p;
@@ -45,7 +45,7 @@ static void test_layers_without_rope(void **state)
     close_parsed(&p);
 }
 
-/* What transformers takes where a key is absent. */
+/* Absent keys have transformers' defaults. */
 static void test_absent_keys(void **state)
 {
     (void)state;
@@ -76,7 +76,7 @@ static void test_absent_keys(void **state)
     close_parsed(&p);
 }
 
-/* Older names of longrope, and which context its numbers are taken from. */
+/* Older names of longrope, and the context from which its values are derived. */
 static void test_longrope(void **state)
 {
     (void)state;
@@ -97,7 +97,7 @@ static void test_longrope(void **state)
         close_parsed(&p);
     }
     open_config(&p, "phi3", "\"rope_scaling\":{\"type\":\"longrope\"," LISTS "}");
-    assert_int_equal(p.config.rope_original, 4096); /* where no place has it */
+    assert_int_equal(p.config.rope_original, 4096); /* if no key gives it */
     close_parsed(&p);
     open_config(&p, "phi3", "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}");
     assert_says(&p, "not supported for phi3; default and longrope are");
@@ -133,8 +133,8 @@ static void test_longrope(void **state)
     "\"partial_rotary_factor\":0.5,\"rms_norm_eps\":1e-05,\"max_position_embeddings\":32768,"      \
     "\"eos_token_id\":[151329,151336,151338],\"pad_token_id\":151329,\"vocab_size\":151552,"
 
-/* Published models: no key is unread, there are as many weights as their cards say, and a plan is
- * as asked. */
+/* Published models: every key is read, the number of weights matches the model card, and the plan
+ * is as asked. */
 static void test_published(void **state)
 {
     static const struct {
@@ -236,8 +236,8 @@ static void test_published(void **state)
     }
 }
 
-/* Numbers that a family reads, given and absent. */
-static void test_own_keys(void **state)
+/* Keys of one family, given and absent. */
+static void test_keys_of_one_family(void **state)
 {
     (void)state;
     parsed p;
@@ -259,7 +259,7 @@ static void test_own_keys(void **state)
     assert_true(p.config.local_theta == 5000 && nib__config_ropes(&p.config) == 2);
     assert_true(p.config.qk_norm && p.config.embed_scale == 8);
     close_parsed(&p);
-    /* as transformers 5 writes it */
+    /* as written by transformers 5 */
     open_config(&p, "gemma3_text",
                 "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"default\","
                 "\"rope_theta\":777},\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8,"
@@ -284,7 +284,8 @@ static void test_own_keys(void **state)
     close_parsed(&p);
 }
 
-/* What changes the result and is not built, of a family that has such keys. */
+/* A family's own keys are refused with values that would change the result and are not supported.
+ */
 static void test_refused_keys(void **state)
 {
     static const struct {
@@ -355,8 +356,8 @@ static void expect_elsewhere(const nib_family_row *family, const nib_family_key 
     close_parsed(&p);
 }
 
-/* A key of one family is refused by every other, unless its value changes nothing. */
-static void test_keys_of_others(void **state)
+/* Other families refuse a family's key, unless its value is neutral. */
+static void test_keys_of_other_families_are_refused(void **state)
 {
     (void)state;
     for (size_t f = 0; nib__family_at(f) != NULL; f++)
@@ -366,20 +367,20 @@ static void test_keys_of_others(void **state)
                     expect_elsewhere(nib__family_at(f), k);
 }
 
-/* Which layers have a window, of a model of two. */
+/* Which layers of a two-layer model have a window. */
 static void test_windows(void **state)
 {
     (void)state;
     static const struct {
         const char *arch, *json;
         int64_t windows[2];
-        const char *says; /* NULL: taken */
+        const char *says; /* NULL: accepted */
     } cases[] = {
         {"mistral", "\"sliding_window\":512", {512, 512}, NULL},
         {"mistral", "\"sliding_window\":null", {0, 0}, NULL},
-        {"mistral", "\"vocab_size\":300", {4096, 4096}, NULL}, /* where the key is absent */
+        {"mistral", "\"vocab_size\":300", {4096, 4096}, NULL}, /* the key is absent */
         {"qwen2", "\"sliding_window\":512,\"use_sliding_window\":false", {0, 0}, NULL},
-        /* from layer 28 on, where max_window_layers is absent */
+        /* from layer 28 on, as max_window_layers is absent */
         {"qwen2", "\"sliding_window\":512,\"use_sliding_window\":true", {0, 0}, NULL},
         {"qwen2",
          "\"sliding_window\":512,\"use_sliding_window\":true,\"max_window_layers\":1",
@@ -396,7 +397,7 @@ static void test_windows(void **state)
          "\"sliding_window\":512,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
          {0},
          "but use_sliding_window is not true"},
-        /* layers without positions have it */
+        /* layers without rope have the window */
         {"smollm3",
          "\"use_sliding_window\":true,\"sliding_window\":512,\"no_rope_layers\":[1,0]",
          {0, 512},
@@ -406,7 +407,7 @@ static void test_windows(void **state)
          "\"use_sliding_window\":true,\"sliding_window\":512,\"max_window_layers\":0",
          {0, 0},
          NULL},
-        /* not every family reads layer_types */
+        /* not all families read layer_types */
         {"llama",
          "\"sliding_window\":512,\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]",
          {0, 0},
@@ -426,7 +427,7 @@ static void test_windows(void **state)
         {"cohere2", "\"sliding_window_pattern\":1", {0}, "no layer of cohere2 would use RoPE"},
         {"cohere2", "\"sliding_window_pattern\":0", {0}, "of at least 1 is expected"},
         {"exaone4", "\"sliding_window\":null", {0, 0}, NULL},
-        {"exaone4", "\"rope_theta\":1000000", {4096, 4096}, NULL}, /* where the key is absent */
+        {"exaone4", "\"rope_theta\":1000000", {4096, 4096}, NULL}, /* the key is absent */
         {"exaone4", "\"sliding_window\":8,\"sliding_window_pattern\":2", {8, 0}, NULL},
         {"exaone4", "\"sliding_window\":8,\"sliding_window_pattern\":\"GL\"", {0, 8}, NULL},
         {"gemma2", "\"sliding_window\":8", {8, 0}, NULL},
@@ -465,13 +466,13 @@ static void test_windows(void **state)
     }
 }
 
-/* Keys that choose layers have a line where others have a window, and only there; so has an
- * activation beside the one that decides. */
-static void test_lines(void **state)
+/* Keys that choose layers get a ledger line only if they contradict the windows used; so does a
+ * second activation key that is overruled. */
+static void test_ignored_keys_get_a_line(void **state)
 {
     static const struct {
         const char *arch, *json;
-        const char *name; /* of the only line; NULL: there is none */
+        const char *name; /* of the only line; NULL: no line */
     } cases[] = {
         {"llama", "\"max_window_layers\":1", NULL},
         {"smollm3", "\"max_window_layers\":28", NULL},
@@ -520,8 +521,8 @@ static void test_lines(void **state)
     }
 }
 
-/* Families whose own key says which biases there are do not read attention_bias. */
-static void test_own_biases(void **state)
+/* Families with their own key for biases do not read attention_bias. */
+static void test_families_with_their_own_bias_key(void **state)
 {
     static const char *const families[] = {"stablelm", "starcoder2"};
     (void)state;
@@ -538,8 +539,8 @@ static void test_own_biases(void **state)
     }
 }
 
-/* Layers of EXAONE 4 rotate by positions where they have a window, and all do without windows. */
-static void test_rotating_windows(void **state)
+/* EXAONE 4 uses rope in layers with a window, and in all layers if there are no windows. */
+static void test_exaone4_rope_follows_windows(void **state)
 {
     (void)state;
     parsed p;
@@ -553,7 +554,7 @@ static void test_rotating_windows(void **state)
                 "\"sliding_window\":8,\"layer_types\":[\"full_attention\",\"full_attention\"]");
     assert_says(&p, "no layer of exaone4 would use RoPE");
     close_parsed(&p);
-    /* a window that is not done as a list says it is told */
+    /* a list that is not followed gets a ledger line */
     open_config(
         &p, "llama",
         "\"sliding_window\":null,\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]");
@@ -568,13 +569,13 @@ int main(void)
         cmocka_unit_test(test_absent_keys),
         cmocka_unit_test(test_longrope),
         cmocka_unit_test(test_published),
-        cmocka_unit_test(test_own_keys),
+        cmocka_unit_test(test_keys_of_one_family),
         cmocka_unit_test(test_refused_keys),
-        cmocka_unit_test(test_keys_of_others),
+        cmocka_unit_test(test_keys_of_other_families_are_refused),
         cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_own_biases),
-        cmocka_unit_test(test_rotating_windows),
+        cmocka_unit_test(test_ignored_keys_get_a_line),
+        cmocka_unit_test(test_families_with_their_own_bias_key),
+        cmocka_unit_test(test_exaone4_rope_follows_windows),
     };
     return cmocka_run_group_tests(tests, open_published, close_published);
 }

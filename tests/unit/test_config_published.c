@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The common sizes of every family, by the numbers of their published config.json: each is taken
- * without a line in the ledger, its matrices hold as many weights as its card says, and it is
+ * The common sizes of every family, with the values of their published config.json: each parses
+ * without a ledger line, its matrices have as many weights as the model card says, and it is
  * planned as asked. Phi, GLM and the largest models of Cohere and StableLM are in
  * test_config_families.c.
  */
@@ -74,7 +74,7 @@ typedef struct published {
     int width, ffn, layers, heads, kv_heads, vocab, context;
     double billions; /* weights in matrices, a tied head counted once */
     int window;      /* 0: none */
-    int period;      /* layer_types: every so many-th layer sees everything; 0: it is not given */
+    int period;      /* layer_types: every period-th layer has full attention; 0: key absent */
     const char *more;
 } published;
 
@@ -213,8 +213,8 @@ static void test_published(void **state)
         check(&models[i]);
 }
 
-/* Every family has one here, or in test_config_families.c. */
-static void test_families(void **state)
+/* Every family has a model here or in test_config_families.c. */
+static void test_every_family_has_a_model(void **state)
 {
     static const char *const elsewhere[] = {"phi3", "glm", "glm4"};
     (void)state;
@@ -234,7 +234,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_published),
-        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_every_family_has_a_model),
     };
     return cmocka_run_group_tests(tests, open_published, close_published);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Constrained decoding: every text that masks allow is of its schema, masks are what taking every
- * token says, and there is always a way on.
+ * Constrained decoding: every text that masks allow conforms to its schema, masks allow exactly the
+ * tokens that are accepted, and generation never gets stuck.
  */
 #include "constraining.h"
 #include "failing.h"
@@ -53,7 +53,7 @@ static const char *const schemas[] = {
     "\"additionalProperties\":false}}}",
     "{\"allOf\":[{\"$ref\":\"#/definitions/x\"}],\"title\":\"t\",\"default\":{\"any\":[]},"
     "\"definitions\":{\"x\":{\"type\":[\"boolean\",\"array\"],\"maxItems\":0}}}",
-    /* Strings of which some are given and others may be any. */
+    /* Strings, some constant and others free. */
     "{\"type\":\"array\",\"items\":{\"anyOf\":[{\"enum\":[\"ab\",\"a\\\"\",\"abc\\n\",\"the\",\"\"]"
     "},"
     "{\"type\":\"string\",\"maxLength\":2},{\"type\":\"string\",\"format\":\"time\"}]}}",
@@ -63,7 +63,7 @@ static const char *const schemas[] = {
     "{\"anyOf\":[{\"type\":\"object\",\"properties\":{\"the\":{\"type\":\"string\"}},"
     "\"required\":[\"the\"]},{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}]"
     "}",
-    /* Alternatives that stay open while what is inside differs. */
+    /* Alternatives that stay open while their contents differ. */
     "{\"anyOf\":[{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"}"
     "}},"
     "{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"string\","
@@ -71,7 +71,7 @@ static const char *const schemas[] = {
     "\"minItems\":2,\"maxItems\":2}]}",
 };
 
-/* Texts of one schema, each validated. */
+/* Random texts of one schema, each validated. */
 static size_t walk_schema(const constraining *c, const char *schema, int walks)
 {
     const nib_allocator a = nib__allocator_default();
@@ -139,7 +139,7 @@ static void test_walks_of_known_tokenizers(void **state)
     }
 }
 
-/* ---- a mask is what taking each token says ---- */
+/* ---- masks against accepting each token ---- */
 
 static void check_masks(const char *tokenizer, int walks, int steps)
 {
@@ -160,7 +160,7 @@ static void test_masks(void **state)
     check_masks(SHIPPED, 2, 50);
 }
 
-/* ---- texts that may be and that may not ---- */
+/* ---- accepted and refused texts ---- */
 
 static void expect_texts(const char *schema, const char *const *yes, const char *const *no)
 {
@@ -217,7 +217,7 @@ static void test_numbers(void **state)
                  TEXTS("-2", "-2.4", "0", "2", "-0", "-1000000000"));
 }
 
-/* Every number of a range against its bounds. */
+/* Every integer of a range against bounds. */
 static void test_integer_bounds(void **state)
 {
     static const int bounds[][2] = {{0, 0},    {3, 120},    {-7, 5},      {10, 19},   {-120, -13},
@@ -265,7 +265,7 @@ static void test_formats(void **state)
 static void test_objects(void **state)
 {
     (void)state;
-    /* In the order of the schema, those that are not required left out or not. */
+    /* Keys in the order of the schema; optional ones may be left out. */
     expect_texts(
         "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"},"
         "\"c\":{\"type\":\"null\"}},\"required\":[\"b\"],\"additionalProperties\":false}",
@@ -275,7 +275,7 @@ static void test_objects(void **state)
               "{\"b\":null,\"b\":null}", "{\"b\":null,}", "{\"b\":null \"c\":null}", "{\"d\":null}",
               "{\"b\":1}", "{b:null}", "{\"a\":null,\"c\":null}", "{\"\\u0062\":null}",
               "{\"bb\":null}"));
-    /* Other keys come last and are none of the names, however they are spelled. */
+    /* Additional keys come last and may not repeat a declared name in any spelling. */
     expect_texts("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"null\"},\"\\u0001\\/"
                  "\":{\"type\":\"null\"}},"
                  "\"additionalProperties\":{\"type\":\"integer\"}}",
@@ -300,7 +300,7 @@ static void test_arrays(void **state)
         "{\"type\":\"integer\"}}",
         TEXTS("[]", "[\"a\"]", "[\"a\",null]", "[\"a\",null,1,2]"),
         TEXTS("[null]", "[\"a\",1]", "[\"a\",null,null]"));
-    /* Values that are of one schema in two alternatives. */
+    /* Values that match two alternatives. */
     expect_texts(
         "{\"anyOf\":[{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/x\"},\"minItems\":2},"
         "{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/x\"},\"maxItems\":1}],"
@@ -309,7 +309,7 @@ static void test_arrays(void **state)
     expect_texts("{\"type\":\"array\",\"maxItems\":0}", TEXTS("[]", "[ ]"), TEXTS("[1]"));
 }
 
-static void test_space(void **state)
+static void test_whitespace(void **state)
 {
     (void)state;
     expect_texts("{\"type\":\"object\"}",
@@ -333,21 +333,21 @@ static size_t nested(const constraining *c, const char *schema, const char *open
     return n;
 }
 
-/* No nesting past 64, and what is taken up can always be completed. */
+/* Nesting ends at 64, and every accepted beginning can be completed. */
 static void test_depth(void **state)
 {
     constraining c = open_constraining(SHIPPED);
     (void)state;
     assert_int_equal(nested(&c, "{}", "[", 1000), 64);
     assert_int_equal(nested(&c, "{\"type\":\"object\"}", "{\"a\":", 1000), 64);
-    /* Each needs two more below it to end. */
+    /* Each list needs two more levels to end. */
     assert_int_equal(
         nested(&c,
                "{\"type\":\"array\",\"items\":{\"$ref\":\"#\"},\"prefixItems\":[{\"anyOf\":["
                "{\"$ref\":\"#\"},{\"const\":[[1]]}]}],\"minItems\":1}",
                "[", 1000),
         62 + 2);
-    /* 15 alternatives, and each of them again in all of them. */
+    /* 15 alternatives, each containing all of them again. */
     nib_text text;
     const nib_allocator a = nib__allocator_default();
     nib__text_init(&text, &a);
@@ -358,7 +358,7 @@ static void test_depth(void **state)
     nib__text_str(&text, "]}");
     assert_true(nested(&c, text.at, "[", 1000) == 64);
     assert_true(walk_schema(&c, text.at, 5) > 0);
-    /* More alternatives at one nesting than are followed: 4 lists of lists of 12 kinds. */
+    /* More alternatives at one nesting than the limit: 4 lists of lists of 12 kinds. */
     nib__text_clear(&text);
     nib__text_str(&text, "{\"anyOf\":[{\"type\":\"null\"}");
     for (int i = 0; i < 4; i++) {
@@ -376,8 +376,8 @@ static void test_depth(void **state)
     close_constraining(&c);
 }
 
-/* A number that nothing can make longer, and one that is complete and may go on. */
-static void test_ended(void **state)
+/* A number that cannot get longer, and one that is complete but may continue. */
+static void test_complete_and_ended_numbers(void **state)
 {
     constraining c = open_constraining(SHIPPED);
     nib_constraint *constraint = open_constraint(&c, "{\"enum\":[1,12,[]]}");
@@ -400,8 +400,8 @@ static void test_ended(void **state)
     close_constraining(&c);
 }
 
-/* Special tokens, ids without a token and ids of no vocabulary are never allowed. */
-static void test_other_ids(void **state)
+/* Special tokens, ids without a token and ids outside the vocabulary are never allowed. */
+static void test_special_and_unknown_ids_are_refused(void **state)
 {
     const nib_allocator a = nib__allocator_default();
     constraining c = open_constraining(BYTES);
@@ -431,8 +431,8 @@ static void test_other_ids(void **state)
     close_constraining(&c);
 }
 
-/* A vocabulary that cannot spell JSON is refused where it is opened. */
-static void test_spelling(void **state)
+/* A vocabulary that cannot spell JSON is refused when opened. */
+static void test_vocabulary_must_spell_json(void **state)
 {
     const nib_allocator a = nib__allocator_default();
     nib_tokenizer *t = parse_text(
@@ -496,11 +496,11 @@ int main(void)
         cmocka_unit_test(test_formats),
         cmocka_unit_test(test_objects),
         cmocka_unit_test(test_arrays),
-        cmocka_unit_test(test_space),
+        cmocka_unit_test(test_whitespace),
         cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_ended),
-        cmocka_unit_test(test_other_ids),
-        cmocka_unit_test(test_spelling),
+        cmocka_unit_test(test_complete_and_ended_numbers),
+        cmocka_unit_test(test_special_and_unknown_ids_are_refused),
+        cmocka_unit_test(test_vocabulary_must_spell_json),
         cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls of tools, as masks allow them: in the formats of known models, alone and behind free text,
- * of declared names with arguments of their schemas and nothing else.
+ * Tool calls under masks: in the formats of known models, alone or after free text, and only with
+ * declared names and arguments that conform to their schemas.
  */
 #include "constraint_calls.h"
 
@@ -31,14 +31,14 @@ static const nib_call_format bare = {
     .middle = {TEXT("\", \"parameters\": ")},
     .last = {TEXT("}")},
 };
-/* An array behind a special token, with ids. */
+/* An array after a special token, with ids. */
 static const nib_call_format array = {
     .before = {TEXT("</s> [{\"name\": \"")},
     .middle = {TEXT("\", \"arguments\": ")},
     .next = {TEXT(", \"id\": \"IIIII\"}, {\"name\": \""), 9, 5},
     .last = {TEXT(", \"id\": \"IIIII\"}]"), 9, 5},
 };
-/* Special tokens alone around names and arguments; nothing behind the last. */
+/* Only special tokens around names and arguments; nothing after the last. */
 static const nib_call_format marks = {
     .before = {TEXT("</s>")},
     .middle = {TEXT("<s>")},
@@ -122,8 +122,8 @@ static void test_texts(void **state)
     close_constraining(&c);
 }
 
-/* Where nothing may follow, and where an end of the text may come. */
-static void test_ends(void **state)
+/* Where nothing may follow, and where the text may end. */
+static void test_where_the_text_may_end(void **state)
 {
     static const char text[] = "<call>\n" GET;
     nib_constraint_state s;
@@ -166,7 +166,7 @@ static void test_free_text(void **state)
     assert_int_equal(nib__calls_part(&s), NIB_CALL_AROUND);
     assert_false(nib__constraint_complete(&s));
     nib__constraint_close(constraint);
-    /* a bare object is a call where the text begins with it, and nowhere else */
+    /* a bare object is a call only at the beginning of the text */
     constraint = open_calls(&c, &bare, true, false);
     expect_text(&c, constraint, true, "{\"name\": \"get_all\", \"parameters\": {}}");
     expect_text(&c, constraint, false, "{\"name\": \"get_all\", \"parameters\": []}");
@@ -198,7 +198,7 @@ static void test_special_tokens(void **state)
         assert_int_equal(nib__calls_opening(constraint), 0);
         nib__constraint_close(constraint);
     }
-    nib_call_format added = tags; /* by a token that is text, as Qwen's <tool_call> */
+    nib_call_format added = tags; /* opened by a token that is text, like Qwen's <tool_call> */
     added.before = (nib_call_text){TEXT("<sep>{\"name\": \"")};
     for (int free = 0; free < 2; free++) {
         nib_constraint *constraint = open_calls(&c, &added, free, false);
@@ -247,7 +247,8 @@ static void test_masks(void **state)
     }
 }
 
-/* Texts that masks make, cut at what stands around and held against the schemas. */
+/* Random texts under masks, split at the markers around name and arguments and validated against
+ * the schemas. */
 static void test_walks(void **state)
 {
     const nib_allocator a = nib__allocator_default();
@@ -292,8 +293,8 @@ static void test_walks(void **state)
     close_constraining(&c);
 }
 
-/* The tokens that a tokenizer makes of a rendered call, which are those that a model learns, are
- * among those that it may draw: around, in and across names and arguments. */
+/* The masks allow the tokens of a rendered call, which are those that a model learns: around, in
+ * and across names and arguments. */
 static void expect_canonical(const char *path, const nib_call_format *format, const char *prompt,
                              const char *answer)
 {
@@ -366,7 +367,7 @@ static void test_known_tokenizers(void **state)
     expect_tags(path);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void expect_refused(const constraining *c, const nib_call_format *format,
                            const nib_callable *tool, bool text_first, const char *why)
@@ -404,14 +405,16 @@ static void test_refusals(void **state)
     f.before = (nib_call_text){TEXT("")};
     expect_refused(&c, &f, &tools[0], true, "where a call begins");
     f.before = (nib_call_text){TEXT(" \n")};
-    nib_constraint *blank = open_calls(&c, &f, true, true); /* the text begins with just that */
+    nib_constraint *blank =
+        open_calls(&c, &f, true, true); /* the text begins with exactly this call */
     assert_int_equal(nib__calls_opening(blank), 2);
     nib__constraint_close(blank);
     close_constraining(&c);
 }
 
-/* A schema that allows other values, too, is one of objects; within these it is what it says. */
-static void test_objects_alone(void **state)
+/* A schema that also allows other values accepts only objects as arguments; nested values follow
+ * the schema unchanged. */
+static void test_arguments_must_be_objects(void **state)
 {
     static const struct {
         nib_callable tool;
@@ -478,7 +481,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_where_the_text_may_end),
         cmocka_unit_test(test_free_text),
         cmocka_unit_test(test_special_tokens),
         cmocka_unit_test(test_masks),
@@ -486,7 +489,7 @@ int main(void)
         cmocka_unit_test(test_own_tokenizers),
         cmocka_unit_test(test_known_tokenizers),
         cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_objects_alone),
+        cmocka_unit_test(test_arguments_must_be_objects),
         cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

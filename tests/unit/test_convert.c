@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conversions: any chain of formats that claims to lose nothing gives back the same codes, scales
- * and zero points; biases and other tensors come through bit for bit; what a format cannot hold is
- * refused by name, and nothing is left.
+ * Conversions: any chain of formats that claims to be lossless preserves codes, scales and zero
+ * points; biases and other tensors are preserved bit for bit; if a format cannot hold the model,
+ * the error names the format and no output is left.
  */
 #include "quantize.h"
 
@@ -45,7 +45,7 @@ static void drop(const char *path)
         fail_msg("%s", err.text);
 }
 
-/* Whatever a round has written. */
+/* Removes everything that a round has written. */
 static void drop_all(void)
 {
     static const char *const names[] = {"plain", "first", "floats", "a",     "b",
@@ -55,7 +55,7 @@ static void drop_all(void)
         for (size_t e = 0; e < COUNT(ends); e++) {
             char path[512], file[40];
             snprintf(file, sizeof file, "%s%s", names[i], ends[e]);
-            drop(at(path, file)); /* nothing, where there is nothing */
+            drop(at(path, file)); /* no effect if missing */
         }
 }
 
@@ -91,7 +91,7 @@ static void put_random(nib_writer *w, size_t tensor, nib_type type, int64_t coun
     }
 }
 
-/* Every layer with a bias. */
+/* Writes a float model in which every layer has a bias. */
 static void write_model(const model *m, const char *directory)
 {
     nib_writer *w;
@@ -119,7 +119,7 @@ static void write_model(const model *m, const char *directory)
 
 /* ---- one step ---- */
 
-static nib_gguf_head head; /* of an architecture whose names are known */
+static nib_gguf_head head; /* of a llama, whose tensor names are known */
 
 static bool is_gguf(const char *path)
 {
@@ -170,7 +170,7 @@ static void quantize(const model *m, const char *from, const char *out, const ni
     nib__ledger_free(&s.ledger);
 }
 
-/* Weights as they are into another format, or as floats of this code. */
+/* Converts to another format: keeps the codes, or dequantizes to this float code. */
 static void convert(step *s, const model *m, const char *from, const char *out, const char *format,
                     nib_code floats)
 {
@@ -192,9 +192,9 @@ static void convert(step *s, const model *m, const char *from, const char *out, 
     run(s, from, layers, LAYERS, out, format, true);
 }
 
-/* ---- what came through ---- */
+/* ---- comparing models ---- */
 
-static bool through_gguf; /* which has no words for activations */
+static bool through_gguf; /* GGUF cannot describe activations */
 
 static void same_weight(const nib_weight *a, const nib_weight *b, const char *what)
 {
@@ -221,7 +221,7 @@ static void same_weight(const nib_weight *a, const nib_weight *b, const char *wh
                 fail_msg("%s: another zero", what);
         }
     }
-    /* GGUF has biases of f32 only, which hold every other's values */
+    /* GGUF biases are always f32, which holds the values of any other type */
     float left_bias[128], right_bias[128];
     nib__to_f32(left_bias, a->bias, a->bias_type, a->n);
     nib__to_f32(right_bias, b->bias, b->bias_type, b->n);
@@ -263,7 +263,7 @@ static const char *const schemes[] = {
 };
 static const char *const formats[] = {"torchao", "nibble", "8da4w", "compressed-tensors", "gguf"};
 
-/* From one format to another, three times, and back: whatever is claimed holds. */
+/* From format to format three times, and back: the claims about losses hold. */
 static void test_chains(void **state)
 {
     (void)state;
@@ -290,10 +290,10 @@ static void test_chains(void **state)
                 last = paths[i];
                 steps++;
             } else if (s.status == NIB_OK) {
-                assert_string_equal(format, "gguf"); /* whose scales are f16 */
+                assert_string_equal(format, "gguf"); /* its scales are f16 */
                 lossy++;
                 last = paths[i];
-                i = 4; /* what follows compares nothing */
+                i = 4; /* later steps could not be compared */
             } else if (s.status == NIB_NOT_AS_ASKED) {
                 assert_non_null(strstr(s.err.text, format));
                 assert_int_equal(nib__path_kind(paths[i]), NIB_PATH_NONE);
@@ -305,13 +305,13 @@ static void test_chains(void **state)
         }
         drop_all();
     }
-    assert_true(steps > 100 && refused > 10); /* the chains are worth their name */
+    assert_true(steps > 100 && refused > 10); /* the chains tested enough */
     assert_true(lossy > 0);
 }
 
 /* ---- models of other tools ---- */
 
-enum { CODES = 8 }; /* of 4 bits, in a word */
+enum { CODES = 8 }; /* codes of 4 bits per 32-bit word */
 
 static size_t add_random(nib_writer *w, const char *module, const char *suffix, nib_type type,
                          int64_t rows, int64_t columns)
@@ -328,7 +328,7 @@ static void put_bytes(nib_writer *w, size_t tensor, const void *bytes, size_t si
     assert_int_equal(nib__writer_put(w, tensor, bytes, size, &err), NIB_OK);
 }
 
-/* Values from 2^-10 on, so that every one is a scale. */
+/* Values from 2^-10 on, so each is a valid scale. */
 static void put_scales(nib_writer *w, size_t tensor, nib_type type, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -339,7 +339,7 @@ static void put_scales(nib_writer *w, size_t tensor, nib_type type, int64_t coun
     }
 }
 
-/* The group of each input, in no order. */
+/* Puts the group of each input, in random order. */
 static void put_groups(nib_writer *w, size_t tensor, int64_t k, int64_t group)
 {
     int32_t index[1024];
@@ -354,7 +354,7 @@ static void put_groups(nib_writer *w, size_t tensor, int64_t k, int64_t group)
     put_bytes(w, tensor, index, (size_t)k * sizeof *index);
 }
 
-/* Layer i in GPTQ, 4 bits, with act-order. */
+/* Writes layer i in GPTQ, 4 bits, with act-order. */
 static void put_gptq(nib_writer *w, const model *m, int i, int64_t group, const size_t places[5])
 {
     const int64_t n = m->n[i], groups = nib__ceil_div(m->k[i], group);
@@ -399,7 +399,7 @@ static void write_gptq(const model *m, const char *directory, int64_t group)
     write_text(directory, "config.json", config);
 }
 
-/* e4m3 with a scale for every block, the last of which may end early. */
+/* Writes e4m3 with a scale per block; the last block may be short. */
 static void write_blocks(const model *m, const char *directory, int64_t rows, int64_t columns)
 {
     nib_writer *w;
@@ -418,7 +418,7 @@ static void write_blocks(const model *m, const char *directory, int64_t rows, in
     assert_int_equal(nib__writer_begin(w, directory, NULL, &err), NIB_OK);
     for (int i = 0; i < LAYERS; i++) {
         for (int64_t j = 0; j < m->n[i] * m->k[i]; j++) {
-            const uint8_t code = (uint8_t)(next(127) + 128 * next(2)); /* no NaN */
+            const uint8_t code = (uint8_t)(next(127) + 128 * next(2)); /* not NaN */
             put_bytes(w, places[i][0], &code, 1);
         }
         put_scales(w, places[i][1], m->type,
@@ -454,8 +454,8 @@ static bool config_has(const char *directory, const char *text)
     return strstr(config, text) != NULL;
 }
 
-/* Act-order into compressed-tensors and back through our own dialect: codes, zeros and the order of
- * the inputs are what they were. */
+/* Act-order into compressed-tensors and back through our own dialect preserves codes, zero points
+ * and the order of inputs. */
 static void test_act_order(void **state)
 {
     (void)state;
@@ -466,7 +466,7 @@ static void test_act_order(void **state)
         step s;
         for (int i = 0; i < LAYERS; i++)
             m.k[i] = group * (1 + (int64_t)next(6));
-        m.k[0] = 3 * group; /* one is in act-order, all but surely */
+        m.k[0] = 3 * group; /* enough groups that some layer is almost surely in act-order */
         write_gptq(&m, at(first, "first"), group);
         convert(&s, &m, first, at(a, "a"), "compressed-tensors", NIB_CODE_F32);
         expect_kept(&s, "lossless");
@@ -486,9 +486,9 @@ static void test_act_order(void **state)
     }
 }
 
-/* Blocks of e4m3 stay blocks in compressed-tensors; our own dialect repeats their scales, which is
- * said, and where groups end early they do not go back. */
-static void test_blocks(void **state)
+/* Blocks of e4m3 stay blocks in compressed-tensors. Our own dialect repeats their scales, which is
+ * reported; with short last groups they cannot go back. */
+static void test_block_scales(void **state)
 {
     (void)state;
     for (int round = 0; round < 8; round++) {
@@ -518,8 +518,8 @@ static void test_blocks(void **state)
     }
 }
 
-/* Codes to floats: f32 holds them all but for e8m0 and products of two f32; bf16 says what is lost.
- */
+/* Codes to floats: f32 is exact except for e8m0 scales and products of two f32; bf16 reports its
+ * loss. */
 static void test_floats(void **state)
 {
     (void)state;
@@ -589,7 +589,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chains),
         cmocka_unit_test(test_act_order),
-        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_block_scales),
         cmocka_unit_test(test_floats),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a plan predicts: from published or measured rates, and from kernels that were timed; an
- * input that layers share is brought into form once, and of a prompt one token has an output. Where
- * quantizing loses, the plan says for which batch, and names what is faster. Machines are data
- * here: nothing is timed.
+ * A plan's predictions: from published or measured rates, and from timed kernels. A shared input is
+ * quantized once, and only one token of a prompt computes logits. If quantizing is slower, the plan
+ * says at which batch size and names a faster recipe. Machines are data here: nothing is timed.
  */
 #include "graphs.h"
 #include "variant.h"
@@ -68,7 +67,7 @@ static nib_variant way_of(const nib_layer *layer, const nib_machine *m)
     return way;
 }
 
-/* Products of a scheme take so long per weight at each of nib__points. */
+/* Adds timings of a scheme's products: seconds per weight at each of nib__points. */
 static void add_product(nib_machine *m, const char *recipe, double one, double many)
 {
     const nib_layer layer = layer_of(NIB_ROLE_O, K, recipe);
@@ -102,9 +101,9 @@ static double seconds(const nib_layer *layer, const nib_machine *m, double weigh
     return nib__variant_seconds(&way, layer, &policy, tokens);
 }
 
-/* ---- from kernels that were timed ---- */
+/* ---- from timed kernels ---- */
 
-static void timed_kernels_go_before_rates(void **state)
+static void timings_override_rates(void **state)
 {
     (void)state;
     const double weights = (double)K * K;
@@ -117,22 +116,22 @@ static void timed_kernels_go_before_rates(void **state)
     const double input = K * 1e-12 + m.launch_s;
     assert_near(seconds(&layer, &m, 0, 1), weights * 4e-11 + m.launch_s + input);
     assert_near(seconds(&small, &m, 0, 1), 64.0 * K * 4e-11 + m.launch_s + input);
-    /* few tokens on one line, many on another, and past it; bytes are the least */
+    /* few tokens lie on one line, many on another and beyond it; the bytes set a minimum */
     assert_near(seconds(&layer, &m, 0, 64), weights * 64e-12 + m.launch_s + 63 * K * 1e-12 + input);
     assert_near(seconds(&layer, &m, 0, 512),
                 weights * 512e-12 + m.launch_s + 511 * K * 1e-12 + input);
     assert_near(seconds(&layer, &m, 0, 2), weights * 4e-11 + m.launch_s + K * 1e-12 + input);
-    /* a scheme that was not timed goes by rates */
+    /* a scheme without timings uses rates */
     assert_near(seconds(&other, &m, 0, 1), by_rates);
-    /* and so does a row that was not, bound by its name */
+    /* and so does another row: timings belong to the named row */
     m.products[0].at[0].row = nib__kernel_find("linear_a8t_w4g_f32__ref");
     assert_true(nib__kernel_is_ref(way_of(&layer, &m).uses[0].kernel) ||
                 seconds(&layer, &m, 0, 1) != weights * 4e-11 + m.launch_s + input);
 }
 
-/* A product of few outputs does not fill a device, and one of many may be compiled otherwise: what
- * was timed of several sizes holds for each, between two for those between. */
-static void sizes_have_times_of_their_own(void **state)
+/* A product with few outputs does not fill a device, and one with many may be compiled differently:
+ * timings of several sizes hold for each, and sizes in between are interpolated. */
+static void times_are_interpolated_between_sizes(void **state)
 {
     (void)state;
     static const struct {
@@ -151,26 +150,26 @@ static void sizes_have_times_of_their_own(void **state)
         const nib_layer layer = layer_of(NIB_ROLE_O, cases[i].n, "8da4w");
         assert_near(seconds(&layer, &m, 0, 1), K * (cases[i].k_s + 1e-12) + 2 * m.launch_s);
     }
-    /* below the least: at least a share of it, and no less than the line to the next says */
+    /* below the smallest: at least its share, and no less than the line to the next size */
     const nib_layer tiny = layer_of(NIB_ROLE_O, 64, "8da4w");
     assert_near(seconds(&tiny, &m, 0, 1), K * (1e-9 / 4 + 1e-12) + 2 * m.launch_s);
     one->k_s[0] = 2e-9;
     assert_near(seconds(&tiny, &m, 0, 1), K * (1.5e-9 + 1e-12) + 2 * m.launch_s);
-    /* from memory by the bytes, where that is more */
+    /* memory-bound if the bytes take longer */
     m.products[0].memory_s = 1e-11;
     const nib_layer layer = layer_of(NIB_ROLE_O, 1024, "8da4w");
     assert_near(seconds(&layer, &m, 0, 1), K * (1024e-11 + 1e-12) + 2 * m.launch_s);
 }
 
-/* 17 tokens have the row of 64: what they take was timed, too, and tiles are filled by neither. */
-static void short_prompts_lie_between_points(void **state)
+/* 17 tokens use the row of 64 and were timed as well; neither count fills a tile. */
+static void short_prompts_use_their_own_timing(void **state)
 {
     (void)state;
     const nib_layer layer = layer_of(NIB_ROLE_O, K, "int4wo");
     nib_machine m = here();
     add_product(&m, "int4wo", 4e-11, 1e-12);
     nib_point *at = m.products[0].at;
-    at[2].k_s[0] = at[3].k_s[0]; /* 17 as 64: a tile */
+    at[2].k_s[0] = at[3].k_s[0]; /* 17 takes as long as 64: one tile */
     const double tile = K * at[3].k_s[0] + m.launch_s;
     for (int64_t tokens = 17; tokens <= 64; tokens += 47)
         assert_near(seconds(&layer, &m, 0, tokens),
@@ -190,14 +189,14 @@ static void caches_keep_small_models(void **state)
                  half = seconds(&layer, &m, 128 * weights, 1);
     assert_near(seconds(&layer, &m, 1e12, 1), cold);
     assert_true(bytes < half && half < cold);
-    /* the same of kernels that were timed: in the caches a quarter */
+    /* the same with timed kernels: in the caches a quarter */
     add_product(&m, "8da4w", 4e-11, 1e-12);
     const double launches = 2 * m.launch_s + K * 1e-12;
     assert_near(seconds(&layer, &m, weights, 1), weights * 1e-11 + launches);
     assert_near(seconds(&layer, &m, 1e12, 1), weights * 4e-11 + launches);
 }
 
-static void groups_of_another_size_have_other_bytes(void **state)
+static void bytes_depend_on_the_group_size(void **state)
 {
     (void)state;
     const nib_layer small = layer_of(NIB_ROLE_O, K, "8da4w"),
@@ -217,7 +216,7 @@ static void plan_of(nib_assignment *plan, nib_layer layers[SITES], const nib_mac
     assert_int_equal(plan->denied.status, NIB_OK);
 }
 
-static void inputs_are_brought_into_form_once(void **state)
+static void shared_inputs_are_quantized_once(void **state)
 {
     (void)state;
     const nib_machine m = here();
@@ -232,7 +231,7 @@ static void inputs_are_brought_into_form_once(void **state)
     assert_near(l[6].uses[0].predicted_s, product);            /* up, after gate */
     assert_near(plan.linear_token_s, 8 * product + 5 * quant); /* q, o, gate, down, head */
     nib__assignment_free(&plan);
-    /* k is done otherwise: v makes its form again */
+    /* k runs in another scheme, so v quantizes the input again */
     make_layers(layers, "8da4w");
     layers[2].asked = bf16;
     assert_int_equal(nib__plan_layers(&plan, layers, SITES, &m, &infer, &allocator, NULL), NIB_OK);
@@ -241,7 +240,7 @@ static void inputs_are_brought_into_form_once(void **state)
     nib__assignment_free(&plan);
 }
 
-static void a_prompt_has_one_output(void **state)
+static void a_prompt_computes_logits_once(void **state)
 {
     (void)state;
     nib_machine m = here();
@@ -253,13 +252,13 @@ static void a_prompt_has_one_output(void **state)
     const double one = (double)K * K * 4e-11 + K * 1e-12 + 2 * m.launch_s;
     assert_near(plan.linear_prefill_s,
                 7 * ((double)K * K * NIB_PREFILL_TOKENS * 1e-12 + m.launch_s) + 4 * quant + one);
-    /* a step has more in it than products, and more with more positions */
+    /* a step does more than products, and more still with more positions */
     const double token = nib__plan_step_seconds(&plan, &infer, 1, 1, 1),
                  late = nib__plan_step_seconds(&plan, &infer, 1, 1, 100000),
                  prompt = nib__plan_step_seconds(&plan, &infer, NIB_PREFILL_TOKENS, 1, 256);
     assert_true(token > plan.linear_token_s && late > 1.2 * token);
     assert_true(prompt > plan.linear_prefill_s);
-    /* and the plan tells of whole steps, with the token that is drawn */
+    /* the plan predicts whole steps, including sampling */
     assert_near(plan.predicted_prefill_s, prompt);
     assert_near(plan.predicted_token_s,
                 nib__plan_step_seconds(&plan, &infer, 1, 1, NIB_PREFILL_TOKENS) + plan.draw.draw_s);
@@ -267,7 +266,7 @@ static void a_prompt_has_one_output(void **state)
     nib__assignment_free(&plan);
 }
 
-/* ---- quantizing that does not pay ---- */
+/* ---- slower than bf16 ---- */
 
 static const char *note_of(const nib_assignment *plan, const char *words)
 {
@@ -284,8 +283,8 @@ static void assert_says(const nib_assignment *plan, const char *batch, const cha
         fail_msg("\"%s\" does not say \"%s\"", note_of(plan, batch), words);
 }
 
-/* On the machine bf16 is fast in prompts and int8dq faster, int4wo fast for one token. */
-static void each_batch_says_what_is_faster(void **state)
+/* On this machine bf16 is fast in prompts and int8dq faster; int4wo is fast for one token. */
+static void notes_name_the_fastest_recipe_per_batch(void **state)
 {
     (void)state;
     static const char *const others[] = {"8da4w", "int8wo", "fp8dq", "fp8wo", "mxfp8"};
@@ -310,7 +309,7 @@ static void each_batch_says_what_is_faster(void **state)
     assert_says(&plan, "per token", "--recipe int4wo is fastest there");
     assert_says(&plan, "in a prompt", "--recipe int8dq is fastest there");
     nib__assignment_free(&plan);
-    for (int i = 0; i < m.product_count; i++) /* now nothing outdoes bf16 in a prompt */
+    for (int i = 0; i < m.product_count; i++) /* now bf16 is the fastest in a prompt */
         if (m.products[i].code == NIB_CODE_I8)
             for (int point = 2; point < NIB_POINTS; point++)
                 m.products[i].at[point].k_s[0] *= 4;
@@ -319,8 +318,8 @@ static void each_batch_says_what_is_faster(void **state)
     nib__assignment_free(&plan);
 }
 
-/* The time that a note has of a recipe is the one that its own plan predicts. */
-static void what_is_faster_takes_what_its_plan_says(void **state)
+/* The time that a note gives for a recipe equals the prediction of that recipe's own plan. */
+static void notes_agree_with_the_faster_plan(void **state)
 {
     (void)state;
     nib_machine m = here();
@@ -345,8 +344,8 @@ static void what_is_faster_takes_what_its_plan_says(void **state)
     nib__assignment_free(&plan);
 }
 
-/* The same on a device, from the same data. */
-static void so_does_every_device(void **state)
+/* Devices are compared in the same way, from the same data. */
+static void notes_hold_on_every_device(void **state)
 {
     (void)state;
     nib_machine cpu = here();
@@ -369,16 +368,16 @@ static void so_does_every_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(timed_kernels_go_before_rates),
-        cmocka_unit_test(sizes_have_times_of_their_own),
-        cmocka_unit_test(short_prompts_lie_between_points),
+        cmocka_unit_test(timings_override_rates),
+        cmocka_unit_test(times_are_interpolated_between_sizes),
+        cmocka_unit_test(short_prompts_use_their_own_timing),
         cmocka_unit_test(caches_keep_small_models),
-        cmocka_unit_test(groups_of_another_size_have_other_bytes),
-        cmocka_unit_test(inputs_are_brought_into_form_once),
-        cmocka_unit_test(a_prompt_has_one_output),
-        cmocka_unit_test(each_batch_says_what_is_faster),
-        cmocka_unit_test(what_is_faster_takes_what_its_plan_says),
-        cmocka_unit_test(so_does_every_device),
+        cmocka_unit_test(bytes_depend_on_the_group_size),
+        cmocka_unit_test(shared_inputs_are_quantized_once),
+        cmocka_unit_test(a_prompt_computes_logits_once),
+        cmocka_unit_test(notes_name_the_fastest_recipe_per_batch),
+        cmocka_unit_test(notes_agree_with_the_faster_plan),
+        cmocka_unit_test(notes_hold_on_every_device),
     };
     nib_arena arena;
     allocator = nib__allocator_default();

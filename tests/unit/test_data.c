@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packed sequences: against those that Python packs (tests/golden/train/batches.txt), going on from
- * every place, passes over short files, and the files and vocabularies that are refused.
+ * Packed sequences: compared with those packed in Python (tests/golden/train/batches.txt), resumed
+ * from every position, repeated passes over short files, and refused files and vocabularies.
  */
 #include "data.h"
 #include "failing.h"
@@ -43,7 +43,7 @@ static const char *write_string(const char *name, const char *text)
     return write_bytes(name, text, strlen(text));
 }
 
-/* A file of JSON lines under a name by which it is one text. */
+/* Copies a file of JSON lines under a name that makes it one text. */
 static const char *as_text(const char *path)
 {
     size_t size;
@@ -69,7 +69,7 @@ static void keep_line(void *ctx, const char *line)
     strncat(log->text, "\n", 2);
 }
 
-/* All that a stream reads of an engine. */
+/* An engine with only what a stream reads. */
 static nib_engine engine_of(nib_allocator a, log_text *log)
 {
     nib_engine engine = {.allocator = a};
@@ -97,7 +97,7 @@ static void must_next(nib_data *d, int32_t *ids, bool *first)
         fail_msg("%s", err.text);
 }
 
-/* The error of opening and of reading so many sequences, without the folder's name; "" for none. */
+/* The error of opening and reading this many sequences, without the folder's name; "" for none. */
 static const char *error_of(const nib_data_options *options, int count, nib_status *status)
 {
     static nib_err err;
@@ -122,7 +122,7 @@ static void expect_refused_after(const nib_data_options *options, int count, con
         fail_msg("status %d: %s\n  instead of: %s", (int)status, text, expected);
 }
 
-/* When it is opened: before the first step of a run. */
+/* Expects the error on opening, before the first step of a run. */
 static void expect_refused(const nib_data_options *options, const char *expected)
 {
     expect_refused_after(options, 0, expected);
@@ -146,7 +146,7 @@ static uint64_t hash_of(const int32_t *ids, int64_t count)
     return h;
 }
 
-/* The line of a sequence as the golden file writes it. */
+/* Formats a sequence as a line of the golden file. */
 static void sequence_text(nib_text *out, const nib_data *d, const int32_t *ids, const bool *first,
                           bool hashed)
 {
@@ -167,7 +167,7 @@ static void sequence_text(nib_text *out, const nib_data *d, const int32_t *ids, 
     nib__text_put(out, "", 0);
 }
 
-/* Opens what a line "@ FILE AS LENGTH" names. */
+/* Opens the stream that a line "@ FILE AS LENGTH" describes. */
 static void open_named(nib_data *d, const nib_engine *engine, const char *line)
 {
     static char path[128];
@@ -215,7 +215,7 @@ static void test_golden(void **state)
     assert_int_equal(sequences, 674);
 }
 
-/* ---- places ---- */
+/* ---- positions ---- */
 
 static void expect_same_place(const nib_data_position *a, const nib_data_position *b)
 {
@@ -227,7 +227,7 @@ static void expect_same_place(const nib_data_position *a, const nib_data_positio
     assert_int_equal(a->used, b->used);
 }
 
-/* Both give the same for so many sequences. */
+/* Both streams give the same `count` sequences. */
 static void expect_same_stream(nib_data *a, nib_data *b, int count)
 {
     static int32_t ids[2][LENGTH_MAX + 1];
@@ -243,8 +243,8 @@ static void expect_same_stream(nib_data *a, nib_data *b, int count)
     }
 }
 
-/* Goes on at every `stride`th of `count` sequences by a place and by skipping, in streams that were
- * just opened and in one that was read before. */
+/* Resumes at every `stride`th of `count` sequences, by seeking and by skipping, in new streams and
+ * in a used one. */
 static void try_places(const char *path, int64_t length, int count, int stride, int ahead)
 {
     static int32_t ids[LENGTH_MAX + 1];
@@ -274,14 +274,14 @@ static void try_places(const char *path, int64_t length, int count, int stride, 
         for (int i = 0; i < stride; i++)
             must_next(&straight, ids, first);
     }
-    /* What was sought is what was read in order. */
+    /* Seeking gives the same as reading in order. */
     assert_int_equal(nib__data_seek(&used, &straight.position, NULL), NIB_OK);
     expect_same_stream(&straight, &used, ahead);
     nib__data_close(&straight);
     nib__data_close(&used);
 }
 
-static void test_places(void **state)
+static void test_resumes_at_every_position(void **state)
 {
     (void)state;
     const char *const documents = "tests/golden/train/documents.jsonl";
@@ -292,7 +292,7 @@ static void test_places(void **state)
     try_places("tests/data/heldout.jsonl", 2048, 20, 3, 2);
 }
 
-static void test_places_in_pieces(void **state)
+static void test_resumes_in_pieces(void **state)
 {
     (void)state;
     try_places(as_text("tests/data/corpus.jsonl"), 4096, 120, 23, 2);
@@ -306,7 +306,7 @@ static void expect_no_place(nib_data *d, nib_data_position place, const char *ex
         fail_msg("%s", err.text);
 }
 
-static void test_no_such_place(void **state)
+static void test_refuses_wrong_positions(void **state)
 {
     (void)state;
     const nib_engine engine = engine_of(nib__allocator_default(), NULL);
@@ -316,7 +316,7 @@ static void test_no_such_place(void **state)
     must_open_data(&d, &engine, &options);
     const nib_data_position good = {.sequences = 1, .begin = 16, .line = 3, .used = 2};
     assert_int_equal(nib__data_seek(&d, &good, NULL), NIB_OK);
-    /* The second pass counts its lines from the first. */
+    /* The second pass counts lines from the beginning again. */
     assert_int_equal(nib__data_skip(&d, 3, NULL), NIB_OK);
     assert_int_equal(d.position.pass, 1);
     assert_int_equal(d.position.line, d.position.begin == 0 ? 1 : 3);
@@ -327,7 +327,7 @@ static void test_no_such_place(void **state)
     expect_no_place(&d, p, "has no id -1");
     p = good, p.begin = 15; /* the blank line */
     expect_no_place(&d, p, "the document at byte 15");
-    p = good, p.begin = 1 << 20, p.pass = 3; /* past the end: nothing is left to begin again with */
+    p = good, p.begin = 1 << 20, p.pass = 3; /* past the end, where no pass can begin */
     expect_no_place(&d, p, "the file or the tokenizer has changed");
     p = good, p.begin = -1;
     expect_no_place(&d, p, "byte -1");
@@ -335,9 +335,9 @@ static void test_no_such_place(void **state)
     expect_no_place(&d, p, "from byte 3 of its text");
     p = good, p.sequences = -1;
     expect_no_place(&d, p, "has changed");
-    p = good, p.begin = 18; /* inside a line */
+    p = good, p.begin = 18; /* amid a line */
     expect_no_place(&d, p, "the document at byte 18");
-    /* A refused place leaves a stream that can be sought in. */
+    /* After a refused seek the stream can still seek. */
     int32_t ids[3];
     bool first[3];
     assert_int_equal(nib__data_seek(&d, &good, NULL), NIB_OK);
@@ -348,7 +348,7 @@ static void test_no_such_place(void **state)
     nib__data_close(&d);
 }
 
-/* Where the second piece of a text of so many bytes begins. */
+/* Where the second piece of a text of `size` bytes begins. */
 static int64_t second_piece(const char *text, size_t size)
 {
     int32_t ids[2];
@@ -365,7 +365,7 @@ static int64_t second_piece(const char *text, size_t size)
     return piece;
 }
 
-/* At a line end, a blank or a character, in this order, and in the second half only. */
+/* Pieces end at a line end, else a blank, else a character, and only in the second half. */
 static void test_pieces(void **state)
 {
     (void)state;
@@ -374,7 +374,7 @@ static void test_pieces(void **state)
     assert_non_null(text);
     for (size_t i = 0; i < SIZE; i++)
         text[i] = "\xe4\xb8\xad"[i % 3];
-    assert_int_equal(second_piece(text, SIZE - 4), 0); /* there is one only */
+    assert_int_equal(second_piece(text, SIZE - 4), 0); /* only one piece */
     assert_int_equal(second_piece(text, SIZE - 1), NIB_DATA_PIECE - 1);
     for (size_t i = 0; i < SIZE; i++)
         text[i] = "abcdefgh"[i % 8];
@@ -424,7 +424,7 @@ static void test_passes(void **state)
     assert_in_range(log.lines, 5, 6); /* of 25 or 33 passes */
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void test_empty(void **state)
 {
@@ -479,7 +479,7 @@ static void test_not_utf8(void **state)
     expect_bytes_refused("bad.txt", "good \xc3\xa9, \xe9t\xe9", 12,
                          "bad.txt: the text is not valid UTF-8: byte 0xe9 at offset 9; convert it "
                          "to UTF-8 first");
-    /* Past the first piece, too. */
+    /* Also past the first piece. */
     enum { SIZE = 2 * NIB_DATA_PIECE };
     const nib_allocator a = nib__allocator_default();
     char *text = nib__calloc(&a, SIZE, 1);
@@ -526,7 +526,7 @@ static void test_vocabulary(void **state)
         &o, "the tokenizer has id 300 (\xc4\xa0in), but the model has 300 ids; train with the "
             "model's tokenizer, or with model.vocab_size 2048");
 
-    /* Padding beyond the model's ids is no text's; an unknown character may be. */
+    /* Padding beyond the model's ids never occurs in text; an unknown character may. */
     const char model[] = "\"unk_token\": \"<unk>\", \"vocab\": {\"a\": 0, \"b\": 1, \"<unk>\": 4}, "
                          "\"merges\": []";
     nib_tokenizer *padded =
@@ -554,7 +554,7 @@ static void test_vocabulary(void **state)
 
 /* ---- memory ---- */
 
-/* Ids of a piece, not of the file. */
+/* Memory is bounded by the ids of a piece, not of the file. */
 static void test_memory(void **state)
 {
     (void)state;
@@ -621,10 +621,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_places),
-        cmocka_unit_test(test_places_in_pieces),
+        cmocka_unit_test(test_resumes_at_every_position),
+        cmocka_unit_test(test_resumes_in_pieces),
         cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_no_such_place),
+        cmocka_unit_test(test_refuses_wrong_positions),
         cmocka_unit_test(test_passes),
         cmocka_unit_test(test_empty),
         cmocka_unit_test(test_bad_lines),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decoding id by id: no half of a code point is ever given out, and what makes none becomes U+FFFD.
+ * Decoding id by id: never emits part of a code point; invalid bytes become U+FFFD.
  */
 #include "tokenizing.h"
 
@@ -27,7 +27,7 @@ static void close_stream(stream *s)
     nib__text_free(&s->out);
 }
 
-/* Puts the token (NULL: ends the text) and compares what that gives. */
+/* Puts the token (NULL: ends the text) and compares the output. */
 static void expect_put(stream *s, const char *token, const char *expected)
 {
     nib__text_clear(&s->out);
@@ -58,9 +58,9 @@ static void test_fallback_bytes(void **state)
     expect_put(&s, "<0xA6>", "");
     expect_put(&s, "<0x99>", "\xf0\x9f\xa6\x99");
     expect_put(&s, "<0xC3>", "");
-    expect_put(&s, "</s>", ""); /* special: as if it were not there */
+    expect_put(&s, "</s>", ""); /* special tokens are skipped */
     expect_put(&s, "<0xA9>", "\xc3\xa9");
-    /* each byte that makes nothing is one U+FFFD */
+    /* each invalid byte becomes one U+FFFD */
     expect_put(&s, "<0xF0>", "");
     expect_put(&s, "<0x9F>", "");
     expect_put(&s, "a", BAD BAD "a");
@@ -79,11 +79,11 @@ static void test_fallback_bytes(void **state)
     expect_put(&s, "<0xE3>", "");
     expect_put(&s, NULL, BAD);
     expect_put(&s, NULL, "");
-    /* a new text: the space before it is taken again */
+    /* a new text: its leading space is dropped again */
     expect_put(&s, "\xe2\x96\x81", "");
     expect_put(&s, "\xe2\x96\x81", " ");
     expect_put(&s, NULL, "");
-    nib__detok_continue(&s.d); /* and is kept behind other text */
+    nib__detok_continue(&s.d); /* but kept after other text */
     expect_put(&s, "\xe2\x96\x81", " ");
     close_stream(&s);
     nib__tokenizer_close(t);
@@ -95,12 +95,12 @@ static void test_byte_level(void **state)
     stream s;
     (void)state;
     open_stream(&s, t, false);
-    expect_put(&s, "\xc3\xb0", "");                 /* the character that stands for byte 0xf0 */
+    expect_put(&s, "\xc3\xb0", "");                 /* the character that encodes byte 0xf0 */
     expect_put(&s, "\xc5\x81", "");                 /* 0x9f */
     expect_put(&s, "\xc2\xa6", "");                 /* 0xa6 */
     expect_put(&s, "\xc4\xbb", "\xf0\x9f\xa6\x99"); /* 0x99 */
     expect_put(&s, "\xc4\xa0", " ");
-    /* the longest part of a code point is one U+FFFD */
+    /* the longest valid prefix of a code point becomes one U+FFFD */
     expect_put(&s, "\xc3\xb0", "");
     expect_put(&s, "\xc5\x81", "");
     expect_put(&s, "a", BAD "a");
@@ -126,7 +126,7 @@ static void test_no_such_id(void **state)
     nib__tokenizer_close(t);
 }
 
-/* Decoders over the tokens "_", "a", "_b_", "__". */
+/* Opens a decoder over the tokens "_", "a", "_b_", "__". */
 static nib_tokenizer *open_with(const char *decoder)
 {
     char json[1024];
@@ -169,7 +169,7 @@ static void test_strips(void **state)
     expect_decoded(whole, "", "");
 }
 
-static void test_others(void **state)
+static void test_other_decoders(void **state)
 {
     static const char space[] =
         "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"always\"}";
@@ -180,7 +180,7 @@ static void test_others(void **state)
         "{\"String\":\"_\"},\"content\":\"<>\"},{\"type\":\"Replace\",\"pattern\":"
         "{\"String\":\"<><>\"},\"content\":\"\"},{\"type\":\"Fuse\"}]}";
     (void)state;
-    expect_decoded(space, "2 2 0", "b b  "); /* all of the first token's go */
+    expect_decoded(space, "2 2 0", "b b  "); /* all spaces of the first token are dropped */
     expect_decoded(never, "2 2", " b  b ");
     expect_decoded(replace, "2 3 1", "<>b<>a");
     expect_decoded("null", "1 1 2", "a a _b_");
@@ -191,7 +191,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fallback_bytes), cmocka_unit_test(test_byte_level),
         cmocka_unit_test(test_no_such_id),     cmocka_unit_test(test_strips),
-        cmocka_unit_test(test_others),
+        cmocka_unit_test(test_other_decoders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * compressed-tensors: what config.json says of a weight and its activations, and what is wrong with
- * its tensors. The values of its own tool are compared in test_dialects.c.
+ * compressed-tensors: what config.json says about a weight and its activations, and errors in its
+ * tensors. test_dialects.c compares values with its own tool.
  */
 #include "checkpoint_build.h"
 
@@ -35,7 +35,11 @@ static void test_packed_hostile(void **state)
         {"m.weight_scale", "F32", 2, {3, 2}, ones},
         {"m.weight_shape", "I64", 1, {2}, shape},
         {"m.weight_zero_point", "I32", 2, {1, 2}, NULL},
-        {"m.weight_g_idx", "I32", 1, {20}, NULL}, /* all 0: uneven; replaced at once */
+        {"m.weight_g_idx",
+         "I32",
+         1,
+         {20},
+         NULL}, /* all 0, which is uneven; every case replaces it */
         {"m.bias", "BF16", 1, {3}, NULL},
     };
     static const change changes[] = {
@@ -163,7 +167,7 @@ static void test_float_hostile(void **state)
     expect_changes(nv, nv_parts, COUNT(nv_parts), nv_changes, COUNT(nv_changes));
 }
 
-/* What the config says of one packed weight. */
+/* Configs of one packed weight. */
 static void test_config(void **state)
 {
     (void)state;
@@ -221,9 +225,9 @@ static void test_config(void **state)
         expect_module(rows[i].config, parts, COUNT(parts), rows[i].status, rows[i].fragment);
 }
 
-/* ---- what config.json's words mean ---- */
+/* ---- keys of config.json ---- */
 
-/* Reads module m of two rows; its scheme's name. */
+/* Reads module m of two rows and its scheme's name. */
 static void read_scheme(made *m, nib_weight *w, nib_ledger *ledger, char name[64],
                         const char *config, const part *parts, size_t count)
 {
@@ -244,7 +248,7 @@ static void read_scheme(made *m, nib_weight *w, nib_ledger *ledger, char name[64
     INTS(",\"strategy\":\"channel\"",                                                              \
          "{\"num_bits\":" bits ",\"type\":\"int\",\"dynamic\":true," inputs "}")
 
-static void test_words(void **state)
+static void test_config_keys(void **state)
 {
     (void)state;
     static const struct {
@@ -253,13 +257,13 @@ static void test_words(void **state)
         const char *scheme;
         size_t said; /* lines of the ledger */
     } cases[] = {
-        /* without a strategy group_size says it */
+        /* without a strategy, group_size decides */
         {INTS("", "null"), 0, 1, "int8wo-tensor", 0},
         {INTS(",\"group_size\":-1", "null"), 2, 1, "int8wo", 0},
         {INTS(",\"group_size\":8", "null"), 2, 2, "int8wo-g8", 0},
         {INTS(",\"group_size\":8,\"strategy\":\"channel\"", "null"), 2, 1, "int8wo", 0},
         {INTS(",\"strategy\":\"block\",\"block_structure\":[2,8]", "null"), 1, 2, "int8wo-g8", 0},
-        /* dynamic activations; a batch with one scale is told */
+        /* dynamic activations; one scale per batch gets a ledger line */
         {ROWS("8", "\"strategy\":\"token\""), 2, 1, "int8dq", 0},
         {ROWS("8", "\"strategy\":\"tensor\""), 2, 1, "int8dq", 1},
         {ROWS("8", "\"strategy\":\"token\",\"symmetric\":false"), 2, 1, "int8dq-actasym", 0},
@@ -290,7 +294,7 @@ static void test_words(void **state)
     }
 }
 
-/* Static activations that are not symmetric have a zero point, of I8 or I32. */
+/* Asymmetric static activations have a zero point of I8 or I32. */
 static void test_static_zero(void **state)
 {
     (void)state;
@@ -323,7 +327,7 @@ static void test_static_zero(void **state)
     expect_changes(config, parts, COUNT(parts), changes, COUNT(changes));
 }
 
-/* The one zero point of a tensor is not packed, whatever its type. */
+/* A per-tensor zero point is not packed, whatever its type. */
 static void test_tensor_zero(void **state)
 {
     (void)state;
@@ -346,7 +350,7 @@ static void test_tensor_zero(void **state)
     read_scheme(&m, &w, &ledger, name, config, parts, COUNT(parts));
     nib__weight_row(&w, 1, row);
     for (int j = 0; j < 8; j++)
-        assert_true(row[j] == 2 * (float)(j - 3)); /* stored 8 + j, which is j */
+        assert_true(row[j] == 2 * (float)(j - 3)); /* stored as 8 + j */
     nib__ledger_free(&ledger);
     drop_checkpoint(&m);
 }
@@ -356,7 +360,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_packed_hostile), cmocka_unit_test(test_bytes_hostile),
         cmocka_unit_test(test_float_hostile),  cmocka_unit_test(test_config),
-        cmocka_unit_test(test_words),          cmocka_unit_test(test_static_zero),
+        cmocka_unit_test(test_config_keys),    cmocka_unit_test(test_static_zero),
         cmocka_unit_test(test_tensor_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * GPTQ and AWQ: what is wrong with their tensors and config.json, zero points that are none, and
- * the order of columns. The values of independent unpackers are compared in test_dialects.c.
+ * GPTQ and AWQ: errors in their tensors and config.json, neutral zero points, and the order of
+ * columns. test_dialects.c compares values with independent unpackers.
  */
 #include "checkpoint_build.h"
 
@@ -12,7 +12,7 @@ static const float ones[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1
                                1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 static const float not_finite[6] = {1, 1, 1, NAN, 1, 1};
 
-/* ---- what is wrong ---- */
+/* ---- errors ---- */
 
 #define GPTQ_CONFIG(rest)                                                                          \
     "{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4," rest "}}"
@@ -104,7 +104,8 @@ static void test_awq_hostile(void **state)
 
 /* ---- zero points and order ---- */
 
-/* 15 under "less 1" is 0; where there is none, nothing is said. */
+/* A stored 15, the zero point less 1, wraps to 0 and gets a ledger line; a weight without one gets
+ * none. */
 static void test_wrapped_zeros(void **state)
 {
     (void)state;
@@ -129,7 +130,8 @@ static void test_wrapped_zeros(void **state)
     nib__checkpoint_close(cp);
 }
 
-/* Zero points of the middle code throughout are none, whatever the rest of the last word is. */
+/* If every zero point is the middle code, the weight is symmetric, whatever the unused rest of the
+ * last word. */
 static void test_middle_zeros(void **state)
 {
     (void)state;
@@ -141,7 +143,7 @@ static void test_middle_zeros(void **state)
     static const struct {
         const char *config;
         uint32_t word;
-        int64_t zero; /* of the first output */
+        int64_t zero; /* zero point of the first output */
         bool any;
     } rows[] = {
         {first, 0x777, 0, false},
@@ -173,7 +175,7 @@ static void test_middle_zeros(void **state)
     }
 }
 
-/* A g_idx that is ascending, or says none, makes no order; else columns come group by group. */
+/* An ascending or neutral g_idx gives no order; otherwise columns are ordered by group. */
 static void test_order(void **state)
 {
     (void)state;
@@ -197,7 +199,7 @@ static void test_order(void **state)
                               rows[i].index};
         assert_int_equal(make_checkpoint(&m, GPTQ_CONFIG("\"group_size\":8"), parts, COUNT(parts)),
                          NIB_OK);
-        for (int again = 0; again < 2; again++) { /* the order of an earlier call stays */
+        for (int again = 0; again < 2; again++) { /* an earlier call's order is kept */
             assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &m.err), NIB_OK);
             assert_int_equal(w.order != NULL, rows[i].order != NULL);
             if (w.order != NULL)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The dialects that keep a weight under its own name: the tensors of each, as docs/formats.md has
- * them, the bytes of packed codes and zero points, and what each cannot hold, with the reason.
+ * The dialects that store a weight under its own name: the tensors of each, as in docs/formats.md,
+ * the bytes of packed codes and zero points, and what each refuses and why.
  */
 #include "dialects.h"
 
@@ -23,7 +23,8 @@ static nib_output_weight stored(const char *scheme, int64_t n, int64_t k)
     return out;
 }
 
-/* int4 with integer zeros and float activations: others' files have it, no recipe is named so. */
+/* int4 with integer zeros and float activations: found in files of other tools, but not a recipe.
+ */
 static nib_output_weight without_act(const char *scheme, int64_t n, int64_t k)
 {
     nib_output_weight out = stored(scheme, n, k);
@@ -109,7 +110,7 @@ static void test_tensors(void **state)
 
 /* ---- bytes ---- */
 
-/* The first code lies lowest in a little-endian word, as compressed-tensors packs it. */
+/* The first code is in the lowest bits of a little-endian word, as in compressed-tensors. */
 static void test_packed_bytes(void **state)
 {
     (void)state;
@@ -129,7 +130,7 @@ static void test_packed_bytes(void **state)
     assert_memory_equal(out, eight_packed, sizeof out);
 }
 
-/* Zero points lie along the rows: those of one group, eight or four rows to a word. */
+/* Zero points are packed along rows: a word holds one group's of eight or four rows. */
 static void test_packed_zeros(void **state)
 {
     (void)state;
@@ -146,7 +147,7 @@ static void test_packed_zeros(void **state)
     assert_memory_equal(out, eight, sizeof eight);
 }
 
-/* A block says what its f16 scale and its f16 minimum have become; exact ones stay. */
+/* The writer returns a block's scale and zero point as rounded to f16; exact ones stay. */
 static void test_blocks(void **state)
 {
     (void)state;
@@ -178,7 +179,7 @@ static void test_refusals(void **state)
         const char *scheme;
         int64_t k;
         bool embedding;
-        const char *why; /* NULL: held */
+        const char *why; /* NULL: accepted */
     } cases[] = {
         {&nib__write_8da4w, "8da4w-g32", 64, false, NULL},
         {&nib__write_8da4w, "8da4w-g32", 65, false,
@@ -213,15 +214,14 @@ static void test_refusals(void **state)
         const char *said = cases[i].writer->refuses(why, &w);
         if ((said == NULL) != (cases[i].why == NULL) ||
             (said != NULL && strstr(said, cases[i].why) == NULL))
-            fail_msg("case %zu, %s: %s", i, cases[i].scheme,
-                     said == NULL ? "held" : said);
+            fail_msg("case %zu, %s: %s", i, cases[i].scheme, said == NULL ? "held" : said);
     }
     char why[160];
     nib_output_weight zeros = without_act("8da4w-g32-asym", 9, 64);
     assert_non_null(strstr(nib__write_gguf.refuses(why, &zeros), "its blocks have 32 codes"));
 }
 
-/* Scales of f64 are f32 there, GGUF's f16 or e8m0; GGUF has no words for activations. */
+/* f64 scales are written as f32, or as f16 or e8m0 in GGUF; GGUF cannot describe activations. */
 static void test_types(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of dialects: what is read and written has a test, and only that.
+ * The table of dialects: every dialect names a read test, and a write test exactly if it has a
+ * writer.
  */
 #include "dialect_table.h"
 
@@ -9,8 +10,8 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-/* A container without codes of its own is read by checkpoint_open.c. */
-static void test_read(void **state)
+/* checkpoint_open.c reads containers without codes of their own. */
+static void test_every_dialect_has_a_read_test(void **state)
 {
     (void)state;
     for (int i = 0; i < NIB_DIALECT_COUNT; i++) {
@@ -20,7 +21,7 @@ static void test_read(void **state)
     }
 }
 
-static void test_written(void **state)
+static void test_every_writer_has_a_test(void **state)
 {
     (void)state;
     for (int i = 0; i < NIB_DIALECT_COUNT; i++) {
@@ -32,7 +33,7 @@ static void test_written(void **state)
     }
 }
 
-/* "FILE:FUNCTION": the file runs that function as a test. */
+/* "FILE:FUNCTION": the file must run that function as a test. */
 static void expect_test(const char *name)
 {
     char path[200], line[300], wanted[200];
@@ -54,7 +55,7 @@ static void expect_test(const char *name)
         fail_msg("%s has no %s", path, wanted);
 }
 
-static void test_shown(void **state)
+static void test_named_tests_exist(void **state)
 {
     (void)state;
     for (int i = 0; i < NIB_DIALECT_COUNT; i++) {
@@ -66,9 +67,9 @@ static void test_shown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_read),
-        cmocka_unit_test(test_written),
-        cmocka_unit_test(test_shown),
+        cmocka_unit_test(test_every_dialect_has_a_read_test),
+        cmocka_unit_test(test_every_writer_has_a_test),
+        cmocka_unit_test(test_named_tests_exist),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * torchao's words: descriptions, configs, names, types and shapes equal those that torchao itself
- * wrote; what it cannot hold is refused with the reason.
+ * torchao's format: descriptions, configs, names, types and shapes equal those written by torchao;
+ * anything it cannot hold is refused with the reason.
  */
 #include "dialects.h"
 #include "golden_scheme.h"
@@ -12,7 +12,7 @@
 
 static const char golden[] = "tests/golden/torchao_weights.safetensors";
 
-/* What the quantizer would say of a golden module: "int8wo-g32.bf16". */
+/* Builds what the quantizer would give for a golden module: "int8wo-g32.bf16". */
 static bool stored_named(nib_output_weight *out, const char *module)
 {
     const size_t size = (size_t)(strrchr(module, '.') - module);
@@ -114,7 +114,7 @@ static void test_configs(void **state)
         if (tab == NULL)
             continue;
         line[strcspn(line, "\n")] = 0;
-        /* of a weight of bf16, or f32 where bf16 is what the config names */
+        /* from a bf16 weight, or f32 if the config names bf16 */
         nib_output_weight stored = {.scheme = golden_scheme(line), .source = NIB_TYPE_BF16};
         stored.scale_type = NIB_TYPE_BF16;
         if (golden_scales(line) == NIB_TYPE_BF16)
@@ -172,7 +172,7 @@ static void test_refusals(void **state)
             (said != NULL && strstr(said, cases[i].why) == NULL))
             fail_msg("%s: %s", cases[i].scheme, said == NULL ? "held" : said);
     }
-    /* Of its classes three can be looked up in. */
+    /* Only three of its classes work as embeddings. */
     static const char *const looked_up[] = {"int8wo", "int8wo-g32", "int4wo-sym", "fp8wo"},
                              *const not_so[] = {"int4wo-g32", "nvfp4", "nvfp4-block"};
     char why[160];

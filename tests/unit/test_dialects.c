@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights as other tools store them: every golden module gives the values that its own tool, or an
- * unpacker of the published layout, gives; what is missing, of another shape or out of range is
- * named.
+ * Weights as other tools store them: every golden module gives the values of its own tool, or of an
+ * unpacker of the published layout; errors name tensors that are missing, misshapen or out of
+ * range.
  */
 #include "checkpoint_build.h"
 #include "failing.h"
@@ -15,7 +15,7 @@
 
 typedef struct golden {
     const char *module, *scheme;
-    int64_t n, k, step; /* every step-th column of the values is in the file */
+    int64_t n, k, step; /* the file has every step-th column of the values */
     bool bias;
 } golden;
 
@@ -50,7 +50,7 @@ static void expect_rows(const nib_weight *w, const golden *g, const uint8_t *val
     }
 }
 
-/* A row in plain C takes the weight with activations of each type. */
+/* A reference row accepts the weight with activations of each type. */
 static void expect_rows_here(const char *module, const nib_weight *w)
 {
     static const nib_type inputs[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
@@ -139,7 +139,7 @@ static void test_gptq_golden(void **state)
     expect_all("awq", "awq", awq, COUNT(awq));
 }
 
-/* As GPTQModel packed them and unpacks them itself. */
+/* Packed and unpacked by GPTQModel itself. */
 static void test_gptqmodel_golden(void **state)
 {
     (void)state;
@@ -176,7 +176,7 @@ static void expect_bias(const nib_checkpoint *cp, const char *module, const void
     assert_memory_equal(w.bias, bits, size);
 }
 
-/* Experts lie stacked in the file, their values here, too. */
+/* Experts are stacked in the file, and so are their values here. */
 static void test_gpt_oss_golden(void **state)
 {
     (void)state;
@@ -204,7 +204,7 @@ static void test_gpt_oss_golden(void **state)
     nib__checkpoint_close(cp);
 }
 
-/* ---- what is wrong ---- */
+/* ---- errors ---- */
 
 static const float ones[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
@@ -273,13 +273,16 @@ static void test_stacks_hostile(void **state)
         {2, {"p_bias", "BF16", 1, {6}, NULL}, NIB_BAD_INPUT, "p_bias: its shape does not match"},
         {2, {"p_bias", "BF16", 2, {2, 4}, NULL}, NIB_BAD_INPUT, "p_bias: its shape does not match"},
         {3, {"0.p.bias", "F32", 1, {3}, NULL}, NIB_BAD_INPUT, "stored twice"},
-        {0, {"p_blocks", "U8", 4, {0, 3, 1, 16}, NULL}, NIB_OK, ""}, /* no stack: plain tensors */
+        {0,
+         {"p_blocks", "U8", 4, {0, 3, 1, 16}, NULL},
+         NIB_OK,
+         ""}, /* not a stack: plain tensors */
     };
     expect_changes(NULL, parts, COUNT(parts), changes, COUNT(changes));
     static const part short_blocks[] = {{"p_blocks", "U8", 4, {2, 3, 1, 8}, NULL}};
     made other;
     assert_int_equal(make_checkpoint(&other, NULL, short_blocks, 1), NIB_OK);
-    assert_int_equal(nib__checkpoint_module_count(other.cp), 0); /* no stack either */
+    assert_int_equal(nib__checkpoint_module_count(other.cp), 0); /* not a stack either */
     drop_checkpoint(&other);
     static const uint8_t nan_scale[6] = {0, 1, 2, 3, 255, 5};
     static const struct {
@@ -306,14 +309,14 @@ static void test_stacks_hostile(void **state)
     assert_int_equal(make_checkpoint(&m, NULL, parts, COUNT(parts)), NIB_OK);
     const nib_tensor *bias = nib__checkpoint_find(m.cp, "1.p.bias"),
                      *blocks = nib__checkpoint_find(m.cp, "1.p.weight_blocks");
-    for (int i = 0; i < NIB_RANK_MAX; i++) { /* nothing is left behind the rank of a view */
+    for (int i = 0; i < NIB_RANK_MAX; i++) { /* a view has no dimensions past its rank */
         assert_int_equal(bias->shape[i], i == 0 ? 3 : 0);
         assert_int_equal(blocks->shape[i], i == 0 ? 3 : i == 1 ? 16 : 0);
     }
     drop_checkpoint(&m);
 }
 
-/* ---- what is said ---- */
+/* ---- errors and ledger lines ---- */
 
 static void test_unread_methods(void **state)
 {
@@ -389,7 +392,7 @@ static bool has_note(const nib_checkpoint *cp, const char *fragment)
     return count_settings(nib__checkpoint_ledger(cp), NULL, fragment) != 0;
 }
 
-static void test_said(void **state)
+static void test_differences_get_a_line(void **state)
 {
     (void)state;
     nib_checkpoint *cp = open_golden("compressed");
@@ -425,7 +428,7 @@ static void test_said(void **state)
     nib__checkpoint_close(cp);
 }
 
-/* Blocks that are no squares: rows and columns of a block are not mixed up. */
+/* Blocks that are not square: rows and columns of a block are not swapped. */
 static void test_oblong_blocks(void **state)
 {
     (void)state;
@@ -443,8 +446,7 @@ static void test_oblong_blocks(void **state)
     drop_checkpoint(&m);
 }
 
-/* Memory that runs out at any allocation, from opening to the last weight, is an error, and nothing
- * leaks. */
+/* Whichever allocation fails, from opening to the last weight, it is an error and nothing leaks. */
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -480,7 +482,7 @@ int main(void)
         cmocka_unit_test(test_gptqmodel_golden),  cmocka_unit_test(test_fp8_golden),
         cmocka_unit_test(test_gpt_oss_golden),    cmocka_unit_test(test_fp8_hostile),
         cmocka_unit_test(test_stacks_hostile),    cmocka_unit_test(test_unread_methods),
-        cmocka_unit_test(test_foreign_weights),   cmocka_unit_test(test_said),
+        cmocka_unit_test(test_foreign_weights),   cmocka_unit_test(test_differences_get_a_line),
         cmocka_unit_test(test_oblong_blocks),     cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

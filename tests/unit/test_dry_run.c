@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A dry run of a config of the repository cut down: the memory is said first and is what a run
- * says, each distinct shape is tried, and whoever looks on may end it between two pieces.
+ * A dry run of a shipped config cut down in size: it reports memory first, with the numbers of a
+ * real run, tries each distinct shape, and the progress callback can cancel it between two pieces.
  */
 #include "dry_run.h"
 
@@ -18,9 +18,9 @@ typedef struct job {
     nib_model *model;
     nib_plan *plan;
     kept out;
-    int calls, last; /* calls of progress; the one that ends the run, 0: none */
+    int calls, last; /* progress calls; the call that cancels, 0: none */
     uint64_t done;
-    bool whole; /* some layer came to its end */
+    bool whole; /* some layer was completed */
 } job;
 
 static bool on_progress(void *ctx, const char *what, uint64_t done, uint64_t total)

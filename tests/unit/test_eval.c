@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Evaluation: the loss of texts and documents against the same sums done by hand, the distance
- * between two models, what is refused; the shipped model's loss as transformers has it
- * (tests/golden/eval_losses.txt), also through GGUF; and, where $NIBBLE_TEST_DATA points at the
- * real data, the loss of a model that others trained.
+ * Evaluation: the loss of texts and documents against the same sums by hand, the distance between
+ * two models, refusals; the shipped model's loss against transformers
+ * (tests/golden/eval_losses.txt), also through GGUF; and, with $NIBBLE_TEST_DATA, the loss of a
+ * third-party model.
  */
 #include "session.h"
 
@@ -89,7 +89,7 @@ static void test_windows_of_a_text(void **state)
     assert_int_equal(whole.predicted, t.count - 1);
     assert_true(fabs(whole.loss * (double)whole.predicted - loss_by_hand(&o, t.ids, t.count)) <
                 1e-3);
-    /* windows do not overlap; the first id of each is only read */
+    /* windows do not overlap; the first id of each is not predicted */
     for (size_t window = 2; window < 40; window += 9) {
         double loss = 0;
         size_t predicted = 0;
@@ -131,7 +131,7 @@ static void test_documents(void **state)
     enum { WINDOW = 8 };
     for (size_t i = 0; i < COUNT(documents); i++) {
         const tokens t = tokenize(&o, documents[i]);
-        const size_t part = t.count < WINDOW ? t.count : WINDOW; /* the rest of a document is cut */
+        const size_t part = t.count < WINDOW ? t.count : WINDOW; /* longer documents are cut */
         loss += loss_by_hand(&o, t.ids, part);
         predicted += part - 1;
         nib_tokens_free(o.model, t.ids);
@@ -143,7 +143,7 @@ static void test_documents(void **state)
     drop_directory(directory);
 }
 
-static void test_against(void **state)
+static void test_distance_to_another_model(void **state)
 {
     (void)state;
     char directory[256], path[300];
@@ -158,14 +158,14 @@ static void test_against(void **state)
     assert_true(r.kl > 1e-4 && r.kl < 0.5);
     assert_true(r.top1_agreement > 0.6 && r.top1_agreement < 1.0);
     const nib_eval_result alone = evaluate(&coarse, NULL, path, 0);
-    assert_true(r.loss == alone.loss); /* the other model is only compared with */
+    assert_true(r.loss == alone.loss); /* the other model does not change the loss */
     close_opened(&a);
     close_opened(&same);
     close_opened(&coarse);
     drop_directory(directory);
 }
 
-/* Losses of all recipes stay near the float one, and none is the same: each does something. */
+/* Losses of all recipes are near the float loss but differ from it: each has an effect. */
 static void test_recipes(void **state)
 {
     (void)state;
@@ -244,7 +244,7 @@ static void test_errors(void **state)
     drop_directory(directory);
 }
 
-/* A NaN in a weight is found out by the loss, and not averaged in. */
+/* A NaN in a weight makes the evaluation fail instead of being averaged in. */
 static void test_nan(void **state)
 {
     (void)state;
@@ -268,7 +268,7 @@ static void test_nan(void **state)
     drop_directory(directory);
 }
 
-/* ---- losses of transformers ---- */
+/* ---- losses from transformers ---- */
 
 /* FILE WINDOW PREDICTED LOSS of eval_losses.txt, of models/nibble-tales. */
 typedef struct known_loss {
@@ -328,7 +328,7 @@ static nib_status write_nothing(void *ctx, const char *bytes, size_t size)
     return NIB_OK;
 }
 
-/* Weights, configuration and vocabulary there and back. */
+/* Weights, config and vocabulary to GGUF and back. */
 static void test_loss_through_gguf(void **state)
 {
     (void)state;
@@ -350,7 +350,7 @@ static void test_loss_through_gguf(void **state)
 
 /* ---- real data ---- */
 
-/* 2.9385 nats per token is what transformers gives in float32. */
+/* transformers gives 2.9385 nats per token in float32. */
 static void test_tiny_stories(void **state)
 {
     (void)state;
@@ -382,7 +382,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_windows_of_a_text),
         cmocka_unit_test(test_documents),
-        cmocka_unit_test(test_against),
+        cmocka_unit_test(test_distance_to_another_model),
         cmocka_unit_test(test_recipes),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_nan),

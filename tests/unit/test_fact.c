@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Facts and conditions: for every relation what holds, its code, its sentence and its description.
+ * Facts and conditions: when each relation holds, its code, its sentence and its description.
  */
 #include "fact.h"
 
@@ -79,7 +79,7 @@ static void codes_and_sentences(void **state)
     nib__text_free(&text);
 }
 
-/* Sizes come from files: a remedy for two large primes takes no longer than others. */
+/* Sizes come from files: advice for two large primes takes no longer than for other sizes. */
 static void divisors_are_found_at_once(void **state)
 {
     (void)state;
@@ -106,7 +106,7 @@ static void divisors_are_found_at_once(void **state)
     nib__text_free(&text);
 }
 
-static void facts_have_words(void **state)
+static void facts_have_descriptions(void **state)
 {
     (void)state;
     nib_text text;
@@ -136,7 +136,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codes_and_sentences),
         cmocka_unit_test(divisors_are_found_at_once),
-        cmocka_unit_test(facts_have_words),
+        cmocka_unit_test(facts_have_descriptions),
     };
     allocator = nib__allocator_default();
     return cmocka_run_group_tests(tests, NULL, NULL);

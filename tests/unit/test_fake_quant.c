@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Fake quantizers against torchao's (tests/golden/train/qat.txt, made by
- * tools/golden/make_qat_golden.py): values bit for bit; gradients are zeros where torchao's are,
- * else within the roundings of its way: times scale and its inverse, or sums in f32 through a
- * range.
+ * tools/golden/make_qat_golden.py): values bit for bit; gradients are zero exactly where torchao's
+ * are, otherwise within the rounding of its method: times scale and its inverse, or f32 sums
+ * through a range.
  */
 #include "golden_values.h"
 #include "fake_quant.h"
@@ -20,7 +20,7 @@
 
 enum { MOST = 512, LINE = 1 << 14 };
 
-/* ---- what the generator does, too ---- */
+/* ---- the same as in the generator ---- */
 
 static void make_values(float *x, uint64_t tensor, int64_t rows, int64_t width, const char *kind)
 {
@@ -52,7 +52,7 @@ static void fake_weight(matrix *m)
     int8_t codes[MOST];
     float scales[MOST], zeros[MOST];
     const nib_fake_weight f = weight_of(m, codes, scales, zeros);
-    for (int64_t i = 0; i < m->rows; i++) /* row by row, as threads would */
+    for (int64_t i = 0; i < m->rows; i++) /* row by row, like threads */
         nib__fake_weight_rows(&f, m->x, m->y, i, i + 1);
     nib__fake_weight_gradient(&f, m->x, m->gradient, 1, m->rows);
     nib__fake_weight_gradient(&f, m->x, m->gradient, 0, 1);
@@ -89,7 +89,7 @@ static void read_hex(float *out, int64_t count, const char *text)
     }
 }
 
-/* Zeros may differ in sign, but not from other values. */
+/* Zeros may differ in sign; other values may not differ. */
 static void check_values(const char *what, const float *got, const float *wanted, int64_t count,
                          float limit)
 {
@@ -150,9 +150,9 @@ static void test_golden(void **state)
     assert_int_equal(checked, 18);
 }
 
-/* ---- what torchao has no case of ---- */
+/* ---- cases that torchao lacks ---- */
 
-/* A short last group is a group. */
+/* A short last group is quantized as a group of its own. */
 static void test_short_group(void **state)
 {
     static const char *const names[] = {"8da4w-g32", "int4wo-g32"};
@@ -177,8 +177,8 @@ static void test_short_group(void **state)
     }
 }
 
-/* Rows that have no scale show: they are NaN, and others are not. */
-static void test_not_finite(void **state)
+/* Rows without a finite scale become NaN; others do not. */
+static void test_non_finite_rows_become_nan(void **state)
 {
     matrix m = {.rows = 3, .columns = 40}, in;
     nib_err err;
@@ -195,8 +195,8 @@ static void test_not_finite(void **state)
     }
 }
 
-/* Of a weight that will be stored in fewer bits the values are those of its own codes. */
-static void test_stored(void **state)
+/* If the weight will be stored in fewer bits, the values are those of its stored codes. */
+static void test_values_of_the_stored_type(void **state)
 {
     static const char *const names[] = {"8da4w-g32", "int4wo-g32", "int8wo"};
     static const nib_type types[] = {NIB_TYPE_BF16, NIB_TYPE_F16};
@@ -230,7 +230,7 @@ static void test_stored(void **state)
     }
 }
 
-static void test_has(void **state)
+static void test_supported_schemes(void **state)
 {
     static const struct {
         const char *name;
@@ -255,9 +255,11 @@ static void test_has(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),     cmocka_unit_test(test_short_group),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_stored),
-        cmocka_unit_test(test_has),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_short_group),
+        cmocka_unit_test(test_non_finite_rows_become_nan),
+        cmocka_unit_test(test_values_of_the_stored_type),
+        cmocka_unit_test(test_supported_schemes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a device refuses when a run is opened, on the shipped model: each failure leads to another
- * plan that is allowed, or to the error with the driver's words, prices and the option; and what
- * fails later ends the run with a name.
+ * Device failures while a run is opened, on the shipped model: each leads to another allowed plan,
+ * or to an error with the driver's message, the costs and the option to type. Later failures end
+ * the run with an error that names the launch.
  */
 #include "session.h"
 
@@ -16,7 +16,7 @@
 
 #define MODEL "models/nibble-tales"
 
-/* An engine whose one device is the failing one, and a session on it. */
+/* An engine whose only device is the failing one, and a session on it. */
 typedef struct run {
     failing_gpu device;
     opened o;
@@ -54,11 +54,11 @@ static nib_status try_run(run *r, const how *h)
 static void end_run(run *r)
 {
     close_opened(&r->o);
-    assert_int_equal(r->device.live, 0); /* all memory, programs, functions and events */
+    assert_int_equal(r->device.live, 0); /* memory, programs, functions and events */
     assert_int_equal(r->device.held, 0);
 }
 
-/* Before and after each test; and within one, for the next run. */
+/* Runs before each test, and within one before the next run. */
 static int begin(void **state)
 {
     static run r;
@@ -94,7 +94,7 @@ static void says(const char *text, const char *words)
 
 static const nib_ledger *ledger_of(const run *r) { return &r->o.session->plan->assignment.ledger; }
 
-/* The text of the n-th note on what was refused; NULL: there are fewer. */
+/* The text of the n-th note about a refusal; NULL: there are fewer. */
 static const char *refused(const run *r, size_t n)
 {
     const nib_ledger *l = ledger_of(r);
@@ -104,8 +104,7 @@ static const char *refused(const run *r, size_t n)
     return NULL;
 }
 
-/* Weights were left out. Room to pack one on the device may be lacking all the same, and then they
- * are packed here. */
+/* True if weights were refused. Refused packing does not count: the host then packs the weight. */
 static bool weights_refused(const run *r)
 {
     for (size_t i = 0; refused(r, i) != NULL; i++)
@@ -143,7 +142,7 @@ static nib_status step(run *r)
 
 /* ---- a device that refuses nothing ---- */
 
-static void nothing_is_compiled_or_taken_after_opening(void **state)
+static void nothing_is_compiled_or_allocated_after_opening(void **state)
 {
     run *r = *state;
     must_run(r, &(how){.recipe = "8da4w"});
@@ -167,9 +166,9 @@ static void nothing_is_compiled_or_taken_after_opening(void **state)
     assert_true(r->device.launches > packed);
 }
 
-/* ---- a kernel that the driver does not compile ---- */
+/* ---- a kernel that the driver cannot compile ---- */
 
-static void a_refused_operation_is_an_error_with_words_prices_and_option(void **state)
+static void a_refused_operation_is_an_error_with_reason_cost_and_option(void **state)
 {
     run *r = *state;
     r->device.refuse_function = "attention";
@@ -183,7 +182,7 @@ static void a_refused_operation_is_an_error_with_words_prices_and_option(void **
     assert_int_equal(r->device.launches, 0);
 }
 
-static void a_refused_operation_goes_where_it_is_allowed(void **state)
+static void a_refused_operation_moves_if_allowed(void **state)
 {
     run *r = *state;
     static const char *const allowances[] = {"device", "attn=device", "a*n=device"};
@@ -206,7 +205,7 @@ static void a_refused_operation_goes_where_it_is_allowed(void **state)
     }
 }
 
-static void strictly_a_refused_operation_is_an_error(void **state)
+static void strict_makes_a_refused_operation_an_error(void **state)
 {
     run *r = *state;
     r->device.refuse_function = "attention";
@@ -214,7 +213,7 @@ static void strictly_a_refused_operation_is_an_error(void **state)
     says(r->err.text, "attn: --strict: ");
 }
 
-/* Which launches are refused is found with every number of tokens: this one only many have. */
+/* Opening tries launches for every number of tokens; only long prompts use this one. */
 static void a_kernel_of_long_prompts_is_refused_before_the_first_token(void **state)
 {
     run *r = *state;
@@ -227,12 +226,12 @@ static void a_kernel_of_long_prompts_is_refused_before_the_first_token(void **st
     r->device.refuse_function = "tile";
     must_run(r, &(how){.recipe = "8da4w", .allow = "device"});
     assert_int_equal(layers_on_host(r),
-                     r->o.session->plan->assignment.count - 1); /* but the embedding */
+                     r->o.session->plan->assignment.count - 1); /* all but the embedding */
     assert_int_equal(step(r), NIB_OK);
 }
 
-/* What packs and what draws tokens is the device's where it compiles that, and else the CPU's. */
-static void rows_that_pack_and_draw_are_asked_for_too(void **state)
+/* Packing and sampling run on the device if it compiles them, otherwise on the CPU. */
+static void packing_and_sampling_rows_can_be_refused(void **state)
 {
     run *r = *state;
     static const struct {
@@ -252,8 +251,8 @@ static void rows_that_pack_and_draw_are_asked_for_too(void **state)
     }
 }
 
-/* A driver says of each what it said of the one before: they are two rows all the same. */
-static void rows_refused_in_the_same_words_are_not_the_device(void **state)
+/* Two rows may be refused with the same message: that is not a failure of the whole device. */
+static void rows_refused_with_one_message_are_distinct(void **state)
 {
     run *r = *state;
     r->device.subgroups = true;
@@ -265,18 +264,18 @@ static void rows_refused_in_the_same_words_are_not_the_device(void **state)
     assert_int_equal(layers_on_host(r), 0);
 }
 
-/* A pattern allows what it matches and nothing else. */
-static void a_pattern_allows_no_more_than_it_matches(void **state)
+/* A pattern of --allow allows only what it matches. */
+static void an_allow_pattern_allows_only_its_matches(void **state)
 {
     run *r = *state;
     r->device.refuse_function = "attention";
     assert_int_equal(try_run(r, &(how){.allow = "norm=device"}), NIB_NOT_AS_ASKED);
 }
 
-/* ---- memory that runs out ---- */
+/* ---- out of memory ---- */
 
-/* With any room that the driver has not told of, a run opens within it, or says why not. */
-static void memory_that_runs_out_moves_what_does_not_fit(void **state)
+/* However little memory the driver really has, a run opens within it. */
+static void out_of_memory_moves_layers_if_allowed(void **state)
 {
     run *r = *state;
     must_run(r, &(how){.recipe = "8da4w"});
@@ -288,7 +287,7 @@ static void memory_that_runs_out_moves_what_does_not_fit(void **state)
         must_run(r, &(how){.recipe = "8da4w", .allow = "device"});
         assert_true(r->device.held <= r->device.room);
         const size_t moved = layers_on_host(r);
-        assert_true(moved <= before); /* more room never moves more */
+        assert_true(moved <= before); /* more memory never moves more layers */
         before = moved;
         partly += moved > 0 && moved < r->o.session->plan->assignment.count;
         assert_true(weights_refused(r) == (part < 8));
@@ -300,7 +299,7 @@ static void memory_that_runs_out_moves_what_does_not_fit(void **state)
     assert_true(partly > 0);
 }
 
-static void memory_that_runs_out_is_an_error_with_what_would_do(void **state)
+static void out_of_memory_is_an_error_with_remedies(void **state)
 {
     run *r = *state;
     must_run(r, &(how){.recipe = "bf16"});
@@ -315,8 +314,8 @@ static void memory_that_runs_out_is_an_error_with_what_would_do(void **state)
     says(r->err.text, " per token predicted, and ");
 }
 
-/* Wherever in the order of pieces the driver stops. */
-static void any_piece_may_be_the_first_that_is_refused(void **state)
+/* Whichever allocation the driver refuses first. */
+static void any_allocation_may_be_refused_first(void **state)
 {
     static const char *const allowances[] = {NULL, "device"};
     run *r = *state;
@@ -339,8 +338,8 @@ static void any_piece_may_be_the_first_that_is_refused(void **state)
     }
 }
 
-/* What the user grants is known beforehand: planned once, and kept. */
-static void a_limit_is_planned_for_and_kept(void **state)
+/* A --memory limit is known before opening: it is planned for once, and kept. */
+static void a_memory_limit_is_planned_for_and_kept(void **state)
 {
     run *r = *state;
     must_run(r, &(how){.recipe = "bf16"});
@@ -351,7 +350,8 @@ static void a_limit_is_planned_for_and_kept(void **state)
         must_run(r, &(how){.recipe = "bf16", .allow = "device", .memory = limits[i]});
         assert_false(weights_refused(r));
         assert_true(r->device.held <= limits[i] && layers_on_host(r) > 0);
-        assert_true(r->device.held > limits[i] - 1500000); /* and made use of: no layer is larger */
+        assert_true(r->device.held >
+                    limits[i] - 1500000); /* and nearly used up: no layer is larger than the rest */
         begin_again(r);
         assert_int_equal(try_run(r, &(how){.recipe = "bf16", .memory = limits[i]}), NIB_NO_MEMORY);
         says(r->err.text, "weights, keys, values and buffers are ");
@@ -359,7 +359,7 @@ static void a_limit_is_planned_for_and_kept(void **state)
     }
 }
 
-static void strictly_no_layer_leaves_for_memory(void **state)
+static void strict_moves_no_layer_for_memory(void **state)
 {
     run *r = *state;
     assert_int_equal(
@@ -369,9 +369,9 @@ static void strictly_no_layer_leaves_for_memory(void **state)
     says(r->err.text, "opencl has room for ");
 }
 
-/* ---- a device that cannot be used ---- */
+/* ---- an unusable device ---- */
 
-static void a_wrong_driver_is_named_with_its_version(void **state)
+static void an_unusable_driver_is_named_with_its_version(void **state)
 {
     static const char words[] = "the driver 7.5 is too old, 8 or later is wanted; update it";
     run *r = *state;
@@ -388,9 +388,9 @@ static void a_wrong_driver_is_named_with_its_version(void **state)
     assert_int_equal(step(r), NIB_OK);
 }
 
-/* ---- in the middle of a run ---- */
+/* ---- failures during a run ---- */
 
-static void a_launch_that_fails_ends_the_step_with_its_name(void **state)
+static void a_failed_launch_is_named(void **state)
 {
     run *r = *state;
     must_run(r, &(how){.recipe = "8da4w"});
@@ -398,12 +398,12 @@ static void a_launch_that_fails_ends_the_step_with_its_name(void **state)
     r->device.fail_launch = "attention";
     assert_int_equal(step(r), NIB_FAILED);
     says(r->err.text, "attn_f32__ocl: attention: out of the device's resources");
-    assert_int_equal(r->o.session->runner.kv.lengths[0], 1); /* as before the step */
+    assert_int_equal(r->o.session->runner.kv.lengths[0], 1); /* as before the failed step */
     r->device.fail_launch = NULL;
     assert_int_equal(step(r), NIB_OK);
 }
 
-static void a_launch_that_hangs_ends_the_step_with_its_name(void **state)
+static void a_hung_launch_is_named(void **state)
 {
     run *r = *state;
     must_run(r, &(how){.recipe = "8da4w"});
@@ -417,8 +417,8 @@ static void a_launch_that_hangs_ends_the_step_with_its_name(void **state)
     r->device.hangs = false;
 }
 
-/* Launches under one event cannot be told apart: each of them may be the one. */
-static void a_launch_that_hangs_is_one_of_its_batch(void **state)
+/* Launches under one event cannot be told apart: any of them may have hung. */
+static void a_hung_batch_names_its_first_and_last_launch(void **state)
 {
     static const char *const operations[] = {"norm_f32__ocl", "add_f32__ocl", "norm_f32__ocl"};
     run *r = *state;
@@ -437,7 +437,7 @@ static void a_launch_that_hangs_is_one_of_its_batch(void **state)
     r->device.hangs = false;
 }
 
-static void a_read_that_fails_ends_the_step(void **state)
+static void a_failed_read_ends_the_step(void **state)
 {
     run *r = *state;
     must_run(r, &(how){.recipe = "8da4w"});
@@ -448,8 +448,8 @@ static void a_read_that_fails_ends_the_step(void **state)
 
 /* ---- a device that computes nothing ---- */
 
-/* Of a device that was not measured there is no rate to have a share of: not the CPU's. */
-static void a_bench_has_no_shares_of_guesses(void **state)
+/* Without measured device rates, bench shows no shares of peak, nor the CPU's instead. */
+static void bench_shows_no_shares_of_unmeasured_rates(void **state)
 {
     const nib_bench_options options = {.prompt_tokens = 16, .new_tokens = 2, .repeats = 1};
     run *r = *state;
@@ -461,9 +461,9 @@ static void a_bench_has_no_shares_of_guesses(void **state)
     assert_true(result.bandwidth_share == 0 && result.arithmetic_share == 0);
 }
 
-/* ---- a device beside the CPU ---- */
+/* ---- layers on device and CPU ---- */
 
-static void placed_layers_come_back_where_that_is_allowed(void **state)
+static void placed_layers_move_back_if_allowed(void **state)
 {
     run *r = *state;
     r->device.room = 1000;
@@ -482,26 +482,26 @@ static void placed_layers_come_back_where_that_is_allowed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(nothing_is_compiled_or_taken_after_opening),
-        TEST(a_refused_operation_is_an_error_with_words_prices_and_option),
-        TEST(a_refused_operation_goes_where_it_is_allowed),
-        TEST(strictly_a_refused_operation_is_an_error),
+        TEST(nothing_is_compiled_or_allocated_after_opening),
+        TEST(a_refused_operation_is_an_error_with_reason_cost_and_option),
+        TEST(a_refused_operation_moves_if_allowed),
+        TEST(strict_makes_a_refused_operation_an_error),
         TEST(a_kernel_of_long_prompts_is_refused_before_the_first_token),
-        TEST(rows_that_pack_and_draw_are_asked_for_too),
-        TEST(rows_refused_in_the_same_words_are_not_the_device),
-        TEST(a_pattern_allows_no_more_than_it_matches),
-        TEST(memory_that_runs_out_moves_what_does_not_fit),
-        TEST(memory_that_runs_out_is_an_error_with_what_would_do),
-        TEST(any_piece_may_be_the_first_that_is_refused),
-        TEST(a_limit_is_planned_for_and_kept),
-        TEST(strictly_no_layer_leaves_for_memory),
-        TEST(a_wrong_driver_is_named_with_its_version),
-        TEST(a_launch_that_fails_ends_the_step_with_its_name),
-        TEST(a_launch_that_hangs_ends_the_step_with_its_name),
-        TEST(a_launch_that_hangs_is_one_of_its_batch),
-        TEST(a_read_that_fails_ends_the_step),
-        TEST(a_bench_has_no_shares_of_guesses),
-        TEST(placed_layers_come_back_where_that_is_allowed),
+        TEST(packing_and_sampling_rows_can_be_refused),
+        TEST(rows_refused_with_one_message_are_distinct),
+        TEST(an_allow_pattern_allows_only_its_matches),
+        TEST(out_of_memory_moves_layers_if_allowed),
+        TEST(out_of_memory_is_an_error_with_remedies),
+        TEST(any_allocation_may_be_refused_first),
+        TEST(a_memory_limit_is_planned_for_and_kept),
+        TEST(strict_moves_no_layer_for_memory),
+        TEST(an_unusable_driver_is_named_with_its_version),
+        TEST(a_failed_launch_is_named),
+        TEST(a_hung_launch_is_named),
+        TEST(a_hung_batch_names_its_first_and_last_launch),
+        TEST(a_failed_read_ends_the_step),
+        TEST(bench_shows_no_shares_of_unmeasured_rates),
+        TEST(placed_layers_move_back_if_allowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

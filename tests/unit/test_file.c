@@ -23,15 +23,15 @@
 static nib_allocator heap;
 static char root[512];
 
-/* ---- what reaches the disk, and in which order ---- */
+/* ---- the order of writes to disk ---- */
 
-/* What was synchronized, one letter each: d, a directory; m, a file with the mark of an unfinished
- * one; f, another one. */
+/* Log of fsync calls, one letter each: d, a directory; m, a file with the mark of an unfinished
+ * one; f, any other file. */
 static char synced[64];
 static size_t synced_count;
-static int interrupts; /* calls of open that a signal still ends */
+static int interrupts; /* calls of open that will still fail with EINTR */
 
-/* The library's calls come here, as this program's come before those of the C library. */
+/* Interposed functions: the library calls these instead of the C library's. */
 int fsync(int fd)
 {
     struct stat st;
@@ -82,10 +82,10 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    return nib__path_remove(root, NULL) != NIB_OK; /* which also says that every test cleaned up */
+    return nib__path_remove(root, NULL) != NIB_OK; /* fails if a test left files behind */
 }
 
-/* root/name; four at a time. */
+/* root/name; up to four results live at a time. */
 static const char *at(const char *name)
 {
     static char paths[4][700];
@@ -145,8 +145,8 @@ static void test_map(void **state)
     removed(at("m"));
 }
 
-/* Whoever writes to the file makes what was read from it void; a file in its place does not. */
-static void test_map_read(void **state)
+/* Writing to a mapped file invalidates the read; replacing the file does not. */
+static void test_map_read_detects_writes(void **state)
 {
     (void)state;
     nib_err err = {0};
@@ -170,7 +170,7 @@ static void test_map_read(void **state)
     nib__map_close(&map);
     put(at("m"), "hello", 5);
     assert_int_equal(nib__map_open(&map, at("m"), &err), NIB_OK);
-    static const struct timespec times[2] = {{1, 0}, {1, 0}}; /* the same size, another time */
+    static const struct timespec times[2] = {{1, 0}, {1, 0}}; /* same size, other time */
     assert_int_equal(utimensat(AT_FDCWD, at("m"), times, 0), 0);
     assert_int_equal(nib__map_read(&map, at("m"), NIB_OK, &err), NIB_IO);
     nib__map_close(&map);
@@ -190,9 +190,9 @@ static void test_map_release(void **state)
     nib_map map;
     assert_int_equal(nib__map_open(&map, at("m"), &err), NIB_OK);
     nib__map_release(map.at + 1, SIZE - 2);
-    nib__map_release(map.at + 5, 3); /* no whole page */
+    nib__map_release(map.at + 5, 3); /* less than a page */
     nib__map_release(map.at, 0);
-    assert_memory_equal(map.at, bytes, SIZE); /* still there, read anew */
+    assert_memory_equal(map.at, bytes, SIZE); /* still there: read again */
     nib__map_close(&map);
     free(bytes);
     removed(at("m"));
@@ -249,7 +249,7 @@ static void test_read(void **state)
     removed(at("r"));
 }
 
-/* A file whose stated size is 0 and which has bytes all the same. */
+/* A file with contents whose stat size is 0. */
 static void test_read_unknown_size(void **state)
 {
     (void)state;
@@ -311,7 +311,7 @@ static void test_remove(void **state)
     make_directory("d", "1");
     assert_int_equal(symlink(root, at("d/link")), 0);
     removed(at("d"));
-    assert_int_equal(nib__path_kind(root), NIB_PATH_DIRECTORY); /* a link's target stays */
+    assert_int_equal(nib__path_kind(root), NIB_PATH_DIRECTORY); /* a link's target is kept */
     make_directory("d", "1");
     assert_int_equal(mkdir(at("d/below"), 0700), 0);
     assert_false(nib__directory_is_empty(at("d")));
@@ -320,7 +320,7 @@ static void test_remove(void **state)
     assert_int_equal(nib__path_removable(at("d"), &err), NIB_IO);
     assert_int_equal(nib__path_remove(at("d"), &err), NIB_IO);
     assert_non_null(strstr(err.text, "holds the directory below"));
-    assert_true(holds(at("d/x"), "1") && holds(at("d/y"), "y")); /* nothing was touched */
+    assert_true(holds(at("d/x"), "1") && holds(at("d/y"), "y")); /* unchanged */
     removed(at("d/below"));
     assert_int_equal(nib__path_removable(at("d"), &err), NIB_OK);
     removed(at("d"));
@@ -371,7 +371,7 @@ static void test_file_write(void **state)
     removed(at("o"));
 }
 
-/* A file made as long as it will be takes its parts in any order. */
+/* A file extended to its full size accepts parts in any order. */
 static void test_output_extend(void **state)
 {
     (void)state;
@@ -430,7 +430,7 @@ static void test_within(void **state)
     removed(at("made"));
 }
 
-/* Sizes around the buffer's, mixed, against the same bytes written at once. */
+/* Mixed writes around the buffer size give the same bytes as a single write. */
 static void test_output_sizes(void **state)
 {
     (void)state;
@@ -461,7 +461,7 @@ static void test_output_sizes(void **state)
     removed(at("o"));
 }
 
-static void test_abandon(void **state)
+static void test_abandoned_output(void **state)
 {
     (void)state;
     nib_err err = {0};
@@ -473,8 +473,8 @@ static void test_abandon(void **state)
     removed(at("o"));
 }
 
-/* A write that fails midway (here by the limit on file sizes, as a full disk would) is told with
- * the path, and not forgotten until finish. */
+/* A write that fails midway (here by the file size limit, like a full disk) is an error with the
+ * path, and finish still reports it. */
 static void test_failed_write(void **state)
 {
     (void)state;
@@ -519,9 +519,9 @@ static void test_output_without_memory(void **state)
     }
 }
 
-/* A file that was not finished begins with the mark, whatever was written; what is behind it is on
- * the disk before it is replaced. */
-static void test_head_comes_last(void **state)
+/* An unfinished file begins with the mark, whatever was written. Everything after the mark is on
+ * disk before the mark is replaced. */
+static void test_head_is_written_last(void **state)
 {
     (void)state;
     nib_output *output;
@@ -575,27 +575,27 @@ static void test_lock(void **state)
     assert_non_null(strstr(err.text, "another process is writing there"));
     nib__lock_release(first, path);
     assert_int_equal(nib__path_kind(path), NIB_PATH_NONE);
-    put(path, "", 0); /* as a killed process leaves it: the file, without the lock */
+    put(path, "", 0); /* left by a killed process: the file without the lock */
     assert_int_equal(nib__lock_take(&second, path, &err), NIB_OK);
     nib__lock_release(second, path);
-    /* where nothing can be written, that is for the writer to say */
+    /* if the directory is missing, the writer reports it */
     assert_int_equal(nib__lock_take(&first, at("missing/out.lock"), &err), NIB_OK);
     assert_int_equal(first, -1);
     nib__lock_release(first, path);
-    /* a link to a file that is not there is not followed */
+    /* a dangling link is not followed */
     assert_int_equal(symlink(at("elsewhere"), path), 0);
     assert_int_equal(nib__lock_take(&first, path, &err), NIB_EXISTS);
     assert_non_null(strstr(err.text, "is a symbolic link"));
     assert_int_equal(nib__path_kind(at("elsewhere")), NIB_PATH_NONE);
     assert_int_equal(unlink(path), 0);
-    /* a signal that comes meanwhile does not do away with the lock */
+    /* a signal does not lose the lock */
     interrupts = 3;
     assert_int_equal(nib__lock_take(&first, path, &err), NIB_OK);
     assert_true(first >= 0);
     nib__lock_release(first, path);
 }
 
-/* The directory of a name that was given is synchronized after it, in spite of signals. */
+/* After a rename the directory is synchronized, even if signals interrupt. */
 static void test_publish_synced(void **state)
 {
     (void)state;
@@ -644,13 +644,13 @@ static void test_replace(void **state)
     assert_int_equal(nib__file_replace(at("to"), "22", 2, &heap, &err), NIB_OK);
     assert_true(holds(at("to"), "22"));
     assert_int_equal(nib__path_kind(at("to.part")), NIB_PATH_NONE);
-    put(at("to.part"), "mine", 4); /* somebody else's file stays */
+    put(at("to.part"), "mine", 4); /* a file of others is kept */
     assert_int_equal(nib__file_replace(at("to"), "33", 2, &heap, &err), NIB_OK);
     assert_true(holds(at("to"), "33") && holds(at("to.part"), "mine"));
     assert_int_equal(nib__path_kind(at("to.part-2")), NIB_PATH_NONE);
     removed(at("to.part"));
     assert_int_equal(nib__file_replace(at("none/to"), "3", 1, &heap, &err), NIB_IO);
-    /* a device, as /dev/null is for a user who may rename there, stays one; and so does a pipe */
+    /* a device is kept, such as /dev/null for a user who may rename it; so is a pipe */
     assert_int_equal(mkfifo(at("pipe"), 0600), 0);
     assert_int_equal(nib__file_replace(at("pipe"), "4", 1, &heap, &err), NIB_EXISTS);
     assert_non_null(strstr(err.text, "/pipe: is a device or a pipe"));
@@ -681,7 +681,7 @@ static void test_publish_directory(void **state)
     publishes("new", "to", true);
     assert_true(holds(at("to/x"), "2"));
     assert_int_equal(nib__path_kind(at("to.old")), NIB_PATH_NONE);
-    /* What cannot be removed is not moved either. */
+    /* If the old directory cannot be removed, it is not moved. */
     assert_int_equal(mkdir(at("to/below"), 0700), 0);
     make_directory("new", "3");
     assert_int_equal(nib__publish(at("new"), at("to"), true, &err), NIB_IO);
@@ -716,7 +716,7 @@ static void test_publish_aside(void **state)
     assert_true(holds(at("to/x"), "2"));
     assert_int_equal(nib__path_kind(at("to.old")), NIB_PATH_NONE);
     make_directory("new", "3");
-    make_directory("to.old", "mine"); /* somebody else's stays */
+    make_directory("to.old", "mine"); /* a directory of others is kept */
     assert_int_equal(nib__publish_aside(at("new"), at("to"), &err), NIB_OK);
     assert_true(holds(at("to/x"), "3") && holds(at("to.old/x"), "mine"));
     assert_int_equal(nib__path_kind(at("to.old-2")), NIB_PATH_NONE);
@@ -729,8 +729,8 @@ static void test_publish_aside(void **state)
     removed(at("to"));
 }
 
-/* A part takes no name that somebody else uses, and what a killed run left is told by its mark. */
-static void test_part(void **state)
+/* A part never takes a name in use; leftovers of a killed run are recognized by their mark. */
+static void test_part_names(void **state)
 {
     (void)state;
     char part[NIB_PART_PATH];
@@ -739,10 +739,11 @@ static void test_part(void **state)
     assert_string_equal(part, at("out.part"));
     assert_int_equal(nib__part_directory(part, &err), NIB_OK);
     put(at("out.part/x"), "1", 1);
-    assert_int_equal(nib__part_choose(part, at("out"), ".part", &err), NIB_OK); /* ours goes */
+    assert_int_equal(nib__part_choose(part, at("out"), ".part", &err),
+                     NIB_OK); /* ours is removed */
     assert_string_equal(part, at("out.part"));
     assert_int_equal(nib__path_kind(part), NIB_PATH_NONE);
-    /* an empty file, zeros, a link to a marked file, a directory: all of them stay */
+    /* an empty file, zeros, a link to a marked file, a directory: all are kept */
     put(at("marked"), "nibpart\n", 8);
     put(at("out.part"), "", 0);
     put(at("out.part-2"), "\0\0\0\0\0\0\0\0", 8);
@@ -785,7 +786,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_map),
-        cmocka_unit_test(test_map_read),
+        cmocka_unit_test(test_map_read_detects_writes),
         cmocka_unit_test(test_map_release),
         cmocka_unit_test(test_not_regular),
         cmocka_unit_test(test_read),
@@ -797,14 +798,14 @@ int main(void)
         cmocka_unit_test(test_output_extend),
         cmocka_unit_test(test_within),
         cmocka_unit_test(test_output_sizes),
-        cmocka_unit_test(test_abandon),
+        cmocka_unit_test(test_abandoned_output),
         cmocka_unit_test(test_failed_write),
         cmocka_unit_test(test_output_without_memory),
         cmocka_unit_test(test_lock),
         cmocka_unit_test(test_publish_file),
         cmocka_unit_test(test_replace),
-        cmocka_unit_test(test_head_comes_last),
-        cmocka_unit_test(test_part),
+        cmocka_unit_test(test_head_is_written_last),
+        cmocka_unit_test(test_part_names),
         cmocka_unit_test(test_publish_synced),
         cmocka_unit_test(test_publish_directory),
         cmocka_unit_test(test_publish_mixed),

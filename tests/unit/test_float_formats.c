@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Number formats: every code decoded against a definition by ldexp; encoding at every boundary
- * (each value, each midpoint and its two neighbours, overflow, subnormals, NaN) and at a sample of
- * all f32; what ml_dtypes and ONNX's reference make of codes and values
- * (tests/golden/number_casts.txt); ONNX's node tests.
+ * (each value, each midpoint and its two neighbours, overflow, subnormals, NaN) and for a sample of
+ * all f32; codes and values against ml_dtypes and ONNX's reference (tests/golden/number_casts.txt);
+ * ONNX's node tests.
  */
 #include "file.h"
 #include "onnx_tensor.h"
@@ -31,13 +31,13 @@ static float float_of(uint32_t u)
 }
 
 /* The definition of a small float: sign, exponent, mantissa. `top` is the exponent of infinity and
- * NaN, or 0 where all codes but `nan` are finite. */
+ * NaN, or 0 if all codes except `nan` are finite. */
 typedef struct format {
     const char *name;
     int bits, mantissa, bias;
     uint32_t top, nan;             /* nan: the one magnitude that is NaN if top is 0; 0: none */
     uint32_t largest;              /* magnitude of the largest finite value */
-    uint32_t over, over_saturated; /* what a larger value becomes */
+    uint32_t over, over_saturated; /* code of larger values */
     float (*decode)(uint32_t code);
     uint32_t (*encode)(float f);
     uint32_t (*encode_saturated)(float f); /* NULL: none */
@@ -122,7 +122,7 @@ static void test_encode_every_boundary(void **state)
             const double next = code < f->largest ? defined(f, code + 1)
                                                   : 2 * defined(f, code) - defined(f, code - 1);
             if (code == f->largest && f->bias == 127)
-                break; /* the midpoint above the largest bf16 is no f32; checked by hand below */
+                break; /* the midpoint above the largest bf16 is not an f32; tested below */
             const float middle = (float)((defined(f, code) + next) / 2);
             const uint32_t up = code < f->largest ? code + 1 : f->over;
             const uint32_t up_saturated = code < f->largest ? code + 1 : f->over_saturated;
@@ -138,7 +138,7 @@ static void test_encode_every_boundary(void **state)
     check_encode(&formats[1], float_of(0x7f7f8000), 0x7f80, 0);
 }
 
-/* The nearest code by search in the list of values. */
+/* Finds the nearest code by searching the list of values. */
 static uint32_t nearest(const format *f, double x)
 {
     uint32_t low = 0, high = f->largest;
@@ -164,7 +164,7 @@ static void test_encode_sampled(void **state)
         for (uint64_t u = 0; u < 0x7f800000U; u += 15013) {
             const float x = float_of((uint32_t)u);
             const uint32_t want = nearest(f, (double)x);
-            if (want != UINT32_MAX) /* the tie and what lies above are boundaries, checked there */
+            if (want != UINT32_MAX) /* ties and larger values are boundaries, tested there */
                 check_encode(f, x, want, want);
         }
     }
@@ -205,7 +205,7 @@ static void test_e8m0(void **state)
     assert_int_equal(nib__f32_to_e8m0_up(INFINITY), 254);
 }
 
-/* Arrays equal single values, at any alignment and count. */
+/* Converting arrays equals converting single values, at any alignment and count. */
 static void test_arrays(void **state)
 {
     (void)state;
@@ -279,7 +279,7 @@ static void test_type_names(void **state)
     (void)state;
     for (int t = NIB_TYPE_NONE + 1; t < NIB_TYPE_COUNT; t++) {
         const char *stored = nib__type_stored_name((nib_type)t);
-        /* safetensors has no blocks, whatever GGUF calls them */
+        /* GGUF's block types are not types of safetensors */
         assert_int_equal(nib__type_find(stored, strlen(stored)),
                          nib__type_is_block((nib_type)t) ? NIB_TYPE_NONE : t);
         assert_int_equal(nib__type_find(stored, strlen(stored) - 1), NIB_TYPE_NONE);
@@ -320,7 +320,7 @@ static void test_int4_packing(void **state)
             nib__unpack_i4(back, bytes, first, count - first);
             assert_memory_equal(back, codes + first, (size_t)(count - first));
             if (count - first < 33)
-                assert_int_equal(back[count - first], 99); /* nothing past the end */
+                assert_int_equal(back[count - first], 99); /* not written past the end */
         }
     }
     const int8_t two[] = {-3, 7};
@@ -383,7 +383,7 @@ static uint32_t onnx_encode(int onnx, float x, bool saturate)
     case ONNX_E8M0: return nib__f32_to_e8m0_up(x);
     case ONNX_E2M1: return nib__f32_to_e2m1(x);
     case ONNX_INT8: return (uint8_t)(int8_t)x;
-    case ONNX_INT4: return (uint32_t)(int)x & 15U; /* these cases wrap */
+    case ONNX_INT4: return (uint32_t)(int)x & 15U; /* these casts wrap */
     default: fail_msg("type %d", onnx); return 0;
     }
 }
@@ -420,7 +420,7 @@ static int check_onnx(const char *name, const onnx_tensor *want, const float *x,
     return 1;
 }
 
-/* ---- numbers of others ---- */
+/* ---- codes and values from other libraries ---- */
 
 static int onnx_type(const char *name)
 {
@@ -492,8 +492,8 @@ static void check_packed(int count, const char *item)
     assert_memory_equal(packed, bytes, size);
 }
 
-/* What the lines are is in tools/golden/make_number_golden.py. */
-static void test_numbers_of_others(void **state)
+/* tools/golden/make_number_golden.py describes the lines. */
+static void test_same_as_other_libraries(void **state)
 {
     (void)state;
     const nib_allocator a = nib__allocator_default();
@@ -642,7 +642,7 @@ int main(void)
         cmocka_unit_test(test_f64_change),
         cmocka_unit_test(test_all_finite),
         cmocka_unit_test(test_int4_packing),
-        cmocka_unit_test(test_numbers_of_others),
+        cmocka_unit_test(test_same_as_other_libraries),
         cmocka_unit_test(test_onnx_casts),
         cmocka_unit_test(test_onnx_quantize_linear),
     };

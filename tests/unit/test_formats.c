@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every format and version that was ever read stays readable: one small file of each in the table
- * below, opened in every run, its weights compared with the values that its own tool gave them. A
- * new format, or a new version of one, adds its file and its row; rows are never taken away.
+ * Every format and version that was ever readable stays readable. The table below has one small
+ * file of each; every run opens it and compares its weights with the values of its own tool. A new
+ * format or version adds a file and a row; rows are never removed.
  */
 #include "opening.h"
 
@@ -14,10 +14,9 @@
 typedef struct format {
     const char *path;
     const char *dialect; /* of every quantized weight */
-    size_t weights;      /* quantized ones */
-    /* M.dequantized holds the values, f32 (else a test of that format compares them); and M is the
-     * scheme's name, a colon and the type of its scales where it is asked for, a dot, the variant.
-     */
+    size_t weights;      /* number of quantized weights */
+    /* M.dequantized holds the f32 values (else a test of that format compares them). M is the
+     * scheme's name, a colon and the scale type if requested, a dot, the variant. */
     bool valued, named;
 } format;
 
@@ -60,7 +59,7 @@ static void expect_values(const nib_checkpoint *cp, const char *module, const ni
     }
 }
 
-/* M.bias_values are there where a file has biases in codes. */
+/* M.bias_values exist if a file has quantized biases. */
 static void expect_bias(const nib_checkpoint *cp, const char *module, const nib_weight *w)
 {
     char name[200];
@@ -81,7 +80,7 @@ static void expect_name(const char *module, const nib_weight *w)
     char wanted[64], scheme[64];
     snprintf(wanted, sizeof wanted, "%.*s", (int)strcspn(module, ":."), module);
     if (strcmp(wanted, "8da4w-row") == 0)
-        snprintf(wanted, sizeof wanted, "8da4w-g160"); /* a row of 160 is one group of 160 */
+        snprintf(wanted, sizeof wanted, "8da4w-g160"); /* a row of 160 is one group */
     assert_string_equal(nib__scheme_name(scheme, &w->scheme), wanted);
 }
 
@@ -119,7 +118,7 @@ static void test_formats(void **state)
         read_format(&formats[i]);
 }
 
-/* What torchao does otherwise with activations of 4-bit floats is said for each weight. */
+/* Each weight gets a ledger line on how torchao handles activations of 4-bit floats differently. */
 static void test_nvfp4_activations(void **state)
 {
     (void)state;

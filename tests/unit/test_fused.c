@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fused weights: every part's rows are the whole's, in every form that has rows; what has none says
- * so; and the writer joins parts into the tensor that they came from.
+ * Fused weights: each part's rows equal the whole's, in every form with separate rows; other forms
+ * are refused; and the writer joins parts into the original tensor.
  */
 #include "fused.h"
 #include "writer.h"
@@ -22,7 +22,7 @@
     "\"" format "\",\"config_groups\":{\"a\":{\"targets\":[\"m\",\"re:.*qkv_proj\"],"              \
     "\"weights\":{" weights ",\"symmetric\":true}}}}}"
 
-/* Described as torchao does, with a scale per row. */
+/* Described as by torchao, with a scale per row. */
 #define INT8                                                                                       \
     "\"{\\\"_type\\\":\\\"Int8Tensor\\\",\\\"_data\\\":{\\\"block_size\\\":[1,4],\\\"dtype\\\":"   \
     "{\\\"_type\\\":\\\"torch.dtype\\\",\\\"_data\\\":\\\"float32\\\"}},\\\"_tensor_data_"         \
@@ -80,7 +80,7 @@ static void make_values(void)
     uint32_t seed = 7;
     for (size_t i = 0; i < BYTES; i++) {
         seed = seed * 1664525 + 1013904223;
-        noise[i] = (uint8_t)((seed >> 24) & 0x3b); /* finite as a float of any width */
+        noise[i] = (uint8_t)((seed >> 24) & 0x3b); /* finite in a float of any width */
     }
     for (size_t i = 0; i < COUNT(scales); i++)
         scales[i] = 0.5F + (float)i;
@@ -95,12 +95,12 @@ static nib_weight read_module(const made *m, const char *module)
     return w;
 }
 
-/* The parts of qkv_proj against m, which holds the same tensors and is not fused. */
+/* Compares the parts of qkv_proj with m, which holds the same tensors unfused. */
 static void expect_rows(const char *metadata, const char *config, const part *parts, size_t count)
 {
     static const struct {
         const char *name;
-        int64_t first, share; /* of four */
+        int64_t first, share; /* in quarters */
     } pieces[] = {{"q_proj", 0, 2}, {"k_proj", 2, 1}, {"v_proj", 3, 1}};
     static float got[512], want[512];
     made m;
@@ -163,7 +163,7 @@ static void test_rows(void **state)
                         BOTH_OF(scales, ".weight_scale", "F32", 1, 1)};
     expect_rows(NULL, "{" HEADS ",\"quantization_config\":{\"quant_method\":\"fp8\"}}", one,
                 COUNT(one));
-    /* scales of 128 rows: parts of 256, 128 and 128 begin with such a block */
+    /* one scale per 128 rows: parts of 256, 128 and 128 rows start at block boundaries */
     const part blocks[] = {BOTH(".weight", "F8_E4M3", 2, 512, 130),
                            BOTH_OF(scales, ".weight_scale_inv", "F32", 2, 4, 2)};
     expect_rows(NULL,
@@ -171,13 +171,13 @@ static void test_rows(void **state)
                 "\"weight_block_size\":[128,128]}}",
                 blocks, COUNT(blocks));
 
-    /* the description of the whole is each part's */
+    /* each part has the description of the whole */
     const part own[] = {BOTH("._weight_qdata", "I8", 2, 8, 4),
                         BOTH_OF(scales, "._weight_scale", "F32", 2, 8, 1)};
     expect_rows("\"" QKV ".weight\":" INT8 ",\"m.weight\":" INT8, "{" HEADS "}", own, COUNT(own));
 }
 
-/* ---- what stays whole ---- */
+/* ---- weights that stay whole ---- */
 
 static void expect_whole(const char *config, const part *parts, size_t count, nib_status status,
                          const char *says)
@@ -196,7 +196,7 @@ static void expect_whole(const char *config, const part *parts, size_t count, ni
     drop_checkpoint(&m);
 }
 
-static void test_whole(void **state)
+static void test_some_forms_stay_whole(void **state)
 {
     (void)state;
     make_values();
@@ -215,10 +215,10 @@ static void test_whole(void **state)
     expect_whole(fp8, blocks, COUNT(blocks), NIB_UNSUPPORTED, "cannot be split");
     expect_whole("{" HEADS "}", odd, COUNT(odd), NIB_UNSUPPORTED, "cannot be split");
     expect_whole("{\"num_attention_heads\":[2]}", odd, COUNT(odd), NIB_UNSUPPORTED,
-                 "cannot be split"); /* nobody says how many heads there are */
+                 "cannot be split"); /* the number of heads is unknown */
 }
 
-static void test_twice(void **state)
+static void test_rejects_part_and_whole(void **state)
 {
     (void)state;
     made m;
@@ -243,7 +243,7 @@ typedef struct written {
     int64_t rows;
 } written;
 
-/* Writes [rows][3] tensors filled with their number; the status. */
+/* Writes [rows][3] tensors filled with their number; returns the status. */
 static nib_status write_parts(const char *dir, const written *tensors, size_t count, nib_err *err)
 {
     const nib_allocator a = nib__allocator_default();
@@ -292,7 +292,7 @@ static void test_writing(void **state)
     if (write_parts(dir, tensors, COUNT(tensors), &err) != NIB_OK ||
         nib__checkpoint_open(&cp, dir, &a, &err) != NIB_OK)
         fail_msg("%s", err.text);
-    assert_int_equal(nib__checkpoint_count(cp), 3); /* without a config it stays whole */
+    assert_int_equal(nib__checkpoint_count(cp), 3); /* without a config the tensor stays whole */
     const nib_tensor *whole = nib__checkpoint_find(cp, QKV ".weight");
     assert_non_null(whole);
     assert_true(whole->shape[0] == 6 && whole->shape[1] == 3);
@@ -300,7 +300,7 @@ static void test_writing(void **state)
         assert_true(((const float *)(const void *)whole->data)[i * 3] == order[i]);
     assert_non_null(nib__checkpoint_find(cp, LAYER "mlp.up_proj.weight"));
     nib__checkpoint_close(cp);
-    /* parts of different types stay themselves */
+    /* parts of different types are not joined */
     written mixed[COUNT(tensors)];
     memcpy(mixed, tensors, sizeof mixed);
     mixed[4].type = NIB_TYPE_BF16;
@@ -316,8 +316,12 @@ static void test_writing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names), cmocka_unit_test(test_rows),   cmocka_unit_test(test_whole),
-        cmocka_unit_test(test_twice), cmocka_unit_test(test_memory), cmocka_unit_test(test_writing),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_some_forms_stay_whole),
+        cmocka_unit_test(test_rejects_part_and_whole),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_writing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

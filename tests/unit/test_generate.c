@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Generation: on a model that speaks a script (each token leads to the next, so that every stop
- * string and every split of a character can be set up), and on the shipped model.
+ * Generation on a model that recites a script (each token leads to the next, so every stop string
+ * and every split of a character can be set up), and on the shipped model.
  */
 #include "session.h"
 
@@ -22,7 +22,7 @@ typedef struct received {
     char text[4096];
     size_t size;
     int writes;
-    int fail_at; /* the nth write fails; 0: none */
+    int fail_at; /* the nth write fails; 0: never */
 } received;
 
 static nib_status receive(void *ctx, const char *bytes, size_t size)
@@ -50,10 +50,10 @@ static nib_generate_stats generate(nib_session *s, const nib_generate_options *o
     return stats;
 }
 
-/* ---- a model that speaks a script ---- */
+/* ---- a model that recites a script ---- */
 
-/* Token 0 begins, the last one ends; what the others are in bytes. Characters are cut where tokens
- * of real vocabularies cut them, too: o with dots is c3 b6, the euro sign e2 82 ac. */
+/* The bytes of each token; token 0 is BOS, the last one EOS. Characters are split as in real
+ * vocabularies: o with dots is c3 b6, the euro sign e2 82 ac. */
 static const char *const pieces[] = {
     "<s>", "Hel", "lo", " w", "\xc3", "\xb6", "rld", " costs ", "\xe2\x82", "\xac",
     "5",   ",",   "00", "; ", "STO",  "P",    " EN", "D!",      "</s>",
@@ -64,7 +64,7 @@ enum { PIECES = COUNT(pieces), SCRIPT_WIDTH = 20, SCRIPT_FFN = 4 };
 static const char script[] = "Hello w\xc3\xb6rld costs \xe2\x82\xac"
                              "5,00; STOP END!";
 
-/* A byte as byte-level vocabularies write it: printable ones as themselves, others from U+0100 on.
+/* Writes a byte as byte-level vocabularies do: printable ones as themselves, others from U+0100 on.
  */
 static void put_byte_level(nib_text *out, unsigned char byte)
 {
@@ -146,7 +146,7 @@ static void write_weights(const char *directory)
     float *norm = add_tensor(&b, "model.norm.weight", SCRIPT_WIDTH, 0);
     for (int i = 0; i < PIECES; i++) {
         embed[i * SCRIPT_WIDTH + i] = 1;
-        head[(i + 1) % PIECES * SCRIPT_WIDTH + i] = 1; /* the end leads to the beginning */
+        head[(i + 1) % PIECES * SCRIPT_WIDTH + i] = 1; /* EOS leads to BOS */
     }
     for (int i = 0; i < SCRIPT_WIDTH; i++)
         norm[i] = 1;
@@ -216,7 +216,7 @@ static void test_script(void **state)
     assert_int_equal(stats.finish, NIB_FINISH_STOP);
     assert_int_equal(stats.prompt_tokens, 1);
     assert_int_equal(stats.new_tokens, PIECES - 2);
-    assert_true(r.writes > PIECES / 2); /* as it comes, not at the end */
+    assert_true(r.writes > PIECES / 2); /* streamed, not written at the end */
     /* again, on the same session, and from the BOS alone */
     generate(s.on.session, &o, &r);
     assert_string_equal(r.text, script);
@@ -242,11 +242,11 @@ static void test_limits(void **state)
     assert_string_equal(r.text, "Hello w");
     assert_int_equal(stats.finish, NIB_FINISH_LENGTH);
     assert_int_equal(stats.new_tokens, 3);
-    /* cut inside of a character: it is not written in half */
+    /* the limit splits a character: half of it is not written */
     o.max_tokens = 4;
     generate(s.on.session, &o, &r);
     assert_string_equal(r.text, "Hello w\xef\xbf\xbd");
-    o.max_tokens = 0; /* until the context is full */
+    o.max_tokens = 0; /* until the context ends */
     stats = generate(s.on.session, &o, &r);
     assert_int_equal(stats.finish, NIB_FINISH_CONTEXT);
     assert_int_equal(stats.prompt_tokens + stats.new_tokens, 12);
@@ -258,7 +258,7 @@ static void test_limits(void **state)
     assert_int_equal(stats.new_tokens, 1);
     assert_int_equal(stats.finish, NIB_FINISH_CONTEXT);
     assert_string_equal(r.text, "Hel");
-    /* the end is passed over on request; special tokens write nothing */
+    /* EOS is ignored on request; special tokens write nothing */
     speaker longer = open_speaker(64, true);
     o.prompt = "<s>";
     o.ignore_eos = true;
@@ -270,7 +270,7 @@ static void test_limits(void **state)
     close_speaker(&s);
 }
 
-/* Output ends before the first stop string, wherever tokens cut it. */
+/* Output ends before the first stop string, however tokens split it. */
 static void test_stops(void **state)
 {
     (void)state;
@@ -304,7 +304,7 @@ static void test_stops(void **state)
          "Hello w\xc3\xb6rld costs \xe2\x82\xac"
          "5"},
         {{"llo", "lo"}, "He"},
-        {{"STOPS"}, NULL}, /* held back, and then written after all */
+        {{"STOPS"}, NULL}, /* held back, then written after all */
         {{"END!?"}, NULL},
         {{"w\xc3\xb4", "\xe2\x82\xad"}, NULL}, /* the same first bytes */
         {{"helloHelloHelloHelloHelloHelloHello"}, NULL},
@@ -325,7 +325,7 @@ static void test_stops(void **state)
     close_speaker(&s);
 }
 
-/* Every piece of the script as the stop string. */
+/* Every substring of the script as the stop string. */
 static void test_every_stop(void **state)
 {
     (void)state;
@@ -378,7 +378,7 @@ static void test_errors(void **state)
     o.temperature = NAN;
     nib_generate_stats stats;
     received r;
-    stats = generate(s.on.session, &o, &r); /* not a choice: the default */
+    stats = generate(s.on.session, &o, &r); /* unset: the default */
     assert_true(stats.temperature == 0.8);
     o.temperature = 0;
     o.top_p = 2;
@@ -398,7 +398,7 @@ static void test_errors(void **state)
     close_speaker(&s);
 }
 
-/* Cancelling between tokens keeps what was written; while the prompt is read it is an error. */
+/* Cancelling between tokens keeps the output so far; cancelling during prefill is an error. */
 static bool stop_after(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     (void)total;
@@ -406,7 +406,7 @@ static bool stop_after(void *ctx, const char *what, uint64_t done, uint64_t tota
     return strcmp(what, stage) != 0 || (strcmp(stage, "generate") == 0 && done < 5);
 }
 
-static void test_cancel(void **state)
+static void test_cancelling_keeps_the_output(void **state)
 {
     (void)state;
     speaker s = open_speaker(64, true);
@@ -437,7 +437,8 @@ static opened open_shipped(int threads, const char *isa, int64_t context)
                                  .context = context});
 }
 
-/* The same text by hand: one token at a time from the first on, greedily, then decoded whole. */
+/* The same text by hand: one token at a time, greedily, including the prompt, then decoded at once.
+ */
 static void by_hand(const opened *o, int count, received *out)
 {
     int32_t *ids, all[256];
@@ -490,7 +491,8 @@ static void test_shipped_greedy(void **state)
     close_opened(&o);
 }
 
-/* One seed gives one text, on any number of threads and instruction set; another gives another. */
+/* A seed gives the same text on any number of threads and instruction set; another seed gives
+ * another text. */
 static void test_shipped_seeds(void **state)
 {
     (void)state;
@@ -531,14 +533,14 @@ static void test_shipped_stats(void **state)
                                           .repeat_penalty = -1,
                                           .seed = 11};
     const nib_generate_stats s = generate(o.session, &options, &r);
-    /* generation_config.json says the first two, the rest are the program's */
+    /* generation_config.json sets the first two; the rest are Nibble's defaults */
     assert_true(s.temperature == 0.8 && s.top_p == 0.95);
     assert_true(s.top_k == 40 && s.min_p == 0.05 && s.repeat_penalty == 1.0 && s.seed == 11);
     assert_in_range(s.prompt_tokens, 5, 40);
     assert_in_range(s.new_tokens, 1, 20);
     assert_true(s.prefill_s > 0 && s.first_token_s >= s.prefill_s && s.decode_s > 0);
     assert_true(s.prefill_s < 60 && s.decode_s < 60);
-    /* 8da4w-g32: half a byte per weight and a scale per 32, norms apart; the embedding is not read
+    /* 8da4w-g32: half a byte per weight and a scale per 32, plus norms; the embedding is not read
      */
     assert_true(s.weight_bytes > 1500000 && s.weight_bytes < 3400000);
     const uint64_t positions = 64 * 2 * 5 * 2 * 16 * 2; /* a block of keys and values, bf16 */
@@ -548,8 +550,8 @@ static void test_shipped_stats(void **state)
     close_opened(&o);
 }
 
-/* do_sample false in generation_config.json is greedy, unless an option says otherwise; its end ids
- * come before config.json's. */
+/* do_sample false in generation_config.json means greedy, unless an option overrides it; its end
+ * ids override config.json's. */
 static void test_generation_config(void **state)
 {
     (void)state;
@@ -593,7 +595,7 @@ int main(void)
         cmocka_unit_test(test_stops),
         cmocka_unit_test(test_every_stop),
         cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_cancelling_keeps_the_output),
         cmocka_unit_test(test_generation_config),
         cmocka_unit_test(test_shipped_greedy),
         cmocka_unit_test(test_shipped_seeds),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The GGUF container: what is read, and every way in which a file can be wrong (list G of the bad
- * inputs: counts, lengths, ranks, products, types, offsets, overlaps, holes, duplicates, cuts).
+ * The GGUF container: valid files, and every way in which a file can be wrong (list G of
+ * HOSTILE.md: counts, lengths, ranks, products, types, offsets, overlaps, holes, duplicates,
+ * truncation).
  */
 #include "gguf.h"
 
@@ -14,7 +15,7 @@
 
 #include "gguf_build.h"
 
-/* A parse in an arena of its own, over bytes that end exactly where the file does. */
+/* Parses in an arena of its own, over an allocation that ends exactly with the file. */
 typedef struct parsed {
     nib_container contents;
     nib_arena arena;
@@ -50,7 +51,7 @@ static void expect(const gguf_file *f, nib_status status, const char *fragment)
     drop(&p);
 }
 
-/* ---- what is right ---- */
+/* ---- valid files ---- */
 
 static void put_good(gguf_file *f)
 {
@@ -69,7 +70,7 @@ static void put_good(gguf_file *f)
     put_int(f, 7, 4);
     put_int(f, 0xffffffff, 4);
     put_key_array(f, "a.none", NIB_GGUF_F32, 0);
-    /* not in the order of the data, which is allowed */
+    /* not in data order, which is allowed */
     put_tensor(f, "b", 8, 64, 2, 32);    /* Q8_0: 2 rows of 68 bytes */
     put_tensor(f, "a", 0, 3, 0, 0);      /* F32: 12 bytes */
     put_tensor(f, "c", 12, 256, 1, 192); /* Q4_K: 144 bytes */
@@ -78,7 +79,7 @@ static void put_good(gguf_file *f)
         put_int(f, (uint64_t)i, 1);
 }
 
-static void test_good(void **state)
+static void test_valid_file(void **state)
 {
     (void)state;
     static gguf_file f;
@@ -102,7 +103,7 @@ static void test_good(void **state)
     drop(&p);
     memcpy(f.bytes + 4, "\2\0\0\0", 4); /* version 2 is the same file */
     expect(&f, NIB_OK, "");
-    f.size -= 1; /* not even the padding may miss a byte of a tensor */
+    f.size -= 1; /* the last tensor may not miss even a byte */
     expect(&f, NIB_BAD_INPUT, "cut short");
 }
 
@@ -136,7 +137,7 @@ static void test_values(void **state)
     assert_int_equal(nib__gguf_string(&text, &size, NULL, g, "general.architecture", &err), NIB_OK);
     assert_int_equal(size, 5);
     assert_memory_equal(text, "llama", 5);
-    /* absent, and of another kind */
+    /* absent, and of another type */
     whole = 42;
     assert_int_equal(nib__gguf_int(&whole, &found, g, "a.gone", &err), NIB_OK);
     assert_false(found);
@@ -286,7 +287,7 @@ static void test_lengths(void **state)
         put_text(&f, "");
         expect(&f, NIB_BAD_INPUT, "values of type string");
     }
-    put_header(&f, 3, 0, 1); /* each length lies */
+    put_header(&f, 3, 0, 1); /* each length is wrong */
     put_key_array(&f, "a.b", NIB_GGUF_STRING, 2);
     put_text(&f, "fine");
     put_int(&f, 1000, 8);
@@ -357,7 +358,7 @@ static void test_tensor_names(void **state)
                   NIB_BAD_INPUT, "a tensor name has 64 bytes");
     expect_tensor("012345678901234567890123456789012345678901234567890123456789012", 1, one, 0,
                   NIB_OK, "");
-    expect_tensor("../../x", 1, one, 0, NIB_OK, ""); /* a name is never a path */
+    expect_tensor("../../x", 1, one, 0, NIB_OK, ""); /* names are never used as paths */
     expect_tensor("a\xc3", 1, one, 0, NIB_BAD_INPUT, "is not UTF-8 text");
     static gguf_file f;
     put_header(&f, 3, 2, 0);
@@ -411,7 +412,7 @@ static void test_types(void **state)
     expect_tensor("a", 1, one, 0xffffffff, NIB_UNSUPPORTED, "has type 4294967295");
 }
 
-/* ---- places: G25, G29 to G32, G34, G35 ---- */
+/* ---- offsets: G25, G29 to G32, G34, G35 ---- */
 
 static void expect_places(uint64_t a, uint64_t b, size_t data, nib_status status, const char *says)
 {
@@ -425,11 +426,11 @@ static void expect_places(uint64_t a, uint64_t b, size_t data, nib_status status
     expect(&f, status, says);
 }
 
-static void test_places(void **state)
+static void test_offsets(void **state)
 {
     (void)state;
     expect_places(0, 64, 80, NIB_OK, "");
-    expect_places(0, 64, 96, NIB_OK, ""); /* padded, as writers do */
+    expect_places(0, 64, 96, NIB_OK, ""); /* padded, as by writers */
     expect_places(32, 0, 96, NIB_OK, "");
     expect_places(0, 64, 79, NIB_BAD_INPUT, "has 16 bytes from byte 64 of the data, which ends");
     expect_places(0, 64, 97, NIB_BAD_INPUT, "17 bytes after the last tensor belong to no tensor");
@@ -442,8 +443,8 @@ static void test_places(void **state)
     expect_places(0, 1 << 20, 96, NIB_BAD_INPUT, "which ends at 96");
 }
 
-/* G33: every cut of the header, and of the data, is seen. */
-static void test_cuts(void **state)
+/* G33: every truncation of header or data is detected. */
+static void test_every_truncation_is_found(void **state)
 {
     (void)state;
     static gguf_file f;
@@ -457,7 +458,7 @@ static void test_cuts(void **state)
     }
 }
 
-/* G11: a million keys are found in constant time each, within the budget. */
+/* G11: with a million keys, each lookup takes constant time, within the budget. */
 static void test_many_keys(void **state)
 {
     (void)state;
@@ -487,12 +488,12 @@ static void test_many_keys(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),      cmocka_unit_test(test_values),
-        cmocka_unit_test(test_prefix),    cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_kinds),     cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_alignment), cmocka_unit_test(test_tensor_names),
-        cmocka_unit_test(test_shapes),    cmocka_unit_test(test_types),
-        cmocka_unit_test(test_places),    cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_valid_file), cmocka_unit_test(test_values),
+        cmocka_unit_test(test_prefix),     cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_kinds),      cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_alignment),  cmocka_unit_test(test_tensor_names),
+        cmocka_unit_test(test_shapes),     cmocka_unit_test(test_types),
+        cmocka_unit_test(test_offsets),    cmocka_unit_test(test_every_truncation_is_found),
         cmocka_unit_test(test_many_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * GGUF's blocks as written: the bytes of PyPI's gguf (tests/golden/gguf_blocks.gguf), of a model
- * that llama.cpp quantized (with NIBBLE_TEST_DATA), and codes that come back as they were put.
+ * Writing GGUF blocks: the bytes equal those of PyPI's gguf (tests/golden/gguf_blocks.gguf) and of
+ * a model quantized by llama.cpp (with NIBBLE_TEST_DATA), and written codes are read back
+ * unchanged.
  */
 #include "file.h"
 #include "gguf.h"
@@ -42,7 +43,7 @@ static const nib_tensor *find(const opened *o, const char *name)
     return NULL;
 }
 
-/* Row `from` of floats, quantized, against row `row` of the blocks. */
+/* Quantizes row `from` of the floats and compares it with row `row` of the blocks. */
 static void check_row(const nib_tensor *floats, int64_t from, const nib_tensor *blocks, int64_t row)
 {
     const int64_t k = floats->shape[1];
@@ -83,19 +84,19 @@ static void test_golden(void **state)
     nib__arena_free(&arena);
 }
 
-/* The rotary order of llama.cpp's q and k: rows of a head in pairs of its two halves. */
+/* llama.cpp's row order of q and k for rope: rows of a head's two halves alternate. */
 static int64_t paired_row(int64_t row, int64_t heads, int64_t rows)
 {
     const int64_t dim = rows / heads, head = row / dim, i = row % dim;
     return head * dim + i % 2 * (dim / 2) + i / 2;
 }
 
-/* TinyStories-656K: Q8_0 by llama.cpp, from the F32 weights beside it. */
+/* TinyStories-656K: llama.cpp's Q8_0 against quantizing the F32 weights of the same model. */
 static void test_llama_cpp(void **state)
 {
     static const struct {
         const char *gguf, *ours;
-        int64_t heads; /* of a paired weight; 0: rows lie as they are */
+        int64_t heads; /* of a weight with paired rows; 0: rows in order */
     } pairs[] = {
         {"token_embd.weight", "lm_head.weight", 0},
         {"blk.0.attn_q.weight", "model.layers.0.self_attn.q_proj.weight", 8},
@@ -133,7 +134,7 @@ static void test_llama_cpp(void **state)
 
 /* ---- from codes ---- */
 
-static void test_put(void **state)
+static void test_put_codes_exactly(void **state)
 {
     int8_t codes[32];
     uint8_t block[34];
@@ -159,7 +160,7 @@ static void test_put(void **state)
     assert_int_equal(block[1 + 3], 0x33);
 }
 
-/* What the block's type cannot hold is rounded and said. */
+/* Values that the block cannot hold are rounded, and the writer reports it. */
 static void test_put_rounded(void **state)
 {
     const int8_t codes[32] = {0};
@@ -179,7 +180,7 @@ static void test_put_rounded(void **state)
     assert_int_equal(block[0], 254);
 }
 
-static void test_too_large(void **state)
+static void test_refuses_too_large_values(void **state)
 {
     float x[32] = {0};
     uint8_t block[34];
@@ -200,9 +201,11 @@ static void test_too_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),    cmocka_unit_test(test_llama_cpp),
-        cmocka_unit_test(test_put),       cmocka_unit_test(test_put_rounded),
-        cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_llama_cpp),
+        cmocka_unit_test(test_put_codes_exactly),
+        cmocka_unit_test(test_put_rounded),
+        cmocka_unit_test(test_refuses_too_large_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

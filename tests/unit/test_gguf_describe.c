@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is written into a GGUF of a model and its tokenizer, read back: the same numbers, and a
+ * Model and tokenizer metadata written to a GGUF and read back: the same config values, and a
  * tokenizer that gives the same ids.
  */
 #include "gguf_describe.h"
@@ -12,7 +12,7 @@
 
 enum { SPECIAL = NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL };
 
-/* The bytes of a GGUF without tensors that has the head's key/values. */
+/* The bytes of a GGUF with the head's key/values and no tensors. */
 static void finish_head(nib_text *file, const nib_gguf_head *head, const nib_allocator *a)
 {
     nib__text_init(file, a);
@@ -86,7 +86,7 @@ static void test_config(void **state)
     nib__arena_free(&arena);
 }
 
-/* Dividing by them is what the model's own table does. */
+/* Dividing by the divisors gives the model's own rope table. */
 static void test_rope_divisors(void **state)
 {
     nib_config c = {.head_dim = 8,
@@ -126,7 +126,7 @@ static nib_status describe(nib_text *file, const char *directory, const char *na
     return status;
 }
 
-/* Every text of the golden files gives the same ids after the way there and back. */
+/* Every text of the golden files gives the same ids after the round trip. */
 static void check_same_file(const char *directory, const char *name, int64_t rows, unsigned most)
 {
     const nib_allocator a = nib__allocator_default();
@@ -185,7 +185,7 @@ static void test_shipped_model(void **state)
     check_same("models/nibble-tales", 2256, SPECIAL);
 }
 
-/* SentencePiece's pieces. */
+/* A SentencePiece vocabulary. */
 static void test_pieces(void **state)
 {
     (void)state;
@@ -197,7 +197,7 @@ static void test_tinystories(void **state)
     char path[1024];
     (void)state;
     snprintf(path, sizeof path, "%s/weights/TinyStories-656K/hf-f32", test_data());
-    check_same(path, 2048, 0); /* it looks for special tokens in normalized text */
+    check_same(path, 2048, 0); /* this tokenizer matches special tokens in normalized text */
 }
 
 static void test_gpt2(void **state)
@@ -219,7 +219,7 @@ static void test_built(void **state)
     check_same(path, 151936, SPECIAL);
 }
 
-/* The name that is written is the one of the vocabulary's family. */
+/* The pre-tokenizer name written is that of the vocabulary's family. */
 static void test_names(void **state)
 {
     const nib_allocator a = nib__allocator_default();
@@ -258,7 +258,7 @@ static void to_vocab(const char *json, nib_status expected, const char *part)
     nib__arena_free(&arena);
 }
 
-/* What GGUF has no name for is said. */
+/* Splitting rules that GGUF has no name for are refused. */
 static void test_unsupported(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Models in GGUF: logits equal those of transformers for the dequantized weights (golden), on every
- * instruction set the same bits; the config from the keys, and what is refused there; models in
+ * GGUF models: logits equal those of transformers for the dequantized weights (golden),
+ * bit-identical on every instruction set; the config from the keys, and its refusals; models in
  * several files.
  */
 #include "ledger_lines.h"
@@ -94,7 +94,7 @@ static float *run_all(const char *family, const golden *g, const char *recipe, c
     return out;
 }
 
-/* Of the dequantized weights: with float activations. */
+/* Float activations, since the golden logits are from dequantized weights. */
 static void test_logits(void **state)
 {
     (void)state;
@@ -117,8 +117,8 @@ static void test_logits(void **state)
     }
 }
 
-/* Every type packs for every instruction set into what the reference reads from the blocks. */
-static void test_same_bits(void **state)
+/* For every block type and instruction set, packed weights give the same bits as the reference. */
+static void test_all_instruction_sets_agree(void **state)
 {
     (void)state;
     static const char *const types[] = {"f32", "bf16"}, *const sets[] = {"avx2", "avx512",
@@ -140,9 +140,9 @@ static void test_same_bits(void **state)
     nib__checkpoint_close(g.cp);
 }
 
-/* Files that others made, with the tokenizers inside: llama2.c's 260K in F32 (K 172 is no multiple
- * of 32), and llama.cpp's Q8_0 of TinyStories-656K, whose F32 weights have 2.9385, with float
- * activations and with ggml's. */
+/* Third-party files with their own tokenizers: llama2.c's 260K in F32 (K 172 is not a multiple of
+ * 32), and llama.cpp's Q8_0 of TinyStories-656K, whose F32 weights have a loss of 2.9385, with
+ * float activations and with ggml's. */
 static void test_real_files(void **state)
 {
     (void)state;
@@ -175,8 +175,9 @@ static void test_real_files(void **state)
     }
 }
 
-/* As stored, blocks of 32 run with activations in Q8_0, those of 256 with Q8_K; weight-only runs
- * the same codes with floats; another scheme of activations would be another quantizer's model. */
+/* As stored, blocks of 32 run with Q8_0 activations and blocks of 256 with Q8_K. Weight-only runs
+ * the same codes with float activations. Any other activation scheme would be a differently
+ * quantized model. */
 static void test_activations(void **state)
 {
     (void)state;
@@ -209,21 +210,21 @@ static void test_activations(void **state)
     }
 }
 
-/* A row that reads blocks where they lie takes their bytes, not those that the scheme would take by
- * itself: the embedding's always does, and those of every layer where nothing is packed. */
-static void test_bytes(void **state)
+/* A row that reads blocks in place counts the blocks' bytes, not those of the scheme's own layout:
+ * so do the embedding's row always, and every layer's if nothing is packed. */
+static void test_bytes_of_blocks_read_in_place(void **state)
 {
     (void)state;
     opened o = must_open(&(open_how){.path = "tests/golden/gguf/llama.gguf", .isa = "ref"});
     const nib_assignment *plan = &o.plan->assignment;
-    int others = 0; /* whose blocks take other bytes than codes and scales by themselves */
+    int others = 0; /* layers whose blocks have another size than plain codes and scales */
     for (size_t i = 0; i < plan->count; i++) {
         nib_weight w;
         bool found = true;
         assert_int_equal(nib__checkpoint_weight(&w, &found, o.model->net.checkpoint,
                                                 plan->layers[i].layer->name, NULL, NULL),
                          NIB_OK);
-        if (!found) /* the head is the embedding */
+        if (!found) /* the head is tied */
             continue;
         const uint64_t bytes = nib__weight_bytes(&w);
         assert_int_equal(plan->layers[i].uses[0].bytes, bytes);
@@ -287,8 +288,8 @@ static void test_golden_configs(void **state)
     assert_true(c.rope_interleaved && c.rope_dims == 8 && c.qkv_bias && !c.o_bias);
 }
 
-/* llama.cpp goes by the tensors: its converter writes true wherever the config says nothing. */
-static void test_parallel(void **state)
+/* llama.cpp decides by the tensors: its converter writes true whenever the config has no value. */
+static void test_parallel_residual(void **state)
 {
     static const char key[] = "stablelm.use_parallel_residual";
     const nib_allocator a = nib__allocator_default();
@@ -303,7 +304,7 @@ static void test_parallel(void **state)
         nib__file_read(&file, &size, "tests/golden/gguf/stablelm.gguf", 1 << 20, &a, &err), NIB_OK);
     while (memcmp(file + at, key, sizeof key - 1) != 0)
         at++;
-    at += sizeof key - 1 + 4; /* behind the type */
+    at += sizeof key - 1 + 4; /* after the type */
     assert_int_equal(file[at], 0);
     file[at] = 1;
     make_directory(directory);
@@ -315,10 +316,10 @@ static void test_parallel(void **state)
     drop_directory(directory);
 }
 
-/* What a llama file of one layer without weights says; `skip` is left out, `more` is added. */
+/* The keys of a one-layer llama file without weights; `skip` is left out, `more` is added. */
 typedef struct said {
     const char *arch, *skip;
-    const char *key; /* more: one of these */
+    const char *key; /* more: one of these values */
     uint32_t kind;
     uint64_t value;
     const char *text;
@@ -455,7 +456,7 @@ static void test_config_refused(void **state)
     }
 }
 
-static void test_config_taken(void **state)
+static void test_config_accepted(void **state)
 {
     (void)state;
     nib_config c;
@@ -472,7 +473,7 @@ static void test_config_taken(void **state)
         NIB_OK);
     assert_int_equal(c.rope, NIB_ROPE_LINEAR);
     assert_true(c.rope_factor == 32);
-    /* a factor without rope.scaling.type is one of linear scaling, too */
+    /* a factor without rope.scaling.type also means linear scaling */
     assert_int_equal(
         config_said(&c, &(said)WITH(KEY("rope.scaling.factor"), NIB_GGUF_F32, F32_BIG), NULL, &err),
         NIB_OK);
@@ -486,7 +487,7 @@ static void test_config_taken(void **state)
                     &err),
         NIB_OK);
     assert_int_equal(c.eos_count, 0);
-    /* values that change nothing, and keys that are not known */
+    /* neutral values, and unknown keys */
     assert_int_equal(config_said(&c, &(said)WITH(KEY("expert_count"), NIB_GGUF_U32, 0), NULL, &err),
                      NIB_OK);
     const nib_allocator a = nib__allocator_default();
@@ -496,7 +497,7 @@ static void test_config_taken(void **state)
                      NIB_OK);
     assert_int_equal(notes.setting_count, 1);
     assert_int_equal(count_settings(&notes, "config-key", "llama.mood"), 1);
-    /* and those that other models use */
+    /* and keys that other models use */
     assert_int_equal(
         config_said(&c, &(said)WITH(KEY("rope.scaling.original_context_length"), NIB_GGUF_U32, 8),
                     &notes, &err),
@@ -512,7 +513,7 @@ static void test_config_taken(void **state)
     nib__ledger_free(&notes);
 }
 
-/* ---- what a file without its config.json is held against ---- */
+/* ---- checks of a file without config.json ---- */
 
 static void expect_model(const char *path, nib_status status, const char *says)
 {
@@ -534,7 +535,7 @@ static char *read_llama(size_t *size)
     return bytes;
 }
 
-/* The first place of text in bytes. */
+/* Finds text in bytes. */
 static char *place_of(char *bytes, size_t size, const char *text)
 {
     for (size_t i = 0; i + strlen(text) <= size; i++)
@@ -544,13 +545,13 @@ static char *place_of(char *bytes, size_t size, const char *text)
     return NULL;
 }
 
-/* One change of the golden file each; all keep its size. */
+/* Each case changes one place of the golden file and keeps its size. */
 static void test_changed_files(void **state)
 {
     (void)state;
     static const struct {
         const char *find;
-        size_t at; /* behind what was found */
+        size_t at; /* offset from the match */
         const char *put;
         size_t size;
         nib_status status;
@@ -582,7 +583,7 @@ static void test_changed_files(void **state)
     drop_directory(dir);
 }
 
-/* A scale that is no number is found when the weight is packed, with its place. */
+/* A NaN scale is an error when the weight is packed, with its position. */
 static void test_bad_scale(void **state)
 {
     (void)state;
@@ -596,7 +597,7 @@ static void test_bad_scale(void **state)
     char *bytes = read_llama(&size);
     assert_int_equal(t->type, NIB_TYPE_Q4_K);
     const size_t rows = 3;
-    size_t at = 0; /* the tensor's bytes are unique in the file */
+    size_t at = 0; /* the tensor's bytes occur once in the file */
     while (memcmp(bytes + at, t->data, (size_t)t->bytes) != 0)
         at++;
     memcpy(bytes + at + rows * 144, "\0\x7c", 2);
@@ -625,7 +626,7 @@ static nib_status read_all(const nib_allocator *a, nib_err *err)
     return status;
 }
 
-/* Every allocation fails once: an error that says so, and nothing is lost. */
+/* Every allocation fails once: NIB_NO_MEMORY, and nothing leaks. */
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -689,7 +690,7 @@ static void test_parts(void **state)
                  "part 2 of 2 is missing: m-00002-of-00002.gguf");
     write_part(dir, two, 1, 2, 2, "blk.0.attn_norm.weight");
     const char *const names[] = {one, two};
-    for (size_t i = 0; i < COUNT(names); i++) { /* from either */
+    for (size_t i = 0; i < COUNT(names); i++) { /* opened by either file */
         if (nib__checkpoint_open(&cp, in(path, dir, names[i]), &a, &err) != NIB_OK)
             fail_msg("%s", err.text);
         assert_int_equal(nib__checkpoint_count(cp), 2);
@@ -722,8 +723,8 @@ static void test_parts(void **state)
     drop_directory(dir);
 }
 
-/* In a directory under the name of another format: there is no manifest to look for. */
-static void test_other_name(void **state)
+/* A GGUF named like another format in a directory: it has no manifest. */
+static void test_named_as_another_format(void **state)
 {
     (void)state;
     const nib_allocator a = nib__allocator_default();
@@ -751,13 +752,20 @@ static void test_other_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_real_files),     cmocka_unit_test(test_logits),
-        cmocka_unit_test(test_activations),    cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_golden_configs), cmocka_unit_test(test_parallel),
-        cmocka_unit_test(test_config_refused), cmocka_unit_test(test_config_taken),
-        cmocka_unit_test(test_changed_files),  cmocka_unit_test(test_bad_scale),
-        cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_other_name),     cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_real_files),
+        cmocka_unit_test(test_logits),
+        cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_all_instruction_sets_agree),
+        cmocka_unit_test(test_golden_configs),
+        cmocka_unit_test(test_parallel_residual),
+        cmocka_unit_test(test_config_refused),
+        cmocka_unit_test(test_config_accepted),
+        cmocka_unit_test(test_changed_files),
+        cmocka_unit_test(test_bad_scale),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_named_as_another_format),
+        cmocka_unit_test(test_bytes_of_blocks_read_in_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

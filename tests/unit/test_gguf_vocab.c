@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tokenizers inside GGUF files: ids equal llama.cpp's, for every name of a pre-tokenizer
- * (tests/golden/tokenizer_gguf.txt); with NIBBLE_TEST_DATA also those that known models' files are
- * shipped with, and what the tokenizer.json of the same vocabulary gives.
+ * Tokenizers in GGUF files: ids equal llama.cpp's for every pre-tokenizer name
+ * (tests/golden/tokenizer_gguf.txt); with NIBBLE_TEST_DATA also the ids shipped with files of known
+ * models, and those of the tokenizer.json of the same vocabulary.
  */
 #include "gguf_vocab.h"
 #include "skipping.h"
@@ -59,7 +59,7 @@ typedef struct golden {
     nib_text out, decoded;
     struct {
         const char *json, *ids;
-    } first[MOST_TEXTS]; /* [first_count], of the first section that has the text */
+    } first[MOST_TEXTS]; /* [first_count], ids from the first section with the text */
     size_t first_count;
     nib_tokenizer *tokenizers[MOST_NAMES]; /* of one section, [count] */
     const char *names[MOST_NAMES];
@@ -192,9 +192,9 @@ static void test_keys(void **state)
     assert_false(nib__gguf_begins("nowhere"));
 }
 
-/* A value of another kind is an error that names the key, and no file is read past its end: each
- * key in turn becomes a number. */
-static void test_kinds(void **state)
+/* A value of another type is an error that names the key, and no read passes the end of the file:
+ * each key in turn becomes a number. */
+static void test_wrong_value_types(void **state)
 {
     static const char *const keys[] = {
         "tokenizer.ggml.model",        "tokenizer.ggml.pre",           "tokenizer.ggml.tokens",
@@ -225,8 +225,7 @@ static void test_kinds(void **state)
 
 /* ---- known models ---- */
 
-/* llama.cpp's 46 texts and the ids that it expects, which are those of the models' own tokenizers
- */
+/* llama.cpp's 46 texts and expected ids, which are those of the models' own tokenizers */
 static void check_cases(const char *gguf, const char *data, const char *name)
 {
     static const char separator[] = "\n__ggml_vocab_test__\n";
@@ -293,7 +292,7 @@ static void test_llama_spm_cases(void **state)
     check_shipped(test_data(), "llama-spm");
 }
 
-/* With a vocab.gguf that tools/golden/make_tokenizers.py has built. */
+/* Uses a vocab.gguf built by tools/golden/make_tokenizers.py. */
 static void check_built(const char *data, const char *built, const char *name)
 {
     char path[1024];
@@ -315,7 +314,7 @@ static void test_qwen2_cases(void **state)
 
 /* ---- the tokenizer.json of the same vocabulary ---- */
 
-/* Texts of the golden files, alone and after one another, give the same ids; but for those with
+/* Texts of the golden files, alone and concatenated, give the same ids, except those containing
  * `except`, where one of the two files is known to be wrong. */
 static void check_same(nib_tokenizer *gguf, nib_tokenizer *json, unsigned flags, const char *except)
 {
@@ -363,8 +362,8 @@ static void test_same_llama2(void **state)
     (void)state;
     snprintf(path, sizeof path, "%s/tokenizers/llama.cpp-vocab/ggml-vocab-llama-spm.gguf", data);
     snprintf(other, sizeof other, "%s/tokenizers/llama2/hf/tokenizer.json", data);
-    /* That tokenizer.json looks for special tokens in normalized text, as early ones did; and its
-     * no-break spaces became spaces: SentencePiece and llama.cpp give the GGUF's ids for them. */
+    /* That tokenizer.json matches special tokens in normalized text, as early ones did, and turns
+     * no-break spaces into spaces: SentencePiece and llama.cpp give the GGUF's ids for both. */
     check_same(open_gguf(path), open_path(other, NULL), NIB_ENCODE_ADD_SPECIAL, "\xc2\xa0");
 }
 
@@ -412,13 +411,20 @@ static void test_same_qwen2(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),          cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_kinds),           cmocka_unit_test(test_deepseek_coder_cases),
-        cmocka_unit_test(test_mpt_cases),       cmocka_unit_test(test_gpt2_cases),
-        cmocka_unit_test(test_llama_spm_cases), cmocka_unit_test(test_llama_bpe_cases),
-        cmocka_unit_test(test_qwen2_cases),     cmocka_unit_test(test_same_llama2),
-        cmocka_unit_test(test_same_gpt2),       cmocka_unit_test(test_same_tinystories),
-        cmocka_unit_test(test_same_llama3),     cmocka_unit_test(test_same_qwen2),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_wrong_value_types),
+        cmocka_unit_test(test_deepseek_coder_cases),
+        cmocka_unit_test(test_mpt_cases),
+        cmocka_unit_test(test_gpt2_cases),
+        cmocka_unit_test(test_llama_spm_cases),
+        cmocka_unit_test(test_llama_bpe_cases),
+        cmocka_unit_test(test_qwen2_cases),
+        cmocka_unit_test(test_same_llama2),
+        cmocka_unit_test(test_same_gpt2),
+        cmocka_unit_test(test_same_tinystories),
+        cmocka_unit_test(test_same_llama3),
+        cmocka_unit_test(test_same_qwen2),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

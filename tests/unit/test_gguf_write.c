@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * GGUF files as written: the reader gives back every key and tensor, and what the format cannot
- * hold is an error.
+ * Writing GGUF files: the reader gives back every key and tensor, and values that the format cannot
+ * hold are errors.
  */
 #include "failing.h"
 #include "safetensors_build.h"
@@ -36,7 +36,8 @@ static void put_keys(nib_gguf_head *head)
     nib__gguf_put_array(head, "a.none", NIB_GGUF_I32, 0);
 }
 
-/* Three tensors, of which one ends before an aligned place; put in another order than added. */
+/* Writes three tensors, one with a size that needs padding, in another order than they were added.
+ */
 static nib_status write_file(const char *path, const nib_allocator *a, nib_err *err)
 {
     static const int64_t bias_shape[] = {3}, block_shape[] = {2, 32}, half_shape[] = {1, 2, 3};
@@ -170,7 +171,7 @@ static void expect_refused(const char *name, nib_type type, int rank, const char
     nib__gguf_head_free(&head);
 }
 
-/* A tensor without elements, which no reader of GGUF takes. */
+/* A tensor without elements, which no GGUF reader accepts. */
 static void test_no_elements(void **state)
 {
     (void)state;

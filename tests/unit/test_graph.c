@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Graphs: the order of a family's weights and operations, buffers that no two live values share,
- * and the list of a micro-batch of training.
+ * Graphs: the order of a family's weights and operations, buffers never shared by two live values,
+ * and the operations of a training micro-batch.
  */
 #include "arch.h"
 #include "buffers.h"
@@ -100,7 +100,7 @@ static void test_weights(void **state)
     assert_int_equal(g.weight_count, COUNT(llama) + 4);
     assert_string_equal(g.weights[5].name, "model.layers.0.self_attn.q_norm");
     assert_int_equal(g.weights[5].n, 16);
-    assert_int_equal(g.weights[5].index, 1); /* of norms */
+    assert_int_equal(g.weights[5].index, 1); /* its index among norms */
 }
 
 /* ---- buffers ---- */
@@ -115,8 +115,8 @@ static int last_reader(const nib_graph *g, int value)
     return value == (int)g->value_count - 1 ? (int)g->node_count : last;
 }
 
-/* Values that share a buffer do not live at the same time: the later one is written by, or after,
- * the last reader of the earlier one. */
+/* Values that share a buffer are never live at the same time: the later one is written by, or
+ * after, the last reader of the earlier one. */
 static void expect_apart(const nib_graph *g, const nib_graph_buffers *b)
 {
     for (int v = 0; v < (int)g->value_count; v++)
@@ -140,11 +140,11 @@ static void test_buffers(void **state)
         nib_graph_buffers b;
         assert_int_equal(nib__graph_buffers(&b, &g, &arena, NULL), NIB_OK);
         expect_apart(&g, &b);
-        /* the result has one of its own: the last */
+        /* the result has its own buffer, the last one */
         assert_int_equal(b.of[g.value_count - 1], b.count - 1);
         assert_int_equal(b.columns[b.count - 1], 100);
         /* residual, normed, q, k, v, gate, up and the result, whatever the number of layers; some
-         * have one less, or one more */
+         * families have one fewer or one more */
         assert_in_range(b.count, 7, 9);
     }
 }
@@ -176,7 +176,7 @@ static void expect_written_once(const nib_training *list)
     }
 }
 
-/* Every weight has one gradient. */
+/* Every weight has exactly one gradient. */
 static void expect_gradients(const nib_training *list, size_t weights)
 {
     size_t count = 0;
@@ -194,8 +194,8 @@ static void expect_gradients(const nib_training *list, size_t weights)
     assert_int_equal(count, weights);
 }
 
-/* What the gradients read of the forward pass is what the policy keeps: of decoder layers nothing
- * that norms and activations made, or the inputs of layers alone. */
+/* Gradients read only forward values that the policy keeps: with selective checkpointing no outputs
+ * of norms or activations of decoder layers, with full checkpointing only the layers' inputs. */
 static void expect_kept(const nib_training *list, nib_ac checkpointing)
 {
     for (size_t i = list->forward_end; i < list->count; i++)
@@ -209,7 +209,7 @@ static void expect_kept(const nib_training *list, nib_ac checkpointing)
                     continue;
                 if (checkpointing == NIB_AC_SELECTIVE)
                     assert_true(from->op != NIB_OP_NORM && from->op != NIB_OP_SWIGLU);
-                if (checkpointing == NIB_AC_FULL) /* the residual, which the next layer reads */
+                if (checkpointing == NIB_AC_FULL) /* the residual, input of the next layer */
                     assert_int_equal(from->op, NIB_OP_ADD);
             }
 }
@@ -226,7 +226,7 @@ static void test_training(void **state)
         }
 }
 
-/* Operations i..end, apart by spaces. */
+/* Names of operations i to end, separated by spaces. */
 static const char *say_list(char out[2048], const nib_training *list, size_t i, size_t end)
 {
     size_t used = 0;
@@ -236,8 +236,8 @@ static const char *say_list(char out[2048], const nib_training *list, size_t i, 
     return out;
 }
 
-/* The order of a layer: its sums (q, k, v; gate, up), and that tokens can be taken through many
- * operations before one sums over them. */
+/* The operations of a layer in order: sums of gradients (q, k, v; gate, up) follow their terms, and
+ * those that sum over tokens come after many that do not. */
 static void test_training_order(void **state)
 {
     static const char forward[] = "embed norm linear linear linear rope rope copy "
@@ -252,7 +252,7 @@ static void test_training_order(void **state)
     const nib_training none = training_of(NIB_ARCH_LLAMA, NIB_AC_NONE);
     assert_memory_equal(say_list(list, &none, 0, none.forward_end), forward, strlen(forward));
     size_t first = none.count;
-    while (none.nodes[first - 1].layer != 0) /* the embedding's */
+    while (none.nodes[first - 1].layer != 0) /* skip the embedding's gradient */
         first--;
     for (size_t end = first; none.nodes[first - 1].layer == 0; first--)
         say_list(list, &none, first - 1, end);
@@ -260,8 +260,8 @@ static void test_training_order(void **state)
     assert_string_equal(list, wanted);
 }
 
-/* Each family has a name, no two the same, and finds its config again. */
-static void test_families(void **state)
+/* Each family has a complete row and a unique name. */
+static void test_family_names_are_unique(void **state)
 {
     (void)state;
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
@@ -273,8 +273,8 @@ static void test_families(void **state)
     }
 }
 
-/* A wide norm is not written over its input, of which a fused quantizer reads every row twice. */
-static void test_norm_of_rows(void **state)
+/* A wide norm is not in place: a fused quantizer reads every input row twice. */
+static void test_wide_norms_are_not_in_place(void **state)
 {
     (void)state;
     const nib_graph g = graph_of(NIB_ARCH_QWEN3);
@@ -293,8 +293,8 @@ static void test_norm_of_rows(void **state)
     assert_int_equal(heads, 4);
 }
 
-/* What a row can do in place alone may not be asked of a value that is read again. */
-static void test_overwritten(void **state)
+/* An operation that works only in place is refused if its input is read again. */
+static void test_refuses_to_overwrite_a_live_value(void **state)
 {
     nib_build b;
     nib_graph g;
@@ -311,7 +311,7 @@ static void test_overwritten(void **state)
     assert_non_null(strstr(err.text, "rope is read again"));
 }
 
-/* Every allocation fails once: an error, and nothing is lost. */
+/* Every allocation fails once: an error, and nothing leaks. */
 static void test_no_memory(void **state)
 {
     const nib_config config = config_of(NIB_ARCH_QWEN3);
@@ -343,10 +343,14 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_weights),     cmocka_unit_test(test_buffers),
-        cmocka_unit_test(test_families),    cmocka_unit_test(test_norm_of_rows),
-        cmocka_unit_test(test_overwritten), cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_training),    cmocka_unit_test(test_training_order),
+        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_buffers),
+        cmocka_unit_test(test_family_names_are_unique),
+        cmocka_unit_test(test_wide_norms_are_not_in_place),
+        cmocka_unit_test(test_refuses_to_overwrite_a_live_value),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_training),
+        cmocka_unit_test(test_training_order),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

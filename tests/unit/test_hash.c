@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Hashes: known values of XXH3-128, pieces equal the whole, text and back.
+ * Hashes: known values of XXH3-128, hashing in pieces equals the whole, conversion to text and
+ * back.
  */
 #include "hash.h"
 
@@ -20,7 +21,7 @@ static void expect(const char *text, const char *bytes, size_t size)
 }
 
 /* In the canonical form of XXH3-128, seed 0. */
-static void test_known(void **state)
+static void test_known_hashes(void **state)
 {
     (void)state;
     expect("99aa06d3014798d86001c324468d497f", "", 0);
@@ -28,7 +29,7 @@ static void test_known(void **state)
     expect("06b05ab6733a618578af5f94892f3950", "abc", 3);
 }
 
-static void test_pieces(void **state)
+static void test_pieces_equal_the_whole(void **state)
 {
     (void)state;
     uint8_t bytes[3000];
@@ -46,8 +47,8 @@ static void test_pieces(void **state)
     }
 }
 
-/* Long ones at once may have other code than in pieces. */
-static void test_long(void **state)
+/* Long inputs may use other code at once than in pieces. */
+static void test_long_pieces_equal_the_whole(void **state)
 {
     (void)state;
     enum { MOST = 300 << 10 };
@@ -65,7 +66,7 @@ static void test_long(void **state)
     free(bytes);
 }
 
-static void test_differences(void **state)
+static void test_equality_and_text(void **state)
 {
     (void)state;
     const nib_hash a = {1, 2}, b = {1, 3}, c = {0, 2};
@@ -94,8 +95,10 @@ static void test_parse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known), cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_long),  cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_known_hashes),
+        cmocka_unit_test(test_pieces_equal_the_whole),
+        cmocka_unit_test(test_long_pieces_equal_the_whole),
+        cmocka_unit_test(test_equality_and_text),
         cmocka_unit_test(test_parse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Norms of heads that are stored apart: joined where a checkpoint is opened, and written apart
- * again, in one file and in shards.
+ * Norms stored as one tensor per head: joined when a checkpoint is opened, and split again when
+ * written, in one file and in shards.
  */
 #include "head_norms.h"
 #include "writer.h"
@@ -48,8 +48,8 @@ static const nib_tensor *expect_joined(const made *m, const char *name, int rank
     return t;
 }
 
-/* In whatever order they are stored; what does not fit stays by itself. */
-static void test_joining(void **state)
+/* Parts are joined in any stored order; tensors that do not fit stay separate. */
+static void test_joins_in_any_order(void **state)
 {
     static const char described[] = "\"" Q "0.weight\":\"first\",\"" Q "1.weight\":\"second\"";
     const part parts[] = {{Q "1.weight", "F32", 1, {3}, rows + 3},
@@ -72,7 +72,7 @@ static void test_joining(void **state)
     assert_memory_equal(q->data, rows, sizeof rows);
     const nib_tensor *k = expect_joined(&m, ATTENTION "k_norm.weight", 1, 2);
     assert_memory_equal(k->data, rows, 2 * sizeof *rows);
-    assert_int_equal(nib__checkpoint_count(m.cp), 9); /* three became one */
+    assert_int_equal(nib__checkpoint_count(m.cp), 9); /* three became one, the rest stayed */
     for (size_t i = 0; i < COUNT(parts); i++) {
         const bool joined = i < 3 || i == 7;
         assert_true((nib__checkpoint_find(m.cp, parts[i].name) == NULL) == joined);
@@ -108,7 +108,7 @@ static void test_memory(void **state)
     check_memory_of_opening("tests/golden/models/stablelm_norms");
 }
 
-/* limit: bytes of a file; 0: one file. */
+/* limit: bytes per file; 0: a single file. */
 static void check_writing(uint64_t limit)
 {
     const nib_allocator a = nib__allocator_default();
@@ -157,7 +157,7 @@ static void test_writing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),      cmocka_unit_test(test_joining),
+        cmocka_unit_test(test_names),      cmocka_unit_test(test_joins_in_any_order),
         cmocka_unit_test(test_not_joined), cmocka_unit_test(test_memory),
         cmocka_unit_test(test_writing),
     };

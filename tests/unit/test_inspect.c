@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * info and verify: what is stored is listed with the pinned members; each kind of damage is found,
- * named, and nothing else is.
+ * info and verify: info lists the contents with the documented members; verify finds and names each
+ * kind of damage, and nothing else.
  */
 #include "info.h"
 #include "verify.h"
@@ -20,7 +20,7 @@
 static nib_allocator heap;
 static nib_pool *pool;
 
-/* A model of one layer: embedding, a projection with a bias, a norm. */
+/* Writes a model of one layer: embedding, a projection with a bias, a norm. */
 static void write_model(const char *directory)
 {
     static const struct {
@@ -55,7 +55,7 @@ static const nib_expected expected[] = {{"embed", 4, 32, false, false},
                                         {"norm", 32, 0, false, false},
                                         {"head", 4, 32, false, true}};
 
-static const char *head, *against_head; /* of the next verify */
+static const char *head, *against_head; /* arguments of the next verify */
 
 static size_t verify(nib_text *out, const char *path, const nib_expected *list, size_t count,
                      const char *against, nib_form form)
@@ -152,7 +152,7 @@ static void test_info(void **state)
     expect_in(&text, "8da4w-g32");
     expect_in(&text, "with a bias");
     nib__checkpoint_close(cp);
-    /* A weight that cannot be read is listed part by part, with the reason. */
+    /* An unreadable weight is listed part by part, with the reason. */
     write_safetensors(
         dir, "model.safetensors",
         "{\"x._weight_qdata\":{\"dtype\":\"I8\",\"shape\":[1,2],\"data_offsets\":[0,2]}}", NULL, 2);
@@ -167,7 +167,7 @@ static void test_info(void **state)
     drop_directory(dir);
 }
 
-static void test_sound(void **state)
+static void test_verify_finds_nothing_wrong(void **state)
 {
     (void)state;
     char dir[256], out[300];
@@ -189,8 +189,9 @@ static void test_sound(void **state)
     drop_directory(dir);
 }
 
-/* Against another checkpoint every tensor counts: norms and biases, too, and what only one has. */
-static void test_against(void **state)
+/* Against another checkpoint every tensor is compared: also norms, biases, and tensors that only
+ * one has. */
+static void test_verify_against_another_checkpoint(void **state)
 {
     (void)state;
     const float half = 0.5f, nan = NAN;
@@ -210,7 +211,7 @@ static void test_against(void **state)
     expect_in(&text, "layers.0.q_proj                                       equal");
     assert_null(strstr(text.at, "norm.weight                                           equal"));
     assert_null(strstr(text.at, "layers.0.q_proj.bias                                  equal"));
-    /* a NaN is no distance, least of all none */
+    /* a NaN is neither a distance nor equal */
     damage(dir, "embed.weight", 0, &nan, 4);
     assert_int_equal(verify(&text, dir, NULL, 0, other, NIB_FORM_JSON), 1);
     expect_in(&text, "\"name\": \"embed\",\n      \"sqnr_db\": null,\n      \"equal\": false");
@@ -224,7 +225,7 @@ static void test_against(void **state)
     expect_in(&text, "against: norm.weight: has a different shape");
     expect_in(&text, "against: new: is only in one of the checkpoints");
     expect_in(&text, "against: layers.0.q_proj.weight: is only in the other checkpoint");
-    /* an output that was tied is compared with what it was tied to */
+    /* an output that was tied is compared with the embedding */
     static const char *const lists[] = {
         "{\"embed.weight\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]},"
         "\"head.weight\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[8,16]}}",
@@ -280,7 +281,7 @@ static void test_damage(void **state)
          2,
          {"norm.weight: 1 value is not finite, the first at index 0", "hash: "}},
         {"layers.0.q_proj._weight_scale", 4, &none, 4, 2, {"1 groups have a scale of 0", "hash: "}},
-        /* a scale that is no number makes the weight unreadable, and its parts stand alone */
+        /* a NaN scale makes the weight unreadable, so its parts are listed */
         {"layers.0.q_proj._weight_scale",
          4,
          &nan,
@@ -354,9 +355,8 @@ static void test_completeness(void **state)
     drop_directory(dir);
 }
 
-/* Files beside the weights, and tensors that the manifest knows or does not. */
-/* A scale of 0 over codes of which the first 256 are alike and the others, too. */
-static void test_lost(void **state)
+/* A scale of 0 for codes that are equal within each of two blocks (256 and 44 codes). */
+static void test_scales_of_zero_are_found(void **state)
 {
     (void)state;
     uint8_t data[304] = {0};
@@ -375,6 +375,7 @@ static void test_lost(void **state)
     nib__text_free(&text);
 }
 
+/* Files beside the weights, and tensors that the manifest lists or lacks. */
 static void test_manifest(void **state)
 {
     (void)state;
@@ -439,10 +440,13 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_info),         cmocka_unit_test(test_sound),
-        cmocka_unit_test(test_against),      cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_completeness), cmocka_unit_test(test_manifest),
-        cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_info),
+        cmocka_unit_test(test_verify_finds_nothing_wrong),
+        cmocka_unit_test(test_verify_against_another_checkpoint),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_completeness),
+        cmocka_unit_test(test_manifest),
+        cmocka_unit_test(test_scales_of_zero_are_found),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The JSON reader and writer: the grammar (Python's verdicts; with the data folder also
- * JSONTestSuite), budgets, places of errors, strings and numbers exactly, and reading back what was
- * written.
+ * The JSON reader and writer: the grammar (against Python; with the data folder also
+ * JSONTestSuite), budgets, positions of errors, exact strings and numbers, and reading back what
+ * was written.
  */
 #include "failing.h"
 #include "json.h"
@@ -28,7 +28,7 @@ static int setup(void **state)
     return 0;
 }
 
-/* An exact-size copy, so that ASan sees a read past the end. */
+/* Copies to an exact size, so that ASan detects a read past the end. */
 static char *exact(const char *text, size_t size)
 {
     char *copy = malloc(size == 0 ? 1 : size);
@@ -54,7 +54,7 @@ static void trace(char *out, size_t out_size, const char *text, size_t size,
             out[used++] = letters[event];
     } while (event != NIB_JSON_END && event != NIB_JSON_ERROR);
     out[used] = 0;
-    assert_int_equal(nib__json_next(&json), event); /* for ever */
+    assert_int_equal(nib__json_next(&json), event); /* the last event repeats */
     assert_int_equal(nib__json_status(&json, err), event == NIB_JSON_END ? NIB_OK : NIB_BAD_INPUT);
     free(copy);
 }
@@ -152,8 +152,8 @@ static void test_literals(void **state)
     assert_string_equal(out, "!");
 }
 
-/* Strings of every length around the eight bytes that are looked at together, with each thing that
- * ends or breaks a string at each place. */
+/* Strings of every length around the eight bytes scanned at a time, with every byte that ends or
+ * breaks a string at every position. */
 static void test_string_scan(void **state)
 {
     (void)state;
@@ -174,8 +174,7 @@ static void test_string_scan(void **state)
                 trace(out, sizeof out, text, size + 3, NULL, NULL);
                 assert_string_equal(out, cases[c].events);
                 if (cases[c].events[0] == 's') {
-                    trace(out, sizeof out, text, size + 2, NULL,
-                          NULL); /* without its closing quote */
+                    trace(out, sizeof out, text, size + 2, NULL, NULL); /* closing quote missing */
                     assert_string_equal(out, "!");
                 }
             }
@@ -183,7 +182,7 @@ static void test_string_scan(void **state)
     }
 }
 
-static void test_places(void **state)
+static void test_error_positions(void **state)
 {
     (void)state;
     expect_error("[1,\n 2,\n  x]", "test: line 3, column 3: expected a value, found `x`");
@@ -222,12 +221,12 @@ static void test_depth(void **state)
         text[i] = '[';
         text[64 + i] = ']';
     }
-    trace(out, sizeof out, text, 128, NULL, NULL); /* just deep enough */
+    trace(out, sizeof out, text, 128, NULL, NULL); /* exactly at the limit */
     assert_int_equal(out[128], '.');
     trace(out, sizeof out, text, 127, NULL, NULL);
     assert_int_equal(out[127], '!');
     free(text);
-    /* Each level remembers what it is. */
+    /* Each level remembers whether it is an object or array. */
     expect("[{\"a\":[{\"b\":[]},1]},{}]", "[{k[{k[]}n]}{}].");
     expect("[{\"a\":[{\"b\":[]},1}]", "[{k[{k[]}n!");
 }
@@ -262,7 +261,7 @@ static void test_skip(void **state)
         assert_int_equal(nib__json_next(&json), NIB_JSON_KEY);
         assert_true(nib__json_is(&json, keys[i]));
         if (i % 2 == 0)
-            nib__json_next(&json); /* skips from the value's first event as well */
+            nib__json_next(&json); /* skipping also works from the value's first event */
         assert_true(nib__json_skip(&json));
     }
     assert_int_equal(nib__json_next(&json), NIB_JSON_OBJECT_END);
@@ -270,7 +269,7 @@ static void test_skip(void **state)
 
     nib__json_init(&json, "x", text, sizeof text - 1, NULL);
     nib__json_next(&json);
-    assert_true(nib__json_skip(&json)); /* all of it */
+    assert_true(nib__json_skip(&json)); /* skips the whole text */
     assert_int_equal(nib__json_next(&json), NIB_JSON_END);
 
     nib__json_init(&json, "x", text, 20, NULL); /* cut */
@@ -336,7 +335,7 @@ static void test_surrogates(void **state)
         nib_arena arena;
         nib__arena_init(&arena, &heap, 0);
         nib__json_init(&json, "x", lone[i], strlen(lone[i]), NULL);
-        assert_int_equal(nib__json_next(&json), NIB_JSON_STRING); /* the grammar allows it */
+        assert_int_equal(nib__json_next(&json), NIB_JSON_STRING); /* valid by the grammar */
         assert_false(nib__json_is(&json, "\xed\xa0\x80"));
         assert_null(nib__json_string(&json, &arena, NULL));
         assert_non_null(strstr(json.err.text, "surrogate"));
@@ -360,7 +359,7 @@ static void test_strings_without_memory(void **state)
     assert_non_null(strstr(err.text, "memory ran out"));
     nib__arena_init(&arena, &heap, 16);
     nib__json_init(&json, "x", "\"0123456789abcdef\"", 18, NULL);
-    assert_null(nib__json_read_string(&json, &arena, NULL)); /* the arena's limit counts, too */
+    assert_null(nib__json_read_string(&json, &arena, NULL)); /* the arena's limit applies too */
     assert_int_equal(nib__json_status(&json, NULL), NIB_NO_MEMORY);
     nib__arena_free(&arena);
 }
@@ -428,7 +427,7 @@ static void test_doubles(void **state)
     assert_true(read_double("9007199254740993") == 9007199254740992.0); /* a tie, to even */
     assert_true(read_double("9007199254740993.00000000000000000001") == 9007199254740994.0);
     assert_true(read_double("2.2250738585072011e-308") ==
-                0x0.fffffffffffffp-1022); /* a famous one */
+                0x0.fffffffffffffp-1022); /* a well-known hard case */
     assert_true(read_double("4.9406564584124654e-324") == 0x1p-1074);
     assert_true(read_double("2e-324") == 0);
     assert_true(read_double("1e-400") == 0);
@@ -438,7 +437,7 @@ static void test_doubles(void **state)
     assert_true(read_double("0.00001e5") == 1);
 }
 
-/* More digits than are kept: 1 + 2^-53 is a tie, and one digit far behind decides it. */
+/* More digits than the reader keeps: 1 + 2^-53 is a tie that a single distant digit decides. */
 static void test_long_doubles(void **state)
 {
     (void)state;
@@ -453,7 +452,7 @@ static void test_long_doubles(void **state)
     assert_true(read_double(text) == 0x1.0000000000001p0);
     text[size + ZEROS] = '0';
     assert_true(read_double(text) == 1);
-    /* 10^2000 / 10^2000, and the other way round. */
+    /* 10^2000 / 10^2000 in both forms. */
     text[0] = '1';
     memset(text + 1, '0', ZEROS);
     memcpy(text + 1 + ZEROS, "e-2000", 7);
@@ -531,7 +530,7 @@ static void test_helpers(void **state)
                         "x: line 1, column 13: expected true or false, found a number");
     nib__json_fail(&json, "later");
     assert_int_equal(nib__json_status(&json, &err), NIB_BAD_INPUT);
-    assert_null(strstr(err.text, "later")); /* the first error stays */
+    assert_null(strstr(err.text, "later")); /* the first error is kept */
 
     nib__json_init(&json, "x", "{\"a\": 1}", 8, NULL);
     assert_false(nib__json_expect(&json, NIB_JSON_ARRAY));
@@ -679,7 +678,7 @@ static void test_writer_without_memory(void **state)
 
 /* ---- which texts are JSON ---- */
 
-/* Whether all of it is read, every number and string included. */
+/* True if the whole text is valid, including every number and string. */
 static bool accepts(const char *text, size_t size)
 {
     char *copy = exact(text, size);
@@ -727,7 +726,7 @@ static bool bit(const char *digits, size_t i)
     return (strtoul(digit, NULL, 16) >> (3 - i % 4) & 1) != 0;
 }
 
-/* Each byte left out, replaced by each one of a set, and with it put before. */
+/* Each byte is removed, replaced by each of a set, and preceded by each of the set. */
 static size_t expect_changes(const char *text, size_t size, const char *set, size_t set_size,
                              const char *verdicts)
 {
@@ -751,7 +750,7 @@ static size_t expect_changes(const char *text, size_t size, const char *set, siz
     return count;
 }
 
-/* As Python has it; what the lines are is in tools/golden/make_json_golden.py. */
+/* Against Python's verdicts; tools/golden/make_json_golden.py describes the lines. */
 static void test_texts_of_python(void **state)
 {
     (void)state;
@@ -778,7 +777,7 @@ static void test_texts_of_python(void **state)
     assert_true(texts == 95 && changes > 5000);
 }
 
-static void test_suite(void **state)
+static void test_json_test_suite(void **state)
 {
     (void)state;
     const char *data = test_data();
@@ -808,7 +807,7 @@ static void test_suite(void **state)
     }
     closedir(files);
     assert_true(counts['y'] >= 90 && counts['n'] >= 180 &&
-                counts['i'] >= 30); /* it was the suite */
+                counts['i'] >= 30); /* the suite was really read */
 }
 
 int main(void)
@@ -818,7 +817,7 @@ int main(void)
         cmocka_unit_test(test_numbers_grammar),
         cmocka_unit_test(test_literals),
         cmocka_unit_test(test_string_scan),
-        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_error_positions),
         cmocka_unit_test(test_depth),
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_skip),
@@ -835,7 +834,7 @@ int main(void)
         cmocka_unit_test(test_written_is_read),
         cmocka_unit_test(test_writer_without_memory),
         cmocka_unit_test(test_texts_of_python),
-        cmocka_unit_test(test_suite),
+        cmocka_unit_test(test_json_test_suite),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

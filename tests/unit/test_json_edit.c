@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Members replaced and added; all else byte for byte.
+ * Replaces and adds members; everything else stays byte for byte.
  */
 #include "json_edit.h"
 
@@ -40,8 +40,8 @@ static void test_edit(void **state)
     }
 }
 
-/* Without a value a member is left out with one comma, and not added. */
-static void test_no_value(void **state)
+/* Without a value a member is removed with one comma, and never added. */
+static void test_removes_members(void **state)
 {
     (void)state;
     static const nib_json_edit edit = {.key = "q"};
@@ -63,7 +63,7 @@ static void test_no_value(void **state)
     }
 }
 
-static void test_bad(void **state)
+static void test_refuses_bad_text(void **state)
 {
     (void)state;
     static const nib_json_edit edit = {.key = "q", .value = "1"};
@@ -82,7 +82,8 @@ static void test_bad(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_edit), cmocka_unit_test(test_no_value),
-                                       cmocka_unit_test(test_bad)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_edit),
+                                       cmocka_unit_test(test_removes_members),
+                                       cmocka_unit_test(test_refuses_bad_text)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * docs/kernels.md is what the table says now; the other forms hold every row and every machine.
+ * docs/kernels.md matches the table; the other formats have every row and every machine.
  */
 #include "machine.h"
 #include "planner.h"
@@ -14,7 +14,7 @@
 #include "machines.h"
 #include "skipping.h"
 
-static void the_document_is_the_table(void **state)
+static void document_matches_the_table(void **state)
 {
     (void)state;
     enum { ROOM = 1 << 20 };
@@ -38,7 +38,7 @@ static void the_document_is_the_table(void **state)
     free(stored);
 }
 
-static void every_row_is_there(void **state)
+static void lists_every_row(void **state)
 {
     (void)state;
     for (int form = NIB_FORM_TEXT; form <= NIB_FORM_MARKDOWN; form++) {
@@ -52,7 +52,7 @@ static void every_row_is_there(void **state)
     }
 }
 
-static void every_machine_is_there(void **state)
+static void lists_every_machine(void **state)
 {
     (void)state;
     nib_machine here;
@@ -84,9 +84,9 @@ static void every_machine_is_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_document_is_the_table),
-        cmocka_unit_test(every_row_is_there),
-        cmocka_unit_test(every_machine_is_there),
+        cmocka_unit_test(document_matches_the_table),
+        cmocka_unit_test(lists_every_row),
+        cmocka_unit_test(lists_every_machine),
     };
     return RUN_WITH_MACHINES(tests);
 }

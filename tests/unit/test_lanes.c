@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tanh and the soft cap of the lanes against the C library in double. That all instruction sets
- * have the same bits is what check_kernels finds by the rows that use them.
+ * tanh and the soft cap of the lanes against the C library in double. check_kernels compares
+ * instruction sets bit for bit through the rows that use them.
  */
 #include "cpu/lanes.h"
 

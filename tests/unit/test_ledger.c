@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The ledger: lines grow, equal fates fold, counts and the summary add up, JSON holds the pinned
- * names, words wrap, and a failing allocator is said and never crashes.
+ * The ledger: it grows, layers with the same outcome fold into one line, counts and summary add up,
+ * JSON has the documented members, text wraps, and a failing allocator is reported and never
+ * crashes.
  */
 #include "file.h"
 #include "ledger.h"
@@ -65,7 +66,7 @@ static void counts_and_summary(void **state)
     nib__ledger_summary(&ledger, &text);
     assert_string_equal(text.at, "14 linear layers: 14 asked 8da4w-g32, 12 done on cpu/avx512vnni, "
                                  "1 substituted, 1 denied");
-    /* the embedding is none of them, and is said where it is not as asked */
+    /* the embedding is not counted, but listed if not as asked */
     add(&ledger, "embed_tokens", 9, NIB_RUNG_NONE, false);
     ledger.layers[14].role = "embed";
     assert_int_equal(nib__ledger_count(&ledger).asked, 14);
@@ -94,7 +95,7 @@ static void an_empty_ledger_has_a_summary(void **state)
     nib__ledger_free(&ledger);
 }
 
-static void equal_fates_fold(void **state)
+static void equal_outcomes_fold(void **state)
 {
     (void)state;
     nib_ledger ledger;
@@ -120,7 +121,7 @@ static void equal_fates_fold(void **state)
     nib__ledger_free(&ledger);
 }
 
-/* Names come from files: nothing in them reaches a terminal as it is. */
+/* Names come from files: control characters in them never reach a terminal. */
 static void names_are_escaped(void **state)
 {
     (void)state;
@@ -158,7 +159,7 @@ static void names_fold_whole_parts_only(void **state)
     assert_string_equal(nib__ledger_fold_name(out, sizeof out, ""), "");
 }
 
-static void words_wrap(void **state)
+static void text_wraps(void **state)
 {
     (void)state;
     nib_text text;
@@ -168,7 +169,7 @@ static void words_wrap(void **state)
     nib__text_free(&text);
 }
 
-/* The JSON has this part, whatever spaces the writer puts. */
+/* Expects this part in the JSON, ignoring white space. */
 static void expect_json(const nib_text *json, const char *part)
 {
     char *plain = malloc(json->size + 1), *to = plain;
@@ -181,7 +182,7 @@ static void expect_json(const nib_text *json, const char *part)
     free(plain);
 }
 
-static void json_holds_the_pinned_names(void **state)
+static void json_has_the_documented_members(void **state)
 {
     (void)state;
     static const char *const expected[] = {
@@ -242,8 +243,8 @@ static void add_three(nib_ledger *ledger)
                             "a head is stored");
 }
 
-/* Lines that differ in the name alone share one; the caller says from which relation on. */
-static void settings_are_lines(void **state)
+/* Settings that differ only in name share a line; the caller chooses the least relation shown. */
+static void equal_settings_share_a_line(void **state)
 {
     (void)state;
     nib_ledger ledger;
@@ -306,19 +307,20 @@ static void strict_refuses_what_is_not_allowed(void **state)
     nib__ledger_free(&ledger);
 }
 
-/* A code is explained once per kind, in order, and --allow can tell it from a rung. */
+/* A code is explained once per kind, in order, and differs from every rung, so --allow is
+ * unambiguous. */
 static void codes_are_explained(void **state)
 {
     (void)state;
     for (const nib_ledger_code *c = nib__ledger_codes; c->code != NULL; c++) {
         assert_true(c->kind <= c[1].kind && c->meaning[0] != 0);
         assert_true(c->kind != c[1].kind || strcmp(c->code, c[1].code) < 0);
-        for (int rung = 0; c->kind == NIB_CODE_SETTING && rung < NIB_RUNG_COUNT; rung++)
+        for (int rung = 0; c->kind == NIB_LEDGER_SETTING && rung < NIB_RUNG_COUNT; rung++)
             assert_string_not_equal(c->code, nib__rung_names[rung]);
     }
 }
 
-/* ---- memory that runs out ---- */
+/* ---- out of memory ---- */
 
 static void *failing_resize(void *ctx, void *old, size_t size)
 {
@@ -330,7 +332,7 @@ static void *failing_resize(void *ctx, void *old, size_t size)
     return --*left < 0 ? NULL : realloc(old, size);
 }
 
-static void a_failing_allocator_is_said(void **state)
+static void a_failing_allocator_is_reported(void **state)
 {
     (void)state;
     for (int n = 0; n < 12; n++) {
@@ -359,15 +361,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_and_summary),
         cmocka_unit_test(an_empty_ledger_has_a_summary),
-        cmocka_unit_test(equal_fates_fold),
+        cmocka_unit_test(equal_outcomes_fold),
         cmocka_unit_test(names_are_escaped),
         cmocka_unit_test(names_fold_whole_parts_only),
-        cmocka_unit_test(words_wrap),
-        cmocka_unit_test(json_holds_the_pinned_names),
-        cmocka_unit_test(settings_are_lines),
+        cmocka_unit_test(text_wraps),
+        cmocka_unit_test(json_has_the_documented_members),
+        cmocka_unit_test(equal_settings_share_a_line),
         cmocka_unit_test(strict_refuses_what_is_not_allowed),
         cmocka_unit_test(codes_are_explained),
-        cmocka_unit_test(a_failing_allocator_is_said),
+        cmocka_unit_test(a_failing_allocator_is_reported),
     };
     allocator = nib__allocator_default();
     return cmocka_run_group_tests(tests, NULL, NULL);

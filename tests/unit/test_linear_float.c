@@ -2,7 +2,7 @@
  *
  * Every linear row with float, fp8 or MX activations against its reference, bit for bit: shapes,
  * groups, zero points, scale types, hard values; guards around y, poisoned scratch, parts equal to
- * the whole. The reference against sums in double. And the processor's vdpbf16ps against two fused
+ * the whole. The reference against sums in double. The CPU's vdpbf16ps against two fused
  * multiply-adds.
  */
 #include "kernel.h"
@@ -154,8 +154,8 @@ static void make_codes(product *p, const shape *s, rng *r)
     }
 }
 
-/* count values of `type`; F64 holds more bits than f32, E8M0 any exponent that the pattern allows.
- */
+/* Makes count values of `type`; F64 ones have more bits than f32, E8M0 any exponent that the
+ * pattern allows. */
 static void *make_values(product *p, nib_type type, int64_t count, pattern pat, rng *r)
 {
     uint8_t *out = take(p, (size_t)(count * nib__type_bits(type) / 8));
@@ -203,7 +203,7 @@ static void make_weight(product *p, const shape *s, rng *r)
         p->w.zeros = make_values(p, s->zero_type, one ? 1 : s->n * groups, s->pattern, r);
 }
 
-/* e4m3 activation codes: finite but for NOT_FINITE. */
+/* e4m3 activation codes, finite except with NOT_FINITE. */
 static uint8_t x_code(rng *r, const shape *s)
 {
     const shape e4m3 = {.code = NIB_CODE_E4M3, .pattern = s->pattern};
@@ -269,7 +269,7 @@ static product make(const shape *s, uint64_t seed)
 
 /* ---- running a row ---- */
 
-/* A row with its packed weights, from where the plain ones are out of sight, and its scratch. */
+/* A row with its packed weights and scratch; once packed, it cannot see the plain weights. */
 typedef struct bench {
     const nib_kernel *row;
     void *packed, *scratch;
@@ -373,7 +373,7 @@ static bool allowed(const nib_kernel *row, const shape *s)
 
 static const nib_family *const families[] = {&nib__family_linear_float, &nib__family_linear_fp8};
 
-/* All rows that take the shape, against its reference; how many there were. */
+/* Compares all rows that accept the shape with the reference; returns their number. */
 static int check_shape(const shape *s, uint64_t seed)
 {
     product p = make(s, seed);
@@ -420,8 +420,8 @@ static const int64_t ks[] = {1, 2, 31, 33, 64, 172, 224, 608, 2048, 2049, 4100};
 static const int64_t group_list[] = {32, NIB_GROUP_ROW, 64, 128, NIB_GROUP_TENSOR, 40, 7, 3000};
 static const nib_type scale_list[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16, NIB_TYPE_F64};
 
-/* Shapes in an order that meets each value of each list soon; the largest products only with few
- * tokens. */
+/* Random shapes that soon cover each value of each list; the largest products only with few tokens.
+ */
 static void check_code(nib_code code, nib_act act, nib_type input, int count)
 {
     const int share = sparse(4);
@@ -470,7 +470,7 @@ static void test_f64(void **state)
                      .scale_type = NIB_TYPE_NONE,
                      .m = 3,
                      .n = 33,
-                     .k = 1100, /* more than is packed at a time */
+                     .k = 1100, /* more than one packing step */
                      .bias = true};
     product narrow = make(&s, 1), wide = make(&s, 1);
     double *codes = take(&wide, (size_t)(s.n * s.k) * sizeof *codes);
@@ -530,7 +530,7 @@ static void test_fp4(void **state)
     check_code(NIB_CODE_NV4, NIB_ACT_NV4, NIB_TYPE_F32, 66);
 }
 
-/* Each recipe's usual shape with each number of tokens, so that every tile is met. */
+/* Each recipe's usual shape with each number of tokens, to cover every tile. */
 static void test_tiles(void **state)
 {
     (void)state;
@@ -579,7 +579,7 @@ static void check_naive(const shape *s)
     product p = make(s, 7);
     const nib_input *x = &p.a.x;
     for (int64_t i = 0; i < s->m * x->groups && x->f32 != NULL;
-         i++) { /* true sums of x for float zeros */
+         i++) { /* exact sums of x for float zeros */
         const int64_t r = i / x->groups, k0 = i % x->groups * x->group;
         x->fsums[i] = 0;
         for (int64_t k = k0; k < nib__min(s->k, k0 + x->group); k++)
@@ -664,7 +664,7 @@ static void test_reference(void **state)
                          .bias = true});
 }
 
-/* ---- the processor ---- */
+/* ---- the CPU's bf16 dot product ---- */
 
 #if defined(__x86_64__)
 __attribute__((target("avx512f,avx512bf16"))) static void dot_bf16(float *sum, const uint32_t *a,
@@ -674,8 +674,8 @@ __attribute__((target("avx512f,avx512bf16"))) static void dot_bf16(float *sum, c
     _mm512_storeu_ps(sum, _mm512_dpbf16_ps(_mm512_loadu_ps(sum), (__m512bh)x, (__m512bh)y));
 }
 
-/* bf16 bits and an f32 of every kind: any bits, near 1, near the smallest normal, near the largest.
- */
+/* bf16 inputs and an f32 of every kind: any bits, near 1, near the smallest normal, near the
+ * largest. */
 static uint32_t odd_bits(rng *r, int kind)
 {
     const uint32_t any = rng_next(r);
@@ -697,8 +697,7 @@ static float float_of(uint32_t bits)
     return f;
 }
 
-/* One step of 16 lanes, whatever the control word, against fused multiply-adds that flush
- * denormals. */
+/* One step of 16 lanes, with any control word, against fused multiply-adds that flush denormals. */
 static void check_dot(rng *r, int kinds)
 {
     uint32_t a[16], b[16];

@@ -115,7 +115,8 @@ static void make_weight(problem *p)
             scale *= ldexpf(1, (int)between(-12, 12));
         const int least = s->code == NIB_CODE_I4 ? -8 : -128, most = -least - 1;
         const int8_t zero8 =
-            (int8_t)(s->values == LEAST ? most : between(least, most)); /* farthest from the code */
+            (int8_t)(s->values == LEAST ? most
+                                        : between(least, most)); /* farthest from the codes */
         const int32_t zero32 = zero8 * 3;
         const float zero_float = (float)zero8 * scale;
         if (s->scale_type == NIB_TYPE_F64)
@@ -203,7 +204,7 @@ static void free_problem(problem *p)
 
 /* ---- running a row ---- */
 
-/* Does the row take the shape, by its own conditions, on this machine? */
+/* True if the row's conditions accept the shape on this machine. */
 static bool takes(const nib_kernel *row, const shape *s)
 {
     nib_query q = {.fact = {0}};
@@ -235,7 +236,7 @@ static void *pack(const nib_kernel *row, const nib_weight *w, bool in_parts)
     return packed;
 }
 
-/* Runs the whole product in parts of `part` outputs into p->y, which begins poisoned. */
+/* Computes the whole product in parts of `part` outputs into p->y, which is poisoned first. */
 static void run(const nib_kernel *row, problem *p, int64_t part)
 {
     const size_t bytes = row->scratch == NULL ? 0 : row->scratch(&p->a),
@@ -285,7 +286,7 @@ static void say(const shape *s, const char *row)
 
 static int compared;
 
-/* Every row of the shape's key gives the reference's bits. */
+/* Every row that accepts the shape gives the reference's bits. */
 static void check(shape s)
 {
     problem *p = make_problem(s);
@@ -327,7 +328,7 @@ static const int64_t ks[] = {1, 31, 32, 33, 64, 172, 224, 608, 2048, 2080, 4100}
 static const int64_t groups[] = {
     32, 64, 96, 128, 160, 256, 1024, 1056, 3072, NIB_GROUP_ROW, NIB_GROUP_TENSOR};
 
-/* Each (k, group, code) with all value patterns; the other properties take turns. */
+/* Each (k, group, code) with all value patterns; the other properties cycle. */
 static void test_shapes(void **state)
 {
     (void)state;
@@ -357,7 +358,7 @@ static void test_shapes(void **state)
     assert_true(compared > 0 || (nib__cpu_isa() & NIB_ISA_AVX2) == 0);
 }
 
-/* Each m and n with the founding scheme, int4 in groups of 32, and int8 by row. */
+/* Each m and n with int4 in groups of 32 and with int8 by row. */
 static void test_sizes(void **state)
 {
     (void)state;
@@ -379,8 +380,8 @@ static void test_sizes(void **state)
 
 static void check_against_double(shape s);
 
-/* Sums that start at an int32 bias, up to the largest that still fits: every kind of zero point,
- * decode and prefill, groups of one chunk and of several. */
+/* Sums that start at an int32 bias, up to the largest allowed: every kind of zero point, decode and
+ * prefill, groups of one chunk and of several. */
 static void test_int_bias(void **state)
 {
     (void)state;
@@ -436,8 +437,8 @@ static void test_row_blocks(void **state)
                   .values = LEAST});
 }
 
-/* Zero points of weight and activation on opposite ends of their codes: products of 255 by 255,
- * whose sum over one row is beyond 32 bits. */
+/* Zero points of weight and activation at opposite ends of their codes: products of 255 by 255,
+ * whose sum over a row exceeds 32 bits. */
 static void test_widest_sums(void **state)
 {
     (void)state;
@@ -455,8 +456,8 @@ static void test_widest_sums(void **state)
                               .values = LEAST});
 }
 
-/* With denormals flushed, as runs have it, and sums that would be denormal. */
-static void test_flushed(void **state)
+/* With denormals flushed, as in real runs, and sums that would be denormal. */
+static void test_flushed_denormals(void **state)
 {
     (void)state;
     const nib_float_mode old = nib__float_mode_flush();
@@ -471,7 +472,7 @@ static void test_flushed(void **state)
     nib__float_mode_restore(old);
 }
 
-/* The same in double: sums of (code - zero) * scale * (x - z) * s. */
+/* The product in double: sums of (code - zero) * scale * (x - z) * s. */
 static void check_against_double(shape s)
 {
     problem *p = make_problem(s);
@@ -542,7 +543,7 @@ static void test_reference(void **state)
                                              .values = (values)(turn % VALUES_COUNT)});
 }
 
-/* A token whose scale is NaN gives NaN, and only that token. */
+/* A token whose scale is NaN gives NaN; other tokens do not. */
 static void test_nan_token(void **state)
 {
     (void)state;
@@ -555,7 +556,7 @@ static void test_nan_token(void **state)
                          .code = (nib_code)row->code,
                          .scale_type = NIB_TYPE_F32};
         if (!takes(row, &s) || nib__act_block((nib_act)row->act) > 0)
-            continue; /* blocks have scales of their own: test_blocks */
+            continue; /* block scales: see test_blocks */
         problem *p = make_problem(s);
         p->a.x.scale[4] = NAN;
         run(row, p, s.n);
@@ -566,8 +567,7 @@ static void test_nan_token(void **state)
     }
 }
 
-/* Activations in blocks against the sum of dequantized products; a block of NaN makes its token
- * NaN. */
+/* Activations in blocks against sums of dequantized products; a NaN block makes its token NaN. */
 static void test_blocks(void **state)
 {
     (void)state;
@@ -624,7 +624,7 @@ static uint8_t *take_hex(char **at, size_t size)
     return out;
 }
 
-/* The activations as the weight's format is multiplied with. */
+/* Quantizes activations as the weight's format requires. */
 static nib_input quantized(const nib_weight *w, const float *x)
 {
     const int64_t count = nib__scheme_groups(&w->scheme, w->k);
@@ -646,9 +646,8 @@ static nib_input quantized(const nib_weight *w, const float *x)
     return q.out;
 }
 
-/* Blocks of GGUF by f32 activations: every row against ggml's result, which differs in the order of
- * additions; and, where a block has a minimum under an f16 scale, in that ggml has the sums of the
- * activations as f16. */
+/* GGUF blocks by f32 activations: every row against ggml's result. ggml adds in another order and,
+ * for blocks with a minimum under an f16 scale, keeps sums of activations as f16. */
 static void test_ggml_dots(void **state)
 {
     (void)state;
@@ -715,8 +714,8 @@ static void test_ggml_dots(void **state)
     assert_true(runs >= lines);
 }
 
-/* Rows carry what the table needs. */
-static void test_rows(void **state)
+/* Rows have everything that the table needs. */
+static void test_rows_are_complete(void **state)
 {
     (void)state;
     for (size_t i = 0; i < nib__family_linear_int.count; i++) {
@@ -737,11 +736,16 @@ static void test_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_shapes),      cmocka_unit_test(test_row_blocks),
-        cmocka_unit_test(test_widest_sums), cmocka_unit_test(test_flushed),
-        cmocka_unit_test(test_reference),   cmocka_unit_test(test_nan_token),
-        cmocka_unit_test(test_blocks),      cmocka_unit_test(test_ggml_dots),
+        cmocka_unit_test(test_rows_are_complete),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_row_blocks),
+        cmocka_unit_test(test_widest_sums),
+        cmocka_unit_test(test_flushed_denormals),
+        cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_nan_token),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_ggml_dots),
         cmocka_unit_test(test_int_bias),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Machines: every fact and rate of the table has its date and source; this machine's levels mask;
- * measuring gives sane rates, and its cache is read, ignored when damaged, and replaced.
+ * Machines: every fact and rate has a date and source; names of instruction sets mask those of this
+ * machine; measured rates are sane, and their cache is read, ignored if damaged, and replaced.
  */
 #include "file.h"
 #include "machine.h"
@@ -37,7 +37,7 @@ static void every_fact_has_a_source(void **state)
                 !has_line(m, NIB_FACT_COUNT, rate))
                 fail_msg("%s: no source for rate %s", m->name, nib__rate_names[rate]);
         assert_true(has_line(m, NIB_FACT_COUNT, NIB_RATE_BYTES));
-        /* what int4 asks is said of every machine, present or not */
+        /* every machine states the facts that int4 needs, whether present or absent */
         assert_true(has_line(m, NIB_FACT_DOT4, 0) && has_line(m, NIB_FACT_DOT8, 0));
         assert_true(has_line(m, NIB_FACT_MATRIX_UNIT, 0));
         assert_true(m->bytes_per_s > 1e9 && m->memory > 0 && !m->here && !m->measured);
@@ -60,7 +60,7 @@ static const nib_machine *known(const char *name)
     return m;
 }
 
-static void the_known_machines_are_there(void **state)
+static void known_machines_exist(void **state)
 {
     (void)state;
     static const char *const names[] = {
@@ -76,7 +76,7 @@ static void the_known_machines_are_there(void **state)
     assert_null(known("apple-m2-cpu")->host);
 }
 
-static void levels_mask(void **state)
+static void names_mask_instruction_sets(void **state)
 {
     (void)state;
     const int64_t here = nib__cpu_isa();
@@ -130,7 +130,7 @@ static void measuring_is_cached(void **state)
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/machine.json", dir);
     assert_int_equal(nib__pool_open(&pool, 1, &allocator, NULL), NIB_OK);
-    /* a damaged file counts as none */
+    /* a damaged file is ignored */
     write_text(path, "{\"schema\":1,\"machines\":[{\"cpu\":\"x\",\"isa\":");
     nib__machine_here(&first, nib__cpu_isa(), 1);
     assert_int_equal(nib__machine_measure(&first, pool, path, &allocator, NULL), NIB_OK);
@@ -138,12 +138,12 @@ static void measuring_is_cached(void **state)
     for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
         assert_true(first.rate[unit] > 1e6);
     assert_true(first.bytes_per_s > 1e7);
-    /* what a quiet machine gave is found again; a busy one is measured again */
+    /* rates measured on a quiet machine are reused; a busy machine is measured again */
     nib__machine_here(&second, nib__cpu_isa(), 1);
     assert_int_equal(nib__machine_measure(&second, pool, path, &allocator, NULL), NIB_OK);
     if (!first.disturbed)
         assert_memory_equal(first.rate, second.rate, sizeof first.rate);
-    /* an entry of this processor, isa and threads is taken as it is */
+    /* an entry for this CPU, isa and number of threads is used unchanged */
     snprintf(
         text, sizeof text,
         "{\"schema\":3,\"other\":[{}],\"machines\":[{\"name\":\"%s\",\"driver\":\"\",\"isa\":0,"
@@ -155,20 +155,20 @@ static void measuring_is_cached(void **state)
     assert_int_equal(nib__machine_measure(&second, pool, path, &allocator, NULL), NIB_OK);
     assert_string_equal(second.measured_on, "2026-01-02");
     assert_true(second.bytes_per_s == 5e9 && second.rate[NIB_UNIT_I8] == 3e9 && !second.disturbed);
-    /* another isa is another machine, and does not push this one out */
+    /* another isa counts as another machine and does not replace this entry */
     nib__machine_here(&first, nib__cpu_isa(), 1);
     assert_int_equal(nib__machine_measure(&first, pool, path, &allocator, NULL), NIB_OK);
     nib__machine_here(&second, 0, 1);
     assert_int_equal(nib__machine_measure(&second, pool, path, &allocator, NULL), NIB_OK);
     assert_string_equal(second.measured_on, "2026-01-02");
-    /* a folder that cannot be written is no failure */
+    /* an unwritable folder is not an error */
     assert_int_equal(nib__machine_measure(&first, pool, "/nowhere/at/all.json", &allocator, NULL),
                      NIB_OK);
     nib__pool_close(pool);
     assert_int_equal(nib__path_remove(dir, NULL), NIB_OK);
 }
 
-/* A device with everything that is kept of one. */
+/* A device with every value that the cache stores. */
 static void make_device(nib_machine *m)
 {
     *m = (nib_machine){.name = "gpu", .title = "a device \"X\"", .here = true};
@@ -208,7 +208,7 @@ static void keep_there(const nib_machine *m, const char *path)
         fail_msg("%s", err.text);
 }
 
-static void what_is_predicted_from_has_words(void **state)
+static void rates_are_described(void **state)
 {
     (void)state;
     nib_machine m;
@@ -223,7 +223,7 @@ static void what_is_predicted_from_has_words(void **state)
     assert_string_equal(nib__machine_rates(&m), "measured rates");
 }
 
-static void what_was_measured_is_kept(void **state)
+static void measurements_are_kept(void **state)
 {
     (void)state;
     char dir[] = "/tmp/nib-measured-XXXXXX", path[64];
@@ -236,7 +236,7 @@ static void what_was_measured_is_kept(void **state)
     other = kept;
     other.title = "another";
     keep_there(&other, path);
-    /* another driver, or another device, is another machine */
+    /* another driver or device counts as another machine */
     assert_false(nib__measured_find(&found, "1.3", path, &allocator));
     assert_false(found.measured);
     assert_true(nib__measured_find(&found, "1.2", path, &allocator));
@@ -256,13 +256,13 @@ static void what_was_measured_is_kept(void **state)
         assert_memory_equal(a->outputs, b->outputs, (size_t)b->size_count * sizeof *b->outputs);
         assert_memory_equal(a->k_s, b->k_s, (size_t)b->size_count * sizeof *b->k_s);
     }
-    /* measured again, it takes the place of what was there */
+    /* a new measurement replaces the old one */
     kept.launch_s = 5e-6, kept.disturbed = true;
     keep_there(&kept, path);
     assert_true(nib__measured_find(&found, "1.2", path, &allocator));
     assert_true(found.launch_s == 5e-6 && found.disturbed);
     assert_true(nib__measured_find(&other, "1.2", path, &allocator));
-    /* a kernel that is no more takes its product with it; so does another version all products */
+    /* a kernel that no longer exists drops its product; another version drops all products */
     replace_word(path, "linear_a8t_w4g_f32__ref", "linear_that_was__ref");
     assert_true(nib__measured_find(&found, "1.2", path, &allocator));
     assert_true(found.product_count == 0 && found.launch_s == 5e-6);
@@ -270,12 +270,12 @@ static void what_was_measured_is_kept(void **state)
     replace_word(path, NIB_VERSION, "0.0.0");
     assert_true(nib__measured_find(&found, "1.2", path, &allocator));
     assert_true(found.product_count == 0 && found.bytes_per_s == 100e9);
-    /* sizes without a time each */
+    /* more sizes than times */
     keep_there(&kept, path);
     replace_word(path, "\"outputs\": [", "\"outputs\": [1,");
     assert_true(nib__measured_find(&found, "1.2", path, &allocator));
     assert_int_equal(found.product_count, 0);
-    /* rates that cannot be, and files of another schema, are as none */
+    /* impossible rates and files of another schema are ignored */
     replace_word(path, "\"launch_s\": ", "\"launch_s\": -");
     assert_false(nib__measured_find(&found, "1.2", path, &allocator));
     keep_there(&kept, path);
@@ -283,14 +283,14 @@ static void what_was_measured_is_kept(void **state)
     assert_false(nib__measured_find(&found, "1.2", path, &allocator));
     keep_there(&kept, path);
     assert_true(nib__measured_find(&found, "1.2", path, &allocator));
-    replace_word(path, "\"cache_bytes_per_s\"", "\"speed\""); /* caches of no speed */
+    replace_word(path, "\"cache_bytes_per_s\"", "\"speed\""); /* cache without a rate */
     assert_false(nib__measured_find(&found, "1.2", path, &allocator));
     assert_int_equal(nib__path_remove(dir, NULL), NIB_OK);
     assert_int_equal(nib__measured_keep(&kept, "1.2", path, &allocator, NULL), NIB_IO);
     assert_int_equal(nib__measured_keep(&kept, "1.2", "/dev/full", &allocator, NULL), NIB_EXISTS);
 }
 
-/* As many machines as are kept, each with as many products and digits as there may be. */
+/* The maximum number of machines, each with the most products and digits. */
 static void many_machines_are_kept(void **state)
 {
     (void)state;
@@ -327,13 +327,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_fact_has_a_source),
-        cmocka_unit_test(the_known_machines_are_there),
-        cmocka_unit_test(levels_mask),
+        cmocka_unit_test(known_machines_exist),
+        cmocka_unit_test(names_mask_instruction_sets),
         cmocka_unit_test(this_machine_has_cautious_rates),
         cmocka_unit_test(measuring_is_cached),
-        cmocka_unit_test(what_was_measured_is_kept),
+        cmocka_unit_test(measurements_are_kept),
         cmocka_unit_test(many_machines_are_kept),
-        cmocka_unit_test(what_is_predicted_from_has_words),
+        cmocka_unit_test(rates_are_described),
     };
     return RUN_WITH_MACHINES(tests);
 }

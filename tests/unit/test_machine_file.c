@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files of machines: the library's are what the writer writes; a user's is read, and what is wrong
- * with it is said with its place.
+ * Machine files: the library's equal the writer's output; a user's file is read, and errors in it
+ * give their position.
  */
 #include "failing.h"
 #include "file.h"
@@ -15,7 +15,7 @@
 
 #include "machines.h"
 
-static void the_writer_gives_the_file(void **state)
+static void the_writer_reproduces_the_file(void **state)
 {
     (void)state;
     for (size_t i = 0; i < machines.count; i++) {
@@ -32,7 +32,7 @@ static void the_writer_gives_the_file(void **state)
     }
 }
 
-/* ---- a small machine, whole and with one thing wrong ---- */
+/* ---- a small machine, valid and with one error ---- */
 
 #define SOURCES "\"sources\":{\"a\":{\"title\":\"A sheet\",\"date\":\"2026-01-02\"}}"
 #define FACTS                                                                                      \
@@ -82,7 +82,7 @@ static void a_small_machine_is_read(void **state)
     nib__arena_free(&arena);
 }
 
-static void what_is_wrong_is_said(void **state)
+static void errors_name_their_position(void **state)
 {
     (void)state;
     static const struct {
@@ -147,7 +147,7 @@ static void what_is_wrong_is_said(void **state)
     }
 }
 
-/* Every beginning of a file ends in a sentence. */
+/* Every truncated file is an error with a message. */
 static void a_cut_file_is_refused(void **state)
 {
     (void)state;
@@ -212,7 +212,7 @@ static void a_users_file_is_a_device(void **state)
     assert_true(nib__machine_is_path("mine.json") && !nib__machine_is_path("mi210"));
 }
 
-static void memory_that_runs_out_is_said(void **state)
+static void running_out_of_memory_is_an_error(void **state)
 {
     (void)state;
     nib_status status = NIB_NO_MEMORY;
@@ -231,9 +231,12 @@ static void memory_that_runs_out_is_said(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_writer_gives_the_file), cmocka_unit_test(a_small_machine_is_read),
-        cmocka_unit_test(what_is_wrong_is_said),     cmocka_unit_test(a_cut_file_is_refused),
-        cmocka_unit_test(a_users_file_is_a_device),  cmocka_unit_test(memory_that_runs_out_is_said),
+        cmocka_unit_test(the_writer_reproduces_the_file),
+        cmocka_unit_test(a_small_machine_is_read),
+        cmocka_unit_test(errors_name_their_position),
+        cmocka_unit_test(a_cut_file_is_refused),
+        cmocka_unit_test(a_users_file_is_a_device),
+        cmocka_unit_test(running_out_of_memory_is_an_error),
     };
     return RUN_WITH_MACHINES(tests);
 }

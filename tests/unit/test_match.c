@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Patterns: exact names, globs, whole-name regular expressions, and what hostile ones may cost.
+ * Patterns: exact names, globs, whole-name regular expressions, and the cost of hostile ones.
  */
 #include "failing.h"
 #include "match.h"
@@ -41,7 +41,7 @@ static void test_exact(void **state)
     assert_false(matches("lm_head", "xlm_head"));
     assert_false(matches("lm_head", ""));
     assert_true(matches("model.layers.0", "model.layers.0"));
-    assert_false(matches("model.layers.0", "model_layers_0")); /* a dot is a dot */
+    assert_false(matches("model.layers.0", "model_layers_0")); /* a dot matches only a dot */
 }
 
 static void test_glob(void **state)
@@ -62,9 +62,9 @@ static void test_glob(void **state)
     assert_false(matches("a?", "a"));
     assert_true(matches("?", "\xc3\xa9")); /* one character of two bytes */
     assert_true(matches("x?y", "x\xf0\x9f\x98\x80y"));
-    assert_true(matches("?", "\xff")); /* a bad byte counts as one */
+    assert_true(matches("?", "\xff")); /* an invalid byte counts as one character */
     assert_true(matches("*?", "\xe6\x97\xa5"));
-    assert_false(matches("*??", "\xe6\x97\xa5")); /* a star does not cut a character */
+    assert_false(matches("*??", "\xe6\x97\xa5")); /* a star does not split a character */
     assert_true(matches("*??", "\xe6\x97\xa5\xe6\x9c\xac"));
     assert_false(matches("(a|b)*", "ab"));
     assert_true(matches("(a|b)*", "(a|b) and more"));
@@ -76,7 +76,8 @@ static void test_regex(void **state)
     assert_true(matches("re:lm_head", "lm_head"));
     assert_false(matches("re:lm_head", "lm_head.weight"));
     assert_false(matches("re:head", "lm_head"));
-    assert_true(matches("re:a|ab", "ab")); /* the whole name, though `a` would match first */
+    assert_true(
+        matches("re:a|ab", "ab")); /* matches the whole name, though `a` would match first */
     assert_true(matches("re:(a|ab)(c|bcd)(d*)", "abcd"));
     assert_true(matches("re:a*?", "aaaa"));
     assert_true(matches("re:model\\.layers\\.(0|1[0-9])\\..*", "model.layers.12.mlp.up_proj"));
@@ -104,7 +105,7 @@ static void refused(const char *text, const char *part)
     assert_int_equal(nib__pattern_make(&pattern, text, NULL, &a, NULL), NIB_BAD_INPUT);
 }
 
-static void test_bad(void **state)
+static void test_invalid_patterns(void **state)
 {
     (void)state;
     refused("", "may not be empty");
@@ -124,7 +125,7 @@ static void test_bad(void **state)
     refused(text, "more than 128 brackets");
 }
 
-static void test_costly(void **state)
+static void test_hostile_regex_is_bounded(void **state)
 {
     (void)state;
     char name[2001];
@@ -136,7 +137,7 @@ static void test_costly(void **state)
     for (size_t i = 0; i < COUNT(costly); i++) {
         nib_pattern *pattern = make(costly[i]);
         assert_false(
-            nib__pattern_matches(pattern, name, &err)); /* in time, with a sentence or without */
+            nib__pattern_matches(pattern, name, &err)); /* in time, with an error or without */
         assert_false(nib__pattern_matches(pattern, name, NULL));
         nib__pattern_free(pattern);
     }
@@ -151,7 +152,7 @@ static void test_costly(void **state)
     nib__pattern_free(pattern);
 }
 
-static void test_costly_glob(void **state)
+static void test_hostile_glob_is_bounded(void **state)
 {
     (void)state;
     enum { SIZE = 100000 };
@@ -172,7 +173,7 @@ static void test_costly_glob(void **state)
 }
 
 /* Deep nesting without brackets, and sizes that multiply. */
-static void test_heavy_to_compile(void **state)
+static void test_hostile_compilation_is_bounded(void **state)
 {
     (void)state;
     const nib_allocator a = nib__allocator_default();
@@ -198,7 +199,7 @@ static void test_heavy_to_compile(void **state)
     }
 }
 
-/* A budget that is used up refuses the next pattern and the next match, and not those whose answer
+/* A spent budget refuses new patterns and further matches, but not those without err, whose answer
  * is known. */
 static void test_budget(void **state)
 {
@@ -222,7 +223,7 @@ static void test_budget(void **state)
     nib__pattern_free(pattern);
 }
 
-static void test_memory_fails(void **state)
+static void test_failing_allocations(void **state)
 {
     (void)state;
     failing f = {0};
@@ -233,7 +234,7 @@ static void test_memory_fails(void **state)
     assert_null(pattern);
     f.left = 1;
     assert_int_equal(nib__pattern_make(&pattern, "re:(a", NULL, &a, &err), NIB_BAD_INPUT);
-    assert_int_equal(f.live, 0); /* a pattern that does not compile leaves nothing behind */
+    assert_int_equal(f.live, 0); /* a pattern that does not compile leaks nothing */
     nib__pattern_free(NULL);
 }
 
@@ -243,12 +244,12 @@ int main(void)
         cmocka_unit_test(test_exact),
         cmocka_unit_test(test_glob),
         cmocka_unit_test(test_regex),
-        cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_costly),
-        cmocka_unit_test(test_costly_glob),
-        cmocka_unit_test(test_heavy_to_compile),
+        cmocka_unit_test(test_invalid_patterns),
+        cmocka_unit_test(test_hostile_regex_is_bounded),
+        cmocka_unit_test(test_hostile_glob_is_bounded),
+        cmocka_unit_test(test_hostile_compilation_is_bounded),
         cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_memory_fails),
+        cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

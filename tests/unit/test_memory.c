@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arrays, arenas and blocks, with every nth allocation failing.
+ * Arrays, arenas and blocks, also with the nth allocation failing.
  */
 #include "failing.h"
 #include "memory.h"
@@ -77,7 +77,7 @@ static void test_reserve(void **state)
     f.left = 0;
     assert_false(nib__reserve(&a, (void **)&array, &capacity, 1025, sizeof *array));
     assert_true(nib__reserve(&a, (void **)&array, &capacity, 1024, sizeof *array));
-    assert_ptr_equal(array, old); /* as it was */
+    assert_ptr_equal(array, old); /* unchanged */
     assert_int_equal(capacity, 1024);
     nib__release(&a, array);
     assert_int_equal(f.live, 0);
@@ -94,8 +94,8 @@ static void test_arena(void **state)
     unsigned char *pieces[PIECES];
     size_t sizes[PIECES], total = 0;
     for (size_t i = 0; i < PIECES; i++) {
-        sizes[i] = i % 97 == 0 ? i * 11
-                               : i % 50; /* small ones, empty ones, and some with their own block */
+        sizes[i] =
+            i % 97 == 0 ? i * 11 : i % 50; /* small, empty, and some in a block of their own */
         pieces[i] = nib__arena_take(&arena, sizes[i], 1);
         assert_non_null(pieces[i]);
         assert_int_equal((uintptr_t)pieces[i] % 16, 0);
@@ -104,13 +104,13 @@ static void test_arena(void **state)
         total += sizes[i];
     }
     assert_true(arena.total >= total);
-    for (size_t i = 0; i < PIECES; i++) /* none lies in another */
+    for (size_t i = 0; i < PIECES; i++) /* no piece overlaps another */
         for (size_t k = 0; k < sizes[i]; k++)
             assert_int_equal(pieces[i][k], i % 251 + 1);
     nib__arena_free(&arena);
     assert_int_equal(f.live, 0);
     assert_int_equal(arena.total, 0);
-    assert_non_null(nib__arena_take(&arena, 1, 1)); /* an arena may be used again */
+    assert_non_null(nib__arena_take(&arena, 1, 1)); /* a freed arena may be used again */
     nib__arena_free(&arena);
     nib__arena_free(&arena);
     assert_int_equal(f.live, 0);
@@ -148,7 +148,7 @@ static void test_arena_copy(void **state)
     nib__arena_free(&arena);
 }
 
-static void test_arena_fails(void **state)
+static void test_arena_without_memory(void **state)
 {
     (void)state;
     for (int n = 0;; n++) {
@@ -195,10 +195,14 @@ static void test_blocks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_default),      cmocka_unit_test(test_zeroed),
-        cmocka_unit_test(test_reserve),      cmocka_unit_test(test_arena),
-        cmocka_unit_test(test_arena_limits), cmocka_unit_test(test_arena_copy),
-        cmocka_unit_test(test_arena_fails),  cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_default),
+        cmocka_unit_test(test_zeroed),
+        cmocka_unit_test(test_reserve),
+        cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_arena_limits),
+        cmocka_unit_test(test_arena_copy),
+        cmocka_unit_test(test_arena_without_memory),
+        cmocka_unit_test(test_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Mistral's conversations with the text and the ids that its own tokenizer library gives them:
- * template, marks and tokenizer together. The conversations, templates and tokenizers in
- * tests/golden/mistral are ours; what the library makes of them is in expected.txt. In the data
- * folder are the library's own conversations with the published templates, of which those are
- * compared whose text the templates make. In the seven others the library rewrites the JSON of a
- * call's arguments, as nib__api_read_calls does, but also that of a tool's results, or puts results
- * together: no template makes these texts, whether arguments come as objects or as text (those are
- * compared with jinja2 in test_template.c).
+ * Mistral conversations against the text and ids of Mistral's own tokenizer library: template,
+ * control tokens and tokenizer together. The conversations, templates and tokenizers in
+ * tests/golden/mistral are ours; expected.txt has the library's output. The data folder has the
+ * library's own conversations and the published templates; the test compares those whose text the
+ * templates can produce. In the other seven the library rewrites the JSON of call arguments, as
+ * nib__api_read_calls does, but also that of tool results, or merges results. No template produces
+ * these texts, whether arguments are objects or text (test_template.c compares those with jinja2).
  */
 #include "skipping.h"
 #include "template.h"
 #include "tokenizing.h"
 
-/* What a conversation must become. */
+/* The expected text and ids of a conversation. */
 typedef struct chat {
     const char *name, *version;
     const char *text;
@@ -29,9 +28,8 @@ static void expect_ids_of(const chat *c, const nib_template_output *got, const n
     int32_t *ids;
     size_t count;
     nib_err err;
-    const nib_encoding how = {.flags = NIB_ENCODE_PARSE_SPECIAL,
-                              .marked = got->user,
-                              .marked_count = got->user_count};
+    const nib_encoding how = {
+        .flags = NIB_ENCODE_PARSE_SPECIAL, .marked = got->user, .marked_count = got->user_count};
     if (nib__tokenizer_encode_as(t, got->text.at, got->text.size, &how, &ids, &count, &err) !=
         NIB_OK)
         fail_msg("%s %s: %s", c->name, c->version, err.text);
@@ -76,7 +74,7 @@ static char *read_in(nib_arena *arena, const char *root, const char *folder, con
 
 /* ---- conversations of our own ---- */
 
-/* "v3", tab, name, tab, text as JSON, tab, ids */
+/* Parses a line: "v3", tab, name, tab, text as JSON, tab, ids. */
 static void expect_line(char *line, nib_tokenizer *const tokenizers[2])
 {
     const nib_allocator a = nib__allocator_default();
@@ -135,7 +133,7 @@ static void test_own_conversations(void **state)
 
 /* ---- the library's own ---- */
 
-/* As the library writes tokens: a blank is U+2581, a line end a byte's token. */
+/* Writes text as the library's tokens do: a space is U+2581, a line end a byte token. */
 static void put_expected(nib_text *out, const char *text, size_t size)
 {
     static const char blank[] = "\xe2\x96\x81", line[] = "<0x0A>";
@@ -152,7 +150,7 @@ static void put_expected(nib_text *out, const char *text, size_t size)
     }
 }
 
-/* {"tokens": [1, 3]} */
+/* Reads {"tokens": [1, 3]}. */
 static size_t read_tokens(const char *json, size_t size, int32_t *ids)
 {
     nib_json j;
@@ -205,7 +203,7 @@ static void test_published_conversations(void **state)
 {
     static const struct {
         const char *sample, *version;
-        bool ids; /* the tokenizer of this version is one that is read here */
+        bool ids; /* Nibble reads the tokenizer of this version */
     } chats[] = {
         {"no_tools", "v1", false},     {"no_tools", "v2", true},
         {"no_tools", "v3", true},      {"parallel_calls", "v3", true},

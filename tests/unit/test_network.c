@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The forward pass: logits of every family equal those of transformers in float32 (golden files),
- * whether a prompt comes in one piece, token by token, in odd chunks or among other sequences; and
- * what a step and a directory are refused for.
+ * for a prompt in one piece, token by token, in odd chunks or batched with other sequences. Also
+ * the errors for a bad step or a bad directory.
  */
 #include "ledger_lines.h"
 #include "session.h"
@@ -92,7 +92,8 @@ static void must_step(nib_session *s, const nib_slot *slots, size_t count, const
         fail_msg("%s", err.text);
 }
 
-/* Runs tokens first..first+count of a golden sequence as sequence `as`; logits of all into out. */
+/* Runs tokens first..first+count of a golden sequence as sequence `as`; writes all logits to out.
+ */
 static void run_part(nib_session *s, const golden *g, int as, int64_t first, int64_t count,
                      float *out)
 {
@@ -116,7 +117,7 @@ static float *run_in_chunks(nib_session *s, const golden *g, int as, int64_t chu
     return out;
 }
 
-/* The worst position: max|a-b| / max|b|. */
+/* max|a-b| / max|b| at the worst position. */
 static double relative_error(const golden *g, const float *logits)
 {
     double worst = 0;
@@ -164,7 +165,7 @@ static void test_equals_transformers(void **state)
     }
 }
 
-/* Both golden sequences twice over, as four sequences that grow at different speeds in one batch.
+/* Both golden sequences twice, as four sequences that grow at different speeds in one batch.
  */
 static void test_ragged_batch(void **state)
 {
@@ -210,7 +211,7 @@ static void test_ragged_batch(void **state)
     }
 }
 
-/* Only the rows that were asked for come back, in slot order; a step without any is allowed. */
+/* A step returns only the requested rows, in slot order; it may request none. */
 static void test_wanted_rows(void **state)
 {
     (void)state;
@@ -236,8 +237,9 @@ static void test_wanted_rows(void **state)
     close_family(&f);
 }
 
-/* After a cut, another continuation and another cut, the first comes out with the same bits. */
-static void test_truncate(void **state)
+/* After a rollback, another continuation and another rollback, the first continuation gives the
+ * same bits. */
+static void test_truncate_restores_the_bits(void **state)
 {
     (void)state;
     family f;
@@ -259,7 +261,7 @@ static void test_truncate(void **state)
         run_part(s, g, 0, cuts[i], g->count - cuts[i], again);
         assert_same_bits(again, whole, g);
     }
-    /* past the end nothing is cut */
+    /* truncating past the end changes nothing */
     assert_int_equal(nib_session_truncate(s, 0, 5000, NULL), NIB_OK);
     const nib_slot next = {0, (int32_t)g->count, 1, false};
     const float *logits;
@@ -269,8 +271,8 @@ static void test_truncate(void **state)
     close_family(&f);
 }
 
-/* A window has moved on from what is more than 512 positions back: a cut there is refused, with
- * nothing cut; one within them goes on with the same bits. */
+/* A window drops what is more than 512 positions back. Truncating there is refused and changes
+ * nothing; truncating within the window continues with the same bits. */
 static void test_truncate_window(void **state)
 {
     (void)state;
@@ -299,7 +301,7 @@ static void test_truncate_window(void **state)
     close_family(&f);
 }
 
-/* ---- what a step is refused for; nothing of it is then done ---- */
+/* ---- bad steps: refused as a whole ---- */
 
 static void assert_refused(nib_session *s, const nib_slot *slots, size_t count, nib_status status,
                            const char *says)
@@ -339,7 +341,7 @@ static void test_step_errors(void **state)
     slots[7].token = 300;
     assert_refused(s, slots, 8, NIB_BAD_INPUT, "token 300");
     slots[7].token = 7;
-    /* none of that moved a sequence */
+    /* no refused step advanced a sequence */
     const float *logits;
     must_step(s, slots, 8, &logits);
     assert_refused(s, slots + 8, 1, NIB_NO_MEMORY, "past the context of 8");
@@ -351,9 +353,9 @@ static void test_step_errors(void **state)
     close_opened(&copy);
 }
 
-/* ---- what a directory is refused for ---- */
+/* ---- bad model directories ---- */
 
-/* A copy of a golden model whose config.json holds `more` in addition. */
+/* A copy of a golden model with `more` added to its config.json. */
 static const char *copy_model(char out[256], const char *name, const char *more)
 {
     const nib_allocator a = nib__allocator_default();
@@ -414,7 +416,7 @@ static void test_config_against_tensors(void **state)
     }
 }
 
-/* What is stored counts, and a note says so; rows past the vocabulary are padding. */
+/* Stored tensors override the config, with a note. Rows past the vocabulary are padding. */
 static void test_config_notes(void **state)
 {
     (void)state;
@@ -439,7 +441,7 @@ static void test_config_notes(void **state)
     }
 }
 
-/* Adds an F32 tensor of ones [count] to the model's file: its header grows, its data too. */
+/* Adds an F32 tensor of ones [count] to the header and the data of the model's file. */
 static void add_ones(const char *directory, const char *name, int64_t count)
 {
     const nib_allocator a = nib__allocator_default();
@@ -477,7 +479,7 @@ static void add_ones(const char *directory, const char *name, int64_t count)
     nib__release(&a, file);
 }
 
-/* Norms with a weight for each head of q and k: a device gets all of it. */
+/* Norms with a weight per head of q and k: the device gets the whole tensor. */
 static void test_norms_on_device(void **state)
 {
     static const char *const models[] = {"cohere_norms", "stablelm_norms"};
@@ -512,8 +514,9 @@ static void test_norms_on_device(void **state)
     }
 }
 
-/* The logits of one token into out [vocab]; the plan's line of the head says that it has a bias. */
-static void first_logits(const char *path, bool biased, float *out)
+/* Writes the logits of one token to out [vocab]; checks that the plan's line of the head reports a
+ * bias. */
+static void read_first_logits(const char *path, bool biased, float *out)
 {
     opened o = must_open(&(open_how){.path = path, .dtype = "f32"});
     const nib_slot slot = {0, 0, 7, true};
@@ -524,7 +527,7 @@ static void first_logits(const char *path, bool biased, float *out)
     close_opened(&o);
 }
 
-/* A head that is the embedding's table may have a bias of its own. */
+/* A head tied to the embedding may have its own bias. */
 static void test_bias_of_tied_head(void **state)
 {
     (void)state;
@@ -532,16 +535,16 @@ static void test_bias_of_tied_head(void **state)
     char directory[256];
     float plain[VOCAB], biased[VOCAB];
     copy_model(directory, "llama3", "\"tie_word_embeddings\": true");
-    first_logits(directory, false, plain);
+    read_first_logits(directory, false, plain);
     add_ones(directory, "lm_head.bias", VOCAB);
-    first_logits(directory, true, biased);
+    read_first_logits(directory, true, biased);
     for (int i = 0; i < VOCAB; i++)
         assert_true(biased[i] == 1 + plain[i]);
     drop_directory(directory);
 }
 
-/* What is stored and read by nothing is a note; a bias that nothing reads is an error. */
-static void test_unused(void **state)
+/* An unused stored tensor is a note; an unused bias is an error. */
+static void test_unused_tensors(void **state)
 {
     (void)state;
     static const struct {
@@ -619,7 +622,7 @@ static void test_config_only(void **state)
     nib_engine_close(engine);
 }
 
-/* Memory that runs out at any request of opening and stepping is that error, and nothing leaks. */
+/* Each allocation of opening and stepping fails once: NIB_NO_MEMORY, and nothing leaks. */
 static void test_memory(void **state)
 {
     (void)state;
@@ -655,14 +658,14 @@ int main(void)
         cmocka_unit_test(test_equals_transformers),
         cmocka_unit_test(test_ragged_batch),
         cmocka_unit_test(test_wanted_rows),
-        cmocka_unit_test(test_truncate),
+        cmocka_unit_test(test_truncate_restores_the_bits),
         cmocka_unit_test(test_truncate_window),
         cmocka_unit_test(test_step_errors),
         cmocka_unit_test(test_config_against_tensors),
         cmocka_unit_test(test_config_notes),
         cmocka_unit_test(test_norms_on_device),
         cmocka_unit_test(test_bias_of_tied_head),
-        cmocka_unit_test(test_unused),
+        cmocka_unit_test(test_unused_tensors),
         cmocka_unit_test(test_config_only),
         cmocka_unit_test(test_memory),
     };

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Orderings that others measured and published, as the planner predicts them for the layers of
- * Llama-3.1-8B (the figures and their sources: docs/devices.md): which scheme goes before which,
- * and that a plan says it where the low-bit one is behind.
+ * The planner reproduces published speed rankings of schemes for the layers of Llama-3.1-8B
+ * (figures and sources: docs/devices.md), and a plan says so where the low-bit scheme is slower.
  */
 #include "variant.h"
 
@@ -54,7 +53,7 @@ static void make_layers(nib_layer layers[COUNT(shapes)], const char *recipe)
 
 static const nib_policy infer = {.dtype = NIB_TYPE_BF16, .declared = true};
 
-/* Predicted seconds of the layers with m tokens. */
+/* Predicted seconds for the layers with m tokens. */
 static double seconds(const char *machine, const char *recipe, int64_t m)
 {
     nib_layer layers[COUNT(shapes)];
@@ -83,7 +82,7 @@ static double training_seconds(const char *machine, const char *recipe, int64_t 
     return predicted;
 }
 
-/* Has the plan a note of this code, with these words? words NULL: any. */
+/* Does the plan have a note with this code and these words? words NULL: any text. */
 static bool notes(const nib_assignment *plan, const char *code, const char *words)
 {
     for (size_t i = 0; i < plan->ledger.note_count; i++)
@@ -106,7 +105,7 @@ static void plan_of(nib_assignment *plan, nib_layer layers[COUNT(shapes)], const
 
 static const char *const fp8_recipes[] = {"fp8wo", "fp8dq", "fp8dq-tensor", "mxfp8"};
 
-static void a100_never_binds_fp8(void **state)
+static void a100_never_uses_fp8_arithmetic(void **state)
 {
     (void)state;
     for (size_t r = 0; r < COUNT(fp8_recipes); r++) {
@@ -122,12 +121,12 @@ static void a100_never_binds_fp8(void **state)
         assert_true(notes(&plan, "widened", "a100 has no fp8 matrix unit: the codes of 8 fp8"));
         nib__assignment_free(&plan);
     }
-    /* so it is slower than no quantization where arithmetic bounds it, and int8 is not */
+    /* so fp8 is slower than bf16 where compute-bound, and int8 is not */
     assert_true(seconds("a100", "fp8dq", 512) > seconds("a100", "bf16", 512));
     assert_true(seconds("a100", "int8dq", 512) < seconds("a100", "bf16", 512));
 }
 
-static void other_gpus_say_what_their_unit_does(void **state)
+static void plans_report_missing_fp8_units(void **state)
 {
     (void)state;
     static const struct {
@@ -142,7 +141,7 @@ static void other_gpus_say_what_their_unit_does(void **state)
         {"mi300x", "fp8dq", "mi300x has an fp8 matrix unit, but the table has no kernel for it"},
         {"mi210", "fp8dq", "mi210 has no fp8 matrix unit"},
         {"a100", "int8dq", NULL},
-        {"graviton4", "fp8dq", NULL}, /* no CPU has such a unit */
+        {"graviton4", "fp8dq", NULL}, /* no CPU has an fp8 unit */
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         nib_layer layers[COUNT(shapes)];
@@ -156,7 +155,7 @@ static void other_gpus_say_what_their_unit_does(void **state)
 
 /* ---- prefill and large batches ---- */
 
-static void hopper_prefills_fp8_before_8da4w(void **state)
+static void hopper_prefills_fp8_faster_than_8da4w(void **state)
 {
     (void)state;
     static const char *const hopper[] = {"h100", "h200"};
@@ -169,7 +168,7 @@ static void hopper_prefills_fp8_before_8da4w(void **state)
         }
 }
 
-static void blackwell_has_mxfp8_first(void **state)
+static void blackwell_ranks_mxfp8_first(void **state)
 {
     (void)state;
     static const char *const others[] = {"bf16",  "int8wo", "int8dq", "int4wo",
@@ -181,7 +180,7 @@ static void blackwell_has_mxfp8_first(void **state)
     assert_true(training_seconds("b200", "fp8dq", 8192) < training_seconds("b200", "bf16", 8192));
 }
 
-/* Weight-only wins by its bytes, and loses where arithmetic bounds the product: on every GPU. */
+/* On every GPU, weight-only wins while memory-bound and loses once compute-bound. */
 static void int8_weights_lose_at_large_batch(void **state)
 {
     (void)state;
@@ -196,9 +195,9 @@ static void int8_weights_lose_at_large_batch(void **state)
     assert_true(ratio > 0.85 && ratio < 0.95);
 }
 
-/* ---- MI210: int4 is never behind in silence ---- */
+/* ---- MI210: a plan says where int4 is slower than bf16 ---- */
 
-static void mi210_says_where_int4_is_behind(void **state)
+static void mi210_says_where_int4_is_slower(void **state)
 {
     (void)state;
     static const char *const recipes[] = {"int4wo", "int4wo-tinygemm", "8da4w",
@@ -216,7 +215,7 @@ static void mi210_says_where_int4_is_behind(void **state)
                     notes(&plan, "slower-than-bf16", "per token"));
         nib__assignment_free(&plan);
     }
-    /* and it is behind there, so the test asks something */
+    /* int4 is slower in prefill, so the check above is not vacuous */
     assert_true(seconds("mi210", "int4wo", 512) > seconds("mi210", "bf16", 512));
     assert_true(seconds("mi210", "int4wo", 1) < seconds("mi210", "bf16", 1));
 }
@@ -224,12 +223,12 @@ static void mi210_says_where_int4_is_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a100_never_binds_fp8),
-        cmocka_unit_test(other_gpus_say_what_their_unit_does),
-        cmocka_unit_test(hopper_prefills_fp8_before_8da4w),
-        cmocka_unit_test(blackwell_has_mxfp8_first),
+        cmocka_unit_test(a100_never_uses_fp8_arithmetic),
+        cmocka_unit_test(plans_report_missing_fp8_units),
+        cmocka_unit_test(hopper_prefills_fp8_faster_than_8da4w),
+        cmocka_unit_test(blackwell_ranks_mxfp8_first),
         cmocka_unit_test(int8_weights_lose_at_large_batch),
-        cmocka_unit_test(mi210_says_where_int4_is_behind),
+        cmocka_unit_test(mi210_says_where_int4_is_slower),
     };
     return RUN_WITH_MACHINES(tests);
 }

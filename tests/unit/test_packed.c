@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packed weights beside a checkpoint: the same logits, from the file; and every way in which the
- * file cannot serve, each with its sentence and the same logits all the same. A file whose hashes
- * are right and whose records lie is one of them.
+ * Packed weights cached beside a checkpoint give the same logits. Every unusable cache file,
+ * including one with valid hashes and false records, leads to a note and the same logits.
  */
 #include "packed.h"
 #include "session.h"
@@ -21,7 +20,7 @@ static char root[] = "/tmp/nibble-packed-XXXXXX";
 static char made[64], path[96];
 static float *wanted; /* [vocab] without the file */
 static int64_t vocab;
-static char *packed; /* as it was written */
+static char *packed; /* the file as written */
 static size_t packed_size;
 
 static nib_status drop(void *ctx, const char *bytes, size_t size)
@@ -57,8 +56,8 @@ static void count_line(void *ctx, const char *line)
     lines_logged++;
 }
 
-/* Opens the model, looks for the words in what is said, and compares a prompt's last logits; *used:
- * weights that lie in the file. */
+/* Opens the model, expects the words in the note, and compares a prompt's last logits; *used:
+ * number of weights mapped from the file. */
 static void check(const char *words, const char *isa, size_t *used)
 {
     opened o;
@@ -90,7 +89,7 @@ static void check(const char *words, const char *isa, size_t *used)
     close_opened(&o);
 }
 
-static void refused(const char *words)
+static void expect_refused(const char *words)
 {
     size_t used;
     check(words, NULL, &used);
@@ -154,8 +153,8 @@ static void test_other_rows(void **state)
     assert_int_equal(used, 0);
 }
 
-/* A copy has other times: its weights are hashed then. */
-static void test_other_times(void **state)
+/* A copy has other file times, so its weights are hashed. */
+static void test_changed_file_times(void **state)
 {
     char weights[96];
     size_t used;
@@ -168,8 +167,8 @@ static void test_other_times(void **state)
     assert_true(used > 0);
 }
 
-/* A value of one weight is another: neither the size nor the manifest says so. */
-static void test_other_weights(void **state)
+/* One changed value of a weight, which neither size nor manifest reveals. */
+static void test_rejects_other_weights(void **state)
 {
     char weights[96];
     uint8_t byte;
@@ -185,8 +184,8 @@ static void test_other_weights(void **state)
     assert_int_equal(fwrite(&other, 1, 1, f), 1);
     assert_int_equal(fclose(f), 0);
     float *kept = wanted;
-    wanted = NULL; /* of other weights: new ones */
-    refused("was made from different weights; the weights are packed at load");
+    wanted = NULL; /* the weights changed: record new logits */
+    expect_refused("was made from different weights; the weights are packed at load");
     free(wanted);
     wanted = kept;
     f = fopen(weights, "r+b");
@@ -196,7 +195,7 @@ static void test_other_weights(void **state)
     assert_int_equal(fclose(f), 0);
 }
 
-static void test_other_manifest(void **state)
+static void test_rejects_other_manifest(void **state)
 {
     char manifest[96];
     (void)state;
@@ -206,13 +205,13 @@ static void test_other_manifest(void **state)
     assert_non_null(f);
     assert_int_equal(fputc('\n', f), '\n');
     assert_int_equal(fclose(f), 0);
-    refused("was made from different weights");
+    expect_refused("was made from different weights");
     struct stat st;
     assert_int_equal(stat(manifest, &st), 0);
     assert_int_equal(truncate(manifest, st.st_size - 1), 0);
 }
 
-static void test_changed(void **state)
+static void test_rejects_corrupted_file(void **state)
 {
     static const struct {
         size_t at;
@@ -228,15 +227,15 @@ static void test_changed(void **state)
         packed[cases[i].at] ^= 1;
         put_file(packed, packed_size);
         packed[cases[i].at] ^= 1;
-        refused(cases[i].words);
+        expect_refused(cases[i].words);
     }
     packed[packed_size - 1] ^= 1;
     put_file(packed, packed_size);
     packed[packed_size - 1] ^= 1;
-    refused("its weights were modified after they were written");
+    expect_refused("its weights were modified after they were written");
 }
 
-static void test_cut_short(void **state)
+static void test_rejects_truncated_file(void **state)
 {
     static const struct {
         size_t size;
@@ -248,14 +247,14 @@ static void test_cut_short(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         put_file(packed, cases[i].size);
-        refused(cases[i].words);
+        expect_refused(cases[i].words);
     }
     put_file(packed, packed_size - 1);
-    refused("its size does not match its head");
+    expect_refused("its size does not match its head");
 }
 
-/* With hashes that are right again. */
-static void put_lie(size_t at, uint64_t value)
+/* Patches a value and recomputes the hashes. */
+static void put_patched(size_t at, uint64_t value)
 {
     char *lie = malloc(packed_size);
     uint64_t count, bytes;
@@ -274,37 +273,37 @@ static void put_lie(size_t at, uint64_t value)
     free(lie);
 }
 
-static void test_lies(void **state)
+static void test_rejects_false_records(void **state)
 {
     static const uint64_t values[] = {UINT64_MAX, UINT64_MAX - 63, INT64_MAX, (uint64_t)1 << 40, 1};
     size_t used;
     uint64_t offset;
     (void)state;
     memcpy(&offset, packed + HEAD + OFFSET, sizeof offset);
-    put_lie(HEAD + OFFSET, offset); /* the same: what follows is refused for its lie alone */
+    put_patched(HEAD + OFFSET, offset); /* unchanged: still valid */
     check("packed weights from ", NULL, &used);
     assert_true(used > 0 && lines_logged == 0);
     for (size_t i = 0; i < COUNT(values); i++) {
-        put_lie(HEAD + OFFSET, values[i]);
-        refused("a record points outside the file");
+        put_patched(HEAD + OFFSET, values[i]);
+        expect_refused("a record points outside the file");
     }
     for (size_t i = 0; i < 4; i++) {
-        put_lie(HEAD + OFFSET + 8, values[i]);
-        refused("a record points outside the file");
+        put_patched(HEAD + OFFSET + 8, values[i]);
+        expect_refused("a record points outside the file");
     }
-    put_lie(24, UINT64_MAX);
-    refused("its size does not match its head");
+    put_patched(24, UINT64_MAX);
+    expect_refused("its size does not match its head");
     const uint64_t names = UINT64_C(0x4141414141414141);
     char *kept = malloc(RECORD);
     assert_non_null(kept);
     memcpy(kept, packed + HEAD, RECORD);
-    memset(packed + HEAD, 'A', 160); /* a name without an end */
-    put_lie(HEAD, names);
+    memset(packed + HEAD, 'A', 160); /* an unterminated name */
+    put_patched(HEAD, names);
     memcpy(packed + HEAD, kept, RECORD);
     free(kept);
-    refused("a record points outside the file");
-    /* as long as the weight is not: it is packed, which is said, and the others are not */
-    put_lie(HEAD + OFFSET + 8, 64);
+    expect_refused("a record points outside the file");
+    /* a record of the wrong length: only that weight is packed again, with a log line */
+    put_patched(HEAD + OFFSET + 8, 64);
     check("packed weights from ", NULL, &used);
     assert_true(used > 0 && lines_logged == 1);
 }
@@ -312,10 +311,14 @@ static void test_lies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_logits),    cmocka_unit_test(test_other_rows),
-        cmocka_unit_test(test_other_times),    cmocka_unit_test(test_other_weights),
-        cmocka_unit_test(test_other_manifest), cmocka_unit_test(test_changed),
-        cmocka_unit_test(test_cut_short),      cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_same_logits),
+        cmocka_unit_test(test_other_rows),
+        cmocka_unit_test(test_changed_file_times),
+        cmocka_unit_test(test_rejects_other_weights),
+        cmocka_unit_test(test_rejects_other_manifest),
+        cmocka_unit_test(test_rejects_corrupted_file),
+        cmocka_unit_test(test_rejects_truncated_file),
+        cmocka_unit_test(test_rejects_false_records),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The planner. The property that Nibble stands on, over random layers, schemes, machines and
- * policies: what is asked is done, or said; no substitution without a rung that was allowed, no
- * denial without reasons. And single cases: rungs, bindings, wishes, strictness, other engines,
- * words.
+ * The planner. Over random layers, schemes, machines and policies: every request is done or the
+ * plan says why not; every substitution is by an allowed rung; every denial has reasons. Single
+ * cases cover rungs, kernel bindings, layout hints, strictness, other engines and texts.
  */
 #include "variant.h"
 
@@ -47,7 +46,7 @@ static nib_strings strings_of(const char *const *items, size_t count)
     return (nib_strings){items, count};
 }
 
-static nib_machine here(int64_t isa)
+static nib_machine this_machine(int64_t isa)
 {
     nib_machine m;
     nib__machine_here(&m, isa, 2);
@@ -64,7 +63,7 @@ static bool has_reason(const nib_ledger_layer *line, const char *code)
 
 /* ---- the property ---- */
 
-/* splitmix64: the seed is the test's, so a failure repeats. */
+/* splitmix64; the seed is fixed, so a failure repeats. */
 static uint64_t next_random(uint64_t *state)
 {
     uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
@@ -127,7 +126,7 @@ static void check_done(const nib_assignment *plan, size_t i, const nib_policy *p
         assert_true(use->predicted_s > 0 && isfinite(use->predicted_s));
         assert_string_equal(line->uses[u].kernel, use->kernel->name);
     }
-    /* without gaps: 1, 2-16, 17 and more */
+    /* no gaps: 1, 2-16, 17 and more */
     if (!policy->training) {
         assert_int_equal(p->uses[0].m_min, 1);
         for (int u = 1; u < p->use_count; u++)
@@ -173,7 +172,8 @@ static void check_layer(const nib_assignment *plan, size_t i, const nib_policy *
     assert_true(allowed);
 }
 
-/* Every quantizer that rounds to 16 bits, left out in some rounds: what needs one is denied. */
+/* Every quantizer that rounds to 16 bits. Some rounds leave them out, and layers that need one are
+ * denied. */
 static nib_strings without_rounding(void)
 {
     static const char *names[64];
@@ -188,7 +188,7 @@ static nib_strings without_rounding(void)
     return strings_of(names, count);
 }
 
-static void asked_is_done_or_said(void **state)
+static void every_request_is_done_or_explained(void **state)
 {
     (void)state;
     static const char *const rungs[] = {"device", "dequant", "unquantized"};
@@ -205,7 +205,7 @@ static void asked_is_done_or_said(void **state)
         nib_err err = {NIB_OK, ""};
         for (int i = 0; i < LAYERS; i++)
             layers[i] = random_layer(&random);
-        nib_machine local = here(isas[pick(&random, COUNT(isas))]);
+        nib_machine local = this_machine(isas[pick(&random, COUNT(isas))]);
         const int64_t which = pick(&random, 2 * (int64_t)machines.count);
         const nib_machine *machine =
             which < (int64_t)machines.count ? &machines.items[which] : &local;
@@ -236,17 +236,17 @@ static void asked_is_done_or_said(void **state)
         denied += d, substituted += s, as_asked += LAYERS - d - s;
         nib__assignment_free(&plan);
     }
-    /* the sample must have met all three fates, or it shows nothing */
+    /* the sample must contain all three outcomes to prove anything */
     assert_true(denied > 50 && substituted > 50 && as_asked > 500);
 }
 
 /* ---- the reference takes every shape ---- */
 
-static void nothing_built_is_denied_on_the_cpu(void **state)
+static void the_cpu_reference_takes_every_shape(void **state)
 {
     (void)state;
     uint64_t random = 7;
-    nib_machine m = here(0);
+    nib_machine m = this_machine(0);
     nib_policy policy = {.dtype = NIB_TYPE_F32};
     for (int i = 0; i < 300; i++) {
         nib_layer layer = random_layer(&random);
@@ -255,17 +255,17 @@ static void nothing_built_is_denied_on_the_cpu(void **state)
         assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
         if (plan.denied.status != NIB_OK)
             fail_msg("%s", plan.denied.text);
-        assert_int_equal(plan.layers[0].rung, NIB_RUNG_NONE); /* no faster row is of this isa */
+        assert_int_equal(plan.layers[0].rung, NIB_RUNG_NONE); /* this isa has no faster row */
         nib__assignment_free(&plan);
     }
 }
 
 /* ---- rungs ---- */
 
-static void a_reference_row_in_place_of_a_fast_one_is_said(void **state)
+static void falling_back_to_the_reference_row_is_reported(void **state)
 {
     (void)state;
-    nib_machine m = here(NIB_ISA_AVX2);
+    nib_machine m = this_machine(NIB_ISA_AVX2);
     nib_policy policy = {.dtype = NIB_TYPE_F32};
     nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "int4wo-g12");
     nib_assignment plan;
@@ -285,7 +285,7 @@ static void a_reference_row_in_place_of_a_fast_one_is_said(void **state)
     nib__assignment_free(&plan);
 }
 
-/* The table's linear rows of OpenCL for int4 and int8-token: --without leaves them out. */
+/* The table's OpenCL linear rows for int4 and int8-token, to exclude with --without. */
 static size_t rows_of_8da4w(const char **names, size_t most)
 {
     size_t count = 0;
@@ -297,7 +297,7 @@ static size_t rows_of_8da4w(const char **names, size_t most)
     return count;
 }
 
-static void a_denied_layer_names_the_way_out(void **state)
+static void a_denied_layer_names_the_option_that_allows_it(void **state)
 {
     (void)state;
     static const char *const allow[] = {"*.up_proj=device"};
@@ -322,7 +322,7 @@ static void a_denied_layer_names_the_way_out(void **state)
     nib__assignment_free(&plan);
 }
 
-static void what_the_table_lacks_is_said(void **state)
+static void a_scheme_without_rows_is_reported(void **state)
 {
     (void)state;
     const nib_machine *m2 = nib__machines_find(&machines, "apple-m2");
@@ -336,10 +336,10 @@ static void what_the_table_lacks_is_said(void **state)
     nib__assignment_free(&plan);
 }
 
-static void a_wish_is_answered_with_the_peers_conditions(void **state)
+static void a_layout_hint_reports_the_peers_conditions(void **state)
 {
     (void)state;
-    nib_machine m = here(NIB_ISA_AVX2);
+    nib_machine m = this_machine(NIB_ISA_AVX2);
     nib_policy policy = {.dtype = NIB_TYPE_BF16};
     nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "8da4w");
     nib_assignment plan;
@@ -356,18 +356,18 @@ static void a_wish_is_answered_with_the_peers_conditions(void **state)
 
 /* ---- --kernel ---- */
 
-static void a_bound_kernel_is_given_or_refused_with_its_reasons(void **state)
+static void a_bound_kernel_runs_or_its_reasons_are_given(void **state)
 {
     (void)state;
     static const char *const good[] = {"linear_f32_w4g_f32__ref"};
     static const char *const wrong[] = {"*.up_proj=linear_a8t_w4g_f32__ref"};
     static const char *const isa[] = {"linear_f32_w4g_f32__avx512_12x32"};
-    nib_machine m = here(NIB_ISA_AVX2);
+    nib_machine m = this_machine(NIB_ISA_AVX2);
     nib_policy policy = {.dtype = NIB_TYPE_F32, .kernel = strings_of(good, 1)};
     nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "int4wo");
     nib_assignment plan;
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
-    assert_int_equal(plan.layers[0].rung, NIB_RUNG_NONE); /* asked for by name: no substitution */
+    assert_int_equal(plan.layers[0].rung, NIB_RUNG_NONE); /* bound by name */
     for (int u = 0; u < plan.layers[0].use_count; u++)
         assert_string_equal(plan.layers[0].uses[u].kernel->name, good[0]);
     nib__assignment_free(&plan);
@@ -383,8 +383,8 @@ static void a_bound_kernel_is_given_or_refused_with_its_reasons(void **state)
     nib__assignment_free(&plan);
 }
 
-/* Options of which an earlier one leaves nothing, or that no layer has a product for. */
-static void an_option_that_decides_nothing_is_an_error(void **state)
+/* Options that an earlier one shadows completely, or that match no layer's product. */
+static void an_option_without_effect_is_an_error(void **state)
 {
     (void)state;
     static const char *const late[] = {"linear_f32_w4g_f32__ref",
@@ -392,7 +392,7 @@ static void an_option_that_decides_nothing_is_an_error(void **state)
                              *const early[] = {"a.up_proj=linear_f32_w4g_f32__ref",
                                                "linear_f32_w4g_f32__ref"},
                              *const embed[] = {"embed_f32__ref"};
-    nib_machine m = here(NIB_ISA_AVX2);
+    nib_machine m = this_machine(NIB_ISA_AVX2);
     nib_layer layers[] = {layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "int4wo"),
                           layer_of("a.down_proj", NIB_ROLE_DOWN, 64, 96, "int4wo")};
     nib_policy policy = {.dtype = NIB_TYPE_F32, .kernel = strings_of(late, 2)};
@@ -409,12 +409,12 @@ static void an_option_that_decides_nothing_is_an_error(void **state)
     nib__assignment_free(&plan);
 }
 
-/* Options take a layer by each of its names, as recipes do. */
+/* Options accept each name of a layer, as recipes do. */
 static void options_take_every_spelling(void **state)
 {
     (void)state;
     static const char *const kernel[] = {"layers.3.feed_forward.w3=linear_f32_w4g_f32__ref"};
-    nib_machine m = here(NIB_ISA_AVX2);
+    nib_machine m = this_machine(NIB_ISA_AVX2);
     nib_layer layer = layer_of("model.layers.3.mlp.up_proj", NIB_ROLE_UP, 64, 96, "int4wo");
     nib_policy policy = {.dtype = NIB_TYPE_F32,
                          .kernel = strings_of(kernel, 1),
@@ -426,13 +426,13 @@ static void options_take_every_spelling(void **state)
     nib__assignment_free(&plan);
 }
 
-/* ---- codes are not quantized again ---- */
+/* ---- quantized weights are not quantized again ---- */
 
-static void a_plan_denies_what_a_run_would(void **state)
+static void a_plan_denies_what_a_run_cannot_do(void **state)
 {
     (void)state;
     static const char *const dequant[] = {"dequant"};
-    nib_machine m = here(NIB_ISA_AVX2);
+    nib_machine m = this_machine(NIB_ISA_AVX2);
     nib_policy policy = {.dtype = NIB_TYPE_F32, .detail = "*"};
     nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "int8wo");
     nib_assignment plan;
@@ -456,12 +456,12 @@ static void a_plan_denies_what_a_run_would(void **state)
 
 /* ---- advice ---- */
 
-/* What is offered as a recipe is one. */
-static void offered_recipes_parse(void **state)
+/* Every advised recipe parses. */
+static void advised_recipes_parse(void **state)
 {
     (void)state;
     static const char start[] = "--recipe ";
-    nib_machine m = here(NIB_ISA_AVX2 | NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI);
+    nib_machine m = this_machine(NIB_ISA_AVX2 | NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI);
     size_t seen = 0;
     for (size_t i = 0; i < COUNT(schemes); i++) {
         nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 65, 97, schemes[i]);
@@ -504,7 +504,7 @@ static const bad_option bad_options[] = {
 static void options_that_mean_nothing_are_errors(void **state)
 {
     (void)state;
-    nib_machine m = here(0);
+    nib_machine m = this_machine(0);
     nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "int4wo");
     for (size_t i = 0; i < COUNT(bad_options); i++) {
         const bad_option *bad = &bad_options[i];
@@ -540,7 +540,7 @@ static const nib_candidate *candidate_of(const nib_ledger_layer *line, const cha
     return NULL;
 }
 
-static void the_peer_fails_where_it_failed(void **state)
+static void the_peer_fails_as_it_did_in_practice(void **state)
 {
     (void)state;
     nib_layer layers[] = {layer_of("layers.0.attention.wq", NIB_ROLE_Q, 256, 256, "mxfp8"),
@@ -554,7 +554,7 @@ static void the_peer_fails_where_it_failed(void **state)
     assert_int_equal(nib__plan_layers(&plan, layers, 2, nib__machines_find(&machines, "b200"),
                                       &policy, &allocator, NULL),
                      NIB_OK);
-    assert_int_equal(plan.denied.status, NIB_OK); /* Nibble's rows ask no such thing */
+    assert_int_equal(plan.denied.status, NIB_OK); /* Nibble's rows have no such condition */
     const nib_ledger_layer *wq = &plan.ledger.layers[0], *output = &plan.ledger.layers[1];
     for (size_t i = 0; i < wq->candidate_count; i++)
         assert_int_equal(wq->candidates[i].verdict, NIB_VERDICT_RUNS);
@@ -567,7 +567,7 @@ static void the_peer_fails_where_it_failed(void **state)
     assert_non_null(strstr(cast->consequence, "unsupported"));
     nib__assignment_free(&plan);
     /* here, on a CPU, all three products are built */
-    nib_machine m = here(NIB_ISA_AVX2);
+    nib_machine m = this_machine(NIB_ISA_AVX2);
     policy.declared = false;
     assert_int_equal(nib__plan_layers(&plan, layers, 2, &m, &policy, &allocator, NULL), NIB_OK);
     assert_int_equal(plan.denied.status, NIB_OK);
@@ -582,7 +582,7 @@ static void the_peer_fails_where_it_failed(void **state)
 
 /* ---- words ---- */
 
-static void plans_render(void **state)
+static void plans_print_as_text_and_json(void **state)
 {
     (void)state;
     nib_layer layers[4];
@@ -590,7 +590,7 @@ static void plans_render(void **state)
     nib_policy policies[] = {{.dtype = NIB_TYPE_F32},
                              {.dtype = NIB_TYPE_F32, .engine = "torchao"},
                              {.dtype = NIB_TYPE_F32, .engine = "torchao", .detail = "layers.1.*"}};
-    nib_machine m = here(NIB_ISA_AVX2);
+    nib_machine m = this_machine(NIB_ISA_AVX2);
     nib_text text;
     nib__text_init(&text, &allocator);
     for (int i = 0; i < 4; i++) {
@@ -617,26 +617,26 @@ static void plans_render(void **state)
     nib__text_free(&text);
 }
 
-static void memory_that_runs_out_is_said(void **state);
+static void out_of_memory_is_reported(void **state);
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(asked_is_done_or_said),
-        cmocka_unit_test(nothing_built_is_denied_on_the_cpu),
-        cmocka_unit_test(a_reference_row_in_place_of_a_fast_one_is_said),
-        cmocka_unit_test(a_denied_layer_names_the_way_out),
-        cmocka_unit_test(what_the_table_lacks_is_said),
-        cmocka_unit_test(a_wish_is_answered_with_the_peers_conditions),
-        cmocka_unit_test(a_bound_kernel_is_given_or_refused_with_its_reasons),
-        cmocka_unit_test(an_option_that_decides_nothing_is_an_error),
+        cmocka_unit_test(every_request_is_done_or_explained),
+        cmocka_unit_test(the_cpu_reference_takes_every_shape),
+        cmocka_unit_test(falling_back_to_the_reference_row_is_reported),
+        cmocka_unit_test(a_denied_layer_names_the_option_that_allows_it),
+        cmocka_unit_test(a_scheme_without_rows_is_reported),
+        cmocka_unit_test(a_layout_hint_reports_the_peers_conditions),
+        cmocka_unit_test(a_bound_kernel_runs_or_its_reasons_are_given),
+        cmocka_unit_test(an_option_without_effect_is_an_error),
         cmocka_unit_test(options_take_every_spelling),
-        cmocka_unit_test(a_plan_denies_what_a_run_would),
-        cmocka_unit_test(offered_recipes_parse),
+        cmocka_unit_test(a_plan_denies_what_a_run_cannot_do),
+        cmocka_unit_test(advised_recipes_parse),
         cmocka_unit_test(options_that_mean_nothing_are_errors),
-        cmocka_unit_test(the_peer_fails_where_it_failed),
-        cmocka_unit_test(plans_render),
-        cmocka_unit_test(memory_that_runs_out_is_said),
+        cmocka_unit_test(the_peer_fails_as_it_did_in_practice),
+        cmocka_unit_test(plans_print_as_text_and_json),
+        cmocka_unit_test(out_of_memory_is_reported),
     };
     return RUN_WITH_MACHINES(tests);
 }
@@ -651,12 +651,12 @@ static void *failing_resize(void *ctx, void *old, size_t size)
     return --*left < 0 ? NULL : allocator.resize(allocator.ctx, old, size);
 }
 
-static void memory_that_runs_out_is_said(void **state)
+static void out_of_memory_is_reported(void **state)
 {
     (void)state;
     static const char *const allow[] = {"*.up_proj=dequant"};
     nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "8da4w-g7");
-    nib_machine m = here(NIB_ISA_AVX2);
+    nib_machine m = this_machine(NIB_ISA_AVX2);
     nib_policy policy = {
         .dtype = NIB_TYPE_F32, .allow = strings_of(allow, 1), .engine = "torchao", .detail = "*"};
     bool worked = false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Runs every tests/plan/NAME.case: a machine, layers and options as data, and what the plan must
- * say of them.
+ * say.
  *
  *   machine NAME | machine cpu ISA      dtype TYPE      training TOKENS      engine NAME strict
  *   allow TEXT      kernel TEXT      place TEXT      without KERNEL
@@ -65,7 +65,7 @@ static nib_role read_role(const case_file *c, const char *name)
 
 static void read_machine(case_file *c, char **words)
 {
-    /* The levels that a plan, which runs nothing, may speak of wherever the test runs. */
+    /* The instruction sets that a plan may name on any host, as it runs nothing. */
     static const struct {
         const char *name;
         int64_t isa;
@@ -281,11 +281,11 @@ static void run_case(const char *path)
     free(c);
 }
 
-static void every_case_is_met(void **state)
+static void every_case_holds(void **state)
 {
     (void)state;
     glob_t found;
-    assert_int_equal(glob("tests/plan/*.case", 0, NULL, &found), 0); /* none is a failure, too */
+    assert_int_equal(glob("tests/plan/*.case", 0, NULL, &found), 0); /* also if none is found */
     for (size_t i = 0; i < found.gl_pathc; i++)
         run_case(found.gl_pathv[i]);
     print_message("%zu cases\n", found.gl_pathc);
@@ -294,6 +294,6 @@ static void every_case_is_met(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_case_is_met)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_case_holds)};
     return RUN_WITH_MACHINES(tests);
 }

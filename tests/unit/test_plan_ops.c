@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operations without weights in a plan: copies between a device and its host counted and priced,
- * an operation without a row denied with its price and option, allowed by rung and pattern, and
- * refused strictly.
+ * Operations without weights in a plan. Copies between a device and its host are counted and
+ * priced. An operation without a row is denied with its price and option, allowed by rung and
+ * pattern, and refused under --strict.
  */
 #include "graphs.h"
 #include "options.h"
@@ -118,7 +118,7 @@ static const char *note_of(const nib_assignment *plan, const char *code)
 
 static const char *moves_of(const nib_assignment *plan) { return note_of(plan, "moves"); }
 
-static void says(const char *text, const char *words)
+static void expect_words(const char *text, const char *words)
 {
     if (strstr(text, words) == NULL)
         fail_msg("\"%s\" lacks \"%s\"", text, words);
@@ -130,25 +130,25 @@ static void expect_copies(const asked *a, int copies, int values)
     nib_assignment plan = plan_of(&device, a);
     snprintf(expected, sizeof expected, "%d cop%s of %s per token between opencl and its host",
              copies, copies == 1 ? "y" : "ies", nib__say_bytes(bytes, 4 * (uint64_t)values));
-    says(moves_of(&plan), expected);
+    expect_words(moves_of(&plan), expected);
     nib__assignment_free(&plan);
 }
 
 /* ---- crossings ---- */
 
-static void copies_are_those_that_a_step_makes(void **state)
+static void plans_count_the_copies_of_a_step(void **state)
 {
     (void)state;
     const asked whole = {0}, head = {.place = "lm_head=cpu"}, down = {.place = "*down_proj=cpu"},
                 qkv = {.place = "re:^[01].[qkv]_proj=cpu"};
-    expect_copies(&whole, 1, VOCAB); /* logits, to sample from */
+    expect_copies(&whole, 1, VOCAB); /* the logits, for sampling */
     expect_copies(&head, 1, WIDTH);
     expect_copies(&down, 1 + 2 * DECODERS, VOCAB + DECODERS * (FFN + WIDTH));
-    /* the input goes there once, the three outputs come back */
+    /* the input is copied to the device once, the three outputs back */
     expect_copies(&qkv, 1 + 4 * DECODERS, VOCAB + DECODERS * (2 * WIDTH + 2 * KV));
 }
 
-static void copies_cost_what_the_machine_says(void **state)
+static void copies_cost_what_the_machine_file_says(void **state)
 {
     (void)state;
     const asked whole = {0}, head = {.place = "lm_head=cpu"};
@@ -157,7 +157,7 @@ static void copies_cost_what_the_machine_says(void **state)
     device.copy_s = 0, device.copy_bytes_per_s = INFINITY;
     b = plan_of(&device, &whole);
     device = rates;
-    /* the logits, and what ends a step */
+    /* the logits, and the overhead of a step */
     const double seconds = 2 * rates.copy_s + 4 * VOCAB / rates.copy_bytes_per_s;
     assert_true(fabs(a.predicted_token_s - b.predicted_token_s - seconds) < 1e-9);
     nib__assignment_free(&a);
@@ -173,7 +173,7 @@ static void drawing_a_token_is_an_operation(void **state)
 {
     (void)state;
     char words[96], bytes[32], time[32];
-    nib_assignment plan = plan_of(&device, &(asked){0}); /* which draws none without fp64 */
+    nib_assignment plan = plan_of(&device, &(asked){0}); /* which cannot sample without fp64 */
     assert_string_equal(plan.draw.row->name, "sample_f32__ref");
     assert_true(plan.draw.machine == &host && plan.draw.bytes == 4 * VOCAB);
     assert_true(fabs(plan.draw.move_s - device.copy_s - 4 * VOCAB / device.copy_bytes_per_s) <
@@ -182,14 +182,16 @@ static void drawing_a_token_is_an_operation(void **state)
              "drawn by sample_f32__ref on cpu: %s of logits copied per token, %s",
              nib__say_bytes(bytes, 4 * VOCAB),
              nib__say_seconds(time, plan.draw.move_s + plan.draw.draw_s));
-    says(note_of(&plan, "drawn"), words);
+    expect_words(note_of(&plan, "drawn"), words);
     nib__assignment_free(&plan);
     device.facts.fact[NIB_FACT_FP64] = 1;
     plan = plan_of(&device, &(asked){0});
     assert_true(plan.draw.row->gpu != NULL && plan.draw.bytes == sizeof(int32_t));
-    says(note_of(&plan, "drawn"), "requests that it cannot handle by sample_f32__ref on cpu");
+    expect_words(note_of(&plan, "drawn"),
+                 "requests that it cannot handle by sample_f32__ref on cpu");
     nib__assignment_free(&plan);
-    plan = plan_of(&device, &(asked){.place = "lm_head=cpu"}); /* where the logits are */
+    plan =
+        plan_of(&device, &(asked){.place = "lm_head=cpu"}); /* sampling runs where the logits are */
     assert_string_equal(plan.draw.row->name, "sample_f32__ref");
     assert_true(plan.draw.bytes == 0 && plan.draw.move_s == 0);
     assert_string_equal(note_of(&plan, "drawn"), "none");
@@ -197,7 +199,7 @@ static void drawing_a_token_is_an_operation(void **state)
     device.facts.fact[NIB_FACT_FP64] = 0;
 }
 
-/* Weights are packed there if there is room for them as they are stored, beside all packed ones. */
+/* The device packs weights if the stored form fits beside all packed weights. */
 static void packing_needs_room(void **state)
 {
     (void)state;
@@ -224,14 +226,14 @@ static void packing_needs_room(void **state)
         assert_int_equal(there == LAYERS, r == 0);
         assert_int_equal(there == 0, r == COUNT(room) - 1);
         if (r > 0)
-            says(note_of(&plan, "packing"),
-                 "on the host because opencl has no room for them as stored");
+            expect_words(note_of(&plan, "packing"),
+                         "on the host because opencl has no room for them as stored");
         nib__assignment_free(&plan);
     }
     device.memory = 0;
 }
 
-static void a_cpu_has_every_operation_without_a_word(void **state)
+static void a_cpu_plan_has_every_operation_and_no_note(void **state)
 {
     (void)state;
     nib_assignment plan = plan_of(&host, &(asked){0});
@@ -242,10 +244,9 @@ static void a_cpu_has_every_operation_without_a_word(void **state)
     nib__assignment_free(&plan);
 }
 
-/* ---- the norm and what makes the form of its rows ---- */
+/* ---- the norm and the row that makes the input form ---- */
 
-/* Of the rows that make the input's form, the record of a layer names the one that its candidates
- * say runs. */
+/* The ledger line of a layer names the one row that makes its input form. */
 static const nib_candidate *maker_of(const nib_ledger_layer *line)
 {
     const nib_candidate *maker = NULL;
@@ -263,7 +264,7 @@ static const nib_candidate *maker_of(const nib_ledger_layer *line)
     return maker;
 }
 
-/* What is said of a row of the norm and the quantizer at once; it is not taken. */
+/* Why the fused row of norm and quantizer is not chosen. */
 static const char *why_apart(const nib_ledger_layer *line)
 {
     const char *why = NULL;
@@ -278,7 +279,7 @@ static const char *why_apart(const nib_ledger_layer *line)
     return why;
 }
 
-static void the_record_names_what_makes_the_form(void **state)
+static void the_ledger_names_the_row_that_makes_the_input(void **state)
 {
     static const char *const names[] = {"0.q_proj", "0.k_proj", "0.v_proj"};
     (void)state;
@@ -297,26 +298,27 @@ static void the_record_names_what_makes_the_form(void **state)
     for (size_t i = 0; i < COUNT(names); i++)
         assert_string_equal(maker_of(line_of(&plan, names[i]))->kernel, "quant_f32_a8t__ref");
     nib__assignment_free(&plan);
-    layer_named("0.v_proj")->ordered = true; /* it alone gathers from the norm's rows */
+    layer_named("0.v_proj")->ordered = true; /* only v_proj gathers from the norm's output */
     plan = plan_of(&host, &all);
     for (size_t i = 0; i < COUNT(names); i++) {
         const nib_ledger_layer *line = line_of(&plan, names[i]);
         assert_string_equal(maker_of(line)->kernel, "quant_f32_a8t__ref");
-        says(why_apart(line), "0.v_proj has its columns in act-order");
+        expect_words(why_apart(line), "0.v_proj has its columns in act-order");
     }
     assert_string_equal(maker_of(line_of(&plan, "0.up_proj"))->kernel, "norm_quant_f32_a8t__ref");
     nib__assignment_free(&plan);
     layer_named("0.v_proj")->ordered = false;
     layer_named("0.k_proj")->asked.act = NIB_ACT_FLOAT;
     plan = plan_of(&host, &all);
-    says(why_apart(line_of(&plan, "0.q_proj")), "0.k_proj needs the norm's output in another form");
+    expect_words(why_apart(line_of(&plan, "0.q_proj")),
+                 "0.k_proj needs the norm's output in another form");
     nib__assignment_free(&plan);
     set_up(NULL);
 }
 
-/* ---- without a row ---- */
+/* ---- operations without a row ---- */
 
-/* Queries, keys and values go to the host, and heads come back. */
+/* Queries, keys and values are copied to the host, and heads back. */
 enum { MORE_COPIES = 4 * DECODERS, MORE_VALUES = DECODERS * (2 * WIDTH + 2 * KV) };
 
 static void a_missing_operation_is_denied_with_its_price(void **state)
@@ -330,25 +332,25 @@ static void a_missing_operation_is_denied_with_its_price(void **state)
     assert_string_equal(line->asked, "f32@opencl");
     assert_true(line->denied && line->done == NULL && line->rung == NIB_RUNG_NONE);
     assert_string_equal(line->reasons[0].code, "offered=yes");
-    says(line->reasons[0].text,
-         "attn_f32__ocl: this run lacks this kernel: --without leaves it out");
+    expect_words(line->reasons[0].text,
+                 "attn_f32__ocl: this run lacks this kernel: --without leaves it out");
     assert_string_equal(line->advice[0].option, "--allow 'attn=device'");
     snprintf(words, sizeof words,
              "%d more copies of %s per token between opencl and cpu, %s predicted: ", MORE_COPIES,
              nib__say_bytes(bytes, 4 * MORE_VALUES),
              nib__say_seconds(time, MORE_COPIES * device.copy_s +
                                         4 * MORE_VALUES / device.copy_bytes_per_s));
-    says(line->advice[0].text, words);
-    says(line->advice[0].text, "done f32@cpu by attn_");
-    says(line->advice[0].text, " tokens/s, and ");
+    expect_words(line->advice[0].text, words);
+    expect_words(line->advice[0].text, "done f32@cpu by attn_");
+    expect_words(line->advice[0].text, " tokens/s, and ");
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
-    says(plan.denied.text, "attn: asked f32@opencl, but nothing allowed does it: ");
-    says(plan.denied.text, "; --allow 'attn=device': ");
+    expect_words(plan.denied.text, "attn: asked f32@opencl, but nothing allowed does it: ");
+    expect_words(plan.denied.text, "; --allow 'attn=device': ");
     assert_null(nib__plan_operation(&plan, NIB_OP_ATTN)->row);
     nib__assignment_free(&plan);
 }
 
-static void what_the_driver_says_is_the_reason(void **state)
+static void the_driver_error_is_the_reason(void **state)
 {
     (void)state;
     const nib_refused refused = {"attn_f32__ocl", "the driver says no", false};
@@ -371,7 +373,7 @@ static void rung_and_pattern_allow_the_host(void **state)
         assert_int_equal(plan.denied.status, NIB_OK);
         assert_int_equal(line->rung, NIB_RUNG_DEVICE);
         assert_string_equal(line->done, "f32@cpu");
-        says(line->allowed, allowances[i]);
+        expect_words(line->allowed, allowances[i]);
         assert_string_equal(line->uses[0].device, "cpu");
         const double us =
             1e6 * (MORE_COPIES * device.copy_s + 4 * MORE_VALUES / device.copy_bytes_per_s);
@@ -379,7 +381,7 @@ static void rung_and_pattern_allow_the_host(void **state)
         const nib_op_plan *attn = nib__plan_operation(&plan, NIB_OP_ATTN),
                           *copy = nib__plan_operation(&plan, NIB_OP_STORE_KV);
         assert_ptr_equal(attn->machine, &host);
-        assert_ptr_equal(copy->machine, &host); /* keys lie where attention reads them */
+        assert_ptr_equal(copy->machine, &host); /* the KV cache is where attention reads it */
         assert_null(line_of(&plan, "copy"));
         const nib_ledger_counts counts = nib__ledger_count(&plan.ledger);
         assert_int_equal(counts.operations, 1);
@@ -388,7 +390,7 @@ static void rung_and_pattern_allow_the_host(void **state)
     }
 }
 
-static void another_pattern_does_not(void **state)
+static void another_pattern_does_not_allow_the_host(void **state)
 {
     (void)state;
     static const char *const allowances[] = {"norm=device", "*_proj=device", "attn=dequant"};
@@ -401,29 +403,29 @@ static void another_pattern_does_not(void **state)
     }
 }
 
-static void strictly_it_is_denied_even_if_allowed(void **state)
+static void strict_denies_it_even_if_allowed(void **state)
 {
     (void)state;
     nib_assignment plan =
         plan_of(&device, &(asked){.without = {"attn_f32__ocl"}, .allow = "device", .strict = true});
     assert_true(line_of(&plan, "attn")->denied);
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
-    says(plan.denied.text, "attn: --strict: ");
+    expect_words(plan.denied.text, "attn: --strict: ");
     nib__assignment_free(&plan);
 }
 
-/* One option for all of them, where more than one is missing. */
-static void two_missing_operations_ask_for_one_option(void **state)
+/* One option covers all missing operations. */
+static void two_missing_operations_need_one_option(void **state)
 {
     (void)state;
     nib_assignment plan = plan_of(&device, &(asked){.without = {"attn_f32__ocl", "norm_f32__ocl"}});
     assert_string_equal(line_of(&plan, "attn")->advice[0].option, "--allow device");
     assert_string_equal(line_of(&plan, "norm")->advice[0].option, "--allow device");
-    says(plan.denied.text, " (and 1 more)");
+    expect_words(plan.denied.text, " (and 1 more)");
     nib__assignment_free(&plan);
 }
 
-static void a_pattern_of_nothing_is_an_error_with_near_names(void **state)
+static void a_pattern_that_matches_nothing_suggests_near_names(void **state)
 {
     (void)state;
     static const char *const wrong[] = {"atn=device"};
@@ -453,11 +455,11 @@ static nib_assignment plan_step(const char *const *without, size_t count)
     return plan;
 }
 
-/* Each row that is left out gives way to the next, the last one to an error with all reasons. */
-static void a_step_takes_the_next_row_until_none_is_left(void **state)
+/* Excluding a row selects the next one; excluding the last gives an error with all reasons. */
+static void a_step_falls_back_row_by_row(void **state)
 {
     (void)state;
-    layers[1].bias = true; /* else no bias has a gradient */
+    layers[1].bias = true; /* so that one bias has a gradient */
     for (size_t i = 0; i < COUNT(of_step); i++) {
         const char *without[16], *name = nib__op_names[of_step[i]];
         size_t count = 0;
@@ -484,27 +486,27 @@ static void a_step_takes_the_next_row_until_none_is_left(void **state)
             assert_true(said);
         }
         assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
-        says(plan.denied.text, ": asked f32@cpu, but nothing allowed does it: ");
+        expect_words(plan.denied.text, ": asked f32@cpu, but nothing allowed does it: ");
         nib__assignment_free(&plan);
     }
     layers[1].bias = false;
 }
 
-/* What moves is f32 in every recipe: what is bf16 takes as long as bf16. */
-static void a_step_in_bf16_moves_as_much(void **state)
+/* Copies are f32 in every recipe, so bf16 layers copy as much as other recipes. */
+static void a_step_in_bf16_copies_as_much(void **state)
 {
     (void)state;
     nib_assignment plan = plan_of(&device, &(asked){.training = true});
-    says(moves_of(&plan), " per micro-batch between opencl and its host");
-    says(note_of(&plan, "predicted"), "; with copies ");
+    expect_words(moves_of(&plan), " per micro-batch between opencl and its host");
+    expect_words(note_of(&plan, "predicted"), "; with copies ");
     assert_true(plan.predicted_token_s > 1.5 * plan.linear_token_s);
     assert_true(fabs(plan.predicted_bf16_token_s - plan.predicted_token_s) < 1e-9);
     nib__assignment_free(&plan);
 }
 
-/* ---- a machine that is not here ---- */
+/* ---- another machine ---- */
 
-static nib_machine far_away(void)
+static nib_machine far_machine(void)
 {
     nib_machine m = {.name = "far",
                      .title = "a GPU of tests",
@@ -519,19 +521,21 @@ static nib_machine far_away(void)
     return m;
 }
 
-static void far_away_operations_are_planned_as_here(void **state)
+static void another_machines_operations_are_planned(void **state)
 {
     (void)state;
-    const nib_machine far = far_away();
+    const nib_machine far = far_machine();
     nib_assignment plan = plan_of(&far, &(asked){0});
     assert_int_equal(plan.denied.status, NIB_OK);
-    says(note_of(&plan, "drawn"), "tokens are drawn by sample_f32__sm80 on far: 4 B copied");
-    says(moves_of(&plan), "1 copy of 4 B per token between far and its host");
+    expect_words(note_of(&plan, "drawn"),
+                 "tokens are drawn by sample_f32__sm80 on far: 4 B copied");
+    expect_words(moves_of(&plan), "1 copy of 4 B per token between far and its host");
     nib__assignment_free(&plan);
     plan = plan_of(&far, &(asked){.without = {"attn_f32__sm80", "sample_f32__sm80"}});
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
-    says(plan.denied.text, "attn: asked f32@far, but nothing allowed does it: attn_f32__sm80");
-    says(note_of(&plan, "drawn"), "tokens are drawn by sample_f32__ref on cpu");
+    expect_words(plan.denied.text,
+                 "attn: asked f32@far, but nothing allowed does it: attn_f32__sm80");
+    expect_words(note_of(&plan, "drawn"), "tokens are drawn by sample_f32__ref on cpu");
     assert_non_null(line_of(&plan, "attn"));
     nib__assignment_free(&plan);
     plan = plan_of(&far, &(asked){.without = {"attn_f32__sm80"}, .allow = "attn=device"});
@@ -540,19 +544,20 @@ static void far_away_operations_are_planned_as_here(void **state)
     nib__assignment_free(&plan);
 }
 
-static void far_away_training_needs_its_casts_there(void **state)
+static void training_on_another_machine_needs_its_casts(void **state)
 {
     (void)state;
-    const nib_machine far = far_away();
+    const nib_machine far = far_machine();
     nib_assignment plan = plan_of(&far, &(asked){.training = true});
     assert_int_equal(plan.denied.status, NIB_OK);
-    says(note_of(&plan, "host"), "in training far does the products of linear layers and their "
-                                 "casts, and adds the gradients that it computed; embedding");
-    says(note_of(&plan, "host"), "the optimizer run on cpu");
+    expect_words(note_of(&plan, "host"),
+                 "in training far does the products of linear layers and their "
+                 "casts, and adds the gradients that it computed; embedding");
+    expect_words(note_of(&plan, "host"), "the optimizer run on cpu");
     nib__assignment_free(&plan);
     plan = plan_of(&far, &(asked){.training = true, .without = {"cast_t_f32_bf16__sm80"}});
     assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
-    says(plan.denied.text, "cast_t_f32_bf16__sm80");
+    expect_words(plan.denied.text, "cast_t_f32_bf16__sm80");
     assert_string_equal(note_of(&plan, "host"), "none");
     nib__assignment_free(&plan);
 }
@@ -560,23 +565,23 @@ static void far_away_training_needs_its_casts_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(copies_are_those_that_a_step_makes),
-        cmocka_unit_test(copies_cost_what_the_machine_says),
+        cmocka_unit_test(plans_count_the_copies_of_a_step),
+        cmocka_unit_test(copies_cost_what_the_machine_file_says),
         cmocka_unit_test(drawing_a_token_is_an_operation),
         cmocka_unit_test(packing_needs_room),
-        cmocka_unit_test(a_cpu_has_every_operation_without_a_word),
-        cmocka_unit_test(the_record_names_what_makes_the_form),
+        cmocka_unit_test(a_cpu_plan_has_every_operation_and_no_note),
+        cmocka_unit_test(the_ledger_names_the_row_that_makes_the_input),
         cmocka_unit_test(a_missing_operation_is_denied_with_its_price),
-        cmocka_unit_test(what_the_driver_says_is_the_reason),
+        cmocka_unit_test(the_driver_error_is_the_reason),
         cmocka_unit_test(rung_and_pattern_allow_the_host),
-        cmocka_unit_test(another_pattern_does_not),
-        cmocka_unit_test(strictly_it_is_denied_even_if_allowed),
-        cmocka_unit_test(two_missing_operations_ask_for_one_option),
-        cmocka_unit_test(a_pattern_of_nothing_is_an_error_with_near_names),
-        cmocka_unit_test(a_step_takes_the_next_row_until_none_is_left),
-        cmocka_unit_test(a_step_in_bf16_moves_as_much),
-        cmocka_unit_test(far_away_operations_are_planned_as_here),
-        cmocka_unit_test(far_away_training_needs_its_casts_there),
+        cmocka_unit_test(another_pattern_does_not_allow_the_host),
+        cmocka_unit_test(strict_denies_it_even_if_allowed),
+        cmocka_unit_test(two_missing_operations_need_one_option),
+        cmocka_unit_test(a_pattern_that_matches_nothing_suggests_near_names),
+        cmocka_unit_test(a_step_falls_back_row_by_row),
+        cmocka_unit_test(a_step_in_bf16_copies_as_much),
+        cmocka_unit_test(another_machines_operations_are_planned),
+        cmocka_unit_test(training_on_another_machine_needs_its_casts),
     };
     plain = nib__allocator_default();
     nib__arena_init(&arena, &plain, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plots: two small runs as a golden file (`test_plot --write` makes it anew), names and values
- * that XML or an axis could stumble over, and lines that are no metrics.
+ * Plots: two small runs against a golden file (`test_plot --write` rewrites it), names and values
+ * that are awkward in XML or on an axis, and lines that are not metrics.
  */
 #include "plot.h"
 
@@ -80,8 +80,8 @@ static void expect_refused(const char *text, nib_status status, const char *word
                  nib_status_name(got), got == NIB_OK ? "" : err.text);
 }
 
-/* Every tag is closed, every attribute quoted, and nothing else is marked: enough of XML for what
- * is drawn here. */
+/* Every tag is closed, every attribute is quoted, and the text has no other markup: all the XML
+ * that plots use. */
 static void expect_xml(const char *text)
 {
     char open[16][32];
@@ -133,7 +133,7 @@ static void test_golden(void **state)
     free(text);
 }
 
-static void test_names_and_values(void **state)
+static void test_awkward_names_and_values(void **state)
 {
     (void)state;
     const char *svg =
@@ -157,13 +157,13 @@ static void test_names_and_values(void **state)
         assert_null(strstr(svg, "inf"));
     }
     assert_string_equal(logged, "");
-    /* a run that is being written */
+    /* a run still being written */
     draw_text("/tmp/nibble-test-plot.jsonl", "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"lo");
     assert_non_null(strstr(logged, "line 2, the last, is incomplete"));
     remove("/tmp/nibble-test-plot.jsonl");
 }
 
-static void test_refuses(void **state)
+static void test_rejects_bad_metrics(void **state)
 {
     nib_err err;
     const char *many[NIB_PLOT_RUNS + 1];
@@ -191,8 +191,8 @@ static void test_refuses(void **state)
     assert_int_equal(plot(&none, &err), NIB_IO);
 }
 
-/* Into a file, which is replaced whole; the name of a run is its directory's. */
-static void test_file(void **state)
+/* Plots into a file, replacing it atomically; a run is named after its directory. */
+static void test_writes_a_file(void **state)
 {
     char folder[] = "/tmp/nibble-test-plot-XXXXXX", path[64], out[64];
     const nib_allocator a = nib__allocator_default();
@@ -213,7 +213,7 @@ static void test_file(void **state)
     assert_non_null(strstr(text, ": 0.1 at step 2</text>"));
     assert_null(strstr(text, "metrics.jsonl"));
     free(text);
-    /* neither what it is drawn of goes, nor a directory with the name of a half-written plot */
+    /* a plot overwrites neither its own input nor a directory named like its temporary file */
     nib_plot_options over = options;
     for (int i = 0; i < 2; i++) {
         over.out = path;
@@ -227,14 +227,14 @@ static void test_file(void **state)
     assert_true(mkdir(part, 0777) == 0 && mkdir(kept, 0777) == 0);
     assert_int_equal(plot(&options, &err), NIB_OK);
     assert_true(rmdir(kept) == 0 && rmdir(part) == 0);
-    /* a rate is small, and not 0 */
+    /* a small value does not print as 0 */
     assert_non_null(strstr(draw_text(path, "{\"step\": 7, \"loss\": 3.14159e-5}\n"),
                            ": 3.142e-05 at step 7</text>"));
     assert_int_equal(nib__path_remove(folder, &err), NIB_OK);
 }
 
-/* Points take no more than the file, whatever its lines are. */
-static void test_memory_of_points(void **state)
+/* Points take no more memory than the file, whatever its lines are. */
+static void test_points_take_bounded_memory(void **state)
 {
     char path[] = "/tmp/nibble-test-plot-XXXXXX";
     static const char point[] = "{\"step\":1,\"\":1}\n";
@@ -270,9 +270,11 @@ static void test_memory_of_points(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),           cmocka_unit_test(test_names_and_values),
-        cmocka_unit_test(test_refuses),          cmocka_unit_test(test_file),
-        cmocka_unit_test(test_memory_of_points),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_awkward_names_and_values),
+        cmocka_unit_test(test_rejects_bad_metrics),
+        cmocka_unit_test(test_writes_a_file),
+        cmocka_unit_test(test_points_take_bounded_memory),
     };
     const nib_engine_options options = {.threads = 1, .callbacks = {.log = on_log}};
     nib_err err;

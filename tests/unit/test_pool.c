@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pool: every index once, ascending, each worker once, control words, sleep and wake, cores.
- * The latency of an empty job is printed, not asserted: it is the machine's.
+ * The thread pool: every index runs once, ascending; every worker runs once; float control words,
+ * sleep and wake, cores. The latency of an empty job is printed, not asserted, as it depends on the
+ * machine.
  */
 #include "failing.h"
 #include "pool.h"
@@ -39,7 +40,7 @@ typedef struct cover {
     int64_t count, grain;
     int threads;
     atomic_bool bad;
-    int64_t last[THREADS]; /* where each worker's latest part began */
+    int64_t last[THREADS]; /* begin of each worker's latest part */
 } cover;
 
 static void mark(void *ctx, int worker, int64_t begin, int64_t end)
@@ -82,7 +83,7 @@ static void test_every_index_once(void **state)
     }
 }
 
-/* Of a shared job a worker's own parts ascend; those that it takes from others need not. */
+/* In a shared job a worker's own parts ascend; parts that it steals need not. */
 static void mark_shared(void *ctx, int worker, int64_t begin, int64_t end)
 {
     cover *c = ctx;
@@ -91,7 +92,7 @@ static void mark_shared(void *ctx, int worker, int64_t begin, int64_t end)
     mark(ctx, worker, begin, end);
 }
 
-static void test_shared_out_once(void **state)
+static void test_shared_job_runs_every_index_once(void **state)
 {
     static const int64_t counts[] = {0, 1, 2, 3, 7, 8, 64, 65, 1000, 4999},
                          grains[] = {1, 2, 7, 64, 5000};
@@ -118,7 +119,7 @@ typedef struct stuck {
     int64_t parts;
 } stuck;
 
-/* Whoever has the first part ends it when all others are done. */
+/* The worker with the first part finishes only after all other parts are done. */
 static void wait_for_others(void *ctx, int worker, int64_t begin, int64_t end)
 {
     stuck *s = ctx;
@@ -129,7 +130,7 @@ static void wait_for_others(void *ctx, int worker, int64_t begin, int64_t end)
         ;
 }
 
-static void test_held_up_worker_gives_its_range_away(void **state)
+static void test_other_workers_steal_from_a_slow_worker(void **state)
 {
     (void)state;
     stuck s = {.parts = 1000};
@@ -176,7 +177,7 @@ static void test_many_jobs(void **state)
 {
     (void)state;
     for (int threads = 2; threads <= 6;
-         threads += 2) { /* more threads than cores, too: nothing spins then */
+         threads += 2) { /* also more threads than cores, where nothing spins */
         nib_pool *pool = open_pool(threads);
         atomic_llong sum = 0;
         for (int i = 0; i < 2000; i++)
@@ -199,11 +200,11 @@ static void test_wakes_after_sleep(void **state)
     atomic_llong sum = 0;
     for (int i = 0; i < 50; i++) {
         nib__pool_run(pool, 100, 1, false, add, &sum);
-        pause_for(i % 2 == 0 ? 30000 : 300000); /* about when workers fall asleep, and well after */
+        pause_for(i % 2 == 0 ? 30000 : 300000); /* about when workers fall asleep, and long after */
     }
     assert_int_equal(atomic_load(&sum), 5000);
     pause_for(1000000);
-    nib__pool_close(pool); /* asleep */
+    nib__pool_close(pool); /* workers are asleep */
 }
 
 /* ---- each ---- */
@@ -214,7 +215,7 @@ typedef struct rounds {
     atomic_bool bad;
 } rounds;
 
-/* Ends when all are inside: a piece that waited for another's end would never do. */
+/* Returns once all pieces are running; it would hang if pieces ran one after another. */
 static void meet(void *ctx, int worker, int64_t begin, int64_t end)
 {
     rounds *r = ctx;
@@ -226,7 +227,7 @@ static void meet(void *ctx, int worker, int64_t begin, int64_t end)
         sched_yield();
 }
 
-static void test_each(void **state)
+static void test_each_worker_runs_once(void **state)
 {
     (void)state;
     for (int threads = 1; threads <= 4; threads++) {
@@ -257,8 +258,7 @@ static void halve(void *ctx, int worker, int64_t begin, int64_t end)
     volatile float smallest = 0x1p-126f;
     volatile float half = smallest * 0.5f;
     atomic_fetch_add(half == 0 ? &h->flushed : &h->kept, 1);
-    nib_float_mode ignored =
-        nib__float_mode_flush(); /* what a job leaves behind is not the caller's */
+    nib_float_mode ignored = nib__float_mode_flush(); /* must not leak to the caller */
     (void)ignored;
 }
 
@@ -274,7 +274,8 @@ static void test_control_word(void **state)
         assert_true(smallest * 0.5f != 0); /* the caller's word is back */
         nib__pool_each(pool, false, halve, &h);
         assert_int_equal(atomic_load(&h.kept), threads);
-        /* A caller that flushes itself gets its own word back, and does not pass it on. */
+        /* A caller that flushes denormals keeps its own control word, and jobs do not inherit it.
+         */
         const nib_float_mode old = nib__float_mode_flush();
         nib__pool_each(pool, false, halve, &h);
         volatile float half = smallest * 0.5f;
@@ -317,7 +318,7 @@ static void test_open(void **state)
     nib__pool_close(NULL);
 }
 
-/* Two processes that share the cores, as two threads: a thread has a mask of its own. */
+/* Two threads stand in for two processes that share the cores, as each thread has its own mask. */
 static void *open_slice(void *to)
 {
     nib_share *share = to;
@@ -424,12 +425,12 @@ int main(void)
         cmocka_unit_test(test_share),
         cmocka_unit_test(test_memory_fails),
         cmocka_unit_test(test_every_index_once),
-        cmocka_unit_test(test_shared_out_once),
-        cmocka_unit_test(test_held_up_worker_gives_its_range_away),
+        cmocka_unit_test(test_shared_job_runs_every_index_once),
+        cmocka_unit_test(test_other_workers_steal_from_a_slow_worker),
         cmocka_unit_test(test_largest_count),
         cmocka_unit_test(test_many_jobs),
         cmocka_unit_test(test_wakes_after_sleep),
-        cmocka_unit_test(test_each),
+        cmocka_unit_test(test_each_worker_runs_once),
         cmocka_unit_test(test_control_word),
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_latency),

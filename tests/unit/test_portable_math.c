@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * exp, log, sin and cos against libm's: at most a few units in the last place apart.
+ * exp, log, sin and cos differ from libm by at most a few units in the last place.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@ static double ulps(double got, double want)
     return got == want ? 0.0 : fabs(got - want) / (fabs(want) * DBL_EPSILON + DBL_MIN);
 }
 
-/* The worst distance over an even walk through [low, high]. */
+/* The largest difference over evenly spaced points in [low, high]. */
 static double worst(double (*ours)(double), double (*theirs)(double), double low, double high)
 {
     double most = 0.0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Models of other tools' dialects run: their logits are those of the same values stored as f32,
- * whatever the order of their columns, the instruction set and the chunks of the prompt.
+ * Models in other tools' dialects give the logits of the same values stored as f32, for any order
+ * of columns, instruction set and prompt chunk size.
  */
 #include "opening.h"
 #include "safetensors_build.h"
@@ -23,7 +23,7 @@ typedef struct copy {
     size_t size;
 } copy;
 
-/* Room for a tensor; k 0: a vector of n. */
+/* Allocates a tensor; k 0: a vector of n. */
 static void *add_tensor(copy *c, const char *name, nib_type type, int64_t n, int64_t k)
 {
     const size_t bits = (size_t)(n * nib__max(1, k)) * (size_t)nib__type_bits(type), at = c->size;
@@ -49,13 +49,13 @@ static void add_floats(copy *c, const char *name, const void *from, nib_type typ
 {
     float value;
     uint8_t *to = add_tensor(c, name, NIB_TYPE_F32, n, 0);
-    for (int64_t i = 0; i < n; i++) { /* neither side need be aligned */
+    for (int64_t i = 0; i < n; i++) { /* both sides may be unaligned */
         nib__to_f32(&value, (const uint8_t *)from + i * nib__type_bits(type) / 8, type, 1);
         memcpy(to + 4 * i, &value, sizeof value);
     }
 }
 
-/* How a weight is written: its values [n][k]. */
+/* Writes a weight with these values [n][k]. */
 typedef void put_weight(copy *c, const char *module, const float *values, int64_t n, int64_t k);
 
 static void put_float(copy *c, const char *module, const float *values, int64_t n, int64_t k)
@@ -89,7 +89,7 @@ static bool ends_with(const char *text, const char *end)
     return size >= end_size && strcmp(text + size - end_size, end) == 0;
 }
 
-/* A model of the source's values: projections as `put` writes them, the rest as f32. */
+/* Writes the source's values as a model: projections with `put`, the rest as f32. */
 static void write_weights(const char *dir, const char *source, put_weight *put)
 {
     const nib_allocator a = nib__allocator_default();
@@ -114,7 +114,7 @@ static void write_weights(const char *dir, const char *source, put_weight *put)
     free(c.data);
 }
 
-/* config.json of the source with this quantization_config, or with none. */
+/* Writes the source's config.json with this quantization_config, or without one. */
 static void write_config(const char *dir, const char *source, const char *quantization)
 {
     const nib_allocator a = nib__allocator_default();
@@ -124,7 +124,7 @@ static void write_config(const char *dir, const char *source, const char *quanti
     nib__text_init(&out, &a);
     snprintf(path, sizeof path, "%s/config.json", source);
     assert_int_equal(nib__file_read(&text, &size, path, 1 << 16, &a, NULL), NIB_OK);
-    char *end = strstr(text, "\"quantization_config\""); /* it is the last member */
+    char *end = strstr(text, "\"quantization_config\""); /* the last member */
     while (end != NULL && *end != ',')
         end--;
     if (end == NULL)
@@ -167,7 +167,7 @@ static void put_fp8(copy *c, const char *module, const float *values, int64_t n,
     }
 }
 
-/* Two codes of 4 bits a byte, groups of `size` with the scale that is given for each. */
+/* Two 4-bit codes a byte, divided by `scale`. */
 static void put_e2m1(uint8_t *packed, const float *values, int64_t count, float scale)
 {
     for (int64_t j = 0; j < count; j++)
@@ -204,7 +204,8 @@ static void put_int8(copy *c, const char *module, const float *values, int64_t n
     }
 }
 
-/* In groups of 32; those that are named have a group for the even inputs and one for the odd. */
+/* Projections in act-order. put_int4 writes groups of 32; in an ordered projection, input j belongs
+ * to group j mod the number of groups. */
 static const char *ordered;
 
 static bool is_ordered(const char *module) { return strstr(ordered, strrchr(module, '.') + 1); }
@@ -306,7 +307,8 @@ static void expect_runs(const char *source, double tolerance)
         free(all[i]);
 }
 
-/* q, k and v share an order and so a gather; so do gate and up; o and down have their own. */
+/* q, k and v share an order and so one gather; gate and up share another; o and down have their
+ * own. */
 static void test_act_order(void **state)
 {
     (void)state;
@@ -326,7 +328,7 @@ static void make_int4(char dir[256], const char *source, const char *names)
                  "\"type\":\"int\",\"strategy\":\"token\",\"dynamic\":true}}}}");
 }
 
-/* The rows that make inputs are those of the plan's record. */
+/* The rows that make inputs are those in the plan's ledger. */
 static void expect_recorded(const char *path)
 {
     opened o = must_open(&(open_how){.path = path, .dtype = "f32"});
@@ -345,9 +347,9 @@ static void expect_recorded(const char *path)
     close_opened(&o);
 }
 
-/* Of layers that share a norm, some have their columns in act-order: no row may then leave out the
- * norm's rows, which these gather from. */
-static void test_order_of_some(void **state)
+/* If some of the layers that share a norm have act-order, no fused row may skip the norm's output,
+ * as these layers gather from it. */
+static void test_partial_act_order(void **state)
 {
     (void)state;
     static const char source[] = "tests/golden/models/qwen2";
@@ -377,8 +379,8 @@ static void test_order_of_some(void **state)
     }
 }
 
-/* A plan that has the norm's rows left out where a layer gathers from them does not run. */
-static void test_rows_that_nothing_made(void **state)
+/* A plan that skips the norm's output while a layer gathers from it is refused at lowering. */
+static void test_skipped_norm_output_is_refused(void **state)
 {
     (void)state;
     enum { WIDTH = 64 };
@@ -413,8 +415,8 @@ static nib_status write_nothing(void *ctx, const char *bytes, size_t size)
     return NIB_OK;
 }
 
-/* Our own dialect keeps codes and order: the same bits come out. */
-static void test_order_is_kept(void **state)
+/* Nibble's own dialect keeps codes and order, so the logits have the same bits. */
+static void test_nibble_format_keeps_act_order(void **state)
 {
     (void)state;
     static const char source[] = "tests/golden/dialects/gptq_model";
@@ -440,7 +442,7 @@ static void test_order_is_kept(void **state)
     drop_directory(dir);
 }
 
-/* Which rows run the projections: true if a packed one does for one token. */
+/* True if a row with packed weights runs the projections for one token. */
 static bool runs_packed(const char *path)
 {
     opened o = must_open(&(open_how){.path = path, .dtype = "bf16"});
@@ -458,7 +460,7 @@ static void test_dialects(void **state)
         put_weight *put;
         const char *quantization;
         double tolerance;
-        bool packed; /* a change of layout makes it a fast row's */
+        bool packed; /* packing lets a fast row run it */
     } rows[] = {
         {put_fp8, "{\"quant_method\":\"fp8\",\"weight_block_size\":[48,48]}", 1e-5, true},
         {put_nvfp4,
@@ -485,7 +487,7 @@ static void test_dialects(void **state)
     }
 }
 
-static void test_order_is_said(void **state)
+static void test_plan_lists_gathers(void **state)
 {
     (void)state;
     opened o = must_open(&(open_how){.path = "tests/golden/dialects/gptq_model"});
@@ -509,10 +511,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_act_order),
-        cmocka_unit_test(test_order_of_some),
-        cmocka_unit_test(test_rows_that_nothing_made),
-        cmocka_unit_test(test_order_is_said),
-        cmocka_unit_test(test_order_is_kept),
+        cmocka_unit_test(test_partial_act_order),
+        cmocka_unit_test(test_skipped_norm_output_is_refused),
+        cmocka_unit_test(test_plan_lists_gathers),
+        cmocka_unit_test(test_nibble_format_keeps_act_order),
         cmocka_unit_test(test_dialects),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

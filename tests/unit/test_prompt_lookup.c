@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prompt lookup: what the index finds in texts, how much of a draft is taken at which prices, and
- * that generation with drafts, right and wrong ones, writes what it writes without.
+ * Prompt lookup: what the index finds in texts, how long a draft is at which step times, and that
+ * generation with right and wrong drafts writes the same text as without.
  */
 #include "prompt_lookup.h"
 
@@ -33,15 +33,15 @@ static nib_lookup open_lookup(void)
     return l;
 }
 
-static void must_put(nib_lookup *l, const int32_t *ids, size_t count)
+static void must_add(nib_lookup *l, const int32_t *ids, size_t count)
 {
     nib_err err;
     if (nib__lookup_put(l, ids, count, &err) != NIB_OK)
         fail_msg("%s", err.text);
 }
 
-/* The longest end of the text that was there before, up to 32 tokens: by looking everywhere. */
-static size_t longest(const int32_t *ids, size_t count)
+/* The longest suffix of the text, up to 32 tokens, that occurred before; by brute force. */
+static size_t longest_match(const int32_t *ids, size_t count)
 {
     size_t best = 0;
     for (size_t end = 1; end < count; end++) {
@@ -61,7 +61,7 @@ static size_t same_end(const int32_t *ids, size_t a, size_t b)
     return n;
 }
 
-/* Chooses the draft behind a text of its own, in a step without others; how many tokens. */
+/* Returns the length of the draft after a text, in a step without other sequences. */
 static size_t choose(const nib_lookup *l, int32_t *ids, const double *seconds, size_t most)
 {
     nib_draft draft = {.lookup = l, .ids = ids, .most = most};
@@ -71,26 +71,26 @@ static size_t choose(const nib_lookup *l, int32_t *ids, const double *seconds, s
 
 /* ---- the index ---- */
 
-static void test_places(void **state)
+static void test_index_finds_the_longest_match(void **state)
 {
     (void)state;
     const int32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 3, 4, 8, 2, 3, 4};
     nib_lookup l = open_lookup();
-    must_put(&l, ids, 9); /* 3 4 was there once: 5 came */
+    must_add(&l, ids, 9); /* 3 4 occurred before, followed by 5 */
     assert_int_equal(l.next, 4);
     assert_int_equal(l.length, 2);
-    must_put(&l, ids, 10); /* 4 8 was not */
+    must_add(&l, ids, 10); /* 4 8 did not */
     assert_int_equal(l.next, 0);
-    must_put(&l, ids, 12); /* 2 3 was */
+    must_add(&l, ids, 12); /* 2 3 did */
     assert_int_equal(l.next, 3);
-    must_put(&l, ids, 13); /* 2 3 4 rather than the later 3 4 */
+    must_add(&l, ids, 13); /* 2 3 4 rather than the later 3 4 */
     assert_int_equal(l.next, 4);
     assert_int_equal(l.length, 3);
     nib__lookup_close(&l);
 }
 
-/* Of equal ends the last counts, and a place near the end goes on in what is drafted. */
-static void test_period(void **state)
+/* Of equal matches the latest wins; a match near the end continues into the draft itself. */
+static void test_repeating_text(void **state)
 {
     (void)state;
     int32_t ids[32] = {9, 1, 2, 3, 1, 2, 3, 1};
@@ -98,7 +98,7 @@ static void test_period(void **state)
     for (size_t i = 0; i < COUNT(flat); i++)
         flat[i] = 1;
     nib_lookup l = open_lookup();
-    must_put(&l, ids, 8);
+    must_add(&l, ids, 8);
     assert_int_equal(l.next, 5);
     assert_int_equal(l.length, 4);
     assert_int_equal(choose(&l, ids, flat, 10), 10);
@@ -107,9 +107,9 @@ static void test_period(void **state)
     nib__lookup_close(&l);
 }
 
-/* Texts of few and of many different tokens, as long as makes the index grow: what it finds is
- * there, and it finds nearly all that is. */
-static void test_against_looking_everywhere(void **state)
+/* Texts with few and with many different tokens, long enough to grow the index: all its matches are
+ * real, and it finds nearly all of them. */
+static void test_index_against_brute_force(void **state)
 {
     (void)state;
     static int32_t ids[TEXT];
@@ -119,13 +119,13 @@ static void test_against_looking_everywhere(void **state)
         nib_lookup l = open_lookup();
         size_t there = 0, found = 0, shorter = 0;
         for (size_t i = 0; i < TEXT; i++) {
-            const bool again = i > 600 && i % 200 < 100; /* half repeats what was before */
+            const bool again = i > 600 && i % 200 < 100; /* half of the text repeats */
             ids[i] = again ? ids[i - 571] : (int32_t)(next_random(&random) % kinds[k]);
         }
         for (size_t count = 1; count <= TEXT; count++) {
-            must_put(&l, ids, count);
+            must_add(&l, ids, count);
             assert_true(l.next < count);
-            const size_t most = longest(ids, count);
+            const size_t most = longest_match(ids, count);
             there += most >= 2;
             found += l.next > 0;
             if (l.next == 0)
@@ -162,9 +162,9 @@ static void test_no_memory(void **state)
     }
 }
 
-/* ---- how much of a draft ---- */
+/* ---- length of a draft ---- */
 
-/* A lookup whose matches were right so often, with one of 40 tokens before it. */
+/* Draft length for a match of 40 tokens, where matches were right with this probability. */
 static size_t drafted(double right, const double *seconds, size_t most)
 {
     int32_t ids[128] = {0};
@@ -174,7 +174,7 @@ static size_t drafted(double right, const double *seconds, size_t most)
     return choose(&l, ids, seconds, most);
 }
 
-static void test_prices(void **state)
+static void test_draft_length_by_step_times(void **state)
 {
     (void)state;
     double flat[34], linear[34], slow[34], steps[34];
@@ -182,23 +182,23 @@ static void test_prices(void **state)
         flat[m] = 1;
         linear[m] = (double)m;
         slow[m] = 1 + 0.2 * (double)(m - 1);
-        steps[m] = m <= 4 ? 1.2 : 3; /* a kernel for four */
+        steps[m] = m <= 4 ? 1.2 : 3; /* a kernel for 4 tokens */
     }
     assert_int_equal(drafted(1, flat, 32), 32);
     assert_int_equal(drafted(1, flat, 5), 5);
     assert_int_equal(drafted(1, flat, 0), 0);
-    assert_int_equal(drafted(1, linear, 32), 0); /* no gain by any */
+    assert_int_equal(drafted(1, linear, 32), 0); /* no length pays off */
     assert_int_equal(drafted(1, slow, 32), 32);
     assert_int_equal(drafted(0, flat, 32), 0);
     assert_int_equal(drafted(0.1, slow, 32), 0);
     assert_int_equal(drafted(0.9, steps, 15), 3);
     assert_in_range(drafted(0.6, slow, 32), 1, 4);
     steps[1] = 2;
-    assert_int_equal(drafted(0, steps, 15), 1); /* where two cost less than one */
+    assert_int_equal(drafted(0, steps, 15), 1); /* two tokens cost less than one */
 }
 
-/* Where what is found does not come, it is soon left alone; where it comes again, it is taken. */
-static void test_learning(void **state)
+/* Drafting soon stops when matches prove wrong, and resumes when they are right again. */
+static void test_wrong_drafts_stop_drafting(void **state)
 {
     (void)state;
     static int32_t ids[TEXT];
@@ -207,25 +207,25 @@ static void test_learning(void **state)
     for (size_t m = 1; m < COUNT(seconds); m++)
         seconds[m] = 1 + 0.1 * (double)m;
     nib_lookup l = open_lookup();
-    for (int32_t i = 0; count < TEXT - 200; i++) { /* 1 2 3 4, and always another */
+    for (int32_t i = 0; count < TEXT - 200; i++) { /* 1 2 3 4, then a new token */
         for (int32_t j = 1; j <= 4; j++)
             ids[count++] = j;
-        must_put(&l, ids, count);
+        must_add(&l, ids, count);
         wrong += choose(&l, ids, seconds, 15) > 0;
         ids[count++] = 1000 + i;
-        must_put(&l, ids, count);
+        must_add(&l, ids, count);
     }
     assert_in_range(wrong, 1, 60);
     for (int i = 0; i < 100; i++, count++)
         ids[count] = ids[count - 5];
-    must_put(&l, ids, count);
+    must_add(&l, ids, count);
     assert_int_equal(choose(&l, ids, seconds, 15), 15);
     nib__lookup_close(&l);
 }
 
 static bool near(double a, double b) { return a > 0.99 * b && a < 1.01 * b; }
 
-static void test_times(void **state)
+static void test_measured_step_times(void **state)
 {
     (void)state;
     nib_step_times t = {0};
@@ -233,22 +233,22 @@ static void test_times(void **state)
     for (size_t m = 1; m < COUNT(t.predicted); m++)
         t.predicted[m] = (double)m;
     nib__step_times_add(&t, 1, 2);
-    nib__step_times_fill(&t, 1, 4, s); /* twice what is predicted, and a fifth for doubt */
+    nib__step_times_fill(&t, 1, 4, s); /* twice the prediction, plus a fifth for uncertainty */
     assert_true(near(s[1], 2) && near(s[2], 1.2 * 4) && near(s[4], 1.2 * 8));
     nib__step_times_add(&t, 5, 3);
     nib__step_times_fill(&t, 1, NIB_LOOKUP_MOST + 1, s);
     assert_true(near(s[1], 2) && near(s[2], 1.2 * 2.25) && near(s[4], 1.2 * 2.75));
     assert_true(near(s[5], 3) && near(s[6], 1.2 * 6 * 0.6) && near(s[65], 1.2 * 65 * 0.6));
-    nib__step_times_fill(&t, 1, 3, s); /* as with those above */
+    nib__step_times_fill(&t, 1, 3, s); /* as above */
     assert_true(near(s[2], 1.2 * 2.25) && near(s[3], 1.2 * 2.5));
-    nib__step_times_add(&t, 5, 300); /* something else ran */
+    nib__step_times_add(&t, 5, 300); /* an outlier */
     nib__step_times_fill(&t, 1, 5, s);
     assert_true(s[5] < 3.1);
-    for (int i = 0; i < 400; i++) /* it stays so slow */
+    for (int i = 0; i < 400; i++) /* it stays slow */
         nib__step_times_add(&t, 5, 300);
     nib__step_times_fill(&t, 1, 5, s);
     assert_true(s[5] == 300);
-    for (int i = 0; i < 30000; i++) /* and is tried again at last */
+    for (int i = 0; i < 30000; i++) /* stale times expire */
         nib__step_times_add(&t, 1, 2);
     nib__step_times_fill(&t, 1, 5, s);
     assert_true(s[5] < 0.1 && s[1] > 1.9);
@@ -256,12 +256,12 @@ static void test_times(void **state)
 
 /* ---- generation ---- */
 
-/* A wrong draft of any length, on either side of a block of the cache, leaves nothing behind: what
- * comes after it has the bits that it has in a session that never saw one. */
-static void test_wrong_draft(void **state)
+/* A rejected draft of any length, on either side of a cache block boundary, leaves no trace: later
+ * logits have the bits of a session without drafts. */
+static void test_rejected_draft_leaves_no_trace(void **state)
 {
     (void)state;
-    enum { LENGTH = 70, TOKENS = 100 /* that every model has */ };
+    enum { LENGTH = 70, TOKENS = 100 /* valid in every model */ };
     static const struct {
         const char *path, *recipe;
     } cases[] = {{"models/nibble-tales", NULL},
@@ -321,7 +321,7 @@ static opened open_with(int64_t lookup, const char *recipe, int64_t context)
     nib_err err;
     bool ok = nib_engine_open(&o.engine, &options, &err) == NIB_OK;
     if (ok)
-        o.engine->measured = true; /* the first draft is chosen by rates that are always the same */
+        o.engine->measured = true; /* fixed rates choose the first draft */
     ok = ok && nib_model_open(&o.model, o.engine, "models/nibble-tales", NULL, &err) == NIB_OK &&
          nib_plan_make(&o.plan, o.model, &request, &err) == NIB_OK &&
          nib_session_open(&o.session, o.model, o.plan, 1, &err) == NIB_OK;
@@ -332,8 +332,8 @@ static opened open_with(int64_t lookup, const char *recipe, int64_t context)
 
 #define REPEATED "The wolf said to the king, I will come. The wolf said to the king, I will come. "
 
-/* The same text, whatever is drafted: greedy and sampled, with stops and limits. */
-static void test_same_text(void **state)
+/* The same text with any drafts: greedy and sampled, with stop strings and limits. */
+static void test_drafts_do_not_change_the_text(void **state)
 {
     (void)state;
     static const char *const stop[] = {"wolf", "said"};
@@ -383,14 +383,14 @@ static void test_same_text(void **state)
     assert_true(drafts > 0 && wrong > 0 && faster > 0);
 }
 
-/* Cancelled behind the nth token, which may be amid a draft. */
+/* Cancels after the nth token, which may be inside a draft. */
 static bool cancel_at(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     (void)total;
     return strcmp(what, "generate") != 0 || done < *(const uint64_t *)ctx;
 }
 
-static void test_cancelled(void **state)
+static void test_cancelling_inside_a_draft(void **state)
 {
     (void)state;
     uint64_t at;
@@ -406,7 +406,7 @@ static void test_cancelled(void **state)
     for (at = 1; at < 40; at += (uint64_t)sparse(4)) {
         kept without, with;
         for (size_t m = 1; m < COUNT(o.session->times.measured); m++)
-            o.session->times.measured[m] = 1e-6 / (double)(m * m); /* all is drafted */
+            o.session->times.measured[m] = 1e-6 / (double)(m * m); /* every draft is taken */
         const nib_generate_stats a = generate(&plain, &options, &without);
         const nib_generate_stats b = generate(&o, &options, &with);
         assert_string_equal(with.text, without.text);
@@ -421,7 +421,7 @@ static void test_cancelled(void **state)
     close_opened(&plain);
 }
 
-static void test_request(void **state)
+static void test_lookup_requests(void **state)
 {
     (void)state;
     opened o = open_with(NIB_LOOKUP_MOST, NULL, 100);
@@ -430,7 +430,7 @@ static void test_request(void **state)
     const nib_request over = {.lookup = NIB_LOOKUP_MOST + 1};
     assert_int_equal(nib_plan_make(&plan, o.model, &over, &err), NIB_USAGE);
     assert_non_null(strstr(err.text, "--lookup 65 is over the limit of 64"));
-    /* a device's rows have bits of their own */
+    /* a device's rows round differently */
     for (int strict = 0; strict < 2; strict++) {
         const nib_request there = {.device = "h200", .lookup = 8, .strict = strict};
         assert_int_equal(nib_plan_make(&plan, o.model, &there, &err), NIB_OK);
@@ -447,17 +447,17 @@ static void test_request(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),
-        cmocka_unit_test(test_period),
-        cmocka_unit_test(test_against_looking_everywhere),
+        cmocka_unit_test(test_index_finds_the_longest_match),
+        cmocka_unit_test(test_repeating_text),
+        cmocka_unit_test(test_index_against_brute_force),
         cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_prices),
-        cmocka_unit_test(test_learning),
-        cmocka_unit_test(test_times),
-        cmocka_unit_test(test_wrong_draft),
-        cmocka_unit_test(test_same_text),
-        cmocka_unit_test(test_cancelled),
-        cmocka_unit_test(test_request),
+        cmocka_unit_test(test_draft_length_by_step_times),
+        cmocka_unit_test(test_wrong_drafts_stop_drafting),
+        cmocka_unit_test(test_measured_step_times),
+        cmocka_unit_test(test_rejected_draft_leaves_no_trace),
+        cmocka_unit_test(test_drafts_do_not_change_the_text),
+        cmocka_unit_test(test_cancelling_inside_a_draft),
+        cmocka_unit_test(test_lookup_requests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What quantization-aware training is for: a tiny model that is trained for its codes loses less
- * than half as much by them as one that was trained as long and rounded to nearest. Numbers of
- * larger ones are tools/measure_qat's.
+ * Quantization-aware training: quantizing a tiny model raises its loss less than half as much after
+ * QAT as after plain training of the same length. tools/measure_qat measures larger models.
  */
 #include "train_runs.h"
 
-/* On the text that it was trained on. */
+/* The loss on the training text. */
 static double loss_of(const char *name, const char *recipe)
 {
     const nib_engine_options one = {.threads = 1};
@@ -34,7 +33,7 @@ static double loss_of(const char *name, const char *recipe)
     return result.loss;
 }
 
-static void test_recovers(void **state)
+static void test_qat_recovers_half_of_the_loss(void **state)
 {
     static const char *const recipes[] = {"8da4w-g32", "int4wo-g32"};
     char base[256];
@@ -64,6 +63,6 @@ static void test_recovers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_recovers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_qat_recovers_half_of_the_loss)};
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights that become codes on a device, on the shipped model: what one lacks, refuses or does not
- * survive is the CPU's where that is allowed, in the same bits and with a line of the ledger, and
- * else an error that leaves nothing. That a device makes the CPU's bits is the kernel checker's and
- * tests/cli/quantize_device.sh's.
+ * Quantizing the shipped model on a device. What the device lacks, refuses or fails at runs on the
+ * CPU if allowed, with the same bits and a ledger line; else it is an error that leaves no output.
+ * The kernel checker and tests/cli/quantize_device.sh check that a device computes the CPU's bits.
  */
 #include "session.h"
 
@@ -22,9 +21,9 @@
 
 typedef struct run {
     failing_gpu device;
-    bool exact; /* it has double precision and denormals */
+    bool exact; /* the device has double precision and denormals */
     opened o;
-    char out[64]; /* where it writes */
+    char out[64]; /* the output directory */
     kept said;
     nib_err err;
 } run;
@@ -65,7 +64,7 @@ static nib_status quantize(run *r, const how *h)
     return nib_quantize(r->o.model, &options, NIB_FORM_JSON, &sink, &r->err);
 }
 
-static void says(const char *text, const char *words)
+static void expect_words(const char *text, const char *words)
 {
     if (strstr(text, words) == NULL)
         fail_msg("\"%s\" lacks \"%s\"", text, words);
@@ -80,7 +79,7 @@ static void close_run(run *r)
     assert_int_equal(r->device.held, 0);
 }
 
-static int begin(void **state)
+static int set_up(void **state)
 {
     static run r;
     r = (run){.exact = true};
@@ -90,7 +89,7 @@ static int begin(void **state)
     return 0;
 }
 
-static int end(void **state)
+static int tear_down(void **state)
 {
     run *r = *state;
     remove_out(r);
@@ -98,13 +97,13 @@ static int end(void **state)
     return 0;
 }
 
-static void begin_again(run *r)
+static void reset_device(run *r)
 {
     close_run(r);
     failing_init(&r->device);
 }
 
-/* ---- what every refusal comes to ---- */
+/* ---- refusals ---- */
 
 static void read_weights(const run *r, char **bytes, size_t *size)
 {
@@ -117,8 +116,8 @@ static void read_weights(const run *r, char **bytes, size_t *size)
         fail_msg("%s", err.text);
 }
 
-/* The weights that are there are those that the CPU writes when nothing else is asked. */
-static void same_as_cpu(run *r, const char *recipe)
+/* The written weights equal those of a CPU run. */
+static void expect_cpu_weights(run *r, const char *recipe)
 {
     const nib_allocator a = nib__allocator_default();
     char *got, *want;
@@ -133,30 +132,30 @@ static void same_as_cpu(run *r, const char *recipe)
     remove_out(r);
 }
 
-/* Denied, with these words and nothing left; and allowed, said as `done`. */
+/* Denied with these words and no output; if allowed, runs with the ledger line `done`. */
 static void check_refused(run *r, const char *recipe, nib_status status, const char *words,
                           const char *done)
 {
     const failing_gpu device = r->device;
     how h = {.recipe = recipe, .device = "opencl"};
     assert_int_equal(quantize(r, &h), status);
-    says(r->err.text, words);
-    says(r->err.text, "--allow device: done codes@cpu, the same bits as without --device");
+    expect_words(r->err.text, words);
+    expect_words(r->err.text, "--allow device: done codes@cpu, the same bits as without --device");
     assert_int_equal(nib__path_kind(r->out), NIB_PATH_NONE);
     h.strict = true, h.allow = "device";
     assert_int_equal(quantize(r, &h), status);
-    says(r->err.text, "--strict: ");
+    expect_words(r->err.text, "--strict: ");
     assert_int_equal(nib__path_kind(r->out), NIB_PATH_NONE);
-    begin_again(r);
+    reset_device(r);
     r->device = device;
     h.strict = false;
     if (quantize(r, &h) != NIB_OK)
         fail_msg("%s", r->err.text);
-    says(r->said.text, "\"asked\": \"codes@opencl\"");
-    says(r->said.text, done);
-    says(r->said.text, "\"allowed\": \"by --allow device\"");
-    says(r->said.text, words);
-    same_as_cpu(r, recipe);
+    expect_words(r->said.text, "\"asked\": \"codes@opencl\"");
+    expect_words(r->said.text, done);
+    expect_words(r->said.text, "\"allowed\": \"by --allow device\"");
+    expect_words(r->said.text, words);
+    expect_cpu_weights(r, recipe);
 }
 
 static const char by_cpu[] = "\"done\": \"codes@cpu\"";
@@ -169,28 +168,28 @@ static void test_no_double_precision(void **state)
                   by_cpu);
 }
 
-static void test_not_opened(void **state)
+static void test_device_does_not_open(void **state)
 {
     run *r = *state;
     r->device.open_words = "the driver is asleep";
     check_refused(r, "8da4w", NIB_NOT_AS_ASKED, "the driver is asleep", by_cpu);
 }
 
-static void test_not_compiled(void **state)
+static void test_kernel_does_not_compile(void **state)
 {
     run *r = *state;
     r->device.refuse_function = "weight_codes";
     check_refused(r, "int4wo", NIB_NOT_AS_ASKED, "does not compile weight_codes", by_cpu);
 }
 
-static void test_no_room(void **state)
+static void test_device_out_of_memory(void **state)
 {
     run *r = *state;
     r->device.room = 100000;
     check_refused(r, "mxfp8", NIB_NOT_AS_ASKED, " for a block of weights to quantize", by_cpu);
 }
 
-/* ---- in the middle ---- */
+/* ---- failures during the run ---- */
 
 static const char by_both[] = "\"done\": \"codes@opencl, then codes@cpu\"";
 
@@ -199,7 +198,7 @@ static void test_launch_fails(void **state)
     run *r = *state;
     r->device.fail_launch = "weight_codes";
     check_refused(r, "8da4w", NIB_FAILED, "model.layers.0.self_attn.q_proj.weight: ", by_both);
-    begin_again(r);
+    reset_device(r);
     r->device.fail_launch = "row_ranges";
     check_refused(r, "int8wo-tensor", NIB_FAILED, "row_ranges: out of the device's resources",
                   by_both);
@@ -212,41 +211,41 @@ static void test_read_fails(void **state)
     check_refused(r, "fp8wo", NIB_FAILED, "the bus is gone", by_both);
 }
 
-/* ---- as asked ---- */
+/* ---- success ---- */
 
-/* The note has what crosses; a dry run says the same without opening the device. */
-static void test_moves(void **state)
+/* The note counts the copies; a dry run prints the same note without opening the device. */
+static void test_copies_are_reported(void **state)
 {
     run *r = *state;
     char note[512];
     how h = {.recipe = "int8wo", .device = "opencl"};
     if (quantize(r, &h) != NIB_OK)
         fail_msg("%s", r->err.text);
-    says(r->said.text, "\"done\": \"codes@opencl\"");
+    expect_words(r->said.text, "\"done\": \"codes@opencl\"");
     const char *at = strstr(r->said.text, "codes@opencl: 36 of 36 weights by quant_w__ocl, ");
     assert_non_null(at);
     snprintf(note, sizeof note, "%.*s", (int)strcspn(at, "\""), at);
     assert_int_equal(r->device.launches, 2 * 36); /* codes, then sums of rows */
     assert_int_equal(r->device.held, 0);
-    begin_again(r);
+    reset_device(r);
     remove_out(r);
     h.dry_run = true;
     if (quantize(r, &h) != NIB_OK)
         fail_msg("%s", r->err.text);
-    says(r->said.text, note);
+    expect_words(r->said.text, note);
     assert_int_equal(r->device.launches + r->device.copies + r->device.live, 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_no_double_precision, begin, end),
-        cmocka_unit_test_setup_teardown(test_not_opened, begin, end),
-        cmocka_unit_test_setup_teardown(test_not_compiled, begin, end),
-        cmocka_unit_test_setup_teardown(test_no_room, begin, end),
-        cmocka_unit_test_setup_teardown(test_launch_fails, begin, end),
-        cmocka_unit_test_setup_teardown(test_read_fails, begin, end),
-        cmocka_unit_test_setup_teardown(test_moves, begin, end),
+        cmocka_unit_test_setup_teardown(test_no_double_precision, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_device_does_not_open, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_kernel_does_not_compile, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_device_out_of_memory, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_launch_fails, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_read_fails, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_copies_are_reported, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

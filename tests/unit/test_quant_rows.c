@@ -19,13 +19,13 @@ enum { POISON = 0xa5, GUARD = 64 };
 
 static uint64_t seed = 20261120;
 
-static uint32_t any(void)
+static uint32_t next_random(void)
 {
     seed = seed * 6364136223846793005U + 1442695040888963407U;
     return (uint32_t)(seed >> 33);
 }
 
-static void *take(size_t bytes)
+static void *allocate(size_t bytes)
 {
     void *p = aligned_alloc(64, (bytes + GUARD + 63) / 64 * 64);
     assert_non_null(p);
@@ -75,10 +75,10 @@ static job make_job(const nib_kernel *row, const float *x, int64_t m, int64_t k,
     j.values_size = (size_t)(m * out->ld) * size;
     j.scale_size = (size_t)(m * (block > 0 ? nib__ceil_div(k, block) : 1)) * 4;
     j.sums_size = (size_t)(m * out->groups) * 4;
-    j.values = take(j.values_size);
-    j.scale = take(j.scale_size);
-    j.zero = take((size_t)m * 4);
-    j.sums = take(j.sums_size);
+    j.values = allocate(j.values_size);
+    j.scale = allocate(j.scale_size);
+    j.zero = allocate((size_t)m * 4);
+    j.sums = allocate(j.sums_size);
     out->codes = is_codes ? j.values : NULL;
     out->f32 = is_f32 ? j.values : NULL;
     out->bf16 = !is_codes && !is_f32 ? j.values : NULL;
@@ -147,20 +147,20 @@ enum { KINDS = 13 };
 static void fill(float *x, int64_t k, int kind)
 {
     for (int64_t j = 0; j < k; j++) {
-        const float u = (float)any() / 2147483648.0F * 2 - 1;
+        const float u = (float)next_random() / 2147483648.0F * 2 - 1;
         switch (kind) {
         case 0: x[j] = u; break;
         case 1: x[j] = 0; break;
         case 2: x[j] = u * 1e-40F; break; /* denormal */
-        case 3: x[j] = u * 3e38F; break;  /* the range overflows */
+        case 3: x[j] = u * 3e38F; break;  /* its range overflows */
         case 4: x[j] = fabsf(u) * 7; break;
         case 5: x[j] = -fabsf(u) * 7; break;
         case 6: x[j] = u * 1e-30F; break;
         case 7: x[j] = 0.375F; break;
-        case 8: x[j] = ldexpf(u, (int)(any() % 60) - 30); break;
+        case 8: x[j] = ldexpf(u, (int)(next_random() % 60) - 30); break;
         case 9: x[j] = j == k / 2 ? NAN : u; break;
         case 10: x[j] = j == k / 2 ? -INFINITY : u; break;
-        case 11: x[j] = u * 1e-34F; break; /* 64 / NVFP4's scale of a token is infinite */
+        case 11: x[j] = u * 1e-34F; break; /* 64 / NVFP4's token scale is infinite */
         default: x[j] = j % 2 ? -0.0F : 0.0F; break;
         }
     }
@@ -211,7 +211,7 @@ static void check_integer(const job *j, int bits, bool is_static)
     }
 }
 
-/* e2m1 comes as the e4m3 of its values. */
+/* e2m1 values are checked as e4m3. */
 static void check_mx(const job *j, bool is_e2m1)
 {
     const float most = is_e2m1 ? 6 : 448, power_of_most = is_e2m1 ? 4 : 256;
@@ -246,14 +246,14 @@ static void check_mx(const job *j, bool is_e2m1)
         }
 }
 
-/* e2m1 comes as the e4m3 of its values, and the scale of a block times its token's. */
+/* e2m1 values are checked as e4m3; a block's scale is multiplied by its token's. */
 static void check_nv(const job *j)
 {
     const nib_input *out = &j->q.out;
     for (int64_t r = 0; r < j->m; r++) {
         const float *x = j->q.x + r * j->q.ldx;
         float most = 0;
-        bool is_token = true; /* finite, or its blocks stand for themselves */
+        bool is_token = true; /* finite, or only blocks have scales */
         for (int64_t i = 0; i < out->k; i++) {
             most = fmaxf(most, fabsf(x[i]));
             is_token = is_token && (isfinite(x[i]) || j->q.block_only);
@@ -396,7 +396,7 @@ static void test_forms(void **state)
                 const nib_kernel *ref = row_named(refs[f]);
                 const int64_t k = ks[i], m = KINDS, ldx = k + variant % 3;
                 const int64_t group = groups[(size_t)(variant + (int)i) % COUNT(groups)];
-                float *x = take((size_t)(m * ldx) * 4);
+                float *x = allocate((size_t)(m * ldx) * 4);
                 for (int64_t r = 0; r < m; r++)
                     fill(x + r * ldx, k, (int)r);
                 job j = make_job(ref, x, m, k, ldx, group > 0 ? group : k);
@@ -433,10 +433,10 @@ static void test_e4m3_exhaustive(void **state)
     (void)state;
     const nib_kernel *ref = row_named("quant_f32_e4m3t__ref");
     enum { K = 1 << 12 };
-    float *x = take(K * 4);
+    float *x = allocate(K * 4);
     for (uint32_t part = 0; part < 16; part++) {
-        for (uint32_t i = 0; i < K; i++) { /* 448 fixes the scale at 1 */
-            const uint32_t bits = 0x30000000U + ((part * K + i) << 13) + any() % 3 - 1;
+        for (uint32_t i = 0; i < K; i++) { /* 448 makes the scale 1 */
+            const uint32_t bits = 0x30000000U + ((part * K + i) << 13) + next_random() % 3 - 1;
             memcpy(&x[i], &bits, 4);
             x[i] = x[i] > 448 ? -448 : i % 2 ? x[i] : -x[i];
         }
@@ -504,7 +504,7 @@ static char *unhex(char *at, void *to, size_t size)
     return at + 1;
 }
 
-/* What ggml's own reference quantizers make. */
+/* The codes of ggml's reference quantizers. */
 static void test_ggml(void **state)
 {
     (void)state;
@@ -536,7 +536,7 @@ static void test_ggml(void **state)
     assert_int_equal(cases, 20);
 }
 
-/* torchao's NVFP4 of each token by itself: codes of e2m1, and scales times the token's. */
+/* torchao's NVFP4 of single tokens: e2m1 codes, and block scales times the token's scale. */
 static void test_torchao_nv(void **state)
 {
     (void)state;

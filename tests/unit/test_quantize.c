@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whole rewrites: the parts are torchao's, byte for byte; what it cannot hold goes to nibble and
- * says so; names that shared a tensor part when they must; any failure leaves nothing behind.
+ * Whole rewrites: the tensors equal torchao's byte for byte; what torchao cannot hold is written as
+ * nibble, with a note; names that shared a tensor are separated if they must be; any failure leaves
+ * no output.
  */
 #include "ledger_lines.h"
 #include "rewriting_build.h"
@@ -11,7 +12,7 @@
 #include <fcntl.h>
 #include <signal.h>
 
-/* Two layers, a norm, an embedding and an output of its own. */
+/* Two layers, a norm, an embedding and an untied output. */
 static const source_tensor usual[] = {
     {"model.embed_tokens.weight", NIB_TYPE_BF16, {10, 64}, 2},
     {"model.layers.0.self_attn.q_proj.weight", NIB_TYPE_BF16, {6, 64}, 2},
@@ -42,8 +43,8 @@ static void expect_text(const char *directory, const char *name, const char *fra
 
 /* ---- torchao, byte for byte ---- */
 
-/* The golden file's originals as one checkpoint, each to its own scheme: all parts equal torchao's.
- */
+/* The golden file's originals as one checkpoint, each quantized to its own scheme: all tensors
+ * equal torchao's. */
 static void test_torchao_parts(void **state)
 {
     (void)state;
@@ -147,7 +148,7 @@ static void test_directory(void **state)
         assert_true(fabsf(row[k] - value_of(1, 3 * 64 + k)) < 0.08f);
     nib__checkpoint_close(cp);
     free_done(&d);
-    /* It is there now; force replaces it, and the same input gives the same bytes. */
+    /* The output exists now. force replaces it, and the same input gives the same bytes. */
     char *first = read_text(out, "nibble.json");
     quantize(&d, from, layers, COUNT(layers), out, NULL, false);
     expect(&d, NIB_EXISTS, "--force");
@@ -159,7 +160,7 @@ static void test_directory(void **state)
     assert_string_equal(first, second);
     nib__release(&heap, first);
     nib__release(&heap, second);
-    /* Codes are not quantized again. */
+    /* Quantized weights are not quantized again. */
     quantize(&d, out, layers, COUNT(layers), at(path, "again"), NULL, false);
     expect(&d, NIB_UNSUPPORTED, "is already quantized");
     assert_false(exists(path));
@@ -168,7 +169,7 @@ static void test_directory(void **state)
     drop(from);
 }
 
-static void test_nibble(void **state)
+static void test_falls_back_to_nibble(void **state)
 {
     (void)state;
     static const source_tensor odd[] = {{"a.weight", NIB_TYPE_F32, {5, 35}, 2},
@@ -194,7 +195,8 @@ static void test_nibble(void **state)
         assert_string_equal(d.report.format, "nibble");
         assert_int_equal(count_settings(&d.ledger, "format", "torchao"), 1);
         expect_text(out, "config.json", "\"quant_method\": \"nibble\"");
-        /* f64 is told: the bias where layers are listed, the weight when it is streamed. */
+        /* f64 is reported: for the bias when layers are listed, for the weight when it is streamed.
+         */
         assert_int_equal(d.ledger.tensor_count, 2);
         free_done(&d);
         nib_checkpoint *cp = open_ok(out);
@@ -222,9 +224,9 @@ static void test_nibble(void **state)
     drop(from);
 }
 
-/* A conversion that only changes the type of plain floats says what that did to each weight; and to
- * f64 in a format whose vectors are f32. */
-static void test_cast(void **state)
+/* A conversion that only changes float types reports the change of each weight, and of f64 in a
+ * format whose vectors are f32. */
+static void test_casts_are_reported(void **state)
 {
     (void)state;
     static const source_tensor tensors[] = {{"a.weight", NIB_TYPE_BF16, {3, 64}, 2},
@@ -273,7 +275,7 @@ static void test_cast(void **state)
 
 /* ---- names that share a tensor ---- */
 
-static void test_shared(void **state)
+static void test_shared_tensors(void **state)
 {
     (void)state;
     static const source_tensor embed_only[] =
@@ -281,7 +283,7 @@ static void test_shared(void **state)
                                head_only[] = {{"lm_head.weight", NIB_TYPE_F32, {4, 32}, 2}};
     static const nib_meta alias = {"model.embed_tokens.weight", "lm_head.weight"};
     static const struct {
-        bool alias; /* the file stores the head, and its metadata name the embedding */
+        bool alias; /* the file stores the head; its metadata alias the embedding */
         const char *embed, *head;
         const char *written[3];
         bool untied;
@@ -297,7 +299,7 @@ static void test_shared(void **state)
         {true, NULL, NULL, {"lm_head.weight"}, false},
         {true, NULL, "int8wo", {"lm_head._weight_qdata", "model.embed_tokens.weight"}, true},
         {true, "int8wo", NULL, {"lm_head.weight", "model.embed_tokens._weight_qdata"}, true},
-        /* a cast of one is not asked of the other */
+        /* casting one does not cast the other */
         {true, NULL, "bf16", {"lm_head.weight", "model.embed_tokens.weight"}, true},
         {false, NULL, "bf16", {"model.embed_tokens.weight", "lm_head.weight"}, true},
         {false, "bf16", NULL, {"model.embed_tokens.weight", "lm_head.weight"}, true},
@@ -320,7 +322,7 @@ static void test_shared(void **state)
         for (size_t n = 0; n < 3 && cases[i].written[n] != NULL; n++)
             if (nib__checkpoint_find(cp, cases[i].written[n]) == NULL)
                 fail_msg("case %zu: %s is missing", i, cases[i].written[n]);
-        /* The alias lives on exactly where nothing was parted. */
+        /* The alias remains only if the names were not separated. */
         assert_true((nib__checkpoint_alias(cp, alias.key) != NULL) ==
                     (cases[i].alias && !cases[i].untied));
         expect_text(out, "config.json",
@@ -345,11 +347,11 @@ static void test_shared(void **state)
     }
 }
 
-/* ---- what says something of a whole file ---- */
+/* ---- metadata of a whole file ---- */
 
-/* A file of our own dialect without codes goes through again: its "nibble" entry is not carried on,
- * and a config.json speaks of a quantization where there is one. */
-static void test_again(void **state)
+/* Rewriting a nibble file without codes drops its "nibble" entry, and config.json has a
+ * quantization only if there are codes. */
+static void test_rewriting_a_nibble_file(void **state)
 {
     (void)state;
     char from[512], cast[512], out[512];
@@ -384,9 +386,9 @@ static void test_again(void **state)
     drop(from);
 }
 
-/* ---- what is refused ---- */
+/* ---- errors ---- */
 
-/* The source's hash is over every tensor, also one that begins where an empty one is. */
+/* The source's hash covers every tensor, also one at the offset of an empty one. */
 static void test_source_hash(void **state)
 {
     (void)state;
@@ -419,8 +421,8 @@ static void test_source_hash(void **state)
     assert_string_not_equal(hashes[0], hashes[1]);
 }
 
-/* A cast that would write an infinity is no cast. */
-static void test_cast_too_large(void **state)
+/* A cast that would write an infinity is refused. */
+static void test_rejects_overflowing_cast(void **state)
 {
     (void)state;
     static const source_tensor one[] = {{"a.weight", NIB_TYPE_F32, {4, 8}, 2}};
@@ -442,7 +444,7 @@ static void test_cast_too_large(void **state)
     drop(from);
 }
 
-static void test_places(void **state)
+static void test_output_paths(void **state)
 {
     (void)state;
     char from[512], out[512];
@@ -474,8 +476,8 @@ static void test_places(void **state)
     drop(from);
 }
 
-/* A NaN anywhere is found and named, in a layer and in what is copied; nothing is left. */
-static void test_nan(void **state)
+/* A NaN in a layer or in a copied tensor is found and named, and no output is left. */
+static void test_rejects_nan(void **state)
 {
     (void)state;
     static const struct {
@@ -574,8 +576,8 @@ static void test_cancel_and_dry_run(void **state)
     drop(from);
 }
 
-/* The same bytes for any number of threads, SQNR included. */
-/* Another process writes to the source while it is read: its file is named, nothing appears. */
+/* If another process writes to the source during the read, the error names the file and no output
+ * is left. */
 static bool append_to(void *ctx, const char *what, uint64_t done_bytes, uint64_t total)
 {
     (void)what, (void)done_bytes, (void)total;
@@ -614,6 +616,7 @@ static void test_source_written_to(void **state)
     drop(from);
 }
 
+/* The same bytes for any number of threads, SQNR included. */
 static void test_threads(void **state)
 {
     (void)state;
@@ -646,8 +649,8 @@ static void test_threads(void **state)
     drop(from);
 }
 
-/* A disk that is full: said, and nothing left. */
-static void test_full(void **state)
+/* A full disk is an error and leaves no output. */
+static void test_full_disk(void **state)
 {
     (void)state;
     char from[512], out[512], part[512];
@@ -713,18 +716,18 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_torchao_parts),
         cmocka_unit_test(test_directory),
-        cmocka_unit_test(test_nibble),
-        cmocka_unit_test(test_cast),
-        cmocka_unit_test(test_shared),
-        cmocka_unit_test(test_again),
+        cmocka_unit_test(test_falls_back_to_nibble),
+        cmocka_unit_test(test_casts_are_reported),
+        cmocka_unit_test(test_shared_tensors),
+        cmocka_unit_test(test_rewriting_a_nibble_file),
         cmocka_unit_test(test_source_hash),
-        cmocka_unit_test(test_cast_too_large),
-        cmocka_unit_test(test_places),
-        cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_rejects_overflowing_cast),
+        cmocka_unit_test(test_output_paths),
+        cmocka_unit_test(test_rejects_nan),
         cmocka_unit_test(test_cancel_and_dry_run),
         cmocka_unit_test(test_source_written_to),
         cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

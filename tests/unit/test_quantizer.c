@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Weight quantizers: codes, scales and zeros equal torchao's bit for bit
- * (tests/golden/quant_torchao.txt, quant_fp4.txt); what torchao has not (short last groups, fp8
- * zero rows, hostile values) by properties and by hand.
+ * (tests/golden/quant_torchao.txt, quant_fp4.txt). Cases that torchao does not have (short last
+ * groups, fp8 zero rows, hostile values) are checked by properties and by hand.
  */
 #include "golden_scheme.h"
 #include "machine.h"
@@ -25,7 +25,7 @@ typedef struct input {
     float x[CELLS];
 } input;
 
-/* One quantized weight, with room for anything these tests make. */
+/* One quantized weight, large enough for every test here. */
 typedef struct result {
     nib_quantizer q;
     int8_t codes[CELLS];
@@ -96,7 +96,7 @@ static void compare(const char *scheme, const char *name, const char *what, cons
                      what, bytes[i], want[i]);
 }
 
-/* The scheme whose weights are quantized as these activations are; NULL: none. */
+/* The weight scheme with the same formula as these activations; NULL: none. */
 static const char *weights_like(const char *activations)
 {
     static const char *const pairs[][2] = {
@@ -110,7 +110,7 @@ static const char *weights_like(const char *activations)
     return NULL;
 }
 
-/* All cases of a file; returns how many there were. */
+/* Checks all cases of a file and returns their number. */
 static int compare_file(const char *path, bool activations)
 {
     static char line[1 << 16], part[4][1 << 15];
@@ -163,7 +163,7 @@ static void test_fp4_equal_to_torchao(void **state)
     assert_int_equal(compare_file("tests/golden/quant_fp4.txt", false), 24);
 }
 
-/* Activations are rows of f32 quantized by the formulas of weights. */
+/* Activations are f32 rows, quantized with the weight formulas. */
 static void test_activation_formulas(void **state)
 {
     (void)state;
@@ -209,9 +209,9 @@ static void fill(float *x, int64_t count, uint32_t seed)
     }
 }
 
-/* Odd n, odd k, short last groups: every piece alone gives the same codes (unless the tensor has a
- * scale, too); dequantized values are
- * within half a step (one and a half where the range is clipped) and the error sums are theirs. */
+/* Odd n, odd k, short last groups. Every block of rows gives the same codes by itself (unless the
+ * tensor has a scale too). Dequantized values are within half a step (one and a half where the
+ * range is clipped), and the error sums match them. */
 static void test_any_shape(void **state)
 {
     (void)state;
@@ -239,7 +239,7 @@ static void test_any_shape(void **state)
             const int64_t group = whole.q.scheme.group, last = k - k % nib__max(group, 1);
             if (group <= 0 || last == k || last == 0 || whole.q.tensor_scale != 0)
                 continue;
-            for (int64_t i = 0; i < n; i++) { /* the short group is a group of its own */
+            for (int64_t i = 0; i < n; i++) { /* the short group counts as a group */
                 assert_int_equal(quantize(&piece, all_schemes[c], NIB_TYPE_F32, x + i * k + last, 1,
                                           k - last, 1, &err),
                                  NIB_OK);
@@ -260,7 +260,7 @@ static void test_zero_and_constant(void **state)
             static const nib_type sources[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16};
             if (source == 2 && strncmp(all_schemes[c], "mx", 2) == 0)
                 continue;
-            /* int4 clips 7.5 to 7; e2m1 has nothing between 4 and 6 */
+            /* int4 clips 7.5 to 7; e2m1 has no value between 4 and 6 */
             const float part = strstr(all_schemes[c], "fp4") != NULL ? 0.201f : 0.071f;
             for (int v = 0; v < 3; v++) {
                 const float value = v == 0 ? 0 : v == 1 ? 1.5f : -0.625f;
@@ -296,7 +296,7 @@ static void test_fp8_zero_row(void **state)
     assert_true(nib__weight_scale(&r.w, 0, 0) == 1 && r.codes[0] == 0 && r.codes[1] == 0);
 }
 
-/* The exact power of two also where a float log2 rounds it away. */
+/* The exact power of two, even where a float log2 would round to the wrong one. */
 static void test_mx_scales(void **state)
 {
     (void)state;
@@ -314,8 +314,8 @@ static void test_mx_scales(void **state)
     }
 }
 
-/* f16 scales of weights in f32: 0, or so small that their reciprocal is beyond f16, is a scale of 1
- * and codes that mean 0; a scale beyond f16 is refused. */
+/* f16 scales of f32 weights. A scale of 0, or one whose reciprocal overflows f16, becomes 1 with
+ * codes of 0. A scale that overflows f16 is refused. */
 static void test_f16_scales(void **state)
 {
     (void)state;
@@ -339,8 +339,8 @@ static void test_f16_scales(void **state)
                         "with --skip");
 }
 
-/* Weights of zeros, or so small that torchao's scale is 0 or has no reciprocal: codes 0. Blocks of
- * zeros beside others have the smallest scale. */
+/* Weights of zeros, or so small that torchao's scale is 0 or has no finite reciprocal, get codes of
+ * 0. Zero blocks beside others get the smallest scale. */
 static void test_nv_zeros(void **state)
 {
     (void)state;
@@ -399,7 +399,7 @@ static void test_hostile_values(void **state)
     assert_non_null(strstr(err.text, "to 100000000 need a scale beyond f16"));
 }
 
-static void test_refusals(void **state)
+static void test_rejects_unsupported_types(void **state)
 {
     (void)state;
     nib_quantizer q;
@@ -412,13 +412,13 @@ static void test_refusals(void **state)
     assert_int_equal(nib__quantizer_init(&q, &int8, NIB_TYPE_I8, 8, &err), NIB_UNSUPPORTED);
     assert_non_null(strstr(err.text, "type i8"));
     assert_int_equal(nib__quantizer_init(&q, &int8, NIB_TYPE_BF16, 8, &err), NIB_OK);
-    assert_int_equal(nib__quantizer_scales(&q, NIB_TYPE_F32, &err), NIB_OK); /* its own */
+    assert_int_equal(nib__quantizer_scales(&q, NIB_TYPE_F32, &err), NIB_OK); /* f32 is its own */
     assert_int_equal(nib__quantizer_scales(&q, NIB_TYPE_BF16, &err), NIB_UNSUPPORTED);
     assert_string_equal(err.text, "scales of int8wo are f32, not bf16 as the recipe asks");
     assert_true(isinf(nib__sqnr_db(1, 0)) && nib__sqnr_db(100, 1) == 20);
 }
 
-/* A processor without any of the sets, or with one that no row is for, has the reference. */
+/* A processor with no known instruction set, or with one that no row uses, runs the reference. */
 static void test_rows_by_instruction_set(void **state)
 {
     (void)state;
@@ -443,7 +443,7 @@ int main(void)
         cmocka_unit_test(test_f16_scales),
         cmocka_unit_test(test_nv_zeros),
         cmocka_unit_test(test_hostile_values),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_rejects_unsupported_types),
         cmocka_unit_test(test_rows_by_instruction_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What ranks say to each other, and the sum of their gradients: alone, and in every process that
- * `mpirun -n N test_ranks` starts (tests/cli/ranks.sh). `test_ranks hang` lets the last rank stop:
- * the others must name it and end the run. `test_ranks memory` lets memory run out on rank 0 in the
- * middle of a sum, for which the others wait.
+ * Messages between ranks and the sum of their gradients: in one process, and in each process that
+ * `mpirun -n N test_ranks` starts (tests/cli/ranks.sh). `test_ranks hang` stops the last rank: the
+ * others must name it and end the run. `test_ranks memory` makes an allocation fail on rank 0
+ * during a sum that the others wait for.
  */
 #include "engine.h"
 #include "gradient.h"
@@ -20,7 +20,7 @@ static nib_ranks *ranks;
 static nib_engine *engine;
 static nib_err err;
 
-static void ok(nib_status status)
+static void expect_ok(nib_status status)
 {
     if (status != NIB_OK)
         fail_msg("%s", err.text);
@@ -33,10 +33,10 @@ static int open_all(void **state)
     (void)state;
     const nib_ranks_options options = {.timeout_s = 20};
     if (is_started())
-        ok(nib_ranks_open(&ranks, &options, &err));
+        expect_ok(nib_ranks_open(&ranks, &options, &err));
     nib_engine_options here = {.threads = 2};
     nib_ranks_slice(ranks, &here.slice, &here.slices);
-    ok(nib_engine_open(&engine, &here, &err));
+    expect_ok(nib_engine_open(&engine, &here, &err));
     return 0;
 }
 
@@ -48,33 +48,34 @@ static int close_all(void **state)
     return 0;
 }
 
-static int me(void) { return nib_ranks_rank(ranks); }
-static int count(void) { return nib_ranks_count(ranks); }
+static int this_rank(void) { return nib_ranks_rank(ranks); }
+static int rank_count(void) { return nib_ranks_count(ranks); }
 
 static unsigned char byte_at(size_t i, int rank)
 {
     return (unsigned char)(i * 7 + i / 251 + (size_t)rank);
 }
 
-/* Around in a ring; the sizes are those at which a message is sent in another way. */
+/* Sends around a ring; the sizes straddle the limits where the transport changes. */
 static void test_bytes_arrive(void **state)
 {
     (void)state;
     static const size_t sizes[] = {0, 1, 4096, 4097, 1 << 20, (64 << 20) + 5};
-    const int next = (me() + 1) % count(), last = (me() + count() - 1) % count();
-    for (size_t s = 0; count() > 1 && s < sizeof sizes / sizeof *sizes; s++) {
+    const int next = (this_rank() + 1) % rank_count(),
+              last = (this_rank() + rank_count() - 1) % rank_count();
+    for (size_t s = 0; rank_count() > 1 && s < sizeof sizes / sizeof *sizes; s++) {
         unsigned char *bytes = malloc(sizes[s] + 1);
         assert_non_null(bytes);
         for (size_t i = 0; i < sizes[s]; i++)
-            bytes[i] = byte_at(i, me());
-        if (me() == 0)
-            ok(nib__ranks_send(ranks, bytes, sizes[s], next, "a ring", &err));
+            bytes[i] = byte_at(i, this_rank());
+        if (this_rank() == 0)
+            expect_ok(nib__ranks_send(ranks, bytes, sizes[s], next, "a ring", &err));
         unsigned char *got = malloc(sizes[s] + 1);
         assert_non_null(got);
         got[sizes[s]] = 42;
-        ok(nib__ranks_receive(ranks, got, sizes[s], last, "a ring", &err));
-        if (me() != 0)
-            ok(nib__ranks_send(ranks, bytes, sizes[s], next, "a ring", &err));
+        expect_ok(nib__ranks_receive(ranks, got, sizes[s], last, "a ring", &err));
+        if (this_rank() != 0)
+            expect_ok(nib__ranks_send(ranks, bytes, sizes[s], next, "a ring", &err));
         for (size_t i = 0; i < sizes[s]; i++)
             if (got[i] != byte_at(i, last))
                 fail_msg("byte %zu of %zu is wrong", i, sizes[s]);
@@ -89,8 +90,8 @@ static void test_share(void **state)
     (void)state;
     int64_t values[1000];
     for (int i = 0; i < 1000; i++)
-        values[i] = me() == 0 ? i * i : -1;
-    ok(nib__ranks_share(ranks, values, sizeof values, "squares", &err));
+        values[i] = this_rank() == 0 ? i * i : -1;
+    expect_ok(nib__ranks_share(ranks, values, sizeof values, "squares", &err));
     for (int i = 0; i < 1000; i++)
         assert_int_equal(values[i], i * i);
 }
@@ -101,14 +102,14 @@ static void test_slices(void **state)
     int slice, slices;
     nib_ranks_slice(ranks, &slice, &slices);
     assert_in_range(slice, 0, slices - 1);
-    assert_in_range(slices, 1, count());
+    assert_in_range(slices, 1, rank_count());
 }
 
 /* ---- the tree ---- */
 
 enum { TOTAL = 5000 };
 
-/* Values of many sizes, so that another order of additions has other bits. */
+/* Values of many magnitudes, so that another order of additions gives other bits. */
 static float leaf_value(int64_t leaf, int64_t i)
 {
     const uint64_t x = ((uint64_t)leaf * TOTAL + (uint64_t)i + 1) * UINT64_C(0x9e3779b97f4a7c15);
@@ -128,18 +129,18 @@ static float pair_sum(int64_t first, int64_t leaves, int64_t i)
 
 static void check_tree(nib_tree *tree, int64_t leaves, int64_t step)
 {
-    const int64_t first = nib__tree_first(leaves, me(), count()),
-                  end = nib__tree_first(leaves, me() + 1, count());
+    const int64_t first = nib__tree_first(leaves, this_rank(), rank_count()),
+                  end = nib__tree_first(leaves, this_rank() + 1, rank_count());
     for (int64_t leaf = first; leaf < end; leaf++) {
         float *block;
-        ok(nib__tree_block(tree, &block, &err));
+        expect_ok(nib__tree_block(tree, &block, &err));
         for (int64_t i = 0; i < TOTAL; i++)
             block[i] = leaf_value(step * leaves + leaf, i);
         nib__tree_put(tree, leaf, block, (double)(leaf + 1));
     }
     const float *sum;
     double loss;
-    ok(nib__tree_sum(tree, &sum, &loss, "a test", &err));
+    expect_ok(nib__tree_sum(tree, &sum, &loss, "a test", &err));
     assert_true(loss == (double)(leaves * (leaves + 1)) / 2);
     for (int64_t i = 0; i < TOTAL; i++)
         if (sum[i] != pair_sum(step * leaves, leaves, i))
@@ -152,7 +153,7 @@ static void test_tree_has_the_bits_of_one_process(void **state)
     (void)state;
     for (int64_t leaves = 1; leaves <= 16; leaves *= 2) {
         nib_tree tree;
-        if (leaves < count())
+        if (leaves < rank_count())
             continue;
         nib__tree_init(&tree, engine->pool, ranks,
                        nib__plan_op(NIB_OP_ADD, NIB_TYPE_F32, &engine->here, NULL), TOTAL, leaves);
@@ -164,32 +165,33 @@ static void test_tree_has_the_bits_of_one_process(void **state)
 
 /* ---- agreeing ---- */
 
-static void test_agree(void **state)
+static void test_errors_reach_all_ranks(void **state)
 {
     (void)state;
-    ok(nib_ranks_agree(ranks, NIB_OK, &err));
-    /* a verdict ends nothing: whatever comes after it is still heard by all */
-    if (count() > 1) {
-        const nib_status bad = me() == 1 ? nib__fail(&err, NIB_CHECK_FAILED, "a bad step") : NIB_OK;
+    expect_ok(nib_ranks_agree(ranks, NIB_OK, &err));
+    /* a verdict does not end the run: later messages still reach all ranks */
+    if (rank_count() > 1) {
+        const nib_status bad =
+            this_rank() == 1 ? nib__fail(&err, NIB_CHECK_FAILED, "a bad step") : NIB_OK;
         assert_int_equal(nib__ranks_verdict(ranks, bad, &err), NIB_CHECK_FAILED);
         assert_string_equal(err.text, "rank 1: a bad step");
     }
-    ok(nib_ranks_agree(ranks, NIB_OK, &err));
+    expect_ok(nib_ranks_agree(ranks, NIB_OK, &err));
     assert_int_equal(nib_ranks_agree(NULL, NIB_IO, NULL), NIB_IO);
-    if (count() == 1)
+    if (rank_count() == 1)
         return;
     nib_status mine = NIB_OK;
-    if (me() > 0)
-        mine = nib__fail(&err, NIB_IO, "a disk of %d bytes is full", me());
+    if (this_rank() > 0)
+        mine = nib__fail(&err, NIB_IO, "a disk of %d bytes is full", this_rank());
     assert_int_equal(nib_ranks_agree(ranks, mine, &err), NIB_IO);
     assert_string_equal(err.text, "rank 1: a disk of 1 bytes is full");
-    /* the run has ended: nobody waits for anybody, and the sentence stays */
+    /* the run has ended: no rank waits, and the error text stays */
     assert_int_equal(nib_ranks_agree(ranks, NIB_IO, &err), NIB_IO);
     assert_string_equal(err.text, "rank 1: a disk of 1 bytes is full");
     assert_false(nib_ranks_broken(ranks));
 }
 
-/* Each waits for the next rank, and the last one stopped: the first must still name the last. */
+/* Each rank waits for the next, and the last has stopped: the first must still name the last. */
 static int hang(void)
 {
     const nib_ranks_options options = {.timeout_s = 2, .asked = 3};
@@ -198,12 +200,12 @@ static int hang(void)
         fprintf(stderr, "%s\n", err.text);
         return nib_status_exit(err.status);
     }
-    if (me() == count() - 1)
+    if (this_rank() == rank_count() - 1)
         raise(SIGSTOP);
-    else if (nib__ranks_receive(ranks, &byte, 1, me() + 1, "a byte", &err) != NIB_OK &&
-             nib_ranks_broken(ranks) && me() == 0)
+    else if (nib__ranks_receive(ranks, &byte, 1, this_rank() + 1, "a byte", &err) != NIB_OK &&
+             nib_ranks_broken(ranks) && this_rank() == 0)
         fprintf(stderr, "%s\n", err.text);
-    if (me() == 0)
+    if (this_rank() == 0)
         nib_ranks_abort(ranks, 7);
     raise(SIGSTOP);
     return 0;
@@ -213,7 +215,7 @@ static int run_out_of_memory(void)
 {
     const nib_ranks_options options = {.timeout_s = 20, .asked = 2};
     nib_tree tree;
-    if (nib_ranks_open(&ranks, &options, &err) != NIB_OK || count() > 2) {
+    if (nib_ranks_open(&ranks, &options, &err) != NIB_OK || rank_count() > 2) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
@@ -221,13 +223,13 @@ static int run_out_of_memory(void)
     float *block;
     const float *sum;
     double loss;
-    ok(nib_engine_open(&engine, &here, &err));
+    expect_ok(nib_engine_open(&engine, &here, &err));
     nib__tree_init(&tree, engine->pool, ranks,
                    nib__plan_op(NIB_OP_ADD, NIB_TYPE_F32, &engine->here, NULL), TOTAL, 2);
-    ok(nib__tree_block(&tree, &block, &err));
+    expect_ok(nib__tree_block(&tree, &block, &err));
     memset(block, 0, TOTAL * sizeof *block);
-    nib__tree_put(&tree, me(), block, 0);
-    if (me() == 0) /* the block for the other rank's sum is not to be had */
+    nib__tree_put(&tree, this_rank(), block, 0);
+    if (this_rank() == 0) /* the block for the other rank's sum cannot be allocated */
         tree.total = SIZE_MAX / 16;
     if (nib__tree_sum(&tree, &sum, &loss, "a test", &err) == NIB_NO_MEMORY &&
         nib_ranks_broken(ranks))
@@ -247,7 +249,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_share),
         cmocka_unit_test(test_slices),
         cmocka_unit_test(test_tree_has_the_bits_of_one_process),
-        cmocka_unit_test(test_agree), /* the last: a run that failed has ended */
+        cmocka_unit_test(test_errors_reach_all_ranks), /* last, as it ends the run */
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

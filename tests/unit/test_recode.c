@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a conversion says of a weight that it kept: lossless, exact after a change of layout, or
- * lossy. Each word has its cases, of weights that are read from files made here.
+ * How a conversion rates a weight that it kept: lossless, exact after a change of layout, or lossy.
+ * Cases for each, with weights read from files made here.
  */
 #include "checkpoint_build.h"
 #include "quantize.h"
 
-/* Module `name` as it is into a format, `out`. */
+/* Converts module `name` as it is stored to a format, in `out`, and checks the rating. */
 static void convert(const char *what, const nib_checkpoint *cp, const char *name,
                     const char *format, const char *out, const char *kept)
 {
@@ -40,7 +40,7 @@ static void convert(const char *what, const nib_checkpoint *cp, const char *name
     nib__pool_close(pool);
 }
 
-/* What the ledger says of module m of a checkpoint made of parts. */
+/* Checks the ledger's rating of module m of a checkpoint made of parts. */
 static void expect_kept(const char *what, const char *metadata, const char *config,
                         const part *parts, size_t count, const char *format, const char *kept)
 {
@@ -72,7 +72,8 @@ static void test_blocks(void **state)
     expect_kept("blocks of 2 x 32", NULL, config, parts, 2, "nibble", exact);
 }
 
-/* The scale that NVFP4's are divided by here and times there: exact where 1/t is. */
+/* The tensor scale of NVFP4, which one format divides by and another multiplies by: exact if 1/t
+ * is. */
 static void test_divisor(void **state)
 {
     (void)state;
@@ -163,8 +164,7 @@ static void test_types(void **state)
 
 /* ---- rows, biases ---- */
 
-/* Meta's rotary pairs are put into Hugging Face's order, which is another layout; other rows are
- * not. */
+/* Meta's rotary pairs are reordered as in Hugging Face's layout; other rows are not. */
 static void test_rows(void **state)
 {
     (void)state;
@@ -183,7 +183,7 @@ static void test_rows(void **state)
     }
 }
 
-/* A bias in codes stays what it is, whatever its weight's mapping and the type of its scales. */
+/* A quantized bias is unchanged, whatever its weight's mapping and scale type. */
 static void test_bias(void **state)
 {
     (void)state;
@@ -191,7 +191,7 @@ static void test_bias(void **state)
     static const uint16_t half_scale[1] = {0x3800};
     static const int8_t zeros[3] = {1, 2, 3}, codes[3] = {-128, 5, 127}, bias_zero[1] = {-7};
     static const struct {
-        const char *scheme; /* whose mapping is the other one */
+        const char *scheme; /* with the other mapping */
         bool symmetric;
         part scales;
     } rows[] = {{"8da4w-g32-asym", true, {"m._bias_scale", "F32", 1, {1}, bias_scale}},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Regular expressions from outside: what takes time or stack without a bound never reaches the
- * compiler, and what tokenizers and configs need does.
+ * Untrusted regular expressions: those that need unbounded time or stack never reach the compiler,
+ * and those that tokenizers and configs need do.
  */
 #include "failing.h"
 #include "regex_guard.h"
@@ -30,7 +30,7 @@ static nib_status compile(const char *text, nib_regex_dialect dialect, nib_err *
     return status;
 }
 
-static void refused(const char *text, const char *part)
+static void expect_refused(const char *text, const char *part)
 {
     for (int dialect = NIB_REGEX_PYTHON; dialect <= NIB_REGEX_ONIGURUMA; dialect++) {
         nib_err err = {NIB_OK, ""};
@@ -40,7 +40,7 @@ static void refused(const char *text, const char *part)
     }
 }
 
-static void taken(const char *text)
+static void expect_accepted(const char *text)
 {
     nib_err err;
     for (int dialect = NIB_REGEX_PYTHON; dialect <= NIB_REGEX_ONIGURUMA; dialect++)
@@ -48,8 +48,8 @@ static void taken(const char *text)
             fail_msg("%.80s: %s", text, err.text);
 }
 
-/* Every way to call a group, wherever it stands. */
-static void test_calls(void **state)
+/* Every syntax of a group call, in every position. */
+static void test_group_calls(void **state)
 {
     (void)state;
     static const char *const calls[] = {
@@ -60,16 +60,16 @@ static void test_calls(void **state)
         "(?#\\))(x)(?1)", "[(](x)(?1)",
     };
     for (size_t i = 0; i < COUNT(calls); i++)
-        refused(calls[i], "calls a group");
-    taken("\\(?1\\)");
-    taken("(?-i:a)(?i)b");
+        expect_refused(calls[i], "calls a group");
+    expect_accepted("\\(?1\\)");
+    expect_accepted("(?-i:a)(?i)b");
     nib_err err;
     assert_int_equal(compile("(?P<a>x)(?P=a)", NIB_REGEX_PYTHON, &err), NIB_OK);
     assert_int_equal(compile("(?<a>x)\\k<a>", NIB_REGEX_ONIGURUMA, &err), NIB_OK);
 }
 
-/* Groups of which each calls the next one twice: the cost doubles with each. */
-static void test_doubling(void **state)
+/* Groups that each call the next one twice: the cost doubles with each group. */
+static void test_doubling_group_calls(void **state)
 {
     (void)state;
     char text[1024];
@@ -78,23 +78,23 @@ static void test_doubling(void **state)
         used += (size_t)snprintf(text + used, sizeof text - used,
                                  "(?P<g%d>(?:(?P>g%d))?(?:(?P>g%d))?)", i, i + 1, i + 1);
     snprintf(text + used, sizeof text - used, "(?P<g12>a)");
-    refused(text, "calls a group");
+    expect_refused(text, "calls a group");
 }
 
 static void test_callouts(void **state)
 {
     (void)state;
-    refused("(*FAIL)", "callout");
-    refused("(*ERROR{-2})", "callout");
-    refused("a(*MAX[x]{3})*", "callout");
-    refused("(?{print})", "callout");
-    refused("(?{{x}}[y])", "callout");
-    taken("[(*]");
-    taken("(a)*");
-    taken("\\(*b");
+    expect_refused("(*FAIL)", "callout");
+    expect_refused("(*ERROR{-2})", "callout");
+    expect_refused("a(*MAX[x]{3})*", "callout");
+    expect_refused("(?{print})", "callout");
+    expect_refused("(?{{x}}[y])", "callout");
+    expect_accepted("[(*]");
+    expect_accepted("(a)*");
+    expect_accepted("\\(*b");
 }
 
-/* As many as are taken, and one more. */
+/* The largest accepted count, and one more. */
 static void test_sizes(void **state)
 {
     (void)state;
@@ -107,19 +107,19 @@ static void test_sizes(void **state)
             memcpy(text + used, pairs[p], size + 1);
             used += size;
         }
-        taken(text);
+        expect_accepted(text);
         memcpy(text + used, pairs[p], size + 1);
-        refused(text, "more than 128 brackets");
+        expect_refused(text, "more than 128 brackets");
     }
-    taken("a*+?+?+?+");
-    refused("a{2}{2}{2}{2}{2}{2}{2}{2}{2}", "quantifiers in a row");
-    refused("a?????????", "quantifiers in a row");
+    expect_accepted("a*+?+?+?+");
+    expect_refused("a{2}{2}{2}{2}{2}{2}{2}{2}{2}", "quantifiers in a row");
+    expect_refused("a?????????", "quantifiers in a row");
     memset(text, 'a', sizeof text);
     text[NIB_REGEX_BYTES] = '\0';
-    taken(text);
+    expect_accepted(text);
     text[NIB_REGEX_BYTES] = 'a';
     text[NIB_REGEX_BYTES + 1] = '\0';
-    refused(text, "16385 bytes");
+    expect_refused(text, "16385 bytes");
 }
 
 /* ---- stack ---- */
@@ -141,7 +141,7 @@ static void *compile_deepest(void *ctx)
     return NULL;
 }
 
-/* Programs embed the library in threads of 256 KB, of which a quarter may be in use. */
+/* Programs run the library in threads with 256 KB of stack, a quarter of it already used. */
 static void test_small_stack(void **state)
 {
     (void)state;
@@ -160,8 +160,8 @@ static void test_small_stack(void **state)
 
 /* ---- memory ---- */
 
-/* In a process of its own, which has half a megabyte left, in pieces: its status is that of the
- * compilation. */
+/* Runs in a child process with half a megabyte of fragmented memory left; it exits with the status
+ * of the compilation. */
 static int compile_with_little(void)
 {
     enum { PIECE = 1 << 16, LEFT = 8 };
@@ -201,7 +201,7 @@ static void test_little_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),       cmocka_unit_test(test_doubling),
+        cmocka_unit_test(test_group_calls), cmocka_unit_test(test_doubling_group_calls),
         cmocka_unit_test(test_callouts),    cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_small_stack), cmocka_unit_test(test_little_memory),
     };

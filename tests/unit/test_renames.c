@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of tensors in GGUF files: the same name means another norm in families that normalize
- * after attention and the MLP.
+ * Names of tensors in GGUF files. In families that normalize after attention and the MLP, the same
+ * name means another norm.
  */
 #include "renames.h"
 
@@ -37,7 +37,7 @@ static void test_both_ways(void **state)
     }
 }
 
-/* No rule: the name stays, and so does what out held. */
+/* Without a rule the name stays, and out is untouched. */
 static void test_no_rule(void **state)
 {
     static const struct {
@@ -72,8 +72,8 @@ static void test_archs(void **state)
                  nib__rename_pairs(NULL));
 }
 
-/* Every weight of a family with a name in GGUF has one there that comes back as the same, and its
- * norms are stored there as its row says. */
+/* For every family with a name in GGUF, each weight's name round-trips, and norms are stored as the
+ * family's row says. */
 static void test_families(void **state)
 {
     (void)state;
@@ -95,7 +95,7 @@ static void test_families(void **state)
                 if (!nib__rename_to_gguf(there, family->gguf, ours) ||
                     !nib__rename_from_gguf(again, family->gguf, there))
                     fail_msg("%s: %s has no name in GGUF", family->name, ours);
-                /* the up is only written under a name that whole files read for both */
+                /* up is written under a name that readers use for both */
                 if ((family->fused & NIB_FUSED_GATE_UP) == 0 || strstr(ours, ".up_proj.") == NULL)
                     assert_string_equal(again, ours);
             }

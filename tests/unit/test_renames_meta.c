@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Meta's names and order of rows: both directions of the table, whole files, gpt-fast's fused
- * weight, and the model that params.json describes.
+ * Meta's names and row order: both directions of the table, whole files, gpt-fast's fused weight,
+ * and the model in params.json.
  */
 #include "checkpoint.h"
 #include "config_meta.h"
@@ -71,7 +71,7 @@ static void test_names(void **state)
 
 enum { WIDTH = 8, VOCAB = 3 };
 
-/* tok_embeddings [3][8], wqkv [8 + 2 * 4][8] with a bias, wo [8][8] in F32; value = its place. */
+/* tok_embeddings [3][8], wqkv [8 + 2 * 4][8] with a bias, wo [8][8] in F32; value = its index. */
 static void write_fused(const char *directory, const char *prefix)
 {
     static const char *const names[] = {"tok_embeddings.weight", "layers.0.attention.wqkv.weight",
@@ -132,7 +132,7 @@ static void test_fused(void **state)
         assert_int_equal(w.n, count[m]);
         assert_int_equal((w.rows != NULL), (m < 2));
         for (int i = 0; i < w.n; i++) {
-            /* heads of 4: rows 0 1 2 3 of ours are 0 2 1 3 of theirs */
+            /* heads of 4: rows 0 1 2 3 are Meta's rows 0 2 1 3 */
             static const int order[] = {0, 2, 1, 3};
             const int at = first[m] + (m < 2 ? i / 4 * 4 + order[i % 4] : i);
             nib__weight_row(&w, i, row);
@@ -146,13 +146,14 @@ static void test_fused(void **state)
     drop_directory(dir);
 }
 
-/* Without the number of heads nothing is guessed; Hugging Face's order is kept where it is said. */
-static void test_orders(void **state)
+/* An unknown number of heads is refused, not guessed; rows declared in Hugging Face's order keep
+ * it. */
+static void test_row_order(void **state)
 {
     (void)state;
     static const struct {
         const char *file, *text;
-        int rows; /* -1: refused, 0: as they are, 1: in pairs */
+        int rows; /* -1: refused, 0: unchanged, 1: from pairs */
         const char *why;
     } cases[] = {
         {NULL, NULL, -1, "depends on the head width"},
@@ -192,7 +193,7 @@ static void test_orders(void **state)
     }
 }
 
-/* What a file beside the weights says is held against its own name, once. */
+/* An error in a file beside the weights names that file, once. */
 static void test_bad_sizes(void **state)
 {
     (void)state;
@@ -224,7 +225,8 @@ static void test_bad_sizes(void **state)
 
 /* ---- params.json ---- */
 
-static nib_status parse_said(nib_config *c, const char *params, nib_ledger *ledger, nib_err *err)
+static nib_status parse_with_ledger(nib_config *c, const char *params, nib_ledger *ledger,
+                                    nib_err *err)
 {
     char dir[256];
     make_directory(dir);
@@ -239,7 +241,7 @@ static nib_status parse_said(nib_config *c, const char *params, nib_ledger *ledg
 
 static nib_status parse(nib_config *c, const char *params, nib_err *err)
 {
-    return parse_said(c, params, NULL, err);
+    return parse_with_ledger(c, params, NULL, err);
 }
 
 static void test_params(void **state)
@@ -247,7 +249,7 @@ static void test_params(void **state)
     (void)state;
     nib_config c;
     nib_err err;
-    /* Llama 3.2 1B's, as Meta gives it */
+    /* Llama 3.2 1B's, as Meta publishes it */
     assert_int_equal(parse(&c,
                            "{\"dim\": 2048, \"ffn_dim_multiplier\": 1.5, \"multiple_of\": 256, "
                            "\"n_heads\": 32, \"n_kv_heads\": 8, \"n_layers\": 16, \"norm_eps\": "
@@ -264,7 +266,7 @@ static void test_params(void **state)
     assert_int_equal(c.bos, 128000);
     assert_int_equal(c.eos_count, 3);
     assert_true(c.tied);
-    /* Llama 2 7B's: the vocabulary is the embedding's */
+    /* Llama 2 7B's: the embedding gives the vocabulary */
     assert_int_equal(parse(&c,
                            "{\"dim\": 4096, \"multiple_of\": 256, \"n_heads\": 32, \"n_layers\": "
                            "32, \"norm_eps\": 1e-05, \"vocab_size\": -1}",
@@ -302,8 +304,8 @@ static void test_params(void **state)
     }
 }
 
-/* Numbers of rotation that have no effect, values of keys that no part reads, ids of its own. */
-static void test_params_said(void **state)
+/* Rope values without effect, unread keys, token ids. */
+static void test_params_without_effect(void **state)
 {
     (void)state;
     const nib_allocator a = nib__allocator_default();
@@ -318,13 +320,13 @@ static void test_params_said(void **state)
                 {"rope", "low_freq_factor", "2"}};
     nib__ledger_init(&ledger, &a);
     assert_int_equal(
-        parse_said(&c,
-                   "{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"hidden_dim\": 12, "
-                   "\"vocab_size\": -1, \"max_seq_len\": 64, \"ffn_type\": \"x\", "
-                   "\"rope_theta\": 10000, \"rope_freq_base\": 5e5, "
-                   "\"rope_scaling_factor\": 4, \"low_freq_factor\": 2, \"bos_idx\": 3, "
-                   "\"eos_idx\": [4, 5], \"quantization_args\": {\"scheme\": \"x\"}}",
-                   &ledger, &err),
+        parse_with_ledger(&c,
+                          "{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"hidden_dim\": 12, "
+                          "\"vocab_size\": -1, \"max_seq_len\": 64, \"ffn_type\": \"x\", "
+                          "\"rope_theta\": 10000, \"rope_freq_base\": 5e5, "
+                          "\"rope_scaling_factor\": 4, \"low_freq_factor\": 2, \"bos_idx\": 3, "
+                          "\"eos_idx\": [4, 5], \"quantization_args\": {\"scheme\": \"x\"}}",
+                          &ledger, &err),
         NIB_OK);
     assert_int_equal(ledger.setting_count, COUNT(want));
     for (size_t i = 0; i < COUNT(want); i++) {
@@ -336,7 +338,7 @@ static void test_params_said(void **state)
     assert_int_equal(c.bos, 3);
     assert_int_equal(c.eos_count, 2);
     assert_int_equal(c.eos[1], 5);
-    assert_true(c.quantized); /* so codes must be stored */
+    assert_true(c.quantized); /* so the stored weights must be quantized */
     nib__ledger_free(&ledger);
 }
 
@@ -370,9 +372,12 @@ static void test_stories(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),       cmocka_unit_test(test_fused),
-        cmocka_unit_test(test_orders),      cmocka_unit_test(test_params),
-        cmocka_unit_test(test_params_said), cmocka_unit_test(test_stories),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_row_order),
+        cmocka_unit_test(test_params),
+        cmocka_unit_test(test_params_without_effect),
+        cmocka_unit_test(test_stories),
         cmocka_unit_test(test_bad_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Biases through a rewrite: into codes and back, beside weights whose every other tensor keeps its
- * bytes; formats that hold no codes; what is refused by name.
+ * Biases in a rewrite: quantized and back, while all other tensors keep their bytes; formats
+ * without quantized biases; named errors.
  */
 #include "rewriting_build.h"
 
 #include "failing.h"
 
-/* n of 35: a short last group; one bias of f64, one of a layer that is kept. */
+/* n of 35 has a short last group; one bias is f64, one belongs to a layer that is kept. */
 static const source_tensor biased[] = {
     {"a.bias", NIB_TYPE_BF16, {35}, 1},     {"a.weight", NIB_TYPE_BF16, {35, 64}, 2},
     {"b.weight", NIB_TYPE_F32, {3, 64}, 2}, {"b.bias", NIB_TYPE_F64, {3}, 1},
@@ -26,14 +26,14 @@ static void list_biased(nib_quantize_layer layers[BIASED], const char *scheme)
         layers[l].act_scale = 0.0625f;
 }
 
-/* The same weights as they are, for a conversion. */
+/* The same weights, kept as stored, for a conversion. */
 static void list_stored(nib_quantize_layer layers[BIASED], const char *scheme)
 {
     list_biased(layers, scheme);
     layers[0].recode = layers[1].recode = true;
 }
 
-/* The form of every bias, and how far its values are from the source's. */
+/* Checks the form of every bias and that its values are within `limit` of the source's. */
 static void expect_biases(const char *out, nib_bias form, double limit)
 {
     static const char *const modules[] = {"a", "b", "kept"};
@@ -54,8 +54,8 @@ static void expect_biases(const char *out, nib_bias form, double limit)
     nib__checkpoint_close(cp);
 }
 
-/* Every tensor of `before` that is no bias is in `after`, with the same bytes; their number there.
- */
+/* Every tensor of `before` except biases is in `after` with the same bytes; `parts`: the number of
+ * bias tensors in `after`. */
 static void expect_others_same(const char *before, const char *after, size_t parts)
 {
     nib_checkpoint *a = open_ok(before), *b = open_ok(after);
@@ -81,7 +81,7 @@ static void test_biases(void **state)
     static const struct {
         const char *scheme;
         nib_bias form;
-        size_t parts; /* of both biases */
+        size_t parts; /* tensors of both biases */
     } cases[] = {{"8da4w-g32", NIB_BIAS_INT8, 4},
                  {"8da4w-g32-asym", NIB_BIAS_INT8, 6},
                  {"fp8dq", NIB_BIAS_INT8, 4},
@@ -113,7 +113,7 @@ static void test_biases(void **state)
         free_done(&d);
         expect_biases(coded, cases[i].form, 0.004);
         expect_others_same(plain, coded, cases[i].parts);
-        /* as it is; and floats again, which are the values of the codes */
+        /* as stored; then back to floats, which are the values of the codes */
         list_stored(layers, cases[i].scheme);
         job = (nib_quantize_job){.layers = layers,
                                  .count = BIASED,
@@ -142,8 +142,8 @@ static void test_biases(void **state)
     drop(from);
 }
 
-/* int8 biases of weights that are floats stay where int8 is asked, and become int32 with the
- * weights. */
+/* int8 biases of float weights stay int8 on request, and become int32 when the weights are
+ * quantized. */
 static void test_biases_of_floats(void **state)
 {
     (void)state;
@@ -182,7 +182,7 @@ static void test_biases_of_floats(void **state)
     drop(out);
 }
 
-/* A format without quantized biases gets floats and a line, and where that is strict an error. */
+/* A format without quantized biases gets floats and a ledger line, or an error with --strict. */
 static void test_biases_refused(void **state)
 {
     (void)state;
@@ -198,7 +198,7 @@ static void test_biases_refused(void **state)
                             .bias = NIB_BIAS_INT8};
     run_job(&d, from, job);
     expect(&d, NIB_OK, NULL);
-    assert_int_equal(d.ledger.tensor_count, 3); /* two biases, and that one is of f64 */
+    assert_int_equal(d.ledger.tensor_count, 3); /* two biases, and one of them is f64 */
     assert_true(d.report.biases_changed == 0);
     free_done(&d);
     expect_biases(out, NIB_BIAS_FLOAT, 1e-6);
@@ -211,7 +211,7 @@ static void test_biases_refused(void **state)
     run_job(&d, from, job);
     expect(&d, NIB_NOT_AS_ASKED, "a: 8da4w-g32 takes no int32 bias: its activations");
     free_done(&d);
-    /* too large for the steps of its row */
+    /* too large for its row's step */
     list_biased(layers, "int8dq-static");
     layers[0].act_scale = 1e-9f;
     job.format = "nibble";
@@ -222,7 +222,7 @@ static void test_biases_refused(void **state)
     drop(from);
 }
 
-/* One bias under two names is not coded for one of them. */
+/* A bias under two names is not quantized for only one of them. */
 static void test_shared_bias(void **state)
 {
     (void)state;
@@ -249,7 +249,8 @@ static void test_shared_bias(void **state)
     drop(from);
 }
 
-/* The nth allocation failing, n = 0, 1, ...: an error each, nothing left, until all is done. */
+/* The nth allocation fails, n = 0, 1, ...: each is an error without output, until the rewrite
+ * succeeds. */
 static void test_no_memory(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The safetensors format, rule by rule: what is legal is read as it stands, what is not is refused
- * with a sentence that names the place.
+ * The safetensors format, rule by rule: legal files are read, others are refused with an error that
+ * names the place.
  */
 #include "failing.h"
 #include "pool.h"
@@ -54,13 +54,13 @@ static void expect_error(parsed *p, nib_status status, const char *fragment)
     drop(p);
 }
 
-/* ---- what is legal ---- */
+/* ---- legal files ---- */
 
 static void test_two_tensors(void **state)
 {
     (void)state;
     parsed p;
-    /* The header's order is not the data's; spaces may pad it. */
+    /* The header may list tensors in another order than the data, and be padded with spaces. */
     parse(&p,
           "{\"b\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[12,17]},"
           "\"__metadata__\":{\"format\":\"pt\",\"k\\u00e9y\":\"v\\\"\"},"
@@ -140,7 +140,7 @@ static void test_every_type(void **state)
     }
 }
 
-/* ---- what is not ---- */
+/* ---- illegal files ---- */
 
 static void test_prefix(void **state)
 {
@@ -176,7 +176,7 @@ static void test_prefix(void **state)
 #define U8(name, offsets)                                                                          \
     "\"" name "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[" offsets "]}"
 
-static void test_headers(void **state)
+static void test_rejects_bad_headers(void **state)
 {
     (void)state;
     static const struct {
@@ -297,7 +297,7 @@ static void test_names_are_escaped(void **state)
     expect_error(&p, NIB_BAD_INPUT, "\"a\\x1b[31m\\x0a\"");
 }
 
-/* A name of 1 MiB is legal, and cut in messages. */
+/* A name of 1 MiB is legal, and shortened in messages. */
 static void test_long_name(void **state)
 {
     (void)state;
@@ -338,7 +338,7 @@ static void test_depth(void **state)
     free(header);
 }
 
-/* Cut at every byte: never read as a whole file, never a crash. */
+/* A file cut at any byte is never read as a whole file and never crashes. */
 static void test_truncation(void **state)
 {
     (void)state;
@@ -358,7 +358,7 @@ static void test_truncation(void **state)
     free(file);
 }
 
-/* One byte changed at every place of the header: an error or a whole, checked view. */
+/* Changing any one byte of the header gives an error or a valid container. */
 static void test_mutation(void **state)
 {
     (void)state;
@@ -384,7 +384,7 @@ static void test_mutation(void **state)
         }
 }
 
-/* ---- size ---- */
+/* ---- large headers ---- */
 
 typedef struct meter {
     size_t held, most;
@@ -407,8 +407,8 @@ static void *metered_resize(void *ctx, void *old, size_t size)
     return block + 2;
 }
 
-/* Very many entries: linear time, and memory within twice the file and 64 MiB. */
-static void test_many(void **state)
+/* Very many entries take linear time, and memory of at most twice the file plus 64 MiB. */
+static void test_many_entries(void **state)
 {
     (void)state;
     const size_t counts[] = {200000, (1 << 20) + 1};
@@ -448,7 +448,7 @@ static void test_many(void **state)
     }
 }
 
-/* A small file that claims to hold a hundred thousand times its bytes. */
+/* A small file that claims a hundred thousand times its size. */
 static void test_aliases(void **state)
 {
     (void)state;
@@ -499,14 +499,14 @@ int main(void)
         cmocka_unit_test(test_legal),
         cmocka_unit_test(test_every_type),
         cmocka_unit_test(test_prefix),
-        cmocka_unit_test(test_headers),
+        cmocka_unit_test(test_rejects_bad_headers),
         cmocka_unit_test(test_nul_padding),
         cmocka_unit_test(test_names_are_escaped),
         cmocka_unit_test(test_long_name),
         cmocka_unit_test(test_depth),
         cmocka_unit_test(test_truncation),
         cmocka_unit_test(test_mutation),
-        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_many_entries),
         cmocka_unit_test(test_aliases),
         cmocka_unit_test(test_no_memory),
     };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The same checkpoint and recipe give the same bits: logits over threads, batch, chunking of the
- * prompt and instruction set, against one thread of plain C that sees one sequence at a time.
+ * The same checkpoint and recipe give the same bits: logits for any number of threads, batch,
+ * prompt chunks and instruction set equal those of one thread of plain C with one sequence at a
+ * time.
  */
 #include "session.h"
 
@@ -11,7 +12,7 @@
 #include <cmocka.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) /* ten times as slow: fewer */
-static const char *const all_isas[] = {"avx2", NULL /* the best here */};
+static const char *const all_isas[] = {"avx2", NULL /* the best of this machine */};
 static const int all_threads[] = {1, 3}, all_batches[] = {1, 7};
 enum { LENGTH = 4, SHIPPED_LENGTH = 2, LONG_LENGTH = 262, DTYPES = 2 };
 #else
@@ -22,7 +23,7 @@ enum { LENGTH = 6, SHIPPED_LENGTH = 20, LONG_LENGTH = 290, DTYPES = 4 };
 
 enum { BASES = 3, LARGEST_BATCH = 32 };
 
-/* Sequence j of a batch has the tokens of base j % BASES. */
+/* Sequence j of a batch has the tokens of base sequence j % BASES. */
 typedef struct workload {
     const char *path;
     int64_t length, vocab;
@@ -30,8 +31,8 @@ typedef struct workload {
     float *want;     /* [BASES][length][vocab] */
 } workload;
 
-/* Runs `batch` sequences, `chunk` tokens of each per step; the logits of every position must be
- * those of its base. Base sequences start one step apart, so that a batch mixes positions. */
+/* Runs `batch` sequences, `chunk` tokens of each per step; the logits of every position must equal
+ * those of its base sequence. Sequences start one step apart, so that a batch mixes positions. */
 static bool runs_equal(nib_session *s, const workload *w, int batch, int64_t chunk, int64_t *where)
 {
     nib_slot *slots = calloc((size_t)(batch * chunk), sizeof *slots);
@@ -63,7 +64,7 @@ static bool runs_equal(nib_session *s, const workload *w, int batch, int64_t chu
     return same;
 }
 
-/* The logits everything else is held against. */
+/* The reference logits. */
 static void fill_workload(workload *w, const open_how *how)
 {
     open_how plain = *how;
@@ -100,7 +101,7 @@ static void free_workload(workload *w)
     free(w->want);
 }
 
-/* Names the rows of a plan that differ in kind, so that a failure says where to look. */
+/* Prints the distinct rows of a plan, so that a failure says where to look. */
 static void print_rows(const nib_plan *plan)
 {
     const char *last = "";
@@ -132,7 +133,7 @@ static void check_run(const opened *o, const workload *w, const open_how *how, i
     print_rows(o->plan);
 }
 
-/* threads x batch x ISA; the chunk turns with them, so that every two meet. */
+/* threads x batch x ISA; the chunk size rotates, so that every pair of settings occurs. */
 static void check_scheme(const char *path, const char *recipe, const char *dtype, const char *cache)
 {
     static const int64_t chunks[] = {1, 4, LENGTH, 3};
@@ -192,7 +193,7 @@ static void test_schemes(void **state)
     assert_int_equal(failures, 0);
 }
 
-/* Keys and values in another type than the activations. */
+/* KV caches of another type than the activations. */
 static void test_caches(void **state)
 {
     (void)state;
@@ -203,7 +204,7 @@ static void test_caches(void **state)
     assert_int_equal(failures, 0);
 }
 
-/* Every block type of GGUF, with the activations of its tools and with floats. */
+/* Every block type of GGUF, with ggml's activations and with floats. */
 static void test_gguf(void **state)
 {
     (void)state;
@@ -213,8 +214,8 @@ static void test_gguf(void **state)
     assert_int_equal(failures, 0);
 }
 
-/* Operations in one pass have the bits of their parts. */
-static void test_one_pass(void **state)
+/* Fused operations give the bits of the separate ones. */
+static void test_fused_operations(void **state)
 {
     static const char *const passes[] = {"rope_copy_f32*", "norm_quant_f32*"};
     static const struct {
@@ -248,7 +249,7 @@ static void test_one_pass(void **state)
     assert_int_equal(failures, 0);
 }
 
-/* Past one softmax block, and past one pass of NIB_CHUNK slots. */
+/* Longer than one softmax block, and than one pass of NIB_CHUNK slots. */
 static void test_long(void **state)
 {
     (void)state;
@@ -276,7 +277,7 @@ static void test_long(void **state)
     assert_int_equal(failures, 0);
 }
 
-/* The shipped model: sizes as real ones have them. */
+/* The shipped model, with realistic sizes. */
 static void test_shipped_model(void **state)
 {
     (void)state;
@@ -303,9 +304,9 @@ static void test_shipped_model(void **state)
     assert_int_equal(failures, 0);
 }
 
-/* Products that share an input run in one round of the workers, k, v and up with the one before
- * them, and give what they give by themselves. */
-static void test_joined(void **state)
+/* Products that share an input run in one round of the workers (k and v with q, up with gate) and
+ * give the same bits as separately. */
+static void test_joined_products(void **state)
 {
     static const char *const recipes[] = {NULL, "8da4w-g32", "int4wo-g32"};
     (void)state;
@@ -333,10 +334,13 @@ static void test_joined(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_schemes),       cmocka_unit_test(test_caches),
-        cmocka_unit_test(test_gguf),          cmocka_unit_test(test_long),
-        cmocka_unit_test(test_shipped_model), cmocka_unit_test(test_joined),
-        cmocka_unit_test(test_one_pass),
+        cmocka_unit_test(test_schemes),
+        cmocka_unit_test(test_caches),
+        cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_long),
+        cmocka_unit_test(test_shipped_model),
+        cmocka_unit_test(test_joined_products),
+        cmocka_unit_test(test_fused_operations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

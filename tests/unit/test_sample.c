@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Choosing tokens: the generator against its published vectors, frequencies against probabilities
- * worked out here in the plainest way, filters, ties, penalties, NaN, and a large vocabulary.
+ * Sampling: the random generator against its published vectors, frequencies against probabilities
+ * computed naively here, filters, ties, penalties, NaN, and a large vocabulary.
  */
 #include "sample.h"
 
@@ -66,14 +66,14 @@ static void test_random_is_uniform(void **state)
         const double off = bins[i] - (double)DRAWS / BINS;
         chi += off * off / ((double)DRAWS / BINS);
     }
-    assert_true(chi < 110); /* 63 degrees of freedom: 1 in 4,000 is above */
+    assert_true(chi < 110); /* 63 degrees of freedom: p = 1 in 4,000 */
 }
 
-/* ---- probabilities, worked out apart from the library ---- */
+/* ---- probabilities, computed independently of the library ---- */
 
 enum { SMALL = 8 };
 
-/* What the filters should leave of `logits`, as probabilities by id. */
+/* The expected probabilities by id after the filters. */
 static void expected(double out[SMALL], const float *logits, const nib_sampling *s)
 {
     int order[SMALL];
@@ -154,7 +154,7 @@ static void test_greedy_and_ties(void **state)
     how.temperature = 1;
     how.top_k = 1;
     assert_int_equal(pick(&s, logits, &how, 0), 1);
-    how.top_k = 2; /* of three equal ones the two with the smaller ids stay */
+    how.top_k = 2; /* of three equal logits the two with the smaller ids stay */
     for (int i = 0; i < 100; i++) {
         const int32_t id = pick(&s, logits, &how, i);
         assert_true(id == 1 || id == 3);
@@ -162,7 +162,7 @@ static void test_greedy_and_ties(void **state)
     nib__sampler_close(&s);
 }
 
-/* The token is a function of logits, options, seed, sequence and position alone. */
+/* The token depends only on logits, options, seed, sequence and position. */
 static void test_reproducible(void **state)
 {
     (void)state;
@@ -193,7 +193,7 @@ static void test_repetition_penalty(void **state)
     how.temperature = 0;
     how.repeat_penalty = 1.5;
     int32_t id;
-    /* 4 becomes 2.67, once, however often the token was there */
+    /* 4 becomes 2.67, once, however often the token occurred */
     assert_int_equal(nib__sample(&id, &s, logits, &how, (const int32_t[]){0, 0, 0}, 3, 0, 0, NULL),
                      NIB_OK);
     assert_int_equal(id, 1);
@@ -203,12 +203,12 @@ static void test_repetition_penalty(void **state)
     assert_int_equal(
         nib__sample(&id, &s, logits, &how, (const int32_t[]){0, 1, 7, -3, 99}, 5, 0, 0, NULL),
         NIB_OK);
-    assert_int_equal(id, 0); /* ids outside of the vocabulary are passed over */
+    assert_int_equal(id, 0); /* ids outside the vocabulary are ignored */
     how.repeat_penalty = 3;
     assert_int_equal(nib__sample(&id, &s, logits, &how, (const int32_t[]){0, 1}, 2, 0, 0, NULL),
                      NIB_OK);
     assert_int_equal(id, 2);
-    /* a negative logit becomes more so */
+    /* a negative logit becomes more negative */
     static const float low[SMALL] = {-1, -1.4f, -9, -9, -9, -9, -9, -9};
     how.repeat_penalty = 1.5;
     assert_int_equal(nib__sample(&id, &s, low, &how, (const int32_t[]){0}, 1, 0, 0, NULL), NIB_OK);
@@ -236,14 +236,14 @@ static void test_not_finite(void **state)
     nib__sampler_close(&s);
 }
 
-/* ---- a large vocabulary takes a short cut, which must not be seen ---- */
+/* ---- the fast path of a large vocabulary must not change results ---- */
 
 typedef struct candidate {
     float logit;
     int32_t id;
 } candidate;
 
-static int better(const void *a, const void *b)
+static int compare_candidates(const void *a, const void *b)
 {
     const candidate *x = a, *y = b;
     if (x->logit != y->logit)
@@ -251,9 +251,9 @@ static int better(const void *a, const void *b)
     return x->id - y->id;
 }
 
-/* By a full sort; temperature 1, top-p and min-p as given. */
-static int32_t naive(const candidate *sorted, int64_t vocab, const nib_sampling *s,
-                     int64_t position)
+/* Samples by a full sort, with temperature 1 and the given top-p and min-p. */
+static int32_t naive_sample(const candidate *sorted, int64_t vocab, const nib_sampling *s,
+                            int64_t position)
 {
     const int64_t count = s->top_k > 0 ? nib__min(s->top_k, vocab) : vocab;
     double sum = 0, so_far = 0, total = 0;
@@ -294,16 +294,16 @@ static void test_large_vocabulary(void **state)
                 logits[i] = -0.0f; /* ties with 0 */
             sorted[i] = (candidate){logits[i], i};
         }
-        qsort(sorted, VOCAB, sizeof *sorted, better);
+        qsort(sorted, VOCAB, sizeof *sorted, compare_candidates);
         for (size_t k = 0; k < COUNT(top_k); k++) {
             nib_sampling how = plain;
             how.top_k = top_k[k];
             how.top_p = k % 2 ? 0.9 : 1;
             for (int64_t position = 0; position < 6; position++) {
                 const int32_t got = pick(&s, logits, &how, position);
-                const int32_t want = naive(sorted, VOCAB, &how, position);
-                /* libm's exp and ours may differ in the last bit: neighbours in the order are equal
-                 * in all but that */
+                const int32_t want = naive_sample(sorted, VOCAB, &how, position);
+                /* libm's exp and ours may differ in the last bit, so a neighbour in the order is
+                 * accepted if nearly equal */
                 if (got != want && fabsf(logits[got] - logits[want]) > 1e-3f)
                     fail_msg("shape %d, top-k %d: token %d, not %d", shape, (int)top_k[k], got,
                              want);
@@ -315,7 +315,7 @@ static void test_large_vocabulary(void **state)
     free(logits);
 }
 
-static void test_checks(void **state)
+static void test_invalid_options(void **state)
 {
     (void)state;
     static const struct {
@@ -360,11 +360,11 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_philox),       cmocka_unit_test(test_random_is_uniform),
-        cmocka_unit_test(test_frequencies),  cmocka_unit_test(test_greedy_and_ties),
-        cmocka_unit_test(test_reproducible), cmocka_unit_test(test_repetition_penalty),
-        cmocka_unit_test(test_not_finite),   cmocka_unit_test(test_large_vocabulary),
-        cmocka_unit_test(test_checks),       cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_philox),          cmocka_unit_test(test_random_is_uniform),
+        cmocka_unit_test(test_frequencies),     cmocka_unit_test(test_greedy_and_ties),
+        cmocka_unit_test(test_reproducible),    cmocka_unit_test(test_repetition_penalty),
+        cmocka_unit_test(test_not_finite),      cmocka_unit_test(test_large_vocabulary),
+        cmocka_unit_test(test_invalid_options), cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Schemes: every name of the grammar parses to what the design says and is printed back in its
- * canonical form; what does not apply is refused by name. Plain weights in every store, and ONNX's
+ * Schemes: every name of the grammar parses to its meaning and prints in canonical form; options
+ * that do not apply are refused by name. Plain weights in every layout, and ONNX's
  * DequantizeLinear.
  */
 #include "file.h"
@@ -16,7 +16,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-static nib_scheme parsed(const char *name)
+static nib_scheme parse_scheme(const char *name)
 {
     nib_scheme s;
     nib_err err = {0};
@@ -74,12 +74,12 @@ static void test_canonical_names(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char name[64];
-        const nib_scheme s = parsed(cases[i][0]);
+        const nib_scheme s = parse_scheme(cases[i][0]);
         assert_string_equal(nib__scheme_name(name, &s), cases[i][1]);
-        const nib_scheme again = parsed(name);
+        const nib_scheme again = parse_scheme(name);
         assert_true(nib__scheme_equal(&s, &again));
         for (size_t j = 0; j < COUNT(cases); j++) {
-            const nib_scheme other = parsed(cases[j][0]);
+            const nib_scheme other = parse_scheme(cases[j][0]);
             assert_int_equal(nib__scheme_equal(&s, &other), strcmp(cases[i][1], cases[j][1]) == 0);
         }
     }
@@ -88,35 +88,37 @@ static void test_canonical_names(void **state)
 static void test_meanings(void **state)
 {
     (void)state;
-    const nib_scheme bare = parsed("8da4w");
+    const nib_scheme bare = parse_scheme("8da4w");
     assert_int_equal(bare.code, NIB_CODE_I4);
     assert_int_equal(bare.group, 32);
     assert_true(bare.symmetric && bare.zero == NIB_ZERO_NONE);
     assert_true(bare.act == NIB_ACT_I8_TOKEN && !bare.act_symmetric);
-    const nib_scheme int4 = parsed("int4wo");
+    const nib_scheme int4 = parse_scheme("int4wo");
     assert_true(!int4.symmetric && int4.zero == NIB_ZERO_FLOAT && int4.act == NIB_ACT_FLOAT);
-    assert_true(int4.zero == parsed("int4wo-asym").zero);
-    const nib_scheme intzero = parsed("int4wo-intzero");
+    assert_true(int4.zero == parse_scheme("int4wo-asym").zero);
+    const nib_scheme intzero = parse_scheme("int4wo-intzero");
     assert_true(!intzero.symmetric && intzero.zero == NIB_ZERO_INT && intzero.act == int4.act);
-    assert_int_equal(parsed("int4wo-sym").zero, NIB_ZERO_NONE);
-    assert_int_equal(parsed("int8wo-asym").zero, NIB_ZERO_INT);
-    assert_int_equal(parsed("8da4w-asym").zero, NIB_ZERO_INT);
-    const nib_scheme static8 = parsed("8da4w-static");
+    assert_int_equal(parse_scheme("int4wo-sym").zero, NIB_ZERO_NONE);
+    assert_int_equal(parse_scheme("int8wo-asym").zero, NIB_ZERO_INT);
+    assert_int_equal(parse_scheme("8da4w-asym").zero, NIB_ZERO_INT);
+    const nib_scheme static8 = parse_scheme("8da4w-static");
     assert_true(static8.act == NIB_ACT_I8_STATIC && !static8.act_symmetric);
-    assert_true(parsed("int8dq-static").act_symmetric);
-    assert_true(parsed("int8dq").act_symmetric && parsed("int8dq").group == NIB_GROUP_ROW);
-    assert_int_equal(parsed("4da4w").act, NIB_ACT_I4_TOKEN);
-    assert_int_equal(parsed("fp8dq-tensor").act, NIB_ACT_E4M3_TOKEN);
-    assert_int_equal(parsed("fp8dq-tensor").group, NIB_GROUP_TENSOR);
-    assert_true(parsed("mxfp8").group == 32 && !parsed("mxfp8").mx_floor &&
-                parsed("mxfp8-floor").mx_floor);
-    assert_true(parsed("nvfp4dq").act == NIB_ACT_NV4 && !parsed("nvfp4dq").block_only &&
-                parsed("nvfp4dq-block").block_only && parsed("nvfp4").act == NIB_ACT_FLOAT);
+    assert_true(parse_scheme("int8dq-static").act_symmetric);
+    assert_true(parse_scheme("int8dq").act_symmetric &&
+                parse_scheme("int8dq").group == NIB_GROUP_ROW);
+    assert_int_equal(parse_scheme("4da4w").act, NIB_ACT_I4_TOKEN);
+    assert_int_equal(parse_scheme("fp8dq-tensor").act, NIB_ACT_E4M3_TOKEN);
+    assert_int_equal(parse_scheme("fp8dq-tensor").group, NIB_GROUP_TENSOR);
+    assert_true(parse_scheme("mxfp8").group == 32 && !parse_scheme("mxfp8").mx_floor &&
+                parse_scheme("mxfp8-floor").mx_floor);
+    assert_true(parse_scheme("nvfp4dq").act == NIB_ACT_NV4 && !parse_scheme("nvfp4dq").block_only &&
+                parse_scheme("nvfp4dq-block").block_only &&
+                parse_scheme("nvfp4").act == NIB_ACT_FLOAT);
     assert_true(!nib__scheme_is_quantized(&(nib_scheme){.code = NIB_CODE_BF16}));
     assert_true(nib__scheme_is_quantized(&bare));
 }
 
-static void test_refusals(void **state)
+static void test_rejects_bad_names(void **state)
 {
     (void)state;
     static const struct {
@@ -173,10 +175,10 @@ static void test_refusals(void **state)
         nib_scheme s = {.group = 77};
         nib_err err = {0};
         const nib_status status = nib__scheme_parse(&s, cases[i].name, strlen(cases[i].name), &err);
-        assert_null(strchr(err.text, '\x1b')); /* nothing of it reaches a terminal as it is */
+        assert_null(strchr(err.text, '\x1b')); /* no escape reaches a terminal raw */
         if (status != cases[i].status || strstr(err.text, cases[i].says) == NULL)
             fail_msg("\"%s\" gave %d: %s", cases[i].name, (int)status, err.text);
-        assert_int_equal(s.group, 77); /* untouched */
+        assert_int_equal(s.group, 77); /* unchanged */
     }
     nib_scheme s;
     assert_int_equal(nib__scheme_parse(&s, "int4wo-g32+head", 10, NULL),
@@ -184,8 +186,8 @@ static void test_refusals(void **state)
     assert_int_equal(nib__scheme_parse(&s, "nope", 4, NULL), NIB_USAGE);
 }
 
-/* What no recipe makes has a name too, within its 64 bytes. */
-static void test_other_names(void **state)
+/* Schemes that no recipe makes have names too, of less than 64 bytes. */
+static void test_names_of_other_schemes(void **state)
 {
     (void)state;
     char name[64];
@@ -206,14 +208,21 @@ static void test_bases(void **state)
     (void)state;
     char takes[128];
     size_t count = 0;
-    for (; nib__scheme_base(count) != NULL; count++)
-        (void)parsed(nib__scheme_base(count));
+    for (; nib__scheme_base(count) != NULL; count++) {
+        const nib_scheme_base *base = nib__scheme_base(count);
+        const nib_scheme s = parse_scheme(base->name);
+        const char *wanted = strcmp(base->name, "fp8wo") == 0  ? "-row and -tensor"
+                             : strcmp(base->name, "bf16") == 0 ? ""
+                             : strcmp(base->name, "int8dq") == 0
+                                 ? "-gN, -row, -tensor, -sym, -actsym, -actasym, -static and -ao017"
+                                 : NULL;
+        assert_true(nib__scheme_equal(&s, &base->scheme));
+        assert_true(base->weights != NULL && base->activations != NULL && base->source != NULL);
+        nib__scheme_takes(takes, base->takes);
+        if (wanted != NULL)
+            assert_string_equal(takes, wanted);
+    }
     assert_int_equal(count, 15);
-    assert_string_equal(nib__scheme_takes(takes, "fp8wo"), "-row and -tensor");
-    assert_string_equal(nib__scheme_takes(takes, "int8dq"),
-                        "-gN, -row, -tensor, -sym, -actsym, -actasym, -static and -ao017");
-    assert_string_equal(nib__scheme_takes(takes, "bf16"), "");
-    assert_string_equal(nib__scheme_takes(takes, "none such"), "");
 }
 
 static void test_groups(void **state)
@@ -413,8 +422,8 @@ static void scheme_of(const onnx_case *c, nib_scheme *s, nib_type *scale_type)
     *scale_type = kinds[i].scale_type;
 }
 
-/* A weight's groups lie along its rows: with blocks along axis 0 it is the transpose. uint8 codes
- * and zero points both become int8, less 128. */
+/* A weight's groups run along its rows, so blocks along axis 0 need the transpose. uint8 codes and
+ * zero points both become int8 by subtracting 128. */
 static void expect_case(const onnx_case *c)
 {
     const bool transposed = strcmp(c->axis, "0") == 0;
@@ -462,7 +471,7 @@ static void expect_case(const onnx_case *c)
     }
 }
 
-/* As ONNX's reference evaluator has it, on numbers of our own. */
+/* Results of ONNX's reference evaluator on our own numbers. */
 static void test_dequantize_linear(void **state)
 {
     (void)state;
@@ -546,7 +555,7 @@ static void test_onnx_dequantize_int4(void **state)
         assert_true(row[j] == want[j]);
 }
 
-/* All numbers of the file, in order: 64 packed bytes, 4 scales, 128 values. */
+/* Reads all numbers of the file, in order: 64 packed bytes, 4 scales, 128 values. */
 static int read_numbers(double *out, int room, const char *path)
 {
     const nib_allocator a = nib__allocator_default();
@@ -568,7 +577,7 @@ static int read_numbers(double *out, int room, const char *path)
     return count;
 }
 
-/* compressed-tensors' MXFP4, as torchtitan keeps it: 2 rows of 64. */
+/* compressed-tensors' MXFP4, as torchtitan stores it: 2 rows of 64. */
 static void test_mxfp4_reference(void **state)
 {
     (void)state;
@@ -615,8 +624,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_canonical_names),
         cmocka_unit_test(test_meanings),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_other_names),
+        cmocka_unit_test(test_rejects_bad_names),
+        cmocka_unit_test(test_names_of_other_schemes),
         cmocka_unit_test(test_bases),
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_weight_nibbles),

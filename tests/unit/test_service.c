@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A service under threads: calls that come, are read and go while another thread runs them; who
- * comes first; memory that runs out at every place. What answers say is tests/serve's.
+ * The service under threads: calls are opened, read and closed while another thread runs them;
+ * scheduling; every failing allocation. tests/serve checks the contents of answers.
  */
 #include "service.h"
 
@@ -20,7 +20,7 @@
 static failing memory;
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Of several threads. */
+/* An allocator shared by threads. */
 static void *resize_locked(void *ctx, void *old, size_t size)
 {
     pthread_mutex_lock(&memory_lock);
@@ -40,7 +40,7 @@ static void *meter_locked(void *ctx, void *old, size_t size)
     return p;
 }
 
-/* Lets the thread that prepares requests go on, or holds it in the midst of one. */
+/* Blocks the thread that prepares requests in the middle of one, or releases it. */
 static struct {
     nib_service *service;
     pthread_mutex_t lock;
@@ -139,9 +139,9 @@ static nib_call *post(served *s, const char *body, uint64_t client)
     return post_to(s, NIB_ROUTE_COMPLETIONS, body, client);
 }
 
-static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 200 * 1000}, NULL); }
+static void sleep_briefly(void) { nanosleep(&(struct timespec){.tv_nsec = 200 * 1000}, NULL); }
 
-/* Every request that came has tokens. */
+/* Waits until every accepted request is prepared. */
 static void wait_prepared(nib_service *s)
 {
     bool idle = false;
@@ -150,11 +150,11 @@ static void wait_prepared(nib_service *s)
         idle = s->unprepared == NULL && s->preparing == NULL;
         pthread_mutex_unlock(&s->lock);
         if (!idle)
-            nap();
+            sleep_briefly();
     }
 }
 
-/* The whole answer, cut to the room. */
+/* Reads the whole answer, truncated to `size`. */
 static int read_answer(nib_call *call, char *out, size_t size)
 {
     size_t count = 0;
@@ -164,13 +164,13 @@ static int read_answer(nib_call *call, char *out, size_t size)
         const size_t got = nib_call_read(call, out + count, size - 1 - count);
         count += got;
         if (got == 0)
-            nap();
+            sleep_briefly();
     } while (!state.over || nib_call_look(call).left > 0);
     out[count] = 0;
     return state.http;
 }
 
-/* What follows the id and the time, which are each answer's own. */
+/* The answer after its id and time, which differ each time. */
 static const char *body_of(const char *answer)
 {
     const char *at = strstr(answer, "\"choices\"");
@@ -185,7 +185,7 @@ typedef struct caller {
     pthread_t thread;
 } caller;
 
-static void *call_and_go(void *ctx)
+static void *call_and_disconnect(void *ctx)
 {
     caller *c = ctx;
     char *answer = malloc(1 << 16);
@@ -195,12 +195,12 @@ static void *call_and_go(void *ctx)
         const uint32_t how = c->random >> 20 & 3;
         if (call == NULL) {
             c->wrong++;
-        } else if (how != 0) { /* one in four goes early */
+        } else if (how != 0) { /* one in four disconnects early */
             const int http = read_answer(call, answer, 1 << 16);
             if (http != 200 || strncmp(body_of(answer), c->want, strlen(c->want)) != 0)
                 c->wrong++;
         } else if (c->random >> 18 & 1) {
-            nap();
+            sleep_briefly();
         }
         nib_call_close(call);
     }
@@ -215,7 +215,7 @@ static nib_status drop(void *ctx, const char *bytes, size_t size)
     return NIB_OK;
 }
 
-static void test_threads_get_the_same(void **state)
+static void test_threads_get_the_same_answers(void **state)
 {
     enum { CALLERS = 4 };
     served s;
@@ -229,17 +229,19 @@ static void test_threads_get_the_same(void **state)
     nib_call *call = post(&s, once, 0);
     assert_int_equal(read_answer(call, want, sizeof want), 200);
     nib_call_close(call);
-    char *usage = strstr(want, "\"prompt_tokens_details\""); /* what was in the cache varies */
+    char *usage =
+        strstr(want, "\"prompt_tokens_details\""); /* the number of cached tokens varies */
     assert_non_null(usage);
     *usage = 0;
     for (int i = 0; i < CALLERS; i++) {
         callers[i] = (caller){.served = &s, .want = body_of(want), .random = (uint32_t)i};
-        assert_int_equal(pthread_create(&callers[i].thread, NULL, call_and_go, &callers[i]), 0);
+        assert_int_equal(pthread_create(&callers[i].thread, NULL, call_and_disconnect, &callers[i]),
+                         0);
     }
-    for (int i = 0; i < 50; i++) { /* reports meanwhile */
+    for (int i = 0; i < 50; i++) { /* reports while it runs */
         for (int r = NIB_REPORT_MODELS; r <= NIB_REPORT_PLAN; r++)
             assert_int_equal(nib_service_write(s.service, (nib_report)r, &sink, NULL), NIB_OK);
-        nap();
+        sleep_briefly();
     }
     for (int i = 0; i < CALLERS; i++) {
         assert_int_equal(pthread_join(callers[i].thread, NULL), 0);
@@ -258,7 +260,7 @@ typedef struct asking {
     uint64_t client;
 } asking;
 
-/* When each of four began that came in this order, in seconds after it came. */
+/* Posts four requests in this order; queued_s: seconds that each waited. */
 static void serve_four(const asking four[4], int sequences, double queued_s[4])
 {
     served s;
@@ -282,9 +284,9 @@ static void serve_four(const asking four[4], int sequences, double queued_s[4])
     close_served(&s);
 }
 
-/* Of clients that wait, the one with fewest running, and of its users the one with fewest; of equal
- * ones who came first. A client gains nothing by many users. */
-static void test_fair(void **state)
+/* The next request comes from the client with the fewest running requests, and among its users from
+ * the one with the fewest; ties go to the earliest. A client gains nothing from many users. */
+static void test_fair_scheduling(void **state)
 {
     static const asking clients[] = {{once, 7}, {once, 7}, {once, 7}, {once, 8}},
                         users[] = {{of_user_a, 7}, {of_user_a, 7}, {of_user_a, 7}, {of_user_b, 7}},
@@ -305,9 +307,9 @@ enum { ASKED = 8 };
 static int told[ASKED], told_count;
 static int numbers[ASKED] = {0, 1, 2, 3, 4, 5, 6, 7};
 
-static void note_told(void *ctx) { told[told_count++] = *(int *)ctx; }
+static void record_ready(void *ctx) { told[told_count++] = *(int *)ctx; }
 
-/* The first of them is held in its preparation while the others come. */
+/* Posts requests while the first is held in its preparation. */
 static void post_held(served *s, const asking *asked, int count, nib_call **calls)
 {
     bool in = false;
@@ -319,20 +321,20 @@ static void post_held(served *s, const asking *asked, int count, nib_call **call
                                           .size = strlen(asked[i].body),
                                           .client = asked[i].client,
                                           .now = 1700000000,
-                                          .ready = note_told,
+                                          .ready = record_ready,
                                           .ctx = &numbers[i]};
         assert_int_equal(nib_call_open(&calls[i], s->service, &options, NULL), NIB_OK);
         while (!in) {
             pthread_mutex_lock(&s->service->lock);
             in = s->service->preparing == calls[0];
             pthread_mutex_unlock(&s->service->lock);
-            nap();
+            sleep_briefly();
         }
     }
 }
 
-/* Clients take turns in the preparation, too, whether what they ask can be or not. */
-static void test_turns(void **state)
+/* Clients take turns in preparation too, for valid and for refused requests. */
+static void test_clients_take_turns_in_preparation(void **state)
 {
     static const char good[] = "{\"prompt\": \"Once\", \"max_tokens\": 1, \"stream\": true}",
                       bad[] = "{\"prompt\": \"Once\", \"max_tokens\": -1}";
@@ -357,9 +359,9 @@ static void test_turns(void **state)
     close_served(&s);
 }
 
-/* What waits for its preparation ends with its time, and with the service, whatever is prepared
- * meanwhile; and what is prepared, at the end of a part. */
-static void test_held_in_preparation(void **state)
+/* A request that waits for preparation ends at its time limit or when the service stops, even while
+ * another is being prepared; the one being prepared ends after its current part. */
+static void test_waiting_for_preparation_ends(void **state)
 {
     static const asking asked[] = {{once, 7}, {once, 7}, {once, 8}};
     static const char *const codes[] = {"\"timeout\"", "\"stopping\""};
@@ -372,7 +374,7 @@ static void test_held_in_preparation(void **state)
         nib_call *calls[3];
         open_served(&s, &options, &a, 1);
         start(&s);
-        nap(); /* it waits for nothing yet */
+        sleep_briefly(); /* the run loop is idle */
         post_held(&s, asked, 3, calls);
         if (i == 1) {
             nib_service_stop(s.service);
@@ -394,11 +396,12 @@ static void test_held_in_preparation(void **state)
     }
 }
 
-/* A client that fills the queue finds no room, and one that has nobody in it does, once. */
+/* A client that has filled the queue is refused; a client without a queued request gets one place.
+ */
 static void test_queue_keeps_room(void **state)
 {
     static const uint64_t clients[] = {7, 7, 7, 7, 7, 8, 8, 9};
-    static const int wanted[] = {0, 0, 0, 0, 429, 0, 429, 429}; /* 4 places, and 1 more */
+    static const int wanted[] = {0, 0, 0, 0, 429, 0, 429, 429}; /* 4 places, and 1 extra */
     const nib_service_options options = {.name = "x", .queue = 4};
     served s;
     nib_call *calls[COUNT(clients)];
@@ -411,14 +414,14 @@ static void test_queue_keeps_room(void **state)
     }
     for (size_t i = 0; i < COUNT(clients); i++)
         nib_call_close(calls[i]);
-    assert_int_equal(s.service->waiting, 0); /* whatever is being prepared */
+    assert_int_equal(s.service->waiting, 0); /* even while one is being prepared */
     wait_prepared(s.service);
     assert_int_equal(s.service->waiting, 0);
     close_served(&s);
 }
 
-/* A stream that nobody reads ends, and what waits for its reader stays small. */
-static void test_unread_stream(void **state)
+/* A stream that nobody reads is ended, and its buffer stays small. */
+static void test_unread_stream_is_ended(void **state)
 {
     served s;
     static char body[8192], answer[8 << 20];
@@ -434,7 +437,7 @@ static void test_unread_stream(void **state)
     start(&s);
     nib_call *call = post(&s, body, 0);
     while (!nib_call_look(call).over)
-        nap();
+        sleep_briefly();
     assert_in_range(nib_call_look(call).left, 4 << 20, 5 << 20);
     assert_int_equal(read_answer(call, answer, sizeof answer), 200);
     assert_non_null(strstr(answer, "event: error"));
@@ -448,8 +451,8 @@ static void test_unread_stream(void **state)
     close_served(&s);
 }
 
-/* Of an answer that is an error already, no more is made. */
-static void test_error_ends_all(void **state)
+/* After an error no more tokens of the answer are generated. */
+static void test_an_error_ends_all_choices(void **state)
 {
     static const char body[] = "{\"prompt\": \"Once\", \"max_tokens\": 480, \"ignore_eos\": true, "
                                "\"n\": 4}";
@@ -464,10 +467,10 @@ static void test_error_ends_all(void **state)
     while (!begun) {
         pthread_mutex_lock(&s.service->lock);
         begun = call->begun > 0;
-        if (begun) /* as of a choice that ended so */
+        if (begun) /* as if one choice had failed */
             nib__call_refuse(call, 500, "", NULL, "it failed");
         pthread_mutex_unlock(&s.service->lock);
-        nap();
+        sleep_briefly();
     }
     assert_int_equal(read_answer(call, answer, sizeof answer), 500);
     assert_non_null(strstr(answer, "it failed"));
@@ -479,7 +482,7 @@ static void test_error_ends_all(void **state)
     close_served(&s);
 }
 
-/* A template that recurses until its limit, where the system gives threads little room. */
+/* A template that recurses to its limit, on threads with small stacks. */
 static void test_deep_template(void **state)
 {
 #ifdef __GLIBC__
@@ -520,8 +523,8 @@ static void test_deep_template(void **state)
 #endif
 }
 
-/* A full queue, a limit of time, an end with requests inside, a service that never ran. */
-static void test_refuses(void **state)
+/* A full queue, a time limit, stopping with requests queued, a service that never ran. */
+static void test_refuses_when_full_late_or_stopped(void **state)
 {
     served s;
     const nib_service_options options = {.name = "x", .queue = 2, .limit_s = 0.02};
@@ -533,7 +536,7 @@ static void test_refuses(void **state)
     assert_int_equal(full.http, 429);
     assert_true(full.over && full.retry_s > 0);
     nib_call_close(three);
-    nib_call_close(two); /* while nobody runs it */
+    nib_call_close(two); /* before the service runs */
     assert_int_equal(s.service->waiting, 1);
     nanosleep(&(struct timespec){.tv_nsec = 30 * 1000 * 1000}, NULL);
     start(&s);
@@ -547,8 +550,8 @@ static void test_refuses(void **state)
     close_served(&s);
 }
 
-/* Memory runs out at the nth request for it: an answer says so, or there is none; nothing is lost,
- * and the next request is served. */
+/* The nth allocation fails: the answer is 503 or the call does not open; nothing leaks, and the
+ * next request is served. */
 static void run_out(const nib_service_options *options, nib_route route, const char *body)
 {
     served s;
@@ -556,7 +559,7 @@ static void run_out(const nib_service_options *options, nib_route route, const c
     const nib_allocator a = {resize_locked, &memory};
     memory = (failing){.left = -1};
     open_served(&s, options, &a, 2);
-    start(&s); /* the session keeps what its first steps take */
+    start(&s); /* the session keeps what its first steps allocate */
     nib_call *first = post_to(&s, route, body, 0);
     if (read_answer(first, answer, sizeof answer) != 200)
         fail_msg("%s", answer);
@@ -610,7 +613,7 @@ static void test_no_memory_for_calls(void **state)
             "\"tool_choice\": \"required\", \"parallel_tool_calls\": false, \"stream\": true}");
 }
 
-static size_t held(void)
+static size_t bytes_in_use(void)
 {
     pthread_mutex_lock(&memory_lock);
     const size_t now = metered.now;
@@ -618,9 +621,9 @@ static size_t held(void)
     return now;
 }
 
-/* A choice that waits has no masks yet and no text, and one that is over has masks no more; no
- * request keeps its body, or what was read from it. */
-static void test_waiting_holds_little(void **state)
+/* A waiting choice has no masks and no text yet, and a finished one has released its masks. No
+ * request keeps its body or values parsed from it. */
+static void test_waiting_requests_use_little_memory(void **state)
 {
     enum { CHAT, SCHEMA, BLANKS, USER, LONG, ECHO, COUNT_OF };
     enum { TEXT_SIZE = 1900, BLANKS_SIZE = 4 << 20 };
@@ -645,16 +648,16 @@ static void test_waiting_holds_little(void **state)
                  i == ECHO ? "true" : "false");
     open_served(&s, &options, &a, 2);
     for (int i = 0; i < COUNT_OF; i++) {
-        const size_t before = held();
+        const size_t before = bytes_in_use();
         nib_call *call =
             post_to(&s, i < LONG ? NIB_ROUTE_CHAT : NIB_ROUTE_COMPLETIONS, bodies[i], 0);
         wait_prepared(s.service);
-        waiting[i] = held() - before;
+        waiting[i] = bytes_in_use() - before;
         start(&s);
         assert_int_equal(read_answer(call, answer, sizeof answer), 200);
         stop(&s);
         s.service->stopping = 0;
-        over[i] = held();
+        over[i] = bytes_in_use();
         nib_call_close(call);
     }
     assert_true(waiting[SCHEMA] < waiting[CHAT] + 32 * 1024);
@@ -665,8 +668,8 @@ static void test_waiting_holds_little(void **state)
     close_served(&s);
 }
 
-/* Of a call that goes before it is over: what there is, until now. */
-static void test_stats_of_one_that_goes(void **state)
+/* Statistics of a call closed before its end cover the time so far. */
+static void test_stats_of_a_closed_call(void **state)
 {
     served s;
     nib_call_stats stats;
@@ -681,8 +684,8 @@ static void test_stats_of_one_that_goes(void **state)
     close_served(&s);
 }
 
-/* Memory runs out behind a reader that took a part: what is left is never more than there is. */
-static void test_no_memory_behind_a_reader(void **state)
+/* Memory runs out after a reader took a part: `left` never exceeds what can be read. */
+static void test_no_memory_after_a_partial_read(void **state)
 {
     served s;
     static char answer[1 << 16];
@@ -695,14 +698,14 @@ static void test_no_memory_behind_a_reader(void **state)
     (void)state;
     memory = (failing){.left = -1};
     open_served(&s, &options, &a, 1);
-    for (int n = -1; n < 12; n++) { /* the first one with all that it wants */
-        nib_call *call = post_to(&s, NIB_ROUTE_CHAT, body, 0); /* its role is there at once */
+    for (int n = -1; n < 12; n++) {                            /* the first without a limit */
+        nib_call *call = post_to(&s, NIB_ROUTE_CHAT, body, 0); /* its role is readable at once */
         wait_prepared(s.service);
         assert_int_equal(nib_call_read(call, answer, 5), 5);
         memory.left = n;
         start(&s);
         while (!nib_call_look(call).over)
-            nap();
+            sleep_briefly();
         memory.left = -1;
         const size_t left = nib_call_look(call).left;
         assert_true(left < sizeof answer);
@@ -720,20 +723,20 @@ static void test_no_memory_behind_a_reader(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads_get_the_same),
-        cmocka_unit_test(test_fair),
-        cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_held_in_preparation),
+        cmocka_unit_test(test_threads_get_the_same_answers),
+        cmocka_unit_test(test_fair_scheduling),
+        cmocka_unit_test(test_clients_take_turns_in_preparation),
+        cmocka_unit_test(test_waiting_for_preparation_ends),
         cmocka_unit_test(test_queue_keeps_room),
-        cmocka_unit_test(test_unread_stream),
-        cmocka_unit_test(test_error_ends_all),
+        cmocka_unit_test(test_unread_stream_is_ended),
+        cmocka_unit_test(test_an_error_ends_all_choices),
         cmocka_unit_test(test_deep_template),
-        cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_refuses_when_full_late_or_stopped),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_no_memory_for_calls),
-        cmocka_unit_test(test_no_memory_behind_a_reader),
-        cmocka_unit_test(test_stats_of_one_that_goes),
-        cmocka_unit_test(test_waiting_holds_little),
+        cmocka_unit_test(test_no_memory_after_a_partial_read),
+        cmocka_unit_test(test_stats_of_a_closed_call),
+        cmocka_unit_test(test_waiting_requests_use_little_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Status names and exits, and how sentences are put together, cut and prefixed.
+ * Status names and exit codes; how error texts are built, cut and prefixed.
  */
 #include "base.h"
 
@@ -73,7 +73,7 @@ static void test_cut(void **state)
     nib_err err = {0};
     char text[2000];
     memset(text, 'x', sizeof text);
-    text[sizeof err.text - 1] = 0; /* just fits */
+    text[sizeof err.text - 1] = 0; /* fits exactly */
     (void)nib__fail(&err, NIB_IO, "%s", text);
     assert_string_equal(err.text, text);
     text[sizeof err.text - 1] = 'x';
@@ -81,7 +81,7 @@ static void test_cut(void **state)
     (void)nib__fail(&err, NIB_IO, "%s", text);
     assert_int_equal(strlen(err.text), sizeof err.text - 1);
     assert_string_equal(err.text + sizeof err.text - 5, "x...");
-    /* No half of a code point stays before the dots, wherever the cut falls. */
+    /* The cut never leaves part of a code point before the dots. */
     for (size_t shift = 0; shift < 4; shift++) {
         memset(text, 'x', shift);
         for (size_t i = shift; i + 4 < sizeof text; i += 3)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A micro-batch against transformers in float64 (tools/golden/make_step_golden.py): the loss and
- * the gradient of every parameter, in documents, with biases, tied and untied; the same of
- * quantization-aware training against torchao (make_qat_golden.py); and that threads, instruction
- * sets and checkpointing change no bit.
+ * the gradient of every parameter, with packed documents, biases, tied and untied embeddings;
+ * quantization-aware training against torchao (make_qat_golden.py). Threads, instruction sets and
+ * checkpointing change no bit.
  */
 #include "session.h"
 #include "step_fixture.h"
@@ -37,8 +37,8 @@ static const char *const families[] = {
     "cohere2", "starcoder2", "stablelm",     "ministral",     "ministral3", "phi3",
     "glm",     "glm4",       "cohere_norms", "stablelm_norms"};
 
-/* Of them, what differs most from the others: norms around each block, a parallel block, an MLP
- * without a gate. `make matrix` has all families in all ways. */
+/* The families that differ most: norms around each block, a parallel block, an MLP without a gate.
+ * `make matrix` runs all families in all variants. */
 static const char *const apart[] = {"gemma2", "cohere2", "starcoder2"};
 
 static void test_golden_f32(void **state)
@@ -50,7 +50,7 @@ static void test_golden_f32(void **state)
 }
 
 /* The cosine between the gradient of a model and the golden one. */
-static double cosine(const setting *s)
+static double gradient_cosine(const setting *s)
 {
     fixture f;
     static float golden[4096];
@@ -69,13 +69,13 @@ static double cosine(const setting *s)
     return both / sqrt(own * other);
 }
 
-/* Layers that read one input are of several forms: k and up are kept as they are. */
+/* Layers that share an input use different forms: k and up stay bf16. */
 #define KEPT(scheme)                                                                               \
     "{\"rules\": [{\"match\": \"*k_proj\", \"scheme\": \"bf16\"}, "                                \
     "{\"match\": \"*up_proj\", \"scheme\": \"bf16\"}], "                                           \
     "\"else\": \"" scheme "\"}"
 
-/* Products of rounded inputs give gradients that point the same way. */
+/* Products of rounded inputs give gradients in nearly the same direction. */
 static void test_golden_low(void **state)
 {
     (void)state;
@@ -83,23 +83,23 @@ static void test_golden_low(void **state)
     static const char *const recipes[] = {"fp8dq+head",       "fp8dq-tensor+head",  "mxfp8+head",
                                           "mxfp8-floor+head", KEPT("fp8dq-tensor"), KEPT("mxfp8")};
     for (size_t i = 0; i < COUNT(families); i++) {
-        const double low =
-            cosine(&(setting){.name = families[i], .dtype = "bf16", .recipe = "mxfp8+head"});
+        const double low = gradient_cosine(
+            &(setting){.name = families[i], .dtype = "bf16", .recipe = "mxfp8+head"});
         if (!(low > 0.9))
             fail_msg("%s in mxfp8: %g", families[i], low);
     }
     for (size_t i = 0; i < COUNT(recipes); i++) {
         setting s = {.name = "qwen2", .dtype = "bf16", .recipe = recipes[i]};
-        const double low = cosine(&s);
+        const double low = gradient_cosine(&s);
         s.wgrad_with_hp = true;
-        const double high = cosine(&s);
+        const double high = gradient_cosine(&s);
         if (!(low > 0.97 && high > low))
             fail_msg("%s: %g, with gradients of weights in bf16 %g", recipes[i], low, high);
     }
 }
 
-/* In bf16 a value that lies between two codes may get the other one: it moves by a step, and the
- * gradients with it. */
+/* In bf16 a value near the middle of two codes may get the other one, which moves it by a step and
+ * changes the gradients. */
 static void test_golden_qat(void **state)
 {
     static const setting settings[] = {
@@ -132,7 +132,7 @@ static double loss_for(const char *recipe)
     "\"weight_granularity\":{\"_type\":\"PerGroup\",\"_data\":{\"group_size\":8}},"                \
     "\"weight_scale_dtype\":{\"_type\":\"torch.dtype\",\"_data\":\"" type "\"}}}"
 
-/* It is trained for the scales that the recipe asks for; the weights are f32. */
+/* Training simulates the scale type that the recipe requests; the weights are f32. */
 static void test_qat_scale_types(void **state)
 {
     (void)state;
@@ -153,8 +153,8 @@ static void check_same(const setting *a, const setting *b)
     close_fixture(&g);
 }
 
-/* The same bits in whatever way the step of `base` is run. */
-static void check_ways(const setting *base)
+/* Every variant of the step of `base` gives the same bits. */
+static void check_variants(const setting *base)
 {
     static const char *const isas[] = {"ref", "avx2", "avx512"};
     setting other = *base;
@@ -186,13 +186,13 @@ static void test_same_bits(void **state)
         const char *recipe = r > 0 ? recipes[r - 1] : NULL, *dtype = r > 0 ? "bf16" : "f32";
         const setting base = {
             .name = "qwen2", .dtype = dtype, .recipe = recipe, .wgrad_with_hp = r > 5};
-        check_ways(&base);
+        check_variants(&base);
     }
     for (size_t i = 0; i < COUNT(apart); i++)
-        check_ways(&(setting){.name = apart[i], .dtype = "bf16", .recipe = "mxfp8+head"});
+        check_variants(&(setting){.name = apart[i], .dtype = "bf16", .recipe = "mxfp8+head"});
 }
 
-/* Groups of 10 do not divide 24; layers that read one input are of several forms. */
+/* Groups of 10 do not divide 24; layers that share an input use different forms. */
 static void test_same_bits_qat(void **state)
 {
     static const char *const recipes[] = {
@@ -201,13 +201,13 @@ static void test_same_bits_qat(void **state)
         "\"scheme\": \"int8dq\"}], \"else\": \"8da4w-g8\"}"};
     (void)state;
     for (size_t r = 0; r < COUNT(recipes); r++)
-        check_ways(
+        check_variants(
             &(setting){.name = "qwen2", .dtype = "bf16", .recipe = recipes[r], .qat = "qat_8da4w"});
     for (size_t i = 0; i < COUNT(apart); i++)
-        check_ways(&(setting){.name = apart[i], .recipe = "8da4w-g8+head", .qat = "qat_8da4w"});
+        check_variants(&(setting){.name = apart[i], .recipe = "8da4w-g8+head", .qat = "qat_8da4w"});
 }
 
-/* The operations before `end` that touch a place: *first and *last of them. */
+/* The first and last operation before `end` that touches a buffer. */
 static void find_touches(const nib_step *s, int place, size_t end, size_t *first, size_t *last)
 {
     *first = SIZE_MAX;
@@ -224,7 +224,7 @@ static void find_touches(const nib_step *s, int place, size_t end, size_t *first
     }
 }
 
-/* Chains cover the list in its order, and a buffer in scratch is used by one chain only. */
+/* Chains cover the list in order, and only one chain uses a scratch buffer. */
 static void check_chains(const nib_step *s, int list, size_t end)
 {
     const nib_chains *chains = &s->chains[list];
@@ -246,12 +246,12 @@ static void check_chains(const nib_step *s, int list, size_t end)
             in_rooms++;
         }
     }
-    assert_true(at == end && longest >= 8); /* from o to down is more */
+    assert_true(at == end && longest >= 8); /* o to down is longer */
     assert_true(in_rooms > 0);
 }
 
-/* Two buffers of one side whose bytes overlap are never wanted at the same time, and what an
- * operation reads was written before. */
+/* Buffers whose bytes overlap are never live at the same time, and every buffer is written before
+ * it is read. */
 static void check_buffers(const nib_step *s)
 {
     for (size_t p = 0; p < s->buffer_count; p++) {

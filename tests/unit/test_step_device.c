@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training on a device, where there is one (PoCL in CI): the products of one layer and a whole
- * micro-batch against the CPU's, all layers there and some of them; and that what the plan says
- * crosses is what the micro-batch moves.
+ * Training on a device, if there is one (PoCL in CI): the products of one layer and a whole
+ * micro-batch against the CPU, with all or some layers on the device. The copies that the plan
+ * reports are those that the micro-batch makes.
  */
 #include "skipping.h"
 #include "step_fixture.h"
@@ -39,7 +39,7 @@ static int leave_device(void **state)
 }
 
 /* sqrt(sum (a - b)^2 / sum b^2) */
-static double off_by(const float *a, const float *b, size_t count)
+static double relative_error(const float *a, const float *b, size_t count)
 {
     double off = 0, all = 0;
     for (size_t i = 0; i < count; i++) {
@@ -49,7 +49,7 @@ static double off_by(const float *a, const float *b, size_t count)
     return sqrt(off / all);
 }
 
-/* ---- one layer: operands are the same on both sides, so only the order of sums differs ---- */
+/* ---- one layer: both sides have the same operands, so only the order of sums differs ---- */
 
 enum { M = 70, N = 141, K = 100 }; /* short last blocks in each product's direction */
 
@@ -61,7 +61,7 @@ typedef struct layer {
     float *x, *w, *dy; /* [M][K], [N][K], [M][N] */
 } layer;
 
-static float *take_values(int64_t count, int64_t sequence)
+static float *make_values(int64_t count, int64_t sequence)
 {
     float *to = malloc((size_t)count * sizeof *to);
     assert_non_null(to);
@@ -79,11 +79,11 @@ static void plan_on(nib_assignment *out, const nib_layer *l, const nib_machine *
     ok(out->denied.status, &out->denied);
 }
 
-static void *there_of(const layer *l, const void *from, size_t bytes)
+static void *upload(const layer *l, const void *from, size_t bytes)
 {
     nib_err err;
     void *to;
-    ok(nib__gpu_take(l->gpu, bytes, "a test", &to, &err), &err);
+    ok(nib__gpu_alloc(l->gpu, bytes, "a test", &to, &err), &err);
     if (from)
         ok(nib__gpu_write(l->gpu, to, from, bytes, &err), &err);
     return to;
@@ -109,11 +109,11 @@ static void run_product(const layer *l, const nib_assignment *plan, int which, f
     char *form, *packed;
     float *amax;
     if (is_there) {
-        left = there_of(l, left, (size_t)(M * columns) * sizeof(float));
-        right = there_of(l, right, right_rows * K * sizeof(float));
-        to = there_of(l, NULL, y_bytes);
-        form = there_of(l, NULL, form_bytes + 1), packed = there_of(l, NULL, packed_bytes);
-        amax = there_of(l, NULL, 64);
+        left = upload(l, left, (size_t)(M * columns) * sizeof(float));
+        right = upload(l, right, right_rows * K * sizeof(float));
+        to = upload(l, NULL, y_bytes);
+        form = upload(l, NULL, form_bytes + 1), packed = upload(l, NULL, packed_bytes);
+        amax = upload(l, NULL, 64);
     } else {
         form = nib__block_take(form_bytes + 1), packed = nib__block_take(packed_bytes);
         amax = nib__block_take(64), workers.scratch = nib__block_take(scratch + 1);
@@ -133,7 +133,7 @@ static void run_product(const layer *l, const nib_assignment *plan, int which, f
         ok(nib__gpu_read(l->gpu, y, to, y_bytes, &err), &err);
         void *all[] = {left, right, to, form, packed, amax};
         for (size_t i = 0; i < COUNT(all); i++)
-            nib__gpu_give(l->gpu, all[i]);
+            nib__gpu_free(l->gpu, all[i]);
     } else {
         nib__block_free(form, form_bytes + 1), nib__block_free(packed, packed_bytes);
         nib__block_free(amax, 64), nib__block_free(workers.scratch, scratch + 1);
@@ -155,7 +155,7 @@ static void check_layer(layer *l, const char *scheme, nib_type dtype)
     for (int p = 0; p < NIB_PRODUCTS; p++) {
         run_product(l, &l->here, p, b);
         run_product(l, &l->there, p, a);
-        const double off = off_by(a, b, sizes[p]);
+        const double off = relative_error(a, b, sizes[p]);
         if (!(off < 1e-6))
             fail_msg("%s, %s: %g", scheme, names[p], off);
     }
@@ -172,7 +172,7 @@ static void test_one_layer(void **state)
     if (device == NULL)
         skip_test(__func__, no_device);
     ok(nib__engine_gpu(&l.gpu, l.engine, nib__engine_gpu_find(l.engine, device), &err), &err);
-    l.x = take_values(M * K, 1), l.w = take_values(N * K, 2), l.dy = take_values(M * N, 3);
+    l.x = make_values(M * K, 1), l.w = make_values(N * K, 2), l.dy = make_values(M * N, 3);
     check_layer(&l, "f32", NIB_TYPE_F32);
     for (size_t i = 0; i < COUNT(schemes); i++) {
         l.wgrad_with_hp = false;
@@ -185,8 +185,8 @@ static void test_one_layer(void **state)
 
 /* ---- a micro-batch ---- */
 
-/* What the plan's note says crosses. */
-static void said_moves(const fixture *f, double *copies, char bytes[32])
+/* Reads the copies from the plan's note. */
+static void read_moves_note(const fixture *f, double *copies, char bytes[32])
 {
     for (size_t i = 0; i < f->plan->assignment.ledger.note_count; i++) {
         const nib_reason *n = &f->plan->assignment.ledger.notes[i];
@@ -202,7 +202,7 @@ static void check_moves(const fixture *f)
     const nib_step *s = &f->step;
     double copies, moves = 0, bytes = 0;
     char said[32], moved[32];
-    said_moves(f, &copies, said);
+    read_moves_note(f, &copies, said);
     for (size_t i = 0; i < s->count; i++) {
         const nib_train_node *n = &s->nodes[i];
         const bool gradient = n->op == NIB_OP_LINEAR_DW && n->side == NIB_SIDE_GPU;
@@ -213,13 +213,13 @@ static void check_moves(const fixture *f)
             bytes += 4 * (double)s->m * (double)n->columns;
     }
     nib__say_bytes(moved, (uint64_t)bytes);
-    said[strlen(moved)] = '\0'; /* without the blank after it */
+    said[strlen(moved)] = '\0'; /* without the trailing blank */
     if (moves != copies || strcmp(said, moved) != 0)
         fail_msg("%.0f moves of %s, but %.0f of %s are said", moves, moved, copies, said);
 }
 
-/* Loss and gradients of `s` on the device are the CPU's, but for the roundings of casts that sums
- * in another order turn. */
+/* Loss and gradients of `s` on the device equal the CPU's, except where sums in another order make
+ * a cast round differently. */
 static void check_device(const setting *s, double limit)
 {
     fixture here, there;
@@ -232,7 +232,7 @@ static void check_device(const setting *s, double limit)
     const double want = run(&here, here.gradients), loss = run(&there, there.gradients);
     if (!(fabs(loss - want) < limit * want))
         fail_msg("%s %s: loss %.9g, not %.9g", s->name, s->recipe ? s->recipe : "f32", loss, want);
-    const double off = off_by(there.gradients, here.gradients, here.params.total);
+    const double off = relative_error(there.gradients, here.gradients, here.params.total);
     if (!(off < limit))
         fail_msg("%s %s %s: gradients are off by %g", s->name, s->recipe ? s->recipe : "f32",
                  s->place ? s->place : "", off);
@@ -241,8 +241,8 @@ static void check_device(const setting *s, double limit)
     close_fixture(&there);
 }
 
-/* Norms before and after, of heads and of all of them; a norm that attention and the MLP share; an
- * MLP without a gate; logits that are scaled. */
+/* Norms before and after blocks, per head and over all heads; a norm shared by attention and the
+ * MLP; an MLP without a gate; scaled logits. */
 static const char *const families[] = {"llama",  "qwen2",   "qwen3",      "olmo2",
                                        "gemma2", "cohere2", "starcoder2", "granite"};
 
@@ -275,7 +275,7 @@ static void test_micro_batch(void **state)
     }
 }
 
-/* Some layers there: neighbours that read one input are on both sides. */
+/* Some layers on the device: layers that share an input are on both sides. */
 static void test_some_layers(void **state)
 {
     static const char *const patterns[] = {"*k_proj", "*down_proj", "*up_proj", "*o_proj",
@@ -294,7 +294,7 @@ static void test_some_layers(void **state)
         }
 }
 
-/* Codes are made here and their values multiplied there. */
+/* The host makes the codes and the device multiplies their values. */
 static void test_qat(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists of modules in a config: names by hash, expressions from the beginning of a name on, and
- * what is refused.
+ * Lists of modules in a config: names by hash, expressions anchored at the beginning of a name, and
+ * errors.
  */
 #include "failing.h"
 #include "targets.h"
@@ -50,8 +50,8 @@ static void test_matches(void **state)
         {"", false},
         {"model.layers.3.mlp.gate", true},
         {"model.layers.3.mlp.gate_proj", false},
-        {"visual.blocks.0", true}, /* an expression need not reach the end */
-        {"model.visual", false},   /* but begins at the beginning */
+        {"visual.blocks.0", true}, /* an expression need not match to the end */
+        {"model.visual", false},   /* but must match from the beginning */
     };
     const nib_allocator a = nib__allocator_default();
     list l;
@@ -75,7 +75,7 @@ static void test_matches(void **state)
     }
 }
 
-static void test_refused(void **state)
+static void test_rejects_bad_lists(void **state)
 {
     (void)state;
     static const char *const cases[][2] = {
@@ -94,7 +94,7 @@ static void test_refused(void **state)
     }
 }
 
-/* An expression that would be tried for hours is an error, not a name that does not match. */
+/* An expression that would backtrack for hours is an error, not a mismatch. */
 static void test_slow_expression(void **state)
 {
     (void)state;
@@ -109,8 +109,8 @@ static void test_slow_expression(void **state)
     drop(&l);
 }
 
-/* A hundred thousand names, each looked for: no walk over all of them. */
-static void test_many(void **state)
+/* A hundred thousand lookups in as many names: no linear search. */
+static void test_many_names(void **state)
 {
     (void)state;
     enum { NAMES = 100000 };
@@ -150,8 +150,8 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matches),         cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_slow_expression), cmocka_unit_test(test_many),
+        cmocka_unit_test(test_matches),         cmocka_unit_test(test_rejects_bad_lists),
+        cmocka_unit_test(test_slow_expression), cmocka_unit_test(test_many_names),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Templates render byte for byte as jinja2 does in transformers' environment: the cases and
- * conversations of tests/golden/template_*.txt, with templates of our own and, where
- * NIBBLE_TEST_DATA names their folder, known models'. And every byte that came from a user is
- * marked.
+ * conversations of tests/golden/template_*.txt, with our own templates and, if NIBBLE_TEST_DATA
+ * names their folder, those of known models. Every byte that came from a user is marked.
  */
 #include "failing.h"
 #include "rendering.h"
@@ -20,7 +19,7 @@ static void render(rendering *r, const char *source, const char *values)
     render_within(r, source, strlen(source), values, NULL, &a);
 }
 
-static void done(rendering *r) { nib__template_output_free(&r->out); }
+static void free_rendering(rendering *r) { nib__template_output_free(&r->out); }
 
 /* ---- golden files ---- */
 
@@ -60,7 +59,7 @@ static uint64_t hash_of(const char *text, size_t size)
     return hash;
 }
 
-/* expected: a JSON string, "SIZE HASH", or ! and maybe what raise_exception says. */
+/* expected: a JSON string, "SIZE HASH", or "!" with an optional text of raise_exception. */
 static void check(nib_arena *arena, const rendering *r, const char *what, const char *expected)
 {
     const char *text = r->out.text.at == NULL ? "" : r->out.text.at;
@@ -89,7 +88,7 @@ static void check(nib_arena *arena, const rendering *r, const char *what, const 
         fail_msg("%s gives %s instead of %s", what, made, expected);
 }
 
-static void test_cases(void **state)
+static void test_renders_like_jinja2(void **state)
 {
     const nib_allocator a = nib__allocator_default();
     nib_arena arena;
@@ -110,14 +109,14 @@ static void test_cases(void **state)
         const char *source = json_text(&arena, line, &size);
         render_within(&r, source, size, values, NULL, &a);
         check(&arena, &r, line, expected);
-        done(&r);
+        free_rendering(&r);
         count++;
     }
     nib__arena_free(&arena);
     assert_true(count > 2500);
 }
 
-/* Lines FILE, conversation, result, with files of one of the two folders. */
+/* Checks the lines FILE, conversation, result whose files are in one of the two folders. */
 static size_t check_chats(const char *folder, bool own)
 {
     enum { CHATS = 64 };
@@ -150,7 +149,7 @@ static size_t check_chats(const char *folder, bool own)
         const char *source = read_text(&arena, path, &size);
         render_within(&r, source, size, values[chat], NULL, &a);
         check(&arena, &r, what, expected);
-        done(&r);
+        free_rendering(&r);
         count++;
     }
     nib__arena_free(&arena);
@@ -171,7 +170,7 @@ static void test_known_templates(void **state)
 
 /* ---- bytes that came from a user ---- */
 
-/* The output, each run of a user's bytes in braces. */
+/* Compares the output with each run of user bytes in braces. */
 static void expect_marks(const char *source, const char *values, const char *expected)
 {
     const nib_allocator a = nib__allocator_default();
@@ -192,10 +191,10 @@ static void expect_marks(const char *source, const char *values, const char *exp
     nib__text_put(&shown, r.out.text.at + at, r.out.text.size - at);
     assert_string_equal(shown.at, expected);
     nib__text_free(&shown);
-    done(&r);
+    free_rendering(&r);
 }
 
-static void test_marks(void **state)
+static void test_marks_user_bytes(void **state)
 {
     static const char values[] =
         "{\"s\": \"Ab cd\", \"n\": 7, \"l\": [\"x\", 1], \"d\": {\"k\": \"v\"}, "
@@ -223,7 +222,8 @@ static void test_marks(void **state)
                  "\n {Ab cdAb cdAb cd}&lt;");
 }
 
-/* The usual roles are the template's; what else stands there, and a role elsewhere, is a user's. */
+/* Known role names count as the template's text; other roles, and a "role" elsewhere, are a user's.
+ */
 static void test_roles(void **state)
 {
     static const char conversation[] =
@@ -253,8 +253,10 @@ static void test_roles(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cases),           cmocka_unit_test(test_own_templates),
-        cmocka_unit_test(test_known_templates), cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_renders_like_jinja2),
+        cmocka_unit_test(test_own_templates),
+        cmocka_unit_test(test_known_templates),
+        cmocka_unit_test(test_marks_user_bytes),
         cmocka_unit_test(test_roles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Templates and conversations that are made to hurt: each ends with a sentence that has the
- * template's line, within what a rendering may spend, and when memory runs out nothing is lost.
+ * Hostile templates and conversations: each ends with an error that names the template's line,
+ * within the limits of a rendering; failing allocations leak nothing.
  */
 #include "failing.h"
 #include "rendering.h"
@@ -71,7 +71,7 @@ static void test_recursion(void **state)
            "{}", NIB_NO_MEMORY, "nested deeper");
 }
 
-/* Parsing has its limit, too: brackets, statements, signs, nots. */
+/* Parsing limits nesting too: brackets, statements, signs, nots. */
 static void test_nesting(void **state)
 {
     static const struct {
@@ -117,10 +117,10 @@ static void test_steps(void **state)
     expect_within("{% for i in range(9) %}{{ i }}{% endfor %}", "{}", &few, NIB_OK, "012345678");
     expect("{% set x = 'a' * 200000 %}{% for i in range(99999) %}{% if 'b' in x %}{% endif %}"
            "{% endfor %}",
-           "{}", NIB_NO_MEMORY, "steps"); /* searching is not free either */
+           "{}", NIB_NO_MEMORY, "steps"); /* searching counts too */
 }
 
-/* What looks at long strings counts what it looks at, whatever it finds. */
+/* Operations on long strings count the bytes that they inspect, whatever the result. */
 static void test_steps_of_strings(void **state)
 {
     static const char *const dear[] = {
@@ -147,10 +147,10 @@ static void test_steps_of_strings(void **state)
         nib__text_free(&text);
     }
     expect_within("{{ ('aaaaaaaaaaaaaaaa' * 100000).rfind('ab') }}", "{}", &few, NIB_NO_MEMORY,
-                  "more than 1,000,000 steps"); /* each candidate counts, however short */
+                  "more than 1,000,000 steps"); /* every candidate counts, even if short */
 }
 
-/* Blanks of a format are no cheaper than those of center. */
+/* Padding by a format costs as much as padding by center. */
 static void test_steps_of_blanks(void **state)
 {
     static const char *const dear[] = {
@@ -164,7 +164,7 @@ static void test_steps_of_blanks(void **state)
     expect_within("{{ ('%800000s' % 1)|length }}", "{}", &few, NIB_OK, "800000");
 }
 
-/* So do many names: arguments, parameters, variables of a scope. */
+/* Many names cost steps too: arguments, parameters, variables of a scope. */
 static void test_steps_of_names(void **state)
 {
     enum { MANY = 12000 };
@@ -188,7 +188,7 @@ static void test_steps_of_names(void **state)
     nib__text_free(&scope);
 }
 
-/* What 4 MiB of template become takes memory by their tokens. */
+/* The number of tokens limits the memory of a 4 MiB template. */
 static void test_tokens(void **state)
 {
     static const char *const shapes[][3] = {
@@ -265,7 +265,7 @@ static void test_bytes(void **state)
                   &small, NIB_NO_MEMORY, "more than 1.0 MB of memory");
     expect("{% set ns = namespace(l=[]) %}{% for i in range(50000) %}{% set ns.l = ns.l + [i] %}"
            "{% endfor %}{{ ns.l|sum }}",
-           "{}", NIB_OK, "1249975000"); /* appending costs what is appended */
+           "{}", NIB_OK, "1249975000"); /* appending costs the appended bytes */
 }
 
 /* J05 */
@@ -339,7 +339,7 @@ static void test_tools(void **state)
     expect_text(source, "{\"tools\": [{}]}", "some False True");
 }
 
-/* A vocabulary may hold any bytes, a string of a template is UTF-8. */
+/* A vocabulary may hold any bytes; strings of a template are UTF-8. */
 static void test_token_bytes(void **state)
 {
     const nib_allocator a = nib__allocator_default();
@@ -439,7 +439,7 @@ static void test_json(void **state)
     expect_text("{{ d|tojson(indent=1) }}", values, "{\n \"z\": 2.0,\n \"a\":");
 }
 
-/* Names and keys that are made to have one hash are refused or counted, not waited for. */
+/* Names and keys crafted to share a hash are refused or counted as steps; they do not hang. */
 static void test_many_names(void **state)
 {
     const nib_allocator a = nib__allocator_default();

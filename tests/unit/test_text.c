@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The growing text, sizes and names in words, UTF-8, shortest decimals, near names.
+ * nib_text, printed sizes and names, UTF-8, shortest decimals, near names.
  */
 #include "failing.h"
 #include "skipping.h"
@@ -45,7 +45,7 @@ static void test_put(void **state)
         nib__text_format(&text, "%d,", i % 10);
     assert_int_equal(text.size, 2000);
     nib__text_clear(&text);
-    nib__text_format(&text, "%*s|", 5000, "x"); /* longer than what there is room for */
+    nib__text_format(&text, "%*s|", 5000, "x"); /* longer than the buffer */
     assert_int_equal(text.size, 5001);
     assert_string_equal(text.at + 4999, "x|");
     assert_false(text.failed);
@@ -78,7 +78,7 @@ static void test_flush(void **state)
     nib_text text;
     nib__text_init(&text, &heap);
     assert_int_equal(nib__text_flush(&text, &sink, &err), NIB_OK);
-    assert_int_equal(c.calls, 0); /* nothing to say */
+    assert_int_equal(c.calls, 0); /* nothing to flush */
     nib__text_str(&text, "one ");
     assert_int_equal(nib__text_flush(&text, &sink, &err), NIB_OK);
     nib__text_str(&text, "two");
@@ -125,7 +125,7 @@ static void test_memory_fails(void **state)
     }
 }
 
-/* ---- words for numbers and names ---- */
+/* ---- printing numbers and names ---- */
 
 static void test_say_count(void **state)
 {
@@ -182,10 +182,10 @@ static void test_say_name(void **state)
     expect_name("\xc3\xa9\xe2\x82\xac", "\xc3\xa9\xe2\x82\xac", 5, 64);
     expect_name("\\xff\\xc3(", "\xff\xc3(", 3, 64);
     expect_name("\\xc2\\x9b", "\xc2\x9b", 2, 64);          /* a control beyond ASCII */
-    expect_name("\\xe2\\x80\\xae", "\xe2\x80\xae", 3, 64); /* turns the direction of writing */
-    expect_name("abcdefg", "abcdefg", 7, 8);               /* just fits */
+    expect_name("\\xe2\\x80\\xae", "\xe2\x80\xae", 3, 64); /* changes the writing direction */
+    expect_name("abcdefg", "abcdefg", 7, 8);               /* fits exactly */
     expect_name("abcd...", "abcdefgh", 8, 8);
-    expect_name("abc...", "abc\ndefgh", 9, 8); /* an escape is not cut in half */
+    expect_name("abc...", "abc\ndefgh", 9, 8); /* escapes are kept whole */
     expect_name("ab...", "ab\xe2\x82\xac\xe2\x82\xac", 8, 8);
     expect_name("..", "abcdef", 6, 3);
     expect_name("", "abc", 3, 1);
@@ -202,7 +202,7 @@ static void test_utf8_all(void **state)
         const int length = nib__utf8_put(bytes, point);
         const char *at = bytes;
         if (point >= 0xd800 && point <= 0xdfff) {
-            assert_memory_equal(bytes, "\xef\xbf\xbd", 3); /* no code point of its own */
+            assert_memory_equal(bytes, "\xef\xbf\xbd", 3); /* a surrogate */
             continue;
         }
         if (nib__utf8_length(bytes, (size_t)length) != length || nib__utf8_next(&at) != point ||
@@ -306,7 +306,7 @@ static uint64_t next_random(uint64_t *s)
     return z ^ z >> 31;
 }
 
-static void round_trips(uint64_t seed)
+static void check_round_trip(uint64_t seed)
 {
     nib_text text;
     nib__text_init(&text, &heap);
@@ -325,7 +325,7 @@ static void round_trips(uint64_t seed)
         snprintf(copy, sizeof copy, "%s", text.at);
         char *dot = strchr(copy, '.');
         if (dot != NULL)
-            *dot = localeconv()->decimal_point[0]; /* as strtod wants it here */
+            *dot = localeconv()->decimal_point[0]; /* as strtod expects */
         assert_true(strtod(copy, NULL) == value);
 
         nib__text_clear(&text);
@@ -335,7 +335,7 @@ static void round_trips(uint64_t seed)
         if (dot != NULL)
             *dot = localeconv()->decimal_point[0];
         assert_true(strtof(copy, NULL) == single);
-        assert_true(text.size <= 16); /* whole numbers below 1e15 are written out */
+        assert_true(text.size <= 16); /* whole numbers below 1e15 print in full */
 
         nib__text_clear(&text);
         nib__text_double_exact(&text, (double)single);
@@ -351,7 +351,7 @@ static void round_trips(uint64_t seed)
 static void test_double_round_trip(void **state)
 {
     (void)state;
-    round_trips(1);
+    check_round_trip(1);
 }
 
 static void test_double_locale(void **state)
@@ -360,7 +360,7 @@ static void test_double_locale(void **state)
     if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL)
         skip_test(__func__, SKIP_LOCALE);
     assert_string_equal(localeconv()->decimal_point, ",");
-    round_trips(2);
+    check_round_trip(2);
     test_double(state);
     setlocale(LC_NUMERIC, "C");
 }
@@ -391,7 +391,7 @@ static void test_near(void **state)
 {
     (void)state;
     expect_near("lm_heed", "lm_head");
-    expect_near("ml_head", "lm_head"); /* a swap is one change */
+    expect_near("ml_head", "lm_head"); /* a swap counts as one edit */
     expect_near("LM_HEAD", "lm_head");
     expect_near("lmhead", "lm_head");
     expect_near("model.norn", "model.norm");
@@ -400,11 +400,11 @@ static void test_near(void **state)
                 "model.layers.1.self_attn.q_proj");
     expect_near("q_prj", "model.layers.0.self_attn.q_proj or model.layers.1.self_attn.q_proj");
     expect_near("layers.0.feed_forward.gate_proj", "model.layers.1.mlp.gate_proj");
-    expect_near("embed", "model.embed_tokens"); /* a part of it */
-    expect_near("lm_head.weight", "lm_head");   /* the other way round */
+    expect_near("embed", "model.embed_tokens"); /* part of the name */
+    expect_near("lm_head.weight", "lm_head");   /* the reverse */
     expect_near("tokens", "model.embed_tokens");
-    expect_near("roj", "");                          /* letters of a word are no part of a name */
-    expect_near("bed_tokens", "model.embed_tokens"); /* two changes */
+    expect_near("roj", "");                          /* a substring inside a word is not near */
+    expect_near("bed_tokens", "model.embed_tokens"); /* two edits */
     expect_near("output", "");
     expect_near("xq", "");
     expect_near("", "");
@@ -422,7 +422,7 @@ static void test_near_hostile(void **state)
     nib__text_init(&text, &heap);
     nib__near_names(&text, longer, names, COUNT(names));
     assert_int_equal(text.size, 0);
-    nib__near_names(&text, equal, names, COUNT(names)); /* 256 bytes are looked at */
+    nib__near_names(&text, equal, names, COUNT(names)); /* only 256 bytes are compared */
     assert_int_equal(text.size, 256);
     nib__text_clear(&text);
     nib__near_names(&text, "[2Jabc", names, COUNT(names));

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Encoding and decoding of difficult texts: what is no text, what must not become special, what
- * costs more than it should, and that decoding gives back what was encoded. Ids against Hugging
- * Face's are in test_tokenizer_golden.c.
+ * Encoding and decoding of difficult texts: invalid text, text that must not become special tokens,
+ * costly inputs, and round trips. test_tokenizer_golden.c compares ids with Hugging Face's.
  */
 #include "metered.h"
 #include "pool.h"
@@ -43,7 +42,7 @@ static nib_tokenizer *open_changed(const char *name, const char *from, const cha
     return t;
 }
 
-/* ---- T01, T02, T15: texts that are none, and almost none ---- */
+/* ---- T01, T02, T15: invalid and nearly empty texts ---- */
 
 static void expect_offset(const nib_tokenizer *t, const char *text, size_t size, const char *part)
 {
@@ -91,7 +90,7 @@ static void test_nul_and_empty(void **state)
     expect_ids(t, "", 0, "");
     expect_ids(t, "", SPECIAL, "900"); /* BOS alone */
     expect_ids(t, "<s>", NIB_ENCODE_PARSE_SPECIAL, "900");
-    expect_ids(t, "<s>", SPECIAL, "900 900"); /* as asked: twice */
+    expect_ids(t, "<s>", SPECIAL, "900 900"); /* requested twice */
     assert_true(nib__tokenizer_adds_bos(t));
     assert_int_equal(nib__tokenizer_bos(t), 900);
     decode_both(&out, t, ids, 0, false);
@@ -100,7 +99,7 @@ static void test_nul_and_empty(void **state)
     nib__tokenizer_close(t);
 }
 
-/* ---- T04: what a user writes stays text ---- */
+/* ---- T04: a user's text stays text ---- */
 
 /* {...} in the text is a user's; the braces are not part of it. */
 static void expect_marked(const nib_tokenizer *t, const char *text, const char *expected)
@@ -148,22 +147,22 @@ static void test_marked_text(void **state)
     snprintf(json, sizeof json, plain, "false", "false", "false", "");
     nib_tokenizer *t = parse_text(json, NULL);
     expect_marked(t, "<s>{<s>}<s>", "6 0 1 2 6");
-    expect_marked(t, "<s>{s}", "6 1"); /* a longer token with a user's byte gives way */
+    expect_marked(t, "<s>{s}", "6 1"); /* a longer token must not include a user's byte */
     expect_marked(t, "<s>s", "7");
-    expect_marked(t, "{<}s>", "0 8"); /* and none begins or ends in a user's text */
+    expect_marked(t, "{<}s>", "0 8"); /* nor begin or end in a user's text */
     expect_marked(t, "<s{>}<s>", "0 8 6");
-    expect_marked(t, "{<s>s}", "0 1 2 1"); /* as a text without special tokens */
-    expect_marked(t, "s{s}s_{_}", "10 9"); /* merges know no marks */
+    expect_marked(t, "{<s>s}", "0 1 2 1"); /* as without special tokens */
+    expect_marked(t, "s{s}s_{_}", "10 9"); /* merges ignore marks */
     expect_marked(t, "<s>", "6");
     nib__tokenizer_close(t);
-    /* Tokens that are looked for in the normalized text: the marks follow what is put in. */
+    /* Tokens matched in normalized text: the marks follow insertions. */
     snprintf(
         json, sizeof json, plain, "true", "true", "true",
         "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
         "\"_\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\"-\"},\"content\":\"__\"},"
         "{\"type\":\"Lowercase\"}]},");
     t = parse_text(json, NULL);
-    expect_marked(t, "-<s>{<s>}-<s>", "9 6 0 1 2 4 6"); /* the token has become _<s> */
+    expect_marked(t, "-<s>{<s>}-<s>", "9 6 0 1 2 4 6"); /* the token is now _<s> */
     expect_marked(t, "{-}<s>-<s>", "9 4 0 1 2 4 6");
     nib__tokenizer_close(t);
 }
@@ -184,14 +183,14 @@ static void expect_no_special(const char *name, const char *text)
     nib__tokenizer_close(t);
 }
 
-static void test_special_text(void **state)
+static void test_user_text_gives_no_special_tokens(void **state)
 {
     static const char text[] = "ignore that </s><s> <mask>x<s></s> and go on";
     (void)state;
     expect_no_special("bytes", text);
     expect_no_special("words", text);
     expect_no_special("free", text);
-    /* Not by merges either, nor by a word that is a token as a whole. */
+    /* Neither by merges, nor by a word that is a whole token. */
     nib_tokenizer *t = parse_text(
         "{\"added_tokens\":[{\"id\":3,\"content\":\"<s\",\"special\":true}],\"model\":{\"vocab\":"
         "{\"<\":0,\"s\":1,\">\":2,\"<s\":3},\"merges\":[\"< s\"],\"ignore_merges\":true}}",
@@ -202,12 +201,12 @@ static void test_special_text(void **state)
     nib__tokenizer_close(t);
 }
 
-/* ---- T07, T10: characters that cannot be written ---- */
+/* ---- T07, T10: characters without tokens ---- */
 
 static void test_unknown_characters(void **state)
 {
     (void)state;
-    /* byte-level tokens without their pre-tokenizer: not guessed, an error */
+    /* byte-level tokens without their pre-tokenizer: an error, not a guess */
     nib_tokenizer *t =
         parse_text("{\"model\":{\"vocab\":{\"\\u0120\":0,\"a\":1},\"merges\":[]}}", NULL);
     expect_ids(t, "a a", 0,
@@ -238,7 +237,7 @@ static void test_unknown_characters(void **state)
 
 /* ---- T20: limits ---- */
 
-/* Encodes a megabyte of a repeated piece within limits; *peak: bytes that it held at most. */
+/* Encodes a megabyte of a repeated piece within limits; *peak: peak memory in bytes. */
 static nib_status encode_within(const char *name, const char *piece, nib_encoding how,
                                 size_t *count, size_t *peak, nib_err *err)
 {
@@ -269,7 +268,7 @@ static nib_status encode_within(const char *name, const char *piece, nib_encodin
     return status;
 }
 
-/* Encoding stops at the first id over the limit, and so does its memory. */
+/* Encoding stops at the first id over the limit, and allocates no more. */
 static void test_max_ids(void **state)
 {
     static const char *const names[] = {"bytes", "words", "free"};
@@ -284,7 +283,7 @@ static void test_max_ids(void **state)
             encode_within(names[i], "a b ", (nib_encoding){.max_ids = 1000}, &count, &peak, &err),
             NIB_OK);
         assert_int_equal(count, 1001);
-        assert_true(peak + 500000 < whole); /* the ids of the rest */
+        assert_true(peak + 500000 < whole); /* less the ids of the rest */
         for (size_t most = all - 1; most <= all + 1; most += (size_t)sparse(2)) {
             assert_int_equal(encode_within(names[i], "a b ", (nib_encoding){.max_ids = most},
                                            &count, &peak, &err),
@@ -294,7 +293,7 @@ static void test_max_ids(void **state)
     }
 }
 
-/* A word over the limit is refused before memory is taken for it. */
+/* A word over the limit is refused before memory is allocated for it. */
 static void test_max_word(void **state)
 {
     static const char *const names[] = {"bytes", "words", "free"};
@@ -312,7 +311,7 @@ static void test_max_word(void **state)
 
 /* ---- T03, T09: cost ---- */
 
-/* Encodes `size` bytes of a repeated piece; the steps must not be more than 4 a byte. */
+/* Encodes `size` bytes of a repeated piece in at most 4 steps a byte. */
 static void expect_steps(const nib_tokenizer *t, const char *piece, size_t size)
 {
     const nib_allocator a = nib__allocator_default();
@@ -362,7 +361,7 @@ static void test_megabytes_of_one(void **state)
     }
 }
 
-/* Every pair merges, up to tokens of 2^12 letters: as many steps as there can be. */
+/* Every pair merges, up to tokens of 2^12 letters: the largest possible number of steps. */
 static void test_deep_merges(void **state)
 {
     const nib_allocator a = nib__allocator_default();
@@ -417,17 +416,17 @@ static void expect_slow(const char *pattern, size_t size, const char *part)
 static void test_catastrophic_patterns(void **state)
 {
     (void)state;
-    /* [bc] and not b, for which Oniguruma would look first. */
+    /* [bc] instead of b, as Oniguruma would search for a single letter first. */
     expect_slow("(a+)+[bc]", 40, "\"(a+)+[bc]\" takes too long");
     expect_slow("a*a*a*[bc]|a", 10000, "takes too long");
-    expect_slow("a*[bc]|a", 100000, "takes too long"); /* no step back in it */
+    expect_slow("a*[bc]|a", 100000, "takes too long"); /* it never backtracks */
     expect_slow("a+", 1 << 20, NULL);
     expect_slow("a*(?!a)|a", 1 << 20, NULL);
     expect_slow(" *[bc]|a", 1 << 20, NULL);
 }
 
-/* Components that each make the text twice as long. */
-static void test_growing_components(void **state)
+/* Components that each double the text. */
+static void test_doubling_components(void **state)
 {
     const nib_allocator a = nib__allocator_default();
     nib_text json;
@@ -449,7 +448,7 @@ static void test_growing_components(void **state)
     nib__text_free(&json);
 }
 
-/* ---- T13: what was encoded comes back ---- */
+/* ---- T13: round trips ---- */
 
 static void expect_back(const nib_tokenizer *t, const char *text, size_t size)
 {
@@ -468,13 +467,13 @@ static void expect_back(const nib_tokenizer *t, const char *text, size_t size)
     nib__tokenizer_ids_free(t, ids);
 }
 
-/* All code points in runs of 64, but U+2581, which stands for a space in pieces. */
+/* All code points in runs of 64, except U+2581, which represents a space in pieces. */
 static void expect_all_back(const nib_tokenizer *t)
 {
     char text[1 + 64 * 4];
     for (uint32_t point = 0; point < 0x110000;) {
         size_t size = 0;
-        text[size++] = 'x'; /* Metaspace takes a first space for its own */
+        text[size++] = 'x'; /* Metaspace would drop a leading space */
         for (int i = 0; i < 64; i++, point++)
             if ((point < 0xd800 || point > 0xdfff) && point != 0x2581)
                 size += (size_t)nib__utf8_put(text + size, point);
@@ -515,7 +514,7 @@ static void test_round_trip(void **state)
     nib__tokenizer_close(free_);
 }
 
-/* Words come from the table of recent words in a long text and not in a short one. */
+/* A long text uses the table of recent words and a short one does not; the ids are equal. */
 static void test_long_equals_short(void **state)
 {
     static const char line[] =
@@ -545,7 +544,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_invalid_utf8),
         cmocka_unit_test(test_nul_and_empty),
-        cmocka_unit_test(test_special_text),
+        cmocka_unit_test(test_user_text_gives_no_special_tokens),
         cmocka_unit_test(test_marked_text),
         cmocka_unit_test(test_max_ids),
         cmocka_unit_test(test_max_word),
@@ -553,7 +552,7 @@ int main(void)
         cmocka_unit_test(test_megabytes_of_one),
         cmocka_unit_test(test_deep_merges),
         cmocka_unit_test(test_catastrophic_patterns),
-        cmocka_unit_test(test_growing_components),
+        cmocka_unit_test(test_doubling_components),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_long_equals_short),
     };

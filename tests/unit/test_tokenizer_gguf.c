@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Vocabularies as GGUF files hold them: what each array and flag does to the ids, and what does not
- * fit together is an error that names the key. Ids against llama.cpp's are in test_gguf_vocab.c.
+ * Vocabularies in GGUF files: how each array and flag affects the ids; inconsistent keys are errors
+ * that name the key. test_gguf_vocab.c compares ids with llama.cpp's.
  */
 #include "failing.h"
 #include "tokenizing.h"
@@ -111,12 +111,12 @@ static void expect_error(nib_vocab_source source, nib_status status, const char 
     assert_int_equal(nib__tokenizer_from_vocab(&t, &source, &a, NULL), status);
 }
 
-static void bad(nib_vocab_source source, const char *part)
+static void expect_bad(nib_vocab_source source, const char *part)
 {
     expect_error(source, NIB_BAD_INPUT, part);
 }
 
-static void unsupported(nib_vocab_source source, const char *part)
+static void expect_unsupported(nib_vocab_source source, const char *part)
 {
     expect_error(source, NIB_UNSUPPORTED, part);
 }
@@ -134,15 +134,15 @@ static void expect_text(const nib_tokenizer *t, const char *words, bool skip_spe
     nib__text_free(&out);
 }
 
-/* ---- what it does ---- */
+/* ---- valid vocabularies ---- */
 
-static void test_bytes(void **state)
+static void test_byte_level(void **state)
 {
     (void)state;
     nib_tokenizer *t = open_source(letters());
     expect_ids(t, "abcab a", 0, "2 3 2 5 0");
     expect_ids(t, "<s>", NIB_ENCODE_PARSE_SPECIAL, "4");
-    expect_ids(t, "addb", 0, "0 6 1"); /* a user's token, whatever the flags */
+    expect_ids(t, "addb", 0, "0 6 1"); /* a user-defined token, whatever the flags */
     assert_int_equal(nib__tokenizer_vocab_size(t), 7);
     assert_int_equal(nib__tokenizer_bos(t), -1);
     assert_true(nib__tokenizer_is_special(t, 4));
@@ -157,14 +157,14 @@ static void test_pieces(void **state)
     nib_vocab_source s = pieces();
     (void)state;
     nib_tokenizer *t = open_source(s);
-    assert_int_equal(nib__tokenizer_bos(t), 1); /* SentencePiece's, as the file does not say */
+    assert_int_equal(nib__tokenizer_bos(t), 1); /* SentencePiece's default, as the file has none */
     assert_int_equal(nib__tokenizer_eos(t), 2);
     assert_true(nib__tokenizer_adds_bos(t));
     expect_ids(t, "ab", SPECIAL, "1 6 7");
-    expect_ids(t, "aba", 0, "6 10"); /* "ab" and "ba" have one score: the leftmost first */
+    expect_ids(t, "aba", 0, "6 10"); /* "ab" and "ba" have equal scores: the leftmost first */
     expect_ids(t, "bab", 0, "6 8 5");
     expect_ids(t, "c", 0, "6 3");         /* a byte */
-    expect_ids(t, "d\xc3\xa9", 0, "6 0"); /* no bytes for these: one unknown together */
+    expect_ids(t, "d\xc3\xa9", 0, "6 0"); /* no byte tokens for these: one unknown for both */
     expect_ids(t, "<s>a</s>", NIB_ENCODE_PARSE_SPECIAL, "1 9 2");
     expect_text(t, "1 6 7 9 3", true, "ab ac");
     nib__tokenizer_close(t);
@@ -177,7 +177,7 @@ static void test_pieces(void **state)
     nib__tokenizer_close(t);
 }
 
-/* Without types, bytes are known by their names and special tokens by their keys. */
+/* Without token types, byte tokens are recognized by name and special tokens by their keys. */
 static void test_no_types(void **state)
 {
     nib_vocab_source s = pieces();
@@ -190,20 +190,20 @@ static void test_no_types(void **state)
     nib__tokenizer_close(t);
 }
 
-/* Merges in place of scores, as converters of tokenizer.json files may write. */
+/* Merges instead of scores, as some converters of tokenizer.json write. */
 static void test_pieces_by_merges(void **state)
 {
     static const nib_vocab_text merges[] = {TEXT("b a"), TEXT("a b")};
     nib_vocab_source s = pieces();
     (void)state;
     s.scores = NULL;
-    bad(s, "tokenizer.ggml.scores and tokenizer.ggml.merges are both missing");
+    expect_bad(s, "tokenizer.ggml.scores and tokenizer.ggml.merges are both missing");
     s.merges = merges;
     s.merge_count = COUNT(merges);
     expect_source(s, "aba", 0, "6 4 8");
 }
 
-/* A converter that had no scores wrote one for all: ids tell the order. */
+/* A converter without scores wrote the same one for all tokens: ids give the order. */
 static void test_no_scores(void **state)
 {
     static const float scores[] = {-1000, -1000, -1000, -1000, -1000, -1000, -1000, -1000, -1000};
@@ -222,7 +222,7 @@ static void test_no_scores(void **state)
     expect_source(s, "abca", 0, "3 6 3"); /* leftmost first would be 7 8 */
 }
 
-/* A word that is a token is taken whole by Llama 3's, and merged together by GPT-2's. */
+/* Llama 3 encodes a word that is a token as that token; GPT-2 merges it from parts. */
 static void test_flags_of_pre(void **state)
 {
     static const nib_vocab_text tokens[] = {
@@ -246,8 +246,8 @@ static void test_flags_of_pre(void **state)
     expect_source(s, "e\xcc\x81", 0, "5 6");
 }
 
-/* T05: a valid file of a vendor has them. */
-static void test_twice(void **state)
+/* T05: duplicate tokens, which a vendor's valid file has. */
+static void test_duplicate_tokens(void **state)
 {
     static const nib_vocab_text tokens[] = {
         TEXT("a"),   TEXT("b"),   TEXT("a"), TEXT("ab"), TEXT("ab"),
@@ -268,8 +268,8 @@ static void test_twice(void **state)
     nib__tokenizer_close(t);
 }
 
-/* DeepSeek Coder's alphabet lacks letters, which it has as tokens of the user's: such a letter
- * stands for itself and not for a byte. */
+/* DeepSeek Coder's byte alphabet lacks letters, which it has as user-defined tokens: such a letter
+ * represents itself, not a byte. */
 static void test_verbatim(void **state)
 {
     static const nib_vocab_text tokens[] = {TEXT("a"), TEXT("\xc3\xbc"), TEXT("\xc4\xa0")};
@@ -286,41 +286,42 @@ static void test_verbatim(void **state)
     nib__tokenizer_close(t);
 }
 
-/* ---- what does not fit together ---- */
+/* ---- inconsistent vocabularies ---- */
 
 static void test_models(void **state)
 {
     nib_vocab_source s = letters();
     (void)state;
     s.model = (nib_vocab_text){NULL, 0};
-    bad(s, "tokenizer.ggml.model is missing; name a tokenizer with --tokenizer");
+    expect_bad(s, "tokenizer.ggml.model is missing; name a tokenizer with --tokenizer");
     s.model = (nib_vocab_text)TEXT("bert");
-    unsupported(s, "\"bert\" is WordPiece; supported are gpt2 and llama");
+    expect_unsupported(s, "\"bert\" is WordPiece; supported are gpt2 and llama");
     s.model = (nib_vocab_text)TEXT("t5");
-    unsupported(s, "\"t5\" is unigram");
+    expect_unsupported(s, "\"t5\" is unigram");
     s.model = (nib_vocab_text)TEXT("rwkv");
-    unsupported(s, "\"rwkv\" is a trie");
+    expect_unsupported(s, "\"rwkv\" is a trie");
     s.model = (nib_vocab_text)TEXT("no_vocab");
-    unsupported(s, "\"no_vocab\" is no vocabulary");
+    expect_unsupported(s, "\"no_vocab\" is no vocabulary");
     s.model = (nib_vocab_text)TEXT("\033[2J");
-    unsupported(s, "\"\\x1b[2J\" is not known");
+    expect_unsupported(s, "\"\\x1b[2J\" is not known");
 }
 
-/* T07: never a default. */
-static void test_pre(void **state)
+/* T07: an unknown pre-tokenizer has no default. */
+static void test_unknown_pre_tokenizer(void **state)
 {
     nib_vocab_source s = letters();
     (void)state;
     s.pre = (nib_vocab_text){NULL, 0};
-    unsupported(s, "tokenizer.ggml.pre is missing");
+    expect_unsupported(s, "tokenizer.ggml.pre is missing");
     s.pre = (nib_vocab_text)TEXT("nonsense");
-    unsupported(s, "tokenizer.ggml.pre \"nonsense\" is not known; name the model's tokenizer.json");
-    unsupported(s, "default llama-bpe llama3 llama-v3");
-    unsupported(s, "seed-coder exaone-moe)"); /* the last ones: none is cut off */
+    expect_unsupported(
+        s, "tokenizer.ggml.pre \"nonsense\" is not known; name the model's tokenizer.json");
+    expect_unsupported(s, "default llama-bpe llama3 llama-v3");
+    expect_unsupported(s, "seed-coder exaone-moe)"); /* the end of the list is not cut off */
     s.pre = (nib_vocab_text)TEXT("");
-    unsupported(s, "\"\" is not known");
+    expect_unsupported(s, "\"\" is not known");
     s.pre = (nib_vocab_text)TEXT("gpt-2 ");
-    unsupported(s, "not known");
+    expect_unsupported(s, "not known");
 }
 
 static void test_arrays(void **state)
@@ -329,26 +330,26 @@ static void test_arrays(void **state)
     nib_vocab_source s = letters();
     (void)state;
     s.type_count = 6;
-    bad(s, "tokenizer.ggml.token_type has 6 values for 7 tokens");
+    expect_bad(s, "tokenizer.ggml.token_type has 6 values for 7 tokens");
     s = letters();
     s.types = odd;
-    bad(s, "token_type is 9 for token 5, outside 0 to 6");
+    expect_bad(s, "token_type is 9 for token 5, outside 0 to 6");
     s.types = negative;
-    bad(s, "token_type is -1 for token 5");
+    expect_bad(s, "token_type is -1 for token 5");
     s = pieces();
     s.score_count = 0;
-    bad(s, "tokenizer.ggml.scores has 0 values for 11 tokens");
+    expect_bad(s, "tokenizer.ggml.scores has 0 values for 11 tokens");
     s = letters();
     s.token_count = 0;
-    bad(s, "tokenizer.ggml.tokens is empty");
+    expect_bad(s, "tokenizer.ggml.tokens is empty");
     s.tokens = NULL;
-    bad(s, "tokenizer.ggml.tokens is missing");
+    expect_bad(s, "tokenizer.ggml.tokens is missing");
     s = letters();
     s.token_count = (size_t)NIB_TOKENIZER_IDS + 1;
-    unsupported(s, "has 4194305 tokens; the limit is 4194304");
+    expect_unsupported(s, "has 4194305 tokens; the limit is 4194304");
     s = letters();
     s.merges = NULL;
-    bad(s, "tokenizer.ggml.merges is missing");
+    expect_bad(s, "tokenizer.ggml.merges is missing");
 }
 
 static void test_tokens(void **state)
@@ -365,19 +366,19 @@ static void test_tokens(void **state)
     s.merge_count = 0;
     s.tokens = broken;
     s.token_count = 2;
-    bad(s, "token 1 is not valid UTF-8 at byte 1");
+    expect_bad(s, "token 1 is not valid UTF-8 at byte 1");
     s.tokens = long_one;
-    nib__tokenizer_close(open_source(s)); /* no one merges into it */
+    nib__tokenizer_close(open_source(s)); /* no merge produces it */
     s.types = types;
     s.type_count = 2;
-    unsupported(s, "has 600 bytes; the limit is 512");
+    expect_unsupported(s, "has 600 bytes; the limit is 512");
     s = pieces();
     s.tokens = long_one;
     s.types = NULL;
     s.scores = scores;
     s.token_count = s.score_count = 2;
     s.bos = s.eos = s.unk = UINT32_MAX;
-    unsupported(s, "token 1 has 600 bytes; the limit for a token made by merging is 256");
+    expect_unsupported(s, "token 1 has 600 bytes; the limit for a token made by merging is 256");
 }
 
 static void test_ids(void **state)
@@ -385,25 +386,25 @@ static void test_ids(void **state)
     nib_vocab_source s = letters();
     (void)state;
     s.bos = 7;
-    bad(s, "tokenizer.ggml.bos_token_id is 7, but there are 7 tokens");
+    expect_bad(s, "tokenizer.ggml.bos_token_id is 7, but there are 7 tokens");
     s.bos = INT64_MAX;
-    bad(s, "bos_token_id is 9223372036854775807");
+    expect_bad(s, "bos_token_id is 9223372036854775807");
     s = letters();
     s.eos = 4294967294;
-    bad(s, "tokenizer.ggml.eos_token_id is 4294967294");
+    expect_bad(s, "tokenizer.ggml.eos_token_id is 4294967294");
     s = letters();
-    s.bos = UINT32_MAX; /* -1, for none */
+    s.bos = UINT32_MAX; /* -1: none */
     s.eos = 4;
     nib_tokenizer *t = open_source(s);
     assert_int_equal(nib__tokenizer_bos(t), -1);
     assert_int_equal(nib__tokenizer_eos(t), 4);
     nib__tokenizer_close(t);
     s.add_bos = NIB_VOCAB_FLAG_TRUE;
-    bad(s, "add_bos_token is true, but tokenizer.ggml.bos_token_id is missing");
+    expect_bad(s, "add_bos_token is true, but tokenizer.ggml.bos_token_id is missing");
     s = letters();
     s.add_eos = NIB_VOCAB_FLAG_TRUE;
-    bad(s, "add_eos_token is true, but tokenizer.ggml.eos_token_id is missing");
-    /* SentencePiece's own ids are beyond a small vocabulary: there are none. */
+    expect_bad(s, "add_eos_token is true, but tokenizer.ggml.eos_token_id is missing");
+    /* SentencePiece's default ids exceed a small vocabulary, so it has none. */
     s = pieces();
     s.token_count = 1;
     t = open_source(s);
@@ -411,7 +412,7 @@ static void test_ids(void **state)
     expect_ids(t, "a", SPECIAL, "0");
     nib__tokenizer_close(t);
     s.unk = 1;
-    bad(s, "unknown_token_id is 1, but there are 1 tokens");
+    expect_bad(s, "unknown_token_id is 1, but there are 1 tokens");
 }
 
 /* T06 */
@@ -424,20 +425,21 @@ static void test_merges(void **state)
     (void)state;
     s.merges = unknown;
     s.merge_count = 2;
-    bad(s, "tokenizer.ggml.merges: merge 1 needs the token \"bc\", which is not in the vocabulary");
+    expect_bad(
+        s, "tokenizer.ggml.merges: merge 1 needs the token \"bc\", which is not in the vocabulary");
     s.merges = three;
     s.merge_count = 1;
-    bad(s, "merge 0 is not two tokens");
+    expect_bad(s, "merge 0 is not two tokens");
     s.merges = one;
-    bad(s, "merge 0 is not two tokens");
+    expect_bad(s, "merge 0 is not two tokens");
     s.merges = broken;
-    bad(s, "merge 0 is not valid UTF-8");
+    expect_bad(s, "merge 0 is not valid UTF-8");
     s = pieces();
     s.scores = nan_score;
-    bad(s, "tokenizer.ggml.scores: the score of token 9 is not a number");
+    expect_bad(s, "tokenizer.ggml.scores: the score of token 9 is not a number");
 }
 
-/* All strings of two letters: each comes of two others in as many ways as it can be cut. */
+/* All strings over two letters: each is the merge of two others at every possible cut. */
 static void test_many_splits(void **state)
 {
     enum { LONGEST = 14, TOKENS = 1 + (2 << LONGEST) - 2 };
@@ -457,7 +459,7 @@ static void test_many_splits(void **state)
     s.tokens = tokens;
     s.scores = scores;
     s.token_count = s.score_count = count;
-    unsupported(s, "in more than 196604 ways; this vocabulary is made to be slow");
+    expect_unsupported(s, "in more than 196604 ways; this vocabulary is made to be slow");
     s.token_count = 1 + (2 << 8) - 2; /* up to 8 letters */
     nib__tokenizer_close(open_source(s));
 }
@@ -467,13 +469,13 @@ static void test_normalizers(void **state)
     nib_vocab_source s = pieces();
     (void)state;
     s.has_charsmap = true;
-    unsupported(s, "precompiled_charsmap is not supported");
+    expect_unsupported(s, "precompiled_charsmap is not supported");
     s = pieces();
     s.remove_extra_whitespaces = NIB_VOCAB_FLAG_TRUE;
-    unsupported(s, "remove_extra_whitespaces is true");
+    expect_unsupported(s, "remove_extra_whitespaces is true");
 }
 
-/* Every request for memory fails once; Oniguruma's own are not ours to fail. */
+/* Each allocation fails once, except Oniguruma's own. */
 static void test_memory(void **state)
 {
     (void)state;
@@ -499,14 +501,22 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),       cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_no_types),    cmocka_unit_test(test_pieces_by_merges),
-        cmocka_unit_test(test_no_scores),   cmocka_unit_test(test_flags_of_pre),
-        cmocka_unit_test(test_twice),       cmocka_unit_test(test_verbatim),
-        cmocka_unit_test(test_models),      cmocka_unit_test(test_pre),
-        cmocka_unit_test(test_arrays),      cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_ids),         cmocka_unit_test(test_merges),
-        cmocka_unit_test(test_many_splits), cmocka_unit_test(test_normalizers),
+        cmocka_unit_test(test_byte_level),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_no_types),
+        cmocka_unit_test(test_pieces_by_merges),
+        cmocka_unit_test(test_no_scores),
+        cmocka_unit_test(test_flags_of_pre),
+        cmocka_unit_test(test_duplicate_tokens),
+        cmocka_unit_test(test_verbatim),
+        cmocka_unit_test(test_models),
+        cmocka_unit_test(test_unknown_pre_tokenizer),
+        cmocka_unit_test(test_arrays),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_merges),
+        cmocka_unit_test(test_many_splits),
+        cmocka_unit_test(test_normalizers),
         cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ids and decoded text equal what Hugging Face's tokenizers gives: with tokenizers of our own
- * (tests/golden/tokenizer_*.txt), and with known ones where NIBBLE_TEST_DATA and NIBBLE_TOKENIZERS
- * name their folders.
+ * Ids and decoded text equal those of Hugging Face's tokenizers: for our own tokenizers
+ * (tests/golden/tokenizer_*.txt), and for known ones if NIBBLE_TEST_DATA and NIBBLE_TOKENIZERS name
+ * their folders.
  */
 #include "skipping.h"
 #include "tokenizing.h"
@@ -31,7 +31,7 @@ static char *json_string(nib_arena *arena, const char *text, size_t size, size_t
     return string;
 }
 
-/* Puts "key": value of every key of the object that `except` (an object, or NULL) does not have. */
+/* Writes "key": value for every key of the object that is not in `except` (an object or NULL). */
 static void put_members(nib_text *out, const char *object, size_t size, const char *except)
 {
     nib_json json, other;
@@ -58,7 +58,7 @@ static void put_members(nib_text *out, const char *object, size_t size, const ch
     assert_int_equal(json.event, NIB_JSON_OBJECT_END);
 }
 
-/* "@ MODEL JSON": the tokenizer with some of its parts replaced; with `held`, by its tables. */
+/* "@ MODEL JSON": the tokenizer with some parts replaced; with `held`, opened from its tables. */
 static nib_tokenizer *open_section(const char *line, nib_text *held)
 {
     const nib_allocator a = nib__allocator_default();
@@ -94,7 +94,7 @@ static void check_decoded(nib_arena *arena, const nib_tokenizer *t, const char *
     static int32_t ids[4096];
     nib_text out;
     if (expected[0] == '?')
-        return; /* theirs fails */
+        return; /* Hugging Face's decoder fails */
     const size_t count = read_ids(words, ids, COUNT(ids));
     nib__text_init(&out, &a);
     decode_both(&out, t, ids, count, true);
@@ -105,7 +105,7 @@ static void check_decoded(nib_arena *arena, const nib_tokenizer *t, const char *
     nib__text_free(&out);
 }
 
-/* flags, text, ids, decoded text, with tabs between */
+/* flags, text, ids, decoded text, separated by tabs */
 static void check_line(nib_arena *arena, const nib_tokenizer *t, char *line, const char *section)
 {
     const nib_allocator a = nib__allocator_default();
@@ -171,7 +171,7 @@ static void test_components(void **state)
 
 /* ---- known tokenizers ---- */
 
-/* Every token by its id, the way back, and what it is. */
+/* Compares every token's text, id and kind. */
 static void check_same(const nib_tokenizer *t, const nib_tokenizer *other)
 {
     const int64_t ids = nib__tokenizer_vocab_size(t);
@@ -193,7 +193,7 @@ static void check_same(const nib_tokenizer *t, const nib_tokenizer *other)
     }
 }
 
-/* llama.cpp's texts and the ids that it expects, one text a line in both; and by tables. */
+/* llama.cpp's texts and expected ids, one text a line in both; also with the tokenizer's tables. */
 static void check_cases(const char *tokenizer, const char *data, const char *name)
 {
     static const char separator[] = "\n__ggml_vocab_test__\n";
@@ -254,7 +254,7 @@ static void test_llama_spm_cases(void **state)
     check_cases(path, data, "llama-spm");
 }
 
-/* With a tokenizer.json that tools/golden/make_tokenizers.py has built. */
+/* With a tokenizer.json from tools/golden/make_tokenizers.py. */
 static void check_built_cases(const char *data, const char *built, const char *name)
 {
     char path[1024];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables of a tokenizer: refused by name where they are cut short, changed, of another file, or lie
- * under hashes that are right; and from files. That they give the same ids is
- * test_tokenizer_golden.c's.
+ * Tokenizer tables: refused with their name if truncated, changed, made from another file, or false
+ * under valid hashes; also read from files. test_tokenizer_golden.c checks that they give the same
+ * ids.
  */
 #include "failing.h"
 #include "tokenizing.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* Where the head has its numbers, and the arrays that begin behind it. */
+/* Offsets of the numbers in the head; the arrays follow it. */
 enum { IDS = 16, SLOTS = 24, BITS = 32, BYTES = 40, JSON = 48, SOURCE = 56, REST = 72, SELF = 88 };
 enum { HEAD = 104 };
 
@@ -18,7 +18,7 @@ static nib_text tables; /* of tests/golden/tokenizer_bytes.json */
 static char *json;
 static size_t json_size;
 static nib_arena arena;
-static nib_allocator a0; /* theirs */
+static nib_allocator a0; /* their allocator */
 
 static int setup(void **state)
 {
@@ -61,8 +61,8 @@ static nib_status parse(const char *at, size_t size, const nib_hash *source, con
     return nib__tokenizer_parse_tables(t, &file, source, NULL, a, err);
 }
 
-/* In memory of exactly its size, so that a sanitizer sees a step outside. */
-static void refused(const char *at, size_t size, const nib_hash *source, const char *words)
+/* Parses a copy of exactly this size, so that a sanitizer catches reads outside. */
+static void expect_refused(const char *at, size_t size, const nib_hash *source, const char *words)
 {
     const nib_allocator a = nib__allocator_default();
     nib_tokenizer *t = NULL;
@@ -78,8 +78,8 @@ static void refused(const char *at, size_t size, const nib_hash *source, const c
     assert_null(t);
 }
 
-/* Hashes that are right again. */
-static void seal(char *at, size_t size)
+/* Recomputes the hashes. */
+static void rehash(char *at, size_t size)
 {
     const nib_hash rest = nib__hash_bytes(at + HEAD, size - HEAD);
     memcpy(at + REST, &rest, sizeof rest);
@@ -88,29 +88,29 @@ static void seal(char *at, size_t size)
     memcpy(at + SELF, &self, sizeof self);
 }
 
-/* Bytes at a place replaced, under right hashes. */
-static void lie(size_t at, const void *bytes, size_t size, const char *words)
+/* Patches bytes, recomputes the hashes, and expects an error. */
+static void expect_patch_refused(size_t at, const void *bytes, size_t size, const char *words)
 {
     char *copy = malloc(tables.size);
     assert_non_null(copy);
     memcpy(copy, tables.at, tables.size);
     memcpy(copy + at, bytes, size);
-    seal(copy, tables.size);
-    refused(copy, tables.size, NULL, words);
+    rehash(copy, tables.size);
+    expect_refused(copy, tables.size, NULL, words);
     free(copy);
 }
 
-static void test_cut_short(void **state)
+static void test_rejects_truncated_tables(void **state)
 {
     (void)state;
-    refused(tables.at, 0, NULL, "is shorter than its header");
-    refused(tables.at, HEAD - 1, NULL, "is shorter than its header");
+    expect_refused(tables.at, 0, NULL, "is shorter than its header");
+    expect_refused(tables.at, HEAD - 1, NULL, "is shorter than its header");
     for (size_t size = HEAD; size < tables.size; size += tables.size / 50)
-        refused(tables.at, size, NULL, "its size differs from what its header says");
-    refused(tables.at, tables.size - 1, NULL, "its size differs from what its header says");
+        expect_refused(tables.at, size, NULL, "its size differs from what its header says");
+    expect_refused(tables.at, tables.size - 1, NULL, "its size differs from what its header says");
 }
 
-static void test_changed(void **state)
+static void test_rejects_changed_tables(void **state)
 {
     const struct {
         size_t at;
@@ -126,12 +126,12 @@ static void test_changed(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         tables.at[cases[i].at] ^= 1;
-        refused(tables.at, tables.size, NULL, cases[i].words);
+        expect_refused(tables.at, tables.size, NULL, cases[i].words);
         tables.at[cases[i].at] ^= 1;
     }
 }
 
-static void test_other_source(void **state)
+static void test_rejects_other_tokenizer(void **state)
 {
     const nib_allocator a = nib__allocator_default();
     nib_hash source = nib__hash_bytes(json, json_size);
@@ -141,63 +141,66 @@ static void test_other_source(void **state)
     assert_int_equal(parse(tables.at, tables.size, &source, &a, &t, &err), NIB_OK);
     nib__tokenizer_close(t);
     source.low ^= 1;
-    refused(tables.at, tables.size, &source,
-            "was made from another tokenizer.json than the one beside it");
+    expect_refused(tables.at, tables.size, &source,
+                   "was made from another tokenizer.json than the one beside it");
 }
 
-static void test_lying_sizes(void **state)
+static void test_rejects_false_sizes(void **state)
 {
     static const uint64_t values[] = {UINT64_MAX, INT64_MAX, UINT64_C(1) << 60, UINT64_C(1) << 40};
     static const size_t places[] = {IDS, SLOTS, BITS, BYTES, JSON};
     (void)state;
     for (size_t i = 0; i < COUNT(values); i++)
         for (size_t j = 0; j < COUNT(places); j++)
-            lie(places[j], &values[i], sizeof *values,
-                "its tables are larger than a tokenizer's can be");
+            expect_patch_refused(places[j], &values[i], sizeof *values,
+                                 "its tables are larger than a tokenizer's can be");
     for (size_t j = 0; j < COUNT(places); j++) {
         const uint64_t more = places[j] == SLOTS ? 2 * number(SLOTS) : number(places[j]) + 1;
-        lie(places[j], &more, sizeof more, "its size differs from what its header says");
+        expect_patch_refused(places[j], &more, sizeof more,
+                             "its size differs from what its header says");
     }
     const uint64_t odd = number(SLOTS) + 1, none = 0;
-    lie(SLOTS, &odd, sizeof odd, "its tables are larger than a tokenizer's can be");
-    lie(BITS, &none, sizeof none, "its tables are larger than a tokenizer's can be");
+    expect_patch_refused(SLOTS, &odd, sizeof odd,
+                         "its tables are larger than a tokenizer's can be");
+    expect_patch_refused(BITS, &none, sizeof none,
+                         "its tables are larger than a tokenizer's can be");
 }
 
-static void test_lying_texts(void **state)
+static void test_rejects_false_texts(void **state)
 {
     static const char words[] = "its vocabulary is damaged";
     const uint32_t ids = (uint32_t)number(IDS), bytes = (uint32_t)number(BYTES);
     const uint32_t texts[][2] = {{bytes, UINT32_C(0x80000001)},
                                  {UINT32_MAX, UINT32_C(0x80000001)},
                                  {0, UINT32_C(0x8fffffff)},
-                                 {0, 1},                     /* not there, and yet with a size */
-                                 {0, UINT32_C(0xc0000001)}}; /* special, which the json says */
+                                 {0, 1},                     /* absent, yet with a size */
+                                 {0, UINT32_C(0xc0000001)}}; /* special, as the JSON says */
     const uint32_t past = ids + 1, far = UINT32_MAX;
     (void)state;
     for (size_t i = 0; i < COUNT(texts); i++)
-        lie(HEAD, texts[i], sizeof texts[i], words);
+        expect_patch_refused(HEAD, texts[i], sizeof texts[i], words);
     for (size_t i = 0; i < number(SLOTS); i++) {
         const size_t at = slots_at() + 8 * i + 4;
         if (i % 100 != 0)
             continue;
-        lie(at, &past, sizeof past, words);
-        lie(at, &far, sizeof far, words);
+        expect_patch_refused(at, &past, sizeof past, words);
+        expect_patch_refused(at, &far, sizeof far, words);
     }
-    lie(bytes_at(), "\xff", 1, words);
-    lie(bytes_at() + bytes - 1, "\xc3", 1, words);
-    /* a text that begins in the middle of a character: the first one of two bytes */
+    expect_patch_refused(bytes_at(), "\xff", 1, words);
+    expect_patch_refused(bytes_at() + bytes - 1, "\xc3", 1, words);
+    /* a text that begins inside a character: the first of two bytes */
     for (size_t i = 0; i + 1 < bytes; i++)
         if (((unsigned char)tables.at[bytes_at() + i] & 0xe0) == 0xc0) {
             const uint32_t inside[2] = {(uint32_t)i + 1, UINT32_C(0x80000001)};
             const uint32_t half[2] = {(uint32_t)i, UINT32_C(0x80000001)};
-            lie(HEAD, inside, sizeof inside, words);
-            lie(HEAD, half, sizeof half, words);
+            expect_patch_refused(HEAD, inside, sizeof inside, words);
+            expect_patch_refused(HEAD, half, sizeof half, words);
             return;
         }
     fail_msg("no token has a character of two bytes");
 }
 
-static void test_lying_merges(void **state)
+static void test_rejects_false_merges(void **state)
 {
     static const char words[] = "the table of merges is damaged";
     const uint32_t ids = (uint32_t)number(IDS);
@@ -210,16 +213,16 @@ static void test_lying_merges(void **state)
     char *full = calloc(slots, 16);
     (void)state;
     for (size_t i = 0; i < COUNT(merges); i++) {
-        lie(merges_at(), merges[i], sizeof merges[i], words);
-        lie(merges_at() + 16 * (slots - 1), merges[i], sizeof merges[i], words);
+        expect_patch_refused(merges_at(), merges[i], sizeof merges[i], words);
+        expect_patch_refused(merges_at() + 16 * (slots - 1), merges[i], sizeof merges[i], words);
     }
     assert_non_null(full);
-    lie(merges_at(), full, 16 * slots, words); /* no place where a search ends */
+    expect_patch_refused(merges_at(), full, 16 * slots, words); /* no empty slot to end a search */
     free(full);
 }
 
-/* The small parts go the way of any tokenizer.json, and are named by the file they lie in. */
-static void test_lying_json(void **state)
+/* The small parts are parsed like any tokenizer.json, and errors name the tables file. */
+static void test_rejects_false_json(void **state)
 {
     static const char vocab[] = "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}";
     static const char added[] = "{\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]},"
@@ -230,11 +233,11 @@ static void test_lying_json(void **state)
     assert_non_null(text);
     memset(text, ' ', size);
     memcpy(text, vocab, strlen(vocab));
-    lie(json_at(), text, size, "its tokenizer.json must not have a vocabulary");
+    expect_patch_refused(json_at(), text, size, "its tokenizer.json must not have a vocabulary");
     memset(text, ' ', size);
     memcpy(text, added, strlen(added));
-    lie(json_at(), text, size, "the tables lack the token \"<x>\"");
-    lie(json_at(), "[", 1, "");
+    expect_patch_refused(json_at(), text, size, "the tables lack the token \"<x>\"");
+    expect_patch_refused(json_at(), "[", 1, "");
     free(text);
 }
 
@@ -271,7 +274,7 @@ static void test_no_memory(void **state)
     nib__tokenizer_close(t);
 }
 
-/* Written to a file, opened from it, and refused once the tokenizer.json is another. */
+/* Written to a file, opened from it, and refused after tokenizer.json changes. */
 static void test_files(void **state)
 {
     const nib_allocator a = nib__allocator_default();
@@ -309,10 +312,14 @@ static void test_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cut_short),    cmocka_unit_test(test_changed),
-        cmocka_unit_test(test_other_source), cmocka_unit_test(test_lying_sizes),
-        cmocka_unit_test(test_lying_texts),  cmocka_unit_test(test_lying_merges),
-        cmocka_unit_test(test_lying_json),   cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_rejects_truncated_tables),
+        cmocka_unit_test(test_rejects_changed_tables),
+        cmocka_unit_test(test_rejects_other_tokenizer),
+        cmocka_unit_test(test_rejects_false_sizes),
+        cmocka_unit_test(test_rejects_false_texts),
+        cmocka_unit_test(test_rejects_false_merges),
+        cmocka_unit_test(test_rejects_false_json),
+        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_files),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

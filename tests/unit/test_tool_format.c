@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How models write calls, as it is found from their templates: those of tests/serve/templates,
- * and those of known models.
+ * The tool-call format derived from chat templates: those of tests/serve/templates and of known
+ * models.
  */
 #include "skipping.h"
 #include "tool_format.h"
@@ -83,7 +83,7 @@ static nib_status render(void *ctx, const char *messages, const char *tools, boo
     return r.status;
 }
 
-/* With an I for each letter of an id. */
+/* Replaces each letter of an id by I. */
 static void expect_text(const form *f, const char *part, const char *want, const nib_call_text *got)
 {
     char text[200];
@@ -97,7 +97,7 @@ static void expect_text(const form *f, const char *part, const char *want, const
         fail_msg("%s: %s is\n%s\nnot\n%s", f->path, part, text, want);
 }
 
-/* A template, or that of a tokenizer_config.json. */
+/* Reads a template, or the one in a tokenizer_config.json. */
 static const char *read_template(nib_arena *arena, const char *path, size_t *size)
 {
     const char *text = read_text(arena, path, size);
@@ -165,8 +165,8 @@ static void test_known_models(void **state)
         expect_form(&known[i], folder);
 }
 
-/* Templates by their text, and a part of what is said of them. */
-static void test_refusals(void **state)
+/* Templates and a part of the expected reason. */
+static void test_rejects_templates(void **state)
 {
     static const struct {
         const char *text, *why;
@@ -249,7 +249,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forms),
         cmocka_unit_test(test_known_models),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_rejects_templates),
         cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

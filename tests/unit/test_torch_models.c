@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Quantized models as PyTorch's programs keep them: the logits that torchao and transformers
- * compute from the same state dict, int4 as aten packs it for each machine, and what is refused.
+ * Quantized models as PyTorch programs store them: the logits that torchao and transformers compute
+ * from the same state dict, int4 as aten packs it for each machine, and errors.
  */
 #include "checkpoint_build.h"
 #include "failing.h"
@@ -11,8 +11,8 @@
 
 /* ---- logits ---- */
 
-/* Worst over positions of max|a - b| / max|b|, but for `flips` positions, where a code of an
- * activation rounds the other way after sums in another order: those stay below 2e-2. */
+/* The largest max|a - b| / max|b| over positions, except for `flips` positions, where sums in
+ * another order round an activation's code the other way: those stay below 2e-2. */
 static double check_sequence(nib_session *s, const nib_checkpoint *golden, int i, int flips)
 {
     char name[32];
@@ -137,10 +137,10 @@ static void test_tinygemm(void **state)
     nib__checkpoint_close(cp);
 }
 
-/* ---- what is refused ---- */
+/* ---- errors ---- */
 
-/* Of a module m with codes [4][64] of zeros, in groups of 32. */
-static void test_refused(void **state)
+/* For a module m with codes [4][64] of zeros, in groups of 32. */
+static void test_rejects_bad_tensors(void **state)
 {
     (void)state;
     static const float ones[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, half[8] = {0.5F},
@@ -206,7 +206,7 @@ static void test_refused(void **state)
     expect_changes(NULL, parts, COUNT(parts), changes, COUNT(changes));
 }
 
-/* Which activations each layer of Meta's has: none where rows are looked up. */
+/* The activations of each layer of Meta's model: the embedding has none. */
 static void test_meta_activations(void **state)
 {
     (void)state;
@@ -229,7 +229,7 @@ static void test_meta_activations(void **state)
     nib__checkpoint_close(cp);
 }
 
-/* Scales, zero points and bias of f64 are taken, by their values. */
+/* Scales, zero points and bias of f64 are read by value. */
 static void test_f64(void **state)
 {
     (void)state;
@@ -251,7 +251,7 @@ static void test_f64(void **state)
         fail_msg("%s", m.err.text);
     assert_int_equal(w.scheme.zero, NIB_ZERO_INT);
     assert_int_equal(w.zero_type, NIB_TYPE_I8);
-    assert_int_equal(w.float_zeros, NIB_TYPE_F64); /* where they lie */
+    assert_int_equal(w.float_zeros, NIB_TYPE_F64); /* read in place */
     assert_int_equal(w.scheme.group, 32);
     assert_int_equal(w.scheme.act, NIB_ACT_I8_TOKEN);
     for (int i = 0; i < 4; i++) {
@@ -267,8 +267,8 @@ static void test_f64(void **state)
     drop_checkpoint(&m);
 }
 
-/* Zero points that two modules share are those of both; they show int4 where one group fills the
- * rows. What is made of a shared tensor for one module serves the other. */
+/* Zero points that two modules share belong to both; they imply int4 where one group fills the row.
+ * What is converted from a shared tensor for one module serves the other. */
 static void test_shared_parts(void **state)
 {
     (void)state;
@@ -303,8 +303,9 @@ static void test_shared_parts(void **state)
     drop_directory(dir);
 }
 
-/* A q without elements, whose rows times 8 are -2^44: k's scales do not begin there. */
-static void test_no_elements(void **state)
+/* A q without elements, whose rows times 8 overflow to -2^44, must not shift the start of k's
+ * scales. */
+static void test_empty_shared_tensor(void **state)
 {
     (void)state;
 #define K "model.layers.0.self_attn."
@@ -330,9 +331,9 @@ static void test_no_elements(void **state)
 #undef K
 }
 
-/* int4 in packed words: columns that the layers around do not have, a NaN among the scales of the
- * rows of a fused weight that are this module's. */
-static void test_packed_refused(void **state)
+/* int4 in packed words: columns that contradict the other layers, and a NaN among this module's
+ * scales in a fused weight. */
+static void test_rejects_bad_packed_int4(void **state)
 {
     (void)state;
     static const part padded[] = {{"model.embed_tokens.weight", "BF16", 2, {3, 40}, NULL},
@@ -342,8 +343,7 @@ static void test_packed_refused(void **state)
                   "packed with 2048 columns, but other layers imply 40, padded to 1024");
     float pairs[24 * 2];
     for (int i = 0; i < 24; i++)
-        pairs[2 * i] = 1,
-                  pairs[2 * i + 1] = i == 19 ? NAN : 0; /* row 3 of the last of q, k and v */
+        pairs[2 * i] = 1, pairs[2 * i + 1] = i == 19 ? NAN : 0; /* row 3 of v */
     const part fused[] = {{"a.q_proj.weight", "I32", 4, {1, 1, 32, 1}, NULL},
                           {"a.k_proj.weight", "I32", 4, {1, 1, 32, 1}, NULL},
                           {"a.v_proj.weight", "I32", 4, {1, 1, 32, 1}, NULL},
@@ -356,13 +356,13 @@ static void test_packed_refused(void **state)
                      NIB_BAD_INPUT);
     assert_non_null(strstr(m.err.text, "zero point at row 3, group 0 is not finite"));
     assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "a.k_proj", NULL, &m.err),
-                     NIB_UNSUPPORTED); /* codes of zeros fit no machine's layout */
+                     NIB_UNSUPPORTED); /* codes of zeros match no machine's layout */
     drop_checkpoint(&m);
 }
 
-/* Two machines' layouts that fit equally well: neither is guessed. Every word has both ends and one
- * mean for 16 rows, so that it does not matter whose row of these it is. */
-static void test_two_machines(void **state)
+/* Two machines' layouts that fit equally well: neither is guessed. Every word has both extremes and
+ * one mean for 16 rows, so its row among them does not matter. */
+static void test_ambiguous_machine(void **state)
 {
     (void)state;
     enum { ROWS = 32, WORDS = ROWS / 8 * 32 };
@@ -370,9 +370,9 @@ static void test_two_machines(void **state)
     float pairs[ROWS * 2];
     for (int row = 0; row < ROWS; row++) {
         pairs[2 * row] = 1;
-        pairs[2 * row + 1] = row < 16 ? -3 : 3; /* where code 8 is */
+        pairs[2 * row + 1] = row < 16 ? -3 : 3; /* the value of code 8 */
     }
-    for (int i = 0; i < WORDS; i++) { /* which byte of the word has the ends, differs */
+    for (int i = 0; i < WORDS; i++) { /* the byte with the extremes varies */
         const uint32_t middle = i < WORDS / 2 ? 0xbbbbbbbbU : 0x44444444U;
         const int shift = i % 3 * 8;
         words[i] = (middle & ~(0xffU << shift)) | 0xf0U << shift;
@@ -381,13 +381,13 @@ static void test_two_machines(void **state)
                           {"m.scales_and_zeros", "F32", 3, {1, ROWS, 2}, pairs}};
     expect_module(NULL, parts, COUNT(parts), NIB_UNSUPPORTED,
                   "clearly match none of the layouts of CUDA, ROCm and CPUs");
-    for (int i = 0; i < WORDS; i++) /* alike but for some means */
+    for (int i = 0; i < WORDS; i++) /* now some means differ */
         words[i] ^= i % 7 == 0 ? 0x10000000U : 0;
     expect_module(NULL, parts, COUNT(parts), NIB_UNSUPPORTED,
                   "clearly match none of the layouts of CUDA, ROCm and CPUs");
 }
 
-/* Every request for memory fails once, from opening to the last weight; nothing is lost. */
+/* Each allocation from opening to the last weight fails once; nothing leaks. */
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -422,13 +422,13 @@ int main(void)
         cmocka_unit_test(test_logits),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_tinygemm),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_rejects_bad_tensors),
         cmocka_unit_test(test_f64),
-        cmocka_unit_test(test_no_elements),
+        cmocka_unit_test(test_empty_shared_tensor),
         cmocka_unit_test(test_shared_parts),
         cmocka_unit_test(test_meta_activations),
-        cmocka_unit_test(test_packed_refused),
-        cmocka_unit_test(test_two_machines),
+        cmocka_unit_test(test_rejects_bad_packed_int4),
+        cmocka_unit_test(test_ambiguous_machine),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * PyTorch's files: what torch.save wrote is found value by value, what is not a dict of tensors is
- * refused by name, and no pickle makes anything run, overflow or read outside.
+ * PyTorch's files: every value that torch.save wrote is found, anything but a dict of tensors is
+ * refused by name, and no pickle runs code, overflows or reads out of bounds.
  */
 #include "checkpoint.h"
 #include "failing.h"
@@ -151,7 +151,7 @@ static void test_views(void **state)
     nib__checkpoint_close(cp);
 }
 
-static void test_refused_files(void **state)
+static void test_rejects_other_files(void **state)
 {
     (void)state;
     static const char *const cases[][2] = {
@@ -174,7 +174,7 @@ static void test_refused_files(void **state)
     }
 }
 
-/* Every request for memory fails once; nothing is lost. */
+/* Each allocation fails once; nothing leaks. */
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -323,7 +323,7 @@ static void test_pickles(void **state)
          "tensor \"w\" is of a subclass of Tensor"},
         {PICKLE("\x80\2ctorchao.x\nInt4Tensor\n."), NIB_UNSUPPORTED, "torchao's tensors as safete"},
         {PICKLE("\x80\2cx\x1b[31m\ny\n."), NIB_UNSUPPORTED, "names x\\x1b[31m.y"},
-        /* operations that are not needed: INST, OBJ, NEWOBJ, EXT1, PERSID, INT, POP, NEXT_BUFFER */
+        /* unsupported opcodes: INST, OBJ, NEWOBJ, EXT1, PERSID, INT, POP, NEXT_BUFFER */
         {PICKLE("\x80\2iposix\nsystem\n."), NIB_UNSUPPORTED, "operation 0x69"},
         {PICKLE("\x80\2(o."), NIB_UNSUPPORTED, "operation 0x6f"},
         {PICKLE("\x80\2)\x81."), NIB_UNSUPPORTED, "operation 0x81"},
@@ -332,7 +332,7 @@ static void test_pickles(void **state)
         {PICKLE("\x80\2I1\n."), NIB_UNSUPPORTED, "operation 0x49"},
         {PICKLE("\x80\2N0N."), NIB_UNSUPPORTED, "operation 0x30"},
         {PICKLE("\x80\5\x97."), NIB_UNSUPPORTED, "operation 0x97"},
-        /* a stack that does not work out */
+        /* an inconsistent stack */
         {PICKLE(""), NIB_BAD_INPUT, "does not begin with a protocol"},
         {PICKLE("N."), NIB_BAD_INPUT, "does not begin with a protocol"},
         {PICKLE("\x80\1N."), NIB_UNSUPPORTED, "the protocol is not 2 to 5"},
@@ -362,7 +362,7 @@ static void test_pickles(void **state)
         {PICKLE("\x80\2Nq\3h\2."), NIB_BAD_INPUT, "never stored"},
         {PICKLE("\x80\2Nr\xff\xff\xff\xff."), NIB_BAD_INPUT, "memo index is too high"},
         {PICKLE("\x80\2q\0."), NIB_BAD_INPUT, "no value on the stack"},
-        /* lengths that lie */
+        /* false lengths */
         {PICKLE("\x80\2X\xff\xff\xff\x7fx."), NIB_BAD_INPUT, "runs past the end of the pickle"},
         {PICKLE("\x80\2\x8d\xff\xff\xff\xff\xff\xff\xff\xffx."), NIB_BAD_INPUT, "runs past"},
         {PICKLE("\x80\2\x8c\5x."), NIB_BAD_INPUT, "runs past the end of the pickle"},
@@ -409,9 +409,9 @@ static void test_pickles(void **state)
     }
 }
 
-/* A list that holds itself, a hundred thousand lists inside each other, and a tensor named twice:
- * no walk goes deep. */
-static void test_shapes(void **state)
+/* A list that contains itself, a hundred thousand nested lists, and a tensor named twice: nothing
+ * recurses deeply. */
+static void test_deep_nesting_does_not_recurse(void **state)
 {
     (void)state;
     const zip_part itself[] = {PICKLE("\x80\2]q\0h\0a.")};
@@ -436,7 +436,7 @@ static void test_shapes(void **state)
     expect(named_twice, 2, NIB_BAD_INPUT, "tensor \"w\" appears twice");
 }
 
-/* A shape of 65 sizes: it would be walked for each tensor that names it again. */
+/* A shape of 65 sizes, which would be read again for each tensor that refers to it. */
 static void test_many_sizes(void **state)
 {
     (void)state;
@@ -454,8 +454,8 @@ static void test_many_sizes(void **state)
     expect(parts, 1, NIB_BAD_INPUT, "not a storage, offset, size and stride");
 }
 
-/* A tensor without elements, whose other sizes have a product that no integer holds. */
-static void test_empty(void **state)
+/* A tensor without elements whose other sizes overflow when multiplied. */
+static void test_rejects_overflow_in_empty_tensor(void **state)
 {
     (void)state;
     static const char text[] = TENSOR(STORAGE("0", "K\0") "K\0K\0\x8a\x08\0\0\0\0\0\0\0\x40K\4\x87"
@@ -474,11 +474,15 @@ static void test_empty(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_contents),      cmocka_unit_test(test_views),
-        cmocka_unit_test(test_refused_files), cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_archives),      cmocka_unit_test(test_pickles),
-        cmocka_unit_test(test_shapes),        cmocka_unit_test(test_many_sizes),
-        cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_contents),
+        cmocka_unit_test(test_views),
+        cmocka_unit_test(test_rejects_other_files),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_archives),
+        cmocka_unit_test(test_pickles),
+        cmocka_unit_test(test_deep_nesting_does_not_recurse),
+        cmocka_unit_test(test_many_sizes),
+        cmocka_unit_test(test_rejects_overflow_in_empty_tensor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a step reads: its tokens, what they predict, where documents begin and at which position
- * each token stands, against the sequences that Python packs (tests/golden/train/batches.txt).
+ * The input of a step: tokens, targets, document starts and positions, against the sequences that
+ * Python packs (tests/golden/train/batches.txt).
  */
 #include "trainer.h"
 
@@ -53,7 +53,7 @@ static sequence read_sequence(FILE *f)
     return s;
 }
 
-/* A row of a micro-batch is a sequence; its documents begin with it. */
+/* A row of a micro-batch is one sequence; a document begins at its start. */
 static void expect_row(const nib_trainer *t, int row, const sequence *s, bool masked,
                        int32_t *documents)
 {
@@ -143,7 +143,7 @@ static void test_documents(void **state)
     run(true);
 }
 
-/* A packed row is one document; the next row is another. */
+/* Each packed row counts as one document. */
 static void test_rows(void **state)
 {
     (void)state;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checkpoints of a run: 2N steps are N, a stop, and N more, bit for bit; the last few are kept; one
- * of another run, a changed one and a half-removed one are told apart; a write that fails leaves
- * the one before.
+ * Checkpoints of a run: 2N steps equal N steps, a stop, and N more, bit for bit; the last few are
+ * kept; checkpoints of another run, changed ones and half-removed ones are detected; a failed write
+ * leaves the previous checkpoint.
  */
 #include "skipping.h"
 #include "train_runs.h"
@@ -52,12 +52,12 @@ static void test_resumes_exactly(void **state)
     must_train(&parts);
     expect_same("whole/step-00000012", "parts/step-00000012");
     assert_false(exists("parts/training.lock"));
-    must_train(&parts); /* there is nothing left to do */
+    must_train(&parts); /* no steps are left */
     assert_string_equal(parts.lines, "");
 }
 
-/* A document that is read in pieces: the checkpoint is of a place in the second. */
-static void test_resumes_in_a_piece(void **state)
+/* A document that is read in pieces: the checkpoint is inside the second piece. */
+static void test_resumes_inside_a_split_document(void **state)
 {
     (void)state;
     skip_slow();
@@ -94,7 +94,7 @@ static void test_keeps_the_last(void **state)
     assert_false(exists("kept/step-00000006"));
     assert_true(exists("kept/step-00000008/nibble.json"));
     assert_true(exists("kept/step-00000009/nibble.json"));
-    /* an older one is only taken where nothing newer stands beside what this run writes */
+    /* an older checkpoint is loaded only if the run would not write beside newer ones */
     j.load = 8;
     expect_refused(&j, NIB_EXISTS, "checkpoints up to step 9");
     j.load = 7;
@@ -114,8 +114,8 @@ static int count_of(const char *text, const char *words)
     return count;
 }
 
-/* What somebody put into one stays, and the checkpoint with it; the run goes on. */
-static void test_one_that_is_not_removed(void **state)
+/* A checkpoint directory with a user's files is not removed, and the run continues. */
+static void test_user_files_are_not_removed(void **state)
 {
     job j = {.folder = "stays", .steps = 4, .interval = 2, .keep = 9};
     (void)state;
@@ -133,7 +133,7 @@ static void test_one_that_is_not_removed(void **state)
     assert_true(exists("stays/step-00000002/model.safetensors"));
     assert_false(exists("stays/step-00000004"));
     assert_true(exists("stays/step-00000012/nibble.json"));
-    /* without a manifest it is no checkpoint, and goes all the same */
+    /* without a manifest it is not a checkpoint, and is removed */
     assert_int_equal(rmdir(in_root("stays/step-00000002/mine")), 0);
     assert_int_equal(unlink(in_root("stays/step-00000002/nibble.json")), 0);
     j.steps = 13;
@@ -141,21 +141,21 @@ static void test_one_that_is_not_removed(void **state)
     assert_false(exists("stays/step-00000002"));
 }
 
-/* What a run killed right after its last checkpoint leaves: one more than is kept. */
+/* A run killed right after its last checkpoint leaves one more than it keeps. */
 static void test_resumed_removes_the_oldest(void **state)
 {
     job j = {.folder = "ended", .steps = 6, .interval = 2, .keep = 9};
     (void)state;
     must_train(&j);
     assert_true(exists("ended/step-00000002/nibble.json"));
-    j.keep = 2; /* no step is left to write one after */
+    j.keep = 2; /* no step is left that would write another */
     must_train(&j);
     assert_false(exists("ended/step-00000002"));
     assert_true(exists("ended/step-00000004/nibble.json"));
     assert_true(exists("ended/step-00000006/nibble.json"));
 }
 
-static void test_other_runs(void **state)
+static void test_rejects_checkpoints_of_other_runs(void **state)
 {
     job first = {.folder = "other", .steps = 3}, j;
     (void)state;
@@ -174,7 +174,7 @@ static void test_other_runs(void **state)
     write_text("else.jsonl", "{\"text\": \"else\"}\n", 17);
     char other[256];
     size_t bytes;
-    char *same = read_file("text.jsonl", &bytes); /* whose lines are no documents any more */
+    char *same = read_file("text.jsonl", &bytes); /* its lines are not documents any more */
     write_text("text.txt", same, bytes);
     free(same);
     snprintf(other, sizeof other, "%s", in_root("text.txt"));
@@ -193,14 +193,14 @@ static void test_other_runs(void **state)
     expect_refused(&j, NIB_BAD_INPUT, "model.n_layers is 2 in the checkpoint, but 3 here");
     write_text("config.json", config, sizeof config - 1);
     free(text);
-    j = again; /* a longer run is allowed, and said */
+    j = again; /* a longer run is allowed, with a log line */
     must_train(&j);
     assert_non_null(strstr(j.log, "training.steps was 3 before the checkpoint and is 6 now\n"));
     assert_null(strstr(j.log, "optimizer"));
 }
 
 /* Every occurrence of `old` in a file becomes `other`. */
-static void replace(const char *name, const char *old, const char *other)
+static void replace_in_file(const char *name, const char *old, const char *other)
 {
     size_t size;
     char *text = read_file(name, &size), *out = malloc(2 * size + 1000);
@@ -223,34 +223,35 @@ static void test_other_positions_and_tokenizer(void **state)
     (void)state;
     must_train(&first);
     j.load = 2;
-    replace("config.json", "\"hidden_act\"",
-            "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, \"hidden_act\"");
+    replace_in_file("config.json", "\"hidden_act\"",
+                    "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, \"hidden_act\"");
     expect_refused(&j, NIB_BAD_INPUT,
                    "its model's rope_type is default, but the config's is linear");
     first.folder = j.folder = "linear";
     must_train(&first);
-    replace("config.json", "\"factor\": 2", "\"factor\": 4");
+    replace_in_file("config.json", "\"factor\": 2", "\"factor\": 4");
     expect_refused(&j, NIB_BAD_INPUT, "rope_scaling.factor is 2 in the checkpoint, but 4 here");
     FILE *f = fopen(in_root("tokenizer.json"), "ab");
     assert_non_null(f);
     fputs("\n", f);
     fclose(f);
-    replace("config.json", "\"factor\": 4", "\"factor\": 2");
+    replace_in_file("config.json", "\"factor\": 4", "\"factor\": 2");
     expect_refused(&j, NIB_BAD_INPUT, "the checkpoint was trained with another tokenizer, ");
-    /* what a checkpoint does not say is not compared */
-    replace("linear/step-00000002/nibble.json", "\"tokenizer_xxh3_128\"", "\"tokenizer_hash\"");
-    replace("linear/step-00000002/nibble.json", "\"rope_type\"", "\"rope_kind\"");
-    replace("linear/step-00000002/nibble.json", "\"rope_factor\"", "\"rope_times\"");
-    replace("linear/step-00000002/nibble.json", "\"rope_original\"", "\"rope_positions\"");
-    replace("config.json", "\"factor\": 2", "\"factor\": 4");
+    /* what a checkpoint does not record is not compared */
+    replace_in_file("linear/step-00000002/nibble.json", "\"tokenizer_xxh3_128\"",
+                    "\"tokenizer_hash\"");
+    replace_in_file("linear/step-00000002/nibble.json", "\"rope_type\"", "\"rope_kind\"");
+    replace_in_file("linear/step-00000002/nibble.json", "\"rope_factor\"", "\"rope_times\"");
+    replace_in_file("linear/step-00000002/nibble.json", "\"rope_original\"", "\"rope_positions\"");
+    replace_in_file("config.json", "\"factor\": 2", "\"factor\": 4");
     must_train(&j);
     write_text("tokenizer.json", tokenizer, size);
     write_text("config.json", config, sizeof config - 1);
     free(tokenizer);
 }
 
-/* A start from weights may mean other positions, on purpose. */
-static void test_start_of_another_context(void **state)
+/* Training from existing weights may change rope on purpose. */
+static void test_initial_load_logs_changed_rope(void **state)
 {
     job first = {.folder = "first", .steps = 1},
         j = {.folder = "longer", .steps = 1, .unsaved = true};
@@ -261,8 +262,9 @@ static void test_start_of_another_context(void **state)
     j.initial_load = path;
     must_train(&j);
     assert_null(strstr(j.log, "in the model"));
-    replace("config.json", "\"rope_theta\": 10000.0",
-            "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, \"rope_theta\": 500000");
+    replace_in_file(
+        "config.json", "\"rope_theta\": 10000.0",
+        "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, \"rope_theta\": 500000");
     j.norm_eps = 1e-6;
     must_train(&j);
     assert_non_null(strstr(j.log, "first/step-00000001: rope_type is default in the model, but "
@@ -273,7 +275,7 @@ static void test_start_of_another_context(void **state)
     first.folder = "linear-first";
     must_train(&first);
     snprintf(path, sizeof path, "%s", in_root("linear-first/step-00000001"));
-    replace("config.json", "\"factor\": 2", "\"factor\": 4");
+    replace_in_file("config.json", "\"factor\": 2", "\"factor\": 4");
     j.norm_eps = 0;
     must_train(&j);
     assert_non_null(strstr(j.log, ": rope_scaling.factor is 2 in the model, but 4 in this run\n"));
@@ -281,8 +283,8 @@ static void test_start_of_another_context(void **state)
     write_text("config.json", config, sizeof config - 1);
 }
 
-/* What a run goes on with and did not begin with is said, wherever it was asked for. */
-static void test_other_recipes(void **state)
+/* A resumed run logs every setting that differs from the start, whatever set it. */
+static void test_logs_changed_recipes(void **state)
 {
     job first = {.folder = "recipe", .steps = 2, .recipe = "mxfp8", .wgrad_with_hp = true}, j;
     const job again = {
@@ -306,7 +308,7 @@ static void test_other_recipes(void **state)
     must_train(&j);
     assert_non_null(
         strstr(j.log, "--skip was null before the checkpoint and is \"*.q_proj\" now\n"));
-    /* the recipe's file holds another one than it did */
+    /* the recipe file has changed */
     char path[256];
     snprintf(path, sizeof path, "%s", in_root("r.json"));
     write_text("r.json", "{\"recipe\": \"mxfp8\"}", 19);
@@ -316,7 +318,7 @@ static void test_other_recipes(void **state)
     j = first, j.steps = 3, j.load = 2, j.unsaved = true;
     must_train(&j);
     assert_non_null(strstr(j.log, "layer schemes differ from those before the checkpoint"));
-    /* what is trained for is what is exported */
+    /* the QAT scheme decides the export */
     first = (job){.folder = "codes", .steps = 2, .qat = "8da4w-g16"};
     must_train(&first);
     j = first, j.steps = 3, j.load = 2, j.unsaved = true, j.export_dtype = NIB_TYPE_BF16;
@@ -348,7 +350,7 @@ static void expect_missing(job *j, const char *name)
     free(bytes);
 }
 
-static void test_damage(void **state)
+static void test_detects_damage(void **state)
 {
     job j = {.folder = "damaged", .steps = 4, .interval = 1, .keep = 3};
     (void)state;
@@ -376,7 +378,7 @@ static void test_damage(void **state)
     damage("damaged/step-00000004/config.json", 5);
     expect_refused(&j, NIB_BAD_INPUT, "step-00000004/config.json hashes to");
     assert_non_null(strstr(j.err.text, remedy));
-    /* half removed: passed over, and replaced */
+    /* half removed: skipped, and replaced */
     assert_int_equal(unlink(in_root("damaged/step-00000004/nibble.json")), 0);
     must_train(&j);
     assert_non_null(strstr(j.log, "step-00000004 has no nibble.json: skipped"));
@@ -407,7 +409,7 @@ static void test_full_disk(void **state)
     setrlimit(RLIMIT_FSIZE, &before);
     assert_false(exists("full/step-00000006.part"));
     assert_false(exists("full/step-00000006"));
-    /* what a killed process leaves is cleared away */
+    /* leftovers of a killed process are removed */
     assert_int_equal(mkdir(in_root("full/step-00000004.part"), 0777), 0);
     write_text("full/step-00000004.part/model.safetensors", "x", 1);
     must_train(&j);
@@ -415,8 +417,8 @@ static void test_full_disk(void **state)
     assert_false(exists("full/step-00000004.part"));
 }
 
-/* A step that ruins the weights may have had a loss that was fine. */
-static void test_not_finite(void **state)
+/* A step may ruin the weights although its loss was finite. */
+static void test_rejects_nonfinite_weights(void **state)
 {
     job j = {.folder = "ruined", .steps = 3, .interval = 1, .rate = 1e45};
     (void)state;
@@ -444,18 +446,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resumes_exactly),
-        cmocka_unit_test(test_resumes_in_a_piece),
+        cmocka_unit_test(test_resumes_inside_a_split_document),
         cmocka_unit_test(test_keeps_the_last),
         cmocka_unit_test(test_resumed_removes_the_oldest),
-        cmocka_unit_test(test_other_runs),
-        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_rejects_checkpoints_of_other_runs),
+        cmocka_unit_test(test_detects_damage),
         cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_one_at_a_time),
-        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_rejects_nonfinite_weights),
         cmocka_unit_test(test_other_positions_and_tokenizer),
-        cmocka_unit_test(test_start_of_another_context),
-        cmocka_unit_test(test_other_recipes),
-        cmocka_unit_test(test_one_that_is_not_removed),
+        cmocka_unit_test(test_initial_load_logs_changed_rope),
+        cmocka_unit_test(test_logs_changed_recipes),
+        cmocka_unit_test(test_user_files_are_not_removed),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }

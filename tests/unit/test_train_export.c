@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a run leaves for others: a model that opens, verifies and generates, in the type that was
- * asked; the same in codes; and metrics that go on where an interrupted run's ended.
+ * The outputs of a run: a model that opens, verifies and generates, in the requested type or
+ * quantized; and metrics that continue where an interrupted run's ended.
  */
 #include "train_export.h"
 #include "train_runs.h"
@@ -14,7 +14,7 @@ static nib_status drop(void *ctx, const char *bytes, size_t size)
 
 static const nib_sink nowhere = {drop, NULL};
 
-/* Opens, verifies and runs what lies there. */
+/* Opens, verifies and runs the model there. */
 static void expect_model(const char *name, const char *recipe, nib_type type)
 {
     const nib_generate_options options = {.prompt = "w1 and",
@@ -55,7 +55,7 @@ static void test_exports(void **state)
     must_train(&j);
     expect_model("first/model", NULL, NIB_TYPE_F32);
     assert_true(exists("first/model/generation_config.json"));
-    must_train(&j); /* there is one already: it gives way */
+    must_train(&j); /* replaces the existing model */
     assert_false(exists("first/model.part"));
     j = (job){.folder = "only", .steps = 1, .export_last = true, .unsaved = true};
     must_train(&j);
@@ -65,10 +65,10 @@ static void test_exports(void **state)
     must_train(&j);
     expect_model("given", NULL, NIB_TYPE_BF16);
     expect_refused(&j, NIB_EXISTS, "given: exists already; name another directory");
-    assert_string_equal(j.lines, ""); /* said before the first step */
+    assert_string_equal(j.lines, ""); /* reported before the first step */
 }
 
-/* The weights of a step's directory are a model, too. */
+/* A checkpoint directory opens as a model. */
 static void test_checkpoint_is_a_model(void **state)
 {
     nib_engine *engine;
@@ -97,8 +97,8 @@ static int count_words(const char *name, const char *words)
     return count;
 }
 
-/* Phi-3 trains q, k and v as weights of their own, and is stored as transformers loads it. */
-static void test_fused(void **state)
+/* Phi-3 trains q, k and v as separate weights, and is stored fused as transformers loads it. */
+static void test_exports_fused_weights(void **state)
 {
     static const char phi[] =
         "{\"model_type\": \"phi3\", \"hidden_size\": 32, \"intermediate_size\": 48, "
@@ -128,8 +128,8 @@ static void test_fused(void **state)
     write_text("config.json", config, sizeof config - 1);
 }
 
-/* A norm with a weight for each head is a matrix, as transformers has it. */
-static void test_norms_of_heads(void **state)
+/* A norm with a weight per head is a matrix, as in transformers. */
+static void test_exports_head_norms_as_matrix(void **state)
 {
     static const char cohere[] =
         "{\"model_type\": \"cohere\", \"hidden_size\": 32, \"intermediate_size\": 48, "
@@ -147,8 +147,9 @@ static void test_norms_of_heads(void **state)
     write_text("config.json", config, sizeof config - 1);
 }
 
-/* StableLM's norms of heads are trained as one weight, and stored as transformers loads them. */
-static void test_norms_apart(void **state)
+/* StableLM's norms per head are trained as one weight, and stored separately as transformers loads
+ * them. */
+static void test_exports_head_norms_separately(void **state)
 {
     static const char stablelm[] =
         "{\"model_type\": \"stablelm\", \"hidden_size\": 32, \"intermediate_size\": 48, "
@@ -181,7 +182,7 @@ static void test_norms_apart(void **state)
     write_text("config.json", config, sizeof config - 1);
 }
 
-/* Training for codes ends with them. */
+/* Quantization-aware training exports quantized weights. */
 static void test_exports_codes(void **state)
 {
     char out[256];
@@ -202,8 +203,8 @@ static void test_exports_codes(void **state)
     expect_refused(&j, NIB_EXISTS, "asked-quantized: exists already");
 }
 
-/* How often the words occur in a file. */
-static void test_metrics(void **state)
+/* Metrics of a resumed run continue after its checkpoint. */
+static void test_metrics_continue_after_resume(void **state)
 {
     size_t size;
     char path[256];
@@ -213,7 +214,7 @@ static void test_metrics(void **state)
     expect_refused(&j, NIB_CANCELLED, "step 5");
     assert_int_equal(count_words("runs/m.jsonl", "\"step\": "), 5);
     assert_int_equal(count_words("runs/m.jsonl", "\"training.seq_len\": 24"), 1);
-    /* killed within step 8's line: the checkpoint is of step 5 */
+    /* killed while writing step 8's line; the checkpoint is at step 5 */
     char *text = read_file("runs/m.jsonl", &size), longer[8192];
     const int length =
         snprintf(longer, sizeof longer,
@@ -227,7 +228,7 @@ static void test_metrics(void **state)
     assert_int_equal(count_words("runs/m.jsonl", "\"resumed_from\": 5"), 1);
     assert_int_equal(count_words("runs/m.jsonl", "\"tokens\": 768,"), 1); /* 8 x 4 x 24 */
     assert_int_equal(count_words("runs/m.jsonl", "\"skipped\": false}\n"), 8);
-    /* a run from the start begins its file anew */
+    /* a run from the start truncates its file */
     j = (job){.folder = "fresh", .steps = 2, .unsaved = true, .metrics = path};
     must_train(&j);
     assert_int_equal(count_words("runs/m.jsonl", "\n"), 3);
@@ -236,10 +237,13 @@ static void test_metrics(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exports),     cmocka_unit_test(test_checkpoint_is_a_model),
-        cmocka_unit_test(test_fused),       cmocka_unit_test(test_norms_of_heads),
-        cmocka_unit_test(test_norms_apart), cmocka_unit_test(test_exports_codes),
-        cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_exports),
+        cmocka_unit_test(test_checkpoint_is_a_model),
+        cmocka_unit_test(test_exports_fused_weights),
+        cmocka_unit_test(test_exports_head_norms_as_matrix),
+        cmocka_unit_test(test_exports_head_norms_separately),
+        cmocka_unit_test(test_exports_codes),
+        cmocka_unit_test(test_metrics_continue_after_resume),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }

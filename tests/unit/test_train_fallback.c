@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a device refuses of a training run, before its first step: each failure leads to another
- * plan that is allowed, or to the error with the driver's words and the option; and what fails
- * later ends the step with a name, and changes no weight.
+ * Device failures in a training run. Before the first step, each failure leads to another allowed
+ * plan, or to an error with the driver's text and the option. A later failure ends the step with an
+ * error that names the operation, and changes no weight.
  */
 #include "dry_run.h"
 #include "trainer.h"
@@ -29,13 +29,13 @@ typedef struct run {
 } run;
 
 typedef struct how {
-    const char *config; /* of configs; NULL: MXFP8 */
+    const char *config; /* a config of configs/; NULL: MXFP8 */
     const char *allow, *place, *mode;
     bool strict;
     uint64_t memory;
 } how;
 
-static void says(const char *text, const char *words)
+static void expect_words(const char *text, const char *words)
 {
     assert_non_null(text);
     if (strstr(text, words) == NULL)
@@ -61,7 +61,7 @@ static void start(run *r, const how *h)
                                   "model.n_heads=4",        "model.n_kv_heads=2",
                                   "training.seq_len=48",    "training.local_batch_size=1",
                                   "training.dataset_path=", "activation_checkpoint.mode="};
-    static char config[128], mode[64]; /* the latter is the model's to read */
+    static char config[128], mode[64]; /* the model reads `mode` */
     const char *name = h->config != NULL ? h->config : "mxfp8";
     snprintf(config, sizeof config, "configs/llama3_debugmodel%s%s.json",
              strcmp(name, "bf16") != 0 ? "_" : "", strcmp(name, "bf16") != 0 ? name : "");
@@ -105,7 +105,7 @@ static void end_run(run *r)
 
 static const nib_ledger *ledger_of(const run *r) { return &r->trainer.plan->assignment.ledger; }
 
-/* The text of the n-th note with this code; NULL: there are fewer. */
+/* The text of the n-th note with this code, or NULL. */
 static const char *note(const run *r, const char *code, size_t n)
 {
     const nib_ledger *l = ledger_of(r);
@@ -115,7 +115,7 @@ static const char *note(const run *r, const char *code, size_t n)
     return NULL;
 }
 
-static const char *refused(const run *r, size_t n) { return note(r, NIB_NOTE_REFUSED, n); }
+static const char *refusal_note(const run *r, size_t n) { return note(r, NIB_NOTE_REFUSED, n); }
 
 static size_t layers_on_host(const run *r)
 {
@@ -126,7 +126,7 @@ static size_t layers_on_host(const run *r)
     return count;
 }
 
-/* Nothing that the device does computes anything, so a step comes to the loss of a guess. */
+/* The fake device computes nothing, so the loss of a step is meaningless. */
 static nib_status step(run *r)
 {
     nib_step_report report;
@@ -138,7 +138,7 @@ static void must_step(run *r) { must(step(r), r); }
 
 /* ---- a device that refuses nothing ---- */
 
-static void nothing_is_compiled_or_taken_after_opening(void **state)
+static void opening_compiles_and_allocates_everything(void **state)
 {
     static const how hows[] = {{.config = "mxfp8"},
                                {.config = "mxfp8", .mode = "selective"},
@@ -171,8 +171,8 @@ static void nothing_is_compiled_or_taken_after_opening(void **state)
     }
 }
 
-/* What the plan says crosses is what the driver is given to copy, in a step of one micro-batch. */
-static void what_is_said_to_cross_is_what_is_copied(void **state)
+/* The driver copies what the plan's note reports, in a step of one micro-batch. */
+static void the_plan_counts_the_copies(void **state)
 {
     static const how hows[] = {
         {.config = "bf16"},
@@ -198,16 +198,16 @@ static void what_is_said_to_cross_is_what_is_copied(void **state)
         must_step(&r);
         snprintf(said, sizeof said, "%d copies of %s per micro-batch", r.device.copies - 2 * casts,
                  nib__say_bytes(bytes, r.device.copied - 2 * of_weights));
-        says(note(&r, "moves", 0), said);
+        expect_words(note(&r, "moves", 0), said);
         snprintf(said, sizeof said, "weights: %s per step", nib__say_bytes(weights, of_weights));
-        says(note(&r, "moves", 0), said);
+        expect_words(note(&r, "moves", 0), said);
         end_run(&r);
     }
 }
 
 /* ---- a kernel that the driver does not compile ---- */
 
-static void a_refused_kernel_is_an_error_with_words_and_option(void **state)
+static void a_refused_kernel_is_an_error_with_the_option(void **state)
 {
     static const char *const functions[] = {"tile", "cast_tiles", "mx_blocks"};
     (void)state;
@@ -216,19 +216,19 @@ static void a_refused_kernel_is_an_error_with_words_and_option(void **state)
         failing_init(&r.device);
         r.device.refuse_function = functions[i];
         assert_int_equal(try_run(&r, &(how){0}), NIB_NOT_AS_ASKED);
-        says(r.err.text, "asked mxfp8@opencl");
-        says(r.err.text, "the driver 7.5 of a device of tests does not compile ");
-        says(r.err.text, functions[i]);
-        says(r.err.text, "too many registers");
-        says(r.err.text, "; --allow device: done mxfp8@cpu");
-        says(r.err.text, " per micro-batch");
+        expect_words(r.err.text, "asked mxfp8@opencl");
+        expect_words(r.err.text, "the driver 7.5 of a device of tests does not compile ");
+        expect_words(r.err.text, functions[i]);
+        expect_words(r.err.text, "too many registers");
+        expect_words(r.err.text, "; --allow device: done mxfp8@cpu");
+        expect_words(r.err.text, " per micro-batch");
         assert_int_equal(nib_status_exit(NIB_NOT_AS_ASKED), 4);
         assert_int_equal(r.device.launches, 0);
         end_run(&r);
     }
 }
 
-static void a_refused_kernel_goes_where_it_is_allowed(void **state)
+static void a_refused_kernel_falls_back_where_allowed(void **state)
 {
     static const char *const functions[] = {"tile", "cast_tiles", "mx_blocks"};
     (void)state;
@@ -238,29 +238,29 @@ static void a_refused_kernel_goes_where_it_is_allowed(void **state)
         r.device.refuse_function = functions[i];
         must_run(&r, &(how){.allow = "device"});
         assert_ptr_not_equal(r.trainer.plan, r.plan);
-        says(refused(&r, 0), "planned again without ");
-        says(refused(&r, 0), functions[i]);
-        says(r.log, refused(&r, 0)); /* at once, as a run may take long */
-        /* in blocks of 32 all layers are but the output, which is in bf16 */
+        expect_words(refusal_note(&r, 0), "planned again without ");
+        expect_words(refusal_note(&r, 0), functions[i]);
+        expect_words(r.log, refusal_note(&r, 0)); /* logged at once, as a run may take long */
+        /* all layers have blocks of 32, except the bf16 output */
         assert_int_equal(layers_on_host(&r), i == 2 ? 14 : 15);
         const nib_ledger_layer *line = &ledger_of(&r)->layers[1];
         assert_string_equal(line->asked, "mxfp8@opencl");
         assert_string_equal(line->done, "mxfp8@cpu");
         assert_string_equal(line->allowed, "by --allow device");
-        says(line->reasons[0].text, "too many registers");
+        expect_words(line->reasons[0].text, "too many registers");
         must_step(&r);
         end_run(&r);
     }
 }
 
-static void strictly_a_refused_kernel_is_an_error(void **state)
+static void strict_makes_a_refused_kernel_an_error(void **state)
 {
     (void)state;
     run r;
     failing_init(&r.device);
     r.device.refuse_function = "tile";
     assert_int_equal(try_run(&r, &(how){.allow = "device", .strict = true}), NIB_NOT_AS_ASKED);
-    says(r.err.text, "--strict: ");
+    expect_words(r.err.text, "--strict: ");
     end_run(&r);
 }
 
@@ -280,8 +280,8 @@ static void a_pattern_allows_no_more_than_it_matches(void **state)
     end_run(&r);
 }
 
-/* What only one of a step's casts is compiled with. */
-static void each_form_of_a_cast_is_asked_for(void **state)
+/* Compile options that only one of a step's casts uses. */
+static void each_form_of_a_cast_is_compiled(void **state)
 {
     static const struct {
         const char *config, *option;
@@ -295,16 +295,16 @@ static void each_form_of_a_cast_is_asked_for(void **state)
         failing_init(&r.device);
         r.device.refuse_option = forms[i].option;
         must_run(&r, &(how){.config = forms[i].config, .allow = "device"});
-        says(refused(&r, 0), forms[i].option);
+        expect_words(refusal_note(&r, 0), forms[i].option);
         assert_true(layers_on_host(&r) > 0);
         must_step(&r);
         end_run(&r);
     }
 }
 
-/* Gradients that the device made are added there, which saves copies, and here where it does not
- * compile that: no layer asked for it. */
-static void sums_are_made_where_they_can_be(void **state)
+/* The device adds the gradients that it computed, which saves copies; if that kernel does not
+ * compile, the host adds them without --allow, as no layer requested it. */
+static void the_host_adds_gradients_if_the_device_cannot(void **state)
 {
     (void)state;
     int there, here;
@@ -316,15 +316,15 @@ static void sums_are_made_where_they_can_be(void **state)
         assert_int_equal(layers_on_host(&r), 0);
         assert_int_equal(sscanf(note(&r, "moves", 0), "%d ", refuses ? &here : &there), 1);
         if (refuses)
-            says(r.log, "planned again without add_f32__ocl: the driver 7.5");
+            expect_words(r.log, "planned again without add_f32__ocl: the driver 7.5");
         must_step(&r);
         end_run(&r);
     }
-    assert_int_equal(here - there, 6); /* of k, v and up in two layers */
+    assert_int_equal(here - there, 6); /* k, v and up in two layers */
 }
 
-/* A dry run has the plan that the run would have. */
-static void a_dry_run_is_planned_again_too(void **state)
+/* A dry run makes the same plan as the run. */
+static void a_dry_run_makes_the_final_plan(void **state)
 {
     static kept out;
     const nib_sink sink = {keep, &out};
@@ -335,10 +335,10 @@ static void a_dry_run_is_planned_again_too(void **state)
     r.device.refuse_function = "mx_blocks";
     start(&r, &(how){.allow = "device"});
     must(nib__dry_run(r.model, r.plan, NULL, &ran, &sink, &r.err), &r);
-    says(out.text, "linear_mx8_mx8_f32__");
-    says(out.text, "linear_bf16_bf16_f32__ocl"); /* of the output */
+    expect_words(out.text, "linear_mx8_mx8_f32__");
+    expect_words(out.text, "linear_bf16_bf16_f32__ocl"); /* the output layer */
     assert_null(strstr(out.text, "linear_mx8_mx8_f32__ocl"));
-    says(r.log, "planned again without quant_f32_mx8__ocl: the driver 7.5");
+    expect_words(r.log, "planned again without quant_f32_mx8__ocl: the driver 7.5");
     assert_non_null(ran);
     nib_plan_free(ran);
     r.trainer = (nib_trainer){.model = NULL};
@@ -347,8 +347,8 @@ static void a_dry_run_is_planned_again_too(void **state)
 
 /* ---- memory that runs out ---- */
 
-/* With any room that the driver has not told of, a run opens within it. */
-static void memory_that_runs_out_moves_what_does_not_fit(void **state)
+/* A run fits into device memory that is smaller than reported. */
+static void layers_that_do_not_fit_move_to_the_host(void **state)
 {
     static const char *const modes[] = {"none", "selective", "full"};
     (void)state;
@@ -365,12 +365,12 @@ static void memory_that_runs_out_moves_what_does_not_fit(void **state)
             must_run(&r, &(how){.mode = modes[mode], .allow = "device"});
             assert_true(r.device.held <= r.device.room);
             const size_t moved = layers_on_host(&r);
-            assert_true(moved <= before); /* more room never moves more */
+            assert_true(moved <= before); /* more memory never moves more layers */
             before = moved;
             partly += moved > 0 && moved < 15;
-            assert_true((refused(&r, 0) != NULL) == (part < 8));
+            assert_true((refusal_note(&r, 0) != NULL) == (part < 8));
             if (part < 8)
-                says(refused(&r, 0), "opencl is out of memory: ");
+                expect_words(refusal_note(&r, 0), "opencl is out of memory: ");
             must_step(&r);
             end_run(&r);
         }
@@ -379,7 +379,7 @@ static void memory_that_runs_out_moves_what_does_not_fit(void **state)
     }
 }
 
-static void memory_that_runs_out_is_an_error_with_what_would_do(void **state)
+static void out_of_memory_names_what_would_help(void **state)
 {
     (void)state;
     run r;
@@ -390,22 +390,22 @@ static void memory_that_runs_out_is_an_error_with_what_would_do(void **state)
     failing_init(&r.device);
     r.device.room = whole - 1000;
     assert_int_equal(try_run(&r, &(how){0}), NIB_NO_MEMORY);
-    says(r.err.text, "more than opencl has room for: ");
-    says(r.err.text, " for a layer with its input");
-    says(r.err.text, "; lower training.local_batch_size or training.seq_len, or set "
-                     "activation_checkpoint.mode to full");
-    says(r.err.text, "; --allow device: 1 of 16 layers done by cpu, ");
-    says(r.err.text, " per micro-batch predicted, and ");
+    expect_words(r.err.text, "more than opencl has room for: ");
+    expect_words(r.err.text, " for a layer with its input");
+    expect_words(r.err.text, "; lower training.local_batch_size or training.seq_len, or set "
+                             "activation_checkpoint.mode to full");
+    expect_words(r.err.text, "; --allow device: 1 of 16 layers done by cpu, ");
+    expect_words(r.err.text, " per micro-batch predicted, and ");
     end_run(&r);
     failing_init(&r.device);
     r.device.room = whole - 1000;
     assert_int_equal(try_run(&r, &(how){.allow = "device", .strict = true}), NIB_NOT_AS_ASKED);
-    says(r.err.text, "--strict: ");
+    expect_words(r.err.text, "--strict: ");
     end_run(&r);
 }
 
-/* Wherever in the order of pieces the driver stops. */
-static void any_piece_may_be_the_first_that_is_refused(void **state)
+/* For every allocation at which the driver may fail. */
+static void any_allocation_may_be_refused(void **state)
 {
     static const char *const allowances[] = {NULL, "device"};
     run r;
@@ -423,15 +423,15 @@ static void any_piece_may_be_the_first_that_is_refused(void **state)
                                      : taken > 0           ? NIB_NO_MEMORY
                                                            : NIB_NOT_AS_ASKED);
             if (status == NIB_OK)
-                assert_non_null(refused(&r, 0));
+                assert_non_null(refusal_note(&r, 0));
             else
-                says(r.err.text, "--allow ");
+                expect_words(r.err.text, "--allow ");
             end_run(&r);
         }
 }
 
-/* What the user grants is kept. */
-static void a_limit_is_kept(void **state)
+/* --memory is respected. */
+static void a_memory_limit_is_respected(void **state)
 {
     (void)state;
     run r;
@@ -456,28 +456,28 @@ static void a_wrong_driver_is_named_with_its_version(void **state)
     failing_init(&r.device);
     r.device.open_words = words;
     assert_int_equal(try_run(&r, &(how){0}), NIB_NOT_AS_ASKED);
-    says(r.err.text, words);
-    says(r.err.text, "--allow device: done ");
+    expect_words(r.err.text, words);
+    expect_words(r.err.text, "--allow device: done ");
     end_run(&r);
     failing_init(&r.device);
     r.device.open_words = words;
     must_run(&r, &(how){.allow = "device"});
     assert_int_equal(layers_on_host(&r), 15);
-    says(r.log, "planned again without the device: opencl: the driver 7.5 is too old");
+    expect_words(r.log, "planned again without the device: opencl: the driver 7.5 is too old");
     must_step(&r);
     end_run(&r);
 }
 
-/* Layers that were placed come back where that is allowed. */
-static void placed_layers_come_back_where_that_is_allowed(void **state)
+/* Placed layers return to the host where allowed. */
+static void placed_layers_fall_back_where_allowed(void **state)
 {
     run r;
     (void)state;
     failing_init(&r.device);
     r.device.room = 1000;
     assert_int_equal(try_run(&r, &(how){.place = "*down_proj=opencl"}), NIB_NOT_AS_ASKED);
-    says(r.err.text, "down_proj: asked mxfp8@opencl");
-    says(r.err.text, "--allow 'model.layers.*.mlp.down_proj=device'");
+    expect_words(r.err.text, "down_proj: asked mxfp8@opencl");
+    expect_words(r.err.text, "--allow 'model.layers.*.mlp.down_proj=device'");
     end_run(&r);
     failing_init(&r.device);
     r.device.room = 1000;
@@ -487,10 +487,10 @@ static void placed_layers_come_back_where_that_is_allowed(void **state)
     end_run(&r);
 }
 
-/* ---- in the middle of a run ---- */
+/* ---- failures during a run ---- */
 
-/* A step that fails with these words, after one that did not; then the weights are as before it. */
-static void ends_with(run *r, const char *const words[3])
+/* A good step, then one that fails with these words and leaves the weights unchanged. */
+static void expect_step_fails(run *r, const char *const words[3])
 {
     const size_t bytes = r->trainer.params.total * sizeof(float);
     float *weights = malloc(bytes);
@@ -498,13 +498,13 @@ static void ends_with(run *r, const char *const words[3])
     memcpy(weights, r->trainer.weights, bytes);
     assert_int_equal(step(r), NIB_FAILED);
     for (int i = 0; i < 3 && words[i] != NULL; i++)
-        says(r->err.text, words[i]);
+        expect_words(r->err.text, words[i]);
     assert_memory_equal(weights, r->trainer.weights, bytes);
     assert_int_equal(r->trainer.optimizer.steps, 1);
     free(weights);
 }
 
-static void a_launch_that_fails_ends_the_step_with_its_name(void **state)
+static void a_failed_launch_ends_the_step_with_its_name(void **state)
 {
     static const char *const functions[] = {"tile", "cast_tiles", "mx_blocks"};
     (void)state;
@@ -514,7 +514,7 @@ static void a_launch_that_fails_ends_the_step_with_its_name(void **state)
         must_run(&r, &(how){0});
         must_step(&r);
         r.device.fail_launch = functions[i];
-        ends_with(
+        expect_step_fails(
             &r, (const char *const[3]){"__ocl: ", functions[i], ": out of the device's resources"});
         r.device.fail_launch = NULL;
         must_step(&r);
@@ -522,7 +522,7 @@ static void a_launch_that_fails_ends_the_step_with_its_name(void **state)
     }
 }
 
-static void a_launch_that_hangs_ends_the_step_with_its_name(void **state)
+static void a_hanging_launch_ends_the_step_with_its_name(void **state)
 {
     run r;
     (void)state;
@@ -531,13 +531,13 @@ static void a_launch_that_hangs_ends_the_step_with_its_name(void **state)
     must_step(&r);
     r.trainer.step.workers.gpu->limit_s = 0.01;
     r.device.hangs = true;
-    ends_with(&r, (const char *const[3]){"opencl: ", " did not return in 0.01 s; the device hangs",
-                                         NULL});
+    expect_step_fails(&r, (const char *const[3]){
+                              "opencl: ", " did not return in 0.01 s; the device hangs", NULL});
     r.device.hangs = false;
     end_run(&r);
 }
 
-static void a_read_that_fails_ends_the_step(void **state)
+static void a_failed_read_ends_the_step(void **state)
 {
     run r;
     (void)state;
@@ -545,31 +545,32 @@ static void a_read_that_fails_ends_the_step(void **state)
     must_run(&r, &(how){0});
     must_step(&r);
     r.device.fail_read = true;
-    ends_with(&r, (const char *const[3]){"a copy from the device: the bus is gone", NULL, NULL});
+    expect_step_fails(
+        &r, (const char *const[3]){"a copy from the device: the bus is gone", NULL, NULL});
     end_run(&r);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_compiled_or_taken_after_opening),
-        cmocka_unit_test(what_is_said_to_cross_is_what_is_copied),
-        cmocka_unit_test(a_refused_kernel_is_an_error_with_words_and_option),
-        cmocka_unit_test(a_refused_kernel_goes_where_it_is_allowed),
-        cmocka_unit_test(strictly_a_refused_kernel_is_an_error),
+        cmocka_unit_test(opening_compiles_and_allocates_everything),
+        cmocka_unit_test(the_plan_counts_the_copies),
+        cmocka_unit_test(a_refused_kernel_is_an_error_with_the_option),
+        cmocka_unit_test(a_refused_kernel_falls_back_where_allowed),
+        cmocka_unit_test(strict_makes_a_refused_kernel_an_error),
         cmocka_unit_test(a_pattern_allows_no_more_than_it_matches),
-        cmocka_unit_test(each_form_of_a_cast_is_asked_for),
-        cmocka_unit_test(sums_are_made_where_they_can_be),
-        cmocka_unit_test(a_dry_run_is_planned_again_too),
-        cmocka_unit_test(memory_that_runs_out_moves_what_does_not_fit),
-        cmocka_unit_test(memory_that_runs_out_is_an_error_with_what_would_do),
-        cmocka_unit_test(any_piece_may_be_the_first_that_is_refused),
-        cmocka_unit_test(a_limit_is_kept),
+        cmocka_unit_test(each_form_of_a_cast_is_compiled),
+        cmocka_unit_test(the_host_adds_gradients_if_the_device_cannot),
+        cmocka_unit_test(a_dry_run_makes_the_final_plan),
+        cmocka_unit_test(layers_that_do_not_fit_move_to_the_host),
+        cmocka_unit_test(out_of_memory_names_what_would_help),
+        cmocka_unit_test(any_allocation_may_be_refused),
+        cmocka_unit_test(a_memory_limit_is_respected),
         cmocka_unit_test(a_wrong_driver_is_named_with_its_version),
-        cmocka_unit_test(placed_layers_come_back_where_that_is_allowed),
-        cmocka_unit_test(a_launch_that_fails_ends_the_step_with_its_name),
-        cmocka_unit_test(a_launch_that_hangs_ends_the_step_with_its_name),
-        cmocka_unit_test(a_read_that_fails_ends_the_step),
+        cmocka_unit_test(placed_layers_fall_back_where_allowed),
+        cmocka_unit_test(a_failed_launch_ends_the_step_with_its_name),
+        cmocka_unit_test(a_hanging_launch_ends_the_step_with_its_name),
+        cmocka_unit_test(a_failed_read_ends_the_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

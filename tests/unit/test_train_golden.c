@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training's casts and one linear layer's three products against torchao's, and against the same
- * formulas in double where torchao refuses the shape: tests/golden/train_*.txt. Every row that runs
- * here, casts bit for bit.
+ * Training casts and the three products of one linear layer against torchao, or against the same
+ * formulas in double where torchao refuses the shape: tests/golden/train_*.txt. Every row of this
+ * machine; casts bit for bit.
  */
 #include "golden_values.h"
 #include "cast.h"
@@ -18,7 +18,7 @@
 
 enum { LINE = 1 << 16, BLOCK = 32, WORDS = 12 };
 
-static void *take(size_t bytes)
+static void *allocate(size_t bytes)
 {
     void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
     assert_non_null(p);
@@ -26,11 +26,11 @@ static void *take(size_t bytes)
     return p;
 }
 
-/* ---- what the generator does, too ---- */
+/* ---- the same inputs as the generator's ---- */
 
 static float *make_values(uint64_t tensor, int64_t rows, int64_t width, const char *kind)
 {
-    float *x = take((size_t)(rows * width) * sizeof *x);
+    float *x = allocate((size_t)(rows * width) * sizeof *x);
     for (int64_t i = 0; i < rows * width; i++)
         x[i] = value(tensor, (uint64_t)i, (uint64_t)(i / width), kind);
     return x;
@@ -65,9 +65,9 @@ static fields split(char *line)
 
 static int64_t number(const fields *f, int i) { return strtoll(f->word[i], NULL, 10); }
 
-/* What the line says of this result: its bytes in hex, or their checksum. */
-static void matches(const char *what, const char *how, const char *expected, const void *data,
-                    size_t size)
+/* Compares a result with the line: bytes in hex, or their checksum. */
+static void expect_result(const char *what, const char *how, const char *expected, const void *data,
+                          size_t size)
 {
     char got[3] = "";
     if (strcmp(how, "sum") == 0) {
@@ -83,7 +83,7 @@ static void matches(const char *what, const char *how, const char *expected, con
     }
 }
 
-static void each_line(const char *path, int (*check)(const fields *f), int least)
+static void check_each_line(const char *path, int (*check)(const fields *f), int least)
 {
     static char line[LINE];
     FILE *file = fopen(path, "r");
@@ -138,8 +138,8 @@ static cast_line read_cast(const fields *f)
     return c;
 }
 
-/* The reference's plain weight is codes and scales as the line has them. Other rows are compared
- * with it elsewhere. */
+/* The reference's plain weight holds codes and scales in the line's layout. Other tests compare
+ * other rows with it. */
 static void check_weight(const cast_line *c)
 {
     const char *name = c->is_mx    ? c->across ? "cast_t_f32_mx8__ref" : "cast_f32_mx8__ref"
@@ -153,21 +153,21 @@ static void check_weight(const cast_line *c)
     shape.scale_type = c->is_mx ? NIB_TYPE_E8M0 : NIB_TYPE_F32;
     assert_non_null(row);
     nib_cast a = {.x = c->x, .ldx = c->width, .w = &shape, .two_power = c->two_power};
-    a.packed = take((size_t)nib__cast_bytes(row, &shape));
+    a.packed = allocate((size_t)nib__cast_bytes(row, &shape));
     a.amax = c->tensor ? &c->amax : NULL;
     row->run.cast(&a, 0, c->sums);
     nib__cast_view(&view, row, &shape, a.packed);
     const int64_t scales = c->sums * (c->is_mx ? nib__ceil_div(c->length, BLOCK) : 1);
-    matches(c->what, c->how, c->codes, view.codes, (size_t)(c->sums * c->length));
-    matches(c->what, c->how, c->scales, view.scales, (size_t)(scales * (c->is_mx ? 1 : 4)));
+    expect_result(c->what, c->how, c->codes, view.codes, (size_t)(c->sums * c->length));
+    expect_result(c->what, c->how, c->scales, view.scales, (size_t)(scales * (c->is_mx ? 1 : 4)));
     free(a.packed);
 }
 
-/* The codes and scales of an input as bytes like the line's. */
+/* The codes and scales of an input in the line's byte layout. */
 static void check_input_values(const cast_line *c, const nib_input *out)
 {
     const int64_t scales = c->sums * out->groups;
-    uint8_t *codes = take((size_t)(c->sums * c->length)), *bytes = take((size_t)scales * 4);
+    uint8_t *codes = allocate((size_t)(c->sums * c->length)), *bytes = allocate((size_t)scales * 4);
     for (int64_t i = 0; i < c->sums; i++)
         for (int64_t j = 0; j < c->length; j++) {
             uint8_t *to = codes + i * c->length + j;
@@ -184,8 +184,8 @@ static void check_input_values(const cast_line *c, const nib_input *out)
         else
             memcpy(bytes + 4 * i, &out->scale[i], 4);
     }
-    matches(c->what, c->how, c->codes, codes, (size_t)(c->sums * c->length));
-    matches(c->what, c->how, c->scales, bytes, (size_t)(scales * (c->is_mx ? 1 : 4)));
+    expect_result(c->what, c->how, c->codes, codes, (size_t)(c->sums * c->length));
+    expect_result(c->what, c->how, c->scales, bytes, (size_t)(scales * (c->is_mx ? 1 : 4)));
     free(codes);
     free(bytes);
 }
@@ -198,7 +198,7 @@ static int check_input(const cast_line *c, const nib_kernel *row)
         return 0;
     const int64_t ld = nib__round_up(c->length, NIB_CODES_PAD),
                   groups = c->is_mx ? nib__ceil_div(c->length, BLOCK) : 1;
-    void *values = take((size_t)(c->sums * ld) * 2);
+    void *values = allocate((size_t)(c->sums * ld) * 2);
     nib_quant q = {.x = c->x, .ldx = c->width, .mx_floor = c->floor, .e5m2 = c->e5m2};
     q.two_power = c->two_power;
     q.amax = c->tensor ? &c->amax : NULL;
@@ -206,7 +206,7 @@ static int check_input(const cast_line *c, const nib_kernel *row)
     q.out.group = c->is_mx ? BLOCK : c->length;
     q.out.codes = c->is_mx ? values : NULL;
     q.out.bf16 = c->is_mx ? NULL : values;
-    q.out.scale = take((size_t)(c->sums * groups) * 4);
+    q.out.scale = allocate((size_t)(c->sums * groups) * 4);
     row->run.quant(&q, 0, c->sums);
     check_input_values(c, &q.out);
     free(values);
@@ -218,7 +218,7 @@ static int check_cast_line(const fields *f)
 {
     assert_int_equal(f->count, 11);
     const cast_line c = read_cast(f);
-    /* without one of these QUANT is inference's */
+    /* without one of these, QUANT is the inference quantizer */
     const bool has_input = c.is_mx || c.across || c.e5m2 || c.two_power || c.tensor;
     int inputs = 0;
     if (!c.e5m2)
@@ -230,22 +230,22 @@ static int check_cast_line(const fields *f)
     return 1;
 }
 
-static void casts_are_torchaos(void **state)
+static void casts_equal_torchao(void **state)
 {
     (void)state;
-    each_line("tests/golden/train_casts.txt", check_cast_line, 190);
+    check_each_line("tests/golden/train_casts.txt", check_cast_line, 190);
 }
 
 /* ---- one linear layer ---- */
 
-/* A matrix as one side of a product: its sums are its rows, or its columns. */
+/* A matrix as one operand of a product, summed along its rows or its columns. */
 typedef struct side {
     const float *x;
     int64_t sums, length, ldx;
     bool across;
 } side;
 
-/* A cast row of the product's layout, or a row that makes its input. */
+/* A cast with the product's layout, or a row that makes its input. */
 static const nib_kernel *row_of(nib_op op, const nib_kernel *product)
 {
     for (size_t i = 0; i < nib__kernel_count(); i++) {
@@ -273,18 +273,18 @@ static float *product(const nib_kernel *row, side xs, side ws, bool is_floor)
                                 .act = NIB_ACT_MX8,
                                 .mx_floor = is_floor};
     nib_cast c = {.x = ws.x, .ldx = ws.ldx, .w = &shape};
-    c.packed = take((size_t)nib__cast_bytes(cast, &shape));
+    c.packed = allocate((size_t)nib__cast_bytes(cast, &shape));
     cast->run.cast(&c, 0, n);
     nib__cast_view(&view, row, &shape, c.packed);
     nib_quant q = {.x = xs.x, .ldx = xs.ldx, .mx_floor = is_floor};
     q.out = (nib_input){.m = m, .k = k, .group = BLOCK, .groups = groups};
     q.out.ld = nib__round_up(k, NIB_CODES_PAD);
-    q.out.codes = take((size_t)(m * q.out.ld));
-    q.out.scale = take((size_t)(m * groups) * 4);
+    q.out.codes = allocate((size_t)(m * q.out.ld));
+    q.out.scale = allocate((size_t)(m * groups) * 4);
     quant->run.quant(&q, 0, m);
     nib_linear a = {.w = &view, .packed = c.packed, .x = q.out, .ldy = n};
-    a.y = take((size_t)(m * n) * 4);
-    void *scratch = take(row->scratch(&a));
+    a.y = allocate((size_t)(m * n) * 4);
+    void *scratch = allocate(row->scratch(&a));
     row->run.linear(&a, 0, n, scratch);
     free(scratch);
     free(q.out.codes);
@@ -293,8 +293,8 @@ static float *product(const nib_kernel *row, side xs, side ws, bool is_floor)
     return a.y;
 }
 
-static void matches_product(const fields *f, int which, const nib_kernel *row, float *y,
-                            int64_t count)
+static void expect_product(const fields *f, int which, const nib_kernel *row, float *y,
+                           int64_t count)
 {
     char what[160];
     snprintf(what, sizeof what, "%s %s %s %sx%sx%s by %s", f->word[0], f->word[1], f->word[2],
@@ -302,11 +302,11 @@ static void matches_product(const fields *f, int which, const nib_kernel *row, f
     for (int64_t i = 0; strcmp(f->word[0], "bf16") == 0 && i < count; i++)
         y[i] = nib__bf16_to_f32(nib__f32_to_bf16(y[i]));
     if (strcmp(f->word[6], "sum") == 0) {
-        matches(what, "sum", f->word[7 + which], y, (size_t)count * 4);
+        expect_result(what, "sum", f->word[7 + which], y, (size_t)count * 4);
         return;
     }
-    /* sums in another order: close */
-    float *want = take((size_t)count * 4), largest = 0;
+    /* another order of sums: approximate */
+    float *want = allocate((size_t)count * 4), largest = 0;
     for (int64_t i = 0; i < count * 4; i++) {
         const char byte[3] = {f->word[7 + which][2 * i], f->word[7 + which][2 * i + 1], 0};
         ((uint8_t *)want)[i] = (uint8_t)strtoul(byte, NULL, 16);
@@ -342,7 +342,7 @@ static int check_linear_line(const fields *f)
                 !runs_here(row))
                 continue;
             float *y = product(row, xs[t], ws[t], is_floor);
-            matches_product(f, t, row, y, xs[t].sums * ws[t].sums);
+            expect_product(f, t, row, y, xs[t].sums * ws[t].sums);
             free(y);
             products++;
         }
@@ -352,17 +352,17 @@ static int check_linear_line(const fields *f)
     return 1;
 }
 
-static void products_are_torchaos(void **state)
+static void products_equal_torchao(void **state)
 {
     (void)state;
-    each_line("tests/golden/train_linear.txt", check_linear_line, 7);
+    check_each_line("tests/golden/train_linear.txt", check_linear_line, 7);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(casts_are_torchaos),
-        cmocka_unit_test(products_are_torchaos),
+        cmocka_unit_test(casts_equal_torchao),
+        cmocka_unit_test(products_equal_torchao),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rows of training, and the forward rows that they are the gradients of: gradients against
- * central differences of forward steps written here in f64, both against PyTorch's
- * (tests/golden/train_gradients.txt), AdamW against PyTorch's steps
- * (tests/golden/adamw.txt), the loss against f64, and sums against their definition for any split.
- * Every check runs on every row of the operation that this machine has.
+ * The rows of training and the forward rows that they differentiate: gradients against central
+ * differences of f64 forward functions written here, both against PyTorch's
+ * (tests/golden/train_gradients.txt), AdamW against PyTorch's steps (tests/golden/adamw.txt), the
+ * loss against f64, and sums against their definition for any split. Every check runs on every row
+ * of the operation that this machine can run.
  */
 #include "kernel.h"
 #include "machine.h"
@@ -21,7 +21,7 @@ enum { VALUES_MAX = 8192, LINE_BYTES = 1 << 16 };
 
 static uint64_t seed = 20261120;
 
-static float any(void)
+static float next_random(void)
 {
     seed = seed * 6364136223846793005U + 1442695040888963407U;
     return (float)(int32_t)(seed >> 32) * 0x1p-31F;
@@ -30,10 +30,10 @@ static float any(void)
 static void fill(float *x, int64_t count, float scale)
 {
     for (int64_t i = 0; i < count; i++)
-        x[i] = any() * scale;
+        x[i] = next_random() * scale;
 }
 
-/* The next row of an operation that runs here, after `last`; NULL past the last. */
+/* The next row of an operation after `last` that runs on this machine; NULL after the last. */
 static const nib_kernel *next_row(nib_op op, const nib_kernel *last)
 {
     const nib_query here = {.fact = {[NIB_FACT_OP] = op, [NIB_FACT_ISA] = nib__cpu_isa()}};
@@ -50,7 +50,7 @@ static const nib_kernel *next_row(nib_op op, const nib_kernel *last)
     row != NULL;                                                                                   \
     row = next_row(op, row)
 
-/* Each value within `relative` of itself plus `floor`. */
+/* Each value is within `relative` of itself plus `floor`. */
 static void assert_near(const char *what, const float *got, const double *want, int64_t count,
                         double relative, double floor)
 {
@@ -59,7 +59,8 @@ static void assert_near(const char *what, const float *got, const double *want, 
             fail_msg("%s: value %d is %.9g, not %.9g", what, (int)i, (double)got[i], want[i]);
 }
 
-/* The floor is a hundredth of what the largest may be off: terms of its size cancel in others. */
+/* The floor is a hundredth of the largest value's tolerance, as terms of that size cancel in
+ * smaller values. */
 static void assert_close(const char *what, const float *got, const double *want, int64_t count,
                          double relative)
 {
@@ -73,8 +74,8 @@ static void assert_close(const char *what, const float *got, const double *want,
 
 typedef struct shape {
     int64_t rows, width;
-    const float *dy;    /* the loss is the sum of dy * output; NULL: the output itself is it */
-    const void *others; /* what else the forward step takes */
+    const float *dy;    /* the loss is the sum of dy * output; NULL: the output is the loss */
+    const void *others; /* other inputs of the forward step */
 } shape;
 
 typedef double (*forward)(const shape *s, const double *x);
@@ -109,7 +110,7 @@ static void norm_values(const double *x, const double *weight, const double *bia
         out[i] = (x[i] - mean) * r * weight[i] + (bias != NULL ? bias[i] : 0);
 }
 
-/* x, then the weight; others: is it centered? */
+/* x, then the weight; others: whether it is centered. */
 static double norm_loss(const shape *s, const double *x)
 {
     static double y[VALUES_MAX];
@@ -123,7 +124,7 @@ static double norm_loss(const shape *s, const double *x)
     return loss;
 }
 
-/* With a bias and without, centered and not; far from 0, where two passes are needed. */
+/* With and without a bias, centered or not; far from 0, where the variance needs two passes. */
 static void test_norm_values(void **state)
 {
     (void)state;
@@ -171,7 +172,7 @@ static void check_norm_differences(bool centered)
         a.sum = dx;
         row->run.norm_dx(&a, 0, ROWS);
         for (int i = 0; i < ALL; i++)
-            dx[i] -= 1; /* it was added */
+            dx[i] -= 1; /* dx was added to */
         assert_close(row->name, dx, want, ALL, 1e-4);
     }
     for (EACH_ROW(row, NIB_OP_NORM_DW)) {
@@ -247,7 +248,7 @@ static void test_swiglu_differences(void **state)
     check_swiglu_differences((gating){NIB_GELU_TANH, false});
 }
 
-/* Where gelu is 0 or its gate, to the last bit that f32 has there. */
+/* Where gelu is 0 or equals its gate, exact to the last bit of f32. */
 static void test_gelu_of_edges(void **state)
 {
     (void)state;
@@ -305,7 +306,7 @@ static void test_scale_differences(void **state)
     }
 }
 
-/* Of the table: a loss of the rows that tokens name. */
+/* The loss as a function of the table, over the rows of the tokens. */
 static double embed_loss(const shape *s, const double *table)
 {
     const int32_t *ids = s->others;
@@ -380,7 +381,7 @@ static void test_xent_differences(void **state)
     }
 }
 
-/* The gradient turns back by the angles of the forward step; interleaved, of pairs (2i, 2i + 1). */
+/* The gradient rotates back by the forward angles; interleaved: pairs (2i, 2i + 1). */
 static void check_rope_inverse(bool interleaved)
 {
     enum { DIMS = 38, HEADS = 2, ROWS = 3 };
@@ -447,7 +448,7 @@ static void test_xent_values(void **state)
             }
             const double want = xent_loss(&s, as_double);
             assert_true(fabs((double)loss[m] - want) <= 2e-7 * fabs(want) + 2e-7);
-            assert_true(fabs(sum) <= 1e-6); /* the gradients of a token */
+            assert_true(fabs(sum) <= 1e-6); /* a token's gradients sum to 0 */
         }
     }
 }
@@ -461,9 +462,9 @@ static void test_xent_hard_values(void **state)
     for (EACH_ROW(row, NIB_OP_XENT)) {
         const nib_xent a = {x, target, loss, ROWS, VOCABULARY, VOCABULARY, 2, true};
         fill(x, ROWS * VOCABULARY, 3);
-        x[50] = NAN;              /* of a token that is not counted */
-        x[VOCABULARY + 98] = NAN; /* in the part behind the last whole lanes */
-        x[2 * VOCABULARY] = NAN;  /* in the first lanes */
+        x[50] = NAN;              /* of a token without a target */
+        x[VOCABULARY + 98] = NAN; /* in the tail after the last full vector */
+        x[2 * VOCABULARY] = NAN;  /* in the first vector */
         for (int i = 0; i < VOCABULARY; i++)
             x[3 * VOCABULARY + i] = 1e4F;
         x[4 * VOCABULARY + 6] = INFINITY;
@@ -530,7 +531,7 @@ static void test_squares(void **state)
     float *x = malloc(ALL * sizeof *x);
     double want[PARTS], got[PARTS], plain = 0;
     assert_non_null(x);
-    fill(x, ALL, 1e20F); /* squares that f32 has not */
+    fill(x, ALL, 1e20F); /* squares overflow f32 */
     for (int part = 0; part < PARTS; part++) {
         double lanes[NIB_LANES] = {0};
         for (int i = part * NIB_TRAIN_PART; i < ALL && i < (part + 1) * NIB_TRAIN_PART; i++) {
@@ -669,7 +670,7 @@ static void check_layernorm_golden(FILE *file, int64_t rows, int64_t width)
     }
 }
 
-/* An activation of gates, times ups or alone: forward, then its gradients. */
+/* An activation of gates, with or without ups: forward, then its gradients. */
 static void check_activation_golden(FILE *file, int64_t rows, int64_t width, gating g)
 {
     const int64_t all = rows * width;
@@ -697,7 +698,7 @@ static void check_activation_golden(FILE *file, int64_t rows, int64_t width, gat
     }
 }
 
-/* Two heads of 44 channels, 38 of which turn. */
+/* Two heads of 44 channels, 38 of which are rotated. */
 static void check_rope_golden(FILE *file, int64_t rows, int64_t width)
 {
     enum { HEADS = 2, HEAD_DIM = 44, DIMS = 38, POSITIONS = 7 };
@@ -722,7 +723,7 @@ static void check_rope_golden(FILE *file, int64_t rows, int64_t width)
 static void check_scale_golden(FILE *file, int64_t rows, int64_t width)
 {
     const int64_t all = rows * width;
-    float by[2]; /* and the cap */
+    float by[2]; /* the scale and the cap */
     read_values(file, "by", by, 2);
     read_values(file, "x", operand[0], all), read_values(file, "dy", operand[1], all);
     read_doubles(file, "y", wanted[0], all), read_doubles(file, "dx", wanted[1], all);
@@ -807,7 +808,7 @@ static bool read_recipe(FILE *file, recipe *r)
                   &r->eps, &r->decay, &r->clip, &r->steps, &r->count) == 8;
 }
 
-/* The steps of one case; `split`: in two parts. */
+/* Runs the steps of one case; `split`: in two parts. */
 static void check_steps(FILE *file, const nib_kernel *row, const recipe *r, int split)
 {
     static float p[GOLDEN_MAX], m[GOLDEN_MAX], v[GOLDEN_MAX], g[GOLDEN_MAX];

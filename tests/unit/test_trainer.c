@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Steps of a run on a tiny model: values that are not finite and spikes stop or skip a step before
- * weights change, and the sentence names where they began; the learning rates of torchtitan;
- * clipping; the loss of another text; what casts lose; memory said beforehand.
+ * Training steps on a tiny model: non-finite values and spikes stop or skip a step before weights
+ * change, and the error names where they began; torchtitan's learning rates; clipping; validation
+ * loss; cast losses; predicted memory.
  */
 #include "cast_losses.h"
 #include "skipping.h"
@@ -57,7 +57,7 @@ static void write_model(const char *name, int width, int ffn, int vocab, const c
     write_text(name, text, (size_t)size);
 }
 
-/* Documents of changing words, as JSON lines. */
+/* Documents of varying words, as JSON lines. */
 static void write_documents(const char *name, int count, uint32_t random)
 {
     static char text[60000];
@@ -73,7 +73,7 @@ static void write_documents(const char *name, int count, uint32_t random)
     write_text(name, text, used);
 }
 
-/* Documents of a word. */
+/* Documents of one word. */
 static void write_words(const char *name, int count)
 {
     static char text[60000];
@@ -125,7 +125,7 @@ typedef struct fixture {
     char log[4096];
 } fixture;
 
-/* What differs from the usual config. */
+/* Differences from the usual config. */
 typedef struct setting {
     const char *model, *dtype, *recipe, *dataset, *validation;
     nib_strings without;
@@ -136,7 +136,7 @@ typedef struct setting {
     nib_ac checkpointing;
 } setting;
 
-static void ok(nib_status status, const nib_err *err)
+static void expect_ok(nib_status status, const nib_err *err)
 {
     if (status != NIB_OK)
         fail_msg("%s", err->text);
@@ -186,18 +186,18 @@ static void open_fixture(fixture *f, const setting *s)
     const nib_engine_options options = {.threads = s->threads ? s->threads : 1,
                                         .callbacks = {NULL, on_log, f}};
     const nib_model_options bare = {.config_only = true};
-    ok(nib_engine_open(&f->engine, &options, &err), &err);
+    expect_ok(nib_engine_open(&f->engine, &options, &err), &err);
     f->engine->measured = true;
-    ok(nib_model_open(&f->model, f->engine, in_root(s->model ? s->model : "tiny.json"), &bare,
-                      &err),
-       &err);
+    expect_ok(nib_model_open(&f->model, f->engine, in_root(s->model ? s->model : "tiny.json"),
+                             &bare, &err),
+              &err);
     f->model->net.training = true;
     f->model->net.train = config_of(s);
     const nib_request request = {
         .dtype = s->dtype ? s->dtype : "f32", .recipe = s->recipe, .without = s->without};
-    ok(nib_plan_make(&f->plan, f->model, &request, &err), &err);
-    ok(nib_plan_status(f->plan, &err), &err);
-    ok(nib__trainer_open(&f->trainer, f->model, f->plan, NULL, &err), &err);
+    expect_ok(nib_plan_make(&f->plan, f->model, &request, &err), &err);
+    expect_ok(nib_plan_status(f->plan, &err), &err);
+    expect_ok(nib__trainer_open(&f->trainer, f->model, f->plan, NULL, &err), &err);
 }
 
 static void close_fixture(fixture *f)
@@ -212,7 +212,7 @@ static nib_step_report step(fixture *f)
 {
     nib_err err;
     nib_step_report report;
-    ok(nib__trainer_step(&f->trainer, &report, &err), &err);
+    expect_ok(nib__trainer_step(&f->trainer, &report, &err), &err);
     return report;
 }
 
@@ -237,13 +237,13 @@ static float *weight_of(fixture *f, const char *name)
     return NULL;
 }
 
-/* Everything that a step changes. */
+/* Everything that a training step changes. */
 typedef struct held {
     float *weights, *m, *v;
     size_t bytes;
 } held;
 
-static held hold(const fixture *f)
+static held copy_state(const fixture *f)
 {
     const size_t bytes = f->trainer.params.total * sizeof(float);
     held h = {malloc(bytes), malloc(bytes), malloc(bytes), bytes};
@@ -254,7 +254,7 @@ static held hold(const fixture *f)
     return h;
 }
 
-static void expect_held(held *h, const fixture *f)
+static void expect_state(held *h, const fixture *f)
 {
     assert_memory_equal(h->weights, f->trainer.weights, h->bytes);
     assert_memory_equal(h->m, f->trainer.optimizer.m, h->bytes);
@@ -264,7 +264,7 @@ static void expect_held(held *h, const fixture *f)
 
 /* ---- values that are not finite ---- */
 
-static void test_names_the_first_layer(void **state)
+static void test_names_the_first_bad_layer(void **state)
 {
     static const struct {
         const char *name;
@@ -303,17 +303,17 @@ static void test_names_the_first_layer(void **state)
             float *w = weight_of(&f, cases[i].name);
             for (int j = 0; j < 32; j++)
                 w[j] = cases[i].value;
-            held before = hold(&f);
+            held before = copy_state(&f);
             expect_stop(&f, cases[i].words);
-            expect_held(&before, &f);
+            expect_state(&before, &f);
             assert_int_equal(f.trainer.optimizer.steps, 2);
             close_fixture(&f);
         }
 }
 
-/* The inputs of layers of several widths become codes in one buffer, in which a bad step leaves
- * what it came to. */
-static void test_names_the_first_layer_qat(void **state)
+/* Inputs of layers with several widths are quantized in one buffer, where a bad step leaves its
+ * values. */
+static void test_names_the_first_bad_layer_qat(void **state)
 {
     static const char *const words[] = {
         "step 2: the loss is not finite (nan)", "the output of model.layers.0.mlp.gate_proj is nan",
@@ -337,9 +337,9 @@ static void scale(fixture *f, const char *name, float factor)
             w[j] *= factor;
 }
 
-/* The loss is finite, the way back is not: norms make 1 of a residual of 1e-18, and so their
- * gradients are 1e18 times what comes into them. */
-static void test_names_a_gradient(void **state)
+/* The loss is finite but the backward pass is not: norms scale a residual of 1e-18 to 1, so they
+ * multiply gradients by 1e18. */
+static void test_names_the_first_bad_gradient(void **state)
 {
     static const char *const words[] = {
         "step 1: the gradient norm is not finite",
@@ -358,15 +358,15 @@ static void test_names_a_gradient(void **state)
         scale(&f, name, 0);
     }
     scale(&f, "lm_head.weight", 1e25f);
-    held before = hold(&f);
+    held before = copy_state(&f);
     expect_stop(&f, words);
-    expect_held(&before, &f);
+    expect_state(&before, &f);
     close_fixture(&f);
 }
 
-/* The bits of a run that is not watched are those of one whose step was judged bad: data goes on,
- * the step counts, and nothing else happens. */
-static void test_skips(void **state)
+/* A skipped step advances the data and the step count and changes nothing else: the next step has
+ * the bits of a run that never ran the bad one. */
+static void test_skipped_steps_change_no_weight(void **state)
 {
     fixture f, other;
     (void)state;
@@ -376,7 +376,7 @@ static void test_skips(void **state)
     float *w = weight_of(&f, "model.layers.0.mlp.up_proj.weight");
     const float kept = w[0];
     w[0] = 3e38f, w[1] = 3e38f;
-    held before = hold(&f);
+    held before = copy_state(&f);
     const nib_data_position place = f.trainer.data.position;
     const double mean = f.trainer.mean_loss;
     const nib_step_report report = step(&f);
@@ -387,10 +387,10 @@ static void test_skips(void **state)
     assert_true(f.trainer.mean_loss == mean);
     assert_non_null(strstr(f.log, "step 2: the "));
     assert_non_null(strstr(f.log, "model.layers.0.mlp.up_proj"));
-    expect_held(&before, &f);
-    /* the third step reads what it would have read */
+    expect_state(&before, &f);
+    /* the third step reads the data that it would have read */
     nib_err err;
-    ok(nib__data_skip(&other.trainer.data, 4, &err), &err);
+    expect_ok(nib__data_skip(&other.trainer.data, 4, &err), &err);
     other.trainer.optimizer.steps++;
     w[0] = kept;
     w[1] = weight_of(&other, "model.layers.0.mlp.up_proj.weight")[1];
@@ -401,9 +401,9 @@ static void test_skips(void **state)
     close_fixture(&other);
 }
 
-/* The first step that is taken is AdamW's first, whatever was skipped: m / (1 - beta1) is the
- * gradient itself, so that most weights change by the rate. The count survives a checkpoint. */
-static void test_skipped_steps_correct_no_bias(void **state)
+/* Skipped steps do not count for AdamW: at its first update m / (1 - beta1) is the gradient, so
+ * most weights change by the rate. The count survives a checkpoint. */
+static void test_skipped_steps_do_not_count_for_adamw(void **state)
 {
     fixture f, other;
     nib_err err;
@@ -414,7 +414,7 @@ static void test_skipped_steps_correct_no_bias(void **state)
     w[0] = 3e38f, w[1] = 3e38f;
     assert_true(step(&f).skipped);
     w[0] = kept[0], w[1] = kept[1];
-    held before = hold(&f);
+    held before = copy_state(&f);
     assert_false(step(&f).skipped);
     float most = 0;
     for (size_t i = 0, at = (size_t)(w - f.trainer.weights); i < 64; i++)
@@ -423,13 +423,13 @@ static void test_skipped_steps_correct_no_bias(void **state)
     free(before.weights), free(before.m), free(before.v);
     assert_int_equal(f.trainer.optimizer.skipped, 1);
     assert_int_equal(mkdir(in_root("skipped"), 0777), 0);
-    ok(nib__state_write(&f.trainer, in_root("skipped"), &err), &err);
+    expect_ok(nib__state_write(&f.trainer, in_root("skipped"), &err), &err);
     open_fixture(&other, &(setting){.skip = true});
-    ok(nib__state_read(&other.trainer, in_root("skipped"), &err), &err);
+    expect_ok(nib__state_read(&other.trainer, in_root("skipped"), &err), &err);
     assert_true(other.trainer.optimizer.skipped == 1 && other.trainer.optimizer.steps == 2);
     step(&f), step(&other);
-    held after = hold(&f);
-    expect_held(&after, &other);
+    held after = copy_state(&f);
+    expect_state(&after, &other);
     close_fixture(&f);
     close_fixture(&other);
 }
@@ -441,15 +441,15 @@ static void test_spikes(void **state)
     /* a rate that ruins the model in one step */
     open_fixture(&f, &(setting){.rate = 10, .spike = 2});
     step(&f);
-    held before = hold(&f);
+    held before = copy_state(&f);
     expect_stop(&f, (const char *const[]){"step 2: the loss of ", " is over 2 times its mean of 6.",
                                           " % of the squared gradient", NULL});
-    expect_held(&before, &f);
+    expect_state(&before, &f);
     close_fixture(&f);
     open_fixture(&f, &(setting){.rate = 10, .spike = 2, .skip = true});
     step(&f);
     assert_true(step(&f).skipped && step(&f).skipped);
-    /* the log has the sentence where the caller wants none */
+    /* the log has the error even if the caller passes no nib_err */
     f.log[0] = '\0';
     nib_step_report report;
     assert_int_equal(nib__trainer_step(&f.trainer, &report, NULL), NIB_OK);
@@ -495,23 +495,23 @@ static bool exists(const char *name) { return nib__path_kind(in_root(name)) != N
 static void test_no_poisoned_checkpoint(void **state)
 {
     (void)state;
-    /* a bad step leaves the checkpoint of the step before it */
+    /* a bad step keeps the checkpoint of the previous step */
     expect_run_stops("spiked", 10, 2, "step 2: the loss of ");
     assert_true(exists("spiked/step-00000001/nibble.json"));
     assert_false(exists("spiked/step-00000002") || exists("spiked/step-00000002.part"));
-    /* it is whole: the run goes on from it, to the same end */
+    /* the checkpoint is whole: the run resumes and fails the same way */
     expect_run_stops("spiked", 10, 2, "step 2: the loss of ");
-    /* an update that overflows is found when it is written */
+    /* an overflowing update is found when the checkpoint is written */
     expect_run_stops("poisoned", 1e39, 0, "not finite");
     assert_false(exists("poisoned/step-00000001") || exists("poisoned/step-00000001.part"));
 }
 
 /* ---- the schedule and clipping ---- */
 
-/* torchtitan's linear_warmup_stable_decay, whose lambda gets the number of the last update, with
- * its own names and its three stages as they stand there. */
-static double titan(int64_t current, int64_t steps, int64_t warmup, double ratio, nib_decay type,
-                    double lowest)
+/* torchtitan's linear_warmup_stable_decay with its names and three stages; its lambda gets the
+ * number of the last update. */
+static double titan_rate(int64_t current, int64_t steps, int64_t warmup, double ratio,
+                         nib_decay type, double lowest)
 {
     if (warmup > steps)
         warmup = steps;
@@ -530,10 +530,10 @@ static double titan(int64_t current, int64_t steps, int64_t warmup, double ratio
     return lowest + (1 - lowest) * left;
 }
 
-static void test_rates(void **state)
+static void test_learning_rates_equal_torchtitan(void **state)
 {
-    /* by hand: 10 steps, 2 of warm-up, 0.8 decay linearly: 8 that begin one step late, so that the
-     * last has 1/8 left */
+    /* by hand: 10 steps, 2 of warm-up, linear decay over 0.8, that is 8 steps that start one step
+     * late, so the last has 1/8 left */
     static const double wanted[] = {0.5, 1, 1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125};
     const nib_train_config c = {.steps = 10, .warmup = 2, .decay_ratio = 0.8};
     (void)state;
@@ -552,8 +552,8 @@ static void test_rates(void **state)
                                                     .decay = (nib_decay)type,
                                                     .min_factor = lowest[l]};
                         for (int64_t i = 0; i < steps[a]; i++) {
-                            const double factor = titan(i, steps[a], warmups[b], ratios[r],
-                                                        (nib_decay)type, lowest[l]);
+                            const double factor = titan_rate(i, steps[a], warmups[b], ratios[r],
+                                                             (nib_decay)type, lowest[l]);
                             if (fabs(nib__rate_factor(&d, i) - factor) > 1e-12)
                                 fail_msg("step %d of %d: %g, not %g", (int)i, (int)steps[a],
                                          nib__rate_factor(&d, i), factor);
@@ -561,9 +561,9 @@ static void test_rates(void **state)
                     }
 }
 
-/* One step of AdamW from zero moments moves each weight by the rate, whatever the gradient's size:
- * what clipping does is in the moments. */
-static void test_clips(void **state)
+/* From zero moments, AdamW's first step moves each weight by the rate whatever the gradient's size,
+ * so clipping shows only in the moments. */
+static void test_clipping(void **state)
 {
     fixture f, free_run;
     (void)state;
@@ -582,17 +582,17 @@ static void test_clips(void **state)
     close_fixture(&free_run);
 }
 
-/* ---- another text ---- */
+/* ---- validation ---- */
 
 static nib_validation_report validation_of(nib_validation *v)
 {
     nib_err err;
     nib_validation_report report;
-    ok(nib__validation_run(v, &report, &err), &err);
+    expect_ok(nib__validation_run(v, &report, &err), &err);
     return report;
 }
 
-static void test_validates(void **state)
+static void test_validation(void **state)
 {
     fixture f, g;
     nib_err err;
@@ -601,14 +601,14 @@ static void test_validates(void **state)
     const setting s = {.validation = in_root("other.jsonl"), .validation_steps = 3};
     open_fixture(&f, &s);
     open_fixture(&g, &(setting){.threads = 2});
-    ok(nib__validation_open(&v, &f.trainer, &err), &err);
-    ok(nib__validation_open(&w, &g.trainer, &err), &err);
-    assert_null(w.trainer); /* no text is named */
+    expect_ok(nib__validation_open(&v, &f.trainer, &err), &err);
+    expect_ok(nib__validation_open(&w, &g.trainer, &err), &err);
+    assert_null(w.trainer); /* no validation text is set */
     assert_false(nib__validation_due(&w, 5));
     assert_true(nib__validation_due(&v, 1) && nib__validation_due(&v, 10));
     assert_false(nib__validation_due(&v, 4));
     assert_int_equal(v.count, 3);
-    /* the first losses are near log(vocab); the same twice; and training is not disturbed */
+    /* the first losses are near log(vocab), repeatable, and do not disturb training */
     const nib_validation_report first = validation_of(&v), again = validation_of(&v);
     assert_true(first.loss == again.loss && fabs(first.loss - log(920)) < 1);
     assert_int_equal(first.tokens, 3 * 2 * 24);
@@ -625,19 +625,19 @@ static void test_validates(void **state)
     close_fixture(&f);
 }
 
-static void test_validates_what_is_there(void **state)
+static void test_validation_of_short_texts(void **state)
 {
     fixture f;
     nib_err err;
     nib_validation v;
     (void)state;
     open_fixture(&f, &(setting){.validation = in_root("other.jsonl"), .validation_steps = 1000});
-    ok(nib__validation_open(&v, &f.trainer, &err), &err);
+    expect_ok(nib__validation_open(&v, &f.trainer, &err), &err);
     assert_true(v.count > 3 && v.count < 1000);
     assert_non_null(strstr(f.log, "of the 1000 micro-batches of validation.steps"));
-    assert_null(strstr(f.log, "begins again")); /* which no measurement does */
+    assert_null(strstr(f.log, "begins again")); /* validation never wraps around */
     nib__validation_close(&v);
-    /* every id of it, but those that do not fill a micro-batch */
+    /* all ids except those that do not fill a micro-batch */
     write_text("short.jsonl", "{\"text\": \"a b\"}\n", 16);
     f.model->net.train.validation = in_root("short.jsonl");
     assert_int_equal(nib__validation_open(&v, &f.trainer, &err), NIB_BAD_INPUT);
@@ -649,7 +649,7 @@ static void test_validates_what_is_there(void **state)
     close_fixture(&f);
 }
 
-/* ---- what casts lose ---- */
+/* ---- cast losses ---- */
 
 static nib_cast_line line_of(const nib_cast_losses *l, const char *layer, int product, int side)
 {
@@ -661,7 +661,7 @@ static nib_cast_line line_of(const nib_cast_losses *l, const char *layer, int pr
     return line;
 }
 
-static void test_counts_casts(void **state)
+static void test_cast_losses(void **state)
 {
     (void)state;
     for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++) {
@@ -674,16 +674,16 @@ static void test_counts_casts(void **state)
                            .checkpointing = (nib_ac)ac};
         open_fixture(&f, &s);
         open_fixture(&g, &s);
-        ok(nib__cast_losses_open(&losses, &f.trainer, &err), &err);
+        expect_ok(nib__cast_losses_open(&losses, &f.trainer, &err), &err);
         static const char name[] = "model.layers.1.mlp.gate_proj";
         float *w = weight_of(&f, "model.layers.1.mlp.gate_proj.weight"),
               *same = weight_of(&g, "model.layers.1.mlp.gate_proj.weight");
-        for (int i = 0; i < 32; i++) /* a row of one block: 1, and 31 that are too small for it */
+        for (int i = 0; i < 32; i++) /* one block: 1, and 31 values too small for its scale */
             w[i] = same[i] = i == 0 ? 1.0f : 1e-6f;
         nib__cast_losses_begin(&losses);
         const nib_step_report a = step(&f), b = step(&g);
-        ok(nib__cast_losses_end(&losses, &err), &err);
-        assert_true(a.loss == b.loss && a.norm == b.norm); /* counting changes nothing */
+        expect_ok(nib__cast_losses_end(&losses, &err), &err);
+        assert_true(a.loss == b.loss && a.norm == b.norm); /* counting does not change the step */
         const nib_cast_line weight = line_of(&losses, name, NIB_PRODUCT_Y, 1);
         assert_int_equal(weight.values, 48 * 32);
         assert_true(weight.counts.underflowed >= 31 && weight.counts.underflowed < 200);
@@ -712,7 +712,7 @@ static void test_counts_casts(void **state)
     }
 }
 
-static void test_counts_nothing_in_floats(void **state)
+static void test_no_cast_losses_in_floats(void **state)
 {
     fixture f;
     nib_err err;
@@ -720,10 +720,10 @@ static void test_counts_nothing_in_floats(void **state)
     nib_text text;
     (void)state;
     open_fixture(&f, &(setting){0});
-    ok(nib__cast_losses_open(&losses, &f.trainer, &err), &err);
+    expect_ok(nib__cast_losses_open(&losses, &f.trainer, &err), &err);
     nib__cast_losses_begin(&losses);
     step(&f);
-    ok(nib__cast_losses_end(&losses, &err), &err);
+    expect_ok(nib__cast_losses_end(&losses, &err), &err);
     nib__text_init(&text, &f.engine->allocator);
     nib__cast_losses_write(&text, &losses, 1);
     assert_string_equal(text.at, "casts of step 1: no layer is cast to fewer than 16 bits\n");
@@ -734,8 +734,8 @@ static void test_counts_nothing_in_floats(void **state)
 
 /* ---- memory ---- */
 
-/* What a run takes beyond what the process had, against what it says beforehand. In a process of
- * its own, whose highest use is not that of the tests before it. */
+/* Compares the memory that a run adds to the process with its prediction. Runs in a child process,
+ * so that earlier tests do not set the peak. */
 static int measure_memory(const setting *s)
 {
     fixture f;
@@ -751,8 +751,8 @@ static int measure_memory(const setting *s)
     return 1;
 }
 
-/* What a run without these rows takes in their place comes to the same bits. */
-static void test_without_rows(void **state)
+/* Runs with and without these rows give the same bits. */
+static void test_excluded_rows_give_the_same_bits(void **state)
 {
     fixture f, g;
     (void)state;
@@ -771,14 +771,14 @@ static void test_without_rows(void **state)
         const nib_step_report a = step(&f), b = step(&g);
         assert_true(a.loss == b.loss && a.norm == b.norm);
     }
-    held h = hold(&f);
-    expect_held(&h, &g);
+    held h = copy_state(&f);
+    expect_state(&h, &g);
     close_fixture(&f);
     close_fixture(&g);
 }
 
-/* The blocks that a tree takes, against those that are said. */
-static void test_memory_of_sums(void **state)
+/* Compares the blocks that a gradient tree allocates with its prediction. */
+static void test_predicts_gradient_tree_memory(void **state)
 {
     fixture f;
     (void)state;
@@ -792,11 +792,11 @@ static void test_memory_of_sums(void **state)
                 nib__tree_init(&tree, f.engine->pool, NULL, f.trainer.tree.add, 16, count);
                 for (int64_t i = nib__tree_first(count, rank, ranks);
                      i < nib__tree_first(count, rank + 1, ranks); i++) {
-                    ok(nib__tree_block(&tree, &block, &err), &err);
+                    expect_ok(nib__tree_block(&tree, &block, &err), &err);
                     nib__tree_put(&tree, i, block, 0);
                 }
-                if (ranks > 1) { /* what another gives */
-                    ok(nib__tree_block(&tree, &block, &err), &err);
+                if (ranks > 1) { /* the block from another rank */
+                    expect_ok(nib__tree_block(&tree, &block, &err), &err);
                     nib__tree_release_block(&tree, block);
                 }
                 assert_int_equal(nib__tree_blocks(count, rank, ranks),
@@ -806,7 +806,7 @@ static void test_memory_of_sums(void **state)
     close_fixture(&f);
 }
 
-static void test_memory(void **state)
+static void test_predicted_memory(void **state)
 {
     static const setting settings[] = {
         {.model = "wide.json", .sequence = 128, .global_batch = 8, .batch = 2},
@@ -817,7 +817,7 @@ static void test_memory(void **state)
          .dtype = "bf16",
          .recipe = "mxfp8",
          .checkpointing = NIB_AC_FULL},
-        /* keys and values of a word or two take a block each */
+        /* documents of one or two words take a KV block each */
         {.model = "wide.json",
          .sequence = 128,
          .global_batch = 2,
@@ -826,7 +826,7 @@ static void test_memory(void **state)
         {.sequence = 128, .global_batch = 32, .batch = 32, .dataset = "words.jsonl"},
     };
     (void)state;
-#if defined(__SANITIZE_ADDRESS__) /* its own memory is counted with the process's */
+#if defined(__SANITIZE_ADDRESS__) /* its own memory counts too */
     skip_test(__func__, SKIP_SANITIZED);
 #endif
     for (size_t i = 0; i < COUNT(settings); i++) {
@@ -840,8 +840,8 @@ static void test_memory(void **state)
     }
 }
 
-/* What is said without memory is what is said with it. */
-static void test_measures(void **state)
+/* Sizes measured without allocating equal those of an allocated run. */
+static void test_measuring_allocates_nothing(void **state)
 {
     static const setting settings[] = {
         {.threads = 2},
@@ -859,7 +859,7 @@ static void test_measures(void **state)
             setting s = settings[i];
             s.checkpointing = (nib_ac)ac;
             open_fixture(&f, &s);
-            ok(nib__trainer_measure(&sizes, f.model, f.plan, NULL, &err), &err);
+            expect_ok(nib__trainer_measure(&sizes, f.model, f.plan, NULL, &err), &err);
             assert_int_equal(nib__step_bytes(&sizes.step), nib__step_bytes(&f.trainer.step));
             assert_int_equal(nib__trainer_bytes(&sizes), nib__trainer_bytes(&f.trainer));
             assert_true(sizes.weights == NULL && sizes.step.sides[NIB_SIDE_CPU].block == NULL);
@@ -868,8 +868,8 @@ static void test_measures(void **state)
         }
 }
 
-/* What does not fit is said with the keys that make it smaller. */
-static void test_no_room(void **state)
+/* If buffers do not fit, the error names the keys that shrink them. */
+static void test_buffers_do_not_fit(void **state)
 {
     static const char *const words[] = {
         " x 24 tokens; lower training.local_batch_size or training.seq_len, or set "
@@ -893,7 +893,7 @@ static void test_no_room(void **state)
         assert_non_null(strstr(err.text, "the buffers of a micro-batch of 2 x 24 tokens"));
         const char *end = err.text + strlen(err.text) - strlen(words[ac]);
         assert_string_equal(end, words[ac]);
-        /* more than any address; nothing is touched where a system gives it none the less */
+        /* more than any address space; if a system grants it anyway, it is never touched */
         o.batch = INT32_MAX / 24;
         const nib_status status = nib__step_open(&step, &f.model->net, &f.plan->assignment,
                                                  &f.trainer.params, &o, &refusal, &err);
@@ -905,8 +905,8 @@ static void test_no_room(void **state)
     close_fixture(&f);
 }
 
-/* One scale for a weight that has more rows than a micro-batch has tokens. */
-static void test_room_for_maxima(void **state)
+/* A weight with one scale and more rows than a micro-batch has tokens. */
+static void test_scratch_fits_tall_weights(void **state)
 {
     fixture f;
     (void)state;
@@ -924,25 +924,25 @@ static void test_room_for_maxima(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names_the_first_layer),
-        cmocka_unit_test(test_names_the_first_layer_qat),
-        cmocka_unit_test(test_names_a_gradient),
-        cmocka_unit_test(test_room_for_maxima),
-        cmocka_unit_test(test_skips),
-        cmocka_unit_test(test_skipped_steps_correct_no_bias),
+        cmocka_unit_test(test_names_the_first_bad_layer),
+        cmocka_unit_test(test_names_the_first_bad_layer_qat),
+        cmocka_unit_test(test_names_the_first_bad_gradient),
+        cmocka_unit_test(test_scratch_fits_tall_weights),
+        cmocka_unit_test(test_skipped_steps_change_no_weight),
+        cmocka_unit_test(test_skipped_steps_do_not_count_for_adamw),
         cmocka_unit_test(test_spikes),
         cmocka_unit_test(test_no_poisoned_checkpoint),
-        cmocka_unit_test(test_rates),
-        cmocka_unit_test(test_clips),
-        cmocka_unit_test(test_validates),
-        cmocka_unit_test(test_validates_what_is_there),
-        cmocka_unit_test(test_counts_casts),
-        cmocka_unit_test(test_counts_nothing_in_floats),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_measures),
-        cmocka_unit_test(test_no_room),
-        cmocka_unit_test(test_memory_of_sums),
-        cmocka_unit_test(test_without_rows),
+        cmocka_unit_test(test_learning_rates_equal_torchtitan),
+        cmocka_unit_test(test_clipping),
+        cmocka_unit_test(test_validation),
+        cmocka_unit_test(test_validation_of_short_texts),
+        cmocka_unit_test(test_cast_losses),
+        cmocka_unit_test(test_no_cast_losses_in_floats),
+        cmocka_unit_test(test_predicted_memory),
+        cmocka_unit_test(test_measuring_allocates_nothing),
+        cmocka_unit_test(test_buffers_do_not_fit),
+        cmocka_unit_test(test_predicts_gradient_tree_memory),
+        cmocka_unit_test(test_excluded_rows_give_the_same_bits),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Orders of kernels that were measured: a plan takes them where they are of the layer's contract,
- * with the same bits; what is kept is read again, and what does not fit is left alone with a word.
+ * Measured kernel orders: a plan uses them within the layer's arithmetic contract, with the same
+ * bits; the saved file is read back, and one that does not apply is ignored with a note.
  */
 #include "session.h"
 #include "tuned.h"
@@ -22,7 +22,8 @@ static nib_query query_of(const nib_plan *p, const nib_layer_plan *layer, int64_
     return q;
 }
 
-/* All rows that could run it, those that do last; `numbers` other: of another contract. */
+/* All rows that could run the query, with the chosen one last; `other`: rows of another contract.
+ */
 static nib_tuned_line slowest_first(const nib_query *q, const nib_kernel *chosen, bool other)
 {
     nib_tuned_line line = {.count = 0};
@@ -39,7 +40,7 @@ static nib_tuned_line slowest_first(const nib_query *q, const nib_kernel *chosen
     return line;
 }
 
-static void fill(nib_tuned *t, const nib_plan *p, bool other)
+static void add_slowest_first(nib_tuned *t, const nib_plan *p, bool other)
 {
     for (size_t i = 1; i < p->assignment.count; i++)
         for (int u = 0; u < p->assignment.layers[i].use_count; u++) {
@@ -50,7 +51,7 @@ static void fill(nib_tuned *t, const nib_plan *p, bool other)
         }
 }
 
-/* Logits of a prompt and a token after it, to be freed. */
+/* Logits of a prompt and of one more token; the caller frees them. */
 static float *logits_of(nib_model *model, const nib_plan *plan, size_t *size)
 {
     enum { PROMPT = 20 };
@@ -73,8 +74,8 @@ static float *logits_of(nib_model *model, const nib_plan *plan, size_t *size)
     return kept;
 }
 
-/* The number of linear layers that another row does than the one that ranks first. */
-static size_t moved(const nib_plan *a, const nib_plan *b)
+/* The number of linear layers that run another row than in the ranked plan. */
+static size_t count_changed_rows(const nib_plan *a, const nib_plan *b)
 {
     size_t count = 0;
     for (size_t i = 1; i < a->assignment.count; i++)
@@ -92,8 +93,8 @@ static void check_recipe(const char *recipe)
     const nib_request request = {.recipe = recipe};
     nib__tuned_init(&tuned, &a);
     nib__tuned_init(&others, &a);
-    fill(&tuned, o.plan, false);
-    fill(&others, o.plan, true);
+    add_slowest_first(&tuned, o.plan, false);
+    add_slowest_first(&others, o.plan, true);
     for (size_t i = 1; i < o.plan->assignment.count; i++) {
         const nib_query q = query_of(o.plan, &o.plan->assignment.layers[i], 1);
         with_rows += nib__tuned_find(&tuned, &q)->count > 1;
@@ -103,8 +104,8 @@ static void check_recipe(const char *recipe)
 
     o.engine->here.tuned = &tuned;
     assert_int_equal(nib_plan_make(&plan, o.model, &request, NULL), NIB_OK);
-    assert_int_equal(moved(o.plan, plan), with_rows);
-    for (size_t i = 1; i < plan->assignment.count; i++) /* one layout of the weight for all uses */
+    assert_int_equal(count_changed_rows(o.plan, plan), with_rows);
+    for (size_t i = 1; i < plan->assignment.count; i++) /* one packing of the weight for all uses */
         for (int u = 0; u < plan->assignment.layers[i].use_count; u++) {
             const nib_use *uses = plan->assignment.layers[i].uses;
             assert_ptr_equal(uses[u].kernel->packing, uses[0].kernel->packing);
@@ -114,10 +115,10 @@ static void check_recipe(const char *recipe)
     assert_memory_equal(ranked, measured, 2 * size);
     nib_plan_free(plan);
 
-    /* rows of another contract are passed over, whatever the file says */
+    /* rows of another contract are ignored, whatever the file says */
     o.engine->here.tuned = &others;
     assert_int_equal(nib_plan_make(&plan, o.model, &request, NULL), NIB_OK);
-    assert_int_equal(moved(o.plan, plan), 0);
+    assert_int_equal(count_changed_rows(o.plan, plan), 0);
     nib_plan_free(plan);
 
     free(ranked);
@@ -127,7 +128,7 @@ static void check_recipe(const char *recipe)
     close_opened(&o);
 }
 
-static void a_measured_order_changes_rows_and_no_bit(void **state)
+static void a_measured_order_changes_rows_but_no_bits(void **state)
 {
     (void)state;
     check_recipe(NULL);
@@ -164,7 +165,7 @@ static nib_tuned load(int threads)
     return t;
 }
 
-static void what_is_kept_is_found_again(void **state)
+static void a_saved_order_is_read_back(void **state)
 {
     (void)state;
     const nib_allocator a = nib__allocator_default();
@@ -178,19 +179,19 @@ static void what_is_kept_is_found_again(void **state)
     const nib_tuned_line lines[] = {some_line(64), some_line(128), some_line(64)};
     for (size_t i = 0; i < COUNT(lines); i++)
         assert_true(nib__tuned_add(&t, &lines[i]));
-    assert_int_equal(t.count, 2); /* of one key one */
+    assert_int_equal(t.count, 2); /* one line per key */
     assert_int_equal(nib__tuned_keep(&t, &one, path, &a, &err), NIB_OK);
     nib_tuned again = load(1);
     assert_int_equal(again.count, 2);
     assert_string_equal(again.measured_on, "2026-11-22");
     assert_memory_equal(again.lines, t.lines, 2 * sizeof *t.lines);
     nib__tuned_free(&again);
-    /* other threads are another machine, and it is said */
+    /* another thread count is another machine, with a note */
     again = load(2);
     assert_int_equal(again.count, 0);
     assert_string_equal(again.why, "the measured order of kernels is for 1 thread and ref, not for "
                                    "2 and ref, so it is not used");
-    /* both stay beside each other, and are forgotten together */
+    /* both are kept, and forgotten together */
     assert_int_equal(nib__tuned_keep(&t, &two, path, &a, &err), NIB_OK);
     again = load(1);
     assert_int_equal(again.count, 2);
@@ -214,7 +215,7 @@ static void write_text(const char *text)
     assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
 }
 
-static void what_does_not_fit_is_left_alone(void **state)
+static void orders_that_do_not_apply_are_ignored(void **state)
 {
     (void)state;
     const nib_machine m = machine_of(1);
@@ -246,7 +247,7 @@ static void what_does_not_fit_is_left_alone(void **state)
         assert_int_equal(t.count, 0);
         if (strstr(t.why, cases[i].why) == NULL)
             fail_msg("case %zu: %s", i, t.why);
-        /* and measuring again puts it right */
+        /* measuring again replaces the file */
         nib_tuned right;
         nib__tuned_init(&right, &a);
         const nib_tuned_line line = some_line(64);
@@ -266,9 +267,9 @@ static void what_does_not_fit_is_left_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_measured_order_changes_rows_and_no_bit),
-        cmocka_unit_test(what_is_kept_is_found_again),
-        cmocka_unit_test(what_does_not_fit_is_left_alone),
+        cmocka_unit_test(a_measured_order_changes_rows_but_no_bits),
+        cmocka_unit_test(a_saved_order_is_read_back),
+        cmocka_unit_test(orders_that_do_not_apply_are_ignored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verify by itself, where the command line's tests cannot put what they need: tensors that lie in
- * memory and not in a file are only looked at.
+ * nib_verify on what the command-line tests cannot construct: tensors in memory instead of a file
+ * are not modified.
  */
 #include "info.h"
 #include "verify.h"
@@ -16,14 +16,14 @@
 
 enum { SIDE = 64 };
 
-/* A float [64][64] in one storage with the strides 1 and 64: read as a copy in order. */
+/* A float [64][64] in one storage with strides 1 and 64, which is read as a contiguous copy. */
 static const char turned[] =
     "\x80\2}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\n"
     "X\1\0\0\0"
     "0X\3\0\0\0cpuM\0\x10tQK\0K@K@\x86K\1K@\x86\x89"
     "ccollections\nOrderedDict\n)RtRs.";
 
-static void test_copies(void **state)
+static void test_verifies_transposed_tensor(void **state)
 {
     (void)state;
     float values[SIDE * SIDE];
@@ -62,6 +62,6 @@ static void test_copies(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_copies)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_verifies_transposed_tensor)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights of a module: torchao's own files give torchao's values; plain and nibble weights; biases;
- * what is converted is told, and what is wrong is named.
+ * Weights of a module: torchao's files give torchao's values; plain and nibble weights; biases;
+ * conversions are reported, and errors are named.
  */
 #include "checkpoint_build.h"
 #include "dialects.h"
@@ -31,7 +31,7 @@ static void test_torchao_golden(void **state)
         assert_int_equal(w.k, 160);
         assert_non_null(w.bias);
         assert_int_equal(nib__weight_check_codes(&w, module, &err), NIB_OK);
-        /* The scheme is the one that the generator named; 4-bit activations are not done here. */
+        /* The scheme is the one in the generator's name; 4-bit activations are not tested here. */
         snprintf(wanted, sizeof wanted, "%.*s", (int)strcspn(module, ":."), module);
         nib__scheme_name(scheme, &w.scheme);
         if (golden_scales(module) != NIB_TYPE_NONE)
@@ -83,7 +83,7 @@ static void test_plain(void **state)
     }
 }
 
-/* f64 is read where it lies, rounded each time, and said with the largest change. */
+/* f64 is read in place, rounded at each read, and reported with the largest change. */
 static void test_f64(void **state)
 {
     (void)state;
@@ -113,7 +113,7 @@ static void test_f64(void **state)
     drop_checkpoint(&m);
 }
 
-/* What f32 cannot hold is found where the codes are looked at. */
+/* Values that overflow f32 are found when the codes are checked. */
 static void test_f64_too_large(void **state)
 {
     (void)state;
@@ -121,8 +121,8 @@ static void test_f64_too_large(void **state)
         double value;
         nib_status status;
     } cases[] = {{(double)FLT_MAX, NIB_OK},
-                 {-0x1.fffffefffffffp127, NIB_OK}, /* the last that is rounded to FLT_MAX */
-                 {0x1.ffffffp127, NIB_BAD_INPUT},  /* and the first that is not */
+                 {-0x1.fffffefffffffp127, NIB_OK}, /* the last value that rounds to FLT_MAX */
+                 {0x1.ffffffp127, NIB_BAD_INPUT},  /* the first that does not */
                  {1e300, NIB_BAD_INPUT},
                  {-INFINITY, NIB_BAD_INPUT},
                  {NAN, NIB_BAD_INPUT}};
@@ -151,8 +151,8 @@ static void patch(const char *path, size_t place, const void *bytes, size_t size
     assert_int_equal(fclose(file), 0);
 }
 
-/* A file of 92 MB, nearly all of it a hole, costs little to open and to look at: neither f64
- * weights nor float zero points are copied. */
+/* A sparse file of 92 MB is cheap to open and to read from: neither f64 weights nor float zero
+ * points are copied. */
 static void test_large_f64(void **state)
 {
     enum { N = 1024, K = 8192, GROUPS = K / 8 };
@@ -299,7 +299,7 @@ static void test_bad_plain(void **state)
     }
 }
 
-/* ---- torchao: what may differ and what may not ---- */
+/* ---- torchao: variants and errors ---- */
 
 #define DTYPE(t) "{\\\"_type\\\":\\\"torch.dtype\\\",\\\"_data\\\":\\\"" t "\\\"}"
 #define DESCRIBED(class, data, names)                                                              \
@@ -369,7 +369,7 @@ static void test_static(void **state)
     (void)state;
     const part parts[] = {{"m.bias", "F32", 1, {2}, NULL},
                           {"m._weight_qdata", "I8", 2, {2, 4}, NULL},
-                          {"odd", "U8", 1, {1}, NULL}, /* what follows lies unaligned */
+                          {"odd", "U8", 1, {1}, NULL}, /* makes what follows unaligned */
                           {"m._weight_scale", "F32", 2, {2, 1}, ones},
                           {"m._weight_act_quant_scale", "F32", 2, {1, 1}, ones},
                           {"m._weight_act_quant_zero_point", "I8", 2, {1, 1}, "\xfd"}};
@@ -724,7 +724,7 @@ static void test_not_finite(void **state)
             }
 }
 
-/* Codes of e4m3 that are no number; e5m2 has infinities, too. */
+/* NaN codes of e4m3; e5m2 also has infinities. */
 static void test_not_finite_fp8(void **state)
 {
     (void)state;
@@ -885,7 +885,7 @@ static void test_bad_nibble(void **state)
     }
 }
 
-/* Columns that are not in the inputs' order: every input once, and said in the description. */
+/* Columns in act-order: every input occurs once, and the description records the order. */
 static void test_nibble_order(void **state)
 {
     (void)state;
@@ -925,7 +925,7 @@ static void test_nibble_order(void **state)
     }
 }
 
-/* What many workers find of scales and zeros is what one finds. */
+/* Scales and zeros are checked with the same result by any number of workers. */
 static void test_workers(void **state)
 {
     (void)state;
@@ -938,7 +938,7 @@ static void test_workers(void **state)
         scales[i] = 1;
     nib_pool *pool;
     assert_int_equal(nib__pool_open(&pool, 2, &a, NULL), NIB_OK);
-    for (int i = 0; i < 3; i++) { /* all well; a zero, and then a scale, at the end */
+    for (int i = 0; i < 3; i++) { /* valid; then a zero point, then a NaN, at the end */
         if (i == 1)
             zeros[N * GROUPS - 1] = 3;
         else if (i == 2)

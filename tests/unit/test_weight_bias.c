@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Biases in codes, as they are read: what they mean, and what is wrong with them, by tensor and
- * value.
+ * Reading quantized biases: their values, and errors by tensor and value.
  */
 #include "checkpoint_build.h"
 #include "dialects.h"
@@ -121,13 +120,13 @@ static void test_bad_bias_description(void **state)
             fail_msg("wanted \"%s\", got %s", cases[i].fragment, err.text);
         drop_checkpoint(&m);
     }
-    made m; /* described, but absent */
+    made m; /* described but absent */
     open_parts(&m, whole, int8_bias, 1);
     expect_weight(&m, NIB_BAD_INPUT, "m.bias: is described in __metadata__, but neither");
     drop_checkpoint(&m);
 }
 
-/* An int32 bias: the values it means, and the weights that it goes with. */
+/* An int32 bias: its values, and the weights that it may accompany. */
 static void test_int32_bias(void **state)
 {
     (void)state;

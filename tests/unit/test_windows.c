@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Generations of a model whose layers keep a window: the same tokens alone, without drafts, and
- * beside others that begin alike, with drafts that are cut off again; and what of a prompt is taken
- * from the cache.
+ * Generation with sliding-window layers gives the same tokens alone without drafts as in a batch
+ * with shared prefixes and rejected drafts; also the number of cached prompt tokens.
  */
 #include "batch.h"
 
@@ -23,14 +22,14 @@ typedef struct given {
     bool ended;
 } given;
 
-static bool take(void *ctx, const nib_new_token *t)
+static bool keep_token(void *ctx, const nib_new_token *t)
 {
     given *g = ctx;
     g->ids[g->count++] = t->id;
     return true;
 }
 
-static void ended(void *ctx, nib_finish finish, const nib_err *err)
+static void keep_end(void *ctx, nib_finish finish, const nib_err *err)
 {
     given *g = ctx;
     (void)finish;
@@ -55,7 +54,7 @@ static void ask(given *g, int64_t length, int64_t common, int number)
                        .lookup = 15,
                        .top = -1,
                        .ignore_ends = true,
-                       .calls = {take, ended},
+                       .calls = {keep_token, keep_end},
                        .ctx = g};
 }
 
@@ -67,7 +66,7 @@ static nib_batch *open_batch(opened *o, int sequences)
                                .threads = 2,
                                .sequences = sequences});
     assert_int_equal(nib__batch_open(&b, o->session, sequences, NULL), NIB_OK);
-    for (size_t m = 1; m < COUNT(o->session->times.measured); m++) /* all there is room for pays */
+    for (size_t m = 1; m < COUNT(o->session->times.measured); m++) /* all drafts pay off */
         o->session->times.measured[m] = 1e-6 / (double)(m * m);
     return b;
 }
@@ -115,17 +114,18 @@ static void test_shared_prompts(void **state)
     int64_t wrong = 0;
     for (int i = 0; i < 4; i++) {
         wrong += all[i].drafted - all[i].accepted;
-        /* whole blocks, once the first has read so far */
+        /* whole blocks, after the first request has read them */
         assert_int_equal(all[i].cached, i == 0 ? 0 : 600 / NIB_CACHE_BLOCK * NIB_CACHE_BLOCK);
         assert_as_alone(&all[i]);
     }
-    assert_true(wrong > 0); /* and was cut off */
+    assert_true(wrong > 0); /* some drafts were rolled back */
     nib__batch_close(b);
     close_opened(&o);
 }
 
-/* A conversation goes on from where it was; from far before that, the windows have moved on. */
-static void test_goes_on(void **state)
+/* A conversation continues from the cache; a prompt that diverges far back does not, as the windows
+ * have moved on. */
+static void test_continued_conversation(void **state)
 {
     static given first, later, before;
     opened o;
@@ -153,7 +153,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared_prompts),
-        cmocka_unit_test(test_goes_on),
+        cmocka_unit_test(test_continued_conversation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The streaming writer: what it writes is read back by the strict reader, aligned, in one file or
- * in shards; too few or too many bytes are errors, and so is a disk that is full.
+ * The streaming writer: the strict reader reads back its output, aligned, in one file or in shards;
+ * too few or too many bytes and a full disk are errors.
  */
 #include "writer.h"
 
@@ -87,7 +87,7 @@ static void expect_read_back(const char *path, const nib_writer *w, int files)
         assert_int_equal(tensor->bytes, sizes[t]);
         for (size_t i = 0; i < sizes[t]; i++)
             assert_int_equal(tensor->data[i], byte_of(t, i));
-        /* Maps begin at a page, so this is the offset in the file. */
+        /* Maps begin at a page boundary, so this is the file offset modulo alignment. */
         if (tensor->bytes != 0)
             assert_int_equal((uintptr_t)tensor->data % (size_t)(nib__type_bits(tensor->type) / 8),
                              0);
@@ -170,7 +170,7 @@ static void test_wrong_bytes(void **state)
     assert_int_equal(nib__writer_begin(w, dir, NULL, &err), NIB_EXISTS);
     nib__writer_free(w);
     drop_directory(dir);
-    /* Two tensors of one name: the reader would refuse the file, so the header is never written. */
+    /* Two tensors with one name: the reader would refuse the file, so the writer does first. */
     assert_int_equal(nib__writer_make(&w, &a, &err), NIB_OK);
     const int64_t one = 1;
     (void)nib__writer_add_tensor(w, "x", NIB_TYPE_U8, &one, 1, 0);
@@ -181,7 +181,7 @@ static void test_wrong_bytes(void **state)
 }
 
 /* A file that may not grow fails at once, as a full disk does, before any work is lost. */
-static void test_full(void **state)
+static void test_full_disk(void **state)
 {
     (void)state;
     char dir[256];
@@ -233,7 +233,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_file),    cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_wrong_bytes), cmocka_unit_test(test_full),
+        cmocka_unit_test(test_wrong_bytes), cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Zip files: what is stored is found; every way in which two readers could see two files, or one
- * read outside of it, is refused with its name.
+ * Zip files: stored members are found; everything that two readers could interpret differently, or
+ * that leads outside the file, is refused with its name.
  */
 #include "zip.h"
 #include "zip_build.h"
@@ -24,7 +24,7 @@ typedef struct opened {
 
 static void open_bytes(opened *o, const uint8_t *bytes, size_t size)
 {
-    /* exactly as long as the file, so that a sanitizer sees every step outside */
+    /* exactly as long as the file, so that a sanitizer catches every read outside */
     uint8_t *copy = malloc(size == 0 ? 1 : size);
     memcpy(copy, bytes, size);
     *o = (opened){.allocator = nib__allocator_default(), .err = {NIB_OK, ""}};
@@ -67,7 +67,7 @@ static void test_forms(void **state)
         assert_int_equal(o.zip.members[1]->size, 3);
         assert_null(nib__zip_find(&o.zip, "a/data"));
         drop(&o);
-        /* nothing may be cut off, and nothing added */
+        /* no byte may be missing or added */
         for (size_t size = 0; size < z.size; size++) {
             open_bytes(&o, z.bytes, size);
             assert_int_not_equal(o.status, NIB_OK);
@@ -101,7 +101,7 @@ static size_t place_of(const zip_built *z, record r, int member)
     }
 }
 
-static void test_fields(void **state)
+static void test_rejects_bad_fields(void **state)
 {
     (void)state;
     enum { PLAIN, WITH_DESCRIPTOR, ZIP64 };
@@ -135,7 +135,7 @@ static void test_fields(void **state)
         {WITH_DESCRIPTOR, DESCRIPTOR, 1, 8, 4, 5, NIB_BAD_INPUT, "no data descriptor"},
         {WITH_DESCRIPTOR, DESCRIPTOR, 1, 4, 4, 5, NIB_BAD_INPUT, "no data descriptor"},
         {WITH_DESCRIPTOR, DESCRIPTOR, 1, 0, 4, 5, NIB_BAD_INPUT, "no data descriptor"},
-        /* headers that say other things than the directory */
+        /* headers that contradict the directory */
         {PLAIN, LOCAL, 1, 0, 4, 0, NIB_BAD_INPUT, "no local header"},
         {PLAIN, LOCAL, 1, 6, 2, 1 << 3, NIB_BAD_INPUT, "disagrees with the directory"},
         {PLAIN, LOCAL, 1, 8, 2, 8, NIB_BAD_INPUT, "disagrees with the directory"},
@@ -182,7 +182,7 @@ static void test_fields(void **state)
     }
 }
 
-/* Both counts of the end record, as one lie would be found at once. */
+/* Both counts of the end record, as one false count alone is found at once. */
 static void test_counts(void **state)
 {
     (void)state;
@@ -218,12 +218,12 @@ static void test_names(void **state)
     free(z.bytes);
 }
 
-/* Bytes that no member owns, before, between and behind. */
-static void test_holes(void **state)
+/* Bytes that no member owns: before, between and after members. */
+static void test_rejects_holes(void **state)
 {
     (void)state;
     zip_built z = build_zip(parts, COUNT(parts), false, false);
-    /* the last entry is not counted and its record cut off: its member's bytes are a hole */
+    /* the last entry is not counted and its record removed: its member's bytes become a hole */
     const size_t cut = z.end - z.entry[2];
     memmove(z.bytes + z.entry[2], z.bytes + z.end, 22);
     uint8_t *end = z.bytes + z.entry[2];
@@ -232,7 +232,7 @@ static void test_holes(void **state)
     zip_set(end + 12, z.entry[2] - z.directory, 4);
     expect_refused(z.bytes, z.size - cut, NIB_BAD_INPUT, "belong to no member");
     free(z.bytes);
-    /* the same with the first */
+    /* the same for the first entry */
     z = build_zip(parts, COUNT(parts), false, false);
     const size_t first = z.entry[1] - z.entry[0];
     memmove(z.bytes + z.entry[0], z.bytes + z.entry[1], z.size - z.entry[1]);
@@ -267,7 +267,7 @@ static void test_zip64_lies(void **state)
     zip_set(extra + 2, 17, 2);
     expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "runs past the end of its extra data");
     free(z.bytes);
-    /* two fields, of which readers may take either */
+    /* two fields: readers may use either */
     z = build_zip(&part, 1, false, false);
     entry = z.bytes + z.entry[0];
     zip_set(entry + 28, strlen(part.name) - 20, 2);
@@ -281,8 +281,8 @@ static void test_zip64_lies(void **state)
     free(z.bytes);
 }
 
-/* As PyTorch writes what lies past 4 GiB: the entry's zip64 field stands in the local header, too,
- * where the sizes are 0. */
+/* As PyTorch writes members beyond 4 GiB: the local header repeats the entry's zip64 field, with
+ * sizes of 0. */
 static void test_zip64_repeated(void **state)
 {
     (void)state;
@@ -294,7 +294,7 @@ static void test_zip64_repeated(void **state)
     opened o;
     zip_set(z.bytes + z.entry[0] + 20, 0xffffffff, 4);
     zip_set(z.bytes + z.entry[0] + 24, 0xffffffff, 4);
-    for (int i = 0; i < 2; i++) { /* the second value of the local one is not known yet */
+    for (int i = 0; i < 2; i++) { /* the second value of the local field is not known yet */
         uint8_t *extra = headers[i] + names[i] + name;
         zip_set(headers[i], name, 2);
         zip_set(headers[i] + 2, 20, 2);
@@ -316,9 +316,9 @@ static void test_zip64_repeated(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),          cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_forms),          cmocka_unit_test(test_rejects_bad_fields),
         cmocka_unit_test(test_counts),         cmocka_unit_test(test_names),
-        cmocka_unit_test(test_holes),          cmocka_unit_test(test_zip64_lies),
+        cmocka_unit_test(test_rejects_holes),  cmocka_unit_test(test_zip64_lies),
         cmocka_unit_test(test_zip64_repeated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Random small models through torchao, llama.cpp, compressed-tensors and Nibble: done as asked, or said?
+"""Runs random small models through torchao, llama.cpp, compressed-tensors and Nibble: done as requested, or reported?
 
     audit.py PROGRAM LOGITS_OF [--llama-quantize PATH] [--engines nibble|others|all] [--count 2000] [--seed 20261124] [--part I/N]
              [--seconds S] OUT.jsonl
 
-One line of OUT.jsonl per question: turn, engine, class, verdict, what was asked, words. --part takes every Nth model, for several
-processes; --seconds ends early. Answers of the other engines do not depend on the program, so that --engines nibble is enough
-where they are at hand. page.py makes the page of such files. The models, formulas and Nibble's part are tests/audit's.
+Writes a line per question to OUT.jsonl: turn, engine, class, verdict, request, words. --part runs every Nth model, to
+use several processes; --seconds ends early. The other engines' answers do not depend on the program, so --engines
+nibble is enough if they are saved. page.py makes the page from such files. The models, formulas and Nibble's part are
+in tests/audit.
 """
 import argparse
 import dataclasses
@@ -28,7 +29,7 @@ import other_engines
 
 @dataclasses.dataclass
 class Case:
-    """What the other engines are asked of a model."""
+    """A model with its requests to the other engines."""
     scheme: str
     group: int
     twist: str

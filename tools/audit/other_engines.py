@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchao, llama.cpp and compressed-tensors: asked as their users ask them, and judged as Nibble is.
+"""torchao, llama.cpp and compressed-tensors: called as their users call them, and judged like Nibble.
 
 An engine's function gives (verdict, words):
-  done     every layer that was asked for is in the asked scheme, with values within it, and a forward pass runs
-  said     it is not, and the engine's words name a layer (or the pattern) and a value
-  silent   it is not, and nothing says so
-  values   the scheme is as asked, its values are not, and nothing says so: counted as silent, too
+  done     every requested layer has the requested scheme, its values are within tolerance, and a forward pass runs
+  said     not done, and the engine's text names a layer (or the pattern) and a value
+  silent   not done, and nothing says so
+  values   the scheme is right but its values are not, and nothing says so: also counted as silent
   died     an error that names no layer
-  -        there is no way to ask for it, or a kernel library for a GPU is missing
+  -        it cannot be requested, or a GPU kernel library is missing
 """
 import collections
 import logging
@@ -42,22 +42,22 @@ PARTS.update({"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_nor
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 VERSIONS = {"torchao": torchao.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
 
-# llama-quantize's types, and the least signal to noise (dB) of normal values that each is known for; None: it wants an
-# importance matrix, and has to say so.
+# llama-quantize's types, with the least SQNR (dB) of normal values that each reaches; None: needs an importance matrix, and
+# must say so.
 LLAMA_TYPES = {
     "Q4_0": 18, "Q4_1": 18, "Q5_0": 24, "Q5_1": 24, "Q8_0": 40, "Q2_K": 5, "Q3_K_S": 10, "Q3_K_M": 10, "Q3_K_L": 10, "Q4_K_S": 17,
     "Q4_K_M": 17, "Q5_K_S": 23, "Q5_K_M": 23, "Q6_K": 28, "IQ4_NL": 18, "IQ4_XS": 17, "IQ3_S": 9, "IQ3_M": 9, "IQ3_XXS": 7,
     "IQ3_XS": 7, "TQ1_0": 1, "TQ2_0": 1, "F16": 60, "BF16": 45, "IQ1_S": None, "IQ1_M": None, "IQ2_XXS": None, "IQ2_XS": None,
     "IQ2_S": None, "IQ2_M": None, "Q2_K_S": None,
 }
-# With --pure a mixture is its own type throughout.
+# With --pure a mixture uses its main type throughout.
 PURE = {"Q3_K_S": "Q3_K", "Q3_K_M": "Q3_K", "Q3_K_L": "Q3_K", "Q4_K_S": "Q4_K", "Q4_K_M": "Q4_K", "Q5_K_S": "Q5_K", "Q5_K_M": "Q5_K",
         "Q2_K_S": "Q2_K", "IQ3_M": "IQ3_S", "IQ3_XS": "IQ3_S", "IQ2_M": "IQ2_S"}
 NO_MATCH = "re:.*self_attn\\.query"
 
 
 class Messages(list):
-    """What an engine logs and warns while it works counts as said."""
+    """Collects what an engine logs and warns, which counts as reported."""
 
     def __enter__(self):
         self.handler = logging.Handler(logging.INFO)
@@ -84,14 +84,14 @@ class Messages(list):
 
 
 def names_layer(text, names, pattern=None):
-    """Do these words name a layer (or the pattern), and a value?"""
+    """True if the text names a layer (or the pattern) and a value."""
     if pattern is not None and pattern in text:
         return True
     return any(n in text or n.replace("model.", "") in text for n in names) and re.search(r"\d", text) is not None
 
 
 def body(model):
-    """The layers that are asked for: all linear ones but the output."""
+    """The requested layers: all linear ones but the output."""
     return forward.linear_names(model.config)
 
 
@@ -100,7 +100,7 @@ def load(source, model):
 
 
 def see_logits(model, spec, weights, logits):
-    """As Nibble's: the activations are those of the scheme. In f32 only; other types add noise of their own."""
+    """Checks logits as for Nibble, with the scheme's activations. In f32 only, as other types add noise."""
     if model.dtype != "F32":
         return []
     return ask_values.see_forward(model, logits[0].float().tolist(), weights, spec)
@@ -128,7 +128,7 @@ def is_quantized(weight):
 
 
 def with_f64_scales(judge, case, source, folder):
-    """The model in torchao's format, its scales stored as f64; None: the format does not hold it."""
+    """The model in torchao's format with scales stored as f64; None: the format cannot hold it."""
     out = folder / "prequantized"
     if judge.run("quantize", source, out, "--recipe", case.recipe, "--skip", "lm_head", "--format", "torchao", "--force",
                  "--quiet").status != 0:
@@ -221,7 +221,7 @@ def observe(module, args):
 
 
 def within(rows, got, spec):
-    """Each value within half a step of its group (or clipped by half a step), and a bit for the types' rounding."""
+    """True if each value is within half a step of its group (or clipped by half a step), plus the types' rounding."""
     for row, other in zip(rows, got):
         for i, piece in enumerate(formulas.pieces(row, spec.size)):
             amax = max(map(abs, piece))
@@ -310,13 +310,13 @@ def write_gguf(model, path):
 
 
 def noise(rows, got):
-    """Signal to noise in dB."""
+    """SQNR in dB."""
     error = ((numpy.array(rows) - got) ** 2).sum()
     return math.inf if error == 0 else 10 * math.log10((numpy.array(rows) ** 2).sum() / error)
 
 
 def ask_llama(case, model, folder, quantize):
-    """--pure and the type; a twist is a --tensor-type that matches nothing, or that an earlier one decides."""
+    """Runs llama-quantize --pure with the type; a twist is a --tensor-type that matches nothing, or that an earlier one overrides."""
     if quantize is None or case.twist == "f64":
         return "-", ""
     source, out = folder / "model.gguf", folder / "quantized.gguf"

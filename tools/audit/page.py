@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/audit.md from what audit.py found.
+"""Writes docs/audit.md from the results of audit.py.
 
     page.py --seed N --mutants FILE [--llama-version NAME] RESULTS.jsonl...
 """
@@ -117,7 +117,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("results", nargs="+", type=pathlib.Path)
     parser.add_argument("--seed", required=True)
-    parser.add_argument("--asked", type=int, default=2000, help="models that were to be asked about")
+    parser.add_argument("--asked", type=int, default=2000, help="number of models planned")
     parser.add_argument("--mutants", type=pathlib.Path, required=True)
     parser.add_argument("--llama-version", default="of a version that was not named")
     options = parser.parse_args()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Codes and scales that ggml's reference quantizers give small activations, as
-tests/golden/act_ggml.txt; with --dots the products of its blocks with them, as
-tests/golden/dots_ggml.txt.
+"""Writes the codes and scales that ggml's reference quantizers make from small activations
+(tests/golden/act_ggml.txt); with --dots, products of ggml's blocks with them
+(tests/golden/dots_ggml.txt).
 
 Usage: python3 tools/golden/act_ggml.py LIBGGML_BASE VERSION > tests/golden/act_ggml.txt
        python3 tools/golden/act_ggml.py LIBGGML_BASE VERSION --dots > tests/golden/dots_ggml.txt
@@ -12,9 +12,9 @@ llama-cpp-python's source).
 Lines:  VALUES, then SCALES CODES of Q8_0 and SCALES CODES of Q8_K; hex, little endian, values and
         scales f32 (Q8_0's are f16, widened), codes one byte each.
         --dots: TYPE VALUES BLOCKS PRODUCTS, 3 rows of blocks and their products with the values (f32),
-        by the code that ggml runs on the CPU at hand (AVX-512): the portable one for Q5_0, as gcc
-        12 compiles it, contradicts ggml's own dequantization.
-Among the values are ties of both roundings, both signs of a largest value, and blocks of 0.
+        by ggml's code for the current CPU (AVX-512): its portable code for Q5_0, compiled by gcc 12,
+        contradicts ggml's own dequantization.
+The values include ties of both roundings, both signs of a largest value, and blocks of 0.
 """
 import ctypes
 import sys
@@ -46,7 +46,7 @@ def blocks(rng):
 
 
 def dots(library, cpu):
-    """Of weights quantized by ggml, with activations quantized by its reference."""
+    """Products of weights quantized by ggml with activations quantized by its reference."""
     types = {"Q4_0": (18, "q8_0"), "Q4_1": (20, "q8_1"), "Q5_0": (22, "q8_0"), "Q5_1": (24, "q8_1"),
              "Q8_0": (34, "q8_0"), "IQ4_NL": (18, "q8_0"), "Q4_K": (144, "q8_K"), "Q5_K": (176, "q8_K"),
              "Q6_K": (210, "q8_K")}

@@ -3,16 +3,16 @@
 """Golden checkpoints of other tools' dialects, under tests/golden/dialects.
 
 compressed  every format of compressed-tensors, compressed by its own compressors; one config group per module
-gptq        GPTQ, first version: the zero is stored less 1, act-order, a zero of 0 that wraps around
+gptq        GPTQ, first version: zeros stored minus 1, act-order, a zero of 0 that wraps around
 gptq8       GPTQ, second version, 8 bits
 awq         AWQ's gemm version
 fp8_block   FP8 in blocks of 128 x 128 with ragged edges, as DeepSeek writes it
 fp8         FP8 with one scale per tensor or row
 gpt_oss     stacked experts in MXFP4 with biases
-gptq_model  one layer of the golden Qwen2 model in GPTQ with act-order, to be run
+gptq_model  one layer of the golden Qwen2 model in GPTQ with act-order, which can run
 
-Each module M has M.dequantized (f32, as the layout means it) beside its parts. Of compressed-tensors these values are
-its decompressor's; of the others they are computed here, from the codes before they are packed, in plain numpy.
+Each module M also has M.dequantized (f32). For compressed-tensors these values come from its decompressor; for the others
+they are computed here in plain numpy from the codes before packing.
 """
 import json
 import os
@@ -85,7 +85,7 @@ CASES = {  # name: format, n, k, weights, inputs, scales' type
 
 
 def blocks_of(w, args):
-    """Rows by groups by elements that share a scale, as far as a shape allows."""
+    """Reshapes to rows, groups and elements that share a scale, as far as a shape allows."""
     n, k = w.shape
     if args.strategy == "tensor":
         return w.reshape(1, 1, -1)
@@ -101,7 +101,7 @@ def blocks_of(w, args):
 
 def parameters(w, args, scale_type):
     blocks = blocks_of(w, args)
-    if args.scale_dtype == torch.uint8:  # MX: a power of two, by the largest value of a block
+    if args.scale_dtype == torch.uint8:  # MX: a power of two from the largest value of a block
         scale = torch.exp2(torch.ceil(torch.log2(blocks.abs().amax(2) / (6 if args.num_bits == 4 else 448))))
         return {"weight_scale": scale}
     if args.strategy == "tensor_group":
@@ -118,7 +118,7 @@ def parameters(w, args, scale_type):
 
 
 def decompress(compressor, state, scheme):
-    """In f32 throughout."""
+    """Decompresses in f32 throughout."""
     state = {k: v.float() if v.dtype in (torch.bfloat16, torch.float16) else v for k, v in state.items()}
     if "weight_global_scale" in state:
         n, half = state["weight_packed"].shape
@@ -143,7 +143,7 @@ def compressed():
         if name == "int8-static":
             tensors[f"{name}.input_scale"] = torch.tensor([0.03125])
         groups[f"group_{i}"] = scheme
-    # Before July 2026 it wrote act-order, too: the group of each input beside codes in the order of the inputs.
+    # Before July 2026 it also wrote act-order: the group of each input beside codes in input order.
     n, k, g = 9, 64, 16
     order = rng.permutation(k)
     index = np.empty(k, np.int32)
@@ -223,7 +223,7 @@ def others():
     write("gptq", {
         **gptq("order", 24, 96, 32, 4, True, True, False),
         **gptq("plain", 16, 64, 32, 4, True, False, True),
-        **gptq("short", 11, 75, 32, 4, True, True, False),  # no whole last group, no whole last word
+        **gptq("short", 11, 75, 32, 4, True, True, False),  # short last group, short last word
     }, {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True, "sym": False, "checkpoint_format": "gptq"})
     write("gptq8", {**gptq("row", 12, 64, -1, 8, False, False, False)}, {"quant_method": "gptq", "bits": 8, "group_size": -1, "desc_act": False, "sym": False, "checkpoint_format": "gptq_v2"})
     write("awq", {**awq("m", 24, 96, 32)}, {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"})
@@ -259,7 +259,7 @@ def others():
 
 
 def model():
-    """Inputs of one buffer have one order, as GPTQ finds them: q, k and v, gate and up."""
+    """Layers with the same input share an order, as in GPTQ: q, k and v; gate and up."""
     with open("tests/golden/models/qwen2/config.json") as f:
         config = {**json.load(f), "num_hidden_layers": 1}
     source = load_file("tests/golden/models/qwen2/model.safetensors")

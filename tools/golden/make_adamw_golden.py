@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of PyTorch's AdamW, as tests/golden/adamw.txt; with --gradients what its autograd says of norms,
-activations, rope, caps and cross-entropy, as tests/golden/train_gradients.txt.
+"""Writes steps of PyTorch's AdamW (tests/golden/adamw.txt); with --gradients, autograd's gradients of norms,
+activations, rope, caps and cross-entropy (tests/golden/train_gradients.txt).
 
 Usage: python3 tools/golden/make_adamw_golden.py > tests/golden/adamw.txt
        python3 tools/golden/make_adamw_golden.py --gradients > tests/golden/train_gradients.txt
 Needs: torch. Runs on the CPU.
 
 Lines of adamw.txt:  case RATE BETA1 BETA2 EPS DECAY CLIP STEPS COUNT, then p, and per step g, p, m, v: hex of
-                     f32, little endian. g is before it is multiplied by CLIP. The optimizer runs in f32.
+                     f32, little endian. g is not yet multiplied by CLIP. The optimizer runs in f32.
 Lines of train_gradients.txt:  NAME ROWS WIDTH, then NAME HEX for each operand, output and gradient. Computed in f64 from
                      f32 operands and rounded to f32, so that only Nibble's roundings are measured.
 """

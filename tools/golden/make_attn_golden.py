@@ -16,12 +16,12 @@ CASES = [(4, 2, 3, (1, 6, 9), 0, 0.0), (3, 1, 2, (70,), 0, 0.0), (2, 1, 2, (3, 2
 
 
 def grouped(x, share):
-    """[tokens][kv_heads][dim] as the heads that share them: [heads][tokens][dim]."""
+    """Repeats [tokens][kv_heads][dim] for the heads that share them: [heads][tokens][dim]."""
     return x.transpose(0, 1).repeat_interleave(share, 0)
 
 
 def attend(q, k, v, window, cap):
-    """[heads][tokens][dim]; transformers' eager attention of Gemma 2. Also the log-sum-exp of what the softmax sees."""
+    """transformers' eager attention of Gemma 2, [heads][tokens][dim], and the log-sum-exp of the softmax inputs."""
     length, dim = q.shape[1:]
     scores = q @ k.transpose(1, 2) / dim**0.5
     if cap:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Packs documents into sequences with PyPI's tokenizers: what src/train/data.c has to give.
+"""Packs documents into sequences with PyPI's tokenizers, as src/train/data.c must.
 
     make_batches_golden.py OUT
 
@@ -9,7 +9,7 @@ opens a data set, FILE read as JSON lines or as one text, and each line after it
 
     PASS STARTS IDS
 
-PASS over the file, from 0, that the sequence ends in; STARTS, comma-separated, the places where documents begin, or -;
+PASS: the pass over the file, from 0, in which the sequence ends; STARTS: where documents begin, comma-separated, or -;
 IDS, or = and their hash: FNV-1a of 64 bits over the ids' four bytes each, low byte first.
 """
 import itertools
@@ -23,7 +23,7 @@ PIECE = 256 * 1024
 FOLDER = "configs/tokenizer"
 SPACE = (0x20, 0x09, 0x0d, 0x0a)
 
-# As bytes of a file: line ends of both kinds, blank lines, empty texts, members that are not asked for.
+# File bytes: both kinds of line ends, blank lines, empty texts, unused members.
 DOCUMENTS = b"\xef\xbb\xbf" + b"".join([
     b'{"text": "Once upon a time there was a king."}\n',
     b'\r\n',
@@ -49,7 +49,7 @@ def texts_of(path, how):
 
 
 def pieces(text):
-    """A long text is tokenized in pieces that end with a line, or a word, in their second half."""
+    """Splits a long text into pieces that end after a line, or a word, in their second half."""
     while len(text) > PIECE:
         half = range(PIECE, PIECE // 2, -1)
         lines = [n for n in half if text[n - 1] == 0x0a and text[n] not in (*SPACE, 0)]
@@ -61,7 +61,7 @@ def pieces(text):
 
 
 def stream(tokenizer, begin, end, texts):
-    """(id, whether a document begins with it, pass), without end."""
+    """Yields (id, whether a document begins with it, pass) forever."""
     whole = []
     for text in texts:
         if not text:
@@ -89,7 +89,7 @@ def main():
     (out / "documents.jsonl").write_bytes(DOCUMENTS)
     whole = json.loads(pathlib.Path(FOLDER, "tokenizer.json").read_text(encoding="utf-8"))
     begin, end = (token["id"] for token in whole["added_tokens"])
-    whole["added_tokens"] = []  # written in a text they are its characters; only packing gives their ids
+    whole["added_tokens"] = []  # in a text they are plain characters; only packing inserts their ids
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(whole))
     lines = [f"# tools/golden/make_batches_golden.py {out}, tokenizers {tokenizers.__version__}, no seed"]
     small, corpus, held_out = str(out / "documents.jsonl"), "tests/data/corpus.jsonl", "tests/data/heldout.jsonl"

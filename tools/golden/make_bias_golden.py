@@ -5,8 +5,8 @@
 Usage: python3 tools/golden/make_bias_golden.py > tests/golden/bias_int8.txt
 Needs: torch, torchao==0.18.0. Runs on the CPU.
 
-torchao does not quantize biases: each is given to it as the one row of an f32 weight, in groups of 32, and what is
-left of a row behind the last whole group as a row of one short group.
+torchao does not quantize biases. Each is passed as the only row of an f32 weight in groups of 32, and the rest after the last
+whole group as a row of one short group.
 
 Lines:  MAPPING N VALUES CODES SCALES ZEROS DEQUANTIZED   hex, little endian: f32, int8, f32, int8, f32
 """

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The loss of the shipped model on the held-out text, as transformers gives it in float32:
-tests/golden/eval_losses.txt.
+"""Writes transformers' float32 loss of the shipped model on the held-out text: tests/golden/eval_losses.txt.
 
 Usage: python3 tools/golden/make_eval_golden.py > tests/golden/eval_losses.txt
 Needs: torch, transformers 5. Runs on the CPU, in seconds.
 
-A line is: MODEL FILE WINDOW PREDICTED LOSS. Of each document of FILE the first WINDOW ids count, all but the first of
-them are predicted; LOSS is the mean of -log p over all documents, summed in double, in nats per token.
+A line is: MODEL FILE WINDOW PREDICTED LOSS. The first WINDOW ids of each document of FILE are read, and all but the first are
+predicted; LOSS is the mean of -log p over all documents, summed in double, in nats per token.
 """
 import json
 import sys

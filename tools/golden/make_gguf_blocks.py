@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/golden/gguf_blocks.gguf: floats, and what PyPI's gguf quantizes them to.
+"""Writes tests/golden/gguf_blocks.gguf: floats, and the same quantized by PyPI's gguf.
 
     make_gguf_blocks.py [OUT]
 
 Tensor "x" has the floats, "Q8_0" and so on the same in that type. Rows are random weights of several sizes, constants,
-zeros, powers of two and ties of each type's rounding. Negative zeros are left out: what sign a scale or minimum of 0 has
-differs between this package and ggml.
+zeros, powers of two and ties of each type's rounding. Negative zeros are left out, as this package and ggml differ in
+the sign of a scale or minimum of 0.
 """
 import sys
 from importlib import metadata

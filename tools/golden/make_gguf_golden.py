@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""GGUF's block types as PyPI's gguf dequantizes them, and small models in GGUF with the logits that
-transformers computes in float32 from the same, dequantized weights.
+"""Writes GGUF blocks with the values that PyPI's gguf dequantizes them to, and small GGUF models with the logits that
+transformers computes in float32 from the same dequantized weights.
 
 Usage: python3 tools/golden/make_gguf_golden.py [DIRECTORY [FAMILY...]]       (tests/golden, all and the blocks)
 Needs: gguf, torch, transformers 5, safetensors. Runs on the CPU, in seconds.
@@ -10,7 +10,7 @@ DIRECTORY/gguf_blocks.txt           lines: TYPE ROWS K BLOCKS FLOATS, hex, littl
 DIRECTORY/gguf/FAMILY.gguf          llama (biases, llama3's frequencies, every type that is read, a
                                     byte-level tokenizer), qwen2, qwen3
 DIRECTORY/gguf/logits.safetensors   FAMILY.tokens [count], FAMILY.logits [count][vocab] f32
-Blocks are of random bits but for their scales, which are such that the weights are of a model's size.
+Blocks have random bits, except that their scales give weights of a realistic size.
 """
 import math
 import os
@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 SEED = 20261120
 COMMAND = "python3 tools/golden/make_gguf_golden.py"
 
-# type: elements of a block, its bytes, where f16 scales stand
+# type: elements of a block, its bytes, offsets of f16 scales
 BLOCKS = {
     T.Q4_0: (32, 18, [0]),
     T.Q4_1: (32, 20, [0, 2]),
@@ -40,7 +40,7 @@ BLOCKS = {
     T.IQ4_NL: (32, 18, [0]),
     T.MXFP4: (32, 17, []),
 }
-# what a scale of 1 gives as the standard deviation of weights, about
+# the approximate standard deviation of weights at a scale of 1
 SPREAD = {T.Q4_0: 4.6, T.Q4_1: 4.6, T.Q5_0: 9.2, T.Q5_1: 9.2, T.Q8_0: 74, T.Q4_K: 170, T.Q5_K: 340,
           T.Q6_K: 1400, T.IQ4_NL: 66}
 
@@ -142,7 +142,7 @@ FAMILIES = {
                      head_dim=16, tie_word_embeddings=True),
         "types": {"": [T.F16]},
     },
-    "smollm3": {  # the fourth layer is without positions
+    "smollm3": {  # the fourth layer has no rope
         "config": transformers.SmolLM3Config,
         "model": transformers.SmolLM3ForCausalLM,
         "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=4, vocab_size=272, rope_theta=1e4, pad_token_id=None,
@@ -277,7 +277,7 @@ def layer_of(name):
 
 
 def pair_rows(values, heads):
-    """Rows j and j + width/2 of a head side by side, as GGUF's llama wants q and k."""
+    """Puts rows j and j + width/2 of a head side by side, as GGUF's llama stores q and k."""
     width = values.shape[0] // heads
     return values.reshape(heads, 2, width // 2, -1).swapaxes(1, 2).reshape(values.shape)
 
@@ -288,14 +288,14 @@ def unpair_rows(values, heads):
 
 
 def kind_of(types, name):
-    for part, kinds in sorted(types.items(), reverse=True):  # the empty one last
+    for part, kinds in sorted(types.items(), reverse=True):  # the empty pattern last
         if part in name:
             return kinds[layer_of(name) % len(kinds)]
     return T.Q8_0
 
 
 def stored(rng, kind, shape, std):
-    """Bytes as the file has them, and the values that they mean."""
+    """The bytes of the file, and their values."""
     if kind in (T.F32, T.F16, T.BF16):
         raw = quants.quantize((rng.standard_normal(shape) * std).astype(np.float32), kind)
     else:
@@ -304,7 +304,7 @@ def stored(rng, kind, shape, std):
 
 
 def rope_divisors(config):
-    """What llama3's rule divides each frequency by (Llama 3.1's published code)."""
+    """The divisors of the frequencies by llama3's rule (Llama 3.1's published code)."""
     s = config.rope_parameters
     width = config.hidden_size // config.num_attention_heads
     freqs = 1.0 / (s["rope_theta"] ** (torch.arange(0, width, 2, dtype=torch.float64) / width))
@@ -386,7 +386,7 @@ def add_keys(writer, name, c):
         writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
         # llama.cpp multiplies it by the paper's factor
         writer.add_rope_scaling_attn_factors(rope["attention_factor"] / (1 + 0.1 * math.log(rope["factor"])))
-    if name == "phi3":  # as llama.cpp's converter has it: no type of scaling
+    if name == "phi3":  # as llama.cpp's converter does: no scaling type
         original = c.original_max_position_embeddings
         writer.add_rope_scaling_orig_ctx_len(original)
         factor = c.max_position_embeddings / original
@@ -430,7 +430,7 @@ def write_model(directory, name, family, logits):
             values = 1 + 0.25 * values if norm else 0.5 * values
             raw, kind = values, T.F32
             if norm and name.startswith("gemma"):
-                values = values - 1  # what is stored is off by one
+                values = values - 1  # the stored value is 1 larger
         else:
             kind = kind_of(family["types"], key)
             sharp = any(part in key for part in ("q_proj", "k_proj", "qkv_proj"))
@@ -439,8 +439,8 @@ def write_model(directory, name, family, logits):
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(
             key.split(".")[-2])
         if name in PAIRED and heads:
-            values = unpair_rows(values, heads)  # what is stored is in pairs
-        if ".norms." in key:  # of one head each; they are stacked, as llama.cpp's converter does
+            values = unpair_rows(values, heads)  # stored in pairs
+        if ".norms." in key:  # one tensor per head: stack them as llama.cpp's converter does
             heads_of.setdefault(key.split(".norms.")[0] + ".weight", []).append(values)
         else:
             writer.add_tensor(gguf_name(name, key), raw, raw_dtype=kind)

@@ -4,16 +4,16 @@
 
     make_gguf_tokenizers.py OUT
 
-OUT is tests/golden, where make_tokenizer_golden.py has been. Written are vocab_bytes.gguf (model gpt2; its merges
-cross spaces, digits and line ends, so that every cut of a pre-tokenizer shows in the ids), vocab_pieces.gguf (model
-llama; scores with ties), both by PyPI's `gguf`, and tokenizer_gguf.txt with llama.cpp's ids. llama.cpp is the one
-inside PyPI's `llama-cpp-python`; where that is a folder that is not installed, LLAMA_CPP_PYTHON names it, and
-LLAMA_CPP_LIB_PATH the folder of its libraries.
+OUT is tests/golden, after a run of make_tokenizer_golden.py. Writes vocab_bytes.gguf (model gpt2; its merges cross
+spaces, digits and line ends, so that every cut of a pre-tokenizer shows in the ids), vocab_pieces.gguf (model llama;
+scores with ties), both by PyPI's `gguf`, and tokenizer_gguf.txt with llama.cpp's ids. llama.cpp comes from PyPI's
+`llama-cpp-python`; if that is an uninstalled folder, LLAMA_CPP_PYTHON names it, and LLAMA_CPP_LIB_PATH the folder of
+its libraries.
 
-A line of the .txt file is: the text as JSON, a tab, the ids or = for those that the first section has. A line
-"@ FILE PRE..." says which file the next lines are for, and with which values of tokenizer.ggml.pre. Left out are texts for which llama.cpp does not do what the models' own
-tokenizer.json files say: it does not normalize (rows of Qwen2, GPT-NeoX and Command R), and its regular expressions
-know no letter cases beyond ASCII (tekken, gpt-4o and such).
+A line of the .txt file is: the text as JSON, a tab, the ids, or = if they equal those of the first section. A line
+"@ FILE PRE..." gives the file and the values of tokenizer.ggml.pre for the next lines. Texts for which llama.cpp deviates
+from the models' tokenizer.json files are left out: it does not normalize (rows of Qwen2, GPT-NeoX and Command R), and
+its regular expressions know letter case only in ASCII (tekken, gpt-4o and similar).
 """
 import ctypes
 import json
@@ -44,7 +44,7 @@ CONTROL, USER_DEFINED, NORMAL, UNKNOWN, BYTE, UNUSED = 3, 4, 1, 2, 6, 5
 
 def llama_cpp():
     folder = os.environ.get("LLAMA_CPP_PYTHON")
-    if folder:  # only its bindings: the package itself wants more
+    if folder:  # import only its bindings, as the package needs more
         package = types.ModuleType("llama_cpp")
         package.__path__ = [os.path.join(folder, "llama_cpp")]
         sys.modules["llama_cpp"] = package
@@ -106,7 +106,7 @@ def train_bytes():
 
 
 def write_bytes(path, pre, tokens, merges):
-    """Besides the trained tokens: special ones, one of the user's, a gap, and one that is there twice."""
+    """Adds to the trained tokens special ones, a user-defined one, a gap, and a duplicate."""
     more = [("<s>", CONTROL), ("</s>", CONTROL), ("    ", USER_DEFINED), ("[PAD]", UNUSED), ("a b", USER_DEFINED)]
     w = writer(path, "gpt2", pre)
     w.add_token_list(tokens + [text for text, _ in more])

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Two layers of a tiny model as GPTQModel quantizes and stores them, under tests/golden/dialects.
+"""Writes two layers of a tiny model, quantized and stored by GPTQModel, to tests/golden/dialects.
 
 usage: tools/golden/make_gptq_golden.py     Needs gptqmodel, torch, transformers; runs on the CPU.
 
 gptqmodel      GPTQ, first version, 4 bits, act-order, asymmetric
 gptqmodel_v2   GPTQ, second version, 8 bits, act-order, asymmetric
-gptqmodel_awq  AWQ's gemm version, whose inputs are scaled in the layers before
+gptqmodel_awq  AWQ's gemm version, with inputs scaled in the previous layers
 
-Each module M has M.dequantized beside its parts: GPTQModel's own values of every third input, in f32. config.json has
-what GPTQModel says of the quantization, without its "meta".
+Each module M also has M.dequantized: GPTQModel's values of every third input, in f32. config.json has GPTQModel's description of
+the quantization, without its "meta".
 """
 import json
 import os
@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tools" / "oracle"))
 import gptq_load
 import torch
 
-SMALL = dict(hidden_size=64, intermediate_size=128, num_attention_heads=2, num_key_value_heads=2)  # AWQ's tool wants rows by 64
+SMALL = dict(hidden_size=64, intermediate_size=128, num_attention_heads=2, num_key_value_heads=2)  # AWQ's tool: rows by 64
 LAYERS = ["model.layers.0.self_attn.k_proj", "model.layers.0.mlp.down_proj"]
 CASES = {
     "gptqmodel": dict(bits=4, group_size=32, desc_act=True, sym=False),
@@ -37,7 +37,7 @@ def main():
     made_by = (f"GPTQModel {gptqmodel.__version__}, torch {torch.__version__}, seed {gptq_load.SEED}, "
                "python3 tools/golden/make_gptq_golden.py")
     with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)  # it keeps logs there
+        os.chdir(folder)  # GPTQModel writes logs there
         folder = pathlib.Path(folder)
         source = gptq_load.make_source(folder / "source", **SMALL)
         for name, told in CASES.items():

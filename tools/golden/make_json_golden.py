@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Which texts are JSON, as Python's json and its UTF-8 decoder have it: tests/golden/json_texts.txt.
+"""Writes which texts are JSON according to Python's json and its UTF-8 decoder: tests/golden/json_texts.txt.
 
 Usage: python3 tools/golden/make_json_golden.py > tests/golden/json_texts.txt
-Needs: nothing but Python.
+Needs: only Python.
 
-Strict JSON: no NaN and no Infinity. A lone surrogate, which Python takes, counts as refused: it has no UTF-8. A line is
+Strict JSON: no NaN and no Infinity. A lone surrogate, which Python accepts, counts as refused, as it has no UTF-8. A line is
 
 accept BYTES, refuse BYTES       a text, in hexadecimal
-changes BYTES SET VERDICTS       a text and a set of bytes, and the verdict of each change: for each place, first without
-                                 the byte there, then for each byte of SET with it instead, then with it put before.
-                                 VERDICTS: a bit for each change, 1 accepts, four to a hexadecimal digit, the first highest
+changes BYTES SET VERDICTS       a text, a set of bytes, and the verdict of each change: at each position, first with the byte
+                                 removed, then for each byte of SET with the byte replaced by it, then with it inserted
+                                 before. VERDICTS: a bit per change, 1 accepts, four per hexadecimal digit, the first highest
 """
 import json
 import platform
@@ -45,7 +45,7 @@ def accepts(data):
         value = json.loads(data.decode("utf-8"), parse_constant=constant)
         json.dumps(value, ensure_ascii=False).encode("utf-8")
         return True
-    except ValueError:  # also what cannot be decoded or encoded
+    except ValueError:  # also text that cannot be decoded or encoded
         return False
 
 

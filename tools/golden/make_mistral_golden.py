@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains two small SentencePiece tokenizers and writes what Mistral's own library makes of conversations with them.
+"""Trains two small SentencePiece tokenizers and writes how Mistral's library encodes conversations with them.
 
     make_mistral_golden.py CORPUS OUT
 
 CORPUS is tests/data/corpus.jsonl, OUT is tests/golden/mistral. OUT has the conversations (*.json: "messages" and
-"tools") and the templates (v1.jinja, v2.jinja, v3.jinja), both written by hand. Written are tokenizer_text.json (the
-marks are ordinary text, as in Mistral's first tokenizers), tokenizer_marks.json (each mark is a control token) and
-expected.txt.
+"tools") and the templates (v1.jinja, v2.jinja, v3.jinja), both written by hand. Writes tokenizer_text.json (the marks are
+ordinary text, as in Mistral's first tokenizers), tokenizer_marks.json (each mark is a control token) and expected.txt.
 
 A line of expected.txt is: VERSION, tab, NAME of the conversation, tab, the text as a JSON string, tab, the ids. Both are
-those of mistral-common's InstructTokenizerV1, V2 and V3: the text is what the pieces of the ids spell. No template has a
-part in them. A conversation is left out of a version that refuses it.
+those of mistral-common's InstructTokenizerV1, V2 and V3: the text is the concatenated pieces of the ids. No template is involved.
+A conversation is left out for versions that refuse it.
 
 The script stops unless transformers' rendering of our templates gives these texts, and PyPI's tokenizers gives
 SentencePiece's ids with our tokenizer.json files for the text of each message.
@@ -39,7 +38,7 @@ TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def train(corpus, marks):
-    """As Mistral's: no normalization, a blank before the text, digits apart, bytes for what has no piece."""
+    """Trains as Mistral does: no normalization, a blank before the text, separate digits, byte fallback."""
     model = io.BytesIO()
     texts = [json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines()]
     lines = [line for text in texts for line in text.split("\n") if line]
@@ -52,7 +51,7 @@ def train(corpus, marks):
 
 
 def as_json(model):
-    """The same as tokenizer.json: a merge for each way to put a piece together, best piece first."""
+    """The same as tokenizer.json: a merge for each way to split a piece, best piece first."""
     p = sentencepiece.SentencePieceProcessor(model_proto=model)
     count = p.get_piece_size()
     vocab = {p.id_to_piece(i): i for i in range(count)}
@@ -94,7 +93,7 @@ def spelled(p, ids):
 
 
 def request_of(sample):
-    """mistral-common takes the arguments of a call as text."""
+    """Converts a conversation; mistral-common expects the arguments of a call as text."""
     messages = json.loads(json.dumps(sample["messages"]))
     for message in messages:
         for call in message.get("tool_calls", []):
@@ -103,7 +102,7 @@ def request_of(sample):
 
 
 def check_ids(p, t, sample):
-    """The same ids from both, where tokenizers does not look for marks. It puts no blank before one; SentencePiece does."""
+    """Both must give the same ids, with tokenizers not looking for marks: unlike SentencePiece it puts no blank before one."""
     t.encode_special_tokens = True
     for message in sample["messages"]:
         text = message["content"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Small random models of each family, with the logits that transformers computes in float32.
+"""Writes small random models of each family, with transformers' float32 logits.
 
 Usage: python3 tools/golden/make_model_golden.py [DIRECTORY [FAMILY...]]       (tests/golden/models, all)
 Needs: torch, transformers 5, safetensors. Runs on the CPU, in seconds.
@@ -9,8 +9,8 @@ DIRECTORY/FAMILY/config.json, model.safetensors    a Hugging Face directory
 DIRECTORY/FAMILY/logits.safetensors                tokens.I  [count]      ids of sequence I
                                                    positions.I [kept]     where logits were kept
                                                    logits.I  [kept][vocab] f32
-Weights are random, but scaled so that logits and attention have spread: a model whose attention is uniform would
-not notice a wrong rotation. Half of the configs are written as transformers 4 wrote them, half as 5 does.
+Weights are random, scaled so that logits and attention have spread: uniform attention would hide a wrong rotation. Half
+of the configs are written as transformers 4 wrote them, half as 5 does.
 """
 import json
 import os
@@ -32,7 +32,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 512,
 }
 
-# Widths that are no multiple of 32, several groups' last ones short, heads of 12 to 32.
+# Widths that are not multiples of 32, short last groups, heads of 12 to 32.
 FAMILIES = {
     "llama2": {
         "type": torch.float32,
@@ -182,7 +182,7 @@ FAMILIES = {
         },
         "lengths": [40, 21],
     },
-    # as published: no tie_word_embeddings, which is true where it is absent; every second layer here without positions
+    # as published: no tie_word_embeddings, which defaults to true; here every second layer has no rope
     "smollm3": {
         "type": torch.bfloat16,
         "tied": True,
@@ -451,7 +451,7 @@ FAMILIES = {
         },
         "lengths": [40, 29],
     },
-    # Command R+ has a norm for each head of q and k
+    # Command R+ has a norm per head of q and k
     "cohere_norms": {
         "type": torch.bfloat16,
         "tied": True,
@@ -553,7 +553,7 @@ FAMILIES = {
         },
         "lengths": [40, 28],
     },
-    # StableLM 2 12B: attention and the MLP side by side, and a norm for each head of q and k, each a tensor
+    # StableLM 2 12B: parallel attention and MLP, and a norm per head of q and k, each its own tensor
     "stablelm_norms": {
         "type": torch.bfloat16,
         "config": {
@@ -686,7 +686,7 @@ FAMILIES = {
         },
         "lengths": [40, 300],
     },
-    # as Phi-4 mini; both texts pass the original context, where transformers changes to the long factors
+    # as Phi-4 mini; both texts exceed the original context, where transformers switches to the long factors
     "phi3_longrope": {
         "type": torch.bfloat16,
         "config": {
@@ -720,7 +720,7 @@ FAMILIES = {
         },
         "lengths": [40, 300],
     },
-    # no attention_bias and no partial_rotary_factor, which are true and 0.5 where they are absent
+    # no attention_bias and no partial_rotary_factor, which default to true and 0.5
     "glm": {
         "type": torch.bfloat16,
         "config": {

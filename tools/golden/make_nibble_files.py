@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Nibble's own dialect, version 1, written from its page (docs/formats.md) and not by Nibble:
-tests/golden/formats/nibble_1.safetensors, and with biases in codes nibble_1_biases.safetensors.
+"""Writes Nibble's own dialect, version 1, from its specification (docs/formats.md), independently of Nibble:
+tests/golden/formats/nibble_1.safetensors, and with quantized biases nibble_1_biases.safetensors.
 
 Usage: python3 tools/golden/make_nibble_files.py
 Needs: torch, safetensors.
 
 One tiny weight per code, granularity, zero and activation: SCHEME.VARIANT._weight_qdata and its other tensors with
-random codes and scales, n 3, k 35 (odd, a short last group), and SCHEME.VARIANT.dequantized, what they mean, f32. Of
-biases n is 35, so that the last group of 32 is short, and SCHEME.VARIANT.bias_values what they mean.
+random codes and scales, n 3, k 35 (odd, a short last group), and SCHEME.VARIANT.dequantized, their f32 values. With biases n
+is 35, so that the last group of 32 is short, and SCHEME.VARIANT.bias_values has the values of the bias.
 """
 import json
 import sys
@@ -21,7 +21,7 @@ E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -
 MADE_BY = f"torch {torch.__version__}, seed {SEED}, python3 tools/golden/make_nibble_files.py"
 BF16, F32, I8 = torch.bfloat16, torch.float32, torch.int8
 
-# name: code, group (0 row, -1 tensor), zero, act, scale type, more of the description
+# name: code, group (0 row, -1 tensor), zero, act, scale type, further description members
 CASES = {
     "8da4w-g32.f": ("i4", 32, "none", "i8_token", BF16, {}),
     "8da4w-g32-actsym.f": ("i4", 32, "none", "i8_token", F32, {"act_symmetric": True}),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Number formats and dequantization as ml_dtypes, numpy and onnx's reference evaluator have them:
+"""Writes conversions and dequantizations of ml_dtypes, numpy and onnx's reference evaluator:
 tests/golden/number_casts.txt.
 
 Usage: python3 tools/golden/make_number_golden.py > tests/golden/number_casts.txt
@@ -8,18 +8,18 @@ Needs: ml_dtypes, numpy, onnx.
 
 All numbers are hexadecimal; f32 values are their bits. A line is one of
 
-decode FORMAT CODE=F32...            ml_dtypes; f16 and f64 numpy. All codes, of 16 bits and more a sample
-encode FORMAT F32=CODE[/CODE]...     ml_dtypes; f16 numpy. Behind the slash: saturated, by onnx's Cast. Its values: each
-                                     special one, and for a sample of codes the value, the middle to the next one and
-                                     that middle's neighbours. e8m0 is onnx's Cast with round_mode up, for finite values
+decode FORMAT CODE=F32...            ml_dtypes; f16 and f64 numpy. All codes; a sample for 16 bits and more
+encode FORMAT F32=CODE[/CODE]...     ml_dtypes; f16 numpy. After the slash: saturated, by onnx's Cast. The values: every
+                                     special one, and for a sample of codes the value, the midpoint to the next one and
+                                     the midpoint's neighbours. e8m0 is onnx's Cast with round_mode up, for finite values
                                      that are not denormal (onnx makes 2^-126 of each, even of 2^-127);
                                      e2m1 has no NaN, so none is cast to it
 pack int4 COUNT BYTES=VALUES         onnx's packing of int4 codes into bytes; a value is a byte in two's complement
-quantize FORMAT SCALE F32=CODE...    onnx's QuantizeLinear, but for -0, whose sign it keeps in some formats only
+quantize FORMAT SCALE F32=CODE...    onnx's QuantizeLinear, except for -0, whose sign it keeps only in some formats
 dequantize CODES ZEROS SCALES AXIS BLOCK ROWS COLUMNS codes=HEX zeros=HEX scales=F32... values=F32...
-                                     onnx's DequantizeLinear. CODES, SCALES: types, a code or zero a byte each. ZEROS: that
-                                     of the zero points or none. AXIS: the one that has blocks (0 or 1), row (a scale for
-                                     each row) or tensor (one scale); BLOCK is 0 for the last two. All are row by row
+                                     onnx's DequantizeLinear. CODES, SCALES: types; a code or zero has one byte. ZEROS: the
+                                     type of the zero points, or none. AXIS: 0 or 1 (blocks along it), row (a scale per
+                                     row) or tensor (one scale); BLOCK is 0 for the last two. All values are row by row
 """
 import sys
 import warnings
@@ -84,7 +84,7 @@ def bits_and_width(name):
 
 
 def sample(random, name, count):
-    """Codes without their sign: some at the ends, the others at random. All where there are few."""
+    """A sample of codes without their sign: some at the ends, the others random; all if there are few."""
     bits, _ = bits_and_width(name)
     top = 1 << (bits if name == "e8m0" else bits - 1)
     if top <= count:
@@ -114,7 +114,7 @@ def write_decode(random):
 
 
 def inputs_of(random, name):
-    """f32 values whose code in a format is worth a look."""
+    """f32 values that are special or near ties in a format."""
     codes = sample(random, name, 40)
     values = values_of(name, codes).astype(numpy.float64)
     values = values[numpy.isfinite(values)]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Quantization-aware training as torchao 0.18 does it: its fake quantizers on single matrices, and a micro-batch of the
-tiny Qwen2 of make_step_golden.py prepared by QATConfig.
+"""Writes quantization-aware training by torchao 0.18: its fake quantizers on single matrices, and a micro-batch of the tiny Qwen2
+of make_step_golden.py prepared by QATConfig.
 
 Usage: python3 tools/golden/make_qat_golden.py tests/golden/train
 Writes OUT/qat.txt and OUT/qat_{8da4w,int4wo,int8wo}.safetensors. Needs: torch, torchao==0.18.0, transformers; CPU.
@@ -10,8 +10,8 @@ qat.txt:   SIDE SCHEME CLASS TENSOR ROWS COLUMNS VALUES GRADIENT
   SIDE     weight or input, of this scheme
   CLASS    as in make_train_golden.py, whose values() makes matrix TENSOR and, plain, the incoming gradient TENSOR + 1;
            flat: rows of one value
-  VALUES   hex of f32: what the fake quantizer makes of the matrix
-  GRADIENT hex of f32: what becomes of the incoming gradient
+  VALUES   hex of f32: the matrix after the fake quantizer
+  GRADIENT hex of f32: the incoming gradient after its backward pass
 Gradients pass a clamp at its bounds, as in PyTorch before 2.15: see Clamp.
 *.safetensors: loss and gradients in f32 for the weights and documents of qwen2 and qwen2_gradients.safetensors
 """
@@ -36,7 +36,7 @@ from torchao.quantization.qat import QATConfig
 from torchao.quantization.qat.fake_quantize_config import Int4WeightFakeQuantizeConfig, IntxFakeQuantizeConfig
 from torchao.quantization.qat.fake_quantizer import FakeQuantizerBase
 
-GROUP = 8  # of the model's layers
+GROUP = 8  # group size of the model's layers
 QUANTIZERS = {
     ("weight", "8da4w-g32"): IntxFakeQuantizeConfig(torch.int4, group_size=32, is_symmetric=True),
     ("input", "8da4w-g32"): IntxFakeQuantizeConfig(torch.int8, "per_token", is_symmetric=False),
@@ -46,7 +46,7 @@ QUANTIZERS = {
 CLASSES = {"8da4w-g32": ["plain", "wide", "whole", "hard", "flat"], "int8wo": ["plain", "wide", "whole", "flat"],
            "int4wo-g32": ["plain", "wide", "whole", "flat"]}
 SHAPES = {"weight": (3, 64), "input": (4, 44)}
-MODELS = {  # every linear layer, the head among them
+MODELS = {  # every linear layer, including the head
     "8da4w": QATConfig(Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=PerGroup(GROUP)),
                        step="prepare"),
     # Int4WeightOnlyConfig has no groups of 8
@@ -57,7 +57,7 @@ MODELS = {  # every linear layer, the head among them
 
 
 class Clamp(torch.autograd.Function):
-    """torch.clamp, with the gradient that it had before PyTorch 2.15: passed at the bounds, too."""
+    """torch.clamp with its gradient before PyTorch 2.15, which also passes at the bounds."""
 
     @staticmethod
     def forward(ctx, x, low, high):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Codes and scales of torchao 0.18 for small weights, as tests/golden/quant_torchao.txt; with
---activations those of f32 activations, as tests/golden/quant_activations.txt, with --fp4 those of the
-4-bit floats, as tests/golden/quant_fp4.txt.
+"""Writes codes and scales of torchao 0.18 for small weights (tests/golden/quant_torchao.txt); with
+--activations for f32 activations (tests/golden/quant_activations.txt), with --fp4 for 4-bit floats
+(tests/golden/quant_fp4.txt).
 
 Usage: python3 tools/golden/make_quant_golden.py > tests/golden/quant_torchao.txt
        python3 tools/golden/make_quant_golden.py --activations > tests/golden/quant_activations.txt
@@ -11,13 +11,13 @@ Needs: torch, torchao==0.18.0. Runs on the CPU.
 
 Lines:  input NAME TYPE N K HEX             values, little endian
         case SCHEME INPUT CODES SCALES ZEROS   hex; codes one byte each, scales and zeros in their own
-                                             type, [n][groups]; "-" for no zeros; of nvfp4 the
-                                             tensor's scale, f32; of nvfp4dq's activations scales
-                                             are f32, the block's times the token's. SCHEME:TYPE is
+                                             type, [n][groups]; "-" for no zeros; nvfp4: the
+                                             tensor's scale, f32; nvfp4dq's activations:
+                                             f32 scales, the block's times the token's. SCHEME:TYPE is
                                              a config whose scale_dtype is TYPE
-What torchao does not run on a CPU is computed here by its formula: int4wo (MSLK's int4_row_quantize_zp, which
-Int4Tensor calls). -ao017 is 0.18 called with the eps that 0.17 took by default; compared with 0.17.0
-itself on 2026-11-20 (22 cases, all equal). 4-bit activations are Nibble's: torchao's formula at 4 bits. Where torchao's fp8 scale is 0
+What torchao cannot run on a CPU is computed here by its formula: int4wo (MSLK's int4_row_quantize_zp, which
+Int4Tensor calls). -ao017 is 0.18 with the default eps of 0.17; compared with 0.17.0 itself on 2026-11-20
+(22 cases, all equal). 4-bit activations are Nibble's: torchao's formula at 4 bits. Where torchao's fp8 scale is 0
 its codes are NaN: there the codes are 0 and the scale 1.
 """
 import sys
@@ -59,7 +59,7 @@ def hexed(t):
 
 
 def special(dtype):
-    """Rows of 64 = two groups of 32 that reach the corners of the formulas."""
+    """Rows of 64 = two groups of 32 that cover corner cases of the formulas."""
     g = torch.Generator().manual_seed(SEED + 1)
     noise = torch.randn(10, 64, generator=g)
     w = noise.clone()
@@ -175,7 +175,7 @@ def mx4(mode):
 
 
 def nv4(two_levels):
-    """NVFP4WeightOnlyConfig where it takes the shape (n a multiple of 16), else what it calls."""
+    """NVFP4WeightOnlyConfig if it supports the shape (n a multiple of 16), else the function that it calls."""
 
     def run(w):
         n, k = w.shape
@@ -192,7 +192,7 @@ def nv4(two_levels):
     return run
 
 
-# scheme, how, whether its zeros are written
+# scheme, function, whether its zeros are written
 CASES = [
     ("int8wo", by_config(Int8WeightOnlyConfig(granularity=PerRow())), False),
     ("int8wo-tensor", by_config(Int8WeightOnlyConfig(granularity=PerTensor())), False),
@@ -235,7 +235,7 @@ CASES = [
 
 
 def per_token(bits, mapping, eps=None):
-    """torchao's dynamic activations: IntxUnpackedToInt8Tensor's without eps, Int8Tensor's with f32's."""
+    """torchao's dynamic activations: IntxUnpackedToInt8Tensor's without eps, Int8Tensor's with f32's eps."""
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
     def run(x):
@@ -250,8 +250,8 @@ def per_token(bits, mapping, eps=None):
 
 
 def nv4_tokens(two_levels):
-    """NVFP4DynamicActivationNVFP4WeightConfig's activations, each token a batch of its own: what torchao
-    does with one token. Where the token's scale is 0 or its inverse infinite, torchao's codes are NaN's."""
+    """NVFP4DynamicActivationNVFP4WeightConfig's activations, with each token as its own
+    batch, as torchao has one scale per batch. If the scale is 0 or its inverse infinite, torchao's codes are NaN."""
 
     def run(x):
         tokens = []
@@ -270,7 +270,7 @@ def nv4_tokens(two_levels):
 
 
 def nv4_ties(g):
-    """Values halfway between two codes under the scales that they get: the order of the roundings decides."""
+    """Values halfway between two codes at their scales, where the order of roundings decides."""
     halves = torch.tensor([6, 0.25, -0.75, 1.25, -1.75, 2.5, -3.5, 5, 0.25, 0.75, -1.25, 1.75, -2.5, 3.5, -5, 0.75])
     x = torch.rand(8, 4, 1, generator=g) * torch.tensor([1e-3, 1, 30, 1e4]).repeat(2).reshape(8, 1, 1) * halves
     for _ in range(2):
@@ -329,7 +329,7 @@ def fp4():
           " python3 tools/golden/make_quant_golden.py --fp4")
     for name, make in (
         ("small", lambda d: small.to(d)),
-        ("tall", lambda d: tall.to(d)),  # a shape that NVFP4WeightOnlyConfig takes
+        ("tall", lambda d: tall.to(d)),  # a shape that NVFP4WeightOnlyConfig supports
         ("special", special),
     ):
         for dtype in (torch.float32, torch.bfloat16):
@@ -343,8 +343,8 @@ def fp4():
 
 
 def wanted(scheme, name, dtype):
-    """The whole table on small f32 and bf16 inputs; elsewhere what can differ there."""
-    if dtype == torch.float16:  # torchao has no mx of f16
+    """True for all schemes on small f32 and bf16 inputs, and on other inputs for those that can differ there."""
+    if dtype == torch.float16:  # torchao has no MX for f16
         return scheme.startswith(("8da4w-g32", "int8wo-g32", "fp8wo")) or scheme in (
             "int4wo-g32", "int4wo-g32-intzero", "int4wo-g32-intzero:f32")
     if name == "small":
@@ -352,7 +352,7 @@ def wanted(scheme, name, dtype):
     if scheme.endswith(":f16"):
         return False  # scales below f16's range: torchao's codes are then arbitrary
     if scheme in ("int8dq", "int8dq-tensor", "int8dq-g32-actasym", "4da4w-g32", "fp8dq", "int4wo-g32-sym"):
-        return False  # the same weights as others
+        return False  # duplicates other weights
     return name == "special" or (scheme != "8da4w-g16" and "ao017" not in scheme)
 
 

@@ -18,11 +18,11 @@ SEED = 1
 COMMON = dict(vocab_size=37, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
               num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, rope_theta=10000.0,
               attn_implementation="eager")
-# [rows of a micro-batch][documents]: lengths; a row has 20 tokens
+# lengths: [rows of a micro-batch][documents]; a row has 20 tokens
 ROWS = [[20], [1, 7, 12]]
 
 
-# Class, and what a config has beside COMMON. A row of the embedding that a pad_token_id names would get no gradient.
+# Class, and config members besides COMMON. The embedding row of a pad_token_id would get no gradient.
 FAMILIES = {
     "llama": ("Llama", dict(tie_word_embeddings=True)),
     "qwen2": ("Qwen2", dict(tie_word_embeddings=False)),
@@ -73,7 +73,7 @@ def build(arch):
 
 
 def parts(name, value, config):
-    """The rows of q, k and v, or of gate and up, under names of their own. Norms of heads: see join_heads."""
+    """Splits rows of q, k and v, or of gate and up, into named parts. For norms per head see join_heads."""
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     kv = config.num_key_value_heads * head
     if "qkv_proj" in name:
@@ -85,7 +85,7 @@ def parts(name, value, config):
 
 
 def join_heads(tensors):
-    """StableLM's norms of heads are tensors of their own; Nibble trains them as one."""
+    """Joins StableLM's norms per head, which are separate tensors, as Nibble trains them as one."""
     for name in [n for n in tensors if n.endswith("_layernorm.norms.0.weight")]:
         apart = name.removesuffix("0.weight")
         heads = [tensors.pop(f"{apart}{h}.weight") for h in range(sum(n.startswith(apart) for n in tensors))]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Renders templates as transformers' apply_chat_template does and writes what comes out.
+"""Renders templates as transformers' apply_chat_template does and writes the results.
 
     make_template_golden.py GOLDEN [DATA]
 
-GOLDEN is tests/golden. Its template_cases.txt and template_chats.txt hold the cases, and are written anew
-with the results: to add a case, add its line without one. DATA ($NIBBLE_TEST_DATA) has known models'
+GOLDEN is tests/golden. Its template_cases.txt and template_chats.txt hold the cases and are rewritten with
+their results: to add a case, add its line without a result. DATA ($NIBBLE_TEST_DATA) has known models'
 templates; without it their lines stay as they are.
 
 template_cases.txt: "@ VALUES" (a JSON object of variables), then lines TEMPLATE, tab, RESULT, where TEMPLATE
@@ -14,8 +14,8 @@ is a JSON string.
 template_chats.txt: "@ NAME VALUES" for each conversation, then lines FILE, tab, NAME, tab, RESULT. FILE is of
 GOLDEN/templates or of DATA. Every file has every conversation.
 
-RESULT is a JSON string; of known models' templates "SIZE HASH" (FNV-1a, 64 bits); or "!" where rendering
-fails, with the text of raise_exception as a JSON string behind it.
+RESULT is a JSON string; "SIZE HASH" (FNV-1a, 64 bits) for known models' templates; or "!" if rendering
+fails, followed by the text of raise_exception as a JSON string.
 """
 import datetime
 import json
@@ -32,12 +32,12 @@ KNOWN = ["text/chat_templates/*.jinja", "text/mistral-chat/chat_templates/*.jinj
 
 
 def dumps(value):
-    """On one line, whatever is in it."""
+    """JSON on one line."""
     return json.dumps(value, ensure_ascii=False).replace("\u2028", "\\u2028").replace("\u0085", "\\u0085").replace("\x7f", "\\u007f")
 
 
 def render(template, values):
-    """The text, or ! and what raise_exception said. values: as JSON, because some filters change lists."""
+    """The text, or ! and what raise_exception said. values: JSON, because some filters change lists."""
     try:
         return _compile_jinja_template(template).render(**{**TOKENS, "strftime_now": NOW.strftime, **json.loads(values)})
     except jinja2.exceptions.TemplateError as error:

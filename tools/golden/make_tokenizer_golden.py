@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains small tokenizers on a public-domain text and writes what PyPI's `tokenizers` makes of difficult texts.
+"""Trains small tokenizers on a public-domain text and writes how PyPI's `tokenizers` encodes difficult texts.
 
     make_tokenizer_golden.py TEXT OUT
 
-TEXT is Grimm's fairy tales (grimms_fairy_tales.txt of Project Gutenberg), OUT is tests/golden. Written are
-tokenizer_bytes.json (byte-level), tokenizer_words.json (SentencePiece-style, byte fallback, words),
-tokenizer_free.json (the same without words: tokens cross spaces, so every cut of a pre-tokenizer shows in
-the ids), tokenizer_texts.txt and tokenizer_components.txt.
+TEXT is Grimm's fairy tales (grimms_fairy_tales.txt of Project Gutenberg), OUT is tests/golden. Writes
+tokenizer_bytes.json (byte-level), tokenizer_words.json (SentencePiece-style, byte fallback, words), tokenizer_free.json
+(the same without words: tokens cross spaces, so every cut of a pre-tokenizer shows in the ids), tokenizer_texts.txt and
+tokenizer_components.txt.
 
 A line of the two .txt files is: a letter for the flags (s: special tokens parsed and added; p: neither),
-the text as JSON, the ids, the decoded text as JSON or = if it is the text. A line "@ MODEL JSON" says which
-tokenizer the next lines are for, and for components, with which parts its own are replaced.
+the text as JSON, the ids, the decoded text as JSON or = if it is the text. A line "@ MODEL JSON" gives the
+tokenizer of the next lines and, for components, the parts that replace its own.
 """
 import collections
 import json
@@ -70,7 +70,7 @@ def train_pieces(lines, words):
     else:
         t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), replace])
     tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)]
-    # The trainer would break ties between characters at random.
+    # The trainer breaks ties between characters at random.
     counts = collections.Counter("▁" + "".join(lines).replace(" ", "▁"))
     alphabet = sorted(counts, key=lambda c: (-counts[c], c))[:70]
     t.train_from_iterator(["".join(c for c in line if c in alphabet or c == " ") for line in lines],
@@ -78,7 +78,7 @@ def train_pieces(lines, words):
                                               initial_alphabet=alphabet, max_token_length=12))
     whole = json.loads(t.to_str())
     whole["added_tokens"] = [a for a in whole["added_tokens"] if a["id"] < 3]
-    if words:  # a cut before each space is then the encoder's own saving
+    if words:  # a split before each space is then only an optimization of the encoder
         whole["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
     t = Tokenizer.from_str(json.dumps(whole))
     t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
@@ -100,7 +100,7 @@ def metaspace(scheme, cut):
 
 
 def components():
-    """(model, parts) for the components that decoder-only models do not all use."""
+    """(model, parts) for components that not all decoder-only models use."""
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     whole = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False}
     for pre in (level, dict(level, add_prefix_space=True), whole,
@@ -151,7 +151,7 @@ def lines_of(t, texts, letters):
         for letter in letters:
             t.encode_special_tokens = letter == "p"
             ids = t.encode(text, add_special_tokens=letter == "s").ids
-            # tokenizers 0.23 does not skip special tokens that are normalized, so they go beforehand.
+            # tokenizers 0.23 does not skip special tokens that are normalized, so remove them first.
             try:
                 back = t.decode([i for i in ids if i not in specials], skip_special_tokens=False)
             except BaseException:  # Strip panics on a text shorter than its stop
@@ -176,7 +176,7 @@ def main():
         whole = json.loads(t.to_str())
         if name == "bytes":
             whole["model"]["ignore_merges"] = True
-        elif name == "words":  # both forms of merges are in use
+        elif name == "words":  # cover both forms of merges
             whole["model"]["merges"] = [" ".join(m) for m in whole["model"]["merges"]]
         assert list(whole)[-1] == "model"
         body = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))

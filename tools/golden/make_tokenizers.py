@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Builds tokenizer.json files that may not be redistributed from data that lies beside the project.
+"""Builds tokenizer.json files that may not be redistributed, from data outside the project.
 
     make_tokenizers.py DATA OUT
 
-DATA is the folder that NIBBLE_TEST_DATA names; OUT, outside the tree, gets llama-bpe/tokenizer.json (Llama
-3's vocabulary), qwen2/tokenizer.json and llama2/tokenizer.json (the file in DATA with three merges that
-contain spaces written as pairs, so that Hugging Face's tokenizers accepts it). The first two get a vocab.gguf of the
-same vocabulary beside them. test_tokenizer_golden, test_gguf_vocab and test_gguf_describe read OUT through
-NIBBLE_TOKENIZERS; tests/run makes it where the data is.
+DATA is the folder that NIBBLE_TEST_DATA names; OUT, outside the tree, gets llama-bpe/tokenizer.json (Llama 3's
+vocabulary), qwen2/tokenizer.json and llama2/tokenizer.json (the file in DATA with three merges that contain spaces
+written as pairs, so that Hugging Face's tokenizers accepts it). The first two also get a vocab.gguf of the same
+vocabulary. test_tokenizer_golden, test_gguf_vocab and test_gguf_describe read OUT through NIBBLE_TOKENIZERS; tests/run
+makes it if the data is there.
 """
 import json
 import pathlib
@@ -92,7 +92,7 @@ def llama2(data):
 
 
 def number(kind, form, value):
-    """A value of GGUF: its type and its bytes."""
+    """A GGUF value: its type and its bytes."""
     return kind, struct.pack(form, value)
 
 
@@ -106,7 +106,7 @@ def array(values):
 
 
 def write_gguf(path, whole, architecture, pre):
-    """As llama.cpp's converter has it: every id a token, the ids between them unused ones."""
+    """As llama.cpp's converter writes it: every id has a token, and gaps have unused ones."""
     vocab = whole["model"]["vocab"]
     extra = {t["id"]: t for t in whole["added_tokens"]}
     by_id = {i: token for token, i in vocab.items()}

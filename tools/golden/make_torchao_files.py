@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden files of torchao's safetensors dialect.
 
-Writes tests/golden/torchao_weights.safetensors: one tiny linear per scheme and weight type, quantized by
-torchao, flattened by its own safetensors support, with the original weight (NAME.original) and the values
-that the codes mean (NAME.dequantized, f32, computed here in plain arithmetic); and
-tests/golden/torchao_configs.txt: the JSON of the config that torchao writes for each scheme. SCHEME:TYPE is
-a config whose scales are of TYPE; its weights are of the other type alone. 4-bit floats for weights alone, and the classes of older versions, are make_torchao_versions.py's.
+Writes tests/golden/torchao_weights.safetensors: one tiny linear per scheme and weight type, quantized by torchao,
+flattened by its own safetensors support, with the original weight (NAME.original) and the dequantized values
+(NAME.dequantized, f32, computed here in plain arithmetic); and tests/golden/torchao_configs.txt: the JSON of the config
+that torchao writes for each scheme. SCHEME:TYPE is a config with scales of TYPE; its weights have only the other type.
+make_torchao_versions.py covers weight-only 4-bit floats and the classes of older versions.
 
-Int4Tensor needs a kernel package that has no CPU build, and the float8 config asks for a GPU: these two are
-built from their classes with codes computed here, by the formula of the class.
+Int4Tensor needs a kernel package that has no CPU build, and the float8 config requires a GPU, so these two
+are built from their classes, with codes computed here by the formula of the class.
 """
 import json
 import sys
@@ -172,7 +172,7 @@ def main():
         for dtype, suffix in ((F32, "f32"), (BF16, "bf16")):
             w = (torch.randn(N, K) * 0.05).to(dtype)
             if name.endswith(":" + suffix):
-                continue  # the same as without a type
+                continue  # the same as without TYPE
             if "asym" in name or "intzero" in name:
                 w = (w.float() + 0.03).to(dtype)
             tensor, values = quantize(name, w)

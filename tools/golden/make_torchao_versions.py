@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What each torchao writes: tests/golden/formats/torchao_VERSION.safetensors.
+"""Writes files with each version of torchao: tests/golden/formats/torchao_VERSION.safetensors.
 
-Usage: python3 tools/golden/make_torchao_versions.py        with the torchao to be asked importable
+Usage: python3 tools/golden/make_torchao_versions.py        with that torchao importable
 Needs: torch, safetensors, torchao 0.15 to 0.18. Runs on the CPU.
 
-One tiny linear per class and variant that this version serializes, quantized by torchao and flattened by its
-own safetensors support: SCHEME.VARIANT.weight, named by what Nibble calls it, and SCHEME.VARIANT.dequantized,
-the values that the codes mean, f32, computed here in plain arithmetic from torchao's tensors. What needs a GPU
-to be quantized is built from its class: the codes of Int4TilePackedTo4dTensor are packed by torch_models.py, as
-CUDA's kernel does for 0.18 and ROCm's for 0.17. The float8 blocks are of 4 x 32 to keep the file small: torchao has
-128 x 128.
+One tiny linear per class and variant that this version serializes, quantized by torchao and flattened by its own
+safetensors support: SCHEME.VARIANT.weight, with Nibble's scheme name, and SCHEME.VARIANT.dequantized, the f32 values,
+computed here in plain arithmetic from torchao's tensors. What needs a GPU to quantize is built from its class: the
+codes of Int4TilePackedTo4dTensor are packed by torch_models.py, as CUDA's kernel does for 0.18 and ROCm's for 0.17. The
+float8 blocks are 4 x 32 to keep the file small; torchao's are 128 x 128.
 """
 import sys
 import warnings

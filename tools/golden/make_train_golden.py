@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The casts of training and one linear layer's three products, as torchao 0.18 makes them:
+"""Writes the training casts and the three products of one linear layer by torchao 0.18:
 tests/golden/train_casts.txt and, with --linear, tests/golden/train_linear.txt.
 
 Usage: python3 tools/golden/make_train_golden.py > tests/golden/train_casts.txt
@@ -12,12 +12,12 @@ Inputs are not in the files: both sides make them, value i of a tensor from spli
 
 train_casts:   WHO mx8 ROUNDING DIM CLASS TENSOR ROWS COLUMNS RESULT...
                WHO FORMAT GRANULARITY DIM CLASS TENSOR ROWS COLUMNS RESULT...
-  WHO          torchao: what it computed; numpy: shapes it refuses, by the formulas written out below (which are
-               compared with torchao's result wherever that exists)
+  WHO          torchao: its results; numpy: shapes that it refuses, by the formulas below (which are compared with torchao's
+               results where these exist)
   FORMAT       e4m3, e5m2; GRANULARITY row, row2 (scales are powers of two), tensor, tensor2
-  DIM          0: blocks and scales along rows; 1: along columns, and codes and scales are those of the transpose
-  RESULT       hex CODES SCALES of some, sum CODES SCALES (see checksum()) of the others. Scales of mx8 are e8m0
-               bytes; of the others f32, the inverse of what torchao multiplies with
+  DIM          0: blocks and scales along rows; 1: along columns, with codes and scales of the transpose
+  RESULT       hex CODES SCALES for some, sum CODES SCALES (see checksum()) for the others. Scales of mx8 are e8m0 bytes; other
+               scales are f32, the inverse of torchao's factor
 train_linear:  DTYPE ROUNDING CLASS M N K RESULT of y, dx, dW: sum of f32 values whose sums are exact in any order, or hex
                of f32. Inputs are tensors 0 (x), 1 (W), 2 (dy)
 """
@@ -91,7 +91,7 @@ def exponent_of(magnitude, least):
 
 
 def code_of(v, form):
-    """The nearest value's byte, ties to even, saturated; v in double."""
+    """The byte of the nearest value, ties to even, saturated; v is a double."""
     mantissa, least, most = FORMATS[form]
     magnitude = numpy.abs(v)
     exponent = exponent_of(magnitude, least)
@@ -117,7 +117,7 @@ def mx8_by_formula(x, mode):
     else:
         d = amax / F32(448)
         exponent = numpy.frexp(d.astype(numpy.float64))
-        up = exponent[1] - (exponent[0] == 0.5)  # least power of two not below d
+        up = exponent[1] - (exponent[0] == 0.5)  # the least power of two that is at least d
         byte = numpy.where(d == 0, 0, numpy.clip(up + 127, 0, 254))
         power = numpy.where(byte == 0, 0, byte - 127)
     scaled = blocks.astype(numpy.float64) * numpy.ldexp(1.0, -power)[:, :, None]
@@ -158,7 +158,7 @@ def f8_by_torchao(x, form, granularity):
 
 
 def put(who, form, how, dim, kind, tensor, shape, make):
-    """Some as they are, to see where one differs; of the others a checksum says whether they do."""
+    """Writes some results in full, to show where one differs, and a checksum of the others."""
     x = values(tensor, *shape, kind)
     codes, scales = make(numpy.ascontiguousarray(x.T if dim else x))
     codes, scales = codes.tobytes(), scales.tobytes()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains the tokenizer of training's examples on tests/data/corpus.jsonl with PyPI's tokenizers.
+"""Trains the tokenizer of the training examples on tests/data/corpus.jsonl with PyPI's tokenizers.
 
     make_train_tokenizer.py CORPUS OUT
 
@@ -28,7 +28,7 @@ def main():
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(WORDS), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
-    # Without special tokens, which a trainer would put first: the text's ids come first, as in Llama 3.
+    # Without special tokens, which a trainer would put first: as in Llama 3, the text's ids come first.
     tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
         vocab_size=IDS - 2, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False))
     tokenizer.add_special_tokens([BEGIN, END])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tests/golden/torch/*/: small quantized Llamas as other programs of PyTorch keep them, with their logits.
+"""Makes tests/golden/torch/*/: small quantized Llamas as other PyTorch programs store them, with their logits.
 
 usage: tools/golden/torch_models.py     Needs PyTorch, transformers and torchao.
 
@@ -13,9 +13,9 @@ shards          pytorch_model-0000N-of-00002.bin with their index, which names t
 gptfast_int4    gpt-fast's model_int4.g32.pth, packed for CUDA
 tinygemm.safetensors    int4 as aten packs it for each machine, and the values
 
-logits.safetensors holds tokens, positions and logits as those of make_model_golden.py. The packing for CPUs is
-PyTorch's own, run at each instruction set; that for GPUs is written out below, lane by lane, and compared with what the
-matrix instructions of either vendor would take from it.
+logits.safetensors holds tokens, positions and logits as in make_model_golden.py. PyTorch does the packing for CPUs, at each
+instruction set; the packing for GPUs is written out below, lane by lane, and compared with the operand layout of either
+vendor's matrix instructions.
 """
 import json
 import os
@@ -71,7 +71,7 @@ def each_linear(model):
 
 
 def to_8da4w(model, zero_points):
-    """Every linear layer but the output."""
+    """Quantizes every linear layer but the output."""
     generator = torch.Generator().manual_seed(SEED + 1)
     for name, parent, last, linear in each_linear(model):
         if name == "lm_head":
@@ -120,7 +120,7 @@ class Int8Embedding(torch.nn.Module):
 
 
 def paired(tensor, heads):
-    """Rows from Hugging Face's order, halves of a head, to Meta's, pairs."""
+    """Reorders rows from Hugging Face's halves of a head to Meta's pairs."""
     return tensor.view(heads, 2, tensor.shape[0] // heads // 2, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
 
 
@@ -162,7 +162,7 @@ def write(name, model, file, state, configs):
 
 
 def shards():
-    """No logits: what is in them is compared with the sums in the test."""
+    """Writes no logits: the test compares the tensors with sums."""
     directory = os.path.join(OUT, "shards")
     os.makedirs(directory, exist_ok=True)
     torch.manual_seed(SEED + 4)
@@ -223,7 +223,7 @@ def int4_groups(weight, group):
 
 
 def pack_gpu(q, tiles, rows, lanes):
-    """What lane t of a warp holds of the block of `rows` rows and 16 * tiles columns: two words' worth of tiles."""
+    """The words that lane t of a warp holds of a block of `rows` rows and 16 * tiles columns."""
     n, k = q.shape
     q = q.tolist()
     words = []
@@ -244,7 +244,7 @@ def pack_gpu(q, tiles, rows, lanes):
 
 
 def read_gpu(packed, n, k, tiles, rows, lanes):
-    """The codes as the product takes them: half i of register j is nibble j + 4 i, and tile t of a word has the registers
+    """Reads the codes as the product does: half i of register j is nibble j + 4 i, and tile t of a word has the registers
     2 t and 2 t + 1. Those are the operand B of mma.m16n8k16 (PTX), or of v_mfma_f32_16x16x16_bf16 (CDNA)."""
     words = packed.flatten().tolist()
     q = torch.full((n, k), -1, dtype=torch.int32)
@@ -268,7 +268,7 @@ print(torch.backends.cpu.get_cpu_capability())"""
 
 
 def pack_cpu(q, capability):
-    """By PyTorch itself, in a process whose instruction set ends where asked."""
+    """Packs with PyTorch, in a process limited to the given instruction set."""
     with tempfile.TemporaryDirectory() as directory:
         paths = [os.path.join(directory, name) for name in ("codes.pt", "packed.pt")]
         torch.save(q, paths[0])
@@ -279,7 +279,7 @@ def pack_cpu(q, capability):
 
 
 class Int4Groups(torch.nn.Module):
-    """Computes with the values; `state` has what gpt-fast keeps instead."""
+    """Computes with the values; `state` has what gpt-fast stores instead."""
 
     def __init__(self, weight):
         super().__init__()
@@ -327,13 +327,13 @@ def tinygemm():
         for capability in ("avx512", "avx2", "default") if name != "middle" else ():
             out[f"{name}.{capability}.weight"] = pack_cpu(q, capability)
             out[f"{name}.{capability}.scales_and_zeros"] = pairs.clone()
-    # as PyTorch multiplies it: rows of the identity give the values, rounded to bf16 once
+    # PyTorch's product with the identity gives the values, rounded to bf16 once
     best = torch.backends.cpu.get_cpu_capability().lower()
     eye = torch.eye(128, dtype=torch.bfloat16)
     product = torch.ops.aten._weight_int4pack_mm_for_cpu(eye, out[f"plain.{best}.weight"], GROUP,
                                                          out[f"plain.{best}.scales_and_zeros"])
     assert torch.allclose(product.t().float(), out["plain.value"], rtol=8e-3, atol=1e-6)
-    # codes that no layout explains
+    # codes that match no layout
     out["noise.weight"] = torch.full((2, 4, 32, 1), 0x33333333, dtype=torch.int32)
     out["noise.scales_and_zeros"] = torch.ones(4, 16, 2)
     save_file(out, os.path.join(OUT, "tinygemm.safetensors"), MADE)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tests/golden/torch: small files as torch.save writes them, and what is in them.
+"""Makes tests/golden/torch: small files written by torch.save, and a list of their contents.
 
 usage: tools/golden/torch_zip.py      Needs PyTorch; versions in tests/golden/torch/contents.txt.
 
@@ -35,14 +35,14 @@ def plain():
 
 
 def views():
-    """One storage for two names (tied), a transposed view, a cut one, and parts of a storage."""
+    """One storage for two names (tied), a transposed view, a sliced view, and parts of a storage."""
     whole = random(8, 6)
     return {"tied.a": whole, "tied.b": whole, "first": whole[:3], "rest": whole[3:], "turned": whole.t(), "column": whole[:, 2],
             "cut": whole[2:7:2, 1:4]}
 
 
 def training():
-    """What a training program keeps: the model under a key, its arguments, an optimizer, a number."""
+    """A training checkpoint: the model under a key, its arguments, an optimizer, a number."""
     model = torch.nn.Linear(6, 4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model(random(2, 6)).sum().backward()

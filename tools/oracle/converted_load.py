@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that PyPI's compressed-tensors and torchao load what `nibble convert` writes, and mean the same by it.
+"""Checks that PyPI's compressed-tensors and torchao load the files of `nibble convert` and read the same values.
 
     converted_load.py PROGRAM
 
-Small random models (torchao_load.py makes them) are quantized by nibble and converted; what nibble means by the
-result is its conversion to plain f32. Then, per recipe and format:
+nibble quantizes and converts small random models (made by torchao_load.py); its own conversion to plain f32 gives the expected
+values. Then, per recipe and format:
   compressed-tensors  AutoModelForCausalLM.from_pretrained decompresses it: every weight and bias equals nibble's,
-                      within the rounding of the type that compressed-tensors decompresses to; of several formats in
-                      one file, compressed-tensors' own decompression of each module. Also of e4m3 in blocks, which
-                      nibble does not quantize: made here as DeepSeek stores it, with blocks that end early
-  8da4w               torchao's Int8DynActInt4WeightLinear takes the state dict strictly, with and without bias:
+                      within the rounding of the type that compressed-tensors decompresses to; with several formats in
+                      one file, compressed-tensors decompresses module by module. Also e4m3 in blocks, which nibble
+                      does not quantize: made here in DeepSeek's format, with short last blocks
+  8da4w               torchao's Int8DynActInt4WeightLinear loads the state dict strictly, with and without bias:
                       its codes, scales and zeros give nibble's weights exactly, its forward pass the linear layer's
                       product within 1e-5
 Prints a line per case; exits 1 if anything differs.
@@ -67,7 +67,7 @@ def make_blocks(source, out, rows, columns):
 
 
 def check_mixed(out, plain):
-    """Several formats in one file, which transformers 5.23 does not take apart: module by module."""
+    """Several formats in one file, which transformers 5.23 cannot load, so checked module by module."""
     config = json.loads((out / "config.json").read_text())["quantization_config"]
     tensors, count = files_of(out), 0
     for group in config["config_groups"].values():
@@ -112,7 +112,7 @@ def check_state_dict(out, plain):
         want = plain[name + ".weight"]
         assert torch.equal(weight, want), f"{name}: torchao means another weight"
         x = torch.randint(-100, 100, (5, k)) / 64.0
-        x[:, 0], x[:, 1] = -2.0, 2.0 - 2.0 / 256  # the quantizer's range: -128 to 127 of 1/64 are exact
+        x[:, 0], x[:, 1] = -2.0, 2.0 - 2.0 / 256  # makes the quantizer's range -128/64 to 127/64, which is exact
         bias = parts["bias"].float() if "bias" in parts else None
         layer.scales, layer.zeros = layer.scales.float(), layer.zeros.float()
         if bias is not None:
@@ -129,7 +129,7 @@ def check_state_dict(out, plain):
 
 
 def cases(program, source, first):
-    """Format, what is tried, and how the quantized model comes to be in `first`."""
+    """Yields the format, the name of the case, and a function that writes the quantized model to `first`."""
     for rows, columns in BLOCKS:
         yield "compressed-tensors", f"e4m3 {rows} x {columns}", lambda: make_blocks(source, first, rows, columns)
     for format, recipes in (("compressed-tensors", COMPRESSED), ("8da4w", STATE_DICT)):

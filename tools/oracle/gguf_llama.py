@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""GGUF models through llama.cpp and through nibble: float types give the same logits, quantized ones the same loss
-within 0.002 nats. Their logits differ: rounding activations to int8 amplifies last bits from layer to layer until the
-codes of two programs have little in common (products by themselves: tests/golden/dots_ggml.txt). Types of 32 are made of
-TinyStories-656K and read its stories; types of 256 of a random model, on which both read the same ids.
+"""Runs GGUF models through llama.cpp and nibble: float types give the same logits, quantized ones the same loss within
+0.002 nats. Their logits differ: rounding activations to int8 amplifies differences in the last bit from layer to layer
+until the codes of two programs have little in common (tests/golden/dots_ggml.txt covers single products). Types with
+blocks of 32 are made from TinyStories-656K and evaluated on its stories; types with blocks of 256 from a random model,
+evaluated on the same ids.
 
 Usage: python3 tools/oracle/gguf_llama.py LOGITS_OF DATA       (DATA: $NIBBLE_TEST_DATA)
 Needs: gguf, llama-cpp-python (or its source with a built libllama: LLAMA_CPP_LIB_PATH), tokenizers, torch, safetensors.

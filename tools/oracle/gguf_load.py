@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that PyPI's gguf and llama.cpp read the GGUF files that `nibble convert` writes, and mean the same by them.
+"""Checks that PyPI's gguf and llama.cpp load the GGUF files of `nibble convert` and read the same values.
 
     gguf_load.py PROGRAM MODEL TEXT
 
-MODEL is a Hugging Face directory with its tokenizer. It is converted as it is, and quantized first (Q8_0, Q4_0, Q4_1).
-  gguf        every tensor, dequantized by gguf-py, equals nibble's conversion of the same model to plain f32, rows of q
-              and k apart, which GGUF's llama keeps in pairs
+MODEL is a Hugging Face directory with its tokenizer. It is converted unquantized, and after quantization (Q8_0, Q4_0, Q4_1).
+  gguf        every tensor, dequantized by gguf-py, equals nibble's conversion of the same model to plain f32, except that
+              GGUF's llama stores rows of q and k in pairs
   llama.cpp   the same ids for TEXT, and a loss on them within 0.02 nats of nibble's (its products have int8 activations,
               nibble's floats; for float files within 0.003); $LLAMA_CPP names the folder of llama-cpp-python's
               sources with its built libraries in vendor/llama.cpp/build/bin; skipped without it

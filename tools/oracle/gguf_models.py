@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""TinyStories-656K as GGUF of every type that PyPI's gguf writes, evaluated by nibble: float types give the loss
-of the safetensors, quantized ones, with float activations, that of their own dequantized weights.
+"""Evaluates TinyStories-656K as GGUF in every type that PyPI's gguf writes: float types give the loss of the
+safetensors file; quantized types, with float activations, give the loss of their dequantized weights.
 
 Usage: python3 tools/oracle/gguf_models.py NIBBLE DATA       (DATA: $NIBBLE_TEST_DATA)
 Needs: gguf, torch, safetensors. Prints a line per file and `N ok, N failed`.
@@ -46,7 +46,7 @@ def unpair_rows(w, heads):
 
 
 def write_gguf(path, source, kind):
-    """The file, and the state dict that its weights mean."""
+    """Writes the file and returns the state dict of its dequantized weights."""
     with open(os.path.join(source, "config.json")) as f:
         c = json.load(f)
     w = gguf.GGUFWriter(path, "llama")

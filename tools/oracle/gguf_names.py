@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GGUF's names of a model's tensors, for the scripts that write or read such files with PyPI's gguf."""
+"""GGUF's tensor names, for scripts that write or read GGUF files with PyPI's gguf."""
 
 PARTS = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
          "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
@@ -7,7 +7,7 @@ PARTS = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
 
 
 def gguf_name(name):
-    """Of a tensor with Hugging Face's name."""
+    """The GGUF name of a tensor with this Hugging Face name."""
     if name.startswith("model.layers."):
         _, _, layer, rest = name.split(".", 3)
         base, kind = rest.rsplit(".", 1)

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks GPTQ and AWQ checkpoints as their own tools write and read them, on the CPU.
+"""Checks GPTQ and AWQ checkpoints against the tools that write and read them, on the CPU.
 
     gptq_load.py PROGRAM DRIVER
 
-A small random Qwen2 with biases is quantized by GPTQModel (GPTQ by calibration: both versions, 4 and 8 bits,
-act-order; AWQ) and, where it is installed, by AutoRound (its auto_gptq and auto_awq exports). GPTQModel loads each
-again, unpacks and runs it. Then, per checkpoint:
+GPTQModel quantizes a small random Qwen2 with biases (GPTQ by calibration: both versions, 4 and 8 bits,
+act-order; AWQ), and so does AutoRound if installed (its auto_gptq and auto_awq exports). GPTQModel loads,
+unpacks and runs each result. Then, per checkpoint:
   info      nibble shows every quantized layer in the format, with its bias
-  weights   nibble's values equal GPTQModel's, bit for bit in f32, and so do the biases; act-order also as
-            compressed-tensors up to 0.18 unpacks what `nibble convert` makes of it, where that one is installed (0.19
-            and later have to refuse it)
+  weights   nibble's values equal GPTQModel's, bit for bit in f32, and so do the biases; act-order
+            also equals what compressed-tensors up to 0.18, if installed, unpacks after `nibble convert` (0.19 and
+            later must refuse it)
   logits    within 1e-5 of GPTQModel's model in f32, relative to the largest
 Prints a line per checkpoint; exits 1 if anything differs.
 """
@@ -24,7 +24,7 @@ import traceback
 import warnings
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-os.environ.setdefault("GPTQMODEL_CPU_WORKERS", "2")  # its pool for loading wants two
+os.environ.setdefault("GPTQMODEL_CPU_WORKERS", "2")  # its pool for loading needs two
 warnings.filterwarnings("ignore")
 import numpy
 import torch
@@ -32,14 +32,14 @@ import torch
 SEED, VOCAB, TOKENS = 20261120, 320, 48
 MODEL = dict(hidden_size=128, intermediate_size=192, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
              vocab_size=VOCAB, max_position_embeddings=128, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
-GPTQMODEL = {  # name: what QuantizeConfig is told
+GPTQMODEL = {  # name: arguments of QuantizeConfig
     "gptq-order": dict(bits=4, group_size=32, desc_act=True, sym=False),
     "gptq-8-order": dict(bits=8, group_size=32, desc_act=True, sym=False),
     "gptq-8-row": dict(bits=8, group_size=-1, desc_act=False, sym=True, act_group_aware=False),
     "gptq-v2-order": dict(bits=4, group_size=32, desc_act=True, sym=False, format="gptq_v2"),
     "awq": dict(bits=4, group_size=32, sym=False, quant_method="awq", format="gemm"),
 }
-AUTOROUND = {  # name: the export, what AutoRound is told
+AUTOROUND = {  # name: the export, arguments of AutoRound
     "auto_gptq": ("auto_gptq", dict(bits=4, group_size=32, sym=False)),
     "auto_gptq-8": ("auto_gptq", dict(bits=8, group_size=-1, sym=True)),
     "auto_awq": ("auto_awq", dict(bits=4, group_size=32, sym=False)),
@@ -47,7 +47,7 @@ AUTOROUND = {  # name: the export, what AutoRound is told
 
 
 def make_source(folder, **more):
-    """A model with biases and a tokenizer of bytes, which the tools ask for."""
+    """Makes a model with biases and a byte tokenizer, which the tools require."""
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     torch.manual_seed(SEED)
@@ -84,7 +84,7 @@ def by_autoround(source, out, export, told):
         output_dir=str(out), format=export)
     made = next(out.rglob("config.json")).parent
     config = json.loads((made / "config.json").read_text())
-    if export == "auto_gptq":  # GPTQModel takes zero points of the first version from itself only
+    if export == "auto_gptq":  # GPTQModel reads version 1 zero points only from its own files
         config["quantization_config"]["meta"] = {"quantizer": ["gptqmodel:7.7.0"]}
         (made / "config.json").write_text(json.dumps(config))
     return made
@@ -99,7 +99,7 @@ def files_of(folder):
 
 
 def load(folder):
-    """The checkpoint in GPTQModel, everything of it that is a float in f32, and the values of its quantized weights."""
+    """Loads the checkpoint in GPTQModel with all floats in f32; also returns the values of its quantized weights."""
     from gptqmodel import BACKEND, GPTQModel
     from gptqmodel.nn_modules.qlinear.torch import TorchLinear
     from gptqmodel.nn_modules.qlinear.torch_awq import AwqTorchLinear
@@ -110,12 +110,12 @@ def load(folder):
     model = GPTQModel.load(str(folder), device="cpu", backend=backend, dtype=torch.float16).model.float()
     values = {}
     for name, p in [*model.named_parameters(), *model.named_buffers()]:
-        if name in tensors and p.is_floating_point():  # as stored: loading has rounded some to f16
+        if name in tensors and p.is_floating_point():  # use the stored values, as loading rounds some to f16
             p.data = tensors[name].float()
     for name, module in list(model.named_modules()):
         if isinstance(module, TorchLinear):
             values[name] = module.dequantize_weight().t().contiguous()
-        elif isinstance(module, AwqTorchLinear):  # runs in 16 bits only: f32 by what it unpacks
+        elif isinstance(module, AwqTorchLinear):  # runs in 16 bits only, so use its unpacked values in f32
             values[name] = dequantize_gemm(module.qweight, module.qzeros, module.scales, module.bits, module.group_size).t()
             linear = torch.nn.Linear(module.in_features, module.out_features, bias=module.bias is not None)
             linear.weight.data = values[name].contiguous()
@@ -152,7 +152,7 @@ def check_weights(plain, folder, values):
 
 
 def check_compressed(folder, plain):
-    """Act-order as compressed-tensors means it; its later versions refuse the config instead."""
+    """Compares act-order with compressed-tensors; its later versions must refuse the config."""
     import compressed_tensors
     from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization import QuantizationScheme
@@ -198,7 +198,7 @@ def check(program, driver, folder, work):
 
 
 def tools():
-    """(name, how to make it) of every checkpoint that the installed tools make."""
+    """Yields (name, function that makes it) for every checkpoint that the installed tools can make."""
     for name, told in GPTQMODEL.items():
         yield "gptqmodel", name, lambda source, out, told=told: by_gptqmodel(source, out, told)
     try:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyPI's lm-eval as a client of `nibble serve`: its loglikelihoods against those of `nibble eval` and of requests by hand.
+"""Runs PyPI's lm-eval as a client of `nibble serve` and compares its loglikelihoods with `nibble eval` and with direct requests.
 
 usage: lm_eval_client.py PROGRAM     Last line: N passed, N failed
 
-The tasks are made here, of the shipped model's held-out text: beginnings of sentences with their real end and three of
+The tasks are made from the shipped model's held-out text: beginnings of sentences with the real ending and three
 others (multiple_choice), paragraphs after their first token (loglikelihood), whole texts (loglikelihood_rolling), and
-beginnings to go on from (generate_until).
+beginnings to continue (generate_until).
 """
 import collections
 import json
@@ -41,7 +41,7 @@ metadata: {version: 1}
 
 
 def write_tasks(folder, ids_of):
-    """The documents of each task."""
+    """Writes the tasks; returns the documents of each."""
     text = open(os.path.join(MODEL, "heldout.txt"), encoding="utf-8").read()
     chance = random.Random(1)
     sentences = [x for x in re.findall(r"[A-Z][^.!?\"\n]{60,180}[.!?]", text) if x.count(" ") > 12]
@@ -88,7 +88,7 @@ def loglikelihoods(samples):
 
 
 def by_hand(s, encode, before, behind):
-    """The loglikelihood of `behind`, and whether it is what is likeliest: from a text's echo."""
+    """The loglikelihood of `behind` after `before`, and whether greedy decoding gives it, from a request with echo."""
     a = s.complete({"prompt": before + behind, "echo": True, "logprobs": 1, "max_tokens": 0})[1]["choices"][0]["logprobs"]
     count = len(encode(before))
     values, tops = a["token_logprobs"][count:], a["top_logprobs"][count:]
@@ -110,7 +110,7 @@ def test_choices(s, samples, metrics, documents, encode):
 
 
 def test_paragraphs(samples, metrics, documents, folder):
-    """nibble eval predicts each token but the first, with nothing before it."""
+    """nibble eval predicts every token but the first, without a token before the text."""
     path, sums = os.path.join(folder, "text.txt"), []
     for sample, d in zip(samples, documents):
         with open(path, "w", encoding="utf-8") as f:
@@ -125,13 +125,13 @@ def test_paragraphs(samples, metrics, documents, folder):
 
 
 def test_texts(s, samples, metrics, documents, ids_of):
-    """Windows as lm-eval cuts them: after the end-of-text token, CONTEXT - 2 tokens each, all but the first behind one more."""
+    """lm-eval's windows: the end-of-text token, then CONTEXT - 2 tokens each, all but the first after one token of context."""
     total = words = 0
     for sample, d in zip(samples, documents):
         ids, window, own = ids_of(d["text"]), CONTEXT - 2, 0.0
         before = [ids_of("<|endoftext|>")[0], *ids]
         for at in range(0, len(ids), window):
-            # the last one is filled up with tokens from before, which are not counted twice
+            # earlier tokens fill up the last window, and do not count twice
             end = min(at + window, len(ids))
             begin = max(0, end - window) if at > 0 else 0
             a = s.complete({"prompt": before[begin:end + 1], "echo": True, "logprobs": 1, "max_tokens": 0})[1]["choices"][0]
@@ -151,7 +151,7 @@ def test_generations(s, samples, documents):
 
 
 def test_ends(folder, model, samples, documents, ids_of):
-    """lm-eval asks for a new token that it does not use: that it ends the text must change nothing."""
+    """lm-eval requests a new token that it does not use; if that token ends the text, nothing must change."""
     with Server(model, *RECIPE) as s:
         texts = [d["begin"] + end for d in documents for end in d["ends"]][:100]
         asked = {"prompt": texts, "max_tokens": 1, "temperature": 0, "ignore_eos": True}
@@ -177,7 +177,7 @@ def main():
             return tokenizer.encode(text).ids
         documents = write_tasks(folder, ids_of)
         with Server(model, *RECIPE, "--parallel", "4") as s:
-            # which asks the server for a tokenizer first, and takes the model's when it has none
+            # asks the server for a tokenizer first, and uses the model's if there is none
             one = evaluate(s, folder, list(documents), tokenizer=model)
             test_choices(s, one["ends"][1], one["ends"][0], documents["ends"], ids_of)
             test_paragraphs(one["paragraphs"][1], one["paragraphs"][0], documents["paragraphs"], folder)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Driver for the oracles: logits of a model on given token ids, as raw f32 on stdout, one row per
- * id.
+ * For the oracles: writes the logits of a model on given token ids as raw f32 to stdout, one row
+ * per id.
  *
  *     logits_of MODEL DTYPE[:RECIPE] ID...
  */

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyPI's openai as a client of `nibble serve`: what it parses, raises, streams and cuts off.
+"""Runs PyPI's openai as a client of `nibble serve`: parsing, exceptions, streams and disconnects.
 
 usage: openai_client.py PROGRAM     Last line: N passed, N failed
 """
@@ -41,7 +41,7 @@ def settings(s, **more):
 
 
 def raised(kind, call, *arguments, **members):
-    """What `call` raises, if it is of this class and no other; else None."""
+    """The exception of `call` if it is exactly of this class, else None."""
     try:
         call(*arguments, **members)
     except openai.OpenAIError as e:
@@ -135,7 +135,7 @@ class Weather(pydantic.BaseModel):
 
 
 def test_tools(c):
-    """On a template that shows tools: calls, their streams, and a result that is sent back."""
+    """With a template that shows tools: calls, their streams, and a returned result."""
     asked = dict(HELLO, max_tokens=200, temperature=1, tools=TOOLS, parallel_tool_calls=False)
     names = set()
     for seed in range(6):
@@ -241,7 +241,7 @@ def test_keys(folder):
 
 
 def test_places(folder):
-    """One place, one in the queue, on a server that is slow: a stream that is closed, a full queue, a cut, an end."""
+    """On a slow server with one slot and one queue place: a closed stream, a full queue, a time limit, a shutdown."""
     model = os.path.join(folder, "tales")
     with Server(model, "--parallel", "1", "--queue", "1", slow=True) as s, openai.OpenAI(**settings(s)) as c:
         for how in ("closed", "left"):

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Renders templates for tools/oracle/template_diff.py. A line of the input is a JSON object:
- * "template", "values" (an object: variables of users), "tokens" (an object of strings: the
- * model's) and "now". A line of the output is {"text": ...} or {"error": ...}.
+ * Renders templates for tools/oracle/template_diff.py. Each input line is a JSON object:
+ * "template", "values" (an object of user variables), "tokens" (an object with the model's strings)
+ * and "now". Each output line is {"text": ...} or {"error": ...}.
  */
 #include "json.h"
 #include "template.h"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Random schemas, random texts through the masks of their constraints, and jsonschema's word on each text.
+"""Makes random schemas and random texts that their masks allow, and checks each text with jsonschema.
 
 usage: schema_diff.py SCHEMA_WALKS TOKENIZER_JSON [SCHEMAS [WALKS [SEED]]]     Last line: N texts of M schemas, K failed
 """
@@ -151,7 +151,7 @@ def main():
             texts += 1
             try:
                 problem = next(validator.iter_errors(json.loads(text)), None)
-            except RecursionError:  # a reference to itself with no value between: jsonschema follows it for ever
+            except RecursionError:  # a reference to itself without a value between: jsonschema recurses without end
                 problem, unjudged = None, unjudged + 1
             except ValueError as e:
                 problem = e

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For tools/oracle/schema_diff.py: random texts of schemas. For each line of standard input, a
- * schema, writes a line: {"error": SENTENCE} or {"ended": [TEXT], "long": [TEXT], "stuck": [TEXT]}.
+ * For tools/oracle/schema_diff.py: random texts that schemas allow. For each schema, a line of
+ * standard input, writes a line: {"error": TEXT} or {"ended": [TEXT], "long": [TEXT], "stuck":
+ * [TEXT]}.
  *
  *   schema_walks TOKENIZER_JSON WALKS
  */
@@ -27,7 +28,7 @@ static void walks(walking *w, const nib_constraint *c, int count, nib_jsonw *jso
     nib_text text;
     nib__text_init(&text, &a);
     nib__jsonw_object(json);
-    /* The same walks three times, of which each list gets its own. */
+    /* The same walks three times, once for each list. */
     for (walked kind = WALK_ENDED; kind <= WALK_STUCK; kind++) {
         w->random = seed;
         nib__jsonw_key(json, names[kind]);

@@ -4,8 +4,8 @@
 
     template_diff.py RENDER_TEMPLATES [COUNT [SEED]]
 
-Both may fail, for whatever reason; a template that one renders and the other refuses is a difference. What Nibble
-says that it has not built is counted apart. Last line: N compared, N not built, N different.
+Both may fail, for any reason; a template that one renders and the other refuses is a difference. Templates that Nibble reports as
+not supported are counted separately. Last line: N compared, N not built, N different.
 """
 import json
 import random
@@ -41,7 +41,7 @@ METHODS = ["upper()", "strip()", "split()", "split('l')", "items()", "keys()", "
            "isdigit()", "isspace()", "isupper()", "endswith(('d', 'x'))", "isalnum()", "islower()", "grouper", "list", "real", "imag",
            "denominator", "start", "step", "values()", "copy()", "get('z', 5)", "capitalize()", "a", "n", "b"]
 OPERATORS = ["**", "<=", ">", "+", "-", "*", "/", "//", "%", "~", "==", "!=", "<", ">=", "in", "not in", "and", "or"]
-# Characters that are digits, have a case or stand in words in ways of their own.
+# Characters with unusual digit, case or word properties.
 ODD = [chr(c) for c in range(0x80, 0x20000) if unicodedata.category(chr(c)) in ("Lt", "Lm", "Nl", "No", "Sk", "Cf", "Zs", "Zl") or
        (unicodedata.category(chr(c)) not in ("Ll", "Lu", "Nd", "Lo", "Cn", "Co", "Cs") and chr(c).upper() + chr(c).lower() != 2 * chr(c)) or
        chr(c) in "ªº:\u055f\u05f4\ufe13\ufe52\ufe55\uff07\uff0e\uff1a" or len(chr(c).upper() + chr(c).lower()) > 2]
@@ -80,7 +80,7 @@ def expression(r, depth):
     if kind == 5:
         return f"({inner} is {r.choice(['', 'not '])}{r.choice(TESTS)})"
     if kind == 6:
-        op = r.choice(OPERATORS)  # a power of large integers takes Python for ever
+        op = r.choice(OPERATORS)  # Python would compute a huge power without end
         return f"({inner} {op} {expression(r, depth - 1) if op != '**' else r.choice(['2', '-1', '0', '0.5', 'yes', 's', 'none', '3'])})"
     if kind == 7:
         return f"({inner})[{r.choice(['0', '-1', '1:', ':2', '::-1', '::2', '1:-1', repr('a'), repr('n'), '::-2', '-2:', '5:1:-1', ':'])}]"
@@ -100,7 +100,7 @@ def body(r, depth, loop=False):
 
 
 def statement(r, depth, loop):
-    """loop: a break leaves a loop around it."""
+    """loop: inside a loop, so that break is allowed."""
     kind = r.randrange(18) if depth > 0 else r.randrange(4)
     if kind == 14:
         names = r.sample(PARAMETERS, r.randrange(4))
@@ -161,8 +161,8 @@ def theirs(template):
     try:
         return _compile_jinja_template(template).render(**json.loads(json.dumps(VALUES)))
     except NameError:
-        return " at 0x"  # it folded constants to inf or nan, and wrote their names into its program
-    except Exception:  # whatever it is, there is no text
+        return " at 0x"  # jinja2 folded constants to inf or nan and wrote their names into its program
+    except Exception:  # any exception: no text
         return None
 
 
@@ -177,8 +177,8 @@ def main():
         program.stdin.flush()
         ours, expected = json.loads(program.stdout.readline()), theirs(template)
         if expected is not None and " at 0x" in expected:
-            continue  # an address, or no answer
-        # Jinja folds constants, and finds true[1:] undefined where x[1:] is an error.
+            continue  # the text has an address, or is unusable
+        # Jinja folds constants, and evaluates true[1:] to undefined although x[1:] is an error.
         if expected is not None and any(words in ours.get("error", "") for words in ("not supported", "64 bits", "a slice does not support")):
             unbuilt += 1
         elif ours.get("text") != expected:

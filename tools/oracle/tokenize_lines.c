@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For tools/oracle/tokenizer_diff.py: encodes and decodes what comes on standard input.
+ * For tools/oracle/tokenizer_diff.py: encodes and decodes standard input.
  *
  *   tokenize_lines TOKENIZER.json TOKENIZER_CONFIG.json|- FLAGS [REPEAT]
  *   tokenize_lines MODEL.gguf - FLAGS [REPEAT]
  *
  * Input is records of "SIZE\n" and SIZE bytes. For each, output is the ids on one line (or "! " and
  * the error), then the decoded text, special tokens left out, in the same form as the input. With
- * REPEAT, one record is encoded so many times, and the time of opening and the rate of encoding are
- * all that is written.
+ * REPEAT, one record is encoded that many times, and only the time of opening and the encoding rate
+ * are written.
  */
 #include "gguf_vocab.h"
 

@@ -6,8 +6,8 @@
 
 DRIVER is the program that `make build/release/oracle/tokenize_lines` builds, DATA the folder that
 NIBBLE_TEST_DATA names.
-Each text is encoded as a whole and by lines, with special tokens in the text parsed and not, and decoded.
-Prints a line per tokenizer and the first differences; exits 1 if there is any.
+Each text is encoded as a whole and by lines, with and without parsing special tokens, and decoded.
+Prints a line per tokenizer and the first differences; exits 1 if there are any.
 """
 import json
 import pathlib
@@ -22,7 +22,7 @@ SHOWN = 5
 
 
 def valid(data):
-    """The lines of a file that are UTF-8."""
+    """The valid UTF-8 lines of a file."""
     out = []
     for line in data.split(b"\n"):
         try:
@@ -50,7 +50,7 @@ def mixed(seed, count):
 
 
 def texts(data):
-    # Of the llama.cpp cases, and of stress texts whatever lines are UTF-8.
+    # The llama.cpp cases, and the valid UTF-8 lines of stress texts.
     inp = (data / "tokenizers/llama.cpp-vocab/ggml-vocab-gpt-2.gguf.inp").read_text(encoding="utf-8")
     yield "cases", inp.split("\n__ggml_vocab_test__\n")
     for path in sorted((data / "robustness/text").iterdir()):
@@ -104,7 +104,7 @@ def compare(driver, path, data):
                     if different <= SHOWN:
                         print(f"  ids {name} {flags}: {text[:60]!r}\n    ours {ids[:200]}\n    theirs {expected[:40]}")
                     continue
-                # tokenizers 0.23 does not skip special tokens that are normalized, so they go beforehand.
+                # tokenizers 0.23 does not skip special tokens that are normalized, so remove them first.
                 there = theirs.decode([i for i in expected if i not in special], skip_special_tokens=False)
                 if back != there:
                     decoded += 1

@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that transformers and torchao load what `nibble quantize` writes, and mean the same by it.
+"""Checks that transformers and torchao load the files of `nibble quantize` and read the same values.
 
     torchao_load.py PROGRAM DRIVER
 
-PROGRAM is nibble, DRIVER what `make build/release/oracle/logits_of` builds. Small random models of several
-shapes are saved, quantized by nibble with every recipe that goes into torchao's format, and loaded with
-AutoModelForCausalLM.from_pretrained. Then, per recipe:
-  weights   every quantized weight, dequantized by torchao, equals the codes and scales of the file by the
-            formula of its class, and what torchao's own quantize_ makes of the unquantized model (where that
-            runs on a CPU)
+PROGRAM is nibble, DRIVER the program that `make build/release/oracle/logits_of` builds. nibble quantizes small random
+models of several shapes with every recipe that torchao's format can hold, and AutoModelForCausalLM.from_pretrained
+loads the results. Then, per recipe:
+  weights   every quantized weight, dequantized by torchao, equals the formula of its class on the codes and
+            scales of the file, and the result of torchao's quantize_ on the unquantized model (if that runs on a CPU)
   logits    weight-only recipes: within 1e-4 of nibble's, relative to the largest, in f32; recipes with quantized
             activations: the loss on the same ids within 1e-3 nats (torchao may flip a code by another order
             of summation); f32 models only; "-" where torchao has no CPU path
@@ -47,7 +46,7 @@ WEIGHT_ONLY = ("int8wo", "int4wo", "fp8wo", "nvfp4")
 
 
 def models(folder):
-    """Directories of random models: tied and not, with biases, f32, bf16 and f16."""
+    """Makes directories of random models: tied and untied, with biases, f32, bf16 and f16."""
     common = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
                   num_key_value_heads=2, vocab_size=96, max_position_embeddings=128, bos_token_id=1, eos_token_id=2)
     shapes = {
@@ -73,7 +72,7 @@ def run(*command):
 
 
 def by_formula(tensors, metadata, name):
-    """A weight from the file alone: codes, scales and zeros by its class's formula, in f32."""
+    """Dequantizes a weight of the file by its class's formula, in f32."""
     described = json.loads(metadata[name])
     module = name.rsplit(".", 1)[0]
     get = lambda part: tensors.get(f"{module}._weight_{part}")
@@ -106,7 +105,7 @@ def by_formula(tensors, metadata, name):
 
 
 def plain(weight):
-    """torchao's own dequantization, in f32; Int4Tensor has none without its kernel package."""
+    """torchao's dequantization in f32; Int4Tensor has none without its kernel package."""
     if isinstance(weight, Int4Tensor):
         return None
     if isinstance(weight, (MXTensor, NVFP4Tensor)):
@@ -126,7 +125,7 @@ def quantized(model):
 
 
 def own(source, out):
-    """The unquantized model through torchao's quantize_ with the config that nibble wrote; None: no CPU path."""
+    """torchao's quantize_ on the unquantized model, with nibble's config; None: no CPU path."""
     config = json.loads((out / "config.json").read_text())["quantization_config"]
     wanted = config_from_dict(config["quant_type"]["default"])
     if type(wanted).__name__ == "FqnToConfig":

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Load a model folder with transformers, state its held-out loss in f32 and bf16, and write some text.
+"""Loads a model folder with transformers, prints its held-out loss in f32 and bf16, and generates some text.
 
     python tools/train_model/evaluate.py models/nibble-tales
 
-The held-out file is tokenized as a whole and cut into consecutive windows of 512 tokens; in each window the
-first token is only read and every other one is scored. Nothing is carried over from window to window.
+The held-out file is tokenized as a whole and cut into consecutive windows of 512 tokens. In each window every token except
+the first is scored. No state is carried over between windows.
 """
 import argparse
 import math

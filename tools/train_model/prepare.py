@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes what `nibble train` reads to train the model that is shipped in models/nibble-tales.
+"""Prepares the inputs of `nibble train` for the model in models/nibble-tales.
 
     python tools/train_model/prepare.py --data DIR --out OUT
 
 DIR holds war_and_peace.txt, grimms_fairy_tales.txt and tinyshakespeare.txt. The script cleans the texts, splits
-off the last 4 % of each as held-out text (OUT/heldout.txt, never trained upon), trains a byte-level BPE tokenizer
-and writes it with the model's config, and the documents in an order by hash (OUT/training.jsonl). The same texts
-give the same bytes. What it needs is in requirements.txt beside it.
+off the last 4 % of each as held-out text (OUT/heldout.txt, never trained on), trains a byte-level BPE tokenizer, and
+writes it with the model's config and the documents, ordered by hash (OUT/training.jsonl). The same texts give the
+same bytes. Needs the packages in requirements.txt beside it.
 """
 import argparse
 import hashlib
@@ -23,7 +23,7 @@ HELD_OUT = 0.04
 LONG = 20_000  # characters
 
 # How Qwen2 cuts text before the merges. The transformers library uses this for every model of type qwen2,
-# whatever tokenizer.json says, so only a tokenizer trained with it means the same everywhere.
+# whatever tokenizer.json says, so only a tokenizer trained with it works the same everywhere.
 SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
          r"|\s+(?!\S)|\s+")
 
@@ -58,7 +58,7 @@ CONFIG = {
 # ---------------------------------------------------------------- text
 
 def strip_gutenberg(text):
-    """Cut the Project Gutenberg header and footer off, where a copy has them."""
+    """Removes the Project Gutenberg header and footer, if present."""
     text = text.replace("\r\n", "\n").lstrip("\ufeff")
     start = re.search(r"^\*\*\* ?START OF.*$", text, re.M)
     end = re.search(r"^\*\*\* ?END OF.*$", text, re.M)
@@ -66,9 +66,9 @@ def strip_gutenberg(text):
 
 
 def plain_quotes(text):
-    """British curly quotes to the plain American ones that the other texts have; apostrophes stay."""
+    """Replaces British curly quotes by the plain American ones of the other texts; keeps apostrophes."""
     text = text.replace("\u201c", "'").replace("\u201d", "'").replace("\u2018", '"')
-    text = re.sub(r"(?<=[,.!?;:)\-'])\u2019", '"', text)  # after punctuation it closes a speech
+    text = re.sub(r"(?<=[,.!?;:)\-'])\u2019", '"', text)  # after punctuation it closes a quotation
     return text.replace("\u2019", "'")
 
 
@@ -92,14 +92,14 @@ def war_and_peace(text):
 
 
 def grimm(text):
-    """A tale begins at a line of capitals that stands after three or more empty lines (or opens the file)."""
+    """Splits into tales: one begins at a line of capitals after three or more empty lines (or at the start)."""
     title = r"\n{3,}(?!FIRST STORY|SECOND STORY)(?=[A-Z][A-Z' ,\-]+(?: \[.*\])?\n)"
     parts = re.split(title, strip_gutenberg(plain_quotes(text)))
     return [paragraphs(part) for part in parts if part.strip()]
 
 
 def shakespeare(text):
-    """Verse with speakers' names: the layout is the text, so it stays; one document."""
+    """Verse with speakers' names as one document; keeps the layout, which is part of the text."""
     return [re.sub(r"-{2,}", "\u2014", strip_gutenberg(text)).strip()]
 
 
@@ -141,8 +141,8 @@ def train_tokenizer(texts, out):
 
 
 def pieces(doc):
-    """A long document (all of Shakespeare's lines are one) in parts that end
-    with a paragraph, so that the order by hash mixes it with the others."""
+    """Splits a long document (all of Shakespeare is one) at paragraphs, so that
+    the order by hash mixes it with the others."""
     while len(doc) > LONG:
         cut = doc.rfind("\n\n", 0, LONG)
         yield doc[:cut]
@@ -166,7 +166,7 @@ def main():
     eot = CONFIG["eos_token_id"]
     docs = [doc for parts, _ in texts.values() for doc in parts]
     docs = [piece for doc in docs for piece in pieces(doc)]
-    docs.sort(key=lambda doc: hashlib.sha256(doc.encode()).digest())  # any piece of the file has all three texts
+    docs.sort(key=lambda doc: hashlib.sha256(doc.encode()).digest())  # any part of the file has all three texts
     with open(Path(args.out, "training.jsonl"), "w", encoding="utf-8") as out:
         for doc in docs:
             out.write(json.dumps({"text": doc}, ensure_ascii=False) + "\n")

@@ -113,7 +113,7 @@ static nib_status set_int_activations(const nib_weight_query *q, const nib_codin
     nib_weight *w = q->out;
     const bool per_batch = equals(in->strategy, "tensor") || in->strategy[0] == 0;
     const bool is_static = in->dynamic[0] == 0 || equals(in->dynamic, "false");
-    const bool int_weight = w->scheme.code == NIB_CODE_I8 || w->scheme.code == NIB_CODE_I4;
+    const bool int_weight = nib__code_is_int(w->scheme.code);
     w->scheme.act_symmetric = in->symmetric;
     if (int_weight && is_static && in->bits == 8 && per_batch) {
         w->scheme.act = NIB_ACT_I8_STATIC;
@@ -145,7 +145,7 @@ static nib_status set_activations(const nib_weight_query *q, const nib_coding *i
     const bool dynamic = equals(in->dynamic, "true"),
                e4m3 = equals(in->type, "float") && in->bits == 8;
     w->scheme.act_symmetric = true;
-    if (e4m3 && dynamic && (code == NIB_CODE_MX8 || code == NIB_CODE_MX4) && in->group == 32) {
+    if (e4m3 && dynamic && nib__code_is_mx(code) && in->group == 32) {
         w->scheme.act = NIB_ACT_MX8;
         nib__weight_report(q, ".weight",
                            "e4m3 activations, scales rounded to the nearest power of 2",

@@ -25,9 +25,9 @@ nib_status nib__weight_gguf(const nib_weight_query *q)
                           .layout = NIB_LAYOUT_FLOAT,
                           .codes = tensor->data};
         switch (tensor->type) {
-        case NIB_TYPE_F32: w->scheme.code = NIB_CODE_F32; break;
-        case NIB_TYPE_F16: w->scheme.code = NIB_CODE_F16; break;
-        case NIB_TYPE_BF16: w->scheme.code = NIB_CODE_BF16; break;
+        case NIB_TYPE_F32:
+        case NIB_TYPE_F16:
+        case NIB_TYPE_BF16: w->scheme.code = nib__float_code(tensor->type); break;
         default:
             return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
                                     "is %s; a weight in GGUF is F32, F16, BF16 or quantized",

@@ -24,11 +24,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static const char *const codes[NIB_CODE_COUNT] = {"f32",  "f16",  "bf16", "i8",  "i4",
-                                                  "e4m3", "e5m2", "mx8",  "mx4", "nv4"};
-static const char *const acts[NIB_ACT_COUNT] = {
-    "float", "i8_token",   "i8_static",   "i4_token", "e4m3_token",
-    "mx8",   "i8_block32", "i8_block256", "mx4",      "nv4"};
+#define X(id, key, name, element, group, scale) key,
+static const char *const codes[] = {NIB_CODES(X)};
+#undef X
+#define X(id, short_name, key, name, code, block) key,
+static const char *const acts[] = {NIB_ACTS(X)};
+#undef X
 static const char *const zeros[] = {"none", "int", "float"};
 static const char *const formulas[] = {"torchao", "ao017", "tinygemm", "ggml"};
 static const char *const roundings[] = {"rceil", "floor"};
@@ -163,13 +164,12 @@ static nib_status read_scheme(const nib_weight_query *q, const description *d)
                       .symmetric = d->symmetric,
                       .act_symmetric = d->act_symmetric};
     s->group = size == 0 ? d->group : size == 1 ? NIB_GROUP_ROW : NIB_GROUP_TENSOR;
-    const bool mx = s->code == NIB_CODE_MX8 || s->code == NIB_CODE_MX4;
-    const bool is_int = s->code == NIB_CODE_I8 || s->code == NIB_CODE_I4;
+    const int64_t fixed = nib__codes[s->code].group;
     if (!nib__scheme_is_quantized(s))
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
                                 "has code \"%s\", which is not a quantized code", d->code);
-    if ((size == 0 && d->group < 1) || (mx && s->group != 32) ||
-        (s->code == NIB_CODE_NV4 && s->group != 16) || (!is_int && s->zero != NIB_ZERO_NONE))
+    if ((size == 0 && d->group < 1) || (fixed != 0 && s->group != fixed) ||
+        (!nib__code_is_int(s->code) && s->zero != NIB_ZERO_NONE))
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
                                 "has code \"%s\", zero \"%s\" and groups of %" PRId64
                                 ", which cannot be combined",
@@ -179,22 +179,7 @@ static nib_status read_scheme(const nib_weight_query *q, const description *d)
 
 nib_code_layout nib__nibble_layout(nib_code code)
 {
-    return code == NIB_CODE_I4 || code == NIB_CODE_MX4 || code == NIB_CODE_NV4 ? NIB_LAYOUT_NIBBLE
-                                                                               : NIB_LAYOUT_BYTE;
-}
-
-nib_type nib__code_type(nib_code code)
-{
-    switch (code) {
-    case NIB_CODE_F32: return NIB_TYPE_F32;
-    case NIB_CODE_F16: return NIB_TYPE_F16;
-    case NIB_CODE_BF16: return NIB_TYPE_BF16;
-    case NIB_CODE_I8: return NIB_TYPE_I8;
-    case NIB_CODE_E4M3:
-    case NIB_CODE_MX8: return NIB_TYPE_E4M3;
-    case NIB_CODE_E5M2: return NIB_TYPE_E5M2;
-    default: return NIB_TYPE_U8;
-    }
+    return nib__code_bits(code) == 4 ? NIB_LAYOUT_NIBBLE : NIB_LAYOUT_BYTE;
 }
 
 /* Reads the per-tensor scale, under either of its names. */
@@ -204,10 +189,10 @@ static nib_status read_tensor_scale(const nib_weight_query *q)
                divides = nib__weight_part(q, divisor) != NULL;
     nib_scheme *s = &q->out->scheme;
     if (!times && !divides) {
-        s->block_only = s->code == NIB_CODE_NV4;
+        s->block_only = nib__scheme_has_tensor_scale(s);
         return NIB_OK;
     }
-    if (s->code != NIB_CODE_NV4 || (times && divides))
+    if (!nib__scheme_has_tensor_scale(s) || (times && divides))
         return nib__weight_fail(q, NIB_BAD_INPUT, times ? per_tensor : divisor,
                                 times && divides ? "is stored in addition to a divisor"
                                                  : "is stored, but the weight is not nv4");

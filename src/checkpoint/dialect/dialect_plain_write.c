@@ -17,8 +17,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static bool is_int(nib_code code) { return code == NIB_CODE_I4 || code == NIB_CODE_I8; }
-
 static const char *refuse_groups(char out[160], const nib_output_weight *w)
 {
     if (w->scheme.group <= 0 || w->k % w->scheme.group == 0)
@@ -79,7 +77,7 @@ static const char *refuse_compressed(char out[160], nib_output_weight *w)
 {
     const nib_scheme *s = &w->scheme;
     const bool fp8 = s->code == NIB_CODE_E4M3;
-    if (!is_int(s->code) && !fp8)
+    if (!nib__code_is_int(s->code) && !fp8)
         return "nibble writes only int4, int8 and e4m3 there";
     if (s->zero == NIB_ZERO_FLOAT)
         return "its zero points are integers";
@@ -102,10 +100,10 @@ static void store_compressed(nib_file_layout *out, const nib_output_weight *w)
                   rows = s->group == NIB_GROUP_TENSOR
                              ? 1
                              : nib__ceil_div(w->n, nib__max(1, w->scale_rows));
-    const int64_t per = s->code == NIB_CODE_I4 ? 8 : 4; /* codes in an int32 */
-    const bool packed = is_int(s->code) && s->act == NIB_ACT_FLOAT;
+    const int64_t per = 32 / nib__code_bits(s->code); /* codes in an int32 */
+    const bool packed = nib__code_is_int(s->code) && s->act == NIB_ACT_FLOAT;
     *out = (nib_file_layout){.codes = part(".weight", NIB_TYPE_I8, w->n, w->k)};
-    if (!is_int(s->code))
+    if (!nib__code_is_int(s->code))
         out->codes.type = nib__code_type(s->code);
     out->scales = part(".weight_scale", w->scale_type, rows, groups);
     if (s->group == NIB_GROUP_TENSOR)
@@ -156,7 +154,7 @@ static const char *refuse_gguf(char out[160], nib_output_weight *w)
         return out;
     w->scheme.act = NIB_ACT_FLOAT; /* it cannot describe activations */
     w->scheme.act_symmetric = false;
-    w->scale_type = w->scheme.code == NIB_CODE_MX4 ? NIB_TYPE_E8M0 : NIB_TYPE_F16;
+    w->scale_type = nib__code_is_mx(w->scheme.code) ? NIB_TYPE_E8M0 : NIB_TYPE_F16;
     w->zero_type = w->scheme.zero == NIB_ZERO_FLOAT ? NIB_TYPE_F16 : NIB_TYPE_NONE;
     return NULL;
 }

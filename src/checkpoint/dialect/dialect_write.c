@@ -15,10 +15,10 @@ static tensor_class choose_class(const nib_scheme *s)
     switch (s->code) {
     case NIB_CODE_I8: return s->group <= 0 && s->symmetric ? INT8 : INTX;
     case NIB_CODE_I4: return s->zero == NIB_ZERO_FLOAT ? INT4 : INTX;
-    case NIB_CODE_MX8:
-    case NIB_CODE_MX4: return MX;
-    case NIB_CODE_NV4: return NV;
-    default: return FLOAT8;
+    default:
+        return nib__code_is_mx(s->code)                          ? MX
+               : nib__codes[s->code].scale_type == NIB_TYPE_E4M3 ? NV
+                                                                 : FLOAT8;
     }
 }
 
@@ -103,7 +103,7 @@ static void fill_layout(nib_file_layout *out, const nib_output_weight *w)
     static const char scale[] = "._weight_scale";
     const nib_scheme *s = &w->scheme;
     const tensor_class class = choose_class(s);
-    const bool nibbles = class == INT4 || class == NV || s->code == NIB_CODE_MX4,
+    const bool nibbles = class != INTX && nib__code_bits(s->code) == 4,
                tiles = class == MX || class == NV;
     const int64_t groups = nib__scheme_groups(s, w->k),
                   rows = s->group == NIB_GROUP_TENSOR ? 1 : w->n;

@@ -120,9 +120,7 @@ nib_type nib__torchao_scale_dtype(const nib_output_weight *weight);
 void nib__torchao_config(nib_jsonw *w, const nib_output_weight *weight);
 
 /* Whether there is a per-tensor scale on top of the block scales. */
-bool nib__scheme_has_tensor_scale(const nib_scheme *scheme);
 /* The stored type of codes, one per byte; U8 where a byte holds two. */
-nib_type nib__code_type(nib_code code);
 nib_code_layout nib__nibble_layout(nib_code code);
 
 /* Rearranges one-byte scales [n][groups] into tiles. to: ceil(n/128) * ceil(groups/4) * 512 zeroed

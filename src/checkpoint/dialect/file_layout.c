@@ -8,11 +8,6 @@
 #include "gguf_blocks.h"
 #include "safetensors.h"
 
-bool nib__scheme_has_tensor_scale(const nib_scheme *s)
-{
-    return s->code == NIB_CODE_NV4 && !s->block_only;
-}
-
 /* ---- codes ---- */
 
 uint64_t nib__output_part_bytes(const nib_output_part *part)

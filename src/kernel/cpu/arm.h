@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows name their Arm functions through NIB_ARM, as x86 ones through NIB_X86 of x86.h.
+ * NIB_ARM names the Arm function of a row, as NIB_X86 (x86.h) names the x86 one.
  */
 #ifndef NIB_ARM_H
 #define NIB_ARM_H

@@ -1,48 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Causal attention over a block-table cache, written once on lanes and compiled per instruction
- * set.
+ * Causal attention over a paged KV cache, written once on lanes and compiled per instruction set.
  *
- * Order, the same everywhere: q.k is one fused multiply-add per dimension, ascending from zero (the
- * lanes are positions, so nothing is summed across them); softmax runs over blocks of
- * NIB_SOFTMAX_BLOCK absolute positions, each with its own maximum, its sum by the 16 lanes and the
- * tree, merged ascending; p.v is one fused multiply-add per position, ascending from zero in each
- * block. The scale of a key in int8 multiplies its q.k before the scale of all does; that of a
- * value multiplies its p, but not in the sum of the p. So the result does not depend on threads,
- * batch or chunking of the prompt, nor on what else is computed beside it.
+ * Order of operations, the same everywhere: q.k is one fused multiply-add per dimension, ascending
+ * from zero (lanes are positions, so nothing is summed across them). Softmax runs over blocks of
+ * NIB_SOFTMAX_BLOCK absolute positions; each block has its own maximum and its own sum by the 16
+ * lanes and the tree, and blocks are merged ascending. p.v is one fused multiply-add per position,
+ * ascending from zero in each block. The scale of an int8 key multiplies its q.k before the
+ * attention scale does; the scale of an int8 value multiplies its p, but not in the sum of the p.
+ * So the result does not depend on threads, batch, chunking of the prompt, or on what else is
+ * computed in the same tile.
  *
- * A window keeps all of this: blocks stay at absolute positions, and of each only what the row sees
- * takes part in maximum and sums. The first block of which a row sees something is taken as it is;
- * blocks before it do not exist for that row. Cache blocks below the windows of all rows of a tile
- * are not read, nor are their entries of the table. What a row does not see may be read and scored
- * beside what it does see, but is in no maximum, sum or product, so it may be NaN. A cap replaces
- * the score before the maximum is taken.
+ * A window changes none of this: blocks stay at absolute positions, and only the positions that a
+ * row sees enter its maxima and sums. The first block with a position that a row sees initializes
+ * the row's totals; earlier blocks do not exist for that row. Cache blocks below the windows of all
+ * rows of a tile are not read, nor are their entries in the block table. Positions that a row does
+ * not see may be read and scored together with positions that it sees, but they enter no maximum,
+ * sum or product, so they may be NaN. A cap replaces the score before the maximum is taken.
  *
- * An item is one slot and one head. Items of one sequence that share keys make a tile of up to
- * NIB_ATTN_ROWS rows: heads of a group, and in a prompt several slots, so that what is read and
- * widened of the cache serves all of them. NIB_ATTN_REGISTERS: 32 of 16 lanes, 16 of 8, or 0 in
- * plain C, where one form serves every type and window: more take long to compile and gain little.
+ * An item is one slot and one head. Items of one sequence that share keys form a tile of up to
+ * NIB_ATTN_ROWS rows: the heads of a group and, in a prompt, several slots. So keys and values are
+ * read and widened once for all rows of the tile. NIB_ATTN_REGISTERS: 32 (of 16 lanes), 16 (of 8),
+ * or 0 in plain C, where one form serves every type and window: more forms take long to compile and
+ * gain little.
  */
 #include "attn_tile.h"
 #include "lanes.h"
 #include "portable_math.h"
 
-/* Positions from..to, counted from the first one of a softmax block that is scored. */
+/* Positions from..to, counted from the first scored position of a softmax block. */
 typedef struct range {
     int64_t from, to;
 } range;
 
-NIB_INLINE bool sees(range a) { return a.from < a.to; }
+NIB_INLINE bool is_nonempty(range a) { return a.from < a.to; }
 
-/* Without a window all rows see a block from its beginning: compiled apart, as asking for a begin
- * took 3 percent of decoding by AVX2 (4,096 positions, EPYC with AVX-512, 2026-11-24). */
+/* Without a window all rows see a block from its beginning. This case is compiled separately:
+ * testing the window's begin slowed AVX2 decoding by 3 percent (4,096 positions, EPYC with AVX-512,
+ * 2026-11-24). */
 NIB_INLINE range seen_by(const range *each, int row, const bool windowed)
 {
     return windowed ? each[row] : (range){0, each[row].to};
 }
 
-/* The first count values of a cached vector, zeros after. */
-NIB_INLINE nib_lanes cached_part(const void *at, nib_type type, int64_t count)
+/* The first `count` values of a cached vector, then zeros. */
+NIB_INLINE nib_lanes load_cached_part(const void *at, nib_type type, int64_t count)
 {
     if (type == NIB_TYPE_F32)
         return nib__lanes_load_part(at, count);
@@ -51,62 +53,62 @@ NIB_INLINE nib_lanes cached_part(const void *at, nib_type type, int64_t count)
     return nib__lanes_load_as(part, type);
 }
 
-/* ---- what is read next ---- */
+/* ---- prefetch ---- */
 
-/* Bytes at..at+count of what comes next, which is a phase away: the values of a softmax block while
- * its keys are read, then the next one's keys. Cache blocks lie apart, so that the processor does
- * not find them by itself. */
-NIB_INLINE void fetch(const char *next, int64_t at, int64_t count)
+/* Prefetches bytes at..at+count of what the next phase reads: the values of a softmax block while
+ * its keys are read, then the keys of the next block. Cache blocks are not adjacent, so the
+ * hardware does not prefetch them. */
+NIB_INLINE void prefetch(const char *next, int64_t at, int64_t count)
 {
     if (next != NULL)
         for (int64_t i = 0; i < count; i += 64)
             __builtin_prefetch(next + at + i, 0, 3);
 }
 
-/* Keys or values of the cache block that holds a position. */
-NIB_INLINE const char *cached(const nib_tile *t, const void *side, int64_t kv_head,
-                              int64_t position, nib_type type)
+/* Start of the keys or values (`side`) in the cache block that holds a position. */
+NIB_INLINE const char *cache_block(const nib_tile *t, const void *side, int64_t kv_head,
+                                   int64_t position, nib_type type)
 {
     const int64_t block = t->table[position / NIB_CACHE_BLOCK];
     return (const char *)side + (block * t->a->cache.block_heads + kv_head) *
                                     nib__cache_bytes(type, t->dim, NIB_CACHE_BLOCK);
 }
 
-/* The scales of 16 positions, where they are int8. */
-NIB_INLINE nib_lanes scales(const nib_tile *t, const void *side, int64_t position)
+/* The scales of 16 positions of an int8 cache. */
+NIB_INLINE nib_lanes load_scales(const nib_tile *t, const void *side, int64_t position)
 {
-    const char *block = cached(t, side, t->kv_head, position, NIB_TYPE_I8);
+    const char *block = cache_block(t, side, t->kv_head, position, NIB_TYPE_I8);
     return nib__lanes_load((const float *)(const void *)(block + NIB_CACHE_BLOCK * t->dim) +
                            position % NIB_CACHE_BLOCK);
 }
 
-/* The keys that are read a softmax block after those of a position: or the next head's first. A
- * head's first softmax block may begin below the window. */
-NIB_INLINE const char *keys_after(const nib_tile *t, int64_t position, nib_type type)
+/* The keys one softmax block after a position or, past the last block, the first keys of the next
+ * head. A head's first softmax block may begin below the window. */
+NIB_INLINE const char *next_keys(const nib_tile *t, int64_t position, nib_type type)
 {
     const nib_cache *c = &t->a->cache;
     if (position + NIB_SOFTMAX_BLOCK < t->longest)
-        return cached(t, c->keys, t->kv_head, position + NIB_SOFTMAX_BLOCK, type);
+        return cache_block(t, c->keys, t->kv_head, position + NIB_SOFTMAX_BLOCK, type);
     position = nib__round_down(t->earliest, NIB_SOFTMAX_BLOCK) + position % NIB_SOFTMAX_BLOCK;
     return t->kv_head + 1 < c->kv_heads && position < t->longest &&
                    position >= nib__round_down(t->earliest, NIB_CACHE_BLOCK)
-               ? cached(t, c->keys, t->kv_head + 1, position, type)
+               ? cache_block(t, c->keys, t->kv_head + 1, position, type)
                : NULL;
 }
 
 /* ---- scores ---- */
 
-/* Scores of rows row..row+rows for 16 * vectors positions of one cache block, from `from` of the
- * softmax block that begins at `first`. Positions that a row may not see are computed and not
- * looked at. */
+/* Scores of rows row..row+rows for 16 * vectors positions of one cache block, starting at `from` in
+ * the softmax block that begins at `first`. Positions that a row may not see are computed and
+ * ignored. */
 NIB_INLINE void score(const nib_tile *t, int64_t first, int64_t from, int row, nib_type type,
                       const int rows, const int vectors)
 {
     const nib_cache *c = &t->a->cache;
     const int64_t inside = from % NIB_CACHE_BLOCK, bytes = nib__cache_value_bytes(type);
-    const char *keys = cached(t, c->keys, t->kv_head, first + from, type) + inside * bytes;
+    const char *keys = cache_block(t, c->keys, t->kv_head, first + from, type) + inside * bytes;
     const char *next =
-        row == 0 && inside == 0 ? cached(t, c->values, t->kv_head, first + from, type) : NULL;
+        row == 0 && inside == 0 ? cache_block(t, c->values, t->kv_head, first + from, type) : NULL;
     const float *q = t->q + row * t->padded;
     float *scores = t->scores + row * NIB_SOFTMAX_BLOCK + from;
     nib_lanes sum[NIB_ATTN_ROWS][4];
@@ -117,7 +119,7 @@ NIB_INLINE void score(const nib_tile *t, int64_t first, int64_t from, int row, n
             sum[r][v] = nib__lanes_set(0.0f);
     for (int64_t d = 0; d < t->dim; d++, keys += NIB_CACHE_BLOCK * bytes) {
         nib_lanes k[4];
-        fetch(next, d * NIB_CACHE_BLOCK * bytes, NIB_CACHE_BLOCK * bytes);
+        prefetch(next, d * NIB_CACHE_BLOCK * bytes, NIB_CACHE_BLOCK * bytes);
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
             k[v] = nib__lanes_load_as(keys + v * NIB_LANES * bytes, type);
@@ -132,12 +134,12 @@ NIB_INLINE void score(const nib_tile *t, int64_t first, int64_t from, int row, n
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; v++) {
         const nib_lanes scale = nib__lanes_set(t->a->scale);
-        const nib_lanes own =
-            type == NIB_TYPE_I8 ? scales(t, c->keys, first + from + v * NIB_LANES) : scale;
+        const nib_lanes key_scale =
+            type == NIB_TYPE_I8 ? load_scales(t, c->keys, first + from + v * NIB_LANES) : scale;
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             if (type == NIB_TYPE_I8)
-                sum[r][v] = nib__lanes_mul(sum[r][v], own);
+                sum[r][v] = nib__lanes_mul(sum[r][v], key_scale);
             nib__lanes_store(scores + r * NIB_SOFTMAX_BLOCK + v * NIB_LANES,
                              nib__lanes_mul(sum[r][v], scale));
         }
@@ -166,7 +168,7 @@ NIB_INLINE void score_tile(const nib_tile *t, int64_t first, int64_t count, nib_
 
 /* ---- softmax of one block ---- */
 
-/* The scores that a row sees and what pads them to whole lanes, capped. */
+/* Caps the scores that a row sees and the padding up to whole lanes. */
 NIB_INLINE void cap_scores(float *scores, range seen, float cap)
 {
     const nib_lanes most = nib__lanes_set(cap);
@@ -174,9 +176,9 @@ NIB_INLINE void cap_scores(float *scores, range seen, float cap)
         nib__lanes_store(scores + i, nib__lanes_cap(nib__lanes_load(scores + i), most));
 }
 
-/* Scores that are not seen become padding up to whole lanes. A NaN among the scores may not be the
- * maximum, but is in the sum. */
-NIB_INLINE float most(float *scores, range seen)
+/* The maximum of the scores that a row sees. Overwrites unseen scores up to whole lanes with a seen
+ * one. The maximum may skip a NaN score, but the sum will contain it. */
+NIB_INLINE float max_score(float *scores, range seen)
 {
     const int64_t from = nib__round_down(seen.from, NIB_LANES);
     for (int64_t i = from; i < seen.from; i++)
@@ -189,19 +191,20 @@ NIB_INLINE float most(float *scores, range seen)
     return nib__lanes_most(all);
 }
 
-/* p = e^(score - max) in place; their sum. The weights of values in int8 are p times their scales.
- */
-NIB_INLINE float soften(const nib_tile *t, int row, int64_t first, range seen, float max,
-                        nib_type type)
+/* Replaces scores by p = e^(score - max) and returns their sum. With int8 values, stores p times
+ * the value's scale instead. */
+NIB_INLINE float exp_scores(const nib_tile *t, int row, int64_t first, range seen, float max,
+                            nib_type type)
 {
     float *scores = t->scores + row * NIB_SOFTMAX_BLOCK;
     nib_lanes sum = nib__lanes_set(0.0f);
     for (int64_t i = nib__round_down(seen.from, NIB_LANES); i < seen.to; i += NIB_LANES) {
         nib_lanes p =
             nib__lanes_exp(nib__lanes_sub(nib__lanes_load(scores + i), nib__lanes_set(max)));
-        nib__lanes_store(
-            scores + i,
-            type == NIB_TYPE_I8 ? nib__lanes_mul(p, scales(t, t->a->cache.values, first + i)) : p);
+        nib__lanes_store(scores + i,
+                         type == NIB_TYPE_I8
+                             ? nib__lanes_mul(p, load_scales(t, t->a->cache.values, first + i))
+                             : p);
         if (i + NIB_LANES > seen.to)
             p = nib__lanes_first(p, seen.to - i);
         if (i < seen.from)
@@ -213,19 +216,19 @@ NIB_INLINE float soften(const nib_tile *t, int row, int64_t first, range seen, f
 
 /* ---- p . v ---- */
 
-/* Rows row.. of a tile, and what they see of a softmax block: all of them `common`; none of them
- * anything from `most` on. */
+/* Rows of a tile from `row` on, and the positions of a softmax block that they see: every row sees
+ * `common`; no row sees anything from `end` on. */
 typedef struct row_group {
     int row;
-    int64_t first;     /* position of the block's part that is scored */
-    const range *each; /* of each of the rows */
+    int64_t first;     /* first scored position of the block */
+    const range *each; /* per row */
     range common;
-    int64_t most;
+    int64_t end;
 } row_group;
 
 /* sum[r][..] += p . v over positions from..to of one cache block, whose values begin at `values`,
- * one every row_bytes; `all`: every row sees them. `some` dimensions of the one vector if that is
- * the head's last and not whole, else 0. */
+ * one every row_bytes. `all`: every row sees all of them. `some`: the number of dimensions if the
+ * one vector is the head's last and not whole, else 0. */
 NIB_INLINE void weigh_run(nib_lanes sum[NIB_ATTN_ROWS][4], const float *p, const char *values,
                           int64_t row_bytes, int64_t from, int64_t to, const range *each,
                           int64_t some, nib_type type, const char *next, const bool all,
@@ -233,10 +236,10 @@ NIB_INLINE void weigh_run(nib_lanes sum[NIB_ATTN_ROWS][4], const float *p, const
 {
     for (int64_t i = from; i < to; i++, values += row_bytes) {
         nib_lanes x[4];
-        fetch(next, i % NIB_CACHE_BLOCK * row_bytes, row_bytes);
+        prefetch(next, i % NIB_CACHE_BLOCK * row_bytes, row_bytes);
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
-            x[v] = some > 0 ? cached_part(values, type, some)
+            x[v] = some > 0 ? load_cached_part(values, type, some)
                             : nib__lanes_load_as(
                                   values + v * NIB_LANES * nib__cache_value_bytes(type), type);
 #pragma GCC unroll 8
@@ -265,11 +268,11 @@ NIB_INLINE void weigh(const nib_tile *t, const row_group *s, int64_t d, int64_t 
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
             sum[r][v] = nib__lanes_load(part + r * t->padded + v * NIB_LANES);
-    for (int64_t i = 0; i < s->most; i += NIB_CACHE_BLOCK) {
-        const char *values = cached(t, c->values, t->kv_head, s->first + i, type) + d * bytes;
-        const char *next = s->row == 0 && d == 0 ? keys_after(t, s->first + i, type) : NULL;
-        const int64_t end = nib__min(i + NIB_CACHE_BLOCK, s->most);
-        /* where a window begins in the block, rows are asked at every position of it */
+    for (int64_t i = 0; i < s->end; i += NIB_CACHE_BLOCK) {
+        const char *values = cache_block(t, c->values, t->kv_head, s->first + i, type) + d * bytes;
+        const char *next = s->row == 0 && d == 0 ? next_keys(t, s->first + i, type) : NULL;
+        const int64_t end = nib__min(i + NIB_CACHE_BLOCK, s->end);
+        /* where a window begins in the block, test each row at every position of the block */
         const int64_t split =
             windowed && i < s->common.from ? i : nib__max(i, nib__min(end, s->common.to));
         weigh_run(sum, p, values, row_bytes, i, split, s->each, some, type, next, true, windowed,
@@ -284,7 +287,7 @@ NIB_INLINE void weigh(const nib_tile *t, const row_group *s, int64_t d, int64_t 
             nib__lanes_store(part + r * t->padded + v * NIB_LANES, sum[r][v]);
 }
 
-/* All dimensions of `rows` rows. */
+/* All dimensions of `rows` rows, starting at `row`. */
 NIB_INLINE void weigh_rows(const nib_tile *t, int row, int64_t first, const range *each,
                            nib_type type, const bool windowed, const int rows, const int vectors)
 {
@@ -292,7 +295,7 @@ NIB_INLINE void weigh_rows(const nib_tile *t, int row, int64_t first, const rang
     for (int r = 1; r < rows; r++) {
         s.common.from = nib__max(s.common.from, s.each[r].from);
         s.common.to = nib__min(s.common.to, s.each[r].to);
-        s.most = nib__max(s.most, s.each[r].to);
+        s.end = nib__max(s.end, s.each[r].to);
     }
     int64_t d = 0;
     for (; d + vectors * NIB_LANES <= t->dim; d += vectors * NIB_LANES)
@@ -319,7 +322,7 @@ NIB_INLINE void weigh_tile(const nib_tile *t, int64_t first, const range *each, 
 
 /* ---- a tile ---- */
 
-/* Adds one softmax block to what a row has so far; the first is taken as it is. */
+/* Merges one softmax block into a row's running totals; the first block initializes them. */
 NIB_INLINE void merge(nib_tile *t, int row, bool is_first, float block_max, float block_weight)
 {
     const float old_max = t->max[row];
@@ -340,8 +343,8 @@ NIB_INLINE void merge(nib_tile *t, int row, bool is_first, float block_max, floa
     t->max[row] = new_max;
 }
 
-/* The first position of a softmax block that is scored: where the first cache block begins of which
- * some row sees a position; or, where no row does, the block's end. */
+/* The first position of a softmax block that is scored: the start of the first cache block in which
+ * some row sees a position, or the end of the softmax block if no row sees any. */
 NIB_INLINE int64_t first_scored(const nib_tile *t, int64_t block)
 {
     const int64_t end = block + NIB_SOFTMAX_BLOCK;
@@ -352,8 +355,9 @@ NIB_INLINE int64_t first_scored(const nib_tile *t, int64_t block)
     return nib__round_down(first, NIB_CACHE_BLOCK);
 }
 
-/* What each row sees of positions first..first + count. */
-NIB_INLINE void look(const nib_tile *t, int64_t first, int64_t count, range each[NIB_ATTN_ROWS])
+/* The part of positions first..first + count that each row sees. */
+NIB_INLINE void find_seen(const nib_tile *t, int64_t first, int64_t count,
+                          range each[NIB_ATTN_ROWS])
 {
     for (int r = 0; r < t->rows; r++) {
         const int64_t from = nib__max(0, t->begins[r] - first),
@@ -362,30 +366,30 @@ NIB_INLINE void look(const nib_tile *t, int64_t first, int64_t count, range each
     }
 }
 
-/* A softmax block, from the first position on that is scored. */
+/* One softmax block, from its first scored position on. */
 NIB_INLINE void attend_block(nib_tile *t, int64_t first, int64_t count, nib_type type,
                              const bool windowed)
 {
     const float cap = t->a->cap;
     float max[NIB_ATTN_ROWS], weight[NIB_ATTN_ROWS];
     range each[NIB_ATTN_ROWS];
-    look(t, first, count, each);
+    find_seen(t, first, count, each);
     score_tile(t, first, count, type);
     for (int r = 0; r < t->rows; r++) {
         const range seen = seen_by(each, r, windowed);
         float *scores = t->scores + r * NIB_SOFTMAX_BLOCK;
-        if (cap > 0 && sees(seen))
+        if (cap > 0 && is_nonempty(seen))
             cap_scores(scores, seen, cap);
-        if (sees(seen))
-            max[r] = most(scores, seen);
+        if (is_nonempty(seen))
+            max[r] = max_score(scores, seen);
     }
-    for (int r = 0; r < t->rows; r++) /* apart, so that rows need not wait for each other */
-        if (sees(each[r]))
-            weight[r] = soften(t, r, first, seen_by(each, r, windowed), max[r], type);
+    for (int r = 0; r < t->rows; r++) /* a separate loop, so that rows do not wait for each other */
+        if (is_nonempty(each[r]))
+            weight[r] = exp_scores(t, r, first, seen_by(each, r, windowed), max[r], type);
     memset(t->part, 0, (size_t)(t->rows * t->padded) * sizeof *t->part);
     weigh_tile(t, first, each, type, windowed);
     for (int r = 0; r < t->rows; r++)
-        if (sees(each[r]))
+        if (is_nonempty(each[r]))
             merge(t, r, windowed ? t->begins[r] >= first : first == 0, max[r], weight[r]);
 }
 

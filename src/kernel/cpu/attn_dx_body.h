@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The gradients of causal attention over documents, written once on lanes and compiled per
- * instruction set. The probabilities are not kept by the forward pass but made again from its
+ * instruction set. The forward pass does not keep the probabilities; they are recomputed from its
  * log-sum-exp (Dao 2022, FlashAttention):
  *
  *   p = e^(scale q.k - lse)          delta = dout.out             dv = p^T dout
  *   ds = p * scale * (dout.v - delta)       dq = ds k             dk = ds^T q
  *
- * With a cap the score is y = cap * tanh(scale q.k / cap): p = e^(y - lse), and ds has the factor
+ * With a cap the score is y = cap * tanh(scale q.k / cap): p = e^(y - lse), and ds gets the factor
  * 1 - tanh^2 last.
  *
- * Order, the same everywhere: q.k and dout.v are one fused multiply-add per dimension, ascending
- * from zero; delta is a sum by the 16 lanes and the tree. dq, dk and dv are sums over positions in
- * blocks of NIB_CACHE_BLOCK positions of the document: in a block one fused multiply-add per
- * position, ascending from zero; block sums are added ascending, and of dk and dv those of the
- * first head of a group before the next head's. Blocks on the diagonal go by squares of 16
- * positions: squares above the diagonal are no part of a sum, in those on it the pairs above the
- * diagonal take part as zeros. Likewise a window: squares of which no query sees a key are no part
- * of a sum, in the others the pairs beyond the window take part as zeros.
+ * Order of operations, the same everywhere: q.k and dout.v are one fused multiply-add per
+ * dimension, ascending from zero; delta is a sum by the 16 lanes and the tree. dq, dk and dv are
+ * sums over positions in blocks of NIB_CACHE_BLOCK positions of the document: within a block one
+ * fused multiply-add per position, ascending from zero. Block sums are added ascending; for dk and
+ * dv, those of a group's first head before those of the next. Blocks on the diagonal are cut into
+ * squares of 16 positions: squares above the diagonal are left out of the sums; in squares on it,
+ * the pairs above the diagonal enter as zeros. A window works the same way: squares in which no
+ * query sees a key are left out; in the others, pairs outside the window enter as zeros.
  *
- * An item is a document and a kv head, with all heads that share it; so nothing is shared by items,
- * and the result does not depend on threads. A batch of fewer (document, kv head) pairs than
- * threads leaves threads idle.
+ * An item is a document and a kv head, with all heads that share it. So items share nothing, and
+ * the result does not depend on threads. A batch of fewer (document, kv head) pairs than threads
+ * leaves threads idle.
  *
- * A head's queries, their gradients and dout are gathered first: in the arguments its rows lie so
- * far apart that they would fall on few sets of the caches. Then for each key block, all queries
- * that see it pass by: its keys and values are widened and transposed once, and its gradients stay
- * in the first caches. All five products are `multiply`: a register tile over 16-lane vectors.
- * NIB_ATTN_DX_WIDE: there are 32 registers of 16 lanes, else 16 of 8.
+ * The queries, query gradients and dout of a head are gathered first: in the arguments, rows are so
+ * far apart that they would map to few cache sets. Then each key block meets all queries that see
+ * it: its keys and values are widened and transposed once, and its gradients stay in the L1 cache.
+ * All five products are `multiply`: a register tile over 16-lane vectors. NIB_ATTN_DX_WIDE: 1 with
+ * 32 registers of 16 lanes, 0 with 16 of 8.
  */
 #include "attn_dx_rows.h"
 #include "lanes.h"
@@ -39,11 +39,11 @@ enum { SIDE = NIB_CACHE_BLOCK };
 
 /* ---- products ---- */
 
-/* c[r][0..16 * vectors) = or += the sum over t < count of a[r * row + t * step] * b[t][..], `rows`
- * of them. */
-NIB_INLINE void tile(float *c, int64_t ldc, const float *a, int64_t row, int64_t step,
-                     const float *b, int64_t ldb, int64_t count, const bool add, const int rows,
-                     const int vectors)
+/* c[r][0..16 * vectors) = or += the sum over t < count of a[r * row + t * step] * b[t][..], for
+ * `rows` rows. */
+NIB_INLINE void multiply_tile(float *c, int64_t ldc, const float *a, int64_t row, int64_t step,
+                              const float *b, int64_t ldb, int64_t count, const bool add,
+                              const int rows, const int vectors)
 {
     nib_lanes sum[16][4];
 #pragma GCC unroll 16
@@ -74,26 +74,27 @@ NIB_INLINE void tile(float *c, int64_t ldc, const float *a, int64_t row, int64_t
 }
 
 /* 16 rows of one to four vectors. */
-NIB_INLINE void tiles(float *c, int64_t ldc, const float *a, int64_t row, int64_t step,
-                      const float *b, int64_t ldb, int64_t count, const bool add, const int rows,
-                      const int vectors)
+NIB_INLINE void multiply_rows(float *c, int64_t ldc, const float *a, int64_t row, int64_t step,
+                              const float *b, int64_t ldb, int64_t count, const bool add,
+                              const int rows, const int vectors)
 {
 #pragma GCC unroll 1
     for (int r = 0; r < NIB_LANES; r += rows)
-        tile(c + r * ldc, ldc, a + r * row, row, step, b, ldb, count, add, rows, vectors);
+        multiply_tile(c + r * ldc, ldc, a + r * row, row, step, b, ldb, count, add, rows, vectors);
 }
 
-/* 16 rows of `width` (whole lanes) columns. The tile with the fewest loads per product is taken. */
+/* 16 rows of `width` (whole lanes) columns. Uses the tile with the fewest loads per product. */
 NIB_INLINE void multiply(float *c, int64_t ldc, const float *a, int64_t row, int64_t step,
                          const float *b, int64_t ldb, int64_t count, int64_t width, const bool add)
 {
     int64_t i = 0;
     for (; NIB_ATTN_DX_WIDE && i + 4 * NIB_LANES <= width; i += 4 * NIB_LANES)
-        tiles(c + i, ldc, a, row, step, b + i, ldb, count, add, 4, 4);
+        multiply_rows(c + i, ldc, a, row, step, b + i, ldb, count, add, 4, 4);
     for (; NIB_ATTN_DX_WIDE && i + 2 * NIB_LANES <= width; i += 2 * NIB_LANES)
-        tiles(c + i, ldc, a, row, step, b + i, ldb, count, add, 8, 2);
+        multiply_rows(c + i, ldc, a, row, step, b + i, ldb, count, add, 8, 2);
     for (; i < width; i += NIB_LANES)
-        tiles(c + i, ldc, a, row, step, b + i, ldb, count, add, NIB_ATTN_DX_WIDE ? 16 : 4, 1);
+        multiply_rows(c + i, ldc, a, row, step, b + i, ldb, count, add, NIB_ATTN_DX_WIDE ? 16 : 4,
+                      1);
 }
 
 /* ---- blocks ---- */
@@ -107,7 +108,7 @@ typedef struct dx_item {
     int64_t kv_head, dim, padded;
 } dx_item;
 
-/* to[i][0..padded) = from[i][0..dim), zeros after. */
+/* to[i][0..padded) = from[i][0..dim), then zeros. */
 NIB_INLINE void copy_rows(float *to, int64_t padded, const float *from, int64_t ld, int64_t dim,
                           int64_t count)
 {
@@ -170,9 +171,9 @@ NIB_INLINE void widen(float *to, const void *block, nib_type type, int64_t count
         nib__lanes_store(to + i, nib__lanes_load_as((const char *)block + i * bytes, type));
 }
 
-/* The cache block's keys and values, both ways. Positions past the document's end are what they
- * are: no sum reaches them. */
-NIB_INLINE void take_keys(const dx_item *t, int64_t key0)
+/* Loads a cache block's keys and values, both transposed and not. Positions past the document's end
+ * hold arbitrary values: no sum reaches them. */
+NIB_INLINE void load_keys(const dx_item *t, int64_t key0)
 {
     const nib_cache *c = &t->a->cache;
     const nib_attn_dx_scratch *s = &t->s;
@@ -193,29 +194,30 @@ typedef struct strip {
     int64_t from, to;
 } strip;
 
-/* p and ds of 16 queries, in place of q.k and dout.v; `seen` columns, whole lanes. On the diagonal
- * the last 16 columns are a square of which the upper triangle is zero; zero are also the columns
- * before the windows, which begin at `below` for the first query. */
-NIB_INLINE void weigh(float *p, float *ds, const float *lse, const float *delta,
-                      const nib_attn_dx *a, strip seen, int64_t below, bool diagonal)
+/* p and ds of 16 queries, computed in place from q.k and dout.v, for the columns of `seen` (whole
+ * lanes). On the diagonal, the last 16 columns form a square whose upper triangle is zero. Columns
+ * before the windows, which begin at `below` for the first query, are zero too. */
+NIB_INLINE void compute_p_ds(float *p, float *ds, const float *lse, const float *delta,
+                             const nib_attn_dx *a, strip seen, int64_t below, bool diagonal)
 {
     const nib_lanes factor = nib__lanes_set(a->scale), cap = nib__lanes_set(a->cap);
     const nib_lanes one = nib__lanes_set(1.0f), zero = nib__lanes_set(0.0f);
     const bool capped = a->cap > 0;
     for (int64_t r = 0; r < NIB_LANES; r++, p += SIDE, ds += SIDE) {
-        const nib_lanes less = nib__lanes_set(-lse[r]), mean = nib__lanes_set(-delta[r]);
+        const nib_lanes minus_lse = nib__lanes_set(-lse[r]),
+                        minus_delta = nib__lanes_set(-delta[r]);
         for (int64_t j = seen.from; !capped && j < seen.to; j += NIB_LANES) {
             const nib_lanes s = nib__lanes_load(p + j), dp = nib__lanes_load(ds + j);
-            const nib_lanes e = nib__lanes_exp(nib__lanes_fma(s, factor, less));
+            const nib_lanes e = nib__lanes_exp(nib__lanes_fma(s, factor, minus_lse));
             nib__lanes_store(p + j, e);
-            nib__lanes_store(ds + j, nib__lanes_mul(e, nib__lanes_fma(dp, factor, mean)));
+            nib__lanes_store(ds + j, nib__lanes_mul(e, nib__lanes_fma(dp, factor, minus_delta)));
         }
         for (int64_t j = seen.from; capped && j < seen.to; j += NIB_LANES) {
             const nib_lanes s = nib__lanes_load(p + j), dp = nib__lanes_load(ds + j);
             const nib_lanes t = nib__lanes_tanh(nib__lanes_div(nib__lanes_mul(s, factor), cap));
-            const nib_lanes e = nib__lanes_exp(nib__lanes_fma(cap, t, less));
+            const nib_lanes e = nib__lanes_exp(nib__lanes_fma(cap, t, minus_lse));
             const nib_lanes slope = nib__lanes_fma(nib__lanes_sub(zero, t), t, one);
-            const nib_lanes d = nib__lanes_mul(e, nib__lanes_fma(dp, factor, mean));
+            const nib_lanes d = nib__lanes_mul(e, nib__lanes_fma(dp, factor, minus_delta));
             nib__lanes_store(p + j, e);
             nib__lanes_store(ds + j, nib__lanes_mul(d, slope));
         }
@@ -226,8 +228,8 @@ NIB_INLINE void weigh(float *p, float *ds, const float *lse, const float *delta,
     }
 }
 
-/* Adds to dq of the queries from query0 and to dk and dv of the key block at key0; on the diagonal
- * both are of the same positions. */
+/* Adds to dq of the queries from query0 on, and to dk and dv of the key block at key0. On the
+ * diagonal, queries and keys have the same positions. */
 NIB_INLINE void multiply_block(const dx_item *t, int64_t key0, int64_t query0)
 {
     const nib_attn_dx_scratch *s = &t->s;
@@ -247,7 +249,8 @@ NIB_INLINE void multiply_block(const dx_item *t, int64_t key0, int64_t query0)
                  seen.to - from, false);
         multiply(ds + from, SIDE, dout + i * padded, padded, 1, s->vt + from, SIDE, t->dim,
                  seen.to - from, false);
-        weigh(p, ds, s->lse + query0 + i, s->delta + query0 + i, t->a, seen, below + i, diagonal);
+        compute_p_ds(p, ds, s->lse + query0 + i, s->delta + query0 + i, t->a, seen, below + i,
+                     diagonal);
         multiply(s->dq + (query0 + i) * padded, padded, ds + from, SIDE, 1, s->k + from * padded,
                  padded, (diagonal ? nib__min(seen.to, count) : SIDE) - from, padded, true);
     }
@@ -267,8 +270,8 @@ NIB_INLINE void multiply_block(const dx_item *t, int64_t key0, int64_t query0)
 
 /* ---- an item ---- */
 
-/* Gathers a head. Rows past the document's end, to whole lanes, are computed and not looked at. */
-NIB_INLINE void take_head(const dx_item *t, int64_t head)
+/* Gathers a head. Rows past the document's end, up to whole lanes, are computed and ignored. */
+NIB_INLINE void gather_head(const dx_item *t, int64_t head)
 {
     const nib_attn_dx *a = t->a;
     const nib_attn_dx_scratch *s = &t->s;
@@ -300,11 +303,11 @@ NIB_INLINE void run_head(const dx_item *t, int64_t head, bool is_first)
 {
     const nib_attn_dx *a = t->a;
     const nib_attn_dx_scratch *s = &t->s;
-    take_head(t, head);
+    gather_head(t, head);
     for (int64_t key0 = 0; key0 < t->length; key0 += SIDE) {
         const int64_t at = (t->first + key0) * a->ldkv + t->kv_head * t->dim;
         const int64_t keys = nib__min(SIDE, t->length - key0);
-        take_keys(t, key0);
+        load_keys(t, key0);
         if (is_first) {
             memset(s->dk, 0, (size_t)(SIDE * t->padded) * sizeof *s->dk);
             memset(s->dv, 0, (size_t)(SIDE * t->padded) * sizeof *s->dv);
@@ -313,7 +316,7 @@ NIB_INLINE void run_head(const dx_item *t, int64_t head, bool is_first)
             copy_rows(s->dv, t->padded, a->dv + at, a->ldkv, t->dim, keys);
         }
         const int64_t last = a->window > 0 ? nib__min(t->length, key0 + SIDE - 1 + a->window)
-                                           : t->length; /* past the queries that see the block */
+                                           : t->length; /* end of the queries that see the block */
         for (int64_t query0 = key0; query0 < last; query0 += SIDE)
             multiply_block(t, key0, query0);
         write_rows(a->dk + at, a->ldkv, s->dk, t->padded, t->dim, keys);
@@ -328,7 +331,7 @@ void NIB_ATTN_DX(const nib_attn_dx *a, int64_t item0, int64_t item1, void *scrat
     const int64_t kv_heads = a->cache.kv_heads, dim = a->cache.head_dim;
     dx_item t = {.a = a, .dim = dim, .padded = nib__round_up(dim, NIB_LANES)};
     const int64_t share = a->heads / kv_heads;
-    nib__attn_dx_part(&t.s, a, scratch);
+    nib__attn_dx_split_scratch(&t.s, a, scratch);
     for (int64_t item = item0; item < item1; item++) {
         const int64_t document = item / kv_heads;
         t.kv_head = item % kv_heads;

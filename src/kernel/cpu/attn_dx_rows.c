@@ -11,8 +11,9 @@
 #define NIB_ATTN_DX_WIDE 0
 #include "attn_dx_body.h"
 
-/* Sets the parts and returns their bytes; memory may be NULL to ask only for these. */
-static size_t part(nib_attn_dx_scratch *s, const nib_attn_dx *a, float *memory)
+/* Splits `memory` into the arrays of the scratch and returns their bytes. `memory` may be NULL to
+ * ask only for the size. */
+static size_t split_scratch(nib_attn_dx_scratch *s, const nib_attn_dx *a, float *memory)
 {
     const int64_t padded = nib__round_up(a->cache.head_dim, NIB_LANES);
     const int64_t longest = nib__min(nib__round_up(a->m, SIDE), a->cache.table_ld * SIDE);
@@ -37,12 +38,12 @@ static size_t part(nib_attn_dx_scratch *s, const nib_attn_dx *a, float *memory)
 static size_t attn_dx_scratch(const void *args)
 {
     nib_attn_dx_scratch s;
-    return part(&s, args, NULL);
+    return split_scratch(&s, args, NULL);
 }
 
-void nib__attn_dx_part(nib_attn_dx_scratch *s, const nib_attn_dx *a, float *memory)
+void nib__attn_dx_split_scratch(nib_attn_dx_scratch *s, const nib_attn_dx *a, float *memory)
 {
-    part(s, a, memory);
+    split_scratch(s, a, memory);
 }
 
 #define ROW(target, rank_, conditions, ref, function, words)                                       \
@@ -56,7 +57,7 @@ void nib__attn_dx_part(nib_attn_dx_scratch *s, const nib_attn_dx *a, float *memo
 static const nib_kernel rows[] = {
     ROW(avx512, 10, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX512, NULL)), "attn_dx_f32__ref",
         NIB_X86(nib__attn_dx__avx512),
-        "gradients of q, k and v; probabilities made again from the log-sum-exp; windows and caps"),
+        "gradients of q, k and v; probabilities recomputed from the log-sum-exp; windows and caps"),
     ROW(avx2, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL)), "attn_dx_f32__ref",
         NIB_X86(nib__attn_dx__avx2), "the same"),
     ROW(neon, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_NEON, NULL)), "attn_dx_f32__ref",

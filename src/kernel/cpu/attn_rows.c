@@ -11,7 +11,7 @@
 #define NIB_ATTN_REGISTERS 0
 #include "attn_body.h"
 
-/* Scores, query, a block's and all blocks' sums, for every row of a tile. */
+/* For every row of a tile: scores, query, the sums of a block and of all blocks. */
 static size_t attn_scratch(const void *args)
 {
     const nib_attn *a = args;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The casts of training, written once for every instruction set; the arithmetic is that of
- * cast_ref.c, the packed layout that of linear_float.h. Included with NIB_CAST(name) naming the
- * functions of one instruction set, and:
+ * The casts of training, written once for every instruction set. The arithmetic is defined in
+ * cast_ref.c, the packed layout in linear_float.h. Include this with NIB_CAST(name) naming the
+ * functions of one instruction set, and these defined:
  *
  *   LANES           32-bit lanes of a vec: 8 or 16
  *   vec_load vec_store vec_store_16 vec_store_8 (the low bits of each lane)
@@ -12,10 +12,11 @@
  *   vec_mul_f vec_add_f vec_sub_f vec_div_f (the lanes are f32)
  *   vec_transpose(rows) of LANES x LANES
  *
- * Everything happens in patches: STRIP elements of the sums of PANEL outputs or tokens, one vector
- * holding one element of LANES sums. Where x lies that way (the _T forms) it is read in place, else
- * it is transposed into a patch in the first-level cache; so are the ends of both directions, with
- * zeros around them. Weights leave as they are, codes of QUANT_T are transposed back.
+ * Work proceeds in patches: STRIP elements of the sums of PANEL outputs or tokens; a vector holds
+ * one element of LANES sums. Where x is laid out like this (the _T forms), patches are read in
+ * place; otherwise they are transposed into the L1 cache. Patches at the ends of either direction
+ * are copied there too, padded with zeros. Weights are written in patch order; codes of QUANT_T are
+ * transposed back.
  */
 #include "cast_rows.h"
 
@@ -25,7 +26,7 @@ enum {
     CHUNK = 16, /* panels whose columns are read side by side */
 };
 
-/* x as sums: element j of sum i is x[i][j], or x[j][i] where they run across. */
+/* x as sums: element j of sum i is x[i][j], or x[j][i] if the sums run `across` rows of x. */
 typedef struct source {
     const float *x;
     int64_t ld, sums, length;
@@ -38,21 +39,21 @@ typedef struct patch {
     int64_t ld;
 } patch;
 
-typedef float patch_room[STRIP * PANEL];
+typedef float patch_buffer[STRIP * PANEL];
 
 /* ---- patches ---- */
 
-static void copy_part(const source *s, int64_t i0, int64_t j0, float *room)
+static void copy_part(const source *s, int64_t i0, int64_t j0, float *buffer)
 {
     const int64_t columns = nib__min(PANEL, s->sums - i0);
-    memset(room, 0, sizeof(patch_room));
+    memset(buffer, 0, sizeof(patch_buffer));
     for (int64_t j = 0; j < nib__min(STRIP, s->length - j0); j++)
         for (int64_t i = 0; i < columns; i++)
-            room[j * PANEL + i] =
+            buffer[j * PANEL + i] =
                 s->across ? s->x[(j0 + j) * s->ld + i0 + i] : s->x[(i0 + i) * s->ld + j0 + j];
 }
 
-NIB_INLINE void transpose_patch(const float *x, int64_t ld, float *room)
+NIB_INLINE void transpose_patch(const float *x, int64_t ld, float *buffer)
 {
     for (int64_t j = 0; j < STRIP; j += LANES)
         for (int64_t i = 0; i < PANEL; i += LANES) {
@@ -63,26 +64,26 @@ NIB_INLINE void transpose_patch(const float *x, int64_t ld, float *room)
             vec_transpose(rows);
 #pragma GCC unroll 16
             for (int r = 0; r < LANES; r++)
-                vec_store(room + (j + r) * PANEL + i, rows[r]);
+                vec_store(buffer + (j + r) * PANEL + i, rows[r]);
         }
 }
 
-/* Elements j0.. of sums i0..; zeros where there are none. */
-NIB_INLINE patch patch_at(const source *s, int64_t i0, int64_t j0, const bool across, float *room)
+/* Elements j0.. of sums i0..; zeros past the ends. */
+NIB_INLINE patch patch_at(const source *s, int64_t i0, int64_t j0, const bool across, float *buffer)
 {
     const bool whole = s->sums - i0 >= PANEL && s->length - j0 >= STRIP;
     if (whole && across)
         return (patch){s->x + j0 * s->ld + i0, s->ld};
     if (whole)
-        transpose_patch(s->x + i0 * s->ld + j0, s->ld, room);
+        transpose_patch(s->x + i0 * s->ld + j0, s->ld, buffer);
     else
-        copy_part(s, i0, j0, room);
-    return (patch){room, PANEL};
+        copy_part(s, i0, j0, buffer);
+    return (patch){buffer, PANEL};
 }
 
-/* Fetches `rows` elements of panel i from j on, or, where that is past the chunk's `end`, those
- * below its first panel c: rows of sums that run across are too far apart for the processor to see
- * where they lead. */
+/* Prefetches `rows` elements of panel i from j on or, if i is past the chunk's `end`, the elements
+ * after them of the chunk's first panel c. Rows of sums that run across x are too far apart for the
+ * hardware prefetcher. */
 NIB_INLINE void fetch_next(const source *s, int64_t c, int64_t end, int64_t i, int64_t j,
                            const int64_t rows)
 {
@@ -107,7 +108,7 @@ NIB_INLINE vec bits_of(float f)
     return vec_set(bits);
 }
 
-/* bf16 in the high half of each lane; the low half is rubbish. */
+/* bf16 in the high half of each lane; the low half is garbage. */
 NIB_INLINE vec bf16_high(vec x)
 {
     const vec odd = vec_and(vec_right(x, 16), vec_set(1));
@@ -123,7 +124,7 @@ NIB_INLINE vec bf16_pair(vec even, vec odd)
                   vec_and(bf16_high(odd), vec_set((int32_t)0xffff0000)));
 }
 
-/* A small float: its mantissa bits, exponent of the smallest normal, largest value. */
+/* A small float format: mantissa bits, exponent of the smallest normal, largest value. */
 typedef struct small_float {
     int mantissa, least;
     float most;
@@ -140,9 +141,9 @@ NIB_INLINE float power_of_two(int power)
     return f;
 }
 
-/* |x|, capped, for rounding: `least` is 2^e of its binade, or of the smallest normal's; at `step`,
- * which is 2^e times a power of two, the last place of an f32 is the format's, so that adding step
- * rounds to nearest, ties to even. */
+/* |x|, capped, for rounding. `least` is 2^e of its binade, or of the smallest normal's. `step` is
+ * 2^e times a power of two, such that the last place of an f32 at `step` is the last place of the
+ * format. So adding `step` rounds to nearest, ties to even. */
 typedef struct small_parts {
     vec magnitude, least, step;
 } small_parts;
@@ -156,8 +157,8 @@ NIB_INLINE small_parts small_parts_of(vec x, const small_float f)
     return p;
 }
 
-/* |x| rounded to the format, saturated, as a code: the places that adding `step` left, in units of
- * the binade's, after the codes of all binades below. */
+/* |x| rounded to the format and saturated, as a code: the places left by adding `step` count units
+ * of the binade; they follow the codes of all binades below. */
 NIB_INLINE vec small_code(vec x, const small_float f)
 {
     const small_parts p = small_parts_of(x, f);
@@ -166,7 +167,7 @@ NIB_INLINE vec small_code(vec x, const small_float f)
     return vec_sub(vec_add(places, below), vec_set((127 + f.least) << f.mantissa));
 }
 
-/* The same as f32, with the sign of x. */
+/* The same rounding, but the value as f32 with the sign of x. */
 NIB_INLINE vec small_value(vec x, const small_float f)
 {
     const small_parts p = small_parts_of(x, f);
@@ -181,7 +182,7 @@ NIB_INLINE vec e4m3_byte(vec x, vec factor)
     return vec_or(small_code(v, e4m3), vec_and(vec_right(v, 24), vec_set(0x80)));
 }
 
-/* The same as panels hold it (nib__e4m3_small): sign in bit 0, no minus zero. */
+/* The same, recoded as panels hold it (nib__e4m3_small): sign in bit 0, no minus zero. */
 NIB_INLINE vec e4m3_recoded(vec x, vec factor)
 {
     const vec v = vec_mul_f(x, factor);
@@ -199,16 +200,16 @@ NIB_INLINE vec largest_in(patch p, int half)
     return most;
 }
 
-/* The patch with zeros for the sums of one half that are not finite, in `room`. */
-static patch finite_part(patch p, int half, vec finite, float *room)
+/* Copies one half of the patch to `buffer`, with zeros for the sums that are not finite. */
+static patch zero_nonfinite(patch p, int half, vec finite, float *buffer)
 {
     for (int64_t j = 0; j < STRIP; j++)
-        vec_store(room + j * PANEL + half * LANES, vec_and(element(p, j, half), finite));
-    return (patch){room, PANEL};
+        vec_store(buffer + j * PANEL + half * LANES, vec_and(element(p, j, half), finite));
+    return (patch){buffer, PANEL};
 }
 
-/* Scale bytes of LANES blocks with these largest magnitudes, and what they are multiplied with: see
- * mx_byte of cast_ref.c. Of blocks that are not finite, 255 and 1. */
+/* Scale bytes of LANES blocks with these largest magnitudes, and the factors for their values: see
+ * mx_byte in cast_ref.c. Blocks that are not finite get 255 and 1. */
 NIB_INLINE vec mx_bytes(vec most, bool is_floor, vec *factor)
 {
     const vec zero = vec_set(0), one = vec_set(1), infinity = vec_set(0x7f800000);
@@ -227,7 +228,8 @@ NIB_INLINE vec mx_bytes(vec most, bool is_floor, vec *factor)
     return vec_less(most, infinity, byte, vec_set(255));
 }
 
-/* Of PANEL sums that have one each: factors, scales, and all ones where the sum is finite. */
+/* For PANEL sums with one scale each: factors, scales, and masks of all ones where the sum is
+ * finite. */
 typedef struct panel_factors {
     float factor[PANEL], scale[PANEL];
     int32_t finite[PANEL];
@@ -250,26 +252,26 @@ static void set_factors(panel_factors *p, const float *largest, int64_t count, f
 }
 
 /* The patch with zeros for sums that are not finite. */
-NIB_INLINE patch finite_patch(patch p, const panel_factors *f, float *room)
+NIB_INLINE patch finite_patch(patch p, const panel_factors *f, float *buffer)
 {
     if (f->all_finite)
         return p;
     patch out = p;
     for (int half = 0; half < PANEL / LANES; half++) {
         const vec finite = vec_load((const float *)(const void *)(f->finite + half * LANES));
-        out = finite_part(p, half, finite, room);
+        out = zero_nonfinite(p, half, finite, buffer);
     }
     return out;
 }
 
-/* The largest magnitudes of one half of the patch as scale bytes and factors; a block that is not
- * finite becomes zeros. */
-NIB_INLINE vec mx_half(patch *p, int half, bool is_floor, vec *factor, float *room)
+/* Scale bytes and factors of one half of the patch, from its largest magnitudes. A block that is
+ * not finite becomes zeros. */
+NIB_INLINE vec mx_half(patch *p, int half, bool is_floor, vec *factor, float *buffer)
 {
     const vec most = largest_in(*p, half), infinity = vec_set(0x7f800000);
     const vec bytes = mx_bytes(most, is_floor, factor);
     if (vec_any_less(vec_sub(infinity, vec_set(1)), most))
-        *p = finite_part(*p, half, vec_less(most, infinity, vec_set(-1), vec_set(0)), room);
+        *p = zero_nonfinite(*p, half, vec_less(most, infinity, vec_set(-1), vec_set(0)), buffer);
     return bytes;
 }
 
@@ -298,7 +300,7 @@ NIB_INLINE float largest_along(const float *x, int64_t count)
     return largest;
 }
 
-/* max |x| of the sums i0..i0 + count, up to CHUNK panels. */
+/* max |x| of each of the sums i0..i0 + count, up to CHUNK panels. */
 static void largest_of(const source *s, int64_t i0, int64_t count, float *largest)
 {
     if (!s->across) {
@@ -323,7 +325,8 @@ static void largest_of(const source *s, int64_t i0, int64_t count, float *larges
     }
 }
 
-/* Factors of panels i0.. of one form: from the tensor's largest, or the sums' own. */
+/* Factors of the panels from sum i0 on, for one format: from the tensor's largest magnitude
+ * (`amax`), or from each sum's own. */
 static void chunk_factors(const source *s, int64_t i0, int64_t count, const float *amax, float most,
                           bool two_power, panel_factors out[CHUNK])
 {
@@ -341,8 +344,8 @@ static void chunk_factors(const source *s, int64_t i0, int64_t count, const floa
 /* Elements j0.. of one panel of weights. */
 typedef struct weight_patch {
     patch from;
-    uint8_t *panel, *steps; /* the panel, and its codes of j0.. */
-    int64_t pairs;          /* of codes, up to whole steps */
+    uint8_t *panel, *steps; /* the panel, and its codes from j0 on */
+    int64_t pairs;          /* pairs of codes, up to whole steps */
     int64_t columns, j0;
     bool mx_floor;
     const panel_factors *factors;
@@ -377,20 +380,20 @@ NIB_INLINE void put_row_e4m3(const weight_patch *w)
 {
     if (w->j0 == 0)
         memcpy(w->panel, w->factors->scale, (size_t)w->columns * sizeof(float));
-    patch_room room;
-    const patch from = finite_patch(w->from, w->factors, room);
+    patch_buffer buffer;
+    const patch from = finite_patch(w->from, w->factors, buffer);
     for (int half = 0; half < PANEL / LANES; half++)
         put_e4m3(w, from, half, vec_load(w->factors->factor + half * LANES));
 }
 
 NIB_INLINE void put_mx8(const weight_patch *w)
 {
-    patch_room room;
+    patch_buffer buffer;
     uint8_t bytes[PANEL];
     for (int half = 0; half < PANEL / LANES; half++) {
         patch from = w->from;
         vec factor;
-        vec_store_8(bytes + half * LANES, mx_half(&from, half, w->mx_floor, &factor, room));
+        vec_store_8(bytes + half * LANES, mx_half(&from, half, w->mx_floor, &factor, buffer));
         put_e4m3(w, from, half, factor);
     }
     memcpy(w->panel + w->j0 / STRIP * PANEL, bytes, (size_t)w->columns);
@@ -410,7 +413,7 @@ NIB_INLINE void cast_patch(const nib_cast *a, const source *s, const nib_float_l
                            int64_t j, const nib_code code, const bool across,
                            const panel_factors *factors)
 {
-    patch_room room;
+    patch_buffer buffer;
     weight_patch w = {.columns = nib__min(PANEL, s->sums - i),
                       .j0 = j,
                       .mx_floor = a->w->scheme.mx_floor,
@@ -418,13 +421,14 @@ NIB_INLINE void cast_patch(const nib_cast *a, const source *s, const nib_float_l
     w.panel = (uint8_t *)a->packed + (size_t)(i / PANEL) * l->bytes;
     w.steps = w.panel + l->code_at + (size_t)(j / NIB_FLOAT_STEP) * l->step_bytes;
     w.pairs = nib__min(STRIP, nib__round_up(s->length - j, NIB_FLOAT_STEP)) / 2;
-    if (j == 0 && w.columns < PANEL) /* the others' scales */
+    if (j == 0 && w.columns < PANEL) /* scales of the columns past the end */
         memset(w.panel, 0, l->code_at);
-    w.from = patch_at(s, i, j, across, room);
+    w.from = patch_at(s, i, j, across, buffer);
     put_weights(&w, code);
 }
 
-/* Strips of columns side by side, or one panel of rows after the other: as x lies. */
+/* Goes strip by strip over columns side by side, or panel by panel over rows, whichever follows the
+ * layout of x. */
 NIB_INLINE void cast_weights(const nib_cast *a, int64_t n0, int64_t n1, const nib_code code,
                              const bool across)
 {
@@ -520,7 +524,7 @@ static void put_tokens_f32(patch p, float *to, int64_t ld, int64_t tokens, int64
         }
 }
 
-/* STRIP elements of PANEL tokens as bf16, or as e4m3 or e5m2 widened to it. */
+/* How to write tokens: as bf16, or as e4m3 or e5m2 widened to bf16. */
 typedef enum wide_form { WIDE_BF16, WIDE_E4M3, WIDE_E5M2 } wide_form;
 
 NIB_INLINE vec wide_pair(vec even, vec odd, vec factor, const wide_form to_form)
@@ -536,9 +540,9 @@ NIB_INLINE vec wide_pair(vec even, vec odd, vec factor, const wide_form to_form)
 NIB_INLINE void put_tokens_wide(patch p, uint16_t *to, int64_t ld, int64_t tokens,
                                 const panel_factors *factors, const wide_form to_form)
 {
-    patch_room room;
+    patch_buffer buffer;
     if (to_form != WIDE_BF16)
-        p = finite_patch(p, factors, room);
+        p = finite_patch(p, factors, buffer);
     for (int half = 0; half < PANEL / LANES; half++) {
         const vec factor =
             to_form == WIDE_BF16 ? vec_set(0) : vec_load(factors->factor + half * LANES);
@@ -554,7 +558,7 @@ NIB_INLINE void put_tokens_wide(patch p, uint16_t *to, int64_t ld, int64_t token
     }
 }
 
-/* MX codes of PANEL tokens: LANES words are so many patches. */
+/* MX codes of PANEL tokens: LANES words of codes cover BATCH patches. */
 enum { BATCH = LANES * 4 / STRIP };
 
 NIB_INLINE vec e8m0_values(vec bytes)
@@ -580,10 +584,10 @@ NIB_INLINE void put_tokens_mx8(const nib_quant *a, const patch p[BATCH], int64_t
     for (int half = 0; half < PANEL / LANES; half++) {
         vec words[LANES];
         for (int b = 0; b < BATCH; b++) {
-            patch_room room;
+            patch_buffer buffer;
             patch from = p[b];
             vec factor;
-            const vec bytes = mx_half(&from, half, a->mx_floor, &factor, room);
+            const vec bytes = mx_half(&from, half, a->mx_floor, &factor, buffer);
             const int64_t g = j0 / STRIP + b;
             if (g < a->out.groups)
                 put_mx_scales(a, bytes, token + half * LANES, tokens - half * LANES, g);
@@ -607,10 +611,10 @@ NIB_INLINE void quant_patch(const nib_quant *a, const source *s, int64_t i, int6
 {
     const nib_input *out = &a->out;
     const int64_t tokens = nib__min(PANEL, s->sums - i);
-    patch_room rooms[BATCH];
+    patch_buffer buffers[BATCH];
     patch p[BATCH];
     for (int b = 0; b < (to_form == TOKEN_MX8 ? BATCH : 1); b++)
-        p[b] = patch_at(s, i, j + b * STRIP, true, rooms[b]);
+        p[b] = patch_at(s, i, j + b * STRIP, true, buffers[b]);
     switch (to_form) {
     case TOKEN_F32:
         put_tokens_f32(p[0], out->f32 + i * out->ld + j, out->ld, tokens,
@@ -673,7 +677,7 @@ void NIB_CAST(quant_t_mx8)(const nib_quant *a, int64_t m0, int64_t m1)
 
 /* ---- MX inputs along rows of x ---- */
 
-/* LANES blocks of STRIP consecutive values, and what becomes of them. */
+/* LANES blocks of STRIP consecutive values, and where their codes and scales go. */
 typedef struct mx_batch {
     const float *x;
     uint8_t *codes;
@@ -686,7 +690,7 @@ NIB_INLINE vec block_vec(const mx_batch *b, int64_t block, int v)
     return vec_load(b->x + block * STRIP + v * LANES);
 }
 
-/* Codes of one block, to `to`. */
+/* Writes the codes of one block to `to`. */
 NIB_INLINE void put_block(const mx_batch *b, int64_t block, float factor, uint8_t *to)
 {
     const vec by = bits_of(factor);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The casts of training one value at a time: what every other row must reproduce. Element j of sum
- * i is x[i][j], or x[j][i] in the _T forms.
+ * The casts of training, one value at a time: the reference for every other row. Element j of sum i
+ * is x[i][j], or x[j][i] in the _T forms.
  *
  *   bf16   to nearest, ties to even; NaN and infinity stay
  *   e4m3   factor = nib__cast_factor(max |x| of the sum or tensor); code = e4m3(x * factor),
  *          saturated; scale = 1 / factor in f32
- *   mx8    per 32 elements of the sum, the last block may be shorter: byte = exponent of the least
+ *   mx8    per 32 elements of the sum (the last block may be shorter): byte = exponent of the least
  *          power of two not below max |x| / 448, or with mx_floor the exponent of max |x| less 8;
  *          code = e4m3(x / 2^(byte - 127)), saturated. Byte 0, for blocks below 2^-118, means
- *          2^-127 but divides by 1, or with mx_floor by 2^-126, as torchao's does
+ *          2^-127 but divides by 1, or with mx_floor by 2^-126, as in torchao
  *
- * Where a sum, tensor or block is not finite, its codes are 0 and its scale is NaN, so that every
- * product with it is.
+ * If a sum, tensor or block is not finite, its codes are 0 and its scale is NaN, so every product
+ * with it is NaN.
  */
 #include "cast_rows.h"
 
@@ -33,7 +33,7 @@ static uint32_t bits_of(float f)
     return bits;
 }
 
-/* By bits, so that NaN is the largest of all. */
+/* Compares bits, so NaN is the largest of all. */
 static float largest_of(line l)
 {
     uint32_t most = 0;
@@ -67,7 +67,8 @@ static uint8_t e5m2_of(float x, float factor)
 
 /* ---- MX ---- */
 
-/* The scale's byte, and what x is multiplied with: exact, as both are powers of two. */
+/* The byte of the scale, and the factor for x; multiplying by it is exact, as both are powers of
+ * two. */
 static uint8_t mx_byte(float largest, bool is_floor, float *factor)
 {
     *factor = NAN;
@@ -92,7 +93,7 @@ static line weight_line(const nib_cast *a, int64_t i, bool across)
     return across ? (line){a->x + i, a->w->k, a->ldx} : (line){a->x + i * a->ldx, a->w->k, 1};
 }
 
-/* The scales of the plain block. */
+/* Where the scales of a plain (unpacked) weight lie. */
 static void *scales_of(const nib_cast *a)
 {
     const nib_kernel plain = {.packing = NULL};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rows that cast f32 into the operands of training's products. CAST and CAST_T write packed
- * weights, QUANT_T the other side, both with blocks and scales along the sum of the product that
- * reads them; AMAX is for the scale of a tensor. The references write plain weights (cast.h).
+ * Rows that cast f32 into the operands of training's products. CAST and CAST_T write packed
+ * weights, QUANT_T the other side; blocks and scales run along the summed dimension of the product
+ * that reads them. AMAX finds the largest magnitude for a tensor's scale. The references write
+ * plain weights (cast.h).
  */
 #include "arm.h"
 #include "cast_rows.h"
@@ -36,11 +37,11 @@
          nib__quant_t_##form, words)
 
 static const nib_kernel rows[] = {
-    CAST(f32, F32, "as it is"),
+    CAST(f32, F32, "unchanged"),
     CAST(bf16, BF16, "rounds to bf16"),
     CAST(e4m3c, E4M3, "e4m3 with a scale per row or tensor"),
     CAST(mx8, MX8, "e4m3 in blocks of 32 with power-of-two scales"),
-    QUANT_T(f32, FLOAT, NIB_TYPE_F32, "as it is"),
+    QUANT_T(f32, FLOAT, NIB_TYPE_F32, "unchanged"),
     QUANT_T(bf16, FLOAT, NIB_TYPE_BF16, "rounds to bf16"),
     QUANT_T(e4m3t, E4M3_TOKEN, NIB_ANY, "e4m3 or e5m2 with a scale per row or tensor, as bf16"),
     QUANT_T(mx8, MX8, NIB_ANY, "e4m3 in blocks of 32 with power-of-two scales"),

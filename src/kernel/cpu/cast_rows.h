@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The runs of the rows that cast f32 into training's operands: cast_ref.c in plain C; cast_body.h,
- * compiled once for each instruction set. Forms: f32, bf16, e4m3 with one scale per row or tensor
- * (e4m3c as a weight, e4m3t as an input), mx8.
+ * The functions of the rows that cast f32 into training's operands: plain C in cast_ref.c, and
+ * cast_body.h compiled for each instruction set. Forms: f32, bf16, e4m3 with one scale per row or
+ * tensor (e4m3c as a weight, e4m3t as an input), mx8.
  */
 #ifndef NIB_CAST_ROWS_H
 #define NIB_CAST_ROWS_H

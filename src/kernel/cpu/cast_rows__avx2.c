@@ -51,7 +51,7 @@ NIB_INLINE vec vec_add_f(vec a, vec b) { return as_i(_mm256_add_ps(as_f(a), as_f
 NIB_INLINE vec vec_sub_f(vec a, vec b) { return as_i(_mm256_sub_ps(as_f(a), as_f(b))); }
 NIB_INLINE vec vec_div_f(vec a, vec b) { return as_i(_mm256_div_ps(as_f(a), as_f(b))); }
 
-/* The low halves of 8 lanes, which are at most 0xffff. */
+/* The low halves of 8 lanes; each lane is at most 0xffff. */
 NIB_INLINE __m128i low_halves(vec a)
 {
     return _mm_packus_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Training's casts for NEON: see cast_body.h. 8 lanes are two registers.
+ * Training's casts for NEON: see cast_body.h. Two registers make 8 lanes.
  */
 #include "arm.h"
 
@@ -77,7 +77,7 @@ NIB_INLINE int16x8_t low_halves(vec a) { return vcombine_s16(vmovn_s32(a.low), v
 NIB_INLINE void vec_store_16(void *p, vec a) { vst1q_s16(p, low_halves(a)); }
 NIB_INLINE void vec_store_8(void *p, vec a) { vst1_s8(p, vmovn_s16(low_halves(a))); }
 
-/* Four rows of four. */
+/* A 4 x 4 transpose. */
 NIB_INLINE void transpose4(int32x4_t r[4])
 {
     const int32x4_t a = vtrn1q_s32(r[0], r[1]), b = vtrn2q_s32(r[0], r[1]),
@@ -100,7 +100,7 @@ NIB_INLINE void vec_transpose(vec r[LANES])
     for (int i = 0; i < 4; i++)
         transpose4(quarter[i]);
 #pragma GCC unroll 8
-    for (int i = 0; i < LANES; i++) /* of the other half of rows, the columns on this side */
+    for (int i = 0; i < LANES; i++) /* each row takes its columns from both halves of the rows */
         r[i] = (vec){quarter[i / 4][i % 4], quarter[i / 4 + 2][i % 4]};
 }
 

@@ -2,9 +2,9 @@
  *
  * Sixteen virtual lanes of f32: the unit of every float reduction outside linear rows. The same
  * source is compiled for plain C, AVX2, AVX-512 and NEON and gives the same bits, because each
- * operation below is one IEEE operation per lane and the tree of nib__lanes_sum is fixed. Also exp,
- * the only function of softmax and silu, and tanh, which caps scores; sixteen lanes of f64 for sums
- * of squares, and f32 to bf16.
+ * operation below is one IEEE operation per lane and the tree of nib__lanes_sum is fixed. Also
+ * here: exp, the only function that softmax and silu need; tanh, which caps scores; sixteen lanes
+ * of f64 for sums of squares; and f32 to bf16.
  */
 #ifndef NIB_LANES_H
 #define NIB_LANES_H
@@ -37,10 +37,10 @@ NIB_INLINE nib_lanes nib__lanes_scale(nib_lanes p, nib_lanes n)
     return (nib_lanes){_mm512_scalef_ps(p.v, n.v)};
 }
 
-/* Division by multiplications, faster than vdivps and to the same bits: where b is from 1 to 2^126
- * and no largest of its binade, reciprocal is 1 / b rounded to nearest (all mantissas were tried,
- * 2026-11-22), and then over is a / b rounded to nearest (Markstein 1990), of |a| from 2^-100 to
- * 87, which neither underflow nor overflow. */
+/* Division by multiplications, faster than vdivps, with the same bits. For b from 1 to 2^126,
+ * unless b is the largest of its binade, `reciprocal` is 1 / b rounded to nearest (all mantissas
+ * were tried, 2026-11-22). Then `over` is a / b rounded to nearest (Markstein 1990) for |a| from
+ * 2^-100 to 87, where nothing underflows or overflows. */
 NIB_INLINE bool nib__lanes_divide_fast(nib_lanes a, nib_lanes b)
 {
     const __m512i mantissa = _mm512_set1_epi32(0x7fffff);
@@ -220,7 +220,7 @@ NIB_INLINE void nib__wide_store(double *p, nib_wide a)
         _mm256_storeu_pd(p + 4 * i, a.v[i]);
 }
 
-#elif defined(NIB_LANES_NEON) /* a file asks for it: no flag does, every such processor has it */
+#elif defined(NIB_LANES_NEON) /* the file defines it: all Armv8 has NEON, so no flag selects it */
 #include <arm_neon.h>
 
 typedef struct nib_lanes {
@@ -256,7 +256,7 @@ NIB_INLINE nib_lanes nib__lanes_div(nib_lanes a, nib_lanes b)
 {
     NIB_LANES_EACH(vdivq_f32(a.q[i], b.q[i]));
 }
-/* Not fmax, which gives NaN: as x86, where either is NaN, b. */
+/* Not fmax, which differs for NaN: like x86, returns b if either is NaN. */
 NIB_INLINE float32x4_t nib__quarter_max(float32x4_t a, float32x4_t b)
 {
     return vbslq_f32(vcgtq_f32(a, b), a, b);
@@ -338,8 +338,8 @@ NIB_INLINE void nib__wide_store(double *p, nib_wide a)
 
 #else
 
-/* Plain C. The compiler may call what is long (16 calls of fmaf): that costs no time beside it, and
- * inlined in every form of every row it doubled what these files take to compile. */
+/* Plain C. Long operations (16 calls of fmaf) may stay functions: the call costs no time next to
+ * them, and inlining them in every form of every row doubled the compile time of these files. */
 typedef struct nib_lanes {
     float v[16];
 } nib_lanes;
@@ -403,7 +403,7 @@ NIB_INLINE float nib__lanes_sum(nib_lanes a)
             a.v[i] += a.v[i + half];
     return a.v[0];
 }
-/* The largest lane, by the same tree; where one is NaN, some other or NaN. */
+/* The largest lane, by the same tree. If a lane is NaN, the result is another lane or NaN. */
 NIB_INLINE float nib__lanes_most(nib_lanes a)
 {
     for (int half = 8; half > 0; half /= 2)
@@ -427,8 +427,8 @@ NIB_INLINE void nib__wide_store(double *p, nib_wide a) { memcpy(p, a.v, sizeof a
 
 #endif
 
-/* The tree of nib__lanes_sum. A square of an f32 is exact in f64, so that it matters not whether it
- * is added by a fused multiply-add. */
+/* The tree of nib__lanes_sum. The square of an f32 is exact in f64, so it does not matter whether
+ * it is added by a fused multiply-add. */
 NIB_INLINE double nib__wide_sum(nib_wide a)
 {
     double v[16];
@@ -456,7 +456,7 @@ NIB_INLINE nib_lanes nib__lanes_div(nib_lanes a, nib_lanes b)
 {
     return NIB_LANES_OP(NIB_LANES_PS(div), a, b);
 }
-/* As x86: where either is NaN, b. */
+/* Like x86: returns b if either is NaN. */
 NIB_INLINE nib_lanes nib__lanes_max(nib_lanes a, nib_lanes b)
 {
     return NIB_LANES_OP(NIB_LANES_PS(max), a, b);
@@ -467,7 +467,7 @@ NIB_INLINE nib_lanes nib__lanes_min(nib_lanes a, nib_lanes b)
 }
 #endif
 
-/* Sixteen values of a type: f16, bf16 and int8 are widened, all else is taken as f32. */
+/* Sixteen values of a type: f16, bf16 and int8 are widened; any other type is read as f32. */
 NIB_INLINE nib_lanes nib__lanes_load_as(const void *p, nib_type type)
 {
     switch (type) {
@@ -478,7 +478,7 @@ NIB_INLINE nib_lanes nib__lanes_load_as(const void *p, nib_type type)
     }
 }
 
-/* The first count (1..15) values of p, zeros after. */
+/* The first `count` (1..15) values of p, then zeros. */
 NIB_INLINE nib_lanes nib__lanes_load_part(const float *p, int64_t count)
 {
 #if defined(__AVX512F__)
@@ -501,7 +501,7 @@ NIB_INLINE void nib__lanes_store_part(float *p, nib_lanes a, int64_t count)
 #endif
 }
 
-/* The first count (1..15) lanes, zeros after. */
+/* The first `count` (1..15) lanes, then zeros. */
 NIB_INLINE nib_lanes nib__lanes_first(nib_lanes a, int64_t count)
 {
 #if defined(__AVX512F__)
@@ -513,7 +513,7 @@ NIB_INLINE nib_lanes nib__lanes_first(nib_lanes a, int64_t count)
 #endif
 }
 
-/* The lanes from `count` (1..15) on, zeros before. */
+/* Zeros in the first `count` (1..15) lanes; the other lanes stay. */
 NIB_INLINE nib_lanes nib__lanes_from(nib_lanes a, int64_t count)
 {
 #if defined(__AVX512F__)
@@ -540,7 +540,7 @@ NIB_INLINE void nib__lanes_put(float *x, int64_t i, int64_t width, nib_lanes val
         nib__lanes_store_part(x + i, value, width - i);
 }
 
-/* The values at even places of a and then b, and those at odd places. */
+/* Values at even places of a followed by b, and values at odd places. */
 NIB_INLINE void nib__lanes_unzip(nib_lanes a, nib_lanes b, nib_lanes *even, nib_lanes *odd)
 {
 #if defined(__AVX512F__)
@@ -574,7 +574,7 @@ NIB_INLINE void nib__lanes_unzip(nib_lanes a, nib_lanes b, nib_lanes *even, nib_
 #endif
 }
 
-/* The reverse. */
+/* The inverse of nib__lanes_unzip. */
 NIB_INLINE void nib__lanes_zip(nib_lanes even, nib_lanes odd, nib_lanes *a, nib_lanes *b)
 {
 #if defined(__AVX512F__)
@@ -606,7 +606,7 @@ NIB_INLINE void nib__lanes_zip(nib_lanes even, nib_lanes odd, nib_lanes *a, nib_
 }
 
 #if !defined(__AVX512F__)
-/* p 2^n for whole n, where the result is normal. */
+/* p * 2^n for integral n, if the result is normal. */
 NIB_INLINE nib_lanes nib__lanes_scale(nib_lanes p, nib_lanes n)
 {
     return nib__lanes_mul(p, nib__lanes_exp2(n));
@@ -617,7 +617,8 @@ NIB_INLINE nib_lanes nib__lanes_scale(nib_lanes p, nib_lanes n)
  * as a polynomial in r (Chebyshev interpolation, degree 4). */
 NIB_INLINE nib_lanes nib__lanes_exp_parts(nib_lanes x, nib_lanes *n, nib_lanes *r)
 {
-    const nib_lanes round = nib__lanes_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to whole */
+    const nib_lanes round =
+        nib__lanes_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to integer */
     *n = nib__lanes_sub(nib__lanes_fma(x, nib__lanes_set(1.44269504f), round), round);
     *r = nib__lanes_fma(*n, nib__lanes_set(-0.693359375f), x);
     *r = nib__lanes_fma(*n, nib__lanes_set(2.12194442e-4f), *r);
@@ -628,8 +629,8 @@ NIB_INLINE nib_lanes nib__lanes_exp_parts(nib_lanes x, nib_lanes *n, nib_lanes *
     return nib__lanes_fma(p, *r, nib__lanes_set(0.5f));
 }
 
-/* e^x per lane: 2^n e^r. Within 1.1 half-ulps over r. Arguments are clamped to [-87.33, 88.37], so
- * that the result is always normal; NaN stays NaN (the order of operands sees to it). */
+/* e^x per lane: 2^n e^r, within 1.1 half-ulps over r. Arguments are clamped to [-87.33, 88.37], so
+ * the result is always normal. NaN stays NaN, due to the order of operands. */
 NIB_INLINE nib_lanes nib__lanes_exp(nib_lanes x)
 {
     nib_lanes n, r;
@@ -641,8 +642,8 @@ NIB_INLINE nib_lanes nib__lanes_exp(nib_lanes x)
 }
 
 /* tanh x = t / (t + 2) with t = e^2x - 1 = 2^n (e^r - 1) + (2^n - 1), so that small results keep
- * their digits: within 2e-7 of the result. 2x is clamped to [-20, 20], where tanh rounds to 1; NaN
- * stays NaN. */
+ * their digits: within 2e-7 relative. 2x is clamped to [-20, 20], where tanh rounds to 1. NaN stays
+ * NaN. */
 NIB_INLINE nib_lanes nib__lanes_tanh(nib_lanes x)
 {
     const nib_lanes one = nib__lanes_set(1.0f);
@@ -656,14 +657,14 @@ NIB_INLINE nib_lanes nib__lanes_tanh(nib_lanes x)
     return nib__lanes_div(t, nib__lanes_add(t, nib__lanes_set(2.0f)));
 }
 
-/* cap * tanh(x / cap): x where it is small, never beyond the cap. */
+/* cap * tanh(x / cap): about x for small x, never beyond the cap. */
 NIB_INLINE nib_lanes nib__lanes_cap(nib_lanes x, nib_lanes cap)
 {
     return nib__lanes_mul(cap, nib__lanes_tanh(nib__lanes_div(x, cap)));
 }
 
-/* g / (1 + e^x), and *share = 1 / (1 + e^x); each is one rounded division. For fast ones x is above
- * 87 only where |g| is, and above 2 only where |g| is above 1. */
+/* g / (1 + e^x), and *share = 1 / (1 + e^x); each is one rounded division. The fast division relies
+ * on its callers: x exceeds 87 only where |g| does, and 2 only where |g| exceeds 1. */
 NIB_INLINE nib_lanes nib__lanes_logistic(nib_lanes g, nib_lanes x, nib_lanes *share)
 {
     const nib_lanes one = nib__lanes_set(1.0f);
@@ -700,7 +701,7 @@ NIB_INLINE nib_lanes nib__lanes_gelu_slope(nib_lanes g)
                           nib__lanes_set(1.59576912f));
 }
 
-/* As nib__f32_to_bf16, in a form that compilers make vectors of. */
+/* Like nib__f32_to_bf16, in a form that compilers vectorize. */
 NIB_INLINE void nib__bf16_codes(uint16_t *NIB_RESTRICT out, const float *NIB_RESTRICT x,
                                 int64_t count)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear rows with integer activations and int8 weights, or Q6_K's, AVX2: see linear_int_avx2.h.
+ * Linear rows with integer activations and int8 or Q6_K weights, AVX2: see linear_int_avx2.h.
  */
 #include "linear_int.h"
 

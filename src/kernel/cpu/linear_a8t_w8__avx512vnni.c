@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear rows with integer activations and int8 weights, or Q6_K's: see linear_int_vnni.h.
+ * Linear rows with integer activations and int8 or Q6_K weights, AVX-512 VNNI: see
+ * linear_int_vnni.h.
  */
 #include "linear_int.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rows of the backward products of a linear layer. Both are products of the forward kind with
- * other operands (train_ops.h), so they run the forward rows' functions on weights that CAST and
- * CAST_T rows wrote: float, e4m3 with one scale per row or tensor, MX8. Rows with a packing read
- * that layout, the __ref rows the plain form of cast.h.
+ * The rows of the backward products of a linear layer. Both are products like the forward one with
+ * other operands (train_ops.h), so they run the functions of the forward rows on weights that CAST
+ * and CAST_T rows wrote: float, e4m3 with one scale per row or tensor, MX8. Rows with a packing
+ * read that layout, the __ref rows the plain form of cast.h.
  */
 #include "linear_float.h"
 
@@ -16,7 +16,7 @@
         .run = {.linear = nib__linear_##function##_ref}, .note = "plain C, any shape"              \
     }
 
-/* A row, 32 or none are the groups that casts make; the conditions are the layout's. */
+/* Casts make one group per row, groups of 32, or none; these conditions are those of the layout. */
 #define FAST(op_, name_, types, CODE, ACT, input_, NUMBERS, function, target, tile, isa, arch,     \
              rank_, unit_, words)                                                                  \
     {                                                                                              \

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The rows of linear products with float activations. Their sums are defined in linear_float_ref.c,
- * their packed layout in linear_float.h; f16 activations are f32 values that were rounded to f16.
+ * their packed layout in linear_float.h. f16 activations are f32 values that were rounded to f16.
  *
- * bf16 activations with f32 or f16 weights have F32 sums: such weights are not exact in bf16.
+ * bf16 activations with f32 or f16 weights use F32 sums: such weights are not exact in bf16.
  */
 #include "linear_float.h"
 
-/* For the largest tiles, forms and pairs of any instruction set: see linear_float_body.h. */
+/* Enough for the largest tiles, forms and pairs of any instruction set: see linear_float_body.h. */
 nib_float_room nib__float_room(const nib_linear *a)
 {
     enum { WIDE_ROWS = 6, WIDE_PANELS = 4, PAIR_BYTES = 8, NATIVE_BYTES = 4, LINE = 64 };
@@ -29,7 +29,7 @@ size_t nib__linear_float_scratch(const void *args)
     return room.acc + room.x + room.weights;
 }
 
-/* f32, f16 and bf16 weights have no group; the conditions then hold. */
+/* f32, f16 and bf16 weights have no groups, so the group conditions hold for them. */
 #define FAST_CONDS(isa)                                                                            \
     NIB_CONDS(NIB_HAS(ISA, isa, NULL),                                                             \
               NIB_MULTIPLE(GROUP, NIB_FLOAT_STEP, "weights are decoded 8 inputs at a time"),       \
@@ -75,7 +75,7 @@ size_t nib__linear_float_scratch(const void *args)
     FAST("bf16", BF16, word, CODE, BF16, avx512bf16, "12x32", NIB_ISA_AVX512 | NIB_ISA_AVX512BF16, \
          NIB_X86, 10, BF16, bf16, "vdpbf16ps on pairs of k, 16 outputs in a register")
 
-/* Every row of one input type and code but the BF16 ones. */
+/* Every row of one input type and code, except the AVX-512 BF16 rows. */
 #define ROWS(in, IN, word, CODE, NUMBERS, sums)                                                    \
     AVX512(in, IN, word, CODE, NUMBERS, sums), AVX2(in, IN, word, CODE, NUMBERS, sums),            \
         NEON(in, IN, word, CODE, NUMBERS, sums), REF(in, IN, word, CODE, NUMBERS, sums)

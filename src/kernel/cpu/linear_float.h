@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the linear rows with float accumulators share: the packed layout "n16" and the functions
- * behind the rows. Activations are float, e4m3 per token, MX or NVFP4; the sums are those of
+ * What the linear rows with float accumulators share: the packed layout "n16" and the functions of
+ * the rows. Activations are float, e4m3 per token, MX or NVFP4; the sums are those of
  * linear_float_ref.c.
  *
- * The layout. Outputs are cut into panels of 16, the last one padded with zeros; k is padded with
- * zero codes to a multiple of 8. All panels have the same size and begin at a multiple of 64 bytes:
+ * The layout: outputs are cut into panels of 16, the last one padded with zeros; k is padded with
+ * zero codes to a multiple of 8. All panels have the same size and start at a multiple of 64 bytes:
  *
  *   scales [groups][16]   f32, or bf16 / f16 / e8m0 as stored (f64 becomes f32, e4m3 bf16)
  *   zeros  [groups][16]   as the scales for float zeros, int8 for integer zeros
@@ -16,8 +16,8 @@
  *     f8         [4][16][2]           bytes recoded, see nib__e4m3_small
  *     int4, fp4  [16] 32-bit words    k = 2i in bits 4i.., k = 2i + 1 in bits 16 + 4i..
  *
- * A row or tensor scale is one group. So a panel is one ascending stream, and the same packed bytes
- * serve every instruction set.
+ * A row or tensor scale is one group. So a panel is read in ascending order, and all instruction
+ * sets share the same packed bytes.
  */
 #ifndef NIB_LINEAR_FLOAT_H
 #define NIB_LINEAR_FLOAT_H
@@ -51,7 +51,7 @@ NIB_INLINE size_t nib__value_size(nib_type type)
     return type == NIB_TYPE_F32 ? 4 : type == NIB_TYPE_I8 || type == NIB_TYPE_E8M0 ? 1 : 2;
 }
 
-/* ---- the reference and the runs ---- */
+/* ---- the reference and the functions of the rows ---- */
 
 /* Elements of k after which float sums restart. */
 int64_t nib__sum_block(const nib_weight *w);
@@ -59,22 +59,22 @@ int64_t nib__sum_block(const nib_weight *w);
 extern const nib_packing nib__packing_n16;
 
 /* Bytes of f8 weights are recoded when they are packed: the sign moves to bit 0, and the codes that
- * are no normal number come together as 0..15, so that a decoder is a shift, an addition and one
- * table of 16 entries.
+ * are not normal numbers become 0..15, so that decoding is a shift, an addition and a table of 16
+ * entries.
  *   e4m3: the exponent in bits 4..7; 0 is zero, 1 is NaN, 2m + sign a subnormal; no minus zero
  *   e5m2: (exponent + 1) mod 32 in bits 3..7; 0..7 infinity and NaN, 8..15 zero and subnormals
- * bf16 of the recoded bytes 0..15, twice (a table of 32 words). */
+ * These tables hold the bf16 of the recoded bytes 0..15, twice (32 entries). */
 extern const uint16_t nib__e4m3_small[32], nib__e5m2_small[32];
 
 size_t nib__linear_float_ref_scratch(const void *args);
-/* F32 sums, BF16 sums. */
+/* With F32 sums and with BF16 sums. */
 void nib__linear_f32_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
 void nib__linear_bf16_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
 
-/* Scratch of the packed rows, whatever the instruction set. */
+/* Scratch of the packed rows, for any instruction set. */
 size_t nib__linear_float_scratch(const void *args);
 
-/* The runs of linear_float__<isa>.c, by the type of their sums. */
+/* The functions of linear_float__<isa>.c, by the type of their sums. */
 void nib__linear_f32_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
 void nib__linear_f32_avx512(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
 void nib__linear_f32_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);
@@ -85,58 +85,30 @@ void nib__linear_bf16_neon(const nib_linear *a, int64_t n0, int64_t n1, void *sc
 
 /* ---- for linear_float_body.h and the files that include it ---- */
 
-/* How codes lie in a panel. */
-typedef enum form {
-    FORM_F32,
-    FORM_F16,
-    FORM_BF16,
-    FORM_I8,
-    FORM_I4,
-    FORM_E2M1,
-    FORM_E4M3,
-    FORM_E5M2
-} form;
+NIB_INLINE bool is_nibble(nib_element f) { return f == NIB_ELEMENT_I4 || f == NIB_ELEMENT_E2M1; }
 
-NIB_INLINE form form_of(nib_code code)
-{
-    switch (code) {
-    case NIB_CODE_F16: return FORM_F16;
-    case NIB_CODE_BF16: return FORM_BF16;
-    case NIB_CODE_I8: return FORM_I8;
-    case NIB_CODE_I4: return FORM_I4;
-    case NIB_CODE_MX4:
-    case NIB_CODE_NV4: return FORM_E2M1;
-    case NIB_CODE_MX8:
-    case NIB_CODE_E4M3: return FORM_E4M3;
-    case NIB_CODE_E5M2: return FORM_E5M2;
-    default: return FORM_F32;
-    }
-}
-
-NIB_INLINE bool is_nibble(form f) { return f == FORM_I4 || f == FORM_E2M1; }
-
-NIB_INLINE size_t form_step(form f)
+NIB_INLINE size_t form_step(nib_element f)
 {
     switch (f) {
-    case FORM_F32: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP * 4;
-    case FORM_F16:
-    case FORM_BF16: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP * 2;
-    case FORM_I4:
-    case FORM_E2M1: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP / 2;
+    case NIB_ELEMENT_F32: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP * 4;
+    case NIB_ELEMENT_F16:
+    case NIB_ELEMENT_BF16: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP * 2;
+    case NIB_ELEMENT_I4:
+    case NIB_ELEMENT_E2M1: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP / 2;
     default: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP;
     }
 }
 
-/* Worth code of their own for few tokens; the others are brought into native form first. */
-NIB_INLINE bool is_direct(form f)
+/* Elements with code of their own for few tokens; others are converted to the native form first. */
+NIB_INLINE bool is_direct(nib_element f)
 {
-    return f == FORM_BF16 || f == FORM_I8 || is_nibble(f) || f == FORM_E4M3;
+    return f == NIB_ELEMENT_BF16 || f == NIB_ELEMENT_I8 || is_nibble(f) || f == NIB_ELEMENT_E4M3;
 }
 
 enum {
     NIB_FLOAT_SPAN = 256, /* k per piece, of any instruction set */
-    NIB_FLOAT_ROWS = 264, /* tokens per piece at most, and */
-    NIB_FLOAT_CHUNK = 32, /* panels per piece: sums and staged tokens fit the second-level cache */
+    NIB_FLOAT_ROWS = 264, /* most tokens per piece */
+    NIB_FLOAT_CHUNK = 32, /* most panels per piece; sums and staged tokens fit the L2 cache */
 };
 
 /* Elements of k per piece: whole groups, about `span`. */

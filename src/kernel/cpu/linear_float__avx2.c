@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear rows with float accumulators for AVX2: 16 lanes are two registers.
+ * Linear rows with float accumulators for AVX2: two registers make 16 lanes.
  */
 #include "linear_float.h"
 
@@ -8,7 +8,7 @@
 
 #include <immintrin.h>
 
-#define NATIVE FORM_F32
+#define NATIVE NIB_ELEMENT_F32
 enum { TILE_M = 6, GROUP_M = 6, TILE_P = 1, WIDE_M = 2, WIDE_P = 2, WIDE_MOST = 2 };
 enum { SWAPS = true, HOLDS = false, SPAN = 128, WIDE_SPAN = 128 };
 
@@ -22,7 +22,7 @@ typedef struct ivec {
 
 typedef ivec raw;
 
-/* In the order of the sum: even k first for F32 sums, odd k first for BF16 sums. */
+/* In summing order: even k first for F32 sums, odd k first for BF16 sums. */
 typedef struct pair {
     vec first, second;
 } pair;
@@ -63,7 +63,7 @@ NIB_INLINE vec vec_fma(vec a, vec b, vec c)
     return (vec){_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
 
-/* The first lanes of 16. */
+/* A mask of the first `count` of 16 lanes. */
 NIB_INLINE ivec lane_mask(int count)
 {
     const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -86,7 +86,7 @@ NIB_INLINE void vec_store_part(float *p, vec a, int count)
     _mm256_maskstore_ps(p + 8, mask.high, a.high);
 }
 
-/* e8m0 code 0 is 2^-127, a denormal: 0 here, as everywhere in linear rows. */
+/* e8m0 code 0 is 2^-127, a denormal, and becomes 0, as in all linear rows. */
 NIB_INLINE __m256 e8m0_values(const uint8_t *p)
 {
     const __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
@@ -116,7 +116,7 @@ NIB_INLINE vec vec_values(const uint8_t *p, nib_type type)
     }
 }
 
-/* 16 int8; NULL: zeros. */
+/* 16 int8 values; zeros for NULL. */
 NIB_INLINE ivec ivec_load_i8(const uint8_t *p)
 {
     if (p == NULL)
@@ -125,7 +125,7 @@ NIB_INLINE ivec ivec_load_i8(const uint8_t *p)
                   _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(p + 8)))};
 }
 
-NIB_INLINE raw raw_load(const form f, const uint8_t *p)
+NIB_INLINE raw raw_load(const nib_element f, const uint8_t *p)
 {
     if (!is_nibble(f))
         return (raw){_mm256_setzero_si256(), _mm256_setzero_si256()};
@@ -133,9 +133,9 @@ NIB_INLINE raw raw_load(const form f, const uint8_t *p)
 }
 
 /* 16 recoded f8 codes (see nib__e4m3_small) as bf16: 8 outputs by 2 k. */
-NIB_INLINE __m256i f8_words(const form f, const uint8_t *p)
+NIB_INLINE __m256i f8_words(const nib_element f, const uint8_t *p)
 {
-    const bool is_e4m3 = f == FORM_E4M3;
+    const bool is_e4m3 = f == NIB_ELEMENT_E4M3;
     const uint16_t *table = is_e4m3 ? nib__e4m3_small : nib__e5m2_small;
     const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)p));
     const __m256i shifted = is_e4m3 ? _mm256_slli_epi16(code, 3) : _mm256_slli_epi16(code, 4);
@@ -213,22 +213,22 @@ NIB_INLINE vec e2m1_values(raw held, const int i, const int odd)
 
 NIB_INLINE vec f16_vec(const uint8_t *p) { return (vec){f16_values(p), f16_values(p + 16)}; }
 
-/* Even k, odd k. */
-NIB_INLINE pair pair_decode(const form f, const bool shifted, const uint8_t *p, raw held,
+/* Even k, then odd k. */
+NIB_INLINE pair pair_decode(const nib_element f, const bool shifted, const uint8_t *p, raw held,
                             const int i, ivec zero)
 {
     const float *floats = (const float *)(const void *)p + 32 * i;
     switch (f) {
-    case FORM_F32: return (pair){vec_load(floats), vec_load(floats + 16)};
-    case FORM_F16: return (pair){f16_vec(p + 64 * i), f16_vec(p + 64 * i + 32)};
-    case FORM_BF16:
+    case NIB_ELEMENT_F32: return (pair){vec_load(floats), vec_load(floats + 16)};
+    case NIB_ELEMENT_F16: return (pair){f16_vec(p + 64 * i), f16_vec(p + 64 * i + 32)};
+    case NIB_ELEMENT_BF16:
         return pair_of_bf16(_mm256_loadu_si256((const void *)(p + 64 * i)),
                             _mm256_loadu_si256((const void *)(p + 64 * i + 32)));
-    case FORM_I8:
+    case NIB_ELEMENT_I8:
         return (pair){i8_values(p + 32 * i, zero, shifted),
                       i8_values(p + 32 * i + 16, zero, shifted)};
-    case FORM_I4: return (pair){i4_values(held, i, 0, zero), i4_values(held, i, 1, zero)};
-    case FORM_E2M1: return (pair){e2m1_values(held, i, 0), e2m1_values(held, i, 1)};
+    case NIB_ELEMENT_I4: return (pair){i4_values(held, i, 0, zero), i4_values(held, i, 1, zero)};
+    case NIB_ELEMENT_E2M1: return (pair){e2m1_values(held, i, 0), e2m1_values(held, i, 1)};
     default: return pair_of_bf16(f8_words(f, p + 32 * i), f8_words(f, p + 32 * i + 16));
     }
 }
@@ -253,12 +253,12 @@ NIB_INLINE vec pair_fma(pair w, x_value x, vec sum)
 
 void nib__linear_f32_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 {
-    run(a, n0, n1, scratch, false);
+    run_linear(a, n0, n1, scratch, false);
 }
 
 void nib__linear_bf16_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 {
-    run(a, n0, n1, scratch, true);
+    run_linear(a, n0, n1, scratch, true);
 }
 
 #endif

@@ -9,11 +9,11 @@
 
 #include "linear_float_x512.h"
 
-#define NATIVE FORM_F32
+#define NATIVE NIB_ELEMENT_F32
 enum { TILE_M = 12, GROUP_M = 8, TILE_P = 2, WIDE_M = 4, WIDE_P = 4, WIDE_MOST = 8 };
 enum { SWAPS = true, HOLDS = true, SPAN = 256, WIDE_SPAN = 128 };
 
-/* In the order of the sum: even k first for F32 sums, odd k first for BF16 sums. */
+/* In summing order: even k first for F32 sums, odd k first for BF16 sums. */
 typedef struct pair {
     vec first, second;
 } pair;
@@ -53,19 +53,20 @@ NIB_INLINE pair e2m1_pair(raw held, const int i)
                   _mm512_permutexvar_ps(_mm512_srli_epi32(held, (unsigned)(4 * i + 16)), table)};
 }
 
-/* Even k, odd k. */
-NIB_INLINE pair pair_decode(const form f, const bool shifted, const uint8_t *p, raw held,
+/* Even k, then odd k. */
+NIB_INLINE pair pair_decode(const nib_element f, const bool shifted, const uint8_t *p, raw held,
                             const int i, ivec zero)
 {
     switch (f) {
-    case FORM_F32: return (pair){_mm512_loadu_ps(p + 128 * i), _mm512_loadu_ps(p + 128 * i + 64)};
-    case FORM_F16: return (pair){f16_values(p + 64 * i), f16_values(p + 64 * i + 32)};
-    case FORM_BF16: return pair_of_bf16(_mm512_loadu_si512(p + 64 * i));
-    case FORM_I8:
+    case NIB_ELEMENT_F32:
+        return (pair){_mm512_loadu_ps(p + 128 * i), _mm512_loadu_ps(p + 128 * i + 64)};
+    case NIB_ELEMENT_F16: return (pair){f16_values(p + 64 * i), f16_values(p + 64 * i + 32)};
+    case NIB_ELEMENT_BF16: return pair_of_bf16(_mm512_loadu_si512(p + 64 * i));
+    case NIB_ELEMENT_I8:
         return (pair){i8_values(p + 32 * i, zero, shifted),
                       i8_values(p + 32 * i + 16, zero, shifted)};
-    case FORM_I4: return i4_pair(shifted, held, i, zero);
-    case FORM_E2M1: return e2m1_pair(held, i);
+    case NIB_ELEMENT_I4: return i4_pair(shifted, held, i, zero);
+    case NIB_ELEMENT_E2M1: return e2m1_pair(held, i);
     default: return pair_of_bf16(f8_words(f, p + 32 * i));
     }
 }
@@ -85,12 +86,12 @@ NIB_INLINE vec pair_fma(pair w, x_value x, vec sum)
 
 void nib__linear_f32_avx512(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 {
-    run(a, n0, n1, scratch, false);
+    run_linear(a, n0, n1, scratch, false);
 }
 
 void nib__linear_bf16_avx512(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 {
-    run(a, n0, n1, scratch, true);
+    run_linear(a, n0, n1, scratch, true);
 }
 
 #endif

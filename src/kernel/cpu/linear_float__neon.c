@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear rows with float accumulators for NEON: 16 lanes are four registers. Activations are
- * multiplied by element, so that a staged pair is one register for a whole tile.
+ * Linear rows with float accumulators for NEON: four registers make 16 lanes. Activations are
+ * multiplied by element, so one register holds a staged pair for a whole tile.
  */
 #include "linear_float.h"
 
@@ -9,7 +9,7 @@
 
 #include <arm_neon.h>
 
-#define NATIVE FORM_F32
+#define NATIVE NIB_ELEMENT_F32
 enum { TILE_M = 4, GROUP_M = 4, TILE_P = 1, WIDE_M = 2, WIDE_P = 2, WIDE_MOST = 2, QUARTERS = 4 };
 enum { SWAPS = true, HOLDS = false, SPAN = 128, WIDE_SPAN = 128 };
 
@@ -23,7 +23,7 @@ typedef struct ivec {
 
 typedef ivec raw;
 
-/* In the order of the sum: even k first for F32 sums, odd k first for BF16 sums. */
+/* In summing order: even k first for F32 sums, odd k first for BF16 sums. */
 typedef struct pair {
     vec first, second;
 } pair;
@@ -55,7 +55,7 @@ NIB_INLINE void vec_store(float *p, vec a)
         vst1q_f32(p + 4 * i, a.q[i]);
 }
 
-/* The first `count` of 16; zeros after. */
+/* The first `count` of 16 values, then zeros. */
 NIB_INLINE vec vec_load_part(const float *p, int count)
 {
     if (count == NIB_FLOAT_PANEL)
@@ -88,7 +88,7 @@ NIB_INLINE float32x4_t bf16_values(const uint8_t *p)
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16((const void *)p), 16));
 }
 
-/* e8m0 code 0 is 2^-127, a denormal: 0 here, as everywhere in linear rows. */
+/* e8m0 code 0 is 2^-127, a denormal, and becomes 0, as in all linear rows. */
 NIB_INLINE float32x4_t e8m0_of(uint32x4_t code)
 {
     const uint32x4_t nan = vceqq_u32(code, vdupq_n_u32(255));
@@ -115,7 +115,7 @@ NIB_INLINE vec vec_values(const uint8_t *p, nib_type type)
 
 /* ---- codes ---- */
 
-/* 16 int8; NULL: zeros. */
+/* 16 int8 values; zeros for NULL. */
 NIB_INLINE ivec ivec_load_i8(const uint8_t *p)
 {
     if (p == NULL)
@@ -126,7 +126,7 @@ NIB_INLINE ivec ivec_load_i8(const uint8_t *p)
                    vmovl_high_s16(high)}};
 }
 
-NIB_INLINE raw raw_load(const form f, const uint8_t *p)
+NIB_INLINE raw raw_load(const nib_element f, const uint8_t *p)
 {
     if (!is_nibble(f))
         return ivec_load_i8(NULL);
@@ -155,22 +155,23 @@ NIB_INLINE pair pair_of_bf16(const uint32x4_t words[QUARTERS])
     return w;
 }
 
-/* Half of 16 recoded f8 codes that are normal numbers as bf16. */
-NIB_INLINE uint16x8_t f8_normal(const form f, uint16x8_t code)
+/* bf16 of one half of 16 recoded f8 codes; right only for normal numbers. */
+NIB_INLINE uint16x8_t f8_normal(const nib_element f, uint16x8_t code)
 {
-    const uint16x8_t shifted = f == FORM_E4M3 ? vshlq_n_u16(code, 3) : vshlq_n_u16(code, 4);
-    const uint16x8_t biased = vaddq_u16(shifted, vdupq_n_u16(f == FORM_E4M3 ? 120 << 7 : 111 << 7));
-    const uint16x8_t stray = vdupq_n_u16(f == FORM_E4M3 ? 1 << 3 : 1 << 4);
+    const uint16x8_t shifted = f == NIB_ELEMENT_E4M3 ? vshlq_n_u16(code, 3) : vshlq_n_u16(code, 4);
+    const uint16x8_t biased =
+        vaddq_u16(shifted, vdupq_n_u16(f == NIB_ELEMENT_E4M3 ? 120 << 7 : 111 << 7));
+    const uint16x8_t stray = vdupq_n_u16(f == NIB_ELEMENT_E4M3 ? 1 << 3 : 1 << 4);
     return vorrq_u16(vbicq_u16(biased, stray), vshlq_n_u16(code, 15));
 }
 
 /* 16 recoded f8 codes (see nib__e4m3_small) as bf16: 8 outputs by 2 k. */
-NIB_INLINE void f8_words(const form f, const uint8_t *p, uint32x4_t words[2])
+NIB_INLINE void f8_words(const nib_element f, const uint8_t *p, uint32x4_t words[2])
 {
     const uint8x16_t code = vld1q_u8(p);
     /* The table's words as 16 low and 16 high bytes; codes past it give 0. */
     const uint8x16x2_t table =
-        vld2q_u8((const void *)(f == FORM_E4M3 ? nib__e4m3_small : nib__e5m2_small));
+        vld2q_u8((const void *)(f == NIB_ELEMENT_E4M3 ? nib__e4m3_small : nib__e5m2_small));
     const uint8x16_t low = vqtbl1q_u8(table.val[0], code), high = vqtbl1q_u8(table.val[1], code);
     const uint8x16_t large = vcgeq_u8(code, vdupq_n_u8(16));
     const uint8x16_t first = vandq_u8(
@@ -181,7 +182,7 @@ NIB_INLINE void f8_words(const form f, const uint8_t *p, uint32x4_t words[2])
     words[1] = vreinterpretq_u32_u8(vorrq_u8(second, vzip2q_u8(low, high)));
 }
 
-NIB_INLINE pair f8_pair(const form f, const uint8_t *p)
+NIB_INLINE pair f8_pair(const nib_element f, const uint8_t *p)
 {
     uint32x4_t words[QUARTERS];
     f8_words(f, p, words);
@@ -204,7 +205,7 @@ NIB_INLINE vec i8_values(const uint8_t *p, ivec zero, const bool shifted)
     EACH(vec, vcvtq_f32_s32(shifted ? vsubq_s32(code.q[i], zero.q[i]) : code.q[i]));
 }
 
-/* The four bits of each lane from bit `at` on, signed. */
+/* The four bits of each lane from bit `at` on, as a signed number. */
 NIB_INLINE vec i4_values(raw held, const int at, ivec zero, const bool shifted)
 {
     const int32x4_t left = vdupq_n_s32(28 - at), right = vdupq_n_s32(-28);
@@ -218,8 +219,8 @@ NIB_INLINE vec i4_values(raw held, const int at, ivec zero, const bool shifted)
     EACH(vec, vcvtq_f32_s32(code.q[i]));
 }
 
-/* Pair i of 8 k: nibbles i and i + 4 of each lane. A table gives both bytes of a code's bf16; the
- * bytes of even i lie in even places. */
+/* Pair i of 8 k: nibbles i and i + 4 of each lane. Two tables give the bytes of a code's bf16. Even
+ * i are in low nibbles, i < 2 in even bytes. */
 NIB_INLINE pair e2m1_pair(raw held, const int i)
 {
     static const uint8_t highs[16] = {0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40,
@@ -240,22 +241,22 @@ NIB_INLINE pair e2m1_pair(raw held, const int i)
 
 NIB_INLINE vec f16_vec(const uint8_t *p) { EACH(vec, f16_values(p + 8 * i)); }
 
-/* Even k, odd k. */
-NIB_INLINE pair pair_decode(const form f, const bool shifted, const uint8_t *p, raw held,
+/* Even k, then odd k. */
+NIB_INLINE pair pair_decode(const nib_element f, const bool shifted, const uint8_t *p, raw held,
                             const int i, ivec zero)
 {
     const float *floats = (const float *)(const void *)p + 32 * i;
     switch (f) {
-    case FORM_F32: return (pair){vec_load(floats), vec_load(floats + 16)};
-    case FORM_F16: return (pair){f16_vec(p + 64 * i), f16_vec(p + 64 * i + 32)};
-    case FORM_BF16: return bf16_pair(p + 64 * i);
-    case FORM_I8:
+    case NIB_ELEMENT_F32: return (pair){vec_load(floats), vec_load(floats + 16)};
+    case NIB_ELEMENT_F16: return (pair){f16_vec(p + 64 * i), f16_vec(p + 64 * i + 32)};
+    case NIB_ELEMENT_BF16: return bf16_pair(p + 64 * i);
+    case NIB_ELEMENT_I8:
         return (pair){i8_values(p + 32 * i, zero, shifted),
                       i8_values(p + 32 * i + 16, zero, shifted)};
-    case FORM_I4:
+    case NIB_ELEMENT_I4:
         return (pair){i4_values(held, 4 * i, zero, shifted),
                       i4_values(held, 16 + 4 * i, zero, shifted)};
-    case FORM_E2M1: return e2m1_pair(held, i);
+    case NIB_ELEMENT_E2M1: return e2m1_pair(held, i);
     default: return f8_pair(f, p + 32 * i);
     }
 }
@@ -280,12 +281,12 @@ NIB_INLINE vec pair_fma(pair w, x_value x, vec sum)
 
 void nib__linear_f32_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 {
-    run(a, n0, n1, scratch, false);
+    run_linear(a, n0, n1, scratch, false);
 }
 
 void nib__linear_bf16_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 {
-    run(a, n0, n1, scratch, true);
+    run_linear(a, n0, n1, scratch, true);
 }
 
 #endif

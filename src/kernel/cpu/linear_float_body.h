@@ -2,74 +2,76 @@
  *
  * The linear rows with float accumulators, written once for every instruction set. Each
  * linear_float__<isa>.c defines the types and operations listed below, includes this file, and then
- * names its runs. The arithmetic is that of linear_float_ref.c, the packed layout that of
- * linear_float.h; lanes are outputs, so no sum over k is ever split or reordered.
+ * defines the functions of its rows. The arithmetic is defined in linear_float_ref.c, the packed
+ * layout in linear_float.h. Lanes are outputs, so no sum over k is ever split or reordered.
  *
- * How a part runs. Up to WIDE_MOST tokens, or WIDE_M where codes cannot be read as packed: WIDE_P
- * panels at a time stream past tiles of WIDE_M tokens, codes are decoded in registers. More tokens:
- * NIB_FLOAT_ROWS of them by NIB_FLOAT_CHUNK panels at a time, in pieces of SPAN k: the tokens are
- * staged as pairs of k, the weights brought into the native form (unless they are), and tiles of
- * TILE_M x TILE_P run with both in the first-level cache, their sums waiting in memory between
- * pieces. y holds the totals between the blocks of k after which sums restart.
+ * How a part runs. For up to WIDE_MOST tokens, or WIDE_M if codes cannot be read as packed, WIDE_P
+ * panels at a time stream past tiles of WIDE_M tokens, and codes are decoded in registers. More
+ * tokens are processed NIB_FLOAT_ROWS at a time by NIB_FLOAT_CHUNK panels, in pieces of SPAN k:
+ * tokens are staged as pairs of k, weights are converted to the native form if necessary, and tiles
+ * of TILE_M x TILE_P run with both in the L1 cache. Between pieces their sums wait in memory. y
+ * holds the totals between the blocks of k after which sums restart.
  *
- * BF16 sums without vdpbf16ps are F32 sums over pairs staged and unpacked odd k first.
+ * BF16 sums without vdpbf16ps are F32 sums over pairs that are staged and unpacked odd k first.
  *
  * What the including file defines (vec: 16 f32 lanes, ivec: 16 i32, pair: the weights of two k in
  * 16 lanes, raw: 8 k of 4 bits, x_pair: two staged activations, x_value: an x_pair in all lanes):
- *   NATIVE (the form that tiles take), SWAPS (pairs in memory are in the order of the sum),
- *   SPAN and WIDE_SPAN (k per piece), TILE_M (tokens of a tile), GROUP_M (of one with groups),
- *   HOLDS (whose totals are held beside the sums), TILE_P, WIDE_M, WIDE_P, WIDE_MOST,
+ *   NATIVE (the form that tiles read), SWAPS (pairs in memory are in summing order),
+ *   SPAN and WIDE_SPAN (k per piece), TILE_M (tokens of a tile), GROUP_M (the same with groups),
+ *   HOLDS (with groups, totals stay in registers beside the sums), TILE_P, WIDE_M, WIDE_P,
+ *   WIDE_MOST,
  *   vec_zero vec_set vec_load vec_store vec_load_part vec_store_part vec_add vec_mul vec_fma,
  *   vec_values ivec_load_i8 raw_load pair_get pair_native pair_store pair_fma,
  *   x_get x_put_f32 x_put_bf16
  */
 
 enum {
-    /* Bytes of each panel: of what one core can read int8 reads 86 % instead of 76 % (Zen 5,
-     * 2026-11-22); 4096 are no better, and 1024 were enough for a Xeon 6/207. */
+    /* Prefetch distance in bytes, per panel: int8 reaches 86 % instead of 76 % of one core's read
+     * bandwidth (Zen 5, 2026-11-22). 4096 is no better, and 1024 was enough for a Xeon 6/207. */
     AHEAD = 2048,
-    BLOCK_PAIRS = NIB_SUM_BLOCK / 2, /* of a staged token, when a block is one piece */
-    SPAN_PAIRS = SPAN / 2 + 8,       /* else; the 8 keep rows off the same cache sets */
-    PART_STEPS = 8,                  /* of one token's products, which fetch ahead */
+    BLOCK_PAIRS = NIB_SUM_BLOCK / 2, /* pairs per staged token if a block is one piece, */
+    SPAN_PAIRS = SPAN / 2 + 8,       /* or otherwise; the 8 spread rows over cache sets */
+    PART_STEPS = 8,                  /* steps per part of a streaming product; each prefetches */
 };
 
 /* A piece of k of some panels and tokens. */
 typedef struct job {
     const nib_linear *a;
     nib_float_layout l;
-    const uint8_t *panel[WIDE_P]; /* scales and zeros; past the part's last panel, that again */
-    const uint8_t *codes[WIDE_P]; /* of the piece, packed or in native form */
+    const uint8_t *panel[WIDE_P]; /* scales and zeros; past the part's end, its last panel again */
+    const uint8_t *codes[WIDE_P]; /* codes of the piece, packed or in native form */
     const x_pair *x;              /* [rows][BLOCK_PAIRS or SPAN_PAIRS] */
     float *acc;                   /* [rows][panels][16]: sums over the block up to this piece */
     int64_t row, n;               /* the first token, the first output */
-    int64_t n_end;                /* outputs from here on are not this part's */
+    int64_t n_end;                /* end of this part's outputs */
     int64_t k0, k1;               /* the piece */
-    form f;                       /* of the packed codes */
+    nib_element f;                /* element of the packed codes */
     bool shifted;                 /* codes have integer zeros */
     bool swap;                    /* the odd k of a pair is staged and summed first */
-    bool opens, closes;           /* the piece is the block's first, last */
-    bool first, last;             /* block */
-    bool bare;                    /* a last total needs no more than a bias */
+    bool opens, closes;           /* the piece is the first, the last of its block */
+    bool first, last;             /* the block is the first, the last of the row */
+    bool bias_only;               /* a final total needs only a bias */
 } job;
 
 typedef vec vec_tile[TILE_M][WIDE_P];
 
 /* ---- a tile: rows x panels sums in registers ---- */
 
-/* A tile of `rows` tokens `x_stride` pairs apart by `panels` panels of weights in form `f`. NATIVE
- * takes any tile, the other forms up to WIDE_M rows by WIDE_P panels. `swap`: the odd k of a pair
- * is summed first. `streams`: the weights come from memory. `holds`: the totals of groups stay
- * where the compiler has room. */
+/* A tile of `rows` tokens, `x_stride` pairs apart, by `panels` panels of weights in form `f`.
+ * NATIVE allows any tile, the other forms up to WIDE_M rows by WIDE_P panels. `swap`: the odd k of
+ * a pair is summed first. `streams`: the weights come from memory. `holds`: totals of groups stay
+ * in variables, in registers if there is room. */
 typedef struct tile_form {
-    form f;
+    nib_element f;
     bool swap, streams, holds;
     int rows, panels;
     int64_t x_stride;
 } tile_form;
 
-/* How far ahead codes at `at` of the piece are fetched: past the end of their panels in those that
- * come next, as what lies there has been read. Past the last one is harmless. */
-NIB_INLINE size_t ahead_of(const job *j, size_t at, const tile_form t)
+/* How far ahead to prefetch the piece's codes at offset `at`. Past the end of their panels, the
+ * distance skips to the next panels, since everything between has been read. Prefetching past the
+ * last panel is harmless. */
+NIB_INLINE size_t prefetch_distance(const job *j, size_t at, const tile_form t)
 {
     const size_t left = (size_t)(j->panel[0] + j->l.bytes - j->codes[0]),
                  ahead = nib__fetch_distance(AHEAD);
@@ -77,8 +79,8 @@ NIB_INLINE size_t ahead_of(const job *j, size_t at, const tile_form t)
     return passes ? ahead + (size_t)(t.panels - 1) * j->l.bytes + j->l.code_at : ahead;
 }
 
-/* The scales of a group of the panels that come next. Float zeros gain nothing by it. */
-NIB_INLINE void fetch_scales(const job *j, int64_t g, const tile_form t)
+/* Prefetches a group's scales of the next panels. Doing so for float zeros gains nothing. */
+NIB_INLINE void prefetch_scales(const job *j, int64_t g, const tile_form t)
 {
     const size_t next = (size_t)t.panels * j->l.bytes;
     const size_t at = (size_t)(g * NIB_FLOAT_PANEL) * nib__value_size(j->l.scale_type);
@@ -159,8 +161,8 @@ NIB_INLINE vec group_zero(const job *j, int p, int64_t g)
                       j->l.zero_type);
 }
 
-/* sums = fma(scale, sums, totals): the held ones, those in j->acc, or if the group `opens` a block
- * none. */
+/* sums = fma(scale, sums, totals). Totals are zero if the group `opens` a block, else those held,
+ * else those in j->acc. */
 NIB_INLINE void apply_scale(const job *j, vec_tile sums, vec_tile totals, int64_t g,
                             const bool opens, const tile_form t)
 {
@@ -181,7 +183,7 @@ NIB_INLINE void apply_scale(const job *j, vec_tile sums, vec_tile totals, int64_
 }
 
 /* total = fma(zero, sum of x over the group, total), for float zeros. */
-NIB_INLINE vec with_zero(const job *j, int64_t g, int r, vec zero, vec total)
+NIB_INLINE vec add_zero(const job *j, int64_t g, int r, vec zero, vec total)
 {
     const nib_input *x = &j->a->x;
     return vec_fma(zero, vec_set(x->fsums[(j->row + r) * x->groups + g]), total);
@@ -194,7 +196,7 @@ NIB_INLINE void apply_zero_held(const job *j, vec_tile totals, int64_t g, const 
         const vec zero = group_zero(j, p, g);
 #pragma GCC unroll 32
         for (int r = 0; r < t.rows; r++)
-            totals[r][p] = with_zero(j, g, r, zero, totals[r][p]);
+            totals[r][p] = add_zero(j, g, r, zero, totals[r][p]);
     }
 }
 
@@ -204,7 +206,7 @@ static void apply_zero(const job *j, int64_t g, int rows, int panels)
         const vec zero = group_zero(j, p, g);
         for (int r = 0; r < rows; r++) {
             float *acc = j->acc + (r * panels + p) * NIB_FLOAT_PANEL;
-            vec_store(acc, with_zero(j, g, r, zero, vec_load(acc)));
+            vec_store(acc, add_zero(j, g, r, zero, vec_load(acc)));
         }
     }
 }
@@ -219,14 +221,14 @@ NIB_INLINE void load_sums(vec_tile sums, const float *from, const tile_form t)
                 from != NULL ? vec_load(from + (r * t.panels + p) * NIB_FLOAT_PANEL) : vec_zero();
 }
 
-/* Does a tile put its sums into y itself? Else it leaves them to put_tile. */
+/* Whether a tile writes its sums into y itself (put_sums) rather than leaving them to put_tile. */
 NIB_INLINE bool puts_sums(const job *j, int panels)
 {
-    return j->bare && j->closes && j->n_end - j->n >= panels * NIB_FLOAT_PANEL;
+    return j->bias_only && j->closes && j->n_end - j->n >= panels * NIB_FLOAT_PANEL;
 }
 
-/* put_tile from registers: products of few k gain a tenth (Xeon 6/207, 2026-11-20). Where there is
- * no bias, and before the last block, 0 is added: a total of -0 becomes 0, as y in the end does. */
+/* put_tile from registers: products of few k gain a tenth (Xeon 6/207, 2026-11-20). Without a bias,
+ * and before the last block, 0 is added: a total of -0 becomes 0, as y must in the end. */
 NIB_INLINE void put_sums(const job *j, vec_tile sums, const tile_form t)
 {
     static const float zeros[WIDE_P * NIB_FLOAT_PANEL] = {0};
@@ -251,10 +253,10 @@ NIB_INLINE void put_sums(const job *j, vec_tile sums, const tile_form t)
             vec_store(y + r * ld + p * NIB_FLOAT_PANEL, vec_add(sums[r][p], after[p]));
 }
 
-/* What put_sums will write, fetched while the sums run: y of a prompt or a batch is in no near
- * cache. With k = 256, n = 768, 2048 tokens and two threads 142 to 152 GFLOP/s each (Xeon 6/207,
- * 2026-11-22). */
-NIB_INLINE void fetch_sums(const job *j, const tile_form t)
+/* Prefetches what put_sums will write while the sums are computed: y of a prompt or a batch is not
+ * in a near cache. With k = 256, n = 768, 2048 tokens and two threads this gives 152 instead of 142
+ * GFLOP/s each (Xeon 6/207, 2026-11-22). */
+NIB_INLINE void prefetch_sums(const job *j, const tile_form t)
 {
     const float *y = j->a->y + j->row * j->a->ldy + j->n;
 #pragma GCC unroll 32
@@ -264,7 +266,7 @@ NIB_INLINE void fetch_sums(const job *j, const tile_form t)
             __builtin_prefetch(y + r * j->a->ldy + p * NIB_FLOAT_PANEL, 1, 3);
 }
 
-/* All steps of the piece, in parts that fetch from one place. */
+/* All steps of the piece; a part prefetches at one distance. */
 NIB_INLINE void sum_piece(const job *j, vec_tile sums, const tile_form t)
 {
     const int64_t steps = nib__ceil_div(j->k1 - j->k0, NIB_FLOAT_STEP);
@@ -272,7 +274,7 @@ NIB_INLINE void sum_piece(const job *j, vec_tile sums, const tile_form t)
     for (int64_t i = 0; i < steps; i += part) {
         const size_t at = (size_t)i * form_step(t.f);
         sum_steps(sums, j->codes, at, j->x + i * (NIB_FLOAT_STEP / 2), nib__min(part, steps - i),
-                  ahead_of(j, at, t), t);
+                  prefetch_distance(j, at, t), t);
     }
 }
 
@@ -294,7 +296,7 @@ NIB_INLINE void store_sums(float *to, vec_tile sums, const tile_form t)
             vec_store(to + (r * t.panels + p) * NIB_FLOAT_PANEL, sums[r][p]);
 }
 
-/* The sums over the block up to this piece. */
+/* Loads the sums over the block up to this piece. */
 NIB_INLINE void open_sums(const job *j, vec_tile sums, const tile_form t)
 {
     if (j->opens)
@@ -309,7 +311,7 @@ NIB_INLINE void tile_plain(const job *j, const tile_form t)
     vec_tile sums;
     open_sums(j, sums, t);
     if (puts)
-        fetch_sums(j, t);
+        prefetch_sums(j, t);
     sum_piece(j, sums, t);
     if (puts)
         put_sums(j, sums, t);
@@ -317,7 +319,7 @@ NIB_INLINE void tile_plain(const job *j, const tile_form t)
         store_sums(j->acc, sums, t);
 }
 
-/* The piece is whole groups. Totals that are not held wait in j->acc. */
+/* The piece is whole groups. Totals that are not held stay in j->acc. */
 NIB_INLINE void tile_groups(const job *j, const tile_form t)
 {
     const bool has_zero = j->a->w->scheme.zero == NIB_ZERO_FLOAT,
@@ -329,14 +331,14 @@ NIB_INLINE void tile_groups(const job *j, const tile_form t)
     if (t.holds)
         open_sums(j, totals, t);
     if (puts)
-        fetch_sums(j, t);
+        prefetch_sums(j, t);
     for (int64_t k = j->k0; k < j->k1; k += j->l.group, g++) {
         vec_tile sums;
         load_sums(sums, NULL, t);
         const int64_t steps = nib__ceil_div(nib__min(j->l.group, j->k1 - k), NIB_FLOAT_STEP);
         if (t.streams)
-            fetch_scales(j, g, t);
-        sum_steps(sums, j->codes, at, x, steps, ahead_of(j, at, t), t);
+            prefetch_scales(j, g, t);
+        sum_steps(sums, j->codes, at, x, steps, prefetch_distance(j, at, t), t);
         at += (size_t)steps * form_step(t.f);
         x += steps * (NIB_FLOAT_STEP / 2);
         if (!t.holds && j->opens && k == j->k0)
@@ -368,7 +370,7 @@ NIB_INLINE void tile(const job *j, const tile_form t)
         tile_plain(j, t);
 }
 
-/* Rows past TILE_M or GROUP_M are cases that never come. */
+/* Rows past TILE_M or GROUP_M never occur. */
 NIB_INLINE void tile_of(const job *j, const int rows)
 {
     const tile_form t = {NATIVE, false, false, HOLDS, rows, TILE_P, SPAN_PAIRS};
@@ -418,10 +420,11 @@ static void wide_tile(const job *j, int64_t rows)
     }
 }
 
-/* ---- what follows a tile's last piece ---- */
+/* ---- after a tile's last piece ---- */
 
-/* After the last block: scale of the row or the tensor, row zero, the token's scale, bias. */
-NIB_INLINE vec finish(const job *j, vec total, int64_t row, int p, int count)
+/* After the last block: applies the scale of the row or the tensor, the row's zero, the token's
+ * scale and the bias. */
+NIB_INLINE vec finish_total(const job *j, vec total, int64_t row, int p, int count)
 {
     const nib_linear *a = j->a;
     if (j->l.group == 0 && j->l.groups == 1) {
@@ -450,7 +453,7 @@ static void put_tile(const job *j, int64_t rows, int panels)
             if (!j->first)
                 total = vec_add(vec_load_part(y, count), total);
             if (j->last)
-                total = finish(j, total, j->row + r, p, count);
+                total = finish_total(j, total, j->row + r, p, count);
             vec_store_part(y, total, count);
         }
     }
@@ -458,9 +461,9 @@ static void put_tile(const job *j, int64_t rows, int panels)
 
 /* ---- codes of any form ---- */
 
-/* Brings the piece of one panel into native form. */
+/* Converts the piece of one panel to the native form. */
 NIB_INLINE void unpack(const job *j, const uint8_t *panel, const uint8_t *codes, uint8_t *out,
-                       const form f, const bool shifted, const bool swap)
+                       const nib_element f, const bool shifted, const bool swap)
 {
     const size_t pair_bytes = form_step(NATIVE) / (NIB_FLOAT_STEP / 2);
     const int64_t group = j->l.group > 0 ? j->l.group : j->a->w->k;
@@ -482,28 +485,28 @@ NIB_INLINE void unpack(const job *j, const uint8_t *panel, const uint8_t *codes,
 }
 
 NIB_INLINE void unpack_form(const job *j, const uint8_t *panel, const uint8_t *codes, uint8_t *out,
-                            const form f, const bool swap)
+                            const nib_element f, const bool swap)
 {
-    const bool may_shift = f == FORM_I8 || f == FORM_I4;
+    const bool may_shift = f == NIB_ELEMENT_I8 || f == NIB_ELEMENT_I4;
     if (may_shift && j->shifted)
         unpack(j, panel, codes, out, f, may_shift, swap);
     else
         unpack(j, panel, codes, out, f, false, swap);
 }
 
-/* The one place where the codes' form becomes a constant, but for few tokens. */
+/* Makes the form of the codes a compile-time constant (direct_any does so for few tokens). */
 NIB_INLINE void unpack_any(const job *j, const uint8_t *panel, const uint8_t *codes, uint8_t *out,
                            const bool swap)
 {
     switch (j->f) {
-    case FORM_F32: unpack_form(j, panel, codes, out, FORM_F32, swap); break;
-    case FORM_F16: unpack_form(j, panel, codes, out, FORM_F16, swap); break;
-    case FORM_BF16: unpack_form(j, panel, codes, out, FORM_BF16, swap); break;
-    case FORM_I8: unpack_form(j, panel, codes, out, FORM_I8, swap); break;
-    case FORM_I4: unpack_form(j, panel, codes, out, FORM_I4, swap); break;
-    case FORM_E2M1: unpack_form(j, panel, codes, out, FORM_E2M1, swap); break;
-    case FORM_E4M3: unpack_form(j, panel, codes, out, FORM_E4M3, swap); break;
-    case FORM_E5M2: unpack_form(j, panel, codes, out, FORM_E5M2, swap); break;
+    case NIB_ELEMENT_F32: unpack_form(j, panel, codes, out, NIB_ELEMENT_F32, swap); break;
+    case NIB_ELEMENT_F16: unpack_form(j, panel, codes, out, NIB_ELEMENT_F16, swap); break;
+    case NIB_ELEMENT_BF16: unpack_form(j, panel, codes, out, NIB_ELEMENT_BF16, swap); break;
+    case NIB_ELEMENT_I8: unpack_form(j, panel, codes, out, NIB_ELEMENT_I8, swap); break;
+    case NIB_ELEMENT_I4: unpack_form(j, panel, codes, out, NIB_ELEMENT_I4, swap); break;
+    case NIB_ELEMENT_E2M1: unpack_form(j, panel, codes, out, NIB_ELEMENT_E2M1, swap); break;
+    case NIB_ELEMENT_E4M3: unpack_form(j, panel, codes, out, NIB_ELEMENT_E4M3, swap); break;
+    case NIB_ELEMENT_E5M2: unpack_form(j, panel, codes, out, NIB_ELEMENT_E5M2, swap); break;
     }
 }
 
@@ -515,14 +518,14 @@ static void unpack_panel(const job *j, const uint8_t *panel, const uint8_t *code
         unpack_any(j, panel, codes, out, false);
 }
 
-/* Rows past WIDE_M are cases that never come. */
-NIB_INLINE void direct_rows(const job *j, const form f, const bool swap, const int rows)
+/* Rows past WIDE_M never occur. */
+NIB_INLINE void direct_rows(const job *j, const nib_element f, const bool swap, const int rows)
 {
     if (rows <= WIDE_M)
         tile(j, (tile_form){f, swap, true, false, rows <= WIDE_M ? rows : 1, WIDE_P, BLOCK_PAIRS});
 }
 
-NIB_INLINE void direct_of(const job *j, int64_t rows, const form f, const bool swap)
+NIB_INLINE void direct_of(const job *j, int64_t rows, const nib_element f, const bool swap)
 {
     switch (rows) {
     case 1: direct_rows(j, f, swap, 1); break;
@@ -538,16 +541,16 @@ NIB_INLINE void direct_of(const job *j, int64_t rows, const form f, const bool s
 NIB_INLINE void direct_any(const job *j, int64_t rows, const bool swap)
 {
     switch (j->f) {
-    case FORM_BF16: direct_of(j, rows, FORM_BF16, swap); break;
-    case FORM_I8: direct_of(j, rows, FORM_I8, swap); break;
-    case FORM_I4: direct_of(j, rows, FORM_I4, swap); break;
-    case FORM_E2M1: direct_of(j, rows, FORM_E2M1, swap); break;
-    case FORM_E4M3: direct_of(j, rows, FORM_E4M3, swap); break;
+    case NIB_ELEMENT_BF16: direct_of(j, rows, NIB_ELEMENT_BF16, swap); break;
+    case NIB_ELEMENT_I8: direct_of(j, rows, NIB_ELEMENT_I8, swap); break;
+    case NIB_ELEMENT_I4: direct_of(j, rows, NIB_ELEMENT_I4, swap); break;
+    case NIB_ELEMENT_E2M1: direct_of(j, rows, NIB_ELEMENT_E2M1, swap); break;
+    case NIB_ELEMENT_E4M3: direct_of(j, rows, NIB_ELEMENT_E4M3, swap); break;
     default: break;
     }
 }
 
-/* WIDE_M tokens or fewer by WIDE_P panels, codes decoded in registers: the forms of is_direct. */
+/* Up to WIDE_M tokens by WIDE_P panels, with codes decoded in registers: the forms of is_direct. */
 static void direct_tile(const job *j, int64_t rows)
 {
     if (SWAPS && j->swap)
@@ -558,7 +561,7 @@ static void direct_tile(const job *j, int64_t rows)
 
 /* ---- around the tiles ---- */
 
-/* The bf16 of an e4m3 code: in halves alone, so that it becomes vector code. */
+/* The bf16 of an e4m3 code, using only 16-bit values so that compilers vectorize it. */
 NIB_INLINE uint16_t e4m3_half(uint16_t code)
 {
     const uint16_t m = code & 0x7f, sign = (code & 0x80) << 8; /* m below 8 is m / 512 */
@@ -585,7 +588,7 @@ NIB_INLINE void x_put_e4m3(x_pair *out, const uint8_t *codes, int64_t count, boo
     }
 }
 
-/* Tokens row..row + rows of the piece as pairs; zeros up to a whole step. */
+/* Stages tokens row..row + rows of the piece as pairs, zeros up to a whole step. */
 static void stage_rows(const job *j, int64_t rows, x_pair *out, int64_t stride)
 {
     const nib_input *x = &j->a->x;
@@ -605,22 +608,22 @@ static void stage_rows(const job *j, int64_t rows, x_pair *out, int64_t stride)
             x_put_bf16(out, (const void *)from, count, j->swap);
         else
             x_put_f32(out, (const void *)from, count, j->swap);
-        /* The next piece: rows are too short for the processor to see where they lead. */
+        /* Prefetch the next piece: rows are too short for the hardware prefetcher. */
         for (int64_t ahead = 0; ahead < count * size; ahead += 64)
             __builtin_prefetch(from + count * size + ahead, 0, 2);
         memset(out + pairs, 0, (size_t)(padded - pairs) * sizeof *out);
     }
 }
 
-/* The scratch: sums, staged tokens, native weights. */
-typedef struct places {
+/* The parts of the scratch: sums, staged tokens, native weights. */
+typedef struct scratch_parts {
     float *acc;
     x_pair *x;
     uint8_t *weights;
-} places;
+} scratch_parts;
 
 /* Points the job at `panels` panels from `first` on; those past the part's end repeat the last. */
-static void aim(job *j, int64_t first, int panels)
+static void select_panels(job *j, int64_t first, int panels)
 {
     const int64_t last = nib__ceil_div(j->n_end, NIB_FLOAT_PANEL) - 1;
     j->n = first * NIB_FLOAT_PANEL;
@@ -629,8 +632,8 @@ static void aim(job *j, int64_t first, int panels)
             (const uint8_t *)j->a->packed + (size_t)nib__min(first + p, last) * j->l.bytes;
 }
 
-/* Points the job at the piece's codes, in native form unless they are read as packed. */
-static void bring(job *j, int panels, bool as_packed, uint8_t *weights)
+/* Points the job at the piece's codes, converted to native form unless they are read as packed. */
+static void load_codes(job *j, int panels, bool as_packed, uint8_t *weights)
 {
     const size_t bytes = (size_t)nib__ceil_div(j->k1 - j->k0, NIB_FLOAT_STEP) * form_step(NATIVE);
     for (int p = 0; p < panels; p++) {
@@ -643,24 +646,24 @@ static void bring(job *j, int panels, bool as_packed, uint8_t *weights)
     }
 }
 
-/* Are codes read as packed by tiles of few tokens? */
+/* Whether tiles of few tokens read the codes as packed. */
 static bool is_read_packed(const job *j)
 {
     return j->f == NATIVE || (!j->shifted && is_direct(j->f));
 }
 
-/* `m` tokens, WIDE_M or fewer, WIDE_P panels from `first` on, one block k0..k1. */
-static void run_wide(job j, int64_t m, int64_t first, const places *room)
+/* `m` tokens (at most WIDE_M) by WIDE_P panels from `first` on, over one block k0..k1. */
+static void run_wide(job j, int64_t m, int64_t first, const scratch_parts *parts)
 {
     const bool native = j.f == NATIVE, packed = is_read_packed(&j);
     const int64_t end = j.k1, piece = packed ? NIB_SUM_BLOCK : nib__float_span(&j.l, WIDE_SPAN);
-    aim(&j, first, WIDE_P);
-    j.acc = room->acc;
-    j.x = room->x;
+    select_panels(&j, first, WIDE_P);
+    j.acc = parts->acc;
+    j.x = parts->x;
     for (; j.k0 < end; j.k0 = j.k1, j.opens = false) {
         j.k1 = nib__min(end, j.k0 + piece);
-        stage_rows(&j, m, room->x, BLOCK_PAIRS);
-        bring(&j, WIDE_P, packed, room->weights);
+        stage_rows(&j, m, parts->x, BLOCK_PAIRS);
+        load_codes(&j, WIDE_P, packed, parts->weights);
         if (native || !packed)
             wide_tile(&j, m);
         else
@@ -674,24 +677,25 @@ typedef struct patch {
     int64_t rows, tile_rows, first, panels;
 } patch;
 
-/* Past NIB_FLOAT_CHUNK panels, of one piece alone, nothing waits there. */
-NIB_INLINE float *acc_of(const patch *at, const places *room, int64_t p, int64_t r)
+/* Panels past NIB_FLOAT_CHUNK reuse the memory: they occur only if k is one piece, and then no sums
+ * wait there. */
+NIB_INLINE float *acc_of(const patch *at, const scratch_parts *parts, int64_t p, int64_t r)
 {
-    return room->acc + (p % NIB_FLOAT_CHUNK * at->rows + r * TILE_P) * NIB_FLOAT_PANEL;
+    return parts->acc + (p % NIB_FLOAT_CHUNK * at->rows + r * TILE_P) * NIB_FLOAT_PANEL;
 }
 
-/* Stages the tokens of one tile, from `r` on. */
-static void stage_tile(job j, const patch *at, const places *room, int64_t r)
+/* Stages the tokens of the tile that begins at `r`. */
+static void stage_tile(job j, const patch *at, const scratch_parts *parts, int64_t r)
 {
     const int64_t rows = nib__min(at->tile_rows, at->rows - r);
     j.row += r;
     if (rows > 0)
-        stage_rows(&j, rows, room->x + r * SPAN_PAIRS, SPAN_PAIRS);
+        stage_rows(&j, rows, parts->x + r * SPAN_PAIRS, SPAN_PAIRS);
 }
 
-/* The piece's codes of the panels after `p`, a part with each tile: unpacking would wait for
- * memory. */
-static void fetch_codes(const job *j, const patch *at, int64_t p, int64_t r, int64_t rows)
+/* Prefetches the piece's codes of the panels from `p` on, a share with each tile, since unpacking
+ * would wait for memory. */
+static void prefetch_codes(const job *j, const patch *at, int64_t p, int64_t r, int64_t rows)
 {
     const size_t step = form_step(j->f), begin = (size_t)(j->k0 / NIB_FLOAT_STEP) * step;
     const size_t bytes = (size_t)nib__ceil_div(j->k1 - j->k0, NIB_FLOAT_STEP) * step,
@@ -705,21 +709,21 @@ static void fetch_codes(const job *j, const patch *at, int64_t p, int64_t r, int
 }
 
 /* Tokens are staged one tile ahead, so that storing them overlaps with the tile's sums. */
-static void run_piece(job j, const patch *at, const places *room)
+static void run_piece(job j, const patch *at, const scratch_parts *parts)
 {
     const job whole = j;
-    stage_tile(whole, at, room, 0);
+    stage_tile(whole, at, parts, 0);
     for (int64_t p = 0; p < at->panels; p += TILE_P) {
-        aim(&j, at->first + p, TILE_P);
-        bring(&j, TILE_P, j.f == NATIVE, room->weights);
+        select_panels(&j, at->first + p, TILE_P);
+        load_codes(&j, TILE_P, j.f == NATIVE, parts->weights);
         for (int64_t r = 0; r < at->rows; r += at->tile_rows) {
             const int64_t rows = nib__min(at->tile_rows, at->rows - r);
             if (p == 0)
-                stage_tile(whole, at, room, r + at->tile_rows);
+                stage_tile(whole, at, parts, r + at->tile_rows);
             j.row = whole.row + r;
-            j.x = room->x + r * SPAN_PAIRS;
-            j.acc = acc_of(at, room, p, r);
-            fetch_codes(&j, at, p + TILE_P, r, rows);
+            j.x = parts->x + r * SPAN_PAIRS;
+            j.acc = acc_of(at, parts, p, r);
+            prefetch_codes(&j, at, p + TILE_P, r, rows);
             native_tile(&j, rows);
             if (j.closes && !puts_sums(&j, TILE_P))
                 put_tile(&j, rows, TILE_P);
@@ -728,13 +732,13 @@ static void run_piece(job j, const patch *at, const places *room)
 }
 
 /* One block k0..k1. */
-static void run_block(job j, const patch *at, const places *room)
+static void run_block(job j, const patch *at, const scratch_parts *parts)
 {
     const int64_t end = j.k1;
     for (; j.k0 < end; j.k0 = j.k1, j.opens = false) {
         j.k1 = nib__min(end, j.k0 + nib__float_span(&j.l, SPAN));
         j.closes = j.k1 == end;
-        run_piece(j, at, room);
+        run_piece(j, at, parts);
     }
 }
 
@@ -749,9 +753,8 @@ static void open_block(job *j, int64_t k0)
     j->opens = true;
 }
 
-/* Tiles of few tokens: all of them pass a block of WIDE_P panels while it is in the second-level
- * cache. */
-static void run_few(job j, int64_t begin, int64_t end, const places *room)
+/* Tiles of few tokens: all of them read a block of WIDE_P panels while it is in the L2 cache. */
+static void run_few(job j, int64_t begin, int64_t end, const scratch_parts *parts)
 {
     const int64_t m = j.a->x.m, k = j.a->w->k, block = nib__sum_block(j.a->w);
     const int64_t rows = m > 0 ? nib__ceil_div(m, nib__ceil_div(m, WIDE_M)) : 1;
@@ -759,11 +762,11 @@ static void run_few(job j, int64_t begin, int64_t end, const places *room)
         for (int64_t k0 = 0; k0 < k; k0 += block) {
             open_block(&j, k0);
             for (j.row = 0; j.row < m; j.row += rows)
-                run_wide(j, nib__min(rows, m - j.row), p, room);
+                run_wide(j, nib__min(rows, m - j.row), p, parts);
         }
 }
 
-static void run_many(job j, int64_t begin, int64_t end, const places *room)
+static void run_many(job j, int64_t begin, int64_t end, const scratch_parts *parts)
 {
     const int64_t m = j.a->x.m, k = j.a->w->k, block = nib__sum_block(j.a->w);
     const int64_t tiles = nib__max(1, nib__ceil_div(m, j.l.group > 0 ? GROUP_M : TILE_M)),
@@ -778,27 +781,27 @@ static void run_many(job j, int64_t begin, int64_t end, const places *room)
                 const patch at = {nib__min(rows, m - j.row), tile_rows, p,
                                   nib__min(chunk, end - p)};
                 open_block(&j, k0);
-                run_block(j, &at, room);
+                run_block(j, &at, parts);
             }
 }
 
-/* pairs: BF16 sums. */
-static void run(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, bool pairs)
+/* `pairs`: BF16 sums. */
+static void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, bool pairs)
 {
     const nib_float_room sizes = nib__float_room(a);
-    const places room = {scratch, (x_pair *)(void *)((uint8_t *)scratch + sizes.acc),
-                         (uint8_t *)scratch + sizes.acc + sizes.x};
+    const scratch_parts parts = {scratch, (x_pair *)(void *)((uint8_t *)scratch + sizes.acc),
+                                 (uint8_t *)scratch + sizes.acc + sizes.x};
     job j = {.a = a,
              .l = nib__float_layout(a->w),
-             .f = form_of(a->w->scheme.code),
+             .f = nib__codes[a->w->scheme.code].element,
              .swap = pairs && SWAPS};
     j.n_end = nib__min(n1, a->w->n);
     j.shifted = a->w->scheme.zero == NIB_ZERO_INT;
-    j.bare = (j.l.groups == 0 || j.l.group > 0) && a->w->tensor_scale == 0 &&
-             a->w->scheme.act != NIB_ACT_E4M3_TOKEN;
+    j.bias_only = (j.l.groups == 0 || j.l.group > 0) && a->w->tensor_scale == 0 &&
+                  a->w->scheme.act != NIB_ACT_E4M3_TOKEN;
     const int64_t end = nib__ceil_div(j.n_end, NIB_FLOAT_PANEL);
     if (a->x.m <= (is_read_packed(&j) ? WIDE_MOST : WIDE_M) || j.l.group > SPAN)
-        run_few(j, n0 / NIB_FLOAT_PANEL, end, &room);
+        run_few(j, n0 / NIB_FLOAT_PANEL, end, &parts);
     else
-        run_many(j, n0 / NIB_FLOAT_PANEL, end, &room);
+        run_many(j, n0 / NIB_FLOAT_PANEL, end, &parts);
 }

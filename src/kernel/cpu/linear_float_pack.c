@@ -4,21 +4,9 @@
  */
 #include "linear_float.h"
 
-/* Codes of one output that are fetched at a time: a panel's span stays in the cache. */
-enum { FETCH = 512 };
-
-static size_t step_bytes(nib_code code)
-{
-    switch (code) {
-    case NIB_CODE_F32: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP * 4;
-    case NIB_CODE_F16:
-    case NIB_CODE_BF16: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP * 2;
-    case NIB_CODE_I4:
-    case NIB_CODE_MX4:
-    case NIB_CODE_NV4: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP / 2;
-    default: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP;
-    }
-}
+/* Codes of one output that are read at a time: small enough that a panel's span stays in the cache.
+ */
+enum { SPAN = 512 };
 
 static nib_type packed_type(nib_type stored)
 {
@@ -40,7 +28,7 @@ nib_float_layout nib__float_layout(const nib_weight *w)
     l.zero_at = values * (size_t)nib__type_bits(l.scale_type) / 8;
     l.code_at = l.zero_at + values * (size_t)nib__type_bits(l.zero_type) / 8;
     l.code_at = (size_t)nib__round_up((int64_t)l.code_at, 64);
-    l.step_bytes = step_bytes(w->scheme.code);
+    l.step_bytes = (size_t)(NIB_FLOAT_PANEL * NIB_FLOAT_STEP * nib__code_bits(w->scheme.code) / 8);
     l.bytes = l.code_at + (size_t)l.k_steps * l.step_bytes;
     return l;
 }
@@ -54,10 +42,10 @@ static uint64_t packed_bytes(const nib_weight *w)
 
 /* ---- codes ---- */
 
-static uint8_t recode_f8(nib_code code, uint8_t byte)
+static uint8_t recode_f8(nib_element element, uint8_t byte)
 {
     const unsigned magnitude = byte & 0x7fU, sign = byte >> 7;
-    if (code == NIB_CODE_E5M2) {
+    if (element == NIB_ELEMENT_E5M2) {
         const unsigned exponent = ((magnitude >> 2) + 1) & 31U;
         return (uint8_t)(exponent << 3 | (magnitude & 3U) << 1 | sign);
     }
@@ -77,18 +65,18 @@ const uint16_t nib__e5m2_small[32] =
     TWICE(0x7f80, 0xff80, 0x7fc0, 0xffc0, 0x7fc0, 0xffc0, 0x7fc0, 0xffc0, /* infinity, NaN */
           0, 0x8000, 0x3780, 0xb780, 0x3800, 0xb800, 0x3840, 0xb840);     /* 0, 1, 2, 3 * 2^-16 */
 
-/* Codes of up to FETCH consecutive k of one output, zeros up to a whole step. */
+/* Codes of up to SPAN consecutive k of one output, zeros up to a whole step. */
 typedef union span {
-    uint8_t bytes[FETCH];
-    uint16_t halves[FETCH];
-    uint32_t words[FETCH];
+    uint8_t bytes[SPAN];
+    uint16_t halves[SPAN];
+    uint32_t words[SPAN];
 } span;
 
-static void fetch(const nib_weight *w, int64_t i, int64_t k0, int64_t count, const uint8_t *recode,
-                  span *out)
+static void read_span(const nib_weight *w, int64_t i, int64_t k0, int64_t count,
+                      const uint8_t *recode, span *out)
 {
     const bool is_float = !nib__scheme_is_quantized(&w->scheme);
-    const size_t size = !is_float ? 1 : w->scheme.code == NIB_CODE_F32 ? 4 : 2;
+    const size_t size = !is_float ? 1 : (size_t)nib__code_bits(w->scheme.code) / 8;
     if (is_float)
         nib__weight_floats(w, i, k0, count, out);
     else
@@ -100,7 +88,7 @@ static void fetch(const nib_weight *w, int64_t i, int64_t k0, int64_t count, con
             out->bytes[j] = recode[out->bytes[j]];
 }
 
-/* Eight 4-bit codes, one per byte, as a word: even k in the low half. */
+/* Packs eight 4-bit codes, one per byte, into a word with the even k in the low half. */
 static uint32_t nibble_word(const uint8_t *codes)
 {
     uint64_t all = 0;
@@ -115,31 +103,31 @@ static uint32_t nibble_word(const uint8_t *codes)
     return halves[0] | halves[1] << 16;
 }
 
-/* A span of one output into its column of the panel's steps. */
-static void put(nib_code code, const span *from, int64_t padded, int64_t column, uint8_t *steps)
+/* Writes a span of one output into its column of the panel's steps. */
+static void put_span(nib_element element, const span *from, int64_t padded, int64_t column,
+                     uint8_t *steps)
 {
     uint16_t *halves = (uint16_t *)steps;
     uint32_t *words = (uint32_t *)steps;
-    switch (code) {
-    case NIB_CODE_F32:
+    switch (element) {
+    case NIB_ELEMENT_F32:
         for (int64_t j = 0; j < padded; j++)
             words[j * NIB_FLOAT_PANEL + column] = from->words[j];
         break;
-    case NIB_CODE_F16:
+    case NIB_ELEMENT_F16:
         for (int64_t j = 0; j < padded; j++)
             halves[j * NIB_FLOAT_PANEL + column] = from->halves[j];
         break;
-    case NIB_CODE_BF16:
+    case NIB_ELEMENT_BF16:
         for (int64_t j = 0; j < padded / 2; j++)
             memcpy(&words[j * NIB_FLOAT_PANEL + column], &from->halves[2 * j], 4);
         break;
-    case NIB_CODE_I4:
-    case NIB_CODE_MX4:
-    case NIB_CODE_NV4:
+    case NIB_ELEMENT_I4:
+    case NIB_ELEMENT_E2M1:
         for (int64_t j = 0; j < padded / NIB_FLOAT_STEP; j++)
             words[j * NIB_FLOAT_PANEL + column] = nibble_word(from->bytes + j * NIB_FLOAT_STEP);
         break;
-    case NIB_CODE_I8:
+    case NIB_ELEMENT_I8:
         for (int64_t j = 0; j < padded; j++)
             steps[j * NIB_FLOAT_PANEL + column] = from->bytes[j];
         break;
@@ -152,7 +140,7 @@ static void put(nib_code code, const span *from, int64_t padded, int64_t column,
 
 /* ---- scales and zeros ---- */
 
-/* The scales of output i, of packed_type, `step` bytes apart. */
+/* Writes the scales of output i, as packed_type, `step` bytes apart. */
 static void put_scales(const nib_weight *w, int64_t i, int64_t groups, uint8_t *to, size_t step)
 {
     if (w->scale_type != NIB_TYPE_E4M3) {
@@ -180,11 +168,11 @@ static void put_header(const nib_weight *w, const nib_float_layout *l, int64_t i
 static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
 {
     const nib_float_layout l = nib__float_layout(w);
-    const nib_code code = w->scheme.code;
-    const bool is_f8 = code == NIB_CODE_E4M3 || code == NIB_CODE_E5M2 || code == NIB_CODE_MX8;
+    const nib_element element = nib__codes[w->scheme.code].element;
+    const bool is_f8 = nib__code_is_f8(w->scheme.code);
     uint8_t recode[256];
     for (int b = 0; b < 256; b++)
-        recode[b] = recode_f8(code, (uint8_t)b);
+        recode[b] = recode_f8(element, (uint8_t)b);
     for (int64_t i0 = n0; i0 < n1; i0 += NIB_FLOAT_PANEL) {
         uint8_t *panel = (uint8_t *)out + (size_t)(i0 / NIB_FLOAT_PANEL) * l.bytes;
         const int64_t columns = nib__min(NIB_FLOAT_PANEL, n1 - i0);
@@ -192,13 +180,13 @@ static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
             memset(panel, 0, l.bytes);
         for (int64_t column = 0; column < columns; column++)
             put_header(w, &l, i0 + column, column, panel);
-        for (int64_t k0 = 0; k0 < w->k; k0 += FETCH) {
-            const int64_t count = nib__min(FETCH, w->k - k0);
+        for (int64_t k0 = 0; k0 < w->k; k0 += SPAN) {
+            const int64_t count = nib__min(SPAN, w->k - k0);
             uint8_t *steps = panel + l.code_at + (size_t)(k0 / NIB_FLOAT_STEP) * l.step_bytes;
             for (int64_t column = 0; column < columns; column++) {
                 span codes;
-                fetch(w, i0 + column, k0, count, is_f8 ? recode : NULL, &codes);
-                put(code, &codes, nib__round_up(count, NIB_FLOAT_STEP), column, steps);
+                read_span(w, i0 + column, k0, count, is_f8 ? recode : NULL, &codes);
+                put_span(element, &codes, nib__round_up(count, NIB_FLOAT_STEP), column, steps);
             }
         }
     }

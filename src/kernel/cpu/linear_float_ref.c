@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The sums that every linear row with a float accumulator must reproduce bit for bit, in plain C,
- * for any shape, group, scale type and zero point. No packed layout: plain weights are read.
+ * for any shape, group, scale type and zero point. It reads plain weights, not a packed layout.
  *
- * One output of one token, k ascending. A segment is a group cut at block ends (the whole block
+ * One output of one token, k ascending. A segment is a group, cut at block ends (the whole block if
+ * there is one scale or none); a block is nib__sum_block() elements.
  * where there is one scale or none); a block is nib__sum_block() elements.
  *
  *   F32 sums     g = fma(x[j], w[j], g) from 0 over the segment
  *   BF16 sums    per pair of the segment g = fma(x[j+1], w[j+1], g), then g = fma(x[j], w[j], g);
  *                an odd last element has a partner of zero. vdpbf16ps computes this.
- *   with groups  acc = fma(s, g, acc) from 0 per segment, s = s_g, or s_x,g * s_g where activations
+ *   with groups  acc = fma(s, g, acc) from 0 per segment, s = s_g, or s_x,g * s_g if activations
  *                have groups; after the last segment of a group with a float zero,
  *                acc = fma(zero_g, xsum_g, acc)
  *   without      acc = g
  *   total        = acc of the first block + acc of the second + ...
- *   y            = (total * s_row [fma(zero_row, xsum, .)] * s_x) + bias, each factor only where it
- *                exists; s_row is also the scale of a whole tensor over those of its groups
+ *   y            = (total * s_row [fma(zero_row, xsum, .)] * s_x) + bias, each factor only if it
+ *                exists; s_row can also be a tensor's scale on top of its group scales
  *
  * w[j] is the code as f32, less its integer zero point. The rows run with denormals flushed, so a
- * sum can become minus zero; y never is: 0 is added to the bias, and a missing bias is 0. That is
- * what lets other rows pad k with zeros.
+ * sum can become minus zero. y never does: 0 is added to the bias, and a missing bias is 0. This
+ * allows other rows to pad k with zeros.
  */
 #include "linear_float.h"
 
@@ -51,7 +52,7 @@ static float sum_bf16(const float *x, const float *w, int64_t count)
     return j < count ? fmaf(x[j], w[j], sum) : sum;
 }
 
-/* One row of weights as f32 codes less their integer zeros, [k]; room for k bytes at `codes`. */
+/* One row of weights as f32 codes less their integer zeros, [k]. `codes` has room for k bytes. */
 static void decode_row(const nib_weight *w, int64_t i, float *out, int8_t *codes)
 {
     if (!nib__scheme_is_quantized(&w->scheme)) {
@@ -59,12 +60,10 @@ static void decode_row(const nib_weight *w, int64_t i, float *out, int8_t *codes
         return;
     }
     nib__weight_codes(w, i, 0, w->k, codes);
-    switch (w->scheme.code) {
-    case NIB_CODE_E4M3:
-    case NIB_CODE_MX8: nib__to_f32(out, codes, NIB_TYPE_E4M3, w->k); return;
-    case NIB_CODE_E5M2: nib__to_f32(out, codes, NIB_TYPE_E5M2, w->k); return;
-    case NIB_CODE_MX4:
-    case NIB_CODE_NV4:
+    switch (nib__codes[w->scheme.code].element) {
+    case NIB_ELEMENT_E4M3: nib__to_f32(out, codes, NIB_TYPE_E4M3, w->k); return;
+    case NIB_ELEMENT_E5M2: nib__to_f32(out, codes, NIB_TYPE_E5M2, w->k); return;
+    case NIB_ELEMENT_E2M1:
         for (int64_t j = 0; j < w->k; j++)
             out[j] = nib__e2m1_to_f32((uint8_t)codes[j]);
         return;
@@ -92,7 +91,8 @@ static void decode_x(const nib_linear *a, int64_t r, float *out)
         nib__to_f32(out, x->f32 + r * x->ld, NIB_TYPE_F32, k);
 }
 
-/* Product of row r of x with output i over k0..k1, the groups within applied. */
+/* Product of row r of x with output i over k0..k1, with the scales and zeros of its groups applied.
+ */
 static float block_sum(const nib_linear *a, int64_t r, int64_t i, int64_t k0, int64_t k1,
                        bool pairs, const float *x, const float *w)
 {
@@ -116,7 +116,7 @@ static float block_sum(const nib_linear *a, int64_t r, int64_t i, int64_t k0, in
     return acc;
 }
 
-/* One output of one token from its sums' total on. */
+/* Writes one output of one token from the total of its sums. */
 static void put_y(const nib_linear *a, int64_t r, int64_t i, float total)
 {
     const nib_scheme *s = &a->w->scheme;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pairs of f32, for the instruction sets that have them in two vectors: weights as pair_decode
- * gives them, and activations staged as {float first, second}. Even k is first, or with `swap`
- * odd k.
+ * Pairs of f32, for instruction sets that hold a pair in two vectors: weights from pair_decode, and
+ * activations staged as {float first, second}. Even k comes first, or with `swap` odd k.
  */
 
-NIB_INLINE pair pair_get(const form f, const bool shifted, const bool swap, const uint8_t *p,
+NIB_INLINE pair pair_get(const nib_element f, const bool shifted, const bool swap, const uint8_t *p,
                          raw held, const int i, ivec zero)
 {
     const pair w = pair_decode(f, shifted, p, held, i, zero);
@@ -43,8 +42,7 @@ NIB_INLINE void x_put_f32(x_pair *out, const float *x, int64_t count, bool swap)
 NIB_INLINE void x_put_bf16(x_pair *out, const uint16_t *x, int64_t count, bool swap)
 {
     const uint64_t high = 0xffff0000U;
-    for (int64_t i = 0; i < count / 2;
-         i++) { /* in words and not halves, so that it becomes vector code */
+    for (int64_t i = 0; i < count / 2; i++) { /* by words, not halves, so that it vectorizes */
         uint32_t word;
         memcpy(&word, x + 2 * i, sizeof word);
         const uint64_t even = (uint64_t)word << 16 & high, odd = word & high;

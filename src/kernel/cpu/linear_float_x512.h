@@ -27,7 +27,7 @@ NIB_INLINE void vec_store_part(float *p, vec a, int count)
     _mm512_mask_storeu_ps(p, (__mmask16)((1U << count) - 1), a);
 }
 
-/* e8m0 code 0 is 2^-127, a denormal: 0 here, as everywhere in linear rows. */
+/* e8m0 code 0 is 2^-127, a denormal, and becomes 0, as in all linear rows. */
 NIB_INLINE vec e8m0_values(const uint8_t *p)
 {
     const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
@@ -48,24 +48,24 @@ NIB_INLINE vec vec_values(const uint8_t *p, nib_type type)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
-/* 16 int8; NULL: zeros. */
+/* 16 int8 values; zeros for NULL. */
 NIB_INLINE ivec ivec_load_i8(const uint8_t *p)
 {
     return p != NULL ? _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p))
                      : _mm512_setzero_si512();
 }
 
-NIB_INLINE raw raw_load(const form f, const uint8_t *p)
+NIB_INLINE raw raw_load(const nib_element f, const uint8_t *p)
 {
     raw held = is_nibble(f) ? _mm512_loadu_si512(p) : _mm512_setzero_si512();
-    __asm__("" : "+v"(held)); /* or each use of it is a load of its own */
+    __asm__("" : "+v"(held)); /* otherwise each use becomes a load */
     return held;
 }
 
 /* 32 recoded f8 codes (see nib__e4m3_small) as bf16. */
-NIB_INLINE __m512i f8_words(const form f, const uint8_t *p)
+NIB_INLINE __m512i f8_words(const nib_element f, const uint8_t *p)
 {
-    const bool is_e4m3 = f == FORM_E4M3;
+    const bool is_e4m3 = f == NIB_ELEMENT_E4M3;
     const __m512i code = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)p));
     const __m512i sign = _mm512_slli_epi16(code, 15);
     const __m512i shifted = is_e4m3 ? _mm512_slli_epi16(code, 3) : _mm512_slli_epi16(code, 4);
@@ -79,7 +79,7 @@ NIB_INLINE __m512i f8_words(const form f, const uint8_t *p)
     return _mm512_mask_permutexvar_epi16(normal, small, code, table);
 }
 
-/* int8, or int4 of a step (k = 2i, 2i + 1), less their zero points, as f32. */
+/* int8 values, or int4 values of a step (k = 2i + odd), less their zero points, as f32. */
 NIB_INLINE vec i8_values(const uint8_t *p, ivec zero, const bool shifted)
 {
     const __m512i code = _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p));

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The rows of linear products whose activations are small floats: e4m3 with one scale per token
- * (fp8dq), MX, e4m3 (mxfp8) or e2m1 (mxfp4dq) in blocks of 32, and NVFP4, e2m1 (nvfp4dq) in blocks
- * of 16. All have BF16 sums, as both sides are exact in bf16; the definition is in
- * linear_float_ref.c, the packed layout and the code are those of the float rows.
+ * (fp8dq); MX in blocks of 32, e4m3 (mxfp8) or e2m1 (mxfp4dq); NVFP4, e2m1 in blocks of 16
+ * (nvfp4dq). All use BF16 sums, as both sides are exact in bf16. The sums are defined in
+ * linear_float_ref.c; packed layout and code are those of the float rows.
  *
  *   fp8dq      y = (total * s_w) * s_x + bias
  *   MX, NVFP4  acc = fma(s_x,b * s_w,b, sum of block b, acc), the blocks ascending
  *   NVFP4      y = total * t_w + bias; the token's own scale is a factor of its s_x,b
  *
- * A scale of 2^-127, e8m0 code 0, is a denormal and so counts as 0.
+ * A scale of 2^-127, e8m0 code 0, is a denormal and counts as 0.
  */
 #include "linear_float.h"
 

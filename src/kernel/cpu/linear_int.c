@@ -1,34 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Linear rows with integer activations: their reference in plain C and the list of all rows.
- * Packing is linear_int_pack.c, the x86 code linear_int_*.h and linear_a8t_*__*.c, Arm's
- * linear_int_neon*.h, linear_int__dotprod.c and linear_int__i8mm.c.
+ * linear_int_pack.c packs weights; the x86 code is linear_int_*.h and linear_a8t_*__*.c, the Arm
+ * code linear_int_neon*.h, linear_int__dotprod.c and linear_int__i8mm.c.
  *
- * The arithmetic of every row here, NIB_ARITHMETIC_I32, for token r and output i:
+ * Every row here has the arithmetic NIB_ARITHMETIC_I32. For token r and output i:
+ *
+ *
  *   dot_g  = sum over k of group g of (code - zero_g) * (x - z_r)     an exact integer
  *            + the int32 bias, if there is one: a row with one group
  *   sum    = fma(scale_g, float(dot_g), sum)                          groups ascending
  *   total  = total + sum, sum = 0                                     after each block of groups
  *   y      = bias + (s_r * total), or s_r * total without a bias      a product, then a sum: no fma
  *
- * A block is as many groups as NIB_SUM_BLOCK elements have, one group if it is larger, a row or a
- * tensor; the first block's sum is the first total. float(dot_g) rounds once, to nearest even. A
- * float zero, for which only the reference has code, adds fma(zero_g, float(sum of x - z_r over the
- * group), sum) after each group. The order does not depend on m, n, threads or the instruction set,
- * so all rows give the same bits. An int32 bias is where the integer sum starts, which costs
- * nothing; there is no other bias then. A token that the quantizer marked with a scale of NaN (it
- * held NaN or infinity) gives NaN in every output.
+ * A block is as many whole groups as fit in NIB_SUM_BLOCK elements, or one group if a group is
+ * larger, a row or a tensor; the first block's sum is the first total. float(dot_g) rounds once, to
+ * nearest even. A float zero, which only the reference supports here, adds fma(zero_g, float(sum of
+ * x - z_r over the group), sum) after each group. The order does not depend on m, n, threads or the
+ * instruction set, so all rows give the same bits. An int32 bias is the start value of the integer
+ * sum, which costs nothing; there is no other bias then. A token that the quantizer marked with a
+ * scale of NaN (it held NaN or infinity) gives NaN in every output.
  *
- * Activations in blocks have a scale s_b for each, and no zero point. A piece of k is what lies in
- * one group and one block; pieces ascend:
+ * Activations in blocks have a scale s_b for each block, and no zero point. A piece of k lies
+ * within one group and one block; pieces ascend:
  *   sum    = fma(scale_g * s_b, float(dot), sum)            dot as above, over the piece
  *   sum    = fma(zero_g, s_b * float(sum of x over the piece), sum)      a float zero only
  *   y      = bias + total
  * The products scale_g * s_b are exact where both are f16 (ggml's Q4_0 and Q8_0 by Q8_0).
  *
- * Checked when a checkpoint is loaded, not here: int4 codes lie in -8..7, activation zeros in
- * -128..127, int32 biases within nib__bias_int32_most, so that the sum fits 32 bits wherever it is
- * held in them.
+ * Checked when a checkpoint is loaded, not here: int4 codes are in -8..7, activation zeros in
+ * -128..127, and int32 biases within nib__bias_int32_most, so that the sum fits wherever it is held
+ * in 32 bits.
  */
 #include "linear_int.h"
 
@@ -50,7 +52,7 @@ static size_t ref_scratch(const void *args)
     return (size_t)nib__round_up(a->w->k, 64) + groups * sizeof(ref_group);
 }
 
-/* Exact: a piece of 2^15 products of at most 2^14 fits 32 bits. */
+/* Exact: the sum of a piece, 2^15 products of at most 2^14, fits 32 bits. */
 static int64_t ref_dot(const int8_t *codes, const int8_t *x, int64_t count)
 {
     enum { PIECE = 1 << 15 };
@@ -65,7 +67,7 @@ static int64_t ref_dot(const int8_t *codes, const int8_t *x, int64_t count)
     return dot;
 }
 
-/* Row i of the weight into codes [k] and groups. */
+/* Reads row i of the weight into codes [k] and groups. */
 static void ref_weight(const nib_weight *w, int64_t i, int8_t *codes, ref_group *groups)
 {
     const int64_t size = nib__scheme_group_size(&w->scheme, w->k);
@@ -112,8 +114,8 @@ static float ref_total(const nib_linear *a, int64_t r, int64_t i, const int8_t *
     return total;
 }
 
-/* One output of one token whose activations are in blocks: pieces end where a group or a block
- * does. */
+/* One output of one token whose activations are in blocks. Pieces end wherever a group or a block
+ * ends. */
 static float ref_scaled(const nib_linear *a, int64_t r, const int8_t *codes,
                         const ref_group *groups)
 {
@@ -159,7 +161,7 @@ static void linear_ref(const nib_linear *a, int64_t n0, int64_t n1, void *scratc
 
 /* ---- rows ---- */
 
-/* One row's sum of stored codes by activation codes: 255 * 128 * 2^16 < 2^31. */
+/* Limit for the sum over a row of stored codes by activation codes: 255 * 128 * 2^16 < 2^31. */
 enum { K_MAX = 1 << 16 };
 #define FAST_CONDS(isa, why)                                                                       \
     NIB_CONDS(                                                                                     \
@@ -175,7 +177,8 @@ enum { K_MAX = 1 << 16 };
         NIB_ONE_OF(ZERO_TYPE, NIB_BIT(NIB_TYPE_NONE) | NIB_BIT(NIB_TYPE_I8),                       \
                    "zero points are packed in 16 bits"))
 
-/* Groups that activations in blocks of `block` allow: a scale of theirs covers whole groups. */
+/* Groups that work with activations in blocks of `block`: one activation scale covers whole groups.
+ */
 #define BLOCK_CONDS(isa, why, groups, block)                                                       \
     NIB_CONDS(NIB_HAS(ISA, isa, why),                                                              \
               NIB_ONE_OF(GROUP, groups,                                                            \
@@ -220,15 +223,15 @@ enum { K_MAX = 1 << 16 };
         .run = {.linear = arch(nib__linear_##layout##_blocks_##target)},                           \
         .note = "panels of 32 outputs; a scale for each " block " activations, as ggml has them"   \
     }
-/* Q6_K's own bits: a key, shapes and scales that only its blocks have. K has no limit, as a term is
- * of a group of 16 and no sum of a whole row is held in 32 bits. */
+/* Q6_K's own bits: the condition Q6_K implies shapes and scales that only its blocks have. K has no
+ * limit: a term covers a group of 16, and no sum of a whole row is held in 32 bits. */
 #define SIX(target, tile, isa, rank_)                                                              \
     {                                                                                              \
         .name = "linear_a8b256_q6k_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                   \
         .code = NIB_CODE_I8, .act = NIB_ACT_I8_BLOCK256, .input = NIB_ANY,                         \
         .device = NIB_DEVICE_CPU,                                                                  \
         .conds = NIB_CONDS(NIB_HAS(ISA, isa, NULL),                                                \
-                           NIB_IS(Q6_K, 1, "6-bit codes and 8-bit scales stay what they are")),    \
+                           NIB_IS(Q6_K, 1, "6-bit codes and 8-bit scales are kept as stored")),    \
         .arithmetic = NIB_ARITHMETIC_I32, .reference = "linear_a8b256_w8g_f32__ref",               \
         .rank = rank_, .unit = NIB_UNIT_I8, .n_step = NIB_INT_PANEL, .packing = &nib__packing_w6,  \
         .scratch = NIB_X86(nib__linear_six_scratch_##target),                                      \
@@ -248,7 +251,7 @@ enum { K_MAX = 1 << 16 };
          "16-bit products of the same panels")
 #define SDOT NIB_ISA_NEON | NIB_ISA_DOTPROD, "it uses sdot", NIB_ARM
 #define SMMLA NIB_ISA_NEON | NIB_ISA_DOTPROD | NIB_ISA_I8MM, "it uses smmla", NIB_ARM
-/* Both rows of Arm. Through a second macro, so that SDOT and SMMLA become three arguments. */
+/* Both Arm rows. They go through a second macro so that SDOT and SMMLA become three arguments. */
 #define FAST_(...) FAST(__VA_ARGS__)
 #define BLOCKS_(...) BLOCKS(__VA_ARGS__)
 #define ARM(type, code, act, layout)                                                               \

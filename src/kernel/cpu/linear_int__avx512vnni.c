@@ -2,30 +2,31 @@
  *
  * Products of many tokens with panels of int4, Q6_K and int8 (prefill), AVX-512 VNNI.
  *
- * A chunk of up to 512 k of one panel becomes bytes, f32 scales and corrections, 22 KB that all
- * tokens of a row block pass in tiles of 6 tokens x 32 outputs: 12 float sums, 12 integer sums and
- * 3 other registers. A group larger than a chunk keeps integer sums between its chunks, beside the
- * float sums of its block. After the last chunk a tile goes on to y while it is in the first-level
- * cache.
+ * A chunk of up to 512 k of one panel is unpacked to bytes, f32 scales and corrections, 22 KB in
+ * all. All tokens of a row block multiply it, in tiles of 6 tokens x 32 outputs: 12 float sums, 12
+ * integer sums and 3 other registers. A group larger than a chunk keeps integer sums between its
+ * chunks, next to the float sums of its block. After the last chunk, a tile is written to y while
+ * it is in the L1 cache.
  *
- * On Zen 5 every multiplication shares two of four vector ports with vpdpbusd, while additions,
- * conversions and shifts have the other two. So in groups of 32 the bound is 8 of 9, with zero
- * points 8 of 10: one multiplication for the scale and one for them beside 8 products of 4.
+ * On Zen 5, every multiplication competes with vpdpbusd for two of four vector ports; additions,
+ * conversions and shifts use the other two. So with groups of 32 the upper bound is 8 of 9, or 8 of
+ * 10 with zero points: next to 8 products of 4 there is one multiplication for the scale and one
+ * for the zero points.
  */
 #include "linear_int_vnni.h"
 
 #if NIB_BUILT_X86
 
-/* What starts a group's integer sum, and what ends it. */
+/* How a group's integer sum starts and ends. */
 typedef enum form {
     FORM_PLAIN,      /* NIB_INT_PLAIN: the sum starts at the term */
     FORM_PAIR,       /* NIB_INT_PAIR */
     FORM_WIDE,       /* NIB_INT_WIDE */
     FORM_PLAIN_BIAS, /* the same with an int32 bias */
     FORM_WIDE_BIAS,
-    FORM_PART,        /* of a group larger than a chunk: terms come at the group's end */
+    FORM_PART,        /* part of a group larger than a chunk: terms come at its end */
     FORM_BLOCKS,      /* activations in blocks */
-    FORM_BLOCKS_HALF, /* and groups of a half unit */
+    FORM_BLOCKS_HALF, /* the same with groups of a half unit */
 } form;
 
 NIB_INLINE bool is_blocks(form f) { return f == FORM_BLOCKS || f == FORM_BLOCKS_HALF; }
@@ -33,8 +34,8 @@ NIB_INLINE bool is_blocks(form f) { return f == FORM_BLOCKS || f == FORM_BLOCKS_
 /* k per unit. */
 NIB_INLINE int unit_of(form f) { return f == FORM_BLOCKS_HALF ? NIB_INT_HALF_UNIT : NIB_INT_UNIT; }
 
-/* Of one group. fix: PAIR: code sum | offset << 16; WIDE, PART: code sums, then offsets; BLOCKS:
- * float zeros. */
+/* Of one group. `fix` holds for PAIR: code sum | offset << 16; for WIDE and PART: code sums, then
+ * offsets; for BLOCKS: float zeros. */
 typedef struct int_head {
     float scale[NIB_INT_PANEL];
     int32_t fix[2][NIB_INT_PANEL];
@@ -42,7 +43,7 @@ typedef struct int_head {
 
 /* A chunk of one panel, ready to multiply. */
 typedef struct int_chunk {
-    const uint8_t *packed; /* where it lies in the panel, `bytes` long */
+    const uint8_t *packed; /* the chunk in its panel, `bytes` long */
     size_t bytes;
     const uint8_t *codes; /* [groups][units][8 or 4 quads][32][4], groups `stride` bytes apart */
     size_t stride;
@@ -58,7 +59,8 @@ typedef struct int_scratch {
      * [rows][32], int32 terms [rows][groups] or nib_int_scaled */
 } int_scratch;
 
-/* Code sums of one group's units, which become bytes at `out` if they are not. 6 bits: of one. */
+/* Unpacks one group's units to bytes at `out`, unless they are bytes already, and adds up their
+ * codes if `has_sums`. With 6 bits, one unit. */
 NIB_INLINE void load_codes(const uint8_t *codes, int64_t eights, uint8_t *out, int bits,
                            bool has_sums, __m512i sums[2])
 {
@@ -78,7 +80,8 @@ NIB_INLINE void load_codes(const uint8_t *codes, int64_t eights, uint8_t *out, i
     }
 }
 
-/* Code sums add to those of the same group's earlier units when it is continued. */
+/* Fills the head of group g. If the group is `continued`, adds the code sums of its earlier units.
+ */
 NIB_INLINE void load_head(const nib_int_layout *l, const uint8_t *panel, int64_t g, form f,
                           int bits, bool continued, __m512i sums[2], int_head *head)
 {
@@ -123,29 +126,29 @@ NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, i
 
 /* ---- a tile ---- */
 
-/* Lines of the packed bytes that follow a chunk, which a tile fetches: some with each unit, as many
- * at once would wait for each other. Behind the last panel this touches nothing: a prefetch cannot
- * fault. */
+/* Cache lines of the packed bytes after a chunk, for a tile to prefetch. It prefetches some with
+ * each unit, because too many at once would wait for each other. Past the last panel this is
+ * harmless: a prefetch cannot fault. */
 typedef struct int_ahead {
     const void *next;
-    int64_t lines, units; /* of the whole tile */
-    int64_t due;          /* `units` for a line */
+    int64_t lines, units; /* in the whole tile */
+    int64_t due;          /* grows by `lines` per unit; a line is due at `units` */
 } int_ahead;
 
-NIB_INLINE void fetch_ahead(int_ahead *a)
+NIB_INLINE void prefetch_ahead(int_ahead *a)
 {
     for (a->due += a->lines; a->due >= a->units;
          a->due -= a->units, a->next = nib__ahead(a->next, 64))
         _mm_prefetch(a->next, _MM_HINT_T1);
 }
 
-/* `units` units of m tokens, x + r * ld on, into dots. */
+/* Dot products of `units` units with m tokens, whose codes begin at x + r * ld, added to dots. */
 NIB_INLINE void tile_dots(const uint8_t *codes, int64_t units, const int8_t *x, int64_t ld,
                           int_ahead *ahead, __m512i dots[][2], int m, form f)
 {
     for (int64_t unit = 0; unit < units;
          unit++, codes += unit_of(f) * NIB_INT_PANEL, x += unit_of(f)) {
-        fetch_ahead(ahead);
+        prefetch_ahead(ahead);
 #pragma GCC unroll 8
         for (int q = 0; q < unit_of(f) / 4; q++) {
             const __m512i w0 = _mm512_loadu_si512(codes + q * 4 * NIB_INT_PANEL);
@@ -160,25 +163,25 @@ NIB_INLINE void tile_dots(const uint8_t *codes, int64_t units, const int8_t *x, 
     }
 }
 
-/* What a tile of m tokens reads and writes; rows are `sums_ld` and `terms_ld` apart. */
+/* What a tile of m tokens reads and writes. Rows of x are `ld` apart, rows of terms `terms_ld`. */
 typedef struct int_tile {
     const int8_t *x; /* codes of the first token, at the chunk's first k */
     int64_t ld;
-    const int32_t *terms; /* of the chunk's first group */
+    const int32_t *terms; /* terms of the chunk's first group */
     int64_t terms_ld;
     const int32_t *zero;
-    const float *token_scales, *token_sums; /* BLOCKS: as terms, of nib_int_scaled */
+    const float *token_scales, *token_sums; /* BLOCKS: laid out like terms, from nib_int_scaled */
     float *sums;                            /* [m][32] */
     int32_t *parts;                         /* [m][32] */
-    bool is_first;                          /* of a block, PART of a group: sums start at 0 */
+    bool is_first;                          /* of its block, PART: of its group: sums start at 0 */
     bool has_float_zeros;
     const nib_linear *a;
     int64_t n0;
     int_ahead ahead;
 } int_tile;
 
-/* Where the integer sums of a group start. What has to be computed is added in the end, as the next
- * group's products must not wait for it. */
+/* Start values of the integer sums of a group. Corrections that must be computed are added at the
+ * end, so that the products of the next group do not wait for them. */
 NIB_INLINE void tile_start(const int_head *head, const int_tile *t, const int32_t *terms,
                            __m512i dots[][2], int m, form f)
 {
@@ -255,7 +258,7 @@ NIB_INLINE void tile_groups(const int_chunk *chunk, const int_tile *t, int m, in
             _mm512_storeu_ps(t->sums + r * NIB_INT_PANEL + 16 * c, sums[r][c]);
 }
 
-/* A part of one group that is larger than a chunk: integer sums += dot. */
+/* Part of one group that is larger than a chunk: integer sums += dot. */
 NIB_INLINE void tile_part(const int_chunk *chunk, const int_tile *t, int m)
 {
     __m512i dots[TILE][2];
@@ -299,7 +302,7 @@ NIB_INLINE void run_tile_m(const int_chunk *chunk, const int_tile *t, int64_t m,
     }
 }
 
-/* By form. */
+/* A tile function, one per form. */
 typedef void tile_run(const int_chunk *chunk, const int_tile *t, int64_t m);
 static void tile_plain(const int_chunk *c, const int_tile *t, int64_t m)
 {
@@ -350,7 +353,7 @@ static form form_of(const nib_linear *a, const nib_int_layout *l, nib_int_kind k
 
 /* ---- a panel ---- */
 
-/* One row block on one panel. */
+/* One row block by one panel. */
 typedef struct int_block {
     const nib_linear *a;
     const nib_int_layout *l;
@@ -360,18 +363,18 @@ typedef struct int_block {
     float *sums, *totals;  /* [rows][32] */
     int32_t *parts;        /* [rows][32]: integer sums of a group with FORM_PART */
     const int32_t *terms;  /* [rows][groups] */
-    nib_int_scaled scaled; /* of activations in blocks */
+    nib_int_scaled scaled; /* for activations in blocks */
     int_scratch *scratch;
 } int_block;
 
-/* A chunk's place in its panel. */
+/* The position of a chunk in its panel. */
 typedef struct int_place {
     int64_t g, k0; /* its first group and k */
-    bool opens;    /* a block of the float sum, with FORM_PART a group */
-    bool ends;     /* with FORM_PART: a group */
-    bool closes;   /* a block of the float sum */
-    bool first;    /* block of the panel */
-    bool last;     /* chunk of the panel */
+    bool opens;    /* the chunk begins a block of the float sum, with FORM_PART a group */
+    bool ends;     /* with FORM_PART, the chunk ends a group */
+    bool closes;   /* the chunk ends a block of the float sum */
+    bool first;    /* the chunk is in the panel's first block */
+    bool last;     /* the chunk is the panel's last */
 } int_place;
 
 NIB_INLINE int_chunk load_form(const int_block *b, const uint8_t *panel, int64_t g, int64_t groups,
@@ -383,8 +386,8 @@ NIB_INLINE int_chunk load_form(const int_block *b, const uint8_t *panel, int64_t
                            : load_chunk(b->l, panel, g, groups, unit0, units, f, 8, b->scratch);
 }
 
-static int_chunk load(const int_block *b, const uint8_t *panel, int64_t g, int64_t groups,
-                      int64_t unit0, int64_t units)
+static int_chunk load_panel_chunk(const int_block *b, const uint8_t *panel, int64_t g,
+                                  int64_t groups, int64_t unit0, int64_t units)
 {
     switch (b->f) {
     case FORM_PLAIN:
@@ -402,7 +405,7 @@ static int_chunk load(const int_block *b, const uint8_t *panel, int64_t g, int64
     return load_form(b, panel, g, groups, unit0, units, FORM_WIDE);
 }
 
-/* A tile's share of the lines that follow its chunk. */
+/* A tile's share of the cache lines after its chunk. */
 static int_ahead share_ahead(const int_chunk *chunk, int64_t tile, int64_t tiles)
 {
     const int64_t lines = (int64_t)chunk->bytes / 64 + 1, first = lines * tile / tiles;
@@ -410,8 +413,8 @@ static int_ahead share_ahead(const int_chunk *chunk, int64_t tile, int64_t tiles
                        lines * (tile + 1) / tiles - first, chunk->groups * chunk->units, 0};
 }
 
-/* The lines of y that the tile's tokens will be stored to. */
-static void fetch_y(const int_block *b, int64_t r, int64_t m)
+/* Prefetches the lines of y to which the tile's tokens will be stored. */
+static void prefetch_y(const int_block *b, int64_t r, int64_t m)
 {
     for (int64_t i = r; i < r + m; i++) {
         const float *y = b->a->y + (b->r0 + i) * b->a->ldy + b->n0;
@@ -420,7 +423,7 @@ static void fetch_y(const int_block *b, int64_t r, int64_t m)
     }
 }
 
-/* The integer sums of group g enter the float sums of its block. */
+/* Adds the integer sums of group g to the float sums of its block. */
 static void finish_parts(const int_block *b, const int_chunk *chunk, int64_t g, int64_t r0,
                          int64_t m)
 {
@@ -445,7 +448,7 @@ static void finish_parts(const int_block *b, const int_chunk *chunk, int64_t g, 
     }
 }
 
-/* What follows a tile's last chunk of a block: its sums go to the totals, or to y. */
+/* After a tile's last chunk of a block: adds its sums to the totals, or stores them to y. */
 static void close_tile(const int_block *b, const int_place *at, int64_t r0, int64_t m)
 {
     for (int64_t r = r0; r < r0 + m; r++) {
@@ -471,7 +474,7 @@ static void multiply(const int_block *b, const int_chunk *chunk, const int_place
                                      tile_wide_bias, tile_parts, tile_blocks, tile_blocks_half};
     const nib_input *in = &b->a->x;
     const int64_t tiles = nib__ceil_div(b->rows, TILE);
-    for (int64_t tile = 0; tile < tiles; tile++) { /* all about the same size */
+    for (int64_t tile = 0; tile < tiles; tile++) { /* of nearly equal size */
         const int64_t r = b->rows * tile / tiles, m = b->rows * (tile + 1) / tiles - r;
         const int64_t cell = r * b->l->groups + at->g;
         const bool in_blocks = is_blocks(b->f);
@@ -490,7 +493,7 @@ static void multiply(const int_block *b, const int_chunk *chunk, const int_place
                             b->n0,
                             share_ahead(chunk, tile, tiles)};
         if (at->last)
-            fetch_y(b, r, m);
+            prefetch_y(b, r, m);
         runs[b->f](chunk, &t, m);
         if (at->ends)
             finish_parts(b, chunk, at->g, r, m);
@@ -499,8 +502,8 @@ static void multiply(const int_block *b, const int_chunk *chunk, const int_place
     }
 }
 
-/* Groups that fit a chunk, several at a time; a chunk ends where a block of the float sum does, and
- * a last group with fewer units is a chunk of its own. */
+/* Groups that fit in a chunk, several at a time. A chunk ends where a block of the float sum ends,
+ * and a last group with fewer units is a chunk of its own. */
 static void panel_of_groups(const int_block *b, const uint8_t *panel)
 {
     const nib_int_layout *l = b->l;
@@ -516,7 +519,8 @@ static void panel_of_groups(const int_block *b, const uint8_t *panel)
                               .closes = groups == block_left || ends,
                               .first = g < l->per_block,
                               .last = ends};
-        const int_chunk chunk = load(b, panel, g, groups, 0, is_last ? l->last_units : l->units);
+        const int_chunk chunk =
+            load_panel_chunk(b, panel, g, groups, 0, is_last ? l->last_units : l->units);
         multiply(b, &chunk, &at);
         g += groups;
     }
@@ -537,7 +541,8 @@ static void panel_of_parts(const int_block *b, const uint8_t *panel)
                                   .closes = last || (ends && (g + 1) % l->per_block == 0),
                                   .first = g < l->per_block,
                                   .last = last};
-            const int_chunk chunk = load(b, panel, g, 1, unit, nib__min(CHUNK_UNITS, units - unit));
+            const int_chunk chunk =
+                load_panel_chunk(b, panel, g, 1, unit, nib__min(CHUNK_UNITS, units - unit));
             multiply(b, &chunk, &at);
         }
     }
@@ -577,7 +582,7 @@ void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, n
     }
 }
 
-/* What prefill takes beside `terms` bytes. */
+/* Scratch bytes of prefill, of which `terms` bytes are for the terms. */
 static size_t prefill_bytes(const nib_linear *a, size_t terms)
 {
     const size_t rows = (size_t)nib__int_row_block_most(a->x.m, a->w->k);

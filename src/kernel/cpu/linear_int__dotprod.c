@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear rows with integer activations by sdot: 4 outputs by 4 k, the activations by element. One
- * to three tokens (decode) run straight over the panels, which are read from memory once; more of
- * them as linear_int_neon_many.h says.
+ * Linear rows with integer activations by sdot: 4 outputs by 4 k, activations by element. One to
+ * three tokens (decode) run directly over the panels, which are read from memory once; for more
+ * tokens see linear_int_neon_many.h.
  */
 #include "linear_int.h"
 
@@ -12,7 +12,7 @@
 
 enum { CELL_TOKENS = 1, CELL_OUTPUTS = 4, STEP = 64 /* bytes of 8 outputs by 8 k */ };
 
-/* Quads as they come: [2][2 times 4 outputs][4 k]. */
+/* Quads in the order in which they arrive: [2][2 times 4 outputs][4 k]. */
 NIB_INLINE void put_step(int8_t *out, const int8x16_t even[2], const int8x16_t odd[2])
 {
     for (int h = 0; h < 2; h++) {
@@ -38,7 +38,7 @@ NIB_INLINE const int8_t *stage_x(const nib_linear *a, int64_t r0, int64_t rows, 
         }                                                                                          \
     } while (0)
 
-/* Units are of 16 k or more, so steps come in twos. */
+/* Units are 16 k or more, so steps come in pairs. */
 NIB_INLINE void tile_dots(int32x4_t dots[][8 / CELL_OUTPUTS], const int8_t *codes, const int8_t *x,
                           int64_t ld, int64_t steps, int rows)
 {
@@ -69,7 +69,7 @@ NIB_INLINE float32x4_t tokens_f32(const float *p, int64_t next)
     return vdupq_n_f32(*p);
 }
 
-NIB_INLINE float32x4_t of_token(const float *cells, int first, int64_t which)
+NIB_INLINE float32x4_t outputs_of_token(const float *cells, int first, int64_t which)
 {
     (void)which;
     return vld1q_f32(cells + first);
@@ -79,12 +79,12 @@ NIB_INLINE float32x4_t of_token(const float *cells, int first, int64_t which)
 
 /* ---- few tokens ---- */
 
-enum { FEW_CELLS = 8 /* of a tile: 1 token x 32 outputs, 2 x 16 */ };
+enum { FEW_CELLS = 8 /* cells of a tile: 1 token x 32 outputs, 2 x 16 */ };
 
-/* How a group's sum is formed, known where it is compiled. */
+/* How a group's sum is formed; a compile-time constant. */
 typedef enum few_form {
-    FEW_PLAIN, /* no zero point but 0 */
-    FEW_ZEROS, /* of weights or activations */
+    FEW_PLAIN, /* all zero points are 0 */
+    FEW_ZEROS, /* integer zero points of weights or activations */
     FEW_BLOCKS /* activations in blocks */
 } few_form;
 
@@ -95,12 +95,12 @@ typedef struct int_few {
     const uint8_t *panel;
     int64_t n0;
     const int32_t *terms;       /* [m][groups] */
-    const float *scales, *sums; /* activations in blocks: as terms, of nib_int_scaled */
+    const float *scales, *sums; /* activations in blocks: like terms, from nib_int_scaled */
 } int_few;
 
 typedef int32x4_t few_dots[2][FEW_CELLS];
 
-/* 16 k of a token's `x` on one vector of outputs. */
+/* Adds the products of 16 k of a token's `x` with one vector of outputs. */
 NIB_INLINE int32x4_t few_quads(int32x4_t dot, const int8x16_t w[4], int8x16_t x)
 {
     dot = vdotq_laneq_s32(dot, w[0], x, 0);
@@ -109,7 +109,7 @@ NIB_INLINE int32x4_t few_quads(int32x4_t dot, const int8x16_t w[4], int8x16_t x)
     return vdotq_laneq_s32(dot, w[3], x, 3);
 }
 
-/* The dots of a group, whose codes are at `at`; code sums with `with_sums`. */
+/* The dots of a group whose codes begin at `at` and, if `with_sums`, its code sums. */
 NIB_INLINE void few_group(few_dots dots, int32x4_t sums[FEW_CELLS], const uint8_t *at,
                           const int8_t *const x[2], int64_t steps, int m, bool with_sums, int bits)
 {
@@ -135,7 +135,8 @@ NIB_INLINE void few_group(few_dots dots, int32x4_t sums[FEW_CELLS], const uint8_
     }
 }
 
-/* What group g, whose head is `group`, adds to the sum of token `row`, outputs from `first` on. */
+/* Adds group g, whose head is at `group`, to the sum of token `row`, for the outputs from `first`
+ * on. */
 NIB_INLINE float32x4_t few_add(const int_few *b, const uint8_t *group, int64_t g, int64_t row,
                                int first, int32x4_t dot, int32x4_t code_sum, float32x4_t sum,
                                few_form form, int bits)
@@ -207,7 +208,7 @@ NIB_INLINE void few_tile(const int_few *b, int64_t row, int c0, int m, few_form 
 #pragma GCC unroll 2
         for (int r = 0; r < m; r++)
 #pragma GCC unroll 8
-            for (int c = 0; c < cells; c++) { /* the end of a block */
+            for (int c = 0; c < cells; c++) { /* end of a block */
                 total[r][c] = g < l->per_block ? sum[r][c] : vaddq_f32(total[r][c], sum[r][c]);
                 sum[r][c] = vdupq_n_f32(0);
             }
@@ -230,7 +231,7 @@ NIB_INLINE void few_panel(const int_few *b, few_form form, int bits)
         few_tile(b, row, 0, 1, form, bits);
 }
 
-/* scratch: terms [m][groups], or nib_int_scaled. */
+/* Scratch: terms [m][groups], or nib_int_scaled. */
 NIB_INLINE void run_few(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, bool in_blocks,
                         int bits)
 {

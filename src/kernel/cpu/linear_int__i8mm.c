@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear rows with integer activations by smmla: 2 tokens by 2 outputs by 8 k. Fewer tokens than
- * pay for unpacking go the way of sdot.
+ * Linear rows with integer activations by smmla: 2 tokens by 2 outputs by 8 k. If there are too few
+ * tokens to pay for unpacking, they use sdot instead.
  */
 #include "linear_int.h"
 
@@ -21,7 +21,7 @@ NIB_INLINE int8x16_t zip_high(int8x16_t a, int8x16_t b)
     return vreinterpretq_s8_s32(vzip2q_s32(vreinterpretq_s32_s8(a), vreinterpretq_s32_s8(b)));
 }
 
-/* Four times 2 outputs by 8 k, of quads [4 outputs][4 k]. */
+/* Writes four times 2 outputs by 8 k, from quads [4 outputs][4 k]. */
 NIB_INLINE void put_step(int8_t *out, const int8x16_t even[2], const int8x16_t odd[2])
 {
     for (int h = 0; h < 2; h++) {
@@ -30,7 +30,7 @@ NIB_INLINE void put_step(int8_t *out, const int8x16_t even[2], const int8x16_t o
     }
 }
 
-/* [pairs of tokens][k / 8][2][8]; a last token without another stands twice. */
+/* [pairs of tokens][k / 8][2][8]; a last token without a partner is stored twice. */
 NIB_INLINE const int8_t *stage_x(const nib_linear *a, int64_t r0, int64_t rows, int8_t *room)
 {
     int8_t *out = room;
@@ -83,7 +83,7 @@ NIB_INLINE float32x4_t tokens_f32(const float *p, int64_t next)
     return vcombine_f32(vdup_n_f32(p[0]), vdup_n_f32(p[next]));
 }
 
-NIB_INLINE float32x4_t of_token(const float *cells, int first, int64_t which)
+NIB_INLINE float32x4_t outputs_of_token(const float *cells, int first, int64_t which)
 {
     const float *at = cells + 2 * first + 2 * which;
     return vcombine_f32(vld1_f32(at), vld1_f32(at + 4));
@@ -91,7 +91,7 @@ NIB_INLINE float32x4_t of_token(const float *cells, int first, int64_t which)
 
 #include "linear_int_neon_many.h"
 
-/* Few tokens do not fill the tiles of smmla, so they run with sdot. */
+/* Few tokens do not fill the tiles of smmla, so they use sdot. */
 void nib__linear_w4_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 {
     if (a->x.m < FEW)

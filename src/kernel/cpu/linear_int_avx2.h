@@ -3,11 +3,11 @@
  * AVX2 code of the int4, Q6_K and int8 linear rows, inlined with bits = 4, 6 or 8 by
  * linear_a8t_w4g__avx2.c and linear_a8t_w8__avx2.c. Layout: linear_int.h. Arithmetic: linear_int.c.
  *
- * Without VNNI: int4 codes are unsigned in vpmaddubsw, whose pairs of 15 * 128 add up exactly over
- * the 8 quads of a unit (30,720 < 2^15) before they widen. int8 codes would saturate there, so
- * their even and odd bytes are multiplied as 16-bit values (vpmaddwd) with activations that the
- * scratch holds as (x0, x2), (x1, x3). Of 6-bit codes two pairs, 63 * 128 * 4, fit 16 bits. A tile
- * is m tokens x c vectors of 8 outputs, m * c = 4: 4 x 8, 2 x 16 or 1 x 32.
+ * Without VNNI: int4 codes are unsigned in vpmaddubsw; its pairs of at most 15 * 128 add up exactly
+ * over the 8 quads of a unit (30,720 < 2^15) before they are widened. int8 codes would saturate
+ * there, so their even and odd bytes are multiplied as 16-bit values (vpmaddwd) by activations that
+ * the scratch holds as (x0, x2), (x1, x3). For 6-bit codes, two pairs, 63 * 128 * 4, fit 16 bits. A
+ * tile is m tokens x c vectors of 8 outputs, m * c = 4: 4 x 8, 2 x 16 or 1 x 32.
  */
 #ifndef NIB_LINEAR_INT_AVX2_H
 #define NIB_LINEAR_INT_AVX2_H
@@ -25,8 +25,8 @@ typedef struct int_block {
     nib_int_kind kind;
     int64_t r0, rows;
     const int32_t *terms;       /* [rows][groups] */
-    const int16_t *wide;        /* int8: [rows][ld], each 4 codes in the order 0, 2, 1, 3 */
-    const float *scales, *sums; /* activations in blocks: as terms, of nib_int_scaled */
+    const int16_t *wide;        /* int8: [rows][ld], every 4 codes in the order 0, 2, 1, 3 */
+    const float *scales, *sums; /* activations in blocks: like terms, from nib_int_scaled */
 } int_block;
 
 NIB_INLINE __m256i load8(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
@@ -38,7 +38,7 @@ NIB_INLINE __m256i broadcast4(const void *p)
     return _mm256_set1_epi32(value);
 }
 
-/* Scales of 8 outputs, from output `first` of the panel. */
+/* Scales of 8 outputs, starting at output `first` of the panel. */
 NIB_INLINE __m256 load_scales(const nib_int_layout *l, const uint8_t *group, int first)
 {
     const uint8_t *p = group + (size_t)first * l->scale_bytes;
@@ -50,7 +50,7 @@ NIB_INLINE __m256 load_scales(const nib_int_layout *l, const uint8_t *group, int
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-/* The same of group g, whose scales may lie in its panel's head. */
+/* The same for group g; the scales of Q6_K are in the head of the panel. */
 NIB_INLINE __m256 group_scales(const nib_int_layout *l, const uint8_t *panel, const uint8_t *group,
                                int64_t g, int first, int bits)
 {
@@ -69,7 +69,7 @@ NIB_INLINE __m256i load_offsets(const nib_int_layout *l, const uint8_t *group, i
     return _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)p));
 }
 
-/* One unit of int4: codes from vector c0 of the panel on, x[r] + k on. */
+/* One unit of int4: codes from vector c0 of the panel on, activations from x[r] + k on. */
 NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, __m256i dots[][4],
                       __m256i *sums, int m, int columns, bool plain)
 {
@@ -83,7 +83,7 @@ NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, _
         for (int r = 0; r < m; r++)
             pairs[r][c] = zero;
     }
-#pragma GCC unroll 1 /* unrolled, gcc adds the products as a tree and spills them all */
+#pragma GCC unroll 1 /* if unrolled, gcc adds the products as a tree and spills all of them */
     for (int q = 0; q < 4; q++)
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
@@ -164,8 +164,7 @@ NIB_INLINE void unit6(const uint8_t *codes, const int8_t *const *x, int64_t k, _
     }
 }
 
-/* dot + offset * term - sum * zero where that may not fit 32 bits: exact in double, rounded
- * once. */
+/* dot + offset * term - sum * zero if it may not fit 32 bits: exact in double, rounded once. */
 NIB_INLINE __m128 half_dot(__m128i dot, __m128i sum, __m128i offset, int32_t term, int32_t zero)
 {
     const __m256d added = _mm256_mul_pd(_mm256_cvtepi32_pd(offset), _mm256_set1_pd(term));
@@ -182,8 +181,8 @@ NIB_INLINE __m256 wide_dot(__m256i dot, __m256i sum, __m256i offset, int32_t ter
     return _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
 }
 
-/* The dot of a group with offset and zero points taken out, as a float; fix is the code sum, for
- * PAIR with the offset above it. */
+/* The dot of a group as a float, after removing the offset and the zero points. `fix` is the code
+ * sum, for PAIR with the offset in its high half. */
 NIB_INLINE __m256 float_dot(const int_block *b, __m256i dot, __m256i fix, __m256i offset,
                             int64_t row, int64_t g, nib_int_kind kind)
 {
@@ -201,8 +200,8 @@ NIB_INLINE __m256 float_dot(const int_block *b, __m256i dot, __m256i fix, __m256
         _mm256_sub_epi32(dot, _mm256_mullo_epi32(fix, _mm256_set1_epi32(zero))));
 }
 
-/* What a group adds to the sums of a token that has activations in blocks; its offset is still in
- * dot. */
+/* Adds a group to the sum of a token whose activations are in blocks. dot still includes the
+ * offset. */
 NIB_INLINE __m256 add_scaled(const int_block *b, const uint8_t *zeros, __m256 scale, __m256i dot,
                              int64_t row, int64_t g, __m256 sum)
 {
@@ -216,7 +215,7 @@ NIB_INLINE __m256 add_scaled(const int_block *b, const uint8_t *zeros, __m256 sc
     return sum;
 }
 
-/* Totals are scaled already where activations are in blocks. */
+/* Stores 8 outputs from n on. If activations are in blocks, the totals are scaled already. */
 NIB_INLINE void store8(const nib_linear *a, int64_t r, int64_t n, __m256 total, bool is_scaled)
 {
     const float s = is_scaled ? 1 : a->x.scale[r];
@@ -237,13 +236,13 @@ NIB_INLINE void store8(const nib_linear *a, int64_t r, int64_t n, __m256 total, 
     }
 }
 
-/* The form of a tile, known where it is compiled. */
+/* The form of a tile; a compile-time constant. */
 typedef enum tile_form {
-    TILE_PLAIN, /* as nib_int_kind */
+    TILE_PLAIN, /* as in nib_int_kind */
     TILE_PAIR,
     TILE_WIDE,
     TILE_BLOCKS,      /* activations in blocks */
-    TILE_BLOCKS_HALF, /* and half units */
+    TILE_BLOCKS_HALF, /* the same with half units */
 } tile_form;
 
 /* Tokens row..row+m of the block by `columns` vectors from c0 on, over a whole panel whose outputs
@@ -282,7 +281,7 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
             for (int r = 0; r < m; r++)
                 dots[r][c] = _mm256_setzero_si256();
         }
-        if (b->a->int_bias != NULL) /* of the only group */
+        if (b->a->int_bias != NULL) /* there is only one group */
 #pragma GCC unroll 4
             for (int c = 0; c < columns; c++)
 #pragma GCC unroll 4
@@ -290,7 +289,7 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
                     dots[r][c] = load8(b->a->int_bias + n + LANES * (c0 + c));
         for (int64_t unit = 0; unit < units; unit++, k += unit_k) {
             const uint8_t *codes = panel + nib__int_unit(l, g, unit) + 32 * c0;
-            if (c0 == 0) /* the pass over the panel that comes first */
+            if (c0 == 0) /* the first pass over the panel prefetches */
 #pragma GCC unroll 16
                 for (int line = 0; line < unit_k * bits / 16; line++)
                     _mm_prefetch(nib__ahead(codes, AHEAD + 64 * (size_t)line), _MM_HINT_T0);
@@ -339,7 +338,7 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
                 store8(b->a, b->r0 + row + r, n + LANES * (c0 + c), total[r][c], is_scaled);
 }
 
-/* All tokens of the block. */
+/* All tokens of the block over one panel. */
 NIB_INLINE void run_panel(const int_block *b, const uint8_t *panel, int64_t n, tile_form form,
                           int bits)
 {
@@ -354,13 +353,14 @@ NIB_INLINE void run_panel(const int_block *b, const uint8_t *panel, int64_t n, t
         tile(b, panel, n, row, 0, 1, 4, form, bits);
 }
 
-/* Codes of int8 lie behind `bytes` of the scratch. */
-NIB_INLINE int16_t *wide_behind(void *scratch, int64_t bytes, int bits)
+/* The int8 path's 16-bit activation codes, which follow the first `bytes` of the scratch; else
+ * NULL. */
+NIB_INLINE int16_t *wide_codes(void *scratch, int64_t bytes, int bits)
 {
     return bits == 8 ? (int16_t *)((char *)scratch + nib__round_up(bytes, 64)) : NULL;
 }
 
-/* The block's codes as 16 bits, each 4 as 0, 2, 1, 3. */
+/* Widens the block's codes to 16 bits, every 4 in the order 0, 2, 1, 3. */
 NIB_INLINE void widen(const int_block *b, int16_t *out)
 {
     const nib_input *in = &b->a->x;
@@ -381,7 +381,7 @@ NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *sc
     const nib_int_kind kind = nib__int_kind(a, &l);
     const int64_t rows = nib__int_row_block(a->x.m, a->w->k);
     int32_t *terms = scratch;
-    int16_t *wide = wide_behind(scratch, rows * l.groups * (int64_t)sizeof *terms, bits);
+    int16_t *wide = wide_codes(scratch, rows * l.groups * (int64_t)sizeof *terms, bits);
     for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
         const int_block b = {a, &l, kind, r0, nib__min(rows, a->x.m - r0), terms, wide, NULL, NULL};
         nib__int_terms(a, &l, kind, r0, b.rows, terms);
@@ -405,7 +405,7 @@ NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *sc
 {
     const nib_int_layout l = bits == 6 ? nib__int_layout_six(a->w) : nib__int_layout(a->w);
     const int64_t rows = nib__int_row_block(a->x.m, a->w->k);
-    int16_t *wide = wide_behind(scratch, (int64_t)nib__int_scaled_bytes(a, &l), bits);
+    int16_t *wide = wide_codes(scratch, (int64_t)nib__int_scaled_bytes(a, &l), bits);
     for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
         const int64_t count = nib__min(rows, a->x.m - r0);
         const nib_int_scaled s = nib__int_scaled(a, &l, r0, count, scratch);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the int4 and int8 linear rows of Arm share: reading panels, and storing outputs. Layout:
+ * What the int4 and int8 linear rows of Arm share: reading panels and storing outputs. Layout:
  * linear_int.h. Arithmetic: linear_int.c.
  *
- * Products are of signed bytes. An int4 code stays the unsigned nibble, code + 8; an int8 code
- * loses its 128 again by an exclusive or, so that the layout's offset is 0 here. A group's dot is
+ * Products are of signed bytes. An int4 code stays the unsigned nibble, code + 8. For int8, an
+ * exclusive or takes the 128 off the code again, so the layout's offset is 0 here. A group's dot is
  *   sum of w * x  -  z * (sum of w)  -  (offset + zero_g) * (sum of x - z)        w = code + offset
- * and a panel's bytes past the end of a row, 0 as stored, are -128: their activations are 0, and
- * what they add to the sum of w is taken out of it.
+ * A panel's bytes past the end of a row are stored as 0 and so become -128: their activations are
+ * 0, and their share is removed from the sum of w.
  */
 #ifndef NIB_LINEAR_INT_NEON_H
 #define NIB_LINEAR_INT_NEON_H
@@ -17,9 +17,9 @@
 #include <arm_neon.h>
 
 enum {
-    FEW = 4,   /* tokens from which a panel is unpacked once for all of them */
-    LANES = 4, /* outputs of a vector */
-    SIGN = 128 /* what int8 codes were stored with */
+    FEW = 4,   /* from this many tokens on, a panel is unpacked once for all */
+    LANES = 4, /* outputs per vector */
+    SIGN = 128 /* added to int8 codes when they are packed */
 };
 
 NIB_INLINE nib_int_layout signed_layout(const nib_weight *w)
@@ -29,7 +29,7 @@ NIB_INLINE nib_int_layout signed_layout(const nib_weight *w)
     return l;
 }
 
-/* What a token adds to or takes from each group: see nib_int_term. */
+/* The terms of each token and group: see nib__int_term. */
 NIB_INLINE void row_terms(const nib_linear *a, const nib_int_layout *l, bool plain, int64_t r0,
                           int64_t rows, int32_t *terms)
 {
@@ -69,7 +69,7 @@ NIB_INLINE float32x4_t load_zeros(const nib_int_layout *l, const uint8_t *group,
 /* Bytes of 8 k of a panel. */
 NIB_INLINE size_t step_bytes(int bits) { return (size_t)bits * NIB_INT_PANEL; }
 
-/* 8 k of four outputs: quads of even and odd number, which are 4 outputs by 4 k. */
+/* 8 k of four outputs: an even and an odd quad, each 4 outputs by 4 k. */
 NIB_INLINE void load_quads(const uint8_t *at, int bits, int8x16_t *even, int8x16_t *odd)
 {
     const uint8x16_t v = vld1q_u8(at);
@@ -83,7 +83,7 @@ NIB_INLINE void load_quads(const uint8_t *at, int bits, int8x16_t *even, int8x16
     *odd = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(at + 4 * NIB_INT_PANEL), sign));
 }
 
-/* What is missing in sums over the first `steps` steps of group g: padding counts as -128. */
+/* Correction for sums of w over the first `steps` steps of group g: padding counts as -128. */
 NIB_INLINE int32x4_t padding_sum(const nib_linear *a, const nib_int_layout *l, int64_t g,
                                  int64_t steps, int bits)
 {
@@ -91,8 +91,8 @@ NIB_INLINE int32x4_t padding_sum(const nib_linear *a, const nib_int_layout *l, i
     return vdupq_n_s32(bits == 8 ? SIGN * (int32_t)count : 0);
 }
 
-/* dot + offset * term - sum * zero as a float, where that may not fit 32 bits: rounded once, since
- * f64 holds it. */
+/* dot + offset * term - sum * zero as a float, if it may not fit 32 bits: rounded once, since f64
+ * holds it exactly. */
 NIB_INLINE float32x2_t half_dot(int32x2_t dot, int32x2_t sum, int32x2_t offset, int32_t term,
                                 int32_t zero)
 {
@@ -111,7 +111,7 @@ NIB_INLINE float32x4_t wide_dot(int32x4_t dot, int32x4_t sum, int32x4_t offset, 
 
 /* ---- outputs ---- */
 
-/* Four outputs from n on. Totals are scaled already where activations are in blocks. */
+/* Stores four outputs from n on. If activations are in blocks, the totals are scaled already. */
 NIB_INLINE void store4(const nib_linear *a, int64_t r, int64_t n, float32x4_t total, bool is_scaled)
 {
     float *y = a->y + r * a->ldy + n;

@@ -2,20 +2,19 @@
  *
  * Products of many tokens with int4 and int8 panels on Arm, written once for sdot and smmla.
  *
- * A chunk of about 512 k of one panel becomes signed bytes in the order in which the instruction
- * takes them, and f32 scales; all tokens of a row block pass it in tiles of 8 tokens x 8 outputs:
- * 16 integer sums in registers for one group, float sums in memory that stays in the first-level
- * cache. A group larger than a chunk keeps integer sums there between its chunks.
+ * A chunk of about 512 k of one panel is unpacked to signed bytes, in the order that the
+ * instruction needs, and f32 scales. All tokens of a row block multiply it, in tiles of 8 tokens x
+ * 8 outputs: 16 vectors of integer sums in registers for one group, float sums in memory that stays
+ * in the L1 cache. A group larger than a chunk keeps integer sums there between its chunks.
  *
- * A cell is one vector of sums: 4 outputs of a token (sdot), 2 outputs of 2 tokens (smmla: first
- * token, second token). What the including file defines:
- *   CELL_TOKENS, CELL_OUTPUTS, STEP
+ * A cell is one vector of sums: 4 outputs of a token (sdot), or 2 outputs of 2 tokens (smmla: first
+ * token, second token). The including file defines:
  *   put_step      8 outputs by 8 k into 64 bytes
  *   stage_x       the activation codes in the order of tile_dots
  *   tile_dots     adds `steps` steps of 8 k to a tile's cells
  *   outputs_i32 outputs_f32    a value for each output of a cell, from an array of outputs
- *   tokens_i32 tokens_f32      a value for each token of a cell; the second one `next` after it
- *   of_token      4 outputs of one token of a cell row
+ *   tokens_i32 tokens_f32      a value for each token of a cell, `next` apart
+ *   outputs_of_token           4 outputs of one token of a cell row
  */
 #ifndef NIB_LINEAR_INT_NEON_MANY_H
 #define NIB_LINEAR_INT_NEON_MANY_H
@@ -25,28 +24,28 @@
 #include <math.h>
 
 enum {
-    CHUNK_K = NIB_SUM_BLOCK / 2, /* a larger group is a block of the float sum by itself */
-    CHUNK_K_BEST = 512,          /* of several groups: it stays in the first-level cache */
+    CHUNK_K = NIB_SUM_BLOCK / 2, /* a larger group is a block of the float sum of its own */
+    CHUNK_K_BEST = 512,          /* for chunks of several groups, to stay in the L1 cache */
     CHUNK_GROUPS = CHUNK_K_BEST / NIB_INT_HALF_UNIT,
-    ROW_FLOATS = NIB_INT_PANEL * CELL_TOKENS, /* of one row of cells */
+    ROW_FLOATS = NIB_INT_PANEL * CELL_TOKENS, /* floats in one row of cells */
     TILE_ROWS = 8 / CELL_TOKENS,
 };
 
-/* A chunk of one panel, ready to multiply, and what else one worker needs. */
+/* A chunk of one panel, ready to multiply; also what else a worker needs per group. */
 typedef struct int_chunk {
     int8_t codes[CHUNK_K * NIB_INT_PANEL]; /* [blocks of 8 outputs][steps of 8 k][64] */
     float scale[CHUNK_GROUPS][NIB_INT_PANEL], zero[CHUNK_GROUPS][NIB_INT_PANEL];
-    int32_t sum[CHUNK_GROUPS][NIB_INT_PANEL]; /* of the weights, over the group so far */
+    int32_t sum[CHUNK_GROUPS][NIB_INT_PANEL]; /* sum of the weights over the group so far */
     int32_t offset[CHUNK_GROUPS][NIB_INT_PANEL];
-    int64_t groups, steps; /* groups, and the steps of each */
+    int64_t groups, steps; /* number of groups, and the steps of each */
 } int_chunk;
 
-/* How a group's sum is formed, known where it is compiled. */
+/* How a group's sum is formed; a compile-time constant. */
 typedef enum many_form {
-    MANY_PLAIN,  /* no zero point but 0 */
-    MANY_ZEROS,  /* of weights or activations */
+    MANY_PLAIN,  /* all zero points are 0 */
+    MANY_ZEROS,  /* integer zero points of weights or activations */
     MANY_BLOCKS, /* activations in blocks */
-    MANY_PART    /* of a group larger than a chunk: the integer sums only */
+    MANY_PART    /* part of a group larger than a chunk: integer sums only */
 } many_form;
 
 /* A row block on one panel. */
@@ -55,16 +54,16 @@ typedef struct int_many {
     const nib_int_layout *l;
     many_form form;
     int64_t r0, rows, n0;
-    const int8_t *x;            /* staged, of the row block */
+    const int8_t *x;            /* staged codes of the row block */
     const int32_t *terms;       /* [rows][groups] */
-    const float *scales, *sums; /* activations in blocks: as terms, of nib_int_scaled */
+    const float *scales, *sums; /* activations in blocks: like terms, from nib_int_scaled */
     float *f, *totals;          /* [cell rows][cells of a panel][4] */
     int_chunk *chunk;
 } int_many;
 
 /* ---- unpacking ---- */
 
-/* `steps` steps from `step0` on of group g into place i of the chunk. */
+/* Unpacks `steps` steps from `step0` on of group g into slot i of the chunk. */
 NIB_INLINE void unpack_group(const int_many *b, const uint8_t *panel, int64_t g, int64_t step0,
                              int64_t steps, int64_t i, bool with_sums, int bits)
 {
@@ -119,15 +118,15 @@ static void unpack(const int_many *b, const uint8_t *panel, int64_t g, int64_t g
 /* Up to 8 tokens by the 8 outputs from c on of the panel, over a chunk. */
 typedef struct int_tile {
     const int8_t *x;
-    int64_t groups; /* from one token's terms to the next's */
+    int64_t groups; /* stride of terms from one token to the next */
     const int32_t *terms, *zero;
-    const float *scales, *sums; /* as terms */
+    const float *scales, *sums; /* laid out like terms */
     float *f;
     int c, tokens;
-    bool is_first; /* of a group's parts */
+    bool is_first; /* first part of a group */
 } int_tile;
 
-/* From the first token of a cell row to the second, which may not be there. */
+/* Distance from the first token of a cell row to the second; 0 if there is no second. */
 NIB_INLINE int64_t next_token(const int_tile *t, int row)
 {
     return CELL_TOKENS * row + 1 < t->tokens;
@@ -138,9 +137,9 @@ NIB_INLINE float *cell_at(const int_tile *t, int row, int column)
     return t->f + row * ROW_FLOATS + (t->c / CELL_OUTPUTS + column) * LANES;
 }
 
-/* What a sum starts at: all that follows from zero points and the int32 bias. */
-NIB_INLINE int32x4_t start_of(const int_many *b, const int_tile *t, int64_t g, int row, int column,
-                              many_form form)
+/* Start value of a sum: everything that follows from zero points and the int32 bias. */
+NIB_INLINE int32x4_t start_sum(const int_many *b, const int_tile *t, int64_t g, int row, int column,
+                               many_form form)
 {
     const int first = t->c + CELL_OUTPUTS * column;
     const int64_t next = next_token(t, row);
@@ -191,7 +190,7 @@ NIB_INLINE void tile(const int_many *b, const int_tile *t, int rows, many_form f
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
             for (int c = 0; c < 8 / CELL_OUTPUTS; c++)
-                dots[r][c] = start_of(b, t, g, r, c, form);
+                dots[r][c] = start_sum(b, t, g, r, c, form);
         tile_dots(dots, codes, x, ld, chunk->steps, rows);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++)
@@ -203,7 +202,7 @@ NIB_INLINE void tile(const int_many *b, const int_tile *t, int rows, many_form f
     }
 }
 
-/* Rows past TILE_ROWS are cases that never come. */
+/* Rows past TILE_ROWS never occur. */
 NIB_INLINE void tile_of(const int_many *b, const int_tile *t, const int rows, many_form form)
 {
     if (rows <= TILE_ROWS)
@@ -229,7 +228,7 @@ static void tile_zeros(const int_many *b, const int_tile *t) { tile_rows(b, t, M
 static void tile_blocks(const int_many *b, const int_tile *t) { tile_rows(b, t, MANY_BLOCKS); }
 static void tile_part(const int_many *b, const int_tile *t) { tile_rows(b, t, MANY_PART); }
 
-/* All tokens of the row block over the chunk, which begins at k0, in group g. */
+/* All tokens of the row block over the chunk, which begins at k0 in group g. */
 static void multiply(const int_many *b, int64_t g, int64_t k0, bool is_part, bool is_first)
 {
     const int64_t tiles = nib__ceil_div(b->rows, 8),
@@ -274,7 +273,7 @@ static void add_block(const int_many *b, bool is_first)
     }
 }
 
-/* The integer sums of group g, of the chunk's only one, become its float sum, in place. */
+/* Turns the integer sums of group g, the only group of the chunk, into its float sums, in place. */
 static void finish_parts(const int_many *b, int64_t g)
 {
     const int_chunk *chunk = b->chunk;
@@ -294,8 +293,8 @@ static void finish_parts(const int_many *b, int64_t g)
     }
 }
 
-/* Groups that fit a chunk, several at a time; a chunk ends where a block of the float sum does, and
- * a last group with fewer units is a chunk of its own. */
+/* Groups that fit in a chunk, several at a time. A chunk ends where a block of the float sum ends,
+ * and a last group with fewer units is a chunk of its own. */
 static void panel_of_groups(const int_many *b, const uint8_t *panel)
 {
     const nib_int_layout *l = b->l;
@@ -341,16 +340,17 @@ static void run_panels(int_many *b, int64_t n0, int64_t n1)
             panel_of_parts(b, panel);
         for (int64_t r = 0; r < b->rows; r++)
             for (int q = 0; q < NIB_INT_PANEL && b->n0 + q < b->a->w->n; q += LANES)
-                store4(b->a, b->r0 + r, b->n0 + q,
-                       of_token(b->totals + r / CELL_TOKENS * ROW_FLOATS, q, r % CELL_TOKENS),
-                       b->form == MANY_BLOCKS);
+                store4(
+                    b->a, b->r0 + r, b->n0 + q,
+                    outputs_of_token(b->totals + r / CELL_TOKENS * ROW_FLOATS, q, r % CELL_TOKENS),
+                    b->form == MANY_BLOCKS);
     }
 }
 
 /* ---- scratch ---- */
 
-/* A chunk, float sums and totals [rows][32], staged activations [rows][ld], then terms or
- * nib_int_scaled. */
+/* Scratch bytes before the terms: a chunk, float sums and totals [rows][32], staged activations
+ * [rows][ld]. Terms or nib_int_scaled follow. */
 static size_t many_bytes(const nib_linear *a)
 {
     const int64_t rows = nib__int_row_block_most(a->x.m, a->w->k);

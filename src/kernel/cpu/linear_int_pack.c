@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packs int4, Q6_K and int8 weights into the panels of linear_int.h, and works out what a call's
- * zero points add to each group. Owns the three packed layouts.
+ * Packs int4, Q6_K and int8 weights into the panels of linear_int.h, and computes what the zero
+ * points of a call add to each group. Defines the three packed layouts.
  */
 #include "linear_int.h"
 
 enum {
-    SPAN = 1024, /* codes of one output that are fetched at a time */
-    FOUR = 4,    /* outputs whose words are put into a panel together */
+    SPAN = 1024, /* codes of one output that are read at a time */
+    FOUR = 4,    /* outputs whose words are written to a panel together */
     SUPER = NIB_SIX_GROUPS * NIB_INT_HALF_UNIT, /* k of a super-block of Q6_K */
 };
 
@@ -22,8 +22,8 @@ nib_int_layout nib__int_layout(const nib_weight *w)
     l.units = nib__ceil_div(nib__min(l.group, w->k), l.unit);
     l.last_units = nib__ceil_div(w->k - (l.groups - 1) * l.group, l.unit);
     l.per_block = nib__max(1, NIB_SUM_BLOCK / l.group);
-    /* A product is of f32: a wider scale is rounded once, here, as the reference rounds it when it
-     * reads it. */
+    /* Products are f32: a wider scale is rounded once, here, as the reference does when it reads
+     * it. */
     l.scale_type = w->scale_type == NIB_TYPE_F64 ? NIB_TYPE_F32 : w->scale_type;
     l.scale_bytes = (size_t)nib__type_bits(l.scale_type) / 8;
     l.has_zeros = w->scheme.zero == NIB_ZERO_INT;
@@ -73,7 +73,7 @@ static uint64_t packed_bytes_six(const nib_weight *w)
 
 /* ---- packing ---- */
 
-/* Scales, offsets and zeros of output i in column `column` of a panel. */
+/* Writes scales, offsets and zeros of output i to column `column` of a panel. */
 static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column,
                          uint8_t *panel)
 {
@@ -93,9 +93,9 @@ static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i
     }
 }
 
-/* A unit of codes of four outputs into their columns, which lie side by side. In two's complement,
- * the highest bit of a code turned is the code plus the layout's offset; only the lowest four bits
- * of an int4 code count. */
+/* Writes a unit of codes of four outputs to their columns, which are adjacent. In two's complement,
+ * flipping the highest bit of a code adds the layout's offset. Only the lowest four bits of an int4
+ * code are used. */
 static void put_bytes(const uint8_t *const codes[FOUR], uint8_t *columns, int64_t unit)
 {
     for (int64_t q = 0; q < unit / 4; q++) {
@@ -122,35 +122,36 @@ static void put_nibbles(const uint8_t *const codes[FOUR], uint8_t *columns, int6
     }
 }
 
-/* Codes k0..k0+count of row i: where they lie, if they are a byte each and fill units. Bytes past
- * the row's end, and rows from n1 on, become 0, which adds nothing to a sum. */
-static const uint8_t *fetch(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t n1,
-                            int64_t k0, int64_t count, uint8_t *buffer)
+/* Codes k0..k0+count of row i: in place if they are one byte each and fill units, else copied to
+ * `buffer`. Codes past the row's end, and rows from n1 on, become bytes of 0 in the panel, which
+ * add nothing to a sum. */
+static const uint8_t *read_codes(const nib_weight *w, const nib_int_layout *l, int64_t i,
+                                 int64_t n1, int64_t k0, int64_t count, uint8_t *buffer)
 {
     const int64_t units = nib__round_up(count, l->unit);
     if (i < n1 && w->layout == NIB_LAYOUT_BYTE && count == units)
         return (const uint8_t *)w->codes + nib__weight_place(w, i) * w->k + k0;
-    const int64_t there = i < n1 ? count : 0;
+    const int64_t present = i < n1 ? count : 0;
     if (i < n1)
         nib__weight_codes(w, i, k0, count, (int8_t *)buffer);
-    memset(buffer + there, -l->offset, (size_t)(units - there));
+    memset(buffer + present, -l->offset, (size_t)(units - present));
     return buffer;
 }
 
-/* Outputs i..i+FOUR, as far as they are before n1, from column `column` on. */
+/* Packs outputs i..i+FOUR, as far as they are below n1, from column `column` on. */
 static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t n1,
                        int64_t column, uint8_t *panel)
 {
     uint8_t buffers[FOUR][SPAN];
     const bool is_int4 = w->scheme.code == NIB_CODE_I4;
     const int64_t span = l->group <= SPAN ? SPAN / l->group * l->group : SPAN;
-    /* The panel that comes next, which lies somewhere else in other stores. */
+    /* Distance to the next panel, for prefetching; in other code layouts it is elsewhere. */
     const uint64_t ahead = w->layout == NIB_LAYOUT_BYTE ? NIB_INT_PANEL * (uint64_t)w->k : 0;
     for (int64_t k0 = 0; k0 < w->k; k0 += span) {
         const int64_t count = nib__min(span, w->k - k0);
         const uint8_t *codes[FOUR];
         for (int c = 0; c < FOUR; c++)
-            codes[c] = fetch(w, l, i + c, n1, k0, count, buffers[c]);
+            codes[c] = read_codes(w, l, i + c, n1, k0, count, buffers[c]);
         int64_t g = k0 / l->group, unit = k0 % l->group / l->unit;
         for (int64_t j = 0; j < count; j += l->unit) {
             uint8_t *to = panel + nib__int_unit(l, g, unit) + 4 * column;
@@ -162,13 +163,13 @@ static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, 
                 put_nibbles(at, to, l->unit);
             else
                 put_bytes(at, to, l->unit);
-            if (++unit == l->units) /* the group is over */
+            if (++unit == l->units) /* end of the group */
                 unit = 0, g++;
         }
     }
 }
 
-/* What a format writes into a panel: the heads of an output, and the codes of FOUR. */
+/* How a format writes a panel: the heads of an output, and the codes of FOUR. */
 typedef struct panel_writer {
     void (*heads)(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column,
                   uint8_t *panel);
@@ -198,7 +199,7 @@ static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
     pack_panels(w, &l, &writer, out, n0, n1);
 }
 
-/* Heads of output i in column `column` of a panel. */
+/* Writes the heads of output i to column `column` of a panel. */
 static void pack_heads_six(const nib_weight *w, const nib_int_layout *l, int64_t i, int64_t column,
                            uint8_t *panel)
 {
@@ -212,7 +213,7 @@ static void pack_heads_six(const nib_weight *w, const nib_int_layout *l, int64_t
     }
 }
 
-/* A unit of codes of four outputs into their columns. */
+/* Writes a unit of codes of four outputs to their columns. */
 static void put_six(const uint8_t *const codes[FOUR], uint8_t *columns)
 {
     enum { QUADS = NIB_INT_HALF_UNIT / 4 };
@@ -221,7 +222,7 @@ static void put_six(const uint8_t *const codes[FOUR], uint8_t *columns)
         uint32_t quads[QUADS];
         memcpy(quads, codes[c], sizeof quads);
         for (int q = 0; q < QUADS; q++) {
-            quads[q] ^= 0x20202020; /* + 32, of the lowest six bits */
+            quads[q] ^= 0x20202020; /* adds 32 to the lowest six bits */
             high[c] |= (quads[q] >> 4 & 0x03030303) << 2 * q;
             quads[q] &= 0x0f0f0f0f;
         }
@@ -261,7 +262,7 @@ const nib_packing nib__packing_w6 = {"n32k4-i6", NIB_INT_PANEL, packed_bytes_six
 const nib_packing nib__packing_w4 = {"n32k8-i4", NIB_INT_PANEL, packed_bytes, pack};
 const nib_packing nib__packing_w8 = {"n32k4-i8", NIB_INT_PANEL, packed_bytes, pack};
 
-/* ---- what zero points add ---- */
+/* ---- what zero points add to a sum ---- */
 
 nib_int_kind nib__int_kind(const nib_linear *a, const nib_int_layout *l)
 {
@@ -284,7 +285,7 @@ static int64_t rows_that_fit(int64_t k)
 int64_t nib__int_row_block(int64_t m, int64_t k)
 {
     const int64_t blocks = nib__ceil_div(nib__max(1, m), rows_that_fit(k));
-    return nib__round_up(nib__ceil_div(m, blocks), ROW_TILE); /* all about the same size */
+    return nib__round_up(nib__ceil_div(m, blocks), ROW_TILE); /* of nearly equal size */
 }
 
 int64_t nib__int_row_block_most(int64_t m, int64_t k)

@@ -4,11 +4,12 @@
  * linear_a8t_w8__avx512vnni.c. Layout: linear_int.h. Arithmetic: linear_int.c.
  *
  * Weights stay unsigned in vpdpbusd; activations are broadcasts of 4 codes from memory, without
- * shuffles. A group's sum starts at a value that takes the offset and the zero points out again
- * (terms), so they cost nothing, or one vpdpwssd per 16 outputs.
+ * shuffles. A group's sum starts at a value that removes the offset and the zero points (terms), so
+ * they cost nothing, or one vpdpwssd per 16 outputs.
  *
  * Here: what is inlined with bits = 4, 6 or 8, and products of few tokens (decode), which run
- * straight over a panel, from memory once. More tokens (prefill): linear_int__avx512vnni.c.
+ * directly over a panel and read it from memory once. More tokens (prefill):
+ * linear_int__avx512vnni.c.
  */
 #ifndef NIB_LINEAR_INT_VNNI_H
 #define NIB_LINEAR_INT_VNNI_H
@@ -19,14 +20,14 @@
 
 enum {
     TILE = 6,         /* tokens per tile */
-    CHUNK_UNITS = 16, /* of 32 k, in prefill */
-    /* Tokens up to which unpacking a chunk costs more than unpacking for each tile. */
+    CHUNK_UNITS = 16, /* units of 32 k per chunk, in prefill */
+    /* Up to this many tokens, unpacking a chunk costs more than unpacking for each tile. */
     DIRECT_INT4 = 12,
     DIRECT_INT8 = 24,
     AHEAD = 8192 /* bytes between the loads and the prefetches of decode */
 };
 
-/* Does decode take m tokens? */
+/* Whether decode, rather than prefill, handles m tokens. */
 NIB_INLINE bool is_direct(const nib_int_layout *l, int64_t m)
 {
     return m <= (l->bits == 8 ? DIRECT_INT8 : DIRECT_INT4);
@@ -85,7 +86,7 @@ NIB_INLINE void add_int_bias(const nib_linear *a, int64_t n0, __m512i dots[2])
     dots[1] = _mm512_add_epi32(dots[1], _mm512_loadu_si512(a->int_bias + n0 + 16));
 }
 
-/* Quads 2q and 2q + 1 of column vector c (0 or 1), from the unit's codes on. */
+/* Quads 2q and 2q + 1 of column vector c (0 or 1) of a unit, whose codes begin at `codes`. */
 NIB_INLINE void load_quads(const uint8_t *codes, int q, int c, int bits, __m512i *even,
                            __m512i *odd)
 {
@@ -108,8 +109,7 @@ NIB_INLINE void load_quads(const uint8_t *codes, int q, int c, int bits, __m512i
     *odd = _mm512_ternarylogic_epi32(*odd, second, pair, OR_AND);
 }
 
-/* dot + offset * term - sum * zero where that may not fit 32 bits: exact in double, rounded
- * once. */
+/* dot + offset * term - sum * zero if it may not fit 32 bits: exact in double, rounded once. */
 NIB_INLINE __m256 half_dot(__m256i dot, __m256i sum, __m256i offset, int32_t term, int32_t zero)
 {
     const __m512d added = _mm512_mul_pd(_mm512_cvtepi32_pd(offset), _mm512_set1_pd(term));
@@ -117,7 +117,7 @@ NIB_INLINE __m256 half_dot(__m256i dot, __m256i sum, __m256i offset, int32_t ter
     return _mm512_cvtpd_ps(_mm512_sub_pd(_mm512_add_pd(_mm512_cvtepi32_pd(dot), added), taken));
 }
 
-/* The dot of a NIB_INT_WIDE group with offset and zero points taken out, as a float. */
+/* The dot of a NIB_INT_WIDE group as a float, after removing the offset and the zero points. */
 NIB_INLINE __m512 wide_dot(const nib_int_layout *l, __m512i dot, __m512i sum, __m512i offset,
                            int32_t term, int32_t zero)
 {
@@ -134,8 +134,8 @@ NIB_INLINE __m512 wide_dot(const nib_int_layout *l, __m512i dot, __m512i sum, __
     return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
 }
 
-/* y[r][n0..n0+32) from totals of the same row, which are scaled already where activations are in
- * blocks. */
+/* Stores y[r][n0..n0+32) from totals of the row. If activations are in blocks, the totals are
+ * scaled already. */
 NIB_INLINE void store_row(const nib_linear *a, int64_t r, int64_t n0, __m512 t0, __m512 t1,
                           bool is_scaled)
 {
@@ -164,22 +164,22 @@ typedef struct int_panel {
     const uint8_t *at;    /* the panel */
     const int32_t *terms; /* [tokens of the tile][groups] */
     int64_t n0;
-    const float *scales, *sums; /* activations in blocks: as terms, of nib_int_scaled */
+    const float *scales, *sums; /* activations in blocks: like terms, from nib_int_scaled */
 } int_panel;
 
-/* The form of a decode, known where it is compiled. */
+/* The form of a decode; a compile-time constant. */
 typedef enum decode_form {
     DECODE_ZEROS,      /* integer zero points of weights or activations, in large groups */
-    DECODE_PAIR,       /* in groups of NIB_INT_PAIR */
-    DECODE_PLAIN,      /* none */
-    DECODE_ZEROS_BIAS, /* zero points or none with an int32 bias, and one group */
+    DECODE_PAIR,       /* the same in groups of NIB_INT_PAIR */
+    DECODE_PLAIN,      /* all zero points are 0 */
+    DECODE_ZEROS_BIAS, /* the same two with an int32 bias, in one group */
     DECODE_PLAIN_BIAS,
     DECODE_BLOCKS,      /* activations in blocks */
-    DECODE_BLOCKS_HALF, /* and half units */
+    DECODE_BLOCKS_HALF, /* the same with half units */
 } decode_form;
 
-/* What a group whose dots are `dot` adds to the sums of a token that has activations in blocks;
- * `zeros` are of 16 outputs, at their scales. */
+/* Adds a group whose dots are `dot` to the sum of a token whose activations are in blocks. `zeros`
+ * are those of the same 16 outputs as the scales. */
 NIB_INLINE __m512 add_scaled(const nib_int_layout *l, const uint8_t *zeros, __m512 scale,
                              __m512i dot, const float *token_scale, const float *token_sum,
                              __m512 f)
@@ -215,7 +215,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
         for (int r = 0; r < m; r++)
             add_int_bias(p->a, p->n0, dots[r]);
     for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes) {
-        /* on Zen 4 a prefetch of what was just read costs int8 a fifth, and int4 nothing */
+        /* on Zen 4, prefetching what was just read costs int8 a fifth, and int4 nothing */
         if (bits != 8 || ahead != 0)
 #pragma GCC unroll 16
             for (int line = 0; line < unit_k * bits / 16; line++)
@@ -309,7 +309,7 @@ NIB_INLINE void decode_panel_m(const int_panel *p, int64_t r0, int64_t m, decode
     }
 }
 
-/* Tokens r0..r0+rows, which have `terms`. */
+/* Tokens r0..r0+rows, whose `terms` are computed. */
 NIB_INLINE void decode(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t r0,
                        int64_t rows, const int32_t *terms, int64_t n0, int64_t n1, int bits)
 {
@@ -334,7 +334,7 @@ NIB_INLINE void decode(const nib_linear *a, const nib_int_layout *l, nib_int_kin
     }
 }
 
-/* scratch: terms [rows][groups], or prefill's. */
+/* Scratch: terms [rows][groups], or prefill's. */
 NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, int bits)
 {
     const nib_int_layout l = nib__int_layout(a->w);
@@ -373,7 +373,7 @@ NIB_INLINE void run_blocks_form(const nib_linear *a, const nib_int_layout *l, in
     }
 }
 
-/* scratch: nib_int_scaled, or prefill's. */
+/* Scratch: nib_int_scaled, or prefill's. */
 NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, int bits)
 {
     const nib_int_layout l = bits == 6 ? nib__int_layout_six(a->w) : nib__int_layout(a->w);

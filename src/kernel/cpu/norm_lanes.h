@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A norm on lanes, root mean square or centered as LayerNorm, for the rows that keep its values,
- * those that quantize them and those that turn gradients: one definition, so that all have the same
- * bits. The mean of x is taken first, then that of the squares of what is left, each in lanes and
- * the tree of nib__lanes_sum.
+ * A norm on lanes, root mean square or centered (LayerNorm). Rows that keep its values, rows that
+ * quantize them and rows of its gradients share this definition, so all have the same bits. The
+ * mean of x is computed first, then the mean of the squares of x less its mean, each in lanes and
+ * with the tree of nib__lanes_sum.
  */
 #ifndef NIB_NORM_LANES_H
 #define NIB_NORM_LANES_H
@@ -26,8 +26,8 @@ NIB_INLINE float nib__norm_mean(const float *x, int64_t width)
     return nib__lanes_sum(sum) / (float)width;
 }
 
-/* What a row's values are moved by, if the norm is centered, and multiplied by before their
- * weights: 1 / sqrt(mean(x^2) + eps). */
+/* What is subtracted from a row's values (`mean`, 0 unless the norm is centered) and the factor
+ * applied before the weights: 1 / sqrt(mean(x^2) + eps). */
 typedef struct nib_norm_row {
     nib_lanes mean, factor;
 } nib_norm_row;
@@ -68,15 +68,15 @@ NIB_INLINE void nib__norm_values_as(float *out, const float *x, const float *wei
     }
 }
 
-/* The weights of a row. */
+/* The weights for a row; rows cycle through `weights` sets of them. */
 NIB_INLINE const float *nib__norm_weights(const float *weight, int64_t row, int64_t width,
                                           int64_t weights)
 {
     return weights > 1 ? weight + row % weights * width : weight;
 }
 
-/* `count` values of a row from column k0 on, which is a multiple of the lanes; out may be where
- * they are. */
+/* `count` values of a row from column k0 on, a multiple of the lanes. `out` may be the input
+ * itself. */
 NIB_INLINE void nib__norm_values(float *out, const nib_norm *a, int64_t row, nib_norm_row of,
                                  int64_t k0, int64_t count)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Norms whose rows become codes and are not kept: quant_body.h's formulas on norm_lanes.h's values,
- * a piece of a row at a time. Where a scale needs the whole row first, its values are computed
- * twice.
+ * Norms whose values are quantized at once: the formulas of quant_body.h on the values of
+ * norm_lanes.h, a piece of a row at a time. If a scale needs the whole row first, the values are
+ * computed twice.
  */
 #include "norm_lanes.h"
 #include "quant_body.h"
 
 enum { NORMED_PIECE = 256 }; /* whole blocks */
 
-/* Values k0.. of token r into a piece, and, where somebody wants them, into the norm's rows.
- * Returns how many. */
+/* Computes values k0.. of token r into `piece` and, if the norm has an output, into its rows.
+ * Returns their number. */
 NIB_INLINE int64_t norm_piece(const nib_norm *n, int64_t r, nib_norm_row of, int64_t k0,
                               float piece[NORMED_PIECE])
 {
@@ -31,7 +31,7 @@ NIB_INLINE void normed_tokens(const nib_norm_quant *a, int64_t m0, int64_t m1, i
         const nib_norm_row row = nib__norm_row(n, r);
         extent of = {0, 0};
         for (int64_t k0 = 0; k0 < n->width; k0 += NORMED_PIECE)
-            of = extended(of, piece, norm_piece(n, r, row, k0, piece));
+            of = extend(of, piece, norm_piece(n, r, row, k0, piece));
         const mapping map = dynamic_mapping(&a->quant, range_from(of), qmin, qmax);
         for (int64_t k0 = 0; k0 < n->width && map.is_finite; k0 += NORMED_PIECE) {
             const int64_t count = norm_piece(n, r, row, k0, piece);

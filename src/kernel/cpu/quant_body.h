@@ -1,32 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Activation quantizers in plain C that compilers turn into vectors: included with NIB_QUANT(name)
- * naming the functions of one instruction set. Every step works on one element or is free of order,
- * so all of them give the same bits. The formulas, for a token x[k]; rne rounds to nearest, ties to
- * even:
+ * Activation quantizers in plain C that compilers vectorize. Include this with NIB_QUANT(name)
+ * naming the functions of one instruction set. Every step works on one element or does not depend
+ * on order, so all instruction sets give the same bits. The formulas, for a token x[k]; rne rounds
+ * to nearest, ties to even:
  *
  *   int8, int4 asymmetric   low = min(x, 0), high = max(x, 0); s = max((high - low) / steps, eps)
  *                           z = clamp(qmin - rne(low / s), qmin, qmax)
  *   symmetric               s = max(max |x| / (steps / 2), 2^-23), z = 0
  *   static                  s and z as given
  *   then                    q = clamp(rne(x * (1 / s)) + z, qmin, qmax)
- *   steps is 255 or 15; eps the smallest normal f32, or 2^-23 with -ao017
- *   e4m3 per token          s = max |x| / 448; q = e4m3(x / s), saturated; training's, which e5m2,
- *                           two_power or amax ask for, are those of cast_ref.c
- *   MX                      per 32 elements, the last block may be shorter: see mx_scale
- *   NVFP4                   t = max |x| / 2688 of the token; per 16 elements, the last block may be
- *                           shorter, s = e4m3(clamp(max |x| / 6 / t, 2^-6, 448)); q = e2m1(x *
- *                           ((1 / t) / s)), saturated; the scale is s * t. Without t it counts as 1
+ *   steps is 255 or 15; eps is the smallest normal f32, or 2^-23 with -ao017
+ *   e4m3 per token          s = max |x| / 448; q = e4m3(x / s), saturated. Training (e5m2,
+ *                           two_power or amax) uses the formulas of cast_ref.c
+ *   MX                      per 32 elements (the last block may be shorter): see mx_scale
+ *   NVFP4                   t = max |x| / 2688 of the token; per 16 elements (the last block may be
+ *                           shorter), s = e4m3(clamp(max |x| / 6 / t, 2^-6, 448)); q = e2m1(x *
+ *                           ((1 / t) / s)), saturated; the scale is s * t. With block_only, t is 1
  *   int8 per 32 elements    d = max |x| / 127; q = round(x * (1 / d)), halves away from zero; the
  *                           scale is d rounded to f16 (ggml's Q8_0)
  *   int8 per 256 elements   f = -127 / v, v the first x with the largest |x|; q = min(rne(f * x),
  *                           127); the scale is 1 / f, so q of v is -127 (ggml's Q8_K)
  *
- * A scale of 0 becomes 1 with codes 0, and so do those under a t so small that f32 does not hold
- * 64 / t; of int8 blocks it stays 0, and stands for what f16 or 1 / f
- * cannot hold, too. A token (of blocks: a block) that holds NaN or infinity gets
- * codes 0 and a scale of NaN, which makes all its products NaN; the casts to f16 and bf16 keep NaN
- * and infinity as they are.
+ * A scale of 0 becomes 1 with codes 0; so do scales under a t so small that f32 cannot hold 64 / t.
+ * In int8 blocks it stays 0, which also replaces values that f16 or 1 / f cannot hold. A token (or,
+ * with blocks, a block) that holds NaN or infinity gets codes 0 and a scale of NaN, which makes all
+ * its products NaN. The casts to f16 and bf16 keep NaN and infinity.
  */
 #include "cast.h"
 #include "lanes.h"
@@ -54,17 +53,17 @@ NIB_INLINE float round_even(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 /* ---- ranges ---- */
 
 typedef struct range {
-    float low, high; /* of the values and 0 */
+    float low, high; /* least and greatest of the values and 0 */
     bool is_finite;
 } range;
 
-/* As integers that order like floats, so that minimum and maximum do not depend on the order of
- * comparison: negative values count down from -1, NaN lies beyond infinity on both sides. */
+/* Extremes as integers that order like floats, so that minimum and maximum do not depend on the
+ * order of comparison: negative values count down from -1, NaN is beyond infinity on both sides. */
 typedef struct extent {
     int32_t least, most;
 } extent;
 
-NIB_INLINE extent extended(extent e, const float *x, int64_t count)
+NIB_INLINE extent extend(extent e, const float *x, int64_t count)
 {
     int32_t least = e.least, most = e.most;
     for (int64_t j = 0; j < count; j++) {
@@ -86,7 +85,7 @@ NIB_INLINE range range_from(extent e)
 
 NIB_INLINE range range_of(const float *x, int64_t count)
 {
-    return range_from(extended((extent){0, 0}, x, count));
+    return range_from(extend((extent){0, 0}, x, count));
 }
 
 NIB_INLINE float largest_of(range r) { return -r.low > r.high ? -r.low : r.high; }
@@ -124,7 +123,7 @@ typedef struct mapping {
     bool is_finite;
 } mapping;
 
-/* What follows a token's codes, which are there if it is finite. */
+/* Writes a token's padding, sums, scale and zero. Its codes are already written if it is finite. */
 NIB_INLINE void close_token(const nib_input *out, int64_t r, mapping map)
 {
     int8_t *codes = out->codes + r * out->ld;
@@ -193,7 +192,7 @@ void NIB_QUANT(a8s)(const nib_quant *a, int64_t m0, int64_t m1)
 
 /* ---- int8 in blocks ---- */
 
-/* Halves away from zero; |v| < 2^23. */
+/* Rounds halves away from zero; |v| < 2^23. */
 NIB_INLINE int32_t round_half_away(float v)
 {
     const int32_t whole = (int32_t)v;
@@ -201,7 +200,7 @@ NIB_INLINE int32_t round_half_away(float v)
     return whole + (rest >= 0.5f) - (rest <= -0.5f);
 }
 
-/* Codes of a block of up to 32; returns its scale. */
+/* Writes the codes of a block of up to 32 and returns its scale. */
 NIB_INLINE float block32_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTRICT x,
                                int64_t count)
 {
@@ -218,7 +217,7 @@ NIB_INLINE float block32_codes(int8_t *NIB_RESTRICT codes, const float *NIB_REST
     return scale;
 }
 
-/* Of two values that are as large, the first one gives its sign. */
+/* The value with the largest magnitude; if both signs occur, the first one. */
 NIB_INLINE float first_largest(const float *x, int64_t count, range of)
 {
     if (-of.low != of.high)
@@ -226,7 +225,7 @@ NIB_INLINE float first_largest(const float *x, int64_t count, range of)
     for (int64_t j = 0; j < count; j++)
         if (x[j] == of.low || x[j] == of.high)
             return x[j];
-    return 0; /* not reached: the range is of these values */
+    return 0; /* not reached: both ends of the range are among these values */
 }
 
 NIB_INLINE float block256_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTRICT x,
@@ -245,7 +244,7 @@ NIB_INLINE float block256_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RES
     return 1 / factor;
 }
 
-/* `count` values of token r, x[k0..], which begin a block. */
+/* Codes and scales of `count` values of token r, x[k0..], which begin a block. */
 NIB_INLINE void block_codes(const nib_input *out, int64_t r, int64_t k0, const float *x,
                             int64_t count, int64_t block)
 {
@@ -278,9 +277,9 @@ void NIB_QUANT(a8b256)(const nib_quant *a, int64_t m0, int64_t m1) { int8_blocks
 
 /* ---- float activations: casts, and the sums that float zeros need ---- */
 
-/* Sum over x[k0..k1) as a product with codes of 1 adds them: k ascending, or by pairs from k0, odd
- * then even. The fused multiply-adds are the product's own; besides, gcc 12 vectorizes a plain sum
- * of swapped pairs in another order than it is written in. */
+/* Sum over x[k0..k1) in the order of a product with codes of 1: k ascending, or by pairs from k0,
+ * odd then even. Uses the fused multiply-adds of the product; gcc 12 would vectorize a plain sum of
+ * swapped pairs in another order than written. */
 NIB_INLINE float segment_sum(const float *x, int64_t k0, int64_t k1, bool by_pairs)
 {
     float sum = 0;
@@ -293,7 +292,7 @@ NIB_INLINE float segment_sum(const float *x, int64_t k0, int64_t k1, bool by_pai
     return sum;
 }
 
-/* Eight groups of `size` at a time: their chains of additions overlap. */
+/* Sums of eight groups of `size` at a time, so that their chains of additions overlap. */
 NIB_INLINE void eight_sums(float *sums, const float *x, int64_t size, bool by_pairs)
 {
     float sum[8] = {0};
@@ -308,15 +307,15 @@ NIB_INLINE void eight_sums(float *sums, const float *x, int64_t size, bool by_pa
         sums[g] = sum[g];
 }
 
-/* Where the sum that begins at k0 in a group up to `end` restarts: a larger group is cut at the
- * product's blocks. */
+/* Where the sum that begins at k0 restarts, in a group that ends at `end`: groups larger than a
+ * block of the product are cut at its blocks. */
 NIB_INLINE int64_t segment_end(const nib_input *out, int64_t k0, int64_t end)
 {
     return out->group <= NIB_SUM_BLOCK ? end
                                        : nib__min(end, (k0 / NIB_SUM_BLOCK + 1) * NIB_SUM_BLOCK);
 }
 
-/* fsums of one token whose values, as the product reads them, are x. */
+/* fsums of one token; x are its values as the product reads them. */
 NIB_INLINE void float_sums(const nib_input *out, int64_t r, const float *x)
 {
     float *sums = out->fsums + r * out->groups;
@@ -336,7 +335,7 @@ NIB_INLINE void float_sums(const nib_input *out, int64_t r, const float *x)
     }
 }
 
-/* out.f32 is x itself, or a copy is made. */
+/* Copies x unless out.f32 is x itself. */
 void NIB_QUANT(f32)(const nib_quant *a, int64_t m0, int64_t m1)
 {
     const nib_input *out = &a->out;
@@ -367,7 +366,7 @@ void NIB_QUANT(f16)(const nib_quant *a, int64_t m0, int64_t m1)
     }
 }
 
-/* fsums of bf16 values, widened a batch of 8 groups or one block at a time. */
+/* fsums of bf16 values, widened 8 groups or one block at a time. */
 static void bf16_sums(const nib_input *out, int64_t r)
 {
     enum { PIECE = 8 * 256 };
@@ -409,8 +408,8 @@ void NIB_QUANT(bf16)(const nib_quant *a, int64_t m0, int64_t m1)
 
 /* ---- e4m3 ---- */
 
-/* The nearest e4m3 value, saturated, as f32 bits without its sign. Below the smallest normal, 2^-6,
- * the addition of 2^14 rounds to multiples of 2^-9. */
+/* The nearest e4m3 value, saturated, as f32 bits without the sign. Below the smallest normal, 2^-6,
+ * adding 2^14 rounds to multiples of 2^-9. */
 NIB_INLINE int32_t e4m3_magnitude(float x)
 {
     const int32_t magnitude = bits_of(x) & 0x7fffffff;
@@ -431,7 +430,7 @@ NIB_INLINE void e4m3_as_bf16(uint16_t *NIB_RESTRICT out, const float *NIB_RESTRI
 }
 
 /* x * factor as bytes. Adding 2^14 to a value below the smallest normal leaves its code in the last
- * places. */
+ * places of the mantissa. */
 NIB_INLINE void e4m3_codes(uint8_t *NIB_RESTRICT out, const float *NIB_RESTRICT x, int64_t count,
                            float factor)
 {
@@ -444,7 +443,7 @@ NIB_INLINE void e4m3_codes(uint8_t *NIB_RESTRICT out, const float *NIB_RESTRICT 
     }
 }
 
-/* As e4m3_magnitude: largest 57344, smallest normal 2^-14, multiples of 2^-16 below. */
+/* Like e4m3_magnitude: largest 57344, smallest normal 2^-14, multiples of 2^-16 below it. */
 NIB_INLINE int32_t e5m2_magnitude(float x)
 {
     const int32_t magnitude = bits_of(x) & 0x7fffffff;
@@ -514,11 +513,11 @@ enum { MX_BLOCK = 32 };
 
 typedef struct mx_block {
     float scale;  /* 2^(byte - 127); byte 0 is a denormal */
-    float factor; /* of x: 1 / scale, exact, except for byte 0, whose inverse f32 would hold but
-                     torchao does not use */
+    float factor; /* for x: 1 / scale, exact, except for byte 0: f32 could hold the inverse, but
+                     torchao does not use it */
 } mx_block;
 
-/* By bits, so that NaN is the largest. */
+/* Compares bits, so NaN is the largest. */
 NIB_INLINE int32_t largest_bits(const float *x, int64_t count)
 {
     int32_t most = 0;
@@ -529,8 +528,8 @@ NIB_INLINE int32_t largest_bits(const float *x, int64_t count)
     return most;
 }
 
-/* The exponent of max |x| less that of `most`, the largest code (floor), or the least power of two
- * not below max |x| / most. */
+/* Scale of a block: the exponent of max |x| less the exponent of `most`, the largest code (floor),
+ * or the least power of two not below max |x| / most. */
 NIB_INLINE mx_block mx_scale(int32_t largest, bool is_floor, const float most)
 {
     int32_t byte;
@@ -547,7 +546,7 @@ NIB_INLINE mx_block mx_scale(int32_t largest, bool is_floor, const float most)
                       byte > 0 ? float_of((254 - byte) << 23) : of_zero};
 }
 
-/* The nearest e2m1 as the e4m3 of its value: +-0, 0.5, 1, 1.5, 2, 3, 4, 6. */
+/* The nearest e2m1 values, encoded as e4m3: +-0, 0.5, 1, 1.5, 2, 3, 4, 6. */
 NIB_INLINE void e2m1_codes(uint8_t *NIB_RESTRICT out, const float *NIB_RESTRICT x, int64_t count,
                            float factor)
 {
@@ -557,7 +556,7 @@ NIB_INLINE void e2m1_codes(uint8_t *NIB_RESTRICT out, const float *NIB_RESTRICT 
         out[j] = values[nib__f32_to_e2m1(x[j] * factor)];
 }
 
-/* One block; its scale. */
+/* Writes the codes of one block and returns its scale. */
 NIB_INLINE float mx_codes(uint8_t *to, const float *x, int64_t count, bool is_floor,
                           const bool is_e2m1)
 {
@@ -582,7 +581,7 @@ NIB_INLINE void mx_tokens(const nib_quant *a, int64_t m0, int64_t m1, const bool
         uint8_t *to = (uint8_t *)out->codes + r * out->ld;
         float *scale = out->scale + r * out->groups;
         int64_t k0 = 0;
-        for (; k0 + MX_BLOCK <= out->k; k0 += MX_BLOCK) /* of a size that the compiler knows */
+        for (; k0 + MX_BLOCK <= out->k; k0 += MX_BLOCK) /* of a constant size */
             *scale++ = mx_codes(to + k0, x + k0, MX_BLOCK, a->mx_floor, is_e2m1);
         if (k0 < out->k)
             *scale = mx_codes(to + k0, x + k0, out->k - k0, a->mx_floor, is_e2m1);
@@ -596,7 +595,7 @@ void NIB_QUANT(mx4)(const nib_quant *a, int64_t m0, int64_t m1) { mx_tokens(a, m
 
 enum { NV_BLOCK = 16 };
 
-/* One block under the token's scale; what its codes are times. */
+/* Writes the codes of one block under the token's scale; returns the factor of the codes. */
 NIB_INLINE float nv_codes(uint8_t *to, const float *x, int64_t count, float token, float inverse)
 {
     const int32_t largest = largest_bits(x, count);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows that turn f32 activations into the form a linear row takes, and those that do so with a
- * norm's values. The code is quant_body.h, in plain C for every instruction set, and
- * norm_quant_body.h; here are their references and the rows.
+ * Rows that turn f32 activations into the input of a linear row, and rows that do so with the
+ * values of a norm. The code is quant_body.h and norm_quant_body.h, in plain C for every
+ * instruction set; this file has their references and the rows.
  */
 #define NIB_QUANT(name) nib__quant_##name##__ref
 #include "norm_quant_body.h"
 #include "arm.h"
 #include "x86.h"
 
-/* The others are in cast_body.h: there mx8 is the form of three operands. */
+/* The other instruction sets have mx8 in cast_body.h, where three operands share the form. */
 void nib__quant_mx8__ref(const nib_quant *a, int64_t m0, int64_t m1)
 {
     mx_tokens(a, m0, m1, false);
@@ -71,7 +71,7 @@ static const nib_kernel rows[] = {
     ROWS(bf16, FLOAT, NIB_TYPE_BF16, "rounds to bf16, with sums by group where zeros are floats"),
     ROWS(f16, FLOAT, NIB_TYPE_F16,
          "rounds to f16, kept in f32, with sums by group where zeros are floats"),
-    ROWS(f32, FLOAT, NIB_TYPE_F32, "as it is, with sums by group where zeros are floats"),
+    ROWS(f32, FLOAT, NIB_TYPE_F32, "unchanged, with sums by group where zeros are floats"),
 };
 
 const nib_family nib__family_quant = {rows, COUNT(rows)};

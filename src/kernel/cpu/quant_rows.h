@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The runs of the activation quantizers: quant_body.h, compiled once for each instruction set.
+ * The functions of the activation quantizers: quant_body.h, compiled for each instruction set.
  */
 #ifndef NIB_QUANT_ROWS_H
 #define NIB_QUANT_ROWS_H

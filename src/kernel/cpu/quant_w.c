@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights into codes: what a scheme asks of a quantizer, and the rows. The arithmetic is
- * quant_w_body.h, compiled for each instruction set; here for none.
+ * Quantizes weights: what a scheme needs from a quantizer, and the rows. The arithmetic is
+ * quant_w_body.h, compiled for each instruction set and, here, in plain C.
  */
 #define NIB_QUANT_W nib__quant_w__ref
 #include "quant_w_body.h"
@@ -10,12 +10,12 @@
 
 nib_quant_family nib__quant_family(const nib_scheme *s)
 {
-    if (s->code == NIB_CODE_E4M3)
-        return NIB_QUANT_FP8;
-    if (s->code == NIB_CODE_MX8 || s->code == NIB_CODE_MX4)
+    if (nib__code_is_mx(s->code))
         return NIB_QUANT_MX;
-    if (s->code == NIB_CODE_NV4)
+    if (nib__codes[s->code].scale_type == NIB_TYPE_E4M3)
         return NIB_QUANT_NV;
+    if (nib__code_is_f8(s->code))
+        return NIB_QUANT_FP8;
     if (s->formula == NIB_FORMULA_GGML)
         return NIB_QUANT_GGML;
     if (s->zero == NIB_ZERO_FLOAT)
@@ -68,7 +68,7 @@ nib_status nib__quantizer_scales(nib_quantizer *q, nib_type type, nib_err *err)
 
 bool nib__quantizer_needs_scan(const nib_quantizer *q)
 {
-    return nib__quantizer_is_one(q) || (q->scheme.code == NIB_CODE_NV4 && !q->scheme.block_only);
+    return nib__quantizer_is_one(q) || nib__scheme_has_tensor_scale(&q->scheme);
 }
 
 float nib__quant_smallest(const nib_quantizer *q)
@@ -88,9 +88,9 @@ float nib__quant_inverse(const nib_quantizer *q)
 
 bool nib__quantizer_fix(nib_quantizer *q, const float range[2])
 {
-    if (q->scheme.code == NIB_CODE_NV4) {
-        /* Where torchao's scale would be 0, or so small that its reciprocal is infinite, its codes
-         * are NaN: with 1 they are 0. */
+    if (nib__quant_family(&q->scheme) == NIB_QUANT_NV) {
+        /* If torchao's scale is 0, or so small that its reciprocal is infinite, torchao's codes are
+         * NaN. With a scale of 1 they are 0. */
         const float scale = largest_of(range[0], range[1]) / (E4M3_MAX * E2M1_MAX);
         q->tensor_scale = scale > 0 && isfinite(1 / scale) ? scale : 1;
         return true;
@@ -113,7 +113,7 @@ void nib__quant_store(void *out, nib_type type, int64_t at, float value)
     if (type == NIB_TYPE_I8)
         *(int8_t *)to = (int8_t)value;
     else if (type == NIB_TYPE_E8M0)
-        *(uint8_t *)to = nib__f32_to_e8m0_up(value); /* a power of two: exact */
+        *(uint8_t *)to = nib__f32_to_e8m0_up(value); /* exact, as it is a power of two */
     else
         nib__from_f32(to, type, &value, 1);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights into codes, compiled for AVX2: see quant_w_body.h.
+ * Quantizes weights, compiled for AVX2: see quant_w_body.h.
  */
 #include "x86.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights into codes, compiled for AVX-512: see quant_w_body.h.
+ * Quantizes weights, compiled for AVX-512: see quant_w_body.h.
  */
 #include "x86.h"
 

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights into codes: the arithmetic, which gpu/quant_w.cl has a second time, step by step.
+ * Quantizes weights: the arithmetic, which gpu/quant_w.cl repeats step by step.
  * docs/quantization.md states the formulas with their sources. Every step that torchao computes in
  * a bf16 or f16 tensor is rounded to that type here too (round_to), so that codes and scales equal
  * torchao's bit for bit.
  *
- * Plain C that compilers turn into vectors: included with NIB_QUANT_W naming the row's function of
- * one instruction set. Every step works on one element, is free of order, or adds in the lanes that
- * ops.h fixes, so all of them give the same bits. Groups of 32 and 16, which most schemes have, are
- * compiled for their length.
+ * Plain C that compilers vectorize. Include this with NIB_QUANT_W naming the row's function of one
+ * instruction set. Every step works on one element, does not depend on order, or adds in the lanes
+ * that ops.h fixes, so all instruction sets give the same bits. Groups of 32 and 16, the most
+ * common ones, are compiled for their length.
  *
- * Rounding to integers adds and takes away 1.5 * 2^23, after clamping: the order does not matter,
- * as the bounds are integers, and it keeps the loops in vector registers. Denormals must not be
- * flushed.
+ * Rounding to integers adds and subtracts 1.5 * 2^23, after clamping: as the bounds are integers,
+ * clamping first gives the same result, and it keeps the loops in vector registers. Denormals must
+ * not be flushed.
  */
 #include "gguf_blocks.h"
 #include "kernel.h"
@@ -24,13 +24,13 @@
 /* The scale of one group. */
 typedef struct params {
     float scale, zero; /* as stored */
-    float factor;      /* what x is multiplied with, or divided by: see codes_of */
-    float base;        /* taken from x first: float zeros */
+    float factor;      /* multiplies or divides x: see codes_of */
+    float base;        /* subtracted from x first, with float zeros */
 } params;
 
 NIB_INLINE float round_to(nib_type type, float x)
 {
-    if (type == NIB_TYPE_BF16) { /* finite x: no NaN to keep */
+    if (type == NIB_TYPE_BF16) { /* x is finite, so there is no NaN to keep */
         uint32_t bits;
         memcpy(&bits, &x, sizeof bits);
         bits = (bits + 0x7fffU + (bits >> 16 & 1U)) & 0xffff0000U;
@@ -70,7 +70,7 @@ static params intx_params(const nib_quantizer *q, float low, float high)
     }
     p.scale = round_to(q->scale_type, p.scale);
     p.factor = round_to(q->scale_type, 1.0f / p.scale);
-    if (!isfinite(p.factor)) { /* f16 does not reach so low: torchao's codes are arbitrary */
+    if (!isfinite(p.factor)) { /* below the range of f16, where torchao's codes are arbitrary */
         p.scale = 1;
         p.factor = 0;
     }
@@ -113,20 +113,20 @@ static params fp8_params(const nib_quantizer *q, float low, float high)
 {
     const float amax = largest_of(low, high);
     const float scale = round_to(q->source, amax / 448);
-    /* factor 0 makes every code a zero: torchao's are NaN. */
+    /* A factor of 0 makes every code 0; torchao's are NaN. */
     return (params){.scale = scale > 0 ? scale : 1, .factor = scale};
 }
 
-/* Scales of blocks so small that their exponent is below e8m0's leave the codes unscaled (rceil) or
- * scaled by 2^-126 (floor), as torchao 0.18 has it. */
+/* Blocks so small that the exponent of their scale is below e8m0's range have codes that are not
+ * scaled (rceil) or scaled by 2^-126 (floor), as in torchao 0.18. */
 static params mx_params(const nib_quantizer *q, float low, float high)
 {
     const float amax = largest_of(low, high);
-    const bool e2m1 = q->scheme.code == NIB_CODE_MX4;
+    const bool e2m1 = nib__codes[q->scheme.code].element == NIB_ELEMENT_E2M1;
     uint32_t bits, code;
     params p;
     if (q->scheme.mx_floor) {
-        const uint32_t power = e2m1 ? 2 : 8; /* of the largest code, 6 or 448 */
+        const uint32_t power = e2m1 ? 2 : 8; /* exponent of the largest code, 6 or 448 */
         memcpy(&bits, &amax, sizeof bits);
         code = bits >> 23 > power ? (bits >> 23) - power : 0;
         p.factor = nib__e8m0_to_f32((uint8_t)(code > 0 ? code : 1));
@@ -159,7 +159,7 @@ static params params_of(const nib_quantizer *q, nib_quant_family family, float l
     case NIB_QUANT_TINYGEMM: return tinygemm_params(q, low, high);
     case NIB_QUANT_FP8: return fp8_params(q, low, high);
     case NIB_QUANT_NV: return nv_params(q, low, high);
-    case NIB_QUANT_GGML: /* quantize_block */
+    case NIB_QUANT_GGML: /* handled by quantize_block */
     case NIB_QUANT_MX: break;
     }
     return mx_params(q, low, high);
@@ -211,7 +211,7 @@ NIB_INLINE void float_zero_codes(int8_t *codes, const float *x, int64_t count, p
         quotient_codes(codes, x, count, p, NIB_TYPE_F32);
 }
 
-/* x / factor as e4m3. For MX the factor is a power of two. */
+/* x / factor as e4m3. For MX, the factor is a power of two. */
 NIB_INLINE void e4m3_codes(int8_t *codes, const float *x, int64_t count, params p)
 {
     if (!(p.factor > 0)) {
@@ -222,14 +222,14 @@ NIB_INLINE void e4m3_codes(int8_t *codes, const float *x, int64_t count, params 
         codes[j] = (int8_t)e4m3_code(x[j] / p.factor, 0x7e);
 }
 
-/* x / factor as e2m1, for MX: a power of two. */
+/* x / factor as e2m1. For MX, the factor is a power of two. */
 NIB_INLINE void mx4_codes(int8_t *codes, const float *x, int64_t count, params p)
 {
     for (int64_t j = 0; j < count; j++)
         codes[j] = (int8_t)e2m1_code(x[j] / p.factor);
 }
 
-/* x * factor as e2m1: torchao multiplies with the reciprocal. */
+/* x * factor as e2m1: torchao multiplies by the reciprocal. */
 NIB_INLINE void nv4_codes(int8_t *codes, const float *x, int64_t count, params p)
 {
     for (int64_t j = 0; j < count; j++)
@@ -246,7 +246,7 @@ NIB_INLINE void codes_of(const nib_quantizer *q, nib_quant_family family, int8_t
     case NIB_QUANT_TINYGEMM: float_zero_codes(codes, x, count, p, q->source); return;
     case NIB_QUANT_NV: nv4_codes(codes, x, count, p); return;
     case NIB_QUANT_MX:
-        if (q->scheme.code == NIB_CODE_MX4) {
+        if (nib__codes[q->scheme.code].element == NIB_ELEMENT_E2M1) {
             mx4_codes(codes, x, count, p);
             return;
         }
@@ -257,16 +257,17 @@ NIB_INLINE void codes_of(const nib_quantizer *q, nib_quant_family family, int8_t
     e4m3_codes(codes, x, count, p);
 }
 
-/* ---- what is lost ---- */
+/* ---- quantization error ---- */
 
 /* Values of codes, without their scale. */
 NIB_INLINE void code_values(float *NIB_RESTRICT out, const int8_t *NIB_RESTRICT codes,
                             int64_t count, nib_code code)
 {
-    if (code == NIB_CODE_E4M3 || code == NIB_CODE_MX8)
+    const nib_element element = nib__codes[code].element;
+    if (element == NIB_ELEMENT_E4M3)
         for (int64_t j = 0; j < count; j++)
             out[j] = e4m3_value((uint8_t)codes[j]);
-    else if (code == NIB_CODE_MX4 || code == NIB_CODE_NV4)
+    else if (element == NIB_ELEMENT_E2M1)
         for (int64_t j = 0; j < count; j++)
             out[j] = e2m1_value((uint8_t)codes[j]);
     else
@@ -279,7 +280,7 @@ typedef struct losses {
     float scale, before, after; /* (code - before) * scale + after */
 } losses;
 
-/* Of the next `count` elements, one to a lane. */
+/* Adds the next `count` elements, one per lane. */
 NIB_INLINE void add_to_lanes(losses *s, const int8_t *codes, const float *x, int64_t count,
                              nib_code code)
 {
@@ -293,7 +294,7 @@ NIB_INLINE void add_to_lanes(losses *s, const int8_t *codes, const float *x, int
     }
 }
 
-/* Adds to the sums of a row what a group has and what its codes lose of it, in lanes: see ops.h. */
+/* Adds a group's signal and the error of its codes to the sums of its row, in lanes: see ops.h. */
 NIB_INLINE void add_error(const nib_quantizer *q, double sums[2], const int8_t *codes,
                           const float *x, int64_t count, params p)
 {
@@ -302,7 +303,7 @@ NIB_INLINE void add_error(const nib_quantizer *q, double sums[2], const int8_t *
     s.scale = q->tensor_scale != 0 ? p.scale * q->tensor_scale : p.scale;
     s.before = q->scheme.zero == NIB_ZERO_INT ? p.zero : 0;
     s.after = q->scheme.zero == NIB_ZERO_FLOAT ? p.zero : 0;
-    while (lanes / 2 >= count) /* the others would add 0 */
+    while (lanes / 2 >= count) /* the other lanes would add 0 */
         lanes /= 2;
     for (int64_t l = 0; l < lanes; l++)
         s.signal[l] = s.error[l] = 0;
@@ -321,9 +322,9 @@ NIB_INLINE void add_error(const nib_quantizer *q, double sums[2], const int8_t *
 
 /* ---- rows ---- */
 
-/* Smallest and largest; false if one is NaN or infinite. As integers that order like floats, so
- * that the order of comparison does not matter: negative values count down from -1, NaN lies beyond
- * infinity on both sides. */
+/* Smallest and largest value; false if one is NaN or infinite. Compares integers that order like
+ * floats, so that the order of comparison does not matter: negative values count down from -1, NaN
+ * is beyond infinity on both sides. */
 NIB_INLINE bool range_of(const float *x, int64_t count, float *low, float *high)
 {
     int32_t least = INT32_MAX, most = INT32_MIN;
@@ -337,8 +338,9 @@ NIB_INLINE bool range_of(const float *x, int64_t count, float *low, float *high)
     return most < 0x7f800000 && least > (int32_t)(0xff800000U ^ 0x7fffffffU);
 }
 
-/* A group by ggml's reference: its block, taken apart. A short group ends as its last value does,
- * which changes neither range nor codes. False: the scale is beyond f16. */
+/* Quantizes a group with ggml's reference and takes its block apart. A short group is padded with
+ * its last value, which changes neither range nor codes. Returns false if the scale is beyond f16.
+ */
 static bool quantize_block(const nib_quantizer *q, int8_t *codes, const float *x, int64_t count,
                            params *p)
 {
@@ -362,16 +364,16 @@ static bool quantize_block(const nib_quantizer *q, int8_t *codes, const float *x
     return holds;
 }
 
-/* Where a group's results go. */
+/* Where the results of a group go. */
 typedef struct group {
     const nib_quantizer *q;
     nib_quant_family family;
     int8_t *codes;
-    double *sums; /* of its row */
-    params p;     /* the tensor's, where one scale serves it; else the group's, when it is done */
+    double *sums; /* sums of the row */
+    params p;     /* the tensor's if it has one scale, else set to the group's */
 } group;
 
-/* 0; 1: not finite; 2: no finite scale. */
+/* Returns 0, or 1 if a value is not finite, or 2 if there is no finite scale. */
 NIB_INLINE int quantize_group(group *g, const float *x, int64_t count)
 {
     const nib_quantizer *q = g->q;
@@ -401,7 +403,7 @@ static int group_of_32(group *g, const float *x) { return quantize_group(g, x, 3
 
 static int group_of_16(group *g, const float *x) { return quantize_group(g, x, 16); }
 
-/* 0, or what ops.h says of `failed`. */
+/* Returns 0, or a code for `failed`: see ops.h. */
 static int32_t quantize_row(const nib_quant_w *a, const float *x, int64_t row)
 {
     const nib_quantizer *q = a->q;

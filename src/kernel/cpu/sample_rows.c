@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Drawing a token from logits, in double and in one order on every machine: the reference of rows
- * of devices, which draw the same token.
+ * Drawing a token from logits, in double and in one order on every machine: the reference for the
+ * rows of devices, which draw the same token.
  */
 #include "kernel.h"
 #include "portable_math.h"
@@ -14,7 +14,7 @@ typedef struct pick {
     double weight;
 } pick;
 
-/* Rises as the logit falls; 0 and -0 are alike. No NaN comes here. */
+/* A key that rises as the logit falls; 0 and -0 have the same key. The logit is never NaN. */
 static uint32_t key_of(float logit)
 {
     const uint32_t sign = UINT32_C(1) << 31;
@@ -31,9 +31,9 @@ static unsigned digit_of(float logit, int digit)
     return key_of(logit) >> (digit * DIGIT_BITS) & (DIGIT_VALUES - 1);
 }
 
-/* By logit, digit after digit from the lowest: what is alike keeps its order, which is by id.
- * Returns which of the two has the result. */
-static pick *sort_picks(pick *picks, pick *other, int64_t count)
+/* Radix sort by logit, from the lowest digit up: equal logits keep their order, which is by id.
+ * Returns the buffer that holds the result. */
+static pick *sort_picks(pick *picks, pick *spare, int64_t count)
 {
     uint32_t starts[DIGITS][DIGIT_VALUES] = {{0}};
     for (int64_t i = 0; i < count; i++)
@@ -42,21 +42,21 @@ static pick *sort_picks(pick *picks, pick *other, int64_t count)
     for (int digit = 0; digit < DIGITS; digit++) {
         uint32_t start = 0;
         for (int value = 0; value < DIGIT_VALUES; value++) {
-            const uint32_t here = starts[digit][value];
+            const uint32_t in_bucket = starts[digit][value];
             starts[digit][value] = start;
-            start += here;
+            start += in_bucket;
         }
         for (int64_t i = 0; i < count; i++)
-            other[starts[digit][digit_of(picks[i].logit, digit)]++] = picks[i];
-        pick *sorted = other;
-        other = picks, picks = sorted;
+            spare[starts[digit][digit_of(picks[i].logit, digit)]++] = picks[i];
+        pick *sorted = spare;
+        spare = picks, picks = sorted;
     }
     return picks;
 }
 
 enum { FEW = 64 };
 
-/* At most FEW picks, which are not worth the histograms. */
+/* Insertion sort for up to FEW picks, too few for histograms. */
 static void sort_few(pick *picks, int64_t count)
 {
     for (int64_t i = 1; i < count; i++) {
@@ -77,7 +77,7 @@ static int64_t best_of(const float *logits, int64_t count)
     return best;
 }
 
-/* The least of heap[i] and what is below it comes to i. */
+/* Sifts heap[i] down so that the least of it and its descendants is at i. */
 static void sift_down(float *heap, int64_t count, int64_t i)
 {
     const float moved = heap[i];
@@ -91,7 +91,7 @@ static void sift_down(float *heap, int64_t count, int64_t i)
     heap[i] = moved;
 }
 
-/* The logit of rank `keep` of more than so many; heap has room for that many. */
+/* The logit of rank `keep`, which is less than count. `heap` has room for `keep` logits. */
 static float floor_of(const float *logits, int64_t count, float *heap, int64_t keep)
 {
     memcpy(heap, logits, (size_t)keep * sizeof *heap);
@@ -105,8 +105,8 @@ static float floor_of(const float *logits, int64_t count, float *heap, int64_t k
     return heap[0];
 }
 
-/* The picks to choose from, ascending in id: where `keep` is small, those of its rank and above,
- * as most of a vocabulary of 100,000 need not be sorted. */
+/* The picks to choose from, ascending in id. For small `keep`, only those of that rank and above:
+ * most of a vocabulary of 100,000 need not be sorted. */
 static int64_t pick_best(pick *picks, const nib_draw *a, int64_t keep)
 {
     const float *logits = a->logits;
@@ -123,7 +123,8 @@ static int64_t pick_best(pick *picks, const nib_draw *a, int64_t keep)
     return count;
 }
 
-/* Weights of `count` picks at a temperature, relative to the best; returns their sum, ascending. */
+/* Sets the weights of `count` picks at a temperature, relative to the best, and returns their sum,
+ * added in ascending order. */
 static double weigh(pick *picks, int64_t count, double temperature)
 {
     enum { BLOCK = 64 };
@@ -139,7 +140,7 @@ static double weigh(pick *picks, int64_t count, double temperature)
     return sum;
 }
 
-/* Sorted candidates -> how many remain after top-p and min-p. */
+/* Returns how many of the sorted picks remain after top-p and min-p. */
 static int64_t cut_tail(pick *picks, int64_t count, const nib_draw *a)
 {
     const double sum = weigh(picks, count, 1);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The token rows' code, written once on lanes and compiled per instruction set: each including file
- * names its functions through NIB_TOKEN(name). norm, rope, swiglu, scale, add, storing keys and
- * values, and rope with storing.
+ * The code of the token rows, written once on lanes and compiled per instruction set: norm, rope,
+ * swiglu, scale, add, storing keys and values, and rope with storing. Each including file names its
+ * functions through NIB_TOKEN(name).
  */
 #include "norm_lanes.h"
 #include "ops.h"
@@ -17,7 +17,8 @@ void NIB_TOKEN(norm)(const nib_norm *a, int64_t row0, int64_t row1)
 
 /* ---- rope ---- */
 
-/* The channels of up to 16 pairs (2i, 2i + 1): first ones and second ones; and back. */
+/* Loads up to 16 pairs of channels (2i, 2i + 1) as their first and second channels; store_pairs is
+ * the inverse. */
 NIB_INLINE void load_pairs(const float *x, int64_t count, nib_lanes *first, nib_lanes *second)
 {
     const nib_lanes a = nib__lanes_at(x, 0, 2 * count);
@@ -136,10 +137,10 @@ void NIB_TOKEN(add)(const nib_add *a, int64_t m0, int64_t m1)
     }
 }
 
-/* ---- keys and values into the cache ---- */
+/* ---- storing keys and values in the KV cache ---- */
 
-/* nib__from_f32, of bf16, which training stores, with this instruction set. */
-static void rounded(void *to, nib_type type, const float *from, int64_t count)
+/* Like nib__from_f32, but compiled for this instruction set for bf16, which training stores. */
+static void round_values(void *to, nib_type type, const float *from, int64_t count)
 {
     if (type == NIB_TYPE_BF16)
         nib__bf16_codes(to, from, count);
@@ -147,24 +148,25 @@ static void rounded(void *to, nib_type type, const float *from, int64_t count)
         nib__from_f32(to, type, from, count);
 }
 
-/* The scale of a vector in int8, as nib_cache has it. */
+/* The scale of an int8 vector, as nib_cache defines it. */
 static float scale_of(const float *x, int64_t count)
 {
-    const nib_lanes none = nib__lanes_set(0.0f);
-    nib_lanes most = none, wrong = none; /* wrong: NaN where some v is not finite, else 0 */
+    const nib_lanes zero = nib__lanes_set(0.0f);
+    nib_lanes most = zero, wrong = zero; /* wrong: NaN if some v is not finite, else 0 */
     for (int64_t i = 0; i < count; i += NIB_LANES) {
         const nib_lanes v = nib__lanes_at(x, i, count);
-        most = nib__lanes_max(nib__lanes_max(v, nib__lanes_sub(none, v)), most);
-        wrong = nib__lanes_fma(v, none, wrong);
+        most = nib__lanes_max(nib__lanes_max(v, nib__lanes_sub(zero, v)), most);
+        wrong = nib__lanes_fma(v, zero, wrong);
     }
     const float scale = nib__lanes_most(most) / 127.0f, or_nan = nib__lanes_sum(wrong);
     return or_nan != or_nan ? NAN : scale < FLT_MIN ? 1.0f : scale;
 }
 
-/* A vector as codes, one every `step`, and its scale. */
-static void coded(int8_t *to, int64_t step, float *scale, const float *x, int64_t count)
+/* Quantizes a vector to codes, one every `step`, and a scale. */
+static void quantize_vector(int8_t *to, int64_t step, float *scale, const float *x, int64_t count)
 {
-    const nib_lanes round = nib__lanes_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to whole */
+    const nib_lanes round =
+        nib__lanes_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to integer */
     const float s = scale_of(x, count);
     const nib_lanes by = nib__lanes_set(s);
     *scale = s;
@@ -177,15 +179,16 @@ static void coded(int8_t *to, int64_t step, float *scale, const float *x, int64_
     }
 }
 
-/* Keys stand NIB_CACHE_BLOCK places apart: attention reads one dimension of many positions. */
-static void spread(void *to, nib_type type, const float *from, int64_t count)
+/* Stores a key with its values NIB_CACHE_BLOCK apart: attention reads one dimension of many
+ * positions. */
+static void store_spread(void *to, nib_type type, const float *from, int64_t count)
 {
     enum { PART = 64 };
     float f32[PART];
     uint16_t half[PART];
     for (int64_t d = 0, at = 0; d < count; d += PART) {
         const int64_t part = nib__min(PART, count - d);
-        rounded(type == NIB_TYPE_F32 ? (void *)f32 : half, type, from + d, part);
+        round_values(type == NIB_TYPE_F32 ? (void *)f32 : half, type, from + d, part);
         for (int64_t i = 0; i < part; i++, at += NIB_CACHE_BLOCK) {
             if (type == NIB_TYPE_F32)
                 ((float *)to)[at] = f32[i];
@@ -195,7 +198,7 @@ static void spread(void *to, nib_type type, const float *from, int64_t count)
     }
 }
 
-/* One head's key and value at position `inside` of a block. */
+/* Stores one head's key and value at position `inside` of a block. */
 static void store_head(const nib_cache *c, char *keys, char *values, int64_t inside, const float *k,
                        const float *v)
 {
@@ -203,11 +206,12 @@ static void store_head(const nib_cache *c, char *keys, char *values, int64_t ins
     char *const key = keys + inside * bytes, *const value = values + inside * dim * bytes;
     if (c->type == NIB_TYPE_I8) {
         const int64_t scales = NIB_CACHE_BLOCK * dim;
-        coded((int8_t *)key, NIB_CACHE_BLOCK, (float *)(void *)(keys + scales) + inside, k, dim);
-        coded((int8_t *)value, 1, (float *)(void *)(values + scales) + inside, v, dim);
+        quantize_vector((int8_t *)key, NIB_CACHE_BLOCK, (float *)(void *)(keys + scales) + inside,
+                        k, dim);
+        quantize_vector((int8_t *)value, 1, (float *)(void *)(values + scales) + inside, v, dim);
     } else {
-        spread(key, c->type, k, dim);
-        rounded(value, c->type, v, dim);
+        store_spread(key, c->type, k, dim);
+        round_values(value, c->type, v, dim);
     }
 }
 
@@ -215,8 +219,8 @@ void NIB_TOKEN(store_kv)(const nib_store_kv *a, int64_t m0, int64_t m1)
 {
     const nib_cache *c = &a->cache;
     const int64_t bytes = nib__cache_bytes(c->type, c->head_dim, NIB_CACHE_BLOCK);
-    /* Head by head: a dimension of neighbouring positions is one line, and those of all heads are
-     * more than a first-level cache holds. */
+    /* Head by head: one dimension of neighbouring positions is one cache line, and the lines of all
+     * heads would not fit in the L1 cache. */
     for (int64_t h = 0; h < c->kv_heads; h++)
         for (int64_t m = m0; m < m1; m++) {
             const int64_t position = a->position[m], from = m * a->ld + h * c->head_dim;
@@ -228,7 +232,8 @@ void NIB_TOKEN(store_kv)(const nib_store_kv *a, int64_t m0, int64_t m1)
         }
 }
 
-/* A block's tokens at a time, whose keys are still near when they are stored. */
+/* Works on a block of tokens at a time, so that their keys are still cached when they are stored.
+ */
 void NIB_TOKEN(rope_copy)(const nib_rope_copy *a, int64_t m0, int64_t m1)
 {
     for (int64_t m = m0; m < m1; m += NIB_CACHE_BLOCK) {

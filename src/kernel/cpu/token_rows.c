@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Rows of the operations that work token by token: embedding look-up, norm, rope, swiglu, residual
- * add, scaling, storing keys and values, and putting inputs into act-order. The plain C of norm,
- * rope, swiglu, add, scale and store is token_body.h, as for every other instruction set; look-up
- * and gather move data and have one version.
+ * add, scaling, storing keys and values, and gathering inputs into act-order. The plain C of norm,
+ * rope, swiglu, add, scale and store is token_body.h, as for every instruction set; look-up and
+ * gather only move data and have one version.
  */
 #include "token_rows.h"
 
@@ -67,7 +67,7 @@ static const nib_kernel rows[] = {
     AVX2(add_f32, ADD, add, "the same"),
     NEON(add_f32, ADD, add, "the same, four vectors of 4 lanes"),
     REF(add_f32, ADD, add, "the same in plain C"),
-    AVX512(scale_f32, SCALE, scale, "times a number; with a cap, cap * tanh of the cap's share"),
+    AVX512(scale_f32, SCALE, scale, "multiplies by a number; with a cap, then cap * tanh(x / cap)"),
     AVX2(scale_f32, SCALE, scale, "the same"),
     NEON(scale_f32, SCALE, scale, "the same, four vectors of 4 lanes"),
     REF(scale_f32, SCALE, scale, "the same in plain C"),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the token and attention tables take from the files compiled per instruction set.
+ * Functions of the token and attention rows that are compiled per instruction set.
  */
 #ifndef NIB_TOKEN_ROWS_H
 #define NIB_TOKEN_ROWS_H

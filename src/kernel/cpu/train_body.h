@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The training rows' code, written once on lanes and compiled per instruction set: each including
- * file names its functions through NIB_TRAIN(name). train_ops.h says in which order each value is
- * rounded. Sums over tokens go down the rows for NIB_TRAIN_STRIP columns at a time, whose sums stay
- * in registers.
+ * The code of the training rows, written once on lanes and compiled per instruction set: each
+ * including file names its functions through NIB_TRAIN(name). train_ops.h defines the order of
+ * operations and where values are rounded. Sums over tokens run down the rows for NIB_TRAIN_STRIP
+ * columns at a time; their sums stay in registers.
  */
 #include "norm_lanes.h"
 #include "ops.h"
@@ -12,7 +12,7 @@
 
 enum { NIB_TRAIN_STRIP = 4 * NIB_LANES };
 
-/* Of one row; `mean` is taken off its x, 0 of a norm that is not centered. */
+/* Gradient of one row. `mean` is subtracted from x; it is 0 if the norm is not centered. */
 NIB_INLINE void norm_dx_row(const nib_norm_dx *a, int64_t row, float mean, bool centered)
 {
     const float *x = a->x + row * a->ldx, *dy = a->dy + row * a->ldy;
@@ -63,9 +63,8 @@ void NIB_TRAIN(norm_dx)(const nib_norm_dx *a, int64_t row0, int64_t row1)
 
 /* ---- sums over tokens ---- */
 
-/* The sums of one block of rows, for up to NIB_TRAIN_STRIP columns; `first`: they are written, not
- * added. A strip's columns have nothing to do with each other, so where strips begin is no matter.
- */
+/* Writes (`first`) or adds the sums of one block of rows, for up to NIB_TRAIN_STRIP columns.
+ * Columns are independent, so it does not matter where strips begin. */
 NIB_INLINE void put_strip(float *out, const nib_lanes sums[4], int64_t count, bool first)
 {
     for (int l = 0; l < 4; l++) {
@@ -79,7 +78,8 @@ NIB_INLINE void put_strip(float *out, const nib_lanes sums[4], int64_t count, bo
 NIB_INLINE void norm_dw_strip(const nib_norm_dw *a, int64_t row0, int64_t row1, int64_t column,
                               int64_t count, bool centered)
 {
-    const int64_t step = a->weights > 1 ? a->weights : 1; /* from one value of a row to the next */
+    const int64_t step =
+        a->weights > 1 ? a->weights : 1; /* rows with the same weights are this far apart */
     nib_lanes sums[4];
     for (int l = 0; l < 4; l++)
         sums[l] = nib__lanes_set(0.0f);
@@ -244,8 +244,8 @@ void NIB_TRAIN(scale_dx)(const nib_scale_dx *a, int64_t m0, int64_t m1)
 
 /* ---- cross-entropy ---- */
 
-/* The largest of count values; a NaN is passed over, the sum will have it. Four sets of lanes, so
- * that one maximum does not wait for the last. */
+/* The largest of `count` values. It skips a NaN, which the sum will contain. Four sets of lanes, so
+ * that one maximum does not wait for the previous one. */
 NIB_INLINE float largest_of(const float *x, int64_t count)
 {
     nib_lanes most[4];
@@ -266,7 +266,7 @@ NIB_INLINE float largest_of(const float *x, int64_t count)
     return best[0];
 }
 
-/* The sum of e^(x - most) over count values, kept in x if wanted. */
+/* The sum of e^(x - most) over `count` values; with `keep`, stores them in x. */
 NIB_INLINE float sum_of_exp(float *x, int64_t count, nib_lanes most, bool keep)
 {
     nib_lanes sum = nib__lanes_set(0.0f);

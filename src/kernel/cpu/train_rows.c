@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of the operations that only training has, but for casts and attention: gradients of norm,
+ * Rows of the operations that only training has, except casts and attention: gradients of norm,
  * swiglu, scale, embedding and bias, the loss, and the optimizer. The plain C is train_body.h, as
- * for every other instruction set.
+ * for every instruction set.
  */
 #include "train_rows.h"
 
@@ -22,7 +22,7 @@
 
 #define NEEDS_AVX2 NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL))
 #define NEEDS_AVX512 NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX512, NULL))
-/* One operation for every instruction set. */
+/* The rows of one operation, one per instruction set. */
 #define ROWS(kernel, operation, member, numbers, words)                                            \
     ROW(kernel, operation, avx512, 10, NEEDS_AVX512, #kernel "__ref", member, numbers,             \
         NIB_X86(nib__train_##member##__avx512), words),                                            \
@@ -38,13 +38,13 @@ static const nib_kernel rows[] = {
     ROWS(norm_dx_f32, NORM_DX, norm_dx, LANES,
          "adds the gradient of a norm's input, centered or not"),
     ROWS(norm_dw_f32, NORM_DW, norm_dw, F32,
-         "sums over tokens in blocks of 256, 64 columns a time"),
+         "sums over tokens in blocks of 256, 64 columns at a time"),
     ROWS(swiglu_dx_f32, SWIGLU_DX, swiglu_dx, LANES,
-         "of silu or tanh gelu, with the exp of the forward step"),
-    ROWS(scale_dx_f32, SCALE_DX, scale_dx, LANES, "of a number's product, capped or not"),
+         "gradient of silu or tanh gelu, with the exp of the forward pass"),
+    ROWS(scale_dx_f32, SCALE_DX, scale_dx, LANES, "gradient of scaling, capped or not"),
     ROWS(embed_dw_f32, EMBED_DW, embed_dw, F32, "adds tokens into the table's rows in order"),
     ROWS(bias_dw_f32, BIAS_DW, bias_dw, F32,
-         "sums over tokens in blocks of 256, 64 columns a time"),
+         "sums over tokens in blocks of 256, 64 columns at a time"),
     ROWS(xent_f32, XENT, xent, LANES, "loss per token; logits become their gradient in place"),
     ROWS(squares_f32, SQUARES, squares, LANES, "sums in f64, 65,536 values a part"),
     ROWS(adamw_f32, ADAMW, adamw, EXACT, "PyTorch's AdamW, moments in f32"),

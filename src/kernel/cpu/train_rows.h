@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the training table takes from the files compiled per instruction set.
+ * Functions of the training rows that are compiled per instruction set.
  */
 #ifndef NIB_TRAIN_ROWS_H
 #define NIB_TRAIN_ROWS_H

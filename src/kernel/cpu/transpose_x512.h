@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * 16 x 16 words turned in registers of AVX-512.
+ * A 16 x 16 transpose of 32-bit words in AVX-512 registers.
  */
 #ifndef NIB_TRANSPOSE_X512_H
 #define NIB_TRANSPOSE_X512_H
@@ -9,7 +9,8 @@
 
 #include <immintrin.h>
 
-/* Pairs, fours, eights of lanes, halves: each step doubles how much of a column is together. */
+/* Interleaves pairs, then fours, lanes and halves: each step doubles the run of a column that is
+ * contiguous. */
 NIB_INLINE void nib__transpose_x512(__m512i r[16])
 {
     __m512i t[16];

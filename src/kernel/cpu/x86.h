@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows name their x86 functions through NIB_X86, so that on another architecture the row stays in
- * the table, without a run: the fact `built` is then 0.
+ * NIB_X86 names the x86 function of a row. On other architectures the row stays in the table
+ * without a function; its fact `built` is then 0.
  */
 #ifndef NIB_X86_H
 #define NIB_X86_H
@@ -16,10 +16,10 @@
 #define NIB_BUILT_X86 0
 #endif
 
-/* How far ahead of its loads a row that streams weights past few tokens fetches: `bytes`, or 0,
- * which fetches what was just read, in the family of Zen 4. That reads ahead by itself, and slower
- * when it is asked to: one thread reads 1.3 times the int4 and 1.2 times the bf16 without
- * (2026-11-23). Zen 3, of the same family, was not at hand. */
+/* The prefetch distance of rows that stream weights past few tokens: `bytes`, or 0, which
+ * prefetches what was just read, on the family of Zen 4. Its hardware prefetcher does this by
+ * itself and is slower with requests: without them, one thread reads int4 1.3 times and bf16 1.2
+ * times as fast (2026-11-23). Zen 3, of the same family, was not tested. */
 NIB_INLINE size_t nib__fetch_distance(size_t bytes)
 {
 #if defined(__x86_64__)

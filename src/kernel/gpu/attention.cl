@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Causal attention of slots over the positions of their sequences, from the cache. For each block
- * of positions every one of BLOCK work-items scores one position, then sums values of its own
- * dimensions; the softmax is merged block by block. Blocks below the window (0: there is none) are
- * not read, and what a slot does not see is multiplied into nothing, as it may be NaN.
+ * Causal attention of slots over the cached positions of their sequences. For each block of
+ * positions, each of BLOCK work-items scores one position, then sums the values of its own
+ * dimensions; the softmax is merged block by block. Blocks below the window (0: no window) are not
+ * read. Positions below the window or past the last are skipped, not multiplied by 0, as they may
+ * hold NaN.
  */
 #define ATTENTION_ARGS                                                                             \
     MEMORY(float, q), MEMORY(float, out), MEMORY(uchar, keys), MEMORY(uchar, values),              \
@@ -24,7 +25,7 @@ static int first_seen(int last, int window) { return window > 0 ? max(0, last + 
 
 #ifndef QUERIES
 
-/* A work-group is one head of one slot. */
+/* One work-group per head and slot. */
 __kernel void attention(ATTENTION_ARGS)
 {
     __local float query[DIMS * BLOCK], weight[BLOCK], room[BLOCK];
@@ -57,7 +58,7 @@ __kernel void attention(ATTENTION_ARGS)
         const float old = largest == -INFINITY ? 0.0f : exp(largest - most);
         const float mine = seen ? exp(score - most) : 0.0f;
         weight[id] = mine;
-        total = total * old + group_sum(mine, room); /* its barriers also show `weight` to all */
+        total = total * old + group_sum(mine, room); /* its barriers also publish `weight` */
         largest = most;
         const int skipped = max(0, first - begin), count = min(BLOCK, last + 1 - begin);
         for (int i = 0; i < DIMS; i++) {
@@ -82,8 +83,8 @@ __kernel void attention(ATTENTION_ARGS)
 
 #define PARTS (BLOCK / QUERIES) /* work-items that share the softmax of one slot */
 
-/* A work-group is one head of QUERIES slots: those of one sequence, as a prompt's are, share what
- * is read of the cache; another sequence among them begins anew. */
+/* One work-group per head and QUERIES slots. Consecutive slots of one sequence, as in prefill,
+ * share what is read from the cache; a slot of another sequence starts over. */
 __kernel void attention_tile(ATTENTION_ARGS, int m)
 {
     __local float query[QUERIES][DIMS * BLOCK], weight[QUERIES][BLOCK], room[QUERIES][PARTS];
@@ -94,7 +95,7 @@ __kernel void attention_tile(ATTENTION_ARGS, int m)
     const int end = min(m, ((int)get_group_id(1) + 1) * QUERIES);
     for (int row = (int)get_group_id(1) * QUERIES, next; row < end; row = next) {
         int last = position[row], at[QUERIES];
-        int least = first_seen(last, window); /* that any slot sees */
+        int least = first_seen(last, window); /* the first that any slot sees */
         float sums[QUERIES][DIMS];
         for (next = row + 1; next < end && sequence[next] == sequence[row]; next++) {
             last = max(last, position[next]);
@@ -146,7 +147,7 @@ __kernel void attention_tile(ATTENTION_ARGS, int m)
             barrier(CLK_LOCAL_MEM_FENCE);
             float sum = 0;
             for (int j = part; j < BLOCK; j += PARTS) {
-                /* where none of the block counts, as of a slot that is not there, most is -inf */
+                /* most is -inf if nothing of the block counts, as for a missing slot */
                 const float of_j = weight[mine][j] == -INFINITY ? 0.0f : exp(weight[mine][j] - most);
                 weight[mine][j] = of_j;
                 sum += of_j;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The operands of training's products: a matrix of f32, read along its rows or across them, into a
- * weight in the layout "rows" (gpu_pack.h) or into activations. The formulas are those of
- * cpu/cast_ref.c. Options, which ocl_train.c gives:
+ * Makes the operands of training products: casts an f32 matrix, read by rows or by columns, to a
+ * weight in the layout "rows" (gpu_pack.h) or to activations. The formulas are those of
+ * cpu/cast_ref.c. Options, set by ocl_train.c:
  *
- *   FORM    what is written, FORM_*
- *   ACROSS  1: the sum i is column i of x, else its row i
+ *   FORM    the output format, FORM_*
+ *   ACROSS  1: sum i is column i of x, else its row i
  *
- * A work-group has 32 sums and takes 32 of their elements at a time through a tile, so that reads
- * run along the rows of x and writes along the sums, whichever way they lie.
+ * A work-group casts 32 sums, 32 elements at a time through a tile, so that reads run along the
+ * rows of x and writes along the sums, whichever way the sums run.
  */
-#ifndef NIB_CUDA /* there an option of the compiler says it */
+#ifndef NIB_CUDA /* CUDA: a compiler option does this */
 #pragma OPENCL FP_CONTRACT OFF
 #endif
 
@@ -20,8 +20,8 @@
 #define FORM_WIDE 3 /* e4m3 or e5m2 as bf16 */
 #define FORM_MX8 4
 
-#define TILE 32 /* and the elements of an MX block */
-#define LANES 8 /* items of a sum */
+#define TILE 32 /* also the elements of an MX block */
+#define LANES 8 /* items per sum */
 #define ITEMS (TILE * LANES)
 
 #define HAS_SUM_SCALE (FORM == FORM_E4M3 || FORM == FORM_WIDE)
@@ -31,7 +31,7 @@
 
 typedef LOCAL float (*tile_rows)[TILE + 1];
 
-/* Elements j0.. of the sums from s0 on: [sum][element], 0 past the end of either. */
+/* Loads elements j0.. of the sums from s0 on as [sum][element], 0 past the end of either. */
 static void load_tile(tile_rows tile, const __global float *x, int s0, int j0, int sums,
                       int length, int ldx)
 {
@@ -46,7 +46,7 @@ static void load_tile(tile_rows tile, const __global float *x, int s0, int j0, i
     barrier(CLK_LOCAL_MEM_FENCE);
 }
 
-/* The largest magnitude, as bits, of the elements of a sum that its item `id` has. */
+/* The largest magnitude, as bits, among the elements that item `id` has of its sum, and `most`. */
 static int tile_most(tile_rows tile, int id, int most)
 {
     for (int j = id % LANES; j < TILE; j += LANES)
@@ -54,7 +54,7 @@ static int tile_most(tile_rows tile, int id, int most)
     return most;
 }
 
-/* Of all items of a sum; every item of the group calls it. */
+/* The largest `most` of the items of a sum. All items of the work-group must call it. */
 static int sum_most(int most, LOCAL int *room)
 {
     const int id = (int)get_local_id(0), first = id / LANES * LANES;
@@ -68,7 +68,7 @@ static int sum_most(int most, LOCAL int *room)
 
 static uint sign_of(float v) { return (as_uint(v) >> 24) & 0x80u; }
 
-/* Element `at` of what is written; a factor that is NaN makes the code 0. */
+/* Writes element `at`. A NaN factor makes the code 0. */
 static void put(__global uchar *to, size_t at, float v, float factor, int is_e5m2)
 {
 #if FORM == FORM_F32
@@ -88,9 +88,9 @@ static void put(__global uchar *to, size_t at, float v, float factor, int is_e5m
 #endif
 }
 
-/* width: elements of a sum that are written, with zeros past its length. Work-groups are 32 sums,
- * and tiles of them in turns; under one scale for each sum that is not given, one has all. Scales
- * of blocks are bytes of a weight, else f32. */
+/* width: elements written per sum, zeros past its length. Work-groups have 32 sums each, and
+ * several take turns at the tiles of the same sums, but only one if it must first find a scale per
+ * sum. Block scales are bytes for a weight, else f32. */
 __kernel void cast_tiles(MEMORY(float, x), MEMORY(uchar, to), MEMORY(uchar, scales),
                          MEMORY(float, amax), int sums, int length, int ldx, int ld, int width,
                          int blocks, int is_weight, int has_amax, int two_power, int is_e5m2,
@@ -148,8 +148,8 @@ __kernel void cast_tiles(MEMORY(float, x), MEMORY(uchar, to), MEMORY(uchar, scal
 
 #else
 
-/* The largest magnitude of ROWS rows, a work-group; NaN, whose bits are larger than infinity's, if
- * there is one. */
+/* The largest magnitude of ROWS rows per work-group; NaN if there is one, as its bits are larger
+ * than infinity's. */
 __kernel void amax_rows(MEMORY(float, x), MEMORY(float, out), int rows, int width, int ldx)
 {
     __local int room[ITEMS];

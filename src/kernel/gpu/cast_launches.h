@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of the functions of cast.cl, which rows of OpenCL and of CUDA share:
- * nib_gpu_code.launches of what makes training's operands (ocl_train.c).
+ * Launches of cast.cl, shared by the OpenCL and CUDA rows that make the operands of training
+ * products: nib_gpu_code.launches (ocl_train.c).
  */
 #ifndef NIB_CAST_LAUNCHES_H
 #define NIB_CAST_LAUNCHES_H
@@ -16,16 +16,16 @@ int nib__launch_quant_t_e4m3t(const void *args, nib_launch out[]);
 int nib__launch_quant_t_mx8(const void *args, nib_launch out[]);
 int nib__launch_amax(const void *args, nib_launch out[]);
 
-/* What cast.cl makes, as rows: CAST(form, code, words) of packed weights, and
- * QUANT_T(form, activations, their type, words). */
+/* The rows of cast.cl: CAST(form, code, note) for packed weights, and
+ * QUANT_T(form, activations, input type, note). */
 #define NIB_GPU_CASTS(CAST, QUANT_T)                                                               \
-    CAST("f32", F32, "as it is, in tiles"), CAST("bf16", BF16, "rounds to bf16, in tiles"),        \
+    CAST("f32", F32, "unchanged, in tiles"), CAST("bf16", BF16, "rounds to bf16, in tiles"),       \
         CAST("e4m3c", E4M3, "e4m3 with a scale per row or tensor, in tiles"),                      \
-        CAST("mx8", MX8, "e4m3 in blocks of 32, a block to a tile"),                               \
-        QUANT_T(f32, FLOAT, NIB_TYPE_F32, "as it is, in tiles"),                                   \
+        CAST("mx8", MX8, "e4m3 in blocks of 32, each in one tile"),                                \
+        QUANT_T(f32, FLOAT, NIB_TYPE_F32, "unchanged, in tiles"),                                  \
         QUANT_T(bf16, FLOAT, NIB_TYPE_BF16, "rounds to bf16, in tiles"),                           \
         QUANT_T(e4m3t, E4M3_TOKEN, NIB_ANY,                                                        \
                 "e4m3 or e5m2 with a scale per row or tensor, as bf16"),                           \
-        QUANT_T(mx8, MX8, NIB_ANY, "e4m3 in blocks of 32, a block to a tile")
+        QUANT_T(mx8, MX8, NIB_ANY, "e4m3 in blocks of 32, each in one tile")
 
 #endif

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The instructions of matrix units that work by themselves on shared memory: wgmma of sm_90a, and
- * tcgen05 of sm_100a with its tensor memory. Both are told where their operands lie by descriptors
- * (PTX ISA, "Matrix Descriptors" and "Instruction descriptor"). tests/cuda/emulate_async.h says in
- * C++ what each does.
+ * Instructions of asynchronous matrix units that read shared memory: wgmma of sm_90a, and tcgen05
+ * of sm_100a with its tensor memory. Descriptors tell both where their operands are (PTX ISA,
+ * "Matrix Descriptors" and "Instruction descriptor"). tests/cuda/emulate_async.h has C++ for each.
  */
 #ifndef NIB_CUDA_ASYNC_CUH
 #define NIB_CUDA_ASYNC_CUH
@@ -12,10 +11,10 @@
 
 static inline uint shared_address(const void *at) { return (uint)__cvta_generic_to_shared(at); }
 
-/* What this thread wrote to shared memory is seen by matrix units after the next barrier. */
+/* Makes what this thread wrote to shared memory visible to matrix units after the next barrier. */
 static inline void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/* ---- barriers of shared memory, which units arrive at ---- */
+/* ---- barriers in shared memory, at which the units arrive ---- */
 
 static inline void arrivals_init(ulong *at)
 {
@@ -23,7 +22,7 @@ static inline void arrivals_init(ulong *at)
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* Until the phase of that parity, of phases 0, 1, 2 and on, is over. */
+/* Waits until the phase of that parity, of phases 0, 1, 2 and on, is over. */
 static inline void arrivals_wait(ulong *at, int parity)
 {
     asm volatile("{\n\t"
@@ -38,8 +37,8 @@ static inline void arrivals_wait(ulong *at, int parity)
 
 /* ---- tcgen05 ---- */
 
-/* Columns of tensor memory, a power of two from 32 on, for the block; all lanes of one warp call
- * these. The address of the first is put into shared memory. */
+/* Allocates columns of tensor memory for the block, a power of two of at least 32, and writes the
+ * address of the first to shared memory; tensor_give frees them. All lanes of a warp call these. */
 static inline void tensor_take(uint *address, int columns)
 {
     asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(
@@ -55,7 +54,7 @@ static inline void tensor_give(uint address, int columns)
                  "r"(columns));
 }
 
-/* Around a barrier, so that its order is also one of what threads ask of the unit. */
+/* Before and after a barrier, so that it also orders what the threads request of the unit. */
 static inline void tensor_before_barrier()
 {
     asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
@@ -66,7 +65,7 @@ static inline void tensor_after_barrier()
     asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
 }
 
-/* `at` is arrived at when all is done that this thread asked of the unit. */
+/* The unit arrives at `at` when everything that this thread requested is done. */
 static inline void tensor_commit(ulong *at)
 {
     asm volatile(
@@ -75,15 +74,15 @@ static inline void tensor_commit(ulong *at)
         : "memory");
 }
 
-/* 32 rows of 16 bytes to four columns of each 32 lanes. Products that are asked for later wait. */
+/* Copies 32 rows of 16 bytes to four columns of each 32 lanes. Later products wait for it. */
 static inline void tensor_copy_scales(uint to, ulong from)
 {
     asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" ::"r"(to), "l"(from)
                  : "memory");
 }
 
-/* D = A B, or D += A B, over 32 codes of e4m3 with a scale of e8m0 for the 32 of each row of A and
- * of each column of B. */
+/* D = A B, or D += A B if `adds`, over 32 e4m3 codes with one e8m0 scale per row of A and column of
+ * B. */
 static inline void tensor_mma_mx8(uint d, ulong a, ulong b, uint what, uint scale_a, uint scale_b,
                                   bool adds)
 {
@@ -109,7 +108,7 @@ static inline void tensor_mma_f8(uint d, ulong a, ulong b, uint what, bool adds)
                  : "memory");
 }
 
-/* Operands of an instruction. */
+/* Operand lists of an instruction. */
 #define OUT(x) "=f"(x)
 #define INOUT(x) "+f"(x)
 #define SIXTEEN(x, from, how)                                                                      \
@@ -118,7 +117,7 @@ static inline void tensor_mma_f8(uint d, ulong a, ulong b, uint what, bool adds)
         how(x[from + 10]), how(x[from + 11]), how(x[from + 12]), how(x[from + 13]),                \
         how(x[from + 14]), how(x[from + 15])
 
-/* Of the lane's own row, 16 columns from the address on, in which is the warp's first lane. */
+/* Loads 16 columns of the lane's own row from `from` on, which names the warp's first lane. */
 static inline void tensor_load(float out[16], uint from)
 {
     asm volatile("tcgen05.ld.sync.aligned.32x32b.x16.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
@@ -131,7 +130,8 @@ static inline void tensor_load(float out[16], uint from)
 
 /* ---- wgmma ---- */
 
-/* Before the first product of a step: registers and shared memory are as the warp left them. */
+/* Before the first product of a step: orders it after the warp's writes to registers and shared
+ * memory. */
 static inline void group_mma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 static inline void group_mma_commit()
@@ -139,7 +139,7 @@ static inline void group_mma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Until all products are done; d is read after it alone. */
+/* Waits until all products are done; d may be read only after it. */
 static inline void group_mma_wait(float d[64])
 {
     asm volatile("wgmma.wait_group.sync.aligned 0;"
@@ -147,8 +147,9 @@ static inline void group_mma_wait(float d[64])
                    SIXTEEN(d, 48, INOUT)::"memory");
 }
 
-/* D = A B, or D += A B, of four warps: m64n128k32, A of e4m3 or of e5m2, B of e4m3. Of each 8
- * columns of D a lane has 2 (lane % 4) and the next, of row lane / 4 and then of 8 rows further. */
+/* D = A B, or D += A B if `adds`, by four warps: m64n128k32, A of e4m3 or e5m2, B of e4m3. Of every
+ * 8 columns of D a lane holds 2 (lane % 4) and the next, in row lane / 4, then in the row 8
+ * further. */
 #define GROUP_MMA(type)                                                                            \
     static inline void group_mma_##type(float d[64], ulong a, ulong b, bool adds)                  \
     {                                                                                              \

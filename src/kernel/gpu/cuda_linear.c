@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of CUDA for linear products: of few tokens, which take any number and group (matvec.cu), and
- * of many on the matrix units (tile.cu, wgmma.cu, tcgen05.cu), forward and backward; and for the
- * embedding. Their weights lie in the layout "rows" of gpu_pack.h, at a multiple of 64 bytes.
+ * CUDA rows for linear products, forward and backward: matvec.cu for few tokens, of any shape and
+ * group; tile.cu, wgmma.cu and tcgen05.cu for many tokens, on the matrix units. And for the
+ * embedding. Weights have the layout "rows" of gpu_pack.h, at a multiple of 64 bytes.
  */
 #include "cuda_programs.h"
 #include "gpu_args.h"
@@ -10,14 +10,14 @@
 #include "kernel.h"
 
 enum {
-    ROWS = 4, /* outputs of a block, and */
-    THREADS = 128,
-    TOKENS = 4,    /* tokens of a block, unless there is one */
-    TILE = 128,    /* tokens, and outputs, of a block for many tokens */
-    LOOK_UP = 128, /* threads of a row of the embedding */
+    ROWS = 4,      /* matvec: outputs per block */
+    TOKENS = 4,    /* matvec: tokens per block, if m > 1 */
+    TILE = 128,    /* tiles: outputs and tokens per block */
+    THREADS = 128, /* threads per block; tile_wgmma has twice as many */
+    LOOK_UP = 128, /* embedding: threads per token */
 };
 
-/* Activations without a zero point. */
+/* Whether the activations have no zero point. */
 static bool is_centred(const nib_weight *w)
 {
     const nib_act act = w->scheme.act;
@@ -25,8 +25,8 @@ static bool is_centred(const nib_weight *w)
            nib__act_block(act) > 0;
 }
 
-/* In the order of PRODUCT_ARGS. */
-static void product_args(nib_launch *out, const nib_linear *a, const nib_gpu_rows *l)
+/* Adds the arguments in the order of PRODUCT_ARGS. */
+static void add_product_args(nib_launch *out, const nib_linear *a, const nib_gpu_rows *l)
 {
     const nib_input *x = &a->x;
     const nib_act act = a->w->scheme.act;
@@ -54,14 +54,13 @@ static void product_args(nib_launch *out, const nib_linear *a, const nib_gpu_row
     nib__launch_float(out, nib__gpu_weight_factor(a->w));
 }
 
-/* Codes of a row that a thread takes at a time: STEP of matvec.cu. */
-static int64_t step_of(nib_code code)
+/* Codes of a row that a thread loads at a time: STEP of matvec.cu. */
+static int64_t matvec_step(nib_code code)
 {
-    const int number = nib__gpu_weight_number(code);
-    if (code == NIB_CODE_NV4)
-        return 16; /* its groups */
-    const bool is_nibble = number == 4 || number == 7, is_wide = number <= 2;
-    return is_nibble ? 32 : is_wide ? 8 : 16;
+    const int bits = nib__code_bits(code);
+    if (nib__codes[code].group == 16)
+        return 16;
+    return bits == 4 ? 32 : bits > 8 ? 8 : 16;
 }
 
 static int launch_matvec(const void *args, nib_launch out[])
@@ -70,28 +69,28 @@ static int launch_matvec(const void *args, nib_launch out[])
     const nib_gpu_rows l = nib__gpu_rows(a->w);
     const int number = nib__gpu_input_number(&a->x, a->w->scheme.act),
               tokens = a->x.m == 1 ? 1 : TOKENS;
-    const int64_t step = step_of(a->w->scheme.code);
+    const int64_t step = matvec_step(a->w->scheme.code);
     const bool is_whole = l.groups <= 1 || a->w->scheme.group % step == 0;
     nib__launch_init(out, is_whole ? "matvec" : "matvec_any",
                      nib__ceil_div(a->w->n, (int64_t)ROWS) * nib__ceil_div(a->x.m, (int64_t)tokens),
                      THREADS);
-    nib__launch_option(out, "-DW=%d -DX=%d -DTOKENS=%d", nib__gpu_weight_number(a->w->scheme.code),
+    nib__launch_option(out, "-DW=%d -DX=%d -DTOKENS=%d", (int)nib__codes[a->w->scheme.code].element,
                        number, tokens);
-    if (a->w->scheme.code == NIB_CODE_NV4)
+    if (nib__codes[a->w->scheme.code].group == 16)
         nib__launch_option(out, " -DSTEP=%d", (int)step);
-    product_args(out, a, &l);
+    add_product_args(out, a, &l);
     return 1;
 }
 
 /* ---- many tokens ---- */
 
-/* Are activations f8 in bf16 that the unit takes as f8 again? */
+/* Whether activations are f8 stored as bf16, which the kernel narrows to f8 again. */
 static bool is_f8(int input)
 {
     return input == NIB_INPUT_WIDE_E4M3 || input == NIB_INPUT_WIDE_E5M2;
 }
 
-/* Bytes of shared memory: as tile.cu has it. group: 0, or codes under one scale. */
+/* Bytes of shared memory, counted as in tile.cu. group: codes under one scale; 0: all of k. */
 static int32_t tile_shared(int weight, int input, int group)
 {
     enum { MOST = 99 << 10, TOTALS = TILE * (TILE + 8) * 4 };
@@ -110,17 +109,17 @@ static int32_t tile_shared(int weight, int input, int group)
     return (int32_t)nib__max(stages * stage + wide, TOTALS);
 }
 
-/* Sums of integers over all of k are of 32 bits. */
-static int group_of_tile(const nib_linear *a, const nib_gpu_rows *l, int input)
+/* Codes summed under one scale; 0: all of k, if 32-bit integer sums cannot overflow. */
+static int tile_group(const nib_linear *a, const nib_gpu_rows *l, int input)
 {
     enum { INTEGERS_MOST = 32768 };
     const bool is_one = l->groups <= 1 && nib__act_block(a->w->scheme.act) == 0 &&
                         (input != NIB_INPUT_I8 || a->w->k <= INTEGERS_MOST);
-    return is_one ? 0 : a->w->scheme.code == NIB_CODE_NV4 ? 16 : 32;
+    return is_one ? 0 : nib__codes[a->w->scheme.code].group == 16 ? 16 : 32;
 }
 
-/* The unit's own sums have few bits: they are as short as a step (tile.cu). */
-static int group_of_f8(const nib_linear *a, const nib_gpu_rows *l)
+/* The same for f8: the unit's sums keep few bits, so they are at most a step long (tile.cu). */
+static int f8_group(const nib_linear *a, const nib_gpu_rows *l)
 {
     enum { STEP = 64 };
     return l->groups <= 1 || a->w->scheme.group % STEP == 0 ? STEP : 32;
@@ -129,17 +128,17 @@ static int group_of_f8(const nib_linear *a, const nib_gpu_rows *l)
 static int launch_tile_of(const nib_linear *a, nib_launch out[], int input)
 {
     const nib_gpu_rows l = nib__gpu_rows(a->w);
-    const int weight = nib__gpu_weight_number(a->w->scheme.code);
+    const int weight = (int)nib__codes[a->w->scheme.code].element;
     nib__launch_init(out, "tile",
                      nib__ceil_div(a->w->n, (int64_t)TILE) * nib__ceil_div(a->x.m, (int64_t)TILE),
                      THREADS);
-    const int group = is_f8(input) ? group_of_f8(a, &l) : group_of_tile(a, &l, input);
+    const int group = is_f8(input) ? f8_group(a, &l) : tile_group(a, &l, input);
     nib__launch_option(out, "-DW=%d -DX=%d -DGROUPED=%d", weight, input, group);
     if (group > 0)
         nib__launch_option(out, " -DZERO=%d -DBLOCKS=%d", l.zero_type != NIB_TYPE_NONE,
                            nib__act_block(a->w->scheme.act) > 0);
     out->shared = tile_shared(weight, input, group);
-    product_args(out, a, &l);
+    add_product_args(out, a, &l);
     return 1;
 }
 
@@ -149,7 +148,7 @@ static int launch_tile(const void *args, nib_launch out[])
     return launch_tile_of(a, out, nib__gpu_input_number(&a->x, a->w->scheme.act));
 }
 
-/* Of f32 values that f16 holds. */
+/* For f32 activations whose values f16 holds. */
 static int launch_tile_f16(const void *args, nib_launch out[])
 {
     return launch_tile_of(args, out, NIB_INPUT_F16);
@@ -161,42 +160,44 @@ static int launch_tile_f8(const void *args, nib_launch out[])
     return launch_tile_of(a, out, a->x.e5m2 ? NIB_INPUT_WIDE_E5M2 : NIB_INPUT_WIDE_E4M3);
 }
 
-/* ---- on units that read shared memory by themselves: one scale for all of k, or MX blocks ---- */
+/* ---- matrix units that read shared memory: one scale for all of k, or MX blocks ---- */
 
 enum {
-    OWN_TILE = TILE * 128, /* bytes of a step's codes */
-    OWN_STAGES = 3,
-    OWN_WIDE = 2 * OWN_TILE, /* f8 as it comes, in bf16 */
-    OWN_ALIGNED = 1024,      /* and what is lost for it */
-    OWN_REST = 4096,         /* scales, biases, barriers: at most */
-    OWN_MX = OWN_STAGES * 2 * OWN_TILE + OWN_ALIGNED + OWN_REST,
-    OWN_F8 = OWN_STAGES * (OWN_TILE + OWN_WIDE) + 2 * OWN_TILE + OWN_ALIGNED + OWN_REST,
+    ASYNC_TILE = TILE * 128, /* bytes of a step's codes */
+    ASYNC_STAGES = 3,
+    ASYNC_WIDE = 2 * ASYNC_TILE, /* f8 before narrowing, as bf16 */
+    ASYNC_ALIGNED = 1024,        /* alignment, and the most bytes lost to it */
+    ASYNC_REST = 4096,           /* upper bound for scales, biases and barriers */
+    ASYNC_MX = ASYNC_STAGES * 2 * ASYNC_TILE + ASYNC_ALIGNED + ASYNC_REST,
+    ASYNC_F8 =
+        ASYNC_STAGES * (ASYNC_TILE + ASYNC_WIDE) + 2 * ASYNC_TILE + ASYNC_ALIGNED + ASYNC_REST,
 };
 
-static int launch_own(const nib_linear *a, nib_launch out[], const char *function, int32_t threads)
+static int launch_async(const nib_linear *a, nib_launch out[], const char *function,
+                        int32_t threads)
 {
     const nib_gpu_rows l = nib__gpu_rows(a->w);
     const bool is_mx = nib__act_is_mx(a->w->scheme.act);
     nib__launch_init(out, function,
                      nib__ceil_div(a->w->n, (int64_t)TILE) * nib__ceil_div(a->x.m, (int64_t)TILE),
                      threads);
-    nib__launch_option(out, "-DW=%d -DX=%d", nib__gpu_weight_number(a->w->scheme.code),
+    nib__launch_option(out, "-DW=%d -DX=%d", (int)nib__codes[a->w->scheme.code].element,
                        is_mx       ? NIB_INPUT_E4M3
                        : a->x.e5m2 ? NIB_INPUT_WIDE_E5M2
                                    : NIB_INPUT_WIDE_E4M3);
-    out->shared = is_mx ? OWN_MX : OWN_F8;
-    product_args(out, a, &l);
+    out->shared = is_mx ? ASYNC_MX : ASYNC_F8;
+    add_product_args(out, a, &l);
     return 1;
 }
 
 static int launch_wgmma(const void *args, nib_launch out[])
 {
-    return launch_own(args, out, "tile_wgmma", 2 * THREADS);
+    return launch_async(args, out, "tile_wgmma", 2 * THREADS);
 }
 
 static int launch_tcgen05(const void *args, nib_launch out[])
 {
-    return launch_own(args, out, "tile_tcgen05", THREADS);
+    return launch_async(args, out, "tile_tcgen05", THREADS);
 }
 
 /* ---- the embedding ---- */
@@ -206,7 +207,7 @@ static int launch_embed(const void *args, nib_launch out[])
     const nib_embed *a = args;
     const nib_gpu_rows l = nib__gpu_rows(a->table);
     nib__launch_init(out, "embed", a->m, LOOK_UP);
-    nib__launch_option(out, "-DW=%d", nib__gpu_weight_number(a->table->scheme.code));
+    nib__launch_option(out, "-DW=%d", (int)nib__codes[a->table->scheme.code].element);
     nib__gpu_weight_memory(out, &l, a->packed);
     nib__launch_memory(out, a->ids);
     nib__launch_memory(out, a->out);
@@ -236,43 +237,42 @@ static const nib_cond sm80[] = {
     NIB_COND_END,
 };
 
-/* Under one scale at a time: 32 codes, or all. */
+/* Scales that cover a multiple of 32 codes, or all of them. */
 static const nib_cond sm80_groups[] = {
-    NIB_AT_LEAST(SM, 80, "its mma is of sm_80"),
-    NIB_MULTIPLE(GROUP, 32, "the matrix unit adds up 32 codes under one scale"),
+    NIB_AT_LEAST(SM, 80, "its mma needs sm_80"),
+    NIB_MULTIPLE(GROUP, 32, "the matrix unit sums 32 codes under one scale"),
     NIB_COND_END,
 };
 static const nib_cond sm80_mma[] = {
-    NIB_AT_LEAST(SM, 80, "its mma is of sm_80"),
+    NIB_AT_LEAST(SM, 80, "its mma needs sm_80"),
     NIB_COND_END,
 };
 static const nib_cond sm89[] = {
-    NIB_AT_LEAST(SM, 89, "its mma of fp8 is of sm_89"),
-    NIB_MULTIPLE(GROUP, 32, "the matrix unit adds up 32 codes under one scale"),
+    NIB_AT_LEAST(SM, 89, "its fp8 mma needs sm_89"),
+    NIB_MULTIPLE(GROUP, 32, "the matrix unit sums 32 codes under one scale"),
     NIB_COND_END,
 };
-#define ONE_SCALE                                                                                  \
-    NIB_AT_MOST(GROUP, NIB_GROUP_ROW, "of a row or the tensor, as the matrix unit adds up all of k")
+#define ONE_SCALE NIB_AT_MOST(GROUP, NIB_GROUP_ROW, "the matrix unit sums all of k under one scale")
 static const nib_cond sm90a[] = {
-    NIB_IS(SM, 90, "its machine code is of sm_90a, which nothing else runs"),
+    NIB_IS(SM, 90, "its machine code is for sm_90a only"),
     ONE_SCALE,
     NIB_COND_END,
 };
 static const nib_cond sm100a_f8[] = {
-    NIB_IS(SM, 100, "its machine code is of sm_100a, which nothing else runs"),
+    NIB_IS(SM, 100, "its machine code is for sm_100a only"),
     ONE_SCALE,
     NIB_COND_END,
 };
 static const nib_cond sm100a[] = {
-    NIB_IS(SM, 100, "its machine code is of sm_100a, which nothing else runs"),
+    NIB_IS(SM, 100, "its machine code is for sm_100a only"),
     NIB_COND_END,
 };
 
-/* Of the magnitudes in a sum: what fp8 units that keep 13 bits are off, the worse the more the
- * magnitudes differ. */
+/* Relative to the sum of magnitudes: the error of fp8 units that keep 13 bits, which grows with the
+ * spread of the magnitudes. */
 #define F8_TOLERANCE (1.0 / 1024)
 
-#define PROMPT 17 /* tokens, from which on arithmetic bounds a product */
+#define PROMPT 17 /* tokens from which on arithmetic, not memory, bounds a product */
 #define TILE_ROW(op_, name_, types, code_, act_, input_, unit_, conds_, function)                  \
     {                                                                                              \
         .name = name_ types "_f32__sm80", .op = NIB_OP_##op_, .code = NIB_CODE_##code_,            \
@@ -283,7 +283,7 @@ static const nib_cond sm100a[] = {
         .note = "tensor cores of sm_80 and later, for many tokens; compiled only, not yet run on " \
                 "a device"                                                                         \
     }
-/* Rows of fp8 units. */
+/* Rows for fp8 matrix units. */
 #define F8_ROW(op_, name_, types, target, code_, act_, conds_, tolerance_, rank_, unit_, gpu_,     \
                note_)                                                                              \
     {                                                                                              \
@@ -395,20 +395,21 @@ static const nib_kernel rows[] = {
     TILE_LINEAR("mx8_mx4", MX4, MX8, NIB_ANY, BF16, sm80_mma),
     TILE_LINEAR("mx4_mx4", MX4, MX4, NIB_ANY, BF16, sm80_mma),
     TILE_LINEAR("nv4_nv4", NV4, NV4, NIB_ANY, BF16, sm80_mma),
-    F8_ROWS("e4m3t_e4m3c", "sm89", E4M3, E4M3_TOKEN, sm89, F8_TOLERANCE, 25, FP8,
-            NIB_CUDA_BUILT ? &code_f8 : NULL,
-            "fp8 tensor cores of sm_89: sums of 64 products, each cut off about 13 bits below the "
-            "largest, are added up as f32; sm_90 and sm_100 do it by f16"),
+    F8_ROWS(
+        "e4m3t_e4m3c", "sm89", E4M3, E4M3_TOKEN, sm89, F8_TOLERANCE, 25, FP8,
+        NIB_CUDA_BUILT ? &code_f8 : NULL,
+        "fp8 tensor cores of sm_89: sums of 64 products, each truncated about 13 bits below the "
+        "largest, are added in f32; on sm_90 and sm_100 the same instruction computes in f16"),
     F8_ROWS("e4m3t_e4m3c", "sm90", E4M3, E4M3_TOKEN, sm90a, F8_TOLERANCE, 20, FP8,
             NIB_SM90_BUILT ? &code_wgmma : NULL,
-            "wgmma: sums of 128 products, each cut off about 13 bits below the largest, are added "
-            "up as f32"),
+            "wgmma: sums of 128 products, each truncated about 13 bits below the largest, are "
+            "added in f32"),
     F8_ROWS("e4m3t_e4m3c", "sm100", E4M3, E4M3_TOKEN, sm100a_f8, 0, 10, FP8,
-            NIB_SM100_BUILT ? &code_tcgen05 : NULL, "tcgen05, which adds up in tensor memory"),
+            NIB_SM100_BUILT ? &code_tcgen05 : NULL, "tcgen05: accumulates in tensor memory"),
     F8_ROWS("mx8_mx8", "sm100", MX8, MX8, sm100a, 0, 10, MX8,
             NIB_SM100_BUILT ? &code_tcgen05 : NULL,
-            "tcgen05 with block scales, which adds up in tensor memory; tails are padded in "
-            "shared memory"),
+            "tcgen05 with block scales: accumulates in tensor memory; tails are padded in shared "
+            "memory"),
     TILE_BACKWARD("bf16_bf16", BF16, FLOAT, NIB_TYPE_BF16),
     TILE_BACKWARD("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY),
     TILE_BACKWARD("mx8_mx8", MX8, MX8, NIB_ANY),
@@ -426,7 +427,7 @@ static const nib_kernel rows[] = {
      .n_step = 1,
      .packing = &nib__packing_rows,
      .gpu = NIB_CUDA_CODE(&source_embed, launch_embed),
-     .note = "copies rows of the table, dequantized; compiled only, not yet run on a device"},
+     .note = "dequantizes rows of the table; compiled only, not yet run on a device"},
 };
 
 const nib_family nib__family_cuda_linear = {rows, COUNT(rows)};

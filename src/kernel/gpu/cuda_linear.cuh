@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What products on CUDA share: the arguments, and codes of the layout "rows" (gpu_pack.h) as
- * numbers. Options: W, how weights are coded, and X, how activations are. cuda_linear.c gives all.
+ * Shared by CUDA products: the arguments, and decoding of codes in the layout "rows" (gpu_pack.h).
+ * Options: W, the weight's codes, and X, the activations. cuda_linear.c sets all of these.
  *
  *   codes   [n][ldk], zeros past k       scales, zeros   [n][groups]
  *   x       [m][ldx] f32, or bf16 or bytes of codes with zeros past k
@@ -32,7 +32,7 @@
 
 static inline bool is_int_zero(int type) { return type == VALUE_I8 || type == VALUE_I32; }
 
-/* e4m3 by its bits as an f32, whose exponent is then 120 too small. */
+/* e4m3 from its bits in the place of an f32's, whose exponent is then 120 too small. */
 static inline float quick_e4m3(uint bits)
 {
     const float small = as_float((bits & 0x7fu) << 20 | (bits & 0x80u) << 24);
@@ -50,9 +50,9 @@ static inline float quick_e4m3(uint bits)
 #define WEIGHT_BITS 8
 #endif
 
-#define EIGHT_WORDS (WEIGHT_BITS / 4) /* of eight codes */
+#define EIGHT_WORDS (WEIGHT_BITS / 4) /* words per eight codes */
 
-/* Eight codes as numbers, k ascending. */
+/* Decodes eight codes to floats, k ascending. */
 static inline void eight_codes(const uint *words, float out[8])
 {
 #pragma unroll
@@ -65,7 +65,7 @@ static inline void eight_codes(const uint *words, float out[8])
         out[j] = of_f16((ushort)(code & 0xffffu));
 #elif W == WEIGHT_BF16
         out[j] = as_float(j % 2 == 0 ? word << 16 : word & 0xffff0000u);
-#elif W == WEIGHT_I8 /* 2^23 + 128 + code, less that */
+#elif W == WEIGHT_I8 /* 2^23 + 128 + code, minus 2^23 + 128 */
         out[j] = as_float(((code & 0xffu) ^ 0x80u) | 0x4b000000u) - 8388736.0f;
 #elif W == WEIGHT_I4
         out[j] = as_float(((code & 0xfu) ^ 0x8u) | 0x4b000000u) - 8388616.0f;
@@ -80,8 +80,8 @@ static inline void eight_codes(const uint *words, float out[8])
 }
 
 #if W == WEIGHT_I8 || W == WEIGHT_I4
-/* Eight codes as bytes: those of 4 bits are 16 times what they were, in the high half of a byte,
- * where their sign is. */
+/* Eight codes as bytes. 4-bit codes go to the high half of a byte, where their sign bit is the
+ * byte's, so they are 16 times as large. */
 #define BYTE_SHIFT (W == WEIGHT_I4 ? 4 : 0)
 static inline void eight_bytes(const uint *words, uint out[2])
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stands before every source that nvcc compiles: the words of OpenCL C in those of CUDA, so that
- * the .cl files serve both, then prelude.cl's number formats. tests/cuda/emulate.h stands in its
- * place where a test runs the same sources on the CPU.
+ * Included before every source that nvcc compiles: defines OpenCL C in terms of CUDA, so that the
+ * .cl files serve both, then includes the number formats of prelude.cl. tests/cuda/emulate.h
+ * replaces it in tests that run the same sources on the CPU.
  */
 #ifndef NIB_CUDA_PRELUDE_CUH
 #define NIB_CUDA_PRELUDE_CUH
@@ -41,7 +41,7 @@ typedef unsigned long ulong;
 
 #define clamp(value, low, high) min(max(value, low), high)
 
-/* Not `static`: what a .cl file defines beside its kernels must be device code here. */
+/* Functions that a .cl file defines beside its kernels must be device code here. */
 #define static __device__ static
 
 static inline uint get_local_id(int d)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The programs for CUDA that are in the library: fat binaries that nvcc made of the lines of
- * cuda_programs.txt, or none. A launch's source and options name its program, as they name what
- * OpenCL compiles; tools/cuda_programs writes the table.
+ * The CUDA programs in the library: fat binaries that nvcc built from the lines of
+ * cuda_programs.txt, or none. A launch's source and options identify its program, as they identify
+ * what OpenCL compiles. tools/cuda_programs writes the table.
  */
 #ifndef NIB_CUDA_PROGRAMS_H
 #define NIB_CUDA_PROGRAMS_H
@@ -14,11 +14,11 @@ typedef struct nib_cuda_program {
     const unsigned char *image;
 } nib_cuda_program;
 
-extern const nib_cuda_program nib__cuda_programs[]; /* ends in a source of NULL */
-/* Of the toolkit that made them, as drivers count: 13000 is 13.0; 0: there are none. */
+extern const nib_cuda_program nib__cuda_programs[]; /* ends with a NULL source */
+/* Version of the toolkit that built them, as drivers number it: 13000 is 13.0; 0: no programs. */
 extern const int nib__cuda_toolkit;
 
-/* Code of a row that is built where nvcc is (make CUDA=1), and declared elsewhere. */
+/* The code of a row: built by nvcc (make CUDA=1), else NULL, and the row is only declared. */
 #ifdef NIB_WITH_CUDA
 #define NIB_CUDA_BUILT 1
 #else
@@ -27,7 +27,7 @@ extern const int nib__cuda_toolkit;
 #define NIB_CUDA_CODE(source, function)                                                            \
     (NIB_CUDA_BUILT ? &(const nib_gpu_code){source, function} : NULL)
 
-/* Code of one architecture alone, which not every nvcc knows. */
+/* Code for a single architecture, which not every nvcc can compile. */
 #ifdef NIB_WITH_SM90
 #define NIB_SM90_BUILT NIB_CUDA_BUILT
 #else

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The instructions of sm_80 and later that C++ has no words for: products of a warp's tiles,
- * asynchronous copies into shared memory, conversions in pairs. tests/cuda/emulate.h says in C++
- * what each does.
+ * Instructions of sm_80 and later that C++ cannot express: matrix products of a warp, asynchronous
+ * copies to shared memory, conversions in pairs. tests/cuda/emulate.h defines each in C++.
  */
 #ifndef NIB_CUDA_PTX_CUH
 #define NIB_CUDA_PTX_CUH
 
-/* D += A B, m16n8k16 of 16-bit floats: a lane has of A rows lane / 4 and + 8, of B column lane / 4,
- * of both words lane % 4 and + 4 of k; of D columns 2 (lane % 4) and the next. */
+/* D += A B, m16n8k16 of 16-bit floats. A lane holds rows lane / 4 and lane / 4 + 8 of A, column
+ * lane / 4 of B, words lane % 4 and lane % 4 + 4 of k in both, and columns 2 (lane % 4) and the
+ * next of D. */
 static inline void mma_bf16(float d[4], const uint a[4], const uint b[2])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
@@ -34,8 +34,8 @@ static inline void mma_s8(int d[4], const uint a[4], const uint b[2])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* m16n8k32 of f8, from sm_89 on: A of e4m3 or e5m2, B of e4m3. The unit adds up few bits of each
- * product (docs/devices.md). */
+/* m16n8k32 of f8, from sm_89 on: A of e4m3 or e5m2, B of e4m3. The unit's sums keep few bits of
+ * each product (docs/devices.md). */
 #define MMA_F8(type)                                                                               \
     static inline void mma_##type(float d[4], const uint a[4], const uint b[2])                    \
     {                                                                                              \
@@ -47,8 +47,8 @@ static inline void mma_s8(int d[4], const uint a[4], const uint b[2])
 MMA_F8(e4m3)
 MMA_F8(e5m2)
 
-/* Four 8x8 matrices of 16-bit values; lane l gives the address of row l % 8 of matrix l / 8, and has
- * of each word l % 4 of row l / 4. */
+/* Loads four 8x8 matrices of 16-bit values. Lane l passes the address of row l % 8 of matrix l / 8,
+ * and gets word l % 4 of row l / 4 of each matrix. */
 static inline void load_matrix_x4(uint out[4], const void *row)
 {
     const uint at = (uint)__cvta_generic_to_shared(row);
@@ -58,8 +58,8 @@ static inline void load_matrix_x4(uint out[4], const void *row)
                  : "memory");
 }
 
-/* 16 aligned bytes into shared memory, zeros if not `valid`: there once copy_wait and a barrier
- * have passed. */
+/* Copies 16 aligned bytes to shared memory, zeros if not `valid`: visible after copy_wait and a
+ * barrier. */
 static inline void copy_async(void *to, const void *from, bool valid)
 {
     const uint at = (uint)__cvta_generic_to_shared(to);
@@ -78,7 +78,7 @@ static inline void copy_async_word(void *to, const void *from, bool valid)
 
 static inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-/* Until at most `left` of the thread's groups are under way. */
+/* Waits until at most `left` of the thread's groups of copies are in flight. */
 template <int left> static inline void copy_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
@@ -114,7 +114,7 @@ static inline uint pack_e5m2(float low, float high)
     return out;
 }
 
-/* a b + c in pairs. */
+/* a * b + c in pairs. */
 static inline uint fma_bf16(uint a, uint b, uint c)
 {
     uint out;
@@ -138,7 +138,7 @@ static inline float shuffle_xor(float value, int mask)
 
 static inline uint choose_bytes(uint a, uint b, uint which) { return __byte_perm(a, b, which); }
 
-/* Weights are read once: they stay out of the first cache. */
+/* Weights are read once: a streaming load, evicted first. */
 static inline uint4 load_once(const void *from) { return __ldcs((const uint4 *)from); }
 
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(128) uchar name[]

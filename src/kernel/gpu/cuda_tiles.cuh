@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What products for many tokens share (tile.cu, wgmma.cu, tcgen05.cu): which tile a block has, and
+ * Shared by products for many tokens (tile.cu, wgmma.cu, tcgen05.cu): the tile of a block, and
  * tiles in shared memory, of TILE rows of ROW bytes, copied by THREADS threads. The 16-byte parts
- * of a row are where their index is after an exclusive or with that of the row (of 128 bytes), so
- * that eight rows are read without conflict.
+ * of a row are swizzled: the index of a part is XORed with that of its row (of 128 bytes), so that
+ * eight rows are read without bank conflicts.
  */
 #ifndef NIB_CUDA_TILES_CUH
 #define NIB_CUDA_TILES_CUH
 
 #include "cuda_wide.cuh"
 
-#define BAND 16 /* tiles of tokens that are taken together, so that x stays in the second cache */
+#define BAND 16 /* tiles of tokens that run together, so that x stays in the L2 cache */
 #define TURNED(row, part) ((part) ^ ((row)*ROW / 128 & (ROW / 16 - 1)))
 
 /* The first token and the first output of the block's tile. */
@@ -22,12 +22,12 @@ static inline int2 tile_here(int m, int n)
     return make_int2((band + place % height) * TILE, place / height * TILE);
 }
 
-/* A thread's part of the copies of a tile: 16 bytes of a row, and of rows that are as many further
- * as the block's threads have. */
+/* A thread's share of copying a tile: the same 16-byte part of its first row and of every row that
+ * is a multiple of the block's rows per pass further. */
 typedef struct copies {
     const uchar *from;
-    size_t further; /* bytes */
-    int to, rows;   /* offset in the tile; rows that are there from the first on */
+    size_t further; /* bytes from one of its rows to the next */
+    int to, rows;   /* offset in the tile; rows that exist from its first row on */
 } copies;
 
 template <int BYTES>
@@ -42,7 +42,7 @@ static __forceinline__ copies copies_of(const uchar *from, size_t stride, int fi
     return c;
 }
 
-/* A step from byte `at` of the rows on; zeros past the rows and past byte `end`. */
+/* Copies a step from byte `at` of the rows on; zeros past the last row and past byte `end`. */
 template <int BYTES>
 static __forceinline__ void fetch(uchar *tile, const copies *c, int at, int end)
 {
@@ -57,7 +57,7 @@ static __forceinline__ void fetch(uchar *tile, const copies *c, int at, int end)
     }
 }
 
-/* The same of rows that begin at no multiple of 16 bytes: f32 that are no form of a quantizer's. */
+/* The same for rows not aligned to 16 bytes: f32 activations that no quantizer wrote. */
 template <int BYTES>
 static __forceinline__ void fetch_words(uchar *tile, const copies *c, int at, int end)
 {
@@ -89,8 +89,8 @@ static inline void get_words(const uchar *from, uint words[4])
 
 #if ROW == 128 && (X == INPUT_WIDE_E4M3 || X == INPUT_WIDE_E5M2)
 
-/* A step of x that becomes f8 again: each thread copies what it makes a part of, twice 16 bytes, to
- * where no other thread looks, so that it waits for none. */
+/* A step of x that is narrowed to f8: each thread copies the 2 x 16 bytes that it narrows to a
+ * place that no other thread reads, so it waits for no other thread. */
 #define RAW_PAIRS (TILE * 2 * ROW)
 #define PAIRS_EACH (TILE * ROW / 16 / THREADS)
 

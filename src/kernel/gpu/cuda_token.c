@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of CUDA for operations on rows of tokens, attention, quantizers of activations and of
- * weights, drawing a token, packing and the casts of training: the functions and launches of
- * OpenCL's rows (ocl_token.c, ocl_quant.c, ocl_quant_w.c, ocl_sample.c, ocl_pack.c, ocl_train.c),
- * compiled by nvcc.
+ * CUDA rows for operations on rows of tokens, attention, quantizing activations and weights,
+ * sampling, packing and training casts: the functions and launches of the OpenCL rows (ocl_token.c,
+ * ocl_quant.c, ocl_quant_w.c, ocl_sample.c, ocl_pack.c, ocl_train.c), compiled by nvcc.
  */
 #include "cast_launches.h"
 #include "cuda_programs.h"
@@ -20,20 +19,20 @@ static const nib_cond float_cache[] = {SM80, NIB_FLOAT_CACHE, NIB_COND_END};
 
 static const nib_cond greedy[] = {
     SM80,
-    NIB_IS(TOP_K, 1, "it finds the best token"),
-    NIB_IS(PENALTY, 0, "it does not know the tokens before"),
+    NIB_IS(TOP_K, 1, "it only finds the best token"),
+    NIB_IS(PENALTY, 0, "it does not see earlier tokens"),
     NIB_COND_END,
 };
 static const nib_cond draws[] = {
     SM80,
     NIB_AT_LEAST(TOP_K, 1, "0 keeps every token, and the candidates are sorted in shared memory"),
     NIB_AT_MOST(TOP_K, NIB_DRAW_KEEP_MOST, "the candidates are sorted in shared memory"),
-    NIB_IS(PENALTY, 0, "it does not know the tokens before"),
+    NIB_IS(PENALTY, 0, "it does not see earlier tokens"),
     NIB_COND_END,
 };
 static const nib_cond plain[] = {
     SM80,
-    NIB_IS(PLAIN, 1, "it copies rows; words, blocks and tiles are unpacked by the CPU"),
+    NIB_IS(PLAIN, 1, "it copies rows; the CPU unpacks words, blocks and tiles"),
     NIB_COND_END,
 };
 
@@ -70,37 +69,38 @@ static const nib_cond plain[] = {
 
 static const nib_kernel rows[] = {
     ROW("norm_f32", NORM, OTHER, token, nib__launch_norm,
-        "a block of threads a row, root mean square or LayerNorm"),
+        "one thread block per row; RMSNorm or LayerNorm"),
     ROW("rope_f32", ROPE, OTHER, token, nib__launch_rope,
-        "a block of threads a token, pairs of either kind"),
-    CACHED("copy_f32", STORE_KV, token, nib__launch_store_kv, "a block of threads a token"),
+        "one thread block per token; half-split or interleaved pairs"),
+    CACHED("copy_f32", STORE_KV, token, nib__launch_store_kv, "one thread block per token"),
     ROW("swiglu_f32", SWIGLU, OTHER, token, nib__launch_swiglu,
-        "a thread a value, of silu or tanh gelu, with up or without"),
-    ROW("scale_f32", SCALE, OTHER, token, nib__launch_scale, "a thread a value, capped or not"),
-    ROW("add_f32", ADD, LANES, token, nib__launch_add, "a thread a value"),
+        "one thread per value; silu or tanh GELU, with or without up"),
+    ROW("scale_f32", SCALE, OTHER, token, nib__launch_scale,
+        "one thread per value, with or without a cap"),
+    ROW("add_f32", ADD, LANES, token, nib__launch_add, "one thread per value"),
     CACHED("attn_f32", ATTN, attention, nib__launch_attention,
-           "a block of threads a head of a token; windows and caps"),
-    ROW("gather_f32", GATHER, LANES, token, nib__launch_gather, "a thread a value"),
-    QUANT(a8t, I8_TOKEN, NIB_ANY, "a block of threads a token"),
-    QUANT(a8s, I8_STATIC, NIB_ANY, "a block of threads a token"),
-    QUANT(a4t, I4_TOKEN, NIB_ANY, "a block of threads a token"),
-    QUANT(a8b32, I8_BLOCK32, NIB_ANY, "a block of threads a block"),
-    QUANT(a8b256, I8_BLOCK256, NIB_ANY, "a block of threads a block"),
-    QUANT(e4m3t, E4M3_TOKEN, NIB_ANY, "a block of threads a token"),
-    QUANT(mx8, MX8, NIB_ANY, "a warp a block"),
-    QUANT(mx4, MX4, NIB_ANY, "a warp a block"),
-    QUANT(nv4, NV4, NIB_ANY, "a block of threads a token"),
-    QUANT(bf16, FLOAT, NIB_TYPE_BF16, "a thread a value"),
-    QUANT(f16, FLOAT, NIB_TYPE_F16, "a thread a value"),
-    QUANT(f32, FLOAT, NIB_TYPE_F32, "as it is, or a thread a value"),
+           "one thread block per head and token; windows and caps"),
+    ROW("gather_f32", GATHER, LANES, token, nib__launch_gather, "one thread per value"),
+    QUANT(a8t, I8_TOKEN, NIB_ANY, "one thread block per token"),
+    QUANT(a8s, I8_STATIC, NIB_ANY, "one thread block per token"),
+    QUANT(a4t, I4_TOKEN, NIB_ANY, "one thread block per token"),
+    QUANT(a8b32, I8_BLOCK32, NIB_ANY, "one thread block per block"),
+    QUANT(a8b256, I8_BLOCK256, NIB_ANY, "one thread block per block"),
+    QUANT(e4m3t, E4M3_TOKEN, NIB_ANY, "one thread block per token"),
+    QUANT(mx8, MX8, NIB_ANY, "one warp per block"),
+    QUANT(mx4, MX4, NIB_ANY, "one warp per block"),
+    QUANT(nv4, NV4, NIB_ANY, "one thread block per token"),
+    QUANT(bf16, FLOAT, NIB_TYPE_BF16, "one thread per value"),
+    QUANT(f16, FLOAT, NIB_TYPE_F16, "one thread per value"),
+    QUANT(f32, FLOAT, NIB_TYPE_F32, "used unchanged, or copied with one thread per value"),
     ROW("quant_w", QUANT_W, EXACT, quant_w, nib__launch_quant_w,
-        "16 to 64 threads a group; the CPU's bits"),
-    SAMPLE("_1x1", greedy, 25, nib__launch_greedy, "the best token, in one block of threads"),
-    SAMPLE("", draws, 30, nib__launch_draw, "the CPU's arithmetic in double"),
+        "16 to 64 threads per group; the same bits as the CPU"),
+    SAMPLE("_1x1", greedy, 25, nib__launch_greedy, "the best token, in one thread block"),
+    SAMPLE("", draws, 30, nib__launch_draw, "the CPU's arithmetic, in double"),
     KEYED("pack", "", PACK, NIB_ANY, NIB_ANY, NIB_ANY, plain, &nib__packing_rows, EXACT, 30, pack,
-          nib__launch_pack, "a thread four bytes of a row"),
+          nib__launch_pack, "one thread per four bytes of a row"),
     NIB_GPU_CASTS(CAST, QUANT_T),
-    ROW("amax_f32", AMAX, OTHER, cast, nib__launch_amax, "a block of threads for 256 rows"),
+    ROW("amax_f32", AMAX, OTHER, cast, nib__launch_amax, "one thread block per 256 rows"),
 };
 
 const nib_family nib__family_cuda_token = {rows, COUNT(rows)};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Codes as what the matrix units multiply: eight of them as four words of two 16-bit floats, f16
- * where X is INPUT_F16 and bf16 else, exactly; or as bytes. Small integers are put under the
- * exponent of a large number that is then taken off; small floats are moved to the place of a
- * wider one's and multiplied by the difference of the biases.
+ * Widens codes to what the matrix units multiply: eight codes to four words of two 16-bit floats,
+ * f16 if X is INPUT_F16, else bf16, exactly. Small integers become the low bits of a large float,
+ * which is then subtracted; the bits of small floats move to their place in the wider format, which
+ * a factor corrects for the difference of the biases.
  */
 #ifndef NIB_CUDA_WIDE_CUH
 #define NIB_CUDA_WIDE_CUH
@@ -22,7 +22,7 @@
 #define NIBBLE_BASE BOTH(0x4308) /* 128 + 8 */
 #endif
 
-/* Codes of 4 bits come as pairs of the j-th and the one four later. */
+/* 4-bit codes are extracted in pairs of codes j and j + 4; puts them in order. */
 static inline void in_order(const uint pair[4], uint out[4])
 {
     out[0] = choose_bytes(pair[0], pair[1], 0x5410u);
@@ -62,7 +62,7 @@ static inline void wide_i8(const uint *words, uint out[4])
 
 #if X == INPUT_WIDE_E4M3 || X == INPUT_WIDE_E5M2
 
-/* And back: twice eight bf16 that f8 holds as four words of it. */
+/* The reverse: twice eight bf16 values that f8 holds to four words of f8. */
 static inline void narrow_f8(const uchar *eight, const uchar *next, uint out[4])
 {
 #pragma unroll

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-up: a block of threads has a token, and copies its row of the table, dequantized. A thread
- * takes eight codes at a time, each under the scale of its own group.
+ * Embedding look-up: a thread block per token dequantizes its row of the table. A thread takes
+ * eight codes at a time, each under the scale of its own group.
  */
 #include "cuda_linear.cuh"
 

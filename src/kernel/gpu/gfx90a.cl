@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * After linear.cl, for AMD's CDNA2 and later: products of many tokens by the matrix unit. A
- * work-group is 64 outputs of 64 tokens, 256 work-items in four waves of 64; a wave has 32 of each,
- * as 2 x 2 blocks of 16 x 16, and takes 16 of k at a time.
+ * Compiled after linear.cl, for AMD CDNA2 and later: products for many tokens on the matrix unit. A
+ * work-group of 256 work-items, four waves of 64, computes 64 outputs of 64 tokens; a wave computes
+ * 32 of each, as 2 x 2 blocks of 16 x 16, and multiplies 16 of k at a time.
  *
- *   bf16 (v_mfma_f32_16x16x16bf16_1k)  codes of weights and activations are bf16 exactly: int8,
- *        int4, fp8, fp4, and those of MX and nvfp4 with their scales, too; other scales and zero
- *        points apply to the sum of a step. The unit takes denormals for 0. Scales of nvfp4's
- *        activations, which have the bits of f32, apply to the sum of a block, 16 of k.
- *   int8 (v_mfma_i32_16x16x16i8)       as SUM_INTEGERS of linear.cl; CDNA3 has 16x16x32 instead
+ *   bf16 (v_mfma_f32_16x16x16bf16_1k)  bf16 holds the codes exactly: int8, int4, fp8, fp4, and
+ *        those of MX and nvfp4 even times their scales. Other scales and zero points apply to the
+ *        sum of a step. The unit treats denormals as 0. Activation scales of nvfp4 need all bits of
+ *        f32, so they apply to the sum of a block, 16 of k.
+ *   int8 (v_mfma_i32_16x16x16i8)       like SUM_INTEGERS of linear.cl; CDNA3 has 16x16x32 instead
  *
- * A step lies in one group: groups are a multiple of 32, or one.
+ * A step lies in one group: groups are a multiple of 32, or there is one.
  */
 #ifdef MATRIX_AMD
 
 #define WAVE 64
 #define SQUARE 16 /* outputs and tokens of a block */
-#define BLOCKS 2  /* of a wave, either way */
+#define BLOCKS 2  /* of a wave, in each direction */
 #define PIECES (STEP / 4)
 
-/* Four values of k, which a work-item gives at a time, and what comes of a block. */
+/* An operand of a work-item, four values of k, and the sums that it gets of a block. */
 #if IS_INTEGER
 typedef uint four_k;
 typedef int one_sum;
@@ -32,7 +32,7 @@ typedef float4 four_sums;
 
 #if IS_INTEGER && (defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || \
                    defined(__gfx950__))
-#define WIDE 2 /* pieces that a work-item gives at a time: which of k they are is no matter */
+#define WIDE 2 /* pieces per operand; both sides use the same order of k */
 #define TAKE(row, at) as_long((uint2)((row)[at], (row)[(at) + 1]))
 typedef long given;
 #else
@@ -41,7 +41,7 @@ typedef long given;
 typedef four_k given;
 #endif
 
-/* Scales that are powers of two, or of few bits as the codes are. */
+/* Scales that are powers of two, or have few bits, as their codes do. */
 #define IN_CODES (SCALE == VALUE_E8M0 || (W == WEIGHT_E2M1 && SCALE == VALUE_E4M3))
 #define PER_STEP (SCALE != VALUE_NONE && !IN_CODES)
 #define PER_BLOCK (X == INPUT_E4M3 && XBLOCK == SQUARE)
@@ -60,7 +60,7 @@ static one_sum product_of(four_k a, four_k b)
 #endif
 }
 
-/* For the kernel checker: what the instruction does, by work-items that show each other theirs. */
+/* For the kernel checker: emulates the instruction; work-items share operands through `room`. */
 static four_sums multiply(four_k a, four_k b, four_sums c, __local four_k *room)
 {
     const int id = (int)get_local_id(0), lane = id % WAVE, wave = id - lane, all = 4 * WAVE;
@@ -87,7 +87,7 @@ static four_sums multiply(four_k a, four_k b, four_sums c, __local four_k *room)
 #endif
 
 #if !IS_INTEGER
-/* Of values that are bf16 the upper halves. */
+/* Stores values that bf16 holds as their upper halves. */
 static void put_eight(__local four_k *to, float8 eight)
 {
     const ushort8 halves = convert_ushort8(as_uint8(eight) >> (uint8)16);
@@ -96,8 +96,9 @@ static void put_eight(__local four_k *to, float8 eight)
 }
 #endif
 
-/* Work-item `lane` of a wave gives row lane % 16 of either side, its k from 4 * (lane / 16) on, and
- * gets of column lane % 16 the rows from 4 * (lane / 16) on: rows are tokens, columns outputs. */
+/* Work-item `lane` of a wave passes row lane % 16 of both operands, k from 4 * (lane / 16) on, and
+ * gets column lane % 16 of the sums, rows from 4 * (lane / 16) on. Tokens are rows, outputs
+ * are columns. */
 __kernel void tile_matrix(PRODUCT_ARGUMENTS)
 {
     __local four_k of_w[TILE][PIECES + 1], of_x[TILE][PIECES + 1];
@@ -117,7 +118,7 @@ __kernel void tile_matrix(PRODUCT_ARGUMENTS)
     const int column = id % SQUARE, line = id % WAVE / SQUARE;
     const int left = wave % 2 * SQUARE * BLOCKS, top = wave / 2 * SQUARE * BLOCKS;
     const int row0 = (int)get_group_id(0) * TILE, token0 = (int)get_group_id(1) * TILE;
-    const int mine = id / (STEP / 8), part = id % (STEP / 8); /* what this item fetches */
+    const int mine = id / (STEP / 8), part = id % (STEP / 8); /* what this item loads */
     const int row = min(row0 + mine, n - 1), token = min(token0 + mine, m - 1);
     four_sums exact[BLOCKS][BLOCKS];
     float sums[BLOCKS][BLOCKS][4];

@@ -1,23 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments of launches that rows of every driver share: see gpu_args.h.
+ * Launch arguments that rows of every driver share: see gpu_args.h.
  */
 #include "gpu_args.h"
-
-int nib__gpu_weight_number(nib_code code)
-{
-    switch (code) {
-    case NIB_CODE_F32: return 0;
-    case NIB_CODE_F16: return 1;
-    case NIB_CODE_BF16: return 2;
-    case NIB_CODE_I8: return 3;
-    case NIB_CODE_I4: return 4;
-    case NIB_CODE_E5M2: return 6;
-    case NIB_CODE_MX4:
-    case NIB_CODE_NV4: return 7;
-    default: return 5; /* e4m3 codes: E4M3, MX8 */
-    }
-}
 
 int nib__gpu_value_number(nib_type type)
 {
@@ -47,7 +32,7 @@ const void *nib__gpu_input_values(const nib_input *x)
                               : x->f32;
 }
 
-static const void *part(const void *packed, uint64_t at, nib_type type)
+static const void *address_of(const void *packed, uint64_t at, nib_type type)
 {
     return type != NIB_TYPE_NONE ? (const char *)packed + at : NULL;
 }
@@ -55,8 +40,8 @@ static const void *part(const void *packed, uint64_t at, nib_type type)
 void nib__gpu_weight_memory(nib_launch *out, const nib_gpu_rows *l, const void *packed)
 {
     nib__launch_memory(out, packed);
-    nib__launch_memory(out, part(packed, l->scale_at, l->scale_type));
-    nib__launch_memory(out, part(packed, l->zero_at, l->zero_type));
+    nib__launch_memory(out, address_of(packed, l->scale_at, l->scale_type));
+    nib__launch_memory(out, address_of(packed, l->zero_at, l->zero_type));
 }
 
 float nib__gpu_weight_factor(const nib_weight *w)

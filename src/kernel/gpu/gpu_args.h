@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What launches of linear products and look-ups tell a device's function, whatever the driver: the
- * numbers that prelude.cl has for codes and types, and a weight in the layout of gpu_pack.h.
+ * Launch arguments of linear products and embedding look-ups, the same for every driver: the
+ * numbers that prelude.cl gives codes and types, and a weight in the layout of gpu_pack.h.
  */
 #ifndef NIB_GPU_ARGS_H
 #define NIB_GPU_ARGS_H
@@ -20,14 +20,13 @@ enum {
     NIB_INPUT_WIDE_E5M2
 };
 
-int nib__gpu_weight_number(nib_code code); /* WEIGHT_* */
-int nib__gpu_value_number(nib_type type);  /* VALUE_* */
+int nib__gpu_value_number(nib_type type); /* VALUE_* */
 int nib__gpu_input_number(const nib_input *x, nib_act act);
 const void *nib__gpu_input_values(const nib_input *x);
 
-/* The addresses of codes, scales and zero points, NULL where there are none. */
+/* Adds the addresses of codes, scales and zero points; NULL for those that the weight lacks. */
 void nib__gpu_weight_memory(nib_launch *out, const nib_gpu_rows *l, const void *packed);
-/* What every value of the weight is multiplied with beside its scale. */
+/* The factor on every value of the weight besides its scale. */
 float nib__gpu_weight_factor(const nib_weight *w);
 
 #endif

@@ -1,30 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Packs weights of any code and store into the rows of gpu_pack.h.
+ * Packs weights of any code and stored layout into the rows of gpu_pack.h.
  */
 #include "gpu_pack.h"
-
-static int64_t code_bits(nib_code code)
-{
-    switch (code) {
-    case NIB_CODE_F32: return 32;
-    case NIB_CODE_F16:
-    case NIB_CODE_BF16: return 16;
-    case NIB_CODE_I4:
-    case NIB_CODE_MX4:
-    case NIB_CODE_NV4: return 4;
-    default: return 8;
-    }
-}
 
 static nib_type packed_type(nib_type stored)
 {
     return stored == NIB_TYPE_F64 ? NIB_TYPE_F32 : stored;
 }
 
-/* *end becomes the end of n x groups values of the type from a multiple of 64 bytes on; returns
- * where they begin. */
-static uint64_t place(uint64_t *end, const nib_weight *w, int64_t groups, nib_type type, bool *fits)
+/* Places n x groups values of the type at the next multiple of 64 bytes after *end and moves *end
+ * past them. Returns their offset; clears *fits if it overflows. */
+static uint64_t place_values(uint64_t *end, const nib_weight *w, int64_t groups, nib_type type,
+                             bool *fits)
 {
     uint64_t begin, bytes;
     *fits = *fits && nib__add(&begin, *end, 63) &&
@@ -42,10 +30,10 @@ nib_gpu_rows nib__gpu_rows(const nib_weight *w)
     l.scale_type = quantized ? packed_type(w->scale_type) : NIB_TYPE_NONE;
     l.zero_type =
         quantized && w->scheme.zero != NIB_ZERO_NONE ? packed_type(w->zero_type) : NIB_TYPE_NONE;
-    l.row_bytes = (uint64_t)(l.ldk * code_bits(w->scheme.code) / 8);
+    l.row_bytes = (uint64_t)(l.ldk * nib__code_bits(w->scheme.code) / 8);
     bool fits = nib__mul(&l.bytes, (uint64_t)w->n, l.row_bytes);
-    l.scale_at = place(&l.bytes, w, l.groups, l.scale_type, &fits);
-    l.zero_at = place(&l.bytes, w, l.groups, l.zero_type, &fits);
+    l.scale_at = place_values(&l.bytes, w, l.groups, l.scale_type, &fits);
+    l.zero_at = place_values(&l.bytes, w, l.groups, l.zero_type, &fits);
     l.bytes = fits ? l.bytes : UINT64_MAX;
     return l;
 }
@@ -54,9 +42,9 @@ static uint64_t packed_bytes(const nib_weight *w) { return nib__gpu_rows(w).byte
 
 /* ---- packing ---- */
 
-enum { FETCH = 1024 /* codes of one output that are fetched at a time; even */ };
+enum { FETCH = 1024 /* codes of a row fetched at a time; even */ };
 
-/* Codes of 4 bits, one per byte, two to a byte; the byte after an odd last one is 0. */
+/* Packs 4-bit codes, one per byte, two to a byte. With an odd count, codes[count] must be 0. */
 static void put_nibbles(uint8_t *to, const uint8_t *codes, int64_t count)
 {
     for (int64_t j = 0; j < count; j += 2)
@@ -70,7 +58,7 @@ static void put_codes(const nib_weight *w, int64_t i, uint8_t *to)
         nib__weight_floats(w, i, 0, w->k, to);
         return;
     }
-    if (code_bits(w->scheme.code) == 8) {
+    if (nib__code_bits(w->scheme.code) == 8) {
         nib__weight_codes(w, i, 0, w->k, (int8_t *)to);
         return;
     }
@@ -85,7 +73,7 @@ static void put_codes(const nib_weight *w, int64_t i, uint8_t *to)
 static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
 {
     const nib_gpu_rows l = nib__gpu_rows(w);
-    const size_t used = (size_t)nib__ceil_div(w->k * code_bits(w->scheme.code), 8);
+    const size_t used = (size_t)nib__ceil_div(w->k * nib__code_bits(w->scheme.code), 8);
     const size_t scale_bytes = (size_t)nib__type_bits(l.scale_type) / 8,
                  zero_bytes = (size_t)nib__type_bits(l.zero_type) / 8;
     uint8_t *base = out;
@@ -104,7 +92,7 @@ static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
 
 const nib_packing nib__packing_rows = {"rows", 1, packed_bytes, pack};
 
-/* ---- the same as an operation: where no row of a device takes what is stored ---- */
+/* ---- the same as an operation, for stored layouts that no device row packs ---- */
 
 static void pack_ref(const nib_pack_rows *a, int64_t n0, int64_t n1) { pack(a->w, a->out, n0, n1); }
 
@@ -121,7 +109,7 @@ static const nib_kernel rows[] = {
      .unit = NIB_UNIT_SCALAR,
      .packing = &nib__packing_rows,
      .run = {.pack = pack_ref},
-     .note = "every store; what a GPU reads is packed here and moved"},
+     .note = "every stored layout; packs on the CPU, then copies to the GPU"},
 };
 
 const nib_family nib__family_gpu_pack = {rows, COUNT(rows)};

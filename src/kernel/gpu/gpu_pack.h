@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The packed layout "rows" of weights on GPUs, whatever the driver:
+ * The packed layout "rows" of weights on GPUs, the same for every driver:
  *
- *   codes   [n][ldk], ldk = round_up(k, 64), zeros past k; int4 and fp4 two in a byte, low nibble
- *           first; int8, f8 and fp8 a byte each; floats as they are
- *   scales  [n][groups] in their type, f64 as f32, from a multiple of 64 bytes on
- *   zeros   [n][groups] likewise, from the next multiple on
+ *   codes   [n][ldk], ldk = round_up(k, 64), zeros past k; int4 and fp4: two per byte, low nibble
+ *           first; int8, f8 and fp8: one byte each; floats unchanged
+ *   scales  [n][groups] in their stored type (f64 becomes f32), at the next multiple of 64 bytes
+ *   zeros   [n][groups] likewise, at the next multiple of 64 bytes
  *
- * A row or tensor scale is one group. A row of codes begins at a multiple of 32 bytes, so that
- * eight codes are one aligned load.
+ * A row or tensor scale is one group. Rows of codes begin at multiples of 32 bytes, so eight codes
+ * are one aligned load.
  */
 #ifndef NIB_GPU_PACK_H
 #define NIB_GPU_PACK_H
@@ -16,10 +16,10 @@
 #include "kernel.h"
 
 typedef struct nib_gpu_rows {
-    int64_t ldk;                                  /* codes from one row to the next */
+    int64_t ldk;                                  /* row stride, in codes */
     int64_t groups;                               /* 0: no scales */
     uint64_t row_bytes, scale_at, zero_at, bytes; /* bytes: UINT64_MAX if they overflow */
-    nib_type scale_type, zero_type;               /* as packed; NONE: there are none */
+    nib_type scale_type, zero_type;               /* as packed; NONE: absent */
 } nib_gpu_rows;
 
 nib_gpu_rows nib__gpu_rows(const nib_weight *w);

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear products and look-ups of weights in the layout "rows" (gpu_pack.h). What a program takes
- * is a matter of its options, which ocl_linear.c gives:
+ * Linear products and embedding look-ups, of weights in the layout "rows" (gpu_pack.h). Options,
+ * set by ocl_linear.c:
  *
- *   W       how weights are coded, WEIGHT_*
- *   X       how activations are, INPUT_*; XBLOCK: elements of k per scale of theirs, 0: a token
+ *   W       the weight's codes, WEIGHT_*
+ *   X       the activations, INPUT_*; XBLOCK: elements of k per activation scale, 0: all of a token
  *   SCALE   the type of the weight's scales, ZERO of its zero points: VALUE_*
- *   TOKENS  tokens at a time of a matrix-vector product
- *   ROWS    outputs of a work-group there, ITEMS its work-items
- *   SUBGROUPS  a matrix-vector product's sums are of sub-groups first
+ *   TOKENS  matvec: tokens per work-group
+ *   ROWS    matvec: outputs per work-group; ITEMS: its work-items
+ *   SUBGROUPS  matvec: sub-groups reduce the sums first
  *   DOT8    integers are multiplied by cl_khr_integer_dot_product; DOT_AMD, DOT_NIBBLES (4-bit
  *           codes): by an instruction of gfx90a; else by multiplications
- *   HALVES  a tile keeps values as halves, which they are: f16 weights and activations
+ *   HALVES  tile: values are stored as halves, exactly: f16 weights and activations
  *
- * The value of a code is (code - zero) * scale of an integer zero, code * scale + zero of a float
- * one; those of activations (code - zero) * scale. Eight codes are taken at a time: under one scale
- * where groups are a multiple of 8, else each under its own. Sums are of f32, in whatever order
- * suits the device; products of integers are summed as such as long as their scales are one.
+ * A weight is (code - zero) * scale with an integer zero point, code * scale + zero with a float
+ * one; an activation is (code - zero) * scale. Codes are read eight at a time: under one scale if
+ * groups are a multiple of 8, else each under its own. Sums are f32, in whatever order suits the
+ * device; integer products are summed as integers while they share their scales.
  */
 #define HAS_INT_ZERO (ZERO == VALUE_I8 || ZERO == VALUE_I32)
 #define HAS_FLOAT_ZERO (ZERO >= 0 && !HAS_INT_ZERO)
@@ -40,7 +40,7 @@ static float8 e4m3_eight(uchar8 c)
 #define WEIGHT_BYTES(count) (count)
 #endif
 
-/* The codes of a row from k on, a multiple of 8, as they are. */
+/* Eight codes of a row from k on, a multiple of 8, not scaled. */
 static float8 weight_codes(const __global uchar *row, int k)
 {
     const __global uchar *at = row + WEIGHT_BYTES((size_t)k);
@@ -74,7 +74,7 @@ static float sum_eight(float8 v)
     return (four.x + four.y) + (four.z + four.w);
 }
 
-/* Not dot(), whose accuracy is the device's choice. */
+/* Not dot(): OpenCL leaves its accuracy to the device. */
 static float dot_eight(float8 a, float8 b)
 {
     float sum = a.s0 * b.s0;
@@ -92,13 +92,13 @@ static float dot_eight(float8 a, float8 b)
 typedef struct weight {
     const __global uchar *codes, *scales, *zeros;
     int k, group, groups;
-    int shift; /* group is 1 << shift; -1: it is no power of two */
+    int shift; /* group is 1 << shift; -1: not a power of two */
     size_t row_bytes;
 } weight;
 
 static int group_of(const weight *w, int k) { return w->shift >= 0 ? k >> w->shift : k / w->group; }
 
-/* Eight codes from k on, a multiple of 8, lie in one group. */
+/* Whether eight codes from any multiple of 8 on lie in one group. */
 static bool is_even(const weight *w) { return (w->group & 7) == 0 || w->groups <= 1; }
 
 static const __global uchar *weight_row(const weight *w, int row)
@@ -136,8 +136,8 @@ static float8 zeros_of(const weight *w, int row, int k)
 #undef AT
 }
 
-/* Eight dequantized values from k on, a multiple of 8, of which those past the row's end count
- * nothing. */
+/* Eight dequantized values from k on, a multiple of 8. The caller must ignore those past the end of
+ * the row, or multiply them by 0. */
 static float8 weight_values(const weight *w, int row, int k)
 {
     const float8 codes = weight_codes(weight_row(w, row), k);
@@ -154,7 +154,7 @@ static float8 weight_values(const weight *w, int row, int k)
 
 #ifdef EMBED
 
-/* ---- look-up: a work-group a token ---- */
+/* ---- look-up: one work-group per token ---- */
 
 __kernel void embed(MEMORY(uchar, codes), MEMORY(uchar, scales), MEMORY(uchar, zeros),
                     MEMORY(int, ids), MEMORY(float, out), int k, int ldk, int group, int groups,
@@ -197,7 +197,7 @@ static int zero_of_token(const input *x, int token)
 #endif
 }
 
-/* Of the block that k is in. */
+/* The scale of the block that holds k; 1 if there are no blocks. */
 static float scale_of_block(const input *x, int token, int k)
 {
 #if XBLOCK > 0
@@ -217,7 +217,7 @@ static float8 input_codes(const input *x, int token, int k)
 
 #endif
 
-/* Eight values of a token from k on, without its scale but with that of a block; 0 past the end. */
+/* Eight values of a token from k on, times the block scale, not the token scale; 0 past the end. */
 static float8 input_values(const input *x, int token, int k)
 {
 #if X == INPUT_E4M3
@@ -256,7 +256,7 @@ static float8 input_values(const input *x, int token, int k)
 #endif
 }
 
-/* ---- integers: eight codes are two words of four bytes, or one of 4-bit codes ---- */
+/* ---- integers: eight codes are two words of four bytes, or one word of 4-bit codes ---- */
 
 #if IS_INTEGER
 
@@ -270,7 +270,7 @@ static eight_codes weight_eight(const __global uchar *row, int k)
     return *(const __global uint *)(row + WEIGHT_BYTES((size_t)k));
 }
 
-/* Four bytes' low halves in the low half of a word. */
+/* Packs the low nibbles of four bytes into the low half of a word. */
 static uint join_nibbles(uint four)
 {
     const uint pairs = (four & 0x0f0f0f0fu) | (four & 0x0f0f0f0fu) >> 4;
@@ -286,7 +286,7 @@ static eight_codes input_eight(const input *x, int token, int k)
 
 static int dot_codes(eight_codes a, eight_codes b, int sum)
 {
-#ifdef NIB_EMULATE /* for the kernel checker, where there is no such instruction */
+#ifdef NIB_EMULATE /* for the kernel checker, which lacks the instruction */
     for (int i = 28; i >= 0; i -= 4)
         sum += ((int)(a << i) >> 28) * ((int)(b << i) >> 28);
     return sum;
@@ -300,13 +300,13 @@ static int dot_codes(eight_codes a, eight_codes b, int sum)
 typedef uint2 eight_codes;
 #define EIGHT_ONES (uint2)(0x01010101u)
 
-/* Even codes in one word and odd ones in the other where nibbles come apart like that. */
+/* 4-bit codes: even ones in one word and odd ones in the other, as masks separate them. */
 static eight_codes weight_eight(const __global uchar *row, int k)
 {
 #if W == WEIGHT_I4
     const uint both = *(const __global uint *)(row + WEIGHT_BYTES((size_t)k));
     const uint2 four = (uint2)(both, both >> 4) & 0x0f0f0f0fu;
-    /* -8..7 by bytes, without borrows: codes + 8, above a bit that gives and is put right */
+    /* sign extension: code + 8, minus 8 under a bit that absorbs the borrow and is flipped back */
     return (((four ^ 0x08080808u) | 0x80808080u) - 0x08080808u) ^ 0x80808080u;
 #else
     return *(const __global uint2 *)(row + k);
@@ -368,7 +368,7 @@ static int sum_codes(eight_codes a, int sum) { return dot_codes(a, EIGHT_ONES, s
     const weight w = {codes, scales, zeros, k, group, groups, shift, WEIGHT_BYTES((size_t)ldk)};   \
     const input x = {values, x_scale, x_zero, ldx, k, blocks, is_aligned}
 
-/* y of one output and token from the sum over k. An int32 bias is in steps of the sum's integers. */
+/* Writes y of an output and token from the sum over k. int_bias has the units of integer sums. */
 #define PUT_Y(token, row, sum)                                                                     \
     do {                                                                                           \
         float total_ = sum;                                                                        \
@@ -383,14 +383,14 @@ static int sum_codes(eight_codes a, int sum) { return dot_codes(a, EIGHT_ONES, s
 
 #ifdef TOKENS
 
-/* ---- few tokens: a work-group is ROWS outputs of TOKENS tokens, its items share k ---- */
+/* ---- few tokens: a work-group computes ROWS outputs of TOKENS tokens; its items split k ---- */
 
 #define SUMS (ROWS * TOKENS)
 #define PARTS (ITEMS / SUMS) /* items that add up one sum */
 
 __kernel void matvec(PRODUCT_ARGUMENTS)
 {
-#ifdef SUBGROUPS /* at most as many as work-items */
+#ifdef SUBGROUPS /* at most one per work-item */
     __local float part[SUMS][ITEMS + 1];
 #else
     __local float room[SUMS][ITEMS + 1], part[SUMS][PARTS + 1];
@@ -492,11 +492,11 @@ __kernel void matvec(PRODUCT_ARGUMENTS)
 /* ---- many tokens: 64 outputs of 64 tokens in a work-group of 16 x 16, each item 4 x 4 ---- */
 
 #define TILE 64
-#define STEP 32 /* k at a time: eight for each of the 256 items, of weights and of activations */
+#define STEP 32 /* k at a time: each of the 256 items loads eight weights and eight activations */
 #define SIDE 16
 #define EACH (TILE / SIDE)
 
-#ifdef MATRIX_AMD /* the tile of gfx90a.cl */
+#ifdef MATRIX_AMD /* gfx90a.cl has the tile */
 #elif !defined(SUM_INTEGERS)
 
 #ifdef HALVES
@@ -511,12 +511,12 @@ typedef float stored;
 
 __kernel void tile(PRODUCT_ARGUMENTS)
 {
-    /* a row of k each; 65 so that the eight that an item writes lie in different banks */
+    /* a row per k; 65 wide so that the eight values that an item writes lie in different banks */
     __local stored of_w[STEP][TILE + 1], of_x[STEP][TILE + 1];
     PRODUCT_HERE;
     const int id = (int)get_local_id(0), column = id % SIDE, line = id / SIDE;
     const int row0 = (int)get_group_id(0) * TILE, token0 = (int)get_group_id(1) * TILE;
-    const int mine = id / (STEP / 8), k1 = id % (STEP / 8) * 8; /* what this item fetches */
+    const int mine = id / (STEP / 8), k1 = id % (STEP / 8) * 8; /* what this item loads */
     const int row = min(row0 + mine, n - 1), token = min(token0 + mine, m - 1);
     float sums[EACH][EACH];
     for (int i = 0; i < EACH; i++)
@@ -531,7 +531,7 @@ __kernel void tile(PRODUCT_ARGUMENTS)
             STORE(of_x[k1 + j][mine], eight_x[j]);
         }
         barrier(CLK_LOCAL_MEM_FENCE);
-        float of_step[EACH][EACH]; /* summed apart: rounding grows with k / STEP, not with k */
+        float of_step[EACH][EACH]; /* a sum per step: rounding grows with k / STEP, not with k */
         for (int i = 0; i < EACH; i++)
             for (int j = 0; j < EACH; j++)
                 of_step[i][j] = 0;
@@ -560,8 +560,8 @@ __kernel void tile(PRODUCT_ARGUMENTS)
 
 #else
 
-/* Groups are a multiple of STEP, or one: a step has one scale. Sums of (code - zero) * (x - z) are
- * sum(code * x) - zero * sum(x - z) - z * sum(code); past the end all are 0. */
+/* Groups are a multiple of STEP, or there is one: a step has one scale. The sum of (code - zero) *
+ * (x - z) is sum(code * x) - zero * sum(x - z) - z * sum(code); past the end all codes are 0. */
 __kernel void tile(PRODUCT_ARGUMENTS)
 {
     __local eight_codes of_w[STEP / 8][TILE + 1], of_x[STEP / 8][TILE + 1];
@@ -570,7 +570,7 @@ __kernel void tile(PRODUCT_ARGUMENTS)
     PRODUCT_HERE;
     const int id = (int)get_local_id(0), column = id % SIDE, line = id / SIDE;
     const int row0 = (int)get_group_id(0) * TILE, token0 = (int)get_group_id(1) * TILE;
-    const int mine = id / (STEP / 8), part = id % (STEP / 8); /* what this item fetches */
+    const int mine = id / (STEP / 8), part = id % (STEP / 8); /* what this item loads */
     const int row = min(row0 + mine, n - 1), token = min(token0 + mine, m - 1);
     float sums[EACH][EACH];
     int z[EACH];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A product for few tokens: every weight is read once for TOKENS of them. A block of 128 threads
- * has ROWS outputs; its threads take k in turns, STEP codes of each row at a time, which are one
- * load of 16 bytes where codes are of 4 or 8 bits. Sums are of f32, those of integer activations
- * exact within a step. Groups that are no whole number of steps go to matvec_any.
+ * A product for few tokens: every weight is read once per TOKENS of them. A block of 128 threads
+ * computes ROWS outputs; its threads take turns along k, STEP codes of each row at a time: one load
+ * of 16 bytes if codes have 4 or 8 bits. Sums are f32; those of integer activations are exact
+ * within a step. Groups that are not a whole number of steps go to matvec_any.
  */
 #include "cuda_linear.cuh"
 
@@ -14,8 +14,8 @@
 #endif
 #define STEP_WORDS (STEP * WEIGHT_BITS / 32)
 
-/* Blocks of rows, then of tokens, in one dimension, of which CUDA takes any number: the gradient of
- * a vocabulary has more "tokens" than it takes of another. */
+/* Blocks of rows, then of tokens, in the first dimension: CUDA allows only 65,535 blocks in the
+ * others, and the gradient of a vocabulary has more "tokens". */
 #define ROW_BLOCKS ((uint)(n + ROWS - 1) / ROWS)
 #define BLOCK_OF_ROWS (blockIdx.x % ROW_BLOCKS)
 #define BLOCK_OF_TOKENS (blockIdx.x / ROW_BLOCKS)
@@ -37,7 +37,7 @@ static inline void load_codes(const uchar *from, uint words[STEP_WORDS])
     }
 }
 
-/* Eight activations of a token from k0 on, 0 past the end, as numbers. */
+/* Eight activations of a token from k0 on as floats, 0 past the end. */
 static inline void eight_inputs(const uchar *x, size_t row, int ldx, int k0, int k, int is_aligned,
                                 float out[8])
 {
@@ -220,7 +220,7 @@ __kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 6 : 4) matvec(PRODUCT_ARG
     y[(size_t)token * (size_t)ldy + (size_t)row] = sum + (bias != NULL ? bias[row] : 0.0f);
 }
 
-/* Every code under the scale of its own group, of any size; a warp an output. */
+/* For groups of any size: every code under the scale of its own group; one warp per output. */
 __kernel void __launch_bounds__(THREADS) matvec_any(PRODUCT_ARGS)
 {
     PRODUCT_HERE;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of OpenCL for AMD's CDNA2 and later: linear products by its dot products of 4 and 8 bits
- * and, of many tokens, by its matrix unit (gfx90a.cl after linear.cl). f32 and f16 activations have
- * no row here: the unit multiplies bf16, and takes denormals of f16 for 0.
+ * OpenCL rows for AMD CDNA2 and later: linear products with its dot products of 4 and 8 bits and,
+ * for many tokens, on its matrix unit (gfx90a.cl after linear.cl). f32 and f16 activations have no
+ * row here: the unit multiplies bf16, and treats f16 denormals as 0.
  */
 #include "gpu_pack.h"
 #include "ocl_linear.h"
@@ -10,14 +10,15 @@
 
 #include "kernel.h"
 
-/* Groups that steps cut go the way of any device. */
+/* If a step can cross groups, the tile of linear.cl runs instead. */
 static int launch_products(const void *args, nib_launch out[], const char *dot)
 {
     const nib_linear *a = args;
-    const bool is_nv4 = a->w->scheme.code == NIB_CODE_NV4; /* its scales enter the product */
+    const bool scale_in_product = nib__codes[a->w->scheme.code].scale_type ==
+                                  NIB_TYPE_E4M3; /* its codes include their scales */
     const int count = nib__ocl_linear(args, out);
     nib__launch_option(out, "%s", dot);
-    if (nib__ocl_is_tile(out) && (is_nv4 || nib__ocl_steps_whole(a->w))) {
+    if (nib__ocl_is_tile(out) && (scale_in_product || nib__ocl_steps_whole(a->w))) {
         out->function = "tile_matrix";
         nib__launch_option(out, " -DMATRIX_AMD");
     }
@@ -29,7 +30,7 @@ static int launch_linear(const void *args, nib_launch out[])
     return launch_products(args, out, " -DDOT_AMD");
 }
 
-/* Of many tokens the matrix unit, which takes bytes, is as fast on CDNA2 and faster on CDNA3. */
+/* For many tokens, the matrix unit on bytes is as fast on CDNA2 and faster on CDNA3. */
 static int launch_nibbles(const void *args, nib_launch out[])
 {
     const int count = nib__ocl_linear(args, out);
@@ -41,13 +42,13 @@ static int launch_nibbles(const void *args, nib_launch out[])
 
 static const nib_cond gfx90a[] = {
     NIB_IS(MAKER, NIB_MAKER_AMD, "it is written for gfx90a"),
-    NIB_AT_LEAST(CDNA, 2, "its matrix instructions are of CDNA2"),
+    NIB_AT_LEAST(CDNA, 2, "its matrix instructions need CDNA2"),
     NIB_COND_END,
 };
 static const nib_cond gfx90a_dot4[] = {
     NIB_IS(MAKER, NIB_MAKER_AMD, "it is written for gfx90a"),
-    NIB_AT_LEAST(CDNA, 2, "v_dot8_i32_i4 is of CDNA2"),
-    NIB_IS(DOT4, 1, "eight pairs of 4-bit codes are multiplied at a time"),
+    NIB_AT_LEAST(CDNA, 2, "v_dot8_i32_i4 needs CDNA2"),
+    NIB_IS(DOT4, 1, "it multiplies eight pairs of 4-bit codes at a time"),
     NIB_COND_END,
 };
 
@@ -66,7 +67,7 @@ static const nib_cond gfx90a_dot4[] = {
 #define MATRIX_BF16 "v_mfma_f32_16x16x16bf16_1k for many tokens"
 #define BF16(types, code, act, input)                                                              \
     ROW(types, "", code, act, input, gfx90a, 20, BF16, launch_linear, MATRIX_BF16)
-/* The gradients are products of the forward kind with other operands (train_ops.h). */
+/* Gradients are forward products with other operands (train_ops.h). */
 #define GRADIENTS(types, code, act, input)                                                         \
     PRODUCT(LINEAR_DX, "linear_dx_", types, "", code, act, input, gfx90a, 20, BF16, launch_linear, \
             MATRIX_BF16),                                                                          \

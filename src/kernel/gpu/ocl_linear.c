@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of OpenCL for linear products and the embedding (linear.cl), on any device of 1.2, of every
- * shape. Their weights lie in the layout "rows" of gpu_pack.h, at a multiple of 64 bytes.
+ * OpenCL rows for linear products and the embedding (linear.cl), for any OpenCL 1.2 device and any
+ * shape. Weights have the layout "rows" of gpu_pack.h, at a multiple of 64 bytes.
  */
 #include "gpu_args.h"
 #include "ocl_linear.h"
@@ -10,16 +10,16 @@
 #include "kernel.h"
 
 enum {
-    FEW = 16, /* up to so many tokens, weights are read for TOKENS_MOST at a time */
-    TOKENS_MOST = 8,
-    ROWS = 4,   /* outputs of a work-group then, and */
-    ITEMS = 64, /* its work-items */
-    TILE = 64,  /* outputs and tokens of a work-group for more tokens, and */
-    TILE_ITEMS = 256
+    FEW = 16,         /* the most tokens for "matvec" */
+    TOKENS_MOST = 8,  /* matvec: the most tokens per work-group */
+    ROWS = 4,         /* matvec: outputs per work-group */
+    ITEMS = 64,       /* matvec, embed: work-items per work-group */
+    TILE = 64,        /* tile: outputs and tokens per work-group */
+    TILE_ITEMS = 256, /* tile: work-items per work-group */
 };
 
-/* The power of two that a group is; one group is of the largest. */
-static int shift_of(int64_t group, int64_t groups)
+/* log2 of the group size, -1 if it is not a power of two; 31 if there is only one group. */
+static int group_shift(int64_t group, int64_t groups)
 {
     if (groups <= 1)
         return 31;
@@ -29,24 +29,24 @@ static int shift_of(int64_t group, int64_t groups)
     return INT64_C(1) << shift == group ? shift : -1;
 }
 
-static void weight_numbers(nib_launch *out, const nib_gpu_rows *l, const nib_weight *w)
+static void add_weight_numbers(nib_launch *out, const nib_gpu_rows *l, const nib_weight *w)
 {
     nib__launch_int(out, l->ldk);
     nib__launch_int(out, nib__scheme_group_size(&w->scheme, w->k));
     nib__launch_int(out, l->groups);
-    nib__launch_int(out, shift_of(w->scheme.group, l->groups));
+    nib__launch_int(out, group_shift(w->scheme.group, l->groups));
 }
 
-static void weight_options(nib_launch *out, const nib_gpu_rows *l, const nib_weight *w)
+static void add_weight_options(nib_launch *out, const nib_gpu_rows *l, const nib_weight *w)
 {
-    nib__launch_option(out, "-DW=%d -DSCALE=%d -DZERO=%d", nib__gpu_weight_number(w->scheme.code),
+    nib__launch_option(out, "-DW=%d -DSCALE=%d -DZERO=%d", (int)nib__codes[w->scheme.code].element,
                        nib__gpu_value_number(l->scale_type), nib__gpu_value_number(l->zero_type));
 }
 
 /* ---- products ---- */
 
-/* The tokens that a work-group of few has: a power of two. */
-static int tokens_of(int64_t m)
+/* Tokens per work-group of "matvec": a power of two. */
+static int matvec_tokens(int64_t m)
 {
     int tokens = 1;
     while (tokens < m && tokens < TOKENS_MOST)
@@ -61,19 +61,19 @@ bool nib__ocl_steps_whole(const nib_weight *w)
 
 bool nib__ocl_is_tile(const nib_launch *launch) { return strcmp(launch->function, "tile") == 0; }
 
-static void product_grid(nib_launch *out, const nib_linear *a, const nib_gpu_rows *l)
+static void init_product(nib_launch *out, const nib_linear *a, const nib_gpu_rows *l)
 {
     const nib_scheme *s = &a->w->scheme;
     const bool is_few = a->x.m <= FEW;
-    const int tokens = tokens_of(a->x.m);
+    const int tokens = matvec_tokens(a->x.m);
     const int x = nib__gpu_input_number(&a->x, s->act);
-    const bool is_integer = x == NIB_INPUT_I8 && nib__ocl_steps_whole(a->w); /* summed as such */
+    const bool is_integer = x == NIB_INPUT_I8 && nib__ocl_steps_whole(a->w);
     const int block = (int)nib__act_block(s->act);
     nib__launch_init(out, is_few ? "matvec" : "tile",
                      nib__ceil_div(a->w->n, is_few ? (int64_t)ROWS : TILE),
                      is_few ? ITEMS : TILE_ITEMS);
     out->groups[1] = nib__ceil_div(a->x.m, is_few ? (int64_t)tokens : TILE);
-    weight_options(out, l, a->w);
+    add_weight_options(out, l, a->w);
     nib__launch_option(out, " -DX=%d -DXBLOCK=%d -DTOKEN_SCALE=%d", x, block,
                        s->act != NIB_ACT_FLOAT && block == 0);
     if (is_few)
@@ -88,7 +88,7 @@ int nib__ocl_linear(const void *args, nib_launch out[])
     const nib_input *x = &a->x;
     const nib_gpu_rows l = nib__gpu_rows(a->w);
     const int64_t block = nib__act_block(a->w->scheme.act);
-    product_grid(out, a, &l);
+    init_product(out, a, &l);
     nib__gpu_weight_memory(out, &l, a->packed);
     nib__launch_memory(out, nib__gpu_input_values(x));
     nib__launch_memory(out, x->scale);
@@ -99,7 +99,7 @@ int nib__ocl_linear(const void *args, nib_launch out[])
     nib__launch_int(out, x->m);
     nib__launch_int(out, a->w->n);
     nib__launch_int(out, a->w->k);
-    weight_numbers(out, &l, a->w);
+    add_weight_numbers(out, &l, a->w);
     nib__launch_int(out, x->ld);
     nib__launch_int(out, block > 0 ? nib__ceil_div(a->w->k, block) : 1);
     nib__launch_int(out, x->f32 != NULL && (uintptr_t)x->f32 % 16 == 0 && x->ld % 4 == 0);
@@ -117,13 +117,13 @@ static int launch_embed(const void *args, nib_launch out[])
     const nib_embed *a = args;
     const nib_gpu_rows l = nib__gpu_rows(a->table);
     nib__launch_init(out, "embed", a->m, ITEMS);
-    weight_options(out, &l, a->table);
+    add_weight_options(out, &l, a->table);
     nib__launch_option(out, " -DITEMS=%d -DEMBED", ITEMS);
     nib__gpu_weight_memory(out, &l, a->packed);
     nib__launch_memory(out, a->ids);
     nib__launch_memory(out, a->out);
     nib__launch_int(out, a->table->k);
-    weight_numbers(out, &l, a->table);
+    add_weight_numbers(out, &l, a->table);
     nib__launch_float(out, nib__gpu_weight_factor(a->table));
     return 1;
 }
@@ -162,7 +162,7 @@ static const nib_kernel rows[] = {
      .n_step = 1,
      .packing = &nib__packing_rows,
      .gpu = &(const nib_gpu_code){&nib__source_linear, launch_embed},
-     .note = "copies rows of the table, dequantized"},
+     .note = "dequantizes rows of the table"},
 };
 
 const nib_family nib__family_ocl_linear = {rows, COUNT(rows)};

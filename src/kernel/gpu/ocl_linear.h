@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The launches of linear.cl, to which rows of devices with more than OpenCL 1.2 add options.
+ * The launches of linear.cl. Rows for devices with more than OpenCL 1.2 add options to them.
  */
 #ifndef NIB_OCL_LINEAR_H
 #define NIB_OCL_LINEAR_H
 
 #include "launch.h"
 
-/* k that a work-group takes at a time where there are many tokens. */
+/* k that a work-group of "tile" multiplies at a time. */
 enum { NIB_OCL_STEP = 32 };
 
-/* nib_gpu_code.launches of any linear product: "matvec" of few tokens or "tile" of many. */
+/* nib_gpu_code.launches of any linear product: "matvec" for few tokens, "tile" for many. */
 int nib__ocl_linear(const void *args, nib_launch out[]);
-/* Whether the tokens are many. */
+/* Whether the launch is "tile". */
 bool nib__ocl_is_tile(const nib_launch *launch);
-/* Whether each step lies in one group of the weight. */
+/* Whether no step crosses groups of the weight. */
 bool nib__ocl_steps_whole(const nib_weight *w);
 
-/* What linear.cl multiplies: X(types in a row's name, code of the weight, activations, their type),
- * for float activations, for integers, and for small floats. */
+/* The products of linear.cl, as X(types in a row's name, weight code, activations, input type): for
+ * float activations, integers and small floats. */
 #define NIB_OCL_FLOATS_OF(X, word, code)                                                           \
     X("f32_" word, code, FLOAT, NIB_TYPE_F32)                                                      \
     X("f16_" word, code, FLOAT, NIB_TYPE_F16)                                                      \

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The row of OpenCL that packs weights where they will run (pack.cl). CUDA's makes the same
- * launches.
+ * The OpenCL row that packs weights on the device (pack.cl). The CUDA row makes the same launches.
  */
 #include "gpu_pack.h"
 #include "sources.h"
@@ -18,9 +17,9 @@ static void init(nib_launch *out, const char *function, int64_t columns, const n
     nib__launch_option(out, "-DGROUP=%d", GROUP);
 }
 
-/* Scales or zeros into their place of `out`; 0: the weight has none. */
-static int add_values(nib_launch *out, const nib_weight *w, const nib_gpu_rows *l, const void *from,
-                      void *to, nib_type type)
+/* Adds the launch that packs scales or zeros. Returns how many it adds: 0 if there are none. */
+static int add_pack_values(nib_launch *out, const nib_weight *w, const nib_gpu_rows *l,
+                           const void *from, void *to, nib_type type)
 {
     if (type == NIB_TYPE_NONE)
         return 0;
@@ -51,13 +50,13 @@ int nib__launch_pack(const void *args, nib_launch out[])
     nib__launch_int(out, words);
     if (!are_nibbles)
         nib__launch_int(out, bits);
-    count += add_values(out + count, w, &l, w->scales, to + l.scale_at, l.scale_type);
-    count += add_values(out + count, w, &l, w->zeros, to + l.zero_at, l.zero_type);
+    count += add_pack_values(out + count, w, &l, w->scales, to + l.scale_at, l.scale_type);
+    count += add_pack_values(out + count, w, &l, w->zeros, to + l.zero_at, l.zero_type);
     return count;
 }
 
 static const nib_cond plain[] = {
-    NIB_IS(PLAIN, 1, "it copies rows; words, blocks and tiles are unpacked by the CPU"),
+    NIB_IS(PLAIN, 1, "it copies rows; the CPU unpacks words, blocks and tiles"),
     NIB_COND_END,
 };
 
@@ -75,7 +74,7 @@ static const nib_kernel rows[] = {
      .unit = NIB_UNIT_SCALAR,
      .packing = &nib__packing_rows,
      .gpu = &(const nib_gpu_code){&nib__source_pack, nib__launch_pack},
-     .note = "a work-item four bytes of a row"},
+     .note = "one work-item per four bytes of a row"},
 };
 
 const nib_family nib__family_ocl_pack = {rows, COUNT(rows)};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of OpenCL that turn f32 activations into the form that a linear row takes (quant.cl). Sums
- * over groups are launches of their own, made where their memory is given: products of linear.cl do
- * without. CUDA's rows make the same launches.
+ * OpenCL rows that quantize f32 activations to the form that a linear row reads (quant.cl). Sums
+ * over groups are separate launches, made only if memory for them is given: the products of
+ * linear.cl need none. The CUDA rows make the same launches.
  */
 #include "quant_launches.h"
 #include "sources.h"
@@ -11,20 +11,20 @@
 
 enum { GROUP = 64, MX_BLOCK = 32 };
 
-/* Work-groups of `items` for each of `columns` parts of each token. */
+/* One work-group of `items` for each of `columns` parts of each token. */
 static void init(nib_launch *out, const char *function, int64_t columns, int64_t m, int items)
 {
     nib__launch_init(out, function, columns * m, items);
     nib__launch_option(out, "-DGROUP=%d", items);
 }
 
-/* A work-group a token. */
+/* One work-group per token. */
 static void init_tokens(nib_launch *out, const char *function, int64_t m)
 {
     init(out, function, 1, m, GROUP);
 }
 
-/* k and the distances of rows, as every function has them. */
+/* Adds k and the row strides, which every function takes. */
 static void add_shape(nib_launch *out, const nib_quant *a)
 {
     nib__launch_int(out, a->out.k);
@@ -32,7 +32,7 @@ static void add_shape(nib_launch *out, const nib_quant *a)
     nib__launch_int(out, a->out.ld);
 }
 
-/* ---- sums; both return how many launches they add ---- */
+/* ---- sums; both functions return how many launches they add ---- */
 
 static int add_code_sums(const nib_quant *a, nib_launch *out)
 {
@@ -134,7 +134,7 @@ int nib__launch_quant_e4m3t(const void *args, nib_launch out[])
     nib__launch_int(out, a->e5m2);
     nib__launch_int(out, a->two_power);
     nib__launch_float(out, most);
-    nib__launch_float(out, (float)((double)most / 1e-12)); /* as nib__cast_factor of nothing */
+    nib__launch_float(out, (float)((double)most / 1e-12)); /* nib__cast_factor of 0 */
     return 1;
 }
 
@@ -182,7 +182,7 @@ int nib__launch_quant_bf16(const void *args, nib_launch out[])
 
 static int launch_f32_rows(const nib_quant *a, nib_launch out[], bool is_rounded)
 {
-    if (!is_rounded && a->out.f32 == a->x) /* taken as it is */
+    if (!is_rounded && a->out.f32 == a->x) /* used unchanged */
         return add_float_sums(a, out);
     init(out, "to_f32_rows", nib__ceil_div(a->out.k, GROUP), a->out.m, GROUP);
     nib__launch_memory(out, a->x);
@@ -213,18 +213,18 @@ int nib__launch_quant_f32(const void *args, nib_launch out[])
     }
 
 static const nib_kernel rows[] = {
-    ROW(a8t, I8_TOKEN, NIB_ANY, "a work-group a token"),
-    ROW(a8s, I8_STATIC, NIB_ANY, "a work-group a token"),
-    ROW(a4t, I4_TOKEN, NIB_ANY, "a work-group a token"),
-    ROW(a8b32, I8_BLOCK32, NIB_ANY, "a work-group a block"),
-    ROW(a8b256, I8_BLOCK256, NIB_ANY, "a work-group a block"),
-    ROW(e4m3t, E4M3_TOKEN, NIB_ANY, "a work-group a token"),
-    ROW(mx8, MX8, NIB_ANY, "a work-group a block"),
-    ROW(mx4, MX4, NIB_ANY, "a work-group a block"),
-    ROW(nv4, NV4, NIB_ANY, "a work-group a token"),
-    ROW(bf16, FLOAT, NIB_TYPE_BF16, "a work-item a value"),
-    ROW(f16, FLOAT, NIB_TYPE_F16, "a work-item a value"),
-    ROW(f32, FLOAT, NIB_TYPE_F32, "as it is, or a work-item a value"),
+    ROW(a8t, I8_TOKEN, NIB_ANY, "one work-group per token"),
+    ROW(a8s, I8_STATIC, NIB_ANY, "one work-group per token"),
+    ROW(a4t, I4_TOKEN, NIB_ANY, "one work-group per token"),
+    ROW(a8b32, I8_BLOCK32, NIB_ANY, "one work-group per block"),
+    ROW(a8b256, I8_BLOCK256, NIB_ANY, "one work-group per block"),
+    ROW(e4m3t, E4M3_TOKEN, NIB_ANY, "one work-group per token"),
+    ROW(mx8, MX8, NIB_ANY, "one work-group per block"),
+    ROW(mx4, MX4, NIB_ANY, "one work-group per block"),
+    ROW(nv4, NV4, NIB_ANY, "one work-group per token"),
+    ROW(bf16, FLOAT, NIB_TYPE_BF16, "one work-item per value"),
+    ROW(f16, FLOAT, NIB_TYPE_F16, "one work-item per value"),
+    ROW(f32, FLOAT, NIB_TYPE_F32, "used unchanged, or copied with one work-item per value"),
 };
 
 const nib_family nib__family_ocl_quant = {rows, COUNT(rows)};

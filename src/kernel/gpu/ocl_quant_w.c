@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The row of OpenCL that turns weights into codes (quant_w.cl): the CPU's codes, scales, zeros and
- * sums. CUDA's makes the same launches.
+ * The OpenCL row that quantizes weights (quant_w.cl), to the same codes, scales, zeros and sums as
+ * the CPU. The CUDA row makes the same launches.
  */
 #include "gpu_args.h"
 #include "quant_w_launches.h"
@@ -10,7 +10,7 @@
 #include "kernel.h"
 #include "quant_w.h"
 
-enum { GROUP = NIB_QUANT_LANES, LEAST_SPAN = 16 /* of quant_w.cl, too */ };
+enum { GROUP = NIB_QUANT_LANES, LEAST_SPAN = 16 /* also in quant_w.cl */ };
 
 static void init(nib_launch *out, const char *function, int64_t groups)
 {
@@ -36,7 +36,7 @@ static void launch_codes(const nib_quant_w *a, nib_launch *out)
     const int64_t group = nib__scheme_group_size(s, q->k), total = a->count * q->groups;
     const bool is_int8 = nib__quant_family(s) == NIB_QUANT_INT8;
     int64_t span = GROUP;
-    while (span > LEAST_SPAN && span / 2 >= group) /* the lanes of nib__quant_w but no fewer */
+    while (span > LEAST_SPAN && span / 2 >= group) /* lanes past the group add 0 */
         span /= 2;
     init(out, "weight_codes", nib__ceil_div(total, GROUP / span));
     nib__launch_option(out, " -DFAMILY=%d", (int)nib__quant_family(s));
@@ -52,7 +52,7 @@ static void launch_codes(const nib_quant_w *a, nib_launch *out)
     nib__launch_int(out, q->groups);
     nib__launch_int(out, total);
     nib__launch_int(out, span);
-    nib__launch_int(out, s->code == NIB_CODE_I8 || s->code == NIB_CODE_MX8);
+    nib__launch_int(out, nib__code_bits(s->code) == 8);
     nib__launch_int(out, s->symmetric);
     nib__launch_int(out, nib__gpu_value_number(q->scale_type));
     nib__launch_int(out, nib__gpu_value_number(q->zero_type));
@@ -88,8 +88,8 @@ int nib__launch_quant_w(const void *args, nib_launch out[])
 }
 
 static const nib_cond exact[] = {
-    NIB_IS(FP64, 1, "quotients are rounded to the nearest by way of it, and errors are its sums"),
-    NIB_IS(DENORMALS, 1, "weights and scales may be such"),
+    NIB_IS(FP64, 1, "it rounds quotients and sums errors in double"),
+    NIB_IS(DENORMALS, 1, "weights and scales may be denormal"),
     NIB_COND_END,
 };
 
@@ -106,7 +106,7 @@ static const nib_kernel rows[] = {
      .rank = 40,
      .unit = NIB_UNIT_F32,
      .gpu = &(const nib_gpu_code){&nib__source_quant_w, nib__launch_quant_w},
-     .note = "16 to 64 work-items a group; the CPU's bits"},
+     .note = "16 to 64 work-items per group; the same bits as the CPU"},
 };
 
 const nib_family nib__family_ocl_quant_w = {rows, COUNT(rows)};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of OpenCL that draw a token where the logits are (sample.cl): the CPU's token. CUDA's make
- * the same launches.
+ * OpenCL rows that sample a token on the device that holds the logits (sample.cl): the same token
+ * as the CPU. The CUDA rows make the same launches.
  */
 #include "kernel.h"
 #include "sources.h"
@@ -47,15 +47,15 @@ int nib__launch_draw(const void *args, nib_launch out[])
 }
 
 static const nib_cond greedy[] = {
-    NIB_IS(TOP_K, 1, "it finds the best token"),
-    NIB_IS(PENALTY, 0, "it does not know the tokens before"),
+    NIB_IS(TOP_K, 1, "it only finds the best token"),
+    NIB_IS(PENALTY, 0, "it does not see earlier tokens"),
     NIB_COND_END,
 };
 static const nib_cond draws[] = {
-    NIB_IS(FP64, 1, "probabilities are the CPU's, in double"),
+    NIB_IS(FP64, 1, "it computes probabilities in double, as the CPU does"),
     NIB_AT_LEAST(TOP_K, 1, "0 keeps every token, and the candidates are sorted in local memory"),
     NIB_AT_MOST(TOP_K, NIB_DRAW_KEEP_MOST, "the candidates are sorted in local memory"),
-    NIB_IS(PENALTY, 0, "it does not know the tokens before"),
+    NIB_IS(PENALTY, 0, "it does not see earlier tokens"),
     NIB_COND_END,
 };
 
@@ -69,7 +69,7 @@ static const nib_cond draws[] = {
 
 static const nib_kernel rows[] = {
     ROW("sample_f32__ocl_1x1", greedy, 30, nib__launch_greedy, "the best token, in one work-group"),
-    ROW("sample_f32__ocl", draws, 40, nib__launch_draw, "the CPU's arithmetic in double"),
+    ROW("sample_f32__ocl", draws, 40, nib__launch_draw, "the CPU's arithmetic, in double"),
 };
 
 const nib_family nib__family_ocl_sample = {rows, COUNT(rows)};

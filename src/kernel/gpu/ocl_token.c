@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of OpenCL for operations on rows of tokens (token.cl) and attention, on any device of 1.2.
+ * OpenCL rows for operations on rows of tokens (token.cl) and attention, for any OpenCL 1.2 device.
  */
 #include "sources.h"
 #include "token_launches.h"
@@ -9,13 +9,13 @@
 
 enum { GROUP = 64 };
 
-/* What the device's sources call a type (prelude.cl). */
+/* TYPE_* of prelude.cl. */
 static int type_number(nib_type type)
 {
     return type == NIB_TYPE_F32 ? 0 : type == NIB_TYPE_F16 ? 1 : 2;
 }
 
-/* A work-group a row. `cache` is the type of the cache, where the function reads it. */
+/* One work-group per row. cache: the type of the KV cache, for functions that access it. */
 static void init_rows(nib_launch *out, const char *function, int64_t rows, nib_type cache)
 {
     nib__launch_init(out, function, rows, GROUP);
@@ -23,7 +23,7 @@ static void init_rows(nib_launch *out, const char *function, int64_t rows, nib_t
                        type_number(cache));
 }
 
-/* A work-item an element. */
+/* One work-item per element. */
 static void init_elements(nib_launch *out, const char *function, int64_t width, int64_t rows)
 {
     init_rows(out, function, nib__ceil_div(width, GROUP) * rows, NIB_TYPE_F32);
@@ -164,7 +164,7 @@ int nib__launch_attention(const void *args, nib_launch out[])
     return 1;
 }
 
-/* Slots of a work-group where there are more than a few, as in a prompt. */
+/* With more than FEW_SLOTS slots, as in prefill, a work-group takes QUERIES of them. */
 enum { FEW_SLOTS = 16, QUERIES = 8 };
 
 int nib__ocl_attention(const void *args, nib_launch out[])
@@ -194,19 +194,20 @@ static const nib_cond float_cache[] = {NIB_FLOAT_CACHE, NIB_COND_END};
 
 static const nib_kernel rows[] = {
     ROW("norm_f32", NORM, OTHER, any_device, token, nib__launch_norm,
-        "a work-group a row, root mean square or LayerNorm"),
+        "one work-group per row; RMSNorm or LayerNorm"),
     ROW("rope_f32", ROPE, OTHER, any_device, token, nib__launch_rope,
-        "a work-group a token, pairs of either kind"),
+        "one work-group per token; half-split or interleaved pairs"),
     ROW("copy_f32", STORE_KV, OTHER, float_cache, token, nib__launch_store_kv,
-        "a work-group a token"),
+        "one work-group per token"),
     ROW("swiglu_f32", SWIGLU, OTHER, any_device, token, nib__launch_swiglu,
-        "a work-item a value, of silu or tanh gelu, with up or without"),
+        "one work-item per value; silu or tanh GELU, with or without up"),
     ROW("scale_f32", SCALE, OTHER, any_device, token, nib__launch_scale,
-        "a work-item a value, capped or not"),
-    ROW("add_f32", ADD, LANES, any_device, token, nib__launch_add, "a work-item a value"),
+        "one work-item per value, with or without a cap"),
+    ROW("add_f32", ADD, LANES, any_device, token, nib__launch_add, "one work-item per value"),
     ROW("attn_f32", ATTN, OTHER, float_cache, attention, nib__ocl_attention,
-        "a work-group a head of a token, of eight where there are many; windows and caps"),
-    ROW("gather_f32", GATHER, LANES, any_device, token, nib__launch_gather, "a work-item a value"),
+        "one work-group per head and token, or eight tokens if there are many; windows and caps"),
+    ROW("gather_f32", GATHER, LANES, any_device, token, nib__launch_gather,
+        "one work-item per value"),
 };
 
 const nib_family nib__family_ocl_token = {rows, COUNT(rows)};

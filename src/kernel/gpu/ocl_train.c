@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of OpenCL for training, on any device of 1.2 and of every shape. The gradients of a linear
- * layer are products of the forward kind with other operands (train_ops.h), so they run the forward
- * rows' functions (linear.cl) on weights that the casts here wrote (cast.cl). CUDA's rows make the
+ * OpenCL rows for training, for any OpenCL 1.2 device and any shape. The gradients of a linear
+ * layer are forward products with other operands (train_ops.h), so they run the functions of the
+ * forward rows (linear.cl) on weights that the casts here wrote (cast.cl). The CUDA rows make the
  * same launches of casts.
  */
 #include "cast_launches.h"
@@ -13,7 +13,11 @@
 #include "cast.h"
 
 enum { FORM_F32, FORM_BF16, FORM_E4M3, FORM_WIDE, FORM_MX8 };
-enum { TILE = 32, ITEMS = 256, TURNS = 64 /* the most work-groups that share a sum's tiles */ };
+enum {
+    TILE = 32,
+    ITEMS = 256,
+    TURNS = 64 /* the most work-groups that share the tiles of a sum */
+};
 
 /* ---- casts ---- */
 
@@ -51,7 +55,7 @@ static int launch_tiles(const casting *c, nib_launch out[])
     nib__launch_int(out, c->e5m2);
     nib__launch_int(out, c->mx_floor);
     nib__launch_float(out, most);
-    nib__launch_float(out, (float)((double)most / 1e-12)); /* as nib__cast_factor of nothing */
+    nib__launch_float(out, (float)((double)most / 1e-12)); /* nib__cast_factor of 0 */
     return 1;
 }
 
@@ -92,7 +96,7 @@ int nib__launch_cast_t(const void *args, nib_launch out[])
     return launch_weight(args, out, true);
 }
 
-/* An input of which the sums are columns of x. */
+/* Activations whose sums are columns of x. */
 static int launch_input(const nib_quant *a, nib_launch out[], int form, const void *to)
 {
     const casting c = {.x = a->x,
@@ -178,7 +182,7 @@ static const nib_kernel rows[] = {
     PRODUCT("mx8_mx8", MX8, MX8, NIB_ANY),
     NIB_GPU_CASTS(CAST, QUANT_T),
     ROW("amax_f32", AMAX, NIB_ANY, NIB_ANY, NIB_ANY, NULL, cast, nib__launch_amax,
-        "a work-group for 256 rows"),
+        "one work-group per 256 rows"),
 };
 
 const nib_family nib__family_ocl_train = {rows, COUNT(rows)};

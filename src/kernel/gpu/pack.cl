@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights as they are stored, [n][k] without gaps, into the layout of gpu_pack.h. A work-group has
- * GROUP columns of a row: rows are the first dimension, of which CUDA takes any number.
+ * Packs stored weights, [n][k] without gaps, in the layout of gpu_pack.h. A work-group has GROUP
+ * columns of a row. Rows are the first dimension: CUDA allows only 65,535 work-groups in the
+ * others.
  */
 #define COLUMN ((int)get_group_id(1) * GROUP + (int)get_local_id(0))
 
-/* A work-item is a word of four bytes of codes of `bits` bits. Rows end in zeros. */
+/* Copies one word of four bytes per work-item, of codes of `bits` bits; pads rows with zeros. */
 __kernel void pack_codes(MEMORY(uchar, from), MEMORY(uint, to), int k, int words, int bits)
 {
     HERE_CONST(uchar, from);
@@ -24,7 +25,7 @@ __kernel void pack_codes(MEMORY(uchar, from), MEMORY(uint, to), int k, int words
     to[row * (size_t)words + (size_t)j] = word;
 }
 
-/* A work-item is a word of eight codes of 4 bits, stored in a byte each. */
+/* Packs eight 4-bit codes, stored one per byte, to one word per work-item. */
 __kernel void pack_nibbles(MEMORY(uchar, from), MEMORY(uint, to), int k, int words)
 {
     HERE_CONST(uchar, from);
@@ -40,7 +41,7 @@ __kernel void pack_nibbles(MEMORY(uchar, from), MEMORY(uint, to), int k, int wor
     to[row * (size_t)words + (size_t)j] = word;
 }
 
-/* A work-item is a scale or zero point of so many bytes. */
+/* Copies one scale or zero point of `bytes` bytes per work-item. */
 __kernel void pack_values(MEMORY(uchar, from), MEMORY(uchar, to), int groups, int stride_n,
                           int stride_g, int scale_rows, int bytes)
 {

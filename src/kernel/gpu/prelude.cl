@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stands before every source: what a function's arguments look like, number formats as bits, and
- * sums over a work-group. OpenCL C 1.2; fp16 arithmetic is not asked for, as many devices lack it.
+ * Compiled before every source: how functions declare arguments, number formats as bits, and
+ * reductions over a work-group. OpenCL C 1.2 without fp16 arithmetic, which many devices lack.
  */
 
-/* An address is a base and an offset in bytes: MEMORY in the argument list, HERE at the top of the
- * body, from where `name` is a pointer. LOCAL stands before a parameter that points to the memory of
- * a work-group. CUDA has its own (cuda_prelude.cuh). */
+/* A pointer argument is a base and an offset in bytes: MEMORY declares them in the argument list,
+ * and HERE at the top of the body defines `name` as the pointer. LOCAL qualifies a parameter that
+ * points to local memory. CUDA has its own definitions (cuda_prelude.cuh). */
 #ifndef NIB_CUDA
 #define LOCAL __local
 #define MEMORY(type, name) __global type *name##_base, ulong name##_at
@@ -17,15 +17,15 @@
         (const __global type *)((const __global uchar *)name##_base + name##_at)
 #endif
 
-/* Of functions that take the memory of a work-group: where PoCL 3.1 inlines one too late, all
- * work-groups that run at a time have the same memory. */
+/* For functions with a parameter in local memory: if PoCL 3.1 inlines one too late, all work-groups
+ * that run at the same time share that memory. */
 #ifdef NIB_CUDA
 #define INLINED static
 #else
 #define INLINED static inline __attribute__((always_inline))
 #endif
 
-/* ---- number formats: as nib__to_f32 and nib__from_f32 (src/base/float_formats.c) ---- */
+/* ---- number formats: like nib__to_f32 and nib__from_f32 (src/base/float_formats.c) ---- */
 
 #define TYPE_F32 0
 #define TYPE_F16 1
@@ -33,7 +33,7 @@
 
 static float of_bf16(ushort bits) { return as_float((uint)bits << 16); }
 
-/* To the nearest, ties to even; NaN stays NaN. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 static ushort to_bf16(float value)
 {
     const uint bits = as_uint(value);
@@ -47,8 +47,8 @@ static float of_f16(ushort bits)
     const uint sign = (uint)(bits & 0x8000u) << 16, rest = bits & 0x7fffu;
     if (rest >= 0x7c00u) /* infinity, NaN */
         return as_float(sign | 0x7f800000u | ((rest & 0x3ffu) << 13));
-    /* exponent and fraction where they are in f32, then the difference of the biases: exact, also
-     * of denormals unless the device flushes what it multiplies, so those go by integers */
+    /* exponent and fraction move to their place in f32, plus the difference of the biases;
+     * denormals are converted from integers, as a device may flush denormal factors to 0 */
     if (rest < 0x400u) {
         const float value = (float)rest * 5.9604644775390625e-8f; /* 2^-24 */
         return sign != 0 ? -value : value;
@@ -63,7 +63,7 @@ static ushort to_f16(float value)
         return (ushort)(sign | 0x7e00u);
     if (rest >= 0x477ff000u) /* rounds to 65536 or more */
         return (ushort)(sign | 0x7c00u);
-    if (rest < 0x38800000u) { /* a denormal of f16: in steps of 2^-24 */
+    if (rest < 0x38800000u) { /* a denormal of f16: a multiple of 2^-24 */
         const uint shift = 126u - (rest >> 23);
         if (shift > 24u)
             return (ushort)sign;
@@ -104,15 +104,16 @@ static float of_e2m1(uint bits)
     return (bits & 8u) != 0 ? -value : value;
 }
 
-/* ---- into formats of 16, 8 and 4 bits, as quantizers and casts do ---- */
+/* ---- to formats of 16, 8 and 4 bits, for quantizers and casts ---- */
 
 #define IS_FINITE(bits) (((bits) & 0x7fffffff) < 0x7f800000)
 #define NOT_A_NUMBER as_float(0x7fc00000u)
 
-/* Bits that order like floats, so that NaN lies beyond infinity on both sides; and back. */
+/* Maps float bits to integers of the same order, with NaN beyond infinity on both sides. Its own
+ * inverse. */
 static int order_of(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
 
-/* As to_bf16, but every NaN is one. */
+/* Like to_bf16, but every NaN of one sign becomes the same. */
 static ushort bf16_of(float value)
 {
     const uint bits = as_uint(value);
@@ -120,9 +121,9 @@ static ushort bf16_of(float value)
                                                : (ushort)(0x7fc0u | ((bits >> 16) & 0x8000u));
 }
 
-/* The nearest of a format with `bits` of fraction, its smallest normal 2^least and its largest value
- * `most`, saturated, as f32 without its sign. Below the smallest normal, values are multiples of
- * 2^(least - bits): an addition rounds to them. */
+/* |x| saturated to `most` and rounded to a format with `bits` of fraction, smallest normal 2^least
+ * and largest value `most`. Below the smallest normal, values are multiples of 2^(least - bits), to
+ * which an addition rounds. */
 static float nearest(float x, int bits, int least, float most)
 {
     const float v = fmin(as_float(as_uint(x) & 0x7fffffffu), most);
@@ -145,37 +146,37 @@ static uint e4m3_code(float value)
     return bits < 0x3c800000u ? (uint)(value * 512.0f) : (bits >> 20) - (120u << 3);
 }
 
-/* Of training: what values are multiplied with before they become codes of which `most` is the
- * largest; `least` where there is next to nothing. */
+/* For training: the factor on values before they become codes of at most `most`; `least` if their
+ * largest is 0 or nearly so. */
 static float f8_factor(float largest, float most, float least, int two_power)
 {
     const float by = largest > 1e-12f ? most / largest : least;
     return two_power != 0 ? as_float(as_uint(by) & 0xff800000u) : by;
 }
 
-/* The least power of two that is not below a value, as a byte: its exponent. */
+/* The smallest power of two that is not below `value`, as its exponent byte. */
 static int e8m0_up(float value)
 {
     const int bits = as_int(value), exponent = bits >> 23, fraction = bits & 0x7fffff;
     return exponent + (exponent == 0 ? fraction > 0x400000 : fraction != 0);
 }
 
-/* The scale of an MX block, of whose largest value there are the bits and the quotient by its
- * largest code, which has the exponent `exponent_most`: the exponent less that one, or the least
- * power of two not below the quotient. */
+/* The scale byte of an MX block. largest: bits of its largest magnitude; quotient: that magnitude
+ * over the largest code, whose exponent is exponent_most. is_floor: the exponent of the magnitude
+ * minus exponent_most; else the smallest power of two that is not below the quotient. */
 static int mx_byte(int largest, float quotient, int exponent_most, int is_floor)
 {
     return is_floor != 0 ? max((largest >> 23) - exponent_most, 0) : e8m0_up(quotient);
 }
 
-/* What its values are multiplied with. */
+/* The factor on the values of the block. */
 static float mx_factor(int byte, int is_floor)
 {
     const float of_zero = is_floor != 0 ? as_float((126 + 127) << 23) : 1.0f;
     return byte > 0 ? as_float((254 - byte) << 23) : of_zero;
 }
 
-/* A value of a cache or a table, whose type is an argument of the compiler. */
+/* A value of an array of TYPE_*. */
 static float load_typed(const __global uchar *p, size_t i, int type)
 {
     if (type == TYPE_F32)
@@ -192,7 +193,7 @@ static void store_typed(__global uchar *p, size_t i, int type, float value)
         ((__global ushort *)p)[i] = type == TYPE_F16 ? to_f16(value) : to_bf16(value);
 }
 
-/* ---- codes and types of products and look-ups: the numbers of gpu_args.c ---- */
+/* ---- codes and types of products and look-ups: the numbers of nib_element and gpu_args.h ---- */
 
 #define WEIGHT_F32 0
 #define WEIGHT_F16 1
@@ -207,8 +208,8 @@ static void store_typed(__global uchar *p, size_t i, int type, float value)
 #define INPUT_BF16 1
 #define INPUT_I8 2
 #define INPUT_E4M3 3
-#define INPUT_F16 4 /* f32 that f16 holds */
-#define INPUT_WIDE_E4M3 5 /* bf16 that e4m3 holds, e5m2 */
+#define INPUT_F16 4 /* f32 whose values f16 holds */
+#define INPUT_WIDE_E4M3 5 /* bf16 whose values e4m3 holds, or e5m2 */
 #define INPUT_WIDE_E5M2 6
 
 /* Types of scales and zero points; f32, f16 and bf16 are TYPE_*. */
@@ -230,16 +231,16 @@ static float value_at(const __global uchar *from, size_t i, int type)
     }
 }
 
-/* ---- rows of several work-groups, one row's after the other's: in one dimension, of which CUDA
- * takes any number, as it takes 65,535 of any other ---- */
+/* ---- rows of several work-groups each, row after row in one dimension: CUDA allows only 65,535
+ * work-groups in the others ---- */
 
 #define ROW_OF_GROUP(parts) ((size_t)((uint)get_group_id(0) / (uint)(parts)))
 #define PART_OF_GROUP(parts) ((int)((uint)get_group_id(0) % (uint)(parts)))
-/* Where a row of `width` has an element for each work-item. */
+/* For rows of `width` elements, one per work-item. */
 #define GROUPS_OF(width) (((width) + GROUP - 1) / GROUP)
 #define COLUMN_OF(width) (PART_OF_GROUP(GROUPS_OF(width)) * GROUP + (int)get_local_id(0))
 
-/* ---- over a work-group: every work-item gives a value and gets the result ---- */
+/* ---- reductions over a work-group: every work-item passes a value and gets the result ---- */
 
 #ifdef SUBGROUPS
 
@@ -282,7 +283,7 @@ INLINED float group_max(float value, __local float *room)
     return largest;
 }
 
-#elif !defined(NIB_CUDA) /* where warps shuffle */
+#elif !defined(NIB_CUDA) /* CUDA uses warp shuffles */
 
 /* `room` has a float for each work-item; their number is a power of two. */
 INLINED float group_sum(float value, __local float *room)

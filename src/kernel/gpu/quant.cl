@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Activations into the form that a product takes; the formulas are those of cpu/quant_body.h, and
- * so are the codes and scales wherever the device divides to the nearest. A work-group of GROUP
- * items has a token, or a block of one.
+ * Quantizes activations to the form that a product reads, by the formulas of cpu/quant_body.h;
+ * codes and scales are the same too if the device rounds quotients to nearest. A work-group of
+ * GROUP items takes a token, or a block of one.
  */
-#ifndef NIB_CUDA /* there an option of the compiler says it */
+#ifndef NIB_CUDA /* CUDA: a compiler option does this */
 #pragma OPENCL FP_CONTRACT OFF
 #endif
 
@@ -25,7 +25,7 @@ static int group_most(int value, LOCAL int *room)
     return most;
 }
 
-/* The range of values and 0. */
+/* The range of the values, extended to include 0. */
 typedef struct range {
     float low, high;
     int is_finite;
@@ -49,7 +49,7 @@ static range range_of(const __global float *x, int count, LOCAL int *room)
 
 static float largest_of(range r) { return fmax(-r.low, r.high); }
 
-/* ---- integers, a scale a token ---- */
+/* ---- integers, one scale per token ---- */
 
 __kernel void integers(MEMORY(float, x), MEMORY(char, codes), MEMORY(float, scale),
                        MEMORY(int, zero), int k, int ldx, int ld, int qmin, int qmax,
@@ -89,11 +89,11 @@ __kernel void integers(MEMORY(float, x), MEMORY(char, codes), MEMORY(float, scal
     }
 }
 
-/* ---- integers, a scale a block, which is a work-group ---- */
+/* ---- integers, one scale and one work-group per block ---- */
 
 #ifdef BLOCK
 
-/* Of the largest magnitudes, the first one. */
+/* The first value of the largest magnitude. */
 static float first_largest(const __global float *x, int count, range of, LOCAL int *room)
 {
     int first = count;
@@ -116,10 +116,10 @@ __kernel void blocks(MEMORY(float, x), MEMORY(char, codes), MEMORY(float, scale)
     x += token * (size_t)ldx + (size_t)block * BLOCK;
     codes += token * (size_t)ld + (size_t)block * BLOCK;
     const range of = range_of(x, count, room);
-#if BLOCK == 32 /* ggml's Q8_0: the codes' factor is of f32, the scale that is kept of f16 */
+#if BLOCK == 32 /* ggml's Q8_0: codes use the f32 factor; the stored scale is rounded to f16 */
     const float d = largest_of(of) / 127.0f, kept = of_f16(to_f16(d)), factor = 1.0f / d;
     const int is_coded = of.is_finite && kept != 0;
-#else /* ggml's Q8_K: of the first largest value the code is -127 */
+#else /* ggml's Q8_K: the first value of the largest magnitude gets code -127 */
     const float factor = -127.0f / first_largest(x, count, of, room), kept = 1.0f / factor;
     const int is_coded = of.is_finite && largest_of(of) != 0 && IS_FINITE(as_int(factor));
 #endif
@@ -144,8 +144,8 @@ __kernel void blocks(MEMORY(float, x), MEMORY(char, codes), MEMORY(float, scale)
 
 /* ---- floats of 8 and 4 bits ---- */
 
-/* e4m3, or e5m2, widened to bf16, a scale a token: torchao's, or training's, where `amax` is of all
- * tokens or not there (has_amax 0) and `least` is the factor of what is next to nothing. */
+/* e4m3 or e5m2, widened to bf16, one scale per token: by torchao's formula, or by training's, where
+ * `amax` is of all tokens or absent (has_amax 0) and `least` is the factor of values near 0. */
 __kernel void f8_tokens(MEMORY(float, x), MEMORY(ushort, out), MEMORY(float, scale),
                         MEMORY(float, amax), int k, int ldx, int ld, int is_training, int has_amax,
                         int is_e5m2, int two_power, float most, float least)
@@ -185,7 +185,7 @@ __kernel void f8_tokens(MEMORY(float, x), MEMORY(ushort, out), MEMORY(float, sca
         scale[token] = kept;
 }
 
-/* ---- MX: a work-group is a block of 32 ---- */
+/* ---- MX: one work-group per block of 32 ---- */
 
 __kernel void mx_blocks(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, scale), int k,
                         int ldx, int ld, int is_e2m1, int is_floor)
@@ -220,7 +220,7 @@ __kernel void mx_blocks(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, sc
             is_coded ? of_e8m0((uchar)byte) : NOT_A_NUMBER;
 }
 
-/* ---- NVFP4: a work-group is a token, a work-item a block of 16 at a time ---- */
+/* ---- NVFP4: one work-group per token; each work-item takes a block of 16 at a time ---- */
 
 __kernel void nv_tokens(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, scale), int k,
                         int ldx, int ld, int block_only)
@@ -254,7 +254,7 @@ __kernel void nv_tokens(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, sc
     }
 }
 
-/* ---- floats: a work-item is a column of a token ---- */
+/* ---- floats: one work-item per column of a token ---- */
 
 __kernel void to_bf16_rows(MEMORY(float, x), MEMORY(ushort, out), int k, int ldx, int ld)
 {
@@ -268,7 +268,7 @@ __kernel void to_bf16_rows(MEMORY(float, x), MEMORY(ushort, out), int k, int ldx
         i < k ? bf16_of(x[token * (size_t)ldx + (size_t)i]) : (ushort)0;
 }
 
-/* Rounded to f16, or as they are. */
+/* Copies values, rounded to f16 if is_rounded. */
 __kernel void to_f32_rows(MEMORY(float, x), MEMORY(float, out), int k, int ldx, int ld,
                           int is_rounded)
 {
@@ -282,7 +282,7 @@ __kernel void to_f32_rows(MEMORY(float, x), MEMORY(float, out), int k, int ldx, 
     out[token * (size_t)ld + (size_t)i] = is_rounded != 0 ? of_f16(to_f16(v)) : v;
 }
 
-/* ---- sums over the weight's groups, each a work-group of a token ---- */
+/* ---- sums over the weight's groups, one work-group per group and token ---- */
 
 __kernel void code_sums(MEMORY(char, codes), MEMORY(int, sums), int k, int ld, int group)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of the functions of quant.cl, which rows of OpenCL and of CUDA share:
- * nib_gpu_code.launches of each form of activations (ocl_quant.c).
+ * Launches of quant.cl, shared by the OpenCL and CUDA rows: nib_gpu_code.launches for each form of
+ * activations (ocl_quant.c).
  */
 #ifndef NIB_QUANT_LAUNCHES_H
 #define NIB_QUANT_LAUNCHES_H

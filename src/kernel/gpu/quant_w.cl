@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights into codes: the arithmetic of cpu/quant_w.c step by step, to the same bits. Options, which
- * ocl_quant_w.c gives:
+ * Quantizes weights: the arithmetic of cpu/quant_w.c step by step, to the same bits. Options, set
+ * by ocl_quant_w.c:
  *
  *   GROUP   items of a work-group, and lanes of the sums over a group of weights
- *   FAMILY  which formulas, FAMILY_*
+ *   FAMILY  the formulas, FAMILY_*
  *
- * `span` items, a power of two, have a group of weights (a whole row where that is under one scale),
- * so a work-group has GROUP / span of them, one after the other as they lie in the rows.
+ * `span` items, a power of two, share a group of weights (a whole row if it has one scale), so a
+ * work-group has GROUP / span groups, consecutive in the rows.
  */
-#ifndef NIB_CUDA /* there an option of the compiler says it */
+#ifndef NIB_CUDA /* CUDA: a compiler option does this */
 #pragma OPENCL FP_CONTRACT OFF
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
@@ -25,7 +25,7 @@
 
 #define LEAST_SPAN 16 /* items of a group of weights */
 
-/* To the nearest. OpenCL promises that of doubles alone, whose quotient has bits enough to be
+/* Rounded to nearest. OpenCL guarantees that only for doubles, whose quotient has enough bits to be
  * rounded a second time. */
 #ifdef NIB_CUDA
 #define DIVIDE(a, b) ((a) / (b))
@@ -33,8 +33,8 @@
 #define DIVIDE(a, b) ((float)((double)(a) / (double)(b)))
 #endif
 
-/* ---- over the items of a group of weights: each gives two values and gets the results; both at
- * once, as it is the barriers that take time ---- */
+/* ---- reductions over the items of a group of weights: each passes two values and gets both
+ * results; two at once, because the barriers take the time ---- */
 
 typedef struct keys {
     int first, second;
@@ -64,7 +64,7 @@ typedef struct sums {
     double signal, error;
 } sums;
 
-/* For the first of the items alone. */
+/* Only the first item gets the result. */
 INLINED sums span_sum(sums value, LOCAL double *room, int span)
 {
     const int id = (int)get_local_id(0), lane = id & (span - 1);
@@ -93,7 +93,7 @@ INLINED range range_of(const __global uchar *rows, size_t at, int count, int typ
                        LOCAL int *room, int span)
 {
     keys k;
-    k.first = k.second = 0x7fffffff; /* the largest's is negated */
+    k.first = k.second = 0x7fffffff; /* `second` has the complement, for the largest */
     for (int j = ((int)get_local_id(0) & (span - 1)); j < count; j += span) {
         const int key = order_of(as_int(load_typed(rows, at + (size_t)j, type)));
         k.first = min(k.first, key);
@@ -112,7 +112,7 @@ static float largest_of(range r) { return fabs(-r.low > r.high ? r.low : r.high)
 
 #ifndef FAMILY
 
-/* Smallest and largest of each row; work-groups are rows. */
+/* The smallest and the largest of each row; one work-group per row. */
 __kernel void row_ranges(MEMORY(uchar, rows), MEMORY(float, ranges), MEMORY(int, failed), int type,
                          int k)
 {
@@ -129,8 +129,8 @@ __kernel void row_ranges(MEMORY(uchar, rows), MEMORY(float, ranges), MEMORY(int,
     failed[row] = !of.is_finite;
 }
 
-/* Sums of rows from those of their groups; an error below 0 says what a group failed of. A
- * work-item has a row. */
+/* Sums each row from its groups, one work-item per row. An error below 0 is the reason why a group
+ * failed, negated. */
 __kernel void row_sums(MEMORY(double, of_groups), MEMORY(double, sums), MEMORY(int, failed),
                        int rows, int groups)
 {
@@ -156,16 +156,16 @@ __kernel void row_sums(MEMORY(double, of_groups), MEMORY(double, sums), MEMORY(i
 
 #else
 
-/* The scale of a group. */
+/* The parameters of a group. */
 typedef struct params {
     float scale, zero; /* as stored */
-    float factor;      /* what x is multiplied with, or divided by */
-    float base;        /* taken from x first */
-    int byte;          /* MX: the scale as stored */
-    int is_finite;     /* the scale is */
+    float factor;      /* multiplies x, or divides it */
+    float base;        /* subtracted from x first */
+    int byte;          /* MX, NV: the scale as stored */
+    int is_finite;     /* whether the scale is */
 } params;
 
-/* What all groups have in common. */
+/* What all groups share. */
 typedef struct common {
     int source, scale_type, is_wide, is_symmetric, has_zero, is_floor;
     float smallest, tensor, inverse;
@@ -183,10 +183,10 @@ static float at_least(float scale, float smallest) { return scale < smallest ? s
 
 #if FAMILY == FAMILY_GGML
 
-/* A value that no integer is becomes 0. */
+/* Truncates; infinity and NaN become 0. */
 static int whole_of(float v) { return IS_FINITE(as_int(v)) ? (int)v : 0; }
 
-/* Of the largest magnitudes, the first one. */
+/* The first value of the largest magnitude. */
 INLINED float peak_of(const __global uchar *rows, size_t at, int count, int type, float largest,
                       LOCAL int *room, int span)
 {
@@ -200,7 +200,7 @@ INLINED float peak_of(const __global uchar *rows, size_t at, int count, int type
                                              : load_typed(rows, at + (size_t)first, type);
 }
 
-/* Q8_0; Q4_1, which has zeros; Q4_0. peak: of Q4_0. */
+/* Q8_0 (is_wide), Q4_1 (has_zero) or Q4_0, which alone reads `peak`. */
 static params params_of(range of, float peak, common c)
 {
     params p;
@@ -264,7 +264,7 @@ static params params_of(range of, float peak, common c)
 static int code_of(float x, params p, common c, float *value)
 {
     const float qmin = c.is_wide != 0 ? -128.0f : -8.0f, qmax = -1.0f - qmin;
-    const int type = c.scale_type == c.source ? c.source : TYPE_F32; /* of the product */
+    const int type = c.scale_type == c.source ? c.source : TYPE_F32; /* that products round to */
     const float v = round_to(type, x * p.factor);
     *value = rint(clamp(v, qmin - p.zero, qmax - p.zero)) + p.zero;
     return (int)*value;
@@ -343,7 +343,7 @@ static int code_of(float x, params p, common c, float *value)
     }
     const float v = DIVIDE(x, p.factor);
 #else
-    const float v = x * p.factor; /* MX: a power of two, so that it is the quotient */
+    const float v = x * p.factor; /* MX: a power of two, so this is the quotient */
 #endif
     const uint sign = as_uint(v) & 0x80000000u;
 #if FAMILY == FAMILY_NV
@@ -374,8 +374,8 @@ static void store_value(__global uchar *to, size_t at, int type, float value, in
         store_typed(to, at, type, value);
 }
 
-/* total: groups of all rows. whole: scale, zero and factor are given, and not stored. zero_kind: 1
- * is taken from codes, 2 is added to values. */
+/* total: groups of all rows. is_whole: scale, zero and factor are arguments and are not stored.
+ * zero_kind: 1 is subtracted from codes, 2 is added to values. */
 __kernel void weight_codes(MEMORY(uchar, rows), MEMORY(char, codes), MEMORY(uchar, scales),
                            MEMORY(uchar, zeros), MEMORY(double, of_groups), int type, int source,
                            int k, int group, int groups, int total, int span, int is_wide,
@@ -406,7 +406,7 @@ __kernel void weight_codes(MEMORY(uchar, rows), MEMORY(char, codes), MEMORY(ucha
 #if FAMILY == FAMILY_GGML
     peak = peak_of(rows, at, count, type, largest_of(of), room, span);
 #endif
-    if (lane == 0) { /* by one alone: where items are no lanes of a unit, each would take its time */
+    if (lane == 0) { /* only one: without SIMD lanes every item would take the same time */
         params p = params_of(of, peak, c);
         if (is_whole != 0)
             p.scale = scale, p.zero = zero, p.factor = factor, p.base = 0.0f, p.is_finite = 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of the functions of quant_w.cl, which rows of OpenCL and of CUDA share.
+ * Launches of quant_w.cl, shared by the OpenCL and CUDA rows.
  */
 #ifndef NIB_QUANT_W_LAUNCHES_H
 #define NIB_QUANT_W_LAUNCHES_H

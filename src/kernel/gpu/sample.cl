@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The next token of one row of logits, in one work-group of GROUP items: the token that the CPU
- * takes. The best `keep` are found by their bits, eight at a time, from the highest: a logit and
- * then the lower id, as one number of 64 bits. What follows is the CPU's arithmetic in double, in its
- * order (sample_rows.c). GREEDY: the best one alone, without doubles.
+ * Samples the next token from one row of logits, in one work-group of GROUP items: the same token
+ * as the CPU. A radix select over 64-bit keys (the logit, then the lower id), eight bits at a time
+ * from the top, finds the best `keep`. The rest is the CPU's arithmetic in double, in the CPU's
+ * order (sample_rows.c). GREEDY: only the best token, without doubles.
  */
-#ifndef NIB_CUDA /* there an option of the compiler says it */
+#ifndef NIB_CUDA /* CUDA: a compiler option does this */
 #pragma OPENCL FP_CONTRACT OFF
 #endif
 
 #define DIGITS 256
 
-/* Larger for larger logits; -0 is 0. Of equal ones the lower id is larger. */
+/* Larger for larger logits, then for lower ids; -0 equals 0. */
 static ulong key_of(float logit, int id)
 {
     const uint bits = as_uint(logit == 0.0f ? 0.0f : logit);
@@ -27,7 +27,7 @@ static float logit_of(ulong key)
 
 static int id_of(ulong key) { return (int)~(uint)key; }
 
-/* The least id of a logit that is no number; vocab: there is none. */
+/* The lowest id whose logit is NaN; vocab if there is none. */
 static int first_nan(const __global float *logits, int vocab, LOCAL int *first)
 {
     const int id = (int)get_local_id(0);
@@ -70,7 +70,7 @@ __kernel void sample(MEMORY(float, logits), MEMORY(int, out), int vocab)
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
 
-/* As nib__exp (src/base/portable_math.c), operation by operation. */
+/* Like nib__exp (src/base/portable_math.c), operation by operation. */
 static double exact_exp(double x)
 {
     const double magic = 6755399441055744.0;
@@ -88,12 +88,12 @@ static double exact_exp(double x)
     return sum * as_double((ulong)((long)n + 1023) << 52);
 }
 
-/* Every key from *least on is one of the `keep` largest. */
+/* Sets *least so that exactly the `keep` largest keys are at least that. */
 static void find_least(const __global float *logits, int vocab, int keep, LOCAL uint *counts,
                        LOCAL ulong *least)
 {
     const int id = (int)get_local_id(0);
-    ulong high = 0; /* the digits that are known */
+    ulong high = 0; /* the digits found so far */
     int left = keep;
     for (int shift = 56; shift >= 0; shift -= 8) {
         for (int i = id; i < DIGITS; i += GROUP)
@@ -108,7 +108,7 @@ static void find_least(const __global float *logits, int vocab, int keep, LOCAL 
         int digit = DIGITS - 1;
         for (; digit > 0 && (int)counts[digit] < left; digit--)
             left -= (int)counts[digit];
-        const bool is_whole = (int)counts[digit] == left; /* all that begin so are taken */
+        const bool is_whole = (int)counts[digit] == left; /* all keys with this prefix are kept */
         high = high << 8 | (ulong)digit;
         barrier(CLK_LOCAL_MEM_FENCE);
         if (is_whole || shift == 0) {
@@ -128,7 +128,7 @@ __kernel void sample(MEMORY(float, logits), MEMORY(int, out), int vocab, int kee
     __local ulong found[KEEP_MOST], sorted[KEEP_MOST], least;
     __local double weight[KEEP_MOST];
     __local int first;
-    __local int used, kept; /* found; left by top-p and min-p */
+    __local int used, kept; /* candidates found; left by top-p and min-p */
     HERE_CONST(float, logits);
     HERE(int, out);
     const int id = (int)get_local_id(0), nan = first_nan(logits, vocab, &first);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of the sources in the library.
+ * Defines the embedded device sources.
  */
 #include "sources.h"
 

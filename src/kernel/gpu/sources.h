@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sources of gpu/, as the Makefile puts their bytes into the library.
+ * The device sources of gpu/, which the Makefile embeds in the library.
  */
 #ifndef NIB_GPU_SOURCES_H
 #define NIB_GPU_SOURCES_H
 
 #include "launch.h"
 
-/* X(file, the one that is compiled before it) */
+/* X(file, the source compiled before it) */
 #define NIB_GPU_SOURCES(X)                                                                         \
     X(token, &nib__source_prelude)                                                                 \
     X(attention, &nib__source_prelude)                                                             \

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A product for many tokens on the matrix units of sm_100a, which read shared memory by themselves
- * and add up in their own memory: a block of four warps has 128 tokens of 128 outputs. Outputs are
- * the unit's rows, the 128 lanes of its memory, so that in the end a thread has one output; tokens
- * are its columns.
+ * A product for many tokens on the matrix units of sm_100a, which read shared memory and accumulate
+ * in tensor memory: a block of four warps computes 128 outputs of 128 tokens. Outputs are the
+ * unit's rows, the 128 lanes of tensor memory, so each thread ends with one output; tokens are its
+ * columns.
  *
- *   X INPUT_E4M3        codes of MX blocks; the unit multiplies with the scales of each 32 itself
- *   X INPUT_WIDE_...    f8 in bf16, which becomes f8 again; one scale for all of k, of each output
- *                       and of each token, or for the whole weight
+ *   X INPUT_E4M3        codes of MX blocks; the unit itself applies the scale of each 32
+ *   X INPUT_WIDE_...    f8 in bf16, narrowed to f8 again; one scale for all of k per output and per
+ *                       token, or one for the whole weight
  *
  * A step is 128 codes of k, four products of the unit. Shared memory, from a multiple of 1,024
- * bytes on: STAGES times w [128][128 bytes] and x likewise, of MX; of f8, STAGES times w and x as
- * it comes, and x as codes twice; scales of a step twice, of MX; and, last, `shared`.
+ * bytes on, ends with `shared`. Before it:
  *
- * A step of MX scales is what the unit takes from its memory: 32 lanes of four columns of four
- * bytes, byte s of column c in lane l the scale of row 32 c + l for slice s of the step.
+ *   MX    STAGES times w [128][128 bytes] and x likewise, then the scales of two steps
+ *   f8    STAGES times w and x before narrowing, then the narrowed x of two steps
+ *
+ * The MX scales of a step have the unit's layout: 32 lanes of four columns of four bytes; byte s of
+ * column c in lane l is the scale of row 32 c + l for slice s of the step.
  */
 #define THREADS 128
 #define TILE 128
@@ -29,23 +31,23 @@
 #define TILE_BYTES (TILE * ROW)
 #if X == INPUT_E4M3
 #define STAGE (2 * TILE_BYTES)
-#define SCALES 512 /* bytes of a step, of w and of x each */
+#define SCALES 512 /* bytes of a step, for w and x each */
 #define COLUMNS 256
 #else
 #define STAGE (TILE_BYTES + RAW_PAIRS)
 #define COLUMNS 128
 #endif
-#define SCALES_AT 128 /* columns of tensor memory: what comes before are sums */
+#define SCALES_AT 128 /* column of tensor memory; the sums come before */
 
-/* Beside the tiles. */
+/* Shared memory beside the tiles. */
 typedef struct shared {
-    ulong done[STAGES]; /* the products of the step that was put there */
-    uint columns;       /* the address of the block's own in tensor memory */
+    ulong done[STAGES]; /* completion of the products that read the stage */
+    uint columns;       /* the address of the block's columns of tensor memory */
 } shared;
 
 /* ---- descriptors ---- */
 
-/* Rows of 128 bytes, eights of them 1,024 bytes apart, whose parts are turned as TURNED says. */
+/* A tile: rows of 128 bytes, groups of eight 1,024 bytes apart, parts swizzled as in TURNED. */
 static inline ulong tile_at(const uchar *tile)
 {
     const ulong swizzle_128 = 2, version = 1, eights = 1024 >> 4;
@@ -55,14 +57,14 @@ static inline ulong tile_at(const uchar *tile)
 
 #if X == INPUT_E4M3
 
-/* Rows of 16 bytes, eights of them 128 bytes apart. */
+/* Scales: rows of 16 bytes, groups of eight 128 bytes apart. */
 static inline ulong scales_at(const uchar *scales)
 {
     const ulong version = 1, eights = 128 >> 4;
     return version << 46 | eights << 32 | (ulong)1 << 16 | (shared_address(scales) & 0x3ffffu) >> 4;
 }
 
-/* 128 x 128 of e4m3, scales of e8m0 in byte `slice` of their columns. */
+/* The instruction: 128 x 128 of e4m3, e8m0 scales in byte `slice` of their columns. */
 static inline uint what_of(uint slice)
 {
     const uint e8m0 = 1;
@@ -71,7 +73,7 @@ static inline uint what_of(uint slice)
 
 #else
 
-/* 128 x 128, weights of e4m3, activations of e4m3 or e5m2, sums of f32. */
+/* The instruction: 128 x 128, e4m3 weights, e4m3 or e5m2 activations, f32 sums. */
 static inline uint what_of()
 {
     const uint e5m2 = X == INPUT_WIDE_E5M2, f32 = 1;
@@ -84,12 +86,12 @@ static inline uint what_of()
 
 #if X == INPUT_E4M3
 
-/* Of the thread's own output and own token, four blocks each. */
+/* The scales of the thread's output and token, four blocks each. */
 typedef struct scaling {
     uint w, x;
 } scaling;
 
-/* NULL rows: there is no such output or token; 127 is 1. */
+/* NULL: the output or token does not exist, and its scales are 1 (127). */
 static __forceinline__ scaling scaling_of(const uchar *of_w, const float *of_x, int block,
                                           int blocks)
 {
@@ -101,7 +103,7 @@ static __forceinline__ scaling scaling_of(const uchar *of_w, const float *of_x, 
             break;
         if (of_w != NULL)
             out.w = (out.w & mask) | (uint)of_w[block + s] << shift;
-        if (of_x != NULL) /* a power of two: its exponent, of a denormal 0, of NaN 255 */
+        if (of_x != NULL) /* a power of two: its exponent; 0 for a denormal, 255 for NaN */
             out.x = (out.x & mask) | (as_uint(of_x[block + s]) >> 23 & 0xffu) << shift;
     }
     return out;
@@ -118,7 +120,7 @@ static __forceinline__ void put_scaling(uchar *to, const scaling *from)
 
 /* ---- the product ---- */
 
-/* One thread asks for the products of a step. */
+/* Requests the products of a step; one thread calls it. */
 static __forceinline__ void multiply_step(uint columns, const uchar *of_w, const uchar *of_x,
                                           const uchar *scales, int step)
 {
@@ -209,12 +211,12 @@ __kernel void __launch_bounds__(THREADS) tile_tcgen05(PRODUCT_ARGS)
     MAKE(0);
     for (int step = 0; step < steps; step++) {
         fence_async();
-        __syncthreads(); /* the step is there */
+        __syncthreads(); /* the step has arrived */
         if (id == 0) {
             multiply_step(columns, room + step % STAGES * STAGE, X_OF(step), SCALES_OF(step), step);
             tensor_commit(&own->done[step % STAGES]);
         }
-        if (step > 0) /* the unit is done with the step before, in whose place the next ones come */
+        if (step > 0) /* the unit is done with the previous step, whose stage is fetched next */
             arrivals_wait(&own->done[(step - 1) % STAGES], (step - 1) / STAGES % 2);
         FETCH(step + STAGES - 1);
         copy_wait<STAGES - 2>();

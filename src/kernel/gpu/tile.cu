@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A product for many tokens on the matrix units of sm_80: a block of four warps has 128 tokens of
- * 128 outputs, each warp 64 of 64. Both come through shared memory, a step of k at a time, copied
- * asynchronously while earlier steps are multiplied; what the unit does not multiply becomes 16-bit
- * floats, or bytes, there first. Codes stay what they are, exactly: scales are applied to sums.
+ * A product for many tokens on the matrix units of sm_80: a block of four warps computes 128
+ * outputs of 128 tokens, each warp 64 of 64. Weights and activations pass through shared memory, a
+ * step of k at a time, copied asynchronously while earlier steps are multiplied; formats that the
+ * unit cannot multiply first become 16-bit floats or bytes there. Codes stay exact: scales apply to
+ * sums.
  *
- *   GROUPED 0    a weight has one scale for all of k, or none, and so have activations
- *   GROUPED 32   sums of 32 codes are scaled and added up as f32; 16 likewise. Then
+ *   GROUPED 0    weights have one scale for all of k, or none, and so have activations
+ *   GROUPED 32   sums of 32 codes are scaled and added in f32; 16 and 64 likewise. Then
  *     ZERO 1     weights have zero points
  *     BLOCKS 1   activations have scales of blocks, and no zero points
  *
- * With a and b of a group, which are its scale and what its zero point adds, and z a token's zero:
+ * With a the scale of a group, b what its zero point adds, and z the zero point of a token:
  *   sum of (code - zero) * (x - z) = a * (dot - z * sum of codes) + b * (sum of x - count * z)
  *
- * Shared memory: STAGES times x [128][RAW_X bytes] and w [128][RAW_W]; then x and w again as rows
- * of ROW bytes where those are not; in the end the totals, for threads of an output each. As many
- * stages as every architecture has room for: tile_shared() of cuda_linear.c counts likewise.
+ * Shared memory: STAGES times x [128][RAW_X bytes] and w [128][RAW_W]; then x and w converted to
+ * rows of ROW bytes, if they need it; at the end, the totals, which threads of one output each
+ * read. As many stages as every architecture has room for: tile_shared() of cuda_linear.c counts
+ * the same.
  */
 #include "cuda_wide.cuh"
 
@@ -25,7 +27,7 @@
 #if X == INPUT_I8
 typedef int sum;
 #define STEP 128
-#define ROW 128 /* bytes of what the unit multiplies */
+#define ROW 128 /* bytes that the unit multiplies */
 #define X_BITS 8
 #elif X == INPUT_WIDE_E4M3 || X == INPUT_WIDE_E5M2
 typedef float sum;
@@ -47,10 +49,10 @@ typedef float sum;
 #define RAW_W (STEP * WEIGHT_BITS / 8)
 #define STAGE (TILE * (RAW_X + RAW_W))
 #define WIDE (TILE * ROW * ((RAW_X != ROW) + (RAW_W != ROW)))
-#define SLICES (ROW / 32) /* of 32 bytes of a row, which the unit takes at a time */
+#define SLICES (ROW / 32) /* of 32 bytes of a row, which the unit multiplies at a time */
 
 #if GROUPED
-typedef float kept;               /* what is added up from step to step */
+typedef float kept;               /* totals over all steps */
 #define SEGMENTS (STEP / GROUPED) /* of a step, each under one scale */
 #else
 typedef sum kept;
@@ -58,13 +60,13 @@ typedef sum kept;
 #endif
 #define IN_SEGMENT (SLICES / SEGMENTS)
 
-/* A block may have 99 KiB on sm_86, sm_89 and sm_120, what is declared below included. */
+/* sm_86, sm_89 and sm_120 allow a block 99 KiB, including `numbers` below. */
 #define SHARED_MOST (99 << 10)
 #define STAGES (3 * STAGE + WIDE + (8 * SEGMENTS + 1) * TILE * 4 > SHARED_MOST ? 2 : 3)
 
 #include "cuda_tiles.cuh"
 
-/* Where a sum of integers starts, so that its bits are a float's. */
+/* Start value of an integer sum: its bits are then those of OF_MAGIC plus the sum. */
 #define MAGIC 0x4b400000
 #define OF_MAGIC 12582912.0f
 
@@ -91,7 +93,7 @@ static inline void widen_w(uchar *to, const uchar *from)
         const int row = one / (RAW_W / 16), part = one % (RAW_W / 16);
         uint words[4], out[4];
         get_words(from + one * 16, words);
-#if X == INPUT_I8 /* of 4 bits */
+#if X == INPUT_I8 /* 4-bit codes */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             eight_bytes(words + 2 * i, out);
@@ -126,7 +128,7 @@ static inline void widen_w(uchar *to, const uchar *from)
 
 #if RAW_X != ROW
 
-/* `left`: elements of k from the step's first on. */
+/* left: elements of k from the start of the step on. */
 static inline void widen_x(uchar *to, const uchar *from, int left)
 {
     for (int one = (int)threadIdx.x; one < TILE * ROW / 16; one += THREADS) {
@@ -155,7 +157,8 @@ static inline void widen_x(uchar *to, const uchar *from, int left)
 
 /* ---- scales and sums ---- */
 
-/* Of each output and each token: by turns, as the next step's are put while these are read. */
+/* Scales and sums of each output and token. Two turns: the next step's are written while these are
+ * read. */
 typedef struct numbers {
     float a[2][SEGMENTS][TILE], b[2][SEGMENTS][TILE], x[2][SEGMENTS][TILE];
     kept sums_w[SEGMENTS][TILE], zeros_x[TILE];
@@ -163,7 +166,7 @@ typedef struct numbers {
 } numbers;
 static_assert(STAGES * STAGE + WIDE + sizeof(numbers) <= SHARED_MOST, "more than every sm has");
 
-/* A thread's own output and token, of those of the block, and what is the same for all. */
+/* A thread's own output and token, and what all threads share. */
 typedef struct product {
     const uchar *scales, *zeros;
     const float *x_scale;
@@ -213,7 +216,7 @@ static __forceinline__ void put_scaling(numbers *to, const scaling *from, int tu
     }
 }
 
-/* Over the codes of a segment. */
+/* The sum of the codes of a segment. */
 static __forceinline__ sum sum_of(const uchar *tile, int row, int segment)
 {
     const int parts = ROW / 16 / SEGMENTS;
@@ -238,8 +241,8 @@ static __forceinline__ sum sum_of(const uchar *tile, int row, int segment)
 
 /* ---- a step of a warp ---- */
 
-/* Rows of shared memory whose address a lane gives: of the four 8 by 8 parts of two slices of x, of
- * w; and of its own sums. */
+/* Rows and parts of x and w in shared memory whose addresses a lane passes to load_matrix_x4, and
+ * the first token and output of its sums. */
 typedef struct lanes {
     int row_x, part_x, row_w, part_w, token, output;
 } lanes;
@@ -279,7 +282,7 @@ static __forceinline__ void multiply_step(kept total[4][8][4], const uchar *of_x
 
 #else
 
-/* What is under one scale, and the lane's first token and output of a product of the unit. */
+/* A segment under one scale, and the lane's first token and output in a product of the unit. */
 typedef struct segment_at {
     const numbers *at;
     int turn, segment, token, output;
@@ -287,13 +290,13 @@ typedef struct segment_at {
 
 static __forceinline__ float2 pair_at(const float *from) { return *(const float2 *)from; }
 
-/* Of the lane's tokens. */
+/* Values of the lane's tokens. */
 typedef struct of_tokens {
     float sum[4][2], zero[4][2];
     const float *scale; /* [64] */
 } of_tokens;
 
-/* Adds the scaled sums of a segment: q of a lane is of token q / 2 of two, output q % 2. */
+/* Adds the scaled sums of a segment: sum q of a lane has token q / 2 and output q % 2. */
 static __forceinline__ void add_scaled(float total[4], const sum part[4], const of_tokens *x, int i,
                                        float2 a, float2 b, float2 sums)
 {
@@ -320,7 +323,7 @@ static __forceinline__ void add_scaled(float total[4], const sum part[4], const 
     }
 }
 
-/* Tiles of 16 tokens at a time: of fewer, w is read once more, and registers suffice. */
+/* Tiles of 16 tokens at a time. With 2 instead of 4, w is read twice, but registers suffice. */
 #define AT_A_TIME (BLOCKS || X == INPUT_F16 ? 2 : 4)
 
 static __forceinline__ void multiply_segment(float total[4][8][4], const uchar *of_x,
@@ -371,7 +374,7 @@ static __forceinline__ void multiply_segment(float total[4][8][4], const uchar *
 
 /* ---- the product ---- */
 
-#define TOTALS (TILE + 8) /* from one token's totals to the next, in shared memory */
+#define TOTALS (TILE + 8) /* stride of a token's totals in shared memory */
 
 static __forceinline__ void put_totals(kept *to, const kept total[4][8][4], const lanes *l)
 {
@@ -450,7 +453,7 @@ __kernel void __launch_bounds__(THREADS, 2) tile(PRODUCT_ARGS)
         FETCH(i);
     for (int step = 0; step < steps; step++) {
         copy_wait<STAGES - 2>();
-        __syncthreads(); /* the step is there, and the one before is done with */
+        __syncthreads(); /* the step has arrived, and nothing reads the previous one */
         FETCH(step + STAGES - 1);
         uchar *const stage = room + step % STAGES * STAGE;
         uchar *const of_x = RAW_X != ROW ? wide_x : stage;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operations on rows of tokens: norm, rope, the cache's rows, swiglu, scale, add, gather. Arguments and
- * shapes are those of ops.h.
+ * Operations on rows of tokens: norm, rope, storing keys and values, swiglu, scale, add, gather.
+ * Arguments and shapes are those of ops.h.
  */
 
-/* A work-group a row. CUDA has a function `norm` of its own. */
+/* One work-group per row. Not named `norm`, which CUDA defines. */
 __kernel void norm_rows(MEMORY(float, x), MEMORY(float, out), MEMORY(float, weight),
                         MEMORY(float, bias), int width, int ldx, int ldo, float eps, int centered,
                         int has_bias, int weights)
@@ -33,7 +33,7 @@ __kernel void norm_rows(MEMORY(float, x), MEMORY(float, out), MEMORY(float, weig
     }
 }
 
-/* A work-item a pair of dimensions, all heads of a token in a work-group. */
+/* One work-item per pair of dimensions, one work-group for all heads of a token. */
 __kernel void rope(MEMORY(float, x), MEMORY(int, position), MEMORY(float, cos_sin), int heads,
                    int head_dim, int dims, int ldx, float sign, int interleaved)
 {
@@ -54,7 +54,7 @@ __kernel void rope(MEMORY(float, x), MEMORY(int, position), MEMORY(float, cos_si
     }
 }
 
-/* A work-group a slot. Keys are [block][kv_head][head_dim][position], values
+/* One work-group per slot. Keys are [block][kv_head][head_dim][position], values
  * [block][kv_head][position][head_dim], BLOCK positions each. */
 __kernel void store_kv(MEMORY(float, k), MEMORY(float, v), MEMORY(uchar, keys),
                        MEMORY(uchar, values), MEMORY(int, sequence), MEMORY(int, position),
@@ -80,7 +80,7 @@ __kernel void store_kv(MEMORY(float, k), MEMORY(float, v), MEMORY(uchar, keys),
     }
 }
 
-/* A work-item an element of a row; of gelu by tanh, or of silu. */
+/* One work-item per element of a row; tanh GELU or silu. */
 __kernel void swiglu(MEMORY(float, gate), MEMORY(float, up), MEMORY(float, out), int width, int ld,
                      int ldo, int is_gelu, int has_up)
 {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A product of fp8 for many tokens on the matrix units of sm_90a, which read shared memory by
- * themselves: a block of eight warps has 128 tokens of 128 outputs, each four of them 64 tokens.
- * Weights are e4m3; activations are e4m3 or e5m2 in bf16 and become f8 again while the unit has the
- * step before. One scale for all of k, of each output and of each token, or for the whole weight.
+ * An fp8 product for many tokens on the matrix units of sm_90a, which read shared memory: a block
+ * of eight warps computes 128 outputs of 128 tokens, every four warps 64 tokens. Weights are e4m3;
+ * activations are e4m3 or e5m2 in bf16, narrowed to f8 again while the unit multiplies the previous
+ * step. One scale for all of k per output and per token, or one for the whole weight.
  *
- * The unit's own sums keep few bits, so they begin anew each step of 128 codes, and steps are added
- * up as f32.
+ * The unit's sums keep few bits, so every step of 128 codes starts a new sum, and the sums of the
+ * steps are added in f32.
  *
- * Shared memory, from a multiple of 1,024 bytes on: STAGES times w [128][128 bytes] and x as it
- * comes; x as codes [128][128] twice; scales and biases of the outputs.
+ * Shared memory, from a multiple of 1,024 bytes on: STAGES times w [128][128 bytes] and x before
+ * narrowing; narrowed x [128][128] of two steps; scales and biases of the outputs.
  */
 #define THREADS 256
 #define TILE 128
@@ -17,7 +17,7 @@
 #define STEP 128
 #define STAGES 3
 #define SLICES 4
-#define SUMS 64 /* of a thread, for its group of warps has 64 tokens */
+#define SUMS 64 /* of a thread: four warps have 64 tokens of 128 outputs */
 
 #include "cuda_async.cuh"
 #include "cuda_tiles.cuh"
@@ -25,7 +25,7 @@
 #define TILE_BYTES (TILE * ROW)
 #define STAGE (TILE_BYTES + RAW_PAIRS)
 
-/* Rows of 128 bytes, eights of them 1,024 bytes apart, whose parts are turned as TURNED says. */
+/* A tile: rows of 128 bytes, groups of eight 1,024 bytes apart, parts swizzled as in TURNED. */
 static inline ulong tile_at(const uchar *tile)
 {
     const ulong swizzle_128 = 1, eights = 1024 >> 4;
@@ -85,7 +85,7 @@ __kernel void __launch_bounds__(THREADS) tile_wgmma(PRODUCT_ARGS)
     NARROW(0);
     for (int step = 0; step < steps; step++) {
         fence_async();
-        __syncthreads(); /* the step is there, and the one before is done with */
+        __syncthreads(); /* the step has arrived, and nothing reads the previous one */
         const ulong x_at = tile_at(narrow + step % 2 * TILE_BYTES + id / 128 * (TILE_BYTES / 2));
         const ulong w_at = tile_at(room + step % STAGES * STAGE);
         group_mma_begin();

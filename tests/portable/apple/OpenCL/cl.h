@@ -5,7 +5,7 @@
 #ifndef NIB_TESTS_APPLE_CL_H
 #define NIB_TESTS_APPLE_CL_H
 
-#undef __APPLE__ /* what Khronos' header includes there does not lie here */
+#undef __APPLE__ /* Khronos' header would include files that this system lacks */
 #include <CL/cl.h>
 #define __APPLE__ 1
 
