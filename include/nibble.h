@@ -48,7 +48,7 @@ extern "C" {
     X(BAD_INPUT, "a file or value breaks its format", 3)                                           \
     X(UNSUPPORTED, "the input is valid but not supported", 3)                                      \
     X(NOT_AS_ASKED, "what was asked cannot be done, and nothing allowed a substitute", 4)          \
-    X(NO_MEMORY, "memory ran out or a limit was reached", 5)                                       \
+    X(NO_MEMORY, "out of memory or a limit was reached", 5)                                        \
     X(IO, "a file could not be read or written", 6)                                                \
     X(EXISTS, "the output exists", 6)                                                              \
     X(CHECK_FAILED, "a check failed", 8)                                                           \

@@ -497,7 +497,7 @@ static bool has_failed(const nib_call *call)
 
 void nib__answer_over(nib_call *call)
 {
-    static const char short_error[] = "{\"error\": {\"message\": \"memory ran out for this "
+    static const char short_error[] = "{\"error\": {\"message\": \"out of memory for this "
                                       "request\", \"type\": \"unavailable_error\", \"param\": "
                                       "null, \"code\": null}}";
     if (call->stream && call->http != 0)

@@ -32,7 +32,7 @@ bool nib__api_refuse(nib_api_reader *r, const char *param, const char *format, .
 
 bool nib__api_no_memory(nib_api_reader *r)
 {
-    *r->error = (nib_api_error){.http = 503, .text = "memory ran out for this request"};
+    *r->error = (nib_api_error){.http = 503, .text = "out of memory for this request"};
     return false;
 }
 

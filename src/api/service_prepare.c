@@ -32,7 +32,7 @@ bool nib__call_refuse_status(nib_call *call, const char *param, const nib_err *e
 
 bool nib__call_no_memory(nib_call *call)
 {
-    return nib__call_refuse(call, 503, "", NULL, "memory ran out for this request");
+    return nib__call_refuse(call, 503, "", NULL, "out of memory for this request");
 }
 
 /* ---- from a request to choices ---- */

@@ -106,7 +106,7 @@ static nib_status open_map(nib_map *out, const char *path, bool wide, nib_err *e
     } else if (size != 0) {
         at = map_file(fd, (size_t)size, wide);
         if (at == MAP_FAILED && errno == ENOMEM) /* also if addresses run out */
-            status = nib__fail(err, NIB_NO_MEMORY, "%s: memory ran out: cannot map the file", path);
+            status = nib__fail(err, NIB_NO_MEMORY, "%s: out of memory: cannot map the file", path);
         else if (at == MAP_FAILED)
             status = nib__file_fail(err, path, "map it into memory");
     }
@@ -267,8 +267,7 @@ bool nib__path_same(const char *a, const char *b)
     return stat(a, &a_stat) == 0 && stat(b, &b_stat) == 0 && same_file(&a_stat, &b_stat);
 }
 
-/* Removes the last component: "a/b/" becomes "a", "a" becomes "."; false for "/" and ".". */
-static bool cut_component(char *path)
+size_t nib__path_parent(const char *path)
 {
     size_t size = strlen(path);
     while (size > 1 && path[size - 1] == '/')
@@ -277,6 +276,13 @@ static bool cut_component(char *path)
         size--;
     while (size > 1 && path[size - 1] == '/')
         size--;
+    return size;
+}
+
+/* Removes the last component: "a/b/" becomes "a", "a" becomes "."; false for "/" and ".". */
+static bool cut_component(char *path)
+{
+    const size_t size = nib__path_parent(path);
     if (size == 0) {
         const bool was_dot = strcmp(path, ".") == 0;
         memcpy(path, ".", 2);

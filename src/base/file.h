@@ -48,6 +48,9 @@ const char *nib__path_name(const char *path); /* past the last slash */
 bool nib__path_same(const char *a, const char *b);
 /* Hashes the absolute path without links if the file exists, else the text. */
 nib_hash nib__path_hash(const char *path);
+/* The size of the path up to its last component, without trailing slashes: 1 of "a/b/", 0 of "a",
+ * 1 of "/". */
+size_t nib__path_parent(const char *path);
 /* True if path, which need not exist yet, is the directory or is inside it at any depth. */
 bool nib__path_within(const char *path, const char *directory);
 nib_status nib__directory_make(const char *path, nib_err *err);

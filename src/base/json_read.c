@@ -85,7 +85,7 @@ void nib__json_fail_memory(nib_json *json, size_t bytes)
     char sentence[96], size[32];
     if (json->state == AT_ERROR)
         return;
-    snprintf(sentence, sizeof sentence, "memory ran out: cannot allocate %s for a string",
+    snprintf(sentence, sizeof sentence, "out of memory: cannot allocate %s for a string",
              nib__say_bytes(size, bytes));
     set_error(json, NIB_NO_MEMORY, sentence);
 }

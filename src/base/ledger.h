@@ -147,12 +147,12 @@ typedef struct nib_ledger {
     size_t setting_count;
     nib_reason *notes; /* about the whole run, unasked: predicted speed, memory */
     size_t note_count;
-    bool failed; /* memory ran out while filling */
+    bool failed; /* out of memory while filling */
 } nib_ledger;
 
 void nib__ledger_init(nib_ledger *ledger, const nib_allocator *a);
 void nib__ledger_free(nib_ledger *ledger);
-/* Returns a zeroed line; NULL when memory ran out (then `failed` is set, and the writers fail too).
+/* Returns a zeroed line; NULL when out of memory (then `failed` is set, and the writers fail too).
  * nib__ledger_text copies a string into the ledger's arena. */
 nib_ledger_layer *nib__ledger_add_layer(nib_ledger *ledger, const char *name);
 nib_ledger_tensor *nib__ledger_add_tensor(nib_ledger *ledger, const char *name);
@@ -194,7 +194,7 @@ void nib__ledger_add_advice(nib_ledger *ledger, nib_ledger_layer *layer,
                             const nib_ledger_advice *advice);
 /* As lines of a table: "  > --recipe int8dq: ..." with an option, "  - ..." without one. */
 void nib__ledger_render_advice(const nib_ledger_layer *layer, nib_text *out);
-/* NULL when memory ran out. */
+/* NULL when out of memory. */
 nib_candidate *nib__ledger_add_candidate(nib_ledger *ledger, nib_ledger_layer *layer);
 void nib__ledger_add_candidate_reason(nib_ledger *ledger, nib_candidate *candidate,
                                       const char *code, const char *text);

@@ -189,7 +189,7 @@ static bool match_regex(const nib_pattern *pattern, const char *name, nib_err *e
         return fail_match(pattern, name, err, NIB_BAD_INPUT, "the name is not valid UTF-8");
     OnigMatchParam *limits = nib__regex_limits(MOST_STACK, MOST_RETRIES);
     if (limits == NULL)
-        return fail_match(pattern, name, err, NIB_NO_MEMORY, "memory ran out");
+        return fail_match(pattern, name, err, NIB_NO_MEMORY, "out of memory");
     nib_pattern_budget *budget = err != NULL ? pattern->budget : NULL;
     const uint64_t start = budget != NULL ? nib__worked_ns() : 0;
     const OnigUChar *begin = (const OnigUChar *)name, *end = begin + size;

@@ -470,13 +470,7 @@ enum { PATH_SIZE = 4096 };
 /* The directory that holds path; ignores trailing slashes. */
 static nib_status find_parent(char parent[PATH_SIZE], const char *path, nib_err *err)
 {
-    size_t size = strlen(path);
-    while (size > 1 && path[size - 1] == '/')
-        size--;
-    while (size > 0 && path[size - 1] != '/')
-        size--;
-    while (size > 1 && path[size - 1] == '/')
-        size--;
+    const size_t size = nib__path_parent(path);
     if (size >= PATH_SIZE)
         return nib__fail(err, NIB_IO, "%s: the path is too long", path);
     snprintf(parent, PATH_SIZE, "%.*s", size == 0 ? 1 : (int)size, size == 0 ? "." : path);

@@ -84,7 +84,7 @@ void nib__text_format(nib_text *text, const char *format, ...)
 nib_status nib__text_flush(nib_text *text, const nib_sink *sink, nib_err *err)
 {
     if (text->failed)
-        return nib__fail(err, NIB_NO_MEMORY, "memory ran out while writing the output");
+        return nib__fail(err, NIB_NO_MEMORY, "out of memory while writing the output");
     if (text->size == 0)
         return NIB_OK;
     const nib_status status = sink->write(sink->ctx, text->at, text->size);

@@ -23,7 +23,7 @@ nib_status nib__checkpoint_no_memory(nib_err *err, const char *path)
 {
     char a[NIB_SHOWN];
     return nib__fail(err, NIB_NO_MEMORY,
-                     "%s: memory ran out, or the header asks for more than twice the file",
+                     "%s: out of memory, or the header asks for more than twice the file",
                      nib__shown(a, path));
 }
 

@@ -387,9 +387,10 @@ static void read_members(reader *r, words *w)
         } else if (nib__json_is(json, "modules_to_not_convert") ||
                    nib__json_is(json, "ignored_layers")) {
             read_targets(r, &r->q->kept);
-        } else if (nib__json_is(json, "modules_in_block_to_quantize") ||
-                   nib__json_is(json, "lm_head")) {
+        } else if (nib__json_is(json, "modules_in_block_to_quantize")) {
             r->q->kept_unknown = nib__json_skip(json);
+        } else if (nib__json_is(json, "lm_head")) {
+            nib__json_skip(json); /* the tensors show it; check_kept looks at the layers only */
         } else if (!read_member(json, w, top_members, COUNT(top_members))) {
             report_unread(r);
         }

@@ -111,7 +111,7 @@ static nib_status fail_memory(nib_err *err, const char *file)
 {
     char shown[SHOWN];
     return nib__fail(err, NIB_NO_MEMORY,
-                     "%s: memory ran out, or the file asks for more than twice its size",
+                     "%s: out of memory, or the file asks for more than twice its size",
                      nib__say_name(shown, sizeof shown, file, strlen(file)));
 }
 

@@ -49,7 +49,7 @@ struct nib_writer {
     double sync_seconds;       /* spent finishing the files */
     unsigned fused;            /* bits of fused.h */
     size_t stored;             /* tensors in the files */
-    bool failed;               /* memory ran out while adding */
+    bool failed;               /* out of memory while adding */
 };
 
 nib_status nib__writer_make(nib_writer **out, const nib_allocator *a, nib_err *err)

@@ -19,7 +19,7 @@ nib_status nib__writer_make(nib_writer **out, const nib_allocator *a, nib_err *e
 void nib__writer_free(nib_writer *writer);
 
 /* Add all entries and tensors before nib__writer_layout. Tensors of one unit (a module's codes and
- * scales) stay in one shard. Strings are copied. Layout reports if memory ran out here. */
+ * scales) stay in one shard. Strings are copied. Layout reports if out of memory here. */
 void nib__writer_add_meta(nib_writer *writer, const char *key, const char *value);
 size_t nib__writer_add_tensor(nib_writer *writer, const char *name, nib_type type,
                               const int64_t *shape, int rank, size_t unit);

@@ -226,7 +226,9 @@ const option option_table[] = {
      "minimum number of processes, started with `mpirun -n N` (default: as many as were started)",
      ON_TRAIN},
     {"isa", 0, KIND_TEXT, AT(isa), "LEVEL",
-     "highest instruction set: ref, avx2, avx512, avx512vnni, avx512bf16", ON_ENGINE},
+     "highest instruction set: ref, avx2, avx512, avx512vnni, avx512bf16; on Arm neon, dotprod, "
+     "i8mm",
+     ON_ENGINE},
     {"json", 'j', KIND_FLAG, AT(json), NULL, "JSON output (\"schema\": 1)", ON_ALL & ~ON_TALK},
     {"markdown", 0, KIND_FLAG, AT(markdown), NULL, "Markdown output, as in the documentation",
      ON_TABLES | ON_TRAIN | ON_BENCH | ON_TUNE | ON_MANUAL},
@@ -555,8 +557,8 @@ const char *first_model_option(const settings *s)
 
 void free_settings(settings *s)
 {
-    list *const lists[] = {&s->arguments, &s->skip,    &s->only, &s->allow,    &s->kernel,
-                           &s->place,     &s->without, &s->stop, &s->overrides};
+    list *const lists[] = {&s->arguments, &s->skip,    &s->only, &s->allow,   &s->kernel,
+                           &s->place,     &s->without, &s->stop, &s->origins, &s->overrides};
     for (size_t i = 0; i < s->overrides.count; i++)
         free((void *)s->overrides.items[i]);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)

@@ -228,16 +228,20 @@ static nib_status save(chat_state *t, const char *path, nib_err *err)
 
 static nib_status load(chat_state *t, const char *path, nib_err *err)
 {
-    enum { MOST = 64 << 20 };
+    enum { SIZE_MAX_MIB = 64, MOST = SIZE_MAX_MIB << 20 };
     FILE *file = fopen(path, "r");
-    char *text = file != NULL ? malloc(MOST) : NULL;
+    char *text = file != NULL ? malloc(MOST + 1) : NULL;
     nib_status status = NIB_OK;
     if (text == NULL) {
         status = fail_file(err, path);
     } else {
-        const size_t size = fread(text, 1, MOST, file);
-        status = ferror(file) ? fail_file(err, path)
-                              : nib_chat_session_load(t->chat, path, text, size, err);
+        const size_t size = fread(text, 1, MOST + 1, file);
+        if (size > MOST)
+            snprintf(err->text, sizeof err->text, "%s: larger than the %d MiB that /load reads",
+                     path, SIZE_MAX_MIB);
+        status = ferror(file)  ? fail_file(err, path)
+                 : size > MOST ? (err->status = NIB_BAD_INPUT)
+                               : nib_chat_session_load(t->chat, path, text, size, err);
     }
     free(text);
     if (file != NULL)

@@ -12,7 +12,7 @@
 enum { NIB_GGUF_ALIGNMENT = 32 };
 
 typedef struct nib_gguf_head {
-    nib_text pairs; /* as in the file; pairs.failed: memory ran out */
+    nib_text pairs; /* as in the file; pairs.failed: out of memory */
     uint64_t count;
 } nib_gguf_head;
 

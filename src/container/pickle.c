@@ -162,7 +162,7 @@ static nib_status fail(const machine *m, nib_status status, const char *sentence
 static nib_status fail_memory(const machine *m)
 {
     return nib__fail(m->err, NIB_NO_MEMORY,
-                     "%s: data.pkl has more than %zu values, or memory ran out", m->name, m->limit);
+                     "%s: data.pkl has more than %zu values, or out of memory", m->name, m->limit);
 }
 
 static nib_status read_bytes(machine *m, const uint8_t **bytes, uint64_t size)

@@ -42,7 +42,7 @@ static nib_status fail(const parser *p, nib_status status, const char *sentence)
 static nib_status fail_memory(const parser *p)
 {
     return nib__fail(p->err, NIB_NO_MEMORY,
-                     "%s: memory ran out, or the file asks for more than twice its size", p->name);
+                     "%s: out of memory, or the file asks for more than twice its size", p->name);
 }
 
 static nib_status add_note(parser *p, const char *note)

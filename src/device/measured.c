@@ -57,11 +57,6 @@ static int read_array(nib_json *json, double *out, int most)
     return event == NIB_JSON_ARRAY_END ? count : -1;
 }
 
-static bool read_numbers(nib_json *json, double *out, int count)
-{
-    return read_array(json, out, count) == count;
-}
-
 /* *counted: the number of `k_s`, which must equal that of outputs. */
 static bool read_point_member(nib_json *json, nib_arena *arena, nib_point *point, int *counted)
 {
@@ -196,7 +191,7 @@ static bool read_member(nib_json *json, nib_arena *arena, entry *e)
     if (nib__json_is(json, "threads"))
         return nib__json_read_int64(json, 0, 1 << 20, &e->threads);
     if (nib__json_is(json, "rates"))
-        return read_numbers(json, e->m.rate, NIB_UNIT_COUNT);
+        return read_array(json, e->m.rate, NIB_UNIT_COUNT) == NIB_UNIT_COUNT;
     if (nib__json_is(json, "products"))
         return read_products(json, arena, &e->m);
     return nib__json_skip(json);

@@ -103,7 +103,7 @@ static bool list_message(parts *p, nib_json *json, size_t message)
     return json->event == NIB_JSON_OBJECT_END;
 }
 
-/* False: memory ran out. The messages are valid: they have been rendered before. */
+/* False: out of memory. The messages are valid: they have been rendered before. */
 static bool list_parts(parts *p, const nib_chat_options *o)
 {
     nib_json json;

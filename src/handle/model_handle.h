@@ -76,7 +76,7 @@ nib_status nib__model_max_tokens(int64_t *out, const nib_model *model, int64_t a
  * number. */
 int nib__model_ends(const nib_model *model, int32_t ids[NIB_EOS_MAX]);
 
-/* The path DIR/HASH.END of `what` in the model's cache directory; NULL: memory ran out. */
+/* The path DIR/HASH.END of `what` in the model's cache directory; NULL: out of memory. */
 const char *nib__kept_path(nib_model *m, nib_hash what, const char *end);
 /* Adds a setting if torchao's quantization_config differs from the stored tensors. */
 nib_status nib__tell_stored_config(nib_model *model, nib_err *err);

@@ -8,11 +8,6 @@
 
 /* ---- the plain block ---- */
 
-static int64_t code_bytes(nib_code code)
-{
-    return code == NIB_CODE_F32 ? 4 : code == NIB_CODE_BF16 ? 2 : 1;
-}
-
 static int64_t scales_of_row(const nib_weight *w)
 {
     return w->scheme.code == NIB_CODE_MX8 ? nib__scheme_groups(&w->scheme, w->k) : 1;
@@ -22,7 +17,7 @@ static int64_t scales_of_row(const nib_weight *w)
 static bool find_plain_scales(const nib_weight *w, uint64_t *bytes)
 {
     return nib__mul(bytes, (uint64_t)w->n, (uint64_t)w->k) &&
-           nib__mul(bytes, *bytes, (uint64_t)code_bytes(w->scheme.code)) &&
+           nib__mul(bytes, *bytes, (uint64_t)nib__code_bits(w->scheme.code) / 8) &&
            nib__add(bytes, *bytes, 63) && (*bytes &= ~UINT64_C(63), true);
 }
 

@@ -181,6 +181,42 @@ static void render_json(nib_text *out)
 
 /* ---- Markdown ---- */
 
+/* Rows per operation and device, with links to their tables. */
+static void markdown_index(nib_text *out)
+{
+    size_t peers = 0;
+    nib__text_str(out, "| operation |");
+    for (int d = 0; d < NIB_DEVICE_COUNT; d++)
+        nib__text_format(out, " %s |", nib__device_names[d]);
+    nib__text_str(out, "\n|---|");
+    for (int d = 0; d < NIB_DEVICE_COUNT; d++)
+        nib__text_str(out, "---|");
+    for (int op = 0; op < NIB_OP_COUNT; op++) {
+        size_t rows[NIB_DEVICE_COUNT] = {0}, count = 0;
+        for (size_t i = 0; i < nib__kernel_count(); i++) {
+            const nib_kernel *row = nib__kernel_at(i);
+            if ((int)row->op != op)
+                continue;
+            if (row->peer != NULL) {
+                peers++;
+                continue;
+            }
+            rows[row->device]++;
+            count++;
+        }
+        if (count == 0)
+            continue;
+        nib__text_format(out, "\n| [%s](#%s) |", nib__op_names[op], nib__op_names[op]);
+        for (int d = 0; d < NIB_DEVICE_COUNT; d++)
+            nib__text_format(out, " %zu |", rows[d]);
+    }
+    nib__text_format(out,
+                     "\n\nAlso [the facts](#facts) that conditions test, and %zu "
+                     "[kernels and guards of other engines](#kernels-and-guards-of-other-engines)."
+                     "\n\n",
+                     peers);
+}
+
 static void markdown_facts(nib_text *out)
 {
     nib__text_str(out, "## Facts\n\nThe facts that the conditions of kernels test.\n\n"
@@ -253,6 +289,7 @@ static void render_markdown(nib_text *out)
                   "kernel cannot compute; what is merely slower has a higher rank number.\nEvery "
                   "scheme has a `__ref` row in plain C that accepts every shape. Declared rows "
                   "serve plans for other machines\nand never run.\n\n");
+    markdown_index(out);
     markdown_facts(out);
     nib__text_str(out, "\n## Rows\n");
     for (int op = 0; op < NIB_OP_COUNT; op++)

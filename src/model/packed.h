@@ -17,7 +17,7 @@
 typedef struct nib_packed nib_packed;
 
 /* Path of the file beside a checkpoint; NULL: the checkpoint is a single file, not a directory, or
- * memory ran out. */
+ * out of memory. */
 const char *nib__packed_path(const nib_checkpoint *cp, nib_arena *arena);
 /* Opens a file and checks all of it: header, source, checksums. NIB_OK and NULL: there is no file.
  * NIB_BAD_INPUT or NIB_IO: it cannot be used, and err says why. `path` must outlive the result. */

@@ -71,7 +71,7 @@ static bool next_requirement(requirement *r)
 
 /* ---- forms ---- */
 
-/* meaning NULL: memory ran out, and the output will be discarded. */
+/* meaning NULL: out of memory, and the output will be discarded. */
 static void write_line(nib_text *out, const char *kind, const char *code, const char *meaning)
 {
     char head[64];
@@ -146,9 +146,9 @@ static const struct {
     const char *title, *what, *column;
 } sections[NIB_LEDGER_KIND_COUNT] = {
     [NIB_LEDGER_SETTING] = {"Settings",
-                          "Requests other than a layer's that are not done exactly as asked. "
-                          "`--allow CODE` accepts one under `--strict`.",
-                          "what it is about"},
+                            "Requests other than a layer's that are not done exactly as asked. "
+                            "`--allow CODE` accepts one under `--strict`.",
+                            "what it is about"},
     [NIB_LEDGER_REASON] =
         {"Reasons",
          "Why a layer is not done as asked, or why a kernel does not run. The failed conditions of "

@@ -113,7 +113,7 @@ static bool is_layer_op(nib_op op)
            op == NIB_OP_CAST_T;
 }
 
-/* False: memory ran out. */
+/* False: out of memory. */
 static bool walk_all(copy_walk *w, const nib_policy *policy, nib_arena *arena)
 {
     if (nib__graph_training(&w->list, w->plan->graph, policy->checkpointing, arena, NULL) != NIB_OK)

@@ -190,7 +190,7 @@ static nib_status read_hf_member(nib_recipe *r, const nib_json *key, nib_json *v
         hf->embeddings = value->event == NIB_JSON_TRUE;
         if (!hf->embeddings && value->event != NIB_JSON_FALSE && !is_null)
             return nib__recipe_fail(value, NIB_BAD_INPUT, err,
-                                    "include_input_output_embeddings is neither true nor false");
+                                    "include_input_output_embeddings must be true, false or null");
     } else if (nib__json_is(key, "quant_method")) {
         if (value->event != NIB_JSON_STRING)
             return nib__recipe_fail(value, NIB_BAD_INPUT, err, "quant_method is not a name");
@@ -210,7 +210,7 @@ static nib_status read_hf_member(nib_recipe *r, const nib_json *key, nib_json *v
         r->untie = value->event == NIB_JSON_TRUE;
         if (!r->untie && value->event != NIB_JSON_FALSE && !is_null)
             return nib__recipe_fail(value, NIB_BAD_INPUT, err,
-                                    "untie_embedding_weights is neither true nor false");
+                                    "untie_embedding_weights must be true, false or null");
     } else {
         char shown[96];
         return nib__recipe_add_setting(

@@ -31,7 +31,7 @@ static nib_status fail_memory(const trial *t, uint64_t bytes, nib_err *err)
 {
     char size[32];
     return nib__fail(err, NIB_NO_MEMORY,
-                     "memory ran out: cannot allocate %s to try %s with %" PRId64
+                     "out of memory: cannot allocate %s to try %s with %" PRId64
                      " tokens; lower training.local_batch_size or training.seq_len",
                      nib__say_bytes(size, bytes), t->layer->name, t->m);
 }

@@ -67,7 +67,7 @@ static nib_status fail_memory(const nib_step *s, uint64_t bytes, const char *wha
         [NIB_AC_FULL] = ""};
     char size[32];
     return nib__fail(err, NIB_NO_MEMORY,
-                     "memory ran out: cannot allocate %s for the %s of a micro-batch of %" PRId64
+                     "out of memory: cannot allocate %s for the %s of a micro-batch of %" PRId64
                      " x %" PRId64 " tokens; lower training.local_batch_size or training.seq_len%s",
                      nib__say_bytes(size, bytes), what, s->options.batch, s->options.length,
                      modes[s->options.checkpointing]);

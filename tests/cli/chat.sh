@@ -61,6 +61,12 @@ for bad in '{}' '[{"role": "king", "content": "x"}]' '[{"role": "user"}]' '[{"ro
     equal "load: $bad" 3 "$status"
     check "names the file: $bad" grep -q 'bad.json' err
 done
+truncate -s $((64 << 20 | 1)) big.json
+status=0
+printf '/load big.json\n' | talk -q >out 2>err || status=$?
+equal 'load: too large a file' 3 "$status"
+check 'names the limit' grep -q 'big.json: larger than the 64 MiB that /load reads' err
+rm big.json
 python3 -c "print('word ' * 700)" >long
 status=0
 talk -q <long >out 2>err || status=$?

@@ -178,6 +178,8 @@ for part in qweight qzeros scales g_idx; do
 done
 add model.layers.0.self_attn.q_proj.weight BF16 '[64,64]' "$(python3 -c 'print("803f" * 4096)')"
 setting 'not as asked: model.layers.0.self_attn.q_proj codes (config): 1 weights are stored as floats and run as such, although quantization_config says codes' plan m
+edit m/config.json 'd["quantization_config"]["lm_head"] = False' # as GPTQ's tools write it: hides nothing
+setting 'not as asked: model.layers.0.self_attn.q_proj codes (config): 1 weights are stored as floats and run as such, although quantization_config says codes' plan m
 edit m/config.json 'd["quantization_config"]["modules_to_not_convert"] = ["q_proj"]'
 equal 'what is left out is not said' '' "$(settings plan m)"
 check 'codes of torchao' nibble quantize "$MODEL" codes --recipe int8wo --quiet

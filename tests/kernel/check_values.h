@@ -97,7 +97,7 @@ static void *take(memory *m, size_t bytes)
 {
     void *base = NULL;
     if (m->count == PIECES_MAX || posix_memalign(&base, GUARD, bytes + 2 * (size_t)GUARD) != 0) {
-        fprintf(stderr, "check_kernels: memory ran out\n");
+        fprintf(stderr, "check_kernels: out of memory\n");
         exit(1);
     }
     uint8_t *at = base;

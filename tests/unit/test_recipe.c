@@ -589,7 +589,7 @@ static void test_hugging_face(void **state)
     expect_refused(HF(",\"modules_to_not_convert\":\"lm_head\""), NIB_BAD_INPUT,
                    "neither a list of names");
     expect_refused(HF(",\"include_input_output_embeddings\":1"), NIB_BAD_INPUT,
-                   "neither true nor false");
+                   "must be true, false or null");
     expect_refused("{\"quant_method\":\"awq\",\"bits\":4}", NIB_UNSUPPORTED,
                    "quant_method \"awq\"");
     expect_refused("{\"quant_method\":\"torchao\"}", NIB_BAD_INPUT, "lacks \"quant_type\"");
