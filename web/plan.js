@@ -25,7 +25,7 @@ let timer = 0;
 
 const isAsAsked = layer => layer.rung === "none" && !layer.denied;
 const sayDone = layer => layer.denied ? "denied" : layer.done;
-const sayRung = layer => layer.denied ? "no allowed way" : RUNGS[layer.rung] ?? layer.rung;
+const sayRung = layer => layer.denied ? "no allowed kernel" : RUNGS[layer.rung] ?? layer.rung;
 
 function sayTokens(use) {
     return use.m_max === null ? `${use.m_min} or more tokens`

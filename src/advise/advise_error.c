@@ -28,10 +28,10 @@ static nib_status estimate_rounding(double *out, estimate *e, const nib_scheme *
     NIB_TRY(nib__quantizer_init(&q, scheme, source, k, e->err));
     if (nib__quantizer_needs_scan(&q)) {
         NIB_TRY(nib__quantizer_scan(&q, rows, 0, count, range, e->err));
-        NIB_TRY(nib__quantizer_range(&q, range, e->err));
+        NIB_TRY(nib__quantizer_set_range(&q, range, e->err));
     }
     e->to.signal = e->to.error = 0;
-    NIB_TRY(nib__quantizer_rows(&q, rows, 0, count, &e->to, e->err));
+    NIB_TRY(nib__quantizer_quantize_rows(&q, rows, 0, count, &e->to, e->err));
     *out = e->to.signal > 0 ? e->to.error / e->to.signal : 0;
     return NIB_OK;
 }

@@ -56,7 +56,7 @@ static void render_costs(const nib_advice *v, nib_text *out)
         snprintf(words, sizeof words,
                  "nats per token of %s, measured %s; at most %g more than the model as stored "
                  "(--loss-budget)",
-                 nib__shown(shown, v->options->text_path),
+                 nib__say_shown(shown, v->options->text_path),
                  v->base->machine.here ? "here" : "on this CPU, as it depends only on the codes",
                  v->budget);
     else
@@ -333,11 +333,10 @@ static void describe_choice(const nib_advice *v, char *out, size_t size)
                  c->name, budget);
     else if (v->within)
         snprintf(out, size,
-                 "take %s: of %zu recipes that run as asked, fit and cost at most %s, it is the "
-                 "fastest %s, or the most exact within %g %% of that",
-                 c->name, count, budget,
-                 v->options->by_prefill ? "at reading a prompt" : "at decoding",
-                 100 * NIB_EQUAL_TIMES);
+                 "take %s: %zu recipes run as asked, fit and cost at most %s; of those within "
+                 "%g %% of the fastest %s, it is the most exact",
+                 c->name, count, budget, 100 * NIB_EQUAL_TIMES,
+                 v->options->by_prefill ? "prefill" : "decode");
     else
         snprintf(out, size,
                  "take %s: no recipe that runs as asked and fits keeps to %s; this one costs the "
@@ -355,7 +354,7 @@ static void describe_gain(const nib_advice *v, const nib_advised *c, char *out, 
     if (!isnan(times))
         snprintf(speed, sizeof speed, ", %.2f times as fast (%s)", times,
                  v->speeds ? "measured" : "predicted");
-    snprintf(out, size, "against the model as stored: %s, %.0f %% of its memory%s%s",
+    snprintf(out, size, "compared with the stored model: %s, %.0f %% of its memory%s%s",
              nib__say_bytes(bytes, c->bytes), 100 * (double)c->bytes / (double)base->bytes, speed,
              cost);
 }

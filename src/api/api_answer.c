@@ -498,8 +498,8 @@ static bool has_failed(const nib_call *call)
 void nib__answer_over(nib_call *call)
 {
     static const char short_error[] = "{\"error\": {\"message\": \"out of memory for this "
-                                      "request\", \"type\": \"unavailable_error\", \"param\": "
-                                      "null, \"code\": null}}";
+                                      "request; send a shorter one, or retry later\", \"type\": "
+                                      "\"unavailable_error\", \"param\": null, \"code\": null}}";
     if (call->stream && call->http != 0)
         put_last(call);
     else if (call->error.http != 0)

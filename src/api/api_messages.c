@@ -32,19 +32,19 @@ static bool read_part(nib_api_reader *r, const char *param, nib_text *all)
     int at;
     if (r->json.event != NIB_JSON_OBJECT)
         return nib__api_refuse(r, param, "%s has %s, but its parts must be objects", param,
-                               nib__api_found(r));
-    while ((at = nib__api_member(r, &o)) >= 0) {
+                               nib__api_describe_event(r));
+    while ((at = nib__api_next_member(r, &o)) >= 0) {
         if (at > TEXT && !nib__json_skip(&r->json))
-            return nib__api_broken(r);
+            return nib__api_fail_json(r);
         if (at <= TEXT && !nib__api_read_text(r, param, at == TYPE ? &type : &text,
                                               at == TYPE ? &type_size : &size))
             return false;
     }
-    if (at == NIB_API_WRONG)
+    if (at == NIB_API_ERROR)
         return false;
     if (type == NULL || strcmp(type, "text") != 0)
         return nib__api_refuse(r, param, "%s has a part of type '%s'; only text is supported",
-                               param, type ? nib__shown(shown, type) : "");
+                               param, type ? nib__say_shown(shown, type) : "");
     if (text == NULL)
         return nib__api_refuse(r, param, "%s has a part without a text", param);
     if (o.seen >> (TEXT + 1) != 0)
@@ -60,7 +60,7 @@ static bool read_parts(nib_api_reader *r, const char *param, message *m)
     bool good = true;
     nib__text_init(&all, r->arena->allocator);
     while (good && nib__json_next(&r->json) != NIB_JSON_ARRAY_END)
-        good = r->json.event == NIB_JSON_ERROR ? nib__api_broken(r) : read_part(r, param, &all);
+        good = r->json.event == NIB_JSON_ERROR ? nib__api_fail_json(r) : read_part(r, param, &all);
     if (good) {
         m->content = nib__arena_copy(r->arena, all.size > 0 ? all.at : "", all.size);
         m->content_size = all.size;
@@ -117,7 +117,7 @@ static bool check_role(nib_api_reader *r, size_t index, message *m)
     return nib__api_refuse(r, param,
                            "%s is '%s', but must be system, developer, user, assistant, "
                            "tool or function",
-                           param, nib__shown(shown, m->role));
+                           param, nib__say_shown(shown, m->role));
 }
 
 static bool check_content(nib_api_reader *r, size_t index, const message *m)
@@ -184,7 +184,7 @@ static bool check_answers(nib_api_reader *r)
         if (!is_answer(&r->calls, answer))
             return nib__api_refuse(r, param,
                                    "%s is '%s', but no earlier message has a call with this id",
-                                   param, nib__shown(shown, answer->text));
+                                   param, nib__say_shown(shown, answer->text));
     }
     return true;
 }
@@ -232,14 +232,14 @@ static bool read_message(nib_api_reader *r, size_t index, nib_jsonw w[2])
     int at;
     nib__api_param(param, "messages[%zu]", index);
     if (r->json.event == NIB_JSON_ERROR)
-        return nib__api_broken(r);
+        return nib__api_fail_json(r);
     if (r->json.event != NIB_JSON_OBJECT)
         return nib__api_refuse(r, "messages", "%s is %s, but must be an object", param,
-                               nib__api_found(r));
-    while ((at = nib__api_member(r, &o)) >= 0)
+                               nib__api_describe_event(r));
+    while ((at = nib__api_next_member(r, &o)) >= 0)
         if (!read_member(r, param, at, &m))
             return false;
-    if (at == NIB_API_WRONG || !check_role(r, index, &m) || !check_content(r, index, &m) ||
+    if (at == NIB_API_ERROR || !check_role(r, index, &m) || !check_content(r, index, &m) ||
         !check_calls(r, index, &m))
         return false;
     write_message(&w[0], &m, false);
@@ -308,7 +308,8 @@ static bool read_ids(nib_api_reader *r, nib_api_prompt *prompt)
     bool good = true;
     for (; good && r->json.event != NIB_JSON_ARRAY_END; good = good && nib__json_next(&r->json)) {
         if (r->json.event != NIB_JSON_NUMBER)
-            good = nib__api_refuse(r, "prompt", "prompt has %s among token ids", nib__api_found(r));
+            good = nib__api_refuse(r, "prompt", "prompt has %s among token ids",
+                                   nib__api_describe_event(r));
         else if (!nib__reserve(a, &ids, &capacity, count + 1, sizeof(int32_t)))
             good = nib__api_no_memory(r);
         else
@@ -321,7 +322,7 @@ static bool read_ids(nib_api_reader *r, nib_api_prompt *prompt)
         *prompt = (nib_api_prompt){.ids = kept, .count = count};
         good = kept != NULL || nib__api_no_memory(r);
     } else if (r->error->http == 0) {
-        nib__api_broken(r);
+        nib__api_fail_json(r);
     }
     nib__release(a, ids);
     return good;
@@ -330,16 +331,16 @@ static bool read_ids(nib_api_reader *r, nib_api_prompt *prompt)
 static bool read_one(nib_api_reader *r, nib_api_prompt *prompt)
 {
     if (r->json.event == NIB_JSON_STRING) {
-        prompt->text = nib__api_string(r, "prompt", &prompt->size);
+        prompt->text = nib__api_parse_string(r, "prompt", &prompt->size);
         return prompt->text != NULL;
     }
     if (r->json.event != NIB_JSON_ARRAY)
         return nib__api_refuse(r, "prompt",
                                "prompt has %s; give text or token ids, or an array of either",
-                               nib__api_found(r));
+                               nib__api_describe_event(r));
     if (nib__json_next(&r->json) == NIB_JSON_ARRAY_END)
         return nib__api_refuse(r, "prompt", "prompt has an empty array of token ids");
-    return r->json.event == NIB_JSON_ERROR ? nib__api_broken(r) : read_ids(r, prompt);
+    return r->json.event == NIB_JSON_ERROR ? nib__api_fail_json(r) : read_ids(r, prompt);
 }
 
 bool nib__api_read_prompt(nib_api_reader *r)
@@ -352,7 +353,7 @@ bool nib__api_read_prompt(nib_api_reader *r)
         return read_one(r, &q->prompts[q->prompt_count++]);
     while (nib__json_next(&r->json) != NIB_JSON_ARRAY_END) {
         if (r->json.event == NIB_JSON_ERROR)
-            return nib__api_broken(r);
+            return nib__api_fail_json(r);
         if (r->json.event == NIB_JSON_NUMBER && q->prompt_count == 0)
             return read_ids(r, &q->prompts[q->prompt_count++]);
         if (q->prompt_count == NIB_API_PROMPTS)

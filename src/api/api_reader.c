@@ -32,18 +32,20 @@ bool nib__api_refuse(nib_api_reader *r, const char *param, const char *format, .
 
 bool nib__api_no_memory(nib_api_reader *r)
 {
-    *r->error = (nib_api_error){.http = 503, .text = "out of memory for this request"};
+    *r->error = (nib_api_error){.http = 503,
+                                .text = "out of memory for this request; send a shorter one, or "
+                                        "retry later"};
     return false;
 }
 
-bool nib__api_broken(nib_api_reader *r)
+bool nib__api_fail_json(nib_api_reader *r)
 {
     if (r->json.err.status == NIB_NO_MEMORY)
         return nib__api_no_memory(r);
     return nib__api_refuse(r, "", "%s", r->json.err.text);
 }
 
-const char *nib__api_found(const nib_api_reader *r)
+const char *nib__api_describe_event(const nib_api_reader *r)
 {
     switch (r->json.event) {
     case NIB_JSON_OBJECT: return "an object";
@@ -62,11 +64,11 @@ const char *nib__api_token(char out[NIB_API_SHOWN], const nib_api_reader *r)
     return nib__say_name(out, NIB_API_SHOWN, r->json.token, r->json.token_size);
 }
 
-const char *nib__api_string(nib_api_reader *r, const char *param, size_t *size)
+const char *nib__api_parse_string(nib_api_reader *r, const char *param, size_t *size)
 {
     char *text = nib__json_string(&r->json, r->arena, size);
     if (text == NULL)
-        nib__api_broken(r);
+        nib__api_fail_json(r);
     else if (memchr(text, 0, *size) != NULL)
         text = NULL, nib__api_refuse(r, param, "%s contains U+0000, which is not allowed", param);
     return text;
@@ -76,8 +78,8 @@ bool nib__api_read_text(nib_api_reader *r, const char *param, const char **out, 
 {
     if (r->json.event != NIB_JSON_STRING)
         return nib__api_refuse(r, param, "%s is %s, but must be a string", param,
-                               nib__api_found(r));
-    *out = nib__api_string(r, param, size);
+                               nib__api_describe_event(r));
+    *out = nib__api_parse_string(r, param, size);
     return *out != NULL;
 }
 
@@ -104,14 +106,14 @@ static bool refuse_unknown(nib_api_reader *r, const nib_api_object *o, const cha
                          : i + 1 < o->count ? ", "
                                             : " and ",
                          o->names[i]);
-    nib__api_refuse(r, param, "%s has an unknown member, '%s'; it may have %s", o->param, key,
-                    names.size > 0 ? names.at : "others");
+    nib__api_refuse(r, param, "%s has an unknown member '%s'; allowed: %s", o->param, key,
+                    names.size > 0 ? names.at : "(out of memory to list them)");
     nib__text_free(&names);
     return false;
 }
 
-/* Index of the key just read; o->count for an unknown member that is null. */
-static int find_member(nib_api_reader *r, nib_api_object *o)
+/* Reads a key and its value's first event. Returns the key's index; o->count: unknown and null. */
+static int read_member_key(nib_api_reader *r, nib_api_object *o)
 {
     char key[NIB_API_SHOWN];
     int at = 0;
@@ -121,28 +123,28 @@ static int find_member(nib_api_reader *r, nib_api_object *o)
         char param[NIB_API_PARAM];
         nib__api_param(param, "%s.%s", o->param, o->names[at]);
         nib__api_refuse(r, param, "%s is given twice", param);
-        return NIB_API_WRONG;
+        return NIB_API_ERROR;
     }
     o->seen |= at < o->count ? 1u << at : 0;
     nib__api_token(key, r);
     if (nib__json_next(&r->json) == NIB_JSON_ERROR)
-        nib__api_broken(r);
+        nib__api_fail_json(r);
     else if (at < o->count || r->json.event == NIB_JSON_NULL || refuse_unknown(r, o, key))
         return at;
-    return NIB_API_WRONG;
+    return NIB_API_ERROR;
 }
 
-int nib__api_member(nib_api_reader *r, nib_api_object *o)
+int nib__api_next_member(nib_api_reader *r, nib_api_object *o)
 {
     int at;
     do {
         if (nib__json_next(&r->json) == NIB_JSON_OBJECT_END)
             return NIB_API_LAST;
         if (r->json.event == NIB_JSON_ERROR) {
-            nib__api_broken(r);
-            return NIB_API_WRONG;
+            nib__api_fail_json(r);
+            return NIB_API_ERROR;
         }
-        at = find_member(r, o);
+        at = read_member_key(r, o);
     } while (at == o->count);
     return at;
 }

@@ -26,8 +26,8 @@ enum { CHAT = 1 << NIB_ROUTE_CHAT, TEXT = 1 << NIB_ROUTE_COMPLETIONS, BOTH = CHA
 static bool require_event(nib_api_reader *r, const char *param, nib_json_event event,
                           const char *what)
 {
-    return r->json.event == event ||
-           nib__api_refuse(r, param, "%s is %s, but must be %s", param, nib__api_found(r), what);
+    return r->json.event == event || nib__api_refuse(r, param, "%s is %s, but must be %s", param,
+                                                     nib__api_describe_event(r), what);
 }
 
 static bool expect(nib_api_reader *r, const member *m, nib_json_event event, const char *what)
@@ -46,7 +46,7 @@ static bool read_double(nib_api_reader *r, const member *m)
     if (!expect(r, m, NIB_JSON_NUMBER, "a number"))
         return false;
     if (!nib__json_double(&r->json, &value))
-        return nib__api_broken(r);
+        return nib__api_fail_json(r);
     if (!(value >= m->least && value <= m->most))
         return nib__api_refuse(r, m->name, "%s is %g, but must be between %g and %g", m->name,
                                value, m->least, m->most);
@@ -76,7 +76,8 @@ static bool parse_bool(nib_api_reader *r, const char *name, bool *out)
 {
     *out = r->json.event == NIB_JSON_TRUE;
     return *out || r->json.event == NIB_JSON_FALSE ||
-           nib__api_refuse(r, name, "%s is %s, but must be true or false", name, nib__api_found(r));
+           nib__api_refuse(r, name, "%s is %s, but must be true or false", name,
+                           nib__api_describe_event(r));
 }
 
 static bool read_bool(nib_api_reader *r, const member *m)
@@ -91,14 +92,14 @@ static bool read_model(nib_api_reader *r, const member *m)
     size_t size;
     if (!expect(r, m, NIB_JSON_STRING, "a string"))
         return false;
-    const char *name = nib__api_string(r, m->name, &size);
+    const char *name = nib__api_parse_string(r, m->name, &size);
     if (name == NULL)
         return false;
     if (strcmp(name, r->limits->model) == 0)
         return true;
     char shown[NIB_SHOWN];
     nib__api_refuse(r, m->name, "the model '%s' does not exist; '%s' is served here",
-                    nib__shown(shown, name), r->limits->model);
+                    nib__say_shown(shown, name), r->limits->model);
     r->error->http = 404;
     r->error->code = "model_not_found";
     return false;
@@ -130,7 +131,7 @@ static bool add_stop(nib_api_reader *r, const member *m)
     size_t size;
     if (r->to->stop_count == NIB_API_STOPS)
         return nib__api_refuse(r, m->name, "stop has more than %d strings", NIB_API_STOPS);
-    const char *stop = nib__api_string(r, m->name, &size);
+    const char *stop = nib__api_parse_string(r, m->name, &size);
     if (stop == NULL)
         return false;
     if (size == 0)
@@ -147,7 +148,7 @@ static bool read_stop(nib_api_reader *r, const member *m)
         return false;
     while (nib__json_next(&r->json) != NIB_JSON_ARRAY_END) {
         if (r->json.event == NIB_JSON_ERROR)
-            return nib__api_broken(r);
+            return nib__api_fail_json(r);
         if (!expect(r, m, NIB_JSON_STRING, "an array of strings") || !add_stop(r, m))
             return false;
     }
@@ -172,7 +173,7 @@ static bool read_one_bias(nib_api_reader *r, const member *m, nib_logit_bias *ou
     if (nib__json_next(&r->json) != NIB_JSON_NUMBER || !nib__json_double(&r->json, &bias) ||
         !(bias >= -100 && bias <= 100))
         return r->json.event == NIB_JSON_ERROR
-                   ? nib__api_broken(r)
+                   ? nib__api_fail_json(r)
                    : nib__api_refuse(r, m->name,
                                      "the logit_bias of token %s must be a number between -100 and "
                                      "100",
@@ -199,7 +200,7 @@ static bool read_bias(nib_api_reader *r, const member *m)
             if (other->id == bias->id)
                 return nib__api_refuse(r, m->name, "logit_bias names token %d twice", bias->id);
     }
-    return r->json.event == NIB_JSON_OBJECT_END || nib__api_broken(r);
+    return r->json.event == NIB_JSON_OBJECT_END || nib__api_fail_json(r);
 }
 
 /* In a chat a switch (the count is top_logprobs), in a completion the count. */
@@ -235,7 +236,7 @@ static bool read_stream_options(nib_api_reader *r, const member *m)
     int at;
     if (!expect(r, m, NIB_JSON_OBJECT, "an object"))
         return false;
-    while ((at = nib__api_member(r, &o)) >= 0) {
+    while ((at = nib__api_next_member(r, &o)) >= 0) {
         bool on;
         if (!parse_bool(r,
                         at == USAGE ? "stream_options.include_usage"
@@ -256,7 +257,7 @@ bool nib__api_raw_object(nib_api_reader *r, const char **out, size_t *size)
 {
     const char *from = r->json.from;
     if (!nib__json_skip(&r->json))
-        return nib__api_broken(r);
+        return nib__api_fail_json(r);
     *out = from;
     *size = (size_t)(r->json.at - from);
     return true;
@@ -275,7 +276,7 @@ static bool read_variables(nib_api_reader *r, const member *m)
         if (count == NIB_API_VARIABLES)
             return nib__api_refuse(r, m->name, "%s has more than %d members", m->name,
                                    NIB_API_VARIABLES);
-        names[count] = nib__api_string(r, m->name, &size);
+        names[count] = nib__api_parse_string(r, m->name, &size);
         if (names[count] == NULL)
             return false;
         for (int i = 0; i < count; i++)
@@ -287,11 +288,11 @@ static bool read_variables(nib_api_reader *r, const member *m)
                                    "%s.%s is not allowed; give %s as a member of the request",
                                    m->name, names[count], names[count]);
         if (!nib__json_skip(&r->json))
-            return nib__api_broken(r);
+            return nib__api_fail_json(r);
     }
     r->to->variables = from;
     r->to->variables_size = (size_t)(r->json.at - from);
-    return r->json.event == NIB_JSON_OBJECT_END || nib__api_broken(r);
+    return r->json.event == NIB_JSON_OBJECT_END || nib__api_fail_json(r);
 }
 
 static bool read_json_schema(nib_api_reader *r)
@@ -303,7 +304,7 @@ static bool read_json_schema(nib_api_reader *r)
     int at;
     if (!require_event(r, param, NIB_JSON_OBJECT, "an object"))
         return false;
-    while ((at = nib__api_member(r, &o)) >= 0) {
+    while ((at = nib__api_next_member(r, &o)) >= 0) {
         const bool null = r->json.event == NIB_JSON_NULL;
         bool good, on;
         if (at == NAME)
@@ -345,10 +346,10 @@ static bool read_format(nib_api_reader *r, const member *m)
     int at;
     if (!expect(r, m, NIB_JSON_OBJECT, "an object"))
         return false;
-    while ((at = nib__api_member(r, &o)) >= 0)
+    while ((at = nib__api_next_member(r, &o)) >= 0)
         if (!(at == TYPE ? read_format_type(r) : read_json_schema(r)))
             return false;
-    if (at == NIB_API_WRONG)
+    if (at == NIB_API_ERROR)
         return false;
     if ((o.seen & 1u << TYPE) == 0)
         return nib__api_refuse(r, "response_format.type", "response_format has no type");
@@ -376,7 +377,7 @@ static bool parse_string(nib_api_reader *r, const member *m, const char **out)
     size_t size;
     if (!expect(r, m, NIB_JSON_STRING, "a string"))
         return false;
-    *out = nib__api_string(r, m->name, &size);
+    *out = nib__api_parse_string(r, m->name, &size);
     return *out != NULL;
 }
 
@@ -525,9 +526,9 @@ static bool read_members(nib_api_reader *r)
     bool seen[COUNT(members)] = {false};
     if (nib__json_next(&r->json) != NIB_JSON_OBJECT)
         return r->json.event == NIB_JSON_ERROR
-                   ? nib__api_broken(r)
+                   ? nib__api_fail_json(r)
                    : nib__api_refuse(r, "", "the body is %s, but must be an object",
-                                     nib__api_found(r));
+                                     nib__api_describe_event(r));
     while (nib__json_next(&r->json) == NIB_JSON_KEY) {
         const member *m = find_member(r);
         if (m == NULL)
@@ -536,12 +537,12 @@ static bool read_members(nib_api_reader *r)
             return nib__api_refuse(r, m->name, "%s is given twice", m->name);
         seen[m - members] = true;
         if (nib__json_next(&r->json) == NIB_JSON_ERROR)
-            return nib__api_broken(r);
+            return nib__api_fail_json(r);
         if (r->json.event != NIB_JSON_NULL && !m->read(r, m))
             return false;
     }
     if (r->json.event != NIB_JSON_OBJECT_END || nib__json_next(&r->json) != NIB_JSON_END)
-        return nib__api_broken(r);
+        return nib__api_fail_json(r);
     return true;
 }
 

@@ -143,13 +143,13 @@ typedef struct nib_api_object {
     uint32_t seen;            /* a bit per member that was read */
 } nib_api_object;
 
-enum { NIB_API_LAST = -1, NIB_API_WRONG = -2 };
+enum { NIB_API_LAST = -1, NIB_API_ERROR = -2 };
 
 /* Reads the key of the next member and the first event of its value; returns the index in o->names.
  * Skips unknown members that are null: clients send answers back with all members of their own
- * types, and null asks for nothing. NIB_API_LAST: no more members. NIB_API_WRONG, with the error
+ * types, and null asks for nothing. NIB_API_LAST: no more members. NIB_API_ERROR, with the error
  * set: the member is malformed, unknown or repeated. */
-int nib__api_member(nib_api_reader *r, nib_api_object *o);
+int nib__api_next_member(nib_api_reader *r, nib_api_object *o);
 
 /* Formats a member's name, such as "messages[0].tool_calls[1].id"; truncates names longer than any
  * known one. */
@@ -158,16 +158,16 @@ const char *nib__api_param(char out[NIB_API_PARAM], const char *format, ...) NIB
 bool nib__api_refuse(nib_api_reader *r, const char *param, const char *format, ...)
     NIB_PRINTF(3, 4);
 /* Sets the parser's or allocator's error and returns false. */
-bool nib__api_broken(nib_api_reader *r);
+bool nib__api_fail_json(nib_api_reader *r);
 bool nib__api_no_memory(nib_api_reader *r);
 /* The last event in words: "a string". */
-const char *nib__api_found(const nib_api_reader *r);
+const char *nib__api_describe_event(const nib_api_reader *r);
 /* The raw text of the last key, string or number, truncated for a message. */
 enum { NIB_API_SHOWN = 48 };
 const char *nib__api_token(char out[NIB_API_SHOWN], const nib_api_reader *r);
 /* The last string, in which NUL is refused; NULL with the error set. `param` names the member. */
-const char *nib__api_string(nib_api_reader *r, const char *param, size_t *size);
-/* As nib__api_string, but also refuses a value that is not a string. */
+const char *nib__api_parse_string(nib_api_reader *r, const char *param, size_t *size);
+/* As nib__api_parse_string, but also refuses a value that is not a string. */
 bool nib__api_read_text(nib_api_reader *r, const char *param, const char **out, size_t *size);
 /* Appends an id; on false, the error is set (out of memory). */
 bool nib__api_note_id(nib_api_reader *r, nib_api_ids *ids, const char *text);

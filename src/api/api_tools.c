@@ -39,9 +39,9 @@ static bool expect_object(nib_api_reader *r, const char *param)
     if (r->json.event == NIB_JSON_OBJECT)
         return true;
     return r->json.event == NIB_JSON_ERROR
-               ? nib__api_broken(r)
+               ? nib__api_fail_json(r)
                : nib__api_refuse(r, param, "%s is %s, but must be an object", param,
-                                 nib__api_found(r));
+                                 nib__api_describe_event(r));
 }
 
 /* The value of a member `type`, which must be "function". */
@@ -76,7 +76,7 @@ static bool read_function(nib_api_reader *r, const char *of, nib_api_tool *tool)
     int at;
     if (!expect_object(r, of))
         return false;
-    while ((at = nib__api_member(r, &o)) >= 0) {
+    while ((at = nib__api_next_member(r, &o)) >= 0) {
         const bool null = r->json.event == NIB_JSON_NULL;
         const char *words;
         char param[NIB_API_PARAM];
@@ -93,7 +93,7 @@ static bool read_function(nib_api_reader *r, const char *of, nib_api_tool *tool)
         else /* parameters are always followed exactly */
             good = null || r->json.event == NIB_JSON_TRUE || r->json.event == NIB_JSON_FALSE ||
                    nib__api_refuse(r, param, "%s is %s, but must be true or false", param,
-                                   nib__api_found(r));
+                                   nib__api_describe_event(r));
         if (!good)
             return false;
     }
@@ -111,7 +111,7 @@ static bool read_tool(nib_api_reader *r, size_t index, nib_api_tool *tool)
     nib__api_param(param, "%s.function", of);
     if (!expect_object(r, of))
         return false;
-    while ((at = nib__api_member(r, &o)) >= 0)
+    while ((at = nib__api_next_member(r, &o)) >= 0)
         if (!(at == TYPE ? read_type(r, of) : read_function(r, param, tool)))
             return false;
     return at == NIB_API_LAST && has_all(r, &o, 1u << TYPE | 1u << FUNCTION);
@@ -156,7 +156,7 @@ static bool read_chosen(nib_api_reader *r)
     int at;
     if (!expect_object(r, o.param))
         return false;
-    while ((at = nib__api_member(r, &o)) >= 0)
+    while ((at = nib__api_next_member(r, &o)) >= 0)
         if (!read_name(r, "tool_choice.function.name", &r->tool_named))
             return false;
     return at == NIB_API_LAST && has_all(r, &o, 1);
@@ -170,7 +170,7 @@ static bool read_named_choice(nib_api_reader *r)
     nib_api_object o = {.param = "tool_choice", .names = names, .count = COUNT(names)};
     int at;
     r->to->tool_choice = NIB_TOOLS_NAMED;
-    while ((at = nib__api_member(r, &o)) >= 0)
+    while ((at = nib__api_next_member(r, &o)) >= 0)
         if (!(at == TYPE ? read_type(r, o.param) : read_chosen(r)))
             return false;
     return at == NIB_API_LAST && has_all(r, &o, 1u << TYPE | 1u << FUNCTION);
@@ -216,7 +216,7 @@ bool nib__api_settle_tools(nib_api_reader *r)
         if (q->tool_named == q->tool_count)
             return nib__api_refuse(r, "tool_choice.function.name",
                                    "tool_choice names '%s', which is not one of the tools",
-                                   nib__shown(shown, r->tool_named));
+                                   nib__say_shown(shown, r->tool_named));
     }
     return true;
 }
@@ -314,14 +314,14 @@ static bool read_called(nib_api_reader *r, const char *of, nib_jsonw w[2])
     int at;
     if (!expect_object(r, of))
         return false;
-    while ((at = nib__api_member(r, &o)) >= 0) {
+    while ((at = nib__api_next_member(r, &o)) >= 0) {
         char param[NIB_API_PARAM];
         nib__api_param(param, "%s.%s", of, names[at]);
         if (!(at == NAME ? read_name(r, param, &name)
                          : read_arguments(r, param, &arguments, &size)))
             return false;
     }
-    if (at == NIB_API_WRONG || !has_all(r, &o, 1u << NAME | 1u << ARGUMENTS))
+    if (at == NIB_API_ERROR || !has_all(r, &o, 1u << NAME | 1u << ARGUMENTS))
         return false;
     for (int as_text = 0; as_text < 2; as_text++) {
         nib__jsonw_key(&w[as_text], "function");
@@ -364,7 +364,7 @@ static bool read_call(nib_api_reader *r, const char *of, nib_jsonw w[2])
         nib__jsonw_object(&w[i]);
         nib__jsonw_pair_string(&w[i], "type", "function");
     }
-    while ((at = nib__api_member(r, &o)) >= 0)
+    while ((at = nib__api_next_member(r, &o)) >= 0)
         if (!(at == ID     ? read_call_id(r, of, w)
               : at == TYPE ? read_type(r, of)
                            : read_called(r, param, w)))
@@ -382,7 +382,7 @@ bool nib__api_read_calls(nib_api_reader *r, const char *param, const char *out[2
     bool good = true;
     if (r->json.event != NIB_JSON_ARRAY)
         return nib__api_refuse(r, param, "%s is %s, but must be an array", param,
-                               nib__api_found(r));
+                               nib__api_describe_event(r));
     for (int i = 0; i < 2; i++) {
         nib__text_init(&all[i], r->arena->allocator);
         nib__jsonw_init(&w[i], &all[i], 0);

@@ -32,7 +32,8 @@ bool nib__call_refuse_status(nib_call *call, const char *param, const nib_err *e
 
 bool nib__call_no_memory(nib_call *call)
 {
-    return nib__call_refuse(call, 503, "", NULL, "out of memory for this request");
+    return nib__call_refuse(call, 503, "", NULL,
+                            "out of memory for this request; send a shorter one, or retry later");
 }
 
 /* ---- from a request to choices ---- */

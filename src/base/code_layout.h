@@ -33,7 +33,7 @@ void nib__awq_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count,
 float nib__awq_zero(const nib_weight *w, int64_t row, int64_t g);
 uint64_t nib__awq_bytes(const nib_weight *w);
 /* Is any zero point not 0, in a weight whose layout packs them? */
-bool nib__words_any_zero(const nib_weight *w);
+bool nib__words_has_nonzero_zero_point(const nib_weight *w);
 
 /* ---- GGUF's blocks: code_layout_gguf.c ---- */
 

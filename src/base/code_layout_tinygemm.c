@@ -7,8 +7,8 @@
  *   CUDA   a word is what lane t of a warp gives to two products of 16 columns: row t / 4 of 8, and
  *          in each the columns 2 (t % 4) and 8 more, each with its odd neighbour
  *   ROCm   the same of 64 lanes: row t % 16 of 16, columns 4 (t / 16) to 4 (t / 16) + 3
- *   CPU    blocks of rows, column by column; the last, shorter block (and on machines without AVX2
- *          every block) has rows 2d and 2d + 1 in a byte
+ *   CPU    blocks of 64 (AVX-512) or 32 rows, column by column; byte d has rows d and d + half a
+ *          block. The last block, if shorter, and every block without AVX2: rows 2d and 2d + 1
  *
  * In a CUDA or ROCm word, the low half holds the even columns, the high half the odd ones.
  */

@@ -65,7 +65,7 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_LEDGER_REASON, "apart",
      "the kernel would run here, but cannot be combined with the layer's other kernels"},
     {NIB_LEDGER_REASON, "bound", "`--kernel` selects another kernel"},
-    {NIB_LEDGER_REASON, "declared", "the kernel is declared, but not built into this program"},
+    {NIB_LEDGER_REASON, "declared", "the kernel is listed, but not compiled into this program"},
     {NIB_LEDGER_REASON, "layout",
      "the recipe names a packed layout of another engine; weights are packed for the kernel that "
      "runs"},

@@ -193,7 +193,7 @@ static void render_line(const line *l, widths w, nib_text *out)
     nib__text_format(out, "  %-13s %9s  %-*s  ", shape, nib__say_bytes(bytes, l->bytes), w.asked,
                      layer->asked);
     if (layer->denied)
-        nib__text_str(out, "no allowed way");
+        nib__text_str(out, "no allowed kernel");
     else if (as_asked(layer))
         nib__text_str(out, layer->kept != NULL ? layer->kept : "as asked");
     else if (same_text(layer->asked, layer->done))
@@ -260,7 +260,7 @@ void nib__ledger_render_advice(const nib_ledger_layer *layer, nib_text *out)
 static void render_difference(const nib_ledger_layer *layer, nib_text *out)
 {
     if (layer->denied)
-        nib__text_format(out, "\ndenied: asked %s, no allowed way\n", layer->asked);
+        nib__text_format(out, "\ndenied: asked %s, no allowed kernel\n", layer->asked);
     else if (layer->rung == NIB_RUNG_NONE)
         nib__text_format(out, "\nas asked, %s, but\n", layer->asked);
     else
@@ -482,10 +482,11 @@ void nib__ledger_summary(const nib_ledger *ledger, nib_text *out)
     if (counts.denied != 0)
         nib__text_format(out, ", %zu denied", counts.denied);
     if (counts.embeddings != 0)
-        nib__text_format(out, "; of the embeddings %zu not as asked", counts.embeddings);
+        nib__text_format(out, "; %zu embedding%s not as asked", counts.embeddings,
+                         counts.embeddings == 1 ? "" : "s");
     if (counts.operations != 0)
-        nib__text_format(out, "; of the operations without weights %zu not as asked",
-                         counts.operations);
+        nib__text_format(out, "; %zu operation%s without weights not as asked", counts.operations,
+                         counts.operations == 1 ? "" : "s");
     const size_t other = counts.settings[NIB_SETTING_OTHER] + counts.settings[NIB_SETTING_NONE];
     if (other != 0)
         nib__text_format(out, "; %zu setting%s not as asked", other, other == 1 ? "" : "s");

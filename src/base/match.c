@@ -139,7 +139,7 @@ static bool fail_match(const nib_pattern *pattern, const char *name, nib_err *er
 {
     char safe_name[96], safe_text[96];
     (void)nib__fail(
-        err, status, "pattern `%s` on the name `%s`: %s",
+        err, status, "cannot match pattern `%s` against the name `%s`: %s",
         nib__say_name(safe_text, sizeof safe_text, pattern->text, strlen(pattern->text)),
         nib__say_name(safe_name, sizeof safe_name, name, strlen(name)), reason);
     return false;

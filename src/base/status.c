@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Status names, the version, and failing with a sentence. Owns only the table made from
- * NIB_STATUS_LIST.
+ * Status names and exit codes, the version, and nib__fail, which formats an error message.
  */
 #include "text.h"
 

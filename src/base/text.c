@@ -90,8 +90,7 @@ nib_status nib__text_flush(nib_text *text, const nib_sink *sink, nib_err *err)
     const nib_status status = sink->write(sink->ctx, text->at, text->size);
     nib__text_clear(text);
     if (status != NIB_OK)
-        return nib__fail(err, status, "the receiver stopped the output: %s",
-                         nib_status_text(status));
+        return nib__fail(err, status, "cannot write the output: %s", nib_status_text(status));
     return NIB_OK;
 }
 
@@ -144,14 +143,16 @@ const char *nib__say_bytes(char out[32], uint64_t bytes)
     return out;
 }
 
-/* The fewest digits that read back equal. Any decimal of up to `safe` digits survives conversion to
- * binary and back, so %g with `safe` digits, which drops zeros, is the shortest if it reads back
- * equal. Denormals have fewer significant digits, so their search starts at one. */
-static void shortest(char out[32], double value, bool as_float)
+/* The fewest digits that read back equal. Any decimal of up to `safe_digits` digits survives
+ * conversion to binary and back, so %g with `safe_digits` digits, which drops zeros, is the
+ * shortest if it reads back equal. Denormals have fewer significant digits, so their search starts
+ * at one. */
+static void format_shortest(char out[32], double value, bool as_float)
 {
-    const int safe = as_float ? 6 : 15, most = as_float ? 9 : 17;
+    const int safe_digits = as_float ? 6 : 15, max_digits = as_float ? 9 : 17;
     const double smallest_normal = as_float ? 0x1p-126 : 0x1p-1022;
-    for (int digits = fabs(value) < smallest_normal ? 1 : safe; digits <= most; digits++) {
+    for (int digits = fabs(value) < smallest_normal ? 1 : safe_digits; digits <= max_digits;
+         digits++) {
         snprintf(out, 32, "%.*g", digits, value);
         /* Both calls see the same locale, so the text is read as it was written. */
         if (as_float ? strtof(out, NULL) == (float)value : strtod(out, NULL) == value)
@@ -169,7 +170,7 @@ static const char *write_number(char out[32], double value, bool as_float)
     if (fabs(value) < 1e15 && value == floor(value))
         snprintf(written, sizeof written, "%.0f", value);
     else
-        shortest(written, value, as_float);
+        format_shortest(written, value, as_float);
     /* Replace the locale's decimal point, of one byte or more, by a dot. */
     size_t size = 0;
     for (const char *c = written; *c != 0;) {
@@ -259,7 +260,7 @@ const char *nib__say_name(char *out, size_t out_size, const char *name, size_t s
     return out;
 }
 
-const char *nib__shown(char out[NIB_SHOWN], const char *name)
+const char *nib__say_shown(char out[NIB_SHOWN], const char *name)
 {
     return nib__say_name(out, NIB_SHOWN, name, strlen(name));
 }

@@ -33,7 +33,7 @@ const char *nib__say_seconds(char out[32], double seconds); /* "12.3 us", "4.56 
 const char *nib__say_name(char *out, size_t out_size, const char *name, size_t size);
 /* The same for a NUL-terminated name, cut to the length of names in messages. */
 enum { NIB_SHOWN = 160 };
-const char *nib__shown(char out[NIB_SHOWN], const char *name);
+const char *nib__say_shown(char out[NIB_SHOWN], const char *name);
 bool nib__ends_with(const char *text, const char *end);
 /* Finds the first occurrence of bytes in others; NULL: none. */
 const char *nib__find_bytes(const char *in, size_t in_size, const char *bytes, size_t size);

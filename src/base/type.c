@@ -33,7 +33,7 @@ int nib__type_bits(nib_type type) { return row_of(type)->bits; }
 
 bool nib__type_is_block(nib_type type) { return row_of(type)->block > 1; }
 
-int64_t nib__type_block(nib_type type) { return row_of(type)->block; }
+int64_t nib__type_block_elements(nib_type type) { return row_of(type)->block; }
 
 int64_t nib__type_block_bytes(nib_type type) { return row_of(type)->block_bytes; }
 
@@ -69,7 +69,7 @@ bool nib__type_is_float(nib_type type)
            type == NIB_TYPE_F64;
 }
 
-double nib__f64_change(const void *from, int64_t count)
+double nib__measure_f64_to_f32_error(const void *from, int64_t count)
 {
     const char *at = from;
     double worst = 0;

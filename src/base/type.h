@@ -57,8 +57,8 @@ const char *nib__type_name(nib_type type);
 const char *nib__type_stored_name(nib_type type); /* as in safetensors, or in GGUF */
 int nib__type_bits(nib_type type);                /* of an element; 0 for block types */
 bool nib__type_is_block(nib_type type);
-/* Elements of a block and its bytes: 1 and whole bytes for plain types of at least 8 bits. */
-int64_t nib__type_block(nib_type type);
+/* Elements and bytes per block. Plain types: 1 element; bytes are 0 below 8 bits. */
+int64_t nib__type_block_elements(nib_type type);
 int64_t nib__type_block_bytes(nib_type type);
 /* The safetensors type of this name; NIB_TYPE_NONE: none. */
 nib_type nib__type_find(const char *stored_name, size_t size);
@@ -75,8 +75,8 @@ uint16_t nib__f32_to_f16(float f); /* overflow to infinity, NaN kept quiet */
 float nib__bf16_to_f32(uint16_t h);
 uint16_t nib__f32_to_bf16(float f); /* NaN becomes 0x7fc0 with the sign kept */
 
-/* e4m3fn: no infinity, 0x7f and 0xff are NaN. Over 448 after rounding is NaN, as in PyTorch's cast
- * up to 2.11; saturated: clamped to +-448 first, NaN stays NaN. */
+/* e4m3fn: no infinity; 0x7f and 0xff are NaN. Values that round above 448 become NaN, as in
+ * PyTorch's cast up to 2.11. Saturated: they are clamped to +-448; NaN stays NaN. */
 float nib__e4m3_to_f32(uint8_t code);
 uint8_t nib__f32_to_e4m3(float f);
 uint8_t nib__f32_to_e4m3_saturated(float f);
@@ -90,12 +90,12 @@ uint8_t nib__f32_to_e5m2_saturated(float f); /* clamped to +-57344 first */
 float nib__e8m0_to_f32(uint8_t code);
 uint8_t nib__f32_to_e8m0_up(float f);
 
-/* The low 4 bits of code. Saturating, -0 kept; the format has no NaN, which becomes -0 as in
- * ONNX. */
+/* Reads the low 4 bits of code. Writing saturates and keeps -0. NaN, which e2m1 lacks, becomes -0,
+ * as in ONNX. */
 float nib__e2m1_to_f32(uint8_t code);
 uint8_t nib__f32_to_e2m1(float f);
 
-/* ---- arrays. Strides are elements; from may be unaligned ---- */
+/* ---- arrays. nib__to_f32 and nib__measure_f64_to_f32_error accept an unaligned `from` ---- */
 
 /* count values of `type` (BOOL to F64, E4M3, E5M2, E8M0; not the sub-byte types) as f32. */
 void nib__to_f32(float *out, const void *from, nib_type type, int64_t count);
@@ -103,8 +103,9 @@ void nib__to_f32(float *out, const void *from, nib_type type, int64_t count);
 bool nib__all_finite(const float *x, int64_t count);
 /* Rounds to `type` (F16, BF16, F32, E4M3 or E5M2 unsaturated, E8M0 up). */
 void nib__from_f32(void *out, nib_type type, const float *from, int64_t count);
-/* Largest |x - f32(x)| / |x| over F64 values, for the ledger; 0 for other types. */
-double nib__f64_change(const void *from, int64_t count);
+/* Largest |x - f32(x)| / |x| of `count` F64 values, for the ledger. NaN and infinities count as
+ * 0. */
+double nib__measure_f64_to_f32_error(const void *from, int64_t count);
 
 /* int4 two per byte, low nibble first, signed -8..7; count codes from code index `first`. */
 void nib__unpack_i4(int8_t *out, const uint8_t *bytes, int64_t first, int64_t count);

@@ -92,7 +92,7 @@ void nib__checkpoint_release_rows(const nib_checkpoint *cp, const nib_weight *w,
                                   int64_t count);
 /* The same for its scales and zeros, after they were checked or packed. */
 void nib__checkpoint_release_values(const nib_checkpoint *cp, const nib_weight *w);
-/* nib__f64_change of values in the files; releases pages after reading them. */
+/* nib__measure_f64_to_f32_error of values in the files; releases pages after reading them. */
 double nib__checkpoint_f64_change(const nib_checkpoint *cp, const void *values, int64_t count);
 /* The parsed quantization_config; NULL: none. */
 const nib_quantization *nib__checkpoint_coding(const nib_checkpoint *cp);

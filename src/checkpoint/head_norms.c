@@ -38,7 +38,7 @@ bool nib__head_norm_name(char out[NIB_FUSED_NAME], const char *joined, int64_t h
     return false;
 }
 
-/* The head whose norm a stored tensor is, and the joined name; -1: not a per-head norm. */
+/* The head number in the name of a per-head norm, and the joined name; -1: another tensor. */
 static int64_t parse_head(char joined[NIB_FUSED_NAME], const char *name)
 {
     const char *rest = skip_layer(name);
@@ -116,7 +116,8 @@ static const nib_tensor *join_heads(nib_checkpoint *cp, const before_joining *fr
     return out->name != NULL ? out : NULL;
 }
 
-/* torchao's metadata describes every tensor: the joined tensor gets the entry of the first head. */
+/* torchao's metadata has an entry per tensor: of the entries of joined heads, the first in the file
+ * is kept, under the joined name. */
 static nib_status join_metas(nib_checkpoint *cp, const before_joining *from, nib_err *err)
 {
     const nib_checkpoint *before = &from->cp;

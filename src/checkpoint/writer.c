@@ -320,8 +320,8 @@ static nib_status lay_out_gguf(nib_writer *w, shard *to, nib_err *err)
                              shown, nib__type_name(e->type));
         if (length > NIB_GGUF_NAME_MAX || e->rank > NIB_GGUF_RANK_MAX || e->rank < 1)
             return nib__fail(err, NIB_UNSUPPORTED,
-                             "%s: a name of %zu bytes and %d dimensions; GGUF allows at most %d "
-                             "bytes and 1 to %d dimensions",
+                             "%s: has a name of %zu bytes and %d dimensions; GGUF allows at most "
+                             "%d bytes and 1 to %d dimensions; choose another --format",
                              shown, length, e->rank, NIB_GGUF_NAME_MAX, NIB_GGUF_RANK_MAX);
         if (e->bytes == 0)
             return nib__fail(err, NIB_UNSUPPORTED,
@@ -348,8 +348,9 @@ static nib_status check_header(nib_writer *w, shard *s, nib_err *err)
     uint64_t size = s->header.size - 8;
     if (size > NIB_SAFETENSORS_HEADER_MAX)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "a header of %" PRIu64 " bytes is over the limit of safetensors, %d", size,
-                         NIB_SAFETENSORS_HEADER_MAX);
+                         "the safetensors header needs %" PRIu64
+                         " bytes, over the format's limit of %d; shorten the names of tensors",
+                         size, NIB_SAFETENSORS_HEADER_MAX);
     for (int i = 0; i < 8; i++, size >>= 8)
         s->header.at[i] = (char)(size & 0xff);
     for (size_t i = 0; i < w->count; i++)

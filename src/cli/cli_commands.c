@@ -23,19 +23,19 @@ const command commands[] = {
     {"advise", "MODEL [RECIPE...]", "recommend a recipe for a device",
      "Compares recipes on a device by memory and speed: predicted, and measured if the device is "
      "present. With --text it measures the loss of each recipe, otherwise it estimates the "
-     "rounding error of a layer. Shows the frontier, and the recipes that do not fit or cannot be "
-     "done as asked. Ends with the recommended recipe and its command and, if rounding costs too "
-     "much, with a config that trains the model for the codes. MODEL may be a bare config.json. "
-     "Exits 5 if "
-     "nothing fits and 4 if the device can do nothing as asked, after printing everything.",
+     "relative error of linear layers from rounding. Shows the Pareto frontier, and the recipes "
+     "that do not fit or cannot run as asked. Ends with the recommended recipe and its command "
+     "and, if rounding puts a faster or smaller recipe over the loss budget, with a config for "
+     "quantization-aware training. MODEL may be a bare config.json. Exits 5 if no recipe fits and "
+     "4 if the device runs none as asked, after printing everything.",
      "nibble advise MODEL --text book.txt\n"
      "nibble advise MODEL --device h200 --memory 6GB --svg frontier.svg\n"
      "nibble advise MODEL int8wo 8da4w int4wo-g64 --text book.txt --loss-budget 0.01",
      0, 64, run_advise},
     {"quantize", "MODEL OUT", "write a quantized checkpoint",
      "Streams MODEL through a recipe into OUT: a directory if MODEL is a directory, else a file. "
-     "OUT appears complete or not at all. Whatever cannot be done as asked is a line of the "
-     "ledger, and an error with --strict.",
+     "OUT appears complete or not at all. Anything that is not done as asked is listed in the "
+     "ledger, and is an error with --strict.",
      "nibble quantize MODEL OUT --recipe 8da4w\n"
      "nibble quantize MODEL OUT --recipe int8dq --skip lm_head --dry-run",
      1, 2, run_quantize},
@@ -66,9 +66,10 @@ const command commands[] = {
     {"serve", "MODEL", "serve a model over HTTP with OpenAI's API",
      "Serves POST /v1/chat/completions and /v1/completions, GET /v1/models, /v1/plan (the ledger), "
      "/health and /metrics, and a web page at /. Concurrent requests run in one batch, and each "
-     "gets the same bits as if it ran alone; requests with a common prefix share its computation. "
-     "A request field that is not supported is refused by name, or the answer's `settings` say "
-     "what was done instead. On SIGTERM, running requests finish first.",
+     "gets the same bits as if it ran alone; requests with a common prompt prefix share its KV "
+     "cache. An unsupported request field is refused with an error that names it; a field that is "
+     "applied differently is listed under `settings` in the answer. On SIGTERM, running requests "
+     "finish first.",
      "nibble serve MODEL\n"
      "nibble serve MODEL --recipe 8da4w --parallel 16 --port 8000\n"
      "nibble serve MODEL --host 0.0.0.0 --api-key-file keys.txt",

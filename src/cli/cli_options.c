@@ -14,8 +14,10 @@
 
 /* In help order. */
 const option option_table[] = {
-    {"model", 'm', KIND_TEXT, AT(model), "MODEL", "model path, instead of the first argument",
-     ON_MODEL},
+    {"model", 'm', KIND_TEXT, AT(model), "MODEL", "path of MODEL, instead of the first argument",
+     ON_MODEL & ~ON_TRAIN},
+    {"model", 'm', KIND_TEXT, AT(model), "CONFIG", "path of CONFIG, instead of the first argument",
+     ON_TRAIN},
     {"recipe", 'r', KIND_TEXT, AT(recipe), "RECIPE",
      "quantization recipe: a name from `nibble recipes`, a rule file, or another tool's JSON",
      ON_RUN | ON_QUANTIZE},
@@ -24,8 +26,15 @@ const option option_table[] = {
     {"only", 0, KIND_LIST, AT(only), "PATTERN", "quantize only matching layers; may be repeated",
      ON_RUN | ON_QUANTIZE},
     {"device", 0, KIND_TEXT, AT(device), "DEVICE",
-     "device to run on or plan for: auto, a name from `nibble devices`, or a machine's FILE.json",
-     ON_RUN | ON_ADVISE},
+     "device to run on: auto, or a name from `nibble devices` that is present", ON_RUN & ~ON_PLAN},
+    {"device", 0, KIND_TEXT, AT(device), "DEVICE",
+     "device to plan for: auto, a name from `nibble devices`, present or not, or a machine's "
+     "FILE.json",
+     ON_PLAN},
+    {"device", 0, KIND_TEXT, AT(device), "DEVICE",
+     "device to compare recipes on: a name from `nibble devices`, present or not, or a machine's "
+     "FILE.json",
+     ON_ADVISE},
     {"device", 0, KIND_TEXT, AT(device), "DEVICE",
      "device that quantizes the weights: cpu, or one of `nibble devices` that is present; the "
      "codes are the same",
@@ -45,13 +54,16 @@ const option option_table[] = {
      "KV cache type: f32, f16, bf16, or int8 with a scale per token and head (default: the "
      "activation type)",
      ON_INFER | ON_ADVISE},
-    {"engine", 0, KIND_TEXT, AT(engine), "PEER", "explain what another engine does with the model",
+    {"engine", 0, KIND_TEXT, AT(engine), "ENGINE",
+     "explain what another engine does with the model: torchao, gpt-fast, torchchat, torchtitan or "
+     "executorch",
      ON_PLAN},
     {"layer", 0, KIND_TEXT, AT(layer), "NAME",
      "show every candidate kernel and every reason for layers of this name or pattern", ON_PLAN},
-    {"allow", 0, KIND_LIST, AT(allow), "[PATTERN=]RUNG",
-     "allow a fallback: device, dequant or unquantized; PATTERN selects layers, or an operation "
-     "such as attn. With --strict, also the code of a setting to accept, such as lookup",
+    {"allow", 0, KIND_LIST, AT(allow), "[PATTERN=]RUNG|CODE",
+     "allow a fallback: device, dequant or unquantized; PATTERN limits it to matching layers or to "
+     "an operation such as attn. With --strict, CODE accepts settings with that ledger code, such "
+     "as lookup",
      ON_RUN | ON_WRITE},
     {"kernel", 0, KIND_LIST, AT(kernel), "[PATTERN=]NAME",
      "require a kernel; exit 4 if it cannot be used", ON_RUN},
@@ -69,8 +81,8 @@ const option option_table[] = {
      "fail on any substitution, and on any setting that is not applied as asked",
      ON_RUN | ON_WRITE},
     {"bias", 0, KIND_TEXT, AT(bias), "FORM",
-     "bias type of quantized layers: float, int8, or int32 for static scales per row (default: as "
-     "stored)",
+     "bias type of quantized layers: float, int8, or int32, which needs static activation scales "
+     "and one weight scale per row, as in int8dq-static (default: as stored)",
      ON_INFER | ON_WRITE},
     {"format", 0, KIND_TEXT, AT(format), "FORMAT",
      "output format: torchao, nibble, 8da4w, compressed-tensors or gguf (default: torchao if it "
@@ -104,10 +116,14 @@ const option option_table[] = {
      "draw the mean of the last N points over faint raw points", ON_PLOT},
     {"keys", 0, KIND_FLAG, AT(keys), NULL, "list every key of a training config; takes no CONFIG",
      ON_TRAIN},
-    {"against", 0, KIND_TEXT, AT(against), "MODEL", "model to compare with", ON_EVAL | ON_VERIFY},
     {"against", 0, KIND_TEXT, AT(against), "MODEL",
-     "float checkpoint timed in turn with a quantized MODEL (default: the floats stored in MODEL, "
-     "if any)",
+     "model to compare with: KL divergence and agreement of the predicted tokens", ON_EVAL},
+    {"against", 0, KIND_TEXT, AT(against), "MODEL",
+     "checkpoint to compare with, tensor by tensor and, if both can run, by their predictions",
+     ON_VERIFY},
+    {"against", 0, KIND_TEXT, AT(against), "MODEL",
+     "float checkpoint timed in alternating rounds with a quantized MODEL (default: the floats "
+     "stored in MODEL, if any)",
      ON_BENCH},
     {"prompt", 'p', KIND_TEXT, AT(prompt), "TEXT", "prompt text", ON_GENERATE},
     {"file", 'f', KIND_TEXT, AT(prompt_file), "FILE", "read the prompt from FILE; - reads stdin",
@@ -135,8 +151,9 @@ const option option_table[] = {
     {"ignore-eos", 0, KIND_FLAG, AT(ignore_eos), NULL, "continue after an end-of-text token",
      ON_TEXT},
     {"lookup", 0, KIND_INT, AT(lookup), "N",
-     "prompt lookup: draft up to N tokens from earlier repetitions and check them in one step; "
-     "repetitive text comes faster, and the text stays the same; 0: off (default: 15 on the CPU)",
+     "prompt lookup: draft up to N tokens from earlier repetitions and verify them in one step; "
+     "faster on repetitive text, output unchanged; 0: off (default: 15 on the CPU, off on other "
+     "devices)",
      ON_TEXT | ON_SERVE | ON_PLAN},
     {"schema", 0, KIND_TEXT, AT(schema), "FILE",
      "constrain the output to this JSON schema; - reads stdin", ON_GENERATE},
@@ -158,10 +175,11 @@ const option option_table[] = {
      "file with one API key per line, not readable by others; every request except for /health and "
      "the page needs one of them",
      ON_SERVE},
-    {"insecure", 0, KIND_FLAG, AT(insecure), NULL, "let other machines in without a key", ON_SERVE},
+    {"insecure", 0, KIND_FLAG, AT(insecure), NULL,
+     "allow a --host that other machines can reach without an API key", ON_SERVE},
     {"share-prefixes", 0, KIND_FLAG, AT(share_prefixes), NULL,
-     "share cached prompt prefixes between keys; response times and cached_tokens then tell each "
-     "client what others asked",
+     "share cached prompt prefixes between API keys; response times and cached_tokens can then "
+     "reveal one client's prompts to another",
      ON_SERVE},
     {"allow-origin", 0, KIND_LIST, AT(origins), "ORIGIN",
      "allow requests from web pages of this origin, such as https://example.org; may be repeated",
@@ -185,8 +203,8 @@ const option option_table[] = {
     {"loss-budget", 0, KIND_DOUBLE, AT(loss_budget), "NATS",
      "loss per token that rounding may add (default: 0.02, a perplexity 2 % higher)", ON_ADVISE},
     {"speed", 0, KIND_TEXT, AT(speed), "SPEED",
-     "speed to rank by: decode or prompt (default: decode)", ON_ADVISE},
-    {"svg", 0, KIND_TEXT, AT(svg), "FILE", "also draw the frontier to FILE", ON_ADVISE},
+     "speed to rank by: decode or prefill (default: decode)", ON_ADVISE},
+    {"svg", 0, KIND_TEXT, AT(svg), "FILE", "also draw the Pareto frontier to FILE", ON_ADVISE},
     {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL, "predict without running anything", ON_ADVISE},
     {"prompt-tokens", 0, KIND_COUNT, AT(prompt_tokens), "N", "prompt length to time (default: 512)",
      ON_BENCH},
@@ -195,12 +213,12 @@ const option option_table[] = {
     {"batch", 0, KIND_COUNT, AT(batch), "N",
      "with MODEL: also decode N sequences in one batch, each at its own position", ON_BENCH},
     {"sweep", 0, KIND_TEXT, AT(sweep), "N,N,...",
-     "with MODEL: also time decode after N positions, in turn with an empty cache", ON_BENCH},
-    {"alone", 0, KIND_FLAG, AT(alone), NULL, "with MODEL: do not time its own floats in turn",
-     ON_BENCH},
+     "with MODEL: also time decode after N positions, alternating with an empty cache", ON_BENCH},
+    {"alone", 0, KIND_FLAG, AT(alone), NULL,
+     "with MODEL: do not also time the float weights stored in it", ON_BENCH},
     {"clear", 0, KIND_FLAG, AT(clear), NULL, "delete the tuning results of this machine", ON_TUNE},
     {"peer", 0, KIND_TEXT, AT(peer), "PROGRAM",
-     "llama-bench of llama.cpp or ik_llama.cpp, timed in turn with MODEL in every round", ON_BENCH},
+     "llama-bench of llama.cpp or ik_llama.cpp, timed in alternating rounds with MODEL", ON_BENCH},
     {"peer-model", 0, KIND_TEXT, AT(peer_model), "FILE.gguf", "model that the peer runs", ON_BENCH},
     {"kernels", 0, KIND_FLAG, AT(kernels), NULL,
      "time every kernel that runs on this machine; takes no MODEL", ON_BENCH},

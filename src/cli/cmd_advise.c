@@ -6,6 +6,12 @@
 
 #include <string.h>
 
+/* "prompt" is the older word for "prefill". */
+static bool asks_prefill(const settings *s)
+{
+    return s->speed && (strcmp(s->speed, "prefill") == 0 || strcmp(s->speed, "prompt") == 0);
+}
+
 static int advise(nib_model *model, nib_engine *engine, const settings *s)
 {
     const size_t first = s->model ? 0 : 1; /* skip MODEL if it is the first argument */
@@ -16,7 +22,7 @@ static int advise(nib_model *model, nib_engine *engine, const settings *s)
         .window = s->window,
         .memory = s->memory,
         .loss_budget = s->loss_budget,
-        .by_prefill = s->speed && strcmp(s->speed, "prompt") == 0,
+        .by_prefill = asks_prefill(s),
         .dry_run = s->dry_run,
         .svg = s->svg,
         .name = model_path(s)};
@@ -29,8 +35,8 @@ static int advise(nib_model *model, nib_engine *engine, const settings *s)
 
 int run_advise(const settings *s)
 {
-    if (s->speed && strcmp(s->speed, "decode") != 0 && strcmp(s->speed, "prompt") != 0)
-        return fail_usage("--speed: \"%s\" is not decode or prompt", s->speed);
+    if (s->speed && strcmp(s->speed, "decode") != 0 && !asks_prefill(s))
+        return fail_usage("--speed: \"%s\" is not decode or prefill", s->speed);
     return with_model(s,
                       "`nibble advise` needs MODEL: a directory, a config.json or a weights file",
                       (nib_model_options){0}, advise);

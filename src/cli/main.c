@@ -147,11 +147,10 @@ static int fail_unknown_command(const char *word)
     char near[128];
     if (word[0] == '-')
         return fail_usage("\"%s\" is not a command; a command comes first, as in `nibble generate "
-                          "MODEL -p PROMPT`; `nibble --help` lists them",
+                          "MODEL -p PROMPT`; `nibble --help` lists the commands",
                           word);
     did_you_mean(near, word, "", names, command_count);
-    return fail_usage("unknown command \"%s\"%s", word,
-                      *near ? near : "; `nibble --help` lists them");
+    return fail_usage("unknown command \"%s\"%s; `nibble --help` lists the commands", word, near);
 }
 
 static int run_command(const command *c, int argc, char **argv)

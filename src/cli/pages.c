@@ -92,6 +92,13 @@ int print_manual(const char *name)
 
 /* ---- docs/commands.md ---- */
 
+/* Escapes text for a table cell, where a bar ends the cell even in code. */
+static void put_cell(const char *text)
+{
+    for (; *text; text++)
+        printf("%s%c", *text == '|' ? "\\" : "", *text);
+}
+
 static void print_markdown_options(const command *c)
 {
     puts("| option | |\n|---|---|");
@@ -102,8 +109,9 @@ static void print_markdown_options(const command *c)
         fputs("| ", stdout);
         if (o->letter)
             printf("`-%c`, ", o->letter);
-        printf("`--%s%s%s` | %s |\n", o->name, o->value ? " " : "", o->value ? o->value : "",
-               o->help);
+        printf("`--%s%s", o->name, o->value ? " " : "");
+        put_cell(o->value ? o->value : "");
+        printf("` | %s |\n", o->help);
     }
 }
 

@@ -199,7 +199,7 @@ static const struct {
     {"denied:", RED, true},
     {"substituted:", YELLOW, true},
     {"  > ", CYAN, true},
-    {"no allowed way", RED, false},
+    {"no allowed kernel", RED, false},
     {"rung kernel", YELLOW, false},
     {"rung device", YELLOW, false},
     {"rung dequant", YELLOW, false},

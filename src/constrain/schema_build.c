@@ -509,7 +509,7 @@ nib_status nib__schema_finish(nib_schema_reader *r)
         char shown[NIB_SHOWN];
         if (by_name(&all[i - 1], &all[i]) == 0)
             return nib__schema_refuse(r, NIB_BAD_INPUT, "\"%s\" is defined twice",
-                                      nib__shown(shown, all[i].name.at));
+                                      nib__say_shown(shown, all[i].name.at));
     }
     return nib__schema_check(r->s, all, count, r->err);
 }

@@ -45,7 +45,7 @@ static nib_status resolve_references(nib_schema *s, const nib_schema_definition 
             return nib__fail_memory(err, sizeof *target, "the schema");
         if (found == NULL)
             return nib__fail(err, NIB_BAD_INPUT, "%s: there is no \"%s\" in the schema", node->path,
-                             nib__shown(shown, node->texts->at));
+                             nib__say_shown(shown, node->texts->at));
         *target = found->node;
         node->members = target;
     }
@@ -272,16 +272,16 @@ static nib_status check_one_of(checker *c, const nib_schema_node *node)
         for (size_t i = 0; i < j; i++)
             if (!members_differ(c, &s->nodes[node->members[i]], &s->nodes[node->members[j]]))
                 return c->compared > NIB_SCHEMA_COMPARED
-                           ? nib__fail(
+                           ? nib__fail(c->err, NIB_UNSUPPORTED,
+                                       "%s: telling the oneOf schemas apart needs more than %d "
+                                       "comparisons, the limit; use anyOf",
+                                       node->path, NIB_SCHEMA_COMPARED)
+                           : nib__fail(
                                  c->err, NIB_UNSUPPORTED,
-                                 "%s: the schemas of oneOf need more than %d comparisons, the "
-                                 "limit, to be told apart; use anyOf",
-                                 node->path, NIB_SCHEMA_COMPARED)
-                           : nib__fail(c->err, NIB_UNSUPPORTED,
-                                       "%s: schemas %zu and %zu of oneOf are not told apart by "
-                                       "type or by "
-                                       "a required property with different values; use anyOf",
-                                       node->path, i, j);
+                                 "%s: oneOf schemas %zu and %zu (from 0) cannot be told apart: "
+                                 "neither their types nor a required property's values "
+                                 "differ; use anyOf",
+                                 node->path, i, j);
     return NIB_OK;
 }
 
@@ -396,7 +396,8 @@ nib_status nib__schema_only_objects(nib_schema *s, nib_err *err)
         return NIB_OK;
     if (node.leaf_count == 0)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: it has to be an object, but the schema does not allow objects",
+                         "%s: it has to be an object, because the arguments of a tool call are "
+                         "one; set \"type\": \"object\"",
                          s->nodes[s->root].path);
     if (node.height >= NIB_SCHEMA_ENDLESS)
         return fail_endless(s, err);

@@ -34,7 +34,7 @@ static uint64_t bytes_left(const parser *p) { return (uint64_t)(p->end - p->at);
 static nib_status fail_cut_short(const parser *p, const char *inside)
 {
     return nib__fail(p->err, NIB_BAD_INPUT,
-                     "%s: the file ends at byte %" PRIu64 ", inside %s: it is cut short",
+                     "%s: the file is cut short: it ends at byte %" PRIu64 ", inside %s",
                      p->gguf->name, (uint64_t)(p->end - p->start), inside);
 }
 
@@ -234,9 +234,9 @@ static nib_status read_general_keys(parser *p)
         return NIB_OK;
     if (size > 64 || memchr(arch, 0, size) != NULL)
         return nib__fail(p->err, NIB_BAD_INPUT,
-                         "%s: general.architecture has %zu bytes, or a NUL; a name of at most 64 "
-                         "bytes is expected",
-                         g->name, size);
+                         "%s: general.architecture has %zu bytes%s; a name of at most 64 bytes "
+                         "without NUL is expected",
+                         g->name, size, memchr(arch, 0, size) != NULL ? ", one of them NUL" : "");
     g->arch = nib__arena_copy(p->arena, arch, size);
     return g->arch != NULL ? NIB_OK : nib__fail_memory(p->err, size, g->name);
 }
@@ -330,12 +330,12 @@ static nib_status read_tensor(parser *p, nib_tensor *tensor, uint64_t *offset)
     NIB_TRY(read_shape(p, tensor, inside));
     NIB_TRY(read_type(p, tensor, inside));
     NIB_TRY(read_number(p, offset, 8, inside));
-    if (tensor->shape[tensor->rank - 1] % nib__type_block(tensor->type) != 0)
-        return nib__fail(p->err, NIB_BAD_INPUT,
-                         "%s: %s has rows of %" PRId64
-                         " elements, but %s comes in blocks of %" PRId64,
-                         p->gguf->name, inside, tensor->shape[tensor->rank - 1],
-                         nib__type_stored_name(tensor->type), nib__type_block(tensor->type));
+    if (tensor->shape[tensor->rank - 1] % nib__type_block_elements(tensor->type) != 0)
+        return nib__fail(
+            p->err, NIB_BAD_INPUT,
+            "%s: %s has rows of %" PRId64 " elements, but %s comes in blocks of %" PRId64,
+            p->gguf->name, inside, tensor->shape[tensor->rank - 1],
+            nib__type_stored_name(tensor->type), nib__type_block_elements(tensor->type));
     if (!nib__tensor_bytes(&tensor->bytes, tensor->type, tensor->shape, tensor->rank))
         return nib__fail(p->err, NIB_BAD_INPUT, "%s: %s: its size in bytes does not fit in 64 bits",
                          p->gguf->name, inside);

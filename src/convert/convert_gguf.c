@@ -21,16 +21,16 @@
 /* The type of most weights: the first linear layer's. */
 static nib_type main_type(const nib_network *net, const nib_scheme *scheme)
 {
-    nib_file_layout storage;
+    nib_file_layout layout;
     char why[160];
     const nib_site *site = &net->sites[1];
     nib_output_weight stored = {.scheme = *scheme, .n = site->n, .k = site->k};
     if (!nib__scheme_is_quantized(scheme))
         return nib__float_type(scheme->code);
-    if (nib__write_gguf.refuses(why, &stored) != NULL)
+    if (nib__write_gguf.fit(why, &stored) != NULL)
         return NIB_TYPE_NONE; /* the rewrite reports why */
-    nib__write_gguf.storage(&storage, &stored);
-    return storage.codes.type;
+    nib__write_gguf.layout(&layout, &stored);
+    return layout.codes.type;
 }
 
 /* Reads the chat template in a tokenizer's directory; NULL: none. A template in a file of its own,

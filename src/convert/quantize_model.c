@@ -102,7 +102,7 @@ static nib_status calibrate(work *w, nib_err *err)
     for (size_t i = 0; i < count; i++) {
         nib_quantize_layer *l = &w->layers[i];
         if (is_static(&l->choice))
-            nib__static_scale(&l->act_scale, &l->act_zero, &l->choice.scheme, ranges[i]);
+            nib__compute_static_scale(&l->act_scale, &l->act_zero, &l->choice.scheme, ranges[i]);
     }
     return NIB_OK;
 }
@@ -118,8 +118,8 @@ static void report_run_setting(nib_ledger *ledger, const char *name, const char 
                                                       .asked = asked,
                                                       .by = NIB_BY_RECIPE,
                                                       .relation = NIB_SETTING_NONE},
-                                "it is not stored: give %s %s when running the result", option,
-                                asked);
+                                "it is not stored; pass %s %s when you run the quantized model",
+                                option, asked);
 }
 
 /* Reports a packed layout of a recipe: it concerns runs, and files hold plain codes. */
@@ -231,7 +231,7 @@ static nib_status check_file_ending(const work *w, const char *format, nib_err *
     return nib__fail(err, NIB_USAGE,
                      "%s: the name ends in .gguf, but the format is %s; give --format gguf, or "
                      "another name",
-                     nib__shown(a, w->out), format != NULL ? format : "torchao");
+                     nib__say_shown(a, w->out), format != NULL ? format : "torchao");
 }
 
 /* Refuses --pack for a single file: packed weights go beside a config.json. */
@@ -374,7 +374,7 @@ static const char bias_reason[] =
 
 static void note_biases(nib_ledger *ledger, const void *ctx)
 {
-    nib__note_biases(ledger, ctx, bias_reason);
+    nib__report_biases(ledger, ctx, bias_reason);
 }
 
 static bool format_allowed(const nib_quantize_options *o)

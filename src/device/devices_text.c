@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Renders machines as documentation: this one and the known ones, each fact with its date and
- * source, as text, JSON or Markdown. Facts that matter for int4 come first.
+ * Renders this machine's devices and the known machines as text, JSON or Markdown, each fact with
+ * its date and source. Facts that matter for int4 come first.
  */
 #include "json.h"
 #include "machine.h"
@@ -10,8 +10,8 @@
 
 /* ---- text ---- */
 
-static void text_lines(const nib_machine_lines *lines, const nib_machine *m, bool int4,
-                       nib_text *out)
+static void render_text_lines(const nib_machine_lines *lines, const nib_machine *m, bool int4,
+                              nib_text *out)
 {
     for (size_t i = 0; i < lines->count; i++) {
         const nib_fact_source *line = &lines->items[i];
@@ -26,7 +26,7 @@ static void text_lines(const nib_machine_lines *lines, const nib_machine *m, boo
     }
 }
 
-static void text_machine(const nib_machine *m, nib_text *out)
+static void render_text_machine(const nib_machine *m, nib_text *out)
 {
     nib_machine_lines lines;
     nib__machine_lines(&lines, m);
@@ -38,17 +38,17 @@ static void text_machine(const nib_machine *m, nib_text *out)
         nib__text_format(out, "%-16s %s, %s\n", m->name, nib__machine_title(m),
                          m->here ? "here" : "not here");
     nib__text_str(out, "  relevant for int4:\n");
-    text_lines(&lines, m, true, out);
+    render_text_lines(&lines, m, true, out);
     nib__text_str(out, "  other facts:\n");
     if (m->host != NULL)
         nib__text_format(out, "    %-14s %s: layers may run there with --allow device\n", "host",
                          m->host->name);
-    text_lines(&lines, m, false, out);
+    render_text_lines(&lines, m, false, out);
 }
 
 /* ---- JSON ---- */
 
-static void json_sources(const nib_machine *m, nib_text *scratch, nib_jsonw *w)
+static void write_json_sources(const nib_machine *m, nib_text *scratch, nib_jsonw *w)
 {
     nib_machine_lines lines;
     nib__machine_lines(&lines, m);
@@ -70,7 +70,7 @@ static void json_sources(const nib_machine *m, nib_text *scratch, nib_jsonw *w)
     nib__jsonw_array_end(w);
 }
 
-static void json_machine(const nib_machine *m, nib_text *scratch, nib_jsonw *w)
+static void write_json_machine(const nib_machine *m, nib_text *scratch, nib_jsonw *w)
 {
     nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "name", m->name);
@@ -94,7 +94,7 @@ static void json_machine(const nib_machine *m, nib_text *scratch, nib_jsonw *w)
         nib__jsonw_pair_string(w, nib__fact_info[f].key, scratch->failed ? "" : scratch->at);
     }
     nib__jsonw_object_end(w);
-    json_sources(m, scratch, w);
+    write_json_sources(m, scratch, w);
     nib__jsonw_object_end(w);
 }
 
@@ -109,9 +109,9 @@ static void render_json(const nib_machines_here *here, const nib_machines *known
     nib__jsonw_key(&w, "devices");
     nib__jsonw_array(&w);
     for (size_t i = 0; i < here->count; i++)
-        json_machine(here->items[i], &scratch, &w);
+        write_json_machine(here->items[i], &scratch, &w);
     for (size_t i = 0; i < known->count; i++)
-        json_machine(&known->items[i], &scratch, &w);
+        write_json_machine(&known->items[i], &scratch, &w);
     nib__jsonw_array_end(&w);
     nib__jsonw_object_end(&w);
     nib__text_str(out, "\n");
@@ -121,8 +121,8 @@ static void render_json(const nib_machines_here *here, const nib_machines *known
 
 /* ---- Markdown ---- */
 
-static void markdown_lines(const nib_machine_lines *lines, const nib_machine *m, bool int4,
-                           nib_text *out)
+static void render_markdown_lines(const nib_machine_lines *lines, const nib_machine *m, bool int4,
+                                  nib_text *out)
 {
     for (size_t i = 0; i < lines->count; i++) {
         const nib_fact_source *line = &lines->items[i];
@@ -141,7 +141,7 @@ static void markdown_lines(const nib_machine_lines *lines, const nib_machine *m,
     }
 }
 
-static void markdown_machine(const nib_machine *m, nib_text *out)
+static void render_markdown_machine(const nib_machine *m, nib_text *out)
 {
     nib_machine_lines lines;
     nib__machine_lines(&lines, m);
@@ -149,11 +149,11 @@ static void markdown_machine(const nib_machine *m, nib_text *out)
     if (m->host != NULL)
         nib__text_format(out, " Its host is `%s`.", m->host->name);
     nib__text_str(out, "\n\n| what | value | date | source |\n|---|---|---|---|\n");
-    markdown_lines(&lines, m, true, out);
-    markdown_lines(&lines, m, false, out);
+    render_markdown_lines(&lines, m, true, out);
+    render_markdown_lines(&lines, m, false, out);
 }
 
-static void markdown_table(const nib_machines *known, nib_text *out)
+static void render_markdown_table(const nib_machines *known, nib_text *out)
 {
     nib__text_str(out,
                   "# Machines\n\nMachines that `--device` accepts, present or not: the files of "
@@ -183,7 +183,7 @@ static void markdown_table(const nib_machines *known, nib_text *out)
     }
 }
 
-/* ---- all, and one ---- */
+/* ---- entry points ---- */
 
 void nib__devices_render(nib_form form, const nib_machines_here *here, const nib_machines *known,
                          nib_text *out)
@@ -193,20 +193,20 @@ void nib__devices_render(nib_form form, const nib_machines_here *here, const nib
         return;
     }
     if (form == NIB_FORM_MARKDOWN)
-        markdown_table(known, out);
+        render_markdown_table(known, out);
     for (size_t i = 0; form == NIB_FORM_TEXT && i < here->count; i++) {
         nib__text_str(out, i == 0 ? "" : "\n");
-        text_machine(here->items[i], out);
+        render_text_machine(here->items[i], out);
     }
     if (form == NIB_FORM_TEXT && here->missing[0] != 0)
         nib__text_format(out, "\n%s", here->missing);
     for (size_t i = 0; i < known->count; i++) {
         if (form == NIB_FORM_MARKDOWN) {
-            markdown_machine(&known->items[i], out);
+            render_markdown_machine(&known->items[i], out);
             continue;
         }
         nib__text_str(out, "\n");
-        text_machine(&known->items[i], out);
+        render_text_machine(&known->items[i], out);
     }
 }
 
@@ -214,7 +214,7 @@ void nib__device_render(nib_form form, const nib_machine *m, nib_text *out)
 {
     switch (form) {
     case NIB_FORM_JSON: nib__machine_write(m, out); break;
-    case NIB_FORM_MARKDOWN: markdown_machine(m, out); break;
-    default: text_machine(m, out); break;
+    case NIB_FORM_MARKDOWN: render_markdown_machine(m, out); break;
+    default: render_text_machine(m, out); break;
     }
 }

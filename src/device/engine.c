@@ -25,8 +25,8 @@ static nib_status open_parts(nib_engine *e, const nib_engine_options *o, nib_err
     e->asked_threads = o->threads;
     snprintf(e->asked_isa, sizeof e->asked_isa, "%s", o->isa != NULL ? o->isa : "");
     if (o->slices > 1 && (o->slice < 0 || o->slice >= o->slices))
-        return nib__fail(err, NIB_USAGE, "slice %d of %d: slices are numbered from 0", o->slice,
-                         o->slices);
+        return nib__fail(err, NIB_USAGE, "slice %d is out of range: %d slices are numbered 0 to %d",
+                         o->slice, o->slices, o->slices - 1);
     const int cores = nib__cores_allowed(); /* before this thread moves to its share */
     NIB_TRY(nib__pool_open_share(&e->pool, o->threads, (nib_share){o->slice, o->slices},
                                  &e->allocator, err));
@@ -207,7 +207,7 @@ static nib_status fail_machine(const nib_engine *engine, const char *name, nib_e
     nib__text_str(&words, has_driver ? "" : "; known: ");
     list_names(&words, names + here, has_driver ? 0 : known->count);
     const nib_status status =
-        nib__fail(err, NIB_USAGE, "device \"%s\" is not %s%s", nib__shown(shown, name),
+        nib__fail(err, NIB_USAGE, "device \"%s\" is not %s%s", nib__say_shown(shown, name),
                   has_driver ? "here" : "known", words.failed ? "" : words.at);
     nib__text_free(&near);
     nib__text_free(&words);

@@ -90,7 +90,7 @@ nib_status nib__tell_stored_config(nib_model *m, nib_err *err)
         nib__ledger_add_setting(
             &net->notes,
             &(nib_ledger_setting){.code = "quantization-config",
-                                  .name = nib__shown(a, first->name),
+                                  .name = nib__say_shown(a, first->name),
                                   .asked = asked,
                                   .done = nib__scheme_name(done, &first->stored),
                                   .by = NIB_BY_CONFIG,

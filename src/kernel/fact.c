@@ -7,15 +7,9 @@
 
 #include <inttypes.h>
 
-const char *const nib__op_names[] = {
-    "linear",    "linear_dx",  "linear_dw", "linear_experts", "quant",    "quant_w",
-    "dequant",   "pack",       "embed",     "attn",           "norm",     "rope",
-    "swiglu",    "add",        "scale",     "copy",           "gather",   "sample",
-    "rope_copy", "norm_quant", "move",      "quant_t",        "cast",     "cast_t",
-    "amax",      "norm_dx",    "norm_dw",   "swiglu_dx",      "scale_dx", "attn_dx",
-    "embed_dw",  "bias_dw",    "xent",      "squares",        "adamw",    "fake",
-    "fake_dx",   "fake_dw",    NULL,
-};
+#define X(id, name) name,
+const char *const nib__op_names[] = {NIB_OPS(X) NULL};
+#undef X
 #define X(id, key, name, element, group, scale) name,
 const char *const nib__code_names[] = {NIB_CODES(X) NULL};
 #undef X
@@ -37,7 +31,6 @@ const char *const nib__phase_names[] = {"infer", "forward", "backward", NULL};
 const char *const nib__type_names[] = {NIB_TYPES(X) NULL};
 #undef X
 
-_Static_assert(COUNT(nib__op_names) == NIB_OP_COUNT + 1, "a name for each operation");
 _Static_assert(COUNT(nib__device_names) == NIB_DEVICE_COUNT + 1, "a name for each device");
 _Static_assert(COUNT(nib__maker_names) == NIB_MAKER_COUNT + 1, "a name for each maker");
 _Static_assert(COUNT(nib__layout_hint_names) == NIB_HINT_COUNT + 1, "a name for each layout");

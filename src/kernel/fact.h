@@ -11,49 +11,52 @@
 
 typedef enum nib_kind { NIB_KIND_INT, NIB_KIND_ENUM, NIB_KIND_SET, NIB_KIND_FLAG } nib_kind;
 
-typedef enum nib_op {
-    NIB_OP_LINEAR,    /* y = x W^T + bias */
-    NIB_OP_LINEAR_DX, /* dx = dy W */
-    NIB_OP_LINEAR_DW, /* dW = dy^T x */
-    NIB_OP_LINEAR_EXPERTS,
-    NIB_OP_QUANT,   /* activations to the form that a linear row reads */
-    NIB_OP_QUANT_W, /* weights to codes, scales and zeros */
-    NIB_OP_DEQUANT,
-    NIB_OP_PACK,
-    NIB_OP_EMBED,
-    NIB_OP_ATTN,
-    NIB_OP_NORM,
-    NIB_OP_ROPE,
-    NIB_OP_SWIGLU,
-    NIB_OP_ADD,
-    NIB_OP_SCALE,      /* multiplies by a number, or soft-caps */
-    NIB_OP_STORE_KV,   /* writes keys and values to the KV cache */
-    NIB_OP_GATHER,     /* reorders columns to a weight's act-order */
-    NIB_OP_SAMPLE,     /* the next token from logits */
-    NIB_OP_ROPE_COPY,  /* ROPE of queries and keys and STORE_KV in one pass */
-    NIB_OP_NORM_QUANT, /* NORM and QUANT in one pass; the normed rows are not kept */
-    NIB_OP_MOVE,       /* copies a buffer to another device; has no kernel rows */
-    /* Training: src/kernel/train_ops.h. */
-    NIB_OP_QUANT_T,   /* QUANT of the transposed matrix */
-    NIB_OP_CAST,      /* f32 rows to a packed weight */
-    NIB_OP_CAST_T,    /* CAST of the transposed matrix */
-    NIB_OP_AMAX,      /* the largest magnitude */
-    NIB_OP_NORM_DX,   /* the gradient of a norm's input */
-    NIB_OP_NORM_DW,   /* of its weight */
-    NIB_OP_SWIGLU_DX, /* of gate and up */
-    NIB_OP_SCALE_DX,  /* of its input */
-    NIB_OP_ATTN_DX,   /* of queries, keys and values */
-    NIB_OP_EMBED_DW,  /* of the table */
-    NIB_OP_BIAS_DW,   /* of a bias */
-    NIB_OP_XENT,      /* cross-entropy and its gradient */
-    NIB_OP_SQUARES,   /* a float64 sum of squares */
-    NIB_OP_ADAMW,
-    /* Quantization-aware training: fake_quant.h. These have no kernel rows. */
-    NIB_OP_FAKE,    /* quantizes an input and dequantizes it */
-    NIB_OP_FAKE_DX, /* its gradient past the rounding */
-    NIB_OP_FAKE_DW, /* the weight's */
-    NIB_OP_COUNT
-} nib_op;
+/* X(id, name in rows, plans and --without). Operations of inference come first, then those of
+ * training from QUANT_T on (train_ops.h), then those of quantization-aware training, which have no
+ * kernel rows (fake_quant.h). */
+#define NIB_OPS(X)                                                                                 \
+    X(LINEAR, "linear")       /* y = x W^T + bias */                                               \
+    X(LINEAR_DX, "linear_dx") /* dx = dy W */                                                      \
+    X(LINEAR_DW, "linear_dw") /* dW = dy^T x */                                                    \
+    X(LINEAR_EXPERTS, "linear_experts")                                                            \
+    X(QUANT, "quant")     /* activations to the form that a linear row reads */                    \
+    X(QUANT_W, "quant_w") /* weights to codes, scales and zeros */                                 \
+    X(DEQUANT, "dequant")                                                                          \
+    X(PACK, "pack")                                                                                \
+    X(EMBED, "embed")                                                                              \
+    X(ATTN, "attn")                                                                                \
+    X(NORM, "norm")                                                                                \
+    X(ROPE, "rope")                                                                                \
+    X(SWIGLU, "swiglu")                                                                            \
+    X(ADD, "add")                                                                                  \
+    X(SCALE, "scale")           /* multiplies by a number, or soft-caps */                         \
+    X(STORE_KV, "copy")         /* writes keys and values to the KV cache */                       \
+    X(GATHER, "gather")         /* reorders columns to a weight's act-order */                     \
+    X(SAMPLE, "sample")         /* the next token from logits */                                   \
+    X(ROPE_COPY, "rope_copy")   /* ROPE of queries and keys and STORE_KV in one pass */            \
+    X(NORM_QUANT, "norm_quant") /* NORM and QUANT in one pass; the normed rows are not kept */     \
+    X(MOVE, "move")             /* copies a buffer to another device; has no kernel rows */        \
+    X(QUANT_T, "quant_t")       /* QUANT of the transposed matrix */                               \
+    X(CAST, "cast")             /* f32 rows to a packed weight */                                  \
+    X(CAST_T, "cast_t")         /* CAST of the transposed matrix */                                \
+    X(AMAX, "amax")             /* the largest magnitude */                                        \
+    X(NORM_DX, "norm_dx")       /* the gradient of a norm's input */                               \
+    X(NORM_DW, "norm_dw")       /* of its weight */                                                \
+    X(SWIGLU_DX, "swiglu_dx")   /* of gate and up */                                               \
+    X(SCALE_DX, "scale_dx")     /* of its input */                                                 \
+    X(ATTN_DX, "attn_dx")       /* of queries, keys and values */                                  \
+    X(EMBED_DW, "embed_dw")     /* of the table */                                                 \
+    X(BIAS_DW, "bias_dw")       /* of a bias */                                                    \
+    X(XENT, "xent")             /* cross-entropy and its gradient */                               \
+    X(SQUARES, "squares")       /* a float64 sum of squares */                                     \
+    X(ADAMW, "adamw")                                                                              \
+    X(FAKE, "fake")       /* quantizes an input and dequantizes it */                              \
+    X(FAKE_DX, "fake_dx") /* its gradient past the rounding */                                     \
+    X(FAKE_DW, "fake_dw") /* the weight's */
+
+#define X(id, name) NIB_OP_##id,
+typedef enum nib_op { NIB_OPS(X) NIB_OP_COUNT } nib_op;
+#undef X
 
 typedef enum nib_device_kind {
     NIB_DEVICE_CPU,

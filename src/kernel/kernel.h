@@ -56,7 +56,7 @@ typedef union nib_run {
     void (*norm_quant)(const nib_norm_quant *a, int64_t m0, int64_t m1);
     void (*rope)(const nib_rope *a, int64_t m0, int64_t m1);
     void (*store_kv)(const nib_store_kv *a, int64_t m0, int64_t m1);
-    void (*rope_copy)(const nib_rope_copy *a, int64_t m0, int64_t m1);
+    void (*rope_store_kv)(const nib_rope_store_kv *a, int64_t m0, int64_t m1);
     /* items: slot * heads + head */
     void (*attn)(const nib_attn *a, int64_t item0, int64_t item1, void *scratch);
     void (*swiglu)(const nib_swiglu *a, int64_t m0, int64_t m1);

@@ -18,7 +18,7 @@ typedef enum nib_launch_kind {
     NIB_LAUNCH_FLOAT
 } nib_launch_kind;
 
-/* MEMORY is two arguments in OpenCL, base and offset (MEMORY in gpu/prelude.cl), and one in
+/* MEMORY is two arguments in OpenCL, base and offset (GLOBAL_ARG in gpu/prelude.cl), and one in
  * CUDA. */
 typedef struct nib_launch_arg {
     nib_launch_kind kind;

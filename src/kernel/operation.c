@@ -83,7 +83,7 @@ static void run_rope_copy(const nib_kernel *row, const void *args, int64_t begin
                           void *scratch)
 {
     (void)scratch;
-    row->run.rope_copy(args, begin, end);
+    row->run.rope_store_kv(args, begin, end);
 }
 
 static void run_swiglu(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
@@ -174,35 +174,37 @@ const nib_op_row nib__ops[NIB_OP_COUNT] = {
     [NIB_OP_AMAX] = {run_amax, .values = 1},
     [NIB_OP_EMBED] = {run_embed, .values = 2, .by_tokens = true},
     [NIB_OP_ATTN] = {run_attn},
-    [NIB_OP_NORM] = {run_norm, .values = 2, .by_tokens = true, .over = {NIB_OVER_FIRST}},
+    [NIB_OP_NORM] = {run_norm, .values = 2, .by_tokens = true, .inplace = {NIB_INPLACE_FIRST}},
     [NIB_OP_NORM_QUANT] = {run_norm_quant, .values = 1, .by_tokens = true},
-    [NIB_OP_ROPE] = {run_rope, .values = 2, .by_tokens = true, .over = {NIB_OVER_FIRST},
-                     .only_over = true},
+    [NIB_OP_ROPE] = {run_rope, .values = 2, .by_tokens = true, .inplace = {NIB_INPLACE_FIRST},
+                     .always_inplace = true},
     /* keys, values, and their copies in the cache */
     [NIB_OP_STORE_KV] = {run_store_kv, .values = 3, .by_tokens = true},
     /* for the queries; for the keys it replaces ROPE and STORE_KV, and reads them once */
     [NIB_OP_ROPE_COPY] = {run_rope_copy, .values = 2, .by_tokens = true},
-    [NIB_OP_SWIGLU] = {run_swiglu, .values = 3, .by_tokens = true, .over = {NIB_OVER_FIRST}},
-    [NIB_OP_ADD] = {run_add, .values = 3, .by_tokens = true, .over = {NIB_OVER_SECOND},
-                    .only_over = true, .commutes = true},
-    [NIB_OP_SCALE] = {run_scale, .values = 2, .by_tokens = true, .over = {NIB_OVER_FIRST}},
+    [NIB_OP_SWIGLU] = {run_swiglu, .values = 3, .by_tokens = true, .inplace = {NIB_INPLACE_FIRST}},
+    [NIB_OP_ADD] = {run_add, .values = 3, .by_tokens = true, .inplace = {NIB_INPLACE_SECOND},
+                    .always_inplace = true, .commutes = true},
+    [NIB_OP_SCALE] = {run_scale, .values = 2, .by_tokens = true, .inplace = {NIB_INPLACE_FIRST}},
     [NIB_OP_GATHER] = {run_gather, .values = 2, .by_tokens = true},
     [NIB_OP_MOVE] = {NULL, .values = 1},
-    [NIB_OP_NORM_DX] = {run_norm_dx, .values = 4, .by_tokens = true, .over = {NIB_OVER_THIRD}},
+    [NIB_OP_NORM_DX] = {run_norm_dx, .values = 4, .by_tokens = true,
+                        .inplace = {NIB_INPLACE_THIRD}},
     [NIB_OP_NORM_DW] = {run_norm_dw, .values = 2},
     [NIB_OP_SWIGLU_DX] = {run_swiglu_dx, .values = 5, .by_tokens = true,
-                          .over = {NIB_OVER_SECOND, NIB_OVER_THIRD}},
-    [NIB_OP_SCALE_DX] = {run_scale_dx, .values = 2, .by_tokens = true, .over = {NIB_OVER_FIRST}},
+                          .inplace = {NIB_INPLACE_SECOND, NIB_INPLACE_THIRD}},
+    [NIB_OP_SCALE_DX] = {run_scale_dx, .values = 2, .by_tokens = true,
+                         .inplace = {NIB_INPLACE_FIRST}},
     [NIB_OP_ATTN_DX] = {run_attn_dx},
     [NIB_OP_EMBED_DW] = {run_embed_dw, .values = 3},
     [NIB_OP_BIAS_DW] = {run_bias_dw, .values = 1},
-    [NIB_OP_XENT] = {run_xent, .values = 3, .by_tokens = true, .over = {NIB_OVER_FIRST},
-                     .only_over = true},
+    [NIB_OP_XENT] = {run_xent, .values = 3, .by_tokens = true, .inplace = {NIB_INPLACE_FIRST},
+                     .always_inplace = true},
 };
 
-int nib__op_over(nib_op op, int out, int64_t heads)
+int nib__op_inplace_input(nib_op op, int out, int64_t heads)
 {
     if (op == NIB_OP_NORM && heads == 1)
         return -1; /* a quantizer may be fused with it, which reads the norm's input twice */
-    return out < NIB_OVER_OUTPUTS ? (int)nib__ops[op].over[out] - 1 : -1;
+    return out < NIB_INPLACE_OUTPUTS ? (int)nib__ops[op].inplace[out] - 1 : -1;
 }

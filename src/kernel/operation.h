@@ -7,8 +7,13 @@
 
 #include "kernel.h"
 
-typedef enum nib_over { NIB_OVER_NONE, NIB_OVER_FIRST, NIB_OVER_SECOND, NIB_OVER_THIRD } nib_over;
-enum { NIB_OVER_OUTPUTS = 2 };
+typedef enum nib_inplace {
+    NIB_INPLACE_NONE,
+    NIB_INPLACE_FIRST,
+    NIB_INPLACE_SECOND,
+    NIB_INPLACE_THIRD
+} nib_inplace;
+enum { NIB_INPLACE_OUTPUTS = 2 };
 
 typedef struct nib_op_row {
     /* Runs parts [begin, end) with a CPU row; scratch: one worker's, as large as the row needs.
@@ -18,17 +23,16 @@ typedef struct nib_op_row {
      * (weights, positions). */
     int values;
     bool by_tokens; /* its parts are tokens, computed independently */
-    /* The input that each output may overwrite: every output element depends on the inputs at the
-     * same place only, or every row on the same row. */
-    nib_over over[NIB_OVER_OUTPUTS];
-    bool only_over; /* its rows always work in place */
-    bool commutes;  /* its first two inputs may be swapped */
+    /* The input that each output may overwrite (in place): an output element depends only on the
+     * same element of the inputs, or an output row only on the same row. */
+    nib_inplace inplace[NIB_INPLACE_OUTPUTS];
+    bool always_inplace; /* its rows always work in place */
+    bool commutes;       /* its first two inputs may be swapped */
 } nib_op_row;
 
 extern const nib_op_row nib__ops[NIB_OP_COUNT];
 
-/* The index of the input that output `out` may overwrite; -1: none. heads: rows that a token's
- * columns are split into. */
-int nib__op_over(nib_op op, int out, int64_t heads);
+/* Index of the input that output `out` may overwrite; -1: none. heads: rows per token. */
+int nib__op_inplace_input(nib_op op, int out, int64_t heads);
 
 #endif

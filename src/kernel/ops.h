@@ -182,10 +182,10 @@ typedef struct nib_store_kv {
 } nib_store_kv;
 
 /* Rotates queries and keys in place, then stores keys and values in the cache. */
-typedef struct nib_rope_copy {
+typedef struct nib_rope_store_kv {
     nib_rope q, k;
     nib_store_kv store; /* its k is k.x */
-} nib_rope_copy;
+} nib_rope_store_kv;
 
 /* Causal attention of m slots over positions 0..position of their own sequences. */
 typedef struct nib_attn {

@@ -101,7 +101,7 @@ bool nib__kernel_keyed(const nib_kernel *kernel, const nib_query *query)
 
 /* Whether a row is built or excluded depends on the row, not on the query; these conditions apply
  * to every row. */
-static const nib_cond built_cond = NIB_IS(BUILT, 1, "it is declared, not built");
+static const nib_cond built_cond = NIB_IS(BUILT, 1, "it is not compiled into this build");
 static const nib_cond offered_cond = NIB_IS(OFFERED, 1, "--without leaves it out");
 
 static bool is_excluded(const nib_kernel *kernel, const nib_query *query)

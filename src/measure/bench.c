@@ -238,9 +238,8 @@ nib_status nib__bench_complete(nib_bench_options *o, const nib_session *session,
                          NIB_BENCH_ROUNDS);
     if (o->batch < 0 || o->batch > session->runner.kv.sequences || o->batch > NIB_BENCH_BATCH)
         return nib__fail(err, NIB_USAGE,
-                         "a batch of %" PRId64 " sequences is over the %" PRId64
-                         " of the session, or the limit of %d",
-                         o->batch, session->runner.kv.sequences, NIB_BENCH_BATCH);
+                         "a batch of %" PRId64 " sequences is not between 0 and %" PRId64, o->batch,
+                         nib__min(session->runner.kv.sequences, NIB_BENCH_BATCH));
     if (o->against != NULL && !o->beside)
         return nib__fail(
             err, NIB_USAGE,

@@ -184,8 +184,8 @@ static nib_status check_options(evaluation *e)
                          e->window, context);
     if (e->against && nib_session_vocab(e->against) != nib_session_vocab(e->session))
         return nib__fail(e->err, NIB_USAGE,
-                         "the two models cannot be compared: they have %" PRId64 " and %" PRId64
-                         " tokens",
+                         "the two models cannot be compared: their vocabularies have %" PRId64
+                         " and %" PRId64 " tokens",
                          nib_session_vocab(e->session), nib_session_vocab(e->against));
     if (e->against && e->against->plan->context < e->window)
         return nib__fail(e->err, NIB_USAGE,

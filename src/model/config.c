@@ -443,7 +443,7 @@ static nib_status check_act(const reader *r, const char *name, nib_err *err)
     const char *act = newer ? r->hidden_activation : r->hidden_act;
     char shown[NIB_SHOWN];
     if (!newer && older && r->family->newer_act && r->hidden_activation != NULL) {
-        nib__ledger_add_overruled(r->ledger, "config-key", "hidden_act", nib__shown(shown, act),
+        nib__ledger_add_overruled(r->ledger, "config-key", "hidden_act", nib__say_shown(shown, act),
                                   r->hidden_activation, "hidden_activation decides");
         return NIB_OK;
     }
@@ -514,7 +514,7 @@ static void report_class(const reader *r)
     char shown[NIB_SHOWN];
     if (r->class_name && (r->classes & 1U << r->c.arch) == 0)
         nib__ledger_add_overruled(r->ledger, "config-key", "architectures",
-                                  nib__shown(shown, r->class_name), r->family->class_name,
+                                  nib__say_shown(shown, r->class_name), r->family->class_name,
                                   "model_type is \"%s\", which selects %s", r->family->name,
                                   r->family->class_name);
 }

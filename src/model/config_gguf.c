@@ -355,8 +355,10 @@ static nib_status read_rope(reader *r)
             r->g->name, r->key, nib__say_name(shown, sizeof shown, type, size));
     NIB_TRY(read_factor(r, linear));
     if (!(c->rope_factor >= 1) || !(c->rope_factor < 1e9))
-        return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %g; at least 1 is expected", r->g->name,
-                         r->key, c->rope_factor);
+        return nib__fail(r->err, NIB_BAD_INPUT,
+                         "%s: the factor of %s.rope.scaling.factor, or its older name "
+                         "rope.scale_linear, is %g; at least 1 and below 1e9 is expected",
+                         r->g->name, r->arch, c->rope_factor);
     if (linear && c->rope_factor != 1)
         c->rope = NIB_ROPE_LINEAR;
     return read_divisors(&c->rope_divisors, r, "rope_freqs.weight", c->head_dim / 2);

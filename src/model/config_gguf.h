@@ -14,11 +14,10 @@
  * that names it; an unknown key is a note. */
 nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *checkpoint, nib_arena *arena,
                             nib_ledger *ledger, nib_err *err);
-/* Reads general.sampling.* as llama.cpp does. A key that is not followed is a line of the
- * ledger. */
+/* Reads general.sampling.* as llama.cpp does. An ignored key adds a line to the ledger. */
 nib_status nib__generation_gguf(nib_generation *out, const nib_gguf *gguf, nib_ledger *ledger,
                                 nib_err *err);
-/* Reports keys of the tokenizer that nothing reads. */
+/* Reports tokenizer keys that are ignored. */
 void nib__gguf_report_tokenizer(const nib_gguf *gguf, nib_ledger *ledger);
 
 /* Whether the layers that use RoPE are those that a GGUF of this family implies. */

@@ -169,10 +169,10 @@ static void report_types(const nib_config *c, const nib_layers_given *s, nib_led
     for (int64_t i = 0; i < s->type_count && !differs; i++)
         differs = s->sliding[i] != (nib__config_window(c, i) > 0);
     if (differs)
-        nib__ledger_add_overruled(ledger, "config-key", "layer_types", "of each layer", NULL,
-                                  "transformers does not read it for %s, whose layers have %s",
+        nib__ledger_add_overruled(ledger, "config-key", "layer_types", NULL, NULL,
+                                  "transformers ignores this key for %s, whose layers have %s",
                                   nib__arch_name(c->arch),
-                                  c->window > 0 ? "a window each" : "no window");
+                                  c->window > 0 ? "a sliding window" : "no sliding window");
 }
 
 static nib_status find_windows(nib_config *c, const nib_layers_given *s, const char *name,
@@ -284,7 +284,7 @@ static void report_patterns(const nib_config *c, const nib_layers_given *s, nib_
     if (pattern_differs)
         nib__ledger_add_overruled(ledger, "config-key", "sliding_window_pattern",
                                   s->pattern_letters != NULL
-                                      ? nib__shown(letters, s->pattern_letters)
+                                      ? nib__say_shown(letters, s->pattern_letters)
                                       : nib__say_double(asked, (double)s->pattern),
                                   NULL, "other layers have a window: %s", decides);
 }

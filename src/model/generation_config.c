@@ -21,7 +21,7 @@ static const char *const harmless[] = {"_from_model_config",   "bos_token_id",
                                        "pad_token_id",         "use_cache",
                                        "transformers_version", "return_dict_in_generate"};
 
-/* Keys that choose tokens in unsupported ways, and the number with which each has no effect. */
+/* Unsupported keys that affect the output, and the value that turns each off. */
 static const struct {
     const char *key;
     double neutral;
@@ -64,7 +64,7 @@ static bool read_other(nib_json *json, nib_ledger *ledger)
     return true;
 }
 
-/* A number for sampling; null: absent. */
+/* Reads a sampling parameter from 0 to `most`; zero: 0 is allowed. null: *out stays unset. */
 static bool read_rate(nib_json *json, double most, bool zero, double *out)
 {
     double value = 1;
@@ -72,7 +72,8 @@ static bool read_rate(nib_json *json, double most, bool zero, double *out)
         return json->event == NIB_JSON_NULL;
     if (!(value <= most) || !(value >= 0) || (value == 0 && !zero)) {
         nib__json_fail(json,
-                       zero ? "%g is not between 0 and %g" : "%g is not above 0 and at most %g",
+                       zero ? "%g is not between 0 and %g"
+                            : "%g is out of range: it must be above 0 and at most %g",
                        value, most);
         return false;
     }

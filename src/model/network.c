@@ -312,7 +312,8 @@ static void report_f64(nib_network *net, const nib_tensor *norm)
         return;
     line->asked = "f64";
     line->done = "f32";
-    line->max_rel_change = nib__f64_change(norm->data, (int64_t)(norm->bytes / sizeof(double)));
+    line->max_rel_change =
+        nib__measure_f64_to_f32_error(norm->data, (int64_t)(norm->bytes / sizeof(double)));
     line->reason = "norms are computed in f32";
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Packed weights: weights in the layouts that this machine's rows read, in a file beside the
- * checkpoint or in a directory of the caller's. A run maps the file and packs nothing. The
- * checkpoint is authoritative: a file for another source or other layouts, truncated or modified,
- * is ignored with a message, and the weights are packed as if it did not exist. docs/formats.md has
- * the layout.
+ * checkpoint or in a directory that the caller names. A run maps the file and packs nothing. The
+ * checkpoint is authoritative: a file that is truncated, modified, or made from other weights or
+ * layouts is ignored with a message, and the weights are packed as if it did not exist.
+ * docs/formats.md has the layout.
  */
 #ifndef NIB_PACKED_H
 #define NIB_PACKED_H
@@ -31,8 +31,8 @@ void nib__packed_close(nib_packed *packed); /* NULL allowed */
  * once a second, the checksum of the next piece, so that every piece is checked in turn. */
 nib_status nib__packed_check(nib_packed *packed, nib_status status, nib_err *err);
 
-/* The weight of a site in this layout: `bytes` bytes, aligned to 64. NULL: absent, or the layout
- * has changed: the first rows are packed again and compared. */
+/* The weight of a site in this layout: `bytes` bytes, aligned to 64. Packs the first rows again and
+ * compares them with the file; NULL: absent, or the layout or the weights have changed. */
 const void *nib__packed_find(const nib_packed *packed, const char *site, const nib_weight *w,
                              const nib_packing *packing, uint64_t bytes);
 /* Whether the file has a weight under these names, without comparing its layout. */

@@ -303,9 +303,9 @@ static nib_status run_store_kv(nib_runner *r, const nib_node *node, int64_t m, n
 static nib_status run_rope_copy(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     const nib_config *c = &r->net->config;
-    const nib_rope_copy args = {.q = rope_of(r, node, node->to, c->heads, m),
-                                .k = rope_of(r, node, node->from, c->kv_heads, m),
-                                .store = store_of(r, node, m)};
+    const nib_rope_store_kv args = {.q = rope_of(r, node, node->to, c->heads, m),
+                                    .k = rope_of(r, node, node->from, c->kv_heads, m),
+                                    .store = store_of(r, node, m)};
     return run_rows(r, node->row, &args, m, err);
 }
 

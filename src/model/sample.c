@@ -51,12 +51,15 @@ nib_status nib__sampling_check(const nib_sampling *s, nib_err *err)
         return nib__fail(err, NIB_USAGE, "temperature %g is not between 0 and %d", s->temperature,
                          NIB_TEMPERATURE_MAX);
     if (!(s->top_p > 0 && s->top_p <= 1))
-        return nib__fail(err, NIB_USAGE, "top-p %g is not above 0 and at most 1", s->top_p);
+        return nib__fail(err, NIB_USAGE,
+                         "top-p %g is out of range: it must be above 0 and at most 1", s->top_p);
     if (!(s->min_p >= 0 && s->min_p <= 1))
         return nib__fail(err, NIB_USAGE, "min-p %g is not between 0 and 1", s->min_p);
     if (!(s->repeat_penalty > 0 && s->repeat_penalty <= NIB_REPEAT_PENALTY_MAX))
-        return nib__fail(err, NIB_USAGE, "the repetition penalty %g is not above 0 and at most %d",
-                         s->repeat_penalty, NIB_REPEAT_PENALTY_MAX);
+        return nib__fail(
+            err, NIB_USAGE,
+            "the repetition penalty %g is out of range: it must be above 0 and at most %d",
+            s->repeat_penalty, NIB_REPEAT_PENALTY_MAX);
     if (s->top_k < 0)
         return nib__fail(err, NIB_USAGE, "top-k %" PRId64 " is negative; 0 switches it off",
                          s->top_k);

@@ -15,7 +15,7 @@
 #define NO_PYTHON "there is no Python garbage collector"
 #define SAME_BITS "every run is deterministic"
 #define IN_MEMORY "weights and moments are in main memory"
-#define WHOLE_RANKS "each rank holds all weights, and shares the data with the other ranks"
+#define WHOLE_RANKS "each rank holds all weights and trains on its own part of the data"
 #define OWN_KERNELS "it only concerns torchtitan's kernels"
 #define BETWEEN "checkpoints are written synchronously, between steps"
 #define FULL_STATE "every checkpoint is complete, so training can resume from any of them"

@@ -34,7 +34,7 @@ static const char *format_value(const setter *s, char out[NIB_SHOWN + 2])
     const raw_value *v = s->value;
     if (v->text)
         snprintf(out, NIB_SHOWN + 2, v->event == NIB_JSON_NUMBER ? "%s" : "\"%s\"",
-                 nib__shown(name, v->text));
+                 nib__say_shown(name, v->text));
     else
         snprintf(out, NIB_SHOWN + 2, "%s",
                  v->event == NIB_JSON_TRUE    ? "true"

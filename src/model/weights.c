@@ -77,8 +77,8 @@ static nib_status open_converted(loading *l, nib_err *err)
     if (!out->owned)
         return nib__fail_memory(err, (size_t)out->owned_bytes, "a weight");
     if (quantize) {
-        nib__quantizer_weight(&out->w, &l->quantizer, n, out->owned, out->owned + codes,
-                              zero_bytes ? out->owned + codes + scales : NULL);
+        nib__quantizer_describe_weight(&out->w, &l->quantizer, n, out->owned, out->owned + codes,
+                                       zero_bytes ? out->owned + codes + scales : NULL);
     } else {
         out->w = (nib_weight){
             .scheme = *to, .n = n, .k = k, .layout = NIB_LAYOUT_FLOAT, .codes = out->owned};
@@ -201,7 +201,7 @@ static nib_status convert_rows(loading *l, int worker, int64_t begin, int64_t en
             to.scales = (char *)(uintptr_t)w->scales + i * w->scale_stride_n * scale_bytes;
         if (w->zeros)
             to.zeros = (char *)(uintptr_t)w->zeros + i * w->scale_stride_n * zero_bytes;
-        NIB_TRY(nib__quantizer_rows(&l->quantizer, row, i, 1, &to, err));
+        NIB_TRY(nib__quantizer_quantize_rows(&l->quantizer, row, i, 1, &to, err));
     }
     return NIB_OK;
 }
@@ -270,11 +270,11 @@ static nib_status scan_tensor(loading *l, nib_err *err)
         nib__weight_row(&l->from, i, l->rows);
         NIB_TRY(nib__quantizer_scan(&l->quantizer, l->rows, i, 1, range, err));
     }
-    NIB_TRY(nib__quantizer_range(&l->quantizer, range, err));
+    NIB_TRY(nib__quantizer_set_range(&l->quantizer, range, err));
     l->out->w.tensor_scale = l->quantizer.tensor_scale;
     if (nib__quantizer_is_one(&l->quantizer))
-        nib__quantizer_tensor(&l->quantizer, (void *)(uintptr_t)l->out->w.scales,
-                              (void *)(uintptr_t)l->out->w.zeros);
+        nib__quantizer_store_tensor_scale(&l->quantizer, (void *)(uintptr_t)l->out->w.scales,
+                                          (void *)(uintptr_t)l->out->w.zeros);
     return NIB_OK;
 }
 

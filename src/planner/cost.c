@@ -48,8 +48,8 @@ uint64_t nib__plan_room(const nib_policy *policy, const nib_machine *own,
     const uint64_t other_bytes = policy->step_bytes + (has_cache ? policy->cache_bytes : 0);
     if (machine->facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU)
         return UINT64_MAX;
-    if (policy->room_words != NULL)
-        return policy->room;
+    if (policy->limit_message != NULL)
+        return policy->weight_bytes_limit;
     if (machine->memory == 0 || policy->training) /* the memory of a training step is only known
                                                      once allocated */
         return UINT64_MAX;

@@ -17,7 +17,7 @@ const char *nib__driver_words(const nib_policy *policy, const nib_kernel *kernel
 {
     for (size_t i = 0; i < policy->refused_count; i++)
         if (strcmp(policy->refused[i].kernel, kernel->name) == 0)
-            return policy->refused[i].words;
+            return policy->refused[i].message;
     return NULL;
 }
 
@@ -236,7 +236,8 @@ static void add_candidate(nib_ledger *ledger, nib_ledger_layer *line, const nib_
     if (is_chosen(variant, row)) {
         candidate->verdict = NIB_VERDICT_RUNS;
         if (!nib__kernel_built(row))
-            nib__ledger_add_candidate_reason(ledger, candidate, "declared", "declared, not built");
+            nib__ledger_add_candidate_reason(ledger, candidate, "declared",
+                                             "not compiled into this build");
         return;
     }
     candidate->verdict = failed == 0 ? NIB_VERDICT_COULD : NIB_VERDICT_NO;

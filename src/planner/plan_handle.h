@@ -61,30 +61,30 @@ nib_status nib__plan_lookup(nib_plan *p, nib_err *err);
 typedef struct nib_retry {
     const nib_refused *refused;
     size_t refused_count;
-    uint64_t room;
-    const char *room_words; /* NULL: memory did not run out */
+    uint64_t weight_bytes_limit;
+    const char *limit_message; /* NULL: memory did not run out */
 } nib_retry;
-/* again NULL: nothing was refused yet. */
+/* retry NULL: nothing was refused yet. */
 nib_status nib__plan_make(nib_plan **out, nib_model *model, const nib_request *request,
-                          const nib_retry *again, nib_err *err);
+                          const nib_retry *retry, nib_err *err);
 /* For nib__plan_make: exclude what was refused, and note it once the plan is made. */
-nib_status nib__plan_exclude_refused(nib_plan *p, const nib_retry *again, nib_err *err);
+nib_status nib__plan_exclude_refused(nib_plan *p, const nib_retry *retry, nib_err *err);
 void nib__plan_note_refused(nib_plan *p);
 /* Opens what runs a plan. If the device refuses part of it, fails and fills *refusal. */
 typedef nib_status (*nib_plan_opener)(void *ctx, const nib_plan *plan, nib_refusal *refusal,
                                       nib_err *err);
 /* Calls `open` with *plan. While the device refuses something, plans the same request again without
  * it and retries; the ledger notes each refusal in the driver's words. *plan is then the last plan,
- * as is *own, which belongs to the caller and starts as NULL. */
-nib_status nib__plan_open(nib_plan_opener open, void *ctx, const nib_plan **plan, nib_plan **own,
+ * as is *owned, which belongs to the caller and starts as NULL. */
+nib_status nib__plan_open(nib_plan_opener open, void *ctx, const nib_plan **plan, nib_plan **owned,
                           nib_err *err);
 /* The names of kernels that match one of the patterns; NIB_USAGE for a pattern without a match. */
 nib_status nib__choose_without(nib_strings *out, const nib_strings *patterns, nib_arena *arena,
                                const nib_allocator *a, nib_err *err);
 /* Adds a setting line if an option overrules what a recipe or config asks; a NULL value: not
  * given. */
-void nib__tell_overruled(nib_ledger *ledger, const nib_ledger_setting *asked, const char *option,
-                         const char *done);
+void nib__report_overruled(nib_ledger *ledger, const nib_ledger_setting *asked, const char *option,
+                           const char *done);
 /* For a training config: fail on requests that no training plan can meet; add lines for keys that
  * are not done as written; add notes on what layers are trained for. */
 nib_status nib__plan_check_training(nib_plan *p, nib_err *err);
@@ -93,7 +93,7 @@ void nib__plan_note_training(nib_plan *p);
 
 /* A note on how many biases have the requested form; asked NULL: no note. others: why not all have
  * it. */
-void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others);
+void nib__report_biases(nib_ledger *ledger, const char *asked, const char *others);
 
 /* Writes the members of a plan's JSON into the open object of w. */
 void nib__plan_json(const nib_plan *plan, nib_jsonw *w);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans of the public interface: turns a request into layers, machine and policy for the planner;
- * and writes the plan.
+ * The nib_plan_* functions of nibble.h: copy a request, derive layers, machine and policy from it,
+ * call the planner, and write the plan.
  */
 #include "plan_handle.h"
 #include "bias_codes.h"
@@ -62,9 +62,9 @@ static nib_status copy_request(nib_plan *p, const nib_request *request, nib_err 
 
 /* ---- recipe, dtype, machine, layers ---- */
 
-/* A kept weight runs with the activations that the tools of its format use, unless the recipe wants
- * floats. */
-static nib_scheme asked_if_kept(const nib_site *s, const nib_choice *choice)
+/* A weight that is kept as stored runs with the activations that its format's tools use, unless the
+ * recipe is weight-only. */
+static nib_scheme choose_kept_scheme(const nib_site *s, const nib_choice *choice)
 {
     nib_scheme asked = s->stored;
     if (!nib__scheme_is_quantized(&asked) || s->role == NIB_ROLE_EMBED)
@@ -99,7 +99,7 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
                          .n = s->n,
                          .k = s->k,
                          .stored = s->stored,
-                         .asked = choice.keep ? asked_if_kept(s, &choice) : choice.scheme,
+                         .asked = choice.keep ? choose_kept_scheme(s, &choice) : choice.scheme,
                          .act = s->act,
                          .rule = choice.rule,
                          .bias = s->bias,
@@ -120,7 +120,7 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
         if (nib__scheme_same_weight(&l->asked, &l->stored) || !nib__scheme_is_quantized(&l->asked))
             continue;
         nib_quantizer q;
-        /* loading refuses to quantize codes again; the plan still shows the types */
+        /* loading refuses to requantize codes, but the plan still shows the types */
         const nib_type source =
             nib__scheme_is_quantized(&s->stored) ? NIB_TYPE_BF16 : nib__float_type(s->stored.code);
         NIB_TRY(nib__quantizer_init(&q, &l->asked, source, s->k, err));
@@ -152,7 +152,8 @@ static nib_status choose_dtype(nib_plan *p, nib_err *err)
         if (strcmp(name, nib__type_name(names[i])) == 0)
             p->policy.dtype = names[i];
     if (p->policy.dtype == NIB_TYPE_NONE)
-        return nib__fail(err, NIB_USAGE, "dtype \"%s\" is not one of f32, f16, bf16", name);
+        return nib__fail(err, NIB_USAGE, "%s \"%s\" is not one of f32, f16, bf16",
+                         p->request.dtype ? "dtype" : "the recipe's dtype", name);
     return NIB_OK;
 }
 
@@ -182,11 +183,13 @@ static nib_status choose_cache(nib_plan *p, nib_err *err)
 /* The context, and the bytes of its KV cache; a training step keeps none. */
 static nib_status choose_context(nib_plan *p, nib_err *err)
 {
-    const int64_t most = p->model->net.config.context;
-    p->context = p->request.context > 0 ? p->request.context : nib__min(most, 4096);
-    if (p->context > most)
-        return nib__fail(err, NIB_USAGE, "a context of %" PRId64 " is over the model's %" PRId64,
-                         p->context, most);
+    const int64_t limit = p->model->net.config.context;
+    p->context = p->request.context > 0 ? p->request.context : nib__min(limit, 4096);
+    if (p->context > limit)
+        return nib__fail(err, NIB_USAGE,
+                         "a context of %" PRId64 " is over the model's limit of %" PRId64
+                         "; lower --context",
+                         p->context, limit);
     p->sequences = nib__max(p->request.sequences, 1);
     const nib_kv_shape shape = nib__kv_shape(&p->model->net.config, p->sequences, p->context,
                                              nib__policy_cache(&p->policy));
@@ -196,21 +199,21 @@ static nib_status choose_context(nib_plan *p, nib_err *err)
 
 /* ---- settings and notes ---- */
 
-/* One line for all tensors whose values change when they are read. Rounding to the type that
- * products are computed in loses nothing that a run can use; a larger change is another value. */
-static void tell_rounded(nib_ledger *ledger)
+/* One line for all tensors whose values change when they are read. Products are computed in f32, so
+ * rounding to f32 (2^-24 relative) is NARROWER: a run could not use more. Beyond that, OTHER. */
+static void report_rounding(nib_ledger *ledger)
 {
     const double rounding = 0x1p-24;
     const nib_ledger_tensor *first = NULL;
     size_t count = 0;
-    double most = 0;
+    double max_change = 0;
     for (size_t i = ledger->tensor_count; i-- > 0;) {
         const nib_ledger_tensor *t = &ledger->tensors[i];
         if (!(t->max_rel_change > 0))
             continue;
         first = t;
         count++;
-        most = fmax(most, t->max_rel_change);
+        max_change = fmax(max_change, t->max_rel_change);
     }
     if (first)
         nib__ledger_add_setting(
@@ -220,14 +223,14 @@ static void tell_rounded(nib_ledger *ledger)
                                   .asked = first->asked,
                                   .done = first->done,
                                   .by = NIB_BY_CHECKPOINT,
-                                  .relation =
-                                      most > rounding ? NIB_SETTING_OTHER : NIB_SETTING_NARROWER},
+                                  .relation = max_change > rounding ? NIB_SETTING_OTHER
+                                                                    : NIB_SETTING_NARROWER},
             "%zu tensors are read as %s, which changes values by a relative error of up to %.2g",
-            count, first->done, most);
+            count, first->done, max_change);
 }
 
-/* One line for all activations that a checkpoint describes and no kernel uses. */
-static void tell_activations(nib_ledger *ledger)
+/* One line for all weights that run with other activations than the checkpoint describes. */
+static void report_activations(nib_ledger *ledger)
 {
     const nib_ledger_tensor *first = NULL;
     size_t count = 0;
@@ -250,8 +253,8 @@ static void tell_activations(nib_ledger *ledger)
             "%zu weights run with activations that differ from those of the checkpoint", count);
 }
 
-void nib__tell_overruled(nib_ledger *ledger, const nib_ledger_setting *asked, const char *option,
-                         const char *done)
+void nib__report_overruled(nib_ledger *ledger, const nib_ledger_setting *asked, const char *option,
+                           const char *done)
 {
     nib_ledger_setting line = *asked;
     if (!asked->asked || !done || strcmp(asked->asked, done) == 0)
@@ -262,7 +265,7 @@ void nib__tell_overruled(nib_ledger *ledger, const nib_ledger_setting *asked, co
 }
 
 /* Options for this machine's CPU have no effect on the plan of another machine. */
-static void tell_elsewhere(nib_plan *p)
+static void report_unused_cpu_options(nib_plan *p)
 {
     const nib_engine *engine = p->model->engine;
     char threads[32];
@@ -286,13 +289,13 @@ static void tell_elsewhere(nib_plan *p)
                                     "the plan is for %s, not for this machine", p->machine.name);
 }
 
-static void tell_threads(nib_plan *p)
+static void report_threads(nib_plan *p)
 {
     const nib_engine *engine = p->model->engine;
     const int threads = nib__pool_threads(engine->pool), cores = nib__cores_allowed();
     char asked[32];
     if (!p->machine.here && p->machine.facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_CPU) {
-        tell_elsewhere(p);
+        report_unused_cpu_options(p);
         return;
     }
     if (threads <= cores)
@@ -304,23 +307,25 @@ static void tell_threads(nib_plan *p)
                                                   .done = asked,
                                                   .by = NIB_BY_OPTION,
                                                   .relation = NIB_SETTING_EQUIVALENT},
-                            "they share %d processors, and take turns", cores);
+                            "this process may use only %d cores, so threads compete; use at most "
+                            "--threads %d",
+                            cores, cores);
 }
 
-/* Codes are not quantized again, so their scales keep their type. */
-static void note_scales(nib_plan *p)
+/* Stored codes are not requantized, so their scales keep the stored type. */
+static void report_scales(nib_plan *p)
 {
     nib_type stored = NIB_TYPE_NONE, asked = NIB_TYPE_NONE;
-    size_t others = 0;
+    size_t count = 0;
     for (size_t i = 0; i < p->model->net.site_count; i++) {
         const nib_layer *l = &p->layers[i];
         if (l->asked_scales == NIB_TYPE_NONE || l->asked_scales == l->scale_type)
             continue;
         stored = l->scale_type;
         asked = l->asked_scales;
-        others++;
+        count++;
     }
-    if (others > 0)
+    if (count > 0)
         nib__ledger_add_setting(
             &p->assignment.ledger,
             &(nib_ledger_setting){.code = "scale-type",
@@ -329,12 +334,12 @@ static void note_scales(nib_plan *p)
                                   .done = nib__type_name(stored),
                                   .by = NIB_BY_RECIPE,
                                   .relation = NIB_SETTING_OTHER},
-            "%zu layers keep their stored %s scales: codes are not quantized again", others,
+            "%zu layers keep their stored %s scales: stored codes are not requantized", count,
             nib__type_name(stored));
 }
 
 /* Options of nib_generate that will have no effect. */
-static void tell_generation(nib_plan *p)
+static void report_generation(nib_plan *p)
 {
     const nib_generate_options *o = p->request.generation;
     if (o == NULL)
@@ -356,8 +361,8 @@ static void add_notes(nib_plan *p)
         if (t)
             *t = net->notes.tensors[i];
     }
-    tell_rounded(to);
-    tell_activations(to);
+    report_rounding(to);
+    report_activations(to);
     nib__ledger_append(to, nib__recipe_ledger(p->recipe));
     const nib_ledger_setting precision = {.code = "dtype",
                                           .name = "precision",
@@ -367,15 +372,15 @@ static void add_notes(nib_plan *p)
                                          .name = "executor",
                                          .asked = nib__recipe_device(p->recipe),
                                          .by = NIB_BY_RECIPE};
-    nib__tell_overruled(to, &precision, "--dtype", p->request.dtype);
-    nib__tell_overruled(to, &executor, "--device", p->request.device);
-    tell_threads(p);
-    tell_generation(p);
+    nib__report_overruled(to, &precision, "--dtype", p->request.dtype);
+    nib__report_overruled(to, &executor, "--device", p->request.device);
+    report_threads(p);
+    report_generation(p);
     nib__plan_tell_training(p);
     nib__model_say_tokenizer(p->model, to);
     if (net->checkpoint)
         nib__ledger_append(to, nib__checkpoint_ledger(net->checkpoint));
-    note_scales(p);
+    report_scales(p);
     if (!p->request.dtype && !nib__recipe_dtype(p->recipe) && net->config.dtype != NIB_TYPE_NONE &&
         net->config.dtype != p->policy.dtype) {
         const char *asked = nib__type_name(net->config.dtype),
@@ -393,7 +398,7 @@ static void add_notes(nib_plan *p)
     }
 }
 
-void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others)
+void nib__report_biases(nib_ledger *ledger, const char *asked, const char *others)
 {
     size_t biases = 0, as_asked = 0;
     for (size_t i = 0; asked && i < ledger->layer_count; i++) {
@@ -417,11 +422,11 @@ void nib__note_biases(nib_ledger *ledger, const char *asked, const char *others)
     if (biases == 0)
         nib__ledger_add_setting(ledger, &s, "no layer has a bias");
     else
-        nib__ledger_add_setting(ledger, &s, "%zu of %zu biases are; the others %s", as_asked,
-                                biases, others);
+        nib__ledger_add_setting(ledger, &s, "%zu of %zu biases have this type; the others %s",
+                                as_asked, biases, others);
 }
 
-static nib_status make_plan(nib_plan *p, const nib_request *request, const nib_retry *again,
+static nib_status make_plan(nib_plan *p, const nib_request *request, const nib_retry *retry,
                             nib_err *err)
 {
     NIB_TRY(copy_request(p, request, err));
@@ -435,8 +440,8 @@ static nib_status make_plan(nib_plan *p, const nib_request *request, const nib_r
     p->policy.allow = r->allow, p->policy.kernel = r->kernel, p->policy.place = r->place;
     NIB_TRY(nib__choose_without(&p->policy.without, &r->without, &p->arena,
                                 &p->model->engine->allocator, err));
-    if (again != NULL)
-        NIB_TRY(nib__plan_exclude_refused(p, again, err));
+    if (retry != NULL)
+        NIB_TRY(nib__plan_exclude_refused(p, retry, err));
     p->policy.training = p->model->net.training;
     p->policy.graph = &p->model->net.graph;
     p->policy.wgrad_with_hp = p->model->net.train.wgrad_with_hp;
@@ -451,8 +456,8 @@ static nib_status make_plan(nib_plan *p, const nib_request *request, const nib_r
     nib__plan_open_packed(p);
     add_notes(p);
     nib__plan_note_packed(p);
-    nib__note_biases(&p->assignment.ledger, p->request.bias,
-                     "stay floats, as the weights of their layers do");
+    nib__report_biases(&p->assignment.ledger, p->request.bias,
+                       "stay floats, as the weights of their layers do");
     nib__plan_note_training(p);
     NIB_TRY(nib__plan_lookup(p, err));
     NIB_TRY(nib__plan_memory(p, err));
@@ -464,7 +469,7 @@ static nib_status make_plan(nib_plan *p, const nib_request *request, const nib_r
 }
 
 nib_status nib__plan_make(nib_plan **out, nib_model *model, const nib_request *request,
-                          const nib_retry *again, nib_err *err)
+                          const nib_retry *retry, nib_err *err)
 {
     const nib_allocator *a = &model->engine->allocator;
     nib_plan *p = nib__calloc(a, 1, sizeof *p);
@@ -472,7 +477,7 @@ nib_status nib__plan_make(nib_plan **out, nib_model *model, const nib_request *r
         return nib__fail_memory(err, sizeof *p, "the plan");
     p->model = model;
     nib__arena_init(&p->arena, a, 0);
-    const nib_status status = make_plan(p, request, again, err);
+    const nib_status status = make_plan(p, request, retry, err);
     if (status != NIB_OK) {
         nib_plan_free(p);
         return status;

@@ -29,7 +29,7 @@ static load load_of(const nib_plan *p)
     const nib_machine *gpu = p->assignment.gpu, *own = &p->machine;
     load l = {.machine = own, .weights = weight_bytes(p), .room = UINT64_MAX};
     const bool is_step = p->policy.training; /* its device memory is known once allocated */
-    if (gpu != NULL && (!is_step || p->policy.room_words != NULL)) {
+    if (gpu != NULL && (!is_step || p->policy.limit_message != NULL)) {
         l.machine = gpu;
         l.weights = p->assignment.gpu_bytes;
         l.room = nib__plan_room(&p->policy, own, gpu);
@@ -156,7 +156,7 @@ static void say_remedy(const nib_plan *p, const load *l, nib_text *out)
     else if (say_smaller(p, l, out))
         return;
     else if (l->weights + l->others - p->cache.bytes < l->machine->memory &&
-             p->policy.room_words == NULL)
+             p->policy.limit_message == NULL)
         nib__text_format(out, "; a --context below %lld fits", (long long)p->context);
     else
         nib__text_str(out, "; no 4-bit recipe fits either");
@@ -206,10 +206,11 @@ static void say_excess(const nib_plan *p, const load *l, nib_text *out)
 {
     const nib_machine *m = l->machine;
     char needed[32], there[32], over[32];
-    if (p->policy.room_words != NULL) {
+    if (p->policy.limit_message != NULL) {
         nib__text_format(out, "weights are %s, %s more than %s has room for: %s",
                          nib__say_bytes(needed, l->weights),
-                         nib__say_bytes(over, l->weights - l->room), m->name, p->policy.room_words);
+                         nib__say_bytes(over, l->weights - l->room), m->name,
+                         p->policy.limit_message);
         return;
     }
     const uint64_t need = l->weights + l->others;
@@ -260,7 +261,7 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
     if (p->policy.training) {
         nib__ledger_add_note(&p->assignment.ledger, "memory", "weights %s",
                              nib__say_bytes(weights, p->weight_bytes));
-        if (p->policy.room_words == NULL)
+        if (p->policy.limit_message == NULL)
             return NIB_OK;
     } else {
         char sequences[48] = "", windows[96] = "";

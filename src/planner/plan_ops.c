@@ -330,7 +330,7 @@ static const char *why_not_fused(nib_assignment *out, const nib_layer_plan *laye
         const nib_layer_plan *layer = &layers[i];
         const char *name = layer->layer->name;
         if (layer->use_count == 0)
-            return nib__ledger_text(&out->ledger, "%s has no allowed way", name);
+            return nib__ledger_text(&out->ledger, "%s has no allowed kernel", name);
         if (layer->uses[0].kernel->device != NIB_DEVICE_CPU)
             return nib__ledger_text(&out->ledger, "%s reads the norm's output on %s", name,
                                     layer->machine->name);

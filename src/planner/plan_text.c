@@ -305,7 +305,7 @@ static void render_detail(const nib_ledger_layer *layer, const char *engine, nib
     nib__text_format(out, "  asked %s (%s); ", layer->asked,
                      layer->rule != NULL ? layer->rule : "the file");
     if (layer->denied)
-        nib__text_str(out, "no allowed way\n");
+        nib__text_str(out, "no allowed kernel\n");
     else if (layer->rung == NIB_RUNG_NONE)
         nib__text_str(out, "done as asked\n");
     else

@@ -24,9 +24,9 @@ static nib_status choose_qat(nib_plan *p, nib_err *err)
             continue;
         if (l->role != NIB_ROLE_EMBED && !nib__fake_has(&l->asked))
             return nib__fail(err, NIB_UNSUPPORTED,
-                             "%s: %s has no quantization-aware training; int8wo and 8da4w "
-                             "(symmetric) and int4wo (symmetric or with a float zero point) have "
-                             "it, in rows or groups",
+                             "%s: quantization-aware training does not support %s; it supports "
+                             "int8wo and 8da4w (symmetric) and int4wo (symmetric or with a float "
+                             "zero point), by row or by group",
                              l->name, nib__scheme_name(name, &l->asked));
         trained += l->role != NIB_ROLE_EMBED;
         l->qat = l->asked;
@@ -35,8 +35,8 @@ static nib_status choose_qat(nib_plan *p, nib_err *err)
     return trained > 0
                ? NIB_OK
                : nib__fail(err, NIB_BAD_INPUT,
-                           "quantize.qat is set, but the recipe quantizes no linear layer: there "
-                           "is nothing to train for; a recipe such as 8da4w-g32 does");
+                           "quantize.qat is set, but the recipe quantizes no linear layer; choose "
+                           "a recipe that does, such as 8da4w-g32");
 }
 
 nib_status nib__plan_check_training(nib_plan *p, nib_err *err)
@@ -52,7 +52,7 @@ nib_status nib__plan_check_training(nib_plan *p, nib_err *err)
     if (p->model->net.training && r->memory > 0 && on_cpu)
         return nib__fail(err, NIB_USAGE,
                          "--memory has no effect in training on the CPU; `nibble train --dry-run` "
-                         "says what memory a run takes");
+                         "reports the memory needed");
     return choose_qat(p, err);
 }
 
@@ -76,12 +76,12 @@ static void tell_ranks(nib_plan *p)
     const int64_t replicas = nib__max(c->replicas, 1), shards = nib__max(c->shards, 1);
     const int64_t wanted = replicas > INT64_MAX / shards ? INT64_MAX : replicas * shards;
     const bool fits = c->shards == -1 ? ranks % replicas == 0 : wanted == ranks;
-    const bool is_shared = c->shards > 1 || (c->shards == -1 && ranks > replicas);
+    const bool is_sharded = c->shards > 1 || (c->shards == -1 && ranks > replicas);
     const nib_train_asked *asked =
-        is_shared || !c->asked.replicas.key ? &c->asked.shards : &c->asked.replicas;
+        is_sharded || !c->asked.replicas.key ? &c->asked.shards : &c->asked.replicas;
     static const char all_weights[] =
-        "each rank holds all weights, and shares the data with the others";
-    if (!asked->key || (fits && !is_shared))
+        "each rank holds all weights and trains on its own part of the data";
+    if (!asked->key || (fits && !is_sharded))
         return;
     /* -1 is torchtitan's default, so it does not request any number of shards */
     nib_ledger_setting line = line_of(asked, !fits             ? NIB_SETTING_OTHER
@@ -95,9 +95,10 @@ static void tell_ranks(nib_plan *p)
     }
     line.done = count;
     nib__ledger_add_setting(&p->assignment.ledger, &line,
-                            "%s: `mpirun -n %" PRId64 " nibble train` starts as many%s%s",
-                            ranks == 1 ? "this is one rank" : "a different number of ranks runs",
-                            wanted, is_shared ? "; " : "", is_shared ? all_weights : "");
+                            "this run has %" PRId64 " rank%s; start %" PRId64
+                            " with `mpirun -n %" PRId64 " nibble train`%s%s",
+                            ranks, ranks == 1 ? "" : "s", wanted, wanted, is_sharded ? "; " : "",
+                            is_sharded ? all_weights : "");
 }
 
 /* Options of the command that overrule a key of the config. */
@@ -112,9 +113,9 @@ static void tell_options(nib_plan *p)
     dtype.code = "dtype";
     dtype.asked = c->asked.dtype.key ? nib__type_name(c->dtype) : NULL;
     tokenizer.asked = c->asked.tokenizer.key ? c->tokenizer : NULL;
-    nib__tell_overruled(to, &dtype, "--dtype", p->request.dtype);
-    nib__tell_overruled(to, &tokenizer, "--tokenizer", p->model->tokenizer_path);
-    nib__tell_overruled(to, &recipe, "--recipe", p->request.recipe);
+    nib__report_overruled(to, &dtype, "--dtype", p->request.dtype);
+    nib__report_overruled(to, &tokenizer, "--tokenizer", p->model->tokenizer_path);
+    nib__report_overruled(to, &recipe, "--recipe", p->request.recipe);
 }
 
 void nib__plan_tell_training(nib_plan *p)

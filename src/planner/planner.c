@@ -275,7 +275,7 @@ static bool moves_to_host(const planner *p, nib_ledger_layer *line, decision *d)
     nib_ledger *ledger = &p->out->ledger;
     const uint64_t held = p->out->gpu_bytes, bytes = nib__variant_bytes(&d->asked, d->layer),
                    room = nib__plan_room(p->policy, p->machine, d->machine);
-    const char *words = p->policy->room_words;
+    const char *words = p->policy->limit_message;
     const char *beside = p->policy->training ? "buffers" : "keys, values and buffers";
     nib_variant variant;
     char all[32];

@@ -11,7 +11,7 @@
 
 /* A row that its device's driver refused when a run was opened, with the driver's message. */
 typedef struct nib_refused {
-    const char *kernel, *words;
+    const char *kernel, *message;
     bool with_device; /* refused together with every other row of its device */
 } nib_refused;
 
@@ -26,10 +26,10 @@ typedef struct nib_policy {
     /* What a run holds on a device besides the weights: the KV cache if attention runs there, and
      * buffers. */
     uint64_t cache_bytes, step_bytes;
-    /* Bytes of weights that fit on the device, as a failed allocation showed; room_words: the
+    /* Bytes of weights that fit on the device, as a failed allocation showed; limit_message: the
      * driver's message, NULL: not tried. */
-    uint64_t room;
-    const char *room_words;
+    uint64_t weight_bytes_limit;
+    const char *limit_message;
     /* Devices that --place may name besides the plan's own and its host. */
     const nib_machine *const *others;
     size_t other_count;

@@ -59,7 +59,7 @@ static nib_status code_int8(nib_weight *w, const float *values, nib_arena *arena
     if (to.codes == NULL || to.scales == NULL || (to.zeros == NULL && !symmetric))
         return nib__fail_memory(err, n, "a bias");
     NIB_TRY(nib__quantizer_init(&q, &scheme, NIB_TYPE_F32, w->n, err));
-    NIB_TRY(nib__quantizer_rows(&q, values, 0, 1, &to, err));
+    NIB_TRY(nib__quantizer_quantize_rows(&q, values, 0, 1, &to, err));
     w->bias = to.codes;
     w->bias_type = NIB_TYPE_I8;
     w->bias_scales = to.scales;

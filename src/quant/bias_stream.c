@@ -89,7 +89,7 @@ nib_status nib__bias_run_with(nib_stream *s, const nib_rewrite *r, const void *s
 {
     nib_weight w;
     nib_arena arena;
-    nib__quantizer_weight(&w, &r->quantizer, r->biased->n, NULL, scales, NULL);
+    nib__quantizer_describe_weight(&w, &r->quantizer, r->biased->n, NULL, scales, NULL);
     w.act_scale = &r->layer->act_scale;
     w.bias = r->biased->bias;
     w.bias_type = r->biased->bias_type;

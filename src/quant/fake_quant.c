@@ -70,7 +70,7 @@ void nib__fake_weight_rows(const nib_fake_weight *f, const float *w, float *out,
                             .zeros = pointer_at(f->zeros, q->zero_type, i * q->groups)};
         nib_err err;
         round_row(row, w + i * q->k, q->k, q->source);
-        if (nib__quantizer_rows(q, row, i, 1, &to, &err) == NIB_OK) {
+        if (nib__quantizer_quantize_rows(q, row, i, 1, &to, &err) == NIB_OK) {
             dequantize_row(f, row, i);
             continue;
         }

@@ -169,7 +169,7 @@ nib_status nib__quant_device_lost(nib_quant_device *d, const char *tensor, const
     char shown[NIB_SHOWN], at[NIB_SHOWN + 2] = "";
     nib__quant_device_release(d);
     if (tensor != NULL)
-        snprintf(at, sizeof at, "%s: ", nib__shown(shown, tensor));
+        snprintf(at, sizeof at, "%s: ", nib__say_shown(shown, tensor));
     if (d->strict || d->allowed == NULL)
         return nib__fail(err, tensor == NULL ? NIB_NOT_AS_ASKED : why->status,
                          "quantize: %s%sasked codes@%s: %s; %s: done codes@%s, the same bits as "

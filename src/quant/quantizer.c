@@ -59,27 +59,27 @@ nib_status nib__quantizer_scan(const nib_quantizer *q, const float *rows, int64_
         const float *row = rows + i * q->k;
         float row_range[2];
         if (!nib__quant_range(row, q->k, &row_range[0], &row_range[1]))
-            return nib__quantizer_refuse(q, row, first + i, 1, err);
+            return nib__quantizer_fail_row(q, row, first + i, 1, err);
         range[0] = row_range[0] < range[0] ? row_range[0] : range[0];
         range[1] = row_range[1] > range[1] ? row_range[1] : range[1];
     }
     return NIB_OK;
 }
 
-nib_status nib__quantizer_range(nib_quantizer *q, const float range[2], nib_err *err)
+nib_status nib__quantizer_set_range(nib_quantizer *q, const float range[2], nib_err *err)
 {
     return nib__quantizer_fix(q, range) ? NIB_OK : fail_too_wide(q, err, -1, range[0], range[1]);
 }
 
-void nib__quantizer_tensor(const nib_quantizer *q, void *scale, void *zero)
+void nib__quantizer_store_tensor_scale(const nib_quantizer *q, void *scale, void *zero)
 {
     nib__quant_store(scale, q->scale_type, 0, q->scale);
     if (q->zero_type != NIB_TYPE_NONE)
         nib__quant_store(zero, q->zero_type, 0, q->zero);
 }
 
-nib_status nib__quantizer_refuse(const nib_quantizer *q, const float *row, int64_t index,
-                                 int32_t failed, nib_err *err)
+nib_status nib__quantizer_fail_row(const nib_quantizer *q, const float *row, int64_t index,
+                                   int32_t failed, nib_err *err)
 {
     const int64_t size = nib__scheme_group_size(&q->scheme, q->k), k0 = (failed - 1) / 2 * size;
     float low, high;
@@ -89,8 +89,8 @@ nib_status nib__quantizer_refuse(const nib_quantizer *q, const float *row, int64
     return fail_too_wide(q, err, index, low, high);
 }
 
-nib_status nib__quantizer_rows(const nib_quantizer *q, const float *rows, int64_t first,
-                               int64_t count, nib_quantized *out, nib_err *err)
+nib_status nib__quantizer_quantize_rows(const nib_quantizer *q, const float *rows, int64_t first,
+                                        int64_t count, nib_quantized *out, nib_err *err)
 {
     const int64_t scale_bytes = q->groups * (nib__type_bits(q->scale_type) / 8);
     const int64_t zero_bytes = q->groups * (nib__type_bits(q->zero_type) / 8);
@@ -110,15 +110,15 @@ nib_status nib__quantizer_rows(const nib_quantizer *q, const float *rows, int64_
             .failed = &failed};
         (q->run != NULL ? q->run : nib__quant_w__ref)(&a, 0, 1, NULL);
         if (failed != 0)
-            return nib__quantizer_refuse(q, row, first + i, failed, err);
+            return nib__quantizer_fail_row(q, row, first + i, failed, err);
         out->signal += sums[0];
         out->error += sums[1];
     }
     return NIB_OK;
 }
 
-void nib__quantizer_weight(nib_weight *out, const nib_quantizer *q, int64_t n, const void *codes,
-                           const void *scales, const void *zeros)
+void nib__quantizer_describe_weight(nib_weight *out, const nib_quantizer *q, int64_t n,
+                                    const void *codes, const void *scales, const void *zeros)
 {
     const bool whole = nib__quantizer_is_one(q);
     *out = (nib_weight){.scheme = q->scheme,
@@ -140,7 +140,8 @@ double nib__sqnr_db(double signal, double error)
     return error == 0 ? (double)INFINITY : 10 * log10(signal / error);
 }
 
-void nib__static_scale(float *scale, int32_t *zero, const nib_scheme *scheme, const float range[2])
+void nib__compute_static_scale(float *scale, int32_t *zero, const nib_scheme *scheme,
+                               const float range[2])
 {
     const float eps =
         scheme->code == NIB_CODE_I8 || scheme->formula == NIB_FORMULA_AO017 ? 0x1p-23f : 0x1p-126f;

@@ -17,30 +17,33 @@ typedef struct nib_quantized {
     double signal, error; /* accumulated: sums of x^2 and of (x - dequantized x)^2 */
 } nib_quantized;
 
-/* If nib__quantizer_needs_scan: first scan all rows, which widens range from {0, 0}, then pass the
- * range of the tensor. Threads scan with ranges of their own, merged by minimum and maximum. */
+/* If nib__quantizer_needs_scan is true: call nib__quantizer_scan on all rows, with a range that
+ * starts as {0, 0}, then pass that range to nib__quantizer_set_range. Each thread scans into its
+ * own range; merge them by minimum and maximum. */
 nib_status nib__quantizer_scan(const nib_quantizer *q, const float *rows, int64_t first,
                                int64_t count, float range[2], nib_err *err);
-nib_status nib__quantizer_range(nib_quantizer *q, const float range[2], nib_err *err);
-/* The one scale and zero of a tensor, in scale_type and zero_type; rows() does not write them. */
-void nib__quantizer_tensor(const nib_quantizer *q, void *scale, void *zero);
+nib_status nib__quantizer_set_range(nib_quantizer *q, const float range[2], nib_err *err);
+/* Stores the one scale and zero of a tensor. nib__quantizer_quantize_rows does not write them. */
+void nib__quantizer_store_tensor_scale(const nib_quantizer *q, void *scale, void *zero);
 
 /* rows: [count][k], each value exact in `source`; first: index of the first row, for messages. A
  * NaN or infinity is NIB_BAD_INPUT with its row and column. */
-nib_status nib__quantizer_rows(const nib_quantizer *q, const float *rows, int64_t first,
-                               int64_t count, nib_quantized *out, nib_err *err);
+nib_status nib__quantizer_quantize_rows(const nib_quantizer *q, const float *rows, int64_t first,
+                                        int64_t count, nib_quantized *out, nib_err *err);
 
-/* Fails with the reason why a row has no codes. failed: from nib_quant_w. */
-nib_status nib__quantizer_refuse(const nib_quantizer *q, const float *row, int64_t index,
-                                 int32_t failed, nib_err *err);
+/* Fails and says why a row cannot be quantized. failed: nib_quant_w.failed of that row. */
+nib_status nib__quantizer_fail_row(const nib_quantizer *q, const float *row, int64_t index,
+                                   int32_t failed, nib_err *err);
 
-/* Describes the result as a weight, over the buffers that rows() filled for all n rows. */
-void nib__quantizer_weight(nib_weight *out, const nib_quantizer *q, int64_t n, const void *codes,
-                           const void *scales, const void *zeros);
+/* Describes the result as a weight, over buffers that nib__quantizer_quantize_rows filled for n
+ * rows. */
+void nib__quantizer_describe_weight(nib_weight *out, const nib_quantizer *q, int64_t n,
+                                    const void *codes, const void *scales, const void *zeros);
 
 /* The activation scale and zero of a layer with NIB_ACT_I8_STATIC, from the range of its inputs, by
  * the formula of dynamic scales. */
-void nib__static_scale(float *scale, int32_t *zero, const nib_scheme *scheme, const float range[2]);
+void nib__compute_static_scale(float *scale, int32_t *zero, const nib_scheme *scheme,
+                               const float range[2]);
 
 /* 10 log10(signal / error); infinity without error. */
 double nib__sqnr_db(double signal, double error);

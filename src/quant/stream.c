@@ -134,11 +134,11 @@ static void code_row(block *b, int worker, int64_t i, nib_quantized *out)
     const nib_quantizer *q = &b->rewrite->quantizer;
     nib_status status = NIB_OK;
     if (!b->is_coded) {
-        status =
-            nib__quantizer_rows(q, read_row(b, worker, i), b->first + i, 1, out, &b->errs[worker]);
+        status = nib__quantizer_quantize_rows(q, read_row(b, worker, i), b->first + i, 1, out,
+                                              &b->errs[worker]);
     } else if (b->failed[i] != 0) {
-        status = nib__quantizer_refuse(q, read_row(b, worker, i), b->first + i, b->failed[i],
-                                       &b->errs[worker]);
+        status = nib__quantizer_fail_row(q, read_row(b, worker, i), b->first + i, b->failed[i],
+                                         &b->errs[worker]);
     } else {
         out->signal = b->sums[2 * i];
         out->error = b->sums[2 * i + 1];
@@ -468,7 +468,7 @@ static nib_status put_scales(nib_stream *s, const nib_rewrite *r, const block *b
     uint8_t scale[8] = {0}, zero[8] = {0};
     const uint8_t *scales = b->scales, *zeros = b->zeros;
     if (nib__quantizer_is_one(&r->quantizer)) {
-        nib__quantizer_tensor(&r->quantizer, scale, zero);
+        nib__quantizer_store_tensor_scale(&r->quantizer, scale, zero);
         scales = scale;
         zeros = zeros == NULL ? NULL : zero;
     }
@@ -620,7 +620,7 @@ static nib_status scan(nib_stream *s, nib_rewrite *r, block *b, int64_t rows, ni
         range[0] = fminf(range[0], b->ranges[t][0]);
         range[1] = fmaxf(range[1], b->ranges[t][1]);
     }
-    return nib__quantizer_range(&r->quantizer, range, err);
+    return nib__quantizer_set_range(&r->quantizer, range, err);
 }
 
 /* Queues the block to be written while the next one is quantized, and switches to the other
@@ -651,7 +651,8 @@ static nib_status quantize_blocks(nib_stream *s, const nib_rewrite *r, block *b,
         NIB_TRY(check_put(&b->previous, err));
         NIB_TRY(check_failures(b, nib__pool_threads(s->job->pool), err));
         if (r->from->type == NIB_TYPE_F64)
-            *change = fmax(*change, nib__f64_change(source_row(b, 0), some * r->quantizer.k));
+            *change = fmax(*change,
+                           nib__measure_f64_to_f32_error(source_row(b, 0), some * r->quantizer.k));
         queue_block(r, b, some, rows);
         NIB_TRY(nib__stream_progress(s, (uint64_t)(some * b->row_bytes), err));
     }

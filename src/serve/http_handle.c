@@ -323,7 +323,8 @@ static enum MHD_Result open_call(request *r, const route *to)
     set_phase(r->connection, PHASE_ANSWER);
     atomic_store(&r->pinged_ms, now_ms());
     if (nib_call_open(&r->call, s->service, &options, NULL) != NIB_OK)
-        return refuse(r, 503, NULL, "out of memory for this request");
+        return refuse(r, 503, NULL,
+                      "out of memory for this request; send a shorter one, or retry later");
     free(r->body);
     r->body = NULL;
     return answer_call(r);
@@ -538,7 +539,8 @@ static enum MHD_Result answer_request(request *r)
     if (r->too_long)
         return refuse_long(r);
     if (r->failed)
-        return refuse(r, 503, NULL, "out of memory for this request");
+        return refuse(r, 503, NULL,
+                      "out of memory for this request; send a shorter one, or retry later");
     if (to == NULL)
         return answer_page(r, page_find(r->url));
     /* health and metrics are polled every few seconds */

@@ -255,8 +255,9 @@ static bool load_message(nib_chat_session *c, nib_json *json, nib_arena *arena, 
         if (strcmp(role, roles[i]) == 0 && (i > 0 || c->count == 0))
             known = roles[i];
     if (known == NULL || text == NULL) {
-        nib__json_fail(json, "a message needs a content and a role: user, assistant, or system for "
-                             "the first one only");
+        nib__json_fail(json,
+                       "a message needs \"content\" and a \"role\": \"user\", \"assistant\" or, in "
+                       "the first message only, \"system\"");
         return false;
     }
     if (add_message(c, known, text, size, err) == NIB_OK)

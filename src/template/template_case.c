@@ -65,7 +65,7 @@ static bool is_cased(uint32_t point)
 
 /* ---- mappings ---- */
 
-/* Unicode's SpecialCasing: characters whose upper case has several characters; upper and title. */
+/* From Unicode's SpecialCasing: characters whose uppercase is several characters. */
 static const struct {
     uint16_t point, upper[3], title[3];
 } special[] = {
@@ -212,20 +212,21 @@ static bool separates_words(uint32_t point)
 nib_status nib__put_case(nib_render *r, nib_builder *b, const nib_string *s, nib_case as)
 {
     bool first = true;
-    size_t from = 0; /* Jinja's title lowercases the rest of each word separately */
+    /* where the final-sigma rule stops looking back: Jinja lowercases each word's rest alone */
+    size_t from = 0;
     NIB_TRY(nib__run_steps(r, s->size / 16));
     for (size_t i = 0; i < s->size;) {
         const char *next = s->at + i;
         const bool user = s->marks != NULL ? s->marks[i] != 0 : s->user;
         const uint32_t point = nib__utf8_next(&next);
         const bool upper = as == NIB_UPPER || (as != NIB_LOWER && first);
-        NIB_TRY(upper ? put_upper(r, b, point, as == NIB_TITLE || as == NIB_CAPITAL, user)
+        NIB_TRY(upper ? put_upper(r, b, point, as == NIB_STR_TITLE || as == NIB_CAPITALIZE, user)
                       : put_lower(r, b, s, from, i, point, user));
-        first = as == NIB_TITLE   ? !is_cased(point)
-                : as == NIB_WORDS ? separates_words(point)
-                                  : false;
+        first = as == NIB_STR_TITLE     ? !is_cased(point)
+                : as == NIB_JINJA_TITLE ? separates_words(point)
+                                        : false;
         i = (size_t)(next - s->at);
-        if (as == NIB_WORDS && upper)
+        if (as == NIB_JINJA_TITLE && upper)
             from = i;
     }
     return NIB_OK;

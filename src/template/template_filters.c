@@ -17,29 +17,29 @@ static nib_status change_case(nib_render *r, nib_value self, nib_case as, nib_va
     NIB_TRY(nib__to_string(r, self, &text));
     NIB_TRY(nib__put_case(r, &b, text.as.string, as));
     NIB_TRY(nib__finish_string(r, &b, out));
-    out->markup = text.markup && as != NIB_WORDS;
+    out->markup = text.markup && as != NIB_JINJA_TITLE;
     return NIB_OK;
 }
 
-static NIB_FILTER(filter_upper)
+static NIB_BUILTIN(filter_upper)
 {
     return (void)args, (void)bound, change_case(r, self, NIB_UPPER, out);
 }
-static NIB_FILTER(filter_lower)
+static NIB_BUILTIN(filter_lower)
 {
     return (void)args, (void)bound, change_case(r, self, NIB_LOWER, out);
 }
-static NIB_FILTER(filter_title)
+static NIB_BUILTIN(filter_title)
 {
-    return (void)args, (void)bound, change_case(r, self, NIB_WORDS, out);
+    return (void)args, (void)bound, change_case(r, self, NIB_JINJA_TITLE, out);
 }
-static NIB_FILTER(filter_capitalize)
+static NIB_BUILTIN(filter_capitalize)
 {
-    return (void)args, (void)bound, change_case(r, self, NIB_CAPITAL, out);
+    return (void)args, (void)bound, change_case(r, self, NIB_CAPITALIZE, out);
 }
-static NIB_FILTER(filter_string) { return (void)args, (void)bound, nib__to_string(r, self, out); }
+static NIB_BUILTIN(filter_string) { return (void)args, (void)bound, nib__to_string(r, self, out); }
 
-static NIB_FILTER(filter_trim)
+static NIB_BUILTIN(filter_trim)
 {
     nib_value text, chars;
     (void)args;
@@ -51,7 +51,7 @@ static NIB_FILTER(filter_trim)
     return nib__strip(r, out, text, given ? chars.as.string : NULL, true, true);
 }
 
-static NIB_FILTER(filter_replace)
+static NIB_BUILTIN(filter_replace)
 {
     nib_value text, from, to;
     int64_t most = -1;
@@ -65,7 +65,7 @@ static NIB_FILTER(filter_replace)
     return nib__replace(r, out, text, from.as.string, to.as.string, most);
 }
 
-static NIB_FILTER(filter_safe)
+static NIB_BUILTIN(filter_safe)
 {
     (void)args, (void)bound;
     NIB_TRY(nib__to_string(r, self, out));
@@ -73,7 +73,7 @@ static NIB_FILTER(filter_safe)
     return NIB_OK;
 }
 
-static NIB_FILTER(filter_escape)
+static NIB_BUILTIN(filter_escape)
 {
     nib_builder b = {.size = 0};
     (void)args, (void)bound;
@@ -83,7 +83,7 @@ static NIB_FILTER(filter_escape)
     return NIB_OK;
 }
 
-static NIB_FILTER(filter_format)
+static NIB_BUILTIN(filter_format)
 {
     nib_value text, values;
     (void)bound;
@@ -122,7 +122,7 @@ static nib_status make_indent(nib_render *r, nib_value width, int64_t fallback, 
     return nib__finish_string(r, &b, out);
 }
 
-static NIB_FILTER(filter_indent)
+static NIB_BUILTIN(filter_indent)
 {
     nib_builder b = {.size = 0};
     nib_value width;
@@ -146,7 +146,7 @@ static NIB_FILTER(filter_indent)
     return NIB_OK;
 }
 
-static NIB_FILTER(filter_center)
+static NIB_BUILTIN(filter_center)
 {
     nib_builder b = {.size = 0};
     nib_value text;
@@ -171,7 +171,7 @@ static NIB_FILTER(filter_center)
 
 /* ---- numbers ---- */
 
-static NIB_FILTER(filter_abs)
+static NIB_BUILTIN(filter_abs)
 {
     int64_t i;
     (void)args, (void)bound;
@@ -281,7 +281,7 @@ static bool read_integer(nib_render *r, nib_value text, int64_t base, int64_t *o
     return digit;
 }
 
-static NIB_FILTER(filter_int)
+static NIB_BUILTIN(filter_int)
 {
     int64_t base = 10, integer;
     double real = self.kind == NIB_V_FLOAT ? self.as.real : 0;
@@ -310,7 +310,7 @@ static NIB_FILTER(filter_int)
     return NIB_OK;
 }
 
-static NIB_FILTER(filter_float)
+static NIB_BUILTIN(filter_float)
 {
     double real;
     (void)args;
@@ -367,7 +367,7 @@ static nib_status round_integer(nib_render *r, int64_t value, int64_t places, ni
     return NIB_OK;
 }
 
-static NIB_FILTER(filter_round)
+static NIB_BUILTIN(filter_round)
 {
     int64_t precision = 0, integer;
     double real;
@@ -398,7 +398,7 @@ static NIB_FILTER(filter_round)
 
 /* ---- other filters ---- */
 
-static NIB_FILTER(filter_default)
+static NIB_BUILTIN(filter_default)
 {
     (void)args;
     const bool replaced =
@@ -412,7 +412,7 @@ static NIB_FILTER(filter_default)
     return NIB_OK;
 }
 
-static NIB_FILTER(filter_length)
+static NIB_BUILTIN(filter_length)
 {
     (void)args, (void)bound;
     switch (self.kind) {
@@ -435,7 +435,7 @@ static NIB_FILTER(filter_length)
 }
 
 /* json.dumps with transformers' defaults: non-ASCII characters are not escaped. */
-static NIB_FILTER(filter_tojson)
+static NIB_BUILTIN(filter_tojson)
 {
     nib_dump d = {.ascii = nib__truth(bound[0]), .sorted = nib__truth(bound[3])};
     const bool indents = nib__is_given(&bound[1]) && bound[1].kind != NIB_V_NONE;

@@ -77,7 +77,7 @@ static nib_status new_stream(nib_render *r, nib_value *out, size_t capacity)
 /* ---- choosing ---- */
 
 /* map(filter, ...) or map(attribute=name, default=value) */
-NIB_FILTER(nib__filter_map)
+NIB_BUILTIN(nib__filter_map)
 {
     const nib_value *items;
     nib_value attribute = {.kind = NIB_V_UNDEFINED}, fallback = nib__v_none();
@@ -159,24 +159,24 @@ static nib_status filter_items_by(nib_render *r, nib_value self, const nib_argum
     return NIB_OK;
 }
 
-NIB_FILTER(nib__filter_select)
+NIB_BUILTIN(nib__filter_select)
 {
     return (void)bound, filter_items_by(r, self, args, false, true, out);
 }
-NIB_FILTER(nib__filter_reject)
+NIB_BUILTIN(nib__filter_reject)
 {
     return (void)bound, filter_items_by(r, self, args, false, false, out);
 }
-NIB_FILTER(nib__filter_selectattr)
+NIB_BUILTIN(nib__filter_selectattr)
 {
     return (void)bound, filter_items_by(r, self, args, true, true, out);
 }
-NIB_FILTER(nib__filter_rejectattr)
+NIB_BUILTIN(nib__filter_rejectattr)
 {
     return (void)bound, filter_items_by(r, self, args, true, false, out);
 }
 
-NIB_FILTER(nib__filter_unique)
+NIB_BUILTIN(nib__filter_unique)
 {
     const nib_value *items;
     nib_value seen, key, *found;
@@ -198,7 +198,7 @@ NIB_FILTER(nib__filter_unique)
 
 /* ---- one of many ---- */
 
-NIB_FILTER(nib__filter_first)
+NIB_BUILTIN(nib__filter_first)
 {
     const nib_value *items;
     size_t count;
@@ -212,7 +212,7 @@ NIB_FILTER(nib__filter_first)
     return NIB_OK;
 }
 
-NIB_FILTER(nib__filter_last)
+NIB_BUILTIN(nib__filter_last)
 {
     const nib_value *items;
     size_t count;
@@ -249,10 +249,10 @@ static nib_status find_extreme(nib_render *r, nib_value self, const nib_value *b
     return NIB_OK;
 }
 
-NIB_FILTER(nib__filter_min) { return (void)args, find_extreme(r, self, bound, false, out); }
-NIB_FILTER(nib__filter_max) { return (void)args, find_extreme(r, self, bound, true, out); }
+NIB_BUILTIN(nib__filter_min) { return (void)args, find_extreme(r, self, bound, false, out); }
+NIB_BUILTIN(nib__filter_max) { return (void)args, find_extreme(r, self, bound, true, out); }
 
-NIB_FILTER(nib__filter_sum)
+NIB_BUILTIN(nib__filter_sum)
 {
     const nib_value *items;
     nib_value item;
@@ -269,7 +269,7 @@ NIB_FILTER(nib__filter_sum)
     return NIB_OK;
 }
 
-NIB_FILTER(nib__filter_join)
+NIB_BUILTIN(nib__filter_join)
 {
     const nib_value *items;
     nib_builder b = {.size = 0};
@@ -292,7 +292,7 @@ NIB_FILTER(nib__filter_join)
 
 /* ---- order ---- */
 
-NIB_FILTER(nib__filter_list)
+NIB_BUILTIN(nib__filter_list)
 {
     const nib_value *items;
     size_t count;
@@ -305,7 +305,7 @@ NIB_FILTER(nib__filter_list)
     return NIB_OK;
 }
 
-NIB_FILTER(nib__filter_reverse)
+NIB_BUILTIN(nib__filter_reverse)
 {
     const nib_value *items;
     nib_builder b = {.size = 0};
@@ -359,7 +359,7 @@ static nib_status open_pairs(nib_render *r, nib_value self, nib_pair **out, size
     return NIB_OK;
 }
 
-NIB_FILTER(nib__filter_sort)
+NIB_BUILTIN(nib__filter_sort)
 {
     nib_pair *pairs;
     size_t count;
@@ -389,7 +389,7 @@ static nib_status push_pair(nib_render *r, nib_value *list, nib_value a, nib_val
 }
 
 /* Groups in the order of their keys. */
-NIB_FILTER(nib__filter_groupby)
+NIB_BUILTIN(nib__filter_groupby)
 {
     nib_pair *pairs;
     nib_value group = {.kind = NIB_V_NONE}, shown, pair;
@@ -433,7 +433,7 @@ nib_status nib__dict_view(nib_render *r, nib_value dict, nib_value_kind kind, ni
     return NIB_OK;
 }
 
-NIB_FILTER(nib__filter_items)
+NIB_BUILTIN(nib__filter_items)
 {
     (void)args, (void)bound;
     if (self.kind == NIB_V_UNDEFINED)
@@ -444,7 +444,7 @@ NIB_FILTER(nib__filter_items)
     return nib__dict_view(r, self, NIB_V_STREAM, out);
 }
 
-NIB_FILTER(nib__filter_dictsort)
+NIB_BUILTIN(nib__filter_dictsort)
 {
     const bool by_value = nib__is_text(bound[1], "value");
     (void)args;
@@ -472,7 +472,7 @@ NIB_FILTER(nib__filter_dictsort)
 
 /* ---- splitting ---- */
 
-NIB_FILTER(nib__filter_batch)
+NIB_BUILTIN(nib__filter_batch)
 {
     const nib_value *items;
     nib_value part = {.kind = NIB_V_NONE};
@@ -496,7 +496,7 @@ NIB_FILTER(nib__filter_batch)
     return NIB_OK;
 }
 
-NIB_FILTER(nib__filter_slice)
+NIB_BUILTIN(nib__filter_slice)
 {
     const nib_value *items;
     int64_t slices;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Methods of Python's str, list, tuple and dict that do not change their value, and of a loop. The
- * sandbox forbids those that would change it; a table lists their names.
+ * The methods of Python's str, list, tuple and dict that do not mutate their value, and those of a
+ * loop. Jinja's sandbox forbids the mutating ones, which `forbidden` lists.
  */
 #include "template_parts.h"
 
@@ -16,8 +16,8 @@ static nib_status require_string(nib_render *r, const char *what, nib_value v,
     return v.kind == NIB_V_STRING ? NIB_OK : nib__run_type_error(r, what, v, v);
 }
 
-static nib_status integer_or(nib_render *r, const char *what, nib_value v, int64_t fallback,
-                             int64_t *out)
+static nib_status get_integer_or(nib_render *r, const char *what, nib_value v, int64_t fallback,
+                                 int64_t *out)
 {
     *out = fallback;
     if (!nib__is_given(&v))
@@ -27,18 +27,27 @@ static nib_status integer_or(nib_render *r, const char *what, nib_value v, int64
 
 /* ---- str: stripping, cases ---- */
 
-static nib_status strip(nib_render *r, nib_value self, const nib_value *bound, bool left,
-                        bool right, nib_value *out)
+static nib_status strip(nib_render *r, const char *name, nib_value self, const nib_value *bound,
+                        bool left, bool right, nib_value *out)
 {
     const nib_string *chars = NULL;
     if (nib__is_given(&bound[0]) && bound[0].kind != NIB_V_NONE)
-        NIB_TRY(require_string(r, "strip", bound[0], &chars));
+        NIB_TRY(require_string(r, name, bound[0], &chars));
     return nib__strip(r, out, self, chars, left, right);
 }
 
-static NIB_FILTER(str_strip) { return (void)args, strip(r, self, bound, true, true, out); }
-static NIB_FILTER(str_lstrip) { return (void)args, strip(r, self, bound, true, false, out); }
-static NIB_FILTER(str_rstrip) { return (void)args, strip(r, self, bound, false, true, out); }
+static NIB_BUILTIN(str_strip)
+{
+    return (void)args, strip(r, "strip", self, bound, true, true, out);
+}
+static NIB_BUILTIN(str_lstrip)
+{
+    return (void)args, strip(r, "lstrip", self, bound, true, false, out);
+}
+static NIB_BUILTIN(str_rstrip)
+{
+    return (void)args, strip(r, "rstrip", self, bound, false, true, out);
+}
 
 static nib_status change_case(nib_render *r, nib_value self, nib_case as, nib_value *out)
 {
@@ -49,77 +58,77 @@ static nib_status change_case(nib_render *r, nib_value self, nib_case as, nib_va
     return NIB_OK;
 }
 
-static NIB_FILTER(str_upper)
+static NIB_BUILTIN(str_upper)
 {
     return (void)args, (void)bound, change_case(r, self, NIB_UPPER, out);
 }
-static NIB_FILTER(str_lower)
+static NIB_BUILTIN(str_lower)
 {
     return (void)args, (void)bound, change_case(r, self, NIB_LOWER, out);
 }
-static NIB_FILTER(str_title)
+static NIB_BUILTIN(str_title)
 {
-    return (void)args, (void)bound, change_case(r, self, NIB_TITLE, out);
+    return (void)args, (void)bound, change_case(r, self, NIB_STR_TITLE, out);
 }
-static NIB_FILTER(str_capitalize)
+static NIB_BUILTIN(str_capitalize)
 {
-    return (void)args, (void)bound, change_case(r, self, NIB_CAPITAL, out);
+    return (void)args, (void)bound, change_case(r, self, NIB_CAPITALIZE, out);
 }
 
 /* ---- str: prefixes, suffixes, searching ---- */
 
-static bool starts_with(const nib_string *s, const nib_string *with)
+static bool starts_with(const nib_string *s, const nib_string *affix)
 {
-    return with->size <= s->size && memcmp(s->at, with->at, with->size) == 0;
+    return affix->size <= s->size && memcmp(s->at, affix->at, affix->size) == 0;
 }
 
-static bool ends_with(const nib_string *s, const nib_string *with)
+static bool ends_with(const nib_string *s, const nib_string *affix)
 {
-    return with->size <= s->size && memcmp(s->at + s->size - with->size, with->at, with->size) == 0;
+    return affix->size <= s->size &&
+           memcmp(s->at + s->size - affix->size, affix->at, affix->size) == 0;
 }
 
-/* with: a string, or a tuple of strings. */
-static nib_status any_matches(nib_render *r, nib_value self, nib_value with,
-                              bool (*fits)(const nib_string *s, const nib_string *with),
+/* affix: a string, or a tuple of strings. */
+static nib_status any_matches(nib_render *r, const char *name, nib_value self, nib_value affix,
+                              bool (*matches)(const nib_string *s, const nib_string *affix),
                               nib_value *out)
 {
     const nib_string *text;
-    const bool several = with.kind == NIB_V_TUPLE;
-    const size_t count = several ? with.as.items->count : 1;
+    const bool several = affix.kind == NIB_V_TUPLE;
+    const size_t count = several ? affix.as.items->count : 1;
     *out = nib__v_bool(false);
     for (size_t i = 0; i < count && !out->as.boolean; i++) {
-        NIB_TRY(require_string(r, "startswith or endswith", several ? with.as.items->at[i] : with,
-                               &text));
+        NIB_TRY(require_string(r, name, several ? affix.as.items->at[i] : affix, &text));
         NIB_TRY(nib__run_steps(r, 1 + text->size / 256));
-        *out = nib__v_bool(fits(self.as.string, text));
+        *out = nib__v_bool(matches(self.as.string, text));
     }
     return NIB_OK;
 }
 
-static NIB_FILTER(str_startswith)
+static NIB_BUILTIN(str_startswith)
 {
-    return (void)args, any_matches(r, self, bound[0], starts_with, out);
+    return (void)args, any_matches(r, "startswith", self, bound[0], starts_with, out);
 }
-static NIB_FILTER(str_endswith)
+static NIB_BUILTIN(str_endswith)
 {
-    return (void)args, any_matches(r, self, bound[0], ends_with, out);
+    return (void)args, any_matches(r, "endswith", self, bound[0], ends_with, out);
 }
 
-static NIB_FILTER(str_removeprefix)
+static NIB_BUILTIN(str_removeprefix)
 {
-    const nib_string *with;
+    const nib_string *affix;
     (void)args;
-    NIB_TRY(require_string(r, "removeprefix", bound[0], &with));
-    return nib__slice_string(r, out, self, starts_with(self.as.string, with) ? with->size : 0,
+    NIB_TRY(require_string(r, "removeprefix", bound[0], &affix));
+    return nib__slice_string(r, out, self, starts_with(self.as.string, affix) ? affix->size : 0,
                              self.as.string->size);
 }
 
-static NIB_FILTER(str_removesuffix)
+static NIB_BUILTIN(str_removesuffix)
 {
-    const nib_string *with, *s = self.as.string;
+    const nib_string *affix, *s = self.as.string;
     (void)args;
-    NIB_TRY(require_string(r, "removesuffix", bound[0], &with));
-    return nib__slice_string(r, out, self, 0, s->size - (ends_with(s, with) ? with->size : 0));
+    NIB_TRY(require_string(r, "removesuffix", bound[0], &affix));
+    return nib__slice_string(r, out, self, 0, s->size - (ends_with(s, affix) ? affix->size : 0));
 }
 
 /* The first match at or after `from`; SIZE_MAX: none. */
@@ -160,27 +169,43 @@ static nib_status find_first_or_last(nib_render *r, const nib_string *s, const n
     return NIB_OK;
 }
 
-static nib_status find_index(nib_render *r, nib_value self, const nib_value *bound, bool last,
-                             bool must, nib_value *out)
+static nib_status find_index(nib_render *r, const char *name, nib_value self,
+                             const nib_value *bound, bool last, bool required, nib_value *out)
 {
+    char shown[80];
     const nib_string *what, *s = self.as.string;
-    NIB_TRY(require_string(r, "find", bound[0], &what));
+    NIB_TRY(require_string(r, name, bound[0], &what));
     if (nib__is_given(&bound[1]))
-        return nib__run_fail(r, NIB_UNSUPPORTED, "find within a part of a string is not supported");
+        return nib__run_fail(r, NIB_UNSUPPORTED,
+                             "%s with a start or end is not supported; slice the string first",
+                             name);
     size_t at;
     NIB_TRY(find_first_or_last(r, s, what, last, &at));
-    if (at == SIZE_MAX && must)
-        return nib__run_fail(r, NIB_BAD_INPUT, "index: the string was not found");
+    if (at == SIZE_MAX && required)
+        return nib__run_fail(r, NIB_BAD_INPUT, "%s: the string does not contain \"%s\"", name,
+                             nib__say_name(shown, sizeof shown, what->at, what->size));
     *out = nib__v_int(at == SIZE_MAX ? -1 : (int64_t)nib__count_points(s->at, at));
     return NIB_OK;
 }
 
-static NIB_FILTER(str_find) { return (void)args, find_index(r, self, bound, false, false, out); }
-static NIB_FILTER(str_rfind) { return (void)args, find_index(r, self, bound, true, false, out); }
-static NIB_FILTER(str_index) { return (void)args, find_index(r, self, bound, false, true, out); }
-static NIB_FILTER(str_rindex) { return (void)args, find_index(r, self, bound, true, true, out); }
+static NIB_BUILTIN(str_find)
+{
+    return (void)args, find_index(r, "find", self, bound, false, false, out);
+}
+static NIB_BUILTIN(str_rfind)
+{
+    return (void)args, find_index(r, "rfind", self, bound, true, false, out);
+}
+static NIB_BUILTIN(str_index)
+{
+    return (void)args, find_index(r, "index", self, bound, false, true, out);
+}
+static NIB_BUILTIN(str_rindex)
+{
+    return (void)args, find_index(r, "rindex", self, bound, true, true, out);
+}
 
-static NIB_FILTER(str_count)
+static NIB_BUILTIN(str_count)
 {
     const nib_string *what, *s = self.as.string;
     int64_t count = 0;
@@ -197,14 +222,14 @@ static NIB_FILTER(str_count)
     return NIB_OK;
 }
 
-static NIB_FILTER(str_replace)
+static NIB_BUILTIN(str_replace)
 {
     const nib_string *from, *to;
-    int64_t most;
+    int64_t max_count;
     (void)args;
     NIB_TRY(require_string(r, "replace", bound[0], &from));
     NIB_TRY(require_string(r, "replace", bound[1], &to));
-    NIB_TRY(integer_or(r, "replace", bound[2], -1, &most));
+    NIB_TRY(get_integer_or(r, "replace", bound[2], -1, &max_count));
     if (self.markup) {
         nib_builder escaped[2] = {{.size = 0}, {.size = 0}};
         nib_value first, second;
@@ -212,9 +237,9 @@ static NIB_FILTER(str_replace)
         NIB_TRY(nib__put_escaped(r, &escaped[1], bound[1]));
         NIB_TRY(nib__finish_string(r, &escaped[0], &first));
         NIB_TRY(nib__finish_string(r, &escaped[1], &second));
-        return nib__replace(r, out, self, first.as.string, second.as.string, most);
+        return nib__replace(r, out, self, first.as.string, second.as.string, max_count);
     }
-    return nib__replace(r, out, self, from, to, most);
+    return nib__replace(r, out, self, from, to, max_count);
 }
 
 /* ---- str: splitting and joining ---- */
@@ -227,49 +252,49 @@ static nib_status push_part(nib_render *r, nib_value *list, nib_value of, size_t
 }
 
 /* The size of the white space character at `at`; 0 if it is another character. */
-static size_t space_at(const nib_string *s, size_t at)
+static size_t space_size(const nib_string *s, size_t at)
 {
     const char *c = s->at + at;
     const bool space = at < s->size && nib__template_space(nib__utf8_next(&c));
     return space ? (size_t)(c - s->at) - at : 0;
 }
 
-static nib_status split_words(nib_render *r, nib_value self, int64_t most, nib_value *out)
+static nib_status split_words(nib_render *r, nib_value self, int64_t max_count, nib_value *out)
 {
     const nib_string *s = self.as.string;
     size_t at = 0, size;
     for (;;) {
-        while ((size = space_at(s, at)) != 0)
+        while ((size = space_size(s, at)) != 0)
             at += size;
         if (at == s->size)
             return NIB_OK;
-        if (most >= 0 && (int64_t)out->as.items->count == most) {
+        if (max_count >= 0 && (int64_t)out->as.items->count == max_count) {
             nib_value rest;
             NIB_TRY(nib__slice_string(r, &rest, self, at, s->size));
             return nib__items_push(r, out, rest);
         }
         const size_t from = at;
-        while (at < s->size && space_at(s, at) == 0)
+        while (at < s->size && space_size(s, at) == 0)
             at += (size_t)nib__utf8_length(s->at + at, s->size - at);
         NIB_TRY(push_part(r, out, self, from, at));
     }
 }
 
-static NIB_FILTER(str_split)
+static NIB_BUILTIN(str_split)
 {
     const nib_string *by, *s = self.as.string;
-    int64_t most;
+    int64_t max_count;
     (void)args;
     NIB_TRY(nib__v_items(r, out, NIB_V_LIST, 4));
     NIB_TRY(nib__run_steps(r, s->size / 16));
-    NIB_TRY(integer_or(r, "split", bound[1], -1, &most));
+    NIB_TRY(get_integer_or(r, "split", bound[1], -1, &max_count));
     if (!nib__is_given(&bound[0]) || bound[0].kind == NIB_V_NONE)
-        return split_words(r, self, most, out);
+        return split_words(r, self, max_count, out);
     NIB_TRY(require_string(r, "split", bound[0], &by));
     if (by->size == 0)
         return nib__run_fail(r, NIB_BAD_INPUT, "split: the separator is empty");
     size_t from = 0;
-    while (most < 0 || (int64_t)out->as.items->count < most) {
+    while (max_count < 0 || (int64_t)out->as.items->count < max_count) {
         const size_t at = find_in(s, from, by);
         if (at == SIZE_MAX)
             break;
@@ -280,12 +305,12 @@ static NIB_FILTER(str_split)
 }
 
 /* Splits from the end; the parts are in reverse order. */
-static nib_status split_from_end(nib_render *r, nib_value self, const nib_string *by, int64_t most,
-                                 nib_value *parts)
+static nib_status split_from_end(nib_render *r, nib_value self, const nib_string *by,
+                                 int64_t max_count, nib_value *parts)
 {
     const nib_string *s = self.as.string;
     size_t to = s->size;
-    while (most < 0 || (int64_t)parts->as.items->count < most) {
+    while (max_count < 0 || (int64_t)parts->as.items->count < max_count) {
         size_t from = to, at;
         if (by != NULL) {
             NIB_TRY(find_last(r, s, to, by, &at));
@@ -305,10 +330,10 @@ static nib_status split_from_end(nib_render *r, nib_value self, const nib_string
             at--;
             while (((unsigned char)s->at[at] & 0xc0) == 0x80)
                 at--;
-            if (space_at(s, at) != 0)
+            if (space_size(s, at) != 0)
                 break;
         }
-        if (at == 0 && space_at(s, 0) == 0)
+        if (at == 0 && space_size(s, 0) == 0)
             from = 0;
         NIB_TRY(push_part(r, parts, self, from, to));
         to = from;
@@ -320,20 +345,20 @@ static nib_status split_from_end(nib_render *r, nib_value self, const nib_string
     return by == NULL && rest.as.string->size == 0 ? NIB_OK : nib__items_push(r, parts, rest);
 }
 
-static NIB_FILTER(str_rsplit)
+static NIB_BUILTIN(str_rsplit)
 {
     const nib_string *by = NULL;
     nib_value parts;
-    int64_t most;
+    int64_t max_count;
     (void)args;
     NIB_TRY(nib__v_items(r, &parts, NIB_V_LIST, 4));
     NIB_TRY(nib__run_steps(r, self.as.string->size / 16));
-    NIB_TRY(integer_or(r, "rsplit", bound[1], -1, &most));
+    NIB_TRY(get_integer_or(r, "rsplit", bound[1], -1, &max_count));
     if (nib__is_given(&bound[0]) && bound[0].kind != NIB_V_NONE)
         NIB_TRY(require_string(r, "rsplit", bound[0], &by));
     if (by != NULL && by->size == 0)
         return nib__run_fail(r, NIB_BAD_INPUT, "rsplit: the separator is empty");
-    NIB_TRY(split_from_end(r, self, by, most, &parts));
+    NIB_TRY(split_from_end(r, self, by, max_count, &parts));
     NIB_TRY(nib__v_items(r, out, NIB_V_LIST, parts.as.items->count));
     for (size_t i = parts.as.items->count; i-- > 0;)
         NIB_TRY(nib__items_push(r, out, parts.as.items->at[i]));
@@ -341,7 +366,7 @@ static NIB_FILTER(str_rsplit)
 }
 
 /* The size of the line end at `at`; 0: none. */
-static size_t line_end(const nib_string *s, size_t at)
+static size_t line_end_size(const nib_string *s, size_t at)
 {
     const char *c = s->at + at;
     const uint32_t point = nib__utf8_next(&c);
@@ -361,7 +386,7 @@ nib_status nib__split_lines(nib_render *r, nib_value self, bool keep_ends, bool 
     NIB_TRY(nib__v_items(r, &list, NIB_V_LIST, 4));
     NIB_TRY(nib__run_steps(r, s->size / 16));
     for (size_t at = 0; at < s->size;) {
-        const size_t size = line_end(s, at);
+        const size_t size = line_end_size(s, at);
         if (size == 0) {
             at += (size_t)nib__utf8_length(s->at + at, s->size - at);
             continue;
@@ -377,7 +402,7 @@ nib_status nib__split_lines(nib_render *r, nib_value self, bool keep_ends, bool 
     return NIB_OK;
 }
 
-static NIB_FILTER(str_splitlines)
+static NIB_BUILTIN(str_splitlines)
 {
     const nib_value *lines;
     size_t count;
@@ -389,12 +414,13 @@ static NIB_FILTER(str_splitlines)
     return NIB_OK;
 }
 
-static nib_status partition(nib_render *r, nib_value self, nib_value by, bool last, nib_value *out)
+static nib_status partition(nib_render *r, const char *name, nib_value self, nib_value by,
+                            bool last, nib_value *out)
 {
     const nib_string *text, *s = self.as.string;
-    NIB_TRY(require_string(r, "partition", by, &text));
+    NIB_TRY(require_string(r, name, by, &text));
     if (text->size == 0)
-        return nib__run_fail(r, NIB_BAD_INPUT, "partition: the separator is empty");
+        return nib__run_fail(r, NIB_BAD_INPUT, "%s: the separator is empty", name);
     size_t at;
     NIB_TRY(find_first_or_last(r, s, text, last, &at));
     const size_t found = at == SIZE_MAX ? 0 : text->size;
@@ -405,10 +431,16 @@ static nib_status partition(nib_render *r, nib_value self, nib_value by, bool la
     return push_part(r, out, self, from + found, s->size);
 }
 
-static NIB_FILTER(str_partition) { return (void)args, partition(r, self, bound[0], false, out); }
-static NIB_FILTER(str_rpartition) { return (void)args, partition(r, self, bound[0], true, out); }
+static NIB_BUILTIN(str_partition)
+{
+    return (void)args, partition(r, "partition", self, bound[0], false, out);
+}
+static NIB_BUILTIN(str_rpartition)
+{
+    return (void)args, partition(r, "rpartition", self, bound[0], true, out);
+}
 
-static NIB_FILTER(str_join)
+static NIB_BUILTIN(str_join)
 {
     const nib_value *items;
     nib_builder b = {.size = 0};
@@ -441,71 +473,71 @@ static bool is_alnum(uint32_t point)
     return is_alpha(point) || (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
 }
 
-static nib_status all_characters(nib_render *r, nib_value self, bool (*fits)(uint32_t point),
+static nib_status all_characters(nib_render *r, nib_value self, bool (*matches)(uint32_t point),
                                  nib_value *out)
 {
     const nib_string *s = self.as.string;
     bool all = s->size != 0;
     NIB_TRY(nib__run_steps(r, s->size / 16));
     for (const char *c = s->at; all && c < s->at + s->size;)
-        all = fits(nib__utf8_next(&c));
+        all = matches(nib__utf8_next(&c));
     *out = nib__v_bool(all);
     return NIB_OK;
 }
 
-static NIB_FILTER(str_isalpha)
+static NIB_BUILTIN(str_isalpha)
 {
     return (void)args, (void)bound, all_characters(r, self, is_alpha, out);
 }
-static NIB_FILTER(str_isalnum)
+static NIB_BUILTIN(str_isalnum)
 {
     return (void)args, (void)bound, all_characters(r, self, is_alnum, out);
 }
-static NIB_FILTER(str_isdigit)
+static NIB_BUILTIN(str_isdigit)
 {
     return (void)args, (void)bound, all_characters(r, self, nib__point_is_digit, out);
 }
 
-static NIB_FILTER(str_isspace)
+static NIB_BUILTIN(str_isspace)
 {
     const nib_string *s = self.as.string;
     size_t at = 0, size;
     (void)args, (void)bound;
     NIB_TRY(nib__run_steps(r, s->size / 16));
-    while (at < s->size && (size = space_at(s, at)) != 0)
+    while (at < s->size && (size = space_size(s, at)) != 0)
         at += size;
     *out = nib__v_bool(s->size != 0 && at == s->size);
     return NIB_OK;
 }
 
-static nib_status pad(nib_render *r, nib_value self, const nib_value *bound, bool left,
-                      nib_value *out)
+static nib_status pad(nib_render *r, const char *name, nib_value self, const nib_value *bound,
+                      bool left, nib_value *out)
 {
     nib_builder b = {.size = 0};
-    const nib_string *with = NULL, *s = self.as.string;
+    const nib_string *fill = NULL, *s = self.as.string;
     int64_t width;
-    NIB_TRY(integer_or(r, "ljust or rjust", bound[0], 0, &width));
+    NIB_TRY(get_integer_or(r, name, bound[0], 0, &width));
     if (nib__is_given(&bound[1]))
-        NIB_TRY(require_string(r, "ljust or rjust", bound[1], &with));
-    if (with != NULL && nib__count_points(with->at, with->size) != 1)
-        return nib__run_fail(r, NIB_BAD_INPUT, "ljust or rjust: fillchar must be one character");
+        NIB_TRY(require_string(r, name, bound[1], &fill));
+    if (fill != NULL && nib__count_points(fill->at, fill->size) != 1)
+        return nib__run_fail(r, NIB_BAD_INPUT, "%s: fillchar must be one character", name);
     if (!left)
         NIB_TRY(nib__put_string(r, &b, s));
     for (int64_t i = (int64_t)nib__count_points(s->at, s->size); i < width; i++) {
         NIB_TRY(nib__run_steps(r, 1));
-        NIB_TRY(with != NULL ? nib__put_string(r, &b, with) : nib__put_text(r, &b, " ", false));
+        NIB_TRY(fill != NULL ? nib__put_string(r, &b, fill) : nib__put_text(r, &b, " ", false));
     }
     if (left)
         NIB_TRY(nib__put_string(r, &b, s));
     return nib__finish_string(r, &b, out);
 }
 
-static NIB_FILTER(str_ljust) { return (void)args, pad(r, self, bound, false, out); }
-static NIB_FILTER(str_rjust) { return (void)args, pad(r, self, bound, true, out); }
+static NIB_BUILTIN(str_ljust) { return (void)args, pad(r, "ljust", self, bound, false, out); }
+static NIB_BUILTIN(str_rjust) { return (void)args, pad(r, "rjust", self, bound, true, out); }
 
 /* ---- list and tuple ---- */
 
-static NIB_FILTER(list_count)
+static NIB_BUILTIN(list_count)
 {
     int64_t count = 0;
     (void)args;
@@ -518,7 +550,7 @@ static NIB_FILTER(list_count)
     return NIB_OK;
 }
 
-static NIB_FILTER(list_index)
+static NIB_BUILTIN(list_index)
 {
     (void)args;
     for (size_t i = 0; i < self.as.items->count; i++) {
@@ -528,11 +560,12 @@ static NIB_FILTER(list_index)
         if (equal)
             return NIB_OK;
     }
-    return nib__run_fail(r, NIB_BAD_INPUT, "index: the element was not found");
+    return nib__run_fail(r, NIB_BAD_INPUT, "index: the %s does not contain this %s",
+                         nib__kind_name(self), nib__kind_name(bound[0]));
 }
 
 /* Values are immutable, so a value is its own copy. */
-static NIB_FILTER(any_copy)
+static NIB_BUILTIN(any_copy)
 {
     (void)r, (void)args, (void)bound;
     *out = self;
@@ -541,7 +574,7 @@ static NIB_FILTER(any_copy)
 
 /* ---- dict ---- */
 
-static NIB_FILTER(dict_get)
+static NIB_BUILTIN(dict_get)
 {
     nib_value *found;
     (void)args;
@@ -551,22 +584,22 @@ static NIB_FILTER(dict_get)
     return NIB_OK;
 }
 
-static NIB_FILTER(dict_items)
+static NIB_BUILTIN(dict_items)
 {
     return (void)args, (void)bound, nib__dict_view(r, self, NIB_V_ITEMS, out);
 }
-static NIB_FILTER(dict_keys)
+static NIB_BUILTIN(dict_keys)
 {
     return (void)args, (void)bound, nib__dict_view(r, self, NIB_V_KEYS, out);
 }
-static NIB_FILTER(dict_values)
+static NIB_BUILTIN(dict_values)
 {
     return (void)args, (void)bound, nib__dict_view(r, self, NIB_V_VALUES, out);
 }
 
 /* ---- loop ---- */
 
-static NIB_FILTER(loop_cycle)
+static NIB_BUILTIN(loop_cycle)
 {
     (void)bound;
     if (args->count == 0)
@@ -575,7 +608,7 @@ static NIB_FILTER(loop_cycle)
     return NIB_OK;
 }
 
-static NIB_FILTER(loop_changed)
+static NIB_BUILTIN(loop_changed)
 {
     nib_value now;
     bool equal = false;

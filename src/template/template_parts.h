@@ -408,35 +408,35 @@ typedef struct nib_method_row {
     nib_call_row call;
 } nib_method_row;
 
-#define NIB_FILTER(name)                                                                           \
+#define NIB_BUILTIN(name)                                                                          \
     nib_status name(nib_render *r, nib_value self, const nib_arguments *args,                      \
                     const nib_value *bound, nib_value *out)
 
 /* Filters of collections (template_lists.c). */
-NIB_FILTER(nib__filter_batch);
-NIB_FILTER(nib__filter_dictsort);
-NIB_FILTER(nib__filter_first);
-NIB_FILTER(nib__filter_groupby);
-NIB_FILTER(nib__filter_items);
-NIB_FILTER(nib__filter_join);
-NIB_FILTER(nib__filter_last);
-NIB_FILTER(nib__filter_list);
-NIB_FILTER(nib__filter_map);
-NIB_FILTER(nib__filter_max);
-NIB_FILTER(nib__filter_min);
-NIB_FILTER(nib__filter_reject);
-NIB_FILTER(nib__filter_rejectattr);
-NIB_FILTER(nib__filter_reverse);
-NIB_FILTER(nib__filter_select);
-NIB_FILTER(nib__filter_selectattr);
-NIB_FILTER(nib__filter_slice);
-NIB_FILTER(nib__filter_sort);
-NIB_FILTER(nib__filter_sum);
-NIB_FILTER(nib__filter_unique);
+NIB_BUILTIN(nib__filter_batch);
+NIB_BUILTIN(nib__filter_dictsort);
+NIB_BUILTIN(nib__filter_first);
+NIB_BUILTIN(nib__filter_groupby);
+NIB_BUILTIN(nib__filter_items);
+NIB_BUILTIN(nib__filter_join);
+NIB_BUILTIN(nib__filter_last);
+NIB_BUILTIN(nib__filter_list);
+NIB_BUILTIN(nib__filter_map);
+NIB_BUILTIN(nib__filter_max);
+NIB_BUILTIN(nib__filter_min);
+NIB_BUILTIN(nib__filter_reject);
+NIB_BUILTIN(nib__filter_rejectattr);
+NIB_BUILTIN(nib__filter_reverse);
+NIB_BUILTIN(nib__filter_select);
+NIB_BUILTIN(nib__filter_selectattr);
+NIB_BUILTIN(nib__filter_slice);
+NIB_BUILTIN(nib__filter_sort);
+NIB_BUILTIN(nib__filter_sum);
+NIB_BUILTIN(nib__filter_unique);
 
-/* Has letters of that case and none of the other (template_tests.c). */
-NIB_FILTER(nib__is_upper);
-NIB_FILTER(nib__is_lower);
+/* Has letters of that case and none of the other (template_builtins.c). */
+NIB_BUILTIN(nib__is_upper);
+NIB_BUILTIN(nib__is_lower);
 /* A view of a dict: KEYS, VALUES, ITEMS, or a STREAM of its items. */
 nib_status nib__dict_view(nib_render *r, nib_value dict, nib_value_kind kind, nib_value *out);
 
@@ -532,7 +532,13 @@ nib_status nib__put_json(nib_render *r, nib_builder *b, nib_value v, const nib_d
 
 /* ---- parts of filters and methods (template_text.c, template_case.c, template_time.c) ---- */
 
-typedef enum nib_case { NIB_UPPER, NIB_LOWER, NIB_TITLE, NIB_CAPITAL, NIB_WORDS } nib_case;
+typedef enum nib_case {
+    NIB_UPPER,
+    NIB_LOWER,
+    NIB_STR_TITLE,
+    NIB_CAPITALIZE,
+    NIB_JINJA_TITLE
+} nib_case;
 nib_status nib__put_case(nib_render *r, nib_builder *b, const nib_string *s, nib_case as);
 /* Python's str.isdigit(), islower(), isupper() and istitle() of one character. */
 bool nib__point_is_digit(uint32_t point);

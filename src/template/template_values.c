@@ -18,7 +18,7 @@ nib_status nib__run_fail(nib_render *r, nib_status status, const char *format, .
     va_start(args, format);
     vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
-    return nib__fail(r->err, status, "%s: line %d: %s", nib__shown(name, r->t->name), r->line,
+    return nib__fail(r->err, status, "%s: line %d: %s", nib__say_shown(name, r->t->name), r->line,
                      sentence);
 }
 

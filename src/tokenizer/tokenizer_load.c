@@ -185,7 +185,7 @@ static nib_status load_key(nib_loader *loader, nib_json *json, nib_model_part *m
             continue;
         nib_json_slice slice;
         if (loader->parts_seen & 1u << i) /* both would be appended; Python keeps the last */
-            nib__json_fail(json, "the file has two of \"%s\"", parts[i].key);
+            nib__json_fail(json, "\"%s\" appears twice", parts[i].key);
         loader->parts_seen |= 1u << i;
         return nib__loader_slice(json, &slice) ? parts[i].load(loader, slice, 0)
                                                : nib__loader_status(loader, json);

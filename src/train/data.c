@@ -13,7 +13,7 @@ static nib_status fail_empty(const nib_data *d, nib_err *err)
 {
     char shown[NIB_SHOWN];
     return nib__fail(err, NIB_BAD_INPUT, "%s holds no text to train on",
-                     nib__shown(shown, d->options.path));
+                     nib__say_shown(shown, d->options.path));
 }
 
 /* Checks every document, and that at least one has text. */
@@ -190,7 +190,7 @@ static void log_pass(const nib_data *d)
     if (!call->log || d->options.quiet || (d->position.pass & (d->position.pass - 1)) != 0)
         return;
     snprintf(line, sizeof line, "%s begins again: pass %" PRId64,
-             nib__shown(shown, d->options.path), d->position.pass + 1);
+             nib__say_shown(shown, d->options.path), d->position.pass + 1);
     call->log(call->ctx, line);
 }
 
@@ -251,7 +251,7 @@ static nib_status fail_position(const nib_data *d, const nib_data_position *p, n
                      "%s has no id %" PRId64 " in the document at byte %" PRId64 " (line %" PRId64
                      ") from byte %" PRId64
                      " of its text, the saved position; the file or the tokenizer has changed",
-                     nib__shown(shown, d->options.path), p->used, p->begin, p->line, p->piece);
+                     nib__say_shown(shown, d->options.path), p->used, p->begin, p->line, p->piece);
 }
 
 nib_status nib__data_seek(nib_data *d, const nib_data_position *position, nib_err *err)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decides whether a step may change the weights: not if its loss or the norm of its gradient is not
- * finite or spikes. To find the cause, a bad step is computed again while a watch checks every
- * operation, so good steps pay nothing.
+ * Decides whether a step may change the weights. A step is bad if its loss or gradient norm is NaN,
+ * infinite or spikes. A step that is not finite is computed again with a callback that checks every
+ * operation's output, to find the first bad one; good steps pay nothing.
  */
 #ifndef NIB_FINITE_CHECK_H
 #define NIB_FINITE_CHECK_H

@@ -2,15 +2,16 @@
  *
  * Ranks over Open MPI: handles, waits and their limits.
  *
- * Only messages between two ranks are used, because only they can be waited for with a limit: MPI's
- * collective calls and its own waits never return when a rank hangs. A large message begins with a
- * byte in each direction. Until both ranks have arrived, waiting yields the core; after that the
- * transfer polls at full speed.
+ * Only nonblocking point-to-point messages are used, polled with MPI_Test, so that every wait can
+ * time out: blocking collectives and MPI_Wait never return when a rank hangs. A message over SMALL
+ * bytes starts with a handshake, one byte in each direction. Both phases first yield between polls,
+ * then sleep: the handshake after DENSE_S, the transfer, once both ranks have arrived, after
+ * DENSE_FLOW_S.
  *
- * The rank that hangs is seldom the one waited for, but one further along: that rank waits for
- * another itself. So when the limit is over, a rank asks the one it waits for whom that one waits
- * for, and so on. Every rank answers such questions while it waits. The error names the one at the
- * end of the chain, which does not answer.
+ * The peer of a timed-out wait is often only waiting for another rank itself. So after a timeout, a
+ * rank asks its peer which rank the peer waits for, then asks that rank, and so on. Every rank
+ * answers such questions while it waits. The error names the last rank of the chain: the one that
+ * does not answer.
  */
 #include "ranks.h"
 
@@ -31,12 +32,13 @@ enum {
 
     SMALL = 4096,      /* bytes that need no handshake: MPI buffers them */
     PIECE = 64 << 20,  /* MPI counts bytes in an int; each piece gets the whole limit */
-    SLEEP_NS = 100000, /* between polls, after the dense phase */
+    SLEEP_NS = 100000, /* between polls, after DENSE_S or DENSE_FLOW_S */
 };
 
 static const double DEFAULT_LIMIT_S = 100;
 static const double ANSWER_LIMIT_S = 2;
-static const double DENSE_S = 0.002, DENSE_FLOW_S = 1; /* seconds of polling without sleep */
+/* seconds of polling with sched_yield before sleeping */
+static const double DENSE_S = 0.002, DENSE_FLOW_S = 1;
 /* A longer gap between polls means that this process was stopped; it counts as this much. */
 static const double GAP_S = 1;
 
@@ -171,8 +173,8 @@ static nib_status fail_late(nib_ranks *r, int peer, const char *what, nib_err *e
 {
     const int culprit = find_hanging(r, peer);
     return nib__fail(err, NIB_FAILED,
-                     "%s: rank %d waited %.3g s for rank %d, which does not answer: it hangs, or "
-                     "needs more than the %g s of comm.train_timeout_seconds",
+                     "%s: rank %d timed out after %.3g s, and rank %d does not answer: it hangs, "
+                     "or needs more than the %g s of comm.train_timeout_seconds",
                      what, r->rank, r->timeout_s + r->busiest_s, culprit, r->timeout_s);
 }
 
@@ -199,7 +201,9 @@ static nib_status exchange(nib_ranks *r, char *bytes, size_t size, int peer, boo
                            const char *what, nib_err *err)
 {
     if (r->broken)
-        return nib__fail(err, NIB_FAILED, "%s: the ranks of this run no longer answer", what);
+        return nib__fail(err, NIB_FAILED,
+                         "%s: an earlier error ended communication between the ranks of this run",
+                         what);
     if (r->idle_since)
         r->busiest_s = fmax(r->busiest_s, seconds_since(r->idle_since));
     r->waits_for = peer;
@@ -227,7 +231,7 @@ nib_status nib__ranks_receive(nib_ranks *r, void *bytes, size_t size, int from, 
     return exchange(r, bytes, size, from, false, what, err);
 }
 
-/* Along a binary tree: a rank receives from the rank without its lowest bit. */
+/* Broadcast along a binomial tree: a rank receives from the rank without its lowest set bit. */
 nib_status nib__ranks_share(nib_ranks *r, void *bytes, size_t size, const char *what, nib_err *err)
 {
     if (!r)
@@ -287,10 +291,11 @@ static nib_status start_mpi(nib_ranks *r, nib_err *err)
     m->initialized(&here);
     m->finalized(&over);
     if (over)
-        return nib__fail(err, NIB_USAGE, "ranks were closed in this process and cannot open again");
+        return nib__fail(err, NIB_USAGE,
+                         "MPI was already finalized in this process, so ranks cannot be opened");
     r->owned = !here;
     if (!here && m->init_thread(NULL, NULL, NIB_MPI_THREAD_FUNNELED, &level) != NIB_MPI_SUCCESS)
-        return nib__fail(err, NIB_FAILED, "Open MPI does not start; start the run with mpirun");
+        return nib__fail(err, NIB_FAILED, "MPI_Init_thread failed; start the run with mpirun");
     m->comm_set_errhandler(m->world, m->errors_return);
     m->comm_rank(m->world, &r->rank);
     m->comm_size(m->world, &r->count);
@@ -309,7 +314,7 @@ static nib_status check_count(const nib_ranks *r, int asked, nib_err *err)
                            asked, r->count, asked);
 }
 
-/* Counts the ranks with the same host and cores, and the index of this one among them. */
+/* Counts the ranks on the same host and cores, and finds this rank's index among them. */
 static nib_status find_slice(nib_ranks *r, nib_err *err)
 {
     static const char what[] = "which ranks share cores";

@@ -190,14 +190,14 @@ static bool is_last_use(const placement *p, const nib_train_node *n, int input, 
 /* The buffer of an input that may be overwritten, since this is its last use; NIB_NO_ID: none. */
 static int reusable_input(const placement *p, nib_train_node *n, size_t at, int out)
 {
-    const int over = nib__op_over(n->op, out, n->rows);
-    if (over < 0)
+    const int input = nib__op_inplace_input(n->op, out, n->rows);
+    if (input < 0)
         return NIB_NO_ID;
-    if (nib__ops[n->op].commutes && !is_last_use(p, n, over, at)) {
+    if (nib__ops[n->op].commutes && !is_last_use(p, n, input, at)) {
         const int other = n->in[0];
         n->in[0] = n->in[1], n->in[1] = other;
     }
-    return is_last_use(p, n, over, at) ? p->buffer_of[index_of(n->in[over], n->side)] : NIB_NO_ID;
+    return is_last_use(p, n, input, at) ? p->buffer_of[index_of(n->in[input], n->side)] : NIB_NO_ID;
 }
 
 static nib_status assign_output(placement *p, nib_train_node *n, size_t at, int out, nib_err *err)
@@ -209,7 +209,7 @@ static nib_status assign_output(placement *p, nib_train_node *n, size_t at, int 
     *buffer = reusable_input(p, n, at, out);
     if (*buffer != NIB_NO_ID)
         return NIB_OK;
-    if (nib__ops[n->op].only_over && nib__op_over(n->op, out, n->rows) >= 0)
+    if (nib__ops[n->op].always_inplace && nib__op_inplace_input(n->op, out, n->rows) >= 0)
         return nib__fail(err, NIB_FAILED, "an input of %s is read again after it is overwritten",
                          nib__op_names[n->op]);
     return add_buffer(p, n->side, value, at, buffer, err);

@@ -241,8 +241,9 @@ static nib_status read_state(state *out, const char *path, nib_arena *arena, nib
                             err);
     if (out->skipped > out->step)
         return fail_damaged(nib__fail(err, NIB_BAD_INPUT,
-                                      "%s: %" PRId64 " steps, but %" PRId64 " skipped steps", path,
-                                      out->step, out->skipped),
+                                      "%s: \"skipped\" is %" PRId64 ", more than the %" PRId64
+                                      " steps of \"step\"",
+                                      path, out->skipped, out->step),
                             err);
     return NIB_OK;
 }
@@ -255,11 +256,11 @@ static nib_status check_same(const state *saved, const state *here, const char *
     if (strcmp(saved->arch, here->arch) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: its model's architecture is %s, but the config's is %s", directory,
-                         nib__shown(name, saved->arch), here->arch);
+                         nib__say_shown(name, saved->arch), here->arch);
     if (saved->rope && strcmp(saved->rope, here->rope) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: its model's rope_type is %s, but the config's is %s", directory,
-                         nib__shown(name, saved->rope), here->rope);
+                         nib__say_shown(name, saved->rope), here->rope);
     for (size_t i = 0; i < COUNT(wholes); i++)
         if (is_compared(saved, i) && *whole_of(saved, i) != *whole_of(here, i))
             return nib__fail(err, NIB_BAD_INPUT,
@@ -278,8 +279,8 @@ static nib_status check_same(const state *saved, const state *here, const char *
                          "%s: the checkpoint was trained on \"%s\", which hashed to %s, but \"%s\" "
                          "hashes to %s; give the same file, or start from the weights alone with "
                          "checkpoint.initial_load_path",
-                         directory, nib__shown(name, saved->dataset),
-                         nib__hash_text(a, saved->data), nib__shown(other, here->dataset),
+                         directory, nib__say_shown(name, saved->dataset),
+                         nib__hash_text(a, saved->data), nib__say_shown(other, here->dataset),
                          nib__hash_text(b, here->data));
     if (saved->has_tokenizer && !nib__hash_equal(saved->tokenizer, here->tokenizer))
         return nib__fail(err, NIB_BAD_INPUT,

@@ -55,7 +55,7 @@ static nib_status hash_tokenizer(nib_trainer *t, nib_err *err)
     const char *file;
     nib_map map;
     NIB_TRY(nib__tokenizer_file(&file, m->tokenizer_path ? m->tokenizer_path : m->net.directory,
-                                 &t->arena, err));
+                                &t->arena, err));
     NIB_TRY(nib__map_open(&map, file, err));
     struct {
         nib_hash file;
@@ -131,7 +131,7 @@ static nib_status check_same_model(const nib_trainer *t, const nib_network *from
 {
     const nib_network *net = &t->model->net;
     char shown[NIB_SHOWN];
-    nib__shown(shown, t->config->initial_load);
+    nib__say_shown(shown, t->config->initial_load);
     if (from->site_count != net->site_count || from->tied != net->tied)
         return nib__fail(err, NIB_BAD_INPUT, "%s: the model's layers differ from the config's",
                          shown);
@@ -158,7 +158,7 @@ static void log_difference(const nib_trainer *t, const char *what, const char *w
 {
     char line[NIB_SHOWN + 256], shown[NIB_SHOWN];
     snprintf(line, sizeof line, "%s: %s is %s in the model, but %s in this run",
-             nib__shown(shown, t->config->initial_load), what, was, is);
+             nib__say_shown(shown, t->config->initial_load), what, was, is);
     t->engine->callbacks.log(t->engine->callbacks.ctx, line);
 }
 

@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-size_t nib__inspect_limit(const nib_checkpoint *cp)
+size_t nib__info_memory_limit(const nib_checkpoint *cp)
 {
     const uint64_t bytes = nib__checkpoint_bytes(cp);
     return bytes > SIZE_MAX / 4 ? SIZE_MAX / 2 : 2 * (size_t)bytes + (64 << 20);
@@ -62,7 +62,7 @@ static nib_status read_module(modules *m, const char *module, nib_ledger *ledger
     nib_entry *e = &m->entries[m->count];
     *e = (nib_entry){.module = module, .rank = 2};
     if (snprintf(text, sizeof text, "%s.weight", module) >= (int)sizeof text)
-        return NIB_OK;
+        return NIB_OK; /* name too long: not indexed, so its tensors are listed singly */
     const nib_status status =
         nib__checkpoint_weight(&e->weight, NULL, m->cp, module, ledger, &problem);
     if (status == NIB_NO_MEMORY)
@@ -104,9 +104,9 @@ static nib_entry make_plain_entry(const nib_checkpoint *cp, const nib_tensor *t)
     return e;
 }
 
-/* Merges weights, each at the position of its first tensor, and other tensors in file order.
- * place: [m->count] zeroed, index of a module's line in out + 1. */
-static size_t merge_entries(nib_entry *out, const modules *m, size_t *place)
+/* Lists weights, each at the position of its first tensor, and other tensors, in file order.
+ * line_of_module: [m->count] zeroed; 1 + the index of a module's latest line in `out`. */
+static size_t merge_entries(nib_entry *out, const modules *m, size_t *line_of_module)
 {
     size_t count = 0;
     for (size_t i = 0; i < nib__checkpoint_count(m->cp); i++) {
@@ -116,7 +116,7 @@ static size_t merge_entries(nib_entry *out, const modules *m, size_t *place)
             out[count++] = make_plain_entry(m->cp, t);
             continue;
         }
-        size_t *at = &place[owner - m->entries];
+        size_t *at = &line_of_module[owner - m->entries];
         const bool first = *at == 0;
         if (owner->problem != NULL) { /* list its tensors separately, the first with the reason */
             out[count++] = make_plain_entry(m->cp, t);
@@ -137,23 +137,25 @@ static size_t merge_entries(nib_entry *out, const modules *m, size_t *place)
 nib_status nib__entries_list(nib_entry **out, size_t *count, const nib_checkpoint *cp,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
-    const size_t most = nib__checkpoint_module_count(cp), tensors = nib__checkpoint_count(cp);
+    const size_t module_count = nib__checkpoint_module_count(cp),
+                 tensors = nib__checkpoint_count(cp);
     modules m = {.cp = cp, .arena = arena};
-    m.entries = nib__arena_take(arena, most, sizeof *m.entries);
-    m.items = nib__arena_take(arena, most, sizeof *m.items);
-    size_t *place = nib__arena_take(arena, most, sizeof *place);
+    m.entries = nib__arena_take(arena, module_count, sizeof *m.entries);
+    m.items = nib__arena_take(arena, module_count, sizeof *m.items);
+    size_t *line_of_module = nib__arena_take(arena, module_count, sizeof *line_of_module);
     *out = nib__arena_take(arena, tensors, sizeof **out);
-    if (!m.entries || !m.items || !place || !*out || !nib__name_index_init(&m.names, arena, most))
+    if (!m.entries || !m.items || !line_of_module || !*out ||
+        !nib__name_index_init(&m.names, arena, module_count))
         return nib__fail_memory(err, tensors * sizeof **out, "the list of tensors");
-    for (size_t i = 0; i < most; i++)
+    for (size_t i = 0; i < module_count; i++)
         NIB_TRY(read_module(&m, nib__checkpoint_module(cp, i), ledger, err));
-    *count = merge_entries(*out, &m, place);
+    *count = merge_entries(*out, &m, line_of_module);
     return NIB_OK;
 }
 
 /* ---- rendering ---- */
 
-const char *nib__entry_shape(char out[256], const nib_entry *e)
+const char *nib__format_entry_shape(char out[256], const nib_entry *e)
 {
     size_t used = 0;
     out[0] = 0;
@@ -209,7 +211,7 @@ static void render_lines(const nib_entry *entries, size_t count, nib_text *out)
                                 : nib__ledger_fold_name(folded, sizeof folded, entries[i].name);
         nib__text_format(out, "%7zu  %-46s %-12s %-*s %-11s %s%s\n", same,
                          nib__say_name(name, sizeof name, shown, strlen(shown)),
-                         nib__entry_shape(shape, &entries[i]), width, entries[i].scheme,
+                         nib__format_entry_shape(shape, &entries[i]), width, entries[i].scheme,
                          entries[i].format, nib__say_bytes(bytes, total),
                          bias_words[entry_bias(&entries[i])]);
         if (entries[i].problem != NULL)
@@ -240,7 +242,8 @@ void nib__entry_json(nib_jsonw *w, const nib_entry *e)
         nib__jsonw_pair_string(w, "problem", e->problem);
 }
 
-/* Adds aliases and the checkpoint's own ledger. */
+/* Adds the checkpoint's own ledger and its aliases. Aliases are stored as metadata, not as tensors,
+ * so they appear only as notes. */
 static void add_notes(const nib_checkpoint *cp, nib_ledger *ledger)
 {
     nib__ledger_append(ledger, nib__checkpoint_ledger(cp));
@@ -299,7 +302,7 @@ nib_status nib__info_render(const nib_checkpoint *cp, const nib_allocator *a, ni
     size_t count;
     nib_arena arena;
     nib_ledger ledger;
-    nib__arena_init(&arena, a, nib__inspect_limit(cp));
+    nib__arena_init(&arena, a, nib__info_memory_limit(cp));
     nib__ledger_init(&ledger, a);
     const nib_status status = nib__entries_list(&entries, &count, cp, &arena, &ledger, err);
     if (status == NIB_OK)

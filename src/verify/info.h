@@ -26,7 +26,7 @@ typedef struct nib_entry {
 } nib_entry;
 
 /* Memory limit for inspecting a checkpoint: twice its size plus 64 MiB. */
-size_t nib__inspect_limit(const nib_checkpoint *cp);
+size_t nib__info_memory_limit(const nib_checkpoint *cp);
 
 /* Lists all entries in file order, allocated in the arena. Conversions of weights go to `ledger`
  * (NULL allowed). */
@@ -34,7 +34,7 @@ nib_status nib__entries_list(nib_entry **out, size_t *count, const nib_checkpoin
                              nib_arena *arena, nib_ledger *ledger, nib_err *err);
 
 /* "608x224". Returns out, or a constant for a scalar. */
-const char *nib__entry_shape(char out[256], const nib_entry *entry);
+const char *nib__format_entry_shape(char out[256], const nib_entry *entry);
 /* Writes the members of an entry into the open object of w. */
 void nib__entry_json(nib_jsonw *w, const nib_entry *entry);
 

@@ -373,8 +373,9 @@ static nib_status check_expected(verifier *v, const nib_expected *x, bool *claim
     char has[256], wanted[256];
     const nib_entry implied = {.rank = vector ? 1 : 2, .shape = {x->n, x->k}};
     if (e->rank != implied.rank || e->shape[0] != x->n || (!vector && e->shape[1] != x->k))
-        NIB_TRY(add_finding(v, "shape", name, "is %s, but %s implies %s", nib__entry_shape(has, e),
-                            by, nib__entry_shape(wanted, &implied)));
+        NIB_TRY(add_finding(v, "shape", name, "is %s, but %s implies %s",
+                            nib__format_entry_shape(has, e), by,
+                            nib__format_entry_shape(wanted, &implied)));
     if (x->bias && !e->bias && !claim_bias(v, x, claimed))
         NIB_TRY(add_finding(v, "bias", name, "%s implies a bias, but none is stored", by));
     if (!x->bias && e->bias)
@@ -692,7 +693,7 @@ nib_status nib__verify_render(const nib_verify_job *job, nib_form form, nib_text
                               size_t *problems, nib_err *err)
 {
     verifier v = {.job = job, .err = err};
-    nib__arena_init(&v.arena, job->allocator, nib__inspect_limit(job->checkpoint));
+    nib__arena_init(&v.arena, job->allocator, nib__info_memory_limit(job->checkpoint));
     nib__ledger_init(&v.ledger, job->allocator);
     const nib_status status = run_checks(&v);
     if (status == NIB_OK) {

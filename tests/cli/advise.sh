@@ -4,7 +4,13 @@
 # compared, as they are the same everywhere, but speeds are not.
 shape=$REPO/configs/shapes/llama-3.2-1b/config.json
 see advise "$shape" --device h200
-see advise "$shape" --device mi210 --memory 1.2GB --speed prompt int8wo 8da4w 4da4w int4wo+head+embed
+see advise "$shape" --device mi210 --memory 1.2GB --speed prefill int8wo 8da4w 4da4w int4wo+head+embed
+for word in prefill prompt; do # two words for one speed
+    nibble advise "$shape" --device mi210 --speed "$word" int8wo 8da4w >"$word.txt" 2>&1
+done
+check '--speed prompt is --speed prefill' cmp prefill.txt prompt.txt
+rm -f prefill.txt prompt.txt
+refused 2 '--speed: "fill" is not decode or prefill' advise "$shape" --speed fill
 see advise "$shape" --device raspberry-pi-5 --memory 500MB 8da4w+head+embed int8wo
 see advise "$shape" --device apple-m2 int4wo 8da4w mxfp8
 sed 's/"sm": {"value": 80/"sm": {"value": 70/; 0,/"title".*/s//&\n  "host": "graviton3",/' "$REPO/machines/a100.json" >v100.json

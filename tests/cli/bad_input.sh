@@ -19,7 +19,7 @@ mkdir empty
 refused 6 'empty/config.json: cannot open it: No such file or directory' plan empty
 refused 3 'empty: has no model.safetensors, model.safetensors.index.json, pytorch_model.bin (or its index)*' info empty
 cp m/config.json empty
-refused 3 'empty: has no model.safetensors, *itself, or plan without weights: nibble plan empty/config.json' plan empty
+refused 3 'empty: has no model.safetensors, *their file, or plan without weights: nibble plan empty/config.json' plan empty
 check 'and it can be' nibble plan empty/config.json --recipe int8wo
 mkfifo empty/model.safetensors
 refused 6 'empty/model.safetensors: is a pipe, not a regular file' plan empty
@@ -33,7 +33,7 @@ cp m/model.safetensors lone
 refused 3 'lone/model.safetensors: there is no config.json beside it*' plan lone/model.safetensors
 check 'but it can be listed' nibble info lone/model.safetensors
 printf 'GGUF\3\0\0\0' >model.gguf
-refused 3 'model.gguf: the file ends at byte 8, inside the count of tensors: it is cut short' info model.gguf
+refused 3 'model.gguf: the file is cut short: it ends at byte 8, inside the count of tensors' info model.gguf
 printf 'PK\3\4......' >model.pt
 refused 3 'model.pt: the zip file does not end with its end record*' info model.pt
 cp -r m pointer

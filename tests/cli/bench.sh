@@ -44,7 +44,7 @@ refused 2 'codes: *is stored as 8da4w-g32; --against needs a checkpoint of float
 refused 2 '--sweep: "1,,2" is not a comma-separated list of numbers*' bench "$MODEL" --sweep 1,,2
 refused 2 '--sweep: "1,x" is not a comma-separated list of numbers*' bench "$MODEL" --sweep 1,x
 refused 2 '4 new tokens after 510 positions do not fit the context of 512*' bench "$MODEL" --sweep 510 -n 4
-refused 2 'a batch of 600 sequences is over the 512 of the session, or the limit of 512' bench "$MODEL" --batch 600 -n 4 --prompt-tokens 4 --context 16
+refused 2 'a batch of 600 sequences is not between 0 and 512' bench "$MODEL" --batch 600 -n 4 --prompt-tokens 4 --context 16
 refused 2 '--batch has no effect with --kernels' bench --kernels --batch 2
 refused 2 '--sweep has no effect with --operations' bench "$MODEL" --operations --sweep 0
 refused 2 '--alone has no effect with --train' bench --train "$REPO/configs/llama3_debugmodel_mxfp8_vocab2256.json" --alone

@@ -22,7 +22,7 @@ nibble info q --json | members info 'tensors[].bias=bool' 'tensors[].bias_form=s
 equal 'info' 3 "$(nibble info q | grep -c 'with an int8 bias')"
 equal 'the mark in the table' 3 "$(nibble plan q | grep -c '224 +b8')"
 check 'as asked at load' grep -q 'note: 15 of 15 biases are int8' <(nibble plan m --recipe 8da4w --bias int8)
-check 'the weights stay floats' grep -q 'without effect: --bias int8 (option): 0 of 15 biases are; the others stay floats' <(nibble plan m --bias int8)
+check 'the weights stay floats' grep -q 'without effect: --bias int8 (option): 0 of 15 biases have this type; the others stay floats' <(nibble plan m --bias int8)
 
 # int32: the same text with any instruction set; kept by a conversion
 check 'static' nibble quantize m s --recipe int8dq-static --calibrate text.txt --quiet

@@ -45,7 +45,7 @@ refused 4 'attn: asked f32@opencl, but nothing allowed does it: attn_f32__ocl: t
     generate "$MODEL" -p x -n 2 "${masked[@]}" --quiet
 near 'attention here' "$(loss --dtype f32)" "$(loss --dtype f32 "${masked[@]}" --allow device)"
 case $(summary "${masked[@]}" --allow device) in
-*'0 substituted; of the operations without weights 1 not as asked') ;;
+*'0 substituted; 1 operation without weights not as asked') ;;
 *) check 'attention is substituted' false ;;
 esac
 refused 4 'attn: asked f32@opencl, but nothing allowed does it: attn_f32__ocl: the KV cache type is i8, not one of f16, bf16, f32: it keeps keys and values as floats*' \

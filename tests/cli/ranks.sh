@@ -167,9 +167,9 @@ hurt() {
 hurt KILL 1
 check 'the killed rank is named' grep -q 'rank 1 .*signal 9' hurt.KILL.1
 hurt STOP 2
-check 'the stopped rank is named' grep -Eq '^nibble: .*for rank 2, which does not answer' hurt.STOP.2
+check 'the stopped rank is named' grep -Eq '^nibble: .*timed out after .*, and rank 2 does not answer' hurt.STOP.2
 hurt STOP 0
-check 'the stopped first rank is named' grep -Eq '^nibble: .*for rank 0, which does not answer' hurt.STOP.0
+check 'the stopped first rank is named' grep -Eq '^nibble: .*timed out after .*, and rank 0 does not answer' hurt.STOP.0
 
 # other MPI libraries
 fake() { # LINE...: of C, which becomes libmpi.so.40
@@ -200,7 +200,7 @@ if [ -x "$tests" ]; then
     status=0
     timeout 60 mpirun -n 4 "$tests" hang >hang.out 2>hang.err || status=$?
     check "a chain of ranks that wait ($status)" [ "$status" = 7 ]
-    check 'the end of the chain is named' grep -q 'rank 0 waited .* for rank 3, which' hang.err
+    check 'the end of the chain is named' grep -q 'rank 0 timed out after .*, and rank 3 does not answer' hang.err
     status=0
     timeout 60 mpirun -n 2 "$tests" memory >memory.out 2>memory.err || status=$?
     check "memory that runs out in the middle of a sum ends all ($status)" [ "$status" = 5 ]

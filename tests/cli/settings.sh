@@ -71,7 +71,7 @@ echo '{"precision": {"dtype": "fp32"}, "executor": {"accelerator": "cpu"}, "line
 setting 'without effect: linear:int4 (recipe): earlier rules decide' plan "$model" --recipe chat.json
 setting 'not as asked: precision f32 (recipe): --dtype bf16 overrules it' generate "$model" --recipe chat.json --dtype bf16 -n 1
 check 'no conflict, no line' test "$(settings plan "$model" --recipe chat.json --dtype f32)" = 'filter=without effect'
-setting 'without effect: precision f32 (recipe): it is not stored: give --dtype f32' quantize "$model" out --recipe chat.json --dry-run
+setting 'without effect: precision f32 (recipe): it is not stored; pass --dtype f32' quantize "$model" out --recipe chat.json --dry-run
 
 # torchao's configs: its kernels, packed layouts, and the version it applies
 ao() { # ao TYPE FIELDS: a config as a recipe
@@ -143,8 +143,8 @@ check 'another format is allowed' nibble quantize "$model" strict --recipe 8da4w
 # options
 refused 2 '--recipe is given twice, as "int8wo" and as "8da4w"' plan "$model" --recipe int8wo --recipe 8da4w
 check 'twice the same is once' nibble plan "$model" --recipe int8wo --recipe int8wo
-setting 'equivalent: --threads 64 (option): they share ' generate "$model" -n 1 --threads 64
-setting 'without effect: --bias int8 (option): 0 of 15 biases are' generate "$model" -n 1 --bias int8
+setting 'equivalent: --threads 64 (option): this process may use only ' generate "$model" -n 1 --threads 64
+setting 'without effect: --bias int8 (option): 0 of 15 biases have this type' generate "$model" -n 1 --bias int8
 setting 'without effect: --top-k 5 (option): at temperature 0 the likeliest token is taken' generate "$model" -n 1 --temp 0 --top-k 5
 denied '--top-p 0.5 (option): at temperature 0 *' generate "$model" -n 1 --temp 0 --top-p 0.5 --min-p 0.1 --strict --quiet
 check 'allowed' nibble generate "$model" -n 1 --temp 0 --top-p 0.5 --strict --allow sampling
@@ -166,7 +166,7 @@ equal 'in the JSON, too' 'generation-key=without effect' "$(settings bench --pre
 
 # training
 config=$REPO/configs/llama3_debugmodel.json
-setting 'not as asked: parallelism.data_parallel_replicate_degree 3 (option): this is one rank' plan "$config" --parallelism.data_parallel_replicate_degree 3
+setting 'not as asked: parallelism.data_parallel_replicate_degree 3 (option): this run has 1 rank; start 3 with `mpirun -n 3 nibble train`' plan "$config" --parallelism.data_parallel_replicate_degree 3
 equal 'one replica is what runs' '' "$(settings plan "$config" --parallelism.data_parallel_replicate_degree 1)"
 denied 'parallelism.data_parallel_replicate_degree 3 (option): *' train "$config" --parallelism.data_parallel_replicate_degree 3 --strict --dry-run --quiet
 refused 2 '--training.steps is given twice, as 1 and as 2' plan "$config" --training.steps 1 --training.steps=2

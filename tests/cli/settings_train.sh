@@ -46,8 +46,8 @@ equal 'of one rank' '' "$(settings plan usual.json)"
 check 'strictly' nibble plan usual.json --strict
 setting 'equivalent: checkpoint.async_mode "async" (option)' plan usual.json --checkpoint.async_mode async
 setting 'without effect: profiling.profile_freq 100 (config): no profiler' plan usual.json --profiling.enable_profiling
-setting 'not as asked: parallelism.data_parallel_shard_degree 2 (option): this is one rank: `mpirun -n 2 nibble train`' plan "$config" --parallelism.data_parallel_shard_degree 2
-setting 'parallelism.data_parallel_shard_degree 2 (option): this is one rank: `mpirun -n 6 nibble train`' plan "$config" --parallelism.data_parallel_shard_degree 2 --parallelism.data_parallel_replicate_degree 3
+setting 'not as asked: parallelism.data_parallel_shard_degree 2 (option): this run has 1 rank; start 2 with `mpirun -n 2 nibble train`' plan "$config" --parallelism.data_parallel_shard_degree 2
+setting 'parallelism.data_parallel_shard_degree 2 (option): this run has 1 rank; start 6 with `mpirun -n 6 nibble train`' plan "$config" --parallelism.data_parallel_shard_degree 2 --parallelism.data_parallel_replicate_degree 3
 
 # options that override keys
 setting 'not as asked: training.mixed_precision_param f32 (option): --dtype bf16 overrules it' bench --train "$config" "${tiny[@]}" --repeats 1 --training.mixed_precision_param float32 --dtype bf16 --allow kernel --recipe fp8dq

@@ -17,10 +17,10 @@ for option in temp top-p min-p repeat-penalty; do
 done
 refused 2 '4097 threads: must be 0 (all cores) to 1024' plan "$MODEL" -t 4097
 refused 2 'temperature 1e+06 is not between 0 and 100' generate "$MODEL" --temp 1e6
-refused 2 'top-p 1.5 is not above 0 and at most 1' generate "$MODEL" --top-p 1.5
-refused 2 'top-p 0 is not above 0 and at most 1' generate "$MODEL" --top-p 0
+refused 2 'top-p 1.5 is out of range: it must be above 0 and at most 1' generate "$MODEL" --top-p 1.5
+refused 2 'top-p 0 is out of range: it must be above 0 and at most 1' generate "$MODEL" --top-p 0
 refused 2 'min-p 2 is not between 0 and 1' generate "$MODEL" --min-p 2
-refused 2 'a context of 513 is over the model'\''s 512' generate "$MODEL" -c 513
+refused 2 'a context of 513 is over the model'\''s limit of 512; lower --context' generate "$MODEL" -c 513
 refused 2 'a window of 1 is not between 2 and the context of 512' eval "$MODEL" --text "$MODEL/heldout.txt" --window 1
 refused 2 'a window of 513 is not between 2 and the context of 512' eval "$MODEL" --text "$MODEL/heldout.txt" --window 513
 refused 2 'dtype "f8" is not one of f32, f16, bf16' plan "$MODEL" --dtype f8

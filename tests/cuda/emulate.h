@@ -98,9 +98,9 @@ struct emulated_function {
 #define __restrict__
 #define __shared__ static __attribute__((section("emulated_static"))) /* to be poisoned */
 #define __launch_bounds__(...)
-#define MEMORY(type, name) type *name##_base
-#define HERE(type, name) type *name = name##_base
-#define HERE_CONST(type, name) const type *name = name##_base
+#define GLOBAL_ARG(type, name) type *name##_base
+#define GLOBAL_PTR(type, name) type *name = name##_base
+#define GLOBAL_CONST_PTR(type, name) const type *name = name##_base
 
 #define CLK_LOCAL_MEM_FENCE 0
 #define barrier(fence) emulated_block_barrier()
@@ -163,31 +163,31 @@ template <class T> static inline T shuffle_xor(T value, int mask)
     return emulated_bits<T>(words[(threadIdx.x % 32) ^ (uint)mask]);
 }
 
-static inline float group_sum(float value, float *room)
+static inline float group_sum(float value, float *scratch)
 {
-    (void)room;
+    (void)scratch;
     for (int step = 16; step > 0; step /= 2)
         value += shuffle_xor(value, step);
     if (threadIdx.x % 32 == 0)
-        room[threadIdx.x / 32] = value;
+        scratch[threadIdx.x / 32] = value;
     emulated_block_barrier();
-    value = room[0];
+    value = scratch[0];
     for (uint i = 1; i < (blockDim.x + 31) / 32; i++)
-        value += room[i];
+        value += scratch[i];
     emulated_block_barrier();
     return value;
 }
 
-static inline float group_max(float value, float *room)
+static inline float group_max(float value, float *scratch)
 {
     for (int step = 16; step > 0; step /= 2)
         value = fmaxf(value, shuffle_xor(value, step));
     if (threadIdx.x % 32 == 0)
-        room[threadIdx.x / 32] = value;
+        scratch[threadIdx.x / 32] = value;
     emulated_block_barrier();
-    value = room[0];
+    value = scratch[0];
     for (uint i = 1; i < (blockDim.x + 31) / 32; i++)
-        value = fmaxf(value, room[i]);
+        value = fmaxf(value, scratch[i]);
     emulated_block_barrier();
     return value;
 }
@@ -199,20 +199,20 @@ static inline float group_max(float value, float *room)
 /* Halves and bytes of a word. */
 static inline float emulated_bf16(uint32_t word, int half)
 {
-    return of_bf16((ushort)(word >> (16 * half)));
+    return from_bf16((ushort)(word >> (16 * half)));
 }
 static inline float emulated_f16(uint32_t word, int half)
 {
-    return of_f16((ushort)(word >> (16 * half)));
+    return from_f16((ushort)(word >> (16 * half)));
 }
 static inline int emulated_s8(uint32_t word, int byte) { return (int8_t)(word >> (8 * byte)); }
 static inline float emulated_e4m3(uint32_t word, int byte)
 {
-    return of_e4m3((uchar)(word >> (8 * byte)));
+    return from_e4m3((uchar)(word >> (8 * byte)));
 }
 static inline float emulated_e5m2(uint32_t word, int byte)
 {
-    return of_e5m2((uchar)(word >> (8 * byte)));
+    return from_e5m2((uchar)(word >> (8 * byte)));
 }
 
 /* d + a . b over k in f32; the unit adds in another order. */

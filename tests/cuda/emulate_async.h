@@ -101,7 +101,7 @@ static inline void emulated_read(emulated_codes out, const emulated_matrix &m, i
         emulated_fail("a matrix of codes whose rows are not turned");
     for (int k = 0; k < EMULATED_KS; k++) {
         const uchar code = emulated_byte(m, row, k);
-        out[k] = is_e5m2 ? of_e5m2(code) : of_e4m3(code);
+        out[k] = is_e5m2 ? from_e5m2(code) : from_e4m3(code);
     }
 }
 
@@ -208,7 +208,7 @@ static inline float emulated_scale(uint columns, int row, uint slice)
     for (int lane = row % 32; lane < EMULATED_LANES; lane += 32)
         if (byte(lane) != byte(row % 32))
             emulated_fail("not all lanes of tensor memory have the scales");
-    return of_e8m0(byte(row % 32));
+    return from_e8m0(byte(row % 32));
 }
 
 /* The fields that both kinds of instruction descriptors have. */

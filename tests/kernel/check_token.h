@@ -455,7 +455,7 @@ static result run_rope_copy(const nib_kernel *row, memory *m, const storing *s, 
 {
     const float *start = q.x;
     const int64_t step = which == 2 ? 1 : q.m, cells = q.m * q.ldx, keys = q.m * s->a.ld;
-    nib_rope_copy a = {.q = q, .k = q, .store = s->a};
+    nib_rope_store_kv a = {.q = q, .k = q, .store = s->a};
     a.q.x = take(m, (size_t)cells * sizeof *a.q.x);
     a.k.x = take(m, (size_t)keys * sizeof *a.k.x);
     a.k.heads = s->caches[0].kv_heads, a.k.ldx = s->a.ld;
@@ -469,7 +469,7 @@ static result run_rope_copy(const nib_kernel *row, memory *m, const storing *s, 
         nib__kernel_find("copy_f32__ref")->run.store_kv(&a.store, 0, q.m);
     }
     for (int64_t at = 0; at < q.m && which > 0; at += step)
-        row->run.rope_copy(&a, at, at + step);
+        row->run.rope_store_kv(&a, at, at + step);
     return (result){a.q.x, cells};
 }
 

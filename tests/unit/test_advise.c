@@ -276,7 +276,7 @@ static void test_refuses_bad_requests(void **state)
     expect_refused(&p, o, NIB_USAGE, "no text");
     /* nothing fits: the report still comes, and says by how much */
     o = plain, o.memory = 1000000, o.request.device = "h200";
-    expect_refused(&p, o, NIB_NO_MEMORY, "GB more");
+    expect_refused(&p, o, NIB_NO_MEMORY, "GB over the limit");
     assert_non_null(strstr(report.text, "too large"));
     close_model(&p);
     p = open_model("configs/llama3_debugmodel.json", NULL);

@@ -86,7 +86,7 @@ static void test_rejects_wrong_members(void **state)
         {USER "\"response_format\": {\"json_schema\": {\"description\": 1}}}",
          "response_format.json_schema.description", "must be a string or null"},
         {USER "\"response_format\": {\"json_schema\": {\"shema\": {}}}}",
-         "response_format.json_schema.shema", "may have name, description, strict and schema"},
+         "response_format.json_schema.shema", "allowed: name, description, strict and schema"},
         {USER "\"response_format\": {\"json_schema\": {\"schema\": []}}}",
          "response_format.json_schema.schema", "is an array, but must be an object"},
         {USER "\"response_format\": {}}", "response_format.type", "has no type"},

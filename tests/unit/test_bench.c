@@ -111,7 +111,7 @@ static void impossible_requests_are_refused(void **state)
         nib_bench_options options;
         const char *words;
     } cases[] = {
-        {{.batch = 3}, "a batch of 3 sequences is over the 2 of the session, or the limit of 512"},
+        {{.batch = 3}, "a batch of 3 sequences is not between 0 and 2"},
         {{.contexts = far, .context_count = 1},
          "2 new tokens after 15 positions do not fit the context of 16; raise --context or lower "
          "them"},

@@ -60,7 +60,7 @@ static int each_golden(void (*look)(const golden *g))
         at += used;
         g = (golden){.type = type_of(name), .rows = rows, .k = k};
         const size_t bytes =
-            (size_t)(rows * k / nib__type_block(g.type) * nib__type_block_bytes(g.type));
+            (size_t)(rows * k / nib__type_block_elements(g.type) * nib__type_block_bytes(g.type));
         g.blocks = take_hex(&at, bytes);
         g.values = (float *)(void *)take_hex(&at, (size_t)(rows * k) * sizeof *g.values);
         look(&g);
@@ -133,8 +133,8 @@ static void look_at_packing(const golden *g)
     const nib_weight w = weight_of(g);
     const int64_t groups = nib__scheme_groups(&w.scheme, w.k);
     assert_true(nib__weight_holds_scales(&w));
-    assert_int_equal(nib__weight_bytes(&w),
-                     g->rows * g->k / nib__type_block(g->type) * nib__type_block_bytes(g->type));
+    assert_int_equal(nib__weight_bytes(&w), g->rows * g->k / nib__type_block_elements(g->type) *
+                                                nib__type_block_bytes(g->type));
     for (int64_t i = 0; i < g->rows; i++)
         for (int64_t group = 0; group < groups; group++) {
             float packed, value;
@@ -189,7 +189,7 @@ static void test_types_and_sizes(void **state)
     nib_weight w;
     assert_false(nib__block_weight(&w, NIB_TYPE_F32, 1, 32, NULL));
     assert_false(nib__type_is_block(NIB_TYPE_F32));
-    assert_int_equal(nib__type_block(NIB_TYPE_F32), 1);
+    assert_int_equal(nib__type_block_elements(NIB_TYPE_F32), 1);
     assert_int_equal(nib__type_find("Q4_0", 4), NIB_TYPE_NONE); /* not a dtype of safetensors */
     uint64_t bytes;
     assert_true(nib__tensor_bytes(&bytes, NIB_TYPE_Q6_K, (const int64_t[]){3, 512}, 2));

@@ -80,32 +80,32 @@ static void test_tensors(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char why[160], said[4][100];
-        nib_file_layout storage;
+        nib_file_layout layout;
         nib_output_weight w = stored(cases[i].scheme, cases[i].n, cases[i].k);
-        const char *refused = cases[i].writer->refuses(why, &w);
+        const char *refused = cases[i].writer->fit(why, &w);
         if (refused != NULL)
             fail_msg("%s: %s", cases[i].scheme, refused);
-        cases[i].writer->storage(&storage, &w);
-        assert_string_equal(say_part(said[0], &storage.codes), cases[i].codes);
-        assert_string_equal(say_part(said[1], &storage.scales), cases[i].scales);
-        assert_string_equal(say_part(said[2], &storage.zeros), cases[i].zeros);
-        assert_string_equal(say_part(said[3], &storage.size), cases[i].size);
+        cases[i].writer->layout(&layout, &w);
+        assert_string_equal(say_part(said[0], &layout.codes), cases[i].codes);
+        assert_string_equal(say_part(said[1], &layout.scales), cases[i].scales);
+        assert_string_equal(say_part(said[2], &layout.zeros), cases[i].zeros);
+        assert_string_equal(say_part(said[3], &layout.size), cases[i].size);
     }
     char why[160], said[100];
-    nib_file_layout storage;
+    nib_file_layout layout;
     nib_output_weight w = without_act("8da4w-row-asym", 9, 67);
-    assert_null(nib__write_compressed.refuses(why, &w));
-    nib__write_compressed.storage(&storage, &w);
-    assert_string_equal(say_part(said, &storage.codes), ".weight_packed I32 [9, 9]");
-    assert_string_equal(say_part(said, &storage.zeros), ".weight_zero_point I32 [2, 1]");
+    assert_null(nib__write_compressed.fit(why, &w));
+    nib__write_compressed.layout(&layout, &w);
+    assert_string_equal(say_part(said, &layout.codes), ".weight_packed I32 [9, 9]");
+    assert_string_equal(say_part(said, &layout.zeros), ".weight_zero_point I32 [2, 1]");
     /* e4m3 in blocks of 2 x 32, which may end early */
     w = stored("fp8wo", 9, 67);
     w.scheme.group = 32;
     w.scale_rows = 2;
-    assert_null(nib__write_compressed.refuses(why, &w));
-    nib__write_compressed.storage(&storage, &w);
-    assert_string_equal(say_part(said, &storage.codes), ".weight F8_E4M3 [9, 67]");
-    assert_string_equal(say_part(said, &storage.scales), ".weight_scale F32 [5, 3]");
+    assert_null(nib__write_compressed.fit(why, &w));
+    nib__write_compressed.layout(&layout, &w);
+    assert_string_equal(say_part(said, &layout.codes), ".weight F8_E4M3 [9, 67]");
+    assert_string_equal(say_part(said, &layout.scales), ".weight_scale F32 [5, 3]");
 }
 
 /* ---- bytes ---- */
@@ -118,15 +118,15 @@ static void test_packed_bytes(void **state)
     static const uint8_t four_packed[8] = {0x10, 0xf8, 0xa9, 0xcb, 0x0d, 0, 0, 0},
                          eight_packed[8] = {0, 255, 128, 129, 127, 0, 0, 0};
     uint8_t out[8];
-    nib_file_layout storage = {.pieces = NIB_PIECES_WORDS4};
-    assert_int_equal(nib__file_layout_row_bytes(&storage, 9), 8);
+    nib_file_layout layout = {.pieces = NIB_PIECES_WORDS4};
+    assert_int_equal(nib__file_layout_row_bytes(&layout, 9), 8);
     memset(out, 0xee, sizeof out);
-    nib__file_layout_row(&storage, four, 9, out);
+    nib__file_layout_row(&layout, four, 9, out);
     assert_memory_equal(out, four_packed, sizeof out);
-    storage.pieces = NIB_PIECES_WORDS8;
-    assert_int_equal(nib__file_layout_row_bytes(&storage, 5), 8);
+    layout.pieces = NIB_PIECES_WORDS8;
+    assert_int_equal(nib__file_layout_row_bytes(&layout, 5), 8);
     memset(out, 0xee, sizeof out);
-    nib__file_layout_row(&storage, eight, 5, out);
+    nib__file_layout_row(&layout, eight, 5, out);
     assert_memory_equal(out, eight_packed, sizeof out);
 }
 
@@ -191,8 +191,8 @@ static void test_refusals(void **state)
         {&nib__write_8da4w, "int8dq", 64, false, "int8 layers have asymmetric int8"},
         {&nib__write_8da4w, "int8wo", 64, false, "int8 layers have asymmetric int8"},
         {&nib__write_8da4w, "int8wo", 64, true, NULL},
-        {&nib__write_8da4w, "int8wo-g32", 64, true, "int4 groups and int8 rows"},
-        {&nib__write_8da4w, "fp8wo", 64, false, "int4 groups and int8 rows"},
+        {&nib__write_8da4w, "int8wo-g32", 64, true, "int4 in groups and symmetric int8 rows"},
+        {&nib__write_8da4w, "fp8wo", 64, false, "int4 in groups and symmetric int8 rows"},
         {&nib__write_compressed, "8da4w-g32-asym", 64, false, NULL},
         {&nib__write_compressed, "8da4w-g32", 65, false, "not a multiple of the group"},
         {&nib__write_compressed, "int4wo-g32", 64, false, "zero points are integers"},
@@ -211,14 +211,14 @@ static void test_refusals(void **state)
         char why[160];
         nib_output_weight w = stored(cases[i].scheme, 9, cases[i].k);
         w.embedding = cases[i].embedding;
-        const char *said = cases[i].writer->refuses(why, &w);
+        const char *said = cases[i].writer->fit(why, &w);
         if ((said == NULL) != (cases[i].why == NULL) ||
             (said != NULL && strstr(said, cases[i].why) == NULL))
             fail_msg("case %zu, %s: %s", i, cases[i].scheme, said == NULL ? "held" : said);
     }
     char why[160];
     nib_output_weight zeros = without_act("8da4w-g32-asym", 9, 64);
-    assert_non_null(strstr(nib__write_gguf.refuses(why, &zeros), "its blocks have 32 codes"));
+    assert_non_null(strstr(nib__write_gguf.fit(why, &zeros), "its blocks have 32 codes"));
 }
 
 /* f64 scales are written as f32, or as f16 or e8m0 in GGUF; GGUF cannot describe activations. */
@@ -243,7 +243,7 @@ static void test_types(void **state)
         nib_output_weight w = stored(cases[i].scheme, 9, 64);
         const nib_act asked = w.scheme.act;
         w.scale_type = NIB_TYPE_F64;
-        assert_null(cases[i].writer->refuses(why, &w));
+        assert_null(cases[i].writer->fit(why, &w));
         assert_int_equal(w.scale_type, cases[i].scales);
         assert_int_equal(w.zero_type, cases[i].zeros);
         const bool silent =

@@ -53,7 +53,7 @@ static void test_descriptions(void **state)
         nib_text text;
         if (!stored_named(&stored, module))
             continue;
-        assert_null(nib__write_torchao.refuses(why, &stored));
+        assert_null(nib__write_torchao.fit(why, &stored));
         nib__text_init(&text, &a);
         nib__write_torchao.describe(&text, &stored);
         snprintf(key, sizeof key, "%s.weight", module);
@@ -86,15 +86,15 @@ static void test_layouts(void **state)
         const char *module = nib__checkpoint_module(cp, i);
         char name[100];
         nib_output_weight stored;
-        nib_file_layout storage;
+        nib_file_layout layout;
         if (!stored_named(&stored, module))
             continue;
-        nib__write_torchao.storage(&storage, &stored);
-        expect_part(cp, module, &storage.codes);
-        expect_part(cp, module, &storage.scales);
+        nib__write_torchao.layout(&layout, &stored);
+        expect_part(cp, module, &layout.codes);
+        expect_part(cp, module, &layout.scales);
         snprintf(name, sizeof name, "%s._weight_zero_point", module);
-        if (storage.zeros.suffix != NULL)
-            expect_part(cp, module, &storage.zeros);
+        if (layout.zeros.suffix != NULL)
+            expect_part(cp, module, &layout.zeros);
         else
             assert_null(nib__checkpoint_find(cp, name));
     }
@@ -167,7 +167,7 @@ static void test_refusals(void **state)
         char why[160];
         nib_output_weight stored = {
             .scheme = golden_scheme(cases[i].scheme), .n = 3, .k = cases[i].k};
-        const char *said = nib__write_torchao.refuses(why, &stored);
+        const char *said = nib__write_torchao.fit(why, &stored);
         if ((said == NULL) != (cases[i].why == NULL) ||
             (said != NULL && strstr(said, cases[i].why) == NULL))
             fail_msg("%s: %s", cases[i].scheme, said == NULL ? "held" : said);
@@ -179,11 +179,11 @@ static void test_refusals(void **state)
     nib_output_weight stored = {.n = 3, .k = 64, .embedding = true};
     for (size_t i = 0; i < COUNT(looked_up); i++) {
         stored.scheme = golden_scheme(looked_up[i]);
-        assert_null(nib__write_torchao.refuses(why, &stored));
+        assert_null(nib__write_torchao.fit(why, &stored));
     }
     for (size_t i = 0; i < COUNT(not_so); i++) {
         stored.scheme = golden_scheme(not_so[i]);
-        assert_non_null(nib__write_torchao.refuses(why, &stored));
+        assert_non_null(nib__write_torchao.fit(why, &stored));
     }
 }
 

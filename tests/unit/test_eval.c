@@ -237,7 +237,7 @@ static void test_errors(void **state)
     assert_refused(&o, NULL, path, 1, NIB_USAGE, "a window of 1");
     assert_refused(&o, NULL, "tests/no/such/file.txt", 0, NIB_IO, "tests/no/such/file.txt");
     opened tiny = must_open(&(open_how){.path = "tests/golden/models/qwen2", .dtype = "f32"});
-    assert_refused(&o, &tiny, path, 0, NIB_USAGE, "they have 2256 and 257 tokens");
+    assert_refused(&o, &tiny, path, 0, NIB_USAGE, "their vocabularies have 2256 and 257 tokens");
     assert_refused(&tiny, NULL, path, 0, NIB_IO, "there is no tokenizer");
     close_opened(&tiny);
     close_opened(&o);

@@ -219,8 +219,9 @@ static void test_values_of_the_stored_type(void **state)
         make_values(x, 94, ROWS, WIDE, "plain");
         nib__from_f32(y, type, x, ROWS * WIDE);
         nib__to_f32(stored, y, type, ROWS * WIDE);
-        assert_int_equal(nib__quantizer_rows(&f.quantizer, stored, 0, ROWS, &to, &err), NIB_OK);
-        nib__quantizer_weight(&w, &f.quantizer, ROWS, own_codes, own[0], own[1]);
+        assert_int_equal(nib__quantizer_quantize_rows(&f.quantizer, stored, 0, ROWS, &to, &err),
+                         NIB_OK);
+        nib__quantizer_describe_weight(&w, &f.quantizer, ROWS, own_codes, own[0], own[1]);
         nib__fake_weight_rows(&f, x, y, 0, ROWS);
         assert_memory_equal(codes, own_codes, sizeof codes);
         for (int64_t n = 0; n < ROWS; n++) {

@@ -48,7 +48,7 @@ static void check_row(const nib_tensor *floats, int64_t from, const nib_tensor *
 {
     const int64_t k = floats->shape[1];
     const size_t size =
-        (size_t)(k / nib__type_block(blocks->type) * nib__type_block_bytes(blocks->type));
+        (size_t)(k / nib__type_block_elements(blocks->type) * nib__type_block_bytes(blocks->type));
     float *x = malloc((size_t)k * sizeof *x);
     uint8_t *out = malloc(size);
     assert_non_null(x);

@@ -749,6 +749,34 @@ static void test_named_as_another_format(void **state)
     drop_directory(dir);
 }
 
+/* '{' is 123: with so many tensors it is the byte that starts the JSON of a safetensors file. */
+static void test_number_of_tensors_like_a_brace(void **state)
+{
+    (void)state;
+    enum { TENSORS = '{' };
+    char dir[256], path[512], name[16];
+    const nib_allocator a = nib__allocator_default();
+    nib_checkpoint *cp;
+    nib_err err = {NIB_OK, ""};
+    gguf_file f;
+    put_header(&f, 3, TENSORS, 1);
+    put_key_text(&f, "general.architecture", "llama");
+    for (int i = 0; i < TENSORS; i++) {
+        snprintf(name, sizeof name, "t%d.weight", i);
+        put_tensor(&f, name, 0, 8, 0, (uint64_t)i * 32);
+    }
+    put_padding(&f, 32);
+    for (int i = 0; i < TENSORS * 8; i++)
+        put_int(&f, 0, 4);
+    make_directory(dir);
+    write_bytes(in(path, dir, "model.gguf"), f.bytes, f.size);
+    if (nib__checkpoint_open(&cp, path, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(nib__checkpoint_count(cp), TENSORS);
+    nib__checkpoint_close(cp);
+    drop_directory(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -764,6 +792,7 @@ int main(void)
         cmocka_unit_test(test_bad_scale),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_number_of_tensors_like_a_brace),
         cmocka_unit_test(test_named_as_another_format),
         cmocka_unit_test(test_bytes_of_blocks_read_in_place),
     };

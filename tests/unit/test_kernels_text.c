@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * docs/kernels.md matches the table; the other formats have every row and every machine.
+ * docs/kernels.md matches the table; the other formats have every row and every machine. Every
+ * operation with rows is in the table of operations.
  */
 #include "machine.h"
+#include "operation.h"
 #include "planner.h"
 
 #include <setjmp.h>
@@ -81,12 +83,35 @@ static void lists_every_machine(void **state)
     }
 }
 
+/* An operation that has CPU rows can be run in parts. The listed ones are not nodes of a graph:
+ * quantizers, the sampler and the optimizer run them. */
+static void every_operation_can_run(void **state)
+{
+    static const nib_op apart[] = {NIB_OP_QUANT_W, NIB_OP_PACK, NIB_OP_SAMPLE, NIB_OP_SQUARES,
+                                   NIB_OP_ADAMW};
+    (void)state;
+    size_t checked = 0;
+    for (size_t i = 0; i < nib__kernel_count(); i++) {
+        const nib_kernel *row = nib__kernel_at(i);
+        bool skip = row->peer != NULL || row->device != NIB_DEVICE_CPU;
+        for (size_t j = 0; j < COUNT(apart); j++)
+            skip = skip || row->op == apart[j];
+        if (skip)
+            continue;
+        if (nib__ops[row->op].run == NULL)
+            fail_msg("%s: operation.c has no line that runs %s", row->name, nib__op_names[row->op]);
+        checked++;
+    }
+    assert_true(checked > 100);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(document_matches_the_table),
         cmocka_unit_test(lists_every_row),
         cmocka_unit_test(lists_every_machine),
+        cmocka_unit_test(every_operation_can_run),
     };
     return RUN_WITH_MACHINES(tests);
 }

@@ -20,7 +20,7 @@ static float first(nib_lanes x)
 static float lanes_tanh(float x) { return first(nib__lanes_tanh(nib__lanes_set(x))); }
 static float lanes_cap(float x, float cap)
 {
-    return first(nib__lanes_cap(nib__lanes_set(x), nib__lanes_set(cap)));
+    return first(nib__lanes_softcap(nib__lanes_set(x), nib__lanes_set(cap)));
 }
 
 /* Both signs from 2^-30 to 2^5, 2^12 values a binade. */

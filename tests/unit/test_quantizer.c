@@ -46,20 +46,21 @@ static nib_status quantize(result *r, const char *scheme, nib_type source, const
     if (nib__quantizer_needs_scan(&r->q)) {
         float range[2] = {0, 0};
         NIB_TRY(nib__quantizer_scan(&r->q, x, 0, n, range, err));
-        NIB_TRY(nib__quantizer_range(&r->q, range, err));
+        NIB_TRY(nib__quantizer_set_range(&r->q, range, err));
         if (nib__quantizer_is_one(&r->q))
-            nib__quantizer_tensor(&r->q, r->scales, r->zeros);
+            nib__quantizer_store_tensor_scale(&r->q, r->scales, r->zeros);
     }
     const int64_t scale_row = r->q.groups * nib__type_bits(r->q.scale_type) / 8;
     const int64_t zero_row = r->q.groups * nib__type_bits(r->q.zero_type) / 8;
     for (int64_t i = 0; i < n; i += block) {
         nib_quantized out = {r->codes + i * k, r->scales + i * scale_row, r->zeros + i * zero_row,
                              r->signal, r->error};
-        NIB_TRY(nib__quantizer_rows(&r->q, x + i * k, i, nib__min(block, n - i), &out, err));
+        NIB_TRY(
+            nib__quantizer_quantize_rows(&r->q, x + i * k, i, nib__min(block, n - i), &out, err));
         r->signal = out.signal;
         r->error = out.error;
     }
-    nib__quantizer_weight(&r->w, &r->q, n, r->codes, r->scales, r->zeros);
+    nib__quantizer_describe_weight(&r->w, &r->q, n, r->codes, r->scales, r->zeros);
     return NIB_OK;
 }
 

@@ -189,7 +189,7 @@ static void test_components(void **state)
         "empty");
     expect_bad("{'pre_tokenizer':{}," MODEL "}", "no type");
     expect_bad("{'normalizer':{'type':'NFC'},'normalizer':{'type':'NFD'}," MODEL "}",
-               "two of \"normalizer\"");
+               "\"normalizer\" appears twice");
     expect_bad("{'pre_tokenizer':5," MODEL "}", "object");
     expect_bad("{'pre_tokenizer':{'type':'Digits'}," MODEL "}", "individual_digits");
     expect_bad("{'pre_tokenizer':{'type':'Split','behavior':'Isolated','invert':false}," MODEL "}",

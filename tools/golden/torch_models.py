@@ -7,7 +7,7 @@ usage: tools/golden/torch_models.py     Needs PyTorch, transformers and torchao.
 8da4w_bias      torchao's Int8DynActInt4WeightLinear in every layer, with biases, as pytorch_model.bin
 8da4w_plain     the same without biases and with zero points, in safetensors with Meta's names
 meta            Meta's quantized keys: 8da4w layers, int8 rows of embedding and output; params.json
-meta_float      Meta's floats in bf16: rows of q and k in pairs; params.json
+meta_float      Meta's floats in bf16: rows of q and k interleaved for RoPE; params.json
 gptfast_int8    gpt-fast's model_int8.pth: fused wqkv, scales in bf16; config.json
 shards          pytorch_model-0000N-of-00002.bin with their index, which names the tied table twice
 gptfast_int4    gpt-fast's model_int4.g32.pth, packed for CUDA

@@ -91,7 +91,7 @@ void nib__weight_drop_zeros(const nib_weight_query *q)
     w->scheme.zero = NIB_ZERO_INT;
     w->scheme.symmetric = false;
     w->zero_type = NIB_TYPE_I8;
-    if (nib__words_any_zero(w))
+    if (nib__words_has_nonzero_zero_point(w))
         return;
     w->scheme.zero = NIB_ZERO_NONE;
     w->scheme.symmetric = true;

@@ -89,8 +89,10 @@ static nib_status read_shape(const nib_weight_query *q, const nib_tensor *t)
             t->shape[1] > INT32_MAX || t->shape[2] != 32 ||
             (t->shape[3] != 1 && t->shape[3] != 2 && t->shape[3] != 4))
             return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
-                                    "is not [n/8][k/16/t][32][t/2] with t = 2, 4 or 8, the shape "
-                                    "of int4 packed for a GPU");
+                                    "is [%" PRId64 "][%" PRId64 "][%" PRId64 "][%" PRId64
+                                    "]; int4 packed for a GPU must be [n/8][k/16/t][32][t/2] with "
+                                    "t = 2, 4 or 8",
+                                    t->shape[0], t->shape[1], t->shape[2], t->shape[3]);
         w->stored_n = t->shape[0] * 8;
         w->stored_k = t->shape[1] * 16 * w->inner_tiles;
     }

@@ -71,7 +71,7 @@ static const nib_tensor *find_stack(const nib_checkpoint *cp, const nib_tensor *
     return NULL;
 }
 
-/* Checks that scales and biases have the shape of the blocks. */
+/* Checks the rank of a stack's tensor and that its leading dimensions equal those of the blocks. */
 static nib_status check_part(const nib_tensor *t, const nib_tensor *stack, size_t which,
                              nib_err *err)
 {

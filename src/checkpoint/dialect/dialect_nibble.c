@@ -63,7 +63,7 @@ static const nib_field fields[] = {
     {"shape[1]", NIB_FIELD_INT, AT(shape[1])},
 };
 
-static const char *refuses(char out[160], nib_output_weight *weight)
+static const char *fit_nibble(char out[160], nib_output_weight *weight)
 {
     (void)out;
     if (weight->scale_type == NIB_TYPE_F64)
@@ -75,7 +75,7 @@ static const char *refuses(char out[160], nib_output_weight *weight)
     return NULL;
 }
 
-static void fill_layout(nib_file_layout *out, const nib_output_weight *w)
+static void layout_nibble(nib_file_layout *out, const nib_output_weight *w)
 {
     const nib_scheme *s = &w->scheme;
     const bool nibbles = nib__nibble_layout(s->code) == NIB_LAYOUT_NIBBLE;
@@ -126,7 +126,7 @@ static void describe(nib_text *out, const nib_output_weight *weight)
 }
 
 const nib_dialect_writer nib__write_nibble = {
-    .orders = true, .refuses = refuses, .storage = fill_layout, .describe = describe};
+    .orders = true, .fit = fit_nibble, .layout = layout_nibble, .describe = describe};
 
 /* ---- reading ---- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writers of the dialects without metadata: what each can hold, and the tensors that it writes
- * under the module name.
+ * Writers of the dialects without per-weight metadata (no describe function): what each can hold,
+ * and the tensors that it writes under the module name.
  *
  * 8da4w        weight I8 [n][k], scales and zeros float [n][groups]; for int8 rows only scales [n]
  * compressed-  weight_packed I32 [n][ceil(k*bits/32)], weight_scale float [n][groups],
@@ -33,12 +33,12 @@ static nib_output_part part(const char *suffix, nib_type type, int64_t rows, int
 
 /* ---- 8da4w ---- */
 
-static const char *refuse_8da4w(char out[160], nib_output_weight *w)
+static const char *fit_8da4w(char out[160], nib_output_weight *w)
 {
     const nib_scheme *s = &w->scheme;
     const bool rows = s->code == NIB_CODE_I8 && s->group == NIB_GROUP_ROW && s->symmetric;
     if (s->code != NIB_CODE_I4 && !rows)
-        return "it has only int4 groups and int8 rows";
+        return "it holds only int4 in groups and symmetric int8 rows";
     if (s->code == NIB_CODE_I4 && (s->act != NIB_ACT_I8_TOKEN || s->act_symmetric))
         return "its int4 layers have asymmetric int8 activations per token";
     if (rows && !w->embedding && (s->act != NIB_ACT_I8_TOKEN || s->act_symmetric))
@@ -51,12 +51,12 @@ static const char *refuse_8da4w(char out[160], nib_output_weight *w)
         return out;
     if (w->scale_type == NIB_TYPE_F64)
         w->scale_type = NIB_TYPE_F32;
-    /* integers stored in the type of the scales; without zeros, stores zeros that are 0 */
+    /* zero points are integers in the scales' type; an int4 scheme without them stores zeros */
     w->zero_type = s->zero == NIB_ZERO_NONE ? NIB_TYPE_NONE : w->scale_type;
     return NULL;
 }
 
-static void store_8da4w(nib_file_layout *out, const nib_output_weight *w)
+static void layout_8da4w(nib_file_layout *out, const nib_output_weight *w)
 {
     const bool rows = w->scheme.code == NIB_CODE_I8;
     *out = (nib_file_layout){.codes = part(".weight", NIB_TYPE_I8, w->n, w->k)};
@@ -69,20 +69,20 @@ static void store_8da4w(nib_file_layout *out, const nib_output_weight *w)
     out->zeros.suffix = ".zeros";
 }
 
-const nib_dialect_writer nib__write_8da4w = {.refuses = refuse_8da4w, .storage = store_8da4w};
+const nib_dialect_writer nib__write_8da4w = {.fit = fit_8da4w, .layout = layout_8da4w};
 
 /* ---- compressed-tensors ---- */
 
-static const char *refuse_compressed(char out[160], nib_output_weight *w)
+static const char *fit_compressed(char out[160], nib_output_weight *w)
 {
     const nib_scheme *s = &w->scheme;
     const bool fp8 = s->code == NIB_CODE_E4M3;
     if (!nib__code_is_int(s->code) && !fp8)
-        return "nibble writes only int4, int8 and e4m3 there";
+        return "nibble writes only int4, int8 and e4m3 in this format";
     if (s->zero == NIB_ZERO_FLOAT)
         return "its zero points are integers";
     if (w->ordered && (fp8 || s->act != NIB_ACT_FLOAT))
-        return "act-order requires packed integers and float activations there";
+        return "act-order requires packed integers and float activations in this format";
     if (!fp8 || s->group <= 0)
         w->scale_rows = 0; /* integers: each row of a block repeats its scales */
     if (w->scale_rows <= 1 && refuse_groups(out, w) != NULL) /* the last block may be partial */
@@ -93,7 +93,7 @@ static const char *refuse_compressed(char out[160], nib_output_weight *w)
     return NULL;
 }
 
-static void store_compressed(nib_file_layout *out, const nib_output_weight *w)
+static void layout_compressed(nib_file_layout *out, const nib_output_weight *w)
 {
     const nib_scheme *s = &w->scheme;
     const int64_t groups = nib__scheme_groups(s, w->k),
@@ -125,7 +125,7 @@ static void store_compressed(nib_file_layout *out, const nib_output_weight *w)
 }
 
 const nib_dialect_writer nib__write_compressed = {
-    .orders = true, .blocks = true, .refuses = refuse_compressed, .storage = store_compressed};
+    .orders = true, .blocks = true, .fit = fit_compressed, .layout = layout_compressed};
 
 /* ---- GGUF ---- */
 
@@ -145,7 +145,7 @@ static nib_type find_block_type(const nib_scheme *s)
     }
 }
 
-static const char *refuse_gguf(char out[160], nib_output_weight *w)
+static const char *fit_gguf(char out[160], nib_output_weight *w)
 {
     if (find_block_type(&w->scheme) == NIB_TYPE_NONE)
         return "its blocks have 32 codes: symmetric int8 (Q8_0), int4 symmetric or with a float "
@@ -159,17 +159,17 @@ static const char *refuse_gguf(char out[160], nib_output_weight *w)
     return NULL;
 }
 
-static void store_gguf(nib_file_layout *out, const nib_output_weight *w)
+static void layout_gguf(nib_file_layout *out, const nib_output_weight *w)
 {
     *out = (nib_file_layout){.codes = part(".weight", find_block_type(&w->scheme), w->n, w->k),
                              .pieces = NIB_PIECES_BLOCKS};
 }
 
-const nib_dialect_writer nib__write_gguf = {.refuses = refuse_gguf, .storage = store_gguf};
+const nib_dialect_writer nib__write_gguf = {.fit = fit_gguf, .layout = layout_gguf};
 
 /* ---- floats ---- */
 
-static const char *refuse_float(char out[160], nib_output_weight *w)
+static const char *fit_float(char out[160], nib_output_weight *w)
 {
     (void)out;
     w->scheme = (nib_scheme){.code = nib__float_code(w->source), .symmetric = true};
@@ -177,10 +177,10 @@ static const char *refuse_float(char out[160], nib_output_weight *w)
     return NULL;
 }
 
-static void store_float(nib_file_layout *out, const nib_output_weight *w)
+static void layout_float(nib_file_layout *out, const nib_output_weight *w)
 {
     *out = (nib_file_layout){.codes = part(".weight", w->source, w->n, w->k),
                              .pieces = NIB_PIECES_FLOATS};
 }
 
-const nib_dialect_writer nib__write_float = {.refuses = refuse_float, .storage = store_float};
+const nib_dialect_writer nib__write_float = {.fit = fit_float, .layout = layout_float};

@@ -142,7 +142,7 @@ const nib_dialect_row nib__dialects[NIB_DIALECT_COUNT] = {
         {
             .name = "meta",
             .files = "PyTorch's zip files or safetensors, as Meta and llama2.c write them",
-            .holds = "floats, rows of q and k in pairs",
+            .holds = "floats, with the rows of q and k interleaved for RoPE",
             .bias = "float",
             .read_test = "test_torch_models.c:test_logits",
             .codes = {".weight"},
@@ -228,7 +228,7 @@ size_t nib__module_size(const nib_tensor *tensor)
     return 0;
 }
 
-/* ---- for people ---- */
+/* ---- rendering ---- */
 
 static const char *or_dash(const char *text) { return text == NULL ? "-" : text; }
 
@@ -271,7 +271,7 @@ static void render_json(nib_text *out)
 static void render_markdown(nib_text *out)
 {
     nib__text_str(
-        out, "# Formats of checkpoints\n\n"
+        out, "# Checkpoint formats\n\n"
              "Printed by `nibble formats --markdown`; the tensors of each are in "
              "[formats.md](formats.md). Each\nsupported entry names its test in tests/unit.\n\n"
              "| format | files | holds | bias | read | write |\n|---|---|---|---|---|---|\n");

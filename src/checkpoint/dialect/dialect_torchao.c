@@ -137,12 +137,12 @@ static nib_status read_group(const nib_weight_query *q, const description *d)
     else if (w->n % rows != 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
                                 "blocks of %" PRId64 " rows do not divide n = %" PRId64
-                                ", which torchao never writes",
+                                "; torchao writes no such tensor",
                                 rows, w->n);
     else if (w->k % g != 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
                                 "groups of %" PRId64 " do not divide k = %" PRId64
-                                ", which torchao never writes",
+                                "; torchao writes no such tensor",
                                 g, w->k);
     else
         /* One group per row is the same as one scale per row; short int4 rows count as groups. */
@@ -216,8 +216,8 @@ static nib_status read_int8_act(const nib_weight_query *q, const description *d)
         !(equals(d->act_size, "PerRow") || equals(d->act_size, "PerTensor")))
         return nib__weight_fail(
             q, NIB_UNSUPPORTED, ".weight",
-            "asks for activations as %s%s %s %s; nibble supports int8 per token, SYMMETRIC or "
-            "ASYMMETRIC",
+            "needs activations quantized as %s%s %s %s; only int8 per token, SYMMETRIC or "
+            "ASYMMETRIC, is supported",
             d->act, d->act_reduced ? " with reduced range" : "", d->act_size, d->act_mapping);
     w->scheme.act = NIB_ACT_I8_TOKEN;
     w->scheme.act_symmetric = symmetric;
@@ -233,7 +233,8 @@ static nib_status read_fp8_act(const nib_weight_query *q, const description *d)
     if (!equals(d->act, "QuantizeTensorToFloat8Kwargs") || !equals(d->act_elem, "float8_e4m3fn") ||
         !(equals(d->act_size, "PerRow") || equals(d->act_size, "PerTensor")))
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "asks for activations as %s %s %s; nibble supports e4m3 per token",
+                                "needs activations quantized as %s %s %s; only e4m3 per token is "
+                                "supported",
                                 d->act, d->act_elem, d->act_size);
     w->scheme.act = NIB_ACT_E4M3_TOKEN;
     w->scheme.act_symmetric = true;
@@ -250,8 +251,9 @@ static nib_status read_mx_act(const nib_weight_query *q, const description *d)
         d->act_block != 32 ||
         !(equals(d->act_rounding, "RCEIL") || equals(d->act_rounding, "FLOOR")))
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "asks for activations as %s %s %s in blocks of %" PRId64
-                                "; nibble supports the type of the weight with RCEIL or FLOOR",
+                                "needs activations quantized as %s %s %s in blocks of %" PRId64
+                                "; only QuantizeTensorToMXKwargs with the weight's type, RCEIL or "
+                                "FLOOR, in blocks of 32 is supported",
                                 d->act, d->act_elem, d->act_rounding, d->act_block);
     w->scheme.act = w->scheme.code == NIB_CODE_MX4 ? NIB_ACT_MX4 : NIB_ACT_MX8;
     w->scheme.act_symmetric = true;
@@ -294,7 +296,8 @@ static nib_status read_intx(const nib_weight_query *q, const description *d)
         return NIB_OK;
     if (!equals(d->act_name, "int8_asym_per_token"))
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "asks for activations as %s; nibble supports int8_asym_per_token",
+                                "needs activations quantized as %s; only int8_asym_per_token is "
+                                "supported",
                                 d->act_name);
     w->scheme.act = NIB_ACT_I8_TOKEN;
     return NIB_OK;
@@ -389,8 +392,8 @@ static nib_status read_mx(const nib_weight_query *q, const description *d)
         (nib_scheme){.code = fp4 ? NIB_CODE_MX4 : NIB_CODE_MX8, .group = 32, .symmetric = true};
     if (w->k % 32 != 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, qdata,
-                                "k = %" PRId64 " is not a multiple of the block size 32, which "
-                                "torchao never writes",
+                                "k = %" PRId64 " is not a multiple of the block size 32; "
+                                "torchao writes no such tensor",
                                 w->k);
     NIB_TRY(read_byte_scales(q, d, NIB_TYPE_E8M0));
     return read_mx_act(q, d);
@@ -425,8 +428,8 @@ static nib_status read_nv_act(const nib_weight_query *q, const description *d)
         return NIB_OK;
     if (!equals(d->act, "QuantizeTensorToNVFP4Kwargs") || d->act_block != 16)
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                                "asks for activations as %s in blocks of %" PRId64
-                                "; nibble supports QuantizeTensorToNVFP4Kwargs in blocks of 16",
+                                "needs activations quantized as %s in blocks of %" PRId64
+                                "; only QuantizeTensorToNVFP4Kwargs in blocks of 16 is supported",
                                 d->act, d->act_block);
     q->out->scheme.act = NIB_ACT_NV4;
     q->out->scheme.act_symmetric = true;
@@ -452,8 +455,8 @@ static nib_status read_nv(const nib_weight_query *q, const description *d)
                              .block_only = nib__weight_part(q, per_tensor) == NULL};
     if (w->k % 16 != 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, qdata,
-                                "k = %" PRId64 " is not a multiple of the block size 16, which "
-                                "torchao never writes",
+                                "k = %" PRId64 " is not a multiple of the block size 16; "
+                                "torchao writes no such tensor",
                                 w->k);
     NIB_TRY(read_byte_scales(q, d, NIB_TYPE_E4M3));
     if (!w->scheme.block_only)
@@ -485,12 +488,18 @@ static nib_status read_tile_packed(const nib_weight_query *q, const description 
                                 "is %" PRId64 " x %" PRId64 ", but packed as %" PRId64
                                 " x %" PRId64,
                                 w->n, w->k, w->stored_n, w->stored_k);
-    if (d->block[0] != 1 || g < 1 || w->stored_k % g != 0 || pairs == NULL || pairs->rank != 3 ||
-        pairs->shape[0] != w->stored_k / g || pairs->shape[1] != w->stored_n)
+    if (d->block[0] != 1 || g < 1 || w->stored_k % g != 0)
+        return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
+                                "has block_size [%" PRId64 ", %" PRId64
+                                "]; the first must be 1, and the second must divide %" PRId64,
+                                d->block[0], g, w->stored_k);
+    if (pairs == NULL || pairs->rank != 3 || pairs->shape[0] != w->stored_k / g ||
+        pairs->shape[1] != w->stored_n)
         return nib__weight_fail(q, NIB_BAD_INPUT, scale_and_zero,
-                                "is not [k/g][n][2] for groups of %" PRId64 " and %" PRId64
-                                " x %" PRId64 " packed codes",
-                                g, w->stored_n, w->stored_k);
+                                "%s; it must be [%" PRId64 "][%" PRId64
+                                "][2]: a pair for each group of %" PRId64 " inputs",
+                                pairs == NULL ? "is missing" : "has another shape", w->stored_k / g,
+                                w->stored_n, g);
     w->codes = t->data;
     NIB_TRY(nib__weight_read_pairs(q, scale_and_zero, 0));
     return nib__weight_pick_layout(q, qdata, scale_and_zero, true);
@@ -537,7 +546,7 @@ static nib_status check_names(const nib_weight_query *q, const description *d)
                                     "is described with an unknown tensor \"%s\"", d->names[i]);
         if (nib__weight_part(q, suffix) == NULL)
             return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
-                                    "is missing, but the description lists it");
+                                    "is missing, but _tensor_data_names in __metadata__ lists it");
     }
     return nib__weight_part(q, "._weight_act_pre_scale") == NULL
                ? NIB_OK

@@ -60,7 +60,7 @@ static const char *refuse_shape(char out[160], const nib_output_weight *w)
     return NULL;
 }
 
-static const char *refuses(char out[160], nib_output_weight *w)
+static const char *fit_torchao(char out[160], nib_output_weight *w)
 {
     const nib_scheme *s = &w->scheme;
     const char *acts = refuse_acts(s), *shape = refuse_shape(out, w);
@@ -98,7 +98,7 @@ static nib_output_part part(const char *suffix, nib_type type, int64_t rows, int
     return (nib_output_part){suffix, type, 2, {rows, columns}};
 }
 
-static void fill_layout(nib_file_layout *out, const nib_output_weight *w)
+static void layout_torchao(nib_file_layout *out, const nib_output_weight *w)
 {
     static const char scale[] = "._weight_scale";
     const nib_scheme *s = &w->scheme;
@@ -368,7 +368,7 @@ static void describe(nib_text *out, const nib_output_weight *weight)
 }
 
 const nib_dialect_writer nib__write_torchao = {
-    .refuses = refuses, .storage = fill_layout, .describe = describe};
+    .fit = fit_torchao, .layout = layout_torchao, .describe = describe};
 
 /* ---- configs ---- */
 

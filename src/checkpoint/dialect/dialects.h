@@ -93,10 +93,10 @@ void nib__file_layout_values(nib_order order, const nib_output_part *part, uint8
 typedef struct nib_dialect_writer {
     bool orders; /* can store act-order */
     bool blocks; /* can store scales shared by several rows; others repeat them */
-    /* Returns why it cannot store this weight, as the end of a sentence (in `out` or a constant),
-     * or NULL. Sets the types of scales and zeros to those that it stores. */
-    const char *(*refuses)(char out[160], nib_output_weight *weight);
-    void (*storage)(nib_file_layout *out, const nib_output_weight *weight);
+    /* Adapts the weight to what the format stores. NULL, or why it cannot: the end of a sentence
+     * (in `out` or a constant). */
+    const char *(*fit)(char out[160], nib_output_weight *weight);
+    void (*layout)(nib_file_layout *out, const nib_output_weight *weight);
     /* The JSON under M.weight in __metadata__; NULL: none. */
     void (*describe)(nib_text *out, const nib_output_weight *weight);
 } nib_dialect_writer;
@@ -119,8 +119,7 @@ nib_type nib__torchao_scale_dtype(const nib_output_weight *weight);
 /* Writes the config that produces such weights, as torchao's config_to_dict does. */
 void nib__torchao_config(nib_jsonw *w, const nib_output_weight *weight);
 
-/* Whether there is a per-tensor scale on top of the block scales. */
-/* The stored type of codes, one per byte; U8 where a byte holds two. */
+/* NIBBLE for codes of 4 bits, else BYTE. */
 nib_code_layout nib__nibble_layout(nib_code code);
 
 /* Rearranges one-byte scales [n][groups] into tiles. to: ceil(n/128) * ceil(groups/4) * 512 zeroed

@@ -25,7 +25,8 @@ int64_t nib__file_layout_row_bytes(const nib_file_layout *layout, int64_t k)
     case NIB_PIECES_WORDS4: return nib__ceil_div(k, 8) * 4;
     case NIB_PIECES_WORDS8: return nib__ceil_div(k, 4) * 4;
     case NIB_PIECES_BLOCKS:
-        return k / nib__type_block(layout->codes.type) * nib__type_block_bytes(layout->codes.type);
+        return k / nib__type_block_elements(layout->codes.type) *
+               nib__type_block_bytes(layout->codes.type);
     case NIB_PIECES_FLOATS: return k * nib__type_bits(layout->codes.type) / 8;
     default: return k;
     }
@@ -76,7 +77,7 @@ bool nib__file_layout_blocks(const nib_file_layout *layout, const int8_t *codes,
                              float *zeros, int64_t k, uint8_t *out)
 {
     const nib_type type = layout->codes.type;
-    const int64_t size = nib__type_block(type);
+    const int64_t size = nib__type_block_elements(type);
     bool same = true;
     for (int64_t g = 0; g < k / size; g++, out += nib__type_block_bytes(type)) {
         const float scale = scales[g], zero = zeros[g];

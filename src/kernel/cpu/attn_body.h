@@ -173,7 +173,7 @@ NIB_INLINE void cap_scores(float *scores, range seen, float cap)
 {
     const nib_lanes most = nib__lanes_set(cap);
     for (int64_t i = nib__round_down(seen.from, NIB_LANES); i < seen.to; i += NIB_LANES)
-        nib__lanes_store(scores + i, nib__lanes_cap(nib__lanes_load(scores + i), most));
+        nib__lanes_store(scores + i, nib__lanes_softcap(nib__lanes_load(scores + i), most));
 }
 
 /* The maximum of the scores that a row sees. Overwrites unseen scores up to whole lanes with a seen
@@ -188,7 +188,7 @@ NIB_INLINE float max_score(float *scores, range seen)
     nib_lanes all = nib__lanes_load(scores + from);
     for (int64_t i = from + NIB_LANES; i < seen.to; i += NIB_LANES)
         all = nib__lanes_max(nib__lanes_load(scores + i), all);
-    return nib__lanes_most(all);
+    return nib__lanes_reduce_max(all);
 }
 
 /* Replaces scores by p = e^(score - max) and returns their sum. With int8 values, stores p times
@@ -206,9 +206,9 @@ NIB_INLINE float exp_scores(const nib_tile *t, int row, int64_t first, range see
                              ? nib__lanes_mul(p, load_scales(t, t->a->cache.values, first + i))
                              : p);
         if (i + NIB_LANES > seen.to)
-            p = nib__lanes_first(p, seen.to - i);
+            p = nib__lanes_keep_first(p, seen.to - i);
         if (i < seen.from)
-            p = nib__lanes_from(p, seen.from - i);
+            p = nib__lanes_clear_first(p, seen.from - i);
         sum = nib__lanes_add(sum, p);
     }
     return nib__lanes_sum(sum);

@@ -3,8 +3,8 @@
  * Sixteen virtual lanes of f32: the unit of every float reduction outside linear rows. The same
  * source is compiled for plain C, AVX2, AVX-512 and NEON and gives the same bits, because each
  * operation below is one IEEE operation per lane and the tree of nib__lanes_sum is fixed. Also
- * here: exp, the only function that softmax and silu need; tanh, which caps scores; sixteen lanes
- * of f64 for sums of squares; and f32 to bf16.
+ * here: exp for softmax, silu and gelu; tanh for soft-capping; sixteen lanes of f64 for sums of
+ * squares; and f32 to bf16.
  */
 #ifndef NIB_LANES_H
 #define NIB_LANES_H
@@ -37,11 +37,12 @@ NIB_INLINE nib_lanes nib__lanes_scale(nib_lanes p, nib_lanes n)
     return (nib_lanes){_mm512_scalef_ps(p.v, n.v)};
 }
 
-/* Division by multiplications, faster than vdivps, with the same bits. For b from 1 to 2^126,
- * unless b is the largest of its binade, `reciprocal` is 1 / b rounded to nearest (all mantissas
- * were tried, 2026-11-22). Then `over` is a / b rounded to nearest (Markstein 1990) for |a| from
- * 2^-100 to 87, where nothing underflows or overflows. */
-NIB_INLINE bool nib__lanes_divide_fast(nib_lanes a, nib_lanes b)
+/* A division faster than vdivps, with the same bits. nib__lanes_invert rounds 1 / b to nearest for
+ * b from 1 to 2^126, except the largest b of each binade (all mantissas were tried, 2026-11-22).
+ * With it, nib__lanes_divide_fast rounds a / b to nearest (Markstein 1990) for |a| from 2^-100 to
+ * 87, where nothing underflows or overflows. nib__lanes_can_divide_fast checks a and excludes the
+ * largest b of a binade; the caller ensures the range of b. */
+NIB_INLINE bool nib__lanes_can_divide_fast(nib_lanes a, nib_lanes b)
 {
     const __m512i mantissa = _mm512_set1_epi32(0x7fffff);
     const __m512i above =
@@ -52,14 +53,14 @@ NIB_INLINE bool nib__lanes_divide_fast(nib_lanes a, nib_lanes b)
     return _mm512_mask_test_epi32_mask(
                fits, _mm512_andnot_si512(_mm512_castps_si512(b.v), mantissa), mantissa) == 0xffff;
 }
-NIB_INLINE nib_lanes nib__lanes_reciprocal(nib_lanes b)
+NIB_INLINE nib_lanes nib__lanes_invert(nib_lanes b)
 {
     const __m512 one = _mm512_set1_ps(1.0f);
     __m512 r = _mm512_rcp14_ps(b.v);
     r = _mm512_fmadd_ps(r, _mm512_fnmadd_ps(b.v, r, one), r);
     return (nib_lanes){_mm512_fmadd_ps(r, _mm512_fnmadd_ps(b.v, r, one), r)};
 }
-NIB_INLINE nib_lanes nib__lanes_over(nib_lanes a, nib_lanes b, nib_lanes reciprocal)
+NIB_INLINE nib_lanes nib__lanes_divide_fast(nib_lanes a, nib_lanes b, nib_lanes reciprocal)
 {
     const __m512 q = _mm512_mul_ps(a.v, reciprocal.v);
     return (nib_lanes){_mm512_fmadd_ps(_mm512_fnmadd_ps(b.v, q, a.v), reciprocal.v, q)};
@@ -85,7 +86,7 @@ NIB_INLINE float nib__lanes_sum(nib_lanes a)
     const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
 }
-NIB_INLINE float nib__lanes_most(nib_lanes a)
+NIB_INLINE float nib__lanes_reduce_max(nib_lanes a)
 {
     const __m256 s8 = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
     const __m128 s4 = _mm_max_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
@@ -101,7 +102,7 @@ NIB_INLINE nib_wide nib__wide_zero(void)
 {
     return (nib_wide){_mm512_setzero_pd(), _mm512_setzero_pd()};
 }
-NIB_INLINE nib_wide nib__wide_squares(nib_lanes x, nib_wide sum)
+NIB_INLINE nib_wide nib__wide_add_squares(nib_lanes x, nib_wide sum)
 {
     const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x.v)),
                   high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.v, 1));
@@ -183,7 +184,7 @@ NIB_INLINE float nib__lanes_sum(nib_lanes a)
     const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
 }
-NIB_INLINE float nib__lanes_most(nib_lanes a)
+NIB_INLINE float nib__lanes_reduce_max(nib_lanes a)
 {
     const __m256 s8 = _mm256_max_ps(a.low, a.high);
     const __m128 s4 = _mm_max_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
@@ -200,18 +201,18 @@ NIB_INLINE nib_wide nib__wide_zero(void)
     const __m256d zero = _mm256_setzero_pd();
     return (nib_wide){{zero, zero, zero, zero}};
 }
-NIB_INLINE __m256d nib__wide_squares_quarter(__m128 x, __m256d sum)
+NIB_INLINE __m256d nib__wide_add_squares_quarter(__m128 x, __m256d sum)
 {
     const __m256d wide = _mm256_cvtps_pd(x);
     return _mm256_fmadd_pd(wide, wide, sum);
 }
-NIB_INLINE nib_wide nib__wide_squares(nib_lanes x, nib_wide sum)
+NIB_INLINE nib_wide nib__wide_add_squares(nib_lanes x, nib_wide sum)
 {
     return (nib_wide){{
-        nib__wide_squares_quarter(_mm256_castps256_ps128(x.low), sum.v[0]),
-        nib__wide_squares_quarter(_mm256_extractf128_ps(x.low, 1), sum.v[1]),
-        nib__wide_squares_quarter(_mm256_castps256_ps128(x.high), sum.v[2]),
-        nib__wide_squares_quarter(_mm256_extractf128_ps(x.high, 1), sum.v[3]),
+        nib__wide_add_squares_quarter(_mm256_castps256_ps128(x.low), sum.v[0]),
+        nib__wide_add_squares_quarter(_mm256_extractf128_ps(x.low, 1), sum.v[1]),
+        nib__wide_add_squares_quarter(_mm256_castps256_ps128(x.high), sum.v[2]),
+        nib__wide_add_squares_quarter(_mm256_extractf128_ps(x.high, 1), sum.v[3]),
     }};
 }
 NIB_INLINE void nib__wide_store(double *p, nib_wide a)
@@ -301,7 +302,7 @@ NIB_INLINE float nib__lanes_sum(nib_lanes a)
     const float32x2_t s2 = vadd_f32(vget_low_f32(s4), vget_high_f32(s4));
     return vget_lane_f32(s2, 0) + vget_lane_f32(s2, 1);
 }
-NIB_INLINE float nib__lanes_most(nib_lanes a)
+NIB_INLINE float nib__lanes_reduce_max(nib_lanes a)
 {
     const float32x4_t s4 =
         nib__quarter_max(nib__quarter_max(a.q[0], a.q[2]), nib__quarter_max(a.q[1], a.q[3]));
@@ -320,7 +321,7 @@ NIB_INLINE nib_wide nib__wide_zero(void)
         r.v[i] = vdupq_n_f64(0);
     return r;
 }
-NIB_INLINE nib_wide nib__wide_squares(nib_lanes x, nib_wide sum)
+NIB_INLINE nib_wide nib__wide_add_squares(nib_lanes x, nib_wide sum)
 {
     for (int i = 0; i < 4; i++) {
         const float64x2_t low = vcvt_f64_f32(vget_low_f32(x.q[i])),
@@ -338,8 +339,8 @@ NIB_INLINE void nib__wide_store(double *p, nib_wide a)
 
 #else
 
-/* Plain C. Long operations (16 calls of fmaf) may stay functions: the call costs no time next to
- * them, and inlining them in every form of every row doubled the compile time of these files. */
+/* Plain C. Long operations (16 calls of fmaf) are not forced inline: a call costs little next to
+ * them, and inlining them into every form of every row doubled the compile time of these files. */
 typedef struct nib_lanes {
     float v[16];
 } nib_lanes;
@@ -404,7 +405,7 @@ NIB_INLINE float nib__lanes_sum(nib_lanes a)
     return a.v[0];
 }
 /* The largest lane, by the same tree. If a lane is NaN, the result is another lane or NaN. */
-NIB_INLINE float nib__lanes_most(nib_lanes a)
+NIB_INLINE float nib__lanes_reduce_max(nib_lanes a)
 {
     for (int half = 8; half > 0; half /= 2)
         for (int i = 0; i < half; i++)
@@ -417,7 +418,7 @@ typedef struct nib_wide {
 } nib_wide;
 
 NIB_INLINE nib_wide nib__wide_zero(void) { return (nib_wide){{0}}; }
-NIB_INLINE nib_wide nib__wide_squares(nib_lanes x, nib_wide sum)
+NIB_INLINE nib_wide nib__wide_add_squares(nib_lanes x, nib_wide sum)
 {
     for (int i = 0; i < 16; i++)
         sum.v[i] += (double)x.v[i] * (double)x.v[i];
@@ -502,7 +503,7 @@ NIB_INLINE void nib__lanes_store_part(float *p, nib_lanes a, int64_t count)
 }
 
 /* The first `count` (1..15) lanes, then zeros. */
-NIB_INLINE nib_lanes nib__lanes_first(nib_lanes a, int64_t count)
+NIB_INLINE nib_lanes nib__lanes_keep_first(nib_lanes a, int64_t count)
 {
 #if defined(__AVX512F__)
     return (nib_lanes){_mm512_maskz_mov_ps((__mmask16)((1u << count) - 1), a.v)};
@@ -514,7 +515,7 @@ NIB_INLINE nib_lanes nib__lanes_first(nib_lanes a, int64_t count)
 }
 
 /* Zeros in the first `count` (1..15) lanes; the other lanes stay. */
-NIB_INLINE nib_lanes nib__lanes_from(nib_lanes a, int64_t count)
+NIB_INLINE nib_lanes nib__lanes_clear_first(nib_lanes a, int64_t count)
 {
 #if defined(__AVX512F__)
     return (nib_lanes){_mm512_maskz_mov_ps((__mmask16)(0xffffu << count), a.v)};
@@ -527,12 +528,12 @@ NIB_INLINE nib_lanes nib__lanes_from(nib_lanes a, int64_t count)
 }
 
 /* x as lanes from column i on, zeros past width. */
-NIB_INLINE nib_lanes nib__lanes_at(const float *x, int64_t i, int64_t width)
+NIB_INLINE nib_lanes nib__lanes_load_at(const float *x, int64_t i, int64_t width)
 {
     return i + 16 <= width ? nib__lanes_load(x + i) : nib__lanes_load_part(x + i, width - i);
 }
 
-NIB_INLINE void nib__lanes_put(float *x, int64_t i, int64_t width, nib_lanes value)
+NIB_INLINE void nib__lanes_store_at(float *x, int64_t i, int64_t width, nib_lanes value)
 {
     if (i + 16 <= width)
         nib__lanes_store(x + i, value);
@@ -540,7 +541,7 @@ NIB_INLINE void nib__lanes_put(float *x, int64_t i, int64_t width, nib_lanes val
         nib__lanes_store_part(x + i, value, width - i);
 }
 
-/* Values at even places of a followed by b, and values at odd places. */
+/* The even-indexed values of a followed by b, and the odd-indexed ones. */
 NIB_INLINE void nib__lanes_unzip(nib_lanes a, nib_lanes b, nib_lanes *even, nib_lanes *odd)
 {
 #if defined(__AVX512F__)
@@ -629,7 +630,7 @@ NIB_INLINE nib_lanes nib__lanes_exp_parts(nib_lanes x, nib_lanes *n, nib_lanes *
     return nib__lanes_fma(p, *r, nib__lanes_set(0.5f));
 }
 
-/* e^x per lane: 2^n e^r, within 1.1 half-ulps over r. Arguments are clamped to [-87.33, 88.37], so
+/* e^x per lane: 2^n e^r, within 0.55 ulp for all r. Arguments are clamped to [-87.33, 88.37], so
  * the result is always normal. NaN stays NaN, due to the order of operands. */
 NIB_INLINE nib_lanes nib__lanes_exp(nib_lanes x)
 {
@@ -658,41 +659,43 @@ NIB_INLINE nib_lanes nib__lanes_tanh(nib_lanes x)
 }
 
 /* cap * tanh(x / cap): about x for small x, never beyond the cap. */
-NIB_INLINE nib_lanes nib__lanes_cap(nib_lanes x, nib_lanes cap)
+NIB_INLINE nib_lanes nib__lanes_softcap(nib_lanes x, nib_lanes cap)
 {
     return nib__lanes_mul(cap, nib__lanes_tanh(nib__lanes_div(x, cap)));
 }
 
-/* g / (1 + e^x), and *share = 1 / (1 + e^x); each is one rounded division. The fast division relies
- * on its callers: x exceeds 87 only where |g| does, and 2 only where |g| exceeds 1. */
-NIB_INLINE nib_lanes nib__lanes_logistic(nib_lanes g, nib_lanes x, nib_lanes *share)
+/* g / (1 + e^x), and *sigmoid = 1 / (1 + e^x); each is one rounded division. Callers must ensure:
+ * x > 87 only where |g| > 87, which vdivps divides; x > 2 only where |g| > 1, so that the fast
+ * quotient cannot underflow. */
+NIB_INLINE nib_lanes nib__lanes_logistic(nib_lanes g, nib_lanes x, nib_lanes *sigmoid)
 {
     const nib_lanes one = nib__lanes_set(1.0f);
-    const nib_lanes whole = nib__lanes_add(one, nib__lanes_exp(x));
+    const nib_lanes denominator = nib__lanes_add(one, nib__lanes_exp(x));
 #if defined(__AVX512F__)
-    if (nib__lanes_divide_fast(g, whole)) {
-        *share = nib__lanes_reciprocal(whole);
-        return nib__lanes_over(g, whole, *share);
+    if (nib__lanes_can_divide_fast(g, denominator)) {
+        *sigmoid = nib__lanes_invert(denominator);
+        return nib__lanes_divide_fast(g, denominator, *sigmoid);
     }
 #endif
-    *share = nib__lanes_div(one, whole);
-    return nib__lanes_div(g, whole);
+    *sigmoid = nib__lanes_div(one, denominator);
+    return nib__lanes_div(g, denominator);
 }
 
-/* silu(g) = g / (1 + e^-g), and *share = 1 / (1 + e^-g). */
-NIB_INLINE nib_lanes nib__lanes_silu(nib_lanes g, nib_lanes *share)
+/* silu(g) = g / (1 + e^-g), and *sigmoid = 1 / (1 + e^-g). */
+NIB_INLINE nib_lanes nib__lanes_silu(nib_lanes g, nib_lanes *sigmoid)
 {
-    return nib__lanes_logistic(g, nib__lanes_sub(nib__lanes_set(0.0f), g), share);
+    return nib__lanes_logistic(g, nib__lanes_sub(nib__lanes_set(0.0f), g), sigmoid);
 }
 
-/* gelu(g) = g / (1 + e^-2u) with 2u = 2 sqrt(2 / pi) (g + 0.044715 g^3), and *share = 1 / (1 +
- * e^-2u). -2u = g * (-0.0713548163 * g^2 - 1.59576912), the bracket fused, and at most 87. */
-NIB_INLINE nib_lanes nib__lanes_gelu(nib_lanes g, nib_lanes *share)
+/* gelu(g) = g / (1 + e^-2u) with 2u = 2 sqrt(2 / pi) (g + 0.044715 g^3), and *sigmoid = 1 / (1 +
+ * e^-2u). -2u = g * (-0.0713548163 * g^2 - 1.59576912) (the parenthesis is one fma), clamped to at
+ * most 87. */
+NIB_INLINE nib_lanes nib__lanes_gelu(nib_lanes g, nib_lanes *sigmoid)
 {
     const nib_lanes slope = nib__lanes_fma(nib__lanes_mul(g, g), nib__lanes_set(-0.0713548163f),
                                            nib__lanes_set(-1.59576912f));
     const nib_lanes x = nib__lanes_min(nib__lanes_set(87.0f), nib__lanes_mul(g, slope));
-    return nib__lanes_logistic(g, x, share);
+    return nib__lanes_logistic(g, x, sigmoid);
 }
 /* d(2u)/dg = 0.214064449 * g^2 + 1.59576912, fused. */
 NIB_INLINE nib_lanes nib__lanes_gelu_slope(nib_lanes g)
@@ -702,8 +705,8 @@ NIB_INLINE nib_lanes nib__lanes_gelu_slope(nib_lanes g)
 }
 
 /* Like nib__f32_to_bf16, in a form that compilers vectorize. */
-NIB_INLINE void nib__bf16_codes(uint16_t *NIB_RESTRICT out, const float *NIB_RESTRICT x,
-                                int64_t count)
+NIB_INLINE void nib__convert_to_bf16(uint16_t *NIB_RESTRICT out, const float *NIB_RESTRICT x,
+                                     int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         uint32_t bits;

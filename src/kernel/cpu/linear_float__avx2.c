@@ -9,7 +9,7 @@
 #include <immintrin.h>
 
 #define NATIVE NIB_ELEMENT_F32
-enum { TILE_M = 6, GROUP_M = 6, TILE_P = 1, WIDE_M = 2, WIDE_P = 2, WIDE_MOST = 2 };
+enum { TILE_M = 6, GROUP_M = 6, TILE_P = 1, WIDE_M = 2, WIDE_P = 2, WIDE_MAX_M = 2 };
 enum { SWAPS = true, HOLDS = false, SPAN = 128, WIDE_SPAN = 128 };
 
 typedef struct vec {
@@ -87,7 +87,7 @@ NIB_INLINE void vec_store_part(float *p, vec a, int count)
 }
 
 /* e8m0 code 0 is 2^-127, a denormal, and becomes 0, as in all linear rows. */
-NIB_INLINE __m256 e8m0_values(const uint8_t *p)
+NIB_INLINE __m256 load_e8m0(const uint8_t *p)
 {
     const __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
     const __m256i nan = _mm256_cmpeq_epi32(codes, _mm256_set1_epi32(255));
@@ -95,12 +95,14 @@ NIB_INLINE __m256 e8m0_values(const uint8_t *p)
     return _mm256_castsi256_ps(_mm256_blendv_epi8(bits, _mm256_set1_epi32(0x7fc00000), nan));
 }
 
-NIB_INLINE __m256 f16_values(const uint8_t *p)
+NIB_INLINE __m256 load_f16(const uint8_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
 }
 
-NIB_INLINE __m256 bf16_values(const uint8_t *p)
+NIB_INLINE vec load_f16_vec(const uint8_t *p) { return (vec){load_f16(p), load_f16(p + 16)}; }
+
+NIB_INLINE __m256 load_bf16(const uint8_t *p)
 {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
@@ -110,9 +112,9 @@ NIB_INLINE vec vec_values(const uint8_t *p, nib_type type)
 {
     switch (type) {
     case NIB_TYPE_F32: return vec_load((const float *)(const void *)p);
-    case NIB_TYPE_E8M0: return (vec){e8m0_values(p), e8m0_values(p + 8)};
-    case NIB_TYPE_F16: return (vec){f16_values(p), f16_values(p + 16)};
-    default: return (vec){bf16_values(p), bf16_values(p + 16)};
+    case NIB_TYPE_E8M0: return (vec){load_e8m0(p), load_e8m0(p + 8)};
+    case NIB_TYPE_F16: return load_f16_vec(p);
+    default: return (vec){load_bf16(p), load_bf16(p + 16)};
     }
 }
 
@@ -175,10 +177,10 @@ NIB_INLINE pair pair_of_bf16(__m256i low, __m256i high)
     return (pair){{even_values(low), even_values(high)}, {odd_values(low), odd_values(high)}};
 }
 
-NIB_INLINE vec i8_values(const uint8_t *p, ivec zero, const bool shifted)
+NIB_INLINE vec load_i8(const uint8_t *p, ivec zero, const bool has_zeros)
 {
     ivec code = ivec_load_i8(p);
-    if (shifted)
+    if (has_zeros)
         code = (ivec){_mm256_sub_epi32(code.low, zero.low), _mm256_sub_epi32(code.high, zero.high)};
     return (vec){_mm256_cvtepi32_ps(code.low), _mm256_cvtepi32_ps(code.high)};
 }
@@ -196,37 +198,35 @@ NIB_INLINE vec i4_values(raw held, const int i, const int odd, ivec zero)
 }
 
 /* The magnitude from a table by the code's low three bits, the sign from the fourth. */
-NIB_INLINE __m256 e2m1_half(__m256i held, const int at)
+NIB_INLINE __m256 e2m1_half(__m256i held, const int shift)
 {
     const __m256 table = _mm256_setr_ps(0, 0.5F, 1, 1.5F, 2, 3, 4, 6);
-    const __m256 size = _mm256_permutevar8x32_ps(table, _mm256_srli_epi32(held, at));
+    const __m256 magnitude = _mm256_permutevar8x32_ps(table, _mm256_srli_epi32(held, shift));
     const __m256i sign =
-        _mm256_and_si256(_mm256_slli_epi32(held, 28 - at), _mm256_set1_epi32((int)0x80000000));
-    return _mm256_or_ps(size, _mm256_castsi256_ps(sign));
+        _mm256_and_si256(_mm256_slli_epi32(held, 28 - shift), _mm256_set1_epi32((int)0x80000000));
+    return _mm256_or_ps(magnitude, _mm256_castsi256_ps(sign));
 }
 
 NIB_INLINE vec e2m1_values(raw held, const int i, const int odd)
 {
-    const int at = 16 * odd + 4 * i;
-    return (vec){e2m1_half(held.low, at), e2m1_half(held.high, at)};
+    const int shift = 16 * odd + 4 * i;
+    return (vec){e2m1_half(held.low, shift), e2m1_half(held.high, shift)};
 }
 
-NIB_INLINE vec f16_vec(const uint8_t *p) { return (vec){f16_values(p), f16_values(p + 16)}; }
-
 /* Even k, then odd k. */
-NIB_INLINE pair pair_decode(const nib_element f, const bool shifted, const uint8_t *p, raw held,
+NIB_INLINE pair pair_decode(const nib_element f, const bool has_zeros, const uint8_t *p, raw held,
                             const int i, ivec zero)
 {
     const float *floats = (const float *)(const void *)p + 32 * i;
     switch (f) {
     case NIB_ELEMENT_F32: return (pair){vec_load(floats), vec_load(floats + 16)};
-    case NIB_ELEMENT_F16: return (pair){f16_vec(p + 64 * i), f16_vec(p + 64 * i + 32)};
+    case NIB_ELEMENT_F16: return (pair){load_f16_vec(p + 64 * i), load_f16_vec(p + 64 * i + 32)};
     case NIB_ELEMENT_BF16:
         return pair_of_bf16(_mm256_loadu_si256((const void *)(p + 64 * i)),
                             _mm256_loadu_si256((const void *)(p + 64 * i + 32)));
     case NIB_ELEMENT_I8:
-        return (pair){i8_values(p + 32 * i, zero, shifted),
-                      i8_values(p + 32 * i + 16, zero, shifted)};
+        return (pair){load_i8(p + 32 * i, zero, has_zeros),
+                      load_i8(p + 32 * i + 16, zero, has_zeros)};
     case NIB_ELEMENT_I4: return (pair){i4_values(held, i, 0, zero), i4_values(held, i, 1, zero)};
     case NIB_ELEMENT_E2M1: return (pair){e2m1_values(held, i, 0), e2m1_values(held, i, 1)};
     default: return pair_of_bf16(f8_words(f, p + 32 * i), f8_words(f, p + 32 * i + 16));

@@ -10,7 +10,7 @@
 #include "linear_float_x512.h"
 
 #define NATIVE NIB_ELEMENT_F32
-enum { TILE_M = 12, GROUP_M = 8, TILE_P = 2, WIDE_M = 4, WIDE_P = 4, WIDE_MOST = 8 };
+enum { TILE_M = 12, GROUP_M = 8, TILE_P = 2, WIDE_M = 4, WIDE_P = 4, WIDE_MAX_M = 8 };
 enum { SWAPS = true, HOLDS = true, SPAN = 256, WIDE_SPAN = 128 };
 
 /* In summing order: even k first for F32 sums, odd k first for BF16 sums. */
@@ -31,14 +31,14 @@ NIB_INLINE pair pair_of_bf16(__m512i words)
                   _mm512_castsi512_ps(_mm512_and_si512(words, high))};
 }
 
-NIB_INLINE vec f16_values(const uint8_t *p)
+NIB_INLINE vec load_f16(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
 }
 
-NIB_INLINE pair i4_pair(const bool shifted, raw held, const int i, ivec zero)
+NIB_INLINE pair i4_pair(const bool has_zeros, raw held, const int i, ivec zero)
 {
-    if (shifted)
+    if (has_zeros)
         return (pair){i4_shifted_values(held, i, 0, zero), i4_shifted_values(held, i, 1, zero)};
     const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
     return (pair){_mm512_permutexvar_ps(_mm512_srli_epi32(held, (unsigned)(4 * i)), table),
@@ -54,18 +54,18 @@ NIB_INLINE pair e2m1_pair(raw held, const int i)
 }
 
 /* Even k, then odd k. */
-NIB_INLINE pair pair_decode(const nib_element f, const bool shifted, const uint8_t *p, raw held,
+NIB_INLINE pair pair_decode(const nib_element f, const bool has_zeros, const uint8_t *p, raw held,
                             const int i, ivec zero)
 {
     switch (f) {
     case NIB_ELEMENT_F32:
         return (pair){_mm512_loadu_ps(p + 128 * i), _mm512_loadu_ps(p + 128 * i + 64)};
-    case NIB_ELEMENT_F16: return (pair){f16_values(p + 64 * i), f16_values(p + 64 * i + 32)};
+    case NIB_ELEMENT_F16: return (pair){load_f16(p + 64 * i), load_f16(p + 64 * i + 32)};
     case NIB_ELEMENT_BF16: return pair_of_bf16(_mm512_loadu_si512(p + 64 * i));
     case NIB_ELEMENT_I8:
-        return (pair){i8_values(p + 32 * i, zero, shifted),
-                      i8_values(p + 32 * i + 16, zero, shifted)};
-    case NIB_ELEMENT_I4: return i4_pair(shifted, held, i, zero);
+        return (pair){load_i8(p + 32 * i, zero, has_zeros),
+                      load_i8(p + 32 * i + 16, zero, has_zeros)};
+    case NIB_ELEMENT_I4: return i4_pair(has_zeros, held, i, zero);
     case NIB_ELEMENT_E2M1: return e2m1_pair(held, i);
     default: return pair_of_bf16(f8_words(f, p + 32 * i));
     }

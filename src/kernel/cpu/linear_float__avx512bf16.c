@@ -11,7 +11,7 @@
 #include "linear_float_x512.h"
 
 #define NATIVE NIB_ELEMENT_BF16
-enum { TILE_M = 12, GROUP_M = 8, TILE_P = 2, WIDE_M = 6, WIDE_P = 4, WIDE_MOST = 24 };
+enum { TILE_M = 12, GROUP_M = 8, TILE_P = 2, WIDE_M = 6, WIDE_P = 4, WIDE_MAX_M = 24 };
 enum { SWAPS = false, HOLDS = true, SPAN = 256, WIDE_SPAN = 256 };
 
 typedef __m512i pair;
@@ -27,9 +27,9 @@ NIB_INLINE pair pair_of_values(vec even, vec odd)
     return _mm512_or_si512(low, _mm512_castps_si512(odd));
 }
 
-NIB_INLINE pair i4_pair(const bool shifted, raw held, const int i, ivec zero)
+NIB_INLINE pair i4_pair(const bool has_zeros, raw held, const int i, ivec zero)
 {
-    if (shifted)
+    if (has_zeros)
         return pair_of_values(i4_shifted_values(held, i, 0, zero),
                               i4_shifted_values(held, i, 1, zero));
     /* bf16 of 0..7, -8..-1, twice: vpermw indexes with five bits, of which four are the code. */
@@ -50,16 +50,16 @@ NIB_INLINE pair e2m1_pair(raw held, const int i)
     return _mm512_permutexvar_epi16(_mm512_srli_epi16(held, (unsigned)(4 * i)), table);
 }
 
-NIB_INLINE pair pair_get(const nib_element f, const bool shifted, const bool swap, const uint8_t *p,
-                         raw held, const int i, ivec zero)
+NIB_INLINE pair pair_get(const nib_element f, const bool has_zeros, const bool swap,
+                         const uint8_t *p, raw held, const int i, ivec zero)
 {
     (void)swap;
     switch (f) {
     case NIB_ELEMENT_BF16: return _mm512_loadu_si512(p + 64 * i);
     case NIB_ELEMENT_I8:
-        return pair_of_values(i8_values(p + 32 * i, zero, shifted),
-                              i8_values(p + 32 * i + 16, zero, shifted));
-    case NIB_ELEMENT_I4: return i4_pair(shifted, held, i, zero);
+        return pair_of_values(load_i8(p + 32 * i, zero, has_zeros),
+                              load_i8(p + 32 * i + 16, zero, has_zeros));
+    case NIB_ELEMENT_I4: return i4_pair(has_zeros, held, i, zero);
     case NIB_ELEMENT_E2M1: return e2m1_pair(held, i);
     default: return f8_words(f, p + 32 * i);
     }

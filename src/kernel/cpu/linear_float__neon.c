@@ -10,7 +10,7 @@
 #include <arm_neon.h>
 
 #define NATIVE NIB_ELEMENT_F32
-enum { TILE_M = 4, GROUP_M = 4, TILE_P = 1, WIDE_M = 2, WIDE_P = 2, WIDE_MOST = 2, QUARTERS = 4 };
+enum { TILE_M = 4, GROUP_M = 4, TILE_P = 1, WIDE_M = 2, WIDE_P = 2, WIDE_MAX_M = 2, QUARTERS = 4 };
 enum { SWAPS = true, HOLDS = false, SPAN = 128, WIDE_SPAN = 128 };
 
 typedef struct vec {
@@ -78,12 +78,14 @@ NIB_INLINE void vec_store_part(float *p, vec a, int count)
 
 /* ---- numbers as packed ---- */
 
-NIB_INLINE float32x4_t f16_values(const uint8_t *p)
+NIB_INLINE float32x4_t load_f16(const uint8_t *p)
 {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const void *)p)));
 }
 
-NIB_INLINE float32x4_t bf16_values(const uint8_t *p)
+NIB_INLINE vec load_f16_vec(const uint8_t *p) { EACH(vec, load_f16(p + 8 * i)); }
+
+NIB_INLINE float32x4_t load_bf16(const uint8_t *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16((const void *)p), 16));
 }
@@ -95,7 +97,7 @@ NIB_INLINE float32x4_t e8m0_of(uint32x4_t code)
     return vreinterpretq_f32_u32(vbslq_u32(nan, vdupq_n_u32(0x7fc00000), vshlq_n_u32(code, 23)));
 }
 
-NIB_INLINE vec e8m0_values(const uint8_t *p)
+NIB_INLINE vec load_e8m0(const uint8_t *p)
 {
     const uint8x16_t codes = vld1q_u8(p);
     const uint16x8_t low = vmovl_u8(vget_low_u8(codes)), high = vmovl_high_u8(codes);
@@ -107,9 +109,9 @@ NIB_INLINE vec vec_values(const uint8_t *p, nib_type type)
 {
     switch (type) {
     case NIB_TYPE_F32: return vec_load((const float *)(const void *)p);
-    case NIB_TYPE_E8M0: return e8m0_values(p);
-    case NIB_TYPE_F16: EACH(vec, f16_values(p + 8 * i));
-    default: EACH(vec, bf16_values(p + 8 * i));
+    case NIB_TYPE_E8M0: return load_e8m0(p);
+    case NIB_TYPE_F16: return load_f16_vec(p);
+    default: EACH(vec, load_bf16(p + 8 * i));
     }
 }
 
@@ -199,21 +201,21 @@ NIB_INLINE pair bf16_pair(const uint8_t *p)
     return pair_of_bf16(words);
 }
 
-NIB_INLINE vec i8_values(const uint8_t *p, ivec zero, const bool shifted)
+NIB_INLINE vec load_i8(const uint8_t *p, ivec zero, const bool has_zeros)
 {
     const ivec code = ivec_load_i8(p);
-    EACH(vec, vcvtq_f32_s32(shifted ? vsubq_s32(code.q[i], zero.q[i]) : code.q[i]));
+    EACH(vec, vcvtq_f32_s32(has_zeros ? vsubq_s32(code.q[i], zero.q[i]) : code.q[i]));
 }
 
 /* The four bits of each lane from bit `at` on, as a signed number. */
-NIB_INLINE vec i4_values(raw held, const int at, ivec zero, const bool shifted)
+NIB_INLINE vec i4_values(raw held, const int at, ivec zero, const bool has_zeros)
 {
     const int32x4_t left = vdupq_n_s32(28 - at), right = vdupq_n_s32(-28);
     ivec code;
 #pragma GCC unroll 4
     for (int i = 0; i < QUARTERS; i++) {
         code.q[i] = vshlq_s32(vshlq_s32(held.q[i], left), right);
-        if (shifted)
+        if (has_zeros)
             code.q[i] = vsubq_s32(code.q[i], zero.q[i]);
     }
     EACH(vec, vcvtq_f32_s32(code.q[i]));
@@ -239,23 +241,21 @@ NIB_INLINE pair e2m1_pair(raw held, const int i)
     return pair_of_bf16(words);
 }
 
-NIB_INLINE vec f16_vec(const uint8_t *p) { EACH(vec, f16_values(p + 8 * i)); }
-
 /* Even k, then odd k. */
-NIB_INLINE pair pair_decode(const nib_element f, const bool shifted, const uint8_t *p, raw held,
+NIB_INLINE pair pair_decode(const nib_element f, const bool has_zeros, const uint8_t *p, raw held,
                             const int i, ivec zero)
 {
     const float *floats = (const float *)(const void *)p + 32 * i;
     switch (f) {
     case NIB_ELEMENT_F32: return (pair){vec_load(floats), vec_load(floats + 16)};
-    case NIB_ELEMENT_F16: return (pair){f16_vec(p + 64 * i), f16_vec(p + 64 * i + 32)};
+    case NIB_ELEMENT_F16: return (pair){load_f16_vec(p + 64 * i), load_f16_vec(p + 64 * i + 32)};
     case NIB_ELEMENT_BF16: return bf16_pair(p + 64 * i);
     case NIB_ELEMENT_I8:
-        return (pair){i8_values(p + 32 * i, zero, shifted),
-                      i8_values(p + 32 * i + 16, zero, shifted)};
+        return (pair){load_i8(p + 32 * i, zero, has_zeros),
+                      load_i8(p + 32 * i + 16, zero, has_zeros)};
     case NIB_ELEMENT_I4:
-        return (pair){i4_values(held, 4 * i, zero, shifted),
-                      i4_values(held, 16 + 4 * i, zero, shifted)};
+        return (pair){i4_values(held, 4 * i, zero, has_zeros),
+                      i4_values(held, 16 + 4 * i, zero, has_zeros)};
     case NIB_ELEMENT_E2M1: return e2m1_pair(held, i);
     default: return f8_pair(f, p + 32 * i);
     }

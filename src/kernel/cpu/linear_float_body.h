@@ -5,7 +5,7 @@
  * defines the functions of its rows. The arithmetic is defined in linear_float_ref.c, the packed
  * layout in linear_float.h. Lanes are outputs, so no sum over k is ever split or reordered.
  *
- * How a part runs. For up to WIDE_MOST tokens, or WIDE_M if codes cannot be read as packed, WIDE_P
+ * How a part runs. For up to WIDE_MAX_M tokens, or WIDE_M if codes cannot be read as packed, WIDE_P
  * panels at a time stream past tiles of WIDE_M tokens, and codes are decoded in registers. More
  * tokens are processed NIB_FLOAT_ROWS at a time by NIB_FLOAT_CHUNK panels, in pieces of SPAN k:
  * tokens are staged as pairs of k, weights are converted to the native form if necessary, and tiles
@@ -19,7 +19,7 @@
  *   NATIVE (the form that tiles read), SWAPS (pairs in memory are in summing order),
  *   SPAN and WIDE_SPAN (k per piece), TILE_M (tokens of a tile), GROUP_M (the same with groups),
  *   HOLDS (with groups, totals stay in registers beside the sums), TILE_P, WIDE_M, WIDE_P,
- *   WIDE_MOST,
+ *   WIDE_MAX_M,
  *   vec_zero vec_set vec_load vec_store vec_load_part vec_store_part vec_add vec_mul vec_fma,
  *   vec_values ivec_load_i8 raw_load pair_get pair_native pair_store pair_fma,
  *   x_get x_put_f32 x_put_bf16
@@ -46,7 +46,7 @@ typedef struct job {
     int64_t n_end;                /* end of this part's outputs */
     int64_t k0, k1;               /* the piece */
     nib_element f;                /* element of the packed codes */
-    bool shifted;                 /* codes have integer zeros */
+    bool has_zeros;               /* codes have integer zeros */
     bool swap;                    /* the odd k of a pair is staged and summed first */
     bool opens, closes;           /* the piece is the first, the last of its block */
     bool first, last;             /* the block is the first, the last of the row */
@@ -463,13 +463,13 @@ static void put_tile(const job *j, int64_t rows, int panels)
 
 /* Converts the piece of one panel to the native form. */
 NIB_INLINE void unpack(const job *j, const uint8_t *panel, const uint8_t *codes, uint8_t *out,
-                       const nib_element f, const bool shifted, const bool swap)
+                       const nib_element f, const bool has_zeros, const bool swap)
 {
     const size_t pair_bytes = form_step(NATIVE) / (NIB_FLOAT_STEP / 2);
     const int64_t group = j->l.group > 0 ? j->l.group : j->a->w->k;
     ivec zero = ivec_load_i8(NULL);
     for (int64_t k = j->k0; k < j->k1; k += NIB_FLOAT_STEP) {
-        if (shifted && (k % group == 0 || k == j->k0))
+        if (has_zeros && (k % group == 0 || k == j->k0))
             zero = ivec_load_i8(panel + j->l.zero_at + k / group * NIB_FLOAT_PANEL);
         const raw held = raw_load(f, codes);
 #pragma GCC unroll 32
@@ -478,7 +478,7 @@ NIB_INLINE void unpack(const job *j, const uint8_t *panel, const uint8_t *codes,
 #pragma GCC unroll 32
         for (int i = 0; i < NIB_FLOAT_STEP / 2; i++)
             pair_store(out + (size_t)i * pair_bytes,
-                       pair_get(f, shifted, swap, codes, held, i, zero));
+                       pair_get(f, has_zeros, swap, codes, held, i, zero));
         codes += form_step(f);
         out += form_step(NATIVE);
     }
@@ -488,7 +488,7 @@ NIB_INLINE void unpack_form(const job *j, const uint8_t *panel, const uint8_t *c
                             const nib_element f, const bool swap)
 {
     const bool may_shift = f == NIB_ELEMENT_I8 || f == NIB_ELEMENT_I4;
-    if (may_shift && j->shifted)
+    if (may_shift && j->has_zeros)
         unpack(j, panel, codes, out, f, may_shift, swap);
     else
         unpack(j, panel, codes, out, f, false, swap);
@@ -649,7 +649,7 @@ static void load_codes(job *j, int panels, bool as_packed, uint8_t *weights)
 /* Whether tiles of few tokens read the codes as packed. */
 static bool is_read_packed(const job *j)
 {
-    return j->f == NATIVE || (!j->shifted && is_direct(j->f));
+    return j->f == NATIVE || (!j->has_zeros && is_direct(j->f));
 }
 
 /* `m` tokens (at most WIDE_M) by WIDE_P panels from `first` on, over one block k0..k1. */
@@ -796,11 +796,11 @@ static void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *scratc
              .f = nib__codes[a->w->scheme.code].element,
              .swap = pairs && SWAPS};
     j.n_end = nib__min(n1, a->w->n);
-    j.shifted = a->w->scheme.zero == NIB_ZERO_INT;
+    j.has_zeros = a->w->scheme.zero == NIB_ZERO_INT;
     j.bias_only = (j.l.groups == 0 || j.l.group > 0) && a->w->tensor_scale == 0 &&
                   a->w->scheme.act != NIB_ACT_E4M3_TOKEN;
     const int64_t end = nib__ceil_div(j.n_end, NIB_FLOAT_PANEL);
-    if (a->x.m <= (is_read_packed(&j) ? WIDE_MOST : WIDE_M) || j.l.group > SPAN)
+    if (a->x.m <= (is_read_packed(&j) ? WIDE_MAX_M : WIDE_M) || j.l.group > SPAN)
         run_few(j, n0 / NIB_FLOAT_PANEL, end, &parts);
     else
         run_many(j, n0 / NIB_FLOAT_PANEL, end, &parts);

@@ -70,9 +70,9 @@ static void decode_row(const nib_weight *w, int64_t i, float *out, int8_t *codes
     default: break;
     }
     const int64_t group = nib__scheme_group_size(&w->scheme, w->k);
-    const bool shifted = w->scheme.zero == NIB_ZERO_INT;
+    const bool has_zeros = w->scheme.zero == NIB_ZERO_INT;
     for (int64_t j0 = 0; j0 < w->k; j0 += group) {
-        const float zero = shifted ? nib__weight_zero(w, i, j0 / group) : 0.0F;
+        const float zero = has_zeros ? nib__weight_zero(w, i, j0 / group) : 0.0F;
         for (int64_t j = j0; j < nib__min(w->k, j0 + group); j++)
             out[j] = (float)codes[j] - zero;
     }

@@ -4,10 +4,10 @@
  * activations staged as {float first, second}. Even k comes first, or with `swap` odd k.
  */
 
-NIB_INLINE pair pair_get(const nib_element f, const bool shifted, const bool swap, const uint8_t *p,
-                         raw held, const int i, ivec zero)
+NIB_INLINE pair pair_get(const nib_element f, const bool has_zeros, const bool swap,
+                         const uint8_t *p, raw held, const int i, ivec zero)
 {
-    const pair w = pair_decode(f, shifted, p, held, i, zero);
+    const pair w = pair_decode(f, has_zeros, p, held, i, zero);
     return swap ? (pair){w.second, w.first} : w;
 }
 

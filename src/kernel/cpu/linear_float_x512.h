@@ -28,7 +28,7 @@ NIB_INLINE void vec_store_part(float *p, vec a, int count)
 }
 
 /* e8m0 code 0 is 2^-127, a denormal, and becomes 0, as in all linear rows. */
-NIB_INLINE vec e8m0_values(const uint8_t *p)
+NIB_INLINE vec load_e8m0(const uint8_t *p)
 {
     const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
     const __mmask16 nan = _mm512_cmpeq_epi32_mask(codes, _mm512_set1_epi32(255));
@@ -41,7 +41,7 @@ NIB_INLINE vec vec_values(const uint8_t *p, nib_type type)
     if (type == NIB_TYPE_F32)
         return _mm512_loadu_ps(p);
     if (type == NIB_TYPE_E8M0)
-        return e8m0_values(p);
+        return load_e8m0(p);
     const __m256i halves = _mm256_loadu_si256((const void *)p);
     if (type == NIB_TYPE_F16)
         return _mm512_cvtph_ps(halves);
@@ -80,10 +80,10 @@ NIB_INLINE __m512i f8_words(const nib_element f, const uint8_t *p)
 }
 
 /* int8 values, or int4 values of a step (k = 2i + odd), less their zero points, as f32. */
-NIB_INLINE vec i8_values(const uint8_t *p, ivec zero, const bool shifted)
+NIB_INLINE vec load_i8(const uint8_t *p, ivec zero, const bool has_zeros)
 {
     const __m512i code = _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p));
-    return _mm512_cvtepi32_ps(shifted ? _mm512_sub_epi32(code, zero) : code);
+    return _mm512_cvtepi32_ps(has_zeros ? _mm512_sub_epi32(code, zero) : code);
 }
 
 NIB_INLINE vec i4_shifted_values(raw held, const int i, const int odd, ivec zero)

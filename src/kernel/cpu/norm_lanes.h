@@ -14,15 +14,15 @@
 /* Sixteen values less their mean, zeros past width. */
 NIB_INLINE nib_lanes nib__norm_centered(const float *x, int64_t i, int64_t width, nib_lanes mean)
 {
-    const nib_lanes v = nib__lanes_sub(nib__lanes_at(x, i, width), mean);
-    return i + NIB_LANES <= width ? v : nib__lanes_first(v, width - i);
+    const nib_lanes v = nib__lanes_sub(nib__lanes_load_at(x, i, width), mean);
+    return i + NIB_LANES <= width ? v : nib__lanes_keep_first(v, width - i);
 }
 
 NIB_INLINE float nib__norm_mean(const float *x, int64_t width)
 {
     nib_lanes sum = nib__lanes_set(0.0f);
     for (int64_t i = 0; i < width; i += NIB_LANES)
-        sum = nib__lanes_add(sum, nib__lanes_at(x, i, width));
+        sum = nib__lanes_add(sum, nib__lanes_load_at(x, i, width));
     return nib__lanes_sum(sum) / (float)width;
 }
 
@@ -38,7 +38,7 @@ NIB_INLINE nib_norm_row nib__norm_row_as(const float *x, int64_t width, float ep
     nib_lanes squares = nib__lanes_set(0.0f);
     for (int64_t i = 0; i < width; i += NIB_LANES) {
         const nib_lanes v =
-            centered ? nib__norm_centered(x, i, width, row.mean) : nib__lanes_at(x, i, width);
+            centered ? nib__norm_centered(x, i, width, row.mean) : nib__lanes_load_at(x, i, width);
         squares = nib__lanes_fma(v, v, squares);
     }
     const float mean = nib__lanes_sum(squares) / (float)width;
@@ -58,13 +58,13 @@ NIB_INLINE void nib__norm_values_as(float *out, const float *x, const float *wei
                                     bool centered, bool biased)
 {
     for (int64_t i = 0; i < count; i += NIB_LANES) {
-        nib_lanes v = nib__lanes_at(x, i, count);
+        nib_lanes v = nib__lanes_load_at(x, i, count);
         if (centered)
             v = nib__lanes_sub(v, of.mean);
-        v = nib__lanes_mul(nib__lanes_mul(v, of.factor), nib__lanes_at(weight, i, count));
+        v = nib__lanes_mul(nib__lanes_mul(v, of.factor), nib__lanes_load_at(weight, i, count));
         if (biased)
-            v = nib__lanes_add(v, nib__lanes_at(bias, i, count));
-        nib__lanes_put(out, i, count, v);
+            v = nib__lanes_add(v, nib__lanes_load_at(bias, i, count));
+        nib__lanes_store_at(out, i, count, v);
     }
 }
 

@@ -399,7 +399,7 @@ void NIB_QUANT(bf16)(const nib_quant *a, int64_t m0, int64_t m1)
     const nib_input *out = &a->out;
     for (int64_t r = m0; r < m1; r++) {
         uint16_t *to = out->bf16 + r * out->ld;
-        nib__bf16_codes(to, a->x + r * a->ldx, out->k);
+        nib__convert_to_bf16(to, a->x + r * a->ldx, out->k);
         memset(to + out->k, 0, (size_t)(out->ld - out->k) * sizeof *to);
         if (out->fsums != NULL)
             bf16_sums(out, r);

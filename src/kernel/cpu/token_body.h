@@ -21,9 +21,9 @@ void NIB_TOKEN(norm)(const nib_norm *a, int64_t row0, int64_t row1)
  * the inverse. */
 NIB_INLINE void load_pairs(const float *x, int64_t count, nib_lanes *first, nib_lanes *second)
 {
-    const nib_lanes a = nib__lanes_at(x, 0, 2 * count);
+    const nib_lanes a = nib__lanes_load_at(x, 0, 2 * count);
     const bool is_one = count <= NIB_LANES / 2;
-    nib__lanes_unzip(a, is_one ? nib__lanes_set(0.0f) : nib__lanes_at(x, NIB_LANES, 2 * count),
+    nib__lanes_unzip(a, is_one ? nib__lanes_set(0.0f) : nib__lanes_load_at(x, NIB_LANES, 2 * count),
                      first, second);
 }
 
@@ -31,9 +31,9 @@ NIB_INLINE void store_pairs(float *x, int64_t count, nib_lanes first, nib_lanes 
 {
     nib_lanes a, b;
     nib__lanes_zip(first, second, &a, &b);
-    nib__lanes_put(x, 0, 2 * count, a);
+    nib__lanes_store_at(x, 0, 2 * count, a);
     if (count > NIB_LANES / 2)
-        nib__lanes_put(x, NIB_LANES, 2 * count, b);
+        nib__lanes_store_at(x, NIB_LANES, 2 * count, b);
 }
 
 NIB_INLINE void rope_as(const nib_rope *a, int64_t m0, int64_t m1, bool interleaved)
@@ -46,21 +46,21 @@ NIB_INLINE void rope_as(const nib_rope *a, int64_t m0, int64_t m1, bool interlea
         for (int64_t h = 0; h < a->heads; h++) {
             float *x = a->x + m * a->ldx + h * a->head_dim;
             for (int64_t i = 0; i < half; i += NIB_LANES) {
-                const nib_lanes c = nib__lanes_at(cosine, i, half),
-                                s = nib__lanes_mul(nib__lanes_at(sine, i, half), turn);
+                const nib_lanes c = nib__lanes_load_at(cosine, i, half),
+                                s = nib__lanes_mul(nib__lanes_load_at(sine, i, half), turn);
                 const int64_t count = nib__min(NIB_LANES, half - i);
                 nib_lanes u, v;
                 if (interleaved)
                     load_pairs(x + 2 * i, count, &u, &v);
                 else
-                    u = nib__lanes_at(x, i, half), v = nib__lanes_at(x + half, i, half);
+                    u = nib__lanes_load_at(x, i, half), v = nib__lanes_load_at(x + half, i, half);
                 const nib_lanes us = nib__lanes_mul(u, s), vs = nib__lanes_mul(v, s);
                 u = nib__lanes_sub(nib__lanes_mul(u, c), vs);
                 v = nib__lanes_add(nib__lanes_mul(v, c), us);
                 if (interleaved)
                     store_pairs(x + 2 * i, count, u, v);
                 else
-                    nib__lanes_put(x, i, half, u), nib__lanes_put(x + half, i, half, v);
+                    nib__lanes_store_at(x, i, half, u), nib__lanes_store_at(x + half, i, half, v);
             }
         }
     }
@@ -82,11 +82,11 @@ NIB_INLINE void swiglu_as(const nib_swiglu *a, int64_t m0, int64_t m1, bool gelu
         const float *gate = a->gate + m * a->ld, *up = gated ? a->up + m * a->ld : NULL;
         float *out = a->out + m * a->ldo;
         for (int64_t i = 0; i < a->width; i += NIB_LANES) {
-            nib_lanes share;
-            const nib_lanes g = nib__lanes_at(gate, i, a->width);
-            const nib_lanes y = gelu ? nib__lanes_gelu(g, &share) : nib__lanes_silu(g, &share);
-            nib__lanes_put(out, i, a->width,
-                           gated ? nib__lanes_mul(y, nib__lanes_at(up, i, a->width)) : y);
+            nib_lanes sigmoid;
+            const nib_lanes g = nib__lanes_load_at(gate, i, a->width);
+            const nib_lanes y = gelu ? nib__lanes_gelu(g, &sigmoid) : nib__lanes_silu(g, &sigmoid);
+            nib__lanes_store_at(out, i, a->width,
+                                gated ? nib__lanes_mul(y, nib__lanes_load_at(up, i, a->width)) : y);
         }
     }
 }
@@ -111,8 +111,8 @@ NIB_INLINE void scale_as(const nib_scale *a, int64_t m0, int64_t m1, bool capped
         const float *x = a->x + m * a->ldx;
         float *out = a->out + m * a->ldo;
         for (int64_t i = 0; i < a->width; i += NIB_LANES) {
-            const nib_lanes v = nib__lanes_mul(nib__lanes_at(x, i, a->width), scale);
-            nib__lanes_put(out, i, a->width, capped ? nib__lanes_cap(v, cap) : v);
+            const nib_lanes v = nib__lanes_mul(nib__lanes_load_at(x, i, a->width), scale);
+            nib__lanes_store_at(out, i, a->width, capped ? nib__lanes_softcap(v, cap) : v);
         }
     }
 }
@@ -131,9 +131,9 @@ void NIB_TOKEN(add)(const nib_add *a, int64_t m0, int64_t m1)
         const float *x = a->x + m * a->ldx;
         float *y = a->y + m * a->ldy;
         for (int64_t i = 0; i < a->width; i += NIB_LANES)
-            nib__lanes_put(
-                y, i, a->width,
-                nib__lanes_add(nib__lanes_at(y, i, a->width), nib__lanes_at(x, i, a->width)));
+            nib__lanes_store_at(y, i, a->width,
+                                nib__lanes_add(nib__lanes_load_at(y, i, a->width),
+                                               nib__lanes_load_at(x, i, a->width)));
     }
 }
 
@@ -143,7 +143,7 @@ void NIB_TOKEN(add)(const nib_add *a, int64_t m0, int64_t m1)
 static void round_values(void *to, nib_type type, const float *from, int64_t count)
 {
     if (type == NIB_TYPE_BF16)
-        nib__bf16_codes(to, from, count);
+        nib__convert_to_bf16(to, from, count);
     else
         nib__from_f32(to, type, from, count);
 }
@@ -154,11 +154,11 @@ static float scale_of(const float *x, int64_t count)
     const nib_lanes zero = nib__lanes_set(0.0f);
     nib_lanes most = zero, wrong = zero; /* wrong: NaN if some v is not finite, else 0 */
     for (int64_t i = 0; i < count; i += NIB_LANES) {
-        const nib_lanes v = nib__lanes_at(x, i, count);
+        const nib_lanes v = nib__lanes_load_at(x, i, count);
         most = nib__lanes_max(nib__lanes_max(v, nib__lanes_sub(zero, v)), most);
         wrong = nib__lanes_fma(v, zero, wrong);
     }
-    const float scale = nib__lanes_most(most) / 127.0f, or_nan = nib__lanes_sum(wrong);
+    const float scale = nib__lanes_reduce_max(most) / 127.0f, or_nan = nib__lanes_sum(wrong);
     return or_nan != or_nan ? NAN : scale < FLT_MIN ? 1.0f : scale;
 }
 
@@ -172,7 +172,7 @@ static void quantize_vector(int8_t *to, int64_t step, float *scale, const float 
     *scale = s;
     for (int64_t i = 0; i < count; i += NIB_LANES) {
         float whole[NIB_LANES];
-        const nib_lanes v = nib__lanes_div(nib__lanes_at(x, i, count), by);
+        const nib_lanes v = nib__lanes_div(nib__lanes_load_at(x, i, count), by);
         nib__lanes_store(whole, nib__lanes_sub(nib__lanes_add(v, round), round));
         for (int64_t j = 0; j < nib__min(NIB_LANES, count - i); j++)
             to[(i + j) * step] = s == s ? (int8_t)whole[j] : 0;
@@ -234,7 +234,7 @@ void NIB_TOKEN(store_kv)(const nib_store_kv *a, int64_t m0, int64_t m1)
 
 /* Works on a block of tokens at a time, so that their keys are still cached when they are stored.
  */
-void NIB_TOKEN(rope_copy)(const nib_rope_copy *a, int64_t m0, int64_t m1)
+void NIB_TOKEN(rope_store_kv)(const nib_rope_store_kv *a, int64_t m0, int64_t m1)
 {
     for (int64_t m = m0; m < m1; m += NIB_CACHE_BLOCK) {
         const int64_t end = nib__min(m + NIB_CACHE_BLOCK, m1);

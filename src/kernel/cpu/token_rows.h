@@ -14,7 +14,7 @@
     void nib__token_scale__##isa(const nib_scale *a, int64_t m0, int64_t m1);                      \
     void nib__token_add__##isa(const nib_add *a, int64_t m0, int64_t m1);                          \
     void nib__token_store_kv__##isa(const nib_store_kv *a, int64_t m0, int64_t m1);                \
-    void nib__token_rope_copy__##isa(const nib_rope_copy *a, int64_t m0, int64_t m1);              \
+    void nib__token_rope_store_kv__##isa(const nib_rope_store_kv *a, int64_t m0, int64_t m1);      \
     void nib__attn__##isa(const nib_attn *a, int64_t item0, int64_t item1, void *scratch)
 
 NIB_TOKEN_FUNCTIONS(ref);

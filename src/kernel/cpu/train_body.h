@@ -22,10 +22,10 @@ NIB_INLINE void norm_dx_row(const nib_norm_dx *a, int64_t row, float mean, bool 
     float *dx = a->dx + row * a->lddx;
     nib_lanes squares = nib__lanes_set(0.0f), dot = squares, level = squares;
     for (int64_t i = 0; i < a->width; i += NIB_LANES) {
-        const nib_lanes v =
-            centered ? nib__norm_centered(x, i, a->width, middle) : nib__lanes_at(x, i, a->width);
-        const nib_lanes d =
-            nib__lanes_mul(nib__lanes_at(weight, i, a->width), nib__lanes_at(dy, i, a->width));
+        const nib_lanes v = centered ? nib__norm_centered(x, i, a->width, middle)
+                                     : nib__lanes_load_at(x, i, a->width);
+        const nib_lanes d = nib__lanes_mul(nib__lanes_load_at(weight, i, a->width),
+                                           nib__lanes_load_at(dy, i, a->width));
         squares = nib__lanes_fma(v, v, squares);
         dot = nib__lanes_fma(v, d, dot);
         if (centered)
@@ -36,15 +36,15 @@ NIB_INLINE void norm_dx_row(const nib_norm_dx *a, int64_t row, float mean, bool 
     const nib_lanes scale = nib__lanes_set(r), minus = nib__lanes_set(-along);
     const nib_lanes off = nib__lanes_set(centered ? nib__lanes_sum(level) / (float)a->width : 0.0f);
     for (int64_t i = 0; i < a->width; i += NIB_LANES) {
-        nib_lanes d =
-            nib__lanes_mul(nib__lanes_at(weight, i, a->width), nib__lanes_at(dy, i, a->width));
-        nib_lanes v = nib__lanes_at(x, i, a->width);
+        nib_lanes d = nib__lanes_mul(nib__lanes_load_at(weight, i, a->width),
+                                     nib__lanes_load_at(dy, i, a->width));
+        nib_lanes v = nib__lanes_load_at(x, i, a->width);
         if (centered)
             d = nib__lanes_sub(d, off), v = nib__lanes_sub(v, middle);
         const nib_lanes across = nib__lanes_fma(v, minus, d);
         const nib_lanes before =
-            sum != NULL ? nib__lanes_at(sum, i, a->width) : nib__lanes_set(0.0f);
-        nib__lanes_put(dx, i, a->width, nib__lanes_fma(across, scale, before));
+            sum != NULL ? nib__lanes_load_at(sum, i, a->width) : nib__lanes_set(0.0f);
+        nib__lanes_store_at(dx, i, a->width, nib__lanes_fma(across, scale, before));
     }
     a->inverse[row] = r;
 }
@@ -70,8 +70,9 @@ NIB_INLINE void put_strip(float *out, const nib_lanes sums[4], int64_t count, bo
     for (int l = 0; l < 4; l++) {
         const int64_t i = l * NIB_LANES;
         if (i < count)
-            nib__lanes_put(out, i, count,
-                           first ? sums[l] : nib__lanes_add(nib__lanes_at(out, i, count), sums[l]));
+            nib__lanes_store_at(out, i, count,
+                                first ? sums[l]
+                                      : nib__lanes_add(nib__lanes_load_at(out, i, count), sums[l]));
     }
 }
 
@@ -90,11 +91,11 @@ NIB_INLINE void norm_dw_strip(const nib_norm_dw *a, int64_t row0, int64_t row1, 
         for (int l = 0; l < 4; l++) {
             const int64_t i = l * NIB_LANES;
             if (i < count) {
-                nib_lanes v = nib__lanes_at(x, i, count);
+                nib_lanes v = nib__lanes_load_at(x, i, count);
                 if (centered)
                     v = nib__lanes_sub(v, mean);
                 sums[l] =
-                    nib__lanes_fma(nib__lanes_at(dy, i, count), nib__lanes_mul(v, r), sums[l]);
+                    nib__lanes_fma(nib__lanes_load_at(dy, i, count), nib__lanes_mul(v, r), sums[l]);
             }
         }
     }
@@ -148,7 +149,7 @@ NIB_INLINE void bias_dw_strip(const nib_bias_dw *a, int64_t m0, int64_t m1, int6
         for (int l = 0; l < 4; l++) {
             const int64_t i = l * NIB_LANES;
             if (i < count)
-                sums[l] = nib__lanes_add(sums[l], nib__lanes_at(dy, i, count));
+                sums[l] = nib__lanes_add(sums[l], nib__lanes_load_at(dy, i, count));
         }
     }
     put_strip(a->db + column, sums, count, m0 == 0);
@@ -173,8 +174,9 @@ void NIB_TRAIN(embed_dw)(const nib_embed_dw *a, int64_t column0, int64_t column1
         const float *dx = a->dx + m * a->width + column0;
         float *d = a->d + a->ids[m] * a->width + column0;
         for (int64_t i = 0; i < count; i += NIB_LANES)
-            nib__lanes_put(d, i, count,
-                           nib__lanes_add(nib__lanes_at(d, i, count), nib__lanes_at(dx, i, count)));
+            nib__lanes_store_at(
+                d, i, count,
+                nib__lanes_add(nib__lanes_load_at(d, i, count), nib__lanes_load_at(dx, i, count)));
     }
 }
 
@@ -187,17 +189,18 @@ NIB_INLINE void swiglu_dx_as(const nib_swiglu_dx *a, int64_t m0, int64_t m1, boo
         const float *gate = a->gate + m * a->ld, *dy = a->dy + m * a->ldy;
         const float *up = gated ? a->up + m * a->ld : NULL;
         for (int64_t i = 0; i < a->width; i += NIB_LANES) {
-            const nib_lanes g = nib__lanes_at(gate, i, a->width),
-                            d = nib__lanes_at(dy, i, a->width);
+            const nib_lanes g = nib__lanes_load_at(gate, i, a->width),
+                            d = nib__lanes_load_at(dy, i, a->width);
             nib_lanes s;
             const nib_lanes y = gelu ? nib__lanes_gelu(g, &s) : nib__lanes_silu(g, &s);
             const nib_lanes along = gelu ? nib__lanes_mul(g, nib__lanes_gelu_slope(g)) : g;
             const nib_lanes slope =
                 nib__lanes_mul(s, nib__lanes_fma(along, nib__lanes_sub(one, s), one));
-            const nib_lanes both = gated ? nib__lanes_mul(d, nib__lanes_at(up, i, a->width)) : d;
-            nib__lanes_put(a->dgate + m * a->ld, i, a->width, nib__lanes_mul(both, slope));
+            const nib_lanes both =
+                gated ? nib__lanes_mul(d, nib__lanes_load_at(up, i, a->width)) : d;
+            nib__lanes_store_at(a->dgate + m * a->ld, i, a->width, nib__lanes_mul(both, slope));
             if (gated)
-                nib__lanes_put(a->dup + m * a->ld, i, a->width, nib__lanes_mul(d, y));
+                nib__lanes_store_at(a->dup + m * a->ld, i, a->width, nib__lanes_mul(d, y));
         }
     }
 }
@@ -223,13 +226,13 @@ NIB_INLINE void scale_dx_as(const nib_scale_dx *a, int64_t m0, int64_t m1, bool 
         const float *x = capped ? a->x + m * a->ldx : NULL, *dy = a->dy + m * a->ldy;
         float *dx = a->dx + m * a->lddx;
         for (int64_t i = 0; i < a->width; i += NIB_LANES) {
-            nib_lanes d = nib__lanes_mul(nib__lanes_at(dy, i, a->width), scale);
+            nib_lanes d = nib__lanes_mul(nib__lanes_load_at(dy, i, a->width), scale);
             if (capped) {
-                const nib_lanes v = nib__lanes_mul(nib__lanes_at(x, i, a->width), scale);
+                const nib_lanes v = nib__lanes_mul(nib__lanes_load_at(x, i, a->width), scale);
                 const nib_lanes t = nib__lanes_tanh(nib__lanes_div(v, cap));
                 d = nib__lanes_mul(d, nib__lanes_fma(nib__lanes_sub(zero, t), t, one));
             }
-            nib__lanes_put(dx, i, a->width, d);
+            nib__lanes_store_at(dx, i, a->width, d);
         }
     }
 }
@@ -312,7 +315,8 @@ void NIB_TRAIN(xent)(const nib_xent *a, int64_t m0, int64_t m1)
         const double likely = (double)x[target] / sum;
         const nib_lanes factor = nib__lanes_set((float)((double)a->scale / sum));
         for (int64_t i = 0; i < a->vocab; i += NIB_LANES)
-            nib__lanes_put(x, i, a->vocab, nib__lanes_mul(nib__lanes_at(x, i, a->vocab), factor));
+            nib__lanes_store_at(x, i, a->vocab,
+                                nib__lanes_mul(nib__lanes_load_at(x, i, a->vocab), factor));
         x[target] = (float)((likely - 1.0) * (double)a->scale);
     }
 }
@@ -326,7 +330,7 @@ void NIB_TRAIN(squares)(const nib_squares *a, int64_t part0, int64_t part1)
         const int64_t count = nib__min(NIB_TRAIN_PART, a->count - part * NIB_TRAIN_PART);
         nib_wide sum = nib__wide_zero();
         for (int64_t i = 0; i < count; i += NIB_LANES)
-            sum = nib__wide_squares(nib__lanes_at(x, i, count), sum);
+            sum = nib__wide_add_squares(nib__lanes_load_at(x, i, count), sum);
         a->out[part] = nib__wide_sum(sum);
     }
 }
@@ -338,14 +342,14 @@ void NIB_TRAIN(adamw)(const nib_adamw *a, int64_t i0, int64_t i1)
     const nib_lanes beta2 = nib__lanes_set(a->beta2), step = nib__lanes_set(-a->step);
     const nib_lanes root = nib__lanes_set(a->root), eps = nib__lanes_set(a->eps);
     for (int64_t i = i0; i < i1; i += NIB_LANES) {
-        const nib_lanes g = nib__lanes_mul(nib__lanes_at(a->g, i, i1), clip);
-        nib_lanes m = nib__lanes_at(a->m, i, i1), v = nib__lanes_at(a->v, i, i1);
+        const nib_lanes g = nib__lanes_mul(nib__lanes_load_at(a->g, i, i1), clip);
+        nib_lanes m = nib__lanes_load_at(a->m, i, i1), v = nib__lanes_load_at(a->v, i, i1);
         m = nib__lanes_fma(nib__lanes_sub(g, m), rest1, m);
         v = nib__lanes_fma(nib__lanes_mul(rest2, g), g, nib__lanes_mul(v, beta2));
-        const nib_lanes p = nib__lanes_mul(nib__lanes_at(a->p, i, i1), shrink);
+        const nib_lanes p = nib__lanes_mul(nib__lanes_load_at(a->p, i, i1), shrink);
         const nib_lanes size = nib__lanes_add(nib__lanes_div(nib__lanes_sqrt(v), root), eps);
-        nib__lanes_put(a->p, i, i1, nib__lanes_fma(nib__lanes_div(m, size), step, p));
-        nib__lanes_put(a->m, i, i1, m);
-        nib__lanes_put(a->v, i, i1, v);
+        nib__lanes_store_at(a->p, i, i1, nib__lanes_fma(nib__lanes_div(m, size), step, p));
+        nib__lanes_store_at(a->m, i, i1, m);
+        nib__lanes_store_at(a->v, i, i1, v);
     }
 }

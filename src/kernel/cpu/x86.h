@@ -16,10 +16,10 @@
 #define NIB_BUILT_X86 0
 #endif
 
-/* The prefetch distance of rows that stream weights past few tokens: `bytes`, or 0, which
- * prefetches what was just read, on the family of Zen 4. Its hardware prefetcher does this by
- * itself and is slower with requests: without them, one thread reads int4 1.3 times and bf16 1.2
- * times as fast (2026-11-23). Zen 3, of the same family, was not tested. */
+/* How many bytes ahead to prefetch in rows that stream weights past few tokens: `bytes`, but 0 on
+ * AMD family 19h (Zen 3 and 4), which turns the prefetch into one of data just read. On Zen 4 the
+ * hardware prefetcher does better without software prefetches: one thread reads int4 1.3x and bf16
+ * 1.2x as fast (2026-11-23). Zen 3 was not tested. */
 NIB_INLINE size_t nib__fetch_distance(size_t bytes)
 {
 #if defined(__x86_64__)

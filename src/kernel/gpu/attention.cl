@@ -7,18 +7,18 @@
  * hold NaN.
  */
 #define ATTENTION_ARGS                                                                             \
-    MEMORY(float, q), MEMORY(float, out), MEMORY(uchar, keys), MEMORY(uchar, values),              \
-        MEMORY(int, sequence), MEMORY(int, position), MEMORY(int, tables), MEMORY(float, lse),     \
-        int ldq, int ldo, int heads, int kv_heads, int head_dim, int table_ld, int with_lse,       \
-        float scale, int window, float cap
+    GLOBAL_ARG(float, q), GLOBAL_ARG(float, out), GLOBAL_ARG(uchar, keys),                         \
+        GLOBAL_ARG(uchar, values), GLOBAL_ARG(int, sequence), GLOBAL_ARG(int, position),           \
+        GLOBAL_ARG(int, tables), GLOBAL_ARG(float, lse), int ldq, int ldo, int heads,              \
+        int kv_heads, int head_dim, int table_ld, int with_lse, float scale, int window, float cap
 #define ATTENTION_HERE                                                                             \
-    HERE_CONST(float, q);                                                                          \
-    HERE(float, out);                                                                              \
-    HERE_CONST(uchar, keys);                                                                       \
-    HERE_CONST(uchar, values);                                                                     \
-    HERE_CONST(int, sequence);                                                                     \
-    HERE_CONST(int, position);                                                                     \
-    HERE_CONST(int, tables)
+    GLOBAL_CONST_PTR(float, q);                                                                    \
+    GLOBAL_PTR(float, out);                                                                        \
+    GLOBAL_CONST_PTR(uchar, keys);                                                                 \
+    GLOBAL_CONST_PTR(uchar, values);                                                               \
+    GLOBAL_CONST_PTR(int, sequence);                                                               \
+    GLOBAL_CONST_PTR(int, position);                                                               \
+    GLOBAL_CONST_PTR(int, tables)
 
 /* The first position that a slot at `last` sees. */
 static int first_seen(int last, int window) { return window > 0 ? max(0, last + 1 - window) : 0; }
@@ -28,7 +28,7 @@ static int first_seen(int last, int window) { return window > 0 ? max(0, last + 
 /* One work-group per head and slot. */
 __kernel void attention(ATTENTION_ARGS)
 {
-    __local float query[DIMS * BLOCK], weight[BLOCK], room[BLOCK];
+    __local float query[DIMS * BLOCK], weight[BLOCK], scratch[BLOCK];
     ATTENTION_HERE;
     const int id = (int)get_local_id(0), head = (int)get_group_id(0);
     const size_t row = get_group_id(1);
@@ -54,11 +54,11 @@ __kernel void attention(ATTENTION_ARGS)
             if (cap > 0)
                 score = cap * tanh(score / cap);
         }
-        const float most = fmax(largest, group_max(score, room));
+        const float most = fmax(largest, group_max(score, scratch));
         const float old = largest == -INFINITY ? 0.0f : exp(largest - most);
         const float mine = seen ? exp(score - most) : 0.0f;
         weight[id] = mine;
-        total = total * old + group_sum(mine, room); /* its barriers also publish `weight` */
+        total = total * old + group_sum(mine, scratch); /* its barriers also publish `weight` */
         largest = most;
         const int skipped = max(0, first - begin), count = min(BLOCK, last + 1 - begin);
         for (int i = 0; i < DIMS; i++) {
@@ -74,7 +74,7 @@ __kernel void attention(ATTENTION_ARGS)
         if (i * BLOCK + id < head_dim)
             out[row * (size_t)ldo + (size_t)(head * head_dim + i * BLOCK + id)] = sums[i] / total;
     if (with_lse != 0 && id == 0) {
-        HERE(float, lse);
+        GLOBAL_PTR(float, lse);
         lse[row * (size_t)heads + (size_t)head] = largest + log(total);
     }
 }
@@ -87,7 +87,7 @@ __kernel void attention(ATTENTION_ARGS)
  * share what is read from the cache; a slot of another sequence starts over. */
 __kernel void attention_tile(ATTENTION_ARGS, int m)
 {
-    __local float query[QUERIES][DIMS * BLOCK], weight[QUERIES][BLOCK], room[QUERIES][PARTS];
+    __local float query[QUERIES][DIMS * BLOCK], weight[QUERIES][BLOCK], scratch[QUERIES][PARTS];
     __local float largest[QUERIES], total[QUERIES], old[QUERIES];
     ATTENTION_HERE;
     const int id = (int)get_local_id(0), head = (int)get_group_id(0);
@@ -139,26 +139,27 @@ __kernel void attention_tile(ATTENTION_ARGS, int m)
             float most = largest[mine];
             for (int j = part; j < BLOCK; j += PARTS)
                 most = fmax(most, weight[mine][j]);
-            room[mine][part] = most;
+            scratch[mine][part] = most;
             barrier(CLK_LOCAL_MEM_FENCE);
             for (int j = 0; j < PARTS; j++)
-                most = fmax(most, room[mine][j]);
+                most = fmax(most, scratch[mine][j]);
             const float before = largest[mine];
             barrier(CLK_LOCAL_MEM_FENCE);
             float sum = 0;
             for (int j = part; j < BLOCK; j += PARTS) {
                 /* most is -inf if nothing of the block counts, as for a missing slot */
-                const float of_j = weight[mine][j] == -INFINITY ? 0.0f : exp(weight[mine][j] - most);
+                const float of_j =
+                    weight[mine][j] == -INFINITY ? 0.0f : exp(weight[mine][j] - most);
                 weight[mine][j] = of_j;
                 sum += of_j;
             }
-            room[mine][part] = sum;
+            scratch[mine][part] = sum;
             barrier(CLK_LOCAL_MEM_FENCE);
             if (part == 0) {
                 const float factor = before == -INFINITY ? 0.0f : exp(before - most);
                 float of_all = total[mine] * factor;
                 for (int j = 0; j < PARTS; j++)
-                    of_all += room[mine][j];
+                    of_all += scratch[mine][j];
                 total[mine] = of_all;
                 largest[mine] = most;
                 old[mine] = factor;
@@ -190,7 +191,7 @@ __kernel void attention_tile(ATTENTION_ARGS, int m)
                 if (i * BLOCK + id < head_dim)
                     to[i * BLOCK + id] = sums[t][i] / total[t];
             if (with_lse != 0 && id == 0) {
-                HERE(float, lse);
+                GLOBAL_PTR(float, lse);
                 lse[(size_t)(row + t) * (size_t)heads + (size_t)head] = largest[t] + log(total[t]);
             }
         }

@@ -32,15 +32,15 @@
 typedef LOCAL float (*tile_rows)[TILE + 1];
 
 /* Loads elements j0.. of the sums from s0 on as [sum][element], 0 past the end of either. */
-static void load_tile(tile_rows tile, const __global float *x, int s0, int j0, int sums,
-                      int length, int ldx)
+static void load_tile(tile_rows tile, const __global float *x, int s0, int j0, int sums, int length,
+                      int ldx)
 {
     const int along = (int)get_local_id(0) % TILE;
     for (int other = (int)get_local_id(0) / TILE; other < TILE; other += LANES) {
         const int of_sum = ACROSS ? along : other, of_j = ACROSS ? other : along;
         const int s = s0 + of_sum, j = j0 + of_j;
-        const size_t at = ACROSS ? (size_t)j * (size_t)ldx + (size_t)s
-                                 : (size_t)s * (size_t)ldx + (size_t)j;
+        const size_t at =
+            ACROSS ? (size_t)j * (size_t)ldx + (size_t)s : (size_t)s * (size_t)ldx + (size_t)j;
         tile[of_sum][of_j] = s < sums && j < length ? x[at] : 0.0f;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -55,13 +55,13 @@ static int tile_most(tile_rows tile, int id, int most)
 }
 
 /* The largest `most` of the items of a sum. All items of the work-group must call it. */
-static int sum_most(int most, LOCAL int *room)
+static int sum_most(int most, LOCAL int *scratch)
 {
     const int id = (int)get_local_id(0), first = id / LANES * LANES;
-    room[id] = most;
+    scratch[id] = most;
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int i = 0; i < LANES; i++)
-        most = max(most, room[first + i]);
+        most = max(most, scratch[first + i]);
     barrier(CLK_LOCAL_MEM_FENCE);
     return most;
 }
@@ -74,7 +74,7 @@ static void put(__global uchar *to, size_t at, float v, float factor, int is_e5m
 #if FORM == FORM_F32
     ((__global float *)to)[at] = v;
 #elif FORM == FORM_BF16
-    ((__global ushort *)to)[at] = bf16_of(v);
+    ((__global ushort *)to)[at] = to_bf16_canonical_nan(v);
 #else
     const int is_coded = IS_FINITE(as_int(factor));
     v *= factor;
@@ -91,17 +91,17 @@ static void put(__global uchar *to, size_t at, float v, float factor, int is_e5m
 /* width: elements written per sum, zeros past its length. Work-groups have 32 sums each, and
  * several take turns at the tiles of the same sums, but only one if it must first find a scale per
  * sum. Block scales are bytes for a weight, else f32. */
-__kernel void cast_tiles(MEMORY(float, x), MEMORY(uchar, to), MEMORY(uchar, scales),
-                         MEMORY(float, amax), int sums, int length, int ldx, int ld, int width,
+__kernel void cast_tiles(GLOBAL_ARG(float, x), GLOBAL_ARG(uchar, to), GLOBAL_ARG(uchar, scales),
+                         GLOBAL_ARG(float, amax), int sums, int length, int ldx, int ld, int width,
                          int blocks, int is_weight, int has_amax, int two_power, int is_e5m2,
-                         int is_floor, float most_code, float least)
+                         int is_floor, float code_max, float factor_of_zero)
 {
     __local float tile[TILE][TILE + 1], factors[TILE];
-    __local int room[ITEMS];
-    HERE_CONST(float, x);
-    HERE(uchar, to);
-    HERE(uchar, scales);
-    HERE_CONST(float, amax);
+    __local int scratch[ITEMS];
+    GLOBAL_CONST_PTR(float, x);
+    GLOBAL_PTR(uchar, to);
+    GLOBAL_PTR(uchar, scales);
+    GLOBAL_CONST_PTR(float, amax);
     const int id = (int)get_local_id(0), s0 = (int)get_group_id(0) * TILE;
     const int of_sum = id / LANES, is_first = id % LANES == 0 && s0 + of_sum < sums;
     const int j_first = (int)get_group_id(1) * TILE, j_step = (int)get_num_groups(1) * TILE;
@@ -112,18 +112,19 @@ __kernel void cast_tiles(MEMORY(float, x), MEMORY(uchar, to), MEMORY(uchar, scal
         most = tile_most(tile, id, most);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    most = sum_most(most, room);
-    const float by = IS_FINITE(most) ? f8_factor(as_float(most), most_code, least, two_power)
-                                     : NOT_A_NUMBER;
+    most = sum_most(most, scratch);
+    const float factor = IS_FINITE(most)
+                             ? choose_f8_factor(as_float(most), code_max, factor_of_zero, two_power)
+                             : NOT_A_NUMBER;
     if (id % LANES == 0)
-        factors[of_sum] = by;
+        factors[of_sum] = factor;
     if (is_first && j_first == 0)
-        ((__global float *)scales)[s0 + of_sum] = 1.0f / by;
+        ((__global float *)scales)[s0 + of_sum] = 1.0f / factor;
 #endif
     for (int j0 = j_first; j0 < width; j0 += j_step) {
         load_tile(tile, x, s0, j0, sums, length, ldx);
 #if FORM == FORM_MX8
-        const int largest = sum_most(tile_most(tile, id, 0), room);
+        const int largest = sum_most(tile_most(tile, id, 0), scratch);
         const float quotient = as_float(largest) / 448.0f;
         const int byte = IS_FINITE(largest) ? mx_byte(largest, quotient, 8, is_floor) : 255;
         if (id % LANES == 0)
@@ -133,7 +134,7 @@ __kernel void cast_tiles(MEMORY(float, x), MEMORY(uchar, to), MEMORY(uchar, scal
             if (is_weight != 0)
                 scales[at] = (uchar)byte;
             else
-                ((__global float *)scales)[at] = of_e8m0((uchar)byte);
+                ((__global float *)scales)[at] = from_e8m0((uchar)byte);
         }
         barrier(CLK_LOCAL_MEM_FENCE);
 #endif
@@ -150,25 +151,25 @@ __kernel void cast_tiles(MEMORY(float, x), MEMORY(uchar, to), MEMORY(uchar, scal
 
 /* The largest magnitude of ROWS rows per work-group; NaN if there is one, as its bits are larger
  * than infinity's. */
-__kernel void amax_rows(MEMORY(float, x), MEMORY(float, out), int rows, int width, int ldx)
+__kernel void amax_rows(GLOBAL_ARG(float, x), GLOBAL_ARG(float, out), int rows, int width, int ldx)
 {
-    __local int room[ITEMS];
-    HERE_CONST(float, x);
-    HERE(float, out);
+    __local int scratch[ITEMS];
+    GLOBAL_CONST_PTR(float, x);
+    GLOBAL_PTR(float, out);
     const int id = (int)get_local_id(0), row0 = (int)get_group_id(0) * ROWS;
     int most = 0;
     for (int row = row0; row < min(rows, row0 + ROWS); row++)
         for (int i = id; i < width; i += ITEMS)
             most = max(most, MAGNITUDE(x[(size_t)row * (size_t)ldx + (size_t)i]));
-    room[id] = most;
+    scratch[id] = most;
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int step = ITEMS / 2; step > 0; step /= 2) {
         if (id < step)
-            room[id] = max(room[id], room[id + step]);
+            scratch[id] = max(scratch[id], scratch[id + step]);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
     if (id == 0)
-        out[get_group_id(0)] = as_float(room[0]);
+        out[get_group_id(0)] = as_float(scratch[0]);
 }
 
 #endif

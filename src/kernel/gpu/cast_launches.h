@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of cast.cl, shared by the OpenCL and CUDA rows that make the operands of training
- * products: nib_gpu_code.launches (ocl_train.c).
+ * The launch functions (nib_gpu_code.launches) for cast.cl, defined in ocl_train.c. The OpenCL and
+ * CUDA rows that cast the operands of training products share them.
  */
 #ifndef NIB_CAST_LAUNCHES_H
 #define NIB_CAST_LAUNCHES_H

@@ -26,7 +26,7 @@ static bool is_centred(const nib_weight *w)
 }
 
 /* Adds the arguments in the order of PRODUCT_ARGS. */
-static void add_product_args(nib_launch *out, const nib_linear *a, const nib_gpu_rows *l)
+static void add_product_args(nib_launch *out, const nib_linear *a, const nib_gpu_layout *l)
 {
     const nib_input *x = &a->x;
     const nib_act act = a->w->scheme.act;
@@ -66,7 +66,7 @@ static int64_t matvec_step(nib_code code)
 static int launch_matvec(const void *args, nib_launch out[])
 {
     const nib_linear *a = args;
-    const nib_gpu_rows l = nib__gpu_rows(a->w);
+    const nib_gpu_layout l = nib__gpu_layout(a->w);
     const int number = nib__gpu_input_number(&a->x, a->w->scheme.act),
               tokens = a->x.m == 1 ? 1 : TOKENS;
     const int64_t step = matvec_step(a->w->scheme.code);
@@ -110,7 +110,7 @@ static int32_t tile_shared(int weight, int input, int group)
 }
 
 /* Codes summed under one scale; 0: all of k, if 32-bit integer sums cannot overflow. */
-static int tile_group(const nib_linear *a, const nib_gpu_rows *l, int input)
+static int tile_group(const nib_linear *a, const nib_gpu_layout *l, int input)
 {
     enum { INTEGERS_MOST = 32768 };
     const bool is_one = l->groups <= 1 && nib__act_block(a->w->scheme.act) == 0 &&
@@ -119,7 +119,7 @@ static int tile_group(const nib_linear *a, const nib_gpu_rows *l, int input)
 }
 
 /* The same for f8: the unit's sums keep few bits, so they are at most a step long (tile.cu). */
-static int f8_group(const nib_linear *a, const nib_gpu_rows *l)
+static int f8_group(const nib_linear *a, const nib_gpu_layout *l)
 {
     enum { STEP = 64 };
     return l->groups <= 1 || a->w->scheme.group % STEP == 0 ? STEP : 32;
@@ -127,7 +127,7 @@ static int f8_group(const nib_linear *a, const nib_gpu_rows *l)
 
 static int launch_tile_of(const nib_linear *a, nib_launch out[], int input)
 {
-    const nib_gpu_rows l = nib__gpu_rows(a->w);
+    const nib_gpu_layout l = nib__gpu_layout(a->w);
     const int weight = (int)nib__codes[a->w->scheme.code].element;
     nib__launch_init(out, "tile",
                      nib__ceil_div(a->w->n, (int64_t)TILE) * nib__ceil_div(a->x.m, (int64_t)TILE),
@@ -176,7 +176,7 @@ enum {
 static int launch_async(const nib_linear *a, nib_launch out[], const char *function,
                         int32_t threads)
 {
-    const nib_gpu_rows l = nib__gpu_rows(a->w);
+    const nib_gpu_layout l = nib__gpu_layout(a->w);
     const bool is_mx = nib__act_is_mx(a->w->scheme.act);
     nib__launch_init(out, function,
                      nib__ceil_div(a->w->n, (int64_t)TILE) * nib__ceil_div(a->x.m, (int64_t)TILE),
@@ -205,7 +205,7 @@ static int launch_tcgen05(const void *args, nib_launch out[])
 static int launch_embed(const void *args, nib_launch out[])
 {
     const nib_embed *a = args;
-    const nib_gpu_rows l = nib__gpu_rows(a->table);
+    const nib_gpu_layout l = nib__gpu_layout(a->table);
     nib__launch_init(out, "embed", a->m, LOOK_UP);
     nib__launch_option(out, "-DW=%d", (int)nib__codes[a->table->scheme.code].element);
     nib__gpu_weight_memory(out, &l, a->packed);

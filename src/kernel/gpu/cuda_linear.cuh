@@ -14,21 +14,22 @@
 #include "cuda_ptx.cuh"
 
 #define PRODUCT_ARGS                                                                               \
-    MEMORY(uchar, codes), MEMORY(uchar, scales), MEMORY(uchar, zeros), MEMORY(uchar, x),           \
-        MEMORY(float, x_scale), MEMORY(int, x_zero), MEMORY(float, bias), MEMORY(int, int_bias),   \
-        MEMORY(float, y), int m, int n, int k, int ldk, int group, int groups, int scale_type,     \
-        int zero_type, int ldx, int xblock, int ldy, int x_aligned, int token_scale, float factor
+    GLOBAL_ARG(uchar, codes), GLOBAL_ARG(uchar, scales), GLOBAL_ARG(uchar, zeros),                 \
+        GLOBAL_ARG(uchar, x), GLOBAL_ARG(float, x_scale), GLOBAL_ARG(int, x_zero),                 \
+        GLOBAL_ARG(float, bias), GLOBAL_ARG(int, int_bias), GLOBAL_ARG(float, y), int m, int n,    \
+        int k, int ldk, int group, int groups, int scale_type, int zero_type, int ldx, int xblock, \
+        int ldy, int x_aligned, int token_scale, float factor
 
 #define PRODUCT_HERE                                                                               \
-    HERE_CONST(uchar, codes);                                                                      \
-    HERE_CONST(uchar, scales);                                                                     \
-    HERE_CONST(uchar, zeros);                                                                      \
-    HERE_CONST(uchar, x);                                                                          \
-    HERE_CONST(float, x_scale);                                                                    \
-    HERE_CONST(int, x_zero);                                                                       \
-    HERE_CONST(float, bias);                                                                       \
-    HERE_CONST(int, int_bias);                                                                     \
-    HERE(float, y)
+    GLOBAL_CONST_PTR(uchar, codes);                                                                \
+    GLOBAL_CONST_PTR(uchar, scales);                                                               \
+    GLOBAL_CONST_PTR(uchar, zeros);                                                                \
+    GLOBAL_CONST_PTR(uchar, x);                                                                    \
+    GLOBAL_CONST_PTR(float, x_scale);                                                              \
+    GLOBAL_CONST_PTR(int, x_zero);                                                                 \
+    GLOBAL_CONST_PTR(float, bias);                                                                 \
+    GLOBAL_CONST_PTR(int, int_bias);                                                               \
+    GLOBAL_PTR(float, y)
 
 static inline bool is_int_zero(int type) { return type == VALUE_I8 || type == VALUE_I32; }
 
@@ -62,7 +63,7 @@ static inline void eight_codes(const uint *words, float out[8])
 #if W == WEIGHT_F32
         out[j] = as_float(code);
 #elif W == WEIGHT_F16
-        out[j] = of_f16((ushort)(code & 0xffffu));
+        out[j] = from_f16((ushort)(code & 0xffffu));
 #elif W == WEIGHT_BF16
         out[j] = as_float(j % 2 == 0 ? word << 16 : word & 0xffff0000u);
 #elif W == WEIGHT_I8 /* 2^23 + 128 + code, minus 2^23 + 128 */
@@ -72,9 +73,9 @@ static inline void eight_codes(const uint *words, float out[8])
 #elif W == WEIGHT_E4M3
         out[j] = quick_e4m3(code);
 #elif W == WEIGHT_E5M2
-        out[j] = of_e5m2((uchar)(code & 0xffu));
+        out[j] = from_e5m2((uchar)(code & 0xffu));
 #else
-        out[j] = of_e2m1(code);
+        out[j] = from_e2m1(code);
 #endif
     }
 }

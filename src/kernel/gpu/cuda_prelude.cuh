@@ -23,9 +23,9 @@ typedef unsigned long ulong;
 #define __constant __constant__ const
 #define __local __shared__
 #define LOCAL
-#define MEMORY(type, name) type *name##_base
-#define HERE(type, name) type *name = name##_base
-#define HERE_CONST(type, name) const type *name = name##_base
+#define GLOBAL_ARG(type, name) type *name##_base
+#define GLOBAL_PTR(type, name) type *name = name##_base
+#define GLOBAL_CONST_PTR(type, name) const type *name = name##_base
 
 #define CLK_LOCAL_MEM_FENCE 0
 #define barrier(fence) __syncthreads()
@@ -71,33 +71,33 @@ static inline size_t get_global_id(int d)
 
 #include "prelude.cl"
 
-/* `room` has a float for each thread. */
-static inline float group_sum(float value, float *room)
+/* `scratch` has a float for each thread. */
+static inline float group_sum(float value, float *scratch)
 {
     const int id = (int)threadIdx.x, warps = ((int)blockDim.x + 31) / 32;
     for (int step = 16; step > 0; step /= 2)
         value += __shfl_xor_sync(0xffffffffu, value, step);
     if (id % 32 == 0)
-        room[id / 32] = value;
+        scratch[id / 32] = value;
     __syncthreads();
-    value = room[0];
+    value = scratch[0];
     for (int i = 1; i < warps; i++)
-        value += room[i];
+        value += scratch[i];
     __syncthreads();
     return value;
 }
 
-static inline float group_max(float value, float *room)
+static inline float group_max(float value, float *scratch)
 {
     const int id = (int)threadIdx.x, warps = ((int)blockDim.x + 31) / 32;
     for (int step = 16; step > 0; step /= 2)
         value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, step));
     if (id % 32 == 0)
-        room[id / 32] = value;
+        scratch[id / 32] = value;
     __syncthreads();
-    value = room[0];
+    value = scratch[0];
     for (int i = 1; i < warps; i++)
-        value = fmaxf(value, room[i]);
+        value = fmaxf(value, scratch[i]);
     __syncthreads();
     return value;
 }

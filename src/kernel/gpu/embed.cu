@@ -5,15 +5,15 @@
  */
 #include "cuda_linear.cuh"
 
-__kernel void embed(MEMORY(uchar, codes), MEMORY(uchar, scales), MEMORY(uchar, zeros),
-                    MEMORY(int, ids), MEMORY(float, out), int k, int ldk, int group, int groups,
-                    int scale_type, int zero_type, float factor)
+__kernel void embed(GLOBAL_ARG(uchar, codes), GLOBAL_ARG(uchar, scales), GLOBAL_ARG(uchar, zeros),
+                    GLOBAL_ARG(int, ids), GLOBAL_ARG(float, out), int k, int ldk, int group,
+                    int groups, int scale_type, int zero_type, float factor)
 {
-    HERE_CONST(uchar, codes);
-    HERE_CONST(uchar, scales);
-    HERE_CONST(uchar, zeros);
-    HERE_CONST(int, ids);
-    HERE(float, out);
+    GLOBAL_CONST_PTR(uchar, codes);
+    GLOBAL_CONST_PTR(uchar, scales);
+    GLOBAL_CONST_PTR(uchar, zeros);
+    GLOBAL_CONST_PTR(int, ids);
+    GLOBAL_PTR(float, out);
     const size_t token = blockIdx.x, row = (size_t)ids[token];
     const bool has_zero = zero_type != VALUE_NONE, int_zero = is_int_zero(zero_type);
     out += token * (size_t)k;
@@ -24,8 +24,8 @@ __kernel void embed(MEMORY(uchar, codes), MEMORY(uchar, scales), MEMORY(uchar, z
         eight_codes(words, eight);
         for (int j = 0; j < 8 && k0 + j < k; j++) {
             const size_t at = row * (size_t)groups + (size_t)(groups > 1 ? (k0 + j) / group : 0);
-            const float scale = value_at(scales, at, scale_type);
-            const float zero = has_zero ? value_at(zeros, at, zero_type) : 0.0f;
+            const float scale = load_value(scales, at, scale_type);
+            const float zero = has_zero ? load_value(zeros, at, zero_type) : 0.0f;
             const float value = int_zero ? (eight[j] - zero) * scale : eight[j] * scale + zero;
             out[k0 + j] = value * factor;
         }

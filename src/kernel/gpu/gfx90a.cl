@@ -19,7 +19,7 @@
 #define BLOCKS 2  /* of a wave, in each direction */
 #define PIECES (STEP / 4)
 
-/* An operand of a work-item, four values of k, and the sums that it gets of a block. */
+/* four_k: four values along k. four_sums: a work-item's share of a 16 x 16 block of sums. */
 #if IS_INTEGER
 typedef uint four_k;
 typedef int one_sum;
@@ -30,18 +30,18 @@ typedef float one_sum;
 typedef float4 four_sums;
 #endif
 
-#if IS_INTEGER && (defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || \
-                   defined(__gfx950__))
+#if IS_INTEGER &&                                                                                  \
+    (defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__))
 #define WIDE 2 /* pieces per operand; both sides use the same order of k */
-#define TAKE(row, at) as_long((uint2)((row)[at], (row)[(at) + 1]))
-typedef long given;
+#define LOAD_OPERAND(row, at) as_long((uint2)((row)[at], (row)[(at) + 1]))
+typedef long operand;
 #else
 #define WIDE 1
-#define TAKE(row, at) (row)[at]
-typedef four_k given;
+#define LOAD_OPERAND(row, at) (row)[at]
+typedef four_k operand;
 #endif
 
-/* Scales that are powers of two, or have few bits, as their codes do. */
+/* Whether bf16 holds code * scale exactly: the scale is a power of two, or both have few bits. */
 #define IN_CODES (SCALE == VALUE_E8M0 || (W == WEIGHT_E2M1 && SCALE == VALUE_E4M3))
 #define PER_STEP (SCALE != VALUE_NONE && !IN_CODES)
 #define PER_BLOCK (X == INPUT_E4M3 && XBLOCK == SQUARE)
@@ -60,34 +60,35 @@ static one_sum product_of(four_k a, four_k b)
 #endif
 }
 
-/* For the kernel checker: emulates the instruction; work-items share operands through `room`. */
-static four_sums multiply(four_k a, four_k b, four_sums c, __local four_k *room)
+/* For the kernel checker: emulates the instruction; work-items share operands through `scratch`. */
+static four_sums multiply(four_k a, four_k b, four_sums c, __local four_k *scratch)
 {
     const int id = (int)get_local_id(0), lane = id % WAVE, wave = id - lane, all = 4 * WAVE;
     one_sum sums[4];
     vstore4(c, 0, sums);
-    room[id] = a;
-    room[all + id] = b;
+    scratch[id] = a;
+    scratch[all + id] = b;
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int r = 0; r < 4; r++)
         for (int q = 0; q < 4; q++)
-            sums[r] += product_of(room[wave + q * SQUARE + 4 * (lane / SQUARE) + r],
-                                  room[all + wave + q * SQUARE + lane % SQUARE]);
+            sums[r] += product_of(scratch[wave + q * SQUARE + 4 * (lane / SQUARE) + r],
+                                  scratch[all + wave + q * SQUARE + lane % SQUARE]);
     barrier(CLK_LOCAL_MEM_FENCE);
     return vload4(0, sums);
 }
 
 #elif WIDE == 2
-#define multiply(a, b, c, room) __builtin_amdgcn_mfma_i32_16x16x32_i8(a, b, c, 0, 0, 0)
+#define multiply(a, b, c, scratch) __builtin_amdgcn_mfma_i32_16x16x32_i8(a, b, c, 0, 0, 0)
 #elif IS_INTEGER
-#define multiply(a, b, c, room) __builtin_amdgcn_mfma_i32_16x16x16i8((int)(a), (int)(b), c, 0, 0, 0)
+#define multiply(a, b, c, scratch)                                                                 \
+    __builtin_amdgcn_mfma_i32_16x16x16i8((int)(a), (int)(b), c, 0, 0, 0)
 #else
-#define multiply(a, b, c, room)                                                                    \
+#define multiply(a, b, c, scratch)                                                                 \
     __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(as_short4(a), as_short4(b), c, 0, 0, 0)
 #endif
 
 #if !IS_INTEGER
-/* Stores values that bf16 holds as their upper halves. */
+/* Stores f32 values that bf16 represents exactly, by keeping their upper 16 bits. */
 static void put_eight(__local four_k *to, float8 eight)
 {
     const ushort8 halves = convert_ushort8(as_uint8(eight) >> (uint8)16);
@@ -96,8 +97,8 @@ static void put_eight(__local four_k *to, float8 eight)
 }
 #endif
 
-/* Work-item `lane` of a wave passes row lane % 16 of both operands, k from 4 * (lane / 16) on, and
- * gets column lane % 16 of the sums, rows from 4 * (lane / 16) on. Tokens are rows, outputs
+/* Work-item `lane` of a wave passes row lane % 16 of both operands, k from 4 * WIDE * (lane / 16)
+ * on, and gets column lane % 16 of the sums, rows from 4 * (lane / 16) on. Tokens are rows, outputs
  * are columns. */
 __kernel void tile_matrix(PRODUCT_ARGUMENTS)
 {
@@ -111,7 +112,7 @@ __kernel void tile_matrix(PRODUCT_ARGUMENTS)
     __local float block_scales[STEP / SQUARE][TILE];
 #endif
 #ifdef NIB_EMULATE
-    __local four_k room[2 * 4 * WAVE];
+    __local four_k scratch[2 * 4 * WAVE];
 #endif
     PRODUCT_HERE;
     const int id = (int)get_local_id(0), wave = id / WAVE;
@@ -158,14 +159,14 @@ __kernel void tile_matrix(PRODUCT_ARGUMENTS)
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int s = 0; s < PIECES; s += 4 * WIDE) {
-            given a[BLOCKS], b[BLOCKS];
+            operand a[BLOCKS], b[BLOCKS];
             for (int i = 0; i < BLOCKS; i++) {
-                a[i] = TAKE(of_x[top + i * SQUARE + column], s + WIDE * line);
-                b[i] = TAKE(of_w[left + i * SQUARE + column], s + WIDE * line);
+                a[i] = LOAD_OPERAND(of_x[top + i * SQUARE + column], s + WIDE * line);
+                b[i] = LOAD_OPERAND(of_w[left + i * SQUARE + column], s + WIDE * line);
             }
             for (int i = 0; i < BLOCKS; i++)
                 for (int j = 0; j < BLOCKS; j++) {
-                    exact[i][j] = multiply(a[i], b[j], exact[i][j], room);
+                    exact[i][j] = multiply(a[i], b[j], exact[i][j], scratch);
 #if PER_BLOCK
                     one_sum of_block[4];
                     vstore4(exact[i][j], 0, of_block);

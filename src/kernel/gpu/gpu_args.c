@@ -37,11 +37,11 @@ static const void *address_of(const void *packed, uint64_t at, nib_type type)
     return type != NIB_TYPE_NONE ? (const char *)packed + at : NULL;
 }
 
-void nib__gpu_weight_memory(nib_launch *out, const nib_gpu_rows *l, const void *packed)
+void nib__gpu_weight_memory(nib_launch *out, const nib_gpu_layout *l, const void *packed)
 {
     nib__launch_memory(out, packed);
-    nib__launch_memory(out, address_of(packed, l->scale_at, l->scale_type));
-    nib__launch_memory(out, address_of(packed, l->zero_at, l->zero_type));
+    nib__launch_memory(out, address_of(packed, l->scale_offset, l->scale_type));
+    nib__launch_memory(out, address_of(packed, l->zero_offset, l->zero_type));
 }
 
 float nib__gpu_weight_factor(const nib_weight *w)

@@ -25,7 +25,7 @@ int nib__gpu_input_number(const nib_input *x, nib_act act);
 const void *nib__gpu_input_values(const nib_input *x);
 
 /* Adds the addresses of codes, scales and zero points; NULL for those that the weight lacks. */
-void nib__gpu_weight_memory(nib_launch *out, const nib_gpu_rows *l, const void *packed);
+void nib__gpu_weight_memory(nib_launch *out, const nib_gpu_layout *l, const void *packed);
 /* The factor on every value of the weight besides its scale. */
 float nib__gpu_weight_factor(const nib_weight *w);
 

@@ -22,23 +22,23 @@ static uint64_t place_values(uint64_t *end, const nib_weight *w, int64_t groups,
     return *fits ? begin & ~UINT64_C(63) : 0;
 }
 
-nib_gpu_rows nib__gpu_rows(const nib_weight *w)
+nib_gpu_layout nib__gpu_layout(const nib_weight *w)
 {
     const bool quantized = nib__scheme_is_quantized(&w->scheme);
-    nib_gpu_rows l = {.ldk = nib__round_up(w->k, NIB_CODES_PAD)};
+    nib_gpu_layout l = {.ldk = nib__round_up(w->k, NIB_CODES_PAD)};
     l.groups = quantized ? nib__scheme_groups(&w->scheme, w->k) : 0;
     l.scale_type = quantized ? packed_type(w->scale_type) : NIB_TYPE_NONE;
     l.zero_type =
         quantized && w->scheme.zero != NIB_ZERO_NONE ? packed_type(w->zero_type) : NIB_TYPE_NONE;
     l.row_bytes = (uint64_t)(l.ldk * nib__code_bits(w->scheme.code) / 8);
     bool fits = nib__mul(&l.bytes, (uint64_t)w->n, l.row_bytes);
-    l.scale_at = place_values(&l.bytes, w, l.groups, l.scale_type, &fits);
-    l.zero_at = place_values(&l.bytes, w, l.groups, l.zero_type, &fits);
+    l.scale_offset = place_values(&l.bytes, w, l.groups, l.scale_type, &fits);
+    l.zero_offset = place_values(&l.bytes, w, l.groups, l.zero_type, &fits);
     l.bytes = fits ? l.bytes : UINT64_MAX;
     return l;
 }
 
-static uint64_t packed_bytes(const nib_weight *w) { return nib__gpu_rows(w).bytes; }
+static uint64_t packed_bytes(const nib_weight *w) { return nib__gpu_layout(w).bytes; }
 
 /* ---- packing ---- */
 
@@ -72,7 +72,7 @@ static void put_codes(const nib_weight *w, int64_t i, uint8_t *to)
 
 static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
 {
-    const nib_gpu_rows l = nib__gpu_rows(w);
+    const nib_gpu_layout l = nib__gpu_layout(w);
     const size_t used = (size_t)nib__ceil_div(w->k * nib__code_bits(w->scheme.code), 8);
     const size_t scale_bytes = (size_t)nib__type_bits(l.scale_type) / 8,
                  zero_bytes = (size_t)nib__type_bits(l.zero_type) / 8;
@@ -82,10 +82,10 @@ static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
         put_codes(w, i, row);
         memset(row + used, 0, l.row_bytes - used);
         const size_t at = (size_t)(i * l.groups);
-        nib__weight_put_scales(w, i, 0, l.groups, base + l.scale_at + at * scale_bytes,
+        nib__weight_put_scales(w, i, 0, l.groups, base + l.scale_offset + at * scale_bytes,
                                scale_bytes);
         if (l.zero_type != NIB_TYPE_NONE)
-            nib__weight_put_zeros(w, i, 0, l.groups, base + l.zero_at + at * zero_bytes,
+            nib__weight_put_zeros(w, i, 0, l.groups, base + l.zero_offset + at * zero_bytes,
                                   zero_bytes);
     }
 }

@@ -26,16 +26,16 @@
 
 static float8 e4m3_eight(uchar8 c)
 {
-    return (float8)(of_e4m3(c.s0), of_e4m3(c.s1), of_e4m3(c.s2), of_e4m3(c.s3), of_e4m3(c.s4),
-                    of_e4m3(c.s5), of_e4m3(c.s6), of_e4m3(c.s7));
+    return (float8)(from_e4m3(c.s0), from_e4m3(c.s1), from_e4m3(c.s2), from_e4m3(c.s3),
+                    from_e4m3(c.s4), from_e4m3(c.s5), from_e4m3(c.s6), from_e4m3(c.s7));
 }
 
 #if W == WEIGHT_I4 || W == WEIGHT_E2M1
 #define WEIGHT_BYTES(count) ((count) / 2)
 #elif W == WEIGHT_F32
-#define WEIGHT_BYTES(count) ((count) * 4)
+#define WEIGHT_BYTES(count) ((count)*4)
 #elif W == WEIGHT_F16 || W == WEIGHT_BF16
-#define WEIGHT_BYTES(count) ((count) * 2)
+#define WEIGHT_BYTES(count) ((count)*2)
 #else
 #define WEIGHT_BYTES(count) (count)
 #endif
@@ -59,12 +59,12 @@ static float8 weight_codes(const __global uchar *row, int k)
     return e4m3_eight(*(const __global uchar8 *)at);
 #elif W == WEIGHT_E5M2
     const uchar8 c = *(const __global uchar8 *)at;
-    return (float8)(of_e5m2(c.s0), of_e5m2(c.s1), of_e5m2(c.s2), of_e5m2(c.s3), of_e5m2(c.s4),
-                    of_e5m2(c.s5), of_e5m2(c.s6), of_e5m2(c.s7));
+    return (float8)(from_e5m2(c.s0), from_e5m2(c.s1), from_e5m2(c.s2), from_e5m2(c.s3),
+                    from_e5m2(c.s4), from_e5m2(c.s5), from_e5m2(c.s6), from_e5m2(c.s7));
 #else
     const uint c = *(const __global uint *)at;
-    return (float8)(of_e2m1(c), of_e2m1(c >> 4), of_e2m1(c >> 8), of_e2m1(c >> 12),
-                    of_e2m1(c >> 16), of_e2m1(c >> 20), of_e2m1(c >> 24), of_e2m1(c >> 28));
+    return (float8)(from_e2m1(c), from_e2m1(c >> 4), from_e2m1(c >> 8), from_e2m1(c >> 12),
+                    from_e2m1(c >> 16), from_e2m1(c >> 20), from_e2m1(c >> 24), from_e2m1(c >> 28));
 #endif
 }
 
@@ -110,14 +110,14 @@ static float scale_of(const weight *w, int row, int group)
 {
     return SCALE == VALUE_NONE
                ? 1.0f
-               : value_at(w->scales, (size_t)row * (size_t)w->groups + (size_t)group, SCALE);
+               : load_value(w->scales, (size_t)row * (size_t)w->groups + (size_t)group, SCALE);
 }
 
 static float zero_of(const weight *w, int row, int group)
 {
     return ZERO == VALUE_NONE
                ? 0.0f
-               : value_at(w->zeros, (size_t)row * (size_t)w->groups + (size_t)group, ZERO);
+               : load_value(w->zeros, (size_t)row * (size_t)w->groups + (size_t)group, ZERO);
 }
 
 static float8 scales_of(const weight *w, int row, int k)
@@ -156,15 +156,15 @@ static float8 weight_values(const weight *w, int row, int k)
 
 /* ---- look-up: one work-group per token ---- */
 
-__kernel void embed(MEMORY(uchar, codes), MEMORY(uchar, scales), MEMORY(uchar, zeros),
-                    MEMORY(int, ids), MEMORY(float, out), int k, int ldk, int group, int groups,
-                    int shift, float factor)
+__kernel void embed(GLOBAL_ARG(uchar, codes), GLOBAL_ARG(uchar, scales), GLOBAL_ARG(uchar, zeros),
+                    GLOBAL_ARG(int, ids), GLOBAL_ARG(float, out), int k, int ldk, int group,
+                    int groups, int shift, float factor)
 {
-    HERE_CONST(uchar, codes);
-    HERE_CONST(uchar, scales);
-    HERE_CONST(uchar, zeros);
-    HERE_CONST(int, ids);
-    HERE(float, out);
+    GLOBAL_CONST_PTR(uchar, codes);
+    GLOBAL_CONST_PTR(uchar, scales);
+    GLOBAL_CONST_PTR(uchar, zeros);
+    GLOBAL_CONST_PTR(int, ids);
+    GLOBAL_PTR(float, out);
     const weight w = {codes, scales, zeros, k, group, groups, shift, WEIGHT_BYTES((size_t)ldk)};
     const size_t token = get_group_id(0);
     out += token * (size_t)k;
@@ -350,21 +350,22 @@ static int sum_codes(eight_codes a, int sum) { return dot_codes(a, EIGHT_ONES, s
 /* ---- what the products share ---- */
 
 #define PRODUCT_ARGUMENTS                                                                          \
-    MEMORY(uchar, codes), MEMORY(uchar, scales), MEMORY(uchar, zeros), MEMORY(uchar, values),      \
-        MEMORY(float, x_scale), MEMORY(int, x_zero), MEMORY(float, bias), MEMORY(int, int_bias),   \
-        MEMORY(float, y), int m, int n, int k, int ldk, int group, int groups, int shift, int ldx, \
-        int blocks, int is_aligned, int ldy, int has_bias, int has_int_bias, float factor
+    GLOBAL_ARG(uchar, codes), GLOBAL_ARG(uchar, scales), GLOBAL_ARG(uchar, zeros),                 \
+        GLOBAL_ARG(uchar, values), GLOBAL_ARG(float, x_scale), GLOBAL_ARG(int, x_zero),            \
+        GLOBAL_ARG(float, bias), GLOBAL_ARG(int, int_bias), GLOBAL_ARG(float, y), int m, int n,    \
+        int k, int ldk, int group, int groups, int shift, int ldx, int blocks, int is_aligned,     \
+        int ldy, int has_bias, int has_int_bias, float factor
 
 #define PRODUCT_HERE                                                                               \
-    HERE_CONST(uchar, codes);                                                                      \
-    HERE_CONST(uchar, scales);                                                                     \
-    HERE_CONST(uchar, zeros);                                                                      \
-    HERE_CONST(uchar, values);                                                                     \
-    HERE_CONST(float, x_scale);                                                                    \
-    HERE_CONST(int, x_zero);                                                                       \
-    HERE_CONST(float, bias);                                                                       \
-    HERE_CONST(int, int_bias);                                                                     \
-    HERE(float, y);                                                                                \
+    GLOBAL_CONST_PTR(uchar, codes);                                                                \
+    GLOBAL_CONST_PTR(uchar, scales);                                                               \
+    GLOBAL_CONST_PTR(uchar, zeros);                                                                \
+    GLOBAL_CONST_PTR(uchar, values);                                                               \
+    GLOBAL_CONST_PTR(float, x_scale);                                                              \
+    GLOBAL_CONST_PTR(int, x_zero);                                                                 \
+    GLOBAL_CONST_PTR(float, bias);                                                                 \
+    GLOBAL_CONST_PTR(int, int_bias);                                                               \
+    GLOBAL_PTR(float, y);                                                                          \
     const weight w = {codes, scales, zeros, k, group, groups, shift, WEIGHT_BYTES((size_t)ldk)};   \
     const input x = {values, x_scale, x_zero, ldx, k, blocks, is_aligned}
 
@@ -390,10 +391,10 @@ static int sum_codes(eight_codes a, int sum) { return dot_codes(a, EIGHT_ONES, s
 
 __kernel void matvec(PRODUCT_ARGUMENTS)
 {
-#ifdef SUBGROUPS /* at most one per work-item */
+#ifdef SUBGROUPS             /* at most one per work-item */
     __local float part[SUMS][ITEMS + 1];
 #else
-    __local float room[SUMS][ITEMS + 1], part[SUMS][PARTS + 1];
+    __local float scratch[SUMS][ITEMS + 1], part[SUMS][PARTS + 1];
 #endif
     PRODUCT_HERE;
     const int id = (int)get_local_id(0);
@@ -407,8 +408,7 @@ __kernel void matvec(PRODUCT_ARGUMENTS)
             for (int r = 0; r < ROWS; r++) {
                 const float8 eight = weight_values(&w, min(row0 + r, n - 1), k0);
                 for (int t = 0; t < TOKENS; t++)
-                    sums[r][t] +=
-                        dot_eight(eight, input_values(&x, min(token0 + t, m - 1), k0));
+                    sums[r][t] += dot_eight(eight, input_values(&x, min(token0 + t, m - 1), k0));
             }
             continue;
         }
@@ -468,12 +468,12 @@ __kernel void matvec(PRODUCT_ARGUMENTS)
 #else
     for (int r = 0; r < ROWS; r++)
         for (int t = 0; t < TOKENS; t++)
-            room[r * TOKENS + t][id] = sums[r][t];
+            scratch[r * TOKENS + t][id] = sums[r][t];
     barrier(CLK_LOCAL_MEM_FENCE);
     const int mine = id / PARTS, first = id % PARTS;
     float sum = 0;
     for (int i = first; i < ITEMS; i += PARTS)
-        sum += room[mine][i];
+        sum += scratch[mine][i];
     part[mine][first] = sum;
     const int parts = PARTS;
 #endif

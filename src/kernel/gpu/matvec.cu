@@ -76,7 +76,7 @@ static inline void eight_inputs(const uchar *x, size_t row, int ldx, int k0, int
 __kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 6 : 4) matvec(PRODUCT_ARGS)
 {
     PRODUCT_HERE;
-    __shared__ float room[THREADS / 32][ROWS * TOKENS];
+    __shared__ float scratch[THREADS / 32][ROWS * TOKENS];
     const int id = (int)threadIdx.x;
     const int row0 = (int)BLOCK_OF_ROWS * ROWS, token0 = (int)BLOCK_OF_TOKENS * TOKENS;
     const int blocks = xblock > 0 ? (k + xblock - 1) / xblock : 0;
@@ -98,10 +98,9 @@ __kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 6 : 4) matvec(PRODUCT_ARG
         float block_scale[TOKENS];
 #pragma unroll
         for (int t = 0; t < TOKENS; t++)
-            block_scale[t] =
-                xblock > 0 ? x_scale[(size_t)min(token0 + t, m - 1) * (size_t)blocks +
-                                     (size_t)(k0 / xblock)]
-                           : 1.0f;
+            block_scale[t] = xblock > 0 ? x_scale[(size_t)min(token0 + t, m - 1) * (size_t)blocks +
+                                                  (size_t)(k0 / xblock)]
+                                        : 1.0f;
 
         const int g = groups > 1 ? k0 / group : 0, count = min(STEP, k - k0);
         sums part;
@@ -181,8 +180,8 @@ __kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 6 : 4) matvec(PRODUCT_ARG
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const size_t at = (size_t)min(row0 + r, n - 1) * (size_t)groups + (size_t)g;
-            const float scale = value_at(scales, at, scale_type);
-            const float zero = has_zero ? value_at(zeros, at, zero_type) : 0.0f;
+            const float scale = load_value(scales, at, scale_type);
+            const float zero = has_zero ? load_value(zeros, at, zero_type) : 0.0f;
 #pragma unroll
             for (int t = 0; t < TOKENS; t++) {
                 const float value = int_zero ? scale * (part.of[r][t] - zero * x_sum[t])
@@ -201,7 +200,7 @@ __kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 6 : 4) matvec(PRODUCT_ARG
             for (int step = 16; step > 0; step /= 2)
                 sum += shuffle_xor(sum, step);
             if (id % 32 == 0)
-                room[id / 32][r * TOKENS + t] = sum;
+                scratch[id / 32][r * TOKENS + t] = sum;
         }
     __syncthreads();
     if (id >= ROWS * TOKENS)
@@ -211,10 +210,10 @@ __kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 6 : 4) matvec(PRODUCT_ARG
         return;
     float sum = 0;
     for (int i = 0; i < THREADS / 32; i++)
-        sum += room[i][id];
+        sum += scratch[i][id];
     sum *= factor;
     if (int_bias != NULL)
-        sum += value_at(scales, (size_t)row * (size_t)groups, scale_type) * (float)int_bias[row];
+        sum += load_value(scales, (size_t)row * (size_t)groups, scale_type) * (float)int_bias[row];
     if (token_scale)
         sum *= x_scale[token];
     y[(size_t)token * (size_t)ldy + (size_t)row] = sum + (bias != NULL ? bias[row] : 0.0f);
@@ -245,10 +244,9 @@ __kernel void __launch_bounds__(THREADS) matvec_any(PRODUCT_ARGS)
         eight_codes(words, values);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const size_t at =
-                (size_t)row * (size_t)groups + (size_t)(min(k0 + i, k - 1) / group);
-            const float scale = value_at(scales, at, scale_type);
-            const float zero = has_zero ? value_at(zeros, at, zero_type) : 0.0f;
+            const size_t at = (size_t)row * (size_t)groups + (size_t)(min(k0 + i, k - 1) / group);
+            const float scale = load_value(scales, at, scale_type);
+            const float zero = has_zero ? load_value(zeros, at, zero_type) : 0.0f;
             values[i] = int_zero ? (values[i] - zero) * scale : values[i] * scale + zero;
         }
 #pragma unroll

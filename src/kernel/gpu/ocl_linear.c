@@ -29,7 +29,7 @@ static int group_shift(int64_t group, int64_t groups)
     return INT64_C(1) << shift == group ? shift : -1;
 }
 
-static void add_weight_numbers(nib_launch *out, const nib_gpu_rows *l, const nib_weight *w)
+static void add_weight_numbers(nib_launch *out, const nib_gpu_layout *l, const nib_weight *w)
 {
     nib__launch_int(out, l->ldk);
     nib__launch_int(out, nib__scheme_group_size(&w->scheme, w->k));
@@ -37,7 +37,7 @@ static void add_weight_numbers(nib_launch *out, const nib_gpu_rows *l, const nib
     nib__launch_int(out, group_shift(w->scheme.group, l->groups));
 }
 
-static void add_weight_options(nib_launch *out, const nib_gpu_rows *l, const nib_weight *w)
+static void add_weight_options(nib_launch *out, const nib_gpu_layout *l, const nib_weight *w)
 {
     nib__launch_option(out, "-DW=%d -DSCALE=%d -DZERO=%d", (int)nib__codes[w->scheme.code].element,
                        nib__gpu_value_number(l->scale_type), nib__gpu_value_number(l->zero_type));
@@ -56,12 +56,12 @@ static int matvec_tokens(int64_t m)
 
 bool nib__ocl_steps_whole(const nib_weight *w)
 {
-    return nib__gpu_rows(w).groups <= 1 || w->scheme.group % NIB_OCL_STEP == 0;
+    return nib__gpu_layout(w).groups <= 1 || w->scheme.group % NIB_OCL_STEP == 0;
 }
 
 bool nib__ocl_is_tile(const nib_launch *launch) { return strcmp(launch->function, "tile") == 0; }
 
-static void init_product(nib_launch *out, const nib_linear *a, const nib_gpu_rows *l)
+static void init_product(nib_launch *out, const nib_linear *a, const nib_gpu_layout *l)
 {
     const nib_scheme *s = &a->w->scheme;
     const bool is_few = a->x.m <= FEW;
@@ -86,7 +86,7 @@ int nib__ocl_linear(const void *args, nib_launch out[])
 {
     const nib_linear *a = args;
     const nib_input *x = &a->x;
-    const nib_gpu_rows l = nib__gpu_rows(a->w);
+    const nib_gpu_layout l = nib__gpu_layout(a->w);
     const int64_t block = nib__act_block(a->w->scheme.act);
     init_product(out, a, &l);
     nib__gpu_weight_memory(out, &l, a->packed);
@@ -115,7 +115,7 @@ int nib__ocl_linear(const void *args, nib_launch out[])
 static int launch_embed(const void *args, nib_launch out[])
 {
     const nib_embed *a = args;
-    const nib_gpu_rows l = nib__gpu_rows(a->table);
+    const nib_gpu_layout l = nib__gpu_layout(a->table);
     nib__launch_init(out, "embed", a->m, ITEMS);
     add_weight_options(out, &l, a->table);
     nib__launch_option(out, " -DITEMS=%d -DEMBED", ITEMS);

@@ -18,7 +18,7 @@ static void init(nib_launch *out, const char *function, int64_t columns, const n
 }
 
 /* Adds the launch that packs scales or zeros. Returns how many it adds: 0 if there are none. */
-static int add_pack_values(nib_launch *out, const nib_weight *w, const nib_gpu_rows *l,
+static int add_pack_values(nib_launch *out, const nib_weight *w, const nib_gpu_layout *l,
                            const void *from, void *to, nib_type type)
 {
     if (type == NIB_TYPE_NONE)
@@ -38,7 +38,7 @@ int nib__launch_pack(const void *args, nib_launch out[])
 {
     const nib_pack_rows *a = args;
     const nib_weight *w = a->w;
-    const nib_gpu_rows l = nib__gpu_rows(w);
+    const nib_gpu_layout l = nib__gpu_layout(w);
     const int64_t words = (int64_t)(l.row_bytes / 4), bits = 8 * (int64_t)l.row_bytes / l.ldk;
     const bool are_nibbles = bits == 4 && w->layout == NIB_LAYOUT_BYTE;
     char *to = a->out;
@@ -50,8 +50,8 @@ int nib__launch_pack(const void *args, nib_launch out[])
     nib__launch_int(out, words);
     if (!are_nibbles)
         nib__launch_int(out, bits);
-    count += add_pack_values(out + count, w, &l, w->scales, to + l.scale_at, l.scale_type);
-    count += add_pack_values(out + count, w, &l, w->zeros, to + l.zero_at, l.zero_type);
+    count += add_pack_values(out + count, w, &l, w->scales, to + l.scale_offset, l.scale_type);
+    count += add_pack_values(out + count, w, &l, w->zeros, to + l.zero_offset, l.zero_type);
     return count;
 }
 

@@ -71,10 +71,10 @@ static int form_of(nib_code code)
 
 static int launch_weight(const nib_cast *a, nib_launch out[], bool across)
 {
-    const nib_gpu_rows l = nib__gpu_rows(a->w);
+    const nib_gpu_layout l = nib__gpu_layout(a->w);
     const casting c = {.x = a->x,
                        .to = a->packed,
-                       .scales = l.groups > 0 ? (const char *)a->packed + l.scale_at : NULL,
+                       .scales = l.groups > 0 ? (const char *)a->packed + l.scale_offset : NULL,
                        .amax = a->amax,
                        .sums = a->w->n,
                        .length = a->w->k,

@@ -7,10 +7,10 @@
 #define COLUMN ((int)get_group_id(1) * GROUP + (int)get_local_id(0))
 
 /* Copies one word of four bytes per work-item, of codes of `bits` bits; pads rows with zeros. */
-__kernel void pack_codes(MEMORY(uchar, from), MEMORY(uint, to), int k, int words, int bits)
+__kernel void pack_codes(GLOBAL_ARG(uchar, from), GLOBAL_ARG(uint, to), int k, int words, int bits)
 {
-    HERE_CONST(uchar, from);
-    HERE(uint, to);
+    GLOBAL_CONST_PTR(uchar, from);
+    GLOBAL_PTR(uint, to);
     const int j = COLUMN;
     const size_t row = get_group_id(0), row_bytes = ((size_t)k * (size_t)bits + 7) / 8;
     uint word = 0;
@@ -26,10 +26,10 @@ __kernel void pack_codes(MEMORY(uchar, from), MEMORY(uint, to), int k, int words
 }
 
 /* Packs eight 4-bit codes, stored one per byte, to one word per work-item. */
-__kernel void pack_nibbles(MEMORY(uchar, from), MEMORY(uint, to), int k, int words)
+__kernel void pack_nibbles(GLOBAL_ARG(uchar, from), GLOBAL_ARG(uint, to), int k, int words)
 {
-    HERE_CONST(uchar, from);
-    HERE(uint, to);
+    GLOBAL_CONST_PTR(uchar, from);
+    GLOBAL_PTR(uint, to);
     const int j = COLUMN;
     const size_t row = get_group_id(0);
     uint word = 0;
@@ -42,11 +42,11 @@ __kernel void pack_nibbles(MEMORY(uchar, from), MEMORY(uint, to), int k, int wor
 }
 
 /* Copies one scale or zero point of `bytes` bytes per work-item. */
-__kernel void pack_values(MEMORY(uchar, from), MEMORY(uchar, to), int groups, int stride_n,
+__kernel void pack_values(GLOBAL_ARG(uchar, from), GLOBAL_ARG(uchar, to), int groups, int stride_n,
                           int stride_g, int scale_rows, int bytes)
 {
-    HERE_CONST(uchar, from);
-    HERE(uchar, to);
+    GLOBAL_CONST_PTR(uchar, from);
+    GLOBAL_PTR(uchar, to);
     const int g = COLUMN;
     const size_t row = get_group_id(0), size = (size_t)bytes;
     if (g >= groups)

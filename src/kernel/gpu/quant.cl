@@ -10,17 +10,17 @@
 
 /* ---- over a work-group ---- */
 
-static int group_most(int value, LOCAL int *room)
+static int group_most(int value, LOCAL int *scratch)
 {
     const int id = (int)get_local_id(0);
-    room[id] = value;
+    scratch[id] = value;
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int step = GROUP / 2; step > 0; step /= 2) {
         if (id < step)
-            room[id] = max(room[id], room[id + step]);
+            scratch[id] = max(scratch[id], scratch[id + step]);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    const int most = room[0];
+    const int most = scratch[0];
     barrier(CLK_LOCAL_MEM_FENCE);
     return most;
 }
@@ -31,15 +31,15 @@ typedef struct range {
     int is_finite;
 } range;
 
-static range range_of(const __global float *x, int count, LOCAL int *room)
+static range range_of(const __global float *x, int count, LOCAL int *scratch)
 {
     int least = 0, most = 0;
     for (int i = (int)get_local_id(0); i < count; i += GROUP) {
-        const int key = order_of(as_int(x[i]));
+        const int key = float_order_key(as_int(x[i]));
         least = min(least, key);
         most = max(most, key);
     }
-    const int low = order_of(-group_most(-least, room)), high = group_most(most, room);
+    const int low = float_order_key(-group_most(-least, scratch)), high = group_most(most, scratch);
     range r;
     r.low = as_float(low);
     r.high = as_float(high);
@@ -51,25 +51,26 @@ static float largest_of(range r) { return fmax(-r.low, r.high); }
 
 /* ---- integers, one scale per token ---- */
 
-__kernel void integers(MEMORY(float, x), MEMORY(char, codes), MEMORY(float, scale),
-                       MEMORY(int, zero), int k, int ldx, int ld, int qmin, int qmax,
+__kernel void integers(GLOBAL_ARG(float, x), GLOBAL_ARG(char, codes), GLOBAL_ARG(float, scale),
+                       GLOBAL_ARG(int, zero), int k, int ldx, int ld, int qmin, int qmax,
                        int is_symmetric, int is_static, int static_zero, float eps,
                        float static_scale)
 {
-    __local int room[GROUP];
-    HERE_CONST(float, x);
-    HERE(char, codes);
-    HERE(float, scale);
-    HERE(int, zero);
+    __local int scratch[GROUP];
+    GLOBAL_CONST_PTR(float, x);
+    GLOBAL_PTR(char, codes);
+    GLOBAL_PTR(float, scale);
+    GLOBAL_PTR(int, zero);
     const size_t token = get_group_id(0);
     x += token * (size_t)ldx;
     codes += token * (size_t)ld;
-    const range of = range_of(x, k, room);
+    const range of = range_of(x, k, scratch);
     const float steps = (float)(qmax - qmin);
     float s = static_scale;
     int z = static_zero;
     if (of.is_finite && is_static == 0) {
-        s = fmax(is_symmetric != 0 ? largest_of(of) / (steps / 2) : (of.high - of.low) / steps, eps);
+        s = fmax(is_symmetric != 0 ? largest_of(of) / (steps / 2) : (of.high - of.low) / steps,
+                 eps);
         z = is_symmetric != 0 ? 0 : clamp(qmin - (int)rint(of.low / s), qmin, qmax);
     }
     const float factor = 1.0f / s, low = (float)(qmin - z), high = (float)(qmax - z);
@@ -94,33 +95,33 @@ __kernel void integers(MEMORY(float, x), MEMORY(char, codes), MEMORY(float, scal
 #ifdef BLOCK
 
 /* The first value of the largest magnitude. */
-static float first_largest(const __global float *x, int count, range of, LOCAL int *room)
+static float first_largest(const __global float *x, int count, range of, LOCAL int *scratch)
 {
     int first = count;
     for (int i = (int)get_local_id(0); i < count; i += GROUP)
         if (fabs(x[i]) == largest_of(of))
             first = min(first, i);
-    return x[min(-group_most(-first, room), count - 1)];
+    return x[min(-group_most(-first, scratch), count - 1)];
 }
 
-__kernel void blocks(MEMORY(float, x), MEMORY(char, codes), MEMORY(float, scale), int k, int ldx,
-                     int ld)
+__kernel void blocks(GLOBAL_ARG(float, x), GLOBAL_ARG(char, codes), GLOBAL_ARG(float, scale), int k,
+                     int ldx, int ld)
 {
-    __local int room[GROUP];
-    HERE_CONST(float, x);
-    HERE(char, codes);
-    HERE(float, scale);
+    __local int scratch[GROUP];
+    GLOBAL_CONST_PTR(float, x);
+    GLOBAL_PTR(char, codes);
+    GLOBAL_PTR(float, scale);
     const int last = (k - 1) / BLOCK, block = PART_OF_GROUP(last + 1);
     const int count = min(BLOCK, k - block * BLOCK);
     const size_t token = ROW_OF_GROUP(last + 1);
     x += token * (size_t)ldx + (size_t)block * BLOCK;
     codes += token * (size_t)ld + (size_t)block * BLOCK;
-    const range of = range_of(x, count, room);
+    const range of = range_of(x, count, scratch);
 #if BLOCK == 32 /* ggml's Q8_0: codes use the f32 factor; the stored scale is rounded to f16 */
-    const float d = largest_of(of) / 127.0f, kept = of_f16(to_f16(d)), factor = 1.0f / d;
+    const float d = largest_of(of) / 127.0f, kept = from_f16(to_f16(d)), factor = 1.0f / d;
     const int is_coded = of.is_finite && kept != 0;
 #else /* ggml's Q8_K: the first value of the largest magnitude gets code -127 */
-    const float factor = -127.0f / first_largest(x, count, of, room), kept = 1.0f / factor;
+    const float factor = -127.0f / first_largest(x, count, of, scratch), kept = 1.0f / factor;
     const int is_coded = of.is_finite && largest_of(of) != 0 && IS_FINITE(as_int(factor));
 #endif
     for (int i = (int)get_local_id(0); i < count; i += GROUP) {
@@ -145,37 +146,38 @@ __kernel void blocks(MEMORY(float, x), MEMORY(char, codes), MEMORY(float, scale)
 /* ---- floats of 8 and 4 bits ---- */
 
 /* e4m3 or e5m2, widened to bf16, one scale per token: by torchao's formula, or by training's, where
- * `amax` is of all tokens or absent (has_amax 0) and `least` is the factor of values near 0. */
-__kernel void f8_tokens(MEMORY(float, x), MEMORY(ushort, out), MEMORY(float, scale),
-                        MEMORY(float, amax), int k, int ldx, int ld, int is_training, int has_amax,
-                        int is_e5m2, int two_power, float most, float least)
+ * `amax` is of all tokens or absent (has_amax 0). */
+__kernel void f8_tokens(GLOBAL_ARG(float, x), GLOBAL_ARG(ushort, out), GLOBAL_ARG(float, scale),
+                        GLOBAL_ARG(float, amax), int k, int ldx, int ld, int is_training,
+                        int has_amax, int is_e5m2, int two_power, float code_max,
+                        float factor_of_zero)
 {
-    __local int room[GROUP];
-    HERE_CONST(float, x);
-    HERE(ushort, out);
-    HERE(float, scale);
-    HERE_CONST(float, amax);
+    __local int scratch[GROUP];
+    GLOBAL_CONST_PTR(float, x);
+    GLOBAL_PTR(ushort, out);
+    GLOBAL_PTR(float, scale);
+    GLOBAL_CONST_PTR(float, amax);
     const size_t token = get_group_id(0);
     x += token * (size_t)ldx;
     out += token * (size_t)ld;
-    const range of = range_of(x, k, room);
-    float largest = of.is_finite ? largest_of(of) : NOT_A_NUMBER, by, kept;
+    const range of = range_of(x, k, scratch);
+    float largest = of.is_finite ? largest_of(of) : NOT_A_NUMBER, factor, kept;
     int coded;
     if (is_training == 0) {
-        by = largest / most;
-        coded = by > 0;
-        kept = by == 0 ? 1.0f : by;
+        factor = largest / code_max;
+        coded = factor > 0;
+        kept = factor == 0 ? 1.0f : factor;
     } else {
         if (has_amax != 0)
             largest = amax[0];
-        by = f8_factor(largest, most, least, two_power);
+        factor = choose_f8_factor(largest, code_max, factor_of_zero, two_power);
         coded = IS_FINITE(as_int(largest));
-        kept = coded ? 1.0f / by : NOT_A_NUMBER;
+        kept = coded ? 1.0f / factor : NOT_A_NUMBER;
     }
     for (int i = (int)get_local_id(0); i < ld; i += GROUP) {
         uint bits = 0;
         if (i < k && coded) {
-            const float v = is_training != 0 ? x[i] * by : x[i] / by;
+            const float v = is_training != 0 ? x[i] * factor : x[i] / factor;
             const float near = is_e5m2 != 0 ? NEAREST_E5M2(v) : NEAREST_E4M3(v);
             bits = as_uint(near) | (as_uint(v) & 0x80000000u);
         }
@@ -187,13 +189,13 @@ __kernel void f8_tokens(MEMORY(float, x), MEMORY(ushort, out), MEMORY(float, sca
 
 /* ---- MX: one work-group per block of 32 ---- */
 
-__kernel void mx_blocks(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, scale), int k,
-                        int ldx, int ld, int is_e2m1, int is_floor)
+__kernel void mx_blocks(GLOBAL_ARG(float, x), GLOBAL_ARG(uchar, codes), GLOBAL_ARG(float, scale),
+                        int k, int ldx, int ld, int is_e2m1, int is_floor)
 {
-    __local int room[GROUP];
-    HERE_CONST(float, x);
-    HERE(uchar, codes);
-    HERE(float, scale);
+    __local int scratch[GROUP];
+    GLOBAL_CONST_PTR(float, x);
+    GLOBAL_PTR(uchar, codes);
+    GLOBAL_PTR(float, scale);
     const int last = (k - 1) / 32, block = PART_OF_GROUP(last + 1);
     const int count = min(32, k - block * 32);
     const size_t token = ROW_OF_GROUP(last + 1);
@@ -202,7 +204,7 @@ __kernel void mx_blocks(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, sc
     int largest = 0;
     for (int i = (int)get_local_id(0); i < count; i += GROUP)
         largest = max(largest, as_int(x[i]) & 0x7fffffff);
-    largest = group_most(largest, room);
+    largest = group_most(largest, scratch);
     const int byte = is_e2m1 != 0 ? mx_byte(largest, as_float(largest) / 6.0f, 2, is_floor)
                                   : mx_byte(largest, as_float(largest) / 448.0f, 8, is_floor);
     const float factor = mx_factor(byte, is_floor);
@@ -217,24 +219,24 @@ __kernel void mx_blocks(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, sc
             codes[i] = 0;
     if (get_local_id(0) == 0)
         scale[token * (size_t)(last + 1) + (size_t)block] =
-            is_coded ? of_e8m0((uchar)byte) : NOT_A_NUMBER;
+            is_coded ? from_e8m0((uchar)byte) : NOT_A_NUMBER;
 }
 
 /* ---- NVFP4: one work-group per token; each work-item takes a block of 16 at a time ---- */
 
-__kernel void nv_tokens(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, scale), int k,
-                        int ldx, int ld, int block_only)
+__kernel void nv_tokens(GLOBAL_ARG(float, x), GLOBAL_ARG(uchar, codes), GLOBAL_ARG(float, scale),
+                        int k, int ldx, int ld, int block_only)
 {
-    __local int room[GROUP];
-    HERE_CONST(float, x);
-    HERE(uchar, codes);
-    HERE(float, scale);
+    __local int scratch[GROUP];
+    GLOBAL_CONST_PTR(float, x);
+    GLOBAL_PTR(uchar, codes);
+    GLOBAL_PTR(float, scale);
     const int blocks = (k + 15) / 16;
     const size_t token = get_group_id(0);
     x += token * (size_t)ldx;
     codes += token * (size_t)ld;
     scale += token * (size_t)blocks;
-    const range of = range_of(x, k, room);
+    const range of = range_of(x, k, scratch);
     const float whole = block_only != 0 ? 1.0f : largest_of(of) / 2688.0f, inverse = 1.0f / whole;
     const int is_token = block_only != 0 || of.is_finite;
     const int is_coded = is_token && inverse < 5.316911983e36f; /* 2^122 */
@@ -250,45 +252,47 @@ __kernel void nv_tokens(MEMORY(float, x), MEMORY(uchar, codes), MEMORY(float, sc
             codes[i] = (uchar)(e4m3_code(NEAREST_E2M1(v)) | ((as_uint(v) >> 24) & 0x80u));
         }
         if (b < blocks)
-            scale[b] = !is_token || !IS_FINITE(largest) ? NOT_A_NUMBER : is_coded ? s * whole : 1.0f;
+            scale[b] = !is_token || !IS_FINITE(largest) ? NOT_A_NUMBER
+                       : is_coded                       ? s * whole
+                                                        : 1.0f;
     }
 }
 
 /* ---- floats: one work-item per column of a token ---- */
 
-__kernel void to_bf16_rows(MEMORY(float, x), MEMORY(ushort, out), int k, int ldx, int ld)
+__kernel void to_bf16_rows(GLOBAL_ARG(float, x), GLOBAL_ARG(ushort, out), int k, int ldx, int ld)
 {
-    HERE_CONST(float, x);
-    HERE(ushort, out);
+    GLOBAL_CONST_PTR(float, x);
+    GLOBAL_PTR(ushort, out);
     const size_t token = ROW_OF_GROUP(GROUPS_OF(ld));
     const int i = COLUMN_OF(ld);
     if (i >= ld)
         return;
     out[token * (size_t)ld + (size_t)i] =
-        i < k ? bf16_of(x[token * (size_t)ldx + (size_t)i]) : (ushort)0;
+        i < k ? to_bf16_canonical_nan(x[token * (size_t)ldx + (size_t)i]) : (ushort)0;
 }
 
 /* Copies values, rounded to f16 if is_rounded. */
-__kernel void to_f32_rows(MEMORY(float, x), MEMORY(float, out), int k, int ldx, int ld,
+__kernel void to_f32_rows(GLOBAL_ARG(float, x), GLOBAL_ARG(float, out), int k, int ldx, int ld,
                           int is_rounded)
 {
-    HERE_CONST(float, x);
-    HERE(float, out);
+    GLOBAL_CONST_PTR(float, x);
+    GLOBAL_PTR(float, out);
     const size_t token = ROW_OF_GROUP(GROUPS_OF(k));
     const int i = COLUMN_OF(k);
     if (i >= k)
         return;
     const float v = x[token * (size_t)ldx + (size_t)i];
-    out[token * (size_t)ld + (size_t)i] = is_rounded != 0 ? of_f16(to_f16(v)) : v;
+    out[token * (size_t)ld + (size_t)i] = is_rounded != 0 ? from_f16(to_f16(v)) : v;
 }
 
 /* ---- sums over the weight's groups, one work-group per group and token ---- */
 
-__kernel void code_sums(MEMORY(char, codes), MEMORY(int, sums), int k, int ld, int group)
+__kernel void code_sums(GLOBAL_ARG(char, codes), GLOBAL_ARG(int, sums), int k, int ld, int group)
 {
-    __local int room[GROUP];
-    HERE_CONST(char, codes);
-    HERE(int, sums);
+    __local int scratch[GROUP];
+    GLOBAL_CONST_PTR(char, codes);
+    GLOBAL_PTR(int, sums);
     const int groups = (k + group - 1) / group, id = (int)get_local_id(0);
     const int begin = PART_OF_GROUP(groups) * group;
     const size_t token = ROW_OF_GROUP(groups);
@@ -296,30 +300,30 @@ __kernel void code_sums(MEMORY(char, codes), MEMORY(int, sums), int k, int ld, i
     int sum = 0;
     for (int i = begin + id; i < end; i += GROUP)
         sum += codes[token * (size_t)ld + (size_t)i];
-    room[id] = sum;
+    scratch[id] = sum;
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int step = GROUP / 2; step > 0; step /= 2) {
         if (id < step)
-            room[id] += room[id + step];
+            scratch[id] += scratch[id + step];
         barrier(CLK_LOCAL_MEM_FENCE);
     }
     if (id == 0)
-        sums[get_group_id(0)] = room[0];
+        sums[get_group_id(0)] = scratch[0];
 }
 
-__kernel void float_sums(MEMORY(uchar, values), MEMORY(float, sums), int k, int ld, int group,
-                         int type)
+__kernel void float_sums(GLOBAL_ARG(uchar, values), GLOBAL_ARG(float, sums), int k, int ld,
+                         int group, int type)
 {
-    __local float room[GROUP];
-    HERE_CONST(uchar, values);
-    HERE(float, sums);
+    __local float scratch[GROUP];
+    GLOBAL_CONST_PTR(uchar, values);
+    GLOBAL_PTR(float, sums);
     const int groups = (k + group - 1) / group, begin = PART_OF_GROUP(groups) * group;
     const size_t token = ROW_OF_GROUP(groups);
     const int end = min(k - begin, group) + begin;
     float sum = 0;
     for (int i = begin + (int)get_local_id(0); i < end; i += GROUP)
         sum += load_typed(values, token * (size_t)ld + (size_t)i, type);
-    sum = group_sum(sum, room);
+    sum = group_sum(sum, scratch);
     if (get_local_id(0) == 0)
         sums[get_group_id(0)] = sum;
 }

@@ -40,21 +40,21 @@ typedef struct keys {
     int first, second;
 } keys;
 
-INLINED keys span_least(keys value, LOCAL int *room, int span)
+INLINED keys span_least(keys value, LOCAL int *scratch, int span)
 {
     const int id = (int)get_local_id(0), lane = id & (span - 1);
-    LOCAL int *other = room + GROUP;
-    room[id] = value.first;
+    LOCAL int *other = scratch + GROUP;
+    scratch[id] = value.first;
     other[id] = value.second;
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int step = span / 2; step > 0; step /= 2) {
         if (lane < step) {
-            room[id] = min(room[id], room[id + step]);
+            scratch[id] = min(scratch[id], scratch[id + step]);
             other[id] = min(other[id], other[id + step]);
         }
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    value.first = room[id - lane];
+    value.first = scratch[id - lane];
     value.second = other[id - lane];
     barrier(CLK_LOCAL_MEM_FENCE);
     return value;
@@ -65,21 +65,21 @@ typedef struct sums {
 } sums;
 
 /* Only the first item gets the result. */
-INLINED sums span_sum(sums value, LOCAL double *room, int span)
+INLINED sums span_sum(sums value, LOCAL double *scratch, int span)
 {
     const int id = (int)get_local_id(0), lane = id & (span - 1);
-    LOCAL double *other = room + GROUP;
-    room[id] = value.signal;
+    LOCAL double *other = scratch + GROUP;
+    scratch[id] = value.signal;
     other[id] = value.error;
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int step = span / 2; step > 0; step /= 2) {
         if (lane < step) {
-            room[id] += room[id + step];
+            scratch[id] += scratch[id + step];
             other[id] += other[id + step];
         }
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    value.signal = room[id];
+    value.signal = scratch[id];
     value.error = other[id];
     return value;
 }
@@ -90,17 +90,17 @@ typedef struct range {
 } range;
 
 INLINED range range_of(const __global uchar *rows, size_t at, int count, int type,
-                       LOCAL int *room, int span)
+                       LOCAL int *scratch, int span)
 {
     keys k;
     k.first = k.second = 0x7fffffff; /* `second` has the complement, for the largest */
     for (int j = ((int)get_local_id(0) & (span - 1)); j < count; j += span) {
-        const int key = order_of(as_int(load_typed(rows, at + (size_t)j, type)));
+        const int key = float_order_key(as_int(load_typed(rows, at + (size_t)j, type)));
         k.first = min(k.first, key);
         k.second = min(k.second, ~key);
     }
-    k = span_least(k, room, span);
-    const int low = order_of(k.first), high = order_of(~k.second);
+    k = span_least(k, scratch, span);
+    const int low = float_order_key(k.first), high = float_order_key(~k.second);
     range r;
     r.low = as_float(low);
     r.high = as_float(high);
@@ -113,15 +113,15 @@ static float largest_of(range r) { return fabs(-r.low > r.high ? r.low : r.high)
 #ifndef FAMILY
 
 /* The smallest and the largest of each row; one work-group per row. */
-__kernel void row_ranges(MEMORY(uchar, rows), MEMORY(float, ranges), MEMORY(int, failed), int type,
-                         int k)
+__kernel void row_ranges(GLOBAL_ARG(uchar, rows), GLOBAL_ARG(float, ranges),
+                         GLOBAL_ARG(int, failed), int type, int k)
 {
-    __local int room[2 * GROUP];
-    HERE_CONST(uchar, rows);
-    HERE(float, ranges);
-    HERE(int, failed);
+    __local int scratch[2 * GROUP];
+    GLOBAL_CONST_PTR(uchar, rows);
+    GLOBAL_PTR(float, ranges);
+    GLOBAL_PTR(int, failed);
     const size_t row = get_group_id(0);
-    const range of = range_of(rows, row * (size_t)k, k, type, room, GROUP);
+    const range of = range_of(rows, row * (size_t)k, k, type, scratch, GROUP);
     if (get_local_id(0) != 0)
         return;
     ranges[2 * row] = of.low;
@@ -131,12 +131,12 @@ __kernel void row_ranges(MEMORY(uchar, rows), MEMORY(float, ranges), MEMORY(int,
 
 /* Sums each row from its groups, one work-item per row. An error below 0 is the reason why a group
  * failed, negated. */
-__kernel void row_sums(MEMORY(double, of_groups), MEMORY(double, sums), MEMORY(int, failed),
-                       int rows, int groups)
+__kernel void row_sums(GLOBAL_ARG(double, of_groups), GLOBAL_ARG(double, sums),
+                       GLOBAL_ARG(int, failed), int rows, int groups)
 {
-    HERE_CONST(double, of_groups);
-    HERE(double, sums);
-    HERE(int, failed);
+    GLOBAL_CONST_PTR(double, of_groups);
+    GLOBAL_PTR(double, sums);
+    GLOBAL_PTR(int, failed);
     const size_t row = get_global_id(0);
     double signal = 0.0, error = 0.0;
     int why = 0;
@@ -176,7 +176,7 @@ static float round_to(int type, float x)
     const uint bits = as_uint(x);
     if (type == TYPE_BF16)
         return as_float((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
-    return type == TYPE_F16 ? of_f16(to_f16(x)) : x;
+    return type == TYPE_F16 ? from_f16(to_f16(x)) : x;
 }
 
 static float at_least(float scale, float smallest) { return scale < smallest ? smallest : scale; }
@@ -188,16 +188,15 @@ static int whole_of(float v) { return IS_FINITE(as_int(v)) ? (int)v : 0; }
 
 /* The first value of the largest magnitude. */
 INLINED float peak_of(const __global uchar *rows, size_t at, int count, int type, float largest,
-                      LOCAL int *room, int span)
+                      LOCAL int *scratch, int span)
 {
     keys k;
     k.first = k.second = 0x7fffffff;
     for (int j = ((int)get_local_id(0) & (span - 1)); j < count; j += span)
         if (fabs(load_typed(rows, at + (size_t)j, type)) == largest)
             k.first = min(k.first, j);
-    const int first = span_least(k, room, span).first;
-    return largest == 0.0f || first >= count ? 0.0f
-                                             : load_typed(rows, at + (size_t)first, type);
+    const int first = span_least(k, scratch, span).first;
+    return largest == 0.0f || first >= count ? 0.0f : load_typed(rows, at + (size_t)first, type);
 }
 
 /* Q8_0 (is_wide), Q4_1 (has_zero) or Q4_0, which alone reads `peak`. */
@@ -207,8 +206,8 @@ static params params_of(range of, float peak, common c)
     const float d = c.is_wide != 0    ? DIVIDE(largest_of(of), 127.0f)
                     : c.has_zero != 0 ? DIVIDE(of.high - of.low, 15.0f)
                                       : DIVIDE(peak, -8.0f);
-    const float low = c.has_zero != 0 ? of_f16(to_f16(of.low)) : 0.0f;
-    p.scale = of_f16(to_f16(d));
+    const float low = c.has_zero != 0 ? from_f16(to_f16(of.low)) : 0.0f;
+    p.scale = from_f16(to_f16(d));
     p.zero = c.has_zero != 0 ? low + 8.0f * p.scale : 0.0f;
     p.factor = d != 0.0f ? DIVIDE(1.0f, d) : 0.0f;
     p.base = of.low;
@@ -315,13 +314,13 @@ static params params_of(range of, float peak, common c)
 #elif FAMILY == FAMILY_MX
     p.byte = mx_byte(as_int(amax), DIVIDE(amax, c.is_wide != 0 ? 448.0f : 6.0f),
                      c.is_wide != 0 ? 8 : 2, c.is_floor);
-    p.scale = of_e8m0((uchar)p.byte);
+    p.scale = from_e8m0((uchar)p.byte);
     p.factor = mx_factor(p.byte, c.is_floor);
 #else
     const float block = DIVIDE(amax, 6.0f);
     const float wanted = c.tensor != 0.0f ? DIVIDE(block, c.tensor) : block;
     p.byte = (int)e4m3_code(NEAREST_E4M3(clamp(wanted, 0.015625f, 448.0f)));
-    p.scale = of_e4m3((uchar)p.byte);
+    p.scale = from_e4m3((uchar)p.byte);
     p.factor = DIVIDE(c.inverse, p.scale);
 #endif
     p.is_finite = IS_FINITE(as_int(p.scale));
@@ -376,21 +375,22 @@ static void store_value(__global uchar *to, size_t at, int type, float value, in
 
 /* total: groups of all rows. is_whole: scale, zero and factor are arguments and are not stored.
  * zero_kind: 1 is subtracted from codes, 2 is added to values. */
-__kernel void weight_codes(MEMORY(uchar, rows), MEMORY(char, codes), MEMORY(uchar, scales),
-                           MEMORY(uchar, zeros), MEMORY(double, of_groups), int type, int source,
-                           int k, int group, int groups, int total, int span, int is_wide,
-                           int is_symmetric, int scale_type, int zero_type, int zero_kind,
-                           int is_whole, int is_floor, float smallest, float tensor, float inverse,
-                           float scale, float zero, float factor)
+__kernel void weight_codes(GLOBAL_ARG(uchar, rows), GLOBAL_ARG(char, codes),
+                           GLOBAL_ARG(uchar, scales), GLOBAL_ARG(uchar, zeros),
+                           GLOBAL_ARG(double, of_groups), int type, int source, int k, int group,
+                           int groups, int total, int span, int is_wide, int is_symmetric,
+                           int scale_type, int zero_type, int zero_kind, int is_whole, int is_floor,
+                           float smallest, float tensor, float inverse, float scale, float zero,
+                           float factor)
 {
-    __local int room[2 * GROUP];
-    __local double sum_room[2 * GROUP];
+    __local int scratch[2 * GROUP];
+    __local double sum_scratch[2 * GROUP];
     __local params found[GROUP / LEAST_SPAN];
-    HERE_CONST(uchar, rows);
-    HERE(char, codes);
-    HERE(uchar, scales);
-    HERE(uchar, zeros);
-    HERE(double, of_groups);
+    GLOBAL_CONST_PTR(uchar, rows);
+    GLOBAL_PTR(char, codes);
+    GLOBAL_PTR(uchar, scales);
+    GLOBAL_PTR(uchar, zeros);
+    GLOBAL_PTR(double, of_groups);
     const int id = (int)get_local_id(0), lane = id & (span - 1);
     const uint of_all = (uint)(get_group_id(0) * (GROUP / span)) + (uint)id / (uint)span;
     const uint row = of_all / (uint)groups;
@@ -401,10 +401,10 @@ __kernel void weight_codes(MEMORY(uchar, rows), MEMORY(char, codes), MEMORY(ucha
     c.source = source, c.is_wide = is_wide, c.is_symmetric = is_symmetric, c.is_floor = is_floor;
     c.scale_type = scale_type, c.has_zero = zero_kind != 0;
     c.smallest = smallest, c.tensor = tensor, c.inverse = inverse;
-    const range of = range_of(rows, at, count, type, room, span);
+    const range of = range_of(rows, at, count, type, scratch, span);
     float peak = 0.0f;
 #if FAMILY == FAMILY_GGML
-    peak = peak_of(rows, at, count, type, largest_of(of), room, span);
+    peak = peak_of(rows, at, count, type, largest_of(of), scratch, span);
 #endif
     if (lane == 0) { /* only one: without SIMD lanes every item would take the same time */
         params p = params_of(of, peak, c);
@@ -427,7 +427,7 @@ __kernel void weight_codes(MEMORY(uchar, rows), MEMORY(char, codes), MEMORY(ucha
         lost.signal += (double)x * (double)x;
         lost.error += off * off;
     }
-    lost = span_sum(lost, sum_room, span);
+    lost = span_sum(lost, sum_scratch, span);
     if (lane != 0 || !is_there)
         return;
     of_groups[2 * (size_t)of_all] = lost.signal;

@@ -43,12 +43,12 @@ static int first_nan(const __global float *logits, int vocab, LOCAL int *first)
 
 #ifdef GREEDY
 
-__kernel void sample(MEMORY(float, logits), MEMORY(int, out), int vocab)
+__kernel void sample(GLOBAL_ARG(float, logits), GLOBAL_ARG(int, out), int vocab)
 {
     __local ulong best[GROUP];
     __local int first;
-    HERE_CONST(float, logits);
-    HERE(int, out);
+    GLOBAL_CONST_PTR(float, logits);
+    GLOBAL_PTR(int, out);
     const int id = (int)get_local_id(0), nan = first_nan(logits, vocab, &first);
     ulong mine = 0;
     for (int i = id; i < vocab; i += GROUP)
@@ -120,19 +120,20 @@ static void find_least(const __global float *logits, int vocab, int keep, LOCAL 
     barrier(CLK_LOCAL_MEM_FENCE);
 }
 
-__kernel void sample(MEMORY(float, logits), MEMORY(int, out), int vocab, int keep, int random_high,
-                     int random_low, int temperature_high, int temperature_low, int top_p_high,
-                     int top_p_low, int min_p_high, int min_p_low)
+__kernel void sample(GLOBAL_ARG(float, logits), GLOBAL_ARG(int, out), int vocab, int keep,
+                     int random_high, int random_low, int temperature_high, int temperature_low,
+                     int top_p_high, int top_p_low, int min_p_high, int min_p_low)
 {
     __local uint counts[DIGITS];
     __local ulong found[KEEP_MOST], sorted[KEEP_MOST], least;
     __local double weight[KEEP_MOST];
     __local int first;
     __local int used, kept; /* candidates found; left by top-p and min-p */
-    HERE_CONST(float, logits);
-    HERE(int, out);
+    GLOBAL_CONST_PTR(float, logits);
+    GLOBAL_PTR(int, out);
     const int id = (int)get_local_id(0), nan = first_nan(logits, vocab, &first);
-    const double temperature = as_double((ulong)(uint)temperature_high << 32 | (uint)temperature_low);
+    const double temperature =
+        as_double((ulong)(uint)temperature_high << 32 | (uint)temperature_low);
     const double top_p = as_double((ulong)(uint)top_p_high << 32 | (uint)top_p_low);
     const double min_p = as_double((ulong)(uint)min_p_high << 32 | (uint)min_p_low);
     keep = min(keep, vocab);

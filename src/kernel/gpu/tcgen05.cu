@@ -229,7 +229,7 @@ __kernel void __launch_bounds__(THREADS) tile_tcgen05(PRODUCT_ARGS)
     const float plus = bias != NULL ? bias[row] : 0.0f;
     const float scale = X == INPUT_E4M3
                             ? factor
-                            : factor * value_at(scales, (size_t)row * (size_t)groups, scale_type);
+                            : factor * load_value(scales, (size_t)row * (size_t)groups, scale_type);
     const uint lanes = (uint)(id / 32 * 32) << 16;
 #pragma unroll 1
     for (int j = 0; j < TILE; j += 16) {

@@ -190,12 +190,12 @@ static __forceinline__ void load_scaling(scaling *out, const product *p, int ste
         const int k = min(step * STEP + s * (STEP / SEGMENTS), p->k - 1);
         const size_t group = (size_t)(p->groups > 1 ? k / p->group : 0);
         const size_t at = (size_t)p->row * (size_t)p->groups + group;
-        const float scale = value_at(p->scales, at, p->scale_type);
+        const float scale = load_value(p->scales, at, p->scale_type);
         out->a[s] = X == INPUT_I8 && W == WEIGHT_I4 ? scale * 0.0625f : scale; /* eight_bytes() */
         out->b[s] = out->x[s] = 0;
         if (ZERO && p->has_zero)
-            out->b[s] =
-                value_at(p->zeros, at, p->zero_type) * (is_int_zero(p->zero_type) ? -scale : 1.0f);
+            out->b[s] = load_value(p->zeros, at, p->zero_type) *
+                        (is_int_zero(p->zero_type) ? -scale : 1.0f);
         if (BLOCKS) {
             const size_t blocks = (size_t)((p->k + p->xblock - 1) / p->xblock);
             out->x[s] = p->x_scale[(size_t)p->token * blocks + (size_t)(k / p->xblock)];
@@ -230,7 +230,7 @@ static __forceinline__ sum sum_of(const uchar *tile, int row, int segment)
 #if X == INPUT_I8
             total = dot_bytes(words[j], 0x01010101u, total);
 #elif X == INPUT_F16
-            total += of_f16((ushort)(words[j] & 0xffffu)) + of_f16((ushort)(words[j] >> 16));
+            total += from_f16((ushort)(words[j] & 0xffffu)) + from_f16((ushort)(words[j] >> 16));
 #else
             total += as_float(words[j] << 16) + as_float(words[j] & 0xffff0000u);
 #endif
@@ -503,10 +503,10 @@ __kernel void __launch_bounds__(THREADS, 2) tile(PRODUCT_ARGS)
     if (row0 + id >= n)
         return;
     const float plus = bias != NULL ? bias[p.row] : 0.0f;
-    const float of_int =
-        int_bias != NULL
-            ? (float)int_bias[p.row] * value_at(scales, (size_t)p.row * (size_t)groups, scale_type)
-            : 0.0f;
+    const float of_int = int_bias != NULL
+                             ? (float)int_bias[p.row] *
+                                   load_value(scales, (size_t)p.row * (size_t)groups, scale_type)
+                             : 0.0f;
 #pragma unroll 4
     for (int i = 0; i < min(m - token0, TILE); i++) {
         const size_t token = (size_t)(token0 + i);

@@ -5,15 +5,15 @@
  */
 
 /* One work-group per row. Not named `norm`, which CUDA defines. */
-__kernel void norm_rows(MEMORY(float, x), MEMORY(float, out), MEMORY(float, weight),
-                        MEMORY(float, bias), int width, int ldx, int ldo, float eps, int centered,
-                        int has_bias, int weights)
+__kernel void norm_rows(GLOBAL_ARG(float, x), GLOBAL_ARG(float, out), GLOBAL_ARG(float, weight),
+                        GLOBAL_ARG(float, bias), int width, int ldx, int ldo, float eps,
+                        int centered, int has_bias, int weights)
 {
-    __local float room[GROUP];
-    HERE_CONST(float, x);
-    HERE(float, out);
-    HERE_CONST(float, weight);
-    HERE_CONST(float, bias);
+    __local float scratch[GROUP];
+    GLOBAL_CONST_PTR(float, x);
+    GLOBAL_PTR(float, out);
+    GLOBAL_CONST_PTR(float, weight);
+    GLOBAL_CONST_PTR(float, bias);
     const size_t row = get_group_id(0);
     float squares = 0, mean = 0;
     x += row * (size_t)ldx;
@@ -22,11 +22,11 @@ __kernel void norm_rows(MEMORY(float, x), MEMORY(float, out), MEMORY(float, weig
     if (centered) {
         for (int i = (int)get_local_id(0); i < width; i += GROUP)
             mean += x[i];
-        mean = group_sum(mean, room) / (float)width;
+        mean = group_sum(mean, scratch) / (float)width;
     }
     for (int i = (int)get_local_id(0); i < width; i += GROUP)
         squares += (x[i] - mean) * (x[i] - mean);
-    const float factor = 1.0f / sqrt(group_sum(squares, room) / (float)width + eps);
+    const float factor = 1.0f / sqrt(group_sum(squares, scratch) / (float)width + eps);
     for (int i = (int)get_local_id(0); i < width; i += GROUP) {
         const float value = (x[i] - mean) * factor * weight[i];
         out[i] = has_bias ? value + bias[i] : value;
@@ -34,12 +34,12 @@ __kernel void norm_rows(MEMORY(float, x), MEMORY(float, out), MEMORY(float, weig
 }
 
 /* One work-item per pair of dimensions, one work-group for all heads of a token. */
-__kernel void rope(MEMORY(float, x), MEMORY(int, position), MEMORY(float, cos_sin), int heads,
-                   int head_dim, int dims, int ldx, float sign, int interleaved)
+__kernel void rope(GLOBAL_ARG(float, x), GLOBAL_ARG(int, position), GLOBAL_ARG(float, cos_sin),
+                   int heads, int head_dim, int dims, int ldx, float sign, int interleaved)
 {
-    HERE(float, x);
-    HERE_CONST(int, position);
-    HERE_CONST(float, cos_sin);
+    GLOBAL_PTR(float, x);
+    GLOBAL_CONST_PTR(int, position);
+    GLOBAL_CONST_PTR(float, cos_sin);
     const size_t row = get_group_id(0);
     const int half_dims = dims / 2;
     cos_sin += (size_t)position[row] * (size_t)dims;
@@ -56,17 +56,18 @@ __kernel void rope(MEMORY(float, x), MEMORY(int, position), MEMORY(float, cos_si
 
 /* One work-group per slot. Keys are [block][kv_head][head_dim][position], values
  * [block][kv_head][position][head_dim], BLOCK positions each. */
-__kernel void store_kv(MEMORY(float, k), MEMORY(float, v), MEMORY(uchar, keys),
-                       MEMORY(uchar, values), MEMORY(int, sequence), MEMORY(int, position),
-                       MEMORY(int, tables), int ld, int table_ld, int kv_heads, int head_dim)
+__kernel void store_kv(GLOBAL_ARG(float, k), GLOBAL_ARG(float, v), GLOBAL_ARG(uchar, keys),
+                       GLOBAL_ARG(uchar, values), GLOBAL_ARG(int, sequence),
+                       GLOBAL_ARG(int, position), GLOBAL_ARG(int, tables), int ld, int table_ld,
+                       int kv_heads, int head_dim)
 {
-    HERE_CONST(float, k);
-    HERE_CONST(float, v);
-    HERE(uchar, keys);
-    HERE(uchar, values);
-    HERE_CONST(int, sequence);
-    HERE_CONST(int, position);
-    HERE_CONST(int, tables);
+    GLOBAL_CONST_PTR(float, k);
+    GLOBAL_CONST_PTR(float, v);
+    GLOBAL_PTR(uchar, keys);
+    GLOBAL_PTR(uchar, values);
+    GLOBAL_CONST_PTR(int, sequence);
+    GLOBAL_CONST_PTR(int, position);
+    GLOBAL_CONST_PTR(int, tables);
     const size_t row = get_group_id(0);
     const int at = position[row];
     const int block = tables[(size_t)sequence[row] * (size_t)table_ld + (size_t)(at / BLOCK)];
@@ -81,12 +82,12 @@ __kernel void store_kv(MEMORY(float, k), MEMORY(float, v), MEMORY(uchar, keys),
 }
 
 /* One work-item per element of a row; tanh GELU or silu. */
-__kernel void swiglu(MEMORY(float, gate), MEMORY(float, up), MEMORY(float, out), int width, int ld,
-                     int ldo, int is_gelu, int has_up)
+__kernel void swiglu(GLOBAL_ARG(float, gate), GLOBAL_ARG(float, up), GLOBAL_ARG(float, out),
+                     int width, int ld, int ldo, int is_gelu, int has_up)
 {
-    HERE_CONST(float, gate);
-    HERE_CONST(float, up);
-    HERE(float, out);
+    GLOBAL_CONST_PTR(float, gate);
+    GLOBAL_CONST_PTR(float, up);
+    GLOBAL_PTR(float, out);
     const int i = COLUMN_OF(width);
     const size_t row = ROW_OF_GROUP(GROUPS_OF(width));
     if (i >= width)
@@ -95,15 +96,14 @@ __kernel void swiglu(MEMORY(float, gate), MEMORY(float, up), MEMORY(float, out),
     /* 2 sqrt(2 / pi) (g + 0.044715 g^3) */
     const float power = is_gelu ? g * (0.0713548163f * (g * g) + 1.59576912f) : g;
     const float value = g / (1.0f + exp(-power));
-    out[row * (size_t)ldo + (size_t)i] =
-        has_up ? value * up[row * (size_t)ld + (size_t)i] : value;
+    out[row * (size_t)ldo + (size_t)i] = has_up ? value * up[row * (size_t)ld + (size_t)i] : value;
 }
 
-__kernel void scale(MEMORY(float, x), MEMORY(float, out), int width, int ldx, int ldo, float by,
-                    float cap)
+__kernel void scale(GLOBAL_ARG(float, x), GLOBAL_ARG(float, out), int width, int ldx, int ldo,
+                    float by, float cap)
 {
-    HERE_CONST(float, x);
-    HERE(float, out);
+    GLOBAL_CONST_PTR(float, x);
+    GLOBAL_PTR(float, out);
     const int i = COLUMN_OF(width);
     const size_t row = ROW_OF_GROUP(GROUPS_OF(width));
     if (i >= width)
@@ -112,22 +112,22 @@ __kernel void scale(MEMORY(float, x), MEMORY(float, out), int width, int ldx, in
     out[row * (size_t)ldo + (size_t)i] = cap != 0.0f ? cap * tanh(value / cap) : value;
 }
 
-__kernel void add(MEMORY(float, x), MEMORY(float, y), int width, int ldx, int ldy)
+__kernel void add(GLOBAL_ARG(float, x), GLOBAL_ARG(float, y), int width, int ldx, int ldy)
 {
-    HERE_CONST(float, x);
-    HERE(float, y);
+    GLOBAL_CONST_PTR(float, x);
+    GLOBAL_PTR(float, y);
     const int i = COLUMN_OF(width);
     const size_t row = ROW_OF_GROUP(GROUPS_OF(width));
     if (i < width)
         y[row * (size_t)ldy + (size_t)i] += x[row * (size_t)ldx + (size_t)i];
 }
 
-__kernel void gather(MEMORY(float, x), MEMORY(float, out), MEMORY(int, order), int width, int ldx,
-                     int ldo)
+__kernel void gather(GLOBAL_ARG(float, x), GLOBAL_ARG(float, out), GLOBAL_ARG(int, order),
+                     int width, int ldx, int ldo)
 {
-    HERE_CONST(float, x);
-    HERE(float, out);
-    HERE_CONST(int, order);
+    GLOBAL_CONST_PTR(float, x);
+    GLOBAL_PTR(float, out);
+    GLOBAL_CONST_PTR(int, order);
     const int i = COLUMN_OF(width);
     const size_t row = ROW_OF_GROUP(GROUPS_OF(width));
     if (i < width)

@@ -61,7 +61,7 @@ __kernel void __launch_bounds__(THREADS) tile_wgmma(PRODUCT_ARGS)
         total[i] = 0;
     if (id < TILE) {
         const int row = min(row0 + id, n - 1);
-        of_outputs[id] = factor * value_at(scales, (size_t)row * (size_t)groups, scale_type);
+        of_outputs[id] = factor * load_value(scales, (size_t)row * (size_t)groups, scale_type);
         of_outputs[TILE + id] = bias != NULL ? bias[row] : 0.0f;
     }
 

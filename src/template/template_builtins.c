@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Jinja's tests (a is b) and built-in functions.
+ * Jinja's tests ("x is defined") and global functions (range, dict, namespace, ...).
  */
 #include "template_parts.h"
 
@@ -12,19 +12,19 @@ static nib_status set_bool(bool holds, nib_value *out)
     return NIB_OK;
 }
 
-static NIB_FILTER(test_true)
+static NIB_BUILTIN(test_true)
 {
     (void)r, (void)args, (void)bound;
     return set_bool(self.kind == NIB_V_BOOL && self.as.boolean, out);
 }
 
-static NIB_FILTER(test_false)
+static NIB_BUILTIN(test_false)
 {
     (void)r, (void)args, (void)bound;
     return set_bool(self.kind == NIB_V_BOOL && !self.as.boolean, out);
 }
 
-static NIB_FILTER(test_escaped)
+static NIB_BUILTIN(test_escaped)
 {
     (void)r, (void)args, (void)bound;
     return set_bool(self.kind == NIB_V_STRING && self.markup, out);
@@ -40,15 +40,18 @@ static nib_status has_remainder(nib_render *r, nib_value a, nib_value b, int64_t
     return set_bool(equal, out);
 }
 
-static NIB_FILTER(test_odd)
+static NIB_BUILTIN(test_odd)
 {
     return (void)args, (void)bound, has_remainder(r, self, nib__v_int(2), 1, out);
 }
-static NIB_FILTER(test_even)
+static NIB_BUILTIN(test_even)
 {
     return (void)args, (void)bound, has_remainder(r, self, nib__v_int(2), 0, out);
 }
-static NIB_FILTER(test_divisibleby) { return (void)args, has_remainder(r, self, bound[0], 0, out); }
+static NIB_BUILTIN(test_divisibleby)
+{
+    return (void)args, has_remainder(r, self, bound[0], 0, out);
+}
 
 static nib_status compare(nib_render *r, nib_operator op, nib_value a, nib_value b, nib_value *out)
 {
@@ -57,17 +60,17 @@ static nib_status compare(nib_render *r, nib_operator op, nib_value a, nib_value
     return set_bool(holds, out);
 }
 
-static NIB_FILTER(test_eq) { return (void)args, compare(r, NIB_OPERATOR_EQ, self, bound[0], out); }
-static NIB_FILTER(test_ne) { return (void)args, compare(r, NIB_OPERATOR_NE, self, bound[0], out); }
-static NIB_FILTER(test_lt) { return (void)args, compare(r, NIB_OPERATOR_LT, self, bound[0], out); }
-static NIB_FILTER(test_le) { return (void)args, compare(r, NIB_OPERATOR_LE, self, bound[0], out); }
-static NIB_FILTER(test_gt) { return (void)args, compare(r, NIB_OPERATOR_GT, self, bound[0], out); }
-static NIB_FILTER(test_ge) { return (void)args, compare(r, NIB_OPERATOR_GE, self, bound[0], out); }
-static NIB_FILTER(test_in) { return (void)args, compare(r, NIB_OPERATOR_IN, self, bound[0], out); }
+static NIB_BUILTIN(test_eq) { return (void)args, compare(r, NIB_OPERATOR_EQ, self, bound[0], out); }
+static NIB_BUILTIN(test_ne) { return (void)args, compare(r, NIB_OPERATOR_NE, self, bound[0], out); }
+static NIB_BUILTIN(test_lt) { return (void)args, compare(r, NIB_OPERATOR_LT, self, bound[0], out); }
+static NIB_BUILTIN(test_le) { return (void)args, compare(r, NIB_OPERATOR_LE, self, bound[0], out); }
+static NIB_BUILTIN(test_gt) { return (void)args, compare(r, NIB_OPERATOR_GT, self, bound[0], out); }
+static NIB_BUILTIN(test_ge) { return (void)args, compare(r, NIB_OPERATOR_GE, self, bound[0], out); }
+static NIB_BUILTIN(test_in) { return (void)args, compare(r, NIB_OPERATOR_IN, self, bound[0], out); }
 
 /* Python's `is`. Strings and numbers, which Python may or may not intern, are the same if they are
  * equal and have the same type. */
-static NIB_FILTER(test_sameas)
+static NIB_BUILTIN(test_sameas)
 {
     bool equal = false;
     (void)args;
@@ -95,10 +98,10 @@ static nib_status has_case(nib_render *r, nib_value self, bool upper, nib_value 
     return set_bool(found && !other, out);
 }
 
-NIB_FILTER(nib__is_upper) { return (void)args, (void)bound, has_case(r, self, true, out); }
-NIB_FILTER(nib__is_lower) { return (void)args, (void)bound, has_case(r, self, false, out); }
+NIB_BUILTIN(nib__is_upper) { return (void)args, (void)bound, has_case(r, self, true, out); }
+NIB_BUILTIN(nib__is_lower) { return (void)args, (void)bound, has_case(r, self, false, out); }
 
-static NIB_FILTER(test_filter)
+static NIB_BUILTIN(test_filter)
 {
     (void)r, (void)args, (void)bound;
     return set_bool(self.kind == NIB_V_STRING &&
@@ -106,7 +109,7 @@ static NIB_FILTER(test_filter)
                     out);
 }
 
-static NIB_FILTER(test_test)
+static NIB_BUILTIN(test_test)
 {
     (void)r, (void)args, (void)bound;
     return set_bool(self.kind == NIB_V_STRING &&
@@ -123,9 +126,9 @@ enum {
     TEXT = 1 << NIB_V_STRING,
     DICT = 1 << NIB_V_DICT,
     LOOP = 1 << NIB_V_LOOP,
-    ROWS = 1 << NIB_V_LIST | 1 << NIB_V_TUPLE | 1 << NIB_V_RANGE,
+    SEQUENCES = 1 << NIB_V_LIST | 1 << NIB_V_TUPLE | 1 << NIB_V_RANGE,
     VIEWS = 1 << NIB_V_KEYS | 1 << NIB_V_VALUES | 1 << NIB_V_ITEMS | 1 << NIB_V_STREAM,
-    CALLED = 1 << NIB_V_MACRO | 1 << NIB_V_METHOD | 1 << NIB_V_GLOBAL,
+    CALLABLES = 1 << NIB_V_MACRO | 1 << NIB_V_METHOD | 1 << NIB_V_GLOBAL,
 };
 
 /* Jinja's Undefined defines every method (each raises an error), so it counts as callable. */
@@ -137,7 +140,7 @@ static const nib_call_row tests[] = {
     {">", test_gt, "other", 1, 0},
     {">=", test_ge, "other", 1, 0},
     {"boolean", NULL, "", 0, BOOLEAN},
-    {"callable", NULL, "", 0, UNDEFINED | CALLED | LOOP},
+    {"callable", NULL, "", 0, UNDEFINED | CALLABLES | LOOP},
     {"defined", NULL, "", 0, ~(unsigned)UNDEFINED},
     {"divisibleby", test_divisibleby, "num", 1, 0},
     {"eq", test_eq, "other", 1, 0},
@@ -152,7 +155,7 @@ static const nib_call_row tests[] = {
     {"gt", test_gt, "other", 1, 0},
     {"in", test_in, "seq", 1, 0},
     {"integer", NULL, "", 0, INTEGERS},
-    {"iterable", NULL, "", 0, UNDEFINED | TEXT | DICT | LOOP | ROWS | VIEWS},
+    {"iterable", NULL, "", 0, UNDEFINED | TEXT | DICT | LOOP | SEQUENCES | VIEWS},
     {"le", test_le, "other", 1, 0},
     {"lessthan", test_lt, "other", 1, 0},
     {"lower", nib__is_lower, "", 0, 0},
@@ -163,7 +166,7 @@ static const nib_call_row tests[] = {
     {"number", NULL, "", 0, BOOLEAN | INTEGERS | REAL},
     {"odd", test_odd, "", 0, 0},
     {"sameas", test_sameas, "other", 1, 0},
-    {"sequence", NULL, "", 0, UNDEFINED | TEXT | DICT | ROWS},
+    {"sequence", NULL, "", 0, UNDEFINED | TEXT | DICT | SEQUENCES},
     {"string", NULL, "", 0, TEXT},
     {"test", test_test, "", 0, 0},
     {"true", test_true, "", 0, 0},
@@ -182,24 +185,25 @@ const nib_call_row *nib__test_find(const char *name, size_t size)
 
 /* ---- functions ---- */
 
-static NIB_FILTER(call_range)
+static NIB_BUILTIN(call_range)
 {
     int64_t start = 0, stop = 0, step = 1;
     (void)self, (void)args;
-    const bool two = nib__is_given(&bound[1]), three = nib__is_given(&bound[2]);
-    if (!nib__integer(bound[0], two ? &start : &stop) || (two && !nib__integer(bound[1], &stop)) ||
-        (three && !nib__integer(bound[2], &step)))
-        return nib__run_fail(r, NIB_BAD_INPUT, "range needs integers");
+    const bool has_stop = nib__is_given(&bound[1]), has_step = nib__is_given(&bound[2]);
+    int64_t *const to[] = {has_stop ? &start : &stop, &stop, &step};
+    for (int i = 0; i < 1 + has_stop + has_step; i++)
+        if (!nib__integer(bound[i], to[i]))
+            return nib__run_type_error(r, "range", bound[i], bound[i]);
     if (step == 0)
         return nib__run_fail(r, NIB_BAD_INPUT, "range: the step is 0");
-    const bool down = step < 0, none = down ? start <= stop : start >= stop;
+    const bool down = step < 0, is_empty = down ? start <= stop : start >= stop;
     const uint64_t width = down ? 0 - (uint64_t)step : (uint64_t)step,
                    span =
                        down ? (uint64_t)start - (uint64_t)stop : (uint64_t)stop - (uint64_t)start;
-    const uint64_t count = none ? 0 : (span - 1) / width + 1;
+    const uint64_t count = is_empty ? 0 : (span - 1) / width + 1;
     if (count > NIB_TEMPLATE_RANGE)
-        return nib__run_fail(r, NIB_BAD_INPUT, "range has more than %d elements",
-                             NIB_TEMPLATE_RANGE);
+        return nib__run_fail(r, NIB_BAD_INPUT, "range has %llu elements; the limit is %d",
+                             (unsigned long long)count, NIB_TEMPLATE_RANGE);
     NIB_TRY(nib__v_items(r, out, NIB_V_RANGE, (size_t)count));
     for (uint64_t i = 0; i < count; i++)
         NIB_TRY(nib__items_push(r, out, nib__v_int(start + (int64_t)i * step)));
@@ -213,22 +217,26 @@ static NIB_FILTER(call_range)
 static nib_status make_dict(nib_render *r, const nib_arguments *args, nib_value_kind kind,
                             nib_value *out)
 {
+    const char *name = kind == NIB_V_DICT ? "dict" : "namespace";
     if (args->count > 1)
-        return nib__run_fail(r, NIB_BAD_INPUT, "dict or namespace takes at most one value");
+        return nib__run_fail(r, NIB_BAD_INPUT, "%s takes at most one positional argument, not %zu",
+                             name, args->count);
     NIB_TRY(nib__v_dict(r, out, kind));
-    const bool copies = args->count == 1 && args->at[0].kind == NIB_V_DICT;
-    for (size_t i = 0; copies && i < args->at[0].as.dict->count; i++) {
+    const bool from_dict = args->count == 1 && args->at[0].kind == NIB_V_DICT;
+    for (size_t i = 0; from_dict && i < args->at[0].as.dict->count; i++) {
         const nib_pair *p = &args->at[0].as.dict->pairs[i];
         NIB_TRY(nib__dict_put(r, out->as.dict, p->key, p->value));
     }
-    if (args->count == 1 && !copies) {
+    if (args->count == 1 && !from_dict) {
         const nib_value *items, *pair;
-        size_t count, two;
+        size_t count, pair_size;
         NIB_TRY(nib__iterate(r, args->at[0], &items, &count));
         for (size_t i = 0; i < count; i++) {
-            NIB_TRY(nib__iterate(r, items[i], &pair, &two));
-            if (two != 2)
-                return nib__run_fail(r, NIB_BAD_INPUT, "dict or namespace: expected pairs");
+            NIB_TRY(nib__iterate(r, items[i], &pair, &pair_size));
+            if (pair_size != 2)
+                return nib__run_fail(r, NIB_BAD_INPUT,
+                                     "%s: element %zu has %zu items, not 2 (key and value)", name,
+                                     i, pair_size);
             NIB_TRY(nib__dict_put(r, out->as.dict, pair[0], pair[1]));
         }
     }
@@ -239,18 +247,18 @@ static nib_status make_dict(nib_render *r, const nib_arguments *args, nib_value_
     return NIB_OK;
 }
 
-static NIB_FILTER(call_dict)
+static NIB_BUILTIN(call_dict)
 {
     return (void)self, (void)bound, make_dict(r, args, NIB_V_DICT, out);
 }
-static NIB_FILTER(call_namespace)
+static NIB_BUILTIN(call_namespace)
 {
     return (void)self, (void)bound, make_dict(r, args, NIB_V_NAMESPACE, out);
 }
 
 /* Fails with the template's own text, without file and line: the template refuses the conversation.
  */
-static NIB_FILTER(call_raise)
+static NIB_BUILTIN(call_raise)
 {
     nib_value text;
     (void)self, (void)args, (void)out;
@@ -261,7 +269,7 @@ static NIB_FILTER(call_raise)
     return nib__fail(r->err, NIB_BAD_INPUT, "%.*s", (int)nib__min(size, 1000), s->at);
 }
 
-static NIB_FILTER(call_strftime)
+static NIB_BUILTIN(call_strftime)
 {
     nib_builder b = {.size = 0};
     (void)self, (void)args;
