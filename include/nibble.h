@@ -346,7 +346,7 @@ typedef struct nib_session nib_session;
 /* Packs the weights as planned and allocates the KV cache for `sequences` sequences of the plan's
  * context. On a device it first allocates all memory and compiles every kernel. If the device
  * refuses something, it plans the same request again with another kernel or an allowed rung, or
- * fails with all reasons. NIB_NOT_AS_ASKED: a layer of the plan has no allowed way to run, or the
+ * fails with all reasons. NIB_NOT_AS_ASKED: a layer of the plan has no allowed kernel, or the
  * plan is for another machine; NIB_USAGE: the model was opened only to plan or to inspect. */
 NIB_MUST_CHECK nib_status nib_session_open(nib_session **out, nib_model *model,
                                            const nib_plan *plan, int sequences, nib_err *err);
@@ -558,7 +558,7 @@ NIB_MUST_CHECK nib_status nib_bench_predict(nib_engine *engine, const char *devi
                                             int64_t prompt_tokens, nib_form form,
                                             const nib_sink *sink, nib_err *err);
 /* The same for a plan's distinct linear layers. NIB_USAGE: a plan of training; as nib_plan_status
- * if a layer has no allowed way to run. */
+ * if a layer has no allowed kernel. */
 NIB_MUST_CHECK nib_status nib_bench_layers(const nib_plan *plan, int64_t prompt_tokens,
                                            nib_form form, const nib_sink *sink, nib_err *err);
 

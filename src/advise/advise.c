@@ -55,7 +55,7 @@ static nib_status add_recipe(nib_advice *v, const char *recipe, nib_err *err)
         return NIB_OK;
     /* a recipe may be JSON, with lines and of any length */
     char shown[NIB_SHOWN];
-    nib__say_shown(shown, recipe);
+    nib__escape_string(shown, recipe);
     c->name = nib__arena_copy(&v->arena, shown, strlen(shown));
     return c->name != NULL ? NIB_OK : nib__fail_memory(err, strlen(shown), "a name");
 }
@@ -393,10 +393,10 @@ static nib_status fail_nothing(const nib_advice *v, nib_err *err)
     return nib__fail(err, NIB_NO_MEMORY,
                      "no recipe fits in %s: the smallest, %s, needs %s for weights%s, %s over the "
                      "limit; a shorter --context needs less",
-                     nib__say_bytes(there, v->limit), least->name,
-                     nib__say_bytes(need, least->bytes),
+                     nib__format_bytes(there, v->limit), least->name,
+                     nib__format_bytes(need, least->bytes),
                      v->base->assignment.gpu != NULL ? ", KV cache and buffers" : " and KV cache",
-                     nib__say_bytes(over, least->over));
+                     nib__format_bytes(over, least->over));
 }
 
 /* ---- the call ---- */

@@ -24,12 +24,12 @@ static void render_device(const nib_advice *v, nib_text *out)
     nib__text_str(out, "memory  ");
     if (v->limit != 0)
         nib__text_format(out, "%s (%s) for weights, keys and values of %s positions%s\n",
-                         nib__say_bytes(bytes, v->limit),
+                         nib__format_bytes(bytes, v->limit),
                          v->limit == v->options->memory ? "--memory" : "the device's",
-                         nib__say_count(positions, (uint64_t)v->base->context), buffers);
+                         nib__format_count(positions, (uint64_t)v->base->context), buffers);
     else
         nib__text_format(out, "weights, keys and values of %s positions%s; no limit is known\n",
-                         nib__say_count(positions, (uint64_t)v->base->context), buffers);
+                         nib__format_count(positions, (uint64_t)v->base->context), buffers);
 }
 
 static void render_speeds(const nib_advice *v, nib_text *out)
@@ -56,7 +56,7 @@ static void render_costs(const nib_advice *v, nib_text *out)
         snprintf(words, sizeof words,
                  "nats per token of %s, measured %s; at most %g more than the model as stored "
                  "(--loss-budget)",
-                 nib__say_shown(shown, v->options->text_path),
+                 nib__escape_string(shown, v->options->text_path),
                  v->base->machine.here ? "here" : "on this CPU, as it depends only on the codes",
                  v->budget);
     else
@@ -78,7 +78,7 @@ static const char *format_speed(char out[32], double speed)
     if (isnan(speed))
         snprintf(out, 32, "-");
     else if (speed >= 100)
-        nib__say_count(out, (uint64_t)(speed + 0.5));
+        nib__format_count(out, (uint64_t)(speed + 0.5));
     else
         snprintf(out, 32, "%.3g", speed);
     return out;
@@ -110,7 +110,7 @@ static void put_verdict(const nib_advice *v, const nib_advised *c, nib_text *out
     if (c->problem)
         nib__text_str(out, c->failed ? "failed" : "not as asked");
     else if (c->over != 0)
-        nib__text_format(out, "%s too large", nib__say_bytes(bytes, c->over));
+        nib__text_format(out, "%s too large", nib__format_bytes(bytes, c->over));
     else if (c->beaten_by != NIB_UNBEATEN)
         nib__text_format(out, "behind %s", v->items[c->beaten_by].name);
     else
@@ -124,7 +124,7 @@ static void render_row(const nib_advice *v, const nib_advised *c, int width, nib
     format_speed(predicted, c->predicted_decode);
     format_speed(decode, v->speeds ? c->decode : c->predicted_decode);
     format_speed(prefill, v->speeds ? c->prefill : c->predicted_prefill);
-    nib__text_format(out, "%-*s  %8s  %7s", width, c->name, nib__say_bytes(bytes, c->bytes),
+    nib__text_format(out, "%-*s  %8s  %7s", width, c->name, nib__format_bytes(bytes, c->bytes),
                      decode);
     if (v->speeds)
         nib__text_format(out, "  %9s", predicted);
@@ -355,8 +355,8 @@ static void describe_gain(const nib_advice *v, const nib_advised *c, char *out, 
         snprintf(speed, sizeof speed, ", %.2f times as fast (%s)", times,
                  v->speeds ? "measured" : "predicted");
     snprintf(out, size, "compared with the stored model: %s, %.0f %% of its memory%s%s",
-             nib__say_bytes(bytes, c->bytes), 100 * (double)c->bytes / (double)base->bytes, speed,
-             cost);
+             nib__format_bytes(bytes, c->bytes), 100 * (double)c->bytes / (double)base->bytes,
+             speed, cost);
 }
 
 static void render_training(const nib_advice *v, nib_text *out)

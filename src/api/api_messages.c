@@ -44,7 +44,7 @@ static bool read_part(nib_api_reader *r, const char *param, nib_text *all)
         return false;
     if (type == NULL || strcmp(type, "text") != 0)
         return nib__api_refuse(r, param, "%s has a part of type '%s'; only text is supported",
-                               param, type ? nib__say_shown(shown, type) : "");
+                               param, type ? nib__escape_string(shown, type) : "");
     if (text == NULL)
         return nib__api_refuse(r, param, "%s has a part without a text", param);
     if (o.seen >> (TEXT + 1) != 0)
@@ -117,7 +117,7 @@ static bool check_role(nib_api_reader *r, size_t index, message *m)
     return nib__api_refuse(r, param,
                            "%s is '%s', but must be system, developer, user, assistant, "
                            "tool or function",
-                           param, nib__say_shown(shown, m->role));
+                           param, nib__escape_string(shown, m->role));
 }
 
 static bool check_content(nib_api_reader *r, size_t index, const message *m)
@@ -184,7 +184,7 @@ static bool check_answers(nib_api_reader *r)
         if (!is_answer(&r->calls, answer))
             return nib__api_refuse(r, param,
                                    "%s is '%s', but no earlier message has a call with this id",
-                                   param, nib__say_shown(shown, answer->text));
+                                   param, nib__escape_string(shown, answer->text));
     }
     return true;
 }

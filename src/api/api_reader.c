@@ -61,7 +61,7 @@ const char *nib__api_describe_event(const nib_api_reader *r)
 
 const char *nib__api_token(char out[NIB_API_SHOWN], const nib_api_reader *r)
 {
-    return nib__say_name(out, NIB_API_SHOWN, r->json.token, r->json.token_size);
+    return nib__escape_name(out, NIB_API_SHOWN, r->json.token, r->json.token_size);
 }
 
 const char *nib__api_parse_string(nib_api_reader *r, const char *param, size_t *size)

@@ -45,7 +45,7 @@ static void put_count(nib_text *out, const char *name, const char *type, const c
 {
     char text[32];
     put_head(out, name, type, help);
-    nib__text_format(out, "nibble_%s %s\n", name, nib__say_double(text, value));
+    nib__text_format(out, "nibble_%s %s\n", name, nib__format_double(text, value));
 }
 
 static void put_histogram(nib_text *out, const char *name, const char *help, const nib_histogram *h)
@@ -56,11 +56,11 @@ static void put_histogram(nib_text *out, const char *name, const char *help, con
     for (int i = 0; i < NIB_BUCKETS; i++) {
         sum += h->counts[i];
         nib__text_format(out, "nibble_%s_bucket{le=\"%s\"} %" PRIu64 "\n", name,
-                         nib__say_double(text, bounds[i]), sum);
+                         nib__format_double(text, bounds[i]), sum);
     }
     sum += h->counts[NIB_BUCKETS];
     nib__text_format(out, "nibble_%s_bucket{le=\"+Inf\"} %" PRIu64 "\nnibble_%s_sum %s\n", name,
-                     sum, name, nib__say_double(text, h->sum));
+                     sum, name, nib__format_double(text, h->sum));
     nib__text_format(out, "nibble_%s_count %" PRIu64 "\n", name, sum);
 }
 

@@ -99,7 +99,7 @@ static bool read_model(nib_api_reader *r, const member *m)
         return true;
     char shown[NIB_SHOWN];
     nib__api_refuse(r, m->name, "the model '%s' does not exist; '%s' is served here",
-                    nib__say_shown(shown, name), r->limits->model);
+                    nib__escape_string(shown, name), r->limits->model);
     r->error->http = 404;
     r->error->code = "model_not_found";
     return false;
@@ -282,7 +282,7 @@ static bool read_variables(nib_api_reader *r, const member *m)
         for (int i = 0; i < count; i++)
             if (strcmp(names[i], names[count]) == 0)
                 return nib__api_refuse(r, m->name, "%s.%s is given twice", m->name,
-                                       nib__say_name(shown, sizeof shown, names[i], size));
+                                       nib__escape_name(shown, sizeof shown, names[i], size));
         if (strcmp(names[count], "messages") == 0 || strcmp(names[count], "tools") == 0)
             return nib__api_refuse(r, m->name,
                                    "%s.%s is not allowed; give %s as a member of the request",
@@ -508,7 +508,7 @@ static bool refuse_unknown(nib_api_reader *r)
     char shown[64];
     size_t count = 0;
     nib_text near;
-    nib__say_name(shown, sizeof shown, r->json.token, r->json.token_size);
+    nib__escape_name(shown, sizeof shown, r->json.token, r->json.token_size);
     for (size_t i = 0; i < COUNT(members); i++)
         if ((members[i].on >> r->to->route & 1) != 0)
             names[count++] = members[i].name;

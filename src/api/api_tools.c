@@ -30,7 +30,7 @@ static bool read_name(nib_api_reader *r, const char *param, const char **out)
     return nib__api_refuse(r, param,
                            "%s is '%s'; a name has 1 to %d letters, digits, underscores and "
                            "dashes",
-                           param, nib__say_name(shown, sizeof shown, *out, size), NAME_LONGEST);
+                           param, nib__escape_name(shown, sizeof shown, *out, size), NAME_LONGEST);
 }
 
 /* Refuses a value whose first event, just read, does not open an object. */
@@ -216,7 +216,7 @@ bool nib__api_settle_tools(nib_api_reader *r)
         if (q->tool_named == q->tool_count)
             return nib__api_refuse(r, "tool_choice.function.name",
                                    "tool_choice names '%s', which is not one of the tools",
-                                   nib__say_shown(shown, r->tool_named));
+                                   nib__escape_string(shown, r->tool_named));
     }
     return true;
 }

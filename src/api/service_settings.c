@@ -13,8 +13,8 @@ static void record_max_tokens(nib_call *call)
     for (int64_t i = 0; i < call->prompt_count; i++)
         longest = call->prompts[i].count > longest ? call->prompts[i].count : longest;
     if (q->max_name != NULL)
-        nib__tell_max_tokens(&call->settings, q->max_name, q->max_tokens, (int64_t)longest,
-                             call->service->session->plan->context, NIB_BY_REQUEST);
+        nib__report_max_tokens(&call->settings, q->max_name, q->max_tokens, (int64_t)longest,
+                               call->service->session->plan->context, NIB_BY_REQUEST);
 }
 
 static nib_status check_strict(nib_call *call, nib_err *err)
@@ -42,7 +42,7 @@ bool nib__call_settings(nib_call *call)
         status = nib__chat_settings(&call->settings, model, &options, NIB_BY_REQUEST, &err);
     }
     record_max_tokens(call);
-    nib__tell_sampling(&call->settings, model, &drawn, NIB_BY_REQUEST);
+    nib__report_sampling(&call->settings, model, &drawn, NIB_BY_REQUEST);
     if (status == NIB_OK)
         status = check_strict(call, &err);
     if (status == NIB_OK)

@@ -139,7 +139,7 @@ nib_status nib__map_read(const nib_map *map, const char *path, nib_status status
     return nib__fail(err, NIB_IO,
                      "%s: another process wrote to the file while it was being read (%llu bytes "
                      "before, %llu now); run again when it is complete",
-                     nib__say_name(shown, sizeof shown, path, strlen(path)),
+                     nib__escape_name(shown, sizeof shown, path, strlen(path)),
                      (unsigned long long)map->size, (unsigned long long)size);
 }
 
@@ -363,7 +363,7 @@ static nib_status each_entry(DIR *directory, const char *path, bool unlink_them,
             return nib__fail(
                 err, NIB_IO,
                 "%s: not removed, because it holds the directory %s; remove it by hand", path,
-                nib__say_name(safe, sizeof safe, entry->d_name, strlen(entry->d_name)));
+                nib__escape_name(safe, sizeof safe, entry->d_name, strlen(entry->d_name)));
         }
     }
 }

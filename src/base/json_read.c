@@ -86,7 +86,7 @@ void nib__json_fail_memory(nib_json *json, size_t bytes)
     if (json->state == AT_ERROR)
         return;
     snprintf(sentence, sizeof sentence, "out of memory: cannot allocate %s for a string",
-             nib__say_bytes(size, bytes));
+             nib__format_bytes(size, bytes));
     set_error(json, NIB_NO_MEMORY, sentence);
 }
 
@@ -414,7 +414,7 @@ const char *nib__json_shown(const nib_json *json, char out[NIB_SHOWN])
     case NIB_JSON_FALSE: return "false";
     case NIB_JSON_NULL: return "null";
     case NIB_JSON_NUMBER:
-    case NIB_JSON_STRING: return nib__say_name(out, NIB_SHOWN, json->token, json->token_size);
+    case NIB_JSON_STRING: return nib__escape_name(out, NIB_SHOWN, json->token, json->token_size);
     default: return NULL;
     }
 }

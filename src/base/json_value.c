@@ -122,8 +122,8 @@ bool nib__json_is(const nib_json *json, const char *text)
 static void fail_number(nib_json *json, const char *problem)
 {
     char shown[48];
-    nib__json_fail(json, "%s %s", nib__say_name(shown, sizeof shown, json->token, json->token_size),
-                   problem);
+    nib__json_fail(json, "%s %s",
+                   nib__escape_name(shown, sizeof shown, json->token, json->token_size), problem);
 }
 
 static bool is_number(nib_json *json)

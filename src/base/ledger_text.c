@@ -120,7 +120,7 @@ static void format_folded(char out[NAME_ROOM], const char *name, size_t count)
     char folded[NAME_ROOM];
     if (count > 1)
         name = nib__ledger_fold_name(folded, sizeof folded, name);
-    nib__say_name(out, NAME_ROOM, name, strlen(name));
+    nib__escape_name(out, NAME_ROOM, name, strlen(name));
 }
 
 /* Fills in the table line that begins with layer i; false if an earlier line covers it. */
@@ -190,7 +190,7 @@ static void render_line(const line *l, widths w, nib_text *out)
     nib__text_format(out, "%7zu  %-*s", l->count, w.name, l->name);
     if ((int)strlen(l->name) > w.name)
         nib__text_format(out, "\n%9s%-*s", "", w.name, "");
-    nib__text_format(out, "  %-13s %9s  %-*s  ", shape, nib__say_bytes(bytes, l->bytes), w.asked,
+    nib__text_format(out, "  %-13s %9s  %-*s  ", shape, nib__format_bytes(bytes, l->bytes), w.asked,
                      layer->asked);
     if (layer->denied)
         nib__text_str(out, "no allowed kernel");

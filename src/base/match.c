@@ -75,7 +75,7 @@ static nib_status compile(nib_pattern *pattern, const char *text, nib_err *err)
     if (status == NIB_OK)
         return NIB_OK;
     return nib__fail(err, status == NIB_UNSUPPORTED ? NIB_BAD_INPUT : status, "pattern `%s`: %s",
-                     nib__say_name(safe, sizeof safe, pattern->text, strlen(pattern->text)),
+                     nib__escape_name(safe, sizeof safe, pattern->text, strlen(pattern->text)),
                      why.text);
 }
 
@@ -88,11 +88,11 @@ nib_status nib__pattern_make(nib_pattern **out, const char *text, nib_pattern_bu
         return nib__fail(err, NIB_BAD_INPUT, "a pattern may not be empty; `*` matches every name");
     if (size > MOST_BYTES)
         return nib__fail(err, NIB_BAD_INPUT, "pattern `%s` is %llu bytes, over the limit of %d",
-                         nib__say_name(safe, sizeof safe, text, size), (unsigned long long)size,
+                         nib__escape_name(safe, sizeof safe, text, size), (unsigned long long)size,
                          MOST_BYTES);
     if (nib__utf8_check(text, size) != size)
         return nib__fail(err, NIB_BAD_INPUT, "pattern `%s` is not valid UTF-8",
-                         nib__say_name(safe, sizeof safe, text, size));
+                         nib__escape_name(safe, sizeof safe, text, size));
     nib_pattern *pattern = nib__calloc(a, 1, sizeof *pattern + size + 1);
     if (pattern == NULL)
         return nib__fail_memory(err, sizeof *pattern + size + 1, "a pattern");
@@ -140,8 +140,8 @@ static bool fail_match(const nib_pattern *pattern, const char *name, nib_err *er
     char safe_name[96], safe_text[96];
     (void)nib__fail(
         err, status, "cannot match pattern `%s` against the name `%s`: %s",
-        nib__say_name(safe_text, sizeof safe_text, pattern->text, strlen(pattern->text)),
-        nib__say_name(safe_name, sizeof safe_name, name, strlen(name)), reason);
+        nib__escape_name(safe_text, sizeof safe_text, pattern->text, strlen(pattern->text)),
+        nib__escape_name(safe_name, sizeof safe_name, name, strlen(name)), reason);
     return false;
 }
 

@@ -139,6 +139,6 @@ void nib__near_names(nib_text *out, const char *wanted, const char *const *names
         if (k > 0)
             nib__text_str(out, k + 1 == found ? " or " : ", ");
         nib__text_str(out,
-                      nib__say_name(safe, sizeof safe, names[best[k]], strlen(names[best[k]])));
+                      nib__escape_name(safe, sizeof safe, names[best[k]], strlen(names[best[k]])));
     }
 }

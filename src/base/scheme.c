@@ -376,8 +376,8 @@ static nib_status fail_modifier(nib_err *err, const char *whole, const nib_schem
                                 const char *text, size_t size)
 {
     char name[128], part[64], all[128];
-    nib__say_name(name, sizeof name, whole, strlen(whole));
-    nib__say_name(part, sizeof part, text, size);
+    nib__escape_name(name, sizeof name, whole, strlen(whole));
+    nib__escape_name(part, sizeof part, text, size);
     if (base->takes == 0)
         return nib__fail(err, NIB_USAGE,
                          "scheme \"%s\": -%s does not apply to %s, which takes no modifier", name,
@@ -400,7 +400,7 @@ static nib_status fail_base(nib_err *err, const char *whole, const char *text, s
         nib__text_format(&list, "%s%s", i == 0 ? "" : ", ", names[i]);
     }
     nib__near_names(&near, wanted, names, COUNT(bases));
-    nib__say_name(shown, sizeof shown, whole, strlen(whole));
+    nib__escape_name(shown, sizeof shown, whole, strlen(whole));
     const bool is_near = near.size > 0 && !near.failed;
     const nib_status status = nib__fail(err, NIB_USAGE, "scheme \"%s\": unknown name; %s %s", shown,
                                         is_near ? "did you mean" : "the names are",
@@ -426,8 +426,8 @@ static nib_status parse_group(nib_scheme *out, const char *text, size_t size, co
         char name[128], part[32];
         return nib__fail(err, NIB_USAGE,
                          "scheme \"%s\": the group in -%s is not a whole number from 1 to %d",
-                         nib__say_name(name, sizeof name, whole, strlen(whole)),
-                         nib__say_name(part, sizeof part, text, size), GROUP_MAX);
+                         nib__escape_name(name, sizeof name, whole, strlen(whole)),
+                         nib__escape_name(part, sizeof part, text, size), GROUP_MAX);
     }
     out->group = value;
     return NIB_OK;
@@ -472,7 +472,7 @@ static void apply_modifiers(nib_scheme *s, const nib_scheme_base *base, unsigned
 static nib_status check_formula(const nib_scheme *s, const char *whole, nib_err *err)
 {
     char name[128];
-    nib__say_name(name, sizeof name, whole, strlen(whole));
+    nib__escape_name(name, sizeof name, whole, strlen(whole));
     if (s->formula == NIB_FORMULA_TINYGEMM && s->zero != NIB_ZERO_FLOAT)
         return nib__fail(err, NIB_USAGE,
                          "scheme \"%s\": -tinygemm has float zero points; leave out -%s", name,
@@ -518,8 +518,8 @@ static nib_status parse_modifiers(nib_scheme *s, const nib_scheme_base *base, co
             char name[128], part[32];
             return nib__fail(err, NIB_USAGE,
                              "scheme \"%s\": -%s repeats or contradicts an earlier modifier",
-                             nib__say_name(name, sizeof name, whole, strlen(whole)),
-                             nib__say_name(part, sizeof part, text, size));
+                             nib__escape_name(name, sizeof name, whole, strlen(whole)),
+                             nib__escape_name(part, sizeof part, text, size));
         }
         given |= bit;
         if (bit == M_GROUP)

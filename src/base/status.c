@@ -73,7 +73,7 @@ nib_status nib__fail_memory(nib_err *err, size_t bytes, const char *what)
 {
     char size[32];
     return nib__fail(err, NIB_NO_MEMORY, "out of memory: cannot allocate %s for %s",
-                     nib__say_bytes(size, bytes), what);
+                     nib__format_bytes(size, bytes), what);
 }
 
 nib_status nib__fail_in(nib_err *err, nib_status status, const char *prefix)

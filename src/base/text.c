@@ -96,7 +96,7 @@ nib_status nib__text_flush(nib_text *text, const nib_sink *sink, nib_err *err)
 
 /* ---- numbers ---- */
 
-const char *nib__say_count(char out[32], uint64_t value)
+const char *nib__format_count(char out[32], uint64_t value)
 {
     char digits[32];
     const int length = snprintf(digits, sizeof digits, "%llu", (unsigned long long)value);
@@ -110,7 +110,7 @@ const char *nib__say_count(char out[32], uint64_t value)
     return out;
 }
 
-const char *nib__say_seconds(char out[32], double seconds)
+const char *nib__format_seconds(char out[32], double seconds)
 {
     if (isnan(seconds))
         snprintf(out, 32, "unknown");
@@ -123,7 +123,7 @@ const char *nib__say_seconds(char out[32], double seconds)
     return out;
 }
 
-const char *nib__say_bytes(char out[32], uint64_t bytes)
+const char *nib__format_bytes(char out[32], uint64_t bytes)
 {
     static const char units[][3] = {"kB", "MB", "GB", "TB", "PB", "EB"};
     if (bytes < 1000) {
@@ -187,7 +187,7 @@ static const char *write_number(char out[32], double value, bool as_float)
     return out;
 }
 
-const char *nib__say_double(char out[32], double value)
+const char *nib__format_double(char out[32], double value)
 {
     return write_number(out, value, fabs(value) <= FLT_MAX && (double)(float)value == value);
 }
@@ -195,10 +195,10 @@ const char *nib__say_double(char out[32], double value)
 void nib__text_double(nib_text *text, double value)
 {
     char number[32];
-    nib__text_str(text, nib__say_double(number, value));
+    nib__text_str(text, nib__format_double(number, value));
 }
 
-const char *nib__say_double_exact(char out[32], double value)
+const char *nib__format_double_exact(char out[32], double value)
 {
     return write_number(out, value, false);
 }
@@ -206,7 +206,7 @@ const char *nib__say_double_exact(char out[32], double value)
 void nib__text_double_exact(nib_text *text, double value)
 {
     char number[32];
-    nib__text_str(text, nib__say_double_exact(number, value));
+    nib__text_str(text, nib__format_double_exact(number, value));
 }
 
 /* ---- names ---- */
@@ -223,7 +223,7 @@ static bool is_plain(uint32_t point)
            !(point >= 0x2028 && point <= 0x202e) && !(point >= 0x2066 && point <= 0x2069);
 }
 
-const char *nib__say_name(char *out, size_t out_size, const char *name, size_t size)
+const char *nib__escape_name(char *out, size_t out_size, const char *name, size_t size)
 {
     static const char hex[] = "0123456789abcdef";
     if (out_size == 0)
@@ -260,9 +260,9 @@ const char *nib__say_name(char *out, size_t out_size, const char *name, size_t s
     return out;
 }
 
-const char *nib__say_shown(char out[NIB_SHOWN], const char *name)
+const char *nib__escape_string(char out[NIB_SHOWN], const char *name)
 {
-    return nib__say_name(out, NIB_SHOWN, name, strlen(name));
+    return nib__escape_name(out, NIB_SHOWN, name, strlen(name));
 }
 
 bool nib__ends_with(const char *text, const char *end)

@@ -25,15 +25,15 @@ void nib__text_format(nib_text *text, const char *format, ...) NIB_PRINTF(2, 3);
 nib_status nib__text_flush(nib_text *text, const nib_sink *sink, nib_err *err);
 
 /* Format 1,234,567 and 1.2 GB (decimal units) into out, and return it for use as an argument. */
-const char *nib__say_count(char out[32], uint64_t value);
-const char *nib__say_bytes(char out[32], uint64_t bytes);
-const char *nib__say_seconds(char out[32], double seconds); /* "12.3 us", "4.56 ms" */
+const char *nib__format_count(char out[32], uint64_t value);
+const char *nib__format_bytes(char out[32], uint64_t bytes);
+const char *nib__format_seconds(char out[32], double seconds); /* "12.3 us", "4.56 ms" */
 /* A name from a file, safe for a terminal: control characters, quotes and bad UTF-8 as \xNN, cut
  * with "..." when longer than fits. */
-const char *nib__say_name(char *out, size_t out_size, const char *name, size_t size);
+const char *nib__escape_name(char *out, size_t out_size, const char *name, size_t size);
 /* The same for a NUL-terminated name, cut to the length of names in messages. */
 enum { NIB_SHOWN = 160 };
-const char *nib__say_shown(char out[NIB_SHOWN], const char *name);
+const char *nib__escape_string(char out[NIB_SHOWN], const char *name);
 bool nib__ends_with(const char *text, const char *end);
 /* Finds the first occurrence of bytes in others; NULL: none. */
 const char *nib__find_bytes(const char *in, size_t in_size, const char *bytes, size_t size);
@@ -50,11 +50,11 @@ size_t nib__utf8_check(const char *s, size_t size);
 /* Decimal, independent of the locale: the shortest form that reads back equal (%.9g or less for
  * floats). */
 void nib__text_double(nib_text *text, double value);
-const char *nib__say_double(char out[32], double value);
+const char *nib__format_double(char out[32], double value);
 /* The same, but a value that fits a float also reads back equal as a double (0.1f as
  * 0.10000000149011612). */
 void nib__text_double_exact(nib_text *text, double value);
-const char *nib__say_double_exact(char out[32], double value);
+const char *nib__format_double_exact(char out[32], double value);
 
 /* Writes up to three of `names` most similar to `wanted`, as "a, b or c"; nothing if none is
  * similar. */

@@ -24,7 +24,7 @@ nib_status nib__checkpoint_no_memory(nib_err *err, const char *path)
     char a[NIB_SHOWN];
     return nib__fail(err, NIB_NO_MEMORY,
                      "%s: out of memory, or the header asks for more than twice the file",
-                     nib__say_shown(a, path));
+                     nib__escape_string(a, path));
 }
 
 nib_status nib__checkpoint_add_note(nib_checkpoint *cp, const char *note, nib_err *err)
@@ -42,7 +42,7 @@ nib_status nib__checkpoint_add_view(nib_checkpoint *cp, const nib_tensor *t, nib
     if (nib__name_index_add(&cp->by_name, (const void *const *)cp->tensors, cp->count) != NULL)
         return nib__fail(err, NIB_BAD_INPUT,
                          "tensor \"%s\" is stored twice, separately and as part of another tensor",
-                         nib__say_shown(a, t->name));
+                         nib__escape_string(a, t->name));
     cp->count++;
     return NIB_OK;
 }
@@ -80,7 +80,7 @@ static nib_status check_version(nib_checkpoint *cp, nib_err *err)
     return nib__fail(err, NIB_UNSUPPORTED,
                      "%s: written in version \"%s\" of the nibble dialect; this program reads "
                      "version 1",
-                     nib__say_shown(a, cp->path), nib__say_shown(b, cp->metas[i]->value));
+                     nib__escape_string(a, cp->path), nib__escape_string(b, cp->metas[i]->value));
 }
 
 /* ---- config.json ---- */
@@ -135,11 +135,11 @@ static nib_status read_config(nib_checkpoint *cp, nib_err *err)
     if (text == NULL)
         return NIB_OK;
     cp->has_config = true;
-    nib_status status = read_quantization(cp, nib__say_shown(a, path), text, size, err);
+    nib_status status = read_quantization(cp, nib__escape_string(a, path), text, size, err);
     if (status == NIB_OK)
-        status = nib__fused_heads(cp, nib__say_shown(a, path), text, size, err);
+        status = nib__fused_heads(cp, nib__escape_string(a, path), text, size, err);
     if (status == NIB_OK && cp->meta_names)
-        status = nib__rotary_find(cp, nib__say_shown(a, path), text, size, err);
+        status = nib__rotary_find(cp, nib__escape_string(a, path), text, size, err);
     nib__release(&cp->allocator, text);
     return status;
 }
@@ -153,15 +153,15 @@ static nib_status read_params(nib_checkpoint *cp, nib_err *err)
     if (!cp->meta_names || cp->paired >= 0)
         return NIB_OK;
     if (cp->params != NULL)
-        return nib__rotary_find(cp, nib__say_shown(a, cp->path), cp->params, strlen(cp->params),
+        return nib__rotary_find(cp, nib__escape_string(a, cp->path), cp->params, strlen(cp->params),
                                 err);
     NIB_TRY(read_beside(cp, cp->beside, "params.json", &path, &text, &size, err));
     if (text == NULL)
         return NIB_OK;
     cp->params = nib__arena_copy(&cp->arena, text, size);
-    const nib_status status = cp->params == NULL
-                                  ? nib__checkpoint_no_memory(err, path)
-                                  : nib__rotary_find(cp, nib__say_shown(a, path), text, size, err);
+    const nib_status status =
+        cp->params == NULL ? nib__checkpoint_no_memory(err, path)
+                           : nib__rotary_find(cp, nib__escape_string(a, path), text, size, err);
     nib__release(&cp->allocator, text);
     return status;
 }
@@ -178,8 +178,8 @@ static nib_status find_used(const nib_checkpoint *cp, bool *used, nib_err *err)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: quantization_config has %zu regular expressions for %zu weights, "
                          "over the limit of %d matches to try; list the modules by name instead",
-                         nib__say_shown(a, cp->path), coding->expressions.count, cp->module_count,
-                         TRIES_MAX);
+                         nib__escape_string(a, cp->path), coding->expressions.count,
+                         cp->module_count, TRIES_MAX);
     for (size_t i = 0; i < cp->module_count; i++) {
         const nib_status status = nib__quantization_group(&group, coding, cp->modules[i], err);
         if (status != NIB_OK)
@@ -195,7 +195,7 @@ static void add_mismatch(nib_checkpoint *cp, const char *first, const char *aske
 {
     char a[NIB_SHOWN];
     if (count != 0)
-        nib__ledger_add_overruled(&cp->ledger, "quantization-config", nib__say_shown(a, first),
+        nib__ledger_add_overruled(&cp->ledger, "quantization-config", nib__escape_string(a, first),
                                   asked, done,
                                   "%zu weights are stored as %s and run as such, although "
                                   "quantization_config says %s",
@@ -253,10 +253,10 @@ static void check_method(nib_checkpoint *cp)
     }
     if (count != 0)
         nib__ledger_add_overruled(&cp->ledger, "quantization-config", "quant_method",
-                                  nib__say_shown(a, method), stored,
+                                  nib__escape_string(a, method), stored,
                                   "%zu weights are stored in the format of %s and run as such; the "
                                   "first is %s",
-                                  count, stored, nib__say_shown(b, first));
+                                  count, stored, nib__escape_string(b, first));
 }
 
 /* Reports config groups that match no weight, and requests for quantized outputs or KV cache. */
@@ -277,7 +277,7 @@ static nib_status report_coding(nib_checkpoint *cp, nib_err *err)
             nib__ledger_add_setting(
                 &cp->ledger,
                 &(nib_ledger_setting){.code = "activations",
-                                      .name = nib__say_shown(a, coding->groups[g].name),
+                                      .name = nib__escape_string(a, coding->groups[g].name),
                                       .asked = "output_activations",
                                       .done = "float",
                                       .by = NIB_BY_CONFIG,
@@ -286,7 +286,7 @@ static nib_status report_coding(nib_checkpoint *cp, nib_err *err)
         if (used[g])
             continue;
         nib__ledger_add_overruled(&cp->ledger, "quantization-config",
-                                  nib__say_shown(a, coding->groups[g].name), NULL, NULL,
+                                  nib__escape_string(a, coding->groups[g].name), NULL, NULL,
                                   "this config group of quantization_config matches no weight");
     }
     if (coding->has_kv_cache)

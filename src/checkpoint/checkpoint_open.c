@@ -72,7 +72,7 @@ static nib_status check_magic(const nib_map *map, const char *path, nib_err *err
     char a[NIB_SHOWN];
     for (size_t i = 0; i < COUNT(others) && !is_safetensors(map); i++)
         if (begins_with(map, others[i].magic))
-            return nib__fail(err, NIB_UNSUPPORTED, "%s %s", nib__say_shown(a, path),
+            return nib__fail(err, NIB_UNSUPPORTED, "%s %s", nib__escape_string(a, path),
                              others[i].problem);
     return NIB_OK;
 }
@@ -128,13 +128,14 @@ static nib_status check_entry(nib_shards *index, const nib_checkpoint *cp, const
         nib__name_index_find(&index->by_tensor, (const void *const *)index->entries, tensor->name);
     if (i == SIZE_MAX)
         return nib__fail(err, NIB_BAD_INPUT, "%s: tensor \"%s\" is not in the weight_map of %s",
-                         nib__say_shown(a, file), nib__say_shown(b, tensor->name), index->name);
+                         nib__escape_string(a, file), nib__escape_string(b, tensor->name),
+                         index->name);
     nib_shard_entry *entry = index->entries[i];
     if (strcmp(entry->shard->name, file) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: tensor \"%s\" is stored here, but the weight_map puts it in \"%s\"",
-                         nib__say_shown(a, file), nib__say_shown(b, tensor->name),
-                         nib__say_shown(c, entry->shard->name));
+                         nib__escape_string(a, file), nib__escape_string(b, tensor->name),
+                         nib__escape_string(c, entry->shard->name));
     entry->found = true;
     return NIB_OK;
 }
@@ -159,7 +160,7 @@ static nib_status add_meta(nib_checkpoint *cp, const nib_meta *meta, nib_err *er
     return nib__fail(err, NIB_BAD_INPUT,
                      "%s: two shards have different __metadata__ entries \"%s\"; write all shards "
                      "again from the same source",
-                     nib__say_shown(a, cp->path), nib__say_shown(b, meta->key));
+                     nib__escape_string(a, cp->path), nib__escape_string(b, meta->key));
 }
 
 static nib_status add_tensors(nib_checkpoint *cp, const nib_container *parsed, nib_shards *index,
@@ -173,9 +174,9 @@ static nib_status add_tensors(nib_checkpoint *cp, const nib_container *parsed, n
             nib__name_index_add(&cp->by_name, (const void *const *)cp->tensors, cp->count);
         if (same != NULL)
             return nib__fail(err, NIB_BAD_INPUT, "tensor \"%s\" is stored twice, in %s and in %s",
-                             nib__say_shown(a, tensor->name),
-                             nib__say_shown(b, nib__path_name(cp->files[same->file])),
-                             nib__say_shown(c, nib__path_name(cp->files[tensor->file])));
+                             nib__escape_string(a, tensor->name),
+                             nib__escape_string(b, nib__path_name(cp->files[same->file])),
+                             nib__escape_string(c, nib__path_name(cp->files[tensor->file])));
         cp->count++;
         if (index != NULL)
             NIB_TRY(check_entry(index, cp, tensor, err));
@@ -240,7 +241,7 @@ static nib_status open_parts(nib_checkpoint *cp, const nib_gguf *first, size_t c
         if (parsed[i].gguf == NULL)
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: part %zu of %zu is not a GGUF file but %s; download it again",
-                             nib__say_shown(a, paths[i]), i + 1, count, cp->container);
+                             nib__escape_string(a, paths[i]), i + 1, count, cp->container);
     }
     NIB_TRY(nib__gguf_check_parts(parsed, count, err));
     return add_gguf(cp, parsed, err);
@@ -281,8 +282,8 @@ static nib_status check_index(nib_checkpoint *cp, const nib_shards *index, nib_e
             nib__checkpoint_alias(cp, index->entries[i]->tensor) == NULL)
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: tensor \"%s\" is missing, but the weight_map puts it here",
-                             nib__say_shown(a, index->entries[i]->shard->name),
-                             nib__say_shown(b, index->entries[i]->tensor));
+                             nib__escape_string(a, index->entries[i]->shard->name),
+                             nib__escape_string(b, index->entries[i]->tensor));
     for (size_t i = 0; i < cp->count; i++)
         total += cp->tensors[i]->bytes;
     if (!index->has_total || index->total_size == (double)total)
@@ -310,13 +311,14 @@ static nib_status open_shards(nib_checkpoint *cp, const nib_shards *read, const 
         if (nib__path_kind(path) == NIB_PATH_NONE)
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: shard \"%s\" is missing; %s puts %" PRId64 " tensors in it",
-                             nib__say_shown(a, directory), nib__say_shown(b, index.shards[i]->name),
-                             index.name, index.shards[i]->tensors);
+                             nib__escape_string(a, directory),
+                             nib__escape_string(b, index.shards[i]->name), index.name,
+                             index.shards[i]->tensors);
         NIB_TRY(open_file(cp, &parsed[i], path, err));
         if (parsed[i].gguf != NULL)
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: a GGUF file needs no index; pass the file itself instead of %s",
-                             nib__say_shown(a, path), index.name);
+                             nib__escape_string(a, path), index.name);
     }
     NIB_TRY(merge_tensors(cp, parsed, &index, err));
     return check_index(cp, &index, err);
@@ -331,7 +333,7 @@ static nib_status open_index(nib_checkpoint *cp, const char *path, const char *d
     NIB_TRY(nib__file_read(&text, &size, path, INDEX_MAX, &cp->allocator, err));
     cp->arena.limit += 2 * size;
     const nib_status status =
-        nib__shards_parse(&index, text, size, nib__say_shown(a, path), &cp->arena, err);
+        nib__shards_parse(&index, text, size, nib__escape_string(a, path), &cp->arena, err);
     nib__release(&cp->allocator, text);
     index.name = nib__path_name(path);
     return status == NIB_OK ? open_shards(cp, &index, directory, err) : status;
@@ -361,7 +363,7 @@ static nib_status check_model_parallel(nib_checkpoint *cp, const char *directory
                      "%s: the model is split for several devices (consolidated.00.pth, "
                      "consolidated.01.pth and so on), which nibble does not read; convert it to "
                      "Hugging Face's format",
-                     nib__say_shown(a, directory));
+                     nib__escape_string(a, directory));
 }
 
 /* Reports a file that is not read. */
@@ -401,7 +403,7 @@ static nib_status fail_empty(nib_checkpoint *cp, const char *directory, nib_err 
 {
     bool described = false;
     char a[NIB_SHOWN], way[NIB_SHOWN + 64] = "";
-    nib__say_shown(a, directory);
+    nib__escape_string(a, directory);
     NIB_TRY(check_exists(cp, &described, directory, "config.json", err));
     if (described)
         snprintf(way, sizeof way, ", or plan without weights: nibble plan %s/config.json", a);
@@ -426,7 +428,7 @@ static nib_status open_directory(nib_checkpoint *cp, const char *directory, nib_
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: has an adapter but no model; merge it into the weights of its base "
                          "model first, for example with peft's merge_and_unload",
-                         nib__say_shown(a, directory));
+                         nib__escape_string(a, directory));
     if (chosen == STORED_COUNT)
         return fail_empty(cp, directory, err);
     NIB_TRY(report_others(cp, directory, stored_names[chosen], adapter, err));
@@ -445,7 +447,7 @@ nib_status nib__checkpoint_open_path(nib_checkpoint *cp, nib_err *err)
     const nib_path_kind kind = nib__path_kind(path);
     if (kind == NIB_PATH_NONE)
         return nib__fail(err, NIB_IO, "%s: there is no such file or directory",
-                         nib__say_shown(a, path));
+                         nib__escape_string(a, path));
     if (kind == NIB_PATH_DIRECTORY)
         return open_directory(cp, path, err);
     const char *directory =

@@ -336,7 +336,7 @@ bool nib__fused_fail(const nib_weight_query *q, nib_status *status)
                             "%s: holds the rows of %s and others, and cannot be split in the form "
                             "in which it is stored; use the unquantized model, or one quantized "
                             "with scales per row",
-                            nib__say_name(shown, sizeof shown, name, strlen(name)), q->shown);
+                            nib__escape_name(shown, sizeof shown, name, strlen(name)), q->shown);
         return true;
     }
     return false;

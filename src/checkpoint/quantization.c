@@ -178,7 +178,7 @@ static void report_unread(reader *r)
             nib__json_skip(json);
             return;
         }
-    nib__say_name(key, sizeof key, json->token, json->token_size);
+    nib__escape_name(key, sizeof key, json->token, json->token_size);
     snprintf(name, sizeof name, "quantization_config.%s", key);
     if (nib__json_any(json, &value) && value.event != NIB_JSON_NULL && !value.empty)
         nib__ledger_add_unread(r->ledger, "quantization-config", "config.json", name, value.shown);
@@ -354,7 +354,7 @@ static void read_overrides(reader *r, char *first)
     while (nib__json_next(json) == NIB_JSON_KEY) {
         const bool leaves = json->token_size > 1 && memcmp(json->token, "-:", 2) == 0;
         if (!leaves && *first == 0)
-            nib__say_name(first, NIB_WORD, json->token, json->token_size);
+            nib__escape_name(first, NIB_WORD, json->token, json->token_size);
         r->q->kept_unknown = r->q->kept_unknown || leaves;
         nib__json_skip(json);
     }
@@ -475,7 +475,7 @@ static nib_status check_method(reader *r, const words *w, bool *reads_all)
         r->err, NIB_UNSUPPORTED,
         "%s: quantization_config: quant_method \"%s\" is unknown; nibble reads nibble, "
         "torchao, compressed-tensors, gptq, awq, fp8 and mxfp4",
-        r->json.name, nib__say_name(shown, sizeof shown, w->method, strlen(w->method)));
+        r->json.name, nib__escape_name(shown, sizeof shown, w->method, strlen(w->method)));
 }
 
 static nib_status refuse(const reader *r, nib_status status, const char *what, const char *value,
@@ -483,8 +483,8 @@ static nib_status refuse(const reader *r, nib_status status, const char *what, c
 {
     char shown[2 * NIB_WORD];
     return nib__fail(r->err, status, "%s: quantization_config: %s \"%s\" is not supported; %s",
-                     r->json.name, what, nib__say_name(shown, sizeof shown, value, strlen(value)),
-                     known);
+                     r->json.name, what,
+                     nib__escape_name(shown, sizeof shown, value, strlen(value)), known);
 }
 
 static nib_status check_bits(const reader *r, const char *tool, bool eight)

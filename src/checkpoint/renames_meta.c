@@ -112,7 +112,7 @@ static nib_status fail_memory(nib_err *err, const char *file)
     char shown[SHOWN];
     return nib__fail(err, NIB_NO_MEMORY,
                      "%s: out of memory, or the file asks for more than twice its size",
-                     nib__say_name(shown, sizeof shown, file, strlen(file)));
+                     nib__escape_name(shown, sizeof shown, file, strlen(file)));
 }
 
 /* Finds the token embedding. Its name shows whether names are Meta's, and their common prefix. */
@@ -229,7 +229,7 @@ static nib_status split_fused(nib_tensor *const *out, const splitter *p, const n
             p->err, NIB_UNSUPPORTED,
             "%s: tensor \"%s\" has %" PRId64 " rows, which cannot be split into q of %" PRId64
             " rows and k and v of equal size",
-            p->file, nib__say_name(shown, sizeof shown, t->name, strlen(t->name)), rows, q);
+            p->file, nib__escape_name(shown, sizeof shown, t->name, strlen(t->name)), rows, q);
     const uint64_t bytes = inner ? 0 : t->bytes / (uint64_t)t->shape[0];
     const uint8_t *data = t->data;
     for (size_t i = 0; i < COUNT(modules); i++) {
@@ -292,7 +292,7 @@ nib_status nib__meta_translate(bool *renamed, nib_container *contents, const cha
         return NIB_OK;
     NIB_TRY(rename_tensors(contents, first, prefix, meta, file, arena, err));
     snprintf(note, sizeof note, "tensor names in the file begin with \"%s\", which is dropped",
-             nib__say_name(shown, sizeof shown, first, prefix));
+             nib__escape_name(shown, sizeof shown, first, prefix));
     if (prefix != 0)
         NIB_TRY(add_note(contents, note, file, arena, err));
     if (!meta)

@@ -445,7 +445,7 @@ static const char *find_storing_module(nib_weight_query *q, char *storage, size_
         return q->module;
     memcpy(storage, alias->value, length - 7);
     storage[length - 7] = 0;
-    nib__say_name(target, sizeof target, alias->value, length);
+    nib__escape_name(target, sizeof target, alias->value, length);
     snprintf(reason, sizeof reason, "stored once: an alias of %s, according to __metadata__",
              target);
     nib__weight_report(q, end, name, alias->value, 0, reason);
@@ -458,10 +458,10 @@ nib_status nib__checkpoint_weight(nib_weight *out, bool *found, const nib_checkp
     nib_weight w = {.bias_type = NIB_TYPE_NONE};
     char storage[512];
     nib_weight_query q = {.cp = cp, .module = module, .out = &w, .ledger = ledger, .err = err};
-    nib__say_name(q.shown, sizeof q.shown, module, strlen(module));
+    nib__escape_name(q.shown, sizeof q.shown, module, strlen(module));
     nib_weight_query stored = q;
     stored.module = find_storing_module(&q, storage, sizeof storage);
-    nib__say_name(stored.shown, sizeof stored.shown, stored.module, strlen(stored.module));
+    nib__escape_name(stored.shown, sizeof stored.shown, stored.module, strlen(stored.module));
     bool exists = true;
     (void)nib__weight_part(&q, ".bias"); /* mark it as the module's even if reading fails */
     NIB_TRY(read_weight(&stored, found == NULL ? NULL : &exists));
@@ -481,7 +481,7 @@ nib_status nib__checkpoint_bias(nib_weight *weight, const nib_checkpoint *cp, co
                                 nib_ledger *ledger, nib_err *err)
 {
     nib_weight_query q = {.cp = cp, .module = module, .out = weight, .ledger = ledger, .err = err};
-    nib__say_name(q.shown, sizeof q.shown, module, strlen(module));
+    nib__escape_name(q.shown, sizeof q.shown, module, strlen(module));
     return nib__weight_read_bias(&q);
 }
 

@@ -163,7 +163,7 @@ static nib_status read_codes(const nib_weight_query *q)
         return read_int32(q);
     return nib__weight_fail(q, NIB_UNSUPPORTED, ".bias",
                             "has the form \"%s\"; int8 and int32 are supported",
-                            nib__say_name(shown, sizeof shown, d.form, strlen(d.form)));
+                            nib__escape_name(shown, sizeof shown, d.form, strlen(d.form)));
 }
 
 /* ---- floats ---- */

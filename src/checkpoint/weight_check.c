@@ -128,7 +128,7 @@ nib_status nib__weight_check_codes(const nib_weight *w, const char *module, nib_
     const nib_status status = nib__weight_check_rows(w, 0, w->n, err);
     if (status == NIB_OK)
         return NIB_OK;
-    nib__say_name(shown, NIB_SHOWN, module, strlen(module));
+    nib__escape_name(shown, NIB_SHOWN, module, strlen(module));
     memcpy(shown + strlen(shown), ".weight", sizeof ".weight");
     return nib__fail_in(err, status, shown);
 }

@@ -147,7 +147,7 @@ static nib_status join_tensor(nib_writer *w, size_t i, const nib_fused_part *fir
             err, NIB_NOT_AS_ASKED,
             "%s: a GGUF of this architecture stores it in one tensor with %s, so both must have "
             "the same type; use the same recipe for both, or --format nibble",
-            nib__say_name(shown, sizeof shown, w->entries[i].name, strlen(w->entries[i].name)),
+            nib__escape_name(shown, sizeof shown, w->entries[i].name, strlen(w->entries[i].name)),
             name);
     }
     entry *e = &w->entries[i];
@@ -313,7 +313,7 @@ static nib_status lay_out_gguf(nib_writer *w, shard *to, nib_err *err)
         int64_t shape[NIB_RANK_MAX];
         if (e->follows)
             continue;
-        nib__say_name(shown, sizeof shown, e->stored, length);
+        nib__escape_name(shown, sizeof shown, e->stored, length);
         if (!nib__gguf_holds(e->type))
             return nib__fail(err, NIB_UNSUPPORTED,
                              "%s: GGUF has no type %s; convert it to a type of GGUF, such as f16",
@@ -374,7 +374,7 @@ static nib_status check_names(nib_writer *w, nib_err *err)
             continue;
         if (nib__name_index_add(&names, items, i) != NULL || strcmp(name, "__metadata__") == 0)
             return nib__fail(err, NIB_BAD_INPUT, "two tensors would be written as \"%s\"",
-                             nib__say_name(shown, sizeof shown, name, strlen(name)));
+                             nib__escape_name(shown, sizeof shown, name, strlen(name)));
     }
     return NIB_OK;
 }

@@ -14,7 +14,7 @@ const command commands[] = {
     {"plan", "MODEL", "show which kernel runs each layer, why, and at what cost",
      "Plans a model for a recipe and a machine without running anything; the machine need not be "
      "present. MODEL may be a bare config.json, or a training config, whose keys are options as in "
-     "`nibble train`. Exits 4 if a layer has no allowed way to run, after printing everything.",
+     "`nibble train`. Exits 4 if a layer has no allowed kernel, after printing everything.",
      "nibble plan MODEL --recipe 8da4w\n"
      "nibble plan MODEL --recipe int4wo --device mi210 --layer lm_head\n"
      "nibble plan MODEL --recipe int4wo --device a100 --engine torchao\n"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble plan: prints the whole plan, then exits 4 if a layer has no allowed way to run.
+ * nibble plan: prints the whole plan, then exits 4 if a layer has no allowed kernel.
  */
 #include "cli.h"
 

@@ -51,7 +51,7 @@ size_t nib__schema_enter(nib_schema_reader *r, const char *before, const char *n
     char shown[64];
     const size_t was = r->path.size;
     nib__text_str(&r->path, before);
-    nib__text_str(&r->path, nib__say_name(shown, sizeof shown, name, size));
+    nib__text_str(&r->path, nib__escape_name(shown, sizeof shown, name, size));
     return was;
 }
 
@@ -313,7 +313,7 @@ nib_status nib__schema_reference(nib_schema_reader *r, const char *target, size_
         return nib__schema_refuse(r, NIB_UNSUPPORTED,
                                   "\"%s\" is not supported, and nothing is fetched; a reference "
                                   "must be \"#\", \"#/$defs/NAME\" or \"#/definitions/NAME\"",
-                                  nib__say_name(shown, sizeof shown, target, size));
+                                  nib__escape_name(shown, sizeof shown, target, size));
     /* ~1 and ~0 stand for / and ~. */
     size_t to = 0;
     for (size_t i = 0; i < size; i++) {
@@ -385,7 +385,7 @@ nib_status nib__schema_require(nib_schema_reader *r, nib_schema_list *properties
         if (other == NIB_SCHEMA_NONE)
             return nib__schema_refuse(
                 r, NIB_BAD_INPUT, "\"%s\" is required, but additionalProperties false forbids it",
-                nib__say_name(shown, sizeof shown, name->text.at, name->text.size));
+                nib__escape_name(shown, sizeof shown, name->text.at, name->text.size));
         nib_schema_item *item;
         NIB_TRY(nib__schema_append(r, properties, &item));
         item->text = name->text;
@@ -426,7 +426,7 @@ nib_status nib__schema_properties(nib_schema_reader *r, const nib_schema_list *l
         if (nib__schema_by_text(&texts[i - 1], &texts[i]) == 0)
             return nib__schema_refuse(
                 r, NIB_BAD_INPUT, "\"%s\" is given twice",
-                nib__say_name(shown, sizeof shown, texts[i].at, texts[i].size));
+                nib__escape_name(shown, sizeof shown, texts[i].at, texts[i].size));
     }
     object->properties = properties;
     object->texts = texts;
@@ -458,7 +458,7 @@ nib_status nib__schema_bound(nib_schema_reader *r, const char *keyword, const ni
         }
     }
     char shown[NIB_SHOWN];
-    nib__say_name(shown, sizeof shown, text->at, text->size);
+    nib__escape_name(shown, sizeof shown, text->at, text->size);
     if (!fits && integer)
         return nib__schema_refuse(r, NIB_UNSUPPORTED,
                                   "%s %s is not a whole number of at most %d digits", keyword,
@@ -509,7 +509,7 @@ nib_status nib__schema_finish(nib_schema_reader *r)
         char shown[NIB_SHOWN];
         if (by_name(&all[i - 1], &all[i]) == 0)
             return nib__schema_refuse(r, NIB_BAD_INPUT, "\"%s\" is defined twice",
-                                      nib__say_shown(shown, all[i].name.at));
+                                      nib__escape_string(shown, all[i].name.at));
     }
     return nib__schema_check(r->s, all, count, r->err);
 }

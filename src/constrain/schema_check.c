@@ -45,7 +45,7 @@ static nib_status resolve_references(nib_schema *s, const nib_schema_definition 
             return nib__fail_memory(err, sizeof *target, "the schema");
         if (found == NULL)
             return nib__fail(err, NIB_BAD_INPUT, "%s: there is no \"%s\" in the schema", node->path,
-                             nib__say_shown(shown, node->texts->at));
+                             nib__escape_string(shown, node->texts->at));
         *target = found->node;
         node->members = target;
     }

@@ -140,7 +140,7 @@ static nib_status read_type(nib_schema_reader *r, fields *f)
                 r, NIB_BAD_INPUT,
                 "\"%s\" is not a type; the types are object, array, string, number, integer, "
                 "boolean and null",
-                nib__say_name(shown, sizeof shown, json->token, json->token_size));
+                nib__escape_name(shown, sizeof shown, json->token, json->token_size));
         if (f->types >> t & 1)
             return nib__schema_refuse(r, NIB_BAD_INPUT, "\"%s\" is given twice", type_names[t]);
         f->types |= 1u << t;
@@ -245,7 +245,7 @@ static nib_status read_count(nib_schema_reader *r, int64_t most, int64_t *out)
         return NIB_OK;
     }
     return nib__schema_refuse(r, NIB_BAD_INPUT, "%s is not a whole number from 0 to %lld",
-                              nib__say_name(shown, sizeof shown, json->token, json->token_size),
+                              nib__escape_name(shown, sizeof shown, json->token, json->token_size),
                               (long long)most);
 }
 
@@ -264,7 +264,7 @@ static nib_status read_format(nib_schema_reader *r, fields *f)
         r, NIB_UNSUPPORTED,
         "\"%s\" cannot be enforced; date, time, date-time and uuid can; remove it, or describe it "
         "in the description",
-        nib__say_name(shown, sizeof shown, json->token, json->token_size));
+        nib__escape_name(shown, sizeof shown, json->token, json->token_size));
 }
 
 static nib_status read_bound(nib_schema_reader *r, nib_schema_text *out)
@@ -515,7 +515,7 @@ static nib_status make_schema(nib_schema_reader *r, fields *f, uint16_t *out)
 static nib_status refuse_keyword(nib_schema_reader *r)
 {
     char shown[NIB_SHOWN];
-    nib__say_name(shown, sizeof shown, r->json.token, r->json.token_size);
+    nib__escape_name(shown, sizeof shown, r->json.token, r->json.token_size);
     const size_t before = nib__schema_enter(r, ".", r->json.token, r->json.token_size);
     const nib_status status = nib__schema_refuse(
         r, NIB_UNSUPPORTED,
@@ -577,7 +577,7 @@ static nib_status read_text(nib_schema_reader *r, const nib_named_text *text, ui
     char shown[32];
     if (text->size > NIB_SCHEMA_BYTES)
         return nib__schema_refuse(r, NIB_BAD_INPUT, "the schema has %s bytes, over the limit of %d",
-                                  nib__say_count(shown, text->size), NIB_SCHEMA_BYTES);
+                                  nib__format_count(shown, text->size), NIB_SCHEMA_BYTES);
     NIB_TRY(read_schema(r, root));
     return nib__json_next(&r->json) == NIB_JSON_END ? NIB_OK : nib__json_status(&r->json, r->err);
 }

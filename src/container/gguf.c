@@ -89,7 +89,7 @@ static nib_status read_name(parser *p, const char **out, uint64_t most, const ch
         nib__utf8_check(text, (size_t)size) != (size_t)size)
         return nib__fail(p->err, NIB_BAD_INPUT, "%s: %s \"%s\" is not UTF-8 text without NUL",
                          p->gguf->name, what,
-                         nib__say_name(shown, sizeof shown, text, (size_t)size));
+                         nib__escape_name(shown, sizeof shown, text, (size_t)size));
     *out = nib__arena_copy(p->arena, text, (size_t)size);
     return *out != NULL ? NIB_OK : nib__fail_memory(p->err, (size_t)size, what);
 }
@@ -154,7 +154,7 @@ static nib_status read_value(parser *p, nib_gguf_value *v)
 {
     char inside[128], shown[96];
     NIB_TRY(read_name(p, &v->key, NIB_GGUF_KEY_MAX, "a key"));
-    nib__say_name(shown, sizeof shown, v->key, strlen(v->key));
+    nib__escape_name(shown, sizeof shown, v->key, strlen(v->key));
     snprintf(inside, sizeof inside, "key \"%s\"", shown);
     NIB_TRY(read_kind(p, &v->kind, inside));
     v->count = 1;
@@ -202,7 +202,7 @@ static nib_status read_values(parser *p, uint64_t count)
         v->entry_bytes = (uint64_t)(p->at - v->entry);
         if (nib__name_index_add(&g->by_key, (const void *const *)g->values, g->count) != NULL)
             return nib__fail(p->err, NIB_BAD_INPUT, "%s: key \"%s\" appears twice", g->name,
-                             nib__say_name(shown, sizeof shown, v->key, strlen(v->key)));
+                             nib__escape_name(shown, sizeof shown, v->key, strlen(v->key)));
     }
     return NIB_OK;
 }
@@ -325,7 +325,7 @@ static nib_status read_tensor(parser *p, nib_tensor *tensor, uint64_t *offset)
 {
     char inside[128], shown[96];
     NIB_TRY(read_name(p, &tensor->name, NIB_GGUF_NAME_MAX, "a tensor name"));
-    nib__say_name(shown, sizeof shown, tensor->name, strlen(tensor->name));
+    nib__escape_name(shown, sizeof shown, tensor->name, strlen(tensor->name));
     snprintf(inside, sizeof inside, "tensor \"%s\"", shown);
     NIB_TRY(read_shape(p, tensor, inside));
     NIB_TRY(read_type(p, tensor, inside));
@@ -364,7 +364,7 @@ static nib_status read_tensors(parser *p, uint64_t count)
         if (nib__name_index_add(&p->tensors, (const void *const *)out->tensors, out->count) != NULL)
             return nib__fail(
                 p->err, NIB_BAD_INPUT, "%s: tensor \"%s\" appears twice", p->gguf->name,
-                nib__say_name(shown, sizeof shown, tensor->name, strlen(tensor->name)));
+                nib__escape_name(shown, sizeof shown, tensor->name, strlen(tensor->name)));
     }
     return NIB_OK;
 }
@@ -391,13 +391,14 @@ static nib_status locate_tensors(parser *p)
     for (size_t i = 0; i < out->count; i++) {
         nib_tensor *tensor = out->tensors[i];
         if (!nib__add(&end, p->offsets[i], tensor->bytes) || end > size - data)
-            return nib__fail(p->err, NIB_BAD_INPUT,
-                             "%s: tensor \"%s\" has %" PRIu64 " bytes from byte %" PRIu64
-                             " of the data, which ends at %" PRIu64
-                             ": the file is cut short, or its header is wrong",
-                             p->gguf->name,
-                             nib__say_name(shown, sizeof shown, tensor->name, strlen(tensor->name)),
-                             tensor->bytes, p->offsets[i], size - data);
+            return nib__fail(
+                p->err, NIB_BAD_INPUT,
+                "%s: tensor \"%s\" has %" PRIu64 " bytes from byte %" PRIu64
+                " of the data, which ends at %" PRIu64
+                ": the file is cut short, or its header is wrong",
+                p->gguf->name,
+                nib__escape_name(shown, sizeof shown, tensor->name, strlen(tensor->name)),
+                tensor->bytes, p->offsets[i], size - data);
         tensor->data = p->start + data + p->offsets[i];
     }
     return NIB_OK;
@@ -413,7 +414,7 @@ static nib_status check_coverage(const parser *p)
     uint64_t at = (uint64_t)(p->at - p->start), begin, next;
     for (size_t i = 0; i < out->count; i++) {
         const nib_tensor *tensor = out->tensors[i];
-        nib__say_name(shown, sizeof shown, tensor->name, strlen(tensor->name));
+        nib__escape_name(shown, sizeof shown, tensor->name, strlen(tensor->name));
         begin = (uint64_t)(tensor->data - p->start);
         if (begin < at)
             return nib__fail(p->err, NIB_BAD_INPUT,
@@ -469,7 +470,7 @@ nib_status nib__gguf_parse(nib_container *out, const uint8_t *bytes, uint64_t si
     char shown[256];
     nib_container result = {0};
     nib_gguf *gguf = nib__arena_take(arena, 1, sizeof *gguf);
-    nib__say_name(shown, sizeof shown, name, strlen(name));
+    nib__escape_name(shown, sizeof shown, name, strlen(name));
     if (gguf == NULL || (gguf->name = nib__arena_copy(arena, shown, strlen(shown))) == NULL)
         return nib__fail_memory(err, sizeof *gguf, "a GGUF file");
     result.gguf = gguf;

@@ -375,8 +375,8 @@ static nib_status push_global(machine *m, const char *module, size_t module_size
         m->err, NIB_UNSUPPORTED,
         "%s: data.pkl names %s.%s, which a dict of tensors does not need; nothing in the "
         "file was executed: %s",
-        m->name, nib__say_name(a, sizeof a, module, module_size),
-        nib__say_name(b, sizeof b, name, name_size),
+        m->name, nib__escape_name(a, sizeof a, module, module_size),
+        nib__escape_name(b, sizeof b, name, name_size),
         torchao ? "save torchao's tensors as safetensors (save_pretrained does)"
                 : "save the weights alone, as torch.save(model.state_dict(), FILE)");
 }

@@ -46,7 +46,7 @@ static bool read_type(nib_json *json, nib_type *type)
     *type = nib__type_find(json->token, json->token_size);
     if (*type == NIB_TYPE_NONE)
         nib__json_fail(json, "dtype \"%s\" is not a safetensors type",
-                       nib__say_name(shown, sizeof shown, json->token, json->token_size));
+                       nib__escape_name(shown, sizeof shown, json->token, json->token_size));
     return *type != NIB_TYPE_NONE;
 }
 
@@ -87,7 +87,7 @@ static bool read_entry(nib_json *json, nib_tensor *tensor, int64_t offsets[2])
             member++;
         if (member == COUNT(members) || seen[member]) {
             nib__json_fail(json, "member \"%s\" of a tensor %s",
-                           nib__say_name(shown, sizeof shown, json->token, json->token_size),
+                           nib__escape_name(shown, sizeof shown, json->token, json->token_size),
                            member == COUNT(members) ? "is not one of dtype, shape and data_offsets"
                                                     : "appears twice");
             return false;
@@ -112,7 +112,7 @@ static void locate_tensor(parser *p, nib_tensor *tensor, const int64_t offsets[2
     char name[SHOWN];
     uint64_t bytes = 0;
     const uint64_t begin = (uint64_t)offsets[0], end = (uint64_t)offsets[1];
-    nib__say_name(name, sizeof name, tensor->name, strlen(tensor->name));
+    nib__escape_name(name, sizeof name, tensor->name, strlen(tensor->name));
     if (!nib__tensor_bytes(&bytes, tensor->type, tensor->shape, tensor->rank))
         nib__json_fail(
             json,
@@ -164,7 +164,7 @@ static void read_tensor(parser *p)
         return;
     if (nib__name_index_add(&p->tensors, (const void *const *)out->tensors, out->count) != NULL) {
         nib__json_fail(&p->json, "tensor \"%s\" appears twice",
-                       nib__say_name(shown, sizeof shown, tensor->name, strlen(tensor->name)));
+                       nib__escape_name(shown, sizeof shown, tensor->name, strlen(tensor->name)));
         return;
     }
     if (read_entry(&p->json, tensor, offsets))
@@ -187,7 +187,7 @@ static void read_metadata(parser *p)
         meta->key = read_name(p);
         if (meta->key == NULL)
             return;
-        nib__say_name(shown, sizeof shown, meta->key, strlen(meta->key));
+        nib__escape_name(shown, sizeof shown, meta->key, strlen(meta->key));
         if (nib__name_index_add(&p->metas, (const void *const *)out->metas, out->meta_count) !=
             NULL)
             nib__json_fail(json, "__metadata__ entry \"%s\" appears twice", shown);
@@ -266,7 +266,7 @@ static nib_status check_coverage(const parser *p, nib_err *err)
     for (size_t i = 0; i < out->count; i++) {
         const nib_tensor *tensor = out->tensors[i];
         const uint64_t begin = (uint64_t)(tensor->data - p->data);
-        nib__say_name(name, sizeof name, tensor->name, strlen(tensor->name));
+        nib__escape_name(name, sizeof name, tensor->name, strlen(tensor->name));
         if (begin > at)
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: bytes %" PRIu64 " to %" PRIu64
@@ -323,7 +323,7 @@ nib_status nib__safetensors_parse(nib_container *out, const uint8_t *bytes, uint
     char shown[256];
     uint64_t header = 0;
     nib_container result = {0};
-    nib__say_name(shown, sizeof shown, name, strlen(name));
+    nib__escape_name(shown, sizeof shown, name, strlen(name));
     NIB_TRY(check_prefix(bytes, size, shown, &header, err));
     parser p = {.arena = arena, .out = &result, .name = shown, .file = file};
     p.data = bytes + PREFIX + header;

@@ -38,7 +38,7 @@ static nib_shard *find_or_add_shard(parser *p, const char *name)
         strcmp(name, "..") == 0) {
         nib__json_fail(&p->json,
                        "shard \"%s\" is not the name of a file in the index's own directory",
-                       nib__say_name(shown, sizeof shown, name, strlen(name)));
+                       nib__escape_name(shown, sizeof shown, name, strlen(name)));
         return NULL;
     }
     const size_t known = nib__name_index_find(&p->by_shard, (const void *const *)out->shards, name);
@@ -79,7 +79,7 @@ static void read_map(parser *p)
             NULL)
             nib__json_fail(
                 json, "tensor \"%s\" appears twice",
-                nib__say_name(shown, sizeof shown, entry->tensor, strlen(entry->tensor)));
+                nib__escape_name(shown, sizeof shown, entry->tensor, strlen(entry->tensor)));
         const char *name = nib__json_expect(json, NIB_JSON_STRING) ? read_string(p) : NULL;
         nib_shard *shard = name == NULL ? NULL : find_or_add_shard(p, name);
         if (shard == NULL)

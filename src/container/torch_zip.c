@@ -188,7 +188,7 @@ static nib_status fail_tensor(const parser *p, const nib_tensor *t, nib_status s
 {
     char shown[SHOWN];
     return nib__fail(p->err, status, "%s: tensor \"%s\" %s", p->name,
-                     nib__say_name(shown, sizeof shown, t->name, strlen(t->name)), sentence);
+                     nib__escape_name(shown, sizeof shown, t->name, strlen(t->name)), sentence);
 }
 
 static int64_t whole_at(const parser *p, const nib_pickle_value *of, size_t i)
@@ -214,7 +214,7 @@ static nib_status find_record(const parser *p, const nib_tensor *t, const nib_pi
         return nib__fail(p->err, NIB_BAD_INPUT,
                          "%s: tensor \"%s\" is in a storage of %" PRId64 " x %d bits, but its "
                          "record %s has %" PRIu64 " bytes",
-                         p->name, nib__say_name(shown, sizeof shown, t->name, strlen(t->name)),
+                         p->name, nib__escape_name(shown, sizeof shown, t->name, strlen(t->name)),
                          count, bits, path, (*out)->size);
     return NIB_OK;
 }
@@ -284,7 +284,7 @@ static nib_status copy_view(parser *p, nib_tensor *t, const uint8_t *from, uint6
     copy_contiguous(copy, from, t, strides, size);
     t->data = copy;
     snprintf(note, sizeof note, "%s is a non-contiguous view; it is copied",
-             nib__say_name(shown, sizeof shown, t->name, strlen(t->name)));
+             nib__escape_name(shown, sizeof shown, t->name, strlen(t->name)));
     return add_note(p, note);
 }
 
@@ -472,7 +472,7 @@ nib_status nib__torch_parse(nib_container *out, const uint8_t *bytes, uint64_t s
 {
     char shown[256];
     nib_container result = {0};
-    nib__say_name(shown, sizeof shown, name, strlen(name));
+    nib__escape_name(shown, sizeof shown, name, strlen(name));
     parser p = {.name = shown, .file = file, .arena = arena, .err = err, .out = &result};
     const nib_status status = parse(&p, bytes, size);
     nib__pickle_free(&p.pickle, arena->allocator);

@@ -139,7 +139,7 @@ static nib_status fail_member(const reader *r, const header *h, nib_status statu
 {
     char shown[SHOWN];
     return nib__fail(r->err, status, "%s: member \"%s\" %s", r->name,
-                     nib__say_name(shown, sizeof shown, h->name, h->name_size), sentence);
+                     nib__escape_name(shown, sizeof shown, h->name, h->name_size), sentence);
 }
 
 static nib_status find_zip64(const reader *r, header *h)
@@ -390,8 +390,8 @@ static nib_status read_directory(reader *r, entry **items, entry *entries)
         r->out->members[i] = &items[i]->member;
         if (nib__name_index_add(&r->out->by_name, (const void *const *)r->out->members, i) != NULL)
             return nib__fail(r->err, NIB_BAD_INPUT, "%s: member \"%s\" appears twice", r->name,
-                             nib__say_name(shown, sizeof shown, entries[i].member.name,
-                                           strlen(entries[i].member.name)));
+                             nib__escape_name(shown, sizeof shown, entries[i].member.name,
+                                              strlen(entries[i].member.name)));
     }
     if (r->at != r->directory_end)
         return nib__fail(r->err, NIB_BAD_INPUT,

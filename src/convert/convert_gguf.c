@@ -151,8 +151,8 @@ static nib_status check_implied(const nib_config *c, const char *directory, nib_
                          directory, c->attention_scale, nib__arch_name(c->arch), scale);
     if (read.embed_scale != c->embed_scale)
         nib__ledger_add_overruled(ledger, "config-key", "hidden_size",
-                                  nib__say_double(asked, c->embed_scale),
-                                  nib__say_double(done, read.embed_scale),
+                                  nib__format_double(asked, c->embed_scale),
+                                  nib__format_double(done, read.embed_scale),
                                   "the embedding is multiplied by its square root, which "
                                   "transformers rounds to the weights' type and GGUF readers do "
                                   "not");
@@ -197,7 +197,7 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
     NIB_TRY(check_implied(c, m->net.directory, ledger, err));
     if (c->window > 0 && c->window < c->context && nib__family_of(c)->window != NIB_WINDOW_PATTERN)
         nib__ledger_add_overruled(
-            ledger, "config-key", "sliding_window", nib__say_double(window, (double)c->window),
+            ledger, "config-key", "sliding_window", nib__format_double(window, (double)c->window),
             NULL,
             nib__family_of(c)->gguf_window
                 ? "a GGUF of %s records it, but llama.cpp attends to all positions"

@@ -112,7 +112,7 @@ static void note_plan(nib_ledger *ledger, const nib_plan *plan)
     nib__ledger_summary(&plan->assignment.ledger, &text);
     nib__ledger_add_note(ledger, "for", "planned for %s: %s; %s per token predicted",
                          plan->machine.name, text.failed ? "" : text.at,
-                         nib__say_seconds(time, plan->assignment.predicted_token_s));
+                         nib__format_seconds(time, plan->assignment.predicted_token_s));
     ledger->failed = ledger->failed || text.failed;
     nib__text_free(&text);
 }

@@ -231,7 +231,7 @@ static nib_status check_file_ending(const work *w, const char *format, nib_err *
     return nib__fail(err, NIB_USAGE,
                      "%s: the name ends in .gguf, but the format is %s; give --format gguf, or "
                      "another name",
-                     nib__say_shown(a, w->out), format != NULL ? format : "torchao");
+                     nib__escape_string(a, w->out), format != NULL ? format : "torchao");
 }
 
 /* Refuses --pack for a single file: packed weights go beside a config.json. */
@@ -266,7 +266,7 @@ static nib_status pack_tokenizer(work *w, const char *directory, nib_err *err)
     const nib_status status = nib__tokenizer_write_tables(tables, json, config, &bytes, a, &why);
     if (status == NIB_OK)
         nib__ledger_add_note(&w->ledger, "packed", "%s/%s: the tokenizer, %s", w->out,
-                             NIB_TABLES_NAME, nib__say_bytes(size, bytes));
+                             NIB_TABLES_NAME, nib__format_bytes(size, bytes));
     else if (status == NIB_BAD_INPUT || status == NIB_UNSUPPORTED)
         nib__ledger_add_note(&w->ledger, "packed", "no tokenizer tables: %s", why.text);
     else
@@ -295,7 +295,7 @@ static nib_status pack_result(void *ctx, const char *directory, nib_err *err)
         status = nib__packed_write(&report, place, &made->net, &plan->assignment, err);
     if (status == NIB_OK)
         nib__ledger_add_note(&w->ledger, "packed", "%s/%s: %zu weights, %s", w->out,
-                             NIB_PACKED_NAME, report.count, nib__say_bytes(size, report.bytes));
+                             NIB_PACKED_NAME, report.count, nib__format_bytes(size, report.bytes));
     nib_plan_free(plan);
     nib_model_close(made);
     return status == NIB_OK ? pack_tokenizer(w, directory, err) : status;

@@ -177,7 +177,7 @@ nib_status nib__cpu_isa_mask(int64_t *out, const char *level, nib_err *err)
                                  levels[i].name);
     char shown[64];
     return nib__fail(err, NIB_USAGE, "--isa %s: unknown instruction set; choose one of %s",
-                     nib__say_name(shown, sizeof shown, level, strlen(level)), known);
+                     nib__escape_name(shown, sizeof shown, level, strlen(level)), known);
 }
 
 /* ---- this machine ---- */

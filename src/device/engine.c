@@ -207,7 +207,7 @@ static nib_status fail_machine(const nib_engine *engine, const char *name, nib_e
     nib__text_str(&words, has_driver ? "" : "; known: ");
     list_names(&words, names + here, has_driver ? 0 : known->count);
     const nib_status status =
-        nib__fail(err, NIB_USAGE, "device \"%s\" is not %s%s", nib__say_shown(shown, name),
+        nib__fail(err, NIB_USAGE, "device \"%s\" is not %s%s", nib__escape_string(shown, name),
                   has_driver ? "here" : "known", words.failed ? "" : words.at);
     nib__text_free(&near);
     nib__text_free(&words);

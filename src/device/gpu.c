@@ -113,11 +113,11 @@ static nib_status allocate(nib_gpu *gpu, uint64_t bytes, const char *what, uint6
         is_over ? NIB_NO_MEMORY : gpu->found->driver->allocate(gpu, bytes, handle, err);
     if (status != NIB_NO_MEMORY)
         return status;
-    return nib__fail(err, NIB_NO_MEMORY,
-                     "%s is out of memory: %s of %s are in use; cannot allocate %s for %s",
-                     gpu->found->name, nib__say_bytes(held, gpu->held),
-                     nib__say_bytes(all, gpu->most != 0 ? gpu->most : gpu->found->machine.memory),
-                     nib__say_bytes(asked, bytes), what);
+    return nib__fail(
+        err, NIB_NO_MEMORY, "%s is out of memory: %s of %s are in use; cannot allocate %s for %s",
+        gpu->found->name, nib__format_bytes(held, gpu->held),
+        nib__format_bytes(all, gpu->most != 0 ? gpu->most : gpu->found->machine.memory),
+        nib__format_bytes(asked, bytes), what);
 }
 
 static nib_status add_piece(nib_gpu *gpu, uint64_t address, uint64_t bytes, const char *what,

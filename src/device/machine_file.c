@@ -56,8 +56,9 @@ static bool fail_name(reader *r, const char *what, const char *const *names, siz
         return false;
     nib__text_init(&near, r->arena->allocator);
     nib__near_names(&near, name, names, count);
-    nib__json_fail(&r->json, "a machine has no %s \"%s\"%s%s", what, nib__say_shown(shown, name),
-                   near.size != 0 ? "; did you mean " : "", near.size != 0 ? near.at : "");
+    nib__json_fail(&r->json, "a machine has no %s \"%s\"%s%s", what,
+                   nib__escape_string(shown, name), near.size != 0 ? "; did you mean " : "",
+                   near.size != 0 ? near.at : "");
     nib__text_free(&near);
     return false;
 }
@@ -339,7 +340,7 @@ static nib_status fail_source(const reader *r, const char *file, size_t line, ni
     nib__near_names(&near, r->keys[line], keys, r->source_count);
     const nib_status status =
         nib__fail(err, NIB_BAD_INPUT, "%s: %s: source \"%s\" is not in \"sources\"%s%s", file,
-                  line_name(line), nib__say_shown(shown, r->keys[line]),
+                  line_name(line), nib__escape_string(shown, r->keys[line]),
                   near.size != 0 ? "; did you mean " : "", near.size != 0 ? near.at : "");
     nib__text_free(&near);
     return status;
@@ -450,7 +451,7 @@ static nib_status name_from_path(const char **out, const char *path, nib_arena *
         return nib__fail(err, NIB_USAGE,
                          "%s: a machine is named after its file, whose name must have 1 to 63 "
                          "letters, digits, -, _ and .",
-                         nib__say_shown(shown, path));
+                         nib__escape_string(shown, path));
     *out = nib__arena_copy(arena, name, size);
     if (*out == NULL)
         return nib__fail_memory(err, size, "a machine's name");
@@ -458,7 +459,7 @@ static nib_status name_from_path(const char **out, const char *path, nib_arena *
         return nib__fail(err, NIB_USAGE,
                          "%s: a machine is named after its file, and \"%s\" is taken; rename the "
                          "file",
-                         nib__say_shown(shown, path), *out);
+                         nib__escape_string(shown, path), *out);
     return NIB_OK;
 }
 
@@ -469,7 +470,7 @@ static nib_status find_host(nib_machine *m, const char *path, const char *host,
     m->host = nib__machines_find(known, host);
     if (m->host != NULL && m->host->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)
         return nib__fail(err, NIB_BAD_INPUT, "%s: its host \"%s\" is a GPU; it must be a CPU", path,
-                         nib__say_shown(shown, host));
+                         nib__escape_string(shown, host));
     if (m->host != NULL)
         return NIB_OK;
     nib_text near;
@@ -482,7 +483,7 @@ static nib_status find_host(nib_machine *m, const char *path, const char *host,
     nib__near_names(&near, host, names, known->count);
     const nib_status status =
         nib__fail(err, NIB_BAD_INPUT, "%s: its host \"%s\" is not known%s%s", path,
-                  nib__say_shown(shown, host), near.size != 0 ? "; did you mean " : "",
+                  nib__escape_string(shown, host), near.size != 0 ? "; did you mean " : "",
                   near.size != 0 ? near.at : "; `nibble devices` lists the machines");
     nib__text_free(&near);
     return status;

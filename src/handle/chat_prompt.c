@@ -73,8 +73,8 @@ static nib_status choose_template(nib_chat *c, const nib_chat_source *all, size_
             char a[NIB_SHOWN], b[NIB_SHOWN];
             nib__text_format(&note,
                              "%s%s has a different chat template from that of %s, which is used",
-                             note.size == 0 ? "" : "; ", nib__say_shown(a, all[i].text.name),
-                             nib__say_shown(b, (*out)->text.name));
+                             note.size == 0 ? "" : "; ", nib__escape_string(a, all[i].text.name),
+                             nib__escape_string(b, (*out)->text.name));
         }
     }
     c->note = note.size == 0 ? NULL : nib__arena_copy(&c->arena, note.at, note.size);

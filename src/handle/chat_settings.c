@@ -188,7 +188,7 @@ static void add_setting(nib_ledger *ledger, const char *name, const char *asked,
     nib__ledger_add_setting(ledger,
                             &(nib_ledger_setting){.code = "template",
                                                   .name = name,
-                                                  .asked = nib__say_shown(shown, asked),
+                                                  .asked = nib__escape_string(shown, asked),
                                                   .by = by,
                                                   .relation = NIB_SETTING_NONE},
                             "%s", text);

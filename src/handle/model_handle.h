@@ -63,11 +63,11 @@ nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib
 /* Sampling parameters: from the options, else generation_config.json, else llama.cpp's defaults. */
 nib_sampling nib__model_sampling(const nib_model *model, const nib_generate_options *options);
 /* Adds settings for sampling options without effect at temperature 0. */
-void nib__tell_sampling(nib_ledger *ledger, const nib_model *model,
-                        const nib_generate_options *options, nib_asker by);
+void nib__report_sampling(nib_ledger *ledger, const nib_model *model,
+                          const nib_generate_options *options, nib_asker by);
 /* Adds a setting if the context has no room for `most` new tokens after the prompt. */
-void nib__tell_max_tokens(nib_ledger *ledger, const char *name, int64_t most, int64_t prompt,
-                          int64_t context, nib_asker by);
+void nib__report_max_tokens(nib_ledger *ledger, const char *name, int64_t most, int64_t prompt,
+                            int64_t context, nib_asker by);
 /* *out: most new tokens after a prompt, INT64_MAX without a limit; `asked` as in
  * nib_generate_options. NIB_BAD_INPUT: the prompt uses up the file's max_length. */
 nib_status nib__model_max_tokens(int64_t *out, const nib_model *model, int64_t asked,
@@ -79,7 +79,7 @@ int nib__model_ends(const nib_model *model, int32_t ids[NIB_EOS_MAX]);
 /* The path DIR/HASH.END of `what` in the model's cache directory; NULL: out of memory. */
 const char *nib__kept_path(nib_model *m, nib_hash what, const char *end);
 /* Adds a setting if torchao's quantization_config differs from the stored tensors. */
-nib_status nib__tell_stored_config(nib_model *model, nib_err *err);
+nib_status nib__report_stored_config(nib_model *model, nib_err *err);
 /* Loads the request's recipe for the model's layers; *layers [net.site_count] in the arena are the
  * layers as recipes see them. */
 nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,

@@ -55,7 +55,7 @@ static bool agrees(const nib_choice *choice, const nib_site *site)
            group_size(a, site->k) == group_size(b, site->k);
 }
 
-nib_status nib__tell_stored_config(nib_model *m, nib_err *err)
+nib_status nib__report_stored_config(nib_model *m, nib_err *err)
 {
     nib_network *net = &m->net;
     const char *text = net->checkpoint ? nib__checkpoint_quantization(net->checkpoint) : NULL;
@@ -90,7 +90,7 @@ nib_status nib__tell_stored_config(nib_model *m, nib_err *err)
         nib__ledger_add_setting(
             &net->notes,
             &(nib_ledger_setting){.code = "quantization-config",
-                                  .name = nib__say_shown(a, first->name),
+                                  .name = nib__escape_string(a, first->name),
                                   .asked = asked,
                                   .done = nib__scheme_name(done, &first->stored),
                                   .by = NIB_BY_CONFIG,

@@ -29,7 +29,7 @@ nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
         nib__release(&engine->allocator, m);
         return status;
     }
-    status = nib__tell_stored_config(m, err);
+    status = nib__report_stored_config(m, err);
     if (status != NIB_OK) {
         nib_model_close(m);
         return status;

@@ -30,8 +30,8 @@ nib_sampling nib__model_sampling(const nib_model *model, const nib_generate_opti
     };
 }
 
-void nib__tell_sampling(nib_ledger *ledger, const nib_model *model, const nib_generate_options *o,
-                        nib_asker by)
+void nib__report_sampling(nib_ledger *ledger, const nib_model *model, const nib_generate_options *o,
+                          nib_asker by)
 {
     const struct {
         const char *option, *member;
@@ -58,8 +58,8 @@ void nib__tell_sampling(nib_ledger *ledger, const nib_model *model, const nib_ge
     }
 }
 
-void nib__tell_max_tokens(nib_ledger *ledger, const char *name, int64_t most, int64_t prompt,
-                          int64_t context, nib_asker by)
+void nib__report_max_tokens(nib_ledger *ledger, const char *name, int64_t most, int64_t prompt,
+                            int64_t context, nib_asker by)
 {
     /* a prompt that fills the context is still followed by one token */
     const int64_t left = nib__max(context - prompt, 1);

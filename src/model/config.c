@@ -364,7 +364,7 @@ static nib_status read_all(reader *r, bool (*read)(reader *r), const char *name,
     nib__json_init(&r->json, name, text, size, &limits);
     bool ok = nib__json_expect(&r->json, NIB_JSON_OBJECT);
     while (ok && nib__json_next(&r->json) == NIB_JSON_KEY) {
-        nib__say_name(r->key, sizeof r->key, r->json.token, r->json.token_size);
+        nib__escape_name(r->key, sizeof r->key, r->json.token, r->json.token_size);
         ok = read(r);
         if (ok)
             r->key[0] = 0;
@@ -390,10 +390,10 @@ static nib_status find_family(reader *r, const char *name, nib_err *err)
     while (nib__family_at(i) != NULL && strcmp(nib__family_at(i)->name, r->model_type) != 0)
         i++;
     if (nib__family_at(i) == NULL)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: the architecture \"%s\" is not supported; %s are", name,
-                         nib__say_name(shown, sizeof shown, r->model_type, strlen(r->model_type)),
-                         nib__family_names(names, sizeof names));
+        return nib__fail(
+            err, NIB_UNSUPPORTED, "%s: the architecture \"%s\" is not supported; %s are", name,
+            nib__escape_name(shown, sizeof shown, r->model_type, strlen(r->model_type)),
+            nib__family_names(names, sizeof names));
     r->c.arch = (nib_arch)i;
     r->family = nib__family_at(i);
     return NIB_OK;
@@ -443,15 +443,16 @@ static nib_status check_act(const reader *r, const char *name, nib_err *err)
     const char *act = newer ? r->hidden_activation : r->hidden_act;
     char shown[NIB_SHOWN];
     if (!newer && older && r->family->newer_act && r->hidden_activation != NULL) {
-        nib__ledger_add_overruled(r->ledger, "config-key", "hidden_act", nib__say_shown(shown, act),
-                                  r->hidden_activation, "hidden_activation decides");
+        nib__ledger_add_overruled(r->ledger, "config-key", "hidden_act",
+                                  nib__escape_string(shown, act), r->hidden_activation,
+                                  "hidden_activation decides");
         return NIB_OK;
     }
     if (!newer && !older)
         return NIB_OK;
     return nib__fail(err, NIB_UNSUPPORTED, "%s: %s is \"%s\"; only %s is supported for %s", name,
                      newer ? "hidden_activation" : "hidden_act",
-                     nib__say_name(shown, sizeof shown, act, strlen(act)),
+                     nib__escape_name(shown, sizeof shown, act, strlen(act)),
                      nib__family_act(r->family), r->family->name);
 }
 
@@ -514,7 +515,7 @@ static void report_class(const reader *r)
     char shown[NIB_SHOWN];
     if (r->class_name && (r->classes & 1U << r->c.arch) == 0)
         nib__ledger_add_overruled(r->ledger, "config-key", "architectures",
-                                  nib__say_shown(shown, r->class_name), r->family->class_name,
+                                  nib__escape_string(shown, r->class_name), r->family->class_name,
                                   "model_type is \"%s\", which selects %s", r->family->name,
                                   r->family->class_name);
 }
@@ -549,8 +550,8 @@ static void report_overruled(const reader *r)
     report_bias(r);
     if (r->longest > 0 && r->longest != r->c.context)
         nib__ledger_add_overruled(r->ledger, "context", "model_max_length",
-                                  nib__say_double(asked, (double)r->longest),
-                                  nib__say_double(done, (double)r->c.context),
+                                  nib__format_double(asked, (double)r->longest),
+                                  nib__format_double(done, (double)r->c.context),
                                   "max_position_embeddings sets the longest context");
     if (r->dtypes[0] != NIB_TYPE_NONE && r->dtypes[1] != NIB_TYPE_NONE &&
         r->dtypes[0] != r->dtypes[1])

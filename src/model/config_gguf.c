@@ -57,7 +57,7 @@ static nib_status read_arch(reader *r)
     }
     return nib__fail(r->err, NIB_UNSUPPORTED,
                      "%s: the architecture \"%s\" is not supported; %s are", r->g->name,
-                     nib__say_name(shown, sizeof shown, r->g->arch, strlen(r->g->arch)),
+                     nib__escape_name(shown, sizeof shown, r->g->arch, strlen(r->g->arch)),
                      nib__family_names(names, sizeof names));
 }
 
@@ -352,7 +352,7 @@ static nib_status read_rope(reader *r)
             r->err, NIB_UNSUPPORTED,
             "%s: %s is \"%s\", which is not supported; none, linear, yarn and llama3's "
             "tensor rope_freqs are",
-            r->g->name, r->key, nib__say_name(shown, sizeof shown, type, size));
+            r->g->name, r->key, nib__escape_name(shown, sizeof shown, type, size));
     NIB_TRY(read_factor(r, linear));
     if (!(c->rope_factor >= 1) || !(c->rope_factor < 1e9))
         return nib__fail(r->err, NIB_BAD_INPUT,
@@ -487,7 +487,7 @@ static nib_status check_others(reader *r)
     NIB_TRY(nib__gguf_string(&type, &size, &found, r->g, "general.type", r->err));
     if (!text_equals(type, size, "model"))
         return nib__fail(r->err, NIB_UNSUPPORTED, "%s: general.type is \"%s\"; a model is expected",
-                         r->g->name, nib__say_name(shown, sizeof shown, type, size));
+                         r->g->name, nib__escape_name(shown, sizeof shown, type, size));
     return NIB_OK;
 }
 
@@ -628,7 +628,7 @@ static nib_status check_unknown(reader *r)
             known = known || begins_with(key, elsewhere[j]);
         if (known)
             continue;
-        nib__say_name(shown, sizeof shown, key, strlen(key));
+        nib__escape_name(shown, sizeof shown, key, strlen(key));
         if (!conditional && (begins_with(name, "rope.") || begins_with(name, "attention.")))
             return nib__fail(r->err, NIB_UNSUPPORTED,
                              "%s: key \"%s\" is unknown and may change the result", r->g->name,
@@ -653,7 +653,7 @@ static nib_status check_tensors(reader *r)
             return nib__fail(r->err, NIB_UNSUPPORTED,
                              "%s: tensor \"%s\" is not part of %s; leaving it out would "
                              "change the result",
-                             r->g->name, nib__say_name(shown, sizeof shown, name, strlen(name)),
+                             r->g->name, nib__escape_name(shown, sizeof shown, name, strlen(name)),
                              r->arch);
     }
     return NIB_OK;
@@ -745,7 +745,7 @@ static nib_status report_sampling(const nib_gguf *g, const char *key, nib_ledger
             return NIB_OK;
     }
     nib__ledger_add_unread(ledger, "generation-key", "the GGUF",
-                           nib__say_name(shown, sizeof shown, key, strlen(key)), NULL);
+                           nib__escape_name(shown, sizeof shown, key, strlen(key)), NULL);
     return NIB_OK;
 }
 
@@ -806,7 +806,7 @@ void nib__gguf_report_tokenizer(const nib_gguf *g, nib_ledger *ledger)
         if (begins_with(v->key, tokenizer) && !off &&
             !is_tokenizer_key_read(v->key + sizeof tokenizer - 1))
             nib__ledger_add_unread(ledger, "tokenizer", "the GGUF",
-                                   nib__say_name(shown, sizeof shown, v->key, strlen(v->key)),
+                                   nib__escape_name(shown, sizeof shown, v->key, strlen(v->key)),
                                    NULL);
     }
 }

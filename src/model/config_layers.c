@@ -198,7 +198,7 @@ static nib_status find_windows(nib_config *c, const nib_layers_given *s, const c
         return nib__fail(
             err, NIB_UNSUPPORTED,
             "%s: layer_types names \"%s\"; only full_attention and sliding_attention are supported",
-            name, nib__say_name(shown, sizeof shown, s->other_type, strlen(s->other_type)));
+            name, nib__escape_name(shown, sizeof shown, s->other_type, strlen(s->other_type)));
     for (int64_t i = 0; i < s->type_count; i++)
         slides = slides || s->sliding[i];
     if (slides && window <= 0)
@@ -255,7 +255,7 @@ static nib_status find_rotation(nib_config *c, const nib_layers_given *s, const 
     }
     if (differs)
         nib__ledger_add_overruled(ledger, "config-key", "no_rope_layer_interval",
-                                  nib__say_double(shown, (double)s->rotate_interval), NULL,
+                                  nib__format_double(shown, (double)s->rotate_interval), NULL,
                                   "no_rope_layers names other layers and takes precedence");
     c->rope_layers = layers;
     return NIB_OK;
@@ -278,14 +278,14 @@ static void report_patterns(const nib_config *c, const nib_layers_given *s, nib_
     }
     if (first_differs)
         nib__ledger_add_overruled(ledger, "config-key", "max_window_layers",
-                                  nib__say_double(asked, (double)s->first_window), NULL,
+                                  nib__format_double(asked, (double)s->first_window), NULL,
                                   "the layers with a window are not those from this one on: %s",
                                   decides);
     if (pattern_differs)
         nib__ledger_add_overruled(ledger, "config-key", "sliding_window_pattern",
                                   s->pattern_letters != NULL
-                                      ? nib__say_shown(letters, s->pattern_letters)
-                                      : nib__say_double(asked, (double)s->pattern),
+                                      ? nib__escape_string(letters, s->pattern_letters)
+                                      : nib__format_double(asked, (double)s->pattern),
                                   NULL, "other layers have a window: %s", decides);
 }
 
@@ -317,7 +317,7 @@ nib_status nib__layers_apply(nib_config *c, const nib_layers_given *s, const cha
     report_patterns(c, s, ledger);
     if (nib__family_of(c)->window == NIB_WINDOW_IGNORED && s->window > 0 && s->window < c->context)
         nib__ledger_add_overruled(ledger, "config-key", "sliding_window",
-                                  nib__say_double(asked, (double)s->window), NULL,
+                                  nib__format_double(asked, (double)s->window), NULL,
                                   "%s has no window; every position attends to all earlier ones",
                                   nib__arch_name(c->arch));
     return NIB_OK;

@@ -154,7 +154,7 @@ static bool read_key(reader *r)
         return nib__json_skip(j);
     char shown[64];
     nib_json_value value;
-    nib__say_name(shown, sizeof shown, j->token, j->token_size);
+    nib__escape_name(shown, sizeof shown, j->token, j->token_size);
     if (!nib__json_any(j, &value))
         return false;
     if (value.event != NIB_JSON_NULL && !value.empty)
@@ -296,7 +296,7 @@ nib_status nib__config_meta(nib_config *out, const nib_checkpoint *checkpoint, n
     bool ok = nib__json_expect(&r.json, NIB_JSON_OBJECT);
     char key[64] = "";
     while (ok && nib__json_next(&r.json) == NIB_JSON_KEY) {
-        nib__say_name(key, sizeof key, r.json.token, r.json.token_size);
+        nib__escape_name(key, sizeof key, r.json.token, r.json.token_size);
         ok = read_key(&r);
     }
     if (!ok || r.json.event != NIB_JSON_OBJECT_END || nib__json_next(&r.json) != NIB_JSON_END) {

@@ -87,8 +87,8 @@ static bool read_type(nib_rope_given *rope, nib_json *json, nib_arena *arena)
     char *type = nib__json_string(json, arena, NULL);
     if (type && rope->type && strcmp(type, rope->type) != 0) {
         nib__json_fail(json, "the rope type is given twice, as \"%s\" and as \"%s\"",
-                       nib__say_name(a, sizeof a, rope->type, strlen(rope->type)),
-                       nib__say_name(b, sizeof b, type, strlen(type)));
+                       nib__escape_name(a, sizeof a, rope->type, strlen(rope->type)),
+                       nib__escape_name(b, sizeof b, type, strlen(type)));
         return false;
     }
     rope->type = type;
@@ -168,7 +168,7 @@ bool nib__rope_read_object(nib_rope_given *rope, int place, nib_json *json, nib_
         const bool type = nib__json_is(json, "rope_type") || nib__json_is(json, "type");
         if (!type && number == NIB_ROPE_NUMBERS && list == NIB_ROPE_LISTS)
             nib__json_fail(json, "the rope scaling key \"%s\" is unknown and may change the result",
-                           nib__say_name(key, sizeof key, json->token, json->token_size));
+                           nib__escape_name(key, sizeof key, json->token, json->token_size));
         if (json->event == NIB_JSON_ERROR ||
             !(type                    ? read_type(rope, json, arena)
               : list < NIB_ROPE_LISTS ? read_list(&rope->lists[place][list], json, arena)
@@ -459,7 +459,7 @@ static nib_status find_kind(nib_config *c, const nib_rope_given *rope, const cha
             err, NIB_UNSUPPORTED,
             "%s: the type \"%s\" of rope_scaling is not supported; default, linear, llama3, yarn "
             "and longrope are",
-            name, nib__say_name(shown, sizeof shown, type, strlen(type)));
+            name, nib__escape_name(shown, sizeof shown, type, strlen(type)));
     if (only_long && kind != NIB_ROPE_PLAIN && kind != NIB_ROPE_LONGROPE)
         return nib__fail(
             err, NIB_UNSUPPORTED,

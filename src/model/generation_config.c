@@ -54,7 +54,7 @@ static bool read_other(nib_json *json, nib_ledger *ledger)
     for (size_t i = 0; i < COUNT(unsupported); i++)
         if (nib__json_is(json, unsupported[i].key))
             neutral = unsupported[i].neutral;
-    nib__say_name(key, sizeof key, json->token, json->token_size);
+    nib__escape_name(key, sizeof key, json->token, json->token_size);
     if (!nib__json_any(json, &value))
         return false;
     if (value.event != NIB_JSON_NULL && value.event != NIB_JSON_FALSE && !value.empty &&

@@ -170,7 +170,7 @@ static nib_status check_agreement(const nib_network *net, nib_err *err)
             strtoll(name + sizeof layers_prefix - 1, NULL, 10) >= net->config.layers) {
             char shown[160];
             return nib__fail(err, NIB_BAD_INPUT, "%s: %s is stored, but %s in %s is %" PRId64, path,
-                             nib__say_name(shown, sizeof shown, name, strlen(name)),
+                             nib__escape_name(shown, sizeof shown, name, strlen(name)),
                              nib__checkpoint_gguf(net->checkpoint) != NULL ? "block_count"
                                                                            : "num_hidden_layers",
                              nib__checkpoint_config_name(net->checkpoint), net->config.layers);
@@ -334,7 +334,7 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
             report_f64(net, tensor);
         if (norm || is_known_rope_table(net, tensor))
             continue;
-        nib__say_name(shown, sizeof shown, name, strlen(name));
+        nib__escape_name(shown, sizeof shown, name, strlen(name));
         if (nib__ends_with(name, ".bias") && use == NIB_NETWORK_RUN)
             return nib__fail(err, NIB_UNSUPPORTED,
                              "%s: %s is stored, but %s has no such bias; leaving it out would "
@@ -346,7 +346,8 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
         nib__ledger_add_setting(
             &net->notes,
             &(nib_ledger_setting){.code = "extra-tensor",
-                                  .name = nib__say_name(shown, sizeof shown, first, strlen(first)),
+                                  .name =
+                                      nib__escape_name(shown, sizeof shown, first, strlen(first)),
                                   .by = NIB_BY_CHECKPOINT,
                                   .relation = NIB_SETTING_NONE},
             "%s has no such tensor (%zu stored ones are not read)", arch, count);
@@ -426,7 +427,7 @@ static nib_status check_path(nib_network *net, const char *path, const char *con
 {
     char shown[160];
     const nib_path_kind kind = nib__path_kind(path);
-    nib__say_name(shown, sizeof shown, path, strlen(path));
+    nib__escape_name(shown, sizeof shown, path, strlen(path));
     if (kind == NIB_PATH_NONE)
         return nib__fail(err, NIB_IO, "%s: there is no such file or directory",
                          *path ? shown : "\"\"");
@@ -500,7 +501,7 @@ static nib_status open_meta(nib_network *net, const char *path, nib_network_use 
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: has a params.json, but the names of its tensors are not Meta's; it "
                          "needs a config.json",
-                         nib__say_name(shown, sizeof shown, path, strlen(path)));
+                         nib__escape_name(shown, sizeof shown, path, strlen(path)));
     NIB_TRY(nib__config_meta(&net->config, net->checkpoint, &net->notes, err));
     NIB_TRY(read_generation(net, net->directory, err));
     NIB_TRY(list_sites(net, err));

@@ -110,8 +110,8 @@ static void fail_unknown(nib_train_reader *r, nib_json *json, const char *name, 
     nib_text near;
     nib__text_init(&near, r->source->arena->allocator);
     format_near(&near, name, section);
-    nib__json_fail(json, "\"%s\" is not a %s of a training config%s", nib__say_shown(shown, name),
-                   section ? "section" : "key", text_of(&near));
+    nib__json_fail(json, "\"%s\" is not a %s of a training config%s",
+                   nib__escape_string(shown, name), section ? "section" : "key", text_of(&near));
     nib__text_free(&near);
 }
 
@@ -123,7 +123,7 @@ static nib_status fail_unknown_option(const nib_train_reader *r, const char *nam
     format_near(&near, name, false);
     const nib_status status =
         nib__fail(err, NIB_USAGE, "--%s: there is no such key of a training config%s",
-                  nib__say_shown(shown, name), text_of(&near));
+                  nib__escape_string(shown, name), text_of(&near));
     nib__text_free(&near);
     return status;
 }

@@ -41,7 +41,7 @@ static nib_status fail_flavor(const nib_train_reader *r, nib_err *err)
                   "%s: model.flavor \"%s\" is not one of debugmodel, debugmodel_flex_attn, 8B, "
                   "70B, 405B%s%s; "
                   "or give sizes one by one (model.dim, model.n_layers, ...)",
-                  r->source->name, nib__say_shown(shown, r->draft.flavor),
+                  r->source->name, nib__escape_string(shown, r->draft.flavor),
                   near.size ? "; did you mean " : "", near.size ? near.at : "");
     nib__text_free(&near);
     return status;

@@ -94,7 +94,7 @@ static nib_status float8_recipe(const char **out, nib_train_reader *r, nib_err *
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: float8.recipe_name \"%s\" is not one of tensorwise, rowwise, "
                          "rowwise_with_gw_hp",
-                         r->source->name, nib__say_shown(shown, name));
+                         r->source->name, nib__escape_string(shown, name));
     }
     return put_recipe(out, &part, r->source->arena, err);
 }
@@ -129,8 +129,8 @@ static nib_status converter_recipe(const char **out, nib_train_reader *r, nib_er
     nib__near_names(&near, name, names, COUNT(names));
     const nib_status status =
         nib__fail(err, NIB_BAD_INPUT, "%s: model.converters: \"%s\" is not one of mx, float8%s%s",
-                  r->source->name, nib__say_shown(shown, name), near.size ? "; did you mean " : "",
-                  near.size ? near.at : "");
+                  r->source->name, nib__escape_string(shown, name),
+                  near.size ? "; did you mean " : "", near.size ? near.at : "");
     nib__text_free(&near);
     return status;
 }

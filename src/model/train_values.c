@@ -34,7 +34,7 @@ static const char *format_value(const setter *s, char out[NIB_SHOWN + 2])
     const raw_value *v = s->value;
     if (v->text)
         snprintf(out, NIB_SHOWN + 2, v->event == NIB_JSON_NUMBER ? "%s" : "\"%s\"",
-                 nib__say_shown(name, v->text));
+                 nib__escape_string(name, v->text));
     else
         snprintf(out, NIB_SHOWN + 2, "%s",
                  v->event == NIB_JSON_TRUE    ? "true"
@@ -75,8 +75,8 @@ static bool parse_number(const char *text, int64_t *whole, double *real)
 static const char *format_limit(char out[32], double limit, bool whole)
 {
     if (whole && limit >= 0)
-        return nib__say_count(out, (uint64_t)limit);
-    return nib__say_double(out, limit);
+        return nib__format_count(out, (uint64_t)limit);
+    return nib__format_double(out, limit);
 }
 
 static bool reject_number(setter *s)

@@ -192,7 +192,7 @@ static nib_status check_known(const char *code, nib_text *scratch, nib_err *err)
     nib__near_names(scratch, code, names, count);
     const bool some = scratch->size > 0;
     return nib__fail(err, NIB_USAGE, "unknown code %s%s%s; `nibble explain` lists all codes",
-                     nib__say_shown(shown, code), some ? "; did you mean " : "",
+                     nib__escape_string(shown, code), some ? "; did you mean " : "",
                      some ? scratch->at : "");
 }
 

@@ -170,7 +170,7 @@ static bool explain_tuned(nib_ledger *ledger, nib_candidate *candidate, const ni
             return false;
         used += (size_t)snprintf(
             words + used, sizeof words - used, "%s%s against %s from m %lld on", i == 0 ? "" : "; ",
-            nib__say_seconds(own, own_s), nib__say_seconds(chosen, variant->uses[i].tuned_s),
+            nib__format_seconds(own, own_s), nib__format_seconds(chosen, variant->uses[i].tuned_s),
             (long long)variant->uses[i].m_min);
     }
     nib__ledger_add_candidate_reason(ledger, candidate, "tuned",

@@ -127,7 +127,7 @@ static nib_status fail_no_match(const reader *r, const char *pattern)
     char shown[128];
     const nib_status status =
         nib__fail(r->err, NIB_USAGE, "%s %s: no layer%s matches%s%s", r->option,
-                  nib__say_name(shown, sizeof shown, pattern, strlen(pattern)),
+                  nib__escape_name(shown, sizeof shown, pattern, strlen(pattern)),
                   r->operations ? " or operation" : "", has_near ? "; did you mean " : "",
                   has_near ? near.at : "");
     nib__text_free(&near);
@@ -221,9 +221,10 @@ static nib_status check_engine(const char *engine, const nib_allocator *a, nib_e
         }
         nib__text_format(&known, "%s%s", i == 0 ? "" : ", ", nib__engine_at(i));
     }
-    const nib_status status = nib__fail(err, NIB_USAGE, "--engine %s: no such engine; known are %s",
-                                        nib__say_name(shown, sizeof shown, engine, strlen(engine)),
-                                        known.failed ? "those of `nibble kernels`" : known.at);
+    const nib_status status =
+        nib__fail(err, NIB_USAGE, "--engine %s: no such engine; known are %s",
+                  nib__escape_name(shown, sizeof shown, engine, strlen(engine)),
+                  known.failed ? "those of `nibble kernels`" : known.at);
     nib__text_free(&known);
     return status;
 }

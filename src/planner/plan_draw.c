@@ -95,8 +95,8 @@ void nib__plan_drawing(nib_assignment *out, const nib_policy *policy)
     out->draw = draw;
     if (draw.bytes == 0 || draw.row == NULL || on_cpu.row == NULL)
         return;
-    nib__say_bytes(all, on_cpu.bytes);
-    nib__say_seconds(all_time, on_cpu.move_s + on_cpu.draw_s);
+    nib__format_bytes(all, on_cpu.bytes);
+    nib__format_seconds(all_time, on_cpu.move_s + on_cpu.draw_s);
     if (draw.machine == on_cpu.machine)
         nib__ledger_add_note(
             &out->ledger, "drawn",
@@ -106,7 +106,8 @@ void nib__plan_drawing(nib_assignment *out, const nib_policy *policy)
         nib__ledger_add_note(&out->ledger, "drawn",
                              "tokens are drawn by %s on %s: %s copied per token, %s predicted; "
                              "requests that it cannot handle by %s on %s: %s, %s",
-                             draw.row->name, draw.machine->name, nib__say_bytes(bytes, draw.bytes),
-                             nib__say_seconds(time, draw.move_s + draw.draw_s), on_cpu.row->name,
+                             draw.row->name, draw.machine->name,
+                             nib__format_bytes(bytes, draw.bytes),
+                             nib__format_seconds(time, draw.move_s + draw.draw_s), on_cpu.row->name,
                              on_cpu.machine->name, all, all_time);
 }

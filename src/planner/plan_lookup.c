@@ -40,7 +40,7 @@ static void note_drafts(nib_plan *p)
         "--lookup %" PRId64 ": a step checks at most that many tokens drafted from "
         "earlier text, and the text stays the same: a step of %" PRId64
         " tokens is predicted to take %s, of one %s",
-        p->lookup, m, nib__say_seconds(many, many_s), nib__say_seconds(one, one_s));
+        p->lookup, m, nib__format_seconds(many, many_s), nib__format_seconds(one, one_s));
 }
 
 nib_status nib__plan_lookup(nib_plan *p, nib_err *err)
@@ -71,7 +71,7 @@ nib_status nib__plan_lookup(nib_plan *p, nib_err *err)
         &p->assignment.ledger,
         &(nib_ledger_setting){.code = "lookup",
                               .name = "--lookup",
-                              .asked = nib__say_count(number, (uint64_t)asked),
+                              .asked = nib__format_count(number, (uint64_t)asked),
                               .done = "0",
                               .by = NIB_BY_OPTION,
                               .relation = NIB_SETTING_NONE},

@@ -85,7 +85,8 @@ static void say_candidate(const nib_plan *p, bool fits, nib_text *out)
     else if (!fits)
         nib__text_str(out, "does not fit");
     else
-        nib__text_format(out, "%s per %s", nib__say_seconds(time, p->assignment.predicted_token_s),
+        nib__text_format(out, "%s per %s",
+                         nib__format_seconds(time, p->assignment.predicted_token_s),
                          nib__policy_unit(&p->policy));
 }
 
@@ -146,7 +147,7 @@ static nib_status fail_no_kernel(const char *pattern, const nib_allocator *a, ni
     nib__near_names(&near, pattern, names, count);
     const nib_status status = nib__fail(
         err, NIB_USAGE, "--without %s: no kernel matches%s%s; `nibble kernels` lists them",
-        nib__say_name(shown, sizeof shown, pattern, strlen(pattern)),
+        nib__escape_name(shown, sizeof shown, pattern, strlen(pattern)),
         near.size ? "; did you mean " : "", near.size ? near.at : "");
     nib__text_free(&near);
     nib__release(a, names);

@@ -273,7 +273,7 @@ static void report_unused_cpu_options(nib_plan *p)
         {.code = "threads",
          .name = "--threads",
          .asked = engine->asked_threads > 0
-                      ? nib__say_count(threads, (uint64_t)engine->asked_threads)
+                      ? nib__format_count(threads, (uint64_t)engine->asked_threads)
                       : NULL,
          .by = NIB_BY_OPTION,
          .relation = NIB_SETTING_NONE},
@@ -300,16 +300,17 @@ static void report_threads(nib_plan *p)
     }
     if (threads <= cores)
         return;
-    nib__ledger_add_setting(&p->assignment.ledger,
-                            &(nib_ledger_setting){.code = "threads",
-                                                  .name = "--threads",
-                                                  .asked = nib__say_count(asked, (uint64_t)threads),
-                                                  .done = asked,
-                                                  .by = NIB_BY_OPTION,
-                                                  .relation = NIB_SETTING_EQUIVALENT},
-                            "this process may use only %d cores, so threads compete; use at most "
-                            "--threads %d",
-                            cores, cores);
+    nib__ledger_add_setting(
+        &p->assignment.ledger,
+        &(nib_ledger_setting){.code = "threads",
+                              .name = "--threads",
+                              .asked = nib__format_count(asked, (uint64_t)threads),
+                              .done = asked,
+                              .by = NIB_BY_OPTION,
+                              .relation = NIB_SETTING_EQUIVALENT},
+        "this process may use only %d cores, so threads compete; use at most "
+        "--threads %d",
+        cores, cores);
 }
 
 /* Stored codes are not requantized, so their scales keep the stored type. */
@@ -344,9 +345,9 @@ static void report_generation(nib_plan *p)
     const nib_generate_options *o = p->request.generation;
     if (o == NULL)
         return;
-    nib__tell_sampling(&p->assignment.ledger, p->model, o, NIB_BY_OPTION);
-    nib__tell_max_tokens(&p->assignment.ledger, "--max-tokens", o->max_tokens, 0, p->context,
-                         NIB_BY_OPTION);
+    nib__report_sampling(&p->assignment.ledger, p->model, o, NIB_BY_OPTION);
+    nib__report_max_tokens(&p->assignment.ledger, "--max-tokens", o->max_tokens, 0, p->context,
+                           NIB_BY_OPTION);
 }
 
 static void add_notes(nib_plan *p)
@@ -591,7 +592,7 @@ nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink, nib_err 
     if (plan->request.cache != NULL) {
         char token[32];
         nib__text_format(&text, "; KV cache in %s, %s per token", plan->request.cache,
-                         nib__say_bytes(token, nib__plan_token_bytes(plan)));
+                         nib__format_bytes(token, nib__plan_token_bytes(plan)));
     }
     nib__text_str(&text, "\n");
     const nib_status status = nib__text_flush(&text, sink, err);

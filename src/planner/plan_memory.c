@@ -128,19 +128,19 @@ static bool say_smaller(const nib_plan *p, const load *l, nib_text *out)
     const bool has_small = with_int8(p, l, &small);
     if (has_small && small.weights <= small.room) {
         nib__text_format(out, "; %s needs %s and fits", cache,
-                         nib__say_bytes(text, small.weights + small.others));
+                         nib__format_bytes(text, small.weights + small.others));
         return true;
     }
     const char *recipe = find_recipe(p, l, &bytes);
     if (recipe != NULL) {
         nib__text_format(out, "; --recipe %s needs %s and fits", recipe,
-                         nib__say_bytes(text, bytes + l->others));
+                         nib__format_bytes(text, bytes + l->others));
         return true;
     }
     recipe = has_small ? find_recipe(p, &small, &bytes) : NULL;
     if (recipe != NULL)
         nib__text_format(out, "; --recipe %s %s needs %s and fits", recipe, cache,
-                         nib__say_bytes(text, bytes + small.others));
+                         nib__format_bytes(text, bytes + small.others));
     return recipe != NULL;
 }
 
@@ -189,13 +189,13 @@ static nib_status say_host(const nib_plan *p, const load *l, nib_text *out, nib_
     for (size_t i = 0; i < plan.count; i++)
         moved += plan.layers[i].rung == NIB_RUNG_DEVICE;
     if (plan.denied.status == NIB_OK && plan.gpu_bytes <= l->room)
-        nib__text_format(out,
-                         "; --allow device: %zu of %zu layers done by %s, %s per %s predicted, "
-                         "and %s if all were done by %s",
-                         moved, plan.count, l->machine->host->name,
-                         nib__say_seconds(then, plan.predicted_token_s), nib__policy_unit(&policy),
-                         nib__say_seconds(whole, p->assignment.predicted_token_s),
-                         l->machine->name);
+        nib__text_format(
+            out,
+            "; --allow device: %zu of %zu layers done by %s, %s per %s predicted, "
+            "and %s if all were done by %s",
+            moved, plan.count, l->machine->host->name,
+            nib__format_seconds(then, plan.predicted_token_s), nib__policy_unit(&policy),
+            nib__format_seconds(whole, p->assignment.predicted_token_s), l->machine->name);
     nib__assignment_free(&plan);
     return NIB_OK;
 }
@@ -208,17 +208,17 @@ static void say_excess(const nib_plan *p, const load *l, nib_text *out)
     char needed[32], there[32], over[32];
     if (p->policy.limit_message != NULL) {
         nib__text_format(out, "weights are %s, %s more than %s has room for: %s",
-                         nib__say_bytes(needed, l->weights),
-                         nib__say_bytes(over, l->weights - l->room), m->name,
+                         nib__format_bytes(needed, l->weights),
+                         nib__format_bytes(over, l->weights - l->room), m->name,
                          p->policy.limit_message);
         return;
     }
     const uint64_t need = l->weights + l->others;
     nib__text_format(out, "weights, keys%s are %s, %s more than %s has (%s)",
                      p->assignment.gpu != NULL ? ", values and buffers" : " and values",
-                     nib__say_bytes(needed, need),
-                     nib__say_bytes(over, need > m->memory ? need - m->memory : 0), m->name,
-                     nib__say_bytes(there, m->memory));
+                     nib__format_bytes(needed, need),
+                     nib__format_bytes(over, need > m->memory ? need - m->memory : 0), m->name,
+                     nib__format_bytes(there, m->memory));
 }
 
 static nib_status say_too_large(nib_plan *p, const load *l, nib_err *err)
@@ -246,7 +246,7 @@ static void say_windows(const nib_plan *p, char *out, size_t size)
 {
     const int64_t layers = p->model->net.config.layers;
     char kept[32];
-    nib__say_count(kept, (uint64_t)p->cache.window_positions);
+    nib__format_count(kept, (uint64_t)p->cache.window_positions);
     if (p->cache.window_layers == layers)
         snprintf(out, size, "; each layer keeps only %s positions, for its window", kept);
     else
@@ -260,7 +260,7 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
     p->weight_bytes = weight_bytes(p);
     if (p->policy.training) {
         nib__ledger_add_note(&p->assignment.ledger, "memory", "weights %s",
-                             nib__say_bytes(weights, p->weight_bytes));
+                             nib__format_bytes(weights, p->weight_bytes));
         if (p->policy.limit_message == NULL)
             return NIB_OK;
     } else {
@@ -272,10 +272,10 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
         nib__ledger_add_note(
             &p->assignment.ledger, "memory",
             "weights %s, keys and values of %s%s positions %s, in %s with %s a token%s",
-            nib__say_bytes(weights, p->weight_bytes), sequences,
-            nib__say_count(context, (uint64_t)p->context), nib__say_bytes(cache, p->cache.bytes),
-            nib__cache_name(p->assignment.cache), nib__say_bytes(token, nib__plan_token_bytes(p)),
-            windows);
+            nib__format_bytes(weights, p->weight_bytes), sequences,
+            nib__format_count(context, (uint64_t)p->context),
+            nib__format_bytes(cache, p->cache.bytes), nib__cache_name(p->assignment.cache),
+            nib__format_bytes(token, nib__plan_token_bytes(p)), windows);
     }
     const load l = load_of(p);
     return l.weights <= l.room ? NIB_OK : say_too_large(p, &l, err);

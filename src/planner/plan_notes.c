@@ -63,9 +63,9 @@ static void note_dot4(nib_assignment *out, const nib_policy *policy)
         return;
     nib__variant_find(&variant, idle, &scheme, m, policy, NULL);
     if (variant.runs && uses_dot4(&variant)) {
-        nib__say_seconds(then, nib__variant_seconds(&variant, idle, policy, m_tokens));
+        nib__format_seconds(then, nib__variant_seconds(&variant, idle, policy, m_tokens));
         nib__variant_find(&variant, idle, &idle->asked, m, policy, NULL);
-        nib__say_seconds(now, nib__variant_seconds(&variant, idle, policy, m_tokens));
+        nib__format_seconds(now, nib__variant_seconds(&variant, idle, policy, m_tokens));
         snprintf(remedy, sizeof remedy, "--recipe %s does (%.40s: %s per %s, now %s)", recipe,
                  idle->name, then, nib__policy_unit(policy), now);
     }
@@ -175,9 +175,9 @@ static void say_fastest(const nib_assignment *out, const nib_policy *policy, int
     }
     if (best != NULL && best_s < planned_s)
         snprintf(to, size, "; --recipe %s is fastest there, %s", best,
-                 nib__say_seconds(time, best_s));
+                 nib__format_seconds(time, best_s));
     else if (bf16_s < planned_s)
-        snprintf(to, size, "; bf16 is fastest there, %s", nib__say_seconds(time, bf16_s));
+        snprintf(to, size, "; bf16 is fastest there, %s", nib__format_seconds(time, bf16_s));
 }
 
 /* Decode and prefill get a note each: what is faster for one token may be slower for a prompt. */
@@ -230,16 +230,16 @@ static void note_training(nib_assignment *out, const nib_policy *policy, const c
 {
     char linear[32], bf16[32], all[32], bf16_all[32];
     const double moves_s = out->predicted_token_s - out->linear_token_s;
-    nib__say_seconds(linear, out->linear_token_s);
-    nib__say_seconds(bf16, out->predicted_bf16_token_s - moves_s);
+    nib__format_seconds(linear, out->linear_token_s);
+    nib__format_seconds(bf16, out->predicted_bf16_token_s - moves_s);
     nib__ledger_add_note(
         &out->ledger, "predicted",
         "linear layers, forward and backward, of %" PRId64 " tokens: %s predicted from %s; in "
         "bf16 %s%s",
         nib__policy_m(policy), linear, source, bf16,
         moves_s > 0 ? nib__ledger_text(&out->ledger, "; with copies %s, in bf16 %s",
-                                       nib__say_seconds(all, out->predicted_token_s),
-                                       nib__say_seconds(bf16_all, out->predicted_bf16_token_s))
+                                       nib__format_seconds(all, out->predicted_token_s),
+                                       nib__format_seconds(bf16_all, out->predicted_bf16_token_s))
                     : "");
 }
 
@@ -248,11 +248,11 @@ void nib__plan_notes(nib_assignment *out, const nib_policy *policy, const nib_pl
     const nib_machine *m = out->machine;
     char time[32], bf16[32], prefill[32], bf16_prefill[32], linear[32];
     const char *source = nib__machine_rates(m);
-    nib__say_seconds(time, out->predicted_token_s);
-    nib__say_seconds(bf16, out->predicted_bf16_token_s);
-    nib__say_seconds(prefill, out->predicted_prefill_s);
-    nib__say_seconds(bf16_prefill, out->predicted_bf16_prefill_s);
-    nib__say_seconds(linear, out->linear_token_s);
+    nib__format_seconds(time, out->predicted_token_s);
+    nib__format_seconds(bf16, out->predicted_bf16_token_s);
+    nib__format_seconds(prefill, out->predicted_prefill_s);
+    nib__format_seconds(bf16_prefill, out->predicted_bf16_prefill_s);
+    nib__format_seconds(linear, out->linear_token_s);
     if (policy->training)
         note_training(out, policy, source);
     else

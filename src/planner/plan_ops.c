@@ -193,12 +193,12 @@ static const char *describe_price(nib_assignment *out, const nib_op_plan *plan,
     *seconds = copy_seconds(&with, out, policy, 1) - without_s;
     const double host_s = nib__plan_step_seconds(out, policy, 1, 1, NIB_PREFILL_TOKENS);
     out->op_count--;
-    nib__say_seconds(time, *seconds);
+    nib__format_seconds(time, *seconds);
     return nib__ledger_text(
         ledger, "%.0f more copies of %s per token between %s and %s, %s predicted%s",
-        with.copies - without.copies, nib__say_bytes(bytes, (uint64_t)(with.bytes - without.bytes)),
-        plan->machine->name, plan->machine->host->name, time,
-        say_speeds(ledger, host_s, device_s, plan->machine->name));
+        with.copies - without.copies,
+        nib__format_bytes(bytes, (uint64_t)(with.bytes - without.bytes)), plan->machine->name,
+        plan->machine->host->name, time, say_speeds(ledger, host_s, device_s, plan->machine->name));
 }
 
 /* Moves an operation to the host, with a ledger line: why, at what cost, allowed by what. */
@@ -441,6 +441,6 @@ void nib__plan_operations(nib_assignment *out, const nib_plan_options *options,
         return;
     nib__ledger_add_note(
         &out->ledger, "moves", "%.0f cop%s of %s per token between %s and its host, %s predicted",
-        w.copies, w.copies == 1 ? "y" : "ies", nib__say_bytes(bytes, (uint64_t)w.bytes),
-        out->gpu->name, nib__say_seconds(time, seconds));
+        w.copies, w.copies == 1 ? "y" : "ies", nib__format_bytes(bytes, (uint64_t)w.bytes),
+        out->gpu->name, nib__format_seconds(time, seconds));
 }

@@ -65,7 +65,7 @@ static const char *describe_host(char out[192], size_t count, uint64_t bytes,
     out[0] = 0;
     if (count != 0)
         snprintf(out, 192, "%s%zu on the host because %s%s %s, %s", first ? "" : "; ", count,
-                 why[0], device, why[1], nib__say_bytes(size, bytes));
+                 why[0], device, why[1], nib__format_bytes(size, bytes));
     return out;
 }
 
@@ -79,13 +79,13 @@ static void add_note(nib_assignment *out, const packing *p)
     if (p->on_device != 0)
         snprintf(first, sizeof first, "%zu weight%s on %s by %s, %s as stored", p->on_device,
                  p->on_device == 1 ? "" : "s", device, p->row->name,
-                 nib__say_bytes(there, p->device_bytes));
+                 nib__format_bytes(there, p->device_bytes));
     describe_host(second, p->on_host, p->host_bytes, no_kernel, device, p->on_device == 0);
     describe_host(third, p->on_host_for_room, p->host_for_room_bytes, no_room, device,
                   p->on_device + p->on_host == 0);
     nib__ledger_add_note(&out->ledger, "packing",
                          "packed before the first token: %s%s%s; %s predicted with the copies",
-                         first, second, third, nib__say_seconds(time, p->seconds));
+                         first, second, third, nib__format_seconds(time, p->seconds));
 }
 
 void nib__plan_packing(nib_assignment *out, const nib_layer *layers, size_t count,

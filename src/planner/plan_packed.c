@@ -134,7 +134,7 @@ static void log_kept(const nib_model *m, const char *path, const char *what, uin
     char line[4352], size[32];
     if (c->log == NULL)
         return;
-    snprintf(line, sizeof line, "kept: %s: %s, %s", path, what, nib__say_bytes(size, bytes));
+    snprintf(line, sizeof line, "kept: %s: %s, %s", path, what, nib__format_bytes(size, bytes));
     c->log(c->ctx, line);
 }
 

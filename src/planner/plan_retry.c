@@ -58,7 +58,7 @@ void nib__plan_note_refused(nib_plan *p)
     }
     if (policy->limit_message != NULL)
         nib__ledger_add_note(to, NIB_NOTE_REFUSED, "planned again with %s for weights: %s",
-                             nib__say_bytes(limit, policy->weight_bytes_limit),
+                             nib__format_bytes(limit, policy->weight_bytes_limit),
                              policy->limit_message);
 }
 

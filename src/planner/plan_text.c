@@ -66,7 +66,7 @@ static void render_totals(const nib_assignment *plan, const nib_policy *policy, 
         own += 2 * (uint64_t)plan->ledger.layers[i].n * (uint64_t)plan->ledger.layers[i].k;
     }
     nib__text_format(out, "weights  %s as planned, %s in bf16; activations %s",
-                     nib__say_bytes(bytes, now), nib__say_bytes(bf16, own),
+                     nib__format_bytes(bytes, now), nib__format_bytes(bf16, own),
                      nib__type_name(policy->dtype));
     if (policy->training)
         nib__text_format(out, "; training, %" PRId64 " tokens per micro-batch", policy->m);
@@ -157,10 +157,10 @@ static void render_kernels(const nib_ledger *ledger, nib_text *out)
             any = true;
             if (line.tuned_us > 0)
                 snprintf(tuned, sizeof tuned, ", tuned: %s",
-                         nib__say_seconds(time, line.tuned_us * 1e-6));
+                         nib__format_seconds(time, line.tuned_us * 1e-6));
             nib__text_format(out, "%7zu  %-*s  %-8s  %-12s  %s%s%s\n", line.layers, KERNEL_WIDTH,
-                             line.name, line.phase, line.ms, nib__say_seconds(time, line.us * 1e-6),
-                             tuned,
+                             line.name, line.phase, line.ms,
+                             nib__format_seconds(time, line.us * 1e-6), tuned,
                              kernel != NULL && nib__kernel_built(kernel) ? "" : ", not built");
         }
     }
@@ -259,10 +259,10 @@ static void render_products(const nib_ledger_layer *layer, nib_text *out)
     } products[] = {{"y", m, n, k}, {"dx", m, k, n}, {"dW", n, k, m}};
     for (size_t i = 0; i < COUNT(products); i++) {
         char time[32];
-        nib__text_format(out,
-                         "  predicted: %s %s, M %" PRId64 ", N %" PRId64 ", K %" PRId64 ": %s\n",
-                         layer->uses[i].phase, products[i].name, products[i].m, products[i].n,
-                         products[i].k, nib__say_seconds(time, layer->uses[i].predicted_us * 1e-6));
+        nib__text_format(
+            out, "  predicted: %s %s, M %" PRId64 ", N %" PRId64 ", K %" PRId64 ": %s\n",
+            layer->uses[i].phase, products[i].name, products[i].m, products[i].n, products[i].k,
+            nib__format_seconds(time, layer->uses[i].predicted_us * 1e-6));
     }
 }
 
@@ -277,9 +277,9 @@ static void render_uses(const nib_ledger_layer *layer, nib_text *out)
         char time[32];
         nib__text_format(out, "%s%s m %" PRId64, i == 0 ? "  predicted: " : "; ", use->phase,
                          use->m_min);
-        nib__text_format(out, " %s", nib__say_seconds(time, use->predicted_us * 1e-6));
+        nib__text_format(out, " %s", nib__format_seconds(time, use->predicted_us * 1e-6));
         if (use->tuned_us > 0)
-            nib__text_format(out, " (tuned: %s)", nib__say_seconds(time, use->tuned_us * 1e-6));
+            nib__text_format(out, " (tuned: %s)", nib__format_seconds(time, use->tuned_us * 1e-6));
     }
     if (layer->use_count != 0)
         nib__text_str(out, "\n");
@@ -301,7 +301,7 @@ static void render_detail(const nib_ledger_layer *layer, const char *engine, nib
 {
     char bytes[32];
     nib__text_format(out, "%s  %" PRId64 "x%" PRId64 "%s, %s\n", layer->name, layer->n, layer->k,
-                     bias_words(layer), nib__say_bytes(bytes, layer->bytes));
+                     bias_words(layer), nib__format_bytes(bytes, layer->bytes));
     nib__text_format(out, "  asked %s (%s); ", layer->asked,
                      layer->rule != NULL ? layer->rule : "the file");
     if (layer->denied)

@@ -195,8 +195,8 @@ void nib__plan_training(nib_assignment *out, const nib_layer *layers, size_t cou
     nib__ledger_add_note(&out->ledger, "moves",
                          "%.0f copies of %s per micro-batch between %s and its host, %s predicted; "
                          "weights: %s per step, %s",
-                         w.copies, nib__say_bytes(bytes, (uint64_t)w.bytes), gpu->name,
-                         nib__say_seconds(time, seconds),
-                         nib__say_bytes(weights, (uint64_t)of_weights),
-                         nib__say_seconds(step_time, copy_seconds(gpu, 0, of_weights)));
+                         w.copies, nib__format_bytes(bytes, (uint64_t)w.bytes), gpu->name,
+                         nib__format_seconds(time, seconds),
+                         nib__format_bytes(weights, (uint64_t)of_weights),
+                         nib__format_seconds(step_time, copy_seconds(gpu, 0, of_weights)));
 }

@@ -136,14 +136,14 @@ static void advise_rung(const planner *p, nib_ledger_layer *line, const decision
     nib_ledger *ledger = &p->out->ledger;
     const int64_t m = nib__policy_m(p->policy);
     const double bf16_s = nib__bf16_seconds(d->layer, d->machine, p->policy, m);
-    nib__say_seconds(then, nib__variant_seconds(variant, d->layer, p->policy, m));
+    nib__format_seconds(then, nib__variant_seconds(variant, d->layer, p->policy, m));
     nib__plan_advise_rung(ledger, line, p->policy, rung,
                           nib__ledger_text(ledger, "done %s, %s per %s predicted; %s%s",
                                            format_done(ledger, &variant->scheme, variant->machine),
                                            then, nib__policy_unit(p->policy),
                                            isnan(bf16_s) ? d->machine->name : "in bf16 ",
                                            isnan(bf16_s) ? " cannot do bf16 either"
-                                                         : nib__say_seconds(bf16, bf16_s)));
+                                                         : nib__format_seconds(bf16, bf16_s)));
 }
 
 /* Turns the advice "device" into "--allow 'lm_head=device'", or into "--allow device" if layers of
@@ -289,7 +289,7 @@ static bool moves_to_host(const planner *p, nib_ledger_layer *line, decision *d)
         ledger, line, "memory",
         nib__ledger_text(ledger,
                          "%s has room for %s of weights beside %s, not enough to add this one%s%s",
-                         d->machine->name, nib__say_bytes(all, room), beside,
+                         d->machine->name, nib__format_bytes(all, room), beside,
                          words != NULL ? ": " : "", words != NULL ? words : ""));
     return true;
 }
@@ -443,8 +443,8 @@ static void advise_unbound(planner *p, nib_ledger_layer *line, const decision *d
     nib__variant_find(&variant, layer, &layer->asked, d->machine, p->policy, NULL);
     if (!variant.runs)
         return;
-    nib__say_seconds(then,
-                     nib__variant_seconds(&variant, layer, p->policy, nib__policy_m(p->policy)));
+    nib__format_seconds(then,
+                        nib__variant_seconds(&variant, layer, p->policy, nib__policy_m(p->policy)));
     nib__ledger_add_advice(
         ledger, line,
         &(nib_ledger_advice){.code = "kernel",
@@ -487,8 +487,8 @@ static void advise_activations(const planner *p, nib_ledger_layer *line, const d
     nib__variant_find(&variant, layer, &other, d->machine, p->policy, NULL);
     if (!variant.runs)
         return;
-    nib__say_seconds(then,
-                     nib__variant_seconds(&variant, layer, p->policy, nib__policy_m(p->policy)));
+    nib__format_seconds(then,
+                        nib__variant_seconds(&variant, layer, p->policy, nib__policy_m(p->policy)));
     nib__ledger_add_advice(
         ledger, line,
         &(nib_ledger_advice){
@@ -511,8 +511,8 @@ static void advise_slowest(planner *p)
     if (p->slowest == SIZE_MAX)
         return;
     nib_ledger_layer *line = &ledger->layers[p->slowest];
-    nib__say_seconds(now, p->slowest_s);
-    nib__say_seconds(bf16, p->slowest_bf16_s);
+    nib__format_seconds(now, p->slowest_s);
+    nib__format_seconds(bf16, p->slowest_bf16_s);
     nib__ledger_add_advice(
         ledger, line,
         &(nib_ledger_advice){.code = "slower",

@@ -155,8 +155,8 @@ static void add_advice(nib_ledger *ledger, nib_ledger_layer *line, const search 
 {
     char then[32], now[32], bf16[32];
     const double bf16_s = nib__bf16_seconds(s->layer, s->machine, s->policy, s->m);
-    nib__say_seconds(then, c->seconds);
-    const char *is_now = isnan(s->now) ? "not at all" : nib__say_seconds(now, s->now);
+    nib__format_seconds(then, c->seconds);
+    const char *is_now = isnan(s->now) ? "not at all" : nib__format_seconds(now, s->now);
     nib__ledger_add_advice(
         ledger, line,
         &(nib_ledger_advice){.code = c->code,
@@ -164,7 +164,7 @@ static void add_advice(nib_ledger *ledger, nib_ledger_layer *line, const search 
                              .text = nib__ledger_text(ledger,
                                                       "%s, %s per %s predicted; now %s; in bf16 %s",
                                                       c->kernel, then, nib__policy_unit(s->policy),
-                                                      is_now, nib__say_seconds(bf16, bf16_s))});
+                                                      is_now, nib__format_seconds(bf16, bf16_s))});
 }
 
 void nib__suggest(nib_ledger *ledger, nib_ledger_layer *line, const nib_layer *layer,

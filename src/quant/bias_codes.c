@@ -23,7 +23,7 @@ nib_status nib__bias_parse(nib_bias *out, const char *form, nib_err *err)
         }
     char shown[80];
     return nib__fail(err, NIB_USAGE, "bias \"%s\" is not one of float, int8, int32",
-                     nib__say_name(shown, sizeof shown, form, strlen(form)));
+                     nib__escape_name(shown, sizeof shown, form, strlen(form)));
 }
 
 nib_status nib__bias_allowed(nib_bias *form, const char *name, const nib_scheme *s, int64_t k,
@@ -38,7 +38,7 @@ nib_status nib__bias_allowed(nib_bias *form, const char *name, const nib_scheme 
     return nib__fail(err, NIB_NOT_AS_ASKED,
                      "%s: %s takes no int32 bias: %s; use --bias int8, or a recipe such as "
                      "int8dq-static",
-                     nib__say_name(shown, sizeof shown, name, strlen(name)),
+                     nib__escape_name(shown, sizeof shown, name, strlen(name)),
                      nib__scheme_name(scheme, s), why);
 }
 

@@ -62,7 +62,7 @@ static nib_status write_bias(nib_stream *s, const nib_rewrite *r, nib_weight *w,
     if (status != NIB_OK)
         return nib__fail_in(
             err, status,
-            nib__say_name(shown, sizeof shown, r->layer->name, strlen(r->layer->name)));
+            nib__escape_name(shown, sizeof shown, r->layer->name, strlen(r->layer->name)));
     if (r->written_rows != NULL && !with)
         NIB_TRY(reorder_rows(w, r->written_rows, arena, err));
     NIB_TRY(write_values(s, with ? r->bias : r->codes, w->bias, w->bias_type, w->n, err));

@@ -22,7 +22,7 @@ static nib_status check_shared(const nib_output_layout *r, const char *module)
     return nib__fail(r->err, NIB_NOT_AS_ASKED,
                      "%s.bias: shares its tensor with another name, so its form cannot change; "
                      "use --bias float",
-                     nib__say_shown(a, module));
+                     nib__escape_string(a, module));
 }
 
 nib_status nib__output_bias_find(nib_output_layout *r, size_t i, const nib_scheme *scheme)
@@ -73,7 +73,7 @@ static nib_status keep_float(nib_output_layout *r, size_t i)
     if (r->job->strict)
         return nib__fail(r->err, NIB_NOT_AS_ASKED,
                          "%s.bias: the format %s cannot hold an %s bias; --format nibble holds it",
-                         nib__say_shown(a, module), format, form);
+                         nib__escape_string(a, module), format, form);
     nib_ledger_tensor *line =
         nib__ledger_add_tensor(r->ledger, nib__ledger_text(r->ledger, "%s.bias", module));
     if (line == NULL)

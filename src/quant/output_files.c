@@ -235,7 +235,7 @@ nib_status nib__side_files_report(nib_output_layout *r)
     qsort(l.names, kept, sizeof *l.names, by_name);
     nib__text_init(&list, r->job->allocator);
     for (size_t i = 0; i < shown; i++)
-        nib__text_format(&list, "%s%s", i == 0 ? "" : ", ", nib__say_shown(a, l.names[i]));
+        nib__text_format(&list, "%s%s", i == 0 ? "" : ", ", nib__escape_string(a, l.names[i]));
     if (shown < l.count)
         nib__text_format(&list, " and %zu more", l.count - shown);
     if (!list.failed)

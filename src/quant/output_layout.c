@@ -108,7 +108,7 @@ static nib_status name_tensor(nib_output_layout *r, const char **out, const char
         return nib__fail(r->err, NIB_NOT_AS_ASKED,
                          "%s: GGUF has no name for this tensor, and GGUF readers refuse files "
                          "with unknown names",
-                         nib__say_shown(a, name));
+                         nib__escape_string(a, name));
     *out = nib__arena_copy(&r->arena, other, strlen(other));
     return *out != NULL ? NIB_OK : nib__fail_memory(r->err, strlen(other), "a name");
 }
@@ -383,7 +383,7 @@ static nib_status list_stored(nib_output_layout *r)
             NIB_TRY(add_hash_only(r, from));
             nib__ledger_add_setting(r->ledger,
                                     &(nib_ledger_setting){.code = "dropped",
-                                                          .name = nib__say_shown(a, from->name),
+                                                          .name = nib__escape_string(a, from->name),
                                                           .by = NIB_BY_CHECKPOINT,
                                                           .relation = NIB_SETTING_EQUIVALENT},
                                     "it is not written: the format has no name for it, and the "
@@ -454,7 +454,8 @@ static void report_kept_types(nib_output_layout *r)
                                                       .relation = NIB_SETTING_NARROWER},
                                 "%zu norms, biases and other tensors keep their own type; the "
                                 "first is %s, %s",
-                                count, nib__say_shown(a, first->name), nib__type_name(first->type));
+                                count, nib__escape_string(a, first->name),
+                                nib__type_name(first->type));
 }
 
 /* Reports codes that lose their quantized activations, whether from the scheme or implied by the
@@ -472,7 +473,7 @@ static void report_lost_activations(nib_output_layout *r)
         if (!l->recode || l->choice.weight_only || l->role == NIB_ROLE_EMBED || !lost ||
             !nib__scheme_is_quantized(&was) || was.act == NIB_ACT_FLOAT || count++ != 0)
             continue;
-        nib__say_shown(a, l->name);
+        nib__escape_string(a, l->name);
         nib__scheme_name(scheme, &was);
     }
     if (count != 0)
@@ -505,7 +506,7 @@ static void report_unrecorded_activations(nib_output_layout *r)
         r->ledger->layers[r->lines[i]].done = nib__ledger_text(r->ledger, "%s", scheme);
         if (count++ != 0)
             continue;
-        nib__say_shown(a, r->job->layers[i].name);
+        nib__escape_string(a, r->job->layers[i].name);
         nib__scheme_name(first, was);
     }
     if (count != 0)
@@ -534,7 +535,7 @@ static void report_block_activations(nib_output_layout *r)
         if (l->role == NIB_ROLE_EMBED || !nib__layer_is_quantized(l) ||
             l->choice.scheme.act != NIB_ACT_FLOAT || had_blocks || count++ != 0)
             continue;
-        nib__say_shown(a, l->name);
+        nib__escape_string(a, l->name);
         nib__scheme_name(first, &l->choice.scheme);
     }
     if (count != 0)
@@ -568,7 +569,7 @@ static void report_act_order(nib_output_layout *r)
                              "%zu layers are in act-order (weight_g_idx, \"actorder\": "
                              "\"group\"), which compressed-tensors reads up to 0.18 and refuses "
                              "from 0.19 on; the first is %s",
-                             count, nib__say_shown(a, r->job->layers[first].name));
+                             count, nib__escape_string(a, r->job->layers[first].name));
 }
 
 /* Reports separate weights that other programs expect fused. */
@@ -584,7 +585,7 @@ static void report_unfused(const nib_output_layout *r)
         nib__ledger_add_note(r->ledger, "checkpoint",
                              "%zu weights are written as separate tensors, as Nibble reads them; "
                              "other programs expect them fused, for example as %s",
-                             count, nib__say_shown(a, first.whole));
+                             count, nib__escape_string(a, first.whole));
 }
 
 /* ---- metadata ---- */

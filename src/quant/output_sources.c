@@ -32,7 +32,7 @@ static nib_status find_first(const nib_output_layout *r, const char *module, nib
     }
     return out->from != NULL ? NIB_OK
                              : nib__fail(r->err, NIB_FAILED, "%s: none of its tensors is found",
-                                         nib__say_shown(a, module));
+                                         nib__escape_string(a, module));
 }
 
 /* Finds floats of another container, whose rows may be in another order. */
@@ -47,7 +47,7 @@ static nib_status find_floats(nib_output_layout *r, const char *module, const ch
                          "%s.weight: is already quantized (%s) and cannot be quantized again; "
                          "give the unquantized checkpoint, or change its format with nibble "
                          "convert",
-                         nib__say_shown(a, module), dialect);
+                         nib__escape_string(a, module), dialect);
     out->stored.n = out->weight.n;
     out->stored.k = out->weight.k;
     return find_first(r, module, out);
@@ -66,12 +66,13 @@ static nib_status find_plain(nib_output_layout *r, const char *module, nib_outpu
     const nib_tensor *from = out->from;
     if (from == NULL)
         return nib__fail(r->err, NIB_BAD_INPUT, "%s.weight: the checkpoint has no such tensor",
-                         nib__say_shown(a, module));
+                         nib__escape_string(a, module));
     if (from->rank != 2 || from->bytes == 0 || !nib__type_is_float(from->type))
         return nib__fail(r->err, NIB_BAD_INPUT,
                          "%s.weight: is %s with %d dimensions; only a matrix of floats can be "
                          "quantized",
-                         nib__say_shown(a, module), nib__type_stored_name(from->type), from->rank);
+                         nib__escape_string(a, module), nib__type_stored_name(from->type),
+                         from->rank);
     out->stored.n = from->shape[0];
     out->stored.k = from->shape[1];
     return NIB_OK;
@@ -147,7 +148,7 @@ static nib_status find_source(nib_output_layout *r, const nib_quantize_layer *l,
     if (status == NIB_OK)
         status = nib__quantizer_scales(q, l->choice.scale_type, r->err);
     if (status != NIB_OK)
-        return nib__fail_in(r->err, status, nib__say_shown(a, l->name));
+        return nib__fail_in(r->err, status, nib__escape_string(a, l->name));
     q->run = nib__quant_w_best(r->job->isa);
     out->stored = (nib_output_weight){.scheme = q->scheme,
                                       .embedding = l->role == NIB_ROLE_EMBED,
@@ -208,7 +209,7 @@ nib_status nib__output_sources_find(nib_output_layout *r)
         r->layers[i] = &job->layers[i];
         if (nib__name_index_add(&r->by_name, (const void *const *)r->layers, i) != NULL)
             return nib__fail(r->err, NIB_USAGE, "layer %s is given twice",
-                             nib__say_shown(a, job->layers[i].name));
+                             nib__escape_string(a, job->layers[i].name));
         NIB_TRY(find_source(r, &job->layers[i], &r->sources[i]));
         NIB_TRY(add_line(r, i));
     }
@@ -300,7 +301,7 @@ nib_status nib__output_sources_choose_dialect(nib_output_layout *r)
     r->dialect = NIB_DIALECT_TORCHAO;
     if (asked != NULL && !nib__dialect_find(&r->dialect, asked))
         return nib__fail(r->err, NIB_USAGE, "format \"%s\" is not one of %s",
-                         nib__say_shown(a, asked), list_dialects(list));
+                         nib__escape_string(a, asked), list_dialects(list));
     char lacks[512];
     const size_t refused = count_refused(r, r->dialect, &first, &reason, why);
     if (refused == 0 && asked == NULL && nib__output_bias_count_coded(r) != 0 &&
@@ -318,7 +319,7 @@ nib_status nib__output_sources_choose_dialect(nib_output_layout *r)
         return nib__fail(r->err, NIB_NOT_AS_ASKED,
                          "%s: the format %s cannot hold %s at %" PRId64 " x %" PRId64
                          ": %s (%zu of %zu layers)%s",
-                         nib__say_shown(a, name), asked, scheme, stored->n, stored->k, reason,
+                         nib__escape_string(a, name), asked, scheme, stored->n, stored->k, reason,
                          refused, count_dialect_layers(r),
                          r->dialect == NIB_DIALECT_NIBBLE ? "" : "; --format nibble holds it");
     snprintf(lacks, sizeof lacks,
@@ -329,7 +330,7 @@ nib_status nib__output_sources_choose_dialect(nib_output_layout *r)
     if (count_refused(r, NIB_DIALECT_NIBBLE, &own, &reason, why) == 0)
         return NIB_OK;
     return nib__fail(r->err, NIB_NOT_AS_ASKED, "%s: neither torchao nor nibble can hold it: %s",
-                     nib__say_shown(a, r->job->layers[own].name), reason);
+                     nib__escape_string(a, r->job->layers[own].name), reason);
 }
 
 void nib__output_sources_fit(const nib_output_layout *r, size_t layer, nib_output_weight *stored)

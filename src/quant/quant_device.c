@@ -169,7 +169,7 @@ nib_status nib__quant_device_lost(nib_quant_device *d, const char *tensor, const
     char shown[NIB_SHOWN], at[NIB_SHOWN + 2] = "";
     nib__quant_device_release(d);
     if (tensor != NULL)
-        snprintf(at, sizeof at, "%s: ", nib__say_shown(shown, tensor));
+        snprintf(at, sizeof at, "%s: ", nib__escape_string(shown, tensor));
     if (d->strict || d->allowed == NULL)
         return nib__fail(err, tensor == NULL ? NIB_NOT_AS_ASKED : why->status,
                          "quantize: %s%sasked codes@%s: %s; %s: done codes@%s, the same bits as "
@@ -225,9 +225,9 @@ void nib__quant_device_end(nib_quant_device *d, nib_ledger *ledger)
     nib__quant_device_release(d);
     if (lost && done->bytes_to == 0)
         return; /* the ledger line suffices */
-    nib__say_bytes(to, done->bytes_to);
-    nib__say_bytes(back, done->bytes_back);
-    nib__say_seconds(time, planned->seconds);
+    nib__format_bytes(to, done->bytes_to);
+    nib__format_bytes(back, done->bytes_back);
+    nib__format_seconds(time, planned->seconds);
     nib__ledger_add_note(
         ledger, "device",
         "codes@%s: %zu of %zu weights by %s, %s to it and %s back, %s predicted for all; %s does "

@@ -31,7 +31,7 @@ static nib_status check_replaceable(nib_output_layout *r)
         return nib__fail(r->err, NIB_EXISTS,
                          "%s: is a directory without a config.json, not a model that --force may "
                          "replace; choose another path, or remove it by hand",
-                         nib__say_shown(a, out));
+                         nib__escape_string(a, out));
     return nib__path_removable(out, r->err); /* fail before the work, not after */
 }
 
@@ -55,21 +55,21 @@ static nib_status check_output(nib_output_layout *r)
         return nib__fail(
             r->err, NIB_USAGE,
             "%s: the output equals, contains or is inside the source; choose a path outside it",
-            nib__say_shown(a, job->out));
+            nib__escape_string(a, job->out));
     const char *side = r->directory ? NULL : manifest_path(r);
     if (!r->directory && side == NULL)
         return nib__fail_memory(r->err, strlen(job->out), "a path");
     if (kind != NIB_PATH_NONE && !job->force && !job->dry_run)
         return nib__fail(r->err, NIB_EXISTS, "%s: exists already; --force replaces it",
-                         nib__say_shown(a, job->out));
+                         nib__escape_string(a, job->out));
     if (side != NULL && nib__path_kind(side) != NIB_PATH_NONE && !job->force && !job->dry_run)
         return nib__fail(r->err, NIB_EXISTS,
                          "%s: exists already, and the output's manifest has this name; --force "
                          "replaces it",
-                         nib__say_shown(a, side));
+                         nib__escape_string(a, side));
     if (kind == NIB_PATH_OTHER || (kind == NIB_PATH_DIRECTORY && !r->directory))
         return nib__fail(r->err, NIB_EXISTS, "%s: is not a file, so it cannot be replaced",
-                         nib__say_shown(a, job->out));
+                         nib__escape_string(a, job->out));
     return kind == NIB_PATH_DIRECTORY ? check_replaceable(r) : NIB_OK;
 }
 
@@ -185,7 +185,7 @@ static nib_status check_config_needed(const nib_output_layout *r)
                              "%s: a single file cannot be in the format %s, which needs a "
                              "config.json; give the directory of the model as MODEL, or --format "
                              "nibble",
-                             nib__say_shown(a, job->out), nib__dialect_name(r->dialect));
+                             nib__escape_string(a, job->out), nib__dialect_name(r->dialect));
     return NIB_OK;
 }
 
@@ -277,8 +277,8 @@ void nib__quantize_render(const nib_ledger *ledger, const nib_quantize_report *r
     nib__ledger_render(ledger, true, out);
     nib__text_format(out, "\n%s: %s -> %s (%.1f %%) in %zu file%s, format %s",
                      report->dry_run ? "would write" : "wrote",
-                     nib__say_bytes(before, report->bytes_before),
-                     nib__say_bytes(after, report->bytes_after),
+                     nib__format_bytes(before, report->bytes_before),
+                     nib__format_bytes(after, report->bytes_after),
                      report->bytes_before == 0
                          ? 0.0
                          : 100.0 * (double)report->bytes_after / (double)report->bytes_before,

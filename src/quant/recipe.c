@@ -150,7 +150,7 @@ static nib_status add_extra(nib_recipe *r, const char *part, size_t size, const 
     char shown[64];
     return nib__fail(err, NIB_USAGE,
                      "recipe \"%s\": +%s is unknown; only +head and +embed can be added", r->text,
-                     nib__say_name(shown, sizeof shown, part, size));
+                     nib__escape_name(shown, sizeof shown, part, size));
 }
 
 nib_status nib__recipe_add_named(nib_recipe *r, const char *name, nib_err *err)
@@ -338,15 +338,15 @@ static nib_status fail_no_match(nib_recipe *r, const nib_recipe_input *in, const
     nib__text_init(&near, &r->allocator);
     nib__near_names(&near, text, names, count);
     char shown[160], first[160];
-    nib__say_name(shown, sizeof shown, text, strlen(text));
+    nib__escape_name(shown, sizeof shown, text, strlen(text));
     if (near.size > 0 && !near.failed)
         (void)nib__fail(err, NIB_USAGE, "pattern \"%s\" matches no %s; did you mean %s", shown,
                         what, near.at);
     else
-        (void)nib__fail(err, NIB_USAGE, "pattern \"%s\" matches no %s%s%s", shown, what,
-                        count > 0 ? "; names look like " : "",
-                        count > 0 ? nib__say_name(first, sizeof first, names[0], strlen(names[0]))
-                                  : "");
+        (void)nib__fail(
+            err, NIB_USAGE, "pattern \"%s\" matches no %s%s%s", shown, what,
+            count > 0 ? "; names look like " : "",
+            count > 0 ? nib__escape_name(first, sizeof first, names[0], strlen(names[0])) : "");
     nib__text_free(&near);
     nib__release(&r->allocator, names);
     return NIB_USAGE;

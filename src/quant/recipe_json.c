@@ -435,7 +435,7 @@ static nib_status check_document(nib_recipe *r, const nib_json *json, nib_err *e
     if (twice != NULL) {
         place.from = twice->at - 1;
         status = nib__recipe_fail(&place, NIB_BAD_INPUT, err, "\"%s\" is given twice",
-                                  nib__say_name(shown, sizeof shown, twice->at, twice->size));
+                                  nib__escape_name(shown, sizeof shown, twice->at, twice->size));
     }
     nib__release(&r->allocator, found);
     return status;

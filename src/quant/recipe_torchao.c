@@ -217,7 +217,7 @@ static nib_status read_hf_member(nib_recipe *r, const nib_json *key, nib_json *v
             r, err,
             &(nib_ledger_setting){
                 .code = "recipe",
-                .name = nib__say_name(shown, sizeof shown, key->token, key->token_size),
+                .name = nib__escape_name(shown, sizeof shown, key->token, key->token_size),
                 .relation = NIB_SETTING_NONE},
             "Nibble does not read this key of quantization_config");
     }

@@ -19,7 +19,7 @@ static const char *format_group(char out[32], const nib_scheme *s)
         return "-";
     if (s->group == NIB_GROUP_ROW)
         return "row";
-    return s->group == NIB_GROUP_TENSOR ? "tensor" : nib__say_count(out, (uint64_t)s->group);
+    return s->group == NIB_GROUP_TENSOR ? "tensor" : nib__format_count(out, (uint64_t)s->group);
 }
 
 static void write_text(nib_text *text, const nib_scheme_base *base)

@@ -230,7 +230,7 @@ static nib_status check_failures(const recode *c, int threads, nib_err *err)
     if (err != NULL)
         *err = c->errs[worst];
     return nib__fail_in(err, c->errs[worst].status,
-                        nib__say_name(shown, sizeof shown, name, strlen(name)));
+                        nib__escape_name(shown, sizeof shown, name, strlen(name)));
 }
 
 /* ---- one weight ---- */

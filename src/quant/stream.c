@@ -197,7 +197,7 @@ static nib_status check_failures(const block *b, int threads, nib_err *err)
     if (err != NULL)
         *err = b->errs[worst];
     return nib__fail_in(err, b->errs[worst].status,
-                        nib__say_name(shown, sizeof shown, name, strlen(name)));
+                        nib__escape_name(shown, sizeof shown, name, strlen(name)));
 }
 
 nib_status nib__stream_progress(nib_stream *s, uint64_t bytes, nib_err *err)
@@ -259,7 +259,7 @@ static nib_status check_finite(nib_stream *s, const nib_tensor *from, uint64_t a
     return nib__fail(err, NIB_BAD_INPUT,
                      "%s: the value at index %" PRId64
                      " is not finite, so no result would be finite",
-                     nib__say_name(shown, sizeof shown, from->name, strlen(from->name)),
+                     nib__escape_name(shown, sizeof shown, from->name, strlen(from->name)),
                      (int64_t)(at / (uint64_t)width) + first);
 }
 
@@ -288,7 +288,7 @@ static nib_status fail_too_large(const nib_stream *s, const nib_rewrite *r, doub
     return nib__fail(
         err, NIB_BAD_INPUT,
         "%s: the value %.9g at index %" PRIu64 " is too large for %s; give bf16 or f32%s",
-        nib__say_name(shown, sizeof shown, name, strlen(name)), value, index,
+        nib__escape_name(shown, sizeof shown, name, strlen(name)), value, index,
         nib__type_name(r->cast), s->job->convert ? "" : ", or keep the layer with --skip");
 }
 

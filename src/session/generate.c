@@ -127,8 +127,8 @@ static nib_status describe_sampler(generation *g, nib_err *err)
     stats->sampler = row != NULL && (row->gpu != NULL || why.size > 0) ? row->name : NULL;
     if (!failed && why.size > 0) {
         char bytes[32], time[32];
-        nib__say_bytes(bytes, g->draw.bytes);
-        nib__say_seconds(time, g->draw.move_s + g->draw.draw_s);
+        nib__format_bytes(bytes, g->draw.bytes);
+        nib__format_seconds(time, g->draw.move_s + g->draw.draw_s);
         snprintf(stats->sampler_why, sizeof stats->sampler_why,
                  "%s of logits copied per token, %s predicted: %s", bytes, time, why.at);
     }

@@ -149,8 +149,8 @@ static nib_status eval_filter(nib_render *r, const nib_template_node *node, bool
         return nib__run_fail(r, NIB_UNSUPPORTED,
                              "unknown %s \"%s\"; docs/templates.md lists what is supported",
                              is_filter ? "filter" : "test",
-                             nib__say_name(name, sizeof name, node->value.as.string->at,
-                                           node->value.as.string->size));
+                             nib__escape_name(name, sizeof name, node->value.as.string->at,
+                                              node->value.as.string->size));
     return nib__call_row(r, node->row, is_filter ? "the filter" : "the test", self, &args, out);
 }
 

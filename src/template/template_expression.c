@@ -401,7 +401,7 @@ static nib_status parse_row(nib_template_reader *r, nib_template_node *node, boo
         return nib__template_fail(r, NIB_UNSUPPORTED, token->line,
                                   "unknown %s \"%s\"; docs/templates.md lists what is supported",
                                   is_filter ? "filter" : "test",
-                                  nib__say_name(name, sizeof name, token->at, size));
+                                  nib__escape_name(name, sizeof name, token->at, size));
     return NIB_OK;
 }
 

@@ -75,7 +75,7 @@ static nib_status add_lexeme(lexer *x, nib_token_kind kind, nib_operator op, siz
             r, NIB_UNSUPPORTED, x->line,
             "the template has more than %s tokens (words, operators, literals, texts between "
             "tags)",
-            nib__say_count(limit, NIB_TEMPLATE_TOKENS));
+            nib__format_count(limit, NIB_TEMPLATE_TOKENS));
     if (!nib__reserve(&r->t->allocator, (void **)&r->lexemes, &r->capacity, r->count + 1,
                       sizeof *r->lexemes))
         return nib__fail_memory(r->err, r->count * sizeof *r->lexemes, "a chat template");
@@ -280,7 +280,7 @@ static nib_status lex_operator(lexer *x)
     }
     char name[16];
     return nib__template_fail(x->r, NIB_BAD_INPUT, x->line, "\"%s\" is not part of an expression",
-                              nib__say_name(name, sizeof name, x->r->text + x->at, 1));
+                              nib__escape_name(name, sizeof name, x->r->text + x->at, 1));
 }
 
 static nib_status lex_word(lexer *x)

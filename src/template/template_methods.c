@@ -183,7 +183,7 @@ static nib_status find_index(nib_render *r, const char *name, nib_value self,
     NIB_TRY(find_first_or_last(r, s, what, last, &at));
     if (at == SIZE_MAX && required)
         return nib__run_fail(r, NIB_BAD_INPUT, "%s: the string does not contain \"%s\"", name,
-                             nib__say_name(shown, sizeof shown, what->at, what->size));
+                             nib__escape_name(shown, sizeof shown, what->at, what->size));
     *out = nib__v_int(at == SIZE_MAX ? -1 : (int64_t)nib__count_points(s->at, at));
     return NIB_OK;
 }

@@ -13,9 +13,9 @@ nib_status nib__run_type_error(nib_render *r, const char *op, nib_value a, nib_v
     if (!nib__is_given(&b))
         b = a; /* a missing argument would not explain the error */
     if (undefined->kind == NIB_V_UNDEFINED && nib__is_given(undefined))
-        return nib__run_fail(
-            r, NIB_BAD_INPUT, "%s: \"%s\" is undefined", op,
-            nib__say_name(name, sizeof name, undefined->as.string->at, undefined->as.string->size));
+        return nib__run_fail(r, NIB_BAD_INPUT, "%s: \"%s\" is undefined", op,
+                             nib__escape_name(name, sizeof name, undefined->as.string->at,
+                                              undefined->as.string->size));
     return nib__run_fail(r, NIB_BAD_INPUT, "%s does not support a %s and a %s", op,
                          nib__kind_name(a), nib__kind_name(b));
 }

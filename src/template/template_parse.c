@@ -18,7 +18,7 @@ nib_status nib__template_fail(const nib_template_reader *r, nib_status status, i
     va_start(args, format);
     vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
-    return nib__fail(r->err, status, "%s: line %d: %s", nib__say_shown(name, r->t->name), line,
+    return nib__fail(r->err, status, "%s: line %d: %s", nib__escape_string(name, r->t->name), line,
                      sentence);
 }
 
@@ -53,7 +53,7 @@ nib_status nib__reader_unexpected(const nib_template_reader *r, const char *want
     if (token->kind == NIB_T_DATA)
         return nib__template_fail(r, NIB_BAD_INPUT, token->line, "unexpected text; %s", wanted);
     return nib__template_fail(r, NIB_BAD_INPUT, token->line, "unexpected \"%s\"; %s",
-                              nib__say_name(name, sizeof name, token->at, token->size), wanted);
+                              nib__escape_name(name, sizeof name, token->at, token->size), wanted);
 }
 
 nib_status nib__reader_expect(nib_template_reader *r, nib_operator op)
@@ -465,7 +465,7 @@ static nib_status parse_statement(nib_template_reader *r, nib_template_node **ou
         return nib__reader_unexpected(r, "no open statement ends with it");
     return nib__template_fail(r, NIB_UNSUPPORTED, token->line,
                               "unknown statement \"%s\"; docs/templates.md lists what is supported",
-                              nib__say_name(name, sizeof name, token->at, token->size));
+                              nib__escape_name(name, sizeof name, token->at, token->size));
 }
 
 static bool is_any_name(const nib_template_reader *r, const char *const *ends)
@@ -534,11 +534,11 @@ static nib_status read_template(nib_template_reader *r, const nib_named_text *so
         return nib__fail_memory(r->err, strlen(source->name), "a chat template");
     if (source->size > NIB_TEMPLATE_SOURCE)
         return nib__fail(r->err, NIB_UNSUPPORTED, "%s: the template has %zu bytes; the limit is %d",
-                         nib__say_shown(shown, t->name), source->size, NIB_TEMPLATE_SOURCE);
+                         nib__escape_string(shown, t->name), source->size, NIB_TEMPLATE_SOURCE);
     if (valid != source->size)
         return nib__fail(r->err, NIB_BAD_INPUT,
                          "%s: the template is not valid UTF-8 at byte %zu; convert it first",
-                         nib__say_shown(shown, t->name), valid);
+                         nib__escape_string(shown, t->name), valid);
     r->text = normalize_newlines(&t->arena, source->text, source->size, &r->size);
     if (r->text == NULL || !grow_symbols(t))
         return nib__fail_memory(r->err, source->size, "a chat template");

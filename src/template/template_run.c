@@ -73,8 +73,8 @@ static nib_status assign(nib_render *r, const nib_template_node *target, nib_val
         if (!nib__run_lookup(r, target->name, &namespace) || namespace.kind != NIB_V_NAMESPACE)
             return nib__run_fail(r, NIB_BAD_INPUT,
                                  "cannot set an attribute of \"%s\": it is not a namespace",
-                                 nib__say_name(name, sizeof name, r->t->symbols[target->name].at,
-                                               r->t->symbols[target->name].size));
+                                 nib__escape_name(name, sizeof name, r->t->symbols[target->name].at,
+                                                  r->t->symbols[target->name].size));
         return nib__dict_put(r, namespace.as.dict, target->value, value);
     }
     NIB_TRY(nib__iterate(r, value, &items, &count));
@@ -524,7 +524,7 @@ nib_status nib__call_value(nib_render *r, nib_value callee, const nib_arguments 
     case NIB_V_UNDEFINED:
         return nib__run_fail(
             r, NIB_BAD_INPUT, "\"%s\" is called, but it is undefined",
-            nib__say_name(name, sizeof name, callee.as.string->at, callee.as.string->size));
+            nib__escape_name(name, sizeof name, callee.as.string->at, callee.as.string->size));
     default:
         return nib__run_fail(r, NIB_BAD_INPUT, "a %s cannot be called", nib__kind_name(callee));
     }

@@ -106,7 +106,7 @@ void nib__real_text(char out[40], double value)
         return;
     }
     char written[32];
-    nib__say_double_exact(written, fabs(value));
+    nib__format_double_exact(written, fabs(value));
     for (const char *c = written; *c != 0; c++) {
         if (*c == '.') {
             past = true;

@@ -18,8 +18,8 @@ nib_status nib__run_fail(nib_render *r, nib_status status, const char *format, .
     va_start(args, format);
     vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
-    return nib__fail(r->err, status, "%s: line %d: %s", nib__say_shown(name, r->t->name), r->line,
-                     sentence);
+    return nib__fail(r->err, status, "%s: line %d: %s", nib__escape_string(name, r->t->name),
+                     r->line, sentence);
 }
 
 nib_status nib__run_steps(nib_render *r, uint64_t steps)
@@ -30,7 +30,7 @@ nib_status nib__run_steps(nib_render *r, uint64_t steps)
         return NIB_OK;
     return nib__run_fail(r, NIB_NO_MEMORY,
                          "the template takes more than %s steps; it loops too long on this input",
-                         nib__say_count(count, r->steps_limit));
+                         nib__format_count(count, r->steps_limit));
 }
 
 nib_status nib__run_enter(nib_render *r)
@@ -53,7 +53,7 @@ void *nib__run_alloc(nib_render *r, size_t count, size_t size)
     if (!nib__mul(&bytes, count, size) || bytes > r->arena.limit - r->arena.total)
         (void)nib__run_fail(r, NIB_NO_MEMORY,
                             "the template takes more than %s of memory; its output is too long",
-                            nib__say_bytes(limit, r->arena.limit));
+                            nib__format_bytes(limit, r->arena.limit));
     else
         (void)nib__fail_memory(r->err, bytes, "rendering a chat template");
     return NULL;

@@ -568,9 +568,9 @@ static nib_status fail_missing_token(const nib_model_part *m, piece missing, nib
     char name[80];
     if (m->joined.failed)
         return nib__fail_memory(err, m->joined.size, "the merges");
-    return nib__fail(err, NIB_BAD_INPUT,
-                     "merge %zu needs the token \"%s\", which is not in the vocabulary",
-                     m->merges.count, nib__say_name(name, sizeof name, missing.at, missing.size));
+    return nib__fail(
+        err, NIB_BAD_INPUT, "merge %zu needs the token \"%s\", which is not in the vocabulary",
+        m->merges.count, nib__escape_name(name, sizeof name, missing.at, missing.size));
 }
 
 nib_status nib__merges_push(nib_model_part *m, const nib_tokenizer *t, const nib_merge *merge,
@@ -709,7 +709,7 @@ static bool read_type(nib_loader *loader, nib_json *json)
         return true;
     (void)nib__loader_unsupported(
         loader, "the model is a %s; only BPE is supported, so use a model with a BPE tokenizer",
-        nib__say_name(name, sizeof name, json->token, json->token_size));
+        nib__escape_name(name, sizeof name, json->token, json->token_size));
     return false;
 }
 
@@ -718,7 +718,7 @@ static bool fail_key(nib_loader *loader, const nib_json *json, const char *what)
     char name[80];
     (void)nib__loader_unsupported(
         loader, "unknown key \"%s\" in %s could change the ids; remove it if it does not",
-        nib__say_name(name, sizeof name, json->token, json->token_size), what);
+        nib__escape_name(name, sizeof name, json->token, json->token_size), what);
     return false;
 }
 

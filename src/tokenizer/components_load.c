@@ -153,7 +153,7 @@ static nib_status read_part(nib_loader *loader, nib_json_slice slice, const char
             char key[80];
             return nib__loader_unsupported(
                 loader, "unknown key \"%s\" in a %s could change the ids; remove it if it does not",
-                nib__say_name(key, sizeof key, json.token, json.token_size), family);
+                nib__escape_name(key, sizeof key, json.token, json.token_size), family);
         }
         if (!read_field(loader, &json, f, p))
             break;
@@ -176,7 +176,7 @@ static nib_status fail_type(nib_loader *loader, const part *p, const char *famil
         loader,
         "%s \"%s\" is not supported (supported: %s); use a model with a BPE tokenizer made of "
         "these",
-        family, nib__say_name(name, sizeof name, p->type.at, p->type.size), known);
+        family, nib__escape_name(name, sizeof name, p->type.at, p->type.size), known);
 }
 
 static nib_status require_field(nib_loader *loader, const part *p, bool present, const char *key)
@@ -336,7 +336,7 @@ static nib_status read_behavior(nib_loader *loader, const part *p, nib_behavior 
     }
     return nib__loader_unsupported(
         loader, "unknown behavior \"%s\" of %s",
-        nib__say_name(name, sizeof name, p->behavior.at, p->behavior.size), p->type.at);
+        nib__escape_name(name, sizeof name, p->behavior.at, p->behavior.size), p->type.at);
 }
 
 static nib_status add_byte_level(nib_loader *loader, const part *p)

@@ -83,7 +83,7 @@ nib_status nib__documents_next(nib_documents *d, nib_document *out, bool *found,
     *found = false;
     if (!d->lines && d->next < d->size) {
         *out = (nib_document){.text = d->text, .size = d->size};
-        snprintf(out->name, sizeof out->name, "%s", nib__say_shown(shown, d->path));
+        snprintf(out->name, sizeof out->name, "%s", nib__escape_string(shown, d->path));
         d->next = d->size;
         *found = true;
         return NIB_OK;
@@ -97,7 +97,7 @@ nib_status nib__documents_next(nib_documents *d, nib_document *out, bool *found,
         d->number++;
         if (is_blank(line, size))
             continue;
-        const char *path = nib__say_shown(shown, d->path);
+        const char *path = nib__escape_string(shown, d->path);
         snprintf(out->name, sizeof out->name, "%s, line %" PRId64, path, d->number);
         NIB_TRY(read_line(d, path, line, size, out, err));
         *found = true;

@@ -105,7 +105,7 @@ static nib_status resolve_special(nib_loader *loader, nib_json_slice specials, c
         return NIB_OK;
     return nib__fail(loader->err, NIB_BAD_INPUT,
                      "%s: the post-processor adds \"%s\", which is not in its special_tokens",
-                     loader->file.name, nib__say_name(shown, sizeof shown, name, strlen(name)));
+                     loader->file.name, nib__escape_name(shown, sizeof shown, name, strlen(name)));
 }
 
 typedef struct item {
@@ -194,7 +194,7 @@ static bool read_processor_field(nib_loader *loader, nib_json *json, processor *
             return nib__json_skip(json);
     char key[80];
     nib__json_fail(json, "unknown key \"%s\" in a post-processor could change the ids",
-                   nib__say_name(key, sizeof key, json->token, json->token_size));
+                   nib__escape_name(key, sizeof key, json->token, json->token_size));
     return false;
 }
 
@@ -267,5 +267,5 @@ nib_status nib__load_processor(nib_loader *loader, nib_json_slice slice, int nes
         loader,
         "the post-processor \"%s\" is not supported or lacks a field (supported: "
         "TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing, Sequence)",
-        nib__say_name(name, sizeof name, p.type, strlen(p.type)));
+        nib__escape_name(name, sizeof name, p.type, strlen(p.type)));
 }

@@ -39,7 +39,7 @@ nib_status nib__text_regex_open(nib_text_regex *out, const char *pattern, size_t
         nib__regex_compile(&regex.compiled, regex.pattern, size, NIB_REGEX_ONIGURUMA, &why);
     if (status != NIB_OK)
         return nib__fail(err, status, "the regular expression \"%s\": %s",
-                         nib__say_name(name, sizeof name, pattern, size), why.text);
+                         nib__escape_name(name, sizeof name, pattern, size), why.text);
     *out = regex;
     return NIB_OK;
 }
@@ -82,7 +82,7 @@ static nib_status fail_slow(const nib_finder *finder, nib_err *err)
         err, NIB_BAD_INPUT,
         "the tokenizer's regular expression \"%s\" takes too long on this text; it is "
         "made to be slow, so use another tokenizer.json",
-        nib__say_name(name, sizeof name, finder->regex.pattern, strlen(finder->regex.pattern)));
+        nib__escape_name(name, sizeof name, finder->regex.pattern, strlen(finder->regex.pattern)));
 }
 
 static nib_status fail_search(const nib_finder *finder, const nib_regex_run *run, int result,
@@ -91,7 +91,7 @@ static nib_status fail_search(const nib_finder *finder, const nib_regex_run *run
     char name[200];
     OnigUChar words[ONIG_MAX_ERROR_MESSAGE_LEN];
     const char *pattern =
-        nib__say_name(name, sizeof name, finder->regex.pattern, strlen(finder->regex.pattern));
+        nib__escape_name(name, sizeof name, finder->regex.pattern, strlen(finder->regex.pattern));
     if (result == ONIGERR_MATCH_STACK_LIMIT_OVER && run->max_word != 0)
         return nib__fail_word(run->max_word, err);
     if (result == ONIGERR_MATCH_STACK_LIMIT_OVER)

@@ -85,7 +85,7 @@ static nib_status check_model(reader *r)
         &r->loader,
         "tokenizer.ggml.model \"%s\" is %s; supported are gpt2 and llama, or name the model's "
         "tokenizer.json with --tokenizer FILE or DIR",
-        nib__say_name(name, sizeof name, model->at, model->size), what);
+        nib__escape_name(name, sizeof name, model->at, model->size), what);
 }
 
 static nib_status fail_pre(reader *r)
@@ -104,7 +104,7 @@ static nib_status fail_pre(reader *r)
         &r->loader,
         "tokenizer.ggml.pre \"%s\" is not known; name the model's tokenizer.json with --tokenizer "
         "FILE or DIR (known: %s)",
-        nib__say_name(name, sizeof name, pre->at, pre->size), known.failed ? "" : known.at);
+        nib__escape_name(name, sizeof name, pre->at, pre->size), known.failed ? "" : known.at);
     nib__text_free(&known);
     return status;
 }

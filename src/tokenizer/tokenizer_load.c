@@ -47,7 +47,7 @@ nib_status nib__loader_add(nib_loader *loader, const nib_added *added)
     if (added->size > NIB_TOKENIZER_ADDED)
         return nib__loader_unsupported(
             loader, "the added token \"%s\" has %zu bytes; the limit is %d",
-            nib__say_name(name, sizeof name, added->content, added->size), added->size,
+            nib__escape_name(name, sizeof name, added->content, added->size), added->size,
             NIB_TOKENIZER_ADDED);
     if (!nib__reserve(&t->allocator, (void **)&t->added, &t->added_capacity, t->added_count + 1,
                       sizeof *t->added))
@@ -237,7 +237,7 @@ static nib_status add_added_to_vocab(nib_loader *loader)
                              "%s: the added token \"%s\" has the id %lld here and %d elsewhere; "
                              "make them the same",
                              loader->file.name,
-                             nib__say_name(name, sizeof name, added->content, added->size),
+                             nib__escape_name(name, sizeof name, added->content, added->size),
                              (long long)added->id, known >= 0 ? known : held);
         if (held >= 0) {
             added->match_size = 0; /* the first entry defines how it matches */
@@ -295,7 +295,7 @@ static nib_status find_unk(nib_loader *loader, const nib_model_part *m)
                ? NIB_OK
                : nib__fail(loader->err, NIB_BAD_INPUT,
                            "%s: the unk_token \"%s\" is not in the vocabulary", loader->file.name,
-                           nib__say_name(name, sizeof name, m->unk, m->unk_size));
+                           nib__escape_name(name, sizeof name, m->unk, m->unk_size));
 }
 
 static nib_status check_processor(nib_loader *loader)
@@ -322,7 +322,7 @@ static nib_status find_named(nib_loader *loader, const nib_named_text *config, c
         return NIB_OK;
     return nib__fail(loader->err, NIB_BAD_INPUT,
                      "%s: the %s \"%s\" is not a token of %s; name one that is", config->name, key,
-                     nib__say_name(name, sizeof name, token, size), loader->file.name);
+                     nib__escape_name(name, sizeof name, token, size), loader->file.name);
 }
 
 static nib_status apply_config(nib_loader *loader, const nib_named_text *file,

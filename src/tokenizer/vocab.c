@@ -70,8 +70,8 @@ static nib_status fail_taken(const nib_vocab *v, int64_t id, const char *text, s
     const char *held = nib__vocab_text(v, id, &other_size);
     return nib__fail(err, NIB_BAD_INPUT,
                      "the tokens \"%s\" and \"%s\" both have the id %lld; ids must be unique",
-                     nib__say_name(other, sizeof other, held, other_size),
-                     nib__say_name(name, sizeof name, text, size), (long long)id);
+                     nib__escape_name(other, sizeof other, held, other_size),
+                     nib__escape_name(name, sizeof name, text, size), (long long)id);
 }
 
 /* Stores the text of an id, unless the id already has this text. */
@@ -88,7 +88,7 @@ static nib_status put_text(nib_vocab *v, const char *text, size_t size, int64_t 
     }
     if (v->mapped)
         return nib__fail(err, NIB_BAD_INPUT, "the tables lack the token \"%s\"",
-                         nib__say_name(name, sizeof name, text, size));
+                         nib__escape_name(name, sizeof name, text, size));
     if (size > NIB_TOKEN_SIZE || v->bytes_size > UINT32_MAX - size)
         return nib__fail(err, NIB_NO_MEMORY, "the tokens have more than %u bytes of text",
                          UINT32_MAX);
@@ -107,7 +107,7 @@ nib_status nib__vocab_put(nib_vocab *v, nib_token_index *index, const char *text
     char name[80];
     if (id < 0 || id >= NIB_TOKENIZER_IDS)
         return nib__fail(err, NIB_BAD_INPUT, "token \"%s\" has the id %lld, outside 0 to %d",
-                         nib__say_name(name, sizeof name, text, size), (long long)id,
+                         nib__escape_name(name, sizeof name, text, size), (long long)id,
                          NIB_TOKENIZER_IDS - 1);
     if (index == NULL)
         return put_text(v, text, size, id, a, err);
@@ -118,12 +118,12 @@ nib_status nib__vocab_put(nib_vocab *v, nib_token_index *index, const char *text
     if (slot == NULL)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%d tokens share the hash of \"%s\"; this vocabulary is made to be slow",
-                         NIB_TOKENIZER_RUN, nib__say_name(name, sizeof name, text, size));
+                         NIB_TOKENIZER_RUN, nib__escape_name(name, sizeof name, text, size));
     if (slot->id_1 != 0)
         return nib__fail(
             err, NIB_BAD_INPUT,
             "token \"%s\" is in the vocabulary twice, as %u and as %lld; remove one of them",
-            nib__say_name(name, sizeof name, text, size), slot->id_1 - 1, (long long)id);
+            nib__escape_name(name, sizeof name, text, size), slot->id_1 - 1, (long long)id);
     NIB_TRY(put_text(v, text, size, id, a, err));
     *slot = (nib_token_slot){hash, (uint32_t)id + 1};
     index->count++;

@@ -204,18 +204,18 @@ static void write_text(const bench *b, bool markdown, nib_text *text)
     nib__text_format(text,
                      "%s parameters, %" PRId64 " x %" PRId64 " x %" PRId64
                      " tokens per step, %d thread%s%s",
-                     nib__say_count(parameters, t->params.values), t->micro_batches,
+                     nib__format_count(parameters, t->params.values), t->micro_batches,
                      t->config->batch, t->config->sequence, nib__pool_threads(t->engine->pool),
                      nib__pool_threads(t->engine->pool) == 1 ? "" : "s", end);
     nib__text_format(
         text,
         "speed       %s tokens/s, %.3f s per step (median of %d), %.1f G operations/s, "
         "%.0f %% of %.0f%s",
-        nib__say_count(tokens, (uint64_t)tokens_per_s(b)), b->median, b->steps, flops * 1e-9,
+        nib__format_count(tokens, (uint64_t)tokens_per_s(b)), b->median, b->steps, flops * 1e-9,
         peak > 0 ? 100 * flops / peak : 0, peak * 1e-9, end);
     nib__text_format(text, "memory      %s predicted, %s used; %.1f GB/s measured%s",
-                     nib__say_bytes(said, b->predicted_bytes), nib__say_bytes(taken, b->used_bytes),
-                     b->here.bytes_per_s * 1e-9, end);
+                     nib__format_bytes(said, b->predicted_bytes),
+                     nib__format_bytes(taken, b->used_bytes), b->here.bytes_per_s * 1e-9, end);
     nib__op_table_text(&b->table, markdown, text);
     if (nib__step_device_bytes(&t->step) > 0)
         nib__text_format(text, "\nrates without a share are for %s, or for copies to and from it\n",

@@ -13,7 +13,7 @@ static nib_status fail_empty(const nib_data *d, nib_err *err)
 {
     char shown[NIB_SHOWN];
     return nib__fail(err, NIB_BAD_INPUT, "%s holds no text to train on",
-                     nib__say_shown(shown, d->options.path));
+                     nib__escape_string(shown, d->options.path));
 }
 
 /* Checks every document, and that at least one has text. */
@@ -46,7 +46,7 @@ static nib_status fail_vocab(const nib_data *d, int32_t id, nib_err *err)
     return nib__fail(err, NIB_BAD_INPUT,
                      "the tokenizer has id %" PRId32 " (%s), but the model has %" PRId64
                      " ids; train with the model's tokenizer, or with model.vocab_size %" PRId64,
-                     id, token ? nib__say_name(shown, sizeof shown, token, size) : "no token",
+                     id, token ? nib__escape_name(shown, sizeof shown, token, size) : "no token",
                      d->options.vocab, nib__tokenizer_vocab_size(d->options.tokenizer));
 }
 
@@ -190,7 +190,7 @@ static void log_pass(const nib_data *d)
     if (!call->log || d->options.quiet || (d->position.pass & (d->position.pass - 1)) != 0)
         return;
     snprintf(line, sizeof line, "%s begins again: pass %" PRId64,
-             nib__say_shown(shown, d->options.path), d->position.pass + 1);
+             nib__escape_string(shown, d->options.path), d->position.pass + 1);
     call->log(call->ctx, line);
 }
 
@@ -251,7 +251,8 @@ static nib_status fail_position(const nib_data *d, const nib_data_position *p, n
                      "%s has no id %" PRId64 " in the document at byte %" PRId64 " (line %" PRId64
                      ") from byte %" PRId64
                      " of its text, the saved position; the file or the tokenizer has changed",
-                     nib__say_shown(shown, d->options.path), p->used, p->begin, p->line, p->piece);
+                     nib__escape_string(shown, d->options.path), p->used, p->begin, p->line,
+                     p->piece);
 }
 
 nib_status nib__data_seek(nib_data *d, const nib_data_position *position, nib_err *err)

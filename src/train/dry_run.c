@@ -33,7 +33,7 @@ static nib_status fail_memory(const trial *t, uint64_t bytes, nib_err *err)
     return nib__fail(err, NIB_NO_MEMORY,
                      "out of memory: cannot allocate %s to try %s with %" PRId64
                      " tokens; lower training.local_batch_size or training.seq_len",
-                     nib__say_bytes(size, bytes), t->layer->name, t->m);
+                     nib__format_bytes(size, bytes), t->layer->name, t->m);
 }
 
 /* Reports progress; fails if the caller cancels. */
@@ -401,12 +401,12 @@ static nib_status write_memory(const nib_trainer *t, nib_text *text, const nib_s
                      " parameters, %s each for weights, two moments and %d sum%s of gradients; %s "
                      "for a micro-batch)\n",
                      nib_ranks_count(t->ranks) > 1 ? "each rank" : "a run",
-                     nib__say_bytes(all, nib__trainer_bytes(t)), t->params.values,
-                     nib__say_bytes(block, parameters), sums, sums == 1 ? "" : "s",
-                     nib__say_bytes(buffers, nib__step_bytes(&t->step)));
+                     nib__format_bytes(all, nib__trainer_bytes(t)), t->params.values,
+                     nib__format_bytes(block, parameters), sums, sums == 1 ? "" : "s",
+                     nib__format_bytes(buffers, nib__step_bytes(&t->step)));
     if (nib__step_device_bytes(&t->step) > 0)
         nib__text_format(text, "memory on %s: %s\n", t->plan->assignment.gpu->name,
-                         nib__say_bytes(all, nib__step_device_bytes(&t->step)));
+                         nib__format_bytes(all, nib__step_device_bytes(&t->step)));
     return nib__text_flush(text, sink, err);
 }
 

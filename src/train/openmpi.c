@@ -47,7 +47,7 @@ static nib_status check_version(const nib_mpi *m, nib_err *err)
     char shown[NIB_SHOWN];
     return nib__fail(err, NIB_NOT_AS_ASKED,
                      "%s is \"%s\", but only Open MPI 4 and 5 are supported; %s", name,
-                     nib__say_shown(shown, text), INSTALL_HINT);
+                     nib__escape_string(shown, text), INSTALL_HINT);
 }
 
 nib_status nib__mpi_load(nib_mpi *out, nib_err *err)

@@ -29,7 +29,7 @@ static nib_status read_line(int64_t *step, double *y, const reader *r, int64_t n
 {
     char shown[NIB_SHOWN];
     nib_json json;
-    nib__json_init(&json, nib__say_shown(shown, r->path), line, size, NULL);
+    nib__json_init(&json, nib__escape_string(shown, r->path), line, size, NULL);
     json.line = (uint64_t)number;
     *step = 0;
     *y = NAN;
@@ -66,7 +66,7 @@ static void log_torn(const reader *r, int64_t number)
 {
     char line[NIB_SHOWN + 96], shown[NIB_SHOWN];
     snprintf(line, sizeof line, "%s: line %" PRId64 ", the last, is incomplete and was skipped",
-             nib__say_shown(shown, r->path), number);
+             nib__escape_string(shown, r->path), number);
     if (r->engine->callbacks.log)
         r->engine->callbacks.log(r->engine->callbacks.ctx, line);
 }
@@ -127,7 +127,7 @@ nib_status nib__curve_read(nib_curve *out, const char *path, const char *value,
     nib__release(a, text);
     if (status == NIB_OK && out->count == 0)
         return nib__fail(err, NIB_BAD_INPUT, "%s: no line has a step and a number \"%s\"",
-                         nib__say_shown(shown, r.path), value);
+                         nib__escape_string(shown, r.path), value);
     return status;
 }
 
@@ -144,7 +144,7 @@ static nib_status check_out(const nib_plot_options *o, nib_arena *arena, nib_err
         if (nib__path_same(o->out, run) || nib__path_same(o->out, inside))
             return nib__fail(err, NIB_EXISTS,
                              "%s: the plot would overwrite a run that it shows; name another file",
-                             nib__say_shown(shown, o->out));
+                             nib__escape_string(shown, o->out));
     }
     return NIB_OK;
 }

@@ -69,7 +69,7 @@ static nib_status fail_memory(const nib_step *s, uint64_t bytes, const char *wha
     return nib__fail(err, NIB_NO_MEMORY,
                      "out of memory: cannot allocate %s for the %s of a micro-batch of %" PRId64
                      " x %" PRId64 " tokens; lower training.local_batch_size or training.seq_len%s",
-                     nib__say_bytes(size, bytes), what, s->options.batch, s->options.length,
+                     nib__format_bytes(size, bytes), what, s->options.batch, s->options.length,
                      modes[s->options.checkpointing]);
 }
 

@@ -34,7 +34,7 @@ static bool is_rank_0(const run *r) { return nib_ranks_rank(r->trainer.ranks) ==
 /* A rate as "12,345". */
 static const char *round_count(char out[32], double value)
 {
-    return nib__say_count(out, (uint64_t)fmax(0, nearbyint(value)));
+    return nib__format_count(out, (uint64_t)fmax(0, nearbyint(value)));
 }
 
 /* Speed of the steps since the last line. */

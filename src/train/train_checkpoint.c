@@ -114,7 +114,7 @@ static nib_status find_newest(int64_t *out, const nib_saves *s, const steps *hav
             continue;
         }
         snprintf(line, sizeof line, "%s/step-%08" PRId64 " has no nibble.json: skipped",
-                 nib__say_shown(shown, s->folder), have->items[i]);
+                 nib__escape_string(shown, s->folder), have->items[i]);
         log_line(s->trainer, line);
     }
     return NIB_OK;
@@ -254,7 +254,7 @@ static nib_status resume(nib_saves *s, nib_arena *arena, nib_err *err)
     if (t->config->save && nib_ranks_rank(t->ranks) == 0)
         status = remove_old(s, arena, err);
     NIB_TRY(nib_ranks_agree(t->ranks, status, err));
-    snprintf(line, sizeof line, "resuming from %s%s", nib__say_shown(shown, directory),
+    snprintf(line, sizeof line, "resuming from %s%s", nib__escape_string(shown, directory),
              step >= t->config->steps ? ": all training.steps are done" : "");
     if (nib_ranks_rank(t->ranks) == 0)
         log_line(t, line);

@@ -230,7 +230,8 @@ static const char *format_value(char out[NIB_SHOWN + 2], const char *value, nib_
     const bool text = size > 1 && value[0] == '"';
     const char *inner = text ? nib__arena_copy(arena, value + 1, size - 2) : value;
     const char *quote = text ? "\"" : "";
-    snprintf(out, NIB_SHOWN + 2, "%s%s%s", quote, nib__say_shown(name, inner ? inner : "?"), quote);
+    snprintf(out, NIB_SHOWN + 2, "%s%s%s", quote, nib__escape_string(name, inner ? inner : "?"),
+             quote);
     return out;
 }
 
@@ -303,7 +304,7 @@ static void log_changes(const nib_trainer *t, const char *saved, const char *cur
         if (start)
             continue;
         snprintf(line, sizeof line, "%s was %s before the checkpoint and is %s now",
-                 nib__say_shown(name, key), was, is);
+                 nib__escape_string(name, key), was, is);
         log_line(t, line);
     }
 }

@@ -256,11 +256,11 @@ static nib_status check_same(const state *saved, const state *here, const char *
     if (strcmp(saved->arch, here->arch) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: its model's architecture is %s, but the config's is %s", directory,
-                         nib__say_shown(name, saved->arch), here->arch);
+                         nib__escape_string(name, saved->arch), here->arch);
     if (saved->rope && strcmp(saved->rope, here->rope) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: its model's rope_type is %s, but the config's is %s", directory,
-                         nib__say_shown(name, saved->rope), here->rope);
+                         nib__escape_string(name, saved->rope), here->rope);
     for (size_t i = 0; i < COUNT(wholes); i++)
         if (is_compared(saved, i) && *whole_of(saved, i) != *whole_of(here, i))
             return nib__fail(err, NIB_BAD_INPUT,
@@ -272,15 +272,15 @@ static nib_status check_same(const state *saved, const state *here, const char *
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: %s is %s in the checkpoint, but %s here; set the same value, or "
                              "name another checkpoint.folder",
-                             directory, reals[i].same, nib__say_double(a, *real_of(saved, i)),
-                             nib__say_double(real, *real_of(here, i)));
+                             directory, reals[i].same, nib__format_double(a, *real_of(saved, i)),
+                             nib__format_double(real, *real_of(here, i)));
     if (!nib__hash_equal(saved->data, here->data))
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: the checkpoint was trained on \"%s\", which hashed to %s, but \"%s\" "
                          "hashes to %s; give the same file, or start from the weights alone with "
                          "checkpoint.initial_load_path",
-                         directory, nib__say_shown(name, saved->dataset),
-                         nib__hash_text(a, saved->data), nib__say_shown(other, here->dataset),
+                         directory, nib__escape_string(name, saved->dataset),
+                         nib__hash_text(a, saved->data), nib__escape_string(other, here->dataset),
                          nib__hash_text(b, here->data));
     if (saved->has_tokenizer && !nib__hash_equal(saved->tokenizer, here->tokenizer))
         return nib__fail(err, NIB_BAD_INPUT,

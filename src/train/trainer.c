@@ -131,7 +131,7 @@ static nib_status check_same_model(const nib_trainer *t, const nib_network *from
 {
     const nib_network *net = &t->model->net;
     char shown[NIB_SHOWN];
-    nib__say_shown(shown, t->config->initial_load);
+    nib__escape_string(shown, t->config->initial_load);
     if (from->site_count != net->site_count || from->tied != net->tied)
         return nib__fail(err, NIB_BAD_INPUT, "%s: the model's layers differ from the config's",
                          shown);
@@ -158,7 +158,7 @@ static void log_difference(const nib_trainer *t, const char *what, const char *w
 {
     char line[NIB_SHOWN + 256], shown[NIB_SHOWN];
     snprintf(line, sizeof line, "%s: %s is %s in the model, but %s in this run",
-             nib__say_shown(shown, t->config->initial_load), what, was, is);
+             nib__escape_string(shown, t->config->initial_load), what, was, is);
     t->engine->callbacks.log(t->engine->callbacks.ctx, line);
 }
 
@@ -202,8 +202,8 @@ static void log_differences(const nib_trainer *t, const nib_config *from)
         log_difference(t, "rope_type", nib__rope_name(from->rope), nib__rope_name(c->rope));
     for (size_t i = 0; i < COUNT(values); i++)
         if (values[i].compared && (float)values[i].was != (float)values[i].is)
-            log_difference(t, values[i].what, nib__say_double(was, values[i].was),
-                           nib__say_double(is, values[i].is));
+            log_difference(t, values[i].what, nib__format_double(was, values[i].was),
+                           nib__format_double(is, values[i].is));
 }
 
 static nib_status init_weights(nib_trainer *t, nib_err *err)

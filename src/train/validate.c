@@ -14,7 +14,7 @@ static nib_status count_batches(nib_validation *v, nib_err *err)
     const nib_callbacks *call = &v->trainer->engine->callbacks;
     const bool whole = c->validation_steps < 0;
     char shown[NIB_SHOWN], line[NIB_SHOWN + 160];
-    nib__say_shown(shown, c->validation);
+    nib__escape_string(shown, c->validation);
     while (whole || v->count < c->validation_steps) {
         NIB_TRY(nib__data_skip(&v->data, c->batch, err));
         if (v->data.position.pass > 0)

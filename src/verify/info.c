@@ -210,9 +210,9 @@ static void render_lines(const nib_entry *entries, size_t count, nib_text *out)
                                 ? entries[i].name
                                 : nib__ledger_fold_name(folded, sizeof folded, entries[i].name);
         nib__text_format(out, "%7zu  %-46s %-12s %-*s %-11s %s%s\n", same,
-                         nib__say_name(name, sizeof name, shown, strlen(shown)),
+                         nib__escape_name(name, sizeof name, shown, strlen(shown)),
                          nib__format_entry_shape(shape, &entries[i]), width, entries[i].scheme,
-                         entries[i].format, nib__say_bytes(bytes, total),
+                         entries[i].format, nib__format_bytes(bytes, total),
                          bias_words[entry_bias(&entries[i])]);
         if (entries[i].problem != NULL)
             nib__ledger_wrap(out, "         ! ", "           ", 100, entries[i].problem);
@@ -253,8 +253,8 @@ static void add_notes(const nib_checkpoint *cp, nib_ledger *ledger)
         if (nib__checkpoint_alias(cp, meta->key) != NULL)
             nib__ledger_add_note(
                 ledger, "alias", "%s is stored as %s",
-                nib__say_name(name, sizeof name, meta->key, strlen(meta->key)),
-                nib__say_name(target, sizeof target, meta->value, strlen(meta->value)));
+                nib__escape_name(name, sizeof name, meta->key, strlen(meta->key)),
+                nib__escape_name(target, sizeof target, meta->value, strlen(meta->value)));
     }
 }
 
@@ -312,8 +312,8 @@ nib_status nib__info_render(const nib_checkpoint *cp, const nib_allocator *a, ni
     } else if (status == NIB_OK) {
         const char *path = nib__checkpoint_path(cp);
         nib__text_format(
-            out, "%s: %zu tensors, %s\n", nib__say_name(shown, sizeof shown, path, strlen(path)),
-            nib__checkpoint_count(cp), nib__say_bytes(bytes, nib__checkpoint_bytes(cp)));
+            out, "%s: %zu tensors, %s\n", nib__escape_name(shown, sizeof shown, path, strlen(path)),
+            nib__checkpoint_count(cp), nib__format_bytes(bytes, nib__checkpoint_bytes(cp)));
         render_lines(entries, count, out);
         nib__ledger_render(&ledger, true, out);
     }

@@ -63,7 +63,7 @@ static nib_status add_finding(verifier *v, const char *code, const char *tensor,
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    nib__say_name(name, sizeof name, tensor, strlen(tensor));
+    nib__escape_name(name, sizeof name, tensor, strlen(tensor));
     /* errors of other functions begin with the name, which the line already has */
     const size_t length = strlen(name);
     const bool named = strncmp(text, name, length) == 0 && strncmp(text + length, ": ", 2) == 0;
@@ -623,7 +623,7 @@ static void render_text(const verifier *v, nib_text *out)
     if (v->job->models != NULL)
         render_models(v->job->models, out);
     nib__text_format(out, "%zu tensors, %s read; ", nib__checkpoint_count(cp),
-                     nib__say_bytes(bytes, v->done));
+                     nib__format_bytes(bytes, v->done));
     if (v->manifest.path != NULL)
         nib__text_format(out, "%zu hashes of %s compared; ",
                          v->manifest.tensor_count + v->files_compared,

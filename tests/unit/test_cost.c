@@ -331,10 +331,10 @@ static void notes_agree_with_the_faster_plan(void **state)
     add_product(&m, "int4wo", 3e-12, 8e-12);
     add_product(&m, "int8dq", 12e-12, 2e-12);
     plan_of(&plan, layers, &m, "int8dq");
-    nib__say_seconds(prompt, plan.predicted_prefill_s);
+    nib__format_seconds(prompt, plan.predicted_prefill_s);
     nib__assignment_free(&plan);
     plan_of(&plan, layers, &m, "int4wo");
-    nib__say_seconds(token, plan.predicted_token_s);
+    nib__format_seconds(token, plan.predicted_token_s);
     nib__assignment_free(&plan);
     plan_of(&plan, layers, &m, "fp8wo");
     snprintf(words, sizeof words, "--recipe int8dq is fastest there, %s", prompt);

@@ -82,7 +82,7 @@ static void test_tries_each_shape(void **state)
     assert_true(j.whole);
     assert_int_equal(nib__trainer_open(&trainer, j.model, j.plan, NULL, &err), NIB_OK);
     snprintf(memory, sizeof memory, "memory of a run: %s (",
-             nib__say_bytes(size, nib__trainer_bytes(&trainer)));
+             nib__format_bytes(size, nib__trainer_bytes(&trainer)));
     nib__trainer_close(&trainer);
     assert_true(strncmp(j.out.text, memory, strlen(memory)) == 0);
     assert_non_null(strstr(j.out.text, "two moments and 2 sums of gradients"));

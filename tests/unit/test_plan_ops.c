@@ -129,7 +129,7 @@ static void expect_copies(const asked *a, int copies, int values)
     char expected[96], bytes[32];
     nib_assignment plan = plan_of(&device, a);
     snprintf(expected, sizeof expected, "%d cop%s of %s per token between opencl and its host",
-             copies, copies == 1 ? "y" : "ies", nib__say_bytes(bytes, 4 * (uint64_t)values));
+             copies, copies == 1 ? "y" : "ies", nib__format_bytes(bytes, 4 * (uint64_t)values));
     expect_words(moves_of(&plan), expected);
     nib__assignment_free(&plan);
 }
@@ -180,8 +180,8 @@ static void drawing_a_token_is_an_operation(void **state)
                 1e-12);
     snprintf(words, sizeof words,
              "drawn by sample_f32__ref on cpu: %s of logits copied per token, %s",
-             nib__say_bytes(bytes, 4 * VOCAB),
-             nib__say_seconds(time, plan.draw.move_s + plan.draw.draw_s));
+             nib__format_bytes(bytes, 4 * VOCAB),
+             nib__format_seconds(time, plan.draw.move_s + plan.draw.draw_s));
     expect_words(note_of(&plan, "drawn"), words);
     nib__assignment_free(&plan);
     device.facts.fact[NIB_FACT_FP64] = 1;
@@ -337,9 +337,9 @@ static void a_missing_operation_is_denied_with_its_price(void **state)
     assert_string_equal(line->advice[0].option, "--allow 'attn=device'");
     snprintf(words, sizeof words,
              "%d more copies of %s per token between opencl and cpu, %s predicted: ", MORE_COPIES,
-             nib__say_bytes(bytes, 4 * MORE_VALUES),
-             nib__say_seconds(time, MORE_COPIES * device.copy_s +
-                                        4 * MORE_VALUES / device.copy_bytes_per_s));
+             nib__format_bytes(bytes, 4 * MORE_VALUES),
+             nib__format_seconds(time, MORE_COPIES * device.copy_s +
+                                           4 * MORE_VALUES / device.copy_bytes_per_s));
     expect_words(line->advice[0].text, words);
     expect_words(line->advice[0].text, "done f32@cpu by attn_");
     expect_words(line->advice[0].text, " tokens/s, and ");

@@ -212,7 +212,7 @@ static void check_moves(const fixture *f)
         else if (n->op == NIB_OP_MOVE)
             bytes += 4 * (double)s->m * (double)n->columns;
     }
-    nib__say_bytes(moved, (uint64_t)bytes);
+    nib__format_bytes(moved, (uint64_t)bytes);
     said[strlen(moved)] = '\0'; /* without the trailing blank */
     if (moves != copies || strcmp(said, moved) != 0)
         fail_msg("%.0f moves of %s, but %.0f of %s are said", moves, moved, copies, said);

@@ -131,11 +131,11 @@ static void test_say_count(void **state)
 {
     (void)state;
     char out[32];
-    assert_string_equal(nib__say_count(out, 0), "0");
-    assert_string_equal(nib__say_count(out, 999), "999");
-    assert_string_equal(nib__say_count(out, 1000), "1,000");
-    assert_string_equal(nib__say_count(out, 1234567), "1,234,567");
-    assert_string_equal(nib__say_count(out, UINT64_MAX), "18,446,744,073,709,551,615");
+    assert_string_equal(nib__format_count(out, 0), "0");
+    assert_string_equal(nib__format_count(out, 999), "999");
+    assert_string_equal(nib__format_count(out, 1000), "1,000");
+    assert_string_equal(nib__format_count(out, 1234567), "1,234,567");
+    assert_string_equal(nib__format_count(out, UINT64_MAX), "18,446,744,073,709,551,615");
 }
 
 static void test_say_bytes(void **state)
@@ -160,14 +160,14 @@ static void test_say_bytes(void **state)
     };
     char out[32];
     for (size_t i = 0; i < COUNT(cases); i++)
-        assert_string_equal(nib__say_bytes(out, cases[i].bytes), cases[i].text);
+        assert_string_equal(nib__format_bytes(out, cases[i].bytes), cases[i].text);
 }
 
 static void expect_name(const char *expected, const char *name, size_t size, size_t out_size)
 {
     char out[128];
     memset(out, 0x7e, sizeof out);
-    assert_string_equal(nib__say_name(out, out_size, name, size), expected);
+    assert_string_equal(nib__escape_name(out, out_size, name, size), expected);
     assert_int_equal(out[out_size], 0x7e); /* nothing past its end */
 }
 
@@ -189,7 +189,7 @@ static void test_say_name(void **state)
     expect_name("ab...", "ab\xe2\x82\xac\xe2\x82\xac", 8, 8);
     expect_name("..", "abcdef", 6, 3);
     expect_name("", "abc", 3, 1);
-    assert_string_equal(nib__say_name(NULL, 0, "abc", 3), "");
+    assert_string_equal(nib__escape_name(NULL, 0, "abc", 3), "");
 }
 
 /* ---- UTF-8 ---- */

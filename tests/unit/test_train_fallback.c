@@ -197,9 +197,9 @@ static void the_plan_counts_the_copies(void **state)
         const int casts = r.device.copies;
         must_step(&r);
         snprintf(said, sizeof said, "%d copies of %s per micro-batch", r.device.copies - 2 * casts,
-                 nib__say_bytes(bytes, r.device.copied - 2 * of_weights));
+                 nib__format_bytes(bytes, r.device.copied - 2 * of_weights));
         expect_words(note(&r, "moves", 0), said);
-        snprintf(said, sizeof said, "weights: %s per step", nib__say_bytes(weights, of_weights));
+        snprintf(said, sizeof said, "weights: %s per step", nib__format_bytes(weights, of_weights));
         expect_words(note(&r, "moves", 0), said);
         end_run(&r);
     }

@@ -39,8 +39,8 @@ static nib_status refuse_coding(const nib_weight_query *q, const nib_coding *c)
         q, NIB_UNSUPPORTED, ".weight",
         "is coded in %" PRId64 " bits of type \"%s\", strategy \"%s\", groups of %" PRId64
         ", which is not supported for this format",
-        c->bits, nib__say_name(type, sizeof type, c->type, strlen(c->type)),
-        nib__say_name(strategy, sizeof strategy, c->strategy, strlen(c->strategy)), c->group);
+        c->bits, nib__escape_name(type, sizeof type, c->type, strlen(c->type)),
+        nib__escape_name(strategy, sizeof strategy, c->strategy, strlen(c->strategy)), c->group);
 }
 
 /* Sets the group and the rows that share a scale, from strategy and group_size. */
@@ -77,7 +77,7 @@ static const char *describe_inputs(char out[160], const nib_coding *in)
     if (grouped)
         snprintf(group, sizeof group, " in groups of %" PRId64, in->group);
     snprintf(out, 160, "%s activations of %" PRId64 " bits%s%s",
-             nib__say_name(type, sizeof type, in->type, strlen(in->type)), in->bits,
+             nib__escape_name(type, sizeof type, in->type, strlen(in->type)), in->bits,
              grouped                          ? group
              : equals(in->strategy, "token")  ? " per token"
              : equals(in->strategy, "tensor") ? " per tensor"
@@ -357,7 +357,7 @@ nib_status nib__weight_compressed(const nib_weight_query *q)
                                 ignored ? "on the ignore list" : "matches no config group");
     const bool own = group->format[0] != 0 && !equals(group->format, "mixed-precision");
     const char *format = own ? group->format : config->format;
-    nib__say_name(shown, sizeof shown, format, strlen(format));
+    nib__escape_name(shown, sizeof shown, format, strlen(format));
     for (size_t i = 0; i < COUNT(formats); i++) {
         if (!equals(format, formats[i].name))
             continue;

@@ -84,8 +84,8 @@ static nib_status check_part(const nib_tensor *t, const nib_tensor *stack, size_
     return nib__fail(err, NIB_BAD_INPUT,
                      "%s: its shape does not match its blocks, which are [%" PRId64 ", %" PRId64
                      ", %" PRId64 ", 16]",
-                     nib__say_name(shown, sizeof shown, t->name, strlen(t->name)), stack->shape[0],
-                     stack->shape[1], stack->shape[2]);
+                     nib__escape_name(shown, sizeof shown, t->name, strlen(t->name)),
+                     stack->shape[0], stack->shape[1], stack->shape[2]);
 }
 
 /* A view of expert e of a stacked tensor. */

@@ -143,7 +143,7 @@ static nib_status parse_choice(const nib_weight_query *q, int *out, const char *
     return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
                             "has %s \"%s\", which version 1 of the nibble dialect does not "
                             "define",
-                            member, nib__say_name(shown, sizeof shown, word, strlen(word)));
+                            member, nib__escape_name(shown, sizeof shown, word, strlen(word)));
 }
 
 static nib_status read_scheme(const nib_weight_query *q, const description *d)

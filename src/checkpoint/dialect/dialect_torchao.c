@@ -578,5 +578,5 @@ nib_status nib__weight_torchao(const nib_weight_query *q)
                             "is a \"%s\"; nibble reads Int8Tensor, IntxUnpackedToInt8Tensor, "
                             "Int4Tensor, Int4TilePackedTo4dTensor, Float8Tensor, MXTensor and "
                             "NVFP4Tensor",
-                            nib__say_name(shown, sizeof shown, d.type, strlen(d.type)));
+                            nib__escape_name(shown, sizeof shown, d.type, strlen(d.type)));
 }

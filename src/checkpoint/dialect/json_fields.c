@@ -93,7 +93,7 @@ static void set_field(walk *w, char *out, const nib_field *fields, size_t count)
         i++;
     if (i == count) {
         nib__json_fail(&w->json, "unknown member \"%s\"",
-                       nib__say_name(shown, sizeof shown, w->path, w->size));
+                       nib__escape_name(shown, sizeof shown, w->path, w->size));
         return;
     }
     switch (fields[i].kind) {
