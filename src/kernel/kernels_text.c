@@ -15,7 +15,7 @@ static const char *const arithmetic_words[NIB_ARITHMETIC_COUNT] = {
     "bf16 pairs, odd k before even k",
     "exact integer sums, f32 per group",
     "16 lanes, added as a tree",
-    "no rounding of its own",
+    "exact, or element by element",
     "specific to the device, within a tolerance",
 };
 

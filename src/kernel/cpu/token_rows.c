@@ -26,12 +26,15 @@ static void gather_ref(const nib_gather *a, int64_t m0, int64_t m1)
             a->out[m * a->ldo + j] = a->x[m * a->ldx + a->order[j]];
 }
 
+/* Only norms add up over a row; the other operations treat each element by itself. */
+#define ARITHMETIC(operation)                                                                      \
+    (NIB_OP_##operation == NIB_OP_NORM ? NIB_ARITHMETIC_LANES : NIB_ARITHMETIC_EXACT)
 #define ROW(kernel, operation, target, rank_, conditions, ref, member, function, words)            \
     {                                                                                              \
         .name = #kernel "__" #target, .op = NIB_OP_##operation, .code = NIB_ANY, .act = NIB_ANY,   \
         .input = NIB_ANY, .device = NIB_DEVICE_CPU, .conds = conditions,                           \
-        .arithmetic = NIB_ARITHMETIC_LANES, .reference = ref, .rank = rank_, .unit = NIB_UNIT_F32, \
-        .run = {.member = function}, .note = words                                                 \
+        .arithmetic = ARITHMETIC(operation), .reference = ref, .rank = rank_,                      \
+        .unit = NIB_UNIT_F32, .run = {.member = function}, .note = words                           \
     }
 
 #define NEEDS_AVX2 NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL))

@@ -203,10 +203,10 @@ static const nib_kernel rows[] = {
         "one work-item per value; silu or tanh GELU, with or without up"),
     ROW("scale_f32", SCALE, OTHER, any_device, token, nib__launch_scale,
         "one work-item per value, with or without a cap"),
-    ROW("add_f32", ADD, LANES, any_device, token, nib__launch_add, "one work-item per value"),
+    ROW("add_f32", ADD, EXACT, any_device, token, nib__launch_add, "one work-item per value"),
     ROW("attn_f32", ATTN, OTHER, float_cache, attention, nib__ocl_attention,
         "one work-group per head and token, or eight tokens if there are many; windows and caps"),
-    ROW("gather_f32", GATHER, LANES, any_device, token, nib__launch_gather,
+    ROW("gather_f32", GATHER, EXACT, any_device, token, nib__launch_gather,
         "one work-item per value"),
 };
 
