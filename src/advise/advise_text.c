@@ -451,9 +451,7 @@ void nib__advise_json(const nib_advice *v, nib_text *out)
 {
     const nib_machine *m = &v->base->machine;
     nib_jsonw w;
-    nib__jsonw_init(&w, out, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_report(&w, out);
     nib__jsonw_pair_string(&w, "model", model_name(v));
     nib__jsonw_pair_string(&w, "device", m->name);
     nib__jsonw_pair_bool(&w, "here", m->here);
@@ -480,6 +478,5 @@ void nib__advise_json(const nib_advice *v, nib_text *out)
     nib__jsonw_pair_string(&w, "train_for", v->train >= 0 ? v->items[v->train].name : NULL);
     pair_text(&w, "training_config", v, v->train >= 0, put_training);
     nib__ledger_settings_json(&v->said, &w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(out, "\n");
+    nib__jsonw_report_end(&w);
 }

@@ -110,6 +110,9 @@ typedef struct nib_jsonw {
 } nib_jsonw;
 
 void nib__jsonw_init(nib_jsonw *w, nib_text *text, int indent);
+/* The object of a --json report: begins with "schema", ends with a line feed. */
+void nib__jsonw_report(nib_jsonw *w, nib_text *text);
+void nib__jsonw_report_end(nib_jsonw *w);
 void nib__jsonw_object(nib_jsonw *w);
 void nib__jsonw_object_end(nib_jsonw *w);
 void nib__jsonw_array(nib_jsonw *w);

@@ -167,6 +167,19 @@ void nib__jsonw_pair_int(nib_jsonw *w, const char *key, int64_t value)
     nib__jsonw_int(w, value);
 }
 
+void nib__jsonw_report(nib_jsonw *w, nib_text *text)
+{
+    nib__jsonw_init(w, text, 2);
+    nib__jsonw_object(w);
+    nib__jsonw_pair_int(w, "schema", 1);
+}
+
+void nib__jsonw_report_end(nib_jsonw *w)
+{
+    nib__jsonw_object_end(w);
+    nib__text_str(w->text, "\n");
+}
+
 void nib__jsonw_pair_double(nib_jsonw *w, const char *key, double value)
 {
     nib__jsonw_key(w, key);

@@ -304,9 +304,7 @@ static nib_status pack_result(void *ctx, const char *directory, nib_err *err)
 static void render_json(const work *w, const nib_quantize_report *report, nib_text *out)
 {
     nib_jsonw json;
-    nib__jsonw_init(&json, out, 2);
-    nib__jsonw_object(&json);
-    nib__jsonw_pair_int(&json, "schema", 1);
+    nib__jsonw_report(&json, out);
     nib__quantize_json(&w->ledger, report, &json);
     if (w->plan != NULL) {
         nib__jsonw_key(&json, "for");
@@ -314,8 +312,7 @@ static void render_json(const work *w, const nib_quantize_report *report, nib_te
         nib__plan_json(w->plan, &json);
         nib__jsonw_object_end(&json);
     }
-    nib__jsonw_object_end(&json);
-    nib__text_str(out, "\n");
+    nib__jsonw_report_end(&json);
 }
 
 static nib_status render(work *w, const nib_quantize_report *report, nib_form form,

@@ -103,9 +103,7 @@ static void render_json(const nib_machines_here *here, const nib_machines *known
     nib_jsonw w;
     nib_text scratch;
     nib__text_init(&scratch, out->allocator);
-    nib__jsonw_init(&w, out, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_report(&w, out);
     nib__jsonw_key(&w, "devices");
     nib__jsonw_array(&w);
     for (size_t i = 0; i < here->count; i++)
@@ -113,8 +111,7 @@ static void render_json(const nib_machines_here *here, const nib_machines *known
     for (size_t i = 0; i < known->count; i++)
         write_json_machine(&known->items[i], &scratch, &w);
     nib__jsonw_array_end(&w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(out, "\n");
+    nib__jsonw_report_end(&w);
     out->failed = out->failed || scratch.failed;
     nib__text_free(&scratch);
 }

@@ -214,15 +214,12 @@ void nib__machine_write(const nib_machine *m, nib_text *out)
     nib_machine_lines lines;
     nib_jsonw w;
     nib__machine_lines(&lines, m);
-    nib__jsonw_init(&w, out, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_report(&w, out);
     nib__jsonw_pair_string(&w, "title", nib__machine_title(m));
     if (m->host != NULL && !m->host->here)
         nib__jsonw_pair_string(&w, "host", m->host->name);
     write_sources(&lines, &w);
     write_lines(&lines, m, false, &w);
     write_lines(&lines, m, true, &w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(out, "\n");
+    nib__jsonw_report_end(&w);
 }

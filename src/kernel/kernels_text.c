@@ -165,16 +165,13 @@ static void render_json(nib_text *out)
     nib_jsonw w;
     nib_text scratch;
     nib__text_init(&scratch, out->allocator);
-    nib__jsonw_init(&w, out, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_report(&w, out);
     nib__jsonw_key(&w, "kernels");
     nib__jsonw_array(&w);
     for (size_t i = 0; i < nib__kernel_count(); i++)
         json_row(nib__kernel_at(i), &scratch, &w);
     nib__jsonw_array_end(&w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(out, "\n");
+    nib__jsonw_report_end(&w);
     out->failed = out->failed || scratch.failed;
     nib__text_free(&scratch);
 }

@@ -123,9 +123,7 @@ static nib_status time_both(bench *b, uint64_t *ns, nib_err *err)
 static void write_json(const bench *b, nib_text *text)
 {
     nib_jsonw w;
-    nib__jsonw_init(&w, text, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_report(&w, text);
     nib__jsonw_pair_int(&w, "prompt_tokens", b->options.prompt_tokens);
     nib__jsonw_pair_int(&w, "new_tokens", b->options.new_tokens);
     nib__jsonw_pair_double(&w, "read_gb_per_s", b->here.bytes_per_s * 1e-9);
@@ -134,8 +132,7 @@ static void write_json(const bench *b, nib_text *text)
     nib__jsonw_key(&w, "decode");
     nib__op_table_json(&b->decode, &w);
     nib__ledger_json(&b->session->plan->assignment.ledger, &w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(text, "\n");
+    nib__jsonw_report_end(&w);
 }
 
 static void write_text(const bench *b, bool markdown, nib_text *text)

@@ -156,9 +156,7 @@ static compared compare(prediction *p, const predicted_layer *l, int batch)
 static void write_json(prediction *p, const nib_plan *plan, nib_text *out)
 {
     nib_jsonw w;
-    nib__jsonw_init(&w, out, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_report(&w, out);
     nib__jsonw_pair_string(&w, "device", p->machine->name);
     nib__jsonw_pair_string(&w, "from", nib__machine_rates(p->machine));
     nib__jsonw_key(&w, "times"); /* "layers" is a key of the ledger */
@@ -180,8 +178,7 @@ static void write_json(prediction *p, const nib_plan *plan, nib_text *out)
     nib__jsonw_pair_double(&w, "worst", p->worst);
     if (plan != NULL)
         nib__ledger_json(&plan->assignment.ledger, &w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(out, "\n");
+    nib__jsonw_report_end(&w);
 }
 
 static void write_text(prediction *p, bool markdown, nib_text *out)

@@ -308,9 +308,7 @@ static void show_json(const nib_engine *engine, nib_text *out)
 {
     const nib_tuned *t = &engine->tuned;
     nib_jsonw w;
-    nib__jsonw_init(&w, out, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_report(&w, out);
     nib__jsonw_pair_string(&w, "why", t->why[0] != 0 ? t->why : NULL);
     nib__jsonw_pair_string(&w, "measured", t->count > 0 ? t->measured_on : NULL);
     nib__jsonw_key(&w, "kernels");
@@ -326,8 +324,7 @@ static void show_json(const nib_engine *engine, nib_text *out)
             nib__jsonw_object_end(&w);
         }
     nib__jsonw_array_end(&w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(out, "\n");
+    nib__jsonw_report_end(&w);
 }
 
 nib_status nib_tune_show(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)

@@ -516,9 +516,7 @@ static void fill_columns(columns *c, size_t row, const nib_train_draft *defaults
 static void render_json(nib_text *out, columns *c, const nib_train_draft *defaults)
 {
     nib_jsonw w;
-    nib__jsonw_init(&w, out, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_report(&w, out);
     nib__jsonw_key(&w, "keys");
     nib__jsonw_array(&w);
     for (size_t i = 0; i < nib__train_key_count; i++) {
@@ -533,8 +531,7 @@ static void render_json(nib_text *out, columns *c, const nib_train_draft *defaul
         nib__jsonw_object_end(&w);
     }
     nib__jsonw_array_end(&w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(out, "\n");
+    nib__jsonw_report_end(&w);
 }
 
 static void render_markdown(nib_text *out, columns *c, const nib_train_draft *defaults)

@@ -111,9 +111,7 @@ static void json_code(nib_jsonw *w, const char *kind, const char *code, const ch
 static void render_json(const char *code, requirement *r, nib_text *out)
 {
     nib_jsonw w;
-    nib__jsonw_init(&w, out, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_report(&w, out);
     nib__jsonw_key(&w, "codes");
     nib__jsonw_array(&w);
     for (const nib_ledger_code *c = nib__ledger_codes; c->code != NULL; c++)
@@ -138,8 +136,7 @@ static void render_json(const char *code, requirement *r, nib_text *out)
     out->failed |= words.failed;
     nib__text_free(&words);
     nib__jsonw_array_end(&w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(out, "\n");
+    nib__jsonw_report_end(&w);
 }
 
 static const struct {

@@ -539,12 +539,9 @@ void nib__plan_json(const nib_plan *p, nib_jsonw *w)
 static void write_json(const nib_plan *p, nib_text *text)
 {
     nib_jsonw w;
-    nib__jsonw_init(&w, text, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_report(&w, text);
     nib__plan_json(p, &w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(text, "\n");
+    nib__jsonw_report_end(&w);
 }
 
 nib_status nib_plan_write(const nib_plan *plan, nib_form form, const nib_sink *sink, nib_err *err)

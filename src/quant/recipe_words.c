@@ -61,14 +61,12 @@ nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_s
     nib_text text;
     nib_jsonw json;
     nib__text_init(&text, a);
-    nib__jsonw_init(&json, &text, 2);
     if (form == NIB_FORM_MARKDOWN)
         nib__text_str(&text,
                       "| recipe | weights | activations | inputs per scale | takes | source |\n"
                       "|---|---|---|---|---|---|\n");
     if (form == NIB_FORM_JSON) {
-        nib__jsonw_object(&json);
-        nib__jsonw_pair_int(&json, "schema", 1);
+        nib__jsonw_report(&json, &text);
         nib__jsonw_key(&json, "recipes");
         nib__jsonw_array(&json);
     }
@@ -84,8 +82,7 @@ nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_s
     }
     if (form == NIB_FORM_JSON) {
         nib__jsonw_array_end(&json);
-        nib__jsonw_object_end(&json);
-        nib__text_str(&text, "\n");
+        nib__jsonw_report_end(&json);
     } else if (form == NIB_FORM_TEXT) {
         nib__text_str(
             &text,

@@ -173,9 +173,7 @@ static void write_json(const bench *b, nib_text *text)
     const nib_trainer *t = &b->trainer;
     const double flops = tokens_per_s(b) * nib__trainer_flops(t), peak = peak_of(b);
     nib_jsonw w;
-    nib__jsonw_init(&w, text, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_report(&w, text);
     nib__jsonw_pair_int(&w, "parameters", (int64_t)t->params.values);
     nib__jsonw_pair_int(&w, "tokens_per_step", t->micro_batches * t->step.m);
     nib__jsonw_pair_int(&w, "threads", nib__pool_threads(t->engine->pool));
@@ -191,8 +189,7 @@ static void write_json(const bench *b, nib_text *text)
     nib__jsonw_key(&w, "operations");
     nib__op_table_json(&b->table, &w);
     nib__ledger_json(&t->plan->assignment.ledger, &w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(text, "\n");
+    nib__jsonw_report_end(&w);
 }
 
 static void write_text(const bench *b, bool markdown, nib_text *text)

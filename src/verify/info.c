@@ -262,9 +262,7 @@ static void render_json(const nib_entry *entries, size_t count, const nib_ledger
                         nib_text *out)
 {
     nib_jsonw w;
-    nib__jsonw_init(&w, out, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_report(&w, out);
     nib__jsonw_key(&w, "tensors");
     nib__jsonw_array(&w);
     for (size_t i = 0; i < count; i++) {
@@ -290,8 +288,7 @@ static void render_json(const nib_entry *entries, size_t count, const nib_ledger
     for (size_t i = 0; i < ledger->note_count; i++)
         nib__jsonw_string(&w, ledger->notes[i].text);
     nib__jsonw_array_end(&w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(out, "\n");
+    nib__jsonw_report_end(&w);
 }
 
 nib_status nib__info_render(const nib_checkpoint *cp, const nib_allocator *a, nib_form form,

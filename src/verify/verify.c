@@ -570,9 +570,7 @@ static void render_models(const nib_model_distance *d, nib_text *out)
 static void render_json(const verifier *v, nib_text *out)
 {
     nib_jsonw w;
-    nib__jsonw_init(&w, out, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_report(&w, out);
     nib__jsonw_key(&w, "tensors");
     nib__jsonw_array(&w);
     for (size_t i = 0; i < v->count; i++) {
@@ -598,8 +596,7 @@ static void render_json(const verifier *v, nib_text *out)
     }
     if (v->job->models != NULL)
         json_models(v->job->models, &w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(out, "\n");
+    nib__jsonw_report_end(&w);
 }
 
 static void render_text(const verifier *v, nib_text *out)

@@ -247,9 +247,7 @@ static void render_text(nib_text *out)
 static void render_json(nib_text *out)
 {
     nib_jsonw w;
-    nib__jsonw_init(&w, out, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", 1);
+    nib__jsonw_report(&w, out);
     nib__jsonw_key(&w, "formats");
     nib__jsonw_array(&w);
     for (int i = 0; i < NIB_DIALECT_COUNT; i++) {
@@ -264,8 +262,7 @@ static void render_json(nib_text *out)
         nib__jsonw_object_end(&w);
     }
     nib__jsonw_array_end(&w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(out, "\n");
+    nib__jsonw_report_end(&w);
 }
 
 static void render_markdown(nib_text *out)
