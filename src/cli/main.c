@@ -150,7 +150,8 @@ static int fail_unknown_command(const char *word)
                           "MODEL -p PROMPT`; `nibble --help` lists the commands",
                           word);
     did_you_mean(near, word, "", names, command_count);
-    return fail_usage("unknown command \"%s\"%s; `nibble --help` lists the commands", word, near);
+    return fail_usage("unknown command \"%s\"%s `nibble --help` lists the commands", word,
+                      *near ? near : ";");
 }
 
 static int run_command(const command *c, int argc, char **argv)
