@@ -3,15 +3,15 @@
 # make            the library and the program, in build/
 # make demo       install what is missing, build, quantize the shipped model, plan, generate, evaluate
 # make test       install what is missing, build, run every test; last line: N passed, N failed
-# make test-neon  Arm's kernels alone, under qemu; with fewer cases part of make test
-# make portable   every file but those of src/base and src/device compiles with POSIX alone; part of make test
+# make test-neon  all cases of the Arm kernels under qemu; make test runs fewer
+# make portable   checks that files outside src/base and src/device need nothing but POSIX; part of make test
 # make lint       style, layers and formatting
 # make SAN=address,undefined test-unit      the same tests under sanitizers, in their own build folder
-# make CUDA=1     with kernels for NVIDIA's GPUs, where nvcc (12.0 or later) is, in build/cuda; other builds lack
-#                 them, say so, and take no longer for a machine that has nvcc
+# make CUDA=1     also kernels for NVIDIA GPUs, in build/cuda; needs nvcc 12.0 or later. Other builds lack these
+#                 kernels and say so
 # make test-cuda-build   compiles those kernels and reads the machine code; needs nvcc, no GPU
-# make test-cuda-emulated   checks them by their sources on the CPU; both, with fewer cases, are part of make test
-# make test-gpu   checks and times them on the GPUs found; says `skipped` where there is none
+# make test-cuda-emulated   runs their sources as C++ on the CPU; make test runs fewer cases of both
+# make test-gpu   checks and times them on the GPUs found; prints `skipped` without one
 # make test-bare  make demo, make test and more in a fresh Debian in build/bare; needs root and debootstrap
 # make install PREFIX=/usr/local, make uninstall PREFIX=/usr/local
 
@@ -34,14 +34,14 @@ CMOCKA     := -lcmocka
 
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes
 STRICT  := -Wconversion
-# What is sanitized is checked, not timed, and half of the time to build it went into optimizing it.
+# Sanitized builds are not timed, and optimizing them took half of their build time.
 OPT     ?= $(if $(SAN),-O1 -g1,-O2 -g)
-# Every folder of the library is here; make arm-programs builds the first of them alone.
+# All folders of the library; make arm-programs builds only the first few.
 FOLDERS := base kernel kernel/cpu kernel/gpu device container checkpoint checkpoint/dialect verify quant graph plan model model/arch \
            tokenizer template constrain handle planner session measure convert advise api train
 MODULES := $(FOLDERS)
 CPPFLAGS += -Iinclude $(FOLDERS:%=-Isrc/%) $(PKG_CFLAGS) -D_GNU_SOURCE
-# No contraction: where a fused multiply-add is meant, the source says fma.
+# No contraction: a fused multiply-add is written as fma in the source.
 CFLAGS  += -std=c11 $(OPT) -ffp-contract=off -fvisibility=hidden -fPIC -pthread $(WARN)
 LDLIBS  += $(PKG_LIBS) -pthread -lm -ldl
 ifneq ($(SAN),)
@@ -53,7 +53,7 @@ ifneq ($(CUDA),)
 CPPFLAGS += -DNIB_WITH_CUDA
 endif
 
-# Kernels of other processors are left out; their rows stay in the table, not built.
+# Kernels for other processors are not compiled; their rows stay in the table, marked as not built.
 X86_ISA  := avx2 avx512 avx512vnni avx512bf16
 ARM_ISA  := neon dotprod i8mm
 MACHINE  := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
@@ -73,7 +73,7 @@ PROGRAM  := $(BUILD)/nibble
 
 all: $(LIB) $(if $(CLI_SRC),$(PROGRAM))
 
-# A kernel file names what it needs: linear_a8t_w4g__avx512vnni.c is compiled for that and nothing more.
+# The name of a kernel file gives its instruction set: linear_a8t_w4g__avx512vnni.c is compiled for AVX-512 VNNI.
 $(BUILD)/src/kernel/cpu/%__avx2.o:       ISA = -mavx2 -mfma -mf16c -mbmi2
 $(BUILD)/src/kernel/cpu/%__avx512.o:     ISA = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mbmi2
 $(BUILD)/src/kernel/cpu/%__avx512vnni.o: ISA = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -mbmi2
@@ -82,24 +82,24 @@ $(BUILD)/src/kernel/cpu/%__neon.o:       ISA = -march=armv8-a
 $(BUILD)/src/kernel/cpu/%__dotprod.o:    ISA = -march=armv8.2-a+dotprod
 $(BUILD)/src/kernel/cpu/%__i8mm.o:       ISA = -march=armv8.2-a+dotprod+i8mm
 $(BUILD)/src/kernel/cpu/%.o: STRICT = $(KERNEL_FLAGS)
-# Sanitized, with tiles inlined in every form, kernels would take minutes to compile. Line tables only: tracking variables
-# doubles the time that unrolled tiles take.
+# Sanitized kernels with tiles inlined in every form would take minutes to compile. Line tables only: debug information
+# on variables doubles the compile time of unrolled tiles.
 $(BUILD)/src/kernel/cpu/%.o: CPPFLAGS += $(if $(SAN),-D'NIB_INLINE=static inline __attribute__((unused))')
 KERNEL_OPT = $(if $(SAN),-O1,-O3)
 $(BUILD)/src/kernel/cpu/%.o: OPT = $(KERNEL_OPT) -g1
-# Loading and quantizing pass every weight through these loops.
+# Loading and quantizing run every weight through these loops, so they are optimized for speed.
 $(BUILD)/src/base/float_formats.o $(BUILD)/src/checkpoint/weight_check.o $(BUILD)/src/checkpoint/weight.o: OPT = $(if $(SAN),-O1 -g1,-O3 -g)
 $(BUILD)/src/base/hash__avx512.o: ISA = -mavx512f
 $(BUILD)/src/base/hash__avx512.o: STRICT =
 $(BUILD)/src/base/hash__avx512.o: OPT = $(if $(SAN),-O1 -g1,-O3 -g)
-# Its accumulators must stay in registers, or it measures the first cache.
+# Its accumulators must stay in registers; otherwise it measures the L1 cache.
 $(BUILD)/src/device/measure.o: OPT = -O3 -g
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(STRICT) $(ISA) -MMD -MP -c $< -o $@
 
-# Sources for a device's compiler go into the library as bytes: prelude.cl becomes nib__text_prelude_cl.
+# OpenCL sources are embedded in the library as bytes: prelude.cl becomes nib__text_prelude_cl.
 EMBEDDED := $(wildcard src/kernel/gpu/*.cl)
 LIB_OBJ  += $(EMBEDDED:%=$(BUILD)/%.o)
 $(BUILD)/%.cl.c: %.cl
@@ -111,8 +111,8 @@ $(BUILD)/%.cl.c: %.cl
 $(BUILD)/%.cl.o: $(BUILD)/%.cl.c
 	$(CC) $(CFLAGS) -c $< -o $@
 
-# Programs for CUDA, of which each has a fat binary: machine code of each architecture, all made of the PTX of
-# the first, which is in it for those that come later.
+# CUDA programs. Each is a fat binary: machine code for each architecture, and the PTX of the first architecture
+# for later GPUs.
 LIB_OBJ     += $(BUILD)/cuda/programs.o
 NVCC        ?= $(or $(shell command -v nvcc 2>/dev/null),/usr/local/cuda/bin/nvcc)
 CUDA_FOLDER := $(BUILD)/cuda/images
@@ -125,13 +125,13 @@ CPPFLAGS    += $(CUDA_ARCHS:%=-DNIB_WITH_SM%)
 endif
 NVCC_FLAGS   = -std=c++17 -O3 -x cu -include $(CURDIR)/src/kernel/gpu/cuda_prelude.cuh -Isrc/kernel/gpu \
                --Werror all-warnings -diag-suppress 177 -Xptxas -v
-# $1: the architecture that a program asks for, if any. One that ends in a letter is its machine code alone; of others
-# there is that of later ones, too, and the PTX.
+# $1: the architecture that a program needs, if any. If it ends in a letter (90a), only its machine code is built;
+# otherwise also that of later architectures, and the PTX.
 CUDA_IF      = $(if $(filter-out $(CUDA_ARCHS),$(patsubst %a,%,$(filter %a,$1))),,$2)
 CUDA_CODE    = $(if $1,-gencode arch=compute_$1$(comma)code=$(if $(filter %a,$1),sm_$1,$(call CUDA_LIST,$1,$1 $(filter-out 80,$(CUDA_ARCHS)))),\
                -gencode arch=compute_$(firstword $(CUDA_ARCHS))$(comma)code=$(call CUDA_LIST,$(firstword $(CUDA_ARCHS)),$(CUDA_ARCHS)))
 CUDA_LIST    = '[compute_$1$(subst $() ,,$(2:%=$(comma)sm_%))]'
-# Codes and tokens are those of the CPU: no multiplication and addition are made one.
+# No contraction, so that codes and tokens equal those of the CPU.
 CUDA_EXACT  := quant.cl quant_w.cl cast.cl sample.cl
 CUDA_COMPILE = @mkdir -p $(@D); echo "nvcc $1 $2"; $(NVCC) -fatbin $(NVCC_FLAGS) $(call CUDA_CODE,$3) $(if $(filter $(CUDA_EXACT),$1),-fmad=false) $2 \
                src/kernel/gpu/$1 -o $@ >$@.log 2>&1 || { cat $@.log; exit 1; }
@@ -150,13 +150,13 @@ $(BUILD)/cuda/programs.c: $(CUDA_IMAGES) tools/cuda_programs src/kernel/gpu/cuda
 $(BUILD)/cuda/programs.o: $(BUILD)/cuda/programs.c $(CUDA_IMAGES)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
-# The files of machines/ as bytes, so that the program needs no file beside it.
+# The files of machines/ are embedded, so that the program is a single file.
 $(BUILD)/made/machine_files.c: $(MACHINES) tools/embed_machines machines
 	@mkdir -p $(@D)
 	tools/embed_machines $(MACHINES) > $@.part
 	@mv $@.part $@
 
-# The page of `nibble serve`, likewise.
+# So is the web page of `nibble serve`.
 $(BUILD)/made/page_files.c: $(PAGE) tools/embed_page web
 	@mkdir -p $(@D)
 	tools/embed_page $(PAGE) > $@.part
@@ -176,8 +176,8 @@ cuda-programs:
 	@if command -v $(NVCC) >/dev/null; then $(MAKE) -s $(JOBS) CUDA=1 $(CUDA_GOAL); fi
 test-cuda-build: cuda-programs
 	@if NVCC=$(NVCC) tests/cuda/check_build --can; then tests/cuda/check_build build/cuda; fi
-# The same sources as C++ on the CPU, behind a libcuda.so.1 of the tests' own: a kernel checker and a program whose library has
-# the rows of CUDA, with names in the place of their programs.
+# The same sources as C++ on the CPU, behind the tests' own libcuda.so.1: a kernel checker, and a program with the CUDA rows,
+# in which names stand for the compiled programs.
 EMULATED     := $(BUILD)/emulated
 EMULATED_OBJ := $(patsubst %.c,$(EMULATED)/%.o,$(wildcard src/kernel/gpu/cuda_*.c)) $(EMULATED)/programs.o
 CUDA_SOURCES := $(wildcard src/kernel/gpu/*.cl src/kernel/gpu/*.cu src/kernel/gpu/*.cuh) src/kernel/gpu/cuda_programs.txt tools/cuda_programs
@@ -201,7 +201,7 @@ cuda-emulated: $(EMULATED)/check_kernels $(EMULATED)/nibble $(EMULATED)/libcuda.
 test-cuda-emulated: cuda-emulated
 	LD_LIBRARY_PATH=$(EMULATED) $(EMULATED)/check_kernels --row __sm
 	for sm in 90 100; do EMULATED_CUDA_SM=$$sm LD_LIBRARY_PATH=$(EMULATED) $(EMULATED)/check_kernels --row __sm$$sm || exit 1; done
-# On the GPUs found: every row, then how fast the products are beside a copy and cuBLAS.
+# On the GPUs found: checks every row, then times the products against a copy and cuBLAS.
 test-gpu:
 	@if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then echo "skipped: test-gpu: no CUDA device"; \
 	elif ! command -v $(NVCC) >/dev/null; then echo "skipped: test-gpu: no nvcc"; else \
@@ -248,8 +248,8 @@ $(BUILD)/tools/%: tools/%.c $(LIB)
 
 # ---- other systems ----
 
-# Outside of src/base and src/device every file compiles with what POSIX has and nothing else. The width of a terminal
-# and a map without a file are not POSIX's; every BSD, macOS too, has them.
+# Outside src/base and src/device, every file compiles with POSIX alone. Terminal width and anonymous maps are not in
+# POSIX, but every BSD and macOS have them.
 EVERY_ISA := $(if $(filter x86_64,$(MACHINE)),-mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl \
              -mavx512vnni -mavx512bf16) $(if $(filter aarch64 arm64,$(MACHINE)),-march=armv8.2-a+dotprod+i8mm)
 POSIX_SRC := $(filter-out src/base/% src/device/%,$(LIB_SRC) $(CLI_SRC))
@@ -258,7 +258,7 @@ READ       = @mkdir -p $(@D); $(CC) $(filter-out -D_GNU_SOURCE,$(CPPFLAGS)) $1 $
 $(BUILD)/portable/src/cli/terminal.ok: MORE = -D_DEFAULT_SOURCE -D_DARWIN_C_SOURCE
 $(BUILD)/portable/%.ok: %.c
 	$(call READ,-D_XOPEN_SOURCE=700 $(MORE) $(EVERY_ISA) -Isrc/serve)
-# And what base and device do on macOS is read by a compiler, with stand-ins for what it has.
+# The macOS parts of base and device are compiled against stand-ins for its headers.
 APPLE_SRC := $(filter src/base/% src/device/%,$(LIB_SRC))
 $(BUILD)/apple/%.ok: %.c tests/portable/apple.h
 	$(call READ,-D_GNU_SOURCE -U__linux__ -Itests/portable/apple -include tests/portable/apple.h)
@@ -267,7 +267,7 @@ portable: $(POSIX_SRC:%.c=$(BUILD)/portable/%.ok) apple
 	@if command -v aarch64-linux-gnu-gcc >/dev/null; then $(MAKE) -s apple BUILD=build/aarch64 CC=aarch64-linux-gnu-gcc \
 	    PKG_CFLAGS="-DXXH_INLINE_ALL -Itests/arm"; fi
 
-# ---- what a person types ----
+# ---- everyday targets ----
 
 # On every core, unless -j was given.
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2))
@@ -293,7 +293,7 @@ setup-test:
 
 test-programs: $(UNIT_BIN) $(FUZZ_BIN) $(KERNEL_CHECK) $(if $(SAN),,$(BUILD)/tests/matrix tools $(BUILD)/oracle/logits_of)
 
-# One after the other, stopping at the first that fails.
+# Runs one after the other and stops at the first failure.
 test-unit: $(UNIT_BIN)
 	@for t in $(UNIT_BIN); do echo "== $${t##*/}"; $$t || exit 1; done
 test-fuzz: $(FUZZ_BIN)
@@ -301,8 +301,8 @@ test-fuzz: $(FUZZ_BIN)
 check-kernels: $(KERNEL_CHECK)
 	$(KERNEL_CHECK)
 
-# The kernel checker and the tests of kernels for Arm: linked without the libraries that kernels do not need, because a
-# machine has them for its own architecture only. Without a compiler nothing is built, and tests/arm/run says so.
+# The kernel checker and the kernel tests for Arm. They are linked without the libraries that kernels do not need, because
+# a machine has those for its own architecture only. Without a cross compiler nothing is built, and tests/arm/run says so.
 ARM_TESTS := check_kernels $(addprefix test_,linear_int linear_float quant_rows cast train_rows float_formats portable_math machine)
 arm-programs:
 	@if command -v aarch64-linux-gnu-gcc >/dev/null; then $(MAKE) -s $(JOBS) $(ARM_TESTS:%=build/aarch64/tests/%) BUILD=build/aarch64 \
@@ -321,7 +321,7 @@ lint: all
 format:
 	git ls-files '*.c' '*.h' '*.cpp' | xargs clang-format -i
 
-# Pages that are printed by the program; `make lint` compares them.
+# Pages that the program prints; `make lint` compares them.
 docs: all
 	$(PROGRAM) kernels --markdown > docs/kernels.md
 	$(PROGRAM) models --markdown > docs/models.md
@@ -336,9 +336,9 @@ docs: all
 bench: all
 	$(PROGRAM) bench --kernels
 
-# All of what `make test` runs a part of: every case of every row of a device here, for Arm and under sanitizers, every program for
-# CUDA, training on and measuring a device, and every family by every scheme, cache, machine and way of training; over an hour.
-# CELLS='WORD...': cells whose names have all the words, and nothing else.
+# Everything that `make test` samples: every case of every row on the devices here, for Arm and under sanitizers; every CUDA
+# program; training on and measuring a device; every family with every scheme, cache, machine and kind of training. Half an hour
+# to an hour and a half. CELLS='WORD...': only cells whose names have all the words.
 matrix: $(if $(CELLS),,all check-kernels test-cuda-build test-neon test-sanitized) $(BUILD)/tests/matrix
 	$(if $(CELLS),,NIBBLE_TEST_ALL=1 tests/cli/run measure opencl_train)
 	XDG_CACHE_HOME=$(CURDIR)/$(BUILD)/test-cache $(BUILD)/tests/matrix $(CELLS)
@@ -349,26 +349,26 @@ oracle: all
 	tools/oracle/run $(PROGRAM)
 audit: all
 	tools/audit/run $(PROGRAM)
-# One-line changes that make the program silent, each built in a copy of the tree: does the audit find it?
+# One-line changes that hide a substitution, each built in a copy of the tree: the audit must find them.
 audit-mutants: all $(BUILD)/oracle/logits_of
 	tools/audit/mutants $(BUILD) --out $(BUILD)/mutants.md
-# What a stranger gets: a fresh Debian, a clone of HEAD and nothing beside it; about an hour.
+# A fresh Debian with git, make and a clone of HEAD; about half an hour.
 test-bare:
 	tests/bare/run
-# The tests that differ without test data, as .ci/run adds them to a run with it.
+# The tests that behave differently without test data; .ci/run adds them to a run with data.
 test-sample: all test-programs
 	@tests/run --sample $(BUILD)
-# Half an hour of twice as many clients as `nibble serve` has places for; MINUTES=N for less.
+# Half an hour with twice as many clients as `nibble serve` has slots; MINUTES=N for less.
 soak: all
 	NIBBLE=$(CURDIR)/$(PROGRAM) tests/serve/soak
-# Each fuzz target under libFuzzer for MINUTES=N, 5 without; needs clang. Kernels, which the targets do not run, are not
-# sanitized: clang would take half an hour for them.
+# Each fuzz target under libFuzzer for MINUTES=N (default 5); needs clang. Kernels are not sanitized: the targets do not run
+# them, and clang would take half an hour to compile them.
 fuzz:
 	@command -v clang >/dev/null || { echo "make fuzz needs clang, which has libFuzzer: install Debian's clang"; exit 1; }
 	@$(MAKE) -s $(JOBS) fuzz-programs CC=clang SAN=fuzzer-no-link,address,undefined BUILD=build/libfuzzer KERNEL_FLAGS='-fno-sanitize=all'
 	tests/fuzz/run build/libfuzzer
 fuzz-programs: $(FUZZ_SRC:tests/fuzz/fuzz_%.c=$(BUILD)/fuzz-%)
-# The page of `nibble serve` in Chromium (tests/page/requirements.txt); page-screenshots are those of the documentation.
+# The page of `nibble serve` in Chromium (tests/page/requirements.txt); page-screenshots makes those of the documentation.
 test-page: all
 	tests/page/run $(BUILD)
 page-screenshots: all
@@ -376,7 +376,7 @@ page-screenshots: all
 
 # ---- installing ----
 
-# Always: it holds PREFIX, which may be another one this time.
+# Always rebuilt: it holds PREFIX, which may have changed.
 $(BUILD)/nibble.pc: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: nibble' \
@@ -408,7 +408,7 @@ install: all $(BUILD)/nibble.pc $(MANUALS)
 	$(PROGRAM) completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nibble
 	$(PROGRAM) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nibble.fish
 
-# What `make install` put there, and the folders that it made and that are empty now.
+# Removes what `make install` installed, and the folders it made if they are empty now.
 INSTALLED := bin/nibble lib/libnibble.a lib/pkgconfig/nibble.pc include/nibble.h share/nibble/nibble.service \
              $(MANUALS:$(BUILD)/man/%=share/man/man1/%) share/bash-completion/completions/nibble \
              share/zsh/site-functions/_nibble share/fish/vendor_completions.d/nibble.fish
