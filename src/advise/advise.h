@@ -24,8 +24,8 @@ enum { NIB_UNBEATEN = -1 };
  * closer than that. */
 #define NIB_EQUAL_TIMES 0.05
 
-/* beaten_by[i]: a recipe that is no worse than i in anything and better in something, itself
- * unbeaten if there is such a one; NIB_UNBEATEN: i is on the frontier, or does not count. */
+/* beaten_by[i]: a recipe that is at least as good as i in every respect and better in one, from the
+ * frontier if possible; NIB_UNBEATEN: i is on the frontier, or does not count. */
 void nib__frontier(int *beaten_by, const nib_merit *merits, size_t count);
 /* Among recipes that cost at most most_cost, chooses the fastest, and among equals the cheapest;
  * sets *within. If none does, chooses the cheapest of all. Negative: none counts. */

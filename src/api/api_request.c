@@ -477,7 +477,7 @@ static const member members[] = {
     {"ignore_eos", BOTH, read_bool, PLACE(ignore_eos), 0, 0, NULL},
     {"chat_template_kwargs", CHAT, read_variables, 0, 0, 0, NULL},
     /* refused */
-    {"suffix", TEXT, refuse, 0, 0, 0, "fill-in-the-middle is not implemented"},
+    {"suffix", TEXT, refuse, 0, 0, 0, "fill-in-the-middle is not supported"},
     {"store", CHAT, refuse_true, 0, 0, 0, "nothing is stored"},
     {"metadata", CHAT, refuse, 0, 0, 0, "nothing is stored"},
     {"service_tier", CHAT, refuse_tier, 0, 0, 0, "there is one tier, \"default\""},
@@ -488,7 +488,7 @@ static const member members[] = {
     {"prediction", CHAT, refuse, 0, 0, 0, "drafts from a request are not used"},
     {"reasoning_effort", CHAT, refuse, 0, 0, 0, "use chat_template_kwargs for a model's switches"},
     {"verbosity", CHAT, refuse, 0, 0, 0, "use chat_template_kwargs for a model's switches"},
-    {"web_search_options", CHAT, refuse, 0, 0, 0, "there is no web search"},
+    {"web_search_options", CHAT, refuse, 0, 0, 0, "web search is not supported"},
     {"prompt_cache_retention", CHAT, refuse, 0, 0, 0, "prompts are kept while there is room"},
 };
 

@@ -380,7 +380,7 @@ nib_status nib__weight_plain(const nib_weight_query *q)
     w->scheme = (nib_scheme){.symmetric = true};
     w->codes = tensor->data;
     switch (tensor->type) {
-    case NIB_TYPE_F64: /* there is no f64 code: values are rounded to f32 when read */
+    case NIB_TYPE_F64: /* no code holds f64: values are rounded to f32 when read */
         w->scheme.code = NIB_CODE_F32;
         w->layout = NIB_LAYOUT_F64;
         nib__weight_report_f64(q, ".weight", tensor->data, w->n * w->k);

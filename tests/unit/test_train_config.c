@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Training configs: every key is parsed within its limits; options override the file; an
- * unimplemented key that would change the result is refused, and one that changes nothing is noted.
+ * unsupported key that would change the result is refused, and one that changes nothing is noted.
  */
 #include "ledger_lines.h"
 #include "train_keys.h"
@@ -277,7 +277,7 @@ static void test_options(void **state)
     expect_option_refused("model.tokenizer_path=", "it must not be empty");
 }
 
-/* Errors for unimplemented values name the implemented ones. */
+/* Errors for unsupported values name the supported ones. */
 static void test_rejects_unimplemented_values(void **state)
 {
     (void)state;

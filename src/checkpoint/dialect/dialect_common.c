@@ -128,7 +128,7 @@ static nib_status check_counts(const nib_weight_query *q, const char *suffix, co
     return NIB_OK;
 }
 
-/* compressed-tensors writes -1 everywhere if there is no order. */
+/* Without act-order, compressed-tensors writes -1 everywhere. */
 static bool is_unordered(const nib_tensor *t, int64_t k)
 {
     for (int64_t j = 0; j < k; j++)
