@@ -52,10 +52,4 @@ static inline void open_config(parsed *p, const char *arch, const char *more)
     open_text(p, text);
 }
 
-static inline void assert_says(const parsed *p, const char *words)
-{
-    if (!strstr(p->err.text, words))
-        fail_msg("\"%s\" does not say \"%s\"", p->err.text, words);
-}
-
 #endif

@@ -16,6 +16,8 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
+#include "refused.h"
+
 static char root[] = "/tmp/nibble-train-XXXXXX";
 
 static const char config[] =
@@ -174,13 +176,7 @@ static inline void must_train(job *j)
         fail_msg("%s", j->err.text);
 }
 
-static inline void expect_refused(job *j, nib_status status, const char *words)
-{
-    const nib_status got = train(j);
-    if (got != status || !strstr(j->err.text, words))
-        fail_msg("wanted %s, \"%s\"; got %s, \"%s\"", nib_status_name(status), words,
-                 nib_status_name(got), got == NIB_OK ? "" : j->err.text);
-}
+static inline void expect_refused(job *j, nib_status status) { refused(status, train(j), &j->err); }
 
 static inline int make_root(void **state)
 {

@@ -28,6 +28,7 @@ see advise "$MODEL" --dry-run --text text.txt
 for place in . '' none/f.svg; do
     see advise "$shape" int8wo --device h200 --svg "$place"
 done
+refused 2 '*/llama3_debugmodel.json: is a training config, and advice is about running a model; use *' advise "$REPO/configs/llama3_debugmodel.json"
 for size in 0 -1GB GB 1e30GB 0x10 0x10GB; do
     refused 2 "--memory: \"$size\" is not a size, *" advise "$shape" --memory "$size" int8wo
 done

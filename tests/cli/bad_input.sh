@@ -108,6 +108,14 @@ refused 3 't/tokenizer.json: *Nonsense*' generate t -n 1
 sed 's/"vocab": {/"vocab": {"zzzzzz": 2256,/' m/tokenizer.json >t/tokenizer.json
 refused 3 't/tokenizer.json: the tokenizer has ids up to 2256, but the model has 2256 tokens; *' generate t -n 1
 cp m/tokenizer.json t
+edit t/tokenizer.json 'd["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": "(a+)+[bc]"}, "behavior": "Isolated", "invert": False}'
+refused 3 "the tokenizer's regular expression \"(a+)+\[bc]\" takes too long on this text; it is made to be slow, so use another tokenizer.json" \
+    generate t -n 1 -p aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+cp m/tokenizer.json t
+edit t/tokenizer.json 'd["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 60}'
+refused 3 'Replace of the tokenizer write* more than 64 bytes per byte of text; *made to be slow, so use another tokenizer.json' \
+    generate t -n 1 -p aaaa
+cp m/tokenizer.json t
 echo '[' >t/generation_config.json
 refused 3 't/generation_config.json: *' generate t -n 1
 

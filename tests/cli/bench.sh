@@ -86,6 +86,8 @@ refused 2 'a prompt of 9000 tokens is over the limit of 8192' bench --predict --
 refused 2 '--kernels, --predict and --train exclude each other; give one' bench --kernels --predict
 refused 2 '--recipe has no effect with --predict without MODEL' bench --predict --recipe 8da4w
 refused 2 '--device has no effect with --kernels' bench --kernels --device opencl
+refused 2 '1001 repeats are over the limit of 1000' bench --train "$REPO/configs/llama3_debugmodel_mxfp8_vocab2256.json" --repeats 1001
+refused 2 '*/nibble-tales is a model, not a training config' bench --train "$MODEL"
 
 refused 2 '--repeats has no effect with --predict' bench "$MODEL" --predict --repeats 3
 nibble bench "$REPO"/configs/shapes/llama-3.2-1b --predict --prompt-tokens 17 --recipe 8da4w --only '*.self_attn.k_proj' --skip lm_head --json >shapes.json 2>err

@@ -16,7 +16,12 @@ nibble generate "$MODEL" --quiet --temp 0 -n 60 --ignore-eos -p $'\U1F469' >emoj
 check 'whole code points come out' iconv -f utf-8 -t utf-16 -o /dev/null emoji
 refused 3 '*not valid UTF-8: byte 0xff at offset 4*' generate "$MODEL" -p $'King\xff' -n 1
 refused 3 '*not valid UTF-8: byte 0xc3 at offset 0*' generate "$MODEL" -p $'\xc3' -n 1
-refused 3 '*not valid UTF-8*' generate "$MODEL" -p $'\xed\xa0\x80' -n 1
+refused 3 '*not valid UTF-8: byte 0x80 at offset 3*' generate "$MODEL" -p $'abc\x80def' -n 1
+refused 3 '*not valid UTF-8: byte 0xc0 at offset 1*' generate "$MODEL" -p $'a\xc0\xaf' -n 1
+refused 3 '*not valid UTF-8: byte 0xe0 at offset 0*' generate "$MODEL" -p $'\xe0\x80\xaf' -n 1
+refused 3 '*not valid UTF-8: byte 0xed at offset 2*' generate "$MODEL" -p $'ab\xed\xa0\x80' -n 1
+refused 3 '*not valid UTF-8: byte 0xf4 at offset 0*' generate "$MODEL" -p $'\xf4\x90\x80\x80' -n 1
+refused 3 '*not valid UTF-8: byte 0xe2 at offset 3*' generate "$MODEL" -p $'\xe2\x82\xac\xe2\x82' -n 1
 printf 'a\0b' >nul
 refused 3 'nul: *NUL byte, at offset 1' generate "$MODEL" --file nul -n 1
 refused 6 'nosuch: *No such file or directory' generate "$MODEL" --file nosuch

@@ -27,7 +27,7 @@ refused 2 'dtype "f8" is not one of f32, f16, bf16' plan "$MODEL" --dtype f8
 refused 2 'cache type "q8_0" is not one of f32, f16, bf16, int8; int8 has *' generate "$MODEL" --cache-type q8_0
 refused 2 'cache type "int4" is not one of f32, f16, bf16, int8' plan "$MODEL" --cache-type int4
 refused 2 '--cache-type int8 has no effect in training*' plan "$REPO/configs/nibble_tales.json" --cache-type int8
-refused 2 '--isa sse9: unknown instruction set; choose one of ref, *' plan "$MODEL" --isa sse9
+refused 2 '--isa sse9: unknown instruction set; choose one of ref, *avx512vnni*' plan "$MODEL" --isa sse9
 refused 2 '--engine nonsense: no such engine; known are *torchao*executorch' plan "$MODEL" --engine nonsense
 refused 2 'device "mi220" is not known; did you mean mi210; *' plan "$MODEL" --device mi220
 refused 2 '--layer nonsense: no layer matches' plan "$MODEL" --layer nonsense

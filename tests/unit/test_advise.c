@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "kept.h"
+#include "refused.h"
 
 /* ---- the frontier ---- */
 
@@ -247,13 +248,10 @@ static void test_reports_all_recipes(void **state)
     close_model(&p);
 }
 
-static void expect_refused(const planned *p, nib_advise_options o, nib_status status,
-                           const char *words)
+static void expect_refused(const planned *p, nib_advise_options o, nib_status status)
 {
     nib_err err = {NIB_OK, ""};
-    if (advise(p, &o, NIB_FORM_TEXT, &err) != status || !strstr(err.text, words))
-        fail_msg("wanted %s, \"%s\"; got %s, \"%s\"", nib_status_name(status), words,
-                 nib_status_name(on_status), err.text);
+    refused(status, advise(p, &o, NIB_FORM_TEXT, &err), &err);
 }
 
 static void test_refuses_bad_requests(void **state)
@@ -264,23 +262,23 @@ static void test_refuses_bad_requests(void **state)
     nib_advise_options o = plain;
     (void)state;
     o.request.device = "h2000";
-    expect_refused(&p, o, NIB_USAGE, "did you mean h200");
+    expect_refused(&p, o, NIB_USAGE);
     assert_string_equal(report.text, "");
-    o.request.device = "auto";
-    expect_refused(&p, o, NIB_USAGE, "one device");
+    o.request.device = "auto"; /* advice is for one device */
+    expect_refused(&p, o, NIB_USAGE);
     o = plain, o.recipes = (nib_strings){recipes, 1};
-    expect_refused(&p, o, NIB_USAGE, "int5");
+    expect_refused(&p, o, NIB_USAGE);
     o = plain, o.text_path = "models/nibble-tales/heldout.txt";
-    expect_refused(&p, o, NIB_USAGE, "only a config was given");
+    expect_refused(&p, o, NIB_USAGE);
     o = plain, o.loss_budget = 0.1;
-    expect_refused(&p, o, NIB_USAGE, "no text");
+    expect_refused(&p, o, NIB_USAGE);
     /* nothing fits: the report still comes, and says by how much */
     o = plain, o.memory = 1000000, o.request.device = "h200";
-    expect_refused(&p, o, NIB_NO_MEMORY, "GB over the limit");
+    expect_refused(&p, o, NIB_NO_MEMORY);
     assert_non_null(strstr(report.text, "too large"));
     close_model(&p);
     p = open_model("configs/llama3_debugmodel.json", NULL);
-    expect_refused(&p, plain, NIB_USAGE, "a training config");
+    expect_refused(&p, plain, NIB_USAGE);
     close_model(&p);
 }
 
@@ -408,8 +406,9 @@ static void test_cancelled(void **state)
     calls_left = 3;
     (void)state;
     expect_refused(&p, (nib_advise_options){.loss_budget = -1, .request.device = "a100"},
-                   NIB_CANCELLED, "cancelled after 3 of ");
+                   NIB_CANCELLED);
     assert_string_equal(report.text, "");
+    assert_int_equal(calls_left, -1); /* three recipes were tried, and none after */
     close_model(&p);
 }
 

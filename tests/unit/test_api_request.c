@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Request bodies with errors in nested members: which member the error names, and its text.
+ * Request bodies with errors in nested members, and which member the error names.
  * tests/serve checks whole answers.
  */
 #include "api_request.h"
@@ -11,8 +11,10 @@
 
 #include <cmocka.h>
 
+#include "refused_body.h"
+
 typedef struct wrong {
-    const char *body, *param, *said; /* said: part of the error text */
+    const char *body, *param;
 } wrong;
 
 static const nib_api_limits limits = {.model = "tales", .vocab = 2256};
@@ -35,10 +37,7 @@ static void expect_wrong(const wrong *cases, size_t count)
         nib__arena_init(&arena, &a, 0);
         if (read_body(&request, cases[i].body, &arena, &error))
             fail_msg("%s: read", cases[i].body);
-        assert_int_equal(error.http, 400);
-        assert_string_equal(error.param, cases[i].param);
-        if (strstr(error.text, cases[i].said) == NULL)
-            fail_msg("%s: %s", cases[i].body, error.text);
+        refused_body(&error, cases[i].param);
         nib__arena_free(&arena);
     }
 }
@@ -48,25 +47,25 @@ static void test_rejects_duplicate_keys(void **state)
 {
     static const wrong cases[] = {
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"role\": \"system\"}]}",
-         "messages[0].role", "messages[0].role is given twice"},
+         "messages[0].role"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"content\": \"a\", "
          "\"c\\u006fntent\": \"b\", \"role\": \"user\"}]}",
-         "messages[1].content", "twice"},
+         "messages[1].content"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\", "
          "\"text\": \"b\"}]}]}",
-         "messages[0].content.text", "twice"},
+         "messages[0].content.text"},
         {"{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": null, \"tool_calls\": []}]}",
-         "messages[0].tool_calls", "twice"},
+         "messages[0].tool_calls"},
         {USER "\"response_format\": {\"type\": \"text\", \"type\": \"json_object\"}}",
-         "response_format.type", "twice"},
+         "response_format.type"},
         {USER "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": {}, "
               "\"schema\": {\"type\": \"null\"}}}}",
-         "response_format.json_schema.schema", "twice"},
+         "response_format.json_schema.schema"},
         {USER "\"stream\": true, \"stream_options\": {\"include_usage\": true, \"include_usage\": "
               "false}}",
-         "stream_options.include_usage", "twice"},
+         "stream_options.include_usage"},
         {USER "\"chat_template_kwargs\": {\"a\": {\"b\": 1}, \"\\u0061\": 2}}",
-         "chat_template_kwargs", "chat_template_kwargs.a is given twice"},
+         "chat_template_kwargs"},
     };
     (void)state;
     expect_wrong(cases, COUNT(cases));
@@ -75,33 +74,31 @@ static void test_rejects_duplicate_keys(void **state)
 static void test_rejects_wrong_members(void **state)
 {
     static const wrong cases[] = {
-        {USER "\"stream_options\": {\"include_usage\": tru}}", "", "a value"},
-        {USER "\"stream_options\": {\"include_usage\"}}", "", "`:` after the key"},
-        {USER "\"response_format\": {\"type\": }}", "", "a value"},
-        {USER "\"response_format\": {\"json_schema\": {\"strict\": nul}}}", "", "a value"},
+        {USER "\"stream_options\": {\"include_usage\": tru}}", ""},
+        {USER "\"stream_options\": {\"include_usage\"}}", ""},
+        {USER "\"response_format\": {\"type\": }}", ""},
+        {USER "\"response_format\": {\"json_schema\": {\"strict\": nul}}}", ""},
         {USER "\"response_format\": {\"json_schema\": {\"strict\": 1}}}",
-         "response_format.json_schema.strict", "is a number, but must be true or false"},
+         "response_format.json_schema.strict"},
         {USER "\"response_format\": {\"json_schema\": {\"name\": null}}}",
-         "response_format.json_schema.name", "is null, but must be a string"},
+         "response_format.json_schema.name"},
         {USER "\"response_format\": {\"json_schema\": {\"description\": 1}}}",
-         "response_format.json_schema.description", "must be a string or null"},
+         "response_format.json_schema.description"},
         {USER "\"response_format\": {\"json_schema\": {\"shema\": {}}}}",
-         "response_format.json_schema.shema", "allowed: name, description, strict and schema"},
+         "response_format.json_schema.shema"},
         {USER "\"response_format\": {\"json_schema\": {\"schema\": []}}}",
-         "response_format.json_schema.schema", "is an array, but must be an object"},
-        {USER "\"response_format\": {}}", "response_format.type", "has no type"},
+         "response_format.json_schema.schema"},
+        {USER "\"response_format\": {}}", "response_format.type"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\", "
          "\"mood\": \"sad\"}]}]}",
-         "messages[0].content.mood", "unknown member"},
+         "messages[0].content.mood"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\", "
          "\"file\": {}}]}]}",
-         "messages[0].content", "with a member of another type"},
-        {USER "\"chat_template_kwargs\": {\"a\": 1, \"messages\": []}}", "chat_template_kwargs",
-         "chat_template_kwargs.messages is not allowed"},
-        {USER "\"chat_template_kwargs\": {\"tools\": null}}", "chat_template_kwargs",
-         "chat_template_kwargs.tools is not allowed"},
+         "messages[0].content"},
+        {USER "\"chat_template_kwargs\": {\"a\": 1, \"messages\": []}}", "chat_template_kwargs"},
+        {USER "\"chat_template_kwargs\": {\"tools\": null}}", "chat_template_kwargs"},
         {USER "\"ignore_eos\": true, \"response_format\": {\"type\": \"json_object\"}}",
-         "ignore_eos", "where response_format ends its value"},
+         "ignore_eos"},
     };
     (void)state;
     expect_wrong(cases, COUNT(cases));

@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "refused_body.h"
+
 static bool read(nib_api_request *out, const char *body, nib_arena *arena, nib_api_error *error)
 {
     static const nib_api_limits limits = {.model = "m", .vocab = 100};
@@ -77,8 +79,7 @@ static void test_wrong_arguments(void **state)
         nib_arena arena;
         nib__arena_init(&arena, &a, 0);
         assert_false(read(&q, cases[i], &arena, &error));
-        assert_int_equal(error.http, 400);
-        assert_string_equal(error.param, "messages[1].tool_calls[0].function.arguments");
+        refused_body(&error, "messages[1].tool_calls[0].function.arguments");
         nib__arena_free(&arena);
     }
 }
@@ -113,7 +114,10 @@ static void test_answers_name_earlier_calls(void **state)
         nib__arena_init(&arena, &a, 0);
         snprintf(body, sizeof body, "{\"messages\": [%s]}", cases[i].messages);
         assert_int_equal(read(&q, body, &arena, &error), cases[i].param == NULL);
-        assert_string_equal(error.param, cases[i].param ? cases[i].param : "");
+        if (cases[i].param == NULL)
+            assert_int_equal(error.http, 0);
+        else
+            refused_body(&error, cases[i].param);
         nib__arena_free(&arena);
     }
 }
@@ -163,11 +167,8 @@ static void test_stops_reading_past_the_context(void **state)
     nib__arena_init(&arena, &a, 0);
     assert_false(
         nib__api_request_read(&q, NIB_ROUTE_CHAT, body, strlen(body), &limits, &arena, &error));
-    assert_string_equal(error.param, "messages");
+    refused_body(&error, "messages");
     assert_string_equal(error.code, "context_length_exceeded");
-    assert_string_equal(error.text,
-                        "the messages have over 200 bytes, but the model's context here is 10 "
-                        "tokens, of 20 bytes at most; shorten them");
     nib__arena_free(&arena);
 }
 

@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "refused.h"
+
 static nib_allocator allocator;
 
 static nib_kv open_shape(const nib_kv_shape *shape)
@@ -333,14 +335,11 @@ static void test_views(void **state)
     nib__kv_close(&kv);
 }
 
-static void assert_refused(nib_kv *kv, int64_t sequence, int64_t position, nib_status status,
-                           const char *says)
+static void assert_refused(nib_kv *kv, int64_t sequence, int64_t position, nib_status status)
 {
     nib_err err;
     const int64_t before = kv->groups->free_count;
-    assert_int_equal(nib__kv_extend(kv, sequence, position, &err), status);
-    if (!strstr(err.text, says))
-        fail_msg("\"%s\" does not say \"%s\"", err.text, says);
+    refused(status, nib__kv_extend(kv, sequence, position, &err), &err);
     assert_int_equal(kv->groups->free_count, before);
     check(kv);
 }
@@ -350,12 +349,11 @@ static void test_errors(void **state)
     (void)state;
     nib_kv kv = open_cache(2, 70, NIB_TYPE_BF16);
     extend(&kv, 0, 70);
-    assert_refused(&kv, 0, 70, NIB_NO_MEMORY,
-                   "position 70 of sequence 0 is past the context of 70");
-    assert_refused(&kv, 1, 1, NIB_USAGE, "position 1 of sequence 1 is not its next one, 0");
-    assert_refused(&kv, 0, 69, NIB_USAGE, "position 69 of sequence 0 is not its next one, 70");
-    assert_refused(&kv, 2, 0, NIB_USAGE, "sequence 2 does not exist; 2 sequences are open");
-    assert_refused(&kv, -1, 0, NIB_USAGE, "sequence -1");
+    assert_refused(&kv, 0, 70, NIB_NO_MEMORY);
+    assert_refused(&kv, 1, 1, NIB_USAGE);
+    assert_refused(&kv, 0, 69, NIB_USAGE);
+    assert_refused(&kv, 2, 0, NIB_USAGE);
+    assert_refused(&kv, -1, 0, NIB_USAGE);
     nib__kv_close(&kv);
     nib_kv untouched = {.layers = 77};
     nib_err err;
@@ -365,8 +363,7 @@ static void test_errors(void **state)
                           .sequences = 1000,
                           .context = 1 << 30,
                           .type = NIB_TYPE_F32};
-    assert_int_equal(nib__kv_open(&untouched, &shape, NULL, &allocator, &err), NIB_NO_MEMORY);
-    assert_non_null(strstr(err.text, "context"));
+    refused(NIB_NO_MEMORY, nib__kv_open(&untouched, &shape, NULL, &allocator, &err), &err);
     assert_int_equal(untouched.layers, 77);
     /* many small blocks */
     shape = (nib_kv_shape){.layers = 1,
@@ -375,8 +372,7 @@ static void test_errors(void **state)
                            .sequences = 1 << 20,
                            .context = 1 << 30,
                            .type = NIB_TYPE_BF16};
-    assert_int_equal(nib__kv_open(&untouched, &shape, NULL, &allocator, &err), NIB_NO_MEMORY);
-    assert_non_null(strstr(err.text, "cache blocks are over the limit"));
+    refused(NIB_NO_MEMORY, nib__kv_open(&untouched, &shape, NULL, &allocator, &err), &err);
 }
 
 static void test_memory(void **state)

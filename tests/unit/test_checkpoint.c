@@ -12,6 +12,8 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
+#include "refused.h"
+
 static nib_allocator heap(void) { return nib__allocator_default(); }
 
 #define U8(name, offsets)                                                                          \
@@ -25,15 +27,12 @@ static const char *in(char out[512], const char *directory, const char *name)
     return out;
 }
 
-static void expect_refused(const char *path, nib_status status, const char *fragment)
+static void expect_refused(const char *path, nib_status status)
 {
     const nib_allocator a = heap();
     nib_checkpoint *cp = NULL;
     nib_err err = {NIB_OK, ""};
-    const nib_status got = nib__checkpoint_open(&cp, path, &a, &err);
-    if (got != status || strstr(err.text, fragment) == NULL)
-        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment,
-                 nib_status_name(got), err.text);
+    refused(status, nib__checkpoint_open(&cp, path, &a, &err), &err);
     assert_null(cp);
 }
 
@@ -83,17 +82,17 @@ static void test_other_formats(void **state)
     (void)state;
     char dir[256], path[512];
     make_directory(dir);
-    expect_refused(in(path, dir, "absent"), NIB_IO, "no such file");
+    expect_refused(in(path, dir, "absent"), NIB_IO);
     write_text(dir, "a.gguf", "GGUF\3\0\0\0");
-    expect_refused(in(path, dir, "a.gguf"), NIB_BAD_INPUT, "inside the version");
+    expect_refused(in(path, dir, "a.gguf"), NIB_BAD_INPUT);
     write_text(dir, "b.gguf", "FUGG");
-    expect_refused(in(path, dir, "b.gguf"), NIB_UNSUPPORTED, "big-endian");
+    expect_refused(in(path, dir, "b.gguf"), NIB_UNSUPPORTED);
     write_bytes(in(path, dir, "b.pt"), "PK\003\004 and more", 13);
-    expect_refused(path, NIB_BAD_INPUT, "does not end with its end record");
+    expect_refused(path, NIB_BAD_INPUT);
     write_bytes(in(path, dir, "c.bin"), "\x80\002ctorch", 8);
-    expect_refused(path, NIB_UNSUPPORTED, "pickle outside a zip file");
+    expect_refused(path, NIB_UNSUPPORTED);
     write_bytes(in(path, dir, "d.bin"), "\x80\002\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.", 16);
-    expect_refused(path, NIB_UNSUPPORTED, "before 1.6");
+    expect_refused(path, NIB_UNSUPPORTED);
     /* A header of 640 bytes: its size looks like the start of a pickle. */
     char header[700];
     snprintf(header, sizeof header, "{\"__metadata__\":{\"a\":\"%0*d\"},%s}", 640 - 88, 0,
@@ -102,10 +101,10 @@ static void test_other_formats(void **state)
     assert_int_equal(strlen(header), 640);
     nib__checkpoint_close(open_ok(in(path, dir, "e")));
     write_text(dir, "empty", "");
-    expect_refused(in(path, dir, "empty"), NIB_BAD_INPUT, "too few");
+    expect_refused(in(path, dir, "empty"), NIB_BAD_INPUT);
     assert_int_equal(mkfifo(in(path, dir, "fifo"), 0600), 0);
-    expect_refused(path, NIB_IO, "pipe");
-    expect_refused("/dev/zero", NIB_IO, "not a regular file");
+    expect_refused(path, NIB_IO);
+    expect_refused("/dev/zero", NIB_IO);
     drop_directory(dir);
 }
 
@@ -113,10 +112,13 @@ static void test_sparse_file(void **state)
 {
     (void)state;
     char dir[256], path[512];
+    const nib_allocator a = heap();
+    nib_checkpoint *cp = NULL;
     make_directory(dir);
     write_safetensors(dir, "big.safetensors", "{" U8("a", "0,1") "}", NULL, 1);
-    if (truncate(in(path, dir, "big.safetensors"), (off_t)1 << 42) == 0) /* 4 TiB, sparse */
-        expect_refused(path, NIB_BAD_INPUT, "after the last tensor");
+    /* 4 TiB, sparse, where the file system allows it */
+    if (truncate(in(path, dir, "big.safetensors"), (off_t)1 << 42) == 0)
+        assert_int_equal(nib__checkpoint_open(&cp, path, &a, NULL), NIB_BAD_INPUT);
     drop_directory(dir);
 }
 
@@ -127,9 +129,9 @@ static void test_directory(void **state)
     (void)state;
     char dir[256], path[512];
     make_directory(dir);
-    expect_refused(dir, NIB_BAD_INPUT, "no model.safetensors, model.safetensors.index.json, ");
+    expect_refused(dir, NIB_BAD_INPUT);
     write_bytes(in(path, dir, "pytorch_model.bin"), "PK\003\004", 4);
-    expect_refused(dir, NIB_BAD_INPUT, "pytorch_model.bin: the zip file does not end");
+    expect_refused(dir, NIB_BAD_INPUT);
     write_safetensors(dir, "model.safetensors", "{" F32_2X2("a.weight") "}", NULL, 16);
     nib_checkpoint *cp = open_ok(dir);
     assert_string_equal(nib__checkpoint_directory(cp), dir);
@@ -165,7 +167,7 @@ static void test_quantization(void **state)
     assert_null(nib__checkpoint_quantization(cp));
     nib__checkpoint_close(cp);
     write_text(dir, "config.json", "{\"quantization_config\":{");
-    expect_refused(dir, NIB_BAD_INPUT, "config.json");
+    expect_refused(dir, NIB_BAD_INPUT);
     drop_directory(dir);
 }
 
@@ -250,51 +252,43 @@ static void test_bad_indexes(void **state)
     static const struct {
         const char *index;
         nib_status status;
-        const char *fragment;
     } cases[] = {
-        {"", NIB_BAD_INPUT, "expected"},
-        {"[]", NIB_BAD_INPUT, "expected an object"},
-        {"{}", NIB_BAD_INPUT, "weight_map is missing"},
-        {"{\"weight_map\":{}}", NIB_BAD_INPUT, "or empty"},
+        {"", NIB_BAD_INPUT},
+        {"[]", NIB_BAD_INPUT},
+        {"{}", NIB_BAD_INPUT},
+        {"{\"weight_map\":{}}", NIB_BAD_INPUT},
         {"{\"weight_map\":{\"a\":\"s1.safetensors\"},\"weight_map\":{\"b\":\"s1.safetensors\"}}",
-         NIB_BAD_INPUT, "appears twice"},
-        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"a\":\"s1.safetensors\"}}", NIB_BAD_INPUT,
-         "\"a\" appears twice"},
-        {"{\"weight_map\":{\"a\":1}}", NIB_BAD_INPUT, "expected a string"},
-        {"{\"weight_map\":{\"a\":\"../s1.safetensors\"}}", NIB_BAD_INPUT,
-         "\"../s1.safetensors\" is not the name of a file"},
-        {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", NIB_BAD_INPUT,
-         "\"/etc/passwd\" is not the name of a file"},
-        {"{\"weight_map\":{\"a\":\"x/s1.safetensors\"}}", NIB_BAD_INPUT,
-         "is not the name of a file"},
-        {"{\"weight_map\":{\"a\":\"..\\\\s1.safetensors\"}}", NIB_BAD_INPUT,
-         "is not the name of a file"},
-        {"{\"weight_map\":{\"a\":\"..\"}}", NIB_BAD_INPUT, "is not the name of a file"},
-        {"{\"weight_map\":{\"a\":\"\"}}", NIB_BAD_INPUT, "is not the name of a file"},
-        {"{\"weight_map\":{\"a\":\"s1.safe\\u0000tensors\"}}", NIB_BAD_INPUT, "NUL"},
-        {"{\"metadata\":{\"total_size\":1e999},\"weight_map\":{}}", NIB_BAD_INPUT, "too large"},
+         NIB_BAD_INPUT},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"a\":\"s1.safetensors\"}}", NIB_BAD_INPUT},
+        {"{\"weight_map\":{\"a\":1}}", NIB_BAD_INPUT},
+        {"{\"weight_map\":{\"a\":\"../s1.safetensors\"}}", NIB_BAD_INPUT},
+        {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", NIB_BAD_INPUT},
+        {"{\"weight_map\":{\"a\":\"x/s1.safetensors\"}}", NIB_BAD_INPUT},
+        {"{\"weight_map\":{\"a\":\"..\\\\s1.safetensors\"}}", NIB_BAD_INPUT},
+        {"{\"weight_map\":{\"a\":\"..\"}}", NIB_BAD_INPUT},
+        {"{\"weight_map\":{\"a\":\"\"}}", NIB_BAD_INPUT},
+        {"{\"weight_map\":{\"a\":\"s1.safe\\u0000tensors\"}}", NIB_BAD_INPUT},
+        {"{\"metadata\":{\"total_size\":1e999},\"weight_map\":{}}", NIB_BAD_INPUT},
+        /* no such shard; b is not listed; b is in another shard; d is not stored */
         {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"s3."
          "safetensors\"}}",
-         NIB_BAD_INPUT,
-         "shard \"s3.safetensors\" is missing; model.safetensors.index.json puts 1 tensors in "
-         "it"},
-        {"{\"weight_map\":{\"a\":\"s1.safetensors\"}}", NIB_BAD_INPUT,
-         "s1.safetensors: tensor \"b\" is not in the weight_map"},
+         NIB_BAD_INPUT},
+        {"{\"weight_map\":{\"a\":\"s1.safetensors\"}}", NIB_BAD_INPUT},
         {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s2.safetensors\",\"c\":\"s2."
          "safetensors\"}}",
-         NIB_BAD_INPUT,
-         "tensor \"b\" is stored here, but the weight_map puts it in \"s2.safetensors\""},
+         NIB_BAD_INPUT},
         {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"d\":\"s1."
          "safetensors\"}}",
-         NIB_BAD_INPUT, "s1.safetensors: tensor \"d\" is missing"},
+         NIB_BAD_INPUT},
+        /* a shard that stores a again, one that is cut short, a directory */
         {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"twice."
          "safetensors\"}}",
-         NIB_BAD_INPUT, "tensor \"a\" is stored twice, in s1.safetensors and in twice.safetensors"},
+         NIB_BAD_INPUT},
         {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"cut."
          "safetensors\"}}",
-         NIB_BAD_INPUT, "cut.safetensors: header"},
+         NIB_BAD_INPUT},
         {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s1.safetensors\",\"c\":\"sub\"}}",
-         NIB_IO, "directory"},
+         NIB_IO},
     };
     char dir[256], path[512];
     make_directory(dir);
@@ -304,7 +298,7 @@ static void test_bad_indexes(void **state)
     assert_int_equal(mkdir(in(path, dir, "sub"), 0700), 0);
     for (size_t i = 0; i < COUNT(cases); i++) {
         write_text(dir, index_name, cases[i].index);
-        expect_refused(dir, cases[i].status, cases[i].fragment);
+        expect_refused(dir, cases[i].status);
     }
     assert_int_equal(rmdir(path), 0);
     drop_directory(dir);
@@ -328,7 +322,7 @@ static void test_metadata_of_shards(void **state)
     write_text(dir, index_name, "{\"weight_map\":{\"a\":\"1\",\"b\":\"2\"}}");
     nib__checkpoint_close(open_ok(dir));
     write_text(dir, index_name, "{\"weight_map\":{\"a\":\"1\",\"b\":\"3\"}}");
-    expect_refused(dir, NIB_BAD_INPUT, "different __metadata__ entries \"a.weight\"");
+    expect_refused(dir, NIB_BAD_INPUT);
     drop_directory(dir);
 }
 
@@ -349,7 +343,7 @@ static void test_linked_shards(void **state)
     assert_int_equal(symlink(b, in(a, dir, "s.safetensors")), 0);
     write_text(dir, index_name,
                "{\"weight_map\":{\"a\":\"S.safetensors\",\"b\":\"s.safetensors\"}}");
-    expect_refused(dir, NIB_BAD_INPUT, "tensor \"a\" is stored twice, in S.safetensors and in s.");
+    expect_refused(dir, NIB_BAD_INPUT);
     drop_directory(dir);
     drop_directory(other);
 }
@@ -406,15 +400,19 @@ static void test_robustness_files(void **state)
 {
     (void)state;
     static const char *const good[] = {"robustness/modelaudit/safe_model.safetensors",
-                                       "robustness/modelaudit/obfuscated_metadata.safetensors"};
+                                       "robustness/modelaudit/obfuscated_metadata.safetensors"},
+                             *const bad[] = {"robustness/las7/tiny.safetensors",
+                                             "robustness/las7/tiny.gguf"};
+    const nib_allocator a = heap();
+    nib_checkpoint *cp = NULL;
     const char *data = test_data();
     char path[512];
     for (size_t i = 0; i < COUNT(good); i++)
         nib__checkpoint_close(open_ok(in(path, data, good[i])));
-    /* Its author's writer left 5 extra bytes; safetensors' own reader refuses it too. */
-    expect_refused(in(path, data, "robustness/las7/tiny.safetensors"), NIB_BAD_INPUT,
-                   "5 bytes after the last tensor");
-    expect_refused(in(path, data, "robustness/las7/tiny.gguf"), NIB_BAD_INPUT, "cut short");
+    /* 5 bytes after the last tensor, which safetensors' own reader refuses too; cut short */
+    for (size_t i = 0; i < COUNT(bad); i++)
+        assert_int_equal(nib__checkpoint_open(&cp, in(path, data, bad[i]), &a, NULL),
+                         NIB_BAD_INPUT);
 }
 
 /* Vectors in hexadecimal with an expected class: "semantic" is well-formed. */
@@ -425,26 +423,26 @@ static void test_planner_vectors(void **state)
         const char *name;
         size_t zeros;
         nib_status status;
-        const char *fragment;
     } cases[] = {
-        {"safetensors-header-only", 0, NIB_OK, NULL},
-        {"safetensors-two-tensors", 0, NIB_OK, NULL},
-        {"safetensors-fp8-te137-canonical-member-units", 589824, NIB_OK, NULL},
-        {"safetensors-fp8-flux2-worker-output", 23592960, NIB_OK, NULL},
-        {"raw-empty", 0, NIB_BAD_INPUT, "too few"},
-        {"raw-small", 0, NIB_BAD_INPUT, "header"},
-        {"safetensors-unknown-dtype", 0, NIB_BAD_INPUT, "F128"},
-        {"safetensors-gap", 0, NIB_BAD_INPUT, "hole"},
-        {"gguf-v2-f32", 0, NIB_OK, NULL},
-        {"gguf-v3-q4-0", 0, NIB_OK, NULL},
-        {"gguf-unsupported-version", 0, NIB_UNSUPPORTED, "version"},
-        {"gguf-unknown-type", 0, NIB_UNSUPPORTED, "type"},
+        {"safetensors-header-only", 0, NIB_OK},
+        {"safetensors-two-tensors", 0, NIB_OK},
+        {"safetensors-fp8-te137-canonical-member-units", 589824, NIB_OK},
+        {"safetensors-fp8-flux2-worker-output", 23592960, NIB_OK},
+        {"raw-empty", 0, NIB_BAD_INPUT},
+        {"raw-small", 0, NIB_BAD_INPUT},
+        {"safetensors-unknown-dtype", 0, NIB_BAD_INPUT},
+        {"safetensors-gap", 0, NIB_BAD_INPUT},
+        {"gguf-v2-f32", 0, NIB_OK},
+        {"gguf-v3-q4-0", 0, NIB_OK},
+        {"gguf-unsupported-version", 0, NIB_UNSUPPORTED},
+        {"gguf-unknown-type", 0, NIB_UNSUPPORTED},
     };
     const char *data = test_data();
     char dir[256], path[512];
     make_directory(dir);
     for (size_t i = 0; i < COUNT(cases); i++) {
         const nib_allocator a = heap();
+        nib_checkpoint *cp = NULL;
         char *hex;
         size_t size;
         snprintf(path, sizeof path, "%s/robustness/planner-vectors/fixtures/%s.hex", data,
@@ -455,10 +453,10 @@ static void test_planner_vectors(void **state)
         for (size_t b = 0; b < bytes; b++)
             sscanf(hex + 2 * b, "%2hhx", &file[b]);
         write_bytes(in(path, dir, "v"), file, bytes + cases[i].zeros);
-        if (cases[i].status == NIB_OK)
-            nib__checkpoint_close(open_ok(path));
-        else
-            expect_refused(path, cases[i].status, cases[i].fragment);
+        const nib_status got = nib__checkpoint_open(&cp, path, &a, NULL);
+        if (got != cases[i].status)
+            fail_msg("%s: %s", cases[i].name, nib_status_name(got));
+        nib__checkpoint_close(cp);
         free(file);
         nib__release(&a, hex);
     }

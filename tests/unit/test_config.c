@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * config.json and generation_config.json: every key that is read, every refusal and the key it
- * names, and the rope tables.
+ * config.json and generation_config.json: every key that is read, every refusal, and the
+ * rope tables.
  */
 #include "generation_config.h"
 
@@ -15,6 +15,8 @@
 #include <stdio.h>
 
 #include <cmocka.h>
+
+#include "refused.h"
 
 static void test_takes_sizes(void **state)
 {
@@ -105,8 +107,7 @@ static void test_absent_keys_have_defaults(void **state)
     assert_int_equal(p.config.head_dim, 16);
     close_parsed(&p);
     open_text(&p, "{\"model_type\":\"mistral\"," SIZES "}");
-    assert_int_equal(p.status, NIB_BAD_INPUT);
-    assert_says(&p, "num_attention_heads 4 is not a multiple of num_key_value_heads 8");
+    refused(NIB_BAD_INPUT, p.status, &p.err); /* 8 heads of keys by default */
     close_parsed(&p);
     open_text(&p, "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":172,"
                   "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":300}");
@@ -168,124 +169,106 @@ static void test_rope_scaling(void **state)
 
 #define YARN "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
 
-/* Each error names the key or value, and the file. */
+/* Each sentence names the key or value, and the file: tests/cli/messages_models.out. */
 static void test_refuses_with_the_key(void **state)
 {
     (void)state;
     static const struct {
         const char *json;
         nib_status status;
-        const char *says;
     } cases[] = {
-        {"\"model_type\":\"gpt_neox\"", NIB_UNSUPPORTED, "architecture \"gpt_neox\""},
-        {"\"model_type\":\"gemma3\\u001b[31m\"", NIB_UNSUPPORTED, "\\x1b[31m"},
-        {"\"model_type\":null,\"model_type\":3", NIB_BAD_INPUT, "model_type"},
-        {"\"hidden_act\":\"gelu\"", NIB_UNSUPPORTED, "hidden_act is \"gelu\""},
-        {"\"hidden_act\":\"gelu\",\"hidden_activation\":\"silu\"", NIB_UNSUPPORTED,
-         "hidden_act is \"gelu\""},
-        {"\"partial_rotary_factor\":0.5", NIB_UNSUPPORTED, "partial_rotary_factor is 0.5"},
-        {"\"rope_parameters\":{\"partial_rotary_factor\":0.25}", NIB_UNSUPPORTED,
-         "partial_rotary_factor is 0.25"},
-        {"\"hidden_size\":64.0", NIB_BAD_INPUT, "hidden_size"},
-        {"\"hidden_size\":\"64\"", NIB_BAD_INPUT, "hidden_size"},
-        {"\"hidden_size\":-64", NIB_BAD_INPUT, "-64 is negative (in \"hidden_size\")"},
-        {"\"hidden_size\":0", NIB_BAD_INPUT,
-         "0 is given; at least 1 is expected (in \"hidden_size\")"},
-        {"\"hidden_size\":1e3", NIB_BAD_INPUT, "hidden_size"},
-        {"\"hidden_size\":99999999999999999999", NIB_BAD_INPUT, "hidden_size"},
-        {"\"hidden_size\":1000000000", NIB_BAD_INPUT, "hidden_size is 1000000000; 1 to 16777216"},
-        {"\"hidden_size\":66", NIB_BAD_INPUT,
-         "hidden_size 66 is not a multiple of num_attention_heads 4"},
-        {"\"num_hidden_layers\":-1", NIB_BAD_INPUT, "num_hidden_layers"},
-        {"\"num_hidden_layers\":1025", NIB_BAD_INPUT, "num_hidden_layers is 1025; 1 to 1024"},
+        {"\"model_type\":\"gpt_neox\"", NIB_UNSUPPORTED},
+        {"\"model_type\":\"gemma3\\u001b[31m\"", NIB_UNSUPPORTED},
+        {"\"model_type\":null,\"model_type\":3", NIB_BAD_INPUT},
+        {"\"hidden_act\":\"gelu\"", NIB_UNSUPPORTED},
+        {"\"hidden_act\":\"gelu\",\"hidden_activation\":\"silu\"", NIB_UNSUPPORTED},
+        {"\"partial_rotary_factor\":0.5", NIB_UNSUPPORTED},
+        {"\"rope_parameters\":{\"partial_rotary_factor\":0.25}", NIB_UNSUPPORTED},
+        {"\"hidden_size\":64.0", NIB_BAD_INPUT},
+        {"\"hidden_size\":\"64\"", NIB_BAD_INPUT},
+        {"\"hidden_size\":-64", NIB_BAD_INPUT},
+        {"\"hidden_size\":0", NIB_BAD_INPUT},
+        {"\"hidden_size\":1e3", NIB_BAD_INPUT},
+        {"\"hidden_size\":99999999999999999999", NIB_BAD_INPUT},
+        {"\"hidden_size\":1000000000", NIB_BAD_INPUT},
+        {"\"hidden_size\":66", NIB_BAD_INPUT}, /* no multiple of 4 heads */
+        {"\"num_hidden_layers\":-1", NIB_BAD_INPUT},
+        {"\"num_hidden_layers\":1025", NIB_BAD_INPUT},
         {"\"hidden_size\":16777216,\"intermediate_size\":16777216,\"num_hidden_layers\":2,"
          "\"head_dim\":128",
-         NIB_BAD_INPUT, "describes 1.69e+15 weights; at most 1.13e+15"},
-        {"\"num_hidden_layers\":2147483648", NIB_BAD_INPUT, "num_hidden_layers is 2147483648"},
-        {"\"num_attention_heads\":0", NIB_BAD_INPUT,
-         "0 is given; at least 1 is expected (in \"num_attention_heads\")"},
-        {"\"num_key_value_heads\":0", NIB_BAD_INPUT, "at least 1 is expected (in \"num_key"},
-        {"\"head_dim\":0", NIB_BAD_INPUT, "at least 1 is expected (in \"head_dim\")"},
-        {"\"model_max_length\":0", NIB_BAD_INPUT, "at least 1 is expected (in \"model_max"},
-        {"\"num_key_value_heads\":3", NIB_BAD_INPUT, "not a multiple of num_key_value_heads 3"},
-        {"\"num_key_value_heads\":8", NIB_BAD_INPUT, "not a multiple of num_key_value_heads 8"},
-        {"\"head_dim\":15", NIB_BAD_INPUT, "head_dim 15 is odd"},
-        {"\"vocab_size\":0", NIB_BAD_INPUT,
-         "0 is given; at least 1 is expected (in \"vocab_size\")"},
-        {"\"intermediate_size\":null", NIB_BAD_INPUT, "intermediate_size is missing; 1 to"},
-        {"\"max_position_embeddings\":4611686018427387904", NIB_BAD_INPUT,
-         "max_position_embeddings"},
-        {"\"rms_norm_eps\":0", NIB_BAD_INPUT, "rms_norm_eps is 0"},
-        {"\"rms_norm_eps\":-1", NIB_BAD_INPUT, "rms_norm_eps is -1;"},
-        {"\"rms_norm_eps\":NaN", NIB_BAD_INPUT, "rms_norm_eps is nan"},
-        {"\"rope_theta\":NaN", NIB_BAD_INPUT, "rope_theta is nan"},
-        {"\"rope_theta\":Infinity", NIB_BAD_INPUT, "rope_theta is inf"},
-        {"\"rope_theta\":-1", NIB_BAD_INPUT, "rope_theta is -1"},
-        {"\"rope_scaling\":{\"rope_type\":\"yarn\",\"beta_fast\":4}", NIB_BAD_INPUT,
-         "needs a factor of at least 1, not 0"},
-        {YARN "\"beta_fast\":4,\"beta_slow\":8}", NIB_BAD_INPUT,
-         "beta_fast is 4; a number of at least beta_slow"},
-        {YARN "\"beta_slow\":-1}", NIB_BAD_INPUT, "beta_slow is -1; a number above 0"},
-        {YARN "\"attention_factor\":-2}", NIB_BAD_INPUT,
-         "attention_factor is -2; a number above 0"},
-        {YARN "\"truncate\":1}", NIB_BAD_INPUT, "true or false is expected"},
-        {YARN "\"original_max_position_embeddings\":1}", NIB_BAD_INPUT,
-         "original_max_position_embeddings is 1; a number from 2"},
-        {YARN "\"rope_theta\":1}", NIB_BAD_INPUT, "rope_theta is 1; a number above 1"},
-        {YARN "\"llama_4_scaling_beta\":0.1}", NIB_UNSUPPORTED,
-         "llama_4_scaling_beta is 0.1; it is not supported for llama"},
-        {YARN "\"mscales\":1}", NIB_BAD_INPUT, "rope scaling key \"mscales\""},
-        {"\"rope_scaling\":{\"rope_type\":\"longrope\"}", NIB_BAD_INPUT,
-         "short_factor is missing; the rope type \"longrope\" needs 8 numbers"},
-        {"\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1]}", NIB_BAD_INPUT,
-         "short_factor has 2 numbers; 8 are expected"},
+         NIB_BAD_INPUT}, /* more than 2^50 weights */
+        {"\"num_hidden_layers\":2147483648", NIB_BAD_INPUT},
+        {"\"num_attention_heads\":0", NIB_BAD_INPUT},
+        {"\"num_key_value_heads\":0", NIB_BAD_INPUT},
+        {"\"head_dim\":0", NIB_BAD_INPUT},
+        {"\"model_max_length\":0", NIB_BAD_INPUT},
+        {"\"num_key_value_heads\":3", NIB_BAD_INPUT}, /* of 4 heads */
+        {"\"num_key_value_heads\":8", NIB_BAD_INPUT},
+        {"\"head_dim\":15", NIB_BAD_INPUT}, /* odd */
+        {"\"vocab_size\":0", NIB_BAD_INPUT},
+        {"\"intermediate_size\":null", NIB_BAD_INPUT},
+        {"\"max_position_embeddings\":4611686018427387904", NIB_BAD_INPUT},
+        {"\"rms_norm_eps\":0", NIB_BAD_INPUT},
+        {"\"rms_norm_eps\":-1", NIB_BAD_INPUT},
+        {"\"rms_norm_eps\":NaN", NIB_BAD_INPUT},
+        {"\"rope_theta\":NaN", NIB_BAD_INPUT},
+        {"\"rope_theta\":Infinity", NIB_BAD_INPUT},
+        {"\"rope_theta\":-1", NIB_BAD_INPUT},
+        {"\"rope_scaling\":{\"rope_type\":\"yarn\",\"beta_fast\":4}",
+         NIB_BAD_INPUT},                                          /* no factor */
+        {YARN "\"beta_fast\":4,\"beta_slow\":8}", NIB_BAD_INPUT}, /* fast below slow */
+        {YARN "\"beta_slow\":-1}", NIB_BAD_INPUT},
+        {YARN "\"attention_factor\":-2}", NIB_BAD_INPUT},
+        {YARN "\"truncate\":1}", NIB_BAD_INPUT},
+        {YARN "\"original_max_position_embeddings\":1}", NIB_BAD_INPUT},
+        {YARN "\"rope_theta\":1}", NIB_BAD_INPUT},
+        {YARN "\"llama_4_scaling_beta\":0.1}", NIB_UNSUPPORTED},
+        {YARN "\"mscales\":1}", NIB_BAD_INPUT},                           /* no such key */
+        {"\"rope_scaling\":{\"rope_type\":\"longrope\"}", NIB_BAD_INPUT}, /* no short_factor */
+        /* 2 factors for 8 frequencies */
+        {"\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1]}", NIB_BAD_INPUT},
         {"\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,-2]}",
-         NIB_BAD_INPUT, "short_factor[7] is -2; a number above 0"},
+         NIB_BAD_INPUT},
         {"\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,1]}",
-         NIB_BAD_INPUT, "long_factor is missing"},
-        {"\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,\"1\"]}", NIB_BAD_INPUT,
-         "rope_scaling"},
-        {"\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}", NIB_UNSUPPORTED,
-         "\"dynamic\""},
-        {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"type\":\"linear\"}", NIB_BAD_INPUT,
-         "given twice"},
-        {"\"rope_scaling\":{\"rope_type\":\"linear\"}", NIB_BAD_INPUT,
-         "needs a factor of at least 1"},
-        {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}", NIB_BAD_INPUT,
-         "low_freq_factor < high_freq_factor"},
-        {"\"rope_scaling\":[1]", NIB_BAD_INPUT, "rope_scaling"},
-        {"\"rope_parameters\":{\"full_attention\":{\"full_attention\":{}}}", NIB_BAD_INPUT,
-         "\"full_attention\""},
-        {"\"rope_parameters\":{\"sliding_attention\":{\"rope_theta\":10}}", NIB_UNSUPPORTED,
-         "layers of llama use the same RoPE"},
-        {"\"attention_bias\":1", NIB_BAD_INPUT, "attention_bias"},
-        {"\"quantization_config\":\"gptq\"", NIB_BAD_INPUT, "(in \"quantization_config\")"},
-        {"\"tie_word_embeddings\":\"yes\"", NIB_BAD_INPUT, "tie_word_embeddings"},
-        {"\"torch_dtype\":\"float8_e4m3fn\"", NIB_BAD_INPUT, "torch_dtype \"float8_e4m3fn\""},
-        {"\"torch_dtype\":7", NIB_BAD_INPUT, "torch_dtype"},
-        {"\"bos_token_id\":[1,2]", NIB_BAD_INPUT, "at most 1 token ids"},
-        {"\"bos_token_id\":-5", NIB_BAD_INPUT, "bos_token_id"},
-        {"\"eos_token_id\":[1,\"2\"]", NIB_BAD_INPUT, "eos_token_id"},
-        {"\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", NIB_BAD_INPUT,
-         "at most 16 token ids"},
-        {"\"eos_token_id\":3000000000", NIB_BAD_INPUT, "eos_token_id"},
-        {"\"attn_logit_softcapping\":50.0", NIB_BAD_INPUT, "attn_logit_softcapping"},
-        {"\"num_local_experts\":8", NIB_BAD_INPUT, "num_local_experts"},
-        {"\"logits_scaling\":2.0", NIB_BAD_INPUT, "logits_scaling"},
-        {"\"clip_qkv\":8", NIB_BAD_INPUT, "clip_qkv"},
-        {"\"qk_norm\":true", NIB_BAD_INPUT, "qk_norm"},
-        {"\"no_rope_layers\":[1,0]", NIB_BAD_INPUT, "no_rope_layers changes the result"},
-        {"\"no_rope_layers\":[1,2]", NIB_BAD_INPUT, "0 or 1 is expected for each"},
-        {"\"no_rope_layers\":1", NIB_BAD_INPUT, "no_rope_layers"},
+         NIB_BAD_INPUT}, /* no long_factor */
+        {"\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,\"1\"]}", NIB_BAD_INPUT},
+        {"\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}", NIB_UNSUPPORTED},
+        {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"type\":\"linear\"}",
+         NIB_BAD_INPUT},                                                /* two types */
+        {"\"rope_scaling\":{\"rope_type\":\"linear\"}", NIB_BAD_INPUT}, /* no factor */
+        /* no low_freq_factor below a high_freq_factor */
+        {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}", NIB_BAD_INPUT},
+        {"\"rope_scaling\":[1]", NIB_BAD_INPUT},
+        {"\"rope_parameters\":{\"full_attention\":{\"full_attention\":{}}}", NIB_BAD_INPUT},
+        /* layers of llama share one RoPE */
+        {"\"rope_parameters\":{\"sliding_attention\":{\"rope_theta\":10}}", NIB_UNSUPPORTED},
+        {"\"attention_bias\":1", NIB_BAD_INPUT},
+        {"\"quantization_config\":\"gptq\"", NIB_BAD_INPUT},
+        {"\"tie_word_embeddings\":\"yes\"", NIB_BAD_INPUT},
+        {"\"torch_dtype\":\"float8_e4m3fn\"", NIB_BAD_INPUT},
+        {"\"torch_dtype\":7", NIB_BAD_INPUT},
+        {"\"bos_token_id\":[1,2]", NIB_BAD_INPUT}, /* two */
+        {"\"bos_token_id\":-5", NIB_BAD_INPUT},
+        {"\"eos_token_id\":[1,\"2\"]", NIB_BAD_INPUT},
+        /* more than 16 */
+        {"\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", NIB_BAD_INPUT},
+        {"\"eos_token_id\":3000000000", NIB_BAD_INPUT},
+        /* they change the result, and llama does not compute them */
+        {"\"attn_logit_softcapping\":50.0", NIB_BAD_INPUT},
+        {"\"num_local_experts\":8", NIB_BAD_INPUT},
+        {"\"logits_scaling\":2.0", NIB_BAD_INPUT},
+        {"\"clip_qkv\":8", NIB_BAD_INPUT},
+        {"\"qk_norm\":true", NIB_BAD_INPUT},
+        {"\"no_rope_layers\":[1,0]", NIB_BAD_INPUT},
+        {"\"no_rope_layers\":[1,2]", NIB_BAD_INPUT},
+        {"\"no_rope_layers\":1", NIB_BAD_INPUT},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         parsed p;
         open_config(&p, "llama", cases[i].json);
         if (p.status == NIB_OK)
             fail_msg("taken: %s", cases[i].json);
-        assert_says(&p, cases[i].says);
-        assert_says(&p, "config.json: ");
-        assert_int_equal(p.err.status, cases[i].status);
+        refused(cases[i].status, p.status, &p.err);
         close_parsed(&p);
     }
 }
@@ -333,13 +316,11 @@ static void test_forms_of_text(void **state)
     };
     for (size_t i = 0; i < COUNT(broken); i++) {
         open_text(&p, broken[i]);
-        assert_int_equal(p.status, NIB_BAD_INPUT);
-        assert_says(&p, "config.json: ");
+        refused(NIB_BAD_INPUT, p.status, &p.err);
         close_parsed(&p);
     }
     open_text(&p, "{" SIZES "}");
-    assert_int_equal(p.status, NIB_BAD_INPUT);
-    assert_says(&p, "\"model_type\" is missing");
+    refused(NIB_BAD_INPUT, p.status, &p.err);
     close_parsed(&p);
 }
 
@@ -425,10 +406,10 @@ static void test_generation(void **state)
     assert_int_equal(
         generation(&g, "{\"eos_token_id\":null,\"do_sample\":null,\"top_k\":null}", &err), NIB_OK);
     assert_true(g.eos_count == 0 && !g.do_sample_given && g.top_k < 0);
-    assert_int_equal(generation(&g, "{\"top_k\":2.5}", &err), NIB_BAD_INPUT);
-    assert_int_equal(generation(&g, "{\"temperature\":\"hot\"}", &err), NIB_BAD_INPUT);
-    assert_int_equal(generation(&g, "{\"temperature\":NaN}", &err), NIB_BAD_INPUT);
-    assert_int_equal(generation(&g, "[]", &err), NIB_BAD_INPUT);
+    refused(NIB_BAD_INPUT, generation(&g, "{\"top_k\":2.5}", &err), &err);
+    refused(NIB_BAD_INPUT, generation(&g, "{\"temperature\":\"hot\"}", &err), &err);
+    refused(NIB_BAD_INPUT, generation(&g, "{\"temperature\":NaN}", &err), &err);
+    refused(NIB_BAD_INPUT, generation(&g, "[]", &err), &err);
 }
 
 /* ---- rope tables ---- */
@@ -721,12 +702,11 @@ static void test_write_divisors(void **state)
     assert_non_null(strstr(text.at, "\"factor\": 32,"));
     p.config.rope = NIB_ROPE_LINEAR; /* also scaled */
     nib__text_clear(&text);
-    assert_int_equal(nib__config_write(&text, &p.config, &err), NIB_UNSUPPORTED);
+    refused(NIB_UNSUPPORTED, nib__config_write(&text, &p.config, &err), &err);
     p.config.rope = NIB_ROPE_PLAIN;
     divisors[3] = 7;
     nib__text_clear(&text);
-    assert_int_equal(nib__config_write(&text, &p.config, &err), NIB_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "rope_freqs"));
+    refused(NIB_UNSUPPORTED, nib__config_write(&text, &p.config, &err), &err);
     nib__text_free(&text);
     close_parsed(&p);
 }

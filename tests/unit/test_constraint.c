@@ -5,6 +5,7 @@
  */
 #include "constraining.h"
 #include "failing.h"
+#include "refused.h"
 #include "skipping.h"
 #include "validating.h"
 
@@ -443,9 +444,7 @@ static void test_vocabulary_must_spell_json(void **state)
     nib_err err = {.status = NIB_OK};
     (void)state;
     assert_int_equal(nib__token_trie_open(&trie, t, &a, &err), NIB_OK);
-    assert_int_equal(nib__constraint_open(&c, trie, &schema, &a, &err), NIB_UNSUPPORTED);
-    assert_non_null(
-        strstr(err.text, "response_format: the tokenizer has no token for the single byte"));
+    refused(NIB_UNSUPPORTED, nib__constraint_open(&c, trie, &schema, &a, &err), &err);
     assert_null(c);
     nib__token_trie_close(trie);
     nib__tokenizer_close(t);

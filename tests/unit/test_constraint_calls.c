@@ -7,6 +7,7 @@
 
 #include "constraining.h"
 #include "failing.h"
+#include "refused.h"
 #include "skipping.h"
 #include "validating.h"
 
@@ -370,15 +371,13 @@ static void test_known_tokenizers(void **state)
 /* ---- refusals ---- */
 
 static void expect_refused(const constraining *c, const nib_call_format *format,
-                           const nib_callable *tool, bool text_first, const char *why)
+                           const nib_callable *tool, bool text_first, nib_status status)
 {
     const nib_allocator a = nib__allocator_default();
     const nib_calls_options o = {format, tool, 1, text_first, true};
     nib_constraint *out = NULL;
     nib_err err = {NIB_OK, ""};
-    assert_int_not_equal(nib__calls_open(&out, c->trie, c->tokenizer, &o, &a, &err), NIB_OK);
-    if (strstr(err.text, why) == NULL)
-        fail_msg("\"%s\" lacks \"%s\"", err.text, why);
+    refused(status, nib__calls_open(&out, c->trie, c->tokenizer, &o, &a, &err), &err);
 }
 
 static void test_refusals(void **state)
@@ -394,16 +393,14 @@ static void test_refusals(void **state)
     nib_call_format f = tags;
     (void)state;
     constraining c = open_constraining(SHIPPED);
-    expect_refused(&c, &tags, &list, false, "tools[0].function.parameters: it has to be an object");
-    expect_refused(&c, &tags, &endless, false,
-                   "tools[0].function.parameters: no value of the schema ends");
-    expect_refused(&c, &tags, &pattern, false,
-                   "tools[0].function.parameters.properties.a.pattern: ");
+    expect_refused(&c, &tags, &list, false, NIB_BAD_INPUT);
+    expect_refused(&c, &tags, &endless, false, NIB_BAD_INPUT);
+    expect_refused(&c, &tags, &pattern, false, NIB_UNSUPPORTED);
     f.middle = (nib_call_text){TEXT("x")};
-    expect_refused(&c, &f, &tools[0], false, "where the name of a call ends");
+    expect_refused(&c, &f, &tools[0], false, NIB_UNSUPPORTED);
     f = tags;
     f.before = (nib_call_text){TEXT("")};
-    expect_refused(&c, &f, &tools[0], true, "where a call begins");
+    expect_refused(&c, &f, &tools[0], true, NIB_UNSUPPORTED);
     f.before = (nib_call_text){TEXT(" \n")};
     nib_constraint *blank =
         open_calls(&c, &f, true, true); /* the text begins with exactly this call */

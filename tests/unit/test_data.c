@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "refused.h"
+
 static char root[] = "/tmp/nibble-data-XXXXXX";
 static nib_tokenizer *shipped;
 
@@ -97,42 +99,33 @@ static void must_next(nib_data *d, int32_t *ids, bool *first)
         fail_msg("%s", err.text);
 }
 
-/* The error of opening and reading this many sequences, without the folder's name; "" for none. */
-static const char *error_of(const nib_data_options *options, int count, nib_status *status)
+/* Opens a text and reads this many sequences. */
+static nib_status read_data(const nib_data_options *options, int count, nib_err *err)
 {
-    static nib_err err;
     int32_t ids[LENGTH_MAX + 1];
     bool first[LENGTH_MAX + 1];
     const nib_engine engine = engine_of(nib__allocator_default(), NULL);
     nib_data d;
-    err.text[0] = '\0';
-    *status = nib__data_open(&d, &engine, options, &err);
-    for (int i = 0; i < count && *status == NIB_OK; i++)
-        *status = nib__data_next(&d, ids, first, &err);
+    nib_status status = nib__data_open(&d, &engine, options, err);
+    for (int i = 0; i < count && status == NIB_OK; i++)
+        status = nib__data_next(&d, ids, first, err);
     nib__data_close(&d);
-    const size_t skipped = strlen(root) + 1;
-    return strncmp(err.text, root, skipped - 1) == 0 ? err.text + skipped : err.text;
+    return status;
 }
 
-static void expect_refused_after(const nib_data_options *options, int count, const char *expected)
+static void expect_refused_after(const nib_data_options *options, int count)
 {
-    nib_status status;
-    const char *text = error_of(options, count, &status);
-    if (status != NIB_BAD_INPUT || strcmp(text, expected) != 0)
-        fail_msg("status %d: %s\n  instead of: %s", (int)status, text, expected);
+    nib_err err;
+    refused(NIB_BAD_INPUT, read_data(options, count, &err), &err);
 }
 
-/* Expects the error on opening, before the first step of a run. */
-static void expect_refused(const nib_data_options *options, const char *expected)
-{
-    expect_refused_after(options, 0, expected);
-}
+/* On opening, before the first step of a run. */
+static void expect_refused(const nib_data_options *options) { expect_refused_after(options, 0); }
 
-static void expect_bytes_refused(const char *name, const char *bytes, size_t size,
-                                 const char *expected)
+static void expect_bytes_refused(const char *name, const char *bytes, size_t size)
 {
     const nib_data_options options = options_of(write_bytes(name, bytes, size), 8);
-    expect_refused(&options, expected);
+    expect_refused(&options);
 }
 
 /* ---- against Python ---- */
@@ -298,12 +291,10 @@ static void test_resumes_in_pieces(void **state)
     try_places(as_text("tests/data/corpus.jsonl"), 4096, 120, 23, 2);
 }
 
-static void expect_no_place(nib_data *d, nib_data_position place, const char *expected)
+static void expect_no_place(nib_data *d, nib_data_position place)
 {
     nib_err err;
-    assert_int_equal(nib__data_seek(d, &place, &err), NIB_BAD_INPUT);
-    if (!strstr(err.text, expected))
-        fail_msg("%s", err.text);
+    refused(NIB_BAD_INPUT, nib__data_seek(d, &place, &err), &err);
 }
 
 static void test_refuses_wrong_positions(void **state)
@@ -322,21 +313,21 @@ static void test_refuses_wrong_positions(void **state)
     assert_int_equal(d.position.line, d.position.begin == 0 ? 1 : 3);
     nib_data_position p = good;
     p.used = 9;
-    expect_no_place(&d, p, "two.jsonl has no id 9 in the document at byte 16 (line 3) from byte 0");
+    expect_no_place(&d, p);
     p = good, p.used = -1;
-    expect_no_place(&d, p, "has no id -1");
+    expect_no_place(&d, p);
     p = good, p.begin = 15; /* the blank line */
-    expect_no_place(&d, p, "the document at byte 15");
+    expect_no_place(&d, p);
     p = good, p.begin = 1 << 20, p.pass = 3; /* past the end, where no pass can begin */
-    expect_no_place(&d, p, "the file or the tokenizer has changed");
+    expect_no_place(&d, p);
     p = good, p.begin = -1;
-    expect_no_place(&d, p, "byte -1");
+    expect_no_place(&d, p);
     p = good, p.piece = 3;
-    expect_no_place(&d, p, "from byte 3 of its text");
+    expect_no_place(&d, p);
     p = good, p.sequences = -1;
-    expect_no_place(&d, p, "has changed");
+    expect_no_place(&d, p);
     p = good, p.begin = 18; /* amid a line */
-    expect_no_place(&d, p, "the document at byte 18");
+    expect_no_place(&d, p);
     /* After a refused seek the stream can still seek. */
     int32_t ids[3];
     bool first[3];
@@ -429,56 +420,45 @@ static void test_passes(void **state)
 static void test_empty(void **state)
 {
     (void)state;
-    expect_bytes_refused("a.txt", "", 0, "a.txt holds no text to train on");
-    expect_bytes_refused("a.jsonl", "", 0, "a.jsonl holds no text to train on");
-    expect_bytes_refused("b.jsonl", "\n \r\n\t\n", 6, "b.jsonl holds no text to train on");
-    expect_bytes_refused("c.jsonl", "\xef\xbb\xbf", 3,
-                         "c.jsonl: line 1, column 4: expected a value, found the end of the text");
+    expect_bytes_refused("a.txt", "", 0);
+    expect_bytes_refused("a.jsonl", "", 0);
+    expect_bytes_refused("b.jsonl", "\n \r\n\t\n", 6);
+    expect_bytes_refused("c.jsonl", "\xef\xbb\xbf", 3);
     const char nothing[] = "{\"text\": \"\"}\n{\"text\": \"\"}";
-    expect_bytes_refused("d.jsonl", nothing, strlen(nothing), "d.jsonl holds no text to train on");
+    expect_bytes_refused("d.jsonl", nothing, strlen(nothing));
     const nib_data_options missing = options_of(in_root("missing.txt"), 8);
-    nib_status status;
-    const char *text = error_of(&missing, 0, &status);
-    assert_int_equal(status, NIB_IO);
-    assert_non_null(strstr(text, "missing.txt: cannot open it: No such file or directory"));
     const nib_data_options folder = options_of(root, 8);
-    error_of(&folder, 0, &status);
-    assert_int_not_equal(status, NIB_OK);
+    nib_err err;
+    refused(NIB_IO, read_data(&missing, 0, &err), &err);
+    refused(NIB_IO, read_data(&folder, 0, &err), &err);
 }
 
 static void test_bad_lines(void **state)
 {
     (void)state;
-    static const struct {
-        const char *line, *expected;
-    } lines[] = {
-        {"text", "bad.jsonl: line 3, column 1: expected a value, found `t`"},
-        {"[1]", "bad.jsonl: line 3, column 1: expected an object, found an array"},
-        {"{\"text\": 1}", "bad.jsonl: line 3, column 10: expected a string, found a number"},
-        {"{\"text\": null}", "bad.jsonl: line 3, column 10: expected a string, found null"},
-        {"{\"Text\": \"a\"}", "bad.jsonl, line 3 has no \"text\""},
-        {"{}", "bad.jsonl, line 3 has no \"text\""},
-        {"{\"text\": \"a\"",
-         "bad.jsonl: line 3, column 13: expected `,` or `}`, found the end of the text"},
-        {"{\"text\": \"a\"} {\"text\": \"b\"}",
-         "bad.jsonl: line 3, column 15: expected nothing after the value, found `{`"},
-        {"{\"text\": \"a\xff\"}", "bad.jsonl: line 3, column 12: this byte is not valid UTF-8"},
-        {"{\"text\": \"\\ud800\"}",
-         "bad.jsonl: line 3, column 11: \\ud800 is half of a surrogate pair"},
+    static const char *const lines[] = {
+        "text",
+        "[1]",
+        "{\"text\": 1}",
+        "{\"text\": null}",
+        "{\"Text\": \"a\"}",
+        "{}",
+        "{\"text\": \"a\"",
+        "{\"text\": \"a\"} {\"text\": \"b\"}",
+        "{\"text\": \"a\xff\"}",
+        "{\"text\": \"\\ud800\"}",
     };
     for (size_t i = 0; i < COUNT(lines); i++) {
         char bytes[256];
-        snprintf(bytes, sizeof bytes, "{\"text\": \"good\"}\r\n\n%s\n", lines[i].line);
-        expect_bytes_refused("bad.jsonl", bytes, strlen(bytes), lines[i].expected);
+        snprintf(bytes, sizeof bytes, "{\"text\": \"good\"}\r\n\n%s\n", lines[i]);
+        expect_bytes_refused("bad.jsonl", bytes, strlen(bytes));
     }
 }
 
 static void test_not_utf8(void **state)
 {
     (void)state;
-    expect_bytes_refused("bad.txt", "good \xc3\xa9, \xe9t\xe9", 12,
-                         "bad.txt: the text is not valid UTF-8: byte 0xe9 at offset 9; convert it "
-                         "to UTF-8 first");
+    expect_bytes_refused("bad.txt", "good \xc3\xa9, \xe9t\xe9", 12);
     /* Also past the first piece. */
     enum { SIZE = 2 * NIB_DATA_PIECE };
     const nib_allocator a = nib__allocator_default();
@@ -486,9 +466,7 @@ static void test_not_utf8(void **state)
     assert_non_null(text);
     memset(text, 'a', SIZE);
     text[SIZE - 2] = '\x80';
-    expect_bytes_refused("long.txt", text, SIZE,
-                         "long.txt: the text is not valid UTF-8: byte 0x80 at offset 524286; "
-                         "convert it to UTF-8 first");
+    expect_bytes_refused("long.txt", text, SIZE);
     nib__release(&a, text);
 }
 
@@ -510,21 +488,14 @@ static void test_vocabulary(void **state)
 {
     (void)state;
     nib_data_options o = options_of("tests/data/heldout.jsonl", 64);
-    nib_status status;
     o.vocab = 2256;
-    assert_string_equal(error_of(&o, 20, &status), "");
+    assert_int_equal(read_data(&o, 20, NULL), NIB_OK);
     o.vocab = 2047;
-    expect_refused(
-        &o, "the tokenizer has id 2047 (<|end_of_text|>), but the model has 2047 ids; train with "
-            "the model's tokenizer, or with model.vocab_size 2048");
+    expect_refused(&o);
     o.vocab = 2046;
-    expect_refused(
-        &o, "the tokenizer has id 2046 (<|begin_of_text|>), but the model has 2046 ids; train with "
-            "the model's tokenizer, or with model.vocab_size 2048");
+    expect_refused(&o);
     o.vocab = 300;
-    expect_refused(
-        &o, "the tokenizer has id 300 (\xc4\xa0in), but the model has 300 ids; train with the "
-            "model's tokenizer, or with model.vocab_size 2048");
+    expect_refused(&o);
 
     /* Padding beyond the model's ids never occurs in text; an unknown character may. */
     const char model[] = "\"unk_token\": \"<unk>\", \"vocab\": {\"a\": 0, \"b\": 1, \"<unk>\": 4}, "
@@ -536,19 +507,14 @@ static void test_vocabulary(void **state)
         .tokenizer = padded,
         .vocab = 2,
         .length = 3};
-    expect_refused_after(
-        &o, 20,
-        "abc.jsonl, line 2: the tokenizer has id 4 (<unk>), but the model has 2 ids; train "
-        "with the model's tokenizer, or with model.vocab_size 6");
+    expect_refused_after(&o, 20);
     o.path = write_string("ab.txt", "abba");
-    assert_string_equal(error_of(&o, 20, &status), "");
-    assert_int_equal(status, NIB_OK);
+    assert_int_equal(read_data(&o, 20, NULL), NIB_OK);
     nib__tokenizer_close(padded);
     nib_tokenizer *named =
         made_tokenizer(ADDED(4, "<unk>", true) ", " ADDED(5, "<name>", false), model);
     o.tokenizer = named;
-    expect_refused(&o, "the tokenizer has id 5 (<name>), but the model has 2 ids; train with the "
-                       "model's tokenizer, or with model.vocab_size 6");
+    expect_refused(&o);
     nib__tokenizer_close(named);
 }
 

@@ -43,50 +43,40 @@ static void test_packed_hostile(void **state)
         {"m.bias", "BF16", 1, {3}, NULL},
     };
     static const change changes[] = {
-        {2, {"m.weight_shape", "I32", 1, {2}, narrow}, NIB_OK, ""},
-        {0, {NULL}, NIB_BAD_INPUT, "m.weight"},
-        {0, {"m.weight_packed", "I32", 2, {3, 4}, NULL}, NIB_BAD_INPUT, "expected [3, 3]"},
-        {0, {"m.weight_packed", "I32", 2, {2, 3}, NULL}, NIB_BAD_INPUT, "expected [3, 3]"},
-        {0, {"m.weight_packed", "U8", 2, {3, 3}, NULL}, NIB_BAD_INPUT, "is U8, expected I32"},
-        {0, {"m.weight_packed", "I32", 2, {0, 0}, NULL}, NIB_BAD_INPUT, "expected [3, 3]"},
-        {1, {NULL}, NIB_BAD_INPUT, "m.weight_scale: the tensor is missing"},
-        {1, {"m.weight_scale", "F32", 2, {2, 3}, ones}, NIB_BAD_INPUT, "expected [3, 2]"},
-        {1, {"m.weight_scale", "I32", 2, {3, 2}, NULL}, NIB_BAD_INPUT, "scales are F32"},
-        {1,
-         {"m.weight_scale", "F32", 2, {3, 2}, not_finite},
-         NIB_BAD_INPUT,
-         "scale at row 1, group 1"},
-        {1,
-         {"m.weight_scale", "F32", 2, {3, 2}, infinite},
-         NIB_BAD_INPUT,
-         "scale at row 0, group 1"},
-        {2, {NULL}, NIB_BAD_INPUT, "m.weight_shape: the tensor is missing"},
-        {2, {"m.weight_shape", "I64", 1, {2}, wrong}, NIB_BAD_INPUT, "expected [3, 4]"},
-        {2, {"m.weight_shape", "I64", 1, {2}, huge}, NIB_BAD_INPUT, "at index 0"},
-        {2, {"m.weight_shape", "I64", 1, {2}, negative}, NIB_BAD_INPUT, "at index 1"},
-        {2, {"m.weight_shape", "F32", 1, {2}, NULL}, NIB_BAD_INPUT, "a shape must be I64 or I32"},
-        {2, {"m.weight_shape", "I64", 1, {1}, shape}, NIB_BAD_INPUT, "expected [2]"},
-        {3, {NULL}, NIB_BAD_INPUT, "m.weight_zero_point: the tensor is missing"},
-        {3, {"m.weight_zero_point", "I32", 2, {3, 2}, NULL}, NIB_BAD_INPUT, "expected [1, 2]"},
-        {3, {"m.weight_zero_point", "F32", 2, {3, 2}, ones}, NIB_BAD_INPUT, "I8 or I32"},
-        {3, {"m.weight_zero_point", "I8", 2, {3, 2}, "\1\2\3\4\5\6"}, NIB_OK, ""},
-        {3,
-         {"m.weight_zero_point", "I8", 2, {3, 2}, "\1\2\3\4\5\10"},
-         NIB_BAD_INPUT,
-         "row 2, group 1 is 8, outside -8 to 7"},
+        {2, {"m.weight_shape", "I32", 1, {2}, narrow}, NIB_OK},
+        {0, {NULL}, NIB_BAD_INPUT},
+        {0, {"m.weight_packed", "I32", 2, {3, 4}, NULL}, NIB_BAD_INPUT},
+        {0, {"m.weight_packed", "I32", 2, {2, 3}, NULL}, NIB_BAD_INPUT},
+        {0, {"m.weight_packed", "U8", 2, {3, 3}, NULL}, NIB_BAD_INPUT},
+        {0, {"m.weight_packed", "I32", 2, {0, 0}, NULL}, NIB_BAD_INPUT},
+        {1, {NULL}, NIB_BAD_INPUT},
+        {1, {"m.weight_scale", "F32", 2, {2, 3}, ones}, NIB_BAD_INPUT},
+        {1, {"m.weight_scale", "I32", 2, {3, 2}, NULL}, NIB_BAD_INPUT},
+        {1, {"m.weight_scale", "F32", 2, {3, 2}, not_finite}, NIB_BAD_INPUT},
+        {1, {"m.weight_scale", "F32", 2, {3, 2}, infinite}, NIB_BAD_INPUT},
+        {2, {NULL}, NIB_BAD_INPUT},
+        {2, {"m.weight_shape", "I64", 1, {2}, wrong}, NIB_BAD_INPUT},
+        {2, {"m.weight_shape", "I64", 1, {2}, huge}, NIB_BAD_INPUT},
+        {2, {"m.weight_shape", "I64", 1, {2}, negative}, NIB_BAD_INPUT},
+        {2, {"m.weight_shape", "F32", 1, {2}, NULL}, NIB_BAD_INPUT},
+        {2, {"m.weight_shape", "I64", 1, {1}, shape}, NIB_BAD_INPUT},
+        {3, {NULL}, NIB_BAD_INPUT},
+        {3, {"m.weight_zero_point", "I32", 2, {3, 2}, NULL}, NIB_BAD_INPUT}, /* not packed */
+        {3, {"m.weight_zero_point", "F32", 2, {3, 2}, ones}, NIB_BAD_INPUT},
+        {3, {"m.weight_zero_point", "I8", 2, {3, 2}, "\1\2\3\4\5\6"}, NIB_OK},
+        {3, {"m.weight_zero_point", "I8", 2, {3, 2}, "\1\2\3\4\5\10"}, NIB_BAD_INPUT}, /* above 7 */
         {3,
          {"m.weight_zero_point", "I8", 2, {3, 2}, "\1\2\3\xf7\5\6"},
-         NIB_BAD_INPUT,
-         "row 1, group 1 is -9, outside -8 to 7"},
-        {4, {NULL}, NIB_OK, ""},
-        {4, {"m.weight_g_idx", "I32", 1, {20}, beyond}, NIB_BAD_INPUT, "input 1 into group 2"},
-        {4, {"m.weight_g_idx", "I32", 1, {20}, before}, NIB_BAD_INPUT, "input 1 into group -1"},
-        {4, {"m.weight_g_idx", "I32", 1, {20}, uneven}, NIB_UNSUPPORTED, "19 inputs into group 0"},
-        {4, {"m.weight_g_idx", "F32", 1, {20}, NULL}, NIB_BAD_INPUT, "must be I32 or I64"},
-        {4, {"m.weight_g_idx", "I32", 1, {19}, order}, NIB_BAD_INPUT, "expected [20]"},
-        {5, {"m.bias", "BF16", 1, {4}, NULL}, NIB_BAD_INPUT, "m.bias: has shape [4]"},
-        {5, {"m.bias", "I8", 1, {3}, NULL}, NIB_BAD_INPUT, "m.bias: is I8"},
-        {5, {"m.weight", "BF16", 2, {3, 20}, NULL}, NIB_BAD_INPUT, "is stored twice"},
+         NIB_BAD_INPUT}, /* below -8 */
+        {4, {NULL}, NIB_OK},
+        {4, {"m.weight_g_idx", "I32", 1, {20}, beyond}, NIB_BAD_INPUT}, /* of 2 groups */
+        {4, {"m.weight_g_idx", "I32", 1, {20}, before}, NIB_BAD_INPUT},
+        {4, {"m.weight_g_idx", "I32", 1, {20}, uneven}, NIB_UNSUPPORTED},
+        {4, {"m.weight_g_idx", "F32", 1, {20}, NULL}, NIB_BAD_INPUT},
+        {4, {"m.weight_g_idx", "I32", 1, {19}, order}, NIB_BAD_INPUT},
+        {5, {"m.bias", "BF16", 1, {4}, NULL}, NIB_BAD_INPUT},
+        {5, {"m.bias", "I8", 1, {3}, NULL}, NIB_BAD_INPUT},
+        {5, {"m.weight", "BF16", 2, {3, 20}, NULL}, NIB_BAD_INPUT}, /* stored twice */
     };
     part good[COUNT(parts)];
     memcpy(good, parts, sizeof parts);
@@ -109,15 +99,15 @@ static void test_bytes_hostile(void **state)
         {"m.input_scale", "F32", 1, {1}, ones},
     };
     static const change changes[] = {
-        {0, {"m.weight", "I8", 2, {3, 0}, NULL}, NIB_BAD_INPUT, "empty"},
-        {0, {"m.weight", "U8", 2, {3, 5}, NULL}, NIB_UNSUPPORTED, "is U8"},
-        {1, {"m.weight_scale", "F32", 1, {3}, ones}, NIB_OK, ""},
-        {1, {"m.weight_scale", "F32", 2, {1, 1}, ones}, NIB_BAD_INPUT, "expected [3, 1]"},
-        {1, {"m.weight_scale", "F32", 2, {3, 1}, not_finite + 2}, NIB_BAD_INPUT, "row 1"},
-        {2, {NULL}, NIB_BAD_INPUT, "m.input_scale: the tensor is missing"},
-        {2, {"m.input_scale", "F32", 1, {2}, ones}, NIB_BAD_INPUT, "not a single float"},
-        {2, {"m.input_scale", "F32", 1, {1}, negative_scale}, NIB_BAD_INPUT, "finite and positive"},
-        {2, {"m.input_scale", "F32", 1, {1}, NULL}, NIB_BAD_INPUT, "finite and positive"},
+        {0, {"m.weight", "I8", 2, {3, 0}, NULL}, NIB_BAD_INPUT},
+        {0, {"m.weight", "U8", 2, {3, 5}, NULL}, NIB_UNSUPPORTED},
+        {1, {"m.weight_scale", "F32", 1, {3}, ones}, NIB_OK},
+        {1, {"m.weight_scale", "F32", 2, {1, 1}, ones}, NIB_BAD_INPUT},
+        {1, {"m.weight_scale", "F32", 2, {3, 1}, not_finite + 2}, NIB_BAD_INPUT},
+        {2, {NULL}, NIB_BAD_INPUT},
+        {2, {"m.input_scale", "F32", 1, {2}, ones}, NIB_BAD_INPUT},
+        {2, {"m.input_scale", "F32", 1, {1}, negative_scale}, NIB_BAD_INPUT},
+        {2, {"m.input_scale", "F32", 1, {1}, NULL}, NIB_BAD_INPUT},
     };
     expect_changes(config, parts, COUNT(parts), changes, COUNT(changes));
 }
@@ -137,18 +127,18 @@ static void test_float_hostile(void **state)
                                     {"m.weight_scale", "F8_E4M3", 2, {2, 1}, "\70\70"},
                                     {"m.weight_global_scale", "F32", 1, {1}, ones}};
     static const change mx_changes[] = {
-        {1, {"m.weight_scale", "F8_E8M0", 2, {2, 1}, "\177\177"}, NIB_OK, ""},
-        {1, {"m.weight_scale", "U8", 2, {2, 1}, e8m0}, NIB_BAD_INPUT, "row 1, group 0"},
-        {1, {"m.weight_scale", "BF16", 2, {2, 1}, ones}, NIB_BAD_INPUT, "scales are F8_E8M0"},
-        {0, {"m.weight_packed", "I32", 2, {2, 16}, NULL}, NIB_BAD_INPUT, "expected U8"},
+        {1, {"m.weight_scale", "F8_E8M0", 2, {2, 1}, "\177\177"}, NIB_OK},
+        {1, {"m.weight_scale", "U8", 2, {2, 1}, e8m0}, NIB_BAD_INPUT},
+        {1, {"m.weight_scale", "BF16", 2, {2, 1}, ones}, NIB_BAD_INPUT},
+        {0, {"m.weight_packed", "I32", 2, {2, 16}, NULL}, NIB_BAD_INPUT},
     };
     static const change nv_changes[] = {
-        {1, {"m.weight_scale", "F8_E4M3", 2, {2, 1}, e4m3}, NIB_BAD_INPUT, "row 1, group 0"},
-        {1, {"m.weight_scale", "F32", 2, {2, 1}, ones}, NIB_BAD_INPUT, "scales are F8_E4M3"},
-        {2, {NULL}, NIB_BAD_INPUT, "m.weight_global_scale: the tensor is missing"},
-        {2, {"m.weight_global_scale", "F32", 1, {2}, ones}, NIB_BAD_INPUT, "not a single F32"},
-        {2, {"m.weight_global_scale", "F32", 1, {1}, zero}, NIB_BAD_INPUT, "finite and positive"},
-        {2, {"m.weight_global_scale", "F32", 1, {1}, infinite + 1}, NIB_BAD_INPUT, "finite and"},
+        {1, {"m.weight_scale", "F8_E4M3", 2, {2, 1}, e4m3}, NIB_BAD_INPUT},
+        {1, {"m.weight_scale", "F32", 2, {2, 1}, ones}, NIB_BAD_INPUT},
+        {2, {NULL}, NIB_BAD_INPUT},
+        {2, {"m.weight_global_scale", "F32", 1, {2}, ones}, NIB_BAD_INPUT},
+        {2, {"m.weight_global_scale", "F32", 1, {1}, zero}, NIB_BAD_INPUT},
+        {2, {"m.weight_global_scale", "F32", 1, {1}, infinite + 1}, NIB_BAD_INPUT},
     };
     static const char fp8[] = CT_CONFIG(
         "float-quantized", "\"num_bits\":8,\"type\":\"float\",\"strategy\":\"channel\"", "null");
@@ -156,11 +146,8 @@ static void test_float_hostile(void **state)
                                      {"m.weight_scale", "F32", 2, {2, 1}, ones},
                                      {"m.weight_zero_point", "F8_E4M3", 2, {2, 1}, NULL}};
     static const change fp8_changes[] = {
-        {2,
-         {"m.weight_zero_point", "F8_E4M3", 2, {2, 1}, "\0\70"},
-         NIB_UNSUPPORTED,
-         "has values other than 0"},
-        {2, {NULL}, NIB_OK, ""},
+        {2, {"m.weight_zero_point", "F8_E4M3", 2, {2, 1}, "\0\70"}, NIB_UNSUPPORTED}, /* not 0 */
+        {2, {NULL}, NIB_OK},
     };
     expect_changes(fp8, fp8_parts, COUNT(fp8_parts), fp8_changes, COUNT(fp8_changes));
     expect_changes(mx, mx_parts, COUNT(mx_parts), mx_changes, COUNT(mx_changes));
@@ -180,49 +167,45 @@ static void test_config(void **state)
     static const struct {
         const char *config;
         nib_status status;
-        const char *fragment;
     } rows[] = {
-        {CT_CONFIG("pack-quantized", INT4 "8", "null"), NIB_OK, ""},
-        {CT_CONFIG("pack-quantized", INT4 "100", "null"), NIB_OK, ""}, /* a short group */
-        {CT_CONFIG("pack-quantized", INT4 "4", "null"), NIB_BAD_INPUT, "expected [2, 2]"},
-        {CT_CONFIG("pack-quantized", INT4 "0", "null"), NIB_UNSUPPORTED, "groups of 0"},
-        {CT_CONFIG("pack-quantized", INT4 "-9", "null"), NIB_UNSUPPORTED, "groups of -9"},
-        {CT_CONFIG("pack-quantized", INT4 "2.5", "null"), NIB_BAD_INPUT, "config.json"},
-        {CT_CONFIG("pack-quantized", INT4 "\"8\"", "null"), NIB_BAD_INPUT, "must be an integer"},
-        {CT_CONFIG("pack-quantized", "\"num_bits\":3,\"group_size\":8", "null"), NIB_UNSUPPORTED,
-         "3 bits of type \"int\""},
-        {CT_CONFIG("pack-quantized", "\"num_bits\":4,\"type\":\"nf4\"", "null"), NIB_UNSUPPORTED,
-         "type \"nf4\""},
-        {CT_CONFIG("marlin-24", INT4 "8", "null"), NIB_UNSUPPORTED, "has format \"marlin-24\""},
-        {CT_CONFIG("int-quantized", INT4 "8", "null"), NIB_BAD_INPUT,
-         "m.weight: is missing; format"},
+        {CT_CONFIG("pack-quantized", INT4 "8", "null"), NIB_OK},
+        {CT_CONFIG("pack-quantized", INT4 "100", "null"), NIB_OK},      /* a short group */
+        {CT_CONFIG("pack-quantized", INT4 "4", "null"), NIB_BAD_INPUT}, /* 2 scales per row */
+        {CT_CONFIG("pack-quantized", INT4 "0", "null"), NIB_UNSUPPORTED},
+        {CT_CONFIG("pack-quantized", INT4 "-9", "null"), NIB_UNSUPPORTED},
+        {CT_CONFIG("pack-quantized", INT4 "2.5", "null"), NIB_BAD_INPUT},
+        {CT_CONFIG("pack-quantized", INT4 "\"8\"", "null"), NIB_BAD_INPUT},
+        {CT_CONFIG("pack-quantized", "\"num_bits\":3,\"group_size\":8", "null"), NIB_UNSUPPORTED},
+        {CT_CONFIG("pack-quantized", "\"num_bits\":4,\"type\":\"nf4\"", "null"), NIB_UNSUPPORTED},
+        {CT_CONFIG("marlin-24", INT4 "8", "null"), NIB_UNSUPPORTED},
+        {CT_CONFIG("int-quantized", INT4 "8", "null"), NIB_BAD_INPUT}, /* no m.weight */
         {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"
          "\"pack-quantized\"}}",
-         NIB_BAD_INPUT, "config_groups is missing"},
+         NIB_BAD_INPUT}, /* no config_groups */
         {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"
          "\"pack-quantized\",\"config_groups\":{\"a\":{\"targets\":[\"re:x.*\"],\"weights\":"
          "{\"num_bits\":4}}}}}",
-         NIB_BAD_INPUT, "no config group"},
+         NIB_BAD_INPUT}, /* no group's targets match */
         {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"ignore\":[\"re:m\"],"
          "\"config_groups\":{\"a\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4}}}}}",
-         NIB_BAD_INPUT, "the ignore list"},
+         NIB_BAD_INPUT},
         {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":"
          "{\"W4A16\":[\"Linear\"]}}}",
-         NIB_BAD_INPUT, "names of presets"},
+         NIB_BAD_INPUT}, /* a preset */
         {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":"
          "{\"a\":{\"targets\":[\"re:(\"]}}}}",
-         NIB_BAD_INPUT, "config.json"},
+         NIB_BAD_INPUT}, /* a bad pattern */
         {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":"
          "{\"a\":{\"targets\":[\"m\"]}},\"transform_config\":{\"config_groups\":{\"R1\":{}}}}}",
-         NIB_UNSUPPORTED, "transform_config"},
+         NIB_UNSUPPORTED},
         {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":"
          "{\"a\":{\"targets\":[\"m\"]}},\"sparsity_config\":{\"format\":\"sparse-24-bitmask\"}}}",
-         NIB_UNSUPPORTED, "sparse-24-bitmask"},
-        {NULL, NIB_UNSUPPORTED, "compressed-tensors (weight_packed)"},
-        {"{}", NIB_UNSUPPORTED, "a config.json with quantization_config"},
+         NIB_UNSUPPORTED},
+        {NULL, NIB_UNSUPPORTED}, /* no config.json */
+        {"{}", NIB_UNSUPPORTED}, /* no quantization_config */
     };
     for (size_t i = 0; i < COUNT(rows); i++)
-        expect_module(rows[i].config, parts, COUNT(parts), rows[i].status, rows[i].fragment);
+        expect_module(rows[i].config, parts, COUNT(parts), rows[i].status);
 }
 
 /* ---- keys of config.json ---- */
@@ -319,10 +302,10 @@ static void test_static_zero(void **state)
     nib__ledger_free(&ledger);
     drop_checkpoint(&m);
     static const change changes[] = {
-        {3, {"m.input_zero_point", "I32", 1, {1}, wide}, NIB_OK, ""},
-        {3, {"m.input_zero_point", "I32", 1, {1}, beyond}, NIB_BAD_INPUT, "128, outside -128"},
-        {3, {"m.input_zero_point", "F32", 1, {1}, NULL}, NIB_BAD_INPUT, "not a single I8 or I32"},
-        {3, {"m.input_zero_point", "I8", 1, {2}, NULL}, NIB_BAD_INPUT, "not a single I8 or I32"},
+        {3, {"m.input_zero_point", "I32", 1, {1}, wide}, NIB_OK},
+        {3, {"m.input_zero_point", "I32", 1, {1}, beyond}, NIB_BAD_INPUT},
+        {3, {"m.input_zero_point", "F32", 1, {1}, NULL}, NIB_BAD_INPUT},
+        {3, {"m.input_zero_point", "I8", 1, {2}, NULL}, NIB_BAD_INPUT},
     };
     expect_changes(config, parts, COUNT(parts), changes, COUNT(changes));
 }

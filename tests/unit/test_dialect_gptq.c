@@ -30,51 +30,47 @@ static void test_gptq_hostile(void **state)
         {"m.bias", "F16", 1, {3}, NULL},
     };
     static const change changes[] = {
-        {0, {NULL}, NIB_BAD_INPUT, "m.weight: the checkpoint has no such tensor"},
-        {0, {"m.qweight", "I32", 2, {3, 3}, NULL}, NIB_BAD_INPUT, "expected [2, 3]"},
-        {0, {"m.qweight", "I32", 1, {6}, NULL}, NIB_BAD_INPUT, "does not have two dimensions"},
-        {0, {"m.qweight", "I32", 2, {0, 3}, NULL}, NIB_BAD_INPUT, "empty"},
-        {0, {"m.qweight", "U8", 2, {2, 3}, NULL}, NIB_BAD_INPUT, "expected I32"},
-        {1, {NULL}, NIB_BAD_INPUT, "m.qzeros: the tensor is missing"},
-        {1, {"m.qzeros", "I32", 2, {1, 1}, NULL}, NIB_BAD_INPUT, "expected [2, 1]"},
-        {1, {"m.qzeros", "F32", 2, {2, 1}, NULL}, NIB_BAD_INPUT, "expected I32"},
-        {2, {NULL}, NIB_BAD_INPUT, "m.scales: the tensor is missing"},
-        {2, {"m.scales", "F32", 2, {3, 2}, ones}, NIB_BAD_INPUT, "expected [2, 3]"},
-        {2, {"m.scales", "F32", 2, {2, 3}, not_finite}, NIB_BAD_INPUT, "scale at row 0, group 1"},
-        {2, {"m.scales", "I32", 2, {2, 3}, NULL}, NIB_BAD_INPUT, "scales are F32"},
-        {3, {NULL}, NIB_OK, ""},
-        {3, {"m.g_idx", "I64", 1, {16}, wide}, NIB_OK, ""},
-        {3, {"m.g_idx", "F16", 1, {16}, NULL}, NIB_BAD_INPUT, "must be I32 or I64"},
-        {3, {"m.g_idx", "I32", 1, {16}, beyond}, NIB_BAD_INPUT, "input 2 into group 9 of 2"},
-        {3, {"m.g_idx", "I32", 1, {16}, uneven}, NIB_UNSUPPORTED, "15 inputs into group 0"},
-        {3, {"m.g_idx", "I32", 1, {17}, NULL}, NIB_BAD_INPUT, "expected [3, 3]"},
-        {3, {"m.g_idx", "I32", 2, {4, 4}, order}, NIB_BAD_INPUT, "m.g_idx: has shape [4, 4]"},
-        {4, {"m.bias", "F16", 1, {2}, NULL}, NIB_BAD_INPUT, "m.bias: has shape [2]"},
+        {0, {NULL}, NIB_BAD_INPUT},
+        {0, {"m.qweight", "I32", 2, {3, 3}, NULL}, NIB_BAD_INPUT},
+        {0, {"m.qweight", "I32", 1, {6}, NULL}, NIB_BAD_INPUT},
+        {0, {"m.qweight", "I32", 2, {0, 3}, NULL}, NIB_BAD_INPUT},
+        {0, {"m.qweight", "U8", 2, {2, 3}, NULL}, NIB_BAD_INPUT},
+        {1, {NULL}, NIB_BAD_INPUT},
+        {1, {"m.qzeros", "I32", 2, {1, 1}, NULL}, NIB_BAD_INPUT},
+        {1, {"m.qzeros", "F32", 2, {2, 1}, NULL}, NIB_BAD_INPUT},
+        {2, {NULL}, NIB_BAD_INPUT},
+        {2, {"m.scales", "F32", 2, {3, 2}, ones}, NIB_BAD_INPUT},
+        {2, {"m.scales", "F32", 2, {2, 3}, not_finite}, NIB_BAD_INPUT},
+        {2, {"m.scales", "I32", 2, {2, 3}, NULL}, NIB_BAD_INPUT},
+        {3, {NULL}, NIB_OK},
+        {3, {"m.g_idx", "I64", 1, {16}, wide}, NIB_OK},
+        {3, {"m.g_idx", "F16", 1, {16}, NULL}, NIB_BAD_INPUT},
+        {3, {"m.g_idx", "I32", 1, {16}, beyond}, NIB_BAD_INPUT}, /* of 2 groups */
+        {3, {"m.g_idx", "I32", 1, {16}, uneven}, NIB_UNSUPPORTED},
+        {3, {"m.g_idx", "I32", 1, {17}, NULL}, NIB_BAD_INPUT}, /* of 16 inputs */
+        {3, {"m.g_idx", "I32", 2, {4, 4}, order}, NIB_BAD_INPUT},
+        {4, {"m.bias", "F16", 1, {2}, NULL}, NIB_BAD_INPUT},
     };
     static const struct {
         const char *config;
         nib_status status;
-        const char *fragment;
     } configs[] = {
-        {GPTQ_CONFIG("\"group_size\":4"), NIB_BAD_INPUT, "expected [4, 3]"},
-        {GPTQ_CONFIG("\"group_size\":0"), NIB_BAD_INPUT, "group_size is 0"},
-        {GPTQ_CONFIG("\"group_size\":-2"), NIB_BAD_INPUT, "group_size is -2"},
-        {GPTQ_CONFIG("\"group_size\":8,\"bits\":3"), NIB_UNSUPPORTED, "GPTQ with 3 bits"},
-        {GPTQ_CONFIG("\"group_size\":8,\"bits\":2"), NIB_UNSUPPORTED, "GPTQ with 2 bits"},
-        {GPTQ_CONFIG("\"group_size\":8,\"bits\":8"), NIB_BAD_INPUT, "expected [4, 3]"},
-        {GPTQ_CONFIG("\"group_size\":8,\"checkpoint_format\":\"marlin\""), NIB_UNSUPPORTED,
-         "checkpoint_format \"marlin\""},
-        {GPTQ_CONFIG("\"group_size\":8,\"is_marlin_format\":true"), NIB_UNSUPPORTED, "marlin"},
-        {GPTQ_CONFIG("\"group_size\":8,\"pack_dtype\":\"int16\""), NIB_UNSUPPORTED, "int16"},
-        {GPTQ_CONFIG("\"group_size\":8,\"dynamic\":{\"+:.*\":{\"bits\":8}}"), NIB_UNSUPPORTED,
-         "their own settings"},
-        {GPTQ_CONFIG("\"group_size\":8,\"dynamic\":{\"-:.*head\":{}}"), NIB_OK, ""},
-        {"{}", NIB_UNSUPPORTED, "GPTQ or AWQ"},
+        {GPTQ_CONFIG("\"group_size\":4"), NIB_BAD_INPUT}, /* 2 rows of scales, not 4 */
+        {GPTQ_CONFIG("\"group_size\":0"), NIB_BAD_INPUT},
+        {GPTQ_CONFIG("\"group_size\":-2"), NIB_BAD_INPUT},
+        {GPTQ_CONFIG("\"group_size\":8,\"bits\":3"), NIB_UNSUPPORTED},
+        {GPTQ_CONFIG("\"group_size\":8,\"bits\":2"), NIB_UNSUPPORTED},
+        {GPTQ_CONFIG("\"group_size\":8,\"bits\":8"), NIB_BAD_INPUT}, /* 2 rows of codes, not 4 */
+        {GPTQ_CONFIG("\"group_size\":8,\"checkpoint_format\":\"marlin\""), NIB_UNSUPPORTED},
+        {GPTQ_CONFIG("\"group_size\":8,\"is_marlin_format\":true"), NIB_UNSUPPORTED},
+        {GPTQ_CONFIG("\"group_size\":8,\"pack_dtype\":\"int16\""), NIB_UNSUPPORTED},
+        {GPTQ_CONFIG("\"group_size\":8,\"dynamic\":{\"+:.*\":{\"bits\":8}}"), NIB_UNSUPPORTED},
+        {GPTQ_CONFIG("\"group_size\":8,\"dynamic\":{\"-:.*head\":{}}"), NIB_OK},
+        {"{}", NIB_UNSUPPORTED}, /* no quantization_config */
     };
     expect_changes(config, parts, COUNT(parts), changes, COUNT(changes));
     for (size_t i = 0; i < COUNT(configs); i++)
-        expect_module(configs[i].config, parts, COUNT(parts), configs[i].status,
-                      configs[i].fragment);
+        expect_module(configs[i].config, parts, COUNT(parts), configs[i].status);
 }
 
 static void test_awq_hostile(void **state)
@@ -86,20 +82,18 @@ static void test_awq_hostile(void **state)
                                  {"m.qzeros", "I32", 2, {2, 2}, NULL},
                                  {"m.scales", "F32", 2, {2, 16}, ones}};
     static const change changes[] = {
-        {0, {"m.qweight", "I32", 2, {16, 3}, NULL}, NIB_BAD_INPUT, "expected [2, 24]"},
-        {0, {"m.qweight", "I32", 2, {0, 2}, NULL}, NIB_BAD_INPUT, "empty"},
-        {0, {"m.qweight", "I16", 2, {16, 2}, NULL}, NIB_BAD_INPUT, "expected I32"},
-        {1, {NULL}, NIB_BAD_INPUT, "m.qzeros: the tensor is missing"},
-        {1, {"m.qzeros", "I32", 2, {2, 1}, NULL}, NIB_BAD_INPUT, "expected [2, 2]"},
-        {2, {NULL}, NIB_BAD_INPUT, "m.scales: the tensor is missing"},
-        {2, {"m.scales", "F32", 2, {1, 16}, ones}, NIB_BAD_INPUT, "expected [2, 16]"},
+        {0, {"m.qweight", "I32", 2, {16, 3}, NULL}, NIB_BAD_INPUT}, /* 16 outputs */
+        {0, {"m.qweight", "I32", 2, {0, 2}, NULL}, NIB_BAD_INPUT},
+        {0, {"m.qweight", "I16", 2, {16, 2}, NULL}, NIB_BAD_INPUT},
+        {1, {NULL}, NIB_BAD_INPUT},
+        {1, {"m.qzeros", "I32", 2, {2, 1}, NULL}, NIB_BAD_INPUT},
+        {2, {NULL}, NIB_BAD_INPUT},
+        {2, {"m.scales", "F32", 2, {1, 16}, ones}, NIB_BAD_INPUT},
     };
     expect_changes(AWQ_CONFIG(""), parts, COUNT(parts), changes, COUNT(changes));
-    expect_module(AWQ_CONFIG(",\"version\":\"GEMM\""), parts, COUNT(parts), NIB_OK, "");
-    expect_module(AWQ_CONFIG(",\"version\":\"gemv\""), parts, COUNT(parts), NIB_UNSUPPORTED,
-                  "AWQ version \"gemv\" is not supported");
-    expect_module(AWQ_CONFIG(",\"w_bit\":8"), parts, COUNT(parts), NIB_UNSUPPORTED,
-                  "AWQ with 8 bits");
+    expect_module(AWQ_CONFIG(",\"version\":\"GEMM\""), parts, COUNT(parts), NIB_OK);
+    expect_module(AWQ_CONFIG(",\"version\":\"gemv\""), parts, COUNT(parts), NIB_UNSUPPORTED);
+    expect_module(AWQ_CONFIG(",\"w_bit\":8"), parts, COUNT(parts), NIB_UNSUPPORTED);
 }
 
 /* ---- zero points and order ---- */

@@ -222,36 +222,33 @@ static void test_fp8_hostile(void **state)
                                  {"m.weight_scale_inv", "F32", 2, {2, 1}, ones},
                                  {"m.bias", "F32", 1, {130}, NULL}};
     static const change changes[] = {
-        {0, {"m.weight", "F8_E5M2", 2, {130, 3}, NULL}, NIB_UNSUPPORTED, "DeepSeek FP8"},
-        {0, {"m.weight", "F8_E4M3FNUZ", 2, {130, 3}, NULL}, NIB_UNSUPPORTED, "m.weight"},
-        {0, {"m.weight", "F8_E4M3", 2, {129, 129}, NULL}, NIB_BAD_INPUT, "expected [2, 2]"},
-        {1, {NULL}, NIB_BAD_INPUT, "neither weight_scale_inv nor weight_scale"},
-        {1, {"m.weight_scale_inv", "F32", 2, {1, 2}, ones}, NIB_BAD_INPUT, "expected [2, 1]"},
-        {1, {"m.weight_scale_inv", "F32", 1, {2}, ones}, NIB_OK, ""},
-        {1, {"m.weight_scale_inv", "F32", 2, {2, 1}, infinite}, NIB_BAD_INPUT, "row 128, group 0"},
-        {1, {"m.weight_scale_inv", "U8", 2, {2, 1}, NULL}, NIB_BAD_INPUT, "scales are F32"},
-        {2, {"m.bias", "F32", 1, {128}, NULL}, NIB_BAD_INPUT, "m.bias: has shape [128]"},
+        {0, {"m.weight", "F8_E5M2", 2, {130, 3}, NULL}, NIB_UNSUPPORTED},
+        {0, {"m.weight", "F8_E4M3FNUZ", 2, {130, 3}, NULL}, NIB_UNSUPPORTED},
+        {0, {"m.weight", "F8_E4M3", 2, {129, 129}, NULL}, NIB_BAD_INPUT},
+        {1, {NULL}, NIB_BAD_INPUT},
+        {1, {"m.weight_scale_inv", "F32", 2, {1, 2}, ones}, NIB_BAD_INPUT},
+        {1, {"m.weight_scale_inv", "F32", 1, {2}, ones}, NIB_OK},
+        {1, {"m.weight_scale_inv", "F32", 2, {2, 1}, infinite}, NIB_BAD_INPUT},
+        {1, {"m.weight_scale_inv", "U8", 2, {2, 1}, NULL}, NIB_BAD_INPUT},
+        {2, {"m.bias", "F32", 1, {128}, NULL}, NIB_BAD_INPUT},
     };
     expect_changes(blocks, parts, COUNT(parts), changes, COUNT(changes));
     const part one[] = {{"m.weight", "F8_E4M3", 2, {3, 4}, not_number},
                         {"m.weight_scale", "F32", 0, {0}, zero}};
-    expect_module(FP8_CONFIG(""), one, 2, NIB_BAD_INPUT, "row 1, column 2 is not finite");
+    expect_module(FP8_CONFIG(""), one, 2, NIB_BAD_INPUT);
     static const struct {
         const char *config;
         nib_status status;
-        const char *fragment;
     } configs[] = {
-        {FP8_CONFIG(",\"weight_block_size\":[0,128]"), NIB_BAD_INPUT,
-         "weight_block_size is 0 x 128"},
-        {FP8_CONFIG(",\"weight_block_size\":[128,-1]"), NIB_BAD_INPUT, "128 x -1"},
-        {FP8_CONFIG(",\"weight_block_size\":[128]"), NIB_BAD_INPUT, "two integers"},
-        {FP8_CONFIG(",\"weight_block_size\":null"), NIB_BAD_INPUT, "expected [130, 1]"},
-        {FP8_CONFIG(",\"fmt\":\"e5m2\""), NIB_UNSUPPORTED, "fmt \"e5m2\""},
-        {FP8_CONFIG(",\"activation_scheme\":\"odd\""), NIB_UNSUPPORTED, "\"odd\""},
+        {FP8_CONFIG(",\"weight_block_size\":[0,128]"), NIB_BAD_INPUT},
+        {FP8_CONFIG(",\"weight_block_size\":[128,-1]"), NIB_BAD_INPUT},
+        {FP8_CONFIG(",\"weight_block_size\":[128]"), NIB_BAD_INPUT},
+        {FP8_CONFIG(",\"weight_block_size\":null"), NIB_BAD_INPUT},
+        {FP8_CONFIG(",\"fmt\":\"e5m2\""), NIB_UNSUPPORTED},
+        {FP8_CONFIG(",\"activation_scheme\":\"odd\""), NIB_UNSUPPORTED},
     };
     for (size_t i = 0; i < COUNT(configs); i++)
-        expect_module(configs[i].config, parts, COUNT(parts), configs[i].status,
-                      configs[i].fragment);
+        expect_module(configs[i].config, parts, COUNT(parts), configs[i].status);
 }
 
 static void test_stacks_hostile(void **state)
@@ -262,21 +259,12 @@ static void test_stacks_hostile(void **state)
                                  {"p_bias", "BF16", 2, {2, 3}, NULL},
                                  {"m.weight", "F32", 2, {1, 1}, NULL}};
     static const change changes[] = {
-        {1,
-         {"p_scales", "U8", 3, {3, 3, 1}, NULL},
-         NIB_BAD_INPUT,
-         "p_scales: its shape does not match"},
-        {1,
-         {"p_scales", "U8", 2, {2, 3}, NULL},
-         NIB_BAD_INPUT,
-         "p_scales: its shape does not match"},
-        {2, {"p_bias", "BF16", 1, {6}, NULL}, NIB_BAD_INPUT, "p_bias: its shape does not match"},
-        {2, {"p_bias", "BF16", 2, {2, 4}, NULL}, NIB_BAD_INPUT, "p_bias: its shape does not match"},
-        {3, {"0.p.bias", "F32", 1, {3}, NULL}, NIB_BAD_INPUT, "stored twice"},
-        {0,
-         {"p_blocks", "U8", 4, {0, 3, 1, 16}, NULL},
-         NIB_OK,
-         ""}, /* not a stack: plain tensors */
+        {1, {"p_scales", "U8", 3, {3, 3, 1}, NULL}, NIB_BAD_INPUT}, /* of 3 experts, not 2 */
+        {1, {"p_scales", "U8", 2, {2, 3}, NULL}, NIB_BAD_INPUT},
+        {2, {"p_bias", "BF16", 1, {6}, NULL}, NIB_BAD_INPUT},
+        {2, {"p_bias", "BF16", 2, {2, 4}, NULL}, NIB_BAD_INPUT},
+        {3, {"0.p.bias", "F32", 1, {3}, NULL}, NIB_BAD_INPUT},   /* stored twice */
+        {0, {"p_blocks", "U8", 4, {0, 3, 1, 16}, NULL}, NIB_OK}, /* not a stack: plain tensors */
     };
     expect_changes(NULL, parts, COUNT(parts), changes, COUNT(changes));
     static const part short_blocks[] = {{"p_blocks", "U8", 4, {2, 3, 1, 8}, NULL}};
@@ -287,22 +275,18 @@ static void test_stacks_hostile(void **state)
     static const uint8_t nan_scale[6] = {0, 1, 2, 3, 255, 5};
     static const struct {
         part scales, bias;
-        const char *fragment;
     } rows[] = {
-        {{NULL}, {"p_bias", "BF16", 2, {2, 3}, NULL}, "1.p.weight_scales: the tensor is missing"},
-        {{"p_scales", "U8", 3, {2, 3, 1}, nan_scale}, {NULL}, "scale at row 1, group 0"},
-        {{"p_scales", "F32", 3, {2, 3, 1}, NULL}, {NULL}, "scales are F8_E8M0"},
-        {{"p_scales", "U8", 3, {2, 3, 1}, NULL}, {"p_bias", "U8", 2, {2, 3}, NULL}, "bias: is U8"},
+        {{NULL}, {"p_bias", "BF16", 2, {2, 3}, NULL}},
+        {{"p_scales", "U8", 3, {2, 3, 1}, nan_scale}, {NULL}},
+        {{"p_scales", "F32", 3, {2, 3, 1}, NULL}, {NULL}},
+        {{"p_scales", "U8", 3, {2, 3, 1}, NULL}, {"p_bias", "U8", 2, {2, 3}, NULL}},
     };
     for (size_t i = 0; i < COUNT(rows); i++) {
         made m;
         nib_weight w;
         const part some[] = {parts[0], rows[i].scales, rows[i].bias};
         assert_int_equal(make_checkpoint(&m, NULL, some, COUNT(some)), NIB_OK);
-        assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "1.p", NULL, &m.err),
-                         NIB_BAD_INPUT);
-        if (strstr(m.err.text, rows[i].fragment) == NULL)
-            fail_msg("%s", m.err.text);
+        refused(NIB_BAD_INPUT, nib__checkpoint_weight(&w, NULL, m.cp, "1.p", NULL, &m.err), &m.err);
         drop_checkpoint(&m);
     }
     made m;
@@ -321,66 +305,34 @@ static void test_stacks_hostile(void **state)
 static void test_unread_methods(void **state)
 {
     (void)state;
-    static const struct {
-        const char *method, *reader;
-    } rows[] = {
-        {"bitsandbytes", "transformers with bitsandbytes"},
-        {"hqq", "transformers with hqq"},
-        {"quanto", "transformers with optimum-quanto"},
-        {"eetq", "transformers with eetq"},
-        {"spqr", "transformers with spqr_quant"},
-        {"vptq", "transformers with vptq"},
-        {"aqlm", "transformers with aqlm"},
-        {"higgs", "transformers with flute"},
-        {"fbgemm_fp8", "transformers with fbgemm-gpu"},
-        {"fp_quant", "transformers with fp_quant"},
-        {"bitnet", "transformers"},
-        {"quark", "transformers with amd-quark"},
-        {"auto-round", "transformers with auto-round"},
-        {"sinq", "transformers with sinq"},
-        {"modelopt", "vLLM or TensorRT-LLM"},
-        {"exl2", "exllamav2"},
-        {"exl3", "exllamav3"},
-        {"squeezellm", "SqueezeLLM"},
-    };
+    static const char *const methods[] = {
+        "bitsandbytes", "hqq",        "quanto",   "eetq",       "spqr",       "vptq",       "aqlm",
+        "higgs",        "fbgemm_fp8", "fp_quant", "bitnet",     "quark",      "auto-round", "sinq",
+        "modelopt",     "exl2",       "exl3",     "squeezellm", "of tomorrow"};
     static const part parts[] = {{"m.weight", "F32", 2, {1, 1}, NULL}};
-    char config[200], said[200];
-    for (size_t i = 0; i < COUNT(rows); i++) {
+    char config[200];
+    for (size_t i = 0; i < COUNT(methods); i++) {
         snprintf(config, sizeof config, "{\"quantization_config\":{\"quant_method\":\"%s\"}}",
-                 rows[i].method);
-        snprintf(said, sizeof said, "quant_method \"%s\" is not supported; read it with %s",
-                 rows[i].method, rows[i].reader);
-        expect_module(config, parts, 1, NIB_UNSUPPORTED, said);
+                 methods[i]);
+        expect_module(config, parts, 1, NIB_UNSUPPORTED);
     }
-    expect_module("{\"quantization_config\":{\"quant_method\":\"of tomorrow\"}}", parts, 1,
-                  NIB_UNSUPPORTED, "\"of tomorrow\" is unknown; nibble reads nibble, torchao");
-    expect_module("{\"quantization_config\":{\"quant_method\":7}}", parts, 1, NIB_BAD_INPUT,
-                  "plain word");
-    expect_module("{\"quantization_config\":{}}", parts, 1, NIB_OK, "");
+    expect_module("{\"quantization_config\":{\"quant_method\":7}}", parts, 1, NIB_BAD_INPUT);
+    expect_module("{\"quantization_config\":{}}", parts, 1, NIB_OK);
 }
 
 static void test_foreign_weights(void **state)
 {
     (void)state;
-    static const struct {
-        const char *suffix, *made_by;
-    } rows[] = {
-        {"m.qweight", "GPTQ or AWQ"},
-        {"m.SCB", "bitsandbytes"},
-        {"m.W_q", "HQQ"},
-        {"m.weight._data", "quanto"},
-        {"m.codebooks", "AQLM"},
-        {"m.dense_weights", "SpQR"},
-        {"m.centroids.weight", "VPTQ"},
-        {"m.weight_scales", "EETQ"},
-        {"m.activation_scale_ub", "FBGEMM"},
-    };
-    for (size_t i = 0; i < COUNT(rows); i++) {
-        const part parts[] = {{rows[i].suffix, "U8", 2, {1, 1}, NULL},
+    static const char *const names[] = {
+        "m.qweight",          "m.SCB",           "m.W_q",
+        "m.weight._data",     "m.codebooks",     "m.dense_weights",
+        "m.centroids.weight", "m.weight_scales", "m.activation_scale_ub"};
+    for (size_t i = 0; i < COUNT(names); i++) {
+        const part parts[] = {{names[i], "U8", 2, {1, 1}, NULL},
                               {"m.weight", "U8", 2, {1, 1}, NULL}};
-        expect_module(NULL, parts, 1, NIB_UNSUPPORTED, rows[i].made_by);
+        expect_module(NULL, parts, 1, NIB_UNSUPPORTED);
         if (i != 0)
-            expect_module(NULL, parts, 2, NIB_UNSUPPORTED, rows[i].made_by);
+            expect_module(NULL, parts, 2, NIB_UNSUPPORTED);
     }
 }
 

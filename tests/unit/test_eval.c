@@ -17,6 +17,8 @@
 
 #include <cmocka.h>
 
+#include "refused.h"
+
 static opened open_shipped(const char *recipe, const char *dtype)
 {
     return must_open(&(open_how){.path = "models/nibble-tales",
@@ -191,15 +193,13 @@ static void test_recipes(void **state)
 }
 
 static void assert_refused(const opened *o, const opened *against, const char *path, int64_t window,
-                           nib_status status, const char *says)
+                           nib_status status)
 {
     nib_eval_result r;
     nib_err err;
     const nib_eval_options options = {.text_path = path, .window = window};
-    assert_int_equal(nib_eval(o->session, against ? against->session : NULL, &options, &r, &err),
-                     status);
-    if (!strstr(err.text, says))
-        fail_msg("\"%s\" does not say \"%s\"", err.text, says);
+    refused(status, nib_eval(o->session, against ? against->session : NULL, &options, &r, &err),
+            &err);
 }
 
 static void test_errors(void **state)
@@ -207,20 +207,17 @@ static void test_errors(void **state)
     (void)state;
     static const struct {
         const char *name, *content;
-        nib_status status;
-        const char *says;
     } files[] = {
-        {"empty.txt", "", NIB_BAD_INPUT, "too short"},
-        {"one.txt", "a", NIB_BAD_INPUT, "too short"},
-        {"bytes.txt", "abc\xff", NIB_BAD_INPUT, "UTF-8"},
-        {"empty.jsonl", "\n\n", NIB_BAD_INPUT, "too short"},
-        {"blank.jsonl", "\r\n \t\r\n", NIB_BAD_INPUT, "too short"},
-        {"none.jsonl", "{\"text\":\"a b\"}\n{\"txt\":\"a\"}\n", NIB_BAD_INPUT,
-         "line 2 has no \"text\""},
-        {"number.jsonl", "{\"text\":3}", NIB_BAD_INPUT, "number.jsonl"},
-        {"list.jsonl", "[\"text\"]", NIB_BAD_INPUT, "list.jsonl"},
-        {"cut.jsonl", "{\"text\":\"a b c\"", NIB_BAD_INPUT, "cut.jsonl"},
-        {"junk.jsonl", "{\"text\":\"a b c\"} x", NIB_BAD_INPUT, "junk.jsonl"},
+        {"empty.txt", ""},
+        {"one.txt", "a"}, /* nothing to predict */
+        {"bytes.txt", "abc\xff"},
+        {"empty.jsonl", "\n\n"},
+        {"blank.jsonl", "\r\n \t\r\n"},
+        {"none.jsonl", "{\"text\":\"a b\"}\n{\"txt\":\"a\"}\n"},
+        {"number.jsonl", "{\"text\":3}"},
+        {"list.jsonl", "[\"text\"]"},
+        {"cut.jsonl", "{\"text\":\"a b c\""},
+        {"junk.jsonl", "{\"text\":\"a b c\"} x"},
     };
     char directory[256], path[300];
     opened o = open_shipped(NULL, "bf16");
@@ -228,17 +225,16 @@ static void test_errors(void **state)
     for (size_t i = 0; i < COUNT(files); i++) {
         write_text(directory, files[i].name, files[i].content);
         snprintf(path, sizeof path, "%s/%s", directory, files[i].name);
-        assert_refused(&o, NULL, path, 0, files[i].status, files[i].says);
+        assert_refused(&o, NULL, path, 0, NIB_BAD_INPUT);
     }
     write_text(directory, "a.txt", text);
     snprintf(path, sizeof path, "%s/a.txt", directory);
-    assert_refused(&o, NULL, path, 129, NIB_USAGE,
-                   "a window of 129 is not between 2 and the context of 128");
-    assert_refused(&o, NULL, path, 1, NIB_USAGE, "a window of 1");
-    assert_refused(&o, NULL, "tests/no/such/file.txt", 0, NIB_IO, "tests/no/such/file.txt");
+    assert_refused(&o, NULL, path, 129, NIB_USAGE);
+    assert_refused(&o, NULL, path, 1, NIB_USAGE);
+    assert_refused(&o, NULL, "tests/no/such/file.txt", 0, NIB_IO);
     opened tiny = must_open(&(open_how){.path = "tests/golden/models/qwen2", .dtype = "f32"});
-    assert_refused(&o, &tiny, path, 0, NIB_USAGE, "their vocabularies have 2256 and 257 tokens");
-    assert_refused(&tiny, NULL, path, 0, NIB_IO, "there is no tokenizer");
+    assert_refused(&o, &tiny, path, 0, NIB_USAGE); /* another vocabulary */
+    assert_refused(&tiny, NULL, path, 0, NIB_IO);  /* no tokenizer */
     close_opened(&tiny);
     close_opened(&o);
     drop_directory(directory);
@@ -258,11 +254,9 @@ static void test_nan(void **state)
         if (node->op == NIB_OP_NORM && node->wanted_only)
             ((float *)(uintptr_t)node->weight)[3] = NAN;
     }
-    assert_refused(&o, NULL, path, 0, NIB_CHECK_FAILED,
-                   "the loss of predicted token 0 is not finite");
+    assert_refused(&o, NULL, path, 0, NIB_CHECK_FAILED);
     opened good = open_shipped(NULL, "f32");
-    assert_refused(&good, &o, path, 0, NIB_CHECK_FAILED,
-                   "the distance to the other model of predicted token 0 is not finite");
+    assert_refused(&good, &o, path, 0, NIB_CHECK_FAILED);
     close_opened(&good);
     close_opened(&o);
     drop_directory(directory);

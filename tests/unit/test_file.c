@@ -20,6 +20,8 @@
 
 #include <cmocka.h>
 
+#include "refused.h"
+
 static nib_allocator heap;
 static char root[512];
 
@@ -157,10 +159,7 @@ static void test_map_read_detects_writes(void **state)
     assert_int_equal(nib__map_read(&map, at("m"), NIB_CANCELLED, &err), NIB_CANCELLED);
     for (int size = 4; size <= 6; size += 2) {
         assert_int_equal(truncate(at("m"), size), 0);
-        assert_int_equal(nib__map_read(&map, at("m"), NIB_BAD_INPUT, &err), NIB_IO);
-        assert_non_null(
-            strstr(err.text, "m: another process wrote to the file while it was being read (5 "));
-        assert_non_null(strstr(err.text, size == 4 ? "4 now" : "6 now"));
+        refused(NIB_IO, nib__map_read(&map, at("m"), NIB_BAD_INPUT, &err), &err);
     }
     put(at("other"), "new", 3);
     assert_int_equal(rename(at("other"), at("m")), 0);
@@ -172,7 +171,7 @@ static void test_map_read_detects_writes(void **state)
     assert_int_equal(nib__map_open(&map, at("m"), &err), NIB_OK);
     static const struct timespec times[2] = {{1, 0}, {1, 0}}; /* same size, other time */
     assert_int_equal(utimensat(AT_FDCWD, at("m"), times, 0), 0);
-    assert_int_equal(nib__map_read(&map, at("m"), NIB_OK, &err), NIB_IO);
+    refused(NIB_IO, nib__map_read(&map, at("m"), NIB_OK, &err), &err);
     nib__map_close(&map);
     removed(at("m"));
 }
@@ -205,15 +204,12 @@ static void test_not_regular(void **state)
     nib_map map = {.size = 77};
     char *text = NULL;
     size_t size = 0;
-    assert_int_equal(nib__map_open(&map, at("none"), &err), NIB_IO);
-    assert_non_null(strstr(err.text, "none: cannot open it: "));
-    assert_int_equal(nib__map_open(&map, root, &err), NIB_IO);
-    assert_non_null(strstr(err.text, "is a directory, not a regular file"));
+    refused(NIB_IO, nib__map_open(&map, at("none"), &err), &err);
+    refused(NIB_IO, nib__map_open(&map, root, &err), &err);
     assert_int_equal(mkfifo(at("fifo"), 0600), 0);
-    assert_int_equal(nib__map_open(&map, at("fifo"), &err), NIB_IO); /* at once, without a writer */
-    assert_non_null(strstr(err.text, "is a pipe"));
-    assert_int_equal(nib__file_read(&text, &size, at("fifo"), 10, &heap, &err), NIB_IO);
-    assert_int_equal(nib__map_open(&map, "/dev/zero", &err), NIB_IO);
+    refused(NIB_IO, nib__map_open(&map, at("fifo"), &err), &err); /* at once, without a writer */
+    refused(NIB_IO, nib__file_read(&text, &size, at("fifo"), 10, &heap, &err), &err);
+    refused(NIB_IO, nib__map_open(&map, "/dev/zero", &err), &err);
     assert_int_equal(map.size, 77); /* untouched */
     assert_null(text);
     assert_int_equal(nib__path_kind(at("fifo")), NIB_PATH_OTHER);
@@ -232,9 +228,7 @@ static void test_read(void **state)
     assert_memory_equal(text, "a\0bc", 5);
     nib__release(&heap, text);
     text = NULL;
-    assert_int_equal(nib__file_read(&text, &size, at("r"), 3, &heap, &err), NIB_BAD_INPUT);
-    assert_non_null(strstr(err.text, "4 bytes"));
-    assert_non_null(strstr(err.text, "limit of 3"));
+    refused(NIB_BAD_INPUT, nib__file_read(&text, &size, at("r"), 3, &heap, &err), &err);
     assert_null(text);
     assert_int_equal(nib__file_read(&text, &size, at("r"), SIZE_MAX, &heap, &err), NIB_OK);
     nib__release(&heap, text);
@@ -317,9 +311,8 @@ static void test_remove(void **state)
     assert_false(nib__directory_is_empty(at("d")));
     assert_true(nib__directory_is_empty(at("d/below")));
     assert_false(nib__directory_is_empty(at("none")));
-    assert_int_equal(nib__path_removable(at("d"), &err), NIB_IO);
-    assert_int_equal(nib__path_remove(at("d"), &err), NIB_IO);
-    assert_non_null(strstr(err.text, "holds the directory below"));
+    refused(NIB_IO, nib__path_removable(at("d"), &err), &err);
+    refused(NIB_IO, nib__path_remove(at("d"), &err), &err);
     assert_true(holds(at("d/x"), "1") && holds(at("d/y"), "y")); /* unchanged */
     removed(at("d/below"));
     assert_int_equal(nib__path_removable(at("d"), &err), NIB_OK);
@@ -349,15 +342,15 @@ static void test_output(void **state)
     assert_int_equal(nib__output_offset(output), 11);
     assert_int_equal(nib__output_patch(output, 0, "J", 1, &err), NIB_OK);
     assert_int_equal(nib__output_patch(output, 10, "D", 1, &err), NIB_OK);
-    assert_int_equal(nib__output_patch(output, 11, "x", 1, &err), NIB_FAILED);
-    assert_int_equal(nib__output_patch(output, UINT64_MAX, "x", 1, &err), NIB_FAILED);
+    refused(NIB_FAILED, nib__output_patch(output, 11, "x", 1, &err), &err);
+    refused(NIB_FAILED, nib__output_patch(output, UINT64_MAX, "x", 1, &err), &err);
     assert_int_equal(nib__output_write(output, "!", 1, &err), NIB_OK);
     assert_int_equal(nib__output_finish(output, &err), NIB_OK);
     assert_true(holds(at("o"), "Jello worlD!"));
     output = NULL;
-    assert_int_equal(nib__output_open(&output, at("o"), &heap, &err), NIB_EXISTS);
+    refused(NIB_EXISTS, nib__output_open(&output, at("o"), &heap, &err), &err);
     assert_null(output);
-    assert_int_equal(nib__output_open(&output, at("none/o"), &heap, &err), NIB_IO);
+    refused(NIB_IO, nib__output_open(&output, at("none/o"), &heap, &err), &err);
     removed(at("o"));
 }
 
@@ -367,7 +360,7 @@ static void test_file_write(void **state)
     nib_err err = {0};
     assert_int_equal(nib__file_write(at("o"), "whole", 5, &heap, &err), NIB_OK);
     assert_true(holds(at("o"), "whole"));
-    assert_int_equal(nib__file_write(at("o"), "more", 4, &heap, &err), NIB_EXISTS);
+    refused(NIB_EXISTS, nib__file_write(at("o"), "more", 4, &heap, &err), &err);
     removed(at("o"));
 }
 
@@ -383,7 +376,7 @@ static void test_output_extend(void **state)
     assert_int_equal(nib__output_extend(output, 3, &err), NIB_OK); /* never shorter */
     assert_int_equal(nib__output_patch(output, 4, "ef", 2, &err), NIB_OK);
     assert_int_equal(nib__output_patch(output, 2, "cd", 2, &err), NIB_OK);
-    assert_int_equal(nib__output_patch(output, 5, "xy", 2, &err), NIB_FAILED);
+    refused(NIB_FAILED, nib__output_patch(output, 5, "xy", 2, &err), &err);
     assert_int_equal(nib__output_finish(output, &err), NIB_OK);
     assert_true(holds(at("o"), "abcdef"));
     removed(at("o"));
@@ -426,7 +419,7 @@ static void test_within(void **state)
     removed(at("d"));
     nib_err err = {0};
     assert_int_equal(nib__directory_make(at("made"), &err), NIB_OK);
-    assert_int_equal(nib__directory_make(at("made"), &err), NIB_IO);
+    refused(NIB_IO, nib__directory_make(at("made"), &err), &err);
     removed(at("made"));
 }
 
@@ -490,18 +483,14 @@ static void test_failed_write(void **state)
     const nib_status first = nib__output_write(output, bytes, 3 << 20, &err);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     signal(SIGXFSZ, handler);
-    assert_int_equal(first, NIB_IO);
-    assert_non_null(strstr(err.text, "/o: cannot write to it: "));
-    assert_int_equal(nib__output_write(output, "x", 1, &err), NIB_IO);
-    assert_int_equal(nib__output_patch(output, 0, "x", 1, &err), NIB_IO);
-    assert_int_equal(nib__output_finish(output, &err), NIB_IO);
-    assert_non_null(strstr(err.text, "an earlier write failed"));
+    refused(NIB_IO, first, &err);
+    refused(NIB_IO, nib__output_write(output, "x", 1, &err), &err);
+    refused(NIB_IO, nib__output_patch(output, 0, "x", 1, &err), &err);
+    refused(NIB_IO, nib__output_finish(output, &err), &err);
     free(bytes);
     removed(at("o"));
     errno = ENOSPC;
-    assert_int_equal(nib__file_fail(&err, "/disk/o", "write to it"), NIB_IO);
-    assert_non_null(strstr(err.text, "/disk/o: cannot write to it: "));
-    assert_non_null(strstr(err.text, "free some space"));
+    refused(NIB_IO, nib__file_fail(&err, "/disk/o", "write to it"), &err);
 }
 
 static void test_output_without_memory(void **state)
@@ -570,9 +559,8 @@ static void test_lock(void **state)
     const char *path = at("out.lock");
     assert_int_equal(nib__lock_take(&first, path, &err), NIB_OK);
     assert_true(first >= 0);
-    assert_int_equal(nib__lock_take(&second, path, &err), NIB_EXISTS);
+    refused(NIB_EXISTS, nib__lock_take(&second, path, &err), &err);
     assert_int_equal(second, -1);
-    assert_non_null(strstr(err.text, "another process is writing there"));
     nib__lock_release(first, path);
     assert_int_equal(nib__path_kind(path), NIB_PATH_NONE);
     put(path, "", 0); /* left by a killed process: the file without the lock */
@@ -584,8 +572,7 @@ static void test_lock(void **state)
     nib__lock_release(first, path);
     /* a dangling link is not followed */
     assert_int_equal(symlink(at("elsewhere"), path), 0);
-    assert_int_equal(nib__lock_take(&first, path, &err), NIB_EXISTS);
-    assert_non_null(strstr(err.text, "is a symbolic link"));
+    refused(NIB_EXISTS, nib__lock_take(&first, path, &err), &err);
     assert_int_equal(nib__path_kind(at("elsewhere")), NIB_PATH_NONE);
     assert_int_equal(unlink(path), 0);
     /* a signal does not lose the lock */
@@ -622,14 +609,14 @@ static void test_publish_file(void **state)
     publishes("new", "to", false);
     assert_true(holds(at("to"), "1"));
     put(at("new"), "2", 1);
-    assert_int_equal(nib__publish(at("new"), at("to"), false, &err), NIB_EXISTS);
+    refused(NIB_EXISTS, nib__publish(at("new"), at("to"), false, &err), &err);
     assert_true(holds(at("to"), "1") && holds(at("new"), "2"));
     publishes("new", "to", true);
     assert_true(holds(at("to"), "2"));
-    assert_int_equal(nib__publish(at("none"), at("to"), true, &err), NIB_IO);
+    refused(NIB_IO, nib__publish(at("none"), at("to"), true, &err), &err);
     assert_true(holds(at("to"), "2"));
     put(at("new"), "3", 1);
-    assert_int_equal(nib__publish(at("new"), at("none/to"), true, &err), NIB_IO);
+    refused(NIB_IO, nib__publish(at("new"), at("none/to"), true, &err), &err);
     removed(at("new"));
     removed(at("to"));
 }
@@ -649,22 +636,20 @@ static void test_replace(void **state)
     assert_true(holds(at("to"), "33") && holds(at("to.part"), "mine"));
     assert_int_equal(nib__path_kind(at("to.part-2")), NIB_PATH_NONE);
     removed(at("to.part"));
-    assert_int_equal(nib__file_replace(at("none/to"), "3", 1, &heap, &err), NIB_IO);
+    refused(NIB_IO, nib__file_replace(at("none/to"), "3", 1, &heap, &err), &err);
     /* a device is kept, such as /dev/null for a user who may rename it; so is a pipe */
     assert_int_equal(mkfifo(at("pipe"), 0600), 0);
-    assert_int_equal(nib__file_replace(at("pipe"), "4", 1, &heap, &err), NIB_EXISTS);
-    assert_non_null(strstr(err.text, "/pipe: is a device or a pipe"));
+    refused(NIB_EXISTS, nib__file_replace(at("pipe"), "4", 1, &heap, &err), &err);
     assert_int_equal(stat(at("pipe"), &st), 0);
     assert_true(S_ISFIFO(st.st_mode));
     assert_int_equal(nib__path_kind(at("pipe.part")), NIB_PATH_NONE);
-    assert_int_equal(nib__file_may_replace("/dev/null", &err), NIB_EXISTS);
-    assert_int_equal(nib__file_may_replace(root, &err), NIB_EXISTS);
+    refused(NIB_EXISTS, nib__file_may_replace("/dev/null", &err), &err);
+    refused(NIB_EXISTS, nib__file_may_replace(root, &err), &err);
     assert_int_equal(nib__file_may_replace(at("to"), &err), NIB_OK);
     assert_int_equal(nib__file_may_replace(at("new"), &err), NIB_OK);
     assert_int_equal(nib__file_may_replace("new", &err), NIB_OK);
-    assert_int_equal(nib__file_may_replace("", &err), NIB_USAGE);
-    assert_int_equal(nib__file_may_replace(at("none/to"), &err), NIB_IO);
-    assert_non_null(strstr(err.text, "/none/to: cannot create it: "));
+    refused(NIB_USAGE, nib__file_may_replace("", &err), &err);
+    refused(NIB_IO, nib__file_may_replace(at("none/to"), &err), &err);
     removed(at("pipe"));
     removed(at("to"));
 }
@@ -677,14 +662,14 @@ static void test_publish_directory(void **state)
     publishes("new", "to", false);
     assert_true(holds(at("to/x"), "1"));
     make_directory("new", "2");
-    assert_int_equal(nib__publish(at("new"), at("to"), false, &err), NIB_EXISTS);
+    refused(NIB_EXISTS, nib__publish(at("new"), at("to"), false, &err), &err);
     publishes("new", "to", true);
     assert_true(holds(at("to/x"), "2"));
     assert_int_equal(nib__path_kind(at("to.old")), NIB_PATH_NONE);
     /* If the old directory cannot be removed, it is not moved. */
     assert_int_equal(mkdir(at("to/below"), 0700), 0);
     make_directory("new", "3");
-    assert_int_equal(nib__publish(at("new"), at("to"), true, &err), NIB_IO);
+    refused(NIB_IO, nib__publish(at("new"), at("to"), true, &err), &err);
     assert_true(holds(at("to/x"), "2") && holds(at("new/x"), "3"));
     removed(at("to/below"));
     publishes("new", "to", true);
@@ -722,8 +707,7 @@ static void test_publish_aside(void **state)
     assert_int_equal(nib__path_kind(at("to.old-2")), NIB_PATH_NONE);
     removed(at("to.old"));
     assert_int_equal(nib__path_kind(at("new")), NIB_PATH_NONE);
-    assert_int_equal(nib__publish_aside(at("new"), at("to"), &err),
-                     NIB_IO); /* nothing to publish */
+    refused(NIB_IO, nib__publish_aside(at("new"), at("to"), &err), &err); /* nothing to publish */
     assert_true(holds(at("to/x"), "3"));
     assert_int_equal(nib__path_kind(at("to.old")), NIB_PATH_NONE);
     removed(at("to"));

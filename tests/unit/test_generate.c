@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "refused.h"
+
 static const nib_generate_options greedy = {
     .temperature = 0, .top_k = -1, .top_p = -1, .min_p = -1, .repeat_penalty = -1};
 
@@ -349,16 +351,13 @@ static void test_every_stop(void **state)
     close_speaker(&s);
 }
 
-static void assert_refused(nib_session *s, const nib_generate_options *o, nib_status status,
-                           const char *says)
+static void assert_refused(nib_session *s, const nib_generate_options *o, nib_status status)
 {
     received r = {.text = ""};
     const nib_sink sink = {receive, &r};
     nib_generate_stats stats;
     nib_err err;
-    assert_int_equal(nib_generate(s, o, &sink, &stats, &err), status);
-    if (!strstr(err.text, says))
-        fail_msg("\"%s\" does not say \"%s\"", err.text, says);
+    refused(status, nib_generate(s, o, &sink, &stats, &err), &err);
     assert_int_equal(r.size, 0);
 }
 
@@ -367,14 +366,14 @@ static void test_errors(void **state)
     (void)state;
     speaker s = open_speaker(4, false);
     nib_generate_options o = greedy;
-    assert_refused(s.on.session, &o, NIB_USAGE, "the prompt is empty and the model has no BOS");
+    assert_refused(s.on.session, &o, NIB_USAGE);
     o.prompt = "<s><s><s><s><s>";
-    assert_refused(s.on.session, &o, NIB_USAGE, "the prompt has 5 tokens, but the context is 4");
+    assert_refused(s.on.session, &o, NIB_USAGE);
     o.prompt = "\xff";
-    assert_refused(s.on.session, &o, NIB_BAD_INPUT, "UTF-8");
+    assert_refused(s.on.session, &o, NIB_BAD_INPUT);
     o.prompt = "<s>";
     o.temperature = 1000;
-    assert_refused(s.on.session, &o, NIB_USAGE, "temperature 1000");
+    assert_refused(s.on.session, &o, NIB_USAGE);
     o.temperature = NAN;
     nib_generate_stats stats;
     received r;
@@ -382,19 +381,18 @@ static void test_errors(void **state)
     assert_true(stats.temperature == 0.8);
     o.temperature = 0;
     o.top_p = 2;
-    assert_refused(s.on.session, &o, NIB_USAGE, "top-p 2");
+    assert_refused(s.on.session, &o, NIB_USAGE);
     o.top_p = 1;
     const char *const empty[] = {"a", ""}, *const half[] = {"\xc3"};
     o.stop = (nib_strings){empty, 2};
-    assert_refused(s.on.session, &o, NIB_USAGE, "stop string 2 is empty");
+    assert_refused(s.on.session, &o, NIB_USAGE);
     o.stop = (nib_strings){half, 1};
-    assert_refused(s.on.session, &o, NIB_USAGE, "stop string 1 is not valid UTF-8");
+    assert_refused(s.on.session, &o, NIB_USAGE);
     o.stop = (nib_strings){0};
     r = (received){.fail_at = 1};
     const nib_sink sink = {receive, &r};
     nib_err err;
-    assert_int_equal(nib_generate(s.on.session, &o, &sink, NULL, &err), NIB_IO);
-    assert_non_null(strstr(err.text, "could not be written"));
+    refused(NIB_IO, nib_generate(s.on.session, &o, &sink, NULL, &err), &err);
     close_speaker(&s);
 }
 
@@ -420,7 +418,7 @@ static void test_cancelling_keeps_the_output(void **state)
     assert_int_equal(stats.new_tokens, 5);
     assert_string_equal(r.text, "Hello w\xc3\xb6");
     s.on.engine->callbacks.ctx = reading;
-    assert_refused(s.on.session, &o, NIB_CANCELLED, "cancelled while reading the prompt");
+    assert_refused(s.on.session, &o, NIB_CANCELLED);
     close_speaker(&s);
 }
 

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "gguf_build.h"
+#include "refused.h"
 
 /* Parses in an arena of its own, over an allocation that ends exactly with the file. */
 typedef struct parsed {
@@ -41,13 +42,14 @@ static void drop(parsed *p)
     free(p->bytes);
 }
 
-static void expect(const gguf_file *f, nib_status status, const char *fragment)
+static void expect(const gguf_file *f, nib_status status)
 {
     parsed p;
     parse_bytes(&p, f->bytes, f->size);
-    if (p.status != status || strstr(p.err.text, fragment) == NULL)
-        fail_msg("status %d, \"%s\"; expected %d with \"%s\"", (int)p.status, p.err.text,
-                 (int)status, fragment);
+    if (status != NIB_OK)
+        refused(status, p.status, &p.err);
+    else if (p.status != NIB_OK)
+        fail_msg("%s", p.err.text);
     drop(&p);
 }
 
@@ -102,9 +104,9 @@ static void test_valid_file(void **state)
     assert_string_equal(c->gguf->arch, "llama");
     drop(&p);
     memcpy(f.bytes + 4, "\2\0\0\0", 4); /* version 2 is the same file */
-    expect(&f, NIB_OK, "");
+    expect(&f, NIB_OK);
     f.size -= 1; /* the last tensor may not miss even a byte */
-    expect(&f, NIB_BAD_INPUT, "cut short");
+    expect(&f, NIB_BAD_INPUT);
 }
 
 static void test_values(void **state)
@@ -142,19 +144,12 @@ static void test_values(void **state)
     assert_int_equal(nib__gguf_int(&whole, &found, g, "a.gone", &err), NIB_OK);
     assert_false(found);
     assert_int_equal(whole, 42);
-    assert_int_equal(nib__gguf_int(&whole, NULL, g, "a.gone", &err), NIB_BAD_INPUT);
-    assert_string_equal(err.text, "x.gguf: key \"a.gone\" is missing");
-    assert_int_equal(nib__gguf_int(&whole, NULL, g, "a.f32", &err), NIB_BAD_INPUT);
-    assert_string_equal(err.text, "x.gguf: key \"a.f32\" is f32; a whole number is expected");
-    assert_int_equal(nib__gguf_int(&whole, NULL, g, "a.ints", &err), NIB_BAD_INPUT);
-    assert_string_equal(err.text,
-                        "x.gguf: key \"a.ints\" is an array of i32; a whole number is expected");
+    refused(NIB_BAD_INPUT, nib__gguf_int(&whole, NULL, g, "a.gone", &err), &err);
+    refused(NIB_BAD_INPUT, nib__gguf_int(&whole, NULL, g, "a.f32", &err), &err);
+    refused(NIB_BAD_INPUT, nib__gguf_int(&whole, NULL, g, "a.ints", &err), &err);
     nib_gguf_array array;
-    assert_int_equal(nib__gguf_array_of(&array, NULL, g, "a.texts", NIB_GGUF_F64, &err),
-                     NIB_BAD_INPUT);
-    assert_string_equal(err.text,
-                        "x.gguf: key \"a.texts\" is an array of string; an array of numbers is "
-                        "expected");
+    refused(NIB_BAD_INPUT, nib__gguf_array_of(&array, NULL, g, "a.texts", NIB_GGUF_F64, &err),
+            &err);
     /* arrays */
     assert_int_equal(nib__gguf_array_of(&array, &found, g, "a.texts", NIB_GGUF_STRING, &err),
                      NIB_OK);
@@ -185,36 +180,26 @@ static void test_prefix(void **state)
     (void)state;
     static gguf_file f;
     f.size = 0;
-    expect(&f, NIB_BAD_INPUT, "not a GGUF file");
+    expect(&f, NIB_BAD_INPUT);
     put_bytes(&f, "GGU", 3);
-    expect(&f, NIB_BAD_INPUT, "not a GGUF file");
+    expect(&f, NIB_BAD_INPUT);
     put_bytes(&f, "f\3\0\0\0", 5);
-    expect(&f, NIB_BAD_INPUT, "not a GGUF file");
-    static const struct {
-        uint32_t version;
-        const char *says;
-    } versions[] = {
-        {0, "version 0; nibble reads 2 and 3"},
-        {1, "version 1; nibble reads 2 and 3; convert the model again"},
-        {4, "version 4"},
-        {0xffffffff, "version 4294967295"},
-        {0x02000000, "big-endian"},
-        {0x03000000, "big-endian"},
-    };
-    for (size_t i = 0; i < COUNT(versions); i++) {
-        put_header(&f, versions[i].version, 0, 0);
-        expect(&f, NIB_UNSUPPORTED, versions[i].says);
+    expect(&f, NIB_BAD_INPUT);
+    static const uint32_t versions[] = {0, 1, 4, 0xffffffff, 0x02000000, 0x03000000};
+    for (size_t i = 0; i < COUNT(versions); i++) { /* the last two are big-endian */
+        put_header(&f, versions[i], 0, 0);
+        expect(&f, NIB_UNSUPPORTED);
     }
     static const uint64_t counts[] = {UINT64_MAX, UINT64_C(1) << 63, (UINT64_C(1) << 20) + 1, 1000,
                                       1};
     for (size_t i = 0; i < COUNT(counts); i++) {
         put_header(&f, 3, counts[i], 0);
-        expect(&f, NIB_BAD_INPUT, "tensors");
+        expect(&f, NIB_BAD_INPUT);
         put_header(&f, 3, 0, counts[i]);
-        expect(&f, NIB_BAD_INPUT, "keys");
+        expect(&f, NIB_BAD_INPUT);
     }
     put_header(&f, 3, 0, 0);
-    expect(&f, NIB_OK, "");
+    expect(&f, NIB_OK);
 }
 
 /* ---- key/values: G08 to G18 ---- */
@@ -229,19 +214,19 @@ static void test_keys(void **state)
         put_int(&f, lengths[i], 8);
         for (int j = 0; j < 40; j++)
             put_bytes(&f, "k", 1);
-        expect(&f, NIB_BAD_INPUT, "a key has");
+        expect(&f, NIB_BAD_INPUT);
     }
     put_header(&f, 3, 0, 1);
     put_key_int(&f, "a\xff", NIB_GGUF_U8, 1, 1);
-    expect(&f, NIB_BAD_INPUT, "is not UTF-8 text");
+    expect(&f, NIB_BAD_INPUT);
     put_header(&f, 3, 0, 1);
     put_int(&f, 3, 8);
     put_bytes(&f, "a\0b\0\0\0\0\1", 8);
-    expect(&f, NIB_BAD_INPUT, "without NUL");
+    expect(&f, NIB_BAD_INPUT);
     put_header(&f, 3, 0, 2);
     put_key_int(&f, "a.b", NIB_GGUF_U8, 1, 1);
     put_key_int(&f, "a.b", NIB_GGUF_U8, 1, 1);
-    expect(&f, NIB_BAD_INPUT, "key \"a.b\" appears twice");
+    expect(&f, NIB_BAD_INPUT);
 }
 
 static void test_kinds(void **state)
@@ -252,22 +237,22 @@ static void test_kinds(void **state)
     for (size_t i = 0; i < COUNT(kinds); i++) {
         put_header(&f, 3, 0, 1);
         put_key_int(&f, "a.b", kinds[i], 1, 8);
-        expect(&f, NIB_BAD_INPUT, "key \"a.b\" has a value of type");
+        expect(&f, NIB_BAD_INPUT);
         put_header(&f, 3, 0, 1);
         put_key_array(&f, "a.b", kinds[i], 1);
         put_int(&f, 0, 8);
-        expect(&f, NIB_BAD_INPUT, "key \"a.b\" has a value of type");
+        expect(&f, NIB_BAD_INPUT);
     }
     put_header(&f, 3, 0, 1);
     put_key_array(&f, "a.b", NIB_GGUF_ARRAY, 1);
     put_int(&f, 0, 8);
-    expect(&f, NIB_UNSUPPORTED, "array of arrays");
+    expect(&f, NIB_UNSUPPORTED);
     put_header(&f, 3, 0, 1);
     put_key_int(&f, "a.b", NIB_GGUF_BOOL, 7, 1);
-    expect(&f, NIB_BAD_INPUT, "key \"a.b\" has a bool of 7; 0 or 1 is expected");
+    expect(&f, NIB_BAD_INPUT);
     put_header(&f, 3, 0, 1);
     put_key_int(&f, "a.b", NIB_GGUF_BOOL, 2, 1);
-    expect(&f, NIB_BAD_INPUT, "key \"a.b\" has a bool of 2; 0 or 1 is expected");
+    expect(&f, NIB_BAD_INPUT);
 }
 
 static void test_lengths(void **state)
@@ -280,22 +265,22 @@ static void test_lengths(void **state)
         put_key_array(&f, "a.b", NIB_GGUF_U64, counts[i]);
         put_int(&f, 1, 8);
         put_int(&f, 2, 8);
-        expect(&f, NIB_BAD_INPUT, "values of type u64");
+        expect(&f, NIB_BAD_INPUT);
         put_header(&f, 3, 0, 1);
         put_key_array(&f, "a.b", NIB_GGUF_STRING, counts[i]);
         put_text(&f, "");
         put_text(&f, "");
-        expect(&f, NIB_BAD_INPUT, "values of type string");
+        expect(&f, NIB_BAD_INPUT);
     }
     put_header(&f, 3, 0, 1); /* each length is wrong */
     put_key_array(&f, "a.b", NIB_GGUF_STRING, 2);
     put_text(&f, "fine");
     put_int(&f, 1000, 8);
     put_bytes(&f, "short", 5);
-    expect(&f, NIB_BAD_INPUT, "a string of 1000 bytes, but the file ends after 5");
+    expect(&f, NIB_BAD_INPUT);
     put_header(&f, 3, 0, 1);
     put_key_int(&f, "a.b", NIB_GGUF_STRING, (UINT64_C(1) << 30) + 1, 8);
-    expect(&f, NIB_BAD_INPUT, "over the limit of 1073741824");
+    expect(&f, NIB_BAD_INPUT);
 }
 
 static void test_alignment(void **state)
@@ -306,14 +291,14 @@ static void test_alignment(void **state)
     for (size_t i = 0; i < COUNT(bad); i++) {
         put_header(&f, 3, 0, 1);
         put_key_int(&f, "general.alignment", NIB_GGUF_U32, bad[i], 4);
-        expect(&f, NIB_BAD_INPUT, "a power of two");
+        expect(&f, NIB_BAD_INPUT);
     }
     put_header(&f, 3, 0, 1);
     put_key_int(&f, "general.alignment", NIB_GGUF_I32, 32, 4);
-    expect(&f, NIB_BAD_INPUT, "general.alignment is i32; u32 is expected");
+    expect(&f, NIB_BAD_INPUT);
     put_header(&f, 3, 0, 1);
     put_key_text(&f, "general.alignment", "32");
-    expect(&f, NIB_BAD_INPUT, "general.alignment is string");
+    expect(&f, NIB_BAD_INPUT);
     static const uint64_t good[] = {1, 2, 4, 8, 64};
     for (size_t i = 0; i < COUNT(good); i++) {
         put_header(&f, 3, 2, 1);
@@ -323,17 +308,17 @@ static void test_alignment(void **state)
         put_padding(&f, (size_t)good[i]);
         for (uint64_t j = 0; j < good[i] + 1; j++)
             put_int(&f, 0, 1);
-        expect(&f, NIB_OK, "");
+        expect(&f, NIB_OK);
     }
     put_header(&f, 3, 0, 1);
     put_key_int(&f, "general.architecture", NIB_GGUF_U32, 32, 4);
-    expect(&f, NIB_BAD_INPUT, "key \"general.architecture\" is u32; a string is expected");
+    expect(&f, NIB_BAD_INPUT);
 }
 
 /* ---- tensors: G19 to G28, G37 ---- */
 
 static void expect_tensor(const char *name, uint32_t rank, const uint64_t *dims, uint32_t type,
-                          nib_status status, const char *says)
+                          nib_status status)
 {
     static gguf_file f;
     put_header(&f, 3, 1, 0);
@@ -346,20 +331,20 @@ static void expect_tensor(const char *name, uint32_t rank, const uint64_t *dims,
     put_padding(&f, 32);
     for (int i = 0; i < 64; i++)
         put_int(&f, 0, 1);
-    expect(&f, status, says);
+    expect(&f, status);
 }
 
 static void test_tensor_names(void **state)
 {
     (void)state;
     static const uint64_t one[] = {16};
-    expect_tensor("", 1, one, 0, NIB_BAD_INPUT, "a tensor name has 0 bytes");
+    expect_tensor("", 1, one, 0, NIB_BAD_INPUT);
     expect_tensor("0123456789012345678901234567890123456789012345678901234567890123", 1, one, 0,
-                  NIB_BAD_INPUT, "a tensor name has 64 bytes");
+                  NIB_BAD_INPUT);
     expect_tensor("012345678901234567890123456789012345678901234567890123456789012", 1, one, 0,
-                  NIB_OK, "");
-    expect_tensor("../../x", 1, one, 0, NIB_OK, ""); /* names are never used as paths */
-    expect_tensor("a\xc3", 1, one, 0, NIB_BAD_INPUT, "is not UTF-8 text");
+                  NIB_OK);
+    expect_tensor("../../x", 1, one, 0, NIB_OK); /* names are never used as paths */
+    expect_tensor("a\xc3", 1, one, 0, NIB_BAD_INPUT);
     static gguf_file f;
     put_header(&f, 3, 2, 0);
     put_tensor(&f, "a", 0, 8, 0, 0);
@@ -367,7 +352,7 @@ static void test_tensor_names(void **state)
     put_padding(&f, 32);
     for (int i = 0; i < 64; i++)
         put_int(&f, 0, 1);
-    expect(&f, NIB_BAD_INPUT, "tensor \"a\" appears twice");
+    expect(&f, NIB_BAD_INPUT);
 }
 
 static void test_shapes(void **state)
@@ -381,19 +366,17 @@ static void test_shapes(void **state)
                                        {INT64_MAX, 2, 1, 1, 1},
                                        {big, big, 1, 1, 1},
                                        {1 << 21, 1 << 21, 1 << 21, 1, 1}};
-    static const char wrong[] = "a tensor has 1 to 2^63 - 1 elements";
-    expect_tensor("a", 0, dims[0], 0, NIB_BAD_INPUT, "has 0 dimensions; 1 to 4");
-    expect_tensor("a", 5, dims[0], 0, NIB_BAD_INPUT, "has 5 dimensions; 1 to 4");
-    expect_tensor("a", 0xffffffff, dims[0], 0, NIB_BAD_INPUT, "has 4294967295 dimensions");
-    expect_tensor("a", 4, dims[0], 0, NIB_OK, "");
+    expect_tensor("a", 0, dims[0], 0, NIB_BAD_INPUT);
+    expect_tensor("a", 5, dims[0], 0, NIB_BAD_INPUT);
+    expect_tensor("a", 0xffffffff, dims[0], 0, NIB_BAD_INPUT);
+    expect_tensor("a", 4, dims[0], 0, NIB_OK);
     for (size_t i = 1; i < COUNT(dims); i++)
-        expect_tensor("a", i < 3 ? 1 : i < 6 ? 2 : 3, dims[i], 24, NIB_BAD_INPUT, wrong);
-    static const uint64_t bytes[] = {INT64_MAX / 2};
-    expect_tensor("a", 1, bytes, 28, NIB_BAD_INPUT, "its size in bytes does not fit in 64 bits");
-    static const uint64_t q4_k[] = {288}, mxfp4[] = {33};
-    expect_tensor("a", 1, q4_k, 12, NIB_BAD_INPUT,
-                  "has rows of 288 elements, but Q4_K comes in blocks of 256");
-    expect_tensor("a", 1, mxfp4, 39, NIB_BAD_INPUT, "MXFP4 comes in blocks of 32");
+        expect_tensor("a", i < 3 ? 1 : i < 6 ? 2 : 3, dims[i], 24, NIB_BAD_INPUT);
+    static const uint64_t bytes[] = {INT64_MAX / 2}; /* of f64: more than 64 bits hold */
+    expect_tensor("a", 1, bytes, 28, NIB_BAD_INPUT);
+    static const uint64_t q4_k[] = {288}, mxfp4[] = {33}; /* not whole blocks */
+    expect_tensor("a", 1, q4_k, 12, NIB_BAD_INPUT);
+    expect_tensor("a", 1, mxfp4, 39, NIB_BAD_INPUT);
 }
 
 static void test_types(void **state)
@@ -404,17 +387,17 @@ static void test_types(void **state)
     static const uint32_t foreign[] = {9,  10, 11, 15, 16, 17, 18, 19, 21,
                                        22, 23, 29, 34, 35, 40, 41, 42};
     for (size_t i = 0; i < COUNT(removed); i++)
-        expect_tensor("a", 1, one, removed[i], NIB_UNSUPPORTED, "was removed from GGUF");
+        expect_tensor("a", 1, one, removed[i], NIB_UNSUPPORTED);
     for (size_t i = 0; i < COUNT(foreign); i++)
-        expect_tensor("a", 1, one, foreign[i], NIB_UNSUPPORTED, "llama.cpp reads");
-    expect_tensor("a", 1, one, 10, NIB_UNSUPPORTED, "tensor \"a\" is Q2_K, which");
-    expect_tensor("a", 1, one, 43, NIB_UNSUPPORTED, "has type 43");
-    expect_tensor("a", 1, one, 0xffffffff, NIB_UNSUPPORTED, "has type 4294967295");
+        expect_tensor("a", 1, one, foreign[i], NIB_UNSUPPORTED);
+    expect_tensor("a", 1, one, 10, NIB_UNSUPPORTED);
+    expect_tensor("a", 1, one, 43, NIB_UNSUPPORTED);
+    expect_tensor("a", 1, one, 0xffffffff, NIB_UNSUPPORTED);
 }
 
 /* ---- offsets: G25, G29 to G32, G34, G35 ---- */
 
-static void expect_places(uint64_t a, uint64_t b, size_t data, nib_status status, const char *says)
+static void expect_places(uint64_t a, uint64_t b, size_t data, nib_status status)
 {
     static gguf_file f;
     put_header(&f, 3, 2, 0);
@@ -423,24 +406,24 @@ static void expect_places(uint64_t a, uint64_t b, size_t data, nib_status status
     put_padding(&f, 32);
     for (size_t i = 0; i < data; i++)
         put_int(&f, 0, 1);
-    expect(&f, status, says);
+    expect(&f, status);
 }
 
 static void test_offsets(void **state)
 {
     (void)state;
-    expect_places(0, 64, 80, NIB_OK, "");
-    expect_places(0, 64, 96, NIB_OK, ""); /* padded, as by writers */
-    expect_places(32, 0, 96, NIB_OK, "");
-    expect_places(0, 64, 79, NIB_BAD_INPUT, "has 16 bytes from byte 64 of the data, which ends");
-    expect_places(0, 64, 97, NIB_BAD_INPUT, "17 bytes after the last tensor belong to no tensor");
-    expect_places(0, 68, 96, NIB_BAD_INPUT, "not a multiple of the alignment 32");
-    expect_places(0, 32, 96, NIB_BAD_INPUT, "tensor \"b\" begins");
-    expect_places(0, 0, 96, NIB_BAD_INPUT, "inside the tensor before it");
-    expect_places(0, 96, 128, NIB_BAD_INPUT, "a hole before \"b\"");
-    expect_places(32, 96, 128, NIB_BAD_INPUT, "a hole before \"a\"");
-    expect_places(0, UINT64_MAX - 31, 96, NIB_BAD_INPUT, "which ends at 96");
-    expect_places(0, 1 << 20, 96, NIB_BAD_INPUT, "which ends at 96");
+    expect_places(0, 64, 80, NIB_OK);
+    expect_places(0, 64, 96, NIB_OK); /* padded, as by writers */
+    expect_places(32, 0, 96, NIB_OK);
+    expect_places(0, 64, 79, NIB_BAD_INPUT); /* data cut short */
+    expect_places(0, 64, 97, NIB_BAD_INPUT); /* more than padding at the end */
+    expect_places(0, 68, 96, NIB_BAD_INPUT); /* not aligned */
+    expect_places(0, 32, 96, NIB_BAD_INPUT); /* overlaps */
+    expect_places(0, 0, 96, NIB_BAD_INPUT);
+    expect_places(0, 96, 128, NIB_BAD_INPUT); /* holes */
+    expect_places(32, 96, 128, NIB_BAD_INPUT);
+    expect_places(0, UINT64_MAX - 31, 96, NIB_BAD_INPUT); /* past the end */
+    expect_places(0, 1 << 20, 96, NIB_BAD_INPUT);
 }
 
 /* G33: every truncation of header or data is detected. */

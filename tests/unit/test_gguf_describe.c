@@ -8,6 +8,8 @@
 #include "skipping.h"
 #include "tokenizing.h"
 
+#include "refused.h"
+
 #include <stdio.h>
 
 enum { SPECIAL = NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL };
@@ -243,28 +245,26 @@ static void test_names(void **state)
     nib__arena_free(&arena);
 }
 
-static void to_vocab(const char *json, nib_status expected, const char *part)
+static nib_status to_vocab(const char *json, nib_err *err)
 {
     const nib_allocator a = nib__allocator_default();
-    nib_err err = {.status = NIB_OK};
     nib_vocab_source source;
     nib_arena arena;
     nib__arena_init(&arena, &a, 0);
     nib_tokenizer *t = open_path(json, NULL);
-    assert_int_equal(nib__tokenizer_to_vocab(&source, t, json, 0, &arena, NULL, &err), expected);
-    if (strstr(err.text, part) == NULL)
-        fail_msg("\"%s\" lacks \"%s\"", err.text, part);
+    const nib_status status = nib__tokenizer_to_vocab(&source, t, json, 0, &arena, NULL, err);
     nib__tokenizer_close(t);
     nib__arena_free(&arena);
+    return status;
 }
 
 /* Splitting rules that GGUF has no name for are refused. */
 static void test_unsupported(void **state)
 {
+    nib_err err;
     (void)state;
-    to_vocab("tests/golden/tokenizer_bytes.json", NIB_UNSUPPORTED,
-             "tokenizer_bytes.json: a GGUF stores only a name for how words are split");
-    to_vocab("tests/golden/tokenizer_free.json", NIB_OK, "");
+    refused(NIB_UNSUPPORTED, to_vocab("tests/golden/tokenizer_bytes.json", &err), &err);
+    assert_int_equal(to_vocab("tests/golden/tokenizer_free.json", NULL), NIB_OK);
 }
 
 int main(void)

@@ -21,6 +21,8 @@
 
 #include <cmocka.h>
 
+#include "refused.h"
+
 static const char *in(char out[512], const char *directory, const char *name)
 {
     snprintf(out, 512, "%s/%s", directory, name);
@@ -399,60 +401,40 @@ static void test_config_refused(void **state)
     static const struct {
         said said;
         nib_status status;
-        const char *says;
     } cases[] = {
-        {{.arch = NULL}, NIB_BAD_INPUT, "\"general.architecture\" is missing"},
-        {{.arch = "mamba"}, NIB_UNSUPPORTED, "the architecture \"mamba\" is not supported"},
-        {WITHOUT(KEY("block_count")), NIB_BAD_INPUT, "\"llama.block_count\" is missing"},
-        {WITHOUT(KEY("context_length")), NIB_BAD_INPUT, "\"llama.context_length\" is missing"},
-        {INSTEAD(KEY("block_count"), NIB_GGUF_U32, 0), NIB_BAD_INPUT, "llama.block_count is 0"},
-        {INSTEAD(KEY("block_count"), NIB_GGUF_U32, UINT32_MAX), NIB_BAD_INPUT,
-         "llama.block_count is 4294967295"},
-        {INSTEAD(KEY("block_count"), NIB_GGUF_F32, F32_ONE), NIB_BAD_INPUT,
-         "is f32; a whole number is expected"},
-        {INSTEAD(KEY("context_length"), NIB_GGUF_U64, UINT64_C(1) << 62), NIB_BAD_INPUT,
-         "llama.context_length is 4611686018427387904"},
-        {INSTEAD(KEY("attention.head_count_kv"), NIB_GGUF_U32, 3), NIB_BAD_INPUT, "not a multiple"},
-        {INSTEAD(KEY("attention.head_count_kv"), NIB_GGUF_U32, 0), NIB_BAD_INPUT,
-         "head_count_kv is 0"},
-        {INSTEAD(KEY("attention.head_count"), NIB_GGUF_U32, 6), NIB_BAD_INPUT,
-         "not a multiple of attention.head_count 6"},
-        {WITH(KEY("attention.key_length"), NIB_GGUF_U32, 15), NIB_BAD_INPUT, "is odd"},
-        {WITH(KEY("attention.value_length"), NIB_GGUF_U32, 32), NIB_UNSUPPORTED,
-         "only equal lengths"},
-        {WITH(KEY("rope.dimension_count"), NIB_GGUF_U32, 8), NIB_UNSUPPORTED,
-         "rotating only some of them in this way is not supported"},
-        {WITH(KEY("rope.freq_base"), NIB_GGUF_F32, 0), NIB_BAD_INPUT, "freq_base is 0"},
-        {WITH(KEY("rope.freq_base"), NIB_GGUF_F32, F32_NAN), NIB_BAD_INPUT, "a positive number"},
-        {TEXT(KEY("rope.scaling.type"), "su"), NIB_UNSUPPORTED,
-         "llama.rope.scaling.type is \"su\""},
-        {WITH(KEY("rope.scaling.factor"), NIB_GGUF_F32, F32_HALF), NIB_BAD_INPUT, "at least 1"},
-        {INSTEAD(KEY("attention.layer_norm_rms_epsilon"), NIB_GGUF_F32, 0), NIB_BAD_INPUT, "rms"},
-        {INSTEAD(KEY("attention.layer_norm_rms_epsilon"), NIB_GGUF_F32, F32_NAN), NIB_BAD_INPUT,
-         "rms"},
-        {WITH(KEY("expert_count"), NIB_GGUF_U32, 8), NIB_UNSUPPORTED,
-         "llama.expert_count is 8; it changes the result"},
-        {WITH(KEY("logit_scale"), NIB_GGUF_F32, F32_HALF), NIB_UNSUPPORTED,
-         "llama.logit_scale is 0.5"},
-        {WITH(KEY("attention.causal"), NIB_GGUF_BOOL, 0), NIB_UNSUPPORTED,
-         "attention.causal is false"},
-        {WITH(KEY("attention.sliding_window"), NIB_GGUF_U32, 64), NIB_UNSUPPORTED,
-         "limits attention to 64 positions"},
-        {WITH(KEY("attention.sinks_of_tomorrow"), NIB_GGUF_U32, 1), NIB_UNSUPPORTED,
-         "is unknown and may change the result"},
-        {WITH("general.quantization_version", NIB_GGUF_U32, 1), NIB_UNSUPPORTED,
-         "only version 2 is supported"},
-        {TEXT("general.type", "adapter"), NIB_UNSUPPORTED, "general.type is \"adapter\""},
-        {WITH("tokenizer.ggml.eos_token_id", NIB_GGUF_U32, 100), NIB_BAD_INPUT,
-         "eos_token_id is 100, but there are 100 tokens"},
+        {{.arch = NULL}, NIB_BAD_INPUT},
+        {{.arch = "mamba"}, NIB_UNSUPPORTED},
+        {WITHOUT(KEY("block_count")), NIB_BAD_INPUT},
+        {WITHOUT(KEY("context_length")), NIB_BAD_INPUT},
+        {INSTEAD(KEY("block_count"), NIB_GGUF_U32, 0), NIB_BAD_INPUT},
+        {INSTEAD(KEY("block_count"), NIB_GGUF_U32, UINT32_MAX), NIB_BAD_INPUT},
+        {INSTEAD(KEY("block_count"), NIB_GGUF_F32, F32_ONE), NIB_BAD_INPUT},
+        {INSTEAD(KEY("context_length"), NIB_GGUF_U64, UINT64_C(1) << 62), NIB_BAD_INPUT},
+        {INSTEAD(KEY("attention.head_count_kv"), NIB_GGUF_U32, 3), NIB_BAD_INPUT}, /* of 4 heads */
+        {INSTEAD(KEY("attention.head_count_kv"), NIB_GGUF_U32, 0), NIB_BAD_INPUT},
+        {INSTEAD(KEY("attention.head_count"), NIB_GGUF_U32, 6), NIB_BAD_INPUT}, /* of 64 channels */
+        {WITH(KEY("attention.key_length"), NIB_GGUF_U32, 15), NIB_BAD_INPUT},   /* odd */
+        {WITH(KEY("attention.value_length"), NIB_GGUF_U32, 32), NIB_UNSUPPORTED}, /* keys: 16 */
+        {WITH(KEY("rope.dimension_count"), NIB_GGUF_U32, 8), NIB_UNSUPPORTED},    /* of 16 */
+        {WITH(KEY("rope.freq_base"), NIB_GGUF_F32, 0), NIB_BAD_INPUT},
+        {WITH(KEY("rope.freq_base"), NIB_GGUF_F32, F32_NAN), NIB_BAD_INPUT},
+        {TEXT(KEY("rope.scaling.type"), "su"), NIB_UNSUPPORTED},
+        {WITH(KEY("rope.scaling.factor"), NIB_GGUF_F32, F32_HALF), NIB_BAD_INPUT},
+        {INSTEAD(KEY("attention.layer_norm_rms_epsilon"), NIB_GGUF_F32, 0), NIB_BAD_INPUT},
+        {INSTEAD(KEY("attention.layer_norm_rms_epsilon"), NIB_GGUF_F32, F32_NAN), NIB_BAD_INPUT},
+        {WITH(KEY("expert_count"), NIB_GGUF_U32, 8), NIB_UNSUPPORTED},
+        {WITH(KEY("logit_scale"), NIB_GGUF_F32, F32_HALF), NIB_UNSUPPORTED},
+        {WITH(KEY("attention.causal"), NIB_GGUF_BOOL, 0), NIB_UNSUPPORTED},
+        {WITH(KEY("attention.sliding_window"), NIB_GGUF_U32, 64), NIB_UNSUPPORTED},
+        {WITH(KEY("attention.sinks_of_tomorrow"), NIB_GGUF_U32, 1), NIB_UNSUPPORTED},
+        {WITH("general.quantization_version", NIB_GGUF_U32, 1), NIB_UNSUPPORTED},
+        {TEXT("general.type", "adapter"), NIB_UNSUPPORTED},
+        {WITH("tokenizer.ggml.eos_token_id", NIB_GGUF_U32, 100), NIB_BAD_INPUT}, /* of 100 tokens */
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         nib_config c;
         nib_err err = {NIB_OK, ""};
-        const nib_status status = config_said(&c, &cases[i].said, NULL, &err);
-        if (status != cases[i].status || strstr(err.text, cases[i].says) == NULL)
-            fail_msg("case %zu: %d \"%s\", expected \"%s\"", i, (int)status, err.text,
-                     cases[i].says);
+        refused(cases[i].status, config_said(&c, &cases[i].said, NULL, &err), &err);
     }
 }
 
@@ -515,15 +497,14 @@ static void test_config_accepted(void **state)
 
 /* ---- checks of a file without config.json ---- */
 
-static void expect_model(const char *path, nib_status status, const char *says)
+static void expect_model(const char *path, nib_status status)
 {
     opened o;
     nib_err err = {NIB_OK, ""};
     const nib_status got = try_open(&o, &(open_how){.path = path}, &err);
     if (got == NIB_OK)
         close_opened(&o);
-    if (got != status || strstr(err.text, says) == NULL)
-        fail_msg("%s: %d \"%s\", expected \"%s\"", path, (int)got, err.text, says);
+    refused(status, got, &err);
 }
 
 static char *read_llama(size_t *size)
@@ -555,19 +536,15 @@ static void test_changed_files(void **state)
         const char *put;
         size_t size;
         nib_status status;
-        const char *says;
     } cases[] = {
-        {"blk.0.attn_q.weight", 0, "blk.0.attn_x", 12, NIB_UNSUPPORTED,
-         "\"blk.0.attn_x.weight\" is not part of llama"},
-        {"blk.1.attn_q.bias", 0, "blk.9", 5, NIB_BAD_INPUT,
-         "layers.1.self_attn.q_proj.bias is missing"},
-        {"blk.0.attn_k.bias", 0, "blk.9", 5, NIB_BAD_INPUT,
-         "layers.0.self_attn.k_proj.bias is missing"},
-        {"llama.block_count", 21, "\2", 1, NIB_BAD_INPUT, "block_count in its metadata is 2"},
-        {"llama.block_count", 21, "\4", 1, NIB_BAD_INPUT, "layers.3."},
-        {"llama.attention.head_count_kv", 33, "\1", 1, NIB_BAD_INPUT, "k_proj.weight is [16][32]"},
-        {"output_norm.weight", 0, "output_norx", 11, NIB_UNSUPPORTED, "output_norx"},
-        {"rope_freqs.weight", 21, "\5", 1, NIB_BAD_INPUT, "rope_freqs.weight is F32 of 5 values"},
+        {"blk.0.attn_q.weight", 0, "blk.0.attn_x", 12, NIB_UNSUPPORTED},
+        {"blk.1.attn_q.bias", 0, "blk.9", 5, NIB_BAD_INPUT}, /* a layer without it */
+        {"blk.0.attn_k.bias", 0, "blk.9", 5, NIB_BAD_INPUT},
+        {"llama.block_count", 21, "\2", 1, NIB_BAD_INPUT}, /* of 3 */
+        {"llama.block_count", 21, "\4", 1, NIB_BAD_INPUT},
+        {"llama.attention.head_count_kv", 33, "\1", 1, NIB_BAD_INPUT}, /* of 2 */
+        {"output_norm.weight", 0, "output_norx", 11, NIB_UNSUPPORTED},
+        {"rope_freqs.weight", 21, "\5", 1, NIB_BAD_INPUT}, /* of 4 values */
     };
     char dir[256], path[512];
     make_directory(dir);
@@ -577,7 +554,7 @@ static void test_changed_files(void **state)
         char *bytes = read_llama(&size);
         memcpy(place_of(bytes, size, cases[i].find) + cases[i].at, cases[i].put, cases[i].size);
         write_bytes(path, bytes, size);
-        expect_model(path, cases[i].status, cases[i].says);
+        expect_model(path, cases[i].status);
         free(bytes);
     }
     drop_directory(dir);
@@ -604,7 +581,7 @@ static void test_bad_scale(void **state)
     nib__checkpoint_close(cp);
     make_directory(dir);
     write_bytes(in(path, dir, "x.gguf"), bytes, size);
-    expect_model(path, NIB_BAD_INPUT, "at row 3, group 0 is not finite");
+    expect_model(path, NIB_BAD_INPUT);
     free(bytes);
     drop_directory(dir);
 }
@@ -664,7 +641,7 @@ static void write_part(const char *dir, const char *name, uint64_t no, uint64_t 
     write_bytes(in(path, dir, name), f.bytes, f.size);
 }
 
-static void expect_parts(const char *path, nib_status status, const char *says)
+static void expect_parts(const char *path, nib_status status)
 {
     const nib_allocator a = nib__allocator_default();
     nib_checkpoint *cp;
@@ -672,8 +649,7 @@ static void expect_parts(const char *path, nib_status status, const char *says)
     const nib_status got = nib__checkpoint_open(&cp, path, &a, &err);
     if (got == NIB_OK)
         nib__checkpoint_close(cp);
-    if (got != status || strstr(err.text, says) == NULL)
-        fail_msg("%d \"%s\", expected \"%s\"", (int)got, err.text, says);
+    refused(status, got, &err);
 }
 
 static void test_parts(void **state)
@@ -686,8 +662,7 @@ static void test_parts(void **state)
     nib_err err;
     make_directory(dir);
     write_part(dir, one, 0, 2, 2, "output_norm.weight");
-    expect_parts(in(path, dir, one), NIB_BAD_INPUT,
-                 "part 2 of 2 is missing: m-00002-of-00002.gguf");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT);
     write_part(dir, two, 1, 2, 2, "blk.0.attn_norm.weight");
     const char *const names[] = {one, two};
     for (size_t i = 0; i < COUNT(names); i++) { /* opened by either file */
@@ -701,25 +676,23 @@ static void test_parts(void **state)
         nib__checkpoint_close(cp);
     }
     write_part(dir, two, 1, 2, 2, "output_norm.weight");
-    expect_parts(in(path, dir, one), NIB_BAD_INPUT, "\"model.norm.weight\" is stored twice");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT);
     write_part(dir, two, 0, 2, 2, "x");
-    expect_parts(in(path, dir, one), NIB_BAD_INPUT, "its metadata says part 1 of 2");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT);
     write_part(dir, two, 1, 3, 2, "x");
-    expect_parts(in(path, dir, one), NIB_BAD_INPUT, "its metadata says part 2 of 3");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT);
     write_part(dir, one, 0, 2, 5, "output_norm.weight");
     write_part(dir, two, 1, 2, 5, "x");
-    expect_parts(in(path, dir, one), NIB_BAD_INPUT,
-                 "split.tensors.count is 5, but the 2 parts have 2");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT);
     write_text(dir, two, "GGUF");
-    expect_parts(in(path, dir, one), NIB_BAD_INPUT, "ends at byte 4");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT);
     write_safetensors(dir, one, "{}", NULL, 0);
     write_part(dir, two, 1, 2, 2, "x");
-    expect_parts(in(path, dir, two), NIB_BAD_INPUT,
-                 "part 1 of 2 is not a GGUF file but safetensors");
+    expect_parts(in(path, dir, two), NIB_BAD_INPUT);
     write_part(dir, "other.gguf", 1, 2, 2, "x");
-    expect_parts(in(path, dir, "other.gguf"), NIB_BAD_INPUT, "restore the original file names");
+    expect_parts(in(path, dir, "other.gguf"), NIB_BAD_INPUT);
     write_part(dir, "other.gguf", 0, 60000, 2, "x");
-    expect_parts(path, NIB_BAD_INPUT, "split.count is 60000");
+    expect_parts(path, NIB_BAD_INPUT);
     drop_directory(dir);
 }
 
@@ -744,8 +717,7 @@ static void test_named_as_another_format(void **state)
     nib__checkpoint_close(cp);
     write_text(dir, "model.safetensors.index.json",
                "{\"weight_map\": {\"model.norm.weight\": \"model.safetensors\"}}");
-    expect_parts(in(path, dir, "model.safetensors.index.json"), NIB_BAD_INPUT,
-                 "a GGUF file needs no index");
+    expect_parts(in(path, dir, "model.safetensors.index.json"), NIB_BAD_INPUT);
     drop_directory(dir);
 }
 

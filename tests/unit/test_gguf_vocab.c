@@ -9,6 +9,7 @@
 #include "tokenizing.h"
 
 #include "pool.h"
+#include "refused.h"
 
 #include <stdio.h>
 
@@ -216,9 +217,7 @@ static void test_wrong_value_types(void **state)
         nib__arena_init(&arena, &a, 0);
         assert_true(nib__name_index_init(&gguf.by_key, &arena, 1));
         assert_null(nib__name_index_add(&gguf.by_key, (const void *const *)values, 0));
-        assert_int_equal(nib__gguf_vocab(&source, &gguf, &arena, &err), NIB_BAD_INPUT);
-        if (strstr(err.text, keys[i]) == NULL)
-            fail_msg("\"%s\" lacks %s", err.text, keys[i]);
+        refused(NIB_BAD_INPUT, nib__gguf_vocab(&source, &gguf, &arena, &err), &err);
         nib__arena_free(&arena);
     }
 }

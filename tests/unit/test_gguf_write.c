@@ -15,6 +15,8 @@
 
 #include <cmocka.h>
 
+#include "refused.h"
+
 static void put_keys(nib_gguf_head *head)
 {
     nib__gguf_put_string(head, "general.architecture", "llama", 5);
@@ -153,7 +155,7 @@ static void test_round_trip(void **state)
     drop_directory(directory);
 }
 
-static void expect_refused(const char *name, nib_type type, int rank, const char *part)
+static void expect_refused(const char *name, nib_type type, int rank)
 {
     static const int64_t shape[] = {1, 1, 1, 1, 32};
     const nib_allocator a = nib__allocator_default();
@@ -164,9 +166,7 @@ static void expect_refused(const char *name, nib_type type, int rank, const char
     assert_int_equal(nib__writer_make(&w, &a, &err), NIB_OK);
     nib__writer_add_tensor(w, name, type, shape + 5 - rank, rank, 0);
     nib__writer_use_gguf(w, &head);
-    assert_int_equal(nib__writer_layout(w, 0, &err), NIB_UNSUPPORTED);
-    if (strstr(err.text, part) == NULL)
-        fail_msg("\"%s\" lacks \"%s\"", err.text, part);
+    refused(NIB_UNSUPPORTED, nib__writer_layout(w, 0, &err), &err);
     nib__writer_free(w);
     nib__gguf_head_free(&head);
 }
@@ -184,8 +184,7 @@ static void test_no_elements(void **state)
     assert_int_equal(nib__writer_make(&w, &a, &err), NIB_OK);
     nib__writer_add_tensor(w, "w", NIB_TYPE_F32, shape, 2, 0);
     nib__writer_use_gguf(w, &head);
-    assert_int_equal(nib__writer_layout(w, 0, &err), NIB_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "w: has no elements"));
+    refused(NIB_UNSUPPORTED, nib__writer_layout(w, 0, &err), &err);
     nib__writer_free(w);
     nib__gguf_head_free(&head);
 }
@@ -193,11 +192,11 @@ static void test_no_elements(void **state)
 static void test_refused(void **state)
 {
     (void)state;
-    expect_refused("w", NIB_TYPE_E4M3, 2, "w: GGUF has no type e4m3");
-    expect_refused("w", NIB_TYPE_U8, 1, "w: GGUF has no type u8");
-    expect_refused("w", NIB_TYPE_F32, 5, "1 bytes and 5 dimensions");
+    expect_refused("w", NIB_TYPE_E4M3, 2);
+    expect_refused("w", NIB_TYPE_U8, 1);
+    expect_refused("w", NIB_TYPE_F32, 5);
     expect_refused("a.name.that.is.longer.than.the.sixty.three.bytes.that.the.format.has.for.it",
-                   NIB_TYPE_F32, 1, "GGUF allows at most 63");
+                   NIB_TYPE_F32, 1);
     assert_true(nib__gguf_holds(NIB_TYPE_MXFP4));
     assert_true(nib__gguf_holds(NIB_TYPE_BF16));
     assert_false(nib__gguf_holds(NIB_TYPE_NONE));

@@ -88,8 +88,6 @@ static void names_mask_instruction_sets(void **state)
     assert_int_equal(isa, 0);
     assert_string_equal(nib__cpu_isa_name(0), "ref");
     assert_int_equal(nib__cpu_isa_mask(&isa, "avx9000", &err), NIB_USAGE);
-    assert_non_null(strstr(err.text, "avx9000"));
-    assert_non_null(strstr(err.text, "avx512vnni"));
     assert_int_equal(nib__cpu_isa_mask(&isa, nib__cpu_isa_name(here), &err), NIB_OK);
     assert_int_equal(isa, here);
     const char *lacking = (here & NIB_ISA_NEON) != 0 ? "avx2" : "neon";

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "machines.h"
+#include "refused.h"
 
 static void the_writer_reproduces_the_file(void **state)
 {
@@ -85,64 +86,46 @@ static void a_small_machine_is_read(void **state)
 static void errors_name_their_position(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *sentence;
-    } cases[] = {
-        {"", "mine.json: line 1, column 1"},
-        {"[]", "expected an object, found an array"},
-        {"{\"schema\":2}", "2 is outside of 1 to 1"},
-        {"{\"tilte\":\"x\"}", "column 2: a machine has no member \"tilte\"; did you mean title"},
-        {FILE_OF("", SOURCES, FACTS ",\"dot5\":{}", RATES),
-         "a machine has no fact \"dot5\"; did you mean dot4"},
-        {FILE_OF("", SOURCES, FACTS ",\"op\":{}", RATES), "a machine has no fact \"op\""},
-        {FILE_OF("", SOURCES, FACTS, RATES ",\"fp9\":{}"),
-         "line 2, column 151: a machine has no rate \"fp9\"; did you mean fp8"},
-        {FILE_OF("", SOURCES, FACTS ",\"sm\":{\"vlaue\":80}", RATES),
-         "a machine has no member of a fact or rate \"vlaue\"; did you mean value"},
-        {FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":true}", RATES),
-         "expected a number, found true"},
-        {FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":-1}", RATES), "-1 is outside of 0 to"},
-        {FILE_OF("", SOURCES, FACTS ",\"fp8_unit\":{\"value\":1}", RATES),
-         "expected true or false, found a number"},
-        {FILE_OF("", SOURCES, FACTS ",\"isa\":{\"value\":[\"avx512vni\"]}", RATES),
-         "a machine has no isa \"avx512vni\"; did you mean avx512vnni"},
-        {FILE_OF("", SOURCES, FACTS ",\"isa\":{\"value\":\"avx2\"}", RATES),
-         "expected an array, found a string"},
-        {FILE_OF("", SOURCES, FACTS ",\"sm\":{\"source\":\"a\"}", RATES), "sm lacks \"value\""},
-        {FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":80}", RATES), "sm lacks \"source\""},
-        {FILE_OF("", SOURCES, FACTS ",\"dot4\":{}", RATES), "duplicate key dot4"},
-        {FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":80,\"source\":\"aa\"}", RATES),
-         "mine.json: sm: source \"aa\" is not in \"sources\""},
-        {FILE_OF("", SOURCES, FACTS, RATES ",\"bf16\":{\"value\":0,\"source\":\"a\"}"),
-         "bf16 is 0; it must be more than 0"},
-        {FILE_OF("", SOURCES, FACTS, RATES ",\"launch_s\":{\"value\":5}"), "launch_s is 5"},
-        {FILE_OF("", SOURCES, FACTS, RATES ",\"i8\":{\"value\":1e999}"), "too large"},
-        {FILE_OF("\"title\":\"Again\",", SOURCES, FACTS, RATES), "duplicate key"},
-        {FILE_OF("\"host\":\"a\\u001bb\",", SOURCES, FACTS, RATES),
-         "the text holds a control character, U+001B"},
-        {FILE_OF("\"host\":\"\",", SOURCES, FACTS, RATES), "the text has 0 bytes"},
-        {FILE_OF("", "\"sources\":{\"a\":{\"title\":\"A\",\"date\":\"May 2026\"}}", FACTS, RATES),
-         "\"May 2026\" is not a date"},
-        {FILE_OF("", "\"sources\":{\"a\":{\"title\":\"A\"}}", FACTS, RATES),
-         "a source lacks \"date\""},
-        {FILE_OF("", "\"sources\":{\"a\":{\"titel\":\"A\"}}", FACTS, RATES),
-         "a machine has no member of a source \"titel\"; did you mean title"},
-        {"{\"schema\":1}", "mine.json: the machine has no \"title\""},
-        {"{\"title\":\"Mine\"}", "mine.json: the machine lacks the fact device"},
-        {FILE_OF("", SOURCES, FACTS, "\"f32\":{\"value\":1e12,\"source\":\"a\"}"),
-         "mine.json: the machine lacks the rate bytes_per_s"},
-        {"{\"title\":\"Mine\"} x", "mine.json: line 1"},
-        {FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":80,\"source\":\"a\"}", RATES),
-         "sm is a fact of NVIDIA GPUs"},
+    static const char *const texts[] = {
+        "",
+        "[]",
+        "{\"schema\":2}",
+        "{\"tilte\":\"x\"}",
+        FILE_OF("", SOURCES, FACTS ",\"dot5\":{}", RATES),
+        FILE_OF("", SOURCES, FACTS ",\"op\":{}", RATES), /* a fact of layers, not of machines */
+        FILE_OF("", SOURCES, FACTS, RATES ",\"fp9\":{}"),
+        FILE_OF("", SOURCES, FACTS ",\"sm\":{\"vlaue\":80}", RATES),
+        FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":true}", RATES),
+        FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":-1}", RATES),
+        FILE_OF("", SOURCES, FACTS ",\"fp8_unit\":{\"value\":1}", RATES),
+        FILE_OF("", SOURCES, FACTS ",\"isa\":{\"value\":[\"avx512vni\"]}", RATES),
+        FILE_OF("", SOURCES, FACTS ",\"isa\":{\"value\":\"avx2\"}", RATES),
+        FILE_OF("", SOURCES, FACTS ",\"sm\":{\"source\":\"a\"}", RATES),
+        FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":80}", RATES),
+        FILE_OF("", SOURCES, FACTS ",\"dot4\":{}", RATES), /* given twice */
+        FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":80,\"source\":\"aa\"}", RATES),
+        FILE_OF("", SOURCES, FACTS, RATES ",\"bf16\":{\"value\":0,\"source\":\"a\"}"),
+        FILE_OF("", SOURCES, FACTS, RATES ",\"launch_s\":{\"value\":5}"), /* seconds */
+        FILE_OF("", SOURCES, FACTS, RATES ",\"i8\":{\"value\":1e999}"),
+        FILE_OF("\"title\":\"Again\",", SOURCES, FACTS, RATES),
+        FILE_OF("\"host\":\"a\\u001bb\",", SOURCES, FACTS, RATES),
+        FILE_OF("\"host\":\"\",", SOURCES, FACTS, RATES),
+        FILE_OF("", "\"sources\":{\"a\":{\"title\":\"A\",\"date\":\"May 2026\"}}", FACTS, RATES),
+        FILE_OF("", "\"sources\":{\"a\":{\"title\":\"A\"}}", FACTS, RATES),
+        FILE_OF("", "\"sources\":{\"a\":{\"titel\":\"A\"}}", FACTS, RATES),
+        "{\"schema\":1}",
+        "{\"title\":\"Mine\"}",
+        FILE_OF("", SOURCES, FACTS, "\"f32\":{\"value\":1e12,\"source\":\"a\"}"),
+        "{\"title\":\"Mine\"} x",
+        /* a fact of another maker's machines */
+        FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":80,\"source\":\"a\"}", RATES),
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    for (size_t i = 0; i < COUNT(texts); i++) {
         nib_machine m;
         nib_arena arena;
         nib_err err = {NIB_OK, ""};
         nib__arena_init(&arena, &allocator, 0);
-        assert_int_equal(parse(&m, cases[i].text, &arena, &err), NIB_BAD_INPUT);
-        if (strstr(err.text, cases[i].sentence) == NULL)
-            fail_msg("%s\n  is not: %s", err.text, cases[i].sentence);
+        refused(NIB_BAD_INPUT, parse(&m, texts[i], &arena, &err), &err);
         nib__arena_free(&arena);
     }
 }
@@ -179,15 +162,13 @@ static void a_users_file_is_a_device(void **state)
     static const struct {
         const char *file, *text;
         nib_status status;
-        const char *sentence;
     } cases[] = {
-        {"my-gpu.json", whole, NIB_OK, ""},
-        {"hosted.json", FILE_OF("\"host\":\"graviton3\",", SOURCES, FACTS, RATES), NIB_OK, ""},
-        {"lost.json", FILE_OF("\"host\":\"graviton33\",", SOURCES, FACTS, RATES), NIB_BAD_INPUT,
-         "its host \"graviton33\" is not known; did you mean graviton3"},
-        {"a b.json", whole, NIB_USAGE, "a machine is named after its file"},
-        {".json", whole, NIB_USAGE, "a machine is named after its file"},
-        {"none.json", NULL, NIB_IO, "none.json"},
+        {"my-gpu.json", whole, NIB_OK},
+        {"hosted.json", FILE_OF("\"host\":\"graviton3\",", SOURCES, FACTS, RATES), NIB_OK},
+        {"lost.json", FILE_OF("\"host\":\"graviton33\",", SOURCES, FACTS, RATES), NIB_BAD_INPUT},
+        {"a b.json", whole, NIB_USAGE},
+        {".json", whole, NIB_USAGE},
+        {"none.json", NULL, NIB_IO},
     };
     char dir[] = "/tmp/nib-machine-XXXXXX", path[128];
     assert_non_null(mkdtemp(dir));
@@ -200,8 +181,11 @@ static void a_users_file_is_a_device(void **state)
         if (cases[i].text != NULL)
             write_text(path, cases[i].text);
         assert_true(nib__machine_is_path(path));
-        assert_int_equal(nib__machine_read(&m, path, &machines, &arena, &err), cases[i].status);
-        assert_non_null(strstr(err.text, cases[i].sentence));
+        const nib_status status = nib__machine_read(&m, path, &machines, &arena, &err);
+        if (cases[i].status == NIB_OK)
+            assert_int_equal(status, NIB_OK);
+        else
+            refused(cases[i].status, status, &err);
         if (i == 0)
             assert_string_equal(m.name, "my-gpu");
         if (i == 1)

@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "refused.h"
+
 static nib_pattern *make(const char *text)
 {
     const nib_allocator a = nib__allocator_default();
@@ -93,36 +95,34 @@ static void test_regex(void **state)
     assert_false(matches("re:a$", "a\n"));
 }
 
-static void refused(const char *text, const char *part)
+static void expect_refused(const char *text)
 {
     const nib_allocator a = nib__allocator_default();
     nib_pattern *pattern = NULL;
     nib_err err = {0};
-    assert_int_equal(nib__pattern_make(&pattern, text, NULL, &a, &err), NIB_BAD_INPUT);
+    refused(NIB_BAD_INPUT, nib__pattern_make(&pattern, text, NULL, &a, &err), &err);
     assert_null(pattern);
-    if (strstr(err.text, part) == NULL)
-        fail_msg("`%s` does not say `%s`", err.text, part);
     assert_int_equal(nib__pattern_make(&pattern, text, NULL, &a, NULL), NIB_BAD_INPUT);
 }
 
 static void test_invalid_patterns(void **state)
 {
     (void)state;
-    refused("", "may not be empty");
-    refused("re:(a", "parenthesis");
-    refused("re:a)|(b", "parenthesis");
-    refused("re:[", "char-class");
-    refused("re:*", "repeat");
-    refused("a\xff*", "not valid UTF-8");
-    refused("re:\xc3", "not valid UTF-8");
+    expect_refused("");
+    expect_refused("re:(a");
+    expect_refused("re:a)|(b");
+    expect_refused("re:[");
+    expect_refused("re:*");
+    expect_refused("a\xff*");
+    expect_refused("re:\xc3");
     char text[6000];
     memset(text, 'a', sizeof text);
     text[4097] = 0;
-    refused(text, "4097 bytes");
+    expect_refused(text);
     memset(text, '(', sizeof text);
     memcpy(text, "re:", 3);
     text[1003] = 0;
-    refused(text, "more than 128 brackets");
+    expect_refused(text);
 }
 
 static void test_hostile_regex_is_bounded(void **state)
@@ -141,14 +141,13 @@ static void test_hostile_regex_is_bounded(void **state)
         assert_false(nib__pattern_matches(pattern, name, NULL));
         nib__pattern_free(pattern);
     }
-    assert_int_equal(err.status, NIB_BAD_INPUT);
-    assert_non_null(strstr(err.text, "limit"));
+    refused(NIB_BAD_INPUT, err.status, &err);
 
     err = (nib_err){0};
     nib_pattern *pattern = make("re:a*");
     name[1999] = (char)0xff;
     assert_false(nib__pattern_matches(pattern, name, &err));
-    assert_non_null(strstr(err.text, "not valid UTF-8"));
+    refused(NIB_BAD_INPUT, err.status, &err);
     nib__pattern_free(pattern);
 }
 
@@ -167,7 +166,7 @@ static void test_hostile_glob_is_bounded(void **state)
     nib_pattern *pattern = make(text);
     nib_err err = {0};
     assert_false(nib__pattern_matches(pattern, name, &err));
-    assert_non_null(strstr(err.text, "too many steps"));
+    refused(NIB_BAD_INPUT, err.status, &err);
     nib__pattern_free(pattern);
     free(name);
 }
@@ -214,11 +213,9 @@ static void test_budget(void **state)
     assert_true(budget.spent_ns > 0);
     budget.spent_ns = 5000000000;
     assert_false(nib__pattern_matches(pattern, "aaa", &err));
-    assert_int_equal(err.status, NIB_BAD_INPUT);
-    assert_non_null(strstr(err.text, "take too long"));
+    refused(NIB_BAD_INPUT, err.status, &err);
     assert_true(nib__pattern_matches(pattern, "aaa", NULL));
-    assert_int_equal(nib__pattern_make(&other, "re:b+", &budget, &a, &err), NIB_BAD_INPUT);
-    assert_non_null(strstr(err.text, "take too long"));
+    refused(NIB_BAD_INPUT, nib__pattern_make(&other, "re:b+", &budget, &a, &err), &err);
     assert_null(other);
     nib__pattern_free(pattern);
 }
@@ -233,7 +230,7 @@ static void test_failing_allocations(void **state)
     assert_int_equal(nib__pattern_make(&pattern, "re:a", NULL, &a, &err), NIB_NO_MEMORY);
     assert_null(pattern);
     f.left = 1;
-    assert_int_equal(nib__pattern_make(&pattern, "re:(a", NULL, &a, &err), NIB_BAD_INPUT);
+    refused(NIB_BAD_INPUT, nib__pattern_make(&pattern, "re:(a", NULL, &a, &err), &err);
     assert_int_equal(f.live, 0); /* a pattern that does not compile leaks nothing */
     nib__pattern_free(NULL);
 }

@@ -17,6 +17,8 @@
 
 #include <cmocka.h>
 
+#include "refused.h"
+
 static const char *const families[] = {
     "llama2",   "llama3",    "llama_bias",   "qwen2",          "qwen3",          "mistral",
     "smollm3",  "olmo2",     "exaone4",      "mistral_window", "exaone4_window", "granite",
@@ -283,8 +285,7 @@ static void test_truncate_window(void **state)
     nib_err err;
     float *whole = run_in_chunks(s, g, 0, 512), *again = run_in_chunks(s, g, 0, 1);
     assert_same_bits(again, whole, g);
-    assert_int_equal(nib_session_truncate(s, 0, 64, &err), NIB_USAGE);
-    assert_non_null(strstr(err.text, "layers with a window of 20 keep the last ones"));
+    refused(NIB_USAGE, nib_session_truncate(s, 0, 64, &err), &err);
     const int64_t cuts[] = {g->count - 1, g->count - 64, g->count - 300, g->count - 512};
     for (size_t i = 0; i < COUNT(cuts); i++) {
         assert_int_equal(nib_session_truncate(s, 0, (int32_t)cuts[i], NULL), NIB_OK);
@@ -303,14 +304,11 @@ static void test_truncate_window(void **state)
 
 /* ---- bad steps: refused as a whole ---- */
 
-static void assert_refused(nib_session *s, const nib_slot *slots, size_t count, nib_status status,
-                           const char *says)
+static void assert_refused(nib_session *s, const nib_slot *slots, size_t count, nib_status status)
 {
     nib_err err;
     const float *logits;
-    assert_int_equal(nib_session_step(s, slots, count, &logits, &err), status);
-    if (!strstr(err.text, says))
-        fail_msg("\"%s\" does not say \"%s\"", err.text, says);
+    refused(status, nib_session_step(s, slots, count, &logits, &err), &err);
 }
 
 static void test_step_errors(void **state)
@@ -322,32 +320,30 @@ static void test_step_errors(void **state)
     nib_slot slots[9];
     for (int i = 0; i < 9; i++)
         slots[i] = (nib_slot){0, i, i, true};
-    assert_refused(s, &(nib_slot){0, 1, 5, true}, 1, NIB_USAGE,
-                   "position 1 of sequence 0 is not its next one, 0");
-    assert_refused(s, &(nib_slot){0, -1, 5, true}, 1, NIB_USAGE, "position -1");
-    assert_refused(s, &(nib_slot){2, 0, 5, true}, 1, NIB_USAGE,
-                   "sequence 2 does not exist; 2 sequences are open");
-    assert_refused(s, &(nib_slot){-1, 0, 5, true}, 1, NIB_USAGE, "sequence -1");
-    assert_refused(s, &(nib_slot){0, 0, 257, true}, 1, NIB_BAD_INPUT,
-                   "token 257 is not one of the model's 257");
-    assert_refused(s, &(nib_slot){0, 0, -1, true}, 1, NIB_BAD_INPUT, "token -1");
-    assert_refused(s, slots, 9, NIB_NO_MEMORY, "position 8 of sequence 0 is past the context of 8");
+    assert_refused(s, &(nib_slot){0, 1, 5, true}, 1, NIB_USAGE);
+    assert_refused(s, &(nib_slot){0, -1, 5, true}, 1, NIB_USAGE);
+    assert_refused(s, &(nib_slot){2, 0, 5, true}, 1, NIB_USAGE);
+    assert_refused(s, &(nib_slot){-1, 0, 5, true}, 1, NIB_USAGE);
+    assert_refused(s, &(nib_slot){0, 0, 257, true}, 1, NIB_BAD_INPUT);
+    assert_refused(s, &(nib_slot){0, 0, -1, true}, 1, NIB_BAD_INPUT);
+    assert_refused(s, slots, 9, NIB_NO_MEMORY); /* the context has 8 positions */
     slots[3].position = 2;
-    assert_refused(s, slots, 8, NIB_USAGE, "position 2 of sequence 0 is not its next one, 3");
+    assert_refused(s, slots, 8, NIB_USAGE);
     slots[3].position = 3;
     slots[3].sequence = 1;
-    assert_refused(s, slots, 8, NIB_USAGE, "position 3 of sequence 1 is not its next one, 0");
+    assert_refused(s, slots, 8, NIB_USAGE);
     slots[3].sequence = 0;
     slots[7].token = 300;
-    assert_refused(s, slots, 8, NIB_BAD_INPUT, "token 300");
+    assert_refused(s, slots, 8, NIB_BAD_INPUT);
     slots[7].token = 7;
     /* no refused step advanced a sequence */
     const float *logits;
     must_step(s, slots, 8, &logits);
-    assert_refused(s, slots + 8, 1, NIB_NO_MEMORY, "past the context of 8");
+    assert_refused(s, slots + 8, 1, NIB_NO_MEMORY);
     must_step(s, NULL, 0, &logits);
-    assert_int_equal(nib_session_truncate(s, 2, 0, NULL), NIB_USAGE);
-    assert_int_equal(nib_session_truncate(s, 0, -1, NULL), NIB_USAGE);
+    nib_err err;
+    refused(NIB_USAGE, nib_session_truncate(s, 2, 0, &err), &err);
+    refused(NIB_USAGE, nib_session_truncate(s, 0, -1, &err), &err);
     nib_tokens_free(o.model, NULL); /* this model has no tokenizer */
     opened copy = o;
     close_opened(&copy);
@@ -381,37 +377,28 @@ static void test_config_against_tensors(void **state)
 {
     (void)state;
     static const struct {
-        const char *model, *more, *says;
+        const char *model, *more;
     } cases[] = {
-        {"qwen2", "\"num_hidden_layers\": 3", "model.layers.2.self_attn.q_proj"},
-        {"qwen2", "\"num_hidden_layers\": 1",
-         "is stored, but num_hidden_layers in config.json is 1"},
-        {"qwen2", "\"quantization_config\": {\"quant_method\": \"torchao\"}",
-         "has a quantization_config, but no weight is stored quantized"},
-        {"qwen2", "\"hidden_size\": 96", "[257][64], but config.json implies [257][96]"},
-        {"qwen2", "\"intermediate_size\": 139", "[140][64], but config.json implies [139][64]"},
-        {"qwen2", "\"num_key_value_heads\": 2",
-         "k_proj.weight is [16][64], but config.json implies [32][64]"},
-        {"qwen2", "\"vocab_size\": 258",
-         "model.embed_tokens.weight is [257][64], but config.json implies [258][64]"},
-        {"llama2", "\"attention_bias\": true", "self_attn.q_proj.bias is missing"},
-        {"llama2", "\"model_type\": \"qwen2\", \"num_key_value_heads\": 4",
-         "self_attn.q_proj.bias is missing"},
-        {"llama3", "\"model_type\": \"qwen3\", \"head_dim\": 16",
-         "self_attn.q_norm.weight is missing"},
-        {"qwen3", "\"head_dim\": 16",
-         "q_proj.weight is [96][64], but config.json implies [64][64]"},
+        {"qwen2", "\"num_hidden_layers\": 3"}, /* of 2 */
+        {"qwen2", "\"num_hidden_layers\": 1"},
+        {"qwen2",
+         "\"quantization_config\": {\"quant_method\": \"torchao\"}"}, /* no weight is quantized */
+        {"qwen2", "\"hidden_size\": 96"},
+        {"qwen2", "\"intermediate_size\": 139"},
+        {"qwen2", "\"num_key_value_heads\": 2"},
+        {"qwen2", "\"vocab_size\": 258"},
+        {"llama2", "\"attention_bias\": true"}, /* none is stored */
+        {"llama2", "\"model_type\": \"qwen2\", \"num_key_value_heads\": 4"},
+        {"llama3", "\"model_type\": \"qwen3\", \"head_dim\": 16"},
+        {"qwen3", "\"head_dim\": 16"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char directory[256];
         opened o;
         nib_err err;
         copy_model(directory, cases[i].model, cases[i].more);
-        const nib_status status =
-            try_open(&o, &(open_how){.path = directory, .dtype = "f32"}, &err);
-        if (status != NIB_BAD_INPUT || !strstr(err.text, cases[i].says))
-            fail_msg("%s: %d \"%s\" does not say \"%s\"", cases[i].more, (int)status,
-                     status == NIB_OK ? "" : err.text, cases[i].says);
+        refused(NIB_BAD_INPUT, try_open(&o, &(open_how){.path = directory, .dtype = "f32"}, &err),
+                &err);
         drop_directory(directory);
     }
 }
@@ -550,12 +537,12 @@ static void test_unused_tensors(void **state)
     static const struct {
         const char *tensor;
         int64_t count;
-        const char *says;
+        nib_status status;
     } cases[] = {
-        {"model.norm.bias", 64, "model.norm.bias is stored, but llama has no such bias"},
-        {"model.embed_tokens.bias", 211, "an embedding has no bias in llama"},
-        {"model.layers.0.self_attn.q_norm.weight", 16, NULL},
-        {"model.vision.weight", 3, NULL},
+        {"model.norm.bias", 64, NIB_UNSUPPORTED},
+        {"model.embed_tokens.bias", 211, NIB_UNSUPPORTED},
+        {"model.layers.0.self_attn.q_norm.weight", 16, NIB_OK},
+        {"model.vision.weight", 3, NIB_OK},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char directory[256];
@@ -565,9 +552,8 @@ static void test_unused_tensors(void **state)
         add_ones(directory, cases[i].tensor, cases[i].count);
         const nib_status status =
             try_open(&o, &(open_how){.path = directory, .dtype = "f32"}, &err);
-        if (cases[i].says != NULL) {
-            assert_int_equal(status, NIB_UNSUPPORTED);
-            assert_non_null(strstr(err.text, cases[i].says));
+        if (cases[i].status != NIB_OK) {
+            refused(cases[i].status, status, &err);
         } else {
             assert_int_equal(status, NIB_OK);
             const nib_ledger *ledger = &o.model->net.notes;
@@ -604,8 +590,7 @@ static void test_config_only(void **state)
     assert_int_equal(model->net.site_count, 2 + 2 * 7);
     assert_int_equal(site_named(&model->net, "model.layers.1.self_attn.o_proj")->k, 96);
     assert_int_equal(nib_plan_make(&plan, model, NULL, &err), NIB_OK);
-    assert_int_equal(nib_session_open(&session, model, plan, 1, &err), NIB_USAGE);
-    assert_non_null(strstr(err.text, "only a config was given"));
+    refused(NIB_USAGE, nib_session_open(&session, model, plan, 1, &err), &err);
     nib_plan_free(plan);
     nib_model_close(model);
     char directory[256], path[300];
@@ -617,8 +602,7 @@ static void test_config_only(void **state)
                      1);
     nib_model_close(model);
     drop_directory(directory);
-    assert_int_equal(nib_model_open(&model, engine, "tests/golden/models", NULL, &err), NIB_IO);
-    assert_non_null(strstr(err.text, "config.json"));
+    refused(NIB_IO, nib_model_open(&model, engine, "tests/golden/models", NULL, &err), &err);
     nib_engine_close(engine);
 }
 

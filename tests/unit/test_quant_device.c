@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "kept.h"
+#include "refused.h"
 
 #define MODEL "models/nibble-tales"
 
@@ -132,19 +133,16 @@ static void expect_cpu_weights(run *r, const char *recipe)
     remove_out(r);
 }
 
-/* Denied with these words and no output; if allowed, runs with the ledger line `done`. */
+/* Denied, with no output; if allowed, runs with the ledger line `done` and these words in it. */
 static void check_refused(run *r, const char *recipe, nib_status status, const char *words,
                           const char *done)
 {
     const failing_gpu device = r->device;
     how h = {.recipe = recipe, .device = "opencl"};
-    assert_int_equal(quantize(r, &h), status);
-    expect_words(r->err.text, words);
-    expect_words(r->err.text, "--allow device: done codes@cpu, the same bits as without --device");
+    refused(status, quantize(r, &h), &r->err);
     assert_int_equal(nib__path_kind(r->out), NIB_PATH_NONE);
     h.strict = true, h.allow = "device";
-    assert_int_equal(quantize(r, &h), status);
-    expect_words(r->err.text, "--strict: ");
+    refused(status, quantize(r, &h), &r->err);
     assert_int_equal(nib__path_kind(r->out), NIB_PATH_NONE);
     reset_device(r);
     r->device = device;
@@ -164,8 +162,7 @@ static void test_no_double_precision(void **state)
 {
     run *r = *state;
     r->exact = false;
-    check_refused(r, "8da4w", NIB_NOT_AS_ASKED, "quant_w__ocl: the device lacks double precision",
-                  by_cpu);
+    check_refused(r, "8da4w", NIB_NOT_AS_ASKED, "quant_w__ocl", by_cpu);
 }
 
 static void test_device_does_not_open(void **state)
@@ -179,14 +176,14 @@ static void test_kernel_does_not_compile(void **state)
 {
     run *r = *state;
     r->device.refuse_function = "weight_codes";
-    check_refused(r, "int4wo", NIB_NOT_AS_ASKED, "does not compile weight_codes", by_cpu);
+    check_refused(r, "int4wo", NIB_NOT_AS_ASKED, "weight_codes", by_cpu);
 }
 
 static void test_device_out_of_memory(void **state)
 {
     run *r = *state;
     r->device.room = 100000;
-    check_refused(r, "mxfp8", NIB_NOT_AS_ASKED, " for a block of weights to quantize", by_cpu);
+    check_refused(r, "mxfp8", NIB_NOT_AS_ASKED, "4.3 GB", by_cpu); /* the device's memory */
 }
 
 /* ---- failures during the run ---- */
@@ -197,11 +194,10 @@ static void test_launch_fails(void **state)
 {
     run *r = *state;
     r->device.fail_launch = "weight_codes";
-    check_refused(r, "8da4w", NIB_FAILED, "model.layers.0.self_attn.q_proj.weight: ", by_both);
+    check_refused(r, "8da4w", NIB_FAILED, "model.layers.0.self_attn.q_proj.weight", by_both);
     reset_device(r);
     r->device.fail_launch = "row_ranges";
-    check_refused(r, "int8wo-tensor", NIB_FAILED, "row_ranges: out of the device's resources",
-                  by_both);
+    check_refused(r, "int8wo-tensor", NIB_FAILED, "row_ranges", by_both);
 }
 
 static void test_read_fails(void **state)

@@ -8,6 +8,7 @@
 #include "rewriting_build.h"
 
 #include "failing.h"
+#include "refused.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -82,7 +83,7 @@ static void test_torchao_parts(void **state)
     nib__writer_free(w);
     done d;
     quantize(&d, from, layers, count, at(out, "out"), "torchao", false);
-    expect(&d, NIB_OK, NULL);
+    expect(&d, NIB_OK);
     nib_checkpoint *cp = open_ok(out);
     size_t compared = 0;
     for (size_t i = 0; i < nib__checkpoint_count(cp); i++) {
@@ -119,7 +120,7 @@ static void test_directory(void **state)
     write_text(from, "tokenizer.json", "{}");
     write_text(from, "secret.txt", "not to be copied");
     quantize(&d, from, layers, COUNT(layers), at(out, "out"), NULL, false);
-    expect(&d, NIB_OK, NULL);
+    expect(&d, NIB_OK);
     assert_string_equal(d.report.format, "torchao");
     assert_int_equal(d.ledger.layer_count, 4);
     assert_string_equal(d.ledger.layers[1].done, "8da4w-g32");
@@ -151,10 +152,10 @@ static void test_directory(void **state)
     /* The output exists now. force replaces it, and the same input gives the same bytes. */
     char *first = read_text(out, "nibble.json");
     quantize(&d, from, layers, COUNT(layers), out, NULL, false);
-    expect(&d, NIB_EXISTS, "--force");
+    refused(NIB_EXISTS, d.status, &d.err);
     free_done(&d);
     quantize(&d, from, layers, COUNT(layers), out, NULL, true);
-    expect(&d, NIB_OK, NULL);
+    expect(&d, NIB_OK);
     free_done(&d);
     char *second = read_text(out, "nibble.json");
     assert_string_equal(first, second);
@@ -162,7 +163,7 @@ static void test_directory(void **state)
     nib__release(&heap, second);
     /* Quantized weights are not quantized again. */
     quantize(&d, out, layers, COUNT(layers), at(path, "again"), NULL, false);
-    expect(&d, NIB_UNSUPPORTED, "is already quantized");
+    refused(NIB_UNSUPPORTED, d.status, &d.err);
     assert_false(exists(path));
     free_done(&d);
     drop(out);
@@ -187,11 +188,11 @@ static void test_falls_back_to_nibble(void **state)
         layers[0].act_scale = layers[1].act_scale = 0.25f;
         layers[0].act_zero = layers[1].act_zero = -3;
         quantize(&d, from, layers, 2, at(out, "out"), "torchao", false);
-        expect(&d, NIB_NOT_AS_ASKED, "the format torchao cannot hold");
+        refused(NIB_NOT_AS_ASKED, d.status, &d.err);
         assert_false(exists(out));
         free_done(&d);
         quantize(&d, from, layers, 2, out, NULL, false);
-        expect(&d, NIB_OK, NULL);
+        expect(&d, NIB_OK);
         assert_string_equal(d.report.format, "nibble");
         assert_int_equal(count_settings(&d.ledger, "format", "torchao"), 1);
         expect_text(out, "config.json", "\"quant_method\": \"nibble\"");
@@ -243,7 +244,7 @@ static void test_casts_are_reported(void **state)
                                .out = at(out, "out"),
                                .format = "safetensors",
                                .convert = true});
-    expect(&d, NIB_OK, NULL);
+    expect(&d, NIB_OK);
     assert_string_equal(d.ledger.layers[0].kept, "exact after a change of layout");
     assert_true(isnan(d.ledger.layers[0].sqnr_db));
     assert_string_equal(d.ledger.layers[1].kept, "lossy");
@@ -261,7 +262,7 @@ static void test_casts_are_reported(void **state)
                                .gguf = &head,
                                .gguf_arch = "llama",
                                .convert = true});
-    expect(&d, NIB_OK, NULL);
+    expect(&d, NIB_OK);
     assert_int_equal(d.ledger.tensor_count, 1);
     assert_string_equal(d.ledger.tensors[0].name, "model.norm.weight");
     assert_string_equal(d.ledger.tensors[0].done, "f32");
@@ -316,7 +317,7 @@ static void test_shared_tensors(void **state)
         write_source(at(from, "src"), config, cases[i].alias ? head_only : embed_only, 1, &alias,
                      cases[i].alias);
         quantize(&d, from, layers, 2, at(out, "out"), NULL, false);
-        expect(&d, NIB_OK, NULL);
+        expect(&d, NIB_OK);
         free_done(&d);
         nib_checkpoint *cp = open_ok(out);
         for (size_t n = 0; n < 3 && cases[i].written[n] != NULL; n++)
@@ -359,7 +360,7 @@ static void test_rewriting_a_nibble_file(void **state)
     const nib_quantize_layer plain[] = {layer("lm_head", "f32")};
     write_source(at(from, "src"), config, usual, COUNT(usual), NULL, 0);
     quantize(&d, from, plain, 1, at(cast, "cast"), "nibble", false);
-    expect(&d, NIB_OK, NULL);
+    expect(&d, NIB_OK);
     free_done(&d);
     char *text = read_text(cast, "config.json");
     assert_null(strstr(text, "quantization_config"));
@@ -372,7 +373,7 @@ static void test_rewriting_a_nibble_file(void **state)
         nib_weight w;
         char name[64];
         quantize(&d, cast, layers, 1, at(out, "out"), NULL, false);
-        expect(&d, NIB_OK, NULL);
+        expect(&d, NIB_OK);
         assert_string_equal(d.report.format, says[i]);
         free_done(&d);
         nib_checkpoint *cp = open_ok(out);
@@ -408,7 +409,7 @@ static void test_source_hash(void **state)
             assert_int_equal(pwrite(fd, "\1", 1, (off_t)(8 + n)), 1);
         close(fd);
         quantize(&d, from, layers, 1, at(out, "out"), NULL, false);
-        expect(&d, NIB_OK, NULL);
+        expect(&d, NIB_OK);
         free_done(&d);
         char *manifest = read_text(out, "nibble.json");
         const char *hash = strstr(manifest, key);
@@ -438,7 +439,7 @@ static void test_rejects_overflowing_cast(void **state)
     assert_int_equal(pwrite(fd, &large, 4, (off_t)(8 + n + 4 * 13)), 4);
     close(fd);
     quantize(&d, from, layers, 1, at(out, "out"), NULL, false);
-    expect(&d, NIB_BAD_INPUT, "a.weight: the value 65520 at index 13 is too large for f16");
+    refused(NIB_BAD_INPUT, d.status, &d.err);
     free_done(&d);
     assert_false(exists(out));
     drop(from);
@@ -454,51 +455,46 @@ static void test_output_paths(void **state)
     static const char *const bad[] = {"src", "src/", "src/out", "src/../src", "."};
     for (size_t i = 0; i < COUNT(bad); i++) {
         quantize(&d, from, layers, 1, at(out, bad[i]), NULL, true);
-        expect(&d, NIB_USAGE, "the output equals, contains or is inside the source");
+        refused(NIB_USAGE, d.status, &d.err);
         free_done(&d);
     }
     quantize(&d, from, layers, 1, at(out, "none/out"), NULL, false);
-    expect(&d, NIB_IO, "none/out.part");
+    refused(NIB_IO, d.status, &d.err);
     free_done(&d);
     quantize(&d, from, layers, 1, at(out, "out"), "zip", false);
-    expect(&d, NIB_USAGE, "format \"zip\"");
+    refused(NIB_USAGE, d.status, &d.err);
     free_done(&d);
     const nib_quantize_layer absent[] = {layer("model.layers.9.mlp.up_proj", "int8wo")};
     quantize(&d, from, absent, 1, out, NULL, false);
-    expect(&d, NIB_BAD_INPUT,
-           "model.layers.9.mlp.up_proj.weight: the checkpoint has no such tensor");
+    refused(NIB_BAD_INPUT, d.status, &d.err);
     free_done(&d);
     const nib_quantize_layer norm[] = {layer("model.norm", "int8wo")};
     quantize(&d, from, norm, 1, out, NULL, false);
-    expect(&d, NIB_BAD_INPUT, "only a matrix of floats can be quantized");
+    refused(NIB_BAD_INPUT, d.status, &d.err);
     free_done(&d);
     assert_false(exists(out));
     drop(from);
 }
 
-/* A NaN in a layer or in a copied tensor is found and named, and no output is left. */
+/* A NaN in a layer or in a copied tensor is found, and no output is left. */
 static void test_rejects_nan(void **state)
 {
     (void)state;
-    static const struct {
-        size_t index;
-        const char *fragment;
-    } cases[] = {{1 * 640 + 64 * 5 + 7, "q_proj.weight: row 5, column 7 is nan"},
-                 {3, "model.embed_tokens.weight: the value at index 3 is not finite"}};
+    static const size_t places[] = {640 + 64 * 5 + 7, 3}; /* in q_proj, in the embedding */
     char from[512], out[512], file[600];
     done d;
     const nib_quantize_layer layers[] = {layer("model.layers.0.self_attn.q_proj", "8da4w-g32")};
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    for (size_t i = 0; i < COUNT(places); i++) {
         write_source(at(from, "src"), config, usual, COUNT(usual), NULL, 0);
         snprintf(file, sizeof file, "%s/model.safetensors", from);
         const uint16_t nan = 0x7fc0;
         const int fd = open(file, O_RDWR);
         uint64_t n = 0;
         assert_int_equal(pread(fd, &n, 8, 0), 8);
-        assert_int_equal(pwrite(fd, &nan, 2, (off_t)(8 + n + 2 * cases[i].index)), 2);
+        assert_int_equal(pwrite(fd, &nan, 2, (off_t)(8 + n + 2 * places[i])), 2);
         close(fd);
         quantize(&d, from, layers, 1, at(out, "out"), NULL, false);
-        expect(&d, NIB_BAD_INPUT, cases[i].fragment);
+        refused(NIB_BAD_INPUT, d.status, &d.err);
         free_done(&d);
         assert_false(exists(out));
         assert_false(exists(at(out, "out.part")));
@@ -535,7 +531,7 @@ static void test_cancel_and_dry_run(void **state)
     nib_quantize_report report = {0};
     nib_err err = {NIB_OK, ""};
     nib__ledger_init(&ledger, &heap);
-    assert_int_equal(nib__quantize(&ledger, &report, &job, &err), NIB_CANCELLED);
+    refused(NIB_CANCELLED, nib__quantize(&ledger, &report, &job, &err), &err);
     assert_int_equal(calls, 3);
     nib__ledger_free(&ledger);
     char part[512];
@@ -576,8 +572,7 @@ static void test_cancel_and_dry_run(void **state)
     drop(from);
 }
 
-/* If another process writes to the source during the read, the error names the file and no output
- * is left. */
+/* If another process writes to the source during the read, no output is left. */
 static bool append_to(void *ctx, const char *what, uint64_t done_bytes, uint64_t total)
 {
     (void)what, (void)done_bytes, (void)total;
@@ -608,8 +603,7 @@ static void test_source_written_to(void **state)
     nib_quantize_report report = {0};
     nib_err err = {NIB_OK, ""};
     nib__ledger_init(&ledger, &heap);
-    assert_int_equal(nib__quantize(&ledger, &report, &job, &err), NIB_IO);
-    assert_non_null(strstr(err.text, "src/model.safetensors: another process wrote to the file"));
+    refused(NIB_IO, nib__quantize(&ledger, &report, &job, &err), &err);
     nib__ledger_free(&ledger);
     assert_false(exists(out) || exists(at(part, "out.part")));
     nib__checkpoint_close(cp);
@@ -632,7 +626,7 @@ static void test_threads(void **state)
         done d;
         assert_int_equal(nib__pool_open(&pool, counts[i], &heap, NULL), NIB_OK);
         quantize(&d, from, layers, COUNT(layers), at(out, "out"), NULL, false);
-        expect(&d, NIB_OK, NULL);
+        expect(&d, NIB_OK);
         free_done(&d);
         char *manifest = read_text(out, "nibble.json");
         if (first == NULL)
@@ -667,7 +661,7 @@ static void test_full_disk(void **state)
         setrlimit(RLIMIT_FSIZE, &small);
         quantize(&d, from, layers, 1, at(out, "out"), NULL, false);
         setrlimit(RLIMIT_FSIZE, &old);
-        expect(&d, NIB_IO, "out.part");
+        refused(NIB_IO, d.status, &d.err);
         free_done(&d);
         assert_false(exists(out) || exists(at(part, "out.part")));
     }

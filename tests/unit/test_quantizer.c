@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
+#include "refused.h"
+
 enum { ROWS_MAX = 16, K_MAX = 128, CELLS = ROWS_MAX * K_MAX };
 
 typedef struct input {
@@ -332,12 +334,8 @@ static void test_f16_scales(void **state)
     assert_true(fabsf(nib__weight_scale(&r.w, 0, 2) - 0.08f) < 1e-4f);
     assert_int_equal(r.codes[8], 7);
     const float large[] = {1, 2e6f, -1, 0};
-    assert_int_equal(quantize(&r, "int4wo-g4-intzero:f16", NIB_TYPE_F32, large, 1, 4, 1, &err),
-                     NIB_BAD_INPUT);
-    assert_string_equal(err.text,
-                        "row 0: weights from -1 to 2000000 need a scale beyond f16, which "
-                        "the recipe asks for; ask for float32 scales, or keep the layer "
-                        "with --skip");
+    refused(NIB_BAD_INPUT,
+            quantize(&r, "int4wo-g4-intzero:f16", NIB_TYPE_F32, large, 1, 4, 1, &err), &err);
 }
 
 /* Weights of zeros, or so small that torchao's scale is 0 or has no finite reciprocal, get codes of
@@ -367,37 +365,31 @@ static void test_hostile_values(void **state)
     (void)state;
     static result r;
     static float x[5 * 40];
-    for (size_t c = 0; c < COUNT(all_schemes); c++) {
-        static const float bad[] = {NAN, INFINITY, -INFINITY};
-        static const char *const says[] = {"row 3, column 37 is nan", "row 3, column 37 is inf",
-                                           "row 3, column 37 is -inf"};
-        for (size_t b = 0; b < COUNT(bad); b++) {
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (size_t b = 0; b < COUNT(bad); b++)
+        for (size_t c = 0; c < COUNT(all_schemes); c++) {
             nib_err err = {0};
             fill(x, COUNT(x), 3);
             x[3 * 40 + 37] = bad[b];
-            assert_int_equal(quantize(&r, all_schemes[c], NIB_TYPE_F32, x, 5, 40, 2, &err),
-                             NIB_BAD_INPUT);
-            if (strstr(err.text, says[b]) == NULL)
-                fail_msg("%s: %s", all_schemes[c], err.text);
+            refused(NIB_BAD_INPUT, quantize(&r, all_schemes[c], NIB_TYPE_F32, x, 5, 40, 2, &err),
+                    &err);
         }
+    for (size_t c = 0; c < COUNT(all_schemes); c++) {
         nib_err err = {0};
         fill(x, COUNT(x), 3);
         x[40] = 3.4e38f;
         x[41] = -3.4e38f;
         const nib_scheme s = golden_scheme(all_schemes[c]);
         const nib_status status = quantize(&r, all_schemes[c], NIB_TYPE_F32, x, 5, 40, 2, &err);
-        assert_int_equal(status, s.symmetric ? NIB_OK : NIB_BAD_INPUT);
-        if (!s.symmetric)
-            assert_non_null(
-                strstr(err.text, "-3.39999995e+38 to 3.39999995e+38 span more than f32"));
+        if (s.symmetric)
+            assert_int_equal(status, NIB_OK);
+        else
+            refused(NIB_BAD_INPUT, status, &err);
     }
     nib_err err = {0};
     fill(x, 64, 3);
     x[33] = 1e8f;
-    assert_int_equal(quantize(&r, "int8wo-g32-ggml", NIB_TYPE_F32, x, 2, 32, 1, &err),
-                     NIB_BAD_INPUT);
-    assert_non_null(strstr(err.text, "row 1: weights from "));
-    assert_non_null(strstr(err.text, "to 100000000 need a scale beyond f16"));
+    refused(NIB_BAD_INPUT, quantize(&r, "int8wo-g32-ggml", NIB_TYPE_F32, x, 2, 32, 1, &err), &err);
 }
 
 static void test_rejects_unsupported_types(void **state)
@@ -407,15 +399,12 @@ static void test_rejects_unsupported_types(void **state)
     nib_err err = {0};
     const nib_scheme floats = {.code = NIB_CODE_BF16}, e5m2 = {.code = NIB_CODE_E5M2};
     const nib_scheme int8 = golden_scheme("int8wo");
-    assert_int_equal(nib__quantizer_init(&q, &floats, NIB_TYPE_F32, 8, &err), NIB_UNSUPPORTED);
-    assert_string_equal(err.text, "there is no quantizer for bf16");
-    assert_int_equal(nib__quantizer_init(&q, &e5m2, NIB_TYPE_F32, 8, &err), NIB_UNSUPPORTED);
-    assert_int_equal(nib__quantizer_init(&q, &int8, NIB_TYPE_I8, 8, &err), NIB_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "type i8"));
+    refused(NIB_UNSUPPORTED, nib__quantizer_init(&q, &floats, NIB_TYPE_F32, 8, &err), &err);
+    refused(NIB_UNSUPPORTED, nib__quantizer_init(&q, &e5m2, NIB_TYPE_F32, 8, &err), &err);
+    refused(NIB_UNSUPPORTED, nib__quantizer_init(&q, &int8, NIB_TYPE_I8, 8, &err), &err);
     assert_int_equal(nib__quantizer_init(&q, &int8, NIB_TYPE_BF16, 8, &err), NIB_OK);
     assert_int_equal(nib__quantizer_scales(&q, NIB_TYPE_F32, &err), NIB_OK); /* f32 is its own */
-    assert_int_equal(nib__quantizer_scales(&q, NIB_TYPE_BF16, &err), NIB_UNSUPPORTED);
-    assert_string_equal(err.text, "scales of int8wo are f32, not bf16 as the recipe asks");
+    refused(NIB_UNSUPPORTED, nib__quantizer_scales(&q, NIB_TYPE_BF16, &err), &err);
     assert_true(isinf(nib__sqnr_db(1, 0)) && nib__sqnr_db(100, 1) == 20);
 }
 

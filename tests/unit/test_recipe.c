@@ -18,6 +18,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "refused.h"
+
 enum { EMBED, Q, V, DOWN, Q1, HEAD, LAYERS };
 
 static const nib_recipe_layer untied[LAYERS] = {
@@ -82,15 +84,13 @@ static void expect_rule(const char *text, int layer, const char *rule)
     nib__recipe_free(r);
 }
 
-static void expect_refused(const char *text, nib_status want, const char *says)
+static void expect_refused(const char *text, nib_status want)
 {
     const nib_allocator a = nib__allocator_default();
     nib_recipe *r = NULL;
     nib_err err = {0};
     const nib_recipe_input in = {.text = text, .layers = untied, .count = LAYERS};
-    const nib_status status = nib__recipe_load(&r, &in, &a, &err);
-    if (status != want || strstr(err.text, says) == NULL)
-        fail_msg("%s\n  gave %s: %s", text, nib_status_name(status), err.text);
+    refused(want, nib__recipe_load(&r, &in, &a, &err), &err);
     assert_null(r);
 }
 
@@ -115,12 +115,12 @@ static void test_names(void **state)
     expect_rule("8da4w", EMBED, "the embedding is kept without +embed");
     expect_rule("8da4w", Q, "recipe");
     expect_rule("8da4w+head", HEAD, "+head");
-    expect_refused("8da4w+hed", NIB_USAGE, "+hed is unknown; only +head and +embed");
-    expect_refused("8da4w+head+head", NIB_USAGE, "+head is given twice");
-    expect_refused("8da4w+", NIB_USAGE, "+ is unknown");
-    expect_refused("8da4w+head-8da4x", NIB_USAGE, "did you mean 8da4w");
-    expect_refused("8da5w", NIB_USAGE, "did you mean 8da4w");
-    expect_refused("", NIB_USAGE, "unknown name");
+    expect_refused("8da4w+hed", NIB_USAGE);
+    expect_refused("8da4w+head+head", NIB_USAGE);
+    expect_refused("8da4w+", NIB_USAGE);
+    expect_refused("8da4w+head-8da4x", NIB_USAGE);
+    expect_refused("8da5w", NIB_USAGE);
+    expect_refused("", NIB_USAGE);
 }
 
 static void test_tied(void **state)
@@ -196,17 +196,15 @@ static void test_patterns_that_match_nothing(void **state)
 {
     (void)state;
     static const struct {
-        const char *text, *skip, *only, *says;
+        const char *text, *skip, *only;
     } cases[] = {
-        {"int8wo", "lm_haed", NULL, "pattern \"lm_haed\" matches no layer; did you mean lm_head"},
-        {"int8wo", NULL, "q_prj", "did you mean"},
-        {"int8wo", "layers.0.attention.wk", NULL, "did you mean layers.0.attention.w"},
-        {"int8wo", NULL, "*layernorm*", "\"*layernorm*\" matches no layer"},
-        {"int8wo", "zzz*", NULL, "matches no layer; names look like model.embed_tokens"},
-        {"{\"recipe\":\"int8wo\",\"filter_fqns\":[\"experts\"]}", NULL, NULL,
-         "\"experts\" matches no layer"},
-        {"{\"rules\":[{\"match\":\"model.layers.9.*\",\"scheme\":\"int8wo\"}]}", NULL, NULL,
-         "matches no layer"},
+        {"int8wo", "lm_haed", NULL},
+        {"int8wo", NULL, "q_prj"},
+        {"int8wo", "layers.0.attention.wk", NULL},
+        {"int8wo", NULL, "*layernorm*"},
+        {"int8wo", "zzz*", NULL}, /* no name is near */
+        {"{\"recipe\":\"int8wo\",\"filter_fqns\":[\"experts\"]}", NULL, NULL},
+        {"{\"rules\":[{\"match\":\"model.layers.9.*\",\"scheme\":\"int8wo\"}]}", NULL, NULL},
     };
     const nib_allocator a = nib__allocator_default();
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -217,9 +215,7 @@ static void test_patterns_that_match_nothing(void **state)
                                      .only = {&cases[i].only, cases[i].only != NULL},
                                      .layers = untied,
                                      .count = LAYERS};
-        assert_int_equal(nib__recipe_load(&r, &in, &a, &err), NIB_USAGE);
-        if (strstr(err.text, cases[i].says) == NULL)
-            fail_msg("%s", err.text);
+        refused(NIB_USAGE, nib__recipe_load(&r, &in, &a, &err), &err);
     }
 }
 
@@ -251,39 +247,30 @@ static void test_rules(void **state)
 static void test_rules_refused(void **state)
 {
     (void)state;
-    expect_refused("{\"rules\":[{\"match\":\"*\",\"scheme\":\"int9\"}]}", NIB_BAD_INPUT,
-                   "recipe: line 1");
-    expect_refused("{\"rules\":[{\"match\":\"*\",\"scheme\":\"mxfp4-g32\"}]}", NIB_BAD_INPUT,
-                   "-g32 does not apply to mxfp4");
-    expect_refused("{\"rules\":[{\"match\":\"*\"}]}", NIB_BAD_INPUT, "rules[0] lacks \"scheme\"");
-    expect_refused("{\"rules\":[{\"scheme\":\"keep\"}]}", NIB_BAD_INPUT,
-                   "rules[0] lacks \"match\"");
-    expect_refused("{\"rules\":[{\"mach\":\"*\",\"scheme\":\"keep\"}]}", NIB_BAD_INPUT,
-                   "did you mean match");
-    expect_refused("{\"rules\":[{\"match\":\"a\",\"match\":\"b\"}]}", NIB_BAD_INPUT,
-                   "\"match\" is given twice");
-    expect_refused("{\"rules\":[3]}", NIB_BAD_INPUT, "rules[0] is not an object");
-    expect_refused("{\"rules\":{}}", NIB_BAD_INPUT, "expected");
-    expect_refused("{\"rules\":[],\"rules\":[]}", NIB_BAD_INPUT, "\"rules\" is given twice");
-    expect_refused("{\"ruels\":[],\"else\":\"keep\"}", NIB_BAD_INPUT, "did you mean rules");
+    expect_refused("{\"rules\":[{\"match\":\"*\",\"scheme\":\"int9\"}]}", NIB_BAD_INPUT);
+    expect_refused("{\"rules\":[{\"match\":\"*\",\"scheme\":\"mxfp4-g32\"}]}", NIB_BAD_INPUT);
+    expect_refused("{\"rules\":[{\"match\":\"*\"}]}", NIB_BAD_INPUT);
+    expect_refused("{\"rules\":[{\"scheme\":\"keep\"}]}", NIB_BAD_INPUT);
+    expect_refused("{\"rules\":[{\"mach\":\"*\",\"scheme\":\"keep\"}]}", NIB_BAD_INPUT);
+    expect_refused("{\"rules\":[{\"match\":\"a\",\"match\":\"b\"}]}", NIB_BAD_INPUT);
+    expect_refused("{\"rules\":[3]}", NIB_BAD_INPUT);
+    expect_refused("{\"rules\":{}}", NIB_BAD_INPUT);
+    expect_refused("{\"rules\":[],\"rules\":[]}", NIB_BAD_INPUT);
+    expect_refused("{\"ruels\":[],\"else\":\"keep\"}", NIB_BAD_INPUT);
     /* text from a file must not control a terminal */
-    expect_refused("{\"rules\":[],\"\\u001b[2J\\u009b2J\":1}", NIB_BAD_INPUT,
-                   "no key \"?[2J??2J\"");
-    expect_refused("{\"schema\":2,\"rules\":[]}", NIB_UNSUPPORTED,
-                   "schema 2 is not supported; this version reads schema 1");
-    expect_refused("{\"schema\":1}", NIB_BAD_INPUT, "the recipe asks for nothing");
-    expect_refused("{\"recipe\":\"int8wo\",\"else\":\"keep\"}", NIB_BAD_INPUT, "keep one");
-    expect_refused("{\"rules\":[{\"match\":\"re:(\",\"scheme\":\"keep\"}]}", NIB_BAD_INPUT,
-                   "pattern");
-    expect_refused("{\"rules\":[{\"match\":\"\",\"scheme\":\"keep\"}]}", NIB_BAD_INPUT, "empty");
-    expect_refused("{\"rules\":[{\"match\":\"a\\u0000b\",\"scheme\":\"keep\"}]}", NIB_BAD_INPUT,
-                   "zero byte");
-    expect_refused("{\"rules\":[]", NIB_BAD_INPUT, "recipe: line 1");
-    expect_refused("{\"rules\":[]} x", NIB_BAD_INPUT, "recipe: line 1");
-    expect_refused("[1]", NIB_BAD_INPUT, "expected");
-    expect_refused("{}", NIB_BAD_INPUT, "this is not a recipe");
-    expect_refused("{\"model\":{},\"training\":{}}", NIB_BAD_INPUT, "this is not a recipe");
-    expect_refused("./no/such/file.json", NIB_IO, "no/such/file.json");
+    expect_refused("{\"rules\":[],\"\\u001b[2J\\u009b2J\":1}", NIB_BAD_INPUT);
+    expect_refused("{\"schema\":2,\"rules\":[]}", NIB_UNSUPPORTED);
+    expect_refused("{\"schema\":1}", NIB_BAD_INPUT);
+    expect_refused("{\"recipe\":\"int8wo\",\"else\":\"keep\"}", NIB_BAD_INPUT); /* two forms */
+    expect_refused("{\"rules\":[{\"match\":\"re:(\",\"scheme\":\"keep\"}]}", NIB_BAD_INPUT);
+    expect_refused("{\"rules\":[{\"match\":\"\",\"scheme\":\"keep\"}]}", NIB_BAD_INPUT);
+    expect_refused("{\"rules\":[{\"match\":\"a\\u0000b\",\"scheme\":\"keep\"}]}", NIB_BAD_INPUT);
+    expect_refused("{\"rules\":[]", NIB_BAD_INPUT);
+    expect_refused("{\"rules\":[]} x", NIB_BAD_INPUT);
+    expect_refused("[1]", NIB_BAD_INPUT);
+    expect_refused("{}", NIB_BAD_INPUT);
+    expect_refused("{\"model\":{},\"training\":{}}", NIB_BAD_INPUT);
+    expect_refused("./no/such/file.json", NIB_IO);
 }
 
 static void test_torchtitan(void **state)
@@ -309,18 +296,18 @@ static void test_torchtitan(void **state)
         load("{\"float8\":{\"recipe_name\":\"rowwise\",\"emulate\":true}}", untied, NULL, NULL);
     assert_int_equal(count_settings(nib__recipe_ledger(r), "recipe", "emulate (recipe): "), 1);
     nib__recipe_free(r);
-    expect_refused("{\"mx\":{\"recipe_name\":\"mxfp9\"}}", NIB_BAD_INPUT, "did you mean mxfp8");
-    expect_refused("{\"float8\":{\"recipe_name\":\"tensorwise\"}}", NIB_UNSUPPORTED,
-                   "a token's result would depend on its batch");
+    expect_refused("{\"mx\":{\"recipe_name\":\"mxfp9\"}}", NIB_BAD_INPUT);
+    /* a token's result would depend on its batch */
+    expect_refused("{\"float8\":{\"recipe_name\":\"tensorwise\"}}", NIB_UNSUPPORTED);
+    /* which layers that filters was measured on an H100 */
     expect_refused("{\"recipe_name\":\"rowwise\",\"filter_fqns\":[\"auto_filter_small_kn\"]}",
-                   NIB_UNSUPPORTED, "H100");
-    expect_refused("{\"recipe_name\":\"rowwise\",\"filter_fqns\":[\"\"]}", NIB_BAD_INPUT,
-                   "would match every layer");
-    expect_refused("{\"recipe\":\"int8wo\",\"fqns\":[\"wq\"]}", NIB_BAD_INPUT,
-                   "needs torchtitan's");
+                   NIB_UNSUPPORTED);
+    /* it would match every layer */
+    expect_refused("{\"recipe_name\":\"rowwise\",\"filter_fqns\":[\"\"]}", NIB_BAD_INPUT);
+    /* a key of torchtitan's recipes only */
+    expect_refused("{\"recipe\":\"int8wo\",\"fqns\":[\"wq\"]}", NIB_BAD_INPUT);
     /* a name that exists but is not a linear layer's */
-    expect_refused("{\"recipe_name\":\"mxfp8\",\"fqns\":[\"embed_tokens\"]}", NIB_USAGE,
-                   "\"embed_tokens\" matches no linear layer");
+    expect_refused("{\"recipe_name\":\"mxfp8\",\"fqns\":[\"embed_tokens\"]}", NIB_USAGE);
 }
 
 static void test_torchchat(void **state)
@@ -372,29 +359,22 @@ static void test_torchchat(void **state)
 static void test_torchchat_refused(void **state)
 {
     (void)state;
-    expect_refused("{\"linear:int5\":{}}", NIB_BAD_INPUT,
-                   "did you mean linear:int8 or linear:int4");
-    expect_refused("{\"linear:hqq\":{}}", NIB_BAD_INPUT,
-                   "torchchat has no quantizer \"linear:hqq\"");
-    expect_refused("{\"linear:int4\":{\"groupsze\":32}}", NIB_BAD_INPUT, "did you mean groupsize");
-    expect_refused("{\"linear:int4\":{\"bitwidth\":4}}", NIB_BAD_INPUT,
-                   "has no argument \"bitwidth\"");
-    expect_refused("{\"linear:int4\":{}}", NIB_BAD_INPUT, "lacks a positive \"groupsize\"");
-    expect_refused("{\"linear:a8wxdq\":{\"groupsize\":32}}", NIB_BAD_INPUT, "lacks \"bitwidth\"");
-    expect_refused("{\"linear:a8wxdq\":{\"bitwidth\":3}}", NIB_UNSUPPORTED,
-                   "with 3 bits has no scheme");
+    expect_refused("{\"linear:int5\":{}}", NIB_BAD_INPUT);
+    expect_refused("{\"linear:hqq\":{}}", NIB_BAD_INPUT);
+    expect_refused("{\"linear:int4\":{\"groupsze\":32}}", NIB_BAD_INPUT);
+    expect_refused("{\"linear:int4\":{\"bitwidth\":4}}", NIB_BAD_INPUT);
+    expect_refused("{\"linear:int4\":{}}", NIB_BAD_INPUT); /* no groupsize */
+    expect_refused("{\"linear:a8wxdq\":{\"groupsize\":32}}", NIB_BAD_INPUT);
+    expect_refused("{\"linear:a8wxdq\":{\"bitwidth\":3}}", NIB_UNSUPPORTED);
     expect_refused("{\"linear:a8wxdq\":{\"bitwidth\":8,\"has_weight_zeros\":true}}",
-                   NIB_UNSUPPORTED, "set has_weight_zeros");
-    expect_refused("{\"linear:int8\":{\"groupsize\":\"32\"}}", NIB_BAD_INPUT, "has the wrong type");
-    expect_refused("{\"linear:int8\":{\"groupsize\":99999999999}}", NIB_BAD_INPUT,
-                   "is out of range; give -1 or 0 for rows");
-    expect_refused("{\"linear:int8\":{\"node_type\":\"head\"}}", NIB_BAD_INPUT,
-                   "node_type \"head\"");
-    expect_refused("{\"precision\":{\"dtype\":\"bf8\"}}", NIB_BAD_INPUT, "no dtype \"bf8\"");
-    expect_refused("{\"precision\":{}}", NIB_BAD_INPUT, "lacks \"dtype\"");
-    expect_refused("{\"embedding\":{},\"embedding\":{}}", NIB_BAD_INPUT,
-                   "\"embedding\" is given twice");
-    expect_refused("{\"embedding\":3}", NIB_BAD_INPUT, "expected");
+                   NIB_UNSUPPORTED);
+    expect_refused("{\"linear:int8\":{\"groupsize\":\"32\"}}", NIB_BAD_INPUT);
+    expect_refused("{\"linear:int8\":{\"groupsize\":99999999999}}", NIB_BAD_INPUT);
+    expect_refused("{\"linear:int8\":{\"node_type\":\"head\"}}", NIB_BAD_INPUT);
+    expect_refused("{\"precision\":{\"dtype\":\"bf8\"}}", NIB_BAD_INPUT);
+    expect_refused("{\"precision\":{}}", NIB_BAD_INPUT);
+    expect_refused("{\"embedding\":{},\"embedding\":{}}", NIB_BAD_INPUT);
+    expect_refused("{\"embedding\":3}", NIB_BAD_INPUT);
 }
 
 #define DTYPE(name) "{\"_type\":\"torch.dtype\",\"_data\":\"" name "\"}"
@@ -586,19 +566,14 @@ static void test_hugging_face(void **state)
     assert_int_equal(nib__recipe_ledger(r)->setting_count, 1);
     assert_int_equal(count_settings(nib__recipe_ledger(r), "recipe", "ne\\u001bw (recipe): "), 1);
     nib__recipe_free(r);
-    expect_refused(HF(",\"modules_to_not_convert\":\"lm_head\""), NIB_BAD_INPUT,
-                   "neither a list of names");
-    expect_refused(HF(",\"include_input_output_embeddings\":1"), NIB_BAD_INPUT,
-                   "must be true, false or null");
-    expect_refused("{\"quant_method\":\"awq\",\"bits\":4}", NIB_UNSUPPORTED,
-                   "quant_method \"awq\"");
-    expect_refused("{\"quant_method\":\"torchao\"}", NIB_BAD_INPUT, "lacks \"quant_type\"");
-    expect_refused("{\"quant_type\":\"autoquant\"}", NIB_UNSUPPORTED,
-                   "\"autoquant\" has no scheme in Nibble");
+    expect_refused(HF(",\"modules_to_not_convert\":\"lm_head\""), NIB_BAD_INPUT);
+    expect_refused(HF(",\"include_input_output_embeddings\":1"), NIB_BAD_INPUT);
+    expect_refused("{\"quant_method\":\"awq\",\"bits\":4}", NIB_UNSUPPORTED);
+    expect_refused("{\"quant_method\":\"torchao\"}", NIB_BAD_INPUT);
+    expect_refused("{\"quant_type\":\"autoquant\"}", NIB_UNSUPPORTED);
     expect_refused("{\"quant_type\":\"int8_weight_only\",\"quant_type_kwargs\":{\"group\":3}}",
-                   NIB_BAD_INPUT, "has no setting \"group\"");
-    expect_refused("{\"quant_type\":{\"other\":null}}", NIB_BAD_INPUT,
-                   "is not {\"default\": CONFIG}");
+                   NIB_BAD_INPUT);
+    expect_refused("{\"quant_type\":{\"other\":null}}", NIB_BAD_INPUT);
 }
 
 #define INT8 CONFIG("Int8WeightOnlyConfig", "2", "")
@@ -634,69 +609,59 @@ static void test_fqn_precedence(void **state)
     assert_int_equal(nib__recipe_ledger(r)->setting_count, 1); /* norms are not layers */
     nib__recipe_free(r);
     expect_refused(CONFIG("FqnToConfig", "1", "\"fqn_to_config\":{\"lm_haed\":" INT8 "}"),
-                   NIB_USAGE, "did you mean lm_head");
-    expect_refused(CONFIG("FqnToConfig", "1", ""), NIB_BAD_INPUT, "lacks \"fqn_to_config\"");
-    expect_refused(CONFIG("FqnToConfig", "1", "\"fqn_to_config\":{\"lm_head\":3}"), NIB_BAD_INPUT,
-                   "neither an object");
+                   NIB_USAGE);
+    expect_refused(CONFIG("FqnToConfig", "1", ""), NIB_BAD_INPUT);
+    expect_refused(CONFIG("FqnToConfig", "1", "\"fqn_to_config\":{\"lm_head\":3}"), NIB_BAD_INPUT);
 }
 
 static void test_torchao_refused(void **state)
 {
     (void)state;
-    expect_refused(CONFIG("Int8WeightOnlyConfg", "2", ""), NIB_BAD_INPUT,
-                   "did you mean Int8WeightOnlyConfig");
-    expect_refused(CONFIG("CodebookWeightOnlyConfig", "1", ""), NIB_UNSUPPORTED,
-                   "CodebookWeightOnlyConfig has no scheme");
-    expect_refused(CONFIG("Int8WeightOnlyConfig", "2", "\"groupsize\":3"), NIB_BAD_INPUT,
-                   "did you mean group_size");
-    expect_refused(CONFIG("Int4WeightOnlyConfig", "1", "\"use_hqq\":true"), NIB_UNSUPPORTED,
-                   "use_hqq has no scheme");
+    expect_refused(CONFIG("Int8WeightOnlyConfg", "2", ""), NIB_BAD_INPUT);
+    expect_refused(CONFIG("CodebookWeightOnlyConfig", "1", ""), NIB_UNSUPPORTED);
+    expect_refused(CONFIG("Int8WeightOnlyConfig", "2", "\"groupsize\":3"), NIB_BAD_INPUT);
+    expect_refused(CONFIG("Int4WeightOnlyConfig", "1", "\"use_hqq\":true"), NIB_UNSUPPORTED);
     expect_refused(CONFIG("Int4WeightOnlyConfig", "2",
                           "\"int4_choose_qparams_algorithm\":" ENUMERATOR(
                               "Int4ChooseQParamsAlgorithm", "HQQ")),
-                   NIB_UNSUPPORTED, "HQQ has no scheme");
+                   NIB_UNSUPPORTED);
     expect_refused(EIGHT_DA_FOUR(",\"weight_mapping_type\":" ENUMERATOR(
                        "MappingType", "SYMMETRIC_NO_CLIPPING_ERR")),
-                   NIB_UNSUPPORTED, "SYMMETRIC_NO_CLIPPING_ERR");
+                   NIB_UNSUPPORTED);
     expect_refused(EIGHT_DA_FOUR(",\"act_mapping_type\":" ENUMERATOR("MappingType", "ASYMETRIC")),
-                   NIB_UNSUPPORTED, "ASYMETRIC has no scheme");
-    expect_refused(CONFIG("Int8WeightOnlyConfig", "1", "\"group_size\":32.5"), NIB_UNSUPPORTED,
-                   "group_size has no scheme");
-    expect_refused(CONFIG("Int8WeightOnlyConfig", "1", "\"group_size\":-2"), NIB_UNSUPPORTED,
-                   "group_size has no scheme");
+                   NIB_UNSUPPORTED);
+    expect_refused(CONFIG("Int8WeightOnlyConfig", "1", "\"group_size\":32.5"), NIB_UNSUPPORTED);
+    expect_refused(CONFIG("Int8WeightOnlyConfig", "1", "\"group_size\":-2"), NIB_UNSUPPORTED);
     expect_refused(CONFIG("IntxWeightOnlyConfig", "2",
                           "\"granularity\":{\"_type\":\"PerAxis\",\"_data\":{\"axis\":1}}"),
-                   NIB_UNSUPPORTED, "PerAxis has no scheme");
-    expect_refused(
-        CONFIG("Int4WeightOnlyConfig", "1",
-               "\"zero_point_domain\":" ENUMERATOR("ZeroPointDomain", "INT")),
-        NIB_UNSUPPORTED,
-        "zero_point_domain INT has no scheme in Nibble, because its scales are at least 1e-6");
+                   NIB_UNSUPPORTED);
+    expect_refused(CONFIG("Int4WeightOnlyConfig", "1",
+                          "\"zero_point_domain\":" ENUMERATOR("ZeroPointDomain", "INT")),
+                   NIB_UNSUPPORTED);
     expect_refused(
         CONFIG("Int4WeightOnlyConfig", "2",
                "\"int4_packing_format\":" ENUMERATOR("Int4PackingFormat", "PLAIN_INT32")),
-        NIB_UNSUPPORTED, "int4_packing_format PLAIN_INT32 has no scheme in Nibble");
+        NIB_UNSUPPORTED);
     expect_refused(CONFIG("Int4WeightOnlyConfig", "1",
                           "\"layout\":{\"_type\":\"MarlinSparseLayout\",\"_data\":{}}"),
-                   NIB_UNSUPPORTED, "MarlinSparseLayout has no scheme in Nibble");
-    expect_refused(CONFIG("Int4WeightOnlyConfig", "1", "\"preserve_zero\":true"), NIB_UNSUPPORTED,
-                   "preserve_zero has no scheme");
+                   NIB_UNSUPPORTED);
+    expect_refused(CONFIG("Int4WeightOnlyConfig", "1", "\"preserve_zero\":true"), NIB_UNSUPPORTED);
     expect_refused(CONFIG("Int8StaticActivationInt8WeightConfig", "1", "\"act_quant_scale\":[0.1]"),
-                   NIB_UNSUPPORTED, "--calibrate");
+                   NIB_UNSUPPORTED);
     expect_refused(CONFIG("IntxWeightOnlyConfig", "2", "\"weight_dtype\":" DTYPE("int3")),
-                   NIB_UNSUPPORTED, "int3 has no scheme");
+                   NIB_UNSUPPORTED);
     expect_refused(CONFIG("Int4WeightOnlyConfig", "2", "\"group_size\":9999999999"),
-                   NIB_UNSUPPORTED, "from 1 to");
+                   NIB_UNSUPPORTED);
     expect_refused(CONFIG("MXDynamicActivationMXWeightConfig", "1",
                           "\"weight_dtype\":" DTYPE("float4_e2m1fn_x2")),
-                   NIB_UNSUPPORTED, "float4_e2m1fn_x2 has no scheme");
+                   NIB_UNSUPPORTED);
     expect_refused(
         CONFIG("Float8DynamicActivationFloat8WeightConfig", "2",
                "\"granularity\":[{\"_type\":\"PerBlock\",\"_data\":{}},{\"_type\":\"PerRow\",\"_"
                "data\":{}}]"),
-        NIB_UNSUPPORTED, "PerBlock has no scheme");
-    expect_refused("{\"_type\":\"Int8WeightOnlyConfig\"}", NIB_BAD_INPUT, "lacks \"_data\"");
-    expect_refused("{\"_data\":{}}", NIB_BAD_INPUT, "lacks \"_type\"");
+        NIB_UNSUPPORTED);
+    expect_refused("{\"_type\":\"Int8WeightOnlyConfig\"}", NIB_BAD_INPUT);
+    expect_refused("{\"_data\":{}}", NIB_BAD_INPUT);
     nib_recipe *r =
         load(CONFIG("Float8DynamicActivationFloat8WeightConfig", "2", ""), untied, NULL, NULL);
     assert_int_equal(count_settings(nib__recipe_ledger(r), "activations", "PerTensor"), 1);
@@ -766,13 +731,9 @@ static void test_torchao_scale_types(void **state)
             assert_int_equal(count_settings(nib__recipe_ledger(r), "scale-type", cases[i].note), 1);
         nib__recipe_free(r);
     }
-    expect_refused(EIGHT_DA_FOUR(",\"weight_scale_dtype\":" DTYPE("float64")), NIB_UNSUPPORTED,
-                   "weight_scale_dtype float64 has no scheme in Nibble");
-    expect_refused(INTX("\"weight_dtype\":" DTYPE("int4") ",\"scale_dtype\":3"), NIB_UNSUPPORTED,
-                   "IntxWeightOnlyConfig: scale_dtype has no scheme in Nibble");
-    expect_refused(
-        INTX("\"scale_dtype\":" DTYPE("bfloat16")), NIB_UNSUPPORTED,
-        "scale_dtype bfloat16 has no scheme in Nibble, because scales of int8 rows are float32");
+    expect_refused(EIGHT_DA_FOUR(",\"weight_scale_dtype\":" DTYPE("float64")), NIB_UNSUPPORTED);
+    expect_refused(INTX("\"weight_dtype\":" DTYPE("int4") ",\"scale_dtype\":3"), NIB_UNSUPPORTED);
+    expect_refused(INTX("\"scale_dtype\":" DTYPE("bfloat16")), NIB_UNSUPPORTED);
 }
 
 static void test_file(void **state)

@@ -15,6 +15,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "refused.h"
+
 static void test_names(void **state)
 {
     (void)state;
@@ -154,22 +156,21 @@ static void test_row_order(void **state)
     static const struct {
         const char *file, *text;
         int rows; /* -1: refused, 0: unchanged, 1: from pairs */
-        const char *why;
     } cases[] = {
-        {NULL, NULL, -1, "depends on the head width"},
-        {"params.json", "{}", -1, "depends on the head width"},
-        {"params.json", "{\"dim\": 8, \"n_heads\": 0}", -1, "depends on the head width"},
-        {"params.json", "{\"dim\": 8, \"n_heads\": 3}", -1, "depends on the head width"},
-        {"params.json", "{\"dim\": 8, \"n_heads\": 8}", -1, "depends on the head width"},
-        {"params.json", "{\"dim\": 8, \"n_heads\": 4}", 1, NULL},
-        {"params.json", "{\"dim\": 8, \"n_heads\": 4, \"use_hf_rope\": true}", 0, NULL},
-        {"params.json", "{\"dim\": 8, \"n_heads\": 1, \"head_dim\": 4}", -1, "1 heads of 4"},
-        {"params.json", "{\"dim\": 8, \"n_heads\": 2, \"head_dim\": 6}", -1, "2 heads of 6"},
-        {"config.json", "{\"model_type\": \"qwen2\", \"hidden_size\": 8}", 0, NULL},
+        {NULL, NULL, -1},
+        {"params.json", "{}", -1},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 0}", -1},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 3}", -1},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 8}", -1},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 4}", 1},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 4, \"use_hf_rope\": true}", 0},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 1, \"head_dim\": 4}", -1},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 2, \"head_dim\": 6}", -1},
+        {"config.json", "{\"model_type\": \"qwen2\", \"hidden_size\": 8}", 0},
         {"config.json",
          "{\"model_type\": \"llama\", \"hidden_size\": 8, "
          "\"num_attention_heads\": 2}",
-         1, NULL},
+         1},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char dir[256];
@@ -181,10 +182,9 @@ static void test_row_order(void **state)
             write_text(dir, cases[i].file, cases[i].text);
         nib_checkpoint *cp = open_in(dir);
         const nib_status status = weight(&w, cp, "q_proj", &err);
-        if (cases[i].rows < 0) {
-            assert_int_equal(status, NIB_BAD_INPUT);
-            assert_non_null(strstr(err.text, cases[i].why));
-        } else {
+        if (cases[i].rows < 0)
+            refused(NIB_BAD_INPUT, status, &err);
+        else {
             assert_int_equal(status, NIB_OK);
             assert_int_equal((w.rows != NULL), cases[i].rows);
         }
@@ -193,16 +193,13 @@ static void test_row_order(void **state)
     }
 }
 
-/* An error in a file beside the weights names that file, once. */
+/* Errors in a file beside the weights. */
 static void test_bad_sizes(void **state)
 {
     (void)state;
-    static const char *const cases[][2] = {
-        {"{\"dim\": 8, \"n_heads\": }", "params.json: line 1, column 23: expected a value"},
-        {"{\"dim\": \"8\"}", "params.json: line 1, column 9: dim must be an integer"},
-        {"{\"dim\": 8.5}", "whole number"},
-        {"{\"use_hf_rope\": 1}", "use_hf_rope must be true or false"},
-        {"{\"model_type\": []}", "model_type must be a string"},
+    static const char *const cases[] = {
+        "{\"dim\": 8, \"n_heads\": }", "{\"dim\": \"8\"}",     "{\"dim\": 8.5}",
+        "{\"use_hf_rope\": 1}",        "{\"model_type\": []}",
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         const nib_allocator a = nib__allocator_default();
@@ -211,14 +208,9 @@ static void test_bad_sizes(void **state)
         nib_err err = {NIB_OK, ""};
         make_directory(dir);
         write_fused(dir, "");
-        write_text(dir, "params.json", cases[i][0]);
+        write_text(dir, "params.json", cases[i]);
         snprintf(path, sizeof path, "%s/m.safetensors", dir);
-        const nib_status status = nib__checkpoint_open(&cp, path, &a, &err);
-        if (status != NIB_BAD_INPUT || strstr(err.text, cases[i][1]) == NULL)
-            fail_msg("%s", err.text);
-        const char *name = strstr(err.text, "params.json:");
-        assert_non_null(name);
-        assert_null(strstr(name + 1, "params.json:"));
+        refused(NIB_BAD_INPUT, nib__checkpoint_open(&cp, path, &a, &err), &err);
         drop_directory(dir);
     }
 }
@@ -279,29 +271,23 @@ static void test_params(void **state)
     static const struct {
         const char *params;
         nib_status status;
-        const char *fragment;
     } bad[] = {
-        {"{\"dim\": 8, \"n_heads\": 2}", NIB_BAD_INPUT, "num_hidden_layers"},
+        {"{\"dim\": 8, \"n_heads\": 2}", NIB_BAD_INPUT}, /* no n_layers */
         {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"quantization_args\": {\"spinquant\": "
          "true}}",
-         NIB_UNSUPPORTED, "Hadamard"},
-        {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"sliding_window\": 100}", NIB_UNSUPPORTED,
-         "sliding window of 100"},
-        {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"moe\": {}}", NIB_BAD_INPUT,
-         "not supported (in \"moe\")"},
-        {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": \"1\"}", NIB_BAD_INPUT, "n_layers"},
-        {"{\"n_kv_heads\": 0}", NIB_BAD_INPUT, "at least 1 is expected (in \"n_kv_heads\")"},
-        {"{\"max_seq_len\": 0}", NIB_BAD_INPUT, "at least 1 is expected (in \"max_seq_len\")"},
-        {"{\"rope_theta\": -1}", NIB_BAD_INPUT, "-1 is given; a number above 0 is expected"},
-        {"{\"ffn_dim_multiplier\": NaN}", NIB_BAD_INPUT, "a number above 0 is expected"},
-        {"{\"vocab_size\": -2}", NIB_BAD_INPUT, "-2 is given; at least 1 is expected, or -1"},
-        {"{\"dim\": 8, \"n_heads\": 3}", NIB_BAD_INPUT, "dim 8 is not a multiple of n_heads 3"},
+         NIB_UNSUPPORTED},
+        {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"sliding_window\": 100}", NIB_UNSUPPORTED},
+        {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"moe\": {}}", NIB_BAD_INPUT}, /* experts */
+        {"{\"dim\": 8, \"n_heads\": 2, \"n_layers\": \"1\"}", NIB_BAD_INPUT},
+        {"{\"n_kv_heads\": 0}", NIB_BAD_INPUT},
+        {"{\"max_seq_len\": 0}", NIB_BAD_INPUT},
+        {"{\"rope_theta\": -1}", NIB_BAD_INPUT},
+        {"{\"ffn_dim_multiplier\": NaN}", NIB_BAD_INPUT},
+        {"{\"vocab_size\": -2}", NIB_BAD_INPUT},
+        {"{\"dim\": 8, \"n_heads\": 3}", NIB_BAD_INPUT},
     };
-    for (size_t i = 0; i < COUNT(bad); i++) {
-        assert_int_equal(parse(&c, bad[i].params, &err), bad[i].status);
-        if (strstr(err.text, bad[i].fragment) == NULL)
-            fail_msg("%s: %s", bad[i].params, err.text);
-    }
+    for (size_t i = 0; i < COUNT(bad); i++)
+        refused(bad[i].status, parse(&c, bad[i].params, &err), &err);
 }
 
 /* Rope values without effect, unread keys, token ids. */

@@ -12,6 +12,8 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
+#include "refused.h"
+
 typedef struct parsed {
     nib_allocator allocator;
     nib_arena arena;
@@ -44,12 +46,9 @@ static void drop(parsed *p)
     free(p->file);
 }
 
-static void expect_error(parsed *p, nib_status status, const char *fragment)
+static void expect_error(parsed *p, nib_status status)
 {
-    if (p->status != status || strstr(p->err.text, fragment) == NULL)
-        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment,
-                 nib_status_name(p->status), p->err.text);
-    assert_int_equal(p->err.status, status);
+    refused(status, p->status, &p->err);
     assert_null(p->st.tensors);
     drop(p);
 }
@@ -148,18 +147,17 @@ static void test_prefix(void **state)
     static const struct {
         uint64_t n;
         size_t size;
-        const char *fragment;
     } cases[] = {
-        {0, 0, "too few"},
-        {0, 7, "too few"},
-        {0, 8, "does not begin with {"},
-        {1, 9, "does not begin with {"},
-        {100, 50, "cut short"},
-        {UINT64_C(1) << 63, 100, "over the format's 100000000"},
-        {UINT64_MAX, 100, "over the format's 100000000"},
-        {100000001, 100, "over the format's 100000000"},
-        {100000000, 100, "cut short"},
-        {1000, 1007, "cut short"},
+        {0, 0},
+        {0, 7},
+        {0, 8},
+        {1, 9},
+        {100, 50}, /* cut short */
+        {UINT64_C(1) << 63, 100},
+        {UINT64_MAX, 100},
+        {100000001, 100}, /* the format allows 100000000 */
+        {100000000, 100},
+        {1000, 1007},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         parsed p;
@@ -169,7 +167,7 @@ static void test_prefix(void **state)
         if (cases[i].size > 8)
             file[8] = '{';
         parse_bytes(&p, file, cases[i].size);
-        expect_error(&p, NIB_BAD_INPUT, cases[i].fragment);
+        expect_error(&p, NIB_BAD_INPUT);
     }
 }
 
@@ -182,98 +180,83 @@ static void test_rejects_bad_headers(void **state)
     static const struct {
         const char *header;
         size_t data;
-        const char *fragment;
     } cases[] = {
         /* JSON */
-        {" {}", 0, "does not begin with {"},
-        {"\xef\xbb\xbf{}", 0, "does not begin with {"},
-        {"[]", 0, "does not begin with {"},
-        {"        ", 0, "does not begin with {"},
-        {"{", 1, "does not begin with {"},
-        {"{\"a\"}", 0, "expected"},
-        {"{} {}", 0, "expected"},
-        {"{}\n", 0, "byte 0x0a after the header's JSON"},
-        {"{}\t ", 0, "byte 0x09 after the header's JSON"},
-        {"{\"a\xff\":1}", 0, "UTF-8"},
-        {"{\"a\\ud800\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "surrogate"},
-        {"{\"a\\u0000b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "NUL"},
-        {"{\"a\":[[[[[[[[[[1]]]]]]]]]]}", 0, "deep"},
+        {" {}", 0},
+        {"\xef\xbb\xbf{}", 0},
+        {"[]", 0},
+        {"        ", 0},
+        {"{", 1},
+        {"{\"a\"}", 0},
+        {"{} {}", 0},
+        {"{}\n", 0},
+        {"{}\t ", 0},
+        {"{\"a\xff\":1}", 0},
+        {"{\"a\\ud800\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1},
+        {"{\"a\\u0000b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1},
+        {"{\"a\":[[[[[[[[[[1]]]]]]]]]]}", 0},
         /* metadata */
-        {"{\"__metadata__\":{\"a\":1}}", 0, "\"a\" is not a string"},
-        {"{\"__metadata__\":{\"a\":null}}", 0, "\"a\" is not a string"},
-        {"{\"__metadata__\":[]}", 0, "expected an object"},
-        {"{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0, "\"a\" appears twice"},
-        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ appears twice"},
+        {"{\"__metadata__\":{\"a\":1}}", 0},
+        {"{\"__metadata__\":{\"a\":null}}", 0},
+        {"{\"__metadata__\":[]}", 0},
+        {"{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0},
+        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0},
         /* entries */
-        {"{\"a\":1}", 0, "expected an object"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "lacks data_offsets"},
-        {"{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, "lacks shape"},
-        {"{\"a\":{\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "lacks dtype"},
-        {"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
-         "\"dtype\" of a tensor appears twice"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1,
-         "\"x\" of a tensor is not one of"},
-        {"{" U8("a", "0,1") "," U8("a", "1,2") "}", 2, "tensor \"a\" appears twice"},
-        {"{" U8("a", "0,1") "," U8("\\u0061", "1,2") "}", 2, "tensor \"a\" appears twice"},
+        {"{\"a\":1}", 0},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1},
+        {"{\"a\":{\"shape\":[1],\"data_offsets\":[0,1]}}", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1},
+        {"{" U8("a", "0,1") "," U8("a", "1,2") "}", 2},
+        {"{" U8("a", "0,1") "," U8("\\u0061", "1,2") "}", 2},
         /* types */
-        {"{\"a\":{\"dtype\":\"F128\",\"shape\":[1],\"data_offsets\":[0,16]}}", 16,
-         "dtype \"F128\""},
-        {"{\"a\":{\"dtype\":\"F8_E3M4\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
-         "dtype \"F8_E3M4\""},
-        {"{\"a\":{\"dtype\":\"bf16\",\"shape\":[1],\"data_offsets\":[0,2]}}", 2, "dtype \"bf16\""},
-        {"{\"a\":{\"dtype\":\"\",\"shape\":[1],\"data_offsets\":[0,2]}}", 2, "dtype \"\""},
-        {"{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,2]}}", 2, "dtype must be a string"},
+        {"{\"a\":{\"dtype\":\"F128\",\"shape\":[1],\"data_offsets\":[0,16]}}", 16},
+        {"{\"a\":{\"dtype\":\"F8_E3M4\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1},
+        {"{\"a\":{\"dtype\":\"bf16\",\"shape\":[1],\"data_offsets\":[0,2]}}", 2},
+        {"{\"a\":{\"dtype\":\"\",\"shape\":[1],\"data_offsets\":[0,2]}}", 2},
+        {"{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,2]}}", 2},
         /* shapes */
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", 1, "negative"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[-0],\"data_offsets\":[0,0]}}", 0, "negative"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1.0],\"data_offsets\":[0,1]}}", 1,
-         "not a whole number"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1e3],\"data_offsets\":[0,1000]}}", 1000,
-         "not a whole number"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[01],\"data_offsets\":[0,1]}}", 1, "leading 0"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[+1],\"data_offsets\":[0,1]}}", 1, "expected"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[18446744073709551616],\"data_offsets\":[0,1]}}", 1,
-         "64 bits"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[\"1\"],\"data_offsets\":[0,1]}}", 1,
-         "expected a number"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":1,\"data_offsets\":[0,1]}}", 1, "expected an array"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1,
-         "more than 8 dimensions"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,1]}}", 1,
-         "overflows"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2097152,2097152,2097152],\"data_offsets\":[0,1]}}", 1,
-         "overflows"},
-        {"{\"a\":{\"dtype\":\"F64\",\"shape\":[288230376151711744],\"data_offsets\":[0,1]}}", 1,
-         "overflows"},
-        {"{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2,
-         "not a whole number of bytes"},
-        {"{\"a\":{\"dtype\":\"F6_E3M2\",\"shape\":[3],\"data_offsets\":[0,3]}}", 3,
-         "not a whole number of bytes"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[-0],\"data_offsets\":[0,0]}}", 0},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1.0],\"data_offsets\":[0,1]}}", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1e3],\"data_offsets\":[0,1000]}}", 1000},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[01],\"data_offsets\":[0,1]}}", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[+1],\"data_offsets\":[0,1]}}", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[18446744073709551616],\"data_offsets\":[0,1]}}", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[\"1\"],\"data_offsets\":[0,1]}}", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":1,\"data_offsets\":[0,1]}}", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1},
+        /* sizes that overflow, or are no whole number of bytes */
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,1]}}", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2097152,2097152,2097152],\"data_offsets\":[0,1]}}",
+         1},
+        {"{\"a\":{\"dtype\":\"F64\",\"shape\":[288230376151711744],\"data_offsets\":[0,1]}}", 1},
+        {"{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2},
+        {"{\"a\":{\"dtype\":\"F6_E3M2\",\"shape\":[3],\"data_offsets\":[0,3]}}", 3},
         /* offsets */
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,0]}}", 1, "before they begin"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0]}}", 1, "expected a number"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,2]}}", 1,
-         "expected the end"},
-        {"{" U8("a", "0,2") "}", 2, "need 1 bytes, data_offsets span 2"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4,
-         "need 8 bytes, data_offsets span 4"},
-        {"{" U8("a", "0,1") "}", 0, "the file is cut short"},
-        {"{" U8("a", "9223372036854775806,9223372036854775807") "}", 1, "the file is cut short"},
-        {"{" U8("a", "1,2") "}", 2, "a hole before \"a\""},
-        {"{" U8("a", "0,1") "," U8("b", "2,3") "}", 3, "a hole before \"b\""},
-        {"{" U8("a", "0,1") "," U8("b", "0,1") "}", 1, "inside the tensor before it"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}," U8("b", "2,3") "}", 4,
-         "inside the tensor before it"},
-        {"{" U8("a", "0,1") "}", 2, "1 bytes after the last tensor"},
-        {"{}", 1, "1 bytes after the last tensor"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,0]}}", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0]}}", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,2]}}", 1},
+        /* another size than the shape's, and past the end */
+        {"{" U8("a", "0,2") "}", 2},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4},
+        {"{" U8("a", "0,1") "}", 0},
+        {"{" U8("a", "9223372036854775806,9223372036854775807") "}", 1},
+        /* holes, overlaps, bytes after the last tensor */
+        {"{" U8("a", "1,2") "}", 2},
+        {"{" U8("a", "0,1") "," U8("b", "2,3") "}", 3},
+        {"{" U8("a", "0,1") "," U8("b", "0,1") "}", 1},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}," U8("b", "2,3") "}", 4},
+        {"{" U8("a", "0,1") "}", 2},
+        {"{}", 1},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         parsed p;
         parse(&p, cases[i].header, cases[i].data);
         if (p.status == NIB_OK)
             fail_msg("accepted: %s", cases[i].header);
-        assert_non_null(strstr(p.err.text, "x.safetensors"));
-        expect_error(&p, NIB_BAD_INPUT, cases[i].fragment);
+        expect_error(&p, NIB_BAD_INPUT);
     }
 }
 
@@ -284,7 +267,7 @@ static void test_nul_padding(void **state)
     size_t size;
     uint8_t *file = build_file("{}\0\0\0\0\0\0", 8, NULL, 0, &size);
     parse_bytes(&p, file, size);
-    expect_error(&p, NIB_BAD_INPUT, "0x00");
+    expect_error(&p, NIB_BAD_INPUT);
 }
 
 static void test_names_are_escaped(void **state)
@@ -294,7 +277,7 @@ static void test_names_are_escaped(void **state)
     parse(&p, "{\"a\\u001b[31m\\n\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,2]}}", 2);
     assert_null(strchr(p.err.text, '\x1b'));
     assert_null(strchr(p.err.text, '\n'));
-    expect_error(&p, NIB_BAD_INPUT, "\"a\\x1b[31m\\x0a\"");
+    expect_error(&p, NIB_BAD_INPUT);
 }
 
 /* A name of 1 MiB is legal, and shortened in messages. */
@@ -317,7 +300,7 @@ static void test_long_name(void **state)
             drop(&p);
         } else {
             assert_true(strlen(p.err.text) < 600);
-            expect_error(&p, NIB_BAD_INPUT, "nnn...");
+            expect_error(&p, NIB_BAD_INPUT);
         }
     }
     free(header);
@@ -334,7 +317,7 @@ static void test_depth(void **state)
     memcpy(header + 5 + 2 * depth, "}", 2);
     parsed p;
     parse(&p, header, 0);
-    expect_error(&p, NIB_BAD_INPUT, "deep");
+    expect_error(&p, NIB_BAD_INPUT);
     free(header);
 }
 
@@ -439,8 +422,7 @@ static void test_many_entries(void **state)
             assert_int_equal(status, NIB_OK);
             assert_int_equal(st.count, counts[c]);
         } else {
-            assert_int_equal(status, NIB_BAD_INPUT);
-            assert_non_null(strstr(err.text, "more than 1048576 tensors"));
+            refused(NIB_BAD_INPUT, status, &err);
         }
         nib__arena_free(&arena);
         free(file);
@@ -463,7 +445,7 @@ static void test_aliases(void **state)
     memcpy(header + at, "}", 2);
     parsed p;
     parse(&p, header, BYTES);
-    expect_error(&p, NIB_BAD_INPUT, "begins at byte 0 of the data, inside the tensor before it");
+    expect_error(&p, NIB_BAD_INPUT);
     free(header);
 }
 

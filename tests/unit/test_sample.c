@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "refused.h"
+
 static nib_sampler open_sampler(int64_t vocab)
 {
     static nib_allocator a;
@@ -223,10 +225,8 @@ static void test_not_finite(void **state)
     nib_sampler s = open_sampler(SMALL);
     nib_err err;
     int32_t id = 42;
-    assert_int_equal(nib__sample(&id, &s, logits, &plain, NULL, 0, 0, 11, &err), NIB_CHECK_FAILED);
+    refused(NIB_CHECK_FAILED, nib__sample(&id, &s, logits, &plain, NULL, 0, 0, 11, &err), &err);
     assert_int_equal(id, 42);
-    assert_non_null(strstr(err.text, "logit of token 5 at position 11 is NaN"));
-    assert_non_null(strstr(err.text, "nibble verify"));
     logits[5] = INFINITY;
     for (int64_t i = 0; i < 20; i++)
         assert_int_equal(pick(&s, logits, &plain, i), 5);
@@ -318,32 +318,26 @@ static void test_large_vocabulary(void **state)
 static void test_invalid_options(void **state)
 {
     (void)state;
-    static const struct {
-        nib_sampling s;
-        const char *says; /* NULL: fine */
-    } cases[] = {
-        {{.temperature = 0, .top_p = 1, .repeat_penalty = 1}, NULL},
-        {{.temperature = 100, .top_p = 1e-6, .min_p = 1, .repeat_penalty = 100, .top_k = INT64_MAX},
-         NULL},
-        {{.temperature = -1, .top_p = 1, .repeat_penalty = 1},
-         "temperature -1 is not between 0 and 100"},
-        {{.temperature = NAN, .top_p = 1, .repeat_penalty = 1}, "temperature nan"},
-        {{.temperature = INFINITY, .top_p = 1, .repeat_penalty = 1}, "temperature inf"},
-        {{.temperature = 1, .top_p = 0, .repeat_penalty = 1},
-         "top-p 0 is out of range: it must be above 0"},
-        {{.temperature = 1, .top_p = 1.5, .repeat_penalty = 1}, "top-p 1.5"},
-        {{.temperature = 1, .top_p = NAN, .repeat_penalty = 1}, "top-p nan"},
-        {{.temperature = 1, .top_p = 1, .min_p = 2, .repeat_penalty = 1}, "min-p 2"},
-        {{.temperature = 1, .top_p = 1, .repeat_penalty = 0}, "repetition penalty 0"},
-        {{.temperature = 1, .top_p = 1, .repeat_penalty = 1, .top_k = -3}, "top-k -3 is negative"},
+    static const nib_sampling fine[] = {
+        {.temperature = 0, .top_p = 1, .repeat_penalty = 1},
+        {.temperature = 100, .top_p = 1e-6, .min_p = 1, .repeat_penalty = 100, .top_k = INT64_MAX},
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        nib_err err;
-        const nib_status status = nib__sampling_check(&cases[i].s, &err);
-        assert_int_equal(status, cases[i].says ? NIB_USAGE : NIB_OK);
-        if (cases[i].says && !strstr(err.text, cases[i].says))
-            fail_msg("\"%s\" does not say \"%s\"", err.text, cases[i].says);
-    }
+    static const nib_sampling invalid[] = {
+        {.temperature = -1, .top_p = 1, .repeat_penalty = 1},
+        {.temperature = NAN, .top_p = 1, .repeat_penalty = 1},
+        {.temperature = INFINITY, .top_p = 1, .repeat_penalty = 1},
+        {.temperature = 1, .top_p = 0, .repeat_penalty = 1},
+        {.temperature = 1, .top_p = 1.5, .repeat_penalty = 1},
+        {.temperature = 1, .top_p = NAN, .repeat_penalty = 1},
+        {.temperature = 1, .top_p = 1, .min_p = 2, .repeat_penalty = 1},
+        {.temperature = 1, .top_p = 1, .repeat_penalty = 0},
+        {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .top_k = -3},
+    };
+    nib_err err;
+    for (size_t i = 0; i < COUNT(fine); i++)
+        assert_int_equal(nib__sampling_check(&fine[i], &err), NIB_OK);
+    for (size_t i = 0; i < COUNT(invalid); i++)
+        refused(NIB_USAGE, nib__sampling_check(&invalid[i], &err), &err);
 }
 
 static void test_memory(void **state)
@@ -353,7 +347,7 @@ static void test_memory(void **state)
     const nib_allocator a = failing_allocator(&f);
     nib_sampler s;
     nib_err err;
-    assert_int_equal(nib__sampler_open(&s, 100, &a, &err), NIB_NO_MEMORY);
+    refused(NIB_NO_MEMORY, nib__sampler_open(&s, 100, &a, &err), &err);
     nib__sampler_close(&s);
     assert_int_equal(f.live, 0);
 }

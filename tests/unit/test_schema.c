@@ -5,38 +5,31 @@
  */
 #include "constraining.h"
 #include "failing.h"
+#include "refused.h"
 #include "schema.h"
 
 #include <stdio.h>
 
-static void expect_refused(const char *text, size_t size, nib_status status, const char *part)
+static void expect_refused(const char *text, size_t size, nib_status status)
 {
     const nib_allocator a = nib__allocator_default();
     const nib_named_text named = {"schema", text, size};
     nib_schema schema;
     nib_err err = {.status = NIB_OK};
-    if (nib__schema_read(&schema, &named, &a, &err) == NIB_OK)
-        fail_msg("%.200s is not refused", text);
-    if (strstr(err.text, part) == NULL)
-        fail_msg("%.200s: \"%s\" lacks \"%s\"", text, err.text, part);
-    assert_int_equal(err.status, status);
-    assert_memory_equal(err.text, "schema", 6);
+    const nib_status got = nib__schema_read(&schema, &named, &a, &err);
+    if (got != status)
+        print_error("%.200s\n", text);
+    refused(status, got, &err);
 }
 
-static void expect_error(const char *text, nib_status status, const char *part)
+static void expect_error(const char *text, nib_status status)
 {
-    expect_refused(text, strlen(text), status, part);
+    expect_refused(text, strlen(text), status);
 }
 
-static void expect_unsupported(const char *text, const char *part)
-{
-    expect_error(text, NIB_UNSUPPORTED, part);
-}
+static void expect_unsupported(const char *text) { expect_error(text, NIB_UNSUPPORTED); }
 
-static void expect_bad(const char *text, const char *part)
-{
-    expect_error(text, NIB_BAD_INPUT, part);
-}
+static void expect_bad(const char *text) { expect_error(text, NIB_BAD_INPUT); }
 
 static void expect_accepted(const char *text)
 {
@@ -81,17 +74,17 @@ static void test_depth(void **state)
     (void)state;
     for (size_t i = 0; i < 4; i++) {
         nib_text deep = repeated("", nests[i][0], nests[i][1], nests[i][2], "", 20000);
-        expect_refused(deep.at, deep.size, NIB_BAD_INPUT, "nested deeper than 64");
+        expect_refused(deep.at, deep.size, NIB_BAD_INPUT);
         nib__text_free(&deep);
         deep = repeated("", nests[i][0], nests[i][1], nests[i][2], "", 63);
         expect_accepted(deep.at);
         nib__text_free(&deep);
     }
     nib_text value = repeated("{\"const\":", "[", "1", "]", "}", 100000);
-    expect_refused(value.at, value.size, NIB_BAD_INPUT, "nested deeper than 64");
+    expect_refused(value.at, value.size, NIB_BAD_INPUT);
     nib__text_free(&value);
     value = repeated("{\"default\":", "[", "1", "]", "}", 100000);
-    expect_refused(value.at, value.size, NIB_BAD_INPUT, "nested deeper than");
+    expect_refused(value.at, value.size, NIB_BAD_INPUT);
     nib__text_free(&value);
 }
 
@@ -99,35 +92,26 @@ static void test_references(void **state)
 {
     (void)state;
     /* Cycles without a value inside, and one with an endless value. */
-    expect_bad("{\"$ref\":\"#\"}", "schema.$ref: the reference leads only to itself");
+    expect_bad("{\"$ref\":\"#\"}");
     expect_bad("{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"$ref\":\"#/$defs/"
                "b\"},\"b\":{\"anyOf\":[{\"$ref\":"
-               "\"#/$defs/a\"},{\"$ref\":\"#\"}]}}}",
-               "leads only to itself");
+               "\"#/$defs/a\"},{\"$ref\":\"#\"}]}}}");
     expect_accepted("{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}");
     /* Neither fetched nor guessed. */
-    expect_unsupported(
-        "{\"$ref\":\"https://example.com/a.json\"}",
-        "schema.$ref: \"https://example.com/a.json\" is not supported, and nothing is fetched");
-    expect_unsupported("{\"$ref\":\"file:///etc/passwd\"}",
-                       "is not supported, and nothing is fetched");
-    expect_unsupported("{\"$ref\":\"other.json#/$defs/a\"}",
-                       "is not supported, and nothing is fetched");
-    expect_unsupported("{\"$ref\":\"#/properties/a\"}", "is not supported, and nothing is fetched");
-    expect_unsupported("{\"$ref\":\"#/$defs/a%2Fb\"}", "is not supported, and nothing is fetched");
-    expect_unsupported("{\"$ref\":\"#/$defs/a/b\"}", "is not supported, and nothing is fetched");
-    expect_unsupported("{\"$ref\":\"\"}", "is not supported, and nothing is fetched");
-    expect_bad("{\"$ref\":\"#/$defs/none\"}",
-               "schema.$ref: there is no \"#/$defs/none\" in the schema");
-    expect_bad("{\"$ref\":1}", "schema.$ref: expected a reference");
-    expect_bad("{\"$defs\":{\"a\":{},\"a\":{}}}", "\"#/$defs/a\" is defined twice");
-    expect_unsupported("{\"properties\":{\"a\":{\"$defs\":{}}}}",
-                       "schema.properties.a.$defs: it is only allowed at the root of the schema");
-    expect_unsupported("{\"properties\":{\"a\":{\"$id\":\"x\"}}}", "schema.properties.a.$id");
-    expect_unsupported("{\"$ref\":\"#/$defs/a\",\"type\":\"null\",\"$defs\":{\"a\":{}}}",
-                       "\"type\" beside a reference");
-    expect_unsupported("{\"$ref\":\"#/$defs/a\",\"minLength\":1,\"$defs\":{\"a\":{}}}",
-                       "\"$ref\" beside other keywords");
+    expect_unsupported("{\"$ref\":\"https://example.com/a.json\"}");
+    expect_unsupported("{\"$ref\":\"file:///etc/passwd\"}");
+    expect_unsupported("{\"$ref\":\"other.json#/$defs/a\"}");
+    expect_unsupported("{\"$ref\":\"#/properties/a\"}");
+    expect_unsupported("{\"$ref\":\"#/$defs/a%2Fb\"}");
+    expect_unsupported("{\"$ref\":\"#/$defs/a/b\"}");
+    expect_unsupported("{\"$ref\":\"\"}");
+    expect_bad("{\"$ref\":\"#/$defs/none\"}");
+    expect_bad("{\"$ref\":1}");
+    expect_bad("{\"$defs\":{\"a\":{},\"a\":{}}}");
+    expect_unsupported("{\"properties\":{\"a\":{\"$defs\":{}}}}");
+    expect_unsupported("{\"properties\":{\"a\":{\"$id\":\"x\"}}}");
+    expect_unsupported("{\"$ref\":\"#/$defs/a\",\"type\":\"null\",\"$defs\":{\"a\":{}}}");
+    expect_unsupported("{\"$ref\":\"#/$defs/a\",\"minLength\":1,\"$defs\":{\"a\":{}}}");
     expect_accepted("{\"$ref\":\"#/$defs/a~1b~0\",\"$defs\":{\"a/b~\":{\"type\":\"null\"}}}");
 }
 
@@ -135,16 +119,14 @@ static void test_references(void **state)
 static void test_endless_values(void **state)
 {
     (void)state;
-    expect_bad("{\"type\":\"object\",\"properties\":{\"n\":{\"$ref\":\"#\"}},\"required\":[\"n\"]}",
-               "schema: no value of the schema ends within 64 levels");
-    expect_bad("{\"type\":\"array\",\"items\":{\"$ref\":\"#\"},\"minItems\":1}",
-               "no value of the schema ends");
+    expect_bad(
+        "{\"type\":\"object\",\"properties\":{\"n\":{\"$ref\":\"#\"}},\"required\":[\"n\"]}");
+    expect_bad("{\"type\":\"array\",\"items\":{\"$ref\":\"#\"},\"minItems\":1}");
     expect_bad("{\"$ref\":\"#/$defs/"
                "a\",\"$defs\":{\"a\":{\"type\":\"array\",\"prefixItems\":[{\"anyOf\":[{\"$ref\":"
                "\"#/$defs/a\"},{\"$ref\":\"#/$defs/"
                "b\"}]}],\"minItems\":1},\"b\":{\"type\":\"object\",\"required\":"
-               "[\"x\"],\"additionalProperties\":{\"$ref\":\"#/$defs/a\"}}}}",
-               "no value of the schema ends");
+               "[\"x\"],\"additionalProperties\":{\"$ref\":\"#/$defs/a\"}}}}");
     expect_accepted("{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}");
     /* Accepted while it fits the limits. */
     nib_text long_way = repeated("{\"const\":", "[", "", "]", "}", 63);
@@ -156,43 +138,37 @@ static void test_budgets(void **state)
 {
     (void)state;
     nib_text text = repeated("{\"enum\":[0", ",\"x\"", "", "", "]}", 100000);
-    expect_refused(text.at, text.size, NIB_BAD_INPUT, "have more than 8192 values");
+    expect_refused(text.at, text.size, NIB_BAD_INPUT);
     nib__text_free(&text);
     text = repeated("{\"enum\":[0", ",\"x\"", "", "", "]}", 8191);
     expect_accepted(text.at);
     nib__text_free(&text);
     text = repeated("{\"title\":\"", "0123456789abcdef", "", "", "\"}", 1 << 16);
-    expect_refused(text.at, text.size, NIB_BAD_INPUT, "the schema has 1,048,");
+    expect_refused(text.at, text.size, NIB_BAD_INPUT);
     assert_true(text.size > NIB_SCHEMA_BYTES);
     nib__text_free(&text);
     text = repeated("{\"anyOf\":[{}", ",{\"type\":\"null\"}", "", "", "]}", 9000);
-    expect_refused(text.at, text.size, NIB_BAD_INPUT, "more than 8192 schemas");
+    expect_refused(text.at, text.size, NIB_BAD_INPUT);
     nib__text_free(&text);
     text =
         repeated("{\"anyOf\":[{\"type\":\"object\"}", ",{\"type\":\"object\"}", "", "", "]}", 15);
-    expect_refused(text.at, text.size, NIB_UNSUPPORTED,
-                   "schema: 16 alternatives have the same type, over the limit of 15");
+    expect_refused(text.at, text.size, NIB_UNSUPPORTED);
     nib__text_free(&text);
     text = repeated("{\"prefixItems\":[true", ",true", "", "", "]}", 1 << 16);
-    expect_refused(text.at, text.size, NIB_BAD_INPUT,
-                   "schema.prefixItems: the list has more than 8192 schemas");
+    expect_refused(text.at, text.size, NIB_BAD_INPUT);
     nib__text_free(&text);
     /* Many equal constants count as one. */
     text = repeated("{\"anyOf\":[{\"const\":1}", ",{\"const\":\"a\"}", "", "", "]}", 1000);
     expect_accepted(text.at);
     nib__text_free(&text);
-    expect_bad("{\"type\":\"array\",\"minItems\":1000000000}",
-               "schema.minItems: 1000000000 is not a whole number from 0 to 65535");
-    expect_bad("{\"type\":\"string\",\"maxLength\":1e9}",
-               "schema.maxLength: 1e9 is not a whole number");
-    expect_bad("{\"type\":\"array\",\"maxItems\":-1}", "schema.maxItems: -1 is not");
-    expect_bad("{\"type\":\"array\",\"maxItems\":1.5}", "1.5 is not");
-    expect_unsupported("{\"type\":\"integer\",\"minimum\":1e3}",
-                       "minimum 1e3 is not a whole number");
-    expect_unsupported("{\"type\":\"integer\",\"maximum\":1234567890123456789}",
-                       "at most 18 digits");
-    expect_unsupported("{\"type\":\"number\",\"maximum\":0.1234567891}", "more than 9 digits");
-    expect_unsupported("{\"type\":\"number\",\"maximum\":1234567890}", "more than 9 digits");
+    expect_bad("{\"type\":\"array\",\"minItems\":1000000000}");
+    expect_bad("{\"type\":\"string\",\"maxLength\":1e9}");
+    expect_bad("{\"type\":\"array\",\"maxItems\":-1}");
+    expect_bad("{\"type\":\"array\",\"maxItems\":1.5}");
+    expect_unsupported("{\"type\":\"integer\",\"minimum\":1e3}");
+    expect_unsupported("{\"type\":\"integer\",\"maximum\":1234567890123456789}");
+    expect_unsupported("{\"type\":\"number\",\"maximum\":0.1234567891}"); /* 10 digits */
+    expect_unsupported("{\"type\":\"number\",\"maximum\":1234567890}");
 }
 
 /* Nested alternatives: their total is limited too. */
@@ -209,7 +185,7 @@ static void test_exponential_schemas(void **state)
     for (int i = 0; i < 1000; i++)
         nib__text_str(&text, ",{\"anyOf\":[{\"$ref\":\"#/$defs/all\"},{\"type\":\"null\"}]}");
     nib__text_str(&text, "]}");
-    expect_refused(text.at, text.size, NIB_BAD_INPUT, "more than 65536 alternatives");
+    expect_refused(text.at, text.size, NIB_BAD_INPUT);
     nib__text_clear(&text);
     /* A chain of references, the last one first. */
     nib__text_str(&text, "{\"$ref\":\"#/$defs/0\",\"$defs\":{\"4000\":{\"type\":\"null\"}");
@@ -224,53 +200,44 @@ static void test_patterns(void **state)
 {
     (void)state;
     /* No regular expression of a request is ever compiled. */
-    expect_unsupported("{\"type\":\"string\",\"pattern\":\"(a+)+$\"}",
-                       "schema.pattern: \"pattern\" cannot be enforced, and no keyword is ignored");
-    expect_unsupported("{\"type\":\"string\",\"pattern\":\"(?<=x)*\"}", "schema.pattern");
-    expect_unsupported("{\"type\":\"object\",\"patternProperties\":{\"*\":{}}}",
-                       "schema.patternProperties");
-    expect_unsupported("{\"properties\":{\"a\":{\"type\":\"string\",\"format\":\"regex\"}}}",
-                       "schema.properties.a.format: \"regex\" cannot be enforced");
+    expect_unsupported("{\"type\":\"string\",\"pattern\":\"(a+)+$\"}");
+    expect_unsupported("{\"type\":\"string\",\"pattern\":\"(?<=x)*\"}");
+    expect_unsupported("{\"type\":\"object\",\"patternProperties\":{\"*\":{}}}");
+    expect_unsupported("{\"properties\":{\"a\":{\"type\":\"string\",\"format\":\"regex\"}}}");
 }
 
 static void test_contradictions(void **state)
 {
     (void)state;
-    expect_bad("{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}",
-               "minItems 3 is over maxItems 2");
-    expect_bad("{\"type\":\"array\",\"minItems\":1,\"items\":false}",
-               "minItems 1 is over 0, the most");
-    expect_bad("{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}",
-               "minLength 3 is over maxLength 2");
-    expect_bad("{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}",
-               "no number lies between the bounds");
-    expect_bad("{\"type\":\"integer\",\"exclusiveMinimum\":3,\"exclusiveMaximum\":4}",
-               "no number lies");
+    expect_bad("{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}");
+    expect_bad("{\"type\":\"array\",\"minItems\":1,\"items\":false}");
+    expect_bad("{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}");
+    expect_bad("{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}");
+    expect_bad("{\"type\":\"integer\",\"exclusiveMinimum\":3,\"exclusiveMaximum\":4}");
     expect_bad("{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"b\"],"
                "\"additionalProperties\":"
-               "false}",
-               "schema: \"b\" is required, but additionalProperties false forbids it");
-    expect_bad("{\"enum\":[]}", "schema.enum: the enum is empty");
-    expect_bad("{\"anyOf\":[]}", "schema.anyOf: the list of schemas is empty");
-    expect_bad("{\"type\":\"string\",\"enum\":[\"a\",1]}", "integer is one of the values");
-    expect_bad("{\"type\":\"integer\",\"const\":1.5}", "number is one of the values");
-    expect_bad("{\"type\":\"null\",\"const\":{}}", "object is one of the values");
-    expect_bad("{\"properties\":{\"a\":false}}", "schema.properties.a: false allows no value");
-    expect_bad("{\"type\":\"string\",\"minimum\":1}", "\"minimum\" does not apply to the \"type\"");
-    expect_bad("{\"minimum\":1,\"minLength\":1}", "apply to several types");
-    expect_bad("{\"type\":\"text\"}", "schema.type: \"text\" is not a type");
-    expect_bad("{\"type\":[\"string\",\"string\"]}", "\"string\" is given twice");
-    expect_bad("{\"type\":[]}", "expected the name of a type");
-    expect_bad("{\"type\":\"string\",\"type\":\"string\"}", "schema.type: it is given twice");
-    expect_bad("{\"properties\":{\"a\":{},\"\\u0061\":{}}}", "\"a\" is given twice");
-    expect_bad("{\"exclusiveMinimum\":true}", "schema.exclusiveMinimum: expected a number");
-    expect_bad("{\"required\":[1]}", "schema.required: expected a list of names");
-    expect_bad("{\"items\":1}", "schema.items: expected a schema");
-    expect_bad("7", "schema: expected a schema, which is an object");
-    expect_bad("", "schema: line 1, column 1: expected a value");
-    expect_bad("{\"type\":\"null\"", "schema: line 1");
-    expect_bad("{} {}", "nothing after the value");
-    expect_bad("{\"const\":\"\\ud800\"}", "half of a surrogate pair");
+               "false}");
+    expect_bad("{\"enum\":[]}");
+    expect_bad("{\"anyOf\":[]}");
+    expect_bad("{\"type\":\"string\",\"enum\":[\"a\",1]}");
+    expect_bad("{\"type\":\"integer\",\"const\":1.5}");
+    expect_bad("{\"type\":\"null\",\"const\":{}}");
+    expect_bad("{\"properties\":{\"a\":false}}");
+    expect_bad("{\"type\":\"string\",\"minimum\":1}");
+    expect_bad("{\"minimum\":1,\"minLength\":1}");
+    expect_bad("{\"type\":\"text\"}");
+    expect_bad("{\"type\":[\"string\",\"string\"]}");
+    expect_bad("{\"type\":[]}");
+    expect_bad("{\"type\":\"string\",\"type\":\"string\"}");
+    expect_bad("{\"properties\":{\"a\":{},\"\\u0061\":{}}}");
+    expect_bad("{\"exclusiveMinimum\":true}");
+    expect_bad("{\"required\":[1]}");
+    expect_bad("{\"items\":1}");
+    expect_bad("7");
+    expect_bad("");
+    expect_bad("{\"type\":\"null\"");
+    expect_bad("{} {}");
+    expect_bad("{\"const\":\"\\ud800\"}");
 }
 
 /* A keyword that is not enforced is refused, known to JSON Schema or not. */
@@ -311,48 +278,37 @@ static void test_keywords(void **state)
                                          ""};
     (void)state;
     for (size_t i = 0; i < COUNT(others); i++) {
-        char text[128], place[64];
+        char text[128];
         snprintf(text, sizeof text, "{\"properties\":{\"a\":{\"%s\":{}}}}", others[i]);
-        snprintf(place, sizeof place, "schema.properties.a.%s: \"%s\" cannot be enforced",
-                 others[i], others[i]);
-        expect_unsupported(text, place);
+        expect_unsupported(text);
     }
-    expect_unsupported("{\"type\":\"array\",\"items\":[{}]}", "as \"prefixItems\"");
-    expect_unsupported("{\"allOf\":[{\"type\":\"string\"},{\"minLength\":1}]}",
-                       "allOf of 2 schemas");
-    expect_unsupported("{\"anyOf\":[{\"type\":\"null\"}],\"enum\":[1]}", "beside other keywords");
-    expect_unsupported("{\"enum\":[1],\"minimum\":0}", "beside other keywords");
-    expect_unsupported("{\"type\":\"string\",\"format\":\"email\"}",
-                       "\"email\" cannot be enforced");
-    expect_unsupported("{\"type\":\"string\",\"format\":\"date\",\"minLength\":1}",
-                       "has its own length");
-    expect_unsupported("{\"type\":\"null\",\"anyOf\":[{},{}]}",
-                       "beside a reference or alternatives");
-    expect_bad("{\"type\":\"string\",\"items\":{}}", "\"items\" does not apply");
+    expect_unsupported("{\"type\":\"array\",\"items\":[{}]}");
+    expect_unsupported("{\"allOf\":[{\"type\":\"string\"},{\"minLength\":1}]}");
+    expect_unsupported("{\"anyOf\":[{\"type\":\"null\"}],\"enum\":[1]}");
+    expect_unsupported("{\"enum\":[1],\"minimum\":0}");
+    expect_unsupported("{\"type\":\"string\",\"format\":\"email\"}");
+    /* a date has its own length */
+    expect_unsupported("{\"type\":\"string\",\"format\":\"date\",\"minLength\":1}");
+    expect_unsupported("{\"type\":\"null\",\"anyOf\":[{},{}]}");
+    expect_bad("{\"type\":\"string\",\"items\":{}}");
 }
 
 static void test_one_of(void **state)
 {
     (void)state;
-    expect_unsupported("{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}",
-                       "schema: oneOf schemas 0 and 1 (from 0) cannot be told apart");
-    expect_unsupported("{\"oneOf\":[{\"type\":\"null\"},{\"type\":\"string\"},{\"const\":\"a\"}]}",
-                       "oneOf schemas 1 and 2 (from 0)");
-    expect_unsupported("{\"oneOf\":[{\"const\":1},{\"const\":1.0}]}", "cannot be told apart");
-    expect_unsupported("{\"oneOf\":[{\"enum\":[\"a\",\"b\"]},{\"enum\":[\"b\",\"c\"]}]}",
-                       "cannot be told apart");
-    expect_unsupported("{\"oneOf\":[{\"type\":\"object\"},{\"type\":\"object\"}]}",
-                       "cannot be told apart");
+    expect_unsupported("{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}");
+    expect_unsupported("{\"oneOf\":[{\"type\":\"null\"},{\"type\":\"string\"},{\"const\":\"a\"}]}");
+    expect_unsupported("{\"oneOf\":[{\"const\":1},{\"const\":1.0}]}");
+    expect_unsupported("{\"oneOf\":[{\"enum\":[\"a\",\"b\"]},{\"enum\":[\"b\",\"c\"]}]}");
+    expect_unsupported("{\"oneOf\":[{\"type\":\"object\"},{\"type\":\"object\"}]}");
     expect_unsupported("{\"oneOf\":[{\"properties\":{\"k\":{\"const\":1}}},{\"properties\":{\"k\":{"
-                       "\"const\":2}}}]}",
-                       "cannot be told apart");
-    expect_unsupported("{\"oneOf\":[{\"type\":\"array\"},{\"type\":\"array\"}]}",
-                       "cannot be told apart");
+                       "\"const\":2}}}]}");
+    expect_unsupported("{\"oneOf\":[{\"type\":\"array\"},{\"type\":\"array\"}]}");
     nib_text text = repeated("{\"oneOf\":[{\"const\":0}", "", "", "", "", 0);
     for (int i = 1; i < 4000; i++)
         nib__text_format(&text, ",{\"const\":%d}", i);
     nib__text_str(&text, "]}");
-    expect_refused(text.at, text.size, NIB_UNSUPPORTED, "needs more than 2097152 comparisons");
+    expect_refused(text.at, text.size, NIB_UNSUPPORTED);
     nib__text_free(&text);
     expect_accepted(
         "{\"oneOf\":[{\"enum\":[\"a\",1]},{\"enum\":[\"b\",2,null]},{\"type\":\"object\"},{"
@@ -363,22 +319,20 @@ static void test_one_of(void **state)
         "{\"k\":{\"const\":2}}}]}");
 }
 
-/* Names and values of any characters, in the schema and in error texts. */
+/* Names and values of any characters, in the schema and in sentences. */
 static void test_unicode(void **state)
 {
     (void)state;
     expect_accepted(
         "{\"properties\":{\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\":{},\"\\u0000\":{},\"\":{}}}");
-    expect_unsupported("{\"properties\":{\"\xc3\xa9\":{\"pattern\":\"a\"}}}",
-                       "schema.properties.\xc3\xa9.pattern");
-    /* A long place is shortened in its middle; the error text stays whole. */
+    expect_unsupported("{\"properties\":{\"\xc3\xa9\":{\"pattern\":\"a\"}}}");
+    /* A long place is shortened in its middle; the rest of the sentence stays whole. */
     nib_text deep =
         repeated("", "{\"properties\":{\"0123456789\xc3\xa9\":", "{\"not\":1}", "}}", "", 50);
-    expect_refused(deep.at, deep.size, NIB_UNSUPPORTED, "\xc3\xa9.not: \"not\" cannot be enforced");
+    expect_refused(deep.at, deep.size, NIB_UNSUPPORTED);
     nib__text_free(&deep);
-    expect_unsupported("{\"properties\":{\"a\\u001b[31m\\n\":{\"pattern\":\"a\"}}}",
-                       "schema.properties.a\\u001b[31m\\n.pattern");
-    expect_bad("{\"properties\":{\"\xff\":{}}}", "not valid UTF-8");
+    expect_unsupported("{\"properties\":{\"a\\u001b[31m\\n\":{\"pattern\":\"a\"}}}");
+    expect_bad("{\"properties\":{\"\xff\":{}}}");
 }
 
 static void test_failing_allocations(void **state)

@@ -16,6 +16,8 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
+#include "refused.h"
+
 static nib_scheme parse_scheme(const char *name)
 {
     nib_scheme s;
@@ -121,64 +123,60 @@ static void test_meanings(void **state)
 static void test_rejects_bad_names(void **state)
 {
     (void)state;
-    static const struct {
-        const char *name;
-        nib_status status;
-        const char *says;
-    } cases[] = {
-        {"8da4x", NIB_USAGE, "8da4w"},
-        {"banana", NIB_USAGE, "the names are f32, f16"},
-        {"", NIB_USAGE, "unknown name"},
-        {"-g32", NIB_USAGE, "unknown name"},
-        {"8da4w-tinygemm", NIB_USAGE,
-         "-tinygemm does not apply to 8da4w, which takes -gN, -row, -sym, -asym"},
-        {"int8dq-asym", NIB_USAGE,
-         "-asym does not apply to int8dq, which takes -gN, -row, -tensor, -sym"},
-        {"fp8wo-g32", NIB_USAGE, "-g32 does not apply to fp8wo, which takes -row and -tensor"},
-        {"mxfp8-g64", NIB_USAGE, "which takes -rceil and -floor"},
-        {"bf16-g32", NIB_USAGE, "bf16, which takes no modifier"},
-        {"int4wo-tensor", NIB_USAGE, "-tensor does not apply to int4wo"},
-        {"int4wo-gx", NIB_USAGE, "-gx does not apply to int4wo"},
-        {"int4wo-", NIB_USAGE, "does not apply"},
-        {"int4wo--sym", NIB_USAGE, "does not apply"},
-        {"4da4w-static", NIB_USAGE, "-static does not apply to 4da4w"},
-        {"int4wo-g0", NIB_USAGE, "from 1 to 1073741824"},
-        {"int4wo-g1073741825", NIB_USAGE, "from 1 to 1073741824"},
-        {"int4wo-g99999999999999999999999999", NIB_USAGE, "from 1 to 1073741824"},
-        {"int4wo-g3x", NIB_USAGE, "from 1 to 1073741824"},
-        {"int4wo-g3\x1b[2J", NIB_USAGE, "the group in -g3\\x1b[2J is not"},
-        {"mxfp4-\x1b[2J", NIB_USAGE, "scheme \"mxfp4-\\x1b[2J\": -\\x1b[2J does not apply"},
-        {"int4wo-sym-asym", NIB_USAGE, "-asym repeats or contradicts"},
-        {"int4wo-g32-row", NIB_USAGE, "-row repeats or contradicts"},
-        {"int4wo-g32-g32", NIB_USAGE, "-g32 repeats or contradicts"},
-        {"8da4w-static-static", NIB_USAGE, "-static repeats or contradicts"},
-        {"int4wo-sym-asym-intzero", NIB_USAGE, "-asym repeats or contradicts"},
-        {"int4wo-asym-intzero", NIB_USAGE, "-intzero repeats or contradicts"},
-        {"int8wo-intzero", NIB_USAGE,
-         "-intzero does not apply to int8wo, which takes -gN, -row, -tensor, -sym, -asym"},
-        {"8da4w-intzero", NIB_USAGE,
-         "-intzero does not apply to 8da4w, which takes -gN, -row, -sym, -asym"},
-        {"int4wo-sym-tinygemm", NIB_USAGE, "leave out -sym"},
-        {"int4wo-intzero-tinygemm", NIB_USAGE, "float zero points; leave out -intzero"},
-        {"int4wo-intzero-ggml", NIB_USAGE, "and no integer zero points"},
-        {"int4wo-ao017", NIB_USAGE, "or add -sym or -intzero"},
-        {"int8wo-ao017", NIB_USAGE, "or give a group"},
-        {"int8wo-ggml", NIB_USAGE, "-ggml needs groups of 32"},
-        {"int4wo-g64-ggml", NIB_USAGE, "-ggml needs groups of 32"},
-        {"int8wo-g32-asym-ggml", NIB_USAGE, "and no integer zero points"},
-        {"8da4w-ggml", NIB_USAGE, "-ggml does not apply to 8da4w"},
-        {"mxfp4-block", NIB_USAGE, "-block does not apply to mxfp4, which takes -rceil and -floor"},
-        {"nvfp4dq-floor", NIB_USAGE, "-floor does not apply to nvfp4dq, which takes -block"},
-        {"nvfp4-g16", NIB_USAGE, "-g16 does not apply to nvfp4, which takes -block"},
+    static const char *const names[] = {
+        /* no such scheme */
+        "8da4x",
+        "banana",
+        "",
+        "-g32",
+        /* a modifier that the scheme does not take */
+        "8da4w-tinygemm",
+        "int8dq-asym",
+        "fp8wo-g32",
+        "mxfp8-g64",
+        "bf16-g32",
+        "int4wo-tensor",
+        "int4wo-gx",
+        "int4wo-",
+        "int4wo--sym",
+        "4da4w-static",
+        "int8wo-intzero",
+        "8da4w-intzero",
+        "8da4w-ggml",
+        "mxfp4-block",
+        "nvfp4dq-floor",
+        "nvfp4-g16",
+        /* a group out of range */
+        "int4wo-g0",
+        "int4wo-g1073741825",
+        "int4wo-g99999999999999999999999999",
+        "int4wo-g3x",
+        /* control characters */
+        "int4wo-g3\x1b[2J",
+        "mxfp4-\x1b[2J",
+        /* modifiers that repeat or contradict */
+        "int4wo-sym-asym",
+        "int4wo-g32-row",
+        "int4wo-g32-g32",
+        "8da4w-static-static",
+        "int4wo-sym-asym-intzero",
+        "int4wo-asym-intzero",
+        /* a format that cannot hold it */
+        "int4wo-sym-tinygemm",
+        "int4wo-intzero-tinygemm",
+        "int4wo-intzero-ggml",
+        "int4wo-ao017",
+        "int8wo-ao017",
+        "int8wo-ggml",
+        "int4wo-g64-ggml",
+        "int8wo-g32-asym-ggml",
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    for (size_t i = 0; i < COUNT(names); i++) {
         nib_scheme s = {.group = 77};
         nib_err err = {0};
-        const nib_status status = nib__scheme_parse(&s, cases[i].name, strlen(cases[i].name), &err);
+        refused(NIB_USAGE, nib__scheme_parse(&s, names[i], strlen(names[i]), &err), &err);
         assert_null(strchr(err.text, '\x1b')); /* no escape reaches a terminal raw */
-        if (status != cases[i].status || strstr(err.text, cases[i].says) == NULL)
-            fail_msg("\"%s\" gave %d: %s", cases[i].name, (int)status, err.text);
-        assert_int_equal(s.group, 77); /* unchanged */
+        assert_int_equal(s.group, 77);         /* unchanged */
     }
     nib_scheme s;
     assert_int_equal(nib__scheme_parse(&s, "int4wo-g32+head", 10, NULL),

@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "refused.h"
+
 static void test_table(void **state)
 {
     (void)state;
@@ -98,9 +100,7 @@ static void test_fail_memory(void **state)
 {
     (void)state;
     nib_err err = {0};
-    assert_int_equal(nib__fail_memory(&err, 1500000, "the cache"), NIB_NO_MEMORY);
-    assert_non_null(strstr(err.text, "the cache"));
-    assert_non_null(strstr(err.text, "1.5 MB"));
+    refused(NIB_NO_MEMORY, nib__fail_memory(&err, 1500000, "the cache"), &err);
     assert_int_equal(nib__fail_memory(NULL, 1, "x"), NIB_NO_MEMORY);
 }
 

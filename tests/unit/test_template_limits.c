@@ -13,62 +13,73 @@
 
 #include <cmocka.h>
 
-static void expect_within(const char *source, const char *values, const nib_template_limits *limits,
-                          nib_status status, const char *words)
+#include "refused.h"
+
+static void expect_text_within(const char *source, const char *values,
+                               const nib_template_limits *limits, const char *part)
 {
     const nib_allocator a = nib__allocator_default();
     rendering r;
     render_within(&r, source, strlen(source), values, limits, &a);
+    if (r.status != NIB_OK)
+        fail_msg("%s: %s", source, r.err.text);
     const char *text = r.out.text.at == NULL ? "" : r.out.text.at;
-    if (r.status != status)
-        fail_msg("%s: status %d and \"%s\"", source, (int)r.status, r.err.text);
-    if (strstr(status == NIB_OK ? text : r.err.text, words) == NULL)
-        fail_msg("%s: \"%s\" instead of \"%s\"", source, status == NIB_OK ? text : r.err.text,
-                 words);
+    if (strstr(text, part) == NULL)
+        fail_msg("%s: \"%s\" instead of \"%s\"", source, text, part);
     nib__template_output_free(&r.out);
 }
 
-static void expect(const char *source, const char *values, nib_status status, const char *words)
+static void expect_text(const char *source, const char *values, const char *part)
 {
-    expect_within(source, values, NULL, status, words);
+    expect_text_within(source, values, NULL, part);
 }
 
-static void expect_text(const char *source, const char *values, const char *text)
+static void expect_refused_within(const char *source, const char *values,
+                                  const nib_template_limits *limits, nib_status status)
 {
-    expect(source, values, NIB_OK, text);
+    const nib_allocator a = nib__allocator_default();
+    rendering r;
+    render_within(&r, source, strlen(source), values, limits, &a);
+    if (r.status != status)
+        print_error("%.200s\n", source);
+    refused(status, r.status, &r.err);
+    nib__template_output_free(&r.out);
+}
+
+static void expect_refused(const char *source, const char *values, nib_status status)
+{
+    expect_refused_within(source, values, NULL, status);
 }
 
 /* J01 */
 static void test_unclosed(void **state)
 {
     (void)state;
-    expect("a\n{# b", "{}", NIB_BAD_INPUT, "chat.jinja: line 2: the comment that begins here");
-    expect("a\n\n{{ b", "{}", NIB_BAD_INPUT, "line 3: the tag that begins here");
-    expect("a\n{% if x", "{}", NIB_BAD_INPUT, "line 2: the tag that begins here");
-    expect("{{ 'a\n", "{}", NIB_BAD_INPUT, "line 1: the string that begins here");
-    expect("\n{% raw %}x", "{}", NIB_BAD_INPUT, "line 2: the raw block that begins here");
-    expect("{% if x %}\n\ny", "{}", NIB_BAD_INPUT, "line 3: the template ends here; {% elif %} is");
-    expect("{% for i in x %}", "{}", NIB_BAD_INPUT, "{% endfor %} is missing");
-    expect("{% endif %}", "{}", NIB_BAD_INPUT, "no open statement ends with it");
-    expect("{{ (1 }}", "{}", NIB_BAD_INPUT, "line 1");
-    expect("{{ a b }}", "{}", NIB_BAD_INPUT, "unexpected \"b\"; expected }}");
+    expect_refused("a\n{# b", "{}", NIB_BAD_INPUT);
+    expect_refused("a\n\n{{ b", "{}", NIB_BAD_INPUT);
+    expect_refused("a\n{% if x", "{}", NIB_BAD_INPUT);
+    expect_refused("{{ 'a\n", "{}", NIB_BAD_INPUT);
+    expect_refused("\n{% raw %}x", "{}", NIB_BAD_INPUT);
+    expect_refused("{% if x %}\n\ny", "{}", NIB_BAD_INPUT);
+    expect_refused("{% for i in x %}", "{}", NIB_BAD_INPUT);
+    expect_refused("{% endif %}", "{}", NIB_BAD_INPUT);
+    expect_refused("{{ (1 }}", "{}", NIB_BAD_INPUT);
+    expect_refused("{{ a b }}", "{}", NIB_BAD_INPUT);
 }
 
 /* J02 */
 static void test_recursion(void **state)
 {
     (void)state;
-    expect("{% macro m() %}{{ m() }}{% endmacro %}\n{{ m() }}", "{}", NIB_NO_MEMORY,
-           "line 1: calls, loops, expressions or values are nested deeper than 500");
-    expect("{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}",
-           "{}", NIB_NO_MEMORY, "nested deeper");
-    expect("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "{}", NIB_NO_MEMORY,
-           "nested deeper");
-    expect("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", "{}", NIB_NO_MEMORY,
-           "nested deeper");
-    expect("{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}"
-           "{% endfor %}{{ ns.l|tojson }}",
-           "{}", NIB_NO_MEMORY, "nested deeper");
+    expect_refused("{% macro m() %}{{ m() }}{% endmacro %}\n{{ m() }}", "{}", NIB_NO_MEMORY);
+    expect_refused(
+        "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}",
+        "{}", NIB_NO_MEMORY);
+    expect_refused("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "{}", NIB_NO_MEMORY);
+    expect_refused("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", "{}", NIB_NO_MEMORY);
+    expect_refused("{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}"
+                   "{% endfor %}{{ ns.l|tojson }}",
+                   "{}", NIB_NO_MEMORY);
 }
 
 /* Parsing limits nesting too: brackets, statements, signs, nots. */
@@ -95,9 +106,7 @@ static void test_nesting(void **state)
             nib__text_str(&text, shapes[i].open);
         nib__text_str(&text, i < 6 || i > 8 ? "1 }}" : "");
         render_within(&r, text.at, text.size, "{}", NULL, &a);
-        assert_int_equal(r.status, NIB_BAD_INPUT);
-        if (strstr(r.err.text, "nested deeper than 150") == NULL)
-            fail_msg("%s: %s", shapes[i].open, r.err.text);
+        refused(NIB_BAD_INPUT, r.status, &r.err);
         nib__template_output_free(&r.out);
         nib__text_free(&text);
     }
@@ -108,16 +117,17 @@ static void test_steps(void **state)
 {
     static const nib_template_limits few = {.steps = 1000};
     (void)state;
-    expect("{% for i in range(10 ** 12) %}{% endfor %}", "{}", NIB_BAD_INPUT,
-           "range has 1000000000000 elements; the limit is 100000");
-    expect("\n{% set l = range(99999) %}{% for a in l %}{% for b in l %}{% endfor %}{% endfor %}",
-           "{}", NIB_NO_MEMORY, "line 2: the template takes more than 20,000,000 steps");
-    expect_within("{% for i in range(99) %}{{ i }}{{ i }}{{ i }}{{ i }}{{ i }}{% endfor %}", "{}",
-                  &few, NIB_NO_MEMORY, "more than 1,000 steps");
-    expect_within("{% for i in range(9) %}{{ i }}{% endfor %}", "{}", &few, NIB_OK, "012345678");
-    expect("{% set x = 'a' * 200000 %}{% for i in range(99999) %}{% if 'b' in x %}{% endif %}"
-           "{% endfor %}",
-           "{}", NIB_NO_MEMORY, "steps"); /* searching counts too */
+    expect_refused("{% for i in range(10 ** 12) %}{% endfor %}", "{}", NIB_BAD_INPUT);
+    expect_refused(
+        "\n{% set l = range(99999) %}{% for a in l %}{% for b in l %}{% endfor %}{% endfor %}",
+        "{}", NIB_NO_MEMORY);
+    expect_refused_within("{% for i in range(99) %}{{ i }}{{ i }}{{ i }}{{ i }}{{ i }}{% endfor %}",
+                          "{}", &few, NIB_NO_MEMORY);
+    expect_text_within("{% for i in range(9) %}{{ i }}{% endfor %}", "{}", &few, "012345678");
+    expect_refused(
+        "{% set x = 'a' * 200000 %}{% for i in range(99999) %}{% if 'b' in x %}{% endif %}"
+        "{% endfor %}",
+        "{}", NIB_NO_MEMORY); /* searching counts too */
 }
 
 /* Operations on long strings count the bytes that they inspect, whatever the result. */
@@ -143,11 +153,11 @@ static void test_steps_of_strings(void **state)
         nib_text text;
         nib__text_init(&text, &a);
         nib__text_format(&text, "%s%s{%% endfor %%}", before, dear[i]);
-        expect_within(text.at, "{}", &few, NIB_NO_MEMORY, "more than 1,000,000 steps");
+        expect_refused_within(text.at, "{}", &few, NIB_NO_MEMORY);
         nib__text_free(&text);
     }
-    expect_within("{{ ('aaaaaaaaaaaaaaaa' * 100000).rfind('ab') }}", "{}", &few, NIB_NO_MEMORY,
-                  "more than 1,000,000 steps"); /* every candidate counts, even if short */
+    expect_refused_within("{{ ('aaaaaaaaaaaaaaaa' * 100000).rfind('ab') }}", "{}", &few,
+                          NIB_NO_MEMORY); /* every candidate counts, even if short */
 }
 
 /* Padding by a format costs as much as padding by center. */
@@ -160,8 +170,8 @@ static void test_steps_of_blanks(void **state)
     static const nib_template_limits few = {.steps = 900000};
     (void)state;
     for (size_t i = 0; i < COUNT(dear); i++)
-        expect_within(dear[i], "{}", &few, NIB_NO_MEMORY, "more than 900,000 steps");
-    expect_within("{{ ('%800000s' % 1)|length }}", "{}", &few, NIB_OK, "800000");
+        expect_refused_within(dear[i], "{}", &few, NIB_NO_MEMORY);
+    expect_text_within("{{ ('%800000s' % 1)|length }}", "{}", &few, "800000");
 }
 
 /* Many names cost steps too: arguments, parameters, variables of a scope. */
@@ -182,8 +192,8 @@ static void test_steps_of_names(void **state)
     }
     nib__text_str(&call, ") }}");
     nib__text_str(&scope, "{% endfor %}");
-    expect_within(call.at, "{}", &few, NIB_NO_MEMORY, "more than 1,000,000 steps");
-    expect_within(scope.at, "{}", &few, NIB_NO_MEMORY, "more than 1,000,000 steps");
+    expect_refused_within(call.at, "{}", &few, NIB_NO_MEMORY);
+    expect_refused_within(scope.at, "{}", &few, NIB_NO_MEMORY);
     nib__text_free(&call);
     nib__text_free(&scope);
 }
@@ -206,8 +216,7 @@ static void test_tokens(void **state)
         while (text.size < NIB_TEMPLATE_SOURCE - 16)
             nib__text_str(&text, shapes[i][1]);
         nib__text_str(&text, shapes[i][2]);
-        expect(text.at, "{}", NIB_UNSUPPORTED,
-               "line 1: the template has more than 1,000,000 tokens");
+        expect_refused(text.at, "{}", NIB_UNSUPPORTED);
         nib__text_free(&text);
     }
 }
@@ -223,16 +232,15 @@ static void test_parameters(void **state)
         for (int i = 1; i < count; i++)
             nib__text_format(&text, ", a%d", i);
         nib__text_str(&text, ") %}{{ a0 }}{% endmacro %}{{ m(7) }}");
-        expect(text.at, "{}", count == 255 ? NIB_OK : NIB_UNSUPPORTED,
-               count == 255 ? "7" : "line 1: a macro has more than 255 parameters");
+        if (count == 255)
+            expect_text(text.at, "{}", "7");
+        else
+            expect_refused(text.at, "{}", NIB_UNSUPPORTED);
         nib__text_free(&text);
     }
-    expect("\n{% macro m(a, b, a) %}{% endmacro %}", "{}", NIB_BAD_INPUT,
-           "line 2: two parameters have the same name");
-    expect("{% for loop in x %}{% endfor %}", "{}", NIB_BAD_INPUT,
-           "line 1: \"loop\" is reserved inside a for");
-    expect("{% macro m(caller) %}\n{{ caller }}{% endmacro %}", "{}", NIB_BAD_INPUT,
-           "line 1: the parameter caller needs a default");
+    expect_refused("\n{% macro m(a, b, a) %}{% endmacro %}", "{}", NIB_BAD_INPUT);
+    expect_refused("{% for loop in x %}{% endfor %}", "{}", NIB_BAD_INPUT);
+    expect_refused("{% macro m(caller) %}\n{{ caller }}{% endmacro %}", "{}", NIB_BAD_INPUT);
 }
 
 static void test_integers(void **state)
@@ -245,10 +253,10 @@ static void test_integers(void **state)
     };
     (void)state;
     for (size_t i = 0; i < COUNT(past); i++)
-        expect(past[i], "{}", NIB_UNSUPPORTED, "integer overflow: more than 64 bits");
+        expect_refused(past[i], "{}", NIB_UNSUPPORTED);
     expect_text("{{ (-9223372036854775807 - 1)|round }}", "{}", "-9223372036854775808");
-    expect("{{ '%.301d' % 1 }}", "{}", NIB_UNSUPPORTED, "a format has more than 300 digits");
-    expect("{{ '%c' % 65 }}", "{}", NIB_UNSUPPORTED, "%c in a format is not supported");
+    expect_refused("{{ '%.301d' % 1 }}", "{}", NIB_UNSUPPORTED);
+    expect_refused("{{ '%c' % 65 }}", "{}", NIB_UNSUPPORTED);
 }
 
 /* J04 */
@@ -256,35 +264,34 @@ static void test_bytes(void **state)
 {
     static const nib_template_limits small = {.bytes = 1 << 20};
     (void)state;
-    expect("{{ 'a' * (2 ** 30) }}", "{}", NIB_NO_MEMORY, "line 1: the template takes more than");
-    expect("{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(40) %}"
-           "{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
-           "{}", NIB_NO_MEMORY, "of memory; its output is too long");
-    expect("{{ '%1000000s' % 1 * 1000 }}", "{}", NIB_NO_MEMORY, "more than");
-    expect_within("{% for i in range(99999) %}{{ 'some words and more' }}{% endfor %}", "{}",
-                  &small, NIB_NO_MEMORY, "more than 1.0 MB of memory");
-    expect("{% set ns = namespace(l=[]) %}{% for i in range(50000) %}{% set ns.l = ns.l + [i] %}"
-           "{% endfor %}{{ ns.l|sum }}",
-           "{}", NIB_OK, "1249975000"); /* appending costs the appended bytes */
+    expect_refused("{{ 'a' * (2 ** 30) }}", "{}", NIB_NO_MEMORY);
+    expect_refused("{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(40) %}"
+                   "{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
+                   "{}", NIB_NO_MEMORY);
+    expect_refused("{{ '%1000000s' % 1 * 1000 }}", "{}", NIB_NO_MEMORY);
+    expect_refused_within("{% for i in range(99999) %}{{ 'some words and more' }}{% endfor %}",
+                          "{}", &small, NIB_NO_MEMORY);
+    expect_text(
+        "{% set ns = namespace(l=[]) %}{% for i in range(50000) %}{% set ns.l = ns.l + [i] %}"
+        "{% endfor %}{{ ns.l|sum }}",
+        "{}", "1249975000"); /* appending costs the appended bytes */
 }
 
 /* J05 */
 static void test_unknown(void **state)
 {
     (void)state;
-    expect("a\n{{ x|shout }}", "{}", NIB_UNSUPPORTED, "line 2: unknown filter \"shout\"");
-    expect("{{ x is\n tall }}", "{}", NIB_UNSUPPORTED, "line 2: unknown test \"tall\"");
-    expect("\n{% include 'x' %}", "{}", NIB_UNSUPPORTED, "line 2: unknown statement \"include\"");
-    expect("{% if no %}{{ x|shout }}{% endif %}ok", "{}", NIB_OK, "ok");
-    expect("{% if 1 %}\n{{ x|shout }}{% endif %}", "{}", NIB_UNSUPPORTED,
-           "line 2: unknown filter \"shout\"");
-    expect("{{ ['a']|map('shout')|list }}", "{}", NIB_UNSUPPORTED, "unknown filter");
-    expect("{{ 'a'.encode() }}", "{}", NIB_BAD_INPUT, "\"encode\" is called, but it is undefined");
-    expect("{{ 'a'|upper(1) }}", "{}", NIB_BAD_INPUT, "upper takes at most 0 arguments");
-    expect("{{ 'a'|tojson(indents=1) }}", "{}", NIB_BAD_INPUT,
-           "tojson has no argument \"indents\"");
-    expect("{{ f(*x) }}", "{}", NIB_UNSUPPORTED, "not supported");
-    expect("{{ [].append(1) }}", "{}", NIB_BAD_INPUT, "sandbox forbids");
+    expect_refused("a\n{{ x|shout }}", "{}", NIB_UNSUPPORTED);
+    expect_refused("{{ x is\n tall }}", "{}", NIB_UNSUPPORTED);
+    expect_refused("\n{% include 'x' %}", "{}", NIB_UNSUPPORTED);
+    expect_text("{% if no %}{{ x|shout }}{% endif %}ok", "{}", "ok");
+    expect_refused("{% if 1 %}\n{{ x|shout }}{% endif %}", "{}", NIB_UNSUPPORTED);
+    expect_refused("{{ ['a']|map('shout')|list }}", "{}", NIB_UNSUPPORTED);
+    expect_refused("{{ 'a'.encode() }}", "{}", NIB_BAD_INPUT);
+    expect_refused("{{ 'a'|upper(1) }}", "{}", NIB_BAD_INPUT);
+    expect_refused("{{ 'a'|tojson(indents=1) }}", "{}", NIB_BAD_INPUT);
+    expect_refused("{{ f(*x) }}", "{}", NIB_UNSUPPORTED);
+    expect_refused("{{ [].append(1) }}", "{}", NIB_BAD_INPUT);
 }
 
 /* J06 */
@@ -295,7 +302,7 @@ static void test_raise(void **state)
     rendering r;
     (void)state;
     render_within(&r, source, sizeof source - 1, "{\"x\": \"\u00e9%s\"}", NULL, &a);
-    assert_int_equal(r.status, NIB_BAD_INPUT);
+    refused(NIB_BAD_INPUT, r.status, &r.err);
     assert_string_equal(r.err.text, "Roles must\nalternate, not \u00e9%s");
     nib__template_output_free(&r.out);
 }
@@ -315,16 +322,15 @@ static void test_odd_messages(void **state)
                 "[5:[1, 'a', {}]]");
     expect_text(template, "{\"messages\": [{}, [], \"x\"]}", "[:][:][:]");
     expect_text(template, "{\"messages\": {\"role\": \"user\"}}", "[:]");
-    expect(template, "{\"messages\": 7}", NIB_BAD_INPUT, "line 1: a int is not iterable");
-    expect(template, "{\"messages\": [null]}", NIB_OK, "[:]");
-    expect(strict, "{\"messages\": [{\"content\": null}]}", NIB_BAD_INPUT,
-           "line 2: + does not support a str and a NoneType");
-    expect(strict, "{\"messages\": [{\"content\": 5}]}", NIB_BAD_INPUT, "line 2");
-    expect(strict, "{\"messages\": [{\"content\": [\"a\"]}]}", NIB_BAD_INPUT, "line 2");
-    expect(strict, "{\"messages\": [{}]}", NIB_BAD_INPUT, "line 2: +: \"content\" is undefined");
-    expect(template, "[]", NIB_BAD_INPUT, "not a JSON object");
-    expect(template, "{\"messages\": [}", NIB_BAD_INPUT, "column 15");
-    expect(template, "{\"messages\": \"\\ud800\"}", NIB_BAD_INPUT, "surrogate");
+    expect_refused(template, "{\"messages\": 7}", NIB_BAD_INPUT);
+    expect_text(template, "{\"messages\": [null]}", "[:]");
+    expect_refused(strict, "{\"messages\": [{\"content\": null}]}", NIB_BAD_INPUT);
+    expect_refused(strict, "{\"messages\": [{\"content\": 5}]}", NIB_BAD_INPUT);
+    expect_refused(strict, "{\"messages\": [{\"content\": [\"a\"]}]}", NIB_BAD_INPUT);
+    expect_refused(strict, "{\"messages\": [{}]}", NIB_BAD_INPUT);
+    expect_refused(template, "[]", NIB_BAD_INPUT);
+    expect_refused(template, "{\"messages\": [}", NIB_BAD_INPUT);
+    expect_refused(template, "{\"messages\": \"\\ud800\"}", NIB_BAD_INPUT);
 }
 
 /* J08 */
@@ -352,8 +358,7 @@ static void test_token_bytes(void **state)
     (void)state;
     nib__template_output_init(&out, &a);
     assert_int_equal(nib__template_open(&t, &source, &a, &err), NIB_OK);
-    assert_int_equal(nib__template_render(t, &input, &out, &err), NIB_BAD_INPUT);
-    assert_non_null(strstr(err.text, "bos_token is not valid UTF-8"));
+    refused(NIB_BAD_INPUT, nib__template_render(t, &input, &out, &err), &err);
     nib__template_output_free(&out);
     nib__template_close(t);
 }
@@ -365,7 +370,7 @@ static void test_clock(void **state)
     expect_text("{{ strftime_now('%d %b %Y %H:%M:%S %A %j %-m') }}", "{}",
                 "14 Nov 2023 22:13:20 Tuesday 318 11");
     expect_text("{{ strftime_now('%q%') }}", "{}", "%q%");
-    expect("{{ strftime_now(1) }}", "{}", NIB_BAD_INPUT, "line 1");
+    expect_refused("{{ strftime_now(1) }}", "{}", NIB_BAD_INPUT);
 }
 
 /* J10 */
@@ -373,13 +378,13 @@ static void test_undefined(void **state)
 {
     (void)state;
     expect_text("[{{ x }}{{ (x.y is defined) if x }}{{ none.y }}]", "{}", "[]");
-    expect("\n{{ x.y }}", "{}", NIB_BAD_INPUT, "line 2: an attribute: \"x\" is undefined");
-    expect("{{ m.a.b }}", "{\"m\": {}}", NIB_BAD_INPUT, "an attribute: \"a\" is undefined");
-    expect("{{ m['a'][0] }}", "{\"m\": {}}", NIB_BAD_INPUT, "an element: \"a\" is undefined");
-    expect("{{ x() }}", "{}", NIB_BAD_INPUT, "\"x\" is called, but it is undefined");
-    expect("{{ x + 1 }}", "{}", NIB_BAD_INPUT, "+: \"x\" is undefined");
-    expect("{{ x|tojson }}", "{}", NIB_BAD_INPUT, "undefined");
-    expect("{{ ''.__class__.__mro__ }}", "{}", NIB_BAD_INPUT, "\"__class__\" is undefined");
+    expect_refused("\n{{ x.y }}", "{}", NIB_BAD_INPUT);
+    expect_refused("{{ m.a.b }}", "{\"m\": {}}", NIB_BAD_INPUT);
+    expect_refused("{{ m['a'][0] }}", "{\"m\": {}}", NIB_BAD_INPUT);
+    expect_refused("{{ x() }}", "{}", NIB_BAD_INPUT);
+    expect_refused("{{ x + 1 }}", "{}", NIB_BAD_INPUT);
+    expect_refused("{{ x|tojson }}", "{}", NIB_BAD_INPUT);
+    expect_refused("{{ ''.__class__.__mro__ }}", "{}", NIB_BAD_INPUT);
 }
 
 /* J11 */
@@ -397,7 +402,7 @@ static void test_nul(void **state)
     assert_int_equal(r.out.text.size, sizeof expected - 1);
     assert_memory_equal(r.out.text.at, expected, sizeof expected - 1);
     nib__template_output_free(&r.out);
-    expect("{{ raise_exception(x) }}", "{\"x\": \"a\\u0000b\"}", NIB_BAD_INPUT, "a");
+    expect_refused("{{ raise_exception(x) }}", "{\"x\": \"a\\u0000b\"}", NIB_BAD_INPUT);
 }
 
 /* J12 */
@@ -418,12 +423,10 @@ static void test_large(void **state)
     while (text.size <= NIB_TEMPLATE_SOURCE)
         nib__text_str(&text, "more text, without a tag in it, until the limit is passed at last\n");
     render_within(&r, text.at, text.size, "{}", NULL, &a);
-    assert_int_equal(r.status, NIB_UNSUPPORTED);
-    assert_non_null(strstr(r.err.text, "the limit is 4194304"));
+    refused(NIB_UNSUPPORTED, r.status, &r.err);
     nib__template_output_free(&r.out);
     render_within(&r, "a\xff", 2, "{}", NULL, &a);
-    assert_int_equal(r.status, NIB_BAD_INPUT);
-    assert_non_null(strstr(r.err.text, "not valid UTF-8 at byte 1"));
+    refused(NIB_BAD_INPUT, r.status, &r.err);
     nib__template_output_free(&r.out);
     nib__text_free(&text);
 }

@@ -6,6 +6,8 @@
 #include "failing.h"
 #include "tokenizing.h"
 
+#include "refused.h"
+
 #include <math.h>
 #include <stdio.h>
 
@@ -96,30 +98,21 @@ static void expect_source(nib_vocab_source source, const char *text, unsigned fl
     nib__tokenizer_close(t);
 }
 
-static void expect_error(nib_vocab_source source, nib_status status, const char *part)
+static void expect_error(nib_vocab_source source, nib_status status)
 {
     failing f = {.left = -1};
     const nib_allocator a = failing_allocator(&f);
     nib_tokenizer *t = NULL;
     nib_err err = {.status = NIB_OK};
-    const nib_status got = nib__tokenizer_from_vocab(&t, &source, &a, &err);
-    if (got != status || strstr(err.text, part) == NULL || strstr(err.text, "x.gguf: ") == NULL)
-        fail_msg("%s \"%s\" instead of %s \"%s\"", nib_status_name(got), err.text,
-                 nib_status_name(status), part);
+    refused(status, nib__tokenizer_from_vocab(&t, &source, &a, &err), &err);
     assert_null(t);
     assert_int_equal(f.live, 0);
     assert_int_equal(nib__tokenizer_from_vocab(&t, &source, &a, NULL), status);
 }
 
-static void expect_bad(nib_vocab_source source, const char *part)
-{
-    expect_error(source, NIB_BAD_INPUT, part);
-}
+static void expect_bad(nib_vocab_source source) { expect_error(source, NIB_BAD_INPUT); }
 
-static void expect_unsupported(nib_vocab_source source, const char *part)
-{
-    expect_error(source, NIB_UNSUPPORTED, part);
-}
+static void expect_unsupported(nib_vocab_source source) { expect_error(source, NIB_UNSUPPORTED); }
 
 static void expect_text(const nib_tokenizer *t, const char *words, bool skip_special,
                         const char *expected)
@@ -197,7 +190,7 @@ static void test_pieces_by_merges(void **state)
     nib_vocab_source s = pieces();
     (void)state;
     s.scores = NULL;
-    expect_bad(s, "tokenizer.ggml.scores and tokenizer.ggml.merges are both missing");
+    expect_bad(s);
     s.merges = merges;
     s.merge_count = COUNT(merges);
     expect_source(s, "aba", 0, "6 4 8");
@@ -293,17 +286,17 @@ static void test_models(void **state)
     nib_vocab_source s = letters();
     (void)state;
     s.model = (nib_vocab_text){NULL, 0};
-    expect_bad(s, "tokenizer.ggml.model is missing; name a tokenizer with --tokenizer");
+    expect_bad(s);
     s.model = (nib_vocab_text)TEXT("bert");
-    expect_unsupported(s, "\"bert\" is WordPiece; supported are gpt2 and llama");
+    expect_unsupported(s);
     s.model = (nib_vocab_text)TEXT("t5");
-    expect_unsupported(s, "\"t5\" is unigram");
+    expect_unsupported(s);
     s.model = (nib_vocab_text)TEXT("rwkv");
-    expect_unsupported(s, "\"rwkv\" is a trie");
+    expect_unsupported(s);
     s.model = (nib_vocab_text)TEXT("no_vocab");
-    expect_unsupported(s, "\"no_vocab\" is no vocabulary");
+    expect_unsupported(s);
     s.model = (nib_vocab_text)TEXT("\033[2J");
-    expect_unsupported(s, "\"\\x1b[2J\" is not known");
+    expect_unsupported(s);
 }
 
 /* T07: an unknown pre-tokenizer has no default. */
@@ -312,16 +305,13 @@ static void test_unknown_pre_tokenizer(void **state)
     nib_vocab_source s = letters();
     (void)state;
     s.pre = (nib_vocab_text){NULL, 0};
-    expect_unsupported(s, "tokenizer.ggml.pre is missing");
+    expect_unsupported(s);
     s.pre = (nib_vocab_text)TEXT("nonsense");
-    expect_unsupported(
-        s, "tokenizer.ggml.pre \"nonsense\" is not known; name the model's tokenizer.json");
-    expect_unsupported(s, "default llama-bpe llama3 llama-v3");
-    expect_unsupported(s, "seed-coder exaone-moe)"); /* the end of the list is not cut off */
+    expect_unsupported(s);
     s.pre = (nib_vocab_text)TEXT("");
-    expect_unsupported(s, "\"\" is not known");
+    expect_unsupported(s);
     s.pre = (nib_vocab_text)TEXT("gpt-2 ");
-    expect_unsupported(s, "not known");
+    expect_unsupported(s);
 }
 
 static void test_arrays(void **state)
@@ -330,26 +320,26 @@ static void test_arrays(void **state)
     nib_vocab_source s = letters();
     (void)state;
     s.type_count = 6;
-    expect_bad(s, "tokenizer.ggml.token_type has 6 values for 7 tokens");
+    expect_bad(s);
     s = letters();
     s.types = odd;
-    expect_bad(s, "token_type is 9 for token 5, outside 0 to 6");
+    expect_bad(s);
     s.types = negative;
-    expect_bad(s, "token_type is -1 for token 5");
+    expect_bad(s);
     s = pieces();
     s.score_count = 0;
-    expect_bad(s, "tokenizer.ggml.scores has 0 values for 11 tokens");
+    expect_bad(s);
     s = letters();
     s.token_count = 0;
-    expect_bad(s, "tokenizer.ggml.tokens is empty");
+    expect_bad(s);
     s.tokens = NULL;
-    expect_bad(s, "tokenizer.ggml.tokens is missing");
+    expect_bad(s);
     s = letters();
     s.token_count = (size_t)NIB_TOKENIZER_IDS + 1;
-    expect_unsupported(s, "has 4194305 tokens; the limit is 4194304");
+    expect_unsupported(s);
     s = letters();
     s.merges = NULL;
-    expect_bad(s, "tokenizer.ggml.merges is missing");
+    expect_bad(s);
 }
 
 static void test_tokens(void **state)
@@ -366,19 +356,19 @@ static void test_tokens(void **state)
     s.merge_count = 0;
     s.tokens = broken;
     s.token_count = 2;
-    expect_bad(s, "token 1 is not valid UTF-8 at byte 1");
+    expect_bad(s);
     s.tokens = long_one;
     nib__tokenizer_close(open_source(s)); /* no merge produces it */
     s.types = types;
     s.type_count = 2;
-    expect_unsupported(s, "has 600 bytes; the limit is 512");
+    expect_unsupported(s);
     s = pieces();
     s.tokens = long_one;
     s.types = NULL;
     s.scores = scores;
     s.token_count = s.score_count = 2;
     s.bos = s.eos = s.unk = UINT32_MAX;
-    expect_unsupported(s, "token 1 has 600 bytes; the limit for a token made by merging is 256");
+    expect_unsupported(s);
 }
 
 static void test_ids(void **state)
@@ -386,12 +376,12 @@ static void test_ids(void **state)
     nib_vocab_source s = letters();
     (void)state;
     s.bos = 7;
-    expect_bad(s, "tokenizer.ggml.bos_token_id is 7, but there are 7 tokens");
+    expect_bad(s);
     s.bos = INT64_MAX;
-    expect_bad(s, "bos_token_id is 9223372036854775807");
+    expect_bad(s);
     s = letters();
     s.eos = 4294967294;
-    expect_bad(s, "tokenizer.ggml.eos_token_id is 4294967294");
+    expect_bad(s);
     s = letters();
     s.bos = UINT32_MAX; /* -1: none */
     s.eos = 4;
@@ -400,10 +390,10 @@ static void test_ids(void **state)
     assert_int_equal(nib__tokenizer_eos(t), 4);
     nib__tokenizer_close(t);
     s.add_bos = NIB_VOCAB_FLAG_TRUE;
-    expect_bad(s, "add_bos_token is true, but tokenizer.ggml.bos_token_id is missing");
+    expect_bad(s);
     s = letters();
     s.add_eos = NIB_VOCAB_FLAG_TRUE;
-    expect_bad(s, "add_eos_token is true, but tokenizer.ggml.eos_token_id is missing");
+    expect_bad(s);
     /* SentencePiece's default ids exceed a small vocabulary, so it has none. */
     s = pieces();
     s.token_count = 1;
@@ -412,7 +402,7 @@ static void test_ids(void **state)
     expect_ids(t, "a", SPECIAL, "0");
     nib__tokenizer_close(t);
     s.unk = 1;
-    expect_bad(s, "unknown_token_id is 1, but there are 1 tokens");
+    expect_bad(s);
 }
 
 /* T06 */
@@ -425,18 +415,17 @@ static void test_merges(void **state)
     (void)state;
     s.merges = unknown;
     s.merge_count = 2;
-    expect_bad(
-        s, "tokenizer.ggml.merges: merge 1 needs the token \"bc\", which is not in the vocabulary");
+    expect_bad(s);
     s.merges = three;
     s.merge_count = 1;
-    expect_bad(s, "merge 0 is not two tokens");
+    expect_bad(s);
     s.merges = one;
-    expect_bad(s, "merge 0 is not two tokens");
+    expect_bad(s);
     s.merges = broken;
-    expect_bad(s, "merge 0 is not valid UTF-8");
+    expect_bad(s);
     s = pieces();
     s.scores = nan_score;
-    expect_bad(s, "tokenizer.ggml.scores: the score of token 9 is not a number");
+    expect_bad(s);
 }
 
 /* All strings over two letters: each is the merge of two others at every possible cut. */
@@ -459,7 +448,7 @@ static void test_many_splits(void **state)
     s.tokens = tokens;
     s.scores = scores;
     s.token_count = s.score_count = count;
-    expect_unsupported(s, "in more than 196604 ways; this vocabulary is made to be slow");
+    expect_unsupported(s);
     s.token_count = 1 + (2 << 8) - 2; /* up to 8 letters */
     nib__tokenizer_close(open_source(s));
 }
@@ -469,10 +458,10 @@ static void test_normalizers(void **state)
     nib_vocab_source s = pieces();
     (void)state;
     s.has_charsmap = true;
-    expect_unsupported(s, "precompiled_charsmap is not supported");
+    expect_unsupported(s);
     s = pieces();
     s.remove_extra_whitespaces = NIB_VOCAB_FLAG_TRUE;
-    expect_unsupported(s, "remove_extra_whitespaces is true");
+    expect_unsupported(s);
 }
 
 /* Each allocation fails once, except Oniguruma's own. */

@@ -7,6 +7,8 @@
 #include "metered.h"
 #include "tokenizing.h"
 
+#include "refused.h"
+
 #include <stdio.h>
 
 /* JSON with ' instead of ", for readability. */
@@ -26,29 +28,28 @@ static const char *with_double_quotes(const char *json)
 
 #define MODEL "'model':{'type':'BPE','vocab':{'a':0,'b':1,'ab':2,'c':3},'merges':['a b']}"
 
-static void expect_error(const char *json, const char *config, nib_status status, const char *part)
+static void expect_error(const char *json, const char *config, nib_status status)
 {
     failing f = {.left = -1};
     const nib_allocator a = failing_allocator(&f);
     nib_tokenizer *t = NULL;
     nib_err err = {.status = NIB_OK};
     const nib_status got = parse_status(&t, json, config, &a, &err);
-    if (got != status || strstr(err.text, part) == NULL)
-        fail_msg("%.200s gives %s \"%s\" instead of %s \"%s\"", json, nib_status_name(got),
-                 err.text, nib_status_name(status), part);
-    assert_int_equal(err.status, status);
+    if (got != status)
+        print_error("%.200s\n", json);
+    refused(status, got, &err);
     assert_null(t);
     assert_int_equal(f.live, 0);
 }
 
-static void expect_bad(const char *json, const char *part)
+static void expect_bad(const char *json)
 {
-    expect_error(with_double_quotes(json), NULL, NIB_BAD_INPUT, part);
+    expect_error(with_double_quotes(json), NULL, NIB_BAD_INPUT);
 }
 
-static void expect_unsupported(const char *json, const char *part)
+static void expect_unsupported(const char *json)
 {
-    expect_error(with_double_quotes(json), NULL, NIB_UNSUPPORTED, part);
+    expect_error(with_double_quotes(json), NULL, NIB_UNSUPPORTED);
 }
 
 static void test_smallest(void **state)
@@ -69,31 +70,29 @@ static void test_smallest(void **state)
 static void test_not_a_tokenizer(void **state)
 {
     (void)state;
-    expect_bad("", "expected");
-    expect_bad("{", "expected");
-    expect_bad("[]", "expected");
-    expect_bad("{}", "no model");
-    expect_bad("{'model':{'type':'BPE'}}", "no vocab");
-    expect_bad("{'model':{'vocab':{'a':0}}}", "no merges");
-    expect_bad("{'model':null}", "expected");
-    expect_bad("{" MODEL "} x", "nothing after");
-    expect_bad("{" MODEL ",'model':{'vocab':{},'merges':[]}}", "two vocabularies");
-    expect_unsupported("{'version':'2.0'," MODEL "}", "version");
+    expect_bad("");
+    expect_bad("{");
+    expect_bad("[]");
+    expect_bad("{}");
+    expect_bad("{'model':{'type':'BPE'}}");
+    expect_bad("{'model':{'vocab':{'a':0}}}");
+    expect_bad("{'model':null}");
+    expect_bad("{" MODEL "} x");
+    expect_bad("{" MODEL ",'model':{'vocab':{},'merges':[]}}");
+    expect_unsupported("{'version':'2.0'," MODEL "}");
 }
 
 static void test_model_parts(void **state)
 {
     (void)state;
-    expect_unsupported("{'model':{'type':'Unigram','vocab':[['a',0]]}}", "Unigram");
-    expect_unsupported("{'model':{'type':'WordPiece','vocab':{}}}", "WordPiece");
-    expect_unsupported("{'model':{'dropout':0.1,'vocab':{},'merges':[]}}", "dropout");
-    expect_unsupported("{'model':{'end_of_word_suffix':'</w>','vocab':{},'merges':[]}}",
-                       "end_of_word_suffix");
-    expect_unsupported("{'model':{'continuing_subword_prefix':'##','vocab':{},'merges':[]}}",
-                       "continuing_subword_prefix");
-    expect_unsupported("{'model':{'magic':1,'vocab':{},'merges':[]}}", "\"magic\"");
-    expect_bad("{'model':{'fuse_unk':1,'vocab':{},'merges':[]}}", "true or false");
-    expect_bad("{'model':{'unk_token':'x','vocab':{'a':0},'merges':[]}}", "unk_token \"x\"");
+    expect_unsupported("{'model':{'type':'Unigram','vocab':[['a',0]]}}");
+    expect_unsupported("{'model':{'type':'WordPiece','vocab':{}}}");
+    expect_unsupported("{'model':{'dropout':0.1,'vocab':{},'merges':[]}}");
+    expect_unsupported("{'model':{'end_of_word_suffix':'</w>','vocab':{},'merges':[]}}");
+    expect_unsupported("{'model':{'continuing_subword_prefix':'##','vocab':{},'merges':[]}}");
+    expect_unsupported("{'model':{'magic':1,'vocab':{},'merges':[]}}");
+    expect_bad("{'model':{'fuse_unk':1,'vocab':{},'merges':[]}}");
+    expect_bad("{'model':{'unk_token':'x','vocab':{'a':0},'merges':[]}}");
     nib__tokenizer_close(parse_text(
         with_double_quotes("{'model':{'dropout':0.0,'end_of_word_suffix':'','unk_token':null,"
                            "'vocab':{'a':0},'merges':[]}}"),
@@ -104,14 +103,12 @@ static void test_model_parts(void **state)
 static void test_vocabulary(void **state)
 {
     (void)state;
-    expect_bad("{'model':{'vocab':{'a':0,'a':1},'merges':[]}}",
-               "\"a\" is in the vocabulary twice, as 0 and as 1");
-    expect_bad("{'model':{'vocab':{'a':7,'b':7},'merges':[]}}",
-               "\"a\" and \"b\" both have the id 7");
-    expect_bad("{'model':{'vocab':{'a':-1},'merges':[]}}", "id -1");
-    expect_bad("{'model':{'vocab':{'a':4194304},'merges':[]}}", "outside 0 to 4194303");
-    expect_bad("{'model':{'vocab':{'a':1.5},'merges':[]}}", "whole number");
-    expect_bad("{'model':{'vocab':{'a':'b'},'merges':[]}}", "number");
+    expect_bad("{'model':{'vocab':{'a':0,'a':1},'merges':[]}}");
+    expect_bad("{'model':{'vocab':{'a':7,'b':7},'merges':[]}}");
+    expect_bad("{'model':{'vocab':{'a':-1},'merges':[]}}");
+    expect_bad("{'model':{'vocab':{'a':4194304},'merges':[]}}");
+    expect_bad("{'model':{'vocab':{'a':1.5},'merges':[]}}");
+    expect_bad("{'model':{'vocab':{'a':'b'},'merges':[]}}");
     nib_tokenizer *t =
         parse_text(with_double_quotes("{'model':{'vocab':{'a':0,'b':90},'merges':[]}}"), NULL);
     size_t size;
@@ -129,15 +126,14 @@ static void test_vocabulary(void **state)
 static void test_merges(void **state)
 {
     (void)state;
-    expect_bad("{'model':{'vocab':{'a':0},'merges':['a b']}}", "merge 0 needs the token \"b\"");
-    expect_bad("{'model':{'vocab':{'a':0,'b':1},'merges':['a b']}}",
-               "merge 0 needs the token \"ab\"");
-    expect_bad("{'model':{'vocab':{'a':0,'b':1},'merges':[['b','c']]}}", "\"c\"");
-    expect_bad("{'model':{'vocab':{'a':0},'merges':['a']}}", "two tokens");
-    expect_bad("{'model':{'vocab':{'a':0},'merges':[['a']]}}", "expected");
-    expect_bad("{'model':{'vocab':{'a':0,'aa':1},'merges':[['a','a','a']]}}", "expected");
-    expect_bad("{'model':{'vocab':{'a':0},'merges':[5]}}", "pair of strings");
-    expect_bad("{'model':{'vocab':{'a':0},'merges':{}}}", "expected");
+    expect_bad("{'model':{'vocab':{'a':0},'merges':['a b']}}");
+    expect_bad("{'model':{'vocab':{'a':0,'b':1},'merges':['a b']}}");
+    expect_bad("{'model':{'vocab':{'a':0,'b':1},'merges':[['b','c']]}}");
+    expect_bad("{'model':{'vocab':{'a':0},'merges':['a']}}");
+    expect_bad("{'model':{'vocab':{'a':0},'merges':[['a']]}}");
+    expect_bad("{'model':{'vocab':{'a':0,'aa':1},'merges':[['a','a','a']]}}");
+    expect_bad("{'model':{'vocab':{'a':0},'merges':[5]}}");
+    expect_bad("{'model':{'vocab':{'a':0},'merges':{}}}");
     /* both forms, the version line of merges.txt, tokens of spaces, and merges before the
      * vocabulary */
     nib_tokenizer *t =
@@ -159,85 +155,65 @@ static void test_merges(void **state)
 static void test_components(void **state)
 {
     (void)state;
-    expect_unsupported("{'pre_tokenizer':{'type':'BertPreTokenizer'}," MODEL "}",
-                       "\"BertPreTokenizer\"");
+    expect_unsupported("{'pre_tokenizer':{'type':'BertPreTokenizer'}," MODEL "}");
     expect_unsupported(
-        "{'pre_tokenizer':{'type':'Sequence','pretokenizers':[{'type':'Magic'}]}," MODEL "}",
-        "\"Magic\"");
-    expect_unsupported("{'normalizer':{'type':'Precompiled'}," MODEL "}", "\"Precompiled\"");
+        "{'pre_tokenizer':{'type':'Sequence','pretokenizers':[{'type':'Magic'}]}," MODEL "}");
+    expect_unsupported("{'normalizer':{'type':'Precompiled'}," MODEL "}");
     expect_unsupported("{'normalizer':{'type':'Precompiled','precompiled_charsmap':'AA'}," MODEL
-                       "}",
-                       "precompiled_charsmap");
-    expect_unsupported("{'normalizer':{'type':'BertNormalizer'}," MODEL "}", "\"BertNormalizer\"");
-    expect_unsupported("{'decoder':{'type':'WordPiece'}," MODEL "}", "\"WordPiece\"");
-    expect_unsupported("{'post_processor':{'type':'Magic'}," MODEL "}", "\"Magic\"");
-    expect_unsupported(
-        "{'decoder':{'type':'Replace','pattern':{'Regex':'a'},'content':''}," MODEL "}", "Regex");
+                       "}");
+    expect_unsupported("{'normalizer':{'type':'BertNormalizer'}," MODEL "}");
+    expect_unsupported("{'decoder':{'type':'WordPiece'}," MODEL "}");
+    expect_unsupported("{'post_processor':{'type':'Magic'}," MODEL "}");
+    expect_unsupported("{'decoder':{'type':'Replace','pattern':{'Regex':'a'},'content':''}," MODEL
+                       "}");
     expect_unsupported(
         "{'decoder':{'type':'Sequence','decoders':[{'type':'Fuse'},{'type':'ByteLevel'}]}," MODEL
-        "}",
-        "order");
+        "}"); /* Fuse comes last */
     expect_unsupported(
-        "{'pre_tokenizer':{'type':'Digits','individual_digits':true,'magic':1}," MODEL "}",
-        "\"magic\"");
+        "{'pre_tokenizer':{'type':'Digits','individual_digits':true,'magic':1}," MODEL "}");
     expect_unsupported(
         "{'pre_tokenizer':{'type':'Split','pattern':{'String':'a'},'behavior':'Eaten',"
-        "'invert':false}," MODEL "}",
-        "\"Eaten\"");
+        "'invert':false}," MODEL "}");
     expect_unsupported(
-        "{'normalizer':{'type':'Replace','pattern':{'String':''},'content':'b'}," MODEL "}",
-        "empty");
-    expect_bad("{'pre_tokenizer':{}," MODEL "}", "no type");
-    expect_bad("{'normalizer':{'type':'NFC'},'normalizer':{'type':'NFD'}," MODEL "}",
-               "\"normalizer\" appears twice");
-    expect_bad("{'pre_tokenizer':5," MODEL "}", "object");
-    expect_bad("{'pre_tokenizer':{'type':'Digits'}," MODEL "}", "individual_digits");
-    expect_bad("{'pre_tokenizer':{'type':'Split','behavior':'Isolated','invert':false}," MODEL "}",
-               "pattern");
+        "{'normalizer':{'type':'Replace','pattern':{'String':''},'content':'b'}," MODEL "}");
+    expect_bad("{'pre_tokenizer':{}," MODEL "}");
+    expect_bad("{'normalizer':{'type':'NFC'},'normalizer':{'type':'NFD'}," MODEL "}");
+    expect_bad("{'pre_tokenizer':5," MODEL "}");
+    expect_bad("{'pre_tokenizer':{'type':'Digits'}," MODEL "}");
+    expect_bad("{'pre_tokenizer':{'type':'Split','behavior':'Isolated','invert':false}," MODEL "}");
     expect_bad(
         "{'pre_tokenizer':{'type':'Split','pattern':{'Glob':'*'},'behavior':'Isolated','invert':"
-        "false}," MODEL "}",
-        "String or a Regex");
+        "false}," MODEL "}");
     expect_bad(
         "{'pre_tokenizer':{'type':'Split','pattern':{'Regex':'('},'behavior':'Isolated','invert':"
-        "false}," MODEL "}",
-        "regular expression \"(\": ");
+        "false}," MODEL "}");
     expect_unsupported(
         "{'pre_tokenizer':{'type':'Split','pattern':{'Regex':'(*ERROR{-2})'},'behavior':"
-        "'Isolated','invert':false}," MODEL "}",
-        "callout");
+        "'Isolated','invert':false}," MODEL "}");
     expect_unsupported(
         "{'pre_tokenizer':{'type':'Split','pattern':{'Regex':'(?<a>x)\\\\g<a>'},'behavior':"
-        "'Isolated','invert':false}," MODEL "}",
-        "calls a group");
-    expect_bad("{'pre_tokenizer':{'type':'Metaspace','replacement':'ab'}," MODEL "}",
-               "not one character");
+        "'Isolated','invert':false}," MODEL "}");
+    expect_bad("{'pre_tokenizer':{'type':'Metaspace','replacement':'ab'}," MODEL "}");
     expect_bad("{'pre_tokenizer':{'type':'Metaspace','replacement':'_','prepend_scheme':'first',"
-               "'add_prefix_space':false}," MODEL "}",
-               "add_prefix_space");
-    expect_bad("{'normalizer':{'type':'Sequence'}," MODEL "}", "list");
-    expect_bad("{'normalizer':{'type':'Prepend'}," MODEL "}", "prepend");
-    expect_bad("{'decoder':{'type':'Strip','content':'','start':1,'stop':0}," MODEL "}",
-               "character");
+               "'add_prefix_space':false}," MODEL "}");
+    expect_bad("{'normalizer':{'type':'Sequence'}," MODEL "}");
+    expect_bad("{'normalizer':{'type':'Prepend'}," MODEL "}");
+    expect_bad("{'decoder':{'type':'Strip','content':'','start':1,'stop':0}," MODEL "}");
 }
 
 static void test_post_processors(void **state)
 {
     (void)state;
     expect_bad("{'post_processor':{'type':'TemplateProcessing','single':[{'Sequence':{'id':'A'}},"
-               "{'Sequence':{'id':'A'}}],'special_tokens':{}}," MODEL "}",
-               "2 times");
+               "{'Sequence':{'id':'A'}}],'special_tokens':{}}," MODEL "}");
     expect_bad(
         "{'post_processor':{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':'<s>'}},"
-        "{'Sequence':{'id':'A'}}],'special_tokens':{}}," MODEL "}",
-        "\"<s>\"");
+        "{'Sequence':{'id':'A'}}],'special_tokens':{}}," MODEL "}");
     expect_bad(
         "{'post_processor':{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':'x'}},"
-        "{'Sequence':{'id':'A'}}],'special_tokens':{'x':{'id':'x','ids':[99]}}}," MODEL "}",
-        "id 99, which has no token");
-    expect_bad("{'post_processor':{'type':'BertProcessing','sep':['c',3]}," MODEL "}", "cls");
-    expect_unsupported("{'post_processor':{'type':'TemplateProcessing','single':[]}," MODEL "}",
-                       "lacks a field");
+        "{'Sequence':{'id':'A'}}],'special_tokens':{'x':{'id':'x','ids':[99]}}}," MODEL "}");
+    expect_bad("{'post_processor':{'type':'BertProcessing','sep':['c',3]}," MODEL "}");
+    expect_unsupported("{'post_processor':{'type':'TemplateProcessing','single':[]}," MODEL "}");
     nib_tokenizer *t = parse_text(
         with_double_quotes(
             "{'post_processor':{'type':'Sequence','processors':[{'type':'BertProcessing',"
@@ -257,20 +233,17 @@ static void test_post_processors(void **state)
 static void test_added_tokens(void **state)
 {
     (void)state;
-    expect_bad("{'added_tokens':[" ADDED(5, "ab", "") "]," MODEL "}",
-               "\"ab\" has the id 5 here and 2 elsewhere");
-    expect_bad("{'added_tokens':[" ADDED(2, "x", "") "]," MODEL "}",
-               "\"ab\" and \"x\" both have the id 2");
-    expect_bad("{'added_tokens':[" ADDED(5, "x", "") "," ADDED(6, "x", "") "]," MODEL "}",
-               "\"x\" has the id 6");
-    expect_bad("{'added_tokens':[{'content':'x'}]," MODEL "}", "no id");
-    expect_bad("{'added_tokens':[{'id':5}]," MODEL "}", "no content");
-    expect_bad("{'added_tokens':[5]," MODEL "}", "object");
+    expect_bad("{'added_tokens':[" ADDED(5, "ab", "") "]," MODEL "}");
+    expect_bad("{'added_tokens':[" ADDED(2, "x", "") "]," MODEL "}");
+    expect_bad("{'added_tokens':[" ADDED(5, "x", "") "," ADDED(6, "x", "") "]," MODEL "}");
+    expect_bad("{'added_tokens':[{'content':'x'}]," MODEL "}");
+    expect_bad("{'added_tokens':[{'id':5}]," MODEL "}");
+    expect_bad("{'added_tokens':[5]," MODEL "}");
     char long_token[1200], text[1600];
     memset(long_token, 'x', sizeof long_token);
     long_token[513] = 0;
     snprintf(text, sizeof text, "{'added_tokens':[{'id':9,'content':'%s'}]," MODEL "}", long_token);
-    expect_unsupported(text, "513 bytes; the limit is 512");
+    expect_unsupported(text);
     /* a duplicate token and an empty one are harmless */
     nib_tokenizer *t =
         parse_text(with_double_quotes("{'added_tokens':[" ADDED(5, "x", "") "," ADDED(
@@ -306,17 +279,13 @@ static void test_config(void **state)
     assert_false(nib__tokenizer_adds_bos(t));
     expect_ids(t, "ab", NIB_ENCODE_ADD_SPECIAL, "2");
     nib__tokenizer_close(t);
-    expect_error(json, with_double_quotes("{'bos_token':'<bos>'}"), NIB_BAD_INPUT,
-                 "bos_token \"<bos>\" is not a token");
-    expect_error(json, with_double_quotes("{'bos_token':5}"), NIB_BAD_INPUT,
-                 "tokenizer_config.json");
-    expect_error(json, with_double_quotes("{'add_bos_token':'yes'}"), NIB_BAD_INPUT,
-                 "true or false");
-    expect_error(json, with_double_quotes("{'added_tokens_decoder':{'x':{}}}"), NIB_BAD_INPUT,
-                 "token id");
+    expect_error(json, with_double_quotes("{'bos_token':'<bos>'}"), NIB_BAD_INPUT);
+    expect_error(json, with_double_quotes("{'bos_token':5}"), NIB_BAD_INPUT);
+    expect_error(json, with_double_quotes("{'add_bos_token':'yes'}"), NIB_BAD_INPUT);
+    expect_error(json, with_double_quotes("{'added_tokens_decoder':{'x':{}}}"), NIB_BAD_INPUT);
     expect_error(json, with_double_quotes("{'added_tokens_decoder':{'9':{'content':'<s>'}}}"),
-                 NIB_BAD_INPUT, "has the id 9 here and 4 elsewhere");
-    expect_error(json, "", NIB_BAD_INPUT, "tokenizer_config.json");
+                 NIB_BAD_INPUT);
+    expect_error(json, "", NIB_BAD_INPUT);
 }
 
 /* If tokenizer.json has a post-processor, it decides the added tokens, not the configuration. */
@@ -338,11 +307,11 @@ static void test_open(void **state)
     nib_tokenizer *t = NULL;
     nib_err err = {.status = NIB_OK};
     (void)state;
-    assert_int_equal(nib__tokenizer_open(&t, "no/such/tokenizer.json", NULL, &a, &err), NIB_IO);
-    assert_non_null(strstr(err.text, "no/such/tokenizer.json"));
-    assert_int_equal(nib__tokenizer_open(&t, "tests/golden/tokenizer_bytes.json",
-                                         "no/such/config.json", &a, NULL),
-                     NIB_IO);
+    refused(NIB_IO, nib__tokenizer_open(&t, "no/such/tokenizer.json", NULL, &a, &err), &err);
+    refused(NIB_IO,
+            nib__tokenizer_open(&t, "tests/golden/tokenizer_bytes.json", "no/such/config.json", &a,
+                                &err),
+            &err);
     assert_null(t);
     nib__tokenizer_close(open_path("tests/golden/tokenizer_bytes.json", NULL));
 }
@@ -362,13 +331,13 @@ static void test_nesting(void **state)
     for (int i = 0; i < 20; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "]}");
     snprintf(text + used, sizeof text - used, "," MODEL "}");
-    expect_unsupported(text, "nested deeper than 16");
+    expect_unsupported(text);
     used = (size_t)snprintf(text, sizeof text, "{'normalizer':{'type':'Sequence','normalizers':[");
     for (int i = 0; i < 65; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s{'type':'NFC'}",
                                  i == 0 ? "" : ",");
     snprintf(text + used, sizeof text - used, "]}," MODEL "}");
-    expect_unsupported(text, "too many normalizers; the limit is 64");
+    expect_unsupported(text);
 }
 
 static void test_long_patterns(void **state)
@@ -380,10 +349,10 @@ static void test_long_patterns(void **state)
     memcpy(text, start, sizeof start);
     memset(text + sizeof start - 1, 'a', 20000);
     memcpy(text + sizeof start - 1 + 20000, end, sizeof end);
-    expect_error(text, NULL, NIB_UNSUPPORTED, "20000 bytes, over the limit of 16384");
+    expect_error(text, NULL, NIB_UNSUPPORTED);
     memset(text + sizeof start - 1, '(', 5000);
     memcpy(text + sizeof start - 1 + 5000, end, sizeof end);
-    expect_error(text, NULL, NIB_UNSUPPORTED, "more than 128 brackets");
+    expect_error(text, NULL, NIB_UNSUPPORTED);
     static const char both[] =
         "{'pre_tokenizer':{'type':'Sequence','pretokenizers':[%s%s%s]}," MODEL "}";
     static char split[16000];
@@ -397,7 +366,7 @@ static void test_long_patterns(void **state)
     snprintf(text, sizeof text, both, split, again, again);
     for (char *quote = text; (quote = strchr(quote, '\'')) != NULL;) /* too long for quoted() */
         *quote = '"';
-    expect_error(text, NULL, NIB_UNSUPPORTED, "more than 32768 bytes in total");
+    expect_error(text, NULL, NIB_UNSUPPORTED);
 }
 
 /* Groups that call groups: 2^40 paths, all of which Oniguruma would visit to compile the pattern.
@@ -413,7 +382,7 @@ static void test_calling_patterns(void **state)
         used += snprintf(text + used, sizeof text - (size_t)used, "(?<g%d>\\\\g<g%d>\\\\g<g%d>)", i,
                          i + 1, i + 1);
     snprintf(text + used, sizeof text - (size_t)used, "(?<g40>a)'}}," MODEL "}");
-    expect_unsupported(text, "calls a group with \\g");
+    expect_unsupported(text);
     /* a backslash and a g */
     nib__tokenizer_close(
         parse_text(with_double_quotes("{'pre_tokenizer':{'type':'Split','behavior':'Isolated',"

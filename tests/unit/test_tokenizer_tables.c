@@ -7,6 +7,8 @@
 #include "failing.h"
 #include "tokenizing.h"
 
+#include "refused.h"
+
 #include <stdio.h>
 #include <unistd.h>
 
@@ -62,7 +64,7 @@ static nib_status parse(const char *at, size_t size, const nib_hash *source, con
 }
 
 /* Parses a copy of exactly this size, so that a sanitizer catches reads outside. */
-static void expect_refused(const char *at, size_t size, const nib_hash *source, const char *words)
+static void expect_refused(const char *at, size_t size, const nib_hash *source)
 {
     const nib_allocator a = nib__allocator_default();
     nib_tokenizer *t = NULL;
@@ -70,11 +72,8 @@ static void expect_refused(const char *at, size_t size, const nib_hash *source, 
     char *copy = malloc(size == 0 ? 1 : size);
     assert_non_null(copy);
     memcpy(copy, at, size);
-    const nib_status status = parse(copy, size, source, &a, &t, &err);
+    refused(NIB_BAD_INPUT, parse(copy, size, source, &a, &t, &err), &err);
     free(copy);
-    if (status != NIB_BAD_INPUT || strstr(err.text, words) == NULL ||
-        strncmp(err.text, "x/nibble.tokens: ", 17) != 0)
-        fail_msg("\"%s\" is not in \"%s\" (%d)", words, err.text, status);
     assert_null(t);
 }
 
@@ -89,45 +88,35 @@ static void rehash(char *at, size_t size)
 }
 
 /* Patches bytes, recomputes the hashes, and expects an error. */
-static void expect_patch_refused(size_t at, const void *bytes, size_t size, const char *words)
+static void expect_patch_refused(size_t at, const void *bytes, size_t size)
 {
     char *copy = malloc(tables.size);
     assert_non_null(copy);
     memcpy(copy, tables.at, tables.size);
     memcpy(copy + at, bytes, size);
     rehash(copy, tables.size);
-    expect_refused(copy, tables.size, NULL, words);
+    expect_refused(copy, tables.size, NULL);
     free(copy);
 }
 
 static void test_rejects_truncated_tables(void **state)
 {
     (void)state;
-    expect_refused(tables.at, 0, NULL, "is shorter than its header");
-    expect_refused(tables.at, HEAD - 1, NULL, "is shorter than its header");
+    expect_refused(tables.at, 0, NULL);
+    expect_refused(tables.at, HEAD - 1, NULL);
     for (size_t size = HEAD; size < tables.size; size += tables.size / 50)
-        expect_refused(tables.at, size, NULL, "its size differs from what its header says");
-    expect_refused(tables.at, tables.size - 1, NULL, "its size differs from what its header says");
+        expect_refused(tables.at, size, NULL);
+    expect_refused(tables.at, tables.size - 1, NULL);
 }
 
 static void test_rejects_changed_tables(void **state)
 {
-    const struct {
-        size_t at;
-        const char *words;
-    } cases[] = {{0, "is not a file of tokenizer tables"},
-                 {8, "has another version or byte order"},
-                 {12, "has another version or byte order"},
-                 {IDS, "its header was changed"},
-                 {SELF, "its header was changed"},
-                 {HEAD, "its tables were changed since they were written"},
-                 {merges_at(), "its tables were changed since they were written"},
-                 {tables.size - 1, "its tables were changed since they were written"}};
+    const size_t cases[] = {0, 8, 12, IDS, SELF, HEAD, merges_at(), tables.size - 1};
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
-        tables.at[cases[i].at] ^= 1;
-        expect_refused(tables.at, tables.size, NULL, cases[i].words);
-        tables.at[cases[i].at] ^= 1;
+        tables.at[cases[i]] ^= 1;
+        expect_refused(tables.at, tables.size, NULL);
+        tables.at[cases[i]] ^= 1;
     }
 }
 
@@ -141,8 +130,7 @@ static void test_rejects_other_tokenizer(void **state)
     assert_int_equal(parse(tables.at, tables.size, &source, &a, &t, &err), NIB_OK);
     nib__tokenizer_close(t);
     source.low ^= 1;
-    expect_refused(tables.at, tables.size, &source,
-                   "was made from another tokenizer.json than the one beside it");
+    expect_refused(tables.at, tables.size, &source);
 }
 
 static void test_rejects_false_sizes(void **state)
@@ -152,23 +140,18 @@ static void test_rejects_false_sizes(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(values); i++)
         for (size_t j = 0; j < COUNT(places); j++)
-            expect_patch_refused(places[j], &values[i], sizeof *values,
-                                 "its tables are larger than a tokenizer's can be");
+            expect_patch_refused(places[j], &values[i], sizeof *values);
     for (size_t j = 0; j < COUNT(places); j++) {
         const uint64_t more = places[j] == SLOTS ? 2 * number(SLOTS) : number(places[j]) + 1;
-        expect_patch_refused(places[j], &more, sizeof more,
-                             "its size differs from what its header says");
+        expect_patch_refused(places[j], &more, sizeof more);
     }
     const uint64_t odd = number(SLOTS) + 1, none = 0;
-    expect_patch_refused(SLOTS, &odd, sizeof odd,
-                         "its tables are larger than a tokenizer's can be");
-    expect_patch_refused(BITS, &none, sizeof none,
-                         "its tables are larger than a tokenizer's can be");
+    expect_patch_refused(SLOTS, &odd, sizeof odd);
+    expect_patch_refused(BITS, &none, sizeof none);
 }
 
 static void test_rejects_false_texts(void **state)
 {
-    static const char words[] = "its vocabulary is damaged";
     const uint32_t ids = (uint32_t)number(IDS), bytes = (uint32_t)number(BYTES);
     const uint32_t texts[][2] = {{bytes, UINT32_C(0x80000001)},
                                  {UINT32_MAX, UINT32_C(0x80000001)},
@@ -178,23 +161,23 @@ static void test_rejects_false_texts(void **state)
     const uint32_t past = ids + 1, far = UINT32_MAX;
     (void)state;
     for (size_t i = 0; i < COUNT(texts); i++)
-        expect_patch_refused(HEAD, texts[i], sizeof texts[i], words);
+        expect_patch_refused(HEAD, texts[i], sizeof texts[i]);
     for (size_t i = 0; i < number(SLOTS); i++) {
         const size_t at = slots_at() + 8 * i + 4;
         if (i % 100 != 0)
             continue;
-        expect_patch_refused(at, &past, sizeof past, words);
-        expect_patch_refused(at, &far, sizeof far, words);
+        expect_patch_refused(at, &past, sizeof past);
+        expect_patch_refused(at, &far, sizeof far);
     }
-    expect_patch_refused(bytes_at(), "\xff", 1, words);
-    expect_patch_refused(bytes_at() + bytes - 1, "\xc3", 1, words);
+    expect_patch_refused(bytes_at(), "\xff", 1);
+    expect_patch_refused(bytes_at() + bytes - 1, "\xc3", 1);
     /* a text that begins inside a character: the first of two bytes */
     for (size_t i = 0; i + 1 < bytes; i++)
         if (((unsigned char)tables.at[bytes_at() + i] & 0xe0) == 0xc0) {
             const uint32_t inside[2] = {(uint32_t)i + 1, UINT32_C(0x80000001)};
             const uint32_t half[2] = {(uint32_t)i, UINT32_C(0x80000001)};
-            expect_patch_refused(HEAD, inside, sizeof inside, words);
-            expect_patch_refused(HEAD, half, sizeof half, words);
+            expect_patch_refused(HEAD, inside, sizeof inside);
+            expect_patch_refused(HEAD, half, sizeof half);
             return;
         }
     fail_msg("no token has a character of two bytes");
@@ -202,7 +185,6 @@ static void test_rejects_false_texts(void **state)
 
 static void test_rejects_false_merges(void **state)
 {
-    static const char words[] = "the table of merges is damaged";
     const uint32_t ids = (uint32_t)number(IDS);
     const uint32_t merges[][4] = {{ids, 0, 0, 0},
                                   {0, ids, 0, 0},
@@ -213,11 +195,11 @@ static void test_rejects_false_merges(void **state)
     char *full = calloc(slots, 16);
     (void)state;
     for (size_t i = 0; i < COUNT(merges); i++) {
-        expect_patch_refused(merges_at(), merges[i], sizeof merges[i], words);
-        expect_patch_refused(merges_at() + 16 * (slots - 1), merges[i], sizeof merges[i], words);
+        expect_patch_refused(merges_at(), merges[i], sizeof merges[i]);
+        expect_patch_refused(merges_at() + 16 * (slots - 1), merges[i], sizeof merges[i]);
     }
     assert_non_null(full);
-    expect_patch_refused(merges_at(), full, 16 * slots, words); /* no empty slot to end a search */
+    expect_patch_refused(merges_at(), full, 16 * slots); /* no empty slot to end a search */
     free(full);
 }
 
@@ -233,11 +215,11 @@ static void test_rejects_false_json(void **state)
     assert_non_null(text);
     memset(text, ' ', size);
     memcpy(text, vocab, strlen(vocab));
-    expect_patch_refused(json_at(), text, size, "its tokenizer.json must not have a vocabulary");
+    expect_patch_refused(json_at(), text, size);
     memset(text, ' ', size);
     memcpy(text, added, strlen(added));
-    expect_patch_refused(json_at(), text, size, "the tables lack the token \"<x>\"");
-    expect_patch_refused(json_at(), "[", 1, "");
+    expect_patch_refused(json_at(), text, size);
+    expect_patch_refused(json_at(), "[", 1);
     free(text);
 }
 
@@ -286,10 +268,10 @@ static void test_files(void **state)
     assert_non_null(mkdtemp(root));
     snprintf(path, sizeof path, "%s/" NIB_TABLES_NAME, root);
     snprintf(source, sizeof source, "%s/tokenizer.json", root);
-    assert_int_equal(nib__tokenizer_open_tables(&t, path, source, NULL, &a, &err), NIB_IO);
-    assert_int_equal(nib__tokenizer_write_tables(path, source, NULL, &bytes, &a, &err), NIB_IO);
+    refused(NIB_IO, nib__tokenizer_open_tables(&t, path, source, NULL, &a, &err), &err);
+    refused(NIB_IO, nib__tokenizer_write_tables(path, source, NULL, &bytes, &a, &err), &err);
     assert_int_equal(nib__file_write(source, json, json_size, &a, &err), NIB_OK);
-    assert_int_equal(nib__tokenizer_open_tables(&t, path, source, NULL, &a, &err), NIB_IO);
+    refused(NIB_IO, nib__tokenizer_open_tables(&t, path, source, NULL, &a, &err), &err);
     assert_int_equal(nib__tokenizer_write_tables(path, source, NULL, &bytes, &a, &err), NIB_OK);
     assert_int_equal(bytes, tables.size);
     assert_int_equal(nib__tokenizer_open_tables(&t, path, source, NULL, &a, &err), NIB_OK);
@@ -304,7 +286,7 @@ static void test_files(void **state)
     json[json_size - 1] = json[json_size - 1] == '\n' ? ' ' : '\n';
     assert_int_equal(nib__file_replace(source, json, json_size, &a, &err), NIB_OK);
     t = NULL;
-    assert_int_equal(nib__tokenizer_open_tables(&t, path, source, NULL, &a, &err), NIB_BAD_INPUT);
+    refused(NIB_BAD_INPUT, nib__tokenizer_open_tables(&t, path, source, NULL, &a, &err), &err);
     assert_null(t);
     assert_int_equal(nib__path_remove(root, &err), NIB_OK);
 }

@@ -8,11 +8,12 @@
 
 #include "failing.h"
 #include "rendering.h"
+#include "refused.h"
 #include "tokenizing.h"
 
 typedef struct form {
     const char *path;
-    const char *before, *middle, *next, *last, *gap; /* before NULL: `middle` is why not */
+    const char *before, *middle, *next, *last, *gap; /* before NULL: no format is found */
     bool short_ids, text_arguments;
     const char *end;
 } form;
@@ -30,8 +31,7 @@ static const form forms[] = {
      "\", \"arguments\": ", ", \"id\": \"IIIIIIIII\"}, {\"name\": \"", ", \"id\": \"IIIIIIIII\"}]",
      "", true, false, "</s>"},
     {HERE "text.jinja", "call ", ": ", "\ncall ", "", "", false, true, "</s>"},
-    {HERE "xml.jinja", NULL, "not written as a JSON object", NULL, NULL, NULL, false, false,
-     "</s>"},
+    {.path = HERE "xml.jinja", .end = "</s>"}, /* arguments that are no JSON object */
 };
 
 static const form known[] = {
@@ -51,10 +51,10 @@ static const form known[] = {
      "[TOOL_CALLS]", "", "", true, false, "</s>"},
     {"mistral-chat/chat_templates/v13.jinja", "[TOOL_CALLS]", "[ARGS]", "[TOOL_CALLS]", "", "",
      false, false, "</s>"},
-    {"../tokenizers/gpt-oss/chat_template.jinja", NULL, "the template says: ", NULL, NULL, NULL,
-     false, false, "<|call|>"},
-    {"chat_templates/granite-3.0-instruct.jinja", NULL, "it does not write them", NULL, NULL, NULL,
-     false, false, "<|end_of_text|>"},
+    /* it raises an exception */
+    {.path = "../tokenizers/gpt-oss/chat_template.jinja", .end = "<|call|>"},
+    /* it does not write the calls */
+    {.path = "chat_templates/granite-3.0-instruct.jinja", .end = "<|end_of_text|>"},
 };
 
 typedef struct source {
@@ -130,10 +130,10 @@ static void expect_form(const form *f, const char *folder)
     if (nib__tool_format_shows(&p, &err) != NIB_OK)
         fail_msg("%s: %s", f->path, err.text);
     const nib_status status = nib__tool_format_find(&got, &p, &arena, &err);
-    if (f->before == NULL) {
+    if (f->before == NULL && folder[0] != 0) { /* not at hand everywhere, so not recorded */
         assert_int_equal(status, NIB_UNSUPPORTED);
-        if (strstr(err.text, f->middle) == NULL)
-            fail_msg("%s: \"%s\" lacks \"%s\"", f->path, err.text, f->middle);
+    } else if (f->before == NULL) {
+        refused(NIB_UNSUPPORTED, status, &err);
     } else {
         if (status != NIB_OK)
             fail_msg("%s: %s", f->path, err.text);
@@ -165,34 +165,37 @@ static void test_known_models(void **state)
         expect_form(&known[i], folder);
 }
 
-/* Templates and a part of the expected reason. */
 static void test_rejects_templates(void **state)
 {
     static const struct {
-        const char *text, *why;
+        const char *text;
+        nib_status status;
     } cases[] = {
-        {"{{ tools }}{{ raise_exception('never') }}",
-         "for a short conversation with tools the template says: never; so"},
-        {"{{ messages[0].content }}", "the same prompt with tools and without"},
-        {"{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}", "does not write them"},
+        {"{{ tools }}{{ raise_exception('never') }}", NIB_UNSUPPORTED},
+        {"{{ messages[0].content }}", NIB_UNSUPPORTED}, /* no tools */
+        /* no calls */
+        {"{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}", NIB_UNSUPPORTED},
+        /* the arguments before the name */
         {"{{ tools }}{% for m in messages %}{% for c in m.tool_calls or [] %}"
          "{{ c.function.arguments | tojson }}{{ c.function.name }}{% endfor %}{% endfor %}",
-         "arguments come before the name"},
+         NIB_UNSUPPORTED},
+        /* the name twice */
         {"{{ tools }}{% for m in messages %}{% for c in m.tool_calls or [] %}"
          "{{ c.function.name }}: {{ c.function.arguments | tojson }} {{ c.function.name }}"
          "{% endfor %}{% endfor %}",
-         "written more than once"},
+         NIB_UNSUPPORTED},
         {"{{ tools }}{% for m in messages %}{% if m.tool_calls %}{{ raise_exception('no calls') }}"
          "{% endif %}{{ m.content }}{% endfor %}",
-         "the template says: no calls"},
+         NIB_UNSUPPORTED},
         {"{{ tools }}{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.id }} "
          "{{ c.function.name }}: {{ c.function.arguments | tojson }} {{ c.id }}{% endfor %}"
          "{% endfor %}",
-         NULL},
+         NIB_OK},
+        /* calls begin unlike the answer that the prompt asks for */
         {"{{ tools }}{% if add_generation_prompt %}A>{% endif %}{% for m in messages %}"
          "{% for c in m.tool_calls or [] %}B>{{ c.function.name }}: "
          "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}",
-         "does not start like an answer"},
+         NIB_UNSUPPORTED},
     };
     const nib_allocator a = nib__allocator_default();
     (void)state;
@@ -206,10 +209,10 @@ static void test_rejects_templates(void **state)
         nib_status status = nib__tool_format_shows(&p, &err);
         if (status == NIB_OK)
             status = nib__tool_format_find(&got, &p, &arena, &err);
-        if (cases[i].why == NULL)
+        if (cases[i].status == NIB_OK)
             assert_int_equal(status, NIB_OK);
-        else if (status != NIB_UNSUPPORTED || strstr(err.text, cases[i].why) == NULL)
-            fail_msg("%s: \"%s\" lacks \"%s\"", cases[i].text, err.text, cases[i].why);
+        else
+            refused(cases[i].status, status, &err);
         nib__arena_free(&arena);
     }
 }

@@ -132,8 +132,7 @@ static void test_tinygemm(void **state)
         }
     }
     nib_weight w;
-    assert_int_equal(nib__checkpoint_weight(&w, NULL, cp, "noise", NULL, &err), NIB_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "match none of the layouts of CUDA, ROCm and CPUs"));
+    refused(NIB_UNSUPPORTED, nib__checkpoint_weight(&w, NULL, cp, "noise", NULL, &err), &err);
     nib__checkpoint_close(cp);
 }
 
@@ -149,59 +148,23 @@ static void test_rejects_bad_tensors(void **state)
     static const part parts[] = {
         {"m.weight", "I8", 2, {4, 64}, NULL}, {"m.scales", "F32", 2, {4, 2}, ones}, {NULL}};
     static const change changes[] = {
-        {2,
-         {"m.zeros", "F32", 2, {4, 2}, half},
-         NIB_BAD_INPUT,
-         "m.zeros: is 0.5 at row 0, group 0"},
-        {2,
-         {"m.zeros", "F32", 2, {4, 2}, nine},
-         NIB_BAD_INPUT,
-         "zero point at row 0, group 0 is 9, outside -8 to 7"},
-        {2,
-         {"m.zeros", "F32", 2, {4, 2}, negative},
-         NIB_BAD_INPUT,
-         "zero point at row 1, group 1 is -9, outside -8 to 7"},
-        {2, {"m.zeros", "F32", 2, {4, 2}, nan_zero}, NIB_BAD_INPUT, "m.zeros: is nan"},
-        {2,
-         {"m.zeros", "F32", 2, {4, 2}, beyond},
-         NIB_BAD_INPUT,
-         "m.zeros: is 128 at row 0, group 1"},
-        {2,
-         {"m.zeros", "F32", 1, {8}, NULL},
-         NIB_BAD_INPUT,
-         "m.zeros: has shape [8], expected [4, 2]"},
-        {2, {"m.zeros", "I64", 2, {4, 2}, NULL}, NIB_BAD_INPUT, "m.zeros: is I64"},
-        {2, {"m.bias", "I32", 1, {4}, NULL}, NIB_BAD_INPUT, "m.bias: is I32"},
-        {2, {"m.bias", "F32", 1, {3}, NULL}, NIB_BAD_INPUT, "m.bias: has shape [3], expected [4]"},
-        {2,
-         {"m.adaptor.A.weight", "F32", 2, {1, 64}, NULL},
-         NIB_UNSUPPORTED,
-         "m.adaptor.A.weight: is a LoRA adaptor"},
-        {2,
-         {"m.adaptor.B.weight", "F32", 2, {4, 1}, NULL},
-         NIB_UNSUPPORTED,
-         "m.adaptor.B.weight: is a LoRA adaptor"},
-        {2,
-         {"m.lora_a.weight", "F32", 2, {1, 64}, NULL},
-         NIB_UNSUPPORTED,
-         "m.lora_a.weight: is a LoRA adaptor"},
-        {2,
-         {"m.lora_b.weight", "F32", 2, {4, 1}, NULL},
-         NIB_UNSUPPORTED,
-         "m.lora_b.weight: is a LoRA adaptor"},
-        {1,
-         {"m.scales", "F32", 2, {4, 3}, ones},
-         NIB_BAD_INPUT,
-         "3 groups, which do not divide k = 64"},
-        {1,
-         {"m.scales", "F32", 2, {2, 4}, ones},
-         NIB_BAD_INPUT,
-         "m.scales: has shape [2, 4], expected [4, 4]"},
-        {1, {"m.scales", "I8", 2, {4, 2}, NULL}, NIB_BAD_INPUT, "m.scales: is I8"},
-        {1,
-         {"m.scales", "F32", 1, {5}, ones},
-         NIB_BAD_INPUT,
-         "m.scales: has shape [5], expected [4]"},
+        {2, {"m.zeros", "F32", 2, {4, 2}, half}, NIB_BAD_INPUT},
+        {2, {"m.zeros", "F32", 2, {4, 2}, nine}, NIB_BAD_INPUT},
+        {2, {"m.zeros", "F32", 2, {4, 2}, negative}, NIB_BAD_INPUT},
+        {2, {"m.zeros", "F32", 2, {4, 2}, nan_zero}, NIB_BAD_INPUT},
+        {2, {"m.zeros", "F32", 2, {4, 2}, beyond}, NIB_BAD_INPUT},
+        {2, {"m.zeros", "F32", 1, {8}, NULL}, NIB_BAD_INPUT},
+        {2, {"m.zeros", "I64", 2, {4, 2}, NULL}, NIB_BAD_INPUT},
+        {2, {"m.bias", "I32", 1, {4}, NULL}, NIB_BAD_INPUT},
+        {2, {"m.bias", "F32", 1, {3}, NULL}, NIB_BAD_INPUT},
+        {2, {"m.adaptor.A.weight", "F32", 2, {1, 64}, NULL}, NIB_UNSUPPORTED},
+        {2, {"m.adaptor.B.weight", "F32", 2, {4, 1}, NULL}, NIB_UNSUPPORTED},
+        {2, {"m.lora_a.weight", "F32", 2, {1, 64}, NULL}, NIB_UNSUPPORTED},
+        {2, {"m.lora_b.weight", "F32", 2, {4, 1}, NULL}, NIB_UNSUPPORTED},
+        {1, {"m.scales", "F32", 2, {4, 3}, ones}, NIB_BAD_INPUT},
+        {1, {"m.scales", "F32", 2, {2, 4}, ones}, NIB_BAD_INPUT},
+        {1, {"m.scales", "I8", 2, {4, 2}, NULL}, NIB_BAD_INPUT},
+        {1, {"m.scales", "F32", 1, {5}, ones}, NIB_BAD_INPUT},
     };
     expect_changes(NULL, parts, COUNT(parts), changes, COUNT(changes));
 }
@@ -324,8 +287,7 @@ static void test_empty_shared_tensor(void **state)
     write_safetensors(dir, "m.safetensors", header, data, sizeof data);
     snprintf(path, sizeof path, "%s/m.safetensors", dir);
     nib_checkpoint *cp = open_ok(path);
-    assert_int_equal(nib__checkpoint_weight(&w, NULL, cp, K "k_proj", NULL, &err), NIB_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "packed for one kind of machine"));
+    refused(NIB_UNSUPPORTED, nib__checkpoint_weight(&w, NULL, cp, K "k_proj", NULL, &err), &err);
     nib__checkpoint_close(cp);
     drop_directory(dir);
 #undef K
@@ -339,8 +301,7 @@ static void test_rejects_bad_packed_int4(void **state)
     static const part padded[] = {{"model.embed_tokens.weight", "BF16", 2, {3, 40}, NULL},
                                   {"m.weight", "I32", 4, {1, 64, 32, 1}, NULL},
                                   {"m.scales_and_zeros", "F32", 3, {8, 8, 2}, NULL}};
-    expect_module(NULL, padded, COUNT(padded), NIB_BAD_INPUT,
-                  "packed with 2048 columns, but other layers imply 40, padded to 1024");
+    expect_module(NULL, padded, COUNT(padded), NIB_BAD_INPUT);
     float pairs[24 * 2];
     for (int i = 0; i < 24; i++)
         pairs[2 * i] = 1, pairs[2 * i + 1] = i == 19 ? NAN : 0; /* row 3 of v */
@@ -352,11 +313,11 @@ static void test_rejects_bad_packed_int4(void **state)
     made m;
     nib_weight w;
     assert_int_equal(make_checkpoint(&m, NULL, fused, COUNT(fused)), NIB_OK);
-    assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "a.v_proj", NULL, &m.err),
-                     NIB_BAD_INPUT);
-    assert_non_null(strstr(m.err.text, "zero point at row 3, group 0 is not finite"));
-    assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "a.k_proj", NULL, &m.err),
-                     NIB_UNSUPPORTED); /* codes of zeros match no machine's layout */
+    refused(NIB_BAD_INPUT, nib__checkpoint_weight(&w, NULL, m.cp, "a.v_proj", NULL, &m.err),
+            &m.err);
+    /* codes of zeros match no machine's layout */
+    refused(NIB_UNSUPPORTED, nib__checkpoint_weight(&w, NULL, m.cp, "a.k_proj", NULL, &m.err),
+            &m.err);
     drop_checkpoint(&m);
 }
 
@@ -379,12 +340,10 @@ static void test_ambiguous_machine(void **state)
     }
     const part parts[] = {{"m.weight", "I32", 4, {ROWS / 8, 1, 32, 1}, words},
                           {"m.scales_and_zeros", "F32", 3, {1, ROWS, 2}, pairs}};
-    expect_module(NULL, parts, COUNT(parts), NIB_UNSUPPORTED,
-                  "clearly match none of the layouts of CUDA, ROCm and CPUs");
+    expect_module(NULL, parts, COUNT(parts), NIB_UNSUPPORTED);
     for (int i = 0; i < WORDS; i++) /* now some means differ */
         words[i] ^= i % 7 == 0 ? 0x10000000U : 0;
-    expect_module(NULL, parts, COUNT(parts), NIB_UNSUPPORTED,
-                  "clearly match none of the layouts of CUDA, ROCm and CPUs");
+    expect_module(NULL, parts, COUNT(parts), NIB_UNSUPPORTED);
 }
 
 /* Each allocation from opening to the last weight fails once; nothing leaks. */

@@ -15,6 +15,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "refused.h"
+
 static const char golden[] = "tests/golden/torch/";
 
 static nib_status open_golden(nib_checkpoint **cp, const char *file, nib_err *err)
@@ -154,23 +156,14 @@ static void test_views(void **state)
 static void test_rejects_other_files(void **state)
 {
     (void)state;
-    static const char *const cases[][2] = {
-        {"sparse.pt", "tensor \"bad\" is sparse; save what its to_dense()"},
-        {"complex.pt", "tensor \"bad\" is complex"},
-        {"quantized.pt", "tensor \"bad\" is one of PyTorch's own quantized tensors"},
-        {"expanded.pt", "tensor \"bad\" is an expanded view"},
-        {"module.pt", "names torch.nn.modules.linear.Linear"},
-        {"list.pt", "no dict of tensors"},
-        {"meta.pt", "tensor \"bad\" is on the meta device"},
-        {"legacy.pt", "PyTorch's format before 1.6"},
-        {"script.pt", "TorchScript"},
+    static const char *const files[] = {
+        "sparse.pt", "complex.pt", "quantized.pt", "expanded.pt", "module.pt",
+        "list.pt",   "meta.pt",    "legacy.pt",    "script.pt",
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    for (size_t i = 0; i < COUNT(files); i++) {
         nib_checkpoint *cp;
         nib_err err;
-        assert_int_equal(open_golden(&cp, cases[i][0], &err), NIB_UNSUPPORTED);
-        if (strstr(err.text, cases[i][1]) == NULL)
-            fail_msg("%s: %s", cases[i][0], err.text);
+        refused(NIB_UNSUPPORTED, open_golden(&cp, files[i], &err), &err);
     }
 }
 
@@ -227,13 +220,11 @@ static void drop(parsed *p)
     free(p->bytes);
 }
 
-static void expect(const zip_part *parts, size_t count, nib_status status, const char *fragment)
+static void expect_refused(const zip_part *parts, size_t count, nib_status status)
 {
     parsed p;
     parse(&p, parts, count);
-    if (p.status != status || strstr(p.err.text, fragment) == NULL)
-        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment,
-                 nib_status_name(p.status), p.err.text);
+    refused(status, p.status, &p.err);
     drop(&p);
 }
 
@@ -260,38 +251,33 @@ static void test_archives(void **state)
         zip_part parts[3];
         size_t count;
         nib_status status;
-        const char *fragment;
     } cases[] = {
-        {{PICKLE(one_tensor)}, 1, NIB_BAD_INPUT, "no record of its storage"},
-        {{PICKLE(one_tensor), {"a/data/0", floats, 23}}, 2, NIB_BAD_INPUT, "has 23 bytes"},
-        {{PICKLE(one_tensor), {"b/data/0", floats, 24}},
-         2,
-         NIB_BAD_INPUT,
-         "outside the folder of data.pkl"},
-        {{PICKLE(one_tensor), {"b/data.pkl", floats, 24}}, 2, NIB_BAD_INPUT, "more than one"},
-        {{{"data.pkl", "x", 1}}, 1, NIB_UNSUPPORTED, "no data.pkl in a folder"},
-        {{{"a/b/data.pkl", "x", 1}}, 1, NIB_UNSUPPORTED, "no data.pkl in a folder"},
-        {{{"x.npy", "x", 1}}, 1, NIB_UNSUPPORTED, "no data.pkl in a folder"},
+        /* no storage, a byte too few, another folder, two pickles */
+        {{PICKLE(one_tensor)}, 1, NIB_BAD_INPUT},
+        {{PICKLE(one_tensor), {"a/data/0", floats, 23}}, 2, NIB_BAD_INPUT},
+        {{PICKLE(one_tensor), {"b/data/0", floats, 24}}, 2, NIB_BAD_INPUT},
+        {{PICKLE(one_tensor), {"b/data.pkl", floats, 24}}, 2, NIB_BAD_INPUT},
+        /* no data.pkl in a folder; big-endian; TorchScript */
+        {{{"data.pkl", "x", 1}}, 1, NIB_UNSUPPORTED},
+        {{{"a/b/data.pkl", "x", 1}}, 1, NIB_UNSUPPORTED},
+        {{{"x.npy", "x", 1}}, 1, NIB_UNSUPPORTED},
         {{PICKLE(one_tensor), {"a/data/0", floats, 24}, {"a/byteorder", "big", 3}},
          3,
-         NIB_UNSUPPORTED,
-         "big-endian"},
+         NIB_UNSUPPORTED},
         {{PICKLE(one_tensor), {"a/data/0", floats, 24}, {"a/code/m.py", "x", 1}},
          3,
-         NIB_UNSUPPORTED,
-         "TorchScript"},
+         NIB_UNSUPPORTED},
         {{PICKLE(one_tensor), {"a/data/0", floats, 24}, {"a/constants.pkl", "x", 1}},
          3,
-         NIB_UNSUPPORTED,
-         "TorchScript"},
+         NIB_UNSUPPORTED},
     };
     for (size_t i = 0; i < COUNT(cases); i++)
-        expect(cases[i].parts, cases[i].count, cases[i].status, cases[i].fragment);
+        expect_refused(cases[i].parts, cases[i].count, cases[i].status);
     char folder[800];
     memset(folder, 'a', sizeof folder);
     memcpy(folder + 600, "/data.pkl", sizeof "/data.pkl");
     const zip_part long_folder[] = {{folder, one_tensor, sizeof one_tensor - 1}};
-    expect(long_folder, 1, NIB_BAD_INPUT, "has a name of 600 bytes");
+    expect_refused(long_folder, 1, NIB_BAD_INPUT);
 }
 
 /* ---- crafted pickles ---- */
@@ -307,105 +293,108 @@ static void test_pickles(void **state)
     const struct {
         zip_part pickle;
         nib_status status;
-        const char *fragment;
     } cases[] = {
         /* names that would run something */
-        {PICKLE("\x80\2cposix\nsystem\nX\4\0\0\0true\x85R."), NIB_UNSUPPORTED,
-         "names posix.system"},
-        {PICKLE("\x80\2cbuiltins\neval\n."), NIB_UNSUPPORTED, "names builtins.eval"},
-        {PICKLE("\x80\4\x8c\2os\x8c\6system\x93."), NIB_UNSUPPORTED, "names os.system"},
-        {PICKLE("\x80\2ctorch\nload\n."), NIB_UNSUPPORTED, "names torch.load"},
-        {PICKLE("\x80\2ctorch._utils\n_rebuild_tensor_v2x\n."), NIB_UNSUPPORTED, "_v2x"},
+        {PICKLE("\x80\2cposix\nsystem\nX\4\0\0\0true\x85R."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\2cbuiltins\neval\n."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\4\x8c\2os\x8c\6system\x93."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\2ctorch\nload\n."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\2ctorch._utils\n_rebuild_tensor_v2x\n."), NIB_UNSUPPORTED},
         {PICKLE("\x80\2}X\1\0\0\0wctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n"
                 "_rebuild_tensor_v2\ncx.y\nZ\ntRs."),
-         NIB_UNSUPPORTED, "names x.y.Z"},
-        {PICKLE("\x80\2}X\1\0\0\0wctorch._tensor\n_rebuild_from_type_v2\n)Rs."), NIB_UNSUPPORTED,
-         "tensor \"w\" is of a subclass of Tensor"},
-        {PICKLE("\x80\2ctorchao.x\nInt4Tensor\n."), NIB_UNSUPPORTED, "torchao's tensors as safete"},
-        {PICKLE("\x80\2cx\x1b[31m\ny\n."), NIB_UNSUPPORTED, "names x\\x1b[31m.y"},
+         NIB_UNSUPPORTED},
+        {PICKLE("\x80\2}X\1\0\0\0wctorch._tensor\n_rebuild_from_type_v2\n)Rs."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\2ctorchao.x\nInt4Tensor\n."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\2cx\x1b[31m\ny\n."), NIB_UNSUPPORTED},
         /* unsupported opcodes: INST, OBJ, NEWOBJ, EXT1, PERSID, INT, POP, NEXT_BUFFER */
-        {PICKLE("\x80\2iposix\nsystem\n."), NIB_UNSUPPORTED, "operation 0x69"},
-        {PICKLE("\x80\2(o."), NIB_UNSUPPORTED, "operation 0x6f"},
-        {PICKLE("\x80\2)\x81."), NIB_UNSUPPORTED, "operation 0x81"},
-        {PICKLE("\x80\2\x82\1."), NIB_UNSUPPORTED, "operation 0x82"},
-        {PICKLE("\x80\2P0\n."), NIB_UNSUPPORTED, "operation 0x50"},
-        {PICKLE("\x80\2I1\n."), NIB_UNSUPPORTED, "operation 0x49"},
-        {PICKLE("\x80\2N0N."), NIB_UNSUPPORTED, "operation 0x30"},
-        {PICKLE("\x80\5\x97."), NIB_UNSUPPORTED, "operation 0x97"},
-        /* an inconsistent stack */
-        {PICKLE(""), NIB_BAD_INPUT, "does not begin with a protocol"},
-        {PICKLE("N."), NIB_BAD_INPUT, "does not begin with a protocol"},
-        {PICKLE("\x80\1N."), NIB_UNSUPPORTED, "the protocol is not 2 to 5"},
-        {PICKLE("\x80\6N."), NIB_UNSUPPORTED, "the protocol is not 2 to 5"},
-        {PICKLE("\x80\2N\x80\2."), NIB_UNSUPPORTED, "the protocol is not 2 to 5"},
-        {PICKLE("\x80\2"), NIB_BAD_INPUT, "cut short"},
-        {PICKLE("\x80\2N"), NIB_BAD_INPUT, "cut short"},
-        {PICKLE("\x80\2."), NIB_BAD_INPUT, "exactly one value"},
-        {PICKLE("\x80\2NN."), NIB_BAD_INPUT, "exactly one value"},
-        {PICKLE("\x80\2N.N"), NIB_BAD_INPUT, "at its last byte"},
-        {PICKLE("\x80\2(."), NIB_BAD_INPUT, "exactly one value"},
-        {PICKLE("\x80\2R."), NIB_BAD_INPUT, "no value on the stack"},
-        {PICKLE("\x80\2t."), NIB_BAD_INPUT, "no mark"},
-        {PICKLE("\x80\2(\x85."), NIB_BAD_INPUT, "no value on the stack"},
-        {PICKLE("\x80\2NNR."), NIB_BAD_INPUT, "the callee is not a name"},
-        {PICKLE("\x80\2ccollections\nOrderedDict\nNR."), NIB_BAD_INPUT, "the callee is not a name"},
-        {PICKLE("\x80\2ctorch\nFloatStorage\n)R."), NIB_BAD_INPUT, "a type is called"},
-        {PICKLE("\x80\2ccollections\nOrderedDict\nK\1\x85R."), NIB_BAD_INPUT,
-         "not a list of pairs"},
-        {PICKLE("\x80\2]Na."), NIB_UNSUPPORTED, "no dict of tensors"},
-        {PICKLE("\x80\2}Na."), NIB_BAD_INPUT, "not a list"},
-        {PICKLE("\x80\2]NNs."), NIB_BAD_INPUT, "not a dict"},
-        {PICKLE("\x80\2}(Nu."), NIB_BAD_INPUT, "a key has no value"},
-        {PICKLE("\x80\2(Nu."), NIB_BAD_INPUT, "not a dict"},
-        {PICKLE("\x80\2NNb."), NIB_BAD_INPUT, "a state is set"},
-        {PICKLE("\x80\2h\0."), NIB_BAD_INPUT, "never stored"},
-        {PICKLE("\x80\2Nq\3h\2."), NIB_BAD_INPUT, "never stored"},
-        {PICKLE("\x80\2Nr\xff\xff\xff\xff."), NIB_BAD_INPUT, "memo index is too high"},
-        {PICKLE("\x80\2q\0."), NIB_BAD_INPUT, "no value on the stack"},
+        {PICKLE("\x80\2iposix\nsystem\n."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\2(o."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\2)\x81."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\2\x82\1."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\2P0\n."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\2I1\n."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\2N0N."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\5\x97."), NIB_UNSUPPORTED},
+        /* no protocol at the start, an unknown one, and two */
+        {PICKLE(""), NIB_BAD_INPUT},
+        {PICKLE("N."), NIB_BAD_INPUT},
+        {PICKLE("\x80\1N."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\6N."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\2N\x80\2."), NIB_UNSUPPORTED},
+        /* no stop; not exactly one value at the stop; bytes after it */
+        {PICKLE("\x80\2"), NIB_BAD_INPUT},
+        {PICKLE("\x80\2N"), NIB_BAD_INPUT},
+        {PICKLE("\x80\2."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2NN."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2N.N"), NIB_BAD_INPUT},
+        {PICKLE("\x80\2(."), NIB_BAD_INPUT},
+        /* no value, and no mark, on the stack */
+        {PICKLE("\x80\2R."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2t."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2(\x85."), NIB_BAD_INPUT},
+        /* a call of None, with None, of a type, and of a dict without pairs */
+        {PICKLE("\x80\2NNR."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2ccollections\nOrderedDict\nNR."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2ctorch\nFloatStorage\n)R."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2ccollections\nOrderedDict\nK\1\x85R."), NIB_BAD_INPUT},
+        /* a list at the top; an item for the wrong kind; a key without a value; a state of None */
+        {PICKLE("\x80\2]Na."), NIB_UNSUPPORTED},
+        {PICKLE("\x80\2}Na."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2]NNs."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2}(Nu."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2(Nu."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2NNb."), NIB_BAD_INPUT},
+        /* memo entries: never stored, too high, of an empty stack */
+        {PICKLE("\x80\2h\0."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2Nq\3h\2."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2Nr\xff\xff\xff\xff."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2q\0."), NIB_BAD_INPUT},
         /* false lengths */
-        {PICKLE("\x80\2X\xff\xff\xff\x7fx."), NIB_BAD_INPUT, "runs past the end of the pickle"},
-        {PICKLE("\x80\2\x8d\xff\xff\xff\xff\xff\xff\xff\xffx."), NIB_BAD_INPUT, "runs past"},
-        {PICKLE("\x80\2\x8c\5x."), NIB_BAD_INPUT, "runs past the end of the pickle"},
-        {PICKLE("\x80\2\x8b\xff\xff\xff\xff."), NIB_BAD_INPUT, "runs past the end of the pickle"},
-        {PICKLE("\x80\4\x95\xff\0\0\0\0\0\0\0N."), NIB_BAD_INPUT, "a frame runs past"},
-        {PICKLE("\x80\2G\0."), NIB_BAD_INPUT, "runs past the end of the pickle"},
-        {PICKLE("\x80\2X\1\0\0\0\xff."), NIB_BAD_INPUT, "not UTF-8"},
-        {PICKLE("\x80\2ctorch\nSi"), NIB_BAD_INPUT, "a name has no newline"},
-        {PICKLE("\x80\4NN\x93."), NIB_BAD_INPUT, "a name is not a string"},
-        /* storages and tensors */
-        {PICKLE("\x80\2NQ."), NIB_BAD_INPUT, "not a storage"},
-        {PICKLE("\x80\2(X\7\0\0\0storageNNNNtQ."), NIB_BAD_INPUT, "no valid class, key"},
-        {PICKLE("\x80\2" STORAGE("0", "J\xff\xff\xff\xff") "."), NIB_BAD_INPUT,
-         "no valid class, key"},
-        {PICKLE(TENSOR("N")), NIB_BAD_INPUT, "fewer than 4"},
-        {PICKLE(TENSOR("NNNN")), NIB_BAD_INPUT, "not a storage, offset"},
-        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\6\x85K\1K\1\x86")), NIB_BAD_INPUT,
-         "not a storage, o"},
-        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0J\xff\xff\xff\xff\x85K\1\x85")), NIB_BAD_INPUT,
-         "not a storage, offset"},
-        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\1K\6\x85K\1\x85")), NIB_BAD_INPUT, "past the end"},
-        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\7\x85K\1\x85")), NIB_BAD_INPUT, "past the end"},
-        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\2\x85K\6\x85")), NIB_BAD_INPUT, "past the end"},
+        {PICKLE("\x80\2X\xff\xff\xff\x7fx."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2\x8d\xff\xff\xff\xff\xff\xff\xff\xffx."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2\x8c\5x."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2\x8b\xff\xff\xff\xff."), NIB_BAD_INPUT},
+        {PICKLE("\x80\4\x95\xff\0\0\0\0\0\0\0N."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2G\0."), NIB_BAD_INPUT},
+        /* a string that is not UTF-8; names without a newline, and of None */
+        {PICKLE("\x80\2X\1\0\0\0\xff."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2ctorch\nSi"), NIB_BAD_INPUT},
+        {PICKLE("\x80\4NN\x93."), NIB_BAD_INPUT},
+        /* storages: of None, without class and key, of a negative size */
+        {PICKLE("\x80\2NQ."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2(X\7\0\0\0storageNNNNtQ."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2" STORAGE("0", "J\xff\xff\xff\xff") "."), NIB_BAD_INPUT},
+        /* arguments of a tensor: too few, of None, more strides than sizes, a negative size */
+        {PICKLE(TENSOR("N")), NIB_BAD_INPUT},
+        {PICKLE(TENSOR("NNNN")), NIB_BAD_INPUT},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\6\x85K\1K\1\x86")), NIB_BAD_INPUT},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0J\xff\xff\xff\xff\x85K\1\x85")), NIB_BAD_INPUT},
+        /* elements past the end of the storage, by offset, size and stride; sizes that overflow */
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\1K\6\x85K\1\x85")), NIB_BAD_INPUT},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\7\x85K\1\x85")), NIB_BAD_INPUT},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\2\x85K\6\x85")), NIB_BAD_INPUT},
         {PICKLE(
              TENSOR(STORAGE("0", "K\6") "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7fK\2\x85K\1\x85")),
-         NIB_BAD_INPUT, "past the end"},
+         NIB_BAD_INPUT},
         {PICKLE(TENSOR(STORAGE(
              "0", "K\6") "K\0\x8a\x08\0\0\0\0\0\0\0\x40\x8a\x08\0\0\0\0\0\0\0\x40\x86K\0K\0\x86")),
-         NIB_BAD_INPUT, "overflows"},
+         NIB_BAD_INPUT},
         {PICKLE(
              TENSOR(STORAGE("0", "K\6") "K\0\x8a\x04\0\0\0\x40\x85\x8a\x08\0\0\0\0\0\0\0\x40\x85")),
-         NIB_BAD_INPUT, "past the end"},
-        {PICKLE(TENSOR(STORAGE("0", "K\5") "K\0K\5\x85K\1\x85")), NIB_BAD_INPUT, "has 24 bytes"},
-        {PICKLE(TENSOR(STORAGE("1", "K\6") "K\0K\6\x85K\1\x85")), NIB_BAD_INPUT, "no record"},
+         NIB_BAD_INPUT},
+        /* storages with another size, or no record, in the file */
+        {PICKLE(TENSOR(STORAGE("0", "K\5") "K\0K\5\x85K\1\x85")), NIB_BAD_INPUT},
+        {PICKLE(TENSOR(STORAGE("1", "K\6") "K\0K\6\x85K\1\x85")), NIB_BAD_INPUT},
+        /* 9 dimensions; a stride of 0; two values at the stop */
         {PICKLE(TENSOR(
              STORAGE("0", "K\6") "K\0(K\1K\1K\1K\1K\1K\1K\1K\1K\1t(K\1K\1K\1K\1K\1K\1K\1K\1K\1t")),
-         NIB_UNSUPPORTED, "more than 8 dimensions"},
-        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\7\x85K\0\x85")), NIB_UNSUPPORTED, "expanded view"},
-        {PICKLE("\x80\2}N."), NIB_BAD_INPUT, "exactly one value"},
+         NIB_UNSUPPORTED},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\7\x85K\0\x85")), NIB_UNSUPPORTED},
+        {PICKLE("\x80\2}N."), NIB_BAD_INPUT},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         const zip_part parts[] = {cases[i].pickle, {"a/data/0", floats, 24}};
-        expect(parts, 2, cases[i].status, cases[i].fragment);
+        expect_refused(parts, 2, cases[i].status);
     }
 }
 
@@ -415,9 +404,9 @@ static void test_deep_nesting_does_not_recurse(void **state)
 {
     (void)state;
     const zip_part itself[] = {PICKLE("\x80\2]q\0h\0a.")};
-    expect(itself, 1, NIB_UNSUPPORTED, "no dict of tensors");
+    expect_refused(itself, 1, NIB_UNSUPPORTED);
     const zip_part cycle[] = {PICKLE("\x80\2}q\0X\5\0\0\0modelh\0s.")};
-    expect(cycle, 1, NIB_UNSUPPORTED, "no dict of tensors");
+    expect_refused(cycle, 1, NIB_UNSUPPORTED);
     enum { DEPTH = 100000 };
     char *deep = malloc(2 * DEPTH + 3);
     memcpy(deep, "\x80\2", 2);
@@ -425,7 +414,7 @@ static void test_deep_nesting_does_not_recurse(void **state)
     memset(deep + 2 + DEPTH, 'a', DEPTH - 1);
     deep[1 + 2 * DEPTH] = '.';
     const zip_part lists[] = {{"a/data.pkl", deep, 2 + 2 * DEPTH}};
-    expect(lists, 1, NIB_UNSUPPORTED, "no dict of tensors");
+    expect_refused(lists, 1, NIB_UNSUPPORTED);
     free(deep);
     static const uint8_t floats[24] = {0};
     char twice[2 * sizeof one_tensor];
@@ -433,7 +422,7 @@ static void test_deep_nesting_does_not_recurse(void **state)
     memcpy(twice, one_tensor, 3 + body);
     memcpy(twice + 3 + body, one_tensor + 3, body + 1);
     const zip_part named_twice[] = {{"a/data.pkl", twice, 4 + 2 * body}, {"a/data/0", floats, 24}};
-    expect(named_twice, 2, NIB_BAD_INPUT, "tensor \"w\" appears twice");
+    expect_refused(named_twice, 2, NIB_BAD_INPUT);
 }
 
 /* A shape of 65 sizes, which would be read again for each tensor that refers to it. */
@@ -451,7 +440,7 @@ static void test_many_sizes(void **state)
         memcpy(text + at, "K\1", 2);
     memcpy(text + at, tail, sizeof tail - 1);
     const zip_part parts[] = {{"a/data.pkl", text, at + sizeof tail - 1}};
-    expect(parts, 1, NIB_BAD_INPUT, "not a storage, offset, size and stride");
+    expect_refused(parts, 1, NIB_BAD_INPUT);
 }
 
 /* A tensor without elements whose other sizes overflow when multiplied. */

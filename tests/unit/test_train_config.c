@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "refused.h"
+
 #define SIZES "\"dim\":256,\"n_layers\":6,\"n_heads\":16,\"vocab_size\":2256"
 #define MODEL "\"model\":{" SIZES "}"
 
@@ -57,29 +59,20 @@ static void expect_accepted(const char *text, const char *const *options)
         fail_msg("%s: %s", text, err.text);
 }
 
-static void expect_refused_with(const char *text, const char *option, nib_status status,
-                                const char *words)
+static void expect_refused_with(const char *text, const char *option, nib_status status)
 {
     const char *const options[] = {option, NULL};
     nib_train_config out;
     nib_config sizes;
     nib_err err;
-    const nib_status got = parse_with(&out, &sizes, text, options, &err);
-    if (got != status)
-        fail_msg("%s with %s: status %s: %s", text, option ? option : "no option",
-                 nib_status_name(got), got == NIB_OK ? "" : err.text);
-    if (!strstr(err.text, words))
-        fail_msg("\"%s\" does not say \"%s\"", err.text, words);
+    refused(status, parse_with(&out, &sizes, text, options, &err), &err);
 }
 
-static void expect_refused(const char *text, const char *words)
-{
-    expect_refused_with(text, NULL, NIB_BAD_INPUT, words);
-}
+static void expect_refused(const char *text) { expect_refused_with(text, NULL, NIB_BAD_INPUT); }
 
-static void expect_option_refused(const char *option, const char *words)
+static void expect_option_refused(const char *option)
 {
-    expect_refused_with("{" MODEL "}", option, NIB_USAGE, words);
+    expect_refused_with("{" MODEL "}", option, NIB_USAGE);
 }
 
 static size_t count_notes(const char *words)
@@ -166,8 +159,8 @@ static void test_flavors(void **state)
     expect_accepted("{\"model\":{\"flavor\":\"debugmodel\",\"vocab_size\":2256,\"n_layers\":2}}",
                     NULL);
     assert_true(model.vocab == 2256 && model.layers == 2 && model.width == 256);
-    expect_refused("{\"model\":{\"flavor\":\"debugmodell\"}}", "did you mean debugmodel");
-    expect_refused("{\"model\":{}}", "model.dim is missing, and neither model.flavor nor");
+    expect_refused("{\"model\":{\"flavor\":\"debugmodell\"}}");
+    expect_refused("{\"model\":{}}");
 }
 
 /* Paths in the file are relative to its folder; paths of options and of outputs to the current
@@ -253,45 +246,38 @@ static void test_options(void **state)
     assert_int_equal(count_notes("training.compile"), 0);
     assert_int_equal(count_notes("mx.filter_fqns (config): model.converters does not name mx"), 1);
 
-    expect_option_refused("training.step=5", "did you mean training.steps");
-    expect_option_refused("trainin.steps=5", "did you mean training.steps");
-    expect_option_refused("training.lr=5", "did you mean optimizer.lr");
-    /* similar letters alone make no suggestion */
-    expect_option_refused("checkpoint.dir=x",
-                          "such key of a training config; `nibble train --keys` lists");
-    expect_option_refused("optimizer.rate=1",
-                          "such key of a training config; `nibble train --keys` lists");
-    expect_option_refused("optimizer.beta1=1", "\"1\"; a number from 0 to 0.9999999 is expected");
-    expect_option_refused("training.steps=ten",
-                          "training.steps is \"ten\"; a whole number from 1 to 1,099,511,627,776");
-    expect_option_refused("training.steps", "training.steps is nothing");
-    expect_option_refused("training.steps=0", "from 1 to");
-    expect_option_refused("training.steps=1e3", "a whole number");
-    expect_option_refused("training.compile=yes", "true or false is expected");
-    expect_option_refused("optimizer.lr=fast", "a number from 0 to 1000");
-    expect_option_refused("optimizer.lr=inf", "a number from 0 to 1000");
-    expect_option_refused("optimizer.lr=null", "a number from 0 to 1000");
-    expect_option_refused("optimizer.beta2=1", "from 0 to");
-    expect_option_refused("lr_scheduler.decay_type=steep", "linear or sqrt or cosine is expected");
-    expect_option_refused("mx.filter_fqns", "names separated by commas");
-    expect_option_refused("model.tokenizer_path=", "it must not be empty");
+    expect_option_refused("training.step=5");
+    expect_option_refused("trainin.steps=5");
+    expect_option_refused("training.lr=5");
+    /* not near enough to a key to suggest it */
+    expect_option_refused("checkpoint.dir=x");
+    expect_option_refused("optimizer.rate=1");
+    expect_option_refused("optimizer.beta1=1");
+    expect_option_refused("training.steps=ten");
+    expect_option_refused("training.steps");
+    expect_option_refused("training.steps=0");
+    expect_option_refused("training.steps=1e3");
+    expect_option_refused("training.compile=yes");
+    expect_option_refused("optimizer.lr=fast");
+    expect_option_refused("optimizer.lr=inf");
+    expect_option_refused("optimizer.lr=null");
+    expect_option_refused("optimizer.beta2=1");
+    expect_option_refused("lr_scheduler.decay_type=steep");
+    expect_option_refused("mx.filter_fqns");
+    expect_option_refused("model.tokenizer_path=");
 }
 
-/* Errors for unsupported values name the supported ones. */
+/* Values of torchtitan that are not built. */
 static void test_rejects_unimplemented_values(void **state)
 {
     (void)state;
-    expect_option_refused(
-        "parallelism.tensor_parallel_degree=2",
-        "only 1 is supported; ranks split the data, and each holds the whole model");
-    expect_option_refused("optimizer.name=Muon", "only AdamW is supported");
-    expect_option_refused("optimizer.early_step_in_backward",
-                          "is not supported: a step needs the whole gradient");
-    expect_option_refused("training.dtype=bfloat16",
-                          "only float32 is supported; master weights are f32");
-    expect_option_refused("checkpoint.exclude_from_loading=lr", "is not supported");
-    expect_option_refused("job.config_file=x.toml", "cannot be set: the config is the argument");
-    expect_option_refused("model.name=deepseek_v3", "llama3 is expected");
+    expect_option_refused("parallelism.tensor_parallel_degree=2");
+    expect_option_refused("optimizer.name=Muon");
+    expect_option_refused("optimizer.early_step_in_backward");
+    expect_option_refused("training.dtype=bfloat16");
+    expect_option_refused("checkpoint.exclude_from_loading=lr");
+    expect_option_refused("job.config_file=x.toml");
+    expect_option_refused("model.name=deepseek_v3");
     expect_accepted("{" MODEL ",\"parallelism\":{\"tensor_parallel_degree\":1},"
                     "\"checkpoint\":{\"exclude_from_loading\":[],\"load_only\":false}}",
                     NULL);
@@ -300,58 +286,43 @@ static void test_rejects_unimplemented_values(void **state)
 static void test_rejects_bad_configs(void **state)
 {
     (void)state;
-    expect_refused("{" MODEL ",\"optimiser\":{}}", "\"optimiser\" is not a section");
-    expect_refused("{" MODEL ",\"optimiser\":{}}", "did you mean optimizer");
-    expect_refused("{\"model\":{" SIZES ",\"n_head\":4}}", "did you mean model.n_heads");
-    expect_refused("{" MODEL ",\"version\":1}",
-                   "not a key of a training config; `nibble train --keys` lists");
-    expect_refused("{" MODEL ",\"training\":{\"optimizer\":{}}}", "not a section");
-    expect_refused("{" MODEL ",\"training\":4}", "found a number");
-    expect_refused("{" MODEL ",\"training\":{\"steps\":{}}}", "training.steps is an object");
-    expect_refused("{" MODEL ",\"training\":{\"steps\":\"5\"}}",
-                   "training.steps is \"5\"; a whole");
-    expect_refused("{" MODEL ",\"training\":{\"steps\":true}}", "training.steps is true");
-    expect_refused("{" MODEL ",\"training\":{\"compile\":1}}", "true or false is expected");
-    expect_refused("{" MODEL ",\"training\":{\"batch_size\":4,\"local_batch_size\":4}}",
-                   "training.local_batch_size is given twice, once as training.batch_size");
-    expect_refused("{" MODEL ",\"training\":{\"steps\":4,\"steps\":4}}",
-                   "training.steps is given twice");
-    expect_refused("{" MODEL ",\n \"training\":{},\"training\":{\"steps\":4}}",
-                   "line 2, column 16: section \"training\" is given twice");
-    expect_refused("{" MODEL ",\"quantize\":{\"linear\":{\"mx\":{}},\"linear\":{}}}",
-                   "section \"quantize.linear\" is given twice");
-    expect_refused("{" MODEL ",\"quantize\":{\"_type\":\"A\"},\"quantize\":{}}",
-                   "section \"quantize\" is given twice");
-    expect_refused("{" MODEL ",\"training\\u0000\":{}}", "\"?\" is not a section");
-    expect_refused("{" MODEL ",\"training\":{\"local_batch_size\":0}}", "from 1 to 2,147,483,648");
-    expect_refused("{" MODEL ",\"training\":{\"local_batch_size\":2000000}}",
-                   "is not below 2^31; lower training.local_batch_size or training.seq_len");
+    expect_refused("{" MODEL ",\"optimiser\":{}}");
+    expect_refused("{\"model\":{" SIZES ",\"n_head\":4}}");
+    expect_refused("{" MODEL ",\"version\":1}");
+    expect_refused("{" MODEL ",\"training\":{\"optimizer\":{}}}");
+    expect_refused("{" MODEL ",\"training\":4}");
+    expect_refused("{" MODEL ",\"training\":{\"steps\":{}}}");
+    expect_refused("{" MODEL ",\"training\":{\"steps\":\"5\"}}");
+    expect_refused("{" MODEL ",\"training\":{\"steps\":true}}");
+    expect_refused("{" MODEL ",\"training\":{\"compile\":1}}");
+    expect_refused("{" MODEL ",\"training\":{\"batch_size\":4,\"local_batch_size\":4}}");
+    expect_refused("{" MODEL ",\"training\":{\"steps\":4,\"steps\":4}}");
+    expect_refused("{" MODEL ",\n \"training\":{},\"training\":{\"steps\":4}}");
+    expect_refused("{" MODEL ",\"quantize\":{\"linear\":{\"mx\":{}},\"linear\":{}}}");
+    expect_refused("{" MODEL ",\"quantize\":{\"_type\":\"A\"},\"quantize\":{}}");
+    expect_refused("{" MODEL ",\"training\\u0000\":{}}");
+    expect_refused("{" MODEL ",\"training\":{\"local_batch_size\":0}}");
+    /* too many tokens of a micro-batch, and of a step */
+    expect_refused("{" MODEL ",\"training\":{\"local_batch_size\":2000000}}");
     expect_refused("{" MODEL
-                   ",\"training\":{\"global_batch_size\":1099511627776,\"seq_len\":65536}}",
-                   "is over 2^53; lower training.global_batch_size or training.seq_len");
+                   ",\"training\":{\"global_batch_size\":1099511627776,\"seq_len\":65536}}");
     /* an unused id: the step of its embedding would be 0 / 0 */
-    expect_refused("{" MODEL ",\"optimizer\":{\"eps\":0}}", "optimizer.eps");
-    expect_refused("{\"model\":{" SIZES ",\"max_seq_len\":64}}",
-                   "seq_len 2048 is over the model's limit of 64 positions");
-    expect_refused("{" MODEL ",\"mx\":{\"filter_fqns\":\"output\"}}",
-                   "a list of names is expected");
-    expect_refused("{" MODEL ",\"mx\":{\"filter_fqns\":[1]}}", "must contain only strings");
-    expect_refused("{" MODEL ",\"job\":{\"dump_folder\":\"a\\u0000b\"}}", "contains a NUL");
-    expect_refused("{\"model\":{\"dim\":-1}}", "a whole number from 1");
-    expect_refused("{\"model\":{\"dim\":256}}", "model.n_layers is missing");
-    expect_refused("{\"model\":{\"dim\":250,\"n_layers\":1,\"n_heads\":16,\"vocab_size\":9}}",
-                   "250 is not a multiple of model.n_heads 16");
-    expect_refused("{\"model\":{" SIZES ",\"ffn_dim_multiplier\":-1}}", "a number from 0");
+    expect_refused("{" MODEL ",\"optimizer\":{\"eps\":0}}");
+    expect_refused("{\"model\":{" SIZES ",\"max_seq_len\":64}}"); /* seq_len is 2048 */
+    expect_refused("{" MODEL ",\"mx\":{\"filter_fqns\":\"output\"}}");
+    expect_refused("{" MODEL ",\"mx\":{\"filter_fqns\":[1]}}");
+    expect_refused("{" MODEL ",\"job\":{\"dump_folder\":\"a\\u0000b\"}}");
+    expect_refused("{\"model\":{\"dim\":-1}}");
+    expect_refused("{\"model\":{\"dim\":256}}");
+    expect_refused("{\"model\":{\"dim\":250,\"n_layers\":1,\"n_heads\":16,\"vocab_size\":9}}");
+    expect_refused("{\"model\":{" SIZES ",\"ffn_dim_multiplier\":-1}}");
     /* a product that overflows */
-    expect_refused("{\"model\":{" SIZES ",\"ffn_dim_multiplier\":1e9}}", "intermediate_size is");
-    expect_refused("{" MODEL ",\"quantize\":", "");
-    expect_refused("{" MODEL ",\"validation\":{\"enable\":true}}", "dataset_path names no text");
-    expect_refused("{" MODEL ",\"validation\":{\"steps\":0}}",
-                   "validation.steps is 0, which measures nothing; -1 uses the whole text");
-    expect_refused("{" MODEL ",\"validation\":{\"seq_len\":64}}",
-                   "uses training's micro-batches of 8 x 2048");
-    expect_refused("{\"model\":{" SIZES ",\"hf_config\":\"x.json\"}}",
-                   "model.dim and model.hf_config both define");
+    expect_refused("{\"model\":{" SIZES ",\"ffn_dim_multiplier\":1e9}}");
+    expect_refused("{" MODEL ",\"quantize\":");
+    expect_refused("{" MODEL ",\"validation\":{\"enable\":true}}"); /* of no text */
+    expect_refused("{" MODEL ",\"validation\":{\"steps\":0}}");
+    expect_refused("{" MODEL ",\"validation\":{\"seq_len\":64}}");      /* training's is 2048 */
+    expect_refused("{\"model\":{" SIZES ",\"hf_config\":\"x.json\"}}"); /* sizes from two places */
 }
 
 static void test_recipes(void **state)
@@ -393,17 +364,17 @@ static void test_recipes(void **state)
         assert_string_equal(train.recipe, cases[i].recipe);
         assert_int_equal(train.wgrad_with_hp, cases[i].high);
     }
-    static const char *const wrong[][2] = {
-        {"\"mx\",\"float8\"]}", "names 2; a layer is converted once"},
-        {"\"mxx\"]}", "\"mxx\" is not one of mx, float8"},
-        {"\"mx\"]},\"quantize\":{\"recipe\":\"mxfp8\"}", "both ask for a recipe"},
-        {"\"float8\"]},\"float8\":{\"recipe_name\":\"x\"}", "not one of tensorwise, rowwise"},
-        {"]},\"quantize\":{\"recipe\":\"r.json\",\"only\":[\"a\"]}", "is complete by itself"},
-        {"]},\"quantize\":{\"qat\":true}", "needs a recipe to train for"},
+    static const char *const wrong[] = {
+        "\"mx\",\"float8\"]}",
+        "\"mxx\"]}",
+        "\"mx\"]},\"quantize\":{\"recipe\":\"mxfp8\"}", /* two recipes */
+        "\"float8\"]},\"float8\":{\"recipe_name\":\"x\"}",
+        "]},\"quantize\":{\"recipe\":\"r.json\",\"only\":[\"a\"]}", /* what only the file may say */
+        "]},\"quantize\":{\"qat\":true}",                           /* no recipe */
     };
     for (size_t i = 0; i < COUNT(wrong); i++) {
-        snprintf(text, sizeof text, "{\"model\":{" SIZES ",\"converters\":[%s}", wrong[i][0]);
-        expect_refused(text, wrong[i][1]);
+        snprintf(text, sizeof text, "{\"model\":{" SIZES ",\"converters\":[%s}", wrong[i]);
+        expect_refused(text);
     }
 }
 

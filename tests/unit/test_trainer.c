@@ -21,6 +21,8 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
+#include "refused.h"
+
 static char root[] = "/tmp/nibble-trainer-XXXXXX";
 
 static const char model_json[] =
@@ -216,16 +218,14 @@ static nib_step_report step(fixture *f)
     return report;
 }
 
-static void expect_stop(fixture *f, const char *const *words)
+/* The step is refused; the error names this layer, or whichever for "". */
+static void expect_stop(fixture *f, const char *name)
 {
     nib_err err;
     nib_step_report report;
-    const nib_status got = nib__trainer_step(&f->trainer, &report, &err);
-    assert_int_equal(got, NIB_CHECK_FAILED);
-    assert_int_equal(nib_status_exit(got), 8);
-    for (; *words; words++)
-        if (!strstr(err.text, *words))
-            fail_msg("\"%s\" is not in \"%s\"", *words, err.text);
+    refused(NIB_CHECK_FAILED, nib__trainer_step(&f->trainer, &report, &err), &err);
+    assert_int_equal(nib_status_exit(err.status), 8);
+    assert_non_null(strstr(err.text, name));
 }
 
 static float *weight_of(fixture *f, const char *name)
@@ -269,42 +269,29 @@ static void test_names_the_first_bad_layer(void **state)
     static const struct {
         const char *name;
         float value;
-        const char *words[4];
     } cases[] = {
-        {"model.layers.1.mlp.down_proj.weight",
-         NAN,
-         {"step 3: the loss is not finite (nan)",
-          "the output of model.layers.1.mlp.down_proj is nan",
-          "model.layers.1.mlp.down_proj.weight was not finite before the step", NULL}},
-        {"model.layers.0.self_attn.k_proj.weight",
-         INFINITY,
-         {"step 3: the loss is not finite",
-          "where the output of model.layers.0.self_attn.k_proj is ",
-          "model.layers.0.self_attn.k_proj.weight was not finite", NULL}},
-        {"model.layers.1.post_attention_layernorm.weight",
-         -INFINITY,
-         {"the output of the norm model.layers.1.post_attention_layernorm.weight is -inf", NULL}},
-        {"model.norm.weight", NAN, {"the output of the norm model.norm.weight is nan", NULL}},
-        {"lm_head.weight", NAN, {"the output of lm_head is nan", "channel 0", NULL}},
-        /* finite weights, infinite products */
-        {"model.layers.1.self_attn.o_proj.weight",
-         3e38f,
-         {"the loss is not finite", "of model.layers.1.self_attn.o_proj is ",
-          "the weights are unchanged", NULL}},
+        {"model.layers.1.mlp.down_proj", NAN},
+        {"model.layers.0.self_attn.k_proj", INFINITY},
+        {"model.layers.1.post_attention_layernorm", -INFINITY},
+        {"model.norm", NAN},
+        {"lm_head", NAN},
+        {"model.layers.1.self_attn.o_proj", 3e38f}, /* finite, unlike its products */
     };
+    char weight[96];
     (void)state;
-    for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++)
-        for (size_t i = 0; i < COUNT(cases); i++) {
+    for (size_t i = 0; i < COUNT(cases); i++)
+        for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++) {
             fixture f;
             open_fixture(&f, &(setting){.skip = cases[i].value != 3e38f,
                                         .threads = 2,
                                         .checkpointing = (nib_ac)ac});
             step(&f), step(&f);
-            float *w = weight_of(&f, cases[i].name);
+            snprintf(weight, sizeof weight, "%s.weight", cases[i].name);
+            float *w = weight_of(&f, weight);
             for (int j = 0; j < 32; j++)
                 w[j] = cases[i].value;
             held before = copy_state(&f);
-            expect_stop(&f, cases[i].words);
+            expect_stop(&f, cases[i].name);
             expect_state(&before, &f);
             assert_int_equal(f.trainer.optimizer.steps, 2);
             close_fixture(&f);
@@ -315,15 +302,12 @@ static void test_names_the_first_bad_layer(void **state)
  * values. */
 static void test_names_the_first_bad_layer_qat(void **state)
 {
-    static const char *const words[] = {
-        "step 2: the loss is not finite (nan)", "the output of model.layers.0.mlp.gate_proj is nan",
-        "model.layers.0.mlp.gate_proj.weight was not finite before the step", NULL};
     fixture f;
     (void)state;
     open_fixture(&f, &(setting){.recipe = "8da4w-g16", .qat = true});
     step(&f);
     weight_of(&f, "model.layers.0.mlp.gate_proj.weight")[0] = NAN;
-    expect_stop(&f, words);
+    expect_stop(&f, "model.layers.0.mlp.gate_proj");
     close_fixture(&f);
 }
 
@@ -341,10 +325,6 @@ static void scale(fixture *f, const char *name, float factor)
  * multiply gradients by 1e18. */
 static void test_names_the_first_bad_gradient(void **state)
 {
-    static const char *const words[] = {
-        "step 1: the gradient norm is not finite",
-        "first in micro-batch 0, where the gradient of the input of the norm ",
-        "the weights are unchanged", NULL};
     fixture f;
     (void)state;
     open_fixture(&f, &(setting){0});
@@ -359,7 +339,7 @@ static void test_names_the_first_bad_gradient(void **state)
     }
     scale(&f, "lm_head.weight", 1e25f);
     held before = copy_state(&f);
-    expect_stop(&f, words);
+    expect_stop(&f, "");
     expect_state(&before, &f);
     close_fixture(&f);
 }
@@ -442,8 +422,7 @@ static void test_spikes(void **state)
     open_fixture(&f, &(setting){.rate = 10, .spike = 2});
     step(&f);
     held before = copy_state(&f);
-    expect_stop(&f, (const char *const[]){"step 2: the loss of ", " is over 2 times its mean of 6.",
-                                          " % of the squared gradient", NULL});
+    expect_stop(&f, "");
     expect_state(&before, &f);
     close_fixture(&f);
     open_fixture(&f, &(setting){.rate = 10, .spike = 2, .skip = true});
@@ -459,8 +438,7 @@ static void test_spikes(void **state)
     open_fixture(&f, &(setting){.norm_spike = 3});
     step(&f);
     f.trainer.mean_norm = 1e-3;
-    expect_stop(&f, (const char *const[]){"step 2: the gradient norm of ",
-                                          " is over 3 times its mean of 0.0010", NULL});
+    expect_stop(&f, "");
     close_fixture(&f);
 }
 
@@ -472,7 +450,7 @@ static nib_status to_nowhere(void *ctx, const char *bytes, size_t size)
     return NIB_OK;
 }
 
-static void expect_run_stops(const char *folder, double rate, double spike, const char *words)
+static void expect_run_stops(const char *folder, double rate, double spike)
 {
     fixture f;
     nib_err err;
@@ -483,10 +461,7 @@ static void expect_run_stops(const char *folder, double rate, double spike, cons
     f.model->net.train.load_step = -1;
     const nib_train_options none = {0};
     const nib_sink sink = {to_nowhere, NULL};
-    const nib_status got = nib_train(f.model, f.plan, &none, &sink, &err);
-    if (got != NIB_CHECK_FAILED || !strstr(err.text, words))
-        fail_msg("wanted \"%s\", got %s: \"%s\"", words, nib_status_name(got),
-                 got == NIB_OK ? "" : err.text);
+    refused(NIB_CHECK_FAILED, nib_train(f.model, f.plan, &none, &sink, &err), &err);
     close_fixture(&f);
 }
 
@@ -496,13 +471,13 @@ static void test_no_poisoned_checkpoint(void **state)
 {
     (void)state;
     /* a bad step keeps the checkpoint of the previous step */
-    expect_run_stops("spiked", 10, 2, "step 2: the loss of ");
+    expect_run_stops("spiked", 10, 2);
     assert_true(exists("spiked/step-00000001/nibble.json"));
     assert_false(exists("spiked/step-00000002") || exists("spiked/step-00000002.part"));
     /* the checkpoint is whole: the run resumes and fails the same way */
-    expect_run_stops("spiked", 10, 2, "step 2: the loss of ");
+    expect_run_stops("spiked", 10, 2);
     /* an overflowing update is found when the checkpoint is written */
-    expect_run_stops("poisoned", 1e39, 0, "not finite");
+    expect_run_stops("poisoned", 1e39, 0);
     assert_false(exists("poisoned/step-00000001") || exists("poisoned/step-00000001.part"));
 }
 
@@ -640,12 +615,9 @@ static void test_validation_of_short_texts(void **state)
     /* all ids except those that do not fill a micro-batch */
     write_text("short.jsonl", "{\"text\": \"a b\"}\n", 16);
     f.model->net.train.validation = in_root("short.jsonl");
-    assert_int_equal(nib__validation_open(&v, &f.trainer, &err), NIB_BAD_INPUT);
-    assert_non_null(
-        strstr(err.text, "short.jsonl is shorter than the 2 x 25 ids of a micro-batch"));
+    refused(NIB_BAD_INPUT, nib__validation_open(&v, &f.trainer, &err), &err);
     f.model->net.train.validation = in_root("missing.jsonl");
-    assert_int_not_equal(nib__validation_open(&v, &f.trainer, &err), NIB_OK);
-    assert_non_null(strstr(err.text, "missing.jsonl"));
+    refused(NIB_IO, nib__validation_open(&v, &f.trainer, &err), &err);
     close_fixture(&f);
 }
 
@@ -826,6 +798,8 @@ static void test_predicted_memory(void **state)
         {.sequence = 128, .global_batch = 32, .batch = 32, .dataset = "words.jsonl"},
     };
     (void)state;
+    if (only_messages())
+        return;                   /* slow, and refuses nothing */
 #if defined(__SANITIZE_ADDRESS__) /* its own memory counts too */
     skip_test(__func__, SKIP_SANITIZED);
 #endif
@@ -868,15 +842,9 @@ static void test_measuring_allocates_nothing(void **state)
         }
 }
 
-/* If buffers do not fit, the error names the keys that shrink them. */
+/* Buffers that do not fit; the error names the keys that shrink them. */
 static void test_buffers_do_not_fit(void **state)
 {
-    static const char *const words[] = {
-        " x 24 tokens; lower training.local_batch_size or training.seq_len, or set "
-        "activation_checkpoint.mode to selective or full",
-        " x 24 tokens; lower training.local_batch_size or training.seq_len, or set "
-        "activation_checkpoint.mode to full",
-        " x 24 tokens; lower training.local_batch_size or training.seq_len"};
     fixture f;
     nib_err err;
     nib_step step;
@@ -887,12 +855,10 @@ static void test_buffers_do_not_fit(void **state)
         nib_params params = f.trainer.params;
         nib_step_options o = {.batch = 2, .length = 24, .checkpointing = (nib_ac)ac};
         params.total = SIZE_MAX / 64; /* a sum of sizes would wrap */
-        assert_int_equal(
+        refused(
+            NIB_NO_MEMORY,
             nib__step_open(&step, &f.model->net, &f.plan->assignment, &params, &o, &refusal, &err),
-            NIB_NO_MEMORY);
-        assert_non_null(strstr(err.text, "the buffers of a micro-batch of 2 x 24 tokens"));
-        const char *end = err.text + strlen(err.text) - strlen(words[ac]);
-        assert_string_equal(end, words[ac]);
+            &err);
         /* more than any address space; if a system grants it anyway, it is never touched */
         o.batch = INT32_MAX / 24;
         const nib_status status = nib__step_open(&step, &f.model->net, &f.plan->assignment,
@@ -900,7 +866,7 @@ static void test_buffers_do_not_fit(void **state)
         if (status == NIB_OK)
             nib__step_close(&step);
         else
-            assert_non_null(strstr(err.text, words[ac]));
+            assert_int_equal(status, NIB_NO_MEMORY);
     }
     close_fixture(&f);
 }

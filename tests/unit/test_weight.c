@@ -135,9 +135,11 @@ static void test_f64_too_large(void **state)
         nib_err err = {NIB_OK, ""};
         open_parts(&m, "", parts, 1);
         assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, NULL), NIB_OK);
-        assert_int_equal(nib__weight_check_codes(&w, "m", &err), cases[i].status);
-        if (cases[i].status != NIB_OK)
-            assert_non_null(strstr(err.text, "m.weight: value at row 1, column 290 is not finite"));
+        const nib_status got = nib__weight_check_codes(&w, "m", &err);
+        if (cases[i].status == NIB_OK)
+            assert_int_equal(got, NIB_OK);
+        else
+            refused(cases[i].status, got, &err);
         drop_checkpoint(&m);
     }
 }
@@ -228,73 +230,48 @@ static void test_bad_plain(void **state)
         part parts[3];
         size_t count;
         nib_status status;
-        const char *fragment;
     } cases[] = {
-        {{{"x", "U8", 1, {1}, NULL}},
+        {{{"x", "U8", 1, {1}, NULL}}, 1, NIB_BAD_INPUT}, /* no weight */
+        {{{"m.weight", "F32", 1, {4}, NULL}}, 1, NIB_BAD_INPUT},
+        {{{"m.weight", "F32", 3, {1, 2, 2}, NULL}}, 1, NIB_BAD_INPUT},
+        {{{"m.weight", "F32", 2, {0, 2}, NULL}}, 1, NIB_BAD_INPUT},
+        {{{"m.weight", "I8", 2, {2, 2}, NULL}}, 1, NIB_UNSUPPORTED}, /* codes without metadata */
+        {{{"m.weight", "F8_E4M3", 2, {2, 2}, NULL}}, 1, NIB_UNSUPPORTED},
+        {{{"m.weight_packed", "I32", 2, {2, 2}, NULL}},
          1,
-         NIB_BAD_INPUT,
-         "m.weight: the checkpoint has no such tensor"},
-        {{{"m.weight", "F32", 1, {4}, NULL}}, 1, NIB_BAD_INPUT, "m.weight: has shape [4]"},
-        {{{"m.weight", "F32", 3, {1, 2, 2}, NULL}},
-         1,
-         NIB_BAD_INPUT,
-         "m.weight: has shape [1, 2, 2]"},
-        {{{"m.weight", "F32", 2, {0, 2}, NULL}}, 1, NIB_BAD_INPUT, "no elements"},
-        {{{"m.weight", "I8", 2, {2, 2}, NULL}},
-         1,
-         NIB_UNSUPPORTED,
-         "m.weight: is I8 without metadata"},
-        {{{"m.weight", "F8_E4M3", 2, {2, 2}, NULL}},
-         1,
-         NIB_UNSUPPORTED,
-         "m.weight: is F8_E4M3 without"},
-        {{{"m.weight_packed", "I32", 2, {2, 2}, NULL}}, 1, NIB_UNSUPPORTED, "compressed-tensors"},
-        {{{"m.qweight", "I32", 2, {2, 2}, NULL}}, 1, NIB_UNSUPPORTED, "GPTQ or AWQ"},
+         NIB_UNSUPPORTED},                                             /* compressed-tensors */
+        {{{"m.qweight", "I32", 2, {2, 2}, NULL}}, 1, NIB_UNSUPPORTED}, /* GPTQ or AWQ */
         {{{"m._weight_qdata", "I8", 2, {2, 2}, NULL}},
          1,
-         NIB_BAD_INPUT,
-         "no __metadata__ entry describes"},
+         NIB_BAD_INPUT}, /* not described in __metadata__ */
         {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m._weight_qdata", "I8", 2, {2, 2}, NULL}},
          2,
-         NIB_BAD_INPUT,
-         "stored twice"},
-        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "I32", 1, {2}, NULL}},
-         2,
-         NIB_BAD_INPUT,
-         "m.bias: is I32"},
-        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 1, {3}, NULL}},
-         2,
-         NIB_BAD_INPUT,
-         "m.bias: has shape [3], expected [2]"},
+         NIB_BAD_INPUT}, /* stored twice */
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "I32", 1, {2}, NULL}}, 2, NIB_BAD_INPUT},
+        {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 1, {3}, NULL}}, 2, NIB_BAD_INPUT},
         {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 2, {1, 2}, NULL}},
          2,
-         NIB_BAD_INPUT,
-         "m.bias: has shape [1, 2], expected [2]"},
+         NIB_BAD_INPUT},
         {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 1, {2}, nan_bias}},
          2,
-         NIB_BAD_INPUT,
-         "m.bias: bias at index 1 is nan"},
+         NIB_BAD_INPUT},
         {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F32", 1, {2}, inf_bias}},
          2,
-         NIB_BAD_INPUT,
-         "m.bias: bias at index 0 is inf"},
+         NIB_BAD_INPUT},
         {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias", "F64", 1, {2}, huge}},
          2,
-         NIB_BAD_INPUT,
-         "m.bias: bias at index 1 is inf in f32"},
+         NIB_BAD_INPUT}, /* overflows f32 */
         {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m._bias_qdata", "I8", 1, {2}, NULL}},
          2,
-         NIB_UNSUPPORTED,
-         "m._bias_qdata: quantized biases are supported only in files of the nibble dialect"},
+         NIB_UNSUPPORTED}, /* for the nibble dialect only */
         {{{"m.weight", "F32", 2, {2, 2}, NULL}, {"m.bias_scale", "F32", 1, {1}, NULL}},
          2,
-         NIB_UNSUPPORTED,
-         "m.bias_scale: belongs to a quantized bias whose codes (_bias_qdata) are missing"},
+         NIB_UNSUPPORTED}, /* without codes */
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         made m;
         open_parts(&m, "", cases[i].parts, cases[i].count);
-        expect_weight(&m, cases[i].status, cases[i].fragment);
+        expect_weight(&m, cases[i].status);
         drop_checkpoint(&m);
     }
 }
@@ -407,255 +384,149 @@ static void test_bad_torchao(void **state)
         part parts[4];
         size_t count;
         nib_status status;
-        const char *fragment;
     } cases[] = {
-        {g2, {q, s, z}, 3, NIB_OK, NULL},
-        {g2,
-         {q, {"m._weight_scale", "F32", 2, {2, 2}, nan_scale}, z},
-         3,
-         NIB_BAD_INPUT,
-         "m._weight_scale: scale at row 1, group 0 is nan"},
-        {g2,
-         {q, {"m._weight_scale", "F32", 2, {2, 2}, inf_scale}, z},
-         3,
-         NIB_BAD_INPUT,
-         "scale at row 1, group 1 is -inf"},
-        {g2,
-         {q, {"m._weight_scale", "BF16", 2, {2, 2}, bf16_nan}, z},
-         3,
-         NIB_BAD_INPUT,
-         "scale at row 1, group 0 is nan"},
-        {g2,
-         {q, {"m._weight_scale", "F16", 2, {2, 2}, f16_inf}, z},
-         3,
-         NIB_BAD_INPUT,
-         "scale at row 1, group 1 is -inf"},
+        {g2, {q, s, z}, 3, NIB_OK},
+        {g2, {q, {"m._weight_scale", "F32", 2, {2, 2}, nan_scale}, z}, 3, NIB_BAD_INPUT},
+        {g2, {q, {"m._weight_scale", "F32", 2, {2, 2}, inf_scale}, z}, 3, NIB_BAD_INPUT},
+        {g2, {q, {"m._weight_scale", "BF16", 2, {2, 2}, bf16_nan}, z}, 3, NIB_BAD_INPUT},
+        {g2, {q, {"m._weight_scale", "F16", 2, {2, 2}, f16_inf}, z}, 3, NIB_BAD_INPUT},
         {g2,
          {q, {"m._weight_scale", "F64", 2, {2, 2}, wide}, z},
          3,
-         NIB_BAD_INPUT,
-         "scale at row 0, group 1 is inf in f32"},
-        {g2,
-         {q, {"m._weight_scale", "I32", 2, {2, 2}, NULL}, z},
-         3,
-         NIB_BAD_INPUT,
-         "m._weight_scale: is I32"},
-        {g2,
-         {q, {"m._weight_scale", "F8_E4M3", 2, {2, 2}, NULL}, z},
-         3,
-         NIB_BAD_INPUT,
-         "m._weight_scale: is F8_E4M3"},
-        {g2,
-         {q, {"m._weight_scale", "F32", 2, {2, 1}, NULL}, z},
-         3,
-         NIB_BAD_INPUT,
-         "has shape [2, 1], expected [2, 2]"},
-        {g2,
-         {q, {"m._weight_scale", "F32", 1, {4}, NULL}, z},
-         3,
-         NIB_BAD_INPUT,
-         "has shape [4], expected [2, 2]"},
-        {g2, {q, s}, 2, NIB_BAD_INPUT, "m._weight_zero_point: is missing, but _tensor_data_names"},
-        {g2,
-         {s, z, {"m._weight_qdata", "I8", 2, {0, 4}, NULL}},
-         3,
-         NIB_BAD_INPUT,
-         "missing or empty"},
+         NIB_BAD_INPUT}, /* overflows f32 */
+        {g2, {q, {"m._weight_scale", "I32", 2, {2, 2}, NULL}, z}, 3, NIB_BAD_INPUT},
+        {g2, {q, {"m._weight_scale", "F8_E4M3", 2, {2, 2}, NULL}, z}, 3, NIB_BAD_INPUT},
+        {g2, {q, {"m._weight_scale", "F32", 2, {2, 1}, NULL}, z}, 3, NIB_BAD_INPUT},
+        {g2, {q, {"m._weight_scale", "F32", 1, {4}, NULL}, z}, 3, NIB_BAD_INPUT},
+        {g2, {q, s}, 2, NIB_BAD_INPUT}, /* zero points are missing */
+        {g2, {s, z, {"m._weight_qdata", "I8", 2, {0, 4}, NULL}}, 3, NIB_BAD_INPUT},
         {g2,
          {q, s, {"m._weight_zero_point", "I8", 2, {2, 2}, "\0\0\x08\0"}},
          3,
-         NIB_BAD_INPUT,
-         "zero point at row 1, group 0 is 8, outside -8 to 7"},
-        {g2,
-         {q, s, {"m._weight_zero_point", "I16", 2, {2, 2}, NULL}},
-         3,
-         NIB_BAD_INPUT,
-         "is I16; integer zero points"},
-        {g2,
-         {q, s, {"m._weight_zero_point", "F32", 2, {2, 2}, NULL}},
-         3,
-         NIB_UNSUPPORTED,
-         "only integer zero points are supported"},
+         NIB_BAD_INPUT}, /* above 7 */
+        {g2, {q, s, {"m._weight_zero_point", "I16", 2, {2, 2}, NULL}}, 3, NIB_BAD_INPUT},
+        {g2, {q, s, {"m._weight_zero_point", "F32", 2, {2, 2}, NULL}}, 3, NIB_UNSUPPORTED},
         {g2,
          {q, s, z, {"m._weight_act_pre_scale", "F32", 1, {4}, NULL}},
          4,
-         NIB_UNSUPPORTED,
-         "AWQ"},
-        {g2,
-         {{"m._weight_qdata", "F32", 2, {2, 4}, NULL}, s, z},
-         3,
-         NIB_BAD_INPUT,
-         "is F32, expected I8"},
-        {INTX("int4", "[1,3]", "null"),
-         {q, s, z},
-         3,
-         NIB_BAD_INPUT,
-         "groups of 3 do not divide k = 4"},
-        {INTX("int4", "[1,0]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED, "blocks of 1 x 0"},
-        {INTX("int4", "[2,2]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED, "blocks of 2 x 2"},
-        {INTX("int4", "[1,-2]", "null"), {q, s, z}, 3, NIB_BAD_INPUT, "negative"},
-        {INTX("int9", "[1,2]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED, "int9"},
-        {INTX("int4", "[1,2]", "\\\"int4_sym\\\""), {q, s, z}, 3, NIB_UNSUPPORTED, "int4_sym"},
-        {INTX("int4", "[1,2]", "null,\\\"new\\\":1"),
-         {q, s, z},
-         3,
-         NIB_BAD_INPUT,
-         "unknown member \"_data.new\""},
-        {"\"m.weight\":\"[]\"", {q, s, z}, 3, NIB_UNSUPPORTED, "is a \"\""},
-        {"\"m.weight\":\"{\"", {q, s, z}, 3, NIB_BAD_INPUT, "__metadata__ of m.weight"},
-        {DESCRIBED("Int2Tensor", "", ""), {q, s, z}, 3, NIB_UNSUPPORTED, "is a \"Int2Tensor\""},
+         NIB_UNSUPPORTED}, /* AWQ */
+        {g2, {{"m._weight_qdata", "F32", 2, {2, 4}, NULL}, s, z}, 3, NIB_BAD_INPUT},
+        {INTX("int4", "[1,3]", "null"), {q, s, z}, 3, NIB_BAD_INPUT}, /* k is 4 */
+        {INTX("int4", "[1,0]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED},
+        {INTX("int4", "[2,2]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED},
+        {INTX("int4", "[1,-2]", "null"), {q, s, z}, 3, NIB_BAD_INPUT},
+        {INTX("int9", "[1,2]", "null"), {q, s, z}, 3, NIB_UNSUPPORTED},
+        {INTX("int4", "[1,2]", "\\\"int4_sym\\\""), {q, s, z}, 3, NIB_UNSUPPORTED},
+        {INTX("int4", "[1,2]", "null,\\\"new\\\":1"), {q, s, z}, 3, NIB_BAD_INPUT},
+        {"\"m.weight\":\"[]\"", {q, s, z}, 3, NIB_UNSUPPORTED}, /* not an object */
+        {"\"m.weight\":\"{\"", {q, s, z}, 3, NIB_BAD_INPUT},    /* not JSON */
+        {DESCRIBED("Int2Tensor", "", ""), {q, s, z}, 3, NIB_UNSUPPORTED},
         {DESCRIBED("AffineQuantizedTensor", "", ""), /* torchao's first version */
          {q, s, z},
          3,
-         NIB_UNSUPPORTED,
-         "is a \"AffineQuantizedTensor\""},
+         NIB_UNSUPPORTED},
         {DESCRIBED("Float8Tensor", "\\\"block_size\\\":[1,4]", "\\\"qdata\\\",\\\"scale\\\""),
          {{"m._weight_qdata", "F8_E4M3FNUZ", 2, {2, 4}, NULL}, row},
          2,
-         NIB_BAD_INPUT,
-         "is F8_E4M3FNUZ"},
-        {g2, {q, {"m._weight_scale", "F16", 2, {2, 2}, NULL}, z}, 3, NIB_OK, NULL},
-        {g2, {q, {"m._weight_scale", "BF16", 2, {2, 2}, NULL}, z}, 3, NIB_OK, NULL},
-        {DESCRIBED("Int4TilePackedTo4dTensor", "", ""), {q, s, z}, 3, NIB_BAD_INPUT, "is not I32"},
-        {TILES("[2,64]", "[1,32]"), {tiles, pairs}, 2, NIB_UNSUPPORTED, "clearly"}, /* all 0 */
-        {TILES("[9,64]", "[1,32]"), {tiles, pairs}, 2, NIB_BAD_INPUT, "packed as 8 x 1024"},
-        {TILES("[2,1025]", "[1,32]"), {tiles, pairs}, 2, NIB_BAD_INPUT, "packed as 8 x 1024"},
-        {TILES("[2,64]", "[1,64]"),
-         {tiles, pairs},
-         2,
-         NIB_BAD_INPUT,
-         "[16][8][2]: a pair for each group"},
-        {TILES("[2,64]", "[1,32]"),
-         {tiles, s},
-         2,
-         NIB_BAD_INPUT,
-         "is missing, but _tensor_data_names"},
-        {INT8(""), {q, row}, 2, NIB_OK, NULL},
-        {INT8(""),
-         {q, {"m._weight_scale", "F32", 1, {2}, ones}},
-         2,
-         NIB_OK,
-         NULL}, /* [n] for [n, 1] */
-        {INT8(""),
-         {q, {"m._weight_scale", "F32", 2, {1, 2}, ones}},
-         2,
-         NIB_BAD_INPUT,
-         "has shape [1, 2], expected [2, 1]"},
-        {INT8(ACT8("SYMMETRIC")), {q, row}, 2, NIB_OK, NULL},
-        {INT8(ACT8("ASYMMETRIC")), {q, row}, 2, NIB_OK, NULL},
-        {INT8(ACT8("SYMMETRIC_NO_CLIPPING_ERR")),
-         {q, row},
-         2,
-         NIB_UNSUPPORTED,
-         "SYMMETRIC_NO_CLIPPING_ERR; only int8 per token, SYMMETRIC"},
+         NIB_BAD_INPUT},
+        {g2, {q, {"m._weight_scale", "F16", 2, {2, 2}, NULL}, z}, 3, NIB_OK},
+        {g2, {q, {"m._weight_scale", "BF16", 2, {2, 2}, NULL}, z}, 3, NIB_OK},
+        {DESCRIBED("Int4TilePackedTo4dTensor", "", ""), {q, s, z}, 3, NIB_BAD_INPUT}, /* not I32 */
+        {TILES("[2,64]", "[1,32]"), {tiles, pairs}, 2, NIB_UNSUPPORTED}, /* all 0 fits no layout */
+        {TILES("[9,64]", "[1,32]"), {tiles, pairs}, 2, NIB_BAD_INPUT},   /* padded to 8 x 1024 */
+        {TILES("[2,1025]", "[1,32]"), {tiles, pairs}, 2, NIB_BAD_INPUT},
+        {TILES("[2,64]", "[1,64]"), {tiles, pairs}, 2, NIB_BAD_INPUT}, /* 32 groups per row */
+        {TILES("[2,64]", "[1,32]"), {tiles, s}, 2, NIB_BAD_INPUT},     /* no scale_and_zero */
+        {INT8(""), {q, row}, 2, NIB_OK},
+        {INT8(""), {q, {"m._weight_scale", "F32", 1, {2}, ones}}, 2, NIB_OK}, /* [n] for [n, 1] */
+        {INT8(""), {q, {"m._weight_scale", "F32", 2, {1, 2}, ones}}, 2, NIB_BAD_INPUT},
+        {INT8(ACT8("SYMMETRIC")), {q, row}, 2, NIB_OK},
+        {INT8(ACT8("ASYMMETRIC")), {q, row}, 2, NIB_OK},
+        {INT8(ACT8("SYMMETRIC_NO_CLIPPING_ERR")), {q, row}, 2, NIB_UNSUPPORTED},
         {FLOAT8,
          {{"m._weight_qdata", "F8_E4M3", 2, {2, 4}, NULL},
           row,
           {"m._weight_zero_point", "I8", 2, {2, 1}, "\1\0"}},
          3,
-         NIB_UNSUPPORTED,
-         "a Float8Tensor has no zero points"},
-        {INT8(""),
-         {q, row, {"m._weight_act_quant_scale", "F32", 1, {2}, ones}},
-         3,
-         NIB_BAD_INPUT,
-         "not a single float value"},
-        {INT8(""),
-         {q, row, {"m._weight_act_quant_scale", "F32", 1, {1}, NULL}},
-         3,
-         NIB_BAD_INPUT,
-         "finite and positive"},
+         NIB_UNSUPPORTED},
+        {INT8(""), {q, row, {"m._weight_act_quant_scale", "F32", 1, {2}, ones}}, 3, NIB_BAD_INPUT},
+        {INT8(""), {q, row, {"m._weight_act_quant_scale", "F32", 1, {1}, NULL}}, 3, NIB_BAD_INPUT},
         {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":false"),
          {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 2}, NULL}},
          2,
-         NIB_OK,
-         NULL},
+         NIB_OK},
         {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":false"),
          {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 2}, "\1\xff"}},
          2,
-         NIB_BAD_INPUT,
-         "scale at row 0, group 1 is nan"},
+         NIB_BAD_INPUT},
         {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":false"),
          {mx, {"m._weight_scale", "U8", 2, {1, 2}, NULL}},
          2,
-         NIB_BAD_INPUT,
-         "is U8, expected F8_E8M0"},
+         NIB_BAD_INPUT},
         {MX(",\\\"block_size\\\":32,\\\"is_swizzled_scales\\\":true"),
          {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 2}, NULL}},
          2,
-         NIB_BAD_INPUT,
-         "expected [32, 16]"},
+         NIB_BAD_INPUT}, /* not the swizzled shape */
         {MX(",\\\"block_size\\\":16,\\\"is_swizzled_scales\\\":false"),
          {mx, {"m._weight_scale", "F8_E8M0", 2, {1, 4}, NULL}},
          2,
-         NIB_UNSUPPORTED,
-         "blocks of 16"},
-        {NV("16", "", ""), {nv, nvs}, 2, NIB_OK, NULL},
-        {NV("32", "", ""), {nv, nvs}, 2, NIB_UNSUPPORTED, "blocks of 32"},
-        {NV("16", "", ""), {mx, nvs}, 2, NIB_BAD_INPUT, "is F8_E4M3, expected U8"},
+         NIB_UNSUPPORTED},
+        {NV("16", "", ""), {nv, nvs}, 2, NIB_OK},
+        {NV("32", "", ""), {nv, nvs}, 2, NIB_UNSUPPORTED},
+        {NV("16", "", ""), {mx, nvs}, 2, NIB_BAD_INPUT}, /* not U8 */
         {NV("16", "", ""),
          {{"m._weight_qdata", "U8", 2, {2, 12}, NULL}, nvs},
          2,
-         NIB_BAD_INPUT,
-         "k = 24 is not a multiple of the block size 16"},
+         NIB_BAD_INPUT}, /* k is 24 */
         {NV("16", ",\\\"is_swizzled_scales\\\":true", ""),
          {nv, nvs},
          2,
-         NIB_BAD_INPUT,
-         "expected [32, 16]"},
+         NIB_BAD_INPUT}, /* not the swizzled shape */
         {NV("16", "", ""),
          {nv, {"m._weight_scale", "F8_E4M3", 2, {2, 2}, "\1\1\1\x7f"}},
          2,
-         NIB_BAD_INPUT,
-         "scale at row 1, group 1 is nan"},
+         NIB_BAD_INPUT},
         {NV("16", ",\\\"act_quant_kwargs\\\":{\\\"_type\\\":\\\"Other\\\",\\\"_data\\\":{}}", ""),
          {nv, nvs},
          2,
-         NIB_UNSUPPORTED,
-         "activations quantized as Other"},
+         NIB_UNSUPPORTED},
         {NV("16",
             ",\\\"act_quant_kwargs\\\":{\\\"_type\\\":\\\"QuantizeTensorToNVFP4Kwargs\\\","
             "\\\"_data\\\":{\\\"block_size\\\":32}}",
             ""),
          {nv, nvs},
          2,
-         NIB_UNSUPPORTED,
-         "QuantizeTensorToNVFP4Kwargs in blocks of 32"},
-        {NV_WHOLE, {nv, nvs}, 2, NIB_BAD_INPUT, "is missing, but _tensor_data_names"},
-        {NV_WHOLE, {nv, nvs, {"m._weight_per_tensor_scale", "F32", 1, {1}, ones}}, 3, NIB_OK, NULL},
+         NIB_UNSUPPORTED},
+        {NV_WHOLE, {nv, nvs}, 2, NIB_BAD_INPUT}, /* no per_tensor_scale */
+        {NV_WHOLE, {nv, nvs, {"m._weight_per_tensor_scale", "F32", 1, {1}, ones}}, 3, NIB_OK},
         {NV_WHOLE,
          {nv, nvs, {"m._weight_per_tensor_scale", "F32", 1, {2}, ones}},
          3,
-         NIB_BAD_INPUT,
-         "is not a single F32 value"},
+         NIB_BAD_INPUT},
         {NV_WHOLE,
          {nv, nvs, {"m._weight_per_tensor_scale", "F32", 1, {1}, NULL}},
          3,
-         NIB_BAD_INPUT,
-         "is 0; scales are multiplied by it, so it must be finite and positive"},
+         NIB_BAD_INPUT},
         {INT4("[1,2]", "[2,8]"),
          {q,
           {"m._weight_scale", "F32", 2, {4, 2}, ones},
           {"m._weight_zero_point", "F32", 2, {4, 2}, NULL}},
          3,
-         NIB_OK,
-         NULL},
+         NIB_OK},
         {INT4("[1,4]", "[2,8]"),
          {q, s, {"m._weight_zero_point", "F32", 2, {2, 2}, nan_scale}},
          3,
-         NIB_BAD_INPUT,
-         "m._weight_zero_point: zero point at row 0, group 1 is nan"},
-        {INT4("[1,2]", "[2,4]"), {q, s, z}, 3, NIB_BAD_INPUT, "has shape [2, 4], expected [2, 2]"},
+         NIB_BAD_INPUT},
+        {INT4("[1,2]", "[2,4]"), {q, s, z}, 3, NIB_BAD_INPUT},
         {INT4("[1,2]", "[9223372036854775807,9223372036854775807]"),
          {q, s, z},
          3,
-         NIB_BAD_INPUT,
-         "impossible for an Int4Tensor"},
+         NIB_BAD_INPUT}, /* overflows */
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         made m;
         open_parts(&m, cases[i].metadata, cases[i].parts, cases[i].count);
-        expect_weight(&m, cases[i].status, cases[i].fragment);
+        expect_weight(&m, cases[i].status);
         drop_checkpoint(&m);
     }
 }
@@ -665,11 +536,11 @@ static void test_codes_out_of_range(void **state)
     (void)state;
     static const struct {
         const char *bytes;
-        const char *fragment;
-    } cases[] = {{"\1\7\xf8\0\1\2\3\4", NULL},
-                 {"\1\7\xf8\0\1\2\3\x09", "row 1, column 3 is 9"},
-                 {"\1\7\xf7\0\1\2\3\4", "row 0, column 2 is -9"},
-                 {"\x80\7\xf8\0\1\2\3\4", "row 0, column 0 is -128"}};
+        bool valid;
+    } cases[] = {{"\1\7\xf8\0\1\2\3\4", true},
+                 {"\1\7\xf8\0\1\2\3\x09", false},
+                 {"\1\7\xf7\0\1\2\3\4", false},
+                 {"\x80\7\xf8\0\1\2\3\4", false}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         const part parts[] = {{"m._weight_qdata", "I8", 2, {2, 4}, cases[i].bytes},
                               {"m._weight_scale", "F32", 2, {2, 2}, ones},
@@ -679,10 +550,11 @@ static void test_codes_out_of_range(void **state)
         nib_err err = {NIB_OK, ""};
         open_parts(&m, INTX("int4", "[1,2]", "null"), parts, 3);
         assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, NULL), NIB_OK);
-        assert_int_equal(nib__weight_check_codes(&w, "m", &err),
-                         cases[i].fragment == NULL ? NIB_OK : NIB_BAD_INPUT);
-        if (cases[i].fragment != NULL)
-            assert_non_null(strstr(err.text, cases[i].fragment));
+        const nib_status got = nib__weight_check_codes(&w, "m", &err);
+        if (cases[i].valid)
+            assert_int_equal(got, NIB_OK);
+        else
+            refused(NIB_BAD_INPUT, got, &err);
         drop_checkpoint(&m);
     }
 }
@@ -701,11 +573,10 @@ static void test_not_finite(void **state)
         {"F16", 2, {0x7e00, 0xfc00, 0x7c01}, {0x7bff, 0x8000, 1}},
         {"BF16", 2, {0x7fc0, 0xff80, 0x7f81}, {0x7f7f, 0x8000, 1}},
     };
-    for (size_t i = 0; i < COUNT(cases); i++)
-        for (int at = 0; at < 6; at++)
+    for (int at = 0; at < 6; at++)
+        for (size_t i = 0; i < COUNT(cases); i++)
             for (int v = 0; v < 6; v++) {
                 uint8_t data[24] = {0};
-                char fragment[64];
                 const uint32_t bits = v < 3 ? cases[i].bad[v] : cases[i].good[v - 3];
                 for (int b = 0; b < cases[i].bytes; b++)
                     data[at * cases[i].bytes + b] = (uint8_t)(bits >> (8 * b));
@@ -715,11 +586,11 @@ static void test_not_finite(void **state)
                 nib_err err = {NIB_OK, ""};
                 open_parts(&m, "", parts, 1);
                 assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, NULL), NIB_OK);
-                assert_int_equal(nib__weight_check_codes(&w, "m", &err),
-                                 v < 3 ? NIB_BAD_INPUT : NIB_OK);
-                snprintf(fragment, sizeof fragment, "m.weight: value at row %d, column %d is",
-                         at / 3, at % 3);
-                assert_true(v >= 3 || strstr(err.text, fragment) != NULL);
+                const nib_status got = nib__weight_check_codes(&w, "m", &err);
+                if (v < 3)
+                    refused(NIB_BAD_INPUT, got, &err);
+                else
+                    assert_int_equal(got, NIB_OK);
                 drop_checkpoint(&m);
             }
 }
@@ -853,16 +724,17 @@ static void test_bad_nibble(void **state)
 {
     (void)state;
     static const struct {
-        const char *from, *to, *fragment;
+        const char *from, *to;
+        nib_status status;
     } cases[] = {
-        {"\\\"i4\\\"", "\\\"i5\\\"", "has code \"i5\""},
-        {"\\\"i4\\\"", "\\\"nv4\\\"", "groups of 32, which cannot be combined"},
-        {"\\\"group\\\": 32", "\\\"group\\\": 0", "cannot be combined"},
-        {"\\\"none\\\"", "\\\"int\\\"", "_weight_zero_point: the tensor is missing"},
-        {"[2, 35]", "[2, 37]", "m._weight_qdata"},
-        {"[2, 35]", "[0, 35]", "has shape [0, 35]"},
-        {"[2, 35]", "[2, 9223372036854775807]", "expected [2,"},
-        {"\\\"act\\\"", "\\\"acts\\\"", "unknown member"},
+        {"\\\"i4\\\"", "\\\"i5\\\"", NIB_UNSUPPORTED},
+        {"\\\"i4\\\"", "\\\"nv4\\\"", NIB_BAD_INPUT}, /* in groups of 32, not 16 */
+        {"\\\"group\\\": 32", "\\\"group\\\": 0", NIB_BAD_INPUT},
+        {"\\\"none\\\"", "\\\"int\\\"", NIB_BAD_INPUT}, /* zero points are missing */
+        {"[2, 35]", "[2, 37]", NIB_BAD_INPUT},
+        {"[2, 35]", "[0, 35]", NIB_BAD_INPUT},
+        {"[2, 35]", "[2, 9223372036854775807]", NIB_BAD_INPUT},
+        {"\\\"act\\\"", "\\\"acts\\\"", NIB_BAD_INPUT},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char metadata[1024], changed[1100];
@@ -875,12 +747,7 @@ static void test_bad_nibble(void **state)
         snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - metadata), metadata, cases[i].to,
                  at + strlen(cases[i].from));
         open_parts(&m, changed, parts, 2);
-        nib_weight w;
-        nib_err err = {NIB_OK, ""};
-        const nib_status got = nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &err);
-        assert_true(got == NIB_BAD_INPUT || got == NIB_UNSUPPORTED);
-        if (strstr(err.text, cases[i].fragment) == NULL)
-            fail_msg("wanted \"%s\", got %s", cases[i].fragment, err.text);
+        expect_weight(&m, cases[i].status);
         drop_checkpoint(&m);
     }
 }
@@ -896,15 +763,14 @@ static void test_nibble_order(void **state)
         int64_t count;
         bool said;
         nib_status status;
-        const char *fragment;
     } rows[] = {
-        {good, 5, true, NIB_OK, NULL},
-        {good, 5, false, NIB_BAD_INPUT, "described without act_order"},
-        {good, 4, true, NIB_BAD_INPUT, "expected [5]"},
-        {NULL, 0, true, NIB_BAD_INPUT, "m._weight_input_order: the tensor is missing"},
-        {twice, 5, true, NIB_BAD_INPUT, "has input 2 at index 3, a second time"},
-        {beyond, 5, true, NIB_BAD_INPUT, "has input 5 at index 2, which is out of range"},
-        {before, 5, true, NIB_BAD_INPUT, "has input -1 at index 2"},
+        {good, 5, true, NIB_OK},
+        {good, 5, false, NIB_BAD_INPUT}, /* not described as ordered */
+        {good, 4, true, NIB_BAD_INPUT},
+        {NULL, 0, true, NIB_BAD_INPUT},
+        {twice, 5, true, NIB_BAD_INPUT},
+        {beyond, 5, true, NIB_BAD_INPUT},
+        {before, 5, true, NIB_BAD_INPUT},
     };
     for (size_t i = 0; i < COUNT(rows); i++) {
         char metadata[1024], changed[1100];
@@ -920,7 +786,7 @@ static void test_nibble_order(void **state)
             {"m._weight_input_order", "I32", 1, {rows[i].count}, rows[i].order},
         };
         open_parts(&m, changed, parts, rows[i].order == NULL ? 2 : 3);
-        expect_weight(&m, rows[i].status, rows[i].fragment);
+        expect_weight(&m, rows[i].status);
         drop_checkpoint(&m);
     }
 }
@@ -952,12 +818,12 @@ static void test_workers(void **state)
             nib_err err;
             open_parts(&m, INTX("int4", "[1,2]", "null"), parts, 3);
             nib__checkpoint_use_pool(m.cp, workers != 0 ? pool : NULL);
-            assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &err),
-                             i < 2 ? NIB_OK : NIB_BAD_INPUT);
-            if (i < 2)
+            const nib_status got = nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &err);
+            if (i < 2) {
+                assert_int_equal(got, NIB_OK);
                 assert_int_equal(w.scheme.zero, i == 0 ? NIB_ZERO_NONE : NIB_ZERO_INT);
-            else
-                assert_non_null(strstr(err.text, "scale at row 19999, group 0 is nan"));
+            } else
+                refused(NIB_BAD_INPUT, got, &err);
             drop_checkpoint(&m);
         }
     }
@@ -976,8 +842,7 @@ static void test_nibble_version(void **state)
     make_directory(dir);
     write_safetensors(dir, "x", "{\"__metadata__\":{\"nibble\":\"2\"}}", NULL, 0);
     snprintf(path, sizeof path, "%s/x", dir);
-    assert_int_equal(nib__checkpoint_open(&cp, path, &a, &err), NIB_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "version \"2\""));
+    refused(NIB_UNSUPPORTED, nib__checkpoint_open(&cp, path, &a, &err), &err);
     drop_directory(dir);
 }
 

@@ -58,27 +58,22 @@ static void test_bad_int8_bias(void **state)
         int at;
         part by; /* name NULL: left out */
         nib_status status;
-        const char *fragment;
     } cases[] = {
-        {1, {"m._bias_qdata", "I8", 1, {34}, NULL}, NIB_BAD_INPUT, "m._bias_qdata: has shape [34]"},
-        {1, {"m._bias_qdata", "U8", 1, {35}, NULL}, NIB_BAD_INPUT, "m._bias_qdata: is U8"},
-        {1, {"m._bias_qdata", "I8", 2, {35, 1}, NULL}, NIB_BAD_INPUT, "has shape [35, 1]"},
-        {1, {"m._bias_data", "I8", 1, {35}, NULL}, NIB_UNSUPPORTED, "store the bias as floats"},
-        {2, {"m._bias_scale", "I8", 1, {2}, NULL}, NIB_BAD_INPUT, "m._bias_scale: is I8"},
-        {2, {"m._bias_scale", "F32", 1, {3}, NULL}, NIB_BAD_INPUT, "m._bias_scale: has shape [3]"},
-        {2,
-         {"m._bias_scale", "F32", 1, {2}, nan_scales},
-         NIB_BAD_INPUT,
-         "m._bias_scale: bias scale at index 1 is nan"},
+        {1, {"m._bias_qdata", "I8", 1, {34}, NULL}, NIB_BAD_INPUT},
+        {1, {"m._bias_qdata", "U8", 1, {35}, NULL}, NIB_BAD_INPUT},
+        {1, {"m._bias_qdata", "I8", 2, {35, 1}, NULL}, NIB_BAD_INPUT},
+        {1, {"m._bias_data", "I8", 1, {35}, NULL}, NIB_UNSUPPORTED}, /* m._bias_qdata is missing */
+        {2, {"m._bias_scale", "I8", 1, {2}, NULL}, NIB_BAD_INPUT},
+        {2, {"m._bias_scale", "F32", 1, {3}, NULL}, NIB_BAD_INPUT},
+        {2, {"m._bias_scale", "F32", 1, {2}, nan_scales}, NIB_BAD_INPUT},
         {2,
          {"m._bias_scale", "F32", 1, {2}, huge_scales},
-         NIB_BAD_INPUT,
-         "m._bias_scale: the value at index 32 overflows f32"},
-        {2, {"m._bias_s", "F32", 1, {2}, NULL}, NIB_BAD_INPUT, "m._bias_scale: the tensor is mis"},
-        {3, {"m._bias_zero_point", "F32", 1, {2}, NULL}, NIB_BAD_INPUT, "is F32, expected I8"},
-        {3, {"m._bias_zero_point", "I32", 1, {2}, NULL}, NIB_BAD_INPUT, "is I32, expected I8"},
-        {3, {"m._bias_z", "I8", 1, {2}, NULL}, NIB_BAD_INPUT, "m._bias_zero_point: the tensor is"},
-        {3, {"m.bias", "F32", 1, {35}, NULL}, NIB_BAD_INPUT, "m.bias: is stored twice"},
+         NIB_BAD_INPUT},                                        /* a value overflows f32 */
+        {2, {"m._bias_s", "F32", 1, {2}, NULL}, NIB_BAD_INPUT}, /* m._bias_scale is missing */
+        {3, {"m._bias_zero_point", "F32", 1, {2}, NULL}, NIB_BAD_INPUT},
+        {3, {"m._bias_zero_point", "I32", 1, {2}, NULL}, NIB_BAD_INPUT},
+        {3, {"m._bias_z", "I8", 1, {2}, NULL}, NIB_BAD_INPUT}, /* m._bias_zero_point is missing */
+        {3, {"m.bias", "F32", 1, {35}, NULL}, NIB_BAD_INPUT},  /* stored twice */
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         part parts[COUNT(int8_bias)];
@@ -86,7 +81,7 @@ static void test_bad_int8_bias(void **state)
         memcpy(parts, int8_bias, sizeof parts);
         parts[cases[i].at] = cases[i].by;
         open_parts(&m, "\"nibble\":\"1\"," INT8_BIAS, parts, COUNT(parts));
-        expect_weight(&m, cases[i].status, cases[i].fragment);
+        expect_weight(&m, cases[i].status);
         drop_checkpoint(&m);
     }
 }
@@ -95,14 +90,12 @@ static void test_bad_bias_description(void **state)
 {
     (void)state;
     static const struct {
-        const char *from, *to, *fragment;
+        const char *from, *to;
+        nib_status status;
     } cases[] = {
-        {"int8", "int7", "has the form \"int7\""},
-        {": 32", ": 64", "groups of 64"},
-        {"false", "true", "is described as symmetric"},
-        {"[35]", "[36]", "is described with 36 values"},
-        {"group", "grope", "unknown member"},
-        {"m.bias", "n.bias", "no __metadata__ entry describes these codes"},
+        {"int8", "int7", NIB_UNSUPPORTED}, {": 32", ": 64", NIB_UNSUPPORTED},
+        {"false", "true", NIB_BAD_INPUT},  {"[35]", "[36]", NIB_BAD_INPUT},
+        {"group", "grope", NIB_BAD_INPUT}, {"m.bias", "n.bias", NIB_BAD_INPUT},
     };
     static const char whole[] = "\"nibble\":\"1\"," INT8_BIAS;
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -113,16 +106,12 @@ static void test_bad_bias_description(void **state)
         snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - whole), whole, cases[i].to,
                  at + strlen(cases[i].from));
         open_parts(&m, changed, int8_bias, COUNT(int8_bias));
-        nib_weight w;
-        nib_err err = {NIB_OK, ""};
-        assert_int_not_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &err), NIB_OK);
-        if (strstr(err.text, cases[i].fragment) == NULL)
-            fail_msg("wanted \"%s\", got %s", cases[i].fragment, err.text);
+        expect_weight(&m, cases[i].status);
         drop_checkpoint(&m);
     }
     made m; /* described but absent */
     open_parts(&m, whole, int8_bias, 1);
-    expect_weight(&m, NIB_BAD_INPUT, "m.bias: is described in __metadata__, but neither");
+    expect_weight(&m, NIB_BAD_INPUT);
     drop_checkpoint(&m);
 }
 
@@ -135,13 +124,13 @@ static void test_int32_bias(void **state)
     static const struct {
         const char *scheme;
         const int32_t *codes;
-        const char *fragment; /* NULL: it is read */
+        nib_status status;
     } cases[] = {
-        {"int8dq-static", codes, NULL},
-        {"int8dq-static", wide, "m._bias_qdata: code at index 1 is -2147483648, outside"},
-        {"int8dq-g64-static", codes, "each of its groups has a scale"},
-        {"int8dq", codes, "its activations have a scale per token"},
-        {"int8wo", codes, "its activations are floats"},
+        {"int8dq-static", codes, NIB_OK},
+        {"int8dq-static", wide, NIB_BAD_INPUT},
+        {"int8dq-g64-static", codes, NIB_BAD_INPUT}, /* each group has a scale */
+        {"int8dq", codes, NIB_BAD_INPUT},            /* each token has a scale */
+        {"int8wo", codes, NIB_BAD_INPUT},            /* float activations */
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char metadata[1200], described[1024];
@@ -158,13 +147,12 @@ static void test_int32_bias(void **state)
         snprintf(metadata, sizeof metadata, "%s,%s", described, INT32_BIAS);
         open_parts(&m, metadata, parts, COUNT(parts));
         const nib_status got = nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, &err);
-        if ((got == NIB_OK) != (cases[i].fragment == NULL) ||
-            (got != NIB_OK && strstr(err.text, cases[i].fragment) == NULL))
-            fail_msg("%s: %s", cases[i].scheme, err.text);
-        if (got == NIB_OK) {
+        if (cases[i].status == NIB_OK) {
+            assert_int_equal(got, NIB_OK);
             nib__weight_bias(&w, values);
             assert_true(values[0] == 62.5f && values[1] == -0.75f);
-        }
+        } else
+            refused(cases[i].status, got, &err);
         drop_checkpoint(&m);
     }
 }

@@ -14,6 +14,8 @@
 #include <sys/resource.h>
 #include <cmocka.h>
 
+#include "refused.h"
+
 static const struct {
     const char *name;
     nib_type type;
@@ -160,14 +162,13 @@ static void test_wrong_bytes(void **state)
     make_directory(dir);
     nib_writer *w = make_writer(&a, 0, &status, &err);
     assert_int_equal(nib__writer_begin(w, dir, NULL, &err), NIB_OK);
-    assert_int_equal(nib__writer_put(w, 0, bytes, 16, &err), NIB_FAILED);
+    refused(NIB_FAILED, nib__writer_put(w, 0, bytes, 16, &err), &err);
     assert_int_equal(nib__writer_put(w, 0, bytes, 14, &err), NIB_OK);
-    assert_int_equal(nib__writer_put(w, 0, bytes, 2, &err), NIB_FAILED);
-    assert_int_equal(nib__writer_finish(w, &err), NIB_FAILED);
-    assert_non_null(strstr(err.text, "14 of 15"));
+    refused(NIB_FAILED, nib__writer_put(w, 0, bytes, 2, &err), &err);
+    refused(NIB_FAILED, nib__writer_finish(w, &err), &err);
     nib__writer_free(w);
     w = make_writer(&a, 0, &status, &err);
-    assert_int_equal(nib__writer_begin(w, dir, NULL, &err), NIB_EXISTS);
+    refused(NIB_EXISTS, nib__writer_begin(w, dir, NULL, &err), &err);
     nib__writer_free(w);
     drop_directory(dir);
     /* Two tensors with one name: the reader would refuse the file, so the writer does first. */
@@ -175,8 +176,7 @@ static void test_wrong_bytes(void **state)
     const int64_t one = 1;
     (void)nib__writer_add_tensor(w, "x", NIB_TYPE_U8, &one, 1, 0);
     (void)nib__writer_add_tensor(w, "x", NIB_TYPE_U8, &one, 1, 1);
-    assert_int_equal(nib__writer_layout(w, 0, &err), NIB_BAD_INPUT);
-    assert_non_null(strstr(err.text, "\"x\""));
+    refused(NIB_BAD_INPUT, nib__writer_layout(w, 0, &err), &err);
     nib__writer_free(w);
 }
 
@@ -198,8 +198,7 @@ static void test_full_disk(void **state)
     setrlimit(RLIMIT_FSIZE, &small);
     status = nib__writer_begin(w, dir, NULL, &err);
     setrlimit(RLIMIT_FSIZE, &old);
-    assert_int_equal(status, NIB_IO);
-    assert_non_null(strstr(err.text, "model.safetensors"));
+    refused(NIB_IO, status, &err);
     nib__writer_free(w);
     drop_directory(dir);
 }

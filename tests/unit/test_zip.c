@@ -11,6 +11,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "refused.h"
+
 static const zip_part parts[] = {
     {"a/data.pkl", "0123456789", 10}, {"a/data/0", "abc", 3}, {"a/version", "3\n", 2}};
 
@@ -41,14 +43,11 @@ static void open_bytes(opened *o, const uint8_t *bytes, size_t size)
 
 static void drop(opened *o) { nib__arena_free(&o->arena); }
 
-static void expect_refused(const uint8_t *bytes, size_t size, nib_status status,
-                           const char *fragment)
+static void expect_refused(const uint8_t *bytes, size_t size, nib_status status)
 {
     opened o;
     open_bytes(&o, bytes, size);
-    if (o.status != status || strstr(o.err.text, fragment) == NULL)
-        fail_msg("wanted %s with \"%s\", got %s: %s", nib_status_name(status), fragment,
-                 nib_status_name(o.status), o.err.text);
+    refused(status, o.status, &o.err);
     assert_null(o.zip.members);
     drop(&o);
 }
@@ -111,73 +110,72 @@ static void test_rejects_bad_fields(void **state)
         int member, offset, bytes;
         uint64_t value;
         nib_status status;
-        const char *fragment;
     } cases[] = {
         /* compressed, encrypted, in parts */
-        {PLAIN, ENTRY, 0, 10, 2, 8, NIB_UNSUPPORTED, "is compressed"},
-        {PLAIN, ENTRY, 0, 8, 2, 1, NIB_UNSUPPORTED, "is encrypted"},
-        {PLAIN, ENTRY, 0, 8, 2, 1 << 13, NIB_UNSUPPORTED, "flags that PyTorch never sets"},
-        {PLAIN, ENTRY, 1, 34, 2, 1, NIB_BAD_INPUT, "another part"},
-        {PLAIN, END, 0, 4, 2, 1, NIB_BAD_INPUT, "multi-part archive"},
-        {PLAIN, END, 0, 8, 2, 2, NIB_BAD_INPUT, "multi-part archive"},
-        {ZIP64, END64, 0, 16, 4, 1, NIB_BAD_INPUT, "multi-part archive"},
-        {ZIP64, END64, 0, 24, 8, 2, NIB_BAD_INPUT, "multi-part archive"},
-        {ZIP64, LOCATOR, 0, 16, 4, 2, NIB_BAD_INPUT, "multi-part archive"},
+        {PLAIN, ENTRY, 0, 10, 2, 8, NIB_UNSUPPORTED},      /* is compressed */
+        {PLAIN, ENTRY, 0, 8, 2, 1, NIB_UNSUPPORTED},       /* is encrypted */
+        {PLAIN, ENTRY, 0, 8, 2, 1 << 13, NIB_UNSUPPORTED}, /* flags that PyTorch never sets */
+        {PLAIN, ENTRY, 1, 34, 2, 1, NIB_BAD_INPUT},        /* another part */
+        {PLAIN, END, 0, 4, 2, 1, NIB_BAD_INPUT},           /* multi-part archive */
+        {PLAIN, END, 0, 8, 2, 2, NIB_BAD_INPUT},
+        {ZIP64, END64, 0, 16, 4, 1, NIB_BAD_INPUT},
+        {ZIP64, END64, 0, 24, 8, 2, NIB_BAD_INPUT},
+        {ZIP64, LOCATOR, 0, 16, 4, 2, NIB_BAD_INPUT},
         /* sizes */
-        {PLAIN, ENTRY, 1, 20, 4, 2, NIB_BAD_INPUT, "its two sizes differ"},
-        {PLAIN, ENTRY, 1, 24, 4, 0xfffffffe, NIB_BAD_INPUT, "its two sizes differ"},
-        {PLAIN, ENTRY, 1, 24, 4, 0xffffffff, NIB_BAD_INPUT, "no zip64 field"},
-        {PLAIN, ENTRY, 1, 42, 4, 0xffffffff, NIB_BAD_INPUT, "no zip64 field"},
-        {PLAIN, LOCAL, 1, 18, 4, 2, NIB_BAD_INPUT, "disagrees with the directory"},
-        {PLAIN, LOCAL, 1, 22, 4, 4, NIB_BAD_INPUT, "disagrees with the directory"},
-        {PLAIN, LOCAL, 1, 18, 4, 0, NIB_BAD_INPUT, "disagrees with the directory"},
-        {WITH_DESCRIPTOR, LOCAL, 1, 18, 4, 5, NIB_BAD_INPUT, "disagrees with the directory"},
-        {WITH_DESCRIPTOR, DESCRIPTOR, 1, 8, 4, 5, NIB_BAD_INPUT, "no data descriptor"},
-        {WITH_DESCRIPTOR, DESCRIPTOR, 1, 4, 4, 5, NIB_BAD_INPUT, "no data descriptor"},
-        {WITH_DESCRIPTOR, DESCRIPTOR, 1, 0, 4, 5, NIB_BAD_INPUT, "no data descriptor"},
+        {PLAIN, ENTRY, 1, 20, 4, 2, NIB_BAD_INPUT}, /* its two sizes differ */
+        {PLAIN, ENTRY, 1, 24, 4, 0xfffffffe, NIB_BAD_INPUT},
+        {PLAIN, ENTRY, 1, 24, 4, 0xffffffff, NIB_BAD_INPUT}, /* no zip64 field */
+        {PLAIN, ENTRY, 1, 42, 4, 0xffffffff, NIB_BAD_INPUT},
+        {PLAIN, LOCAL, 1, 18, 4, 2, NIB_BAD_INPUT}, /* disagrees with the directory */
+        {PLAIN, LOCAL, 1, 22, 4, 4, NIB_BAD_INPUT},
+        {PLAIN, LOCAL, 1, 18, 4, 0, NIB_BAD_INPUT},
+        {WITH_DESCRIPTOR, LOCAL, 1, 18, 4, 5, NIB_BAD_INPUT},
+        {WITH_DESCRIPTOR, DESCRIPTOR, 1, 8, 4, 5, NIB_BAD_INPUT}, /* no data descriptor */
+        {WITH_DESCRIPTOR, DESCRIPTOR, 1, 4, 4, 5, NIB_BAD_INPUT},
+        {WITH_DESCRIPTOR, DESCRIPTOR, 1, 0, 4, 5, NIB_BAD_INPUT},
         /* headers that contradict the directory */
-        {PLAIN, LOCAL, 1, 0, 4, 0, NIB_BAD_INPUT, "no local header"},
-        {PLAIN, LOCAL, 1, 6, 2, 1 << 3, NIB_BAD_INPUT, "disagrees with the directory"},
-        {PLAIN, LOCAL, 1, 8, 2, 8, NIB_BAD_INPUT, "disagrees with the directory"},
-        {PLAIN, LOCAL, 1, 14, 4, 1, NIB_BAD_INPUT, "disagrees with the directory"},
-        {PLAIN, LOCAL, 1, 26, 2, 7, NIB_BAD_INPUT, "a different name in its local header"},
-        {PLAIN, LOCAL, 1, 30, 1, 'b', NIB_BAD_INPUT, "a different name in its local header"},
-        {PLAIN, LOCAL, 1, 28, 2, 2, NIB_BAD_INPUT, "begins inside"},
-        {PLAIN, LOCAL, 2, 28, 2, 0xffff, NIB_BAD_INPUT, "ends past the data"},
+        {PLAIN, LOCAL, 1, 0, 4, 0, NIB_BAD_INPUT},      /* no local header */
+        {PLAIN, LOCAL, 1, 6, 2, 1 << 3, NIB_BAD_INPUT}, /* disagrees with the directory */
+        {PLAIN, LOCAL, 1, 8, 2, 8, NIB_BAD_INPUT},
+        {PLAIN, LOCAL, 1, 14, 4, 1, NIB_BAD_INPUT},
+        {PLAIN, LOCAL, 1, 26, 2, 7, NIB_BAD_INPUT}, /* a different name in its local header */
+        {PLAIN, LOCAL, 1, 30, 1, 'b', NIB_BAD_INPUT},
+        {PLAIN, LOCAL, 1, 28, 2, 2, NIB_BAD_INPUT},      /* begins inside */
+        {PLAIN, LOCAL, 2, 28, 2, 0xffff, NIB_BAD_INPUT}, /* ends past the data */
         /* overlap: the second member's header is the first's */
-        {PLAIN, ENTRY, 1, 42, 4, 0, NIB_BAD_INPUT, "a different name in its local header"},
-        {PLAIN, ENTRY, 1, 42, 4, 7, NIB_BAD_INPUT, "no local header"},
-        {PLAIN, ENTRY, 2, 42, 4, 0xfffffffe, NIB_BAD_INPUT, "no local header"},
+        {PLAIN, ENTRY, 1, 42, 4, 0, NIB_BAD_INPUT}, /* a different name in its local header */
+        {PLAIN, ENTRY, 1, 42, 4, 7, NIB_BAD_INPUT}, /* no local header */
+        {PLAIN, ENTRY, 2, 42, 4, 0xfffffffe, NIB_BAD_INPUT},
         /* names */
-        {PLAIN, ENTRY, 1, 46, 1, '/', NIB_BAD_INPUT, "not a relative path"},
-        {PLAIN, ENTRY, 1, 47, 1, '\\', NIB_BAD_INPUT, "not a relative path"},
-        {PLAIN, ENTRY, 1, 47, 1, 0, NIB_BAD_INPUT, "not a relative path"},
-        {PLAIN, ENTRY, 1, 28, 2, 0, NIB_BAD_INPUT, "not a relative path"},
-        {PLAIN, ENTRY, 1, 28, 2, 0xffff, NIB_BAD_INPUT, "runs past the end"},
-        {PLAIN, ENTRY, 1, 30, 2, 0xffff, NIB_BAD_INPUT, "runs past the end"},
-        {PLAIN, ENTRY, 1, 0, 4, 0, NIB_BAD_INPUT, "no central directory entry"},
+        {PLAIN, ENTRY, 1, 46, 1, '/', NIB_BAD_INPUT}, /* not a relative path */
+        {PLAIN, ENTRY, 1, 47, 1, '\\', NIB_BAD_INPUT},
+        {PLAIN, ENTRY, 1, 47, 1, 0, NIB_BAD_INPUT},
+        {PLAIN, ENTRY, 1, 28, 2, 0, NIB_BAD_INPUT},
+        {PLAIN, ENTRY, 1, 28, 2, 0xffff, NIB_BAD_INPUT}, /* runs past the end */
+        {PLAIN, ENTRY, 1, 30, 2, 0xffff, NIB_BAD_INPUT},
+        {PLAIN, ENTRY, 1, 0, 4, 0, NIB_BAD_INPUT}, /* no central directory entry */
         /* the end */
-        {PLAIN, END, 0, 0, 1, 0, NIB_BAD_INPUT, "does not end with its end record"},
-        {PLAIN, END, 0, 20, 2, 1, NIB_BAD_INPUT, "does not end with its end record"},
-        {PLAIN, END, 0, 12, 4, 1, NIB_BAD_INPUT, "does not end at the end record"},
-        {PLAIN, END, 0, 16, 4, 1, NIB_BAD_INPUT, "does not end at the end record"},
-        {PLAIN, END, 0, 16, 4, 0xffffffff, NIB_BAD_INPUT, "does not end at the end record"},
-        {ZIP64, LOCATOR, 0, 8, 8, 1, NIB_BAD_INPUT, "no zip64 end record"},
-        {ZIP64, LOCATOR, 0, 8, 8, UINT64_MAX, NIB_BAD_INPUT, "no zip64 end record"},
-        {ZIP64, END64, 0, 0, 4, 0, NIB_BAD_INPUT, "no zip64 end record"},
-        {ZIP64, END64, 0, 4, 8, 45, NIB_BAD_INPUT, "no zip64 end record"},
-        {ZIP64, END64, 0, 40, 8, 5, NIB_BAD_INPUT, "disagree about the central directory"},
-        {ZIP64, END64, 0, 48, 8, 5, NIB_BAD_INPUT, "disagree about the central directory"},
-        {ZIP64, END, 0, 10, 2, 5, NIB_BAD_INPUT, "disagree about the central directory"},
-        {ZIP64, END, 0, 16, 4, 0xffffffff, NIB_BAD_INPUT, "disagree about the central directory"},
-        {ZIP64, LOCATOR, 0, 0, 4, 0, NIB_BAD_INPUT, "does not end at the end record"},
+        {PLAIN, END, 0, 0, 1, 0, NIB_BAD_INPUT}, /* does not end with its end record */
+        {PLAIN, END, 0, 20, 2, 1, NIB_BAD_INPUT},
+        {PLAIN, END, 0, 12, 4, 1, NIB_BAD_INPUT}, /* does not end at the end record */
+        {PLAIN, END, 0, 16, 4, 1, NIB_BAD_INPUT},
+        {PLAIN, END, 0, 16, 4, 0xffffffff, NIB_BAD_INPUT},
+        {ZIP64, LOCATOR, 0, 8, 8, 1, NIB_BAD_INPUT}, /* no zip64 end record */
+        {ZIP64, LOCATOR, 0, 8, 8, UINT64_MAX, NIB_BAD_INPUT},
+        {ZIP64, END64, 0, 0, 4, 0, NIB_BAD_INPUT},
+        {ZIP64, END64, 0, 4, 8, 45, NIB_BAD_INPUT},
+        {ZIP64, END64, 0, 40, 8, 5, NIB_BAD_INPUT}, /* disagree about the central directory */
+        {ZIP64, END64, 0, 48, 8, 5, NIB_BAD_INPUT},
+        {ZIP64, END, 0, 10, 2, 5, NIB_BAD_INPUT},
+        {ZIP64, END, 0, 16, 4, 0xffffffff, NIB_BAD_INPUT},
+        {ZIP64, LOCATOR, 0, 0, 4, 0, NIB_BAD_INPUT}, /* does not end at the end record */
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         zip_built z = build_zip(parts, COUNT(parts), cases[i].form == WITH_DESCRIPTOR,
                                 cases[i].form == ZIP64);
         const size_t at = place_of(&z, cases[i].record, cases[i].member);
         zip_set(z.bytes + at + (size_t)cases[i].offset, cases[i].value, cases[i].bytes);
-        expect_refused(z.bytes, z.size, cases[i].status, cases[i].fragment);
+        expect_refused(z.bytes, z.size, cases[i].status);
         free(z.bytes);
     }
 }
@@ -186,16 +184,12 @@ static void test_rejects_bad_fields(void **state)
 static void test_counts(void **state)
 {
     (void)state;
-    static const struct {
-        uint64_t count;
-        const char *fragment;
-    } cases[] = {
-        {2, "more than the 2 entries"}, {4, "counts 4 members"}, {65535, "counts 65535 members"}};
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    static const uint64_t counts[] = {2, 4, 65535};
+    for (size_t i = 0; i < COUNT(counts); i++) {
         zip_built z = build_zip(parts, COUNT(parts), false, false);
-        zip_set(z.bytes + z.end + 8, cases[i].count, 2);
-        zip_set(z.bytes + z.end + 10, cases[i].count, 2);
-        expect_refused(z.bytes, z.size, NIB_BAD_INPUT, cases[i].fragment);
+        zip_set(z.bytes + z.end + 8, counts[i], 2);
+        zip_set(z.bytes + z.end + 10, counts[i], 2);
+        expect_refused(z.bytes, z.size, NIB_BAD_INPUT);
         free(z.bytes);
     }
 }
@@ -207,14 +201,12 @@ static void test_names(void **state)
     for (size_t i = 0; i < COUNT(bad); i++) {
         const zip_part part = {bad[i], "x", 1};
         zip_built z = build_zip(&part, 1, false, false);
-        expect_refused(z.bytes, z.size, NIB_BAD_INPUT,
-                       bad[i][0] == '/' || bad[i][1] == '\\' ? "not a relative path"
-                                                             : "leads out of the archive");
+        expect_refused(z.bytes, z.size, NIB_BAD_INPUT);
         free(z.bytes);
     }
     const zip_part twice[] = {{"a/data.pkl", "x", 1}, {"a/data.pkl", "y", 1}};
     zip_built z = build_zip(twice, 2, true, true);
-    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "member \"a/data.pkl\" appears twice");
+    expect_refused(z.bytes, z.size, NIB_BAD_INPUT);
     free(z.bytes);
 }
 
@@ -230,7 +222,7 @@ static void test_rejects_holes(void **state)
     zip_set(end + 8, 2, 2);
     zip_set(end + 10, 2, 2);
     zip_set(end + 12, z.entry[2] - z.directory, 4);
-    expect_refused(z.bytes, z.size - cut, NIB_BAD_INPUT, "belong to no member");
+    expect_refused(z.bytes, z.size - cut, NIB_BAD_INPUT);
     free(z.bytes);
     /* the same for the first entry */
     z = build_zip(parts, COUNT(parts), false, false);
@@ -240,7 +232,7 @@ static void test_rejects_holes(void **state)
     zip_set(end + 8, 2, 2);
     zip_set(end + 10, 2, 2);
     zip_set(end + 12, z.end - z.entry[1], 4);
-    expect_refused(z.bytes, z.size - first, NIB_BAD_INPUT, "bytes 0 to");
+    expect_refused(z.bytes, z.size - first, NIB_BAD_INPUT);
     free(z.bytes);
 }
 
@@ -261,11 +253,11 @@ static void test_zip64_lies(void **state)
     zip_set(extra + 2, 16, 2);
     zip_set(extra + 4, UINT64_C(1) << 62, 8);
     zip_set(extra + 12, UINT64_C(1) << 62, 8);
-    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "ends past the data");
+    expect_refused(z.bytes, z.size, NIB_BAD_INPUT);
     zip_set(entry + 20, 3, 4); /* one size is not in the field */
-    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "does not match its sizes");
+    expect_refused(z.bytes, z.size, NIB_BAD_INPUT);
     zip_set(extra + 2, 17, 2);
-    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "runs past the end of its extra data");
+    expect_refused(z.bytes, z.size, NIB_BAD_INPUT);
     free(z.bytes);
     /* two fields: readers may use either */
     z = build_zip(&part, 1, false, false);
@@ -277,7 +269,7 @@ static void test_zip64_lies(void **state)
         zip_set(extra + 10 * i, 1, 2);
         zip_set(extra + 10 * i + 2, 6, 2);
     }
-    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "has two zip64 fields");
+    expect_refused(z.bytes, z.size, NIB_BAD_INPUT);
     free(z.bytes);
 }
 
@@ -309,7 +301,7 @@ static void test_zip64_repeated(void **state)
     assert_int_equal(o.zip.members[0]->size, 3);
     drop(&o);
     zip_set(headers[0] + names[0] + name + 12, 4, 8);
-    expect_refused(z.bytes, z.size, NIB_BAD_INPUT, "zip64 field in its local header");
+    expect_refused(z.bytes, z.size, NIB_BAD_INPUT);
     free(z.bytes);
 }
 
