@@ -227,6 +227,12 @@ nib_path_kind nib__path_kind(const char *path)
 
 bool nib__path_writable(const char *directory) { return access(directory, W_OK | X_OK) == 0; }
 
+const char *nib__path_directory(nib_arena *arena, const char *path)
+{
+    const size_t size = (size_t)(nib__path_name(path) - path);
+    return size == 0 ? "." : nib__arena_copy(arena, path, size);
+}
+
 char *nib__path_join(nib_arena *arena, const char *directory, const char *name)
 {
     const size_t head = strlen(directory), tail = strlen(name);

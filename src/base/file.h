@@ -44,6 +44,8 @@ bool nib__path_writable(const char *directory); /* by its permissions */
 /* directory + "/" + name in the arena; NULL: no memory. */
 char *nib__path_join(nib_arena *arena, const char *directory, const char *name);
 const char *nib__path_name(const char *path); /* past the last slash */
+/* What is before the name, "." if nothing is; NULL: no memory. */
+const char *nib__path_directory(nib_arena *arena, const char *path);
 /* Both exist and are the same file, also through links. */
 bool nib__path_same(const char *a, const char *b);
 /* Hashes the absolute path without links if the file exists, else the text. */

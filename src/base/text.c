@@ -271,6 +271,14 @@ bool nib__ends_with(const char *text, const char *end)
     return size >= end_size && strcmp(text + size - end_size, end) == 0;
 }
 
+bool nib__strings_hold(const nib_strings *strings, const char *text)
+{
+    for (size_t i = 0; i < strings->count; i++)
+        if (strcmp(strings->items[i], text) == 0)
+            return true;
+    return false;
+}
+
 const char *nib__find_bytes(const char *in, size_t in_size, const char *bytes, size_t size)
 {
     return memmem(in, in_size, bytes, size);

@@ -35,6 +35,7 @@ const char *nib__escape_name(char *out, size_t out_size, const char *name, size_
 enum { NIB_SHOWN = 160 };
 const char *nib__escape_string(char out[NIB_SHOWN], const char *name);
 bool nib__ends_with(const char *text, const char *end);
+bool nib__strings_hold(const nib_strings *strings, const char *text);
 /* Finds the first occurrence of bytes in others; NULL: none. */
 const char *nib__find_bytes(const char *in, size_t in_size, const char *bytes, size_t size);
 

@@ -17,14 +17,6 @@ static bool is_this_cpu(const nib_engine *engine, const char *device)
     return device == NULL || strcmp(device, engine->here.name) == 0 || strcmp(device, "auto") == 0;
 }
 
-static bool allows_device(const nib_strings *allow)
-{
-    for (size_t i = 0; i < allow->count; i++)
-        if (strcmp(allow->items[i], nib__rung_names[NIB_RUNG_DEVICE]) == 0)
-            return true;
-    return false;
-}
-
 /* Joins the reasons of a line into one text. */
 static const char *join_reasons(nib_ledger *ledger, const nib_ledger_layer *line)
 {
@@ -87,9 +79,10 @@ nib_status nib__quantize_where(nib_quant_device **out, nib_ledger *ledger, nib_m
                          "--device %s: weights are quantized on this device, but this machine "
                          "does not have it; --for %s plans the result for it",
                          asked->name, asked->name);
+    const bool allowed = nib__strings_hold(&r->allow, nib__rung_names[NIB_RUNG_DEVICE]);
     *d = (nib_quant_device){.machine = asked,
                             .here = &engine->here,
-                            .allowed = allows_device(&r->allow) ? "by --allow device" : NULL,
+                            .allowed = allowed ? "by --allow device" : NULL,
                             .strict = r->strict,
                             .line = ledger->layer_count};
     nib_ledger_layer *line = nib__ledger_add_layer(ledger, "quantize");

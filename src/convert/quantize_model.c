@@ -374,14 +374,6 @@ static void note_biases(nib_ledger *ledger, const void *ctx)
     nib__report_biases(ledger, ctx, bias_reason);
 }
 
-static bool format_allowed(const nib_quantize_options *o)
-{
-    for (size_t i = 0; i < o->request.allow.count; i++)
-        if (strcmp(o->request.allow.items[i], "format") == 0)
-            return true;
-    return false;
-}
-
 static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err *err)
 {
     const nib_quantize_options *o = w->options;
@@ -399,11 +391,11 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     if (o->request.strict)
         NIB_TRY(nib__ledger_strict(&w->ledger, err));
     NIB_TRY(calibrate(w, err));
+    /* strict also forbids replacing the default format */
+    const bool keep_default =
+        o->format == NULL && o->request.strict && !nib__strings_hold(&o->request.allow, "format");
     nib_quantize_job job = {.recipe = nib__recipe_text(w->recipe),
-                            /* strict also forbids replacing the default format */
-                            .format = o->format == NULL && o->request.strict && !format_allowed(o)
-                                          ? "torchao"
-                                          : o->format,
+                            .format = keep_default ? "torchao" : o->format,
                             .strict = o->request.strict,
                             .allow = &o->request.allow,
                             .decided = note_biases,

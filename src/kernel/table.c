@@ -104,14 +104,6 @@ bool nib__kernel_keyed(const nib_kernel *kernel, const nib_query *query)
 static const nib_cond built_cond = NIB_IS(BUILT, 1, "it is not compiled into this build");
 static const nib_cond offered_cond = NIB_IS(OFFERED, 1, "--without leaves it out");
 
-static bool is_excluded(const nib_kernel *kernel, const nib_query *query)
-{
-    for (size_t i = 0; query->without != NULL && i < query->without->count; i++)
-        if (strcmp(query->without->items[i], kernel->name) == 0)
-            return true;
-    return false;
-}
-
 size_t nib__kernel_failed(const nib_kernel *kernel, const nib_query *query, bool ask_built,
                           const nib_cond **failed, size_t room)
 {
@@ -121,7 +113,8 @@ size_t nib__kernel_failed(const nib_kernel *kernel, const nib_query *query, bool
             failed[count] = &built_cond;
         count++;
     }
-    if (kernel->peer == NULL && is_excluded(kernel, query)) {
+    if (kernel->peer == NULL && query->without != NULL &&
+        nib__strings_hold(query->without, kernel->name)) {
         if (count < room)
             failed[count] = &offered_cond;
         count++;

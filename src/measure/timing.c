@@ -203,12 +203,6 @@ static nib_status wait_device(const run *r, nib_err *err)
                                : NIB_OK;
 }
 
-static double wanted_seconds(const run *r)
-{
-    const double device_s = r->t->in_turns ? 10e-3 : 20e-3;
-    return r->row->gpu != NULL ? device_s : 4e-3;
-}
-
 static nib_status time_batch(run *r, int64_t runs, double *seconds, nib_err *err)
 {
     const char *from = r->t->weights;
@@ -226,7 +220,7 @@ static nib_status time_batch(run *r, int64_t runs, double *seconds, nib_err *err
  * weights. */
 static nib_status best_seconds(run *r, double *seconds, nib_err *err)
 {
-    const double wanted_s = wanted_seconds(r);
+    const double wanted_s = r->row->gpu == NULL ? 4e-3 : r->t->in_turns ? 10e-3 : 20e-3;
     const int batches = r->t->in_turns ? 1 : BATCHES;
     double first;
     NIB_TRY(time_batch(r, 1, &first, err));

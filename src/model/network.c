@@ -252,12 +252,6 @@ static void report_codes(nib_network *net)
                               "asymmetric zero points are stored, and they are used");
 }
 
-static void report_stored(nib_network *net)
-{
-    report_rows(net);
-    report_codes(net);
-}
-
 /* ---- RoPE tables ---- */
 
 static bool is_known_rope_table(const nib_network *net, const nib_tensor *tensor)
@@ -416,8 +410,7 @@ static const char *directory_of(nib_network *net, const char *path)
 {
     if (nib__path_kind(path) == NIB_PATH_DIRECTORY)
         return nib__arena_copy(&net->arena, path, strlen(path));
-    const size_t size = (size_t)(nib__path_name(path) - path);
-    return size == 0 ? "." : nib__arena_copy(&net->arena, path, size);
+    return nib__path_directory(&net->arena, path);
 }
 
 /* If the path cannot be a model, the error names the path, not a config.json that does not
@@ -478,7 +471,8 @@ static nib_status check_sites(nib_network *net, nib_network_use use, nib_err *er
     note_order(net);
     NIB_TRY(check_agreement(net, err));
     NIB_TRY(check_norms(net, err));
-    report_stored(net);
+    report_rows(net);
+    report_codes(net);
     return check_others(net, use, err);
 }
 

@@ -345,18 +345,12 @@ void nib__train_draft_defaults(nib_train_draft *out)
                                      .timeout_s = 100}};
 }
 
-static const char *directory_of(const char *path, nib_arena *arena)
-{
-    const size_t size = (size_t)(nib__path_name(path) - path);
-    return size == 0 ? "." : nib__arena_copy(arena, path, size);
-}
-
 static nib_status read_source(nib_train_reader *r, nib_err *err)
 {
     const nib_train_source *source = r->source;
     nib_json json;
     nib__json_init(&json, source->name, source->text, source->size, NULL);
-    r->directory = directory_of(source->name, source->arena);
+    r->directory = nib__path_directory(source->arena, source->name);
     if (!r->directory)
         return nib__fail_memory(err, strlen(source->name), "a path");
     if (!read_sections(r, &json))

@@ -50,13 +50,6 @@ static void write_zero(const nib_rewrite *r, int64_t i, int64_t g, uint8_t *to)
     }
 }
 
-static float read_zero(const nib_rewrite *r, const uint8_t *from)
-{
-    float zero;
-    nib__to_f32(&zero, from, r->stored.zero_type, 1);
-    return zero;
-}
-
 /* Writes scale and zero of group g of row i; true if both are unchanged. */
 static bool write_group(const nib_rewrite *r, int64_t i, int64_t g, uint8_t *scale, uint8_t *zero,
                         float after[2])
@@ -72,7 +65,7 @@ static bool write_group(const nib_rewrite *r, int64_t i, int64_t g, uint8_t *sca
     if (w->scheme.zero == NIB_ZERO_NONE)
         return after[0] == before;
     write_zero(r, i, g, zero);
-    after[1] = read_zero(r, zero);
+    nib__to_f32(&after[1], zero, r->stored.zero_type, 1);
     return after[0] == before && after[1] == nib__weight_zero(w, i, g);
 }
 

@@ -67,14 +67,21 @@ static void add_headers(struct MHD_Response *response, const request *r, const c
         MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
 }
 
+static bool is_listed(const nib_strings *origins, const char *origin)
+{
+    for (size_t i = 0; i < origins->count; i++)
+        if (strcmp(origins->items[i], origin) == 0)
+            return true;
+    return false;
+}
+
 /* Adds CORS headers: an allowed origin, and Vary if answers depend on the origin. */
 static void add_origin(struct MHD_Response *response, const request *r)
 {
     const char *origin = MHD_lookup_connection_value(r->connection->mhd, MHD_HEADER_KIND, "Origin");
     const nib_strings *allowed = &r->connection->server->options->origins;
-    for (size_t i = 0; origin != NULL && i < allowed->count; i++)
-        if (strcmp(allowed->items[i], origin) == 0)
-            MHD_add_response_header(response, "Access-Control-Allow-Origin", origin);
+    if (origin != NULL && is_listed(allowed, origin))
+        MHD_add_response_header(response, "Access-Control-Allow-Origin", origin);
     const bool is_preflight = strcmp(r->method, "OPTIONS") == 0;
     if (allowed->count > 0 || is_preflight) /* caches then keep an answer per origin */
         MHD_add_response_header(response, "Vary",
@@ -359,12 +366,8 @@ static bool host_is_ours(const request *r, const char *host)
 /* Pages of other origins need --allow-origin. */
 static bool origin_is_ours(const request *r, const char *origin, const char *host)
 {
-    const nib_strings *allowed = &r->connection->server->options->origins;
-    if (origin == NULL)
+    if (origin == NULL || is_listed(&r->connection->server->options->origins, origin))
         return true;
-    for (size_t i = 0; i < allowed->count; i++)
-        if (strcmp(allowed->items[i], origin) == 0)
-            return true;
     const char *name = strstr(origin, "://");
     return name != NULL && host != NULL && strcasecmp(name + 3, host) == 0;
 }

@@ -14,13 +14,6 @@
 /* Releases 3 to 5 share this number; check_version tells them apart. */
 static const char name[] = "libmpi.so.40", macos_name[] = "libmpi.40.dylib";
 
-/* Global, since Open MPI's plug-ins look up the library's symbols. */
-static void *open_library(void)
-{
-    void *library = dlopen(macos_name, RTLD_NOW | RTLD_GLOBAL);
-    return library ? library : dlopen(name, RTLD_NOW | RTLD_GLOBAL);
-}
-
 /* Looks up an object or a function. `size` is that of a pointer: ISO C has no cast between the two
  * kinds. */
 static nib_status find_symbol(void *to, size_t size, void *library, const char *symbol,
@@ -52,7 +45,10 @@ static nib_status check_version(const nib_mpi *m, nib_err *err)
 
 nib_status nib__mpi_load(nib_mpi *out, nib_err *err)
 {
-    void *library = open_library();
+    /* global, since Open MPI's plug-ins look up the library's symbols */
+    void *library = dlopen(macos_name, RTLD_NOW | RTLD_GLOBAL);
+    if (!library)
+        library = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
     if (!library)
         return nib__fail(err, NIB_NOT_AS_ASKED, "ranks need Open MPI, which does not load (%s); %s",
                          dlerror(), INSTALL_HINT);
