@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Follows every piece of advice that plans give: it does what it says, or names no option.
+# Follows every piece of advice in plans: its option does what the advice says, or it has no option.
 recipes=(8da4w 8da4w-g7 int4wo-g7 int4wo-intzero int8wo-g7 4da4w mxfp8 nvfp4dq)
 cp -r "$MODEL" odd # widths that the group size does not divide
 sed -i 's/"intermediate_size": [0-9]*/"intermediate_size": 601/; s/"vocab_size": [0-9]*/"vocab_size": 2251/' odd/config.json
-nibble quantize "$MODEL" codes --recipe int8wo-g32-ggml --format nibble --quiet 2>err || fail 'ggml codes'
+nibble quantize "$MODEL" codes --recipe int8wo-g32-ggml --format nibble --quiet 2>err || check 'quantize to int8wo-g32-ggml' false
 {
     for recipe in "${recipes[@]}"; do
         for device in cpu opencl mi210 a100 b200 apple-m2 graviton3; do
@@ -33,7 +33,7 @@ nibble quantize "$MODEL" codes --recipe int8wo-g32-ggml --format nibble --quiet 
 } >plans.txt
 "$REPO/tests/cli/follow" <plans.txt >followed.txt || cat followed.txt
 equal 'all advice works' ' 0 failed' "$(sed 's/.*,//' followed.txt | tail -n 1)"
-equal 'and there is every kind' 'kinds: activations allow dtype kernel recipe slower' "$(grep '^kinds' followed.txt)"
+equal 'plans give every kind of advice' 'kinds: activations allow dtype kernel recipe slower' "$(grep '^kinds' followed.txt)"
 # text and JSON say the same; with --layer the text covers only that layer
 grep -v -e --layer plans.txt | "$REPO/tests/cli/same_words" >words.txt || cat words.txt
 equal 'text says what JSON says' ' 0 missing' "$(sed 's/.*,//' words.txt | tail -n 1)"

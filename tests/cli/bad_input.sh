@@ -20,7 +20,7 @@ refused 6 'empty/config.json: cannot open it: No such file or directory' plan em
 refused 3 'empty: has no model.safetensors, model.safetensors.index.json, pytorch_model.bin (or its index)*' info empty
 cp m/config.json empty
 refused 3 'empty: has no model.safetensors, *their file, or plan without weights: nibble plan empty/config.json' plan empty
-check 'and it can be' nibble plan empty/config.json --recipe int8wo
+check 'config.json without weights can be planned' nibble plan empty/config.json --recipe int8wo
 mkfifo empty/model.safetensors
 refused 6 'empty/model.safetensors: is a pipe, not a regular file' plan empty
 rm empty/model.safetensors
@@ -31,7 +31,7 @@ refused 3 'empty/pytorch_model.bin is a pickle outside a zip file*' plan empty
 mkdir lone
 cp m/model.safetensors lone
 refused 3 'lone/model.safetensors: there is no config.json beside it*' plan lone/model.safetensors
-check 'but it can be listed' nibble info lone/model.safetensors
+check 'info lists weights without config.json' nibble info lone/model.safetensors
 printf 'GGUF\3\0\0\0' >model.gguf
 refused 3 'model.gguf: the file is cut short: it ends at byte 8, inside the count of tensors' info model.gguf
 printf 'PK\3\4......' >model.pt
@@ -71,7 +71,7 @@ rm t/model.safetensors
 cp m/model.safetensors t
 config() {
     sed "$2" m/config.json >t/config.json
-    cmp -s m/config.json t/config.json && check "the edit $2 changes nothing" false
+    cmp -s m/config.json t/config.json && check "the edit changes config.json: $2" false
     refused 3 "$1" generate t -n 1
 }
 config 't/config.json: the architecture "gpt_neo" is not supported; llama, mistral, qwen2, * and glm4 are' 's/"qwen2"/"gpt_neo"/'
@@ -99,8 +99,8 @@ cp m/config.json t
 # the tokenizer beside the model
 rm t/tokenizer.json
 refused 6 't/tokenizer.json: there is no tokenizer; name one with --tokenizer FILE or DIR' generate t -n 1
-check 'a tokenizer from elsewhere' nibble generate t -n 1 --tokenizer m/tokenizer.json
-check 'or its directory' nibble generate t -n 1 --tokenizer m
+check '--tokenizer FILE instead of a missing tokenizer' nibble generate t -n 1 --tokenizer m/tokenizer.json
+check '--tokenizer DIR instead of a missing tokenizer' nibble generate t -n 1 --tokenizer m
 head -c 5000 m/tokenizer.json >t/tokenizer.json
 refused 3 't/tokenizer.json: *' generate t -n 1
 sed 's/"ByteLevel"/"Nonsense"/' m/tokenizer.json >t/tokenizer.json

@@ -7,14 +7,14 @@ talk() { nibble chat "$MODEL" --recipe 8da4w --chat-template "$template" -n 12 -
 
 printf 'Once upon a time\nThe wolf\\\nand the king\n/save talk.json\n' | talk -q >answers 2>err
 equal 'nothing on stderr with -q' '' "$(cat err)"
-check 'it is JSON' python3 -m json.tool talk.json
-equal 'two turns' 'user assistant user assistant' "$(sed -n 's/.*"role": "\(.*\)",/\1/p' talk.json | tr '\n' ' ' | sed 's/ $//')"
-check 'a line that goes on' grep -q '"content": "The wolf\\nand the king"' talk.json
+check '/save writes JSON' python3 -m json.tool talk.json
+equal '/save writes both turns' 'user assistant user assistant' "$(sed -n 's/.*"role": "\(.*\)",/\1/p' talk.json | tr '\n' ' ' | sed 's/ $//')"
+check 'a backslash continues a line' grep -q '"content": "The wolf\\nand the king"' talk.json
 # memory is filled with non-text bytes, so that a missing terminator shows
 printf 'The wolf' | talk -q >whole 2>&1
 for end in '\' '\\n'; do
     printf "The wolf\\$end" | MALLOC_PERTURB_=85 talk -q >cut 2>&1
-    check "a line that was to go on, and then the end: $end" cmp whole cut
+    check "input ends after a continued line: $end" cmp whole cut
 done
 check 'answers are printed' [ "$(wc -c <answers)" -gt 20 ]
 
@@ -26,65 +26,65 @@ all_ = json.load(open("a.json"))
 json.dump(all_[:4], open("b.json", "w"))
 PY
 printf '/load b.json\nThen\n/save c.json\n' | talk -q >second 2>/dev/null
-check 'loaded and gone on with' cmp a.json c.json
+check 'same answer after /load as from the cache' cmp a.json c.json
 printf 'Once upon a time\nThe wolf\n/stats\n' | talk 2>stats >/dev/null
-check 'the cache is kept' grep -Eq '^prompt  +[0-9]+ tokens, ([1-9][0-9]*) of them cached' stats
-check "the ledger's line ends it" grep -q '^36 linear layers: 36 asked 8da4w' stats
+check '/stats counts cached tokens of the prompt' grep -Eq '^prompt  +[0-9]+ tokens, ([1-9][0-9]*) of them cached' stats
+check "the ledger's line at the end" grep -q '^36 linear layers: 36 asked 8da4w' stats
 
 printf 'Once\n/system Be a king.\nTwice\n/reset\n/save d.json\n' | talk -q >/dev/null 2>&1
-equal 'reset leaves the system' '[ { "role": "system", "content": "Be a king." } ]' "$(tr -s '\n ' ' ' <d.json | sed 's/ $//')"
+equal '/reset keeps the system message' '[ { "role": "system", "content": "Be a king." } ]' "$(tr -s '\n ' ' ' <d.json | sed 's/ $//')"
 printf '/system\n/save e.json\n' | talk -q --system 'Be a wolf.' >/dev/null 2>&1
-equal 'no system' '[]' "$(cat e.json)"
+equal '/system without text removes the system message' '[]' "$(cat e.json)"
 printf '/plan\n/help\n/quit\nnever said\n' | talk >out 2>err
-equal 'nothing was said' '' "$(cat out)"
-check '/plan' grep -q 'lm_head' err
-check '/help' grep -q '^/system TEXT' err
+equal 'commands and lines after /quit get no answer' '' "$(cat out)"
+check '/plan prints the plan' grep -q 'lm_head' err
+check '/help lists the commands' grep -q '^/system TEXT' err
 
 # errors are printed and the chat continues; the first error decides the exit status
 status=0
 printf '/sistem x\n/save\n/load none.json\nOnce\n' | talk -q >out 2>err || status=$?
-equal 'the status' 2 "$status"
-check 'a near word' grep -q "unknown command /sistem; did you mean /system?" err
-check 'FILE is needed' grep -q '/save needs FILE' err
-check 'a file that is not there' grep -q 'none.json: No such file' err
+equal 'exit status of an unknown command' 2 "$status"
+check 'an unknown command gets a suggestion' grep -q "unknown command /sistem; did you mean /system?" err
+check '/save without FILE' grep -q '/save needs FILE' err
+check '/load of a missing file' grep -q 'none.json: No such file' err
 status=0
 printf 'Once upon\n/load nosuch.json\n/save no/such/place.json\nThe wolf\n/save on.json\n' | talk -q >out 2>err || status=$?
-equal 'the status of a file' 6 "$status"
-check 'a file that cannot be made' grep -q 'no/such/place.json: No such file' err
-equal 'the talk goes on behind either' 'user assistant user assistant' \
+equal 'exit status of a failed /load' 6 "$status"
+check '/save into a missing folder' grep -q 'no/such/place.json: No such file' err
+equal 'the chat continues after a failed /load or /save' 'user assistant user assistant' \
     "$(sed -n 's/.*"role": "\(.*\)",/\1/p' on.json | tr '\n' ' ' | sed 's/ $//')"
 for bad in '{}' '[{"role": "king", "content": "x"}]' '[{"role": "user"}]' '[{"role": "user", "content": 5}]' '[' '[] x' \
     '[{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]' '[{"role": "user", "content": "a", "mood": 1}]'; do
     printf '%s' "$bad" >bad.json
     status=0
     printf '/load bad.json\n' | talk -q >out 2>err || status=$?
-    equal "load: $bad" 3 "$status"
-    check "names the file: $bad" grep -q 'bad.json' err
+    equal "exit status of /load: $bad" 3 "$status"
+    check "the error names the file: $bad" grep -q 'bad.json' err
 done
 truncate -s $((64 << 20 | 1)) big.json
 status=0
 printf '/load big.json\n' | talk -q >out 2>err || status=$?
-equal 'load: too large a file' 3 "$status"
-check 'names the limit' grep -q 'big.json: larger than the 64 MiB that /load reads' err
+equal 'exit status of /load of too large a file' 3 "$status"
+check 'the error names the limit of /load' grep -q 'big.json: larger than the 64 MiB that /load reads' err
 rm big.json
 python3 -c "print('word ' * 700)" >long
 status=0
 talk -q <long >out 2>err || status=$?
-equal 'too long' 2 "$status"
-check 'with both numbers' grep -Eq 'the conversation has [0-9]+ tokens, but the context is 512' err
+equal 'exit status of a message over the context' 2 "$status"
+check 'the error has the numbers of tokens' grep -Eq 'the conversation has [0-9]+ tokens, but the context is 512' err
 { printf 'Once upon a time\n/stats\n'; cat long; printf '/stats\n'; } | talk >out 2>err
-check '/stats behind a refused turn has those of the answer before' [ "$(grep -Ec '^answer  +12 tokens, [0-9.]+ tokens/s' err)" = 2 ]
-equal 'and the same' 1 "$(grep '^answer' err | sort -u | wc -l)"
+check '/stats after a refused turn describes the last answer' [ "$(grep -Ec '^answer  +12 tokens, [0-9.]+ tokens/s' err)" = 2 ]
+equal '/stats after a refused turn has the same numbers' 1 "$(grep '^answer' err | sort -u | wc -l)"
 { cat long; printf '/stats\n'; } | talk >out 2>err
-check 'nothing was answered' grep -q '^no answer yet' err
+check '/stats before any answer' grep -q '^no answer yet' err
 refused 3 '*chat template*' chat "$MODEL"
 refused 2 '*needs MODEL*' chat
 
 # the model's own answer length, which -n overrides
 cp -r "$MODEL" short
 echo '{"max_new_tokens": 5}' >short/generation_config.json
-equal 'max_new_tokens' 'answer 5 tokens,' "$(printf 'The wolf\n/stats\n' | nibble chat short --chat-template "$template" --ignore-eos 2>&1 >out | grep -o '^answer *5 tokens,' | tr -s ' ')"
-equal '-n goes over it' 'answer 7 tokens,' "$(printf 'The wolf\n/stats\n' | nibble chat short --chat-template "$template" --ignore-eos -n 7 2>&1 >out | grep -o '^answer *7 tokens,' | tr -s ' ')"
+equal 'max_new_tokens limits the answer' 'answer 5 tokens,' "$(printf 'The wolf\n/stats\n' | nibble chat short --chat-template "$template" --ignore-eos 2>&1 >out | grep -o '^answer *5 tokens,' | tr -s ' ')"
+equal '-n overrides max_new_tokens' 'answer 7 tokens,' "$(printf 'The wolf\n/stats\n' | nibble chat short --chat-template "$template" --ignore-eos -n 7 2>&1 >out | grep -o '^answer *7 tokens,' | tr -s ' ')"
 
 # Ctrl-C stops the answer but not the program
 mkfifo words
@@ -97,5 +97,5 @@ kill -INT $chat
 echo '/save stopped.json' >&9
 exec 9>&-
 wait $chat
-equal 'it ends well' 0 $?
-check 'what was made is kept' grep -q '"role": "assistant"' stopped.json
+equal 'exit status after a stopped answer' 0 $?
+check 'the stopped answer is kept' grep -q '"role": "assistant"' stopped.json

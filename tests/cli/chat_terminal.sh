@@ -4,7 +4,7 @@
 # answer, Ctrl-D.
 export XDG_STATE_HOME=$PWD/state HOME=$PWD TERM=xterm
 talk() { "$REPO/tests/cli/terminal" chat "$MODEL" --chat-template "$REPO/examples/tales.jinja" --temp 0 "$@"; }
-said() { python3 -c 'import json, sys; print(*(m["content"] for m in json.load(open(sys.argv[1])) if m["role"] == "user"), sep="|")' "$1"; }
+messages() { python3 -c 'import json, sys; print(*(m["content"] for m in json.load(open(sys.argv[1])) if m["role"] == "user"), sep="|")' "$1"; }
 
 status=0
 talk --recipe 8da4w -n 12 >shown <<'STEPS' || status=$?
@@ -26,12 +26,12 @@ type /save talk.json\r
 wait >\x20
 type \x04
 STEPS
-equal 'Ctrl-D ends with 0' 0 "$status"
-equal 'lines as they were edited, one dropped, one from the history' 'Once upon|whole|Once upon' "$(said talk.json)"
+equal 'exit status after Ctrl-D' 0 "$status"
+equal 'messages: edited, not the dropped one, from the history' 'Once upon|whole|Once upon' "$(messages talk.json)"
 equal 'one prompt after Ctrl-C' 1 "$(tr -d '\r' <shown | sed -n '/or \/quit to exit/,/whole/p' | grep -o '> ' | wc -l)"
-check "the ledger's line ends it" grep -q '^36 linear layers: 36 asked 8da4w' shown
-check 'the history is kept' grep -q whole state/nibble/chat_history
-equal 'for its owner alone' 600 "$(stat -c %a state/nibble/chat_history)"
+check "the ledger's line at the end" grep -q '^36 linear layers: 36 asked 8da4w' shown
+check 'the history is saved' grep -q whole state/nibble/chat_history
+equal 'only the owner can read the history' 600 "$(stat -c %a state/nibble/chat_history)"
 
 status=0
 talk -n 400 --ignore-eos --isa ref -t 1 --dtype f32 -q >shown <<'STEPS' || status=$?
@@ -50,11 +50,11 @@ type /save stopped.json\r
 wait >\x20
 type /quit\r
 STEPS
-equal '/quit ends with 0' 0 "$status"
-equal 'what the run before had said' 'Once upon' "$(said stopped.json)"
-check 'the answer was stopped before its end' [ "$(sed -n 's/^answer  *\([0-9]*\) tokens.*/\1/p' shown)" -lt 400 ]
+equal 'exit status after /quit' 0 "$status"
+equal 'the history has messages of the previous run' 'Once upon' "$(messages stopped.json)"
+check 'Ctrl-C stops the answer' [ "$(sed -n 's/^answer  *\([0-9]*\) tokens.*/\1/p' shown)" -lt 400 ]
 
-# characters past ASCII, in every environment; Ctrl-D after a continued line ends only its message
+# non-ASCII characters in every locale; Ctrl-D after a continued line ends only its message
 for locale in C C.UTF-8 xx_XX.ISO-8859-1; do
     status=0
     LC_ALL=$locale talk --recipe 8da4w -n 4 -q >shown <<'STEPS' || status=$?
@@ -71,7 +71,7 @@ type /save past.json\r
 wait >\x20
 type \x04
 STEPS
-    equal "$locale: it ends with 0" 0 "$status"
-    equal "$locale: characters past ASCII" 'été €|half' "$(said past.json)"
+    equal "$locale: exit status" 0 "$status"
+    equal "$locale: non-ASCII characters, and a line that Ctrl-D ends" 'été €|half' "$(messages past.json)"
     rm past.json
 done

@@ -7,7 +7,7 @@ while read -r name _; do
     steps=3
     [ "$name" != mxfp8_2256 ] || steps=10
     "$curves/run" "$NIBBLE" "$name" 2 $steps >"$name.txt" 2>err || cat err
-    check "$name" cmp "$name.txt" <(head -n $steps "$curves/${name}_2x256.txt")
+    check "$name: same bits as the golden curve" cmp "$name.txt" <(head -n $steps "$curves/${name}_2x256.txt")
 done <"$curves/list"
 "$curves/run" "$NIBBLE" mxfp8_2256 2 3 --isa avx2 -t 1 >other.txt
-check 'another instruction set and one thread' cmp other.txt <(head -n 3 "$curves/mxfp8_2256_2x256.txt")
+check 'mxfp8_2256: same bits with AVX2 and one thread' cmp other.txt <(head -n 3 "$curves/mxfp8_2256_2x256.txt")

@@ -10,7 +10,7 @@ if [ ! -x "$tool" ]; then
 fi
 cp -r "$MODEL" shape
 sed -i 's/"hidden_size": 224/"hidden_size": 448/; s/"intermediate_size": 608/"intermediate_size": 2432/' shape/config.json
-"$tool" shape m >"$seen.tool" 2>&1 || check 'a random checkpoint' false
+"$tool" shape m >"$seen.tool" 2>&1 || check 'random_checkpoint writes a model' false
 cp shape/tokenizer*.json m
 head -c 3000 shape/heldout.txt >text.txt
 rm -r shape
@@ -19,7 +19,7 @@ rm -r shape
 ended() {
     local said='nibble: m/model.safetensors: another process wrote to the file while it was being read (' status
     status=$("$REPO/tests/cli/meanwhile" m/model.safetensors "$@" --quiet -t "$threads")
-    equal "$3, $1" "6 1 $said" "$status $(wc -l <err) $(head -c ${#said} err)"
+    equal "$3 fails when the weights change: $1" "6 1 $said" "$status $(wc -l <err) $(head -c ${#said} err)"
     rm -f out err other
     only_here m text.txt
 }
@@ -40,8 +40,8 @@ done
 threads=1
 ended 60000 m bench m --repeats 100 --prompt-tokens 64 -n 8
 ended 60000 m bench m --operations --repeats 100 --prompt-tokens 64 -n 8
-equal 'replaced: read to its end' 0 "$("$REPO/tests/cli/meanwhile" m/model.safetensors replace o.part/model.safetensors quantize m o --recipe 8da4w -t 1)"
-check 'and whole' nibble verify o
+equal 'exit status when the file is replaced by rename' 0 "$("$REPO/tests/cli/meanwhile" m/model.safetensors replace o.part/model.safetensors quantize m o --recipe 8da4w -t 1)"
+check 'the output is whole when the file is replaced by rename' nibble verify o
 
 # A chat that waits for its next line has read the file already: the next message gets an error.
 mkfifo lines
@@ -60,6 +60,6 @@ echo two >&3
 exec 3>&-
 status=0
 wait $! || status=$?
-equal 'a chat: its end' 6 "$status"
-equal 'a chat: no more of an answer' "$size" "$(wc -c <out)"
-check 'a chat: the file' grep -q '^nibble: m/model.safetensors: another process wrote to the file' err
+equal 'exit status of the chat' 6 "$status"
+equal 'the chat prints no more of an answer' "$size" "$(wc -c <out)"
+check 'the error of the chat names the file' grep -q '^nibble: m/model.safetensors: another process wrote to the file' err

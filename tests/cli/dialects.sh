@@ -4,16 +4,16 @@
 golden=$REPO/tests/golden/dialects
 
 # gpt-oss: experts are stacked in the file
-check 'info shows every expert' nibble info "$golden/gpt_oss"
-equal 'six experts, with biases' 6 \
+check 'info reads gpt_oss' nibble info "$golden/gpt_oss"
+equal 'info lists six mxfp4 experts with biases' 6 \
     "$(nibble info "$golden/gpt_oss" --json | tr -d '\n ' | grep -o '"format":"mxfp4","scheme":"[^"]*","group":32,"bias":true' | wc -l)"
-check 'verify reads them' nibble verify "$golden/gpt_oss"
+check 'verify gpt_oss' nibble verify "$golden/gpt_oss"
 refused 3 '*the architecture "gpt_oss" is not supported; *' plan "$golden/gpt_oss"
 refused 3 '*the architecture "gpt_oss" is not supported; *' eval "$golden/gpt_oss" --text /dev/null
 for format in nibble safetensors; do
-    check "convert to $format" nibble convert "$golden/gpt_oss" out --format $format --quiet --force
-    check "verify it" nibble verify out
-    same "it is the same" out "$golden/gpt_oss"
+    check "convert gpt_oss to $format" nibble convert "$golden/gpt_oss" out --format $format --quiet --force
+    check "verify gpt_oss as $format" nibble verify out
+    same "gpt_oss as $format has the same weights" out "$golden/gpt_oss"
 done
 refused 4 'model.layers.0.mlp.experts.0.*: the format 8da4w cannot hold *' convert "$golden/gpt_oss" none --format 8da4w
 
@@ -21,24 +21,24 @@ refused 4 'model.layers.0.mlp.experts.0.*: the format 8da4w cannot hold *' conve
 mkdir deepseek
 cp "$golden/fp8_block/model.safetensors" deepseek
 sed 's/^{/{"model_type": "deepseek_v3",/' "$golden/fp8_block/config.json" >deepseek/config.json
-check 'convert blocks' nibble convert deepseek out --format safetensors --quiet --force
-same 'the same values' out deepseek
-check 'blocks stay blocks' nibble convert deepseek blocks --format compressed-tensors --quiet
-equal 'in its words' 1 "$(tr -d '\n ' <blocks/config.json | grep -c '"strategy":"block","group_size":null,"block_structure":\[128,128\]')"
-same 'the same values, too' blocks deepseek
+check 'convert blocks to floats' nibble convert deepseek out --format safetensors --quiet --force
+same 'blocks as floats have the same values' out deepseek
+check 'convert blocks to compressed-tensors' nibble convert deepseek blocks --format compressed-tensors --quiet
+equal 'config.json of compressed-tensors describes the blocks' 1 "$(tr -d '\n ' <blocks/config.json | grep -c '"strategy":"block","group_size":null,"block_structure":\[128,128\]')"
+same 'blocks in compressed-tensors have the same values' blocks deepseek
 
-# GPTQ with act-order runs; an unread config.json is named
+# GPTQ with act-order can be planned; an unsupported quant_method is named
 nibble plan "$golden/gptq_model" >plan.txt
-check 'act-order is said' grep -q '^note: 7 weights have their columns in act-order' plan.txt
+check 'the plan notes act-order' grep -q '^note: 7 weights have their columns in act-order' plan.txt
 # a recipe with the same integer zero points keeps the codes and uses the same kernels
-rows() { nibble plan "$@" --layer '*.o_proj' | grep -o 'RUNS *linear_[^ ]*' | sort -u; }
-check 'its rows are told' [ -n "$(rows "$golden/gptq_model")" ]
-equal 'a recipe with its scheme' "$(rows "$golden/gptq_model")" "$(rows "$golden/gptq_model" --recipe int4wo-g32-intzero --skip lm_head)"
-equal 'and floats that become such codes' "$(rows "$golden/gptq_model")" "$(rows "$MODEL" --recipe int4wo-g32-intzero)"
+kernels() { nibble plan "$@" --layer '*.o_proj' | grep -o 'RUNS *linear_[^ ]*' | sort -u; }
+check 'the plan names the kernels of o_proj' [ -n "$(kernels "$golden/gptq_model")" ]
+equal 'same kernels with a recipe of the same scheme' "$(kernels "$golden/gptq_model")" "$(kernels "$golden/gptq_model" --recipe int4wo-g32-intzero --skip lm_head)"
+equal 'same kernels for floats quantized to that scheme' "$(kernels "$golden/gptq_model")" "$(kernels "$MODEL" --recipe int4wo-g32-intzero)"
 cp -r "$golden/gptq_model" m
 sed -i 's/"gptq",/"hqq",/' m/config.json
 refused 3 '*quant_method "hqq" is not supported; read it with transformers with hqq*' info m
-check 'act-order is kept in our own dialect' nibble convert "$golden/gptq_model" kept --format nibble --quiet
-same 'and is the same' kept "$golden/gptq_model"
+check 'convert act-order to nibble' nibble convert "$golden/gptq_model" kept --format nibble --quiet
+same 'act-order as nibble has the same weights' kept "$golden/gptq_model"
 refused 4 '*act-order*; --format nibble holds it' convert "$golden/gptq_model" none --format torchao
 refused 4 '*k = 140 is not a multiple of the group size 32*; --format nibble holds it' convert "$golden/gptq_model" none --format compressed-tensors

@@ -24,15 +24,15 @@ grep -o 'X(cl[A-Za-z]*)' "$REPO/src/device/opencl.c" | tr -d 'X()' | sort -u |
     grep -vxF -e clGetPlatformIDs -e clGetDeviceIDs -e clGetDeviceInfo | sed 's/.*/int &(void) { return -59; }/' >others.c
 driver old libOpenCL.so.1 "$REPO/tests/cli/stub_opencl.c" others.c
 export LD_LIBRARY_PATH=$PWD/old
-check 'the old device is found' nibble devices opencl
+check 'devices lists the old device' nibble devices opencl
 words='the driver 9.9.1 of Old GPU supports OpenCL 1.1 of old, but Nibble needs 1.2 or later; update the driver'
 refused 4 "*: asked *@opencl*opencl: $words*--allow device: done *@cpu, *" \
     generate "$MODEL" -p x -n 2 --device opencl --recipe 8da4w --quiet
 nibble generate "$MODEL" -p 'Once upon a time' -n 4 --temp 0 --device opencl --recipe 8da4w --allow device >text 2>said
-check 'it is said that the device was left out' grep -qF "planned again without the device: opencl: $words" said
-check 'and how many layers were moved' grep -q '36 asked 8da4w-g32, 36 substituted' said
+check 'generate says that it leaves out the device' grep -qF "planned again without the device: opencl: $words" said
+check 'the ledger counts the 36 moved layers' grep -q '36 asked 8da4w-g32, 36 substituted' said
 nibble generate "$MODEL" -p 'Once upon a time' -n 4 --temp 0 --recipe 8da4w >here 2>/dev/null
-check 'the text is the CPU'"'"'s' cmp text here
+check 'same text as on the CPU' cmp text here
 refused 4 '*--strict: *' generate "$MODEL" -p x -n 2 --device opencl --recipe 8da4w --allow device --strict --quiet
 
 # training too, before its first step
@@ -40,6 +40,6 @@ small=("$REPO/configs/llama3_debugmodel_mxfp8.json" --device opencl --model.n_la
     --training.seq_len=32 --training.steps=1)
 refused 4 "*: asked *@opencl*opencl: $words*--allow device: done *@cpu, *" train "${small[@]}" --quiet
 nibble train "${small[@]}" --allow device >steps 2>said
-check 'a step is taken on the CPU' grep -q '^step:  1 ' steps
-check 'it is said at once and in the ledger' [ "$(grep -cF "planned again without the device: opencl: $words" said)" = 2 ]
-check 'with the layers that were moved' grep -q '8 linear layers: .*, 8 substituted' said
+check 'train takes a step on the CPU' grep -q '^step:  1 ' steps
+check 'train reports the left-out device at once and in the ledger' [ "$(grep -cF "planned again without the device: opencl: $words" said)" = 2 ]
+check 'the ledger of train counts the 8 moved layers' grep -q '8 linear layers: .*, 8 substituted' said

@@ -7,34 +7,34 @@ nibble quantize "$MODEL" q --recipe 8da4w --quiet >/dev/null
 # loss ARGUMENT...
 loss() { nibble eval "$@" --json --quiet | python3 -c 'import json, sys; print("%.6f" % json.load(sys.stdin)["loss"])'; }
 for text in text.txt text.jsonl; do
-    nibble eval "$MODEL" --text $text --window 64 --json 2>err | members $text schema=1 loss=num perplexity=num predicted=int
-    equal "nothing else on stderr" 1 "$(wc -l <err)"
-    nibble eval q --text $text --window 64 --against "$MODEL" --json 2>err | members "$text against" schema=1 loss=num kl=num top1_agreement=num
+    nibble eval "$MODEL" --text $text --window 64 --json 2>err | members "eval --json of $text" schema=1 loss=num perplexity=num predicted=int
+    equal "$text: a single line on stderr" 1 "$(wc -l <err)"
+    nibble eval q --text $text --window 64 --against "$MODEL" --json 2>err | members "eval --against --json of $text" schema=1 loss=num kl=num top1_agreement=num
 done
 one=$(loss "$MODEL" --text text.txt --window 64 -t 1 --isa ref)
-equal 'threads and instruction sets do not change a loss' "$one" "$(loss "$MODEL" --text text.txt --window 64)"
-equal 'quantized before or now' "$(loss q --text text.txt --window 64)" "$(loss "$MODEL" --recipe 8da4w --text text.txt --window 64)"
-equal 'a model against itself' '0.0 1.0' "$(nibble eval "$MODEL" --text text.txt --window 64 --against "$MODEL" --json --quiet | python3 -c 'import json, sys; d = json.load(sys.stdin); print(float(d["kl"]), float(d["top1_agreement"]))')"
+equal 'threads and instruction sets do not change the loss' "$one" "$(loss "$MODEL" --text text.txt --window 64)"
+equal 'same loss with weights quantized at load' "$(loss q --text text.txt --window 64)" "$(loss "$MODEL" --recipe 8da4w --text text.txt --window 64)"
+equal 'KL and agreement of a model against itself' '0.0 1.0' "$(nibble eval "$MODEL" --text text.txt --window 64 --against "$MODEL" --json --quiet | python3 -c 'import json, sys; d = json.load(sys.stdin); print(float(d["kl"]), float(d["top1_agreement"]))')"
 equal 'perplexity is exp(loss)' True "$(nibble eval "$MODEL" --text text.txt --json --quiet | python3 -c 'import json, math, sys; d = json.load(sys.stdin); print(abs(math.exp(d["loss"]) / d["perplexity"] - 1) < 1e-6)')"
 nibble eval "$MODEL" --text text.txt --window 64 --against q >out 2>err
 for word in 'loss  *[0-9.]* nats per token' 'perplexity  *[0-9]' 'predicted  *[0-9]* tokens' 'KL  *[0-9.]* nats per token' 'agreement  *[0-9.]* %'; do
-    check "in words: $word" grep -q "$word" out
+    check "the report has: $word" grep -q "$word" out
 done
-check "the ledger's line" grep -q '36 linear layers: 36 asked bf16, .* 0 substituted' err
+check "the ledger's line is on stderr" grep -q '36 linear layers: 36 asked bf16, .* 0 substituted' err
 
 nibble eval "$MODEL" --text text.txt --cache-type int8 --against "$MODEL" --json 2>err | python3 -c 'import json, sys; print(0 < json.load(sys.stdin)["kl"] < 1e-3)' >out
-equal 'keys and values in int8 are near' True "$(cat out)"
-check 'the ledger says what the cache is' grep -q '0 substituted; KV cache in int8, 400 B per token$' err
-equal 'in bf16 they are as they are' 0 "$(nibble eval "$MODEL" --text text.txt --cache-type bf16 --against "$MODEL" --json --quiet | python3 -c 'import json, sys; print(json.load(sys.stdin)["kl"])')"
-equal 'threads and instruction sets do not change int8' "$(loss "$MODEL" --text text.txt --cache-type int8 -t 1 --isa ref)" "$(loss "$MODEL" --text text.txt --cache-type int8)"
+equal 'an int8 cache has a small KL' True "$(cat out)"
+check 'the ledger names the int8 cache' grep -q '0 substituted; KV cache in int8, 400 B per token$' err
+equal 'a bf16 cache changes nothing' 0 "$(nibble eval "$MODEL" --text text.txt --cache-type bf16 --against "$MODEL" --json --quiet | python3 -c 'import json, sys; print(json.load(sys.stdin)["kl"])')"
+equal 'int8 cache: same loss with any threads and instruction set' "$(loss "$MODEL" --text text.txt --cache-type int8 -t 1 --isa ref)" "$(loss "$MODEL" --text text.txt --cache-type int8)"
 
 # A final norm of 2^-12: with block scales of 2^-6 and more, every code of the output layer's input is 0, and so are all logits.
 cp -r "$MODEL" small
 chmod -R u+w small
 "$REPO/tests/cli/tensors" small/model.safetensors put model.norm.weight 0 "$(printf '8039%.0s' {1..224})"
-head_alone() { loss small --text text.txt --recipe "{\"schema\": 1, \"rules\": [{\"match\": \"lm_head\", \"scheme\": \"$1\"}], \"else\": \"keep\"}"; }
-equal 'block scales alone lose small activations' 7.721349 "$(head_alone nvfp4dq-block)" # ln 2256
-equal "a token's own scale keeps them" True "$(python3 -c 'import sys; print(7.7 < float(sys.argv[1]) < 7.7213)' "$(head_alone nvfp4dq)")"
+head_only() { loss small --text text.txt --recipe "{\"schema\": 1, \"rules\": [{\"match\": \"lm_head\", \"scheme\": \"$1\"}], \"else\": \"keep\"}"; }
+equal 'block scales alone lose small activations' 7.721349 "$(head_only nvfp4dq-block)" # ln 2256
+equal "a scale per token keeps small activations" True "$(python3 -c 'import sys; print(7.7 < float(sys.argv[1]) < 7.7213)' "$(head_only nvfp4dq)")"
 
 refused 6 'nosuch: cannot open it: No such file or directory' eval "$MODEL" --text nosuch
 refused 6 '.: is a directory, not a regular file' eval "$MODEL" --text .

@@ -5,7 +5,7 @@ golden=$REPO/tests/golden/gguf
 cp "$golden"/*.gguf .
 see info llama.gguf
 see plan qwen2.gguf --device graviton3
-nibble info llama.gguf --json | members llama schema=1 tensors[].name=str tensors[].shape=list tensors[].format=str \
+nibble info llama.gguf --json | members 'info llama.gguf --json' schema=1 tensors[].name=str tensors[].shape=list tensors[].format=str \
     tensors[].scheme=str 'tensors[].group=int|null' tensors[].bias=bool tensors[].bytes=int
 
 printf 'the cat in the hat and the rat on the mat\n\nhere and there\n' >text.txt
@@ -15,18 +15,18 @@ text() { nibble generate "$@" --quiet -p 'the cat' --temp 0 -n 24 | od -c | head
 for model in llama qwen2; do
     for dtype in f32 bf16; do
         want=$(text $model.gguf --dtype $dtype --isa ref)
-        check "$model writes something" [ ${#want} -gt 40 ]
+        check "$model $dtype: text is generated" [ ${#want} -gt 40 ]
         for isa in avx2 avx512 avx512bf16; do
             nibble devices cpu --isa $isa >/dev/null 2>&1 || continue # not every machine has them all
-            equal "$model $dtype --isa $isa" "$want" "$(text $model.gguf --dtype $dtype --isa $isa)"
+            equal "$model $dtype: same text with --isa $isa" "$want" "$(text $model.gguf --dtype $dtype --isa $isa)"
         done
     done
-    equal "$model: one thread" "$(loss $model.gguf -t 1)" "$(loss $model.gguf)"
+    equal "$model: same loss with one thread" "$(loss $model.gguf -t 1)" "$(loss $model.gguf)"
 done
 nibble plan llama.gguf --json >plan.json
 check 'the plan needs no substitution' python3 -c 'import json, sys; sys.exit(json.load(open("plan.json"))["counts"]["substituted"])'
 check 'verify finds no fault' nibble verify llama.gguf
-check 'bench runs it' nibble bench llama.gguf --prompt-tokens 32 -n 4 --quiet
+check 'bench runs a GGUF' nibble bench llama.gguf --prompt-tokens 32 -n 4 --quiet
 # a config.json beside it belongs to another model
 echo '{"model_type": "nonsense"}' >config.json
 check 'config.json beside a GGUF is not read' nibble plan llama.gguf --quiet
@@ -45,17 +45,17 @@ for command in 'quantize --recipe 8da4w' 'convert --format gguf'; do
     # shellcheck disable=SC2086 # words are meant
     refused 3 'tales/model.safetensors: *data_offsets end at *the file is cut short*' $command tales out
 done
-check 'nothing is written' test ! -e out -a ! -e out.part
+check 'truncated files leave no output' test ! -e out -a ! -e out.part
 sed 's/\(general.architecture.\{12\}\)qwen3/\1qwen9/' qwen3.gguf >other.gguf
 refused 3 'other.gguf: the architecture "qwen9" is not supported; *' plan other.gguf
-check 'but it can be listed' nibble info other.gguf
+check 'info lists an unsupported architecture' nibble info other.gguf
 refused 3 'other.gguf: the architecture "qwen9" is not supported; *' generate other.gguf -n 1
 
 # GGUF has no key for layers without rope: llama.cpp assumes every fourth.
 golden=$REPO/tests/golden
 refused 3 '*no_rope_layers names layers other than every fourth, which a GGUF of smollm3 cannot record*' \
     convert "$golden/models/smollm3" o.gguf --format gguf
-[ ! -e o.gguf ] || check 'nothing is left of it' false
+[ ! -e o.gguf ] || check 'a refused GGUF leaves no file' false
 refused 3 '*attention scores are scaled by 0.158*, but a GGUF of gemma2 has no key for that, so readers use 0.176*' \
     convert "$golden/models/gemma2" o.gguf --format gguf
 refused 3 '*cannot write a GGUF of ministral3; --format nibble keeps config.json beside the weights' \
@@ -68,39 +68,39 @@ setting 'without effect: sliding_window 37 (config): a GGUF of llama has no key 
 setting 'without effect: sliding_window 37 (config): a GGUF of phi3 records it, but llama.cpp attends to all positions' \
     convert "$golden/models/phi3" o.gguf --format gguf --tokenizer "$golden/gguf/olmo2.gguf" --dry-run
 for family in qwen2_yarn smollm3 olmo2 granite gemma2 gemma3 cohere2 starcoder2 stablelm stablelm_norms phi3 glm4; do
-    check "$family: as safetensors and back" nibble convert "$golden/gguf/$family.gguf" "$family" --format nibble --quiet
-    check "$family: as GGUF again" nibble convert "$family" "again-$family.gguf" --format gguf --quiet
-    same "$family" "again-$family.gguf" "$golden/gguf/$family.gguf"
+    check "$family: convert to nibble" nibble convert "$golden/gguf/$family.gguf" "$family" --format nibble --quiet
+    check "$family: convert back to GGUF" nibble convert "$family" "again-$family.gguf" --format gguf --quiet
+    same "$family: same weights after nibble and back" "again-$family.gguf" "$golden/gguf/$family.gguf"
 done
-# Phi-3 stores q, k and v as one tensor, in GGUF and for transformers
-check 'phi3: floats again' nibble convert phi3 phi3-floats --format safetensors --quiet
+# Phi-3 stores q, k and v as one tensor, in GGUF and in the files of transformers
+check 'phi3: convert to floats' nibble convert phi3 phi3-floats --format safetensors --quiet
 check 'phi3: one tensor for q, k and v' grep -q 'layers.1.self_attn.qkv_proj.weight' phi3-floats/model.safetensors
-check 'phi3: and none for q' sh -c '! grep -q self_attn.q_proj.weight phi3-floats/model.safetensors'
+check 'phi3: no tensor for q alone' sh -c '! grep -q self_attn.q_proj.weight phi3-floats/model.safetensors'
 nibble quantize phi3-floats phi3-codes --recipe int8wo | tr -s ' \n' ' ' >said.txt
-check 'phi3: codes are written part by part' grep -q 'expect them fused, for example as model.layers.0.self_attn.qkv_proj' said.txt
+check 'phi3: quantize says that readers expect them fused' grep -q 'expect them fused, for example as model.layers.0.self_attn.qkv_proj' said.txt
 refused 4 'blk.0.attn_q.weight: a GGUF of this architecture stores it in one tensor with blk.0.attn_k.weight, so both must have the same type; *' \
     quantize phi3-floats o.gguf --format gguf --recipe int8wo-g32-ggml --skip '*layers.0.*q_proj*'
-check 'phi3: alike they are' nibble quantize phi3-floats o.gguf --format gguf --recipe int8wo-g32-ggml --quiet
-check 'phi3: and verified' nibble verify o.gguf
+check 'phi3: quantize q, k and v alike' nibble quantize phi3-floats o.gguf --format gguf --recipe int8wo-g32-ggml --quiet
+check 'phi3: verify the GGUF' nibble verify o.gguf
 sed 's/rope_factors_long/rope_factors_lung/' phi3.gguf >other.gguf
 refused 3 'other.gguf: rope_factors_short.weight is stored, but rope_factors_long.weight is missing' plan other.gguf
 sed 's/phi3.rope.scaling.original/phi3.rope.scaling.0riginal/' phi3.gguf >other.gguf
 refused 3 '*"phi3.rope.scaling.original_context_length" is missing*' plan other.gguf
 # Command R+ has a norm per head
-check 'norms of heads: as GGUF' nibble convert "$golden/models/cohere_norms" heads.gguf --format gguf --quiet
-check 'norms of heads: verified' nibble verify heads.gguf
-check 'norms of heads: and back' nibble convert heads.gguf heads --format safetensors --quiet
-check 'norms of heads: the same' nibble verify heads --against "$golden/models/cohere_norms"
+check 'norms of heads: convert to GGUF' nibble convert "$golden/models/cohere_norms" heads.gguf --format gguf --quiet
+check 'norms of heads: verify the GGUF' nibble verify heads.gguf
+check 'norms of heads: convert back to floats' nibble convert heads.gguf heads --format safetensors --quiet
+check 'norms of heads: verify against the original' nibble verify heads --against "$golden/models/cohere_norms"
 # StableLM 2 12B stores one tensor per head, but one weight in a GGUF
 apart=$golden/models/stablelm_norms
 norm=layers.1.self_attn.q_layernorm.norms.4.weight
-check 'norms apart: as GGUF' nibble convert "$apart" apart.gguf --format gguf --quiet
-check 'norms apart: one weight there' grep -q blk.1.attn_q_norm.weight apart.gguf
-check 'norms apart: verified' nibble verify apart.gguf
-check 'norms apart: and back' nibble convert apart.gguf apart --format safetensors --quiet
-check 'norms apart: a tensor each' grep -q "$norm" apart/model.safetensors
-check 'norms apart: the same' nibble verify apart --against "$apart"
-check 'norms apart: as codes' nibble quantize "$apart" apart-codes --recipe int8wo --quiet
-check 'norms apart: a tensor each beside codes' grep -q "$norm" apart-codes/model.safetensors
-check 'norms apart: codes verified' nibble verify apart-codes --against "$apart"
-check 'norms apart: codes as floats' nibble convert apart-codes apart-floats --format nibble --quiet
+check 'a norm tensor per head: convert to GGUF' nibble convert "$apart" apart.gguf --format gguf --quiet
+check 'a norm tensor per head: one weight in the GGUF' grep -q blk.1.attn_q_norm.weight apart.gguf
+check 'a norm tensor per head: verify the GGUF' nibble verify apart.gguf
+check 'a norm tensor per head: convert back to floats' nibble convert apart.gguf apart --format safetensors --quiet
+check 'a norm tensor per head: separate again in floats' grep -q "$norm" apart/model.safetensors
+check 'a norm tensor per head: verify against the original' nibble verify apart --against "$apart"
+check 'a norm tensor per head: quantize' nibble quantize "$apart" apart-codes --recipe int8wo --quiet
+check 'a norm tensor per head: separate beside codes' grep -q "$norm" apart-codes/model.safetensors
+check 'a norm tensor per head: verify codes against the original' nibble verify apart-codes --against "$apart"
+check 'a norm tensor per head: convert codes to nibble' nibble convert apart-codes apart-floats --format nibble --quiet

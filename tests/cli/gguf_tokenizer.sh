@@ -3,9 +3,9 @@
 # --tokenizer with a GGUF: its vocabulary is used, and errors in it are reported.
 vocab=$REPO/tests/golden/vocab_bytes.gguf broken=$REPO/tests/fuzz/corpus/gguf_vocab
 run() { nibble generate "$MODEL" --quiet --temp 0 -n 4 --ignore-eos -p 'The king' "$@"; }
-check 'another vocabulary' run --tokenizer "$vocab"
+check 'generate with the vocabulary of a GGUF' run --tokenizer "$vocab"
 cp "$vocab" vocabulary
-check 'known by its first bytes, not by its name' run --tokenizer vocabulary
+check 'a GGUF is recognized by its first bytes, not its name' run --tokenizer vocabulary
 refused 3 '*unknown_pre: tokenizer.ggml.pre "nonsense" is not known*' generate "$MODEL" -p a --tokenizer "$broken/unknown_pre"
 refused 3 '*bert: tokenizer.ggml.model "bert" is WordPiece*' generate "$MODEL" -p a --tokenizer "$broken/bert"
 refused 3 '*short_scores: tokenizer.ggml.scores has 2 values for 3 tokens*' generate "$MODEL" -p a \

@@ -7,7 +7,7 @@ see info "$MODEL"
 see info q8
 see info q4
 for model in "$MODEL" "$MODEL/model.safetensors" q8 q4; do
-    nibble info "$model" --json | members "$model" schema=1 tensors[].name=str tensors[].shape=list tensors[].format=str \
+    nibble info "$model" --json | members "info --json of $model" schema=1 tensors[].name=str tensors[].shape=list tensors[].format=str \
         tensors[].scheme=str 'tensors[].group=int|null' tensors[].bias=bool tensors[].bytes=int
 done
 # sum MODEL: bytes of all tensors

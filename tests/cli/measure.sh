@@ -8,13 +8,13 @@ kept=$XDG_CACHE_HOME/nibble/machine.json
 says() { nibble plan "$MODEL" --recipe 8da4w "$@" 2>&1 | grep -c "^note: predicted from $words:"; }
 
 words='measured rates'
-check 'not asked for: no kernel is timed' test "$(says -t 1)" = 1
-check 'the CPU is measured' nibble devices cpu --measure -t 1
+check 'a plan times no kernels' test "$(says -t 1)" = 1
+check 'measure the CPU' nibble devices cpu --measure -t 1
 words='measured kernels'
-check 'the plan is from kernels' test "$(says -t 1)" = 1
-check 'they are in the file' grep -q '"linear_a8t_w4g_f32__' "$kept"
+check 'the plan predicts from measured kernels' test "$(says -t 1)" = 1
+check 'machine.json has measured kernels' grep -q '"linear_a8t_w4g_f32__' "$kept"
 words='measured rates'
-check 'other threads are another machine' test "$(says -t 2)" = 1
+check 'kernels measured with 1 thread do not count for 2' test "$(says -t 2)" = 1
 refused 2 'mi210 is not present, so it cannot be measured' devices mi210 --measure
 refused 2 'device "cpuu" is not known; did you mean cpu*' devices cpuu --measure
 
@@ -27,10 +27,10 @@ if [ -z "${NIBBLE_TEST_ALL:-}" ]; then
     exit
 fi
 words='cautious rates'
-check 'a device has cautious rates' test "$(says --device opencl)" = 1
+check 'opencl: the plan predicts from cautious rates' test "$(says --device opencl)" = 1
 nibble plan "$MODEL" --device opencl >plan.txt 2>&1
-check 'and how to measure it' grep -q '^note: opencl is faster than its cautious rates: `nibble devices opencl --measure`' plan.txt
-check 'the device is measured' nibble devices opencl --measure
+check 'opencl: the plan says how to measure it' grep -q '^note: opencl is faster than its cautious rates: `nibble devices opencl --measure`' plan.txt
+check 'measure opencl' nibble devices opencl --measure
 words='measured kernels'
-check 'its plan is from kernels' test "$(says --device opencl)" = 1
-check "the CPU's stay" test "$(says -t 1)" = 1
+check 'opencl: the plan predicts from measured kernels' test "$(says --device opencl)" = 1
+check "measured kernels of the CPU are kept" test "$(says -t 1)" = 1

@@ -6,11 +6,11 @@ if ! nibble devices opencl >device.txt 2>"$seen.err"; then
     skipped 'opencl' 'no OpenCL device'
     exit
 fi
-check 'the device is here' grep -q 'host  *cpu: layers may run there with --allow device' device.txt
+check 'nibble devices opencl names its host' grep -q 'host  *cpu: layers may run there with --allow device' device.txt
 
 loss() { nibble eval "$MODEL" --text text.txt --json --quiet "$@" | sed -n 's/.*"loss": \([0-9.]*\).*/\1/p'; }
-near() { # near WHAT LOSS LOSS: within a thousandth
-    check "$1: $2 and $3" awk -v a="$2" -v b="$3" 'BEGIN { exit !(a > 0 && b > 0 && a - b < 1e-3 && b - a < 1e-3) }'
+near() { # near WHAT LOSS LOSS: the losses of the CPU and of the device are within a thousandth
+    check "$1: loss $2 on the CPU, $3 with the device" awk -v a="$2" -v b="$3" 'BEGIN { exit !(a > 0 && b > 0 && a - b < 1e-3 && b - a < 1e-3) }'
 }
 head -c 1500 "$MODEL/heldout.txt" >text.txt
 summary() { nibble generate "$MODEL" -p 'Once upon a time' -n 4 --temp 0 "$@" 2>&1 >/dev/null | tail -n 1; }
@@ -23,7 +23,7 @@ for recipe in '' int8wo 8da4w int8dq int4wo int4wo-intzero fp8wo mxfp8; do
 done
 case $(summary --device opencl --recipe 8da4w) in
 *'36 done on opencl/ocl, 0 substituted') ;;
-*) check 'nothing is substituted' false ;;
+*) check 'no layer is substituted on the device' false ;;
 esac
 
 # families with another order of operations, or with more operations
@@ -34,8 +34,8 @@ for family in olmo2 gemma2 cohere2 starcoder2; do
 done
 
 # some layers on the device, some on the host
-near 'down_proj there' "$(loss --dtype f32)" "$(loss --dtype f32 --place '*down_proj=opencl')"
-near 'head and q_proj here' "$(loss --dtype f32)" \
+near 'down_proj on the device' "$(loss --dtype f32)" "$(loss --dtype f32 --place '*down_proj=opencl')"
+near 'head and q_proj on the CPU' "$(loss --dtype f32)" \
     "$(loss --dtype f32 --device opencl --place lm_head=cpu --place '*q_proj=cpu')"
 refused 2 '--place *: this plan has only the device cpu' plan "$MODEL" --place '*down_proj=opencl:9'
 
@@ -43,14 +43,14 @@ refused 2 '--place *: this plan has only the device cpu' plan "$MODEL" --place '
 masked=(--device opencl --without 'attn_*__ocl*')
 refused 4 'attn: asked f32@opencl, but nothing allowed does it: attn_f32__ocl: this run lacks this kernel: --without leaves it out*; --allow '"'"'attn=device'"'"': done f32@cpu by attn_*; 20 more copies of 10.2 kB per token *' \
     generate "$MODEL" -p x -n 2 "${masked[@]}" --quiet
-near 'attention here' "$(loss --dtype f32)" "$(loss --dtype f32 "${masked[@]}" --allow device)"
+near 'attention on the CPU' "$(loss --dtype f32)" "$(loss --dtype f32 "${masked[@]}" --allow device)"
 case $(summary "${masked[@]}" --allow device) in
 *'0 substituted; 1 operation without weights not as asked') ;;
-*) check 'attention is substituted' false ;;
+*) check 'the summary counts attention as not as asked' false ;;
 esac
 refused 4 'attn: asked f32@opencl, but nothing allowed does it: attn_f32__ocl: the KV cache type is i8, not one of f16, bf16, f32: it keeps keys and values as floats*' \
     generate "$MODEL" -p x -n 2 --device opencl --cache-type int8 --quiet
-near 'attention over int8 here' "$(loss --dtype f32 --cache-type int8)" "$(loss --dtype f32 --device opencl --cache-type int8 --allow device)"
+near 'attention over an int8 cache on the CPU' "$(loss --dtype f32 --cache-type int8)" "$(loss --dtype f32 --device opencl --cache-type int8 --allow device)"
 refused 4 'attn: --strict: *' generate "$MODEL" -p x -n 2 "${masked[@]}" --allow device --strict --quiet
 refused 2 '--without attn_f32__oc: no kernel matches; did you mean attn_f32__ocl*' plan "$MODEL" --without attn_f32__oc
 refused 2 'device "opencll" is not known; did you mean opencl; here: cpu, opencl; known: *' generate "$MODEL" -p x --device opencll
@@ -60,36 +60,36 @@ drawn() { nibble generate "$MODEL" -p 'Once upon a time' -n 24 --device opencl "
 for how in '--temp 0' '--temp 1 --top-k 50 --seed 3' '--temp 0.7 --top-k 256 --top-p 0.9 --min-p 0.02'; do
     read -ra how <<<"$how"
     there=$(drawn "${how[@]}")
-    check "${how[*]}: drawn there" grep -q '^drawn by    sample_f32__ocl' drawn.err
+    check "${how[*]}: sampled on the device" grep -q '^drawn by    sample_f32__ocl' drawn.err
     here=$(drawn "${how[@]}" --without 'sample_f32__ocl*')
-    check "${how[*]}: drawn here" grep -q '^drawn by    sample_f32__ref' drawn.err
-    check "${how[*]}: the same tokens" test "$there" = "$here"
+    check "${how[*]}: sampled on the CPU" grep -q '^drawn by    sample_f32__ref' drawn.err
+    check "${how[*]}: device and CPU sample the same tokens" test "$there" = "$here"
 done
 drawn --top-k 0 >all.txt
-check 'top-k 0 is said' grep -q '9.0 kB of logits copied per token, .* predicted: .*sample_f32__ocl: .*top-k' drawn.err
+check '--top-k 0: the copied logits and the reason are reported' grep -q '9.0 kB of logits copied per token, .* predicted: .*sample_f32__ocl: .*top-k' drawn.err
 drawn --repeat-penalty 1.1 >penalized.txt
-check 'a penalty is said' grep -q 'of logits copied per token, .* predicted: .*repetition penalty' drawn.err
+check '--repeat-penalty: the copied logits and the reason are reported' grep -q 'of logits copied per token, .* predicted: .*repetition penalty' drawn.err
 echo '{"type": "boolean"}' >bool.json
 drawn --schema bool.json >bool.txt
-check 'a schema is said' grep -q 'of logits copied per token, .* predicted: the tokens that a schema allows are chosen on the CPU' drawn.err
-check 'its value' grep -Eq '^ *(true|false) *$' bool.txt
+check '--schema: the copied logits and the reason are reported' grep -q 'of logits copied per token, .* predicted: the tokens that a schema allows are chosen on the CPU' drawn.err
+check '--schema: the output is a boolean' grep -Eq '^ *(true|false) *$' bool.txt
 nibble plan "$MODEL" --device opencl >plan.txt 2>&1
-check 'a token crosses, not its logits' grep -q 'note: 1 copy of 4 B per token' plan.txt
+check 'the plan copies one token, not its logits' grep -q 'note: 1 copy of 4 B per token' plan.txt
 
 # weights packed on the device equal those packed on the host
 packed() { nibble plan "$1" --device opencl "${@:2}" 2>/dev/null | grep -A 1 '^note: packed' | tr -s '\n ' ' '; }
 case $(packed "$MODEL" --recipe 8da4w) in
 *'37 weights on opencl by pack__ocl, '*' as stored; '*' predicted with the copies '*) ;;
-*) check 'all are packed there' false ;;
+*) check 'all weights are packed on the device' false ;;
 esac
 case $(packed "$MODEL" --recipe 8da4w --without pack__ocl) in
 *'37 on the host because no kernel of opencl reads them as stored, '*) ;;
-*) check 'all are packed here' false ;;
+*) check 'without pack__ocl all weights are packed on the host' false ;;
 esac
 there=$(drawn --recipe 8da4w --temp 0)
-check 'packed here or there' test "$there" = "$(drawn --recipe 8da4w --temp 0 --without pack__ocl)"
+check 'packing on device or host gives the same text' test "$there" = "$(drawn --recipe 8da4w --temp 0 --without pack__ocl)"
 nibble quantize "$MODEL" blocks.gguf --recipe int4wo-sym-ggml --format gguf --quiet >quantized.txt
 case $(packed blocks.gguf) in
 *' 1 weight on opencl by pack__ocl, '*'; 36 on the host because no kernel of opencl reads them as stored, '*) ;;
-*) check "blocks are packed here: $(packed blocks.gguf)" false ;;
+*) check "GGUF blocks are packed on the host:  $(packed blocks.gguf)" false ;;
 esac

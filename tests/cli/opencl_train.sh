@@ -11,7 +11,7 @@ debug=$REPO/configs/llama3_debugmodel_mxfp8_vocab2256.json
 
 # the first two steps of the golden curve on the device, with 2 sequences of 256
 "$curves/run" "$NIBBLE" mxfp8_2256 2 2 --device opencl >there.txt 2>err || cat err
-check 'mxfp8_2256: both steps' [ "$(wc -l <there.txt)" = 2 ]
+check 'mxfp8_2256: two steps are logged' [ "$(wc -l <there.txt)" = 2 ]
 near_curve mxfp8_2256 "$curves/mxfp8_2256_2x256.txt" there.txt
 # and with a sequence of 64, against the CPU
 curve() { # curve NAME ARGUMENT...
@@ -19,7 +19,7 @@ curve() { # curve NAME ARGUMENT...
     shift
     SEQ_LEN=64 "$curves/run" "$NIBBLE" "$name" 1 2 >here.txt 2>err || cat err
     SEQ_LEN=64 "$curves/run" "$NIBBLE" "$name" 1 2 "$@" >there.txt 2>err || cat err
-    check "$name: both steps" [ "$(wc -l <there.txt)" = 2 ]
+    check "$name: two steps are logged" [ "$(wc -l <there.txt)" = 2 ]
     near_curve "$name $*" here.txt there.txt
 }
 # all curves against the golden ones, in make matrix
@@ -28,7 +28,7 @@ if [ -n "${NIBBLE_TEST_ALL:-}" ]; then
         local name=$1
         shift
         "$curves/run" "$NIBBLE" "$name" 2 3 "$@" >there.txt 2>err || cat err
-        check "$name: all steps" [ "$(wc -l <there.txt)" = 3 ]
+        check "$name: three steps are logged" [ "$(wc -l <there.txt)" = 3 ]
         near_curve "$name $*" "$curves/${name}_2x256.txt" there.txt
     }
     curve mxfp8_2256 --device opencl
@@ -40,28 +40,28 @@ curve qat_8da4w --place '*down_proj=opencl'
 
 # what stays on the host, and its cost
 small=(--training.local_batch_size 1 --training.seq_len=32 --training.steps 2 --lr_scheduler.decay_ratio 0 --model.n_layers 1)
-check 'plan' nibble plan "$debug" --device opencl "${small[@]}"
+check 'plan training on the device' nibble plan "$debug" --device opencl "${small[@]}"
 plan=$(tr '\n' ' ' <"$seen.out" | sed 's/  */ /g')
-check 'the plan: kernels of the device' grep -q ' linear_dw_mx8_mx8_f32__ocl backward 32 ' <<<"$plan"
-check 'the plan: what stays' grep -q 'in training opencl does the products of linear layers and their casts, and adds the gradients that it computed; ' <<<"$plan"
-check 'the plan: what crosses' grep -q '[0-9]* copies of [0-9.]* [kM]B per micro-batch between opencl and its host, .* predicted; weights: [0-9.]* MB per step, ' <<<"$plan"
-check 'the fastest device' nibble plan "$debug" --device auto "${small[@]}"
+check 'the plan names kernels of the device' grep -q ' linear_dw_mx8_mx8_f32__ocl backward 32 ' <<<"$plan"
+check 'the plan says what the device does in training' grep -q 'in training opencl does the products of linear layers and their casts, and adds the gradients that it computed; ' <<<"$plan"
+check 'the plan says how much is copied' grep -q '[0-9]* copies of [0-9.]* [kM]B per micro-batch between opencl and its host, .* predicted; weights: [0-9.]* MB per step, ' <<<"$plan"
+check 'plan --device auto' nibble plan "$debug" --device auto "${small[@]}"
 auto=$(tr '\n' ' ' <"$seen.out" | sed 's/  */ /g')
-check 'the fastest device: what each takes' grep -q -- '--device auto chooses [a-z0-9:]*, predicted: cpu: .* per micro-batch, opencl: .* per micro-batch' <<<"$auto"
-check 'train' nibble train "$debug" --device opencl "${small[@]}"
+check '--device auto gives the predicted time of each device' grep -q -- '--device auto chooses [a-z0-9:]*, predicted: cpu: .* per micro-batch, opencl: .* per micro-batch' <<<"$auto"
+check 'train on the device' nibble train "$debug" --device opencl "${small[@]}"
 case $(tail -n 1 "$seen.err") in
 *'8 linear layers: 8 asked mxfp8-floor, 8 done on opencl/ocl, 0 substituted'*) ;;
-*) check "the ledger's line: $(tail -n 1 "$seen.err")" false ;;
+*) check "the summary counts 8 layers on the device: $(tail -n 1 "$seen.err")" false ;;
 esac
-check 'dry run' nibble train "$debug" --device opencl --dry-run "${small[@]}"
+check 'dry run on the device' nibble train "$debug" --device opencl --dry-run "${small[@]}"
 cp "$seen.out" dry.txt
-check 'its memory' grep -q '^memory on opencl: ' dry.txt
-check 'its kernels' grep -q 'error [0-9.e-]*  linear_dx_mx8_mx8_f32__ocl' dry.txt
-check 'bench' nibble bench --train "$debug" --device opencl --repeats 1 "${small[@]}"
+check 'the dry run reports memory of the device' grep -q '^memory on opencl: ' dry.txt
+check 'the dry run names kernels of the device' grep -q 'error [0-9.e-]*  linear_dx_mx8_mx8_f32__ocl' dry.txt
+check 'bench --train on the device' nibble bench --train "$debug" --device opencl --repeats 1 "${small[@]}"
 cp "$seen.out" bench.txt
-check 'bench: products there, without a share' grep -Eq '^linear_dx +attention .* [0-9.]+ +- +[0-9.]+ +-$' bench.txt
-check 'bench: copies' grep -Eq '^move .* - +- +[0-9.]+ +-$' bench.txt
-check 'bench: what that means' grep -q '^rates without a share are for opencl, or for copies to and from it$' bench.txt
+check 'bench: products on the device have no share' grep -Eq '^linear_dx +attention .* [0-9.]+ +- +[0-9.]+ +-$' bench.txt
+check 'bench: copies have no share' grep -Eq '^move .* - +- +[0-9.]+ +-$' bench.txt
+check 'bench: rates without a share are explained' grep -q '^rates without a share are for opencl, or for copies to and from it$' bench.txt
 
 # every rank uses the device; the losses equal those of one process
 if command -v mpirun >/dev/null; then
@@ -70,11 +70,11 @@ if command -v mpirun >/dev/null; then
     both=(train "$debug" --device opencl "${small[@]}" --training.global_batch_size=2 --quiet)
     nibble "${both[@]}" 2>&1 | sed 's/  memory:.*//' >one.txt
     timeout 60 mpirun -n 2 "$NIBBLE" "${both[@]}" --ranks 2 2>&1 | sed 's/  memory:.*//' >two.txt
-    check 'ranks: two steps' [ "$(wc -l <one.txt)" = 2 ]
-    check 'ranks: the same losses' diff one.txt two.txt
+    check 'ranks: one process logs two steps' [ "$(wc -l <one.txt)" = 2 ]
+    check 'ranks: two ranks and one process have the same losses' diff one.txt two.txt
     here=("$NIBBLE" train "$debug" "${small[@]}" --training.global_batch_size=2 --quiet --ranks 2)
     timeout 60 mpirun -n 1 "${here[@]}" : -n 1 "${here[@]}" --device opencl >mixed.txt 2>&1
-    check 'ranks: one plan for all' grep -q \
+    check 'ranks: different plans are refused' grep -q \
         "^nibble: rank 1: its device runs other layers or kernels than rank 0's; give all ranks " mixed.txt
 fi
 
@@ -84,5 +84,5 @@ refused 4 'the plan is for mi210, which is not this machine: it can be planned, 
     train "$debug" "${small[@]}" --device mi210
 refused 4 '*lm_head*linear_dw_mx8_mx8_f32__ocl: this run lacks this kernel: --without leaves it out*' \
     train "$debug" "${small[@]}" --place lm_head=opencl --without linear_dw_mx8_mx8_f32__ocl
-check 'allowed to go here' nibble train "$debug" "${small[@]}" --place lm_head=opencl \
+check '--allow device trains without the kernel of lm_head' nibble train "$debug" "${small[@]}" --place lm_head=opencl \
     --without linear_dw_mx8_mx8_f32__ocl --allow device

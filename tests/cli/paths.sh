@@ -15,7 +15,7 @@ for name in 'with blanks' $'line\nbreak' "quote'\"s" $'no utf-8 \xff\xfe' -m '*'
 done
 status=0
 nibble plan "$(printf 'x%.0s' $(seq 5000))" >out 2>err || status=$?
-equal 'a path that is too long' 6 "$status"
-equal 'one line of error' 1 "$(wc -l <err)"
+equal 'exit status for a path that is too long' 6 "$status"
+equal 'a path that is too long: lines on stderr' 1 "$(wc -l <err)"
 equal 'control characters of a path stay off the terminal' 0 "$(nibble plan $'a\033[31m\nb' 2>&1 >/dev/null | head -n 1 | grep -c $'\033')"
 refused 2 '`nibble plan` takes at most 1 argument (MODEL); "--recipe" is one too many' plan -- "$MODEL" --recipe

@@ -4,16 +4,16 @@
 text() { nibble generate "$MODEL" --quiet --temp 0 -n 12 "$@"; }
 expected=$(text -p 'There was once a king')
 printf 'There was once a king' >prompt
-equal 'from a file' "$expected" "$(text --file prompt)"
-equal 'from stdin' "$expected" "$(text --file - <prompt)"
-equal 'from a pipe' "$expected" "$(text -f <(cat prompt))"
+equal 'prompt from a file' "$expected" "$(text --file prompt)"
+equal 'prompt from stdin' "$expected" "$(text --file - <prompt)"
+equal 'prompt from a pipe' "$expected" "$(text -f <(cat prompt))"
 empty=$(text -p '')
-check 'an empty prompt begins with BOS' [ -n "$empty" ]
-equal 'no prompt at all' "$empty" "$(text)"
-equal 'an empty file' "$empty" "$(text --file /dev/null)"
-check 'difficult text' text -p $'Grüße, 世界 \U1F469‍\U1F467 \t\r\n \u202e \u0301'
+check 'an empty prompt gives text' [ -n "$empty" ]
+equal 'no prompt is like an empty one' "$empty" "$(text)"
+equal 'an empty file is like an empty prompt' "$empty" "$(text --file /dev/null)"
+check 'emoji, control and combining characters in a prompt' text -p $'Grüße, 世界 \U1F469‍\U1F467 \t\r\n \u202e \u0301'
 nibble generate "$MODEL" --quiet --temp 0 -n 60 --ignore-eos -p $'\U1F469' >emoji
-check 'whole code points come out' iconv -f utf-8 -t utf-16 -o /dev/null emoji
+check 'the output is valid UTF-8' iconv -f utf-8 -t utf-16 -o /dev/null emoji
 refused 3 '*not valid UTF-8: byte 0xff at offset 4*' generate "$MODEL" -p $'King\xff' -n 1
 refused 3 '*not valid UTF-8: byte 0xc3 at offset 0*' generate "$MODEL" -p $'\xc3' -n 1
 refused 3 '*not valid UTF-8: byte 0x80 at offset 3*' generate "$MODEL" -p $'abc\x80def' -n 1
@@ -27,7 +27,7 @@ refused 3 'nul: *NUL byte, at offset 1' generate "$MODEL" --file nul -n 1
 refused 6 'nosuch: *No such file or directory' generate "$MODEL" --file nosuch
 refused 6 '.: *Is a directory' generate "$MODEL" --file .
 if [ -e /dev/zero ]; then refused 6 '/dev/zero: *File too large' generate "$MODEL" --file /dev/zero; fi
-equal 'Ctrl-C while the prompt is awaited' 130 "$(sleep 1 | {
+equal 'exit status on Ctrl-C while waiting for a prompt' 130 "$(sleep 1 | {
     timeout -s INT --preserve-status 0.4 "$NIBBLE" generate "$MODEL" -f - 2>/dev/null
     echo $?
 })"

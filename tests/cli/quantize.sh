@@ -10,8 +10,8 @@ for recipe in int8wo int8wo-g32 int8dq int4wo int4wo-sym int4wo-intzero int4wo-r
     rm -rf q
 done
 head -c 1500 m/heldout.txt >text.txt
-check 'static scales' nibble quantize m q --recipe int8dq-static --calibrate text.txt
-check 'static scales run' nibble generate q -n 2
+check 'quantize with --calibrate' nibble quantize m q --recipe int8dq-static --calibrate text.txt
+check 'a model with static scales runs' nibble generate q -n 2
 rm -rf q
 refused 2 '*static*--calibrate TEXT' quantize m q --recipe int8dq-static
 refused 2 '--calibrate text.txt has no effect: *' quantize m q --recipe int8wo --calibrate text.txt
@@ -19,44 +19,44 @@ refused 2 '--calibrate text.txt has no effect: *' quantize m q --recipe int8wo -
 refused 6 'nosuch: *' quantize m q --recipe int8dq-static --calibrate nosuch
 refused 2 '*static*--calibrate TEXT' quantize m q --recipe int8dq-static --dry-run
 refused 6 'nosuch: *' quantize m q --recipe int8dq-static --calibrate nosuch --dry-run
-check 'a dry run with its text' nibble quantize m q --recipe int8dq-static --calibrate text.txt --dry-run
+check 'a dry run with --calibrate' nibble quantize m q --recipe int8dq-static --calibrate text.txt --dry-run
 
 nibble quantize m q --recipe 8da4w --json 2>err | members quantize schema=1 'format="torchao"' bytes_before=int bytes_after=int files=1 layers[].name=str \
     layers[].asked=str layers[].done=str counts.substituted=0
-equal 'nothing on stderr' '' "$(cat err)"
+equal 'quantize --json prints nothing on stderr' '' "$(cat err)"
 members manifest schema=1 source.xxh3_128=str source.bytes=int recipe=str 'format="torchao"' ledger.layers[].asked=str ledger.layers[].done=str \
     ledger.counts.asked=int files=object tensors=object <q/nibble.json
-equal 'files' 'config.json generation_config.json model.safetensors nibble.json tokenizer.json tokenizer_config.json' "$(ls q | tr '\n' ' ' | sed 's/ $//')"
+equal 'files of the output' 'config.json generation_config.json model.safetensors nibble.json tokenizer.json tokenizer_config.json' "$(ls q | tr '\n' ' ' | sed 's/ $//')"
 cp -r q before
 
-# packed weights: used, reported, the same text; a single file has no place for them
-check 'with packed weights' nibble quantize m p --recipe 8da4w --pack --quiet
-check 'packed weights beside it' [ -s p/nibble.pack ]
-check 'verify beside packed weights' nibble verify p
+# packed weights are used and reported, and give the same text; a single file cannot have them
+check 'quantize --pack' nibble quantize m p --recipe 8da4w --pack --quiet
+check 'nibble.pack is written' [ -s p/nibble.pack ]
+check 'verify a model with packed weights' nibble verify p
 nibble plan p >plan
-check 'said' grep -q '^note: packed weights from p/nibble.pack: ' plan
+check 'the plan names nibble.pack' grep -q '^note: packed weights from p/nibble.pack: ' plan
 nibble generate q --prompt 'Once' -n 24 --temp 0 --quiet >a 2>/dev/null
 nibble generate p --prompt 'Once' -n 24 --temp 0 --quiet >b 2>/dev/null
-check 'the same text' cmp a b
-check 'the tables of its tokenizer beside it' [ -s p/nibble.tokens ]
-equal 'nothing to say of them' '' "$(grep nibble.tokens plan)"
+check 'packed weights give the same text' cmp a b
+check 'nibble.tokens is written' [ -s p/nibble.tokens ]
+equal 'the plan has no note on nibble.tokens' '' "$(grep nibble.tokens plan)"
 printf '\n' >>p/tokenizer.json
 nibble plan p >plan
-check 'of another one: tokenizer.json is read instead' grep -q '^note: p/nibble.tokens: was made from another tokenizer.json' plan
+check 'nibble.tokens of another tokenizer: tokenizer.json is read instead' grep -q '^note: p/nibble.tokens: was made from another tokenizer.json' plan
 nibble generate p --prompt 'Once' -n 24 --temp 0 --quiet >b 2>/dev/null
-check 'the same text without them' cmp a b
-check 'converted with packed weights' nibble convert p c --format nibble --pack --quiet
+check 'without nibble.tokens the text is the same' cmp a b
+check 'convert --pack' nibble convert p c --format nibble --pack --quiet
 nibble plan c >plan
-check 'said of these, too' grep -q '^note: packed weights from c/nibble.pack: ' plan
+check 'the plan of the converted model names nibble.pack' grep -q '^note: packed weights from c/nibble.pack: ' plan
 refused 2 '*packed weights need the directory of a model*' quantize m/model.safetensors l.safetensors --recipe 8da4w --pack
 refused 2 '*packed weights need the directory of a model*' convert p l.gguf --format gguf --pack
 rm -rf p c a b plan
 
 # an existing output is not touched without --force
 refused 6 'q: exists already; --force replaces it' quantize m q --recipe int8wo
-check 'still the old one' diff -r q before
-check '--force' nibble quantize m q/ --recipe int8wo --force --quiet
-check 'the new one' nibble verify q
+check 'the existing output is unchanged' diff -r q before
+check '--force replaces an output' nibble quantize m q/ --recipe int8wo --force --quiet
+check 'the new output is valid' nibble verify q
 refused 2 '*the output equals, contains or is inside the source*' quantize m m --recipe int8wo --force
 refused 2 '*the output equals, contains or is inside the source*' quantize m ./m/../m --recipe int8wo --force
 refused 2 '*the output equals, contains or is inside the source*' quantize m m/q --recipe int8wo
@@ -67,60 +67,60 @@ refused 2 '*the output equals, contains or is inside the source*' quantize link 
 rm link
 mkdir -p full/sub
 refused 6 'full: *' quantize m full --recipe int8wo --force
-check 'a directory with directories stays' [ -d full/sub ]
+check '--force keeps a directory with subdirectories' [ -d full/sub ]
 rm -r full
 mkdir letters
 echo 'Dear' >letters/1
 refused 6 'letters: is a directory without a config.json, *' quantize m letters --recipe int8wo --force
-check 'what is no model stays' [ -s letters/1 ]
+check '--force keeps a directory that is not a model' [ -s letters/1 ]
 rm letters/1
-check 'an empty directory' nibble quantize m letters --recipe int8wo --force --quiet
+check '--force replaces an empty directory' nibble quantize m letters --recipe int8wo --force --quiet
 mkdir letters/sub
 refused 6 'letters: not removed, because it holds the directory sub; *' quantize m letters --recipe int8wo --force
-check 'and the model beside it stays' nibble verify letters
+check '--force keeps a model with a subdirectory' nibble verify letters
 rm -r letters
 # files that others made stay, whatever their names; replacing a manifest needs --force
 for name in out.part out.old out.part.json out.gguf.part out.gguf.part.json; do echo mine >$name; done
 ln -s nowhere out.gguf.part.lock
 refused 6 'out.gguf.part.lock: is a symbolic link, *' quantize m out.gguf --recipe int8wo-g32-ggml --allow activations --format gguf
 rm out.gguf.part.lock
-check 'a directory' nibble quantize m out --recipe int8wo --quiet
-check 'over itself' nibble quantize m out --recipe int4wo --quiet --force
-check 'a file' nibble quantize m out.gguf --recipe int8wo-g32-ggml --allow activations --format gguf --quiet
+check 'quantize to a directory' nibble quantize m out --recipe int8wo --quiet
+check 'quantize over that directory with --force' nibble quantize m out --recipe int4wo --quiet --force
+check 'quantize to a GGUF file' nibble quantize m out.gguf --recipe int8wo-g32-ggml --allow activations --format gguf --quiet
 rm out.gguf
 refused 6 'out.gguf.nibble.json: exists already, *' quantize m out.gguf --recipe int8wo-g32-ggml --allow activations --format gguf
-check 'with --force' nibble quantize m out.gguf --recipe int8wo-g32-ggml --allow activations --format gguf --quiet --force
-equal 'all of it stays' 'mine mine mine mine mine' "$(cat out.part out.old out.part.json out.gguf.part out.gguf.part.json | tr '\n' ' ' | sed 's/ $//')"
-check 'no link was followed' [ ! -e nowhere ]
+check '--force replaces a manifest' nibble quantize m out.gguf --recipe int8wo-g32-ggml --allow activations --format gguf --quiet --force
+equal 'files that others made are unchanged' 'mine mine mine mine mine' "$(cat out.part out.old out.part.json out.gguf.part out.gguf.part.json | tr '\n' ' ' | sed 's/ $//')"
+check 'no symbolic link is followed' [ ! -e nowhere ]
 rm -r out out.*
 refused 6 'nosuch/q.part: cannot create it: No such file or directory' quantize m nosuch/q --recipe int8wo
 refused 2 'the name of the output is empty' quantize m '' --recipe int8wo
 refused 3 '*is already quantized*' quantize before again --recipe int8wo
 refused 2 '*only a config was given*' quantize m/config.json again --recipe int8wo
-check 'the source is as it was' diff -r m "$MODEL"
+check 'the source is unchanged' diff -r m "$MODEL"
 
 # a single file
-check 'a file for a file' nibble quantize m/model.safetensors one.safetensors --recipe int8wo --quiet
-check 'its manifest' [ -s one.safetensors.nibble.json ]
+check 'quantize a single file to a single file' nibble quantize m/model.safetensors one.safetensors --recipe int8wo --quiet
+check 'a single file has a manifest' [ -s one.safetensors.nibble.json ]
 refused 6 'one.safetensors: exists already*' quantize m/model.safetensors one.safetensors --recipe int8wo
-check 'replaced' nibble quantize m/model.safetensors one.safetensors --recipe 8da4w --quiet --force
+check '--force replaces a single file' nibble quantize m/model.safetensors one.safetensors --recipe 8da4w --quiet --force
 cp m/*.json .
-check 'verified' nibble verify one.safetensors
+check 'verify a single file' nibble verify one.safetensors
 rm ./*.json one.safetensors
 
 # formats, --strict, dry runs
 refused 4 '*the format torchao cannot hold 8da4w-g33 at 224 x 224: k = 224 is not a multiple of the group size 33 (36 of 36 layers)*' quantize m x --recipe 8da4w-g33 --format torchao
 refused 4 '*the format torchao cannot hold*' quantize m x --recipe 8da4w-g33 --strict
 refused 4 '*the format safetensors cannot hold int8wo at 224 x 224: it holds plain floats, and only nibble convert turns codes into floats (36 of 36 layers)*' quantize m x --recipe int8wo --format safetensors
-check 'plain floats in plain floats' nibble quantize m x --recipe f32 --format safetensors --dry-run
+check 'the format safetensors holds f32' nibble quantize m x --recipe f32 --format safetensors --dry-run
 nibble quantize m x --recipe 8da4w-g33 --dry-run >out
-check 'another format is a line' grep -q -e '--format torchao (default): written as nibble' out
-check 'sizes' grep -q '^would write: 7.3 MB -> .* MB (.* %) in 1 file, format nibble' out
+check 'a dry run reports that it chose another format' grep -q -e '--format torchao (default): written as nibble' out
+check 'a dry run reports the sizes' grep -q '^would write: 7.3 MB -> .* MB (.* %) in 1 file, format nibble' out
 rm err
 only_here before m out q text.txt
 nibble quantize m q --recipe 8da4w --dry-run --json | members 'a dry run' dry_run=true bytes_after=int
-equal 'the sizes of a dry run' "$(stat -c %s before/model.safetensors)" "$(nibble quantize m x --recipe 8da4w --dry-run --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["bytes_after"])')"
+equal 'a dry run predicts the size of the file' "$(stat -c %s before/model.safetensors)" "$(nibble quantize m x --recipe 8da4w --dry-run --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["bytes_after"])')"
 nibble quantize m t1 --recipe 8da4w -t 1 --isa ref --quiet >/dev/null
 nibble quantize m t2 --recipe 8da4w -t 2 --quiet >/dev/null
 check 'threads and instruction sets do not change a byte' cmp t1/model.safetensors t2/model.safetensors
-check 'nor does the dialect lose one' cmp t1/model.safetensors before/model.safetensors
+check 'nor do the default threads and instruction set' cmp t1/model.safetensors before/model.safetensors

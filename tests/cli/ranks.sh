@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Ranks: any number of ranks and threads gives the same losses, weights and moments; if a rank is killed, stops or fails, the
-# run ends with its name, and no process is left.
+# run ends with an error that names it, and no process is left.
 refused 4 '4 ranks are asked for, but this is one process; start it with `mpirun -n 4 nibble train ...`*' train c.json --ranks 4
 if ! command -v mpirun >/dev/null; then
     skipped 'ranks' 'no mpirun (apt-get install openmpi-bin)'
@@ -31,17 +31,17 @@ train() {
     sed 's/  memory:.*//' "$folder.out" >"$folder.lines"
     return $status
 }
-check 'so many ranks are as asked' train 2 replicas --parallelism.data_parallel_replicate_degree 2 --strict --training.steps 1
-check 'shards left open are in part, and not refused' train 2 open --parallelism.data_parallel_shard_degree=-1 --strict --training.steps 1
+check 'replicate degree 2 on 2 ranks is as asked' train 2 replicas --parallelism.data_parallel_replicate_degree 2 --strict --training.steps 1
+check 'shard degree -1 is accepted by --strict' train 2 open --parallelism.data_parallel_shard_degree=-1 --strict --training.steps 1
 mpirun -n 2 "$NIBBLE" train c.json --job.dump_folder "$PWD/open" --parallelism.data_parallel_shard_degree=-1 --training.steps 1 >open.out 2>open.err
-check 'and said' grep -q 'in part: parallelism.data_parallel_shard_degree -1' <(tr -s ' \n' ' ' <open.err)
+check 'shard degree -1 is reported as in part' grep -q 'in part: parallelism.data_parallel_shard_degree -1' <(tr -s ' \n' ' ' <open.err)
 status=0
 train 2 shards --parallelism.data_parallel_shard_degree 2 --strict --training.steps 1 || status=$?
-equal 'shards that are asked for are refused' 4 "$status"
-check 'one process' nibble train c.json --quiet --threads 1 --job.dump_folder "$PWD/alone"
+equal 'exit status of shard degree 2 with --strict' 4 "$status"
+check 'train in one process' nibble train c.json --quiet --threads 1 --job.dump_folder "$PWD/alone"
 cp "$seen.out" alone.out
 sed 's/  memory:.*//' alone.out >alone.lines
-check 'one process: a line for each step' [ "$(wc -l <alone.lines)" = 4 ]
+check 'one process logs each step' [ "$(wc -l <alone.lines)" = 4 ]
 for threads in 1 2; do
     for ranks in 1 2 3 4; do
         check "$ranks ranks of $threads threads" train "$ranks" many --threads "$threads"
@@ -55,28 +55,28 @@ for threads in 1 2; do
 done
 
 # two steps on two ranks, two more on three
-check 'half on two ranks' train 2 half --training.steps 2
-check 'the rest on three' train 3 half
-check 'go on: the same losses' diff <(tail -n 2 alone.lines) half.lines
-check 'go on: the same weights' cmp {alone,half}/checkpoint/step-00000004/model.safetensors
+check 'two steps on two ranks' train 2 half --training.steps 2
+check 'two more steps on three ranks' train 3 half
+check 'resumed on other ranks: the same losses' diff <(tail -n 2 alone.lines) half.lines
+check 'resumed on other ranks: the same weights' cmp {alone,half}/checkpoint/step-00000004/model.safetensors
 
 # a dry run on ranks reports the memory of each, including the sum received from another
-check 'a dry run of one process' nibble train c.json --quiet --dry-run --training.global_batch_size=1
+check 'dry run of one process' nibble train c.json --quiet --dry-run --training.global_batch_size=1
 cp "$seen.out" dry.out
-check 'its memory' grep -q '^memory of a run: .* and 1 sum of gradients' dry.out
-check 'a dry run on two ranks' train 2 dry --dry-run --training.global_batch_size=2
-check 'their memory' grep -q '^memory of each rank: .* and 2 sums of gradients' dry.out
-check 'and is said once' [ "$(grep -c '^memory of' dry.out)" = 1 ]
+check 'dry run of one process: memory' grep -q '^memory of a run: .* and 1 sum of gradients' dry.out
+check 'dry run on two ranks' train 2 dry --dry-run --training.global_batch_size=2
+check 'dry run on two ranks: memory of each' grep -q '^memory of each rank: .* and 2 sums of gradients' dry.out
+check 'dry run on two ranks: memory is printed once' [ "$(grep -c '^memory of' dry.out)" = 1 ]
 
 # an error on all ranks, or on one, is printed once, with its exit status
 status=0
 train 2 bad --training.stepz 3 || status=$?
-check "an unknown key ends all ($status)" [ "$status" = 2 ]
-check 'and is said once' [ "$(grep -c '^nibble: rank 0: .*training.stepz' bad.err)" = 1 ]
+check "an unknown key ends all ranks ($status)" [ "$status" = 2 ]
+check 'an unknown key is reported once' [ "$(grep -c '^nibble: rank 0: .*training.stepz' bad.err)" = 1 ]
 status=0
 train 4 bad --training.global_batch_size 2 || status=$?
-check "too few sequences for the ranks ($status)" [ "$status" = 3 ]
-check 'and says how many' grep -q '^nibble: rank 0: .*fewer than the 4 ranks' bad.err
+check "exit status of too few sequences for the ranks ($status)" [ "$status" = 3 ]
+check 'too few sequences: the error gives the number of ranks' grep -q '^nibble: rank 0: .*fewer than the 4 ranks' bad.err
 # two ARGUMENTS ARGUMENTS: runs a rank with each; prints the status
 two() {
     local status=0 run=(-n 1 "$NIBBLE" train c.json --quiet --ranks 2 --job.dump_folder "$PWD/two")
@@ -85,57 +85,57 @@ two() {
     rm -rf two
     echo "$status"
 }
-# parted WHAT STATUS SENTENCE ARGUMENTS ARGUMENTS
-parted() {
+# mismatch WHAT STATUS SENTENCE ARGUMENTS ARGUMENTS: the two ranks refuse to train together
+mismatch() {
     local status
     status=$(two "$4" "$5")
-    check "$1 ($status)" [ "$status" = "$2" ]
-    check "$1 is said" grep -q "^nibble: rank 1: $3" two.err
+    check "$1: exit status ($status)" [ "$status" = "$2" ]
+    check "$1: rank 1 reports it" grep -q "^nibble: rank 1: $3" two.err
 }
 head -c 20000 "$REPO/tests/data/corpus.jsonl" | sed '$d' >short.jsonl
 cp -r "$REPO/configs/tokenizer" tok
 echo >>tok/tokenizer.json
-parted 'another rate' 3 'this rank.s config differs from rank 0' '' --optimizer.lr=1e-3
-parted 'a validation on one rank' 3 'this rank.s config differs from rank 0' '' \
+mismatch 'another learning rate' 3 'this rank.s config differs from rank 0' '' --optimizer.lr=1e-3
+mismatch 'validation on one rank' 3 'this rank.s config differs from rank 0' '' \
     '--validation.enable --validation.dataset_path=short.jsonl'
-parted 'an export on one rank' 3 'this rank.s config differs from rank 0' '--export m' ''
-parted 'another recipe' 3 'the schemes of this rank.s layers differ from rank 0' '' --mx.filter_fqns=output
-parted 'another text' 3 'this rank.s text differs from rank 0' '' --training.dataset_path=short.jsonl
+mismatch 'export on one rank' 3 'this rank.s config differs from rank 0' '--export m' ''
+mismatch 'another recipe' 3 'the schemes of this rank.s layers differ from rank 0' '' --mx.filter_fqns=output
+mismatch 'another text' 3 'this rank.s text differs from rank 0' '' --training.dataset_path=short.jsonl
 cp short.jsonl short.txt
-parted 'text for JSON lines' 3 'this rank.s text differs from rank 0' \
+mismatch 'plain text instead of JSON lines' 3 'this rank.s text differs from rank 0' \
     --training.dataset_path={short.jsonl,short.txt}
 valid='--validation.enable --validation.steps=-1 --validation.dataset_path='
 head -c 10000 short.txt >shorter.txt
-parted 'another text that is validated' 3 'this rank validates on another text than rank 0' \
+mismatch 'another validation text' 3 'this rank validates on another text than rank 0' \
     "${valid}short.txt" "${valid}shorter.txt"
-parted 'another tokenizer' 3 'this rank.s tokenizer differs from rank 0' '' --model.tokenizer_path=tok
-parted 'other first weights' 3 'this rank starts with other weights than rank 0' \
+mismatch 'another tokenizer' 3 'this rank.s tokenizer differs from rank 0' '' --model.tokenizer_path=tok
+mismatch 'other initial weights' 3 'this rank starts with other weights than rank 0' \
     --checkpoint.initial_load_path={alone/checkpoint/step-00000002,alone/checkpoint/step-00000004}
 cp "$REPO/tests/data/corpus.jsonl" copy.jsonl
 status=$(two --training.steps=1 '--training.steps=1 --training.dataset_path=copy.jsonl')
-check "another path of the same text ($status)" [ "$status" = 0 ]
+check "another path of the same text is accepted ($status)" [ "$status" = 0 ]
 status=0
 mpirun -n 2 "$NIBBLE" train c.json --ranks 3 >bad.out 2>bad.err || status=$?
-check "fewer ranks than asked ($status)" [ "$status" = 4 ]
-check 'and says so' grep -q '^nibble: 3 ranks are asked for, but the run has 2' bad.err
+check "exit status of fewer ranks than asked ($status)" [ "$status" = 4 ]
+check 'fewer ranks than asked: the error gives both numbers' grep -q '^nibble: 3 ranks are asked for, but the run has 2' bad.err
 
 # a skipped step does not end the run: a later error on rank 0 still reaches the others
 mkdir -p skip/checkpoint/step-00000004.part/something
 status=0
 train 2 skip --training.skip_bad_steps --training.steps=12 --checkpoint.interval=4 --comm.train_timeout_seconds=20 \
     --optimizer.lr=1000 --optimizer.weight_decay=1000 --lr_scheduler.warmup_steps=0 || status=$?
-check "a failure after a skipped step ends all ($status)" [ "$status" = 6 ]
-check 'the step was skipped' grep -q '^step:  3 .*  skipped' skip.out
-check 'the failure is said' grep -q '^nibble: rank 0: cannot write the checkpoint of step 4: ' skip.err
+check "a failure after a skipped step ends all ranks ($status)" [ "$status" = 6 ]
+check 'the log shows the skipped step' grep -q '^step:  3 .*  skipped' skip.out
+check 'the failure after a skipped step is reported' grep -q '^nibble: rank 0: cannot write the checkpoint of step 4: ' skip.err
 
 # if rank 0's disk is full when it writes the plan, the others do not hang
 status=0
 full=(train c.json --quiet --ranks 2 --model.print_after_conversion --comm.train_timeout_seconds=20)
-# shellcheck disable=SC2016 # the words are of the other shell
+# shellcheck disable=SC2016 # the inner shell expands them
 timeout 60 mpirun -n 1 bash -c 'exec "$0" "$@" >/dev/full' "$NIBBLE" "${full[@]}" : -n 1 "$NIBBLE" "${full[@]}" \
     >full.out 2>full.err || status=$?
-check "a plan that cannot be written ends all ($status)" [ "$status" = 6 ]
-check 'and is said' grep -q '^nibble: the output could not be written' full.err
+check "a plan that cannot be written ends all ranks ($status)" [ "$status" = 6 ]
+check 'a plan that cannot be written is reported' grep -q '^nibble: the output could not be written' full.err
 
 # rank_of PID: its rank; ours: the processes of this test's run
 rank_of() { tr '\0' '\n' <"/proc/$1/environ" 2>/dev/null | sed -n 's/^OMPI_COMM_WORLD_RANK=//p'; }
@@ -145,7 +145,7 @@ ours() {
         [ "$(readlink "/proc/$p/cwd")" = "$PWD" ] && echo "$p"
     done
 }
-# hurt SIGNAL RANK: signals a rank after the first step; prints the seconds until the run ends, and its status
+# hurt SIGNAL RANK: signals a rank after the second step; the run fails in time, and no process is left
 hurt() {
     local status=0 i p
     train 3 hurt --training.steps 1000000 --checkpoint.interval 1000000 --comm.train_timeout_seconds 2 &
@@ -158,9 +158,9 @@ hurt() {
     done
     SECONDS=0
     wait $! || status=$?
-    check "$1 of rank $2: the run fails" [ "$status" != 0 ]
-    check "$1 of rank $2: within the limit ($SECONDS s)" [ "$SECONDS" -le 20 ]
-    check "$1 of rank $2: nothing is left" [ -z "$(ours)" ]
+    check "SIG$1 to rank $2: the run fails" [ "$status" != 0 ]
+    check "SIG$1 to rank $2: the run ends in time ($SECONDS s)" [ "$SECONDS" -le 20 ]
+    check "SIG$1 to rank $2: no process is left" [ -z "$(ours)" ]
     cp hurt.err "hurt.$1.$2"
     rm -rf hurt hurt.out
 }
@@ -172,7 +172,7 @@ hurt STOP 0
 check 'the stopped first rank is named' grep -Eq '^nibble: .*timed out after .*, and rank 0 does not answer' hurt.STOP.0
 
 # other MPI libraries
-fake() { # LINE...: of C, which becomes libmpi.so.40
+fake() { # fake LINE...: builds libmpi.so.40 from these lines of C
     printf '%s\n' "$@" >fake.c
     "${CC:-cc}" -shared -fPIC -o fake/libmpi.so.40 fake.c
 }
@@ -199,9 +199,9 @@ if [ -x "$tests" ]; then
     done
     status=0
     timeout 60 mpirun -n 4 "$tests" hang >hang.out 2>hang.err || status=$?
-    check "a chain of ranks that wait ($status)" [ "$status" = 7 ]
-    check 'the end of the chain is named' grep -q 'rank 0 timed out after .*, and rank 3 does not answer' hang.err
+    check "exit status of ranks that wait for each other ($status)" [ "$status" = 7 ]
+    check 'the error names the rank at the end of the chain' grep -q 'rank 0 timed out after .*, and rank 3 does not answer' hang.err
     status=0
     timeout 60 mpirun -n 2 "$tests" memory >memory.out 2>memory.err || status=$?
-    check "memory that runs out in the middle of a sum ends all ($status)" [ "$status" = 5 ]
+    check "memory that runs out during a sum ends all ranks ($status)" [ "$status" = 5 ]
 fi

@@ -12,7 +12,7 @@ refused 2 'pattern "lm_heat" matches no layer; did you mean lm_head*' plan "$MOD
 refused 2 'pattern "nonsense" matches no layer; *' quantize "$MODEL" out --recipe 8da4w --skip nonsense
 refused 3 '*`re:(`*unmatched parenthesis' plan "$MODEL" --recipe 8da4w --skip 're:('
 
-# done PATTERN ARGUMENT...: the distinct schemes of the layers whose names match
+# done_of PATTERN ARGUMENT...: the distinct schemes of the layers whose names match
 done_of() {
     local pattern=$1
     shift
@@ -21,25 +21,25 @@ import fnmatch, json, sys
 layers = json.load(sys.stdin)["layers"]
 print(*sorted({l["done"].split("@")[0] for l in layers if fnmatch.fnmatchcase(l["name"], sys.argv[1])}))' "$pattern"
 }
-equal 'a name' 8da4w-g32 "$(done_of '*_proj' --recipe 8da4w)"
-equal 'a name covers the untied head' 8da4w-g32 "$(done_of lm_head --recipe 8da4w)"
-equal 'a name keeps the embedding' bf16 "$(done_of model.embed_tokens --recipe 8da4w)"
+equal 'a recipe name quantizes linear layers' 8da4w-g32 "$(done_of '*_proj' --recipe 8da4w)"
+equal 'a recipe name quantizes an untied head' 8da4w-g32 "$(done_of lm_head --recipe 8da4w)"
+equal 'a recipe name keeps the embedding' bf16 "$(done_of model.embed_tokens --recipe 8da4w)"
 equal '+embed: an embedding has no activations to quantize' int4wo-g32-sym "$(done_of model.embed_tokens --recipe 8da4w+embed)"
 equal '+embed-SCHEME' int8wo "$(done_of model.embed_tokens --recipe 8da4w+embed-int8wo)"
 equal 'mxfp8 keeps the head' bf16 "$(done_of lm_head --recipe mxfp8)"
 equal 'mxfp8+head' mxfp8 "$(done_of lm_head --recipe mxfp8+head)"
-equal '--skip' 'bf16' "$(done_of '*.down_proj' --recipe int8wo --skip '*.down_proj')"
-equal '--skip leaves others' 'int8wo' "$(done_of '*.up_proj' --recipe int8wo --skip '*.down_proj')"
-equal '--only' 'int8wo' "$(done_of '*.down_proj' --recipe int8wo --only '*.down_proj')"
+equal '--skip keeps the layers that it matches' 'bf16' "$(done_of '*.down_proj' --recipe int8wo --skip '*.down_proj')"
+equal '--skip quantizes the others' 'int8wo' "$(done_of '*.up_proj' --recipe int8wo --skip '*.down_proj')"
+equal '--only quantizes the layers that it matches' 'int8wo' "$(done_of '*.down_proj' --recipe int8wo --only '*.down_proj')"
 equal '--only keeps others' 'bf16' "$(done_of '*.up_proj' --recipe int8wo --only '*.down_proj')"
-equal 're:' 'bf16' "$(done_of 'model.layers.[01].*' --recipe int8wo --skip 're:.*layers\.[01]\..*')"
-equal "torchtitan's name" 'bf16' "$(done_of lm_head --recipe int8wo --skip output)"
+equal '--skip with re:' 'bf16' "$(done_of 'model.layers.[01].*' --recipe int8wo --skip 're:.*layers\.[01]\..*')"
+equal "--skip with torchtitan's name of a layer" 'bf16' "$(done_of lm_head --recipe int8wo --skip output)"
 
 cat >rules.json <<'END'
 {"schema": 1, "rules": [{"match": "*.down_proj", "scheme": "int8wo"}, {"match": "lm_head", "scheme": "keep"},
  {"match": "re:.*self_attn.*", "scheme": "int4wo-g64"}], "else": "8da4w-g32"}
 END
-equal 'rules' int8wo "$(done_of '*.down_proj' --recipe rules.json)"
+equal 'rules: glob' int8wo "$(done_of '*.down_proj' --recipe rules.json)"
 equal 'rules: re:' int4wo-g64 "$(done_of '*.q_proj' --recipe rules.json)"
 equal 'rules: keep' bf16 "$(done_of lm_head --recipe rules.json)"
 equal 'rules: else' 8da4w-g32 "$(done_of '*.up_proj' --recipe rules.json)"
@@ -54,8 +54,8 @@ refused 3 'rules.json: *' plan "$MODEL" --recipe rules.json
 refused 6 '*nosuch.json*' plan "$MODEL" --recipe nosuch.json
 
 echo '{"linear:int4": {"groupsize": 32}}' >torchchat.json
-equal "torchchat's file" int4wo-g32-tinygemm "$(done_of '*.q_proj' --recipe torchchat.json)"
-equal "torchchat's JSON itself" 8da4w-g64 "$(done_of '*.q_proj' --recipe '{"linear:a8w4dq": {"groupsize": 64}}')"
+equal "torchchat's JSON in a file" int4wo-g32-tinygemm "$(done_of '*.q_proj' --recipe torchchat.json)"
+equal "torchchat's JSON as the argument" 8da4w-g64 "$(done_of '*.q_proj' --recipe '{"linear:a8w4dq": {"groupsize": 64}}')"
 refused '3' '*linear:int5*' plan "$MODEL" --recipe '{"linear:int5": {}}'
 cat >torchao.json <<'END'
 {"_type": "Int8DynamicActivationIntxWeightConfig", "_version": 2, "_data": {"weight_dtype": {"_type": "torch.dtype", "_data": "int4"},
@@ -77,22 +77,22 @@ with open(sys.argv[1] + "/model.safetensors", "rb") as f:
 print(*sorted({t["dtype"] for n, t in tensors.items() if n.endswith("._weight_scale")}))' "$1"
 }
 nibble quantize "$MODEL" q --recipe torchao.json --quiet >/dev/null
-equal 'scales as the config asks' F32 "$(types q)"
-equal 'and as it will be read again' float32 "$(python3 -c '
+equal "scales have the config's scale_dtype" F32 "$(types q)"
+equal "config.json keeps the config's scale_dtype" float32 "$(python3 -c '
 import json
 config = json.load(open("q/config.json"))["quantization_config"]["quant_type"]["default"]
 print(config["_data"]["scale_dtype"]["_data"])')"
 head -c 3000 "$MODEL/heldout.txt" >text.txt
 loss() { nibble eval "$@" --text text.txt --json --quiet | grep -o '"loss": [0-9.]*'; }
-equal 'the same numbers where it is quantized as it is loaded' "$(loss q)" "$(loss "$MODEL" --recipe torchao.json)"
+equal 'quantized while loading: the same loss' "$(loss q)" "$(loss "$MODEL" --recipe torchao.json)"
 bytes() { nibble plan "$@" --json --quiet | grep -o -m 1 '"weight_bytes": [0-9]*'; }
-equal 'and planned with those scales' "$(bytes q)" "$(bytes "$MODEL" --recipe torchao.json)"
+equal 'quantized while loading: the same weight bytes' "$(bytes q)" "$(bytes "$MODEL" --recipe torchao.json)"
 nibble plan q --recipe torchao.json >plan
-equal 'nothing to say of scales that are so' 0 "$(grep -c 'keep their stored' plan)"
+equal 'no line on stored scales of that type' 0 "$(grep -c 'keep their stored' plan)"
 nibble quantize "$MODEL" q --recipe int4wo-intzero --quiet --force >/dev/null
-equal "else in the weight's type" BF16 "$(types q)"
+equal "without scale_dtype, scales have the weight's type" BF16 "$(types q)"
 nibble plan q --recipe torchao.json >plan
-check 'codes keep theirs, which is said' grep -q '^not as asked: scale_dtype f32 (recipe): 36 layers keep their stored' plan
+check 'the plan reports stored scales of another type' grep -q '^not as asked: scale_dtype f32 (recipe): 36 layers keep their stored' plan
 refused 4 '--strict: scale_dtype f32 (recipe): 36 layers keep their stored *--allow scale-type accepts it' \
     generate q -p x -n 1 --recipe torchao.json --strict --quiet
 python3 - <<'END' >types.json
@@ -104,8 +104,8 @@ layers = {"lm_head": other, "_default": config}
 print(json.dumps({"_type": "FqnToConfig", "_version": 1, "_data": {"fqn_to_config": layers}}))
 END
 nibble quantize "$MODEL" q --recipe types.json --quiet --force >/dev/null
-equal 'scales of two types' 'BF16 F32' "$(types q)"
-check 'have a config each' grep -q '"_type": "FqnToConfig"' q/config.json
+equal 'two configs give scales of two types' 'BF16 F32' "$(types q)"
+check 'scales of two types are written as FqnToConfig' grep -q '"_type": "FqnToConfig"' q/config.json
 rm -rf q plan text.txt types.json
 nibble quantize "$MODEL" q --recipe 8da4w-g32 --quiet >/dev/null
 equal "a quantized model's config.json" 8da4w-g32 "$(done_of '*.q_proj' --recipe q/config.json)"
@@ -113,5 +113,5 @@ only_here q rules.json torchao.json torchchat.json
 
 nibble recipes --json | members recipes schema=1 recipes[].name=str recipes[].weights=str recipes[].activations=str
 for recipe in $(nibble recipes --json | python3 -c 'import json, sys; print(*[r["name"] for r in json.load(sys.stdin)["recipes"]])'); do
-    check "recipe $recipe" nibble plan "$MODEL" --recipe "$recipe" --strict
+    check "plan --recipe $recipe" nibble plan "$MODEL" --recipe "$recipe" --strict
 done

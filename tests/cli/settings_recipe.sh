@@ -12,7 +12,7 @@ done_of() {
 # weight-only also applies to the rest
 nibble quantize "$model" codes --recipe 8da4w --format nibble --quiet >out 2>err
 equal 'weight-only for the rest' 'bf16 int4wo-g32-sym' "$(done_of codes --recipe '{"else": "weight-only"}')"
-equal 'weight-only by name in a file' 'bf16 int4wo-g32-sym' "$(done_of codes --recipe '{"recipe": "weight-only"}')"
+equal 'weight-only as "recipe"' 'bf16 int4wo-g32-sym' "$(done_of codes --recipe '{"recipe": "weight-only"}')"
 
 # two values of one key, at any depth
 int8='{"_type": "Int8WeightOnlyConfig", "_version": 2, "_data": {}}'
@@ -20,7 +20,7 @@ refused 3 '*: "group_size" is given twice' plan "$model" --recipe '{"_type": "In
 refused 3 '*: "_type" is given twice' plan "$model" --recipe '{"_type": "Int8WeightOnlyConfig", "_type": "Int4WeightOnlyConfig", "_version": 2, "_data": {}}'
 refused 3 '*: "groupsize" is given twice' plan "$model" --recipe '{"linear:int4": {"groupsize": 32, "groupsize": 64}}'
 refused 3 '*: "lm_head" is given twice' plan "$model" --recipe "{\"_type\": \"FqnToConfig\", \"_version\": 1, \"_data\": {\"fqn_to_config\": {\"lm_head\": $int8, \"lm_head\": null}}}"
-equal 'one key in two objects' 'bf16 int4wo-g64' "$(done_of "$model" --recipe '{"rules": [{"match": "lm_head", "scheme": "keep"}, {"match": "*.*", "scheme": "int4wo-g64"}]}')"
+equal 'one key in two objects is accepted' 'bf16 int4wo-g64' "$(done_of "$model" --recipe '{"rules": [{"match": "lm_head", "scheme": "keep"}, {"match": "*.*", "scheme": "int4wo-g64"}]}')"
 
 # torchao's configs: misplaced keys, and two keys for the same setting
 refused 3 '*: "group_size" is beside "_type"; settings belong in "_data"' plan "$model" --recipe '{"_type": "Int8WeightOnlyConfig", "_version": 2, "_data": {}, "group_size": 32}'
@@ -29,10 +29,10 @@ refused 3 '*: group_size and granularity both say what shares a scale; *' plan "
 row='{"_type": "PerRow", "_data": {}}'
 refused 3 '*: granularity is a list of more than two items; *' plan "$model" --recipe "{\"_type\": \"Int8DynamicActivationInt8WeightConfig\", \"_version\": 2, \"_data\": {\"granularity\": [$row, {\"_type\": \"PerTensor\", \"_data\": {}}, $row]}}"
 refused 3 '*: fqn_to_config and module_fqn_to_config differ; *' plan "$model" --recipe "{\"_type\": \"FqnToConfig\", \"_version\": 1, \"_data\": {\"fqn_to_config\": {\"lm_head\": null}, \"module_fqn_to_config\": {\"_default\": $int8}}}"
-equal 'one of them may be empty' 'bf16 int8wo' "$(done_of "$model" --recipe "{\"_type\": \"FqnToConfig\", \"_version\": 1, \"_data\": {\"fqn_to_config\": {}, \"module_fqn_to_config\": {\"_default\": $int8}}}")"
+equal 'an empty fqn_to_config beside module_fqn_to_config' 'bf16 int8wo' "$(done_of "$model" --recipe "{\"_type\": \"FqnToConfig\", \"_version\": 1, \"_data\": {\"fqn_to_config\": {}, \"module_fqn_to_config\": {\"_default\": $int8}}}")"
 refused 3 '*: FqnToConfig version 9 is not supported; *' plan "$model" --recipe "{\"_type\": \"FqnToConfig\", \"_version\": 9, \"_data\": {\"fqn_to_config\": {\"_default\": $int8}}}"
 setting 'not as asked: Int8DynamicActivationInt8WeightConfig version 1 (recipe): layers are quantized as by version 2' plan "$model" --recipe '{"_type": "Int8DynamicActivationInt8WeightConfig", "_version": 1, "_data": {}}'
-equal 'of version 2 there is nothing to say' '' "$(settings plan "$model" --recipe "$int8")"
+equal 'version 2 of a config is not reported' '' "$(settings plan "$model" --recipe "$int8")"
 
 refused 3 '*: Float8DynamicActivationFloat8WeightConfig: kernel_preference has no value "SCALAR"' plan "$model" --recipe '{"_type": "Float8DynamicActivationFloat8WeightConfig", "_version": 2, "_data": {"kernel_preference": {"_type": "KernelPreference", "_data": "SCALAR"}}}'
 refused 3 '*: NVFP4DynamicActivationNVFP4WeightConfig: step has no value "later"' plan "$model" --recipe '{"_type": "NVFP4DynamicActivationNVFP4WeightConfig", "_version": 1, "_data": {"step": "later"}}'
@@ -46,7 +46,7 @@ cp -r "$model" tied
 "$REPO/tests/cli/tensors" tied/model.safetensors drop lm_head.weight
 sed -i 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' tied/config.json
 setting 'without effect: untie_embedding_weights true (recipe): lm_head and the embedding stay one tensor' plan tied --recipe "{\"quant_type\": {\"default\": $int8}, \"untie_embedding_weights\": true}"
-equal 'untied where one is quantized' '' "$(settings plan tied --recipe "{\"quant_type\": {\"default\": $int8}, \"untie_embedding_weights\": true, \"include_input_output_embeddings\": true}")"
+equal 'untie_embedding_weights is followed if both are quantized' '' "$(settings plan tied --recipe "{\"quant_type\": {\"default\": $int8}, \"untie_embedding_weights\": true, \"include_input_output_embeddings\": true}")"
 
 # only layers that are in both lists
 denied '--recipe {*} (option): it quantizes no layer: *' plan "$model" --recipe '{"recipe": "8da4w", "only": ["*.q_proj"]}' --only '*.k_proj' --strict
@@ -57,13 +57,13 @@ for made in "convert $model --format safetensors --dtype f32" "convert codes --f
     read -r command from rest <<<"$made"
     # shellcheck disable=SC2086 # words are meant
     check "$made" nibble "$command" "$from" made $rest --force --quiet
-    equal "nothing of the type of $made" '' "$(settings plan made)"
+    equal "no settings after $made" '' "$(settings plan made)"
 done
-check 'a type that was not asked for stays' grep -q '"torch_dtype": "bfloat16"' codes/config.json
+check 'torch_dtype stays if no other type is asked for' grep -q '"torch_dtype": "bfloat16"' codes/config.json
 nibble quantize "$model" made --recipe 8da4w+head-f32 --force --quiet >out 2>err
-equal 'codes run in the type that they had' '' "$(settings plan made)"
+equal 'no settings after quantize --recipe 8da4w+head-f32' '' "$(settings plan made)"
 setting 'in part: --dtype f32 (option): 26 norms, biases and other tensors keep their own type' convert "$model" made --format safetensors --dtype f32 --force
-equal 'their own type needs no line' '' "$(settings convert "$model" made --format safetensors --dtype bf16 --force)"
+equal '--dtype bf16 of a bf16 model is not reported' '' "$(settings convert "$model" made --format safetensors --dtype bf16 --force)"
 
 # activations that a format cannot store
 setting 'in part: model.layers.0.self_attn.q_proj 8da4w-g32 (checkpoint): activations of 36 layers are quantized, which the format safetensors' \
@@ -71,7 +71,7 @@ setting 'in part: model.layers.0.self_attn.q_proj 8da4w-g32 (checkpoint): activa
 nibble quantize "$model" blocks.gguf --recipe int4wo-sym-ggml --format gguf --quiet >out 2>err
 setting 'in part: model.layers.0.self_attn.q_proj i4+a8b32-g32 (checkpoint): activations of 36 layers are quantized, which the format nibble' \
     convert blocks.gguf made --format nibble --force
-equal 'weight-only was asked for' '' "$(settings quantize blocks.gguf made --recipe weight-only --format nibble --force)"
+equal 'weight-only drops activations without a line' '' "$(settings quantize blocks.gguf made --recipe weight-only --format nibble --force)"
 
 # options and names without effect, and remedies that a command offers
 refused 2 '--tokenizer has no effect: the format torchao has no tokenizer inside*' quantize "$model" out --recipe 8da4w --tokenizer "$model"
@@ -84,17 +84,17 @@ refused 3 'lm_head.weight: the value * is too large for f16; * keep the layer wi
 
 # files that are not copied to the output
 nibble quantize "$model" made --recipe 8da4w --force --json >out 2>err
-check 'files that stay behind' grep -q '"2 files beside the weights are not copied: README.md, heldout.txt"' out
+check 'quantize names files that are not copied' grep -q '"2 files beside the weights are not copied: README.md, heldout.txt"' out
 nibble convert made again --format nibble --json >out 2>err
-equal 'all are copied' 0 "$(grep -c 'beside the weights' out)"
+equal 'convert copies all files: no note' 0 "$(grep -c 'beside the weights' out)"
 
 # a torchao config with another scheme than the tensors
 cp -r made other
 sed -i 's/"group_size": 32/"group_size": 16/' other/config.json
 setting 'not as asked: model.layers.0.self_attn.q_proj 8da4w-g16 (config): quantization_config and the stored tensors differ on 35 layers; the stored scheme is used: 8da4w-g32' plan other
 denied '*quantization_config and the stored tensors differ*--allow quantization-config accepts it' generate other -p x -n 1 --strict --quiet
-equal 'quantize and convert say it, too' 'quantization-config=other' "$(settings convert other again --format nibble --dry-run)"
+equal 'settings of convert --dry-run' 'quantization-config=other' "$(settings convert other again --format nibble --dry-run)"
 for recipe in int8wo int8wo-tensor int8dq-actasym int4wo int4wo-intzero 8da4w-row fp8dq mxfp8-floor mxfp4dq nvfp4 nvfp4dq-block 8da4w+embed+head-int8wo; do
     nibble quantize tied made --recipe "$recipe" --force --quiet >out 2>err
-    equal "the config of $recipe is what is stored" '' "$(settings plan made)"
+    equal "no settings after quantize --recipe $recipe" '' "$(settings plan made)"
 done

@@ -12,18 +12,18 @@ head -c 1000 "$model/heldout.txt" >text.txt
 # eval reports the settings of the reference model too
 denied='--strict: mood 3 (config): config.json has this key*'
 refused 4 "$denied" eval "$model" --text text.txt --window 64 --against odd --strict -q
-check 'allowed' nibble eval "$model" --text text.txt --window 64 --against odd --strict --allow config-key
-equal 'under its name' 'against odd' "$(grep -B 1 '^without effect: ' "$seen.err" | head -n 1)"
-equal 'both are in the JSON' 'config-key' "$(nibble eval "$model" --text text.txt --window 64 --against odd --json -q | python3 -c 'import json, sys; print(*(s["code"] for s in json.load(sys.stdin)["against"]["settings"]))')"
+check 'eval --against --strict --allow config-key' nibble eval "$model" --text text.txt --window 64 --against odd --strict --allow config-key
+equal 'settings of the reference model have its name above' 'against odd' "$(grep -B 1 '^without effect: ' "$seen.err" | head -n 1)"
+equal 'settings of the reference model in the JSON' 'config-key' "$(nibble eval "$model" --text text.txt --window 64 --against odd --json -q | python3 -c 'import json, sys; print(*(s["code"] for s in json.load(sys.stdin)["against"]["settings"]))')"
 
 # commands that plan internally print the settings of their plans
 setting 'without effect: mood 3 (config): config.json has this key' tune odd
-equal 'tune' 'config-key=without effect' "$(settings tune odd)"
+equal 'settings of tune' 'config-key=without effect' "$(settings tune odd)"
 setting 'without effect: mood 3 (config): config.json has this key' advise odd --dry-run
-equal 'advise' 'config-key=without effect' "$(settings advise odd --dry-run)"
+equal 'settings of advise' 'config-key=without effect' "$(settings advise odd --dry-run)"
 echo '{"linear:int8": {"groupsize": 0}, "linear:int4": {"groupsize": 32}}' >rules.json
 setting 'without effect: linear:int4 (recipe): earlier rules decide' advise "$model" rules.json --dry-run
-equal 'once, whatever recipes there are' 'config-key=without effect, filter=without effect' "$(settings advise odd int8wo rules.json 8da4w --dry-run)"
+equal 'advise reports settings once for all recipes' 'config-key=without effect, filter=without effect' "$(settings advise odd int8wo rules.json 8da4w --dry-run)"
 
 # a named tokenizer is opened even if no text is tokenized
 for command in plan tune 'bench -n 2 --prompt-tokens 4' 'advise --dry-run'; do
@@ -32,7 +32,7 @@ for command in plan tune 'bench -n 2 --prompt-tokens 4' 'advise --dry-run'; do
     # shellcheck disable=SC2086
     refused 3 '*config.json has no model; it is not a tokenizer.json' $command "$model" --tokenizer "$model/config.json"
 done
-check 'the right one' nibble plan "$model" --tokenizer "$model"
+check '--tokenizer with a valid tokenizer' nibble plan "$model" --tokenizer "$model"
 
 # options of one mode of a command, given with another mode
 refused 2 '--markdown needs --kernels, *' bench "$model" --markdown -n 2
@@ -44,14 +44,14 @@ config=$REPO/configs/llama3_debugmodel.json
 refused 2 '--cache-dir has no effect with --train' bench --train "$config" --cache-dir kept
 refused 2 '--max-tokens has no effect with --train' bench --train "$config" -n 3
 refused 2 '--prompt-tokens has no effect with --train' bench --train "$config" --prompt-tokens 3
-check 'a context shorter than the prompt of a cold start' nibble bench "$model" --context 4 -n 2 --prompt-tokens 4 --repeats 1 --json
-equal 'its prompt is said' 4 "$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["cold_start"]["tokens"])' "$seen.out")"
+check 'bench with a context of 4 tokens' nibble bench "$model" --context 4 -n 2 --prompt-tokens 4 --repeats 1 --json
+equal 'prompt tokens of the cold start' 4 "$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["cold_start"]["tokens"])' "$seen.out")"
 refused 2 '--recipe needs MODEL; *' tune --recipe 8da4w
-check 'something is tuned' nibble tune "$model"
+check 'tune MODEL' nibble tune "$model"
 tuned=true # unless this machine has one kernel for each layer
 ! grep -q '^no layer has more than one kernel' "$seen.out" || tuned=false
 refused 2 '--device needs MODEL; *' tune --clear --device cpu
-equal 'what was tuned is forgotten' "{\"schema\": 1, \"cleared\": $tuned}" "$(nibble tune --clear --json)"
+equal 'tune --clear --json' "{\"schema\": 1, \"cleared\": $tuned}" "$(nibble tune --clear --json)"
 for command in kernels models recipes formats; do
     refused 2 "--json and --markdown are two forms of one report; choose one" $command --json --markdown
     refused 2 "--isa is not an option of *" $command --isa avx2
@@ -70,21 +70,21 @@ talk() { # talk LINES ARGUMENT...
     printf '%b' "$lines" | nibble chat "$model" --chat-template "$@" 2>err >out
 }
 talk 'Hello\n' users.jinja --system 'Be brief.' -n 3
-check 'the system' grep -q '^without effect: messages\[0\].content Be brief. (option): the chat template leaves it out' err
+check 'chat reports a dropped system message' grep -q '^without effect: messages\[0\].content Be brief. (option): the chat template leaves it out' err
 talk 'Hello\nAnd\n' users.jinja -n 3
-equal 'what was answered, once' 1 "$(grep -c '^without effect: messages\[1\].content' err)"
+equal 'chat reports dropped answers once' 1 "$(grep -c '^without effect: messages\[1\].content' err)"
 talk 'Hello\n' users.jinja --system 'Be brief.' -n 3 --strict
-equal 'strictly it is refused' 4 $?
-check 'and the code is named' grep -q -- '--allow template accepts it$' err
-check 'nothing was answered' [ ! -s out ]
-check 'an allowed one is' talk 'Hello\n' users.jinja --system 'Be brief.' -n 3 --strict --allow template
+equal 'exit status of chat --strict' 4 $?
+check 'the error names --allow template' grep -q -- '--allow template accepts it$' err
+check 'chat --strict gives no answer' [ ! -s out ]
+check 'chat --strict --allow template' talk 'Hello\n' users.jinja --system 'Be brief.' -n 3 --strict --allow template
 talk 'Hello\n' "$REPO/examples/tales.jinja" --system 'Be brief.' -n 3
-equal 'a template that shows it' '' "$(grep 'without effect' err)"
+equal 'a system message that the template shows: no line' '' "$(grep 'without effect' err)"
 talk 'Hello\n/stats\n' "$REPO/examples/tales.jinja" --context 24 --ignore-eos
-check 'an answer that the context ends' grep -q '^(stopped: the context is full' err
-check 'its end in /stats' grep -q '; ended with context$' err
+check 'chat says that the context is full' grep -q '^(stopped: the context is full' err
+check '/stats says that the context ended the answer' grep -q '; ended with context$' err
 talk 'Hello\n/stats\n' "$REPO/examples/tales.jinja" -n 3 --ignore-eos
-check 'one that -n ends' grep -q '; ended with length$' err
+check '/stats says that -n ended the answer' grep -q '; ended with length$' err
 talk '/reset now\n' "$REPO/examples/tales.jinja"
-equal 'a command with something behind it' 2 $?
-check 'is not followed' grep -q '^nibble: /reset takes no argument; "now" is one too many$' err
+equal 'exit status of /reset with an argument' 2 $?
+check 'the error of /reset with an argument' grep -q '^nibble: /reset takes no argument; "now" is one too many$' err

@@ -14,24 +14,24 @@ rates() {
 }
 
 # the schedule is shortened to fit the run as in torchtitan, with a line
-equal 'a warm-up longer than the run' '0.3333 0.6667 1.0000' "$(rates 3 --lr_scheduler.warmup_steps 10)"
-equal 'a decay that does not fit' '0.5000 1.0000 1.0000' "$(rates 3)"
+equal 'learning rates: a warm-up longer than the run' '0.3333 0.6667 1.0000' "$(rates 3 --lr_scheduler.warmup_steps 10)"
+equal 'learning rates: a decay longer than the run' '0.5000 1.0000 1.0000' "$(rates 3)"
 setting 'in part: lr_scheduler.warmup_steps 10 (option): shortened to the steps of the run' plan "$config" --training.steps 3 --lr_scheduler.warmup_steps 10
 setting 'in part: lr_scheduler.decay_ratio 0.8 (config): 1 of 3 steps are left for the decay' plan "$config" --training.steps 3
-check 'it is no refusal' nibble plan "$config" --training.steps 3 --strict
-equal 'what fits is not said' '' "$(settings plan "$config" --training.steps 10)"
+check '--strict accepts a shortened schedule' nibble plan "$config" --training.steps 3 --strict
+equal 'a schedule that fits is not reported' '' "$(settings plan "$config" --training.steps 10)"
 setting 'without effect: lr_scheduler.decay_type "sqrt" (option): no step of this run decays' plan "$config" --lr_scheduler.decay_ratio 0 --lr_scheduler.decay_type sqrt
 refused 2 '--lr_scheduler.decay_ratio is given twice, as null and as 0.5' plan "$config" --lr_scheduler.decay_ratio null --lr_scheduler.decay_ratio 0.5
 
 # keys that another key makes ineffective
 setting 'without effect: checkpoint.export_dtype "float16" (option): no model is written' plan "$config" --checkpoint.export_dtype float16
-equal 'a model that is written has it' '' "$(settings plan "$config" --checkpoint.export_dtype float16 --checkpoint.last_save_in_hf)"
-check 'one of --export, too' nibble train "$config" "${tiny[@]}" "${quiet[@]}" --checkpoint.export_dtype float16 --training.steps 10 --export half --strict
-check 'and it does' grep -q '"F16"' half/model.safetensors
+equal 'export_dtype with last_save_in_hf is not reported' '' "$(settings plan "$config" --checkpoint.export_dtype float16 --checkpoint.last_save_in_hf)"
+check '--strict accepts export_dtype with --export' nibble train "$config" "${tiny[@]}" "${quiet[@]}" --checkpoint.export_dtype float16 --training.steps 10 --export half --strict
+check '--export writes export_dtype' grep -q '"F16"' half/model.safetensors
 setting 'without effect: checkpoint.folder "elsewhere" (option): checkpoint.enable is not set' plan "$config" --checkpoint.folder elsewhere
-equal 'the model goes there' '' "$(settings plan "$config" --checkpoint.folder elsewhere --checkpoint.last_save_in_hf)"
+equal 'checkpoint.folder with last_save_in_hf is not reported' '' "$(settings plan "$config" --checkpoint.folder elsewhere --checkpoint.last_save_in_hf)"
 setting 'without effect: model.multiple_of 64 (option): model.hidden_dim is given' plan "$config" --model.multiple_of 64 --model.hidden_dim 100
-equal 'an option goes over the file' '' "$(settings plan "$config" --model.hidden_dim 100)"
+equal "hidden_dim overrides the file's multiple_of without a line" '' "$(settings plan "$config" --model.hidden_dim 100)"
 setting 'without effect: quantize.wgrad_with_hp true (option): no linear layer has quantized products' plan "$config" --quantize.wgrad_with_hp
 refused 3 '*: float8.recipe_name asks for gradients of weights in bf16, and quantize.wgrad_with_hp is false; keep one' plan "$config" --model.converters float8 --float8.recipe_name rowwise_with_gw_hp --quantize.wgrad_with_hp=false
 setting 'without effect: recipe {"recipe_name": "mxfp8", "filter_fqns": ["output", "layers"]} (config): it quantizes no layer' plan "$config" --model.converters mx --mx.filter_fqns output,layers
@@ -42,8 +42,8 @@ refused 3 "*: the section quantize is another tool's config, which is complete b
 # keys that request the default behaviour have no line: those of torchtitan's own files
 cp "$config" usual.json
 edit usual.json 'd["parallelism"] = {"data_parallel_replicate_degree": 1, "data_parallel_shard_degree": -1, "fsdp_reshard_after_forward": "default", "tensor_parallel_degree": 1, "pipeline_parallel_schedule": "1F1B"}; d["checkpoint"].update(async_mode="disabled"); d["profiling"] = {"enable_profiling": False, "save_traces_folder": "traces", "profile_freq": 100}; d["metrics"].update(enable_tensorboard=False, save_tb_folder="tb"); d["compile"] = {"enable": False, "components": ["model"]}'
-equal 'of one rank' '' "$(settings plan usual.json)"
-check 'strictly' nibble plan usual.json --strict
+equal "torchtitan's defaults on one rank are not reported" '' "$(settings plan usual.json)"
+check "--strict accepts torchtitan's defaults" nibble plan usual.json --strict
 setting 'equivalent: checkpoint.async_mode "async" (option)' plan usual.json --checkpoint.async_mode async
 setting 'without effect: profiling.profile_freq 100 (config): no profiler' plan usual.json --profiling.enable_profiling
 setting 'not as asked: parallelism.data_parallel_shard_degree 2 (option): this run has 1 rank; start 2 with `mpirun -n 2 nibble train`' plan "$config" --parallelism.data_parallel_shard_degree 2
@@ -53,7 +53,7 @@ setting 'parallelism.data_parallel_shard_degree 2 (option): this run has 1 rank;
 setting 'not as asked: training.mixed_precision_param f32 (option): --dtype bf16 overrules it' bench --train "$config" "${tiny[@]}" --repeats 1 --training.mixed_precision_param float32 --dtype bf16 --allow kernel --recipe fp8dq
 setting "not as asked: model.tokenizer_path $REPO/configs/tokenizer (config): --tokenizer $MODEL overrules it" plan "$config" --tokenizer "$MODEL"
 denied 'model.tokenizer_path *' plan "$config" --tokenizer "$MODEL" --strict
-equal 'the same is no conflict' '' "$(settings plan "$config" --dtype bf16)"
+equal "--dtype with the config's type is not reported" '' "$(settings plan "$config" --dtype bf16)"
 refused 2 '--context 8 has no effect in training, *' plan "$config" --context 8
 refused 2 '--memory has no effect in training on the CPU; *' plan "$config" --memory 1KB
 refused 2 '--prompt-tokens has no effect with --train' bench --train "$config" --prompt-tokens 7
@@ -66,27 +66,27 @@ edit dropping/config.json 'd.update(attention_dropout=0.1, initializer_range=0.0
 echo '{"model": {"hf_config": "dropping"}}' >hf.json
 setting 'not as asked: attention_dropout 0.1 (config): training uses no dropout' plan hf.json --training.seq_len 64
 setting 'not as asked: initializer_range 0.02 (config): weights are initialized as in torchtitan' plan hf.json --training.seq_len 64
-equal 'loaded weights do not begin' 'config-key=other' "$(settings plan hf.json --training.seq_len 64 --checkpoint.initial_load_path "$MODEL")"
+equal 'loaded weights: initializer_range is not reported' 'config-key=other' "$(settings plan hf.json --training.seq_len 64 --checkpoint.initial_load_path "$MODEL")"
 edit dropping/config.json 'd.update(attention_dropout=0.0)'
-equal 'no dropout, no line' '' "$(settings plan hf.json --training.seq_len 64 --checkpoint.initial_load_path "$MODEL")"
-equal 'it changes no model that runs' '' "$(settings plan dropping)"
+equal 'attention_dropout 0 is not reported' '' "$(settings plan hf.json --training.seq_len 64 --checkpoint.initial_load_path "$MODEL")"
+equal 'keys of training are not reported by a plan to generate' '' "$(settings plan dropping)"
 
 # start-up keys have no effect in a resumed run
 run=("${tiny[@]}" --job.dump_folder saved --checkpoint.enable --lr_scheduler.decay_ratio 0.3)
-check 'a checkpoint' nibble train "$config" "${run[@]}" --training.steps 4 --quiet --export first
+check 'train with checkpoints' nibble train "$config" "${run[@]}" --training.steps 4 --quiet --export first
 setting 'without effect: training.seed 7 (option): training resumes from a checkpoint of a run that had 0' train "$config" "${run[@]}" --training.steps 5 --training.seed 7
 denied 'checkpoint.initial_load_path "first" (option): training resumes from a checkpoint of a run *' train "$config" "${run[@]}" --training.steps 6 --checkpoint.initial_load_path first --strict
-check 'allowed' nibble train "$config" "${run[@]}" --training.steps 6 --training.seed 7 --strict --allow training-key
+check 'resume with --strict --allow training-key' nibble train "$config" "${run[@]}" --training.steps 6 --training.seed 7 --strict --allow training-key
 
 # JSON lines may be in .json files too, like torchtitan's c4_test
 for i in 1 2 3 4 5 6; do echo "{\"id\": $i, \"text\": \"Once upon a time there was a king who had $i daughters and no son\"}"; done >lines.jsonl
 cp lines.jsonl lines.json
 for end in jsonl json; do
     rm -rf out
-    check "$end" nibble train "$config" "${tiny[@]}" "${quiet[@]}" --training.steps 2 --training.dataset_path "lines.$end"
+    check "train on lines.$end" nibble train "$config" "${tiny[@]}" "${quiet[@]}" --training.steps 2 --training.dataset_path "lines.$end"
     grep -o '"loss": [^,]*' out/metrics.jsonl >"of_$end"
 done
-check 'the same text' cmp of_jsonl of_json
+check 'lines.jsonl and lines.json give the same losses' cmp of_jsonl of_json
 printf '[{"text": "a"}]' >array.json
 refused 3 'array.json: line 1, column 1: expected an object, found an array' train "$config" "${tiny[@]}" "${quiet[@]}" --training.steps 10 --training.dataset_path array.json
 
@@ -95,7 +95,7 @@ printf '[model]\nname = "llama3"\nflavor = "debugmodel"\n' >torchtitan.toml
 refused 3 'torchtitan.toml: a training config is read as JSON, with the sections and keys of TOML: python3 *' plan torchtitan.toml
 
 # torchtitan's variables
-line() { # line GLOB VARIABLE...: run_train.sh fails with this
+line() { # line GLOB VARIABLE...: the output of run_train.sh with these variables matches
     local glob=$1 said
     shift
     said=$(env NIBBLE="$NIBBLE" "$@" "$REPO/run_train.sh" --training.steps 1 2>&1)
@@ -106,16 +106,16 @@ line 'run_train.sh: LOG_RANK is "1"; *' LOG_RANK=1
 line 'run_train.sh: TRAIN_FILE is "mine.train"; *' TRAIN_FILE=mine.train
 line 'run_train.sh: CONFIG is "llama3_debugmodel", *' CONFIG=llama3_debugmodel
 line 'nibble: --comm.mode is "fake_backend"; *' COMM_MODE=fake_backend NGPU=1
-check 'those of torchtitan itself' env NIBBLE="$NIBBLE" LOG_RANK=0 TRAIN_FILE=torchtitan.train COMM_MODE= "$REPO/run_train.sh" "${tiny[@]}" "${quiet[@]}" --training.steps 1
+check "run_train.sh accepts torchtitan's own values" env NIBBLE="$NIBBLE" LOG_RANK=0 TRAIN_FILE=torchtitan.train COMM_MODE= "$REPO/run_train.sh" "${tiny[@]}" "${quiet[@]}" --training.steps 1
 
-# other machines have their own CPU
+# options for this machine's CPU have no effect in plans for other machines
 setting 'without effect: --threads 4 (option): the plan is for xeon-spr, not for this machine' plan "$MODEL" --device xeon-spr --threads 4
 setting 'without effect: --isa avx2 (option): the plan is for xeon-spr, not for this machine' plan "$MODEL" --device xeon-spr --isa avx2
 denied '--threads 4 (option): *' plan "$MODEL" --device xeon-spr --threads 4 --strict
-equal 'nothing is asked of it' '' "$(settings plan "$MODEL" --device xeon-spr)"
+equal 'a plan for another machine without these options' '' "$(settings plan "$MODEL" --device xeon-spr)"
 
 # a machine file that contradicts itself
-machine() { # machine FILE PYTHON: that of an MI210, changed
+machine() { # machine FILE PYTHON: writes the machine file of an MI210, changed
     nibble devices mi210 --json >"$1"
     edit "$1" "$2"
 }

@@ -19,27 +19,27 @@ done
 for command in "info $MODEL" kernels "plan $MODEL --json" "generate $MODEL -n 40"; do
     # shellcheck disable=SC2086
     nibble $command --quiet 2>err | head -c 1 >/dev/null
-    equal "$command to a reader that leaves" '' "$(cat err)"
+    equal "$command to a pipe that its reader closes" '' "$(cat err)"
     # shellcheck disable=SC2086
     (trap '' PIPE; nibble $command --quiet 2>err) | head -c 1 >/dev/null
-    equal "$command to a reader that leaves, SIGPIPE ignored" '' "$(cat err)"
+    equal "$command to a pipe that its reader closes, SIGPIPE ignored" '' "$(cat err)"
 done
 status=0
 nibble plan "$MODEL" >&- 2>err || status=$?
-equal 'stdout closed' '6 nibble: the output could not be written: Bad file descriptor' "$status $(cat err)"
-check 'stdin closed' nibble generate "$MODEL" -n 1 <&-
-check 'stderr closed' nibble generate "$MODEL" -n 1 2>&-
+equal 'plan with stdout closed' '6 nibble: the output could not be written: Bad file descriptor' "$status $(cat err)"
+check 'generate with stdin closed' nibble generate "$MODEL" -n 1 <&-
+check 'generate with stderr closed' nibble generate "$MODEL" -n 1 2>&-
 # with stdout closed, the first opened file must not become stdout
 status=0
 nibble quantize "$MODEL" q --recipe int8wo >&- 2>err || status=$?
-equal 'quantize, stdout closed' 6 "$status"
-check 'the checkpoint is whole nevertheless' nibble verify q
-check 'all closed' bash -c '"$NIBBLE" quantize "$MODEL" q --force --recipe int8wo <&- >&- 2>&-; [ $? = 6 ] && "$NIBBLE" verify q'
+equal 'exit status of quantize with stdout closed' 6 "$status"
+check 'with stdout closed the checkpoint is complete' nibble verify q
+check 'quantize with all streams closed' bash -c '"$NIBBLE" quantize "$MODEL" q --force --recipe int8wo <&- >&- 2>&-; [ $? = 6 ] && "$NIBBLE" verify q'
 
 for command in "plan $MODEL" "generate $MODEL -n 2" "eval $MODEL --text text.txt" "bench $MODEL --repeats 1 --prompt-tokens 8 -n 2" "verify $MODEL"; do
     # shellcheck disable=SC2086
     nibble $command --quiet >out 2>err
-    equal "$command --quiet" '' "$(cat err)"
+    equal "$command --quiet prints nothing on stderr" '' "$(cat err)"
     check "$command has no escapes in a pipe" test 0 = "$(grep -c $'\033' out)"
 done
 
@@ -67,24 +67,24 @@ END
 colours() { on_terminal "$@" | grep -c $'\033\[3'; }
 denied=(plan "$MODEL" --recipe int4wo --device apple-m2 --without 'linear_*_w4g_*__ocl*')
 check 'colour on a terminal' test 3 -lt "$(colours -- "${denied[@]}")"
-equal 'NO_COLOR' 0 "$(colours NO_COLOR=1 -- "${denied[@]}")"
-check 'an empty NO_COLOR' test 3 -lt "$(colours NO_COLOR= -- "${denied[@]}")"
-equal 'TERM=dumb' 0 "$(colours TERM=dumb -- "${denied[@]}")"
-equal '--no-color' 0 "$(colours -- "${denied[@]}" --no-color)"
-equal '--json' 0 "$(colours -- "${denied[@]}" --json)"
-equal 'colours change no word' "$(nibble "${denied[@]}" 2>&1)" "$(on_terminal -- "${denied[@]}" | sed 's/\x1b\[[0-9]*m//g; s/\r//')"
-equal 'generated text has none' 0 "$(colours -- generate "$MODEL" -n 3)"
+equal 'no colour with NO_COLOR' 0 "$(colours NO_COLOR=1 -- "${denied[@]}")"
+check 'colour with an empty NO_COLOR' test 3 -lt "$(colours NO_COLOR= -- "${denied[@]}")"
+equal 'no colour with TERM=dumb' 0 "$(colours TERM=dumb -- "${denied[@]}")"
+equal 'no colour with --no-color' 0 "$(colours -- "${denied[@]}" --no-color)"
+equal 'no colour with --json' 0 "$(colours -- "${denied[@]}" --json)"
+equal 'colour does not change the text' "$(nibble "${denied[@]}" 2>&1)" "$(on_terminal -- "${denied[@]}" | sed 's/\x1b\[[0-9]*m//g; s/\r//')"
+equal 'generated text has no colour' 0 "$(colours -- generate "$MODEL" -n 3)"
 for columns in 0 1 40 200; do
-    check "COLUMNS=$columns" on_terminal COLUMNS=$columns -- plan --help
+    check "plan --help with COLUMNS=$columns" on_terminal COLUMNS=$columns -- plan --help
 done
 
 # Numbers have a decimal point in any locale.
 if [ -d "${LOCPATH:-}/de_DE.UTF-8" ]; then
     german() { LC_ALL=de_DE.UTF-8 "$NIBBLE" "$@"; }
-    equal 'a locale with a decimal comma' "$(nibble plan "$MODEL" --recipe 8da4w-g7 --device graviton3)" "$(german plan "$MODEL" --recipe 8da4w-g7 --device graviton3)"
-    german plan "$MODEL" --json 2>err | members 'a plan in German' predicted_token_s=num
-    equal 'text in German' "$(nibble generate "$MODEL" -n 20 -q --temp 0.9 --top-p 0.9)" "$(german generate "$MODEL" -n 20 -q --temp 0.9 --top-p 0.9)"
-    german eval "$MODEL" --text text.txt --json 2>err | members 'a loss in German' loss=num
+    equal 'plan in a locale with a decimal comma' "$(nibble plan "$MODEL" --recipe 8da4w-g7 --device graviton3)" "$(german plan "$MODEL" --recipe 8da4w-g7 --device graviton3)"
+    german plan "$MODEL" --json 2>err | members 'plan --json in a German locale' predicted_token_s=num
+    equal 'generated text in a German locale' "$(nibble generate "$MODEL" -n 20 -q --temp 0.9 --top-p 0.9)" "$(german generate "$MODEL" -n 20 -q --temp 0.9 --top-p 0.9)"
+    german eval "$MODEL" --text text.txt --json 2>err | members 'eval --json in a German locale' loss=num
 else
     skipped 'streams, with a decimal comma' 'no German locale (apt-get install locales)'
 fi

@@ -25,40 +25,40 @@ done
 
 # configs of the debug model train
 for name in '' _mxfp8 _fp8 _mxfp8_vocab2256 _qat_8da4w; do
-    check "training of $name" nibble train "$configs/llama3_debugmodel$name.json" "${small[@]}"
-    says "two steps of $name" 'step:  2  loss: *  grad_norm: *  memory: *GiB(*%)  tps: *  tflops: *  mfu: *%' "$seen.out"
-    says "the ledger's line of $name" '43 linear layers: *43 done on *, 0 substituted' "$seen.err"
+    check "train llama3_debugmodel$name" nibble train "$configs/llama3_debugmodel$name.json" "${small[@]}"
+    says "llama3_debugmodel$name logs two steps" 'step:  2  loss: *  grad_norm: *  memory: *GiB(*%)  tps: *  tflops: *  mfu: *%' "$seen.out"
+    says "the summary of llama3_debugmodel$name" '43 linear layers: *43 done on *, 0 substituted' "$seen.err"
 done
 
 # quantization-aware training exports a quantized model
-check 'a prequantized model' nibble generate outputs/checkpoint/model-quantized -p 'Once' -n 4
+check 'the exported quantized model runs' nibble generate outputs/checkpoint/model-quantized -p 'Once' -n 4
 rm -rf outputs
 
 # a dry run takes no step and writes nothing
 rm -rf outputs # the exported model of quantization-aware training
-check 'dry run' nibble train "$debug" "${small[@]}" --dry-run
-says 'the output layer' 'lm_head: 1 of n 2256, k 256, m 32, mxfp8-floor' "$seen.out"
-grep -q '^step:' "$seen.out" && echo 'FAIL a dry run takes steps' && failures=1
-[ -z "$(ls)" ] || { echo "FAIL something was written: $(ls)" && failures=1; }
+check 'train --dry-run' nibble train "$debug" "${small[@]}" --dry-run
+says 'the dry run lists lm_head' 'lm_head: 1 of n 2256, k 256, m 32, mxfp8-floor' "$seen.out"
+grep -q '^step:' "$seen.out" && echo 'FAIL a dry run takes no step' && failures=1
+[ -z "$(ls)" ] || { echo "FAIL a dry run writes nothing: $(ls)" && failures=1; }
 
-check 'dry run with a kernel of one layer' nibble train "$configs/llama3_debugmodel.json" "${small[@]}" --dry-run \
+check 'dry run with --kernel for one layer' nibble train "$configs/llama3_debugmodel.json" "${small[@]}" --dry-run \
     --kernel model.layers.0.self_attn.q_proj=linear_bf16_bf16_f32__ref
-says 'that layer' 'model.layers.0.self_attn.q_proj: 1 of n 256, k 256, m 32, bf16' "$seen.out"
-says 'its kernel' '  y * linear_bf16_bf16_f32__ref' "$seen.out"
-says 'the others' 'model.layers.0.self_attn.k_proj: 23 of n 256, k 256, m 32, bf16' "$seen.out"
+says 'the dry run lists the layer of --kernel' 'model.layers.0.self_attn.q_proj: 1 of n 256, k 256, m 32, bf16' "$seen.out"
+says 'the dry run lists the kernel of --kernel' '  y * linear_bf16_bf16_f32__ref' "$seen.out"
+says 'the dry run lists the other layers together' 'model.layers.0.self_attn.k_proj: 23 of n 256, k 256, m 32, bf16' "$seen.out"
 
 # torchtitan's command line, verbatim and shortened
 line=(--model.print_after_conversion --training.compile --training.steps 2 --model.converters mx --mx.recipe_name "mxfp8")
-check 'the line' env NGPU=1 "$REPO/run_train.sh" "${line[@]}" --mx.filter_fqns "output" "${small[@]:0:3}"
-says 'the output is kept' '* lm_head * bf16@cpu * as asked (filter_fqns "output")' "$seen.out"
-says 'the plan stands first' 'step:  1  loss: *' <(sed '/lm_head/,$!d' "$seen.out")
-check 'the line without the filter' env NGPU=1 "$REPO/run_train.sh" "${line[@]}" "${small[@]:0:3}"
-says 'the output is converted' '* lm_head * mxfp8-floor@cpu * as asked (recipe_name)' "$seen.out"
-says 'the ledger' '43 linear layers: 43 asked mxfp8-floor*' "$seen.err"
-check 'CONFIG_FILE' env CONFIG_FILE="$configs/llama3_debugmodel.json" "$REPO/run_train.sh" "${small[@]}"
-says 'its config' '43 linear layers: 43 asked bf16*' "$seen.err"
-NGPU=four "$REPO/run_train.sh" 2>"$seen.err" && echo 'FAIL NGPU=four' && failures=1
-says 'NGPU' 'run_train.sh: NGPU is "four"; a number of ranks from 1 to 9999 is wanted' "$seen.err"
+check "torchtitan's command line" env NGPU=1 "$REPO/run_train.sh" "${line[@]}" --mx.filter_fqns "output" "${small[@]:0:3}"
+says 'filter_fqns keeps the output layer' '* lm_head * bf16@cpu * as asked (filter_fqns "output")' "$seen.out"
+says 'the plan comes before the steps' 'step:  1  loss: *' <(sed '/lm_head/,$!d' "$seen.out")
+check "torchtitan's command line without filter_fqns" env NGPU=1 "$REPO/run_train.sh" "${line[@]}" "${small[@]:0:3}"
+says 'without filter_fqns the output layer is converted' '* lm_head * mxfp8-floor@cpu * as asked (recipe_name)' "$seen.out"
+says 'the summary counts 43 layers in mxfp8-floor' '43 linear layers: 43 asked mxfp8-floor*' "$seen.err"
+check 'run_train.sh with CONFIG_FILE' env CONFIG_FILE="$configs/llama3_debugmodel.json" "$REPO/run_train.sh" "${small[@]}"
+says 'run_train.sh uses CONFIG_FILE' '43 linear layers: 43 asked bf16*' "$seen.err"
+NGPU=four "$REPO/run_train.sh" 2>"$seen.err" && echo 'FAIL NGPU=four is refused' && failures=1
+says 'the error of NGPU=four' 'run_train.sh: NGPU is "four"; a number of ranks from 1 to 9999 is wanted' "$seen.err"
 
 # a step is the same whether its keys come from options or the file
 echo '{"model": {"flavor": "debugmodel", "n_layers": 1, "tokenizer_path": "tok"}, "training": {"dataset_path": "t.txt",
@@ -69,15 +69,15 @@ first=$(nibble train a.json --model.converters mx 2>/dev/null | grep -o 'loss: *
 mkdir b
 sed 's/"tok"/"..\/tok"/; s/"t.txt"/"..\/t.txt"/; s/"n_layers": 1/"n_layers": 1, "converters": ["mx"]/' a.json >b/b.json
 second=$(nibble train b/b.json 2>/dev/null | grep -o 'loss: *[0-9.]*  grad_norm: *[0-9.]*')
-[ -n "$first" ] && [ "$first" = "$second" ] || { echo "FAIL one step: $first, $second" && failures=1; }
+[ -n "$first" ] && [ "$first" = "$second" ] || { echo "FAIL keys from options or the file give the same step: $first, $second" && failures=1; }
 
 # wgrad_with_hp has an effect only with quantized products
-check 'high gradients of floats' nibble plan a.json --quantize.wgrad_with_hp
-says 'that there is nothing to do' 'without effect: quantize.wgrad_with_hp true (option): no linear layer has quantized products' "$seen.out"
-check 'high gradients of QAT' nibble plan a.json --quantize.wgrad_with_hp --quantize.recipe=8da4w-g32 --quantize.qat
-says 'that there is nothing to do, either' 'without effect: quantize.wgrad_with_hp true (option): no linear layer has quantized products*' "$seen.out"
-check 'high gradients of codes' nibble plan a.json --quantize.wgrad_with_hp --quantize.recipe=mxfp8
-grep -q wgrad_with_hp "$seen.out" && echo 'FAIL high gradients of codes are said to change nothing' && failures=1
+check 'plan with wgrad_with_hp' nibble plan a.json --quantize.wgrad_with_hp
+says 'wgrad_with_hp without quantized products is reported' 'without effect: quantize.wgrad_with_hp true (option): no linear layer has quantized products' "$seen.out"
+check 'plan with wgrad_with_hp and QAT' nibble plan a.json --quantize.wgrad_with_hp --quantize.recipe=8da4w-g32 --quantize.qat
+says 'wgrad_with_hp with QAT is reported' 'without effect: quantize.wgrad_with_hp true (option): no linear layer has quantized products*' "$seen.out"
+check 'plan with wgrad_with_hp and mxfp8' nibble plan a.json --quantize.wgrad_with_hp --quantize.recipe=mxfp8
+grep -q wgrad_with_hp "$seen.out" && echo 'FAIL wgrad_with_hp with mxfp8 is not reported' && failures=1
 
 # a model by its config.json: biases, tied embeddings, grouped heads, scaled positions
 mkdir qwen
@@ -88,13 +88,13 @@ cat >qwen/config.json <<'END'
 END
 echo '{"model": {"hf_config": "qwen", "tokenizer_path": "tok"}, "training": {"dataset_path": "t.txt", "local_batch_size": 2,
 "seq_len": 16, "steps": 2}}' >qwen.json
-check 'a Qwen2 model' nibble train qwen.json
-says 'its steps' 'step:  2  loss: *' "$seen.out"
+check 'train a Qwen2 model' nibble train qwen.json
+says 'the Qwen2 model takes two steps' 'step:  2  loss: *' "$seen.out"
 # a tied embedding is initialized like an output layer; as an embedding its first loss would be 60
-says 'its first loss' 'step:  1  loss:  [789].*' "$seen.out"
-check 'its plan' nibble plan qwen.json
-says 'its biases' '* model.layers.\*.self_attn.q_proj * 64x64 +b*' "$seen.out"
-check 'the shipped model as the start' nibble train qwen.json --model.hf_config "$MODEL" \
+says 'first loss of the Qwen2 model' 'step:  1  loss:  [789].*' "$seen.out"
+check 'plan the Qwen2 model' nibble plan qwen.json
+says 'the plan of the Qwen2 model has biases' '* model.layers.\*.self_attn.q_proj * 64x64 +b*' "$seen.out"
+check 'train from the shipped model' nibble train qwen.json --model.hf_config "$MODEL" \
     --checkpoint.initial_load_path "$MODEL" --model.tokenizer_path "$MODEL" --training.dataset_path "$MODEL/heldout.txt"
 refused 3 '*: the model*s layers differ from the config*' train qwen.json --checkpoint.initial_load_path "$MODEL"
 # half as many heads of twice the width give weights of the same sizes
@@ -108,8 +108,8 @@ refused 6 'nowhere/config.json: *' train qwen.json --model.hf_config nowhere/con
 
 # validation loss
 sed 's/"seq_len": 16/"seq_len": 8/' a.json >valid.json
-check 'validation' nibble train valid.json --validation.enable --validation.dataset_path t.txt --validation.freq 1 --validation.steps=-1
-says 'its line' 'validate step: *1  loss: *' "$seen.out"
+check 'train with validation' nibble train valid.json --validation.enable --validation.dataset_path t.txt --validation.freq 1 --validation.steps=-1
+says 'the validation loss is logged' 'validate step: *1  loss: *' "$seen.out"
 refused 3 '*validation.enable is set, but validation.dataset_path names no text' train a.json --validation.enable
 refused 3 '*the tokenizer has id 2000 (*), but the model has 2000 ids; train with the model*s tokenizer, or with model.vocab_size 2048' \
     train a.json --model.vocab_size=2000
@@ -138,7 +138,7 @@ refused 2 '--checkpoint.dir: there is no such key of a training config; `nibble 
 # a config may leave the model to options; without them the error names what is missing
 sed 's/"model": *{[^}]*}, *//' a.json >wrong.json
 refused 3 'wrong.json: model.dim is missing, *' train wrong.json
-check 'a model by options' nibble train wrong.json --model.flavor debugmodel --model.n_layers 1 --model.tokenizer_path tok
+check 'train a model defined by options' nibble train wrong.json --model.flavor debugmodel --model.n_layers 1 --model.tokenizer_path tok
 echo '{}' >wrong.json
 refused 3 'wrong.json: "model_type" is missing; it names the architecture (a training config, *' train wrong.json
 
@@ -147,13 +147,13 @@ refused 6 'nowhere/model.part: cannot create it: *' train a.json --export nowher
 refused 6 't.txt: exists already; *' train a.json --export t.txt
 refused 6 't.txt: exists already; *' train a.json --export t.txt/
 refused 2 'the directory of --export is empty; name one' train a.json --export ''
-check 'an export with a slash behind' nibble train a.json --export model/
-check 'the exported model' nibble verify model
+check 'export to a name that ends in a slash' nibble train a.json --export model/
+check 'verify the exported model' nibble verify model
 
 # outputs go below job.dump_folder, unless their path is absolute
-check 'an absolute folder' nibble train a.json --job.dump_folder=dump --checkpoint.enable --checkpoint.folder="$PWD/away" --metrics.path="$PWD/away.jsonl"
-check 'its checkpoint' nibble verify away/step-00000001
-[ -s away.jsonl ] && [ ! -e dump ] || { echo "FAIL absolute paths: $(ls)" && failures=1; }
+check 'train with absolute paths for outputs' nibble train a.json --job.dump_folder=dump --checkpoint.enable --checkpoint.folder="$PWD/away" --metrics.path="$PWD/away.jsonl"
+check 'verify the checkpoint in an absolute folder' nibble verify away/step-00000001
+[ -s away.jsonl ] && [ ! -e dump ] || { echo "FAIL absolute paths are used: $(ls)" && failures=1; }
 
 # data, vocabulary, batches
 refused 6 'nothing.txt: *' train a.json --training.dataset_path nothing.txt
@@ -167,7 +167,7 @@ refused 3 'training.global_batch_size 3 is not local_batch_size 2 times a power 
 refused 3 '*training.seq_len 64 is over the model*s limit of 32 positions; raise model.max_seq_len' train a.json --model.max_seq_len 32 --training.seq_len 64
 
 # the table of keys
-check 'keys' nibble train --keys --json
+check 'train --keys --json' nibble train --keys --json
 python3 -c 'import json, sys; assert len(json.load(sys.stdin)["keys"]) > 100' <"$seen.out" || failures=1
 refused 2 '--keys lists the keys of any config; leave out a.json, or --keys' train a.json --keys
 
@@ -179,23 +179,23 @@ refused 2 '--keys trains nothing; leave out --dry-run' train --keys --dry-run
 
 # validation, cast losses, and a step that must be refused
 rm -rf out
-check 'validation and casts' nibble train "$debug" "${small[@]}" --job.dump_folder=out --metrics.path=m.jsonl \
+check 'train with validation and count_casts' nibble train "$debug" "${small[@]}" --job.dump_folder=out --metrics.path=m.jsonl \
     --metrics.count_casts --validation.enable --validation.dataset_path="$REPO/tests/data/heldout.jsonl" \
     --validation.freq=2 --validation.steps=2
-says 'the validation' 'validate step:  2  loss: *  memory: *GiB(*%)  tps: *' "$seen.out"
-says 'the casts' 'casts of step 2: lm_head * dy of dw mxfp8  nonzero *%  saturated *%  underflowed *%' "$seen.out"
-says 'the validation in the metrics' '{"step": 2, "validation_loss": *' out/m.jsonl
-says 'the casts in the metrics' '{"step": 2, "casts": \[{"layer": "model.layers.0.self_attn.q_proj", *' out/m.jsonl
+says 'the validation loss of step 2 is logged' 'validate step:  2  loss: *  memory: *GiB(*%)  tps: *' "$seen.out"
+says 'the casts of step 2 are logged' 'casts of step 2: lm_head * dy of dw mxfp8  nonzero *%  saturated *%  underflowed *%' "$seen.out"
+says 'the metrics have the validation loss' '{"step": 2, "validation_loss": *' out/m.jsonl
+says 'the metrics have the casts' '{"step": 2, "casts": \[{"layer": "model.layers.0.self_attn.q_proj", *' out/m.jsonl
 nibble train "$debug" "${small[@]}" --optimizer.lr=900 --training.spike_factor=1.5 >"$seen.out" 2>"$seen.err"
-[ $? -eq 8 ] || { echo 'FAIL a spike does not end with 8' && failures=1; }
-says 'the spike' 'nibble: step 2: the loss of * is over 1.5 times its mean of *; the weights are unchanged' "$seen.err"
-check 'a spike that is skipped' nibble train "$debug" "${small[@]}" --optimizer.lr=900 --training.spike_factor=1.5 \
+[ $? -eq 8 ] || { echo 'FAIL exit status of a spike is 8' && failures=1; }
+says 'the error of a spike' 'nibble: step 2: the loss of * is over 1.5 times its mean of *; the weights are unchanged' "$seen.err"
+check 'train with skip_bad_steps' nibble train "$debug" "${small[@]}" --optimizer.lr=900 --training.spike_factor=1.5 \
     --training.skip_bad_steps
-says 'the skipped step' 'step:  2 * skipped' "$seen.out"
+says 'the log shows the skipped step' 'step:  2 * skipped' "$seen.out"
 exit 0
 
 # the folders of a run's models
-check 'training for codes' nibble train "$REPO/configs/llama3_debugmodel_qat_8da4w.json" "${small[@]:0:3}" --training.steps 1 --export qat --quiet
-says 'the model' 'model: qat' "$seen.out"
-says 'and its codes' 'quantized model: qat-quantized' "$seen.out"
-check 'are there' test -e qat-quantized/nibble.json
+check 'train a QAT config with --export' nibble train "$REPO/configs/llama3_debugmodel_qat_8da4w.json" "${small[@]:0:3}" --training.steps 1 --export qat --quiet
+says 'the export is named' 'model: qat' "$seen.out"
+says 'the quantized export is named' 'quantized model: qat-quantized' "$seen.out"
+check 'the quantized export is written' test -e qat-quantized/nibble.json

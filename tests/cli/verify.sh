@@ -10,13 +10,13 @@ nibble verify q --json | members verify schema=1 tensors[].name=str tensors[].sh
 found() {
     local status=0 line
     nibble verify "$2" >report 2>sentence || status=$?
-    equal "status of $2" 8 "$status"
-    check "the sentence of $2" grep -q "^nibble: $2: [0-9]* problems\? w" sentence
+    equal "exit status of verify $2" 8 "$status"
+    check "the error of verify $2 counts problems" grep -q "^nibble: $2: [0-9]* problems\? w" sentence
     while IFS= read -r line; do
         # shellcheck disable=SC2053 # a glob is meant
         [[ $line == $1 ]] && return
     done < <(echo "$(tr '\n' ' ' <report | sed 's/  */ /g')")
-    equal "report of $2" "$1" "$(cat report)"
+    equal "report of verify $2" "$1" "$(cat report)"
 }
 cp -r q flipped
 damage flipped/model.safetensors flip model.layers.3.mlp.up_proj._weight_qdata 1234
@@ -33,8 +33,8 @@ found '*model.layers.2.mlp.down_proj.weight*index 1000*' nan
 cp -r "$MODEL" infinite
 damage infinite/model.safetensors put model.norm.weight 6 80ff
 found '*model.norm.weight*index 3*' infinite
-check 'a NaN is named by quantize, too' test 3 = "$(nibble quantize nan x --recipe int8wo >/dev/null 2>err; echo $?)"
-check 'with its place' grep -q 'model.layers.2.mlp.down_proj' err
+check 'exit status of quantize with a NaN' test 3 = "$(nibble quantize nan x --recipe int8wo >/dev/null 2>err; echo $?)"
+check 'quantize names the weight with a NaN' grep -q 'model.layers.2.mlp.down_proj' err
 cp -r "$MODEL" missing
 damage missing/model.safetensors drop model.layers.4.self_attn.v_proj.bias
 found 'bias: model.layers.4.self_attn.v_proj.weight: config.json implies a bias, but none is stored*' missing
@@ -42,21 +42,21 @@ refused 3 'missing: model.layers.4.self_attn.v_proj.bias is missing; *' generate
 damage missing/model.safetensors drop model.layers.1.self_attn.q_proj.weight
 found '*missing: model.layers.1.self_attn.q_proj.weight: config.json implies it, but it is not stored*' missing
 refused 3 'missing: model.layers.1.self_attn.q_proj.weight*no such tensor' generate missing -n 1
-check 'what is there can be listed' nibble info missing
+check 'info lists a model with missing tensors' nibble info missing
 cp -r q range
 code=$(damage range/model.safetensors offset model.layers.0.mlp.up_proj._weight_qdata)
 printf '\x09' | dd of=range/model.safetensors bs=1 seek="$code" conv=notrunc status=none
 found '*code-range: model.layers.0.mlp.up_proj.weight: code at row 0, column 0 is 9, outside -8 to 7 for int4*' range
 rm flipped/nibble.json
-check 'without a manifest only what the format says is known' nibble verify flipped
+check 'without a manifest a changed code is accepted' nibble verify flipped
 
 nibble quantize "$MODEL" q8 --recipe int8wo --quiet >/dev/null
-check 'against itself' nibble verify q --against q
+check 'verify --against itself' nibble verify q --against q
 nibble verify q --against q8 >report
-check 'against another, the distance of each weight' grep -q '^lm_head  *[0-9.]* dB' report
-check 'and as models' grep -Eq '^as models: 63 tokens, KL divergence 0\.[0-9]+ nats per token, the same top token in [0-9.]+ %$' report
+check '--against gives the distance of each weight' grep -q '^lm_head  *[0-9.]* dB' report
+check '--against compares the models on text' grep -Eq '^as models: 63 tokens, KL divergence 0\.[0-9]+ nats per token, the same top token in [0-9.]+ %$' report
 nibble verify q --against q --json | members models models.tokens=63 models.kl=0 models.top1_agreement=1
 rm q/config.json q/nibble.json
-check 'without a config.json bytes are checked' nibble verify q
-check 'and listed' nibble info q/model.safetensors
+check 'verify without config.json' nibble verify q
+check 'info without config.json' nibble info q/model.safetensors
 refused 6 'q/config.json: cannot open it: *' generate q -n 1
