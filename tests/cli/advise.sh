@@ -36,7 +36,7 @@ done
 see advise "$MODEL" --text empty.txt
 nibble quantize "$MODEL" q --recipe 8da4w --quiet >/dev/null 2>&1
 see advise q
-only_here empty.txt q
+only_here empty.txt q v100.json
 rm -r empty.txt q
 
 # on this machine: its losses equal those of `nibble eval`, and the command that it recommends works
