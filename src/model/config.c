@@ -14,12 +14,6 @@
 #include <math.h>
 #include <stdio.h>
 
-/* No model comes near these limits (Llama 3.1 405B has 126 layers). They keep the size of all
- * weights in bits within 64 bits, and the time for a plan, which lists every layer, within
- * seconds. */
-enum { SIZE_LIMIT = 1 << 24 };
-static const double WEIGHTS_LIMIT = 0x1p50;
-
 static const char *const rope_names[] = {[NIB_ROPE_PLAIN] = "default",
                                          [NIB_ROPE_LLAMA3] = "llama3",
                                          [NIB_ROPE_LINEAR] = "linear",
@@ -456,58 +450,6 @@ static nib_status check_act(const reader *r, const char *name, nib_err *err)
                      nib__family_act(r->family), r->family->name);
 }
 
-/* Each size may be in range while their product is far too large. */
-static nib_status check_weights(const nib_config *c, const char *name, nib_err *err)
-{
-    const double width = (double)c->width, head = (double)c->head_dim;
-    const double attention = 2.0 * width * head * (double)(c->heads + c->kv_heads);
-    const double all = (double)c->layers * (attention + 3.0 * width * (double)c->ffn) +
-                       2.0 * width * (double)c->vocab;
-    if (all <= WEIGHTS_LIMIT)
-        return NIB_OK;
-    return nib__fail(err, NIB_BAD_INPUT, "%s: describes %.3g weights; at most %.3g are supported",
-                     name, all, WEIGHTS_LIMIT);
-}
-
-nib_status nib__config_check(const nib_config *c, const char *name, nib_err *err)
-{
-    const struct {
-        const char *key;
-        int64_t value, limit;
-    } sizes[] = {
-        {"hidden_size", c->width, SIZE_LIMIT},
-        {"intermediate_size", c->ffn, SIZE_LIMIT},
-        {"num_hidden_layers", c->layers, NIB_LAYERS_MAX},
-        {"num_attention_heads", c->heads, 65536},
-        {"num_key_value_heads", c->kv_heads, 65536},
-        {"head_dim", c->head_dim, 65536},
-        {"vocab_size", c->vocab, SIZE_LIMIT},
-        {"max_position_embeddings", c->context, 1 << 30},
-    };
-    for (size_t i = 0; i < COUNT(sizes); i++)
-        if (sizes[i].value < 1 || sizes[i].value > sizes[i].limit)
-            return sizes[i].value == 0
-                       ? nib__fail(err, NIB_BAD_INPUT,
-                                   "%s: %s is missing; 1 to %" PRId64 " is expected", name,
-                                   sizes[i].key, sizes[i].limit)
-                       : nib__fail(err, NIB_BAD_INPUT,
-                                   "%s: %s is %" PRId64 "; 1 to %" PRId64 " is expected", name,
-                                   sizes[i].key, sizes[i].value, sizes[i].limit);
-    if (c->heads % c->kv_heads != 0)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: num_attention_heads %" PRId64
-                         " is not a multiple of num_key_value_heads %" PRId64,
-                         name, c->heads, c->kv_heads);
-    if (c->head_dim % 2 != 0)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: head_dim %" PRId64 " is odd; RoPE rotates pairs of channels", name,
-                         c->head_dim);
-    if (!(c->norm_eps > 0 && c->norm_eps < 1))
-        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %g; a number between 0 and 1 is expected",
-                         name, nib__eps_keys[nib__family_of(c)->eps], c->norm_eps);
-    return check_weights(c, name, err);
-}
-
 /* ---- keys that are not followed ---- */
 
 static void report_class(const reader *r)
@@ -563,7 +505,6 @@ static void report_overruled(const reader *r)
 nib_status nib__config_parse(nib_config *out, const char *name, const char *text, size_t size,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
-    static const char *const names[] = {"hidden_size", "num_attention_heads", "head_dim"};
     reader r = {.c = {.bos = -1}, .arena = arena, .ledger = ledger, .layers = {.first_window = -1}};
     nib_config *c = &r.c;
     NIB_TRY(read_all(&r, read_model_type, name, text, size, err));
@@ -572,8 +513,17 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     NIB_TRY(read_all(&r, read_key, name, text, size, err));
     c->dtype = r.dtypes[r.dtypes[0] == NIB_TYPE_NONE];
     set_biases(&r);
-    NIB_TRY(nib__config_derive(c, name, names, err));
-    NIB_TRY(nib__config_check(c, name, err));
+    const nib_config_names names = {.width = "hidden_size",
+                                    .ffn = "intermediate_size",
+                                    .layers = "num_hidden_layers",
+                                    .heads = "num_attention_heads",
+                                    .kv_heads = "num_key_value_heads",
+                                    .head_dim = "head_dim",
+                                    .vocab = "vocab_size",
+                                    .context = "max_position_embeddings",
+                                    .eps = nib__eps_keys[r.family->eps]};
+    NIB_TRY(nib__config_derive(c, name, &names, err));
+    NIB_TRY(nib__config_check(c, name, &names, err));
     NIB_TRY(nib__layers_apply(c, &r.layers, name, arena, ledger, err));
     NIB_TRY(nib__keys_apply(c, &r.keys, name, err));
     NIB_TRY(check_act(&r, name, err));

@@ -105,8 +105,6 @@ NIB_INLINE int nib__config_ropes(const nib_config *c)
 /* `name` is for messages; notes go to ledger (NULL allowed). */
 nib_status nib__config_parse(nib_config *out, const char *name, const char *text, size_t size,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err);
-/* Checks the ranges of the sizes and that they fit together; errors name the key of config.json. */
-nib_status nib__config_check(const nib_config *config, const char *name, nib_err *err);
 const char *nib__arch_name(nib_arch arch);      /* "llama" */
 const char *nib__rope_name(nib_rope_kind rope); /* "llama3"; PLAIN: "default" */
 

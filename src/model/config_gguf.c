@@ -38,10 +38,25 @@ static const char *arch_key(reader *r, const char *name)
 
 /* ---- architecture and sizes ---- */
 
+static const nib_config_names names = {.width = "embedding_length",
+                                       .ffn = "feed_forward_length",
+                                       .layers = "block_count",
+                                       .heads = "attention.head_count",
+                                       .kv_heads = "attention.head_count_kv",
+                                       .head_dim = "attention.key_length",
+                                       .vocab = "vocab_size",
+                                       .context = "context_length"};
+
+static const char *eps_key(const nib_config *c)
+{
+    return nib__family_of(c)->eps == NIB_EPS_RMS ? "attention.layer_norm_rms_epsilon"
+                                                 : "attention.layer_norm_epsilon";
+}
+
 /* Takes the first family with this name: GGUF calls mistral llama, too. */
 static nib_status read_arch(reader *r)
 {
-    char shown[64], names[320];
+    char shown[64], families[320];
     if (r->g->arch == NULL)
         return nib__fail(r->err, NIB_BAD_INPUT, "%s: key \"general.architecture\" is missing",
                          r->g->name);
@@ -58,7 +73,7 @@ static nib_status read_arch(reader *r)
     return nib__fail(r->err, NIB_UNSUPPORTED,
                      "%s: the architecture \"%s\" is not supported; %s are", r->g->name,
                      nib__escape_name(shown, sizeof shown, r->g->arch, strlen(r->g->arch)),
-                     nib__family_names(names, sizeof names));
+                     nib__family_names(families, sizeof families));
 }
 
 static nib_status read_sizes(reader *r)
@@ -86,23 +101,17 @@ static nib_status read_sizes(reader *r)
             return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %" PRId64 "; 1 to %d is expected",
                              r->g->name, r->key, *sizes[i].out, 1 << 30);
     }
-    NIB_TRY(nib__gguf_double(&c->norm_eps, NULL, r->g,
-                             arch_key(r, nib__family_of(c)->eps == NIB_EPS_RMS
-                                             ? "attention.layer_norm_rms_epsilon"
-                                             : "attention.layer_norm_epsilon"),
-                             r->err));
+    NIB_TRY(nib__gguf_double(&c->norm_eps, NULL, r->g, arch_key(r, eps_key(c)), r->err));
     return nib__gguf_double(&c->rope_theta, &found, r->g, arch_key(r, "rope.freq_base"), r->err);
 }
 
 /* Fills in absent values as llama.cpp does. */
 static nib_status fill_absent(reader *r)
 {
-    static const char *const names[] = {"embedding_length", "attention.head_count",
-                                        "attention.key_length"};
     nib_config *c = r->c;
     nib_gguf_array tokens;
     bool found;
-    NIB_TRY(nib__config_derive(c, r->g->name, names, r->err));
+    NIB_TRY(nib__config_derive(c, r->g->name, &names, r->err));
     if (c->vocab != 0)
         return NIB_OK;
     const nib_tensor *embed = nib__checkpoint_find(r->cp, "model.embed_tokens.weight");
@@ -671,10 +680,12 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
                 .arena = arena,
                 .ledger = ledger,
                 .err = err};
+    nib_config_names used = names;
     NIB_TRY(read_arch(&r));
+    used.eps = eps_key(out);
     NIB_TRY(read_sizes(&r));
     NIB_TRY(fill_absent(&r));
-    NIB_TRY(nib__config_check(out, r.g->name, err));
+    NIB_TRY(nib__config_check(out, r.g->name, &used, err));
     NIB_TRY(read_rope(&r));
     NIB_TRY(fill_rope_layers(&r));
     NIB_TRY(read_windows(&r));

@@ -257,14 +257,22 @@ static void derive_tokens(nib_config *c)
 
 static nib_status derive(reader *r, const nib_checkpoint *cp, const char *name, nib_err *err)
 {
-    static const char *const names[] = {"dim", "n_heads", "head_dim"};
+    static const nib_config_names names = {.width = "dim",
+                                           .ffn = "ffn_dim_multiplier",
+                                           .layers = "n_layers",
+                                           .heads = "n_heads",
+                                           .kv_heads = "n_kv_heads",
+                                           .head_dim = "head_dim",
+                                           .vocab = "vocab_size",
+                                           .context = "max_seq_len",
+                                           .eps = "norm_eps"};
     nib_config *c = r->c;
     const nib_tensor *embed = nib__checkpoint_find(cp, "model.embed_tokens.weight"),
                      *head = nib__checkpoint_find(cp, "lm_head.weight");
     c->arch = nib__family_of_params(c->qkv_bias, c->qk_norm);
     if (c->vocab == 0 && embed != NULL && embed->rank == 2)
         c->vocab = embed->shape[0];
-    NIB_TRY(nib__config_derive(c, name, names, err));
+    NIB_TRY(nib__config_derive(c, name, &names, err));
     c->tied = head == NULL || head == embed;
     derive_ffn(r);
     derive_rope(r);
@@ -281,7 +289,7 @@ static nib_status derive(reader *r, const nib_checkpoint *cp, const char *name, 
                          "%s: attention is limited to a sliding window of %" PRId64
                          " positions, which is not supported",
                          name, r->sliding_window);
-    return nib__config_check(c, name, err);
+    return nib__config_check(c, name, &names, err);
 }
 
 nib_status nib__config_meta(nib_config *out, const nib_checkpoint *checkpoint, nib_ledger *ledger,

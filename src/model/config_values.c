@@ -4,6 +4,8 @@
  */
 #include "config_values.h"
 
+#include "config_layers.h"
+
 #include <inttypes.h>
 #include <math.h>
 
@@ -86,7 +88,7 @@ bool nib__config_ids(nib_json *json, int32_t *ids, int room, int *count)
     return nib__config_check_event(json, NIB_JSON_ARRAY_END);
 }
 
-nib_status nib__config_derive(nib_config *c, const char *name, const char *const names[3],
+nib_status nib__config_derive(nib_config *c, const char *name, const nib_config_names *names,
                               nib_err *err)
 {
     if (c->kv_heads == 0)
@@ -97,7 +99,60 @@ nib_status nib__config_derive(nib_config *c, const char *name, const char *const
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: %s %" PRId64 " is not a multiple of %s %" PRId64
                          ", and %s is not given",
-                         name, names[0], c->width, names[1], c->heads, names[2]);
+                         name, names->width, c->width, names->heads, c->heads, names->head_dim);
     c->head_dim = c->width / c->heads;
     return NIB_OK;
+}
+
+/* No model comes near these limits (Llama 3.1 405B has 126 layers). They keep the size of all
+ * weights in bits within 64 bits, and the time for a plan, which lists every layer, within
+ * seconds. */
+enum { SIZE_LIMIT = 1 << 24 };
+static const double WEIGHTS_LIMIT = 0x1p50;
+
+/* Each size may be in range while their product is far too large. */
+static nib_status check_weights(const nib_config *c, const char *name, nib_err *err)
+{
+    const double width = (double)c->width, head = (double)c->head_dim;
+    const double attention = 2.0 * width * head * (double)(c->heads + c->kv_heads);
+    const double all = (double)c->layers * (attention + 3.0 * width * (double)c->ffn) +
+                       2.0 * width * (double)c->vocab;
+    if (all <= WEIGHTS_LIMIT)
+        return NIB_OK;
+    return nib__fail(err, NIB_BAD_INPUT, "%s: describes %.3g weights; at most %.3g are supported",
+                     name, all, WEIGHTS_LIMIT);
+}
+
+nib_status nib__config_check(const nib_config *c, const char *name, const nib_config_names *names,
+                             nib_err *err)
+{
+    const struct {
+        const char *key;
+        int64_t value, limit;
+    } sizes[] = {
+        {names->width, c->width, SIZE_LIMIT},       {names->ffn, c->ffn, SIZE_LIMIT},
+        {names->layers, c->layers, NIB_LAYERS_MAX}, {names->heads, c->heads, 65536},
+        {names->kv_heads, c->kv_heads, 65536},      {names->head_dim, c->head_dim, 65536},
+        {names->vocab, c->vocab, SIZE_LIMIT},       {names->context, c->context, 1 << 30},
+    };
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        if (sizes[i].value < 1 || sizes[i].value > sizes[i].limit)
+            return sizes[i].value == 0
+                       ? nib__fail(err, NIB_BAD_INPUT,
+                                   "%s: %s is missing; 1 to %" PRId64 " is expected", name,
+                                   sizes[i].key, sizes[i].limit)
+                       : nib__fail(err, NIB_BAD_INPUT,
+                                   "%s: %s is %" PRId64 "; 1 to %" PRId64 " is expected", name,
+                                   sizes[i].key, sizes[i].value, sizes[i].limit);
+    if (c->heads % c->kv_heads != 0)
+        return nib__fail(err, NIB_BAD_INPUT, "%s: %s %" PRId64 " is not a multiple of %s %" PRId64,
+                         name, names->heads, c->heads, names->kv_heads, c->kv_heads);
+    if (c->head_dim % 2 != 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: %s %" PRId64 " is odd; RoPE rotates pairs of channels", name,
+                         names->head_dim, c->head_dim);
+    if (!(c->norm_eps > 0 && c->norm_eps < 1))
+        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %g; a number between 0 and 1 is expected",
+                         name, names->eps, c->norm_eps);
+    return check_weights(c, name, err);
 }

@@ -23,9 +23,16 @@ bool nib__config_flag(nib_json *json, bool *out);
 /* One token id, or a list of at most `room`. */
 bool nib__config_ids(nib_json *json, int32_t *ids, int room, int *count);
 
-/* Derives kv_heads and head_dim if they are 0. names: of width, heads and head_dim, for messages.
- * name: of the file. */
-nib_status nib__config_derive(nib_config *config, const char *name, const char *const names[3],
+/* The keys of a kind of file, for messages. */
+typedef struct nib_config_names {
+    const char *width, *ffn, *layers, *heads, *kv_heads, *head_dim, *vocab, *context, *eps;
+} nib_config_names;
+
+/* Derives kv_heads and head_dim if they are 0. name: of the file. */
+nib_status nib__config_derive(nib_config *config, const char *name, const nib_config_names *names,
                               nib_err *err);
+/* Checks the ranges of the sizes and that they fit together. */
+nib_status nib__config_check(const nib_config *config, const char *name,
+                             const nib_config_names *names, nib_err *err);
 
 #endif

@@ -4,6 +4,7 @@
  * config.json of a model.
  */
 #include "arch.h"
+#include "config_values.h"
 #include "train_values.h"
 
 #include "file.h"
@@ -190,6 +191,15 @@ static nib_status model_from_config(nib_config *out, const nib_train_reader *r, 
 
 nib_status nib__train_model(nib_config *out, const nib_train_reader *r, nib_err *err)
 {
+    static const nib_config_names names = {.width = "model.dim",
+                                           .ffn = "model.hidden_dim",
+                                           .layers = "model.n_layers",
+                                           .heads = "model.n_heads",
+                                           .kv_heads = "model.n_kv_heads",
+                                           .head_dim = "model.dim / model.n_heads",
+                                           .vocab = "model.vocab_size",
+                                           .context = "model.max_seq_len",
+                                           .eps = "model.norm_eps"};
     const nib_train_draft *d = &r->draft;
     NIB_TRY(d->hf_config ? model_from_config(out, r, err) : model_from_sizes(out, r, err));
     out->dtype = d->out.export_dtype; /* values derived from the type must match the exported
@@ -203,5 +213,5 @@ nib_status nib__train_model(nib_config *out, const nib_train_reader *r, nib_err 
                          " positions; raise %s",
                          r->source->name, d->out.sequence, out->context,
                          d->hf_config ? "max_position_embeddings" : "model.max_seq_len");
-    return nib__config_check(out, r->source->name, err);
+    return nib__config_check(out, r->source->name, &names, err);
 }
