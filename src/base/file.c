@@ -138,9 +138,10 @@ nib_status nib__map_read(const nib_map *map, const char *path, nib_status status
         return status;
     return nib__fail(err, NIB_IO,
                      "%s: another process wrote to the file while it was being read (%llu bytes "
-                     "before, %llu now); run again when it is complete",
+                     "before, %llu now%s); run again when that process has finished",
                      nib__escape_name(shown, sizeof shown, path, strlen(path)),
-                     (unsigned long long)map->size, (unsigned long long)size);
+                     (unsigned long long)map->size, (unsigned long long)size,
+                     size == map->size ? ", but a later time" : "");
 }
 
 void nib__map_close(nib_map *map)

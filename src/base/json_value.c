@@ -126,11 +126,29 @@ static void fail_number(nib_json *json, const char *problem)
                    nib__escape_name(shown, sizeof shown, json->token, json->token_size), problem);
 }
 
+static const char *event_name(nib_json_event event)
+{
+    switch (event) {
+    case NIB_JSON_OBJECT: return "an object";
+    case NIB_JSON_OBJECT_END: return "the end of the object";
+    case NIB_JSON_ARRAY: return "an array";
+    case NIB_JSON_ARRAY_END: return "the end of the array";
+    case NIB_JSON_KEY: return "a key";
+    case NIB_JSON_STRING: return "a string";
+    case NIB_JSON_NUMBER: return "a number";
+    case NIB_JSON_TRUE: return "true";
+    case NIB_JSON_FALSE: return "false";
+    case NIB_JSON_NULL: return "null";
+    case NIB_JSON_END: return "the end of the text";
+    default: return "an error";
+    }
+}
+
 static bool is_number(nib_json *json)
 {
     if (json->event == NIB_JSON_NUMBER)
         return true;
-    nib__json_fail(json, "expected a number");
+    nib__json_fail(json, "expected a number, found %s", event_name(json->event));
     return false;
 }
 
@@ -268,24 +286,6 @@ bool nib__json_any(nib_json *json, nib_json_value *out)
     return json->event != NIB_JSON_ERROR;
 }
 
-static const char *event_name(nib_json_event event)
-{
-    switch (event) {
-    case NIB_JSON_OBJECT: return "an object";
-    case NIB_JSON_OBJECT_END: return "the end of the object";
-    case NIB_JSON_ARRAY: return "an array";
-    case NIB_JSON_ARRAY_END: return "the end of the array";
-    case NIB_JSON_KEY: return "a key";
-    case NIB_JSON_STRING: return "a string";
-    case NIB_JSON_NUMBER: return "a number";
-    case NIB_JSON_TRUE: return "true";
-    case NIB_JSON_FALSE: return "false";
-    case NIB_JSON_NULL: return "null";
-    case NIB_JSON_END: return "the end of the text";
-    default: return "an error";
-    }
-}
-
 bool nib__json_expect(nib_json *json, nib_json_event event)
 {
     const nib_json_event found = nib__json_next(json);
@@ -301,8 +301,12 @@ bool nib__json_read_int64(nib_json *json, int64_t min, int64_t max, int64_t *out
     if (!nib__json_expect(json, NIB_JSON_NUMBER) || !nib__json_int64(json, &value))
         return false;
     if (value < min || value > max) {
-        nib__json_fail(json, "%lld is outside of %lld to %lld", (long long)value, (long long)min,
-                       (long long)max);
+        if (min == max)
+            nib__json_fail(json, "%lld is not supported, only %lld is", (long long)value,
+                           (long long)min);
+        else
+            nib__json_fail(json, "%lld is outside of %lld to %lld", (long long)value,
+                           (long long)min, (long long)max);
         return false;
     }
     *out = value;

@@ -338,8 +338,10 @@ nib_status nib__lock_take(int *fd, const char *path, nib_err *err)
         if (flock(file, LOCK_EX | LOCK_NB) != 0) {
             const bool taken = errno == EWOULDBLOCK;
             close(file);
-            return taken ? nib__fail(err, NIB_EXISTS, "%s: another process is writing there", path)
-                         : NIB_OK;
+            return taken
+                       ? nib__fail(err, NIB_EXISTS,
+                                   "%s: another process is writing there; wait for it to end", path)
+                       : NIB_OK;
         }
         if (is_still_named(file, path)) {
             *fd = file;

@@ -80,6 +80,9 @@ nib_status nib__weight_fail(const nib_weight_query *q, nib_status status, const 
 nib_status nib__weight_expect(const nib_weight_query *q, const char *suffix,
                               const nib_tensor *tensor, nib_type type, int rank,
                               const int64_t *shape);
+/* Fails unless the tensor has this type and is a matrix with at least one element. */
+nib_status nib__weight_expect_matrix(const nib_weight_query *q, const char *suffix,
+                                     const nib_tensor *tensor, nib_type type);
 /* Adds a ledger line about a tensor, if there is a ledger. */
 void nib__weight_report(const nib_weight_query *q, const char *suffix, const char *asked,
                         const char *done, double max_rel_change, const char *reason);

@@ -126,9 +126,9 @@ static nib_status check_rows(const nib_weight_query *q, const char *suffix)
                              : "neither config.json nor params.json next to the file gives");
     if (q->out->n > cp->paired_count || q->out->n % cp->paired != 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
-                                "has %" PRId64 " rows, but the config says %" PRId64
-                                " heads of %" PRId64,
-                                q->out->n, cp->paired_count / cp->paired, cp->paired);
+                                "has %" PRId64 " rows; a multiple of the head width, %" PRId64
+                                ", is expected, at most %" PRId64,
+                                q->out->n, cp->paired, cp->paired_count);
     return NIB_OK;
 }
 

@@ -84,6 +84,17 @@ nib_status nib__weight_expect(const nib_weight_query *q, const char *suffix,
                             format_shape(wanted, shape, rank));
 }
 
+nib_status nib__weight_expect_matrix(const nib_weight_query *q, const char *suffix,
+                                     const nib_tensor *tensor, nib_type type)
+{
+    char found[200];
+    if (tensor != NULL && (tensor->rank != 2 || tensor->shape[0] == 0 || tensor->shape[1] == 0))
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                "has shape %s; expected two dimensions, neither of them 0",
+                                format_shape(found, tensor->shape, tensor->rank));
+    return nib__weight_expect(q, suffix, tensor, type, 2, tensor == NULL ? NULL : tensor->shape);
+}
+
 void nib__weight_report(const nib_weight_query *q, const char *suffix, const char *asked,
                         const char *done, double max_rel_change, const char *reason)
 {
@@ -333,7 +344,9 @@ nib_status nib__weight_read_static(const nib_weight_query *q, const char *scale,
     if (s == NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, scale, "the tensor is missing");
     if (!nib__type_is_float(s->type) || s->bytes != (uint64_t)nib__type_bits(s->type) / 8)
-        return nib__weight_fail(q, NIB_BAD_INPUT, scale, "is not a single float value");
+        return nib__weight_fail(q, NIB_BAD_INPUT, scale,
+                                "is not a single float, but %s of %" PRIu64 " bytes",
+                                nib__type_stored_name(s->type), s->bytes);
     float *to = nib__checkpoint_copy(q->cp, s, sizeof *to, &fresh);
     if (to == NULL)
         return nib__fail_memory(q->err, sizeof *to, s->name);
@@ -347,7 +360,9 @@ nib_status nib__weight_read_static(const nib_weight_query *q, const char *scale,
         return NIB_OK;
     if ((z->type != NIB_TYPE_I8 && z->type != NIB_TYPE_I32) ||
         z->bytes != (uint64_t)nib__type_bits(z->type) / 8)
-        return nib__weight_fail(q, NIB_BAD_INPUT, zero, "is not a single I8 or I32 value");
+        return nib__weight_fail(q, NIB_BAD_INPUT, zero,
+                                "is not a single I8 or I32, but %s of %" PRIu64 " bytes",
+                                nib__type_stored_name(z->type), z->bytes);
     int32_t *whole = nib__checkpoint_copy(q->cp, z, sizeof *whole, &fresh);
     if (whole == NULL)
         return nib__fail_memory(q->err, sizeof *whole, z->name);

@@ -318,11 +318,15 @@ static nib_status lay_out_gguf(nib_writer *w, shard *to, nib_err *err)
             return nib__fail(err, NIB_UNSUPPORTED,
                              "%s: GGUF has no type %s; convert it to a type of GGUF, such as f16",
                              shown, nib__type_name(e->type));
-        if (length > NIB_GGUF_NAME_MAX || e->rank > NIB_GGUF_RANK_MAX || e->rank < 1)
+        if (length > NIB_GGUF_NAME_MAX)
             return nib__fail(err, NIB_UNSUPPORTED,
-                             "%s: has a name of %zu bytes and %d dimensions; GGUF allows at most "
-                             "%d bytes and 1 to %d dimensions; choose another --format",
-                             shown, length, e->rank, NIB_GGUF_NAME_MAX, NIB_GGUF_RANK_MAX);
+                             "%s: has a name of %zu bytes; GGUF allows at most %d; choose another "
+                             "--format",
+                             shown, length, NIB_GGUF_NAME_MAX);
+        if (e->rank > NIB_GGUF_RANK_MAX || e->rank < 1)
+            return nib__fail(err, NIB_UNSUPPORTED,
+                             "%s: has rank %d; GGUF allows 1 to %d; choose another --format", shown,
+                             e->rank, NIB_GGUF_RANK_MAX);
         if (e->bytes == 0)
             return nib__fail(err, NIB_UNSUPPORTED,
                              "%s: has no elements, which GGUF does not allow; remove it from the "
@@ -441,7 +445,9 @@ nib_status nib__writer_put(nib_writer *w, size_t tensor, const void *bytes, size
 {
     entry *e = &w->entries[tensor];
     if (size > e->bytes - e->done)
-        return nib__fail(err, NIB_FAILED, "%s: more bytes are written than its shape has", e->name);
+        return nib__fail(err, NIB_FAILED,
+                         "%s: %zu bytes are written after %" PRIu64 ", but its shape has %" PRIu64,
+                         e->name, size, e->done, e->bytes);
     if (e->hasher == NULL && e->done == 0)
         e->hasher = nib__hasher_open();
     if (e->hasher == NULL)

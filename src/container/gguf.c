@@ -85,11 +85,11 @@ static nib_status read_name(parser *p, const char **out, uint64_t most, const ch
         return nib__fail(p->err, NIB_BAD_INPUT,
                          "%s: %s has %" PRIu64 " bytes; 1 to %" PRIu64 " are allowed",
                          p->gguf->name, what, size, most);
-    if (memchr(text, 0, (size_t)size) != NULL ||
-        nib__utf8_check(text, (size_t)size) != (size_t)size)
-        return nib__fail(p->err, NIB_BAD_INPUT, "%s: %s \"%s\" is not UTF-8 text without NUL",
-                         p->gguf->name, what,
-                         nib__escape_name(shown, sizeof shown, text, (size_t)size));
+    const bool has_nul = memchr(text, 0, (size_t)size) != NULL;
+    if (has_nul || nib__utf8_check(text, (size_t)size) != (size_t)size)
+        return nib__fail(p->err, NIB_BAD_INPUT, "%s: %s, \"%s\", %s", p->gguf->name, what,
+                         nib__escape_name(shown, sizeof shown, text, (size_t)size),
+                         has_nul ? "contains a NUL character" : "is not valid UTF-8");
     *out = nib__arena_copy(p->arena, text, (size_t)size);
     return *out != NULL ? NIB_OK : nib__fail_memory(p->err, (size_t)size, what);
 }
@@ -310,11 +310,12 @@ static nib_status read_shape(parser *p, nib_tensor *tensor, const char *inside)
     tensor->rank = (int)rank;
     for (int i = tensor->rank; i-- > 0;) {
         NIB_TRY(read_number(p, &size, 8, inside));
-        if (size == 0 || size > INT64_MAX || !nib__mul(&elements, elements, size) ||
-            elements > INT64_MAX)
+        if (size == 0)
+            return nib__fail(p->err, NIB_BAD_INPUT, "%s: %s has a dimension of 0", p->gguf->name,
+                             inside);
+        if (size > INT64_MAX || !nib__mul(&elements, elements, size) || elements > INT64_MAX)
             return nib__fail(p->err, NIB_BAD_INPUT,
-                             "%s: %s has a dimension of %" PRIu64
-                             ", which is 0 or too large: a tensor has 1 to 2^63 - 1 elements",
+                             "%s: %s has more than 2^63 - 1 elements (a dimension of %" PRIu64 ")",
                              p->gguf->name, inside, size);
         tensor->shape[i] = (int64_t)size;
     }
@@ -447,7 +448,9 @@ static nib_status check_version(const parser *p, uint32_t version)
                          p->gguf->name);
     return nib__fail(p->err, NIB_UNSUPPORTED,
                      "%s: GGUF version %" PRIu32 "; nibble reads 2 and 3%s", p->gguf->name, version,
-                     version == 1 ? "; convert the model again: no current tool reads 1" : "");
+                     version == 1 ? "; convert the model again: no current tool reads 1"
+                     : version > 3 && version < 100 ? ": the file was made by a newer tool"
+                                                    : ": the file is damaged");
 }
 
 static nib_status parse_header(parser *p)

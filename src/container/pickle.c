@@ -503,7 +503,7 @@ static nib_status reduce(machine *m)
         if (strcmp(row->name, "Size") == 0 && args.count == 1)
             return push(m, args.u.items[0]);
         return push_value(m, (nib_pickle_value){.kind = NIB_PICKLE_OTHER});
-    default: return fail(m, NIB_BAD_INPUT, "a type is called");
+    default: return fail(m, NIB_BAD_INPUT, "a dtype or storage type is called like a function");
     }
 }
 

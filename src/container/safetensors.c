@@ -101,7 +101,10 @@ static bool read_entry(nib_json *json, nib_tensor *tensor, int64_t offsets[2])
     }
     for (size_t i = 0; i < COUNT(members) && json->event == NIB_JSON_OBJECT_END; i++)
         if (!seen[i])
-            nib__json_fail(json, "tensor lacks %s", members[i]);
+            nib__json_fail(
+                json, "tensor \"%s\" lacks %s",
+                nib__escape_name(shown, sizeof shown, tensor->name, strlen(tensor->name)),
+                members[i]);
     return json->event == NIB_JSON_OBJECT_END;
 }
 
@@ -116,7 +119,8 @@ static void locate_tensor(parser *p, nib_tensor *tensor, const int64_t offsets[2
     if (!nib__tensor_bytes(&bytes, tensor->type, tensor->shape, tensor->rank))
         nib__json_fail(
             json,
-            "tensor \"%s\": shape times %d bits of %s overflows or is not a whole number of bytes",
+            "tensor \"%s\": the size of this shape times %d bits of %s is not a whole number of "
+            "bytes below 2^64",
             name, nib__type_bits(tensor->type), nib__type_stored_name(tensor->type));
     else if (end < begin)
         nib__json_fail(

@@ -293,14 +293,28 @@ static nib_status read_shape(const parser *p, nib_tensor *t, const nib_pickle_va
 {
     const nib_pickle_value *sizes = nib__pickle_item(&p->pickle, value, NIB_TENSOR_SIZES),
                            *steps = nib__pickle_item(&p->pickle, value, NIB_TENSOR_STRIDES);
-    if (sizes->count > NIB_RANK_MAX)
-        return fail_tensor(p, t, NIB_UNSUPPORTED, "has more than 8 dimensions");
+    if (sizes->count > NIB_RANK_MAX) {
+        char why[96];
+        snprintf(why, sizeof why, "has %u dimensions; at most %d are supported",
+                 (unsigned)sizes->count, NIB_RANK_MAX);
+        return fail_tensor(p, t, NIB_UNSUPPORTED, why);
+    }
     t->rank = (int)sizes->count;
     for (int i = 0; i < t->rank; i++) {
         t->shape[i] = whole_at(p, sizes, (size_t)i);
         strides[i] = whole_at(p, steps, (size_t)i);
     }
     return NIB_OK;
+}
+
+/* end: where the tensor ends in its storage, if that does not overflow. */
+static nib_status fail_short_storage(const parser *p, const nib_tensor *t, uint64_t end,
+                                     uint64_t stored)
+{
+    char why[128];
+    snprintf(why, sizeof why, "reaches past the end of its storage: byte %" PRIu64 " of %" PRIu64,
+             end, stored);
+    return fail_tensor(p, t, NIB_BAD_INPUT, why);
 }
 
 static nib_status read_tensor(parser *p, nib_tensor *t, const nib_pickle_value *value)
@@ -323,7 +337,7 @@ static nib_status read_tensor(parser *p, nib_tensor *t, const nib_pickle_value *
             return fail_tensor(p, t, NIB_BAD_INPUT, "has a shape whose product overflows");
     if (!compute_reach(&reach, t, strides) || !nib__add(&end, offset, reach) ||
         !nib__mul(&end, end, size) || end > record->size || !nib__mul(&from, offset, size))
-        return fail_tensor(p, t, NIB_BAD_INPUT, "reaches past the end of its storage");
+        return fail_short_storage(p, t, end, record->size);
     t->data = record->data + from;
     return is_contiguous(t, strides) ? NIB_OK
                                      : copy_view(p, t, t->data, reach, strides, (size_t)size);

@@ -158,9 +158,8 @@ nib_status nib__keys_apply(nib_config *c, const nib_keys_given *s, const char *n
             read = strcmp(keys[k].key, s->keys[i].key) == 0;
         if (!read)
             return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: it changes the result in a way that is not supported for %s (in "
-                             "\"%s\")",
-                             name, nib__arch_name(c->arch), s->keys[i].key);
+                             "%s: \"%s\" changes the result and is not supported for %s", name,
+                             s->keys[i].key, nib__arch_name(c->arch));
     }
     return NIB_OK;
 }

@@ -79,7 +79,7 @@ static bool read_changing(reader *r)
     const nib_json_event event = nib__json_next(&r->json);
     if (event == NIB_JSON_NULL || event == NIB_JSON_FALSE)
         return true;
-    nib__json_fail(&r->json, "it changes the result in a way that is not supported");
+    nib__json_fail(&r->json, "this key changes the result and is not supported");
     return false;
 }
 
@@ -281,8 +281,8 @@ static nib_status derive(reader *r, const nib_checkpoint *cp, const char *name, 
     if (r->spinquant)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: spinquant is true: the inputs of feed_forward.w2 need a Hadamard "
-                         "rotation, which is not supported, and without it every text would be "
-                         "noise; the weights can still be listed, verified and converted",
+                         "rotation, which is not supported; without it the model writes "
+                         "nonsense; the weights can still be listed, verified and converted",
                          name);
     if (r->sliding_window > 0 && r->sliding_window < c->context)
         return nib__fail(err, NIB_UNSUPPORTED,

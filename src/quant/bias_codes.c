@@ -83,6 +83,11 @@ static nib_status code_int32(nib_weight *w, const float *values, nib_arena *aren
     for (int64_t i = 0; i < w->n; i++) {
         const double step = (double)*w->act_scale * (double)nib__weight_scale(w, i, 0);
         const double code = values[i] == 0 ? 0 : nearbyint((double)values[i] / step);
+        if (step == 0 && values[i] != 0)
+            return nib__fail(err, NIB_NOT_AS_ASKED,
+                             "the bias of output %" PRId64 ", %.9g, cannot be an int32 code: the "
+                             "scale of this row is 0; use --bias int8 or float",
+                             i, (double)values[i]);
         if (!(fabs(code) <= most))
             return nib__fail(err, NIB_NOT_AS_ASKED,
                              "the bias of output %" PRId64 ", %.9g, is %.0f steps of %.3g "

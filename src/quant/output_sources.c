@@ -69,7 +69,7 @@ static nib_status find_plain(nib_output_layout *r, const char *module, nib_outpu
                          nib__escape_string(a, module));
     if (from->rank != 2 || from->bytes == 0 || !nib__type_is_float(from->type))
         return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s.weight: is %s with %d dimensions; only a matrix of floats can be "
+                         "%s.weight: is %s of rank %d; only a matrix of floats can be "
                          "quantized",
                          nib__escape_string(a, module), nib__type_stored_name(from->type),
                          from->rank);

@@ -168,8 +168,9 @@ nib_status nib_plot(nib_engine *engine, const nib_plot_options *o, const nib_sin
         return nib__fail(err, NIB_USAGE, "%zu runs; a plot takes 1 to %d", o->runs.count,
                          NIB_PLOT_RUNS);
     if (o->smooth < 0 || o->smooth > NIB_PLOT_SMOOTH)
-        return nib__fail(err, NIB_USAGE, "a mean over %" PRId64 " points is outside 0 to %d",
-                         o->smooth, NIB_PLOT_SMOOTH);
+        return nib__fail(err, NIB_USAGE,
+                         "smooth is %" PRId64 "; a mean over 0 to %d points is drawn", o->smooth,
+                         NIB_PLOT_SMOOTH);
     nib__arena_init(&arena, &engine->allocator, 0);
     nib__text_init(&svg, &engine->allocator);
     nib_status status = check_out(o, &arena, err);

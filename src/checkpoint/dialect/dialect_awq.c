@@ -26,10 +26,7 @@ nib_status nib__weight_awq(const nib_weight_query *q)
     w->scheme = (nib_scheme){.code = NIB_CODE_I4,
                              .group = config->group > 0 ? config->group : NIB_GROUP_ROW,
                              .symmetric = true};
-    if (codes->rank != 2 || codes->shape[0] == 0 || codes->shape[1] == 0)
-        return nib__weight_fail(q, NIB_BAD_INPUT, qweight,
-                                "is empty or does not have two dimensions");
-    NIB_TRY(nib__weight_expect(q, qweight, codes, NIB_TYPE_I32, 2, codes->shape));
+    NIB_TRY(nib__weight_expect_matrix(q, qweight, codes, NIB_TYPE_I32));
     w->n = 8 * codes->shape[1];
     w->k = codes->shape[0];
     w->layout = NIB_LAYOUT_AWQ;

@@ -13,10 +13,7 @@ nib_status nib__weight_read_bytes(const nib_weight_query *q, const char *suffix,
 {
     nib_weight *w = q->out;
     const nib_tensor *codes = nib__weight_part(q, suffix);
-    if (codes == NULL || codes->rank != 2 || codes->shape[0] == 0 || codes->shape[1] == 0)
-        return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
-                                "is missing or empty, or does not have two dimensions");
-    NIB_TRY(nib__weight_expect(q, suffix, codes, type, 2, codes->shape));
+    NIB_TRY(nib__weight_expect_matrix(q, suffix, codes, type));
     w->n = codes->shape[0];
     w->k = codes->shape[1];
     w->layout = NIB_LAYOUT_BYTE;
@@ -204,7 +201,9 @@ nib_status nib__weight_read_tensor_scale(const nib_weight_query *q, const char *
     if (whole == NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "the tensor is missing");
     if (whole->type != NIB_TYPE_F32 || whole->bytes != sizeof w->tensor_scale)
-        return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "is not a single F32 value");
+        return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
+                                "is not a single F32, but %s of %" PRIu64 " bytes",
+                                nib__type_stored_name(whole->type), whole->bytes);
     memcpy(&w->tensor_scale, whole->data, sizeof w->tensor_scale);
     if (!isfinite(w->tensor_scale) || w->tensor_scale <= 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
@@ -233,7 +232,7 @@ nib_status nib__weight_read_permutation(const nib_weight_query *q, const char *s
         if (!inside || seen[order[j]])
             return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
                                     "has input %" PRId32 " at index %" PRId64 ", %s", order[j], j,
-                                    inside ? "a second time" : "which is out of range");
+                                    inside ? "a second time" : "which it does not have");
         seen[order[j]] = 1;
     }
     w->order = order;

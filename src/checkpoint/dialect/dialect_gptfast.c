@@ -292,12 +292,13 @@ nib_status nib__weight_pick_layout(const nib_weight_query *q, const char *codes,
         report_machine(q, codes);
         return NIB_OK;
     }
-    return nib__weight_fail(q, NIB_UNSUPPORTED, codes,
-                            "is int4 packed for one kind of machine, which the file does not name; "
-                            "its codes clearly match none of the layouts of CUDA, ROCm and CPUs "
-                            "(best %.2f and %.2f, next %.2f and %.2f): quantize the original "
-                            "checkpoint with nibble",
-                            best.ends, best.means, second.ends, second.means);
+    return nib__weight_fail(
+        q, NIB_UNSUPPORTED, codes,
+        "is int4 packed for one kind of machine, which the file does not name; "
+        "its codes do not clearly match the layout of CUDA, ROCm or CPUs (score "
+        "of the best %.2f, of the next %.2f): quantize the original checkpoint "
+        "with nibble",
+        best.ends + best.means, second.ends + second.means);
 }
 
 static nib_status read_int4(const nib_weight_query *q, const nib_tensor *t)

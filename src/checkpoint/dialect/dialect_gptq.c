@@ -27,9 +27,7 @@ static nib_status read_codes(const nib_weight_query *q, int64_t per)
 {
     nib_weight *w = q->out;
     const nib_tensor *codes = nib__weight_part(q, qweight), *index = nib__weight_part(q, g_idx);
-    if (codes->rank != 2 || codes->shape[0] == 0 || codes->shape[1] == 0)
-        return nib__weight_fail(q, NIB_BAD_INPUT, qweight,
-                                "is empty or does not have two dimensions");
+    NIB_TRY(nib__weight_expect_matrix(q, qweight, codes, NIB_TYPE_I32));
     w->n = codes->shape[1];
     w->k = index != NULL && index->rank == 1 ? index->shape[0] : codes->shape[0] * per;
     const int64_t shape[2] = {nib__ceil_div(w->k, per), w->n};

@@ -574,9 +574,10 @@ nib_status nib__weight_torchao(const nib_weight_query *q)
         NIB_TRY(check_names(q, &d));
         return classes[i].read(q, &d);
     }
-    return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
-                            "is a \"%s\"; nibble reads Int8Tensor, IntxUnpackedToInt8Tensor, "
-                            "Int4Tensor, Int4TilePackedTo4dTensor, Float8Tensor, MXTensor and "
-                            "NVFP4Tensor",
-                            nib__escape_name(shown, sizeof shown, d.type, strlen(d.type)));
+    return nib__weight_fail(
+        q, NIB_UNSUPPORTED, ".weight",
+        "has the type \"%s\"; nibble reads Int8Tensor, IntxUnpackedToInt8Tensor, "
+        "Int4Tensor, Int4TilePackedTo4dTensor, Float8Tensor, MXTensor and "
+        "NVFP4Tensor",
+        nib__escape_name(shown, sizeof shown, d.type, strlen(d.type)));
 }

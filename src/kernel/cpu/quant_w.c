@@ -32,7 +32,9 @@ nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib
     char name[64];
     const nib_code code = scheme->code;
     if (!nib__scheme_is_quantized(scheme) || code == NIB_CODE_E5M2)
-        return nib__fail(err, NIB_UNSUPPORTED, "there is no quantizer for %s",
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "weights are not quantized to %s; `nibble recipes` lists what they can be "
+                         "quantized to",
                          nib__scheme_name(name, scheme));
     if (source != NIB_TYPE_F32 && source != NIB_TYPE_BF16 && source != NIB_TYPE_F16)
         return nib__fail(err, NIB_UNSUPPORTED,
