@@ -225,7 +225,7 @@ nib_status nib__kv_extend(nib_kv *kv, int64_t sequence, int64_t position, nib_er
     if (position >= kv->context)
         return nib__fail(err, NIB_NO_MEMORY,
                          "position %" PRId64 " of sequence %" PRId64
-                         " is past the context of %" PRId64,
+                         " is past the context of %" PRId64 "; open a session with a larger one",
                          position, sequence, kv->context);
     kv->lengths[sequence]++;
     return NIB_OK;

@@ -231,10 +231,9 @@ static nib_status find_rotation(nib_config *c, const nib_layers_given *s, const 
     bool *layers = s->rotates, differs = false;
     char shown[32];
     if (!skips && layers != NULL)
-        return nib__fail(
-            err, NIB_BAD_INPUT,
-            "%s: no_rope_layers changes the result in a way that is not supported for %s", name,
-            nib__arch_name(c->arch));
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: no_rope_layers changes the result and is not supported for %s", name,
+                         nib__arch_name(c->arch));
     if (!skips)
         return NIB_OK;
     if (layers != NULL && s->rotate_count != c->layers)

@@ -77,8 +77,12 @@ bool nib__config_ids(nib_json *json, int32_t *ids, int room, int *count)
         int64_t id = 0;
         if (!nib__json_int64(json, &id))
             return false;
-        if (id < 0 || id > INT32_MAX || *count == room) {
-            nib__json_fail(json, "at most %d token ids from 0 to %d are expected", room, INT32_MAX);
+        if (id < 0 || id > INT32_MAX) {
+            nib__json_fail(json, "%" PRId64 " is not a token id, 0 to %d", id, INT32_MAX);
+            return false;
+        }
+        if (*count == room) {
+            nib__json_fail(json, "more than %d token ids are given", room);
             return false;
         }
         ids[(*count)++] = (int32_t)id;
@@ -119,8 +123,9 @@ static nib_status check_weights(const nib_config *c, const char *name, nib_err *
                        2.0 * width * (double)c->vocab;
     if (all <= WEIGHTS_LIMIT)
         return NIB_OK;
-    return nib__fail(err, NIB_BAD_INPUT, "%s: describes %.3g weights; at most %.3g are supported",
-                     name, all, WEIGHTS_LIMIT);
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "%s: the sizes describe %.3g weights; at most %.3g are supported", name, all,
+                     WEIGHTS_LIMIT);
 }
 
 nib_status nib__config_check(const nib_config *c, const char *name, const nib_config_names *names,

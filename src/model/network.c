@@ -356,8 +356,10 @@ static nib_status check_norms(const nib_network *net, nib_err *err)
         const bool biased = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i)->bias;
         for (nib_norm_part part = NIB_NORM_WEIGHT; part <= (nib_norm_part)biased; part++)
             if (!nib__checkpoint_find(net->checkpoint, nib__network_norm_name(name, net, i, part)))
-                return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing",
-                                 nib__checkpoint_path(net->checkpoint), name);
+                return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing; %s (%s) implies it",
+                                 nib__checkpoint_path(net->checkpoint), name,
+                                 nib__checkpoint_config_name(net->checkpoint),
+                                 nib__arch_name(net->config.arch));
     }
     return NIB_OK;
 }

@@ -11,8 +11,10 @@ nib_status nib__text_out_check(const nib_strings *stop, nib_err *err)
     for (size_t i = 0; i < stop->count; i++) {
         const size_t size = strlen(stop->items[i]), bad = nib__utf8_check(stop->items[i], size);
         if (size == 0 || bad < size)
-            return nib__fail(err, NIB_USAGE, "stop string %zu is %s", i + 1,
-                             size == 0 ? "empty; leave it out" : "not valid UTF-8");
+            return size == 0
+                       ? nib__fail(err, NIB_USAGE, "stop string %zu is empty; leave it out", i + 1)
+                       : nib__fail(err, NIB_USAGE, "stop string %zu is not valid UTF-8 at byte %zu",
+                                   i + 1, bad);
     }
     return NIB_OK;
 }

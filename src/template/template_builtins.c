@@ -274,7 +274,8 @@ static NIB_BUILTIN(call_strftime)
     nib_builder b = {.size = 0};
     (void)self, (void)args;
     if (bound[0].kind != NIB_V_STRING)
-        return nib__run_type_error(r, "strftime_now", bound[0], bound[0]);
+        return nib__run_type_error(r, "strftime_now", bound[0],
+                                   (nib_value){.kind = NIB_V_UNDEFINED});
     NIB_TRY(nib__put_time(r, &b, bound[0].as.string, r->input->now));
     return nib__finish_string(r, &b, out);
 }

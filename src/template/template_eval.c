@@ -69,7 +69,7 @@ static nib_status eval_sign(nib_render *r, const nib_template_node *node, nib_va
     } else if (v.kind == NIB_V_FLOAT) {
         *out = nib__v_real(minus ? -v.as.real : v.as.real);
     } else {
-        return nib__run_type_error(r, "a sign", v, v);
+        return nib__run_type_error(r, "a sign", v, (nib_value){.kind = NIB_V_UNDEFINED});
     }
     out->user = v.user;
     return NIB_OK;

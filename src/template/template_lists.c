@@ -105,7 +105,7 @@ NIB_BUILTIN(nib__filter_map)
         if (name.kind == NIB_V_STRING)
             row = nib__filter_find(name.as.string->at, name.as.string->size);
         if (row == NULL)
-            return nib__run_fail(r, NIB_UNSUPPORTED, "map: unknown filter");
+            return nib__run_fail(r, NIB_UNSUPPORTED, "map: there is no filter of this name");
         rest.at++;
         rest.count--;
     }

@@ -5,14 +5,18 @@
  */
 #include "template_parts.h"
 
+#include <stdio.h>
+
 static nib_status find_method(nib_render *r, nib_value of, const nib_string *name, nib_value *out,
                               bool *found)
 {
     bool unsafe = false;
     const nib_method_row *row = nib__method_find(of.kind, name, &unsafe);
+    char shown[80];
     *found = row != NULL || unsafe;
+    snprintf(shown, sizeof shown, "%.40s (which the sandbox forbids)", name->at);
     if (unsafe)
-        return nib__v_undefined(r, out, "a method that the sandbox forbids");
+        return nib__v_undefined(r, out, shown);
     if (row == NULL)
         return NIB_OK;
     nib_template_method *method = nib__run_alloc(r, 1, sizeof *method);

@@ -13,7 +13,9 @@ static nib_status require_string(nib_render *r, const char *what, nib_value v,
                                  const nib_string **out)
 {
     *out = v.as.string;
-    return v.kind == NIB_V_STRING ? NIB_OK : nib__run_type_error(r, what, v, v);
+    return v.kind == NIB_V_STRING
+               ? NIB_OK
+               : nib__run_type_error(r, what, v, (nib_value){.kind = NIB_V_UNDEFINED});
 }
 
 static nib_status get_integer_or(nib_render *r, const char *what, nib_value v, int64_t fallback,
@@ -22,7 +24,9 @@ static nib_status get_integer_or(nib_render *r, const char *what, nib_value v, i
     *out = fallback;
     if (!nib__is_given(&v))
         return NIB_OK;
-    return nib__integer(v, out) ? NIB_OK : nib__run_type_error(r, what, v, v);
+    return nib__integer(v, out)
+               ? NIB_OK
+               : nib__run_type_error(r, what, v, (nib_value){.kind = NIB_V_UNDEFINED});
 }
 
 /* ---- str: stripping, cases ---- */

@@ -10,14 +10,14 @@ nib_status nib__run_type_error(nib_render *r, const char *op, nib_value a, nib_v
 {
     const nib_value *undefined = a.kind == NIB_V_UNDEFINED ? &a : &b;
     char name[80];
-    if (!nib__is_given(&b))
-        b = a; /* a missing argument would not explain the error */
     if (undefined->kind == NIB_V_UNDEFINED && nib__is_given(undefined))
         return nib__run_fail(r, NIB_BAD_INPUT, "%s: \"%s\" is undefined", op,
                              nib__escape_name(name, sizeof name, undefined->as.string->at,
                                               undefined->as.string->size));
-    return nib__run_fail(r, NIB_BAD_INPUT, "%s does not support a %s and a %s", op,
-                         nib__kind_name(a), nib__kind_name(b));
+    if (!nib__is_given(&b))
+        return nib__run_fail(r, NIB_BAD_INPUT, "%s does not support %s", op, nib__kind_name(a));
+    return nib__run_fail(r, NIB_BAD_INPUT, "%s does not support %s and %s", op, nib__kind_name(a),
+                         nib__kind_name(b));
 }
 
 static nib_status fail_overflow(nib_render *r)

@@ -366,7 +366,7 @@ nib_status nib__iterate(nib_render *r, nib_value v, const nib_value **out, size_
             at += size;
         }
     } else {
-        return nib__run_fail(r, NIB_BAD_INPUT, "a %s is not iterable", nib__kind_name(v));
+        return nib__run_fail(r, NIB_BAD_INPUT, "%s is not iterable", nib__kind_name(v));
     }
     *out = list.as.items->at;
     *count = list.as.items->count;

@@ -672,8 +672,8 @@ static bool expect_unset(nib_loader *loader, nib_json *json, const char *what, c
         (event == NIB_JSON_NUMBER && nib__json_double(json, &value) && value == 0))
         return true;
     if (event != NIB_JSON_ERROR)
-        (void)nib__loader_unsupported(loader, "the BPE model has a %s, which is not supported; %s",
-                                      what, remedy);
+        (void)nib__loader_unsupported(
+            loader, "the BPE model has the key %s, which is not supported; %s", what, remedy);
     return false;
 }
 

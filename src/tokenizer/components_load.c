@@ -202,7 +202,9 @@ typedef nib_status (*load_part)(nib_loader *loader, nib_json_slice slice, int ne
 static nib_status load_list(nib_loader *loader, const part *p, const char *family, load_part load,
                             int nesting)
 {
-    NIB_TRY(require_field(loader, p, p->list.at != NULL, "list of components"));
+    if (p->list.at == NULL)
+        return nib__fail(loader->err, NIB_BAD_INPUT, "%s: a Sequence of %ss has no list of them",
+                         loader->file.name, family);
     if (nesting >= NIB_TOKENIZER_NESTING)
         return nib__loader_unsupported(loader, "%ss are nested deeper than %d", family,
                                        NIB_TOKENIZER_NESTING);
@@ -335,7 +337,9 @@ static nib_status read_behavior(nib_loader *loader, const part *p, nib_behavior 
         }
     }
     return nib__loader_unsupported(
-        loader, "unknown behavior \"%s\" of %s",
+        loader,
+        "unknown behavior \"%s\" of %s; Removed, Isolated, MergedWithPrevious, MergedWithNext and "
+        "Contiguous are known",
         nib__escape_name(name, sizeof name, p->behavior.at, p->behavior.size), p->type.at);
 }
 

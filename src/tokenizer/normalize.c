@@ -269,7 +269,7 @@ static nib_status replace(nib_encoder *e, const nib_normalizer *n, const char *t
         nib__text_put(out, n->content, n->content_size);
         mark_match(marks, e->piece_marks, copied, match, n->content_size);
         copied = match.end;
-        NIB_TRY(nib__encoder_count_output(e, out, n->content_size, "Replace"));
+        NIB_TRY(nib__encoder_count_output(e, out, n->content_size, "a Replace"));
     }
     nib__text_put(out, text + copied, size - copied);
     if (marks != NULL)

@@ -117,8 +117,8 @@ nib_status nib__encoder_count_output(nib_encoder *e, const nib_text *text, size_
     e->made += size;
     if (e->made > e->made_limit)
         return nib__fail(e->err, NIB_BAD_INPUT,
-                         "%s of the tokenizer write more than %d bytes per byte of text; they are "
-                         "made to be slow, so use another tokenizer.json",
+                         "%s of this tokenizer.json makes more than %d bytes of each byte of text, "
+                         "which is made to be slow; use another one",
                          what, WRITTEN_PER_BYTE);
     return NIB_OK;
 }

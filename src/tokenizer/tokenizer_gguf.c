@@ -218,7 +218,7 @@ static nib_status read_special_id(const reader *r, const char *key, int64_t stor
     if (stored < count || stored == UINT32_MAX)
         return NIB_OK;
     return nib__fail(r->loader.err, NIB_BAD_INPUT,
-                     "%s: tokenizer.ggml.%s is %lld, but there are %lld tokens", r->source->name,
+                     "%s: tokenizer.ggml.%s is %lld, but the vocabulary has %lld", r->source->name,
                      key, (long long)stored, (long long)count);
 }
 

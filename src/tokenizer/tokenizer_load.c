@@ -176,8 +176,11 @@ static nib_status load_key(nib_loader *loader, nib_json *json, nib_model_part *m
     if (nib__json_is(json, "added_tokens"))
         return load_added(loader, json);
     if (nib__json_is(json, "version")) {
+        char shown[48];
         if (nib__json_expect(json, NIB_JSON_STRING) && !nib__json_is(json, "1.0"))
-            return nib__loader_unsupported(loader, "the version is not 1.0");
+            return nib__loader_unsupported(
+                loader, "version \"%s\" is not supported; 1.0 is",
+                nib__escape_name(shown, sizeof shown, json->token, json->token_size));
         return nib__loader_status(loader, json);
     }
     for (size_t i = 0; i < COUNT(parts); i++) {

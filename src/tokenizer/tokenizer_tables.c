@@ -130,12 +130,12 @@ static nib_status refuse(const nib_named_text *file, const char *why, nib_err *e
 static nib_status check_head(head *h, const nib_named_text *file, nib_err *err)
 {
     if (file->size < sizeof *h)
-        return refuse(file, "is shorter than its header", err);
+        return refuse(file, "it is shorter than its header", err);
     memcpy(h, file->text, sizeof *h);
     if (memcmp(h->magic, magic, sizeof magic) != 0)
-        return refuse(file, "is not a file of tokenizer tables", err);
+        return refuse(file, "it is not a file of tokenizer tables", err);
     if (h->version != VERSION || h->order != ORDER)
-        return refuse(file, "has another version or byte order", err);
+        return refuse(file, "it has another version or byte order", err);
     if (!nib__hash_equal(self_hash(*h), h->self))
         return refuse(file, "its header was changed since it was written", err);
     if (h->ids > NIB_TOKENIZER_IDS || h->slots > 4 * (uint64_t)NIB_TOKENIZER_IDS ||
@@ -235,7 +235,7 @@ nib_status nib__tokenizer_parse_tables(nib_tokenizer **out, const nib_named_text
     tables t;
     NIB_TRY(check_head(&t.head, file, err));
     if (source != NULL && !nib__hash_equal(*source, t.head.source))
-        return refuse(file, "was made from another tokenizer.json than the one beside it", err);
+        return refuse(file, "it was made from another tokenizer.json than the one beside it", err);
     NIB_TRY(find_tables(&t, file, err));
     const nib_named_text small = {file->name, t.json, (size_t)t.head.json};
     NIB_TRY(nib__loader_open(&loader, &m, &small, a, err));

@@ -42,7 +42,7 @@ check 'nibble.tokens is written' [ -s p/nibble.tokens ]
 equal 'the plan has no note on nibble.tokens' '' "$(grep nibble.tokens plan)"
 printf '\n' >>p/tokenizer.json
 nibble plan p >plan
-check 'nibble.tokens of another tokenizer: tokenizer.json is read instead' grep -q '^note: p/nibble.tokens: was made from another tokenizer.json' plan
+check 'nibble.tokens of another tokenizer: tokenizer.json is read instead' grep -q '^note: p/nibble.tokens: it was made from another tokenizer.json' plan
 nibble generate p --prompt 'Once' -n 24 --temp 0 --quiet >b 2>/dev/null
 check 'without nibble.tokens the text is the same' cmp a b
 check 'convert --pack' nibble convert p c --format nibble --pack --quiet
