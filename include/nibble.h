@@ -590,7 +590,7 @@ typedef struct nib_advise_options {
     bool by_prefill;       /* rank by prefill speed, not decode speed */
     bool dry_run;          /* predict without running */
     const char *svg;       /* file for a plot of the frontier, overwritten; NULL: none */
-    const char *name;      /* name of the model in printed commands; NULL: its directory */
+    const char *name;      /* name of the model in printed commands; NULL: its path */
 } nib_advise_options;
 
 /* Plans recipes for a device. If the device is present, times those that it runs as asked and

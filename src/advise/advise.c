@@ -404,7 +404,7 @@ static nib_status fail_nothing(const nib_advice *v, nib_err *err)
 static nib_status check_options(const nib_model *model, const nib_advise_options *o, nib_err *err)
 {
     const nib_network *net = &model->net;
-    const char *given = o->name ? o->name : net->directory;
+    const char *given = o->name ? o->name : net->path;
     char name[64];
     NIB_TRY(nib__model_runs(model, err));
     if (net->training)

@@ -287,7 +287,7 @@ static bool read_arguments(nib_api_reader *r, const char *param, const char **ou
         return false;
     nib__text_init(&all, r->arena->allocator);
     nib__jsonw_init(&w, &all, 0);
-    nib__json_init(&json, param, given, *size, &limits);
+    nib__json_init(&json, "the string", given, *size, &limits);
     bool good = nib__json_next(&json) == NIB_JSON_OBJECT;
     while (good && json.event != NIB_JSON_END)
         good = put_event(r, param, &json, &w) && nib__json_next(&json) != NIB_JSON_ERROR;

@@ -178,8 +178,7 @@ static bool match_glob(const nib_pattern *pattern, const char *name, nib_err *er
             return false;
         }
     }
-    return fail_match(pattern, name, err, NIB_BAD_INPUT,
-                      "matching takes too many steps; use fewer `*`");
+    return fail_match(pattern, name, err, NIB_BAD_INPUT, "too many steps; use fewer `*`");
 }
 
 static bool match_regex(const nib_pattern *pattern, const char *name, nib_err *err)
@@ -205,8 +204,7 @@ static bool match_regex(const nib_pattern *pattern, const char *name, nib_err *e
     OnigUChar reason[ONIG_MAX_ERROR_MESSAGE_LEN + 1] = {0};
     onig_error_code_to_str(reason, length);
     if (length == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || length == ONIGERR_MATCH_STACK_LIMIT_OVER)
-        return fail_match(pattern, name, err, NIB_BAD_INPUT,
-                          "matching takes too many steps; use a simpler expression");
+        return fail_match(pattern, name, err, NIB_BAD_INPUT, "too many steps; simplify it");
     const nib_status status = length == ONIGERR_MEMORY ? NIB_NO_MEMORY : NIB_BAD_INPUT;
     return fail_match(pattern, name, err, status, (const char *)reason);
 }

@@ -36,7 +36,7 @@ static nib_status fall_back_to_cpu(const nib_quant_device *d, nib_ledger *ledger
                          "quantize: %sasked codes@%s: %s; %s: done codes@%s, the same bits as "
                          "without --device",
                          d->strict ? "--strict: " : "", there, join_reasons(ledger, line),
-                         d->strict ? "without --strict --allow device" : "--allow device", here);
+                         d->strict ? "--allow device without --strict" : "--allow device", here);
     line->rung = NIB_RUNG_DEVICE;
     line->allowed = d->allowed;
     line->done = nib__ledger_text(ledger, "codes@%s", here);

@@ -341,7 +341,7 @@ static nib_status check_model(const nib_model *model, const char *out, nib_err *
         return nib__fail(err, NIB_USAGE,
                          "%s: only a config was given, without weights to write; give the "
                          "directory or the .safetensors file",
-                         model->net.directory);
+                         model->net.path);
     if (!out)
         return nib__fail(err, NIB_USAGE, "no output path is given");
     return model->net.unknown && !model->net.inspected ? NIB_OK : nib__model_runs(model, err);

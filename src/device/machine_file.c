@@ -79,7 +79,7 @@ static bool read_text(reader *r, const char **out)
     if (text == NULL)
         return false;
     if (*out != NULL) {
-        nib__json_fail(&r->json, "duplicate key");
+        nib__json_fail(&r->json, "this key is given twice");
         return false;
     }
     if (size == 0 || size > TEXT_MAX) {
@@ -136,7 +136,7 @@ static bool read_source(reader *r)
     if (s->key == NULL)
         return false;
     if (find_source(r->sources, r->source_count, s->key) != NULL) {
-        nib__json_fail(&r->json, "duplicate key");
+        nib__json_fail(&r->json, "this source is given twice");
         return false;
     }
     if (!nib__json_expect(&r->json, NIB_JSON_OBJECT))

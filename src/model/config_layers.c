@@ -192,7 +192,8 @@ static nib_status find_windows(nib_config *c, const nib_layers_given *s, const c
     }
     if (s->sliding != NULL && s->type_count != c->layers)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: layer_types has %" PRId64 " names, but num_hidden_layers is %" PRId64,
+                         "%s: layer_types has length %" PRId64
+                         ", but num_hidden_layers is %" PRId64,
                          name, s->type_count, c->layers);
     if (s->other_type)
         return nib__fail(
@@ -238,8 +239,8 @@ static nib_status find_rotation(nib_config *c, const nib_layers_given *s, const 
         return NIB_OK;
     if (layers != NULL && s->rotate_count != c->layers)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: no_rope_layers has %" PRId64
-                         " numbers, but num_hidden_layers is %" PRId64,
+                         "%s: no_rope_layers has length %" PRId64
+                         ", but num_hidden_layers is %" PRId64,
                          name, s->rotate_count, c->layers);
     if (layers == NULL)
         layers = nib__arena_take(arena, (size_t)c->layers, sizeof *layers);

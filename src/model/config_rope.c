@@ -280,7 +280,7 @@ static nib_status set_partial(nib_config *c, const nib_rope_given *rope, const c
     if (!(partial > 0 && partial < 1) || dims < 2 || fmod(dims, 2) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: partial_rotary_factor %g of head_dim %" PRId64
-                         " is %g channels; an even number of at least 2 is expected",
+                         " rotates %g channels of each head; 2, 4, 6, ... are expected",
                          name, partial, c->head_dim, dims);
     c->rope_dims = (int64_t)dims;
     return NIB_OK;

@@ -78,11 +78,11 @@ bool nib__config_ids(nib_json *json, int32_t *ids, int room, int *count)
         if (!nib__json_int64(json, &id))
             return false;
         if (id < 0 || id > INT32_MAX) {
-            nib__json_fail(json, "%" PRId64 " is not a token id, 0 to %d", id, INT32_MAX);
+            nib__json_fail(json, "%" PRId64 " is not a token id; those are 0 to %d", id, INT32_MAX);
             return false;
         }
         if (*count == room) {
-            nib__json_fail(json, "more than %d token ids are given", room);
+            nib__json_fail(json, "the list of token ids is longer than %d", room);
             return false;
         }
         ids[(*count)++] = (int32_t)id;

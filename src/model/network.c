@@ -589,8 +589,9 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
                              nib_strings options, nib_err *err)
 {
     bool gguf;
+    net->path = nib__arena_copy(&net->arena, path, strlen(path));
     net->directory = directory_of(net, path);
-    if (!net->directory)
+    if (!net->path || !net->directory)
         return nib__fail_memory(err, strlen(path), "a path");
     const size_t length = strlen(path);
     const bool is_json = length >= 5 && strcmp(path + length - 5, ".json") == 0;

@@ -40,6 +40,7 @@ typedef struct nib_network {
     nib_config config;
     nib_generation generation;
     nib_checkpoint *checkpoint; /* NULL: config only */
+    const char *path;           /* what was opened */
     const char *directory;      /* directory of config.json */
     nib_graph graph;            /* built from config.json; empty for an unsupported architecture */
     nib_site *sites;            /* [site_count] the graph's matrices: embedding first, head last */

@@ -207,7 +207,7 @@ static void say_excess(const nib_plan *p, const load *l, nib_text *out)
     const nib_machine *m = l->machine;
     char needed[32], there[32], over[32];
     if (p->policy.limit_message != NULL) {
-        nib__text_format(out, "weights are %s, %s more than %s has room for: %s",
+        nib__text_format(out, "the weights, %s, are %s more than %s had left (%s)",
                          nib__format_bytes(needed, l->weights),
                          nib__format_bytes(over, l->weights - l->room), m->name,
                          p->policy.limit_message);

@@ -175,7 +175,7 @@ nib_status nib__quant_device_lost(nib_quant_device *d, const char *tensor, const
                          "quantize: %s%sasked codes@%s: %s; %s: done codes@%s, the same bits as "
                          "without --device",
                          at, d->strict ? "--strict: " : "", there, why->text,
-                         d->strict ? "without --strict --allow device" : "--allow device", here);
+                         d->strict ? "--allow device without --strict" : "--allow device", here);
     nib_ledger_layer *line = &ledger->layers[d->line];
     line->rung = NIB_RUNG_DEVICE;
     line->allowed = d->allowed;

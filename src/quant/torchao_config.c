@@ -204,7 +204,7 @@ static nib_status check_common(nib_ao_config *c, nib_err *err)
     if (strcmp(domain, "NONE") != 0 && strcmp(domain, "FLOAT") != 0)
         return fail_integer_zeros(c, err, "zero_point_domain", domain);
     if (find_field(c, "act_quant_scale") != NULL || find_field(c, "act_quant_zero_point") != NULL)
-        return fail_no_scheme(c, err, "a given activation scale (use --calibrate)");
+        return fail_no_scheme(c, err, "a given activation scale");
     if (find_field(c, "activation_value_lb") != NULL ||
         find_field(c, "activation_value_ub") != NULL)
         return fail_no_scheme(c, err, "a bound on activations");

@@ -218,8 +218,8 @@ static nib_status read_special_id(const reader *r, const char *key, int64_t stor
     if (stored < count || stored == UINT32_MAX)
         return NIB_OK;
     return nib__fail(r->loader.err, NIB_BAD_INPUT,
-                     "%s: tokenizer.ggml.%s is %lld, but the vocabulary has %lld", r->source->name,
-                     key, (long long)stored, (long long)count);
+                     "%s: tokenizer.ggml.%s is %lld; the ids of the vocabulary are below %lld",
+                     r->source->name, key, (long long)stored, (long long)count);
 }
 
 /* A model "llama" without these keys has SentencePiece's ids. */

@@ -223,8 +223,7 @@ nib_status nib_bench_train(nib_model *model, const nib_plan *plan, int steps, ni
                            const nib_sink *sink, nib_err *err)
 {
     if (!model->net.training)
-        return nib__fail(err, NIB_USAGE, "%s is a model, not a training config",
-                         model->net.directory);
+        return nib__fail(err, NIB_USAGE, "%s is a model, not a training config", model->net.path);
     if (steps > STEPS_MAX)
         return nib__fail(err, NIB_USAGE, "%d repeats are over the limit of %d", steps, STEPS_MAX);
     NIB_TRY(nib_plan_status(plan, err));

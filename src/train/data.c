@@ -12,7 +12,7 @@
 static nib_status fail_empty(const nib_data *d, nib_err *err)
 {
     char shown[NIB_SHOWN];
-    return nib__fail(err, NIB_BAD_INPUT, "%s holds no text to train on",
+    return nib__fail(err, NIB_BAD_INPUT, "%s holds no text to train on; name a file with text",
                      nib__escape_string(shown, d->options.path));
 }
 

@@ -152,6 +152,12 @@ static void describe_weights(char out[256], const nib_trainer *t, size_t bad)
 }
 
 /* Checks this rank; NIB_OK: its micro-batches are good. */
+/* The sign of a NaN depends on the machine. */
+static const char *what_of(double value)
+{
+    return isnan(value) ? "NaN" : value > 0 ? "infinity" : "-infinity";
+}
+
 static nib_status fail_first_bad(nib_trainer *t, const nib_step_report *r, const nib_evidence *e,
                                  size_t weight, nib_err *err)
 {
@@ -174,11 +180,11 @@ static nib_status fail_first_bad(nib_trainer *t, const nib_step_report *r, const
     if (f.channel >= 0)
         snprintf(place, sizeof place, " at token %" PRId64 ", channel %" PRId64, f.token,
                  f.channel);
-    return nib__fail(err, NIB_CHECK_FAILED,
-                     "step %" PRId64 ": the %s is not finite (%g): first in micro-batch %" PRId64
-                     ", where %s is %g%s; %s",
-                     r->step, forward ? "loss" : "gradient norm", forward ? r->loss : r->norm,
-                     micro_batch, node, (double)f.value, place, weights);
+    return nib__fail(
+        err, NIB_CHECK_FAILED,
+        "step %" PRId64 ": the %s is %s: first in micro-batch %" PRId64 ", where %s is %s%s; %s",
+        r->step, forward ? "loss" : "gradient norm", what_of(forward ? r->loss : r->norm),
+        micro_batch, node, what_of((double)f.value), place, weights);
 }
 
 static nib_status fail_not_finite(nib_trainer *t, const nib_step_report *r, const nib_evidence *e,

@@ -65,7 +65,7 @@ static const field wholes[] = {
     {"data_piece", AT(position.piece), NULL, false},
     {"data_used", AT(position.used), NULL, false},
     {"rope_original", AT(rope_original), "rope_scaling.original_max_position_embeddings", true},
-    {"data_lines", AT(lines), "whether the data are JSON lines (.jsonl)", true},
+    {"data_lines", AT(lines), "JSON lines as data (0: no, 1: yes)", true},
 };
 _Static_assert(sizeof(nib_data_position) == 6 * sizeof(int64_t), "every member of it is written");
 
@@ -255,12 +255,14 @@ static nib_status check_same(const state *saved, const state *here, const char *
     char a[33], b[33], real[32], name[NIB_SHOWN], other[NIB_SHOWN];
     if (strcmp(saved->arch, here->arch) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: its model's architecture is %s, but the config's is %s", directory,
-                         nib__escape_string(name, saved->arch), here->arch);
+                         "%s: its model's architecture is %s, but the config's is %s; name another "
+                         "checkpoint.folder",
+                         directory, nib__escape_string(name, saved->arch), here->arch);
     if (saved->rope && strcmp(saved->rope, here->rope) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: its model's rope_type is %s, but the config's is %s", directory,
-                         nib__escape_string(name, saved->rope), here->rope);
+                         "%s: its model's rope_type is %s, but the config's is %s; name another "
+                         "checkpoint.folder",
+                         directory, nib__escape_string(name, saved->rope), here->rope);
     for (size_t i = 0; i < COUNT(wholes); i++)
         if (is_compared(saved, i) && *whole_of(saved, i) != *whole_of(here, i))
             return nib__fail(err, NIB_BAD_INPUT,

@@ -113,7 +113,7 @@ refused 3 "the tokenizer's regular expression \"(a+)+\[bc]\" takes too long on t
     generate t -n 1 -p aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
 cp m/tokenizer.json t
 edit t/tokenizer.json 'd["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 60}'
-refused 3 'Replace of the tokenizer write* more than 64 bytes per byte of text; *made to be slow, so use another tokenizer.json' \
+refused 3 'a Replace of this tokenizer.json makes more than 64 bytes of each byte of text, which is made to be slow; use another one' \
     generate t -n 1 -p aaaa
 cp m/tokenizer.json t
 echo '[' >t/generation_config.json

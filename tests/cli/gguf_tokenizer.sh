@@ -10,7 +10,7 @@ refused 3 '*unknown_pre: tokenizer.ggml.pre "nonsense" is not known*' generate "
 refused 3 '*bert: tokenizer.ggml.model "bert" is WordPiece*' generate "$MODEL" -p a --tokenizer "$broken/bert"
 refused 3 '*short_scores: tokenizer.ggml.scores has 2 values for 3 tokens*' generate "$MODEL" -p a \
     --tokenizer "$broken/short_scores"
-refused 3 '*bos_beyond: tokenizer.ggml.bos_token_id is 9, but there are 1 tokens' generate "$MODEL" -p a \
+refused 3 '*bos_beyond: tokenizer.ggml.bos_token_id is 9; the ids of the vocabulary are below 1' generate "$MODEL" -p a \
     --tokenizer "$broken/bos_beyond"
 head -c 300 "$vocab" >cut
 refused 3 'cut: *' generate "$MODEL" -p a --tokenizer cut

@@ -124,8 +124,8 @@ import sys
 data = open(sys.argv[1], "rb").read()
 open(sys.argv[1], "wb").write(data.replace(b'"model.norm.weight"', b'"model.narm.weight"', 1))
 END
-refused 3 '*: model.norm.weight is missing' plan odd
-refused 3 '*: model.norm.weight is missing' quantize odd out --recipe int8wo
+refused 3 '*: model.norm.weight is missing; config.json (qwen2) implies it' plan odd
+refused 3 '*: model.norm.weight is missing; config.json (qwen2) implies it' quantize odd out --recipe int8wo
 
 # --strict in a conversion
 edit short/generation_config.json 'd.update(num_beams=4)'

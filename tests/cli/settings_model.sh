@@ -59,7 +59,7 @@ refused 3 '*: layer_types names "sliding_attention", but use_sliding_window is n
 config 'd.update(model_type="llama", architectures=["LlamaForCausalLM"], sliding_window=64)'
 setting 'without effect: sliding_window 64 (config): llama has no window; every position attends to all earlier ones' plan m
 config 'd["is_encoder_decoder"] = True'
-refused 3 '*it changes the result in a way that is not supported for qwen2 (in "is_encoder_decoder")' plan m
+refused 3 '*"is_encoder_decoder" changes the result and is not supported for qwen2' plan m
 config 'd["task_specific_params"] = {"text-generation": {"do_sample": False}}'
 setting 'without effect: task_specific_params (config): config.json has this key, and Nibble does not read it' plan m
 config 'd["model_max_length"] = 64'

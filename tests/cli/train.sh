@@ -158,7 +158,7 @@ check 'verify the checkpoint in an absolute folder' nibble verify away/step-0000
 # data, vocabulary, batches
 refused 6 'nothing.txt: *' train a.json --training.dataset_path nothing.txt
 : >empty.txt
-refused 3 'empty.txt holds no text to train on' train a.json --training.dataset_path empty.txt
+refused 3 'empty.txt holds no text to train on; *' train a.json --training.dataset_path empty.txt
 sed 's/"dataset_path": "t.txt",//' a.json >wrong.json
 refused 3 'training.dataset_path names no text to train on: *' train wrong.json
 refused 3 '*the tokenizer has id*but the model has 100*' train a.json --model.vocab_size 100

@@ -44,5 +44,5 @@ refused 2 'format "zip" is not one of gguf, nibble, *' quantize "$MODEL" out --r
 refused 4 '*: the format gguf cannot hold int8wo at *: its blocks have 32 codes*' quantize "$MODEL" out --recipe int8wo --format gguf
 refused 4 '*: the format gguf cannot hold int8wo-g32 at *add -ggml*' quantize "$MODEL" out --recipe int8wo-g32 --format gguf
 refused 2 'stop string 1 is empty*' generate "$MODEL" --stop ''
-refused 2 'stop string 2 is not valid UTF-8' generate "$MODEL" --stop a --stop $'\xff'
+refused 2 'stop string 2 is not valid UTF-8 at byte 0' generate "$MODEL" --stop a --stop $'\xff'
 only_here

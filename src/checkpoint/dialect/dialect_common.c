@@ -231,8 +231,11 @@ nib_status nib__weight_read_permutation(const nib_weight_query *q, const char *s
         const bool inside = order[j] >= 0 && order[j] < w->k;
         if (!inside || seen[order[j]])
             return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
-                                    "has input %" PRId32 " at index %" PRId64 ", %s", order[j], j,
-                                    inside ? "a second time" : "which it does not have");
+                                    inside ? "has input %" PRId32 " at index %" PRId64
+                                             " a second time"
+                                           : "has %" PRId32 " at index %" PRId64
+                                             ", which is not an input of 0 to %" PRId64,
+                                    order[j], j, w->k - 1);
         seen[order[j]] = 1;
     }
     w->order = order;
