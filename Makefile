@@ -40,23 +40,40 @@ OPT     ?= $(if $(SAN),-O1 -g1,-O2 -g)
 FOLDERS := base kernel kernel/cpu kernel/gpu device container checkpoint checkpoint/dialect verify quant graph plan model model/arch \
            tokenizer template constrain handle planner session measure convert advise api train
 MODULES := $(FOLDERS)
-CPPFLAGS += -Iinclude $(FOLDERS:%=-Isrc/%) $(PKG_CFLAGS) -D_GNU_SOURCE
-# No contraction: a fused multiply-add is written as fma in the source.
-CFLAGS  += -std=c11 $(OPT) -ffp-contract=off -fvisibility=hidden -fPIC -pthread $(WARN)
-LDLIBS  += $(PKG_LIBS) -pthread -lm -ldl
+# CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the builder's: they are added to what the project needs.
+OWN_CPPFLAGS  = -Iinclude $(FOLDERS:%=-Isrc/%) $(PKG_CFLAGS) -D_GNU_SOURCE
+ALL_CPPFLAGS  = $(OWN_CPPFLAGS) $(CPPFLAGS)
+# What results and the library's symbols depend on comes last. No contraction: a fused multiply-add is written as fma.
+ALL_CFLAGS    = $(HARDENED) $(OPT) $(WARN) $(CFLAGS) -std=c11 -ffp-contract=off -fvisibility=hidden -fPIC -pthread
+ALL_LDFLAGS   = $(HARDENED_LINK) $(LDFLAGS)
+ALL_LDLIBS    = $(LDLIBS) $(PKG_LIBS) -pthread -lm -ldl
+UNSAFE_MATH  := $(filter -ffast-math -Ofast -funsafe-math-optimizations -fassociative-math -freciprocal-math -fno-signed-zeros \
+                -ffinite-math-only -mfpmath=387,$(CFLAGS) $(OPT))
+$(if $(UNSAFE_MATH),$(error $(UNSAFE_MATH) changes the results of kernels, which must be the same bits in every build; leave it out))
+# Hardening as in distributions; tests/hardened checks it in the program. HARDEN=0 leaves it out, to measure its cost.
+# Sanitizers have checks of their own in place of FORTIFY's, which needs optimization.
+HARDEN   ?= 1
+TARGET   := $(shell $(CC) -dumpmachine 2>/dev/null)
+ifeq ($(HARDEN),1)
+HARDENED := $(if $(SAN)$(findstring -O0,$(OPT) $(CFLAGS)),,-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3) -fstack-protector-strong \
+            $(if $(findstring linux,$(TARGET)),-fstack-clash-protection) \
+            $(if $(filter x86_64-%,$(TARGET)),-fcf-protection=full) $(if $(filter aarch64-%,$(TARGET)),-mbranch-protection=standard)
+HARDENED_LINK := $(if $(findstring linux,$(TARGET)),$(if $(findstring -static,$(LDFLAGS)),,-pie) \
+                 -Wl$(comma)-z$(comma)relro$(comma)-z$(comma)now$(comma)-z$(comma)noexecstack)
+endif
 ifneq ($(SAN),)
-CFLAGS  += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
-LDFLAGS += -fsanitize=$(SAN)
+HARDENED     += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
+HARDENED_LINK += -fsanitize=$(SAN)
 endif
 
 ifneq ($(CUDA),)
-CPPFLAGS += -DNIB_WITH_CUDA
+OWN_CPPFLAGS += -DNIB_WITH_CUDA
 endif
 
 # Kernels for other processors are not compiled; their rows stay in the table, marked as not built.
 X86_ISA  := avx2 avx512 avx512vnni avx512bf16
 ARM_ISA  := neon dotprod i8mm
-MACHINE  := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
+MACHINE  := $(firstword $(subst -, ,$(TARGET)))
 FOREIGN  := $(if $(filter x86_64,$(MACHINE)),,$(X86_ISA)) $(if $(filter aarch64 arm64,$(MACHINE)),,$(ARM_ISA))
 LIB_SRC  := $(filter-out $(FOREIGN:%=\%__%.c),$(foreach m,$(MODULES),$(wildcard src/$(m)/*.c)))
 CLI_SRC  := $(wildcard src/cli/*.c src/serve/*.c)
@@ -84,7 +101,7 @@ $(BUILD)/src/kernel/cpu/%__i8mm.o:       ISA = -march=armv8.2-a+dotprod+i8mm
 $(BUILD)/src/kernel/cpu/%.o: STRICT = $(KERNEL_FLAGS)
 # Sanitized kernels with tiles inlined in every form would take minutes to compile. Line tables only: debug information
 # on variables doubles the compile time of unrolled tiles.
-$(BUILD)/src/kernel/cpu/%.o: CPPFLAGS += $(if $(SAN),-D'NIB_INLINE=static inline __attribute__((unused))')
+$(BUILD)/src/kernel/cpu/%.o: OWN_CPPFLAGS += $(if $(SAN),-D'NIB_INLINE=static inline __attribute__((unused))')
 KERNEL_OPT = $(if $(SAN),-O1,-O3)
 $(BUILD)/src/kernel/cpu/%.o: OPT = $(KERNEL_OPT) -g1
 # Loading and quantizing run every weight through these loops, so they are optimized for speed.
@@ -97,7 +114,7 @@ $(BUILD)/src/device/measure.o: OPT = -O3 -g
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(STRICT) $(ISA) -MMD -MP -c $< -o $@
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(STRICT) $(ISA) -MMD -MP -c $< -o $@
 
 # OpenCL sources are embedded in the library as bytes: prelude.cl becomes nib__text_prelude_cl.
 EMBEDDED := $(wildcard src/kernel/gpu/*.cl)
@@ -109,7 +126,7 @@ $(BUILD)/%.cl.c: %.cl
 	   echo "const unsigned char nib__text_$$name[] = {"; od -An -v -tu1 $< | sed 's/\([0-9][0-9]*\)/\1,/g'; \
 	   echo "0};"; echo "const size_t nib__size_$$name = sizeof nib__text_$$name - 1;"; } > $@
 $(BUILD)/%.cl.o: $(BUILD)/%.cl.c
-	$(CC) $(CFLAGS) -c $< -o $@
+	$(CC) $(ALL_CFLAGS) -c $< -o $@
 
 # CUDA programs. Each is a fat binary: machine code for each architecture, and the PTX of the first architecture
 # for later GPUs.
@@ -121,7 +138,7 @@ CUDA_ALL     = $(shell $(NVCC) --list-gpu-arch | sed 's/.*_//')
 CUDA_ARCHS  ?= $(filter 80 90 100,$(CUDA_ALL))
 ifneq ($(CUDA),)
 CUDA_ARCHS  := $(CUDA_ARCHS)
-CPPFLAGS    += $(CUDA_ARCHS:%=-DNIB_WITH_SM%)
+OWN_CPPFLAGS += $(CUDA_ARCHS:%=-DNIB_WITH_SM%)
 endif
 NVCC_FLAGS   = -std=c++17 -O3 -x cu -include $(CURDIR)/src/kernel/gpu/cuda_prelude.cuh -Isrc/kernel/gpu \
                --Werror all-warnings -diag-suppress 177 -Xptxas -v
@@ -148,7 +165,7 @@ $(BUILD)/cuda/programs.c: $(CUDA_IMAGES) tools/cuda_programs src/kernel/gpu/cuda
 	@mkdir -p $(@D)
 	@tools/cuda_programs $(if $(CUDA),table $(CUDA_FOLDER) $(CUDA_RELEASE),none) > $@
 $(BUILD)/cuda/programs.o: $(BUILD)/cuda/programs.c $(CUDA_IMAGES)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c $< -o $@
 
 # The files of machines/ are embedded, so that the program is a single file.
 $(BUILD)/made/machine_files.c: $(MACHINES) tools/embed_machines machines
@@ -161,10 +178,10 @@ $(BUILD)/made/page_files.c: $(PAGE) tools/embed_page web
 	@mkdir -p $(@D)
 	tools/embed_page $(PAGE) > $@.part
 	@mv $@.part $@
-$(BUILD)/made/page_files.o $(BUILD)/src/serve/%.o $(BUILD)/src/cli/%.o: CPPFLAGS += -Isrc/serve
+$(BUILD)/made/page_files.o $(BUILD)/src/serve/%.o $(BUILD)/src/cli/%.o: OWN_CPPFLAGS += -Isrc/serve
 
 $(BUILD)/made/%.o: $(BUILD)/made/%.c
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(STRICT) -MMD -MP -c $< -o $@
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(STRICT) -MMD -MP -c $< -o $@
 
 # ---- tests of CUDA ----
 
@@ -183,20 +200,20 @@ EMULATED_OBJ := $(patsubst %.c,$(EMULATED)/%.o,$(wildcard src/kernel/gpu/cuda_*.
 CUDA_SOURCES := $(wildcard src/kernel/gpu/*.cl src/kernel/gpu/*.cu src/kernel/gpu/*.cuh) src/kernel/gpu/cuda_programs.txt tools/cuda_programs
 $(EMULATED)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) -DNIB_WITH_CUDA -DNIB_WITH_SM90 -DNIB_WITH_SM100 $(CFLAGS) $(STRICT) -MMD -MP -c $< -o $@
+	$(CC) $(ALL_CPPFLAGS) -DNIB_WITH_CUDA -DNIB_WITH_SM90 -DNIB_WITH_SM100 $(ALL_CFLAGS) $(STRICT) -MMD -MP -c $< -o $@
 $(EMULATED)/programs.c $(EMULATED)/programs.h &: $(CUDA_SOURCES)
 	@mkdir -p $(@D)
 	@tools/cuda_programs names > $(EMULATED)/programs.c
 	@tools/cuda_programs emulated > $(EMULATED)/programs.h
 $(EMULATED)/programs.o: $(EMULATED)/programs.c
-	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c $< -o $@
 $(EMULATED)/check_kernels: tests/kernel/check_kernels.c $(EMULATED_OBJ) $(LIB)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) $< $(EMULATED_OBJ) -o $@ $(LIB) $(LDLIBS)
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP $(ALL_LDFLAGS) $< $(EMULATED_OBJ) -o $@ $(LIB) $(ALL_LDLIBS)
 $(EMULATED)/libcuda.so.1: tests/cuda/emulated_cuda.cpp $(wildcard tests/cuda/*.h) $(EMULATED)/programs.h
 	$(CXX) -std=c++17 -O1 -U_FORTIFY_SOURCE -fPIC -shared -Wall -Wextra -Wno-unused -Wno-unknown-pragmas -Isrc/kernel/gpu \
 	    -Itests/cuda -DEMULATED_PROGRAMS='"$(CURDIR)/$(EMULATED)/programs.h"' $< -o $@
 $(EMULATED)/nibble: $(CLI_OBJ) $(EMULATED_OBJ) $(LIB)
-	$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $(EMULATED_OBJ) $(LIB) $(LDLIBS) $(PROGRAM_LIBS)
+	$(CC) $(ALL_LDFLAGS) -o $@ $(CLI_OBJ) $(EMULATED_OBJ) $(LIB) $(ALL_LDLIBS) $(PROGRAM_LIBS)
 cuda-emulated: $(EMULATED)/check_kernels $(EMULATED)/nibble $(EMULATED)/libcuda.so.1
 test-cuda-emulated: cuda-emulated
 	LD_LIBRARY_PATH=$(EMULATED) $(EMULATED)/check_kernels --row __sm
@@ -213,30 +230,30 @@ $(LIB): $(LIB_OBJ)
 	$(AR) rcs $@ $^
 
 $(PROGRAM): $(CLI_OBJ) $(LIB)
-	$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $(LIB) $(LDLIBS) $(PROGRAM_LIBS)
+	$(CC) $(ALL_LDFLAGS) -o $@ $(CLI_OBJ) $(LIB) $(ALL_LDLIBS) $(PROGRAM_LIBS)
 
 $(UNIT_BIN): private OPT = -O1 -g1
 $(BUILD)/tests/%: tests/unit/%.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -MMD -MP $(LDFLAGS) $< -o $@ $(LIB) $(LDLIBS) $(CMOCKA)
+	$(CC) $(ALL_CPPFLAGS) -Itests $(ALL_CFLAGS) -MMD -MP $(ALL_LDFLAGS) $< -o $@ $(LIB) $(ALL_LDLIBS) $(CMOCKA)
 
 $(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/regress_main.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $(LDFLAGS) $(filter %.c,$^) -o $@ $(LIB) $(LDLIBS)
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -MF $@.d $(ALL_LDFLAGS) $(filter %.c,$^) -o $@ $(LIB) $(ALL_LDLIBS)
 
 $(BUILD)/fuzz-%: tests/fuzz/fuzz_%.c $(LIB)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $(LDFLAGS) -fsanitize=fuzzer $< -o $@ $(LIB) $(LDLIBS)
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -MF $@.d $(ALL_LDFLAGS) -fsanitize=fuzzer $< -o $@ $(LIB) $(ALL_LDLIBS)
 
 # Programs that the scripts in tools/oracle talk to.
 $(BUILD)/oracle/%: tools/oracle/%.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $(LDFLAGS) $< -o $@ $(LIB) $(LDLIBS)
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -MF $@.d $(ALL_LDFLAGS) $< -o $@ $(LIB) $(ALL_LDLIBS)
 
 KERNEL_CHECK := $(patsubst tests/kernel/%.c,$(BUILD)/tests/%,$(wildcard tests/kernel/check_kernels.c))
 
 $(BUILD)/tests/%: tests/kernel/%.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP $(LDFLAGS) $< -o $@ $(LIB) $(LDLIBS)
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP $(ALL_LDFLAGS) $< -o $@ $(LIB) $(ALL_LDLIBS)
 
 unit: $(UNIT_BIN)
 
@@ -244,7 +261,7 @@ unit: $(UNIT_BIN)
 tools: $(BUILD)/tools/random_checkpoint
 $(BUILD)/tools/%: tools/%.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(STRICT) -MMD -MP $(LDFLAGS) $< -o $@ $(LIB) $(LDLIBS)
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(STRICT) -MMD -MP $(ALL_LDFLAGS) $< -o $@ $(LIB) $(ALL_LDLIBS)
 
 # ---- other systems ----
 
@@ -253,7 +270,7 @@ $(BUILD)/tools/%: tools/%.c $(LIB)
 EVERY_ISA := $(if $(filter x86_64,$(MACHINE)),-mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl \
              -mavx512vnni -mavx512bf16) $(if $(filter aarch64 arm64,$(MACHINE)),-march=armv8.2-a+dotprod+i8mm)
 POSIX_SRC := $(filter-out src/base/% src/device/%,$(LIB_SRC) $(CLI_SRC))
-READ       = @mkdir -p $(@D); $(CC) $(filter-out -D_GNU_SOURCE,$(CPPFLAGS)) $1 $(CFLAGS) -fsyntax-only \
+READ       = @mkdir -p $(@D); $(CC) $(filter-out -D_GNU_SOURCE,$(ALL_CPPFLAGS)) $1 $(ALL_CFLAGS) -fsyntax-only \
              -Werror=implicit-function-declaration -MMD -MP -MF $@.d -MT $@ $< && touch $@
 $(BUILD)/portable/src/cli/terminal.ok: MORE = -D_DEFAULT_SOURCE -D_DARWIN_C_SOURCE
 $(BUILD)/portable/%.ok: %.c
