@@ -104,6 +104,9 @@ typedef struct nib_strings {
 
 typedef struct nib_engine nib_engine;
 
+/* AUTO: as much as this system has; ON: all of it, else NIB_NOT_AS_ASKED. */
+typedef enum nib_sandbox { NIB_SANDBOX_OFF, NIB_SANDBOX_AUTO, NIB_SANDBOX_ON } nib_sandbox;
+
 typedef struct nib_engine_options {
     int threads;     /* 0: as many as this process may run on */
     const char *isa; /* highest instruction set to use: "ref", "avx2", "avx512", "avx512vnni",
@@ -115,6 +118,11 @@ typedef struct nib_engine_options {
      * 0 of 0 and 0 of 1: all cores. The thread that opens the engine moves to the slice. With more
      * slices than cores, `threads` 0 means one thread, and no thread is pinned or spins. */
     int slice, slices;
+    /* nib_service_open and nib_verify, once their files are open, restrict the whole process for
+     * good: no thread can open a file, program or connection. The plan's notes and the report of
+     * nib_verify say what is forbidden and what this system lacks. Not for a program that does
+     * other work. */
+    nib_sandbox sandbox;
 } nib_engine_options;
 
 /* Starts the threads. options NULL: all defaults. NIB_USAGE: more threads than the limit, or an

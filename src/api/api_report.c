@@ -101,7 +101,7 @@ static void put_metrics(nib_text *out, const nib_service *s)
               (double)b->accepted);
     put_count(out, "resident_bytes", "gauge",
               "Resident memory of the process, without mapped files.",
-              (double)nib__resident_bytes());
+              (double)nib__resident_read(s->statm));
     put_histogram(out, "queue_seconds", "Time from a request's arrival to its start.", &c->queued);
     put_histogram(out, "first_token_seconds", "Time from a request's arrival to its first token.",
                   &c->first_token);

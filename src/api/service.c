@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <time.h>
+#include <unistd.h>
 
 /* ---- opening ---- */
 
@@ -34,6 +35,29 @@ static nib_status text_write(void *ctx, const char *bytes, size_t size)
     return text->failed ? NIB_NO_MEMORY : NIB_OK;
 }
 
+/* Opens what requests read, and enters the sandbox. No thread of the service runs yet: they inherit
+ * it. */
+static nib_status open_last_files(nib_service *s, nib_err *err)
+{
+    nib_model *model = s->session->model;
+    char note[NIB_SANDBOX_TEXT];
+    nib_err why; /* chats will get it, and other requests need no template */
+    if (nib_chat_open(model, &why) == NIB_NO_MEMORY)
+        return nib__fail(err, NIB_NO_MEMORY, "%s", why.text);
+    s->statm = nib__resident_open();
+    NIB_TRY(nib__engine_sandbox(model->engine, NIB_SANDBOX_SERVER, note, err));
+    if (note[0] == '\0')
+        return NIB_OK;
+    nib__session_note_sandbox(s->session, note);
+    const nib_callbacks *back = &model->engine->callbacks;
+    if (back->log != NULL) {
+        char line[NIB_SANDBOX_TEXT + sizeof "sandbox: "];
+        snprintf(line, sizeof line, "sandbox: %s", note);
+        back->log(back->ctx, line);
+    }
+    return NIB_OK;
+}
+
 static nib_status open_parts(nib_service *s, const nib_service_options *options, nib_err *err)
 {
     const nib_sink sink = {text_write, &s->plan};
@@ -49,9 +73,10 @@ static nib_status open_parts(nib_service *s, const nib_service_options *options,
     s->fresh_made = pthread_cond_init(&s->fresh, NULL) == 0;
     if (!s->lock_made || !s->wake_made || !s->fresh_made)
         return nib__fail(err, NIB_NO_MEMORY, "cannot create a lock for the service");
-    NIB_TRY(nib__model_tokenizer(s->session->model, &s->tokenizer, err));
-    NIB_TRY(
-        nib__token_trie_open(&s->trie, s->tokenizer, &s->session->model->engine->allocator, err));
+    nib_model *model = s->session->model;
+    NIB_TRY(nib__model_tokenizer(model, &s->tokenizer, err));
+    NIB_TRY(nib__token_trie_open(&s->trie, s->tokenizer, &model->engine->allocator, err));
+    NIB_TRY(open_last_files(s, err));
     NIB_TRY(nib_plan_write(nib_session_plan(s->session), NIB_FORM_JSON, &sink, err));
     NIB_TRY(nib__batch_open(&s->batch, s->session, s->session->runner.kv.sequences, err));
     return nib__preparer_open(s, err);
@@ -65,6 +90,7 @@ nib_status nib_service_open(nib_service **out, nib_session *session,
     if (s == NULL)
         return nib__fail_memory(err, sizeof *s, "a service");
     s->session = session;
+    s->statm = -1;
     nib__text_init(&s->plan, a);
     nib__arena_init(&s->tools.arena, a, 0);
     const nib_status status = open_parts(s, options, err);
@@ -82,6 +108,8 @@ void nib_service_close(nib_service *s)
         return;
     const nib_allocator *a = &s->session->model->engine->allocator;
     nib__preparer_close(s);
+    if (s->statm >= 0)
+        close(s->statm);
     nib__batch_close(s->batch);
     nib__token_trie_close(s->trie);
     nib__text_free(&s->plan);

@@ -136,6 +136,7 @@ struct nib_service {
     nib_batch_counts batch_counts; /* for reports */
     nib_service_counts counts;
     nib_text plan; /* as JSON */
+    int statm;     /* for nib__resident_read; negative: none */
 };
 
 /* Call the following under the lock. */

@@ -118,6 +118,9 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_LEDGER_NOTE, "packing", "how many weights must be packed before the first token"},
     {NIB_LEDGER_NOTE, "predicted", "predicted times"},
     {NIB_LEDGER_NOTE, "qat", "the scheme that quantization-aware training trains for"},
+    {NIB_LEDGER_NOTE, "sandbox",
+     "what the process can no longer do once its files are open, and what this system lacks for "
+     "that"},
     {NIB_LEDGER_NOTE, "slower-than-bf16",
      "layers that bf16 would run faster, for one token or for a prompt"},
     {NIB_LEDGER_NOTE, "too-large", "what does not fit into memory, and what would"},

@@ -254,19 +254,26 @@ uint64_t nib__peak_bytes(void)
 #endif
 }
 
-uint64_t nib__resident_bytes(void)
+int nib__resident_open(void) { return open("/proc/self/statm", O_RDONLY | O_CLOEXEC); }
+
+uint64_t nib__resident_read(int fd)
 {
     char text[128];
     char *at = text;
-    const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return nib__peak_bytes();
-    const ssize_t size = read(fd, text, sizeof text - 1);
-    close(fd);
+    const ssize_t size = fd < 0 ? -1 : pread(fd, text, sizeof text - 1, 0);
     if (size <= 0)
         return nib__peak_bytes();
     text[size] = '\0';
     strtoull(at, &at, 10); /* pages of address space, then resident ones, then those of files */
     const uint64_t resident = strtoull(at, &at, 10), of_files = strtoull(at, NULL, 10);
     return (resident > of_files ? resident - of_files : 0) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+uint64_t nib__resident_bytes(void)
+{
+    const int fd = nib__resident_open();
+    const uint64_t bytes = nib__resident_read(fd);
+    if (fd >= 0)
+        close(fd);
+    return bytes;
 }

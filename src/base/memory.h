@@ -52,5 +52,9 @@ uint64_t nib__peak_bytes(void);
 /* Resident memory of this process without file pages, such as its code; the peak if the system does
  * not say. */
 uint64_t nib__resident_bytes(void);
+/* The same for a process that will open no more files: a descriptor to read from at any time, which
+ * close() closes; negative if the system has none. */
+int nib__resident_open(void);
+uint64_t nib__resident_read(int fd);
 
 #endif

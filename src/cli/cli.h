@@ -22,7 +22,7 @@ typedef struct settings {
     const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method,
         *calibrate, *against, *out, *value, *prompt, *prompt_file, *text, *tokenizer, *isa, *svg,
         *speed, *for_device, *sweep, *peer, *peer_model, *cache_type, *cache_dir, *host, *key_file,
-        *name, *chat_template, *schema;
+        *name, *chat_template, *schema, *sandbox;
     unsigned long long seed, memory;
     unsigned long long body_limit;
     list skip, only, allow, kernel, place, without, stop, origins;

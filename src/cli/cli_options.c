@@ -188,6 +188,10 @@ const option option_table[] = {
      "model name in requests and answers (default: the last part of the model path)", ON_SERVE},
     {"time-limit", 0, KIND_DOUBLE, AT(time_limit), "SECONDS",
      "time limit per request from arrival to end; 0: none (default: 0)", ON_SERVE},
+    {"sandbox", 0, KIND_TEXT, AT(sandbox), "MODE",
+     "once all files are open, forbid this process to open files, programs and connections: auto "
+     "(as far as the system can), on (exit 4 if it cannot) or off (default: auto)",
+     ON_SERVE | ON_VERIFY},
     {"body-limit", 0, KIND_BYTES, AT(body_limit), "SIZE",
      "maximum size of a request body (default: 8MB)", ON_SERVE},
     {"connections", 0, KIND_COUNT, AT(connections), "N",

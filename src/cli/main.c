@@ -73,6 +73,22 @@ static const char *cache_path(char *out, size_t size)
     return out;
 }
 
+/* Only `nibble serve` and `nibble verify` enter it. */
+static nib_status sandbox_of(nib_sandbox *out, const settings *s, nib_err *err)
+{
+    static const char *const modes[] = {
+        [NIB_SANDBOX_OFF] = "off", [NIB_SANDBOX_AUTO] = "auto", [NIB_SANDBOX_ON] = "on"};
+    const char *asked = s->sandbox != NULL ? s->sandbox : "auto";
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+        if (strcmp(asked, modes[i]) == 0) {
+            *out = (nib_sandbox)i;
+            return NIB_OK;
+        }
+    err->status = NIB_USAGE;
+    snprintf(err->text, sizeof err->text, "--sandbox: \"%s\" is not auto, on or off", asked);
+    return err->status;
+}
+
 nib_status start_engine(nib_engine **out, const settings *s, const nib_ranks *ranks, nib_err *err)
 {
     char cache[4096];
@@ -80,6 +96,8 @@ nib_status start_engine(nib_engine **out, const settings *s, const nib_ranks *ra
                                   .isa = s->isa,
                                   .callbacks = terminal_callbacks(s),
                                   .cache_path = cache_path(cache, sizeof cache)};
+    if (sandbox_of(&options.sandbox, s, err) != NIB_OK)
+        return err->status;
     nib_ranks_slice(ranks, &options.slice, &options.slices);
     if (nib_ranks_rank(ranks) > 0)
         options.callbacks.log = NULL;

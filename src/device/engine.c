@@ -52,6 +52,7 @@ nib_status nib_engine_open(nib_engine **out, const nib_engine_options *options, 
         return nib__fail_memory(err, sizeof *e, "the engine");
     e->allocator = a;
     e->callbacks = o->callbacks;
+    e->sandbox = o->sandbox;
     nib__text_init(&e->no_gpus, &e->allocator);
     const nib_status status = open_parts(e, o, err);
     if (status != NIB_OK) {
@@ -266,6 +267,36 @@ nib_status nib__engine_machine_here(nib_engine *engine, nib_machine *out, nib_gp
     if (status == NIB_OK && out->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU)
         status = nib__engine_gpu(gpu, engine, out, err);
     return status;
+}
+
+/* Whether a driver runs kernels for this engine. */
+static const nib_gpu_found *opened_gpu(const nib_engine *e)
+{
+    for (size_t i = 0; i < e->gpu_count; i++)
+        if (e->opened[i] != NULL)
+            return &e->gpus[i];
+    return NULL;
+}
+
+nib_status nib__engine_sandbox(nib_engine *e, nib_sandbox_task task, char note[NIB_SANDBOX_TEXT],
+                               nib_err *err)
+{
+    nib_sandbox_result r = {.landlock = false};
+    const nib_gpu_found *gpu = opened_gpu(e);
+    note[0] = '\0';
+    if (e->sandbox == NIB_SANDBOX_OFF)
+        return NIB_OK;
+    if (gpu == NULL)
+        nib__sandbox_enter(&r, task, e->pool, NIB_SANDBOX_NEWEST);
+    else
+        snprintf(r.text, sizeof r.text,
+                 "off: the driver of %s compiles kernels and opens files at any time",
+                 gpu->machine.name);
+    if (e->sandbox == NIB_SANDBOX_ON && !(r.landlock && r.seccomp))
+        return nib__fail(err, NIB_NOT_AS_ASKED,
+                         "--sandbox on: %s; `--sandbox auto` runs with what there is", r.text);
+    memcpy(note, r.text, sizeof r.text);
+    return NIB_OK;
 }
 
 bool nib__engine_progress(const nib_engine *engine, const char *what, uint64_t done, uint64_t total)

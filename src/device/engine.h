@@ -7,6 +7,7 @@
 
 #include "gpu.h"
 #include "pool.h"
+#include "sandbox.h"
 #include "tuned.h"
 
 struct nib_engine {
@@ -25,6 +26,7 @@ struct nib_engine {
     nib_gpu *opened[NIB_GPUS_MAX]; /* parallel to gpus; NULL: not opened */
     nib_text no_gpus;              /* a line for each driver that is missing or has no device */
     nib_machines machines;         /* empty until requested */
+    nib_sandbox sandbox;
 };
 
 /* Measures this machine and reads the tuned kernel orders; later calls do nothing. */
@@ -46,6 +48,11 @@ nib_status nib__engine_machine(nib_engine *engine, nib_machine *out, const char 
  * NULL for the CPU. */
 nib_status nib__engine_machine_here(nib_engine *engine, nib_machine *out, nib_gpu **gpu,
                                     const char *name, nib_err *err);
+/* Enters the sandbox that the engine's options ask for. note, for the ledger: what is forbidden,
+ * what is missing and why; empty if none was asked for. NIB_NOT_AS_ASKED: a part of a sandbox that
+ * was asked for is missing. */
+nib_status nib__engine_sandbox(nib_engine *engine, nib_sandbox_task task,
+                               char note[NIB_SANDBOX_TEXT], nib_err *err);
 /* Reports progress; false: the user cancelled. */
 bool nib__engine_progress(const nib_engine *engine, const char *what, uint64_t done,
                           uint64_t total);

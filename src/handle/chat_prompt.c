@@ -15,6 +15,7 @@ struct nib_chat {
     nib_chat_files files;
     nib_status status; /* of opening the model's template */
     nib_err err;
+    nib_err unread;   /* why its files cannot be read; status NIB_OK: they were */
     const char *note; /* NULL: nothing to say */
 };
 
@@ -140,18 +141,23 @@ void nib__chat_close(nib_chat *c)
 nib_status nib_chat_open(nib_model *model, nib_err *err)
 {
     const nib_allocator *a = &model->engine->allocator;
-    if (model->chat != NULL)
-        return NIB_OK;
-    nib_chat *c = nib__calloc(a, 1, sizeof *c);
+    nib_chat *c = model->chat;
+    if (c != NULL)
+        return c->unread.status == NIB_OK ? NIB_OK
+                                          : nib__fail(err, c->unread.status, "%s", c->unread.text);
+    c = nib__calloc(a, 1, sizeof *c);
     if (c == NULL)
         return nib__fail_memory(err, sizeof *c, "a chat template");
     nib__arena_init(&c->arena, a, 0);
-    const nib_status status = open_chat(c, model, err);
-    if (status == NIB_OK)
-        model->chat = c;
-    else
+    nib_err why = {.status = NIB_OK};
+    if (open_chat(c, model, &why) == NIB_NO_MEMORY) {
         nib__chat_close(c);
-    return status;
+        return nib__fail(err, NIB_NO_MEMORY, "%s", why.text);
+    }
+    /* Files are read once: later the process may be in a sandbox. */
+    c->unread = why;
+    model->chat = c;
+    return why.status == NIB_OK ? NIB_OK : nib__fail(err, why.status, "%s", why.text);
 }
 
 nib_status nib__chat_check(nib_model *model, nib_err *err)

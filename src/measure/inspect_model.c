@@ -94,37 +94,54 @@ static void close_model(opened_model *r)
     nib_session_close(r->session);
     nib_plan_free(r->plan);
     nib_model_close(r->model);
+    *r = (opened_model){0};
 }
 
+/* What nib_verify does once its files are open. */
+typedef struct verify_run {
+    nib_engine *engine;
+    opened_model a, b;
+    bool compares; /* a and b can run */
+    nib_err why;   /* why not */
+    nib_model_distance distance;
+    char note[NIB_SANDBOX_TEXT];
+} verify_run;
+
 /* Runs both models over arbitrary ids, so that no tokenizer is needed. */
-static nib_status run_both(nib_model_distance *out, opened_model *a, opened_model *b,
-                           nib_engine *engine, const char *path, const char *other, nib_err *err)
+static nib_status run_both(verify_run *r, nib_err *err)
 {
     int32_t ids[COMPARED];
     nib_eval_result result;
-    NIB_TRY(open_to_run(a, engine, path, err));
-    NIB_TRY(open_to_run(b, engine, other, err));
-    const int64_t vocab = nib__min(nib_session_vocab(a->session), nib_session_vocab(b->session));
+    const int64_t vocab =
+        nib__min(nib_session_vocab(r->a.session), nib_session_vocab(r->b.session));
     for (int64_t i = 0; i < COMPARED; i++)
         ids[i] = (int32_t)((uint64_t)(i + 1) * UINT64_C(0x9e3779b97f4a7c15) % (uint64_t)vocab);
-    const int64_t count = nib__min(COMPARED, nib__min(a->plan->context, b->plan->context));
-    NIB_TRY(nib__eval_ids(a->session, b->session, ids, count, &result, err));
-    *out = (nib_model_distance){
+    const int64_t count = nib__min(COMPARED, nib__min(r->a.plan->context, r->b.plan->context));
+    NIB_TRY(nib__eval_ids(r->a.session, r->b.session, ids, count, &result, err));
+    r->distance = (nib_model_distance){
         .tokens = result.predicted, .kl = result.kl, .agreement = result.top1_agreement};
     return NIB_OK;
 }
 
 /* A model that cannot run gives a reason in the result, not an error: tensors are compared
  * anyway. */
-static void compare_models(nib_model_distance *out, nib_err *why, const nib_model *model,
-                           const nib_model *against)
+static void open_both(verify_run *r, const nib_model *model, const nib_model *against)
 {
-    opened_model a = {0}, b = {0};
-    if (run_both(out, &a, &b, model->engine, nib__checkpoint_path(model->net.checkpoint),
-                 nib__checkpoint_path(against->net.checkpoint), why) != NIB_OK)
-        *out = (nib_model_distance){.why_not = why->text};
-    close_model(&b);
-    close_model(&a);
+    r->compares = open_to_run(&r->a, r->engine, nib__checkpoint_path(model->net.checkpoint),
+                              &r->why) == NIB_OK &&
+                  open_to_run(&r->b, r->engine, nib__checkpoint_path(against->net.checkpoint),
+                              &r->why) == NIB_OK;
+}
+
+static nib_status on_files_open(void *ctx, nib_err *err)
+{
+    verify_run *r = ctx;
+    NIB_TRY(nib__engine_sandbox(r->engine, NIB_SANDBOX_READER, r->note, err));
+    if (!r->compares || run_both(r, &r->why) != NIB_OK)
+        r->distance = (nib_model_distance){.why_not = r->why.text};
+    close_model(&r->b);
+    close_model(&r->a);
+    return NIB_OK;
 }
 
 nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const nib_sink *sink,
@@ -148,11 +165,13 @@ nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const
         if (model->net.tied && !against->net.tied)
             job.lone_head = head, job.tied_head = embed;
     }
-    nib_model_distance models;
-    nib_err why;
+    verify_run run = {.engine = model->engine};
+    job.files_open = on_files_open;
+    job.ctx = &run;
+    job.sandbox = run.note;
     if (against) {
-        compare_models(&models, &why, model, against);
-        job.models = &models;
+        open_both(&run, model, against);
+        job.models = &run.distance;
     }
     nib_expected *expected = NULL;
     size_t problems = 0;
@@ -169,6 +188,8 @@ nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const
         status = nib__checkpoint_check_files(job.against, status, err);
     status = flush(&text, status, sink, err);
     nib__arena_free(&arena);
+    close_model(&run.b);
+    close_model(&run.a);
     if (status == NIB_OK && problems != 0)
         return nib__fail(err, NIB_CHECK_FAILED, "%s: %zu problem%s found",
                          nib__checkpoint_path(model->net.checkpoint), problems,

@@ -81,6 +81,13 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
 
 const nib_plan *nib_session_plan(const nib_session *session) { return session->plan; }
 
+void nib__session_note_sandbox(nib_session *session, const char *text)
+{
+    /* callers may not change a plan, but what happens to its run belongs into its ledger */
+    nib_plan *plan = (nib_plan *)session->plan;
+    nib__ledger_add_note(&plan->assignment.ledger, "sandbox", "%s", text);
+}
+
 void nib_session_close(nib_session *session)
 {
     if (!session)

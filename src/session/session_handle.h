@@ -17,4 +17,7 @@ struct nib_session {
     nib_step_times times; /* of steps that read no prompt */
 };
 
+/* Adds a note on the sandbox to the ledger of the plan that runs. */
+void nib__session_note_sandbox(nib_session *session, const char *text);
+
 #endif

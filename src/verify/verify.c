@@ -25,6 +25,9 @@ typedef struct finding {
     const char *code, *tensor, *text;
 } finding;
 
+/* A file that the manifest lists. */
+typedef enum file_state { FILE_SAME, FILE_CHANGED, FILE_UNREADABLE, FILE_ELSEWHERE } file_state;
+
 typedef struct verifier {
     const nib_verify_job *job;
     nib_arena arena;
@@ -39,6 +42,7 @@ typedef struct verifier {
     finding *findings;
     size_t finding_count, finding_capacity, more; /* more: counted but not kept */
     nib_manifest manifest;
+    file_state *files;     /* [manifest.file_count] */
     size_t files_compared; /* files whose hash was compared with the manifest */
     nib_hash *hashes;      /* by tensor of the checkpoint */
     int64_t *bad;          /* [threads] first non-finite value of the current block */
@@ -210,34 +214,61 @@ static nib_status check_hashes(verifier *v)
     return NIB_OK;
 }
 
-static nib_status check_files(verifier *v)
+/* Compares a file with its hash in the manifest. */
+static nib_status compare_file(verifier *v, const nib_manifest_hash *listed, file_state *out)
 {
+    const char *directory = nib__checkpoint_directory(v->job->checkpoint);
+    nib_map map;
+    if (strpbrk(listed->name, "/\\") != NULL || directory == NULL) {
+        *out = FILE_ELSEWHERE;
+        return NIB_OK;
+    }
+    const char *path = nib__path_join(&v->arena, directory, listed->name);
+    if (path == NULL)
+        return nib__fail_memory(v->err, strlen(listed->name), "a path");
+    if (nib__map_open(&map, path, NULL) != NIB_OK) {
+        *out = FILE_UNREADABLE;
+        return NIB_OK;
+    }
+    const uint8_t *bytes = map.size == 0 ? (const uint8_t *)"" : map.at;
+    *out =
+        nib__hash_equal(listed->hash, nib__hash_bytes(bytes, map.size)) ? FILE_SAME : FILE_CHANGED;
+    nib__map_close(&map);
+    return NIB_OK;
+}
+
+/* Only hashes are computed here, before the sandbox: one map at a time, because a manifest may list
+ * more files than a process can map. */
+static nib_status compare_files(verifier *v)
+{
+    const size_t count = v->manifest.file_count;
+    if (count == 0)
+        return NIB_OK;
+    v->files = nib__arena_take(&v->arena, count, sizeof *v->files);
+    if (v->files == NULL)
+        return nib__fail_memory(v->err, count * sizeof *v->files, "the list of files");
+    for (size_t i = 0; i < count; i++)
+        NIB_TRY(compare_file(v, &v->manifest.files[i], &v->files[i]));
+    return NIB_OK;
+}
+
+static nib_status report_files(verifier *v)
+{
+    static const struct {
+        const char *code, *format;
+    } findings[] = {
+        [FILE_CHANGED] = {"file-hash", "has changed since %s was written"},
+        [FILE_UNREADABLE] = {"missing-file", "is listed in %s, but cannot be opened"},
+        [FILE_ELSEWHERE] = {"file-name", "is listed in %s, but is not the name of a file next to "
+                                         "the weights"},
+    };
     const nib_manifest *m = &v->manifest;
     for (size_t i = 0; i < m->file_count; i++) {
-        const char *name = m->files[i].name;
-        const char *directory = nib__checkpoint_directory(v->job->checkpoint);
-        nib_map map;
-        if (strpbrk(name, "/\\") != NULL || directory == NULL) {
-            NIB_TRY(add_finding(
-                v, "file-name", name,
-                "is listed in %s, but is not the name of a file next to the weights", m->path));
-            continue;
-        }
-        const char *path = nib__path_join(&v->arena, directory, name);
-        if (path == NULL)
-            return nib__fail_memory(v->err, strlen(name), "a path");
-        if (nib__map_open(&map, path, NULL) != NIB_OK) {
-            NIB_TRY(add_finding(v, "missing-file", name, "is listed in %s, but cannot be opened",
+        const file_state state = v->files[i];
+        v->files_compared += state == FILE_SAME || state == FILE_CHANGED;
+        if (state != FILE_SAME)
+            NIB_TRY(add_finding(v, findings[state].code, m->files[i].name, findings[state].format,
                                 m->path));
-            continue;
-        }
-        const bool same = nib__hash_equal(
-            m->files[i].hash,
-            nib__hash_bytes(map.size == 0 ? (const uint8_t *)"" : map.at, map.size));
-        nib__map_close(&map);
-        v->files_compared++;
-        if (!same)
-            NIB_TRY(add_finding(v, "file-hash", name, "has changed since %s was written", m->path));
     }
     return NIB_OK;
 }
@@ -567,6 +598,11 @@ static void render_models(const nib_model_distance *d, nib_text *out)
                      d->tokens, d->kl, 100 * d->agreement);
 }
 
+static bool has_sandbox_note(const nib_verify_job *job)
+{
+    return job->sandbox != NULL && job->sandbox[0] != '\0';
+}
+
 static void render_json(const verifier *v, nib_text *out)
 {
     nib_jsonw w;
@@ -596,6 +632,15 @@ static void render_json(const verifier *v, nib_text *out)
     }
     if (v->job->models != NULL)
         json_models(v->job->models, &w);
+    nib__jsonw_key(&w, "notes");
+    nib__jsonw_array(&w);
+    if (has_sandbox_note(v->job)) {
+        nib__jsonw_object(&w);
+        nib__jsonw_pair_string(&w, "code", "sandbox");
+        nib__jsonw_pair_string(&w, "text", v->job->sandbox);
+        nib__jsonw_object_end(&w);
+    }
+    nib__jsonw_array_end(&w);
     nib__jsonw_report_end(&w);
 }
 
@@ -619,6 +664,8 @@ static void render_text(const verifier *v, nib_text *out)
     }
     if (v->job->models != NULL)
         render_models(v->job->models, out);
+    if (has_sandbox_note(v->job))
+        nib__text_format(out, "sandbox: %s\n", v->job->sandbox);
     nib__text_format(out, "%zu tensors, %s read; ", nib__checkpoint_count(cp),
                      nib__format_bytes(bytes, v->done));
     if (v->manifest.path != NULL)
@@ -676,10 +723,13 @@ static nib_status run_checks(verifier *v)
     const nib_verify_job *job = v->job;
     NIB_TRY(list_entries(v));
     NIB_TRY(nib__manifest_read(&v->manifest, job->checkpoint, &v->arena, job->allocator, v->err));
+    NIB_TRY(compare_files(v));
+    if (job->files_open != NULL)
+        NIB_TRY(job->files_open(job->ctx, v->err));
     NIB_TRY(check_tensors(v));
     if (v->manifest.path != NULL) {
         NIB_TRY(check_hashes(v));
-        NIB_TRY(check_files(v));
+        NIB_TRY(report_files(v));
     }
     NIB_TRY(check_weights(v));
     NIB_TRY(check_completeness(v));

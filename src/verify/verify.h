@@ -35,6 +35,11 @@ typedef struct nib_verify_job {
     /* Vice versa: `lone_head` of the other checkpoint is `tied_head` here. NULL: as above. */
     const char *lone_head, *tied_head;
     const nib_model_distance *models; /* NULL: not requested */
+    /* Called once when every file that the checks read is open, before they begin: no more will be
+     * opened. It may fill in *models and *sandbox. NULL: nothing to do. */
+    nib_status (*files_open)(void *ctx, nib_err *err);
+    void *ctx;
+    const char *sandbox; /* the note on it, for the report; NULL or empty: none */
     nib_pool *pool;
     const nib_callbacks *callbacks; /* NULL allowed */
     const nib_allocator *allocator;
