@@ -228,18 +228,15 @@ static const int reader_calls[] = {
 #endif
 };
 
-static const int
-    server_calls
-        [] =
-            {
-                __NR_recvfrom,   __NR_sendto,        __NR_accept4,     __NR_accept,
-                __NR_recvmsg,    __NR_sendmsg,       __NR_shutdown,    __NR_epoll_pwait,
-                __NR_epoll_ctl,  __NR_epoll_create1, __NR_ppoll,       __NR_pselect6,
-                __NR_eventfd2,   __NR_pipe2,         __NR_getsockname, __NR_getpeername,
-                __NR_getsockopt, __NR_listen, /* the socket is bound, and another cannot be made */
+/* The socket is bound when the filter begins, and another cannot be made. */
+static const int server_calls[] = {
 #ifdef __NR_poll
-                __NR_poll,       __NR_select,        __NR_epoll_wait,
+    __NR_poll,        __NR_select,     __NR_epoll_wait,
 #endif
+    __NR_recvfrom,    __NR_sendto,     __NR_accept4,     __NR_accept,    __NR_recvmsg,
+    __NR_sendmsg,     __NR_shutdown,   __NR_epoll_pwait, __NR_epoll_ctl, __NR_epoll_create1,
+    __NR_ppoll,       __NR_pselect6,   __NR_eventfd2,    __NR_pipe2,     __NR_getsockname,
+    __NR_getpeername, __NR_getsockopt, __NR_listen,
 };
 
 /* Calls that are allowed if (argument & mask) == value; several rules for one call are
