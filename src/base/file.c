@@ -216,14 +216,23 @@ nib_status nib__file_read(char **out, size_t *size, const char *path, size_t lim
 
 /* ---- paths ---- */
 
-nib_path_kind nib__path_kind(const char *path)
+nib_status nib__path_look(nib_path_kind *out, const char *path, nib_err *err)
 {
     struct stat st;
-    if (stat(path, &st) != 0)
-        return errno == ENOENT || errno == ENOTDIR ? NIB_PATH_NONE : NIB_PATH_OTHER;
-    return S_ISREG(st.st_mode)   ? NIB_PATH_FILE
-           : S_ISDIR(st.st_mode) ? NIB_PATH_DIRECTORY
-                                 : NIB_PATH_OTHER;
+    *out = NIB_PATH_NONE;
+    if (stat(path, &st) == 0)
+        *out = S_ISREG(st.st_mode)   ? NIB_PATH_FILE
+               : S_ISDIR(st.st_mode) ? NIB_PATH_DIRECTORY
+                                     : NIB_PATH_OTHER;
+    else if (errno != ENOENT && errno != ENOTDIR)
+        return nib__file_fail(err, path, "look at it");
+    return NIB_OK;
+}
+
+nib_path_kind nib__path_kind(const char *path)
+{
+    nib_path_kind kind;
+    return nib__path_look(&kind, path, NULL) == NIB_OK ? kind : NIB_PATH_FILE;
 }
 
 bool nib__path_writable(const char *directory) { return access(directory, W_OK | X_OK) == 0; }

@@ -39,7 +39,10 @@ typedef enum nib_path_kind {
     NIB_PATH_DIRECTORY,
     NIB_PATH_OTHER
 } nib_path_kind;
+/* NIB_PATH_FILE if the path cannot be looked at, so that opening it reports why. */
 nib_path_kind nib__path_kind(const char *path);
+/* Fails if the path cannot be looked at. */
+nib_status nib__path_look(nib_path_kind *out, const char *path, nib_err *err);
 bool nib__path_writable(const char *directory); /* by its permissions */
 /* directory + "/" + name in the arena; NULL: no memory. */
 char *nib__path_join(nib_arena *arena, const char *directory, const char *name);

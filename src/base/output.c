@@ -419,10 +419,9 @@ static nib_status write_mark(const char *directory, nib_err *err)
     const int fd = open_retrying(mark, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
     if (fd < 0)
         return nib__file_fail(err, mark, "create it");
-    const bool written = write(fd, unfinished, HEAD) == HEAD;
-    const nib_status status = written ? NIB_OK : nib__file_fail(err, mark, "write to it");
+    const nib_status status = nib__append(fd, mark, unfinished, HEAD, err);
     close(fd);
-    if (!written)
+    if (status != NIB_OK)
         (void)unlink(mark);
     return status;
 }

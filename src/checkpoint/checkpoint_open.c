@@ -345,7 +345,9 @@ static nib_status check_exists(nib_checkpoint *cp, bool *exists, const char *dir
     const char *path = nib__path_join(&cp->arena, directory, name);
     if (path == NULL)
         return nib__checkpoint_no_memory(err, directory);
-    *exists = nib__path_kind(path) != NIB_PATH_NONE; /* opening reports non-files */
+    nib_path_kind kind;
+    NIB_TRY(nib__path_look(&kind, path, err));
+    *exists = kind != NIB_PATH_NONE; /* opening reports non-files */
     return NIB_OK;
 }
 
@@ -444,7 +446,8 @@ nib_status nib__checkpoint_open_path(nib_checkpoint *cp, nib_err *err)
 {
     const char *path = cp->path, *name = nib__path_name(path);
     char a[NIB_SHOWN];
-    const nib_path_kind kind = nib__path_kind(path);
+    nib_path_kind kind;
+    NIB_TRY(nib__path_look(&kind, path, err));
     if (kind == NIB_PATH_NONE)
         return nib__fail(err, NIB_IO, "%s: there is no such file or directory",
                          nib__escape_string(a, path));

@@ -78,7 +78,9 @@ nib_status nib__manifest_read(nib_manifest *out, const nib_checkpoint *cp, nib_a
     char *text;
     size_t length;
     *out = (nib_manifest){.path = NULL};
-    if (nib__path_kind(path) == NIB_PATH_FILE &&
+    nib_path_kind kind;
+    NIB_TRY(nib__path_look(&kind, path, err));
+    if (kind == NIB_PATH_FILE &&
         (size < 5 || strcmp(path + size - 5, ".json") != 0)) {
         char *beside = nib__arena_take(arena, size + sizeof ".nibble.json", 1);
         if (beside == NULL)

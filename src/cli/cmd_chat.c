@@ -137,19 +137,32 @@ static const char *next_line(chat_state *t, size_t *size)
     }
 }
 
+static nib_status fail_file(nib_err *err, const char *path)
+{
+    snprintf(err->text, sizeof err->text, "%s: %s", path, strerror(errno));
+    return err->status = errno == ENOMEM ? NIB_NO_MEMORY : NIB_IO;
+}
+
 /* Reads a message, allocated: all lines up to one that does not end with a backslash, or to the end
- * of the input. NULL: no more input, or out of memory. */
-static char *next_message(chat_state *t)
+ * of the input. *out NULL: no more input. */
+static nib_status next_message(char **out, chat_state *t, nib_err *err)
 {
     char *text = NULL;
     size_t size = 0;
+    *out = NULL;
     for (;;) {
         size_t part;
+        errno = 0;
         const char *line = next_line(t, &part);
+        if (line == NULL && (ferror(stdin) || errno == ENOMEM)) {
+            free(text);
+            return fail_file(err, "the input");
+        }
         if (line == NULL) {
             if (text != NULL)
                 text[size - 1] = 0; /* nothing follows the last backslash */
-            return text;
+            *out = text;
+            return NIB_OK;
         }
         while (part > 0 && (line[part - 1] == '\n' || line[part - 1] == '\r'))
             part--;
@@ -157,14 +170,15 @@ static char *next_message(chat_state *t)
         char *grown = realloc(text, size + part + 2);
         if (grown == NULL) {
             free(text);
-            return NULL;
+            return fail_file(err, "the input");
         }
         text = grown;
         memcpy(text + size, line, part);
         size += part;
         if (!more) {
             text[size] = 0;
-            return text;
+            *out = text;
+            return NIB_OK;
         }
         text[size - 1] = '\n';
     }
@@ -206,12 +220,6 @@ static nib_status print_plan(chat_state *t, nib_err *err)
 static nib_status write_file(void *ctx, const char *bytes, size_t size)
 {
     return fwrite(bytes, 1, size, ctx) == size ? NIB_OK : NIB_IO;
-}
-
-static nib_status fail_file(nib_err *err, const char *path)
-{
-    snprintf(err->text, sizeof err->text, "%s: %s", path, strerror(errno));
-    return err->status = NIB_IO;
 }
 
 static nib_status save(chat_state *t, const char *path, nib_err *err)
@@ -335,12 +343,16 @@ static nib_status send_message(chat_state *t, const char *text, nib_err *err)
 
 static int converse(chat_state *t)
 {
-    char *text;
     bool on = true;
-    while (on && (text = next_message(t)) != NULL) {
+    while (on) {
+        char *text;
         nib_err err = {.status = NIB_OK};
-        nib_status status = NIB_OK;
-        if (text[0] == '/')
+        nib_status status = next_message(&text, t, &err);
+        if (status == NIB_OK && text == NULL)
+            break;
+        if (status != NIB_OK)
+            on = false;
+        else if (text[0] == '/')
             on = run_slash_command(t, text, &status, &err);
         else if (text[strspn(text, " \t\n")] != 0)
             status = send_message(t, text, &err);

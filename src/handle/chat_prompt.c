@@ -47,7 +47,9 @@ static nib_status tokenizer_directory(nib_chat *c, const nib_model *m, const cha
                                       nib_err *err)
 {
     *out = m->tokenizer_path != NULL ? m->tokenizer_path : m->net.directory;
-    if (nib__path_kind(*out) != NIB_PATH_FILE)
+    nib_path_kind kind;
+    NIB_TRY(nib__path_look(&kind, *out, err));
+    if (kind != NIB_PATH_FILE)
         return NIB_OK;
     const size_t size = (size_t)(nib__path_name(*out) - *out);
     *out = size == 0 ? "." : nib__arena_copy(&c->arena, *out, size);

@@ -89,8 +89,10 @@ nib_status nib__model_runs(const nib_model *model, nib_err *err)
 
 nib_status nib__tokenizer_file(const char **out, const char *at, nib_arena *arena, nib_err *err)
 {
+    nib_path_kind kind;
     *out = at;
-    if (nib__path_kind(at) != NIB_PATH_DIRECTORY)
+    NIB_TRY(nib__path_look(&kind, at, err));
+    if (kind != NIB_PATH_DIRECTORY)
         return NIB_OK;
     const char *json = nib__path_join(arena, at, "tokenizer.json"),
                *gguf = nib__path_join(arena, at, "tokenizer.gguf");
@@ -128,7 +130,9 @@ void nib__model_say_tokenizer(const nib_model *m, nib_ledger *ledger)
 static nib_status open_tokenizer_at(nib_model *m, const char *at, const char **shown, nib_err *err)
 {
     const nib_allocator *a = &m->engine->allocator;
-    const bool directory = nib__path_kind(at) == NIB_PATH_DIRECTORY;
+    nib_path_kind kind;
+    NIB_TRY(nib__path_look(&kind, at, err));
+    const bool directory = kind == NIB_PATH_DIRECTORY;
     const char *file;
     const char *config =
         directory ? nib__path_join(&m->net.arena, at, "tokenizer_config.json") : NULL;

@@ -407,12 +407,14 @@ static nib_status read_config(nib_network *net, const char *path, bool named, ni
     return read_generation(net, net->directory, err);
 }
 
-/* The directory of config.json: the path itself, or the directory of the file. */
-static const char *directory_of(nib_network *net, const char *path)
+/* Sets net->directory to that of config.json: the path itself, or the directory of the file. */
+static nib_status set_directory(nib_network *net, const char *path, nib_err *err)
 {
-    if (nib__path_kind(path) == NIB_PATH_DIRECTORY)
-        return nib__arena_copy(&net->arena, path, strlen(path));
-    return nib__path_directory(&net->arena, path);
+    nib_path_kind kind;
+    NIB_TRY(nib__path_look(&kind, path, err));
+    net->directory = kind == NIB_PATH_DIRECTORY ? nib__arena_copy(&net->arena, path, strlen(path))
+                                                : nib__path_directory(&net->arena, path);
+    return net->directory != NULL ? NIB_OK : nib__fail_memory(err, strlen(path), "a path");
 }
 
 /* If the path cannot be a model, the error names the path, not a config.json that does not
@@ -421,7 +423,8 @@ static nib_status check_path(nib_network *net, const char *path, const char *con
                              nib_err *err)
 {
     char shown[160];
-    const nib_path_kind kind = nib__path_kind(path);
+    nib_path_kind kind;
+    NIB_TRY(nib__path_look(&kind, path, err));
     nib__escape_name(shown, sizeof shown, path, strlen(path));
     if (kind == NIB_PATH_NONE)
         return nib__fail(err, NIB_IO, "%s: there is no such file or directory",
@@ -590,9 +593,9 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
 {
     bool gguf;
     net->path = nib__arena_copy(&net->arena, path, strlen(path));
-    net->directory = directory_of(net, path);
-    if (!net->path || !net->directory)
+    if (!net->path)
         return nib__fail_memory(err, strlen(path), "a path");
+    NIB_TRY(set_directory(net, path, err));
     const size_t length = strlen(path);
     const bool is_json = length >= 5 && strcmp(path + length - 5, ".json") == 0;
     const char *config = nib__path_join(&net->arena, net->directory, "config.json");

@@ -278,8 +278,12 @@ static nib_status finish_config(nib_train_reader *r, nib_err *err)
     c->document_mask = d->attention == 1;
     c->global_batch = nib__max(c->global_batch, 0);
     keep_asked(r);
-    if (!c->tokenizer && d->hf_config && nib__path_kind(d->hf_config) == NIB_PATH_DIRECTORY)
-        c->tokenizer = d->hf_config;
+    if (!c->tokenizer && d->hf_config) {
+        nib_path_kind kind;
+        NIB_TRY(nib__path_look(&kind, d->hf_config, err));
+        if (kind == NIB_PATH_DIRECTORY)
+            c->tokenizer = d->hf_config;
+    }
     if (c->batch > INT32_MAX / c->sequence)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: a micro-batch of %" PRId64 " x %" PRId64

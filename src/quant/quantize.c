@@ -46,7 +46,8 @@ static nib_status check_output(nib_output_layout *r)
     const nib_quantize_job *job = r->job;
     const char *source = nib__checkpoint_path(job->checkpoint);
     char a[NIB_SHOWN];
-    const nib_path_kind kind = nib__path_kind(job->out);
+    nib_path_kind kind;
+    NIB_TRY(nib__path_look(&kind, job->out, r->err));
     const char *source_directory =
         r->directory && job->config == NULL ? nib__checkpoint_directory(job->checkpoint) : NULL;
     if (nib__path_same(job->out, source) ||
@@ -164,14 +165,21 @@ static nib_status write_output(nib_output_layout *r)
     return status;
 }
 
-static bool is_directory(const nib_quantize_job *job)
+/* Sets r->directory: the output is a directory, not a file. */
+static nib_status choose_directory(nib_output_layout *r)
 {
+    const nib_quantize_job *job = r->job;
     const char *path = nib__checkpoint_path(job->checkpoint);
+    nib_path_kind kind = NIB_PATH_NONE;
+    if (job->gguf == NULL && job->config == NULL)
+        NIB_TRY(nib__path_look(&kind, path, r->err));
     if (job->gguf != NULL)
-        return false;
-    if (job->config != NULL)
-        return !nib__ends_with(job->out, ".safetensors");
-    return nib__path_kind(path) == NIB_PATH_DIRECTORY || nib__ends_with(path, ".json");
+        r->directory = false;
+    else if (job->config != NULL)
+        r->directory = !nib__ends_with(job->out, ".safetensors");
+    else
+        r->directory = kind == NIB_PATH_DIRECTORY || nib__ends_with(path, ".json");
+    return NIB_OK;
 }
 
 /* Refuses a single file in a dialect that needs config.json: nobody could read it. */
@@ -206,6 +214,7 @@ static nib_status quantize(nib_output_layout *r, nib_quantize_report *report)
 {
     const nib_quantize_job *job = r->job;
     const uint64_t start = nib__now_ns();
+    NIB_TRY(choose_directory(r));
     NIB_TRY(check_output(r));
     NIB_TRY(nib__output_layout_make(r, r->directory ? shard_limit : 0));
     NIB_TRY(nib__side_files_report(r));
@@ -248,7 +257,6 @@ nib_status nib__quantize(nib_ledger *ledger, nib_quantize_report *report,
 {
     nib_output_layout r;
     nib__output_layout_init(&r, job, ledger, err);
-    r.directory = is_directory(job);
     const nib_status status = quantize(&r, report);
     if (job->device != NULL)
         nib__quant_device_release(job->device);

@@ -16,6 +16,9 @@ for end in '\' '\\n'; do
     printf "The wolf\\$end" | MALLOC_PERTURB_=85 talk -q >cut 2>&1
     check "input ends after a continued line: $end" cmp whole cut
 done
+status=0
+talk -q </ >cut 2>failed || status=$?
+equal 'an input that cannot be read' '6 nibble: the input: Is a directory' "$status $(cat failed)"
 check 'answers are printed' [ "$(wc -c <answers)" -gt 20 ]
 
 # a turn from the cache equals the turn of a loaded conversation

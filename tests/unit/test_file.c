@@ -285,6 +285,15 @@ static void test_paths(void **state)
     assert_int_equal(nib__path_kind(at("file")), NIB_PATH_FILE);
     assert_int_equal(nib__path_kind(at("file/below")), NIB_PATH_NONE);
     removed(at("file"));
+    /* a path that cannot be looked at is not missing */
+    nib_err err;
+    nib_path_kind kind;
+    assert_int_equal(symlink("loop", at("loop")), 0);
+    refused(NIB_IO, nib__path_look(&kind, at("loop"), &err), &err);
+    assert_int_equal(nib__path_kind(at("loop")), NIB_PATH_FILE);
+    assert_int_equal(nib__path_look(&kind, at("none"), &err), NIB_OK);
+    assert_int_equal(kind, NIB_PATH_NONE);
+    removed(at("loop"));
 }
 
 static void make_directory(const char *name, const char *content)
