@@ -13,6 +13,7 @@
 # make test-cuda-emulated   runs their sources as C++ on the CPU; make test runs fewer cases of both
 # make test-gpu   checks and times them on the GPUs found; prints `skipped` without one
 # make test-bare  make demo, make test and more in a fresh Debian in build/bare; needs root and debootstrap
+# make torture    fails every call to the system and the allocator of every command; make test runs some
 # make install PREFIX=/usr/local, make uninstall PREFIX=/usr/local
 
 CC      ?= gcc
@@ -249,6 +250,12 @@ $(BUILD)/oracle/%: tools/oracle/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -MF $@.d $(ALL_LDFLAGS) $< -o $@ $(LIB) $(ALL_LDLIBS)
 
+# Preloaded, to fail calls of the program.
+FAIL_CALLS := $(BUILD)/torture/fail_calls.so
+$(FAIL_CALLS): tests/torture/fail_calls.c
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -D_GNU_SOURCE -O1 -g1 -fPIC -shared -Wall -Wextra $< -o $@ -ldl
+
 KERNEL_CHECK := $(patsubst tests/kernel/%.c,$(BUILD)/tests/%,$(wildcard tests/kernel/check_kernels.c))
 
 $(BUILD)/tests/%: tests/kernel/%.c $(LIB)
@@ -308,7 +315,7 @@ setup:
 setup-test:
 	@tools/setup test
 
-test-programs: $(UNIT_BIN) $(FUZZ_BIN) $(KERNEL_CHECK) $(if $(SAN),,$(BUILD)/tests/matrix tools $(BUILD)/oracle/logits_of)
+test-programs: $(UNIT_BIN) $(FUZZ_BIN) $(KERNEL_CHECK) $(if $(SAN),,$(BUILD)/tests/matrix tools $(BUILD)/oracle/logits_of $(FAIL_CALLS))
 
 # Runs one after the other and stops at the first failure.
 test-unit: $(UNIT_BIN)
@@ -375,6 +382,9 @@ test-bare:
 # The tests that behave differently without test data; .ci/run adds them to a run with data.
 test-sample: all test-programs
 	@tests/run --sample $(BUILD)
+# Every failing call of tests/torture; about an hour of two processors.
+torture: all tools $(FAIL_CALLS)
+	tests/torture/run $(BUILD) --jobs $(shell nproc 2>/dev/null || echo 2)
 # Half an hour with twice as many clients as `nibble serve` has slots; MINUTES=N for less.
 soak: all
 	NIBBLE=$(CURDIR)/$(PROGRAM) tests/serve/soak
@@ -441,4 +451,4 @@ clean:
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
 .PHONY: all unit matrix apple portable tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon test-sanitized lint docs \
-        bench golden oracle audit audit-mutants soak fuzz fuzz-programs test-bare test-sample test-page page-screenshots cuda-images cuda-sample cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE
+        bench golden oracle audit audit-mutants torture soak fuzz fuzz-programs test-bare test-sample test-page page-screenshots cuda-images cuda-sample cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE
