@@ -382,7 +382,7 @@ test-bare:
 # The tests that behave differently without test data; .ci/run adds them to a run with data.
 test-sample: all test-programs
 	@tests/run --sample $(BUILD)
-# Every failing call of tests/torture; about an hour of two processors.
+# Every failing call of tests/torture; half an hour of two processors.
 torture: all tools $(FAIL_CALLS)
 	tests/torture/run $(BUILD) --jobs $(shell nproc 2>/dev/null || echo 2)
 # Half an hour with twice as many clients as `nibble serve` has slots; MINUTES=N for less.
