@@ -110,11 +110,13 @@ nib_status nib__file_may_replace(const char *path, nib_err *err);
 
 /* ---- a file that grows by lines ---- */
 
-/* Opens path, which may exist, to append after its first `keep` bytes; the rest is cut off. */
+/* Opens path, which may exist, to append after its first `keep` bytes; the rest is cut off. Its name
+ * is synced. */
 nib_status nib__append_open(int *fd, const char *path, uint64_t keep, nib_err *err);
 /* Appends in one system call, so that a killed process leaves at most its last line torn. */
 nib_status nib__append(int fd, const char *path, const void *bytes, size_t size, nib_err *err);
-void nib__append_close(int fd); /* negative: no file */
+nib_status nib__append_sync(int fd, const char *path, nib_err *err); /* what was appended */
+void nib__append_close(int fd);                                      /* negative: no file */
 
 /* ---- locks and names ---- */
 

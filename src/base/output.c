@@ -29,7 +29,8 @@ struct nib_output {
     uint64_t written;   /* bytes given to the system */
     uint8_t head[HEAD]; /* the file's first bytes, written last */
     int fd;
-    bool failed; /* a failed write cannot be repaired: finish fails too */
+    bool failed;      /* a failed write cannot be repaired: finish fails too */
+    bool mark_synced; /* the mark is on the disk */
 };
 
 /* Retries if a signal interrupts the call. */
@@ -54,6 +55,20 @@ static nib_status fail_write(nib_output *output, nib_err *err)
 {
     output->failed = true;
     return nib__file_fail(err, output->path, "write to it");
+}
+
+/* Syncs to the disk. Some file systems cannot sync and return EINVAL. */
+static bool sync_fd(int fd)
+{
+#if defined(F_FULLFSYNC)
+    if (fcntl(fd, F_FULLFSYNC) == 0)
+        return true;
+#endif
+    int result;
+    do {
+        result = fsync(fd);
+    } while (result != 0 && errno == EINTR);
+    return result == 0 || errno == EINVAL || errno == ENOTSUP;
 }
 
 /* Writes all bytes at an offset, in as many calls as needed. */
@@ -109,6 +124,18 @@ nib_status nib__output_open(nib_output **out, const char *path, const nib_alloca
     return status;
 }
 
+/* The mark of a large file is on the disk before the rest: after a power cut, too, the next run knows
+ * that it may remove the file. */
+static nib_status sync_mark(nib_output *output, uint64_t size, nib_err *err)
+{
+    if (output->mark_synced || size <= BUFFER)
+        return NIB_OK;
+    if (!sync_fd(output->fd))
+        return fail_write(output, err);
+    output->mark_synced = true;
+    return NIB_OK;
+}
+
 /* Writes bytes at an offset, except those of the head, which are written last: a file left by a
  * killed process has the mark. */
 static nib_status write_at(nib_output *output, uint64_t offset, const uint8_t *bytes, size_t size,
@@ -118,6 +145,7 @@ static nib_status write_at(nib_output *output, uint64_t offset, const uint8_t *b
     const size_t kept = size < room ? size : room;
     if (kept > 0)
         memcpy(output->head + offset, bytes, kept);
+    NIB_TRY(sync_mark(output, offset + size, err));
     return write_all(output, offset + kept, bytes + kept, size - kept, err);
 }
 
@@ -191,6 +219,7 @@ nib_status nib__output_extend(nib_output *output, uint64_t size, nib_err *err)
     NIB_TRY(flush(output, err));
     if (size <= output->written)
         return NIB_OK;
+    NIB_TRY(sync_mark(output, size, err));
     if (size > INT64_MAX)
         errno = EFBIG;
     if (size > INT64_MAX || !allocate(output->fd, size))
@@ -200,20 +229,6 @@ nib_status nib__output_extend(nib_output *output, uint64_t size, nib_err *err)
 }
 
 uint64_t nib__output_offset(const nib_output *output) { return output->written + output->used; }
-
-/* Syncs to the disk. Some file systems cannot sync and return EINVAL. */
-static bool sync_fd(int fd)
-{
-#if defined(F_FULLFSYNC)
-    if (fcntl(fd, F_FULLFSYNC) == 0)
-        return true;
-#endif
-    int result;
-    do {
-        result = fsync(fd);
-    } while (result != 0 && errno == EINTR);
-    return result == 0 || errno == EINVAL || errno == ENOTSUP;
-}
 
 /* Replaces the mark, which may be longer than the whole file. */
 static nib_status write_head(nib_output *output, nib_err *err)
@@ -273,6 +288,38 @@ nib_status nib__file_write(const char *path, const void *bytes, size_t size, con
     return status;
 }
 
+/* ---- directories ---- */
+
+static nib_status sync_directory(const char *path, nib_err *err)
+{
+    const int fd = open_retrying(path, O_RDONLY | O_DIRECTORY);
+    if (fd < 0)
+        return nib__file_fail(err, path, "open it");
+    const bool synced = sync_fd(fd);
+    const nib_status status = synced ? NIB_OK : nib__file_fail(err, path, "write it to the disk");
+    close(fd);
+    return status;
+}
+
+enum { PATH_SIZE = 4096 };
+
+/* The directory that holds path; ignores trailing slashes. */
+static nib_status find_parent(char parent[PATH_SIZE], const char *path, nib_err *err)
+{
+    const size_t size = nib__path_parent(path);
+    if (size >= PATH_SIZE)
+        return nib__fail(err, NIB_IO, "%s: the path is too long", path);
+    snprintf(parent, PATH_SIZE, "%.*s", size == 0 ? 1 : (int)size, size == 0 ? "." : path);
+    return NIB_OK;
+}
+
+static nib_status sync_parent(const char *path, nib_err *err)
+{
+    char parent[PATH_SIZE];
+    NIB_TRY(find_parent(parent, path, err));
+    return sync_directory(parent, err);
+}
+
 /* ---- a file that grows by lines ---- */
 
 nib_status nib__append_open(int *fd, const char *path, uint64_t keep, nib_err *err)
@@ -287,8 +334,12 @@ nib_status nib__append_open(int *fd, const char *path, uint64_t keep, nib_err *e
         close(file);
         return status;
     }
-    *fd = file;
-    return NIB_OK;
+    const nib_status status = plain ? sync_parent(path, err) : NIB_OK;
+    if (status == NIB_OK)
+        *fd = file;
+    else
+        close(file);
+    return status;
 }
 
 nib_status nib__append(int fd, const char *path, const void *bytes, size_t size, nib_err *err)
@@ -306,6 +357,11 @@ nib_status nib__append(int fd, const char *path, const void *bytes, size_t size,
         size -= (size_t)n;
     }
     return NIB_OK;
+}
+
+nib_status nib__append_sync(int fd, const char *path, nib_err *err)
+{
+    return sync_fd(fd) ? NIB_OK : nib__file_fail(err, path, "write it to the disk");
 }
 
 void nib__append_close(int fd)
@@ -379,11 +435,26 @@ static bool format_mark_path(char out[NIB_PART_PATH], const char *directory)
     return length > 0 && length < NIB_PART_PATH;
 }
 
+/* Is this file the mark of a directory? Its name is ours; after a power cut it may be empty, or
+ * zeros. */
+static bool is_mark(const char *mark)
+{
+    static const char zeros[HEAD];
+    char bytes[HEAD + 1];
+    const int fd = open_retrying(mark, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    const ssize_t size = fd < 0 ? -1 : read(fd, bytes, sizeof bytes);
+    if (fd >= 0)
+        close(fd);
+    return size >= 0 && size <= HEAD &&
+           (memcmp(bytes, zeros, (size_t)size) == 0 ||
+            (size == HEAD && memcmp(bytes, unfinished, HEAD) == 0));
+}
+
 /* Is it an unfinished output? Links are not followed. */
 static bool is_unfinished(const char *path, const struct stat *st)
 {
     char mark[NIB_PART_PATH];
-    return S_ISDIR(st->st_mode) ? format_mark_path(mark, path) && has_mark(mark)
+    return S_ISDIR(st->st_mode) ? format_mark_path(mark, path) && is_mark(mark)
                                 : S_ISREG(st->st_mode) && has_mark(path);
 }
 
@@ -408,14 +479,14 @@ nib_status nib__part_choose(char out[NIB_PART_PATH], const char *path, const cha
                      path, end, TRIES - 1);
 }
 
-/* No sync: the mark must survive a killed process, not a system crash. */
+/* No sync: after a power cut the mark may be empty, but it is there before the other entries. */
 static nib_status write_mark(const char *directory, nib_err *err)
 {
     char mark[NIB_PART_PATH];
     if (!format_mark_path(mark, directory))
         return nib__fail(err, NIB_IO, "%s: the path is too long", directory);
-    if (has_mark(mark))
-        return NIB_OK; /* a killed run left it */
+    if (is_mark(mark))
+        return NIB_OK; /* a killed run or a power cut left it */
     const int fd = open_retrying(mark, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
     if (fd < 0)
         return nib__file_fail(err, mark, "create it");
@@ -445,45 +516,18 @@ static nib_status remove_mark(const char *directory, nib_err *err)
     return nib__file_fail(err, mark, "remove it");
 }
 
-/* Marks a directory that will be replaced: if a kill leaves it under another name, a later run can
- * tell that it may remove it. */
+/* Marks a directory that will be replaced: if a kill or a power cut leaves it under another name, a
+ * later run can tell that it may remove it. */
 static nib_status mark_replaced(const char *path, nib_err *err)
 {
     struct stat st;
-    return lstat(path, &st) == 0 && S_ISDIR(st.st_mode) ? write_mark(path, err) : NIB_OK;
+    if (lstat(path, &st) != 0 || !S_ISDIR(st.st_mode))
+        return NIB_OK;
+    NIB_TRY(write_mark(path, err));
+    return sync_directory(path, err);
 }
 
 /* ---- publishing ---- */
-
-static nib_status sync_directory(const char *path, nib_err *err)
-{
-    const int fd = open_retrying(path, O_RDONLY | O_DIRECTORY);
-    if (fd < 0)
-        return nib__file_fail(err, path, "open it");
-    const bool synced = sync_fd(fd);
-    const nib_status status = synced ? NIB_OK : nib__file_fail(err, path, "write it to the disk");
-    close(fd);
-    return status;
-}
-
-enum { PATH_SIZE = 4096 };
-
-/* The directory that holds path; ignores trailing slashes. */
-static nib_status find_parent(char parent[PATH_SIZE], const char *path, nib_err *err)
-{
-    const size_t size = nib__path_parent(path);
-    if (size >= PATH_SIZE)
-        return nib__fail(err, NIB_IO, "%s: the path is too long", path);
-    snprintf(parent, PATH_SIZE, "%.*s", size == 0 ? 1 : (int)size, size == 0 ? "." : path);
-    return NIB_OK;
-}
-
-static nib_status sync_parent(const char *path, nib_err *err)
-{
-    char parent[PATH_SIZE];
-    NIB_TRY(find_parent(parent, path, err));
-    return sync_directory(parent, err);
-}
 
 nib_status nib__directories_make(const char *path, nib_err *err)
 {

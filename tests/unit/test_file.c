@@ -608,6 +608,47 @@ static void test_publish_synced(void **state)
     assert_int_equal(nib__file_replace(at("to"), "12345678", 8, &heap, &err), NIB_OK);
     assert_string_equal(what_was_synced(), "mfd");
     removed(at("to"));
+    /* the new directory, the mark in the old one before it gets another name, the parent */
+    make_directory("to", "1");
+    make_directory("new", "2");
+    (void)what_was_synced();
+    publishes("new", "to", true);
+    assert_string_equal(what_was_synced(), "ddd");
+    removed(at("to"));
+    /* lines: the name, then what was appended */
+    int fd = -1;
+    assert_int_equal(nib__append_open(&fd, at("lines"), 0, &err), NIB_OK);
+    assert_string_equal(what_was_synced(), "d");
+    assert_int_equal(nib__append(fd, at("lines"), "1\n", 2, &err), NIB_OK);
+    assert_string_equal(what_was_synced(), "");
+    assert_int_equal(nib__append_sync(fd, at("lines"), &err), NIB_OK);
+    assert_string_equal(what_was_synced(), "f");
+    nib__append_close(fd);
+    removed(at("lines"));
+}
+
+/* The mark of a large file is on the disk before the file is large, however it grows. */
+static void test_large_mark_is_synced(void **state)
+{
+    (void)state;
+    enum { LARGE = 3 << 20 };
+    static const char bytes[LARGE] = "x";
+    nib_err err = {0};
+    for (int extended = 0; extended < 2; extended++) {
+        nib_output *output = output_at("o");
+        (void)what_was_synced();
+        assert_int_equal(nib__output_write(output, bytes, 9, &err), NIB_OK);
+        assert_string_equal(what_was_synced(), "");
+        assert_int_equal(extended ? nib__output_extend(output, LARGE, &err)
+                                  : nib__output_write(output, bytes, LARGE, &err),
+                         NIB_OK);
+        assert_string_equal(what_was_synced(), "m");
+        assert_int_equal(nib__output_write(output, bytes, LARGE, &err), NIB_OK);
+        assert_string_equal(what_was_synced(), "");
+        assert_int_equal(nib__output_finish(output, &err), NIB_OK);
+        assert_string_equal(what_was_synced(), "mf");
+        removed(at("o"));
+    }
 }
 
 static void test_publish_file(void **state)
@@ -750,6 +791,25 @@ static void test_part_names(void **state)
         removed(at(name));
     }
     removed(at("marked"));
+    /* a directory's mark is known by its name: a power cut may leave it empty, or zeros */
+    for (size_t size = 0; size <= 8; size += 8) {
+        make_directory("out.part", "half");
+        put(at("out.part/.nibble-part"), "\0\0\0\0\0\0\0\0", size);
+        assert_int_equal(nib__part_choose(part, at("out"), ".part", &err), NIB_OK);
+        assert_string_equal(part, at("out.part"));
+        assert_int_equal(nib__path_kind(part), NIB_PATH_NONE);
+        make_directory("out", "old");
+        put(at("out/.nibble-part"), "\0\0\0\0\0\0\0\0", size);
+        make_directory("out.part", "new");
+        publishes("out.part", "out", true);
+        assert_true(holds(at("out/x"), "new"));
+        removed(at("out"));
+    }
+    make_directory("out.part", "mine"); /* a file of others that has the mark's name */
+    put(at("out.part/.nibble-part"), "not a mark", 10);
+    assert_int_equal(nib__part_choose(part, at("out"), ".part", &err), NIB_OK);
+    assert_string_equal(part, at("out.part-2"));
+    removed(at("out.part"));
     assert_int_equal(nib__part_directory(at("out.part"), &err), NIB_OK);
     publishes("out.part", "out", false);
     assert_int_equal(nib__path_kind(at("out/.nibble-part")), NIB_PATH_NONE);
@@ -799,6 +859,7 @@ int main(void)
         cmocka_unit_test(test_replace),
         cmocka_unit_test(test_head_is_written_last),
         cmocka_unit_test(test_part_names),
+        cmocka_unit_test(test_large_mark_is_synced),
         cmocka_unit_test(test_publish_synced),
         cmocka_unit_test(test_publish_directory),
         cmocka_unit_test(test_publish_mixed),
