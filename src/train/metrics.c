@@ -200,6 +200,11 @@ nib_status nib__metrics_open(nib_metrics *out, nib_trainer *t, nib_err *err)
     return status;
 }
 
+nib_status nib__metrics_sync(const nib_metrics *m, nib_err *err)
+{
+    return m->trainer ? nib__append_sync(m->fd, m->path, err) : NIB_OK;
+}
+
 void nib__metrics_close(nib_metrics *m)
 {
     if (!m->trainer)

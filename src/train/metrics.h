@@ -27,6 +27,8 @@ typedef struct nib_speed {
 /* Opens config->metrics, and makes its folder. */
 nib_status nib__metrics_open(nib_metrics *out, nib_trainer *trainer, nib_err *err);
 void nib__metrics_close(nib_metrics *metrics);
+/* Syncs the lines written so far to the disk. */
+nib_status nib__metrics_sync(const nib_metrics *metrics, nib_err *err);
 nib_status nib__metrics_step(nib_metrics *metrics, const nib_step_report *report,
                              const nib_speed *speed, nib_err *err);
 

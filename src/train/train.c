@@ -117,12 +117,21 @@ static nib_status run_step(run *r, nib_step_report *report, nib_err *err)
     return NIB_OK;
 }
 
+/* Saves a checkpoint. Its metrics are on the disk before it is: a run that resumes from it continues
+ * them. Only rank 0 writes; the others learn of a failure when they agree on the next step. */
+static nib_status save(run *r, nib_err *err)
+{
+    if (!is_rank_0(r))
+        return NIB_OK;
+    NIB_TRY(nib__metrics_sync(&r->metrics, err));
+    return nib__saves_now(&r->saves, err);
+}
+
 /* Saves a checkpoint, so that a cancelled run can resume. */
 static nib_status cancel(run *r, nib_err *err)
 {
     const int64_t step = r->trainer.optimizer.steps;
-    if (is_rank_0(r))
-        NIB_TRY(nib__saves_now(&r->saves, err));
+    NIB_TRY(save(r, err));
     return nib__fail(err, NIB_CANCELLED, "training was cancelled after step %" PRId64 "%s", step,
                      r->saves.saved == step && step > 0 ? "; its checkpoint was written" : "");
 }
@@ -151,9 +160,11 @@ static nib_status run_steps(run *r, nib_err *err)
             NIB_TRY(nib_ranks_agree(t->ranks, status, err));
             status = validate(r, err);
         }
-        if (status == NIB_OK)
-            status = nib__saves_step(&r->saves, err);
+        if (status == NIB_OK && nib__saves_due(&r->saves))
+            status = save(r, err);
     }
+    if (status == NIB_OK && is_rank_0(r))
+        status = nib__metrics_sync(&r->metrics, err);
     NIB_TRY(nib_ranks_agree(t->ranks, status, err));
     nib__engine_progress(t->engine, "train", (uint64_t)steps, (uint64_t)steps);
     return NIB_OK;

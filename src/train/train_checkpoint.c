@@ -353,11 +353,9 @@ nib_status nib__saves_now(nib_saves *s, nib_err *err)
     return status;
 }
 
-nib_status nib__saves_step(nib_saves *s, nib_err *err)
+bool nib__saves_due(const nib_saves *s)
 {
     const nib_train_config *c = s->trainer->config;
     const int64_t step = s->trainer->optimizer.steps;
-    if (!c->save || (step < c->steps && (c->interval <= 0 || step % c->interval != 0)))
-        return NIB_OK;
-    return nib_ranks_rank(s->trainer->ranks) == 0 ? nib__saves_now(s, err) : NIB_OK;
+    return c->save && (step >= c->steps || (c->interval > 0 && step % c->interval == 0));
 }

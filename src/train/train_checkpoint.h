@@ -28,11 +28,10 @@ nib_status nib__saves_folder(const char **out, nib_trainer *trainer, nib_err *er
  * checkpoint.load_step names. NIB_EXISTS: another process writes there. */
 nib_status nib__saves_open(nib_saves *out, nib_trainer *trainer, nib_err *err);
 void nib__saves_close(nib_saves *saves);
-/* Call after a step. Rank 0 writes a checkpoint if the interval or the run ends with it, and
- * removes the oldest. The other ranks learn of a failure when they agree on the next step. */
-nib_status nib__saves_step(nib_saves *saves, nib_err *err);
-/* Writes a checkpoint now, unless this step is saved already. Rank 0 may call it alone: a cancelled
- * run waits for no other rank. */
+/* Does the interval or the run end with this step? */
+bool nib__saves_due(const nib_saves *saves);
+/* Writes a checkpoint now, unless this step is saved already or the run saves none, and removes the
+ * oldest. Rank 0 may call it alone: a cancelled run waits for no other rank. */
 nib_status nib__saves_now(nib_saves *saves, nib_err *err);
 
 #endif
