@@ -4,10 +4,12 @@
  */
 #include "cli.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 const char *model_path(const settings *s)
 {
@@ -50,6 +52,22 @@ nib_request request_of(const settings *s)
     };
 }
 
+/* Makes a folder for this user alone. Its name is synced: what is kept in it must survive a power
+ * cut. */
+static void make_folder(char *path)
+{
+    if (mkdir(path, 0700) != 0)
+        return;
+    char *slash = strrchr(path, '/');
+    *slash = '\0';
+    const int parent = open(*path != '\0' ? path : "/", O_RDONLY | O_CLOEXEC);
+    *slash = '/';
+    if (parent >= 0) {
+        (void)fsync(parent);
+        close(parent);
+    }
+}
+
 /* $XDG_CACHE_HOME/nibble/machine.json, else ~/.cache/nibble/machine.json; NULL without a home. */
 static const char *cache_path(char *out, size_t size)
 {
@@ -66,9 +84,9 @@ static const char *cache_path(char *out, size_t size)
     /* A fresh account has neither level. If they cannot be made, measurements are not kept. */
     char *slash = strrchr(out, '/');
     *slash = '\0';
-    mkdir(out, 0700);
+    make_folder(out);
     *slash = '/';
-    mkdir(out, 0700);
+    make_folder(out);
     memcpy(out + length, "/machine.json", sizeof "/machine.json");
     return out;
 }
