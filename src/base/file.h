@@ -110,8 +110,8 @@ nib_status nib__file_may_replace(const char *path, nib_err *err);
 
 /* ---- a file that grows by lines ---- */
 
-/* Opens path, which may exist, to append after its first `keep` bytes; the rest is cut off. Its name
- * is synced. */
+/* Opens path, which may exist, to append after its first `keep` bytes; the rest is cut off. Syncs
+ * its name. */
 nib_status nib__append_open(int *fd, const char *path, uint64_t keep, nib_err *err);
 /* Appends in one system call, so that a killed process leaves at most its last line torn. */
 nib_status nib__append(int fd, const char *path, const void *bytes, size_t size, nib_err *err);

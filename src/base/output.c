@@ -124,8 +124,8 @@ nib_status nib__output_open(nib_output **out, const char *path, const nib_alloca
     return status;
 }
 
-/* The mark of a large file is on the disk before the rest: after a power cut, too, the next run knows
- * that it may remove the file. */
+/* The mark of a large file is on the disk before the rest: after a power cut, too, the next run may
+ * remove the file. */
 static nib_status sync_mark(nib_output *output, uint64_t size, nib_err *err)
 {
     if (output->mark_synced || size <= BUFFER)
@@ -506,7 +506,8 @@ nib_status nib__part_directory(const char *path, nib_err *err)
     return status;
 }
 
-/* From a published output; does nothing for a plain file. */
+/* From a published output, whose name is on the disk: otherwise a power cut could leave a part
+ * without its mark. Does nothing for a plain file. */
 static nib_status remove_mark(const char *directory, nib_err *err)
 {
     char mark[NIB_PART_PATH];
@@ -569,8 +570,8 @@ nib_status nib__publish_aside(const char *from, const char *to, nib_err *err)
         (void)remove_mark(to, NULL);
         return status;
     }
-    NIB_TRY(remove_mark(to, err));
     NIB_TRY(sync_parent(to, err));
+    NIB_TRY(remove_mark(to, err));
     return nib__path_remove(aside, err);
 }
 
@@ -621,8 +622,8 @@ nib_status nib__publish(const char *from, const char *to, bool replace, nib_err 
         if (!rename_new(from, to))
             return errno == EEXIST ? nib__fail(err, NIB_EXISTS, "%s: exists already", to)
                                    : nib__file_fail(err, from, "rename it");
-        NIB_TRY(remove_mark(to, err));
-        return sync_parent(to, err);
+        NIB_TRY(sync_parent(to, err));
+        return remove_mark(to, err);
     }
     if (!S_ISDIR(source.st_mode) && !S_ISDIR(target.st_mode)) {
         if (rename(from, to) != 0)
@@ -633,8 +634,8 @@ nib_status nib__publish(const char *from, const char *to, bool replace, nib_err 
     NIB_TRY(mark_replaced(to, err));
     if (!exchange_names(from, to))
         return nib__publish_aside(from, to, err);
-    NIB_TRY(remove_mark(to, err));
     NIB_TRY(sync_parent(to, err));
+    NIB_TRY(remove_mark(to, err));
     return nib__path_remove(from, err);
 }
 

@@ -117,8 +117,9 @@ static nib_status run_step(run *r, nib_step_report *report, nib_err *err)
     return NIB_OK;
 }
 
-/* Saves a checkpoint. Its metrics are on the disk before it is: a run that resumes from it continues
- * them. Only rank 0 writes; the others learn of a failure when they agree on the next step. */
+/* Saves a checkpoint. Its metrics are on the disk before it is: a run that resumes from it
+ * continues them. Only rank 0 writes; the others learn of a failure when they agree on the next
+ * step. */
 static nib_status save(run *r, nib_err *err)
 {
     if (!is_rank_0(r))
