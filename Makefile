@@ -382,9 +382,13 @@ test-bare:
 # The tests that behave differently without test data; .ci/run adds them to a run with data.
 test-sample: all test-programs
 	@tests/run --sample $(BUILD)
-# Every failing call of tests/torture; half an hour of two processors.
+# Every failing call of tests/torture, half an hour of two processors; then every power cut.
 torture: all tools $(FAIL_CALLS)
 	tests/torture/run $(BUILD) --jobs $(shell nproc 2>/dev/null || echo 2)
+	tests/torture/power_cut $(BUILD)
+# Every state that a disk may show after a power cut while a command writes: thousands, in a quarter of an hour.
+torture-power: all tools
+	tests/torture/power_cut $(BUILD)
 # Half an hour with twice as many clients as `nibble serve` has slots; MINUTES=N for less.
 soak: all
 	NIBBLE=$(CURDIR)/$(PROGRAM) tests/serve/soak
@@ -451,4 +455,4 @@ clean:
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
 .PHONY: all unit matrix apple portable tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon test-sanitized lint docs \
-        bench golden oracle audit audit-mutants torture soak fuzz fuzz-programs test-bare test-sample test-page page-screenshots cuda-images cuda-sample cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE
+        bench golden oracle audit audit-mutants torture torture-power soak fuzz fuzz-programs test-bare test-sample test-page page-screenshots cuda-images cuda-sample cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE
