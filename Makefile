@@ -382,10 +382,9 @@ test-bare:
 # The tests that behave differently without test data; .ci/run adds them to a run with data.
 test-sample: all test-programs
 	@tests/run --sample $(BUILD)
-# Every failing call of tests/torture, half an hour of two processors; then every power cut.
-torture: all tools $(FAIL_CALLS)
+# Every failing call of tests/torture, half an hour of two processors, after every power cut.
+torture: torture-power $(FAIL_CALLS)
 	tests/torture/run $(BUILD) --jobs $(shell nproc 2>/dev/null || echo 2)
-	tests/torture/power_cut $(BUILD)
 # Every state that a disk may show after a power cut while a command writes: thousands, in a quarter of an hour.
 torture-power: all tools
 	tests/torture/power_cut $(BUILD)
