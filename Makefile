@@ -21,7 +21,8 @@ AR      ?= ar
 PREFIX  ?= /usr/local
 SAN     ?=
 CUDA    ?=
-BUILD   ?= build/$(if $(SAN),san-$(subst $(comma),-,$(SAN)),$(if $(CUDA),cuda$(CUDA:1=),release))
+COVERAGE ?=
+BUILD   ?= build/$(if $(SAN),san-$(subst $(comma),-,$(SAN)),$(if $(CUDA),cuda$(CUDA:1=),$(if $(COVERAGE),coverage,release)))
 comma   := ,
 
 VERSION := $(shell sed -n 's/^.define NIB_VERSION "\(.*\)"/\1/p' include/nibble.h)
@@ -56,7 +57,7 @@ $(if $(UNSAFE_MATH),$(error $(UNSAFE_MATH) changes the results of kernels, which
 HARDEN   ?= 1
 TARGET   := $(shell $(CC) -dumpmachine 2>/dev/null)
 ifeq ($(HARDEN),1)
-HARDENED := $(if $(SAN)$(findstring -O0,$(OPT) $(CFLAGS)),,-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3) -fstack-protector-strong \
+HARDENED := $(if $(SAN)$(COVERAGE)$(findstring -O0,$(OPT) $(CFLAGS)),,-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3) -fstack-protector-strong \
             $(if $(findstring linux,$(TARGET)),-fstack-clash-protection) \
             $(if $(filter x86_64-%,$(TARGET)),-fcf-protection=full) $(if $(filter aarch64-%,$(TARGET)),-mbranch-protection=standard)
 HARDENED_LINK := $(if $(findstring linux,$(TARGET)),$(if $(findstring -static,$(LDFLAGS)),,-pie) \
@@ -112,6 +113,19 @@ $(BUILD)/src/base/hash__avx512.o: STRICT =
 $(BUILD)/src/base/hash__avx512.o: OPT = $(if $(SAN),-O1 -g1,-O3 -g)
 # Its accumulators must stay in registers; otherwise it measures the L1 cache.
 $(BUILD)/src/device/measure.o: OPT = -O3 -g
+
+# make coverage counts the branches of files that read what comes from outside: checkpoints, configs, tokenizers, templates,
+# schemas, recipes, machines, training configs and states, requests.
+ifneq ($(COVERAGE),)
+PARSERS := $(wildcard $(addprefix src/,container/*.c checkpoint/*.c checkpoint/dialect/*.c base/json_*.c base/match.c \
+           base/regex_guard.c base/utf8.c model/config*.c model/generation_config.c model/packed.c model/train_*.c tokenizer/*.c \
+           template/*.c constrain/schema*.c device/machine*.c quant/recipe*.c quant/torchao_*.c api/api_request.c api/api_messages.c \
+           api/api_tools.c api/api_reader.c serve/http_*.c serve/serve_keys.c train/train_state.c))
+$(PARSERS:%.c=$(BUILD)/%.o): OPT = -O0 -g1 --coverage -fprofile-update=atomic
+HARDENED_LINK += --coverage
+# each piece of an arena is an allocation of its own, so that tests with failing allocations reach every one
+$(BUILD)/src/base/memory.o: OWN_CPPFLAGS += -DONE_PIECE_PER_BLOCK=true
+endif
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -238,12 +252,18 @@ $(BUILD)/tests/%: tests/unit/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CPPFLAGS) -Itests $(ALL_CFLAGS) -MMD -MP $(ALL_LDFLAGS) $< -o $@ $(LIB) $(ALL_LDLIBS) $(CMOCKA)
 
+# The target for HTTP has the server's files and a service of its own, so the library is linked last.
+SERVE_OBJ := $(patsubst src/%.c,$(BUILD)/src/%.o,$(wildcard src/serve/*.c)) $(BUILD)/made/page_files.o
+$(BUILD)/fuzz/fuzz_http $(BUILD)/fuzz-http: $(SERVE_OBJ)
+$(BUILD)/fuzz/fuzz_http $(BUILD)/fuzz-http: private OWN_CPPFLAGS += -Isrc/serve
+$(BUILD)/fuzz/fuzz_http $(BUILD)/fuzz-http: private ALL_LDLIBS += $(PROGRAM_LIBS)
+
 $(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/regress_main.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -MF $@.d $(ALL_LDFLAGS) $(filter %.c,$^) -o $@ $(LIB) $(ALL_LDLIBS)
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -MF $@.d $(ALL_LDFLAGS) $(filter %.c %.o,$^) -o $@ $(LIB) $(ALL_LDLIBS)
 
 $(BUILD)/fuzz-%: tests/fuzz/fuzz_%.c $(LIB)
-	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -MF $@.d $(ALL_LDFLAGS) -fsanitize=fuzzer $< -o $@ $(LIB) $(ALL_LDLIBS)
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -MF $@.d $(ALL_LDFLAGS) -fsanitize=fuzzer $(filter %.c %.o,$^) -o $@ $(LIB) $(ALL_LDLIBS)
 
 # Programs that the scripts in tools/oracle talk to.
 $(BUILD)/oracle/%: tools/oracle/%.c $(LIB)
@@ -391,13 +411,18 @@ torture-power: all tools
 # Half an hour with twice as many clients as `nibble serve` has slots; MINUTES=N for less.
 soak: all
 	NIBBLE=$(CURDIR)/$(PROGRAM) tests/serve/soak
-# Each fuzz target under libFuzzer for MINUTES=N (default 5); needs clang. Kernels are not sanitized: the targets do not run
-# them, and clang would take half an hour to compile them.
+# Each fuzz target (FUZZ='NAME...', default all) under libFuzzer for MINUTES=N (default 5), one row each; needs clang. GROW=1: adds
+# what reached more to tests/fuzz/corpus, minimized. Kernels are not sanitized: the targets do not run them, and clang would take
+# half an hour to compile them.
 fuzz:
 	@command -v clang >/dev/null || { echo "make fuzz needs clang, which has libFuzzer: install Debian's clang"; exit 1; }
 	@$(MAKE) -s $(JOBS) fuzz-programs CC=clang SAN=fuzzer-no-link,address,undefined BUILD=build/libfuzzer KERNEL_FLAGS='-fno-sanitize=all'
-	tests/fuzz/run build/libfuzzer
+	tests/fuzz/run build/libfuzzer $(FUZZ)
 fuzz-programs: $(FUZZ_SRC:tests/fuzz/fuzz_%.c=$(BUILD)/fuzz-%)
+# Lines and branches of the parsers that unit tests, corpora and command-line tests of bad input reach, in a build of its own.
+coverage:
+	@$(MAKE) -s $(JOBS) all test-programs COVERAGE=1
+	@tests/coverage build/coverage --uncovered
 # The page of `nibble serve` in Chromium (tests/page/requirements.txt); page-screenshots makes those of the documentation.
 test-page: all
 	tests/page/run $(BUILD)
@@ -454,4 +479,4 @@ clean:
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
 .PHONY: all unit matrix apple portable tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon test-sanitized lint docs \
-        bench golden oracle audit audit-mutants torture torture-power soak fuzz fuzz-programs test-bare test-sample test-page page-screenshots cuda-images cuda-sample cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE
+        bench golden oracle audit audit-mutants torture torture-power soak fuzz fuzz-programs coverage test-bare test-sample test-page page-screenshots cuda-images cuda-sample cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE

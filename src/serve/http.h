@@ -95,6 +95,12 @@ uint64_t hash_bytes(uint64_t before, const void *bytes, size_t size);
 /* Wakes the watcher. Safe in any thread and in signal handlers. */
 void wake_watcher(const server *s);
 
+/* ---- http_server.c ---- */
+
+/* Starts the daemon with the server's limits; it takes over the socket. threads: libmicrohttpd's
+ * flags for the threads that poll; 0: the caller polls (MHD_run), as the fuzz target does. */
+nib_status start_daemon(server *s, unsigned threads, nib_err *err);
+
 /* ---- http_watch.c ---- */
 
 void *run_watcher(void *ctx);

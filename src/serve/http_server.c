@@ -100,21 +100,20 @@ static size_t keep_escapes(void *ctx, struct MHD_Connection *mhd, char *text)
     return strlen(text);
 }
 
-/* Starts the daemon, which takes over the socket. */
-static nib_status start_daemon(server *s, nib_err *err)
+nib_status start_daemon(server *s, unsigned threads, nib_err *err)
 {
     const serve_options *o = s->options;
     const int fd = s->socket;
     if (listen(fd, BACKLOG) < 0)
         return serve_fail(err, NIB_IO, "%s, port %d: %s", s->host, s->port, strerror(errno));
     s->daemon = MHD_start_daemon(
-        MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0,
-        NULL, NULL, handle_request, s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)o->connections + SPARE, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->idle_s,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_STRICT_FOR_CLIENT,
-        1, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL, MHD_OPTION_NOTIFY_CONNECTION,
-        on_connection, s, MHD_OPTION_NOTIFY_COMPLETED, on_request_end, s,
-        MHD_OPTION_URI_LOG_CALLBACK, on_request_line, s, MHD_OPTION_END);
+        threads | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL, handle_request, s,
+        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections + SPARE,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)CONNECTION_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK,
+        keep_escapes, NULL, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
+        MHD_OPTION_NOTIFY_COMPLETED, on_request_end, s, MHD_OPTION_URI_LOG_CALLBACK,
+        on_request_line, s, MHD_OPTION_END);
     if (s->daemon != NULL) {
         s->socket = -1;
         return NIB_OK;
@@ -181,7 +180,7 @@ static void print_address(const server *s)
 nib_status serve(server *s, nib_service *service, nib_err *err)
 {
     s->service = service;
-    const nib_status status = start_daemon(s, err);
+    const nib_status status = start_daemon(s, MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD, err);
     if (status != NIB_OK)
         return status;
     watch_signals(s);

@@ -104,7 +104,8 @@ static nib_entry make_plain_entry(const nib_checkpoint *cp, const nib_tensor *t)
     return e;
 }
 
-/* Lists weights, each at the position of its first tensor, and other tensors, in file order.
+/* Lists weights, each at the position of its first tensor, and other tensors, in file order; then
+ * unreadable weights without a tensor of their own.
  * line_of_module: [m->count] zeroed; 1 + the index of a module's latest line in `out`. */
 static size_t merge_entries(nib_entry *out, const modules *m, size_t *line_of_module)
 {
@@ -131,6 +132,14 @@ static size_t merge_entries(nib_entry *out, const modules *m, size_t *line_of_mo
         }
         out[*at - 1].bytes += t->bytes;
     }
+    /* refused for a tensor that has another name (an alias): no tensor has shown the reason */
+    for (size_t i = 0; i < m->count; i++)
+        if (m->entries[i].problem != NULL && line_of_module[i] == 0) {
+            out[count] = m->entries[i];
+            out[count].format = nib__checkpoint_container(m->cp);
+            out[count].part_of = out[count].module;
+            out[count++].module = NULL;
+        }
     return count;
 }
 
@@ -143,7 +152,7 @@ nib_status nib__entries_list(nib_entry **out, size_t *count, const nib_checkpoin
     m.entries = nib__arena_take(arena, module_count, sizeof *m.entries);
     m.items = nib__arena_take(arena, module_count, sizeof *m.items);
     size_t *line_of_module = nib__arena_take(arena, module_count, sizeof *line_of_module);
-    *out = nib__arena_take(arena, tensors, sizeof **out);
+    *out = nib__arena_take(arena, tensors + module_count, sizeof **out);
     if (!m.entries || !m.items || !line_of_module || !*out ||
         !nib__name_index_init(&m.names, arena, module_count))
         return nib__fail_memory(err, tensors * sizeof **out, "the list of tensors");

@@ -21,7 +21,7 @@ typedef struct nib_entry {
     nib_weight weight;        /* if module is set */
     const nib_tensor *tensor; /* if it is not a weight */
     /* Why a module's weight could not be read; each of its tensors then has an entry with part_of,
-     * the module. */
+     * the module. If it has none but aliases, one entry of 0 bytes has its name and part_of. */
     const char *problem, *part_of;
 } nib_entry;
 

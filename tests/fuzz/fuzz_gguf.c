@@ -3,6 +3,7 @@
  * Any bytes as a GGUF file. If it opens, all its weights are read, its keys are read as every type,
  * and a config is made from them.
  */
+#include "mutate_gguf.h"
 #include "use_checkpoint.h"
 
 #include "config_gguf.h"

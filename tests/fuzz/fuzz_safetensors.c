@@ -3,6 +3,7 @@
  * Any bytes as a file of weights without a magic number, which is read as safetensors. If it opens,
  * all its weights are read.
  */
+#include "mutate_safetensors.h"
 #include "use_checkpoint.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

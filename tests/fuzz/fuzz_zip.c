@@ -3,6 +3,7 @@
  * Any bytes as a zip file of PyTorch: accepted files are read to their ends, and refusals have an
  * error text.
  */
+#include "mutate_zip.h"
 #include "torch_zip.h"
 
 #include <stdlib.h>

@@ -311,6 +311,26 @@ static void test_damage(void **state)
     }
 }
 
+/* The metadata gives the weight's name to a tensor that is none, so the module owns no tensor. */
+static void test_unreadable_alias(void **state)
+{
+    (void)state;
+    static const char header[] =
+        "{\"__metadata__\":{\"head.weight\":\"m.zeros\"},"
+        "\"m.zeros\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},"
+        "\"head.qweight\":{\"dtype\":\"U8\",\"shape\":[2,2],\"data_offsets\":[4,8]}}";
+    char dir[256];
+    nib_text text;
+    nib__text_init(&text, &heap);
+    write_safetensors(make_directory(dir), "model.safetensors", header, NULL, 8);
+    assert_int_equal(verify(&text, dir, NULL, 0, NULL, NIB_FORM_TEXT), 1);
+    expect_in(&text, "unreadable: head.weight: has shape []");
+    assert_int_equal(verify(&text, dir, NULL, 0, NULL, NIB_FORM_JSON), 1);
+    expect_in(&text, "\"unreadable\"");
+    nib__text_free(&text);
+    drop_directory(dir);
+}
+
 static void test_completeness(void **state)
 {
     (void)state;
@@ -445,6 +465,7 @@ int main(void)
         cmocka_unit_test(test_verify_finds_nothing_wrong),
         cmocka_unit_test(test_verify_against_another_checkpoint),
         cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_unreadable_alias),
         cmocka_unit_test(test_completeness),
         cmocka_unit_test(test_manifest),
         cmocka_unit_test(test_scales_of_zero_are_found),

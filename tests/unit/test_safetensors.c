@@ -413,10 +413,10 @@ static void test_many_entries(void **state)
         size_t file_size;
         uint8_t *file = build_file(header, size, NULL, 0, &file_size);
         nib__arena_init(&arena, &a, 0);
-        const uint64_t start = nib__now_ns();
+        const uint64_t start = nib__worked_ns();
         const nib_status status =
             nib__safetensors_parse(&st, file, file_size, "x", 0, &arena, &err);
-        assert_true(nib__now_ns() - start < UINT64_C(5000000000));
+        assert_true(nib__worked_ns() - start < UINT64_C(5000000000));
         assert_true(m.most < 2 * file_size + (64 << 20));
         if (c == 0) {
             assert_int_equal(status, NIB_OK);
