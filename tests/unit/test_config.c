@@ -384,6 +384,47 @@ static void test_unsupported_generation_keys(void **state)
     nib__ledger_free(&ledger);
 }
 
+/* The value of each unsupported setting that changes no token, the default of transformers, is
+ * accepted without a line; any other gets one. */
+static void test_neutral_generation_keys(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key;
+        int neutral;
+    } keys[] = {{"diversity_penalty", 0},
+                {"encoder_no_repeat_ngram_size", 0},
+                {"encoder_repetition_penalty", 1},
+                {"epsilon_cutoff", 0},
+                {"eta_cutoff", 0},
+                {"guidance_scale", 1},
+                {"length_penalty", 1},
+                {"min_length", 0},
+                {"min_new_tokens", 0},
+                {"no_repeat_ngram_size", 0},
+                {"num_beam_groups", 1},
+                {"num_beams", 1},
+                {"num_return_sequences", 1},
+                {"penalty_alpha", 0},
+                {"typical_p", 1}};
+    const nib_allocator a = nib__allocator_default();
+    for (size_t i = 0; i < COUNT(keys); i++)
+        for (int value = 0; value <= 2; value++) {
+            char text[80];
+            nib_generation g;
+            nib_ledger ledger;
+            nib_err err;
+            const int size = snprintf(text, sizeof text, "{\"%s\":%d}", keys[i].key, value);
+            nib__ledger_init(&ledger, &a);
+            assert_int_equal(nib__generation_parse(&g, "generation_config.json", text, (size_t)size,
+                                                   &ledger, &err),
+                             NIB_OK);
+            if ((ledger.setting_count == 0) != (value == keys[i].neutral))
+                fail_msg("%s: %d lines", text, (int)ledger.setting_count);
+            nib__ledger_free(&ledger);
+        }
+}
+
 static void test_generation(void **state)
 {
     (void)state;
@@ -745,6 +786,7 @@ int main(void)
         cmocka_unit_test(test_failing_allocations),
         cmocka_unit_test(test_generation),
         cmocka_unit_test(test_unsupported_generation_keys),
+        cmocka_unit_test(test_neutral_generation_keys),
         cmocka_unit_test(test_llama3_frequencies),
         cmocka_unit_test(test_scaled_frequencies),
         cmocka_unit_test(test_rope_lines),

@@ -90,6 +90,9 @@ static void test_tensors(void **state)
         assert_string_equal(say_part(said[1], &layout.scales), cases[i].scales);
         assert_string_equal(say_part(said[2], &layout.zeros), cases[i].zeros);
         assert_string_equal(say_part(said[3], &layout.size), cases[i].size);
+        /* a scheme without zero points may have to store zeros */
+        assert_int_equal(layout.zero_filled,
+                         layout.zeros.suffix != NULL && w.zero_type == NIB_TYPE_NONE);
     }
     char why[160], said[100];
     nib_file_layout layout;

@@ -342,6 +342,7 @@ static void a_failing_allocator_is_reported(void **state)
             nib_ledger_layer *layer = nib__ledger_add_layer(&ledger, "x");
             if (layer != NULL)
                 nib__ledger_add_reason(&ledger, layer, "code", "text");
+            assert_true(layer != NULL || ledger.failed);
             add_three(&ledger);
         }
         assert_true(ledger.failed || n > 4);

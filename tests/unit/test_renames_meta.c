@@ -268,6 +268,11 @@ static void test_params(void **state)
     assert_int_equal(c.kv_heads, 32);
     assert_int_equal(c.vocab, VOCAB);
     assert_int_equal(c.rope, NIB_ROPE_PLAIN);
+    assert_int_equal(c.context, 2048);
+    assert_int_equal(
+        parse(&c, "{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"max_seq_len\": 1}", &err),
+        NIB_OK);
+    assert_int_equal(c.context, 1); /* the smallest; not one derived from rope_theta */
     static const struct {
         const char *params;
         nib_status status;

@@ -67,6 +67,18 @@ static void test_unclosed(void **state)
     expect_refused("{{ a b }}", "{}", NIB_BAD_INPUT);
 }
 
+/* What a value can be assigned to, in each statement that assigns. */
+static void test_targets(void **state)
+{
+    (void)state;
+    expect_refused("{% set 1 = 2 %}", "{}", NIB_BAD_INPUT);
+    expect_refused("{% set (a, b()) = 2 %}", "{}", NIB_BAD_INPUT);
+    expect_refused("{% with 1 = 2 %}{% endwith %}", "{}", NIB_BAD_INPUT);
+    expect_refused("{% with a[0] = 2 %}{% endwith %}", "{}", NIB_BAD_INPUT);
+    expect_refused("{% for 1 in [2] %}{% endfor %}", "{}", NIB_BAD_INPUT);
+    expect_refused("{% for loop in [2] %}{% endfor %}", "{}", NIB_BAD_INPUT);
+}
+
 /* J02 */
 static void test_recursion(void **state)
 {
@@ -497,29 +509,18 @@ static void test_memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unclosed),
-        cmocka_unit_test(test_recursion),
-        cmocka_unit_test(test_nesting),
-        cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_steps_of_strings),
-        cmocka_unit_test(test_steps_of_blanks),
-        cmocka_unit_test(test_steps_of_names),
-        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_integers),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_unknown),
-        cmocka_unit_test(test_raise),
-        cmocka_unit_test(test_odd_messages),
-        cmocka_unit_test(test_tools),
-        cmocka_unit_test(test_token_bytes),
-        cmocka_unit_test(test_clock),
-        cmocka_unit_test(test_undefined),
-        cmocka_unit_test(test_nul),
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_many_names),
-        cmocka_unit_test(test_memory_runs_out),
+        cmocka_unit_test(test_unclosed),        cmocka_unit_test(test_targets),
+        cmocka_unit_test(test_recursion),       cmocka_unit_test(test_nesting),
+        cmocka_unit_test(test_steps),           cmocka_unit_test(test_steps_of_strings),
+        cmocka_unit_test(test_steps_of_blanks), cmocka_unit_test(test_steps_of_names),
+        cmocka_unit_test(test_tokens),          cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_integers),        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_unknown),         cmocka_unit_test(test_raise),
+        cmocka_unit_test(test_odd_messages),    cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_token_bytes),     cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_undefined),       cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_large),           cmocka_unit_test(test_json),
+        cmocka_unit_test(test_many_names),      cmocka_unit_test(test_memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -145,8 +145,10 @@ static void test_rejects_bad_tensors(void **state)
     static const float ones[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, half[8] = {0.5F},
                        nine[8] = {9}, negative[8] = {0, 0, 0, -9}, nan_zero[8] = {NAN},
                        beyond[8] = {0, 128};
-    static const part parts[] = {
-        {"m.weight", "I8", 2, {4, 64}, NULL}, {"m.scales", "F32", 2, {4, 2}, ones}, {NULL}};
+    static const part parts[] = {{"m.weight", "I8", 2, {4, 64}, NULL},
+                                 {"m.scales", "F32", 2, {4, 2}, ones},
+                                 {NULL},
+                                 {"n.zeros", "F32", 2, {4, 2}, NULL}};
     static const change changes[] = {
         {2, {"m.zeros", "F32", 2, {4, 2}, half}, NIB_BAD_INPUT},
         {2, {"m.zeros", "F32", 2, {4, 2}, nine}, NIB_BAD_INPUT},
@@ -165,6 +167,8 @@ static void test_rejects_bad_tensors(void **state)
         {1, {"m.scales", "F32", 2, {2, 4}, ones}, NIB_BAD_INPUT},
         {1, {"m.scales", "I8", 2, {4, 2}, NULL}, NIB_BAD_INPUT},
         {1, {"m.scales", "F32", 1, {5}, ones}, NIB_BAD_INPUT},
+        {1, {"m.scales", "F32", 3, {4, 2, 1}, ones}, NIB_BAD_INPUT},
+        {1, {"m.scales", "F32", 0, {0}, ones}, NIB_BAD_INPUT},
     };
     expect_changes(NULL, parts, COUNT(parts), changes, COUNT(changes));
 }
