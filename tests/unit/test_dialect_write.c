@@ -187,6 +187,29 @@ static void test_refusals(void **state)
     }
 }
 
+/* The activations of NVFP4, as torchao's QuantizeTensorToNVFP4Kwargs; no golden module has them. */
+static void test_nvfp4_activations(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    char why[160];
+    nib_text text;
+    nib_output_weight stored = {
+        .n = 3, .k = 64, .source = NIB_TYPE_BF16, .scheme = golden_scheme("nvfp4dq-block")};
+    assert_null(nib__write_torchao.fit(why, &stored));
+    nib__text_init(&text, &a);
+    nib__write_torchao.describe(&text, &stored);
+    assert_string_equal(
+        text.at, "{\"_type\": \"NVFP4Tensor\", \"_data\": {\"is_swizzled_scales\": true, "
+                 "\"use_triton_kernel\": false, \"act_quant_kwargs\": {\"_type\": "
+                 "\"QuantizeTensorToNVFP4Kwargs\", \"_data\": {\"block_size\": 16, "
+                 "\"is_swizzled_scales\": true, \"use_triton_kernel\": false, "
+                 "\"use_dynamic_per_tensor_scale\": false}}, \"block_size\": 16, \"orig_dtype\": "
+                 "{\"_type\": \"torch.dtype\", \"_data\": \"bfloat16\"}}, \"_tensor_data_names\": "
+                 "[\"qdata\", \"scale\"]}");
+    nib__text_free(&text);
+}
+
 static void test_tiles(void **state)
 {
     (void)state;
@@ -218,7 +241,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_descriptions), cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_configs),      cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_tiles),        cmocka_unit_test(test_nvfp4_activations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -106,6 +106,30 @@ static void test_torchao_parts(void **state)
     drop(from);
 }
 
+/* Layers with different schemes are named one by one: those with codes, and no others. */
+static void test_named_configs(void **state)
+{
+    (void)state;
+    char from[512], out[512];
+    done d;
+    const nib_quantize_layer layers[] = {
+        layer("model.embed_tokens", NULL), layer("model.layers.0.self_attn.q_proj", "8da4w-g32"),
+        layer("model.layers.0.mlp.up_proj", "int8wo"), layer("lm_head", NULL)};
+    write_source(at(from, "src"), config, usual, COUNT(usual), NULL, 0);
+    quantize(&d, from, layers, COUNT(layers), at(out, "out"), "torchao", false);
+    expect(&d, NIB_OK);
+    free_done(&d);
+    char *text = read_text(out, "config.json");
+    assert_non_null(strstr(text, "\"module_fqn_to_config\""));
+    assert_non_null(strstr(text, "\"model.layers.0.self_attn.q_proj\": {"));
+    assert_non_null(strstr(text, "\"model.layers.0.mlp.up_proj\": {"));
+    assert_null(strstr(text, "\"lm_head\": {"));
+    assert_null(strstr(text, "\"model.embed_tokens\": {"));
+    nib__release(&heap, text);
+    drop(out);
+    drop(from);
+}
+
 /* ---- directories ---- */
 
 static void test_directory(void **state)
@@ -709,6 +733,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_torchao_parts),
+        cmocka_unit_test(test_named_configs),
         cmocka_unit_test(test_directory),
         cmocka_unit_test(test_falls_back_to_nibble),
         cmocka_unit_test(test_casts_are_reported),

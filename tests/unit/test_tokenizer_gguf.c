@@ -179,6 +179,7 @@ static void test_no_types(void **state)
     nib_tokenizer *t = open_source(s);
     expect_ids(t, "c<s>", 0, "6 3 0"); /* "<", "s" and ">" are not known */
     expect_ids(t, "c<s>", NIB_ENCODE_PARSE_SPECIAL, "6 3 1");
+    expect_text(t, "3 4", false, "ca");
     assert_true(nib__tokenizer_is_special(t, 0));
     nib__tokenizer_close(t);
 }

@@ -306,6 +306,15 @@ static void test_rejects_bad_packed_int4(void **state)
                                   {"m.weight", "I32", 4, {1, 64, 32, 1}, NULL},
                                   {"m.scales_and_zeros", "F32", 3, {8, 8, 2}, NULL}};
     expect_module(NULL, padded, COUNT(padded), NIB_BAD_INPUT);
+    static const part shapes[] = {
+        {"m.weight", "I32", 4, {0, 1, 32, 1}, NULL}, {"m.weight", "I32", 4, {1, 0, 32, 1}, NULL},
+        {"m.weight", "I32", 4, {1, 1, 31, 1}, NULL}, {"m.weight", "I32", 4, {1, 1, 32, 3}, NULL},
+        {"m.weight", "U8", 2, {0, 16}, NULL},        {"m.weight", "U8", 2, {24, 16}, NULL},
+        {"m.weight", "U8", 2, {16, 0}, NULL}};
+    for (size_t i = 0; i < COUNT(shapes); i++) {
+        const part parts[] = {shapes[i], padded[2]};
+        expect_module(NULL, parts, COUNT(parts), NIB_BAD_INPUT);
+    }
     float pairs[24 * 2];
     for (int i = 0; i < 24; i++)
         pairs[2 * i] = 1, pairs[2 * i + 1] = i == 19 ? NAN : 0; /* row 3 of v */
