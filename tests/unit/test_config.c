@@ -352,6 +352,44 @@ static void test_failing_allocations(void **state)
     }
 }
 
+/* The same for whichever piece of the arena does not fit. */
+static void test_full_arena(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "{\"model_type\":\"llama\"," SIZES ",\"rope_scaling\":{\"rope_type\":\"linear\","
+        "\"factor\":2},\"eos_token_id\":[1,2],\"quantization_config\":{\"a\":1},\"x\":1}",
+        "{\"model_type\":\"smollm3\"," SIZES ",\"no_rope_layer_interval\":4}",
+        "{\"model_type\":\"smollm3\"," SIZES ",\"no_rope_layers\":[1,0]}",
+        "{\"model_type\":\"qwen2\",\"num_key_value_heads\":2," SIZES
+        ",\"layer_types\":[\"full_attention\","
+        "\"full_attention\"]}",
+        "{\"model_type\":\"gemma2\",\"head_dim\":16,\"num_key_value_heads\":2," SIZES
+        ",\"sliding_window\":8}",
+    };
+    const nib_allocator a = nib__allocator_default();
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        size_t needed = SIZE_MAX;
+        for (size_t limit = 0; limit < needed; limit += limit == 0 ? 1 : 3) { /* 0: none */
+            nib_config c;
+            nib_arena arena;
+            nib_ledger ledger;
+            nib_err err = {NIB_OK, ""};
+            nib__arena_init(&arena, &a, limit);
+            nib__ledger_init(&ledger, &a);
+            const nib_status status = nib__config_parse(&c, "config.json", texts[i],
+                                                        strlen(texts[i]), &arena, &ledger, &err);
+            if (status != (limit == 0 ? NIB_OK : NIB_NO_MEMORY))
+                fail_msg("%s: with %zu of %zu bytes: %s %s", texts[i], limit, needed,
+                         nib_status_name(status), err.text);
+            if (limit == 0)
+                needed = arena.total;
+            nib__ledger_free(&ledger);
+            nib__arena_free(&arena);
+        }
+    }
+}
+
 /* ---- generation_config.json ---- */
 
 static nib_status generation(nib_generation *out, const char *text, nib_err *err)
@@ -785,6 +823,7 @@ int main(void)
         cmocka_unit_test(test_forms_of_text),
         cmocka_unit_test(test_failing_allocations),
         cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_full_arena),
         cmocka_unit_test(test_unsupported_generation_keys),
         cmocka_unit_test(test_neutral_generation_keys),
         cmocka_unit_test(test_llama3_frequencies),

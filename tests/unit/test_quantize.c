@@ -127,6 +127,11 @@ static void test_named_configs(void **state)
     assert_null(strstr(text, "\"model.embed_tokens\": {"));
     nib__release(&heap, text);
     drop(out);
+    quantize(&d, from, layers, COUNT(layers), at(out, "out"), "compressed-tensors", false);
+    expect(&d, NIB_OK);
+    free_done(&d);
+    expect_text(out, "config.json", "\"ignore\": [\n      \"lm_head\"\n    ]"); /* no embedding */
+    drop(out);
     drop(from);
 }
 

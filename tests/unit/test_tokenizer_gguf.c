@@ -184,6 +184,42 @@ static void test_no_types(void **state)
     nib__tokenizer_close(t);
 }
 
+/* Nor do merges make a byte token from a text that looks like its name. */
+static void test_text_like_a_byte(void **state)
+{
+    static const nib_vocab_text tokens[] = {
+        TEXT("<unk>"),
+        TEXT("<s>"),
+        TEXT("</s>"),
+        TEXT("<0x63>"),
+        TEXT("<"),
+        TEXT("0"),
+        TEXT("x"),
+        TEXT("6"),
+        TEXT("3"),
+        TEXT(">"),
+        TEXT("<0"),
+        TEXT("<0x"),
+        TEXT("\xe2\x96\x81"),
+        TEXT("<0x6"),
+        TEXT("<0x63"),
+        TEXT("<0x6G>"),
+        TEXT("G"),
+        TEXT("<0x6G"),
+    };
+    static const float scores[COUNT(tokens)] = {0};
+    nib_vocab_source s = pieces();
+    (void)state;
+    s.types = NULL;
+    s.tokens = tokens;
+    s.token_count = COUNT(tokens);
+    s.scores = scores;
+    s.score_count = COUNT(tokens);
+    expect_source(s, "<0x63>", 0, "12 14 9");
+    expect_source(s, "<0x6G>", 0, "12 15"); /* not a byte's name */
+    expect_source(s, "c", 0, "12 3");
+}
+
 /* Merges instead of scores, as some converters of tokenizer.json write. */
 static void test_pieces_by_merges(void **state)
 {
@@ -494,6 +530,7 @@ int main(void)
         cmocka_unit_test(test_byte_level),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_no_types),
+        cmocka_unit_test(test_text_like_a_byte),
         cmocka_unit_test(test_pieces_by_merges),
         cmocka_unit_test(test_no_scores),
         cmocka_unit_test(test_flags_of_pre),

@@ -188,11 +188,17 @@ static void test_no_memory(void **state)
 /* ---- crafted archives ---- */
 
 /* A dict with one tensor "w": storage "0" of 6 floats, offset 0, shape (2, 3), strides (3, 1). */
-static const char one_tensor[] =
-    "\x80\2}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\n"
-    "X\1\0\0\0"
-    "0X\3\0\0\0cpuK\6tQK\0K\2K\3\x86K\3K\1\x86\x89"
-    "ccollections\nOrderedDict\n)RtRs.";
+#define TENSOR                                                                                     \
+    "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\n"                  \
+    "X\1\0\0\0"                                                                                    \
+    "0X\3\0\0\0cpuK\6tQK\0K\2K\3\x86K\3K\1\x86\x89"                                                \
+    "ccollections\nOrderedDict\n)RtR"
+static const char one_tensor[] = "\x80\2}X\1\0\0\0w" TENSOR "s.";
+
+/* The same as OrderedDict([("w", tensor)]), and with a list for the pair. */
+static const char pairs[] = "\x80\2ccollections\nOrderedDict\n]X\1\0\0\0w" TENSOR "\x86"
+                            "a\x85R.",
+                  list_pairs[] = "\x80\2ccollections\nOrderedDict\n]](X\1\0\0\0w" TENSOR "ea\x85R.";
 
 typedef struct parsed {
     nib_allocator allocator;
@@ -237,16 +243,20 @@ static void test_archives(void **state)
 {
     (void)state;
     static const uint8_t floats[24] = {0};
-    const zip_part good[] = {PICKLE(one_tensor), {"a/data/0", floats, 24}};
-    parsed p;
-    parse(&p, good, 2);
-    if (p.status != NIB_OK)
-        fail_msg("%s", p.err.text);
-    assert_int_equal(p.contents.count, 1);
-    assert_string_equal(p.contents.tensors[0]->name, "w");
-    assert_int_equal(p.contents.tensors[0]->shape[1], 3);
-    assert_int_equal(p.contents.tensors[0]->file, 2);
-    drop(&p);
+    const zip_part good[][2] = {{PICKLE(one_tensor), {"a/data/0", floats, 24}},
+                                {PICKLE(pairs), {"a/data/0", floats, 24}},
+                                {PICKLE(list_pairs), {"a/data/0", floats, 24}}};
+    for (size_t i = 0; i < COUNT(good); i++) {
+        parsed p;
+        parse(&p, good[i], 2);
+        if (p.status != NIB_OK)
+            fail_msg("%s", p.err.text);
+        assert_int_equal(p.contents.count, 1);
+        assert_string_equal(p.contents.tensors[0]->name, "w");
+        assert_int_equal(p.contents.tensors[0]->shape[1], 3);
+        assert_int_equal(p.contents.tensors[0]->file, 2);
+        drop(&p);
+    }
     const struct {
         zip_part parts[3];
         size_t count;

@@ -474,6 +474,27 @@ static void test_memory(void **state)
         assert_int_equal(f.live, 0);
         assert_true(n < 100);
     }
+    size_t needed = SIZE_MAX; /* the same for whichever piece of the arena does not fit */
+    for (size_t limit = 0; limit < needed; limit += limit == 0 ? 1 : 3) { /* 0: none */
+        const nib_allocator a = nib__allocator_default();
+        nib_arena arena;
+        nib_ledger ledger;
+        nib_err err;
+        nib__arena_init(&arena, &a, limit);
+        nib__ledger_init(&ledger, &a);
+        const nib_train_source source = {.name = "a/train.json",
+                                         .text = text,
+                                         .size = sizeof text - 1,
+                                         .options = {.items = &option, .count = 1},
+                                         .arena = &arena,
+                                         .notes = &ledger};
+        assert_int_equal(nib__train_config_parse(&train, &model, &source, &err),
+                         limit == 0 ? NIB_OK : NIB_NO_MEMORY);
+        if (limit == 0)
+            needed = arena.total;
+        nib__ledger_free(&ledger);
+        nib__arena_free(&arena);
+    }
 }
 
 int main(void)

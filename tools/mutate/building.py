@@ -44,20 +44,21 @@ def run(command, seconds, env=None, stop=None, memory=True):
     process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, errors="replace", start_new_session=True, preexec_fn=limits(seconds, memory))
     RUNNING.add(process)
-    late, lines = threading.Event(), []
+    late, lines, stopped = threading.Event(), [], False
     timer = threading.Timer(WAIT, lambda: (late.set(), end(process)))
     timer.start()
     for line in process.stdout:
         lines.append(line)
         if stop and line.startswith(stop):
+            stopped = True
             end(process)
     timer.cancel()
     _, code, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(code)
     end(process)
     RUNNING.discard(process)
-    late = late.is_set() or process.returncode in (-signal.SIGXCPU, -signal.SIGKILL) and not (stop and lines and lines[-1].startswith(stop))
-    return Ran(None if late else process.returncode, "".join(lines), usage.ru_utime + usage.ru_stime)
+    limited = late.is_set() or process.returncode in (-signal.SIGXCPU, -signal.SIGKILL) and not stopped
+    return Ran(None if limited else process.returncode, "".join(lines), usage.ru_utime + usage.ru_stime)
 
 
 def interrupted(number, _):

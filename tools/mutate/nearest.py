@@ -19,7 +19,7 @@ from building import ROOT, read, run
 # Those of tests/cli that read files and plan, and neither train nor measure. The sentences of messages_* are compared here.
 SCRIPTS = ("bad_input", "dialects", "explain", "gguf_tokenizer", "info", "plan", "values", "verify")
 # For the folders that the server alone runs. They are not measured: whatever the server does, it does in them.
-SERVER_CHECKS, SERVED = ("check_answers", "check_limits"), ("src/serve/", "src/api/")
+SERVER_CHECKS = {"src/serve/": ("check_limits", "check_answers"), "src/api/": ("check_answers",)}
 SERVER_SECONDS = 90
 
 
@@ -195,4 +195,4 @@ def nearest(measured, tests, source, line, seconds):
         if kind not in spent or spent[kind] + needs <= seconds[kind] or not far(test):
             spent[kind] = spent.get(kind, 0) + needs
             out.append((test, needs))
-    return out + [("serve " + name, SERVER_SECONDS) for name in SERVER_CHECKS if source.startswith(SERVED)]
+    return out + [("serve " + name, SERVER_SECONDS) for folder, names in SERVER_CHECKS.items() if source.startswith(folder) for name in names]
