@@ -149,6 +149,18 @@ static void test_float_hostile(void **state)
         {2, {"m.weight_zero_point", "F8_E4M3", 2, {2, 1}, "\0\70"}, NIB_UNSUPPORTED}, /* not 0 */
         {2, {NULL}, NIB_OK},
     };
+    static const char *const without_transforms[] = {"null", "{}", "{\"config_groups\":{}}",
+                                                     "{\"config_groups\":null}"};
+    for (size_t i = 0; i < COUNT(without_transforms); i++) {
+        char config[400];
+        snprintf(config, sizeof config,
+                 "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"
+                 "\"mxfp4-pack-quantized\",\"transform_config\":%s,\"config_groups\":{\"a\":"
+                 "{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4,\"type\":\"float\","
+                 "\"group_size\":32}}}}}",
+                 without_transforms[i]);
+        expect_module(config, mx_parts, COUNT(mx_parts), NIB_OK);
+    }
     expect_changes(fp8, fp8_parts, COUNT(fp8_parts), fp8_changes, COUNT(fp8_changes));
     expect_changes(mx, mx_parts, COUNT(mx_parts), mx_changes, COUNT(mx_changes));
     expect_changes(nv, nv_parts, COUNT(nv_parts), nv_changes, COUNT(nv_changes));

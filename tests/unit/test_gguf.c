@@ -118,6 +118,12 @@ static void test_values(void **state)
     parse_bytes(&p, f.bytes, f.size);
     assert_int_equal(p.status, NIB_OK);
     const nib_gguf *g = p.contents.gguf;
+    nib_text keys; /* as another file's, up to its tensors, which are aligned */
+    nib__text_init(&keys, &p.a);
+    nib__gguf_keys(g, &keys);
+    assert_memory_equal(keys.at, "GGUF\3\0\0\0\0\0\0\0\0\0\0\0", 16);
+    assert_int_equal(keys.size % 32, 0);
+    nib__text_free(&keys);
     nib_err err;
     int64_t whole;
     double number;

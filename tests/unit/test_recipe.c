@@ -603,6 +603,10 @@ static void test_fqn_precedence(void **state)
     expect_rule(
         CONFIG("FqnToConfig", "1", "\"fqn_to_config\":{\"_default\":" INT8 ",\"lm_head\":null}"),
         HEAD, "FqnToConfig \"lm_head\"");
+    expect_rule(CONFIG("FqnToConfig", "1",
+                       "\"fqn_to_config\":{\"_default\":" INT8
+                       ",\"re:lm_head|\\u0007\\u007f\\u0085\":null}"),
+                HEAD, "FqnToConfig \"re:lm_head|????\""); /* no control character */
     nib_recipe *r = load(CONFIG("FqnToConfig", "1",
                                 "\"fqn_to_config\":{\"_default\":" INT8 ",\"re:.+norm.+\":null}"),
                          untied, NULL, NULL);
@@ -632,6 +636,11 @@ static void test_torchao_refused(void **state)
                    NIB_UNSUPPORTED);
     expect_refused(CONFIG("Int8WeightOnlyConfig", "1", "\"group_size\":32.5"), NIB_UNSUPPORTED);
     expect_refused(CONFIG("Int8WeightOnlyConfig", "1", "\"group_size\":-2"), NIB_UNSUPPORTED);
+    expect_refused(CONFIG("IntxWeightOnlyConfig", "2", "\"granularity\":{\"_data\":{\"x\":1}}"),
+                   NIB_BAD_INPUT); /* no type to name */
+    expect_refused(CONFIG("IntxWeightOnlyConfig", "2",
+                          "\"granularity\":{\"_type\":\"PerRow\",\"_data\":{\"x\":1}}"),
+                   NIB_BAD_INPUT);
     expect_refused(CONFIG("IntxWeightOnlyConfig", "2",
                           "\"granularity\":{\"_type\":\"PerAxis\",\"_data\":{\"axis\":1}}"),
                    NIB_UNSUPPORTED);

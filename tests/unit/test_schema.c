@@ -317,6 +317,10 @@ static void test_one_of(void **state)
     expect_accepted(
         "{\"oneOf\":[{\"properties\":{\"k\":{\"const\":1}},\"required\":[\"k\"]},{\"properties\":"
         "{\"k\":{\"const\":2}}}]}");
+    expect_accepted("{\"$defs\":{\"one\":{\"anyOf\":[{\"const\":1}]},\"two\":{\"const\":2}},"
+                    "\"oneOf\":[{\"properties\":{\"k\":{\"$ref\":\"#/$defs/one\"}},"
+                    "\"required\":[\"k\"]},"
+                    "{\"properties\":{\"k\":{\"$ref\":\"#/$defs/two\"}}}]}");
 }
 
 /* Names and values of any characters, in the schema and in sentences. */
