@@ -648,6 +648,14 @@ static void test_rope_lines(void **state)
     nib__rope_report_context(&p.config, 513, &p.ledger);
     assert_int_equal(p.ledger.setting_count, 2);
     close_parsed(&p);
+    open_config(&p, "llama", /* the same numbers twice, and another one */
+                "\"rope_scaling\":{" SHORT LONG "\"type\":\"longrope\"},"
+                "\"rope_parameters\":{" SHORT "\"long_factor\":[1,1.5,2.25,4,8,16,30,61]},"
+                "\"original_max_position_embeddings\":512");
+    assert_int_equal(p.status, NIB_OK);
+    assert_int_equal(p.ledger.setting_count, 1);
+    assert_int_equal(count_settings(&p.ledger, "rope", "rope_parameters.long_factor"), 1);
+    close_parsed(&p);
 }
 
 /* Compares the lists of both, then clears them so that the rest can be compared. */
