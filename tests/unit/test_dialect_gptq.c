@@ -93,6 +93,10 @@ static void test_awq_hostile(void **state)
     expect_changes(AWQ_CONFIG(""), parts, COUNT(parts), changes, COUNT(changes));
     expect_module(AWQ_CONFIG(",\"version\":\"GEMM\""), parts, COUNT(parts), NIB_OK);
     expect_module(AWQ_CONFIG(",\"version\":\"gemv\""), parts, COUNT(parts), NIB_UNSUPPORTED);
+    expect_module(AWQ_CONFIG(",\"format\":\"gemv\""), parts, COUNT(parts), NIB_UNSUPPORTED);
+    expect_module(AWQ_CONFIG(",\"format\":\"gemv\",\"version\":\"gemm\""), parts, COUNT(parts),
+                  NIB_OK);
+    expect_module(AWQ_CONFIG(",\"format\":\"gemm\""), parts, COUNT(parts), NIB_OK);
     expect_module(AWQ_CONFIG(",\"w_bit\":8"), parts, COUNT(parts), NIB_UNSUPPORTED);
 }
 
