@@ -64,31 +64,12 @@ static void test_named_tests_exist(void **state)
     }
 }
 
-static void test_page_is_current(void **state)
-{
-    (void)state;
-    const nib_allocator a = nib__allocator_default();
-    nib_text page, printed;
-    nib__text_init(&page, &a);
-    nib__text_init(&printed, &a);
-    FILE *file = fopen("docs/checkpoints.md", "r");
-    assert_non_null(file);
-    for (int c; (c = fgetc(file)) != EOF;)
-        nib__text_format(&page, "%c", c);
-    fclose(file);
-    nib__dialects_render(NIB_FORM_MARKDOWN, &printed);
-    assert_string_equal(printed.at, page.at);
-    nib__text_free(&page);
-    nib__text_free(&printed);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_dialect_has_a_read_test),
         cmocka_unit_test(test_every_writer_has_a_test),
         cmocka_unit_test(test_named_tests_exist),
-        cmocka_unit_test(test_page_is_current),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tests run a line, measured once with --coverage, and how a mutant is shown to each.
 
-A test is "unit NAME", "fuzz NAME" (its corpus), "cli NAME" (tests/cli/NAME.sh) or "serve NAME" (tests/serve/NAME)."""
+A test is "unit NAME", "fuzz NAME" (its corpus), "cli NAME" (tests/cli/NAME.sh), "page NAME" (which the program prints) or "serve NAME"
+(tests/serve/NAME)."""
 import concurrent.futures
 import fnmatch
 import glob
 import gzip
 import hashlib
+import importlib.machinery
 import json
 import os
 import re
@@ -18,6 +20,7 @@ from building import ROOT, read, run
 
 # Those of tests/cli that read files and plan, and neither train nor measure. The sentences of messages_* are compared here.
 SCRIPTS = ("bad_input", "dialects", "explain", "gguf_tokenizer", "info", "plan", "values", "verify")
+PAGES = importlib.machinery.SourceFileLoader("lint", os.path.join(ROOT, "tools/lint")).load_module().PAGES
 # For the folders that the server alone runs. They are not measured: whatever the server does, it does in them.
 SERVER_CHECKS = {"src/serve/": ("check_limits", "check_answers"), "src/api/": ("check_answers",)}
 SERVER_SECONDS = 90
@@ -62,10 +65,12 @@ class Tests:
             yield ("fuzz " + name[5:]) if name.startswith("fuzz_") else "unit " + name
         for name in SCRIPTS:
             yield "cli " + name
+        for name in PAGES:
+            yield "page " + name
 
     def source_of(self, test):
         kind, name = test.split()
-        return {"unit": "tests/unit/%s.c", "fuzz": "tests/fuzz/fuzz_%s.c", "cli": "tests/cli/%s.sh"}[kind] % name
+        return {"unit": "tests/unit/%s.c", "fuzz": "tests/fuzz/fuzz_%s.c", "cli": "tests/cli/%s.sh", "page": "%s"}[kind] % name
 
     def run(self, test, changed, own, seconds, more=(), env=None):
         """own: a folder for what it writes. (None if the test passes with the changed objects ({source: object}), or why not, in a word; its processor time)"""
@@ -100,6 +105,9 @@ class Tests:
             return None, ran.seconds
         env.update(NIBBLE=os.path.join(ROOT, own, "nibble"), BUILD=self.build.folder)
         self.build.link_program(changed, own, more)
+        if kind == "page":
+            ran = run([os.path.join(own, "nibble"), *PAGES[name]], seconds, env)
+            return None if ran.status == 0 and ran.out == read(name) else "differs", ran.seconds
         command = ["tests/cli/run", name] if kind == "cli" else ["tests/serve/" + name]
         ran = run(command, seconds, env, stop="FAIL ")
         return None if ran.status == 0 else "time limit" if ran.status is None else "failed", ran.seconds
