@@ -127,6 +127,11 @@ static void timings_override_rates(void **state)
     m.products[0].at[0].row = nib__kernel_find("linear_a8t_w4g_f32__ref");
     assert_true(nib__kernel_is_ref(way_of(&layer, &m).uses[0].kernel) ||
                 seconds(&layer, &m, 0, 1) != weights * 4e-11 + m.launch_s + input);
+    /* for up to 16 tokens, the row of the second point */
+    const double timed = seconds(&layer, &m, 0, 8);
+    m.products[0].at[1].row = m.products[0].at[0].row;
+    assert_true(nib__kernel_is_ref(way_of(&layer, &m).uses[0].kernel) ||
+                seconds(&layer, &m, 0, 8) != timed);
 }
 
 /* A product with few outputs does not fill a device, and one with many may be compiled differently:
