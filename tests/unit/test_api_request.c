@@ -130,6 +130,28 @@ static void test_null_counts_as_absent(void **state)
 }
 
 /* safety_identifier overrides its older name, user, in either order. */
+/* Negative: the model's generation_config.json, then Nibble's own defaults. */
+static void test_absent_members(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    nib_api_request request;
+    nib_api_error error;
+    nib_arena arena;
+    nib__arena_init(&arena, &a, 0);
+    assert_true(read_body(&request, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}",
+                          &arena, &error));
+    assert_true(request.temperature == -1 && request.top_p == -1 && request.min_p == -1 &&
+                request.repeat_penalty == -1);
+    assert_int_equal(request.top_k, -1);
+    assert_int_equal(request.max_tokens, -1);
+    assert_int_equal(request.top, -1);
+    assert_int_equal(request.n, 1);
+    assert_int_equal(request.tool_choice, NIB_TOOLS_UNSET);
+    assert_true(request.parallel_calls);
+    nib__arena_free(&arena);
+}
+
 static void test_safety_identifier_overrides_user(void **state)
 {
     static const struct {
@@ -159,6 +181,7 @@ int main(void)
         cmocka_unit_test(test_rejects_duplicate_keys),
         cmocka_unit_test(test_rejects_wrong_members),
         cmocka_unit_test(test_null_counts_as_absent),
+        cmocka_unit_test(test_absent_members),
         cmocka_unit_test(test_safety_identifier_overrides_user),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
