@@ -101,6 +101,12 @@ static void test_names(void **state)
     expect("8da4w-g64+head", "keep 8da4w-g64 8da4w-g64 8da4w-g64 8da4w-g64 8da4w-g64");
     expect("8da4w+head-int8wo", "keep 8da4w-g32 8da4w-g32 8da4w-g32 8da4w-g32 int8wo");
     expect("8da4w+embed", "int4wo-g32-sym 8da4w-g32 8da4w-g32 8da4w-g32 8da4w-g32 8da4w-g32");
+    nib_choice choice; /* no activations, so no setting of theirs */
+    nib_recipe *r = load("8da4w-actsym+embed", untied, NULL, NULL);
+    nib__recipe_resolve(&choice, r, &untied[EMBED]);
+    assert_int_equal(choice.scheme.act, NIB_ACT_FLOAT);
+    assert_false(choice.scheme.act_symmetric);
+    nib__recipe_free(r);
     expect("int8dq+embed-int4wo-g64+head-fp8wo-tensor",
            "int4wo-g64 int8dq int8dq int8dq int8dq fp8wo-tensor");
     expect("fp8dq+embed", "fp8wo fp8dq fp8dq fp8dq fp8dq fp8dq");

@@ -79,6 +79,18 @@ static void test_targets(void **state)
     expect_refused("{% for loop in [2] %}{% endfor %}", "{}", NIB_BAD_INPUT);
 }
 
+/* A macro that sets `caller` itself takes no block, whatever macros it defines. */
+static void test_own_caller(void **state)
+{
+    (void)state;
+    expect_refused("{% macro m() %}{% set caller = 1 %}{{ caller }}{% endmacro %}"
+                   "{% call m() %}x{% endcall %}",
+                   "{}", NIB_BAD_INPUT);
+    expect_refused("{% macro m() %}{% set caller = 1 %}{% macro n() %}{% endmacro %}{{ caller }}"
+                   "{% endmacro %}{% call m() %}x{% endcall %}",
+                   "{}", NIB_BAD_INPUT);
+}
+
 /* Filters and tests are named in full, dots included. */
 static void test_unknown_names(void **state)
 {
@@ -518,31 +530,19 @@ static void test_memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unclosed),
-        cmocka_unit_test(test_targets),
-        cmocka_unit_test(test_unknown_names),
-        cmocka_unit_test(test_recursion),
-        cmocka_unit_test(test_nesting),
-        cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_steps_of_strings),
-        cmocka_unit_test(test_steps_of_blanks),
-        cmocka_unit_test(test_steps_of_names),
-        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_integers),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_unknown),
-        cmocka_unit_test(test_raise),
-        cmocka_unit_test(test_odd_messages),
-        cmocka_unit_test(test_tools),
-        cmocka_unit_test(test_token_bytes),
-        cmocka_unit_test(test_clock),
-        cmocka_unit_test(test_undefined),
-        cmocka_unit_test(test_nul),
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_many_names),
-        cmocka_unit_test(test_memory_runs_out),
+        cmocka_unit_test(test_unclosed),        cmocka_unit_test(test_targets),
+        cmocka_unit_test(test_own_caller),      cmocka_unit_test(test_unknown_names),
+        cmocka_unit_test(test_recursion),       cmocka_unit_test(test_nesting),
+        cmocka_unit_test(test_steps),           cmocka_unit_test(test_steps_of_strings),
+        cmocka_unit_test(test_steps_of_blanks), cmocka_unit_test(test_steps_of_names),
+        cmocka_unit_test(test_tokens),          cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_integers),        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_unknown),         cmocka_unit_test(test_raise),
+        cmocka_unit_test(test_odd_messages),    cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_token_bytes),     cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_undefined),       cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_large),           cmocka_unit_test(test_json),
+        cmocka_unit_test(test_many_names),      cmocka_unit_test(test_memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -399,6 +399,11 @@ static void test_bad_torchao(void **state)
         {g2, {q, {"m._weight_scale", "F32", 2, {2, 1}, NULL}, z}, 3, NIB_BAD_INPUT},
         {g2, {q, {"m._weight_scale", "F32", 1, {4}, NULL}, z}, 3, NIB_BAD_INPUT},
         {g2, {q, s}, 2, NIB_BAD_INPUT}, /* zero points are missing */
+        {DESCRIBED("Int8Tensor", "\\\"block_size\\\":[1,4],\\\"dtype\\\":" DTYPE("float32"),
+                   "\\\"qdata\\\",\\\"scale\\\",\\\"of_tomorrow\\\""),
+         {q, row},
+         2,
+         NIB_UNSUPPORTED},
         {g2, {s, z, {"m._weight_qdata", "I8", 2, {0, 4}, NULL}}, 3, NIB_BAD_INPUT},
         {g2,
          {q, s, {"m._weight_zero_point", "I8", 2, {2, 2}, "\0\0\x08\0"}},
