@@ -261,6 +261,11 @@ static void equal_settings_share_a_line(void **state)
                         "without effect: mood, weather 3 (config): config.json has this key, and "
                         "Nibble does not read it\n"
                         "not as asked: tie_word_embeddings true (config): a head is stored\n");
+    nib_text all;
+    nib__text_init(&all, &allocator);
+    nib__ledger_render(&ledger, false, &all);
+    assert_non_null(strstr(all.at, text.at));
+    nib__text_free(&all);
     nib__text_clear(&text);
     nib__ledger_render_settings(&ledger, NIB_SETTING_NONE, &text);
     assert_int_equal(strncmp(text.at, "without effect: mood, weather", 29), 0);

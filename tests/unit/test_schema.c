@@ -299,6 +299,8 @@ static void test_one_of(void **state)
     expect_unsupported("{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}");
     expect_unsupported("{\"oneOf\":[{\"type\":\"null\"},{\"type\":\"string\"},{\"const\":\"a\"}]}");
     expect_unsupported("{\"oneOf\":[{\"const\":1},{\"const\":1.0}]}");
+    expect_unsupported("{\"oneOf\":[{\"enum\":[0.5]},{\"enum\":[1]}]}"); /* not compared */
+    expect_unsupported("{\"oneOf\":[{\"enum\":[1]},{\"enum\":[\"a\",0.5]}]}");
     expect_unsupported("{\"oneOf\":[{\"enum\":[\"a\",\"b\"]},{\"enum\":[\"b\",\"c\"]}]}");
     expect_unsupported("{\"oneOf\":[{\"type\":\"object\"},{\"type\":\"object\"}]}");
     expect_unsupported("{\"oneOf\":[{\"properties\":{\"k\":{\"const\":1}}},{\"properties\":{\"k\":{"
