@@ -245,6 +245,25 @@ static void test_names(void **state)
     nib__arena_free(&arena);
 }
 
+/* Rows of the model without a token are named, and nothing else is reported. */
+static void test_rows_without_tokens(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    nib_text file;
+    nib_ledger ledger;
+    nib_err err;
+    nib__ledger_init(&ledger, &a);
+    assert_int_equal(
+        describe(&file, "models/nibble-tales", "tokenizer.json", 2300, &a, &ledger, &err), NIB_OK);
+    assert_non_null(memmem(file.at, file.size, "[PAD2256]", 9));
+    assert_non_null(memmem(file.at, file.size, "[PAD2299]", 9));
+    assert_null(memmem(file.at, file.size, "[PAD2255]", 9));
+    assert_int_equal(ledger.setting_count, 0);
+    nib__text_free(&file);
+    nib__ledger_free(&ledger);
+}
+
 static nib_status to_vocab(const char *json, nib_err *err)
 {
     const nib_allocator a = nib__allocator_default();
@@ -270,10 +289,15 @@ static void test_unsupported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_config),        cmocka_unit_test(test_rope_divisors),
-        cmocka_unit_test(test_shipped_model), cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_tinystories),   cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_built),         cmocka_unit_test(test_names),
+        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_rope_divisors),
+        cmocka_unit_test(test_shipped_model),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_tinystories),
+        cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_built),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_rows_without_tokens),
         cmocka_unit_test(test_unsupported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
