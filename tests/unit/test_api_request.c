@@ -89,6 +89,8 @@ static void test_rejects_wrong_members(void **state)
         {USER "\"response_format\": {\"json_schema\": {\"schema\": []}}}",
          "response_format.json_schema.schema"},
         {USER "\"response_format\": {}}", "response_format.type"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}",
+         "messages[0].content"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\", "
          "\"mood\": \"sad\"}]}]}",
          "messages[0].content.mood"},
@@ -102,6 +104,30 @@ static void test_rejects_wrong_members(void **state)
     };
     (void)state;
     expect_wrong(cases, COUNT(cases));
+}
+
+/* The 65th variable of a template is refused. */
+static void test_many_variables(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    for (int count = NIB_API_VARIABLES; count <= NIB_API_VARIABLES + 1; count++) {
+        nib_api_request request;
+        nib_api_error error;
+        nib_arena arena;
+        nib_text body;
+        nib__arena_init(&arena, &a, 0);
+        nib__text_init(&body, &a);
+        nib__text_str(&body, USER "\"chat_template_kwargs\": {");
+        for (int i = 0; i < count; i++)
+            nib__text_format(&body, "%s\"v%d\": 1", i == 0 ? "" : ", ", i);
+        nib__text_format(&body, "}}%c", 0);
+        assert_int_equal(read_body(&request, body.at, &arena, &error), count == NIB_API_VARIABLES);
+        if (count > NIB_API_VARIABLES)
+            refused_body(&error, "chat_template_kwargs");
+        nib__text_free(&body);
+        nib__arena_free(&arena);
+    }
 }
 
 /* null counts as absent, both where OpenAI's reference allows it and in answers that a client sends
@@ -182,6 +208,7 @@ int main(void)
         cmocka_unit_test(test_rejects_wrong_members),
         cmocka_unit_test(test_null_counts_as_absent),
         cmocka_unit_test(test_absent_members),
+        cmocka_unit_test(test_many_variables),
         cmocka_unit_test(test_safety_identifier_overrides_user),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

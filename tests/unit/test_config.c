@@ -648,6 +648,15 @@ static void test_rope_lines(void **state)
     nib__rope_report_context(&p.config, 513, &p.ledger);
     assert_int_equal(p.ledger.setting_count, 2);
     close_parsed(&p);
+    open_config(&p, "ministral3",
+                "\"rope_parameters\":{\"rope_type\":\"default\",\"llama_4_scaling_beta\":0.1}");
+    refused(NIB_BAD_INPUT, p.status, &p.err); /* of which length? */
+    close_parsed(&p);
+    open_config(&p, "llama", /* null is the default, and later keys are read */
+                "\"rope_theta\":null,\"rms_norm_eps\":0.25");
+    assert_int_equal(p.status, NIB_OK);
+    assert_true(p.config.norm_eps == 0.25);
+    close_parsed(&p);
     open_config(&p, "llama", /* the same numbers twice, and another one */
                 "\"rope_scaling\":{" SHORT LONG "\"type\":\"longrope\"},"
                 "\"rope_parameters\":{" SHORT "\"long_factor\":[1,1.5,2.25,4,8,16,30,61]},"

@@ -299,6 +299,12 @@ static void test_alignment(void **state)
         put_key_int(&f, "general.alignment", NIB_GGUF_U32, bad[i], 4);
         expect(&f, NIB_BAD_INPUT);
     }
+    put_header(&f, 3, 0, 1); /* the largest */
+    put_key_int(&f, "general.alignment", NIB_GGUF_U32, NIB_GGUF_ALIGNMENT_MAX, 4);
+    expect(&f, NIB_OK);
+    put_header(&f, 3, 0, 1);
+    put_key_int(&f, "general.alignment", NIB_GGUF_U32, 2 * NIB_GGUF_ALIGNMENT_MAX, 4);
+    expect(&f, NIB_BAD_INPUT);
     put_header(&f, 3, 0, 1);
     put_key_int(&f, "general.alignment", NIB_GGUF_I32, 32, 4);
     expect(&f, NIB_BAD_INPUT);

@@ -168,9 +168,11 @@ static void a_users_file_is_a_device(void **state)
         {"lost.json", FILE_OF("\"host\":\"graviton33\",", SOURCES, FACTS, RATES), NIB_BAD_INPUT},
         {"a b.json", whole, NIB_USAGE},
         {".json", whole, NIB_USAGE},
+        {"a23456789-123456789-123456789-123456789-123456789-123456789-123.json", whole, NIB_OK},
+        {"a23456789-123456789-123456789-123456789-123456789-123456789-1234.json", whole, NIB_USAGE},
         {"none.json", NULL, NIB_IO},
     };
-    char dir[] = "/tmp/nib-machine-XXXXXX", path[128];
+    char dir[] = "/tmp/nib-machine-XXXXXX", path[160];
     assert_non_null(mkdtemp(dir));
     for (size_t i = 0; i < COUNT(cases); i++) {
         nib_machine m;

@@ -130,6 +130,8 @@ static void test_named_configs(void **state)
     quantize(&d, from, layers, COUNT(layers), at(out, "out"), "compressed-tensors", false);
     expect(&d, NIB_OK);
     free_done(&d);
+    expect_text(out, "config.json", "\"group_0\": {");
+    expect_text(out, "config.json", "\"group_1\": {");
     expect_text(out, "config.json", "\"ignore\": [\n      \"lm_head\"\n    ]"); /* no embedding */
     drop(out);
     drop(from);

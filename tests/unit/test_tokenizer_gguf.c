@@ -206,6 +206,9 @@ static void test_text_like_a_byte(void **state)
         TEXT("<0x6G>"),
         TEXT("G"),
         TEXT("<0x6G"),
+        TEXT("<0x6F>"),
+        TEXT("<0x6F"),
+        TEXT("F"),
     };
     static const float scores[COUNT(tokens)] = {0};
     nib_vocab_source s = pieces();
@@ -217,6 +220,8 @@ static void test_text_like_a_byte(void **state)
     s.score_count = COUNT(tokens);
     expect_source(s, "<0x63>", 0, "12 14 9");
     expect_source(s, "<0x6G>", 0, "12 15"); /* not a byte's name */
+    expect_source(s, "<0x6F>", 0, "12 19 9");
+    expect_source(s, "o", 0, "12 18");
     expect_source(s, "c", 0, "12 3");
 }
 
