@@ -31,7 +31,7 @@ static bool copy_strings(nib_arena *arena, nib_strings *strings)
     return items != NULL;
 }
 
-/* Only the numbers: a plan reads neither the prompt nor the stop strings. */
+/* Only the numbers: a plan reads no text and calls nothing. */
 static bool copy_generation(nib_arena *arena, const nib_generate_options **generation)
 {
     if (*generation == NULL)
@@ -41,7 +41,10 @@ static bool copy_generation(nib_arena *arena, const nib_generate_options **gener
         return false;
     *copy = **generation;
     copy->prompt = NULL;
+    copy->schema = NULL;
     copy->stop = (nib_strings){0};
+    copy->on_logprobs = NULL;
+    copy->on_logprobs_ctx = NULL;
     *generation = copy;
     return true;
 }

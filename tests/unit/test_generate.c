@@ -585,10 +585,64 @@ static void test_generation_config(void **state)
     close_speaker(&s);
 }
 
+/* A plan outlives what its request points to. */
+static void test_plan_copies_its_request(void **state)
+{
+    (void)state;
+    opened o = must_open(&(open_how){.path = "models/nibble-tales", .recipe = "8da4w"});
+    char words[] = "a prompt", stop[] = "a stop", recipe[] = "8da4w";
+    const char *stops[] = {stop};
+    nib_generate_options generation = {.prompt = words,
+                                       .stop = {stops, 1},
+                                       .schema = "{}",
+                                       .temperature = 0.25,
+                                       .top_k = 7,
+                                       .max_tokens = 3};
+    const nib_request request = {.recipe = recipe, .generation = &generation};
+    nib_plan *plan = NULL;
+    nib_err err;
+    assert_int_equal(nib_plan_make(&plan, o.model, &request, &err), NIB_OK);
+    memset(&generation, 0xee, sizeof generation);
+    memset(recipe, 'x', sizeof recipe - 1);
+    const nib_generate_options *kept = plan->request.generation;
+    assert_string_equal(plan->request.recipe, "8da4w");
+    assert_true(kept->temperature == 0.25);
+    assert_int_equal(kept->top_k, 7);
+    assert_int_equal(kept->max_tokens, 3);
+    assert_null(kept->prompt); /* a plan does not read texts */
+    assert_int_equal(kept->stop.count, 0);
+    assert_null(kept->schema);
+    assert_int_equal(plan->lookup, NIB_LOOKUP_USUAL); /* not asked for */
+    nib_plan_free(plan);
+    const nib_request over = {.lookup = NIB_LOOKUP_MOST + 1};
+    refused(NIB_USAGE, nib_plan_make(&plan, o.model, &over, &err), &err);
+    close_opened(&o);
+}
+
+static void test_auto_device(void **state)
+{
+    (void)state;
+    opened o = must_open(&(open_how){.path = "models/nibble-tales"});
+    const nib_request request = {.device = "auto"};
+    nib_plan *plan = NULL;
+    nib_err err;
+    assert_int_equal(nib_plan_make(&plan, o.model, &request, &err), NIB_OK);
+    const nib_ledger *ledger = &plan->assignment.ledger;
+    bool found = false;
+    for (size_t i = 0; i < ledger->note_count; i++)
+        found = found || (strcmp(ledger->notes[i].code, "auto") == 0 &&
+                          strncmp(ledger->notes[i].text, "--device auto chooses ", 22) == 0);
+    assert_true(found);
+    nib_plan_free(plan);
+    close_opened(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_script),
+        cmocka_unit_test(test_plan_copies_its_request),
+        cmocka_unit_test(test_auto_device),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_stops),
         cmocka_unit_test(test_every_stop),
