@@ -261,6 +261,12 @@ static void test_rows_without_tokens(void **state)
     assert_null(memmem(file.at, file.size, "[PAD2255]", 9));
     assert_int_equal(ledger.setting_count, 0);
     nib__text_free(&file);
+    assert_int_equal(
+        describe(&file, "tests/golden", "tokenizer_words.json", 900, &a, &ledger, &err), NIB_OK);
+    assert_int_equal(ledger.setting_count, 2);
+    assert_non_null(strstr(ledger.settings[0].text, "puts a space only before a text that"));
+    assert_non_null(strstr(ledger.settings[1].text, "it lists 571 merges"));
+    nib__text_free(&file);
     nib__ledger_free(&ledger);
 }
 

@@ -443,6 +443,31 @@ static void test_printed_limits(void **state)
     nib__text_free(&text);
 }
 
+/* What a checkpoint records about a run's config. */
+static void test_recorded_config(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    nib_text text;
+    nib_jsonw w;
+    for (int qat = 0; qat < 2; qat++) {
+        char config[200];
+        snprintf(config, sizeof config,
+                 "{\"model\":{" SIZES "},\"quantize\":{\"recipe\":\"8da4w\",\"qat\":%s}}",
+                 qat ? "true" : "false");
+        expect_accepted(config, NULL);
+        nib__text_init(&text, &a);
+        nib__jsonw_init(&w, &text, 0);
+        nib__jsonw_object(&w);
+        nib__train_config_put(&w, &train);
+        nib__jsonw_object_end(&w);
+        assert_non_null(
+            strstr(text.at, qat ? "\"quantize.qat\": true" : "\"quantize.qat\": false"));
+        assert_int_equal(strstr(text.at, "\"checkpoint.export_dtype\"") != NULL, qat);
+        nib__text_free(&text);
+    }
+}
+
 /* Each allocation fails once: NIB_NO_MEMORY, and nothing leaks. */
 static void test_memory(void **state)
 {
@@ -501,6 +526,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recognizes_configs),
+        cmocka_unit_test(test_recorded_config),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_flavors),
         cmocka_unit_test(test_paths),
