@@ -11,6 +11,7 @@
 #include "refused.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 enum { SPECIAL = NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL };
 
@@ -289,6 +290,22 @@ static void test_unsupported(void **state)
     nib_err err;
     (void)state;
     refused(NIB_UNSUPPORTED, to_vocab("tests/golden/tokenizer_bytes.json", &err), &err);
+    /* the shipped tokenizer, but splitting at marks instead of digits */
+    const nib_allocator a = nib__allocator_default();
+    nib_arena arena;
+    size_t size;
+    char path[] = "/tmp/nib-tokenizer-XXXXXX";
+    const int file = mkstemp(path);
+    nib__arena_init(&arena, &a, 0);
+    char *text = read_text(&arena, "models/nibble-tales/tokenizer.json", &size);
+    char *at = memmem(text, size, "|\\\\p{N}|", 8);
+    assert_non_null(at);
+    at[5] = 'M';
+    assert_int_equal(write(file, text, size), size);
+    close(file);
+    refused(NIB_UNSUPPORTED, to_vocab(path, &err), &err);
+    assert_int_equal(nib__path_remove(path, NULL), NIB_OK);
+    nib__arena_free(&arena);
     assert_int_equal(to_vocab("tests/golden/tokenizer_free.json", NULL), NIB_OK);
 }
 

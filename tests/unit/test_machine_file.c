@@ -201,6 +201,24 @@ static void a_users_file_is_a_device(void **state)
 static void running_out_of_memory_is_an_error(void **state)
 {
     (void)state;
+    /* whichever piece of the arena does not fit */
+    char dir[] = "/tmp/nib-machine-XXXXXX", path[128];
+    size_t needed = SIZE_MAX;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/lost.json", dir);
+    write_text(path, FILE_OF("\"host\":\"graviton33\",", SOURCES, FACTS, RATES));
+    for (size_t limit = 0; limit < needed; limit += limit == 0 ? 1 : 8) { /* 0: none */
+        nib_machine m;
+        nib_arena arena;
+        nib_err err = {NIB_OK, ""};
+        nib__arena_init(&arena, &allocator, limit);
+        assert_int_equal(nib__machine_read(&m, path, &machines, &arena, &err),
+                         limit == 0 ? NIB_BAD_INPUT : NIB_NO_MEMORY);
+        if (limit == 0)
+            needed = arena.total;
+        nib__arena_free(&arena);
+    }
+    assert_int_equal(nib__path_remove(dir, NULL), NIB_OK);
     nib_status status = NIB_NO_MEMORY;
     for (int left = 0; status == NIB_NO_MEMORY && left < 2000; left++) {
         failing f = {.left = left};

@@ -598,6 +598,8 @@ static void plans_print_as_text_and_json(void **state)
                 fail_msg("%.200s", line);
         assert_non_null(strstr(text.at, policies[p].detail != NULL ? "layers.1.mlp.up_proj"
                                                                    : "layers.*.mlp.up_proj"));
+        if (policies[p].engine != NULL && policies[p].detail == NULL)
+            assert_non_null(strstr(text.at, "      4  layers.*.mlp.up_proj  608x224\n"));
         if (policies[p].engine != NULL)
             assert_non_null(
                 strstr(text.at, "the group size 64 does not divide the input width k 224"));

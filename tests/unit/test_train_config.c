@@ -472,10 +472,14 @@ static void test_recorded_config(void **state)
 static void test_memory(void **state)
 {
     (void)state;
+/* Longer than what is stored after them, which may still fit where they do not. */
+#define WORD "a-word-of-64-bytes-long-enough-that-all-that-follows-is-shorter!"
+#define WORDS WORD WORD WORD WORD WORD WORD WORD WORD
     static const char text[] =
         "{\"model\":{" SIZES ",\"converters\":[\"mx\"]},\"mx\":{\"filter_fqns\":[\"output\"]},"
-        "\"training\":{\"dataset_path\":\"a\",\"compile\":true},\"metrics\":{\"path\":\"m\"}}";
-    const char *const option = "mx.filter_fqns=a,b";
+        "\"training\":{\"dataset_path\":\"a\",\"compile\":true},\"metrics\":{\"path\":\"" WORDS
+            WORDS WORDS WORDS "\"}}";
+    const char *const option = "mx.filter_fqns=a," WORDS WORDS;
     bool done = false;
     for (int n = 0; !done; n++) {
         failing f = {.left = n};
