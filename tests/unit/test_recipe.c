@@ -94,6 +94,29 @@ static void expect_refused(const char *text, nib_status want)
     assert_null(r);
 }
 
+/* A pattern that would be matched for hours is an error, in rules and in --only. */
+static void test_costly_patterns(void **state)
+{
+    (void)state;
+    char name[121];
+    memset(name, 'a', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    const nib_recipe_layer layers[] = {{name, NIB_ROLE_Q, false}};
+    const char *const only = "re:(.*)(.*)(.*)(.*)(.*)b";
+    const nib_allocator a = nib__allocator_default();
+    nib_recipe *r = NULL;
+    nib_err err = {0};
+    const nib_recipe_input rules = {
+        .text = "{\"rules\":[{\"match\":\"re:(.*)(.*)(.*)(.*)(.*)b\",\"scheme\":\"keep\"}]}",
+        .layers = layers,
+        .count = 1};
+    refused(NIB_BAD_INPUT, nib__recipe_load(&r, &rules, &a, &err), &err);
+    err = (nib_err){0};
+    const nib_recipe_input option = {
+        .text = "int8wo", .only = {&only, 1}, .layers = layers, .count = 1};
+    refused(NIB_BAD_INPUT, nib__recipe_load(&r, &option, &a, &err), &err);
+}
+
 static void test_names(void **state)
 {
     (void)state;
@@ -618,6 +641,11 @@ static void test_fqn_precedence(void **state)
                          untied, NULL, NULL);
     assert_int_equal(nib__recipe_ledger(r)->setting_count, 1); /* norms are not layers */
     nib__recipe_free(r);
+    r = load(CONFIG("Int4WeightOnlyConfig", "2", "\"int4_tile_packed_ntile\":16"), untied, NULL,
+             NULL); /* a number is shown as one */
+    assert_int_equal(nib__recipe_ledger(r)->setting_count, 1);
+    assert_string_equal(nib__recipe_ledger(r)->settings[0].asked, "16");
+    nib__recipe_free(r);
     expect_refused(CONFIG("FqnToConfig", "1", "\"fqn_to_config\":{\"lm_haed\":" INT8 "}"),
                    NIB_USAGE);
     expect_refused(CONFIG("FqnToConfig", "1", ""), NIB_BAD_INPUT);
@@ -844,6 +872,7 @@ static void test_words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_costly_patterns),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_tied),
         cmocka_unit_test(test_as_stored),

@@ -122,12 +122,19 @@ class Context:
                 return self.code[number + 1].strip().startswith("return")
         return False
 
+    def head(self):
+        """The first line of the function around this one, or the last before it."""
+        return next((line for line in reversed(self.code[:self.at]) if line[:1].isalpha() and "(" in line), "")
+
     def returns(self, kind):
         """The function around this line has this type."""
-        for line in reversed(self.code[:self.at]):
-            if line[:1].isalpha() and "(" in line:
-                return re.match(r"(?:static )?(?:inline )?(?:NIB_INLINE )?" + kind + r" \w+\(", line) is not None
-        return False
+        return re.match(r"(?:static )?(?:inline )?(?:NIB_INLINE )?" + kind + r" \w+\(", self.head()) is not None
+
+
+def function_at(text, line):
+    """The name of the last function that begins before a line, or -."""
+    found = re.search(r"(\w+)\(", Context(code_of(text), line - 1).head())
+    return found.group(1) if found else "-"
 
 
 def mutants_of(text):
