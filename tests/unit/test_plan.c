@@ -591,8 +591,14 @@ static void plans_print_as_text_and_json(void **state)
         assert_int_equal(nib__plan_layers(&plan, layers, 4, &m, &policies[p], &allocator, NULL),
                          NIB_OK);
         nib__text_clear(&text);
+        if (policies[p].detail != NULL) {
+            assert_true(plan.ledger.layers[1].use_count > 0);
+            plan.ledger.layers[1].uses[0].tuned_us = 250;
+        }
         nib__plan_render(&plan, &policies[p], &text);
         assert_false(text.failed);
+        if (policies[p].detail != NULL)
+            assert_non_null(strstr(text.at, " (tuned: 250 us)"));
         for (const char *line = text.at; *line != 0; line = strchr(line, '\n') + 1)
             if (policies[p].detail == NULL && strcspn(line, "\n") > 100)
                 fail_msg("%.200s", line);
