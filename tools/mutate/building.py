@@ -13,7 +13,7 @@ import threading
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MEMORY = 8 << 30  # of one test, without mapped files: a mutant may allocate without end
-WAIT = 900  # seconds until a process that needs no time ends, such as a deadlock
+WAIT = 300  # seconds until a process that needs no time, as in a deadlock, ends
 RUNNING = set()
 Ran = collections.namedtuple("Ran", "status out seconds")  # exit status, or None for a time limit; output; processor time
 
