@@ -188,17 +188,18 @@ static void test_no_memory(void **state)
 /* ---- crafted archives ---- */
 
 /* A dict with one tensor "w": storage "0" of 6 floats, offset 0, shape (2, 3), strides (3, 1). */
-#define TENSOR                                                                                     \
+#define W_TENSOR                                                                                   \
     "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\n"                  \
     "X\1\0\0\0"                                                                                    \
     "0X\3\0\0\0cpuK\6tQK\0K\2K\3\x86K\3K\1\x86\x89"                                                \
     "ccollections\nOrderedDict\n)RtR"
-static const char one_tensor[] = "\x80\2}X\1\0\0\0w" TENSOR "s.";
+static const char one_tensor[] = "\x80\2}X\1\0\0\0w" W_TENSOR "s.";
 
 /* The same as OrderedDict([("w", tensor)]), and with a list for the pair. */
-static const char pairs[] = "\x80\2ccollections\nOrderedDict\n]X\1\0\0\0w" TENSOR "\x86"
+static const char pairs[] = "\x80\2ccollections\nOrderedDict\n]X\1\0\0\0w" W_TENSOR "\x86"
                             "a\x85R.",
-                  list_pairs[] = "\x80\2ccollections\nOrderedDict\n]](X\1\0\0\0w" TENSOR "ea\x85R.";
+                  list_pairs[] =
+                      "\x80\2ccollections\nOrderedDict\n]](X\1\0\0\0w" W_TENSOR "ea\x85R.";
 
 typedef struct parsed {
     nib_allocator allocator;
