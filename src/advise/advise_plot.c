@@ -82,7 +82,7 @@ static void draw_legend(const nib_svg *d, const nib_advice *v, size_t i)
     put_circle(d->out, class_of(v, c), NIB_SVG_LEFT + 6, y, 5);
     nib__svg_text(d->out, NIB_SVG_LEFT + 20, y + 4, "start");
     if (isfinite(height_of(v, c)))
-        snprintf(cost, sizeof cost, v->losses ? "loss %.4f" : "error %.2f %%", height_of(v, c));
+        nib__format(cost, sizeof cost, v->losses ? "loss %.4f" : "error %.2f %%", height_of(v, c));
     nib__format_count(speed, (uint64_t)(is_drawn(v, c) ? nib__advised_speed(v, c) + 0.5 : 0));
     snprintf(line, sizeof line, "%zu  %.64s: %s, %s tokens/s, %s%s", i, c->name,
              nib__format_bytes(bytes, c->bytes), is_drawn(v, c) ? speed : "-", cost,

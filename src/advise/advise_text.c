@@ -80,7 +80,7 @@ static const char *format_speed(char out[32], double speed)
     else if (speed >= 100)
         nib__format_count(out, (uint64_t)(speed + 0.5));
     else
-        snprintf(out, 32, "%.3g", speed);
+        nib__format(out, 32, "%.3g", speed);
     return out;
 }
 
@@ -92,7 +92,7 @@ static void put_cost(const nib_advice *v, const nib_advised *c, nib_text *out)
         nib__text_format(out, "  %5.2f %%", 100 * cost);
         return;
     }
-    snprintf(more, sizeof more, "%+.4f", cost - v->base_cost);
+    nib__format(more, sizeof more, "%+.4f", cost - v->base_cost);
     if (isnan(cost))
         nib__text_format(out, "  %6s  %7s", "-", "-");
     else
@@ -325,9 +325,9 @@ static void describe_choice(const nib_advice *v, char *out, size_t size)
     const size_t count = count_within(v);
     char budget[64];
     if (v->losses)
-        snprintf(budget, sizeof budget, "%g nats per token", v->budget);
+        nib__format(budget, sizeof budget, "%g nats per token", v->budget);
     else
-        snprintf(budget, sizeof budget, "an error of %g %%", 100 * v->budget);
+        nib__format(budget, sizeof budget, "an error of %g %%", 100 * v->budget);
     if (v->within && count == 1)
         snprintf(out, size, "take %s: no other recipe runs as asked, fits and costs at most %s",
                  c->name, budget);
@@ -350,13 +350,13 @@ static void describe_gain(const nib_advice *v, const nib_advised *c, char *out, 
     const double times = nib__advised_speed(v, c) / nib__advised_speed(v, base);
     char cost[64] = "", speed[96] = "", bytes[32];
     if (v->losses && !isnan(base->loss))
-        snprintf(cost, sizeof cost, ", %+.4f nats per token", c->loss - base->loss);
+        nib__format(cost, sizeof cost, ", %+.4f nats per token", c->loss - base->loss);
     if (!isnan(times))
-        snprintf(speed, sizeof speed, ", %.2f times as fast (%s)", times,
-                 v->speeds ? "measured" : "predicted");
-    snprintf(out, size, "compared with the stored model: %s, %.0f %% of its memory%s%s",
-             nib__format_bytes(bytes, c->bytes), 100 * (double)c->bytes / (double)base->bytes,
-             speed, cost);
+        nib__format(speed, sizeof speed, ", %.2f times as fast (%s)", times,
+                    v->speeds ? "measured" : "predicted");
+    nib__format(out, size, "compared with the stored model: %s, %.0f %% of its memory%s%s",
+                nib__format_bytes(bytes, c->bytes), 100 * (double)c->bytes / (double)base->bytes,
+                speed, cost);
 }
 
 static void render_training(const nib_advice *v, nib_text *out)
@@ -364,11 +364,12 @@ static void render_training(const nib_advice *v, nib_text *out)
     const nib_advised *c = &v->items[v->train];
     char words[512], gain[256];
     describe_gain(v, c, gain, sizeof gain);
-    snprintf(words, sizeof words,
-             "rounding takes %s over the budget of %g nats per token: %s. Training for its codes "
-             "recovers a part of that (docs/training.md), on a TEXT like the model's later input; "
-             "tune the learning rate and steps:",
-             c->name, v->budget, gain);
+    nib__format(
+        words, sizeof words,
+        "rounding takes %s over the budget of %g nats per token: %s. Training for its codes "
+        "recovers a part of that (docs/training.md), on a TEXT like the model's later input; "
+        "tune the learning rate and steps:",
+        c->name, v->budget, gain);
     nib__text_str(out, "\n");
     nib__ledger_wrap(out, "", "", WIDTH, words);
     nib__text_str(out, "  echo ");

@@ -14,7 +14,7 @@ const char *nib__api_param(char out[NIB_API_PARAM], const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    vsnprintf(out, NIB_API_PARAM, format, args);
+    nib__vformat(out, NIB_API_PARAM, format, args);
     va_end(args);
     return out;
 }
@@ -25,7 +25,7 @@ bool nib__api_refuse(nib_api_reader *r, const char *param, const char *format, .
     *r->error = (nib_api_error){.http = 400};
     snprintf(r->error->param, sizeof r->error->param, "%s", param);
     va_start(args, format);
-    vsnprintf(r->error->text, sizeof r->error->text, format, args);
+    nib__vformat(r->error->text, sizeof r->error->text, format, args);
     va_end(args);
     return false;
 }

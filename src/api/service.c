@@ -189,8 +189,8 @@ bool nib__service_goes_on(const nib_service *s, nib_call *call)
         return nib__call_refuse(call, 503, "", "stopping", "the server is stopping");
     if (!is_late(s, call))
         return true;
-    snprintf(text, sizeof text, "the request exceeded the time limit of %g seconds",
-             s->options.limit_s);
+    nib__format(text, sizeof text, "the request exceeded the time limit of %g seconds",
+                s->options.limit_s);
     return nib__call_refuse(call, 503, "", "timeout", text);
 }
 

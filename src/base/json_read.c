@@ -75,7 +75,7 @@ void nib__json_fail(nib_json *json, const char *format, ...)
         return; /* keep the first error */
     va_list args;
     va_start(args, format);
-    vsnprintf(sentence, sizeof sentence, format, args);
+    nib__vformat(sentence, sizeof sentence, format, args);
     va_end(args);
     set_error(json, NIB_BAD_INPUT, sentence);
 }

@@ -78,14 +78,14 @@ const char *nib__ledger_text_v(nib_ledger *ledger, const char *format, va_list a
 {
     va_list again;
     va_copy(again, args);
-    const int length = vsnprintf(NULL, 0, format, again);
+    const int length = nib__vformat(NULL, 0, format, again);
     va_end(again);
-    char *text = length < 0 ? NULL : nib__arena_take(&ledger->arena, (size_t)length + 1, 1);
+    char *text = length < 0 ? NULL : nib__arena_take(&ledger->arena, (uint64_t)length + 1, 1);
     if (text == NULL) {
         ledger->failed = true;
         return "";
     }
-    vsnprintf(text, (size_t)length + 1, format, args);
+    nib__vformat(text, (size_t)length + 1, format, args);
     return text;
 }
 

@@ -323,9 +323,10 @@ static void render_tensors(const nib_ledger *ledger, bool fold, nib_text *out)
         }
         char name[NAME_ROOM], words[1024];
         format_folded(name, tensor->name, count);
-        snprintf(words, sizeof words, "%zu x %s: %s -> %s, largest relative change %.2g%s%s", count,
-                 name, tensor->asked, tensor->done, change, tensor->reason != NULL ? ": " : "",
-                 tensor->reason != NULL ? tensor->reason : "");
+        nib__format(words, sizeof words, "%zu x %s: %s -> %s, largest relative change %.2g%s%s",
+                    count, name, tensor->asked, tensor->done, change,
+                    tensor->reason != NULL ? ": " : "",
+                    tensor->reason != NULL ? tensor->reason : "");
         nib__ledger_wrap(out, i == 0 ? "\ntensor: " : "tensor: ", "    ", WIDTH, words);
     }
 }

@@ -16,6 +16,22 @@ enum {
 
 static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
+bool nib__same_start_ignoring_case(const char *a, const char *b, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        if (lower(a[i]) != lower(b[i]))
+            return false;
+        if (a[i] == 0)
+            break;
+    }
+    return true;
+}
+
+bool nib__same_ignoring_case(const char *a, const char *b)
+{
+    return nib__same_start_ignoring_case(a, b, SIZE_MAX);
+}
+
 static int least(int a, int b) { return a < b ? a : b; }
 
 /* The most edits that count as a typo in a name of this length. */

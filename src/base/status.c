@@ -63,13 +63,13 @@ nib_status nib__fail(nib_err *err, nib_status status, const char *format, ...)
     char text[sizeof err->text];
     va_list args;
     va_start(args, format);
-    const int length = vsnprintf(text, sizeof text, format, args);
+    const int length = nib__vformat(text, sizeof text, format, args);
     va_end(args);
     store_sentence(err, status, text, length);
     return status;
 }
 
-nib_status nib__fail_memory(nib_err *err, size_t bytes, const char *what)
+nib_status nib__fail_memory(nib_err *err, uint64_t bytes, const char *what)
 {
     char size[32];
     return nib__fail(err, NIB_NO_MEMORY, "out of memory: cannot allocate %s for %s",

@@ -6,10 +6,13 @@
 #include "text.h"
 
 #include <float.h>
+#include <locale.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#ifdef __APPLE__
+#include <xlocale.h>
+#endif
 
 void nib__text_init(nib_text *text, const nib_allocator *a) { *text = (nib_text){.allocator = a}; }
 
@@ -24,6 +27,27 @@ void nib__text_clear(nib_text *text)
     text->size = 0;
     if (text->at != NULL)
         text->at[0] = 0;
+}
+
+int nib__vformat(char *out, size_t size, const char *format, va_list args)
+{
+    const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (plain == (locale_t)0)
+        return vsnprintf(out, size, format, args);
+    const locale_t before = uselocale(plain); /* of this thread only */
+    const int length = vsnprintf(out, size, format, args);
+    uselocale(before);
+    freelocale(plain);
+    return length;
+}
+
+int nib__format(char *out, size_t size, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    const int length = nib__vformat(out, size, format, args);
+    va_end(args);
+    return length;
 }
 
 /* Room for `more` bytes and the NUL. */
@@ -64,14 +88,14 @@ void nib__text_format(nib_text *text, const char *format, ...)
     va_start(args, format);
     va_copy(again, args);
     const size_t space = text->capacity - text->size;
-    const int length = vsnprintf(text->at + text->size, space, format, args);
+    const int length = nib__vformat(text->at + text->size, space, format, args);
     bool whole = length >= 0;
     if (!whole)
         text->failed = true;
     if (whole && (size_t)length >= space) {
         whole = make_room(text, (size_t)length);
         if (whole)
-            vsnprintf(text->at + text->size, (size_t)length + 1, format, again);
+            nib__vformat(text->at + text->size, (size_t)length + 1, format, again);
     }
     if (whole)
         text->size += (size_t)length;
@@ -115,11 +139,11 @@ const char *nib__format_seconds(char out[32], double seconds)
     if (isnan(seconds))
         snprintf(out, 32, "unknown");
     else if (seconds < 1e-3)
-        snprintf(out, 32, "%.3g us", seconds * 1e6);
+        nib__format(out, 32, "%.3g us", seconds * 1e6);
     else if (seconds < 1)
-        snprintf(out, 32, "%.3g ms", seconds * 1e3);
+        nib__format(out, 32, "%.3g ms", seconds * 1e3);
     else
-        snprintf(out, 32, "%.3g s", seconds);
+        nib__format(out, 32, "%.3g s", seconds);
     return out;
 }
 

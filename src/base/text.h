@@ -7,6 +7,8 @@
 
 #include "memory.h"
 
+#include <stdarg.h>
+
 /* Failure is sticky: after memory runs out, every call does nothing and `failed` stays set. */
 typedef struct nib_text {
     const nib_allocator *allocator;
@@ -24,6 +26,10 @@ void nib__text_format(nib_text *text, const char *format, ...) NIB_PRINTF(2, 3);
 /* Writes the text to the sink and clears it; NIB_NO_MEMORY if the text has failed. */
 nib_status nib__text_flush(nib_text *text, const nib_sink *sink, nib_err *err);
 
+/* snprintf and vsnprintf, but with a decimal point in any locale that the application has set. */
+int nib__format(char *out, size_t size, const char *format, ...) NIB_PRINTF(3, 4);
+int nib__vformat(char *out, size_t size, const char *format, va_list args);
+
 /* Format 1,234,567 and 1.2 GB (decimal units) into out, and return it for use as an argument. */
 const char *nib__format_count(char out[32], uint64_t value);
 const char *nib__format_bytes(char out[32], uint64_t bytes);
@@ -34,6 +40,10 @@ const char *nib__escape_name(char *out, size_t out_size, const char *name, size_
 /* The same for a NUL-terminated name, cut to the length of names in messages. */
 enum { NIB_SHOWN = 160 };
 const char *nib__escape_string(char out[NIB_SHOWN], const char *name);
+/* Equal but for the case of ASCII letters; the second compares the first `size` bytes, as strncmp
+ * does. strcasecmp depends on the locale: in Turkish, I is not the upper case of i. */
+bool nib__same_ignoring_case(const char *a, const char *b);
+bool nib__same_start_ignoring_case(const char *a, const char *b, size_t size);
 bool nib__ends_with(const char *text, const char *end);
 bool nib__strings_hold(const nib_strings *strings, const char *text);
 /* Finds the first occurrence of bytes in others; NULL: none. */

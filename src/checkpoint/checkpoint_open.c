@@ -288,10 +288,10 @@ static nib_status check_index(nib_checkpoint *cp, const nib_shards *index, nib_e
         total += cp->tensors[i]->bytes;
     if (!index->has_total || index->total_size == (double)total)
         return NIB_OK;
-    snprintf(note, sizeof note,
-             "%s has total_size %.0f, but the tensors have %" PRIu64
-             " bytes; total_size is ignored",
-             index->name, index->total_size, total);
+    nib__format(note, sizeof note,
+                "%s has total_size %.0f, but the tensors have %" PRIu64
+                " bytes; total_size is ignored",
+                index->name, index->total_size, total);
     return nib__checkpoint_add_note(cp, note, err);
 }
 

@@ -48,7 +48,7 @@ nib_status nib__weight_fail(const nib_weight_query *q, nib_status status, const 
     char sentence[512];
     va_list args;
     va_start(args, format);
-    vsnprintf(sentence, sizeof sentence, format, args);
+    nib__vformat(sentence, sizeof sentence, format, args);
     va_end(args);
     return nib__fail(q->err, status, "%s%s: %s", q->shown, suffix, sentence);
 }

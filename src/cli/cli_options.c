@@ -3,12 +3,12 @@
  * The option table, parsing and --help.
  */
 #include "cli_options.h"
+#include "ascii.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #define AT(member) offsetof(settings, member)
 
@@ -359,7 +359,7 @@ static bool parse_bytes(unsigned long long *out, const char *value)
     end += *end == ' ';
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
         const double bytes = number * units[i].bytes;
-        if (strcasecmp(end, units[i].name) == 0 && bytes >= 1 && bytes < 0x1p63) {
+        if (same_ignoring_case(end, units[i].name) && bytes >= 1 && bytes < 0x1p63) {
             *out = (unsigned long long)bytes;
             return true;
         }

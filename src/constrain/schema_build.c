@@ -39,7 +39,7 @@ nib_status nib__schema_refuse(nib_schema_reader *r, nib_status status, const cha
     char sentence[640], path[PATH_SHOWN];
     va_list args;
     va_start(args, format);
-    vsnprintf(sentence, sizeof sentence, format, args);
+    nib__vformat(sentence, sizeof sentence, format, args);
     va_end(args);
     if (r->path.failed)
         return no_memory(r, r->path.size);

@@ -5,7 +5,6 @@
 #include "engine.h"
 
 #include <stdio.h>
-#include <strings.h>
 
 /* Logs that processes share cores; only the first process does. */
 static void log_crowded(const nib_engine *e, const nib_engine_options *o, int cores)
@@ -176,7 +175,7 @@ static bool append_driver(const nib_engine *engine, const char *name, nib_text *
     for (size_t size; *line != 0; line += size + (line[size] == '\n')) {
         const size_t driver = strcspn(line, ":");
         size = strcspn(line, "\n");
-        if (driver < size && strncasecmp(line, name, driver) == 0)
+        if (driver < size && nib__same_start_ignoring_case(line, name, driver))
             nib__text_format(out, "; %.*s", (int)size, line);
     }
     return out->size != before;

@@ -44,7 +44,7 @@ void nib__report_sampling(nib_ledger *ledger, const nib_model *model, const nib_
         return;
     for (size_t i = 0; i < COUNT(filters); i++) {
         char asked[32];
-        snprintf(asked, sizeof asked, "%g", filters[i].value);
+        nib__format(asked, sizeof asked, "%g", filters[i].value);
         if (filters[i].narrows)
             nib__ledger_add_setting(ledger,
                                     &(nib_ledger_setting){.code = "sampling",

@@ -17,7 +17,7 @@ void nib__launch_option(nib_launch *launch, const char *format, ...)
     const size_t used = strlen(launch->options);
     va_list args;
     va_start(args, format);
-    vsnprintf(launch->options + used, sizeof launch->options - used, format, args);
+    nib__vformat(launch->options + used, sizeof launch->options - used, format, args);
     va_end(args);
 }
 

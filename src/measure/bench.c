@@ -119,8 +119,8 @@ static bool fits_in_memory(const nib_plan *p, char *why, size_t size)
     const uint64_t wanted = p->assignment.gpu != NULL ? 0 : p->weight_bytes + p->cache.bytes;
     if (memory == 0 || (held <= memory && wanted <= memory - held))
         return true;
-    snprintf(why, size, "its %.1f GB do not fit beside the %.1f GB in use, of %.1f GB",
-             (double)wanted * 1e-9, (double)held * 1e-9, (double)memory * 1e-9);
+    nib__format(why, size, "its %.1f GB do not fit beside the %.1f GB in use, of %.1f GB",
+                (double)wanted * 1e-9, (double)held * 1e-9, (double)memory * 1e-9);
     return false;
 }
 

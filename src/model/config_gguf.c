@@ -213,7 +213,7 @@ static bool text_equals(const char *text, size_t size, const char *want)
 static void report_factor(reader *r, double asked, const char *text)
 {
     char value[32];
-    snprintf(value, sizeof value, "%g", asked);
+    nib__format(value, sizeof value, "%g", asked);
     nib__ledger_add_overruled(r->ledger, "rope", r->key, value, NULL, "%s", text);
 }
 
@@ -250,9 +250,9 @@ static nib_status read_divisors(const float **out, reader *r, const char *name, 
                          " F32 values are expected, one for each pair of channels",
                          r->g->name, name, nib__type_stored_name(t->type), t->shape[t->rank - 1],
                          count);
-    float *values = nib__arena_take(r->arena, (size_t)count, sizeof *values);
+    float *values = nib__arena_take(r->arena, (uint64_t)count, sizeof *values);
     if (values == NULL)
-        return nib__fail_memory(r->err, (size_t)count * sizeof *values, name);
+        return nib__fail_memory(r->err, (uint64_t)count * sizeof *values, name);
     nib__to_f32(values, t->data, t->type, count);
     for (int64_t i = 0; i < count; i++)
         if (!isfinite(values[i]) || values[i] <= 0)
@@ -522,9 +522,9 @@ static nib_status read_windows(reader *r)
         return nib__fail(r->err, NIB_BAD_INPUT,
                          "%s: %s has %zu values, but there are %" PRId64 " layers", r->g->name,
                          r->key, (size_t)layers.count, c->layers);
-    bool *has = found ? nib__arena_take(r->arena, (size_t)c->layers, sizeof *has) : NULL;
+    bool *has = found ? nib__arena_take(r->arena, (uint64_t)c->layers, sizeof *has) : NULL;
     if (found && has == NULL)
-        return nib__fail_memory(r->err, (size_t)c->layers, "a list of layers");
+        return nib__fail_memory(r->err, (uint64_t)c->layers, "a list of layers");
     for (int64_t i = 0; found && i < c->layers; i++)
         has[i] = layers.at[i] != 0;
     if (!found && nib__family_of(c)->window < NIB_WINDOW_ALWAYS && window < c->context)
@@ -542,9 +542,9 @@ static nib_status fill_rope_layers(reader *r)
     const int64_t every = nib__family_of(c)->rope_interval;
     if (every == 0)
         return NIB_OK;
-    bool *layers = nib__arena_take(r->arena, (size_t)c->layers, sizeof *layers);
+    bool *layers = nib__arena_take(r->arena, (uint64_t)c->layers, sizeof *layers);
     if (layers == NULL)
-        return nib__fail_memory(r->err, (size_t)c->layers, "a list of layers");
+        return nib__fail_memory(r->err, (uint64_t)c->layers, "a list of layers");
     for (int64_t i = 0; i < c->layers; i++)
         layers[i] = (i + 1) % every != 0;
     c->rope_layers = layers;

@@ -183,7 +183,7 @@ static void derive_ffn(reader *r)
 static void report_rope(reader *r, const char *name, double asked, const char *text)
 {
     char value[32];
-    snprintf(value, sizeof value, "%g", asked);
+    nib__format(value, sizeof value, "%g", asked);
     if (asked > 0)
         nib__ledger_add_overruled(r->ledger, "rope", name, value, NULL, "%s", text);
 }

@@ -115,7 +115,7 @@ static bool read_list(nib_rope_list *list, nib_json *json, nib_arena *arena)
         if (list->count == room) {
             const float *old = values;
             room = room == 0 ? 64 : 2 * room;
-            values = nib__arena_take(arena, (size_t)room, sizeof *values);
+            values = nib__arena_take(arena, (uint64_t)room, sizeof *values);
             if (values == NULL) {
                 nib__json_fail_memory(json, 256);
                 return false;
@@ -185,7 +185,7 @@ static void report_number(nib_ledger *ledger, const nib_rope_given *rope, int pl
 {
     char value[32], name[64];
     const bool top = place == NIB_ROPE_TOP;
-    snprintf(value, sizeof value, "%.10g", rope->numbers[place][number]);
+    nib__format(value, sizeof value, "%.10g", rope->numbers[place][number]);
     snprintf(name, sizeof name, "%s%s%s", top ? "" : places[place], top ? "" : ".",
              numbers[number]);
     nib__ledger_add_overruled(ledger, "rope", name, value, done, "%s", text);
@@ -207,7 +207,7 @@ static double resolve_number(const nib_rope_given *rope, int number, double fall
         if (from < 0) {
             from = place;
         } else if (value != rope->numbers[from][number]) {
-            snprintf(done, sizeof done, "%.10g", rope->numbers[from][number]);
+            nib__format(done, sizeof done, "%.10g", rope->numbers[from][number]);
             snprintf(text, sizeof text, "%s says %s and takes precedence", places[from], done);
             report_number(ledger, rope, place, number, done, text);
         }
@@ -318,7 +318,7 @@ static double resolve_turns(const nib_rope_given *rope, int number, double fallb
     char done[32];
     if (value != 0)
         return value;
-    snprintf(done, sizeof done, "%g", fallback);
+    nib__format(done, sizeof done, "%g", fallback);
     report_given(ledger, rope, number, done, "transformers treats 0 as absent");
     return fallback;
 }

@@ -42,7 +42,7 @@ const char *nib__recipe_format(nib_recipe *r, const char *format, ...)
     char text[TEXT_MAX_BYTES];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    nib__vformat(text, sizeof text, format, args);
     va_end(args);
     make_printable(text);
     return nib__arena_copy(&r->arena, text, strlen(text));
@@ -54,7 +54,7 @@ nib_status nib__recipe_add_setting(nib_recipe *r, nib_err *err, const nib_ledger
     char text[TEXT_MAX_BYTES];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    nib__vformat(text, sizeof text, format, args);
     va_end(args);
     make_printable(text);
     nib_ledger_setting by_recipe = *setting;
@@ -215,7 +215,7 @@ nib_status nib__recipe_fail(nib_json *json, nib_status status, nib_err *err, con
     char text[sizeof json->err.text];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    nib__vformat(text, sizeof text, format, args);
     va_end(args);
     make_printable(text);
     nib__json_fail(json, "%s", text);
@@ -372,9 +372,9 @@ static nib_status find_matched_reach(const nib_recipe *r, const nib_rule *rule,
 
 static nib_status check_rules(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
 {
-    bool *hit = nib__calloc(&r->allocator, (size_t)r->sources + 1, sizeof *hit);
+    bool *hit = nib__calloc(&r->allocator, (uint64_t)r->sources + 1, sizeof *hit);
     if (hit == NULL)
-        return nib__fail_memory(err, (size_t)r->sources + 1, "patterns");
+        return nib__fail_memory(err, (uint64_t)r->sources + 1, "patterns");
     nib_status status = NIB_OK;
     for (size_t i = 0; i < r->rule_count && status == NIB_OK; i++) {
         nib_rule *rule = &r->rules[i];
@@ -453,10 +453,10 @@ static nib_status report_dead_only(nib_recipe *r, const nib_recipe_input *in, co
  * recipe that keeps every layer. */
 static nib_status report_dead(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
 {
-    bool *alive = nib__calloc(&r->allocator, (size_t)r->sources + 1, sizeof *alive),
+    bool *alive = nib__calloc(&r->allocator, (uint64_t)r->sources + 1, sizeof *alive),
          quantizes = false;
     if (alive == NULL)
-        return nib__fail_memory(err, (size_t)r->sources + 1, "patterns");
+        return nib__fail_memory(err, (uint64_t)r->sources + 1, "patterns");
     for (size_t i = 0; i < in->count; i++) {
         const nib_rule *rule = find_rule(r, &in->layers[i]);
         alive[rule == NULL ? 0 : rule->source] = true;

@@ -6,7 +6,6 @@
 #include "torchao_config.h"
 
 #include <stdio.h>
-#include <strings.h>
 
 /* The meaning of a config. */
 typedef struct meaning {
@@ -167,7 +166,7 @@ static nib_status check_enum_values(nib_ao_config *c, nib_err *err)
     for (size_t i = 0; i < COUNT(known); i++) {
         const char *text = text_of(c, known[i].key, known[i].values[0]);
         size_t v = 0;
-        while (known[i].values[v] != NULL && strcasecmp(text, known[i].values[v]) != 0)
+        while (known[i].values[v] != NULL && !nib__same_ignoring_case(text, known[i].values[v]))
             v++;
         if (known[i].values[v] == NULL)
             return nib__recipe_fail(&c->at, NIB_BAD_INPUT, err, "%s: %s has no value \"%s\"",

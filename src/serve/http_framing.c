@@ -5,9 +5,9 @@
  * (request smuggling). RFC 9112, 6.3, lets a server refuse such a request and close the connection.
  */
 #include "http.h"
+#include "ascii.h"
 
 #include <string.h>
-#include <strings.h>
 
 typedef struct framing {
     int lengths, codings;
@@ -34,13 +34,13 @@ static enum MHD_Result check_header(void *ctx, enum MHD_ValueKind kind, const ch
     (void)kind;
     if (!is_token(name)) {
         f->fault = "a header name has a space or another invalid character";
-    } else if (strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0) {
+    } else if (same_ignoring_case(name, MHD_HTTP_HEADER_CONTENT_LENGTH)) {
         f->lengths++;
         if (value == NULL || *value == '\0' || value[strspn(value, "0123456789")] != '\0')
             f->fault = "Content-Length is not a number of bytes";
-    } else if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0) {
+    } else if (same_ignoring_case(name, MHD_HTTP_HEADER_TRANSFER_ENCODING)) {
         f->codings++;
-        if (value == NULL || strcasecmp(value, "chunked") != 0)
+        if (value == NULL || !same_ignoring_case(value, "chunked"))
             f->fault = "Transfer-Encoding is not chunked; no other coding is supported";
     }
     return MHD_YES;

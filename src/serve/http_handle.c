@@ -3,13 +3,13 @@
  * Handles requests: access checks, the body, and the answer as a libmicrohttpd response.
  */
 #include "http.h"
+#include "ascii.h"
 #include "kept_text.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <time.h>
 
 enum {
@@ -343,7 +343,7 @@ static bool is_loopback_name(const char *host, size_t size)
 {
     static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strlen(names[i]) == size && strncasecmp(names[i], host, size) == 0)
+        if (strlen(names[i]) == size && same_start_ignoring_case(names[i], host, size))
             return true;
     return false;
 }
@@ -369,7 +369,7 @@ static bool origin_is_ours(const request *r, const char *origin, const char *hos
     if (origin == NULL || is_listed(&r->connection->server->options->origins, origin))
         return true;
     const char *name = strstr(origin, "://");
-    return name != NULL && host != NULL && strcasecmp(name + 3, host) == 0;
+    return name != NULL && host != NULL && same_ignoring_case(name + 3, host);
 }
 
 /* Checks host, origin and key before the body is read. On failure, *good is false and the result
@@ -430,7 +430,7 @@ static bool is_encoded(struct MHD_Connection *mhd)
 {
     const char *coding =
         MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_ENCODING);
-    return coding != NULL && strcasecmp(coding, "identity") != 0;
+    return coding != NULL && !same_ignoring_case(coding, "identity");
 }
 
 static enum MHD_Result refuse_long(request *r)

@@ -3,13 +3,13 @@
  * Reads and compares API keys.
  */
 #include "serve.h"
+#include "ascii.h"
 
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 
 enum { KEYS_MOST = 1024, KEY_LEAST = 8, KEY_MOST = 256 };
@@ -157,7 +157,8 @@ size_t serve_keys_find(const serve_keys *keys, const char *authorization)
 {
     static const char scheme[] = "Bearer ";
     size_t found = 0;
-    if (authorization == NULL || strncasecmp(authorization, scheme, sizeof scheme - 1) != 0)
+    if (authorization == NULL ||
+        !same_start_ignoring_case(authorization, scheme, sizeof scheme - 1))
         return 0;
     const char *given = authorization + sizeof scheme - 1;
     const size_t size = strlen(given);

@@ -42,7 +42,7 @@ static bool refuse(probe *g, const char *format, ...)
     va_list args;
     char text[sizeof g->why.text];
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    nib__vformat(text, sizeof text, format, args);
     va_end(args);
     nib__fail(&g->why, NIB_UNSUPPORTED, "%s", text);
     return false;

@@ -338,11 +338,7 @@ static double round_real(double value, int digits)
         const double scale = pow(10, -digits);
         return isinf(scale) ? 0 * value : nearbyint(value / scale) * scale;
     }
-    snprintf(text, sizeof text, "%.*f", digits, fabs(value));
-    for (char *c = text; *c != 0; c++) { /* the locale's decimal point */
-        if (*c < '0' || *c > '9')
-            *c = '.';
-    }
+    nib__format(text, sizeof text, "%.*f", digits, fabs(value));
     nib__json_init(&json, "", text, strlen(text), NULL);
     (void)nib__json_read_double(&json, &result);
     return copysign(result, value);

@@ -16,7 +16,7 @@ nib_status nib__run_fail(nib_render *r, nib_status status, const char *format, .
     char sentence[512], name[NIB_SHOWN];
     va_list args;
     va_start(args, format);
-    vsnprintf(sentence, sizeof sentence, format, args);
+    nib__vformat(sentence, sizeof sentence, format, args);
     va_end(args);
     return nib__fail(r->err, status, "%s: line %d: %s", nib__escape_string(name, r->t->name),
                      r->line, sentence);

@@ -87,7 +87,7 @@ nib_status nib__loader_unsupported(const nib_loader *loader, const char *format,
     char sentence[sizeof loader->err->text];
     va_list args;
     va_start(args, format);
-    vsnprintf(sentence, sizeof sentence, format, args);
+    nib__vformat(sentence, sizeof sentence, format, args);
     va_end(args);
     return nib__fail(loader->err, NIB_UNSUPPORTED, "%s: %s", loader->file.name, sentence);
 }

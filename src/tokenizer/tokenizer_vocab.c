@@ -39,7 +39,7 @@ NIB_PRINTF(2, 3) static void add_loss(const writer *m, const char *format, ...)
     char text[256];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    nib__vformat(text, sizeof text, format, args);
     va_end(args);
     nib__ledger_add_setting(m->ledger,
                             &(nib_ledger_setting){.code = "tokenizer",

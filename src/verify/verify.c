@@ -65,7 +65,7 @@ static nib_status add_finding(verifier *v, const char *code, const char *tensor,
         return NIB_OK;
     }
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    nib__vformat(text, sizeof text, format, args);
     va_end(args);
     nib__escape_name(name, sizeof name, tensor, strlen(tensor));
     /* errors of other functions begin with the name, which the line already has */

@@ -10,6 +10,7 @@
 #include <locale.h>
 #include <math.h>
 #include <stdio.h>
+#include <strings.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -365,6 +366,54 @@ static void test_double_locale(void **state)
     setlocale(LC_NUMERIC, "C");
 }
 
+/* In an application that has set a locale, sentences keep the decimal point, and so does the locale
+ * of the application. */
+static void test_format_locale(void **state)
+{
+    (void)state;
+    char text[32];
+    nib_text built;
+    nib_err err;
+    if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL)
+        skip_test(__func__, SKIP_LOCALE);
+    assert_int_equal(nib__format(text, sizeof text, "%.2f and %g", 1.25, 0.5), 12);
+    assert_string_equal(text, "1.25 and 0.5");
+    assert_string_equal(nib__format_seconds(text, 1.5), "1.5 s");
+    assert_int_equal(nib__fail(&err, NIB_BAD_INPUT, "%g", 2.5), NIB_BAD_INPUT);
+    assert_string_equal(err.text, "2.5");
+    nib__text_init(&built, &heap);
+    nib__text_format(&built, "%.1f", 0.5);
+    assert_string_equal(built.at, "0.5");
+    nib__text_free(&built);
+    assert_string_equal(localeconv()->decimal_point, ",");
+    setlocale(LC_NUMERIC, "C");
+}
+
+/* Also where I is not the upper case of i. */
+static void check_same(void)
+{
+    assert_true(nib__same_ignoring_case("TITLE", "title"));
+    assert_true(nib__same_ignoring_case("", ""));
+    assert_false(nib__same_ignoring_case("title", "titles"));
+    assert_false(nib__same_ignoring_case("titles", "title"));
+    assert_true(nib__same_start_ignoring_case("OpenCL: not found", "opencl:0", 7));
+    assert_false(nib__same_start_ignoring_case("OpenCL: not found", "opencl:0", 8));
+    assert_true(nib__same_start_ignoring_case("Ab", "aB", 100));
+    assert_false(nib__same_ignoring_case("[", "{")); /* not letters, but 32 apart */
+    assert_false(nib__same_ignoring_case("\xc4\xb1", "I"));
+}
+
+static void test_same_ignoring_case(void **state)
+{
+    (void)state;
+    check_same();
+    if (setlocale(LC_CTYPE, "tr_TR.UTF-8") == NULL)
+        skip_test(__func__, SKIP_LOCALE);
+    assert_true(strcasecmp("TITLE", "title") != 0); /* why it is not used */
+    check_same();
+    setlocale(LC_CTYPE, "C");
+}
+
 /* ---- near names ---- */
 
 static const char *const layers[] = {
@@ -448,6 +497,8 @@ int main(void)
         cmocka_unit_test(test_double),
         cmocka_unit_test(test_double_round_trip),
         cmocka_unit_test(test_double_locale),
+        cmocka_unit_test(test_format_locale),
+        cmocka_unit_test(test_same_ignoring_case),
         cmocka_unit_test(test_near),
         cmocka_unit_test(test_near_hostile),
     };
