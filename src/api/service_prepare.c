@@ -254,7 +254,7 @@ static bool make_choices(nib_call *call)
 {
     const int64_t count = call->prompt_count * call->request.n;
     nib_err err;
-    call->choices = nib__arena_take(&call->arena, (size_t)count, sizeof *call->choices);
+    call->choices = nib__arena_take(&call->arena, (uint64_t)count, sizeof *call->choices);
     if (call->choices == NULL)
         return nib__call_no_memory(call);
     for (; call->choice_count < count; call->choice_count++)

@@ -9,6 +9,14 @@
 
 #include <string.h>
 
+/* What every system must have; no file compiles without this header. */
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "Nibble needs a little-endian processor: weights are used as files store them"
+#endif
+#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0 && __FLT_EVAL_METHOD__ != 16
+#error "excess precision changes results: on 32-bit x86, compile with -msse2 -mfpmath=sse"
+#endif
+
 #if defined(__GNUC__)
 #ifndef NIB_INLINE
 #define NIB_INLINE static inline __attribute__((always_inline, unused))
@@ -32,7 +40,7 @@
 /* Fills err (NULL allowed) with a printf sentence and returns status, so that a failure is one
  * line: return nib__fail(err, NIB_BAD_INPUT, "%s: header is %" PRIu64 " bytes, over ...", ...). */
 nib_status nib__fail(nib_err *err, nib_status status, const char *format, ...) NIB_PRINTF(3, 4);
-nib_status nib__fail_memory(nib_err *err, size_t bytes, const char *what);
+nib_status nib__fail_memory(nib_err *err, uint64_t bytes, const char *what);
 /* Puts "prefix: " before the sentence that err already holds; returns status. */
 nib_status nib__fail_in(nib_err *err, nib_status status, const char *prefix);
 

@@ -17,6 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+_Static_assert(sizeof(off_t) == 8, "files over 2 GiB need 64-bit offsets: -D_FILE_OFFSET_BITS=64");
+
 nib_status nib__file_fail(nib_err *err, const char *path, const char *action)
 {
     const int code = errno;

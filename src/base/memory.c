@@ -51,11 +51,11 @@ static void *default_resize(void *ctx, void *old, size_t size)
 
 nib_allocator nib__allocator_default(void) { return (nib_allocator){default_resize, NULL}; }
 
-void *nib__calloc(const nib_allocator *a, size_t count, size_t size)
+void *nib__calloc(const nib_allocator *a, uint64_t count, uint64_t size)
 {
     if (size != 0 && count > SIZE_MAX / size)
         return NULL;
-    size_t bytes = count * size;
+    size_t bytes = (size_t)(count * size);
     if (bytes == 0)
         bytes = 1; /* so that NULL always means failure */
     void *p = a->resize(a->ctx, NULL, bytes);
@@ -159,11 +159,11 @@ static void *allocate_shared(nib_arena *arena, size_t bytes)
     return piece;
 }
 
-void *nib__arena_take(nib_arena *arena, size_t count, size_t size)
+void *nib__arena_take(nib_arena *arena, uint64_t count, uint64_t size)
 {
     if (size != 0 && count > (SIZE_MAX / 2) / size)
         return NULL;
-    const size_t exact = count * size == 0 ? 1 : count * size;
+    const size_t exact = count * size == 0 ? 1 : (size_t)(count * size);
     const size_t rounded = (exact + ALIGN - 1) / ALIGN * ALIGN;
     if (arena->limit != 0 && (arena->total > arena->limit || rounded > arena->limit - arena->total))
         return NULL;
@@ -209,11 +209,11 @@ static size_t whole_pages(size_t bytes)
     return bytes == 0 ? page : (bytes + page - 1) / page * page;
 }
 
-void *nib__block_take(size_t bytes)
+void *nib__block_take(uint64_t bytes)
 {
     if (bytes > SIZE_MAX / 2)
         return NULL;
-    const size_t size = whole_pages(bytes);
+    const size_t size = whole_pages((size_t)bytes);
     /* Large blocks start at a huge-page boundary; the rest of the mapping is unmapped. */
     const size_t extra = size >= HUGE_PAGE ? HUGE_PAGE : 0;
     char *base =
@@ -234,10 +234,10 @@ void *nib__block_take(size_t bytes)
     return base + before;
 }
 
-void nib__block_free(void *p, size_t bytes)
+void nib__block_free(void *p, uint64_t bytes)
 {
     if (p != NULL)
-        munmap(p, whole_pages(bytes));
+        munmap(p, whole_pages((size_t)bytes));
 }
 
 /* ---- this process ---- */

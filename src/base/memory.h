@@ -12,7 +12,7 @@
 nib_allocator nib__allocator_default(void);
 
 /* Zeroed array; NULL when memory runs out or count * size overflows. */
-void *nib__calloc(const nib_allocator *a, size_t count, size_t size);
+void *nib__calloc(const nib_allocator *a, uint64_t count, uint64_t size);
 /* Grows *array (elements of `size` bytes) so that at least `want` fit; doubles. False when memory
  * runs out. */
 bool nib__reserve(const nib_allocator *a, void **array, size_t *capacity, size_t want, size_t size);
@@ -32,7 +32,7 @@ typedef struct nib_arena {
 void nib__arena_init(nib_arena *arena, const nib_allocator *a, size_t limit);
 void nib__arena_free(nib_arena *arena);
 /* Zeroed, aligned to 16 bytes; NULL: no memory, or over the limit. */
-void *nib__arena_take(nib_arena *arena, size_t count, size_t size);
+void *nib__arena_take(nib_arena *arena, uint64_t count, uint64_t size);
 char *nib__arena_copy(nib_arena *arena, const char *text, size_t size); /* adds a NUL */
 /* Moves a list that grew in an allocator into the arena; NULL: no memory. Frees the original either
  * way. */
@@ -42,8 +42,8 @@ void *nib__arena_settle(nib_arena *arena, const nib_allocator *a, void *list, si
 /* ---- blocks: anonymous maps ---- */
 
 /* Zeroed, page-aligned, in huge pages if the system has them; NULL when memory runs out. */
-void *nib__block_take(size_t bytes);
-void nib__block_free(void *p, size_t bytes);
+void *nib__block_take(uint64_t bytes);
+void nib__block_free(void *p, uint64_t bytes);
 
 /* ---- this process ---- */
 

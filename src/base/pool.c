@@ -541,7 +541,7 @@ nib_status nib__pool_open_share(nib_pool **out, int threads, nib_share share,
     if (threads == 0)
         threads = (int)nib__max(1, nib__min(cores, MOST_THREADS));
     nib_pool *pool = nib__calloc(a, 1, sizeof *pool);
-    worker *workers = nib__calloc(a, (size_t)threads, sizeof *workers);
+    worker *workers = nib__calloc(a, (uint64_t)threads, sizeof *workers);
     if (pool == NULL || workers == NULL) {
         nib__release(a, pool);
         nib__release(a, workers);

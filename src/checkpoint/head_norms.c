@@ -98,7 +98,7 @@ static const nib_tensor *join_heads(nib_checkpoint *cp, const before_joining *fr
 {
     const size_t bytes = (size_t)first->bytes;
     nib_tensor *out = nib__arena_take(&cp->arena, 1, sizeof *out);
-    uint8_t *data = nib__arena_take(&cp->arena, (size_t)heads, bytes);
+    uint8_t *data = nib__arena_take(&cp->arena, (uint64_t)heads, bytes);
     if (out == NULL || data == NULL)
         return NULL;
     for (int64_t h = 0; h < heads; h++)

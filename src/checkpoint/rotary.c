@@ -70,9 +70,9 @@ nib_status nib__rotary_set(nib_checkpoint *cp, int64_t heads, int64_t head, nib_
     if (heads < 1 || heads > HEADS_MAX || head < 2 || head % 2 != 0 || head > ROWS_MAX / heads)
         return NIB_OK;
     const int64_t rows = heads * head;
-    cp->paired_rows = nib__arena_take(&cp->arena, (size_t)rows, sizeof *cp->paired_rows);
+    cp->paired_rows = nib__arena_take(&cp->arena, (uint64_t)rows, sizeof *cp->paired_rows);
     if (cp->paired_rows == NULL)
-        return nib__fail_memory(err, (size_t)rows * sizeof *cp->paired_rows, "the order of rows");
+        return nib__fail_memory(err, (uint64_t)rows * sizeof *cp->paired_rows, "the order of rows");
     for (int64_t i = 0; i < rows; i++)
         cp->paired_rows[i] = (int32_t)nib__rotary_stored_row(i, head);
     cp->paired = head;
@@ -150,7 +150,7 @@ nib_status nib__rotary_bias(const nib_weight_query *q, const nib_tensor *bias)
     NIB_TRY(check_rows(q, ".bias"));
     uint8_t *values = nib__checkpoint_copy(q->cp, bias, (size_t)bias->bytes, &fresh);
     if (values == NULL)
-        return nib__fail_memory(q->err, (size_t)bias->bytes, bias->name);
+        return nib__fail_memory(q->err, (uint64_t)bias->bytes, bias->name);
     for (int64_t i = 0; fresh && i < q->out->n; i++)
         memcpy(values + (size_t)i * size, bias->data + (size_t)q->cp->paired_rows[i] * size, size);
     q->out->bias = values;

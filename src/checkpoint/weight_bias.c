@@ -64,10 +64,10 @@ bool nib__is_bias_part(const char *suffix)
 /* Codes times scales may overflow f32 even if the scales are finite. */
 static nib_status check_values(const nib_weight_query *q, const char *suffix)
 {
-    float *values = nib__calloc(&q->cp->allocator, (size_t)q->out->n, sizeof *values);
+    float *values = nib__calloc(&q->cp->allocator, (uint64_t)q->out->n, sizeof *values);
     int64_t i = 0;
     if (values == NULL)
-        return nib__fail_memory(q->err, (size_t)q->out->n * sizeof *values, "a bias");
+        return nib__fail_memory(q->err, (uint64_t)q->out->n * sizeof *values, "a bias");
     nib__weight_bias(q->out, values);
     while (i < q->out->n && isfinite(values[i]))
         i++;

@@ -120,9 +120,9 @@ static nib_status put_divisors(nib_quantize_job *job, const nib_config *c, nib_a
     }
     if (c->rope != NIB_ROPE_LLAMA3)
         return NIB_OK;
-    float *divisors = nib__arena_take(arena, (size_t)c->head_dim / 2, sizeof *divisors);
+    float *divisors = nib__arena_take(arena, (uint64_t)c->head_dim / 2, sizeof *divisors);
     if (!divisors)
-        return nib__fail_memory(err, (size_t)c->head_dim * 2, "the divisors of frequencies");
+        return nib__fail_memory(err, (uint64_t)c->head_dim * 2, "the divisors of frequencies");
     for (int64_t i = 0; i < c->head_dim / 2; i++)
         divisors[i] = (float)nib__rope_divisor(c, i);
     job->extras[0] = (struct nib_extra){"rope_freqs.weight", divisors, c->head_dim / 2};

@@ -265,9 +265,9 @@ static int64_t far_bytes(const nib_machine *m, int64_t cache)
 
 static nib_status allocate_bytes(uint64_t **out, int64_t size, nib_err *err)
 {
-    uint64_t *bytes = nib__block_take((size_t)size);
+    uint64_t *bytes = nib__block_take((uint64_t)size);
     if (bytes == NULL)
-        return nib__fail_memory(err, (size_t)size, "measuring this machine");
+        return nib__fail_memory(err, (uint64_t)size, "measuring this machine");
     memset(bytes, 1, (size_t)size); /* unwritten pages would all map to one page of zeros */
     *out = bytes;
     return NIB_OK;
@@ -280,7 +280,7 @@ nib_status nib__machine_read_rate(double *bytes_per_s, const nib_machine *machin
     uint64_t *bytes = NULL;
     NIB_TRY(allocate_bytes(&bytes, size, err));
     *bytes_per_s = read_rate(pool, bytes, size).best;
-    nib__block_free(bytes, (size_t)size);
+    nib__block_free(bytes, (uint64_t)size);
     return NIB_OK;
 }
 
@@ -301,7 +301,7 @@ static nib_status measure_reading(nib_machine *m, nib_pool *pool, const nib_allo
         m->cache_bytes_per_s = near.best > far.best ? near.best : far.best;
         m->disturbed = m->disturbed || was_disturbed(&near);
     }
-    nib__block_free(bytes, (size_t)size);
+    nib__block_free(bytes, (uint64_t)size);
     return NIB_OK;
 }
 

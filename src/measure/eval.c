@@ -110,9 +110,9 @@ static nib_status eval_ids(evaluation *e, const int32_t *ids, int64_t count, boo
     const nib_allocator *a = &e->session->model->engine->allocator;
     const bool bos = nib__tokenizer_adds_bos(e->tokenizer);
     const int64_t body = e->window - bos;
-    int32_t *window = nib__calloc(a, (size_t)e->window, sizeof *window);
+    int32_t *window = nib__calloc(a, (uint64_t)e->window, sizeof *window);
     if (!window)
-        return nib__fail_memory(e->err, (size_t)e->window * sizeof *window, "a window");
+        return nib__fail_memory(e->err, (uint64_t)e->window * sizeof *window, "a window");
     window[0] = nib__tokenizer_bos(e->tokenizer);
     nib_status status = NIB_OK;
     for (int64_t at = 0; at < count && status == NIB_OK; at += body) {

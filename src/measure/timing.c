@@ -32,15 +32,15 @@ static nib_status fill(const nib_timed *t, char *at, uint64_t bytes, int pattern
         memset(at, pattern, (size_t)bytes);
         return NIB_OK;
     }
-    char *from = nib__block_take((size_t)piece);
+    char *from = nib__block_take((uint64_t)piece);
     if (from == NULL)
-        return nib__fail_memory(err, (size_t)piece, "the timed product");
+        return nib__fail_memory(err, (uint64_t)piece, "the timed product");
     memset(from, pattern, (size_t)piece);
     nib_status status = NIB_OK;
     for (uint64_t done = 0; done < bytes && status == NIB_OK; done += piece)
         status = nib__gpu_write(t->gpu, at + done, from,
                                 bytes - done < piece ? bytes - done : piece, err);
-    nib__block_free(from, (size_t)piece);
+    nib__block_free(from, (uint64_t)piece);
     return status;
 }
 
@@ -51,11 +51,11 @@ static nib_status reserve(const nib_timed *t, char **at, uint64_t *held, uint64_
     if (bytes <= *held)
         return NIB_OK;
     if (t->gpu == NULL) {
-        nib__block_free(*at, (size_t)*held);
+        nib__block_free(*at, (uint64_t)*held);
         *held = 0;
-        *at = nib__block_take((size_t)bytes);
+        *at = nib__block_take((uint64_t)bytes);
         if (*at == NULL)
-            return nib__fail_memory(err, (size_t)bytes, "the timed product");
+            return nib__fail_memory(err, (uint64_t)bytes, "the timed product");
     } else {
         nib__gpu_free(t->gpu, *at);
         *at = NULL, *held = 0;
@@ -71,7 +71,7 @@ static void release(nib_timed *t, char *at, uint64_t bytes)
     if (t->gpu != NULL)
         nib__gpu_free(t->gpu, at);
     else
-        nib__block_free(at, (size_t)bytes);
+        nib__block_free(at, (uint64_t)bytes);
 }
 
 nib_status nib__timed_open(nib_timed *t, nib_engine *engine, nib_gpu *gpu, uint64_t weight_bytes,
@@ -97,7 +97,7 @@ void nib__timed_close(nib_timed *t)
     release(t, t->x, t->x_bytes);
     release(t, t->input, t->input_bytes);
     release(t, t->y, t->y_bytes);
-    nib__block_free(t->scratch, (size_t)(t->scratch_bytes * threads));
+    nib__block_free(t->scratch, (uint64_t)(t->scratch_bytes * threads));
     *t = (nib_timed){.engine = t->engine};
 }
 
@@ -246,11 +246,11 @@ static nib_status reserve_scratch(nib_timed *t, const nib_kernel *row, const nib
         row->gpu == NULL && row->scratch != NULL ? (row->scratch(args) + 63) / 64 * 64 : 0;
     if (bytes <= t->scratch_bytes)
         return NIB_OK;
-    nib__block_free(t->scratch, (size_t)(t->scratch_bytes * threads));
+    nib__block_free(t->scratch, (uint64_t)(t->scratch_bytes * threads));
     t->scratch_bytes = 0;
-    t->scratch = nib__block_take((size_t)(bytes * threads));
+    t->scratch = nib__block_take((uint64_t)(bytes * threads));
     if (t->scratch == NULL)
-        return nib__fail_memory(err, (size_t)(bytes * threads), "the timed product");
+        return nib__fail_memory(err, (uint64_t)(bytes * threads), "the timed product");
     t->scratch_bytes = bytes;
     return NIB_OK;
 }

@@ -113,15 +113,15 @@ static nib_status allocate_blocks(nib_kv *kv, nib_kv_group *g, nib_err *err)
         return nib__gpu_alloc(kv->gpu, (uint64_t)(kv->sequences * kv->table_ld) * sizeof *g->tables,
                               WHAT, &g->gpu_tables, err);
     }
-    g->block = nib__block_take((size_t)g->block_bytes);
-    return g->block != NULL ? NIB_OK : nib__fail_memory(err, (size_t)g->block_bytes, WHAT);
+    g->block = nib__block_take((uint64_t)g->block_bytes);
+    return g->block != NULL ? NIB_OK : nib__fail_memory(err, (uint64_t)g->block_bytes, WHAT);
 }
 
 static nib_status open_group(nib_kv *kv, nib_kv_group *g, nib_err *err)
 {
     const size_t entries = (size_t)(kv->sequences * kv->table_ld), blocks = (size_t)g->blocks;
     g->tables = nib__calloc(kv->allocator, entries, sizeof *g->tables);
-    g->firsts = nib__calloc(kv->allocator, (size_t)kv->sequences, sizeof *g->firsts);
+    g->firsts = nib__calloc(kv->allocator, (uint64_t)kv->sequences, sizeof *g->firsts);
     g->free = nib__calloc(kv->allocator, blocks, sizeof *g->free);
     g->uses = nib__calloc(kv->allocator, blocks, sizeof *g->uses);
     if (!g->tables || !g->firsts || !g->free || !g->uses)
@@ -137,11 +137,11 @@ static nib_status open_group(nib_kv *kv, nib_kv_group *g, nib_err *err)
 static nib_status open_groups(nib_kv *kv, const nib_kv_shape *s, nib_err *err)
 {
     int32_t next[NIB_KV_GROUPS] = {0};
-    kv->group_of = nib__calloc(kv->allocator, (size_t)s->layers, sizeof *kv->group_of);
-    kv->place = nib__calloc(kv->allocator, (size_t)s->layers, sizeof *kv->place);
-    kv->lengths = nib__calloc(kv->allocator, (size_t)s->sequences, sizeof *kv->lengths);
+    kv->group_of = nib__calloc(kv->allocator, (uint64_t)s->layers, sizeof *kv->group_of);
+    kv->place = nib__calloc(kv->allocator, (uint64_t)s->layers, sizeof *kv->place);
+    kv->lengths = nib__calloc(kv->allocator, (uint64_t)s->sequences, sizeof *kv->lengths);
     if (!kv->group_of || !kv->place || !kv->lengths)
-        return nib__fail_memory(err, (size_t)(2 * s->layers + s->sequences) * sizeof(int32_t),
+        return nib__fail_memory(err, (uint64_t)(2 * s->layers + s->sequences) * sizeof(int32_t),
                                 WHAT);
     for (int64_t i = 0; i < s->layers; i++) {
         kv->group_of[i] = layer_window(s, i) > 0 ? (int32_t)kv->group_count - 1 : 0;
@@ -179,7 +179,7 @@ static void close_group(const nib_kv *kv, nib_kv_group *g)
         nib__gpu_free(kv->gpu, g->block);
         nib__gpu_free(kv->gpu, g->gpu_tables);
     } else {
-        nib__block_free(g->block, (size_t)g->block_bytes);
+        nib__block_free(g->block, (uint64_t)g->block_bytes);
     }
     nib__release(kv->allocator, g->tables);
     nib__release(kv->allocator, g->firsts);

@@ -127,9 +127,9 @@ static bool has_window(const nib_config *c, const nib_layers_given *s, int64_t i
 static nib_status set_windows(nib_config *c, int64_t window, const bool *layers,
                               const nib_layers_given *s, nib_arena *arena, nib_err *err)
 {
-    bool *has = nib__arena_take(arena, (size_t)c->layers, sizeof *has), any = false, all = true;
+    bool *has = nib__arena_take(arena, (uint64_t)c->layers, sizeof *has), any = false, all = true;
     if (has == NULL)
-        return nib__fail_memory(err, (size_t)c->layers, "a list of layers");
+        return nib__fail_memory(err, (uint64_t)c->layers, "a list of layers");
     for (int64_t i = 0; i < c->layers; i++) {
         has[i] = layers != NULL ? layers[i] : has_window(c, s, i);
         any = any || has[i];
@@ -243,9 +243,9 @@ static nib_status find_rotation(nib_config *c, const nib_layers_given *s, const 
                          ", but num_hidden_layers is %" PRId64,
                          name, s->rotate_count, c->layers);
     if (layers == NULL)
-        layers = nib__arena_take(arena, (size_t)c->layers, sizeof *layers);
+        layers = nib__arena_take(arena, (uint64_t)c->layers, sizeof *layers);
     if (layers == NULL)
-        return nib__fail_memory(err, (size_t)c->layers, "a list of layers");
+        return nib__fail_memory(err, (uint64_t)c->layers, "a list of layers");
     for (int64_t i = 0; i < c->layers; i++) {
         const bool rotates = (i + 1) % every != 0;
         if (s->rotates == NULL)
@@ -291,7 +291,7 @@ static void report_patterns(const nib_config *c, const nib_layers_given *s, nib_
 
 static void report_use_window(const nib_config *c, const nib_layers_given *s, nib_ledger *ledger)
 {
-    const int rule = nib__family_of(c)->window;
+    const int rule = (int)nib__family_of(c)->window;
     if (!s->use_window)
         return;
     if (rule != NIB_WINDOW_IF_USED && rule != NIB_WINDOW_UNROTATED)

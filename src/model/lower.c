@@ -255,10 +255,10 @@ static nib_status add_norm(lowering *l, const nib_graph_node *from)
 {
     const nib_graph_weight *norm = weight_of(l, from);
     const nib_layer_plan *uses = reader_of(l, from);
-    float *values = nib__arena_take(l->arena, (size_t)norm->n, 2 * sizeof *values);
+    float *values = nib__arena_take(l->arena, (uint64_t)norm->n, 2 * sizeof *values);
     nib_node node = node_of(l, from);
     if (!values)
-        return nib__fail_memory(l->err, (size_t)norm->n * 2 * sizeof *values, "a norm weight");
+        return nib__fail_memory(l->err, (uint64_t)norm->n * 2 * sizeof *values, "a norm weight");
     NIB_TRY(nib__network_norm(values, l->net, norm->index, NIB_NORM_WEIGHT, l->err));
     if (norm->bias)
         NIB_TRY(nib__network_norm(values + norm->n, l->net, norm->index, NIB_NORM_BIAS, l->err));

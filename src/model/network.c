@@ -267,7 +267,7 @@ static bool is_known_rope_table(const nib_network *net, const nib_tensor *tensor
         return true; /* config_gguf.c has read it */
     if (tensor->rank != 1 || tensor->shape[0] != half || !nib__type_is_float(tensor->type))
         return false;
-    const size_t size = tensor->bytes / (size_t)half;
+    const size_t size = (size_t)tensor->bytes / (size_t)half;
     for (int64_t i = 0; i < half; i++) {
         float stored;
         nib__to_f32(&stored, (const char *)tensor->data + (size_t)i * size, tensor->type, 1);

@@ -82,10 +82,10 @@ static nib_status open_cpu(nib_runner *r, nib_err *err)
     r->scratch_bytes = scratch_of(r);
     const uint64_t scratch = r->scratch_bytes * (uint64_t)nib__pool_threads(r->engine->pool);
     side->block_bytes = buffers + scratch + SLOT_BYTES;
-    side->block = nib__block_take((size_t)side->block_bytes);
-    side->rope = nib__block_take((size_t)r->rope_bytes);
+    side->block = nib__block_take((uint64_t)side->block_bytes);
+    side->rope = nib__block_take((uint64_t)r->rope_bytes);
     if (!side->block || !side->rope)
-        return nib__fail_memory(err, (size_t)(side->block_bytes + r->rope_bytes),
+        return nib__fail_memory(err, (uint64_t)(side->block_bytes + r->rope_bytes),
                                 "the buffers of a step");
     assign_buffers(side, &r->ops, offset, buffers + scratch);
     r->scratch = side->block + buffers;
@@ -370,8 +370,8 @@ void nib__runner_close(nib_runner *r)
     if (r->kv.allocator)
         nib__kv_close(&r->kv);
     close_gpu(r);
-    nib__block_free(r->sides[NIB_SIDE_CPU].block, (size_t)r->sides[NIB_SIDE_CPU].block_bytes);
-    nib__block_free(r->sides[NIB_SIDE_CPU].rope, (size_t)r->rope_bytes);
+    nib__block_free(r->sides[NIB_SIDE_CPU].block, (uint64_t)r->sides[NIB_SIDE_CPU].block_bytes);
+    nib__block_free(r->sides[NIB_SIDE_CPU].rope, (uint64_t)r->rope_bytes);
     nib__release(a, r->logits);
     nib__arena_free(&r->arena);
     *r = (nib_runner){0};
@@ -508,7 +508,7 @@ nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
     void *rows = r->logits;
     if (!nib__reserve(&r->engine->allocator, &rows, &r->logits_capacity, wanted,
                       (size_t)vocab * sizeof(float)))
-        return nib__fail_memory(err, wanted * (size_t)vocab * sizeof(float), "logits");
+        return nib__fail_memory(err, wanted * (uint64_t)vocab * sizeof(float), "logits");
     r->logits = rows;
     NIB_TRY(extend_all(r, slots, count, err));
     float *to = r->logits;

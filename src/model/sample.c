@@ -72,7 +72,7 @@ nib_status nib__sampler_open(nib_sampler *out, int64_t vocab, const nib_allocato
     const nib_draw draw = {.vocab = vocab};
     const size_t bytes = row->scratch(&draw), own = (size_t)vocab * sizeof *out->logits;
     *out = (nib_sampler){.allocator = a, .vocab = vocab, .row = row};
-    out->logits = nib__calloc(a, (size_t)vocab, sizeof *out->logits);
+    out->logits = nib__calloc(a, (uint64_t)vocab, sizeof *out->logits);
     out->scratch = nib__calloc(a, bytes, 1);
     if (out->logits != NULL && out->scratch != NULL)
         return NIB_OK;

@@ -77,9 +77,9 @@ static nib_status code_int32(nib_weight *w, const float *values, nib_arena *aren
         return nib__fail(err, NIB_NOT_AS_ASKED,
                          "an int32 bias needs a static activation scale, which is missing; run "
                          "nibble quantize --calibrate TEXT first");
-    int32_t *codes = nib__arena_take(arena, (size_t)w->n, sizeof *codes);
+    int32_t *codes = nib__arena_take(arena, (uint64_t)w->n, sizeof *codes);
     if (codes == NULL)
-        return nib__fail_memory(err, (size_t)w->n * sizeof *codes, "a bias");
+        return nib__fail_memory(err, (uint64_t)w->n * sizeof *codes, "a bias");
     for (int64_t i = 0; i < w->n; i++) {
         const double step = (double)*w->act_scale * (double)nib__weight_scale(w, i, 0);
         const double code = values[i] == 0 ? 0 : nearbyint((double)values[i] / step);

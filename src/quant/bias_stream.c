@@ -41,9 +41,9 @@ static nib_status write_values(nib_stream *s, size_t place, const void *values, 
 static nib_status reorder_rows(nib_weight *w, const int32_t *rows, nib_arena *arena, nib_err *err)
 {
     const float *values = w->bias;
-    float *moved = nib__arena_take(arena, (size_t)w->n, sizeof *moved);
+    float *moved = nib__arena_take(arena, (uint64_t)w->n, sizeof *moved);
     if (moved == NULL)
-        return nib__fail_memory(err, (size_t)w->n * sizeof *moved, "a bias");
+        return nib__fail_memory(err, (uint64_t)w->n * sizeof *moved, "a bias");
     for (int64_t i = 0; i < w->n; i++)
         moved[i] = values[rows[i]];
     w->bias = moved;

@@ -120,9 +120,9 @@ nib_status nib__output_layout_pair_rows(nib_output_layout *r, const int32_t **ou
     *out = NULL;
     if (width == 0 || (role != NIB_ROLE_Q && role != NIB_ROLE_K) || n % width != 0)
         return NIB_OK;
-    int32_t *rows = nib__arena_take(&r->arena, (size_t)n, sizeof *rows);
+    int32_t *rows = nib__arena_take(&r->arena, (uint64_t)n, sizeof *rows);
     if (rows == NULL)
-        return nib__fail_memory(r->err, (size_t)n * sizeof *rows, "the order of rows");
+        return nib__fail_memory(r->err, (uint64_t)n * sizeof *rows, "the order of rows");
     for (int64_t i = 0; i < n; i++)
         rows[nib__rotary_stored_row(i, width)] = (int32_t)i;
     *out = rows;
@@ -330,9 +330,9 @@ static nib_status shift_norm(nib_output_layout *r, const nib_tensor **tensor)
         size < 11 || strcmp(from->name + size - 11, "norm.weight") != 0)
         return NIB_OK;
     nib_tensor *shifted = nib__arena_take(&r->arena, 1, sizeof *shifted);
-    float *values = nib__arena_take(&r->arena, (size_t)from->shape[0], sizeof *values);
+    float *values = nib__arena_take(&r->arena, (uint64_t)from->shape[0], sizeof *values);
     if (shifted == NULL || values == NULL)
-        return nib__fail_memory(r->err, (size_t)from->shape[0] * sizeof *values, from->name);
+        return nib__fail_memory(r->err, (uint64_t)from->shape[0] * sizeof *values, from->name);
     nib__to_f32(values, from->data, from->type, from->shape[0]);
     for (int64_t i = 0; i < from->shape[0]; i++)
         values[i] += (float)r->job->norm_shift;

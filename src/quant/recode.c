@@ -236,11 +236,11 @@ static bool allocate_buffers(recode *c, nib_arena *arena, int64_t block, int thr
     const size_t values = sets * (size_t)c->groups + 1; /* at least the tensor's one */
     const bool floats =
         r->storage.pieces == NIB_PIECES_FLOATS || r->storage.pieces == NIB_PIECES_BLOCKS;
-    c->rows = nib__arena_take(arena, (size_t)block, (size_t)c->row_bytes);
+    c->rows = nib__arena_take(arena, (uint64_t)block, (uint64_t)c->row_bytes);
     c->codes = nib__arena_take(arena, 2 * t * k, 1);
     c->values = nib__arena_take(arena, floats ? 2 * t * k : 1, sizeof *c->values);
-    c->scales = nib__arena_take(arena, values, (size_t)nib__type_bits(r->stored.scale_type) / 8);
-    c->zeros = nib__arena_take(arena, values, (size_t)nib__type_bits(r->stored.zero_type) / 8);
+    c->scales = nib__arena_take(arena, values, (uint64_t)nib__type_bits(r->stored.scale_type) / 8);
+    c->zeros = nib__arena_take(arena, values, (uint64_t)nib__type_bits(r->stored.zero_type) / 8);
     c->signal = nib__arena_take(arena, n, sizeof *c->signal);
     c->error = nib__arena_take(arena, n, sizeof *c->error);
     c->errs = nib__arena_take(arena, t, sizeof *c->errs);
@@ -317,7 +317,7 @@ static nib_status recode_weight(nib_stream *s, recode *c, nib_arena *arena, nib_
     const int64_t block = nib__max(1, nib__min(r->stored.n, BLOCK / nib__max(1, c->row_bytes)));
     double signal = 0, error = 0;
     if (!allocate_buffers(c, arena, block, nib__pool_threads(s->job->pool)))
-        return nib__fail_memory(err, (size_t)(block * c->row_bytes), r->from->name);
+        return nib__fail_memory(err, (uint64_t)(block * c->row_bytes), r->from->name);
     NIB_TRY(write_rows(s, c, block, err));
     write_tensor_scale(c);
     NIB_TRY(check_failures(c, nib__pool_threads(s->job->pool), err));

@@ -383,7 +383,7 @@ static nib_status run_copy(nib_stream *s, const nib_rewrite *r, nib_hash *hash, 
     copy c = {.put = {.checkpoint = s->job->checkpoint, .writer = s->writer, .place = r->copy}};
     nib__arena_init(&arena, s->job->allocator, 0);
     c.put.hasher = nib__hasher_open();
-    c.bad = nib__arena_take(&arena, (size_t)nib__pool_threads(s->job->pool), sizeof *c.bad);
+    c.bad = nib__arena_take(&arena, (uint64_t)nib__pool_threads(s->job->pool), sizeof *c.bad);
     nib_status status = NIB_OK;
     if (c.put.hasher == NULL || c.bad == NULL ||
         (r->cast != NIB_TYPE_NONE && !allocate_cast(&to, &arena)))
@@ -492,15 +492,15 @@ static bool allocate_buffers(nib_arena *arena, block *b, int64_t rows, int threa
     const size_t n = (size_t)r->from->shape[0], k = (size_t)q->k, t = (size_t)threads;
     const size_t count = nib__quantizer_is_one(q) ? 1 : n * (size_t)q->groups;
     b->rows = nib__arena_take(arena, t * k, sizeof *b->rows);
-    b->codes = nib__arena_take(arena, 2 * (size_t)rows * k, 1);
+    b->codes = nib__arena_take(arena, 2 * (uint64_t)rows * k, 1);
     const bool packed = r->storage.pieces != NIB_PIECES_BYTES;
     const size_t row = (size_t)nib__file_layout_row_bytes(&r->storage, q->k);
-    b->packed = packed ? nib__arena_take(arena, 2 * (size_t)rows * row, 1) : NULL;
-    b->scales = nib__arena_take(arena, count, (size_t)nib__type_bits(q->scale_type) / 8);
+    b->packed = packed ? nib__arena_take(arena, 2 * (uint64_t)rows * row, 1) : NULL;
+    b->scales = nib__arena_take(arena, count, (uint64_t)nib__type_bits(q->scale_type) / 8);
     b->zeros = q->zero_type == NIB_TYPE_NONE
                    ? NULL
-                   : nib__arena_take(arena, count, (size_t)nib__type_bits(q->zero_type) / 8);
-    b->group_values = nib__arena_take(arena, 2 * t * (size_t)q->groups, sizeof *b->group_values);
+                   : nib__arena_take(arena, count, (uint64_t)nib__type_bits(q->zero_type) / 8);
+    b->group_values = nib__arena_take(arena, 2 * t * (uint64_t)q->groups, sizeof *b->group_values);
     b->signal = nib__arena_take(arena, n, sizeof *b->signal);
     b->error = nib__arena_take(arena, n, sizeof *b->error);
     b->ranges = nib__arena_take(arena, t, sizeof *b->ranges);
@@ -674,7 +674,7 @@ static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_aren
         rows = nib__max(1, nib__min(n, BLOCK_HERE / k));
     if (!allocate_buffers(arena, b, rows, nib__pool_threads(s->job->pool)) ||
         (b->device != NULL && !allocate_device_buffers(arena, b, rows)))
-        return nib__fail_memory(err, (size_t)(rows * k), r->from->name);
+        return nib__fail_memory(err, (uint64_t)(rows * k), r->from->name);
     if (nib__quantizer_needs_scan(&r->quantizer))
         NIB_TRY(scan(s, r, b, rows, err));
     NIB_TRY(quantize_blocks(s, r, b, rows, &change, err));

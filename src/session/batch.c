@@ -130,9 +130,9 @@ static nib_status open_drawer(drawer *out, nib_session *session, int64_t jobs, n
     /* a single job is drawn on the calling thread */
     const int threads = jobs > 1 ? nib__pool_threads(engine->pool) : 1;
     drawer d = {.session = session};
-    d.samplers = nib__calloc(&engine->allocator, (size_t)threads, sizeof *d.samplers);
+    d.samplers = nib__calloc(&engine->allocator, (uint64_t)threads, sizeof *d.samplers);
     if (d.samplers == NULL)
-        return nib__fail_memory(err, (size_t)threads * sizeof *d.samplers, "samplers");
+        return nib__fail_memory(err, (uint64_t)threads * sizeof *d.samplers, "samplers");
     nib_status status = NIB_OK;
     for (; d.threads < threads && status == NIB_OK; d.threads += status == NIB_OK)
         status = nib__sampler_open(&d.samplers[d.threads], nib_session_vocab(session),
@@ -332,9 +332,9 @@ static nib_status allocate(nib_batch *b, nib_err *err)
         b->sequences[i].tokens = nib__calloc(a, context, sizeof(int32_t));
         whole = whole && b->sequences[i].tokens != NULL;
     }
-    b->slots = nib__calloc(a, (size_t)b->slots_most, sizeof *b->slots);
-    b->tokens = nib__calloc(a, (size_t)b->rows_most, sizeof *b->tokens);
-    b->tops = nib__calloc(a, (size_t)b->rows_most * NIB_LOGPROBS_MOST, sizeof *b->tops);
+    b->slots = nib__calloc(a, (uint64_t)b->slots_most, sizeof *b->slots);
+    b->tokens = nib__calloc(a, (uint64_t)b->rows_most, sizeof *b->tokens);
+    b->tops = nib__calloc(a, (uint64_t)b->rows_most * NIB_LOGPROBS_MOST, sizeof *b->tops);
     b->stepped = nib__calloc(a, count, sizeof(nib_job *));
     b->drawn = nib__calloc(a, count, sizeof(nib_job *));
     b->drawn_ids = nib__calloc(a, count, sizeof(int32_t *));

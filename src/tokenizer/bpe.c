@@ -133,7 +133,7 @@ nib_status nib__bpe_build(nib_bpe *b, const nib_vocab *v, const nib_merge *list,
     b->bits = 4;
     while (((size_t)1 << b->bits) / 3 * 2 < count)
         b->bits++;
-    b->slots = nib__calloc(a, (size_t)1 << b->bits, sizeof *b->slots);
+    b->slots = nib__calloc(a, (uint64_t)1 << b->bits, sizeof *b->slots);
     if (b->slots == NULL)
         return nib__fail_memory(err, sizeof *b->slots << b->bits, "the table of merges");
     NIB_TRY(fill_merges(b, list, count, err));

@@ -63,7 +63,7 @@ static void job_fill(void *ctx, int worker, int64_t begin, int64_t end)
 
 static float *random_values(trial *t, int64_t count, int64_t sequence)
 {
-    fill f = {nib__arena_take(&t->arena, (size_t)count, sizeof(float)), sequence};
+    fill f = {nib__arena_take(&t->arena, (uint64_t)count, sizeof(float)), sequence};
     if (f.to != NULL)
         nib__pool_run(t->workers.pool, count, 4096, false, job_fill, &f);
     return f.to;
@@ -80,7 +80,7 @@ static nib_status allocate_values(trial *t, nib_err *err)
     bool ok = t->x && t->w && t->dy;
     for (int p = 0; p < NIB_PRODUCTS; p++)
         for (int i = 0; i < 2; i++) {
-            t->results[p][i] = nib__arena_take(&t->arena, (size_t)sizes[p], sizeof(float));
+            t->results[p][i] = nib__arena_take(&t->arena, (uint64_t)sizes[p], sizeof(float));
             ok = ok && t->results[p][i] != NULL;
         }
     return ok ? NIB_OK : fail_memory(t, all, err);

@@ -12,7 +12,7 @@ void nib__tree_init(nib_tree *out, nib_pool *pool, nib_ranks *ranks, const nib_k
     *out = (nib_tree){.pool = pool, .ranks = ranks, .add = add, .total = total, .count = count};
 }
 
-static size_t block_bytes(const nib_tree *t) { return t->total * sizeof(float); }
+static uint64_t block_bytes(const nib_tree *t) { return (uint64_t)t->total * sizeof(float); }
 
 void nib__tree_free(nib_tree *t)
 {

@@ -23,10 +23,10 @@ nib_status nib__optimizer_open(nib_optimizer *out, const nib_train_config *confi
                            .pool = engine->pool,
                            .adamw = nib__plan_operation(plan, NIB_OP_ADAMW)->row,
                            .squares = nib__plan_operation(plan, NIB_OP_SQUARES)->row};
-    const size_t bytes = (size_t)block_bytes(params);
+    const uint64_t bytes = block_bytes(params);
     out->m = nib__block_take(bytes);
     out->v = nib__block_take(bytes);
-    out->parts = nib__block_take((size_t)parts_bytes(params));
+    out->parts = nib__block_take((uint64_t)parts_bytes(params));
     if (out->m && out->v && out->parts)
         return NIB_OK;
     nib__optimizer_close(out);
@@ -37,9 +37,9 @@ void nib__optimizer_close(nib_optimizer *o)
 {
     if (!o->params)
         return;
-    nib__block_free(o->m, (size_t)block_bytes(o->params));
-    nib__block_free(o->v, (size_t)block_bytes(o->params));
-    nib__block_free(o->parts, (size_t)parts_bytes(o->params));
+    nib__block_free(o->m, (uint64_t)block_bytes(o->params));
+    nib__block_free(o->v, (uint64_t)block_bytes(o->params));
+    nib__block_free(o->parts, (uint64_t)parts_bytes(o->params));
     *o = (nib_optimizer){0};
 }
 

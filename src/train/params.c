@@ -24,7 +24,7 @@ static bool add_param(lister *l, const char *name, nib_param p)
         return false;
     p.at = l->out->total;
     l->out->values += nib__param_size(&p);
-    l->out->total += (size_t)nib__round_up((int64_t)nib__param_size(&p), NIB_LANES);
+    l->out->total += (uint64_t)nib__round_up((int64_t)nib__param_size(&p), NIB_LANES);
     l->out->items[l->out->count++] = p;
     return true;
 }

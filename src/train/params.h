@@ -20,14 +20,14 @@ typedef struct nib_param {
     nib_param_role role;
     int64_t layer; /* decoder layer; -1: none */
     int64_t rows, columns;
-    size_t at;                     /* offset in elements, a multiple of NIB_LANES; gaps are zeros */
+    uint64_t at;                   /* offset in elements, a multiple of NIB_LANES; gaps are zeros */
     const nib_graph_weight *entry; /* the weight in the graph */
 } nib_param;
 
 typedef struct nib_params {
     nib_param *items; /* [count], in the order of the model */
     size_t count;
-    size_t total;    /* elements of a block, including gaps */
+    uint64_t total;  /* elements of a block, including gaps */
     uint64_t values; /* number of parameters, without gaps */
     size_t *weight;  /* [site_count] item of each site's weight; for a tied head, the embedding's */
     size_t *bias;    /* [site_count]; SIZE_MAX: none */
@@ -38,7 +38,7 @@ typedef struct nib_params {
 nib_status nib__params_list(nib_params *out, const nib_network *net, nib_arena *arena,
                             nib_err *err);
 
-NIB_INLINE size_t nib__param_size(const nib_param *p) { return (size_t)(p->rows * p->columns); }
+NIB_INLINE uint64_t nib__param_size(const nib_param *p) { return (uint64_t)(p->rows * p->columns); }
 
 /* torchtitan's initial values: the embedding normal with deviation 1; the head (and a tied
  * embedding) normal with deviation width^-1/2, cut at 3 deviations; gate, q, k, v 0.02 and up,

@@ -320,9 +320,9 @@ static nib_status find_slice(nib_ranks *r, nib_err *err)
     static const char what[] = "which ranks share cores";
     char host[NIB_MPI_TEXT] = "";
     int length = 0;
-    nib_hash *hosts = nib__calloc(&r->allocator, (size_t)r->count, sizeof *hosts);
+    nib_hash *hosts = nib__calloc(&r->allocator, (uint64_t)r->count, sizeof *hosts);
     if (!hosts)
-        return nib__fail_memory(err, (size_t)r->count * sizeof *hosts, "the table of ranks");
+        return nib__fail_memory(err, (uint64_t)r->count * sizeof *hosts, "the table of ranks");
     r->mpi.get_processor_name(host, &length);
     nib_hash mine = nib__hash_bytes(host, strlen(host));
     const nib_hash cores = nib__cores_hash();

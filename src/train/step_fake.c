@@ -58,9 +58,9 @@ static nib_status allocate_codes(nib_step *s, nib_err *err)
             return NIB_OK;
         }
         if (pass == 0)
-            s->fake_block = nib__block_take((size_t)(values + used));
+            s->fake_block = nib__block_take((uint64_t)(values + used));
         if (s->fake_block == NULL)
-            return nib__fail_memory(err, (size_t)(values + used), "the codes of weights");
+            return nib__fail_memory(err, (uint64_t)(values + used), "the codes of weights");
     }
     s->fake_bytes = used;
     return NIB_OK;

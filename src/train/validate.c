@@ -48,9 +48,9 @@ static nib_status open_data(nib_validation *v, nib_err *err)
     NIB_TRY(nib__model_tokenizer(t->model, &options.tokenizer, err));
     NIB_TRY(nib__data_open(&v->data, t->engine, &options, err));
     NIB_TRY(count_batches(v, err));
-    v->losses = nib__calloc(&t->engine->allocator, (size_t)v->count, sizeof *v->losses);
+    v->losses = nib__calloc(&t->engine->allocator, (uint64_t)v->count, sizeof *v->losses);
     return v->losses ? NIB_OK
-                     : nib__fail_memory(err, (size_t)v->count * sizeof *v->losses,
+                     : nib__fail_memory(err, (uint64_t)v->count * sizeof *v->losses,
                                         "the losses of a validation");
 }
 

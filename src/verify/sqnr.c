@@ -84,9 +84,9 @@ nib_status nib__bias_distance(double *sqnr_db, const nib_weight *a, const nib_we
                               const nib_allocator *allocator, nib_err *err)
 {
     double signal = 0, error = 0;
-    float *values = nib__calloc(allocator, 2 * (size_t)a->n, sizeof *values);
+    float *values = nib__calloc(allocator, 2 * (uint64_t)a->n, sizeof *values);
     if (values == NULL)
-        return nib__fail_memory(err, 2 * (size_t)a->n * sizeof *values, "a comparison");
+        return nib__fail_memory(err, 2 * (uint64_t)a->n * sizeof *values, "a comparison");
     nib__weight_bias(a, values);
     nib__weight_bias(b, values + a->n);
     add_values(&signal, &error, values, values + a->n, a->n);

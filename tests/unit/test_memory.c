@@ -125,8 +125,12 @@ static void test_arena_limits(void **state)
     nib__arena_init(&arena, &a, 1600);
     assert_null(nib__arena_take(&arena, 1601, 1));
     assert_null(nib__arena_take(&arena, SIZE_MAX, 1));
+    /* counts that 32 bits would cut to 16 */
+    assert_null(nib__arena_take(&arena, ((uint64_t)1 << 32) + 16, 1));
+    assert_null(nib__arena_take(&arena, ((uint64_t)1 << 30) + 4, 4));
+    assert_null(nib__block_take(((uint64_t)1 << 63) + 16));
     assert_null(nib__arena_take(&arena, SIZE_MAX / 2, 4));
-    assert_null(nib__arena_take(&arena, (size_t)1 << 33, (size_t)1 << 33));
+    assert_null(nib__arena_take(&arena, (uint64_t)1 << 33, (uint64_t)1 << 33));
     for (int i = 0; i < 100; i++)
         assert_non_null(nib__arena_take(&arena, 3, 5));
     assert_int_equal(arena.total, 1600);
