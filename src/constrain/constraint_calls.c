@@ -27,8 +27,9 @@ enum {
     EITHER = 0,
     THE_NEXT,
     THE_LAST,
-    NEVER_OPENS = UINT32_MAX - 1, /* `at` of free text that can no longer begin a call */
 };
+/* `at` of free text that can no longer begin a call */
+static const uint32_t NEVER_OPENS = UINT32_MAX - 1;
 
 typedef struct symbols {
     int32_t *at; /* [count] */

@@ -80,7 +80,7 @@ static void pack(const nib_weight *w, void *out, int64_t n0, int64_t n1)
     for (int64_t i = n0; i < n1; i++) {
         uint8_t *row = base + (size_t)i * l.row_bytes;
         put_codes(w, i, row);
-        memset(row + used, 0, l.row_bytes - used);
+        memset(row + used, 0, (size_t)l.row_bytes - used);
         const size_t at = (size_t)(i * l.groups);
         nib__weight_put_scales(w, i, 0, l.groups, base + l.scale_offset + at * scale_bytes,
                                scale_bytes);
