@@ -487,12 +487,13 @@ nib_status nib__state_write(nib_trainer *t, const char *directory, nib_err *err)
 static nib_status copy_values(float *to, const nib_param *p, const nib_tensor *t, const char *path,
                               const char *name, nib_err *err)
 {
-    const size_t bytes = nib__param_size(p) * sizeof *to;
+    const uint64_t bytes = nib__param_size(p) * sizeof *to;
     if (!t || t->type != NIB_TYPE_F32 || t->bytes != bytes)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: %s is %s, but the config's model has %zu values of f32 there", path,
-                         name, t ? "of the wrong size or type" : "missing", nib__param_size(p));
-    memcpy(to, t->data, bytes);
+                         "%s: %s is %s, but the config's model has %" PRIu64 " values of f32 there",
+                         path, name, t ? "of the wrong size or type" : "missing",
+                         nib__param_size(p));
+    memcpy(to, t->data, (size_t)bytes);
     return NIB_OK;
 }
 
