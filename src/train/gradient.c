@@ -7,12 +7,12 @@
 #include <inttypes.h>
 
 void nib__tree_init(nib_tree *out, nib_pool *pool, nib_ranks *ranks, const nib_kernel *add,
-                    size_t total, int64_t count)
+                    uint64_t total, int64_t count)
 {
     *out = (nib_tree){.pool = pool, .ranks = ranks, .add = add, .total = total, .count = count};
 }
 
-static uint64_t block_bytes(const nib_tree *t) { return (uint64_t)t->total * sizeof(float); }
+static uint64_t block_bytes(const nib_tree *t) { return t->total * sizeof(float); }
 
 void nib__tree_free(nib_tree *t)
 {
@@ -128,7 +128,7 @@ static nib_status send_node(nib_tree *t, nib_tree_node *node, int to, const char
                             nib_err *err)
 {
     NIB_TRY(nib__ranks_send(t->ranks, &node->loss, sizeof node->loss, to, what, err));
-    NIB_TRY(nib__ranks_send(t->ranks, node->sum, block_bytes(t), to, what, err));
+    NIB_TRY(nib__ranks_send(t->ranks, node->sum, (size_t)block_bytes(t), to, what, err));
     t->spare[t->spare_count++] = node->sum;
     remove_node(t, node);
     return NIB_OK;
@@ -143,7 +143,7 @@ static nib_status receive_node(nib_tree *t, nib_tree_node *left, int from, const
     nib_status status =
         nib__ranks_receive(t->ranks, &right.loss, sizeof right.loss, from, what, err);
     if (status == NIB_OK)
-        status = nib__ranks_receive(t->ranks, right.sum, block_bytes(t), from, what, err);
+        status = nib__ranks_receive(t->ranks, right.sum, (size_t)block_bytes(t), from, what, err);
     if (status == NIB_OK)
         merge(t, left, &right);
     else
@@ -196,7 +196,7 @@ static nib_status sum_ranks(nib_tree *t, const float **sum, double *loss, const 
     }
     t->spare[t->spare_count++] = block;
     NIB_TRY(nib__ranks_share(t->ranks, loss, sizeof *loss, what, err));
-    NIB_TRY(nib__ranks_share(t->ranks, block, block_bytes(t), what, err));
+    NIB_TRY(nib__ranks_share(t->ranks, block, (size_t)block_bytes(t), what, err));
     *sum = block;
     return NIB_OK;
 }

@@ -25,8 +25,8 @@ typedef struct nib_tree {
     nib_pool *pool;
     nib_ranks *ranks; /* NULL: one process */
     const nib_kernel *add;
-    size_t total;  /* elements of a block */
-    int64_t count; /* leaves of a step, over all ranks */
+    uint64_t total; /* elements of a block */
+    int64_t count;  /* leaves of a step, over all ranks */
     nib_tree_node held[2 * NIB_TREE_LEVELS];
     int held_count;
     float *spare[2 * NIB_TREE_LEVELS]; /* free blocks */
@@ -35,7 +35,7 @@ typedef struct nib_tree {
 
 /* add: a row of NIB_OP_ADD. */
 void nib__tree_init(nib_tree *out, nib_pool *pool, nib_ranks *ranks, const nib_kernel *add,
-                    size_t total, int64_t count);
+                    uint64_t total, int64_t count);
 void nib__tree_free(nib_tree *tree);
 
 /* The first leaf of a rank; the first of rank + 1 is the end. */

@@ -414,7 +414,7 @@ static void clear_embedding_gradient(nib_step *s)
 {
     const nib_param *table = &s->params->items[s->params->weight[0]];
     if (!s->net->tied)
-        memset(s->gradients + table->at, 0, nib__param_size(table) * sizeof(float));
+        memset(s->gradients + table->at, 0, (size_t)nib__param_size(table) * sizeof(float));
 }
 
 static nib_status notify_watch(const nib_step *s, const nib_train_node *n, bool done, nib_err *err)

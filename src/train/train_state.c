@@ -341,7 +341,7 @@ static nib_status write_blocks(nib_writer *w, const char *path, const nib_params
     for (size_t b = 0; b < count; b++)
         for (size_t i = 0; i < params->count; i++)
             NIB_TRY(put_values(w, b * params->count + i, blocks[b].values + params->items[i].at,
-                               nib__param_size(&params->items[i]), type, err));
+                               (size_t)nib__param_size(&params->items[i]), type, err));
     NIB_TRY(nib__writer_finish(w, err));
     for (size_t i = 0; hashes && i < nib__writer_count(w); i++)
         nib__jsonw_pair_string(hashes, nib__writer_name(w, i),

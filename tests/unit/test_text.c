@@ -355,12 +355,18 @@ static void test_double_round_trip(void **state)
     check_round_trip(1);
 }
 
+/* musl accepts the name of any locale, but knows only the C locale. */
+static void use_comma(const char *test)
+{
+    if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL ||
+        strcmp(localeconv()->decimal_point, ",") != 0)
+        skip_test(test, SKIP_LOCALE);
+}
+
 static void test_double_locale(void **state)
 {
     (void)state;
-    if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL)
-        skip_test(__func__, SKIP_LOCALE);
-    assert_string_equal(localeconv()->decimal_point, ",");
+    use_comma(__func__);
     check_round_trip(2);
     test_double(state);
     setlocale(LC_NUMERIC, "C");
@@ -374,8 +380,7 @@ static void test_format_locale(void **state)
     char text[32];
     nib_text built;
     nib_err err;
-    if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL)
-        skip_test(__func__, SKIP_LOCALE);
+    use_comma(__func__);
     assert_int_equal(nib__format(text, sizeof text, "%.2f and %g", 1.25, 0.5), 12);
     assert_string_equal(text, "1.25 and 0.5");
     assert_string_equal(nib__format_seconds(text, 1.5), "1.5 s");
@@ -407,9 +412,8 @@ static void test_same_ignoring_case(void **state)
 {
     (void)state;
     check_same();
-    if (setlocale(LC_CTYPE, "tr_TR.UTF-8") == NULL)
+    if (setlocale(LC_CTYPE, "tr_TR.UTF-8") == NULL || strcasecmp("TITLE", "title") == 0)
         skip_test(__func__, SKIP_LOCALE);
-    assert_true(strcasecmp("TITLE", "title") != 0); /* why it is not used */
     check_same();
     setlocale(LC_CTYPE, "C");
 }
