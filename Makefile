@@ -5,6 +5,7 @@
 # make test       install what is missing, build, run every test; last line: N passed, N failed
 # make test-neon  all cases of the Arm kernels under qemu; make test runs fewer
 # make portable   checks that files outside src/base and src/device need nothing but POSIX; part of make test
+# make portable-all   also builds and tests with clang, musl and for 32-bit x86, and links for macOS, where their tools are installed
 # make lint       style, layers and formatting
 # make SAN=address,undefined test-unit      the same tests under sanitizers, in their own build folder
 # make CUDA=1     also kernels for NVIDIA GPUs, in build/cuda; needs nvcc 12.0 or later. Other builds lack these
@@ -292,6 +293,10 @@ $(BUILD)/tools/%: tools/%.c $(LIB)
 
 # ---- other systems ----
 
+# Files and times of 64 bits where the C library has a choice. 32-bit x86 would compute with excess precision without SSE.
+CPPFLAGS += -D_FILE_OFFSET_BITS=64 -D_TIME_BITS=64
+CFLAGS   += $(if $(filter i386 i486 i586 i686,$(MACHINE)),-msse2 -mfpmath=sse -Wno-psabi)
+
 # Outside src/base and src/device, every file compiles with POSIX alone. Terminal width and anonymous maps are not in
 # POSIX, but every BSD and macOS have them.
 EVERY_ISA := $(if $(filter x86_64,$(MACHINE)),-mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl \
@@ -305,11 +310,17 @@ $(BUILD)/portable/%.ok: %.c
 # The macOS parts of base and device are compiled against stand-ins for its headers.
 APPLE_SRC := $(filter src/base/% src/device/%,$(LIB_SRC))
 $(BUILD)/apple/%.ok: %.c tests/portable/apple.h
-	$(call READ,-D_GNU_SOURCE -U__linux__ -Itests/portable/apple -include tests/portable/apple.h)
+	$(call READ,-D_GNU_SOURCE -U__linux__ -Itests/portable/apple -Itests/portable/frameworks -include tests/portable/apple.h)
 apple: $(APPLE_SRC:%.c=$(BUILD)/apple/%.ok)
-portable: $(POSIX_SRC:%.c=$(BUILD)/portable/%.ok) apple
+portable: $(POSIX_SRC:%.c=$(BUILD)/portable/%.ok) apple portable-refused
 	@if command -v aarch64-linux-gnu-gcc >/dev/null; then $(MAKE) -s apple BUILD=build/aarch64 CC=aarch64-linux-gnu-gcc \
 	    PKG_CFLAGS="-DXXH_INLINE_ALL -Itests/arm"; fi
+# Whole builds with their unit tests, where this machine can run them. What is not installed is skipped with the reason.
+# docs/how-tested.md has the results.
+WHOLE := $(addprefix portable-,clang musl i386 macos refused)
+$(WHOLE):
+	@tests/portable/run $(@:portable-%=%)
+portable-all: portable $(WHOLE)
 
 # ---- everyday targets ----
 
@@ -483,5 +494,5 @@ clean:
 
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
-.PHONY: all unit matrix apple portable tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon test-sanitized lint docs \
+.PHONY: all unit matrix apple portable portable-all $(WHOLE) tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon test-sanitized lint docs \
         bench golden oracle audit audit-mutants mutate torture torture-power soak fuzz fuzz-programs coverage test-bare test-sample test-page page-screenshots cuda-images cuda-sample cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE

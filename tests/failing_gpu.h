@@ -8,6 +8,7 @@
 #define NIB_TESTS_FAILING_GPU_H
 
 #include "engine.h"
+#include "skipping.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -219,6 +220,8 @@ static inline void failing_describe(nib_gpu_found *out, failing_gpu *f)
 /* Makes this the engine's only device; false: out of memory. */
 static inline bool failing_offer(nib_engine *engine, failing_gpu *f)
 {
+    if (sizeof(void *) < 8)
+        skip_test("a device", "a 32-bit program cannot address its memory");
     engine->gpus = nib__calloc(&engine->allocator, NIB_GPUS_MAX, sizeof *engine->gpus);
     if (engine->gpus == NULL)
         return false;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#if defined(__x86_64__) || defined(__i386__)
+#if defined(__x86_64__) /* 32-bit programs have no vector kernels */
 #define ON_X86 1
 #include <cpuid.h>
 #elif defined(__aarch64__) && defined(__linux__)

@@ -50,6 +50,10 @@ enum { PIECE_ALIGN = 4096 };
 nib_status nib__gpu_open(nib_gpu **out, const nib_gpu_found *found, double limit_s,
                          const nib_allocator *a, nib_err *err)
 {
+    if (UINTPTR_MAX < FIRST_ADDRESS)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: a 32-bit program cannot address its memory; build Nibble for 64 bits",
+                         found->name);
     nib_gpu *gpu = nib__calloc(a, 1, sizeof *gpu);
     if (gpu == NULL)
         return nib__fail_memory(err, sizeof *gpu, "a device");

@@ -369,7 +369,7 @@ static listing open_listing(const opened *o)
                                "{\"enum\": [\"wolf\", \"king\", \"daughter\"]}}";
     const nib_named_text schema = {"schema", text, sizeof text - 1};
     const nib_tokenizer *tokenizer;
-    listing l;
+    listing l = {0};
     nib_err err;
     a = &o->engine->allocator;
     if (nib__model_tokenizer(o->model, &tokenizer, &err) != NIB_OK ||

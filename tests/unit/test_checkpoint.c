@@ -118,7 +118,8 @@ static void test_sparse_file(void **state)
     write_safetensors(dir, "big.safetensors", "{" U8("a", "0,1") "}", NULL, 1);
     /* 4 TiB, sparse, where the file system allows it */
     if (truncate(in(path, dir, "big.safetensors"), (off_t)1 << 42) == 0)
-        assert_int_equal(nib__checkpoint_open(&cp, path, &a, NULL), NIB_BAD_INPUT);
+        assert_int_equal(nib__checkpoint_open(&cp, path, &a, NULL),
+                         sizeof(void *) < 8 ? NIB_UNSUPPORTED : NIB_BAD_INPUT);
     drop_directory(dir);
 }
 

@@ -44,23 +44,23 @@ static void test_packed_hostile(void **state)
     };
     static const change changes[] = {
         {2, {"m.weight_shape", "I32", 1, {2}, narrow}, NIB_OK},
-        {0, {NULL}, NIB_BAD_INPUT},
+        {0, {0}, NIB_BAD_INPUT},
         {0, {"m.weight_packed", "I32", 2, {3, 4}, NULL}, NIB_BAD_INPUT},
         {0, {"m.weight_packed", "I32", 2, {2, 3}, NULL}, NIB_BAD_INPUT},
         {0, {"m.weight_packed", "U8", 2, {3, 3}, NULL}, NIB_BAD_INPUT},
         {0, {"m.weight_packed", "I32", 2, {0, 0}, NULL}, NIB_BAD_INPUT},
-        {1, {NULL}, NIB_BAD_INPUT},
+        {1, {0}, NIB_BAD_INPUT},
         {1, {"m.weight_scale", "F32", 2, {2, 3}, ones}, NIB_BAD_INPUT},
         {1, {"m.weight_scale", "I32", 2, {3, 2}, NULL}, NIB_BAD_INPUT},
         {1, {"m.weight_scale", "F32", 2, {3, 2}, not_finite}, NIB_BAD_INPUT},
         {1, {"m.weight_scale", "F32", 2, {3, 2}, infinite}, NIB_BAD_INPUT},
-        {2, {NULL}, NIB_BAD_INPUT},
+        {2, {0}, NIB_BAD_INPUT},
         {2, {"m.weight_shape", "I64", 1, {2}, wrong}, NIB_BAD_INPUT},
         {2, {"m.weight_shape", "I64", 1, {2}, huge}, NIB_BAD_INPUT},
         {2, {"m.weight_shape", "I64", 1, {2}, negative}, NIB_BAD_INPUT},
         {2, {"m.weight_shape", "F32", 1, {2}, NULL}, NIB_BAD_INPUT},
         {2, {"m.weight_shape", "I64", 1, {1}, shape}, NIB_BAD_INPUT},
-        {3, {NULL}, NIB_BAD_INPUT},
+        {3, {0}, NIB_BAD_INPUT},
         {3, {"m.weight_zero_point", "I32", 2, {3, 2}, NULL}, NIB_BAD_INPUT}, /* not packed */
         {3, {"m.weight_zero_point", "F32", 2, {3, 2}, ones}, NIB_BAD_INPUT},
         {3, {"m.weight_zero_point", "I8", 2, {3, 2}, "\1\2\3\4\5\6"}, NIB_OK},
@@ -68,7 +68,7 @@ static void test_packed_hostile(void **state)
         {3,
          {"m.weight_zero_point", "I8", 2, {3, 2}, "\1\2\3\xf7\5\6"},
          NIB_BAD_INPUT}, /* below -8 */
-        {4, {NULL}, NIB_OK},
+        {4, {0}, NIB_OK},
         {4, {"m.weight_g_idx", "I32", 1, {20}, beyond}, NIB_BAD_INPUT}, /* of 2 groups */
         {4, {"m.weight_g_idx", "I32", 1, {20}, before}, NIB_BAD_INPUT},
         {4, {"m.weight_g_idx", "I32", 1, {20}, uneven}, NIB_UNSUPPORTED},
@@ -104,7 +104,7 @@ static void test_bytes_hostile(void **state)
         {1, {"m.weight_scale", "F32", 1, {3}, ones}, NIB_OK},
         {1, {"m.weight_scale", "F32", 2, {1, 1}, ones}, NIB_BAD_INPUT},
         {1, {"m.weight_scale", "F32", 2, {3, 1}, not_finite + 2}, NIB_BAD_INPUT},
-        {2, {NULL}, NIB_BAD_INPUT},
+        {2, {0}, NIB_BAD_INPUT},
         {2, {"m.input_scale", "F32", 1, {2}, ones}, NIB_BAD_INPUT},
         {2, {"m.input_scale", "F32", 1, {1}, negative_scale}, NIB_BAD_INPUT},
         {2, {"m.input_scale", "F32", 1, {1}, NULL}, NIB_BAD_INPUT},
@@ -135,7 +135,7 @@ static void test_float_hostile(void **state)
     static const change nv_changes[] = {
         {1, {"m.weight_scale", "F8_E4M3", 2, {2, 1}, e4m3}, NIB_BAD_INPUT},
         {1, {"m.weight_scale", "F32", 2, {2, 1}, ones}, NIB_BAD_INPUT},
-        {2, {NULL}, NIB_BAD_INPUT},
+        {2, {0}, NIB_BAD_INPUT},
         {2, {"m.weight_global_scale", "F32", 1, {2}, ones}, NIB_BAD_INPUT},
         {2, {"m.weight_global_scale", "F32", 1, {1}, zero}, NIB_BAD_INPUT},
         {2, {"m.weight_global_scale", "F32", 1, {1}, infinite + 1}, NIB_BAD_INPUT},
@@ -147,7 +147,7 @@ static void test_float_hostile(void **state)
                                      {"m.weight_zero_point", "F8_E4M3", 2, {2, 1}, NULL}};
     static const change fp8_changes[] = {
         {2, {"m.weight_zero_point", "F8_E4M3", 2, {2, 1}, "\0\70"}, NIB_UNSUPPORTED}, /* not 0 */
-        {2, {NULL}, NIB_OK},
+        {2, {0}, NIB_OK},
     };
     static const char *const without_transforms[] = {"null", "{}", "{\"config_groups\":{}}",
                                                      "{\"config_groups\":null}"};

@@ -30,19 +30,19 @@ static void test_gptq_hostile(void **state)
         {"m.bias", "F16", 1, {3}, NULL},
     };
     static const change changes[] = {
-        {0, {NULL}, NIB_BAD_INPUT},
+        {0, {0}, NIB_BAD_INPUT},
         {0, {"m.qweight", "I32", 2, {3, 3}, NULL}, NIB_BAD_INPUT},
         {0, {"m.qweight", "I32", 1, {6}, NULL}, NIB_BAD_INPUT},
         {0, {"m.qweight", "I32", 2, {0, 3}, NULL}, NIB_BAD_INPUT},
         {0, {"m.qweight", "U8", 2, {2, 3}, NULL}, NIB_BAD_INPUT},
-        {1, {NULL}, NIB_BAD_INPUT},
+        {1, {0}, NIB_BAD_INPUT},
         {1, {"m.qzeros", "I32", 2, {1, 1}, NULL}, NIB_BAD_INPUT},
         {1, {"m.qzeros", "F32", 2, {2, 1}, NULL}, NIB_BAD_INPUT},
-        {2, {NULL}, NIB_BAD_INPUT},
+        {2, {0}, NIB_BAD_INPUT},
         {2, {"m.scales", "F32", 2, {3, 2}, ones}, NIB_BAD_INPUT},
         {2, {"m.scales", "F32", 2, {2, 3}, not_finite}, NIB_BAD_INPUT},
         {2, {"m.scales", "I32", 2, {2, 3}, NULL}, NIB_BAD_INPUT},
-        {3, {NULL}, NIB_OK},
+        {3, {0}, NIB_OK},
         {3, {"m.g_idx", "I64", 1, {16}, wide}, NIB_OK},
         {3, {"m.g_idx", "F16", 1, {16}, NULL}, NIB_BAD_INPUT},
         {3, {"m.g_idx", "I32", 1, {16}, beyond}, NIB_BAD_INPUT}, /* of 2 groups */
@@ -85,9 +85,9 @@ static void test_awq_hostile(void **state)
         {0, {"m.qweight", "I32", 2, {16, 3}, NULL}, NIB_BAD_INPUT}, /* 16 outputs */
         {0, {"m.qweight", "I32", 2, {0, 2}, NULL}, NIB_BAD_INPUT},
         {0, {"m.qweight", "I16", 2, {16, 2}, NULL}, NIB_BAD_INPUT},
-        {1, {NULL}, NIB_BAD_INPUT},
+        {1, {0}, NIB_BAD_INPUT},
         {1, {"m.qzeros", "I32", 2, {2, 1}, NULL}, NIB_BAD_INPUT},
-        {2, {NULL}, NIB_BAD_INPUT},
+        {2, {0}, NIB_BAD_INPUT},
         {2, {"m.scales", "F32", 2, {1, 16}, ones}, NIB_BAD_INPUT},
     };
     expect_changes(AWQ_CONFIG(""), parts, COUNT(parts), changes, COUNT(changes));

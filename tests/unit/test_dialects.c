@@ -225,7 +225,7 @@ static void test_fp8_hostile(void **state)
         {0, {"m.weight", "F8_E5M2", 2, {130, 3}, NULL}, NIB_UNSUPPORTED},
         {0, {"m.weight", "F8_E4M3FNUZ", 2, {130, 3}, NULL}, NIB_UNSUPPORTED},
         {0, {"m.weight", "F8_E4M3", 2, {129, 129}, NULL}, NIB_BAD_INPUT},
-        {1, {NULL}, NIB_BAD_INPUT},
+        {1, {0}, NIB_BAD_INPUT},
         {1, {"m.weight_scale_inv", "F32", 2, {1, 2}, ones}, NIB_BAD_INPUT},
         {1, {"m.weight_scale_inv", "F32", 1, {2}, ones}, NIB_OK},
         {1, {"m.weight_scale_inv", "F32", 2, {2, 1}, infinite}, NIB_BAD_INPUT},
@@ -276,9 +276,9 @@ static void test_stacks_hostile(void **state)
     static const struct {
         part scales, bias;
     } rows[] = {
-        {{NULL}, {"p_bias", "BF16", 2, {2, 3}, NULL}},
-        {{"p_scales", "U8", 3, {2, 3, 1}, nan_scale}, {NULL}},
-        {{"p_scales", "F32", 3, {2, 3, 1}, NULL}, {NULL}},
+        {{0}, {"p_bias", "BF16", 2, {2, 3}, NULL}},
+        {{"p_scales", "U8", 3, {2, 3, 1}, nan_scale}, {0}},
+        {{"p_scales", "F32", 3, {2, 3, 1}, NULL}, {0}},
         {{"p_scales", "U8", 3, {2, 3, 1}, NULL}, {"p_bias", "U8", 2, {2, 3}, NULL}},
     };
     for (size_t i = 0; i < COUNT(rows); i++) {

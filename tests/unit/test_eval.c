@@ -125,8 +125,8 @@ static void test_documents(void **state)
     snprintf(path, sizeof path, "%s/a.jsonl", directory);
     static const char *const documents[] = {
         "Prince Andrew looked at the old man, and said nothing.",
-        "\xe2\x80\x94"
-        "and \"so\" on",
+        ("\xe2\x80\x94"
+         "and \"so\" on"),
         "The king"};
     double loss = 0;
     size_t predicted = 0;

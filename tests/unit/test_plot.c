@@ -120,8 +120,8 @@ static void test_golden(void **state)
     const nib_plot_options options = {.runs = {two, 2}, .smooth = 5};
     const nib_allocator a = nib__allocator_default();
     nib_err err;
-    char *text;
-    size_t size;
+    char *text = NULL;
+    size_t size = 0;
     (void)state;
     if (plot(&options, &err) != NIB_OK ||
         nib__file_read(&text, &size, golden, 1 << 20, &a, &err) != NIB_OK)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The header of the OpenCL framework, for tests/portable/apple.h: the same interface as Khronos'.
+ * The header of the OpenCL framework, with the interface of Khronos, for builds without the rest
+ * of that framework.
  */
 #ifndef NIB_TESTS_APPLE_CL_H
 #define NIB_TESTS_APPLE_CL_H

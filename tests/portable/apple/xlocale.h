@@ -1,0 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * macOS declares uselocale here.
+ */
+#include <locale.h>
