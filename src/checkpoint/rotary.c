@@ -150,7 +150,7 @@ nib_status nib__rotary_bias(const nib_weight_query *q, const nib_tensor *bias)
     NIB_TRY(check_rows(q, ".bias"));
     uint8_t *values = nib__checkpoint_copy(q->cp, bias, (size_t)bias->bytes, &fresh);
     if (values == NULL)
-        return nib__fail_memory(q->err, (uint64_t)bias->bytes, bias->name);
+        return nib__fail_memory(q->err, bias->bytes, bias->name);
     for (int64_t i = 0; fresh && i < q->out->n; i++)
         memcpy(values + (size_t)i * size, bias->data + (size_t)q->cp->paired_rows[i] * size, size);
     q->out->bias = values;

@@ -91,7 +91,7 @@ static nib_status read_name(parser *p, const char **out, uint64_t most, const ch
                          nib__escape_name(shown, sizeof shown, text, (size_t)size),
                          has_nul ? "contains a NUL character" : "is not valid UTF-8");
     *out = nib__arena_copy(p->arena, text, (size_t)size);
-    return *out != NULL ? NIB_OK : nib__fail_memory(p->err, (uint64_t)size, what);
+    return *out != NULL ? NIB_OK : nib__fail_memory(p->err, size, what);
 }
 
 /* ---- key/values ---- */
@@ -194,7 +194,7 @@ static nib_status read_values(parser *p, uint64_t count)
     NIB_TRY(check_count(p, count, VALUE_BYTES_MIN, "keys"));
     g->values = nib__container_items(p->arena, (size_t)count, sizeof **g->values);
     if (g->values == NULL || !nib__name_index_init(&g->by_key, p->arena, (size_t)count))
-        return nib__fail_memory(p->err, (uint64_t)count * sizeof **g->values, g->name);
+        return nib__fail_memory(p->err, count * sizeof **g->values, g->name);
     for (; g->count < count; g->count++) {
         nib_gguf_value *v = g->values[g->count];
         v->entry = p->at;
@@ -355,10 +355,10 @@ static nib_status read_tensors(parser *p, uint64_t count)
     char shown[96];
     NIB_TRY(check_count(p, count, TENSOR_BYTES_MIN, "tensors"));
     out->tensors = nib__container_items(p->arena, (size_t)count, sizeof **out->tensors);
-    p->offsets = nib__arena_take(p->arena, (uint64_t)count, sizeof *p->offsets);
+    p->offsets = nib__arena_take(p->arena, count, sizeof *p->offsets);
     if (out->tensors == NULL || p->offsets == NULL ||
         !nib__name_index_init(&p->tensors, p->arena, (size_t)count))
-        return nib__fail_memory(p->err, (uint64_t)count * sizeof **out->tensors, p->gguf->name);
+        return nib__fail_memory(p->err, count * sizeof **out->tensors, p->gguf->name);
     for (; out->count < count; out->count++) {
         nib_tensor *tensor = out->tensors[out->count];
         NIB_TRY(read_tensor(p, tensor, &p->offsets[out->count]));

@@ -278,7 +278,7 @@ static nib_status copy_view(parser *p, nib_tensor *t, const uint8_t *from, uint6
         return fail_tensor(p, t, NIB_UNSUPPORTED,
                            "is an expanded view with more elements than its storage; save what its "
                            "contiguous() gives");
-    uint8_t *copy = nib__arena_take(p->arena, (uint64_t)t->bytes, 1);
+    uint8_t *copy = nib__arena_take(p->arena, t->bytes, 1);
     if (copy == NULL)
         return fail_memory(p);
     copy_contiguous(copy, from, t, strides, size);

@@ -32,15 +32,15 @@ static nib_status fill(const nib_timed *t, char *at, uint64_t bytes, int pattern
         memset(at, pattern, (size_t)bytes);
         return NIB_OK;
     }
-    char *from = nib__block_take((uint64_t)piece);
+    char *from = nib__block_take(piece);
     if (from == NULL)
-        return nib__fail_memory(err, (uint64_t)piece, "the timed product");
+        return nib__fail_memory(err, piece, "the timed product");
     memset(from, pattern, (size_t)piece);
     nib_status status = NIB_OK;
     for (uint64_t done = 0; done < bytes && status == NIB_OK; done += piece)
         status = nib__gpu_write(t->gpu, at + done, from,
                                 bytes - done < piece ? bytes - done : piece, err);
-    nib__block_free(from, (uint64_t)piece);
+    nib__block_free(from, piece);
     return status;
 }
 
@@ -51,11 +51,11 @@ static nib_status reserve(const nib_timed *t, char **at, uint64_t *held, uint64_
     if (bytes <= *held)
         return NIB_OK;
     if (t->gpu == NULL) {
-        nib__block_free(*at, (uint64_t)*held);
+        nib__block_free(*at, *held);
         *held = 0;
-        *at = nib__block_take((uint64_t)bytes);
+        *at = nib__block_take(bytes);
         if (*at == NULL)
-            return nib__fail_memory(err, (uint64_t)bytes, "the timed product");
+            return nib__fail_memory(err, bytes, "the timed product");
     } else {
         nib__gpu_free(t->gpu, *at);
         *at = NULL, *held = 0;
@@ -71,7 +71,7 @@ static void release(nib_timed *t, char *at, uint64_t bytes)
     if (t->gpu != NULL)
         nib__gpu_free(t->gpu, at);
     else
-        nib__block_free(at, (uint64_t)bytes);
+        nib__block_free(at, bytes);
 }
 
 nib_status nib__timed_open(nib_timed *t, nib_engine *engine, nib_gpu *gpu, uint64_t weight_bytes,

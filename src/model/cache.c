@@ -113,8 +113,8 @@ static nib_status allocate_blocks(nib_kv *kv, nib_kv_group *g, nib_err *err)
         return nib__gpu_alloc(kv->gpu, (uint64_t)(kv->sequences * kv->table_ld) * sizeof *g->tables,
                               WHAT, &g->gpu_tables, err);
     }
-    g->block = nib__block_take((uint64_t)g->block_bytes);
-    return g->block != NULL ? NIB_OK : nib__fail_memory(err, (uint64_t)g->block_bytes, WHAT);
+    g->block = nib__block_take(g->block_bytes);
+    return g->block != NULL ? NIB_OK : nib__fail_memory(err, g->block_bytes, WHAT);
 }
 
 static nib_status open_group(nib_kv *kv, nib_kv_group *g, nib_err *err)
@@ -179,7 +179,7 @@ static void close_group(const nib_kv *kv, nib_kv_group *g)
         nib__gpu_free(kv->gpu, g->block);
         nib__gpu_free(kv->gpu, g->gpu_tables);
     } else {
-        nib__block_free(g->block, (uint64_t)g->block_bytes);
+        nib__block_free(g->block, g->block_bytes);
     }
     nib__release(kv->allocator, g->tables);
     nib__release(kv->allocator, g->firsts);

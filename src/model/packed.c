@@ -84,7 +84,7 @@ static nib_hash *sums_of(const uint8_t *data, uint64_t bytes, nib_pool *pool,
                          const nib_allocator *a)
 {
     const uint64_t pieces = pieces_of(bytes);
-    summing s = {data, bytes, nib__calloc(a, (uint64_t)pieces + 1, sizeof *s.sums)};
+    summing s = {data, bytes, nib__calloc(a, pieces + 1, sizeof *s.sums)};
     if (s.sums != NULL)
         nib__pool_run(pool, (int64_t)pieces, 1, false, sum_pieces, &s);
     return s.sums;
@@ -146,7 +146,7 @@ static nib_status hash_content(nib_hash *out, const nib_checkpoint *cp, nib_pool
         const nib_map *map = nib__checkpoint_file(cp, i);
         nib_hash *sums = sums_of(map->at, map->size, pool, a);
         if (sums == NULL)
-            status = nib__fail_memory(err, (uint64_t)pieces_of(map->size) * sizeof *sums, "hashes");
+            status = nib__fail_memory(err, pieces_of(map->size) * sizeof *sums, "hashes");
         else
             nib__hasher_add(hasher, sums, (size_t)pieces_of(map->size) * sizeof *sums);
         nib__release(a, sums);
@@ -233,7 +233,7 @@ static nib_status check_data(const nib_packed *p, nib_pool *pool, const char *pa
     const uint64_t pieces = pieces_of(p->head.data_bytes);
     nib_hash *sums = sums_of(p->data, p->head.data_bytes, pool, &p->allocator);
     if (sums == NULL)
-        return nib__fail_memory(err, (uint64_t)pieces * sizeof *sums, "checksums");
+        return nib__fail_memory(err, pieces * sizeof *sums, "checksums");
     const bool same = memcmp(sums, p->sums, (size_t)pieces * sizeof *sums) == 0;
     nib__release(&p->allocator, sums);
     return same ? NIB_OK : refuse(path, "its weights were modified after they were written", err);
@@ -340,12 +340,12 @@ static bool hash_probe(nib_hash *out, const nib_weight *w, const nib_packing *pa
     nib_weight first = *w;
     first.n = nib__min(w->n, PROBE);
     const uint64_t bytes = packing->bytes(&first);
-    uint8_t *packed = nib__block_take((uint64_t)bytes);
+    uint8_t *packed = nib__block_take(bytes);
     if (packed == NULL)
         return false;
     packing->pack(&first, packed, 0, first.n);
     *out = nib__hash_bytes(packed, bytes);
-    nib__block_free(packed, (uint64_t)bytes);
+    nib__block_free(packed, bytes);
     return true;
 }
 
@@ -425,7 +425,7 @@ static nib_status write_pack(writing *w, const char *site, const nib_loaded *loa
     r.offset = w->bytes;
     r.bytes = pack->bytes;
     if (!hash_probe(&r.probe, &loaded->w, pack->packing))
-        return nib__fail_memory(err, (uint64_t)pack->bytes, "a packed weight");
+        return nib__fail_memory(err, pack->bytes, "a packed weight");
     nib__text_put(&w->records, (const char *)&r, sizeof r);
     w->count++;
     NIB_TRY(write_data(w, pack->at, pack->bytes, err));

@@ -82,8 +82,8 @@ static nib_status open_cpu(nib_runner *r, nib_err *err)
     r->scratch_bytes = scratch_of(r);
     const uint64_t scratch = r->scratch_bytes * (uint64_t)nib__pool_threads(r->engine->pool);
     side->block_bytes = buffers + scratch + SLOT_BYTES;
-    side->block = nib__block_take((uint64_t)side->block_bytes);
-    side->rope = nib__block_take((uint64_t)r->rope_bytes);
+    side->block = nib__block_take(side->block_bytes);
+    side->rope = nib__block_take(r->rope_bytes);
     if (!side->block || !side->rope)
         return nib__fail_memory(err, (uint64_t)(side->block_bytes + r->rope_bytes),
                                 "the buffers of a step");
@@ -370,8 +370,8 @@ void nib__runner_close(nib_runner *r)
     if (r->kv.allocator)
         nib__kv_close(&r->kv);
     close_gpu(r);
-    nib__block_free(r->sides[NIB_SIDE_CPU].block, (uint64_t)r->sides[NIB_SIDE_CPU].block_bytes);
-    nib__block_free(r->sides[NIB_SIDE_CPU].rope, (uint64_t)r->rope_bytes);
+    nib__block_free(r->sides[NIB_SIDE_CPU].block, r->sides[NIB_SIDE_CPU].block_bytes);
+    nib__block_free(r->sides[NIB_SIDE_CPU].rope, r->rope_bytes);
     nib__release(a, r->logits);
     nib__arena_free(&r->arena);
     *r = (nib_runner){0};

@@ -73,9 +73,9 @@ static nib_status open_converted(loading *l, nib_err *err)
     const uint64_t codes = (code_bytes + 63) & ~UINT64_C(63),
                    scales = (scale_bytes + 63) & ~UINT64_C(63);
     out->owned_bytes = codes + scales + zero_bytes + 64;
-    out->owned = nib__block_take((uint64_t)out->owned_bytes);
+    out->owned = nib__block_take(out->owned_bytes);
     if (!out->owned)
-        return nib__fail_memory(err, (uint64_t)out->owned_bytes, "a weight");
+        return nib__fail_memory(err, out->owned_bytes, "a weight");
     if (quantize) {
         nib__quantizer_describe_weight(&out->w, &l->quantizer, n, out->owned, out->owned + codes,
                                        zero_bytes ? out->owned + codes + scales : NULL);
@@ -137,9 +137,9 @@ static nib_status open_packs(loading *l, nib_err *err)
         *pack = (nib_pack){.packing = packing, .bytes = packing->bytes(&out->w)};
         if (l->plan->pack != NULL) /* the device packs it */
             continue;
-        pack->at = nib__block_take((uint64_t)pack->bytes);
+        pack->at = nib__block_take(pack->bytes);
         if (!pack->at)
-            return nib__fail_memory(err, (uint64_t)pack->bytes, "a packed weight");
+            return nib__fail_memory(err, pack->bytes, "a packed weight");
     }
     return NIB_OK;
 }
@@ -507,8 +507,8 @@ void nib__weight_unload(nib_loaded *loaded, const nib_allocator *a)
         if (loaded->gpu != NULL)
             nib__gpu_free(loaded->gpu, loaded->packs[i].at);
         else if (!loaded->packs[i].mapped)
-            nib__block_free(loaded->packs[i].at, (uint64_t)loaded->packs[i].bytes);
-    nib__block_free(loaded->owned, (uint64_t)loaded->owned_bytes);
+            nib__block_free(loaded->packs[i].at, loaded->packs[i].bytes);
+    nib__block_free(loaded->owned, loaded->owned_bytes);
     if (loaded->gpu != NULL) {
         nib__gpu_free(loaded->gpu, loaded->bias);
         nib__gpu_free(loaded->gpu, loaded->int_bias);

@@ -45,9 +45,9 @@ static nib_status allocate_array(void *out, size_t *count, size_t element, nib_g
     *count = 0;
     NIB_TRY(nib__gguf_array_of(array, &found, gguf, key, kind, err));
     if (found) {
-        at = nib__arena_take(arena, (uint64_t)array->count + 1, element); /* not NULL if empty */
+        at = nib__arena_take(arena, array->count + 1, element); /* not NULL if empty */
         if (at == NULL)
-            return nib__fail_memory(err, (uint64_t)array->count * element, key);
+            return nib__fail_memory(err, array->count * element, key);
         *count = (size_t)array->count;
     }
     memcpy(out, &at, sizeof at);

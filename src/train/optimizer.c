@@ -26,7 +26,7 @@ nib_status nib__optimizer_open(nib_optimizer *out, const nib_train_config *confi
     const uint64_t bytes = block_bytes(params);
     out->m = nib__block_take(bytes);
     out->v = nib__block_take(bytes);
-    out->parts = nib__block_take((uint64_t)parts_bytes(params));
+    out->parts = nib__block_take(parts_bytes(params));
     if (out->m && out->v && out->parts)
         return NIB_OK;
     nib__optimizer_close(out);
@@ -37,9 +37,9 @@ void nib__optimizer_close(nib_optimizer *o)
 {
     if (!o->params)
         return;
-    nib__block_free(o->m, (uint64_t)block_bytes(o->params));
-    nib__block_free(o->v, (uint64_t)block_bytes(o->params));
-    nib__block_free(o->parts, (uint64_t)parts_bytes(o->params));
+    nib__block_free(o->m, block_bytes(o->params));
+    nib__block_free(o->v, block_bytes(o->params));
+    nib__block_free(o->parts, parts_bytes(o->params));
     *o = (nib_optimizer){0};
 }
 

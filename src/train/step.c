@@ -78,7 +78,7 @@ static bool allocate(const nib_step *s, char **to, uint64_t bytes)
 {
     if (s->options.sizes_only)
         return true;
-    *to = nib__block_take((uint64_t)bytes);
+    *to = nib__block_take(bytes);
     return *to != NULL;
 }
 
@@ -105,8 +105,8 @@ nib_status nib__step_reserve(nib_step *s, int64_t documents, int64_t blocks, nib
         documents = nib__min(s->m, documents + documents / 8);
         blocks = nib__min(s->m, blocks + blocks / 8);
     }
-    nib__block_free(s->cache, (uint64_t)s->cache_bytes);
-    nib__block_free(s->tables, (uint64_t)s->table_bytes);
+    nib__block_free(s->cache, s->cache_bytes);
+    nib__block_free(s->tables, s->table_bytes);
     s->cache = NULL;
     s->tables = NULL;
     s->documents = nib__max(documents, s->documents);
@@ -174,7 +174,7 @@ static nib_status allocate_packed(nib_step *s, nib_err *err)
         if (nib__step_side(s, i) == NIB_SIDE_CPU)
             here->packed_bytes += nib__step_packed_bytes(s, i, at);
     if (!allocate(s, &here->packed, here->packed_bytes))
-        return nib__fail_memory(err, (uint64_t)here->packed_bytes, "the packed weights");
+        return nib__fail_memory(err, here->packed_bytes, "the packed weights");
     char *next = here->packed;
     for (size_t i = 1; next != NULL && i < s->net->site_count; i++) {
         if (nib__step_side(s, i) != NIB_SIDE_CPU)
@@ -221,10 +221,10 @@ static nib_status allocate_shifted(nib_step *s, nib_err *err)
         s->shifted_at[i] = count;
         count += norm->offset != 0 ? (uint64_t)norm->n : 0;
     }
-    s->shifted = nib__arena_take(&s->arena, (uint64_t)count, sizeof *s->shifted);
+    s->shifted = nib__arena_take(&s->arena, count, sizeof *s->shifted);
     return s->shifted_at != NULL && s->shifted != NULL
                ? NIB_OK
-               : nib__fail_memory(err, (uint64_t)count * sizeof *s->shifted, "norm weights");
+               : nib__fail_memory(err, count * sizeof *s->shifted, "norm weights");
 }
 
 static nib_status open_step(nib_step *s, nib_err *err)
@@ -265,13 +265,13 @@ void nib__step_close(nib_step *s)
 {
     const nib_step_side *here = &s->sides[NIB_SIDE_CPU];
     nib__step_close_device(s);
-    nib__block_free(here->block, (uint64_t)here->block_bytes);
-    nib__block_free(here->packed, (uint64_t)here->packed_bytes);
-    nib__block_free(s->cache, (uint64_t)s->cache_bytes);
-    nib__block_free(s->tables, (uint64_t)s->table_bytes);
-    nib__block_free(s->rope, (uint64_t)s->rope_bytes);
-    nib__block_free(s->sequence, (uint64_t)s->position_bytes);
-    nib__block_free(s->fake_block, (uint64_t)s->fake_bytes);
+    nib__block_free(here->block, here->block_bytes);
+    nib__block_free(here->packed, here->packed_bytes);
+    nib__block_free(s->cache, s->cache_bytes);
+    nib__block_free(s->tables, s->table_bytes);
+    nib__block_free(s->rope, s->rope_bytes);
+    nib__block_free(s->sequence, s->position_bytes);
+    nib__block_free(s->fake_block, s->fake_bytes);
     nib__arena_free(&s->arena);
     *s = (nib_step){0};
 }

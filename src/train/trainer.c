@@ -92,9 +92,9 @@ static uint64_t batch_bytes(const nib_trainer *t)
 static nib_status allocate_batch(nib_trainer *t, nib_err *err)
 {
     const int64_t m = t->step.m;
-    int32_t *const block = nib__block_take((uint64_t)batch_bytes(t));
+    int32_t *const block = nib__block_take(batch_bytes(t));
     if (!block)
-        return nib__fail_memory(err, (uint64_t)batch_bytes(t), "the tokens of a micro-batch");
+        return nib__fail_memory(err, batch_bytes(t), "the tokens of a micro-batch");
     t->ids = block;
     t->targets = t->ids + m;
     t->start = t->targets + m;
@@ -320,7 +320,7 @@ void nib__trainer_close(nib_trainer *t)
     if (!t->model)
         return;
     nib__block_free(t->weights, t->params.total * sizeof *t->weights);
-    nib__block_free(t->ids, (uint64_t)batch_bytes(t));
+    nib__block_free(t->ids, batch_bytes(t));
     if (t->step.engine)
         nib__step_close(&t->step);
     nib__optimizer_close(&t->optimizer);
