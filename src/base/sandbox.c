@@ -6,6 +6,7 @@
  * many systems are older than their kernels.
  */
 #include "sandbox.h"
+#include "text.h"
 
 #include <stdio.h>
 
@@ -435,7 +436,7 @@ static void add(nib_sandbox_result *out, const char *format, ...)
     const size_t used = strlen(out->text);
     va_list args;
     va_start(args, format);
-    vsnprintf(out->text + used, sizeof out->text - used, format, args);
+    nib__vformat(out->text + used, sizeof out->text - used, format, args);
     va_end(args);
 }
 

@@ -14,8 +14,8 @@ static inline char ascii_lower(char c)
     return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
 }
 
-/* Equal but for the case of ASCII letters in the first `size` bytes, as strncmp compares. strncasecmp
- * would let a Turkish locale decide, in which I is not the upper case of i. */
+/* Equal but for the case of ASCII letters in the first `size` bytes, as strncmp compares.
+ * strncasecmp would let a Turkish locale decide, in which I is not the upper case of i. */
 static inline bool same_start_ignoring_case(const char *a, const char *b, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
