@@ -127,6 +127,8 @@ void close_run(run_context *r);
 /* Reads a whole file, or stdin for "-", into an allocated string. Returns 0, or prints an error
  * that calls the file `what` and returns the exit status. */
 int read_file(char **out, const char *path, const char *what);
+/* After a file was made or renamed: its name survives a power cut. */
+void sync_parent(const char *path);
 void print_json_string(FILE *to, const char *text, size_t size); /* in quotes */
 const char *finish_word(nib_finish finish); /* "stop", "length", "cancelled", "context" */
 /* Prints prompt-lookup counts, and which device kernel sampled the tokens, to stderr. */

@@ -222,15 +222,45 @@ static nib_status write_file(void *ctx, const char *bytes, size_t size)
     return fwrite(bytes, 1, size, ctx) == size ? NIB_OK : NIB_IO;
 }
 
-static nib_status save(chat_state *t, const char *path, nib_err *err)
+/* `name` is the file's name in errors. */
+static nib_status write_chat(chat_state *t, const char *path, const char *name, nib_err *err)
 {
     FILE *file = fopen(path, "w");
     if (file == NULL)
-        return fail_file(err, path);
+        return fail_file(err, name);
     const nib_sink sink = {write_file, file};
-    const nib_status status = nib_chat_session_save(t->chat, &sink, err);
+    nib_status status = nib_chat_session_save(t->chat, &sink, err);
+    const bool synced = fflush(file) == 0 && (fsync(fileno(file)) == 0 || errno == EINVAL);
+    if (status == NIB_OK && !synced) /* EINVAL: not a file on a disk */
+        status = fail_file(err, name);
     if (fclose(file) != 0 && status == NIB_OK)
+        status = fail_file(err, name);
+    return status;
+}
+
+/* Writes the conversation to FILE.part, then renames it: an error or a power cut leaves the old
+ * file. What is not a regular file, such as /dev/stdout, is written in place. */
+static nib_status save(chat_state *t, const char *path, nib_err *err)
+{
+    struct stat old;
+    char target[PATH_MAX], part[PATH_MAX];
+    const bool exists = stat(path, &old) == 0;
+    if (exists && !S_ISREG(old.st_mode))
+        return write_chat(t, path, path, err);
+    /* a symbolic link stays */
+    const char *to = exists && realpath(path, target) != NULL ? target : path;
+    const int length = snprintf(part, sizeof part, "%s.part", to);
+    if (length < 0 || (size_t)length >= sizeof part) {
+        errno = ENAMETOOLONG;
         return fail_file(err, path);
+    }
+    nib_status status = write_chat(t, part, path, err);
+    if (status == NIB_OK && rename(part, to) != 0)
+        status = fail_file(err, path);
+    if (status == NIB_OK)
+        sync_parent(part);
+    else
+        (void)unlink(part);
     return status;
 }
 

@@ -52,20 +52,25 @@ nib_request request_of(const settings *s)
     };
 }
 
-/* Makes a folder for this user alone. Its name is synced: what is kept in it must survive a power
- * cut. */
-static void make_folder(char *path)
+void sync_parent(const char *path)
 {
-    if (mkdir(path, 0700) != 0)
-        return;
-    char *slash = strrchr(path, '/');
-    *slash = '\0';
-    const int parent = open(*path != '\0' ? path : "/", O_RDONLY | O_CLOEXEC);
-    *slash = '/';
+    char folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    const int length = slash == NULL || slash == path ? 1 : (int)(slash - path);
+    snprintf(folder, sizeof folder, "%.*s", length, slash == NULL ? "." : path);
+    const int parent = open(folder, O_RDONLY | O_CLOEXEC);
     if (parent >= 0) {
         (void)fsync(parent);
         close(parent);
     }
+}
+
+/* Makes a folder for this user alone. Its name is synced: what is kept in it must survive a power
+ * cut. */
+static void make_folder(const char *path)
+{
+    if (mkdir(path, 0700) == 0)
+        sync_parent(path);
 }
 
 /* $XDG_CACHE_HOME/nibble/machine.json, else ~/.cache/nibble/machine.json; NULL without a home. */

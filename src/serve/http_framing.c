@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Refuses requests whose body could end in two places. If a proxy and libmicrohttpd read two
- * lengths, or a length and chunks, differently, the rest of a body runs here as a second request
- * (request smuggling). RFC 9112, 6.3, lets a server refuse such a request and close the connection.
+ * Refuses requests whose body could end in two places, or that name two hosts. If a proxy and
+ * libmicrohttpd read two lengths, or a length and chunks, differently, the rest of a body runs here
+ * as a second request (request smuggling). RFC 9112, 6.3, lets a server refuse such a request and
+ * close the connection; 3.2 requires it for two hosts.
  */
 #include "http.h"
 #include "ascii.h"
@@ -10,7 +11,7 @@
 #include <string.h>
 
 typedef struct framing {
-    int lengths, codings;
+    int lengths, codings, hosts;
     const char *fault; /* of a single header; NULL: none */
 } framing;
 
@@ -42,13 +43,15 @@ static enum MHD_Result check_header(void *ctx, enum MHD_ValueKind kind, const ch
         f->codings++;
         if (value == NULL || !same_ignoring_case(value, "chunked"))
             f->fault = "Transfer-Encoding is not chunked; no other coding is supported";
+    } else if (same_ignoring_case(name, MHD_HTTP_HEADER_HOST)) {
+        f->hosts++;
     }
     return MHD_YES;
 }
 
 const char *framing_fault(struct MHD_Connection *mhd, const char *version)
 {
-    framing f = {0, 0, NULL};
+    framing f = {0};
     MHD_get_connection_values(mhd, MHD_HEADER_KIND, check_header, &f);
     if (f.fault != NULL)
         return f.fault;
@@ -60,5 +63,7 @@ const char *framing_fault(struct MHD_Connection *mhd, const char *version)
         return "Transfer-Encoding needs HTTP version 1.1";
     if (f.lengths > 0 && f.codings > 0)
         return "Content-Length and Transfer-Encoding are both given";
+    if (f.hosts > 1)
+        return "Host is given twice";
     return NULL;
 }

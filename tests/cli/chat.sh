@@ -56,6 +56,18 @@ equal 'exit status of a failed /load' 6 "$status"
 check '/save into a missing folder' grep -q 'no/such/place.json: No such file' err
 equal 'the chat continues after a failed /load or /save' 'user assistant user assistant' \
     "$(sed -n 's/.*"role": "\(.*\)",/\1/p' on.json | tr '\n' ' ' | sed 's/ $//')"
+cp on.json before.json
+mkdir on.json.part
+status=0
+printf 'Once\n/save on.json\n' | talk -q >/dev/null 2>err || status=$?
+equal 'exit status of a /save that cannot write' 6 "$status"
+check 'it keeps the old file' cmp on.json before.json
+rmdir on.json.part
+ln -s on.json link.json
+printf 'Once\n/save link.json\n/save /dev/stdout\n' | talk -q >out 2>err
+check '/save through a symbolic link writes its target' test -L link.json -a ! -e link.json.part
+check 'it replaces the conversation' bash -c '! cmp -s on.json before.json'
+check '/save /dev/stdout prints it' grep -q '"role": "assistant"' out
 for bad in '{}' '[{"role": "king", "content": "x"}]' '[{"role": "user"}]' '[{"role": "user", "content": 5}]' '[' '[] x' \
     '[{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]' '[{"role": "user", "content": "a", "mood": 1}]'; do
     printf '%s' "$bad" >bad.json
