@@ -44,10 +44,13 @@ FOLDERS := base kernel kernel/cpu kernel/gpu device container checkpoint checkpo
            tokenizer template constrain handle planner session measure convert advise api train
 MODULES := $(FOLDERS)
 # CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the builder's: they are added to what the project needs.
-OWN_CPPFLAGS  = -Iinclude $(FOLDERS:%=-Isrc/%) $(PKG_CFLAGS) -D_GNU_SOURCE
+# Files and times of 64 bits where the C library has a choice.
+OWN_CPPFLAGS  = -Iinclude $(FOLDERS:%=-Isrc/%) $(PKG_CFLAGS) -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -D_TIME_BITS=64
 ALL_CPPFLAGS  = $(OWN_CPPFLAGS) $(CPPFLAGS)
-# What results and the library's symbols depend on comes last. No contraction: a fused multiply-add is written as fma.
-ALL_CFLAGS    = $(HARDENED) $(OPT) $(WARN) $(CFLAGS) -std=c11 -ffp-contract=off -fvisibility=hidden -fPIC -pthread
+# What results and the library's symbols depend on comes last. No contraction: a fused multiply-add is written as fma. Without SSE,
+# 32-bit x86 computes with excess precision.
+ALL_CFLAGS    = $(HARDENED) $(OPT) $(WARN) $(CFLAGS) $(if $(filter i386 i486 i586 i686,$(MACHINE)),-msse2 -mfpmath=sse -Wno-psabi) \
+                -std=c11 -ffp-contract=off -fvisibility=hidden -fPIC -pthread
 ALL_LDFLAGS   = $(HARDENED_LINK) $(LDFLAGS)
 ALL_LDLIBS    = $(LDLIBS) $(PKG_LIBS) -pthread -lm -ldl
 UNSAFE_MATH  := $(filter -ffast-math -Ofast -funsafe-math-optimizations -fassociative-math -freciprocal-math -fno-signed-zeros \
@@ -292,10 +295,6 @@ $(BUILD)/tools/%: tools/%.c $(LIB)
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(STRICT) -MMD -MP $(ALL_LDFLAGS) $< -o $@ $(LIB) $(ALL_LDLIBS)
 
 # ---- other systems ----
-
-# Files and times of 64 bits where the C library has a choice. 32-bit x86 would compute with excess precision without SSE.
-CPPFLAGS += -D_FILE_OFFSET_BITS=64 -D_TIME_BITS=64
-CFLAGS   += $(if $(filter i386 i486 i586 i686,$(MACHINE)),-msse2 -mfpmath=sse -Wno-psabi)
 
 # Outside src/base and src/device, every file compiles with POSIX alone. Terminal width and anonymous maps are not in
 # POSIX, but every BSD and macOS have them.

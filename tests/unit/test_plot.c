@@ -146,8 +146,7 @@ static void test_awkward_names_and_values(void **state)
         "{\"step\": 7, \"loss\": "
         "1e308}",
         "{\"step\": 100000001, \"loss\": 1e-9}\n{\"step\": 100000009, \"loss\": 2e-9}\n",
-        "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"loss\": null}\n{\"step\": 3, \"other\": "
-        "\"x\"}\n",
+        "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"loss\": null}\n{\"step\": 3, \"other\": 1}\n",
     };
     for (size_t i = 0; i < COUNT(texts); i++) {
         svg = draw_text(scratch, texts[i]);
