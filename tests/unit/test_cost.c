@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <cmocka.h>
 
+#include "skipping.h"
+
 static nib_allocator allocator;
 
 enum { K = 4096, SITES = 9 };
@@ -184,6 +186,7 @@ static void short_prompts_use_their_own_timing(void **state)
 static void caches_keep_small_models(void **state)
 {
     (void)state;
+    skip_without_x86_rows();
     const double weights = (double)K * K;
     const nib_layer layer = layer_of(NIB_ROLE_O, K, "8da4w");
     nib_machine m = here();

@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "skipping.h"
+
 enum { TOKENS = 5, HEAD = 112, RECORD = 288, OFFSET = 256, REST = 80, SELF = 96, DATA = 2 << 20 };
 
 static char root[] = "/tmp/nibble-packed-XXXXXX";
@@ -136,6 +138,7 @@ static void test_same_logits(void **state)
 {
     size_t used;
     (void)state;
+    skip_without_x86_rows();
     assert_int_equal(nib__path_remove(path, NULL), NIB_OK);
     check("", NULL, &used);
     assert_int_equal(used, 0);
@@ -159,6 +162,7 @@ static void test_changed_file_times(void **state)
     char weights[96];
     size_t used;
     (void)state;
+    skip_without_x86_rows();
     snprintf(weights, sizeof weights, "%s/model.safetensors", made);
     const struct timespec times[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
     put_file(packed, packed_size);
@@ -223,6 +227,7 @@ static void test_rejects_corrupted_file(void **state)
                  {HEAD + 3, "its records were modified"},
                  {DATA, "its weights were modified after they were written"}};
     (void)state;
+    skip_without_x86_rows();
     for (size_t i = 0; i < COUNT(cases); i++) {
         packed[cases[i].at] ^= 1;
         put_file(packed, packed_size);
@@ -245,6 +250,7 @@ static void test_rejects_truncated_file(void **state)
                  {DATA - 1, "is shorter than its head"},
                  {DATA, "its size does not match its head"}};
     (void)state;
+    skip_without_x86_rows();
     for (size_t i = 0; i < COUNT(cases); i++) {
         put_file(packed, cases[i].size);
         expect_refused(cases[i].words);
@@ -279,6 +285,7 @@ static void test_rejects_false_records(void **state)
     size_t used;
     uint64_t offset;
     (void)state;
+    skip_without_x86_rows();
     memcpy(&offset, packed + HEAD + OFFSET, sizeof offset);
     put_patched(HEAD + OFFSET, offset); /* unchanged: still valid */
     check("packed weights from ", NULL, &used);

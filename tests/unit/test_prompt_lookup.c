@@ -381,7 +381,8 @@ static void test_drafts_do_not_change_the_text(void **state)
             faster += a.steps - b.steps;
         }
     }
-    assert_true(drafts > 0 && wrong > 0 && faster > 0);
+    if (X86_ROWS) /* with reference rows a draft takes as long as its tokens, and none is made */
+        assert_true(drafts > 0 && wrong > 0 && faster > 0);
 }
 
 /* Cancels after the nth token, which may be inside a draft. */
