@@ -44,8 +44,9 @@ FOLDERS := base kernel kernel/cpu kernel/gpu device container checkpoint checkpo
            tokenizer template constrain handle planner session measure convert advise api train
 MODULES := $(FOLDERS)
 # CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the builder's: they are added to what the project needs.
-# Files and times of 64 bits where the C library has a choice.
-OWN_CPPFLAGS  = -Iinclude $(FOLDERS:%=-Isrc/%) $(PKG_CFLAGS) -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -D_TIME_BITS=64
+# Files and times of 64 bits on 32-bit processors; elsewhere the macros would only rename calls.
+POINTER       := $(shell echo __SIZEOF_POINTER__ | $(CC) -E -P -x c - 2>/dev/null)
+OWN_CPPFLAGS  = -Iinclude $(FOLDERS:%=-Isrc/%) $(PKG_CFLAGS) -D_GNU_SOURCE $(if $(filter 4,$(POINTER)),-D_FILE_OFFSET_BITS=64 -D_TIME_BITS=64)
 ALL_CPPFLAGS  = $(OWN_CPPFLAGS) $(CPPFLAGS)
 # What results and the library's symbols depend on comes last. No contraction: a fused multiply-add is written as fma. Without SSE,
 # 32-bit x86 computes with excess precision.
