@@ -130,6 +130,7 @@ $(PARSERS:%.c=$(BUILD)/%.o): OPT = -O0 -g1 --coverage -fprofile-update=atomic
 HARDENED_LINK += --coverage
 # each piece of an arena is an allocation of its own, so that tests with failing allocations reach every one
 $(BUILD)/src/base/memory.o: OWN_CPPFLAGS += -DONE_PIECE_PER_BLOCK=true
+$(BUILD)/src/base/sandbox.o: OWN_CPPFLAGS += -DCOUNTS_BRANCHES
 endif
 
 $(BUILD)/%.o: %.c

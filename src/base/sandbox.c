@@ -22,6 +22,8 @@
     HAS_FEATURE(address_sanitizer) || HAS_FEATURE(thread_sanitizer) ||                             \
     HAS_FEATURE(memory_sanitizer)
 #define WHY_NOT "this program was built with a sanitizer, whose reports open files"
+#elif defined(COUNTS_BRANCHES)
+#define WHY_NOT "this program was built to count branches, which it writes to files at its end"
 #elif defined(__has_include)
 #if !__has_include(<linux/seccomp.h>)
 #define WHY_NOT "this program was built without the kernel's headers"

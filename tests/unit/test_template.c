@@ -2,7 +2,8 @@
  *
  * Templates render byte for byte as jinja2 does in transformers' environment: the cases and
  * conversations of tests/golden/template_*.txt, with our own templates and, if NIBBLE_TEST_DATA
- * names their folder, those of known models. Every byte that came from a user is marked.
+ * names their folder, those of known models. Every byte that came from a user is marked. What runs
+ * out of memory, depth or steps says so, wherever it happens.
  */
 #include "failing.h"
 #include "rendering.h"
@@ -88,32 +89,90 @@ static void check(nib_arena *arena, const rendering *r, const char *what, const 
         fail_msg("%s gives %s instead of %s", what, made, expected);
 }
 
-static void test_renders_like_jinja2(void **state)
+typedef struct golden_case {
+    const char *line, *source, *values, *expected;
+    size_t size;
+} golden_case;
+
+static void each_case(void (*use)(nib_arena *arena, const golden_case *c))
 {
     const nib_allocator a = nib__allocator_default();
     nib_arena arena;
     size_t size, count = 0;
-    const char *values = "{}";
-    (void)state;
+    golden_case c = {.values = "{}"};
     nib__arena_init(&arena, &a, 0);
     char *at = read_text(&arena, "tests/golden/template_cases.txt", &size);
     for (char *line; (line = next_line(&at)) != NULL;) {
-        rendering r;
         if (line[0] == '#')
             continue;
         if (line[0] == '@') {
-            values = line + 2;
+            c.values = line + 2;
             continue;
         }
-        const char *expected = cut(line, '\t');
-        const char *source = json_text(&arena, line, &size);
-        render_within(&r, source, size, values, NULL, &a);
-        check(&arena, &r, line, expected);
-        free_rendering(&r);
+        c.line = line;
+        c.expected = cut(line, '\t');
+        c.source = json_text(&arena, line, &c.size);
+        use(&arena, &c);
         count++;
     }
     nib__arena_free(&arena);
     assert_true(count > 2500);
+}
+
+static void check_case(nib_arena *arena, const golden_case *c)
+{
+    const nib_allocator a = nib__allocator_default();
+    rendering r;
+    render_within(&r, c->source, c->size, c->values, NULL, &a);
+    check(arena, &r, c->line, c->expected);
+    free_rendering(&r);
+}
+
+static void test_renders_like_jinja2(void **state)
+{
+    (void)state;
+    each_case(check_case);
+}
+
+/* Renders within less than the case needs. Returns whether that was too little; if not, the result
+ * is the usual one. */
+static bool runs_out(nib_arena *arena, const golden_case *c, const nib_template_limits *limits,
+                     int allocations)
+{
+    failing f = {.left = allocations};
+    const nib_allocator a = failing_allocator(&f);
+    rendering r;
+    render_within(&r, c->source, c->size, c->values, limits, &a);
+    const bool too_little = r.status == NIB_NO_MEMORY;
+    if (too_little)
+        assert_int_equal(r.err.status, NIB_NO_MEMORY);
+    else
+        check(arena, &r, c->line, c->expected);
+    free_rendering(&r);
+    if (f.live != 0)
+        fail_msg("%s: %d allocations leak after %d", c->line, f.live, allocations);
+    return too_little;
+}
+
+/* Cases that take long run out at fewer places. A few run out by themselves. */
+static void run_case_out(nib_arena *arena, const golden_case *c)
+{
+    enum { EACH = 96 };
+    if (runs_out(arena, c, NULL, -1))
+        return;
+    for (int left = 0; runs_out(arena, c, NULL, left);)
+        left += 1 + left / EACH * 4;
+    for (int depth = 1; runs_out(arena, c, &(nib_template_limits){.depth = depth}, -1); depth++)
+        assert_true(depth <= NIB_TEMPLATE_DEPTH);
+    for (uint64_t steps = 1; runs_out(arena, c, &(nib_template_limits){.steps = steps}, -1);)
+        steps += 1 + steps / EACH * 4;
+}
+
+/* Each case without memory, depth or steps somewhere: an error, or the result is as it was. */
+static void test_runs_out(void **state)
+{
+    (void)state;
+    each_case(run_case_out);
 }
 
 /* Checks the lines FILE, conversation, result whose files are in one of the two folders. */
@@ -253,11 +312,9 @@ static void test_roles(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_renders_like_jinja2),
-        cmocka_unit_test(test_own_templates),
-        cmocka_unit_test(test_known_templates),
-        cmocka_unit_test(test_marks_user_bytes),
-        cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_renders_like_jinja2), cmocka_unit_test(test_runs_out),
+        cmocka_unit_test(test_own_templates),       cmocka_unit_test(test_known_templates),
+        cmocka_unit_test(test_marks_user_bytes),    cmocka_unit_test(test_roles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
