@@ -192,80 +192,90 @@ static NIB_BUILTIN(filter_abs)
     return NIB_OK;
 }
 
-/* Reads a string as Python's float() does. */
-static bool read_real(nib_render *r, nib_value text, double *out)
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/* Reads a string as Python's float() does. *found: it is a number. */
+static nib_status read_real(nib_render *r, nib_value text, double *out, bool *found)
 {
     static const char *const words[] = {"nan", "inf", "infinity"};
-    char digits[400];
-    size_t size = 0;
+    size_t size = 0, used = 0, from = 0;
     nib_value bare;
     nib_json json;
-    if (nib__strip(r, &bare, text, NULL, true, true) != NIB_OK)
-        return false;
+    *found = false;
+    NIB_TRY(nib__strip(r, &bare, text, NULL, true, true));
     const nib_string *s = bare.as.string;
+    NIB_TRY(nib__run_steps(r, s->size / 16));
+    char *digits = nib__run_alloc(r, s->size + 1, 1);
+    /* one more before the first digit, and one after each point */
+    char *number = digits != NULL ? nib__run_alloc(r, 2 * s->size + 1, 1) : NULL;
+    if (number == NULL)
+        return NIB_NO_MEMORY;
     const bool sign = s->size > 0 && (s->at[0] == '-' || s->at[0] == '+');
-    for (size_t i = sign; i < s->size && size < sizeof digits - 3; i++) {
+    for (size_t i = sign; i < s->size; i++) {
         const char c = s->at[i];
-        if (c == '_' && i > sign && i + 1 < s->size && s->at[i - 1] >= '0' && s->at[i - 1] <= '9' &&
-            s->at[i + 1] >= '0' && s->at[i + 1] <= '9')
+        if (c == '_' && i > sign && i + 1 < s->size && is_digit(s->at[i - 1]) &&
+            is_digit(s->at[i + 1]))
             continue;
         digits[size++] = c >= 'A' && c <= 'Z' ? (char)(c | 32) : c;
     }
+    const double one = sign && s->at[0] == '-' ? -1.0 : 1.0;
     for (size_t i = 0; i < COUNT(words); i++) {
         if (size == strlen(words[i]) && memcmp(digits, words[i], size) == 0) {
-            *out = copysign(i == 0 ? NAN : INFINITY, sign && s->at[0] == '-' ? -1.0 : 1.0);
-            return true;
+            *out = copysign(i == 0 ? NAN : INFINITY, one);
+            *found = true;
+            return NIB_OK;
         }
     }
     /* JSON requires a digit on both sides of the point, and no leading zeros. */
-    char number[404];
-    size_t used = 0, from = 0;
-    while (from + 1 < size && digits[from] == '0' && digits[from + 1] >= '0' &&
-           digits[from + 1] <= '9')
+    while (from + 1 < size && digits[from] == '0' && is_digit(digits[from + 1]))
         from++;
-    if (from < size && digits[from] == '.' && from + 1 < size)
+    if (size > 1 && digits[from] == '.')
         number[used++] = '0';
     for (size_t i = from; i < size; i++) {
-        const bool bare_point = digits[i] == '.' && (i + 1 == size || digits[i + 1] == 'e');
-        if (bare_point && i > from) {
-            number[used++] = '.';
+        number[used++] = digits[i];
+        if (digits[i] == '.' && i > from && (i + 1 == size || digits[i + 1] == 'e'))
             number[used++] = '0';
-        } else {
-            number[used++] = digits[i];
-        }
-        if (used > sizeof number - 4)
-            return false;
     }
     nib__json_init(&json, "", number, used, NULL);
-    if (used == 0 || number[0] == '-' || !nib__json_read_double(&json, out) ||
-        !nib__json_expect(&json, NIB_JSON_END))
-        return false;
-    if (sign && s->at[0] == '-')
-        *out = -*out;
-    return true;
+    if (used > 0 && number[0] != '-' && nib__json_expect(&json, NIB_JSON_NUMBER) &&
+        json.token_size == used) {
+        double value;
+        *out = copysign(nib__json_double(&json, &value) ? value : INFINITY, one);
+        *found = true;
+    }
+    return NIB_OK;
 }
 
-static bool read_integer(nib_render *r, nib_value text, int64_t base, int64_t *out)
+/* Reads a string as Python's int() does. *found: it is an integer of 64 bits. */
+static nib_status read_integer(nib_render *r, nib_value text, int64_t base, int64_t *out,
+                               bool *found)
 {
+    static const struct {
+        char letter;
+        int base;
+    } prefixes[] = {{'x', 16}, {'o', 8}, {'b', 2}};
     nib_value bare;
     uint64_t value = 0;
-    if (nib__strip(r, &bare, text, NULL, true, true) != NIB_OK ||
-        nib__run_steps(r, bare.as.string->size / 16) != NIB_OK)
-        return false;
+    *found = false;
+    NIB_TRY(nib__strip(r, &bare, text, NULL, true, true));
+    NIB_TRY(nib__run_steps(r, bare.as.string->size / 16));
     const nib_string *s = bare.as.string;
     size_t i = s->size > 0 && (s->at[0] == '-' || s->at[0] == '+');
     const bool minus = i == 1 && s->at[0] == '-';
-    const char kind = i + 1 < s->size && s->at[i] == '0' ? (char)(s->at[i + 1] | 32) : 0;
-    if ((kind == 'x' && (base == 16 || base == 0)) || (kind == 'o' && (base == 8 || base == 0)) ||
-        (kind == 'b' && (base == 2 || base == 0))) {
-        base = kind == 'x' ? 16 : kind == 'o' ? 8 : 2;
-        i += 2;
+    bool digit = false; /* an underscore may follow */
+    if (i + 2 < s->size && s->at[i] == '0') {
+        for (size_t k = 0; k < COUNT(prefixes) && !digit; k++)
+            if ((s->at[i + 1] | 32) == prefixes[k].letter &&
+                (base == prefixes[k].base || base == 0)) {
+                base = prefixes[k].base;
+                digit = true;
+            }
+        i += digit ? 2 : 0;
     }
     base = base == 0 ? 10 : base;
-    bool digit = false;
     for (; i < s->size; i++) {
         const char c = s->at[i];
-        const int d = c >= '0' && c <= '9'                 ? c - '0'
+        const int d = is_digit(c)                          ? c - '0'
                       : (c | 32) >= 'a' && (c | 32) <= 'z' ? (c | 32) - 'a' + 10
                                                            : 99;
         if (c == '_' && digit && i + 1 < s->size) {
@@ -274,11 +284,12 @@ static bool read_integer(nib_render *r, nib_value text, int64_t base, int64_t *o
         }
         if (d >= base || !nib__mul(&value, value, (uint64_t)base) ||
             !nib__add(&value, value, (uint64_t)d) || value > INT64_MAX)
-            return false;
+            return NIB_OK;
         digit = true;
     }
     *out = minus ? -(int64_t)value : (int64_t)value;
-    return digit;
+    *found = digit;
+    return NIB_OK;
 }
 
 static NIB_BUILTIN(filter_int)
@@ -293,18 +304,24 @@ static NIB_BUILTIN(filter_int)
         return nib__run_type_error(r, "int", self, self);
     if (self.kind == NIB_V_FLOAT && isinf(real))
         return nib__run_fail(r, NIB_BAD_INPUT, "int: infinity is not an integer");
+    bool found = nib__integer(self, &integer);
+    if (text)
+        NIB_TRY(read_integer(r, self, base, &integer, &found));
     if (self.kind == NIB_V_BIG) {
         *out = self;
-    } else if (nib__integer(self, &integer) || (text && read_integer(r, self, base, &integer))) {
+    } else if (found) {
         *out = nib__v_int(integer);
-    } else if ((self.kind == NIB_V_FLOAT || (text && read_real(r, self, &real))) &&
-               isfinite(real)) {
+    } else {
+        found = self.kind == NIB_V_FLOAT;
+        if (text)
+            NIB_TRY(read_real(r, self, &real, &found));
+        if (!found || !isfinite(real)) {
+            *out = nib__is_given(&bound[0]) ? bound[0] : nib__v_int(0);
+            return NIB_OK;
+        }
         if (fabs(real) >= 0x1p63)
             return nib__run_fail(r, NIB_UNSUPPORTED, "integer overflow: more than 64 bits");
         *out = nib__v_int((int64_t)real);
-    } else {
-        *out = nib__is_given(&bound[0]) ? bound[0] : nib__v_int(0);
-        return NIB_OK;
     }
     out->user = self.user;
     return NIB_OK;
@@ -316,13 +333,15 @@ static NIB_BUILTIN(filter_float)
     (void)args;
     if (self.kind == NIB_V_UNDEFINED)
         return nib__run_type_error(r, "float", self, self);
-    if (nib__number(self, &real) ||
-        ((self.kind == NIB_V_STRING || self.kind == NIB_V_BIG) && read_real(r, self, &real))) {
+    bool found = nib__number(self, &real);
+    if (self.kind == NIB_V_STRING || self.kind == NIB_V_BIG)
+        NIB_TRY(read_real(r, self, &real, &found));
+    if (found) {
         *out = nib__v_real(real);
         out->user = self.user;
-        return NIB_OK;
+    } else {
+        *out = nib__is_given(&bound[0]) ? bound[0] : nib__v_real(0);
     }
-    *out = nib__is_given(&bound[0]) ? bound[0] : nib__v_real(0);
     return NIB_OK;
 }
 

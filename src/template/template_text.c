@@ -114,7 +114,9 @@ static nib_status put_padded(nib_render *r, nib_builder *b, nib_value text, cons
 static nib_status put_digits(nib_render *r, nib_builder *b, const char *digits, bool user,
                              const directive *d)
 {
-    const size_t sign = digits[0] == '-' || digits[0] == '+' || digits[0] == ' ';
+    size_t sign = digits[0] == '-' || digits[0] == '+' || digits[0] == ' '; /* and prefix */
+    if (strchr("xXo", d->kind) != NULL && d->alternate)
+        sign += 2;
     const int64_t missing = d->width - (int64_t)strlen(digits);
     const bool zero = d->zero && !d->left;
     NIB_TRY(put_times(r, b, " ", d->left || zero ? 0 : missing));
@@ -129,7 +131,7 @@ static nib_status put_integer(nib_render *r, nib_builder *b, nib_value v, const 
     char digits[DIGITS];
     int64_t i = 0;
     const char *sign = d->plus ? "+" : d->space ? " " : "";
-    if (v.kind == NIB_V_FLOAT && fabs(v.as.real) < 9e18 && strchr("di", d->kind) != NULL)
+    if (v.kind == NIB_V_FLOAT && fabs(v.as.real) < 9e18 && strchr("diu", d->kind) != NULL)
         i = (int64_t)v.as.real;
     else if (!nib__integer(v, &i))
         return nib__run_fail(r, NIB_BAD_INPUT, "%%%c needs an integer, not a %s", d->kind,
@@ -227,7 +229,7 @@ typedef struct format_state {
 static nib_status next_value(nib_render *r, format_state *f, nib_value *out)
 {
     const bool tuple = f->values.kind == NIB_V_TUPLE;
-    if (f->used >= (tuple ? f->values.as.items->count : 1))
+    if (f->named || f->used >= (tuple ? f->values.as.items->count : 1))
         return nib__run_fail(r, NIB_BAD_INPUT, "a format needs more values than it has");
     *out = tuple ? f->values.as.items->at[f->used] : f->values;
     f->used++;

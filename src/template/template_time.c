@@ -26,9 +26,9 @@ static moment split_time(int64_t now)
         second += 86400;
         day--;
     }
-    /* Eras of 400 years that begin in March, so that the leap day comes last. */
+    /* Eras of 400 years that begin in March, so that the leap day comes last; from the year 0. */
     const int64_t shifted = day + 719468;
-    const int64_t era = (shifted >= 0 ? shifted : shifted - 146096) / 146097;
+    const int64_t era = shifted / 146097;
     const int64_t in_era = shifted - era * 146097;
     const int64_t year = (in_era - in_era / 1460 + in_era / 36524 - in_era / 146096) / 365;
     const int64_t in_year = in_era - (365 * year + year / 4 - year / 100);

@@ -12,6 +12,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <time.h>
 
 static void render(rendering *r, const char *source, const char *values)
 {
@@ -227,6 +228,60 @@ static void test_known_templates(void **state)
     assert_true(check_chats(test_data(), false) >= 47 * 29);
 }
 
+/* ---- times ---- */
+
+static void render_time(rendering *r, const char *source, int64_t now)
+{
+    static nib_allocator a;
+    const nib_named_text text = {"chat.jinja", source, strlen(source)};
+    const nib_template_input input = {.now = now};
+    nib_template *t = NULL;
+    a = nib__allocator_default();
+    *r = (rendering){.status = NIB_OK};
+    nib__template_output_init(&r->out, &a);
+    assert_int_equal(nib__template_open(&t, &text, &a, &r->err), NIB_OK);
+    r->status = nib__template_render(t, &input, &r->out, &r->err);
+    nib__template_close(t);
+}
+
+/* As C's strftime, around each new year and the end of each February. */
+static void test_times(void **state)
+{
+    static const char format[] = "%Y %C %y %m %d %e %H %I %M %S %j %u %w %U %W %V %G %B %A %b %h "
+                                 "%a %p %D %x %F %T %X %R %r %c%n%t%%";
+    const int64_t day = 86400, from = -5680281600, to = 7572700800; /* 1790 to 2209 */
+    char wanted[400];
+    rendering r;
+    (void)state;
+    for (int64_t now = from; now < to; now += day / 2 - 4321) {
+        const time_t seconds = (time_t)now;
+        struct tm tm;
+        assert_non_null(gmtime_r(&seconds, &tm));
+        if ((tm.tm_yday > 5 && tm.tm_yday < 57) || (tm.tm_yday > 61 && tm.tm_yday < 358)) {
+            now += 3 * day;
+            continue;
+        }
+        const size_t size = strftime(wanted, sizeof wanted, format, &tm);
+        const int hour = tm.tm_hour % 12 == 0 ? 12 : tm.tm_hour % 12;
+        assert_true(size > 0);
+        snprintf(wanted + size, sizeof wanted - size, "%2d %2d %s %d %2d %d %d %2d %02d",
+                 tm.tm_hour, hour, tm.tm_hour < 12 ? "am" : "pm", tm.tm_mon + 1, tm.tm_hour, hour,
+                 tm.tm_yday + 1, tm.tm_mday, tm.tm_mday);
+        render_time(&r,
+                    "{{ strftime_now('%Y %C %y %m %d %e %H %I %M %S %j %u %w %U %W %V %G %B %A %b "
+                    "%h %a %p %D %x %F %T %X %R %r %c%n%t%%%k %l %P %-m %_H %-I %-j %_d %0d') }}",
+                    now);
+        assert_int_equal(r.status, NIB_OK);
+        assert_string_equal(r.out.text.at, wanted);
+        free_rendering(&r);
+    }
+    for (int sign = -1; sign <= 1; sign += 2) {
+        render_time(&r, "{{ strftime_now('%Y') }}", sign * (INT64_C(1) << 40));
+        assert_int_equal(r.status, NIB_BAD_INPUT);
+        free_rendering(&r);
+    }
+}
+
 /* ---- bytes that came from a user ---- */
 
 /* Compares the output with each run of user bytes in braces. */
@@ -312,9 +367,13 @@ static void test_roles(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_renders_like_jinja2), cmocka_unit_test(test_runs_out),
-        cmocka_unit_test(test_own_templates),       cmocka_unit_test(test_known_templates),
-        cmocka_unit_test(test_marks_user_bytes),    cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_renders_like_jinja2),
+        cmocka_unit_test(test_runs_out),
+        cmocka_unit_test(test_own_templates),
+        cmocka_unit_test(test_known_templates),
+        cmocka_unit_test(test_times),
+        cmocka_unit_test(test_marks_user_bytes),
+        cmocka_unit_test(test_roles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -290,6 +290,30 @@ static void test_integers(void **state)
     expect_text("{{ (-9223372036854775807 - 1)|round }}", "{}", "-9223372036854775808");
     expect_refused("{{ '%.301d' % 1 }}", "{}", NIB_UNSUPPORTED);
     expect_refused("{{ '%c' % 65 }}", "{}", NIB_UNSUPPORTED);
+    expect_refused("{{ '%a' % 65 }}", "{}", NIB_UNSUPPORTED);
+    expect_refused("{{ '%1048577d' % 1 }}", "{}", NIB_BAD_INPUT);
+    expect_refused("{{ '%*d' % (1048577, 1) }}", "{}", NIB_BAD_INPUT);
+    expect_refused("{{ '%*d' % (-1, 1) }}", "{}", NIB_BAD_INPUT);
+    expect_refused("{{ 'a%\\0' % 1 }}", "{}", NIB_BAD_INPUT);
+    expect_refused("{{ x }}", "{\"x\": 1e999}", NIB_BAD_INPUT);
+    expect_text("{{ x }}", "{\"x\": [9223372036854775807, 9223372036854775808, 1e308]}",
+                "[9223372036854775807, 9223372036854775808, 1e+308]");
+}
+
+/* Variables that are nested as deep as allowed, and deeper. */
+static void test_nested_values(void **state)
+{
+    char values[2 * NIB_TEMPLATE_JSON + 16];
+    (void)state;
+    for (int depth = NIB_TEMPLATE_JSON - 1; depth <= NIB_TEMPLATE_JSON; depth++) {
+        const int size = snprintf(values, sizeof values, "{\"x\": %*s}", 2 * depth, "");
+        memset(values + size - 1 - 2 * depth, '[', (size_t)depth);
+        memset(values + size - 1 - depth, ']', (size_t)depth);
+        if (depth < NIB_TEMPLATE_JSON)
+            expect_text("{{ x|length }}", values, "1");
+        else
+            expect_refused("{{ x|length }}", values, NIB_BAD_INPUT);
+    }
 }
 
 /* J04 */
@@ -530,19 +554,33 @@ static void test_memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unclosed),        cmocka_unit_test(test_targets),
-        cmocka_unit_test(test_own_caller),      cmocka_unit_test(test_unknown_names),
-        cmocka_unit_test(test_recursion),       cmocka_unit_test(test_nesting),
-        cmocka_unit_test(test_steps),           cmocka_unit_test(test_steps_of_strings),
-        cmocka_unit_test(test_steps_of_blanks), cmocka_unit_test(test_steps_of_names),
-        cmocka_unit_test(test_tokens),          cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_integers),        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_unknown),         cmocka_unit_test(test_raise),
-        cmocka_unit_test(test_odd_messages),    cmocka_unit_test(test_tools),
-        cmocka_unit_test(test_token_bytes),     cmocka_unit_test(test_clock),
-        cmocka_unit_test(test_undefined),       cmocka_unit_test(test_nul),
-        cmocka_unit_test(test_large),           cmocka_unit_test(test_json),
-        cmocka_unit_test(test_many_names),      cmocka_unit_test(test_memory_runs_out),
+        cmocka_unit_test(test_unclosed),
+        cmocka_unit_test(test_targets),
+        cmocka_unit_test(test_own_caller),
+        cmocka_unit_test(test_unknown_names),
+        cmocka_unit_test(test_recursion),
+        cmocka_unit_test(test_nesting),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_steps_of_strings),
+        cmocka_unit_test(test_steps_of_blanks),
+        cmocka_unit_test(test_steps_of_names),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_integers),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_nested_values),
+        cmocka_unit_test(test_raise),
+        cmocka_unit_test(test_odd_messages),
+        cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_token_bytes),
+        cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_undefined),
+        cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
