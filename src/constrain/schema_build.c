@@ -446,11 +446,10 @@ nib_status nib__schema_bound(nib_schema_reader *r, const char *keyword, const ni
     int before = 0, after = -1;
     bool fits = true;
     for (uint32_t i = negative; i < text->size && fits; i++) {
-        const char c = text->at[i];
+        const char c = text->at[i]; /* above '9': an exponent */
         if (c == '.') {
             after = 0;
-        } else if (c < '0' || c > '9' || (after < 0 && before == most) ||
-                   (after == fraction && c != '0')) {
+        } else if (c > '9' || (after < 0 && before == most) || (after == fraction && c != '0')) {
             fits = false;
         } else if (after < fraction) {
             value = value * 10 + (c - '0');

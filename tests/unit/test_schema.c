@@ -169,6 +169,13 @@ static void test_budgets(void **state)
     expect_unsupported("{\"type\":\"integer\",\"maximum\":1234567890123456789}");
     expect_unsupported("{\"type\":\"number\",\"maximum\":0.1234567891}"); /* 10 digits */
     expect_unsupported("{\"type\":\"number\",\"maximum\":1234567890}");
+    expect_unsupported("{\"type\":\"number\",\"maximum\":1E3}");
+    expect_accepted("{\"type\":\"number\",\"minimum\":-0.12345678900,\"maximum\":0.5}");
+    expect_accepted("{\"type\":\"integer\",\"minimum\":5.00}");
+    expect_unsupported("{\"type\":\"integer\",\"minimum\":5.01}");
+    text = repeated("{\"properties\":{", "\"a\":true,", "\"b\":true", "", "}}", NIB_SCHEMA_NODES);
+    expect_refused(text.at, text.size, NIB_BAD_INPUT);
+    nib__text_free(&text);
 }
 
 /* Nested alternatives: their total is limited too. */
@@ -291,6 +298,19 @@ static void test_keywords(void **state)
     expect_unsupported("{\"type\":\"string\",\"format\":\"date\",\"minLength\":1}");
     expect_unsupported("{\"type\":\"null\",\"anyOf\":[{},{}]}");
     expect_bad("{\"type\":\"string\",\"items\":{}}");
+    expect_unsupported("{\"type\":\"string\",\"format\":\"date\",\"maxLength\":1}");
+    expect_bad("{\"$id\":5}");
+    expect_accepted("{\"$id\":\"a\",\"type\":\"null\"}");
+    expect_bad("{\"type\":\"number\",\"minimum\":1,\"maximum\":0}");
+    expect_bad("{\"type\":\"integer\",\"minimum\":1,\"exclusiveMaximum\":1}");
+    expect_accepted("{\"minimum\":1}");
+    expect_accepted("{\"type\":\"array\",\"items\":false,\"maxItems\":0}");
+    expect_accepted("{\"type\":\"array\",\"prefixItems\":[{}],\"items\":false,\"maxItems\":9}");
+    expect_bad("{\"type\":\"string\",\"enum\":[1]}");
+    expect_accepted("{\"type\":\"number\",\"enum\":[1, 1.5]}");
+    expect_unsupported("{\"$ref\":\"a\"}");
+    expect_unsupported("{\"$ref\":\"\"}");
+    expect_accepted("{\"$ref\":\"#/$defs/a~1~0~2b~\",\"$defs\":{\"a/~~2b~\":{}}}");
 }
 
 static void test_one_of(void **state)
@@ -306,6 +326,19 @@ static void test_one_of(void **state)
     expect_unsupported("{\"oneOf\":[{\"properties\":{\"k\":{\"const\":1}}},{\"properties\":{\"k\":{"
                        "\"const\":2}}}]}");
     expect_unsupported("{\"oneOf\":[{\"type\":\"array\"},{\"type\":\"array\"}]}");
+    expect_unsupported("{\"oneOf\":[{\"enum\":[1e3]},{\"enum\":[1000]}]}");
+    expect_unsupported("{\"oneOf\":[{\"enum\":[-0]},{\"enum\":[0]}]}");
+    expect_accepted("{\"oneOf\":[{\"enum\":[-1]},{\"enum\":[10, \"a\"]}]}");
+    /* One value of the key is not enough: a schema allows two, or another type. */
+    expect_unsupported(
+        "{\"oneOf\":[{\"properties\":{\"k\":{\"anyOf\":[{\"const\":1},{\"type\":"
+        "\"null\"},{}]}},\"required\":[\"k\"]},{\"properties\":{\"k\":{\"const\":2}}}]}");
+    expect_unsupported("{\"oneOf\":[{\"properties\":{\"k\":{\"const\":2}},\"required\":[\"k\"]},"
+                       "{\"properties\":{\"k\":{}}}]}");
+    expect_unsupported("{\"oneOf\":[{\"properties\":{\"k\":{\"const\":2}},\"required\":[\"k\"]},"
+                       "{\"properties\":{\"k\":{\"type\":\"string\"}}}]}");
+    expect_unsupported("{\"oneOf\":[{\"properties\":{\"k\":{\"type\":\"string\"}}},{\"properties\":"
+                       "{\"k\":{\"const\":2}},\"required\":[\"k\"]}]}");
     nib_text text = repeated("{\"oneOf\":[{\"const\":0}", "", "", "", "", 0);
     for (int i = 1; i < 4000; i++)
         nib__text_format(&text, ",{\"const\":%d}", i);
@@ -337,31 +370,68 @@ static void test_unicode(void **state)
         repeated("", "{\"properties\":{\"0123456789\xc3\xa9\":", "{\"not\":1}", "}}", "", 50);
     expect_refused(deep.at, deep.size, NIB_UNSUPPORTED);
     nib__text_free(&deep);
+    for (int i = 0; i < 16; i++) { /* wherever characters are cut */
+        char before[100];
+        snprintf(before, sizeof before, "{\"properties\":{\"%.*s\":", i, "0123456789abcdef");
+        nib_text cut = repeated(before, "{\"properties\":{\"\xf0\x9f\x98\x80\":", "{\"format\":1}",
+                                "}}", "}}", 50);
+        expect_refused(cut.at, cut.size, NIB_BAD_INPUT);
+        nib__text_free(&cut);
+    }
     expect_unsupported("{\"properties\":{\"a\\u001b[31m\\n\":{\"pattern\":\"a\"}}}");
     expect_bad("{\"properties\":{\"\xff\":{}}}");
 }
 
+static const char *const failing_schemas[] = {
+    "{\"$ref\":\"#/$defs/"
+    "a\",\"$defs\":{\"a\":{\"type\":[\"object\",\"null\"],\"properties\":{\"x\":"
+    "{\"enum\":[1,\"\\u0001\",[2,{\"y\":3}]]},\"z\":{\"anyOf\":[{\"const\":1},{\"const\":2},{"
+    "\"type\":\"array\"}]}},\"required\":[\"x\",\"w\"]}}}",
+    "{\"oneOf\":[{\"properties\":{\"k\":{\"const\":1},\"n\":{\"type\":\"integer\",\"minimum\":1}},"
+    "\"required\":[\"k\"]},{\"properties\":{\"k\":{\"const\":2},\"s\":{\"format\":\"date\"}}}],"
+    "\"definitions\":{\"a\":{\"prefixItems\":[{},{\"type\":\"string\"}]},\"b\":true}}",
+    NULL, /* any object */
+};
+
 static void test_failing_allocations(void **state)
 {
-    static const char text[] =
-        "{\"$ref\":\"#/$defs/"
-        "a\",\"$defs\":{\"a\":{\"type\":[\"object\",\"null\"],\"properties\":{\"x\":"
-        "{\"enum\":[1,\"\\u0001\",[2,{\"y\":3}]]},\"z\":{\"anyOf\":[{\"const\":1},{\"const\":2},{"
-        "\"type\":"
-        "\"array\"}]}},\"required\":[\"x\",\"w\"]}}}";
+    (void)state;
+    for (size_t i = 0; i < COUNT(failing_schemas); i++) {
+        const char *text = failing_schemas[i];
+        bool done = false;
+        for (int n = 0; !done; n++) {
+            failing f = {.left = n};
+            const nib_allocator a = failing_allocator(&f);
+            const nib_named_text named = {"schema", text, text == NULL ? 0 : strlen(text)};
+            nib_schema schema;
+            nib_err err = {.status = NIB_OK};
+            done = nib__schema_read(&schema, &named, &a, &err) == NIB_OK;
+            if (done)
+                nib__schema_close(&schema);
+            else if (err.status != NIB_NO_MEMORY)
+                fail_msg("%s", err.text);
+            assert_int_equal(f.live, 0);
+        }
+    }
+}
+
+/* The arguments of a call are an object, whatever else the schema allows. */
+static void test_only_objects(void **state)
+{
+    static const char text[] = "{\"type\":[\"object\",\"string\"],\"properties\":{\"a\":true}}";
+    const nib_named_text named = {"schema", text, sizeof text - 1};
     bool done = false;
     (void)state;
     for (int n = 0; !done; n++) {
-        failing f = {.left = n};
+        failing f = {.left = -1};
         const nib_allocator a = failing_allocator(&f);
-        const nib_named_text named = {"schema", text, sizeof text - 1};
         nib_schema schema;
         nib_err err = {.status = NIB_OK};
-        done = nib__schema_read(&schema, &named, &a, &err) == NIB_OK;
-        if (done)
-            nib__schema_close(&schema);
-        else
-            assert_int_equal(err.status, NIB_NO_MEMORY);
+        assert_int_equal(nib__schema_read(&schema, &named, &a, &err), NIB_OK);
+        f.left = n;
+        done = nib__schema_only_objects(&schema, &err) == NIB_OK;
+        assert_int_equal(err.status, done ? NIB_OK : NIB_NO_MEMORY);
+        nib__schema_close(&schema);
         assert_int_equal(f.live, 0);
     }
 }
@@ -402,6 +472,7 @@ int main(void)
         cmocka_unit_test(test_one_of),
         cmocka_unit_test(test_unicode),
         cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_only_objects),
         cmocka_unit_test(test_docs_list_every_keyword),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
