@@ -53,15 +53,16 @@ static nib_status bind_socket(int *out, const struct addrinfo *to, const char *h
 }
 
 /* Finds the port that the system chose for port 0. */
-static void find_port(server *s, int fd)
+static nib_status find_port(server *s, nib_err *err)
 {
     struct sockaddr_storage address;
     socklen_t size = sizeof address;
-    if (getsockname(fd, (struct sockaddr *)&address, &size) != 0)
-        return;
+    if (getsockname(s->socket, (struct sockaddr *)&address, &size) != 0)
+        return serve_fail(err, NIB_IO, "%s: cannot find its port: %s", s->host, strerror(errno));
     s->port = ntohs(address.ss_family == AF_INET6
                         ? ((const struct sockaddr_in6 *)(const void *)&address)->sin6_port
                         : ((const struct sockaddr_in *)(const void *)&address)->sin_port);
+    return NIB_OK;
 }
 
 static nib_status open_socket(server *s, nib_err *err)
@@ -85,9 +86,7 @@ static nib_status open_socket(server *s, nib_err *err)
     if (status == NIB_OK)
         status = bind_socket(&s->socket, found, host, o->port, err);
     freeaddrinfo(found);
-    if (status == NIB_OK)
-        find_port(s, s->socket);
-    return status;
+    return status == NIB_OK ? find_port(s, err) : status;
 }
 
 /* ---- threads ---- */

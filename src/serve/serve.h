@@ -45,7 +45,7 @@ void serve_keys_free(serve_keys *keys);
  * 0: none of them. Takes constant time. */
 size_t serve_keys_find(const serve_keys *keys, const char *authorization);
 
-/* Fills in err and returns the status. */
+/* Fills in err, which is not NULL, and returns the status. */
 nib_status serve_fail(nib_err *err, nib_status status, const char *format, ...) NIB_PRINTF(3, 4);
 
 #endif

@@ -17,8 +17,6 @@ enum { KEYS_MOST = 1024, KEY_LEAST = 8, KEY_MOST = 256 };
 nib_status serve_fail(nib_err *err, nib_status status, const char *format, ...)
 {
     va_list args;
-    if (err == NULL)
-        return status;
     va_start(args, format);
     vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
