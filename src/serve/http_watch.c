@@ -44,14 +44,10 @@ void wake_watcher(const server *s)
 
 static void name_peer(char *out, size_t size, const struct sockaddr *address)
 {
-    const void *bytes = NULL;
-    snprintf(out, size, "-");
-    if (address != NULL && address->sa_family == AF_INET)
-        bytes = &((const struct sockaddr_in *)(const void *)address)->sin_addr;
-    else if (address != NULL && address->sa_family == AF_INET6)
+    const void *bytes = &((const struct sockaddr_in *)(const void *)address)->sin_addr;
+    if (address->sa_family == AF_INET6)
         bytes = &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
-    if (bytes != NULL)
-        inet_ntop(address->sa_family, bytes, out, (socklen_t)size);
+    inet_ntop(address->sa_family, bytes, out, (socklen_t)size);
 }
 
 /* FNV-1a. */
@@ -125,10 +121,12 @@ static void add_connection(server *s, struct MHD_Connection *mhd, void **socket_
         return; /* handle_request refuses it */
     c->server = s;
     c->mhd = mhd;
-    c->fd = fd != NULL ? fd->connect_fd : -1;
+    c->fd = fd->connect_fd;
     c->phase = PHASE_HEADERS; /* a new connection should send a request at once */
     c->since_ms = now_ms();
-    name_peer(c->peer, sizeof c->peer, address != NULL ? address->client_addr : NULL);
+    snprintf(c->peer, sizeof c->peer, "-");
+    if (address != NULL)
+        name_peer(c->peer, sizeof c->peer, address->client_addr);
     c->owner = (unsigned)(hash_bytes(0, c->peer, strlen(c->peer)) % OWNERS);
     pthread_mutex_lock(&s->lock);
     c->next = s->connections;
@@ -201,11 +199,9 @@ static bool hung_up(const connection *c)
 }
 
 /* Whether a stream has been silent for PING_MS. */
-static bool needs_ping(const connection *c, uint64_t now)
+static bool needs_ping(const request *r, uint64_t now)
 {
-    const request *r = c->request;
-    return r != NULL && c->suspended && r->streamed &&
-           since(atomic_load(&r->pinged_ms), now) > PING_MS;
+    return r->streamed && since(atomic_load(&r->pinged_ms), now) > PING_MS;
 }
 
 enum { AT_ONCE = 64 /* connections resumed per scan */ };
@@ -219,12 +215,13 @@ static int scan_connections(server *s, struct MHD_Connection *resume[AT_ONCE])
     for (connection *c = s->connections; c != NULL; c = c->next) {
         if (!c->gone && (is_slow(s, c, now) || hung_up(c)))
             hang_up(s, c);
-        const bool more = c->request != NULL && atomic_load(&c->request->ready);
-        if (count == AT_ONCE || !c->suspended || !(more || c->gone || needs_ping(c, now)))
+        if (count == AT_ONCE || !c->suspended)
             continue;
-        c->suspended = false; /* it cannot be freed before it is resumed */
-        if (c->request != NULL)
-            atomic_store(&c->request->ready, false);
+        request *r = c->request; /* neither can be freed before the connection is resumed */
+        if (!atomic_load(&r->ready) && !c->gone && !needs_ping(r, now))
+            continue;
+        c->suspended = false;
+        atomic_store(&r->ready, false);
         resume[count++] = c->mhd;
     }
     pthread_mutex_unlock(&s->lock);
@@ -280,8 +277,7 @@ static void handle_signals(server *s)
     while (atomic_load(&s->signals) < atomic_load(&received)) {
         if (atomic_fetch_add(&s->signals, 1) == 0) {
             const MHD_socket listening = MHD_quiesce_daemon(s->daemon);
-            if (listening != MHD_INVALID_SOCKET)
-                (void)shutdown(listening, SHUT_RDWR); /* the system refuses new connections */
+            (void)shutdown(listening, SHUT_RDWR); /* the system refuses new connections */
             s->socket = listening; /* closed after the daemon, whose thread may still use it */
             if (!s->options->quiet)
                 fputs("nibble: stopping after running requests finish; signal again to stop at "

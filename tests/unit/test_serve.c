@@ -69,6 +69,7 @@ WRAPPED(struct MHD_Response *, MHD_create_response_from_buffer,
 /* The body decides: "wait" has no answer until the call is closed; "busy" is refused; for others it
  * is the body. */
 struct nib_call {
+    nib_service *service;
     nib_call_options options;
     char text[4000];
     size_t size, read;
@@ -79,7 +80,7 @@ struct nib_service {
     pthread_cond_t change;
     bool running;
     int stops, wanted; /* it ends at this many stops */
-    atomic_int calls;
+    atomic_int calls, closed;
 };
 
 nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options *options,
@@ -90,6 +91,7 @@ nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options 
     if (call == NULL)
         return NIB_NO_MEMORY;
     assert_true(options->size < sizeof call->text);
+    call->service = s;
     call->options = *options;
     call->size = options->size;
     memcpy(call->text, options->body, options->size);
@@ -98,7 +100,12 @@ nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options 
     return NIB_OK;
 }
 
-void nib_call_close(nib_call *call) { free(call); }
+void nib_call_close(nib_call *call)
+{
+    if (call != NULL)
+        atomic_fetch_add(&call->service->closed, 1);
+    free(call);
+}
 
 nib_call_state nib_call_look(nib_call *call)
 {
@@ -218,6 +225,7 @@ static bool start(running *r, const serve_options *options, int stops)
 {
     *r = (running){.options = *options, .service = {.wanted = stops}};
     atomic_init(&r->service.calls, 0);
+    atomic_init(&r->service.closed, 0);
     __real_pthread_mutex_init(&r->service.lock, NULL);
     pthread_cond_init(&r->service.change, NULL);
     r->status = serve_open(&r->http, &r->options, &r->err);
@@ -435,8 +443,7 @@ static void test_addresses(void **state)
 }
 
 /* Runs a server that writes its log to a file, and asks it once. Returns the log. */
-static void read_log(char *log, size_t size, const char *host, const char *from,
-                     const char *text)
+static void read_log(char *log, size_t size, const char *host, const char *from, const char *text)
 {
     char answer[4000], path[] = "/tmp/nib-serve-XXXXXX";
     serve_options options = options_for(host);
@@ -525,9 +532,9 @@ static bool is_closed(int fd, int ms)
     return poll(&p, 1, ms) > 0 && recv(fd, &byte, 1, MSG_PEEK) <= 0;
 }
 
-static void wait_for_calls(running *r, int calls)
+static void wait_for(atomic_int *count, int wanted)
 {
-    while (atomic_load(&r->service.calls) < calls)
+    while (atomic_load(count) < wanted)
         nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
 }
 
@@ -565,10 +572,10 @@ static void test_room(void **state)
     assert_true(is_closed(idle, 10000));
     assert_false(is_closed(busy, 0));
     send_text(third, waiting);
-    wait_for_calls(&r, 1);
+    wait_for(&r.service.calls, 1);
     const int fourth = connect_from(&r, "127.0.0.5");
     send_text(fourth, waiting);
-    wait_for_calls(&r, 2);
+    wait_for(&r.service.calls, 2);
     assert_true(is_closed(busy, 10000));
     /* All places are taken by answers: nobody yields. */
     assert_int_equal(ask(&r, requests[0].request), 200);
@@ -580,6 +587,28 @@ static void test_room(void **state)
     close(idle);
     close(third);
     close(fourth);
+}
+
+/* More clients than are resumed at once leave while they wait: all of their calls end. */
+static void test_many_leave(void **state)
+{
+    enum { MANY = 150 };
+    serve_options options = options_for(NULL);
+    int fds[MANY];
+    running r;
+    (void)state;
+    options.connections = MANY + 1;
+    must_start(&r, &options, 1);
+    for (int i = 0; i < MANY; i++) {
+        fds[i] = connect_from(&r, "127.0.0.1");
+        send_text(fds[i], waiting);
+    }
+    wait_for(&r.service.calls, MANY);
+    for (int i = 0; i < MANY; i++)
+        close(fds[i]);
+    wait_for(&r.service.closed, MANY);
+    assert_int_equal(ask(&r, requests[0].request), 200);
+    stop(&r, 1);
 }
 
 /* ---- keys ---- */
@@ -664,8 +693,8 @@ int main(void)
         cmocka_unit_test(test_answers),   cmocka_unit_test(test_calls_fail),
         cmocka_unit_test(test_addresses), cmocka_unit_test(test_log),
         cmocka_unit_test(test_ipv6),      cmocka_unit_test(test_hosts),
-        cmocka_unit_test(test_room),      cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_keys_fail),
+        cmocka_unit_test(test_room),      cmocka_unit_test(test_many_leave),
+        cmocka_unit_test(test_keys),      cmocka_unit_test(test_keys_fail),
     };
     signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);
