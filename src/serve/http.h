@@ -128,7 +128,7 @@ void on_request_end(void *ctx, struct MHD_Connection *mhd, void **request_ctx,
 
 /* ---- http_framing.c ---- */
 
-/* Why the end of the request's body, or its host, is ambiguous; NULL: both are clear. */
+/* Why the end of the request's body is ambiguous; NULL: it is unambiguous. */
 const char *framing_fault(struct MHD_Connection *mhd, const char *version);
 
 /* ---- page.c ---- */

@@ -8,6 +8,8 @@
  */
 #include "http.h"
 
+#include "../library_leaks.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,11 +22,6 @@
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-/* newlocale of glibc 2.36 loses a copy of LOCPATH. p11-kit, which libmicrohttpd brings along, calls
- * it before main; stacks without frame pointers end below newlocale. */
-__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void) { return "leak:__argz_add_sep\n"; }
 
 enum {
     MODE_KEY = 1,

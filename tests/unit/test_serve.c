@@ -7,6 +7,7 @@
  * The Makefile lets the linker replace the functions of WRAPPED by those of this file.
  */
 #include "http.h"
+#include "library_leaks.h"
 #include "skipping.h"
 
 #include <arpa/inet.h>
@@ -641,7 +642,7 @@ static void expect_keys(const char *text, mode_t mode, nib_status wanted, const 
 
 static void test_keys(void **state)
 {
-    static char many[1025 * 16 + 1];
+    static char many[1025 * 16 + 24];
     serve_keys keys;
     nib_err err;
     (void)state;
@@ -650,7 +651,7 @@ static void test_keys(void **state)
     expect_keys("a-k\xc3\xa9y-key\n", 0600, NIB_BAD_INPUT, "line 1: a key has a character");
     expect_keys("\na-k\x7fy-key\n", 0600, NIB_BAD_INPUT, "line 2: a key has a character");
     for (int i = 0; i < 1025; i++)
-        snprintf(many + 16 * i, 17, "key-number-%04d\n", i);
+        snprintf(many + 16 * i, 36, "key-number-%04d\n", i);
     expect_keys(many, 0600, NIB_BAD_INPUT, "more than 1024 keys");
     expect_keys(many + 16, 0600, NIB_OK, NULL);
     assert_int_equal(serve_keys_read(&keys, "/nosuch", &err), NIB_IO);
