@@ -179,6 +179,7 @@ static nib_status put_real(nib_render *r, nib_builder *b, nib_value v, const dir
 static nib_status put_directive(nib_render *r, nib_builder *b, nib_value v, const directive *d)
 {
     nib_value text;
+    char shown[8];
     if (d->precision > PRECISION && d->kind != 's' && d->kind != 'r')
         return nib__run_fail(r, NIB_UNSUPPORTED, "a format has more than %d digits", PRECISION);
     switch (d->kind) {
@@ -214,7 +215,9 @@ static nib_status put_directive(nib_render *r, nib_builder *b, nib_value v, cons
     case 'a':
     case 'c':
         return nib__run_fail(r, NIB_UNSUPPORTED, "%%%c in a format is not supported", d->kind);
-    default: return nib__run_fail(r, NIB_BAD_INPUT, "unknown %%%c in a format", d->kind);
+    default:
+        return nib__run_fail(r, NIB_BAD_INPUT, "unknown %%%s in a format",
+                             nib__escape_name(shown, sizeof shown, &d->kind, 1));
     }
 }
 
