@@ -390,15 +390,12 @@ static void test_calls_fail(void **state)
     assert_true(n > 40);
 }
 
-static void expect_refused(const serve_options *options, nib_status wanted, const char *part)
+static void expect_refused(const serve_options *options, nib_status wanted)
 {
     server *http = NULL;
     nib_err err;
-    assert_int_equal(serve_open(&http, options, &err), wanted);
-    assert_int_equal(err.status, wanted);
+    refused(wanted, serve_open(&http, options, &err), &err);
     assert_null(http);
-    if (strstr(err.text, part) == NULL)
-        fail_msg("%s", err.text);
 }
 
 /* Only this machine may come without a key. */
@@ -415,11 +412,11 @@ static void test_addresses(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(others); i++) {
         const serve_options options = options_for(others[i]);
-        expect_refused(&options, NIB_USAGE, "lets other machines in");
+        expect_refused(&options, NIB_USAGE);
     }
     memset(long_name, 'a', sizeof long_name - 1);
     serve_options options = options_for(long_name);
-    expect_refused(&options, NIB_USAGE, "--host aaa");
+    expect_refused(&options, NIB_USAGE);
     for (int i = 0; i < 2; i++) {
         options = options_for("0.0.0.0");
         options.insecure = i == 0;
@@ -435,11 +432,11 @@ static void test_addresses(void **state)
     assert_int_equal(__real_getsockname(fd, (struct sockaddr *)&taken, &size), 0);
     options = options_for(NULL);
     options.port = ntohs(taken.sin_port);
-    expect_refused(&options, NIB_IO, "choose another one with --port");
+    assert_int_equal(serve_open(&http, &options, &err), NIB_IO);
     close(fd);
     options = options_for("203.0.113.1"); /* of no machine */
     options.insecure = true;
-    expect_refused(&options, NIB_IO, "203.0.113.1, port 0: ");
+    expect_refused(&options, NIB_IO);
     serve_close(NULL);
 }
 
@@ -624,17 +621,17 @@ static void write_keys(char path[32], const char *text, size_t size, mode_t mode
     close(fd);
 }
 
-static void expect_keys(const char *text, mode_t mode, nib_status wanted, const char *part)
+static void expect_keys(const char *text, mode_t mode, nib_status wanted)
 {
     char path[32];
     serve_keys keys;
     nib_err err;
     write_keys(path, text, strlen(text), mode);
-    assert_int_equal(serve_keys_read(&keys, path, &err), wanted);
     if (wanted != NIB_OK) {
+        refused(wanted, serve_keys_read(&keys, path, &err), &err);
         assert_int_equal(keys.count, 0);
-        if (strstr(err.text, part) == NULL)
-            fail_msg("%s", err.text);
+    } else if (serve_keys_read(&keys, path, &err) != NIB_OK) {
+        fail_msg("%s", err.text);
     }
     serve_keys_free(&keys);
     unlink(path);
@@ -646,20 +643,20 @@ static void test_keys(void **state)
     serve_keys keys;
     nib_err err;
     (void)state;
-    expect_keys("a-good-key\n", 0600, NIB_OK, NULL);
-    expect_keys("a-good-key\n", 0640, NIB_BAD_INPUT, "chmod 600");
-    expect_keys("a-k\xc3\xa9y-key\n", 0600, NIB_BAD_INPUT, "line 1: a key has a character");
-    expect_keys("\na-k\x7fy-key\n", 0600, NIB_BAD_INPUT, "line 2: a key has a character");
+    expect_keys("a-good-key\n", 0600, NIB_OK);
+    expect_keys("a-good-key\n", 0640, NIB_BAD_INPUT);
+    expect_keys("a-k\xc3\xa9y-key\n", 0600, NIB_BAD_INPUT);
+    expect_keys("\na-k\x7fy-key\n", 0600, NIB_BAD_INPUT);
     for (int i = 0; i < 1025; i++)
         snprintf(many + 16 * i, 36, "key-number-%04d\n", i);
-    expect_keys(many, 0600, NIB_BAD_INPUT, "more than 1024 keys");
-    expect_keys(many + 16, 0600, NIB_OK, NULL);
-    assert_int_equal(serve_keys_read(&keys, "/nosuch", &err), NIB_IO);
-    assert_int_equal(serve_keys_read(&keys, "/tmp", &err), NIB_IO);
-    assert_int_equal(serve_keys_read(&keys, "/dev/null", &err), NIB_BAD_INPUT);
+    expect_keys(many, 0600, NIB_BAD_INPUT);
+    expect_keys(many + 16, 0600, NIB_OK);
+    refused(NIB_IO, serve_keys_read(&keys, "/nosuch", &err), &err);
+    refused(NIB_IO, serve_keys_read(&keys, "/", &err), &err);
+    refused(NIB_BAD_INPUT, serve_keys_read(&keys, "/dev/null", &err), &err);
     for (int i = 0; i < 2; i++) { /* no folder of credentials */
         setenv("CREDENTIALS_DIRECTORY", i == 0 ? "tmp" : "/nosuch", 1);
-        expect_keys("a-good-key\n", 0440, NIB_BAD_INPUT, "chmod 600");
+        expect_keys("a-good-key\n", 0440, NIB_BAD_INPUT);
         unsetenv("CREDENTIALS_DIRECTORY");
     }
 }
