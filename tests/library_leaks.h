@@ -8,6 +8,6 @@
 /* newlocale of glibc 2.36 loses a copy of LOCPATH. p11-kit, which libmicrohttpd brings along, calls
  * it before main; stacks without frame pointers end below newlocale. */
 __attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void) { return "leak:__argz_add_sep\n"; }
+const char *__lsan_default_suppressions(void) { return "leak:argz_add_sep\n"; }
 
 #endif
