@@ -2,15 +2,14 @@
 #
 # nibble convert: every format and back, what is kept and lost, what a format cannot hold; and models without config.json.
 cp -r "$MODEL" m
-loss() { nibble eval "$1" --text text.txt --json --quiet | sed -n 's/.*"loss": \([0-9.]*\).*/\1/p'; }
 head -c 2000 m/heldout.txt >text.txt
 nibble quantize m q --recipe 8da4w --quiet >/dev/null
-before=$(loss q)
+before=$(text_loss q)
 for format in torchao nibble compressed-tensors; do
     check "convert 8da4w to $format" nibble convert q c --format $format --quiet
     check "verify $format" nibble verify c
     same "$format has the same weights" c q
-    equal "$format gives the same loss" "$before" "$(loss c)"
+    equal "$format gives the same loss" "$before" "$(text_loss c)"
     check "convert $format back to torchao" nibble convert c back --format torchao --quiet
     equal "same info after $format and back" "$(nibble info q --json | grep -v '"file"')" "$(nibble info back --json | grep -v '"file"')"
     check "same bytes after $format and back" cmp q/model.safetensors back/model.safetensors
@@ -56,12 +55,12 @@ refused 4 '*: the format gguf cannot hold int8wo-g32 at 224 x 224: its scales ar
 check 'convert to GGUF' nibble convert m m.gguf --format gguf --quiet
 check 'verify GGUF' nibble verify m.gguf
 same 'GGUF has the same weights' m.gguf m
-equal 'GGUF gives the same loss' "$(loss m)" "$(loss m.gguf)"
+equal 'GGUF gives the same loss' "$(text_loss m)" "$(text_loss m.gguf)"
 equal 'GGUF gives the same text' "$(nibble generate m -p 'The king' -n 8 --temp 0 -q)" "$(nibble generate m.gguf -p 'The king' -n 8 --temp 0 -q)"
 check 'convert GGUF to torchao' nibble convert m.gguf middle --format torchao --quiet
 check 'convert torchao back to GGUF' nibble convert middle m2.gguf --format gguf --quiet
 same 'same weights after torchao and back' m2.gguf m.gguf
-equal 'same loss after torchao and back' "$(loss m.gguf)" "$(loss m2.gguf)"
+equal 'same loss after torchao and back' "$(text_loss m.gguf)" "$(text_loss m2.gguf)"
 mkdir bare && cp m/config.json m/model.safetensors bare
 check 'convert to GGUF with --tokenizer FILE.gguf' nibble convert bare m3.gguf --format gguf --tokenizer m.gguf --quiet
 equal 'the tokenizer of FILE.gguf is in the GGUF' "$(nibble generate m -p 'The king' -n 8 --temp 0 -q)" "$(nibble generate m3.gguf -p 'The king' -n 8 --temp 0 -q)"
@@ -81,12 +80,12 @@ equal 'the default one of several templates is in the GGUF' 1 "$(grep -ac '{{ me
 equal 'the report says that a GGUF holds one template' 1 "$(tr -s '\n ' '  ' <report | grep -c 'but a GGUF holds only one template and gets the default one')"
 check 'convert GGUF to nibble' nibble convert m.gguf first --format nibble --quiet
 check 'convert GGUF through nibble to torchao' nibble convert first second --format torchao --quiet
-equal 'same loss after GGUF, nibble and torchao' "$(loss m)" "$(loss second)"
+equal 'same loss after GGUF, nibble and torchao' "$(text_loss m)" "$(text_loss second)"
 nibble convert bare m4.gguf --format gguf --quiet >report
 check 'the report says that the GGUF has no tokenizer' grep -q 'the GGUF has no tokenizer' report
 check 'convert GGUF back to torchao' nibble convert m.gguf again --format torchao --quiet
 same 'same weights back from GGUF' again m
-equal 'same loss back from GGUF' "$(loss m)" "$(loss again)"
+equal 'same loss back from GGUF' "$(text_loss m)" "$(text_loss again)"
 check 'quantize a GGUF' nibble quantize m.gguf q8 --recipe int8wo-g32 --quiet
 check 'convert to Q8_0' nibble convert q8 q8.gguf --format gguf --quiet
 equal 'all 36 layers are in Q8_0 blocks' 36 "$(nibble info q8.gguf --json | grep -c '"format": "gguf q8_0"')"

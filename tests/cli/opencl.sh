@@ -8,10 +8,7 @@ if ! nibble devices opencl >device.txt 2>"$seen.err"; then
 fi
 check 'nibble devices opencl names its host' grep -q 'host  *cpu: layers may run there with --allow device' device.txt
 
-loss() { nibble eval "$MODEL" --text text.txt --json --quiet "$@" | sed -n 's/.*"loss": \([0-9.]*\).*/\1/p'; }
-near() { # near WHAT LOSS LOSS: the losses of the CPU and of the device are within a thousandth
-    check "$1: loss $2 on the CPU, $3 with the device" awk -v a="$2" -v b="$3" 'BEGIN { exit !(a > 0 && b > 0 && a - b < 1e-3 && b - a < 1e-3) }'
-}
+loss() { text_loss "$MODEL" "$@"; }
 head -c 1500 "$MODEL/heldout.txt" >text.txt
 summary() { nibble generate "$MODEL" -p 'Once upon a time' -n 4 --temp 0 "$@" 2>&1 >/dev/null | tail -n 1; }
 

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# A real NVIDIA GPU, with a program of `make CUDA=1`: every recipe and family next to the CPU, sampling and packing on the device,
+# files quantized there, and training's curves. `make test-gpu` runs it.
+if ! ls /dev/nvidia[0-9]* >device.txt 2>&1 || ! nibble devices cuda >device.txt 2>"$seen.err"; then
+    skipped 'gpu' 'no NVIDIA GPU, or a program without CUDA'
+    exit
+fi
+head -c 1500 "$MODEL/heldout.txt" >text.txt
+
+# the whole step on the device
+for recipe in f32 f16 bf16 int8wo int8dq int4wo int4wo-intzero 8da4w fp8wo fp8dq mxfp8 mxfp4 mxfp4dq nvfp4 nvfp4dq; do
+    option=(--recipe "$recipe")
+    near "$recipe" "$(text_loss "$MODEL" "${option[@]}")" "$(text_loss "$MODEL" --device cuda "${option[@]}")"
+done
+for cache in f32 f16 bf16; do
+    option=(--recipe 8da4w --cache-type "$cache")
+    near "cache $cache" "$(text_loss "$MODEL" "${option[@]}")" "$(text_loss "$MODEL" --device cuda "${option[@]}")"
+done
+
+# families
+for file in "$REPO"/tests/golden/gguf/*.gguf; do
+    option=(--recipe weight-only --tokenizer "$REPO/tests/golden/gguf/olmo2.gguf")
+    near "$(basename "$file")" "$(text_loss "$file" "${option[@]}")" "$(text_loss "$file" --device cuda "${option[@]}")"
+done
+
+# the device samples the CPU's tokens from the same logits, with weights packed on the device or the host
+drawn() { nibble generate "$MODEL" -p 'Once upon a time' -n 48 --device cuda --recipe 8da4w "$@" 2>drawn.err; }
+for how in '--temp 0' '--temp 1 --top-k 50 --seed 3' '--temp 0.7 --top-k 256 --top-p 0.9 --min-p 0.02'; do
+    read -ra how <<<"$how"
+    there=$(drawn "${how[@]}")
+    check "${how[*]}: sampled on the device" grep -q '^drawn by    sample_f32__sm80' drawn.err
+    check "${how[*]}: all layers run on the device" grep -q '36 done on cuda/sm80, 0 substituted$' drawn.err
+    equal "${how[*]}: same tokens when the CPU samples and packs" "$there" "$(drawn "${how[@]}" --without 'sample_f32__sm*' --without pack__sm80)"
+done
+
+# weights quantized on the device
+for recipe in int8wo int4wo 8da4w fp8wo mxfp8 mxfp4 nvfp4; do
+    check "quantize to $recipe on the device" nibble quantize "$MODEL" there-$recipe --recipe $recipe --device cuda --quiet
+    check "quantize to $recipe on the CPU" nibble quantize "$MODEL" here-$recipe --recipe $recipe --quiet
+    check "$recipe: same weights as on the CPU" cmp there-$recipe/model.safetensors here-$recipe/model.safetensors
+done
+
+# the golden curves, with linear layers on the device
+curves=$REPO/tests/golden/train/curves
+for name in bf16 fp8 fp8_tensorwise mxfp8_2256; do
+    "$curves/run" "$NIBBLE" $name 2 3 --device cuda >there.txt 2>err || cat err
+    check "$name: three steps are logged" [ "$(wc -l <there.txt)" = 3 ]
+    near_curve "$name" "$curves/${name}_2x256.txt" there.txt
+done
