@@ -77,13 +77,14 @@ static void put(__global uchar *to, size_t at, float v, float factor, int is_e5m
     ((__global ushort *)to)[at] = to_bf16_canonical_nan(v);
 #else
     const int is_coded = IS_FINITE(as_int(factor));
+    const uint sign = sign_of(v); /* a device may change the sign of a NaN that it multiplies */
     v *= factor;
 #if FORM == FORM_WIDE
     const float near = is_e5m2 != 0 ? NEAREST_E5M2(v) : NEAREST_E4M3(v);
     ((__global ushort *)to)[at] =
-        is_coded ? (ushort)((as_uint(near) >> 16) | (sign_of(v) << 8)) : (ushort)0;
+        is_coded ? (ushort)((as_uint(near) >> 16) | (sign << 8)) : (ushort)0;
 #else
-    to[at] = is_coded ? (uchar)(e4m3_code(NEAREST_E4M3(v)) | sign_of(v)) : (uchar)0;
+    to[at] = is_coded ? (uchar)(e4m3_code(NEAREST_E4M3(v)) | sign) : (uchar)0;
 #endif
 #endif
 }
@@ -119,7 +120,8 @@ __kernel void cast_tiles(GLOBAL_ARG(float, x), GLOBAL_ARG(uchar, to), GLOBAL_ARG
     if (id % LANES == 0)
         factors[of_sum] = factor;
     if (is_first && j_first == 0)
-        ((__global float *)scales)[s0 + of_sum] = 1.0f / factor;
+        ((__global float *)scales)[s0 + of_sum] = /* of NaNs, the same one on every device */
+            IS_FINITE(as_int(factor)) ? 1.0f / factor : NOT_A_NUMBER;
 #endif
     for (int j0 = j_first; j0 < width; j0 += j_step) {
         load_tile(tile, x, s0, j0, sums, length, ldx);
