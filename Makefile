@@ -164,11 +164,15 @@ endif
 NVCC_FLAGS   = -std=c++17 -O3 -x cu -include $(CURDIR)/src/kernel/gpu/cuda_prelude.cuh -Isrc/kernel/gpu \
                --Werror all-warnings -diag-suppress 177 -Xptxas -v
 # $1: the architecture that a program needs, if any. If it ends in a letter (90a), only its machine code is built;
-# otherwise also that of later architectures, and the PTX.
+# otherwise also that of later architectures, and the PTX. Those from 90 on are compiled apart, as their kernels
+# may start early and wait (cuda_prelude.cuh).
 CUDA_IF      = $(if $(filter-out $(CUDA_ARCHS),$(patsubst %a,%,$(filter %a,$1))),,$2)
-CUDA_CODE    = $(if $1,-gencode arch=compute_$1$(comma)code=$(if $(filter %a,$1),sm_$1,$(call CUDA_LIST,$1,$1 $(filter-out 80,$(CUDA_ARCHS)))),\
-               -gencode arch=compute_$(firstword $(CUDA_ARCHS))$(comma)code=$(call CUDA_LIST,$(firstword $(CUDA_ARCHS)),$(CUDA_ARCHS)))
-CUDA_LIST    = '[compute_$1$(subst $() ,,$(2:%=$(comma)sm_%))]'
+CUDA_EARLY   = $(filter-out 80 86 87 89,$(CUDA_ARCHS))
+CUDA_LATE    = $(filter 80 86 87 89,$(or $1,$(CUDA_ARCHS)))
+CUDA_LIST    = '[$(subst $() ,$(comma),$(strip $1))]'
+CUDA_CODE    = $(if $(filter %a,$1),-gencode arch=compute_$1$(comma)code=sm_$1,$(call CUDA_BOTH,$(call CUDA_LATE,$1),$(CUDA_EARLY)))
+CUDA_BOTH    = $(if $1,-gencode arch=compute_$(firstword $1)$(comma)code=$(call CUDA_LIST,compute_$(firstword $1) $(1:%=sm_%))) \
+               $(if $2,-gencode arch=compute_$(firstword $2)$(comma)code=$(call CUDA_LIST,$(if $1,,compute_$(firstword $2)) $(2:%=sm_%)))
 # No contraction, so that codes and tokens equal those of the CPU.
 CUDA_EXACT  := quant.cl quant_w.cl cast.cl sample.cl
 CUDA_COMPILE = @mkdir -p $(@D); echo "nvcc $1 $2"; $(NVCC) -fatbin $(NVCC_FLAGS) $(call CUDA_CODE,$3) $(if $(filter $(CUDA_EXACT),$1),-fmad=false) $2 \
@@ -232,19 +236,19 @@ $(EMULATED)/check_kernels: tests/kernel/check_kernels.c $(EMULATED_OBJ) $(LIB)
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP $(ALL_LDFLAGS) $< $(EMULATED_OBJ) -o $@ $(LIB) $(ALL_LDLIBS)
 $(EMULATED)/libcuda.so.1: tests/cuda/emulated_cuda.cpp $(wildcard tests/cuda/*.h) $(EMULATED)/programs.h
 	$(CXX) -std=c++17 -O1 -U_FORTIFY_SOURCE -fPIC -shared -Wall -Wextra -Wno-unused -Wno-unknown-pragmas -Isrc/kernel/gpu \
-	    -Itests/cuda -DEMULATED_PROGRAMS='"$(CURDIR)/$(EMULATED)/programs.h"' $< -o $@
+	    -Isrc/device -Itests/cuda -DEMULATED_PROGRAMS='"$(CURDIR)/$(EMULATED)/programs.h"' $< -o $@
 $(EMULATED)/nibble: $(CLI_OBJ) $(EMULATED_OBJ) $(LIB)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(CLI_OBJ) $(EMULATED_OBJ) $(LIB) $(ALL_LDLIBS) $(PROGRAM_LIBS)
 cuda-emulated: $(EMULATED)/check_kernels $(EMULATED)/nibble $(EMULATED)/libcuda.so.1
 test-cuda-emulated: cuda-emulated
 	LD_LIBRARY_PATH=$(EMULATED) $(EMULATED)/check_kernels --row __sm
 	for sm in 90 100; do EMULATED_CUDA_SM=$$sm LD_LIBRARY_PATH=$(EMULATED) $(EMULATED)/check_kernels --row __sm$$sm || exit 1; done
-# On the GPUs found: checks every row, then times the products against a copy and cuBLAS.
+# On the GPUs found: checks every row and whole models, then times the products against a copy and cuBLAS.
 test-gpu:
 	@if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then echo "skipped: test-gpu: no CUDA device"; \
 	elif ! command -v $(NVCC) >/dev/null; then echo "skipped: test-gpu: no nvcc"; else \
-	    $(MAKE) -s $(JOBS) CUDA=1 test-programs && build/cuda/tests/check_kernels --row __sm && \
-	    build/cuda/tests/check_kernels --bench-gpu; fi
+	    $(MAKE) -s $(JOBS) CUDA=1 all test-programs && build/cuda/tests/check_kernels --row __sm && \
+	    NIBBLE=$(CURDIR)/build/cuda/nibble tests/cli/run gpu && build/cuda/tests/check_kernels --bench-gpu; fi
 
 $(LIB): $(LIB_OBJ)
 	@rm -f $@

@@ -142,7 +142,15 @@ typedef struct state {
     cu_device device;
     cu_context context;
     cu_stream stream;
+    bool overlaps; /* kernels wait for the one before them themselves: after_previous() */
 } state;
+
+/* Whether machine code of the device's architecture is built in, and waits. The driver would
+ * compile PTX of an older one, which does not. */
+static bool kernels_wait(int64_t sm)
+{
+    return (sm == 90 && NIB_SM90_BUILT) || (sm == 100 && NIB_SM100_BUILT);
+}
 
 /* Makes the context current in the calling thread, which may be any. */
 static nib_status set_context(nib_gpu *gpu, nib_err *err)
@@ -181,6 +189,7 @@ static nib_status open_device(nib_gpu *gpu, nib_err *err)
         return nib__fail(err, NIB_NOT_AS_ASKED, LIBRARY " can no longer be loaded");
     NIB_TRY(check_driver(s, err));
     s->device = (cu_device)(intptr_t)gpu->found->ids[0];
+    s->overlaps = kernels_wait(gpu->found->machine.facts.fact[NIB_FACT_SM]);
     cu_result code = s->l.cuInit(0);
     if (code == CU_SUCCESS)
         code = s->l.cuDevicePrimaryCtxRetain(&s->context, s->device);
@@ -356,10 +365,14 @@ static nib_status launch(nib_gpu *gpu, void *function, const nib_launch *launch,
     }
     NIB_TRY(set_context(gpu, err));
     NIB_TRY(set_args(gpu, launch, values, args, err));
-    const cu_result code = s->l.cuLaunchKernel(
-        function, (unsigned)launch->groups[0], (unsigned)launch->groups[1],
-        (unsigned)launch->groups[2], (unsigned)launch->items[0], (unsigned)launch->items[1],
-        (unsigned)launch->items[2], (unsigned)launch->shared, s->stream, args, NULL);
+    cu_launch_attribute overlaps = {.id = CU_LAUNCH_OVERLAPS, .value.is_allowed = 1};
+    cu_launch_config how = {.shared = (unsigned)launch->shared,
+                            .stream = s->stream,
+                            .attributes = &overlaps,
+                            .attribute_count = s->overlaps && !gpu->wrote_weights};
+    for (int i = 0; i < 3; i++)
+        how.grid[i] = (unsigned)launch->groups[i], how.block[i] = (unsigned)launch->items[i];
+    const cu_result code = s->l.cuLaunchKernelEx(&how, function, args, NULL);
     return code == CU_SUCCESS ? NIB_OK : failed(&s->l, err, launch->function, code);
 }
 

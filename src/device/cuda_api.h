@@ -41,6 +41,23 @@ enum {
     CU_EVENT_WITHOUT_TIME = 2,
 };
 
+enum { CU_LAUNCH_OVERLAPS = 6 /* "programmatic stream serialization", allowed */ };
+
+typedef struct cu_launch_attribute {
+    int id;
+    union {
+        int is_allowed;
+        uint64_t room[8];
+    } value;
+} cu_launch_attribute;
+
+typedef struct cu_launch_config {
+    unsigned grid[3], block[3], shared;
+    cu_stream stream;
+    cu_launch_attribute *attributes;
+    unsigned attribute_count;
+} cu_launch_config;
+
 /* X(result, name, arguments) */
 #define NIB_CUDA_FUNCTIONS(X)                                                                      \
     X(cu_result, cuInit, (unsigned flags))                                                         \
@@ -67,10 +84,8 @@ enum {
     X(cu_result, cuModuleGetFunction,                                                              \
       (cu_function * function, cu_module module, const char *name))                                \
     X(cu_result, cuFuncSetAttribute, (cu_function function, int attribute, int value))             \
-    X(cu_result, cuLaunchKernel,                                                                   \
-      (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,  \
-       unsigned block_y, unsigned block_z, unsigned shared, cu_stream stream, void **arguments,    \
-       void **extra))                                                                              \
+    X(cu_result, cuLaunchKernelEx,                                                                 \
+      (const cu_launch_config *how, cu_function function, void **arguments, void **extra))         \
     X(cu_result, cuStreamCreate, (cu_stream * stream, unsigned flags))                             \
     X(cu_result, cuStreamDestroy_v2, (cu_stream stream))                                           \
     X(cu_result, cuStreamSynchronize, (cu_stream stream))                                          \

@@ -205,6 +205,7 @@ nib_status nib__gpu_copy(nib_gpu *gpu, void *to, const void *from, uint64_t byte
     uint64_t source_at, target_at;
     NIB_TRY(locate(gpu, from, bytes, &source, &source_at, err));
     NIB_TRY(locate(gpu, to, bytes, &target, &target_at, err));
-    return gpu->found->driver->copy(gpu, target->handle, target_at, source->handle, source_at,
-                                    bytes, err);
+    NIB_TRY(gpu->found->driver->copy(gpu, target->handle, target_at, source->handle, source_at,
+                                     bytes, err));
+    return nib__gpu_launched(gpu, "a copy", err);
 }

@@ -88,6 +88,7 @@ nib_status nib__gpu_copy(nib_gpu *gpu, void *to, const void *from, uint64_t byte
 /* Compiles what the arguments would launch, so that a driver's refusal is known early. */
 nib_status nib__gpu_prepare(nib_gpu *gpu, const nib_kernel *row, const void *args, nib_err *err);
 nib_status nib__gpu_run(nib_gpu *gpu, const nib_kernel *row, const void *args, nib_err *err);
+/* Waits for all launches and copies; NIB_FAILED names those that take longer than the limit. */
 nib_status nib__gpu_finish(nib_gpu *gpu, nib_err *err);
 
 /* Measures copies within the device and to and from the host, and the launch of `add`, a row of
@@ -139,7 +140,8 @@ struct nib_gpu {
     size_t loaded_count, loaded_capacity;
     nib_gpu_batch batches[NIB_GPU_BATCHES]; /* a ring */
     size_t batch_first, batch_count;
-    nib_gpu_batch now; /* launched since the last event */
+    nib_gpu_batch now;  /* launched since the last event */
+    bool wrote_weights; /* by the last launch */
 };
 
 /* The allocation that holds the address; NULL if none does. */
@@ -149,6 +151,9 @@ const nib_gpu_piece *nib__gpu_piece(const nib_gpu *gpu, const void *address);
  * False: the library is missing (*lacking is NULL), or lacks the function *lacking. */
 bool nib__gpu_load_library(const char *library, const char *const *names, size_t count,
                            void *functions, const char **lacking);
+
+/* Counts a launch or copy of that name, which nib__gpu_finish must wait for. */
+nib_status nib__gpu_launched(nib_gpu *gpu, const char *name, nib_err *err);
 
 /* The first step of nib__gpu_close: releases events, functions and programs. */
 void nib__gpu_forget_launches(nib_gpu *gpu);

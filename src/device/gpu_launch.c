@@ -163,20 +163,32 @@ static bool is_empty(const nib_launch *launch)
     return launch->groups[0] == 0 || launch->groups[1] == 0 || launch->groups[2] == 0;
 }
 
-static nib_status run_launch(nib_gpu *gpu, const nib_gpu_code *code, const nib_launch *launch,
+nib_status nib__gpu_launched(nib_gpu *gpu, const char *name, nib_err *err)
+{
+    nib_gpu_batch *now = &gpu->now;
+    if (now->first == NULL)
+        *now = (nib_gpu_batch){.first = name, .alike = true};
+    now->alike = now->alike && strcmp(now->first, name) == 0;
+    now->last = name;
+    return ++now->count == NIB_GPU_BATCH ? end_batch(gpu, err) : NIB_OK;
+}
+
+/* Kernels may read weights before the launch before them ends, unless that one wrote them. */
+static bool writes_weights(nib_op op)
+{
+    return op == NIB_OP_PACK || op == NIB_OP_CAST || op == NIB_OP_CAST_T;
+}
+
+static nib_status run_launch(nib_gpu *gpu, const nib_kernel *row, const nib_launch *launch,
                              nib_err *err)
 {
     void *function;
-    NIB_TRY(load_function(gpu, code, launch, &function, err));
+    NIB_TRY(load_function(gpu, row->gpu, launch, &function, err));
     if (is_empty(launch))
         return NIB_OK;
     NIB_TRY(gpu->found->driver->launch(gpu, function, launch, err));
-    nib_gpu_batch *now = &gpu->now;
-    if (now->first == NULL)
-        *now = (nib_gpu_batch){.first = launch->function, .alike = true};
-    now->alike = now->alike && strcmp(now->first, launch->function) == 0;
-    now->last = launch->function;
-    return ++now->count == NIB_GPU_BATCH ? end_batch(gpu, err) : NIB_OK;
+    gpu->wrote_weights = writes_weights(row->op);
+    return nib__gpu_launched(gpu, launch->function, err);
 }
 
 nib_status nib__gpu_run(nib_gpu *gpu, const nib_kernel *row, const void *args, nib_err *err)
@@ -184,7 +196,7 @@ nib_status nib__gpu_run(nib_gpu *gpu, const nib_kernel *row, const void *args, n
     nib_launch launches[NIB_LAUNCHES_MAX];
     const int count = row->gpu->launches(args, launches);
     for (int i = 0; i < count; i++) {
-        const nib_status status = run_launch(gpu, row->gpu, &launches[i], err);
+        const nib_status status = run_launch(gpu, row, &launches[i], err);
         if (status != NIB_OK)
             return nib__fail_in(err, status, row->name);
     }

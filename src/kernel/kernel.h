@@ -183,6 +183,7 @@ extern const nib_family nib__family_ocl_pack;       /* gpu/ocl_pack.c */
 extern const nib_family nib__family_ocl_extensions; /* gpu/ocl_extensions.c */
 extern const nib_family nib__family_cuda_token;     /* CUDA: gpu/cuda_token.c */
 extern const nib_family nib__family_cuda_linear;    /* gpu/cuda_linear.c */
+extern const nib_family nib__family_cuda_few;       /* gpu/cuda_few.c */
 extern const nib_family nib__family_peers;          /* other engines: peers.c */
 
 #endif

@@ -58,6 +58,7 @@ typedef struct nib_gpu_code {
 
 /* A one-dimensional launch of work-groups of `items`, without options or arguments. */
 void nib__launch_init(nib_launch *out, const char *function, int64_t groups, int32_t items);
+/* Appends to the options. format: as printf's, with %d and %s only. */
 void nib__launch_option(nib_launch *launch, const char *format, ...) NIB_PRINTF(2, 3);
 void nib__launch_memory(nib_launch *launch, const void *address);
 void nib__launch_int(nib_launch *launch, int64_t value); /* below 2^31 */

@@ -32,6 +32,7 @@ static const nib_family *const families[] = {
     &nib__family_ocl_sample,
     &nib__family_ocl_train,
     &nib__family_cuda_linear,
+    &nib__family_cuda_few,
     &nib__family_peers,
 };
 /* clang-format on */

@@ -98,6 +98,7 @@ struct emulated_function {
 #define __restrict__
 #define __shared__ static __attribute__((section("emulated_static"))) /* to be poisoned */
 #define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define GLOBAL_ARG(type, name) type *name##_base
 #define GLOBAL_PTR(type, name) type *name = name##_base
 #define GLOBAL_CONST_PTR(type, name) const type *name = name##_base
@@ -143,6 +144,8 @@ template <class T> static inline T atomic_min(T *at, T value)
 }
 template <class T> static inline T atomic_inc(T *at) { return (*at)++; }
 
+static inline void after_previous() {} /* kernels run one after the other */
+
 static inline uint get_local_id(int d) { return (&threadIdx.x)[d]; }
 static inline uint get_group_id(int d) { return (&blockIdx.x)[d]; }
 static inline uint get_local_size(int d) { return (&blockDim.x)[d]; }
@@ -161,6 +164,14 @@ template <class T> static inline T shuffle_xor(T value, int mask)
     words[threadIdx.x % 32] = emulated_bits<uint32_t>(value);
     emulated_warp_meet();
     return emulated_bits<T>(words[(threadIdx.x % 32) ^ (uint)mask]);
+}
+
+template <class T> static inline T shuffle_from(T value, int lane)
+{
+    uint32_t *words = emulated_warp_room()->words;
+    words[threadIdx.x % 32] = emulated_bits<uint32_t>(value);
+    emulated_warp_meet();
+    return emulated_bits<T>(words[lane]);
 }
 
 static inline float group_sum(float value, float *scratch)

@@ -13,6 +13,8 @@
 #include <map>
 #include <ucontext.h>
 
+#include "cuda_api.h"
+
 uint3e threadIdx, blockIdx, blockDim, gridDim;
 unsigned char *emulated_shared, *emulated_window;
 emulated_unit emulated_tensor;
@@ -327,31 +329,29 @@ API cuModuleGetFunction(void **out, void *module, const char *name)
     *out = &at->second;
     return 0;
 }
-API cuFuncSetAttribute(void *, int, int value)
+API cuFuncSetAttribute(void *, int, int value) { return value > (int)shared_most() ? 1 : 0; }
+API cuLaunchKernelEx(const cu_launch_config *how, void *f, void **args, void **)
 {
-    return value > (int)shared_most() ? 1 : 0;
-}
-API cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                   unsigned bz, unsigned shared, void *, void **args, void **)
-{
+    const unsigned shared = how->shared;
+    const unsigned *const g = how->grid, *const b = how->block;
     enum { ALIGNED = 1024, OWN = 384 /* the kernel's static part comes first */ };
     enum { BEYOND = 8192 /* bytes after it that no block may write */ };
     static std::vector<unsigned char> room(EMULATED_WINDOW + ALIGNED + BEYOND);
     static unsigned launches;
     running = &((function *)f)->run;
     running_args = args;
-    gridDim = {gx, gy, gz}, blockDim = {bx, by, bz};
+    gridDim = {g[0], g[1], g[2]}, blockDim = {b[0], b[1], b[2]};
     threads.clear();
-    threads.resize((size_t)bx * by * bz);
+    threads.resize((size_t)b[0] * b[1] * b[2]);
     failure = nullptr;
     if (shared > shared_most() || threads.size() > 1024)
         return 1;
     emulated_window = (unsigned char *)(((uintptr_t)room.data() + ALIGNED - 1) / ALIGNED * ALIGNED);
     emulated_shared = emulated_window + OWN;
     const bool is_late = launches++ % 2 == 0;
-    for (uint z = 0; z < gz; z++)
-        for (uint y = 0; y < gy; y++)
-            for (uint x = 0; x < gx; x++) {
+    for (uint z = 0; z < g[2]; z++)
+        for (uint y = 0; y < g[1]; y++)
+            for (uint x = 0; x < g[0]; x++) {
                 blockIdx = {x, y, z};
                 memset(emulated_shared, 0xff, shared + BEYOND);
                 memset(__start_emulated_static, 0xff,

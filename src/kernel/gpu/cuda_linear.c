@@ -4,8 +4,8 @@
  * group; tile.cu, wgmma.cu and tcgen05.cu for many tokens, on the matrix units. And for the
  * embedding. Weights have the layout "rows" of gpu_pack.h, at a multiple of 64 bytes.
  */
+#include "cuda_linear.h"
 #include "cuda_programs.h"
-#include "gpu_args.h"
 
 #include "kernel.h"
 
@@ -25,8 +25,7 @@ static bool is_centred(const nib_weight *w)
            nib__act_block(act) > 0;
 }
 
-/* Adds the arguments in the order of PRODUCT_ARGS. */
-static void add_product_args(nib_launch *out, const nib_linear *a, const nib_gpu_layout *l)
+void nib__cuda_product_args(nib_launch *out, const nib_linear *a, const nib_gpu_layout *l)
 {
     const nib_input *x = &a->x;
     const nib_act act = a->w->scheme.act;
@@ -54,13 +53,15 @@ static void add_product_args(nib_launch *out, const nib_linear *a, const nib_gpu
     nib__launch_float(out, nib__gpu_weight_factor(a->w));
 }
 
-/* Codes of a row that a thread loads at a time: STEP of matvec.cu. */
-static int64_t matvec_step(nib_code code)
+/* Codes of a row that a thread loads at a time: STEP of matvec.cu. Half as many of 4 bits if all
+ * threads would not have any, or if groups are that small. */
+static int64_t matvec_step(const nib_weight *w)
 {
+    const nib_code code = w->scheme.code;
     const int bits = nib__code_bits(code);
-    if (nib__codes[code].group == 16)
-        return 16;
-    return bits == 4 ? 32 : bits > 8 ? 8 : 16;
+    if (bits == 4)
+        return nib__codes[code].group == 16 || w->k < THREADS * 32 ? 16 : 32;
+    return bits > 8 ? 8 : 16;
 }
 
 static int launch_matvec(const void *args, nib_launch out[])
@@ -69,16 +70,16 @@ static int launch_matvec(const void *args, nib_launch out[])
     const nib_gpu_layout l = nib__gpu_layout(a->w);
     const int number = nib__gpu_input_number(&a->x, a->w->scheme.act),
               tokens = a->x.m == 1 ? 1 : TOKENS;
-    const int64_t step = matvec_step(a->w->scheme.code);
+    const int64_t step = matvec_step(a->w);
     const bool is_whole = l.groups <= 1 || a->w->scheme.group % step == 0;
     nib__launch_init(out, is_whole ? "matvec" : "matvec_any",
                      nib__ceil_div(a->w->n, (int64_t)ROWS) * nib__ceil_div(a->x.m, (int64_t)tokens),
                      THREADS);
     nib__launch_option(out, "-DW=%d -DX=%d -DTOKENS=%d", (int)nib__codes[a->w->scheme.code].element,
                        number, tokens);
-    if (nib__codes[a->w->scheme.code].group == 16)
+    if (nib__code_bits(a->w->scheme.code) == 4)
         nib__launch_option(out, " -DSTEP=%d", (int)step);
-    add_product_args(out, a, &l);
+    nib__cuda_product_args(out, a, &l);
     return 1;
 }
 
@@ -109,8 +110,7 @@ static int32_t tile_shared(int weight, int input, int group)
     return (int32_t)nib__max(stages * stage + wide, TOTALS);
 }
 
-/* Codes summed under one scale; 0: all of k, if 32-bit integer sums cannot overflow. */
-static int tile_group(const nib_linear *a, const nib_gpu_layout *l, int input)
+int nib__cuda_group(const nib_linear *a, const nib_gpu_layout *l, int input)
 {
     enum { INTEGERS_MOST = 32768 };
     const bool is_one = l->groups <= 1 && nib__act_block(a->w->scheme.act) == 0 &&
@@ -132,13 +132,13 @@ static int launch_tile_of(const nib_linear *a, nib_launch out[], int input)
     nib__launch_init(out, "tile",
                      nib__ceil_div(a->w->n, (int64_t)TILE) * nib__ceil_div(a->x.m, (int64_t)TILE),
                      THREADS);
-    const int group = is_f8(input) ? f8_group(a, &l) : tile_group(a, &l, input);
+    const int group = is_f8(input) ? f8_group(a, &l) : nib__cuda_group(a, &l, input);
     nib__launch_option(out, "-DW=%d -DX=%d -DGROUPED=%d", weight, input, group);
     if (group > 0)
         nib__launch_option(out, " -DZERO=%d -DBLOCKS=%d", l.zero_type != NIB_TYPE_NONE,
                            nib__act_block(a->w->scheme.act) > 0);
     out->shared = tile_shared(weight, input, group);
-    add_product_args(out, a, &l);
+    nib__cuda_product_args(out, a, &l);
     return 1;
 }
 
@@ -186,7 +186,7 @@ static int launch_async(const nib_linear *a, nib_launch out[], const char *funct
                        : a->x.e5m2 ? NIB_INPUT_WIDE_E5M2
                                    : NIB_INPUT_WIDE_E4M3);
     out->shared = is_mx ? ASYNC_MX : ASYNC_F8;
-    add_product_args(out, a, &l);
+    nib__cuda_product_args(out, a, &l);
     return 1;
 }
 
@@ -280,8 +280,7 @@ static const nib_cond sm100a[] = {
         .arithmetic = NIB_ARITHMETIC_OTHER, .reference = name_ types "_f32__ref", .rank = 30,      \
         .unit = NIB_UNIT_##unit_, .n_step = 1, .m_best = PROMPT, .packing = &nib__packing_rows,    \
         .gpu = NIB_CUDA_CODE(&source_tile, function),                                              \
-        .note = "tensor cores of sm_80 and later, for many tokens; compiled only, not yet run on " \
-                "a device"                                                                         \
+        .note = "tensor cores of sm_80 and later, for many tokens"                                 \
     }
 /* Rows for fp8 matrix units. */
 #define F8_ROW(op_, name_, types, target, code_, act_, conds_, tolerance_, rank_, unit_, gpu_,     \
@@ -291,8 +290,7 @@ static const nib_cond sm100a[] = {
         .act = NIB_ACT_##act_, .input = NIB_ANY, .device = NIB_DEVICE_CUDA, .conds = conds_,       \
         .arithmetic = NIB_ARITHMETIC_OTHER, .tolerance = tolerance_,                               \
         .reference = name_ types "_f32__ref", .rank = rank_, .unit = NIB_UNIT_##unit_,             \
-        .n_step = 1, .m_best = PROMPT, .packing = &nib__packing_rows, .gpu = gpu_,                 \
-        .note = note_ "; compiled only, not yet run on a device"                                   \
+        .n_step = 1, .m_best = PROMPT, .packing = &nib__packing_rows, .gpu = gpu_, .note = note_   \
     }
 #define F8_ROWS(...)                                                                               \
     F8_ROW(LINEAR, "linear_", __VA_ARGS__), F8_ROW(LINEAR_DX, "linear_dx_", __VA_ARGS__),          \
@@ -313,8 +311,7 @@ static const nib_cond sm100a[] = {
         .arithmetic = NIB_ARITHMETIC_OTHER, .reference = name_ types "_f32__ref", .rank = 35,      \
         .unit = NIB_UNIT_##unit_, .n_step = 1, .packing = &nib__packing_rows,                      \
         .gpu = NIB_CUDA_CODE(&source_matvec, launch_matvec),                                       \
-        .note = "any shape, group and scale, for few tokens; compiled only, not yet run on a "     \
-                "device"                                                                           \
+        .note = "any shape, group and scale, for few tokens"                                       \
     }
 #define LINEAR(types, code, act, input, unit)                                                      \
     MATVEC(LINEAR, "linear_", types, code, act, input, unit)
@@ -405,11 +402,12 @@ static const nib_kernel rows[] = {
             "wgmma: sums of 128 products, each truncated about 13 bits below the largest, are "
             "added in f32"),
     F8_ROWS("e4m3t_e4m3c", "sm100", E4M3, E4M3_TOKEN, sm100a_f8, 0, 10, FP8,
-            NIB_SM100_BUILT ? &code_tcgen05 : NULL, "tcgen05: accumulates in tensor memory"),
+            NIB_SM100_BUILT ? &code_tcgen05 : NULL,
+            "tcgen05: accumulates in tensor memory; compiled only, not yet run on a device"),
     F8_ROWS("mx8_mx8", "sm100", MX8, MX8, sm100a, 0, 10, MX8,
             NIB_SM100_BUILT ? &code_tcgen05 : NULL,
             "tcgen05 with block scales: accumulates in tensor memory; tails are padded in shared "
-            "memory"),
+            "memory; compiled only, not yet run on a device"),
     TILE_BACKWARD("bf16_bf16", BF16, FLOAT, NIB_TYPE_BF16),
     TILE_BACKWARD("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY),
     TILE_BACKWARD("mx8_mx8", MX8, MX8, NIB_ANY),
@@ -427,7 +425,7 @@ static const nib_kernel rows[] = {
      .n_step = 1,
      .packing = &nib__packing_rows,
      .gpu = NIB_CUDA_CODE(&source_embed, launch_embed),
-     .note = "dequantizes rows of the table; compiled only, not yet run on a device"},
+     .note = "dequantizes rows of the table"},
 };
 
 const nib_family nib__family_cuda_linear = {rows, COUNT(rows)};

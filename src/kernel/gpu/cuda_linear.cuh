@@ -20,16 +20,43 @@
         int k, int ldk, int group, int groups, int scale_type, int zero_type, int ldx, int xblock, \
         int ldy, int x_aligned, int token_scale, float factor
 
+/* Before after_previous(), a kernel may read weights: the launch before it does not write them. */
+#define PRODUCT_AHEAD                                                                              \
+    const uchar *const codes = codes_base, *const scales = scales_base, *const zeros = zeros_base; \
+    const uchar *const x = x_base;                                                                 \
+    const float *const x_scale = x_scale_base, *const bias = bias_base;                            \
+    const int *const x_zero = x_zero_base, *const int_bias = int_bias_base;                        \
+    float *const y = y_base
 #define PRODUCT_HERE                                                                               \
-    GLOBAL_CONST_PTR(uchar, codes);                                                                \
-    GLOBAL_CONST_PTR(uchar, scales);                                                               \
-    GLOBAL_CONST_PTR(uchar, zeros);                                                                \
-    GLOBAL_CONST_PTR(uchar, x);                                                                    \
-    GLOBAL_CONST_PTR(float, x_scale);                                                              \
-    GLOBAL_CONST_PTR(int, x_zero);                                                                 \
-    GLOBAL_CONST_PTR(float, bias);                                                                 \
-    GLOBAL_CONST_PTR(int, int_bias);                                                               \
-    GLOBAL_PTR(float, y)
+    PRODUCT_AHEAD;                                                                                 \
+    after_previous()
+
+/* load_value() in two parts, so that the load need not be waited for: the bits, and their value. */
+static inline uint load_bits(const uchar *from, size_t i, int type)
+{
+    uint bits = 0;
+    if (type == VALUE_I32 || type == TYPE_F32)
+        bits = ((const uint *)from)[i];
+    else if (type == TYPE_F16 || type == TYPE_BF16)
+        bits = ((const ushort *)from)[i];
+    else if (type != VALUE_NONE)
+        bits = from[i];
+    return bits;
+}
+
+static inline float value_of(uint bits, int type)
+{
+    switch (type) {
+    case VALUE_NONE: return 1.0f;
+    case VALUE_E8M0: return from_e8m0((uchar)bits);
+    case VALUE_E4M3: return from_e4m3((uchar)bits);
+    case VALUE_I8: return (float)(signed char)bits;
+    case VALUE_I32: return (float)(int)bits;
+    case TYPE_F16: return from_f16((ushort)bits);
+    case TYPE_BF16: return from_bf16((ushort)bits);
+    default: return as_float(bits);
+    }
+}
 
 static inline bool is_int_zero(int type) { return type == VALUE_I8 || type == VALUE_I32; }
 

@@ -24,8 +24,8 @@ typedef unsigned long ulong;
 #define __local __shared__
 #define LOCAL
 #define GLOBAL_ARG(type, name) type *name##_base
-#define GLOBAL_PTR(type, name) type *name = name##_base
-#define GLOBAL_CONST_PTR(type, name) const type *name = name##_base
+#define GLOBAL_PTR(type, name) type *name = (after_previous(), name##_base)
+#define GLOBAL_CONST_PTR(type, name) const type *name = (after_previous(), name##_base)
 
 #define CLK_LOCAL_MEM_FENCE 0
 #define barrier(fence) __syncthreads()
@@ -43,6 +43,16 @@ typedef unsigned long ulong;
 
 /* Functions that a .cl file defines beside its kernels must be device code here. */
 #define static __device__ static
+
+/* From sm_90 on, a kernel may start while the one before it runs (cuda.c), so that it is there when
+ * that one ends. Every kernel must call this before it reads what another one wrote, or writes. */
+static inline void after_previous()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 static inline uint get_local_id(int d)
 {

@@ -136,6 +136,11 @@ static inline float shuffle_xor(float value, int mask)
     return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
+static inline float shuffle_from(float value, int lane)
+{
+    return __shfl_sync(0xffffffffu, value, lane);
+}
+
 static inline uint choose_bytes(uint a, uint b, uint which) { return __byte_perm(a, b, which); }
 
 /* Weights are read once: a streaming load, evicted first. */

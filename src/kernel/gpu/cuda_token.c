@@ -13,6 +13,11 @@
 #include "sources.h"
 #include "token_launches.h"
 
+enum {
+    SAMPLE_THREADS = 1024,
+    PROMPT = 17, /* slots from which on one block each suffices */
+};
+
 #define SM80 NIB_AT_LEAST(SM, 80, "its machine code begins at sm_80")
 static const nib_cond sm80[] = {SM80, NIB_COND_END};
 static const nib_cond float_cache[] = {SM80, NIB_FLOAT_CACHE, NIB_COND_END};
@@ -36,6 +41,26 @@ static const nib_cond plain[] = {
     NIB_COND_END,
 };
 
+static int launch_greedy(const void *args, nib_launch out[])
+{
+    return nib__launch_greedy(args, out, SAMPLE_THREADS);
+}
+static int launch_draw(const void *args, nib_launch out[])
+{
+    return nib__launch_draw(args, out, SAMPLE_THREADS);
+}
+
+static const nib_gpu_source source_attend = {.name = "attend.cu"};
+
+static int launch_attend(const void *args, nib_launch out[])
+{
+    const nib_attn *a = args;
+    const int count = nib__launch_attention(args, out);
+    out->function = "attend";
+    out->items[0] = a->cache.head_dim > 2 * NIB_CACHE_BLOCK ? 256 : 512;
+    return count;
+}
+
 #define KEYED(name_, tile, op_, code_, act_, input_, conds_, packing_, numbers_, rank_, file,      \
               function, words)                                                                     \
     {                                                                                              \
@@ -43,8 +68,7 @@ static const nib_cond plain[] = {
         .input = input_, .device = NIB_DEVICE_CUDA, .conds = conds_,                               \
         .arithmetic = NIB_ARITHMETIC_##numbers_, .reference = name_ "__ref", .rank = rank_,        \
         .unit = NIB_UNIT_F32, .n_step = 1, .packing = packing_,                                    \
-        .gpu = NIB_CUDA_CODE(&nib__source_##file, function),                                       \
-        .note = words "; compiled only, not yet run on a device"                                   \
+        .gpu = NIB_CUDA_CODE(&nib__source_##file, function), .note = words                         \
     }
 #define ROW(name, op, numbers, file, function, words)                                              \
     KEYED(name, "", op, NIB_ANY, NIB_ANY, NIB_ANY, sm80, NULL, numbers, 30, file, function, words)
@@ -71,15 +95,42 @@ static const nib_kernel rows[] = {
     ROW("norm_f32", NORM, OTHER, token, nib__launch_norm,
         "one thread block per row; RMSNorm or LayerNorm"),
     ROW("rope_f32", ROPE, OTHER, token, nib__launch_rope,
-        "one thread block per token; half-split or interleaved pairs"),
-    CACHED("copy_f32", STORE_KV, token, nib__launch_store_kv, "one thread block per token"),
+        "one thread per pair of values, half-split or interleaved"),
+    CACHED("copy_f32", STORE_KV, token, nib__launch_store_kv, "one thread per value"),
     ROW("swiglu_f32", SWIGLU, OTHER, token, nib__launch_swiglu,
         "one thread per value; silu or tanh GELU, with or without up"),
     ROW("scale_f32", SCALE, OTHER, token, nib__launch_scale,
         "one thread per value, with or without a cap"),
     ROW("add_f32", ADD, EXACT, token, nib__launch_add, "one thread per value"),
-    CACHED("attn_f32", ATTN, attention, nib__launch_attention,
-           "one thread block per head and token; windows and caps"),
+    {.name = "attn_f32__sm80",
+     .op = NIB_OP_ATTN,
+     .code = NIB_ANY,
+     .act = NIB_ANY,
+     .input = NIB_ANY,
+     .device = NIB_DEVICE_CUDA,
+     .conds = float_cache,
+     .arithmetic = NIB_ARITHMETIC_OTHER,
+     .reference = "attn_f32__ref",
+     .rank = 25,
+     .unit = NIB_UNIT_F32,
+     .n_step = 1,
+     .m_best = PROMPT,
+     .gpu = NIB_CUDA_CODE(&nib__source_attention, nib__launch_attention),
+     .note = "two warps per head and token; windows and caps"},
+    {.name = "attn_f32__sm80_16x32",
+     .op = NIB_OP_ATTN,
+     .code = NIB_ANY,
+     .act = NIB_ANY,
+     .input = NIB_ANY,
+     .device = NIB_DEVICE_CUDA,
+     .conds = float_cache,
+     .arithmetic = NIB_ARITHMETIC_OTHER,
+     .reference = "attn_f32__ref",
+     .rank = 30,
+     .unit = NIB_UNIT_F32,
+     .n_step = 1,
+     .gpu = NIB_CUDA_CODE(&source_attend, launch_attend),
+     .note = "few tokens: 16 warps per head and token take turns at 32 positions"},
     ROW("gather_f32", GATHER, EXACT, token, nib__launch_gather, "one thread per value"),
     QUANT(a8t, I8_TOKEN, NIB_ANY, "one thread block per token"),
     QUANT(a8s, I8_STATIC, NIB_ANY, "one thread block per token"),
@@ -95,8 +146,8 @@ static const nib_kernel rows[] = {
     QUANT(f32, FLOAT, NIB_TYPE_F32, "used unchanged, or copied with one thread per value"),
     ROW("quant_w", QUANT_W, EXACT, quant_w, nib__launch_quant_w,
         "16 to 64 threads per group; the same bits as the CPU"),
-    SAMPLE("_1x1", greedy, 25, nib__launch_greedy, "the best token, in one thread block"),
-    SAMPLE("", draws, 30, nib__launch_draw, "the CPU's arithmetic, in double"),
+    SAMPLE("_1x1", greedy, 25, launch_greedy, "the best token, in one thread block"),
+    SAMPLE("", draws, 30, launch_draw, "the CPU's arithmetic, in double"),
     KEYED("pack", "", PACK, NIB_ANY, NIB_ANY, NIB_ANY, plain, &nib__packing_rows, EXACT, 30, pack,
           nib__launch_pack, "one thread per four bytes of a row"),
     NIB_GPU_CASTS(CAST, QUANT_T),

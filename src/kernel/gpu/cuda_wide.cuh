@@ -31,13 +31,19 @@ static inline void in_order(const uint pair[4], uint out[4])
     out[3] = choose_bytes(pair[2], pair[3], 0x7632u);
 }
 
+/* Pairs of codes j and j + 4. */
+static inline void pairs_i4(uint word, uint out[4])
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        out[j] = PAIR_FMA(((word >> (4 * j)) & BOTH(0xf)) ^ NIBBLE_BASE, PAIR_ONE,
+                          NIBBLE_BASE ^ BOTH(0x8000));
+}
+
 static inline void wide_i4(const uint *words, uint out[4])
 {
     uint pair[4];
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        pair[j] = PAIR_FMA(((words[0] >> (4 * j)) & BOTH(0xf)) ^ NIBBLE_BASE, PAIR_ONE,
-                           NIBBLE_BASE ^ BOTH(0x8000));
+    pairs_i4(words[0], pair);
     in_order(pair, out);
 }
 
@@ -92,15 +98,21 @@ static inline void wide_e4m3(const uint *words, uint out[4])
     }
 }
 
+/* Pairs of codes j and j + 4. */
+static inline void pairs_e2m1(uint word, uint out[4])
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const uint code = word >> (4 * j);
+        const uint bits = (code & BOTH(7)) << 6 | (code & BOTH(8)) << 12;
+        out[j] = fma_bf16(bits, BOTH(0x7e80) /* 2^126 */, 0u);
+    }
+}
+
 static inline void wide_e2m1(const uint *words, uint out[4])
 {
     uint pair[4];
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const uint code = words[0] >> (4 * j);
-        const uint bits = (code & BOTH(7)) << 6 | (code & BOTH(8)) << 12;
-        pair[j] = fma_bf16(bits, BOTH(0x7e80) /* 2^126 */, 0u);
-    }
+    pairs_e2m1(words[0], pair);
     in_order(pair, out);
 }
 

@@ -37,6 +37,11 @@ static inline void load_codes(const uchar *from, uint words[STEP_WORDS])
     }
 }
 
+/* Codes of ROWS rows from k0 on, and the bits of their scales and zeros. */
+typedef struct weights {
+    uint words[ROWS][STEP_WORDS], scale[ROWS], zero[ROWS];
+} weights;
+
 /* Eight activations of a token from k0 on as floats, 0 past the end. */
 static inline void eight_inputs(const uchar *x, size_t row, int ldx, int k0, int k, int is_aligned,
                                 float out[8])
@@ -73,9 +78,9 @@ static inline void eight_inputs(const uchar *x, size_t row, int ldx, int k0, int
 #endif
 }
 
-__kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 6 : 4) matvec(PRODUCT_ARGS)
+__kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 5 : 3) matvec(PRODUCT_ARGS)
 {
-    PRODUCT_HERE;
+    PRODUCT_AHEAD;
     __shared__ float scratch[THREADS / 32][ROWS * TOKENS];
     const int id = (int)threadIdx.x;
     const int row0 = (int)BLOCK_OF_ROWS * ROWS, token0 = (int)BLOCK_OF_TOKENS * TOKENS;
@@ -88,13 +93,23 @@ __kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 6 : 4) matvec(PRODUCT_ARG
         for (int t = 0; t < TOKENS; t++)
             total.of[r][t] = 0;
 
+#define LOAD(to, at)                                                                               \
+    do {                                                                                           \
+        for (int r = 0; r < ROWS && (at) < k; r++) {                                               \
+            const size_t row = (size_t)min(row0 + r, n - 1);                                       \
+            const size_t value = row * (size_t)groups + (size_t)(groups > 1 ? (at) / group : 0);   \
+            load_codes(codes + (row * (size_t)ldk + (size_t)(at)) * WEIGHT_BITS / 8, to.words[r]); \
+            to.scale[r] = load_bits(scales, value, scale_type);                                    \
+            to.zero[r] = load_bits(zeros, value, zero_type);                                       \
+        }                                                                                          \
+    } while (0)
+
+    weights now, next;
+    LOAD(next, id *STEP);
+    after_previous();
     for (int k0 = id * STEP; k0 < k; k0 += THREADS * STEP) {
-        uint words[ROWS][STEP_WORDS];
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const size_t row = (size_t)min(row0 + r, n - 1);
-            load_codes(codes + (row * (size_t)ldk + (size_t)k0) * WEIGHT_BITS / 8, words[r]);
-        }
+        now = next;
+        LOAD(next, k0 + THREADS * STEP);
         float block_scale[TOKENS];
 #pragma unroll
         for (int t = 0; t < TOKENS; t++)
@@ -102,7 +117,7 @@ __kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 6 : 4) matvec(PRODUCT_ARG
                                                   (size_t)(k0 / xblock)]
                                         : 1.0f;
 
-        const int g = groups > 1 ? k0 / group : 0, count = min(STEP, k - k0);
+        const int count = min(STEP, k - k0);
         sums part;
         float x_sum[TOKENS];
 #if X == INPUT_I8
@@ -125,7 +140,7 @@ __kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 6 : 4) matvec(PRODUCT_ARG
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 uint bytes[2];
-                eight_bytes(words[r] + j / 8 * EIGHT_WORDS, bytes);
+                eight_bytes(now.words[r] + j / 8 * EIGHT_WORDS, bytes);
                 code_sums[r] = dot_bytes(bytes[0], 0x01010101u, code_sums[r]);
                 code_sums[r] = dot_bytes(bytes[1], 0x01010101u, code_sums[r]);
 #pragma unroll
@@ -168,7 +183,7 @@ __kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 6 : 4) matvec(PRODUCT_ARG
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 float eight[8];
-                eight_codes(words[r] + j / 8 * EIGHT_WORDS, eight);
+                eight_codes(now.words[r] + j / 8 * EIGHT_WORDS, eight);
 #pragma unroll
                 for (int t = 0; t < TOKENS; t++)
 #pragma unroll
@@ -179,9 +194,8 @@ __kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 6 : 4) matvec(PRODUCT_ARG
 #endif
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const size_t at = (size_t)min(row0 + r, n - 1) * (size_t)groups + (size_t)g;
-            const float scale = load_value(scales, at, scale_type);
-            const float zero = has_zero ? load_value(zeros, at, zero_type) : 0.0f;
+            const float scale = value_of(now.scale[r], scale_type);
+            const float zero = has_zero ? value_of(now.zero[r], zero_type) : 0.0f;
 #pragma unroll
             for (int t = 0; t < TOKENS; t++) {
                 const float value = int_zero ? scale * (part.of[r][t] - zero * x_sum[t])

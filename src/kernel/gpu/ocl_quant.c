@@ -9,7 +9,7 @@
 
 #include "kernel.h"
 
-enum { GROUP = 64, MX_BLOCK = 32 };
+enum { GROUP = 64, TOKEN_GROUP = 256, MX_BLOCK = 32 };
 
 /* One work-group of `items` for each of `columns` parts of each token. */
 static void init(nib_launch *out, const char *function, int64_t columns, int64_t m, int items)
@@ -21,7 +21,7 @@ static void init(nib_launch *out, const char *function, int64_t columns, int64_t
 /* One work-group per token. */
 static void init_tokens(nib_launch *out, const char *function, int64_t m)
 {
-    init(out, function, 1, m, GROUP);
+    init(out, function, 1, m, TOKEN_GROUP);
 }
 
 /* Adds k and the row strides, which every function takes. */

@@ -17,26 +17,25 @@ static void add_double(nib_launch *out, double value)
     nib__launch_int(out, (int32_t)(uint32_t)bits);
 }
 
-static void init(nib_launch *out, const nib_draw *a)
+static void init(nib_launch *out, const nib_draw *a, int items)
 {
-    nib__launch_init(out, "sample", 1, GROUP);
-    nib__launch_option(out, "-DGROUP=%d", GROUP);
+    nib__launch_init(out, "sample", 1, items);
+    nib__launch_option(out, "-DGROUP=%d", items);
     nib__launch_memory(out, a->logits);
     nib__launch_memory(out, a->token);
     nib__launch_int(out, a->vocab);
 }
 
-int nib__launch_greedy(const void *args, nib_launch out[])
+int nib__launch_greedy(const nib_draw *a, nib_launch out[], int items)
 {
-    init(out, args);
+    init(out, a, items);
     nib__launch_option(out, " -DGREEDY");
     return 1;
 }
 
-int nib__launch_draw(const void *args, nib_launch out[])
+int nib__launch_draw(const nib_draw *a, nib_launch out[], int items)
 {
-    const nib_draw *a = args;
-    init(out, a);
+    init(out, a, items);
     nib__launch_option(out, " -DKEEP_MOST=%d", NIB_DRAW_KEEP_MOST);
     nib__launch_int(out, a->top_k);
     add_double(out, a->random);
@@ -44,6 +43,15 @@ int nib__launch_draw(const void *args, nib_launch out[])
     add_double(out, a->top_p);
     add_double(out, a->min_p);
     return 1;
+}
+
+static int launch_greedy(const void *args, nib_launch out[])
+{
+    return nib__launch_greedy(args, out, GROUP);
+}
+static int launch_draw(const void *args, nib_launch out[])
+{
+    return nib__launch_draw(args, out, GROUP);
 }
 
 static const nib_cond greedy[] = {
@@ -68,8 +76,8 @@ static const nib_cond draws[] = {
     }
 
 static const nib_kernel rows[] = {
-    ROW("sample_f32__ocl_1x1", greedy, 30, nib__launch_greedy, "the best token, in one work-group"),
-    ROW("sample_f32__ocl", draws, 40, nib__launch_draw, "the CPU's arithmetic, in double"),
+    ROW("sample_f32__ocl_1x1", greedy, 30, launch_greedy, "the best token, in one work-group"),
+    ROW("sample_f32__ocl", draws, 40, launch_draw, "the CPU's arithmetic, in double"),
 };
 
 const nib_family nib__family_ocl_sample = {rows, COUNT(rows)};

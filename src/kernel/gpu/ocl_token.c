@@ -7,7 +7,7 @@
 
 #include "kernel.h"
 
-enum { GROUP = 64 };
+enum { GROUP = 64, NORM_GROUP = 256 };
 
 /* TYPE_* of prelude.cl. */
 static int type_number(nib_type type)
@@ -15,24 +15,26 @@ static int type_number(nib_type type)
     return type == NIB_TYPE_F32 ? 0 : type == NIB_TYPE_F16 ? 1 : 2;
 }
 
-/* One work-group per row. cache: the type of the KV cache, for functions that access it. */
-static void init_rows(nib_launch *out, const char *function, int64_t rows, nib_type cache)
+/* cache: the type of the KV cache, for functions that access it. */
+static void init_groups(nib_launch *out, const char *function, int64_t groups, int items,
+                        nib_type cache)
 {
-    nib__launch_init(out, function, rows, GROUP);
-    nib__launch_option(out, "-DGROUP=%d -DBLOCK=%d -DCACHE=%d", GROUP, NIB_CACHE_BLOCK,
+    nib__launch_init(out, function, groups, items);
+    nib__launch_option(out, "-DGROUP=%d -DBLOCK=%d -DCACHE=%d", items, NIB_CACHE_BLOCK,
                        type_number(cache));
 }
 
 /* One work-item per element. */
-static void init_elements(nib_launch *out, const char *function, int64_t width, int64_t rows)
+static void init_elements(nib_launch *out, const char *function, int64_t width, int64_t rows,
+                          nib_type cache)
 {
-    init_rows(out, function, nib__ceil_div(width, GROUP) * rows, NIB_TYPE_F32);
+    init_groups(out, function, nib__ceil_div(width, GROUP) * rows, GROUP, cache);
 }
 
 int nib__launch_norm(const void *args, nib_launch out[])
 {
     const nib_norm *a = args;
-    init_rows(out, "norm_rows", a->rows, NIB_TYPE_F32);
+    init_groups(out, "norm_rows", a->rows, NORM_GROUP, NIB_TYPE_F32);
     nib__launch_memory(out, a->x);
     nib__launch_memory(out, a->out);
     nib__launch_memory(out, a->weight);
@@ -50,7 +52,7 @@ int nib__launch_norm(const void *args, nib_launch out[])
 int nib__launch_rope(const void *args, nib_launch out[])
 {
     const nib_rope *a = args;
-    init_rows(out, "rope", a->m, NIB_TYPE_F32);
+    init_elements(out, "rope", (int64_t)a->heads * (a->dims / 2), a->m, NIB_TYPE_F32);
     nib__launch_memory(out, a->x);
     nib__launch_memory(out, a->position);
     nib__launch_memory(out, a->cos_sin);
@@ -66,7 +68,8 @@ int nib__launch_rope(const void *args, nib_launch out[])
 int nib__launch_store_kv(const void *args, nib_launch out[])
 {
     const nib_store_kv *a = args;
-    init_rows(out, "store_kv", a->m, a->cache.type);
+    init_elements(out, "store_kv", (int64_t)a->cache.kv_heads * a->cache.head_dim, a->m,
+                  a->cache.type);
     nib__launch_memory(out, a->k);
     nib__launch_memory(out, a->v);
     nib__launch_memory(out, a->cache.keys);
@@ -84,7 +87,7 @@ int nib__launch_store_kv(const void *args, nib_launch out[])
 int nib__launch_swiglu(const void *args, nib_launch out[])
 {
     const nib_swiglu *a = args;
-    init_elements(out, "swiglu", a->width, a->m);
+    init_elements(out, "swiglu", a->width, a->m, NIB_TYPE_F32);
     nib__launch_memory(out, a->gate);
     nib__launch_memory(out, a->up);
     nib__launch_memory(out, a->out);
@@ -99,7 +102,7 @@ int nib__launch_swiglu(const void *args, nib_launch out[])
 int nib__launch_scale(const void *args, nib_launch out[])
 {
     const nib_scale *a = args;
-    init_elements(out, "scale", a->width, a->m);
+    init_elements(out, "scale", a->width, a->m, NIB_TYPE_F32);
     nib__launch_memory(out, a->x);
     nib__launch_memory(out, a->out);
     nib__launch_int(out, a->width);
@@ -113,7 +116,7 @@ int nib__launch_scale(const void *args, nib_launch out[])
 int nib__launch_add(const void *args, nib_launch out[])
 {
     const nib_add *a = args;
-    init_elements(out, "add", a->width, a->m);
+    init_elements(out, "add", a->width, a->m, NIB_TYPE_F32);
     nib__launch_memory(out, a->x);
     nib__launch_memory(out, a->y);
     nib__launch_int(out, a->width);
@@ -125,7 +128,7 @@ int nib__launch_add(const void *args, nib_launch out[])
 int nib__launch_gather(const void *args, nib_launch out[])
 {
     const nib_gather *a = args;
-    init_elements(out, "gather", a->width, a->m);
+    init_elements(out, "gather", a->width, a->m, NIB_TYPE_F32);
     nib__launch_memory(out, a->x);
     nib__launch_memory(out, a->out);
     nib__launch_memory(out, a->order);
@@ -196,9 +199,9 @@ static const nib_kernel rows[] = {
     ROW("norm_f32", NORM, OTHER, any_device, token, nib__launch_norm,
         "one work-group per row; RMSNorm or LayerNorm"),
     ROW("rope_f32", ROPE, OTHER, any_device, token, nib__launch_rope,
-        "one work-group per token; half-split or interleaved pairs"),
+        "one work-item per pair of values, half-split or interleaved"),
     ROW("copy_f32", STORE_KV, OTHER, float_cache, token, nib__launch_store_kv,
-        "one work-group per token"),
+        "one work-item per value"),
     ROW("swiglu_f32", SWIGLU, OTHER, any_device, token, nib__launch_swiglu,
         "one work-item per value; silu or tanh GELU, with or without up"),
     ROW("scale_f32", SCALE, OTHER, any_device, token, nib__launch_scale,

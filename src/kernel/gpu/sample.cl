@@ -34,6 +34,7 @@ static int first_nan(const __global float *logits, int vocab, LOCAL int *first)
     if (id == 0)
         *first = vocab;
     barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll 8
     for (int i = id; i < vocab; i += GROUP)
         if (isnan(logits[i]))
             atomic_min(first, i);
@@ -51,6 +52,7 @@ __kernel void sample(GLOBAL_ARG(float, logits), GLOBAL_ARG(int, out), int vocab)
     GLOBAL_PTR(int, out);
     const int id = (int)get_local_id(0), nan = first_nan(logits, vocab, &first);
     ulong mine = 0;
+#pragma unroll 8
     for (int i = id; i < vocab; i += GROUP)
         mine = max(mine, key_of(logits[i], i));
     best[id] = mine;
@@ -99,6 +101,7 @@ static void find_least(const __global float *logits, int vocab, int keep, LOCAL 
         for (int i = id; i < DIGITS; i += GROUP)
             counts[i] = 0;
         barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll 8
         for (int i = id; i < vocab; i += GROUP) {
             const ulong key = key_of(logits[i], i);
             if (shift == 56 || key >> (shift + 8) == high)
@@ -141,6 +144,7 @@ __kernel void sample(GLOBAL_ARG(float, logits), GLOBAL_ARG(int, out), int vocab,
     if (id == 0)
         used = 0;
     barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll 8
     for (int i = id; i < vocab; i += GROUP) {
         const ulong key = key_of(logits[i], i);
         if (key >= least) {

@@ -33,28 +33,28 @@ __kernel void norm_rows(GLOBAL_ARG(float, x), GLOBAL_ARG(float, out), GLOBAL_ARG
     }
 }
 
-/* One work-item per pair of dimensions, one work-group for all heads of a token. */
+/* One work-item per pair of dimensions of a token's heads. */
 __kernel void rope(GLOBAL_ARG(float, x), GLOBAL_ARG(int, position), GLOBAL_ARG(float, cos_sin),
                    int heads, int head_dim, int dims, int ldx, float sign, int interleaved)
 {
     GLOBAL_PTR(float, x);
     GLOBAL_CONST_PTR(int, position);
     GLOBAL_CONST_PTR(float, cos_sin);
-    const size_t row = get_group_id(0);
-    const int half_dims = dims / 2;
+    const int half_dims = dims / 2, i = COLUMN_OF(heads * half_dims);
+    const size_t row = ROW_OF_GROUP(GROUPS_OF(heads * half_dims));
+    if (i >= heads * half_dims)
+        return;
+    const int head = i / half_dims, pair = i % half_dims;
+    __global float *a = x + row * (size_t)ldx + head * head_dim + (interleaved ? 2 * pair : pair);
+    __global float *b = a + (interleaved ? 1 : half_dims);
+    const float u = *a, v = *b;
     cos_sin += (size_t)position[row] * (size_t)dims;
-    x += row * (size_t)ldx;
-    for (int i = (int)get_local_id(0); i < heads * half_dims; i += GROUP) {
-        const int head = i / half_dims, pair = i % half_dims;
-        __global float *a = x + head * head_dim + (interleaved ? 2 * pair : pair);
-        __global float *b = a + (interleaved ? 1 : half_dims);
-        const float c = cos_sin[pair], s = sign * cos_sin[half_dims + pair], u = *a, v = *b;
-        *a = u * c - v * s;
-        *b = v * c + u * s;
-    }
+    const float c = cos_sin[pair], s = sign * cos_sin[half_dims + pair];
+    *a = u * c - v * s;
+    *b = v * c + u * s;
 }
 
-/* One work-group per slot. Keys are [block][kv_head][head_dim][position], values
+/* One work-item per dimension of a slot's heads. Keys are [block][kv_head][head_dim][position], values
  * [block][kv_head][position][head_dim], BLOCK positions each. */
 __kernel void store_kv(GLOBAL_ARG(float, k), GLOBAL_ARG(float, v), GLOBAL_ARG(uchar, keys),
                        GLOBAL_ARG(uchar, values), GLOBAL_ARG(int, sequence),
@@ -68,17 +68,16 @@ __kernel void store_kv(GLOBAL_ARG(float, k), GLOBAL_ARG(float, v), GLOBAL_ARG(uc
     GLOBAL_CONST_PTR(int, sequence);
     GLOBAL_CONST_PTR(int, position);
     GLOBAL_CONST_PTR(int, tables);
-    const size_t row = get_group_id(0);
-    const int at = position[row];
+    const int width = kv_heads * head_dim, i = COLUMN_OF(width);
+    const size_t row = ROW_OF_GROUP(GROUPS_OF(width));
+    if (i >= width)
+        return;
+    const float key = k[row * (size_t)ld + (size_t)i], value = v[row * (size_t)ld + (size_t)i];
+    const int at = position[row], head = i / head_dim, d = i % head_dim;
     const int block = tables[(size_t)sequence[row] * (size_t)table_ld + (size_t)(at / BLOCK)];
-    for (int i = (int)get_local_id(0); i < kv_heads * head_dim; i += GROUP) {
-        const int head = i / head_dim, d = i % head_dim;
-        const size_t side = ((size_t)block * (size_t)kv_heads + (size_t)head) * BLOCK;
-        store_typed(keys, side * (size_t)head_dim + (size_t)(d * BLOCK + at % BLOCK), CACHE,
-                    k[row * (size_t)ld + (size_t)i]);
-        store_typed(values, (side + (size_t)(at % BLOCK)) * (size_t)head_dim + (size_t)d, CACHE,
-                    v[row * (size_t)ld + (size_t)i]);
-    }
+    const size_t side = ((size_t)block * (size_t)kv_heads + (size_t)head) * BLOCK;
+    store_typed(keys, side * (size_t)head_dim + (size_t)(d * BLOCK + at % BLOCK), CACHE, key);
+    store_typed(values, (side + (size_t)(at % BLOCK)) * (size_t)head_dim + (size_t)d, CACHE, value);
 }
 
 /* One work-item per element of a row; tanh GELU or silu. */

@@ -25,8 +25,9 @@ int nib__launch_attention(const void *args, nib_launch out[]);
 int nib__ocl_attention(const void *args, nib_launch out[]);
 
 enum { NIB_DRAW_KEEP_MOST = 256 }; /* most candidates that a work-group sorts */
-int nib__launch_greedy(const void *args, nib_launch out[]);
-int nib__launch_draw(const void *args, nib_launch out[]);
+/* In one work-group of `items`, a power of two. */
+int nib__launch_greedy(const nib_draw *a, nib_launch out[], int items);
+int nib__launch_draw(const nib_draw *a, nib_launch out[], int items);
 
 int nib__launch_pack(const void *args, nib_launch out[]);
 

@@ -46,10 +46,10 @@ static void render_markdown(nib_text *out)
     nib__text_str(
         out,
         "# Models\n\n"
-        "Printed by `nibble models --markdown`. Each family runs with every recipe on the CPU "
-        "and on OpenCL devices, and has kernels\nfor CUDA, which no GPU has run yet; from a "
-        "Hugging Face directory, and from GGUF if it has a name there. It trains in\nevery way "
-        "that [training.md](training.md) describes. Logits and gradients are compared with "
+        "Printed by `nibble models --markdown`. Each family runs with every recipe on the CPU, "
+        "on OpenCL devices and on NVIDIA GPUs,\nfrom a Hugging Face directory, and from GGUF if "
+        "it has a name there. It trains in every\nway that [training.md](training.md) describes. "
+        "Logits and gradients are compared with "
         "those of transformers\n(`tests/unit/test_network.c`, `test_gguf_model.c`, "
         "`test_step.c`). Layers with a window keep the window and 512 more\npositions in the "
         "KV cache, whatever the context.\n\n"
