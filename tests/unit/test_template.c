@@ -158,18 +158,18 @@ static bool runs_out(nib_arena *arena, const golden_case *c, const nib_template_
 /* Cases that take long run out at fewer places. A few run out by themselves. */
 static void run_case_out(nib_arena *arena, const golden_case *c)
 {
-    enum { EACH = 64 };
+    enum { ALLOCATIONS = 512, STEPS = 64 };
     static int number;
     if (number++ % sparse(30) != 0)
         return;
     if (runs_out(arena, c, NULL, -1))
         return;
     for (int left = 0; runs_out(arena, c, NULL, left);)
-        left += 1 + left / EACH * 4;
+        left += 1 + left / ALLOCATIONS * 4;
     for (int depth = 1; runs_out(arena, c, &(nib_template_limits){.depth = depth}, -1); depth++)
         assert_true(depth <= NIB_TEMPLATE_DEPTH);
     for (uint64_t steps = 1; runs_out(arena, c, &(nib_template_limits){.steps = steps}, -1);)
-        steps += 1 + steps / EACH * 4;
+        steps += 1 + steps / STEPS * 4;
 }
 
 /* Each case without memory, depth or steps somewhere: an error, or the result is as it was. */

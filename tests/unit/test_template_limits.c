@@ -282,12 +282,13 @@ static void test_integers(void **state)
         "{{ (-9223372036854775807 - 1) ** 2 }}",  "{{ -(-9223372036854775807 - 1) }}",
         "{{ (-9223372036854775807 - 1) // -1 }}", "{{ range(5, 10, 9223372036854775807)[:2] }}",
         "{{ 9223372036854775807|round(-1) }}",    "{{ 9223372036854775807 + 1 }}",
-        "{{ (-9223372036854775807 - 1)|abs }}",
+        "{{ (-9223372036854775807 - 1)|abs }}",   "{{ 9223372036854775807 - -1 }}",
     };
     (void)state;
     for (size_t i = 0; i < COUNT(past); i++)
         expect_refused(past[i], "{}", NIB_UNSUPPORTED);
     expect_text("{{ (-9223372036854775807 - 1)|round }}", "{}", "-9223372036854775808");
+    expect_refused("{{ (-8.0) ** 0.5 }}", "{}", NIB_BAD_INPUT); /* a complex number in Python */
     expect_refused("{{ '%.301d' % 1 }}", "{}", NIB_UNSUPPORTED);
     expect_refused("{{ '%c' % 65 }}", "{}", NIB_UNSUPPORTED);
     expect_refused("{{ '%a' % 65 }}", "{}", NIB_UNSUPPORTED);
