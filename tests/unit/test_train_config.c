@@ -7,6 +7,7 @@
 #include "train_keys.h"
 
 #include "failing.h"
+#include "safetensors_build.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -159,7 +160,10 @@ static void test_flavors(void **state)
     expect_accepted("{\"model\":{\"flavor\":\"debugmodel\",\"vocab_size\":2256,\"n_layers\":2}}",
                     NULL);
     assert_true(model.vocab == 2256 && model.layers == 2 && model.width == 256);
+    expect_accepted("{\"model\":{\"flavor\":\"8B\",\"ffn_dim_multiplier\":1}}", NULL);
+    assert_true(model.ffn == 11264); /* two thirds of 16,384, to a multiple of 1,024 */
     expect_refused("{\"model\":{\"flavor\":\"debugmodell\"}}");
+    expect_refused("{\"model\":{\"flavor\":\"of_tomorrow\"}}"); /* near none */
     expect_refused("{\"model\":{}}");
 }
 
@@ -263,8 +267,48 @@ static void test_options(void **state)
     expect_option_refused("optimizer.lr=null");
     expect_option_refused("optimizer.beta2=1");
     expect_option_refused("lr_scheduler.decay_type=steep");
+    expect_option_refused("training.steps=5 5");
+    expect_option_refused("checkpoint.load_step=-2");
+    expect_option_refused("optimizer.lr");
     expect_option_refused("mx.filter_fqns");
     expect_option_refused("model.tokenizer_path=");
+}
+
+/* Options given twice, under one name or two, and over a file's. */
+static void test_repeated_options(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *options[3];
+        bool agree;
+    } cases[] = {
+        {{"training.steps=6", "training.steps=7", NULL}, false},
+        {{"training.batch_size=4", "training.local_batch_size=5", NULL}, false},
+        {{"training.batch_size=4", "training.local_batch_size=4", NULL}, true},
+        {{"training.compile=0", "training.compile=0", NULL}, true},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_err err = {NIB_OK, ""};
+        const nib_status got = parse_with(&train, &model, "{" MODEL "}", cases[i].options, &err);
+        if (cases[i].agree)
+            assert_int_equal(got, NIB_OK);
+        else
+            refused(NIB_USAGE, got, &err);
+    }
+    static const char *const names[] = {"tokenizer_path", "hf_assets_path"};
+    for (int i = 0; i < 2; i++) {
+        char text[200], option[64];
+        const char *const options[] = {option, NULL};
+        snprintf(text, sizeof text, "{\"model\":{" SIZES ",\"%s\":\"/file\"}}", names[i]);
+        snprintf(option, sizeof option, "model.%s=/option", names[1 - i]);
+        expect_accepted(text, options);
+        assert_string_equal(train.tokenizer, "/option");
+        assert_string_equal(train.asked.tokenizer.key + strlen("model."), names[1 - i]);
+    }
+    static const char *const gaps[] = {"model.converters=mx", "mx.filter_fqns=,a,,b,", NULL};
+    expect_accepted("{" MODEL "}", gaps);
+    assert_string_equal(train.recipe,
+                        "{\"recipe_name\": \"mxfp8\", \"filter_fqns\": [\"a\", \"b\"]}");
 }
 
 /* Values of torchtitan that are not built. */
@@ -321,7 +365,9 @@ static void test_rejects_bad_configs(void **state)
     expect_refused("{" MODEL ",\"quantize\":");
     expect_refused("{" MODEL ",\"validation\":{\"enable\":true}}"); /* of no text */
     expect_refused("{" MODEL ",\"validation\":{\"steps\":0}}");
-    expect_refused("{" MODEL ",\"validation\":{\"seq_len\":64}}");      /* training's is 2048 */
+    expect_refused("{" MODEL ",\"validation\":{\"seq_len\":64}}"); /* training's is 2048 */
+    expect_refused("{" MODEL ",\"validation\":{\"local_batch_size\":4}}");
+    expect_accepted("{" MODEL ",\"validation\":{\"seq_len\":2048,\"local_batch_size\":8}}", NULL);
     expect_refused("{\"model\":{" SIZES ",\"hf_config\":\"x.json\"}}"); /* sizes from two places */
 }
 
@@ -356,8 +402,16 @@ static void test_recipes(void **state)
          false},
         {"]},\"quantize\":{\"_type\":\"X\"}", "{\"_type\":\"X\"}", false},
         {"]},\"quantize\":{\"recipe\":\"r.json\"}", "configs/r.json", false},
+        {"]},\"quantize\":{\"recipe\":\"/r.json\"}", "/r.json", false},
+        {"\"quantize.linear.float8\"]}", "{\"recipe\": \"fp8dq-tensor+head\"}", false},
+        /* asked for twice, with the same answer */
+        {"\"mx\"]},\"mx\":{\"wgrad_with_hp\":true},\"quantize\":{\"wgrad_with_hp\":true}",
+         "{\"recipe_name\": \"mxfp8\"}", true},
     };
     char text[400];
+    static const char *const file[] = {"quantize.recipe=r.json", NULL};
+    expect_accepted("{" MODEL "}", file);
+    assert_string_equal(train.recipe, "r.json"); /* an option's: of the current directory */
     for (size_t i = 0; i < COUNT(cases); i++) {
         snprintf(text, sizeof text, "{\"model\":{" SIZES ",\"converters\":[%s}", cases[i].text);
         expect_accepted(text, NULL);
@@ -365,9 +419,17 @@ static void test_recipes(void **state)
         assert_int_equal(train.wgrad_with_hp, cases[i].high);
     }
     static const char *const wrong[] = {
-        "\"mx\",\"float8\"]}",
-        "\"mxx\"]}",
-        "\"mx\"]},\"quantize\":{\"recipe\":\"mxfp8\"}", /* two recipes */
+        "\"mx\",\"float8\"]}", "\"mxx\"]}", "\"of_tomorrow\"]}", /* near none */
+        "\"mx\"]},\"quantize\":{\"recipe\":\"mxfp8\"}",          /* two recipes */
+        "\"mx\"]},\"quantize\":{\"recipe_name\":\"mxfp8\"}",
+        "\"mx\"]},\"quantize\":{\"else\":\"keep\"}", "\"mx\"]},\"quantize\":{\"rules\":[]}",
+        "\"mx\"]},\"quantize\":{\"filter_fqns\":[]}", "\"mx\"]},\"quantize\":{\"fqns\":[\"a\"]}",
+        "\"mx\"]},\"quantize\":{\"skip\":[\"a\"]}", "\"mx\"]},\"quantize\":{\"only\":[\"a\"]}",
+        "\"mx\"]},\"quantize\":{\"_type\":\"X\"}",
+        /* gradients in bf16, and not */
+        "\"mx\"]},\"mx\":{\"wgrad_with_hp\":true},\"quantize\":{\"wgrad_with_hp\":false}",
+        "\"float8\"]},\"float8\":{\"recipe_name\":\"rowwise_with_gw_hp\"},"
+        "\"quantize\":{\"wgrad_with_hp\":false}",
         "\"float8\"]},\"float8\":{\"recipe_name\":\"x\"}",
         "]},\"quantize\":{\"recipe\":\"r.json\",\"only\":[\"a\"]}", /* what only the file may say */
         "]},\"quantize\":{\"qat\":true}",                           /* no recipe */
@@ -408,6 +470,103 @@ static void test_notes_ineffective_keys(void **state)
     assert_int_equal(count_notes("quantize.linear.mx.filter_fqns (config): model.converters"), 1);
 }
 
+/* Of the schedule and the sizes: what the run shortens, and what another key replaces. */
+static void test_notes_replaced_keys(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *options[3], *note; /* note: of `count` lines */
+        size_t count;
+    } cases[] = {
+        {"\"lr_scheduler\":{\"warmup_steps\":20}", {NULL}, "shortened to the steps", 1},
+        {"\"lr_scheduler\":{\"warmup_steps\":9}", {NULL}, "shortened to the steps", 0},
+        {"\"lr_scheduler\":{\"warmup_steps\":5,\"decay_ratio\":0.8}",
+         {NULL},
+         "5 of 10 steps are left for the decay",
+         1},
+        {"\"lr_scheduler\":{\"warmup_steps\":5}", {NULL}, "are left for the decay", 0},
+        {"\"lr_scheduler\":{\"decay_ratio\":0,\"decay_type\":\"sqrt\",\"min_lr_factor\":0.5}",
+         {NULL},
+         "no step of this run decays",
+         2},
+        {"\"lr_scheduler\":{\"decay_type\":\"sqrt\"}",
+         {"lr_scheduler.decay_ratio=0", NULL}, /* later, so on purpose */
+         "no step of this run decays",
+         0},
+        {"\"lr_scheduler\":{\"decay_ratio\":0}",
+         {"lr_scheduler.decay_type=sqrt", NULL},
+         "no step of this run decays",
+         1},
+        {"\"lr_scheduler\":{\"warmup_steps\":10,\"lr_min\":0.5}",
+         {NULL},
+         "no step of this run decays",
+         1},
+        {"\"model.hidden_dim\":600,\"model.multiple_of\":8", {NULL}, "hidden_dim is given", 1},
+        {"\"model.multiple_of\":8,\"model.ffn_dim_multiplier\":2",
+         {"model.hidden_dim=600", NULL},
+         "hidden_dim is given",
+         0},
+        {"\"model.hidden_dim\":600",
+         {"model.multiple_of=8", "model.ffn_dim_multiplier=2", NULL},
+         "hidden_dim is given",
+         2},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[400];
+        snprintf(text, sizeof text, "{" MODEL ",\"training\":{\"steps\":10},%s}", cases[i].text);
+        expect_accepted(text, cases[i].options);
+        if (count_notes(cases[i].note) != cases[i].count)
+            fail_msg("%s: %zu lines of \"%s\"", text, count_notes(cases[i].note), cases[i].note);
+    }
+}
+
+/* The model's own config, as a file and in its folder. */
+static void test_model_of_another_config(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":172,"
+        "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":300,"
+        "\"max_position_embeddings\":1024,%s}";
+    static const struct {
+        const char *keys;
+        size_t notes; /* without the weights of a model */
+    } cases[] = {
+        {"\"attention_dropout\":0.0", 0},
+        {"\"attention_dropout\":null", 0},
+        {"\"attention_dropout\":0.1,\"resid_pdrop\":0.5", 2},
+        {"\"initializer_range\":0.02", 1},
+        {"\"torch_dtype\":\"bfloat16\"", 0},
+    };
+    char dir[256], path[300], text[500], option[300];
+    const char *const options[] = {option, NULL};
+    make_directory(dir);
+    for (size_t i = 0; i < 2 * COUNT(cases); i++) {
+        const bool folder = i % 2 != 0;
+        snprintf(text, sizeof text, config, cases[i / 2].keys);
+        write_text(dir, "config.json", text);
+        snprintf(option, sizeof option, "model.hf_config=%s%s", dir, folder ? "" : "/config.json");
+        expect_accepted("{\"training\":{\"seq_len\":1024}}", options);
+        assert_true(model.width == 64 && model.layers == 2 && model.context == 1024);
+        assert_int_equal(count_settings(&notes, "config-key", ""), cases[i / 2].notes);
+        if (folder)
+            assert_string_equal(train.tokenizer, dir);
+        else
+            assert_null(train.tokenizer);
+    }
+    expect_accepted("{\"training\":{\"seq_len\":8},\"checkpoint\":{\"initial_load_path\":\"x\"},"
+                    "\"model\":{\"tokenizer_path\":\"/t\"}}",
+                    options);
+    assert_string_equal(train.tokenizer, "/t");
+    expect_refused_with("{\"training\":{\"seq_len\":1025}}", option, NIB_BAD_INPUT);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    write_bytes(path, "{", 1);
+    expect_refused_with("{}", option, NIB_BAD_INPUT);
+    snprintf(option, sizeof option, "model.hf_config=%s/none", dir);
+    expect_refused_with("{}", option, NIB_IO);
+    drop_directory(dir);
+}
+
 /* The table of keys: names are unique, sections known, limits ordered, every used row explained. */
 static void test_key_table_is_consistent(void **state)
 {
@@ -443,32 +602,126 @@ static void test_printed_limits(void **state)
     nib__text_free(&text);
 }
 
+/* Every key is in each form; with too little memory the text has failed. */
+static void test_printed_keys(void **state)
+{
+    (void)state;
+    static const nib_form forms[] = {NIB_FORM_TEXT, NIB_FORM_JSON, NIB_FORM_MARKDOWN};
+    for (size_t f = 0; f < COUNT(forms); f++) {
+        bool done = false;
+        for (int n = 0; !done; n++) {
+            failing left = {.left = n};
+            const nib_allocator a = failing_allocator(&left);
+            nib_text text;
+            nib__text_init(&text, &a);
+            nib__train_keys_render(forms[f], &text);
+            done = !text.failed;
+            for (size_t i = 0; done && i < nib__train_key_count; i++)
+                assert_non_null(strstr(text.at, nib__train_keys[i].name));
+            nib__text_free(&text);
+            assert_int_equal(left.live, 0);
+        }
+    }
+}
+
 /* What a checkpoint records about a run's config. */
 static void test_recorded_config(void **state)
 {
     (void)state;
+    static const struct {
+        const char *keys, *recorded[4]; /* up to NULL */
+    } cases[] = {
+        {"\"quantize\":{\"recipe\":\"8da4w\"}",
+         {"\"quantize.qat\": false", "\"model.attn_mask_type\": \"block_causal\"", NULL}},
+        {"\"quantize\":{\"recipe\":\"8da4w\",\"qat\":true}",
+         {"\"quantize.qat\": true", "\"checkpoint.export_dtype\": \"float32\"", NULL}},
+        {"\"quantize\":{\"recipe\":\"8da4w\",\"qat\":true},"
+         "\"checkpoint\":{\"export_dtype\":\"float16\"}",
+         {"\"checkpoint.export_dtype\": \"float16\"", NULL}},
+        {"\"lr_scheduler\":{\"decay_ratio\":null},\"model.attn_mask_type\":\"causal\"",
+         {"\"lr_scheduler.decay_ratio\": null", "\"model.attn_mask_type\": \"causal\"", NULL}},
+        {"\"lr_scheduler\":{\"decay_ratio\":0.5}", {"\"lr_scheduler.decay_ratio\": 0.5", NULL}},
+    };
     const nib_allocator a = nib__allocator_default();
-    nib_text text;
-    nib_jsonw w;
-    for (int qat = 0; qat < 2; qat++) {
-        char config[200];
-        snprintf(config, sizeof config,
-                 "{\"model\":{" SIZES "},\"quantize\":{\"recipe\":\"8da4w\",\"qat\":%s}}",
-                 qat ? "true" : "false");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char config[300];
+        nib_text text;
+        nib_jsonw w;
+        snprintf(config, sizeof config, "{" MODEL ",%s}", cases[i].keys);
         expect_accepted(config, NULL);
         nib__text_init(&text, &a);
         nib__jsonw_init(&w, &text, 0);
         nib__jsonw_object(&w);
         nib__train_config_put(&w, &train);
         nib__jsonw_object_end(&w);
-        assert_non_null(
-            strstr(text.at, qat ? "\"quantize.qat\": true" : "\"quantize.qat\": false"));
-        assert_int_equal(strstr(text.at, "\"checkpoint.export_dtype\"") != NULL, qat);
+        for (int j = 0; cases[i].recorded[j] != NULL; j++)
+            if (strstr(text.at, cases[i].recorded[j]) == NULL)
+                fail_msg("no %s in %s", cases[i].recorded[j], text.at);
+        assert_int_equal(strstr(text.at, "\"checkpoint.export_dtype\"") != NULL, train.qat);
         nib__text_free(&text);
     }
 }
 
 /* Each allocation fails once: NIB_NO_MEMORY, and nothing leaks. */
+static void fail_each_allocation(const char *text, const char *option)
+{
+    bool done = false;
+    for (int n = 0; !done; n++) {
+        failing f = {.left = n};
+        const nib_allocator a = failing_allocator(&f);
+        nib_arena arena;
+        nib_ledger ledger;
+        nib_err err = {NIB_OK, ""};
+        nib__arena_init(&arena, &a, 0);
+        nib__ledger_init(&ledger, &a);
+        const nib_train_source source = {.name = "a/train.json",
+                                         .text = text,
+                                         .size = strlen(text),
+                                         .options = {.items = &option, .count = option != NULL},
+                                         .arena = &arena,
+                                         .notes = &ledger};
+        const nib_status status = nib__train_config_parse(&train, &model, &source, &err);
+        done = status == NIB_OK && !ledger.failed;
+        if (!done && status != NIB_NO_MEMORY && !ledger.failed)
+            fail_msg("%s: %s after %d allocations: %s", text, nib_status_name(status), n, err.text);
+        nib__ledger_free(&ledger);
+        nib__arena_free(&arena);
+        assert_int_equal(f.live, 0);
+        assert_true(n < 200);
+    }
+}
+
+static void test_memory_of_recipes(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":172,"
+        "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":300,"
+        "\"max_position_embeddings\":8192,\"initializer_range\":0.02,\"resid_pdrop\":1}";
+    static const struct {
+        const char *text, *option;
+    } cases[] = {
+        {"{\"model\":{" SIZES ",\"converters\":[\"float8\"]}}", NULL},
+        {"{" MODEL "}", "quantize.recipe=r.json"},
+        {"{" MODEL ",\"quantize\":{\"recipe\":\"r.json\"}}", NULL},
+        {"{" MODEL ",\"quantize\":{\"_type\":\"X\"}}", NULL},
+        {"{" MODEL ",\"quantize\":{\"rules\":[{\"match\":\"*\"}],\"else\":\"keep\"}}", NULL},
+        {"{" MODEL ",\"quantize\":{\"recipe_name\":\"mxfp8\",\"skip\":[\"1\",\"2\",\"3\",\"4\","
+         "\"5\",\"6\",\"7\",\"8\",\"9\"]}}",
+         NULL},
+        {"{" MODEL ",\"metrics\":{\"path\":\"/m\"},\"profiling\":{\"profile_freq\":1}}", NULL},
+        {"{}", NULL}, /* with the model of another config, below */
+    };
+    char dir[256], option[300];
+    make_directory(dir);
+    write_text(dir, "config.json", config);
+    snprintf(option, sizeof option, "model.hf_config=%s", dir);
+    for (size_t i = 0; i < COUNT(cases); i++)
+        fail_each_allocation(cases[i].text,
+                             strcmp(cases[i].text, "{}") == 0 ? option : cases[i].option);
+    drop_directory(dir);
+}
+
 static void test_memory(void **state)
 {
     (void)state;
@@ -536,6 +789,7 @@ int main(void)
         cmocka_unit_test(test_paths),
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_options),
+        cmocka_unit_test(test_repeated_options),
         cmocka_unit_test(test_rejects_unimplemented_values),
         cmocka_unit_test(test_rejects_bad_configs),
         cmocka_unit_test(test_recipes),
@@ -543,6 +797,10 @@ int main(void)
         cmocka_unit_test(test_key_table_is_consistent),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_printed_limits),
+        cmocka_unit_test(test_printed_keys),
+        cmocka_unit_test(test_notes_replaced_keys),
+        cmocka_unit_test(test_model_of_another_config),
+        cmocka_unit_test(test_memory_of_recipes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
