@@ -236,6 +236,8 @@ static nib_status parse(nib_config *c, const char *params, nib_err *err)
     return parse_with_ledger(c, params, NULL, err);
 }
 
+#define SMALL "\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, "
+
 static void test_params(void **state)
 {
     (void)state;
@@ -290,6 +292,15 @@ static void test_params(void **state)
         {"{\"ffn_dim_multiplier\": NaN}", NIB_BAD_INPUT},
         {"{\"vocab_size\": -2}", NIB_BAD_INPUT},
         {"{\"dim\": 8, \"n_heads\": 3}", NIB_BAD_INPUT},
+        {"{\"vocab_size\": \"8\"}", NIB_BAD_INPUT},
+        {"{\"vocab_size\": 1.5}", NIB_BAD_INPUT},
+        {"{\"quantization_args\": 1}", NIB_BAD_INPUT},
+        {"{\"quantization_args\": {\"spinquant\": 1}}", NIB_BAD_INPUT},
+        {"{" SMALL "\"multiple_of\": 16777217}", NIB_BAD_INPUT},
+        {"{" SMALL "\"ffn_dim_multiplier\": 0.01}", NIB_BAD_INPUT},
+        {"{" SMALL "\"ffn_dim_multiplier\": 1e9}", NIB_BAD_INPUT},
+        {"{\"dim\": 16777224, \"n_heads\": 2, \"n_layers\": 1}", NIB_BAD_INPUT},
+        {"{\"n_heads\": 2, \"n_layers\": 1}", NIB_BAD_INPUT}, /* no dim */
     };
     for (size_t i = 0; i < COUNT(bad); i++)
         refused(bad[i].status, parse(&c, bad[i].params, &err), &err);
@@ -333,6 +344,63 @@ static void test_params_without_effect(void **state)
     nib__ledger_free(&ledger);
 }
 
+/* RoPE and context as the keys give them, or as models of this size have them. */
+static void test_params_of_rope(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *params;
+        double theta, factor, low, high; /* factor 0: plain */
+        int64_t context;
+        size_t notes;
+    } cases[] = {
+        {SMALL "\"max_seq_len\": 64", 10000, 0, 0, 0, 64, 0},
+        {SMALL "\"rope_theta\": 500000", 500000, 0, 0, 0, 8192, 1},
+        {SMALL "\"rope_freq_base\": 600000", 600000, 0, 0, 0, 8192, 1},
+        {SMALL "\"rope_theta\": 7, \"rope_freq_base\": 7", 7, 0, 0, 0, 2048, 1},
+        {SMALL "\"use_scaled_rope\": true", 10000, 8, 1, 4, 131072, 2},
+        {SMALL "\"use_scaled_rope\": true, \"rope_scaling_factor\": 4, \"low_freq_factor\": 2, "
+               "\"high_freq_factor\": 3",
+         10000, 4, 2, 3, 131072, 1},
+        {"\"dim\": 2048, \"n_heads\": 32, \"n_layers\": 16, \"use_scaled_rope\": true", 10000, 32,
+         1, 4, 131072, 2},
+        {"\"dim\": 2048, \"n_heads\": 32, \"n_layers\": 17, \"use_scaled_rope\": true", 10000, 8, 1,
+         4, 131072, 2},
+        {"\"dim\": 3072, \"n_heads\": 24, \"n_layers\": 28, \"use_scaled_rope\": true", 10000, 32,
+         1, 4, 131072, 2},
+        {"\"dim\": 3072, \"n_heads\": 24, \"n_layers\": 27, \"use_scaled_rope\": true", 10000, 8, 1,
+         4, 131072, 2},
+        {SMALL "\"max_seq_len\": 64, \"sliding_window\": 64", 10000, 0, 0, 0, 64, 0},
+        /* null, false and what asks for nothing */
+        {SMALL "\"max_seq_len\": 64, \"vocab_size\": null, \"moe\": null, \"qk_norm\": false, "
+               "\"quantization_args\": null, \"dropout\": 0.1, \"of_tomorrow\": null, "
+               "\"of_late\": {}, \"sliding_window\": null",
+         10000, 0, 0, 0, 64, 0},
+    };
+    const nib_allocator a = nib__allocator_default();
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char params[400];
+        nib_config c;
+        nib_ledger ledger;
+        nib_err err;
+        nib__ledger_init(&ledger, &a);
+        snprintf(params, sizeof params, "{%s}", cases[i].params);
+        if (parse_with_ledger(&c, params, &ledger, &err) != NIB_OK)
+            fail_msg("%s: %s", params, err.text);
+        assert_float_equal(c.rope_theta, cases[i].theta, 0);
+        assert_int_equal(c.rope, cases[i].factor > 0 ? NIB_ROPE_LLAMA3 : NIB_ROPE_PLAIN);
+        if (cases[i].factor > 0) {
+            assert_float_equal(c.rope_factor, cases[i].factor, 0);
+            assert_float_equal(c.rope_low, cases[i].low, 0);
+            assert_float_equal(c.rope_high, cases[i].high, 0);
+        }
+        assert_int_equal(c.context, cases[i].context);
+        assert_int_equal(ledger.setting_count, cases[i].notes);
+        assert_false(c.quantized);
+        nib__ledger_free(&ledger);
+    }
+}
+
 /* karpathy's stories260K: 45 tensors of five layers, tied, arguments inside. */
 static void test_stories(void **state)
 {
@@ -368,6 +436,7 @@ int main(void)
         cmocka_unit_test(test_row_order),
         cmocka_unit_test(test_params),
         cmocka_unit_test(test_params_without_effect),
+        cmocka_unit_test(test_params_of_rope),
         cmocka_unit_test(test_stories),
         cmocka_unit_test(test_bad_sizes),
     };
