@@ -33,6 +33,21 @@ static inline char *read_text(nib_arena *arena, const char *path, size_t *size)
     return copy;
 }
 
+/* JSON with ' instead of ", for readability. */
+static inline const char *with_double_quotes(const char *json)
+{
+    static char text[16][8192];
+    static int next;
+    char *out = text[next++ % 16];
+    size_t i = 0;
+    for (; json[i] != 0; i++) {
+        assert_true(i + 1 < sizeof text[0]);
+        out[i] = json[i] == '\'' ? '"' : json[i];
+    }
+    out[i] = 0;
+    return out;
+}
+
 static inline nib_status parse_status(nib_tokenizer **t, const char *json, const char *config,
                                       const nib_allocator *a, nib_err *err)
 {

@@ -11,21 +11,6 @@
 
 #include <stdio.h>
 
-/* JSON with ' instead of ", for readability. */
-static const char *with_double_quotes(const char *json)
-{
-    static char text[16][8192];
-    static int next;
-    char *out = text[next++ % 16];
-    size_t i = 0;
-    for (; json[i] != 0; i++) {
-        assert_true(i + 1 < sizeof text[0]);
-        out[i] = json[i] == '\'' ? '"' : json[i];
-    }
-    out[i] = 0;
-    return out;
-}
-
 #define MODEL "'model':{'type':'BPE','vocab':{'a':0,'b':1,'ab':2,'c':3},'merges':['a b']}"
 
 static void expect_error(const char *json, const char *config, nib_status status)
