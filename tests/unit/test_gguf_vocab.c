@@ -5,6 +5,10 @@
  * models, and those of the tokenizer.json of the same vocabulary.
  */
 #include "gguf_vocab.h"
+
+#include "failing.h"
+#include "gguf_build.h"
+#include "safetensors_build.h"
 #include "skipping.h"
 #include "tokenizing.h"
 
@@ -198,9 +202,19 @@ static void test_keys(void **state)
 static void test_wrong_value_types(void **state)
 {
     static const char *const keys[] = {
-        "tokenizer.ggml.model",        "tokenizer.ggml.pre",           "tokenizer.ggml.tokens",
-        "tokenizer.ggml.scores",       "tokenizer.ggml.token_type",    "tokenizer.ggml.merges",
-        "tokenizer.ggml.bos_token_id", "tokenizer.ggml.add_bos_token",
+        "tokenizer.ggml.model",
+        "tokenizer.ggml.pre",
+        "tokenizer.ggml.tokens",
+        "tokenizer.ggml.scores",
+        "tokenizer.ggml.token_type",
+        "tokenizer.ggml.merges",
+        "tokenizer.ggml.bos_token_id",
+        "tokenizer.ggml.eos_token_id",
+        "tokenizer.ggml.unknown_token_id",
+        "tokenizer.ggml.add_bos_token",
+        "tokenizer.ggml.add_eos_token",
+        "tokenizer.ggml.add_space_prefix",
+        "tokenizer.ggml.remove_extra_whitespaces",
     };
     const nib_allocator a = nib__allocator_default();
     static const uint8_t zeros[8];
@@ -220,6 +234,63 @@ static void test_wrong_value_types(void **state)
         refused(NIB_BAD_INPUT, nib__gguf_vocab(&source, &gguf, &arena, &err), &err);
         nib__arena_free(&arena);
     }
+}
+
+static nib_status open_status(const char *path, const nib_allocator *a, nib_err *err)
+{
+    nib_tokenizer *t = NULL;
+    const nib_status status = nib__gguf_tokenizer_open(&t, path, a, err);
+    assert_true((status == NIB_OK) == (t != NULL));
+    nib__tokenizer_close(t);
+    return status;
+}
+
+static void test_files(void **state)
+{
+    (void)state;
+    const nib_allocator heap = nib__allocator_default();
+    char dir[256], path[300];
+    nib_err err = {NIB_OK, ""};
+    make_directory(dir);
+    snprintf(path, sizeof path, "%s/x.gguf", dir);
+    refused(NIB_IO, open_status(path, &heap, &err), &err);
+    write_text(dir, "x.gguf", "GGU");
+    assert_false(nib__gguf_begins(path));
+    refused(NIB_BAD_INPUT, open_status(path, &heap, &err), &err);
+    drop_directory(dir);
+    nib_status status = NIB_NO_MEMORY;
+    for (int n = 0; status != NIB_OK; n++) { /* each allocation fails once */
+        failing f = {.left = n};
+        const nib_allocator a = failing_allocator(&f);
+        status = open_status("tests/golden/vocab_pieces.gguf", &a, &err);
+        if (status != NIB_OK)
+            assert_int_equal(status, NIB_NO_MEMORY);
+        assert_int_equal(f.live, 0);
+    }
+}
+
+/* -1 also means none. */
+static void test_negative_id(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    gguf_file *f = calloc(1, sizeof *f);
+    nib_container contents;
+    nib_vocab_source source;
+    nib_arena arena;
+    assert_non_null(f);
+    nib__arena_init(&arena, &a, 0);
+    put_header(f, 3, 0, 2);
+    put_key_int(f, "tokenizer.ggml.bos_token_id", NIB_GGUF_I32, UINT32_MAX, 4);
+    put_key_int(f, "tokenizer.ggml.eos_token_id", NIB_GGUF_I32, 3, 4);
+    assert_int_equal(nib__gguf_parse(&contents, f->bytes, f->size, "x.gguf", 0, &arena, NULL),
+                     NIB_OK);
+    assert_int_equal(nib__gguf_vocab(&source, contents.gguf, &arena, NULL), NIB_OK);
+    assert_int_equal(source.bos, UINT32_MAX);
+    assert_int_equal(source.eos, 3);
+    assert_int_equal(source.unk, -1);
+    nib__arena_free(&arena);
+    free(f);
 }
 
 /* ---- known models ---- */
@@ -413,6 +484,8 @@ int main(void)
         cmocka_unit_test(test_golden),
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_wrong_value_types),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_negative_id),
         cmocka_unit_test(test_deepseek_coder_cases),
         cmocka_unit_test(test_mpt_cases),
         cmocka_unit_test(test_gpt2_cases),
