@@ -186,6 +186,88 @@ static void test_components(void **state)
     expect_bad("{'decoder':{'type':'Strip','content':'','start':1,'stop':0}," MODEL "}");
 }
 
+#define PRE(more) "{'pre_tokenizer':{" more "}," MODEL "}"
+#define DECODERS(list) "{'decoder':{'type':'Sequence','decoders':[" list "]}," MODEL "}"
+
+static void test_bad_components(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        PRE("'type':'Split','behavior':'Isolated','invert':false,'pattern':5"),
+        PRE("'type':'Split','behavior':'Isolated','invert':false,'pattern':{}"),
+        PRE("'type':'Split','behavior':'Isolated','invert':false,'pattern':{'Regex':5}"),
+        PRE("'type':'Split','behavior':'Isolated','invert':false,'pattern':{'Regex':'a','x':1}"),
+        PRE("'type':'Split','pattern':{'String':'a'},'invert':false"),
+        PRE("'type':'Split','pattern':{'String':'a'},'behavior':'Isolated'"),
+        PRE("'type':'Split','pattern':{'String':'a'},'behavior':5,'invert':false"),
+        PRE("'type':'ByteLevel'"),
+        PRE("'type':'Metaspace'"),
+        PRE("'type':'Metaspace','replacement':''"),
+        PRE("'type':'Sequence','pretokenizers':5"),
+        PRE("'type':'Sequence','pretokenizers':[5]"),
+        "{'normalizer':{'type':'Strip','strip_left':true}," MODEL "}",
+        "{'normalizer':{'type':'Strip','strip_right':true}," MODEL "}",
+        "{'normalizer':{'type':'Replace','pattern':{'String':'a'}}," MODEL "}",
+        "{'decoder':{'type':'Replace','pattern':{'String':'a'}}," MODEL "}",
+        "{'decoder':{'type':'Strip','content':'a','start':-1,'stop':0}," MODEL "}",
+        "{'decoder':{'type':'Metaspace'}," MODEL "}",
+    };
+    static const char *const unsupported[] = {
+        PRE("'type':'Punctuation','behavior':'Eaten'"),
+        PRE("'type':'Metaspace','replacement':'_','prepend_scheme':'last'"),
+        DECODERS("{'type':'ByteFallback'},{'type':'Metaspace','replacement':'_'}"),
+        DECODERS("{'type':'Fuse'},{'type':'Strip','content':'a','start':1,'stop':0},"
+                 "{'type':'Strip','content':'a','start':1,'stop':0}"),
+    };
+    static const char *const good[] = {
+        PRE("'type':'Punctuation'"),
+        PRE("'type':'Punctuation','behavior':'Removed'"),
+        "{'normalizer':null,'pre_tokenizer':null,'decoder':null,'post_processor':null," MODEL "}",
+        DECODERS("{'type':'ByteFallback'},{'type':'Fuse'},"
+                 "{'type':'Strip','content':'a','start':1,'stop':0}"),
+    };
+    for (size_t i = 0; i < COUNT(bad); i++)
+        expect_bad(bad[i]);
+    for (size_t i = 0; i < COUNT(unsupported); i++)
+        expect_unsupported(unsupported[i]);
+    for (size_t i = 0; i < COUNT(good); i++)
+        nib__tokenizer_close(parse_text(with_double_quotes(good[i]), NULL));
+}
+
+/* A component that becomes several stages, before which there are almost too many. */
+static void test_many_stages(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *component;
+        int stages;
+    } cases[] = {
+        {"{'type':'ByteLevel','add_prefix_space':true}", 3},
+        {"{'type':'ByteLevel','add_prefix_space':true,'use_regex':false}", 2},
+        {"{'type':'Metaspace','replacement':'_'}", 2},
+        {"{'type':'Metaspace','replacement':'_','split':false}", 1},
+        {"{'type':'Split','pattern':{'String':'a'},'behavior':'Isolated','invert':false}", 1},
+        {"{'type':'Digits','individual_digits':true}", 1},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        for (int room = 0; room <= 3; room++) {
+            char text[8192] = "{'pre_tokenizer':{'type':'Sequence','pretokenizers':[";
+            for (int j = room; j < 64; j++)
+                strcat(text, "{'type':'WhitespaceSplit'},");
+            strcat(text, cases[i].component);
+            strcat(text, "]}," MODEL "}");
+            if (room < cases[i].stages)
+                expect_unsupported(text);
+            else
+                nib__tokenizer_close(parse_text(with_double_quotes(text), NULL));
+        }
+    char text[8192] = "{'decoder':{'type':'Sequence','decoders':[";
+    for (int i = 0; i < 64; i++)
+        strcat(text, "{'type':'Replace','pattern':{'String':'a'},'content':'b'},");
+    strcat(text, "{'type':'Fuse'}]}," MODEL "}");
+    expect_unsupported(text);
+}
+
 static void test_post_processors(void **state)
 {
     (void)state;
@@ -210,6 +292,88 @@ static void test_post_processors(void **state)
     expect_ids(t, "ab", NIB_ENCODE_ADD_SPECIAL, "1 0 2 3 2 2");
     expect_ids(t, "ab", 0, "2");
     nib__tokenizer_close(t);
+}
+
+/* A template, with special_tokens x and y. */
+#define TEMPLATE(single, specials)                                                                 \
+    "{'post_processor':{'type':'TemplateProcessing','single':" single                              \
+    ",'special_tokens':" specials "}," MODEL "}"
+#define NAMED(name, id) "'" name "':{'id':'" name "','ids':[" id "],'tokens':['" name "']}"
+
+static void test_bad_post_processors(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "{'post_processor':5," MODEL "}",
+        "{'post_processor':{}," MODEL "}",
+        "{'post_processor':{'type':5}," MODEL "}",
+        "{'post_processor':{'type':'ByteLevel','magic':1}," MODEL "}",
+        "{'post_processor':{'type':'Sequence','processors':5}," MODEL "}",
+        "{'post_processor':{'type':'Sequence','processors':[5]}," MODEL "}",
+        "{'post_processor':{'type':'BertProcessing','cls':['a',0]}," MODEL "}",
+        "{'post_processor':{'type':'BertProcessing','sep':['a',0],'cls':5}," MODEL "}",
+        "{'post_processor':{'type':'BertProcessing','sep':['a',0],'cls':[0,'a']}," MODEL "}",
+        "{'post_processor':{'type':'BertProcessing','sep':['a',0],'cls':['a',-1]}," MODEL "}",
+        "{'post_processor':{'type':'BertProcessing','sep':['a',4194304],'cls':['a',0]}," MODEL "}",
+        TEMPLATE("5", "{}"),
+        TEMPLATE("[5]", "{}"),
+        TEMPLATE("[{}]", "{}"),
+        TEMPLATE("[{'Sequence':5}]", "{}"),
+        TEMPLATE("[{'Pair':{'id':'A'}}]", "{}"),
+        TEMPLATE("[{'Sequence':{'type_id':0}}]", "{}"),
+        TEMPLATE("[{'Sequence':{'id':5}}]", "{}"),
+        TEMPLATE("[{'Sequence':{'id':'A'},'more':1}]", "{}"),
+        TEMPLATE("[{'SpecialToken':{'id':'x'}}]", "5"),
+        TEMPLATE("[{'SpecialToken':{'id':'x'}}]", "{'x':5}"),
+        TEMPLATE("[{'SpecialToken':{'id':'x'}}]", "{'x':{'id':'x'}}"),
+        TEMPLATE("[{'SpecialToken':{'id':'x'}}]", "{'x':{'ids':5}}"),
+        TEMPLATE("[{'SpecialToken':{'id':'x'}}]", "{" NAMED("x", "'a'") "}"),
+        TEMPLATE("[{'SpecialToken':{'id':'x'}}]", "{" NAMED("x", "1.5") "}"),
+        TEMPLATE("[{'SpecialToken':{'id':'x'}}]", "{" NAMED("x", "-1") "}"),
+        TEMPLATE("[{'SpecialToken':{'id':'x'}}]", "{" NAMED("x", "4194304") "}"),
+        TEMPLATE("[{'SpecialToken':{'id':'x'}}]", "{" NAMED("x", "1") "}"), /* without the text */
+    };
+    static const char *const unsupported[] = {
+        "{'post_processor':{'type':'Sequence'}," MODEL "}",
+        "{'post_processor':{'type':'TemplateProcessing','special_tokens':{}}," MODEL "}",
+    };
+    for (size_t i = 0; i < COUNT(bad); i++)
+        expect_bad(bad[i]);
+    for (size_t i = 0; i < COUNT(unsupported); i++)
+        expect_unsupported(unsupported[i]);
+    /* too many tokens: of one name, of a template, and of two */
+    char ids[400] = "1", text[1600];
+    for (int i = 1; i < 65; i++)
+        strcat(ids, ",1");
+    for (int half = 0; half < 3; half++) {
+        if (half == 1)
+            ids[2 * 40 - 1] = '\0'; /* 40 of them */
+        snprintf(text, sizeof text,
+                 half < 2
+                     ? "{'post_processor':{'type':'TemplateProcessing','single':["
+                       "{'SpecialToken':{'id':'x'}},{'SpecialToken':{'id':'x'}},"
+                       "{'Sequence':{'id':'A'}}],'special_tokens':{'x':{'ids':[%s]}}}," MODEL "}"
+                     : "{'post_processor':{'type':'Sequence','processors':["
+                       "{'type':'TemplateProcessing','single':[{'Sequence':{'id':'A'}},"
+                       "{'SpecialToken':{'id':'x'}}],'special_tokens':{'x':{'ids':[%s]}}},"
+                       "{'type':'TemplateProcessing','single':[{'Sequence':{'id':'A'}},"
+                       "{'SpecialToken':{'id':'x'}}],'special_tokens':{'x':{'ids':[%s]}}}]}," MODEL
+                       "}",
+                 ids, ids);
+        if (half < 2)
+            expect_bad(text);
+        else
+            expect_unsupported(text);
+    }
+    size_t used = (size_t)snprintf(text, sizeof text, "{'post_processor':");
+    for (int i = 0; i < 18; i++)
+        used +=
+            (size_t)snprintf(text + used, sizeof text - used, "{'type':'Sequence','processors':[");
+    used += (size_t)snprintf(text + used, sizeof text - used, "{'type':'ByteLevel'}");
+    for (int i = 0; i < 18; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "]}");
+    snprintf(text + used, sizeof text - used, "," MODEL "}");
+    expect_unsupported(text);
 }
 
 #define ADDED(id, content, more)                                                                   \
@@ -463,7 +627,10 @@ int main(void)
         cmocka_unit_test(test_vocabulary),
         cmocka_unit_test(test_merges),
         cmocka_unit_test(test_components),
+        cmocka_unit_test(test_bad_components),
+        cmocka_unit_test(test_many_stages),
         cmocka_unit_test(test_post_processors),
+        cmocka_unit_test(test_bad_post_processors),
         cmocka_unit_test(test_added_tokens),
         cmocka_unit_test(test_config),
         cmocka_unit_test(test_config_and_processor),
