@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Parts of a tokenizer by themselves: the classes of characters, each normalizer with the marks of
+ * user text, the bytes of byte-level tokenizers, and each allocation of opening and encoding failing
+ * once. Names text_regex.c, normalize.c, added_tokens.c, tokenizer.c, vocab.c and bpe.c.
+ */
+#include "tokenizer_parts.h"
+
+#include "failing.h"
+#include "tokenizing.h"
+
+#include <ctype.h>
+
+#include "refused.h"
+
+/* ---- characters ---- */
+
+/* White_Space of Unicode. */
+static void test_spaces(void **state)
+{
+    (void)state;
+    static const uint32_t spaces[] = {0x9,    0xa,    0xb,    0xc,    0xd,    0x20,   0x85,
+                                      0xa0,   0x1680, 0x2000, 0x2001, 0x2002, 0x2003, 0x2004,
+                                      0x2005, 0x2006, 0x2007, 0x2008, 0x2009, 0x200a, 0x2028,
+                                      0x2029, 0x202f, 0x205f, 0x3000};
+    size_t next = 0;
+    for (uint32_t point = 0; point <= 0x10ffff; point++) {
+        const bool space = next < COUNT(spaces) && point == spaces[next];
+        if (nib__is_space(point) != space)
+            fail_msg("U+%04X", point);
+        next += space;
+    }
+}
+
+static void test_word_characters(void **state)
+{
+    (void)state;
+    for (uint32_t point = 0; point < 0x80; point++)
+        assert_int_equal(nib__is_word_char(point), isalnum((int)point) != 0 || point == '_');
+    static const uint32_t words[] = {0xe9, 0x200c, 0x200d, 0x4e00};
+    static const uint32_t others[] = {0xa0, 0x200b, 0x200e, 0x20ac};
+    for (size_t i = 0; i < COUNT(words); i++) {
+        assert_true(nib__is_word_char(words[i]));
+        assert_false(nib__is_word_char(others[i]));
+    }
+}
+
+static bool is_found(nib_finder_kind kind, uint32_t point)
+{
+    const nib_finder finder = {.kind = kind};
+    char text[4];
+    const int size = nib__utf8_put(text, point);
+    size_t from = 0, last = SIZE_MAX;
+    nib_text_range match;
+    bool found;
+    nib_err err;
+    assert_int_equal(
+        nib__find_next(&finder, NULL, text, (size_t)size, &from, &last, &match, &found, &err),
+        NIB_OK);
+    return found;
+}
+
+static void test_classes(void **state)
+{
+    (void)state;
+    for (uint32_t point = 0; point < 0x80; point++) {
+        assert_int_equal(is_found(NIB_FIND_PUNCTUATION, point), ispunct((int)point) != 0);
+        assert_int_equal(is_found(NIB_FIND_NUMERIC, point), isdigit((int)point) != 0);
+        assert_int_equal(is_found(NIB_FIND_SPACE, point), isspace((int)point) != 0);
+        assert_int_equal(is_found(NIB_FIND_WORDS, point), isspace((int)point) == 0);
+    }
+    static const struct {
+        uint32_t point;
+        bool punctuation, numeric;
+    } others[] = {
+        {0x203f, true, false}, /* Pc, the first category of punctuation */
+        {0x2014, true, false}, /* Pd */
+        {0xa7, true, false},   /* Po, the last */
+        {0x20ac, false, false}, {0xe9, false, false},
+        {0x301, false, false},  {0x660, false, true}, /* Nd */
+        {0x2160, false, true},                        /* Nl */
+        {0xbd, false, true},                          /* No */
+    };
+    for (size_t i = 0; i < COUNT(others); i++) {
+        assert_int_equal(is_found(NIB_FIND_PUNCTUATION, others[i].point), others[i].punctuation);
+        assert_int_equal(is_found(NIB_FIND_NUMERIC, others[i].point), others[i].numeric);
+    }
+}
+
+/* Each byte stands for one character, and no other character stands for a byte. */
+static void test_bytes(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    char all[256];
+    bool seen[256] = {false};
+    nib_text text;
+    nib__text_init(&text, &a);
+    for (int i = 0; i < 256; i++)
+        all[i] = (char)i;
+    nib__byte_level_put(&text, all, sizeof all);
+    const char *at = text.at;
+    for (int i = 0; i < 256; i++)
+        assert_int_equal(nib__byte_level_byte(nib__utf8_next(&at)), i);
+    assert_ptr_equal(at, text.at + text.size);
+    int count = 0;
+    for (uint32_t point = 0; point < 0x400; point++) {
+        const int byte = nib__byte_level_byte(point);
+        count += byte >= 0;
+        if (byte >= 0)
+            seen[byte] = true;
+    }
+    assert_int_equal(count, 256);
+    for (int i = 0; i < 256; i++)
+        assert_true(seen[i]);
+    nib__text_free(&text);
+}
+
+/* ---- normalizers ---- */
+
+#define MODEL                                                                                      \
+    "'model':{'type':'BPE','unk_token':'c','vocab':{'a':0,'b':1,'ab':2,'c':3,' ':4},'merges':['a " \
+    "b']}"
+#define NORMALIZER(list) "{'normalizer':{'type':'Sequence','normalizers':[" list "]}," MODEL "}"
+#define STRIP(left, right) "{'type':'Strip','strip_left':" left ",'strip_right':" right "}"
+#define PREPEND "{'type':'Prepend','prepend':'__'}"
+#define REPLACE(pattern, content) "{'type':'Replace','pattern':" pattern ",'content':'" content "'}"
+
+static void test_normalizers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *list, *text, *marks, *wanted, *wanted_marks; /* marks: of bytes, '-' or '+' */
+    } cases[] = {
+        {STRIP("true", "true"), "  a b ", "--++--", "a b", "+++"},
+        {STRIP("true", "false"), "   ", "---", "", ""},
+        {STRIP("false", "true"), "   ", "-+-", "", ""},
+        {STRIP("true", "false"), " a ", "---", "a ", "--"},
+        {STRIP("false", "true"), " \xe3\x80\x80", "----", "", ""}, /* U+3000 */
+        {PREPEND, "ab", "-+", "__ab", "---+"},
+        {STRIP("true", "true") "," PREPEND, " ", "+", "", ""},
+        {STRIP("true", "true") ",{'type':'Lowercase'}", " ", "+", "", ""},
+        {"{'type':'Lowercase'}", "ab", "-+", "ab", "-+"},
+        {"{'type':'Lowercase'}", "aB", "-+", "ab", "++"},
+        {"{'type':'Lowercase'}", "aB", "--", "ab", "--"},
+        {"{'type':'Lowercase'}", "\xc4\xb0", "--", "i\xcc\x87", "---"}, /* U+0130 */
+        {REPLACE("{'String':'b'}", "xy"), "abcb", "-+--", "axycxy", "-++---"},
+        {REPLACE("{'Regex':'b+'}", ""), "abbc", "-+--", "ac", "--"},
+        {REPLACE("{'String':'q'}", "x"), "ab", "-+", "ab", "-+"},
+        {"{'type':'ByteLevel'}", " a", "-+",
+         "\xc4\xa0"
+         "a",
+         "+++"},
+        /* marks of U+0041 U+0327 U+0301: in order, and out of it */
+        {"{'type':'NFD'}", "A\xcc\xa7\xcc\x81", "-----", "A\xcc\xa7\xcc\x81", "-----"},
+        {"{'type':'NFD'}", "A\xcc\x81\xcc\xa7", "----+", "A\xcc\xa7\xcc\x81", "+++++"},
+        {"{'type':'NFC'}", "\xc3\xa9", "--", "\xc3\xa9", "--"},
+        {"{'type':'NFC'}", "e\xcc\x81", "+--", "\xc3\xa9", "++"},
+        {"{'type':'NFC'}", "\xcc\x81\xcd\xb8 x", "------", "\xcc\x81\xcd\xb8 x", "------"},
+        {"{'type':'NFKC'}", "\xef\xac\x81", "---", "fi", "--"},
+        {"{'type':'NFKC'}", "\xef\xac\x81\xe0\xb0\x84", "------", "fi\xe0\xb0\x84", "-----"},
+        {"{'type':'StripAccents'}", "e\xcc\x81\xe0\xa4\x83", "------", "e", "-"}, /* Mn, Mc */
+        /* U+0C04 is a mark since Unicode 11 only */
+        {"{'type':'StripAccents'}", "\xe0\xb0\x84", "---", "\xe0\xb0\x84", "---"},
+    };
+    for (size_t i = 0; i < 2 * COUNT(cases); i++) {
+        const bool marked = i % 2 != 0;
+        char json[600], marks[16], got[16];
+        const char *text = cases[i / 2].text, *out;
+        const size_t size = strlen(text);
+        size_t out_size;
+        nib_encoder e;
+        nib_err err = {NIB_OK, ""};
+        snprintf(json, sizeof json, NORMALIZER("%s"), cases[i / 2].list);
+        nib_tokenizer *t = parse_text(with_double_quotes(json), NULL);
+        assert_int_equal(nib__encoder_open(&e, t, size, &(nib_encoding){.flags = 0}, &err), NIB_OK);
+        assert_int_equal(strlen(cases[i / 2].marks), size);
+        for (size_t j = 0; j < size; j++)
+            marks[j] = cases[i / 2].marks[j] == '+';
+        e.piece_marks = marked ? marks : NULL;
+        if (nib__normalize(&e, text, size, &out, &out_size) != NIB_OK)
+            fail_msg("%s", err.text);
+        if (out_size != strlen(cases[i / 2].wanted) ||
+            memcmp(out, cases[i / 2].wanted, out_size) != 0)
+            fail_msg("%s of \"%s\": \"%.*s\"", cases[i / 2].list, text, (int)out_size, out);
+        for (size_t j = 0; marked && j < out_size; j++)
+            got[j] = e.piece_marks[j] != 0 ? '+' : '-';
+        if (marked && (strlen(cases[i / 2].wanted_marks) != out_size ||
+                       memcmp(got, cases[i / 2].wanted_marks, out_size) != 0))
+            fail_msg("%s of \"%s\": %.*s", cases[i / 2].list, text, (int)out_size, got);
+        nib__encoder_close(&e);
+        nib__tokenizer_close(t);
+    }
+}
+
+/* ---- memory ---- */
+
+#define ADDED(id, content, more) "{'id':" #id ",'content':'" content "'" more "}"
+#define MANY_ADDED                                                                                                 \
+    ADDED(10, "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz0123456789012345678901234567",                  \
+          ",'special':true,'normalized':false")                                                                    \
+    "," ADDED(11, "zbcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz01234567890123456789012345", "") "," ADDED( \
+        12, "b c",                                                                                                 \
+        ",'normalized':true,'lstrip':true,'rstrip':true") "," ADDED(13,                                            \
+                                                                    "cccccccccccccccccccccccccccc"                 \
+                                                                    "cccccccccccccccccccccccccccc"                 \
+                                                                    "ccccccccccccccccccc",                         \
+                                                                    "") "," ADDED(14, "Cc",                        \
+                                                                                  ",'normalized':"                 \
+                                                                                  "true,'single_"                  \
+                                                                                  "word':true")
+
+/* 600 and 1,500 are beyond the first sizes of what grows. */
+static char *long_text(size_t size)
+{
+    static const char parts[] = "ab C\xcc\x81\xcc\xa7 b c, a\xef\xac\x81 Cc ";
+    char *text = calloc(1, size + sizeof parts);
+    assert_non_null(text);
+    while (strlen(text) < size)
+        strcat(text, parts);
+    return text;
+}
+
+/* Opens, encodes with half of the text marked, and decodes. */
+static nib_status use(const char *json, const char *text, const nib_allocator *a, nib_err *err)
+{
+    const size_t size = strlen(text);
+    const nib_byte_range marked = {size / 3, 2 * size / 3};
+    const nib_encoding how = {.flags = NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL,
+                              .marked = &marked,
+                              .marked_count = 1};
+    nib_tokenizer *t = NULL;
+    int32_t *ids = NULL;
+    size_t count = 0;
+    nib_text out;
+    nib_status status = parse_status(&t, json, "{\"bos_token\": \"a\"}", a, err);
+    nib__text_init(&out, a);
+    if (status == NIB_OK)
+        status = nib__tokenizer_encode_as(t, text, size, &how, &ids, &count, err);
+    if (status == NIB_OK)
+        status = nib__tokenizer_decode(t, ids, count, false, &out, err);
+    nib__text_free(&out);
+    if (t != NULL)
+        nib__tokenizer_ids_free(t, ids);
+    nib__tokenizer_close(t);
+    return status;
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    static const char *const cases[] = {
+        NORMALIZER("{'type':'NFD'},{'type':'NFKC'}"),
+        NORMALIZER("{'type':'Lowercase'}," STRIP("true", "true") "," PREPEND "," REPLACE(
+            "{'String':' '}", "_") ",{'type':'StripAccents'},{'type':'ByteLevel'}"),
+        "{'added_tokens':[" MANY_ADDED "],'normalizer':{'type':'Lowercase'}," MODEL "}",
+        "{'pre_tokenizer':{'type':'Sequence','pretokenizers':[{'type':'ByteLevel',"
+        "'add_prefix_space':true},{'type':'Punctuation'},{'type':'Metaspace','replacement':'_'}]},"
+        "'post_processor':{'type':'BertProcessing','cls':['a',0],'sep':['b',1]},"
+        "'decoder':{'type':'Sequence','decoders':[{'type':'Replace','pattern':{'String':'_'},"
+        "'content':' '},{'type':'ByteFallback'},{'type':'Fuse'}]}," MODEL "}",
+        "{'model':{'type':'BPE','unk_token':'u','byte_fallback':true,'fuse_unk':true,"
+        "'ignore_merges':true,'vocab':{'u':0,'a':1,'b':2,'ab':3,'<0x63>':4},"
+        "'merges':[['a','b']]}}",
+    };
+    const nib_allocator heap = nib__allocator_default();
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char *text = long_text(i == 0 ? 1500 : 600);
+        char *json = strdup(with_double_quotes(cases[i]));
+        nib_err err = {NIB_OK, ""};
+        if (use(json, text, &heap, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        nib_status status = NIB_NO_MEMORY;
+        for (int n = 0; status != NIB_OK; n++) {
+            failing f = {.left = n};
+            const nib_allocator a = failing_allocator(&f);
+            status = use(json, text, &a, &err);
+            if (status != NIB_OK && status != NIB_NO_MEMORY)
+                fail_msg("allocation %d: %s", n, err.text);
+            assert_int_equal(f.live, 0);
+            assert_true(n < 10000);
+        }
+        free(json);
+        free(text);
+    }
+}
+
+/* ---- ids that do not fit ---- */
+
+/* Encoding stops at the id over the limit, whichever part adds it. */
+static void test_max_ids_of_each_part(void **state)
+{
+    (void)state;
+    nib_tokenizer *t = parse_text(
+        with_double_quotes("{'added_tokens':[" ADDED(10, "x", ",'normalized':false") "," ADDED(
+            11, "Y", ",'normalized':true") "],'normalizer':{'type':'Lowercase'},"
+                                           "'post_processor':{'type':'BertProcessing','cls':['a',0]"
+                                           ",'sep':['b',1]}," MODEL "}"),
+        NULL);
+    static const int32_t wanted[] = {0, 3, 10, 3, 11, 3, 1};
+    for (size_t most = 1; most <= COUNT(wanted); most++) {
+        const nib_encoding how = {.flags = NIB_ENCODE_ADD_SPECIAL, .max_ids = most};
+        int32_t *ids = NULL;
+        size_t count = 0;
+        nib_err err = {NIB_OK, ""};
+        if (nib__tokenizer_encode_as(t, "cxcYc", 5, &how, &ids, &count, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(count, most < COUNT(wanted) ? most + 1 : COUNT(wanted));
+        assert_memory_equal(ids, wanted, count * sizeof *ids);
+        nib__tokenizer_ids_free(t, ids);
+    }
+    assert_false(nib__tokenizer_is_special(t, -1));
+    assert_false(nib__tokenizer_is_special(t, 12));
+    nib__tokenizer_close(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_spaces),
+        cmocka_unit_test(test_word_characters),
+        cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_normalizers),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_max_ids_of_each_part),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
