@@ -60,8 +60,8 @@ static nib_status read_texts(const nib_vocab_text **out, size_t *count, const ni
     nib_gguf_array array;
     nib_vocab_text *at;
     NIB_TRY(allocate_array(&at, count, sizeof *at, &array, gguf, key, NIB_GGUF_STRING, arena, err));
-    for (size_t i = 0; i < *count && nib__gguf_next_string(&array, &at[i].at, &at[i].size); i++)
-        ;
+    for (size_t i = 0; i < *count; i++)
+        (void)nib__gguf_next_string(&array, &at[i].at, &at[i].size);
     *out = at;
     return NIB_OK;
 }

@@ -217,7 +217,29 @@ static void test_budget(void **state)
     assert_true(nib__pattern_matches(pattern, "aaa", NULL));
     refused(NIB_BAD_INPUT, nib__pattern_make(&other, "re:b+", &budget, &a, &err), &err);
     assert_null(other);
+    /* a pattern that does not compile is refused for that */
+    refused(NIB_BAD_INPUT, nib__pattern_make(&other, "re:(b", &budget, &a, &err), &err);
     nib__pattern_free(pattern);
+}
+
+/* Each character of the name is a position to backtrack to. */
+static void test_long_name_is_bounded(void **state)
+{
+    (void)state;
+    enum { SIZE = 200000 };
+    const nib_allocator a = nib__allocator_default();
+    nib_pattern *pattern = NULL;
+    nib_err err = {0};
+    char *name = malloc(SIZE + 1);
+    assert_non_null(name);
+    memset(name, 'a', SIZE);
+    name[SIZE] = 0;
+    assert_int_equal(nib__pattern_make(&pattern, "re:(?:a|b)*", NULL, &a, &err), NIB_OK);
+    assert_false(nib__pattern_matches(pattern, name, &err));
+    assert_int_equal(err.status, NIB_BAD_INPUT);
+    assert_non_null(strstr(err.text, "too many steps"));
+    nib__pattern_free(pattern);
+    free(name);
 }
 
 static void test_failing_allocations(void **state)
@@ -246,6 +268,7 @@ int main(void)
         cmocka_unit_test(test_hostile_glob_is_bounded),
         cmocka_unit_test(test_hostile_compilation_is_bounded),
         cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_long_name_is_bounded),
         cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -68,6 +68,22 @@ static void test_group_calls(void **state)
     assert_int_equal(compile("(?<a>x)\\k<a>", NIB_REGEX_ONIGURUMA, &err), NIB_OK);
 }
 
+/* What begins a callout is a letter or an underscore: each character after the parenthesis. */
+static void test_callout_names(void **state)
+{
+    (void)state;
+    for (int c = ' '; c < 0x7f; c++) {
+        const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+        char text[16];
+        nib_err err = {NIB_OK, ""};
+        snprintf(text, sizeof text, "x(*%c)", c);
+        if (letter)
+            expect_refused(text);
+        else /* the compiler's own error, if any */
+            assert_true(compile(text, NIB_REGEX_PYTHON, &err) != NIB_UNSUPPORTED);
+    }
+}
+
 /* Groups that each call the next one twice: the cost doubles with each group. */
 static void test_doubling_group_calls(void **state)
 {
@@ -201,9 +217,10 @@ static void test_little_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_group_calls), cmocka_unit_test(test_doubling_group_calls),
-        cmocka_unit_test(test_callouts),    cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_small_stack), cmocka_unit_test(test_little_memory),
+        cmocka_unit_test(test_group_calls),   cmocka_unit_test(test_doubling_group_calls),
+        cmocka_unit_test(test_callouts),      cmocka_unit_test(test_callout_names),
+        cmocka_unit_test(test_sizes),         cmocka_unit_test(test_small_stack),
+        cmocka_unit_test(test_little_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -119,6 +119,13 @@ static void test_merges(void **state)
     expect_bad("{'model':{'vocab':{'a':0,'aa':1},'merges':[['a','a','a']]}}");
     expect_bad("{'model':{'vocab':{'a':0},'merges':[5]}}");
     expect_bad("{'model':{'vocab':{'a':0},'merges':{}}}");
+    expect_bad("{'model':{'vocab':{'a':0},'merges':['a \\ud800']}}");
+    expect_bad("{'model':{'vocab':{'a':0},'merges':[['\\ud800','a']]}}");
+    expect_bad("{'model':{'vocab':{'a':0},'merges':[['a','\\ud800']]}}");
+    expect_bad("{'model':{'vocab':{'a':0},'merges':[],'merges':[]}}");
+    char spaces[300]; /* more than are tried */
+    snprintf(spaces, sizeof spaces, "{'model':{'vocab':{'a':0},'merges':['a%100sa']}}", "");
+    expect_bad(spaces);
     /* both forms, the version line of merges.txt, tokens of spaces, and merges before the
      * vocabulary */
     nib_tokenizer *t =
@@ -134,6 +141,55 @@ static void test_merges(void **state)
     expect_ids(t, "ababa", 0, "3 1 0");
     expect_ids(t, "abab", 0, "3 1"); /* 'ab a' comes before the second 'a b' */
     nib__tokenizer_close(t);
+}
+
+/* Values that mean unset, and others. */
+static void test_unset(void **state)
+{
+    (void)state;
+    static const char *const unset[] = {"null", "''", "0", "0.0"}, *const set[] = {"'x'", "0.1"};
+    static const char *const keys[] = {"dropout", "continuing_subword_prefix",
+                                       "end_of_word_suffix"};
+    char text[200];
+    for (size_t k = 0; k < COUNT(keys); k++) {
+        const char *const model = "{'model':{'%s':%s,'fuse_unk':null,'vocab':{'a':0},'merges':[]}}";
+        for (size_t i = 0; i < COUNT(unset); i++) {
+            snprintf(text, sizeof text, model, keys[k], unset[i]);
+            nib__tokenizer_close(parse_text(with_double_quotes(text), NULL));
+        }
+        for (size_t i = 0; i < COUNT(set); i++) {
+            snprintf(text, sizeof text, model, keys[k], set[i]);
+            expect_unsupported(text);
+        }
+        snprintf(text, sizeof text, model, keys[k], "1e999");
+        expect_bad(text);
+    }
+}
+
+/* Tokens with escapes are decoded in memory that is freed now and then. */
+static void test_many_escapes(void **state)
+{
+    (void)state;
+    enum { TOKENS = 6000, SIZE = 300 };
+    const nib_allocator a = nib__allocator_default();
+    meter m = {0, 0};
+    const nib_allocator counted = metered_allocator(&m);
+    nib_text text;
+    nib_tokenizer *t = NULL;
+    nib_err err = {.status = NIB_OK};
+    nib__text_init(&text, &a);
+    nib__text_str(&text, "{\"model\":{\"vocab\":{\"\\n\":0");
+    for (int i = 1; i <= TOKENS; i++)
+        nib__text_format(&text, ",\"\\n%0*d\":%d", SIZE, i, i);
+    nib__text_str(&text, "},\"merges\":[\"#version\"");
+    for (int i = 1; i <= TOKENS; i++)
+        nib__text_str(&text, ",[\"\\n\",\"\\u000a\"]");
+    nib__text_str(&text, "]}}");
+    assert_false(text.failed);
+    /* "\n\n" is not a token */
+    refused(NIB_BAD_INPUT, parse_status(&t, text.at, NULL, &counted, &err), &err);
+    assert_true(m.peak < 3 * TOKENS * SIZE); /* the tokens, and 1 MiB */
+    nib__text_free(&text);
 }
 
 /* T07, T12, and invalid patterns of T08 */
@@ -626,6 +682,8 @@ int main(void)
         cmocka_unit_test(test_model_parts),
         cmocka_unit_test(test_vocabulary),
         cmocka_unit_test(test_merges),
+        cmocka_unit_test(test_unset),
+        cmocka_unit_test(test_many_escapes),
         cmocka_unit_test(test_components),
         cmocka_unit_test(test_bad_components),
         cmocka_unit_test(test_many_stages),

@@ -10,6 +10,7 @@
 #include "tokenizing.h"
 
 #include <ctype.h>
+#include <xxhash.h>
 
 #include "refused.h"
 
@@ -114,6 +115,121 @@ static void test_bytes(void **state)
     for (int i = 0; i < 256; i++)
         assert_true(seen[i]);
     nib__text_free(&text);
+}
+
+/* ---- regular expressions ---- */
+
+static nib_status find_on_small_stack(size_t max_word, nib_err *err)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_arena arena;
+    nib_finder finder = {.kind = NIB_FIND_REGEX};
+    nib_regex_run run;
+    char text[4096];
+    size_t from = 0, last = SIZE_MAX;
+    nib_text_range match;
+    bool found;
+    memset(text, 'a', sizeof text);
+    text[sizeof text - 1] = 'c';
+    nib__arena_init(&arena, &a, 0);
+    assert_int_equal(nib__text_regex_open(&finder.regex, "(?:a|b)*c", 9, &arena, err), NIB_OK);
+    assert_int_equal(nib__regex_run_open(&run, sizeof text, max_word, err), NIB_OK);
+    if (max_word == 0)
+        onig_set_match_stack_limit_size_of_match_param(run.param, 64);
+    const nib_status status =
+        nib__find_next(&finder, &run, text, sizeof text, &from, &last, &match, &found, err);
+    nib__regex_run_close(&run);
+    nib__regex_run_close(&run); /* allowed again */
+    nib__text_regex_close(&finder.regex);
+    nib__arena_free(&arena);
+    return status;
+}
+
+/* A search that needs more positions than allowed: because of the limit on words, or of memory. */
+static void test_stack(void **state)
+{
+    (void)state;
+    nib_err err = {NIB_OK, ""};
+    refused(NIB_NO_MEMORY, find_on_small_stack(0, &err), &err);
+    refused(NIB_BAD_INPUT, find_on_small_stack(64, &err), &err);
+    /* a limit that is higher than that of memory */
+    assert_int_equal(find_on_small_stack(9 * 1024 * 1024, &err), NIB_OK);
+}
+
+/* ---- names that share a hash ---- */
+
+enum { CAPACITY = 2048, NAMES = 1200, NEAR = 48 };
+
+/* All names begin to probe at the start of the table. */
+static void test_hash_of_tokens(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    nib_vocab v = {0};
+    nib_err err = {NIB_OK, ""};
+    nib_status status = NIB_OK;
+    int64_t id = 0;
+    char name[16], first[16];
+    for (int i = 0; status == NIB_OK; i++) {
+        const int size = snprintf(name, sizeof name, "%d", i);
+        if ((XXH3_64bits(name, (size_t)size) & (CAPACITY - 1)) >= NEAR)
+            continue;
+        if (id == 0)
+            memcpy(first, name, sizeof first);
+        status = nib__vocab_put(&v, &v.model, name, (size_t)size, id++, &a, &err);
+    }
+    refused(NIB_UNSUPPORTED, status, &err);
+    assert_int_equal(v.model.capacity, CAPACITY);
+    assert_int_equal(nib__vocab_find(&v, &v.model, name, strlen(name)), -1);
+    assert_int_equal(nib__vocab_find(&v, &v.model, first, strlen(first)), 0);
+    nib__vocab_free(&v, &a);
+}
+
+static void test_hash_of_merges(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    nib_merge *list = calloc(NAMES, sizeof *list);
+    nib_bpe *b = calloc(1, sizeof *b);
+    nib_vocab v = {0};
+    nib_err err = {NIB_OK, ""};
+    size_t count = 0;
+    assert_non_null(list);
+    assert_non_null(b);
+    for (uint32_t i = 0; count < NAMES; i++) {
+        const nib_merge m = {i % 999, i / 999, (uint32_t)count, 0};
+        const uint64_t key = (uint64_t)m.left << 32 | m.right;
+        if ((key * UINT64_C(0x9e3779b97f4a7c15)) >> 53 < NEAR) /* of 11 bits */
+            list[count++] = m;
+    }
+    refused(NIB_UNSUPPORTED, nib__bpe_build(b, &v, list, NAMES, false, &a, &err), &err);
+    nib__bpe_free(b, &a);
+    free(b);
+    free(list);
+}
+
+/* A token whose each byte is the one that begins to probe nearest to the start. */
+static void test_hash_of_added_tokens(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    char match[NAMES];
+    const nib_added added = {.match = match, .match_size = NAMES};
+    nib_trie trie = {0};
+    nib_err err = {NIB_OK, ""};
+    for (uint32_t node = 0; node < NAMES; node++) {
+        uint64_t best = CAPACITY;
+        for (uint32_t byte = 0; byte < 256; byte++) {
+            const uint32_t key_1 = (node << 8 | byte) + 1;
+            const uint64_t slot = (key_1 * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (CAPACITY - 1);
+            if (slot < best)
+                best = slot, match[node] = (char)byte;
+        }
+        assert_true(best < NEAR);
+    }
+    refused(NIB_UNSUPPORTED, nib__trie_build(&trie, &added, 1, false, &a, &err), &err);
+    assert_int_equal(trie.capacity, CAPACITY);
+    nib__trie_free(&trie, &a);
 }
 
 /* ---- normalizers ---- */
@@ -285,6 +401,32 @@ static void test_no_memory(void **state)
     }
 }
 
+/* ---- added tokens ---- */
+
+/* Spaces of several bytes on both sides; of tokens that become the same text the first counts. */
+static void test_added_tokens(void **state)
+{
+    (void)state;
+    nib_tokenizer *t = parse_text(
+        with_double_quotes("{'added_tokens':[" ADDED(
+            10, "<x>",
+            ",'normalized':false,'lstrip':true,"
+            "'rstrip':true") "," ADDED(11, "Qq", ",'normalized':true") "," ADDED(12, "qQ",
+                                                                                 ",'normalized':"
+                                                                                 "true") "],'"
+                                                                                         "normalize"
+                                                                                         "r':{'"
+                                                                                         "type':"
+                                                                                         "'Lowercas"
+                                                                                         "e'}"
+                                                                                         "," MODEL
+                                                                                         "}"),
+        NULL);
+    expect_ids(t, "a\xe3\x80\x80 \xc2\xa0<x>\xe2\x80\x83 b", 0, "0 10 1");
+    expect_ids(t, "aqqb", 0, "0 11 1");
+    nib__tokenizer_close(t);
+}
+
 /* ---- ids that do not fit ---- */
 
 /* Encoding stops at the id over the limit, whichever part adds it. */
@@ -317,13 +459,12 @@ static void test_max_ids_of_each_part(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_spaces),
-        cmocka_unit_test(test_word_characters),
-        cmocka_unit_test(test_classes),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_normalizers),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_max_ids_of_each_part),
+        cmocka_unit_test(test_spaces),         cmocka_unit_test(test_word_characters),
+        cmocka_unit_test(test_classes),        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_stack),          cmocka_unit_test(test_hash_of_tokens),
+        cmocka_unit_test(test_hash_of_merges), cmocka_unit_test(test_hash_of_added_tokens),
+        cmocka_unit_test(test_normalizers),    cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_added_tokens),   cmocka_unit_test(test_max_ids_of_each_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

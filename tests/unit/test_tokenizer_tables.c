@@ -223,6 +223,58 @@ static void test_rejects_false_json(void **state)
     free(text);
 }
 
+/* Tables of a text that is not that of the tokenizer. */
+static void test_rejects_other_json(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"[]", "{", "{\"model\":5}", "{\"model\":{\"type\":}}",
+                                        "{\"version\":}"};
+    nib_tokenizer *t = parse_text(json, NULL);
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        const nib_named_text file = {"tokenizer.json", texts[i], strlen(texts[i])};
+        nib_text out;
+        nib_err err = {.status = NIB_OK};
+        nib__text_init(&out, &a0);
+        refused(NIB_BAD_INPUT, nib__tokenizer_tables(&out, t, &file, &err), &err);
+        nib__text_free(&out);
+    }
+    nib__tokenizer_close(t);
+    nib_tokenizer *none = NULL;
+    assert_int_equal(parse(tables.at, HEAD, NULL, &a0, &none, NULL), NIB_BAD_INPUT);
+    assert_null(none);
+}
+
+/* A tokenizer without a token, and one whose merges make special tokens, and others. */
+static void test_odd_vocabularies(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *text, *ids, *special; /* special: ids if special tokens are parsed */
+    } cases[] = {
+        {"{'model':{'type':'BPE','vocab':{},'merges':[]}}", "", "", ""},
+        {"{'added_tokens':[{'id':3,'content':'<s','special':true}],'model':{'type':'BPE','vocab':"
+         "{'<':0,'s':1,'a':2,'<s':3,'as':4,'sa':5},'merges':['< s','a s','s a']}}",
+         "as<s", "4 0 1", "4 3"},
+    };
+    nib_text held, out;
+    nib__text_init(&held, &a0);
+    nib__text_init(&out, &a0);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const char *const text = with_double_quotes(cases[i].json);
+        nib_tokenizer *t = parse_text(text, NULL);
+        nib_tokenizer *same = by_tables(&held, t, text, strlen(text));
+        const nib_tokenizer *const both[] = {t, same};
+        for (int j = 0; j < 2; j++) {
+            expect_ids(both[j], cases[i].text, 0, cases[i].ids);
+            expect_ids(both[j], cases[i].text, NIB_ENCODE_PARSE_SPECIAL, cases[i].special);
+        }
+        nib__tokenizer_close(same);
+        nib__tokenizer_close(t);
+    }
+    nib__text_free(&out);
+    nib__text_free(&held);
+}
+
 static void test_no_memory(void **state)
 {
     const nib_named_text file = {"tokenizer.json", json, json_size};
@@ -301,6 +353,8 @@ int main(void)
         cmocka_unit_test(test_rejects_false_texts),
         cmocka_unit_test(test_rejects_false_merges),
         cmocka_unit_test(test_rejects_false_json),
+        cmocka_unit_test(test_rejects_other_json),
+        cmocka_unit_test(test_odd_vocabularies),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_files),
     };
