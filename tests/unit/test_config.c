@@ -366,6 +366,12 @@ static void test_full_arena(void **state)
         "\"full_attention\"]}",
         "{\"model_type\":\"gemma2\",\"head_dim\":16,\"num_key_value_heads\":2," SIZES
         ",\"sliding_window\":8}",
+        "{\"model_type\":\"mistral\",\"num_key_value_heads\":2," SIZES ",\"sliding_window\":8}",
+        "{\"model_type\":\"gemma3_text\",\"head_dim\":16,\"num_key_value_heads\":2," SIZES
+        ",\"sliding_window\":8,\"rope_parameters\":{\"sliding_attention\":{\"rope_theta\":10}}}",
+        "{\"model_type\":\"phi3\",\"num_key_value_heads\":2," SIZES
+        ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,1],"
+        "\"long_factor\":[1,1,1,1,1,1,1,1]}}",
     };
     const nib_allocator a = nib__allocator_default();
     for (size_t i = 0; i < COUNT(texts); i++) {

@@ -321,6 +321,97 @@ static void test_refused_keys(void **state)
         expect_refused(cases[i].arch, cases[i].json, cases[i].status);
 }
 
+#define SLIDING(more) "\"rope_parameters\":{\"sliding_attention\":{" more "}}"
+#define LONG(list) "\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":" list "}"
+#define YARN(more) "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2," more "}"
+
+/* Values of the wrong kind, and out of range. */
+static void test_wrong_values(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arch, *json;
+        nib_status status;
+    } cases[] = {
+        {"llama", "\"rope_scaling\":{\"type\":5}", NIB_BAD_INPUT},
+        {"llama", "\"rope_scaling\":{\"original_max_position_embeddings\":1073741825}",
+         NIB_BAD_INPUT},
+        {"llama",
+         "\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+         "\"high_freq_factor\":4}", /* no original context */
+         NIB_BAD_INPUT},
+        {"qwen2", YARN("\"original_max_position_embeddings\":1"), NIB_BAD_INPUT},
+        {"phi3", LONG("null"), NIB_BAD_INPUT},
+        {"phi3", LONG("5"), NIB_BAD_INPUT},
+        {"phi3", LONG("[1e999]"), NIB_BAD_INPUT},
+        {"phi3", LONG("[1,1,1,1,1,1,1,1e10]"), NIB_BAD_INPUT},
+        {"phi3", "\"original_max_position_embeddings\":1," LONG("[1]"), NIB_BAD_INPUT},
+        {"stablelm", "\"partial_rotary_factor\":0", NIB_BAD_INPUT},
+        {"stablelm", "\"partial_rotary_factor\":0.1875", NIB_BAD_INPUT}, /* 3 of 16 */
+        {"ministral3", "\"rope_parameters\":{\"llama_4_scaling_beta\":11}", NIB_BAD_INPUT},
+        {"ministral3", "\"rope_parameters\":{\"llama_4_scaling_beta\":-1}", NIB_BAD_INPUT},
+        {"gemma3_text", SLIDING("\"short_factor\":[1]"), NIB_UNSUPPORTED},
+        {"gemma3_text", SLIDING("\"long_factor\":[1]"), NIB_UNSUPPORTED},
+        {"gemma3_text", SLIDING("\"rope_type\":\"linear\""), NIB_UNSUPPORTED},
+        {"gemma3_text", SLIDING("\"rope_theta\":0.5"), NIB_BAD_INPUT},
+        {"gemma3_text", SLIDING("\"rope_theta\":1e18"), NIB_BAD_INPUT},
+        {"qwen3", "\"layer_types\":5", NIB_BAD_INPUT},
+        {"qwen3", "\"layer_types\":[\"\\ud800\"]", NIB_BAD_INPUT},
+        {"smollm3", "\"no_rope_layers\":[1.5]", NIB_BAD_INPUT},
+        {"exaone4", "\"sliding_window_pattern\":{}", NIB_BAD_INPUT},
+        {"exaone4", "\"sliding_window_pattern\":1.5", NIB_BAD_INPUT},
+        {"exaone4", "\"sliding_window_pattern\":\"\"", NIB_BAD_INPUT},
+        {"exaone4", "\"sliding_window_pattern\":\"\\ud800\"", NIB_BAD_INPUT},
+        {"stablelm", "\"use_parallel_residual\":0.5", NIB_BAD_INPUT},
+        {"granite", "\"residual_multiplier\":", NIB_BAD_INPUT},
+        {"llama", "\"quantization_config\":5", NIB_BAD_INPUT},
+        {"llama", "\"architectures\":5", NIB_BAD_INPUT},
+        {"llama", "\"architectures\":[5]", NIB_BAD_INPUT},
+        {"llama", "\"of_tomorrow\":", NIB_BAD_INPUT},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        expect_refused(cases[i].arch, cases[i].json, cases[i].status);
+}
+
+/* A list of so many values, each `value`. */
+static void expect_list(const char *arch, const char *key, const char *value, int count,
+                        const char *words)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_text text;
+    parsed p;
+    nib__text_init(&text, &a);
+    nib__text_format(&text, "{\"model_type\":\"%s\",\"num_key_value_heads\":2," SIZES ",%s[", arch,
+                     key);
+    for (int i = 0; i < count; i++)
+        nib__text_format(&text, "%s%s", i == 0 ? "" : ",", value);
+    nib__text_str(&text, strchr(key, '{') != NULL ? "]}}" : "]}");
+    open_text(&p, text.at);
+    assert_int_equal(p.status, NIB_BAD_INPUT);
+    if (strstr(p.err.text, words) == NULL)
+        fail_msg("%s", p.err.text);
+    close_parsed(&p);
+    nib__text_free(&text);
+}
+
+/* Lists that are longer than any model needs, and lists that only do not fit this model. */
+static void test_long_lists(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arch, *key, *value, *words;
+    } cases[] = {
+        {"phi3", "\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":", "1",
+         "at most 32768 factors"},
+        {"qwen3", "\"layer_types\":", "\"full_attention\"", "at most"},
+        {"smollm3", "\"no_rope_layers\":", "1", "at most"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        expect_list(cases[i].arch, cases[i].key, cases[i].value, 40000, cases[i].words);
+        expect_list(cases[i].arch, cases[i].key, cases[i].value, 100, "");
+    }
+}
+
 static bool lists(const nib_family_row *family, const char *key)
 {
     for (const nib_family_key *k = family->keys; k != NULL && k->key != NULL; k++)
@@ -485,6 +576,35 @@ static void test_ignored_keys_get_a_line(void **state)
         {"olmo2", "\"use_sliding_window\":true", "use_sliding_window"},
         {"gemma2", "\"hidden_act\":\"silu\",\"hidden_activation\":\"gelu_pytorch_tanh\"",
          "hidden_act"},
+        {"smollm3", "\"use_sliding_window\":true,\"sliding_window\":512,\"no_rope_layers\":[1,1]",
+         "use_sliding_window"},
+        {"qwen2", "\"use_sliding_window\":true,\"sliding_window\":512,\"max_window_layers\":2",
+         "use_sliding_window"},
+        {"llama", "\"sliding_window\":null,\"layer_types\":null,\"no_rope_layers\":null", NULL},
+        {"qwen2", "\"attention_bias\":false", "attention_bias"},
+        {"qwen2", "\"attention_bias\":true", "attention_bias"},
+        {"llama", "\"rope_scaling\":{\"type\":null},\"architectures\":null", NULL},
+        {"llama", "\"auto_map\":false,\"quantization_config\":false", NULL},
+        {"llama", "\"auto_map\":{\"AutoModel\":\"a.B\"}", "auto_map"},
+        {"llama", "\"_attn_implementation\":\"a/b\"", "_attn_implementation"},
+        {"llama", "\"_attn_implementation\":5", "_attn_implementation"},
+        {"llama", "\"model_max_length\":1024", NULL},
+        {"llama", "\"model_max_length\":2048", "model_max_length"},
+        {"llama", "\"dtype\":\"bfloat16\",\"torch_dtype\":\"bfloat16\"", NULL},
+        {"llama", "\"dtype\":\"bfloat16\",\"torch_dtype\":\"float16\"", "torch_dtype"},
+        /* one number in two places */
+        {"llama", "\"rope_theta\":5,\"rope_parameters\":{\"rope_theta\":5}", NULL},
+        {"llama", "\"rope_theta\":6,\"rope_parameters\":{\"rope_theta\":5}", "rope_theta"},
+        {"ministral3", YARN("\"mscale_all_dim\":1"), "rope_scaling.mscale_all_dim"},
+        {"ministral3", YARN("\"mscale_all_dim\":1,\"mscale\":1"), NULL},
+        {"ministral3", YARN("\"mscale_all_dim\":1,\"attention_factor\":1"),
+         "rope_scaling.mscale_all_dim"},
+        {"phi3",
+         "\"rope_scaling\":{\"type\":\"longrope\",\"original_max_position_embeddings\":512," LISTS
+         "}",
+         "rope_scaling.original_max_position_embeddings"},
+        {"gemma3_text", SLIDING("\"rope_type\":\"default\""), NULL},
+        {"gemma3_text", SLIDING("\"rope_theta\":1000"), NULL},
         {"gemma2",
          "\"hidden_act\":\"gelu_pytorch_tanh\",\"hidden_activation\":\"gelu_pytorch_tanh\"", NULL},
     };
@@ -550,6 +670,8 @@ int main(void)
         cmocka_unit_test(test_published),
         cmocka_unit_test(test_keys_of_one_family),
         cmocka_unit_test(test_refused_keys),
+        cmocka_unit_test(test_wrong_values),
+        cmocka_unit_test(test_long_lists),
         cmocka_unit_test(test_keys_of_other_families_are_refused),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_ignored_keys_get_a_line),
