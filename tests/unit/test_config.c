@@ -813,6 +813,52 @@ static void test_write_divisors(void **state)
     close_parsed(&p);
 }
 
+/* Biases that a family's config.json has no key for, a beta without scaling, and no memory. */
+static void test_what_is_not_written(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arch, *more;
+        bool qkv, o;
+        nib_status status;
+    } cases[] = {
+        {"qwen2", "", true, false, NIB_OK},
+        {"qwen2", "", false, false, NIB_UNSUPPORTED},
+        {"qwen2", "", true, true, NIB_UNSUPPORTED},
+        {"llama", "", true, true, NIB_OK},
+        {"llama", "", true, false, NIB_UNSUPPORTED},
+        {"llama", "", false, true, NIB_UNSUPPORTED},
+        {"ministral3",
+         "\"rope_parameters\":{\"rope_type\":\"default\",\"llama_4_scaling_beta\":0.1,"
+         "\"original_max_position_embeddings\":64}",
+         false, false, NIB_OK},
+        {"stablelm", "", true, false, NIB_OK},
+        {"smollm3", "\"no_rope_layers\":[1,0]", false, false, NIB_OK},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        parsed p;
+        open_config(&p, cases[i].arch, cases[i].more);
+        assert_int_equal(p.status, NIB_OK);
+        p.config.qkv_bias = cases[i].qkv, p.config.o_bias = cases[i].o;
+        nib_status status = NIB_NO_MEMORY;
+        for (int n = 0; status == NIB_NO_MEMORY; n++) { /* each allocation fails once */
+            failing f = {.left = n};
+            const nib_allocator a = failing_allocator(&f);
+            nib_text text;
+            nib_err err = {NIB_OK, ""};
+            nib__text_init(&text, &a);
+            status = nib__config_write(&text, &p.config, &err);
+            assert_int_equal(err.status, status);
+            if (status == NIB_OK && p.config.query_beta > 0)
+                assert_non_null(strstr(text.at, "\"llama_4_scaling_beta\": 0.1"));
+            nib__text_free(&text);
+            assert_int_equal(f.live, 0);
+        }
+        assert_int_equal(status, cases[i].status);
+        close_parsed(&p);
+    }
+}
+
 static void test_rotations_at_large_positions(void **state)
 {
     (void)state;
@@ -852,6 +898,7 @@ int main(void)
         cmocka_unit_test(test_llama3_frequencies),
         cmocka_unit_test(test_scaled_frequencies),
         cmocka_unit_test(test_rope_lines),
+        cmocka_unit_test(test_what_is_not_written),
         cmocka_unit_test(test_rotations_at_large_positions),
         cmocka_unit_test(test_config_round_trip),
         cmocka_unit_test(test_write_divisors),

@@ -364,6 +364,7 @@ static void test_wrong_values(void **state)
         {"exaone4", "\"sliding_window_pattern\":\"\\ud800\"", NIB_BAD_INPUT},
         {"stablelm", "\"use_parallel_residual\":0.5", NIB_BAD_INPUT},
         {"granite", "\"residual_multiplier\":", NIB_BAD_INPUT},
+        {"granite", "\"residual_multiplier\":1e9", NIB_BAD_INPUT},
         {"llama", "\"quantization_config\":5", NIB_BAD_INPUT},
         {"llama", "\"architectures\":5", NIB_BAD_INPUT},
         {"llama", "\"architectures\":[5]", NIB_BAD_INPUT},
@@ -604,6 +605,9 @@ static void test_ignored_keys_get_a_line(void **state)
          "}",
          "rope_scaling.original_max_position_embeddings"},
         {"gemma3_text", SLIDING("\"rope_type\":\"default\""), NULL},
+        /* keys of other families that say what is so here, too */
+        {"llama", "\"position_embedding_type\":\"rope\",\"residual_multiplier\":1", NULL},
+        {"granite", "\"residual_multiplier\":null", NULL},
         {"gemma3_text", SLIDING("\"rope_theta\":1000"), NULL},
         {"gemma2",
          "\"hidden_act\":\"gelu_pytorch_tanh\",\"hidden_activation\":\"gelu_pytorch_tanh\"", NULL},
