@@ -416,8 +416,7 @@ static nib_status write_pack(writing *w, const char *site, const nib_loaded *loa
     memset(&r, 0, sizeof r);
     const int named = snprintf(r.site, sizeof r.site, "%s", site);
     const int laid_out = snprintf(r.packing, sizeof r.packing, "%s", pack->packing->name);
-    if (named < 0 || (size_t)named >= sizeof r.site || laid_out < 0 ||
-        (size_t)laid_out >= sizeof r.packing)
+    if ((size_t)named >= sizeof r.site || (size_t)laid_out >= sizeof r.packing)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: the name is over the limit of packed files, %d bytes", site,
                          NAME - 1);

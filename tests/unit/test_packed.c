@@ -6,17 +6,32 @@
 #include "packed.h"
 #include "session.h"
 
+#include "failing.h"
+
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "refused.h"
 #include "skipping.h"
 
-enum { TOKENS = 5, HEAD = 112, RECORD = 288, OFFSET = 256, REST = 80, SELF = 96, DATA = 2 << 20 };
+enum {
+    TOKENS = 5,
+    HEAD = 112,
+    RECORD = 288,
+    OFFSET = 256,
+    PROBE_HASH = 272,
+    REST = 80,
+    SELF = 96,
+    DATA = 2 << 20
+};
 
 static char root[] = "/tmp/nibble-packed-XXXXXX";
 static char made[64], path[96];
@@ -259,7 +274,7 @@ static void test_rejects_truncated_file(void **state)
     expect_refused("its size does not match its head");
 }
 
-/* Patches a value and recomputes the hashes. */
+/* Patches a value and recomputes the hashes, if they are inside the file. */
 static void put_patched(size_t at, uint64_t value)
 {
     char *lie = malloc(packed_size);
@@ -309,10 +324,181 @@ static void test_rejects_false_records(void **state)
     memcpy(packed + HEAD, kept, RECORD);
     free(kept);
     expect_refused("a record points outside the file");
+    put_patched(16, UINT64_MAX);
+    expect_refused("has more records than its head has room for");
+    /* another scheme, another probe or another layer: that weight is packed again */
+    static const size_t places[] = {HEAD + 192, HEAD + PROBE_HASH};
+    for (size_t i = 0; i < COUNT(places); i++) {
+        put_patched(places[i], names);
+        check("packed weights from ", NULL, &used);
+        assert_true(used > 0 && lines_logged == 1);
+    }
     /* a record of the wrong length: only that weight is packed again, with a log line */
     put_patched(HEAD + OFFSET + 8, 64);
     check("packed weights from ", NULL, &used);
     assert_true(used > 0 && lines_logged == 1);
+}
+
+/* ---- without a plan ---- */
+
+static nib_status open_with(nib_packed **out, const opened *o, const nib_allocator *a, nib_err *err)
+{
+    const nib_status status =
+        nib__packed_open(out, path, o->model->net.checkpoint, o->engine->pool, a, err);
+    assert_true((status == NIB_OK) == (*out != NULL));
+    return status;
+}
+
+/* Each allocation fails once, of a file whose weights have other times, so that all is hashed. */
+static void test_no_memory_to_open(void **state)
+{
+    (void)state;
+    const nib_allocator heap = nib__allocator_default();
+    char weights[96], manifest[96];
+    nib_packed *p = NULL;
+    nib_err err = {NIB_OK, ""};
+    put_file(packed, packed_size);
+    opened o = must_open(&(open_how){.path = made, .context = 64});
+    snprintf(weights, sizeof weights, "%s/model.safetensors", made);
+    const struct timespec times[2] = {{.tv_sec = 2000000000}, {.tv_sec = 2000000000}};
+    assert_int_equal(utimensat(AT_FDCWD, weights, times, 0), 0);
+    close_opened(&o);
+    o = must_open(&(open_how){.path = made, .context = 64});
+    nib_status status = NIB_NO_MEMORY;
+    for (int n = 0; status != NIB_OK; n++) {
+        failing f = {.left = n};
+        const nib_allocator a = failing_allocator(&f);
+        status = open_with(&p, &o, &a, &err);
+        assert_true(status == NIB_OK || status == NIB_NO_MEMORY);
+        nib__packed_close(p);
+        assert_int_equal(f.live, 0);
+    }
+    status = NIB_NO_MEMORY;
+    for (int n = 0; status != NIB_OK; n++) {
+        failing f = {.left = n};
+        const nib_allocator a = failing_allocator(&f);
+        p = NULL;
+        status = nib__packed_parse(&p, (const uint8_t *)packed, packed_size, "x", o.engine->pool,
+                                   &a, &err);
+        assert_true(status == NIB_OK || status == NIB_NO_MEMORY);
+        if (status == NIB_OK) /* bytes of the caller's cannot change below it */
+            assert_int_equal(nib__packed_check(p, NIB_CANCELLED, &err), NIB_CANCELLED);
+        nib__packed_close(p);
+        assert_int_equal(f.live, 0);
+    }
+    /* a description that is no file */
+    snprintf(manifest, sizeof manifest, "%s/nibble.json", made);
+    char kept[104];
+    snprintf(kept, sizeof kept, "%s.kept", manifest);
+    assert_int_equal(rename(manifest, kept), 0);
+    assert_int_equal(mkdir(manifest, 0777), 0);
+    refused(NIB_IO, open_with(&p, &o, &heap, &err), &err);
+    assert_int_equal(rmdir(manifest), 0);
+    assert_int_equal(rename(kept, manifest), 0);
+    /* nor is the cache one */
+    assert_int_equal(nib__path_remove(path, &err), NIB_OK);
+    assert_int_equal(mkdir(path, 0777), 0);
+    refused(NIB_IO, open_with(&p, &o, &heap, &err), &err);
+    close_opened(&o);
+}
+
+/* Bytes that another process changes while the file is in use are found at the next check, which
+ * is at least a second after the last. */
+static void test_changes_while_in_use(void **state)
+{
+    (void)state;
+    enum { PIECE = 4 << 20 };
+    const nib_allocator heap = nib__allocator_default();
+    nib_packed *p = NULL;
+    nib_err err = {NIB_OK, ""};
+    put_file(packed, packed_size);
+    opened o = must_open(&(open_how){.path = made, .context = 64});
+    assert_int_equal(open_with(&p, &o, &heap, &err), NIB_OK);
+    assert_int_equal(nib__packed_check(p, NIB_OK, &err), NIB_OK); /* not yet */
+    const struct timespec second = {.tv_sec = 1, .tv_nsec = 10000000};
+    assert_int_equal(nanosleep(&second, NULL), 0);
+    assert_int_equal(nib__packed_check(p, NIB_OK, &err), NIB_OK);
+    assert_int_equal(nib__packed_check(p, NIB_CANCELLED, &err), NIB_CANCELLED);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    for (size_t at = DATA; at < packed_size; at += PIECE) { /* whichever piece is next */
+        assert_int_equal(fseek(f, (long)at, SEEK_SET), 0);
+        assert_int_equal(fputc(packed[at] ^ 1, f), (unsigned char)(packed[at] ^ 1));
+    }
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(nanosleep(&second, NULL), 0);
+    assert_int_equal(nib__packed_check(p, NIB_OK, &err), NIB_IO);
+    nib__packed_close(p);
+    close_opened(&o);
+}
+
+/* ---- writing ---- */
+
+static bool cancel_packing(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    (void)ctx, (void)done, (void)total;
+    return strcmp(what, "pack") != 0;
+}
+
+static void expect_not_written(const opened *o, const char *to, nib_status status)
+{
+    nib_packed_report report;
+    nib_err err = {NIB_OK, ""};
+    refused(status, nib__packed_write(&report, to, &o->model->net, &o->plan->assignment, &err),
+            &err);
+}
+
+static void test_writing_fails(void **state)
+{
+    (void)state;
+    char to[96], part[104];
+    nib_packed_report report;
+    nib_err err = {NIB_OK, ""};
+    struct rlimit before;
+    struct stat st;
+    snprintf(to, sizeof to, "%s/x", made);
+    snprintf(part, sizeof part, "%s.part", to);
+    opened o = must_open(&(open_how){.path = "tests/golden/gguf/llama.gguf"});
+    const nib_allocator heap = o.engine->allocator;
+    nib_status status = NIB_NO_MEMORY;
+    int allocations = 0;
+    for (; status != NIB_OK; allocations++) {
+        failing f = {.left = allocations};
+        o.engine->allocator = failing_allocator(&f);
+        status = nib__packed_write(&report, to, &o.model->net, &o.plan->assignment, &err);
+        o.engine->allocator = heap;
+        assert_true(status == NIB_OK || status == NIB_NO_MEMORY);
+        assert_int_equal(f.live, 0);
+        assert_true(access(part, F_OK) != 0 && (access(to, F_OK) == 0) == (status == NIB_OK));
+    }
+    assert_true(allocations > 10 && report.count > 0);
+    assert_int_equal(stat(to, &st), 0);
+    assert_int_equal(nib__path_remove(to, &err), NIB_OK);
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before);
+    const rlim_t limits[] = {1000, DATA - 1, DATA + 1, (rlim_t)st.st_size - 1};
+    for (size_t i = 0; i < COUNT(limits); i++) {
+        const struct rlimit small = {limits[i], before.rlim_max};
+        setrlimit(RLIMIT_FSIZE, &small);
+        status = nib__packed_write(&report, to, &o.model->net, &o.plan->assignment, &err);
+        setrlimit(RLIMIT_FSIZE, &before);
+        assert_int_equal(status, NIB_IO);
+        assert_true(access(part, F_OK) != 0 && access(to, F_OK) != 0);
+    }
+    /* a name that a record has no room for */
+    char name[200];
+    memset(name, 'a', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    const char *const kept = o.model->net.sites[1].name;
+    o.model->net.sites[1].name = name;
+    expect_not_written(&o, to, NIB_UNSUPPORTED);
+    o.model->net.sites[1].name = kept;
+    o.engine->callbacks.progress = cancel_packing;
+    expect_not_written(&o, to, NIB_CANCELLED);
+    o.engine->callbacks.progress = NULL;
+    expect_not_written(&o, "/nowhere/x", NIB_IO);
+    assert_int_equal(access(to, F_OK), -1);
+    close_opened(&o);
 }
 
 int main(void)
@@ -326,6 +512,9 @@ int main(void)
         cmocka_unit_test(test_rejects_corrupted_file),
         cmocka_unit_test(test_rejects_truncated_file),
         cmocka_unit_test(test_rejects_false_records),
+        cmocka_unit_test(test_no_memory_to_open),
+        cmocka_unit_test(test_changes_while_in_use),
+        cmocka_unit_test(test_writing_fails),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
