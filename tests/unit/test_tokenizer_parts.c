@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Parts of a tokenizer by themselves: the classes of characters, each normalizer with the marks of
- * user text, the bytes of byte-level tokenizers, and each allocation of opening and encoding failing
- * once. Names text_regex.c, normalize.c, added_tokens.c, tokenizer.c, vocab.c and bpe.c.
+ * user text, the bytes of byte-level tokenizers, and each allocation of opening and encoding
+ * failing once. Names text_regex.c, normalize.c, added_tokens.c, tokenizer.c, vocab.c and bpe.c.
  */
 #include "tokenizer_parts.h"
 
@@ -312,18 +312,16 @@ static void test_normalizers(void **state)
 /* ---- memory ---- */
 
 #define ADDED(id, content, more) "{'id':" #id ",'content':'" content "'" more "}"
-#define MANY_ADDED                                                                                                 \
-    ADDED(10, "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz0123456789012345678901234567",                  \
-          ",'special':true,'normalized':false")                                                                    \
-    "," ADDED(11, "zbcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz01234567890123456789012345", "") "," ADDED( \
-        12, "b c",                                                                                                 \
-        ",'normalized':true,'lstrip':true,'rstrip':true") "," ADDED(13,                                            \
-                                                                    "cccccccccccccccccccccccccccc"                 \
-                                                                    "cccccccccccccccccccccccccccc"                 \
-                                                                    "ccccccccccccccccccc",                         \
-                                                                    "") "," ADDED(14, "Cc",                        \
-                                                                                  ",'normalized':"                 \
-                                                                                  "true,'single_"                  \
+#define LETTERS "bcdefghijklmnopqrstuvwxyz"
+#define CS "cccccccccccccccccccccccccccccccccccccc"
+#define MANY_ADDED                                                                                 \
+    ADDED(10, "a" LETTERS LETTERS "0", ",'special':true,'normalized':false")                       \
+    "," ADDED(11, "z" LETTERS LETTERS "0", "") "," ADDED(                                          \
+        12, "b c",                                                                                 \
+        ",'normalized':true,'lstrip':true,'rstrip':true") "," ADDED(13, CS CS CS,                  \
+                                                                    "") "," ADDED(14, "Cc",        \
+                                                                                  ",'normalized':" \
+                                                                                  "true,'single_"  \
                                                                                   "word':true")
 
 /* 600 and 1,500 are beyond the first sizes of what grows. */

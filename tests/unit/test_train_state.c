@@ -85,7 +85,7 @@ static void replace(const char *name, const char *old, const char *other)
     free(out), free(text);
 }
 
-static void expect_state(opened *o, nib_status wanted, const char *words)
+static void expect_state(opened *o, nib_status wanted)
 {
     nib_err err = {NIB_OK, ""};
     const nib_status got = nib__state_read(&o->trainer, in_root("state"), &err);
@@ -95,8 +95,6 @@ static void expect_state(opened *o, nib_status wanted, const char *words)
         return;
     }
     refused(wanted, got, &err);
-    if (strstr(err.text, words) == NULL)
-        fail_msg("no \"%s\" in: %s", words, err.text);
 }
 
 static void test_reads_what_it_wrote(void **state)
@@ -112,18 +110,18 @@ static void test_reads_what_it_wrote(void **state)
     assert_non_null(weights);
     memcpy(weights, o.trainer.weights, bytes);
     memset(o.trainer.weights, 0, bytes);
-    expect_state(&o, NIB_OK, "");
+    expect_state(&o, NIB_OK);
     assert_memory_equal(o.trainer.weights, weights, bytes);
     free(weights);
     close_trainer(&o);
     /* the numbers of RoPE are written and compared, too */
     replace("config.json", "\"hidden_act\"", llama3);
     open_trainer(&o);
-    expect_state(&o, NIB_BAD_INPUT, "rope_type is default, but the config's is llama3");
+    expect_state(&o, NIB_BAD_INPUT);
     write_state(&o, "state");
-    expect_state(&o, NIB_OK, "");
+    expect_state(&o, NIB_OK);
     replace("state/nibble.json", "\"rope_low\": 1", "\"rope_low\": 2");
-    expect_state(&o, NIB_BAD_INPUT, "rope_scaling.low_freq_factor is 2 in the checkpoint, but 1");
+    expect_state(&o, NIB_BAD_INPUT);
     write_text("config.json", config, sizeof config - 1);
     close_trainer(&o);
 }
@@ -133,35 +131,35 @@ static void test_bad_manifests(void **state)
 {
     (void)state;
     static const struct {
-        const char *old, *other, *words;
+        const char *old, *other;
     } cases[] = {
-        {"{", "[", ""},
-        {"\"training\"", "\"trainings\"", "this is a model, not the checkpoint of a run"},
-        {"\"training\": {", "\"training\": 5, \"x\": {", "expected"},
-        {"\"arch\"", "\"archs\"", "has no \"arch\""},
-        {"\"dataset\"", "\"datasets\"", "has no \"dataset\""},
-        {"\"tokens\"", "\"token\"", "has no \"tokens\""},
-        {"\"mean_loss\"", "\"mean_losses\"", "has no \"mean_loss\""},
-        {"\"step\": 0", "\"step\": -1", "outside of"},
-        {"\"step\": 0", "\"step\": null", "expected"},
-        {"\"skipped\": 0", "\"skipped\": 1", "more than the 0 steps"},
-        {"\"skipped\": 0", "\"skipped\": -1", "outside of"},
-        {"\"arch\": \"llama\"", "\"arch\": 5", "expected"},
-        {"\"arch\": \"llama\"", "\"arch\": \"qwen3\"", "architecture is qwen3"},
-        {"\"dataset\": \"", "\"dataset\": 5, \"x\": \"", "expected"},
-        {"\"dataset_xxh3_128\": \"", "\"dataset_xxh3_128\": 5, \"x\": \"", "expected"},
-        {"\"dataset_xxh3_128\": \"", "\"dataset_xxh3_128\": \"x", "32 hexadecimal digits"},
-        {"\"tokenizer_xxh3_128\": \"", "\"tokenizer_xxh3_128\": \"x", "32 hexadecimal digits"},
-        {"\"rope_type\": \"default\"", "\"rope_type\": 5", "expected"},
-        {"\"rope_type\": \"default\"", "\"rope_type\": \"linear\"", "rope_type is linear"},
-        {"\"norm_eps\": ", "\"norm_eps\": 1, \"x\": ", "model.norm_eps is 1 in the checkpoint"},
-        {"\"data_piece\": 0", "\"data_piece\": 0, \"x\": }", "expected"},
-        {"\"config\": {", "\"config\": {]", ""},
-        {"\"model.norm.weight\": \"", "\"model.nxrm.weight\": \"", "no hash for model.norm.weight"},
-        {"\"moments.safetensors\": \"", "\"moment.safetensors\": \"", "lists no hash for"},
-        {"\"config.json\": \"", "\"konfig.json\": \"", "lists no hash for"},
+        {"{", "["},
+        {"\"training\"", "\"trainings\""},
+        {"\"training\": {", "\"training\": 5, \"x\": {"},
+        {"\"arch\"", "\"archs\""},
+        {"\"dataset\"", "\"datasets\""},
+        {"\"tokens\"", "\"token\""},
+        {"\"mean_loss\"", "\"mean_losses\""},
+        {"\"step\": 0", "\"step\": -1"},
+        {"\"step\": 0", "\"step\": null"},
+        {"\"skipped\": 0", "\"skipped\": 1"},
+        {"\"skipped\": 0", "\"skipped\": -1"},
+        {"\"arch\": \"llama\"", "\"arch\": 5"},
+        {"\"arch\": \"llama\"", "\"arch\": \"qwen3\""},
+        {"\"dataset\": \"", "\"dataset\": 5, \"x\": \""},
+        {"\"dataset_xxh3_128\": \"", "\"dataset_xxh3_128\": 5, \"x\": \""},
+        {"\"dataset_xxh3_128\": \"", "\"dataset_xxh3_128\": \"x"},
+        {"\"tokenizer_xxh3_128\": \"", "\"tokenizer_xxh3_128\": \"x"},
+        {"\"rope_type\": \"default\"", "\"rope_type\": 5"},
+        {"\"rope_type\": \"default\"", "\"rope_type\": \"linear\""},
+        {"\"norm_eps\": ", "\"norm_eps\": 1, \"x\": "},
+        {"\"data_piece\": 0", "\"data_piece\": 0, \"x\": }"},
+        {"\"config\": {", "\"config\": {]"},
+        {"\"model.norm.weight\": \"", "\"model.nxrm.weight\": \""},
+        {"\"moments.safetensors\": \"", "\"moment.safetensors\": \""},
+        {"\"config.json\": \"", "\"konfig.json\": \""},
         /* a position that is not in the data */
-        {"\"data_sequences\": 0", "\"data_sequences\": 4", ""},
+        {"\"data_sequences\": 0", "\"data_sequences\": 4"},
     };
     opened o;
     open_with_state(&o);
@@ -171,15 +169,15 @@ static void test_bad_manifests(void **state)
         replace("state/nibble.json", cases[i].old, cases[i].other);
         if (i + 1 == COUNT(cases))
             replace("state/nibble.json", "\"data_used\": 0", "\"data_used\": 1000000");
-        expect_state(&o, NIB_BAD_INPUT, cases[i].words);
+        expect_state(&o, NIB_BAD_INPUT);
         write_text("state/nibble.json", kept, size);
         free(kept);
     }
     /* what is no member of it, or null, does not matter */
     replace("state/nibble.json", "\"training\": {", "\"training\": {\"x\": [1],");
-    expect_state(&o, NIB_OK, "");
+    expect_state(&o, NIB_OK);
     assert_int_equal(nib__path_remove(in_root("state/nibble.json"), NULL), NIB_OK);
-    expect_state(&o, NIB_IO, "nibble.json");
+    expect_state(&o, NIB_IO);
     close_trainer(&o);
 }
 
@@ -206,14 +204,14 @@ static void test_bad_tensors(void **state)
 {
     (void)state;
     static const struct {
-        const char *file, *old, *other, *words;
+        const char *file, *old, *other;
     } cases[] = {
-        {"model.safetensors", "\"model.norm.weight\"", "\"model.nxrm.weight\"", "is missing"},
-        {"model.safetensors", "\"dtype\": \"F32\"", "\"dtype\": \"I32\"", "wrong size or type"},
-        {"moments.safetensors", "\"m.model.norm.weight\"", "\"m.model.nxrm.weight\"", "is missing"},
-        {"moments.safetensors", "\"v.model.norm.weight\"", "\"v.model.nxrm.weight\"", "is missing"},
-        {"moments.safetensors", "\"dtype\": \"F32\"", "\"dtype\": \"I32\"", "wrong size or type"},
-        {"moments.safetensors", "{", "[", ""},
+        {"model.safetensors", "\"model.norm.weight\"", "\"model.nxrm.weight\""},
+        {"model.safetensors", "\"dtype\": \"F32\"", "\"dtype\": \"I32\""},
+        {"moments.safetensors", "\"m.model.norm.weight\"", "\"m.model.nxrm.weight\""},
+        {"moments.safetensors", "\"v.model.norm.weight\"", "\"v.model.nxrm.weight\""},
+        {"moments.safetensors", "\"dtype\": \"F32\"", "\"dtype\": \"I32\""},
+        {"moments.safetensors", "{", "["},
     };
     opened o;
     open_with_state(&o);
@@ -224,13 +222,13 @@ static void test_bad_tensors(void **state)
         replace(path, cases[i].old, cases[i].other);
         if (cases[i].file[1] == 'o' && cases[i].file[2] == 'm')
             renew_hash(cases[i].file);
-        expect_state(&o, NIB_BAD_INPUT, cases[i].words);
+        expect_state(&o, NIB_BAD_INPUT);
     }
     /* the key's weights under the name of the query's, which are twice as many */
     write_state(&o, "state");
     replace("state/model.safetensors", "layers.0.self_attn.q_proj", "layers.0.self_attn.x_proj");
     replace("state/model.safetensors", "layers.0.self_attn.k_proj", "layers.0.self_attn.q_proj");
-    expect_state(&o, NIB_BAD_INPUT, "q_proj.weight is of the wrong size");
+    expect_state(&o, NIB_BAD_INPUT);
     /* fewer tensors than moments: a file of the first moments alone */
     write_state(&o, "state");
     const nib_state_block first = {"m.", o.trainer.optimizer.m};
@@ -240,7 +238,7 @@ static void test_bad_tensors(void **state)
                                        NIB_TYPE_F32, NULL, &err),
                      NIB_OK);
     renew_hash("moments.safetensors");
-    expect_state(&o, NIB_BAD_INPUT, "is missing");
+    expect_state(&o, NIB_BAD_INPUT);
     close_trainer(&o);
 }
 
