@@ -627,7 +627,7 @@ static nib_status check_fields(nib_recipe *r, nib_ao_config *c, const char *cons
                                nib_err *err)
 {
     size_t count = 0;
-    while (count < COUNT(types[0].takes) && takes[count] != NULL)
+    while (takes[count] != NULL) /* each list is shorter than its array */
         count++;
     for (size_t i = 0; i < c->count; i++) {
         size_t t = 0;

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * torchao's settings one by one, in configs, in maps of names and in Hugging Face's object: each
+ * allowed value gives its scheme, and each other value is refused. test_recipe.c compares schemes
+ * with torchao's own numbers.
+ */
+#include "ledger_lines.h"
+#include "recipe.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "refused.h"
+
+enum { EMBED, Q, HEAD, LAYERS };
+
+/* layers: with the output and the embedding as one tensor */
+static const nib_recipe_layer layers[LAYERS] = {
+    {"model.embed_tokens", NIB_ROLE_EMBED, true},
+    {"model.layers.0.self_attn.q_proj", NIB_ROLE_Q, false},
+    {"lm_head", NIB_ROLE_HEAD, true},
+};
+
+typedef struct row {
+    const char *text; /* ' stands for " */
+    const char *want; /* scheme of q, or keep; NULL: refused */
+    const char *note; /* in the ledger, as its only setting; NULL: none; refused: the sentence */
+} row;
+
+static void check_row(const row *r)
+{
+    const nib_allocator a = nib__allocator_default();
+    char text[1024], name[64];
+    nib_recipe *recipe = NULL;
+    nib_err err = {NIB_OK, ""};
+    assert_true(strlen(r->text) < sizeof text);
+    for (size_t i = 0; i <= strlen(r->text); i++)
+        text[i] = r->text[i] == '\'' ? '"' : r->text[i];
+    const nib_recipe_input in = {
+        .text = text, .layers = layers, .count = LAYERS, .by = NIB_BY_OPTION};
+    const nib_status status = nib__recipe_load(&recipe, &in, &a, &err);
+    if (r->want == NULL) {
+        if (status == NIB_OK || strstr(err.text, r->note) == NULL)
+            fail_msg("status %d \"%s\": %s", status, err.text, text);
+        refused(status == NIB_UNSUPPORTED ? status : NIB_BAD_INPUT, status, &err);
+        return;
+    }
+    if (status != NIB_OK)
+        fail_msg("%s: %s", text, err.text);
+    nib_choice choice;
+    nib__recipe_resolve(&choice, recipe, &layers[Q]);
+    const char *got = choice.keep ? "keep" : nib__scheme_name(name, &choice.scheme);
+    const nib_ledger *ledger = nib__recipe_ledger(recipe);
+    if (strcmp(got, r->want) != 0 || ledger->setting_count != (r->note != NULL) ||
+        (r->note != NULL && count_settings(ledger, NULL, r->note) != 1))
+        fail_msg("%s is %s with %zu settings", text, got, ledger->setting_count);
+    nib__recipe_free(recipe);
+}
+
+#define CHECK_ROWS(rows)                                                                           \
+    for (size_t i = 0; i < COUNT(rows); i++)                                                       \
+    check_row(&(rows)[i])
+
+#define CONFIG(type, version, data) "{'_type':'" type "','_version':" version ",'_data':{" data "}}"
+#define OF(type, data) "{'_type':'" type "','_data':" data "}"
+#define DTYPE(name) OF("torch.dtype", "'" name "'")
+
+/* ---- granularities ---- */
+
+#define INT8WO(granularity) CONFIG("Int8WeightOnlyConfig", "2", "'granularity':" granularity)
+#define INT8DQ(version, data) CONFIG("Int8DynamicActivationInt8WeightConfig", version, data)
+#define STATIC(data) CONFIG("Int8StaticActivationInt8WeightConfig", "1", data)
+#define FP8DQ(data) CONFIG("Float8DynamicActivationFloat8WeightConfig", "2", data)
+
+static void test_granularities(void **state)
+{
+    (void)state;
+    static const row rows[] = {
+        {INT8WO("null"), "int8wo", NULL},
+        {INT8WO("32"), "int8wo-g32", NULL},
+        {INT8WO("-1"), "int8wo", NULL},
+        {INT8WO("0"), NULL, "granularity has no scheme"},
+        {INT8WO("true"), NULL, "granularity has no scheme"},
+        {INT8WO(OF("PerGroup", "{'group_size':64}")), "int8wo-g64", NULL},
+        {INT8WO(OF("PerGroup", "{'group_size':-1}")), "int8wo", NULL},
+        {INT8WO(OF("PerGroup", "{'group_size':'64'}")), NULL, "PerGroup has no scheme"},
+        {INT8WO(OF("PerRow", "{}")), "int8wo", NULL},
+        {INT8WO(OF("PerRow", "{'dim':-1}")), "int8wo", NULL},
+        {INT8WO(OF("PerRow", "{'dim':1}")), "int8wo", NULL},
+        {INT8WO(OF("PerRow", "{'dim':0}")), NULL, "PerRow has no scheme"},
+        {INT8WO(OF("PerRow", "{'dim':1,'axis':0}")), NULL, "PerRow has no setting"},
+        {INT8WO(OF("PerAxis", "{}")), "int8wo", NULL},
+        {INT8WO(OF("PerAxis", "{'axis':0}")), "int8wo", NULL},
+        {INT8WO(OF("PerAxis", "{'axis':1}")), NULL, "PerAxis has no scheme"},
+        {INT8WO(OF("PerTensor", "{}")), "int8wo-tensor", NULL},
+        {INT8WO(OF("PerToken", "{}")), NULL, "PerToken has no scheme"},
+        {INT8WO(OF("PerBlock", "{'block_size':[128,128]}")), NULL, "PerBlock has no scheme"},
+        {INT8WO("[" OF("PerTensor", "{}") "," OF("PerRow", "{}") "]"), "int8wo", NULL},
+        {INT8WO("[" OF("PerRow", "{}") "," OF("PerBlock", "{}") "]"), NULL, "PerBlock has no"},
+        {INT8WO("[" OF("PerAxis", "{}") "," OF("PerRow", "{}") "]"), NULL, "PerAxis has no"},
+        {INT8WO("[1,2,3]"), NULL, "a list of more than two items"},
+        {CONFIG("Int8WeightOnlyConfig", "2", "'group_size':32,'granularity':32"), NULL,
+         "keep granularity"},
+        {INT8DQ("2", "'granularity':" OF("PerAxis", "{'axis':1}")), NULL, "PerAxis has no scheme"},
+        {INT8DQ("2", "'granularity':" OF("PerTensor", "{}")), "int8dq-tensor",
+         "one scale per token"},
+        {INT8DQ("2", "'granularity':[" OF("PerTensor", "{}") "," OF("PerRow", "{}") "]"), "int8dq",
+         "one scale per token"},
+        {INT8DQ("2", "'granularity':-1"), "int8dq", NULL},
+        {INT8DQ("1", ""), "int8dq", "version 1 kept scales in the weight's type"},
+        {INT8DQ("0", ""), NULL, "version 0 is not supported"},
+        {INT8DQ("3", ""), NULL, "version 3 is not supported"},
+        {INT8DQ("2", "'version':'x'"), "int8dq", NULL}, /* not a number: "_version" holds */
+        {INT8DQ("2", "'version':1"), "int8dq", "version 1"},
+        {STATIC("'granularity':" OF("PerAxis", "{'axis':1}")), NULL, "PerAxis has no scheme"},
+        {STATIC("'granularity':" OF("PerTensor", "{}")), "int8dq-tensor-static", NULL},
+        {STATIC("'act_quant_scale':null"), "int8dq-static", NULL},
+        {STATIC("'act_quant_zero_point':0"), NULL, "a given activation scale"},
+        {CONFIG("Float8WeightOnlyConfig", "2", "'granularity':true"), NULL, "granularity has no"},
+        {FP8DQ("'granularity':" OF("PerGroup", "{'group_size':'x'}")), NULL, "PerGroup has no"},
+        {FP8DQ("'granularity':" OF("PerRow", "{}")), "fp8dq", NULL},
+        {FP8DQ("'granularity':-1"), "fp8dq", NULL},
+        {CONFIG("IntxWeightOnlyConfig", "2", "'granularity':true"), NULL, "granularity has no"},
+        {CONFIG("Int8DynamicActivationIntxWeightConfig", "2", "'weight_granularity':true"), NULL,
+         "weight_granularity has no"},
+        {CONFIG("Int8DynamicActivationInt4WeightConfig", "1", "'group_size':true"), NULL,
+         "group_size has no"},
+        {CONFIG("Int4WeightOnlyConfig", "2", "'group_size':-3"), NULL, "group_size has no"},
+    };
+    CHECK_ROWS(rows);
+}
+
+/* ---- types, mappings and layouts ---- */
+
+#define INTX(data) CONFIG("IntxWeightOnlyConfig", "2", data)
+#define DYNAMIC_INTX(data) CONFIG("Int8DynamicActivationIntxWeightConfig", "2", data)
+#define INT4WO(version, data) CONFIG("Int4WeightOnlyConfig", version, data)
+#define MX(data) CONFIG("MXDynamicActivationMXWeightConfig", "1", data)
+#define NVWO(data) CONFIG("NVFP4WeightOnlyConfig", "1", data)
+#define ASYMMETRIC OF("MappingType", "'ASYMMETRIC'")
+#define FP4 DTYPE("float4_e2m1fn_x2")
+#define E5M2 DTYPE("float8_e5m2")
+
+static void test_types(void **state)
+{
+    (void)state;
+    static const row rows[] = {
+        {INTX("'weight_dtype':" DTYPE("int8") ",'mapping_type':" ASYMMETRIC), "int8wo-asym", NULL},
+        {INTX("'weight_dtype':" DTYPE("int8") ",'granularity':32"), "int8wo-g32", NULL},
+        {INTX("'weight_dtype':" DTYPE("int4") ",'granularity':9999999999"), NULL, "but "},
+        {DYNAMIC_INTX("'weight_dtype':" DTYPE("int8")), "int8dq-g32-actasym", NULL},
+        {DYNAMIC_INTX("'weight_mapping_type':" ASYMMETRIC), NULL, "asymmetric int8 has no scheme"},
+        {DYNAMIC_INTX("'weight_dtype':" DTYPE("int3")), NULL, "int3 has no scheme"},
+        {DYNAMIC_INTX("'weight_dtype':" DTYPE("int3") ",'weight_mapping_type':" ASYMMETRIC), NULL,
+         "asymmetric int8 has no scheme"},
+        {CONFIG("Float8WeightOnlyConfig", "2", "'weight_dtype':" E5M2), NULL, "float8_e5m2 has no"},
+        {FP8DQ("'weight_dtype':" E5M2), NULL, "float8_e5m2 has no"},
+        {FP8DQ("'activation_dtype':" E5M2), NULL, "float8_e5m2 has no"},
+        {FP8DQ("'activation_value_lb':0.5"), NULL, "a bound on activations"},
+        {FP8DQ("'activation_value_ub':1200.0"), NULL, "a bound on activations"},
+        {MX("'weight_dtype':" FP4 ",'activation_dtype':" FP4), "mxfp4dq", NULL},
+        {MX("'weight_dtype':" FP4), NULL, "float4_e2m1fn_x2 has no"},
+        {MX("'activation_dtype':" FP4), NULL, "float4_e2m1fn_x2 has no"},
+        {MX("'block_size':32"), "mxfp8", NULL},
+        {MX("'block_size':16"), NULL, "a block_size other than 32"},
+        {MX("'scaling_mode':" OF("ScaleCalculationMode", "'RCEIL'")), "mxfp8", NULL},
+        {MX("'scaling_mode':'rceil'"), "mxfp8", NULL},
+        {MX("'scaling_mode':" OF("ScaleCalculationMode", "'FLOOR'")), "mxfp8-floor", NULL},
+        {MX("'scaling_mode':'floor'"), "mxfp8-floor", NULL},
+        {MX("'scaling_mode':'EVEN'"), NULL, "EVEN has no scheme"},
+        {NVWO(""), "nvfp4", NULL},
+        {NVWO("'use_dynamic_per_tensor_scale':true"), "nvfp4", NULL},
+        {NVWO("'use_dynamic_per_tensor_scale':false"), "nvfp4-block", NULL},
+        {INT4WO("1", "'zero_point_domain':" OF("ZeroPointDomain", "'FLOAT'")),
+         "int4wo-g128-tinygemm", NULL},
+        {INT4WO("1", "'zero_point_domain':" OF("ZeroPointDomain", "'NONE'")),
+         "int4wo-g128-tinygemm", NULL},
+        {INT4WO("2", "'int4_packing_format':'plain'"), "int4wo-g128", NULL},
+        {INT4WO("2", "'int4_packing_format':'tile_packed_to_4d'"), "int4wo-g128-tinygemm", NULL},
+        {INT4WO("2", "'int4_packing_format':'plain_int32'"), NULL, "integer zero points"},
+        {INT4WO("2", "'int4_packing_format':'marlin_sparse'"), NULL, "marlin_sparse has no scheme"},
+        {INT4WO("2", "'new_setting':1"), NULL, "no setting \"new_setting\""},
+        {CONFIG("Int8DynamicActivationInt4WeightConfig", "1", "'mapping_type':" ASYMMETRIC),
+         "8da4w-g32-asym", NULL},
+        {CONFIG("Int4DynamicActivationInt4WeightConfig", "1", "'act_mapping_type':" ASYMMETRIC),
+         "4da4w-row", NULL},
+        {INT8DQ("2", "'layout':" OF("CutlassSemiSparseLayout", "{}")), "int8dq", "2:4 sparse"},
+        {DYNAMIC_INTX("'weight_dtype':" DTYPE("int4") ",'packing_format':'MARLIN_SPARSE'"),
+         "8da4w-g32", "2:4 sparse"},
+    };
+    CHECK_ROWS(rows);
+}
+
+/* ---- settings of kernels alone: anything but the default is in the ledger ---- */
+
+static void test_kernels(void **state)
+{
+    (void)state;
+    static const row rows[] = {
+        {INT8DQ("2", "'set_inductor_config':true"), "int8dq", NULL},
+        {INT8DQ("2", "'set_inductor_config':false"), "int8dq", "set_inductor_config false"},
+        {FP8DQ("'granularity':-1,'kernel_preference':" OF("KernelPreference", "'AUTO'")), "fp8dq",
+         NULL},
+        {FP8DQ("'granularity':-1,'kernel_preference':7"), "fp8dq", NULL},
+        {FP8DQ("'granularity':-1,'kernel_preference':'triton'"), "fp8dq", "triton"},
+        {FP8DQ("'granularity':-1,'kernel_preference':'FAST'"), NULL, "no value \"FAST\""},
+        {FP8DQ("'granularity':-1,'mm_config':" OF("Float8MMConfig", "{'use_fast_accum':true}")),
+         "fp8dq", NULL},
+        {FP8DQ("'granularity':-1,'mm_config':" OF("Float8MMConfig", "{'use_fast_accum':false}")),
+         "fp8dq", "Float8MMConfig"},
+        {FP8DQ("'granularity':-1,'mm_config':" OF("Float8MMConfig", "{'emulate':true}")), "fp8dq",
+         "Float8MMConfig"},
+        {FP8DQ("'granularity':-1,'mm_config':" OF(
+             "Float8MMConfig", "{'emulate':false,'use_fast_accum':true,'pad':false,'more':false,"
+                               "'other':false}")),
+         "fp8dq", NULL},
+        {FP8DQ("'granularity':-1,'alg_id':0"), "fp8dq", NULL},
+        {FP8DQ("'granularity':-1,'alg_id':3"), "fp8dq", "alg_id 3"},
+        {FP8DQ("'granularity':-1,'alg_id':true"), "fp8dq", "alg_id true"},
+        {MX("'gemm_kernel_choice':" OF("MXGemmKernelChoice", "'EMULATED'")), "mxfp8", NULL},
+        {MX("'gemm_kernel_choice':" OF("MXGemmKernelChoice", "'CUBLAS'")), "mxfp8", "CUBLAS"},
+        {INT4WO("2", "'int4_tile_packed_ntile':8"), "int4wo-g128", NULL},
+        {CONFIG("NVFP4DynamicActivationNVFP4WeightConfig", "1", "'step':'LATER'"), NULL,
+         "no value \"LATER\""},
+    };
+    CHECK_ROWS(rows);
+}
+
+/* ---- maps of names ---- */
+
+#define INT8 CONFIG("Int8WeightOnlyConfig", "2", "")
+#define INT4 CONFIG("Int4WeightOnlyConfig", "2", "")
+#define MAPS(map, older)                                                                           \
+    CONFIG("FqnToConfig", "1", "'fqn_to_config':" map ",'module_fqn_to_config':" older)
+
+static void test_maps(void **state)
+{
+    (void)state;
+    static const row rows[] = {
+        {MAPS("{'_default':" INT8 "}", "{'_default':" INT8 "}"), "int8wo", NULL},
+        {MAPS("{'_default':" INT8 "}", "{}"), "int8wo", NULL},
+        {MAPS("{}", "{'_default':" INT4 "}"), "int4wo-g128", NULL},
+        {MAPS("{}", "{}"), "keep", NULL},
+        {MAPS("{'_default':" INT8 "}", "{'_default':" INT4 "}"), NULL, "differ"},
+        {MAPS("{'_default':" INT8 "}", "{'_defaulx':" INT8 "}"), NULL, "differ"},
+        {MAPS("{'_default':null}", "{'_default':" INT8 "}"), NULL, "differ"},
+        {MAPS("{'_default':" INT8 "}", "{'_default':" INT8 ",'lm_head':null}"), NULL, "differ"},
+        {CONFIG("FqnToConfig", "1", "'fqn_to_config':{'_default':" INT8 "},'version':1"), "int8wo",
+         NULL},
+        {CONFIG("FqnToConfig", "1", "'fqn_to_config':{},'more':1"), NULL, "no setting \"more\""},
+        {CONFIG("FqnToConfig", "3", "'fqn_to_config':{}"), NULL, "version 3 is not supported"},
+        {CONFIG("FqnToConfig", "1", "'fqn_to_config':[]"), NULL, "expected"},
+        {CONFIG("FqnToConfig", "1", "'fqn_to_config':{'re:(':" INT8 "}"), NULL, "re:("},
+    };
+    CHECK_ROWS(rows);
+}
+
+/* ---- Hugging Face's object ---- */
+
+#define HF(type, more) "{'quant_type':" type ",'quant_method':'torchao'" more "}"
+#define DEFAULT "{'default':" INT8 "}"
+
+static void test_hugging_face(void **state)
+{
+    (void)state;
+    static const row rows[] = {
+        {HF(DEFAULT, ",'include_input_output_embeddings':false"), "int8wo", NULL},
+        {HF(DEFAULT, ",'include_input_output_embeddings':null"), "int8wo", NULL},
+        {HF(DEFAULT, ",'untie_embedding_weights':null"), "int8wo", NULL},
+        {HF(DEFAULT, ",'untie_embedding_weights':true"), "int8wo", "stay one tensor"},
+        {HF(DEFAULT, ",'include_input_output_embeddings':true,'untie_embedding_weights':true"),
+         "int8wo", NULL},
+        {HF(DEFAULT, ",'untie_embedding_weights':1"), NULL, "must be true, false or null"},
+        {HF(DEFAULT, ",'modules_to_not_convert':[3]"), NULL, "not a name"},
+        {HF(DEFAULT, ",'modules_to_not_convert':['']"), NULL, "not a name"},
+        {HF(DEFAULT, ",'modules_to_not_convert':['(']"), NULL, "(?:("},
+        {HF(DEFAULT, ",'quant_type_kwargs':{}"), "int8wo", NULL},
+        {HF(DEFAULT, ",'quant_type_kwargs':null"), "int8wo", NULL},
+        {HF(DEFAULT, ",'quant_type_kwargs':{'group_size':32}"), "int8wo", "its own settings"},
+        {HF(DEFAULT, ",'quant_type_kwargs':3"), NULL, "neither an object nor null"},
+        {HF("{'default':null}", ""), NULL, "asks for nothing"},
+        {HF("{'default':" INT8 ",'other':" INT8 "}", ""), NULL, "more than \"default\""},
+        {HF("{}", ""), NULL, "expected a key"},
+        {HF("{'x':1}", ""), NULL, "quant_type is not"},
+        {HF("[]", ""), NULL, "quant_type is not"},
+        {"{'quant_type':" DEFAULT ",'quant_method':3}", NULL, "quant_method is not a name"},
+        {"{'_type':'Int8WeightOnlyConfig','_data':3}", NULL, "expected"},
+        /* every linear layer is kept, so the option has no effect */
+        {HF(DEFAULT, ",'modules_to_not_convert':['model','lm_head']"), "keep", "--recipe"},
+    };
+    CHECK_ROWS(rows);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_granularities), cmocka_unit_test(test_types),
+        cmocka_unit_test(test_kernels),       cmocka_unit_test(test_maps),
+        cmocka_unit_test(test_hugging_face),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
