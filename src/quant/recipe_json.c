@@ -125,8 +125,6 @@ static nib_status read_rule(nib_recipe *r, nib_json *json, int index, nib_err *e
         else
             rule.hint = nib__recipe_layout_hint(rule.hint_text = text);
     }
-    if (json->event != NIB_JSON_OBJECT_END)
-        return nib__json_status(json, err);
     if ((seen & 3U) != 3U)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err, "rules[%d] lacks \"%s\"", index,
                                 members[seen & 1U ? 1 : 0]);
@@ -251,7 +249,8 @@ static nib_status handle_unknown_key(nib_recipe *r, nib_json *json, nib_err *err
                                                               .name = key,
                                                               .relation = NIB_SETTING_EQUIVALENT},
                                         "it only affects torchtitan's own kernels"));
-        return nib__json_skip(json) ? NIB_OK : nib__json_status(json, err);
+        (void)nib__json_skip(json);
+        return NIB_OK;
     }
     return nib__recipe_fail(json, NIB_BAD_INPUT, err, "a recipe has no key \"%s\"%s", key,
                             nib__recipe_suggest(r, key, "keys", keys, COUNT(keys)));
@@ -284,13 +283,13 @@ static nib_status read_member(nib_recipe *r, nib_json *json, unsigned key, own_f
     }
 }
 
-/* Reads the members in `wanted` of the object at `json`, a copy. The first pass checks all keys. */
+/* Reads the members in `wanted` of the object at `json`, a copy, in which find_form found a key. The
+ * first pass checks all keys. */
 static nib_status read_pass(nib_recipe *r, nib_json json, unsigned wanted, own_form *form,
                             nib_err *err)
 {
     const bool first = form->seen == 0;
-    if (!nib__json_expect(&json, NIB_JSON_OBJECT))
-        return nib__json_status(&json, err);
+    (void)nib__json_next(&json);
     while (nib__json_next(&json) == NIB_JSON_KEY) {
         const size_t which = find_name(&json, keys, COUNT(keys));
         if (which == COUNT(keys) && first) {
@@ -302,10 +301,10 @@ static nib_status read_pass(nib_recipe *r, nib_json json, unsigned wanted, own_f
             form->seen |= key;
         if ((key & wanted) != 0)
             NIB_TRY(read_member(r, &json, key, form, err));
-        else if (!nib__json_skip(&json))
-            return nib__json_status(&json, err);
+        else
+            (void)nib__json_skip(&json);
     }
-    return json.event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(&json, err);
+    return NIB_OK;
 }
 
 static nib_status add_named_from_file(nib_recipe *r, nib_json *json, const char *name, nib_err *err)
@@ -414,8 +413,9 @@ static nib_status gather_keys(nib_recipe *r, nib_json json, written_key **keys_o
     return NIB_OK;
 }
 
-/* Checks the whole document before any of it takes effect: it is JSON, and no object has a key
- * twice, where readers disagree on which value counts. */
+/* Checks the whole document before any of it takes effect: it is JSON, so that later every value
+ * ends and can be skipped, and no object has a key twice, where readers disagree on which value
+ * counts. */
 static nib_status check_document(nib_recipe *r, const nib_json *json, nib_err *err)
 {
     written_key *found = NULL;
@@ -483,11 +483,8 @@ static nib_status find_form(nib_json *json, json_form *form, nib_err *err)
                 section = which;
                 inside = scan;
             }
-            if (!nib__json_skip(&scan))
-                break;
+            (void)nib__json_skip(&scan);
         }
-        if (scan.event != NIB_JSON_OBJECT_END)
-            return nib__json_status(&scan, err);
         if (*form != FORM_UNKNOWN || section == COUNT(sections))
             break;
         *json = inside;

@@ -2,7 +2,8 @@
  *
  * torchao's configs as recipes: one for all linear layers, many by name in FqnToConfig, or either
  * inside Hugging Face's quantization_config ({"quant_type": {"default": ...},
- * "modules_to_not_convert": ...}).
+ * "modules_to_not_convert": ...}). recipe_json.c has read the whole text before, so every value ends
+ * and can be skipped.
  */
 #include "torchao_config.h"
 
@@ -52,14 +53,12 @@ static nib_status read_map_pass(nib_recipe *r, nib_json json, fqn_pass pass, int
         if (name == NULL)
             return nib__json_status(&json, err);
         if (!belongs_to_pass(name, pass, &rule.match)) {
-            if (!nib__json_skip(&json))
-                return nib__json_status(&json, err);
+            (void)nib__json_skip(&json);
             continue;
         }
         nib_ao_config c;
         nib_json data;
-        if (nib__json_next(&json) == NIB_JSON_ERROR)
-            return nib__json_status(&json, err);
+        (void)nib__json_next(&json);
         NIB_TRY(nib__ao_read(&c, r, &json, &data, err));
         NIB_TRY(nib__ao_fill_rule(r, &c, &data, &rule, err));
         rule.may_miss = rule.keep; /* configs often name norms here, which are not layers */
@@ -73,7 +72,7 @@ static nib_status read_map_pass(nib_recipe *r, nib_json json, fqn_pass pass, int
         if (status != NIB_OK)
             return nib__recipe_fail(&json, status, err, "%s", inner.text);
     }
-    return json.event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(&json, err);
+    return NIB_OK;
 }
 
 static nib_status read_map(nib_recipe *r, nib_json json, nib_err *err)
@@ -103,7 +102,7 @@ static bool is_same_value(nib_json a, nib_json b, bool *empty)
         same = same && nib__json_next(&a) == other &&
                (other < NIB_JSON_KEY || other > NIB_JSON_NUMBER ||
                 (a.token_size == b.token_size && memcmp(a.token, b.token, a.token_size) == 0));
-    } while (b.event != NIB_JSON_ERROR && b.depth > depth);
+    } while (b.depth > depth);
     return same;
 }
 
@@ -126,11 +125,8 @@ static nib_status read_fqn_config(nib_recipe *r, nib_json *data, nib_err *err)
             return nib__recipe_fail(data, NIB_BAD_INPUT, err, "FqnToConfig has no setting \"%s\"",
                                     key == NULL ? "" : key);
         }
-        if (!nib__json_skip(data))
-            return nib__json_status(data, err);
+        (void)nib__json_skip(data);
     }
-    if (data->event != NIB_JSON_OBJECT_END)
-        return nib__json_status(data, err);
     if (!has_map && !has_older)
         return nib__recipe_fail(data, NIB_BAD_INPUT, err, "FqnToConfig lacks \"fqn_to_config\"");
     bool no_older = true, no_map = true;
@@ -226,16 +222,14 @@ static nib_status read_hf_member(nib_recipe *r, const nib_json *key, nib_json *v
 
 static nib_status scan_hf(nib_recipe *r, nib_json *json, hf_config *hf, nib_err *err)
 {
-    if (!nib__json_expect(json, NIB_JSON_OBJECT))
-        return nib__json_status(json, err);
+    (void)nib__json_next(json); /* the object whose keys chose this form */
     while (nib__json_next(json) == NIB_JSON_KEY) {
         nib_json value = *json;
         nib__json_next(&value);
         NIB_TRY(read_hf_member(r, json, &value, hf, err));
-        if (!nib__json_skip(json))
-            return nib__json_status(json, err);
+        (void)nib__json_skip(json);
     }
-    return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
+    return NIB_OK;
 }
 
 /* Wraps an entry without cutting it: a shortened pattern would match other layers. */
@@ -275,8 +269,7 @@ static nib_status keep_module(nib_recipe *r, nib_json *json, unsigned reach, con
 
 static nib_status read_modules_to_keep(nib_recipe *r, nib_json json, unsigned reach, nib_err *err)
 {
-    if (!nib__json_expect(&json, NIB_JSON_ARRAY))
-        return nib__json_status(&json, err);
+    (void)nib__json_next(&json); /* read_hf_member has seen that it is a list */
     while (nib__json_next(&json) != NIB_JSON_ARRAY_END) {
         const char *entry = json.event == NIB_JSON_STRING ? nib__recipe_string(r, &json) : NULL;
         if (entry == NULL || entry[0] == 0) {
@@ -348,8 +341,7 @@ static nib_status read_hf(nib_recipe *r, nib_json *json, nib_err *err)
             !nib__json_is(&type, "default"))
             return nib__recipe_fail(&type, NIB_BAD_INPUT, err,
                                     "quant_type is not {\"default\": CONFIG}");
-        if (nib__json_next(&type) == NIB_JSON_ERROR)
-            return nib__json_status(&type, err);
+        (void)nib__json_next(&type);
         NIB_TRY(read_whole(r, &type, err));
         if (nib__json_next(&type) != NIB_JSON_OBJECT_END)
             return nib__recipe_fail(&type, NIB_BAD_INPUT, err,
@@ -371,7 +363,6 @@ nib_status nib__recipe_read_torchao(nib_recipe *r, nib_json *json, bool hf, nib_
 {
     if (hf)
         return read_hf(r, json, err);
-    if (nib__json_next(json) == NIB_JSON_ERROR)
-        return nib__json_status(json, err);
+    (void)nib__json_next(json);
     return read_whole(r, json, err);
 }

@@ -111,7 +111,7 @@ static nib_status read_values(nib_recipe *r, nib_json *json, const quantizer_row
         }
         NIB_TRY(read_value(r, json, argument, v, err));
     }
-    return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
+    return NIB_OK;
 }
 
 /* ---- meaning ---- */
@@ -244,8 +244,7 @@ nib_status nib__recipe_read_torchchat(nib_recipe *r, nib_json *json, nib_err *er
     const char *names[COUNT(quantizers)];
     for (size_t i = 0; i < COUNT(quantizers); i++)
         names[i] = quantizers[i].name;
-    if (!nib__json_expect(json, NIB_JSON_OBJECT))
-        return nib__json_status(json, err);
+    (void)nib__json_next(json); /* the object whose keys chose this form */
     while (nib__json_next(json) == NIB_JSON_KEY) {
         size_t q = 0;
         while (q < COUNT(quantizers) && !nib__json_is(json, names[q]))
@@ -260,8 +259,6 @@ nib_status nib__recipe_read_torchchat(nib_recipe *r, nib_json *json, nib_err *er
         }
         NIB_TRY(read_quantizer(r, json, (quantizer)q, err));
     }
-    if (json->event != NIB_JSON_OBJECT_END)
-        return nib__json_status(json, err);
     return nib__recipe_add_rule(r,
                                 &(nib_rule){.match = NIB_MATCH_ALL,
                                             .reach = NIB_REACH_LINEAR,

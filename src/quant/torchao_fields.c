@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Parses a torchao config from JSON into a flat list of fields. torchao_config.c interprets them.
+ * recipe_json.c has read the whole text before, so every value ends and can be skipped.
  */
 #include "torchao_config.h"
 
@@ -28,10 +29,10 @@ static nib_status read_inner(nib_recipe *r, nib_json *json, nib_ao_field *f, nib
         f->has_other_flag |= value == (fast ? NIB_JSON_FALSE : NIB_JSON_TRUE);
         if (value == NIB_JSON_NUMBER && !f->has_number) /* the first number is the value */
             f->has_number = nib__json_int64(json, &f->number);
-        else if (!nib__json_skip(json))
-            return nib__json_status(json, err);
+        else
+            (void)nib__json_skip(json);
     }
-    return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
+    return NIB_OK;
 }
 
 /* The members of an object in a field, whose OBJECT was just read. */
@@ -52,11 +53,11 @@ static nib_status read_nested(nib_recipe *r, nib_json *json, nib_ao_field *f, ni
                 f->text = text;
         } else if (is_data && event == NIB_JSON_OBJECT) {
             NIB_TRY(read_inner(r, json, f, err));
-        } else if (!nib__json_skip(json)) {
-            break;
+        } else {
+            (void)nib__json_skip(json);
         }
     }
-    return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
+    return NIB_OK;
 }
 
 /* One value, whose first event was just read; read_field reads lists. */
@@ -79,27 +80,23 @@ static nib_status read_value(nib_recipe *r, nib_json *json, nib_ao_field *f, nib
         f->number = f->has_number ? (int64_t)value : 0;
         return NIB_OK;
     }
-    default: return nib__json_skip(json) ? NIB_OK : nib__json_status(json, err);
+    default: (void)nib__json_skip(json); return NIB_OK;
     }
 }
 
 static nib_status read_field(nib_recipe *r, nib_json *json, nib_ao_field *f, nib_err *err)
 {
-    if (nib__json_next(json) == NIB_JSON_ERROR)
-        return nib__json_status(json, err);
-    if (json->event != NIB_JSON_ARRAY)
+    if (nib__json_next(json) != NIB_JSON_ARRAY)
         return read_value(r, json, f, err);
     const char *first = NULL;
     for (int i = 0; nib__json_next(json) != NIB_JSON_ARRAY_END; i++) {
-        if (i == 2 && json->event != NIB_JSON_ERROR)
+        if (i == 2)
             return nib__recipe_fail(json, NIB_BAD_INPUT, err,
                                     "%s is a list of more than two items; it takes one for "
                                     "activations and one for weights",
                                     f->key);
         *f = (nib_ao_field){.key = f->key};
         NIB_TRY(read_value(r, json, f, err));
-        if (json->event == NIB_JSON_ERROR)
-            return nib__json_status(json, err);
         if (i == 0)
             first = f->type;
     }
@@ -123,7 +120,7 @@ nib_status nib__ao_read_data(nib_ao_config *c, nib_recipe *r, nib_json *json, ni
             return nib__json_status(json, err);
         NIB_TRY(read_field(r, json, f, err));
     }
-    return json->event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(json, err);
+    return NIB_OK;
 }
 
 nib_status nib__ao_read(nib_ao_config *out, nib_recipe *r, nib_json *json, nib_json *data,
@@ -149,14 +146,11 @@ nib_status nib__ao_read(nib_ao_config *out, nib_recipe *r, nib_json *json, nib_j
         } else if (nib__json_is(json, "_data")) {
             has_data = true;
             *data = *json;
-            if (!nib__json_skip(json))
-                return nib__json_status(json, err);
+            (void)nib__json_skip(json);
         } else {
             return fail_stray_key(r, json, err);
         }
     }
-    if (json->event != NIB_JSON_OBJECT_END)
-        return nib__json_status(json, err);
     if (c->type == NULL || !has_data)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err, "a torchao config lacks \"%s\"",
                                 c->type == NULL ? "_type" : "_data");

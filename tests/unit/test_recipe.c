@@ -115,6 +115,8 @@ static void test_costly_patterns(void **state)
     const nib_recipe_input option = {
         .text = "int8wo", .only = {&only, 1}, .layers = layers, .count = 1};
     refused(NIB_BAD_INPUT, nib__recipe_load(&r, &option, &a, &err), &err);
+    assert_int_equal(nib__recipe_load(&r, &rules, &a, NULL), NIB_BAD_INPUT);
+    assert_int_equal(nib__recipe_load(&r, &option, &a, NULL), NIB_BAD_INPUT);
 }
 
 static void test_names(void **state)
@@ -135,11 +137,14 @@ static void test_names(void **state)
     expect("fp8dq+embed", "fp8wo fp8dq fp8dq fp8dq fp8dq fp8dq");
     expect("mxfp8", "keep mxfp8 mxfp8 mxfp8 mxfp8 keep");
     expect("mxfp8+head", "keep mxfp8 mxfp8 mxfp8 mxfp8 mxfp8");
+    expect("mxfp8+embed", "mxfp8 mxfp8 mxfp8 mxfp8 mxfp8 keep");
     expect("bf16", "keep bf16 bf16 bf16 bf16 bf16");
     expect("weight-only",
            "weight-only weight-only weight-only weight-only weight-only weight-only");
     expect("{\"rules\": [{\"match\": \"*.mlp.*\", \"scheme\": \"weight-only\"}]}",
            "keep keep keep weight-only keep keep");
+    expect("{\"rules\": [], \"else\": \"weight-only\"}",
+           "weight-only weight-only weight-only weight-only weight-only weight-only");
     expect_rule("mxfp8", HEAD, "mxfp8 keeps the output layer");
     expect_rule("8da4w", EMBED, "the embedding is kept without +embed");
     expect_rule("8da4w", Q, "recipe");
@@ -283,6 +288,14 @@ static void test_rules_refused(void **state)
     expect_refused("{\"rules\":[{\"mach\":\"*\",\"scheme\":\"keep\"}]}", NIB_BAD_INPUT);
     expect_refused("{\"rules\":[{\"match\":\"a\",\"match\":\"b\"}]}", NIB_BAD_INPUT);
     expect_refused("{\"rules\":[3]}", NIB_BAD_INPUT);
+    expect_refused("{\"rules\":[{\"match\":\"a\",\"\\ud800\":1}]}", NIB_BAD_INPUT);
+    expect_refused("{\"rules\":[],\"\\ud800\":1}", NIB_BAD_INPUT);
+    expect_refused("{\"\":{},\"\":{}}", NIB_BAD_INPUT);
+    expect_refused("{\"recipe\":\"int9\"}", NIB_BAD_INPUT);
+    expect_refused("{\"mx\":{\"mx\":{\"mx\":{\"mx\":{\"mx\":{\"recipe\":\"int8wo\"}}}}}}",
+                   NIB_BAD_INPUT);
+    expect_refused("{\"mx\":{},\"float8\":{}}", NIB_BAD_INPUT); /* two sections */
+    expect_refused("{\"mx\":3}", NIB_BAD_INPUT);
     expect_refused("{\"rules\":{}}", NIB_BAD_INPUT);
     expect_refused("{\"rules\":[],\"rules\":[]}", NIB_BAD_INPUT);
     expect_refused("{\"ruels\":[],\"else\":\"keep\"}", NIB_BAD_INPUT);
@@ -300,6 +313,8 @@ static void test_rules_refused(void **state)
     expect_refused("{}", NIB_BAD_INPUT);
     expect_refused("{\"model\":{},\"training\":{}}", NIB_BAD_INPUT);
     expect_refused("./no/such/file.json", NIB_IO);
+    expect_refused("nosuchfile.json", NIB_IO);
+    expect_refused("nosuch.jso", NIB_USAGE);
 }
 
 static void test_torchtitan(void **state)
@@ -328,6 +343,7 @@ static void test_torchtitan(void **state)
     expect_refused("{\"mx\":{\"recipe_name\":\"mxfp9\"}}", NIB_BAD_INPUT);
     /* a token's result would depend on its batch */
     expect_refused("{\"float8\":{\"recipe_name\":\"tensorwise\"}}", NIB_UNSUPPORTED);
+    expect_refused("{\"float8\":{\"recipe_name\":\"rowwise_with_gw_hp\"}}", NIB_UNSUPPORTED);
     /* which layers that filters was measured on an H100 */
     expect_refused("{\"recipe_name\":\"rowwise\",\"filter_fqns\":[\"auto_filter_small_kn\"]}",
                    NIB_UNSUPPORTED);
@@ -369,6 +385,12 @@ static void test_torchchat(void **state)
            "keep int4wo-g64 int4wo-g64 int4wo-g64 int4wo-g64 int4wo-g64");
     expect("{\"embedding:wx\":{\"bitwidth\":4,\"groupsize\":32}}",
            "int4wo-g32-intzero keep keep keep keep keep");
+    expect("{\"embedding:wx\":{\"bitwidth\":4,\"groupsize\":32,\"has_weight_zeros\":false}}",
+           "int4wo-g32-sym keep keep keep keep keep");
+    expect("{\"embedding:wx\":{\"bitwidth\":8,\"groupsize\":32,\"has_weight_zeros\":false}}",
+           "int8wo-g32 keep keep keep keep keep");
+    expect("{\"linear:a8wxdq\":{\"bitwidth\":4,\"groupsize\":32}}",
+           "keep 8da4w-g32 8da4w-g32 8da4w-g32 8da4w-g32 8da4w-g32");
     expect("{\"executor\":{\"accelerator\":\"fast\"},\"precision\":{\"dtype\":\"fast16\"}}",
            "keep keep keep keep keep keep");
     nib_recipe *r =
@@ -398,6 +420,13 @@ static void test_torchchat_refused(void **state)
     expect_refused("{\"linear:a8wxdq\":{\"bitwidth\":8,\"has_weight_zeros\":true}}",
                    NIB_UNSUPPORTED);
     expect_refused("{\"linear:int8\":{\"groupsize\":\"32\"}}", NIB_BAD_INPUT);
+    expect_refused("{\"linear:int8\":{\"groupsize\":1.5}}", NIB_BAD_INPUT);
+    expect_refused("{\"linear:int8\":{\"node_type\":1}}", NIB_BAD_INPUT);
+    expect_refused("{\"linear:a8wxdq\":{\"bitwidth\":4,\"has_weight_zeros\":1}}", NIB_BAD_INPUT);
+    expect_refused("{\"linear:afpwx\":{\"bitwidth\":8}}", NIB_BAD_INPUT);
+    expect_refused("{\"linear:int4\":{\"\\ud800\":1}}", NIB_BAD_INPUT);
+    expect_refused("{\"embedding\":{},\"\\ud800\":1}", NIB_BAD_INPUT);
+    expect_refused("{\"executor\":{}}", NIB_BAD_INPUT);
     expect_refused("{\"linear:int8\":{\"groupsize\":99999999999}}", NIB_BAD_INPUT);
     expect_refused("{\"linear:int8\":{\"node_type\":\"head\"}}", NIB_BAD_INPUT);
     expect_refused("{\"precision\":{\"dtype\":\"bf8\"}}", NIB_BAD_INPUT);
@@ -805,35 +834,105 @@ static void test_roles(void **state)
 static void test_memory_runs_out(void **state)
 {
     (void)state;
-    static const char *const texts[] = {
-        "8da4w+head-int8wo+embed",
-        "8da4x",
-        "{\"skip\":[\"*v_proj\"],\"only\":[\"*_proj\"],\"rules\":[{\"match\":\"re:.*q_proj\","
-        "\"scheme\":\"8da4w\"}]}",
-        "{\"linear:int8\":{\"bitwidth\":4,\"groupsize\":64},\"executor\":{\"accelerator\":\"mps\"}"
-        "}",
-        HF(",\"modules_to_not_convert\":[\"model.layers.0\",\"lm_head\"]"),
-        CONFIG("FqnToConfig", "1",
-               "\"fqn_to_config\":{\"_default\":" INT8 ",\"re:.+norm.+\":null}"),
+    static const struct {
+        const char *text;
+        nib_status status;
+    } cases[] = {
+        {NULL, NIB_OK},
+        {"8da4w+head-int8wo+embed", NIB_OK},
+        {"mxfp8", NIB_OK},
+        {"8da4x", NIB_USAGE},
+        {"{\"ruels\":[],\"else\":\"keep\"}", NIB_BAD_INPUT},
+        {"{\"zzzzzzz\":[],\"else\":\"keep\"}", NIB_BAD_INPUT}, /* lists all keys */
+        {"{\"rules\":[{\"match\":\"model.layers.9.*\",\"scheme\":\"int8wo\"}]}", NIB_USAGE},
+        {"{\"rules\":[{\"match\":\"*\",\"scheme\":\"int8wo\"},{\"match\":\"*q_proj\","
+         "\"scheme\":\"8da4w\"}]}",
+         NIB_OK}, /* a rule without effect */
+        {"{\"rules\":[],\"else\":\"keep\",\"only\":[\"*q_proj\"]}", NIB_OK},
+        {"{\"recipe_name\":\"mxfp8\",\"emulate\":true}", NIB_OK},
+        {"{\"recipe\":\"mxfp8+embed\"}", NIB_OK},
+        {"{\"linear:afpwx\":{\"bitwidth\":4,\"groupsize\":64}}", NIB_OK},
+        {"{\"linear:int5\":{}}", NIB_BAD_INPUT},
+        {"{\"linear:int4\":{\"groupsze\":32}}", NIB_BAD_INPUT},
+        {"{\"skip\":[\"*v_proj\"],\"only\":[\"*_proj\"],\"rules\":[{\"match\":\"re:.*q_proj\","
+         "\"scheme\":\"8da4w\"}]}",
+         NIB_OK},
+        {"{\"linear:int8\":{\"bitwidth\":4,\"groupsize\":64},\"executor\":{\"accelerator\":"
+         "\"mps\"}}",
+         NIB_OK},
+        {HF(",\"modules_to_not_convert\":[\"model.layers.0\",\"lm_head\"]"), NIB_OK},
+        {HF(",\"quant_type_kwargs\":{\"x\":1},\"untie_embedding_weights\":true"), NIB_OK},
+        {CONFIG("FqnToConfig", "1",
+                "\"fqn_to_config\":{\"_default\":" INT8 ",\"re:.+norm.+\":null}"),
+         NIB_OK},
+        {CONFIG("Int4WeightOnlyConfig", "2", "\"int4_tile_packed_ntile\":16"), NIB_OK},
+        {CONFIG("Int8DynamicActivationInt8WeightConfig", "1",
+                "\"granularity\":{\"_type\":\"PerTensor\",\"_data\":{}},\"layout\":{\"_type\":"
+                "\"CutlassSemiSparseLayout\",\"_data\":{}}"),
+         NIB_OK},
     };
-    for (size_t t = 0; t < COUNT(texts); t++) {
+    nib_recipe_layer tied[LAYERS];
+    memcpy(tied, untied, sizeof tied);
+    tied[EMBED].tied = tied[HEAD].tied = true;
+    for (size_t t = 0; t < COUNT(cases); t++) {
         nib_status status = NIB_NO_MEMORY;
         for (int left = 0; left < 1000; left++) {
             failing f = {left, 0};
             const nib_allocator a = failing_allocator(&f);
-            const char *skip = "lm_head";
+            const char *const skip = "*.1.*", *const only[] = {"lm_head", "*"};
             nib_recipe *r = NULL;
             nib_err err = {0};
-            const nib_recipe_input in = {
-                .text = texts[t], .skip = {&skip, 1}, .layers = untied, .count = LAYERS};
+            const nib_recipe_input in = {.text = cases[t].text,
+                                         .skip = {&skip, 1},
+                                         .only = {only, 2},
+                                         .layers = tied,
+                                         .count = LAYERS};
             status = nib__recipe_load(&r, &in, &a, &err);
             nib__recipe_free(r);
             assert_int_equal(f.live, 0); /* nothing leaks */
             if (f.left > 0)
                 break;
         }
-        assert_int_equal(status, t == 1 ? NIB_USAGE : NIB_OK);
+        assert_int_equal(status, cases[t].status);
     }
+}
+
+/* ---- names of layers that are no Llama's, and none at all ---- */
+
+static void test_other_layers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool first, second; /* quantized */
+    } cases[] = {
+        {"{\"rules\":[{\"match\":\"*.weight\",\"scheme\":\"int8wo\"}]}", true, false},
+        {"{\"rules\":[{\"match\":\"a*\",\"scheme\":\"int8wo\"}]}", false, true},
+        {"{\"recipe\":\"int8wo\",\"filter_fqns\":[\"blocks\"]}", false, true},
+        {"{\"recipe\":\"int8wo\",\"filter_fqns\":[\"attention\"]}", true, true},
+    };
+    const nib_allocator a = nib__allocator_default();
+    char name[1200];
+    memset(name, 'a', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    const nib_recipe_layer layers[] = {{"vision.blocks.0.proj", NIB_ROLE_OTHER, false},
+                                       {name, NIB_ROLE_OTHER, false}, /* too long for a suffix */
+                                       {"model.layers.0.self_attn.q_proj", NIB_ROLE_Q, false}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_recipe *r = NULL;
+        nib_choice choice;
+        const nib_recipe_input in = {.text = cases[i].text, .layers = layers, .count = 3};
+        assert_int_equal(nib__recipe_load(&r, &in, &a, NULL), NIB_OK);
+        nib__recipe_resolve(&choice, r, &layers[0]);
+        assert_int_equal(!choice.keep, cases[i].first);
+        nib__recipe_resolve(&choice, r, &layers[1]);
+        assert_int_equal(!choice.keep, cases[i].second);
+        nib__recipe_free(r);
+    }
+    nib_recipe *r = NULL;
+    const nib_recipe_input none = {.text = cases[0].text};
+    assert_int_equal(nib__recipe_load(&r, &none, &a, NULL), NIB_OK);
+    nib__recipe_free(r);
 }
 
 /* ---- printed text ---- */
@@ -893,6 +992,7 @@ int main(void)
         cmocka_unit_test(test_file),
         cmocka_unit_test(test_roles),
         cmocka_unit_test(test_memory_runs_out),
+        cmocka_unit_test(test_other_layers),
         cmocka_unit_test(test_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
