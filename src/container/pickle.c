@@ -12,7 +12,7 @@
 enum {
     VALUES_MAX = 1 << 21,    /* a tensor takes about 18 */
     SIZES_MAX = 64,          /* dimensions of a tensor: PyTorch's limit */
-    ITEMS_MEMORY = 64 << 20, /* bytes for the items of tuples, lists and dicts */
+    ITEMS_MEMORY = 64 << 20, /* bytes for the items of tuples, lists and dicts: 2^24 items */
     TEXT_MAX = INT32_MAX,
     SHOWN = 120,
 };
@@ -235,8 +235,6 @@ static nib_status pop_mark(machine *m, const uint32_t **first, size_t *count)
 static nib_status add_items(machine *m, uint32_t container, const uint32_t *items, size_t count)
 {
     nib_pickle_value *v = value_at(m, container);
-    if (count > VALUES_MAX || v->count > VALUES_MAX * 4u)
-        return fail_memory(m);
     const size_t want = v->count + count;
     if (want > v->capacity) {
         const size_t capacity = want > 2 * (size_t)v->capacity ? want : 2 * (size_t)v->capacity;
@@ -259,7 +257,7 @@ static nib_status push_container(machine *m, nib_pickle_kind kind, const uint32_
 {
     /* The items may be on the stack, which push_value may reallocate. */
     uint32_t *copy = nib__arena_take(&m->out->arena, count, sizeof *copy);
-    if (copy == NULL || count > VALUES_MAX)
+    if (copy == NULL)
         return fail_memory(m);
     if (count != 0)
         memcpy(copy, items, count * sizeof *copy);

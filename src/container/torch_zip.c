@@ -417,15 +417,15 @@ static nib_status read_tensors(parser *p, const nib_pickle_value *dict)
 
 /* ---- model hyperparameters ---- */
 
-static bool put_scalar(nib_jsonw *w, const nib_pickle_value *v)
+/* v->kind: at most NIB_PICKLE_STRING */
+static void put_scalar(nib_jsonw *w, const nib_pickle_value *v)
 {
     switch (v->kind) {
-    case NIB_PICKLE_NONE: nib__jsonw_null(w); return true;
-    case NIB_PICKLE_BOOL: nib__jsonw_bool(w, v->u.whole != 0); return true;
-    case NIB_PICKLE_INT: nib__jsonw_int(w, v->u.whole); return true;
-    case NIB_PICKLE_FLOAT: nib__jsonw_double(w, v->u.number); return true;
-    case NIB_PICKLE_STRING: nib__jsonw_string_n(w, v->u.text, v->count); return true;
-    default: return false;
+    case NIB_PICKLE_NONE: nib__jsonw_null(w); break;
+    case NIB_PICKLE_BOOL: nib__jsonw_bool(w, v->u.whole != 0); break;
+    case NIB_PICKLE_INT: nib__jsonw_int(w, v->u.whole); break;
+    case NIB_PICKLE_FLOAT: nib__jsonw_double(w, v->u.number); break;
+    default: nib__jsonw_string_n(w, v->u.text, v->count);
     }
 }
 
@@ -434,8 +434,9 @@ static bool put_scalar(nib_jsonw *w, const nib_pickle_value *v)
 static nib_status read_params(parser *p)
 {
     static const char *const names[] = {"model_args", "params"};
+    /* find_dict has seen that the root is a dict */
     const nib_pickle_value *root = &p->pickle.values[p->pickle.root], *args = NULL;
-    for (size_t n = 0; n < COUNT(names) && args == NULL && root->kind == NIB_PICKLE_DICT; n++)
+    for (size_t n = 0; n < COUNT(names) && args == NULL; n++)
         for (size_t i = 0; i < root->count && args == NULL; i += 2)
             if (nib__pickle_is(nib__pickle_item(&p->pickle, root, i), names[n]))
                 args = nib__pickle_item(&p->pickle, root, i + 1);
@@ -456,7 +457,7 @@ static nib_status read_params(parser *p)
         memcpy(name, key->u.text, key->count);
         name[key->count] = 0;
         nib__jsonw_key(&w, name);
-        (void)put_scalar(&w, value);
+        put_scalar(&w, value);
     }
     nib__jsonw_object_end(&w);
     p->out->params = text.failed ? NULL : nib__arena_copy(p->arena, text.at, text.size);

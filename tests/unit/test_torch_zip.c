@@ -296,6 +296,17 @@ static void test_archives(void **state)
 #define STORAGE(key, count)                                                                        \
     "(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0" key "X\3\0\0\0cpu" count "tQ"
 #define TENSOR(arguments) "\x80\2}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(" arguments "tRs."
+#define REBUILD(version, arguments) "ctorch._utils\n_rebuild_tensor" version "\n(" arguments "tR"
+#define KEY(letter) "X\1\0\0\0" letter
+#define VIEW(sizes, strides) REBUILD("_v2", STORAGE("0", "K\6") "K\0" sizes strides)
+#define SIX VIEW("K\6\x85", "K\1\x85")
+#define UNTYPED                                                                                    \
+    "(X\7\0\0\0storagectorch\nUntypedStorage\nX\1\0\0\0"                                           \
+    "0X\3\0\0\0cpuK\x18tQ"
+#define INTS                                                                                       \
+    "(X\7\0\0\0storagectorch\nIntStorage\nX\1\0\0\0"                                               \
+    "0X\3\0\0\0cpuK\6tQ"
+#define FAR "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f"
 
 static void test_pickles(void **state)
 {
@@ -402,6 +413,39 @@ static void test_pickles(void **state)
          NIB_UNSUPPORTED},
         {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\7\x85K\0\x85")), NIB_UNSUPPORTED},
         {PICKLE("\x80\2}N."), NIB_BAD_INPUT},
+        /* a name of one value; ordered dicts: of two arguments, of None, of a single value */
+        {PICKLE("\x80\4\x8c\1x\x93."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2ccollections\nOrderedDict\nNN\x86R."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2ccollections\nOrderedDict\n]Na\x85R."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2ccollections\nOrderedDict\n]N\x85"
+                "a\x85R."),
+         NIB_BAD_INPUT},
+        /* a parameter without a tensor; a state of nothing */
+        {PICKLE("\x80\2ctorch._utils\n_rebuild_parameter\n)R."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2Nb."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2(Nb."), NIB_BAD_INPUT},
+        /* offsets: negative, over 64 bits; sizes and strides that are none */
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "J\xff\xff\xff\xffK\6\x85K\1\x85")), NIB_BAD_INPUT},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "\x8a\x09\0\0\0\0\0\0\0\0\0K\6\x85K\1\x85")),
+         NIB_BAD_INPUT},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0NK\1\x85")), NIB_BAD_INPUT},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\6\x85N")), NIB_BAD_INPUT},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0ctorch\nSize\n)RK\1\x85")), NIB_BAD_INPUT},
+        /* an untyped storage: without a type, with None, with a layout, with pairs of 4 bits */
+        {PICKLE(TENSOR(UNTYPED "K\0K\6\x85K\1\x85")), NIB_BAD_INPUT},
+        {PICKLE(TENSOR(UNTYPED "K\0K\6\x85K\1\x85\x89}N")), NIB_BAD_INPUT},
+        {PICKLE(TENSOR(UNTYPED "K\0K\6\x85K\1\x85\x89}ctorch\nstrided\n")), NIB_BAD_INPUT},
+        {PICKLE(TENSOR(UNTYPED "K\0K\6\x85K\1\x85\x89}ctorch\nfloat4_e2m1fn_x2\n")),
+         NIB_UNSUPPORTED},
+        /* a storage whose bytes overflow; elements whose distance, or end, overflows */
+        {PICKLE(TENSOR(STORAGE("0", "\x8a\x08\0\0\0\0\0\0\0\x40") "K\0K\6\x85K\1\x85")),
+         NIB_BAD_INPUT},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") "K\0K\2K\2K\2\x87" FAR FAR FAR "\x87")), NIB_BAD_INPUT},
+        {PICKLE(TENSOR(STORAGE("0", "K\6") FAR "K\2K\2\x86" FAR FAR "\x86")), NIB_BAD_INPUT},
+        /* tensors under a number, and under a name with a zero byte; a dict without tensors */
+        {PICKLE("\x80\2}K\1" SIX "s."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2}X\2\0\0\0w\0" SIX "s."), NIB_BAD_INPUT},
+        {PICKLE("\x80\2}K\1K\1s."), NIB_UNSUPPORTED},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         const zip_part parts[] = {cases[i].pickle, {"a/data/0", floats, 24}};
@@ -471,6 +515,141 @@ static void test_rejects_overflow_in_empty_tensor(void **state)
     drop(&p);
 }
 
+/* ---- legal pickles of unusual form ---- */
+
+static void test_unusual_pickles(void **state)
+{
+    (void)state;
+    static const uint8_t floats[24] = {0};
+    const struct {
+        zip_part pickle;
+        size_t tensors, aliases, notes;
+        const char *params; /* NULL: none */
+    } cases[] = {
+        /* no items before the tensor; an integer without bytes; sizes as torch.Size */
+        {PICKLE("\x80\2}(u" KEY("w") SIX "s."), 1, 0, 0, NULL},
+        {PICKLE("\x80\2}" KEY("w") REBUILD("_v2", STORAGE("0", "K\6") "\x8a\0K\6\x85K\1\x85") "s."),
+         1, 0, 0, NULL},
+        {PICKLE("\x80\2}" KEY("w") VIEW("ctorch\nSize\nK\2K\3\x86\x85R", "K\3K\1\x86") "s."), 1, 0,
+         0, NULL},
+        /* an untyped storage, whose tensors give the type */
+        {PICKLE("\x80\2}" KEY("w")
+                    REBUILD("_v3", UNTYPED "K\0K\6\x85K\1\x85\x89}ctorch\nfloat32\n") "s."),
+         1, 0, 0, NULL},
+        /* a dict in place of a model's name for it, and a name without a dict */
+        {PICKLE("\x80\2}(X\5\0\0\0modelK\3" KEY("w") SIX "u."), 1, 0, 1, NULL},
+        {PICKLE("\x80\2}(" KEY("a") "}" KEY("w") SIX "u."), 1, 0, 1, NULL},
+        /* a name twice for the same elements; other elements, types, ranks and shapes are not */
+        {PICKLE("\x80\2}(" KEY("a") SIX KEY("b") SIX KEY("c") VIEW("K\3\x85", "K\1\x85") KEY(
+             "d") REBUILD("_v2", INTS "K\0K\6\x85K\1\x85") KEY("e") VIEW("K\2K\3\x86", "K\3K\1\x86")
+                    KEY("f") VIEW("K\3K\2\x86", "K\2K\1\x86") KEY("g") VIEW("K\0\x85", "K\1\x85")
+                        KEY("h") VIEW("K\0\x85", "K\1\x85") "u."),
+         7, 1, 0, NULL},
+        /* arguments of the model: scalars with short names */
+        {PICKLE(
+             "\x80\2}(X\5\0\0\0model}" KEY("w") SIX "sX\x0a\0\0\0model_args}(" KEY("a") "N" KEY(
+                 "b") "\x88" KEY("c") "K\7" KEY("d") "G\x3f\xe0\0\0\0\0\0\0" KEY("e") KEY("x")
+                 KEY("f") "]K\1K\2X\2\0\0\0g\0K\3X\x40\0\0\0"
+                          "0123456789012345678901234567890123456789012345678901234567890123K\4uu."),
+         1, 0, 1, "{\"a\": null, \"b\": true, \"c\": 7, \"d\": 0.5, \"e\": \"x\"}"},
+        {PICKLE("\x80\2}(" KEY("w") SIX "X\x0a\0\0\0model_argsK\7X\6\0\0\0paramsK\7u."), 1, 0, 1,
+         NULL},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const zip_part parts[] = {cases[i].pickle, {"a/data/0", floats, 24}};
+        parsed p;
+        parse(&p, parts, 2);
+        if (p.status != NIB_OK)
+            fail_msg("%zu: %s", i, p.err.text);
+        assert_int_equal(p.contents.count, cases[i].tensors);
+        assert_int_equal(p.contents.meta_count, cases[i].aliases);
+        assert_int_equal(p.contents.note_count, cases[i].notes);
+        assert_true((p.contents.params == NULL) == (cases[i].params == NULL));
+        if (cases[i].params != NULL)
+            assert_string_equal(p.contents.params, cases[i].params);
+        drop(&p);
+    }
+}
+
+/* Appends "(K\1...t": a tuple of bytes. */
+static size_t put_tuple(char *text, size_t at, const uint8_t *values, int count)
+{
+    text[at++] = '(';
+    for (int i = 0; i < count; i++) {
+        text[at++] = 'K';
+        text[at++] = (char)values[i];
+    }
+    text[at++] = 't';
+    return at;
+}
+
+/* Six elements at one address in 113 shapes, and the first shape again: only near ones are compared
+ * with it, so that it is no alias. */
+static void test_many_views(void **state)
+{
+    (void)state;
+    static const char head[] =
+        "X\2\0\0\0n?ctorch._utils\n_rebuild_tensor_v2\n(" STORAGE("0", "K\6") "K\0";
+    static const uint8_t floats[24] = {0};
+    static char text[114 * 200];
+    size_t at = 4;
+    int count = 0;
+    memcpy(text, "\x80\2}(", at);
+    for (int rank = 8; rank > 5; rank--)
+        for (int i = 0; i < rank; i++)
+            for (int j = 0; j < rank && !(rank == 6 && (i > 0 || j > 0)); j++) {
+                uint8_t shape[8] = {1, 1, 1, 1, 1, 1, 1, 1}, strides[8];
+                const int dims = rank == 6 ? 8 : rank;
+                shape[i] *= 2;
+                shape[j] *= 3;
+                for (int d = dims, stride = 1; d-- > 0; stride *= shape[d])
+                    strides[d] = (uint8_t)stride;
+                memcpy(text + at, head, sizeof head - 1);
+                text[at + 6] = (char)(++count);
+                at = put_tuple(text, at + sizeof head - 1, shape, dims);
+                at = put_tuple(text, at, strides, dims);
+                memcpy(text + at, "tR", 2);
+                at += 2;
+            }
+    memcpy(text + at, "u.", 2);
+    const zip_part parts[] = {{"a/data.pkl", text, at + 2}, {"a/data/0", floats, 24}};
+    parsed p;
+    parse(&p, parts, 2);
+    if (p.status != NIB_OK)
+        fail_msg("%s", p.err.text);
+    assert_int_equal(count, 114);
+    assert_int_equal(p.contents.count, count);
+    drop(&p);
+}
+
+/* A pickle cut at any byte, and more values or marks than a file may have. */
+static void test_cut_and_long_pickles(void **state)
+{
+    (void)state;
+    static const char whole[] = "\x80\4\x95\x02\0\0\0\0\0\0\0}(\x8c\1w" SIX "\x94h\0\x8c\1xM\1\1"
+                                "\x8c\1yJ\0\0\0\0\x8c\1z\x8a\1\0\x8c\1u\x8b\1\0\0\0\0"
+                                "\x8c\1vG\0\0\0\0\0\0\0\0X\1\0\0\0q\x8d\1\0\0\0\0\0\0\0ru.";
+    char *copy = malloc(sizeof whole);
+    for (size_t size = 0; size < sizeof whole - 1; size++) {
+        memcpy(copy, whole, size);
+        const zip_part parts[] = {{"a/data.pkl", copy, size}};
+        parsed p;
+        parse(&p, parts, 1);
+        assert_int_equal(p.status, NIB_BAD_INPUT);
+        drop(&p);
+    }
+    free(copy);
+    enum { MANY = (1 << 21) + 4 };
+    char *many = malloc(MANY);
+    for (int i = 0; i < 2; i++) {
+        memset(many, "(N"[i], MANY);
+        memcpy(many, "\x80\2", 2);
+        const zip_part parts[] = {{"a/data.pkl", many, MANY}};
+        expect_refused(parts, 1, NIB_NO_MEMORY);
+    }
+    free(many);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -483,6 +662,9 @@ int main(void)
         cmocka_unit_test(test_deep_nesting_does_not_recurse),
         cmocka_unit_test(test_many_sizes),
         cmocka_unit_test(test_rejects_overflow_in_empty_tensor),
+        cmocka_unit_test(test_unusual_pickles),
+        cmocka_unit_test(test_many_views),
+        cmocka_unit_test(test_cut_and_long_pickles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
