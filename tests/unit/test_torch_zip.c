@@ -210,15 +210,21 @@ typedef struct parsed {
     uint8_t *bytes;
 } parsed;
 
-static void parse(parsed *p, const zip_part *parts, size_t count)
+/* memory: bytes that the arena may take */
+static void parse_within(parsed *p, const zip_part *parts, size_t count, size_t memory)
 {
     zip_built z = build_zip(parts, count, true, true);
     *p = (parsed){.allocator = nib__allocator_default(), .err = {NIB_OK, ""}};
     p->bytes = malloc(z.size);
     memcpy(p->bytes, z.bytes, z.size);
-    nib__arena_init(&p->arena, &p->allocator, 2 * z.size + (64 << 20));
+    nib__arena_init(&p->arena, &p->allocator, memory);
     p->status = nib__torch_parse(&p->contents, p->bytes, z.size, "x.pt", 2, &p->arena, &p->err);
     free(z.bytes);
+}
+
+static void parse(parsed *p, const zip_part *parts, size_t count)
+{
+    parse_within(p, parts, count, 64 << 20);
 }
 
 static void drop(parsed *p)
@@ -536,6 +542,9 @@ static void test_unusual_pickles(void **state)
         {PICKLE("\x80\2}" KEY("w")
                     REBUILD("_v3", UNTYPED "K\0K\6\x85K\1\x85\x89}ctorch\nfloat32\n") "s."),
          1, 0, 0, NULL},
+        /* elements that must be copied; no tensors */
+        {PICKLE("\x80\2}" KEY("w") VIEW("K\2K\3\x86", "K\1K\2\x86") "s."), 1, 0, 1, NULL},
+        {PICKLE("\x80\2}."), 0, 0, 0, NULL},
         /* a dict in place of a model's name for it, and a name without a dict */
         {PICKLE("\x80\2}(X\5\0\0\0modelK\3" KEY("w") SIX "u."), 1, 0, 1, NULL},
         {PICKLE("\x80\2}(" KEY("a") "}" KEY("w") SIX "u."), 1, 0, 1, NULL},
@@ -568,6 +577,12 @@ static void test_unusual_pickles(void **state)
         if (cases[i].params != NULL)
             assert_string_equal(p.contents.params, cases[i].params);
         drop(&p);
+        for (size_t memory = 1; memory == 1 || p.status != NIB_OK; memory += 8) {
+            parse_within(&p, parts, 2, memory); /* runs out at each place */
+            if (p.status != NIB_OK)
+                assert_int_equal(p.status, NIB_NO_MEMORY);
+            drop(&p);
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * torchao's settings one by one, in configs, in maps of names and in Hugging Face's object: each
- * allowed value gives its scheme, and each other value is refused. test_recipe.c compares schemes
- * with torchao's own numbers.
+ * The members of recipe files one by one: torchao's settings in configs, in maps of names and in
+ * Hugging Face's object, and the members of the other forms. Each allowed value gives its scheme,
+ * and each other value is refused. test_recipe.c compares schemes with torchao's own numbers.
  */
 #include "ledger_lines.h"
 #include "recipe.h"
@@ -67,6 +67,7 @@ static void check_row(const row *r)
 #define CONFIG(type, version, data) "{'_type':'" type "','_version':" version ",'_data':{" data "}}"
 #define OF(type, data) "{'_type':'" type "','_data':" data "}"
 #define DTYPE(name) OF("torch.dtype", "'" name "'")
+#define LONE "\\ud800" /* half a character */
 
 /* ---- granularities ---- */
 
@@ -102,6 +103,17 @@ static void test_granularities(void **state)
         {INT8WO("[" OF("PerRow", "{}") "," OF("PerBlock", "{}") "]"), NULL, "PerBlock has no"},
         {INT8WO("[" OF("PerAxis", "{}") "," OF("PerRow", "{}") "]"), NULL, "PerAxis has no"},
         {INT8WO("[1,2,3]"), NULL, "a list of more than two items"},
+        {INT8WO("[[1]]"), NULL, "granularity has no scheme"},
+        {INT8WO("1e999"), NULL, "1e999"},
+        {INT8WO("1e300"), NULL, "granularity has no scheme"},
+        {INT8WO("-1e300"), NULL, "granularity has no scheme"},
+        {INT8WO("{'_type':'PerRow','_version':'x','_data':3}"), "int8wo", NULL},
+        {INT8WO("{'_type':'" LONE "','_data':{}}"), NULL, "surrogate"},
+        {INT8WO(OF("PerRow", "{'" LONE "':1}")), NULL, "surrogate"},
+        {INT8WO("'" LONE "'"), NULL, "surrogate"},
+        {INT8WO("{'more':1}"), NULL, "belong in"},
+        {"{'_type':'Int8WeightOnlyConfig','" LONE "':1}", NULL, "surrogate"},
+        {CONFIG("Int8WeightOnlyConfig", "2", "'" LONE "':1"), NULL, "surrogate"},
         {CONFIG("Int8WeightOnlyConfig", "2", "'group_size':32,'granularity':32"), NULL,
          "keep granularity"},
         {INT8DQ("2", "'granularity':" OF("PerAxis", "{'axis':1}")), NULL, "PerAxis has no scheme"},
@@ -244,6 +256,11 @@ static void test_maps(void **state)
         {MAPS("{'_default':" INT8 "}", "{}"), "int8wo", NULL},
         {MAPS("{}", "{'_default':" INT4 "}"), "int4wo-g128", NULL},
         {MAPS("{}", "{}"), "keep", NULL},
+        {MAPS("{'_default':null}", "{'_default':null}"), "keep", NULL},
+        {MAPS("{'lm_head':" INT8 "}", "{'lm':" INT8 "}"), NULL, "differ"},
+        {MAPS("{'" LONE "':" INT8 "}", "{}"), NULL, "surrogate"},
+        {CONFIG("FqnToConfig", "1", "'" LONE "':1"), NULL, "surrogate"},
+        {"{'_type':'FqnToConfig','_data':3}", NULL, "expected"},
         {MAPS("{'_default':" INT8 "}", "{'_default':" INT4 "}"), NULL, "differ"},
         {MAPS("{'_default':" INT8 "}", "{'_defaulx':" INT8 "}"), NULL, "differ"},
         {MAPS("{'_default':null}", "{'_default':" INT8 "}"), NULL, "differ"},
@@ -269,6 +286,9 @@ static void test_hugging_face(void **state)
     static const row rows[] = {
         {HF(DEFAULT, ",'include_input_output_embeddings':false"), "int8wo", NULL},
         {HF(DEFAULT, ",'include_input_output_embeddings':null"), "int8wo", NULL},
+        {HF("{'default':" CONFIG("FqnToConfig", "1", "'fqn_to_config':{'re:.*_proj':" INT8 "}") "}",
+            ",'include_input_output_embeddings':true"),
+         "int8wo", NULL},
         {HF(DEFAULT, ",'untie_embedding_weights':null"), "int8wo", NULL},
         {HF(DEFAULT, ",'untie_embedding_weights':true"), "int8wo", "stay one tensor"},
         {HF(DEFAULT, ",'include_input_output_embeddings':true,'untie_embedding_weights':true"),
@@ -294,12 +314,99 @@ static void test_hugging_face(void **state)
     CHECK_ROWS(rows);
 }
 
+/* ---- the other forms ---- */
+
+static void test_other_forms(void **state)
+{
+    (void)state;
+    static const row rows[] = {
+        {"{'else':3}", NULL, "expected"},
+        {"{'else':'" LONE "'}", NULL, "surrogate"},
+        {"{'rules':[{'match':3}]}", NULL, "expected"},
+        {"{'rules':[{'match':'" LONE "'}]}", NULL, "surrogate"},
+        {"{'else':'int8wo','skip':3}", NULL, "expected"},
+        {"{'else':'int8wo','skip':[3]}", NULL, "not a string"},
+        {"{'else':'int8wo','skip':['" LONE "']}", NULL, "surrogate"},
+        {"{'else':'int8wo','only':['re:(']}", NULL, "re:("},
+        {"{'recipe_name':3}", NULL, "expected"},
+        {"{'recipe_name':'" LONE "'}", NULL, "surrogate"},
+        {"{'recipe':3}", NULL, "expected"},
+        {"{'recipe':'" LONE "'}", NULL, "surrogate"},
+        {"{'':1}", NULL, "not a recipe"},
+        {"{'executor':{'accelerator':'" LONE "'}}", NULL, "surrogate"},
+        {"{'executor':{'accelerator':'mps'},'linear:int8':{'groupsize':null}}", "int8wo", NULL},
+    };
+    CHECK_ROWS(rows);
+}
+
+/* Patterns for linear layers where there are none, and where none has one of Meta's names. */
+static void test_no_match(void **state)
+{
+    (void)state;
+    const nib_recipe_layer embed = {"embed", NIB_ROLE_EMBED, false},
+                           vision = {"vision.proj", NIB_ROLE_OTHER, false};
+    const nib_recipe_layer *const cases[] = {&embed, &vision};
+    const nib_allocator a = nib__allocator_default();
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_recipe *r = NULL;
+        nib_err err = {NIB_OK, ""};
+        const nib_recipe_input in = {.text = "{\"recipe_name\":\"mxfp8\",\"fqns\":[\"attention\"]}",
+                                     .layers = cases[i],
+                                     .count = 1};
+        refused(NIB_USAGE, nib__recipe_load(&r, &in, &a, &err), &err);
+        assert_true((strstr(err.text, "vision.proj") != NULL) == (cases[i] == &vision));
+    }
+}
+
+/* A config that quantizes nothing is named as what it is: an option, or a recipe elsewhere. */
+static void test_names_its_source(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    nib_recipe *r = NULL;
+    const char *const skip = "*";
+    const nib_recipe_input in = {.text = "int8wo",
+                                 .skip = {&skip, 1},
+                                 .layers = layers,
+                                 .count = LAYERS,
+                                 .by = NIB_BY_CONFIG};
+    assert_int_equal(nib__recipe_load(&r, &in, &a, NULL), NIB_OK);
+    assert_int_equal(nib__recipe_ledger(r)->setting_count, 1);
+    assert_string_equal(nib__recipe_ledger(r)->settings[0].name, "recipe");
+    nib__recipe_free(r);
+    const nib_recipe_input bad = {.text = "{\"rules\":3}"};
+    assert_int_equal(nib__recipe_load(&r, &bad, &a, NULL), NIB_BAD_INPUT);
+}
+
+/* The second pattern is tried only on layers that the first one names. */
+static void test_costly_after_another(void **state)
+{
+    (void)state;
+    char name[121];
+    memset(name, 'a', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    const nib_recipe_layer layer = {name, NIB_ROLE_Q, false};
+    const char *const only[] = {"a*", "re:(.*)(.*)(.*)(.*)(.*)b"};
+    const nib_allocator a = nib__allocator_default();
+    nib_recipe *r = NULL;
+    nib_err err = {NIB_OK, ""};
+    const nib_recipe_input in = {.text = "int8wo", .only = {only, 2}, .layers = &layer, .count = 1};
+    refused(NIB_BAD_INPUT, nib__recipe_load(&r, &in, &a, &err), &err);
+    assert_int_equal(nib__recipe_load(&r, &in, &a, NULL), NIB_BAD_INPUT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_granularities), cmocka_unit_test(test_types),
-        cmocka_unit_test(test_kernels),       cmocka_unit_test(test_maps),
+        cmocka_unit_test(test_granularities),
+        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_maps),
         cmocka_unit_test(test_hugging_face),
+        cmocka_unit_test(test_other_forms),
+        cmocka_unit_test(test_no_match),
+        cmocka_unit_test(test_names_its_source),
+        cmocka_unit_test(test_costly_after_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
