@@ -283,8 +283,8 @@ static nib_status read_member(nib_recipe *r, nib_json *json, unsigned key, own_f
     }
 }
 
-/* Reads the members in `wanted` of the object at `json`, a copy, in which find_form found a key. The
- * first pass checks all keys. */
+/* Reads the members in `wanted` of the object at `json`, a copy, in which find_form found a key.
+ * The first pass checks all keys. */
 static nib_status read_pass(nib_recipe *r, nib_json json, unsigned wanted, own_form *form,
                             nib_err *err)
 {

@@ -2,8 +2,8 @@
  *
  * torchao's configs as recipes: one for all linear layers, many by name in FqnToConfig, or either
  * inside Hugging Face's quantization_config ({"quant_type": {"default": ...},
- * "modules_to_not_convert": ...}). recipe_json.c has read the whole text before, so every value ends
- * and can be skipped.
+ * "modules_to_not_convert": ...}). recipe_json.c has read the whole text before, so every value
+ * ends and can be skipped.
  */
 #include "torchao_config.h"
 

@@ -374,8 +374,37 @@ static void test_names_its_source(void **state)
     assert_int_equal(nib__recipe_ledger(r)->setting_count, 1);
     assert_string_equal(nib__recipe_ledger(r)->settings[0].name, "recipe");
     nib__recipe_free(r);
-    const nib_recipe_input bad = {.text = "{\"rules\":3}"};
-    assert_int_equal(nib__recipe_load(&r, &bad, &a, NULL), NIB_BAD_INPUT);
+    const nib_recipe_input bad = {.text = "{\"schema\":2,\"rules\":[]}"};
+    assert_int_equal(nib__recipe_load(&r, &bad, &a, NULL), NIB_UNSUPPORTED);
+}
+
+/* Untying is reported where the tied tensor stays whole, and only there. */
+static void test_untie(void **state)
+{
+    (void)state;
+    static const nib_recipe_layer apart = {"lm_head", NIB_ROLE_HEAD, false};
+    static const char text[] =
+        "{\"quant_type\":{\"default\":{\"_type\":\"FqnToConfig\",\"_data\":{\"fqn_to_config\":{"
+        "\"lm_head\":{\"_type\":\"Int8WeightOnlyConfig\",\"_version\":2,\"_data\":{}}}}}},"
+        "\"modules_to_not_convert\":[],\"untie_embedding_weights\":true}";
+    const struct {
+        const nib_recipe_layer *layers;
+        size_t count;
+    } cases[] = {{&apart, 1}, {&layers[HEAD], 1}, {layers, LAYERS}};
+    const nib_allocator a = nib__allocator_default();
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_recipe *r = NULL;
+        nib_choice choice;
+        nib_err err = {NIB_OK, ""};
+        const nib_recipe_input in = {
+            .text = text, .layers = cases[i].layers, .count = cases[i].count};
+        if (nib__recipe_load(&r, &in, &a, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        nib__recipe_resolve(&choice, r, &cases[i].layers[cases[i].count - 1]);
+        assert_false(choice.keep);
+        assert_int_equal(nib__recipe_ledger(r)->setting_count, 0);
+        nib__recipe_free(r);
+    }
 }
 
 /* The second pattern is tried only on layers that the first one names. */
@@ -398,15 +427,11 @@ static void test_costly_after_another(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_granularities),
-        cmocka_unit_test(test_types),
-        cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_maps),
-        cmocka_unit_test(test_hugging_face),
-        cmocka_unit_test(test_other_forms),
-        cmocka_unit_test(test_no_match),
-        cmocka_unit_test(test_names_its_source),
-        cmocka_unit_test(test_costly_after_another),
+        cmocka_unit_test(test_granularities), cmocka_unit_test(test_types),
+        cmocka_unit_test(test_kernels),       cmocka_unit_test(test_maps),
+        cmocka_unit_test(test_hugging_face),  cmocka_unit_test(test_other_forms),
+        cmocka_unit_test(test_no_match),      cmocka_unit_test(test_names_its_source),
+        cmocka_unit_test(test_untie),         cmocka_unit_test(test_costly_after_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
