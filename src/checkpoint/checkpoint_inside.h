@@ -80,7 +80,8 @@ nib_status nib__weight_fail(const nib_weight_query *q, nib_status status, const 
 nib_status nib__weight_expect(const nib_weight_query *q, const char *suffix,
                               const nib_tensor *tensor, nib_type type, int rank,
                               const int64_t *shape);
-/* Fails unless the tensor has this type and is a matrix with at least one element. */
+/* Fails unless the tensor, which is not NULL, has this type and is a matrix with at least one
+ * element. */
 nib_status nib__weight_expect_matrix(const nib_weight_query *q, const char *suffix,
                                      const nib_tensor *tensor, nib_type type);
 /* Adds a ledger line about a tensor, if there is a ledger. */

@@ -54,7 +54,7 @@ static bool replace(char out[NIB_FUSED_NAME], const char *name, size_t at, const
 {
     const int size =
         snprintf(out, NIB_FUSED_NAME, "%.*s%s%s", (int)at, name, to, name + at + strlen(from));
-    return size > 0 && size < NIB_FUSED_NAME;
+    return size < NIB_FUSED_NAME;
 }
 
 static int count_parts(const fused_row *row)
@@ -149,7 +149,7 @@ static size_t find_codes(const nib_checkpoint *cp, const char *name, size_t modu
     char codes[NIB_FUSED_NAME];
     for (size_t i = 0; i < COUNT(ends); i++) {
         const int size = snprintf(codes, sizeof codes, "%.*s%s", (int)module, name, ends[i]);
-        if (size < 0 || size >= (int)sizeof codes)
+        if (size >= (int)sizeof codes)
             continue;
         const size_t at =
             nib__name_index_find(&cp->by_name, (const void *const *)cp->tensors, codes);
@@ -175,7 +175,7 @@ static split_kind classify(const nib_tensor *t, bool codes, int64_t n, int64_t *
         nib__ends_with(t->name,
                        "._weight_input_order")) /* one scale for all rows; an order of inputs */
         return SPLIT_SHARED;
-    if (t->rank < 1 || t->shape[0] < 1 || t->bytes % (uint64_t)t->shape[0] != 0)
+    if (t->shape[0] < 1 || t->bytes % (uint64_t)t->shape[0] != 0)
         return SPLIT_NOT;
     /* a square tensor next to the codes may instead have a column for each row */
     if (t->shape[0] == n && (codes || t->rank == 1 || t->shape[1] != n))
@@ -208,25 +208,29 @@ static bool find_fused(fused *out, const nib_checkpoint *cp, const char *name)
     return true;
 }
 
+/* Whether every part has its rows, in whole blocks, and a name that fits. */
 static bool can_split(fused *f, const nib_checkpoint *cp, size_t i)
 {
+    char name[NIB_FUSED_NAME];
     int64_t first, count;
     bool whole = true;
     f->kind = classify(cp->tensors[i], i == f->codes, f->n, &f->block);
     for (int p = 0; p < count_parts(f->row); p++)
-        whole = whole && compute_rows(cp, f->row, f->n, p, &first, &count) &&
-                first % f->block == 0 && count % f->block == 0;
+        whole = whole && nib__fused_name(name, cp->tensors[i]->name, p) &&
+                compute_rows(cp, f->row, f->n, p, &first, &count) && count % f->block == 0;
     return whole && f->kind != SPLIT_NOT;
 }
 
+/* Part p of a tensor that can be split. */
 static const nib_tensor *make_view(nib_checkpoint *cp, const nib_tensor *t, const fused *f, int p)
 {
     char name[NIB_FUSED_NAME];
     int64_t first, count;
     nib_tensor *out = nib__arena_take(&cp->arena, 1, sizeof *out);
-    if (out == NULL || !nib__fused_name(name, t->name, p) ||
-        !compute_rows(cp, f->row, f->n, p, &first, &count))
+    if (out == NULL)
         return NULL;
+    (void)nib__fused_name(name, t->name, p);
+    (void)compute_rows(cp, f->row, f->n, p, &first, &count);
     *out = *t;
     out->name = nib__arena_copy(&cp->arena, name, strlen(name));
     if (f->kind == SPLIT_ROWS) {
@@ -258,12 +262,15 @@ static nib_status split_metas(nib_checkpoint *cp, const nib_checkpoint *before, 
     for (size_t i = 0; i < before->meta_count; i++) {
         const nib_meta *meta = before->metas[i];
         fused f;
-        const bool split = find_fused(&f, before, meta->key) && !whole[f.codes];
+        char key[NIB_FUSED_NAME];
+        const bool split = find_fused(&f, before, meta->key) && !whole[f.codes] &&
+                           nib__fused_name(key, meta->key, 0); /* the first part's is the longest */
         for (int p = 0; p < (split ? count_parts(f.row) : 1); p++) {
             nib_meta *part = nib__arena_take(&cp->arena, 1, sizeof *part);
-            char key[NIB_FUSED_NAME];
-            if (part == NULL || (split && !nib__fused_name(key, meta->key, p)))
+            if (part == NULL)
                 return nib__checkpoint_no_memory(err, cp->path);
+            if (split)
+                (void)nib__fused_name(key, meta->key, p);
             part->key = split ? nib__arena_copy(&cp->arena, key, strlen(key)) : meta->key;
             part->value = meta->value;
             if (part->key == NULL)
@@ -301,10 +308,11 @@ nib_status nib__fused_split(nib_checkpoint *cp, nib_err *err)
         return nib__checkpoint_no_memory(err, cp->path);
     for (size_t i = 0; i < before.count; i++) {
         const nib_tensor *t = before.tensors[i];
-        if (!find_fused(&f, &before, t->name) || whole[f.codes] || !can_split(&f, &before, i)) {
+        if (!find_fused(&f, &before, t->name) || whole[f.codes]) {
             NIB_TRY(nib__checkpoint_add_view(cp, t, err));
             continue;
         }
+        f.kind = classify(t, i == f.codes, f.n, &f.block);
         for (int p = 0; p < count_parts(f.row); p++)
             NIB_TRY(nib__checkpoint_add_view(cp, make_view(cp, t, &f, p), err));
         cp->fused |= f.row->of;

@@ -33,7 +33,7 @@ bool nib__head_norm_name(char out[NIB_FUSED_NAME], const char *joined, int64_t h
             continue;
         const int size = snprintf(out, NIB_FUSED_NAME, "%.*s%s%" PRId64 ".weight",
                                   (int)(rest - joined), joined, names[i].apart, head);
-        return size > 0 && size < NIB_FUSED_NAME;
+        return size < NIB_FUSED_NAME;
     }
     return false;
 }
@@ -50,7 +50,7 @@ static int64_t parse_head(char joined[NIB_FUSED_NAME], const char *name)
         const int64_t head = strtol(rest + size, NULL, 10);
         const int used =
             snprintf(joined, NIB_FUSED_NAME, "%.*s%s", (int)(rest - name), name, names[i].joined);
-        const bool same = used > 0 && used < NIB_FUSED_NAME && head >= 0 &&
+        const bool same = used < NIB_FUSED_NAME && head >= 0 &&
                           nib__head_norm_name(again, joined, head) && strcmp(again, name) == 0;
         return same ? head : -1;
     }

@@ -185,10 +185,10 @@ static void report_unread(reader *r)
 }
 
 /* After a KEY: reads its list of names. */
-static void read_targets(reader *r, nib_targets *out)
+static void read_targets(reader *r, const char *key, nib_targets *out)
 {
     nib__json_next(&r->json);
-    nib__targets_read(out, &r->json, &r->q->expressions, r->arena, r->allocator);
+    nib__targets_read(out, &r->json, key, &r->q->expressions, r->arena, r->allocator);
 }
 
 #define AT(member) offsetof(nib_coding, member)
@@ -202,13 +202,13 @@ static const member coding_members[] = {
 #undef AT
 
 /* After a KEY: reads an object, or null for none. */
-static void read_coding(reader *r, nib_coding *out)
+static void read_coding(reader *r, const char *key, nib_coding *out)
 {
     nib_json *json = &r->json;
     if (nib__json_next(json) == NIB_JSON_NULL)
         return;
     if (json->event != NIB_JSON_OBJECT) {
-        nib__json_fail(json, "must be an object, or null");
+        nib__json_fail(json, "\"%s\" must be an object, or null", key);
         return;
     }
     *out = (nib_coding){.given = true, .bits = 8, .type = "int", .symmetric = true};
@@ -228,13 +228,13 @@ static void read_group(reader *r, nib_coding_group *out)
     }
     while (nib__json_next(json) == NIB_JSON_KEY) {
         if (nib__json_is(json, "targets")) {
-            read_targets(r, &out->targets);
+            read_targets(r, "targets", &out->targets);
         } else if (nib__json_is(json, "weights")) {
-            read_coding(r, &out->weights);
+            read_coding(r, "weights", &out->weights);
         } else if (nib__json_is(json, "input_activations")) {
-            read_coding(r, &out->inputs);
+            read_coding(r, "input_activations", &out->inputs);
         } else if (nib__json_is(json, "output_activations")) {
-            read_coding(r, &out->outputs);
+            read_coding(r, "output_activations", &out->outputs);
         } else if (!read_member(json, out, members, COUNT(members))) {
             report_unread(r);
         }
@@ -371,7 +371,7 @@ static void read_members(reader *r, words *w)
         if (nib__json_is(json, "config_groups")) {
             read_groups(r);
         } else if (nib__json_is(json, "ignore")) {
-            read_targets(r, &r->q->ignore);
+            read_targets(r, "ignore", &r->q->ignore);
         } else if (nib__json_is(json, "kv_cache_scheme")) {
             r->q->has_kv_cache = has_members(json);
         } else if (nib__json_is(json, "transform_config")) {
@@ -384,9 +384,10 @@ static void read_members(reader *r, words *w)
         } else if (nib__json_is(json, "rotation")) {
             if (has_members(json))
                 w->has_transforms = true;
-        } else if (nib__json_is(json, "modules_to_not_convert") ||
-                   nib__json_is(json, "ignored_layers")) {
-            read_targets(r, &r->q->kept);
+        } else if (nib__json_is(json, "modules_to_not_convert")) {
+            read_targets(r, "modules_to_not_convert", &r->q->kept);
+        } else if (nib__json_is(json, "ignored_layers")) {
+            read_targets(r, "ignored_layers", &r->q->kept);
         } else if (nib__json_is(json, "modules_in_block_to_quantize")) {
             r->q->kept_unknown = nib__json_skip(json);
         } else if (nib__json_is(json, "lm_head")) {

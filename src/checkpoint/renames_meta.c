@@ -92,7 +92,7 @@ static bool rename_any(char out[NIB_META_NAME_MAX], const char *name, bool from)
     else
         size = snprintf(out, NIB_META_NAME_MAX, "%s%.*s.%s%s", to, digits, name + strlen(source),
                         renamed, rest);
-    return size > 0 && size < NIB_META_NAME_MAX;
+    return size < NIB_META_NAME_MAX;
 }
 
 bool nib__rename_from_meta(char out[NIB_META_NAME_MAX], const char *name)

@@ -38,7 +38,7 @@ static nib_pattern *make_pattern(nib_json *json, const char *text, nib_target_li
     /* Python's re.match matches a prefix; our patterns match the whole name. */
     if (++limits->count > MOST_EXPRESSIONS ||
         snprintf(whole, sizeof whole, "re:(?:%s).*", text + 3) >= (int)sizeof whole) {
-        nib__json_fail(json, "has more than %d expressions, or one over 500 bytes",
+        nib__json_fail(json, "more than %d expressions, or one of over 500 bytes",
                        MOST_EXPRESSIONS);
         return NULL;
     }
@@ -64,7 +64,7 @@ static void index_names(nib_targets *out, nib_json *json, const char **names, ni
     }
 }
 
-void nib__targets_read(nib_targets *out, nib_json *json, nib_target_limits *limits,
+void nib__targets_read(nib_targets *out, nib_json *json, const char *key, nib_target_limits *limits,
                        nib_arena *arena, const nib_allocator *a)
 {
     size_t name_capacity = 0, pattern_capacity = 0, names = 0;
@@ -72,7 +72,7 @@ void nib__targets_read(nib_targets *out, nib_json *json, nib_target_limits *limi
     if (json->event == NIB_JSON_NULL)
         return;
     if (json->event != NIB_JSON_ARRAY || out->names != NULL) {
-        nib__json_fail(json, "must be one list of names");
+        nib__json_fail(json, "\"%s\" must be one list of names", key);
         return;
     }
     while (nib__json_next(json) == NIB_JSON_STRING) {
@@ -96,7 +96,7 @@ void nib__targets_read(nib_targets *out, nib_json *json, nib_target_limits *limi
         out->pattern_count++;
     }
     if (json->event != NIB_JSON_ARRAY_END) {
-        nib__json_fail(json, "must be a list of names");
+        nib__json_fail(json, "\"%s\" holds an item that is not a name", key);
         return;
     }
     out->name_count = names;

@@ -24,9 +24,10 @@ typedef struct nib_targets {
     size_t pattern_count;
 } nib_targets;
 
-/* Reads the list whose first event was just read; null is an empty list. Errors are stored in json.
- * limits: shared by all lists of a config. Everything except patterns is allocated in the arena. */
-void nib__targets_read(nib_targets *out, nib_json *json, nib_target_limits *limits,
+/* Reads the list whose first event was just read; null is an empty list. Errors, which begin with
+ * `key`, are stored in json. limits: shared by all lists of a config. Everything except patterns is
+ * allocated in the arena. */
+void nib__targets_read(nib_targets *out, nib_json *json, const char *key, nib_target_limits *limits,
                        nib_arena *arena, const nib_allocator *a);
 void nib__targets_free(nib_targets *targets); /* frees the patterns */
 

@@ -22,7 +22,7 @@ const nib_tensor *nib__weight_part(const nib_weight_query *q, const char *suffix
     const nib_checkpoint *cp = q->cp;
     char name[512];
     const int size = snprintf(name, sizeof name, "%s%s", q->module, suffix);
-    if (size < 0 || (size_t)size >= sizeof name)
+    if (size >= (int)sizeof name)
         return NULL;
     const size_t i = nib__name_index_find(&cp->by_name, (const void *const *)cp->tensors, name);
     if (i == SIZE_MAX)
@@ -36,7 +36,7 @@ const nib_meta *nib__weight_meta(const nib_weight_query *q, const char *suffix)
     const nib_checkpoint *cp = q->cp;
     char name[512];
     const int size = snprintf(name, sizeof name, "%s%s", q->module, suffix);
-    if (size < 0 || (size_t)size >= sizeof name)
+    if (size >= (int)sizeof name)
         return NULL;
     const size_t i = nib__name_index_find(&cp->by_key, (const void *const *)cp->metas, name);
     return i == SIZE_MAX ? NULL : cp->metas[i];
@@ -88,11 +88,11 @@ nib_status nib__weight_expect_matrix(const nib_weight_query *q, const char *suff
                                      const nib_tensor *tensor, nib_type type)
 {
     char found[200];
-    if (tensor != NULL && (tensor->rank != 2 || tensor->shape[0] == 0 || tensor->shape[1] == 0))
+    if (tensor->rank != 2 || tensor->shape[0] == 0 || tensor->shape[1] == 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
                                 "has shape %s; expected two dimensions, neither of them 0",
                                 format_shape(found, tensor->shape, tensor->rank));
-    return nib__weight_expect(q, suffix, tensor, type, 2, tensor == NULL ? NULL : tensor->shape);
+    return nib__weight_expect(q, suffix, tensor, type, 2, tensor->shape);
 }
 
 void nib__weight_report(const nib_weight_query *q, const char *suffix, const char *asked,
@@ -315,8 +315,6 @@ nib_status nib__weight_check_int_zeros(const nib_weight_query *q, const char *su
 nib_status nib__weight_check_zeros(const nib_weight_query *q, const char *suffix)
 {
     const nib_weight *w = q->out;
-    if (w->scheme.zero == NIB_ZERO_NONE)
-        return NIB_OK;
     if (w->scheme.zero == NIB_ZERO_INT) {
         if (w->zero_type != NIB_TYPE_I8 && w->zero_type != NIB_TYPE_I32)
             return nib__weight_fail(q, NIB_BAD_INPUT, suffix,

@@ -4,6 +4,7 @@
  */
 #include "checkpoint.h"
 #include "failing.h"
+#include "name_index.h"
 #include "opening.h"
 #include "safetensors_build.h"
 #include "skipping.h"
@@ -231,6 +232,9 @@ static void test_shards(void **state)
     assert_int_equal(nib__checkpoint_meta_count(cp), 2);
     assert_int_equal(nib__checkpoint_ledger(cp)->note_count, 0);
     nib__checkpoint_close(cp);
+    write_text(dir, index_name, /* metadata of another kind is for people */
+               "{\"metadata\":7,\"weight_map\":{\"c\":\"s2.safetensors\",\"a\":\"s1.safetensors\","
+               "\"b\":\"s1.safetensors\"}}");
     cp = open_ok(in(path, dir, index_name)); /* the index file itself, without a config.json */
     assert_int_equal(nib__checkpoint_count(cp), 3);
     assert_non_null(nib__checkpoint_directory(cp));
@@ -262,6 +266,10 @@ static void test_bad_indexes(void **state)
          NIB_BAD_INPUT},
         {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"a\":\"s1.safetensors\"}}", NIB_BAD_INPUT},
         {"{\"weight_map\":{\"a\":1}}", NIB_BAD_INPUT},
+        {"{\"weight_map\":7}", NIB_BAD_INPUT},
+        {"{\"weight_map\":{\"a\":", NIB_BAD_INPUT},
+        {"{\"weight_map\":{\"a\":\".\"}}", NIB_BAD_INPUT},
+        {"{\"metadata\":{\"total_size\":\"1\",\"x\":1},\"weight_map\":{}}", NIB_BAD_INPUT},
         {"{\"weight_map\":{\"a\":\"../s1.safetensors\"}}", NIB_BAD_INPUT},
         {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", NIB_BAD_INPUT},
         {"{\"weight_map\":{\"a\":\"x/s1.safetensors\"}}", NIB_BAD_INPUT},
@@ -302,6 +310,15 @@ static void test_bad_indexes(void **state)
         expect_refused(dir, cases[i].status);
     }
     assert_int_equal(rmdir(path), 0);
+    nib_text text; /* 4,097 shards, one over the limit */
+    const nib_allocator a = heap();
+    nib__text_init(&text, &a);
+    for (int i = 0; i < 4097; i++)
+        nib__text_format(&text, "%s\"%d\":\"%d\"", i == 0 ? "{\"weight_map\":{" : ",", i, i);
+    nib__text_str(&text, "}}");
+    write_text(dir, index_name, text.at);
+    expect_refused(dir, NIB_BAD_INPUT);
+    nib__text_free(&text);
     drop_directory(dir);
 }
 
@@ -324,7 +341,92 @@ static void test_metadata_of_shards(void **state)
     nib__checkpoint_close(open_ok(dir));
     write_text(dir, index_name, "{\"weight_map\":{\"a\":\"1\",\"b\":\"3\"}}");
     expect_refused(dir, NIB_BAD_INPUT);
+    static const char *const keys[] = {"a.bias", "nibble"};
+    for (size_t i = 0; i < COUNT(keys); i++) {
+        char header[200];
+        for (int shard = 1; shard <= 2; shard++) {
+            snprintf(header, sizeof header,
+                     "{\"__metadata__\":{\"%s\":\"%d\"}," U8("%s", "0,1") "}", keys[i], shard,
+                     shard == 1 ? "a" : "b");
+            write_safetensors(dir, shard == 1 ? "1" : "2", header, "x", 1);
+        }
+        write_text(dir, index_name, "{\"weight_map\":{\"a\":\"1\",\"b\":\"2\"}}");
+        expect_refused(dir, NIB_BAD_INPUT);
+    }
     drop_directory(dir);
+}
+
+/* Files beside, or in place of, a model. */
+static void test_other_files(void **state)
+{
+    (void)state;
+    char dir[256], path[512];
+    make_directory(dir);
+    write_text(dir, "adapter_config.json", "{}");
+    expect_refused(dir, NIB_UNSUPPORTED); /* an adapter alone */
+    write_safetensors(dir, "model.safetensors", "{" F32_2X2("a.weight") "}", NULL, 16);
+    for (int left = 0, failed = 1; failed; left++) { /* beside a model it gets a line */
+        failing f = {left, 0};
+        const nib_allocator a = failing_allocator(&f);
+        nib_checkpoint *cp = NULL;
+        nib_err err;
+        const nib_status status = nib__checkpoint_open(&cp, dir, &a, &err);
+        failed = f.left == 0;
+        assert_true(status == NIB_OK || (failed && status == NIB_NO_MEMORY));
+        if (status == NIB_OK) {
+            assert_int_equal(nib__checkpoint_ledger(cp)->setting_count, 1);
+            assert_string_equal(nib__checkpoint_ledger(cp)->settings[0].name,
+                                "adapter_config.json");
+        }
+        nib__checkpoint_close(cp);
+        assert_int_equal(f.live, 0);
+    }
+    assert_int_equal(unlink(in(path, dir, "adapter_config.json")), 0);
+    assert_int_equal(unlink(in(path, dir, "model.safetensors")), 0);
+    write_text(dir, "config.json", "{}");
+    expect_refused(dir, NIB_BAD_INPUT); /* no weights */
+    write_text(dir, "consolidated.00.pth", "");
+    write_text(dir, "consolidated.01.pth", "");
+    expect_refused(dir, NIB_UNSUPPORTED); /* split for several devices */
+    const nib_allocator a = heap();
+    nib_checkpoint *cp = NULL; /* a path without a folder */
+    assert_int_equal(nib__checkpoint_open(&cp, "LICENSE", &a, NULL), NIB_BAD_INPUT);
+    drop_directory(dir);
+}
+
+/* A folder whose path is so long that a file's in it is over the system's limit, and longer ones.
+ */
+static void test_long_paths(void **state)
+{
+    (void)state;
+    char dir[256], path[5000];
+    make_directory(dir);
+    for (size_t size = 4084; size <= 4100; size += 8) {
+        size_t at = strlen(dir);
+        memcpy(path, dir, at);
+        for (; at + 2 <= size; at += 2)
+            memcpy(path + at, "/.", 2);
+        path[at] = 0;
+        const nib_allocator a = heap();
+        nib_checkpoint *cp = NULL;
+        nib_err err = {NIB_OK, ""};
+        assert_int_equal(nib__checkpoint_open(&cp, path, &a, &err), NIB_IO);
+        assert_true(err.text[0] != 0);
+    }
+    drop_directory(dir);
+}
+
+/* More names than an index can count are refused before anything is allocated. */
+static void test_index_too_large(void **state)
+{
+    (void)state;
+    const nib_allocator a = heap();
+    nib_arena arena;
+    nib_name_index index;
+    nib__arena_init(&arena, &a, 1 << 20);
+    assert_true(nib__name_index_init(&index, &arena, 1000));
+    assert_false(nib__name_index_init(&index, &arena, ((size_t)1 << 30) + 1));
+    nib__arena_free(&arena);
 }
 
 /* Symlinked shards are followed: the Hugging Face cache consists of links. Two names of one file,
@@ -476,6 +578,9 @@ int main(void)
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_bad_indexes),
         cmocka_unit_test(test_linked_shards),
+        cmocka_unit_test(test_other_files),
+        cmocka_unit_test(test_long_paths),
+        cmocka_unit_test(test_index_too_large),
         cmocka_unit_test(test_metadata_of_shards),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_tinystories),

@@ -220,6 +220,175 @@ static void test_config(void **state)
         expect_module(rows[i].config, parts, COUNT(parts), rows[i].status);
 }
 
+/* What each format may code, with two rows of 32 codes. */
+static void test_codings(void **state)
+{
+    (void)state;
+#define TYPE(type, bits) "\"type\":\"" type "\",\"num_bits\":" bits
+#define STRATEGY(name) ",\"strategy\":\"" name "\""
+#define INT8 TYPE("int", "8")
+#define FP8 TYPE("float", "8")
+#define FP4 TYPE("float", "4")
+    static const struct {
+        const char *config, *codes;
+        int64_t columns;
+        const char *scales;
+        int64_t groups;
+        nib_status status;
+    } rows[] = {
+        {CT_CONFIG("int-quantized", INT8 STRATEGY("channel"), "null"), "I8", 32, "F32", 1, NIB_OK},
+        {CT_CONFIG("int-quantized", TYPE("int", "4") STRATEGY("channel"), "null"), "I8", 32, "F32",
+         1, NIB_OK},
+        {CT_CONFIG("int-quantized", TYPE("int", "9") STRATEGY("channel"), "null"), "I8", 32, "F32",
+         1, NIB_UNSUPPORTED},
+        {CT_CONFIG("int-quantized", TYPE("int", "0") STRATEGY("channel"), "null"), "I8", 32, "F32",
+         1, NIB_UNSUPPORTED},
+        {CT_CONFIG("int-quantized", FP8 STRATEGY("channel"), "null"), "I8", 32, "F32", 1,
+         NIB_UNSUPPORTED},
+        {CT_CONFIG("int-quantized", INT8 STRATEGY("channel"), "null"), "F8_E4M3", 32, "F32", 1,
+         NIB_BAD_INPUT},
+        {CT_CONFIG("int-quantized", INT8 STRATEGY("channel"), "null"), "I8", 32, "F32", 2,
+         NIB_BAD_INPUT},
+        {CT_CONFIG("int-quantized", INT8 STRATEGY("rows"), "null"), "I8", 32, "F32", 1,
+         NIB_UNSUPPORTED},
+        {CT_CONFIG("int-quantized", INT8 STRATEGY("group"), "null"), "I8", 32, "F32", 1,
+         NIB_UNSUPPORTED},
+        {CT_CONFIG("int-quantized", INT8 STRATEGY("tensor_group"), "null"), "I8", 32, "F32", 1,
+         NIB_UNSUPPORTED},
+        {CT_CONFIG("int-quantized", INT8 STRATEGY("block"), "null"), "I8", 32, "F32", 1,
+         NIB_UNSUPPORTED},
+        {CT_CONFIG("int-quantized", INT8 STRATEGY("block") ",\"block_structure\":[2,0]", "null"),
+         "I8", 32, "F32", 1, NIB_UNSUPPORTED},
+        {CT_CONFIG("int-quantized", INT8 STRATEGY("channel") ",\"symmetric\":false", "null"), "I8",
+         32, "F32", 1, NIB_BAD_INPUT}, /* no zero points */
+        {CT_CONFIG("naive-quantized", INT8 STRATEGY("channel"), "null"), "I8", 32, "F32", 1,
+         NIB_OK},
+        {CT_CONFIG("naive-quantized", FP8 STRATEGY("channel"), "null"), "F8_E4M3", 32, "F32", 1,
+         NIB_OK},
+        {CT_CONFIG("float-quantized", FP8 STRATEGY("channel"), "null"), "I8", 32, "F32", 1,
+         NIB_BAD_INPUT},
+        {CT_CONFIG("float-quantized", INT8 STRATEGY("channel"), "null"), "F8_E4M3", 32, "F32", 1,
+         NIB_UNSUPPORTED},
+        {CT_CONFIG("float-quantized", FP4 STRATEGY("channel"), "null"), "F8_E4M3", 32, "F32", 1,
+         NIB_UNSUPPORTED},
+        {CT_CONFIG("float-quantized", FP8 STRATEGY("channel") ",\"symmetric\":false", "null"),
+         "F8_E4M3", 32, "F32", 1, NIB_UNSUPPORTED},
+        {CT_CONFIG("float-quantized", FP8 STRATEGY("rows"), "null"), "F8_E4M3", 32, "F32", 1,
+         NIB_UNSUPPORTED},
+        {CT_CONFIG("mxfp8-quantized", FP8 ",\"group_size\":32", "null"), "F8_E4M3", 32, "U8", 1,
+         NIB_OK},
+        {CT_CONFIG("mxfp8-quantized", FP8 ",\"group_size\":32",
+                   "{" FP8 ",\"group_size\":32,\"dynamic\":true}"),
+         "F8_E4M3", 32, "U8", 1, NIB_OK},
+        {CT_CONFIG("mxfp8-quantized", FP8 ",\"group_size\":32",
+                   "{" FP8 ",\"group_size\":16,\"dynamic\":true}"),
+         "F8_E4M3", 32, "U8", 1, NIB_OK},
+        {CT_CONFIG("mxfp8-quantized", FP8 ",\"group_size\":32", "null"), "I8", 32, "U8", 1,
+         NIB_BAD_INPUT},
+        {CT_CONFIG("mxfp8-quantized", FP8 ",\"group_size\":16", "null"), "F8_E4M3", 32, "U8", 2,
+         NIB_UNSUPPORTED},
+        {CT_CONFIG("mxfp8-quantized", INT8 ",\"group_size\":32", "null"), "F8_E4M3", 32, "U8", 1,
+         NIB_UNSUPPORTED},
+        {CT_CONFIG("mxfp8-quantized", FP4 ",\"group_size\":32", "null"), "F8_E4M3", 32, "U8", 1,
+         NIB_UNSUPPORTED},
+        {CT_CONFIG("mxfp4-pack-quantized", FP4 ",\"group_size\":32", "null"), "U8", 16, "U8", 1,
+         NIB_OK},
+        {CT_CONFIG("mxfp4-pack-quantized", FP4 ",\"group_size\":16", "null"), "U8", 16, "U8", 2,
+         NIB_UNSUPPORTED},
+        {CT_CONFIG("mxfp4-pack-quantized", FP8 ",\"group_size\":32", "null"), "U8", 16, "U8", 1,
+         NIB_UNSUPPORTED},
+        {CT_CONFIG("mxfp4-pack-quantized", INT8 ",\"group_size\":32", "null"), "U8", 16, "U8", 1,
+         NIB_UNSUPPORTED},
+        {CT_CONFIG("nvfp4-pack-quantized", FP4 ",\"group_size\":16", "null"), "U8", 16, "F8_E4M3",
+         2, NIB_OK},
+        {CT_CONFIG("nvfp4-pack-quantized", FP4 ",\"group_size\":16", "null"), "I8", 16, "F8_E4M3",
+         2, NIB_BAD_INPUT},
+        {CT_CONFIG("nvfp4-pack-quantized", FP4 ",\"group_size\":32", "null"), "U8", 16, "F8_E4M3",
+         1, NIB_UNSUPPORTED},
+        {CT_CONFIG("nvfp4-pack-quantized", FP8 ",\"group_size\":16", "null"), "U8", 16, "F8_E4M3",
+         2, NIB_UNSUPPORTED},
+        {CT_CONFIG("nvfp4-pack-quantized", TYPE("int", "4") ",\"group_size\":16", "null"), "U8", 16,
+         "F8_E4M3", 2, NIB_UNSUPPORTED},
+        {CT_CONFIG("nvfp4-pack-quantized", FP4 ",\"group_size\":16,\"symmetric\":false", "null"),
+         "U8", 16, "F8_E4M3", 2, NIB_UNSUPPORTED},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const bool is_packed = rows[i].columns == 16;
+        const part parts[] = {{is_packed ? "m.weight_packed" : "m.weight",
+                               rows[i].codes,
+                               2,
+                               {2, rows[i].columns},
+                               NULL},
+                              {"m.weight_scale",
+                               rows[i].scales,
+                               2,
+                               {2, rows[i].groups},
+                               strcmp(rows[i].scales, "F32") == 0 ? ones : NULL},
+                              {"m.weight_global_scale", "F32", 1, {1}, ones}};
+        expect_module(rows[i].config, parts, COUNT(parts), rows[i].status);
+    }
+#undef INT8
+}
+
+/* One scale for a tensor has one value, however many dimensions. */
+static void test_tensor_scale(void **state)
+{
+    (void)state;
+    static const char config[] = CT_CONFIG(
+        "int-quantized", "\"num_bits\":8,\"type\":\"int\",\"strategy\":\"tensor\"", "null"),
+                      nv[] =
+                          CT_CONFIG("nvfp4-pack-quantized",
+                                    "\"num_bits\":4,\"type\":\"float\",\"group_size\":16", "null");
+    static const part parts[] = {{"m.weight", "I8", 2, {2, 4}, NULL},
+                                 {"m.weight_scale", "F32", 2, {1, 1}, ones}},
+                      four[] = {{"m.weight_packed", "U8", 2, {2, 8}, NULL},
+                                {"m.weight_scale", "F8_E4M3", 2, {2, 1}, NULL},
+                                {"m.weight_global_scale", "F32", 1, {1}, ones}};
+    static const change changes[] = {{1, {"m.weight_scale", "F32", 0, {0}, ones}, NIB_OK},
+                                     {1, {"m.weight_scale", "F32", 1, {2}, ones}, NIB_BAD_INPUT},
+                                     {1, {"m.weight_scale", "F32", 2, {2, 1}, ones}, NIB_BAD_INPUT},
+                                     {1, {0}, NIB_UNSUPPORTED}},
+                        global[] = {
+                            {2, {"m.weight_global_scale", "F16", 1, {1}, NULL}, NIB_BAD_INPUT},
+                            {2, {"m.weight_global_scale", "F64", 1, {1}, NULL}, NIB_BAD_INPUT}};
+    expect_changes(config, parts, COUNT(parts), changes, COUNT(changes));
+    expect_changes(nv, four, COUNT(four), global, COUNT(global));
+}
+
+/* Which tensors are compressed-tensors' codes, and of which group. */
+static void test_claims(void **state)
+{
+    (void)state;
+    static const part plain[] = {{"m.weight", "F32", 2, {2, 4}, NULL},
+                                 {"m.weight_scale", "F32", 2, {2, 1}, ones}},
+                      codes[] = {{"m.weight", "I8", 2, {2, 4}, NULL},
+                                 {"m.weight_scale", "F32", 2, {2, 1}, ones}},
+                      zeros[] = {{"m.weight", "I8", 2, {2, 4}, NULL},
+                                 {"m.weight_scale", "F32", 2, {2, 1}, ones},
+                                 {"m.weight_zero_point", "I8", 2, {1, 2}, NULL}};
+#define OF(group)                                                                                  \
+    "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"                \
+    "\"int-quantized\",\"config_groups\":{\"a\":{\"targets\":[\"Linear\"]" group "}}}}"
+#define CHANNEL ",\"weights\":{\"strategy\":\"channel\"}"
+    static const struct {
+        const char *config;
+        const part *parts;
+        size_t count;
+        nib_status status;
+    } cases[] = {
+        {OF(CHANNEL), codes, 2, NIB_OK},
+        {OF(CHANNEL ",\"format\":\"mixed-precision\""), codes, 2, NIB_OK},
+        {OF(CHANNEL ",\"format\":\"float-quantized\""), codes, 2, NIB_UNSUPPORTED},
+        {OF(CHANNEL), plain, 2, NIB_OK},          /* floats */
+        {OF(CHANNEL), codes, 1, NIB_UNSUPPORTED}, /* codes without scales */
+        {OF(CHANNEL), zeros, 3, NIB_BAD_INPUT},
+        {OF(",\"weights\":null"), codes, 2, NIB_BAD_INPUT},
+        {OF(""), codes, 2, NIB_BAD_INPUT},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        expect_module(cases[i].config, cases[i].parts, cases[i].count, cases[i].status);
+}
+
 /* ---- keys of config.json ---- */
 
 /* Reads module m of two rows and its scheme's name. */
@@ -268,6 +437,22 @@ static void test_config_keys(void **state)
         {FLOATS("\"strategy\":\"tensor\",\"dynamic\":true"), 2, 1, "fp8dq", 1},
         {FLOATS("\"strategy\":\"tensor\",\"dynamic\":false"), 2, 1, "fp8wo", 1},
         {FLOATS("\"strategy\":\"group\",\"group_size\":128,\"dynamic\":true"), 2, 1, "fp8wo", 1},
+        {INTS(",\"strategy\":\"tensor_group\",\"group_size\":8", "null"), 2, 2, "int8wo-g8", 0},
+        {ROWS("8", "\"observer\":\"minmax\""), 2, 1, "int8dq", 0}, /* no strategy */
+        {FLOATS("\"dynamic\":true"), 2, 1, "fp8dq", 0},
+        /* activations without a kernel get a ledger line and stay floats */
+        {ROWS("3", "\"strategy\":\"token\""), 2, 1, "int8wo", 1},
+        {ROWS("8", "\"strategy\":\"channel\""), 2, 1, "int8wo", 1},
+        {ROWS("8", "\"group_size\":8,\"type\":\"float\""), 2, 1, "int8wo", 1},
+        {ROWS("8", "\"dynamic\":\"local\",\"strategy\":\"tensor_group\",\"group_size\":8"), 2, 1,
+         "int8wo", 1},
+        {ROWS("4", "\"dynamic\":false,\"strategy\":\"tensor\""), 2, 1, "int8wo", 1},
+        {ROWS("8", "\"dynamic\":false,\"strategy\":\"token\""), 2, 1, "int8wo", 1},
+        {FLOATS("\"num_bits\":4,\"dynamic\":true"), 2, 1, "fp8wo", 1},
+        {FLOATS("\"group_size\":8,\"dynamic\":true"), 2, 1, "fp8wo", 1},
+        {FLOATS("\"type\":\"int\",\"dynamic\":false"), 2, 1, "fp8wo", 1},
+        {FLOATS("\"type\":\"int\",\"dynamic\":true"), 2, 1, "fp8wo", 1},
+        {FLOATS("\"type\":\"nf\",\"dynamic\":true"), 2, 1, "fp8wo", 1},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         const bool e4m3 = strstr(cases[i].config, "float-quantized") != NULL;
@@ -298,7 +483,7 @@ static void test_static_zero(void **state)
              "{\"num_bits\":8,\"type\":\"int\",\"symmetric\":false,\"strategy\":\"tensor\"}");
     static const float scale[1] = {0.25F};
     static const int8_t low[1] = {-128};
-    static const int32_t wide[1] = {127}, beyond[1] = {128};
+    static const int32_t wide[1] = {127}, beyond[1] = {128}, below[1] = {-129};
     const part parts[] = {{"m.weight", "I8", 2, {2, 16}, NULL},
                           {"m.weight_scale", "F32", 2, {2, 1}, ones},
                           {"m.input_scale", "F32", 1, {1}, scale},
@@ -316,6 +501,7 @@ static void test_static_zero(void **state)
     static const change changes[] = {
         {3, {"m.input_zero_point", "I32", 1, {1}, wide}, NIB_OK},
         {3, {"m.input_zero_point", "I32", 1, {1}, beyond}, NIB_BAD_INPUT},
+        {3, {"m.input_zero_point", "I32", 1, {1}, below}, NIB_BAD_INPUT},
         {3, {"m.input_zero_point", "F32", 1, {1}, NULL}, NIB_BAD_INPUT},
         {3, {"m.input_zero_point", "I8", 1, {2}, NULL}, NIB_BAD_INPUT},
     };
@@ -355,8 +541,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_packed_hostile), cmocka_unit_test(test_bytes_hostile),
         cmocka_unit_test(test_float_hostile),  cmocka_unit_test(test_config),
-        cmocka_unit_test(test_config_keys),    cmocka_unit_test(test_static_zero),
-        cmocka_unit_test(test_tensor_zero),
+        cmocka_unit_test(test_codings),        cmocka_unit_test(test_claims),
+        cmocka_unit_test(test_tensor_scale),   cmocka_unit_test(test_config_keys),
+        cmocka_unit_test(test_static_zero),    cmocka_unit_test(test_tensor_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

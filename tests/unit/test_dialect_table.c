@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The table of dialects: every dialect names a read test, and a write test exactly if it has a
- * writer.
+ * writer; it is printed in every form.
  */
 #include "dialect_table.h"
 
@@ -64,12 +64,33 @@ static void test_named_tests_exist(void **state)
     }
 }
 
+/* Every form names every dialect; only the Markdown table names the tests. */
+static void test_rendering(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    for (int form = NIB_FORM_TEXT; form <= NIB_FORM_MARKDOWN; form++) {
+        nib_text text;
+        nib__text_init(&text, &a);
+        nib__dialects_render((nib_form)form, &text);
+        assert_false(text.failed);
+        for (int i = 0; i < NIB_DIALECT_COUNT; i++) {
+            const nib_dialect_row *row = &nib__dialects[i];
+            assert_non_null(strstr(text.at, row->name));
+            assert_true((strstr(text.at, row->read_test) != NULL) == (form == NIB_FORM_MARKDOWN));
+        }
+        assert_true((strstr(text.at, "\"schema\"") != NULL) == (form == NIB_FORM_JSON));
+        nib__text_free(&text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_dialect_has_a_read_test),
         cmocka_unit_test(test_every_writer_has_a_test),
         cmocka_unit_test(test_named_tests_exist),
+        cmocka_unit_test(test_rendering),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

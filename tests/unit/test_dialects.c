@@ -225,6 +225,7 @@ static void test_fp8_hostile(void **state)
         {0, {"m.weight", "F8_E5M2", 2, {130, 3}, NULL}, NIB_UNSUPPORTED},
         {0, {"m.weight", "F8_E4M3FNUZ", 2, {130, 3}, NULL}, NIB_UNSUPPORTED},
         {0, {"m.weight", "F8_E4M3", 2, {129, 129}, NULL}, NIB_BAD_INPUT},
+        {0, {"m.weight", "F8_E4M3", 2, {0, 3}, NULL}, NIB_BAD_INPUT},
         {1, {0}, NIB_BAD_INPUT},
         {1, {"m.weight_scale_inv", "F32", 2, {1, 2}, ones}, NIB_BAD_INPUT},
         {1, {"m.weight_scale_inv", "F32", 1, {2}, ones}, NIB_OK},
@@ -236,6 +237,9 @@ static void test_fp8_hostile(void **state)
     const part one[] = {{"m.weight", "F8_E4M3", 2, {3, 4}, not_number},
                         {"m.weight_scale", "F32", 0, {0}, zero}};
     expect_module(FP8_CONFIG(""), one, 2, NIB_BAD_INPUT);
+    const part row[] = {{"m.weight", "F8_E4M3", 2, {1, 4}, NULL},
+                        {"m.weight_scale", "F32", 1, {1}, ones}};
+    expect_module(FP8_CONFIG(""), row, 2, NIB_OK); /* one row: its scale is also the tensor's */
     static const struct {
         const char *config;
         nib_status status;
@@ -272,6 +276,17 @@ static void test_stacks_hostile(void **state)
     assert_int_equal(make_checkpoint(&other, NULL, short_blocks, 1), NIB_OK);
     assert_int_equal(nib__checkpoint_module_count(other.cp), 0); /* not a stack either */
     drop_checkpoint(&other);
+    char long_name[700];
+    snprintf(long_name, sizeof long_name, "%0600d_scales", 0);
+    const part loose[] = {
+        {"_blocks", "U8", 4, {2, 3, 1, 16}, NULL},  {"a_blocks", "I8", 4, {2, 3, 1, 16}, NULL},
+        {"b_blocks", "U8", 3, {2, 3, 16}, NULL},    {"c_blocks", "U8", 4, {65537, 1, 0, 16}, NULL},
+        {"d_blocks", "U8", 4, {2, 3, 0, 16}, NULL}, {"a_scales", "U8", 3, {2, 3, 1}, NULL},
+        {long_name, "U8", 3, {2, 3, 1}, NULL}};
+    made apart; /* none of them is a stack of experts */
+    assert_int_equal(make_checkpoint(&apart, NULL, loose, COUNT(loose)), NIB_OK);
+    assert_int_equal(nib__checkpoint_count(apart.cp), COUNT(loose));
+    drop_checkpoint(&apart);
     static const uint8_t nan_scale[6] = {0, 1, 2, 3, 255, 5};
     static const struct {
         part scales, bias;
@@ -380,6 +395,95 @@ static void test_differences_get_a_line(void **state)
     nib__checkpoint_close(cp);
 }
 
+/* quantization_config against what is stored: weights that it keeps but that are codes, and the
+ * reverse, codes of another tool, quantized outputs and caches. */
+static void test_config_differs(void **state)
+{
+    (void)state;
+#define LAYER "model.layers.0.self_attn."
+    static const part floats[] = {{LAYER "q_proj.weight", "F32", 2, {2, 2}, NULL},
+                                  {LAYER "k_proj.weight", "F32", 2, {2, 2}, NULL},
+                                  {"model.layers.0.other.weight", "F32", 2, {2, 2}, NULL}},
+                      codes[] = {{LAYER "q_proj.weight", "F8_E4M3", 2, {2, 2}, NULL},
+                                 {LAYER "q_proj.weight_scale", "F32", 2, {2, 1}, NULL},
+                                 {LAYER "k_proj.weight", "F8_E4M3", 2, {2, 2}, NULL},
+                                 {LAYER "k_proj.weight_scale", "F32", 2, {2, 1}, NULL}},
+                      blocks[] = {{LAYER "q_proj.weight_blocks", "U8", 2, {2, 16}, NULL},
+                                  {LAYER "q_proj.weight_scales", "U8", 2, {2, 1}, NULL},
+                                  {LAYER "k_proj.weight_blocks", "U8", 2, {2, 16}, NULL},
+                                  {LAYER "k_proj.weight_scales", "U8", 2, {2, 1}, NULL},
+                                  {LAYER "v_proj.qweight", "I32", 2, {2, 2}, NULL}},
+                      renamed[] = {{"tok_embeddings.weight", "F32", 2, {2, 4}, NULL},
+                                   {"layers.0.attention.wq.weight", "F32", 2, {4, 4}, NULL}};
+#define GROUPED(extra)                                                                             \
+    "{\"compression_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"float-"         \
+    "quantized\","                                                                                 \
+    "\"config_groups\":{\"a\":{\"targets\":[\"Linear\"],\"weights\":{\"type\":\"float\","          \
+    "\"strategy\":"                                                                                \
+    "\"channel\"},\"output_activations\":" extra "},\"b\":{\"targets\":[\"none\"],"                \
+    "\"output_activations\":{}}},\"kv_cache_scheme\":{\"num_bits\":8}}}"
+    static const struct {
+        const char *config;
+        const part *parts;
+        size_t count, settings;
+        const char *line; /* NULL: none */
+    } cases[] = {
+        {FP8_CONFIG(""), floats, 3, 1, "2 weights are stored as floats"},
+        {FP8_CONFIG(",\"modules_to_not_convert\":[\"self_attn\"]"), floats, 3, 0, NULL},
+        {FP8_CONFIG(",\"modules_to_not_convert\":[\"self_attn\"]"), codes, 4, 1,
+         "2 weights are stored as codes"},
+        {FP8_CONFIG(""), codes, 4, 0, NULL},
+        {"{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,"
+         "\"modules_in_block_to_quantize\":[]}}",
+         floats, 3, 0, NULL},
+        {"{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}}", blocks, 4, 1,
+         "2 weights are stored in the format of mxfp4"},
+        {FP8_CONFIG(""), blocks, 5, 1, "2 weights are stored in the format of mxfp4"},
+        {"{\"quantization_config\":{\"quant_method\":\"mxfp4\"}}", blocks, 4, 0, NULL},
+        {"{\"dim\":4,\"n_heads\":2,\"quantization_config\":{\"quant_method\":\"torchao\"}}",
+         renamed, 2, 0, NULL},
+        {GROUPED("{}"), codes, 4, 3, "asks for quantized outputs"},
+        {GROUPED("null"), codes, 4, 2, "quantized keys and values"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        made m;
+        if (make_checkpoint(&m, cases[i].config, cases[i].parts, cases[i].count) != NIB_OK)
+            fail_msg("%s: %s", cases[i].config, m.err.text);
+        const nib_ledger *ledger = nib__checkpoint_ledger(m.cp);
+        if (ledger->setting_count != cases[i].settings ||
+            (cases[i].line != NULL && !has_note(m.cp, cases[i].line)))
+            fail_msg("%s, case %zu: %zu settings, not \"%s\"", cases[i].config, i,
+                     ledger->setting_count, cases[i].line);
+        check_memory_of_reading(m.dir);
+        drop_checkpoint(&m);
+    }
+    assert_null(nib__checkpoint_gguf(NULL));
+}
+
+/* An expression that would be tried for hours, and a config.json that ends in an error. */
+static void test_config_refused(void **state)
+{
+    (void)state;
+    char name[200];
+    snprintf(name, sizeof name, LAYER "%0120d_proj.weight", 0);
+    for (char *at = strchr(name, '0'); *at != 0; at++)
+        if (*at == '0')
+            *at = 'a';
+    const part parts[] = {{name, "F32", 2, {2, 2}, NULL}};
+    static const char *const configs[] = {
+        FP8_CONFIG(",\"modules_to_not_convert\":[\"re:(.*)(.*)(.*)(.*)(.*)b\"]"),
+        "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":{"
+        "\"a\":"
+        "{\"targets\":[\"re:(.*)(.*)(.*)(.*)(.*)b\"]}}}}",
+        "{\"a\":1 7}", "{\"a\":1,}"};
+    for (size_t i = 0; i < COUNT(configs); i++) {
+        made m;
+        refused(NIB_BAD_INPUT, make_checkpoint(&m, configs[i], parts, 1), &m.err);
+        drop_checkpoint(&m);
+    }
+#undef LAYER
+}
+
 /* Blocks that are not square: rows and columns of a block are not swapped. */
 static void test_oblong_blocks(void **state)
 {
@@ -435,6 +539,7 @@ int main(void)
         cmocka_unit_test(test_gpt_oss_golden),    cmocka_unit_test(test_fp8_hostile),
         cmocka_unit_test(test_stacks_hostile),    cmocka_unit_test(test_unread_methods),
         cmocka_unit_test(test_foreign_weights),   cmocka_unit_test(test_differences_get_a_line),
+        cmocka_unit_test(test_config_differs),    cmocka_unit_test(test_config_refused),
         cmocka_unit_test(test_oblong_blocks),     cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

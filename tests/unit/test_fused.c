@@ -69,6 +69,45 @@ static void test_names(void **state)
     }
 }
 
+/* Names with a layer number so long that another name of the module does not fit: they are names of
+ * other tensors. */
+static void test_long_names(void **state)
+{
+    (void)state;
+    char digits[NIB_FUSED_NAME], name[NIB_FUSED_NAME + 64], scale[NIB_FUSED_NAME + 64],
+        metadata[NIB_FUSED_NAME + 80], out[NIB_FUSED_NAME];
+    nib_fused_part found;
+    memset(digits, '1', sizeof digits);
+    assert_false(nib__fused_name(out, LAYER "self_attn.o_proj.weight", 0));
+    for (int size = NIB_FUSED_NAME - 60; size < NIB_FUSED_NAME; size++) {
+        static const int around = sizeof "model.layers..self_attn.qkv_proj.weight" - 1;
+        const bool fits = size + around < NIB_FUSED_NAME;
+        snprintf(name, sizeof name, "model.layers.%.*s.self_attn.q_proj.weight", size, digits);
+        assert_int_equal(nib__fused_part(&found, name, NIB_FUSED_QKV), fits);
+        if (fits)
+            assert_int_equal(strlen(found.whole), size + around);
+        snprintf(name, sizeof name, "blk.%.*s.ffn_up.weight", size, digits);
+        assert_int_equal(nib__fused_name(out, name, 0), /* ffn_gate */
+                         size + (int)sizeof "blk..ffn_gate.weight" - 1 < NIB_FUSED_NAME);
+        /* in a file, too, it does not matter which names fit */
+        snprintf(name, sizeof name, "model.layers.%.*s.self_attn.qkv_proj.weight", size, digits);
+        const part parts[] = {{name, "F32", 2, {8, 2}, NULL}, {scale, "F32", 1, {1}, NULL}};
+        snprintf(scale, sizeof scale, "model.layers.%.*s.self_attn.qkv_proj.a_long_suffix", size,
+                 digits);
+        snprintf(metadata, sizeof metadata, "\"%s\":\"\"", scale);
+        for (size_t count = 1; count <= 2; count++) {
+            made m;
+            if (make_described(&m, metadata, "{" HEADS "}", parts, count) != NIB_OK)
+                fail_msg("%s", m.err.text);
+            const bool both =
+                size + around + 7 - 2 < NIB_FUSED_NAME; /* q_proj, the longer suffix */
+            assert_int_equal(nib__checkpoint_count(m.cp),
+                             count == 1 ? (fits ? 3 : 1) : (both ? 6 : 2));
+            drop_checkpoint(&m);
+        }
+    }
+}
+
 /* ---- rows ---- */
 
 enum { BYTES = 1 << 17 };
@@ -126,6 +165,7 @@ static void expect_rows(const char *metadata, const char *config, const part *pa
     }
     assert_int_equal(nib__checkpoint_fused(m.cp), NIB_FUSED_QKV);
     assert_null(nib__checkpoint_find(m.cp, QKV ".weight"));
+    check_memory_of_reading(m.dir);
     drop_checkpoint(&m);
 }
 
@@ -153,6 +193,19 @@ static void test_rows(void **state)
                 COMPRESSED("pack-quantized", "\"num_bits\":4,\"type\":\"int\",\"strategy\":"
                                              "\"group\",\"group_size\":8"),
                 packed, COUNT(packed));
+    static const int32_t unordered[16] = {-1, -1, -1, -1, -1, -1, -1, -1,
+                                          -1, -1, -1, -1, -1, -1, -1, -1};
+    const part ordered[] = {packed[0],
+                            packed[1],
+                            packed[2],
+                            packed[3],
+                            packed[4],
+                            packed[5],
+                            BOTH_OF(unordered, ".weight_g_idx", "I32", 1, 16)};
+    expect_rows(NULL,
+                COMPRESSED("pack-quantized", "\"num_bits\":4,\"type\":\"int\",\"strategy\":"
+                                             "\"group\",\"group_size\":8"),
+                ordered, COUNT(ordered));
     const part bytes[] = {BOTH(".weight", "I8", 2, 8, 6),
                           BOTH_OF(scales, ".weight_scale", "F32", 2, 8, 1)};
     expect_rows(
@@ -205,12 +258,78 @@ static void test_some_forms_stay_whole(void **state)
                            {QKV "._weight_scale", "F32", 2, {4, 8}, scales}},
                blocks[] = {{QKV ".weight", "F8_E4M3", 2, {256, 16}, noise},
                            {QKV ".weight_scale_inv", "F32", 2, {2, 1}, scales}},
-               odd[] = {{QKV ".weight", "F32", 2, {6, 4}, noise}};
+               odd[] = {{QKV ".weight", "F32", 2, {6, 4}, noise}},
+               empty[] = {{QKV ".weight", "F32", 2, {0, 4}, noise}},
+               flat[] = {{QKV ".weight", "F32", 1, {8}, noise}},
+               shape[] = {{QKV ".weight_packed", "I32", 2, {8, 2}, noise},
+                          {QKV ".weight_shape", "I32", 1, {2}, noise}},
+               sizes[] = {{QKV ".weight_packed", "I32", 2, {8, 2}, noise},
+                          {QKV ".weight_shape", "I64", 1, {3}, noise}},
+               none[] = {{QKV ".bias", "F32", 1, {0}, noise},
+                         {QKV ".weight", "F32", 2, {8, 4}, noise}},
+               square[] = {{QKV ".weight_packed", "I32", 2, {8, 2}, noise},
+                           {QKV ".weight_scale", "F32", 2, {8, 8}, scales}},
+               turned[] = {{QKV ".weight_packed", "I32", 2, {8, 2}, noise},
+                           {QKV ".weight_scale", "F32", 2, {4, 8}, scales}},
+               cubes[] = {{QKV ".weight", "F8_E4M3", 2, {8, 16}, noise},
+                          {QKV ".weight_scale", "F32", 3, {4, 2, 1}, scales}},
+               apart[] = {{QKV ".weight", "F8_E4M3", 2, {8, 16}, noise},
+                          {QKV ".weight_scale", "F32", 2, {3, 2}, scales}};
     expect_whole("{" HEADS "}", columns, COUNT(columns));
     expect_whole("{" HEADS "}", groups, COUNT(groups));
     expect_whole(fp8, blocks, COUNT(blocks));
     expect_whole("{" HEADS "}", odd, COUNT(odd));
+    expect_whole("{" HEADS "}", empty, COUNT(empty));
+    expect_whole("{" HEADS "}", flat, COUNT(flat));
+    expect_whole("{" HEADS "}", shape, COUNT(shape));
+    expect_whole("{" HEADS "}", sizes, COUNT(sizes));
+    expect_whole("{" HEADS "}", none, COUNT(none));
+    expect_whole("{" HEADS "}", square, COUNT(square));
+    expect_whole("{" HEADS "}", turned, COUNT(turned));
+    expect_whole("{" HEADS "}", cubes, COUNT(cubes));
+    expect_whole("{" HEADS "}", apart, COUNT(apart));
+    expect_whole("{\"num_attention_heads\":0}", odd, COUNT(odd));
+    expect_whole("{\"num_attention_heads\":65537}", odd, COUNT(odd));
     expect_whole("{\"num_attention_heads\":[2]}", odd, COUNT(odd)); /* number of heads unknown */
+}
+
+/* Metadata of a part wins over the whole's; that of a weight that stays whole keeps its name. */
+static void test_metadata(void **state)
+{
+    (void)state;
+    static const char both[] =
+        "\"" LAYER "self_attn.q_proj.weight\":\"own\",\"" QKV ".weight\":\"shared\",\"other\":\"\"";
+    const part parts[] = {{QKV ".weight", "F32", 2, {8, 2}, NULL}},
+               odd[] = {{QKV ".weight", "F32", 2, {6, 2}, NULL}},
+               other[] = {{LAYER "self_attn.qkv_projection.weight", "F32", 2, {8, 2}, NULL}};
+    made m;
+    nib_weight w;
+    for (int split = 0; split < 2; split++) {
+        if (make_described(&m, both, "{" HEADS "}", split ? parts : odd, 1) != NIB_OK)
+            fail_msg("%s", m.err.text);
+        assert_int_equal(nib__checkpoint_meta_count(m.cp), split ? 4 : 3);
+        drop_checkpoint(&m);
+    }
+    /* another module whose name begins like the fused one's */
+    assert_int_equal(make_checkpoint(&m, "{" HEADS "}", other, 1), NIB_OK);
+    refused(NIB_BAD_INPUT,
+            nib__checkpoint_weight(&w, NULL, m.cp, LAYER "self_attn.k_proj", NULL, &m.err), &m.err);
+    refused(NIB_BAD_INPUT, nib__fused_heads(m.cp, "config.json", "{\"a\":", 5, &m.err), &m.err);
+    drop_checkpoint(&m);
+    /* a stored shape with other rows: each part's shape is wrong, too */
+    static const int64_t shape[2] = {9, 16};
+    const part nine[] = {{QKV ".weight_packed", "I32", 2, {8, 2}, NULL},
+                         {QKV ".weight_scale", "F32", 2, {8, 2}, NULL},
+                         {QKV ".weight_shape", "I64", 1, {2}, shape}};
+    assert_int_equal(
+        make_checkpoint(&m,
+                        COMPRESSED("pack-quantized", "\"num_bits\":4,\"type\":\"int\",\"strategy\":"
+                                                     "\"group\",\"group_size\":8"),
+                        nine, COUNT(nine)),
+        NIB_OK);
+    refused(NIB_BAD_INPUT,
+            nib__checkpoint_weight(&w, NULL, m.cp, LAYER "self_attn.k_proj", NULL, &m.err), &m.err);
+    drop_checkpoint(&m);
 }
 
 static void test_rejects_part_and_whole(void **state)
@@ -226,7 +345,7 @@ static void test_rejects_part_and_whole(void **state)
 static void test_memory(void **state)
 {
     (void)state;
-    check_memory_of_opening("tests/golden/models/phi3");
+    check_memory_of_reading("tests/golden/models/phi3");
 }
 
 /* ---- writing ---- */
@@ -237,8 +356,10 @@ typedef struct written {
     int64_t rows;
 } written;
 
-/* Writes [rows][3] tensors filled with their number; returns the status. */
-static nib_status write_parts(const char *dir, const written *tensors, size_t count, nib_err *err)
+/* Writes [rows][3] tensors filled with their number; returns the status. limit: bytes per file; 0:
+ * a single file. */
+static nib_status write_parts(const char *dir, const written *tensors, size_t count, uint64_t limit,
+                              nib_err *err)
 {
     const nib_allocator a = nib__allocator_default();
     nib_writer *w;
@@ -251,9 +372,9 @@ static nib_status write_parts(const char *dir, const written *tensors, size_t co
         nib__writer_add_tensor(w, tensors[i].name, tensors[i].type,
                                (const int64_t[]){tensors[i].rows, 3}, 2, i);
     nib__writer_fuse(w, NIB_FUSED_QKV);
-    nib_status status = nib__writer_layout(w, 0, err);
+    nib_status status = nib__writer_layout(w, limit, err);
     if (status == NIB_OK)
-        status = nib__writer_begin(w, NULL, path, err);
+        status = nib__writer_begin(w, limit == 0 ? NULL : dir, limit == 0 ? path : NULL, err);
     for (size_t i = count; i-- > 0 && status == NIB_OK;) { /* in any order */
         for (size_t j = 0; j < COUNT(values); j++)
             values[j] = (float)i;
@@ -283,7 +404,7 @@ static void test_writing(void **state)
     nib_err err;
     nib_checkpoint *cp;
     make_directory(dir);
-    if (write_parts(dir, tensors, COUNT(tensors), &err) != NIB_OK ||
+    if (write_parts(dir, tensors, COUNT(tensors), 0, &err) != NIB_OK ||
         nib__checkpoint_open(&cp, dir, &a, &err) != NIB_OK)
         fail_msg("%s", err.text);
     assert_int_equal(nib__checkpoint_count(cp), 3); /* without a config the tensor stays whole */
@@ -295,10 +416,20 @@ static void test_writing(void **state)
     assert_non_null(nib__checkpoint_find(cp, LAYER "mlp.up_proj.weight"));
     nib__checkpoint_close(cp);
     /* parts of different types are not joined */
+    /* in shards: the index lists the joined tensor once */
+    char shards[256];
+    make_directory(shards);
+    if (write_parts(shards, tensors, COUNT(tensors), 40, &err) != NIB_OK ||
+        nib__checkpoint_open(&cp, shards, &a, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(nib__checkpoint_count(cp), 3);
+    assert_int_equal(nib__checkpoint_find(cp, QKV ".weight")->shape[0], 6);
+    nib__checkpoint_close(cp);
+    drop_directory(shards);
     written mixed[COUNT(tensors)];
     memcpy(mixed, tensors, sizeof mixed);
     mixed[4].type = NIB_TYPE_BF16;
-    if (write_parts(dir, mixed, COUNT(mixed), &err) != NIB_OK ||
+    if (write_parts(dir, mixed, COUNT(mixed), 0, &err) != NIB_OK ||
         nib__checkpoint_open(&cp, dir, &a, &err) != NIB_OK)
         fail_msg("%s", err.text);
     assert_int_equal(nib__checkpoint_count(cp), COUNT(mixed));
@@ -311,9 +442,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),
+        cmocka_unit_test(test_long_names),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_some_forms_stay_whole),
         cmocka_unit_test(test_rejects_part_and_whole),
+        cmocka_unit_test(test_metadata),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_writing),
     };

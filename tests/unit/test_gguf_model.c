@@ -7,21 +7,15 @@
 #include "ledger_lines.h"
 #include "session.h"
 
+#include "checkpoint_build.h"
 #include "config_gguf.h"
 #include "dialects.h"
-#include "failing.h"
 #include "gguf_build.h"
+#include "gguf_parts.h"
 #include "manifest.h"
-#include "safetensors_build.h"
 #include "skipping.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
-
-#include "refused.h"
 
 static const char *in(char out[512], const char *directory, const char *name)
 {
@@ -43,10 +37,10 @@ typedef struct golden {
     int64_t count, kept, vocab;
 } golden;
 
-static const nib_tensor *part_of(const nib_checkpoint *cp, const char *family, const char *part)
+static const nib_tensor *part_of(const nib_checkpoint *cp, const char *family, const char *which)
 {
     char name[32];
-    snprintf(name, sizeof name, "%s.%s", family, part);
+    snprintf(name, sizeof name, "%s.%s", family, which);
     const nib_tensor *t = nib__checkpoint_find(cp, name);
     assert_non_null(t);
     assert_int_equal((uintptr_t)t->data % 4, 0);
@@ -623,17 +617,19 @@ static void test_no_memory(void **state)
 
 /* ---- several files ---- */
 
+/* promised: the number of all tensors; UINT64_MAX: the key is missing. */
 static void write_part(const char *dir, const char *name, uint64_t no, uint64_t parts,
                        uint64_t promised, const char *tensor)
 {
     static gguf_file f;
     char path[512];
-    put_header(&f, 3, 1, no == 0 ? 4 : 3);
+    put_header(&f, 3, 1, (no == 0 ? 4 : 3) - (promised == UINT64_MAX ? 1 : 0));
     if (no == 0)
         put_key_text(&f, "general.architecture", "llama");
     put_key_int(&f, "split.no", NIB_GGUF_U16, no, 2);
     put_key_int(&f, "split.count", NIB_GGUF_U16, parts, 2);
-    put_key_int(&f, "split.tensors.count", NIB_GGUF_I32, promised, 4);
+    if (promised != UINT64_MAX)
+        put_key_int(&f, "split.tensors.count", NIB_GGUF_I32, promised, 4);
     put_tensor(&f, tensor, 0, 8, 0, 0);
     put_padding(&f, 32);
     for (int i = 0; i < 32; i++)
@@ -675,6 +671,16 @@ static void test_parts(void **state)
         assert_string_equal(nib__checkpoint_gguf(cp)->arch, "llama");
         nib__checkpoint_close(cp);
     }
+    check_memory_of_reading(in(path, dir, one));
+    write_part(dir, one, 0, 2, UINT64_MAX, "output_norm.weight");
+    nib__checkpoint_close(open_ok(in(path, dir, one)));
+    write_part(dir, one, 0, 2, UINT32_MAX, "output_norm.weight"); /* -1 */
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT);
+    write_part(dir, one, 0, 2, 2, "output_norm.weight");
+    write_part(dir, two, 1, 60000, 2, "x");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT);
+    write_part(dir, two, 60000, 2, 2, "x");
+    expect_parts(in(path, dir, one), NIB_BAD_INPUT);
     write_part(dir, two, 1, 2, 2, "output_norm.weight");
     expect_parts(in(path, dir, one), NIB_BAD_INPUT);
     write_part(dir, two, 0, 2, 2, "x");
@@ -693,6 +699,13 @@ static void test_parts(void **state)
     expect_parts(in(path, dir, "other.gguf"), NIB_BAD_INPUT);
     write_part(dir, "other.gguf", 0, 60000, 2, "x");
     expect_parts(path, NIB_BAD_INPUT);
+    nib_arena arena; /* a name shorter than the end that is looked for */
+    const char **paths;
+    nib__arena_init(&arena, &a, 0);
+    refused(NIB_BAD_INPUT,
+            nib__gguf_part_paths(&paths, &(nib_gguf){.name = "x"}, "x.gguf", 2, &arena, &err),
+            &err);
+    nib__arena_free(&arena);
     drop_directory(dir);
 }
 

@@ -220,6 +220,18 @@ static void test_memory(void **state)
         assert_int_equal(f.live, 0);
     }
     drop_directory(directory);
+    /* keys that did not fit are not left out */
+    failing none = {.left = 0};
+    const nib_allocator empty = failing_allocator(&none), heap = nib__allocator_default();
+    nib_gguf_head head;
+    nib_text text;
+    nib__gguf_head_init(&head, &empty);
+    nib__text_init(&text, &heap);
+    nib__gguf_put_bool(&head, "x.y", true);
+    nib__gguf_begin(&text, &head, 0);
+    assert_true(text.failed);
+    nib__text_free(&text);
+    nib__gguf_head_free(&head);
 }
 
 int main(void)

@@ -79,6 +79,7 @@ static void test_joins_in_any_order(void **state)
     }
     assert_int_equal(nib__checkpoint_meta_count(m.cp), 1);
     assert_string_equal(nib__checkpoint_meta_at(m.cp, 0)->key, ATTENTION "q_norm.weight");
+    check_memory_of_reading(m.dir);
     drop_checkpoint(&m);
 }
 
@@ -86,6 +87,10 @@ static void test_not_joined(void **state)
 {
     const part later[] = {{Q "1.weight", "F32", 1, {3}, NULL}},
                square[] = {{Q "0.weight", "F32", 2, {3, 3}, NULL}},
+               mixed[] = {{Q "0.weight", "F32", 1, {3}, NULL},
+                          {Q "1.weight", "F32", 2, {3, 1}, NULL},
+                          {Q "2.weight", "F32", 1, {3}, NULL}},
+               empty[] = {{Q "0.weight", "F32", 1, {0}, NULL}},
                twice[] = {{Q "0.weight", "F32", 1, {3}, NULL},
                           {ATTENTION "q_norm.weight", "F32", 1, {3}, NULL}};
     made m;
@@ -97,14 +102,44 @@ static void test_not_joined(void **state)
     open_parts(&m, NULL, square, 1);
     assert_non_null(nib__checkpoint_find(m.cp, square[0].name));
     drop_checkpoint(&m);
+    open_parts(&m, NULL, mixed, COUNT(mixed)); /* only head 0 is joined */
+    expect_joined(&m, ATTENTION "q_norm.weight", 1, 3);
+    assert_non_null(nib__checkpoint_find(m.cp, mixed[2].name));
+    drop_checkpoint(&m);
+    open_parts(&m, NULL, empty, 1);
+    assert_non_null(nib__checkpoint_find(m.cp, empty[0].name));
+    drop_checkpoint(&m);
     refused(NIB_BAD_INPUT, make_checkpoint(&m, NULL, twice, COUNT(twice)), &m.err);
     drop_checkpoint(&m);
+}
+
+/* Layer numbers so long that the name of head 10, or of any head, has no room: what does not fit
+ * stays separate. */
+static void test_long_names(void **state)
+{
+    (void)state;
+    static const int around = sizeof "model.layers..self_attn.q_layernorm.norms.0.weight" - 1;
+    char digits[NIB_FUSED_NAME], names[11][NIB_FUSED_NAME + 64];
+    memset(digits, '1', sizeof digits);
+    for (int past = -2; past <= 1; past++) { /* of head 0, over the limit */
+        part parts[11];
+        made m;
+        for (int head = 0; head < 11; head++) {
+            snprintf(names[head], sizeof names[head],
+                     "model.layers.%.*s.self_attn.q_layernorm.norms.%d.weight",
+                     NIB_FUSED_NAME - 1 - around + past, digits, head);
+            parts[head] = (part){names[head], "F32", 1, {3}, NULL};
+        }
+        open_parts(&m, NULL, parts, 11);
+        assert_int_equal(nib__checkpoint_count(m.cp), past < 0 ? 1 : past == 0 ? 2 : 11);
+        drop_checkpoint(&m);
+    }
 }
 
 static void test_memory(void **state)
 {
     (void)state;
-    check_memory_of_opening("tests/golden/models/stablelm_norms");
+    check_memory_of_reading("tests/golden/models/stablelm_norms");
 }
 
 /* limit: bytes per file; 0: a single file. */
@@ -157,8 +192,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),      cmocka_unit_test(test_joins_in_any_order),
-        cmocka_unit_test(test_not_joined), cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_writing),
+        cmocka_unit_test(test_not_joined), cmocka_unit_test(test_long_names),
+        cmocka_unit_test(test_memory),     cmocka_unit_test(test_writing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

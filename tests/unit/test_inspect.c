@@ -7,6 +7,8 @@
 #include "verify.h"
 
 #include "quantize.h"
+#include "failing.h"
+#include "manifest.h"
 #include "opening.h"
 #include "safetensors_build.h"
 #include "writer.h"
@@ -427,6 +429,11 @@ static void test_manifest(void **state)
                                       "{\"schema\": 2}",
                                       "{\"tensors\": {\"a\": 1}}",
                                       "{\"tensors\": {\"a\": \"12\"}}",
+                                      "{\"tensors\": {\"\\ud800\": \"12\"}}",
+                                      "{\"tensors\": {",
+                                      "{\"recipe\": 7}",
+                                      "{\"other\": [}",
+                                      "{\"schema\": 1} 2",
                                       "{\"files\": []}"};
     for (size_t i = 0; i < COUNT(bad); i++) {
         nib_checkpoint *cp = open_ok(out);
@@ -441,6 +448,65 @@ static void test_manifest(void **state)
     }
     nib__text_free(&text);
     drop_directory(out);
+    drop_directory(dir);
+}
+
+/* Manifests of a directory and of a file, with each allocation failing once. */
+static void test_manifest_memory(void **state)
+{
+    (void)state;
+    char dir[256], file[300];
+    write_model(make_directory(dir));
+    snprintf(file, sizeof file, "%s/model.safetensors", dir);
+    for (int beside = 0; beside < 2; beside++) {
+        bool failed = true;
+        nib_checkpoint *cp = open_ok(beside ? file : dir);
+        write_text(dir, beside ? "model.safetensors.nibble.json" : "nibble.json",
+                   "{\"schema\":1,\"recipe\":\"r\",\"format\":\"f\",\"tool\":\"t\",\"ledger\":[],"
+                   "\"tensors\":{\"a\":\"00000000000000000000000000000000\"},\"files\":{}}");
+        for (int left = 0; failed; left++) {
+            failing f = {left, 0};
+            const nib_allocator a = failing_allocator(&f);
+            nib_arena arena;
+            nib_manifest manifest;
+            nib_err err = {NIB_OK, ""};
+            nib__arena_init(&arena, &a, 0);
+            const nib_status status = nib__manifest_read(&manifest, cp, &arena, &a, &err);
+            failed = f.left == 0;
+            assert_int_equal(err.status, status);
+            if (status != NIB_OK) {
+                assert_true(failed && status == NIB_NO_MEMORY);
+            } else {
+                assert_non_null(manifest.path);
+                assert_string_equal(manifest.recipe, "r");
+                assert_int_equal(manifest.tensor_count, 1);
+                assert_int_equal(manifest.file_count, 0);
+            }
+            nib__arena_free(&arena);
+            assert_int_equal(f.live, 0);
+        }
+        nib__checkpoint_close(cp);
+    }
+    drop_directory(dir);
+}
+
+/* A single file named *.json has no place for a manifest. */
+static void test_no_manifest(void **state)
+{
+    (void)state;
+    char dir[256], path[300];
+    nib_arena arena;
+    nib_manifest manifest;
+    nib_err err;
+    make_directory(dir);
+    write_safetensors(dir, "x.json", "{}", NULL, 0);
+    snprintf(path, sizeof path, "%s/x.json", dir);
+    nib_checkpoint *cp = open_ok(path);
+    nib__arena_init(&arena, &heap, 0);
+    assert_int_equal(nib__manifest_read(&manifest, cp, &arena, &heap, &err), NIB_OK);
+    assert_null(manifest.path);
+    nib__arena_free(&arena);
+    nib__checkpoint_close(cp);
     drop_directory(dir);
 }
 
@@ -468,6 +534,8 @@ int main(void)
         cmocka_unit_test(test_unreadable_alias),
         cmocka_unit_test(test_completeness),
         cmocka_unit_test(test_manifest),
+        cmocka_unit_test(test_manifest_memory),
+        cmocka_unit_test(test_no_manifest),
         cmocka_unit_test(test_scales_of_zero_are_found),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -3,19 +3,11 @@
  * Meta's names and row order: both directions of the table, whole files, gpt-fast's fused weight,
  * and the model in params.json.
  */
-#include "checkpoint.h"
+#include "checkpoint_build.h"
 #include "config_meta.h"
-#include "opening.h"
 #include "renames_meta.h"
 #include "rotary.h"
-#include "safetensors_build.h"
 #include "skipping.h"
-
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include "refused.h"
 
 static void test_names(void **state)
 {
@@ -106,10 +98,10 @@ static nib_checkpoint *open_in(const char *directory)
     return open_ok(path);
 }
 
-static nib_status weight(nib_weight *w, const nib_checkpoint *cp, const char *part, nib_err *err)
+static nib_status weight(nib_weight *w, const nib_checkpoint *cp, const char *which, nib_err *err)
 {
     char module[100];
-    snprintf(module, sizeof module, "model.layers.0.self_attn.%s", part);
+    snprintf(module, sizeof module, "model.layers.0.self_attn.%s", which);
     return nib__checkpoint_weight(w, NULL, cp, module, NULL, err);
 }
 
@@ -145,7 +137,117 @@ static void test_fused(void **state)
         }
     }
     nib__checkpoint_close(cp);
+    char path[300];
+    snprintf(path, sizeof path, "%s/m.safetensors", dir);
+    check_memory_of_reading(path);
     drop_directory(dir);
+}
+
+/* Whole files: which names are Meta's, and fused weights that cannot be split. */
+static void test_files(void **state)
+{
+    (void)state;
+    char far[100];
+    memset(far, 'p', sizeof far);
+    snprintf(far + 70, sizeof far - 70, ".tok_embeddings.weight");
+    static const char described[] = "\"tok_embeddings.weight\":\"output.weight\"";
+    char *long_value = malloc(900);
+    assert_non_null(long_value);
+    snprintf(long_value, 900, "\"layers.0.attention.wq.weight\":\"%0800d\"", 0);
+    const struct {
+        const char *metadata;
+        part parts[4];
+        size_t count;
+        nib_status status;
+        const char *name; /* of a tensor afterwards */
+    } cases[] = {
+        {NULL, {{far, "F32", 2, {3, 8}, NULL}}, 1, NIB_OK, far}, /* the prefix is too long */
+        {NULL,
+         {{"xtok_embeddings.weight", "F32", 2, {3, 8}, NULL}},
+         1,
+         NIB_OK,
+         "xtok_embeddings.weight"},
+        {NULL,
+         {{"_orig_mod.model.embed_tokens.weight", "F32", 2, {3, 8}, NULL},
+          {"other", "F32", 1, {3}, NULL}},
+         2,
+         NIB_OK,
+         "model.embed_tokens.weight"},
+        {long_value,
+         {{"tok_embeddings.weight", "F32", 2, {3, 8}, NULL}, {"odd", "F32", 1, {3}, NULL}},
+         2,
+         NIB_OK,
+         "model.embed_tokens.weight"},
+        /* q has the rows that o has inputs, or else the width of the embedding */
+        {NULL,
+         {{"tok_embeddings.weight", "F32", 2, {3, 8}, NULL},
+          {"layers.0.attention.wqkv.weight", "F32", 2, {16, 8}, NULL}},
+         2,
+         NIB_OK,
+         "model.layers.0.self_attn.k_proj.weight"},
+        {NULL,
+         {{"tok_embeddings.weight", "F32", 1, {8}, NULL},
+          {"layers.0.attention.wqkv.weight", "F32", 2, {16, 8}, NULL}},
+         2,
+         NIB_UNSUPPORTED,
+         NULL},
+        {described,
+         {{"output.weight", "F32", 2, {3, 8}, NULL},
+          {"layers.0.attention.wqkv.weight", "F32", 2, {16, 8}, NULL}},
+         2,
+         NIB_UNSUPPORTED,
+         NULL},
+        {NULL,
+         {{"tok_embeddings.weight", "F32", 2, {3, 8}, NULL},
+          {"layers.0.attention.wqkv.weight", "F32", 2, {8, 8}, NULL}},
+         2,
+         NIB_UNSUPPORTED,
+         NULL}, /* no rows for k and v */
+        {NULL,
+         {{"tok_embeddings.weight", "F32", 2, {3, 8}, NULL},
+          {"layers.0.attention.wqkv.weight", "F32", 2, {17, 8}, NULL}},
+         2,
+         NIB_UNSUPPORTED,
+         NULL}, /* an odd number of them */
+        {NULL,
+         {{"tok_embeddings.weight", "F32", 2, {3, 8}, NULL},
+          {"layers.0.attention.wqkv.weight", "F32", 0, {0}, NULL}},
+         2,
+         NIB_UNSUPPORTED,
+         NULL},
+        {NULL,
+         {{"tok_embeddings.weight", "F32", 2, {3, 16}, NULL},
+          {"layers.0.attention.wqkv.weight", "I32", 4, {4, 1, 32, 1}, NULL}},
+         2,
+         NIB_OK,
+         "model.layers.0.self_attn.v_proj.weight"}, /* 32 rows: 16, 8 and 8 */
+        {NULL,
+         {{"tok_embeddings.weight", "F32", 2, {3, 12}, NULL},
+          {"layers.0.attention.wqkv.weight", "I32", 4, {4, 1, 32, 1}, NULL}},
+         2,
+         NIB_UNSUPPORTED,
+         NULL}, /* q would end inside a tile */
+        {NULL,
+         {{"tok_embeddings.weight", "F32", 2, {3, 16}, NULL},
+          {"layers.0.attention.wqkv.weight", "I32", 4, {5, 1, 32, 1}, NULL}},
+         2,
+         NIB_UNSUPPORTED,
+         NULL}, /* k would */
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        made m;
+        const nib_status got =
+            make_described(&m, cases[i].metadata, NULL, cases[i].parts, cases[i].count);
+        if (cases[i].status != NIB_OK)
+            refused(cases[i].status, got, &m.err);
+        else if (got != NIB_OK)
+            fail_msg("case %zu: %s", i, m.err.text);
+        else if (nib__checkpoint_find(m.cp, cases[i].name) == NULL)
+            fail_msg("case %zu: no %s", i, cases[i].name);
+        check_memory_of_reading(m.dir);
+        drop_checkpoint(&m);
+    }
+    free(long_value);
 }
 
 /* An unknown number of heads is refused, not guessed; rows declared in Hugging Face's order keep
@@ -160,7 +262,14 @@ static void test_row_order(void **state)
         {NULL, NULL, -1},
         {"params.json", "{}", -1},
         {"params.json", "{\"dim\": 8, \"n_heads\": 0}", -1},
+        {"params.json", "{\"dim\": -8, \"n_heads\": 2}", -1},
         {"params.json", "{\"dim\": 8, \"n_heads\": 3}", -1},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 65537, \"head_dim\": 2}", -1},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 2, \"head_dim\": 16777216}", -1},
+        {"params.json", "{\"dim\": 8, \"n_heads\": 2, \"head_dim\": 1}", -1},
+        {"params.json", "{\"dim\": null, \"n_heads\": 2, \"model_type\": null}", -1},
+        {"params.json",
+         "{\"dim\": 8, \"n_heads\": 4, \"use_hf_rope\": false, \"model_type\": \"q\"}", 1},
         {"params.json", "{\"dim\": 8, \"n_heads\": 8}", -1},
         {"params.json", "{\"dim\": 8, \"n_heads\": 4}", 1},
         {"params.json", "{\"dim\": 8, \"n_heads\": 4, \"use_hf_rope\": true}", 0},
@@ -199,7 +308,7 @@ static void test_bad_sizes(void **state)
     (void)state;
     static const char *const cases[] = {
         "{\"dim\": 8, \"n_heads\": }", "{\"dim\": \"8\"}",     "{\"dim\": 8.5}",
-        "{\"use_hf_rope\": 1}",        "{\"model_type\": []}",
+        "{\"use_hf_rope\": 1}",        "{\"model_type\": []}", "{\"dim\": []}",
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         const nib_allocator a = nib__allocator_default();
@@ -431,13 +540,10 @@ static void test_stories(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_fused),
-        cmocka_unit_test(test_row_order),
-        cmocka_unit_test(test_params),
-        cmocka_unit_test(test_params_without_effect),
-        cmocka_unit_test(test_params_of_rope),
-        cmocka_unit_test(test_stories),
+        cmocka_unit_test(test_names),          cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_files),          cmocka_unit_test(test_row_order),
+        cmocka_unit_test(test_params),         cmocka_unit_test(test_params_without_effect),
+        cmocka_unit_test(test_params_of_rope), cmocka_unit_test(test_stories),
         cmocka_unit_test(test_bad_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,7 +27,7 @@ static nib_status read_list(list *l, const char *text, const nib_allocator *a)
     nib__arena_init(&l->arena, a, 0);
     nib__json_init(&json, "x", text, strlen(text), NULL);
     nib__json_next(&json);
-    nib__targets_read(&l->targets, &json, &l->limits, &l->arena, a);
+    nib__targets_read(&l->targets, &json, "ignore", &l->limits, &l->arena, a);
     return nib__json_status(&json, &l->err);
 }
 
@@ -80,7 +80,9 @@ static void test_matches(void **state)
 static void test_rejects_bad_lists(void **state)
 {
     (void)state;
-    static const char *const lists[] = {"3", "[\"a\", 3]", "[\"re:(\"]", "[\"a\""};
+    char over[640];
+    snprintf(over, sizeof over, "[\"re:%0600d\"]", 0);
+    const char *const lists[] = {"3", "[\"a\", 3]", "[\"re:(\"]", "[\"a\"", over};
     const nib_allocator a = nib__allocator_default();
     list l;
     for (size_t i = 0; i < COUNT(lists); i++) {

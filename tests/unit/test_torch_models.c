@@ -306,14 +306,37 @@ static void test_rejects_bad_packed_int4(void **state)
                                   {"m.weight", "I32", 4, {1, 64, 32, 1}, NULL},
                                   {"m.scales_and_zeros", "F32", 3, {8, 8, 2}, NULL}};
     expect_module(NULL, padded, COUNT(padded), NIB_BAD_INPUT);
-    static const part shapes[] = {
-        {"m.weight", "I32", 4, {0, 1, 32, 1}, NULL}, {"m.weight", "I32", 4, {1, 0, 32, 1}, NULL},
-        {"m.weight", "I32", 4, {1, 1, 31, 1}, NULL}, {"m.weight", "I32", 4, {1, 1, 32, 3}, NULL},
-        {"m.weight", "U8", 2, {0, 16}, NULL},        {"m.weight", "U8", 2, {24, 16}, NULL},
-        {"m.weight", "U8", 2, {16, 0}, NULL}};
+#define LARGE INT64_C(0x10000000000)
+    static const part shapes[] = {{"m.weight", "I32", 4, {0, 1, 32, 1}, NULL},
+                                  {"m.weight", "I32", 4, {1, 0, 32, 1}, NULL},
+                                  {"m.weight", "I32", 4, {1, 1, 31, 1}, NULL},
+                                  {"m.weight", "I32", 4, {1, 1, 32, 3}, NULL},
+                                  {"m.weight", "U8", 2, {0, 16}, NULL},
+                                  {"m.weight", "U8", 2, {24, 16}, NULL},
+                                  {"m.weight", "U8", 2, {16, 0}, NULL},
+                                  {"m.weight", "I32", 4, {LARGE, 0, 32, 1}, NULL},
+                                  {"m.weight", "I32", 4, {1, LARGE, 0, 1}, NULL}};
     for (size_t i = 0; i < COUNT(shapes); i++) {
         const part parts[] = {shapes[i], padded[2]};
         expect_module(NULL, parts, COUNT(parts), NIB_BAD_INPUT);
+    }
+    static const struct { /* beside codes of 8 rows of 2,048 columns */
+        part by;
+        nib_status status;
+    } others[] = {
+        {{"m.scales_and_zeros", "F32", 2, {32, 8}, NULL}, NIB_BAD_INPUT},
+        {{"m.scales_and_zeros", "F32", 3, {32, 8, 3}, NULL}, NIB_BAD_INPUT},
+        {{"m.scales_and_zeros", "F32", 3, {0, 8, 2}, NULL}, NIB_BAD_INPUT},
+        {{"m.scales_and_zeros", "I32", 3, {32, 8, 2}, NULL}, NIB_BAD_INPUT},
+        {{"m.scales_and_zeros", "F32", 3, {32, 7, 2}, NULL}, NIB_BAD_INPUT},
+        {{"m.scales_and_zeros", "F32", 3, {3, 8, 2}, NULL}, NIB_BAD_INPUT},
+        {{"m.scales_and_zeros", "F32", 3, {256, 8, 2}, NULL}, NIB_UNSUPPORTED}, /* groups of 8 */
+        {{"m.scales_and_zeros", "F32", 3, {4, 8, 2}, NULL}, NIB_UNSUPPORTED},   /* of 512 */
+        {{"m.scales_and_zeros", "F32", 3, {32, 8, 2}, NULL}, NIB_UNSUPPORTED},  /* no layout fits */
+    };
+    for (size_t i = 0; i < COUNT(others); i++) {
+        const part parts[] = {{"m.weight", "I32", 4, {1, 64, 32, 1}, NULL}, others[i].by};
+        expect_module(NULL, parts, COUNT(parts), others[i].status);
     }
     float pairs[24 * 2];
     for (int i = 0; i < 24; i++)

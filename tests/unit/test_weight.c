@@ -221,6 +221,36 @@ static void test_alias(void **state)
     drop_checkpoint(&m);
 }
 
+/* Names as long as a module's and longer: what does not fit is not found. */
+static void test_long_names(void **state)
+{
+    (void)state;
+    for (int size = 490; size < 520; size++) {
+        char name[600], module[560];
+        const part parts[] = {{name, "F32", 2, {2, 3}, NULL}};
+        made m;
+        nib_weight w;
+        nib_err err;
+        bool found = false;
+        snprintf(module, sizeof module, "%0*d", size, 0);
+        snprintf(name, sizeof name, "%s.weight", module);
+        open_parts(&m, "", parts, 1);
+        assert_int_equal(nib__checkpoint_weight(&w, &found, m.cp, module, NULL, &err), NIB_OK);
+        assert_int_equal(found, size + 7 < 512);
+        if (!found)
+            refused(NIB_BAD_INPUT, nib__checkpoint_weight(&w, NULL, m.cp, module, NULL, &err),
+                    &err);
+        drop_checkpoint(&m);
+    }
+    const part other[] = {{"x", "F32", 2, {2, 3}, NULL}}; /* an alias of a tensor of another name */
+    made m;
+    nib_weight w;
+    open_parts(&m, "\"m.weight\":\"x\"", other, 1);
+    assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, "m", NULL, NULL), NIB_OK);
+    assert_int_equal(w.k, 3);
+    drop_checkpoint(&m);
+}
+
 static void test_bad_plain(void **state)
 {
     (void)state;
@@ -738,6 +768,9 @@ static void test_bad_nibble(void **state)
         {"\\\"none\\\"", "\\\"int\\\"", NIB_BAD_INPUT}, /* zero points are missing */
         {"[2, 35]", "[2, 37]", NIB_BAD_INPUT},
         {"[2, 35]", "[0, 35]", NIB_BAD_INPUT},
+        {"[2, 35]", "[2, 0]", NIB_BAD_INPUT},
+        {"\\\"i4\\\"", "\\\"f32\\\"", NIB_UNSUPPORTED}, /* not a quantized code */
+        {"\\\"i4\\\"", "\\\"e4m3\\\"", NIB_BAD_INPUT},  /* the codes are U8 */
         {"[2, 35]", "[2, 9223372036854775807]", NIB_BAD_INPUT},
         {"\\\"act\\\"", "\\\"acts\\\"", NIB_BAD_INPUT},
     };
@@ -754,6 +787,71 @@ static void test_bad_nibble(void **state)
         open_parts(&m, changed, parts, 2);
         expect_weight(&m, cases[i].status);
         drop_checkpoint(&m);
+    }
+}
+
+/* Tensors beside the codes that the description has or lacks. */
+static void test_nibble_parts(void **state)
+{
+    (void)state;
+    const float nan_scale[] = {NAN};
+    const part nv[] = {{"m._weight_qdata", "U8", 2, {2, 16}, NULL},
+                       {"m._weight_scale", "F8_E4M3", 2, {2, 2}, NULL}},
+               fp8[] = {{"m._weight_qdata", "F8_E4M3", 2, {2, 32}, NULL},
+                        {"m._weight_scale", "F32", 2, {2, 1}, ones}},
+               int8[] = {{"m._weight_qdata", "I8", 2, {2, 32}, NULL},
+                         {"m._weight_scale", "F32", 2, {2, 1}, ones}};
+    const part times = {"m._weight_per_tensor_scale", "F32", 1, {1}, ones},
+               divides = {"m._weight_per_tensor_divisor", "F32", 1, {1}, ones},
+               not_finite = {"m._weight_per_tensor_scale", "F32", 1, {1}, nan_scale},
+               zeros = {"m._weight_zero_point", "I8", 2, {2, 1}, NULL},
+               flat_zeros = {"m._weight_zero_point", "I8", 1, {2}, NULL};
+    const struct {
+        const char *scheme;
+        part parts[4];
+        size_t count;
+        nib_status status;
+    } rows[] = {
+        {"nvfp4", {nv[0], nv[1], times}, 3, NIB_OK},
+        {"nvfp4", {nv[0], nv[1], divides}, 3, NIB_OK},
+        {"nvfp4", {nv[0], nv[1]}, 2, NIB_OK}, /* block scales only */
+        {"nvfp4", {nv[0], nv[1], times, divides}, 4, NIB_BAD_INPUT},
+        {"nvfp4", {nv[0], nv[1], not_finite}, 3, NIB_BAD_INPUT},
+        {"fp8wo", {fp8[0], fp8[1]}, 2, NIB_OK},
+        {"fp8wo", {fp8[0], fp8[1], times}, 3, NIB_BAD_INPUT},
+        {"fp8wo", {fp8[0], fp8[1], divides}, 3, NIB_BAD_INPUT},
+        {"int8wo", {int8[0], int8[1], zeros}, 3, NIB_BAD_INPUT},
+        {"int8wo-asym", {int8[0], int8[1], zeros}, 3, NIB_OK},
+        {"int8wo-asym", {int8[0], int8[1], flat_zeros}, 3, NIB_BAD_INPUT},
+        {"int8wo-asym", {int8[0], int8[1]}, 2, NIB_BAD_INPUT},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char metadata[1024];
+        made m;
+        describe_nibble(metadata, rows[i].scheme, 2, 32);
+        open_parts(&m, metadata, rows[i].parts, rows[i].count);
+        expect_weight(&m, rows[i].status);
+        drop_checkpoint(&m);
+    }
+}
+
+/* f64 scales and zero points are written as f32. */
+static void test_nibble_types(void **state)
+{
+    (void)state;
+    char why[160];
+    nib_output_weight w = {.scheme = {.code = NIB_CODE_I4, .zero = NIB_ZERO_FLOAT, .group = 32},
+                           .scale_type = NIB_TYPE_F64,
+                           .zero_type = NIB_TYPE_F64};
+    assert_null(nib__write_nibble.fit(why, &w));
+    assert_true(w.scale_type == NIB_TYPE_F32 && w.zero_type == NIB_TYPE_F32);
+    nib_file_layout layout;
+    w.scheme = (nib_scheme){.code = NIB_CODE_NV4, .group = 16};
+    for (int divides = 0; divides < 2; divides++) {
+        w.tensor_divides = divides != 0;
+        nib__write_nibble.layout(&layout, &w);
+        assert_string_equal(layout.tensor.suffix,
+                            divides ? "._weight_per_tensor_divisor" : "._weight_per_tensor_scale");
     }
 }
 
@@ -854,15 +952,27 @@ static void test_nibble_version(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_workers),         cmocka_unit_test(test_torchao_golden),
-        cmocka_unit_test(test_plain),           cmocka_unit_test(test_f64),
-        cmocka_unit_test(test_f64_too_large),   cmocka_unit_test(test_large_f64),
-        cmocka_unit_test(test_alias),           cmocka_unit_test(test_bad_plain),
-        cmocka_unit_test(test_torchao_scales),  cmocka_unit_test(test_static),
-        cmocka_unit_test(test_bad_torchao),     cmocka_unit_test(test_codes_out_of_range),
-        cmocka_unit_test(test_not_finite),      cmocka_unit_test(test_not_finite_fp8),
-        cmocka_unit_test(test_parts_in_shards), cmocka_unit_test(test_nibble),
-        cmocka_unit_test(test_bad_nibble),      cmocka_unit_test(test_nibble_order),
+        cmocka_unit_test(test_workers),
+        cmocka_unit_test(test_torchao_golden),
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_f64),
+        cmocka_unit_test(test_f64_too_large),
+        cmocka_unit_test(test_large_f64),
+        cmocka_unit_test(test_alias),
+        cmocka_unit_test(test_bad_plain),
+        cmocka_unit_test(test_long_names),
+        cmocka_unit_test(test_torchao_scales),
+        cmocka_unit_test(test_static),
+        cmocka_unit_test(test_bad_torchao),
+        cmocka_unit_test(test_codes_out_of_range),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_not_finite_fp8),
+        cmocka_unit_test(test_parts_in_shards),
+        cmocka_unit_test(test_nibble),
+        cmocka_unit_test(test_nibble_parts),
+        cmocka_unit_test(test_nibble_types),
+        cmocka_unit_test(test_bad_nibble),
+        cmocka_unit_test(test_nibble_order),
         cmocka_unit_test(test_nibble_version),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -115,11 +115,32 @@ static void test_bad_bias_description(void **state)
     drop_checkpoint(&m);
 }
 
+/* The description and the suffixes of each form. */
+static void test_described(void **state)
+{
+    (void)state;
+    static const char *const suffixes[] = {".bias", "._bias_qdata", "._bias_scale",
+                                           "._bias_zero_point"};
+    const nib_allocator a = nib__allocator_default();
+    for (int form = NIB_BIAS_INT8; form <= NIB_BIAS_INT32; form++) {
+        nib_text text;
+        nib__text_init(&text, &a);
+        nib__describe_bias(&text, (nib_bias)form, true, 35);
+        assert_true((strstr(text.at, "\"group\": 32, \"symmetric\": true") != NULL) ==
+                    (form == NIB_BIAS_INT8));
+        assert_non_null(strstr(text.at, "\"shape\": [35]"));
+        nib__text_free(&text);
+    }
+    for (size_t i = 0; i < COUNT(suffixes); i++)
+        assert_true(nib__is_bias_part(suffixes[i]));
+    assert_false(nib__is_bias_part(".weight"));
+}
+
 /* An int32 bias: its values, and the weights that it may accompany. */
 static void test_int32_bias(void **state)
 {
     (void)state;
-    static const int32_t codes[2] = {1000, -3}, wide[2] = {0, INT32_MIN};
+    static const int32_t codes[2] = {1000, -3}, wide[2] = {0, INT32_MIN}, high[2] = {0, INT32_MAX};
     static const float act_scale[1] = {0.125f}, scales[2] = {0.5f, 2.0f};
     static const struct {
         const char *scheme;
@@ -128,6 +149,7 @@ static void test_int32_bias(void **state)
     } cases[] = {
         {"int8dq-static", codes, NIB_OK},
         {"int8dq-static", wide, NIB_BAD_INPUT},
+        {"int8dq-static", high, NIB_BAD_INPUT},
         {"int8dq-g64-static", codes, NIB_BAD_INPUT}, /* each group has a scale */
         {"int8dq", codes, NIB_BAD_INPUT},            /* each token has a scale */
         {"int8wo", codes, NIB_BAD_INPUT},            /* float activations */
@@ -163,6 +185,7 @@ int main(void)
         cmocka_unit_test(test_int8_bias),
         cmocka_unit_test(test_bad_int8_bias),
         cmocka_unit_test(test_bad_bias_description),
+        cmocka_unit_test(test_described),
         cmocka_unit_test(test_int32_bias),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

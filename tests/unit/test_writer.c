@@ -6,6 +6,7 @@
 #include "writer.h"
 
 #include "failing.h"
+#include "fused.h"
 #include "safetensors_build.h"
 
 #include <setjmp.h>
@@ -180,6 +181,77 @@ static void test_wrong_bytes(void **state)
     nib__writer_free(w);
 }
 
+/* Tensors that GGUF, or one of our files, cannot hold. */
+static void test_refused_tensors(void **state)
+{
+    (void)state;
+    typedef struct tensor {
+        const char *name;
+        nib_type type;
+        int rank;
+    } tensor;
+    static const struct {
+        tensor tensors[2];
+        bool gguf;
+        nib_status status;
+    } cases[] = {
+        {{{"x", NIB_TYPE_F32, 4}, {"y", NIB_TYPE_F32, 1}}, true, NIB_OK},
+        {{{"x", NIB_TYPE_F32, 5}, {"y", NIB_TYPE_F32, 1}}, true, NIB_UNSUPPORTED},
+        {{{"x", NIB_TYPE_F32, 0}, {"y", NIB_TYPE_F32, 1}}, true, NIB_UNSUPPORTED},
+        {{{"x", NIB_TYPE_E4M3, 2}, {"y", NIB_TYPE_F32, 1}}, true, NIB_UNSUPPORTED},
+        {{{"__metadata__", NIB_TYPE_F32, 1}, {"y", NIB_TYPE_F32, 1}}, false, NIB_BAD_INPUT},
+        /* one tensor in a GGUF, which has one type and one shape of rows */
+        {{{"blk.0.ffn_gate.weight", NIB_TYPE_F32, 2}, {"blk.0.ffn_up.weight", NIB_TYPE_F32, 2}},
+         true,
+         NIB_OK},
+        {{{"blk.0.ffn_gate.weight", NIB_TYPE_F32, 2}, {"blk.0.ffn_up.weight", NIB_TYPE_F16, 2}},
+         true,
+         NIB_NOT_AS_ASKED},
+        {{{"blk.0.ffn_gate.weight", NIB_TYPE_F32, 2}, {"blk.0.ffn_up.weight", NIB_TYPE_F32, 1}},
+         true,
+         NIB_NOT_AS_ASKED},
+        {{{"blk.0.ffn_gate.weight", NIB_TYPE_F32, 2}, {"x", NIB_TYPE_F32, 1}},
+         true,
+         NIB_NOT_AS_ASKED},
+        {{{"model.layers.0.mlp.gate_proj.weight", NIB_TYPE_F32, 2}, {"x", NIB_TYPE_F32, 1}},
+         false,
+         NIB_OK},
+    };
+    static const int64_t shape[5] = {2, 1, 1, 1, 1};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        bool failed = false;
+        for (int left = -1; left <= 0 || failed; left++) { /* at first nothing fails */
+            failing f = {left, 0};
+            const nib_allocator a = failing_allocator(&f);
+            nib_writer *w = NULL;
+            nib_gguf_head head;
+            nib_err err = {NIB_OK, ""};
+            nib__gguf_head_init(&head, &a);
+            nib__gguf_put_bool(&head, "x.y", true);
+            nib_status status = nib__writer_make(&w, &a, &err);
+            for (size_t t = 0; t < 2 && status == NIB_OK; t++)
+                (void)nib__writer_add_tensor(w, cases[i].tensors[t].name, cases[i].tensors[t].type,
+                                             shape, cases[i].tensors[t].rank, t);
+            if (cases[i].gguf && status == NIB_OK)
+                nib__writer_use_gguf(w, &head);
+            if (status == NIB_OK) {
+                nib__writer_fuse(w, NIB_FUSED_GATE_UP);
+                status = nib__writer_layout(w, 0, &err);
+            }
+            failed = f.left == 0;
+            if (left >= 0 && status != cases[i].status)
+                assert_true(failed && status == NIB_NO_MEMORY);
+            else if (cases[i].status == NIB_OK)
+                assert_int_equal(status, NIB_OK);
+            else if (left < 0)
+                refused(cases[i].status, status, &err);
+            nib__writer_free(w);
+            nib__gguf_head_free(&head);
+            assert_int_equal(f.live, 0);
+        }
+    }
+}
+
 /* A file that may not grow fails at once, as a full disk does, before any work is lost. */
 static void test_full_disk(void **state)
 {
@@ -231,9 +303,9 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_file),    cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_wrong_bytes), cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_one_file),        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_wrong_bytes),     cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_refused_tensors), cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

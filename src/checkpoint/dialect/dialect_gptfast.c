@@ -152,14 +152,13 @@ static nib_status check_finite(const nib_weight_query *q, const char *suffix, co
     return NIB_OK;
 }
 
-/* Scale and zero are interleaved; rows are an inner dimension of groups. */
+/* Scale and zero are interleaved; rows are an inner dimension of groups. The tensor exists. */
 nib_status nib__weight_read_pairs(const nib_weight_query *q, const char *suffix, int64_t first)
 {
     nib_weight *w = q->out;
     const nib_tensor *t = nib__weight_part(q, suffix);
-    if (t == NULL || t->rank != 3 || t->shape[2] != 2 || t->shape[0] < 1 ||
-        !nib__type_is_float(t->type) || first + w->n > t->shape[1] ||
-        w->stored_k % t->shape[0] != 0)
+    if (t->rank != 3 || t->shape[2] != 2 || t->shape[0] < 1 || !nib__type_is_float(t->type) ||
+        first + w->n > t->shape[1] || w->stored_k % t->shape[0] != 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
                                 "is not [groups][n][2] of floats for %" PRId64 " rows of %" PRId64
                                 " columns",

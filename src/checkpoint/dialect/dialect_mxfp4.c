@@ -94,13 +94,13 @@ static const nib_tensor *make_view(nib_checkpoint *cp, const nib_tensor *t, size
     const stack_part *part = &stack_parts[which];
     const size_t base = strlen(t->name) - strlen(part->end);
     size_t leaf = base;
-    char name[600];
+    char name[600]; /* fits: find_stack took names of under 512 bytes */
     while (leaf > 0 && t->name[leaf - 1] != '.')
         leaf--;
     const int size = snprintf(name, sizeof name, "%.*s%" PRId64 ".%.*s%s", (int)leaf, t->name, e,
                               (int)(base - leaf), t->name + leaf, part->suffix);
     nib_tensor *out = nib__arena_take(&cp->arena, 1, sizeof *out);
-    if (out == NULL || size < 0 || size >= (int)sizeof name)
+    if (out == NULL)
         return NULL;
     *out = *t;
     out->name = nib__arena_copy(&cp->arena, name, (size_t)size);

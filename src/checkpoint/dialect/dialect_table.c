@@ -197,7 +197,7 @@ const nib_dialect_row *nib__dialect_of(const nib_weight_query *q, const char **s
             const nib_dialect_row *row = &nib__dialects[i];
             const int size = snprintf(name, sizeof name, "%s%s", q->module, row->codes[c]);
             const nib_tensor *codes = NULL;
-            if (size > 0 && (size_t)size < sizeof name)
+            if (size < (int)sizeof name)
                 codes = nib__checkpoint_find(q->cp, name);
             if (codes == NULL || (row->claims != NULL && !row->claims(q, codes)))
                 continue;

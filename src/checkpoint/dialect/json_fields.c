@@ -33,7 +33,7 @@ static void begin_item(walk *w)
 {
     const int depth =
         w->json.depth - (w->json.event == NIB_JSON_OBJECT || w->json.event == NIB_JSON_ARRAY);
-    if (depth < 0 || w->index[depth] < 0)
+    if (w->index[depth] < 0)
         return;
     char item[32];
     w->size = w->start[depth];
