@@ -19,7 +19,8 @@ enum {
     PICKLE_MAX = 100000000, /* bytes, as of a safetensors header */
     DEPTH = 4,              /* levels of nested dicts searched for the model's */
     LOOK_BACK = 64,         /* tensors at the same address that find_aliases compares */
-    FOLDER_MAX = 255, /* bytes of the folder name, which torch.save takes from the file name */
+    FOLDER_MAX = 255,     /* bytes of the folder name, which torch.save takes from the file name */
+    NAME_MAX_BYTES = 205, /* of a member's name inside the folder */
     SHOWN = 160,
 };
 
@@ -56,13 +57,11 @@ static nib_status add_note(parser *p, const char *note)
 
 /* ---- the archive ---- */
 
-/* prefix + name; NULL: no such member. */
-static const nib_zip_member *find_member(const parser *p, const char *name, size_t size)
+/* prefix + name, of at most NAME_MAX_BYTES; NULL: no such member. */
+static const nib_zip_member *find_member(const parser *p, const char *name)
 {
-    char path[512];
-    const int length = snprintf(path, sizeof path, "%s%.*s", p->prefix, (int)size, name);
-    if (size >= sizeof path || length < 0 || (size_t)length >= sizeof path)
-        return NULL;
+    char path[FOLDER_MAX + NAME_MAX_BYTES + 2];
+    snprintf(path, sizeof path, "%s%s", p->prefix, name);
     return nib__zip_find(&p->zip, path);
 }
 
@@ -109,7 +108,7 @@ static nib_status check_archive(parser *p)
                 "this is a TorchScript archive, which is a program; save its weights alone, as "
                 "torch.save(torch.jit.load(FILE).state_dict(), OUT)");
     }
-    const nib_zip_member *order = find_member(p, "byteorder", 9);
+    const nib_zip_member *order = find_member(p, "byteorder");
     if (order != NULL && (order->size != 6 || memcmp(order->data, "little", 6) != 0))
         return fail(
             p, NIB_UNSUPPORTED,
@@ -200,14 +199,13 @@ static int64_t whole_at(const parser *p, const nib_pickle_value *of, size_t i)
 static nib_status find_record(const parser *p, const nib_tensor *t, const nib_pickle_value *storage,
                               const nib_zip_member **out)
 {
-    char path[300], shown[SHOWN];
+    char path[NAME_MAX_BYTES + 2], shown[SHOWN]; /* a longer name is cut to one too long */
     const nib_pickle_value *key = nib__pickle_item(&p->pickle, storage, NIB_STORAGE_KEY);
     const int64_t count = whole_at(p, storage, NIB_STORAGE_COUNT);
     const int bits = storage->type == NIB_TYPE_NONE ? 8 : nib__type_bits((nib_type)storage->type);
-    const int length = snprintf(path, sizeof path, "data/%.*s",
-                                (int)(key->count < 200 ? key->count : 200), key->u.text);
+    snprintf(path, sizeof path, "data/%.*s", (int)nib__min(key->count, sizeof path), key->u.text);
     uint64_t bytes;
-    *out = length < 0 || key->count > 200 ? NULL : find_member(p, path, (size_t)length);
+    *out = strlen(path) > NAME_MAX_BYTES ? NULL : find_member(p, path);
     if (*out == NULL)
         return fail_tensor(p, t, NIB_BAD_INPUT, "has no record of its storage in the zip file");
     if (!nib__mul(&bytes, (uint64_t)count, (uint64_t)bits / 8) || bytes != (*out)->size)
@@ -307,13 +305,13 @@ static nib_status read_shape(const parser *p, nib_tensor *t, const nib_pickle_va
     return NIB_OK;
 }
 
-/* end: where the tensor ends in its storage, if that does not overflow. */
+/* end: where the tensor ends in its storage; UINT64_MAX: there or later. */
 static nib_status fail_short_storage(const parser *p, const nib_tensor *t, uint64_t end,
                                      uint64_t stored)
 {
     char why[128];
-    snprintf(why, sizeof why, "reaches past the end of its storage: byte %" PRIu64 " of %" PRIu64,
-             end, stored);
+    snprintf(why, sizeof why, "reaches past the end of its storage: byte %" PRIu64 "%s of %" PRIu64,
+             end, end == UINT64_MAX ? " or later" : "", stored);
     return fail_tensor(p, t, NIB_BAD_INPUT, why);
 }
 
@@ -321,7 +319,7 @@ static nib_status read_tensor(parser *p, nib_tensor *t, const nib_pickle_value *
 {
     int64_t strides[NIB_RANK_MAX];
     const nib_zip_member *record = NULL;
-    uint64_t reach = 0, end = 0, from = 0;
+    uint64_t reach = 0, end = 0;
     if (value->kind == NIB_PICKLE_REFUSED)
         return fail_tensor(p, t, NIB_UNSUPPORTED, nib__pickle_refusal(value));
     t->type = (nib_type)value->type;
@@ -336,9 +334,11 @@ static nib_status read_tensor(parser *p, nib_tensor *t, const nib_pickle_value *
         if (!nib__mul(&t->bytes, t->bytes, (uint64_t)t->shape[i]))
             return fail_tensor(p, t, NIB_BAD_INPUT, "has a shape whose product overflows");
     if (!compute_reach(&reach, t, strides) || !nib__add(&end, offset, reach) ||
-        !nib__mul(&end, end, size) || end > record->size || !nib__mul(&from, offset, size))
+        !nib__mul(&end, end, size))
+        end = UINT64_MAX;
+    if (end > record->size)
         return fail_short_storage(p, t, end, record->size);
-    t->data = record->data + from;
+    t->data = record->data + offset * size;
     return is_contiguous(t, strides) ? NIB_OK
                                      : copy_view(p, t, t->data, reach, strides, (size_t)size);
 }
@@ -472,7 +472,7 @@ static nib_status parse(parser *p, const uint8_t *bytes, uint64_t size)
     const nib_pickle_value *dict = NULL;
     NIB_TRY(nib__zip_read(&p->zip, bytes, size, p->name, p->arena, p->err));
     NIB_TRY(check_archive(p));
-    const nib_zip_member *pickle = find_member(p, "data.pkl", 8);
+    const nib_zip_member *pickle = find_member(p, "data.pkl");
     if (pickle->size > PICKLE_MAX)
         return fail(p, NIB_UNSUPPORTED, "data.pkl is larger than 100,000,000 bytes");
     NIB_TRY(nib__pickle_read(&p->pickle, pickle->data, pickle->size, p->name, p->arena->allocator,

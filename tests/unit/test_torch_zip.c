@@ -586,6 +586,59 @@ static void test_unusual_pickles(void **state)
     }
 }
 
+/* Twelve views that must be copied: the first eight get a note. */
+static void test_many_copies(void **state)
+{
+    (void)state;
+    static const char view[] = KEY("?") VIEW("K\2K\3\x86", "K\1K\2\x86");
+    static const float floats[6] = {0, 1, 2, 3, 4, 5}, copied[6] = {0, 2, 4, 1, 3, 5};
+    char text[4 + 12 * sizeof view + 2];
+    size_t at = 4;
+    memcpy(text, "\x80\2}(", at);
+    for (int i = 0; i < 12; i++, at += sizeof view - 1) {
+        memcpy(text + at, view, sizeof view - 1);
+        text[at + 5] = (char)('a' + i);
+    }
+    memcpy(text + at, "u.", 2);
+    const zip_part parts[] = {{"a/data.pkl", text, at + 2}, {"a/data/0", floats, sizeof floats}};
+    parsed p;
+    parse(&p, parts, 2);
+    if (p.status != NIB_OK)
+        fail_msg("%s", p.err.text);
+    assert_int_equal(p.contents.count, 12);
+    assert_int_equal(p.contents.note_count, COUNT(p.contents.notes));
+    assert_memory_equal(p.contents.tensors[11]->data, copied, sizeof copied);
+    drop(&p);
+}
+
+/* The record of a storage whose name is as long as is supported, and of one byte more. */
+static void test_long_storage_names(void **state)
+{
+    (void)state;
+    enum { KEY_MAX = 200 };
+    static const uint8_t floats[24] = {0};
+    for (uint8_t size = KEY_MAX; size <= KEY_MAX + 1; size++) {
+        static const char head[] = "\x80\2}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n("
+                                   "(X\7\0\0\0storagectorch\nFloatStorage\nX?\0\0\0",
+                          tail[] = "X\3\0\0\0cpuK\6tQK\0K\6\x85K\1\x85tRs.";
+        char text[sizeof head + KEY_MAX + 1 + sizeof tail], name[KEY_MAX + 16];
+        memcpy(text, head, sizeof head - 1);
+        text[sizeof head - 1 - 4] = (char)size;
+        memset(text + sizeof head - 1, 'k', size);
+        memcpy(text + sizeof head - 1 + size, tail, sizeof tail - 1);
+        snprintf(name, sizeof name, "a/data/%.*s", size, text + sizeof head - 1);
+        const zip_part parts[] = {{"a/data.pkl", text, sizeof head - 1 + size + sizeof tail - 1},
+                                  {name, floats, sizeof floats}};
+        parsed p;
+        parse(&p, parts, 2);
+        if (size > KEY_MAX)
+            refused(NIB_BAD_INPUT, p.status, &p.err);
+        else if (p.status != NIB_OK)
+            fail_msg("%s", p.err.text);
+        drop(&p);
+    }
+}
+
 /* Appends "(K\1...t": a tuple of bytes. */
 static size_t put_tuple(char *text, size_t at, const uint8_t *values, int count)
 {
@@ -678,6 +731,8 @@ int main(void)
         cmocka_unit_test(test_many_sizes),
         cmocka_unit_test(test_rejects_overflow_in_empty_tensor),
         cmocka_unit_test(test_unusual_pickles),
+        cmocka_unit_test(test_many_copies),
+        cmocka_unit_test(test_long_storage_names),
         cmocka_unit_test(test_many_views),
         cmocka_unit_test(test_cut_and_long_pickles),
     };
