@@ -308,6 +308,13 @@ static void test_hugging_face(void **state)
         {HF("[]", ""), NULL, "quant_type is not"},
         {"{'quant_type':" DEFAULT ",'quant_method':3}", NULL, "quant_method is not a name"},
         {"{'_type':'Int8WeightOnlyConfig','_data':3}", NULL, "expected"},
+        {"{'_type':7,'_data':{}}", NULL, "expected"},
+        {CONFIG("Int8WeightOnlyConfig", "-1", ""), NULL, "outside of"},
+        {CONFIG("Int8WeightOnlyConfig", "2",
+                "'a':0,'b':0,'c':0,'d':0,'e':0,'f':0,'g':0,'h':0,'i':0,'j':0,'k':0,'l':0,'m':0,"
+                "'n':0,'o':0,'p':0,'q':0,'r':0,'s':0,'t':0,'u':0,'v':0,'w':0,'x':0,'y':0,'z':0,"
+                "'A':0,'B':0,'C':0,'D':0,'E':0,'F':0"),
+         NULL, "a config has more than"},
         /* every linear layer is kept, so the option has no effect */
         {HF(DEFAULT, ",'modules_to_not_convert':['model','lm_head']"), "keep", "--recipe"},
     };
@@ -332,6 +339,8 @@ static void test_other_forms(void **state)
         {"{'recipe_name':'" LONE "'}", NULL, "surrogate"},
         {"{'recipe':3}", NULL, "expected"},
         {"{'recipe':'" LONE "'}", NULL, "surrogate"},
+        {"{'schema':'1','rules':[]}", NULL, "expected"},
+        {"{'linear:int8':{'groupsize':-2}}", NULL, "out of range"},
         {"{'':1}", NULL, "not a recipe"},
         {"{'executor':{'accelerator':'" LONE "'}}", NULL, "surrogate"},
         {"{'executor':{'accelerator':'mps'},'linear:int8':{'groupsize':null}}", "int8wo", NULL},
