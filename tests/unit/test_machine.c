@@ -3,6 +3,7 @@
  * Machines: every fact and rate has a date and source; names of instruction sets mask those of this
  * machine; measured rates are sane, and their cache is read, ignored if damaged, and replaced.
  */
+#include "failing.h"
 #include "file.h"
 #include "machine.h"
 #include "pool.h"
@@ -109,6 +110,51 @@ static void this_machine_has_cautious_rates(void **state)
     for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
         assert_true(m.rate[unit] > 0);
     assert_true(m.bytes_per_s > 0 && m.launch_s > 0);
+}
+
+/* Rates of this machine are described as measured, disturbed or cautious; without memory the text
+ * fails. */
+static void this_machine_is_described(void **state)
+{
+    (void)state;
+    static const char *const rates[] = {"cautious rates", "measured rates", "measured rates",
+                                        "measured kernels"},
+                             *const titles[] = {"not measured", "and measured here",
+                                                "rates are too low", "and measured here"};
+    nib_machine m, gpu = *known("h100");
+    nib__machine_here(&m, nib__cpu_isa(), 3);
+    for (int i = 0; i < 4; i++) {
+        m.measured = i > 0;
+        m.disturbed = i == 2;
+        m.product_count = i == 3;
+        snprintf(m.measured_on, sizeof m.measured_on, "2026-01-02");
+        assert_string_equal(nib__machine_rates(&m), rates[i]);
+        for (int form = NIB_FORM_TEXT; form <= NIB_FORM_JSON; form++) {
+            bool failed = true;
+            for (int left = -1; left <= 0 || failed; left++) {
+                failing f = {left, 0};
+                const nib_allocator a = failing_allocator(&f);
+                nib_text text;
+                nib__text_init(&text, &a);
+                nib__device_render((nib_form)form, &m, &text);
+                failed = text.failed;
+                if (!failed) {
+                    assert_non_null(strstr(text.at, titles[i]));
+                    assert_true((strstr(text.at, "2026-01-02") != NULL) == m.measured);
+                }
+                nib__text_free(&text);
+                assert_int_equal(f.live, 0);
+            }
+        }
+    }
+    for (int here = 0; here < 2; here++) { /* a file does not name this machine as a host */
+        nib_text text;
+        gpu.host = here ? &m : known("graviton3");
+        nib__text_init(&text, &allocator);
+        nib__machine_write(&gpu, &text);
+        assert_true((strstr(text.at, "\"host\"") == NULL) == here);
+        nib__text_free(&text);
+    }
 }
 
 static void write_text(const char *path, const char *text)
@@ -328,6 +374,7 @@ int main(void)
         cmocka_unit_test(known_machines_exist),
         cmocka_unit_test(names_mask_instruction_sets),
         cmocka_unit_test(this_machine_has_cautious_rates),
+        cmocka_unit_test(this_machine_is_described),
         cmocka_unit_test(measuring_is_cached),
         cmocka_unit_test(measurements_are_kept),
         cmocka_unit_test(many_machines_are_kept),

@@ -49,6 +49,14 @@ static void the_writer_reproduces_the_file(void **state)
 #define FILE_OF(more, sources, facts, rates)                                                       \
     "{\"schema\":1,\"title\":\"Mine\"," more sources ",\"facts\":{" facts "},\n\"rates\":{" rates  \
     "}}"
+#define CPU_FILE(more, facts)                                                                      \
+    FILE_OF(more, SOURCES,                                                                         \
+            "\"device\":{\"value\":\"cpu\",\"source\":\"a\"},"                                     \
+            "\"maker\":{\"value\":\"intel\",\"source\":\"a\"},"                                    \
+            "\"dot4\":{\"value\":false,\"source\":\"a\"},"                                         \
+            "\"dot8\":{\"value\":true,\"source\":\"a\"},"                                          \
+            "\"matrix_unit\":{\"value\":false,\"source\":\"a\"}" facts,                            \
+            RATES)
 static const char whole[] = FILE_OF("", SOURCES, FACTS, RATES);
 
 static nib_status parse(nib_machine *m, const char *text, nib_arena *arena, nib_err *err)
@@ -81,6 +89,68 @@ static void a_small_machine_is_read(void **state)
                                     "2026-01-02, derived: by hand; A sheet\n"));
     nib__text_free(&text);
     nib__arena_free(&arena);
+}
+
+/* Launching takes the time in the file, or else a cautious one; copying likewise. */
+static void rates_that_are_not_given(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        double launch_s, copy_bytes_per_s;
+    } cases[] = {
+        {whole, 5e-6, NIB_CAUTIOUS_COPY_BYTES_PER_S},
+        {CPU_FILE("", ",\"isa\":{\"value\":[\"avx2\"],\"source\":\"a\"}"), 2e-6, 0},
+        {FILE_OF("", SOURCES, FACTS,
+                 RATES ",\"launch_s\":{\"value\":1,\"source\":\"a\"},\"copy_bytes_per_s\":{"
+                       "\"value\":7e9,\"source\":\"a\"},\"fp8\":{\"value\":1e12,\"source\":\"a\"},"
+                       "\"mx8\":{\"value\":1e12,\"source\":\"a\"}"),
+         1, 7e9},
+        {FILE_OF("", SOURCES,
+                 FACTS ",\"fp8_unit\":{\"value\":false,\"source\":\"a\"},\"mx_unit\":{\"value\":"
+                       "false,\"source\":\"a\"}",
+                 RATES),
+         5e-6, NIB_CAUTIOUS_COPY_BYTES_PER_S},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_machine m;
+        nib_arena arena;
+        nib_err err = {NIB_OK, ""};
+        nib__arena_init(&arena, &allocator, 0);
+        if (parse(&m, cases[i].text, &arena, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        assert_true(m.launch_s == cases[i].launch_s);
+        assert_true(m.copy_bytes_per_s == cases[i].copy_bytes_per_s);
+        nib__arena_free(&arena);
+    }
+}
+
+/* 32 sources, and a text of 400 bytes, are the most. */
+static void limits_of_sources_and_texts(void **state)
+{
+    (void)state;
+    for (int past = 0; past < 3; past++) { /* none, the sources, the text */
+        nib_machine m;
+        nib_arena arena;
+        nib_text text;
+        nib_err err = {NIB_OK, ""};
+        nib__text_init(&text, &allocator);
+        nib__text_str(&text, "{\"title\":\"");
+        for (int i = 0; i < (past == 2 ? 401 : 400); i++)
+            nib__text_str(&text, "t");
+        nib__text_str(&text, "\",\"sources\":{\"a\":{\"title\":\"A\",\"date\":\"2026-01-02\"}");
+        for (int i = 1; i < (past == 1 ? 33 : 32); i++)
+            nib__text_format(&text, ",\"%d\":{\"title\":\"A\",\"date\":\"2026-01-02\"}", i);
+        nib__text_str(&text, "},\"facts\":{" FACTS "},\"rates\":{" RATES "}}");
+        nib__arena_init(&arena, &allocator, 0);
+        const nib_status got = parse(&m, text.at, &arena, &err);
+        if (past == 0)
+            assert_int_equal(got, NIB_OK);
+        else
+            refused(NIB_BAD_INPUT, got, &err);
+        nib__arena_free(&arena);
+        nib__text_free(&text);
+    }
 }
 
 static void errors_name_their_position(void **state)
@@ -117,8 +187,27 @@ static void errors_name_their_position(void **state)
         "{\"title\":\"Mine\"}",
         FILE_OF("", SOURCES, FACTS, "\"f32\":{\"value\":1e12,\"source\":\"a\"}"),
         "{\"title\":\"Mine\"} x",
-        /* a fact of another maker's machines */
+        FILE_OF("\"host\":\"a\\u007fb\",", SOURCES, FACTS, RATES),
+        FILE_OF("\"host\":\"a\\u009fb\",", SOURCES, FACTS, RATES),
+        FILE_OF("", "\"sources\":{\"a\":{\"title\":\"A\",\"date\":\"2026-01-0:\"}}", FACTS, RATES),
+        FILE_OF("", "\"sources\":{\"a\":{\"title\":\"A\",\"date\":\"2026-01-0/\"}}", FACTS, RATES),
+        FILE_OF("", "\"sources\":{\"a\":{\"date\":\"2026-01-01\"}}", FACTS, RATES),
+        FILE_OF("", SOURCES ",\"sources\":{\"a\":{}}", FACTS, RATES), /* given twice */
+        FILE_OF("", "\"sources\":{}", FACTS, RATES),                  /* none is near */
+        FILE_OF("", SOURCES, FACTS ",\"isa\":{\"value\":[7]}", RATES),
+        FILE_OF("", SOURCES, FACTS ",\"zzzzzzzzzz\":{}", RATES),
+        FILE_OF("", SOURCES, FACTS, RATES ",\"i8\":{\"value\":1e19}"),
+        /* facts of other makers' machines, or that contradict a rate */
         FILE_OF("", SOURCES, FACTS ",\"sm\":{\"value\":80,\"source\":\"a\"}", RATES),
+        FILE_OF("", SOURCES, FACTS ",\"cdna\":{\"value\":2,\"source\":\"a\"}", RATES),
+        FILE_OF("", SOURCES, FACTS ",\"isa\":{\"value\":[],\"source\":\"a\"}", RATES),
+        FILE_OF("", SOURCES, FACTS ",\"fp8_unit\":{\"value\":false,\"source\":\"a\"}",
+                RATES ",\"fp8\":{\"value\":1e12,\"source\":\"a\"}"),
+        FILE_OF("", SOURCES, FACTS ",\"mx_unit\":{\"value\":false,\"source\":\"a\"}",
+                RATES ",\"mx8\":{\"value\":1e12,\"source\":\"a\"}"),
+        CPU_FILE("\"host\":\"graviton3\",", ""),
+        CPU_FILE("", ",\"sm\":{\"value\":80,\"source\":\"a\"}"),
+        CPU_FILE("", ",\"cdna\":{\"value\":2,\"source\":\"a\"}"),
     };
     for (size_t i = 0; i < COUNT(texts); i++) {
         nib_machine m;
@@ -166,7 +255,17 @@ static void a_users_file_is_a_device(void **state)
         {"my-gpu.json", whole, NIB_OK},
         {"hosted.json", FILE_OF("\"host\":\"graviton3\",", SOURCES, FACTS, RATES), NIB_OK},
         {"lost.json", FILE_OF("\"host\":\"graviton33\",", SOURCES, FACTS, RATES), NIB_BAD_INPUT},
+        {"odd.json", FILE_OF("\"host\":\"zzzzzzzzzz\",", SOURCES, FACTS, RATES), NIB_BAD_INPUT},
+        {"gpu-hosted.json", FILE_OF("\"host\":\"h100\",", SOURCES, FACTS, RATES), NIB_BAD_INPUT},
         {"a b.json", whole, NIB_USAGE},
+        {"a@.json", whole, NIB_USAGE},
+        {"[a.json", whole, NIB_USAGE},
+        {"{a.json", whole, NIB_USAGE},
+        {"`a.json", whole, NIB_USAGE},
+        {":a.json", whole, NIB_USAGE},
+        {"cpu.json", whole, NIB_USAGE},
+        {"auto.json", whole, NIB_USAGE},
+        {"My_Gpu.2", whole, NIB_OK},
         {".json", whole, NIB_USAGE},
         {"a23456789-123456789-123456789-123456789-123456789-123456789-123.json", whole, NIB_OK},
         {"a23456789-123456789-123456789-123456789-123456789-123456789-1234.json", whole, NIB_USAGE},
@@ -237,6 +336,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_writer_reproduces_the_file),
         cmocka_unit_test(a_small_machine_is_read),
+        cmocka_unit_test(rates_that_are_not_given),
+        cmocka_unit_test(limits_of_sources_and_texts),
         cmocka_unit_test(errors_name_their_position),
         cmocka_unit_test(a_cut_file_is_refused),
         cmocka_unit_test(a_users_file_is_a_device),
