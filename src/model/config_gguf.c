@@ -346,8 +346,8 @@ static nib_status read_rope(reader *r)
                          r->g->name, r->key, width, c->head_dim);
     if (!(c->rope_theta > 0) || !(c->rope_theta < 1e18))
         return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: %s.rope.freq_base is %g; a positive number is expected", r->g->name,
-                         r->arch, c->rope_theta);
+                         "%s: %s.rope.freq_base is %g; a number above 0 and below 1e18 is expected",
+                         r->g->name, r->arch, c->rope_theta);
     NIB_TRY(nib__gguf_string(&type, &size, &found, r->g, arch_key(r, "rope.scaling.type"), r->err));
     const bool linear = text_equals(type, size, "linear"),
                longrope = nib__family_of(c)->only_longrope &&

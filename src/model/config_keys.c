@@ -74,7 +74,8 @@ bool nib__keys_read(nib_keys_given *s, nib_json *json)
 {
     known_key known = {0};
     nib_json_value value;
-    if (!find_known(&known, json) || !nib__json_any(json, &value))
+    find_known(&known, json);
+    if (!nib__json_any(json, &value))
         return false;
     size_t i = 0;
     while (i < s->count && strcmp(s->keys[i].key, known.key) != 0)
@@ -89,9 +90,10 @@ bool nib__keys_read(nib_keys_given *s, nib_json *json)
     nib_key_given *entry = &s->keys[i];
     const bool flag = value.event == NIB_JSON_FALSE || value.event == NIB_JSON_TRUE;
     *entry = (nib_key_given){.key = known.key,
+                             .event = value.event,
                              .null = value.event == NIB_JSON_NULL,
                              .number = flag ? value.event == NIB_JSON_TRUE : value.number};
-    if (value.event == NIB_JSON_STRING && value.shown != NULL)
+    if (value.shown != NULL)
         snprintf(entry->text, sizeof entry->text, "%s", value.shown);
     entry->neutral = entry->null || value.event == NIB_JSON_FALSE || value.empty ||
                      value.number == known.neutral ||
@@ -124,24 +126,40 @@ double nib__keys_value(const nib_config *c, const nib_family_key *key)
                                              : value;
 }
 
+static const char *shown(char out[40], const nib_key_given *entry)
+{
+    if (entry->event == NIB_JSON_ARRAY || entry->event == NIB_JSON_OBJECT)
+        return entry->event == NIB_JSON_ARRAY ? "a list" : "an object";
+    snprintf(out, 40, entry->event == NIB_JSON_STRING ? "\"%s\"" : "%s", entry->text);
+    return out;
+}
+
 /* Applies one key of the family; entry NULL: the key is absent. */
 static nib_status apply_key(nib_config *c, const nib_family_key *key, const nib_key_given *entry,
                             const char *name, nib_err *err)
 {
+    char value_shown[40];
     const bool null = entry != NULL && entry->null, given = entry != NULL && !null;
     if (key->is == NIB_OWN_TEXT)
-        return !given || strcmp(entry->text, key->text) == 0
+        return !given || (entry->event == NIB_JSON_STRING && strcmp(entry->text, key->text) == 0)
                    ? NIB_OK
-                   : nib__fail(err, NIB_UNSUPPORTED,
-                               "%s: %s is \"%s\"; only %s is supported for %s", name, key->key,
-                               entry->text, key->text, nib__arch_name(c->arch));
+                   : nib__fail(err, NIB_UNSUPPORTED, "%s: %s is %s; only %s is supported for %s",
+                               name, key->key, shown(value_shown, entry), key->text,
+                               nib__arch_name(c->arch));
     const bool none = null && key->least <= 0; /* null means no cap */
     const double value = given ? entry->number : none ? 0 : key->absent;
     const bool half = key->is == NIB_OWN_FLAG && value != 0 && value != 1;
-    if (half || !(value >= key->least) || !(value <= key->most))
+    if (half || !(value >= key->least) || !(value <= key->most)) {
+        nib__format(value_shown, sizeof value_shown, "%g", value);
+        if (key->least == key->most)
+            return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %s; only %g is supported for %s", name,
+                             key->key, given ? shown(value_shown, entry) : value_shown, key->least,
+                             nib__arch_name(c->arch));
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: %s is %g; a value from %g to %g is expected for %s", name, key->key,
-                         value, key->least, key->most, nib__arch_name(c->arch));
+                         "%s: %s is %s; a value from %g to %g is expected for %s", name, key->key,
+                         given ? shown(value_shown, entry) : value_shown, key->least, key->most,
+                         nib__arch_name(c->arch));
+    }
     nib__keys_set(c, key, value);
     return NIB_OK;
 }

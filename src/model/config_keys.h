@@ -12,10 +12,11 @@ enum { NIB_KEYS_MAX = 64 /* different keys in one config */ };
 
 typedef struct nib_key_given {
     const char *key;
+    nib_json_event event; /* the first of the value */
     bool null;
     bool neutral;  /* the value changes nothing in any family */
     double number; /* NaN: not a number; a flag is 0 or 1 */
-    char text[32]; /* empty: not a string */
+    char text[32]; /* as a message prints it; empty: a list or an object */
 } nib_key_given;
 
 typedef struct nib_keys_given {

@@ -166,17 +166,25 @@ static bool read_key(reader *r)
 
 /* Two thirds of four widths, times a factor, rounded up. Meta's code truncates twice, so this does,
  * too. */
-static void derive_ffn(reader *r)
+static nib_status derive_ffn(reader *r, const char *name, nib_err *err)
 {
     nib_config *c = r->c;
-    if (c->ffn != 0 || c->width < 1 || c->width > SIZE_LIMIT || r->multiple_of < 1 ||
-        r->multiple_of > SIZE_LIMIT)
-        return;
-    double hidden = floor(2.0 * (double)(4 * c->width) / 3.0);
-    if (r->ffn_multiplier > 0)
-        hidden = floor(r->ffn_multiplier * hidden);
+    if (c->ffn != 0 || c->width < 1 || c->width > SIZE_LIMIT) /* nib__config_check names dim */
+        return NIB_OK;
+    if (r->multiple_of < 1 || r->multiple_of > SIZE_LIMIT)
+        return nib__fail(err, NIB_BAD_INPUT, "%s: multiple_of is %" PRId64 "; 1 to %d is expected",
+                         name, r->multiple_of, SIZE_LIMIT);
+    const double factor = r->ffn_multiplier > 0 ? r->ffn_multiplier : 1;
+    const double hidden = floor(factor * floor(2.0 * (double)(4 * c->width) / 3.0));
     if (hidden >= 1 && hidden <= SIZE_LIMIT)
         c->ffn = nib__round_up((int64_t)hidden, r->multiple_of);
+    if (c->ffn < 1 || c->ffn > SIZE_LIMIT)
+        return nib__fail(
+            err, NIB_BAD_INPUT,
+            "%s: ffn_dim_multiplier %g, times two thirds of 4 * dim, gives the MLP a width "
+            "of %g; 1 to %d is expected",
+            name, factor, c->ffn > SIZE_LIMIT ? (double)c->ffn : hidden, SIZE_LIMIT);
+    return NIB_OK;
 }
 
 /* Reports a number that has no effect; 0: it is absent. */
@@ -258,7 +266,7 @@ static void derive_tokens(nib_config *c)
 static nib_status derive(reader *r, const nib_checkpoint *cp, const char *name, nib_err *err)
 {
     static const nib_config_names names = {.width = "dim",
-                                           .ffn = "ffn_dim_multiplier",
+                                           .ffn = "hidden_dim",
                                            .layers = "n_layers",
                                            .heads = "n_heads",
                                            .kv_heads = "n_kv_heads",
@@ -274,7 +282,7 @@ static nib_status derive(reader *r, const nib_checkpoint *cp, const char *name, 
         c->vocab = embed->shape[0];
     NIB_TRY(nib__config_derive(c, name, &names, err));
     c->tied = head == NULL || head == embed;
-    derive_ffn(r);
+    NIB_TRY(derive_ffn(r, name, err));
     derive_rope(r);
     derive_context(r);
     derive_tokens(c);

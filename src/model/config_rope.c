@@ -240,12 +240,13 @@ nib_status nib__rope_check(const nib_config *c, const char *name, nib_err *err)
 {
     const bool has_original = c->rope == NIB_ROPE_YARN || c->rope == NIB_ROPE_LONGROPE;
     if (!(c->rope_theta > 0) || !(c->rope_theta < 1e18))
-        return nib__fail(err, NIB_BAD_INPUT, "%s: rope_theta is %g; a positive number is expected",
-                         name, c->rope_theta);
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: rope_theta is %g; a number above 0 and below 1e18 is expected", name,
+                         c->rope_theta);
     if (c->rope != NIB_ROPE_PLAIN && !(c->rope_factor >= 1.0 && c->rope_factor < LARGE))
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: the rope scaling needs a factor of at least 1, not %g", name,
-                         c->rope_factor);
+                         "%s: the rope scaling needs a factor of at least 1 and below 1e9, not %g",
+                         name, c->rope_factor);
     if (c->rope == NIB_ROPE_LLAMA3 &&
         !(c->rope_low > 0 && c->rope_high > c->rope_low && c->rope_original > 0))
         return nib__fail(err, NIB_BAD_INPUT,
@@ -494,8 +495,8 @@ static nib_status set_sliding(nib_config *c, const nib_rope_given *rope, const c
         c->local_theta = sliding->numbers[NIB_ROPE_PARAMETERS][NIB_ROPE_THETA];
     if (!(c->local_theta >= 1) || !(c->local_theta < 1e18))
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: rope_theta of sliding_attention is %g; a number of at least 1 is "
-                         "expected",
+                         "%s: rope_theta of sliding_attention is %g; a number of at least 1 and "
+                         "below 1e18 is expected",
                          name, c->local_theta);
     return NIB_OK;
 }

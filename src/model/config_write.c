@@ -174,9 +174,12 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
                          "model, and config.json has no key for them");
     if (family->biases != NIB_BIASES_OWN && inexpressible)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "attention has biases on %s, which config.json cannot say for %s",
-                         c.qkv_bias ? "q, k and v, but not on o" : "none, or on o alone",
-                         nib__arch_name(c.arch));
+                         "config.json of %s cannot describe attention with biases on %s",
+                         nib__arch_name(c.arch),
+                         c.qkv_bias && c.o_bias ? "q, k, v and o"
+                         : c.qkv_bias           ? "q, k and v alone"
+                         : c.o_bias             ? "o alone"
+                                                : "none of q, k, v and o");
     nib__jsonw_init(&w, out, 2);
     nib__jsonw_object(&w);
     nib__jsonw_key(&w, "architectures");

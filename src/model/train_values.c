@@ -435,8 +435,7 @@ nib_status nib__train_value_option(nib_train_reader *reader, size_t row, const c
 
 bool nib__train_given(const nib_train_reader *reader, const char *name)
 {
-    const size_t row = nib__train_key_find(name);
-    return row != SIZE_MAX && reader->given[row] != 0;
+    return reader->given[nib__train_key_find(name)] != 0;
 }
 
 nib_train_asked nib__train_asked(const nib_train_reader *reader, const char *name)
@@ -445,8 +444,7 @@ nib_train_asked nib__train_asked(const nib_train_reader *reader, const char *nam
     nib_train_asked asked = {0};
     for (size_t i = 0; i < nib__train_key_count; i++) {
         const nib_train_key *k = &nib__train_keys[i];
-        const bool meant = k->at == at && (at != NIB_KEY_NOWHERE || strcmp(k->name, name) == 0);
-        if (!meant || (reader->given[i] & NIB_GIVEN_TO_DO) == 0)
+        if (k->at != at || (reader->given[i] & NIB_GIVEN_TO_DO) == 0)
             continue;
         if (!asked.key || nib__train_asker(reader, i) == NIB_BY_OPTION)
             asked = (nib_train_asked){k->name, reader->asked[i], nib__train_asker(reader, i)};

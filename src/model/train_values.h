@@ -34,7 +34,8 @@ NIB_INLINE nib_asker nib__train_asker(const nib_train_reader *reader, size_t row
     return (reader->given[row] & NIB_GIVEN_AS_OPTION) != 0 ? NIB_BY_OPTION : NIB_BY_CONFIG;
 }
 bool nib__train_given(const nib_train_reader *reader, const char *name);
-/* How a key was given, by this or another name; .key NULL: not given, or only switched off. */
+/* How a key that stores a value was given, by this or another name; .key NULL: not given, or only
+ * switched off. */
 nib_train_asked nib__train_asked(const nib_train_reader *reader, const char *name);
 /* Adds a line for each key that has no effect in this run, or less than it asks. */
 void nib__train_notes(const nib_train_reader *reader);

@@ -5,6 +5,7 @@
  */
 #include "checkpoint_build.h"
 #include "config_meta.h"
+#include "ledger_lines.h"
 #include "renames_meta.h"
 #include "rotary.h"
 #include "skipping.h"
@@ -510,6 +511,120 @@ static void test_params_of_rope(void **state)
     }
 }
 
+/* Values at and past their limits, and what is noted. */
+static void test_params_limits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *more;
+        nib_status status;
+        const char *words; /* of the only note; NULL: none */
+    } cases[] = {
+        {"\"hidden_dim\":12", NIB_OK, NULL},
+        {"\"multiple_of\":16777216", NIB_OK, NULL},
+        {"\"multiple_of\":0", NIB_BAD_INPUT, NULL},
+        {"\"ffn_dim_multiplier\":798915.0477,\"multiple_of\":16777215", NIB_BAD_INPUT,
+         NULL}, /* 16,777,216 rounded up */
+        {"\"hidden_dim\":16777217", NIB_BAD_INPUT, NULL},
+        {"\"ffn_dim_multiplier\":1e-9", NIB_BAD_INPUT, NULL},
+        {"\"ffn_dim_multiplier\":null", NIB_OK, NULL},
+        {"\"ffn_dim_multiplier\":Infinity", NIB_BAD_INPUT, NULL},
+        {"\"ffn_dim_multiplier\":\"1\"", NIB_BAD_INPUT, NULL},
+        {"\"vocab_size\":0", NIB_BAD_INPUT, NULL},
+        {"\"sliding_window\":63", NIB_UNSUPPORTED, NULL},
+        {"\"quantization_args\":{\"spinquant\":false,\"x\":[1]}", NIB_OK, NULL},
+        {"\"partial_rotary_factor\":1", NIB_BAD_INPUT, NULL},
+        {"\"dropout\":0.5,\"lora_args\":{\"a\":[1]}", NIB_OK, NULL},
+        {"\"unknown\":[1]", NIB_OK, "unknown"},
+        {"\"rope_theta\":500000,\"rope_freq_base\":500000", NIB_OK, NULL},
+        {"\"rope_theta\":500000,\"rope_freq_base\":5", NIB_OK, "takes precedence"},
+        {"\"high_freq_factor\":4", NIB_OK, "use_scaled_rope is not true"},
+        {"\"use_scaled_rope\":true", NIB_OK, "8 is used"},
+        {"\"use_scaled_rope\":true,\"rope_scale_factor\":16", NIB_OK, NULL},
+        {"\"use_scaled_rope\":true,\"rope_scale_factor\":16,\"low_freq_factor\":2,"
+         "\"high_freq_factor\":8",
+         NIB_OK, NULL},
+        {"\"use_scaled_rope\":7", NIB_BAD_INPUT, NULL},
+        {"\"max_seq_len\":null,\"rope_theta\":500000", NIB_OK, "8192 is used"},
+        {"\"max_seq_len\":null,\"use_scaled_rope\":true,\"rope_scale_factor\":8", NIB_OK,
+         "131072 is used"},
+        {"\"bos_idx\":[3,4]", NIB_BAD_INPUT, NULL},
+        {"\"norm_eps\":1", NIB_BAD_INPUT, NULL},
+        {"\"head_dim\":3", NIB_BAD_INPUT, NULL},
+    };
+    const nib_allocator a = nib__allocator_default();
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[500];
+        nib_config c;
+        nib_ledger notes;
+        nib_err err = {NIB_OK, ""};
+        nib__ledger_init(&notes, &a);
+        snprintf(text, sizeof text, "{" SMALL "\"vocab_size\":-1,%s%s}", cases[i].more,
+                 strstr(cases[i].more, "max_seq_len") != NULL ? "" : ",\"max_seq_len\":64");
+        const nib_status status = parse_with_ledger(&c, text, &notes, &err);
+        const size_t wanted = cases[i].words != NULL;
+        if (status != cases[i].status || (status == NIB_OK && notes.setting_count != wanted) ||
+            (wanted && count_settings(&notes, NULL, cases[i].words) != 1))
+            fail_msg("%s: %s %s, %zu notes", text, nib_status_name(status), err.text,
+                     notes.setting_count);
+        if (status != NIB_OK)
+            refused(cases[i].status, status, &err);
+        nib__ledger_free(&notes);
+    }
+}
+
+/* With a head of its own a model is not tied. */
+static void test_params_of_a_head(void **state)
+{
+    (void)state;
+    static const float data[32] = {0};
+    char dir[256];
+    nib_config c;
+    nib_err err = {NIB_OK, ""};
+    make_directory(dir);
+    write_safetensors(dir, "m.safetensors",
+                      "{\"output.weight\":{\"dtype\":\"F32\",\"shape\":[2,8],"
+                      "\"data_offsets\":[0,64]},\"tok_embeddings.weight\":{\"dtype\":\"F32\","
+                      "\"shape\":[2,8],\"data_offsets\":[64,128]}}",
+                      data, sizeof data);
+    write_text(dir, "params.json", "{" SMALL "\"vocab_size\":-1,\"max_seq_len\":64}");
+    nib_checkpoint *cp = open_in(dir);
+    assert_int_equal(nib__config_meta(&c, cp, NULL, &err), NIB_OK);
+    assert_true(!c.tied && c.vocab == 2);
+    nib__checkpoint_close(cp);
+    drop_directory(dir);
+}
+
+/* A file that was cut anywhere is refused, by the checkpoint or by the config. */
+static void test_params_prefixes(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    char text[] =
+        "{" SMALL "\"vocab_size\":-1,\"norm_eps\":1e-5,\"quantization_args\":{\"spinquant\":false,"
+        "\"x\":[1]},\"eos_idx\":[4,5],\"moe\":null,\"unknown\":{\"a\":\"b\"},"
+        "\"dropout\":0,\"use_qk_norm\":false}";
+    char dir[256], path[300];
+    make_directory(dir);
+    write_fused(dir, "");
+    snprintf(path, sizeof path, "%s/m.safetensors", dir);
+    for (size_t size = sizeof text; size-- > 0;) {
+        nib_checkpoint *cp;
+        nib_config c;
+        nib_err err = {NIB_OK, ""};
+        text[size] = 0;
+        write_text(dir, "params.json", text);
+        nib_status status = nib__checkpoint_open(&cp, path, &a, &err);
+        if (status == NIB_OK) {
+            status = nib__config_meta(&c, cp, NULL, &err);
+            nib__checkpoint_close(cp);
+        }
+        if (status != (size == sizeof text - 1 ? NIB_OK : NIB_BAD_INPUT))
+            fail_msg("%s: %s %s", text, nib_status_name(status), err.text);
+    }
+    drop_directory(dir);
+}
+
 /* karpathy's stories260K: 45 tensors of five layers, tied, arguments inside. */
 static void test_stories(void **state)
 {
@@ -540,10 +655,17 @@ static void test_stories(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),          cmocka_unit_test(test_fused),
-        cmocka_unit_test(test_files),          cmocka_unit_test(test_row_order),
-        cmocka_unit_test(test_params),         cmocka_unit_test(test_params_without_effect),
-        cmocka_unit_test(test_params_of_rope), cmocka_unit_test(test_stories),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_row_order),
+        cmocka_unit_test(test_params),
+        cmocka_unit_test(test_params_without_effect),
+        cmocka_unit_test(test_params_of_rope),
+        cmocka_unit_test(test_params_limits),
+        cmocka_unit_test(test_params_of_a_head),
+        cmocka_unit_test(test_params_prefixes),
+        cmocka_unit_test(test_stories),
         cmocka_unit_test(test_bad_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
