@@ -286,6 +286,7 @@ static void test_repeated_options(void **state)
         {{"training.batch_size=4", "training.local_batch_size=5", NULL}, false},
         {{"training.batch_size=4", "training.local_batch_size=4", NULL}, true},
         {{"training.compile=0", "training.compile=0", NULL}, true},
+        {{"training.steps=5", "training.steps=5", NULL}, true},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         nib_err err = {NIB_OK, ""};
@@ -309,6 +310,38 @@ static void test_repeated_options(void **state)
     expect_accepted("{" MODEL "}", gaps);
     assert_string_equal(train.recipe,
                         "{\"recipe_name\": \"mxfp8\", \"filter_fqns\": [\"a\", \"b\"]}");
+    /* the key that gave the value in use */
+    static const char *const seed[] = {"training.seed=7", NULL};
+    static const char *const debug[] = {"debug.seed=7", NULL};
+    expect_accepted("{" MODEL ",\"training\":{\"seed\":5}}", seed);
+    assert_true(train.seed == 7 && train.asked.seed.by == NIB_BY_OPTION);
+    expect_accepted("{" MODEL ",\"training\":{\"seed\":5}}", debug);
+    assert_string_equal(train.asked.seed.key, "debug.seed");
+    expect_accepted("{" MODEL ",\"debug\":{\"seed\":5}}", seed);
+    assert_string_equal(train.asked.seed.key, "training.seed");
+}
+
+/* Options whose values have no effect here: those that torchtitan takes are accepted. */
+static void test_options_without_effect(void **state)
+{
+    (void)state;
+    static const char *const accepted[] = {
+        "parallelism.fsdp_reshard_after_forward=default",
+        "comm.trace_buf_size=7",
+        "parallelism.fsdp_reshard_after_forward=never",
+        "validation.seq_len=2048",
+        "job.config_file=",
+    };
+    for (size_t i = 0; i < COUNT(accepted); i++) {
+        const char *const options[] = {accepted[i], NULL};
+        expect_accepted("{" MODEL "}", options);
+    }
+    expect_option_refused("parallelism.fsdp_reshard_after_forward");
+    expect_option_refused("comm.trace_buf_size=1099511627777");
+    expect_option_refused("optimizer.weight_decay=-1");
+    expect_option_refused("training.steps=");
+    expect_refused_with("{" MODEL ",\"quantize\":{\"_type\":\"X\"}}", "quantize.recipe=8da4w",
+                        NIB_BAD_INPUT);
 }
 
 /* Values of torchtitan that are not built. */
@@ -662,8 +695,8 @@ static void test_recorded_config(void **state)
     }
 }
 
-/* Each allocation fails once: NIB_NO_MEMORY, and nothing leaks. */
-static void fail_each_allocation(const char *text, const char *option)
+/* Each allocation fails once: NIB_NO_MEMORY, or `wanted` in the end, and nothing leaks. */
+static void fail_each_allocation(const char *text, const char *option, nib_status wanted)
 {
     bool done = false;
     for (int n = 0; !done; n++) {
@@ -681,8 +714,8 @@ static void fail_each_allocation(const char *text, const char *option)
                                          .arena = &arena,
                                          .notes = &ledger};
         const nib_status status = nib__train_config_parse(&train, &model, &source, &err);
-        done = status == NIB_OK && !ledger.failed;
-        if (!done && status != NIB_NO_MEMORY && !ledger.failed)
+        done = f.left != 0 && status == wanted && !ledger.failed;
+        if (status != wanted && status != NIB_NO_MEMORY)
             fail_msg("%s: %s after %d allocations: %s", text, nib_status_name(status), n, err.text);
         nib__ledger_free(&ledger);
         nib__arena_free(&arena);
@@ -700,17 +733,24 @@ static void test_memory_of_recipes(void **state)
         "\"max_position_embeddings\":8192,\"initializer_range\":0.02,\"resid_pdrop\":1}";
     static const struct {
         const char *text, *option;
+        nib_status status;
     } cases[] = {
-        {"{\"model\":{" SIZES ",\"converters\":[\"float8\"]}}", NULL},
-        {"{" MODEL "}", "quantize.recipe=r.json"},
-        {"{" MODEL ",\"quantize\":{\"recipe\":\"r.json\"}}", NULL},
-        {"{" MODEL ",\"quantize\":{\"_type\":\"X\"}}", NULL},
-        {"{" MODEL ",\"quantize\":{\"rules\":[{\"match\":\"*\"}],\"else\":\"keep\"}}", NULL},
+        {"{\"model\":{" SIZES ",\"converters\":[\"float8\"]}}", NULL, NIB_OK},
+        {"{" MODEL "}", "quantize.recipe=r.json", NIB_OK},
+        {"{" MODEL ",\"quantize\":{\"recipe\":\"r.json\"}}", NULL, NIB_OK},
+        {"{" MODEL ",\"quantize\":{\"_type\":\"X\"}}", NULL, NIB_OK},
+        {"{" MODEL ",\"quantize\":{\"rules\":[{\"match\":\"*\"}],\"else\":\"keep\"}}", NULL,
+         NIB_OK},
         {"{" MODEL ",\"quantize\":{\"recipe_name\":\"mxfp8\",\"skip\":[\"1\",\"2\",\"3\",\"4\","
          "\"5\",\"6\",\"7\",\"8\",\"9\"]}}",
-         NULL},
-        {"{" MODEL ",\"metrics\":{\"path\":\"/m\"},\"profiling\":{\"profile_freq\":1}}", NULL},
-        {"{}", NULL}, /* with the model of another config, below */
+         NULL, NIB_OK},
+        {"{" MODEL ",\"metrics\":{\"path\":\"/m\"},\"profiling\":{\"profile_freq\":1}}", NULL,
+         NIB_OK},
+        {"{\"model\":{\"flavor\":\"debugmodell\"}}", NULL, NIB_BAD_INPUT},
+        {"{\"model\":{" SIZES ",\"converters\":[\"mxx\"]}}", NULL, NIB_BAD_INPUT},
+        {"{\"modell\":{}}", NULL, NIB_BAD_INPUT},
+        {"{" MODEL "}", "training.stepps=5", NIB_USAGE},
+        {"{}", NULL, NIB_OK}, /* with the model of another config, below */
     };
     char dir[256], option[300];
     make_directory(dir);
@@ -718,7 +758,8 @@ static void test_memory_of_recipes(void **state)
     snprintf(option, sizeof option, "model.hf_config=%s", dir);
     for (size_t i = 0; i < COUNT(cases); i++)
         fail_each_allocation(cases[i].text,
-                             strcmp(cases[i].text, "{}") == 0 ? option : cases[i].option);
+                             strcmp(cases[i].text, "{}") == 0 ? option : cases[i].option,
+                             cases[i].status);
     drop_directory(dir);
 }
 
@@ -790,6 +831,7 @@ int main(void)
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_options),
         cmocka_unit_test(test_repeated_options),
+        cmocka_unit_test(test_options_without_effect),
         cmocka_unit_test(test_rejects_unimplemented_values),
         cmocka_unit_test(test_rejects_bad_configs),
         cmocka_unit_test(test_recipes),
