@@ -432,6 +432,48 @@ static void test_changes_while_in_use(void **state)
     close_opened(&o);
 }
 
+/* A file of several pieces, whose pieces are compared again once a second. */
+static void test_several_pieces(void **state)
+{
+    static const struct timespec second = {.tv_sec = 1, .tv_nsec = 50000000};
+    const open_how how = {
+        .path = "models/nibble-tales", .dtype = "f32", .threads = 2, .context = 64};
+    char written[96];
+    enum { PIECE = 4 << 20 };
+    nib_packed_report report;
+    nib_packed *p = NULL;
+    struct stat st;
+    nib_err err = {NIB_OK, ""};
+    (void)state;
+    opened o = must_open(&how);
+    const nib_checkpoint *cp = o.model->net.checkpoint;
+    snprintf(written, sizeof written, "%s/large.pack", root);
+    if (nib__packed_write(&report, written, &o.model->net, &o.plan->assignment, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_true(report.bytes > PIECE);
+    if (nib__packed_open(&p, written, cp, o.engine->pool, &o.engine->allocator, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    nanosleep(&second, NULL);
+    assert_int_equal(nib__packed_check(p, NIB_OK, &err), NIB_OK); /* the second piece */
+    assert_int_equal(stat(written, &st), 0);
+    const int fd = open(written, O_WRONLY);
+    assert_true(fd >= 0);
+    const uint64_t pieces = (report.bytes + PIECE - 1) / PIECE;
+    static const char data[] = "\xa5\x5a";
+    /* the piece that is next, with the file's old time */
+    assert_int_equal(pwrite(fd, data, 2, DATA + (off_t)(2 % pieces * PIECE)), 2);
+    assert_int_equal(pwrite(fd, data, 2, DATA + (off_t)(2 % pieces * PIECE) + 8), 2);
+    const struct timespec times[2] = {st.st_atim, st.st_mtim};
+    assert_int_equal(futimens(fd, times), 0);
+    close(fd);
+    nanosleep(&second, NULL);
+    assert_int_equal(nib__packed_check(p, NIB_OK, &err), NIB_IO);
+    assert_non_null(strstr(err.text, "another process wrote"));
+    nib__packed_close(p);
+    assert_int_equal(nib__path_remove(written, &err), NIB_OK);
+    close_opened(&o);
+}
+
 /* ---- writing ---- */
 
 static bool cancel_packing(void *ctx, const char *what, uint64_t done, uint64_t total)
@@ -514,6 +556,7 @@ int main(void)
         cmocka_unit_test(test_rejects_false_records),
         cmocka_unit_test(test_no_memory_to_open),
         cmocka_unit_test(test_changes_while_in_use),
+        cmocka_unit_test(test_several_pieces),
         cmocka_unit_test(test_writing_fails),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
