@@ -15,7 +15,7 @@
 
 enum {
     SAMPLE_THREADS = 1024,
-    PROMPT = 17, /* slots from which on one block each suffices */
+    FEW_SLOTS = 16, /* more slots fill the device with two warps each */
 };
 
 #define SM80 NIB_AT_LEAST(SM, 80, "its machine code begins at sm_80")
@@ -50,12 +50,12 @@ static int launch_draw(const void *args, nib_launch out[])
     return nib__launch_draw(args, out, SAMPLE_THREADS);
 }
 
-static const nib_gpu_source source_attend = {.name = "attend.cu"};
-
-static int launch_attend(const void *args, nib_launch out[])
+static int launch_attention(const void *args, nib_launch out[])
 {
     const nib_attn *a = args;
     const int count = nib__launch_attention(args, out);
+    if (a->m > FEW_SLOTS)
+        return count;
     out->function = "attend";
     out->items[0] = a->cache.head_dim > 2 * NIB_CACHE_BLOCK ? 256 : 512;
     return count;
@@ -102,35 +102,10 @@ static const nib_kernel rows[] = {
     ROW("scale_f32", SCALE, OTHER, token, nib__launch_scale,
         "one thread per value, with or without a cap"),
     ROW("add_f32", ADD, EXACT, token, nib__launch_add, "one thread per value"),
-    {.name = "attn_f32__sm80",
-     .op = NIB_OP_ATTN,
-     .code = NIB_ANY,
-     .act = NIB_ANY,
-     .input = NIB_ANY,
-     .device = NIB_DEVICE_CUDA,
-     .conds = float_cache,
-     .arithmetic = NIB_ARITHMETIC_OTHER,
-     .reference = "attn_f32__ref",
-     .rank = 25,
-     .unit = NIB_UNIT_F32,
-     .n_step = 1,
-     .m_best = PROMPT,
-     .gpu = NIB_CUDA_CODE(&nib__source_attention, nib__launch_attention),
-     .note = "two warps per head and token; windows and caps"},
-    {.name = "attn_f32__sm80_16x32",
-     .op = NIB_OP_ATTN,
-     .code = NIB_ANY,
-     .act = NIB_ANY,
-     .input = NIB_ANY,
-     .device = NIB_DEVICE_CUDA,
-     .conds = float_cache,
-     .arithmetic = NIB_ARITHMETIC_OTHER,
-     .reference = "attn_f32__ref",
-     .rank = 30,
-     .unit = NIB_UNIT_F32,
-     .n_step = 1,
-     .gpu = NIB_CUDA_CODE(&source_attend, launch_attend),
-     .note = "few tokens: 16 warps per head and token take turns at 32 positions"},
+    CACHED(
+        "attn_f32", ATTN, attention, launch_attention,
+        "two warps per head and token, or if there are few tokens 8 or 16, which take turns at 32 "
+        "positions; windows and caps"),
     ROW("gather_f32", GATHER, EXACT, token, nib__launch_gather, "one thread per value"),
     QUANT(a8t, I8_TOKEN, NIB_ANY, "one thread block per token"),
     QUANT(a8s, I8_STATIC, NIB_ANY, "one thread block per token"),
