@@ -739,7 +739,7 @@ static void test_number_of_tensors_like_a_brace(void **state)
 {
     (void)state;
     enum { TENSORS = '{' };
-    char dir[256], path[512], name[16];
+    char dir[256], path[512], name[24];
     const nib_allocator a = nib__allocator_default();
     nib_checkpoint *cp;
     nib_err err = {NIB_OK, ""};
