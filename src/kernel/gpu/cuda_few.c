@@ -29,16 +29,6 @@ static int launch_few(const void *args, nib_launch out[])
 
 static const nib_gpu_source source_few = {.name = "few.cu"};
 
-static const nib_cond whole[] = {
-    NIB_AT_LEAST(SM, 80, "its mma needs sm_80"),
-    NIB_COND_END,
-};
-static const nib_cond groups[] = {
-    NIB_AT_LEAST(SM, 80, "its mma needs sm_80"),
-    NIB_MULTIPLE(GROUP, 32, "the matrix unit sums 32 codes under one scale"),
-    NIB_COND_END,
-};
-
 /* m_best: with one token, matvec.cu was faster on an H100, except for int4 weights. */
 #define LINEAR(types, code_, act_, input_, unit_, conds_, m_best_)                                 \
     {                                                                                              \
@@ -51,22 +41,22 @@ static const nib_cond groups[] = {
     }
 #define BF16(word, code, conds, m_best)                                                            \
     LINEAR("bf16_" word, code, FLOAT, NIB_TYPE_BF16, BF16, conds, m_best)
-#define I8(types, code, act) LINEAR(types, code, act, NIB_ANY, I8, groups, 2)
+#define I8(types, code, act) LINEAR(types, code, act, NIB_ANY, I8, nib__cuda_groups_of_32, 2)
 
 static const nib_kernel rows[] = {
-    BF16("bf16", BF16, whole, 2),
-    BF16("w8g", I8, groups, 2),
-    BF16("w4g", I4, groups, 0),
-    BF16("e4m3c", E4M3, groups, 2),
-    BF16("mx8", MX8, whole, 2),
-    BF16("mx4", MX4, whole, 0),
+    BF16("bf16", BF16, nib__cuda_mma, 2),
+    BF16("w8g", I8, nib__cuda_groups_of_32, 2),
+    BF16("w4g", I4, nib__cuda_groups_of_32, 0),
+    BF16("e4m3c", E4M3, nib__cuda_groups_of_32, 2),
+    BF16("mx8", MX8, nib__cuda_mma, 2),
+    BF16("mx4", MX4, nib__cuda_mma, 0),
     I8("a8t_w8g", I8, I8_TOKEN),
     I8("a8s_w8g", I8, I8_STATIC),
     I8("a4t_w8g", I8, I4_TOKEN),
     I8("a8t_w4g", I4, I8_TOKEN),
     I8("a8s_w4g", I4, I8_STATIC),
     I8("a4t_w4g", I4, I4_TOKEN),
-    LINEAR("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY, BF16, groups, 2),
+    LINEAR("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY, BF16, nib__cuda_groups_of_32, 2),
 };
 
 const nib_family nib__family_cuda_few = {rows, COUNT(rows)};

@@ -238,12 +238,12 @@ static const nib_cond sm80[] = {
 };
 
 /* Scales that cover a multiple of 32 codes, or all of them. */
-static const nib_cond sm80_groups[] = {
+const nib_cond nib__cuda_groups_of_32[] = {
     NIB_AT_LEAST(SM, 80, "its mma needs sm_80"),
     NIB_MULTIPLE(GROUP, 32, "the matrix unit sums 32 codes under one scale"),
     NIB_COND_END,
 };
-static const nib_cond sm80_mma[] = {
+const nib_cond nib__cuda_mma[] = {
     NIB_AT_LEAST(SM, 80, "its mma needs sm_80"),
     NIB_COND_END,
 };
@@ -301,8 +301,10 @@ static const nib_cond sm100a[] = {
     TILE_ROW(LINEAR, "linear_", "f16_" word, code, FLOAT, NIB_TYPE_F16, BF16, conds,               \
              launch_tile_f16)
 #define TILE_BACKWARD(types, code, act, input)                                                     \
-    TILE_ROW(LINEAR_DX, "linear_dx_", types, code, act, input, BF16, sm80_groups, launch_tile),    \
-        TILE_ROW(LINEAR_DW, "linear_dw_", types, code, act, input, BF16, sm80_groups, launch_tile)
+    TILE_ROW(LINEAR_DX, "linear_dx_", types, code, act, input, BF16, nib__cuda_groups_of_32,       \
+             launch_tile),                                                                         \
+        TILE_ROW(LINEAR_DW, "linear_dw_", types, code, act, input, BF16, nib__cuda_groups_of_32,   \
+                 launch_tile)
 
 #define MATVEC(op_, name_, types, code_, act_, input_, unit_)                                      \
     {                                                                                              \
@@ -367,31 +369,31 @@ static const nib_kernel rows[] = {
     LINEAR("nv4_nv4", NV4, NV4, NIB_ANY, F32),
     MATVEC(LINEAR_DX, "linear_dx_", "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32),
     MATVEC(LINEAR_DW, "linear_dw_", "f32_f32", F32, FLOAT, NIB_TYPE_F32, F32),
-    TILE_F16("f16", F16, sm80_mma),
-    TILE_F16("w8g", I8, sm80_groups),
-    TILE_F16("w4g", I4, sm80_groups),
-    TILE_LINEAR("bf16_bf16", BF16, FLOAT, NIB_TYPE_BF16, BF16, sm80_mma),
-    TILE_LINEAR("bf16_w8g", I8, FLOAT, NIB_TYPE_BF16, BF16, sm80_groups),
-    TILE_LINEAR("bf16_w4g", I4, FLOAT, NIB_TYPE_BF16, BF16, sm80_groups),
-    TILE_LINEAR("bf16_e4m3c", E4M3, FLOAT, NIB_TYPE_BF16, BF16, sm80_groups),
-    TILE_LINEAR("bf16_mx8", MX8, FLOAT, NIB_TYPE_BF16, BF16, sm80_mma),
-    TILE_LINEAR("bf16_mx4", MX4, FLOAT, NIB_TYPE_BF16, BF16, sm80_mma),
-    TILE_LINEAR("bf16_nv4", NV4, FLOAT, NIB_TYPE_BF16, BF16, sm80_mma),
-    TILE_LINEAR("a8t_w8g", I8, I8_TOKEN, NIB_ANY, I8, sm80_groups),
-    TILE_LINEAR("a8s_w8g", I8, I8_STATIC, NIB_ANY, I8, sm80_groups),
-    TILE_LINEAR("a4t_w8g", I8, I4_TOKEN, NIB_ANY, I8, sm80_groups),
-    TILE_LINEAR("a8t_w4g", I4, I8_TOKEN, NIB_ANY, I8, sm80_groups),
-    TILE_LINEAR("a8s_w4g", I4, I8_STATIC, NIB_ANY, I8, sm80_groups),
-    TILE_LINEAR("a8b32_w8g", I8, I8_BLOCK32, NIB_ANY, I8, sm80_groups),
-    TILE_LINEAR("a8b32_w4g", I4, I8_BLOCK32, NIB_ANY, I8, sm80_groups),
-    TILE_LINEAR("a8b256_w8g", I8, I8_BLOCK256, NIB_ANY, I8, sm80_groups),
-    TILE_LINEAR("a8b256_w4g", I4, I8_BLOCK256, NIB_ANY, I8, sm80_groups),
-    TILE_LINEAR("a4t_w4g", I4, I4_TOKEN, NIB_ANY, I8, sm80_groups),
-    TILE_LINEAR("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY, BF16, sm80_groups),
-    TILE_LINEAR("mx8_mx8", MX8, MX8, NIB_ANY, BF16, sm80_mma),
-    TILE_LINEAR("mx8_mx4", MX4, MX8, NIB_ANY, BF16, sm80_mma),
-    TILE_LINEAR("mx4_mx4", MX4, MX4, NIB_ANY, BF16, sm80_mma),
-    TILE_LINEAR("nv4_nv4", NV4, NV4, NIB_ANY, BF16, sm80_mma),
+    TILE_F16("f16", F16, nib__cuda_mma),
+    TILE_F16("w8g", I8, nib__cuda_groups_of_32),
+    TILE_F16("w4g", I4, nib__cuda_groups_of_32),
+    TILE_LINEAR("bf16_bf16", BF16, FLOAT, NIB_TYPE_BF16, BF16, nib__cuda_mma),
+    TILE_LINEAR("bf16_w8g", I8, FLOAT, NIB_TYPE_BF16, BF16, nib__cuda_groups_of_32),
+    TILE_LINEAR("bf16_w4g", I4, FLOAT, NIB_TYPE_BF16, BF16, nib__cuda_groups_of_32),
+    TILE_LINEAR("bf16_e4m3c", E4M3, FLOAT, NIB_TYPE_BF16, BF16, nib__cuda_groups_of_32),
+    TILE_LINEAR("bf16_mx8", MX8, FLOAT, NIB_TYPE_BF16, BF16, nib__cuda_mma),
+    TILE_LINEAR("bf16_mx4", MX4, FLOAT, NIB_TYPE_BF16, BF16, nib__cuda_mma),
+    TILE_LINEAR("bf16_nv4", NV4, FLOAT, NIB_TYPE_BF16, BF16, nib__cuda_mma),
+    TILE_LINEAR("a8t_w8g", I8, I8_TOKEN, NIB_ANY, I8, nib__cuda_groups_of_32),
+    TILE_LINEAR("a8s_w8g", I8, I8_STATIC, NIB_ANY, I8, nib__cuda_groups_of_32),
+    TILE_LINEAR("a4t_w8g", I8, I4_TOKEN, NIB_ANY, I8, nib__cuda_groups_of_32),
+    TILE_LINEAR("a8t_w4g", I4, I8_TOKEN, NIB_ANY, I8, nib__cuda_groups_of_32),
+    TILE_LINEAR("a8s_w4g", I4, I8_STATIC, NIB_ANY, I8, nib__cuda_groups_of_32),
+    TILE_LINEAR("a8b32_w8g", I8, I8_BLOCK32, NIB_ANY, I8, nib__cuda_groups_of_32),
+    TILE_LINEAR("a8b32_w4g", I4, I8_BLOCK32, NIB_ANY, I8, nib__cuda_groups_of_32),
+    TILE_LINEAR("a8b256_w8g", I8, I8_BLOCK256, NIB_ANY, I8, nib__cuda_groups_of_32),
+    TILE_LINEAR("a8b256_w4g", I4, I8_BLOCK256, NIB_ANY, I8, nib__cuda_groups_of_32),
+    TILE_LINEAR("a4t_w4g", I4, I4_TOKEN, NIB_ANY, I8, nib__cuda_groups_of_32),
+    TILE_LINEAR("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY, BF16, nib__cuda_groups_of_32),
+    TILE_LINEAR("mx8_mx8", MX8, MX8, NIB_ANY, BF16, nib__cuda_mma),
+    TILE_LINEAR("mx8_mx4", MX4, MX8, NIB_ANY, BF16, nib__cuda_mma),
+    TILE_LINEAR("mx4_mx4", MX4, MX4, NIB_ANY, BF16, nib__cuda_mma),
+    TILE_LINEAR("nv4_nv4", NV4, NV4, NIB_ANY, BF16, nib__cuda_mma),
     F8_ROWS(
         "e4m3t_e4m3c", "sm89", E4M3, E4M3_TOKEN, sm89, F8_TOLERANCE, 25, FP8,
         NIB_CUDA_BUILT ? &code_f8 : NULL,

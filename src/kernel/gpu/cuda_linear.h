@@ -7,6 +7,12 @@
 
 #include "gpu_args.h"
 
+#include "kernel.h"
+
+/* Conditions of rows on the matrix unit of sm_80. In the second, scales cover a multiple of 32
+ * codes, or all of them. */
+extern const nib_cond nib__cuda_mma[], nib__cuda_groups_of_32[];
+
 /* Adds the arguments in the order of PRODUCT_ARGS (cuda_linear.cuh). */
 void nib__cuda_product_args(nib_launch *out, const nib_linear *a, const nib_gpu_layout *l);
 

@@ -14,6 +14,7 @@
 #include "token_launches.h"
 
 enum {
+    ROW_THREADS = 256, /* that sum or compare the values of a row */
     SAMPLE_THREADS = 1024,
     FEW_SLOTS = 16, /* more slots fill the device with two warps each */
 };
@@ -41,6 +42,30 @@ static const nib_cond plain[] = {
     NIB_COND_END,
 };
 
+static int quant_a8t(const void *args, nib_launch out[])
+{
+    return nib__launch_quant_a8t(args, out, ROW_THREADS);
+}
+static int quant_a8s(const void *args, nib_launch out[])
+{
+    return nib__launch_quant_a8s(args, out, ROW_THREADS);
+}
+static int quant_a4t(const void *args, nib_launch out[])
+{
+    return nib__launch_quant_a4t(args, out, ROW_THREADS);
+}
+static int quant_e4m3t(const void *args, nib_launch out[])
+{
+    return nib__launch_quant_e4m3t(args, out, ROW_THREADS);
+}
+static int quant_nv4(const void *args, nib_launch out[])
+{
+    return nib__launch_quant_nv4(args, out, ROW_THREADS);
+}
+static int launch_norm(const void *args, nib_launch out[])
+{
+    return nib__launch_norm(args, out, ROW_THREADS);
+}
 static int launch_greedy(const void *args, nib_launch out[])
 {
     return nib__launch_greedy(args, out, SAMPLE_THREADS);
@@ -75,9 +100,9 @@ static int launch_attention(const void *args, nib_launch out[])
 #define CACHED(name, op, file, function, words)                                                    \
     KEYED(name, "", op, NIB_ANY, NIB_ANY, NIB_ANY, float_cache, NULL, OTHER, 30, file, function,   \
           words)
-#define QUANT(form, act, input, words)                                                             \
+#define QUANT(form, act, input, function, words)                                                   \
     KEYED("quant_f32_" #form, "", QUANT, NIB_ANY, NIB_ACT_##act, input, sm80, NULL, OTHER, 30,     \
-          quant, nib__launch_quant_##form, words)
+          quant, function, words)
 #define SAMPLE(tile, conds, rank, function, words)                                                 \
     KEYED("sample_f32", tile, SAMPLE, NIB_ANY, NIB_ANY, NIB_ANY, conds, NULL, EXACT, rank, sample, \
           function, words)
@@ -92,7 +117,7 @@ static int launch_attention(const void *args, nib_launch out[])
           cast, nib__launch_quant_t_##form, words)
 
 static const nib_kernel rows[] = {
-    ROW("norm_f32", NORM, OTHER, token, nib__launch_norm,
+    ROW("norm_f32", NORM, OTHER, token, launch_norm,
         "one thread block per row; RMSNorm or LayerNorm"),
     ROW("rope_f32", ROPE, OTHER, token, nib__launch_rope,
         "one thread per pair of values, half-split or interleaved"),
@@ -107,18 +132,19 @@ static const nib_kernel rows[] = {
         "two warps per head and token, or if there are few tokens 8 or 16, which take turns at 32 "
         "positions; windows and caps"),
     ROW("gather_f32", GATHER, EXACT, token, nib__launch_gather, "one thread per value"),
-    QUANT(a8t, I8_TOKEN, NIB_ANY, "one thread block per token"),
-    QUANT(a8s, I8_STATIC, NIB_ANY, "one thread block per token"),
-    QUANT(a4t, I4_TOKEN, NIB_ANY, "one thread block per token"),
-    QUANT(a8b32, I8_BLOCK32, NIB_ANY, "one thread block per block"),
-    QUANT(a8b256, I8_BLOCK256, NIB_ANY, "one thread block per block"),
-    QUANT(e4m3t, E4M3_TOKEN, NIB_ANY, "one thread block per token"),
-    QUANT(mx8, MX8, NIB_ANY, "one warp per block"),
-    QUANT(mx4, MX4, NIB_ANY, "one warp per block"),
-    QUANT(nv4, NV4, NIB_ANY, "one thread block per token"),
-    QUANT(bf16, FLOAT, NIB_TYPE_BF16, "one thread per value"),
-    QUANT(f16, FLOAT, NIB_TYPE_F16, "one thread per value"),
-    QUANT(f32, FLOAT, NIB_TYPE_F32, "used unchanged, or copied with one thread per value"),
+    QUANT(a8t, I8_TOKEN, NIB_ANY, quant_a8t, "one thread block per token"),
+    QUANT(a8s, I8_STATIC, NIB_ANY, quant_a8s, "one thread block per token"),
+    QUANT(a4t, I4_TOKEN, NIB_ANY, quant_a4t, "one thread block per token"),
+    QUANT(a8b32, I8_BLOCK32, NIB_ANY, nib__launch_quant_a8b32, "one thread block per block"),
+    QUANT(a8b256, I8_BLOCK256, NIB_ANY, nib__launch_quant_a8b256, "one thread block per block"),
+    QUANT(e4m3t, E4M3_TOKEN, NIB_ANY, quant_e4m3t, "one thread block per token"),
+    QUANT(mx8, MX8, NIB_ANY, nib__launch_quant_mx8, "one warp per block"),
+    QUANT(mx4, MX4, NIB_ANY, nib__launch_quant_mx4, "one warp per block"),
+    QUANT(nv4, NV4, NIB_ANY, quant_nv4, "one thread block per token"),
+    QUANT(bf16, FLOAT, NIB_TYPE_BF16, nib__launch_quant_bf16, "one thread per value"),
+    QUANT(f16, FLOAT, NIB_TYPE_F16, nib__launch_quant_f16, "one thread per value"),
+    QUANT(f32, FLOAT, NIB_TYPE_F32, nib__launch_quant_f32,
+          "used unchanged, or copied with one thread per value"),
     ROW("quant_w", QUANT_W, EXACT, quant_w, nib__launch_quant_w,
         "16 to 64 threads per group; the same bits as the CPU"),
     SAMPLE("_1x1", greedy, 25, launch_greedy, "the best token, in one thread block"),

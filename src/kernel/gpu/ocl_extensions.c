@@ -36,7 +36,7 @@ static int launch_linear_f16(const void *args, nib_launch out[])
 }
 static int launch_norm_sg(const void *args, nib_launch out[])
 {
-    return add_option(out, nib__launch_norm(args, out), " -DSUBGROUPS");
+    return add_option(out, nib__launch_norm(args, out, NIB_OCL_GROUP), " -DSUBGROUPS");
 }
 static int launch_attention_sg(const void *args, nib_launch out[])
 {

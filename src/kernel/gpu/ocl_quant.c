@@ -9,19 +9,13 @@
 
 #include "kernel.h"
 
-enum { GROUP = 64, TOKEN_GROUP = 256, MX_BLOCK = 32 };
+enum { GROUP = 64, MX_BLOCK = 32 };
 
 /* One work-group of `items` for each of `columns` parts of each token. */
 static void init(nib_launch *out, const char *function, int64_t columns, int64_t m, int items)
 {
     nib__launch_init(out, function, columns * m, items);
     nib__launch_option(out, "-DGROUP=%d", items);
-}
-
-/* One work-group per token. */
-static void init_tokens(nib_launch *out, const char *function, int64_t m)
-{
-    init(out, function, 1, m, TOKEN_GROUP);
 }
 
 /* Adds k and the row strides, which every function takes. */
@@ -65,10 +59,11 @@ static int add_float_sums(const nib_quant *a, nib_launch *out)
 
 /* ---- integers ---- */
 
-static int launch_integers(const nib_quant *a, nib_launch out[], int qmin, int qmax, bool is_static)
+static int launch_integers(const nib_quant *a, nib_launch out[], int items, int qmin, int qmax,
+                           bool is_static)
 {
     const bool wide_eps = a->symmetric || a->formula == NIB_FORMULA_AO017;
-    init_tokens(out, "integers", a->out.m);
+    init(out, "integers", 1, a->out.m, items);
     nib__launch_memory(out, a->x);
     nib__launch_memory(out, a->out.codes);
     nib__launch_memory(out, a->out.scale);
@@ -84,17 +79,17 @@ static int launch_integers(const nib_quant *a, nib_launch out[], int qmin, int q
     return 1 + add_code_sums(a, out + 1);
 }
 
-int nib__launch_quant_a8t(const void *args, nib_launch out[])
+int nib__launch_quant_a8t(const nib_quant *a, nib_launch out[], int items)
 {
-    return launch_integers(args, out, -128, 127, false);
+    return launch_integers(a, out, items, -128, 127, false);
 }
-int nib__launch_quant_a4t(const void *args, nib_launch out[])
+int nib__launch_quant_a4t(const nib_quant *a, nib_launch out[], int items)
 {
-    return launch_integers(args, out, -8, 7, false);
+    return launch_integers(a, out, items, -8, 7, false);
 }
-int nib__launch_quant_a8s(const void *args, nib_launch out[])
+int nib__launch_quant_a8s(const nib_quant *a, nib_launch out[], int items)
 {
-    return launch_integers(args, out, -128, 127, true);
+    return launch_integers(a, out, items, -128, 127, true);
 }
 
 static int launch_blocks(const nib_quant *a, nib_launch out[], int block)
@@ -119,11 +114,10 @@ int nib__launch_quant_a8b256(const void *args, nib_launch out[])
 
 /* ---- small floats ---- */
 
-int nib__launch_quant_e4m3t(const void *args, nib_launch out[])
+int nib__launch_quant_e4m3t(const nib_quant *a, nib_launch out[], int items)
 {
-    const nib_quant *a = args;
     const float most = a->e5m2 ? 57344 : 448;
-    init_tokens(out, "f8_tokens", a->out.m);
+    init(out, "f8_tokens", 1, a->out.m, items);
     nib__launch_memory(out, a->x);
     nib__launch_memory(out, a->out.bf16);
     nib__launch_memory(out, a->out.scale);
@@ -156,10 +150,9 @@ int nib__launch_quant_mx8(const void *args, nib_launch out[])
 }
 int nib__launch_quant_mx4(const void *args, nib_launch out[]) { return launch_mx(args, out, true); }
 
-int nib__launch_quant_nv4(const void *args, nib_launch out[])
+int nib__launch_quant_nv4(const nib_quant *a, nib_launch out[], int items)
 {
-    const nib_quant *a = args;
-    init_tokens(out, "nv_tokens", a->out.m);
+    init(out, "nv_tokens", 1, a->out.m, items);
     nib__launch_memory(out, a->x);
     nib__launch_memory(out, a->out.codes);
     nib__launch_memory(out, a->out.scale);
@@ -203,28 +196,50 @@ int nib__launch_quant_f32(const void *args, nib_launch out[])
 
 /* ---- rows ---- */
 
-#define ROW(form, act_, input_, words)                                                             \
+static int quant_a8t(const void *args, nib_launch out[])
+{
+    return nib__launch_quant_a8t(args, out, GROUP);
+}
+static int quant_a8s(const void *args, nib_launch out[])
+{
+    return nib__launch_quant_a8s(args, out, GROUP);
+}
+static int quant_a4t(const void *args, nib_launch out[])
+{
+    return nib__launch_quant_a4t(args, out, GROUP);
+}
+static int quant_e4m3t(const void *args, nib_launch out[])
+{
+    return nib__launch_quant_e4m3t(args, out, GROUP);
+}
+static int quant_nv4(const void *args, nib_launch out[])
+{
+    return nib__launch_quant_nv4(args, out, GROUP);
+}
+
+#define ROW(form, act_, input_, function, words)                                                   \
     {                                                                                              \
         .name = "quant_f32_" #form "__ocl", .op = NIB_OP_QUANT, .code = NIB_ANY,                   \
         .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_OPENCL,                       \
         .conds = NIB_NO_CONDS, .arithmetic = NIB_ARITHMETIC_OTHER,                                 \
         .reference = "quant_f32_" #form "__ref", .rank = 40, .unit = NIB_UNIT_F32, .n_step = 1,    \
-        .gpu = &(const nib_gpu_code){&nib__source_quant, nib__launch_quant_##form}, .note = words  \
+        .gpu = &(const nib_gpu_code){&nib__source_quant, function}, .note = words                  \
     }
 
 static const nib_kernel rows[] = {
-    ROW(a8t, I8_TOKEN, NIB_ANY, "one work-group per token"),
-    ROW(a8s, I8_STATIC, NIB_ANY, "one work-group per token"),
-    ROW(a4t, I4_TOKEN, NIB_ANY, "one work-group per token"),
-    ROW(a8b32, I8_BLOCK32, NIB_ANY, "one work-group per block"),
-    ROW(a8b256, I8_BLOCK256, NIB_ANY, "one work-group per block"),
-    ROW(e4m3t, E4M3_TOKEN, NIB_ANY, "one work-group per token"),
-    ROW(mx8, MX8, NIB_ANY, "one work-group per block"),
-    ROW(mx4, MX4, NIB_ANY, "one work-group per block"),
-    ROW(nv4, NV4, NIB_ANY, "one work-group per token"),
-    ROW(bf16, FLOAT, NIB_TYPE_BF16, "one work-item per value"),
-    ROW(f16, FLOAT, NIB_TYPE_F16, "one work-item per value"),
-    ROW(f32, FLOAT, NIB_TYPE_F32, "used unchanged, or copied with one work-item per value"),
+    ROW(a8t, I8_TOKEN, NIB_ANY, quant_a8t, "one work-group per token"),
+    ROW(a8s, I8_STATIC, NIB_ANY, quant_a8s, "one work-group per token"),
+    ROW(a4t, I4_TOKEN, NIB_ANY, quant_a4t, "one work-group per token"),
+    ROW(a8b32, I8_BLOCK32, NIB_ANY, nib__launch_quant_a8b32, "one work-group per block"),
+    ROW(a8b256, I8_BLOCK256, NIB_ANY, nib__launch_quant_a8b256, "one work-group per block"),
+    ROW(e4m3t, E4M3_TOKEN, NIB_ANY, quant_e4m3t, "one work-group per token"),
+    ROW(mx8, MX8, NIB_ANY, nib__launch_quant_mx8, "one work-group per block"),
+    ROW(mx4, MX4, NIB_ANY, nib__launch_quant_mx4, "one work-group per block"),
+    ROW(nv4, NV4, NIB_ANY, quant_nv4, "one work-group per token"),
+    ROW(bf16, FLOAT, NIB_TYPE_BF16, nib__launch_quant_bf16, "one work-item per value"),
+    ROW(f16, FLOAT, NIB_TYPE_F16, nib__launch_quant_f16, "one work-item per value"),
+    ROW(f32, FLOAT, NIB_TYPE_F32, nib__launch_quant_f32,
+        "used unchanged, or copied with one work-item per value"),
 };
 
 const nib_family nib__family_ocl_quant = {rows, COUNT(rows)};

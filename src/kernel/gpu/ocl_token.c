@@ -7,7 +7,7 @@
 
 #include "kernel.h"
 
-enum { GROUP = 64, NORM_GROUP = 256 };
+enum { GROUP = NIB_OCL_GROUP };
 
 /* TYPE_* of prelude.cl. */
 static int type_number(nib_type type)
@@ -31,10 +31,9 @@ static void init_elements(nib_launch *out, const char *function, int64_t width, 
     init_groups(out, function, nib__ceil_div(width, GROUP) * rows, GROUP, cache);
 }
 
-int nib__launch_norm(const void *args, nib_launch out[])
+int nib__launch_norm(const nib_norm *a, nib_launch out[], int items)
 {
-    const nib_norm *a = args;
-    init_groups(out, "norm_rows", a->rows, NORM_GROUP, NIB_TYPE_F32);
+    init_groups(out, "norm_rows", a->rows, items, NIB_TYPE_F32);
     nib__launch_memory(out, a->x);
     nib__launch_memory(out, a->out);
     nib__launch_memory(out, a->weight);
@@ -183,6 +182,11 @@ int nib__ocl_attention(const void *args, nib_launch out[])
     return count;
 }
 
+static int launch_norm(const void *args, nib_launch out[])
+{
+    return nib__launch_norm(args, out, GROUP);
+}
+
 static const nib_cond any_device[] = {NIB_COND_END};
 static const nib_cond float_cache[] = {NIB_FLOAT_CACHE, NIB_COND_END};
 
@@ -196,7 +200,7 @@ static const nib_cond float_cache[] = {NIB_FLOAT_CACHE, NIB_COND_END};
     }
 
 static const nib_kernel rows[] = {
-    ROW("norm_f32", NORM, OTHER, any_device, token, nib__launch_norm,
+    ROW("norm_f32", NORM, OTHER, any_device, token, launch_norm,
         "one work-group per row; RMSNorm or LayerNorm"),
     ROW("rope_f32", ROPE, OTHER, any_device, token, nib__launch_rope,
         "one work-item per pair of values, half-split or interleaved"),

@@ -8,12 +8,15 @@
 
 #include "launch.h"
 
+enum { NIB_OCL_GROUP = 64 }; /* work-items of a group on OpenCL, of which some share a row */
+
 /* The condition of rows that write or read the KV cache. */
 #define NIB_FLOAT_CACHE                                                                            \
     NIB_ONE_OF(CACHE, NIB_BIT(NIB_TYPE_F32) | NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16),      \
                "it keeps keys and values as floats")
 
-int nib__launch_norm(const void *args, nib_launch out[]);
+/* One work-group of `items`, a power of two, per row. */
+int nib__launch_norm(const nib_norm *a, nib_launch out[], int items);
 int nib__launch_rope(const void *args, nib_launch out[]);
 int nib__launch_store_kv(const void *args, nib_launch out[]);
 int nib__launch_swiglu(const void *args, nib_launch out[]);
