@@ -13,10 +13,13 @@ for recipe in f32 f16 bf16 int8wo int4wo int4wo-intzero fp8wo mxfp4 nvfp4; do
     option=(--recipe "$recipe")
     near "$recipe" "$(text_loss "$MODEL" "${option[@]}")" "$(text_loss "$MODEL" --device cuda "${option[@]}")"
 done
+# With quantized activations the last bit of a sum may change a code, so that losses agree only over more tokens.
+head -c 24000 "$MODEL/heldout.txt" >text.txt
 for recipe in int8dq 8da4w fp8dq mxfp8 mxfp4dq nvfp4dq; do
     option=(--recipe "$recipe")
-    close "$recipe" "$(text_loss "$MODEL" "${option[@]}")" "$(text_loss "$MODEL" --device cuda "${option[@]}")"
+    near "$recipe" "$(text_loss "$MODEL" "${option[@]}")" "$(text_loss "$MODEL" --device cuda "${option[@]}")"
 done
+head -c 1500 "$MODEL/heldout.txt" >text.txt
 for cache in f32 f16 bf16; do
     option=(--recipe int4wo --cache-type "$cache")
     near "cache $cache" "$(text_loss "$MODEL" "${option[@]}")" "$(text_loss "$MODEL" --device cuda "${option[@]}")"

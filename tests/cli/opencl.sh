@@ -16,8 +16,7 @@ summary() { nibble generate "$MODEL" -p 'Once upon a time' -n 4 --temp 0 "$@" 2>
 for recipe in '' int8wo 8da4w int8dq int4wo int4wo-intzero fp8wo mxfp8; do
     option=()
     [ -z "$recipe" ] || option=(--recipe "$recipe")
-    case $recipe in 8da4w | int8dq | mxfp8) compare=close ;; *) compare=near ;; esac
-    $compare "${recipe:-bf16}" "$(loss "${option[@]}")" "$(loss --device opencl "${option[@]}")"
+    near "${recipe:-bf16}" "$(loss "${option[@]}")" "$(loss --device opencl "${option[@]}")"
 done
 case $(summary --device opencl --recipe 8da4w) in
 *'36 done on opencl/ocl, 0 substituted') ;;

@@ -5,6 +5,7 @@
  * status and a sentence, and nothing leaks. Names: recipe*.c, torchao_*.c, quantization.c,
  * targets.c, machine_file.c.
  */
+#include "corpus.h"
 #include "failing.h"
 #include "file.h"
 #include "json.h"
@@ -13,7 +14,6 @@
 #include "quantization.h"
 #include "recipe.h"
 
-#include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <setjmp.h>
@@ -185,22 +185,14 @@ static void damage_file(reader *read, const char *path)
     nib__release(&a, text);
 }
 
-/* The files of a corpus that people named. */
+static void damage_named(void *context, const char *path)
+{
+    damage_file(*(reader **)context, path);
+}
+
 static void damage_corpus(reader *read, const char *folder)
 {
-    DIR *directory = opendir(folder);
-    int files = 0;
-    assert_non_null(directory);
-    for (const struct dirent *entry; (entry = readdir(directory)) != NULL;) {
-        char path[300];
-        if (entry->d_name[0] == '.' || strlen(entry->d_name) == 40)
-            continue;
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        damage_file(read, path);
-        files++;
-    }
-    closedir(directory);
-    assert_true(files > 2);
+    assert_true(each_named_file(folder, damage_named, &read) > 2);
 }
 
 static void test_recipes(void **state)

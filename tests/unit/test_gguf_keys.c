@@ -33,7 +33,7 @@ typedef struct change {
     uint32_t kind;
     double value;
     const char *text; /* NIB_GGUF_STRING, or NIB_GGUF_ARRAY: a flag for each 0 and 1; NULL: an array
-                         of no bytes, which is no value of any key */
+                         without elements, which no key may have */
     bool removed;     /* only removes the file's own */
 } change;
 

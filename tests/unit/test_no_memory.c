@@ -7,9 +7,9 @@
  */
 #include "info.h"
 
+#include "corpus.h"
 #include "failing.h"
 
-#include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <setjmp.h>
@@ -54,21 +54,15 @@ static void fail_each_allocation(const char *path)
     }
 }
 
+static void fail_file(void *context, const char *path)
+{
+    (void)context;
+    fail_each_allocation(path);
+}
+
 static void fail_in_folder(const char *folder)
 {
-    DIR *directory = opendir(folder);
-    int files = 0;
-    assert_non_null(directory);
-    for (const struct dirent *entry; (entry = readdir(directory)) != NULL;) {
-        char path[300];
-        if (entry->d_name[0] == '.' || strlen(entry->d_name) == 40)
-            continue;
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        fail_each_allocation(path);
-        files++;
-    }
-    closedir(directory);
-    assert_true(files > 5);
+    assert_true(each_named_file(folder, fail_file, NULL) > 5);
 }
 
 static void test_safetensors(void **state)

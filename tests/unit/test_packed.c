@@ -386,7 +386,7 @@ static void test_no_memory_to_open(void **state)
         nib__packed_close(p);
         assert_int_equal(f.live, 0);
     }
-    /* a description that is no file */
+    /* the description is a folder */
     snprintf(manifest, sizeof manifest, "%s/nibble.json", made);
     char kept[104];
     snprintf(kept, sizeof kept, "%s.kept", manifest);
@@ -395,7 +395,7 @@ static void test_no_memory_to_open(void **state)
     refused(NIB_IO, open_with(&p, &o, &heap, &err), &err);
     assert_int_equal(rmdir(manifest), 0);
     assert_int_equal(rename(kept, manifest), 0);
-    /* nor is the cache one */
+    /* the cache is a folder */
     assert_int_equal(nib__path_remove(path, &err), NIB_OK);
     assert_int_equal(mkdir(path, 0777), 0);
     refused(NIB_IO, open_with(&p, &o, &heap, &err), &err);

@@ -37,6 +37,20 @@ static void expect_unsupported(const char *json)
     expect_error(with_double_quotes(json), NULL, NIB_UNSUPPORTED);
 }
 
+/* A tokenizer whose component `key` is `depth` Sequences, each the only one of the list of the one
+ * around it, and in the last a component of the type. */
+static void put_nested(char *text, size_t size, int depth, const char *key, const char *list,
+                       const char *type)
+{
+    size_t used = (size_t)snprintf(text, size, "{'%s':", key);
+    for (int i = 0; i < depth; i++)
+        used += (size_t)snprintf(text + used, size - used, "{'type':'Sequence','%s':[", list);
+    used += (size_t)snprintf(text + used, size - used, "{'type':'%s'}", type);
+    for (int i = 0; i < depth; i++)
+        used += (size_t)snprintf(text + used, size - used, "]}");
+    snprintf(text + used, size - used, "," MODEL "}");
+}
+
 static void test_smallest(void **state)
 {
     (void)state;
@@ -421,14 +435,7 @@ static void test_bad_post_processors(void **state)
         else
             expect_unsupported(text);
     }
-    size_t used = (size_t)snprintf(text, sizeof text, "{'post_processor':");
-    for (int i = 0; i < 18; i++)
-        used +=
-            (size_t)snprintf(text + used, sizeof text - used, "{'type':'Sequence','processors':[");
-    used += (size_t)snprintf(text + used, sizeof text - used, "{'type':'ByteLevel'}");
-    for (int i = 0; i < 18; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "]}");
-    snprintf(text + used, sizeof text - used, "," MODEL "}");
+    put_nested(text, sizeof text, 18, "post_processor", "processors", "ByteLevel");
     expect_unsupported(text);
 }
 
@@ -526,18 +533,11 @@ static void test_open(void **state)
 static void test_nesting(void **state)
 {
     char text[8192];
-    size_t used = 0;
     (void)state;
-    used += (size_t)snprintf(text, sizeof text, "{'normalizer':");
-    for (int i = 0; i < 20; i++)
-        used +=
-            (size_t)snprintf(text + used, sizeof text - used, "{'type':'Sequence','normalizers':[");
-    used += (size_t)snprintf(text + used, sizeof text - used, "{'type':'NFC'}");
-    for (int i = 0; i < 20; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "]}");
-    snprintf(text + used, sizeof text - used, "," MODEL "}");
+    put_nested(text, sizeof text, 20, "normalizer", "normalizers", "NFC");
     expect_unsupported(text);
-    used = (size_t)snprintf(text, sizeof text, "{'normalizer':{'type':'Sequence','normalizers':[");
+    size_t used =
+        (size_t)snprintf(text, sizeof text, "{'normalizer':{'type':'Sequence','normalizers':[");
     for (int i = 0; i < 65; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s{'type':'NFC'}",
                                  i == 0 ? "" : ",");

@@ -651,8 +651,8 @@ static size_t put_tuple(char *text, size_t at, const uint8_t *values, int count)
     return at;
 }
 
-/* Six elements at one address in 113 shapes, and the first shape again: only near ones are compared
- * with it, so that it is no alias. */
+/* Six elements at one address in 113 shapes, and the first shape again: each is compared
+ * only with the last few, so the last tensor does not count as an alias of the first. */
 static void test_many_views(void **state)
 {
     (void)state;

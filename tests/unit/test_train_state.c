@@ -173,7 +173,7 @@ static void test_bad_manifests(void **state)
         write_text("state/nibble.json", kept, size);
         free(kept);
     }
-    /* what is no member of it, or null, does not matter */
+    /* unknown members are ignored */
     replace("state/nibble.json", "\"training\": {", "\"training\": {\"x\": [1],");
     expect_state(&o, NIB_OK);
     assert_int_equal(nib__path_remove(in_root("state/nibble.json"), NULL), NIB_OK);
