@@ -472,6 +472,12 @@ NIB_BUILTIN(nib__filter_dictsort)
 
 /* ---- splitting ---- */
 
+static nib_status begin_batch(nib_render *r, nib_value *part, nib_value *out)
+{
+    NIB_TRY(nib__v_items(r, part, NIB_V_LIST, 4));
+    return nib__items_push(r, out, *part);
+}
+
 NIB_BUILTIN(nib__filter_batch)
 {
     const nib_value *items;
@@ -483,11 +489,11 @@ NIB_BUILTIN(nib__filter_batch)
         return nib__run_type_error(r, "batch", self, bound[0]);
     NIB_TRY(nib__iterate(r, self, &items, &count));
     NIB_TRY(new_stream(r, out, 4));
+    if (count > 0)
+        NIB_TRY(begin_batch(r, &part, out));
     for (size_t i = 0; i < count; i++) {
-        if (part.kind == NIB_V_NONE || (int64_t)part.as.items->count == size) {
-            NIB_TRY(nib__v_items(r, &part, NIB_V_LIST, 4));
-            NIB_TRY(nib__items_push(r, out, part));
-        }
+        if ((int64_t)part.as.items->count == size)
+            NIB_TRY(begin_batch(r, &part, out));
         NIB_TRY(nib__items_push(r, &part, items[i]));
     }
     const bool fills = nib__is_given(&bound[1]) && bound[1].kind != NIB_V_NONE;
