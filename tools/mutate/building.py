@@ -16,6 +16,8 @@ MEMORY = 8 << 30  # of one test, without mapped files: a mutant may allocate wit
 WAIT = 300  # seconds until a process that needs no time, as in a deadlock, ends
 RUNNING = set()
 Ran = collections.namedtuple("Ran", "status out seconds")  # exit status, or None for a time limit; output; processor time
+# words to compile, its own sources, {source: object} linked besides the library, words behind the library
+Test = collections.namedtuple("Test", "words sources objects libraries")
 
 
 def limits(seconds, memory):
@@ -76,7 +78,7 @@ class Build:
         goals = ["all", "test-programs"]
         text = subprocess.run(["make", "-n", "-B", *goals, *(["SAN=" + sanitizers] if sanitizers else [])], cwd=ROOT, capture_output=True, text=True,
                               check=True).stdout
-        self.compiles, self.tests = {}, {}  # source -> words; name -> (words to compile, sources, words behind the library)
+        self.compiles, self.tests = {}, {}  # source -> words; name -> Test
         for line in text.splitlines():
             words = [w for w in shlex.split(line) if w not in ("-MMD", "-MP")] if " -o " in line else []
             sources = [w for w in words if w.endswith(".c")]
@@ -85,7 +87,8 @@ class Build:
             elif sources and sources[0].startswith(("tests/unit/test_", "tests/fuzz/")):
                 name = os.path.basename(words[words.index("-o") + 1])
                 first = min(i for i, w in enumerate(words) if w.startswith("tests/") and w.endswith(".c") or w in ("-MF", "-o"))
-                self.tests[name] = (words[:first], sources, words[words.index(folder + "/libnibble.a") + 1:])
+                objects = {w[len(folder) + 1:-2] + ".c": w for w in words if w.endswith(".o")}
+                self.tests[name] = Test(words[:first], sources, objects, words[words.index(folder + "/libnibble.a") + 1:])
             elif folder + "/nibble" in words and words[words.index("-o") + 1] == folder + "/nibble":
                 self.program = words
         self.lock, self.locks = threading.Lock(), {}
@@ -112,9 +115,8 @@ class Build:
             return self.compile_test(name)
 
     def compile_test(self, name):
-        words, sources, _ = self.tests[name]
         objects = []
-        for source in sources:
+        for source in self.tests[name].sources:
             target = os.path.join(self.work, "tests", name + "-" + os.path.basename(source)[:-2] + ".o")
             objects.append(target)
             os.makedirs(os.path.join(ROOT, os.path.dirname(target)), exist_ok=True)
@@ -122,16 +124,18 @@ class Build:
             if os.path.exists(os.path.join(ROOT, target)) and all(
                     os.path.getmtime(os.path.join(ROOT, target)) > os.path.getmtime(os.path.join(ROOT, i)) for i in inputs):
                 continue
-            ran = run([*words, "-g0", "-c", source, "-o", target], 300)
+            ran = run([*self.tests[name].words, "-g0", "-c", source, "-o", target], 300)
             if ran.status != 0:
                 raise RuntimeError(source + ": " + ran.out)
         return objects
 
-    def link_test(self, name, objects, to, extra=()):
-        program = os.path.join(to, name)
-        words, _, libraries = self.tests[name]
-        flags = [w for w in words if w.startswith(("-fsanitize", "-pthread"))]
-        ran = run([words[0], *flags, *extra, *objects, "-o", program, self.library, *libraries], 300)
+    def link_test(self, name, changed, to, extra=()):
+        """changed: {source: object}"""
+        program, test = os.path.join(to, name), self.tests[name]
+        flags = [w for w in test.words if w.startswith(("-fsanitize", "-pthread", "-Wl,--wrap="))]
+        others = {s: o for s, o in changed.items() if s in test.objects or not s.startswith("src/serve/")}
+        objects = [*self.test_objects(name), *{**test.objects, **others}.values()]
+        ran = run([test.words[0], *flags, *extra, *objects, "-o", program, self.library, *test.libraries], 300)
         if ran.status != 0:
             raise RuntimeError(name + ": " + ran.out[-400:])
         return program

@@ -58,8 +58,8 @@ class Tests:
     def __init__(self, build):
         self.build = build
         self.expected = expected_sentences()
-        self.headers = {name: set(re.findall(r'#include "([^"]+)\.h"', read(sources[0])))
-                        for name, (_, sources, _) in build.tests.items()}
+        self.headers = {name: set(re.findall(r'#include "([^"]+)\.h"', read(test.sources[0])))
+                        for name, test in build.tests.items()}
 
     def names(self):
         for name in sorted(self.build.tests):
@@ -82,8 +82,7 @@ class Tests:
         env = dict(os.environ, TMPDIR=os.path.join(ROOT, scratch), HOME=os.path.join(ROOT, scratch), **(env or {}))
         if kind in ("unit", "fuzz"):
             program = name if kind == "unit" else "fuzz_" + name
-            objects = self.build.test_objects(program) + [o for s, o in changed.items() if not s.startswith("src/serve/")]
-            command = [self.build.link_test(program, objects, own, more)]
+            command = [self.build.link_test(program, changed, own, more)]
             if kind == "fuzz":
                 command.append("tests/fuzz/corpus/" + name)
             compared = kind == "unit" and name in self.expected and "only_messages" not in read(self.source_of(test))
@@ -92,7 +91,7 @@ class Tests:
                 if os.path.exists(path):
                     os.unlink(path)
                 env["NIBBLE_MESSAGES"] = path
-            sanitized = any(word.startswith("-fsanitize=address") for word in self.build.tests[program][0])
+            sanitized = any(word.startswith("-fsanitize=address") for word in self.build.tests[program].words)
             ran = run(command, seconds, env, memory=not sanitized)
             if ran.status is None:
                 return "time limit", ran.seconds
