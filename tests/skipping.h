@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #define SKIP_DATA "data not at hand, see tests/data/README.md"
-#define SKIP_LOCALE "no German locale (apt-get install locales)"
+#define SKIP_LOCALE "no German or Turkish locale (apt-get install locales)"
 #define SKIP_OPENCL "no OpenCL device"
 #define SKIP_ROWS "this processor has only the reference kernels"
 #define SKIP_SANITIZED "not under sanitizers"

@@ -3,7 +3,7 @@
 # A real NVIDIA GPU, with a program of `make CUDA=1`: every recipe and family next to the CPU, sampling and packing on the device,
 # files quantized there, and training's curves. `make test-gpu` runs it.
 if ! ls /dev/nvidia[0-9]* >device.txt 2>&1 || ! nibble devices cuda >device.txt 2>"$seen.err"; then
-    skipped 'gpu' 'no NVIDIA GPU, or a program without CUDA'
+    skipped 'gpu' 'this machine has no NVIDIA GPU, or the program no CUDA'
     exit
 fi
 head -c 1500 "$MODEL/heldout.txt" >text.txt

@@ -10,7 +10,7 @@
 #include <locale.h>
 #include <math.h>
 #include <stdio.h>
-#include <strings.h>
+#include <wctype.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -412,7 +412,8 @@ static void test_same_ignoring_case(void **state)
 {
     (void)state;
     check_same();
-    if (setlocale(LC_CTYPE, "tr_TR.UTF-8") == NULL || strcasecmp("TITLE", "title") == 0)
+    /* not strcasecmp, which sanitizers replace by one for the C locale */
+    if (setlocale(LC_CTYPE, "tr_TR.UTF-8") == NULL || towupper(L'i') == L'I')
         skip_test(__func__, SKIP_LOCALE);
     check_same();
     setlocale(LC_CTYPE, "C");
