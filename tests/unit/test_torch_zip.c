@@ -487,6 +487,18 @@ static void test_deep_nesting_does_not_recurse(void **state)
 }
 
 /* A shape of 65 sizes, which would be read again for each tensor that refers to it. */
+/* One byte more than data.pkl may have. */
+static void test_large_pickle(void **state)
+{
+    (void)state;
+    enum { SIZE = 100000001 };
+    void *zeros = calloc(1, SIZE);
+    assert_non_null(zeros);
+    const zip_part parts[] = {{"a/data.pkl", zeros, SIZE}};
+    expect_refused(parts, 1, NIB_UNSUPPORTED);
+    free(zeros);
+}
+
 static void test_many_sizes(void **state)
 {
     (void)state;
@@ -728,6 +740,7 @@ int main(void)
         cmocka_unit_test(test_archives),
         cmocka_unit_test(test_pickles),
         cmocka_unit_test(test_deep_nesting_does_not_recurse),
+        cmocka_unit_test(test_large_pickle),
         cmocka_unit_test(test_many_sizes),
         cmocka_unit_test(test_rejects_overflow_in_empty_tensor),
         cmocka_unit_test(test_unusual_pickles),
