@@ -107,7 +107,7 @@ nibble chat "$MODEL" --chat-template "$template" --isa ref -t 1 --dtype f32 --ig
 chat=$!
 exec 9>words
 echo 'Once upon a time' >&9
-for _ in $(seq 100); do [ -s out ] && break; sleep 0.05; done
+for _ in $(seq 2000); do [ -s out ] && break; sleep 0.05; done
 kill -INT $chat
 echo '/save stopped.json' >&9
 exec 9>&-

@@ -49,7 +49,7 @@ printf '%s' "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}as
 nibble chat m --chat-template chat.jinja -n 1 --quiet <lines >out 2>err &
 exec 3>lines
 echo one >&3
-for _ in $(seq 200); do
+for _ in $(seq 2000); do
     [ "$(wc -l <out)" != 0 ] && break # the answer is whole
     sleep 0.05
 done

@@ -149,7 +149,7 @@ ours() {
 hurt() {
     local status=0 i p
     train 3 hurt --training.steps 1000000 --checkpoint.interval 1000000 --comm.train_timeout_seconds 2 &
-    for i in $(seq 100); do
+    for i in $(seq 1000); do
         grep -q '^step:  2' hurt.out 2>/dev/null && break
         sleep 0.1
     done

@@ -55,7 +55,7 @@ check 'without both' grep -qx 'sandbox: off: no Landlock (this kernel has none),
 serve() {
     "$NIBBLE" serve "$MODEL" --recipe 8da4w --port 0 "$@" 2>log &
     server=$!
-    for _ in $(seq 600); do
+    for _ in $(seq 6000); do
         address=$(sed -n 's|.* at \(http://.*\)/$|\1|p' log)
         [ -n "$address" ] && return
         kill -0 "$server" 2>/dev/null || return 1
