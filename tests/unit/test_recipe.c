@@ -567,12 +567,6 @@ static void test_torchao_layouts(void **state)
         {CONFIG("Int4WeightOnlyConfig", "2",
                 "\"int4_packing_format\":" ENUMERATOR("Int4PackingFormat", "PRESHUFFLED")),
          NIB_HINT_OTHER, "PRESHUFFLED"},
-        {CONFIG("Int4WeightOnlyConfig", "2",
-                "\"int4_packing_format\":" ENUMERATOR("Int4PackingFormat", "PLAIN")),
-         NIB_HINT_NONE, NULL},
-        {CONFIG("Int4WeightOnlyConfig", "2",
-                "\"int4_packing_format\":" ENUMERATOR("Int4PackingFormat", "plain")),
-         NIB_HINT_NONE, NULL},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         nib_choice choice;

@@ -30,18 +30,26 @@ typedef struct row {
     const char *note; /* in the ledger, as its only setting; NULL: none; refused: the sentence */
 } row;
 
-static void check_row(const row *r)
+enum { TEXT_SIZE = 1024 };
+
+/* text [TEXT_SIZE]: gets the recipe with its double quotes */
+static nib_status load(nib_recipe **out, char *text, const char *quoted, nib_err *err)
 {
     const nib_allocator a = nib__allocator_default();
-    char text[1024], name[64];
-    nib_recipe *recipe = NULL;
-    nib_err err = {NIB_OK, ""};
-    assert_true(strlen(r->text) < sizeof text);
-    for (size_t i = 0; i <= strlen(r->text); i++)
-        text[i] = r->text[i] == '\'' ? '"' : r->text[i];
     const nib_recipe_input in = {
         .text = text, .layers = layers, .count = LAYERS, .by = NIB_BY_OPTION};
-    const nib_status status = nib__recipe_load(&recipe, &in, &a, &err);
+    assert_true(strlen(quoted) < TEXT_SIZE);
+    for (size_t i = 0; i <= strlen(quoted); i++)
+        text[i] = quoted[i] == '\'' ? '"' : quoted[i];
+    return nib__recipe_load(out, &in, &a, err);
+}
+
+static void check_row(const row *r)
+{
+    char text[TEXT_SIZE], name[64];
+    nib_recipe *recipe = NULL;
+    nib_err err = {NIB_OK, ""};
+    const nib_status status = load(&recipe, text, r->text, &err);
     if (r->want == NULL) {
         if (status == NIB_OK || strstr(err.text, r->note) == NULL)
             fail_msg("status %d \"%s\": %s", status, err.text, text);
@@ -204,6 +212,27 @@ static void test_types(void **state)
          "8da4w-g32", "2:4 sparse"},
     };
     CHECK_ROWS(rows);
+}
+
+/* A plain layout asks for no kernel of torchao's. */
+static void test_plain_layouts(void **state)
+{
+    (void)state;
+    static const char *const plain[] = {
+        INT4WO("2", "'int4_packing_format':'PLAIN'"),
+        INT4WO("2", "'int4_packing_format':'plain'"),
+        INT4WO("2", "'int4_packing_format':" OF("Int4PackingFormat", "'PLAIN'")),
+    };
+    for (size_t i = 0; i < COUNT(plain); i++) {
+        char text[TEXT_SIZE];
+        nib_recipe *recipe;
+        nib_choice choice;
+        assert_int_equal(load(&recipe, text, plain[i], NULL), NIB_OK);
+        nib__recipe_resolve(&choice, recipe, &layers[Q]);
+        assert_int_equal(choice.hint, NIB_HINT_NONE);
+        assert_null(choice.hint_text);
+        nib__recipe_free(recipe);
+    }
 }
 
 /* ---- settings of kernels alone: anything but the default is in the ledger ---- */
@@ -436,11 +465,17 @@ static void test_costly_after_another(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_granularities), cmocka_unit_test(test_types),
-        cmocka_unit_test(test_kernels),       cmocka_unit_test(test_maps),
-        cmocka_unit_test(test_hugging_face),  cmocka_unit_test(test_other_forms),
-        cmocka_unit_test(test_no_match),      cmocka_unit_test(test_names_its_source),
-        cmocka_unit_test(test_untie),         cmocka_unit_test(test_costly_after_another),
+        cmocka_unit_test(test_granularities),
+        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_plain_layouts),
+        cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_maps),
+        cmocka_unit_test(test_hugging_face),
+        cmocka_unit_test(test_other_forms),
+        cmocka_unit_test(test_no_match),
+        cmocka_unit_test(test_names_its_source),
+        cmocka_unit_test(test_untie),
+        cmocka_unit_test(test_costly_after_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
