@@ -83,3 +83,5 @@ advised 7500KB --cache-type int8
 advised 5MB --recipe 8da4w
 advised 2600KB --recipe 8da4w+head+embed
 advised 2500KB --recipe 8da4w+head+embed --cache-type int8
+nibble plan "$MODEL" -c 512 --memory 100KB --json >plan.json 2>err
+check 'nothing fits in 100 KB' grep -q '; no 4-bit recipe fits either' plan.json

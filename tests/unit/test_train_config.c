@@ -336,6 +336,10 @@ static void test_options_without_effect(void **state)
         const char *const options[] = {accepted[i], NULL};
         expect_accepted("{" MODEL "}", options);
     }
+    static const char *const twice[] = {"parallelism.pipeline_parallel_split_points=layers.1",
+                                        "parallelism.pipeline_parallel_split_points=layers.2",
+                                        NULL};
+    expect_accepted("{" MODEL "}", twice);
     expect_option_refused("parallelism.fsdp_reshard_after_forward");
     expect_option_refused("comm.trace_buf_size=1099511627777");
     expect_option_refused("optimizer.weight_decay=-1");

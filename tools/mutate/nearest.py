@@ -18,9 +18,9 @@ import threading
 
 from building import ROOT, read, run
 
-# Those of tests/cli that read files and plan, and neither train nor measure. The sentences of messages_* are compared here.
-SCRIPTS = ("bad_input", "dialects", "explain", "gguf_tokenizer", "info", "pages", "plan", "plan_json", "recipes", "settings_model",
-           "settings_recipe", "tune", "values", "verify")
+# Those of tests/cli that read files, plan and list settings, and do not measure. The sentences of messages_* are compared here.
+SCRIPTS = ("bad_input", "dialects", "explain", "gguf_tokenizer", "info", "pages", "plan", "plan_json", "recipes", "settings",
+           "settings_model", "settings_recipe", "settings_train", "tune", "values", "verify")
 PAGES = importlib.machinery.SourceFileLoader("lint", os.path.join(ROOT, "tools/lint")).load_module().PAGES
 # For the folders that the server alone runs. They are not measured: whatever the server does, it does in them.
 SERVER_CHECKS = {"src/serve/": ("check_limits", "check_answers"), "src/api/": ("check_answers",)}
