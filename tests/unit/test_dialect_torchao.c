@@ -176,6 +176,8 @@ static void check_row(const row *r)
             ledger.tensor_count != r->lines)
             fail_msg("%s {%s} %s is %s with %zu lines", r->type, r->data, r->parts, name,
                      ledger.tensor_count);
+        if (w.scheme.act_symmetric)
+            assert_null(w.act_zero);
     }
     check_memory_of_reading(m.dir);
     nib__ledger_free(&ledger);

@@ -325,12 +325,12 @@ static void test_torchtitan(void **state)
     expect("{\"mx\":{\"recipe_name\":\"mxfp8\",\"filter_fqns\":[]}}",
            "keep mxfp8-floor mxfp8-floor mxfp8-floor mxfp8-floor mxfp8-floor");
     expect("{\"mx\":{\"recipe_name\":\"mxfp8_rceil\"}}", "keep mxfp8 mxfp8 mxfp8 mxfp8 keep");
+    expect("{\"recipe_name\":\"rowwise\",\"fqns\":[\"wq\"]}", "keep fp8dq keep keep fp8dq keep");
     expect("{\"float8\":{\"recipe_name\":\"rowwise\",\"emulate\":true,\"filter_fqns\":[\"layers.0."
            "\",\"wv\"]}}",
            "keep keep keep keep fp8dq fp8dq");
     expect("{\"model\":{\"name\":\"llama3\"},\"quantize\":{\"linear\":{\"mx\":{\"recipe_name\":"
-           "\"mxfp8_rceil\","
-           "\"fqns\":[\"attention\",\"feed_forward\"]}}}}",
+           "\"mxfp8_rceil\",\"fqns\":[\"attention\",\"feed_forward\"]}}}}",
            "keep mxfp8 mxfp8 mxfp8 mxfp8 keep");
     expect("{\"quantize\":{\"recipe\":\"mxfp8+head\",\"filter_fqns\":[\"self_attn\"]}}",
            "keep keep keep mxfp8 keep mxfp8");

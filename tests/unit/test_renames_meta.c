@@ -381,6 +381,9 @@ static void test_params(void **state)
     assert_int_equal(c.vocab, VOCAB);
     assert_int_equal(c.rope, NIB_ROPE_PLAIN);
     assert_int_equal(c.context, 2048);
+    assert_int_equal(c.bos, 1);
+    assert_int_equal(c.eos_count, 1);
+    assert_int_equal(c.eos[0], 2);
     assert_int_equal(
         parse(&c, "{\"dim\": 8, \"n_heads\": 2, \"n_layers\": 1, \"max_seq_len\": 1}", &err),
         NIB_OK);
@@ -522,6 +525,7 @@ static void test_params_limits(void **state)
     } cases[] = {
         {"\"hidden_dim\":12", NIB_OK, NULL},
         {"\"multiple_of\":16777216", NIB_OK, NULL},
+        {"\"multiple_of\":1", NIB_OK, NULL},
         {"\"multiple_of\":0", NIB_BAD_INPUT, NULL},
         {"\"ffn_dim_multiplier\":798915.0477,\"multiple_of\":16777215", NIB_BAD_INPUT,
          NULL}, /* 16,777,216 rounded up */
