@@ -257,18 +257,19 @@ $(LIB): $(LIB_OBJ)
 $(PROGRAM): $(CLI_OBJ) $(LIB)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(CLI_OBJ) $(LIB) $(ALL_LDLIBS) $(PROGRAM_LIBS)
 
+# A test replaces the functions that it lists with WRAPPED (tests/wrapped.h).
+WRAPS = $(shell awk -F', *' '/^WRAPPED/ { print "-Wl,--wrap=" $$2 }' $<)
 $(UNIT_BIN): private OPT = -O1 -g1
 $(BUILD)/tests/%: tests/unit/%.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CPPFLAGS) -Itests $(ALL_CFLAGS) -MMD -MP $(ALL_LDFLAGS) $(filter %.c %.o,$^) -o $@ $(LIB) $(ALL_LDLIBS) $(CMOCKA)
+	$(CC) $(ALL_CPPFLAGS) -Itests $(ALL_CFLAGS) -MMD -MP $(ALL_LDFLAGS) $(filter %.c %.o,$^) -o $@ $(LIB) $(ALL_LDLIBS) $(CMOCKA) $(WRAPS)
 
-# The two of HTTP have the server's files and a service of their own, so the library is linked last. test_serve.c replaces functions.
+# The two of HTTP have the server's files and a service of their own, so the library is linked last.
 SERVE_OBJ := $(patsubst src/%.c,$(BUILD)/src/%.o,$(wildcard src/serve/*.c)) $(BUILD)/made/page_files.o
 OF_SERVE  := $(BUILD)/fuzz/fuzz_http $(BUILD)/fuzz-http $(BUILD)/tests/test_serve
 $(OF_SERVE): $(SERVE_OBJ)
 $(OF_SERVE): private OWN_CPPFLAGS += -Isrc/serve
 $(OF_SERVE): private ALL_LDLIBS += $(PROGRAM_LIBS)
-$(BUILD)/tests/test_serve: private ALL_LDFLAGS += $(shell awk -F', *' '/^WRAPPED/ { print "-Wl,--wrap=" $$2 }' tests/unit/test_serve.c)
 
 $(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/regress_main.c $(LIB)
 	@mkdir -p $(@D)

@@ -4,11 +4,12 @@
  * connections yield to others, and every call to the system, the allocator, libmicrohttpd and the
  * service failing once, while the server starts and while it answers. Names http_*.c, serve_keys.c.
  *
- * The Makefile lets the linker replace the functions of WRAPPED by those of this file.
+ * The functions of WRAPPED fail one by one.
  */
 #include "http.h"
 #include "library_leaks.h"
 #include "skipping.h"
+#include "wrapped.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -24,22 +25,6 @@
 #include "refused.h"
 
 /* ---- calls that fail ---- */
-
-static atomic_int countdown; /* the call that takes it from 1 to 0 fails; 0 and below: none */
-
-static bool fails(void) { return atomic_fetch_sub(&countdown, 1) == 1; }
-
-/* result NAME(parameters), which returns `failed` with errno set if it fails */
-#define WRAPPED(result, name, parameters, arguments, failed)                                       \
-    result __real_##name parameters;                                                               \
-    result __wrap_##name parameters;                                                               \
-    result __wrap_##name parameters                                                                \
-    {                                                                                              \
-        if (!fails())                                                                              \
-            return __real_##name arguments;                                                        \
-        errno = ENOMEM;                                                                            \
-        return failed;                                                                             \
-    }
 
 WRAPPED(void *, malloc, (size_t size), (size), NULL)
 WRAPPED(void *, calloc, (size_t count, size_t size), (count, size), NULL)
