@@ -21,6 +21,13 @@
 
 #include "refused.h"
 #include "skipping.h"
+#include "wrapped.h"
+
+WRAPPED(nib_hasher *, nib__hasher_open, (void), (), NULL) /* libxxhash allocates it */
+WRAPPED(void *, nib__block_take, (uint64_t bytes), (bytes), NULL)
+WRAPPED(nib_status, nib__output_write,
+        (nib_output * output, const void *bytes, size_t size, nib_err *err),
+        (output, bytes, size, err), nib__fail(err, NIB_IO, "the disk is full"))
 
 enum {
     TOKENS = 5,
@@ -237,6 +244,7 @@ static void test_rejects_corrupted_file(void **state)
         const char *words;
     } cases[] = {{0, "is not a file of packed weights"},
                  {8, "has an unsupported version or another byte order"},
+                 {12, "has an unsupported version or another byte order"},
                  {16, "its head was modified"},
                  {SELF, "its head was modified"},
                  {HEAD + 3, "its records were modified"},
@@ -274,6 +282,13 @@ static void test_rejects_truncated_file(void **state)
     expect_refused("its size does not match its head");
 }
 
+static void hash_head(char *file)
+{
+    memset(file + SELF, 0, sizeof(nib_hash));
+    const nib_hash self = nib__hash_bytes(file, HEAD);
+    memcpy(file + SELF, &self, sizeof self);
+}
+
 /* Patches a value and recomputes the hashes, if they are inside the file. */
 static void put_patched(size_t at, uint64_t value)
 {
@@ -287,11 +302,38 @@ static void put_patched(size_t at, uint64_t value)
     const uint64_t pieces = (bytes + (4 << 20) - 1) / (4 << 20);
     const nib_hash rest = nib__hash_bytes(lie + HEAD, count * RECORD + pieces * sizeof rest);
     memcpy(lie + REST, &rest, sizeof rest);
-    memset(lie + SELF, 0, sizeof rest);
-    const nib_hash self = nib__hash_bytes(lie, HEAD);
-    memcpy(lie + SELF, &self, sizeof self);
+    hash_head(lie);
     put_file(lie, packed_size);
     free(lie);
+}
+
+/* Valid, and without a record. */
+static void put_empty(void)
+{
+    char head[HEAD];
+    const uint64_t none[2] = {0, 0}; /* records, bytes of data */
+    const nib_hash rest = nib__hash_bytes(none, 0);
+    memcpy(head, packed, HEAD);
+    memcpy(head + 16, none, sizeof none);
+    memcpy(head + REST, &rest, sizeof rest);
+    hash_head(head);
+    put_file(head, HEAD);
+    assert_int_equal(truncate(path, DATA), 0);
+}
+
+/* So many records that the head has no room for the checksums of the data. */
+static void put_crowded(void)
+{
+    enum { PIECE = 4 << 20, CHECKSUM = 16 };
+    char head[HEAD];
+    const uint64_t count = (DATA - HEAD) / RECORD, left = DATA - HEAD - count * RECORD;
+    const uint64_t bytes = (left / CHECKSUM + 1) * PIECE;
+    memcpy(head, packed, HEAD);
+    memcpy(head + 16, &count, sizeof count);
+    memcpy(head + 24, &bytes, sizeof bytes);
+    hash_head(head);
+    put_file(head, HEAD);
+    assert_int_equal(truncate(path, (off_t)(DATA + bytes)), 0);
 }
 
 static void test_rejects_false_records(void **state)
@@ -316,16 +358,22 @@ static void test_rejects_false_records(void **state)
     put_patched(24, UINT64_MAX);
     expect_refused("its size does not match its head");
     const uint64_t names = UINT64_C(0x4141414141414141);
-    char *kept = malloc(RECORD);
-    assert_non_null(kept);
-    memcpy(kept, packed + HEAD, RECORD);
-    memset(packed + HEAD, 'A', 160); /* an unterminated name */
-    put_patched(HEAD, names);
-    memcpy(packed + HEAD, kept, RECORD);
-    free(kept);
-    expect_refused("a record points outside the file");
+    static const size_t texts[][2] = {{0, 160}, {160, 32}, {192, 64}}; /* site, packing, scheme */
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        char kept[160];
+        char *const text = packed + HEAD + texts[i][0];
+        memcpy(kept, text, texts[i][1]);
+        memset(text, 'A', texts[i][1]); /* unterminated */
+        put_patched(HEAD + texts[i][0], names);
+        memcpy(text, kept, texts[i][1]);
+        expect_refused("a record points outside the file");
+    }
     put_patched(16, UINT64_MAX);
     expect_refused("has more records than its head has room for");
+    put_crowded();
+    expect_refused("has more records than its head has room for");
+    put_empty();
+    expect_refused(": 0 of ");
     /* another scheme, another probe or another layer: that weight is packed again */
     static const size_t places[] = {HEAD + 192, HEAD + PROBE_HASH};
     for (size_t i = 0; i < COUNT(places); i++) {
@@ -386,6 +434,14 @@ static void test_no_memory_to_open(void **state)
         nib__packed_close(p);
         assert_int_equal(f.live, 0);
     }
+    status = NIB_NO_MEMORY;
+    for (int n = 1; status != NIB_OK; n++) {
+        atomic_store(&countdown, n);
+        status = open_with(&p, &o, &heap, &err);
+        assert_int_equal(status, atomic_load(&countdown) > 0 ? NIB_OK : NIB_NO_MEMORY);
+        nib__packed_close(p);
+    }
+    atomic_store(&countdown, 0);
     /* the description is a folder */
     snprintf(manifest, sizeof manifest, "%s/nibble.json", made);
     char kept[104];
@@ -514,6 +570,16 @@ static void test_writing_fails(void **state)
         assert_true(access(part, F_OK) != 0 && (access(to, F_OK) == 0) == (status == NIB_OK));
     }
     assert_true(allocations > 10 && report.count > 0);
+    status = NIB_NO_MEMORY;
+    for (int n = 1; status != NIB_OK; n++) {
+        assert_int_equal(nib__path_remove(to, &err), NIB_OK);
+        atomic_store(&countdown, n);
+        status = nib__packed_write(&report, to, &o.model->net, &o.plan->assignment, &err);
+        assert_true((status == NIB_OK) == (atomic_load(&countdown) > 0));
+        assert_true(status == NIB_OK || status == NIB_NO_MEMORY || status == NIB_IO);
+        assert_true(access(part, F_OK) != 0 && (access(to, F_OK) == 0) == (status == NIB_OK));
+    }
+    atomic_store(&countdown, 0);
     assert_int_equal(stat(to, &st), 0);
     assert_int_equal(nib__path_remove(to, &err), NIB_OK);
     signal(SIGXFSZ, SIG_IGN);
