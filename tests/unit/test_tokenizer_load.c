@@ -78,7 +78,12 @@ static void test_not_a_tokenizer(void **state)
     expect_bad("{'model':null}");
     expect_bad("{" MODEL "} x");
     expect_bad("{" MODEL ",'model':{'vocab':{},'merges':[]}}");
+    expect_bad("{'version':2," MODEL "}");
     expect_unsupported("{'version':'2.0'," MODEL "}");
+    /* without a place for the sentence */
+    const nib_allocator a = nib__allocator_default();
+    nib_tokenizer *t = NULL;
+    assert_int_equal(parse_status(&t, "{}", NULL, &a, NULL), NIB_BAD_INPUT);
 }
 
 static void test_model_parts(void **state)
@@ -451,10 +456,17 @@ static void test_added_tokens(void **state)
     expect_bad("{'added_tokens':[{'content':'x'}]," MODEL "}");
     expect_bad("{'added_tokens':[{'id':5}]," MODEL "}");
     expect_bad("{'added_tokens':[5]," MODEL "}");
+    expect_bad("{'added_tokens':5," MODEL "}");
     char long_token[1200], text[1600];
     memset(long_token, 'x', sizeof long_token);
     long_token[513] = 0;
     snprintf(text, sizeof text, "{'added_tokens':[{'id':9,'content':'%s'}]," MODEL "}", long_token);
+    expect_unsupported(text);
+    long_token[300] = 0;
+    snprintf(text, sizeof text,
+             "{'normalizer':{'type':'Replace','pattern':{'String':'x'},'content':'xx'},"
+             "'added_tokens':[{'id':9,'content':'%s','normalized':true}]," MODEL "}",
+             long_token);
     expect_unsupported(text);
     /* a duplicate token and an empty one are harmless */
     nib_tokenizer *t =
@@ -466,38 +478,65 @@ static void test_added_tokens(void **state)
     assert_true(nib__tokenizer_is_special(t, 5));
     assert_false(nib__tokenizer_is_special(t, 2));
     nib__tokenizer_close(t);
+    t = parse_text(with_double_quotes("{'normalizer':{'type':'Lowercase'},'added_tokens':["
+                                      "{'id':5,'content':'X','normalized':true},"
+                                      "{'id':5,'content':'X','normalized':true}]," MODEL "}"),
+                   NULL);
+    expect_ids(t, "aXb", NIB_ENCODE_PARSE_SPECIAL, "0 5 1");
+    nib__tokenizer_close(t);
 }
 
 static void test_config(void **state)
 {
-    const char *const json =
-        with_double_quotes("{'added_tokens':[" ADDED(4, "<s>", "") "]," MODEL "}");
+    static const char json[] = "{'added_tokens':[" ADDED(4, "<s>", "") "]," MODEL "}";
     (void)state;
-    nib_tokenizer *t = parse_text(
-        json, with_double_quotes(
-                  "{'bos_token':'<s>','eos_token':{'__type':'AddedToken',"
-                  "'content':'</s>'},'add_bos_token':true,'add_eos_token':true,"
-                  "'model_max_length':1e30,'x':[NaN],'added_tokens_decoder':{'4':"
-                  "{'content':'<s>','special':true},'6':{'content':'</s>','special':true}}}"));
+    nib_tokenizer *t =
+        parse_text(with_double_quotes(json),
+                   with_double_quotes(
+                       "{'bos_token':'<s>','eos_token':{'__type':'AddedToken',"
+                       "'content':'</s>'},'add_bos_token':true,'add_eos_token':true,"
+                       "'model_max_length':1e30,'x':[NaN],'added_tokens_decoder':{'4':"
+                       "{'content':'<s>','special':true},'6':{'content':'</s>','special':true}}}"));
     assert_int_equal(nib__tokenizer_bos(t), 4);
     assert_int_equal(nib__tokenizer_eos(t), 6);
     assert_true(nib__tokenizer_adds_bos(t));
     expect_ids(t, "ab</s>", NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL, "4 2 6 6");
     nib__tokenizer_close(t);
-    t = parse_text(json,
-                   with_double_quotes("{'bos_token':'<s>','eos_token':null,'add_bos_token':null}"));
+    t = parse_text(
+        with_double_quotes(json),
+        with_double_quotes(
+            "{'bos_token':'<s>','eos_token':null,'add_bos_token':null,'add_eos_token':false}"));
     assert_int_equal(nib__tokenizer_bos(t), 4);
     assert_int_equal(nib__tokenizer_eos(t), -1);
     assert_false(nib__tokenizer_adds_bos(t));
     expect_ids(t, "ab", NIB_ENCODE_ADD_SPECIAL, "2");
     nib__tokenizer_close(t);
-    expect_error(json, with_double_quotes("{'bos_token':'<bos>'}"), NIB_BAD_INPUT);
-    expect_error(json, with_double_quotes("{'bos_token':5}"), NIB_BAD_INPUT);
-    expect_error(json, with_double_quotes("{'add_bos_token':'yes'}"), NIB_BAD_INPUT);
-    expect_error(json, with_double_quotes("{'added_tokens_decoder':{'x':{}}}"), NIB_BAD_INPUT);
-    expect_error(json, with_double_quotes("{'added_tokens_decoder':{'9':{'content':'<s>'}}}"),
-                 NIB_BAD_INPUT);
-    expect_error(json, "", NIB_BAD_INPUT);
+    static const char *const bad[] = {
+        "{'bos_token':'<bos>'}",
+        "{'eos_token':'<eos>'}",
+        "{'bos_token':5}",
+        "{'bos_token':{'content':5}}",
+        "{'add_bos_token':'yes'}",
+        "{'added_tokens_decoder':[]}",
+        "{'added_tokens_decoder':{'x':{}}}",
+        "{'added_tokens_decoder':{'-5':{}}}",
+        "{'added_tokens_decoder':{'5x':{}}}",
+        "{'added_tokens_decoder':{'123456789':{}}}",
+        "{'added_tokens_decoder':{'5':5}}",
+        "{'added_tokens_decoder':{'9':{'content':'<s>'}}}",
+        "",
+    };
+    for (size_t i = 0; i < COUNT(bad); i++)
+        expect_error(with_double_quotes(json), with_double_quotes(bad[i]), NIB_BAD_INPUT);
+    char long_token[600];
+    snprintf(long_token, sizeof long_token, "{'added_tokens_decoder':{'9':{'content':'%0513d'}}}",
+             0);
+    expect_error(with_double_quotes(json), with_double_quotes(long_token), NIB_UNSUPPORTED);
+    /* tokens that are to be added, and are not named */
+    t = parse_text(with_double_quotes(json),
+                   with_double_quotes("{'add_bos_token':true,'add_eos_token':true}"));
+    expect_ids(t, "ab", NIB_ENCODE_ADD_SPECIAL, "2");
+    nib__tokenizer_close(t);
 }
 
 /* If tokenizer.json has a post-processor, it decides the added tokens, not the configuration. */
@@ -650,6 +689,8 @@ static void test_no_memory(void **state)
     (void)state;
     nib__arena_init(&arena, &plain, 0);
     const char *text = read_text(&arena, "tests/golden/tokenizer_bytes.json", &size);
+    const char *const config = with_double_quotes(
+        "{'bos_token':{'content':'<s>'},'added_tokens_decoder':{'9999':{'content':'<x>'}}}");
     for (int n = 0; !done; n++) {
         failing f = {.left = n};
         const nib_allocator a = failing_allocator(&f);
@@ -657,7 +698,7 @@ static void test_no_memory(void **state)
         nib_err err = {.status = NIB_OK};
         int32_t *ids = NULL;
         size_t count = 0;
-        nib_status status = parse_status(&t, text, NULL, &a, &err);
+        nib_status status = parse_status(&t, text, config, &a, &err);
         if (status == NIB_OK)
             status = nib__tokenizer_encode(t, "Hello <s> world, e\xcc\x81!", 21,
                                            NIB_ENCODE_PARSE_SPECIAL, &ids, &count, &err);
