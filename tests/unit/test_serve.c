@@ -536,6 +536,18 @@ static void read_answer(int fd)
 
 static const char waiting[] = REQUEST("POST /v1/completions", "Content-Length: 4\r\n") "wait";
 
+/* A client that has sent a request with these headers, and sends no other. */
+static int connect_idle(const running *r, const char *from, const char *headers)
+{
+    const int fd = connect_from(r, from);
+    send_text(fd, "GET /health HTTP/1.1\r\nHost: localhost\r\n");
+    send_text(fd, headers);
+    send_text(fd, "\r\n");
+    read_answer(fd);
+    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL); /* its request has ended */
+    return fd;
+}
+
 /* Of clients with as many connections, one between two requests yields, then one that sends
  * headers, and none that waits for its answer. */
 static void test_room(void **state)
@@ -547,10 +559,7 @@ static void test_room(void **state)
     must_start(&r, &options, 2);
     const int busy = connect_from(&r, "127.0.0.2");
     send_text(busy, "GET /hea");
-    const int idle = connect_from(&r, "127.0.0.3");
-    send_text(idle, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    read_answer(idle);
-    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL); /* its request has ended */
+    const int idle = connect_idle(&r, "127.0.0.3", "");
     const int third = connect_from(&r, "127.0.0.4");
     assert_true(is_closed(idle, 10000));
     assert_false(is_closed(busy, 0));
@@ -570,6 +579,54 @@ static void test_room(void **state)
     close(idle);
     close(third);
     close(fourth);
+}
+
+/* The older connection of a client with two yields before that of a client with one. */
+static void test_room_of_many(void **state)
+{
+    serve_options options = options_for(NULL);
+    running r;
+    (void)state;
+    options.connections = 3;
+    must_start(&r, &options, 1);
+    const int older = connect_from(&r, "127.0.0.3");
+    const int idle = connect_idle(&r, "127.0.0.2", "");
+    const int newer = connect_from(&r, "127.0.0.3");
+    const int last = connect_from(&r, "127.0.0.4");
+    assert_true(is_closed(older, 10000));
+    assert_false(is_closed(idle, 0) || is_closed(newer, 0) || is_closed(last, 0));
+    stop(&r, 1);
+    close(older);
+    close(idle);
+    close(newer);
+    close(last);
+}
+
+/* A client without a key yields before one with a key, who may hold more connections. */
+static void test_room_without_key(void **state)
+{
+    static const char header[] = "Authorization: Bearer a-key-of-mine\r\n";
+    char *one = "a-key-of-mine";
+    const serve_keys keys = {&one, 1};
+    serve_options options = options_for(NULL);
+    running r;
+    (void)state;
+    options.connections = 4;
+    options.keys = &keys;
+    must_start(&r, &options, 1);
+    const int first = connect_idle(&r, "127.0.0.2", header);
+    const int none = connect_from(&r, "127.0.0.3");
+    const int second = connect_idle(&r, "127.0.0.2", header);
+    const int third = connect_idle(&r, "127.0.0.2", header);
+    const int last = connect_from(&r, "127.0.0.4");
+    assert_true(is_closed(none, 10000));
+    assert_false(is_closed(first, 0) || is_closed(second, 0) || is_closed(third, 0));
+    stop(&r, 1);
+    close(first);
+    close(none);
+    close(second);
+    close(third);
+    close(last);
 }
 
 /* More clients than are resumed at once leave while they wait: all of their calls end. */
@@ -673,11 +730,18 @@ static void test_keys_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),   cmocka_unit_test(test_calls_fail),
-        cmocka_unit_test(test_addresses), cmocka_unit_test(test_log),
-        cmocka_unit_test(test_ipv6),      cmocka_unit_test(test_hosts),
-        cmocka_unit_test(test_room),      cmocka_unit_test(test_many_leave),
-        cmocka_unit_test(test_keys),      cmocka_unit_test(test_keys_fail),
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_calls_fail),
+        cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_log),
+        cmocka_unit_test(test_ipv6),
+        cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_room),
+        cmocka_unit_test(test_room_of_many),
+        cmocka_unit_test(test_room_without_key),
+        cmocka_unit_test(test_many_leave),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_keys_fail),
     };
     signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);
