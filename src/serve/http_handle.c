@@ -641,9 +641,10 @@ void on_request_end(void *ctx, struct MHD_Connection *mhd, void **request_ctx,
         return;
     connection *c = r->connection;
     pthread_mutex_lock(&c->server->lock);
+    c->phase = PHASE_IDLE; /* at once with the next line: an answer has its request */
     c->request = NULL;
+    c->since_ms = now_ms();
     pthread_mutex_unlock(&c->server->lock);
-    set_phase(c, PHASE_IDLE);
     if (!c->server->options->quiet && !r->unlogged)
         log_request(r, why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
     nib_call_close(r->call);

@@ -182,12 +182,11 @@ static bool is_slow(const server *s, const connection *c, uint64_t now)
 {
     const serve_options *o = s->options;
     const uint64_t took = since(c->since_ms, now);
-    const request *r = c->request;
     const int most_s[] = {
         [PHASE_IDLE] = o->idle_s, [PHASE_HEADERS] = o->header_s, [PHASE_BODY] = o->body_s};
     if (c->phase != PHASE_ANSWER)
         return took > 1000 * (uint64_t)most_s[c->phase];
-    const uint64_t stalled = r != NULL ? atomic_load(&r->stalled_ms) : 0;
+    const uint64_t stalled = atomic_load(&c->request->stalled_ms);
     return stalled != 0 && since(stalled, now) > 1000 * (uint64_t)o->stall_s;
 }
 
