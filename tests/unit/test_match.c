@@ -4,7 +4,9 @@
  */
 #include "failing.h"
 #include "match.h"
+#include "wrapped.h"
 
+#include <oniguruma.h>
 #include <stdlib.h>
 
 #include <setjmp.h>
@@ -13,6 +15,14 @@
 #include <cmocka.h>
 
 #include "refused.h"
+
+static int match_error; /* what a match that fails returns */
+
+WRAPPED(OnigMatchParam *, onig_new_match_param, (void), (), NULL)
+WRAPPED(int, onig_match_with_param,
+        (OnigRegex regex, const OnigUChar *text, const OnigUChar *end, const OnigUChar *at,
+         OnigRegion *region, OnigOptionType option, OnigMatchParam *param),
+        (regex, text, end, at, region, option, param), match_error)
 
 static nib_pattern *make(const char *text)
 {
@@ -257,6 +267,27 @@ static void test_failing_allocations(void **state)
     nib__pattern_free(NULL);
 }
 
+/* Calls of Oniguruma that fail, without memory or for a reason of its own. */
+static void test_failing_match(void **state)
+{
+    (void)state;
+    static const struct {
+        int call, error;
+        nib_status status;
+    } cases[] = {{1, 0, NIB_NO_MEMORY},
+                 {2, ONIGERR_MEMORY, NIB_NO_MEMORY},
+                 {2, ONIGERR_PARSER_BUG, NIB_BAD_INPUT}};
+    nib_pattern *pattern = make("re:a+");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        nib_err err = {0};
+        match_error = cases[i].error;
+        atomic_store(&countdown, cases[i].call);
+        assert_false(nib__pattern_matches(pattern, "aaa", &err));
+        refused(cases[i].status, err.status, &err);
+    }
+    nib__pattern_free(pattern);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -270,6 +301,7 @@ int main(void)
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_long_name_is_bounded),
         cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_failing_match),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include "failing.h"
 #include "regex_guard.h"
 #include "skipping.h"
+#include "wrapped.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -20,6 +21,14 @@
 #include <cmocka.h>
 
 #include "refused.h"
+
+WRAPPED(void *, nib__calloc, (const nib_allocator *a, size_t count, size_t size), (a, count, size),
+        NULL)
+WRAPPED(int, onig_new,
+        (OnigRegex * out, const OnigUChar *text, const OnigUChar *end, OnigOptionType option,
+         OnigEncoding encoding, OnigSyntaxType *syntax, OnigErrorInfo *info),
+        (out, text, end, option, encoding, syntax, info), ONIGERR_MEMORY)
+WRAPPED(OnigMatchParam *, onig_new_match_param, (void), (), NULL)
 
 static nib_status compile(const char *text, nib_regex_dialect dialect, nib_err *err)
 {
@@ -214,13 +223,26 @@ static void test_little_memory(void **state)
     assert_int_equal(WEXITSTATUS(status), NIB_NO_MEMORY);
 }
 
+/* The reserve, the compiler and the limits fail. */
+static void test_failing_calls(void **state)
+{
+    (void)state;
+    nib_err err;
+    for (int n = 1; n <= 2; n++) {
+        atomic_store(&countdown, n);
+        refused(NIB_NO_MEMORY, compile("a|b", NIB_REGEX_PYTHON, &err), &err);
+    }
+    atomic_store(&countdown, 1);
+    assert_null(nib__regex_limits(64, 64));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_group_calls),   cmocka_unit_test(test_doubling_group_calls),
         cmocka_unit_test(test_callouts),      cmocka_unit_test(test_callout_names),
         cmocka_unit_test(test_sizes),         cmocka_unit_test(test_small_stack),
-        cmocka_unit_test(test_little_memory),
+        cmocka_unit_test(test_little_memory), cmocka_unit_test(test_failing_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,11 +8,21 @@
 
 #include "failing.h"
 #include "tokenizing.h"
+#include "wrapped.h"
 
 #include <ctype.h>
 #include <xxhash.h>
 
 #include "refused.h"
+
+static int search_error; /* what a search that fails returns */
+
+WRAPPED(OnigRegion *, onig_region_new, (void), (), NULL)
+WRAPPED(OnigMatchParam *, onig_new_match_param, (void), (), NULL)
+WRAPPED(int, onig_search_with_param,
+        (OnigRegex regex, const OnigUChar *text, const OnigUChar *end, const OnigUChar *start,
+         const OnigUChar *range, OnigRegion *region, OnigOptionType option, OnigMatchParam *param),
+        (regex, text, end, start, range, region, option, param), search_error)
 
 /* ---- characters ---- */
 
@@ -133,11 +143,12 @@ static nib_status find_on_small_stack(size_t max_word, nib_err *err)
     text[sizeof text - 1] = 'c';
     nib__arena_init(&arena, &a, 0);
     assert_int_equal(nib__text_regex_open(&finder.regex, "(?:a|b)*c", 9, &arena, err), NIB_OK);
-    assert_int_equal(nib__regex_run_open(&run, sizeof text, max_word, err), NIB_OK);
-    if (max_word == 0)
+    nib_status status = nib__regex_run_open(&run, sizeof text, max_word, err);
+    if (status == NIB_OK && max_word == 0)
         onig_set_match_stack_limit_size_of_match_param(run.param, 64);
-    const nib_status status =
-        nib__find_next(&finder, &run, text, sizeof text, &from, &last, &match, &found, err);
+    if (status == NIB_OK)
+        status =
+            nib__find_next(&finder, &run, text, sizeof text, &from, &last, &match, &found, err);
     nib__regex_run_close(&run);
     nib__regex_run_close(&run); /* allowed again */
     nib__text_regex_close(&finder.regex);
@@ -154,6 +165,21 @@ static void test_stack(void **state)
     refused(NIB_BAD_INPUT, find_on_small_stack(64, &err), &err);
     /* a limit that is higher than that of memory */
     assert_int_equal(find_on_small_stack(9 * 1024 * 1024, &err), NIB_OK);
+}
+
+/* Calls of Oniguruma that fail, one after the other: the region, its limits, the search. */
+static void test_failing_search(void **state)
+{
+    (void)state;
+    nib_err err = {NIB_OK, ""};
+    search_error = ONIGERR_MEMORY;
+    for (int n = 1; n <= 3; n++) {
+        atomic_store(&countdown, n);
+        refused(NIB_NO_MEMORY, find_on_small_stack(64, &err), &err);
+    }
+    search_error = ONIGERR_PARSER_BUG;
+    atomic_store(&countdown, 3);
+    refused(NIB_FAILED, find_on_small_stack(64, &err), &err);
 }
 
 /* ---- names that share a hash ---- */
@@ -457,12 +483,19 @@ static void test_max_ids_of_each_part(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_spaces),         cmocka_unit_test(test_word_characters),
-        cmocka_unit_test(test_classes),        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_stack),          cmocka_unit_test(test_hash_of_tokens),
-        cmocka_unit_test(test_hash_of_merges), cmocka_unit_test(test_hash_of_added_tokens),
-        cmocka_unit_test(test_normalizers),    cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_added_tokens),   cmocka_unit_test(test_max_ids_of_each_part),
+        cmocka_unit_test(test_spaces),
+        cmocka_unit_test(test_word_characters),
+        cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_stack),
+        cmocka_unit_test(test_failing_search),
+        cmocka_unit_test(test_hash_of_tokens),
+        cmocka_unit_test(test_hash_of_merges),
+        cmocka_unit_test(test_hash_of_added_tokens),
+        cmocka_unit_test(test_normalizers),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_added_tokens),
+        cmocka_unit_test(test_max_ids_of_each_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
