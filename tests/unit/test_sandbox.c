@@ -381,8 +381,8 @@ static void test_without_seccomp(void **state)
 static void test_versions(void **state)
 {
     static const char *const lacking[] = {
-        "Landlock 1 (without rules for links between directories, truncation, TCP, ioctl of "
-        "devices, abstract sockets and signals)",
+        ("Landlock 1 (without rules for links between directories, truncation, TCP, ioctl of "
+         "devices, abstract sockets and signals)"),
         "Landlock 2 (without rules for truncation, TCP, ",
         "Landlock 3 (without rules for TCP, ",
         "Landlock 4 (without rules for ioctl of devices, ",

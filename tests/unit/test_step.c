@@ -197,8 +197,8 @@ static void test_same_bits_qat(void **state)
 {
     static const char *const recipes[] = {
         "8da4w-g10+head", "int4wo-g10",
-        "{\"rules\": [{\"match\": \"*k_proj\", \"scheme\": \"bf16\"}, {\"match\": \"*up_proj\", "
-        "\"scheme\": \"int8dq\"}], \"else\": \"8da4w-g8\"}"};
+        ("{\"rules\": [{\"match\": \"*k_proj\", \"scheme\": \"bf16\"}, {\"match\": \"*up_proj\", "
+         "\"scheme\": \"int8dq\"}], \"else\": \"8da4w-g8\"}")};
     (void)state;
     for (size_t r = 0; r < COUNT(recipes); r++)
         check_variants(

@@ -254,8 +254,8 @@ static void test_micro_batch(void **state)
         "mxfp8-floor+head",
         "fp8dq+head",
         "fp8dq-tensor+head",
-        "{\"rules\": [{\"match\": \"*k_proj\", \"scheme\": \"bf16\"}, {\"match\": \"*up_proj\", "
-        "\"scheme\": \"bf16\"}], \"else\": \"mxfp8\"}"};
+        ("{\"rules\": [{\"match\": \"*k_proj\", \"scheme\": \"bf16\"}, {\"match\": \"*up_proj\", "
+         "\"scheme\": \"bf16\"}], \"else\": \"mxfp8\"}")};
     (void)state;
     if (device == NULL)
         skip_test(__func__, no_device);

@@ -465,8 +465,8 @@ static void test_recipes(void **state)
         "\"mx\"]},\"quantize\":{\"_type\":\"X\"}",
         /* gradients in bf16, and not */
         "\"mx\"]},\"mx\":{\"wgrad_with_hp\":true},\"quantize\":{\"wgrad_with_hp\":false}",
-        "\"float8\"]},\"float8\":{\"recipe_name\":\"rowwise_with_gw_hp\"},"
-        "\"quantize\":{\"wgrad_with_hp\":false}",
+        ("\"float8\"]},\"float8\":{\"recipe_name\":\"rowwise_with_gw_hp\"},"
+         "\"quantize\":{\"wgrad_with_hp\":false}"),
         "\"float8\"]},\"float8\":{\"recipe_name\":\"x\"}",
         "]},\"quantize\":{\"recipe\":\"r.json\",\"only\":[\"a\"]}", /* what only the file may say */
         "]},\"quantize\":{\"qat\":true}",                           /* no recipe */
