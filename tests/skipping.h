@@ -20,7 +20,6 @@
 #define SKIP_OPENCL "no OpenCL device"
 #define SKIP_ROWS "this processor has only the reference kernels"
 #define SKIP_SANITIZED "not under sanitizers"
-#define SKIP_SLOW "left to make matrix, because it is slow under sanitizers"
 
 /* Driver compilers do not run under the sanitizers. */
 #if defined(__SANITIZE_ADDRESS__)
@@ -29,10 +28,13 @@ enum { SANITIZED = 1 };
 enum { SANITIZED = 0 };
 #endif
 
-#if defined(EMULATED) /* by tests/arm */
+/* So are emulated kernels (by tests/arm), and processors that have only the reference kernels. */
+#if defined(EMULATED) || !(defined(__x86_64__) || defined(__aarch64__))
 enum { SLOW = 1 };
+#define SKIP_SLOW "left to NIBBLE_TEST_ALL=1, because it is slow with reference kernels"
 #else
 enum { SLOW = SANITIZED };
+#define SKIP_SLOW "left to make matrix, because it is slow under sanitizers"
 #endif
 
 /* Whether kernels for x86-64 are compiled in. Plans for this machine need them where a test expects
@@ -43,8 +45,9 @@ enum { X86_ROWS = 1 };
 enum { X86_ROWS = 0 };
 #endif
 
-/* Step width for loops over many cases. Instrumented or emulated kernels are forty times slower and
- * take only some cases; elsewhere, and with NIBBLE_TEST_ALL (`make matrix`), the step is 1. */
+/* Step width for loops over many cases. Where kernels are slow (instrumented, emulated or reference
+ * ones: forty times), only some cases run; elsewhere, and with NIBBLE_TEST_ALL (`make matrix`), the
+ * step is 1. */
 static inline int sparse(int step)
 {
     const char *all = getenv("NIBBLE_TEST_ALL");
@@ -65,7 +68,7 @@ static inline int sparse(int step)
             skip_test(__func__, SKIP_ROWS);                                                        \
     } while (0)
 
-/* Skips a test that is slow with instrumented or emulated kernels; `make matrix` runs it. */
+/* Skips a test where kernels are slow; NIBBLE_TEST_ALL runs it. */
 #define skip_slow()                                                                                \
     do {                                                                                           \
         if (sparse(2) != 1)                                                                        \
