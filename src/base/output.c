@@ -71,6 +71,15 @@ static bool sync_fd(int fd)
     return result == 0 || errno == EINVAL || errno == ENOTSUP;
 }
 
+static bool truncate_fd(int fd, uint64_t size)
+{
+    int result;
+    do {
+        result = ftruncate(fd, (off_t)size);
+    } while (result != 0 && errno == EINTR);
+    return result == 0;
+}
+
 /* Writes all bytes at an offset, in as many calls as needed. */
 static nib_status write_all(nib_output *output, uint64_t offset, const uint8_t *bytes, size_t size,
                             nib_err *err)
@@ -209,7 +218,7 @@ static bool allocate(int fd, uint64_t size)
     if (fcntl(fd, F_PREALLOCATE, &store) != 0 && errno == ENOSPC)
         return false;
 #endif
-    return ftruncate(fd, (off_t)size) == 0;
+    return truncate_fd(fd, size);
 }
 
 nib_status nib__output_extend(nib_output *output, uint64_t size, nib_err *err)
@@ -233,15 +242,11 @@ uint64_t nib__output_offset(const nib_output *output) { return output->written +
 /* Replaces the mark, which may be longer than the whole file. */
 static nib_status write_head(nib_output *output, nib_err *err)
 {
-    int result = 0;
     const size_t size = output->written < HEAD ? (size_t)output->written : HEAD;
     NIB_TRY(write_all(output, 0, output->head, size, err));
-    if (output->written < HEAD) {
-        do {
-            result = ftruncate(output->fd, (off_t)output->written);
-        } while (result != 0 && errno == EINTR);
-    }
-    return result == 0 ? NIB_OK : fail_write(output, err);
+    return output->written >= HEAD || truncate_fd(output->fd, output->written)
+               ? NIB_OK
+               : fail_write(output, err);
 }
 
 nib_status nib__output_finish(nib_output *output, nib_err *err)
@@ -329,7 +334,7 @@ nib_status nib__append_open(int *fd, const char *path, uint64_t keep, nib_err *e
         return nib__file_fail(err, path, "open it");
     struct stat st;
     const bool plain = fstat(file, &st) == 0 && S_ISREG(st.st_mode);
-    if ((plain && ftruncate(file, (off_t)keep) != 0) || (plain && lseek(file, 0, SEEK_END) < 0)) {
+    if ((plain && !truncate_fd(file, keep)) || (plain && lseek(file, 0, SEEK_END) < 0)) {
         const nib_status status = nib__file_fail(err, path, "write to it");
         close(file);
         return status;

@@ -222,6 +222,18 @@ static nib_status write_file(void *ctx, const char *bytes, size_t size)
     return fwrite(bytes, 1, size, ctx) == size ? NIB_OK : NIB_IO;
 }
 
+/* EINVAL: not a file on a disk. */
+static bool sync_file(FILE *file)
+{
+    int result = fflush(file);
+    if (result != 0)
+        return false;
+    do {
+        result = fsync(fileno(file));
+    } while (result != 0 && errno == EINTR);
+    return result == 0 || errno == EINVAL;
+}
+
 /* `name` is the file's name in errors. */
 static nib_status write_chat(chat_state *t, const char *path, const char *name, nib_err *err)
 {
@@ -230,8 +242,8 @@ static nib_status write_chat(chat_state *t, const char *path, const char *name, 
         return fail_file(err, name);
     const nib_sink sink = {write_file, file};
     nib_status status = nib_chat_session_save(t->chat, &sink, err);
-    const bool synced = fflush(file) == 0 && (fsync(fileno(file)) == 0 || errno == EINVAL);
-    if (status == NIB_OK && !synced) /* EINVAL: not a file on a disk */
+    const bool synced = sync_file(file);
+    if (status == NIB_OK && !synced)
         status = fail_file(err, name);
     if (fclose(file) != 0 && status == NIB_OK)
         status = fail_file(err, name);

@@ -178,7 +178,8 @@ int read_file(char **out, const char *path, const char *what)
     free(text);
     if (problem == EINTR)
         return fail_reading(NIB_CANCELLED, path, what, "cancelled");
-    return problem ? fail_reading(NIB_IO, path, what, strerror(problem))
+    const nib_status status = problem == ENOMEM ? NIB_NO_MEMORY : NIB_IO;
+    return problem ? fail_reading(status, path, what, strerror(problem))
                    : fail_reading(NIB_BAD_INPUT, path, what, why);
 }
 
