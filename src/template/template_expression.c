@@ -103,8 +103,7 @@ static nib_status parse_integer(nib_template_reader *r, const nib_lexeme *token,
         const int digit = hex_digit(token->at[i]);
         if (token->at[i] == '_')
             continue;
-        if (digit < 0 || digit >= base || !nib__mul(&value, value, (uint64_t)base) ||
-            !nib__add(&value, value, (uint64_t)digit) || value > INT64_MAX)
+        if (digit < 0 || digit >= base || !nib__append_digit(&value, base, digit))
             return nib__template_fail(r, NIB_BAD_INPUT, token->line, "%.*s is not a 64-bit integer",
                                       (int)nib__min(token->size, 80), token->at);
     }

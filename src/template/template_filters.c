@@ -282,8 +282,7 @@ static nib_status read_integer(nib_render *r, nib_value text, int64_t base, int6
             digit = false;
             continue;
         }
-        if (d >= base || !nib__mul(&value, value, (uint64_t)base) ||
-            !nib__add(&value, value, (uint64_t)d) || value > INT64_MAX)
+        if (d >= base || !nib__append_digit(&value, (int)base, d))
             return NIB_OK;
         digit = true;
     }
@@ -376,7 +375,8 @@ static nib_status round_integer(nib_render *r, int64_t value, int64_t places, ni
         scale *= 10;
     const uint64_t rest = size % scale, missing = scale - rest;
     const bool up = rest > missing || (rest == missing && size / scale % 2 == 1);
-    if (!nib__add(&size, size - rest, up ? scale : 0) || size > (uint64_t)INT64_MAX + minus)
+    size += (up ? scale : 0) - rest; /* below 2^64: at most 10^19, or 10^18 more than 2^63 */
+    if (size > (uint64_t)INT64_MAX + minus)
         return nib__run_fail(r, NIB_UNSUPPORTED, "integer overflow: more than 64 bits");
     *out = nib__v_int(minus && size != 0 ? -(int64_t)(size - 1) - 1 : (int64_t)size);
     return NIB_OK;

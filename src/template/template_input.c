@@ -38,8 +38,7 @@ static bool parse_int64(const char *digits, size_t size, int64_t *out)
     const bool minus = digits[0] == '-';
     uint64_t value = 0;
     for (size_t i = minus; i < size; i++) {
-        if (!nib__mul(&value, value, 10) || !nib__add(&value, value, (uint64_t)(digits[i] - '0')) ||
-            value > INT64_MAX)
+        if (!nib__append_digit(&value, 10, digits[i] - '0'))
             return false;
     }
     *out = minus ? -(int64_t)value : (int64_t)value;

@@ -462,6 +462,15 @@ NIB_INLINE bool nib__is_items(nib_value v)
 {
     return v.kind >= NIB_V_LIST && v.kind <= NIB_V_STREAM;
 }
+/* Appends a digit to a number of this base; false: the result is over INT64_MAX. */
+NIB_INLINE bool nib__append_digit(uint64_t *value, int base, int digit)
+{
+    if (*value > ((uint64_t)INT64_MAX - (uint64_t)digit) / (uint64_t)base)
+        return false;
+    *value = *value * (uint64_t)base + (uint64_t)digit;
+    return true;
+}
+
 NIB_INLINE nib_value nib__v_none(void) { return (nib_value){.kind = NIB_V_NONE}; }
 NIB_INLINE nib_value nib__v_bool(bool b)
 {

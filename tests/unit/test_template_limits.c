@@ -301,6 +301,30 @@ static void test_integers(void **state)
                 "[9223372036854775807, 9223372036854775808, 1e+308]");
 }
 
+/* Around 2^63 and 2^64, as literals, as strings and in variables. */
+static void test_long_integers(void **state)
+{
+    static const char *const over[] = {"9223372036854775808", "18446744073709551616",
+                                       "92233720368547758070"};
+    char source[100], values[100], written[100];
+    (void)state;
+    expect_text("{{ 9223372036854775807 }} {{ 0x7fffffffffffffff }}", "{}",
+                "9223372036854775807 9223372036854775807");
+    expect_text("{{ '-9223372036854775807'|int }}", "{}", "-9223372036854775807");
+    expect_refused("{{ 0x8000000000000000 }}", "{}", NIB_BAD_INPUT);
+    for (size_t i = 0; i < COUNT(over); i++) {
+        snprintf(source, sizeof source, "{{ %s }}", over[i]);
+        expect_refused(source, "{}", NIB_BAD_INPUT);
+        snprintf(source, sizeof source, "{{ '%s'|int }}", over[i]);
+        expect_refused(source, "{}", NIB_UNSUPPORTED);
+        snprintf(values, sizeof values, "{\"x\": [%s, -%s]}", over[i], over[i]);
+        snprintf(written, sizeof written, "[%s, -%s]", over[i], over[i]);
+        expect_text("{{ x }}", values, written);
+    }
+    expect_text("{{ '0x1f'|int(0, 0) }} {{ '0x1f'|int(0, 16) }} {{ '0b1'|int(0, 2) }}", "{}",
+                "31 31 1");
+}
+
 /* Variables that are nested as deep as allowed, and deeper. */
 static void test_nested_values(void **state)
 {
@@ -555,33 +579,20 @@ static void test_memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unclosed),
-        cmocka_unit_test(test_targets),
-        cmocka_unit_test(test_own_caller),
-        cmocka_unit_test(test_unknown_names),
-        cmocka_unit_test(test_recursion),
-        cmocka_unit_test(test_nesting),
-        cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_steps_of_strings),
-        cmocka_unit_test(test_steps_of_blanks),
-        cmocka_unit_test(test_steps_of_names),
-        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_integers),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_unknown),
-        cmocka_unit_test(test_nested_values),
-        cmocka_unit_test(test_raise),
-        cmocka_unit_test(test_odd_messages),
-        cmocka_unit_test(test_tools),
-        cmocka_unit_test(test_token_bytes),
-        cmocka_unit_test(test_clock),
-        cmocka_unit_test(test_undefined),
-        cmocka_unit_test(test_nul),
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_many_names),
-        cmocka_unit_test(test_memory_runs_out),
+        cmocka_unit_test(test_unclosed),        cmocka_unit_test(test_targets),
+        cmocka_unit_test(test_own_caller),      cmocka_unit_test(test_unknown_names),
+        cmocka_unit_test(test_recursion),       cmocka_unit_test(test_nesting),
+        cmocka_unit_test(test_steps),           cmocka_unit_test(test_steps_of_strings),
+        cmocka_unit_test(test_steps_of_blanks), cmocka_unit_test(test_steps_of_names),
+        cmocka_unit_test(test_tokens),          cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_integers),        cmocka_unit_test(test_long_integers),
+        cmocka_unit_test(test_bytes),           cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_nested_values),   cmocka_unit_test(test_raise),
+        cmocka_unit_test(test_odd_messages),    cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_token_bytes),     cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_undefined),       cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_large),           cmocka_unit_test(test_json),
+        cmocka_unit_test(test_many_names),      cmocka_unit_test(test_memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
