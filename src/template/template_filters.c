@@ -257,6 +257,8 @@ static nib_status read_integer(nib_render *r, nib_value text, int64_t base, int6
     nib_value bare;
     uint64_t value = 0;
     *found = false;
+    if (base != 0 && (base < 2 || base > 36))
+        return NIB_OK;
     NIB_TRY(nib__strip(r, &bare, text, NULL, true, true));
     NIB_TRY(nib__run_steps(r, bare.as.string->size / 16));
     const nib_string *s = bare.as.string;

@@ -321,6 +321,10 @@ static void test_long_integers(void **state)
         snprintf(written, sizeof written, "[%s, -%s]", over[i], over[i]);
         expect_text("{{ x }}", values, written);
     }
+    /* a base that Python does not have leaves what float() reads */
+    expect_text("{{ '10'|int(0, 36) }} {{ '10'|int(0, 37) }} {{ '10'|int(0, 1) }} "
+                "{{ '10'|int(0, -3) }} {{ '10'|int(0, 4294967312) }} {{ 'z'|int(7, 37) }}",
+                "{}", "36 10 10 10 10 7");
     expect_text("{{ '0x1f'|int(0, 0) }} {{ '0x1f'|int(0, 16) }} {{ '0b1'|int(0, 2) }}", "{}",
                 "31 31 1");
 }
