@@ -372,13 +372,10 @@ static nib_status read_tensors(parser *p, uint64_t count)
 
 /* ---- tensor data ---- */
 
-/* Rounds up to a multiple of a power of two; false: overflow. */
-static bool align_up(uint64_t *out, uint64_t value, uint64_t alignment)
+/* Rounds a position in the file up to a multiple of a power of two. */
+static uint64_t align_up(uint64_t at, uint64_t alignment)
 {
-    if (!nib__add(&value, value, alignment - 1))
-        return false;
-    *out = value & ~(alignment - 1);
-    return true;
+    return (at + alignment - 1) & ~(alignment - 1);
 }
 
 static nib_status locate_tensors(parser *p)
@@ -386,8 +383,9 @@ static nib_status locate_tensors(parser *p)
     const nib_container *out = p->out;
     const uint64_t header = (uint64_t)(p->at - p->start), size = header + bytes_left(p);
     char shown[96];
-    uint64_t data, end;
-    if (!align_up(&data, header, p->gguf->alignment) || data > size)
+    const uint64_t data = align_up(header, p->gguf->alignment);
+    uint64_t end;
+    if (data > size)
         return out->count == 0 ? NIB_OK : fail_cut_short(p, "the padding before the data");
     for (size_t i = 0; i < out->count; i++) {
         nib_tensor *tensor = out->tensors[i];
@@ -412,7 +410,7 @@ static nib_status check_coverage(const parser *p)
     const nib_container *out = p->out;
     const char *name = p->gguf->name;
     char shown[96];
-    uint64_t at = (uint64_t)(p->at - p->start), begin, next;
+    uint64_t at = (uint64_t)(p->at - p->start), begin;
     for (size_t i = 0; i < out->count; i++) {
         const nib_tensor *tensor = out->tensors[i];
         nib__escape_name(shown, sizeof shown, tensor->name, strlen(tensor->name));
@@ -422,14 +420,14 @@ static nib_status check_coverage(const parser *p)
                              "%s: tensor \"%s\" begins at byte %" PRIu64
                              " of the file, inside the tensor before it, which ends at %" PRIu64,
                              name, shown, begin, at);
-        if (!align_up(&next, at, p->gguf->alignment) || begin != next)
+        if (begin != align_up(at, p->gguf->alignment))
             return nib__fail(p->err, NIB_BAD_INPUT,
                              "%s: bytes %" PRIu64 " to %" PRIu64
                              " of the file belong to no tensor (a hole before \"%s\")",
                              name, at, begin, shown);
         at = begin + tensor->bytes;
     }
-    if (align_up(&next, at, p->gguf->alignment) && (uint64_t)(p->end - p->start) > next)
+    if ((uint64_t)(p->end - p->start) > align_up(at, p->gguf->alignment))
         return nib__fail(p->err, NIB_BAD_INPUT,
                          "%s: %" PRIu64 " bytes after the last tensor belong to no tensor", name,
                          (uint64_t)(p->end - p->start) - at);

@@ -311,6 +311,10 @@ static void test_alignment(void **state)
     put_header(&f, 3, 0, 1);
     put_key_text(&f, "general.alignment", "32");
     expect(&f, NIB_BAD_INPUT);
+    put_header(&f, 3, 0, 1);
+    put_key_array(&f, "general.alignment", NIB_GGUF_U32, 1);
+    put_int(&f, 32, 4);
+    expect(&f, NIB_BAD_INPUT);
     static const uint64_t good[] = {1, 2, 4, 8, 64};
     for (size_t i = 0; i < COUNT(good); i++) {
         put_header(&f, 3, 2, 1);
@@ -325,6 +329,13 @@ static void test_alignment(void **state)
     put_header(&f, 3, 0, 1);
     put_key_int(&f, "general.architecture", NIB_GGUF_U32, 32, 4);
     expect(&f, NIB_BAD_INPUT);
+    for (int size = 64; size <= 65; size++) { /* the longest, and one more */
+        char name[66];
+        snprintf(name, sizeof name, "%0*d", size, 0);
+        put_header(&f, 3, 0, 1);
+        put_key_text(&f, "general.architecture", name);
+        expect(&f, size == 64 ? NIB_OK : NIB_BAD_INPUT);
+    }
 }
 
 /* ---- tensors: G19 to G28, G37 ---- */
