@@ -171,7 +171,7 @@ static nib_status derive_ffn(reader *r, const char *name, nib_err *err)
     nib_config *c = r->c;
     if (c->ffn != 0 || c->width < 1 || c->width > SIZE_LIMIT) /* nib__config_check names dim */
         return NIB_OK;
-    if (r->multiple_of < 1 || r->multiple_of > SIZE_LIMIT)
+    if (r->multiple_of > SIZE_LIMIT)
         return nib__fail(err, NIB_BAD_INPUT, "%s: multiple_of is %" PRId64 "; 1 to %d is expected",
                          name, r->multiple_of, SIZE_LIMIT);
     const double factor = r->ffn_multiplier > 0 ? r->ffn_multiplier : 1;
