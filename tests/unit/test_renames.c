@@ -49,7 +49,9 @@ static void test_no_rule(void **state)
         {"mamba", "blk.0.attn_q.weight"},
         {NULL, "blk.0.attn_q.weight"},
         {"llama", "blk.00.attn_q.weight"},
+        {"llama", "blk.1234567890.attn_q.weight"},
         {"llama", "blk.attn_q.weight"},
+        {"llama", "blk.0.weight"},
         {"llama", "attn_q.weight"},
         {"llama", "blk.0.attn_q"},
     };
@@ -70,6 +72,7 @@ static void test_archs(void **state)
     assert_true(nib__rename_pairs("llama") && nib__rename_pairs("smollm3"));
     assert_false(nib__rename_pairs("qwen2") || nib__rename_pairs("olmo2") ||
                  nib__rename_pairs(NULL));
+    assert_true(nib__rename_norm_offset("mamba") == 0);
 }
 
 /* For every family with a name in GGUF, each weight's name round-trips, and norms are stored as the
