@@ -187,6 +187,7 @@ static void test_refusals(void **state)
         {&nib__write_8da4w, "8da4w-g32", 64, false, NULL},
         {&nib__write_8da4w, "8da4w-g32", 65, false,
          "k = 65 is not a multiple of the group size 32"},
+        {&nib__write_8da4w, "8da4w-row", 64, false, "int4 must have groups"},
         {&nib__write_8da4w, "8da4w-g32-actsym", 64, false, "int4 layers have asymmetric int8"},
         {&nib__write_8da4w, "4da4w-g32", 64, false, "int4 layers have asymmetric int8"},
         {&nib__write_8da4w, "int4wo-g32-sym", 64, false, "int4 layers have asymmetric int8"},
@@ -222,6 +223,36 @@ static void test_refusals(void **state)
     char why[160];
     nib_output_weight zeros = without_act("8da4w-g32-asym", 9, 64);
     assert_non_null(strstr(nib__write_gguf.fit(why, &zeros), "its blocks have 32 codes"));
+    zeros = stored("8da4w-g32-asym", 9, 64);
+    zeros.scheme.zero = NIB_ZERO_FLOAT;
+    assert_string_equal(nib__write_8da4w.fit(why, &zeros), "its zero points are integers");
+}
+
+/* compressed-tensors keeps the order of inputs of packed integers, and stores it for groups. */
+static void test_ordered(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *scheme;
+        const char *inputs; /* NULL: refused */
+    } cases[] = {{"int4wo-g32-sym", ".weight_g_idx I32 [64]"},
+                 {"int8wo-asym", "-"},
+                 {"8da4w-g32-asym", NULL},
+                 {"fp8wo", NULL}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char why[160], said[100];
+        nib_file_layout layout;
+        nib_output_weight w = stored(cases[i].scheme, 9, 64);
+        w.ordered = true;
+        const char *refused = nib__write_compressed.fit(why, &w);
+        if (refused != NULL) {
+            assert_null(cases[i].inputs);
+            assert_non_null(strstr(refused, "act-order requires packed integers"));
+            continue;
+        }
+        nib__write_compressed.layout(&layout, &w);
+        assert_string_equal(say_part(said, &layout.inputs), cases[i].inputs);
+    }
 }
 
 /* f64 scales are written as f32, or as f16 or e8m0 in GGUF; GGUF cannot describe activations. */
@@ -260,7 +291,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensors),      cmocka_unit_test(test_packed_bytes),
         cmocka_unit_test(test_packed_zeros), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_types),        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_ordered),      cmocka_unit_test(test_types),
+        cmocka_unit_test(test_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
