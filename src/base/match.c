@@ -61,6 +61,7 @@ static bool charge_budget(nib_pattern_budget *budget, uint64_t start)
     return budget->spent_ns > most_ns;
 }
 
+static const char out_of_memory[] = "out of memory";
 static const char too_long[] =
     "the regular expressions of this file take too long; use fewer or simpler ones";
 
@@ -188,7 +189,7 @@ static bool match_regex(const nib_pattern *pattern, const char *name, nib_err *e
         return fail_match(pattern, name, err, NIB_BAD_INPUT, "the name is not valid UTF-8");
     OnigMatchParam *limits = nib__regex_limits(MOST_STACK, MOST_RETRIES);
     if (limits == NULL)
-        return fail_match(pattern, name, err, NIB_NO_MEMORY, "out of memory");
+        return fail_match(pattern, name, err, NIB_NO_MEMORY, out_of_memory);
     nib_pattern_budget *budget = err != NULL ? pattern->budget : NULL;
     const uint64_t start = budget != NULL ? nib__worked_ns() : 0;
     const OnigUChar *begin = (const OnigUChar *)name, *end = begin + size;
@@ -205,8 +206,9 @@ static bool match_regex(const nib_pattern *pattern, const char *name, nib_err *e
     onig_error_code_to_str(reason, length);
     if (length == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || length == ONIGERR_MATCH_STACK_LIMIT_OVER)
         return fail_match(pattern, name, err, NIB_BAD_INPUT, "too many steps; simplify it");
-    const nib_status status = length == ONIGERR_MEMORY ? NIB_NO_MEMORY : NIB_BAD_INPUT;
-    return fail_match(pattern, name, err, status, (const char *)reason);
+    if (length == ONIGERR_MEMORY)
+        return fail_match(pattern, name, err, NIB_NO_MEMORY, out_of_memory);
+    return fail_match(pattern, name, err, NIB_BAD_INPUT, (const char *)reason);
 }
 
 bool nib__pattern_matches(const nib_pattern *pattern, const char *name, nib_err *err)

@@ -121,13 +121,16 @@ static nib_status check_expression(const char *text, size_t size, nib_err *err)
     return NIB_OK;
 }
 
+/* Bytes that compiling a pattern of this size never needs. */
+static size_t reserve_of(size_t size) { return (1 << 20) + 1024 * size; }
+
 /* Oniguruma 6.9.8 frees some nodes twice if memory runs out while it compiles. So compile only if
  * several times what it needs, a few hundred bytes per byte of the pattern, can be allocated
  * first. */
 static nib_status check_memory(size_t size, nib_err *err)
 {
     const nib_allocator a = nib__allocator_default();
-    const size_t wanted = (1 << 20) + 1024 * size;
+    const size_t wanted = reserve_of(size);
     void *reserve = nib__calloc(&a, wanted, 1);
     if (reserve == NULL)
         return nib__fail_memory(err, wanted, "a regular expression");
@@ -152,9 +155,10 @@ nib_status nib__regex_compile(OnigRegex *out, const char *text, size_t size,
     if (code == ONIG_NORMAL)
         return NIB_OK;
     *out = NULL;
+    if (code == ONIGERR_MEMORY)
+        return nib__fail_memory(err, reserve_of(size), "a regular expression");
     onig_error_code_to_str(reason, code, &info);
-    return nib__fail(err, code == ONIGERR_MEMORY ? NIB_NO_MEMORY : NIB_BAD_INPUT, "%s",
-                     (const char *)reason);
+    return nib__fail(err, NIB_BAD_INPUT, "%s", (const char *)reason);
 }
 
 /* ---- limits ---- */

@@ -101,7 +101,10 @@ static nib_status fail_search(const nib_finder *finder, const nib_regex_run *run
             "positions of this text; split the text",
             pattern, STACK_ENTRIES);
     if (result == ONIGERR_MEMORY)
-        return nib__fail_memory(err, 0, "a regular expression");
+        return nib__fail(err, NIB_NO_MEMORY,
+                         "out of memory while searching with the tokenizer's regular expression "
+                         "\"%s\"",
+                         pattern);
     onig_error_code_to_str(words, result);
     return nib__fail(err, NIB_FAILED, "the tokenizer's regular expression \"%s\" failed: %s",
                      pattern, (const char *)words);
